@@ -1,0 +1,10 @@
+# libibverbs.so.1: the version script is the list of what is exported, and under which version.
+add_library(ibverbs SHARED)
+target_link_libraries(ibverbs PRIVATE -Wl,--whole-archive vb -Wl,--no-whole-archive Threads::Threads)
+target_link_options(ibverbs PRIVATE -Wl,--version-script=${CMAKE_SOURCE_DIR}/src/verbs/libibverbs.map
+                    -Wl,-z,nodelete -Wl,-z,now -Wl,-z,relro -Wl,--no-undefined)
+set_target_properties(ibverbs PROPERTIES SOVERSION 1 VERSION 1.18.0 LINKER_LANGUAGE C
+                      LINK_DEPENDS ${CMAKE_SOURCE_DIR}/src/verbs/libibverbs.map)
+if(VB_SANITIZE)
+  target_link_options(ibverbs PRIVATE -Wl,--undefined-version)
+endif()

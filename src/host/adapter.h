@@ -1,0 +1,133 @@
+/* The adapter: this process's presence among the processes of the host.
+ *
+ * One number (the abstract socket that it managed to bind), one segment, one engine thread, one control
+ * socket per peer.  A process normally has one adapter; tests make two.  What happens with packets is the
+ * business of the layer above, which the adapter reaches through vb_adapter_ops. */
+#ifndef VB_HOST_ADAPTER_H
+#define VB_HOST_ADAPTER_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/clock.h"
+#include "base/list.h"
+#include "base/lock.h"
+#include "host/segment.h"
+#include "iba/limits.h"
+
+struct vb_adapter;
+struct vb_link;
+struct vb_key_entry;
+struct vb_key_slot;
+
+struct vb_adapter_ops {
+	/* Takes in and sends out what there is, on all links if `all`, else on those with recent traffic and a
+	 * few others.  Called by the engine and by waiters, without locks.  Returns how many packets came in. */
+	unsigned (*progress)(struct vb_adapter *a, bool all);
+	/* Looks at timers; returns the next deadline (VB_NEVER: none).  Anything that waits for room in a ring
+	 * makes that at most a millisecond away. */
+	uint64_t (*timers)(struct vb_adapter *a, uint64_t now);
+	/* A link came up, or contact failed for now: its QPs may be tried again.  Called by the engine. */
+	void (*link_up)(struct vb_link *l);
+	/* The peer is gone.  Its ring has been read to the end.  goodbye: it left by itself, so silence
+	 * follows; else its QPs are in error. */
+	void (*link_down)(struct vb_link *l, bool goodbye);
+};
+
+enum vb_link_state {
+	VB_LINK_IDLE,       /* no contact yet, or the last attempt failed */
+	VB_LINK_CONTACTING, /* the engine is at it */
+	VB_LINK_UP,
+	VB_LINK_DOWN,       /* the peer is gone for good; a new incarnation gets a new link */
+};
+
+/* A peer.  Made by the first QP that names one of its numbers, or when it makes contact. */
+struct vb_link {
+	struct vb_adapter *adapter; /* set once */
+	uint32_t index;             /* of this link's ring and consumed counter in our segment; set once */
+	uint32_t number;            /* the peer's primary number, the one asked for until UP */
+	uint64_t incarnation;       /* the peer's; 0 until UP */
+	uint32_t pid;               /* the peer's process; set when UP */
+	_Atomic int state;          /* enum vb_link_state; the engine writes */
+	_Atomic uint32_t refs;      /* QPs that hold it */
+	int sock;                   /* control socket, -1: none; the link to oneself has none */
+	struct vb_lock rx;          /* the consumer's role: trylock, whoever fails goes on */
+	struct vb_lock owed_lock;   /* guards `owed` */
+	struct vb_list owed;        /* QPs with something to send on this link (nodes are the upper layer's) */
+	_Atomic bool owes;          /* `owed` is not empty; a hint, readable without the lock */
+	const uint8_t *peer;        /* the peer's segment, read-only; NULL until UP */
+	uint32_t peer_index;        /* of its ring to us and its consumed counter, checked */
+	void *wire;                 /* struct vb_shm: made when UP, freed with the link */
+	uint32_t quiet;             /* polls since the last packet, for the choice of rings; under rx */
+};
+
+struct vb_adapter_cfg {
+	const struct vb_adapter_ops *ops;
+	void *user;                 /* the upper layer's */
+	const uint8_t (*gids)[16];  /* VB_GID_TABLE of them, published */
+};
+
+/* Starts an adapter: binds a number, makes the segment, starts the engine.  0 or errno (ENFILE: all 4,095
+ * numbers are taken; EMFILE, ENOMEM as the kernel says). */
+int vb_adapter_open(struct vb_adapter **out, const struct vb_adapter_cfg *cfg);
+
+/* Says goodbye on every link, stops the engine, frees everything.  No QP may be left. */
+void vb_adapter_close(struct vb_adapter *a);
+
+uint32_t vb_adapter_number(const struct vb_adapter *a);
+void *vb_adapter_user(const struct vb_adapter *a);
+/* Space in the segment for the key table (VB_MAX_MR + 1 entries) and its announcements. */
+struct vb_key_entry *vb_adapter_key_entries(struct vb_adapter *a);
+struct vb_key_slot *vb_adapter_key_slots(struct vb_adapter *a);
+/* A descriptor that stands for the adapter (its segment), for ibv_context.cmd_fd; the adapter's own. */
+int vb_adapter_fd(const struct vb_adapter *a);
+
+/* QP numbers.  vb_qpn_take() gives a QPN that leads to `qp` until vb_qpn_give(), 0 if none is left (it binds
+ * a further adapter number when the present ones are full).  vb_qpn_find() is safe under any link's rx lock or
+ * the timer lock; after vb_qpn_give() and vb_adapter_quiesce() nobody holds the pointer any more. */
+uint32_t vb_qpn_take(struct vb_adapter *a, void *qp);
+void vb_qpn_give(struct vb_adapter *a, uint32_t qpn);
+void *vb_qpn_find(const struct vb_adapter *a, uint32_t qpn);
+void vb_adapter_quiesce(struct vb_adapter *a);
+/* Publishes a QP's state for peers. */
+struct vb_seg_qp *vb_qpn_published(struct vb_adapter *a, uint32_t qpn);
+
+/* The link that leads to the adapter with this number, starting contact if there is none; never blocks.  Takes
+ * a reference (vb_link_put).  NULL: out of memory, or out of links.  The number of this adapter itself gives the
+ * link to oneself, which is UP at once. */
+struct vb_link *vb_link_get(struct vb_adapter *a, uint32_t number);
+void vb_link_put(struct vb_link *l);
+/* Asks the engine to try contact again, if the link is IDLE. */
+void vb_link_contact(struct vb_link *l);
+/* Whether the peer publishes this GID and holds this number.  UP links only. */
+bool vb_link_is(const struct vb_link *l, uint32_t number, const uint8_t gid[16]);
+/* Links by index, for progress: NULL where there is none.  The pointer stays valid for the adapter's life. */
+struct vb_link *vb_link_at(const struct vb_adapter *a, uint32_t index);
+uint32_t vb_link_count(const struct vb_adapter *a); /* indices in use are below this */
+
+/* Progress roles. */
+struct vb_presence {
+	_Atomic uint32_t polls;  /* pollers add; the engine compares once a millisecond */
+	_Atomic uint32_t armed;  /* CQs armed: while > 0 the word says asleep, so that senders ring */
+	_Atomic uint32_t spins;  /* polls since the last arming: a program that arms and spins is polling after all */
+	_Atomic uint32_t *awake; /* our word in the segment */
+};
+struct vb_presence *vb_adapter_presence(struct vb_adapter *a);
+/* A poller found the word at asleep: sets it to polling and has the engine watch. */
+void vb_adapter_wake(struct vb_adapter *a);
+/* A CQ was armed (the word becomes asleep at once, and rings are looked at once more) or fired/disarmed. */
+void vb_adapter_arm(struct vb_adapter *a);
+void vb_adapter_disarm(struct vb_adapter *a);
+/* Blocks until `fd` is readable, making progress meanwhile in the engine's place.  Returns 0, or errno of a
+ * wait that failed (EINTR).  For ibv_get_cq_event on a blocking channel. */
+int vb_adapter_wait(struct vb_adapter *a, int fd);
+/* Has the engine look at timers and owed output soon (for instance because something was posted while nobody
+ * polls).  Cheap when the engine watches anyhow. */
+void vb_adapter_nudge(struct vb_adapter *a);
+/* In a forked child: closes the adapter's descriptors, unmaps nothing, and leaves the adapter dead. */
+void vb_adapter_forked(struct vb_adapter *a);
+bool vb_adapter_dead(const struct vb_adapter *a);
+
+#endif

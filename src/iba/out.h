@@ -1,0 +1,41 @@
+/* The way out of the protocol: where a finished packet goes.
+ *
+ * transport/ asks for room, writes header and payload in place, and hands the packet over; what stands behind
+ * it (a shared-memory ring, a UDP socket, a test's simulated wire) is not its business.  reserve() takes what
+ * locks the wire needs and commit() or cancel() gives them back: nothing may block in between. */
+#ifndef VB_IBA_OUT_H
+#define VB_IBA_OUT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct vb_out;
+
+struct vb_outbuf {
+	uint8_t *hdr;     /* room for the transport headers, BTH first */
+	uint8_t *payload; /* room for the payload (may be the bytes right after the header) */
+	void *priv;       /* the wire's own */
+};
+
+/* Requests leave room for responses, so that two full wires cannot wait for one another. */
+enum vb_out_class { VB_OUT_REQUEST, VB_OUT_RESPONSE };
+
+struct vb_out_ops {
+	/* false: no room now (the wire remembers that and asks for output again when there is some). */
+	bool (*reserve)(struct vb_out *o, struct vb_outbuf *b, uint32_t hdr_len, uint32_t payload_len,
+			enum vb_out_class cls);
+	void (*commit)(struct vb_out *o, struct vb_outbuf *b);
+	void (*cancel)(struct vb_out *o, struct vb_outbuf *b);
+	/* A mark for "everything committed until now", and whether the far end has taken all that out of the
+	 * wire.  A wire that cannot know answers true. */
+	uint64_t (*mark)(struct vb_out *o);
+	bool (*taken)(struct vb_out *o, uint64_t mark);
+};
+
+struct vb_out {
+	const struct vb_out_ops *ops; /* set once by the wire */
+	uint32_t mtu;                 /* largest payload of one packet, a power of two; set once */
+	bool local;                   /* same host: a NAK carries the reason as payload; set once */
+};
+
+#endif

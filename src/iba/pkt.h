@@ -1,0 +1,73 @@
+/* One IBTA transport packet, from BTH to payload: its fields, and the two pure functions between fields and
+ * bytes.  Multi-byte fields are in host order, except the immediate, which verbs pass through in network
+ * order (rule 25). */
+#ifndef VB_IBA_PKT_H
+#define VB_IBA_PKT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "iba/opcode.h"
+
+#define VB_BTH_LEN     12
+#define VB_HDR_MAX     40 /* BTH + AtomicETH, the longest of RC */
+#define VB_PSN_MASK    0xffffffu
+#define VB_QPN_MASK    0xffffffu
+#define VB_PKEY_DEFAULT 0xffffu
+
+struct vb_pkt {
+	const struct vb_opcode_row *op; /* decode: never NULL afterwards */
+	uint8_t opcode;
+	bool solicited;
+	bool ack_req;
+	uint8_t pad;          /* bytes of padding behind the payload, 0-3 */
+	uint16_t pkey;
+	uint32_t qpn;         /* destination QP */
+	uint32_t psn;
+	uint32_t rkey;        /* RETH, AtomicETH */
+	uint64_t va;          /* RETH, AtomicETH */
+	uint32_t dma_len;     /* RETH */
+	uint8_t syndrome;     /* AETH */
+	uint32_t msn;         /* AETH */
+	uint64_t swap_add;    /* AtomicETH */
+	uint64_t compare;     /* AtomicETH */
+	uint64_t orig;        /* AtomicAckETH */
+	uint32_t imm;         /* ImmDt, network order */
+	uint32_t inv_rkey;    /* IETH */
+	const uint8_t *payload;
+	uint32_t payload_len; /* without padding */
+};
+
+/* AETH syndromes (IBTA 9.7.5.1.2; the credit count of an ACK is always "invalid", that is 31: no limit). */
+enum vb_syndrome {
+	VB_AETH_ACK = 0x1f,
+	VB_AETH_RNR = 0x20, /* low five bits: timer code */
+	VB_AETH_NAK_PSN = 0x60,
+	VB_AETH_NAK_INVALID_REQUEST = 0x61,
+	VB_AETH_NAK_REMOTE_ACCESS = 0x62,
+	VB_AETH_NAK_REMOTE_OPERATION = 0x63,
+};
+#define VB_AETH_KIND(s) ((s)&0x60) /* 0x00 ACK, 0x20 RNR NAK, 0x60 NAK */
+
+/* Writes BTH and extension headers of p (p->opcode names them) to buf, which has room for
+ * vb_opcodes[p->opcode].hdr_len bytes; returns that length. */
+size_t vb_pkt_encode(uint8_t *buf, const struct vb_pkt *p);
+
+/* Takes the header bytes hdr[0..hdr_len) of a packet whose payload (padding included) is `payload_len` bytes;
+ * where the payload stands is the caller's to set.  This is the one place where lengths and reserved values
+ * from outside are checked: NULL on success, else what is wrong, as a short English phrase. */
+const char *vb_pkt_decode(struct vb_pkt *p, const uint8_t *hdr, size_t hdr_len, size_t payload_len);
+
+/* PSNs compare modulo 2^24, signed (rule 12): negative where a is before b. */
+static inline int32_t vb_psn_diff(uint32_t a, uint32_t b)
+{
+	return (int32_t)((a - b) << 8) >> 8;
+}
+
+static inline uint32_t vb_psn_add(uint32_t a, uint32_t n)
+{
+	return (a + n) & VB_PSN_MASK;
+}
+
+#endif

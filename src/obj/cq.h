@@ -1,0 +1,84 @@
+/* Completion queues and channels.
+ *
+ * Entries stand in a ring that is reserved at full size and backed as it is used.  The producer is whoever
+ * makes progress, the consumer whoever polls; both under the CQ's lock, which also covers arming, so that no
+ * notification is lost (rule 31). */
+#ifndef VB_OBJ_CQ_H
+#define VB_OBJ_CQ_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <infiniband/verbs.h>
+
+#include "obj/event.h"
+
+struct vb_qp;
+struct vb_srq;
+
+struct vb_channel {
+	struct ibv_comp_channel ibv; /* first; ibv.fd is evq.fd; ibv.refcnt counts CQs under evq.lock */
+	struct vb_evq evq;
+};
+
+enum vb_cq_arm { VB_ARM_NONE, VB_ARM_SOLICITED, VB_ARM_NEXT };
+
+/* What a completion gives back when it is polled (rule 39 and mlx5: slots are free when their CQE is polled). */
+struct vb_cqe {
+	struct ibv_wc wc;
+	struct vb_qp *qp;    /* whose WQE this was; never dangling, see vb_cq_forget() */
+	struct vb_srq *srq;  /* receive WQE came from this SRQ, else NULL */
+	uint32_t sq_free;    /* send: the SQ index up to which slots become free */
+	bool is_send;
+	bool dead;           /* forgotten: skipped by poll */
+};
+
+struct vb_cq {
+	union {
+		struct ibv_cq ibv;
+		struct ibv_cq_ex ex;
+	};                       /* first */
+	struct vb_context *ctx;
+	struct vb_channel *channel; /* NULL: none */
+	struct vb_cqe *ring;        /* guarded by lock (resize replaces it) */
+	uint32_t mask;              /* ring entries - 1, a power of two >= cqe */
+	uint32_t cqe;               /* capacity that was asked for */
+	size_t ring_bytes;
+	enum vb_cq_arm armed;       /* guarded by lock */
+	bool overrun;               /* guarded by lock; a CQ in error stays so */
+	_Atomic uint32_t refs;      /* QPs (twice if send and receive) and SRQs */
+	/* completion events; guarded by channel->evq.lock */
+	struct vb_list node;        /* in channel->evq.nodes while events are undelivered */
+	uint32_t undelivered;
+	uint32_t delivered;         /* handed out by ibv_get_cq_event; ibv.comp_events_completed acks them */
+	uint32_t async_delivered;   /* guarded by the context's evq lock */
+	struct vb_async_node ev_overrun;
+	struct vb_lock lock __attribute__((aligned(VB_LINE)));
+	_Atomic uint32_t head;      /* next to write; written under lock, read without by poll's fast test */
+	_Atomic uint32_t tail;      /* next to read; likewise */
+};
+
+static inline struct vb_cq *vb_cq(struct ibv_cq *c)
+{
+	return (struct vb_cq *)c;
+}
+
+static inline bool vb_cq_is_empty(const struct vb_cq *cq)
+{
+	return atomic_load_explicit(&cq->head, memory_order_relaxed) ==
+	       atomic_load_explicit(&cq->tail, memory_order_relaxed);
+}
+
+/* Adds one completion and fires the event if armed for it.  `solicited`: this entry satisfies a solicited-only
+ * arming (errors always do, rule 32).  Returns false when the CQ is full: the entry is lost, the CQ is in error
+ * and its event is posted; the caller moves the QP to the error state. */
+bool vb_cq_push(struct vb_cq *cq, const struct vb_cqe *e, bool solicited);
+
+/* Takes up to n entries; frees their queue slots. Returns how many, or -1 if the CQ is in error and empty. */
+int vb_cq_poll(struct vb_cq *cq, int n, struct ibv_wc *wc);
+
+/* A QP is being destroyed: its entries will not be polled any more, their slots are given back. */
+void vb_cq_forget(struct vb_cq *cq, struct vb_qp *qp);
+
+#endif

@@ -1,0 +1,40 @@
+/* Queues of events behind a descriptor: asynchronous events of a context, completion events of a channel.
+ *
+ * The descriptor is an eventfd in semaphore mode that counts the queue's length, so blocking, O_NONBLOCK, poll
+ * and edge-triggered epoll work as on a kernel's file (rule 33: one wake-up per event written).  The queue is
+ * a list of nodes that live in the objects, so posting allocates nothing and cannot fail. */
+#ifndef VB_OBJ_EVENT_H
+#define VB_OBJ_EVENT_H
+
+#include <stdint.h>
+
+#include <infiniband/verbs.h>
+
+#include "base/list.h"
+#include "base/lock.h"
+
+struct vb_context;
+
+struct vb_evq {
+	struct vb_lock lock;  /* guards the list and every node's counters */
+	struct vb_list nodes; /* nodes with undelivered events, in order of their first one */
+	int fd;               /* eventfd, EFD_SEMAPHORE; set once */
+};
+
+int vb_evq_init(struct vb_evq *q);  /* 0 or errno */
+void vb_evq_fini(struct vb_evq *q);
+
+/* One asynchronous event that an object can raise.  An object has one node per event type that it can raise;
+ * a second event of the same kind before the first was fetched is the same event (as devices coalesce). */
+struct vb_async_node {
+	struct vb_list link;
+	struct ibv_async_event ev; /* type and element; set at the object's creation */
+};
+
+void vb_async_init(struct vb_async_node *n, enum ibv_event_type type, void *element);
+void vb_async_post(struct vb_context *c, struct vb_async_node *n);
+/* At destruction: takes an undelivered event back. */
+void vb_async_cancel(struct vb_context *c, struct vb_async_node *n);
+/* How many events of this element ibv_get_async_event() handed out is counted by the object, see *_delivered. */
+
+#endif

@@ -1,0 +1,75 @@
+/* Shared receive queues, and the receive ring that they and QPs have. */
+#ifndef VB_OBJ_SRQ_H
+#define VB_OBJ_SRQ_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <infiniband/verbs.h>
+
+#include "obj/event.h"
+#include "obj/pd.h"
+
+/* A receive WQE as posted. */
+struct vb_rwqe {
+	uint64_t wr_id;
+	uint32_t num_sge;
+	uint32_t reserved;
+	struct ibv_sge sge[]; /* max_sge of the queue */
+};
+
+struct vb_rq {
+	uint8_t *ring;         /* WQEs of `stride` bytes, mask+1 of them; backed as used */
+	size_t ring_bytes;
+	uint32_t stride;
+	uint32_t mask;
+	uint32_t max_wr;       /* as granted */
+	uint32_t max_sge;
+	uint32_t head;         /* next to post; guarded by the owner's lock */
+	uint32_t tail;         /* next to consume; likewise */
+	_Atomic uint32_t unpolled; /* posted and not yet polled (or, in a flushed SRQ WQE's case, returned): the
+	                              queue is full when this reaches max_wr.  Poster adds, poller subtracts */
+};
+
+int vb_rq_init(struct vb_rq *rq, uint32_t max_wr, uint32_t max_sge); /* 0 or errno */
+void vb_rq_fini(struct vb_rq *rq);
+
+/* Posts a list; returns 0 or a positive errno with *bad set to the first request that was not posted (rule 11:
+ * ENOMEM when full).  Under the owner's lock. */
+int vb_rq_post(struct vb_rq *rq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad, const char *call);
+
+static inline struct vb_rwqe *vb_rq_at(const struct vb_rq *rq, uint32_t index)
+{
+	return (struct vb_rwqe *)(rq->ring + (size_t)(index & rq->mask) * rq->stride);
+}
+
+static inline bool vb_rq_empty(const struct vb_rq *rq)
+{
+	return rq->head == rq->tail;
+}
+
+struct vb_srq {
+	struct ibv_srq ibv;        /* first */
+	struct vb_context *ctx;
+	struct vb_pd *pd;
+	uint32_t number;           /* SRQ number: adapter number << 12 | index */
+	_Atomic uint32_t refs;     /* QPs */
+	uint32_t delivered;        /* async events handed out; guarded by the context's evq lock */
+	struct vb_async_node ev_limit;
+	struct vb_async_node ev_err;
+	struct vb_lock lock __attribute__((aligned(VB_LINE)));
+	struct vb_rq rq;           /* guarded by lock */
+	uint32_t limit;            /* 0: not armed; guarded by lock */
+};
+
+static inline struct vb_srq *vb_srq(struct ibv_srq *s)
+{
+	return (struct vb_srq *)s;
+}
+
+/* Copies the oldest WQE to `to` (room for max_sge of the SRQ) and removes it, firing the limit event when the
+ * rest falls below the limit (rule 34).  false: empty. */
+bool vb_srq_take(struct vb_srq *srq, struct vb_rwqe *to);
+
+#endif
