@@ -83,9 +83,11 @@ struct vb_req {
 	bool waiting_rnr;       /* no sending before `deadline` (rule 2) */
 	bool retry_pending;     /* went back on an implied NAK or sequence error; ignores further ones until
 	                           progress (rule 3) */
+	uint8_t rnr_code;       /* of the RNR NAK being waited out */
 	bool blocked;           /* the wire had no room */
 	bool drained_posted;    /* IBV_EVENT_SQ_DRAINED posted for this SQD */
-	uint64_t deadline;      /* of the ACK timer or the RNR wait; VB_NEVER: not running */
+	uint64_t deadline;      /* of the ACK timer or the RNR wait; 0: runs from the next look at the clock;
+	                           VB_NEVER: not running */
 	uint64_t mark;          /* wire mark of the last packet sent (see vb_out_ops.mark) */
 	bool timing;            /* on the adapter's timer list */
 };
@@ -107,6 +109,7 @@ struct vb_resp {
 	uint64_t va;            /* WRITE: where the next packet's bytes go */
 	uint32_t rkey;
 	uint32_t left;          /* WRITE: bytes that the RETH promised and have not come */
+	uint32_t room;          /* SEND: bytes that the receive WQE in use holds */
 	struct vb_rwqe *cur;    /* copy of the receive WQE in use; room for max_sge */
 	/* responder resources: a ring of max_dest_rd_atomic, newest last */
 	struct vb_resource *res;
@@ -114,7 +117,6 @@ struct vb_resp {
 	uint32_t res_head;      /* next entry to fill, runs freely */
 	uint32_t res_next;      /* oldest entry that is not fully answered; == res_head: none */
 	bool replaying;         /* some entry has .replay set */
-	uint64_t stall_until;   /* reserved for flow control of wires that lose */
 };
 
 struct vb_qp {
