@@ -31,7 +31,6 @@ struct vb_cqe {
 	struct vb_srq *srq;  /* receive WQE came from this SRQ, else NULL */
 	uint32_t sq_free;    /* send: the SQ index up to which slots become free */
 	bool is_send;
-	bool dead;           /* forgotten: skipped by poll */
 };
 
 struct vb_cq {
@@ -46,7 +45,7 @@ struct vb_cq {
 	uint32_t cqe;               /* capacity that was asked for */
 	size_t ring_bytes;
 	enum vb_cq_arm armed;       /* guarded by lock */
-	bool overrun;               /* guarded by lock; a CQ in error stays so */
+	_Atomic bool overrun;       /* written under lock; a CQ in error stays so */
 	_Atomic uint32_t refs;      /* QPs (twice if send and receive) and SRQs */
 	/* completion events; guarded by channel->evq.lock */
 	struct vb_list node;        /* in channel->evq.nodes while events are undelivered */
@@ -69,6 +68,18 @@ static inline bool vb_cq_is_empty(const struct vb_cq *cq)
 	return atomic_load_explicit(&cq->head, memory_order_relaxed) ==
 	       atomic_load_explicit(&cq->tail, memory_order_relaxed);
 }
+
+/* The queue itself; ctx and channel are set before.  0 or errno.  Pairs with vb_cq_fini(). */
+int vb_cq_init(struct vb_cq *cq, uint32_t cqe);
+/* Nobody pushes or polls any more: takes undelivered events back, ends an arming.  delivered and async_delivered
+ * have their final values then. */
+void vb_cq_fini(struct vb_cq *cq);
+
+/* Another capacity, entries kept.  0, ENOMEM, or EINVAL with *held set: that many entries do not fit. */
+int vb_cq_resize(struct vb_cq *cq, uint32_t cqe, uint32_t *held);
+
+/* Arms for the next (solicited) completion; entries that are there already do not count. */
+void vb_cq_arm_for(struct vb_cq *cq, bool solicited_only);
 
 /* Adds one completion and fires the event if armed for it.  `solicited`: this entry satisfies a solicited-only
  * arming (errors always do, rule 32).  Returns false when the CQ is full: the entry is lost, the CQ is in error

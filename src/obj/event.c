@@ -1,0 +1,107 @@
+#include "obj/event.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "obj/context.h"
+
+int vb_evq_init(struct vb_evq *q)
+{
+	*q = (struct vb_evq){.fd = eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC)};
+	vb_list_init(&q->nodes);
+	return q->fd < 0 ? errno : 0;
+}
+
+void vb_evq_fini(struct vb_evq *q)
+{
+	if (q->fd >= 0)
+		close(q->fd);
+	q->fd = -1;
+}
+
+/* Each write is a new edge for edge-triggered epoll, also when tokens are there already (rule 33).  It cannot
+ * fail or block: the counter is never near its end. */
+void vb_evq_add(struct vb_evq *q)
+{
+	int err = errno;
+	uint64_t one = 1;
+	ssize_t n;
+
+	do
+		n = write(q->fd, &one, sizeof(one));
+	while (n < 0 && errno == EINTR);
+	errno = err; /* whoever makes progress is in the middle of another call */
+}
+
+int vb_evq_read(struct vb_evq *q)
+{
+	uint64_t token;
+
+	return read(q->fd, &token, sizeof(token)) < 0 ? errno : 0;
+}
+
+/* Whether the descriptor blocks is the application's choice, so the call itself must say that it may not. */
+int vb_evq_try(struct vb_evq *q)
+{
+	uint64_t token;
+	struct iovec v = {.iov_base = &token, .iov_len = sizeof(token)};
+	struct pollfd p = {.fd = q->fd, .events = POLLIN};
+
+	if (preadv2(q->fd, &v, 1, -1, RWF_NOWAIT) >= 0)
+		return 0;
+	if (errno != EOPNOTSUPP && errno != ENOSYS)
+		return errno;
+	/* A kernel that does not know this for an eventfd: two threads may then race for one token, and the
+	 * loser waits for the next. */
+	if (poll(&p, 1, 0) != 1)
+		return EAGAIN;
+	return vb_evq_read(q);
+}
+
+bool vb_evq_spent(struct vb_evq *q)
+{
+	if (vb_likely(!q->debt))
+		return false;
+	q->debt--;
+	return true;
+}
+
+void vb_evq_take_back(struct vb_evq *q, uint32_t n)
+{
+	while (n && vb_evq_try(q) == 0)
+		n--;
+	q->debt += n; /* the rest are in the hands of readers */
+}
+
+void vb_async_init(struct vb_async_node *n, enum ibv_event_type type, void *element)
+{
+	*n = (struct vb_async_node){.ev.event_type = type};
+	n->ev.element.qp = element; /* all members of the union are pointers */
+	vb_list_init(&n->link);
+}
+
+void vb_async_post(struct vb_context *c, struct vb_async_node *n)
+{
+	bool fresh;
+
+	vb_lock_take(&c->async.lock);
+	fresh = !vb_list_linked(&n->link);
+	if (fresh)
+		vb_list_append(&c->async.nodes, &n->link);
+	vb_lock_give(&c->async.lock);
+	if (fresh)
+		vb_evq_add(&c->async);
+}
+
+void vb_async_cancel(struct vb_context *c, struct vb_async_node *n)
+{
+	vb_lock_take(&c->async.lock);
+	if (vb_list_linked(&n->link)) {
+		vb_list_unlink(&n->link);
+		vb_evq_take_back(&c->async, 1);
+	}
+	vb_lock_give(&c->async.lock);
+}

@@ -1,0 +1,158 @@
+#include "obj/qp.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "iba/limits.h"
+#include "obj/context.h"
+#include "obj/ring.h"
+
+#define relaxed memory_order_relaxed
+
+static uint32_t round_up(uint32_t n, uint32_t to)
+{
+	return (n + to - 1) / to * to;
+}
+
+static int send_queue(struct vb_req *r, struct ibv_qp_cap *cap)
+{
+	uint32_t entries = vb_ring_entries(cap->max_send_wr), sges, room;
+
+	cap->max_inline_data = round_up(cap->max_inline_data, 16); /* rule 40: at least what was asked */
+	sges = cap->max_send_sge * (uint32_t)sizeof(struct ibv_sge);
+	room = sges > cap->max_inline_data ? sges : cap->max_inline_data;
+	if (room < sizeof(struct vb_swqe) - offsetof(struct vb_swqe, sge))
+		room = sizeof(struct vb_swqe) - offsetof(struct vb_swqe, sge);
+	r->stride = round_up((uint32_t)offsetof(struct vb_swqe, sge) + room, VB_LINE);
+	r->ring_bytes = (size_t)entries * r->stride;
+	r->ring = vb_ring_alloc(r->ring_bytes);
+	if (!r->ring)
+		return ENOMEM;
+	r->mask = entries - 1;
+	r->max_wr = cap->max_send_wr;
+	r->max_sge = cap->max_send_sge;
+	r->max_inline = cap->max_inline_data;
+	return 0;
+}
+
+static int recv_queue(struct vb_qp *qp, struct ibv_qp_cap *cap)
+{
+	uint32_t sges = qp->srq ? qp->srq->rq.max_sge : cap->max_recv_sge;
+
+	if (qp->srq) { /* the QP's own receive queue does not exist */
+		cap->max_recv_wr = 0;
+		cap->max_recv_sge = 0;
+	} else if (vb_rq_init(&qp->resp.rq, cap->max_recv_wr, cap->max_recv_sge)) {
+		return ENOMEM;
+	}
+	qp->resp.cur = calloc(1, sizeof(struct vb_rwqe) + sges * sizeof(struct ibv_sge));
+	return qp->resp.cur ? 0 : ENOMEM;
+}
+
+/* What state RESET means for the queues; what they may hold stays as it is. */
+static void empty_queues(struct vb_qp *qp)
+{
+	struct vb_req *r = &qp->req;
+	struct vb_resp *s = &qp->resp;
+	struct vb_req req = {.ring = r->ring,
+			     .ring_bytes = r->ring_bytes,
+			     .stride = r->stride,
+			     .mask = r->mask,
+			     .max_wr = r->max_wr,
+			     .max_sge = r->max_sge,
+			     .max_inline = r->max_inline,
+			     .deadline = VB_NEVER,
+			     .timing = r->timing}; /* whoever put the QP on the list takes it off */
+	struct vb_resp resp = {.rq = s->rq, .cur = s->cur, .res = s->res, .res_size = s->res_size};
+
+	*r = req;
+	*s = resp;
+	s->rq.head = s->rq.tail = 0;
+	atomic_store_explicit(&s->rq.unpolled, 0, relaxed);
+	qp->state = IBV_QPS_RESET;
+	qp->attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RESET, .cap = qp->attr.cap};
+	qp->dest_qpn = 0;
+	qp->max_rd_atomic = 0;
+	qp->access = 0;
+	qp->comm_est = qp->last_wqe_done = false;
+	qp->flushed_send = qp->flushed_recv = 0;
+	qp->why = (struct vb_facts){0};
+}
+
+int vb_qp_init(struct vb_qp *qp, struct ibv_qp_cap *cap)
+{
+	struct ibv_qp *q = &qp->ibv;
+
+	vb_list_init(&qp->on_ctx);
+	vb_list_init(&qp->owes);
+	vb_list_init(&qp->on_timer);
+	vb_async_init(&qp->ev_fatal, IBV_EVENT_QP_FATAL, q);
+	vb_async_init(&qp->ev_access, IBV_EVENT_QP_ACCESS_ERR, q);
+	vb_async_init(&qp->ev_req, IBV_EVENT_QP_REQ_ERR, q);
+	vb_async_init(&qp->ev_comm_est, IBV_EVENT_COMM_EST, q);
+	vb_async_init(&qp->ev_drained, IBV_EVENT_SQ_DRAINED, q);
+	vb_async_init(&qp->ev_last_wqe, IBV_EVENT_QP_LAST_WQE_REACHED, q);
+	if (send_queue(&qp->req, cap) || recv_queue(qp, cap)) {
+		vb_qp_fini(qp);
+		return ENOMEM;
+	}
+	empty_queues(qp);
+	return 0;
+}
+
+/* A receive WQE that was taken from an SRQ for a message that now never completes is lost to the application,
+ * its slot is not. */
+static void return_srq_slot(struct vb_qp *qp)
+{
+	if (qp->srq && qp->resp.have_wqe)
+		atomic_fetch_sub_explicit(&qp->srq->rq.unpolled, 1, relaxed);
+	qp->resp.have_wqe = false;
+}
+
+void vb_qp_fini(struct vb_qp *qp)
+{
+	return_srq_slot(qp);
+	vb_ring_free(qp->req.ring, qp->req.ring_bytes);
+	qp->req.ring = NULL;
+	if (!qp->srq)
+		vb_rq_fini(&qp->resp.rq);
+	free(qp->resp.cur);
+	qp->resp.cur = NULL;
+	free(qp->resp.res);
+	qp->resp.res = NULL;
+}
+
+/* Completions of the time before are forgotten too: polled later, they would give back slots of the new life.
+ */
+void vb_qp_reset(struct vb_qp *qp)
+{
+	vb_cq_forget(qp->scq, qp);
+	if (qp->rcq != qp->scq)
+		vb_cq_forget(qp->rcq, qp);
+	return_srq_slot(qp);
+	empty_queues(qp);
+}
+
+/* The ring only grows: an entry that is being answered must not be cut off (rule 38), and the responder
+ * counts against max_dest_rd_atomic, not against the ring.  Sizes are powers of two since indices run freely.
+ */
+int vb_qp_resources(struct vb_qp *qp, uint32_t n)
+{
+	struct vb_resp *s = &qp->resp;
+	uint32_t size = vb_ring_entries(n);
+	struct vb_resource *res;
+
+	if (!n || size <= s->res_size)
+		return 0;
+	res = calloc(size, sizeof(*res));
+	if (!res)
+		return ENOMEM;
+	for (uint32_t i = 1; i <= s->res_size && i <= s->res_head; i++)
+		res[(s->res_head - i) & (size - 1)] = s->res[(s->res_head - i) & (s->res_size - 1)];
+	free(s->res);
+	s->res = res;
+	s->res_size = size;
+	return 0;
+}

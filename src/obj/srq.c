@@ -1,0 +1,95 @@
+#include "obj/srq.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "obj/context.h"
+#include "obj/ring.h"
+
+#define relaxed memory_order_relaxed
+
+int vb_rq_init(struct vb_rq *rq, uint32_t max_wr, uint32_t max_sge)
+{
+	uint32_t entries = vb_ring_entries(max_wr);
+
+	/* zero-sized queues work (rule 14): every post finds them full */
+	rq->stride = (uint32_t)(sizeof(struct vb_rwqe) + max_sge * sizeof(struct ibv_sge));
+	rq->ring_bytes = (size_t)entries * rq->stride;
+	rq->ring = vb_ring_alloc(rq->ring_bytes);
+	if (!rq->ring)
+		return ENOMEM;
+	rq->mask = entries - 1;
+	rq->max_wr = max_wr;
+	rq->max_sge = max_sge;
+	rq->head = rq->tail = 0;
+	atomic_store_explicit(&rq->unpolled, 0, relaxed);
+	return 0;
+}
+
+void vb_rq_fini(struct vb_rq *rq)
+{
+	vb_ring_free(rq->ring, rq->ring_bytes);
+	rq->ring = NULL;
+}
+
+static int refuse(const struct vb_rq *rq, const struct ibv_recv_wr *wr, const char *call)
+{
+	if (wr->num_sge < 0 || (uint32_t)wr->num_sge > rq->max_sge)
+		return vb_refuse(EINVAL, call, "the request has %d SGEs, the queue takes up to %u",
+				 wr->num_sge, rq->max_sge);
+	return vb_refuse(ENOMEM, call,
+			 "the queue is full: its %u requests are posted and their completions not polled",
+			 rq->max_wr);
+}
+
+int vb_rq_post(struct vb_rq *rq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad, const char *call)
+{
+	uint32_t room = rq->max_wr - atomic_load_explicit(&rq->unpolled, relaxed), n = 0;
+	int err = 0;
+
+	for (; wr; wr = wr->next, n++) {
+		struct vb_rwqe *w = vb_rq_at(rq, rq->head);
+
+		/* a negative num_sge is a large one here */
+		if (vb_unlikely((uint32_t)wr->num_sge > rq->max_sge || n == room)) {
+			err = refuse(rq, wr, call); /* rule 11 */
+			*bad = wr;
+			break;
+		}
+		w->wr_id = wr->wr_id;
+		w->num_sge = (uint32_t)wr->num_sge;
+		for (uint32_t i = 0; i < w->num_sge; i++)
+			w->sge[i] = wr->sg_list[i];
+		rq->head++;
+	}
+	if (n)
+		atomic_fetch_add_explicit(&rq->unpolled, n, relaxed);
+	return err;
+}
+
+bool vb_srq_take(struct vb_srq *srq, struct vb_rwqe *to)
+{
+	struct vb_rq *rq = &srq->rq;
+	const struct vb_rwqe *w;
+	bool fires;
+
+	vb_lock_take(&srq->lock);
+	if (vb_rq_empty(rq)) {
+		vb_lock_give(&srq->lock);
+		return false;
+	}
+	w = vb_rq_at(rq, rq->tail);
+	to->wr_id = w->wr_id;
+	to->num_sge = w->num_sge;
+	for (uint32_t i = 0; i < w->num_sge; i++)
+		to->sge[i] = w->sge[i];
+	rq->tail++;
+	fires = rq->head - rq->tail < srq->limit; /* rule 34: once, then not until armed again */
+	if (vb_unlikely(fires))
+		srq->limit = 0;
+	vb_lock_give(&srq->lock);
+	if (vb_unlikely(fires))
+		vb_async_post(srq->ctx, &srq->ev_limit);
+	return true;
+}
