@@ -56,7 +56,19 @@ struct vb_facts {
 	uint64_t start, size; /* region found or nearest, size 0: none */
 	uint32_t want, have;  /* access bits (enum ibv_access_flags) wanted and had */
 	uint32_t pd_want, pd_have;
-	uint64_t a, b;        /* reason's own numbers, see its sentence */
+	uint64_t a, b;        /* reason's own numbers, 0 where unknown:
+	                         RECV_TOO_SMALL  a: bytes of the message that came, b: bytes of the buffer
+	                         TOO_MANY_READS  a: responder resources (max_dest_rd_atomic)
+	                         BAD_SEQUENCE    a: opcode that came, b: opcode before it
+	                         BAD_LENGTH      a: bytes that came, b: bytes that were due
+	                         BAD_OPCODE      a: opcode that came
+	                         MSG_TOO_LONG    a: bytes asked for, b: limit
+	                         RESPONSE_BAD    a: opcode that came, b: its PSN
+	                         RNR             a: rnr_retry
+	                         RETRY           a: retry_cnt, b: Local ACK Timeout code
+	                         PEER_DIED       a: the peer's PID
+	                         FLUSHED         a: send requests flushed, b: receive requests flushed
+	                         CQ_OVERRUN      a: entries of the CQ */
 };
 
 struct vb_reason_row {

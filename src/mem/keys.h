@@ -3,7 +3,7 @@
  * An entry is one cache line, in the adapter's segment (peers read it for direct placement) or wherever a test
  * puts it.  The owner alone writes, between an odd and an even sequence number.  A key is
  *
- *     31         30        29..28     27....8   7.....0
+ *     31         30        29         28....8   7.....0
  *     shared     remote    0          index     variant
  *
  * so that L_Key and R_Key of a region differ in bit 30 and never pass for one another, a key that was made for
@@ -13,7 +13,8 @@
  * Users announce themselves: a thread that is about to touch a region first stores the index in its own slot
  * (seq_cst), then checks the entry, copies at most one chunk, and clears the slot.  Retracting an entry is an
  * odd sequence number (seq_cst) followed by a wait for slots that name it.  So after vb_key_retract() no byte
- * of the region is touched any more. */
+ * of the region is touched any more.  A thread's slot has the same number in every table, so a table may go away
+ * before the thread does. */
 #ifndef VB_MEM_KEYS_H
 #define VB_MEM_KEYS_H
 
@@ -27,7 +28,7 @@
 
 #define VB_KEY_REMOTE        0x40000000u
 #define VB_KEY_SHARED        0x80000000u
-#define VB_KEY_INDEX(k)      (((k) >> 8) & 0xfffffu)
+#define VB_KEY_INDEX(k)      (((k) >> 8) & 0x1fffffu)
 #define VB_KEY_VARIANT(k)    ((k)&0xffu)
 
 #define VB_MEM_CHUNK         (256u << 10) /* longest copy between two checks of a key */
@@ -56,9 +57,8 @@ struct vb_keys {
 	struct vb_lock lock;            /* guards what follows */
 	uint32_t used;                  /* high-water mark: indices given so far */
 	uint32_t live;                  /* regions now */
-	uint32_t free_head, free_tail;  /* indices given back, oldest first (entry->addr links them) */
-	_Atomic uint32_t nslots;        /* slots given to threads so far */
-	_Atomic uint64_t id;            /* random: tells a thread whether its cached slot is this table's */
+	uint32_t free_head, free_tail;  /* indices given back, oldest first (entry->addr links them, entry->iova
+	                                   keeps the last L_Key) */
 };
 
 /* entries and slots must be zero, and stay the caller's.  */
@@ -73,7 +73,7 @@ uint32_t vb_key_publish(struct vb_keys *t, uint32_t pd, uint32_t access, uint64_
  * variant.  A wait of more than a second is logged. */
 void vb_key_retract(struct vb_keys *t, uint32_t lkey);
 
-/* One permitted access: valid between vb_mem_begin() == VB_OK and vb_mem_end(). */
+/* One permitted access: valid between vb_mem_begin() == VB_OK and vb_mem_end().  A thread has one at a time. */
 struct vb_mem_use {
 	uint8_t *ptr;             /* CPU address of the first byte */
 	struct vb_key_slot *slot; /* private */

@@ -1,0 +1,174 @@
+#include "base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/lock.h"
+
+enum { LINE = 1024, RECENT = 32 };
+enum place { NOWHERE, TO_STDERR, TO_FILE };
+
+/* Read once from the environment; constant afterwards. */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static enum place place;
+static enum vb_log_level limit;
+static char path[4096];
+
+/* What was refused lately, by a hash of call and sentence. */
+static struct vb_lock recent_lock;
+static struct {
+	uint64_t hash, when;
+} recent[RECENT]; /* guarded by recent_lock */
+
+static enum vb_log_level parse_level(const char *s)
+{
+	static const char *const names[] = {"error", "warn", "info", "debug"};
+
+	for (int i = 0; s && i < 4; i++)
+		if (!strcmp(s, names[i]))
+			return (enum vb_log_level)i;
+	return VB_LOG_WARN;
+}
+
+static void read_settings(void)
+{
+	const char *to = secure_getenv("VERBENA_LOG");
+	size_t n = 0;
+
+	limit = parse_level(secure_getenv("VERBENA_LOG_LEVEL"));
+	if (!to || !*to || !strcmp(to, "off"))
+		return;
+	if (!strcmp(to, "stderr")) {
+		place = TO_STDERR;
+		return;
+	}
+	/* The program may change its directory later. */
+	if (*to != '/') {
+		if (!getcwd(path, sizeof path - 1))
+			return;
+		n = strlen(path);
+		path[n++] = '/';
+	}
+	if (n + strlen(to) >= sizeof path)
+		return;
+	strcpy(path + n, to);
+	place = TO_FILE;
+}
+
+bool vb_log_wanted(enum vb_log_level level)
+{
+	int err = errno;
+
+	pthread_once(&once, read_settings);
+	errno = err;
+	return place != NOWHERE && level <= limit;
+}
+
+static void put_line(const char *line, size_t n)
+{
+	ssize_t done;
+	int fd;
+
+	if (place == TO_STDERR) {
+		done = write(STDERR_FILENO, line, n);
+		(void)done; /* nobody is left to tell */
+		return;
+	}
+	/* Opened for each line: a descriptor kept open could become the program's own after it closed all, as
+	 * daemons do. */
+	fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600);
+	if (fd < 0)
+		return;
+	done = write(fd, line, n);
+	(void)done;
+	close(fd);
+}
+
+void vb_logv(enum vb_log_level level, const char *fmt, va_list ap)
+{
+	int err = errno;
+	char line[LINE];
+	int n, m;
+
+	if (!vb_log_wanted(level))
+		return;
+	n = snprintf(line, sizeof line, "verbena[%d]: ", (int)getpid());
+	m = vsnprintf(line + n, sizeof line - (size_t)n, fmt, ap);
+	n += m < 0 ? 0 : m;
+	if (n > LINE - 2)
+		n = LINE - 2; /* a sentence that long is cut */
+	line[n] = '\n';
+	put_line(line, (size_t)n + 1);
+	errno = err;
+}
+
+void vb_log(enum vb_log_level level, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vb_logv(level, fmt, ap);
+	va_end(ap);
+}
+
+static uint64_t hash_of(const char *a, const char *b)
+{
+	uint64_t h = 0xcbf29ce484222325ull; /* FNV-1a */
+
+	for (; *a; a++)
+		h = (h ^ (uint8_t)*a) * 0x100000001b3ull;
+	h = (h ^ ':') * 0x100000001b3ull;
+	for (; *b; b++)
+		h = (h ^ (uint8_t)*b) * 0x100000001b3ull;
+	return h;
+}
+
+/* Whether this was not said within the last second; remembers it. */
+static bool is_news(uint64_t hash)
+{
+	uint64_t now = vb_now();
+	unsigned oldest = 0;
+	bool news = true;
+
+	vb_lock_take(&recent_lock); /* given below */
+	for (unsigned i = 0; i < RECENT; i++) {
+		if (recent[i].hash == hash && recent[i].when) {
+			news = now - recent[i].when >= VB_SEC;
+			oldest = i;
+			break;
+		}
+		if (recent[i].when < recent[oldest].when)
+			oldest = i;
+	}
+	if (news) {
+		recent[oldest].hash = hash;
+		recent[oldest].when = now;
+	}
+	vb_lock_give(&recent_lock);
+	return news;
+}
+
+int vb_refuse(int err, const char *call, const char *fmt, ...)
+{
+	char sentence[LINE];
+	int saved = errno;
+	va_list ap;
+
+	if (!vb_log_wanted(VB_LOG_WARN))
+		return err;
+	va_start(ap, fmt);
+	vsnprintf(sentence, sizeof sentence, fmt, ap);
+	va_end(ap);
+	if (is_news(hash_of(call, sentence)))
+		vb_log(VB_LOG_WARN, "%s: %s (%s)", call, sentence,
+		       strerrorname_np(err) ? strerrorname_np(err) : "?");
+	errno = saved;
+	return err;
+}

@@ -1,0 +1,181 @@
+#include "iba/pkt.h"
+
+#include <endian.h>
+#include <string.h>
+
+#include "base/lock.h"
+#include "iba/reason.h"
+
+enum {
+	/* every header behind the BTH */
+	EXTENSIONS = VB_OP_RETH | VB_OP_AETH | VB_OP_ATOMICETH | VB_OP_ATOMICACK | VB_OP_IMM | VB_OP_IETH,
+	MIGREQ = 0x40, /* rule 28: adapters drop what comes without it */
+	TVER = 0x0f,
+};
+
+static inline uint8_t *put32(uint8_t *at, uint32_t v)
+{
+	v = htobe32(v);
+	memcpy(at, &v, 4);
+	return at + 4;
+}
+
+static inline uint8_t *put64(uint8_t *at, uint64_t v)
+{
+	v = htobe64(v);
+	memcpy(at, &v, 8);
+	return at + 8;
+}
+
+static inline uint32_t get32(const uint8_t *at)
+{
+	uint32_t v;
+
+	memcpy(&v, at, 4);
+	return be32toh(v);
+}
+
+static inline uint64_t get64(const uint8_t *at)
+{
+	uint64_t v;
+
+	memcpy(&v, at, 8);
+	return be64toh(v);
+}
+
+static void encode_extensions(uint8_t *at, const struct vb_pkt *p, uint32_t bits)
+{
+	if (bits & VB_OP_RETH) {
+		at = put64(at, p->va);
+		at = put32(at, p->rkey);
+		at = put32(at, p->dma_len);
+	}
+	if (bits & VB_OP_AETH)
+		at = put32(at, (uint32_t)p->syndrome << 24 | (p->msn & VB_PSN_MASK));
+	if (bits & VB_OP_ATOMICETH) {
+		at = put64(at, p->va);
+		at = put32(at, p->rkey);
+		at = put64(at, p->swap_add);
+		at = put64(at, p->compare);
+	}
+	if (bits & VB_OP_ATOMICACK)
+		at = put64(at, p->orig);
+	if (bits & VB_OP_IMM) {
+		memcpy(at, &p->imm, 4); /* network order already (rule 25) */
+		at += 4;
+	}
+	if (bits & VB_OP_IETH)
+		put32(at, p->inv_rkey);
+}
+
+size_t vb_pkt_encode(uint8_t *buf, const struct vb_pkt *p)
+{
+	const struct vb_opcode_row *op = &vb_opcodes[p->opcode];
+
+	put32(buf, (uint32_t)p->opcode << 24 | (uint32_t)p->solicited << 23 | MIGREQ << 16 |
+		       (uint32_t)(p->pad & 3) << 20 | p->pkey);
+	put32(buf + 4, p->qpn & VB_QPN_MASK);
+	put32(buf + 8, (uint32_t)p->ack_req << 31 | (p->psn & VB_PSN_MASK));
+	if (op->bits & EXTENSIONS)
+		encode_extensions(buf + VB_BTH_LEN, p, op->bits);
+	return op->hdr_len;
+}
+
+static void decode_extensions(struct vb_pkt *p, const uint8_t *at, uint32_t bits)
+{
+	if (bits & VB_OP_RETH) {
+		p->va = get64(at);
+		p->rkey = get32(at + 8);
+		p->dma_len = get32(at + 12);
+		at += 16;
+	}
+	if (bits & VB_OP_AETH) {
+		p->syndrome = at[0];
+		p->msn = get32(at) & VB_PSN_MASK;
+		at += 4;
+	}
+	if (bits & VB_OP_ATOMICETH) {
+		p->va = get64(at);
+		p->rkey = get32(at + 8);
+		p->swap_add = get64(at + 12);
+		p->compare = get64(at + 20);
+		at += 28;
+	}
+	if (bits & VB_OP_ATOMICACK) {
+		p->orig = get64(at);
+		at += 8;
+	}
+	if (bits & VB_OP_IMM) {
+		memcpy(&p->imm, at, 4);
+		at += 4;
+	}
+	if (bits & VB_OP_IETH)
+		p->inv_rkey = get32(at);
+}
+
+/* What is wrong with a packet that the fast test did not let pass; NULL if it is right after all. */
+static __attribute__((cold, noinline)) const char *objection(const uint8_t *hdr, size_t hdr_len,
+							     size_t payload_len)
+{
+	const struct vb_opcode_row *op = &vb_opcodes[hdr[0]];
+	uint8_t pad = hdr[1] >> 4 & 3;
+
+	if (!op->name)
+		return "unknown opcode";
+	if (hdr_len != op->hdr_len)
+		return "the header's length does not fit the opcode";
+	if (hdr[1] & TVER)
+		return "unknown transport header version";
+	if (payload_len > UINT32_MAX)
+		return "payload too long";
+	if (pad > payload_len)
+		return "more padding than payload";
+	if (op->bits & VB_OP_PAYLOAD) {
+		if (!(op->bits & VB_OP_LAST) && payload_len == pad)
+			return "no payload in a packet that others follow";
+		return NULL;
+	}
+	/* On the same host a NAK carries its reason. */
+	if (op->bits & VB_OP_AETH && VB_AETH_KIND(hdr[VB_BTH_LEN]) &&
+	    payload_len == sizeof(struct vb_facts) && !pad)
+		return NULL;
+	return payload_len ? "payload behind an opcode that takes none" : NULL;
+}
+
+const char *vb_pkt_decode(struct vb_pkt *p, const uint8_t *hdr, size_t hdr_len, size_t payload_len)
+{
+	const struct vb_opcode_row *op;
+	uint32_t w0, w2, bits, pad;
+	const char *why;
+
+	if (vb_unlikely(hdr_len < VB_BTH_LEN))
+		return "shorter than a BTH";
+	w0 = get32(hdr);
+	w2 = get32(hdr + 8);
+	op = &vb_opcodes[w0 >> 24];
+	bits = op->bits;
+	pad = w0 >> 20 & 3;
+	/* One test lets the good ones pass: payload only where it may be and something in it (an empty
+	 * payload of a last or only packet takes the slow look). */
+	if (vb_unlikely(hdr_len != op->hdr_len || w0 & TVER << 16 ||
+			!(bits & VB_OP_PAYLOAD) != !payload_len ||
+			(payload_len && (payload_len <= pad || payload_len > UINT32_MAX)))) {
+		why = objection(hdr, hdr_len, payload_len);
+		if (why)
+			return why;
+	}
+	*p = (struct vb_pkt){
+	    .op = op,
+	    .opcode = (uint8_t)(w0 >> 24),
+	    .solicited = w0 >> 23 & 1,
+	    .ack_req = w2 >> 31,
+	    .pad = (uint8_t)pad,
+	    .pkey = (uint16_t)w0,
+	    .qpn = get32(hdr + 4) & VB_QPN_MASK,
+	    .psn = w2 & VB_PSN_MASK,
+	    .payload_len = (uint32_t)payload_len - pad,
+	};
+	if (bits & EXTENSIONS)
+		decode_extensions(p, hdr + VB_BTH_LEN, bits);
+	return NULL;
+}

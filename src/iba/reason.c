@@ -1,0 +1,346 @@
+#include "iba/reason.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <infiniband/verbs.h>
+
+#include "iba/opcode.h"
+#include "iba/pkt.h"
+
+#define INVALID	  VB_AETH_NAK_INVALID_REQUEST
+#define ACCESS	  VB_AETH_NAK_REMOTE_ACCESS
+#define OPERATION VB_AETH_NAK_REMOTE_OPERATION
+#define NONE	  0xff
+#define NEVER	  IBV_WC_GENERAL_ERR /* a status that cannot be asked for: the reason never stands at that side \
+				      */
+
+/* name, NAK, requester's status when found at the far end, status at the side that found it, event there */
+const struct vb_reason_row vb_reasons[VB_REASONS] = {
+    [VB_OK] = {"ok", 0, IBV_WC_SUCCESS, IBV_WC_SUCCESS, NONE},
+    /* rules 13, 20, 21 */
+    [VB_R_KEY_UNKNOWN] = {"key-unknown", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_PROT_ERR,
+			  IBV_EVENT_QP_ACCESS_ERR},
+    [VB_R_KEY_STALE] = {"key-stale", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_PROT_ERR,
+			IBV_EVENT_QP_ACCESS_ERR},
+    [VB_R_KEY_IS_LOCAL] = {"key-is-local", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_PROT_ERR,
+			   IBV_EVENT_QP_ACCESS_ERR},
+    [VB_R_KEY_IS_REMOTE] = {"key-is-remote", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_PROT_ERR,
+			    IBV_EVENT_QP_ACCESS_ERR},
+    [VB_R_KEY_PD] = {"key-pd", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_PROT_ERR, IBV_EVENT_QP_ACCESS_ERR},
+    [VB_R_KEY_BOUNDS] = {"key-bounds", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_PROT_ERR,
+			 IBV_EVENT_QP_ACCESS_ERR},
+    [VB_R_KEY_ACCESS] = {"key-access", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_PROT_ERR,
+			 IBV_EVENT_QP_ACCESS_ERR},
+    [VB_R_KEY_NOT_WINDOW] = {"key-not-window", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_ACCESS_ERR,
+			     IBV_EVENT_QP_ACCESS_ERR}, /* rule 46 */
+    [VB_R_MEM_VANISHED] = {"mem-vanished", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_PROT_ERR,
+			   IBV_EVENT_QP_ACCESS_ERR},
+    /* rule 22: a queue pair that is not set up for the operation does not take its opcode */
+    [VB_R_QP_ACCESS] = {"qp-access", INVALID, IBV_WC_REM_INV_REQ_ERR, IBV_WC_LOC_QP_OP_ERR,
+			IBV_EVENT_QP_REQ_ERR},
+    [VB_R_ATOMIC_ALIGN] = {"atomic-align", INVALID, IBV_WC_REM_INV_REQ_ERR, IBV_WC_LOC_QP_OP_ERR,
+			   IBV_EVENT_QP_REQ_ERR}, /* rule 18 */
+    [VB_R_TOO_MANY_READS] = {"too-many-reads", INVALID, IBV_WC_REM_INV_REQ_ERR, IBV_WC_LOC_QP_OP_ERR,
+			     IBV_EVENT_QP_REQ_ERR},
+    [VB_R_READ_DEPTH_ZERO] = {"read-depth-zero", 0, NEVER, IBV_WC_LOC_QP_OP_ERR, NONE}, /* rule 14 */
+    [VB_R_BAD_SEQUENCE] = {"bad-sequence", INVALID, IBV_WC_REM_INV_REQ_ERR, IBV_WC_LOC_QP_OP_ERR,
+			   IBV_EVENT_QP_REQ_ERR},
+    [VB_R_BAD_LENGTH] = {"bad-length", INVALID, IBV_WC_REM_INV_REQ_ERR, IBV_WC_LOC_LEN_ERR,
+			 IBV_EVENT_QP_REQ_ERR},
+    [VB_R_BAD_OPCODE] = {"bad-opcode", INVALID, IBV_WC_REM_INV_REQ_ERR, IBV_WC_LOC_QP_OP_ERR,
+			 IBV_EVENT_QP_REQ_ERR},
+    /* rule 23: the receive WQE always takes these two */
+    [VB_R_RECV_TOO_SMALL] = {"recv-too-small", INVALID, IBV_WC_REM_INV_REQ_ERR, IBV_WC_LOC_LEN_ERR, NONE},
+    [VB_R_RECV_LOCAL] = {"recv-local", OPERATION, IBV_WC_REM_OP_ERR, IBV_WC_LOC_PROT_ERR, NONE},
+    [VB_R_MSG_TOO_LONG] = {"msg-too-long", INVALID, IBV_WC_REM_INV_REQ_ERR, IBV_WC_LOC_LEN_ERR,
+			   IBV_EVENT_QP_REQ_ERR},
+    [VB_R_RESPONSE_BAD] = {"response-bad", 0, NEVER, IBV_WC_BAD_RESP_ERR, NONE},
+    [VB_R_RNR] = {"rnr", 0, IBV_WC_RNR_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR, NONE}, /* rule 1 */
+    [VB_R_RETRY] = {"retry", 0, IBV_WC_RETRY_EXC_ERR, IBV_WC_RETRY_EXC_ERR, NONE},     /* rule 38 */
+    [VB_R_PEER_DIED] = {"peer-died", 0, IBV_WC_RETRY_EXC_ERR, IBV_WC_RETRY_EXC_ERR, IBV_EVENT_QP_FATAL},
+    /* found at the far end, seen from here */
+    [VB_R_NAK_INVALID_REQUEST] = {"nak-invalid-request", INVALID, IBV_WC_REM_INV_REQ_ERR,
+				  IBV_WC_REM_INV_REQ_ERR, NONE},
+    [VB_R_NAK_REMOTE_ACCESS] = {"nak-remote-access", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_REM_ACCESS_ERR,
+				NONE},
+    [VB_R_NAK_REMOTE_OPERATION] = {"nak-remote-operation", OPERATION, IBV_WC_REM_OP_ERR, IBV_WC_REM_OP_ERR,
+				   NONE},
+    [VB_R_FLUSHED] = {"flushed", 0, IBV_WC_WR_FLUSH_ERR, IBV_WC_WR_FLUSH_ERR, NONE},
+    [VB_R_CQ_OVERRUN] = {"cq-overrun", OPERATION, IBV_WC_REM_OP_ERR, IBV_WC_GENERAL_ERR,
+			 IBV_EVENT_QP_FATAL}, /* rule 31 */
+};
+
+struct text {
+	char *at;
+	size_t left;
+};
+
+static __attribute__((format(printf, 2, 3))) void add(struct text *t, const char *fmt, ...)
+{
+	va_list ap;
+	int n;
+
+	va_start(ap, fmt);
+	n = vsnprintf(t->at, t->left, fmt, ap);
+	va_end(ap);
+	if (n < 0)
+		return;
+	if ((size_t)n >= t->left)
+		n = t->left ? (int)t->left - 1 : 0;
+	t->at += n;
+	t->left -= (size_t)n;
+}
+
+static const struct {
+	uint32_t bit;
+	const char *name;
+} access_names[] = {
+    {IBV_ACCESS_LOCAL_WRITE, "LOCAL_WRITE"},
+    {IBV_ACCESS_REMOTE_WRITE, "REMOTE_WRITE"},
+    {IBV_ACCESS_REMOTE_READ, "REMOTE_READ"},
+    {IBV_ACCESS_REMOTE_ATOMIC, "REMOTE_ATOMIC"},
+    {IBV_ACCESS_MW_BIND, "MW_BIND"},
+    {IBV_ACCESS_ZERO_BASED, "ZERO_BASED"},
+    {IBV_ACCESS_ON_DEMAND, "ON_DEMAND"},
+    {IBV_ACCESS_HUGETLB, "HUGETLB"},
+    {IBV_ACCESS_RELAXED_ORDERING, "RELAXED_ORDERING"},
+};
+
+/* Access bits by name, joined by `between`, each with `prefix`. */
+static void add_access(struct text *t, uint32_t bits, const char *prefix, const char *between,
+		       const char *nothing)
+{
+	const char *sep = "";
+
+	if (!bits)
+		add(t, "%s", nothing);
+	for (size_t i = 0; i < sizeof access_names / sizeof *access_names; i++) {
+		if (!(bits & access_names[i].bit))
+			continue;
+		add(t, "%s%s%s", sep, prefix, access_names[i].name);
+		sep = between;
+		bits &= ~access_names[i].bit;
+	}
+	if (bits)
+		add(t, "%s0x%x", sep, bits);
+}
+
+static void add_range(struct text *t, uint64_t start, uint64_t size)
+{
+	add(t, "[0x%" PRIx64 ", +%" PRIu64 ")", start, size);
+}
+
+static const char *key_kind(const struct vb_facts *f)
+{
+	return f->key & 0x40000000u ? "R_Key" : "L_Key";
+}
+
+static const char *opcode_name(uint64_t opcode)
+{
+	return opcode < 256 && vb_opcodes[opcode].name ? vb_opcodes[opcode].name : "unknown";
+}
+
+static void say_bounds(struct text *t, const struct vb_facts *f)
+{
+	uint64_t off = f->addr - f->start;
+
+	add(t, "range ");
+	add_range(t, f->addr, f->len);
+	add(t, " leaves region ");
+	add_range(t, f->start, f->size);
+	add(t, " of %s 0x%08x ", key_kind(f), f->key);
+	if (f->addr < f->start)
+		add(t, "by %" PRIu64 " bytes at the start", f->start - f->addr);
+	else if (off <= f->size)
+		add(t, "by %" PRIu64 " bytes at the end", f->len - (f->size - off));
+	else
+		add(t, "and begins %" PRIu64 " bytes behind its end", off - f->size);
+}
+
+static void say_access(struct text *t, const struct vb_facts *f)
+{
+	add(t, "%s 0x%08x does not permit ", key_kind(f), f->key);
+	add_access(t, f->want & ~f->have, "", "|", "this");
+	add(t, ": the region ");
+	add_range(t, f->start, f->size);
+	add(t, " has ");
+	add_access(t, f->have, "", "|", "local read only");
+	add(t, "; register it with ");
+	add_access(t, f->want & ~f->have, "IBV_ACCESS_", " | ", "more access");
+}
+
+static void say_key(struct text *t, const struct vb_facts *f)
+{
+	switch (f->reason) {
+	case VB_R_KEY_UNKNOWN:
+		add(t, "%s 0x%08x was never given out by this device", key_kind(f), f->key);
+		break;
+	case VB_R_KEY_STALE:
+		add(t, "%s 0x%08x is stale: its region was deregistered", key_kind(f), f->key);
+		if (f->cur_key) {
+			add(t, ", and the key there now is 0x%08x of region ", f->cur_key);
+			add_range(t, f->start, f->size);
+		}
+		break;
+	case VB_R_KEY_IS_LOCAL:
+		add(t, "L_Key 0x%08x given where an R_Key belongs (this region's R_Key is 0x%08x)", f->key,
+		    f->cur_key);
+		break;
+	case VB_R_KEY_IS_REMOTE:
+		add(t, "R_Key 0x%08x given where an L_Key belongs (this region's L_Key is 0x%08x)", f->key,
+		    f->cur_key);
+		break;
+	case VB_R_KEY_PD:
+		add(t, "%s 0x%08x belongs to protection domain %u, the queue to protection domain %u",
+		    key_kind(f), f->key, f->pd_have, f->pd_want);
+		break;
+	case VB_R_KEY_BOUNDS:
+		say_bounds(t, f);
+		break;
+	case VB_R_KEY_ACCESS:
+		say_access(t, f);
+		break;
+	case VB_R_KEY_NOT_WINDOW:
+		add(t,
+		    "R_Key 0x%08x cannot be invalidated: it names no memory window (a region of ibv_reg_mr "
+		    "is "
+		    "only deregistered)",
+		    f->key);
+		break;
+	default: /* VB_R_MEM_VANISHED */
+		add(t, "the memory at ");
+		add_range(t, f->addr, f->len);
+		add(t, " under %s 0x%08x is not mapped any more, or not with the permission needed",
+		    key_kind(f), f->key);
+		break;
+	}
+}
+
+static void say_request(struct text *t, const struct vb_facts *f)
+{
+	switch (f->reason) {
+	case VB_R_QP_ACCESS:
+		add(t, "queue pair 0x%06x does not permit ", f->qpn);
+		add_access(t, f->want, "", "|", "this operation");
+		add(t, ": its qp_access_flags are ");
+		add_access(t, f->have, "", "|", "0");
+		add(t, "; set ");
+		add_access(t, f->want, "IBV_ACCESS_", " | ", "what is missing");
+		add(t, " with ibv_modify_qp");
+		break;
+	case VB_R_ATOMIC_ALIGN:
+		add(t, "atomic at address 0x%" PRIx64 ", which is not a multiple of 8", f->addr);
+		break;
+	case VB_R_TOO_MANY_READS:
+		add(t,
+		    "more READs and atomics at once than the %" PRIu64
+		    " that the responder holds: the requester's max_rd_atomic must not exceed the "
+		    "responder's max_dest_rd_atomic",
+		    f->a);
+		break;
+	case VB_R_READ_DEPTH_ZERO:
+		add(t, "READ or atomic on a queue pair whose max_rd_atomic is 0");
+		break;
+	case VB_R_BAD_SEQUENCE:
+		add(t, "packet '%s' (0x%02x) may not follow '%s' (0x%02x)", opcode_name(f->a), (unsigned)f->a,
+		    opcode_name(f->b), (unsigned)f->b);
+		break;
+	case VB_R_BAD_LENGTH:
+		add(t, "a packet or message of %" PRIu64 " bytes where %" PRIu64 " were due", f->a, f->b);
+		break;
+	case VB_R_BAD_OPCODE:
+		add(t, "opcode '%s' (0x%02x) is not one that a reliable connected queue pair takes",
+		    opcode_name(f->a), (unsigned)f->a);
+		break;
+	case VB_R_RECV_TOO_SMALL:
+		add(t,
+		    "a message of at least %" PRIu64 " bytes does not fit the receive buffer of %" PRIu64
+		    " bytes",
+		    f->a, f->b);
+		break;
+	case VB_R_MSG_TOO_LONG:
+		add(t, "a request of %" PRIu64 " bytes where %" PRIu64 " are possible", f->a, f->b);
+		break;
+	default: /* VB_R_RESPONSE_BAD */
+		add(t, "response '%s' (0x%02x) with PSN 0x%06x fits no outstanding request",
+		    opcode_name(f->a), (unsigned)f->a, (unsigned)f->b & VB_PSN_MASK);
+		break;
+	}
+}
+
+static void say_receive_buffer(struct text *t, const struct vb_facts *f)
+{
+	add(t, "the receive buffer ");
+	add_range(t, f->addr, f->len);
+	add(t, " with L_Key 0x%08x cannot be written", f->key);
+	if (f->size) {
+		add(t, ": its region is ");
+		add_range(t, f->start, f->size);
+		add(t, " of protection domain %u with ", f->pd_have);
+		add_access(t, f->have, "", "|", "local read only");
+	}
+}
+
+static void say_reach(struct text *t, const struct vb_facts *f)
+{
+	switch (f->reason) {
+	case VB_R_RNR:
+		add(t,
+		    "the receiver was not ready: no receive request was posted within rnr_retry = %" PRIu64
+		    " retries",
+		    f->a);
+		break;
+	case VB_R_RETRY:
+		add(t,
+		    "no acknowledgement within retry_cnt = %" PRIu64
+		    " retries with Local ACK Timeout %" PRIu64,
+		    f->a, f->b);
+		if (f->b && f->b < 32)
+			add(t, " (%.3f ms each)", 0.004096 * (double)(1ull << f->b));
+		break;
+	case VB_R_PEER_DIED:
+		add(t, "the peer's process %" PRIu64 " ended without closing its queue pair", f->a);
+		break;
+	case VB_R_NAK_INVALID_REQUEST:
+		add(t, "the far end refused the request as invalid");
+		break;
+	case VB_R_NAK_REMOTE_ACCESS:
+		add(t, "the far end refused access to its memory");
+		break;
+	case VB_R_NAK_REMOTE_OPERATION:
+		add(t, "the far end failed to carry out the request");
+		break;
+	case VB_R_FLUSHED:
+		add(t, "the queue pair is in the error state");
+		if (f->a || f->b)
+			add(t, ": %" PRIu64 " send and %" PRIu64 " receive requests flushed", f->a, f->b);
+		break;
+	default: /* VB_R_CQ_OVERRUN */
+		add(t, "a completion queue of %" PRIu64 " entries overran: it was not polled in time", f->a);
+		break;
+	}
+}
+
+const char *vb_reason_say(char *buf, size_t size, const struct vb_facts *f)
+{
+	struct text t = {buf, size};
+
+	if (!size)
+		return buf;
+	*buf = 0;
+	if (f->reason == VB_OK)
+		add(&t, "no error");
+	else if (f->reason <= VB_R_MEM_VANISHED)
+		say_key(&t, f);
+	else if (f->reason == VB_R_RECV_LOCAL)
+		say_receive_buffer(&t, f);
+	else if (f->reason <= VB_R_RESPONSE_BAD)
+		say_request(&t, f);
+	else if (f->reason < VB_REASONS)
+		say_reach(&t, f);
+	else
+		add(&t, "unknown reason %u", f->reason);
+	return buf;
+}

@@ -1,0 +1,343 @@
+#include "mem/keys.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+enum {
+	PRIVATE_SLOTS = VB_MEM_SLOTS - 1, /* the last one is shared */
+	/* Indices given back wait for so many others: a key's value returns after 256 times as many
+	 * registrations, and a program that registers in a loop does not walk through the whole table. */
+	RESERVE = 1024,
+};
+
+/* A thread's slot number in every table of this process. */
+static _Atomic uint64_t slots_taken; /* bit n: a thread has slot n */
+static _Atomic uint32_t slots_high;  /* slots ever used are below this */
+static __thread uint8_t my_slot;     /* number + 1; 0: none yet */
+static pthread_once_t slots_once = PTHREAD_ONCE_INIT;
+static pthread_key_t slots_key;
+static bool slots_kept; /* no pthread key was left: slots of threads that end are not used again */
+
+/* Thread exit: pairs with take_slot(). */
+static void give_slot(void *arg)
+{
+	unsigned n = (unsigned)(uintptr_t)arg - 1;
+
+	my_slot = 0;
+	if (n < PRIVATE_SLOTS)
+		atomic_fetch_and(&slots_taken, ~(1ull << n));
+}
+
+/* In a forked child the other threads are gone. */
+static void forked(void)
+{
+	atomic_store(&slots_taken, my_slot && my_slot <= PRIVATE_SLOTS ? 1ull << (my_slot - 1) : 0);
+}
+
+static void slots_init(void)
+{
+	slots_kept = pthread_key_create(&slots_key, give_slot) != 0;
+	pthread_atfork(NULL, NULL, forked);
+}
+
+static __attribute__((cold, noinline)) uint8_t take_slot(void)
+{
+	uint64_t taken = atomic_load(&slots_taken);
+	uint32_t high = atomic_load(&slots_high);
+	unsigned n;
+
+	pthread_once(&slots_once, slots_init);
+	do {
+		n = ~taken ? (unsigned)__builtin_ctzll(~taken) : PRIVATE_SLOTS;
+		if (n >= PRIVATE_SLOTS) {
+			n = PRIVATE_SLOTS;
+			break;
+		}
+	} while (!atomic_compare_exchange_weak(&slots_taken, &taken, taken | 1ull << n));
+	while (high <= n && !atomic_compare_exchange_weak(&slots_high, &high, n + 1))
+		;
+	my_slot = (uint8_t)(n + 1);
+	if (!slots_kept)
+		pthread_setspecific(slots_key, (void *)(uintptr_t)my_slot);
+	return my_slot;
+}
+
+void vb_keys_init(struct vb_keys *t, struct vb_key_entry *entries, uint32_t capacity,
+		  struct vb_key_slot *slots)
+{
+	*t = (struct vb_keys){
+	    .entries = entries,
+	    .slots = slots,
+	    .capacity = capacity,
+	    .used = 1, /* index 0 is not used: key 0 is nobody's */
+	};
+	if (capacity)
+		atomic_store(&entries[0].seq, 1); /* for ever being changed: no lookup succeeds */
+}
+
+/* Takes an index; 0: full.  Pairs with give_index(). */
+static uint32_t take_index(struct vb_keys *t)
+{
+	uint32_t index = 0;
+
+	vb_lock_take(&t->lock); /* given below */
+	if (t->free_head && (t->used >= t->capacity || t->used - 1 - t->live >= RESERVE)) {
+		index = t->free_head;
+		t->free_head = (uint32_t)atomic_load_explicit(&t->entries[index].addr, memory_order_relaxed);
+		if (!t->free_head)
+			t->free_tail = 0;
+	} else if (t->used < t->capacity) {
+		index = t->used++;
+	}
+	if (index)
+		t->live++;
+	vb_lock_give(&t->lock);
+	return index;
+}
+
+static void give_index(struct vb_keys *t, uint32_t index)
+{
+	vb_lock_take(&t->lock); /* given below */
+	atomic_store_explicit(&t->entries[index].addr, 0, memory_order_relaxed);
+	if (t->free_tail)
+		atomic_store_explicit(&t->entries[t->free_tail].addr, index, memory_order_relaxed);
+	else
+		t->free_head = index;
+	t->free_tail = index;
+	t->live--;
+	vb_lock_give(&t->lock);
+}
+
+uint32_t vb_key_publish(struct vb_keys *t, uint32_t pd, uint32_t access, uint64_t iova, uint64_t addr,
+			uint64_t length)
+{
+	uint32_t index = take_index(t);
+	struct vb_key_entry *e = &t->entries[index];
+	uint32_t last, key, seq;
+
+	if (!index)
+		return 0;
+	seq = atomic_load_explicit(&e->seq, memory_order_relaxed);
+	last = (uint32_t)atomic_load_explicit(&e->iova, memory_order_relaxed);
+	key = index << 8 | (last ? VB_KEY_VARIANT(last + 1) : 0);
+	/* Each store is a release, so that a reader that sees it sees the odd sequence number too. */
+	atomic_store_explicit(&e->seq, seq + 1, memory_order_relaxed);
+	atomic_store_explicit(&e->key, key, memory_order_release);
+	atomic_store_explicit(&e->pd, pd, memory_order_release);
+	atomic_store_explicit(&e->access, access, memory_order_release);
+	atomic_store_explicit(&e->iova, iova, memory_order_release);
+	atomic_store_explicit(&e->length, length, memory_order_release);
+	atomic_store_explicit(&e->addr, addr, memory_order_release);
+	atomic_store_explicit(&e->seq, seq + 2, memory_order_release); /* pairs with vb_mem_begin() */
+	return key;
+}
+
+/* Waits until the slot does not name the entry: the thread is done, or has not begun and will see the odd
+ * sequence number. */
+static void wait_for(struct vb_key_slot *s, uint32_t index, uint32_t lkey)
+{
+	static const struct timespec nap = {.tv_nsec = 100000};
+	uint64_t began = 0, now;
+	bool told = false;
+
+	for (unsigned tries = 0; atomic_load(&s->index) == index; tries++) {
+		if (tries < 64) {
+			vb_cpu_relax();
+			continue;
+		}
+		if (tries < 1024) {
+			sched_yield();
+			continue;
+		}
+		now = vb_now();
+		if (!began)
+			began = now;
+		if (!told && now - began > VB_SEC) {
+			vb_log(VB_LOG_WARN,
+			       "deregistering L_Key 0x%08x waits for a thread of process %d that is using it",
+			       lkey, (int)getpid());
+			told = true;
+		}
+		nanosleep(&nap, NULL);
+	}
+}
+
+void vb_key_retract(struct vb_keys *t, uint32_t lkey)
+{
+	uint32_t index = VB_KEY_INDEX(lkey), seq, high;
+	struct vb_key_entry *e = &t->entries[index];
+
+	seq = atomic_load_explicit(&e->seq, memory_order_relaxed);
+	/* This store and the loads of the slots, a user's store to its slot and its load of seq: all seq_cst,
+	 * so either the user sees the odd number or we see the user. */
+	atomic_exchange(&e->seq, seq + 1);
+	high = atomic_load(&slots_high);
+	for (uint32_t i = 0; i < high; i++)
+		wait_for(&t->slots[i], index, lkey);
+	atomic_store_explicit(&e->key, 0, memory_order_release);
+	atomic_store_explicit(&e->pd, 0, memory_order_release);
+	atomic_store_explicit(&e->iova, lkey, memory_order_release); /* remembered for the next variant */
+	atomic_store_explicit(&e->length, 0, memory_order_release);
+	atomic_store_explicit(&e->seq, seq + 2, memory_order_release);
+	give_index(t, index);
+}
+
+/* What an entry said at one moment; odd if it was being changed (then the rest may be mixed). */
+struct shot {
+	uint32_t key, pd, access, last;
+	uint64_t iova, length, addr;
+	bool odd;
+};
+
+static void take_shot(struct vb_key_entry *e, struct shot *s)
+{
+	uint32_t seq;
+
+	/* A lookup that races with changes without end settles for "being changed". */
+	for (int tries = 0; tries < 16; tries++) {
+		seq = atomic_load_explicit(&e->seq, memory_order_acquire);
+		s->key = atomic_load_explicit(&e->key, memory_order_acquire);
+		s->pd = atomic_load_explicit(&e->pd, memory_order_acquire);
+		s->access = atomic_load_explicit(&e->access, memory_order_acquire);
+		s->iova = atomic_load_explicit(&e->iova, memory_order_acquire);
+		s->length = atomic_load_explicit(&e->length, memory_order_acquire);
+		s->addr = atomic_load_explicit(&e->addr, memory_order_acquire);
+		s->last = s->key ? s->key : (uint32_t)s->iova;
+		s->odd = true;
+		if (seq & 1)
+			return;
+		if (atomic_load_explicit(&e->seq, memory_order_relaxed) == seq) {
+			s->odd = false;
+			return;
+		}
+	}
+}
+
+static inline bool in_bounds(uint64_t iova, uint64_t length, uint64_t addr, uint64_t len)
+{
+	uint64_t off = addr - iova; /* below the region this wraps to more than any length (rule 19) */
+
+	return addr >= iova && off <= length && len <= length - off;
+}
+
+static enum vb_reason judge(const struct shot *s, uint32_t key, bool remote, uint32_t pd, uint64_t addr,
+			    uint64_t len, uint32_t want)
+{
+	if (!s->last || (key & (VB_KEY_SHARED | 1u << 29)))
+		return VB_R_KEY_UNKNOWN;
+	if (s->odd || s->key != (key & ~VB_KEY_REMOTE))
+		return VB_R_KEY_STALE;
+	if (remote && !(key & VB_KEY_REMOTE))
+		return VB_R_KEY_IS_LOCAL;
+	if (!remote && (key & VB_KEY_REMOTE))
+		return VB_R_KEY_IS_REMOTE;
+	if (s->pd != pd)
+		return VB_R_KEY_PD; /* rule 21 */
+	if (!in_bounds(s->iova, s->length, addr, len))
+		return VB_R_KEY_BOUNDS;
+	if (want & ~s->access)
+		return VB_R_KEY_ACCESS;
+	return VB_OK;
+}
+
+static __attribute__((cold, noinline)) enum vb_reason classify(struct vb_keys *t, uint32_t key, bool remote,
+							       uint32_t pd, uint64_t addr, uint64_t len,
+							       uint32_t want, struct vb_facts *f)
+{
+	uint32_t index = VB_KEY_INDEX(key);
+	struct shot s = {0};
+	enum vb_reason r;
+
+	if (index && index < t->capacity)
+		take_shot(&t->entries[index], &s);
+	r = judge(&s, key, remote, pd, addr, len, want);
+	if (r == VB_OK || !f)
+		return r;
+	f->reason = r;
+	f->key = key;
+	f->addr = addr;
+	f->len = len;
+	f->want = want;
+	f->pd_want = pd;
+	f->cur_key = f->have = f->pd_have = 0;
+	f->start = f->size = 0;
+	if (!s.odd && s.key && r != VB_R_KEY_UNKNOWN) {
+		f->cur_key = s.key | (remote ? VB_KEY_REMOTE : 0);
+		f->start = s.iova;
+		f->size = s.length;
+		f->have = s.access;
+		f->pd_have = s.pd;
+	}
+	return r;
+}
+
+enum vb_reason vb_mem_begin(struct vb_keys *t, struct vb_mem_use *u, uint32_t key, bool remote, uint32_t pd,
+			    uint64_t addr, uint64_t len, uint32_t want, struct vb_facts *f)
+{
+	uint32_t index = VB_KEY_INDEX(key), mine = my_slot, seq;
+	struct vb_key_slot *slot;
+	struct vb_key_entry *e;
+	enum vb_reason r;
+	uint64_t iova;
+
+	if (vb_unlikely(!mine))
+		mine = take_slot();
+	slot = &t->slots[mine - 1];
+	if (vb_unlikely(index >= t->capacity))
+		return classify(t, key, remote, pd, addr, len, want, f);
+	e = &t->entries[index];
+	for (;;) {
+		if (vb_unlikely(mine > PRIVATE_SLOTS))
+			vb_lock_take(&slot->shared); /* given by vb_mem_end() or below */
+		atomic_store(&slot->index, index);   /* see vb_key_retract() */
+		seq = atomic_load(&e->seq);
+		/* Even: what the entry says stays until we clear the slot. */
+		iova = atomic_load_explicit(&e->iova, memory_order_relaxed);
+		if (vb_likely(
+			!(seq & 1) &&
+			atomic_load_explicit(&e->key, memory_order_relaxed) ==
+			    (key ^ (remote ? VB_KEY_REMOTE : 0)) &&
+			atomic_load_explicit(&e->pd, memory_order_relaxed) == pd &&
+			!(want & ~atomic_load_explicit(&e->access, memory_order_relaxed)) &&
+			in_bounds(iova, atomic_load_explicit(&e->length, memory_order_relaxed), addr, len))) {
+			u->ptr = (uint8_t *)(uintptr_t)(atomic_load_explicit(&e->addr, memory_order_relaxed) +
+							(addr - iova));
+			u->slot = slot;
+			return VB_OK;
+		}
+		u->slot = slot;
+		vb_mem_end(u);
+		r = classify(t, key, remote, pd, addr, len, want, f);
+		if (r != VB_OK) /* else the entry has changed just now, to our favour */
+			return r;
+	}
+}
+
+void vb_mem_end(struct vb_mem_use *u)
+{
+	struct vb_key_slot *s = u->slot;
+
+	atomic_store_explicit(&s->index, 0, memory_order_release); /* pairs with wait_for() */
+	/* Only the shared slot's lock is ever held, and then by us. */
+	if (vb_unlikely(atomic_load_explicit(&s->shared.held, memory_order_relaxed)))
+		vb_lock_give(&s->shared);
+}
+
+enum vb_reason vb_mem_check(struct vb_keys *t, uint32_t key, bool remote, uint32_t pd, uint64_t addr,
+			    uint64_t len, uint32_t want, struct vb_facts *f)
+{
+	uint32_t index = VB_KEY_INDEX(key);
+	struct shot s;
+
+	if (vb_likely(index && index < t->capacity)) {
+		take_shot(&t->entries[index], &s);
+		if (vb_likely(judge(&s, key, remote, pd, addr, len, want) == VB_OK))
+			return VB_OK;
+	}
+	return classify(t, key, remote, pd, addr, len, want, f);
+}
