@@ -1,6 +1,7 @@
 #include "iba/reason.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
