@@ -99,6 +99,7 @@ struct vb_resp {
 	bool nak_sent;          /* a sequence-error NAK is out: silence until the ePSN arrives */
 	bool ack_owed;          /* everything before epsn wants an ACK */
 	uint8_t nak_owed;       /* syndrome, 0: none */
+	bool nak_atomic;        /* the request in hand is an atomic: a NAK has its opcode (rule 16) */
 	uint32_t nak_psn;
 	struct vb_facts nak_facts; /* goes along on the same host */
 	/* message being received */

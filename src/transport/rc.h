@@ -1,8 +1,9 @@
 /* The reliable-connected protocol: requester, responder, completer.
  *
  * It owns no socket, no thread and no clock.  Packets come in through vb_rc_input(), the time through
- * vb_rc_timer(), and packets leave through qp->out whenever vb_rc_output() runs.  Taking a packet in never sends one.  All
- * functions are called with qp->lock held; none blocks, allocates or makes a system call of its own. */
+ * vb_rc_timer(), and packets leave through qp->out whenever vb_rc_output() runs.  Taking a packet in never
+ * sends one.  All functions are called with qp->lock held; none blocks, allocates or makes a system call of
+ * its own. */
 #ifndef VB_TRANSPORT_RC_H
 #define VB_TRANSPORT_RC_H
 
@@ -16,9 +17,9 @@
 /* One packet for this QP, decoded and checked; its payload stays the caller's. */
 void vb_rc_input(struct vb_qp *qp, const struct vb_pkt *p);
 
-/* Sends what is owed and allowed: responses, ACK or NAK, then requests (requests before a mere ACK: the ACK can
- * wait, the request is what somebody waits for).  Without qp->out nothing is sent.  Returns true if something is
- * left that waits only for room in the wire. */
+/* Sends what is owed and allowed: responses, ACK or NAK, then requests (requests before a mere ACK: the ACK
+ * can wait, the request is what somebody waits for).  Without qp->out nothing is sent.  Returns true if
+ * something is left that waits only for room in the wire. */
 bool vb_rc_output(struct vb_qp *qp);
 
 /* What the QP would send if vb_rc_output() ran now. */
@@ -31,8 +32,9 @@ static inline bool vb_rc_timed(const struct vb_qp *qp)
 	return qp->req.deadline != VB_NEVER;
 }
 
-/* Looks at the QP's timer; returns its next deadline, VB_NEVER if it has none.  A timer that was started since
- * the last look begins to run now.  May set requests back or fail them: call vb_rc_output() afterwards. */
+/* Looks at the QP's timer; returns its next deadline, VB_NEVER if it has none.  A timer that was started
+ * since the last look begins to run now.  May set requests back or fail them: call vb_rc_output() afterwards.
+ */
 uint64_t vb_rc_timer(struct vb_qp *qp, uint64_t now);
 
 /* Moves the QP to the error state for a reason that no packet brought (VB_R_FLUSHED: the application's own
@@ -48,7 +50,8 @@ void vb_rc_flush(struct vb_qp *qp);
  * (vb_rc_error) and RESET (vb_qp_reset). */
 void vb_rc_enter(struct vb_qp *qp, enum ibv_qp_state from);
 
-/* Local ACK Timeout code in nanoseconds: 4.096 us * 2^code, 0: VB_NEVER; and a min_rnr_timer code (IBTA 9.7.5.2.8). */
+/* Local ACK Timeout code in nanoseconds: 4.096 us * 2^code, 0: VB_NEVER; and a min_rnr_timer code
+ * (IBTA 9.7.5.2.8). */
 uint64_t vb_rc_ack_timeout(uint8_t code);
 uint64_t vb_rc_rnr_delay(uint8_t code);
 

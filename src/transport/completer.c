@@ -1,0 +1,251 @@
+/* The completer: takes in what responders send back, completes send WQEs in order, and decides what must be
+ * sent again. */
+#include <string.h>
+
+#include "transport/rc_priv.h"
+
+/* Something was acknowledged that had not been: retries count from the start again (rule 12), the timer too.
+ */
+static void progress(struct vb_qp *qp)
+{
+	struct vb_req *q = &qp->req;
+
+	q->retries = qp->attr.retry_cnt;
+	q->rnr_retries = qp->attr.rnr_retry;
+	q->retry_pending = false;
+	vb_requester_arm(qp);
+}
+
+/* After a step back an ACK may cover what was going to be sent again. */
+static void catch_up(struct vb_qp *qp)
+{
+	struct vb_req *q = &qp->req;
+
+	if ((int32_t)(q->next - q->una) < 0 || vb_psn_diff(q->psn, q->psn_una) < 0)
+		vb_requester_back(qp);
+}
+
+static void fail_by(struct vb_qp *qp, enum vb_reason r, uint64_t a, uint64_t b)
+{
+	struct vb_facts f = {.reason = r, .qpn = qp->qpn, .a = a, .b = b};
+
+	vb_rc_fail_send(qp, &f, vb_reasons[r].local_wc);
+}
+
+/* A packet or its answer was lost.  Goes back once; further signs of the same loss wait for progress or for
+ * the timer (rule 3). */
+static void retry(struct vb_qp *qp)
+{
+	struct vb_req *q = &qp->req;
+
+	if (q->retry_pending || q->waiting_rnr)
+		return;
+	if (!q->retries) {
+		fail_by(qp, VB_R_RETRY, qp->attr.retry_cnt, qp->dest_qpn);
+		return;
+	}
+	q->retries--;
+	q->retry_pending = true;
+	vb_requester_back(qp);
+}
+
+static void complete_oldest(struct vb_qp *qp, struct vb_swqe *w)
+{
+	struct vb_req *q = &qp->req;
+
+	q->psn_una = vb_psn_add(w->psn, w->npsn);
+	q->reads -= opcode_is_fetch(w->opcode);
+	q->una++;
+	vb_rc_complete_send(qp, w, IBV_WC_SUCCESS);
+}
+
+/* Everything before `psn` has arrived.  false: a READ or atomic before it has not been answered; its answer
+ * was lost, and the packet that says so counts no further than this (rule 4). */
+static bool ack_before(struct vb_qp *qp, uint32_t psn)
+{
+	struct vb_req *q = &qp->req;
+	bool moved = false, whole = true;
+
+	while (q->una != q->head && vb_psn_diff(psn, q->psn_una) > 0) {
+		struct vb_swqe *w = vb_sq_at(q, q->una);
+
+		if (w->state != VB_WQE_STARTED)
+			break;
+		if (opcode_is_fetch(w->opcode)) {
+			whole = false;
+			break;
+		}
+		moved = true;
+		if (vb_psn_diff(psn, vb_psn_add(w->psn, w->npsn)) < 0) {
+			q->psn_una = psn;
+			break;
+		}
+		complete_oldest(qp, w);
+	}
+	if (moved) {
+		progress(qp);
+		catch_up(qp);
+	}
+	return whole;
+}
+
+static void rnr_nak(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	struct vb_req *q = &qp->req;
+
+	if (q->waiting_rnr)
+		return;
+	if (q->rnr_retries != 7) { /* rule 1: 7 is for ever */
+		if (!q->rnr_retries) {
+			fail_by(qp, VB_R_RNR, qp->attr.rnr_retry, qp->dest_qpn);
+			return;
+		}
+		q->rnr_retries--;
+	}
+	vb_requester_back(qp);
+	q->waiting_rnr = true; /* rule 2 */
+	q->rnr_code = p->syndrome & 0x1f;
+	q->deadline = 0;
+}
+
+/* The responder's own words, if they came along and fit the syndrome; else what the syndrome says. */
+static void nak_facts(struct vb_facts *f, const struct vb_pkt *p)
+{
+	static const uint8_t plain[] = {
+	    [VB_AETH_NAK_INVALID_REQUEST & 0x1f] = VB_R_NAK_INVALID_REQUEST,
+	    [VB_AETH_NAK_REMOTE_ACCESS & 0x1f] = VB_R_NAK_REMOTE_ACCESS,
+	    [VB_AETH_NAK_REMOTE_OPERATION & 0x1f] = VB_R_NAK_REMOTE_OPERATION,
+	};
+	uint32_t code = p->syndrome & 0x1f;
+
+	if (p->payload_len == sizeof *f) {
+		memcpy(f, p->payload, sizeof *f);
+		if (f->reason < VB_REASONS && vb_reasons[f->reason].nak == p->syndrome)
+			return;
+	}
+	memset(f, 0, sizeof *f);
+	f->reason = code < sizeof plain && plain[code] ? plain[code] : VB_R_RESPONSE_BAD;
+}
+
+static void nak(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	struct vb_facts f;
+
+	if (p->syndrome == VB_AETH_NAK_PSN) {
+		retry(qp);
+		return;
+	}
+	nak_facts(&f, p);
+	vb_rc_fail_send(qp, &f, vb_reasons[f.reason].remote_wc);
+}
+
+static void ack(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	bool positive = VB_AETH_KIND(p->syndrome) == 0;
+
+	if (!ack_before(qp, positive ? vb_psn_add(p->psn, 1) : p->psn)) {
+		retry(qp);
+		return;
+	}
+	if (positive || qp->req.una == qp->req.head || vb_psn_diff(p->psn, qp->req.psn_una) < 0)
+		return;
+	if (VB_AETH_KIND(p->syndrome) == VB_AETH_RNR)
+		rnr_nak(qp, p);
+	else
+		nak(qp, p);
+}
+
+/* The answered request must be the oldest by now.  NULL: nothing (more) to do. */
+static struct vb_swqe *answered(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	struct vb_req *q = &qp->req;
+	struct vb_swqe *w;
+
+	if (!ack_before(qp,
+			p->psn)) { /* rule 4: an earlier answer, or an earlier part of this one, is lost */
+		retry(qp);
+		return NULL;
+	}
+	if (q->una == q->head || vb_psn_diff(p->psn, q->psn_una) != 0)
+		return NULL; /* a duplicate */
+	w = vb_sq_at(q, q->una);
+	if (w->state != VB_WQE_STARTED)
+		return NULL;
+	if (!opcode_is_fetch(w->opcode) ||
+	    (p->op->bits & VB_OP_READ) != (w->opcode == IBV_WR_RDMA_READ ? VB_OP_READ : 0)) {
+		fail_by(qp, VB_R_RESPONSE_BAD, p->opcode, w->opcode);
+		return NULL;
+	}
+	return w;
+}
+
+static void scatter(struct vb_qp *qp, struct vb_swqe *w, const uint8_t *from, uint32_t n)
+{
+	struct vb_req *q = &qp->req;
+	struct vb_facts f = {0};
+	enum vb_reason r;
+
+	r = vb_sg_copy(qp, qp->pd_id, w->sge, w->num_sge, w->got, (uint8_t *)(uintptr_t)from, n, true, &f);
+	if (vb_unlikely(r != VB_OK)) { /* rule 13 */
+		f.reason = r;
+		f.qpn = qp->qpn;
+		vb_rc_fail_send(qp, &f, vb_reasons[r].local_wc);
+		return;
+	}
+	w->got += n;
+	if (w->got < w->length) {
+		q->psn_una = vb_psn_add(q->psn_una, 1);
+		progress(qp);
+		return;
+	}
+	complete_oldest(qp, w);
+	progress(qp);
+	catch_up(qp);
+}
+
+static void read_response(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	struct vb_swqe *w = answered(qp, p);
+	uint32_t mtu, left;
+
+	if (!w)
+		return;
+	mtu = path_mtu(qp);
+	left = w->length - w->got;
+	/* rule 5: FIRST or MIDDLE is as good as the other, since a part may have been asked for again; what
+	 * counts is that only the last packet is short */
+	if ((p->op->bits & VB_OP_LAST) ? p->payload_len != left : p->payload_len != mtu || left <= mtu) {
+		fail_by(qp, VB_R_RESPONSE_BAD, p->opcode, p->payload_len);
+		return;
+	}
+	scatter(qp, w, p->payload, p->payload_len);
+}
+
+static void atomic_response(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	struct vb_swqe *w = answered(qp, p);
+
+	if (w)
+		scatter(qp, w, (const uint8_t *)&p->orig, sizeof p->orig);
+}
+
+void vb_completer_input(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	struct vb_req *q = &qp->req;
+
+	if (qp->state != IBV_QPS_RTS && qp->state != IBV_QPS_SQD)
+		return;
+	/* an answer to what was never asked (ghost), or from before the oldest */
+	if (vb_psn_diff(p->psn, q->psn_max) >= 0 || vb_psn_diff(p->psn, q->psn_una) < 0)
+		return;
+	if ((p->op->bits & VB_OP_AETH) && VB_AETH_KIND(p->syndrome)) /* rules 8, 16: whatever the opcode */
+		ack(qp, p);
+	else if (p->op->bits & VB_OP_READ)
+		read_response(qp, p);
+	else if (p->op->bits & VB_OP_ATOMIC)
+		atomic_response(qp, p);
+	else
+		ack(qp, p);
+	if (qp->state != IBV_QPS_ERR)
+		vb_requester_settle(qp);
+}

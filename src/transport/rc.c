@@ -1,0 +1,302 @@
+/* What the engines share: completions, the error state, flushing, timers. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "transport/rc_priv.h"
+
+static const uint8_t wc_opcodes[] = {
+    [IBV_WR_RDMA_WRITE] = IBV_WC_RDMA_WRITE,
+    [IBV_WR_RDMA_WRITE_WITH_IMM] = IBV_WC_RDMA_WRITE,
+    [IBV_WR_SEND] = IBV_WC_SEND,
+    [IBV_WR_SEND_WITH_IMM] = IBV_WC_SEND,
+    [IBV_WR_SEND_WITH_INV] = IBV_WC_SEND,
+    [IBV_WR_RDMA_READ] = IBV_WC_RDMA_READ,
+    [IBV_WR_ATOMIC_CMP_AND_SWP] = IBV_WC_COMP_SWAP,
+    [IBV_WR_ATOMIC_FETCH_AND_ADD] = IBV_WC_FETCH_ADD,
+};
+
+static const char *const wr_names[] = {
+    [IBV_WR_RDMA_WRITE] = "RDMA WRITE",
+    [IBV_WR_RDMA_WRITE_WITH_IMM] = "RDMA WRITE with immediate",
+    [IBV_WR_SEND] = "SEND",
+    [IBV_WR_SEND_WITH_IMM] = "SEND with immediate",
+    [IBV_WR_SEND_WITH_INV] = "SEND with invalidate",
+    [IBV_WR_RDMA_READ] = "RDMA READ",
+    [IBV_WR_ATOMIC_CMP_AND_SWP] = "compare-and-swap",
+    [IBV_WR_ATOMIC_FETCH_AND_ADD] = "fetch-and-add",
+};
+
+void vb_rc_push(struct vb_qp *qp, struct vb_cq *cq, const struct vb_cqe *e, bool solicited)
+{
+	struct vb_facts f = {.reason = VB_R_CQ_OVERRUN, .qpn = qp->qpn, .a = cq->cqe};
+
+	if (vb_likely(vb_cq_push(cq, e, solicited)) || qp->state == IBV_QPS_ERR)
+		return;
+	vb_rc_error(qp, &f); /* rule 31 */
+}
+
+/* `w` has left the queue already (q->una is behind it). */
+void vb_rc_complete_send(struct vb_qp *qp, struct vb_swqe *w, uint8_t status)
+{
+	struct vb_cqe e = {
+	    .wc = {.wr_id = w->wr_id, .status = status, .qp_num = qp->qpn, .opcode = wc_opcodes[w->opcode]},
+	    .qp = qp,
+	    .sq_free = qp->req.una,
+	    .is_send = true,
+	};
+
+	if (status == IBV_WC_SUCCESS) {
+		if (!(w->flags & IBV_SEND_SIGNALED)) /* rule 39 */
+			return;
+		if (opcode_is_fetch(w->opcode))
+			e.wc.byte_len = w->length;
+	} else {
+		e.wc.vendor_err = w->reason;
+	}
+	vb_rc_push(qp, qp->scq, &e, status != IBV_WC_SUCCESS);
+}
+
+static void say(struct vb_qp *qp, const char *what, uint64_t wr_id, uint8_t status, const struct vb_facts *f)
+{
+	static const char *const ends[] = {"", ", says the far end"};
+	char buf[512];
+
+	if (!vb_log_wanted(VB_LOG_WARN))
+		return;
+	vb_log(VB_LOG_WARN, "QP 0x%06x: %s wr_id 0x%" PRIx64 " ended with status %u: %s%s", qp->qpn, what,
+	       wr_id, status, vb_reason_say(buf, sizeof buf, f), ends[f->qpn && f->qpn != qp->qpn]);
+}
+
+/* Both queues, in order, oldest first (rule 30). */
+void vb_rc_flush(struct vb_qp *qp)
+{
+	struct vb_req *q = &qp->req;
+	struct vb_resp *s = &qp->resp;
+	struct vb_cqe e = {
+	    .wc = {.status = IBV_WC_WR_FLUSH_ERR, .qp_num = qp->qpn, .vendor_err = VB_R_FLUSHED}, .qp = qp};
+
+	while (q->una != q->head) {
+		struct vb_swqe *w = vb_sq_at(q, q->una++);
+
+		e.wc.wr_id = w->wr_id;
+		e.wc.opcode = wc_opcodes[w->opcode];
+		e.sq_free = q->una;
+		e.is_send = true;
+		qp->flushed_send++;
+		vb_rc_push(qp, qp->scq, &e, true);
+	}
+	q->next = q->una;
+	e.wc.opcode = IBV_WC_RECV;
+	e.is_send = false;
+	e.srq = qp->srq;
+	if (s->have_wqe) {
+		s->have_wqe = false;
+		e.wc.wr_id = s->cur->wr_id;
+		qp->flushed_recv++;
+		vb_rc_push(qp, qp->rcq, &e, true);
+	}
+	while (!qp->srq && !vb_rq_empty(&s->rq)) {
+		e.wc.wr_id = vb_rq_at(&s->rq, s->rq.tail++)->wr_id;
+		qp->flushed_recv++;
+		vb_rc_push(qp, qp->rcq, &e, true);
+	}
+	/* rule 35: none is held any more, and none will be taken */
+	if (qp->srq && !qp->last_wqe_done) {
+		qp->last_wqe_done = true;
+		vb_async_post(qp->ctx, &qp->ev_last_wqe);
+	}
+}
+
+static void enter_error(struct vb_qp *qp, const struct vb_facts *f)
+{
+	struct vb_req *q = &qp->req;
+
+	qp->state = IBV_QPS_ERR;
+	qp->ibv.state = IBV_QPS_ERR;
+	qp->why = *f;
+	q->deadline = VB_NEVER;
+	q->waiting_rnr = false;
+	q->reads = 0;
+	q->blocked = false;
+	qp->resp.ack_owed = false;
+	qp->resp.in_message = false;
+	if (!qp->resp.nak_owed) { /* a NAK still goes out, behind the answers that it follows */
+		qp->resp.res_next = qp->resp.res_head;
+		qp->resp.replaying = false;
+	}
+	vb_rc_flush(qp);
+	if (f->reason != VB_R_FLUSHED && qp->flushed_send + qp->flushed_recv && vb_log_wanted(VB_LOG_INFO))
+		vb_log(VB_LOG_INFO, "QP 0x%06x: %u send and %u receive requests flushed after that", qp->qpn,
+		       qp->flushed_send, qp->flushed_recv);
+	qp->flushed_send = qp->flushed_recv = 0;
+}
+
+/* The oldest request fails; it has been reached in order, so everything before it is complete. */
+void vb_rc_fail_send(struct vb_qp *qp, const struct vb_facts *f, uint8_t status)
+{
+	struct vb_req *q = &qp->req;
+	struct vb_swqe *w;
+
+	if (q->una != q->head) {
+		w = vb_sq_at(q, q->una++);
+		w->reason = f->reason;
+		say(qp, wr_names[w->opcode], w->wr_id, status, f);
+		vb_rc_complete_send(qp, w, status);
+	}
+	if (qp->state != IBV_QPS_ERR)
+		enter_error(qp, f);
+}
+
+void vb_rc_fail_recv(struct vb_qp *qp, const struct vb_facts *f, bool take_wqe)
+{
+	const struct vb_reason_row *row = &vb_reasons[f->reason];
+	struct vb_resp *s = &qp->resp;
+
+	s->nak_owed = row->nak;
+	s->nak_psn = s->epsn;
+	s->nak_facts = *f;
+	if (take_wqe && s->have_wqe) {
+		struct vb_cqe e = {.wc = {.wr_id = s->cur->wr_id,
+					  .status = row->local_wc,
+					  .opcode = IBV_WC_RECV,
+					  .qp_num = qp->qpn,
+					  .vendor_err = f->reason},
+				   .qp = qp,
+				   .srq = qp->srq};
+
+		s->have_wqe = false;
+		say(qp, "receive request", e.wc.wr_id, row->local_wc, f);
+		vb_rc_push(qp, qp->rcq, &e, true);
+	} else {
+		say(qp, "request of the far end, no receive", 0, row->remote_wc, f);
+		if (row->event == IBV_EVENT_QP_ACCESS_ERR) /* rule 20 */
+			vb_async_post(qp->ctx, &qp->ev_access);
+		else if (row->event == IBV_EVENT_QP_REQ_ERR)
+			vb_async_post(qp->ctx, &qp->ev_req);
+	}
+	if (qp->state != IBV_QPS_ERR)
+		enter_error(qp, f);
+}
+
+void vb_rc_error(struct vb_qp *qp, const struct vb_facts *f)
+{
+	struct vb_req *q = &qp->req;
+
+	if (qp->state == IBV_QPS_ERR)
+		return;
+	if (f->reason == VB_R_FLUSHED) {
+		enter_error(qp, f);
+		return;
+	}
+	if (f->reason == VB_R_PEER_DIED && q->una != q->head && vb_sq_at(q, q->una)->state == VB_WQE_STARTED)
+		vb_rc_fail_send(qp, f, vb_reasons[f->reason].local_wc);
+	else {
+		say(qp, "no request,", 0, vb_reasons[f->reason].local_wc, f);
+		enter_error(qp, f);
+	}
+	vb_async_post(qp->ctx, &qp->ev_fatal);
+}
+
+void vb_rc_input(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	if (p->op->bits & VB_OP_RESPONSE)
+		vb_completer_input(qp, p);
+	else
+		vb_responder_input(qp, p);
+}
+
+bool vb_rc_output(struct vb_qp *qp)
+{
+	bool blocked = false;
+
+	if (vb_unlikely(qp->resp.res_next != qp->resp.res_head || qp->resp.replaying || qp->resp.nak_owed))
+		blocked = vb_responder_run(qp);
+	if (qp->req.next != qp->req.head || qp->req.blocked)
+		blocked |= vb_requester_run(qp);
+	if (qp->resp.ack_owed)
+		blocked |= vb_responder_ack(qp);
+	return blocked;
+}
+
+enum vb_rc_owes vb_rc_owes(const struct vb_qp *qp)
+{
+	const struct vb_resp *s = &qp->resp;
+
+	if (s->res_next != s->res_head || s->replaying || s->nak_owed || vb_requester_ready(qp))
+		return VB_OWES_MORE;
+	return s->ack_owed ? VB_OWES_ACK : VB_OWES_NOTHING;
+}
+
+uint64_t vb_rc_ack_timeout(uint8_t code)
+{
+	return code ? 4096ull << (code & 31) : VB_NEVER; /* rule 38: 0 is for ever */
+}
+
+uint64_t vb_rc_rnr_delay(uint8_t code)
+{
+	/* IBTA table 45, in units of 10 us; code 0 is the longest */
+	static const uint32_t tens[32] = {65536, 1,    2,    3,	    4,	   6,	  8,	 12,
+					  16,	 24,   32,   48,    64,	   96,	  128,	 192,
+					  256,	 384,  512,  768,   1024,  1536,  2048,	 3072,
+					  4096,	 6144, 8192, 12288, 16384, 24576, 32768, 49152};
+
+	return tens[code & 31] * 10 * VB_USEC;
+}
+
+/* The ACK timer has run out. */
+static void timed_out(struct vb_qp *qp)
+{
+	struct vb_req *q = &qp->req;
+	struct vb_facts f = {
+	    .reason = VB_R_RETRY, .qpn = qp->qpn, .a = qp->attr.retry_cnt, .b = qp->dest_qpn};
+
+	if (!q->retries) {
+		vb_rc_fail_send(qp, &f, vb_reasons[f.reason].local_wc);
+		return;
+	}
+	q->retries--;
+	q->retry_pending = false;
+	q->deadline = 0;
+	vb_requester_back(qp);
+}
+
+uint64_t vb_rc_timer(struct vb_qp *qp, uint64_t now)
+{
+	struct vb_req *q = &qp->req;
+	uint64_t wait;
+
+	if (q->deadline == VB_NEVER)
+		return VB_NEVER;
+	if (q->deadline == 0) { /* begins to run now */
+		wait = q->waiting_rnr ? vb_rc_rnr_delay(q->rnr_code) : vb_rc_ack_timeout(qp->attr.timeout);
+		if (wait == VB_NEVER)
+			return VB_NEVER;
+		if (!q->waiting_rnr && qp->out && !qp->out->ops->taken(qp->out, q->mark))
+			return now + (wait < 10 * VB_MSEC ? wait : 10 * VB_MSEC); /* only slow, not lost */
+		q->deadline = now + wait;
+	}
+	if (now < q->deadline)
+		return q->deadline;
+	if (q->waiting_rnr) {
+		q->waiting_rnr = false;
+		vb_requester_arm(qp);
+	} else {
+		timed_out(qp);
+	}
+	return q->deadline == VB_NEVER ? VB_NEVER : now;
+}
+
+void vb_rc_enter(struct vb_qp *qp, enum ibv_qp_state from)
+{
+	struct vb_req *q = &qp->req;
+
+	if (qp->state == IBV_QPS_RTS && from == IBV_QPS_RTR) {
+		q->retries = qp->attr.retry_cnt;
+		q->rnr_retries = qp->attr.rnr_retry;
+	}
+	if (qp->state == IBV_QPS_SQD) {
+		q->drained_posted = false;
+		vb_requester_settle(qp);
+	}
+}

@@ -1,0 +1,59 @@
+/* Shared by the three engines of the reliable-connected protocol.  Everything here runs under qp->lock. */
+#ifndef VB_TRANSPORT_RC_PRIV_H
+#define VB_TRANSPORT_RC_PRIV_H
+
+#include "iba/limits.h"
+#include "iba/out.h"
+#include "mem/copy.h"
+#include "mem/keys.h"
+#include "transport/rc.h"
+
+/* Half of the PSN space less one: what may be outstanding while PSNs still compare (rule 12). */
+#define PSN_WINDOW 0x7fffffu
+
+/* requester.c */
+bool vb_requester_run(struct vb_qp *qp);	 /* true: blocked by the wire */
+bool vb_requester_ready(const struct vb_qp *qp); /* whether a request could be sent now */
+void vb_requester_back(struct vb_qp *qp);	 /* sends again from the oldest unacknowledged PSN */
+void vb_requester_arm(struct vb_qp *qp);    /* the timer starts over, or stops if nothing is outstanding */
+void vb_requester_settle(struct vb_qp *qp); /* a failed request whose turn has come; SQ drained */
+
+/* completer.c */
+void vb_completer_input(struct vb_qp *qp, const struct vb_pkt *p);
+
+/* responder.c */
+void vb_responder_input(struct vb_qp *qp, const struct vb_pkt *p);
+bool vb_responder_run(struct vb_qp *qp); /* answers and NAKs; true: blocked by the wire */
+bool vb_responder_ack(struct vb_qp *qp); /* the owed ACK; true: blocked */
+
+/* rc.c */
+void vb_rc_complete_send(struct vb_qp *qp, struct vb_swqe *w, uint8_t wc_status);
+void vb_rc_fail_send(struct vb_qp *qp, const struct vb_facts *f, uint8_t wc_status);
+void vb_rc_push(struct vb_qp *qp, struct vb_cq *cq, const struct vb_cqe *e, bool solicited);
+/* The responder found a fault: NAK it (unless the reason has none), complete the receive WQE in use with the
+ * reason's local status if `take_wqe`, else post the reason's event; then the error state. */
+void vb_rc_fail_recv(struct vb_qp *qp, const struct vb_facts *f, bool take_wqe);
+
+static inline bool opcode_is_fetch(uint8_t wr_opcode)
+{
+	return wr_opcode == IBV_WR_RDMA_READ || wr_opcode == IBV_WR_ATOMIC_CMP_AND_SWP ||
+	       wr_opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+}
+
+static inline uint32_t psn_count(uint64_t length, uint32_t mtu)
+{
+	return length ? (uint32_t)((length + mtu - 1) / mtu) : 1;
+}
+
+/* The way out may be missing (no contact yet); then packets are counted as if the path MTU held. */
+static inline uint32_t path_mtu(const struct vb_qp *qp)
+{
+	return qp->out ? qp->out->mtu : 128u << qp->attr.path_mtu;
+}
+
+/* Copies n bytes between `buf` and position `off` of a scatter/gather list, checking each piece's key.
+ * to_app: into application memory.  On failure f says why. */
+enum vb_reason vb_sg_copy(struct vb_qp *qp, uint32_t pd, const struct ibv_sge *sge, uint32_t num_sge,
+			  uint64_t off, uint8_t *buf, uint32_t n, bool to_app, struct vb_facts *f);
+
+#endif

@@ -1,0 +1,301 @@
+/* The requester: turns send WQEs into packets, in order, as far as fence, initiator depth, PSN window, RNR
+ * wait and the wire allow.  What comes back is the completer's business. */
+#include <string.h>
+
+#include "transport/rc_priv.h"
+
+/* A lossy wire is asked for an ACK at least this often within a long message. */
+enum { ACK_EVERY = 64 };
+
+/* Opcode of a packet by request and place in the message: [first][last]. */
+struct opcode_set {
+	uint8_t only, first, middle, last;
+};
+
+static const struct opcode_set opcode_sets[] = {
+    [IBV_WR_SEND] = {VB_RC_SEND_ONLY, VB_RC_SEND_FIRST, VB_RC_SEND_MIDDLE, VB_RC_SEND_LAST},
+    [IBV_WR_SEND_WITH_IMM] = {VB_RC_SEND_ONLY_IMM, VB_RC_SEND_FIRST, VB_RC_SEND_MIDDLE, VB_RC_SEND_LAST_IMM},
+    [IBV_WR_SEND_WITH_INV] = {VB_RC_SEND_ONLY_INV, VB_RC_SEND_FIRST, VB_RC_SEND_MIDDLE, VB_RC_SEND_LAST_INV},
+    [IBV_WR_RDMA_WRITE] = {VB_RC_WRITE_ONLY, VB_RC_WRITE_FIRST, VB_RC_WRITE_MIDDLE, VB_RC_WRITE_LAST},
+    [IBV_WR_RDMA_WRITE_WITH_IMM] = {VB_RC_WRITE_ONLY_IMM, VB_RC_WRITE_FIRST, VB_RC_WRITE_MIDDLE,
+				    VB_RC_WRITE_LAST_IMM},
+    [IBV_WR_RDMA_READ] = {VB_RC_READ_REQUEST, 0, 0, 0},
+    [IBV_WR_ATOMIC_CMP_AND_SWP] = {VB_RC_CMP_SWAP, 0, 0, 0},
+    [IBV_WR_ATOMIC_FETCH_AND_ADD] = {VB_RC_FETCH_ADD, 0, 0, 0},
+};
+
+static void fail(struct vb_qp *qp, struct vb_swqe *w, enum vb_reason r, struct vb_facts *f)
+{
+	f->reason = r;
+	f->qpn = qp->qpn;
+	qp->why = *f;
+	w->state = VB_WQE_FAILED;
+	w->reason = r;
+}
+
+/* Everything that can be wrong with a request at this side, before its first packet. */
+static bool check(struct vb_qp *qp, struct vb_swqe *w)
+{
+	bool fetch = opcode_is_fetch(w->opcode);
+	struct vb_facts f = {0};
+	enum vb_reason r;
+
+	if (fetch && !qp->max_rd_atomic) { /* rule 14 */
+		fail(qp, w, VB_R_READ_DEPTH_ZERO, &f);
+		return false;
+	}
+	if (fetch && w->opcode != IBV_WR_RDMA_READ && w->length != 8) {
+		f.a = w->length;
+		f.b = 8;
+		fail(qp, w, VB_R_MSG_TOO_LONG, &f);
+		return false;
+	}
+	if (w->flags & IBV_SEND_INLINE) /* rule 40: bytes are here already */
+		return true;
+	for (uint32_t i = 0; i < w->num_sge; i++) {
+		if (!w->sge[i].length)
+			continue;
+		r = vb_mem_check(qp->keys, w->sge[i].lkey, false, qp->pd_id, w->sge[i].addr, w->sge[i].length,
+				 fetch ? IBV_ACCESS_LOCAL_WRITE : 0, &f);
+		if (vb_unlikely(r != VB_OK)) {
+			fail(qp, w, r, &f);
+			return false;
+		}
+	}
+	return true;
+}
+
+static inline bool window_open(const struct vb_req *q, uint32_t n)
+{
+	uint32_t out = (q->psn - q->psn_una) & VB_PSN_MASK;
+
+	return !out || (uint64_t)out + n <= PSN_WINDOW;
+}
+
+/* Gives a posted request its PSNs, unless it has to wait.  true: its packets may go. */
+static bool start(struct vb_qp *qp, struct vb_swqe *w)
+{
+	struct vb_req *q = &qp->req;
+	bool fetch = opcode_is_fetch(w->opcode);
+
+	if ((w->flags & IBV_SEND_FENCE) && q->reads) /* rule 9: waits for READs and atomics, nothing else */
+		return false;
+	if (fetch && qp->max_rd_atomic && q->reads >= qp->max_rd_atomic) /* rule 14 */
+		return false;
+	/* One buffer and one packet need no check ahead: the copy's own comes before anything is sent. */
+	if ((fetch || w->num_sge > 1 || w->length > qp->out->mtu) && !check(qp, w))
+		return false;
+	w->npsn = psn_count(w->length, qp->out->mtu);
+	if (fetch && !window_open(q, w->npsn))
+		return false;
+	w->psn = q->psn;
+	w->got = 0;
+	w->state = VB_WQE_STARTED;
+	q->sent = 0;
+	q->reads += fetch;
+	return true;
+}
+
+/* READ and atomic requests: one packet without payload.  After a step back a READ asks for the rest (rule 5).
+ */
+static bool send_fetch(struct vb_qp *qp, struct vb_swqe *w)
+{
+	struct vb_req *q = &qp->req;
+	struct vb_outbuf b;
+	struct vb_pkt p = {
+	    .opcode = opcode_sets[w->opcode].only,
+	    .pkey = VB_PKEY_DEFAULT,
+	    .ack_req = true,
+	    .qpn = qp->dest_qpn,
+	    .psn = vb_psn_add(w->psn, w->got / qp->out->mtu),
+	    .rkey = w->rkey,
+	    .va = w->raddr + w->got,
+	    .dma_len = w->length - w->got,
+	    .swap_add = w->opcode == IBV_WR_ATOMIC_CMP_AND_SWP ? w->swap : w->compare_add,
+	    .compare = w->compare_add,
+	};
+
+	if (!qp->out->ops->reserve(qp->out, &b, vb_opcodes[p.opcode].hdr_len, 0, VB_OUT_REQUEST))
+		return false;
+	vb_pkt_encode(b.hdr, &p);
+	qp->out->ops->commit(qp->out, &b);
+	q->psn = vb_psn_add(w->psn, w->npsn);
+	return true;
+}
+
+enum sent { SENT, BLOCKED, FAILED };
+
+/* One packet of a SEND or WRITE. */
+static enum sent send_packet(struct vb_qp *qp, struct vb_swqe *w, uint32_t k)
+{
+	const struct opcode_set *set = &opcode_sets[w->opcode];
+	uint32_t mtu = qp->out->mtu, off = k * mtu;
+	uint32_t len = w->length - off < mtu ? w->length - off : mtu;
+	bool first = k == 0, last = k + 1 == w->npsn;
+	struct vb_outbuf b;
+	struct vb_facts f;
+	struct vb_pkt p = {
+	    .opcode = first ? (last ? set->only : set->first) : (last ? set->last : set->middle),
+	    .pkey = VB_PKEY_DEFAULT,
+	    .ack_req = last || k % ACK_EVERY == ACK_EVERY - 1,
+	    .solicited = last && (w->flags & IBV_SEND_SOLICITED),
+	    .pad = -len & 3,
+	    .qpn = qp->dest_qpn,
+	    .psn = vb_psn_add(w->psn, k),
+	    .rkey = w->rkey,
+	    .va = w->raddr, /* rule 6: only the first packet carries it, and it never shifts */
+	    .dma_len = w->length,
+	    .imm = w->imm_inv,
+	    .inv_rkey = w->imm_inv,
+	};
+	enum vb_reason r = VB_OK;
+
+	if (vb_unlikely(!qp->out->ops->reserve(qp->out, &b, vb_opcodes[p.opcode].hdr_len, len + p.pad,
+					       VB_OUT_REQUEST)))
+		return BLOCKED;
+	if (w->flags & IBV_SEND_INLINE)
+		memcpy(b.payload, w->inline_data + off, len);
+	else if (len)
+		r = vb_sg_copy(qp, qp->pd_id, w->sge, w->num_sge, off, b.payload, len, false, &f);
+	if (vb_unlikely(r != VB_OK)) {
+		qp->out->ops->cancel(qp->out, &b);
+		fail(qp, w, r, &f);
+		return FAILED;
+	}
+	memset(b.payload + len, 0, p.pad);
+	vb_pkt_encode(b.hdr, &p);
+	qp->out->ops->commit(qp->out, &b);
+	return SENT;
+}
+
+/* The packets of a started request that have not gone (again).  true: all are out. */
+static bool send_wqe(struct vb_qp *qp, struct vb_swqe *w)
+{
+	struct vb_req *q = &qp->req;
+
+	if (opcode_is_fetch(w->opcode)) {
+		q->blocked = !send_fetch(qp, w);
+		return !q->blocked;
+	}
+	while (q->sent < w->npsn) {
+		if (vb_unlikely(!window_open(q, 1)))
+			return false;
+		switch (send_packet(qp, w, q->sent)) {
+		case BLOCKED:
+			q->blocked = true;
+			return false;
+		case FAILED:
+			return false;
+		case SENT:
+			q->sent++;
+			q->psn = vb_psn_add(w->psn, q->sent);
+		}
+	}
+	return true;
+}
+
+static bool may_send(const struct vb_qp *qp)
+{
+	return qp->out && !qp->req.waiting_rnr && (qp->state == IBV_QPS_RTS || qp->state == IBV_QPS_SQD);
+}
+
+bool vb_requester_run(struct vb_qp *qp)
+{
+	struct vb_req *q = &qp->req;
+	bool sent = false;
+
+	q->blocked = false;
+	if (!may_send(qp)) /* rule 2: a post does not end an RNR wait */
+		goto out;
+	while (q->next != q->head) {
+		struct vb_swqe *w = vb_sq_at(q, q->next);
+
+		if (w->state == VB_WQE_POSTED && (qp->state != IBV_QPS_RTS || !start(qp, w)))
+			break;
+		if (w->state == VB_WQE_FAILED)
+			break;
+		sent = true;
+		if (!send_wqe(qp, w))
+			break;
+		q->next++;
+		q->sent = 0;
+	}
+	if (sent) {
+		if (vb_psn_diff(q->psn, q->psn_max) > 0)
+			q->psn_max = q->psn;
+		q->mark = qp->out->ops->mark(qp->out);
+	}
+	vb_requester_settle(qp);
+out:
+	if (q->deadline == VB_NEVER)
+		vb_requester_arm(qp);
+	return q->blocked;
+}
+
+bool vb_requester_ready(const struct vb_qp *qp)
+{
+	const struct vb_req *q = &qp->req;
+	const struct vb_swqe *w;
+
+	if (q->next == q->head || !may_send(qp))
+		return false;
+	w = vb_sq_at(q, q->next);
+	if (w->state == VB_WQE_POSTED) {
+		if (qp->state != IBV_QPS_RTS || ((w->flags & IBV_SEND_FENCE) && q->reads))
+			return false;
+		if (opcode_is_fetch(w->opcode) && q->reads && q->reads >= qp->max_rd_atomic)
+			return false;
+		return window_open(q, opcode_is_fetch(w->opcode) ? psn_count(w->length, qp->out->mtu) : 1);
+	}
+	return w->state == VB_WQE_STARTED && (opcode_is_fetch(w->opcode) || window_open(q, 1));
+}
+
+void vb_requester_back(struct vb_qp *qp)
+{
+	struct vb_req *q = &qp->req;
+	struct vb_swqe *w;
+
+	q->next = q->una;
+	q->sent = 0;
+	q->psn = q->psn_una;
+	if (q->next == q->head)
+		return;
+	w = vb_sq_at(q, q->next);
+	if (w->state == VB_WQE_STARTED && !opcode_is_fetch(w->opcode))
+		q->sent = (q->psn_una - w->psn) & VB_PSN_MASK;
+}
+
+static bool outstanding(const struct vb_qp *qp)
+{
+	const struct vb_req *q = &qp->req;
+
+	if (q->una == q->head || (qp->state != IBV_QPS_RTS && qp->state != IBV_QPS_SQD))
+		return false;
+	/* Without a way out nothing starts; the timer counts down all the same, since packets to nobody are
+	 * lost packets. */
+	return vb_sq_at(q, q->una)->state == VB_WQE_STARTED || (!qp->out && qp->state == IBV_QPS_RTS);
+}
+
+void vb_requester_arm(struct vb_qp *qp)
+{
+	qp->req.deadline = outstanding(qp) ? 0 : VB_NEVER;
+}
+
+void vb_requester_settle(struct vb_qp *qp)
+{
+	struct vb_req *q = &qp->req;
+	struct vb_swqe *w = q->una != q->head ? vb_sq_at(q, q->una) : NULL;
+
+	if (vb_unlikely(w && w->state == VB_WQE_FAILED)) {
+		struct vb_facts f = qp->why;
+
+		vb_rc_fail_send(qp, &f, vb_reasons[f.reason].local_wc);
+		return;
+	}
+	if (vb_unlikely(qp->state == IBV_QPS_SQD) && !q->drained_posted &&
+	    (!w || w->state == VB_WQE_POSTED)) {
+		q->drained_posted = true;
+		if (qp->attr.en_sqd_async_notify)
+			vb_async_post(qp->ctx, &qp->ev_drained);
+	}
+}

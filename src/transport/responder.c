@@ -1,0 +1,536 @@
+/* The responder: executes requests in PSN order, once each, and owes answers.  Taking a request in sends
+ * nothing: an ACK or NAK owed is one cumulative state, READ and atomic answers wait in responder resources.
+ */
+#include <string.h>
+
+#include "transport/rc_priv.h"
+
+static void fault(struct vb_qp *qp, struct vb_facts *f, enum vb_reason r, bool take_wqe)
+{
+	f->reason = r;
+	f->qpn = qp->qpn;
+	vb_rc_fail_recv(qp, f, take_wqe);
+}
+
+/* A fault with two numbers. */
+static void fault_by(struct vb_qp *qp, enum vb_reason r, uint64_t a, uint64_t b, bool take_wqe)
+{
+	struct vb_facts f = {.a = a, .b = b};
+
+	fault(qp, &f, r, take_wqe);
+}
+
+/* Out of sequence: said once, then silence until the expected packet comes (IBTA 9.7.5.1.3). */
+static void nak_once(struct vb_resp *s, uint8_t syndrome)
+{
+	if (s->nak_sent)
+		return;
+	s->nak_sent = true;
+	s->nak_owed = syndrome;
+	s->nak_psn = s->epsn;
+}
+
+static void accept(struct vb_resp *s, const struct vb_pkt *p)
+{
+	s->epsn = vb_psn_add(s->epsn, 1);
+	s->last_op = p->opcode;
+	s->in_message = !(p->op->bits & VB_OP_LAST);
+	if (p->op->bits & VB_OP_LAST)
+		s->msn = vb_psn_add(s->msn, 1); /* rule 12: counts finished requests */
+	s->ack_owed |= p->ack_req;
+}
+
+/* A receive WQE for the message, from RQ or SRQ.  false: none, and an RNR NAK is owed. */
+static bool take_wqe(struct vb_qp *qp)
+{
+	struct vb_resp *s = &qp->resp;
+
+	if (s->have_wqe)
+		return true;
+	if (qp->srq) {
+		s->have_wqe = vb_srq_take(qp->srq, s->cur);
+	} else if (!vb_rq_empty(&s->rq)) {
+		const struct vb_rwqe *w = vb_rq_at(&s->rq, s->rq.tail++);
+
+		memcpy(s->cur, w, sizeof *w + w->num_sge * sizeof w->sge[0]);
+		s->have_wqe = true;
+	}
+	if (!s->have_wqe) {
+		nak_once(s, VB_AETH_RNR | (qp->attr.min_rnr_timer & 0x1f));
+		return false;
+	}
+	s->room = 0;
+	for (uint32_t i = 0; i < s->cur->num_sge; i++) {
+		uint32_t room = s->room + s->cur->sge[i].length;
+
+		s->room = room < s->room ? UINT32_MAX : room;
+	}
+	return true;
+}
+
+static void receive_done(struct vb_qp *qp, const struct vb_pkt *p, enum ibv_wc_opcode opcode,
+			 uint32_t byte_len)
+{
+	struct vb_resp *s = &qp->resp;
+	struct vb_cqe e = {
+	    .wc = {.wr_id = s->cur->wr_id,
+		   .status = IBV_WC_SUCCESS,
+		   .opcode = opcode,
+		   .byte_len = byte_len,
+		   .qp_num = qp->qpn,
+		   .src_qp = qp->dest_qpn},
+	    .qp = qp,
+	    .srq = qp->srq,
+	};
+
+	if (p->op->bits & VB_OP_IMM) {
+		e.wc.wc_flags = IBV_WC_WITH_IMM;
+		e.wc.imm_data = p->imm;
+	}
+	s->have_wqe = false;
+	vb_rc_push(qp, qp->rcq, &e, p->solicited);
+}
+
+/* SEND: where the packet belongs in its message was checked. */
+static void send_in(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	struct vb_resp *s = &qp->resp;
+	bool first = p->op->bits & VB_OP_FIRST, last = p->op->bits & VB_OP_LAST;
+	struct vb_facts f = {0};
+	enum vb_reason r;
+
+	if (first) {
+		if (!take_wqe(qp))
+			return;
+		s->got = 0;
+	}
+	if (p->op->bits & VB_OP_IETH) { /* rule 46: there is nothing yet that a peer may invalidate */
+		f.key = p->inv_rkey;
+		fault(qp, &f, VB_R_KEY_NOT_WINDOW, false);
+		return;
+	}
+	if (vb_unlikely(s->got + p->payload_len > s->room ||
+			s->got + p->payload_len < s->got)) { /* rule 23 */
+		fault_by(qp, VB_R_RECV_TOO_SMALL, (uint64_t)s->got + p->payload_len, s->room, true);
+		return;
+	}
+	/* an SRQ's buffers belong to the SRQ's protection domain (rule 21) */
+	r = vb_sg_copy(qp, qp->srq ? qp->srq->pd->id : qp->pd_id, s->cur->sge, s->cur->num_sge, s->got,
+		       (uint8_t *)(uintptr_t)p->payload, p->payload_len, true, &f);
+	if (vb_unlikely(r != VB_OK)) {
+		f.a = r; /* the sentence names the check that failed */
+		fault(qp, &f, VB_R_RECV_LOCAL, true);
+		return;
+	}
+	s->got += p->payload_len;
+	accept(s, p);
+	if (last)
+		receive_done(qp, p, IBV_WC_RECV, s->got);
+}
+
+static bool write_begin(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	struct vb_resp *s = &qp->resp;
+	struct vb_facts f = {0};
+	enum vb_reason r;
+
+	if (vb_unlikely(!(qp->access & IBV_ACCESS_REMOTE_WRITE))) { /* rule 22 */
+		f.want = IBV_ACCESS_REMOTE_WRITE;
+		f.have = qp->access;
+		fault(qp, &f, VB_R_QP_ACCESS, false);
+		return false;
+	}
+	if (p->dma_len) { /* rule 18: length 0 names no memory */
+		r = vb_mem_check(qp->keys, p->rkey, true, qp->pd_id, p->va, p->dma_len,
+				 IBV_ACCESS_REMOTE_WRITE, &f);
+		if (vb_unlikely(r != VB_OK)) {
+			fault(qp, &f, r, false);
+			return false;
+		}
+	}
+	s->va = p->va;
+	s->rkey = p->rkey;
+	s->left = p->dma_len;
+	s->got = 0;
+	return true;
+}
+
+static void write_in(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	struct vb_resp *s = &qp->resp;
+	bool last = p->op->bits & VB_OP_LAST;
+	struct vb_facts f = {0};
+	struct vb_mem_use u;
+	enum vb_reason r;
+	bool ok;
+
+	if ((p->op->bits & VB_OP_FIRST) && (p->dma_len > VB_MAX_MSG || !write_begin(qp, p))) {
+		if (p->dma_len > VB_MAX_MSG && qp->state != IBV_QPS_ERR)
+			fault_by(qp, VB_R_BAD_LENGTH, p->dma_len, VB_MAX_MSG, false);
+		return;
+	}
+	if (vb_unlikely(last ? p->payload_len != s->left : p->payload_len >= s->left)) {
+		fault_by(qp, VB_R_BAD_LENGTH, p->payload_len, s->left, false);
+		return;
+	}
+	if ((p->op->bits & VB_OP_TAKES_WQE) && !take_wqe(qp)) /* rule 25, also for length 0 */
+		return;
+	if (p->payload_len) {
+		r = vb_mem_begin(qp->keys, &u, s->rkey, true, qp->pd_id, s->va, p->payload_len,
+				 IBV_ACCESS_REMOTE_WRITE, &f);
+		if (vb_unlikely(r != VB_OK)) {
+			fault(qp, &f, r, false);
+			return;
+		}
+		ok = vb_copy_to_app(u.ptr, p->payload, p->payload_len);
+		vb_mem_end(&u);
+		if (vb_unlikely(!ok)) {
+			f = (struct vb_facts){.key = s->rkey, .addr = s->va, .len = p->payload_len};
+			fault(qp, &f, VB_R_MEM_VANISHED, false);
+			return;
+		}
+	}
+	s->va += p->payload_len;
+	s->left -= p->payload_len;
+	s->got += p->payload_len;
+	accept(s, p);
+	if (p->op->bits & VB_OP_TAKES_WQE)
+		receive_done(qp, p, IBV_WC_RECV_RDMA_WITH_IMM, s->got);
+}
+
+/* Room for one more READ or atomic.  Its slot may hold one that is answered and kept for duplicates. */
+static struct vb_resource *resource(struct vb_qp *qp, const struct vb_pkt *p, uint32_t npsn)
+{
+	struct vb_resp *s = &qp->resp;
+	struct vb_resource *res;
+
+	if (s->res_head - s->res_next >= s->res_size) {
+		fault_by(qp, VB_R_TOO_MANY_READS, s->res_size, s->res_head - s->res_next + 1, false);
+		return NULL;
+	}
+	res = &s->res[s->res_head % s->res_size];
+	s->msn = vb_psn_add(s->msn, 1);
+	*res = (struct vb_resource){.psn = s->epsn,
+				    .npsn = npsn,
+				    .msn = s->msn,
+				    .opcode = p->opcode,
+				    .va = p->va,
+				    .rkey = p->rkey,
+				    .length = p->dma_len};
+	s->res_head++;
+	s->epsn = vb_psn_add(s->epsn, npsn);
+	s->last_op = p->opcode;
+	s->ack_owed = false; /* the answer acknowledges everything before it */
+	return res;
+}
+
+static bool may_fetch(struct vb_qp *qp, const struct vb_pkt *p, uint32_t want, uint64_t len)
+{
+	struct vb_facts f = {.want = want, .have = qp->access};
+	enum vb_reason r;
+
+	if (!(qp->access & want)) { /* rule 22 */
+		fault(qp, &f, VB_R_QP_ACCESS, false);
+		return false;
+	}
+	if (!len) /* rule 18 */
+		return true;
+	r = vb_mem_check(qp->keys, p->rkey, true, qp->pd_id, p->va, len, want, &f);
+	if (r == VB_OK)
+		return true;
+	fault(qp, &f, r, false);
+	return false;
+}
+
+static void read_in(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	if (p->dma_len > VB_MAX_MSG)
+		fault_by(qp, VB_R_BAD_LENGTH, p->dma_len, VB_MAX_MSG, false);
+	else if (may_fetch(qp, p, IBV_ACCESS_REMOTE_READ, p->dma_len))
+		resource(qp, p, psn_count(p->dma_len, path_mtu(qp)));
+}
+
+static bool atomic_do(struct vb_qp *qp, const struct vb_pkt *p, uint64_t *orig)
+{
+	struct vb_facts f = {0};
+	struct vb_mem_use u;
+	enum vb_reason r;
+	bool ok;
+
+	r = vb_mem_begin(qp->keys, &u, p->rkey, true, qp->pd_id, p->va, 8, IBV_ACCESS_REMOTE_ATOMIC, &f);
+	if (r == VB_OK && ((uintptr_t)u.ptr & 7)) { /* CPU atomics: the address itself must be aligned too */
+		vb_mem_end(&u);
+		f = (struct vb_facts){.key = p->rkey, .addr = p->va, .len = 8, .a = (uintptr_t)u.ptr};
+		r = VB_R_ATOMIC_ALIGN;
+	} else if (r == VB_OK) {
+		ok = p->opcode == VB_RC_CMP_SWAP ? vb_atomic_cmp_swap(u.ptr, p->compare, p->swap_add, orig)
+						 : vb_atomic_fetch_add(u.ptr, p->swap_add, orig);
+		vb_mem_end(&u);
+		if (!ok) {
+			f = (struct vb_facts){.key = p->rkey, .addr = p->va, .len = 8};
+			r = VB_R_MEM_VANISHED;
+		}
+	}
+	if (r == VB_OK)
+		return true;
+	fault(qp, &f, r, false);
+	return false;
+}
+
+static void atomic_in(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	struct vb_resp *s = &qp->resp;
+	struct vb_facts f = {.key = p->rkey, .addr = p->va, .len = 8, .a = p->va};
+	struct vb_resource *res;
+	uint64_t orig;
+
+	if (p->va & 7) { /* rule 18 */
+		fault(qp, &f, VB_R_ATOMIC_ALIGN, false);
+		return;
+	}
+	if (!may_fetch(qp, p, IBV_ACCESS_REMOTE_ATOMIC, 8))
+		return;
+	if (s->res_head - s->res_next >= s->res_size) { /* before it is executed: it must be remembered */
+		fault_by(qp, VB_R_TOO_MANY_READS, s->res_size, s->res_head - s->res_next + 1, false);
+		return;
+	}
+	if (!atomic_do(qp, p, &orig))
+		return;
+	res = resource(qp, p, 1);
+	res->orig = orig; /* rule 17: what a duplicate is answered with */
+}
+
+/* The request was seen before.  SEND and WRITE are only acknowledged, a READ is executed again, an atomic's
+ * saved result is sent again (rules 17, 26). */
+static void duplicate(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	struct vb_resp *s = &qp->resp;
+	uint32_t n = s->res_head < s->res_size ? s->res_head : s->res_size, at;
+	struct vb_resource *res;
+
+	if (!(p->op->bits & (VB_OP_READ | VB_OP_ATOMIC))) {
+		s->ack_owed = true;
+		return;
+	}
+	for (uint32_t i = s->res_head - n; i != s->res_head; i++) {
+		res = &s->res[i % s->res_size];
+		at = (p->psn - res->psn) & VB_PSN_MASK;
+		if (at >= res->npsn || res->opcode != p->opcode)
+			continue;
+		if ((int32_t)(i - s->res_next) > 0)
+			return; /* not answered at all yet: it will be */
+		if (p->op->bits & VB_OP_READ) {
+			uint64_t off = (uint64_t)at * path_mtu(qp);
+
+			/* rule 5: the rest of the same READ, nothing else */
+			if (off > res->length || p->dma_len != res->length - off || p->va != res->va + off)
+				return;
+		}
+		res->start = res->sent = at;
+		if (i != s->res_next) {
+			res->replay = true;
+			s->replaying = true;
+		}
+		return;
+	}
+}
+
+/* Whether the packet may follow the one before it (IBTA 9.7.4.1.2), and is as long as its place demands. */
+static bool in_order(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	struct vb_resp *s = &qp->resp;
+	uint32_t bits = p->op->bits, kind = VB_OP_SEND | VB_OP_WRITE, mtu = path_mtu(qp);
+
+	if (s->in_message ? (bits & VB_OP_FIRST) || (bits & kind) != (vb_opcodes[s->last_op].bits & kind)
+			  : !(bits & VB_OP_FIRST)) {
+		fault_by(qp, VB_R_BAD_SEQUENCE, p->opcode, s->last_op, false);
+		return false;
+	}
+	if ((bits & VB_OP_LAST) ? p->payload_len > mtu : p->payload_len != mtu) {
+		fault_by(qp, VB_R_BAD_LENGTH, p->payload_len, mtu, false);
+		return false;
+	}
+	return true;
+}
+
+void vb_responder_input(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	struct vb_resp *s = &qp->resp;
+	int32_t d;
+
+	if (qp->state < IBV_QPS_RTR || qp->state > IBV_QPS_SQE)
+		return; /* rule 26: nothing is executed in ERR */
+	if (vb_unlikely(qp->state == IBV_QPS_RTR) && !qp->comm_est) {
+		qp->comm_est = true;
+		vb_async_post(qp->ctx, &qp->ev_comm_est);
+	}
+	d = vb_psn_diff(p->psn, s->epsn);
+	if (vb_unlikely(d > 0)) {
+		nak_once(s, VB_AETH_NAK_PSN);
+		return;
+	}
+	if (vb_unlikely(d < 0)) {
+		duplicate(qp, p);
+		return;
+	}
+	s->nak_atomic = p->op->bits & VB_OP_ATOMIC; /* rule 16 */
+	s->nak_sent = false;
+	s->nak_owed = 0; /* what was lost has come before the NAK went out */
+	if (!in_order(qp, p))
+		return;
+	if (p->op->bits & VB_OP_SEND)
+		send_in(qp, p);
+	else if (p->op->bits & VB_OP_WRITE)
+		write_in(qp, p);
+	else if (p->op->bits & VB_OP_READ)
+		read_in(qp, p);
+	else
+		atomic_in(qp, p);
+}
+
+static bool emit(struct vb_qp *qp, const struct vb_pkt *p, const void *payload, uint32_t len)
+{
+	struct vb_outbuf b;
+
+	if (!qp->out ||
+	    !qp->out->ops->reserve(qp->out, &b, vb_opcodes[p->opcode].hdr_len, len, VB_OUT_RESPONSE))
+		return false;
+	vb_pkt_encode(b.hdr, p);
+	memcpy(b.payload, payload, len);
+	qp->out->ops->commit(qp->out, &b);
+	return true;
+}
+
+static struct vb_pkt response(const struct vb_qp *qp, uint8_t opcode, uint32_t psn, uint8_t syndrome,
+			      uint32_t msn)
+{
+	return (struct vb_pkt){.opcode = opcode,
+			       .pkey = VB_PKEY_DEFAULT,
+			       .qpn = qp->dest_qpn,
+			       .psn = psn,
+			       .syndrome = syndrome,
+			       .msn = msn};
+}
+
+/* One packet of a READ's answer.  1: sent, 0: no room, -1: the region is not there any more. */
+static int read_packet(struct vb_qp *qp, struct vb_resource *res)
+{
+	uint32_t mtu = path_mtu(qp), k = res->sent, off = k * mtu;
+	uint32_t len = res->length - off < mtu ? res->length - off : mtu;
+	bool first = k == res->start, last = k + 1 == res->npsn;
+	struct vb_pkt p = response(qp,
+				   first ? (last ? VB_RC_READ_RESP_ONLY : VB_RC_READ_RESP_FIRST)
+					 : (last ? VB_RC_READ_RESP_LAST : VB_RC_READ_RESP_MIDDLE),
+				   vb_psn_add(res->psn, k), VB_AETH_ACK, res->msn);
+	struct vb_facts f = {0};
+	struct vb_mem_use u;
+	struct vb_outbuf b;
+	enum vb_reason r = VB_OK;
+
+	p.pad = -len & 3;
+	if (!qp->out ||
+	    !qp->out->ops->reserve(qp->out, &b, vb_opcodes[p.opcode].hdr_len, len + p.pad, VB_OUT_RESPONSE))
+		return 0;
+	if (len)
+		r = vb_mem_begin(qp->keys, &u, res->rkey, true, qp->pd_id, res->va + off, len,
+				 IBV_ACCESS_REMOTE_READ, &f);
+	if (r == VB_OK && len) {
+		if (!vb_copy_from_app(b.payload, u.ptr, len)) {
+			f = (struct vb_facts){.key = res->rkey, .addr = res->va + off, .len = len};
+			r = VB_R_MEM_VANISHED;
+		}
+		vb_mem_end(&u);
+	}
+	if (r != VB_OK) {
+		qp->out->ops->cancel(qp->out, &b);
+		fault(qp, &f, r, false);
+		qp->resp.nak_psn = p.psn; /* rule 8: the answer breaks off here */
+		qp->resp.res_next = qp->resp.res_head;
+		qp->resp.replaying = false;
+		return -1;
+	}
+	memset(b.payload + len, 0, p.pad);
+	vb_pkt_encode(b.hdr, &p);
+	qp->out->ops->commit(qp->out, &b);
+	return 1;
+}
+
+/* All that is left of one answer.  As read_packet(). */
+static int answer(struct vb_qp *qp, struct vb_resource *res)
+{
+	struct vb_pkt p;
+	int r;
+
+	if (res->opcode == VB_RC_READ_REQUEST) {
+		for (; res->sent < res->npsn; res->sent++) {
+			r = read_packet(qp, res);
+			if (r != 1)
+				return r;
+		}
+		return 1;
+	}
+	p = response(qp, VB_RC_ATOMIC_ACK, res->psn, VB_AETH_ACK, res->msn);
+	p.orig = res->orig;
+	if (!emit(qp, &p, NULL, 0))
+		return 0;
+	res->sent = 1;
+	return 1;
+}
+
+static bool send_nak(struct vb_qp *qp)
+{
+	struct vb_resp *s = &qp->resp;
+	bool told =
+	    qp->out && qp->out->local && VB_AETH_KIND(s->nak_owed) == 0x60 && s->nak_owed != VB_AETH_NAK_PSN;
+	struct vb_pkt p =
+	    response(qp, s->nak_atomic ? VB_RC_ATOMIC_ACK : VB_RC_ACK, s->nak_psn, s->nak_owed, s->msn);
+
+	if (!emit(qp, &p, &s->nak_facts, told ? sizeof s->nak_facts : 0))
+		return false;
+	s->nak_owed = 0;
+	return true;
+}
+
+bool vb_responder_run(struct vb_qp *qp)
+{
+	struct vb_resp *s = &qp->resp;
+	uint32_t n = s->res_head < s->res_size ? s->res_head : s->res_size;
+	int r;
+
+	for (uint32_t i = s->res_head - n; s->replaying && i != s->res_next; i++) {
+		struct vb_resource *res = &s->res[i % s->res_size];
+
+		if (!res->replay)
+			continue;
+		r = answer(qp, res);
+		if (r == 0)
+			return true;
+		if (r < 0)
+			break;
+		res->replay = false;
+	}
+	s->replaying = false;
+	while (s->res_next != s->res_head) {
+		r = answer(qp, &s->res[s->res_next % s->res_size]);
+		if (r == 0)
+			return true;
+		if (r > 0)
+			s->res_next++;
+	}
+	if (s->nak_owed && !send_nak(qp))
+		return true;
+	return false;
+}
+
+bool vb_responder_ack(struct vb_qp *qp)
+{
+	struct vb_resp *s = &qp->resp;
+	struct vb_pkt p = response(qp, VB_RC_ACK, vb_psn_add(s->epsn, VB_PSN_MASK), VB_AETH_ACK, s->msn);
+
+	if (s->res_next != s->res_head || s->nak_owed) /* goes behind the answers before it */
+		return true;
+	if (!emit(qp, &p, NULL, 0))
+		return true;
+	s->ack_owed = false;
+	return false;
+}

@@ -1,0 +1,43 @@
+/* Scatter and gather: the only loop over SGEs that touches bytes. */
+#include "transport/rc_priv.h"
+
+static enum vb_reason piece(struct vb_qp *qp, uint32_t pd, uint32_t lkey, uint64_t addr, uint8_t *buf,
+			    uint32_t n, bool to_app, struct vb_facts *f)
+{
+	struct vb_mem_use u;
+	enum vb_reason r;
+	bool ok;
+
+	/* rule 13: key, PD (rule 21), bounds and access, for a READ's or atomic's sink as well */
+	r = vb_mem_begin(qp->keys, &u, lkey, false, pd, addr, n, to_app ? IBV_ACCESS_LOCAL_WRITE : 0, f);
+	if (vb_unlikely(r != VB_OK))
+		return r;
+	ok = to_app ? vb_copy_to_app(u.ptr, buf, n) : vb_copy_from_app(buf, u.ptr, n);
+	vb_mem_end(&u);
+	if (vb_likely(ok))
+		return VB_OK;
+	*f = (struct vb_facts){.reason = VB_R_MEM_VANISHED, .key = lkey, .addr = addr, .len = n};
+	return VB_R_MEM_VANISHED;
+}
+
+enum vb_reason vb_sg_copy(struct vb_qp *qp, uint32_t pd, const struct ibv_sge *sge, uint32_t num_sge,
+			  uint64_t off, uint8_t *buf, uint32_t n, bool to_app, struct vb_facts *f)
+{
+	for (uint32_t i = 0; i < num_sge && n; i++) {
+		uint32_t len = sge[i].length, k;
+		enum vb_reason r;
+
+		if (off >= len) {
+			off -= len;
+			continue;
+		}
+		k = len - (uint32_t)off < n ? len - (uint32_t)off : n;
+		r = piece(qp, pd, sge[i].lkey, sge[i].addr + off, buf, k, to_app, f);
+		if (vb_unlikely(r != VB_OK))
+			return r;
+		off = 0;
+		buf += k;
+		n -= k;
+	}
+	return VB_OK;
+}
