@@ -135,22 +135,23 @@ void vb_qp_reset(struct vb_qp *qp)
 	empty_queues(qp);
 }
 
-/* The ring only grows: an entry that is being answered must not be cut off (rule 38), and the responder
- * counts against max_dest_rd_atomic, not against the ring.  Sizes are powers of two since indices run freely.
- */
+/* Sizes are powers of two, as mlx5 has them, since indices run freely.  A ring whose unanswered entries would
+ * not fit stays as it is: nothing that is being answered is cut off (rule 38). */
 int vb_qp_resources(struct vb_qp *qp, uint32_t n)
 {
 	struct vb_resp *s = &qp->resp;
-	uint32_t size = vb_ring_entries(n);
-	struct vb_resource *res;
+	uint32_t size = n ? vb_ring_entries(n) : 0, keep = size < s->res_size ? size : s->res_size;
+	struct vb_resource *res = NULL;
 
-	if (!n || size <= s->res_size)
+	if (size == s->res_size || s->res_head - s->res_next > size)
 		return 0;
-	res = calloc(size, sizeof(*res));
-	if (!res)
-		return ENOMEM;
-	for (uint32_t i = 1; i <= s->res_size && i <= s->res_head; i++)
-		res[(s->res_head - i) & (size - 1)] = s->res[(s->res_head - i) & (s->res_size - 1)];
+	if (size) {
+		res = calloc(size, sizeof(*res));
+		if (!res)
+			return ENOMEM;
+	}
+	for (uint32_t i = 1; i <= keep && i <= s->res_head; i++)
+		res[(s->res_head - i) % size] = s->res[(s->res_head - i) % s->res_size];
 	free(s->res);
 	s->res = res;
 	s->res_size = size;

@@ -114,7 +114,7 @@ struct vb_resp {
 	struct vb_rwqe *cur;    /* copy of the receive WQE in use; room for max_sge */
 	/* responder resources: a ring of max_dest_rd_atomic, newest last */
 	struct vb_resource *res;
-	uint32_t res_size;      /* entries allocated: a power of two >= max_dest_rd_atomic (0 before the first) */
+	uint32_t res_size;      /* entries allocated: the power of two >= max_dest_rd_atomic, or 0 */
 	uint32_t res_head;      /* next entry to fill, runs freely */
 	uint32_t res_next;      /* oldest entry that is not fully answered; == res_head: none */
 	bool replaying;         /* some entry has .replay set */

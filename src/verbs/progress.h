@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "host/adapter.h"
+#include "mem/keys.h"
 #include "obj/qp.h"
 
 /* What the verbs layer keeps for each adapter (vb_adapter_user). */

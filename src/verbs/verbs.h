@@ -8,13 +8,21 @@
 
 #include <infiniband/verbs.h>
 
+#include "host/adapter.h"
 #include "obj/context.h"
 #include "obj/cq.h"
 #include "obj/qp.h"
 #include "obj/srq.h"
 
-/* The build hides every symbol; the public functions say that they are not hidden. */
+/* A public function.  The version script decides what leaves the library. */
 #define VB_EXPORT __attribute__((visibility("default")))
+
+/* In a forked child the parent's objects are dead: destroying one returns 0 and touches nothing, every other call
+ * fails with EIO. */
+static inline bool vb_context_dead(const struct vb_context *c)
+{
+	return vb_unlikely(c->adapter && vb_adapter_dead(c->adapter));
+}
 
 /* cq.c: ibv_context.ops and verbs_context */
 int vb_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc);

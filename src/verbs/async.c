@@ -1,0 +1,150 @@
+/* Asynchronous events: fetching, acknowledging, and what destruction waits for (rule 36). */
+#include <errno.h>
+
+#include "base/log.h"
+#include "verbs/verbs.h"
+
+enum element { NONE, OF_QP, OF_CQ, OF_SRQ, OF_WQ };
+
+static const struct {
+	const char *text;
+	enum element element;
+} events[] = {
+    [IBV_EVENT_CQ_ERR] = {"CQ error", OF_CQ},
+    [IBV_EVENT_QP_FATAL] = {"local work queue catastrophic error", OF_QP},
+    [IBV_EVENT_QP_REQ_ERR] = {"invalid request local work queue error", OF_QP},
+    [IBV_EVENT_QP_ACCESS_ERR] = {"local access violation work queue error", OF_QP},
+    [IBV_EVENT_COMM_EST] = {"communication established", OF_QP},
+    [IBV_EVENT_SQ_DRAINED] = {"send queue drained", OF_QP},
+    [IBV_EVENT_PATH_MIG] = {"path migrated", OF_QP},
+    [IBV_EVENT_PATH_MIG_ERR] = {"path migration request error", OF_QP},
+    [IBV_EVENT_DEVICE_FATAL] = {"local catastrophic error", NONE},
+    [IBV_EVENT_PORT_ACTIVE] = {"port active", NONE},
+    [IBV_EVENT_PORT_ERR] = {"port error", NONE},
+    [IBV_EVENT_LID_CHANGE] = {"LID change", NONE},
+    [IBV_EVENT_PKEY_CHANGE] = {"P_Key change", NONE},
+    [IBV_EVENT_SM_CHANGE] = {"SM change", NONE},
+    [IBV_EVENT_SRQ_ERR] = {"SRQ catastrophic error", OF_SRQ},
+    [IBV_EVENT_SRQ_LIMIT_REACHED] = {"SRQ limit reached", OF_SRQ},
+    [IBV_EVENT_QP_LAST_WQE_REACHED] = {"last WQE reached", OF_QP},
+    [IBV_EVENT_CLIENT_REREGISTER] = {"client reregistration", NONE},
+    [IBV_EVENT_GID_CHANGE] = {"GID table change", NONE},
+    [IBV_EVENT_WQ_FATAL] = {"WQ catastrophic error", OF_WQ},
+};
+
+static enum element element_of(const struct ibv_async_event *ev)
+{
+	unsigned type = ev->event_type;
+
+	return type < sizeof(events) / sizeof(events[0]) ? events[type].element : NONE;
+}
+
+VB_EXPORT const char *ibv_event_type_str(enum ibv_event_type type)
+{
+	return (unsigned)type < sizeof(events) / sizeof(events[0]) ? events[type].text : "unknown";
+}
+
+/* Under the queue's lock. */
+static void count_delivered(const struct ibv_async_event *ev)
+{
+	switch (element_of(ev)) {
+	case OF_QP:
+		vb_qp(ev->element.qp)->delivered++;
+		break;
+	case OF_CQ:
+		vb_cq(ev->element.cq)->async_delivered++;
+		break;
+	case OF_SRQ:
+		vb_srq(ev->element.srq)->delivered++;
+		break;
+	case OF_WQ: /* there are no WQs */
+	case NONE:
+		break;
+	}
+}
+
+VB_EXPORT int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event)
+{
+	struct vb_context *ctx = vb_context(context);
+	struct vb_list *n = NULL;
+	int err;
+
+	if (vb_context_dead(ctx)) {
+		errno = vb_refuse(EIO, "ibv_get_async_event", "the device was opened before fork()");
+		return -1;
+	}
+	do {
+		err = vb_evq_read(&ctx->async);
+		if (err) {
+			errno = err; /* EAGAIN and EINTR are no refusals */
+			return -1;
+		}
+		vb_lock_take(&ctx->async.lock);
+		if (!vb_evq_spent(&ctx->async))
+			n = vb_list_pop(&ctx->async.nodes);
+		if (n) {
+			*event = vb_list_entry(n, struct vb_async_node, link)->ev;
+			count_delivered(event);
+		}
+		vb_lock_give(&ctx->async.lock);
+	} while (!n);
+	return 0;
+}
+
+static void acknowledge(pthread_mutex_t *mutex, pthread_cond_t *cond, uint32_t *completed)
+{
+	pthread_mutex_lock(mutex);
+	(*completed)++;
+	pthread_cond_signal(cond);
+	pthread_mutex_unlock(mutex);
+}
+
+/* The element's own context tells a forked child that it must not touch it; an event of the port has none. */
+VB_EXPORT void ibv_ack_async_event(struct ibv_async_event *event)
+{
+	struct ibv_qp *qp = event->element.qp;
+	struct ibv_cq *cq = event->element.cq;
+	struct ibv_srq *srq = event->element.srq;
+
+	switch (element_of(event)) {
+	case OF_QP:
+		if (!vb_context_dead(vb_context(qp->context)))
+			acknowledge(&qp->mutex, &qp->cond, &qp->events_completed);
+		break;
+	case OF_CQ:
+		if (!vb_context_dead(vb_context(cq->context)))
+			acknowledge(&cq->mutex, &cq->cond, &cq->async_events_completed);
+		break;
+	case OF_SRQ:
+		if (!vb_context_dead(vb_context(srq->context)))
+			acknowledge(&srq->mutex, &srq->cond, &srq->events_completed);
+		break;
+	case OF_WQ:
+	case NONE:
+		break;
+	}
+}
+
+void vb_wait_acked(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_t *completed,
+		   uint32_t delivered)
+{
+	pthread_mutex_lock(mutex);
+	while (*completed != delivered)
+		pthread_cond_wait(cond, mutex);
+	pthread_mutex_unlock(mutex);
+}
+
+void vb_qp_settle_events(struct vb_qp *qp)
+{
+	struct vb_async_node *nodes[] = {&qp->ev_fatal,	   &qp->ev_access,  &qp->ev_req,
+					 &qp->ev_comm_est, &qp->ev_drained, &qp->ev_last_wqe};
+	struct vb_context *ctx = qp->ctx;
+	uint32_t delivered;
+
+	for (unsigned i = 0; i < sizeof(nodes) / sizeof(nodes[0]); i++)
+		vb_async_cancel(ctx, nodes[i]);
+	vb_lock_take(&ctx->async.lock);
+	delivered = qp->delivered;
+	vb_lock_give(&ctx->async.lock);
+	vb_wait_acked(&qp->ibv.mutex, &qp->ibv.cond, &qp->ibv.events_completed, delivered);
+}

@@ -1,0 +1,131 @@
+/* Completion channels: a descriptor on which the events of several CQs arrive. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "verbs/progress.h"
+#include "verbs/verbs.h"
+
+VB_EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
+{
+	struct vb_context *ctx = vb_context(context);
+	struct vb_channel *ch;
+	int err;
+
+	if (vb_context_dead(ctx)) {
+		errno = vb_refuse(EIO, "ibv_create_comp_channel", "the device was opened before fork()");
+		return NULL;
+	}
+	ch = calloc(1, sizeof(*ch));
+	err = ch ? vb_evq_init(&ch->evq) : ENOMEM;
+	if (err) {
+		free(ch);
+		errno = vb_refuse(err, "ibv_create_comp_channel", "no %s for the channel",
+				  ch ? "descriptor" : "memory");
+		return NULL;
+	}
+	ch->ibv.context = context;
+	ch->ibv.fd = ch->evq.fd;
+	atomic_fetch_add(&ctx->channels, 1); /* pairs with ibv_destroy_comp_channel */
+	return &ch->ibv;
+}
+
+VB_EXPORT int ibv_destroy_comp_channel(struct ibv_comp_channel *channel)
+{
+	struct vb_channel *ch = (struct vb_channel *)channel;
+	struct vb_context *ctx = vb_context(channel->context);
+	int cqs;
+
+	if (vb_context_dead(ctx))
+		return 0;
+	vb_lock_take(&ch->evq.lock);
+	cqs = channel->refcnt;
+	vb_lock_give(&ch->evq.lock);
+	if (cqs) /* rule 37 */
+		return vb_refuse(EBUSY, "ibv_destroy_comp_channel", "%d CQs use the channel", cqs);
+	vb_evq_fini(&ch->evq);
+	free(ch);
+	atomic_fetch_sub(&ctx->channels, 1);
+	return 0;
+}
+
+/* One token of the channel.  A thread that has to wait makes progress meanwhile, in the engine's place, so it
+ * waits in the adapter and not in read(2). */
+static int take_token(struct vb_channel *ch)
+{
+	struct vb_adapter *a = vb_context(ch->ibv.context)->adapter;
+	int err = vb_evq_try(&ch->evq), flags;
+
+	if (err != EAGAIN)
+		return err;
+	if (!a)
+		return vb_evq_read(&ch->evq);
+	flags = fcntl(ch->evq.fd, F_GETFL);
+	if (flags < 0)
+		return errno;
+	if (flags & O_NONBLOCK) {
+		vb_progress_poll(a);
+		return vb_evq_try(&ch->evq);
+	}
+	for (;;) {
+		err = vb_adapter_wait(a, ch->evq.fd);
+		if (err)
+			return err;
+		err = vb_evq_try(&ch->evq);
+		if (err != EAGAIN) /* else another thread was faster */
+			return err;
+	}
+}
+
+/* The CQ whose event a token stands for; NULL: that event was taken back. */
+static struct vb_cq *next_event(struct vb_channel *ch)
+{
+	struct vb_list *n = NULL;
+	struct vb_cq *cq = NULL;
+
+	vb_lock_take(&ch->evq.lock);
+	if (!vb_evq_spent(&ch->evq))
+		n = vb_list_pop(&ch->evq.nodes);
+	if (n) {
+		cq = vb_list_entry(n, struct vb_cq, node);
+		cq->delivered++;
+		if (--cq->undelivered)
+			vb_list_append(&ch->evq.nodes, n);
+	}
+	vb_lock_give(&ch->evq.lock);
+	return cq;
+}
+
+VB_EXPORT int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **cq_context)
+{
+	struct vb_channel *ch = (struct vb_channel *)channel;
+	struct vb_cq *c;
+	int err;
+
+	if (vb_context_dead(vb_context(channel->context))) {
+		errno = vb_refuse(EIO, "ibv_get_cq_event", "the device was opened before fork()");
+		return -1;
+	}
+	do {
+		err = take_token(ch);
+		if (err) {
+			errno = err; /* EAGAIN and EINTR are no refusals */
+			return -1;
+		}
+		c = next_event(ch);
+	} while (!c);
+	*cq = &c->ibv;
+	*cq_context = c->ibv.cq_context;
+	return 0;
+}
+
+VB_EXPORT void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int nevents)
+{
+	if (vb_context_dead(vb_context(cq->context)))
+		return;
+	pthread_mutex_lock(&cq->mutex);
+	cq->comp_events_completed += nevents;
+	pthread_cond_signal(&cq->cond);
+	pthread_mutex_unlock(&cq->mutex);
+}

@@ -1,0 +1,177 @@
+/* Shared receive queues. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "iba/limits.h"
+#include "verbs/verbs.h"
+
+static _Atomic uint32_t made; /* rotates through the numbers' indices */
+static _Atomic uint32_t live;
+
+static int check_new(const struct ibv_pd *pd, const struct ibv_srq_attr *a)
+{
+	if (vb_context_dead(vb_context(pd->context)))
+		return vb_refuse(EIO, "ibv_create_srq", "the device was opened before fork()");
+	if (a->max_wr > VB_MAX_SRQ_WR)
+		return vb_refuse(EINVAL, "ibv_create_srq", "%u requests, at most %d are possible", a->max_wr,
+				 VB_MAX_SRQ_WR);
+	if (a->max_sge > VB_MAX_SGE)
+		return vb_refuse(EINVAL, "ibv_create_srq", "%u SGEs a request, at most %d are possible",
+				 a->max_sge, VB_MAX_SGE);
+	return 0;
+}
+
+VB_EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *init)
+{
+	struct vb_context *ctx = vb_context(pd->context);
+	struct vb_srq *srq = NULL;
+	int err = check_new(pd, &init->attr);
+
+	if (err)
+		goto refused;
+	if (atomic_fetch_add(&live, 1) >= VB_MAX_SRQ) { /* pairs with ibv_destroy_srq */
+		err = vb_refuse(ENOMEM, "ibv_create_srq", "all %d SRQs of the device are in use", VB_MAX_SRQ);
+		goto uncount;
+	}
+	srq = aligned_alloc(VB_LINE, sizeof(*srq));
+	if (srq)
+		memset(srq, 0, sizeof(*srq));
+	if (!srq || vb_rq_init(&srq->rq, init->attr.max_wr, init->attr.max_sge)) {
+		err = vb_refuse(ENOMEM, "ibv_create_srq", "no memory for %u requests of %u SGEs",
+				init->attr.max_wr, init->attr.max_sge);
+		goto uncount;
+	}
+	srq->ctx = ctx;
+	srq->pd = vb_pd(pd);
+	atomic_fetch_add(&srq->pd->refs, 1); /* pairs with ibv_destroy_srq */
+	srq->number = atomic_fetch_add(&made, 1) & (VB_QPN_INDICES - 1);
+	if (ctx->adapter)
+		srq->number |= vb_adapter_number(ctx->adapter) << VB_QPN_INDEX_BITS;
+	vb_async_init(&srq->ev_limit, IBV_EVENT_SRQ_LIMIT_REACHED, &srq->ibv);
+	vb_async_init(&srq->ev_err, IBV_EVENT_SRQ_ERR, &srq->ibv);
+	srq->ibv.context = pd->context;
+	srq->ibv.srq_context = init->srq_context;
+	srq->ibv.pd = pd;
+	srq->ibv.handle = srq->number;
+	pthread_mutex_init(&srq->ibv.mutex, NULL);
+	pthread_cond_init(&srq->ibv.cond, NULL);
+	return &srq->ibv;
+uncount:
+	free(srq);
+	atomic_fetch_sub(&live, 1);
+refused:
+	errno = err;
+	return NULL;
+}
+
+struct ibv_srq *vb_create_srq_ex(struct ibv_context *context, struct ibv_srq_init_attr_ex *attr)
+{
+	const uint32_t known = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
+	struct ibv_srq_init_attr basic = {.srq_context = attr->srq_context, .attr = attr->attr};
+	struct ibv_srq *srq;
+
+	if (attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE && attr->srq_type != IBV_SRQT_BASIC) {
+		errno = vb_refuse(EOPNOTSUPP, "ibv_create_srq_ex", "SRQ type %d is not supported",
+				  (int)attr->srq_type);
+		return NULL;
+	}
+	if (attr->comp_mask & ~known) {
+		errno = vb_refuse(EOPNOTSUPP, "ibv_create_srq_ex", "attributes 0x%x are not for a basic SRQ",
+				  attr->comp_mask & ~known);
+		return NULL;
+	}
+	if (!(attr->comp_mask & IBV_SRQ_INIT_ATTR_PD) || !attr->pd || attr->pd->context != context) {
+		errno = vb_refuse(EINVAL, "ibv_create_srq_ex", "no protection domain of this context given");
+		return NULL;
+	}
+	srq = ibv_create_srq(attr->pd, &basic);
+	attr->attr = basic.attr;
+	return srq;
+}
+
+/* As mlx5 does, SRQs keep their size.  The limit event comes when a request is consumed and fewer than the
+ * limit remain, also if they were fewer already when the limit was set. */
+VB_EXPORT int ibv_modify_srq(struct ibv_srq *ibsrq, struct ibv_srq_attr *attr, int mask)
+{
+	struct vb_srq *srq = vb_srq(ibsrq);
+
+	if (vb_context_dead(srq->ctx))
+		return vb_refuse(EIO, "ibv_modify_srq", "the device was opened before fork()");
+	if (mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT))
+		return vb_refuse(EINVAL, "ibv_modify_srq", "unknown bits in mask 0x%x", (unsigned)mask);
+	if (mask & IBV_SRQ_MAX_WR)
+		return vb_refuse(EINVAL, "ibv_modify_srq", "an SRQ cannot be resized (it has %u requests)",
+				 srq->rq.max_wr);
+	if (!(mask & IBV_SRQ_LIMIT))
+		return 0;
+	if (attr->srq_limit > srq->rq.max_wr)
+		return vb_refuse(EINVAL, "ibv_modify_srq", "limit %u is above the SRQ's size of %u",
+				 attr->srq_limit, srq->rq.max_wr);
+	vb_lock_take(&srq->lock);
+	srq->limit = attr->srq_limit;
+	vb_lock_give(&srq->lock);
+	return 0;
+}
+
+VB_EXPORT int ibv_query_srq(struct ibv_srq *ibsrq, struct ibv_srq_attr *attr)
+{
+	struct vb_srq *srq = vb_srq(ibsrq);
+
+	if (vb_context_dead(srq->ctx))
+		return vb_refuse(EIO, "ibv_query_srq", "the device was opened before fork()");
+	vb_lock_take(&srq->lock);
+	*attr = (struct ibv_srq_attr){
+	    .max_wr = srq->rq.max_wr, .max_sge = srq->rq.max_sge, .srq_limit = srq->limit};
+	vb_lock_give(&srq->lock);
+	return 0;
+}
+
+VB_EXPORT int ibv_destroy_srq(struct ibv_srq *ibsrq)
+{
+	struct vb_srq *srq = vb_srq(ibsrq);
+	struct vb_context *ctx = srq->ctx;
+	uint32_t refs, delivered;
+
+	if (vb_context_dead(ctx))
+		return 0;
+	refs = atomic_load(&srq->refs);
+	if (refs) /* rule 37 */
+		return vb_refuse(EBUSY, "ibv_destroy_srq", "%u QPs receive from it", refs);
+	vb_async_cancel(ctx, &srq->ev_limit);
+	vb_async_cancel(ctx, &srq->ev_err);
+	vb_lock_take(&ctx->async.lock);
+	delivered = srq->delivered;
+	vb_lock_give(&ctx->async.lock);
+	vb_wait_acked(&ibsrq->mutex, &ibsrq->cond, &ibsrq->events_completed, delivered); /* rule 36 */
+	pthread_cond_destroy(&ibsrq->cond);
+	pthread_mutex_destroy(&ibsrq->mutex);
+	atomic_fetch_sub(&srq->pd->refs, 1);
+	vb_rq_fini(&srq->rq);
+	free(srq);
+	atomic_fetch_sub(&live, 1);
+	return 0;
+}
+
+int vb_post_srq_recv(struct ibv_srq *ibsrq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+	struct vb_srq *srq = vb_srq(ibsrq);
+	int err;
+
+	if (vb_context_dead(srq->ctx)) {
+		*bad = wr;
+		return vb_refuse(EIO, "ibv_post_srq_recv", "the device was opened before fork()");
+	}
+	vb_lock_take(&srq->lock);
+	err = vb_rq_post(&srq->rq, wr, bad, "ibv_post_srq_recv");
+	vb_lock_give(&srq->lock);
+	return err;
+}
+
+int vb_get_srq_num(struct ibv_srq *srq, uint32_t *number)
+{
+	(void)srq;
+	(void)number;
+	return vb_refuse(EOPNOTSUPP, "ibv_get_srq_num", "only XRC SRQs have a number that peers may use");
+}
