@@ -60,7 +60,8 @@ struct vb_link {
 	const uint8_t *peer;        /* the peer's segment, read-only; NULL until UP */
 	uint32_t peer_index;        /* of its ring to us and its consumed counter, checked */
 	void *wire;                 /* struct vb_shm: made when UP, freed with the link */
-	uint32_t quiet;             /* polls since the last packet, for the choice of rings; under rx */
+	_Atomic uint32_t quiet;     /* polls since the last packet, for the choice of rings; rx holder writes */
+	uint32_t unflushed;         /* packets taken in since owed ACKs were last sent; under rx */
 };
 
 struct vb_adapter_cfg {

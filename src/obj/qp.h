@@ -150,6 +150,7 @@ struct vb_qp {
 	struct vb_out *out;      /* the link's way out; NULL: no contact yet or gone */
 	struct vb_list owes;     /* on the list of QPs with something to send; guarded as that list says */
 	struct vb_list on_timer; /* on the adapter's timer list; guarded by its lock */
+	bool forgotten;          /* being destroyed: goes on no list any more */
 	bool comm_est;           /* a packet came while in RTR; the event was posted */
 	bool last_wqe_done;      /* IBV_EVENT_QP_LAST_WQE_REACHED was posted */
 	uint32_t flushed_send, flushed_recv; /* summed for one line of log */

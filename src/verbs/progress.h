@@ -17,6 +17,8 @@ struct vb_hca {
 	                               from pollers */
 	struct vb_list timed;       /* QPs whose timers may run */
 	_Atomic uint32_t rnr_waits; /* QPs waiting out an RNR NAK: pollers look at the clock while > 0 */
+	_Atomic uint64_t next_look; /* earliest deadline at the last scan; 0: something new, scan now */
+	_Atomic uint32_t turn;      /* which of the quiet rings the next poll looks at */
 	_Atomic uint32_t pd_ids;    /* last PD id given */
 };
 
@@ -37,6 +39,10 @@ void vb_progress_send(struct vb_qp *qp);
 /* modify_qp set or cleared the path (RTR, RESET, ERR): under qp->lock. */
 void vb_progress_connect(struct vb_qp *qp);
 void vb_progress_disconnect(struct vb_qp *qp);
+
+/* An adapter's part of this layer, before vb_adapter_open() (which needs it as `user`) and after it. */
+void vb_hca_init(struct vb_hca *h);
+void vb_hca_started(struct vb_hca *h, struct vb_adapter *a);
 
 /* Destruction: removes qp from every list; after it, and vb_qpn_give() and vb_adapter_quiesce(), no other thread
  * knows it.  Without qp->lock. */
