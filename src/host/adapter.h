@@ -104,7 +104,16 @@ void vb_link_put(struct vb_link *l);
 void vb_link_contact(struct vb_link *l);
 /* Whether the peer publishes this GID and holds this number.  UP links only. */
 bool vb_link_is(const struct vb_link *l, uint32_t number, const uint8_t gid[16]);
-/* Links by index, for progress: NULL where there is none.  The pointer stays valid for the adapter's life. */
+/* Whether the peer (also one that has just died) has or had this QP when it was last heard of. */
+bool vb_link_has_qp(const struct vb_link *l, uint32_t qpn);
+/* The peer wrote rubbish: the link goes down soon, as by a death.  Under l->rx; does not call back itself. */
+void vb_link_insane(struct vb_link *l);
+/* The k-th number of this adapter, 0 behind the last. */
+uint32_t vb_adapter_number_at(const struct vb_adapter *a, uint32_t k);
+/* Links by index, for progress: NULL where there is none.  The pointer stays valid for the adapter's life,
+ * and so does what a poller reads through it before it has l->rx: l->wire is never freed before the adapter is
+ * closed (it is made anew, under rx and tx, when the index serves another peer), and the peer's mapping is not
+ * taken away but replaced (MAP_FIXED) by empty pages or by the next peer's segment. */
 struct vb_link *vb_link_at(const struct vb_adapter *a, uint32_t index);
 uint32_t vb_link_count(const struct vb_adapter *a); /* indices in use are below this */
 

@@ -1,0 +1,442 @@
+/* Progress: takes packets from the wires to the protocol, and sees that what QPs owe gets out.
+ *
+ * Locks, in the order in which they are taken: link->rx (trylock but for destruction), hca->timer_lock (trylock
+ * but to add), qp->lock, then SRQ, CQ and channel, then link->owed_lock or the wire's own.  hca->timer_lock is
+ * also taken under qp->lock to add a QP; the scan that holds it only tries qp->lock, so that the two do not wait
+ * for one another.
+ *
+ * ACKs are lazy: an ACK alone waits until a poll finds nothing to take in, until the program posts on that QP,
+ * or until ACK_BATCH packets have come.  Everything else that a packet makes a QP owe goes out in the same
+ * pass.  The engine's look, once a millisecond, is the longest that an ACK waits for a program that stopped
+ * calling. */
+#include <string.h>
+
+#include "base/log.h"
+#include "mem/keys.h"
+#include "transport/rc.h"
+#include "verbs/progress.h"
+#include "wire/shm.h"
+
+enum {
+	PASS_PACKETS = 64,     /* one link's packets before the next link's turn */
+	HELD_BYTES = 64 << 10, /* payload taken in under one QP lock */
+	ACK_BATCH = 32,
+	QUIET_AFTER = 4096,    /* polls without a packet after which a ring is looked at less often */
+	QUIET_EVERY = 16,
+};
+
+void vb_hca_init(struct vb_hca *h)
+{
+	memset(h, 0, sizeof *h);
+	vb_list_init(&h->timed);
+}
+
+void vb_hca_started(struct vb_hca *h, struct vb_adapter *a)
+{
+	h->adapter = a;
+	vb_keys_init(&h->keys, vb_adapter_key_entries(a), VB_MAX_MR + 1, vb_adapter_key_slots(a));
+}
+
+static struct vb_adapter *adapter_of(const struct vb_qp *qp)
+{
+	return qp->ctx->adapter;
+}
+
+/* qp->lock held. */
+static void owe(struct vb_qp *qp)
+{
+	struct vb_link *l = qp->link;
+
+	if (!l || qp->forgotten)
+		return;
+	vb_lock_take(&l->owed_lock);
+	if (!vb_list_linked(&qp->owes))
+		vb_list_append(&l->owed, &qp->owes);
+	atomic_store_explicit(&l->owes, true, memory_order_relaxed);
+	vb_lock_give(&l->owed_lock);
+}
+
+static void unowe(struct vb_qp *qp)
+{
+	struct vb_link *l = qp->link;
+
+	if (!l)
+		return;
+	vb_lock_take(&l->owed_lock);
+	vb_list_unlink(&qp->owes);
+	atomic_store_explicit(&l->owes, !vb_list_empty(&l->owed), memory_order_relaxed);
+	vb_lock_give(&l->owed_lock);
+}
+
+static struct vb_qp *pop_owing(struct vb_link *l)
+{
+	struct vb_list *n;
+
+	vb_lock_take(&l->owed_lock);
+	n = vb_list_pop(&l->owed);
+	atomic_store_explicit(&l->owes, !vb_list_empty(&l->owed), memory_order_relaxed);
+	vb_lock_give(&l->owed_lock);
+	return n ? vb_list_entry(n, struct vb_qp, owes) : NULL;
+}
+
+/* qp->lock held: has its timer looked at from now on. */
+static void keep_time(struct vb_qp *qp)
+{
+	struct vb_adapter *a = adapter_of(qp);
+	struct vb_hca *h = vb_hca(a);
+
+	if (qp->req.waiting_rnr) {
+		atomic_store_explicit(&h->rnr_waits, 1, memory_order_relaxed);
+		atomic_store_explicit(&h->next_look, 0, memory_order_relaxed);
+	}
+	if (qp->req.timing || qp->forgotten)
+		return;
+	qp->req.timing = true;
+	vb_lock_take(&h->timer_lock);
+	vb_list_append(&h->timed, &qp->on_timer);
+	vb_lock_give(&h->timer_lock);
+	vb_adapter_nudge(a);
+}
+
+/* qp->lock held: gives the QP its way out if the link is up and really leads to the address in its path. */
+static void attach(struct vb_qp *qp)
+{
+	struct vb_link *l = qp->link;
+	struct vb_shm *s;
+
+	if (!l || atomic_load_explicit(&l->state, memory_order_acquire) != VB_LINK_UP)
+		return;
+	if (!vb_link_is(l, qp->dest_qpn >> VB_QPN_INDEX_BITS, qp->attr.ah_attr.grh.dgid.raw))
+		return;
+	s = l->wire;
+	qp->out = &s->out;
+}
+
+/* qp->lock held; true: something waits for room in the wire. */
+static bool output(struct vb_qp *qp)
+{
+	bool blocked;
+
+	if (vb_unlikely(!qp->out))
+		attach(qp);
+	blocked = vb_rc_output(qp);
+	if (vb_unlikely(vb_rc_timed(qp) && !qp->req.timing))
+		keep_time(qp);
+	return blocked;
+}
+
+void vb_progress_send(struct vb_qp *qp)
+{
+	/* without contact: resumed when the link comes up */
+	if (vb_unlikely(output(qp) || !qp->out)) {
+		owe(qp);
+		if (!qp->out && qp->link)
+			vb_link_contact(qp->link);
+	}
+}
+
+/* Lets every QP that owes something send, until the ring is full. */
+static void flush_owed(struct vb_link *l)
+{
+	struct vb_list again;
+	struct vb_qp *qp;
+
+	vb_list_init(&again);
+	l->unflushed = 0;
+	while ((qp = pop_owing(l))) {
+		bool blocked;
+
+		vb_lock_take(&qp->lock);
+		blocked = !qp->forgotten && qp->link == l && output(qp);
+		if (blocked)
+			owe(qp); /* to the end: the others have their turn at the next room */
+		vb_lock_give(&qp->lock);
+		if (blocked)
+			break;
+	}
+}
+
+/* The QP that packets are being delivered to, its lock held over a few of them. */
+struct delivery {
+	struct vb_link *link;
+	struct vb_qp *qp;   /* locked, or NULL */
+	uint32_t qpn;
+	uint32_t bytes;
+	bool urgent;        /* something must go out in this pass */
+};
+
+static void let_go(struct delivery *d)
+{
+	enum vb_rc_owes owes;
+
+	if (!d->qp)
+		return;
+	owes = vb_rc_owes(d->qp);
+	if (owes != VB_OWES_NOTHING)
+		owe(d->qp);
+	d->urgent |= owes == VB_OWES_MORE;
+	if (vb_unlikely(vb_rc_timed(d->qp) && (!d->qp->req.timing || d->qp->req.waiting_rnr)))
+		keep_time(d->qp);
+	vb_lock_give(&d->qp->lock);
+	d->qp = NULL;
+	d->bytes = 0;
+}
+
+static void deliver(struct delivery *d, const struct vb_shm_pkt *sp)
+{
+	struct vb_adapter *a = d->link->adapter;
+	const char *wrong;
+	struct vb_pkt p;
+
+	wrong = vb_pkt_decode(&p, sp->hdr, sp->hdr_len, sp->payload_len);
+	if (vb_unlikely(wrong != NULL)) {
+		vb_log(VB_LOG_WARN, "packet from process %u dropped: %s", d->link->pid, wrong);
+		return;
+	}
+	p.payload = sp->payload;
+	if (d->qp && (d->qpn != p.qpn || d->bytes > HELD_BYTES))
+		let_go(d);
+	if (!d->qp) {
+		struct vb_qp *qp = vb_qpn_find(a, p.qpn);
+
+		if (!qp)
+			return; /* as on a wire: packets to nobody vanish */
+		vb_lock_take(&qp->lock);
+		if (qp->forgotten || qp->link != d->link) { /* not from the QP's peer */
+			vb_lock_give(&qp->lock);
+			return;
+		}
+		if (vb_unlikely(!qp->out))
+			attach(qp);
+		d->qp = qp;
+		d->qpn = p.qpn;
+	}
+	d->bytes += p.payload_len;
+	vb_rc_input(d->qp, &p);
+}
+
+/* l->rx held. Returns how many packets came. */
+static unsigned drain(struct vb_link *l, struct vb_shm *s)
+{
+	struct delivery d = {.link = l};
+	struct vb_shm_pkt sp;
+	unsigned n = 0;
+	int r = 0;
+
+	while (n < PASS_PACKETS && (r = vb_shm_peek(s, &sp)) > 0) {
+		deliver(&d, &sp);
+		vb_shm_next(s);
+		n++;
+	}
+	let_go(&d);
+	if (vb_unlikely(r < 0))
+		vb_link_insane(l);
+	l->unflushed += n;
+	if (atomic_load_explicit(&l->owes, memory_order_relaxed) &&
+	    (!n || d.urgent || l->unflushed >= ACK_BATCH))
+		flush_owed(l);
+	return n;
+}
+
+static unsigned look(struct vb_link *l, bool all)
+{
+	struct vb_shm *s = l->wire;
+	unsigned n, total = 0;
+
+	if (!vb_shm_ready(s) && !atomic_load_explicit(&l->owes, memory_order_relaxed)) {
+		atomic_store_explicit(&l->quiet, atomic_load_explicit(&l->quiet, memory_order_relaxed) + 1,
+				      memory_order_relaxed);
+		return 0;
+	}
+	if (!vb_lock_try(&l->rx))
+		return 0; /* somebody else is at it */
+	do {
+		n = drain(l, s);
+		total += n;
+	} while (all && n);
+	if (total)
+		atomic_store_explicit(&l->quiet, 0, memory_order_relaxed);
+	vb_lock_give(&l->rx);
+	return total;
+}
+
+static unsigned progress(struct vb_adapter *a, bool all)
+{
+	struct vb_hca *h = vb_hca(a);
+	uint32_t links = vb_link_count(a);
+	uint32_t turn = 0;
+	unsigned n = 0;
+
+	if (links > 1) {
+		turn = atomic_load_explicit(&h->turn, memory_order_relaxed) + 1;
+		atomic_store_explicit(&h->turn, turn, memory_order_relaxed);
+	}
+	for (uint32_t i = 0; i < links; i++) {
+		struct vb_link *l = vb_link_at(a, i);
+
+		if (!l || atomic_load_explicit(&l->state, memory_order_acquire) != VB_LINK_UP)
+			continue;
+		if (!all && links > QUIET_EVERY && (turn + i) % QUIET_EVERY &&
+		    atomic_load_explicit(&l->quiet, memory_order_relaxed) > QUIET_AFTER)
+			continue;
+		n += look(l, all);
+	}
+	return n;
+}
+
+/* Scans the QPs whose timers may run.  What they then have to send goes out with the next pass over the links. */
+static uint64_t scan(struct vb_hca *h, uint64_t now)
+{
+	uint64_t next = VB_NEVER, t;
+	uint32_t rnr = 0;
+
+	if (!vb_lock_try(&h->timer_lock))
+		return now + VB_MSEC;
+	vb_list_each_safe(n, tmp, &h->timed) {
+		struct vb_qp *qp = vb_list_entry(n, struct vb_qp, on_timer);
+
+		if (!vb_lock_try(&qp->lock)) {
+			next = now; /* busy: again at the next look */
+			rnr++;
+			continue;
+		}
+		t = vb_rc_timer(qp, now);
+		if (vb_rc_owes(qp) == VB_OWES_MORE || (!qp->out && qp->req.next != qp->req.head)) {
+			owe(qp);
+			if (!qp->out && qp->link)
+				vb_link_contact(qp->link);
+		}
+		rnr += qp->req.waiting_rnr;
+		if (!vb_rc_timed(qp)) {
+			vb_list_unlink(n);
+			qp->req.timing = false;
+		}
+		vb_lock_give(&qp->lock);
+		if (t < next)
+			next = t;
+	}
+	atomic_store_explicit(&h->rnr_waits, rnr, memory_order_relaxed);
+	atomic_store_explicit(&h->next_look, next, memory_order_relaxed);
+	vb_lock_give(&h->timer_lock);
+	return next;
+}
+
+static uint64_t timers(struct vb_adapter *a, uint64_t now)
+{
+	uint64_t next = scan(vb_hca(a), now);
+	uint32_t links = vb_link_count(a);
+
+	for (uint32_t i = 0; i < links; i++) {
+		struct vb_link *l = vb_link_at(a, i);
+
+		if (!l || atomic_load_explicit(&l->state, memory_order_acquire) != VB_LINK_UP ||
+		    !atomic_load_explicit(&l->owes, memory_order_relaxed))
+			continue;
+		look(l, false);
+		if (atomic_load_explicit(&l->owes, memory_order_relaxed) && next > now + VB_MSEC)
+			next = now + VB_MSEC; /* the ring is full: the peer does not say when there is room */
+	}
+	return next;
+}
+
+static void link_up(struct vb_link *l)
+{
+	if (!vb_lock_try(&l->rx))
+		return; /* whoever has it flushes */
+	flush_owed(l);
+	vb_lock_give(&l->rx);
+}
+
+/* l->rx held. */
+static void lose_peer(struct vb_link *l, struct vb_qp *qp, bool goodbye)
+{
+	struct vb_facts f = {.reason = VB_R_PEER_DIED, .qpn = qp->qpn, .a = l->pid, .b = qp->dest_qpn};
+
+	vb_lock_take(&qp->lock);
+	if (qp->link == l && !qp->forgotten) {
+		if (!goodbye && qp->out && qp->state >= IBV_QPS_RTR && qp->state <= IBV_QPS_SQE &&
+		    vb_link_has_qp(l, qp->dest_qpn))
+			vb_rc_error(qp, &f);
+		qp->out = NULL;
+		if (vb_rc_timed(qp) && !qp->req.timing)
+			keep_time(qp);
+	}
+	vb_lock_give(&qp->lock);
+}
+
+static void link_down(struct vb_link *l, bool goodbye)
+{
+	struct vb_adapter *a = l->adapter;
+	uint32_t number;
+
+	vb_lock_take(&l->rx);
+	for (uint32_t k = 0; (number = vb_adapter_number_at(a, k)); k++)
+		for (uint32_t i = 0; i < VB_QPN_INDICES; i++) {
+			struct vb_qp *qp = vb_qpn_find(a, number << VB_QPN_INDEX_BITS | i);
+
+			if (qp)
+				lose_peer(l, qp, goodbye);
+		}
+	vb_lock_give(&l->rx);
+}
+
+const struct vb_adapter_ops vb_progress_ops = {
+	.progress = progress,
+	.timers = timers,
+	.link_up = link_up,
+	.link_down = link_down,
+};
+
+void vb_progress_poll(struct vb_adapter *a)
+{
+	struct vb_presence *here = vb_adapter_presence(a);
+	struct vb_hca *h = vb_hca(a);
+
+	atomic_store_explicit(&here->polls, atomic_load_explicit(&here->polls, memory_order_relaxed) + 1,
+			      memory_order_relaxed);
+	if (vb_unlikely(atomic_load_explicit(here->awake, memory_order_relaxed) == VB_ASLEEP)) {
+		/* a program that arms a CQ is about to sleep, one that goes on polling is not */
+		if (!atomic_load_explicit(&here->armed, memory_order_relaxed) ||
+		    atomic_fetch_add_explicit(&here->spins, 1, memory_order_relaxed) > 64)
+			vb_adapter_wake(a);
+	}
+	progress(a, false);
+	if (vb_unlikely(atomic_load_explicit(&h->rnr_waits, memory_order_relaxed))) {
+		uint64_t now = vb_now();
+
+		if (now >= atomic_load_explicit(&h->next_look, memory_order_relaxed))
+			timers(a, now);
+	}
+}
+
+void vb_progress_connect(struct vb_qp *qp)
+{
+	if (!qp->link)
+		qp->link = vb_link_get(adapter_of(qp), qp->dest_qpn >> VB_QPN_INDEX_BITS);
+	attach(qp);
+}
+
+void vb_progress_disconnect(struct vb_qp *qp)
+{
+	struct vb_link *l = qp->link;
+
+	if (!l)
+		return;
+	unowe(qp);
+	qp->link = NULL;
+	qp->out = NULL;
+	vb_link_put(l);
+}
+
+void vb_progress_forget(struct vb_qp *qp)
+{
+	struct vb_hca *h = vb_hca(adapter_of(qp));
+
+	vb_lock_take(&qp->lock);
+	qp->forgotten = true;
+	vb_progress_disconnect(qp);
+	vb_lock_give(&qp->lock);
+	vb_lock_take(&h->timer_lock); /* waits for a scan that has it in hand */
+	vb_list_unlink(&qp->on_timer);
+	vb_lock_give(&h->timer_lock);
+}
