@@ -14,8 +14,9 @@
 #define ACCESS	  VB_AETH_NAK_REMOTE_ACCESS
 #define OPERATION VB_AETH_NAK_REMOTE_OPERATION
 #define NONE	  0xff
-#define NEVER	  IBV_WC_GENERAL_ERR /* a status that cannot be asked for: the reason never stands at that side \
-				      */
+#define NEVER                                                                                         \
+	IBV_WC_GENERAL_ERR /* a status that cannot be asked for: the reason never stands at that side \
+			    */
 
 /* name, NAK, requester's status when found at the far end, status at the side that found it, event there */
 const struct vb_reason_row vb_reasons[VB_REASONS] = {

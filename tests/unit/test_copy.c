@@ -1,0 +1,151 @@
+/* Copies into application memory: every byte right, and the last ones last. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/lock.h"
+#include "mem/copy.h"
+
+static void copies_every_byte_and_no_other(void **state)
+{
+	uint8_t src[96], dst[128] __attribute__((aligned(64))), want[128];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof src; i++)
+		src[i] = (uint8_t)(i * 7 + 1);
+	for (size_t off = 0; off < 16; off++) {
+		for (size_t from = 0; from < 8; from++) {
+			for (size_t n = 0; n <= 72; n++) {
+				memset(dst, 0xee, sizeof dst);
+				memset(want, 0xee, sizeof want);
+				memcpy(want + off, src + from, n);
+				assert_true(vb_copy_to_app(dst + off, src + from, n));
+				assert_memory_equal(dst, want, sizeof dst);
+				memset(dst, 0xee, sizeof dst);
+				assert_true(vb_copy_from_app(dst + off, src + from, n));
+				assert_memory_equal(dst, want, sizeof dst);
+			}
+		}
+	}
+}
+
+/* A reader that polls the last byte of a buffer, as ib_write_lat does, then finds all of it. */
+enum { SIZE = 4096, ROUNDS = 3000, UNIT = 8 };
+
+struct polled {
+	uint8_t *buf;
+	size_t len;
+	_Atomic uint32_t taken;
+	_Atomic uint32_t torn;
+};
+
+static void *poll_last_byte(void *arg)
+{
+	struct polled *p = arg;
+
+	for (uint32_t round = 1; round <= ROUNDS; round++) {
+		uint8_t mark = (uint8_t)round;
+
+		while (__atomic_load_n(p->buf + p->len - 1, __ATOMIC_ACQUIRE) != mark)
+			sched_yield();
+		for (size_t i = 0; i < p->len; i++)
+			if (__atomic_load_n(p->buf + i, __ATOMIC_RELAXED) != mark)
+				atomic_fetch_add(&p->torn, 1);
+		atomic_store(&p->taken, round);
+	}
+	return NULL;
+}
+
+static void last_byte_is_last(void **state)
+{
+	static const size_t offsets[][2] = {{0, SIZE}, {3, SIZE - 9}, {8, 24}, {5, 13}, {0, 8}};
+
+	(void)state;
+	for (size_t k = 0; k < sizeof offsets / sizeof *offsets; k++) {
+		uint8_t *area = aligned_alloc(64, SIZE + 64), src[SIZE];
+		struct polled p = {.buf = area + offsets[k][0], .len = offsets[k][1]};
+		pthread_t t;
+
+		memset(area, 0, SIZE + 64);
+		assert_int_equal(pthread_create(&t, NULL, poll_last_byte, &p), 0);
+		for (uint32_t round = 1; round <= ROUNDS; round++) {
+			memset(src, (uint8_t)round, p.len);
+			vb_copy_to_app(p.buf, src, p.len);
+			while (atomic_load(&p.taken) != round)
+				sched_yield();
+		}
+		pthread_join(t, NULL);
+		assert_int_equal(p.torn, 0);
+		free(area);
+	}
+}
+
+/* A tail that fits an aligned word is never seen in parts. */
+static _Atomic bool stop;
+
+static void *look_for_halves(void *arg)
+{
+	uint64_t *word = arg;
+	uintptr_t torn = 0;
+
+	while (!atomic_load_explicit(&stop, memory_order_relaxed)) {
+		uint64_t v = __atomic_load_n(word, __ATOMIC_RELAXED);
+
+		torn += v != 0 && v != UINT64_MAX;
+	}
+	return (void *)torn;
+}
+
+static void aligned_words_are_one_store(void **state)
+{
+	uint64_t words[8] __attribute__((aligned(64))) = {0};
+	uint8_t ones[16], zeros[16] = {0};
+	void *torn;
+	pthread_t t;
+
+	(void)state;
+	memset(ones, 0xff, sizeof ones);
+	assert_int_equal(pthread_create(&t, NULL, look_for_halves, &words[1]), 0);
+	for (int i = 0; i < 200000; i++) {
+		/* ends behind words[1]: first alone, then as the tail of 13 bytes */
+		size_t n = i & 2 ? 13 : 8;
+
+		vb_copy_to_app((uint8_t *)&words[2] - n, i & 1 ? ones : zeros, n);
+	}
+	atomic_store(&stop, true);
+	pthread_join(t, &torn);
+	assert_ptr_equal(torn, NULL);
+}
+
+static void atomics_return_the_value_before(void **state)
+{
+	uint64_t word = 5, orig = 0;
+
+	(void)state;
+	assert_true(vb_atomic_cmp_swap(&word, 5, 9, &orig));
+	assert_int_equal(orig, 5);
+	assert_int_equal(word, 9);
+	assert_true(vb_atomic_cmp_swap(&word, 5, 11, &orig));
+	assert_int_equal(orig, 9);
+	assert_int_equal(word, 9);
+	assert_true(vb_atomic_fetch_add(&word, UINT64_MAX, &orig));
+	assert_int_equal(orig, 9);
+	assert_int_equal(word, 8);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(copies_every_byte_and_no_other),
+	    cmocka_unit_test(last_byte_is_last),
+	    cmocka_unit_test(aligned_words_are_one_store),
+	    cmocka_unit_test(atomics_return_the_value_before),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

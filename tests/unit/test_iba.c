@@ -1,0 +1,356 @@
+/* Formats as bytes: every opcode against byte strings written by hand after the specification's figures. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <infiniband/verbs.h>
+
+#include "iba/opcode.h"
+#include "iba/pkt.h"
+#include "iba/reason.h"
+
+/* One packet of every opcode: BTH with S, A, P_Key 0xffff, QPN 0x123456, PSN 0xabcdef; extension fields from
+ * the constants below. */
+#define VA	0x1122334455667788ull
+#define RKEY	0x40001207u
+#define DMALEN	0x00010203u
+#define SYN	0x1f
+#define MSN	0x0a0b0c
+#define SWAP	0xa1a2a3a4a5a6a7a8ull
+#define COMPARE 0xb1b2b3b4b5b6b7b8ull
+#define ORIG	0xc1c2c3c4c5c6c7c8ull
+#define INV	0x40003301u
+
+#define H_BTH  "\xc0\xff\xff\x00\x12\x34\x56\x80\xab\xcd\xef"
+#define H_RETH "\x11\x22\x33\x44\x55\x66\x77\x88\x40\x00\x12\x07\x00\x01\x02\x03"
+#define H_AETH "\x1f\x0a\x0b\x0c"
+#define H_ATOMICETH                                                                                        \
+	"\x11\x22\x33\x44\x55\x66\x77\x88\x40\x00\x12\x07\xa1\xa2\xa3\xa4\xa5\xa6\xa7\xa8\xb1\xb2\xb3\xb4" \
+	"\xb5"                                                                                             \
+	"\xb6\xb7\xb8"
+#define H_ATOMICACK "\xc1\xc2\xc3\xc4\xc5\xc6\xc7\xc8"
+#define H_IMM	    "\xde\xad\xbe\xef"
+#define H_IETH	    "\x40\x00\x33\x01"
+
+static const struct {
+	uint8_t opcode;
+	const char *bytes;
+	size_t len;
+	bool payload, more; /* may carry payload; must, because packets follow */
+} samples[] = {
+#define S(op, text, payload, more)                        \
+	{                                                 \
+		op, text, sizeof(text) - 1, payload, more \
+	}
+    S(0x00, "\x00" H_BTH, true, true),
+    S(0x01, "\x01" H_BTH, true, true),
+    S(0x02, "\x02" H_BTH, true, false),
+    S(0x03, "\x03" H_BTH H_IMM, true, false),
+    S(0x04, "\x04" H_BTH, true, false),
+    S(0x05, "\x05" H_BTH H_IMM, true, false),
+    S(0x06, "\x06" H_BTH H_RETH, true, true),
+    S(0x07, "\x07" H_BTH, true, true),
+    S(0x08, "\x08" H_BTH, true, false),
+    S(0x09, "\x09" H_BTH H_IMM, true, false),
+    S(0x0a, "\x0a" H_BTH H_RETH, true, false),
+    S(0x0b, "\x0b" H_BTH H_RETH H_IMM, true, false),
+    S(0x0c, "\x0c" H_BTH H_RETH, false, false),
+    S(0x0d, "\x0d" H_BTH H_AETH, true, true),
+    S(0x0e, "\x0e" H_BTH, true, true),
+    S(0x0f, "\x0f" H_BTH H_AETH, true, false),
+    S(0x10, "\x10" H_BTH H_AETH, true, false),
+    S(0x11, "\x11" H_BTH H_AETH, false, false),
+    S(0x12, "\x12" H_BTH H_AETH H_ATOMICACK, false, false),
+    S(0x13, "\x13" H_BTH H_ATOMICETH, false, false),
+    S(0x14, "\x14" H_BTH H_ATOMICETH, false, false),
+    S(0x16, "\x16" H_BTH H_IETH, true, false),
+    S(0x17, "\x17" H_BTH H_IETH, true, false),
+};
+enum { SAMPLES = sizeof samples / sizeof *samples };
+
+static struct vb_pkt full(uint8_t opcode)
+{
+	struct vb_pkt p = {
+	    .opcode = opcode,
+	    .solicited = true,
+	    .ack_req = true,
+	    .pkey = 0xffff,
+	    .qpn = 0x123456,
+	    .psn = 0xabcdef,
+	    .rkey = RKEY,
+	    .va = VA,
+	    .dma_len = DMALEN,
+	    .syndrome = SYN,
+	    .msn = MSN,
+	    .swap_add = SWAP,
+	    .compare = COMPARE,
+	    .orig = ORIG,
+	    .inv_rkey = INV,
+	};
+	memcpy(&p.imm, H_IMM, 4);
+	return p;
+}
+
+static void every_opcode_encodes_to_its_bytes(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < SAMPLES; i++) {
+		struct vb_pkt p = full(samples[i].opcode);
+		uint8_t buf[VB_HDR_MAX + 8];
+		size_t n;
+
+		memset(buf, 0x5a, sizeof buf);
+		n = vb_pkt_encode(buf, &p);
+		assert_int_equal(n, samples[i].len);
+		assert_true(n <= VB_HDR_MAX);
+		assert_memory_equal(buf, samples[i].bytes, n);
+		assert_int_equal(buf[n], 0x5a);
+		assert_int_equal(vb_opcodes[samples[i].opcode].hdr_len, n);
+	}
+}
+
+static void every_opcode_decodes_to_its_fields(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < SAMPLES; i++) {
+		struct vb_pkt want = full(samples[i].opcode), p;
+		uint32_t bits = vb_opcodes[samples[i].opcode].bits;
+		size_t payload = samples[i].payload ? 32 : 0;
+
+		memset(&p, 0x77, sizeof p);
+		assert_null(vb_pkt_decode(&p, (const uint8_t *)samples[i].bytes, samples[i].len, payload));
+		assert_ptr_equal(p.op, &vb_opcodes[samples[i].opcode]);
+		assert_int_equal(p.opcode, samples[i].opcode);
+		assert_true(p.solicited && p.ack_req);
+		assert_int_equal(p.pad, 0);
+		assert_int_equal(p.pkey, 0xffff);
+		assert_int_equal(p.qpn, 0x123456);
+		assert_int_equal(p.psn, 0xabcdef);
+		assert_int_equal(p.payload_len, payload);
+		/* what has no header is zero, not left over */
+		assert_true(p.va == (bits & (VB_OP_RETH | VB_OP_ATOMICETH) ? VA : 0));
+		assert_int_equal(p.rkey, bits & (VB_OP_RETH | VB_OP_ATOMICETH) ? RKEY : 0);
+		assert_int_equal(p.dma_len, bits & VB_OP_RETH ? DMALEN : 0);
+		assert_int_equal(p.syndrome, bits & VB_OP_AETH ? SYN : 0);
+		assert_int_equal(p.msn, bits & VB_OP_AETH ? MSN : 0);
+		assert_true(p.swap_add == (bits & VB_OP_ATOMICETH ? SWAP : 0));
+		assert_true(p.compare == (bits & VB_OP_ATOMICETH ? COMPARE : 0));
+		assert_true(p.orig == (bits & VB_OP_ATOMICACK ? ORIG : 0));
+		assert_int_equal(p.imm, bits & VB_OP_IMM ? want.imm : 0);
+		assert_int_equal(p.inv_rkey, bits & VB_OP_IETH ? INV : 0);
+	}
+}
+
+static void rule_28_bth_bits(void **state)
+{
+	struct vb_pkt p = {
+	    .opcode = VB_RC_SEND_ONLY, .pad = 3, .pkey = 0x8001, .qpn = 0xff000001u, .psn = 0xff000002u};
+	uint8_t buf[VB_HDR_MAX];
+
+	(void)state;
+	vb_pkt_encode(buf, &p);
+	/* MigReq set; pad per packet; the reserved bytes stay zero whatever stands above QPN and PSN */
+	assert_memory_equal(buf, "\x04\x70\x80\x01\x00\x00\x00\x01\x00\x00\x00\x02", 12);
+	/* reserved bits on the wire are not looked at, MigReq neither */
+	assert_null(
+	    vb_pkt_decode(&p, (const uint8_t *)"\x04\x30\x80\x01\xff\x00\x00\x01\x7f\x00\x00\x02", 12, 8));
+	assert_int_equal(p.qpn, 1);
+	assert_int_equal(p.psn, 2);
+	assert_false(p.ack_req || p.solicited);
+	assert_int_equal(p.payload_len, 5);
+}
+
+/* rule 28: runts and oversizes are told by the header's length, whatever the opcode claims */
+static void rule_28_wrong_lengths_are_refused(void **state)
+{
+	struct vb_pkt p;
+	uint8_t buf[VB_HDR_MAX + 16];
+
+	(void)state;
+	for (size_t i = 0; i < SAMPLES; i++) {
+		const uint8_t *b = (const uint8_t *)samples[i].bytes;
+		size_t n = samples[i].len;
+
+		memset(buf, 0, sizeof buf);
+		memcpy(buf, b, n);
+		for (size_t len = 0; len < sizeof buf; len++)
+			if (len != n)
+				assert_non_null(vb_pkt_decode(&p, buf, len, samples[i].payload ? 8 : 0));
+		if (!samples[i].payload)
+			assert_non_null(vb_pkt_decode(&p, buf, n, 1));
+		if (samples[i].more)
+			assert_non_null(vb_pkt_decode(&p, buf, n, 0));
+		else
+			assert_null(vb_pkt_decode(&p, buf, n, 0));
+		/* padding: more than there is, and all there is */
+		buf[1] |= 0x30;
+		assert_non_null(vb_pkt_decode(&p, buf, n, 2));
+		if (samples[i].payload && !samples[i].more) {
+			assert_null(vb_pkt_decode(&p, buf, n, 3));
+			assert_int_equal(p.payload_len, 0);
+		} else {
+			assert_non_null(vb_pkt_decode(&p, buf, n, 3));
+		}
+		buf[1] &= 0xcf;
+		buf[1] |= 1; /* transport header version */
+		assert_non_null(vb_pkt_decode(&p, buf, n, samples[i].payload ? 8 : 0));
+	}
+}
+
+static void unknown_opcodes_are_refused(void **state)
+{
+	struct vb_pkt p;
+	uint8_t buf[64] = {0};
+	unsigned known = 0;
+
+	(void)state;
+	for (unsigned op = 0; op < 256; op++) {
+		if (vb_opcodes[op].name) {
+			known++;
+			continue;
+		}
+		buf[0] = (uint8_t)op;
+		for (size_t len = 0; len < sizeof buf; len++) {
+			assert_non_null(vb_pkt_decode(&p, buf, len, 0));
+			assert_non_null(vb_pkt_decode(&p, buf, len, 16));
+		}
+	}
+	assert_int_equal(known, SAMPLES);
+}
+
+static void nak_carries_facts(void **state)
+{
+	uint8_t nak[16] = "\x11\x40\xff\xff\x00\x00\x00\x07\x00\x00\x00\x09\x62\x00\x00\x00";
+	uint8_t atomic[24] = "\x12\x40\xff\xff\x00\x00\x00\x07\x00\x00\x00\x09\x61\x00\x00\x00";
+	struct vb_pkt p;
+
+	(void)state;
+	assert_null(vb_pkt_decode(&p, nak, 16, sizeof(struct vb_facts)));
+	assert_int_equal(p.payload_len, sizeof(struct vb_facts));
+	assert_null(vb_pkt_decode(&p, atomic, 24, sizeof(struct vb_facts)));
+	assert_non_null(vb_pkt_decode(&p, nak, 16, sizeof(struct vb_facts) - 1));
+	nak[12] = VB_AETH_ACK;
+	assert_non_null(vb_pkt_decode(&p, nak, 16, sizeof(struct vb_facts)));
+}
+
+static void rule_12_psn_wraps(void **state)
+{
+	(void)state;
+	assert_int_equal(vb_psn_add(0xffffff, 1), 0);
+	assert_int_equal(vb_psn_diff(0, 0xffffff), 1);
+	assert_int_equal(vb_psn_diff(0xffffff, 0), -1);
+	assert_int_equal(vb_psn_diff(0x7fffff, 0), 0x7fffff);
+	assert_int_equal(vb_psn_diff(0x800000, 0), -0x800000);
+}
+
+static void every_reason_has_a_row_and_a_sentence(void **state)
+{
+	char buf[400];
+
+	(void)state;
+	for (uint32_t r = 0; r < VB_REASONS; r++) {
+		struct vb_facts f = {.reason = r, .qpn = 0x11012, .key = 0x40000100, .size = 1};
+
+		assert_non_null(vb_reasons[r].name);
+		for (uint32_t other = 0; other < r; other++)
+			assert_string_not_equal(vb_reasons[r].name, vb_reasons[other].name);
+		vb_reason_say(buf, sizeof buf, &f);
+		assert_true(strlen(buf) > 5);
+		assert_null(strstr(buf, "unknown reason"));
+		for (size_t n = 1; n < 40; n++) { /* cut, never overrun */
+			memset(buf, 'x', sizeof buf);
+			vb_reason_say(buf, n, &f);
+			assert_true(memchr(buf, 0, n) != NULL);
+			assert_int_equal(buf[n], 'x');
+		}
+	}
+	/* facts from a peer are anything */
+	struct vb_facts wild;
+	memset(&wild, 0xff, sizeof wild);
+	vb_reason_say(buf, sizeof buf, &wild);
+	for (uint32_t r = 0; r < VB_REASONS; r++) {
+		wild.reason = r;
+		vb_reason_say(buf, sizeof buf, &wild);
+	}
+}
+
+static void statuses_follow_the_rules(void **state)
+{
+	static const struct {
+		enum vb_reason reason;
+		uint8_t nak, remote, local, event;
+	} rows[] = {
+	    {VB_R_KEY_BOUNDS, 0x62, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_PROT_ERR, IBV_EVENT_QP_ACCESS_ERR},
+	    {VB_R_KEY_PD, 0x62, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_PROT_ERR, IBV_EVENT_QP_ACCESS_ERR},
+	    {VB_R_QP_ACCESS, 0x61, IBV_WC_REM_INV_REQ_ERR, IBV_WC_LOC_QP_OP_ERR, IBV_EVENT_QP_REQ_ERR},
+	    {VB_R_ATOMIC_ALIGN, 0x61, IBV_WC_REM_INV_REQ_ERR, IBV_WC_LOC_QP_OP_ERR, IBV_EVENT_QP_REQ_ERR},
+	    {VB_R_RECV_TOO_SMALL, 0x61, IBV_WC_REM_INV_REQ_ERR, IBV_WC_LOC_LEN_ERR, 0xff},
+	    {VB_R_RECV_LOCAL, 0x63, IBV_WC_REM_OP_ERR, IBV_WC_LOC_PROT_ERR, 0xff},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+		const struct vb_reason_row *r = &vb_reasons[rows[i].reason];
+
+		assert_int_equal(r->nak, rows[i].nak);
+		assert_int_equal(r->remote_wc, rows[i].remote);
+		assert_int_equal(r->local_wc, rows[i].local);
+		assert_int_equal(r->event, rows[i].event);
+	}
+	assert_int_equal(vb_reasons[VB_R_RNR].local_wc, IBV_WC_RNR_RETRY_EXC_ERR);
+	assert_int_equal(vb_reasons[VB_R_RETRY].local_wc, IBV_WC_RETRY_EXC_ERR);
+	assert_int_equal(vb_reasons[VB_R_READ_DEPTH_ZERO].local_wc, IBV_WC_LOC_QP_OP_ERR);
+	assert_int_equal(vb_reasons[VB_R_FLUSHED].local_wc, IBV_WC_WR_FLUSH_ERR);
+}
+
+static void sentences_tell_the_numbers(void **state)
+{
+	char buf[400];
+	struct vb_facts f = {
+	    .reason = VB_R_KEY_ACCESS,
+	    .key = 0x4000ab12,
+	    .start = 0x7f0000001000,
+	    .size = 4096,
+	    .want = IBV_ACCESS_REMOTE_WRITE,
+	    .have = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ,
+	};
+
+	(void)state;
+	assert_string_equal(
+	    vb_reason_say(buf, sizeof buf, &f),
+	    "R_Key 0x4000ab12 does not permit REMOTE_WRITE: the region [0x7f0000001000, +4096) has "
+	    "LOCAL_WRITE|REMOTE_READ; register it with IBV_ACCESS_REMOTE_WRITE");
+	f.reason = VB_R_KEY_BOUNDS;
+	f.addr = 0x7f0000001ff0;
+	f.len = 32;
+	vb_reason_say(buf, sizeof buf, &f);
+	assert_non_null(strstr(buf, "leaves region [0x7f0000001000, +4096)"));
+	assert_non_null(strstr(buf, "by 16 bytes at the end"));
+	f.addr = 0x7f0000000ff8;
+	assert_non_null(strstr(vb_reason_say(buf, sizeof buf, &f), "by 8 bytes at the start"));
+	f = (struct vb_facts){.reason = VB_R_KEY_IS_LOCAL, .key = 0x1200, .cur_key = 0x40001200};
+	assert_string_equal(
+	    vb_reason_say(buf, sizeof buf, &f),
+	    "L_Key 0x00001200 given where an R_Key belongs (this region's R_Key is 0x40001200)");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(every_opcode_encodes_to_its_bytes),
+	    cmocka_unit_test(every_opcode_decodes_to_its_fields),
+	    cmocka_unit_test(rule_28_bth_bits),
+	    cmocka_unit_test(rule_28_wrong_lengths_are_refused),
+	    cmocka_unit_test(unknown_opcodes_are_refused),
+	    cmocka_unit_test(nak_carries_facts),
+	    cmocka_unit_test(rule_12_psn_wraps),
+	    cmocka_unit_test(every_reason_has_a_row_and_a_sentence),
+	    cmocka_unit_test(statuses_follow_the_rules),
+	    cmocka_unit_test(sentences_tell_the_numbers),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,183 @@
+/* The log: where it goes, what a line is, what a refusal leaves alone. */
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/log.h"
+
+static char text[1 << 20];
+
+/* Runs f in a child whose standard error is a pipe; returns what it wrote there. */
+static const char *said(const char *log, const char *level, void (*f)(void))
+{
+	size_t n = 0;
+	ssize_t got;
+	int p[2], status;
+	pid_t pid;
+
+	assert_int_equal(pipe(p), 0);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (!pid) {
+		dup2(p[1], 2);
+		close(p[0]);
+		close(p[1]);
+		if (log)
+			setenv("VERBENA_LOG", log, 1);
+		else
+			unsetenv("VERBENA_LOG");
+		if (level)
+			setenv("VERBENA_LOG_LEVEL", level, 1);
+		else
+			unsetenv("VERBENA_LOG_LEVEL");
+		f();
+		_exit(0);
+	}
+	close(p[1]);
+	while ((got = read(p[0], text + n, sizeof text - 1 - n)) > 0)
+		n += (size_t)got;
+	text[n] = 0;
+	close(p[0]);
+	waitpid(pid, &status, 0);
+	assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	return text;
+}
+
+static unsigned lines(const char *s)
+{
+	unsigned n = 0;
+
+	for (; *s; s++)
+		n += *s == '\n';
+	return n;
+}
+
+static void say_levels(void)
+{
+	vb_log(VB_LOG_ERROR, "an error");
+	vb_log(VB_LOG_WARN, "a warning");
+	vb_log(VB_LOG_INFO, "information");
+	vb_log(VB_LOG_DEBUG, "detail %d", 7);
+}
+
+static void goes_where_it_is_told(void **state)
+{
+	char path[] = "/tmp/vb-test-log-XXXXXX", line[200];
+	int fd = mkstemp(path);
+	FILE *f;
+
+	(void)state;
+	assert_true(fd >= 0);
+	close(fd);
+	assert_string_equal(said(NULL, NULL, say_levels), "");
+	assert_string_equal(said("off", "debug", say_levels), "");
+	assert_int_equal(lines(said("stderr", NULL, say_levels)), 2);
+	assert_int_equal(lines(said("stderr", "error", say_levels)), 1);
+	assert_int_equal(lines(said("stderr", "debug", say_levels)), 4);
+	assert_non_null(strstr(text, "]: detail 7\n"));
+	assert_memory_equal(text, "verbena[", 8);
+	assert_string_equal(said(path, NULL, say_levels), "");
+	f = fopen(path, "r");
+	assert_non_null(f);
+	assert_non_null(fgets(line, sizeof line, f));
+	assert_non_null(strstr(line, "]: an error\n"));
+	fclose(f);
+	unlink(path);
+}
+
+static void refuse(void)
+{
+	errno = 3;
+	for (int i = 0; i < 1000; i++)
+		if (vb_refuse(EINVAL, "ibv_reg_mr", "length %d is out of range", 17) != EINVAL)
+			_exit(1);
+	vb_refuse(EINVAL, "ibv_reg_mr", "length %d is out of range", 18);
+	vb_refuse(EINVAL, "ibv_rereg_mr", "length %d is out of range", 17);
+	if (errno != 3)
+		_exit(2);
+}
+
+static void refusals_are_said_once(void **state)
+{
+	(void)state;
+	assert_int_equal(lines(said("stderr", NULL, refuse)), 3);
+	assert_non_null(strstr(text, "ibv_reg_mr: length 17 is out of range (EINVAL)\n"));
+	assert_string_equal(said(NULL, NULL, refuse), "");
+}
+
+static void errno_survives(void)
+{
+	errno = 42;
+	vb_log(VB_LOG_ERROR, "to nowhere");
+	if (errno != 42)
+		_exit(1);
+}
+
+static void errno_is_left_alone(void **state)
+{
+	(void)state;
+	said("/nonexistent/dir/log", NULL, errno_survives);
+	said("stderr", NULL, errno_survives);
+}
+
+static void say_much(void)
+{
+	static char much[5000];
+
+	memset(much, 'm', sizeof much - 1);
+	vb_log(VB_LOG_ERROR, "%s", much);
+}
+
+static void *say_often(void *arg)
+{
+	for (int i = 0; i < 200; i++)
+		vb_log(VB_LOG_ERROR, "%s", (const char *)arg);
+	return NULL;
+}
+
+static void say_together(void)
+{
+	pthread_t t[2];
+
+	pthread_create(&t[0], NULL, say_often, "aaaaaaaaaaaaaaaaaaaa");
+	pthread_create(&t[1], NULL, say_often, "bbbbbbbbbbbbbbbbbbbb");
+	pthread_join(t[0], NULL);
+	pthread_join(t[1], NULL);
+}
+
+static void a_line_is_whole(void **state)
+{
+	char *save = NULL;
+
+	(void)state;
+	assert_int_equal(lines(said("stderr", NULL, say_much)), 1);
+	assert_true(strlen(text) <= 1024);
+	assert_int_equal(lines(said("stderr", NULL, say_together)), 400);
+	for (char *l = strtok_r(text, "\n", &save); l; l = strtok_r(NULL, "\n", &save)) {
+		char *s = strstr(l, "]: ");
+
+		assert_non_null(s);
+		assert_true(!strcmp(s + 3, "aaaaaaaaaaaaaaaaaaaa") || !strcmp(s + 3, "bbbbbbbbbbbbbbbbbbbb"));
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(goes_where_it_is_told),
+	    cmocka_unit_test(refusals_are_said_once),
+	    cmocka_unit_test(errno_is_left_alone),
+	    cmocka_unit_test(a_line_is_whole),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
