@@ -1,0 +1,41 @@
+#!/usr/bin/python3
+"""ibv_rc_pingpong and ibv_srq_pingpong, server and client, with the options of everyday use."""
+import re
+
+import stranger
+
+RC = ["", "-e", "-c", "-e -c", "-s 1", "-s 1000000 -n 200", "-m 256", "-r 2"]
+SRQ = ["", "-e", "-q 1", "-q 64"]
+
+
+class Row:
+    def __init__(self, program, options):
+        self.argv = [program, "-g", "0", *options.split()]
+        self.name = " ".join(self.argv)
+        value = dict(zip(self.argv[1:], self.argv[2:]))
+        self.size, self.iters = int(value.get("-s", 4096)), int(value.get("-n", 1000))
+
+    def check(self, client, server):
+        for who, r in (("client", client), ("server", server)):
+            text = r.out + r.err
+            m = re.search(r"(\d+) bytes in [\d.]+ seconds", text)
+            if not m or not re.search(r"\d+ iters in [\d.]+ seconds", text):
+                return f"the {who} printed no result"
+            if self.argv[0] == "ibv_rc_pingpong" and int(m.group(1)) != self.size * self.iters * 2:
+                return f"the {who} counted {m.group(1)} bytes, {self.size * self.iters * 2} were sent"
+            if "invalid data" in text:
+                return f"the {who} found wrong bytes"
+        return None
+
+
+def main():
+    a = stranger.arguments()
+    stranger.need("ibv_rc_pingpong", "ibv_srq_pingpong")
+    table = [Row("ibv_rc_pingpong", o) for o in RC] + [Row("ibv_srq_pingpong", o) for o in SRQ]
+    if a.mode == "both":
+        table = [r for r in table for _ in range(2)]  # neighbours take turns: each row runs both ways
+    stranger.rows(a, table, lambda row, mode: stranger.pair(a.build, row.argv, mode=mode, check=row.check))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,239 @@
+"""Starts programs of others on a build of Verbena: one alone, or a server and its client.
+
+Ports are picked free and tried again when somebody else was faster; readiness is the server's listening socket,
+never a fixed time; everything has a limit, and what was started is ended by its pid, also when this process dies.
+"""
+import argparse
+import ctypes
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+SKIP = 77
+LIMIT = 120  # seconds for one program, unless the caller knows better
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Result:
+    def __init__(self, argv, status, out, err, seconds):
+        self.argv, self.status, self.out, self.err, self.seconds = argv, status, out, err, seconds
+
+
+class Pair:
+    def __init__(self, server, client, why):
+        self.server, self.client, self.why = server, client, why
+
+    @property
+    def ok(self):
+        return self.why is None
+
+
+class _Program:
+    """A running program whose output goes to files, so that no pipe can fill."""
+
+    def __init__(self, argv, env):
+        self.argv = argv
+        self.out, self.err = tempfile.TemporaryFile(), tempfile.TemporaryFile()
+        self.started = time.monotonic()
+        me = os.getpid()
+
+        def child():
+            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != me:
+                os._exit(127)
+
+        self.process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=self.out,
+                                        stderr=self.err, preexec_fn=child, start_new_session=True)
+
+    def wait(self, limit):
+        """The exit status, negative for a signal; None when the limit passed."""
+        try:
+            return self.process.wait(max(0.0, limit - (time.monotonic() - self.started)))
+        except subprocess.TimeoutExpired:
+            return None
+
+    def end(self):
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)  # its own session: what it started is in it
+            self.process.wait()
+
+    def result(self, status=None):
+        texts = []
+        for f in (self.out, self.err):
+            f.seek(0)
+            texts.append(f.read().decode(errors="replace"))
+        return Result(self.argv, status if status is not None else self.process.returncode, texts[0], texts[1],
+                      time.monotonic() - self.started)
+
+
+def command(build, argv, mode="run", env=None):
+    """The command line and the environment: mode "run" is `verbena run --`, "path" is LD_LIBRARY_PATH alone."""
+    e = dict(os.environ)
+    e.pop("LD_LIBRARY_PATH", None)
+    e.pop("LD_PRELOAD", None)
+    e.update(env or {})
+    if mode == "run":
+        return [os.path.join(build, "verbena"), "run", "--", *argv], e
+    e["LD_LIBRARY_PATH"] = os.path.join(build, "lib")
+    return list(argv), e
+
+
+def run(build, argv, mode="run", env=None, limit=LIMIT):
+    program = _Program(*command(build, argv, mode, env))
+    try:
+        status = program.wait(limit)
+    finally:
+        program.end()
+    r = program.result(status)
+    if status is None:
+        r.status = None
+        r.err += f"\n(ended after {limit} s)\n"
+    return r
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def listening(port):
+    for name in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            with open(name) as f:
+                for line in f.readlines()[1:]:
+                    word = line.split()
+                    if word[3] == "0A" and int(word[1].rsplit(":", 1)[1], 16) == port:
+                        return True
+        except FileNotFoundError:
+            pass
+    return False
+
+
+def _wait_listening(server, port, limit):
+    while time.monotonic() - server.started < limit:
+        if listening(port):
+            return True
+        if server.process.poll() is not None:
+            return False
+        time.sleep(0.005)  # between two looks at the event; nothing tells us of a listen()
+    return False
+
+
+_TAKEN = re.compile(r"in use|[Cc]ouldn.t (listen|bind)|[Uu]nable to open file descriptor|bind", re.I)
+
+
+def pair(build, argv, port_option="-p", host="127.0.0.1", mode="run", env=None, client_args=(), limit=LIMIT,
+         check=None):
+    """Runs argv as a server and again, with the host's name at its end, as the client.
+
+    check(client, server) returns a sentence when their output is not what it should be, else None."""
+    for _ in range(5):
+        port = free_port()
+        line = [*argv, port_option, str(port)]
+        server = client = None
+        try:
+            server = _Program(*command(build, line, mode, env))
+            if not _wait_listening(server, port, 30):
+                early = server.process.poll()
+                server.end()
+                s = server.result(early)
+                if early is not None and _TAKEN.search(s.err) and "bind" in s.err + s.out:
+                    continue  # somebody took the port between our look and its bind
+                what = "never listened" if early is None else f"ended with status {early} before it listened"
+                return Pair(s, Result([], None, "", "", 0), f"the server {what}")
+            client = _Program(*command(build, [*line, *client_args, host], mode, env))
+            cs = client.wait(limit)
+            # The client is done: the server has its last messages to take in, and must end too.
+            ss = server.wait(limit if cs == 0 else time.monotonic() - server.started + 5)
+        finally:
+            for p in (client, server):
+                if p:
+                    p.end()
+        c, s = client.result(), server.result()
+        return Pair(s, c, _judge(c, cs, s, ss, check))
+    return Pair(s, Result([], None, "", "", 0), "no free port in five tries")
+
+
+def _judge(c, cs, s, ss, check):
+    for name, status in (("client", cs), ("server", ss)):
+        if status is None:
+            return f"the {name} hung (client status {cs}, server status {ss})"
+    for name, status in (("client", cs), ("server", ss)):
+        if status < 0:
+            return f"the {name} died of {signal.Signals(-status).name}"
+        if status:
+            return f"the {name} ended with status {status}"
+    return check(c, s) if check else None
+
+
+def skip(why):
+    print(f"SKIP: {why}")
+    sys.exit(SKIP)
+
+
+def need(*programs):
+    lack = [p for p in programs if not shutil.which(p)]
+    if lack:
+        skip(f"{', '.join(lack)} not installed (scripts/deps demo test)")
+
+
+def arguments(**more):
+    """The common command line: --build DIR, --rounds N, --mode run|path, names of rows to run."""
+    p = argparse.ArgumentParser()
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    p.add_argument("--build", default=os.path.join(root, "build"))
+    p.add_argument("--rounds", type=int, default=1)
+    p.add_argument("--mode", choices=("run", "path", "both"), default="both",
+                   help="verbena run, or LD_LIBRARY_PATH alone; both: rows take turns")
+    p.add_argument("--stop", action="store_true", help="stop at the first failure")
+    p.add_argument("rows", nargs="*", help="run only rows whose command line contains one of these")
+    a = p.parse_args()
+    a.build = os.path.abspath(a.build)
+    for f in ("verbena", "lib/libibverbs.so.1"):
+        if not os.path.exists(os.path.join(a.build, f)):
+            sys.exit(f"{a.build}/{f} is missing: build first")
+    return a
+
+
+def tail(text, lines=25):
+    return "\n".join("    " + t for t in text.rstrip().splitlines()[-lines:])
+
+
+def report(name, p):
+    """One line for a pair that ran; its output too when it failed.  Returns whether it was well."""
+    if p.ok:
+        print(f"ok      {name}  ({p.client.seconds:.1f} s)", flush=True)
+        return True
+    print(f"FAILED  {name}: {p.why}", flush=True)
+    for who, r in (("client", p.client), ("server", p.server)):
+        for what, text in (("output", r.out), ("errors", r.err)):
+            if text.strip():
+                print(f"  {who}'s {what}:\n{tail(text)}", flush=True)
+    return False
+
+
+def rows(a, table, one):
+    """Runs one(row, mode) -> Pair over the table, a.rounds times; exits 0 when all were well."""
+    done = failed = 0
+    start = time.monotonic()
+    for turn in range(a.rounds):
+        for i, row in enumerate(table):
+            name = row.name
+            if a.rows and not any(word in name for word in a.rows):
+                continue
+            mode = ("run", "path")[(i + turn) % 2] if a.mode == "both" else a.mode
+            done += 1
+            if not report(f"{name} [{mode}]" + (f" round {turn + 1}" if a.rounds > 1 else ""), one(row, mode)):
+                failed += 1
+                if a.stop:
+                    sys.exit(1)
+    print(f"{done - failed} passed, {failed} failed, in {time.monotonic() - start:.0f} s")
+    sys.exit(1 if failed or not done else 0)

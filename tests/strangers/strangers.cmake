@@ -1,0 +1,18 @@
+# Programs of others as tests: one after another, they want the machine for themselves.
+foreach(n devinfo pingpong perftest pyverbs)
+  add_test(NAME strangers.${n}
+           COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/${n}.py --build ${CMAKE_BINARY_DIR})
+endforeach()
+foreach(n user netns)
+  add_test(NAME strangers.${n}
+           COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/elsewhere.py --build ${CMAKE_BINARY_DIR} ${n})
+endforeach()
+foreach(n devinfo pingpong perftest pyverbs user netns)
+  set_tests_properties(strangers.${n} PROPERTIES LABELS strangers RUN_SERIAL TRUE SKIP_RETURN_CODE 77
+                       TIMEOUT 600 ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
+endforeach()
+
+# The rules that scripts check.
+add_test(NAME scripts.layers COMMAND ${CMAKE_SOURCE_DIR}/scripts/layers)
+add_test(NAME scripts.verbs_doc COMMAND ${CMAKE_SOURCE_DIR}/scripts/verbs-doc-check)
+set_tests_properties(scripts.layers scripts.verbs_doc PROPERTIES LABELS scripts)
