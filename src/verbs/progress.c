@@ -13,6 +13,7 @@
 
 #include "base/log.h"
 #include "mem/keys.h"
+#include "obj/context.h"
 #include "transport/rc.h"
 #include "verbs/progress.h"
 #include "wire/shm.h"
