@@ -1,0 +1,176 @@
+#include "elf.h"
+
+#include <elf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+#define OUR_MACHINE EM_X86_64
+#elif defined(__aarch64__)
+#define OUR_MACHINE EM_AARCH64
+#else
+#error "no ELF machine known for this architecture"
+#endif
+
+/* A file in memory; every access is checked against its end, and structures against their alignment. */
+struct image {
+	const uint8_t *at;
+	size_t size;
+};
+
+static const void *part(const struct image *f, uint64_t offset, uint64_t len)
+{
+	if (offset > f->size || len > f->size - offset || (len > 1 && offset % _Alignof(uint64_t)))
+		return NULL;
+	return f->at + offset;
+}
+
+/* The i-th program header; NULL past the end. */
+static const Elf64_Phdr *phdr(const struct image *f, unsigned i)
+{
+	const Elf64_Ehdr *h = part(f, 0, sizeof(*h));
+
+	if (!h || i >= h->e_phnum || h->e_phentsize != sizeof(Elf64_Phdr))
+		return NULL;
+	return part(f, h->e_phoff + (uint64_t)i * sizeof(Elf64_Phdr), sizeof(Elf64_Phdr));
+}
+
+/* What the loader will see at a virtual address, as a string within the file. */
+static const char *string_at(const struct image *f, uint64_t vaddr)
+{
+	const Elf64_Phdr *p;
+
+	for (unsigned i = 0; (p = phdr(f, i)); i++) {
+		const char *s;
+
+		if (p->p_type != PT_LOAD || vaddr < p->p_vaddr || vaddr - p->p_vaddr >= p->p_filesz)
+			continue;
+		s = part(f, p->p_offset + (vaddr - p->p_vaddr), 1);
+		return s && memchr(s, '\0', f->size - (size_t)((const uint8_t *)s - f->at)) ? s : NULL;
+	}
+	return NULL;
+}
+
+static const Elf64_Dyn *dynamic(const struct image *f, const Elf64_Phdr *p, unsigned i)
+{
+	const Elf64_Dyn *d;
+
+	if ((uint64_t)i * sizeof(*d) >= p->p_filesz)
+		return NULL;
+	d = part(f, p->p_offset + (uint64_t)i * sizeof(*d), sizeof(*d));
+	return d && d->d_tag != DT_NULL ? d : NULL;
+}
+
+static void read_dynamic(const struct image *f, const Elf64_Phdr *p, struct vb_elf *e)
+{
+	uint64_t strtab = 0, rpath = 0;
+	bool has_rpath = false, has_runpath = false;
+	const Elf64_Dyn *d;
+	const char *s;
+
+	for (unsigned i = 0; (d = dynamic(f, p, i)); i++) {
+		if (d->d_tag == DT_STRTAB)
+			strtab = d->d_un.d_ptr;
+		if (d->d_tag == DT_RUNPATH)
+			has_runpath = true;
+		if (d->d_tag == DT_RPATH) {
+			has_rpath = true;
+			rpath = d->d_un.d_val;
+		}
+	}
+	for (unsigned i = 0; (d = dynamic(f, p, i)); i++)
+		if (d->d_tag == DT_NEEDED && (s = string_at(f, strtab + d->d_un.d_val)) &&
+		    !strncmp(s, "libasan.so", 10))
+			e->asan = true;
+	if (has_rpath && !has_runpath && (s = string_at(f, strtab + rpath)))
+		snprintf(e->rpath, sizeof(e->rpath), "%s", s);
+}
+
+static void read_image(const struct image *f, struct vb_elf *e)
+{
+	const Elf64_Ehdr *h = part(f, 0, sizeof(*h));
+	const Elf64_Phdr *p;
+
+	if (f->size < EI_NIDENT + 4 || memcmp(f->at, ELFMAG, SELFMAG))
+		return;
+	/* e_machine stands at the same place in both classes */
+	e->machine = ((const Elf32_Ehdr *)(const void *)f->at)->e_machine;
+	e->bits = f->at[EI_CLASS] == ELFCLASS64 ? 64 : 32;
+	e->kind = VB_ELF_FOREIGN;
+	if (!h || e->bits != 64 || e->machine != OUR_MACHINE || f->at[EI_DATA] != ELFDATA2LSB)
+		return;
+	e->kind = VB_ELF_STATIC;
+	for (unsigned i = 0; (p = phdr(f, i)); i++) {
+		if (p->p_type == PT_INTERP)
+			e->kind = VB_ELF_DYNAMIC;
+		if (p->p_type == PT_DYNAMIC)
+			read_dynamic(f, p, e);
+	}
+}
+
+int vb_elf_read(const char *path, struct vb_elf *e)
+{
+	struct image f;
+	struct stat st;
+	void *map;
+	int err = 0, fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	memset(e, 0, sizeof(*e));
+	if (fd < 0)
+		return errno;
+	if (fstat(fd, &st) || st.st_size < EI_NIDENT + 4)
+		goto close_fd;
+	map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+	if (map == MAP_FAILED) {
+		err = errno;
+		goto close_fd;
+	}
+	f.at = map;
+	f.size = (size_t)st.st_size;
+	read_image(&f, e);
+	munmap(map, f.size);
+close_fd:
+	close(fd);
+	return err;
+}
+
+/* One element of an rpath with $ORIGIN replaced; false if it does not fit. */
+static bool expand(const char *element, size_t len, const char *program, char *out, size_t size)
+{
+	static const char *const names[] = {"$ORIGIN", "${ORIGIN}"};
+	const char *slash = strrchr(program, '/');
+	int dir = slash ? (int)(slash - program) : 1;
+
+	for (int i = 0; i < 2; i++) {
+		size_t n = strlen(names[i]);
+
+		if (len >= n && !strncmp(element, names[i], n))
+			return snprintf(out, size, "%.*s%.*s", dir, slash ? program : ".", (int)(len - n),
+					element + n) < (int)size;
+	}
+	return snprintf(out, size, "%.*s", (int)len, element) < (int)size;
+}
+
+bool vb_elf_rpath_find(const char *rpath, const char *program, const char *file, char *found, size_t size)
+{
+	char path[PATH_MAX + 64];
+
+	while (*rpath) {
+		size_t len = strcspn(rpath, ":");
+
+		if (len && expand(rpath, len, program, found, size)) {
+			snprintf(path, sizeof(path), "%s/%s", found, file);
+			if (!access(path, F_OK))
+				return true;
+		}
+		rpath += len + (rpath[len] == ':');
+	}
+	return false;
+}

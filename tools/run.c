@@ -1,0 +1,332 @@
+/* verbena run: gives a program Verbena's libraries and the view of /sys and /dev, after looking whether they
+ * can reach it. */
+#include <argp.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include "elf.h"
+#include "tools.h"
+
+#define VERBS "libibverbs.so.1"
+#define VIEW  "libverbena-view.so"
+
+/* Options that only set a variable of the environment: one row each.  verbena_environment(7) has the same. */
+static const struct setting {
+	const char *option;
+	const char *arg;
+	const char *env;
+	const char *doc;
+} settings[] = {
+    {"log", "DEST", "VERBENA_LOG", "where sentences go: stderr (the default here), off, or a file's path"},
+    {"log-level", "LEVEL", "VERBENA_LOG_LEVEL", "error, warn (the default), info or debug"},
+    {"vendor-id", "ID", "VERBENA_VENDOR_ID", "vendor_id of the device"},
+    {"vendor-part-id", "ID", "VERBENA_VENDOR_PART_ID", "vendor_part_id of the device"},
+};
+
+#define SETTINGS    (sizeof(settings) / sizeof(settings[0]))
+#define KEY_SETTING 0x1000 /* key of settings[0]; no character */
+#define KEY_NO_VIEW 0x2000
+
+struct run {
+	bool no_view;
+	char **program;	     /* its argv; NULL: none given */
+	char lib[PATH_MAX];  /* directory of our libraries */
+	char path[PATH_MAX]; /* the program's file */
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+	struct run *r = state->input;
+
+	if (key >= KEY_SETTING && key < KEY_SETTING + (int)SETTINGS)
+		return setenv(settings[key - KEY_SETTING].env, arg, 1) ? errno : 0;
+	switch (key) {
+	case KEY_NO_VIEW:
+		r->no_view = true;
+		return 0;
+	case ARGP_KEY_ARG:
+		r->program = state->argv + state->next - 1;
+		state->next = state->argc; /* the rest is the program's */
+		return 0;
+	case ARGP_KEY_NO_ARGS:
+		argp_error(state, "no program is given");
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+static void parse_command_line(struct run *r, int argc, char **argv)
+{
+	struct argp_option options[SETTINGS + 2] = {0};
+	const struct argp argp = {
+	    .options = options,
+	    .parser = parse,
+	    .args_doc = "[--] PROGRAM [ARGS...]",
+	    .doc =
+		"Runs PROGRAM on Verbena's RDMA verbs; the exit status is PROGRAM's.\v"
+		"Exit status: 125 if verbena itself fails, 126 if PROGRAM cannot be executed, 127 if it is "
+		"not found.",
+	};
+
+	for (size_t i = 0; i < SETTINGS; i++)
+		options[i] = (struct argp_option){
+		    .name = settings[i].option,
+		    .key = KEY_SETTING + (int)i,
+		    .arg = settings[i].arg,
+		    .doc = settings[i].doc,
+		};
+	options[SETTINGS] = (struct argp_option){
+	    .name = "no-view",
+	    .key = KEY_NO_VIEW,
+	    .doc = "do not show the device in /sys/class/infiniband and /dev/infiniband",
+	};
+	argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, r);
+}
+
+/* The libraries stand beside this program: in lib/ of a build, in ../lib/verbena when installed. */
+static bool find_libraries(struct run *r)
+{
+	static const char *const places[] = {"lib", "../lib/verbena"};
+	char self[PATH_MAX], file[PATH_MAX + 64], dir[PATH_MAX + 32];
+	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+
+	if (n <= 0) {
+		vb_say("/proc/self/exe cannot be read (%s), so the libraries are not found", strerror(errno));
+		return false;
+	}
+	self[n] = '\0';
+	*strrchr(self, '/') = '\0';
+	for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+		snprintf(dir, sizeof(dir), "%s/%s", self, places[i]);
+		snprintf(file, sizeof(file), "%s/" VERBS, dir);
+		if (access(file, R_OK) || !realpath(dir, r->lib))
+			continue;
+		/* ld.so(8) knows no way to write these in a list of files or directories */
+		if (strpbrk(r->lib, " :;$")) {
+			vb_say("the libraries are in \"%s\": the dynamic loader cannot be told of a "
+			       "directory with a "
+			       "space, colon, semicolon or dollar sign in its name",
+			       r->lib);
+			return false;
+		}
+		return true;
+	}
+	vb_say("no " VERBS " in %s/lib or %s/../lib/verbena", self, self);
+	return false;
+}
+
+/* As execvp(3) finds it. 0 or the errno of the best candidate. */
+static int find_program(const char *name, char *path, size_t size)
+{
+	const char *list = getenv("PATH");
+	int err = ENOENT;
+
+	if (strchr(name, '/')) {
+		snprintf(path, size, "%s", name);
+		return access(path, X_OK) ? errno : 0;
+	}
+	if (!list)
+		list = "/bin:/usr/bin";
+	for (;; list++) {
+		size_t len = strcspn(list, ":");
+		struct stat st;
+
+		if (snprintf(path, size, "%.*s%s%s", (int)len, list, len ? "/" : "", name) < (int)size &&
+		    !stat(path, &st) && S_ISREG(st.st_mode)) {
+			if (!access(path, X_OK))
+				return 0;
+			err = EACCES;
+		}
+		list += len;
+		if (!*list)
+			return err;
+	}
+}
+
+static int not_executable(const char *name, int err)
+{
+	vb_say("%s: %s", name, strerror(err));
+	return err == ENOENT || err == ENOTDIR ? VB_EXIT_NOT_FOUND : VB_EXIT_NOT_EXECUTABLE;
+}
+
+/* Whether the kernel will run the file with rights that its caller lacks.  Then the loader ignores the
+ * environment (ld.so(8), "secure-execution mode"), and nothing of ours gets in. */
+static const char *raises_rights(const char *path)
+{
+	struct stat st;
+
+	if (stat(path, &st) || prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1)
+		return NULL;
+	if ((st.st_mode & S_ISUID) && st.st_uid != getuid())
+		return "a set-user-ID program";
+	if ((st.st_mode & S_ISGID) && (st.st_mode & S_IXGRP) && st.st_gid != getgid())
+		return "a set-group-ID program";
+	if (geteuid() != 0 && getxattr(path, "security.capability", NULL, 0) > 0)
+		return "a program with file capabilities";
+	return NULL;
+}
+
+/* Adds to a colon-separated list in the environment. */
+static bool join(const char *env, const char *item, bool in_front)
+{
+	const char *old = getenv(env);
+	char *joined;
+	int bad;
+
+	if (!old || !*old)
+		return !setenv(env, item, 1);
+	if (asprintf(&joined, "%s:%s", in_front ? item : old, in_front ? old : item) < 0)
+		return false;
+	bad = setenv(env, joined, 1);
+	free(joined);
+	return !bad;
+}
+
+/* The program's own DT_RPATH comes before LD_LIBRARY_PATH.  A library that is preloaded comes before both. */
+static bool overrule_rpath(const struct run *r, const char *path, const char *rpath)
+{
+	static const char *const ours[] = {VERBS, "librdmacm.so.1"};
+	char real[PATH_MAX], dir[PATH_MAX], lib[PATH_MAX + 32];
+
+	if (!*rpath || !realpath(path, real))
+		return true;
+	for (size_t i = 0; i < sizeof(ours) / sizeof(ours[0]); i++) {
+		if (!vb_elf_rpath_find(rpath, real, ours[i], dir, sizeof(dir)))
+			continue;
+		snprintf(lib, sizeof(lib), "%s/%s", r->lib, ours[i]);
+		if (!strcmp(dir, r->lib) || access(lib, R_OK))
+			continue;
+		vb_say("%s: its DT_RPATH names %s, which has a %s of its own; Verbena's is preloaded instead",
+		       path, dir, ours[i]);
+		if (!join("LD_PRELOAD", lib, false))
+			return false;
+	}
+	return true;
+}
+
+/* Looks at one executable file and prepares the environment for it.  0, or the exit status of a refusal. */
+static int check_binary(const struct run *r, const char *path)
+{
+	const char *rights = raises_rights(path);
+	struct vb_elf e;
+
+	if (rights) {
+		vb_say("%s is %s: the dynamic loader keeps Verbena's libraries out of it. Run it as the user "
+		       "that it "
+		       "changes to, or from a copy without these rights",
+		       path, rights);
+		return VB_EXIT_SELF;
+	}
+	if (vb_elf_read(path, &e))
+		return 0; /* may be executable without being readable */
+	if (e.kind == VB_ELF_FOREIGN) {
+		vb_say("%s is a %d-bit program for another machine (ELF machine %d): Verbena's libraries do "
+		       "not fit "
+		       "it",
+		       path, e.bits, e.machine);
+		return VB_EXIT_NOT_EXECUTABLE;
+	}
+	if (e.kind == VB_ELF_STATIC)
+		vb_say("%s is statically linked: it cannot load Verbena's libraries; only programs that it "
+		       "starts "
+		       "will",
+		       path);
+	/* The sanitizer wants to be the first library of all, and only the view is before it. */
+	if (e.asan && !join("ASAN_OPTIONS", "verify_asan_link_order=0", true))
+		return VB_EXIT_SELF;
+	return overrule_rpath(r, path, e.rpath) ? 0 : VB_EXIT_SELF;
+}
+
+/* The interpreter named by a script's first line, "" if the file is none; `arg` is what follows it. */
+static void read_interpreter(const char *path, char *name, size_t size, char *arg, size_t arg_size)
+{
+	char line[256];
+	size_t n;
+	ssize_t got;
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	*name = *arg = '\0';
+	if (fd < 0)
+		return;
+	got = read(fd, line, sizeof(line) - 1);
+	close(fd);
+	if (got < 2 || line[0] != '#' || line[1] != '!')
+		return;
+	line[got] = '\0';
+	line[strcspn(line, "\n")] = '\0';
+	n = 2 + strspn(line + 2, " \t");
+	snprintf(name, size, "%.*s", (int)strcspn(line + n, " \t"), line + n);
+	n += strcspn(line + n, " \t");
+	n += strspn(line + n, " \t");
+	snprintf(arg, arg_size, "%.*s", (int)strcspn(line + n, " \t"), line + n);
+}
+
+/* Checks the program, and of a script its interpreter, and what env(1) would run as interpreter. */
+static int check_program(const struct run *r)
+{
+	char path[PATH_MAX], name[256], arg[256];
+	const char *base;
+	int err;
+
+	snprintf(path, sizeof(path), "%s", r->path);
+	for (int depth = 0; depth < 6; depth++) {
+		read_interpreter(path, name, sizeof(name), arg, sizeof(arg));
+		if (!*name)
+			return check_binary(r, path);
+		if (access(name, X_OK)) {
+			vb_say("%s: its interpreter %s: %s", path, name, strerror(errno));
+			return errno == ENOENT ? VB_EXIT_NOT_FOUND : VB_EXIT_NOT_EXECUTABLE;
+		}
+		base = strrchr(name, '/') ? strrchr(name, '/') + 1 : name;
+		if (!strcmp(base, "env") && *arg && *arg != '-' && !strchr(arg, '=')) {
+			err = find_program(arg, path, sizeof(path));
+			if (err) {
+				vb_say("%s: its interpreter %s: %s", r->path, arg, strerror(err));
+				return err == ENOENT ? VB_EXIT_NOT_FOUND : VB_EXIT_NOT_EXECUTABLE;
+			}
+			continue;
+		}
+		snprintf(path, sizeof(path), "%s", name);
+	}
+	vb_say("%s: too many interpreters", r->path);
+	return VB_EXIT_NOT_EXECUTABLE;
+}
+
+int vb_run(int argc, char **argv)
+{
+	struct run r = {0};
+	char view[PATH_MAX + 32];
+	int err, status;
+
+	parse_command_line(&r, argc, argv);
+	if (!find_libraries(&r))
+		return VB_EXIT_SELF;
+	err = find_program(r.program[0], r.path, sizeof(r.path));
+	if (err)
+		return not_executable(r.program[0], err);
+	snprintf(view, sizeof(view), "%s/" VIEW, r.lib);
+	if (!r.no_view && access(view, R_OK)) {
+		vb_say("%s: %s; --no-view does without", view, strerror(errno));
+		return VB_EXIT_SELF;
+	}
+	if ((!r.no_view && !join("LD_PRELOAD", view, false)) || !join("LD_LIBRARY_PATH", r.lib, true) ||
+	    setenv("VERBENA_LOG", "stderr", 0)) {
+		vb_say("the environment: %s", strerror(errno));
+		return VB_EXIT_SELF;
+	}
+	status = check_program(&r);
+	if (status)
+		return status;
+	execvp(r.program[0], r.program);
+	return not_executable(r.program[0], errno);
+}
