@@ -233,7 +233,9 @@ static void say_request(struct text *t, const struct vb_facts *f)
 		add(t, " with ibv_modify_qp");
 		break;
 	case VB_R_ATOMIC_ALIGN:
-		add(t, "atomic at address 0x%" PRIx64 ", which is not a multiple of 8", f->addr);
+		add(t,
+		    "atomic at address 0x%" PRIx64 " (in memory 0x%" PRIx64 "), which is not a multiple of 8",
+		    f->addr, f->a);
 		break;
 	case VB_R_TOO_MANY_READS:
 		add(t,
@@ -266,8 +268,8 @@ static void say_request(struct text *t, const struct vb_facts *f)
 		add(t, "a request of %" PRIu64 " bytes where %" PRIu64 " are possible", f->a, f->b);
 		break;
 	default: /* VB_R_RESPONSE_BAD */
-		add(t, "response '%s' (0x%02x) with PSN 0x%06x fits no outstanding request",
-		    opcode_name(f->a), (unsigned)f->a, (unsigned)f->b & VB_PSN_MASK);
+		add(t, "response '%s' (0x%02x) does not fit the request that it answers", opcode_name(f->a),
+		    (unsigned)f->a);
 		break;
 	}
 }
@@ -276,7 +278,8 @@ static void say_receive_buffer(struct text *t, const struct vb_facts *f)
 {
 	add(t, "the receive buffer ");
 	add_range(t, f->addr, f->len);
-	add(t, " with L_Key 0x%08x cannot be written", f->key);
+	add(t, " with L_Key 0x%08x cannot be written (%s)", f->key,
+	    f->a < VB_REASONS ? vb_reasons[f->a].name : "unknown");
 	if (f->size) {
 		add(t, ": its region is ");
 		add_range(t, f->start, f->size);
@@ -290,17 +293,13 @@ static void say_reach(struct text *t, const struct vb_facts *f)
 	switch (f->reason) {
 	case VB_R_RNR:
 		add(t,
-		    "the receiver was not ready: no receive request was posted within rnr_retry = %" PRIu64
-		    " retries",
-		    f->a);
+		    "queue pair 0x%06x was not ready: no receive request was posted there within rnr_retry = "
+		    "%" PRIu64 " retries",
+		    (unsigned)f->b & VB_QPN_MASK, f->a);
 		break;
 	case VB_R_RETRY:
-		add(t,
-		    "no acknowledgement within retry_cnt = %" PRIu64
-		    " retries with Local ACK Timeout %" PRIu64,
-		    f->a, f->b);
-		if (f->b && f->b < 32)
-			add(t, " (%.3f ms each)", 0.004096 * (double)(1ull << f->b));
+		add(t, "no acknowledgement from queue pair 0x%06x within retry_cnt = %" PRIu64 " retries",
+		    (unsigned)f->b & VB_QPN_MASK, f->a);
 		break;
 	case VB_R_PEER_DIED:
 		add(t, "the peer's process %" PRIu64 " ended without closing its queue pair", f->a);

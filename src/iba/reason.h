@@ -58,14 +58,16 @@ struct vb_facts {
 	uint32_t pd_want, pd_have;
 	uint64_t a, b;        /* reason's own numbers, 0 where unknown:
 	                         RECV_TOO_SMALL  a: bytes of the message that came, b: bytes of the buffer
-	                         TOO_MANY_READS  a: responder resources (max_dest_rd_atomic)
+	                         TOO_MANY_READS  a: responder resources, b: those that would be needed
 	                         BAD_SEQUENCE    a: opcode that came, b: opcode before it
 	                         BAD_LENGTH      a: bytes that came, b: bytes that were due
 	                         BAD_OPCODE      a: opcode that came
+	                         ATOMIC_ALIGN    a: CPU address
+	                         RECV_LOCAL      a: enum vb_reason of the check that failed
 	                         MSG_TOO_LONG    a: bytes asked for, b: limit
-	                         RESPONSE_BAD    a: opcode that came, b: its PSN
-	                         RNR             a: rnr_retry
-	                         RETRY           a: retry_cnt, b: Local ACK Timeout code
+	                         RESPONSE_BAD    a: opcode that came
+	                         RNR             a: rnr_retry, b: the far end's QPN
+	                         RETRY           a: retry_cnt, b: the far end's QPN
 	                         PEER_DIED       a: the peer's PID
 	                         FLUSHED         a: send requests flushed, b: receive requests flushed
 	                         CQ_OVERRUN      a: entries of the CQ */
