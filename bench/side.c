@@ -1,0 +1,182 @@
+/* Setting up and taking down one side of the bench; see vbench.h. */
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#include "vbench.h"
+
+struct hello { /* what a side tells the other: same program, same machine, so as it stands */
+	uint32_t qpn, rkey;
+	uint64_t addr;
+	union ibv_gid gid;
+};
+
+static void swap(struct side *s, const struct hello *mine, struct hello *theirs)
+{
+	if (send(s->sock, mine, sizeof(*mine), 0) != sizeof(*mine) ||
+	    recv(s->sock, theirs, sizeof(*theirs), MSG_WAITALL) != sizeof(*theirs))
+		die("the other side is gone");
+}
+
+void side_meet(struct side *s)
+{
+	char c = 0;
+
+	if (send(s->sock, &c, 1, 0) != 1 || recv(s->sock, &c, 1, 0) != 1)
+		die("the other side is gone");
+}
+
+static void connect_qp(struct side *s)
+{
+	struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1};
+	struct hello mine = {0}, theirs;
+
+	a.qp_access_flags = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+	errno =
+	    ibv_modify_qp(s->qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+	if (errno)
+		die("INIT");
+	mine.qpn = s->qp->qp_num;
+	mine.rkey = s->mr->rkey;
+	mine.addr = (uintptr_t)s->buf;
+	if (ibv_query_gid(s->ctx, 1, 0, &mine.gid))
+		die("ibv_query_gid");
+	swap(s, &mine, &theirs);
+	s->far_addr = theirs.addr;
+	s->far_rkey = theirs.rkey;
+	a = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTR,
+				 .path_mtu = IBV_MTU_4096,
+				 .dest_qp_num = theirs.qpn,
+				 .max_dest_rd_atomic = 16,
+				 .min_rnr_timer = 1};
+	a.ah_attr.port_num = 1;
+	a.ah_attr.is_global = 1;
+	a.ah_attr.grh.dgid = theirs.gid;
+	a.ah_attr.grh.hop_limit = 64;
+	errno = ibv_modify_qp(s->qp, &a,
+			      IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+				  IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+	if (errno)
+		die("RTR");
+	a.qp_state = IBV_QPS_RTS;
+	a.timeout = 14;
+	a.retry_cnt = 7;
+	a.rnr_retry = 7;
+	a.max_rd_atomic = 16;
+	errno = ibv_modify_qp(s->qp, &a,
+			      IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+				  IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
+	if (errno)
+		die("RTS");
+	side_meet(s);
+}
+
+void side_open(struct side *s)
+{
+	int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE |
+		     IBV_ACCESS_REMOTE_ATOMIC;
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	struct ibv_qp_init_attr init = {.qp_type = IBV_QPT_RC};
+
+	if (!list || !list[0])
+		die("no RDMA device");
+	s->ctx = ibv_open_device(list[0]);
+	if (!s->ctx)
+		die("ibv_open_device");
+	ibv_free_device_list(list);
+	s->pd = ibv_alloc_pd(s->ctx);
+	s->channel = ibv_create_comp_channel(s->ctx);
+	if (!s->pd || !s->channel)
+		die("PD and channel");
+	s->scq = ibv_create_cq(s->ctx, DEPTH, NULL, NULL, 0);
+	s->rcq = ibv_create_cq(s->ctx, DEPTH, NULL, s->channel, 0);
+	s->buf = mmap(NULL, BUFFER, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (!s->scq || !s->rcq || s->buf == MAP_FAILED)
+		die("CQs and buffer");
+	memset(s->buf, 1, BUFFER);
+	s->mr = ibv_reg_mr(s->pd, s->buf, BUFFER, access);
+	init.send_cq = s->scq;
+	init.recv_cq = s->rcq;
+	init.cap.max_send_wr = init.cap.max_recv_wr = DEPTH;
+	init.cap.max_send_sge = init.cap.max_recv_sge = 1;
+	init.cap.max_inline_data = 64;
+	s->qp = ibv_create_qp(s->pd, &init);
+	if (!s->mr || !s->qp)
+		die("MR and QP");
+	connect_qp(s);
+}
+
+void side_close(struct side *s)
+{
+	side_meet(s); /* neither leaves while the other still wants an answer */
+	if (ibv_destroy_qp(s->qp) || ibv_dereg_mr(s->mr) || ibv_destroy_cq(s->scq) ||
+	    ibv_destroy_cq(s->rcq) || ibv_destroy_comp_channel(s->channel) || ibv_dealloc_pd(s->pd) ||
+	    ibv_close_device(s->ctx))
+		die("closing");
+	munmap(s->buf, BUFFER);
+}
+
+void side_receive(struct side *s, unsigned n, uint32_t size)
+{
+	struct ibv_sge sge = {(uintptr_t)s->buf, size, s->mr->lkey};
+	struct ibv_recv_wr wr[LIST], *bad;
+
+	while (n) {
+		unsigned k = n < LIST ? n : LIST;
+
+		for (unsigned i = 0; i < k; i++)
+			wr[i] = (struct ibv_recv_wr){
+			    .next = i + 1 < k ? &wr[i + 1] : NULL, .sg_list = &sge, .num_sge = 1};
+		errno = ibv_post_recv(s->qp, wr, &bad);
+		if (errno)
+			die("ibv_post_recv");
+		n -= k;
+	}
+}
+
+void side_post(struct side *s, enum ibv_wr_opcode op, uint32_t size, unsigned flags)
+{
+	struct ibv_sge sge = {(uintptr_t)s->buf, size, s->mr->lkey};
+	struct ibv_send_wr *bad, wr;
+
+	/* Field by field: clearing the whole would be a good part of what is measured. */
+	wr.wr_id = 0;
+	wr.next = NULL;
+	wr.sg_list = &sge;
+	wr.num_sge = 1;
+	wr.opcode = op;
+	wr.send_flags = flags;
+	if (op == IBV_WR_ATOMIC_CMP_AND_SWP || op == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+		wr.wr.atomic.remote_addr = s->far_addr;
+		wr.wr.atomic.rkey = s->far_rkey;
+		wr.wr.atomic.compare_add = 1;
+		wr.wr.atomic.swap = 2;
+	} else {
+		wr.wr.rdma.remote_addr = s->far_addr;
+		wr.wr.rdma.rkey = s->far_rkey;
+	}
+	errno = ibv_post_send(s->qp, &wr, &bad);
+	if (errno)
+		die("ibv_post_send");
+}
+
+unsigned side_poll(struct ibv_cq *cq, unsigned max)
+{
+	struct ibv_wc wc[LIST];
+	int n = ibv_poll_cq(cq, (int)(max < LIST ? max : LIST), wc);
+
+	if (n < 0)
+		die("ibv_poll_cq");
+	for (int i = 0; i < n; i++) {
+		if (wc[i].status) {
+			fprintf(stderr, "completion: %s\n", ibv_wc_status_str(wc[i].status));
+			exit(1);
+		}
+	}
+	return (unsigned)n;
+}
+
+void side_wait(struct ibv_cq *cq, unsigned n)
+{
+	while (n)
+		n -= side_poll(cq, n);
+}

@@ -1,0 +1,42 @@
+/* One side of the bench: a device, a connected RC QP, one buffer that the peer may use. */
+#ifndef VB_BENCH_VBENCH_H
+#define VB_BENCH_VBENCH_H
+
+#include <infiniband/verbs.h>
+#include <stdbool.h>
+
+#include "common.h"
+
+#define BUFFER (1u << 20)
+#define DEPTH  512 /* of the send and receive queues */
+#define LIST   32  /* work requests posted, and receives given back, at a time */
+
+struct side {
+	bool client;
+	int sock; /* to the other side, for everything that is not measured */
+	struct ibv_context *ctx;
+	struct ibv_pd *pd;
+	struct ibv_comp_channel *channel;
+	struct ibv_cq *scq, *rcq; /* rcq has the channel */
+	struct ibv_qp *qp;
+	char *buf; /* BUFFER bytes */
+	struct ibv_mr *mr;
+	uint64_t far_addr; /* the peer's buffer */
+	uint32_t far_rkey;
+};
+
+void side_open(struct side *s);
+void side_close(struct side *s);
+/* Both sides are here. */
+void side_meet(struct side *s);
+
+/* Posts n receives of `size` bytes in lists of at most LIST. */
+void side_receive(struct side *s, unsigned n, uint32_t size);
+/* One request over `size` bytes of the buffer; dies when it is refused. */
+void side_post(struct side *s, enum ibv_wr_opcode op, uint32_t size, unsigned flags);
+/* Takes up to max completions of cq; dies on one that failed.  Returns how many there were. */
+unsigned side_poll(struct ibv_cq *cq, unsigned max);
+/* Takes exactly n completions. */
+void side_wait(struct ibv_cq *cq, unsigned n);
+
+#endif
