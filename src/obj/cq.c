@@ -126,13 +126,21 @@ static void link_event(struct vb_cq *cq)
 	vb_lock_give(&q->lock);
 }
 
-/* Under the CQ's lock, which this gives back. */
-static bool refuse_push(struct vb_cq *cq)
+static struct vb_rq *recv_queue(const struct vb_cqe *e)
+{
+	return e->srq ? &e->srq->rq : &e->qp->resp.rq;
+}
+
+/* Under the CQ's lock, which this gives back.  The entry is lost; the slot in an SRQ, which others use, is
+ * not. */
+static bool refuse_push(struct vb_cq *cq, const struct vb_cqe *e)
 {
 	bool first = !atomic_load_explicit(&cq->overrun, relaxed);
 
 	atomic_store_explicit(&cq->overrun, true, relaxed);
 	vb_lock_give(&cq->lock);
+	if (!e->is_send && e->srq)
+		atomic_fetch_sub_explicit(&e->srq->rq.unpolled, 1, relaxed);
 	if (first && cq->ctx)
 		vb_async_post(cq->ctx, &cq->ev_overrun); /* rule 31 */
 	return false;
@@ -147,7 +155,7 @@ bool vb_cq_push(struct vb_cq *cq, const struct vb_cqe *e, bool solicited)
 	head = atomic_load_explicit(&cq->head, relaxed);
 	if (vb_unlikely(head - atomic_load_explicit(&cq->tail, relaxed) >= cq->cqe ||
 			atomic_load_explicit(&cq->overrun, relaxed)))
-		return refuse_push(cq);
+		return refuse_push(cq, e);
 	cq->ring[head & cq->mask] = *e;
 	atomic_store_explicit(&cq->head, head + 1, relaxed);
 	if (vb_unlikely(cq->armed != VB_ARM_NONE) && satisfies(cq, e, solicited)) {
@@ -161,11 +169,6 @@ bool vb_cq_push(struct vb_cq *cq, const struct vb_cqe *e, bool solicited)
 		vb_evq_add(fired);
 	}
 	return true;
-}
-
-static struct vb_rq *recv_queue(const struct vb_cqe *e)
-{
-	return e->srq ? &e->srq->rq : &e->qp->resp.rq;
 }
 
 int vb_cq_poll(struct vb_cq *cq, int n, struct ibv_wc *wc)

@@ -142,6 +142,7 @@ static void rule_30_an_error_completion_names_request_and_qp(void **state)
 static void rule_31_overrun(void **state)
 {
 	struct bench *b = *state;
+	struct vb_srq srq = {0};
 	struct ibv_wc wc[32];
 	int n = b->cq->cqe;
 
@@ -158,6 +159,9 @@ static void rule_31_overrun(void **state)
 		assert_int_equal(wc[i].wr_id, i);
 	assert_true(vb_poll_cq(b->cq, 1, wc) < 0);
 	assert_false(push_sent(b->cq, b->qp, 101, IBV_WC_SUCCESS));
+	atomic_store(&srq.rq.unpolled, 1); /* an SRQ serves others too and loses no room */
+	assert_false(push_received(b->cq, b->qp, &srq, 102, false));
+	assert_int_equal(srq.rq.unpolled, 0);
 	assert_false(readable(b->f.ibctx->async_fd));
 }
 
