@@ -26,18 +26,6 @@ enum {
 	QUIET_EVERY = 16,
 };
 
-void vb_hca_init(struct vb_hca *h)
-{
-	memset(h, 0, sizeof *h);
-	vb_list_init(&h->timed);
-}
-
-void vb_hca_started(struct vb_hca *h, struct vb_adapter *a)
-{
-	h->adapter = a;
-	vb_keys_init(&h->keys, vb_adapter_key_entries(a), VB_MAX_MR + 1, vb_adapter_key_slots(a));
-}
-
 static struct vb_adapter *adapter_of(const struct vb_qp *qp)
 {
 	return qp->ctx->adapter;

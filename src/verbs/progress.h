@@ -40,10 +40,6 @@ void vb_progress_send(struct vb_qp *qp);
 void vb_progress_connect(struct vb_qp *qp);
 void vb_progress_disconnect(struct vb_qp *qp);
 
-/* An adapter's part of this layer, before vb_adapter_open() (which needs it as `user`) and after it. */
-void vb_hca_init(struct vb_hca *h);
-void vb_hca_started(struct vb_hca *h, struct vb_adapter *a);
-
 /* Destruction: removes qp from every list; after it, and vb_qpn_give() and vb_adapter_quiesce(), no other thread
  * knows it.  Without qp->lock. */
 void vb_progress_forget(struct vb_qp *qp);

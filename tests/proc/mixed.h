@@ -1,0 +1,556 @@
+/* Mixed operations at random, every byte, completion and event against a model: one side of it.
+ *
+ * Each side is initiator on its own QPs and target on the other's.  A QP owns a slice of the target's memory,
+ * so the initiator can keep a shadow of it: what RC promises about order within one QP says exactly what the
+ * slice must hold at any fence.  SEND contents follow from (seed, QP, sequence number), which both ends know.
+ *
+ * test_mixed.c runs the sides as processes, test_inproc.c as threads with an adapter each. */
+#ifndef VB_TESTS_MIXED_H
+#define VB_TESTS_MIXED_H
+
+#include <infiniband/verbs.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <signal.h>
+#include <unistd.h>
+
+enum {
+	QPS = 3,	  /* per direction; the last one receives from an SRQ */
+	SLICE = 96 << 10, /* bytes of target memory per QP */
+	DEPTH = 64,	  /* send queue */
+	RDEPTH = 48,
+	MSG = 80 << 10, /* longest SEND */
+	SGES = 4,
+	READS = 8,
+};
+
+#define CHECK(c, ...)                                                                         \
+	do {                                                                                  \
+		if (!(c)) {                                                                   \
+			fprintf(stderr, "mixed[%d] %s:%d: %s: ", me, __FILE__, __LINE__, #c); \
+			fprintf(stderr, " " __VA_ARGS__);                                     \
+			fprintf(stderr, "\n");                                                \
+			_exit(1);                                                             \
+		}                                                                             \
+	} while (0)
+
+struct card {
+	_Atomic int ready;
+	union ibv_gid gid;
+	uint32_t qpn[QPS], psn[QPS], rkey[QPS];
+	uint64_t addr[QPS];
+	_Atomic uint64_t
+	    sends[QPS];	  /* SENDs and WRITEs with immediate that the initiator has posted; final when done */
+	_Atomic int done; /* initiator side finished */
+	_Atomic int received; /* target side saw everything */
+	uint64_t sum[QPS];    /* of the slices, by their owner, once received */
+};
+
+static struct card *cards; /* [2], shared */
+static _Thread_local int me;
+
+static uint64_t next(uint64_t *s)
+{
+	uint64_t z = (*s += 0x9e3779b97f4a7c15ull);
+
+	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+	z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+	return z ^ (z >> 31);
+}
+
+static uint32_t below(uint64_t *s, uint32_t n)
+{
+	return (uint32_t)(next(s) % n);
+}
+
+static void pattern(uint8_t *p, uint32_t n, uint64_t seed)
+{
+	for (uint32_t i = 0; i < n; i += 8) {
+		uint64_t v = next(&seed);
+
+		memcpy(p + i, &v, n - i < 8 ? n - i : 8);
+	}
+}
+
+static uint64_t sum(const uint8_t *p, uint32_t n)
+{
+	uint64_t h = 1469598103934665603ull;
+
+	for (uint32_t i = 0; i < n; i++)
+		h = (h ^ p[i]) * 1099511628211ull;
+	return h;
+}
+
+enum kind { SEND, WRITE, READ, ATOMIC };
+
+struct op { /* one posted request, until its completion or a later one's */
+	uint64_t wr_id;
+	enum kind kind;
+	enum ibv_wr_opcode opcode;
+	uint32_t length, at;
+	uint64_t orig;	 /* expected atomic result */
+	uint8_t *expect; /* READ */
+	bool signaled;
+};
+
+struct flow {
+	struct ibv_qp *qp;
+	struct ibv_mr *slice, *buf;
+	uint8_t *shadow;
+	uint64_t seq, rng;
+	struct op ops[DEPTH];
+	uint32_t head, tail; /* ops posted, ops known complete */
+	uint32_t unsignaled; /* since the last signalled one */
+	bool fetched;	     /* a READ or atomic may be outstanding: what changes the slice must fence */
+	/* target side */
+	uint64_t expected; /* receives so far */
+	uint64_t rseed;
+};
+
+static _Thread_local struct flow flows[QPS];
+static _Thread_local struct ibv_context *ctx;
+static _Thread_local struct ibv_pd *pd;
+static _Thread_local struct ibv_cq *scq, *rcq;
+static _Thread_local struct ibv_comp_channel *chan;
+static _Thread_local struct ibv_srq *srq;
+static _Thread_local struct ibv_mr *rmr;
+static _Thread_local uint8_t *rbuf;
+static uint64_t seed;
+static _Thread_local uint64_t rrng;
+static _Thread_local uint64_t events;
+
+static uint64_t message_seed(int from, int q, uint64_t seq)
+{
+	uint64_t s = seed + (uint64_t)from * 1000003 + (uint64_t)q * 7919 + seq * 104729;
+
+	return next(&s);
+}
+
+/* What SEND number seq is: both ends work it out alike. */
+static void message(int from, int q, uint64_t seq, uint32_t *length, uint32_t *imm, int *kind)
+{
+	uint64_t s = message_seed(from, q, seq);
+	uint32_t shape = below(&s, 10);
+
+	*length = shape < 2   ? 0
+		  : shape < 6 ? below(&s, 64)
+		  : shape < 9 ? below(&s, 5000)
+			      : below(&s, MSG + 1);
+	*kind = (int)below(&s, 3); /* 0 SEND, 1 SEND with immediate, 2 WRITE with immediate */
+	*imm = (uint32_t)next(&s);
+	if (*kind == 2 && *length > SLICE / 2)
+		*length = SLICE / 2;
+}
+
+static void post_receive(int q)
+{
+	/* a slot of rbuf per receive WQE; wr_id names the slot */
+	static _Thread_local uint64_t slot[QPS];
+	uint64_t k = slot[q]++ % RDEPTH;
+	uint8_t *at = rbuf + ((uint64_t)q * RDEPTH + k) * MSG;
+	struct ibv_sge sge[SGES];
+	uint32_t n = 1 + below(&rrng, SGES), left = MSG;
+	struct ibv_recv_wr wr = {.wr_id = (uint64_t)q << 32 | k, .sg_list = sge, .num_sge = (int)n}, *bad;
+
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t len = i == n - 1 ? left : below(&rrng, left / 2);
+
+		sge[i] = (struct ibv_sge){(uintptr_t)at, len, rmr->lkey};
+		at += len;
+		left -= len;
+	}
+	if (q == QPS - 1)
+		CHECK(ibv_post_srq_recv(srq, &wr, &bad) == 0);
+	else
+		CHECK(ibv_post_recv(flows[q].qp, &wr, &bad) == 0);
+}
+
+static uint32_t split(uint64_t *rng, struct ibv_sge *sge, uint8_t *at, uint32_t length, uint32_t lkey)
+{
+	uint32_t n = 1 + below(rng, SGES);
+
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t len = i == n - 1 ? length : below(rng, length + 1);
+
+		sge[i] = (struct ibv_sge){(uintptr_t)at, len, lkey};
+		at += len;
+		length -= len;
+	}
+	return n;
+}
+
+static void fill_target_op(struct flow *f, struct op *o, struct ibv_send_wr *wr, const struct card *peer,
+			   int q, uint8_t *local)
+{
+	uint64_t *r = &f->rng;
+
+	wr->wr.rdma.rkey = peer->rkey[q];
+	if (o->kind == ATOMIC) {
+		uint64_t cur, arg = next(r);
+
+		o->length = 8;
+		o->at = below(r, SLICE / 8) * 8;
+		memcpy(&cur, f->shadow + o->at, 8);
+		o->orig = cur;
+		wr->wr.atomic.rkey = peer->rkey[q];
+		wr->wr.atomic.remote_addr = peer->addr[q] + o->at;
+		if (o->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+			wr->wr.atomic.compare_add = arg;
+			cur += arg;
+		} else {
+			wr->wr.atomic.compare_add = below(r, 2) ? cur : cur + 1;
+			wr->wr.atomic.swap = arg;
+			if (wr->wr.atomic.compare_add == cur)
+				cur = arg;
+		}
+		memcpy(f->shadow + o->at, &cur, 8);
+		return;
+	}
+	o->length = below(r, 5) ? below(r, 3000) : below(r, SLICE / 2);
+	if (!below(r, 12))
+		o->length = 0;
+	o->at = below(r, SLICE - o->length);
+	wr->wr.rdma.remote_addr = peer->addr[q] + o->at;
+	if (o->kind == READ) {
+		o->expect = malloc(o->length + 1);
+		memcpy(o->expect, f->shadow + o->at, o->length);
+	} else {
+		pattern(local, o->length, next(r));
+		memcpy(f->shadow + o->at, local, o->length);
+	}
+}
+
+static void post(int q)
+{
+	struct flow *f = &flows[q];
+	const struct card *peer = &cards[!me];
+	uint64_t *r = &f->rng;
+	struct op *o = &f->ops[f->head % DEPTH];
+	uint8_t *local = (uint8_t *)f->buf->addr + (size_t)(f->head % DEPTH) * MSG;
+	struct ibv_sge sge[SGES];
+	struct ibv_send_wr wr = {.sg_list = sge}, *bad;
+	uint32_t imm;
+	int kind;
+
+	memset(o, 0, sizeof *o);
+	o->wr_id = (uint64_t)q << 32 | f->head;
+	o->kind = (enum kind)below(r, 4);
+	o->opcode = o->kind == WRITE  ? IBV_WR_RDMA_WRITE
+		    : o->kind == READ ? IBV_WR_RDMA_READ
+		    : below(r, 2)     ? IBV_WR_ATOMIC_CMP_AND_SWP
+				      : IBV_WR_ATOMIC_FETCH_AND_ADD;
+	if (o->kind == SEND) {
+		message(me, q, f->seq, &o->length, &imm, &kind);
+		pattern(local, o->length, message_seed(me, q, f->seq));
+		o->opcode = kind == 0	? IBV_WR_SEND
+			    : kind == 1 ? IBV_WR_SEND_WITH_IMM
+					: IBV_WR_RDMA_WRITE_WITH_IMM;
+		wr.imm_data = imm;
+		f->seq++;
+		if (kind == 2) { /* its place in the slice follows from the sequence number too */
+			o->at = imm % (SLICE / 2);
+			wr.wr.rdma.remote_addr = peer->addr[q] + o->at;
+			wr.wr.rdma.rkey = peer->rkey[q];
+			memcpy(f->shadow + o->at, local, o->length);
+		}
+	} else {
+		fill_target_op(f, o, &wr, peer, q, local);
+	}
+	wr.wr_id = o->wr_id;
+	wr.opcode = o->opcode;
+	wr.num_sge = (int)split(r, sge, local, o->length, f->buf->lkey);
+	o->signaled = f->unsignaled > DEPTH / 3 || below(r, 3);
+	f->unsignaled = o->signaled ? 0 : f->unsignaled + 1;
+	wr.send_flags = (o->signaled ? IBV_SEND_SIGNALED : 0) | (below(r, 4) ? 0 : IBV_SEND_SOLICITED);
+	if (f->fetched && o->kind != READ)
+		wr.send_flags |= IBV_SEND_FENCE; /* rule 9: else a WRITE may pass a READ at the target */
+	if ((o->kind == WRITE || o->kind == SEND) && o->length <= 128 && below(r, 2))
+		wr.send_flags |= IBV_SEND_INLINE;
+	f->fetched =
+	    o->kind == READ || o->kind == ATOMIC || (f->fetched && !(wr.send_flags & IBV_SEND_FENCE));
+	CHECK(ibv_post_send(f->qp, &wr, &bad) == 0, "op %d length %u", o->opcode, o->length);
+	if (wr.send_flags & IBV_SEND_INLINE)
+		memset(local, 0xee, o->length); /* rule 40: the buffer is ours again */
+	f->head++;
+	if (o->kind == SEND)
+		atomic_store(&cards[me].sends[q], f->seq);
+}
+
+static void finish(struct flow *f, struct op *o)
+{
+	uint8_t *local = (uint8_t *)f->buf->addr + (size_t)(f->tail % DEPTH) * MSG;
+
+	if (o->kind == READ) {
+		CHECK(!memcmp(local, o->expect, o->length), "READ of %u at %u", o->length, o->at);
+		free(o->expect);
+	} else if (o->kind == ATOMIC) {
+		CHECK(!memcmp(local, &o->orig, 8), "atomic %d at %u", o->opcode, o->at);
+	}
+	f->tail++;
+}
+
+static void send_done(const struct ibv_wc *wc)
+{
+	static const enum ibv_wc_opcode opcode[] = {
+	    [IBV_WR_RDMA_WRITE] = IBV_WC_RDMA_WRITE,
+	    [IBV_WR_RDMA_WRITE_WITH_IMM] = IBV_WC_RDMA_WRITE,
+	    [IBV_WR_SEND] = IBV_WC_SEND,
+	    [IBV_WR_SEND_WITH_IMM] = IBV_WC_SEND,
+	    [IBV_WR_RDMA_READ] = IBV_WC_RDMA_READ,
+	    [IBV_WR_ATOMIC_CMP_AND_SWP] = IBV_WC_COMP_SWAP,
+	    [IBV_WR_ATOMIC_FETCH_AND_ADD] = IBV_WC_FETCH_ADD,
+	};
+	struct flow *f = &flows[wc->wr_id >> 32];
+	struct op *o;
+
+	CHECK(wc->status == IBV_WC_SUCCESS, "send status %s", ibv_wc_status_str(wc->status));
+	CHECK(wc->qp_num == f->qp->qp_num);
+	for (;;) { /* rule 39: unsignalled ones before it are complete too, and gave no CQE */
+		CHECK(f->tail != f->head);
+		o = &f->ops[f->tail % DEPTH];
+		if (o->wr_id == wc->wr_id)
+			break;
+		CHECK(!o->signaled, "completion skipped");
+		finish(f, o);
+	}
+	CHECK(o->signaled);
+	CHECK(wc->opcode == opcode[o->opcode]);
+	if (o->kind == READ || o->kind == ATOMIC)
+		CHECK(wc->byte_len == o->length);
+	finish(f, o);
+}
+
+static void receive_done(const struct ibv_wc *wc)
+{
+	static _Thread_local uint8_t want[MSG];
+	uint32_t length, imm;
+	struct flow *f = NULL;
+	int q, kind;
+
+	CHECK(wc->status == IBV_WC_SUCCESS, "receive status %s", ibv_wc_status_str(wc->status));
+	for (q = 0; q < QPS; q++)
+		if (flows[q].qp->qp_num == wc->qp_num)
+			f = &flows[q];
+	CHECK(f);
+	q = (int)(f - flows);
+	message(!me, q, f->expected, &length, &imm, &kind);
+	CHECK(wc->byte_len == length, "message %" PRIu64 ": %u, not %u", f->expected, wc->byte_len, length);
+	CHECK(wc->opcode == (kind == 2 ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV));
+	CHECK(!!(wc->wc_flags & IBV_WC_WITH_IMM) == (kind != 0));
+	if (kind)
+		CHECK(wc->imm_data == imm);
+	if (q < QPS - 1)
+		CHECK(wc->wr_id == ((uint64_t)q << 32 | f->expected % RDEPTH), "receives out of order");
+	if (kind != 2) {
+		pattern(want, length, message_seed(!me, q, f->expected));
+		CHECK(!memcmp(rbuf + ((wc->wr_id >> 32) * RDEPTH + (uint32_t)wc->wr_id) * MSG, want, length),
+		      "message %" PRIu64, f->expected);
+	}
+	f->expected++;
+	post_receive(q);
+}
+
+static int poll_both(void)
+{
+	struct ibv_wc wc[16];
+	int n, total = 0;
+
+	n = ibv_poll_cq(scq, 1 + (int)below(&rrng, 16), wc);
+	CHECK(n >= 0);
+	for (int i = 0; i < n; i++)
+		send_done(&wc[i]);
+	total += n;
+	n = ibv_poll_cq(rcq, 1 + (int)below(&rrng, 16), wc);
+	CHECK(n >= 0);
+	for (int i = 0; i < n; i++)
+		receive_done(&wc[i]);
+	return total + n;
+}
+
+/* Now and then: arm, look once more, and sleep until the event, which must come if anything does. */
+static void sleep_for_event(void)
+{
+	struct pollfd p = {.fd = chan->fd, .events = POLLIN};
+	struct ibv_cq *cq;
+	void *arg;
+
+	CHECK(ibv_req_notify_cq(scq, 0) == 0 && ibv_req_notify_cq(rcq, 0) == 0);
+	if (poll_both())
+		return;
+	if (poll(&p, 1, 5) <= 0) /* perhaps the other side is done or waits for us */
+		return;
+	CHECK(ibv_get_cq_event(chan, &cq, &arg) == 0);
+	CHECK(arg == (cq == scq ? (void *)&scq : (void *)&rcq));
+	ibv_ack_cq_events(cq, 1);
+	events++;
+}
+
+static void connect_all(void)
+{
+	const struct card *peer = &cards[!me];
+
+	for (int q = 0; q < QPS; q++) {
+		struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT,
+					.port_num = 1,
+					.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+							   IBV_ACCESS_REMOTE_ATOMIC};
+
+		CHECK(!ibv_modify_qp(flows[q].qp, &a,
+				     IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+		if (q < QPS - 1)
+			for (int i = 0; i < RDEPTH; i++)
+				post_receive(q);
+		a = (struct ibv_qp_attr){
+		    .qp_state = IBV_QPS_RTR,
+		    .path_mtu = IBV_MTU_1024,
+		    .dest_qp_num = peer->qpn[q],
+		    .rq_psn = peer->psn[q],
+		    .max_dest_rd_atomic = READS,
+		    .min_rnr_timer = 1,
+		    .ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = peer->gid}}};
+		CHECK(!ibv_modify_qp(flows[q].qp, &a,
+				     IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+					 IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
+		a = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS,
+					 .sq_psn = cards[me].psn[q],
+					 .timeout = 14,
+					 .retry_cnt = 7,
+					 .rnr_retry = 7,
+					 .max_rd_atomic = READS};
+		CHECK(!ibv_modify_qp(flows[q].qp, &a,
+				     IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+					 IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC));
+	}
+	for (int i = 0; i < RDEPTH; i++)
+		post_receive(QPS - 1);
+}
+
+static void wait_for(_Atomic int *flag)
+{
+	while (!atomic_load(flag))
+		poll_both();
+}
+
+/* How a side gets its device; what includes this file says. */
+static struct ibv_context *side_open(void);
+static void side_close(struct ibv_context *c);
+
+static void set_up(void)
+{
+	struct ibv_srq_init_attr sa = {.attr = {.max_wr = RDEPTH, .max_sge = SGES}};
+	struct card *c = &cards[me];
+
+	ctx = side_open();
+	CHECK(ibv_query_gid(ctx, 1, 0, &c->gid) == 0);
+	pd = ibv_alloc_pd(ctx);
+	chan = ibv_create_comp_channel(ctx);
+	CHECK(pd && chan);
+	scq = ibv_create_cq(ctx, QPS * DEPTH, &scq, chan, 0);
+	rcq = ibv_create_cq(ctx, QPS * RDEPTH, &rcq, chan, 0);
+	srq = ibv_create_srq(pd, &sa);
+	CHECK(scq && rcq && srq);
+	rbuf = calloc(QPS * RDEPTH, MSG);
+	rmr = ibv_reg_mr(pd, rbuf, (size_t)QPS * RDEPTH * MSG, IBV_ACCESS_LOCAL_WRITE);
+	CHECK(rmr);
+	for (int q = 0; q < QPS; q++) {
+		struct flow *f = &flows[q];
+		struct ibv_qp_init_attr qa = {.send_cq = scq,
+					      .recv_cq = rcq,
+					      .srq = q == QPS - 1 ? srq : NULL,
+					      .qp_type = IBV_QPT_RC,
+					      .cap = {DEPTH, RDEPTH, SGES, SGES, 128}};
+
+		f->qp = ibv_create_qp(pd, &qa);
+		CHECK(f->qp);
+		f->rng = seed * 31 + (uint64_t)me * 17 + (uint64_t)q;
+		f->shadow = calloc(1, SLICE);
+		f->slice = ibv_reg_mr(pd, calloc(1, SLICE), SLICE,
+				      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+					  IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC);
+		f->buf = ibv_reg_mr(pd, calloc(DEPTH, MSG), (size_t)DEPTH * MSG, IBV_ACCESS_LOCAL_WRITE);
+		CHECK(f->slice && f->buf);
+		c->qpn[q] = f->qp->qp_num;
+		c->psn[q] = (uint32_t)next(&f->rng) & 0xffffff;
+		c->rkey[q] = f->slice->rkey;
+		c->addr[q] = (uintptr_t)f->slice->addr;
+	}
+	rrng = seed ^ (uint64_t)me << 40;
+}
+
+static void tear_down(void)
+{
+	for (int q = 0; q < QPS; q++) {
+		struct flow *f = &flows[q];
+		void *slice = f->slice->addr, *buf = f->buf->addr;
+
+		CHECK(!ibv_destroy_qp(f->qp) && !ibv_dereg_mr(f->slice) && !ibv_dereg_mr(f->buf));
+		free(slice);
+		free(buf);
+		free(f->shadow);
+	}
+	CHECK(!ibv_destroy_srq(srq) && !ibv_destroy_cq(scq) && !ibv_destroy_cq(rcq));
+	CHECK(!ibv_dereg_mr(rmr) && !ibv_destroy_comp_channel(chan) && !ibv_dealloc_pd(pd));
+	side_close(ctx);
+	free(rbuf);
+}
+
+static int run(uint64_t operations)
+{
+	struct card *c = &cards[me], *peer = &cards[!me];
+	uint64_t r = seed + (uint64_t)me;
+
+	set_up();
+	atomic_store(&c->ready, 1);
+	while (!atomic_load(&peer->ready))
+		poll((struct pollfd[1]){{.fd = -1}}, 1, 1);
+	connect_all();
+	atomic_store(&c->ready, 2);
+	while (atomic_load(&peer->ready) != 2)
+		poll((struct pollfd[1]){{.fd = -1}}, 1, 1);
+	for (uint64_t n = 0; n < operations;) {
+		int q = (int)below(&r, QPS);
+
+		if (flows[q].head - flows[q].tail < DEPTH && below(&r, 4)) {
+			post(q);
+			n++;
+		} else if (!poll_both() && !below(&r, 50)) {
+			sleep_for_event();
+		}
+	}
+	for (int q = 0; q < QPS; q++) { /* a signalled last one, so that all are known to be complete */
+		while (flows[q].head - flows[q].tail >= DEPTH)
+			poll_both();
+		flows[q].unsignaled = DEPTH;
+		post(q);
+		while (flows[q].tail != flows[q].head)
+			poll_both();
+	}
+	atomic_store(&c->done, 1);
+	wait_for(&peer->done);
+	for (int q = 0; q < QPS; q++) {
+		while (flows[q].expected < atomic_load(&peer->sends[q]))
+			poll_both();
+		c->sum[q] = sum(flows[q].slice->addr, SLICE);
+	}
+	atomic_store(&c->received, 1);
+	wait_for(&peer->received);
+	for (int q = 0; q < QPS; q++)
+		CHECK(peer->sum[q] == sum(flows[q].shadow, SLICE), "slice of QP %d differs", q);
+	CHECK(poll_both() == 0, "a completion too many"); /* rule 26 */
+	atomic_store(&c->done, 2);
+	while (atomic_load(&peer->done) != 2)
+		poll((struct pollfd[1]){{.fd = -1}}, 1, 1);
+	tear_down();
+	printf("mixed[%d]: %" PRIu64 " operations, %" PRIu64 " events\n", me, operations, events);
+	return 0;
+}
+
+#endif
