@@ -1,0 +1,43 @@
+/* The files that a kernel shows for an RDMA device, as the preloaded view shows them for Verbena's. */
+#ifndef VB_TOOLS_VIEW_H
+#define VB_TOOLS_VIEW_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+enum vb_view_kind { VB_VIEW_DIR, VB_VIEW_FILE, VB_VIEW_DEVICE };
+
+struct vb_view_node {
+	enum vb_view_kind kind;
+	uint64_t ino;
+	char path[128]; /* absolute */
+	char text[128]; /* a file's contents */
+};
+
+/* The i-th node of the view; false: there is none at this number (an attribute of an empty GID), or *end. */
+bool vb_view_row(unsigned i, struct vb_view_node *n, bool *end);
+
+/* A path that begins in the view.  Returns -1 with n filled, a positive errno (ENOENT, ENOTDIR), or 0 where
+ * ".." leads out of it: then `out` is the same path without that detour. */
+int vb_view_find(const char *path, struct vb_view_node *n, char out[PATH_MAX]);
+
+/* Whether a path begins in the view.  All that other paths cost. */
+static inline bool vb_view_begins(const char *path)
+{
+	size_t n;
+
+	/* the functions that are stood in for promise the compiler never to get NULL, but they may */
+	__asm__("" : "+r"(path));
+	if (!path || path[0] != '/')
+		return false;
+	if (path[1] == 's' && !strncmp(path, "/sys/class/infiniband", 21)) {
+		n = strncmp(path + 21, "_verbs", 6) ? 21 : 27;
+		return path[n] == '/' || path[n] == '\0';
+	}
+	return path[1] == 'd' && !strncmp(path, "/dev/infiniband", 15) &&
+	       (path[15] == '/' || path[15] == '\0');
+}
+
+#endif
