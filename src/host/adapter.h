@@ -29,11 +29,31 @@ struct vb_adapter_ops {
 	/* Looks at timers; returns the next deadline (VB_NEVER: none).  Anything that waits for room in a ring
 	 * makes that at most a millisecond away. */
 	uint64_t (*timers)(struct vb_adapter *a, uint64_t now);
-	/* A link came up, or contact failed for now: its QPs may be tried again.  Called by the engine. */
+	/* A link came up, or contact failed for now: its QPs may be tried again (state says which; see also
+	 * vb_link_current).  This and link_down are called by the engine or by a thread in vb_adapter_wait(),
+	 * never by two at once. */
 	void (*link_up)(struct vb_link *l);
 	/* The peer is gone.  Its ring has been read to the end.  goodbye: it left by itself, so silence
 	 * follows; else its QPs are in error. */
 	void (*link_down)(struct vb_link *l, bool goodbye);
+};
+
+/* What a wire needs of the two segments when a link comes up; the peer's part is checked. */
+struct vb_wire_parts {
+	struct vb_ring *to;                    /* our ring to the peer */
+	const struct vb_ring *from;            /* the peer's ring to us */
+	_Atomic uint32_t *consumed;            /* our counter for it */
+	const _Atomic uint32_t *peer_consumed; /* the peer's for ours */
+	const _Atomic uint32_t *peer_awake;
+};
+
+/* The wire above the adapter: vb_shm_wire. */
+struct vb_wire_ops {
+	/* Makes l->wire, or takes it over from the link that had this index before.  Under l->rx.  0 or errno. */
+	int (*up)(struct vb_link *l, const struct vb_wire_parts *p);
+	/* Whether a packet of the peer is in its ring; without locks. */
+	bool (*ready)(const struct vb_link *l);
+	void (*free)(struct vb_link *l);
 };
 
 enum vb_link_state {
@@ -59,13 +79,14 @@ struct vb_link {
 	_Atomic bool owes;          /* `owed` is not empty; a hint, readable without the lock */
 	const uint8_t *peer;        /* the peer's segment, read-only; NULL until UP */
 	uint32_t peer_index;        /* of its ring to us and its consumed counter, checked */
-	void *wire;                 /* struct vb_shm: made when UP, freed with the link */
+	void *wire;                 /* struct vb_shm: made when UP, stays (detached) for the adapter's life */
 	_Atomic uint32_t quiet;     /* polls since the last packet, for the choice of rings; rx holder writes */
 	uint32_t unflushed;         /* packets taken in since owed ACKs were last sent; under rx */
 };
 
 struct vb_adapter_cfg {
 	const struct vb_adapter_ops *ops;
+	const struct vb_wire_ops *wire; /* &vb_shm_wire */
 	void *user;                 /* the upper layer's */
 	const uint8_t (*gids)[16];  /* VB_GID_TABLE of them, published */
 };
@@ -102,6 +123,14 @@ struct vb_link *vb_link_get(struct vb_adapter *a, uint32_t number);
 void vb_link_put(struct vb_link *l);
 /* Asks the engine to try contact again, if the link is IDLE. */
 void vb_link_contact(struct vb_link *l);
+/* After link_up() of a link that is not UP: the link to use instead if it turned out that its number belongs to a
+ * peer that has another link (contact through two of its numbers at once), else l itself.  Takes over the
+ * caller's reference to l and returns one to the result. */
+struct vb_link *vb_link_current(struct vb_link *l);
+/* The peer does what no peer may (vb_shm_peek() == -1): has the engine take the link down. */
+void vb_link_break(struct vb_link *l, const char *why);
+/* Rings the peer's doorbell; for the wire, which found the peer's word at asleep. */
+void vb_link_ring(struct vb_link *l);
 /* Whether the peer publishes this GID and holds this number.  UP links only. */
 bool vb_link_is(const struct vb_link *l, uint32_t number, const uint8_t gid[16]);
 /* Whether the peer (also one that has just died) has or had this QP when it was last heard of. */
@@ -127,11 +156,13 @@ struct vb_presence {
 struct vb_presence *vb_adapter_presence(struct vb_adapter *a);
 /* A poller found the word at asleep: sets it to polling and has the engine watch. */
 void vb_adapter_wake(struct vb_adapter *a);
-/* A CQ was armed (the word becomes asleep at once, and rings are looked at once more) or fired/disarmed. */
+/* A CQ was armed (the word becomes asleep at once, and rings are looked at once more, by ops->progress in this
+ * thread: no lock may be held) or fired/disarmed. */
 void vb_adapter_arm(struct vb_adapter *a);
 void vb_adapter_disarm(struct vb_adapter *a);
 /* Blocks until `fd` is readable, making progress meanwhile in the engine's place.  Returns 0, or errno of a
- * wait that failed (EINTR).  For ibv_get_cq_event on a blocking channel. */
+ * wait that failed (EINTR, unless every signal handler that is installed asks for restarting).  A cancellation
+ * point.  For ibv_get_cq_event on a blocking channel. */
 int vb_adapter_wait(struct vb_adapter *a, int fd);
 /* Has the engine look at timers and owed output soon (for instance because something was posted while nobody
  * polls).  Cheap when the engine watches anyhow. */

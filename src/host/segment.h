@@ -61,6 +61,15 @@ struct vb_seg_head {
 	_Atomic uint32_t nnumbers;
 };
 
+/* Where things stand in a segment, in bytes.  Key entries and announcements are lines whose contents mem/ knows. */
+#define VB_SEG_AWAKE     4096ull /* the word, alone in its line */
+#define VB_SEG_CONSUMED  8192ull /* struct vb_consumed[VB_MAX_LINKS] */
+#define VB_SEG_KEYS      (VB_SEG_CONSUMED + (uint64_t)VB_MAX_LINKS * VB_LINE)
+#define VB_SEG_KEY_SLOTS (VB_SEG_KEYS + ((uint64_t)VB_MAX_MR + 1) * VB_LINE) /* 64 of them */
+#define VB_SEG_QPS       ((VB_SEG_KEY_SLOTS + 64 * VB_LINE + 4095) & ~4095ull)
+#define VB_SEG_RINGS     (VB_SEG_QPS + (uint64_t)VB_ADAPTER_NUMBERS * VB_QPN_INDICES * 16)
+#define VB_SEG_SIZE      (VB_SEG_RINGS + (uint64_t)VB_MAX_LINKS * sizeof(struct vb_ring))
+
 /* What peers may know of a QP: whether it exists. (Direct placement adds its peer and permissions.) */
 struct vb_seg_qp {
 	_Atomic uint32_t state;  /* 0: no such QP, else 1 + enum ibv_qp_state */

@@ -13,29 +13,38 @@
 #include "iba/pkt.h"
 
 struct vb_shm {
-	struct vb_out out;        /* first: the way out */
+	struct vb_out out; /* first: the way out */
 	struct vb_link *link;
 	/* producer; guarded by tx */
 	struct vb_lock tx __attribute__((aligned(VB_LINE)));
-	struct vb_ring *to;       /* our ring to the peer */
-	uint32_t head;            /* next slot to write */
-	uint32_t seen;            /* peer's consumed counter as last read */
-	uint32_t data_head;       /* next data byte, runs freely */
-	uint32_t data_tail;       /* oldest data byte still in use, runs freely */
-	uint32_t data_end[VB_RING_SLOTS]; /* data_head behind each slot's payload */
-	const _Atomic uint32_t *peer_consumed;
-	const _Atomic uint32_t *peer_awake;
+	uint32_t seen;         /* peer's consumed counter as last read */
+	_Atomic uint64_t head; /* next slot to write; written under tx, read without */
+	struct vb_ring *to;    /* our ring to the peer */
+	uint32_t data_head;    /* next data byte, runs freely */
+	uint32_t data_next;    /* data_head once the packet in hand is committed */
+	uint32_t data_tail;    /* oldest data byte still in use, runs freely */
+	_Atomic(const _Atomic uint32_t *) peer_consumed;
+	_Atomic(const _Atomic uint32_t *) peer_awake;
 	/* consumer; guarded by link->rx */
-	const struct vb_ring *from __attribute__((aligned(VB_LINE))); /* the peer's ring to us */
-	uint32_t tail;            /* next slot to read */
+	_Atomic(const struct vb_ring *) from __attribute__((aligned(VB_LINE))); /* the peer's ring to us */
+	_Atomic uint32_t tail;      /* next slot to read; written under rx, read without */
 	_Atomic uint32_t *consumed; /* our counter for the peer */
+	/* producer again */
+	uint32_t data_end[VB_RING_SLOTS] __attribute__((aligned(VB_LINE))); /* data_head behind each slot */
 };
 
-/* Made by the adapter when a link comes up; both segments are checked already. */
+/* Where a link's rings and counters stand: the owner's for writing, the peer's for reading. */
 struct vb_shm *vb_shm_new(struct vb_link *l, struct vb_ring *to, const struct vb_ring *from,
 			  _Atomic uint32_t *consumed, const _Atomic uint32_t *peer_consumed,
 			  const _Atomic uint32_t *peer_awake);
 void vb_shm_free(struct vb_shm *s);
+/* The same object for the next peer at the same link index: a thread that still asks vb_shm_ready() of the old
+ * one reads valid memory. Nobody sends, and rx is held. */
+void vb_shm_attach(struct vb_shm *s, struct vb_ring *to, const struct vb_ring *from, _Atomic uint32_t *consumed,
+		   const _Atomic uint32_t *peer_consumed, const _Atomic uint32_t *peer_awake);
+
+/* What the adapter calls to make a link's wire (struct vb_adapter_cfg.wire). */
+extern const struct vb_wire_ops vb_shm_wire;
 
 /* One packet as it stands in the ring: header copied out, payload in place until vb_shm_next(). */
 struct vb_shm_pkt {
@@ -47,16 +56,19 @@ struct vb_shm_pkt {
 /* Whether a packet is there.  One load; under rx, or as a hint without it. */
 static inline bool vb_shm_ready(const struct vb_shm *s)
 {
-	return atomic_load_explicit(&s->from->slots[s->tail % VB_RING_SLOTS].seq, memory_order_acquire) ==
-	       s->tail + 1; /* pairs with the sender's exchange */
+	uint32_t tail = atomic_load_explicit(&s->tail, memory_order_relaxed);
+	const struct vb_ring *from = atomic_load_explicit(&s->from, memory_order_relaxed);
+
+	return atomic_load_explicit(&from->slots[tail % VB_RING_SLOTS].seq, memory_order_acquire) ==
+	       tail + 1; /* pairs with the sender's exchange */
 }
 
 /* Under rx: 1 and the next packet, 0 if there is none, -1 if what stands there cannot be a packet (the peer is
- * insane: the link must go down). */
+ * insane: the link must go down, see vb_link_break). */
 int vb_shm_peek(struct vb_shm *s, struct vb_shm_pkt *p);
 /* Under rx: done with the packet of vb_shm_peek().  The sender sees the room at once. */
 void vb_shm_next(struct vb_shm *s);
-/* Whether a request has room now: what a QP that was refused waits for. */
+/* Whether a request of the largest size has room now: what a QP that was refused waits for. */
 bool vb_shm_has_room(struct vb_shm *s);
 
 #endif

@@ -1,0 +1,275 @@
+/* Opening and closing an adapter, and what becomes of it at fork() and exit(). */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "host/private.h"
+
+pthread_mutex_t vb_host_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct vb_list adapters = {&adapters, &adapters};
+
+static struct vb_adapter *adapter_of(struct vb_list *n)
+{
+	return vb_list_entry(n, struct vb_adapter, node);
+}
+
+/* fork(): nobody is in the middle of anything that the child must undo. */
+static void before_fork(void)
+{
+	pthread_mutex_lock(&vb_host_lock);
+	vb_list_each(n, &adapters)
+	{
+		pthread_mutex_lock(&adapter_of(n)->control);
+		pthread_mutex_lock(&adapter_of(n)->qpn_lock);
+	}
+}
+
+static void after_fork(void)
+{
+	vb_list_each(n, &adapters)
+	{
+		pthread_mutex_unlock(&adapter_of(n)->qpn_lock);
+		pthread_mutex_unlock(&adapter_of(n)->control);
+	}
+	pthread_mutex_unlock(&vb_host_lock);
+}
+
+static void in_child(void)
+{
+	struct vb_list *n;
+
+	while ((n = vb_list_pop(&adapters)))
+		vb_adapter_forked(adapter_of(n));
+	pthread_mutex_init(&vb_host_lock, NULL);
+}
+
+/* exit() without closing: peers hear that we leave by ourselves.  The engine and other threads may be
+ * running; nothing is freed. */
+static void at_exit(void)
+{
+	if (pthread_mutex_trylock(&vb_host_lock))
+		return;
+	vb_list_each(n, &adapters)
+	{
+		struct vb_adapter *a = adapter_of(n);
+
+		if (a->pid == (uint32_t)getpid())
+			vb_links_bye(a);
+	}
+	pthread_mutex_unlock(&vb_host_lock);
+}
+
+static void register_handlers(void)
+{
+	pthread_atfork(before_fork, after_fork, in_child);
+	atexit(at_exit);
+}
+
+static void fill_head(struct vb_adapter *a, const struct vb_adapter_cfg *cfg)
+{
+	struct vb_seg_head *h = a->head;
+
+	h->magic = VB_SEG_MAGIC;
+	h->version = VB_SEG_VERSION;
+	h->number = a->numbers[0].number;
+	h->incarnation = a->seg->incarnation;
+	h->size = VB_SEG_SIZE;
+	h->pid = a->pid;
+	memcpy(h->gids, cfg->gids, sizeof(h->gids));
+}
+
+static int open_descriptors(struct vb_adapter *a)
+{
+	a->ctl = epoll_create1(EPOLL_CLOEXEC);
+	if (a->ctl < 0)
+		return errno;
+	a->kick = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	return a->kick < 0 ? errno : 0;
+}
+
+static int new_segment(struct vb_adapter *a)
+{
+	uint64_t incarnation = 0;
+
+	while (!incarnation) {
+		if (getrandom(&incarnation, sizeof(incarnation), 0) != sizeof(incarnation))
+			return EIO;
+	}
+	return vb_segment_make(&a->seg, incarnation);
+}
+
+static struct vb_adapter *new_adapter(const struct vb_adapter_cfg *cfg)
+{
+	struct vb_adapter *a = aligned_alloc(VB_LINE, (sizeof(*a) + VB_LINE - 1) & ~(size_t)(VB_LINE - 1));
+
+	if (!a)
+		return NULL;
+	memset(a, 0, sizeof(*a));
+	a->ops = cfg->ops;
+	a->wire = cfg->wire;
+	a->user = cfg->user;
+	a->pid = (uint32_t)getpid();
+	a->ctl = a->kick = -1;
+	pthread_mutex_init(&a->control, NULL);
+	pthread_mutex_init(&a->qpn_lock, NULL);
+	vb_list_init(&a->node);
+	vb_list_init(&a->conns);
+	vb_list_init(&a->dead_conns);
+	vb_list_init(&a->free_peers);
+	return a;
+}
+
+/* Also for one that is half made. */
+static void free_adapter(struct vb_adapter *a)
+{
+	struct vb_list *n;
+
+	while ((n = a->conns.next) != &a->conns)
+		vb_conn_close(a, vb_list_entry(n, struct conn, node));
+	vb_conns_bury(a);
+	vb_numbers_close(a);
+	vb_links_free(a);
+	if (a->seg) {
+		close(a->seg->fd);
+		a->seg->fd = -1;
+		vb_segment_put(a->seg);
+	}
+	if (a->ctl >= 0)
+		close(a->ctl);
+	if (a->kick >= 0)
+		close(a->kick);
+	pthread_mutex_destroy(&a->control);
+	pthread_mutex_destroy(&a->qpn_lock);
+	free(a);
+}
+
+int vb_adapter_open(struct vb_adapter **out, const struct vb_adapter_cfg *cfg)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	struct vb_adapter *a = new_adapter(cfg);
+	int err;
+
+	if (!a)
+		return ENOMEM;
+	pthread_once(&once, register_handlers);
+	err = open_descriptors(a);
+	if (!err)
+		err = new_segment(a);
+	if (err)
+		goto free_a;
+	a->head = (struct vb_seg_head *)a->seg->base;
+	a->presence.awake = (_Atomic uint32_t *)(a->seg->base + VB_SEG_AWAKE);
+	err = vb_number_bind(a);
+	if (err)
+		goto free_a;
+	/* Peers may connect already; nobody answers before the engine runs. */
+	fill_head(a, cfg);
+	err = vb_peer_self(a);
+	if (err)
+		goto free_a;
+	pthread_mutex_lock(&vb_host_lock);
+	vb_list_append(&adapters, &a->node);
+	pthread_mutex_unlock(&vb_host_lock);
+	*out = a; /* the engine may call the upper layer at once */
+	err = vb_engine_start(a);
+	if (err)
+		goto unlist;
+	return 0;
+unlist:
+	*out = NULL;
+	pthread_mutex_lock(&vb_host_lock);
+	vb_list_unlink(&a->node);
+	pthread_mutex_unlock(&vb_host_lock);
+free_a:
+	free_adapter(a);
+	return err;
+}
+
+void vb_adapter_close(struct vb_adapter *a)
+{
+	if (vb_adapter_dead(a))
+		return; /* inherited: nothing of it is ours */
+	pthread_mutex_lock(&vb_host_lock);
+	vb_list_unlink(&a->node);
+	pthread_mutex_unlock(&vb_host_lock);
+	vb_engine_stop(a);
+	vb_list_each(n, &a->conns) vb_conn_bye(vb_list_entry(n, struct conn, node)->sock);
+	free_adapter(a);
+}
+
+uint32_t vb_adapter_number(const struct vb_adapter *a)
+{
+	return a->numbers[0].number;
+}
+
+void *vb_adapter_user(const struct vb_adapter *a)
+{
+	return a->user;
+}
+
+struct vb_key_entry *vb_adapter_key_entries(struct vb_adapter *a)
+{
+	return (struct vb_key_entry *)(a->seg->base + VB_SEG_KEYS);
+}
+
+struct vb_key_slot *vb_adapter_key_slots(struct vb_adapter *a)
+{
+	return (struct vb_key_slot *)(a->seg->base + VB_SEG_KEY_SLOTS);
+}
+
+int vb_adapter_fd(const struct vb_adapter *a)
+{
+	return a->seg->fd;
+}
+
+struct vb_presence *vb_adapter_presence(struct vb_adapter *a)
+{
+	return &a->presence;
+}
+
+bool vb_adapter_dead(const struct vb_adapter *a)
+{
+	return atomic_load_explicit(&a->dead, memory_order_relaxed);
+}
+
+/* Whoever was in the middle of a packet is through with it afterwards. */
+void vb_adapter_quiesce(struct vb_adapter *a)
+{
+	uint32_t n = vb_link_count(a);
+
+	if (vb_adapter_dead(a))
+		return;
+	for (uint32_t i = 0; i < n; i++) {
+		struct vb_link *l = vb_link_at(a, i);
+
+		vb_lock_take(&l->rx);
+		vb_lock_give(&l->rx);
+	}
+}
+
+void vb_adapter_forked(struct vb_adapter *a)
+{
+	uint32_t n = atomic_load_explicit(&a->nnumbers, memory_order_relaxed);
+
+	if (atomic_exchange(&a->dead, true))
+		return;
+	/* Closed only: the epoll set is the parent's too, and must keep what it watches. */
+	vb_list_each(i, &a->conns)
+	{
+		struct conn *c = vb_list_entry(i, struct conn, node);
+
+		close(c->sock);
+		if (c->pidfd >= 0)
+			close(c->pidfd);
+	}
+	for (uint32_t i = 0; i < n; i++)
+		close(a->numbers[i].sock);
+	close(a->seg->fd);
+	close(a->ctl);
+	close(a->kick);
+	a->presence.awake = &a->nowhere; /* the segment is not mapped here */
+}

@@ -1,0 +1,52 @@
+/* Events on control sockets, handled by the engine or by a waiter. */
+#include <stdlib.h>
+#include <sys/epoll.h>
+
+#include "host/private.h"
+
+enum { BATCH = 64 };
+
+static bool handle(struct vb_adapter *a, struct source *s)
+{
+	struct conn *c;
+	bool dead = s->kind == SRC_PID;
+
+	if (s->kind == SRC_LISTEN) {
+		vb_contact_accept(a, (struct number *)s);
+		return false;
+	}
+	c = dead ? vb_containerof(s, struct conn, on_pid) : vb_containerof(s, struct conn, on_sock);
+	switch (c->state) {
+	case CONN_NEW:
+	case CONN_ASKED:
+		return vb_contact_hello(a, c, dead);
+	case CONN_UP:
+		return vb_conn_read(a, c, dead);
+	case CONN_DEAD:
+		break;
+	}
+	return false;
+}
+
+bool vb_control_run(struct vb_adapter *a)
+{
+	struct epoll_event ev[BATCH];
+	bool look = false;
+	int n;
+
+	pthread_mutex_lock(&a->control);
+	n = epoll_wait(a->ctl, ev, BATCH, 0);
+	for (int i = 0; i < n; i++)
+		look |= handle(a, ev[i].data.ptr);
+	vb_conns_bury(a);
+	pthread_mutex_unlock(&a->control);
+	return look;
+}
+
+void vb_conns_bury(struct vb_adapter *a)
+{
+	struct vb_list *n;
+
+	while ((n = vb_list_pop(&a->dead_conns)))
+		free(vb_list_entry(n, struct conn, node));
+}

@@ -1,0 +1,328 @@
+/* Who sleeps, who is woken, and who makes progress when the application does not.
+ *
+ * The word in our segment tells senders whether to ring.  While it says polling, the engine looks once a
+ * millisecond whether anybody polled since the last look; if nobody did, it drains the rings, stores asleep,
+ * looks at every ring once more, and blocks on the doorbells.
+ *
+ * A thread in vb_adapter_wait() blocks on the same doorbells (an epoll descriptor can itself be waited for)
+ * and drains by itself.  The first doorbell that the engine shares with a waiter makes it park: it leaves the
+ * doorbells alone and looks once a millisecond whether there still are waiters, and does not even that while
+ * a waiter stays blocked with nothing happening.  A waiter that leaves such an engine kicks it, so that
+ * somebody watches while the application computes. */
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "host/private.h"
+
+#define TICK VB_MSEC
+
+enum { IDLE_ROUNDS = 64, DRAIN_ROUNDS = 1024 };
+
+/* What the engine alone knows. */
+struct watch {
+	uint32_t polls, events; /* as last seen */
+	bool parked;
+	bool drain; /* rings want to be looked at */
+};
+
+static void write_kick(struct vb_adapter *a)
+{
+	uint64_t one = 1;
+
+	(void)!write(a->kick, &one, sizeof(one));
+}
+
+void vb_engine_kick(struct vb_adapter *a)
+{
+	atomic_store_explicit(&a->nudged, true, memory_order_seq_cst);
+	write_kick(a);
+}
+
+void vb_adapter_nudge(struct vb_adapter *a)
+{
+	if (vb_adapter_dead(a) || atomic_load_explicit(&a->nudged, memory_order_relaxed))
+		return;
+	atomic_store_explicit(&a->nudged, true, memory_order_seq_cst);
+	/* Unless it dozes it looks within a millisecond anyhow. */
+	if (atomic_load_explicit(&a->dozing, memory_order_seq_cst) &&
+	    atomic_exchange_explicit(&a->dozing, false, memory_order_seq_cst))
+		write_kick(a);
+}
+
+bool vb_engine_drain(struct vb_adapter *a)
+{
+	int idle = 0;
+
+	for (int i = 0; i < DRAIN_ROUNDS; i++) {
+		if (a->ops->progress(a, true)) {
+			idle = 0;
+			continue;
+		}
+		if (!vb_links_ready(a))
+			return true;
+		/* Another thread is at that ring. */
+		if (++idle == IDLE_ROUNDS)
+			return false;
+		sched_yield();
+	}
+	return false;
+}
+
+static uint32_t word(struct vb_adapter *a)
+{
+	return atomic_load_explicit(a->presence.awake, memory_order_seq_cst);
+}
+
+/* While the word says polling: true as long as somebody polls; else falls asleep. */
+static bool still_polling(struct vb_adapter *a, struct watch *w)
+{
+	uint32_t polls = atomic_load_explicit(&a->presence.polls, memory_order_relaxed);
+
+	if (word(a) == VB_ASLEEP)
+		return false;
+	if (atomic_exchange_explicit(&a->woken, false, memory_order_acquire) || polls != w->polls) {
+		w->polls = polls;
+		return true;
+	}
+	vb_engine_drain(a);
+	atomic_exchange_explicit(a->presence.awake, VB_ASLEEP, memory_order_seq_cst);
+	w->drain = vb_links_ready(a);
+	return false;
+}
+
+/* Decides whether the doorbells are somebody else's; returns whether to look again in a millisecond. */
+static bool park(struct vb_adapter *a, struct watch *w)
+{
+	uint32_t events = atomic_load_explicit(&a->events, memory_order_relaxed);
+	bool quiet = events == w->events;
+
+	w->events = events;
+	if (!quiet)
+		return true;
+	if (!atomic_load_explicit(&a->waiters, memory_order_seq_cst)) {
+		w->parked = false;
+		return false;
+	}
+	atomic_store_explicit(&a->parked, true, memory_order_seq_cst); /* pairs with leave() */
+	return !atomic_load_explicit(&a->waiters, memory_order_seq_cst);
+}
+
+static void block(struct vb_adapter *a, struct watch *w, uint64_t deadline, bool tick)
+{
+	struct pollfd fds[2] = {{.fd = a->kick, .events = POLLIN}, {.fd = a->ctl, .events = POLLIN}};
+	uint64_t now = vb_now(), left = deadline > now ? deadline - now : 0;
+	struct timespec ts;
+	int n;
+
+	if (tick && left > TICK)
+		left = TICK;
+	if (left > TICK) {
+		/* Who wants to be heard from now on has to kick; who came before is seen here. */
+		atomic_store_explicit(&a->dozing, true, memory_order_seq_cst);
+		if (atomic_load_explicit(&a->nudged, memory_order_seq_cst) || word(a) != VB_ASLEEP)
+			left = 0;
+	}
+	ts = (struct timespec){(time_t)(left / VB_SEC), (long)(left % VB_SEC)};
+	n = ppoll(fds, w->parked ? 1 : 2, deadline == VB_NEVER && left > TICK ? NULL : &ts, NULL);
+	atomic_store_explicit(&a->dozing, false, memory_order_relaxed);
+	atomic_store_explicit(&a->parked, false, memory_order_relaxed);
+	if (n <= 0)
+		return;
+	if (fds[0].revents) {
+		uint64_t count;
+
+		(void)!read(a->kick, &count, sizeof(count));
+		w->drain = true;
+	}
+	if (fds[1].revents) {
+		w->drain |= vb_control_run(a);
+		if (atomic_load_explicit(&a->waiters, memory_order_relaxed)) {
+			w->parked = true;
+			w->events = atomic_load_explicit(&a->events, memory_order_relaxed) - 1;
+		}
+	}
+}
+
+static void *engine(void *arg)
+{
+	struct vb_adapter *a = arg;
+	struct watch w = {0};
+
+	while (!atomic_load_explicit(&a->stop, memory_order_acquire)) {
+		bool nudged = atomic_exchange_explicit(&a->nudged, false, memory_order_seq_cst), tick;
+		uint64_t next = VB_NEVER, deadline;
+
+		if (atomic_load(&a->contact_work) || atomic_load(&a->breaks)) {
+			pthread_mutex_lock(&a->control);
+			next = vb_contact_run(a, vb_now());
+			pthread_mutex_unlock(&a->control);
+		}
+		if (nudged || w.drain)
+			w.drain = !vb_engine_drain(a);
+		deadline = a->ops->timers(a, vb_now());
+		if (next < deadline)
+			deadline = next;
+		tick = still_polling(a, &w);
+		if (!tick && w.parked)
+			tick = park(a, &w);
+		/* What could not be drained is another thread's for the moment: look again soon. */
+		block(a, &w, deadline, tick || w.drain);
+	}
+	return NULL;
+}
+
+static void *engine_begin(void *arg)
+{
+	struct vb_adapter *a = arg;
+
+	a->head->tid = (uint32_t)syscall(SYS_gettid);
+	return engine(a);
+}
+
+int vb_engine_start(struct vb_adapter *a)
+{
+	struct sched_param param = {0};
+	sigset_t all, old;
+	pthread_attr_t attr;
+	int err = pthread_attr_init(&attr);
+
+	if (err)
+		return err;
+	pthread_attr_setinheritsched(&attr, PTHREAD_EXPLICIT_SCHED);
+	pthread_attr_setschedpolicy(&attr, SCHED_OTHER);
+	pthread_attr_setschedparam(&attr, &param);
+	/* The program's signals are for its own threads; faults in copies are this thread's. */
+	sigfillset(&all);
+	sigdelset(&all, SIGSEGV);
+	sigdelset(&all, SIGBUS);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	err = pthread_create(&a->engine, &attr, engine_begin, a);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	pthread_attr_destroy(&attr);
+	if (err)
+		return err;
+	a->engine_started = true; /* vb_engine_stop() */
+	pthread_setname_np(a->engine, "verbena");
+	return 0;
+}
+
+void vb_engine_stop(struct vb_adapter *a)
+{
+	if (!a->engine_started)
+		return;
+	atomic_store_explicit(&a->stop, true, memory_order_release);
+	vb_engine_kick(a);
+	pthread_join(a->engine, NULL);
+	a->engine_started = false;
+}
+
+void vb_adapter_wake(struct vb_adapter *a)
+{
+	if (vb_adapter_dead(a))
+		return;
+	atomic_store_explicit(&a->woken, true, memory_order_relaxed);
+	atomic_exchange_explicit(a->presence.awake, VB_POLLING, memory_order_seq_cst);
+	if (atomic_exchange_explicit(&a->dozing, false, memory_order_seq_cst))
+		write_kick(a);
+}
+
+/* The word becomes asleep, and nothing that came before is left in a ring unseen. */
+static void fall_asleep(struct vb_adapter *a)
+{
+	if (word(a) == VB_ASLEEP)
+		return;
+	if (atomic_exchange_explicit(a->presence.awake, VB_ASLEEP, memory_order_seq_cst) == VB_ASLEEP)
+		return;
+	if (!vb_links_ready(a))
+		return;
+	a->ops->progress(a, true);
+	if (vb_links_ready(a))
+		vb_engine_kick(a);
+}
+
+void vb_adapter_arm(struct vb_adapter *a)
+{
+	if (vb_adapter_dead(a))
+		return;
+	atomic_fetch_add_explicit(&a->presence.armed, 1, memory_order_seq_cst); /* vb_adapter_disarm() */
+	atomic_store_explicit(&a->presence.spins, 0, memory_order_relaxed);
+	fall_asleep(a);
+}
+
+void vb_adapter_disarm(struct vb_adapter *a)
+{
+	if (!vb_adapter_dead(a))
+		atomic_fetch_sub_explicit(&a->presence.armed, 1, memory_order_release);
+}
+
+/* After EINTR: whether the handler asked for restarting (SA_RESTART), as the read() that programs expect here
+ * would.  poll() does not know that, nor which signal it was; but programs seldom mix. */
+static bool restarts(void)
+{
+	struct sigaction sa;
+	bool any = false;
+
+	for (int s = 1; s < NSIG; s++) {
+		if (sigaction(s, NULL, &sa) ||
+		    (!(sa.sa_flags & SA_SIGINFO) && (sa.sa_handler == SIG_DFL || sa.sa_handler == SIG_IGN)))
+			continue;
+		/* Handlers of faults do not interrupt a wait. */
+		if (s == SIGSEGV || s == SIGBUS || s == SIGILL || s == SIGFPE)
+			continue;
+		if (!(sa.sa_flags & SA_RESTART))
+			return false;
+		any = true;
+	}
+	return any;
+}
+
+static void leave(void *arg)
+{
+	struct vb_adapter *a = arg;
+
+	if (atomic_fetch_sub_explicit(&a->waiters, 1, memory_order_seq_cst) == 1 &&
+	    atomic_exchange_explicit(&a->parked, false, memory_order_seq_cst)) /* pairs with park() */
+		write_kick(a);
+}
+
+static int wait_for(struct vb_adapter *a, int fd, int cancel)
+{
+	for (;;) {
+		struct pollfd fds[2] = {{.fd = fd, .events = POLLIN}, {.fd = a->ctl, .events = POLLIN}};
+		int n, err, unused;
+
+		pthread_setcancelstate(cancel, &unused);
+		n = poll(fds, 2, -1);
+		err = errno;
+		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &unused);
+		if (n < 0 && !(err == EINTR && restarts()))
+			return err;
+		if (n > 0 && fds[0].revents)
+			return 0;
+		if (n > 0 && fds[1].revents && vb_control_run(a) && !vb_engine_drain(a))
+			vb_engine_kick(a);
+	}
+}
+
+int vb_adapter_wait(struct vb_adapter *a, int fd)
+{
+	int cancel, ret;
+
+	if (vb_adapter_dead(a))
+		return ENODEV;
+	/* Locks are held and sockets written in between: a cancelled thread goes only from poll(). */
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	atomic_fetch_add_explicit(&a->waiters, 1, memory_order_seq_cst);
+	pthread_cleanup_push(leave, a);
+	fall_asleep(a);
+	ret = wait_for(a, fd, cancel);
+	pthread_cleanup_pop(1);
+	pthread_setcancelstate(cancel, NULL);
+	return ret;
+}

@@ -1,0 +1,34 @@
+/* What goes over a control socket.  One hello each way, the segment's memfd with it; then single bytes. */
+#ifndef VB_HOST_HELLO_H
+#define VB_HOST_HELLO_H
+
+#include <stdint.h>
+
+enum msg_kind {
+	MSG_HELLO = 1,
+	MSG_REFUSE,
+	MSG_BELL, /* look at your ring from me */
+	MSG_BYE,  /* I am leaving by myself */
+};
+
+enum refuse_why {
+	REFUSE_TIE = 1, /* our own connection to you is on its way and wins */
+	REFUSE_KNOWN,	/* we have a link already */
+	REFUSE_OTHER,
+};
+
+/* MSG_HELLO, and MSG_REFUSE without a descriptor. */
+struct hello {
+	uint8_t kind;
+	uint8_t why; /* enum refuse_why */
+	uint16_t version;
+	uint32_t asked; /* the number that was connected to */
+	uint64_t magic;
+	uint64_t incarnation; /* of the sender, as all below */
+	uint32_t number;      /* primary */
+	uint32_t index;	      /* of its link: which ring and counter are for the receiver */
+	uint32_t pid;
+	uint32_t reserved;
+};
+
+#endif

@@ -1,0 +1,472 @@
+/* The table of links: made on first use, DOWN for good when the peer goes, their indices used again once
+ * nobody holds them.  A struct peer lives as long as its adapter, so that a thread may look at any of them at
+ * any time. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "host/private.h"
+
+static int state_of(const struct peer *p)
+{
+	return atomic_load_explicit(&p->link.state, memory_order_acquire);
+}
+
+static void set_state(struct peer *p, int state)
+{
+	atomic_store_explicit(&p->link.state, state, memory_order_seq_cst);
+}
+
+static struct peer *peer_at(const struct vb_adapter *a, uint32_t index)
+{
+	return atomic_load_explicit(&a->peers[index], memory_order_acquire); /* pairs with peer_make() */
+}
+
+static struct vb_ring *ring_of(const struct vb_adapter *a, uint32_t index)
+{
+	return (struct vb_ring *)(a->seg->base + VB_SEG_RINGS) + index;
+}
+
+static _Atomic uint32_t *consumed_of(const uint8_t *base, uint32_t index)
+{
+	return &((struct vb_consumed *)(base + VB_SEG_CONSUMED))[index].slots;
+}
+
+/* A new peer must not find packets that were meant for the one before it. */
+static void clear_ring(struct peer *p)
+{
+	struct vb_ring *r = ring_of(p->link.adapter, p->link.index);
+
+	if (p->used) {
+		for (uint32_t i = 0; i < VB_RING_SLOTS; i++)
+			atomic_store_explicit(&r->slots[i].seq, 0, memory_order_relaxed);
+	}
+	atomic_store_explicit(consumed_of(p->link.adapter->seg->base, p->link.index), 0,
+			      memory_order_release);
+	p->used = false;
+}
+
+/* Under links_lock. */
+static void peer_init(struct peer *p, uint32_t number)
+{
+	struct vb_link *l = &p->link;
+
+	l->number = number;
+	l->incarnation = 0;
+	l->pid = 0;
+	atomic_store_explicit(&l->refs, 0, memory_order_relaxed);
+	l->sock = -1;
+	vb_list_init(&l->owed);
+	atomic_store_explicit(&l->owes, false, memory_order_relaxed);
+	l->peer = NULL;
+	l->peer_index = 0;
+	l->quiet = 0;
+	p->conn = NULL;
+	p->same = NULL;
+	p->want = p->over = false;
+	p->next_try = 0;
+	atomic_store_explicit(&p->broken, false, memory_order_relaxed);
+	clear_ring(p);
+	set_state(p, VB_LINK_IDLE);
+}
+
+/* A free index: of a peer that is gone, else a fresh one with `fresh` as its object.  Under links_lock. */
+static struct peer *peer_place(struct vb_adapter *a, struct peer **fresh)
+{
+	struct vb_list *n = vb_list_pop(&a->free_peers);
+	uint32_t i = atomic_load_explicit(&a->npeers, memory_order_relaxed);
+	struct peer *p = *fresh;
+
+	if (n)
+		return vb_list_entry(n, struct peer, free_node);
+	if (i == VB_MAX_LINKS || !p)
+		return NULL;
+	*fresh = NULL;
+	p->link.adapter = a;
+	p->link.index = i;
+	vb_list_init(&p->free_node);
+	return p;
+}
+
+/* Under links_lock. */
+static struct peer *peer_make(struct vb_adapter *a, uint32_t number, struct peer **fresh)
+{
+	struct peer *p = peer_place(a, fresh);
+
+	if (!p)
+		return NULL;
+	vb_lock_take(&p->link.rx); /* short: whoever takes it for a link that is DOWN gives it back at once */
+	peer_init(p, number);
+	vb_lock_give(&p->link.rx);
+	if (!peer_at(a, p->link.index)) {
+		atomic_store_explicit(&a->peers[p->link.index], p, memory_order_release);
+		atomic_store_explicit(&a->npeers, p->link.index + 1, memory_order_release);
+	}
+	a->by_number[number] = (uint16_t)(p->link.index + 1);
+	return p;
+}
+
+static struct peer *peer_alloc(void)
+{
+	struct peer *p = aligned_alloc(VB_LINE, (sizeof(*p) + VB_LINE - 1) & ~(size_t)(VB_LINE - 1));
+
+	if (p)
+		memset(p, 0, sizeof(*p));
+	return p;
+}
+
+/* Asks the engine for contact. Under links_lock. */
+static void ask_contact(struct peer *p)
+{
+	p->want = true;
+	set_state(p, VB_LINK_CONTACTING);
+	atomic_store_explicit(&p->link.adapter->contact_work, true, memory_order_release);
+}
+
+struct peer *vb_peer_make(struct vb_adapter *a, uint32_t number, bool want)
+{
+	struct peer *fresh = peer_alloc(), *p;
+
+	vb_lock_take(&a->links_lock);
+	p = peer_make(a, number, &fresh);
+	if (p && want)
+		ask_contact(p);
+	vb_lock_give(&a->links_lock);
+	free(fresh);
+	return p;
+}
+
+/* The link to oneself: always the first one. */
+int vb_peer_self(struct vb_adapter *a)
+{
+	struct peer *p = vb_peer_make(a, a->head->number, false);
+	int err;
+
+	if (!p)
+		return ENOMEM;
+	err = vb_peer_attach(p, a->seg->base, p->link.index);
+	if (err)
+		return err;
+	p->link.incarnation = a->seg->incarnation;
+	p->link.pid = a->pid;
+	set_state(p, VB_LINK_UP);
+	return 0;
+}
+
+int vb_peer_attach(struct peer *p, const uint8_t *base, uint32_t peer_index)
+{
+	struct vb_link *l = &p->link;
+	struct vb_adapter *a = l->adapter;
+	struct vb_wire_parts parts = {
+	    .to = ring_of(a, l->index),
+	    .from = (const struct vb_ring *)(base + VB_SEG_RINGS) + peer_index,
+	    .consumed = consumed_of(a->seg->base, l->index),
+	    .peer_consumed = consumed_of(base, peer_index),
+	    .peer_awake = (const _Atomic uint32_t *)(base + VB_SEG_AWAKE),
+	};
+	int err;
+
+	vb_lock_take(&l->rx);
+	err = a->wire->up(l, &parts);
+	if (!err) {
+		l->peer = base;
+		l->peer_index = peer_index;
+		p->used = true;
+	}
+	vb_lock_give(&l->rx);
+	return err;
+}
+
+void vb_peer_rise(struct peer *p)
+{
+	struct vb_adapter *a = p->link.adapter;
+
+	vb_lock_take(&a->links_lock);
+	p->want = false;
+	a->by_number[p->link.number] = (uint16_t)(p->link.index + 1);
+	set_state(p, VB_LINK_UP);
+	vb_lock_give(&a->links_lock);
+	a->ops->link_up(&p->link);
+}
+
+/* Contact failed for now. */
+void vb_peer_failed(struct peer *p, bool tell)
+{
+	struct vb_adapter *a = p->link.adapter;
+
+	vb_lock_take(&a->links_lock);
+	p->want = false;
+	p->conn = NULL;
+	set_state(p, VB_LINK_IDLE);
+	vb_lock_give(&a->links_lock);
+	if (tell)
+		a->ops->link_up(&p->link);
+}
+
+/* Nobody holds it and nothing of it is left: its index may be used again.  Under links_lock. */
+static void peer_retire(struct peer *p)
+{
+	struct vb_adapter *a = p->link.adapter;
+	uint32_t n = atomic_load_explicit(&a->npeers, memory_order_relaxed);
+
+	for (uint32_t i = 0; i < VB_ADAPTERS; i++) {
+		if (a->by_number[i] == p->link.index + 1)
+			a->by_number[i] = 0;
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		struct peer *q = peer_at(a, i);
+
+		if (q->same == p)
+			q->same = NULL;
+	}
+	vb_list_append(&a->free_peers, &p->free_node);
+}
+
+static void peer_over(struct peer *p)
+{
+	struct vb_adapter *a = p->link.adapter;
+
+	vb_lock_take(&a->links_lock);
+	p->over = true;
+	if (!atomic_load_explicit(&p->link.refs, memory_order_acquire))
+		peer_retire(p);
+	vb_lock_give(&a->links_lock);
+}
+
+/* Reads what the peer sent before it went.  The peer sends no more, so a ring's worth of rounds is enough. */
+static void read_to_end(struct peer *p)
+{
+	struct vb_adapter *a = p->link.adapter;
+
+	for (uint32_t i = 0; i < VB_RING_SLOTS && a->wire->ready(&p->link); i++) {
+		if (atomic_load_explicit(&p->broken, memory_order_relaxed))
+			return;
+		if (!a->ops->progress(a, true))
+			sched_yield();
+	}
+}
+
+void vb_peer_fall(struct peer *p, bool goodbye, const char *why)
+{
+	struct vb_link *l = &p->link;
+	struct vb_adapter *a = l->adapter;
+
+	vb_log(goodbye ? VB_LOG_DEBUG : VB_LOG_INFO, "the connection to adapter %u (PID %u) ends: %s",
+	       l->number, l->pid, why);
+	read_to_end(p);
+	vb_lock_take(&a->links_lock);
+	set_state(p, VB_LINK_DOWN);
+	vb_lock_give(&a->links_lock);
+	while (atomic_load_explicit(&p->ringing, memory_order_seq_cst)) /* pairs with vb_link_ring() */
+		sched_yield();
+	vb_lock_take(&l->rx); /* nobody reads the ring any more */
+	if (!p->seg && p->window)
+		vb_segment_unmap(p->window);
+	vb_lock_give(&l->rx);
+	if (p->conn) {
+		vb_conn_close(a, p->conn);
+		p->conn = NULL;
+	}
+	l->sock = -1;
+	a->ops->link_down(l, goodbye);
+	peer_over(p);
+}
+
+struct peer *vb_peer_publishing(struct vb_adapter *a, uint32_t number)
+{
+	uint32_t n = atomic_load_explicit(&a->npeers, memory_order_acquire);
+
+	for (uint32_t i = 1; i < n; i++) {
+		struct peer *p = peer_at(a, i);
+
+		if (state_of(p) == VB_LINK_UP && vb_segment_lists(p->link.peer, number))
+			return p;
+	}
+	return NULL;
+}
+
+struct peer *vb_peer_by_incarnation(struct vb_adapter *a, uint64_t incarnation)
+{
+	uint32_t n = atomic_load_explicit(&a->npeers, memory_order_acquire);
+
+	for (uint32_t i = 0; i < n; i++) {
+		struct peer *p = peer_at(a, i);
+
+		if (state_of(p) == VB_LINK_UP && p->link.incarnation == incarnation)
+			return p;
+	}
+	return NULL;
+}
+
+/* The link that leads to a number at present, NULL: none.  Under links_lock. */
+static struct peer *peer_known(struct vb_adapter *a, uint32_t number)
+{
+	uint32_t i = a->by_number[number];
+	struct peer *p = i ? peer_at(a, i - 1) : NULL;
+
+	if (p && p->same)
+		p = p->same;
+	if (p && state_of(p) != VB_LINK_DOWN)
+		return p;
+	/* Our own further numbers lead to ourselves. */
+	if (atomic_load_explicit(&a->slot_of[number], memory_order_acquire))
+		return peer_at(a, 0);
+	p = vb_peer_publishing(a, number);
+	if (p)
+		a->by_number[number] = (uint16_t)(p->link.index + 1);
+	return p;
+}
+
+struct vb_link *vb_link_get(struct vb_adapter *a, uint32_t number)
+{
+	struct peer *p, *fresh = NULL;
+	bool ask = false;
+
+	if (vb_adapter_dead(a) || !number || number >= VB_ADAPTERS)
+		return NULL;
+	vb_lock_take(&a->links_lock);
+	p = peer_known(a, number);
+	if (!p && vb_list_empty(&a->free_peers)) {
+		vb_lock_give(&a->links_lock); /* not over an allocation */
+		fresh = peer_alloc();
+		vb_lock_take(&a->links_lock);
+		p = peer_known(a, number);
+	}
+	if (!p)
+		p = peer_make(a, number, &fresh);
+	if (p) {
+		atomic_fetch_add_explicit(&p->link.refs, 1, memory_order_relaxed); /* vb_link_put() */
+		ask = state_of(p) == VB_LINK_IDLE;
+		if (ask)
+			ask_contact(p);
+	}
+	vb_lock_give(&a->links_lock);
+	free(fresh);
+	if (ask)
+		vb_adapter_nudge(a);
+	return p ? &p->link : NULL;
+}
+
+void vb_link_put(struct vb_link *l)
+{
+	struct vb_adapter *a = l->adapter;
+	struct peer *p = vb_peer(l);
+
+	if (vb_adapter_dead(a))
+		return;
+	if (atomic_fetch_sub_explicit(&l->refs, 1, memory_order_acq_rel) != 1)
+		return;
+	vb_lock_take(&a->links_lock);
+	if (p->over && !vb_list_linked(&p->free_node) &&
+	    !atomic_load_explicit(&l->refs, memory_order_acquire))
+		peer_retire(p);
+	vb_lock_give(&a->links_lock);
+}
+
+void vb_link_contact(struct vb_link *l)
+{
+	struct vb_adapter *a = l->adapter;
+	bool ask;
+
+	if (vb_adapter_dead(a))
+		return;
+	vb_lock_take(&a->links_lock);
+	ask = state_of(vb_peer(l)) == VB_LINK_IDLE;
+	if (ask)
+		ask_contact(vb_peer(l));
+	vb_lock_give(&a->links_lock);
+	if (ask)
+		vb_adapter_nudge(a);
+}
+
+struct vb_link *vb_link_current(struct vb_link *l)
+{
+	struct vb_adapter *a = l->adapter;
+	struct peer *same;
+
+	if (vb_adapter_dead(a))
+		return l;
+	vb_lock_take(&a->links_lock);
+	same = vb_peer(l)->same;
+	if (same)
+		atomic_fetch_add_explicit(&same->link.refs, 1, memory_order_relaxed);
+	vb_lock_give(&a->links_lock);
+	if (!same)
+		return l;
+	vb_link_put(l);
+	return &same->link;
+}
+
+void vb_link_break(struct vb_link *l, const char *why)
+{
+	struct vb_adapter *a = l->adapter;
+
+	if (vb_adapter_dead(a) || atomic_exchange(&vb_peer(l)->broken, true))
+		return;
+	vb_log(VB_LOG_ERROR, "adapter %u (PID %u) breaks the rules of the shared ring: %s", l->number, l->pid,
+	       why);
+	atomic_store(&a->breaks, true);
+	vb_adapter_nudge(a);
+}
+
+bool vb_link_is(const struct vb_link *l, uint32_t number, const uint8_t gid[16])
+{
+	const struct vb_seg_head *h;
+
+	if (atomic_load_explicit(&l->state, memory_order_acquire) != VB_LINK_UP)
+		return false;
+	h = (const void *)l->peer;
+	if (!vb_segment_lists(l->peer, number))
+		return false;
+	for (uint32_t i = 0; i < VB_GID_TABLE; i++) {
+		if (!memcmp(h->gids[i], gid, 16))
+			return true;
+	}
+	return false;
+}
+
+struct vb_link *vb_link_at(const struct vb_adapter *a, uint32_t index)
+{
+	struct peer *p = index < VB_MAX_LINKS ? peer_at(a, index) : NULL;
+
+	return p ? &p->link : NULL;
+}
+
+uint32_t vb_link_count(const struct vb_adapter *a)
+{
+	return atomic_load_explicit(&a->npeers, memory_order_acquire);
+}
+
+/* Whether any ring holds a packet: the look of somebody who has just stored "asleep". */
+bool vb_links_ready(struct vb_adapter *a)
+{
+	uint32_t n = atomic_load_explicit(&a->npeers, memory_order_seq_cst);
+
+	for (uint32_t i = 0; i < n; i++) {
+		struct peer *p = peer_at(a, i);
+
+		if (state_of(p) == VB_LINK_UP && !atomic_load_explicit(&p->broken, memory_order_relaxed) &&
+		    a->wire->ready(&p->link))
+			return true;
+	}
+	return false;
+}
+
+/* The engine is gone, and no QP is left. */
+void vb_links_free(struct vb_adapter *a)
+{
+	uint32_t n = atomic_load_explicit(&a->npeers, memory_order_relaxed);
+
+	for (uint32_t i = 0; i < n; i++) {
+		struct peer *p = peer_at(a, i);
+
+		if (p->link.wire)
+			a->wire->free(&p->link);
+		if (p->seg)
+			vb_segment_put(p->seg);
+		vb_segment_release(p->window);
+		free(p);
+	}
+}

@@ -1,0 +1,193 @@
+/* The adapter from inside: shared by the files of host/.
+ *
+ * Three locks.  `control` (a mutex) is held by whoever handles control sockets, the engine or a waiter, and
+ * over the upper layer's link_up and link_down.  `links_lock` (a spin lock) guards the tables of links and is
+ * held over memory accesses only.  `qpn_lock` (a mutex) guards the giving out of QP numbers.  Order:
+ * vb_host_lock, control, qpn_lock; then link->rx; then links_lock; nothing else is called with links_lock
+ * held. */
+#ifndef VB_HOST_PRIVATE_H
+#define VB_HOST_PRIVATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "base/list.h"
+#include "base/lock.h"
+#include "host/adapter.h"
+#include "host/segment.h"
+
+/* A mapping of our own segment. Adapters of one process share it: two adapters over one mapping. */
+struct vb_segment {
+	struct vb_list node; /* in the process's list; guarded by vb_host_lock */
+	uint32_t refs;	     /* likewise: the adapter, and links of this process that lead to it */
+	uint8_t *base;
+	uint64_t incarnation;
+	int fd; /* the memfd; -1 once its adapter is closed */
+};
+
+/* What an epoll event points to. */
+enum source_kind { SRC_LISTEN, SRC_SOCK, SRC_PID };
+struct source {
+	enum source_kind kind;
+};
+
+/* One adapter number that we hold. */
+struct number {
+	struct source src; /* first */
+	uint32_t number;
+	int sock;	      /* listening */
+	_Atomic(void *) *qps; /* [VB_QPN_INDICES] */
+};
+
+enum conn_state {
+	CONN_NEW,   /* accepted: the peer speaks first */
+	CONN_ASKED, /* we connected and said hello */
+	CONN_UP,    /* both have */
+	CONN_DEAD,  /* closed; freed at the end of the batch of events */
+};
+
+/* A control connection; guarded by `control`. */
+struct conn {
+	struct vb_list node; /* adapter's conns, or its dead ones */
+	struct source on_sock, on_pid;
+	enum conn_state state;
+	int sock, pidfd;
+	uint32_t pid;	   /* of the peer, 0: in another PID namespace */
+	bool bye;	   /* the peer said goodbye */
+	struct peer *peer; /* NULL while NEW */
+};
+
+/* A link and what only host/ knows of it. */
+struct peer {
+	struct vb_link link;	  /* first */
+	struct conn *conn;	  /* guarded by control */
+	uint8_t *window;	  /* address range for segments of other processes; kept for life */
+	struct vb_segment *seg;	  /* peer of this process: its mapping */
+	struct peer *same;	  /* the peer turned out to have this link; guarded by links_lock */
+	_Atomic uint32_t ringing; /* threads that are about to use link.sock */
+	_Atomic bool broken;	  /* vb_link_break() */
+	bool want;		  /* contact is to be made; guarded by links_lock */
+	bool over;		  /* DOWN, and nothing of it is left; guarded by links_lock */
+	bool used;		  /* the ring has been written to; guarded by links_lock */
+	uint64_t next_try;	  /* no contact before; guarded by links_lock */
+	struct vb_list free_node; /* guarded by links_lock */
+};
+
+struct vb_adapter {
+	const struct vb_adapter_ops *ops;
+	const struct vb_wire_ops *wire;
+	void *user;
+	struct vb_list node; /* in the process's list; guarded by vb_host_lock */
+	struct vb_segment *seg;
+	struct vb_seg_head *head; /* at seg->base */
+	uint32_t pid;		  /* of the process that opened it */
+	_Atomic bool dead;	  /* we are a forked child */
+	/* QP numbers */
+	pthread_mutex_t qpn_lock;
+	struct number numbers[VB_ADAPTER_NUMBERS]; /* appended under qpn_lock */
+	_Atomic uint32_t nnumbers;
+	uint32_t *free_qpns; /* queue: oldest given back first; guarded by qpn_lock */
+	uint32_t free_head, free_count, free_size;
+	_Atomic uint8_t slot_of[VB_ADAPTERS]; /* number -> index in numbers + 1 */
+	/* links */
+	struct vb_lock links_lock;
+	_Atomic(struct peer *) peers[VB_MAX_LINKS];
+	_Atomic uint32_t npeers;
+	uint16_t by_number[VB_ADAPTERS]; /* link index + 1; guarded by links_lock */
+	struct vb_list free_peers;	 /* indices to use again, oldest first; guarded by links_lock */
+	/* control sockets */
+	pthread_mutex_t control;
+	int ctl; /* epoll of listening and control sockets and pidfds */
+	struct vb_list conns, dead_conns;
+	uint32_t nconns_new;	 /* accepted, no hello yet */
+	uint64_t accept_again;	 /* accepting pauses until then, 0: it does not */
+	bool told_uid, told_fds; /* logged once */
+	/* the engine and the waiters */
+	struct vb_presence presence;
+	pthread_t engine;
+	bool engine_started;
+	int kick; /* eventfd */
+	_Atomic bool stop;
+	_Atomic bool nudged;	   /* look at everything before blocking */
+	_Atomic bool woken;	   /* a poller has come */
+	_Atomic bool dozing;	   /* the engine is about to block for long: kick it to be heard */
+	_Atomic bool parked;	   /* the engine leaves the doorbells to waiters, and blocks for long */
+	_Atomic bool contact_work; /* some link wants contact */
+	_Atomic bool breaks;	   /* some link is broken */
+	_Atomic uint32_t waiters;  /* threads in vb_adapter_wait() */
+	_Atomic uint32_t events;   /* doorbells handled so far */
+	_Atomic uint32_t nowhere;  /* what presence.awake points to in a forked child */
+};
+
+static inline struct peer *vb_peer(struct vb_link *l)
+{
+	return (struct peer *)l;
+}
+
+/* adapter.c */
+extern pthread_mutex_t vb_host_lock; /* lists of adapters and segments of this process */
+
+/* segment.c */
+int vb_segment_make(struct vb_segment **out, uint64_t incarnation);
+/* The mapping of this process's adapter with that incarnation; takes a reference.  NULL: none. */
+struct vb_segment *vb_segment_find(uint64_t incarnation);
+void vb_segment_put(struct vb_segment *s);
+/* Maps a peer's memfd into *window (reserved if NULL) after checking it; 0 or errno, with why not in *why. */
+int vb_segment_map(uint8_t **window, int fd, uint64_t incarnation, const char **why);
+/* Lets go of what is mapped in a window; the addresses stay readable as zeros. */
+void vb_segment_unmap(uint8_t *window);
+void vb_segment_release(uint8_t *window);
+/* Copies the list of numbers out of a peer's memfd; returns how many, 0: it is not a segment. */
+uint32_t vb_segment_numbers(int fd, uint32_t numbers[VB_ADAPTER_NUMBERS]);
+bool vb_segment_lists(const uint8_t *base, uint32_t number);
+
+/* qpn.c */
+int vb_number_bind(struct vb_adapter *a);
+void vb_numbers_close(struct vb_adapter *a);
+void vb_number_address(struct sockaddr_un *sa, socklen_t *len, uint32_t number);
+
+/* link.c */
+struct peer *vb_peer_make(struct vb_adapter *a, uint32_t number, bool want);
+int vb_peer_self(struct vb_adapter *a);
+/* Under control: the peer's segment is at `base`; makes the wire. */
+int vb_peer_attach(struct peer *p, const uint8_t *base, uint32_t peer_index);
+/* Under control: state and callback. */
+void vb_peer_rise(struct peer *p);
+void vb_peer_failed(struct peer *p, bool tell);
+void vb_peer_fall(struct peer *p, bool goodbye, const char *why);
+/* Under links_lock: the UP link whose peer publishes this number, NULL: none. */
+struct peer *vb_peer_publishing(struct vb_adapter *a, uint32_t number);
+struct peer *vb_peer_by_incarnation(struct vb_adapter *a, uint64_t incarnation);
+void vb_links_bye(struct vb_adapter *a); /* goodbye on every link, with other threads about */
+bool vb_links_ready(struct vb_adapter *a);
+void vb_links_free(struct vb_adapter *a);
+
+/* conn.c; under control */
+int vb_conn_make(struct vb_adapter *a, struct conn **out, int sock, uint32_t pid, enum conn_state state);
+void vb_conn_close(struct vb_adapter *a, struct conn *c);
+bool vb_conn_read(struct vb_adapter *a, struct conn *c, bool dead);
+void vb_conn_bye(int sock);
+
+/* contact.c; under control */
+uint64_t vb_contact_run(struct vb_adapter *a, uint64_t now);
+void vb_contact_accept(struct vb_adapter *a, struct number *n);
+bool vb_contact_hello(struct vb_adapter *a, struct conn *c, bool dead);
+bool vb_contact_may(uint32_t uid); /* whether a process of this user may talk to us */
+
+/* control.c: takes control; returns whether rings want to be looked at */
+bool vb_control_run(struct vb_adapter *a);
+void vb_conns_bury(struct vb_adapter *a); /* under control, with no event in hand */
+
+/* engine.c */
+int vb_engine_start(struct vb_adapter *a);
+void vb_engine_stop(struct vb_adapter *a);
+void vb_engine_kick(struct vb_adapter *a);
+/* Takes in what there is; false: something is left that another thread is at. */
+bool vb_engine_drain(struct vb_adapter *a);
+
+#endif

@@ -1,0 +1,201 @@
+/* Adapter numbers, and the QP numbers that they make. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "host/private.h"
+
+enum { BACKLOG = 1024 };
+
+static bool usable(uint32_t qpn)
+{
+	return qpn > 1 && qpn != 0xffffff; /* SMI, GSI, multicast */
+}
+
+void vb_number_address(struct sockaddr_un *sa, socklen_t *len, uint32_t number)
+{
+	int n;
+
+	memset(sa, 0, sizeof(*sa));
+	sa->sun_family = AF_UNIX;
+	n = snprintf(sa->sun_path + 1, sizeof(sa->sun_path) - 1, "verbena/1/%u", number);
+	*len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+}
+
+/* The number to try first: random in the beginning, the one after the last taken from then on, so that a
+ * number that was given back rests as long as it can. */
+static uint32_t first_try(void)
+{
+	static _Atomic uint32_t last;
+	uint32_t n = atomic_load(&last), r = 1;
+
+	if (!n) {
+		if (getrandom(&r, sizeof(r), 0) != sizeof(r))
+			r = (uint32_t)getpid();
+		n = r % (VB_ADAPTERS - 1) + 1;
+		atomic_store(&last, n);
+		return n;
+	}
+	n = n % (VB_ADAPTERS - 1) + 1;
+	atomic_store(&last, n);
+	return n;
+}
+
+/* A listening socket on the first number that is free. */
+static int bind_some(int *sock, uint32_t *number)
+{
+	struct sockaddr_un sa;
+	socklen_t len;
+	int err, fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+
+	if (fd < 0)
+		return errno;
+	for (uint32_t i = 1; i < VB_ADAPTERS; i++) {
+		*number = first_try();
+		vb_number_address(&sa, &len, *number);
+		if (!bind(fd, (struct sockaddr *)&sa, len)) {
+			*sock = fd;
+			return 0;
+		}
+		if (errno != EADDRINUSE) {
+			err = errno;
+			close(fd);
+			return err;
+		}
+	}
+	close(fd);
+	return ENFILE;
+}
+
+static void add_free(struct vb_adapter *a, uint32_t qpn)
+{
+	a->free_qpns[(a->free_head + a->free_count++) % a->free_size] = qpn;
+}
+
+/* Takes one more number. Under qpn_lock, or before anybody else knows the adapter; no QPN is free. */
+int vb_number_bind(struct vb_adapter *a)
+{
+	uint32_t k = atomic_load_explicit(&a->nnumbers, memory_order_relaxed);
+	struct epoll_event ev = {.events = EPOLLIN};
+	struct number *n = &a->numbers[k];
+	uint32_t *queue;
+	int err;
+
+	if (k == VB_ADAPTER_NUMBERS)
+		return ENFILE;
+	n->qps = calloc(VB_QPN_INDICES, sizeof(*n->qps));
+	queue = realloc(a->free_qpns, (size_t)(k + 1) * VB_QPN_INDICES * sizeof(*queue));
+	if (queue)
+		a->free_qpns = queue;
+	if (!n->qps || !queue) {
+		err = ENOMEM;
+		goto free_qps;
+	}
+	err = bind_some(&n->sock, &n->number);
+	if (err)
+		goto free_qps;
+	/* Listed before anybody can connect to it: contact through several numbers is told apart by the list.
+	 */
+	a->head->numbers[k] = n->number;
+	atomic_store_explicit(&a->head->nnumbers, k + 1, memory_order_release);
+	n->src.kind = SRC_LISTEN;
+	ev.data.ptr = &n->src;
+	if (listen(n->sock, BACKLOG) || epoll_ctl(a->ctl, EPOLL_CTL_ADD, n->sock, &ev)) {
+		err = errno;
+		goto unlist;
+	}
+	a->free_size = (k + 1) * VB_QPN_INDICES;
+	a->free_head = 0;
+	for (uint32_t i = 0; i < VB_QPN_INDICES; i++) {
+		if (usable(n->number << VB_QPN_INDEX_BITS | i))
+			add_free(a, n->number << VB_QPN_INDEX_BITS | i);
+	}
+	atomic_store_explicit(&a->slot_of[n->number], (uint8_t)(k + 1),
+			      memory_order_release); /* vb_qpn_find */
+	atomic_store_explicit(&a->nnumbers, k + 1, memory_order_release);
+	return 0;
+unlist:
+	atomic_store_explicit(&a->head->nnumbers, k, memory_order_release);
+	close(n->sock);
+free_qps:
+	free(n->qps);
+	n->qps = NULL;
+	return err;
+}
+
+void vb_numbers_close(struct vb_adapter *a)
+{
+	uint32_t n = atomic_load_explicit(&a->nnumbers, memory_order_relaxed);
+
+	for (uint32_t i = 0; i < n; i++) {
+		close(a->numbers[i].sock);
+		free(a->numbers[i].qps);
+	}
+	free(a->free_qpns);
+}
+
+static _Atomic(void *) *place(const struct vb_adapter *a, uint32_t qpn)
+{
+	uint32_t number = qpn >> VB_QPN_INDEX_BITS, k;
+
+	if (number >= VB_ADAPTERS)
+		return NULL;
+	k = atomic_load_explicit(&a->slot_of[number], memory_order_acquire); /* pairs with vb_number_bind() */
+	return k ? &a->numbers[k - 1].qps[qpn % VB_QPN_INDICES] : NULL;
+}
+
+uint32_t vb_qpn_take(struct vb_adapter *a, void *qp)
+{
+	uint32_t qpn = 0;
+	int err = 0;
+
+	if (vb_adapter_dead(a))
+		return 0;
+	pthread_mutex_lock(&a->qpn_lock);
+	if (!a->free_count)
+		err = vb_number_bind(a);
+	if (!err) {
+		qpn = a->free_qpns[a->free_head];
+		a->free_head = (a->free_head + 1) % a->free_size;
+		a->free_count--;
+		atomic_store_explicit(place(a, qpn), qp, memory_order_release); /* pairs with vb_qpn_find() */
+	}
+	pthread_mutex_unlock(&a->qpn_lock);
+	if (err)
+		vb_log(VB_LOG_WARN, "no QP number is left: this adapter holds %u numbers, and no other: %s",
+		       atomic_load_explicit(&a->nnumbers, memory_order_relaxed), strerror(err));
+	return qpn;
+}
+
+void vb_qpn_give(struct vb_adapter *a, uint32_t qpn)
+{
+	_Atomic(void *) *p = place(a, qpn);
+
+	if (!p || vb_adapter_dead(a))
+		return;
+	pthread_mutex_lock(&a->qpn_lock);
+	atomic_store_explicit(p, NULL, memory_order_release);
+	add_free(a, qpn);
+	pthread_mutex_unlock(&a->qpn_lock);
+}
+
+void *vb_qpn_find(const struct vb_adapter *a, uint32_t qpn)
+{
+	_Atomic(void *) *p = place(a, qpn);
+
+	return p ? atomic_load_explicit(p, memory_order_acquire) : NULL; /* pairs with vb_qpn_take() */
+}
+
+struct vb_seg_qp *vb_qpn_published(struct vb_adapter *a, uint32_t qpn)
+{
+	struct vb_seg_qp *table = (void *)(a->seg->base + VB_SEG_QPS);
+	uint32_t k =
+	    atomic_load_explicit(&a->slot_of[(qpn >> VB_QPN_INDEX_BITS) % VB_ADAPTERS], memory_order_acquire);
+
+	return k ? &table[(k - 1) * VB_QPN_INDICES + qpn % VB_QPN_INDICES] : NULL;
+}

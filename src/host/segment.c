@@ -1,0 +1,200 @@
+/* Segments: making our own, checking and mapping those of peers. */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "host/private.h"
+
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+_Static_assert(sizeof(struct vb_seg_head) <= VB_SEG_AWAKE, "the head stands before the word");
+_Static_assert(sizeof(struct vb_consumed) == VB_LINE, "a counter is alone in its line");
+_Static_assert(sizeof(struct vb_seg_qp) == 16, "VB_SEG_RINGS counts on it");
+_Static_assert(VB_SEG_RINGS % 4096 == 0 && sizeof(struct vb_ring) % 4096 == 0, "rings begin pages");
+
+static struct vb_list segments = {&segments, &segments};
+
+/* ftruncate() beyond RLIMIT_FSIZE would not just fail, it would raise SIGXFSZ. */
+static int size_allowed(void)
+{
+	struct rlimit r;
+
+	if (getrlimit(RLIMIT_FSIZE, &r) || r.rlim_cur >= VB_SEG_SIZE)
+		return 0;
+	vb_log(
+	    VB_LOG_ERROR,
+	    "the file size limit of this process (RLIMIT_FSIZE, %llu bytes) is below the %llu bytes (sparse) "
+	    "that an adapter's shared segment spans",
+	    (unsigned long long)r.rlim_cur, (unsigned long long)VB_SEG_SIZE);
+	return EFBIG;
+}
+
+int vb_segment_make(struct vb_segment **out, uint64_t incarnation)
+{
+	struct vb_segment *s = calloc(1, sizeof(*s));
+	int err = size_allowed();
+
+	if (!s || err) {
+		free(s);
+		return err ? err : ENOMEM;
+	}
+	s->refs = 1;
+	s->incarnation = incarnation;
+	s->fd = memfd_create("verbena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (s->fd < 0 || ftruncate(s->fd, VB_SEG_SIZE))
+		goto close_fd;
+	s->base = mmap(NULL, VB_SEG_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, s->fd, 0);
+	if (s->base == MAP_FAILED)
+		goto close_fd;
+	/* Writable through this mapping and no other, and never shorter. */
+	if (fcntl(s->fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) ||
+	    madvise(s->base, VB_SEG_SIZE, MADV_DONTFORK) || madvise(s->base, VB_SEG_SIZE, MADV_DONTDUMP))
+		goto unmap;
+	pthread_mutex_lock(&vb_host_lock);
+	vb_list_append(&segments, &s->node);
+	pthread_mutex_unlock(&vb_host_lock);
+	*out = s;
+	return 0;
+unmap:
+	err = errno;
+	munmap(s->base, VB_SEG_SIZE);
+	errno = err;
+close_fd:
+	err = errno;
+	if (s->fd >= 0)
+		close(s->fd);
+	free(s);
+	return err;
+}
+
+struct vb_segment *vb_segment_find(uint64_t incarnation)
+{
+	struct vb_segment *found = NULL;
+
+	pthread_mutex_lock(&vb_host_lock);
+	vb_list_each(n, &segments)
+	{
+		struct vb_segment *s = vb_list_entry(n, struct vb_segment, node);
+
+		if (s->incarnation == incarnation) {
+			s->refs++; /* vb_segment_put() */
+			found = s;
+		}
+	}
+	pthread_mutex_unlock(&vb_host_lock);
+	return found;
+}
+
+void vb_segment_put(struct vb_segment *s)
+{
+	bool last;
+
+	pthread_mutex_lock(&vb_host_lock);
+	last = --s->refs == 0;
+	if (last)
+		vb_list_unlink(&s->node);
+	pthread_mutex_unlock(&vb_host_lock);
+	if (!last)
+		return;
+	if (s->fd >= 0)
+		close(s->fd);
+	munmap(s->base, VB_SEG_SIZE);
+	free(s);
+}
+
+static const char *check_file(int fd)
+{
+	int seals = fcntl(fd, F_GET_SEALS);
+	struct stat st;
+	struct statfs fs;
+
+	/* Without this seal the owner could take pages away under our reads. */
+	if (seals < 0 || !(seals & F_SEAL_SHRINK))
+		return "it can be shortened";
+	if (fstat(fd, &st) || (uint64_t)st.st_size != VB_SEG_SIZE)
+		return "it has another size than this version's";
+	if (fstatfs(fd, &fs) || fs.f_type != TMPFS_MAGIC)
+		return "it does not lie in ordinary memory";
+	return NULL;
+}
+
+int vb_segment_map(uint8_t **window, int fd, uint64_t incarnation, const char **why)
+{
+	int fixed = *window ? MAP_FIXED : 0;
+	struct vb_seg_head head;
+	uint8_t *base;
+
+	*why = check_file(fd);
+	if (*why)
+		return EPROTO;
+	base = mmap(*window, VB_SEG_SIZE, PROT_READ, MAP_SHARED | MAP_NORESERVE | fixed, fd, 0);
+	if (base == MAP_FAILED) {
+		*why = "it cannot be mapped";
+		return errno;
+	}
+	*window = base;
+	madvise(base, VB_SEG_SIZE, MADV_DONTFORK);
+	madvise(base, VB_SEG_SIZE, MADV_DONTDUMP);
+	memcpy(&head, base, offsetof(struct vb_seg_head, gids));
+	if (head.magic != VB_SEG_MAGIC || head.version != VB_SEG_VERSION || head.size != VB_SEG_SIZE)
+		*why = "it is of another version";
+	else if (head.incarnation != incarnation || !incarnation)
+		*why = "it is not the segment that the peer spoke of";
+	if (!*why)
+		return 0;
+	vb_segment_unmap(base);
+	return EPROTO;
+}
+
+void vb_segment_unmap(uint8_t *window)
+{
+	/* Replaced at once, never absent: a thread may be on its way to look at a ring of the dead peer. */
+	void *p = mmap(window, VB_SEG_SIZE, PROT_READ,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+
+	if (p == MAP_FAILED)
+		vb_log(VB_LOG_WARN, "the segment of a peer that left stays mapped: %s", strerror(errno));
+}
+
+void vb_segment_release(uint8_t *window)
+{
+	if (window)
+		munmap(window, VB_SEG_SIZE);
+}
+
+uint32_t vb_segment_numbers(int fd, uint32_t numbers[VB_ADAPTER_NUMBERS])
+{
+	struct vb_seg_head h;
+	uint32_t n;
+
+	if (check_file(fd) || pread(fd, &h, sizeof(h), 0) != sizeof(h))
+		return 0;
+	n = atomic_load_explicit(&h.nnumbers, memory_order_relaxed);
+	if (n > VB_ADAPTER_NUMBERS)
+		return 0;
+	memcpy(numbers, h.numbers, n * sizeof(*numbers));
+	return n;
+}
+
+bool vb_segment_lists(const uint8_t *base, uint32_t number)
+{
+	const struct vb_seg_head *h = (const void *)base;
+	/* pairs with vb_number_bind() */
+	uint32_t n = atomic_load_explicit(&h->nnumbers, memory_order_acquire);
+
+	for (uint32_t i = 0; i < n && i < VB_ADAPTER_NUMBERS; i++) {
+		if (h->numbers[i] == number)
+			return true;
+	}
+	return false;
+}

@@ -1,0 +1,279 @@
+/* The shm wire: see shm.h.  The two ends share nothing but the ring and the consumed counter, and each trusts
+ * only what it keeps in private memory. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "wire/shm.h"
+
+enum {
+	/* Room that requests leave for responses, so that two full rings cannot wait for one another. */
+	SPARE_SLOTS = VB_RING_SLOTS / 8,
+	SPARE_DATA = VB_RING_DATA / 8,
+	HDR_ROOM = sizeof(((struct vb_slot *)0)->hdr),
+};
+
+_Static_assert(sizeof(struct vb_slot) == VB_LINE, "a packet is a cache line");
+_Static_assert(HDR_ROOM == sizeof(((struct vb_shm_pkt *)0)->hdr), "headers are copied at full size");
+_Static_assert(VB_RING_MTU <= SPARE_DATA / 2, "responses find room behind requests");
+
+static struct vb_shm *shm(struct vb_out *o)
+{
+	return (struct vb_shm *)o;
+}
+
+/* Reads the peer's counter again, and gives back the data of what it has consumed. */
+static __attribute__((noinline, cold)) void refresh(struct vb_shm *s, uint32_t head)
+{
+	uint32_t now = atomic_load_explicit(atomic_load_explicit(&s->peer_consumed, memory_order_relaxed),
+					    memory_order_acquire); /* pairs with vb_shm_next() */
+
+	/* A counter outside what we sent is not one: the peer then stops itself, by finding no more room. */
+	if (now == s->seen || head - now > head - s->seen)
+		return;
+	s->seen = now;
+	s->data_tail = s->data_end[(now - 1) % VB_RING_SLOTS];
+}
+
+static bool slots_left(const struct vb_shm *s, uint32_t head, enum vb_out_class cls)
+{
+	return head - s->seen < (cls == VB_OUT_REQUEST ? VB_RING_SLOTS - SPARE_SLOTS : VB_RING_SLOTS);
+}
+
+/* Where `len` contiguous bytes may go: sets data_next, or returns false. */
+static bool data_place(struct vb_shm *s, uint32_t len, enum vb_out_class cls, uint32_t *off)
+{
+	uint32_t at = s->data_head % VB_RING_DATA;
+	uint32_t need = (len + VB_LINE - 1) & ~(VB_LINE - 1u);
+	uint32_t skip = at + need > VB_RING_DATA ? VB_RING_DATA - at : 0;
+	uint32_t used = s->data_head + skip + need - s->data_tail;
+
+	if (used > (cls == VB_OUT_REQUEST ? VB_RING_DATA - SPARE_DATA : VB_RING_DATA))
+		return false;
+	*off = (s->data_head + skip) % VB_RING_DATA;
+	s->data_next = s->data_head + skip + need;
+	return true;
+}
+
+/* A packet whose payload goes to the data ring. */
+static __attribute__((noinline)) bool reserve_data(struct vb_shm *s, struct vb_outbuf *b,
+						   struct vb_slot *slot, uint32_t head, uint32_t hdr_len,
+						   uint32_t payload_len, enum vb_out_class cls)
+{
+	uint32_t off;
+
+	if (hdr_len > HDR_ROOM || payload_len > VB_RING_MTU)
+		return false;
+	if (!data_place(s, payload_len, cls, &off)) {
+		refresh(s, head);
+		if (!data_place(s, payload_len, cls, &off))
+			return false;
+	}
+	slot->hdr_len = (uint8_t)hdr_len;
+	slot->flags = VB_SLOT_DATA;
+	slot->inline_len = 0;
+	slot->data_off = off;
+	slot->data_len = payload_len;
+	b->hdr = slot->hdr;
+	b->payload = s->to->data + off;
+	return true;
+}
+
+static bool reserve(struct vb_out *o, struct vb_outbuf *b, uint32_t hdr_len, uint32_t payload_len,
+		    enum vb_out_class cls)
+{
+	struct vb_shm *s = shm(o);
+	struct vb_slot *slot;
+	uint32_t head;
+
+	vb_lock_take(&s->tx); /* given by commit() or cancel() */
+	head = (uint32_t)atomic_load_explicit(&s->head, memory_order_relaxed);
+	if (vb_unlikely(!slots_left(s, head, cls))) {
+		refresh(s, head);
+		if (!slots_left(s, head, cls))
+			goto give_tx;
+	}
+	slot = &s->to->slots[head % VB_RING_SLOTS];
+	b->priv = slot;
+	if (hdr_len + payload_len > VB_SLOT_INLINE) {
+		if (!reserve_data(s, b, slot, head, hdr_len, payload_len, cls))
+			goto give_tx;
+		return true;
+	}
+	slot->hdr_len = (uint8_t)hdr_len;
+	slot->flags = 0;
+	slot->inline_len = (uint16_t)payload_len;
+	b->hdr = slot->bytes;
+	b->payload = slot->bytes + hdr_len;
+	return true;
+give_tx:
+	vb_lock_give(&s->tx);
+	return false;
+}
+
+static void commit(struct vb_out *o, struct vb_outbuf *b)
+{
+	struct vb_shm *s = shm(o);
+	struct vb_slot *slot = b->priv;
+	uint64_t head = atomic_load_explicit(&s->head, memory_order_relaxed);
+	const _Atomic uint32_t *awake = atomic_load_explicit(&s->peer_awake, memory_order_relaxed);
+
+	s->data_head = s->data_next;
+	s->data_end[head % VB_RING_SLOTS] = s->data_next;
+	/* Store-packet/load-word, against the sleeper's store-word/look-at-ring: seq_cst on both sides. */
+	atomic_exchange_explicit(&slot->seq, (uint32_t)head + 1, memory_order_seq_cst);
+	atomic_store_explicit(&s->head, head + 1, memory_order_relaxed);
+	__builtin_prefetch(&s->to->slots[(head + 1) % VB_RING_SLOTS], 1);
+	__builtin_prefetch(&s->to->slots[(head + 2) % VB_RING_SLOTS], 1);
+	vb_lock_give(&s->tx);
+	if (vb_unlikely(atomic_load_explicit(awake, memory_order_seq_cst) == VB_ASLEEP))
+		vb_link_ring(s->link);
+}
+
+static void cancel(struct vb_out *o, struct vb_outbuf *b)
+{
+	struct vb_shm *s = shm(o);
+
+	(void)b;
+	s->data_next = s->data_head;
+	vb_lock_give(&s->tx);
+}
+
+static uint64_t mark(struct vb_out *o)
+{
+	return atomic_load_explicit(&shm(o)->head, memory_order_relaxed);
+}
+
+static bool taken(struct vb_out *o, uint64_t m)
+{
+	struct vb_shm *s = shm(o);
+	uint32_t now = atomic_load_explicit(atomic_load_explicit(&s->peer_consumed, memory_order_relaxed),
+					    memory_order_relaxed);
+	uint64_t head = atomic_load_explicit(&s->head, memory_order_relaxed);
+	/* The counter is the low half of a position that is not ahead of head.  It may be newer than the head
+	 * that we see; then everything up to that head is taken. */
+	uint32_t behind = (uint32_t)head - now;
+
+	return behind > VB_RING_SLOTS ? head >= m : head - behind >= m;
+}
+
+static const struct vb_out_ops out_ops = {reserve, commit, cancel, mark, taken};
+
+void vb_shm_attach(struct vb_shm *s, struct vb_ring *to, const struct vb_ring *from,
+		   _Atomic uint32_t *consumed, const _Atomic uint32_t *peer_consumed,
+		   const _Atomic uint32_t *peer_awake)
+{
+	vb_lock_take(&s->tx);
+	s->to = to;
+	s->seen = 0;
+	atomic_store_explicit(&s->head, 0, memory_order_relaxed);
+	s->data_head = s->data_next = s->data_tail = 0;
+	memset(s->data_end, 0, sizeof(s->data_end));
+	atomic_store_explicit(&s->peer_consumed, peer_consumed, memory_order_relaxed);
+	atomic_store_explicit(&s->peer_awake, peer_awake, memory_order_relaxed);
+	vb_lock_give(&s->tx);
+	atomic_store_explicit(&s->from, from, memory_order_relaxed);
+	atomic_store_explicit(&s->tail, 0, memory_order_relaxed);
+	s->consumed = consumed;
+}
+
+struct vb_shm *vb_shm_new(struct vb_link *l, struct vb_ring *to, const struct vb_ring *from,
+			  _Atomic uint32_t *consumed, const _Atomic uint32_t *peer_consumed,
+			  const _Atomic uint32_t *peer_awake)
+{
+	struct vb_shm *s = aligned_alloc(_Alignof(struct vb_shm), sizeof(*s));
+
+	if (!s)
+		return NULL;
+	memset(s, 0, sizeof(*s));
+	s->out.ops = &out_ops;
+	s->out.mtu = VB_RING_MTU;
+	s->out.local = true;
+	s->link = l;
+	vb_shm_attach(s, to, from, consumed, peer_consumed, peer_awake);
+	return s;
+}
+
+void vb_shm_free(struct vb_shm *s)
+{
+	free(s);
+}
+
+int vb_shm_peek(struct vb_shm *s, struct vb_shm_pkt *p)
+{
+	uint32_t tail = atomic_load_explicit(&s->tail, memory_order_relaxed);
+	const struct vb_ring *ring = atomic_load_explicit(&s->from, memory_order_relaxed);
+	const struct vb_slot *slot = &ring->slots[tail % VB_RING_SLOTS];
+	uint32_t hdr_len, len, off;
+	bool data;
+
+	if (atomic_load_explicit(&slot->seq, memory_order_acquire) != tail + 1) /* pairs with commit() */
+		return 0;
+	/* Each field is read once: a hostile peer may change it under us. */
+	hdr_len = *(const volatile uint8_t *)&slot->hdr_len;
+	data = *(const volatile uint8_t *)&slot->flags & VB_SLOT_DATA;
+	memcpy(p->hdr, slot->bytes, sizeof(p->hdr));
+	p->hdr_len = hdr_len;
+	if (vb_unlikely(hdr_len > HDR_ROOM))
+		return -1;
+	if (vb_likely(!data)) {
+		len = *(const volatile uint16_t *)&slot->inline_len;
+		if (vb_unlikely(len > VB_SLOT_INLINE - hdr_len))
+			return -1;
+		p->payload = slot->bytes + hdr_len;
+	} else {
+		off = *(const volatile uint32_t *)&slot->data_off;
+		len = *(const volatile uint32_t *)&slot->data_len;
+		if (vb_unlikely(len > VB_RING_MTU || off > VB_RING_DATA - len))
+			return -1;
+		p->payload = ring->data + off;
+	}
+	p->payload_len = len;
+	return 1;
+}
+
+void vb_shm_next(struct vb_shm *s)
+{
+	uint32_t tail = atomic_load_explicit(&s->tail, memory_order_relaxed) + 1;
+
+	atomic_store_explicit(&s->tail, tail, memory_order_relaxed);
+	atomic_store_explicit(s->consumed, tail, memory_order_release); /* pairs with refresh() */
+}
+
+bool vb_shm_has_room(struct vb_shm *s)
+{
+	uint32_t head, off;
+	bool ok;
+
+	vb_lock_take(&s->tx);
+	head = (uint32_t)atomic_load_explicit(&s->head, memory_order_relaxed);
+	refresh(s, head);
+	ok = slots_left(s, head, VB_OUT_REQUEST) && data_place(s, VB_RING_MTU, VB_OUT_REQUEST, &off);
+	s->data_next = s->data_head;
+	vb_lock_give(&s->tx);
+	return ok;
+}
+
+/* The adapter's view of the wire. */
+
+static int wire_up(struct vb_link *l, const struct vb_wire_parts *p)
+{
+	if (l->wire)
+		vb_shm_attach(l->wire, p->to, p->from, p->consumed, p->peer_consumed, p->peer_awake);
+	else
+		l->wire = vb_shm_new(l, p->to, p->from, p->consumed, p->peer_consumed, p->peer_awake);
+	return l->wire ? 0 : ENOMEM;
+}
+
+static bool wire_ready(const struct vb_link *l)
+{
+	return vb_shm_ready(l->wire);
+}
+
+static void wire_free(struct vb_link *l)
+{
+	vb_shm_free(l->wire);
+	l->wire = NULL;
+}
+
+const struct vb_wire_ops vb_shm_wire = {wire_up, wire_ready, wire_free};
