@@ -1,0 +1,504 @@
+#include "sim.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+uint64_t sim_random(struct sim *s)
+{
+	uint64_t z = s->rng += 0x9e3779b97f4a7c15ull; /* splitmix64 */
+
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
+	z = (z ^ z >> 27) * 0x94d049bb133111ebull;
+	return z ^ z >> 31;
+}
+
+/* ---- the wire ---- */
+
+static struct sim_wire *wire_of(struct vb_out *o)
+{
+	return vb_containerof(o, struct sim_wire, out);
+}
+
+static bool wire_reserve(struct vb_out *o, struct vb_outbuf *b, uint32_t hdr_len, uint32_t payload_len,
+			 enum vb_out_class cls)
+{
+	struct sim_wire *w = wire_of(o);
+	uint32_t room = w->sim->cfg.room;
+
+	assert_null(w->building);
+	assert_true(payload_len <= o->mtu || payload_len == sizeof(struct vb_facts));
+	if (w->n >= (cls == VB_OUT_REQUEST ? room - room / 4 : room))
+		return false;
+	w->building = malloc(sizeof *w->building + hdr_len + payload_len);
+	w->building->hdr_len = hdr_len;
+	w->building->payload_len = payload_len;
+	memset(w->building->bytes, 0xd7, hdr_len + payload_len);
+	b->hdr = w->building->bytes;
+	b->payload = w->building->bytes + hdr_len;
+	return true;
+}
+
+static void wire_put(struct sim_wire *w, struct sim_flying *f, bool late)
+{
+	struct sim *s = w->sim;
+
+	assert_true(w->n < sizeof w->flying / sizeof *w->flying);
+	/* in order, unless late */
+	f->at = s->now + 1000;
+	f->order = s->order++;
+	if (late)
+		f->at += sim_below(s, 30000);
+	w->flying[w->n++] = f;
+}
+
+static enum sim_verdict by_rates(struct sim *s)
+{
+	uint32_t dice = sim_below(s, 1000);
+
+	if (dice < s->cfg.loss)
+		return SIM_DROP;
+	dice -= s->cfg.loss;
+	if (dice < s->cfg.dup)
+		return SIM_DUP;
+	return dice - s->cfg.dup < s->cfg.late ? SIM_LATE : SIM_PASS;
+}
+
+static void wire_commit(struct vb_out *o, struct vb_outbuf *b)
+{
+	struct sim_wire *w = wire_of(o);
+	struct sim *s = w->sim;
+	struct sim_flying *f = w->building, *twin;
+	enum sim_verdict v;
+	struct vb_pkt p;
+	const char *why;
+
+	(void)b;
+	assert_non_null(f);
+	w->building = NULL;
+	w->committed++;
+	s->packets++;
+	why = vb_pkt_decode(&p, f->bytes, f->hdr_len, f->payload_len);
+	if (why)
+		fail_msg("QP %u sent an impossible packet: %s", w->from, why);
+	assert_int_equal(p.qpn, s->n[!w->from].qp.qpn);
+	p.payload = f->bytes + f->hdr_len;
+	v = s->filter ? s->filter(s, w->from, &p) : by_rates(s);
+	p.payload = NULL;
+	if (s->seen < SIM_TRACE)
+		s->trace[s->seen++] = (struct sim_seen){
+		    .when = s->now, .from = (uint8_t)w->from, .dropped = v == SIM_DROP, .p = p};
+	if (v == SIM_DROP) {
+		free(f);
+		return;
+	}
+	if (v == SIM_DUP) {
+		twin = malloc(sizeof *f + f->hdr_len + f->payload_len);
+		memcpy(twin, f, sizeof *f + f->hdr_len + f->payload_len);
+		wire_put(w, twin, true);
+	}
+	wire_put(w, f, v == SIM_LATE);
+}
+
+static void wire_cancel(struct vb_out *o, struct vb_outbuf *b)
+{
+	struct sim_wire *w = wire_of(o);
+
+	(void)b;
+	assert_non_null(w->building);
+	free(w->building);
+	w->building = NULL;
+}
+
+static uint64_t wire_mark(struct vb_out *o)
+{
+	return wire_of(o)->committed;
+}
+
+static bool wire_taken(struct vb_out *o, uint64_t mark)
+{
+	struct sim_wire *w = wire_of(o);
+
+	return !w->sim->cfg.lossless || w->delivered >= mark;
+}
+
+static const struct vb_out_ops wire_ops = {wire_reserve, wire_commit, wire_cancel, wire_mark, wire_taken};
+
+/* ---- time ---- */
+
+static void look_at_timer(struct sim *s, struct sim_node *n)
+{
+	for (int i = 0; i < 8; i++) {
+		n->deadline = vb_rc_timer(&n->qp, s->now);
+		if (n->deadline > s->now)
+			return;
+	}
+	fail_msg("a timer that is always due");
+}
+
+/* What progress does with a QP: its timer, then what it owes. */
+static void pump(struct sim *s, unsigned i)
+{
+	struct sim_node *n = &s->n[i];
+	enum vb_rc_owes owes;
+
+	vb_lock_take(&n->qp.lock);
+	look_at_timer(s, n);
+	owes = vb_rc_owes(&n->qp);
+	if (owes == VB_OWES_ACK && s->cfg.lazy_acks && n->kick == VB_NEVER && sim_below(s, 2))
+		n->kick = s->now + 1 + sim_below(s, 5000);
+	if (owes != VB_OWES_NOTHING && (owes != VB_OWES_ACK || n->kick == VB_NEVER || n->kick <= s->now)) {
+		n->kick = VB_NEVER;
+		vb_rc_output(&n->qp);
+	}
+	look_at_timer(s, n);
+	vb_lock_give(&n->qp.lock);
+}
+
+static uint32_t first_of(const struct sim_wire *w)
+{
+	uint32_t best = 0;
+
+	for (uint32_t i = 1; i < w->n; i++)
+		if (w->flying[i]->at < w->flying[best]->at ||
+		    (w->flying[i]->at == w->flying[best]->at && w->flying[i]->order < w->flying[best]->order))
+			best = i;
+	return best;
+}
+
+static void deliver(struct sim *s, struct sim_wire *w)
+{
+	struct vb_qp *qp = &s->n[!w->from].qp;
+	uint32_t i = first_of(w);
+	struct sim_flying *f = w->flying[i];
+	struct vb_pkt p;
+
+	w->flying[i] = w->flying[--w->n];
+	w->delivered++;
+	assert_null(vb_pkt_decode(&p, f->bytes, f->hdr_len, f->payload_len));
+	p.payload = f->bytes + f->hdr_len;
+	vb_lock_take(&qp->lock);
+	vb_rc_input(qp, &p);
+	vb_lock_give(&qp->lock);
+	free(f);
+}
+
+bool sim_step(struct sim *s)
+{
+	uint64_t next = VB_NEVER;
+	struct sim_wire *w = NULL;
+
+	pump(s, 0);
+	pump(s, 1);
+	for (unsigned i = 0; i < 2; i++) {
+		struct sim_node *n = &s->n[i];
+		uint64_t at = n->wire.n ? n->wire.flying[first_of(&n->wire)]->at : VB_NEVER;
+
+		if (at < next) {
+			next = at;
+			w = &n->wire;
+		}
+		if (n->deadline < next) {
+			next = n->deadline;
+			w = NULL;
+		}
+		if (n->kick < next) {
+			next = n->kick;
+			w = NULL;
+		}
+	}
+	if (next == VB_NEVER)
+		return false;
+	if (next > s->now)
+		s->now = next;
+	if (w)
+		deliver(s, w);
+	return true;
+}
+
+void sim_settle(struct sim *s)
+{
+	uint64_t limit = s->now + 100 * VB_SEC;
+
+	while (sim_step(s))
+		if (s->now > limit)
+			fail_msg("no end after 100 s of virtual time");
+}
+
+void sim_run_for(struct sim *s, uint64_t ns)
+{
+	uint64_t end = s->now + ns, next;
+
+	for (;;) {
+		pump(s, 0);
+		pump(s, 1);
+		next = VB_NEVER;
+		for (unsigned i = 0; i < 2; i++) {
+			struct sim_node *n = &s->n[i];
+
+			if (n->wire.n && n->wire.flying[first_of(&n->wire)]->at < next)
+				next = n->wire.flying[first_of(&n->wire)]->at;
+			next = n->deadline < next ? n->deadline : next;
+			next = n->kick < next ? n->kick : next;
+		}
+		if (next > end)
+			break;
+		sim_step(s);
+	}
+	s->now = end;
+}
+
+/* ---- objects ---- */
+
+static void *zeroed(size_t bytes)
+{
+	void *p = aligned_alloc(VB_LINE, (bytes + VB_LINE - 1) / VB_LINE * VB_LINE);
+
+	assert_non_null(p);
+	return memset(p, 0, bytes);
+}
+
+/* As ibv_modify_qp brings a QP from RESET to RTS. */
+static void connect_qp(struct sim *s, unsigned i)
+{
+	const struct sim_cfg *c = &s->cfg;
+	struct vb_qp *qp = &s->n[i].qp;
+	uint32_t mtu_code = 0;
+
+	while (128u << mtu_code < c->mtu)
+		mtu_code++;
+	qp->out = &s->n[i].wire.out;
+	qp->dest_qpn = s->n[!i].qp.qpn;
+	qp->access = (uint8_t)c->access;
+	qp->max_rd_atomic = c->rd_atomic;
+	qp->attr.max_rd_atomic = c->rd_atomic;
+	qp->attr.max_dest_rd_atomic = c->dest_rd_atomic;
+	qp->attr.path_mtu = (enum ibv_mtu)mtu_code;
+	qp->attr.timeout = c->timeout;
+	qp->attr.retry_cnt = c->retry_cnt;
+	qp->attr.rnr_retry = c->rnr_retry;
+	qp->attr.min_rnr_timer = c->min_rnr;
+	qp->req.psn = qp->req.psn_una = qp->req.psn_max = c->psn[i];
+	qp->resp.epsn = c->psn[!i];
+	assert_int_equal(vb_qp_resources(qp, c->dest_rd_atomic), 0);
+	sim_modify(s, i, IBV_QPS_INIT);
+	sim_modify(s, i, IBV_QPS_RTR);
+	sim_modify(s, i, IBV_QPS_RTS);
+}
+
+void sim_modify(struct sim *s, unsigned i, enum ibv_qp_state to)
+{
+	struct vb_qp *qp = &s->n[i].qp;
+	enum ibv_qp_state from = qp->state;
+	struct vb_facts f = {.reason = VB_R_FLUSHED};
+
+	vb_lock_take(&qp->lock);
+	if (to == IBV_QPS_ERR) {
+		vb_rc_error(qp, &f);
+	} else if (to == IBV_QPS_RESET) {
+		vb_qp_reset(qp);
+	} else {
+		qp->state = to;
+		vb_rc_enter(qp, from);
+	}
+	vb_lock_give(&qp->lock);
+}
+
+static void make_node(struct sim *s, unsigned i)
+{
+	const struct sim_cfg *c = &s->cfg;
+	struct sim_node *n = &s->n[i];
+	struct ibv_qp_cap cap = {.max_send_wr = c->send_wr,
+				 .max_recv_wr = c->recv_wr,
+				 .max_send_sge = c->sge,
+				 .max_recv_sge = c->sge,
+				 .max_inline_data = c->inl};
+
+	assert_int_equal(vb_evq_init(&n->ctx.async), 0);
+	n->pd.id = 10 + i;
+	vb_keys_init(&n->keys, zeroed(SIM_KEYS * sizeof(struct vb_key_entry)), SIM_KEYS,
+		     zeroed(VB_MEM_SLOTS * sizeof(struct vb_key_slot)));
+	n->scq.ctx = n->rcq.ctx = &n->ctx;
+	assert_int_equal(vb_cq_init(&n->scq, c->cqe), 0);
+	assert_int_equal(vb_cq_init(&n->rcq, c->cqe), 0);
+	if (c->srq) {
+		n->srq.ctx = &n->ctx;
+		n->srq.pd = &n->pd;
+		vb_async_init(&n->srq.ev_limit, IBV_EVENT_SRQ_LIMIT_REACHED, &n->srq.ibv);
+		assert_int_equal(vb_rq_init(&n->srq.rq, c->recv_wr, c->sge), 0);
+		n->qp.srq = &n->srq;
+	}
+	n->qp.ctx = &n->ctx;
+	n->qp.pd = &n->pd;
+	n->qp.pd_id = n->pd.id;
+	n->qp.scq = &n->scq;
+	n->qp.rcq = c->one_cq ? &n->scq : &n->rcq;
+	n->qp.keys = &n->keys;
+	n->qp.qpn = i ? SIM_QPN1 : SIM_QPN0;
+	n->qp.sq_sig_all = c->sig_all;
+	assert_int_equal(vb_qp_init(&n->qp, &cap), 0);
+	n->wire = (struct sim_wire){
+	    .out = {.ops = &wire_ops, .mtu = c->mtu, .local = c->local}, .sim = s, .from = i};
+	n->deadline = n->kick = VB_NEVER;
+}
+
+struct sim *sim_new(const struct sim_cfg *cfg)
+{
+	struct sim *s = zeroed(sizeof *s);
+
+	s->cfg = *cfg;
+	s->rng = cfg->seed * 0x2545f4914f6cdd1dull;
+	s->now = VB_SEC;
+	make_node(s, 0);
+	make_node(s, 1);
+	connect_qp(s, 0);
+	connect_qp(s, 1);
+	return s;
+}
+
+void sim_free(struct sim *s)
+{
+	for (unsigned i = 0; i < 2; i++) {
+		struct sim_node *n = &s->n[i];
+
+		for (uint32_t k = 0; k < n->wire.n; k++)
+			free(n->wire.flying[k]);
+		vb_cq_forget(&n->scq, &n->qp);
+		vb_cq_forget(&n->rcq, &n->qp);
+		while (sim_event(s, i) >= 0)
+			;
+		vb_qp_fini(&n->qp);
+		vb_cq_fini(&n->scq);
+		vb_cq_fini(&n->rcq);
+		if (s->cfg.srq)
+			vb_rq_fini(&n->srq.rq);
+		vb_evq_fini(&n->ctx.async);
+		free(n->keys.entries);
+		free(n->keys.slots);
+	}
+	free(s);
+}
+
+/* ---- what an application does ---- */
+
+uint32_t sim_reg(struct sim *s, unsigned n, void *addr, uint64_t len, uint32_t access)
+{
+	uint32_t key =
+	    vb_key_publish(&s->n[n].keys, s->n[n].pd.id, access, (uintptr_t)addr, (uintptr_t)addr, len);
+
+	assert_int_not_equal(key, 0);
+	return key;
+}
+
+int sim_send(struct sim *s, unsigned n, const struct ibv_send_wr *wr)
+{
+	struct vb_qp *qp = &s->n[n].qp;
+	struct vb_req *q = &qp->req;
+	struct vb_swqe *w;
+
+	if (q->head - atomic_load(&q->free) >= q->max_wr)
+		return ENOMEM;
+	vb_lock_take(&qp->lock);
+	w = vb_sq_at(q, q->head);
+	*w = (struct vb_swqe){.wr_id = wr->wr_id,
+			      .opcode = (uint8_t)wr->opcode,
+			      .flags = (uint8_t)(wr->send_flags | (qp->sq_sig_all ? IBV_SEND_SIGNALED : 0)),
+			      .imm_inv = wr->imm_data,
+			      .state = VB_WQE_POSTED};
+	if (wr->opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wr->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+		w->raddr = wr->wr.atomic.remote_addr;
+		w->rkey = wr->wr.atomic.rkey;
+		w->compare_add = wr->wr.atomic.compare_add;
+		w->swap = wr->wr.atomic.swap;
+	} else {
+		w->raddr = wr->wr.rdma.remote_addr;
+		w->rkey = wr->wr.rdma.rkey;
+	}
+	for (int i = 0; i < wr->num_sge; i++) {
+		if (wr->send_flags & IBV_SEND_INLINE)
+			memcpy(w->inline_data + w->length, (void *)(uintptr_t)wr->sg_list[i].addr,
+			       wr->sg_list[i].length);
+		else
+			w->sge[w->num_sge++] = wr->sg_list[i];
+		w->length += wr->sg_list[i].length;
+	}
+	q->head++;
+	if (qp->state == IBV_QPS_ERR)
+		vb_rc_flush(qp);
+	vb_lock_give(&qp->lock);
+	return 0;
+}
+
+int sim_recv(struct sim *s, unsigned n, uint64_t wr_id, struct ibv_sge *sge, int num_sge)
+{
+	struct ibv_recv_wr wr = {.wr_id = wr_id, .sg_list = sge, .num_sge = num_sge}, *bad;
+	struct vb_qp *qp = &s->n[n].qp;
+	int err;
+
+	if (qp->srq) {
+		vb_lock_take(&qp->srq->lock);
+		err = vb_rq_post(&qp->srq->rq, &wr, &bad, "ibv_post_srq_recv");
+		vb_lock_give(&qp->srq->lock);
+		return err;
+	}
+	vb_lock_take(&qp->lock);
+	err = vb_rq_post(&qp->resp.rq, &wr, &bad, "ibv_post_recv");
+	if (qp->state == IBV_QPS_ERR)
+		vb_rc_flush(qp);
+	vb_lock_give(&qp->lock);
+	return err;
+}
+
+bool sim_poll(struct sim *s, unsigned n, bool send, struct ibv_wc *wc)
+{
+	struct vb_qp *qp = &s->n[n].qp;
+
+	return vb_cq_poll(send ? qp->scq : qp->rcq, 1, wc) == 1;
+}
+
+int sim_event(struct sim *s, unsigned n)
+{
+	struct vb_evq *q = &s->n[n].ctx.async;
+	struct vb_list *l;
+
+	if (vb_evq_try(q))
+		return -1;
+	vb_lock_take(&q->lock);
+	l = vb_list_pop(&q->nodes);
+	vb_lock_give(&q->lock);
+	assert_non_null(l);
+	return vb_list_entry(l, struct vb_async_node, link)->ev.event_type;
+}
+
+void sim_inject(struct sim *s, unsigned n, struct vb_pkt *p, const void *payload, uint32_t len)
+{
+	struct vb_qp *qp = &s->n[n].qp;
+	uint8_t hdr[VB_HDR_MAX];
+	struct vb_pkt in;
+
+	p->qpn = qp->qpn;
+	p->pkey = VB_PKEY_DEFAULT;
+	assert_null(vb_pkt_decode(&in, hdr, vb_pkt_encode(hdr, p), len));
+	in.payload = payload;
+	vb_lock_take(&qp->lock);
+	vb_rc_input(qp, &in);
+	vb_lock_give(&qp->lock);
+	pump(s, n);
+}
+
+unsigned sim_count(const struct sim *s, unsigned from, uint8_t opcode)
+{
+	unsigned k = 0;
+
+	for (uint32_t i = 0; i < s->seen; i++)
+		k += s->trace[i].from == from && s->trace[i].p.opcode == opcode;
+	return k;
+}
+
+const struct sim_seen *sim_find(const struct sim *s, unsigned from, uint8_t opcode, unsigned nth)
+{
+	for (uint32_t i = 0; i < s->seen; i++)
+		if (s->trace[i].from == from && s->trace[i].p.opcode == opcode && !nth--)
+			return &s->trace[i];
+	return NULL;
+}

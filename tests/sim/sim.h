@@ -1,0 +1,134 @@
+/* The protocol in virtual time: two queue pairs, and a wire per direction that loses, reorders, duplicates and
+ * delays by seed.  No adapter, no thread, no clock: the same seed gives the same packets at the same times. */
+#ifndef VB_TESTS_SIM_H
+#define VB_TESTS_SIM_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <infiniband/verbs.h>
+
+#include "base/clock.h"
+#include "iba/limits.h"
+#include "iba/out.h"
+#include "iba/pkt.h"
+#include "mem/keys.h"
+#include "obj/context.h"
+#include "obj/cq.h"
+#include "obj/qp.h"
+#include "obj/srq.h"
+#include "transport/rc.h"
+
+enum { SIM_KEYS = 64, SIM_TRACE = 1 << 14, SIM_QPN0 = 0x11010, SIM_QPN1 = 0x22020 };
+
+struct sim_cfg {
+	uint64_t seed;
+	uint32_t mtu;                     /* 256 ... */
+	bool local;                       /* NAKs carry reasons */
+	bool srq, one_cq, sig_all;
+	bool lossless;                    /* the wire can tell what was taken out */
+	bool lazy_acks;                   /* mere ACKs leave late, at random */
+	uint32_t send_wr, recv_wr, sge, inl, cqe;
+	uint8_t rd_atomic, dest_rd_atomic; /* of both */
+	uint8_t retry_cnt, rnr_retry, timeout, min_rnr;
+	uint32_t access;                  /* qp_access_flags of both */
+	uint32_t psn[2];                  /* first PSN that each sends */
+	uint32_t loss, dup, late;         /* per 1000 packets */
+	uint32_t room;                    /* packets that one direction holds */
+};
+
+/* A sensible quiet wire; tests change what they are about. */
+#define SIM_DEFAULTS                                                                                         \
+	.seed = 1, .mtu = 1024, .send_wr = 64, .recv_wr = 64, .sge = 4, .inl = 64, .cqe = 256, .rd_atomic = 4,  \
+	.dest_rd_atomic = 4, .retry_cnt = 3, .rnr_retry = 7, .timeout = 8, .min_rnr = 3, .access = 0xf,         \
+	.psn = {100, 7000}, .room = 64
+
+enum sim_verdict { SIM_PASS, SIM_DROP, SIM_DUP, SIM_LATE };
+
+/* A packet as it was handed to the wire. */
+struct sim_seen {
+	uint64_t when;
+	uint8_t from;
+	bool dropped;
+	struct vb_pkt p; /* payload not kept */
+};
+
+struct sim_flying {
+	uint64_t at, order;
+	uint32_t hdr_len, payload_len;
+	uint8_t bytes[];
+};
+
+struct sim;
+
+struct sim_wire {
+	struct vb_out out;
+	struct sim *sim;
+	unsigned from;
+	struct sim_flying *building;
+	struct sim_flying *flying[1024];
+	uint32_t n;
+	uint64_t committed, delivered;
+};
+
+struct sim_node {
+	struct vb_context ctx;
+	struct vb_pd pd;
+	struct vb_cq scq, rcq;
+	struct vb_srq srq;
+	struct vb_keys keys;
+	struct vb_qp qp;
+	struct sim_wire wire;   /* its way out */
+	uint64_t deadline, kick; /* timer; when a held-back ACK leaves */
+};
+
+struct sim {
+	struct sim_cfg cfg;
+	uint64_t now, rng, order;
+	struct sim_node n[2];
+	enum sim_verdict (*filter)(struct sim *s, unsigned from, const struct vb_pkt *p); /* NULL: by rates */
+	unsigned counter;       /* the filter's own */
+	uint64_t packets;
+	uint32_t seen;
+	struct sim_seen trace[SIM_TRACE]; /* the first ones */
+};
+
+struct sim *sim_new(const struct sim_cfg *cfg);
+void sim_free(struct sim *s);
+uint64_t sim_random(struct sim *s);
+static inline uint32_t sim_below(struct sim *s, uint32_t n)
+{
+	return (uint32_t)(sim_random(s) >> 33) % n;
+}
+
+/* One event.  false: nothing will ever happen. */
+bool sim_step(struct sim *s);
+/* Until nothing happens any more (the test fails after `for` virtual nanoseconds), or just so long. */
+void sim_settle(struct sim *s);
+void sim_run_for(struct sim *s, uint64_t ns);
+
+uint32_t sim_reg(struct sim *s, unsigned n, void *addr, uint64_t len, uint32_t access); /* L_Key */
+static inline uint32_t sim_rkey(uint32_t lkey)
+{
+	return lkey | VB_KEY_REMOTE;
+}
+
+/* As ibv_post_send and ibv_post_recv: 0 or errno. */
+int sim_send(struct sim *s, unsigned n, const struct ibv_send_wr *wr);
+int sim_recv(struct sim *s, unsigned n, uint64_t wr_id, struct ibv_sge *sge, int num_sge);
+/* One completion; false: none. */
+bool sim_poll(struct sim *s, unsigned n, bool send, struct ibv_wc *wc);
+/* The oldest asynchronous event, -1: none. */
+int sim_event(struct sim *s, unsigned n);
+/* A packet from nowhere, to node n at once; then what it causes. */
+void sim_inject(struct sim *s, unsigned n, struct vb_pkt *p, const void *payload, uint32_t len);
+void sim_modify(struct sim *s, unsigned n, enum ibv_qp_state to);
+/* How many packets of this opcode node `from` has handed to its wire. */
+unsigned sim_count(const struct sim *s, unsigned from, uint8_t opcode);
+const struct sim_seen *sim_find(const struct sim *s, unsigned from, uint8_t opcode, unsigned nth);
+
+#endif
