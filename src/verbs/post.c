@@ -1,0 +1,185 @@
+/* Posting work requests: checks everything that can be checked at the call, fills WQEs in place, and lets the
+ * protocol run once per list. */
+#include <errno.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "iba/limits.h"
+#include "transport/rc.h"
+#include "verbs/progress.h"
+#include "verbs/verbs.h"
+
+/* What a request may be on an RC QP; rule 11. */
+enum wr_bits { WR_KNOWN = 1, WR_INLINE = 2, WR_RDMA = 4, WR_ATOMIC = 8, WR_LATER = 16 };
+
+static const uint8_t wr_rows[] = {
+    [IBV_WR_RDMA_WRITE] = WR_KNOWN | WR_INLINE | WR_RDMA,
+    [IBV_WR_RDMA_WRITE_WITH_IMM] = WR_KNOWN | WR_INLINE | WR_RDMA,
+    [IBV_WR_SEND] = WR_KNOWN | WR_INLINE,
+    [IBV_WR_SEND_WITH_IMM] = WR_KNOWN | WR_INLINE,
+    [IBV_WR_RDMA_READ] = WR_KNOWN | WR_RDMA,
+    [IBV_WR_ATOMIC_CMP_AND_SWP] = WR_KNOWN | WR_ATOMIC,
+    [IBV_WR_ATOMIC_FETCH_AND_ADD] = WR_KNOWN | WR_ATOMIC,
+    [IBV_WR_LOCAL_INV] = WR_LATER,
+    [IBV_WR_BIND_MW] = WR_LATER,
+    [IBV_WR_SEND_WITH_INV] = WR_KNOWN | WR_INLINE,
+};
+
+enum {
+	SEND_FLAGS = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE,
+};
+
+static __attribute__((cold, noinline)) int refuse_request(const struct vb_qp *qp,
+							  const struct ibv_send_wr *wr, uint64_t length)
+{
+	uint32_t op = wr->opcode;
+	uint8_t row = op < sizeof wr_rows ? wr_rows[op] : 0;
+
+	if (row & WR_LATER)
+		return vb_refuse(EOPNOTSUPP, "ibv_post_send", "opcode %u needs memory windows, not there yet",
+				 op);
+	if (!(row & WR_KNOWN))
+		return vb_refuse(EINVAL, "ibv_post_send", "opcode %u is none that an RC QP takes", op);
+	if (wr->num_sge < 0 || (uint32_t)wr->num_sge > qp->req.max_sge)
+		return vb_refuse(EINVAL, "ibv_post_send", "%d SGEs, QP 0x%06x was made for %u", wr->num_sge,
+				 qp->qpn, qp->req.max_sge);
+	if (wr->send_flags & ~(unsigned)SEND_FLAGS)
+		return vb_refuse(EINVAL, "ibv_post_send", "send_flags 0x%x are none of an RC QP",
+				 wr->send_flags & ~(unsigned)SEND_FLAGS);
+	if ((wr->send_flags & IBV_SEND_INLINE) && !(row & WR_INLINE))
+		return vb_refuse(EINVAL, "ibv_post_send",
+				 "IBV_SEND_INLINE with opcode %u, which fetches data", op);
+	if (wr->send_flags & IBV_SEND_INLINE)
+		return vb_refuse(EINVAL, "ibv_post_send", "%llu bytes inline, QP 0x%06x takes up to %u",
+				 (unsigned long long)length, qp->qpn, qp->req.max_inline);
+	return vb_refuse(EINVAL, "ibv_post_send", "a message of %llu bytes, the port takes up to %u",
+			 (unsigned long long)length, VB_MAX_MSG);
+}
+
+static __attribute__((cold, noinline)) int refuse_full(const struct vb_qp *qp)
+{
+	return vb_refuse(ENOMEM, "ibv_post_send",
+			 "the send queue of QP 0x%06x is full: its %u requests are posted and no completion "
+			 "behind them polled (unsignalled ones count until a later one's is)",
+			 qp->qpn, qp->req.max_wr);
+}
+
+static __attribute__((cold, noinline)) int refuse_state(const struct vb_qp *qp, const char *call)
+{
+	static const char *const names[] = {"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"};
+
+	return vb_refuse(EINVAL, call, "QP 0x%06x is in %s", qp->qpn, names[qp->state]);
+}
+
+static void copy_inline(struct vb_swqe *w, const struct ibv_send_wr *wr)
+{
+	uint8_t *to = w->inline_data;
+
+	for (int i = 0; i < wr->num_sge; i++) { /* rule 40: no key is looked at */
+		memcpy(to, (const void *)(uintptr_t)wr->sg_list[i].addr, wr->sg_list[i].length);
+		to += wr->sg_list[i].length;
+	}
+}
+
+/* Fills the WQE at the head; 0 or errno. */
+static inline int fill(struct vb_qp *qp, const struct ibv_send_wr *wr)
+{
+	struct vb_req *q = &qp->req;
+	struct vb_swqe *w = vb_sq_at(q, q->head);
+	uint32_t op = wr->opcode, flags = wr->send_flags;
+	uint64_t length = 0;
+	uint8_t row;
+
+	row = vb_likely(op < sizeof wr_rows) ? wr_rows[op] : 0;
+	if (vb_unlikely(!(row & WR_KNOWN) || (uint32_t)wr->num_sge > q->max_sge ||
+			(flags & ~(uint32_t)SEND_FLAGS)))
+		return refuse_request(qp, wr, 0);
+	for (int i = 0; i < wr->num_sge; i++)
+		length += wr->sg_list[i].length;
+	if (vb_unlikely(flags & IBV_SEND_INLINE)) {
+		if (!(row & WR_INLINE) || length > q->max_inline)
+			return refuse_request(qp, wr, length);
+		copy_inline(w, wr);
+	} else {
+		for (int i = 0; i < wr->num_sge; i++)
+			w->sge[i] = wr->sg_list[i];
+	}
+	if (vb_unlikely(length > VB_MAX_MSG))
+		return refuse_request(qp, wr, length);
+	w->wr_id = wr->wr_id;
+	w->imm_inv = wr->imm_data;
+	w->length = (uint32_t)length;
+	w->num_sge = (uint32_t)wr->num_sge;
+	w->opcode = (uint8_t)op;
+	w->flags = (uint8_t)(flags | (qp->sq_sig_all ? IBV_SEND_SIGNALED : 0)); /* rule 39 */
+	w->state = VB_WQE_POSTED;
+	w->reason = VB_OK;
+	if (row & WR_RDMA) {
+		w->raddr = wr->wr.rdma.remote_addr;
+		w->rkey = wr->wr.rdma.rkey;
+	} else if (row & WR_ATOMIC) {
+		w->raddr = wr->wr.atomic.remote_addr;
+		w->rkey = wr->wr.atomic.rkey;
+		w->compare_add = wr->wr.atomic.compare_add;
+		w->swap = wr->wr.atomic.swap;
+	}
+	return 0;
+}
+
+int vb_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	struct vb_qp *qp = vb_qp(ibqp);
+	struct vb_req *q = &qp->req;
+	int err = 0;
+
+	vb_lock_take(&qp->lock);
+	if (vb_unlikely(qp->state < IBV_QPS_RTS)) {
+		err = refuse_state(qp, "ibv_post_send");
+		goto give_lock;
+	}
+	for (; wr; wr = wr->next) {
+		/* rule 11; the acquire pairs with the poll that gave the slots back */
+		if (vb_unlikely(q->head - atomic_load_explicit(&q->free, memory_order_acquire) >=
+				q->max_wr)) {
+			err = refuse_full(qp);
+			break;
+		}
+		err = fill(qp, wr);
+		if (vb_unlikely(err))
+			break;
+		q->head++;
+	}
+	if (vb_unlikely(qp->state == IBV_QPS_ERR))
+		vb_rc_flush(qp); /* rule 30 */
+	else
+		vb_progress_send(qp);
+give_lock:
+	vb_lock_give(&qp->lock);
+	if (vb_unlikely(err))
+		*bad = wr;
+	return err;
+}
+
+int vb_post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+	struct vb_qp *qp = vb_qp(ibqp);
+	int err;
+
+	if (vb_unlikely(qp->srq != NULL)) { /* rule 34 */
+		*bad = wr;
+		return vb_refuse(EINVAL, "ibv_post_recv",
+				 "QP 0x%06x receives from a shared queue: post to it by ibv_post_srq_recv",
+				 qp->qpn);
+	}
+	vb_lock_take(&qp->lock);
+	if (vb_unlikely(qp->state == IBV_QPS_RESET)) {
+		err = refuse_state(qp, "ibv_post_recv");
+		*bad = wr;
+	} else {
+		err = vb_rq_post(&qp->resp.rq, wr, bad, "ibv_post_recv");
+		if (vb_unlikely(qp->state == IBV_QPS_ERR))
+			vb_rc_flush(qp); /* rule 30 */
+	}
+	vb_lock_give(&qp->lock);
+	return err;
+}
