@@ -179,12 +179,19 @@ void vb_rc_fail_recv(struct vb_qp *qp, const struct vb_facts *f, bool take_wqe)
 		enter_error(qp, f);
 }
 
+void vb_rc_last_word(struct vb_qp *qp)
+{
+	if (qp->resp.ack_owed && qp->out)
+		vb_responder_ack(qp);
+}
+
 void vb_rc_error(struct vb_qp *qp, const struct vb_facts *f)
 {
 	struct vb_req *q = &qp->req;
 
 	if (qp->state == IBV_QPS_ERR)
 		return;
+	vb_rc_last_word(qp);
 	if (f->reason == VB_R_FLUSHED) {
 		enter_error(qp, f);
 		return;

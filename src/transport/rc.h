@@ -43,6 +43,10 @@ uint64_t vb_rc_timer(struct vb_qp *qp, uint64_t now);
  * (rule 30). */
 void vb_rc_error(struct vb_qp *qp, const struct vb_facts *f);
 
+/* Sends the ACK that is owed, if there is room: before the QP goes, so that the far end does not take for lost what
+ * this end has reported as received. */
+void vb_rc_last_word(struct vb_qp *qp);
+
 /* After a post to a QP in the error state: flush what came (rule 30). */
 void vb_rc_flush(struct vb_qp *qp);
 

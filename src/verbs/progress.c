@@ -1,14 +1,14 @@
 /* Progress: takes packets from the wires to the protocol, and sees that what QPs owe gets out.
  *
- * Locks, in the order in which they are taken: link->rx (trylock but for destruction), hca->timer_lock (trylock
- * but to add), qp->lock, then SRQ, CQ and channel, then link->owed_lock or the wire's own.  hca->timer_lock is
- * also taken under qp->lock to add a QP; the scan that holds it only tries qp->lock, so that the two do not wait
- * for one another.
+ * Locks, in the order in which they are taken: link->rx (trylock but for destruction), hca->timer_lock
+ * (trylock but to add), qp->lock, then SRQ, CQ and channel, then link->owed_lock or the wire's own.
+ * hca->timer_lock is also taken under qp->lock to add a QP; the scan that holds it only tries qp->lock, so
+ * that the two do not wait for one another.
  *
- * ACKs are lazy: an ACK alone waits until a poll finds nothing to take in, until the program posts on that QP,
- * or until ACK_BATCH packets have come.  Everything else that a packet makes a QP owe goes out in the same
- * pass.  The engine's look, once a millisecond, is the longest that an ACK waits for a program that stopped
- * calling. */
+ * ACKs are lazy: an ACK alone waits until a poll finds nothing to take in, until the program posts on that
+ * QP, or until ACK_BATCH packets have come.  Everything else that a packet makes a QP owe goes out in the
+ * same pass.  The engine's look, once a millisecond, is the longest that an ACK waits for a program that
+ * stopped calling. */
 #include <string.h>
 
 #include "base/log.h"
@@ -22,7 +22,7 @@ enum {
 	PASS_PACKETS = 64,     /* one link's packets before the next link's turn */
 	HELD_BYTES = 64 << 10, /* payload taken in under one QP lock */
 	ACK_BATCH = 32,
-	QUIET_AFTER = 4096,    /* polls without a packet after which a ring is looked at less often */
+	QUIET_AFTER = 4096, /* polls without a packet after which a ring is looked at less often */
 	QUIET_EVERY = 16,
 };
 
@@ -148,10 +148,10 @@ static void flush_owed(struct vb_link *l)
 /* The QP that packets are being delivered to, its lock held over a few of them. */
 struct delivery {
 	struct vb_link *link;
-	struct vb_qp *qp;   /* locked, or NULL */
+	struct vb_qp *qp; /* locked, or NULL */
 	uint32_t qpn;
 	uint32_t bytes;
-	bool urgent;        /* something must go out in this pass */
+	bool urgent; /* something must go out in this pass */
 };
 
 static void let_go(struct delivery *d)
@@ -273,7 +273,8 @@ static unsigned progress(struct vb_adapter *a, bool all)
 	return n;
 }
 
-/* Scans the QPs whose timers may run.  What they then have to send goes out with the next pass over the links. */
+/* Scans the QPs whose timers may run.  What they then have to send goes out with the next pass over the
+ * links. */
 static uint64_t scan(struct vb_hca *h, uint64_t now)
 {
 	uint64_t next = VB_NEVER, t;
@@ -281,7 +282,8 @@ static uint64_t scan(struct vb_hca *h, uint64_t now)
 
 	if (!vb_lock_try(&h->timer_lock))
 		return now + VB_MSEC;
-	vb_list_each_safe(n, tmp, &h->timed) {
+	vb_list_each_safe(n, tmp, &h->timed)
+	{
 		struct vb_qp *qp = vb_list_entry(n, struct vb_qp, on_timer);
 
 		if (!vb_lock_try(&qp->lock)) {
@@ -370,10 +372,10 @@ static void link_down(struct vb_link *l, bool goodbye)
 }
 
 const struct vb_adapter_ops vb_progress_ops = {
-	.progress = progress,
-	.timers = timers,
-	.link_up = link_up,
-	.link_down = link_down,
+    .progress = progress,
+    .timers = timers,
+    .link_up = link_up,
+    .link_down = link_down,
 };
 
 void vb_progress_poll(struct vb_adapter *a)
@@ -411,6 +413,7 @@ void vb_progress_disconnect(struct vb_qp *qp)
 
 	if (!l)
 		return;
+	vb_rc_last_word(qp);
 	unowe(qp);
 	qp->link = NULL;
 	qp->out = NULL;
