@@ -110,7 +110,7 @@ static struct vb_adapter *new_adapter(const struct vb_adapter_cfg *cfg)
 		return NULL;
 	memset(a, 0, sizeof(*a));
 	a->ops = cfg->ops;
-	a->wire = cfg->wire;
+	a->wire = &vb_shm_wire;
 	a->user = cfg->user;
 	a->pid = (uint32_t)getpid();
 	a->ctl = a->kick = -1;
@@ -204,6 +204,11 @@ void vb_adapter_close(struct vb_adapter *a)
 uint32_t vb_adapter_number(const struct vb_adapter *a)
 {
 	return a->numbers[0].number;
+}
+
+uint32_t vb_adapter_number_at(const struct vb_adapter *a, uint32_t k)
+{
+	return k < atomic_load_explicit(&a->nnumbers, memory_order_acquire) ? a->numbers[k].number : 0;
 }
 
 void *vb_adapter_user(const struct vb_adapter *a)

@@ -23,11 +23,12 @@ struct vb_key_entry;
 struct vb_key_slot;
 
 struct vb_adapter_ops {
-	/* Takes in and sends out what there is, on all links if `all`, else on those with recent traffic and a
-	 * few others.  Called by the engine and by waiters, without locks.  Returns how many packets came in. */
+	/* Takes in and sends out what there is, on all links if `all`, else on those with recent traffic and
+	 * a few others.  Called by the engine and by waiters, without locks.  Returns how many packets came
+	 * in. */
 	unsigned (*progress)(struct vb_adapter *a, bool all);
-	/* Looks at timers; returns the next deadline (VB_NEVER: none).  Anything that waits for room in a ring
-	 * makes that at most a millisecond away. */
+	/* Looks at timers; returns the next deadline (VB_NEVER: none).  Anything that waits for room in a
+	 * ring makes that at most a millisecond away. */
 	uint64_t (*timers)(struct vb_adapter *a, uint64_t now);
 	/* A link came up, or contact failed for now: its QPs may be tried again (state says which; see also
 	 * vb_link_current).  This and link_down are called by the engine or by a thread in vb_adapter_wait(),
@@ -40,55 +41,56 @@ struct vb_adapter_ops {
 
 /* What a wire needs of the two segments when a link comes up; the peer's part is checked. */
 struct vb_wire_parts {
-	struct vb_ring *to;                    /* our ring to the peer */
-	const struct vb_ring *from;            /* the peer's ring to us */
-	_Atomic uint32_t *consumed;            /* our counter for it */
+	struct vb_ring *to;		       /* our ring to the peer */
+	const struct vb_ring *from;	       /* the peer's ring to us */
+	_Atomic uint32_t *consumed;	       /* our counter for it */
 	const _Atomic uint32_t *peer_consumed; /* the peer's for ours */
 	const _Atomic uint32_t *peer_awake;
 };
 
-/* The wire above the adapter: vb_shm_wire. */
+/* The wire above the adapter.  host/ includes nothing of wire/: it declares what it wants from there. */
 struct vb_wire_ops {
-	/* Makes l->wire, or takes it over from the link that had this index before.  Under l->rx.  0 or errno. */
+	/* Makes l->wire, or takes it over from the link that had this index before.  Under l->rx.  0 or
+	 * errno. */
 	int (*up)(struct vb_link *l, const struct vb_wire_parts *p);
 	/* Whether a packet of the peer is in its ring; without locks. */
 	bool (*ready)(const struct vb_link *l);
 	void (*free)(struct vb_link *l);
 };
+extern const struct vb_wire_ops vb_shm_wire; /* wire/shm.c */
 
 enum vb_link_state {
-	VB_LINK_IDLE,       /* no contact yet, or the last attempt failed */
+	VB_LINK_IDLE,	    /* no contact yet, or the last attempt failed */
 	VB_LINK_CONTACTING, /* the engine is at it */
 	VB_LINK_UP,
-	VB_LINK_DOWN,       /* the peer is gone for good; a new incarnation gets a new link */
+	VB_LINK_DOWN, /* the peer is gone for good; a new incarnation gets a new link */
 };
 
 /* A peer.  Made by the first QP that names one of its numbers, or when it makes contact. */
 struct vb_link {
 	struct vb_adapter *adapter; /* set once */
-	uint32_t index;             /* of this link's ring and consumed counter in our segment; set once */
-	uint32_t number;            /* the peer's primary number, the one asked for until UP */
-	uint64_t incarnation;       /* the peer's; 0 until UP */
-	uint32_t pid;               /* the peer's process; set when UP */
-	_Atomic int state;          /* enum vb_link_state; the engine writes */
-	_Atomic uint32_t refs;      /* QPs that hold it */
-	int sock;                   /* control socket, -1: none; the link to oneself has none */
-	struct vb_lock rx;          /* the consumer's role: trylock, whoever fails goes on */
+	uint32_t index;		    /* of this link's ring and consumed counter in our segment; set once */
+	uint32_t number;	    /* the peer's primary number, the one asked for until UP */
+	uint64_t incarnation;	    /* the peer's; 0 until UP */
+	uint32_t pid;		    /* the peer's process; set when UP */
+	_Atomic int state;	    /* enum vb_link_state; the engine writes */
+	_Atomic uint32_t refs;	    /* QPs that hold it */
+	int sock;		    /* control socket, -1: none; the link to oneself has none */
+	struct vb_lock rx;	    /* the consumer's role: trylock, whoever fails goes on */
 	struct vb_lock owed_lock;   /* guards `owed` */
-	struct vb_list owed;        /* QPs with something to send on this link (nodes are the upper layer's) */
-	_Atomic bool owes;          /* `owed` is not empty; a hint, readable without the lock */
-	const uint8_t *peer;        /* the peer's segment, read-only; NULL until UP */
-	uint32_t peer_index;        /* of its ring to us and its consumed counter, checked */
-	void *wire;                 /* struct vb_shm: made when UP, stays (detached) for the adapter's life */
-	_Atomic uint32_t quiet;     /* polls since the last packet, for the choice of rings; rx holder writes */
-	uint32_t unflushed;         /* packets taken in since owed ACKs were last sent; under rx */
+	struct vb_list owed;	/* QPs with something to send on this link (nodes are the upper layer's) */
+	_Atomic bool owes;	/* `owed` is not empty; a hint, readable without the lock */
+	const uint8_t *peer;	/* the peer's segment, read-only; NULL until UP */
+	uint32_t peer_index;	/* of its ring to us and its consumed counter, checked */
+	void *wire;		/* struct vb_shm: made when UP, stays (detached) for the adapter's life */
+	_Atomic uint32_t quiet; /* polls since the last packet, for the choice of rings; rx holder writes */
+	uint32_t unflushed;	/* packets taken in since owed ACKs were last sent; under rx */
 };
 
 struct vb_adapter_cfg {
 	const struct vb_adapter_ops *ops;
-	const struct vb_wire_ops *wire; /* &vb_shm_wire */
-	void *user;                 /* the upper layer's */
-	const uint8_t (*gids)[16];  /* VB_GID_TABLE of them, published */
+	void *user;		   /* the upper layer's */
+	const uint8_t (*gids)[16]; /* VB_GID_TABLE of them, published */
 };
 
 /* Starts an adapter: binds a number, makes the segment, starts the engine.  0 or errno (ENFILE: all 4,095
@@ -107,8 +109,8 @@ struct vb_key_slot *vb_adapter_key_slots(struct vb_adapter *a);
 int vb_adapter_fd(const struct vb_adapter *a);
 
 /* QP numbers.  vb_qpn_take() gives a QPN that leads to `qp` until vb_qpn_give(), 0 if none is left (it binds
- * a further adapter number when the present ones are full).  vb_qpn_find() is safe under any link's rx lock or
- * the timer lock; after vb_qpn_give() and vb_adapter_quiesce() nobody holds the pointer any more. */
+ * a further adapter number when the present ones are full).  vb_qpn_find() is safe under any link's rx lock
+ * or the timer lock; after vb_qpn_give() and vb_adapter_quiesce() nobody holds the pointer any more. */
 uint32_t vb_qpn_take(struct vb_adapter *a, void *qp);
 void vb_qpn_give(struct vb_adapter *a, uint32_t qpn);
 void *vb_qpn_find(const struct vb_adapter *a, uint32_t qpn);
@@ -116,19 +118,17 @@ void vb_adapter_quiesce(struct vb_adapter *a);
 /* Publishes a QP's state for peers. */
 struct vb_seg_qp *vb_qpn_published(struct vb_adapter *a, uint32_t qpn);
 
-/* The link that leads to the adapter with this number, starting contact if there is none; never blocks.  Takes
- * a reference (vb_link_put).  NULL: out of memory, or out of links.  The number of this adapter itself gives the
- * link to oneself, which is UP at once. */
+/* The link that leads to the adapter with this number, starting contact if there is none; never blocks. Takes
+ * a reference (vb_link_put).  NULL: out of memory, or out of links.  The number of this adapter itself gives
+ * the link to oneself, which is UP at once. */
 struct vb_link *vb_link_get(struct vb_adapter *a, uint32_t number);
 void vb_link_put(struct vb_link *l);
 /* Asks the engine to try contact again, if the link is IDLE. */
 void vb_link_contact(struct vb_link *l);
-/* After link_up() of a link that is not UP: the link to use instead if it turned out that its number belongs to a
- * peer that has another link (contact through two of its numbers at once), else l itself.  Takes over the
- * caller's reference to l and returns one to the result. */
+/* After link_up() of a link that is not UP: the link to use instead if it turned out that its number belongs
+ * to a peer that has another link (contact through two of its numbers at once), else l itself.  Takes over
+ * the caller's reference to l and returns one to the result. */
 struct vb_link *vb_link_current(struct vb_link *l);
-/* The peer does what no peer may (vb_shm_peek() == -1): has the engine take the link down. */
-void vb_link_break(struct vb_link *l, const char *why);
 /* Rings the peer's doorbell; for the wire, which found the peer's word at asleep. */
 void vb_link_ring(struct vb_link *l);
 /* Whether the peer publishes this GID and holds this number.  UP links only. */
@@ -140,29 +140,30 @@ void vb_link_insane(struct vb_link *l);
 /* The k-th number of this adapter, 0 behind the last. */
 uint32_t vb_adapter_number_at(const struct vb_adapter *a, uint32_t k);
 /* Links by index, for progress: NULL where there is none.  The pointer stays valid for the adapter's life,
- * and so does what a poller reads through it before it has l->rx: l->wire is never freed before the adapter is
- * closed (it is made anew, under rx and tx, when the index serves another peer), and the peer's mapping is not
- * taken away but replaced (MAP_FIXED) by empty pages or by the next peer's segment. */
+ * and so does what a poller reads through it before it has l->rx: l->wire is never freed before the adapter
+ * is closed (it is made anew, under rx and tx, when the index serves another peer), and the peer's mapping is
+ * not taken away but replaced (MAP_FIXED) by empty pages or by the next peer's segment. */
 struct vb_link *vb_link_at(const struct vb_adapter *a, uint32_t index);
 uint32_t vb_link_count(const struct vb_adapter *a); /* indices in use are below this */
 
 /* Progress roles. */
 struct vb_presence {
-	_Atomic uint32_t polls;  /* pollers add; the engine compares once a millisecond */
-	_Atomic uint32_t armed;  /* CQs armed: while > 0 the word says asleep, so that senders ring */
-	_Atomic uint32_t spins;  /* polls since the last arming: a program that arms and spins is polling after all */
+	_Atomic uint32_t polls; /* pollers add; the engine compares once a millisecond */
+	_Atomic uint32_t armed; /* CQs armed: while > 0 the word says asleep, so that senders ring */
+	_Atomic uint32_t
+	    spins; /* polls since the last arming: a program that arms and spins is polling after all */
 	_Atomic uint32_t *awake; /* our word in the segment */
 };
 struct vb_presence *vb_adapter_presence(struct vb_adapter *a);
 /* A poller found the word at asleep: sets it to polling and has the engine watch. */
 void vb_adapter_wake(struct vb_adapter *a);
-/* A CQ was armed (the word becomes asleep at once, and rings are looked at once more, by ops->progress in this
- * thread: no lock may be held) or fired/disarmed. */
+/* A CQ was armed (the word becomes asleep at once, and rings are looked at once more, by ops->progress in
+ * this thread: no lock may be held) or fired/disarmed. */
 void vb_adapter_arm(struct vb_adapter *a);
 void vb_adapter_disarm(struct vb_adapter *a);
 /* Blocks until `fd` is readable, making progress meanwhile in the engine's place.  Returns 0, or errno of a
- * wait that failed (EINTR, unless every signal handler that is installed asks for restarting).  A cancellation
- * point.  For ibv_get_cq_event on a blocking channel. */
+ * wait that failed (EINTR, unless every signal handler that is installed asks for restarting).  A
+ * cancellation point.  For ibv_get_cq_event on a blocking channel. */
 int vb_adapter_wait(struct vb_adapter *a, int fd);
 /* Has the engine look at timers and owed output soon (for instance because something was posted while nobody
  * polls).  Cheap when the engine watches anyhow. */

@@ -261,16 +261,16 @@ void vb_peer_fall(struct peer *p, bool goodbye, const char *why)
 	vb_lock_give(&a->links_lock);
 	while (atomic_load_explicit(&p->ringing, memory_order_seq_cst)) /* pairs with vb_link_ring() */
 		sched_yield();
-	vb_lock_take(&l->rx); /* nobody reads the ring any more */
-	if (!p->seg && p->window)
-		vb_segment_unmap(p->window);
-	vb_lock_give(&l->rx);
 	if (p->conn) {
 		vb_conn_close(a, p->conn);
 		p->conn = NULL;
 	}
 	l->sock = -1;
-	a->ops->link_down(l, goodbye);
+	a->ops->link_down(l, goodbye); /* still reads the peer's tables */
+	vb_lock_take(&l->rx);	       /* nobody reads its ring any more */
+	if (!p->seg && p->window)
+		vb_segment_unmap(p->window);
+	vb_lock_give(&l->rx);
 	peer_over(p);
 }
 
@@ -399,20 +399,38 @@ struct vb_link *vb_link_current(struct vb_link *l)
 	return &same->link;
 }
 
-void vb_link_break(struct vb_link *l, const char *why)
+void vb_link_insane(struct vb_link *l)
 {
 	struct vb_adapter *a = l->adapter;
 
 	if (vb_adapter_dead(a) || atomic_exchange(&vb_peer(l)->broken, true))
 		return;
-	vb_log(VB_LOG_ERROR, "adapter %u (PID %u) breaks the rules of the shared ring: %s", l->number, l->pid,
-	       why);
+	vb_log(VB_LOG_ERROR, "adapter %u (PID %u) wrote to its ring to us what is no packet: the link ends",
+	       l->number, l->pid);
 	atomic_store(&a->breaks, true);
-	vb_adapter_nudge(a);
+	vb_engine_kick(a);
+}
+
+bool vb_link_has_qp(const struct vb_link *l, uint32_t qpn)
+{
+	const struct vb_seg_head *h = (const void *)l->peer;
+	const struct vb_seg_qp *table = (const void *)(l->peer + VB_SEG_QPS);
+	uint32_t n;
+
+	if (!h)
+		return false;
+	n = atomic_load_explicit(&h->nnumbers, memory_order_acquire);
+	for (uint32_t k = 0; k < n && k < VB_ADAPTER_NUMBERS; k++) {
+		if (h->numbers[k] == qpn >> VB_QPN_INDEX_BITS)
+			return atomic_load_explicit(&table[k * VB_QPN_INDICES + qpn % VB_QPN_INDICES].state,
+						    memory_order_acquire) != 0;
+	}
+	return false;
 }
 
 bool vb_link_is(const struct vb_link *l, uint32_t number, const uint8_t gid[16])
 {
+	static const uint8_t no_gid[16]; /* empty places of the table */
 	const struct vb_seg_head *h;
 
 	if (atomic_load_explicit(&l->state, memory_order_acquire) != VB_LINK_UP)
@@ -421,7 +439,7 @@ bool vb_link_is(const struct vb_link *l, uint32_t number, const uint8_t gid[16])
 	if (!vb_segment_lists(l->peer, number))
 		return false;
 	for (uint32_t i = 0; i < VB_GID_TABLE; i++) {
-		if (!memcmp(h->gids[i], gid, 16))
+		if (!memcmp(h->gids[i], gid, 16) && memcmp(gid, no_gid, 16))
 			return true;
 	}
 	return false;

@@ -1,6 +1,6 @@
 /* The segment: what an adapter shows to its peers.  One memfd, sparse at full size, sealed; the owner maps it
- * for writing, peers read-only and once.  Offsets and indices only; a reader copies what it needs out once and
- * checks it.  Its owner alone writes it. */
+ * for writing, peers read-only and once.  Offsets and indices only; a reader copies what it needs out once
+ * and checks it.  Its owner alone writes it. */
 #ifndef VB_HOST_SEGMENT_H
 #define VB_HOST_SEGMENT_H
 
@@ -10,27 +10,28 @@
 #include "base/lock.h"
 #include "iba/limits.h"
 
-#define VB_SEG_MAGIC    0x3142524556ull /* "VERB1" */
-#define VB_SEG_VERSION  1
+#define VB_SEG_MAGIC   0x3142524556ull /* "VERB1" */
+#define VB_SEG_VERSION 1
 
 /* Ring geometry.  Descriptors and payload are apart, so that a payload can never pass for a descriptor. */
-#define VB_RING_SLOTS   1024u
-#define VB_RING_DATA    (256u << 10)
-#define VB_RING_MTU     (16u << 10) /* path MTU of the shm wire */
-#define VB_SLOT_INLINE  56u         /* header and payload together, up to this, stand in the slot */
+#define VB_RING_SLOTS  1024u
+#define VB_RING_DATA   (256u << 10)
+#define VB_RING_MTU    (16u << 10) /* path MTU of the shm wire */
+#define VB_SLOT_INLINE 56u	   /* header and payload together, up to this, stand in the slot */
 
-/* One packet: a cache line.  `seq` is the position plus one (modulo 2^32), stored last; a reader at position p
- * finds a packet when seq == p + 1. */
+/* One packet: a cache line.  `seq` is the position plus one (modulo 2^32), stored last; a reader at position
+ * p finds a packet when seq == p + 1. */
 struct vb_slot {
 	_Atomic uint32_t seq;
 	uint8_t hdr_len;
-	uint8_t flags;        /* VB_SLOT_DATA */
-	uint16_t inline_len;  /* payload bytes in `bytes` behind the header */
+	uint8_t flags;	     /* VB_SLOT_DATA */
+	uint16_t inline_len; /* payload bytes in `bytes` behind the header */
 	union {
 		uint8_t bytes[VB_SLOT_INLINE];
 		struct {
 			uint8_t hdr[48];
-			uint32_t data_off; /* VB_SLOT_DATA: payload at this offset of the ring's data, contiguous */
+			uint32_t data_off; /* VB_SLOT_DATA: payload at this offset of the ring's data,
+					      contiguous */
 			uint32_t data_len;
 		};
 	};
@@ -52,27 +53,28 @@ enum vb_awake { VB_ASLEEP = 0, VB_POLLING = 1 };
 struct vb_seg_head {
 	uint64_t magic;
 	uint32_t version;
-	uint32_t number;         /* primary adapter number */
-	uint64_t incarnation;    /* random, never 0 */
+	uint32_t number;      /* primary adapter number */
+	uint64_t incarnation; /* random, never 0 */
 	uint64_t size;
-	uint32_t pid, tid;       /* of the engine thread */
+	uint32_t pid, tid; /* of the engine thread */
 	uint8_t gids[VB_GID_TABLE][16];
 	uint32_t numbers[VB_ADAPTER_NUMBERS]; /* all numbers held; 0 ends (number 0 is never bound) */
 	_Atomic uint32_t nnumbers;
 };
 
-/* Where things stand in a segment, in bytes.  Key entries and announcements are lines whose contents mem/ knows. */
-#define VB_SEG_AWAKE     4096ull /* the word, alone in its line */
-#define VB_SEG_CONSUMED  8192ull /* struct vb_consumed[VB_MAX_LINKS] */
-#define VB_SEG_KEYS      (VB_SEG_CONSUMED + (uint64_t)VB_MAX_LINKS * VB_LINE)
+/* Where things stand in a segment, in bytes.  Key entries and announcements are lines whose contents mem/
+ * knows. */
+#define VB_SEG_AWAKE	 4096ull /* the word, alone in its line */
+#define VB_SEG_CONSUMED	 8192ull /* struct vb_consumed[VB_MAX_LINKS] */
+#define VB_SEG_KEYS	 (VB_SEG_CONSUMED + (uint64_t)VB_MAX_LINKS * VB_LINE)
 #define VB_SEG_KEY_SLOTS (VB_SEG_KEYS + ((uint64_t)VB_MAX_MR + 1) * VB_LINE) /* 64 of them */
-#define VB_SEG_QPS       ((VB_SEG_KEY_SLOTS + 64 * VB_LINE + 4095) & ~4095ull)
-#define VB_SEG_RINGS     (VB_SEG_QPS + (uint64_t)VB_ADAPTER_NUMBERS * VB_QPN_INDICES * 16)
-#define VB_SEG_SIZE      (VB_SEG_RINGS + (uint64_t)VB_MAX_LINKS * sizeof(struct vb_ring))
+#define VB_SEG_QPS	 ((VB_SEG_KEY_SLOTS + 64 * VB_LINE + 4095) & ~4095ull)
+#define VB_SEG_RINGS	 (VB_SEG_QPS + (uint64_t)VB_ADAPTER_NUMBERS * VB_QPN_INDICES * 16)
+#define VB_SEG_SIZE	 (VB_SEG_RINGS + (uint64_t)VB_MAX_LINKS * sizeof(struct vb_ring))
 
 /* What peers may know of a QP: whether it exists. (Direct placement adds its peer and permissions.) */
 struct vb_seg_qp {
-	_Atomic uint32_t state;  /* 0: no such QP, else 1 + enum ibv_qp_state */
+	_Atomic uint32_t state; /* 0: no such QP, else 1 + enum ibv_qp_state */
 	_Atomic uint32_t dest_qpn;
 	_Atomic uint64_t dest_incarnation;
 };

@@ -43,9 +43,6 @@ void vb_shm_free(struct vb_shm *s);
 void vb_shm_attach(struct vb_shm *s, struct vb_ring *to, const struct vb_ring *from, _Atomic uint32_t *consumed,
 		   const _Atomic uint32_t *peer_consumed, const _Atomic uint32_t *peer_awake);
 
-/* What the adapter calls to make a link's wire (struct vb_adapter_cfg.wire). */
-extern const struct vb_wire_ops vb_shm_wire;
-
 /* One packet as it stands in the ring: header copied out, payload in place until vb_shm_next(). */
 struct vb_shm_pkt {
 	uint32_t hdr_len, payload_len;
@@ -64,7 +61,7 @@ static inline bool vb_shm_ready(const struct vb_shm *s)
 }
 
 /* Under rx: 1 and the next packet, 0 if there is none, -1 if what stands there cannot be a packet (the peer is
- * insane: the link must go down, see vb_link_break). */
+ * insane: the link must go down, see vb_link_insane). */
 int vb_shm_peek(struct vb_shm *s, struct vb_shm_pkt *p);
 /* Under rx: done with the packet of vb_shm_peek().  The sender sees the room at once. */
 void vb_shm_next(struct vb_shm *s);

@@ -1,0 +1,362 @@
+/* The shm ring between two ends in one process. */
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "wire/shm.h"
+
+struct ends {
+	struct vb_ring *ring;
+	struct vb_link link;
+	struct vb_shm *tx, *rx;
+	_Atomic uint32_t consumed, awake, unused;
+};
+
+/* A ring as the adapter would place it; the far end is another object over the same ring. */
+static int setup(void **state)
+{
+	struct ends *e = calloc(1, sizeof(*e));
+
+	e->ring = aligned_alloc(4096, sizeof(*e->ring));
+	memset(e->ring, 0, sizeof(*e->ring));
+	e->awake = VB_POLLING; /* no doorbell */
+	e->tx = vb_shm_new(&e->link, e->ring, e->ring, &e->unused, &e->consumed, &e->awake);
+	e->rx = vb_shm_new(&e->link, e->ring, e->ring, &e->consumed, &e->unused, &e->awake);
+	*state = e;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	struct ends *e = *state;
+
+	vb_shm_free(e->tx);
+	vb_shm_free(e->rx);
+	free(e->ring);
+	free(e);
+	return 0;
+}
+
+static uint8_t byte_at(uint32_t id, uint32_t i)
+{
+	return (uint8_t)(id * 31 + i * 7 + (i >> 8));
+}
+
+static bool send_one(struct ends *e, uint32_t id, uint32_t hdr, uint32_t len, enum vb_out_class cls)
+{
+	struct vb_out *o = &e->tx->out;
+	struct vb_outbuf b;
+
+	if (!o->ops->reserve(o, &b, hdr, len, cls))
+		return false;
+	memset(b.hdr, (int)(id & 0xff), hdr);
+	memcpy(b.hdr, &id, sizeof(id));
+	for (uint32_t i = 0; i < len; i++)
+		b.payload[i] = byte_at(id, i);
+	o->ops->commit(o, &b);
+	return true;
+}
+
+static bool take_one(struct ends *e, uint32_t id, uint32_t hdr, uint32_t len)
+{
+	struct vb_shm_pkt p;
+	uint32_t got;
+	int r = vb_shm_peek(e->rx, &p);
+
+	if (!r)
+		return false;
+	assert_int_equal(r, 1);
+	memcpy(&got, p.hdr, sizeof(got));
+	assert_int_equal(got, id);
+	assert_int_equal(p.hdr_len, hdr);
+	assert_int_equal(p.payload_len, len);
+	for (uint32_t i = 0; i < len; i++) {
+		if (p.payload[i] != byte_at(id, i))
+			fail_msg("packet %u: byte %u of %u is wrong", id, i, len);
+	}
+	vb_shm_next(e->rx);
+	return true;
+}
+
+static void small_packet_takes_one_line(void **state)
+{
+	struct ends *e = *state;
+	struct vb_out *o = &e->tx->out;
+	struct vb_outbuf b;
+
+	assert_false(vb_shm_ready(e->rx));
+	assert_true(o->ops->reserve(o, &b, 12, 44, VB_OUT_REQUEST));
+	assert_ptr_equal(b.payload, b.hdr + 12);
+	assert_true((uintptr_t)b.payload + 44 <= ((uintptr_t)b.hdr | 63) + 1);
+	o->ops->cancel(o, &b);
+	assert_false(vb_shm_ready(e->rx));
+	assert_true(send_one(e, 1, 12, 44, VB_OUT_REQUEST));
+	assert_true(vb_shm_ready(e->rx));
+	assert_true(take_one(e, 1, 12, 44));
+	assert_false(vb_shm_ready(e->rx));
+}
+
+static void cancelled_data_is_room_again(void **state)
+{
+	struct ends *e = *state;
+	struct vb_out *o = &e->tx->out;
+	struct vb_outbuf b;
+
+	for (uint32_t i = 0; i < 1000; i++) {
+		assert_true(o->ops->reserve(o, &b, 12, VB_RING_MTU, VB_OUT_REQUEST));
+		o->ops->cancel(o, &b);
+	}
+	assert_true(send_one(e, 5, 12, VB_RING_MTU, VB_OUT_REQUEST));
+	assert_true(take_one(e, 5, 12, VB_RING_MTU));
+}
+
+static void every_length_arrives(void **state)
+{
+	struct ends *e = *state;
+	uint32_t id = 0;
+
+	for (uint32_t hdr = 12; hdr <= 40; hdr += 4) {
+		for (uint32_t len = 0; len <= VB_RING_MTU; len = len < 200 ? len + 1 : len * 2 - 57) {
+			assert_true(send_one(e, ++id, hdr, len, VB_OUT_REQUEST));
+			assert_true(take_one(e, id, hdr, len));
+		}
+		assert_true(send_one(e, ++id, hdr, VB_RING_MTU, VB_OUT_REQUEST));
+		assert_true(take_one(e, id, hdr, VB_RING_MTU));
+	}
+}
+
+/* Fills it; returns how many packets fitted. */
+static uint32_t fill(struct ends *e, uint32_t id, uint32_t len, enum vb_out_class cls)
+{
+	uint32_t n = 0;
+
+	while (send_one(e, id + n, 12, len, cls))
+		n++;
+	return n;
+}
+
+static void requests_leave_room_for_responses(void **state)
+{
+	struct ends *e = *state;
+	uint32_t n = fill(e, 0, 8, VB_OUT_REQUEST), m;
+
+	assert_int_equal(n, VB_RING_SLOTS - VB_RING_SLOTS / 8);
+	assert_false(vb_shm_has_room(e->tx));
+	m = fill(e, n, 8, VB_OUT_RESPONSE);
+	assert_int_equal(n + m, VB_RING_SLOTS);
+	assert_true(take_one(e, 0, 12, 8));
+	assert_false(send_one(e, 0, 12, 8, VB_OUT_REQUEST));
+	assert_true(send_one(e, n + m, 12, 8, VB_OUT_RESPONSE));
+	for (uint32_t i = 1; i <= n + m; i++)
+		assert_true(take_one(e, i, 12, 8));
+	assert_true(vb_shm_has_room(e->tx));
+	assert_false(vb_shm_ready(e->rx));
+}
+
+static void requests_leave_data_for_responses(void **state)
+{
+	struct ends *e = *state;
+	uint32_t n = fill(e, 0, VB_RING_MTU, VB_OUT_REQUEST), m;
+
+	assert_int_equal(n, (VB_RING_DATA - VB_RING_DATA / 8) / VB_RING_MTU);
+	assert_false(vb_shm_has_room(e->tx));
+	m = fill(e, n, VB_RING_MTU, VB_OUT_RESPONSE);
+	assert_int_equal(n + m, VB_RING_DATA / VB_RING_MTU);
+	for (uint32_t i = 0; i < n + m; i++)
+		assert_true(take_one(e, i, 12, VB_RING_MTU));
+	assert_true(vb_shm_has_room(e->tx));
+}
+
+static void data_wraps_with_every_remainder(void **state)
+{
+	struct ends *e = *state;
+	uint32_t sent = 0, got = 0, x = 12345, lens[VB_RING_SLOTS];
+
+	while (sent < 20000) {
+		x = x * 1664525u + 1013904223u;
+		lens[sent % VB_RING_SLOTS] = x % 7 ? (x >> 8) % 3000 : (x >> 8) % (VB_RING_MTU + 1);
+		if (send_one(e, sent, 12, lens[sent % VB_RING_SLOTS], VB_OUT_REQUEST)) {
+			sent++;
+			continue;
+		}
+		for (uint32_t n = (x >> 4) % 20 + 1; n && got < sent; n--, got++)
+			assert_true(take_one(e, got, 12, lens[got % VB_RING_SLOTS]));
+	}
+	for (; got < sent; got++)
+		assert_true(take_one(e, got, 12, lens[got % VB_RING_SLOTS]));
+}
+
+static void positions_run_over(void **state)
+{
+	struct ends *e = *state;
+	uint32_t start = UINT32_MAX - 3 * VB_RING_SLOTS + 1;
+	struct vb_out *o = &e->tx->out;
+	uint64_t m;
+
+	/* As after 2^32 packets. */
+	atomic_store(&e->tx->head, start);
+	e->tx->seen = start;
+	atomic_store(&e->rx->tail, start);
+	atomic_store(&e->consumed, start);
+	for (uint32_t i = 0; i < VB_RING_SLOTS; i++)
+		atomic_store(&e->ring->slots[i].seq, start + i + 1 - VB_RING_SLOTS);
+	for (uint32_t i = 0; i < 6 * VB_RING_SLOTS; i++) {
+		assert_false(vb_shm_ready(e->rx));
+		assert_true(send_one(e, i, 12, 100, VB_OUT_REQUEST));
+		m = o->ops->mark(o);
+		assert_false(o->ops->taken(o, m));
+		assert_true(take_one(e, i, 12, 100));
+		assert_true(o->ops->taken(o, m));
+	}
+}
+
+static void mark_tells_what_was_taken(void **state)
+{
+	struct ends *e = *state;
+	struct vb_out *o = &e->tx->out;
+	uint64_t first, second;
+
+	assert_true(o->ops->taken(o, o->ops->mark(o)));
+	send_one(e, 1, 12, 8, VB_OUT_REQUEST);
+	first = o->ops->mark(o);
+	send_one(e, 2, 12, 8, VB_OUT_REQUEST);
+	second = o->ops->mark(o);
+	assert_false(o->ops->taken(o, first));
+	take_one(e, 1, 12, 8);
+	assert_true(o->ops->taken(o, first));
+	assert_false(o->ops->taken(o, second));
+	take_one(e, 2, 12, 8);
+	assert_true(o->ops->taken(o, second));
+}
+
+/* A hostile peer writes what it likes; the reader stays within the ring. */
+static void insane_packets_are_refused(void **state)
+{
+	struct ends *e = *state;
+	struct vb_slot *s = &e->ring->slots[0];
+	struct vb_shm_pkt p;
+
+	atomic_store(&s->seq, 1);
+	s->hdr_len = 49;
+	assert_int_equal(vb_shm_peek(e->rx, &p), -1);
+	s->hdr_len = 12;
+	s->inline_len = VB_SLOT_INLINE - 12 + 1;
+	assert_int_equal(vb_shm_peek(e->rx, &p), -1);
+	s->inline_len = VB_SLOT_INLINE - 12;
+	assert_int_equal(vb_shm_peek(e->rx, &p), 1);
+	s->flags = VB_SLOT_DATA;
+	s->data_len = 1;
+	s->data_off = VB_RING_DATA;
+	assert_int_equal(vb_shm_peek(e->rx, &p), -1);
+	s->data_off = UINT32_MAX;
+	assert_int_equal(vb_shm_peek(e->rx, &p), -1);
+	s->data_off = VB_RING_DATA - 1;
+	assert_int_equal(vb_shm_peek(e->rx, &p), 1);
+	s->data_len = VB_RING_MTU + 1;
+	s->data_off = 0;
+	assert_int_equal(vb_shm_peek(e->rx, &p), -1);
+	s->data_len = UINT32_MAX;
+	assert_int_equal(vb_shm_peek(e->rx, &p), -1);
+}
+
+/* A counter that no reader can have reached frees nothing. */
+static void insane_counter_frees_nothing(void **state)
+{
+	struct ends *e = *state;
+	uint32_t n = fill(e, 0, 8, VB_OUT_RESPONSE);
+
+	assert_int_equal(n, VB_RING_SLOTS);
+	atomic_store(&e->consumed, n + 1);
+	assert_false(send_one(e, 0, 12, 8, VB_OUT_RESPONSE));
+	atomic_store(&e->consumed, UINT32_MAX - 7);
+	assert_false(send_one(e, 0, 12, 8, VB_OUT_RESPONSE));
+	atomic_store(&e->consumed, 1);
+	assert_true(send_one(e, 0, 12, 8, VB_OUT_RESPONSE));
+}
+
+enum { STREAM = 1000000 };
+
+static uint32_t stream_len(uint32_t i)
+{
+	return i % 97 == 0 ? 1 + i % 4096 : i % 40;
+}
+
+static void *stream(void *arg)
+{
+	struct ends *e = arg;
+
+	for (uint32_t i = 0; i < STREAM; i++) {
+		while (!send_one(e, i, 12, stream_len(i), i % 3 ? VB_OUT_REQUEST : VB_OUT_RESPONSE))
+			sched_yield();
+	}
+	return NULL;
+}
+
+static void two_threads_stream_a_million(void **state)
+{
+	struct ends *e = *state;
+	pthread_t t;
+
+	assert_int_equal(pthread_create(&t, NULL, stream, e), 0);
+	for (uint32_t i = 0; i < STREAM; i++) {
+		while (!take_one(e, i, 12, stream_len(i)))
+			sched_yield();
+	}
+	pthread_join(t, NULL);
+	assert_false(vb_shm_ready(e->rx));
+}
+
+static void *stream_many(void *arg)
+{
+	struct ends *e = arg;
+
+	for (uint32_t i = 0; i < 50000; i++) {
+		while (!send_one(e, 7, 12, 200, VB_OUT_REQUEST))
+			sched_yield();
+	}
+	return NULL;
+}
+
+static void senders_share_a_ring(void **state)
+{
+	struct ends *e = *state;
+	pthread_t t[3];
+
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(pthread_create(&t[i], NULL, stream_many, e), 0);
+	for (uint32_t i = 0; i < 150000; i++) {
+		while (!take_one(e, 7, 12, 200))
+			sched_yield();
+	}
+	for (int i = 0; i < 3; i++)
+		pthread_join(t[i], NULL);
+}
+
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    T(small_packet_takes_one_line),
+	    T(cancelled_data_is_room_again),
+	    T(every_length_arrives),
+	    T(requests_leave_room_for_responses),
+	    T(requests_leave_data_for_responses),
+	    T(data_wraps_with_every_remainder),
+	    T(positions_run_over),
+	    T(mark_tells_what_was_taken),
+	    T(insane_packets_are_refused),
+	    T(insane_counter_frees_nothing),
+	    T(two_threads_stream_a_million),
+	    T(senders_share_a_ring),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
