@@ -81,32 +81,28 @@ int vb_cq_resize(struct vb_cq *cq, uint32_t cqe, uint32_t *held)
 	return err;
 }
 
-/* The adapter counts armed CQs, and is told before the CQ is armed: the disarming that a completion causes
- * can then not overtake it.  Without a channel there is nobody to notify. */
+/* The adapter counts armed CQs and is told first, so that the disarming that a completion causes cannot
+ * overtake it; and each time, since a program that armed and went on polling may now be about to wait.
+ * Without a channel there is nobody to notify. */
 void vb_cq_arm_for(struct vb_cq *cq, bool solicited_only)
 {
 	struct vb_adapter *a = adapter_of(cq);
-	bool counted = false;
+	bool was_armed;
 
 	if (!cq->channel)
 		return;
-	for (;;) {
-		vb_lock_take(&cq->lock);
-		if (cq->armed != VB_ARM_NONE || counted || !a)
-			break;
-		vb_lock_give(&cq->lock); /* the adapter makes progress, which pushes */
-		vb_adapter_arm(a);
-		counted = true;
-	}
-	if (cq->armed == VB_ARM_NONE)
-		counted = false; /* now the CQ's, until it fires */
+	if (a)
+		vb_adapter_arm(
+		    a); /* makes progress, so not under the lock.  Pairs with vb_adapter_disarm() */
+	vb_lock_take(&cq->lock);
+	was_armed = cq->armed != VB_ARM_NONE;
 	if (!solicited_only)
 		cq->armed = VB_ARM_NEXT; /* rule 32: a "next" request wins */
-	else if (cq->armed == VB_ARM_NONE)
+	else if (!was_armed)
 		cq->armed = VB_ARM_SOLICITED;
 	vb_lock_give(&cq->lock);
-	if (counted) /* another thread armed meanwhile */
-		vb_adapter_disarm(a);
+	if (a && was_armed)
+		vb_adapter_disarm(a); /* it is counted already */
 }
 
 static bool satisfies(const struct vb_cq *cq, const struct vb_cqe *e, bool solicited)
