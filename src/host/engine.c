@@ -321,6 +321,7 @@ int vb_adapter_wait(struct vb_adapter *a, int fd)
 	atomic_fetch_add_explicit(&a->waiters, 1, memory_order_seq_cst);
 	pthread_cleanup_push(leave, a);
 	fall_asleep(a);
+	a->ops->progress(a, true); /* also what pollers left owed */
 	ret = wait_for(a, fd, cancel);
 	pthread_cleanup_pop(1);
 	pthread_setcancelstate(cancel, NULL);

@@ -204,6 +204,12 @@ static void deliver(struct delivery *d, const struct vb_shm_pkt *sp)
 	vb_rc_input(d->qp, &p);
 }
 
+/* Whether the engine looks after what a poller leaves owed. */
+static bool watched(struct vb_adapter *a)
+{
+	return atomic_load_explicit(vb_adapter_presence(a)->awake, memory_order_relaxed) == VB_POLLING;
+}
+
 /* l->rx held. Returns how many packets came. */
 static unsigned drain(struct vb_link *l, struct vb_shm *s)
 {
@@ -222,7 +228,7 @@ static unsigned drain(struct vb_link *l, struct vb_shm *s)
 		vb_link_insane(l);
 	l->unflushed += n;
 	if (atomic_load_explicit(&l->owes, memory_order_relaxed) &&
-	    (!n || d.urgent || l->unflushed >= ACK_BATCH))
+	    (!n || d.urgent || l->unflushed >= ACK_BATCH || !watched(l->adapter)))
 		flush_owed(l);
 	return n;
 }
