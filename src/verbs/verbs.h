@@ -4,6 +4,7 @@
 #define VB_VERBS_VERBS_H
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include <infiniband/verbs.h>
@@ -40,5 +41,45 @@ int vb_get_srq_num(struct ibv_srq *srq, uint32_t *number);
 void vb_qp_settle_events(struct vb_qp *qp);
 /* The same wait for any object: until *completed, guarded by the public mutex, has reached `delivered`. */
 void vb_wait_acked(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_t *completed, uint32_t delivered);
+
+/* context.c: what an open device needs besides the public struct.  Contexts of one process share one adapter;
+ * tests make further ones. */
+struct vb_hca;
+struct vb_gids;
+int vb_hca_open(struct vb_hca **out); /* 0 or errno; pairs with vb_hca_close */
+void vb_hca_close(struct vb_hca *h);
+const struct vb_gids *vb_hca_gids(const struct vb_hca *h);
+/* A context on this adapter; dev's reference is the context's.  0 or errno.  Pairs with vb_context_close. */
+int vb_context_open(struct vb_context **out, struct vb_device *dev, struct vb_hca *h);
+/* Whether anything was left: then the context stays, see ibv_close_device(). */
+bool vb_context_close(struct vb_context *c);
+
+/* device.c */
+#define VB_VERSION "0.1"
+void vb_device_put(struct vb_device *d); /* pairs with the device list's or the context's reference */
+uint32_t vb_device_vendor_id(void);
+uint32_t vb_device_vendor_part(void);
+
+/* query.c: 0, or EINVAL after saying what is wrong; index < 0 is not checked */
+int vb_check_port(const char *call, unsigned port);
+int vb_check_gid(const char *call, const struct vb_context *c, unsigned index); /* also that it is not empty */
+int vb_query_port(struct ibv_context *context, uint8_t port, struct ibv_port_attr *attr, size_t size);
+int vb_query_device_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
+		       struct ibv_device_attr_ex *attr, size_t size);
+
+/* ah.c: 0 or errno: whether an address vector is one that this device can use */
+int vb_check_av(const char *call, const struct vb_context *c, const struct ibv_ah_attr *av);
+
+/* qp_create.c, qp_modify.c */
+struct ibv_qp *vb_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr);
+void vb_qp_to_reset(struct vb_qp *qp); /* under qp->lock */
+
+/* post.c: ibv_context.ops */
+int vb_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
+int vb_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
+
+/* op_table.c */
+void vb_ops_fill(struct vb_context *c);
+void vb_ops_fill_dead(struct vb_context *c); /* in a forked child: those without a check of their own fail */
 
 #endif

@@ -1,0 +1,162 @@
+/* Address handles, and address vectors wherever they come from. */
+#include <arpa/inet.h>
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "iba/limits.h"
+#include "verbs/netif.h"
+#include "verbs/progress.h"
+#include "verbs/verbs.h"
+
+#define MAX_SL 15 /* four bits */
+
+static_assert(sizeof(struct ibv_ah) == 24 && sizeof(struct ibv_grh) == 40, "ABI");
+
+static _Atomic uint32_t live;
+
+int vb_check_av(const char *call, const struct vb_context *c, const struct ibv_ah_attr *av)
+{
+	int err = vb_check_port(call, av->port_num);
+
+	if (err)
+		return err;
+	if (!av->is_global) /* RoCE knows no LIDs */
+		return vb_refuse(EINVAL, call, "the address has no GRH (is_global is 0), which RoCE needs");
+	if (av->sl > MAX_SL)
+		return vb_refuse(EINVAL, call, "service level %u, at most %d is possible", av->sl, MAX_SL);
+	if (vb_gid_is_zero(av->grh.dgid.raw))
+		return vb_refuse(EINVAL, call, "the destination GID is zero");
+	return vb_check_gid(call, c, av->grh.sgid_index);
+}
+
+VB_EXPORT struct ibv_ah *ibv_create_ah(struct ibv_pd *ibpd, struct ibv_ah_attr *attr)
+{
+	struct vb_context *c = vb_context(ibpd->context);
+	struct vb_ah *ah = NULL;
+	int err;
+
+	if (vb_context_dead(c)) {
+		errno = vb_refuse(EIO, "ibv_create_ah", "the device was opened before fork()");
+		return NULL;
+	}
+	errno = vb_check_av("ibv_create_ah", c, attr);
+	if (errno)
+		return NULL;
+	if (atomic_fetch_add(&live, 1) < VB_MAX_AH) /* pairs with ibv_destroy_ah() */
+		ah = calloc(1, sizeof(*ah));
+	if (!ah) {
+		err = vb_refuse(ENOMEM, "ibv_create_ah", "no memory, or all %d address handles are in use",
+				VB_MAX_AH);
+		atomic_fetch_sub(&live, 1);
+		errno = err;
+		return NULL;
+	}
+	atomic_fetch_add(&vb_pd(ibpd)->refs, 1); /* pairs with ibv_destroy_ah() */
+	ah->ibv.context = ibpd->context;
+	ah->ibv.pd = ibpd;
+	ah->attr = *attr;
+	return &ah->ibv;
+}
+
+VB_EXPORT int ibv_destroy_ah(struct ibv_ah *ibah)
+{
+	if (vb_context_dead(vb_context(ibah->context)))
+		return 0;
+	atomic_fetch_sub(&vb_pd(ibah->pd)->refs, 1);
+	free(ibah);
+	atomic_fetch_sub(&live, 1);
+	return 0;
+}
+
+/* The header that stands in the last 20 of the GRH's 40 bytes when the packet came by IPv4 (rule 24). */
+struct ipv4 {
+	uint8_t version_ihl, tos;
+	uint16_t len, id, frag;
+	uint8_t ttl, protocol;
+	uint16_t check;
+	uint32_t saddr, daddr;
+};
+
+static bool checksum_fits(const struct ipv4 *h)
+{
+	uint16_t words[sizeof(*h) / 2];
+	uint32_t sum = 0;
+
+	memcpy(words, h, sizeof(words));
+	for (unsigned i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+		sum += words[i];
+	sum = (sum & 0xffff) + (sum >> 16);
+	return ((sum + (sum >> 16)) & 0xffff) == 0xffff;
+}
+
+/* The sender's address becomes the destination; `own` receives the address that the packet came to. */
+static bool by_ipv4(const struct ibv_grh *grh, struct ibv_ah_attr *a, uint8_t own[16])
+{
+	struct ipv4 h;
+
+	static_assert(sizeof(h) == 20, "as on the wire");
+	memcpy(&h, (const uint8_t *)grh + sizeof(*grh) - sizeof(h), sizeof(h));
+	/* an IPv6 header has 6 in its own first nibble; its addresses may look like anything */
+	if (ntohl(grh->version_tclass_flow) >> 28 == 6 || h.version_ihl != 0x45 || !checksum_fits(&h))
+		return false;
+	vb_gid_of_ipv4(a->grh.dgid.raw, h.saddr);
+	vb_gid_of_ipv4(own, h.daddr);
+	a->grh.traffic_class = h.tos;
+	a->grh.hop_limit = h.ttl;
+	return true;
+}
+
+static void by_ipv6(const struct ibv_grh *grh, struct ibv_ah_attr *a, uint8_t own[16])
+{
+	uint32_t first = ntohl(grh->version_tclass_flow);
+
+	a->grh.dgid = grh->sgid;
+	memcpy(own, grh->dgid.raw, 16);
+	a->grh.traffic_class = (uint8_t)(first >> 20);
+	a->grh.flow_label = first & 0xfffff;
+	a->grh.hop_limit = 0xff; /* what came is what was left of it */
+}
+
+VB_EXPORT int ibv_init_ah_from_wc(struct ibv_context *context, uint8_t port, struct ibv_wc *wc,
+				  struct ibv_grh *grh, struct ibv_ah_attr *attr)
+{
+	const struct vb_context *c = vb_context(context);
+	uint8_t own[16];
+	int index;
+
+	if (vb_context_dead(c)) {
+		errno = vb_refuse(EIO, "ibv_init_ah_from_wc", "the device was opened before fork()");
+		return -1;
+	}
+	errno = vb_check_port("ibv_init_ah_from_wc", port);
+	if (errno)
+		return -1;
+	*attr = (struct ibv_ah_attr){
+	    .dlid = wc->slid, .sl = wc->sl, .src_path_bits = wc->dlid_path_bits, .port_num = port};
+	if (!(wc->wc_flags & IBV_WC_GRH))
+		return 0;
+	attr->is_global = 1;
+	if (!by_ipv4(grh, attr, own))
+		by_ipv6(grh, attr, own);
+	index = vb_gids_index(vb_hca_gids(vb_hca(c->adapter)), own);
+	if (index < 0 || vb_gid_is_zero(own)) {
+		errno = vb_refuse(EINVAL, "ibv_init_ah_from_wc",
+				  "the address that the packet came to is in no entry of the GID table");
+		return -1;
+	}
+	attr->grh.sgid_index = (uint8_t)index;
+	return 0;
+}
+
+VB_EXPORT struct ibv_ah *ibv_create_ah_from_wc(struct ibv_pd *pd, struct ibv_wc *wc, struct ibv_grh *grh,
+					       uint8_t port)
+{
+	struct ibv_ah_attr attr;
+
+	if (ibv_init_ah_from_wc(pd->context, port, wc, grh, &attr))
+		return NULL;
+	return ibv_create_ah(pd, &attr);
+}

@@ -1,0 +1,283 @@
+/* Opening and closing the device, and what happens to it across fork(). */
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "verbs/netif.h"
+#include "verbs/progress.h"
+#include "verbs/verbs.h"
+
+static_assert(offsetof(struct vb_context, v) == sizeof(struct vb_newer_ops), "newer members stand before");
+static_assert(sizeof(struct vb_key_entry) == VB_LINE && sizeof(struct vb_key_slot) == VB_LINE,
+	      "one line each");
+
+struct hca {
+	struct vb_hca pub;   /* first */
+	struct vb_gids gids; /* set once: what the adapter publishes */
+};
+
+struct context {
+	struct vb_context pub; /* first */
+	struct vb_list on_all; /* guarded by lock */
+};
+
+/* The process's adapter: opened with the first context, closed with the last. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct vb_hca *shared;		  /* guarded by lock */
+static unsigned sharers;		  /* contexts on it; guarded by lock */
+static struct vb_list all = {&all, &all}; /* of struct context; guarded by lock */
+static bool fork_handled;		  /* guarded by lock */
+
+static void before_fork(void)
+{
+	pthread_mutex_lock(&lock);
+}
+
+static void after_fork_in_parent(void)
+{
+	pthread_mutex_unlock(&lock);
+}
+
+/* The child has none of the threads that made progress, and its objects' locks may be held for ever: all that
+ * it inherited is dead from here on.  The memory stays, since the program has pointers to it. */
+static void after_fork_in_child(void)
+{
+	pthread_mutex_init(&lock, NULL);
+	vb_list_each(n, &all)
+	{
+		struct context *c = vb_list_entry(n, struct context, on_all);
+
+		if (!vb_context_dead(&c->pub))
+			vb_adapter_forked(c->pub.adapter);
+		vb_ops_fill_dead(&c->pub);
+	}
+	vb_list_init(&all);
+	shared = NULL;
+	sharers = 0;
+}
+
+int vb_hca_open(struct vb_hca **out)
+{
+	struct hca *h = calloc(1, sizeof(*h));
+	struct vb_adapter_cfg cfg = {.ops = &vb_progress_ops};
+	int err;
+
+	if (!h)
+		return ENOMEM;
+	vb_gids_find(&h->gids);
+	vb_list_init(&h->pub.timed);
+	cfg.user = h;
+	cfg.gids = (const uint8_t(*)[16])h->gids.gid;
+	err = vb_adapter_open(&h->pub.adapter, &cfg); /* pairs with vb_hca_close() */
+	if (err) {
+		free(h);
+		return err;
+	}
+	vb_keys_init(&h->pub.keys, vb_adapter_key_entries(h->pub.adapter), VB_MAX_MR + 1,
+		     vb_adapter_key_slots(h->pub.adapter));
+	*out = &h->pub;
+	return 0;
+}
+
+void vb_hca_close(struct vb_hca *h)
+{
+	vb_adapter_close(h->adapter);
+	free(h);
+}
+
+const struct vb_gids *vb_hca_gids(const struct vb_hca *h)
+{
+	return &((const struct hca *)h)->gids;
+}
+
+static int vectors(void)
+{
+	long n = sysconf(_SC_NPROCESSORS_ONLN);
+
+	return n < 1 ? 1 : n > 64 ? 64 : (int)n;
+}
+
+int vb_context_open(struct vb_context **out, struct vb_device *dev, struct vb_hca *h)
+{
+	struct context *x = calloc(1, sizeof(*x));
+	struct vb_context *c;
+	int err = ENOMEM;
+
+	if (!x)
+		return err;
+	c = &x->pub;
+	c->dev = dev;
+	c->adapter = h->adapter;
+	vb_list_init(&c->qps);
+	vb_ops_fill(c);
+	c->v.context.device = &dev->ibv;
+	c->v.context.num_comp_vectors = vectors();
+	pthread_mutex_init(&c->v.context.mutex, NULL);
+	err = vb_evq_init(&c->async); /* pairs with vb_context_close() */
+	if (err)
+		goto free_context;
+	c->v.context.async_fd = c->async.fd;
+	c->v.context.cmd_fd = fcntl(vb_adapter_fd(h->adapter), F_DUPFD_CLOEXEC, 3);
+	if (c->v.context.cmd_fd < 0) {
+		err = errno;
+		goto fini_events;
+	}
+	pthread_mutex_lock(&lock);
+	if (!fork_handled) /* never undone: the library stays loaded */
+		fork_handled = !pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+	vb_list_append(&all, &x->on_all);
+	pthread_mutex_unlock(&lock);
+	*out = c;
+	return 0;
+fini_events:
+	vb_evq_fini(&c->async);
+free_context:
+	pthread_mutex_destroy(&c->v.context.mutex);
+	free(x);
+	return err;
+}
+
+/* What the kernel does when a device's file is closed: QPs stop and the peers hear nothing more. */
+static unsigned silence(struct vb_context *c)
+{
+	unsigned n = 0;
+
+	vb_lock_take(&c->lock);
+	vb_list_each(node, &c->qps)
+	{
+		struct vb_qp *qp = vb_list_entry(node, struct vb_qp, on_ctx);
+
+		vb_lock_take(&qp->lock);
+		vb_qp_to_reset(qp);
+		vb_lock_give(&qp->lock);
+		n++;
+	}
+	vb_lock_give(&c->lock);
+	return n;
+}
+
+bool vb_context_close(struct vb_context *c)
+{
+	struct context *x = (struct context *)c;
+	unsigned qps = silence(c), pds = atomic_load(&c->pds), cqs = atomic_load(&c->cqs),
+		 channels = atomic_load(&c->channels);
+
+	if (qps || pds || cqs || channels) {
+		vb_log(
+		    VB_LOG_WARN,
+		    "ibv_close_device: %u QPs, %u protection domains, %u CQs and %u completion channels "
+		    "were not destroyed before: the QPs are stopped, the rest stays until the process ends",
+		    qps, pds, cqs, channels);
+		return true;
+	}
+	pthread_mutex_lock(&lock);
+	vb_list_unlink(&x->on_all);
+	pthread_mutex_unlock(&lock);
+	close(c->v.context.cmd_fd);
+	vb_evq_fini(&c->async);
+	pthread_mutex_destroy(&c->v.context.mutex);
+	free(x);
+	return false;
+}
+
+static int share(struct vb_hca **out)
+{
+	int err = 0;
+
+	pthread_mutex_lock(&lock);
+	if (!shared)
+		err = vb_hca_open(&shared);
+	if (!err) {
+		sharers++; /* pairs with unshare_hca() */
+		*out = shared;
+	}
+	pthread_mutex_unlock(&lock);
+	return err;
+}
+
+static void unshare_hca(void)
+{
+	struct vb_hca *last = NULL;
+
+	pthread_mutex_lock(&lock);
+	if (!--sharers) {
+		last = shared;
+		shared = NULL;
+	}
+	pthread_mutex_unlock(&lock);
+	if (last)
+		vb_hca_close(last);
+}
+
+VB_EXPORT struct ibv_context *ibv_open_device(struct ibv_device *ibdev)
+{
+	struct vb_device *dev = (struct vb_device *)ibdev;
+	struct vb_context *c;
+	struct vb_hca *h = NULL;
+	int err = share(&h);
+
+	if (err)
+		goto refused;
+	err = vb_context_open(&c, dev, h);
+	if (err)
+		goto unshare;
+	atomic_fetch_add(&dev->refs, 1); /* pairs with ibv_close_device() */
+	return &c->v.context;
+unshare:
+	unshare_hca();
+refused:
+	errno = vb_refuse(err, "ibv_open_device", "%s cannot be opened: %s", ibdev->name, strerror(err));
+	return NULL;
+}
+
+/* As with other devices closing succeeds whatever is left, and what is left is stopped.  A context with
+ * children keeps its memory and its descriptors, so that destroying them afterwards, or the mere fact that
+ * the program forgot them, does no harm. */
+VB_EXPORT int ibv_close_device(struct ibv_context *context)
+{
+	struct vb_context *c = vb_context(context);
+	struct vb_device *dev = c->dev;
+
+	if (vb_context_dead(c))
+		return 0;
+	if (vb_context_close(c))
+		return 0;
+	vb_device_put(dev);
+	unshare_hca();
+	return 0;
+}
+
+/* fork() needs no care: a region is not pinned, so there is nothing that copy-on-write could take away from
+ * the parent.  (The child's objects are dead.) */
+VB_EXPORT int ibv_fork_init(void)
+{
+	return 0;
+}
+
+VB_EXPORT enum ibv_fork_status ibv_is_fork_initialized(void)
+{
+	return IBV_FORK_UNNEEDED;
+}
+
+int ibv_dontfork_range(void *base, size_t size);
+int ibv_dofork_range(void *base, size_t size);
+
+/* For drivers, which mark the pages that a device must find again; ours finds them by address. */
+VB_EXPORT int ibv_dontfork_range(void *base, size_t size)
+{
+	(void)base;
+	(void)size;
+	return 0;
+}
+
+VB_EXPORT int ibv_dofork_range(void *base, size_t size)
+{
+	(void)base;
+	(void)size;
+	return 0;
+}

@@ -1,0 +1,161 @@
+/* The device as programs find it: its names, its identity, the list of devices. */
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "verbs/netif.h"
+#include "verbs/verbs.h"
+
+#define NAME "verbena0"
+
+/* A locally administered OUI: no manufacturer's, and in no program's list of special devices. */
+#define VENDOR_ID   0x025642
+#define VENDOR_PART 1
+
+static_assert(sizeof(struct ibv_device) == 664, "ABI");
+static_assert(offsetof(struct vb_device, verbs_device_ops) == 664, "where vendor libraries look");
+
+/* The device is one object as long as the process lives, so that programs may compare pointers and use names
+ * after they have freed the list, as they may with other libraries.  Its address is looked up again when
+ * nobody holds it. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct vb_device device; /* guarded by lock while refs == 0, constant otherwise */
+
+static uint32_t setting(const char *name, uint32_t unset, uint32_t max)
+{
+	const char *s = secure_getenv(name);
+	char *end;
+	unsigned long v;
+
+	if (!s || !*s)
+		return unset;
+	errno = 0;
+	v = strtoul(s, &end, 0);
+	if (!errno && !*end && *s != '-' && v <= max)
+		return (uint32_t)v;
+	vb_log(VB_LOG_WARN, "%s=%s is no number up to 0x%x: 0x%x is used", name, s, max, unset);
+	return unset;
+}
+
+uint32_t vb_device_vendor_id(void)
+{
+	return setting("VERBENA_VENDOR_ID", VENDOR_ID, 0xffffff);
+}
+
+uint32_t vb_device_vendor_part(void)
+{
+	return setting("VERBENA_VENDOR_PART_ID", VENDOR_PART, UINT32_MAX);
+}
+
+static uint64_t mix(uint64_t h, const void *data, size_t n)
+{
+	const uint8_t *p = data;
+
+	while (n--)
+		h = (h ^ *p++) * 0x100000001b3ull; /* FNV-1a */
+	return h;
+}
+
+/* The same in every process of a network namespace and after every boot, another on every machine. */
+static uint64_t make_guid(const char *ifname)
+{
+	uint64_t h = 0xcbf29ce484222325ull;
+	char id[64];
+	struct stat st;
+	uint8_t guid[8];
+	ssize_t n;
+	int fd = open("/etc/machine-id", O_RDONLY | O_CLOEXEC);
+
+	if (fd >= 0) {
+		n = read(fd, id, sizeof(id));
+		close(fd);
+		if (n > 0)
+			h = mix(h, id, (size_t)n);
+	}
+	if (!stat("/proc/self/ns/net", &st))
+		h = mix(h, &st.st_ino, sizeof(st.st_ino));
+	h = mix(h, ifname, strlen(ifname));
+	memcpy(guid, &h, sizeof(guid));
+	guid[0] = (uint8_t)((guid[0] & ~1u) | 2u); /* EUI-64: one station's, locally administered; never 0 */
+	memcpy(&h, guid, sizeof(h));
+	return h;
+}
+
+static void describe(struct vb_device *d)
+{
+	struct vb_gids gids;
+
+	vb_gids_find(&gids);
+	d->ibv.node_type = IBV_NODE_CA;
+	d->ibv.transport_type = IBV_TRANSPORT_IB;
+	snprintf(d->ibv.name, sizeof(d->ibv.name), NAME);
+	snprintf(d->ibv.dev_name, sizeof(d->ibv.dev_name), "uverbs0");
+	snprintf(d->ibv.dev_path, sizeof(d->ibv.dev_path), "/sys/class/infiniband_verbs/uverbs0");
+	snprintf(d->ibv.ibdev_path, sizeof(d->ibv.ibdev_path), "/sys/class/infiniband/" NAME);
+	snprintf(d->netdev, sizeof(d->netdev), "%s", gids.ifname);
+	d->guid = make_guid(d->netdev);
+}
+
+static struct vb_device *hold(void)
+{
+	pthread_mutex_lock(&lock);
+	if (!atomic_load(&device.refs))
+		describe(&device);
+	atomic_fetch_add(&device.refs, 1); /* pairs with vb_device_put() */
+	pthread_mutex_unlock(&lock);
+	return &device;
+}
+
+void vb_device_put(struct vb_device *d)
+{
+	atomic_fetch_sub(&d->refs, 1);
+}
+
+#undef ibv_get_device_list
+VB_EXPORT struct ibv_device **ibv_get_device_list(int *num_devices)
+{
+	struct ibv_device **list = calloc(2, sizeof(*list));
+
+	if (num_devices)
+		*num_devices = list ? 1 : 0;
+	if (!list) {
+		errno = vb_refuse(ENOMEM, "ibv_get_device_list", "no memory for the list");
+		return NULL;
+	}
+	list[0] = &hold()->ibv;
+	return list;
+}
+
+VB_EXPORT void ibv_free_device_list(struct ibv_device **list)
+{
+	if (!list)
+		return;
+	for (struct ibv_device **d = list; *d; d++)
+		vb_device_put((struct vb_device *)*d);
+	free(list);
+}
+
+VB_EXPORT const char *ibv_get_device_name(struct ibv_device *dev)
+{
+	return dev->name;
+}
+
+VB_EXPORT __be64 ibv_get_device_guid(struct ibv_device *dev)
+{
+	return ((struct vb_device *)dev)->guid;
+}
+
+/* The kernel does not know the device, so it has no index there: -1 says so. */
+VB_EXPORT int ibv_get_device_index(struct ibv_device *dev)
+{
+	(void)dev;
+	return -1;
+}

@@ -1,0 +1,104 @@
+/* The functions behind the headers' inline calls.  Those that headers call without a look at the pointer must
+ * be there; the others are left NULL where the device has not got the feature, which the headers themselves
+ * turn into EOPNOTSUPP. */
+#include <assert.h>
+#include <errno.h>
+
+#include "base/log.h"
+#include "verbs/verbs.h"
+
+static_assert(sizeof(struct ibv_context) == 328 && sizeof(struct verbs_context) == 648, "ABI");
+static_assert(offsetof(struct ibv_context, ops) == 8 && offsetof(struct ibv_context, cmd_fd) == 264 &&
+		  offsetof(struct ibv_context, abi_compat) == 320,
+	      "ABI");
+static_assert(offsetof(struct verbs_context, sz) == 312 && offsetof(struct verbs_context, context) == 320,
+	      "ABI");
+static_assert(sizeof(struct ibv_wc) == 48 && sizeof(struct ibv_cq) == 128 &&
+		  sizeof(struct ibv_cq_ex) == 288 && sizeof(struct ibv_srq) == 128 &&
+		  sizeof(struct ibv_mw) == 32 && sizeof(struct ibv_wq) == 152 &&
+		  sizeof(struct ibv_dm) == 32 && sizeof(struct ibv_comp_channel) == 16,
+	      "ABI");
+
+static struct ibv_mw *alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
+{
+	(void)pd;
+	(void)type;
+	errno = vb_refuse(EOPNOTSUPP, "ibv_alloc_mw", "memory windows are not supported");
+	return NULL;
+}
+
+static int bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
+{
+	(void)qp;
+	(void)mw;
+	(void)bind;
+	return vb_refuse(EOPNOTSUPP, "ibv_bind_mw", "memory windows are not supported");
+}
+
+static int dealloc_mw(struct ibv_mw *mw)
+{
+	(void)mw;
+	return vb_refuse(EOPNOTSUPP, "ibv_dealloc_mw", "memory windows are not supported");
+}
+
+static int close_xrcd(struct ibv_xrcd *xrcd)
+{
+	(void)xrcd;
+	return vb_refuse(EOPNOTSUPP, "ibv_close_xrcd", "XRC is not supported");
+}
+
+void vb_ops_fill(struct vb_context *c)
+{
+	struct verbs_context *v = &c->v;
+	struct ibv_context_ops *o = &v->context.ops;
+
+	o->alloc_mw = alloc_mw;
+	o->bind_mw = bind_mw;
+	o->dealloc_mw = dealloc_mw;
+	o->poll_cq = vb_poll_cq;
+	o->req_notify_cq = vb_req_notify_cq;
+	o->post_srq_recv = vb_post_srq_recv;
+	o->post_send = vb_post_send;
+	o->post_recv = vb_post_recv;
+	v->query_port = vb_query_port;
+	v->modify_cq = vb_modify_cq;
+	v->create_cq_ex = vb_create_cq_ex;
+	v->query_device_ex = vb_query_device_ex;
+	v->create_qp_ex = vb_create_qp_ex;
+	v->get_srq_num = vb_get_srq_num;
+	v->create_srq_ex = vb_create_srq_ex;
+	v->close_xrcd = close_xrcd;
+	v->sz = sizeof(c->newer) + sizeof(c->v);
+	v->context.abi_compat = __VERBS_ABI_IS_EXTENDED;
+}
+
+static int dead_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	(void)qp;
+	*bad = wr;
+	return vb_refuse(EIO, "ibv_post_send", "the device was opened before fork()");
+}
+
+static int dead_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+	(void)qp;
+	*bad = wr;
+	return vb_refuse(EIO, "ibv_post_recv", "the device was opened before fork()");
+}
+
+static int dead_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
+{
+	(void)cq;
+	(void)n;
+	(void)wc;
+	return -1;
+}
+
+void vb_ops_fill_dead(struct vb_context *c)
+{
+	struct ibv_context_ops *o = &c->v.context.ops;
+
+	o->post_send = dead_post_send;
+	o->post_recv = dead_post_recv;
+	o->poll_cq = dead_poll_cq;
+}

@@ -1,0 +1,60 @@
+/* Protection domains. */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "iba/limits.h"
+#include "verbs/progress.h"
+#include "verbs/verbs.h"
+
+static_assert(sizeof(struct ibv_pd) == 16, "ABI");
+
+VB_EXPORT struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
+{
+	struct vb_context *c = vb_context(context);
+	struct vb_pd *pd;
+	int err;
+
+	if (vb_context_dead(c)) {
+		errno = vb_refuse(EIO, "ibv_alloc_pd", "the device was opened before fork()");
+		return NULL;
+	}
+	if (atomic_fetch_add(&c->pds, 1) >= VB_MAX_PD) { /* pairs with ibv_dealloc_pd */
+		err = vb_refuse(ENOMEM, "ibv_alloc_pd", "all %d protection domains are in use", VB_MAX_PD);
+		goto uncount;
+	}
+	pd = calloc(1, sizeof(*pd));
+	if (!pd) {
+		err = vb_refuse(ENOMEM, "ibv_alloc_pd", "no memory");
+		goto uncount;
+	}
+	do {
+		pd->id = atomic_fetch_add(&vb_hca(c->adapter)->pd_ids, 1) + 1;
+	} while (!pd->id); /* 0 is nobody's */
+	pd->ibv.context = context;
+	pd->ibv.handle = pd->id;
+	return &pd->ibv;
+uncount:
+	atomic_fetch_sub(&c->pds, 1);
+	errno = err;
+	return NULL;
+}
+
+VB_EXPORT int ibv_dealloc_pd(struct ibv_pd *ibpd)
+{
+	struct vb_pd *pd = vb_pd(ibpd);
+	struct vb_context *c = vb_context(ibpd->context);
+	uint32_t refs;
+
+	if (vb_context_dead(c))
+		return 0;
+	refs = atomic_load(&pd->refs);
+	if (refs) /* rule 37 */
+		return vb_refuse(EBUSY, "ibv_dealloc_pd",
+				 "%u memory regions, QPs, SRQs and address handles of the domain still exist",
+				 refs);
+	free(pd);
+	atomic_fetch_sub(&c->pds, 1);
+	return 0;
+}

@@ -1,0 +1,214 @@
+/* Queue pairs: creation and destruction. */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "iba/limits.h"
+#include "verbs/progress.h"
+#include "verbs/verbs.h"
+
+#define CALL "ibv_create_qp"
+
+static_assert(sizeof(struct ibv_qp) == 160 && sizeof(struct ibv_qp_ex) == 352, "ABI");
+
+static int check_type(enum ibv_qp_type type)
+{
+	switch (type) {
+	case IBV_QPT_RC:
+		return 0;
+	case IBV_QPT_UC:
+	case IBV_QPT_UD:
+	case IBV_QPT_RAW_PACKET:
+	case IBV_QPT_XRC_SEND:
+	case IBV_QPT_XRC_RECV:
+	case IBV_QPT_DRIVER:
+		return vb_refuse(EOPNOTSUPP, CALL, "QPs of type %d are not supported, only RC (%d)",
+				 (int)type, (int)IBV_QPT_RC);
+	}
+	return vb_refuse(EINVAL, CALL, "there is no QP type %d", (int)type); /* rule 41 */
+}
+
+static int check_limit(const char *what, uint32_t asked, uint32_t max)
+{
+	if (asked <= max)
+		return 0;
+	return vb_refuse(EINVAL, CALL, "%s %u, at most %u is possible", what, asked, max);
+}
+
+static int check_cap(const struct ibv_qp_cap *cap, bool srq)
+{
+	int err = check_limit("max_send_wr", cap->max_send_wr, VB_MAX_QP_WR);
+
+	if (!err)
+		err = check_limit("max_send_sge", cap->max_send_sge, VB_MAX_SGE);
+	if (!err)
+		err = check_limit("max_inline_data", cap->max_inline_data, VB_MAX_INLINE);
+	if (!err && !srq) /* with an SRQ these do not count */
+		err = check_limit("max_recv_wr", cap->max_recv_wr, VB_MAX_QP_WR);
+	if (!err && !srq)
+		err = check_limit("max_recv_sge", cap->max_recv_sge, VB_MAX_SGE);
+	return err;
+}
+
+static int check_new(const struct ibv_pd *pd, const struct ibv_qp_init_attr *a)
+{
+	const struct ibv_context *c = pd->context;
+	int err;
+
+	if (vb_context_dead(vb_context(pd->context)))
+		return vb_refuse(EIO, CALL, "the device was opened before fork()");
+	err = check_type(a->qp_type);
+	if (err)
+		return err;
+	if (!a->send_cq || !a->recv_cq) /* rule 41 */
+		return vb_refuse(EINVAL, CALL, "no %s CQ", a->send_cq ? "receive" : "send");
+	if (a->send_cq->context != c || a->recv_cq->context != c)
+		return vb_refuse(EINVAL, CALL, "a CQ belongs to another context than the protection domain");
+	if (a->srq && a->srq->context != c)
+		return vb_refuse(EINVAL, CALL,
+				 "the SRQ belongs to another context than the protection domain");
+	return check_cap(&a->cap, a->srq);
+}
+
+/* Counts the QP at everything that it uses; n is 1 at creation and -1 at destruction. */
+static void count(struct vb_qp *qp, uint32_t n)
+{
+	atomic_fetch_add(&qp->pd->refs, n);
+	atomic_fetch_add(&qp->scq->refs, n);
+	atomic_fetch_add(&qp->rcq->refs, n);
+	if (qp->srq)
+		atomic_fetch_add(&qp->srq->refs, n);
+}
+
+static void describe(struct vb_qp *qp, const struct ibv_qp_init_attr *a)
+{
+	qp->ibv.context = qp->pd->ibv.context;
+	qp->ibv.qp_context = a->qp_context;
+	qp->ibv.pd = &qp->pd->ibv;
+	qp->ibv.send_cq = a->send_cq;
+	qp->ibv.recv_cq = a->recv_cq;
+	qp->ibv.srq = a->srq;
+	qp->ibv.handle = qp->ibv.qp_num = qp->qpn;
+	qp->ibv.state = IBV_QPS_RESET;
+	qp->ibv.qp_type = a->qp_type;
+	pthread_mutex_init(&qp->ibv.mutex, NULL);
+	pthread_cond_init(&qp->ibv.cond, NULL);
+}
+
+VB_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *ibpd, struct ibv_qp_init_attr *attr)
+{
+	struct vb_context *c = vb_context(ibpd->context);
+	struct ibv_qp_cap cap;
+	struct vb_qp *qp;
+	int err = check_new(ibpd, attr);
+
+	if (err)
+		goto refused;
+	qp = aligned_alloc(VB_LINE, sizeof(*qp));
+	if (!qp) {
+		err = vb_refuse(ENOMEM, CALL, "no memory");
+		goto refused;
+	}
+	memset(qp, 0, sizeof(*qp));
+	qp->ctx = c;
+	qp->pd = vb_pd(ibpd);
+	qp->pd_id = qp->pd->id;
+	qp->scq = vb_cq(attr->send_cq);
+	qp->rcq = vb_cq(attr->recv_cq);
+	qp->srq = attr->srq ? vb_srq(attr->srq) : NULL;
+	qp->keys = &vb_hca(c->adapter)->keys;
+	qp->sq_sig_all = attr->sq_sig_all;
+	cap = attr->cap;
+	if (vb_qp_init(qp, &cap)) { /* pairs with ibv_destroy_qp() */
+		err = vb_refuse(ENOMEM, CALL, "no memory for %u send and %u receive requests",
+				cap.max_send_wr, cap.max_recv_wr);
+		goto free_qp;
+	}
+	qp->attr.cap = cap;
+	qp->qpn = vb_qpn_take(c->adapter, qp); /* pairs with ibv_destroy_qp() */
+	if (!qp->qpn) {
+		err = vb_refuse(ENOMEM, CALL, "no QP number is left");
+		goto fini_queues;
+	}
+	describe(qp, attr);
+	count(qp, 1);
+	vb_lock_take(&c->lock);
+	vb_list_append(&c->qps, &qp->on_ctx);
+	vb_lock_give(&c->lock);
+	attr->cap = cap;
+	return &qp->ibv;
+fini_queues:
+	vb_qp_fini(qp);
+free_qp:
+	free(qp);
+refused:
+	errno = err;
+	return NULL;
+}
+
+struct ibv_qp *vb_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *a)
+{
+	const uint32_t known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS;
+	struct ibv_qp_init_attr basic = {.qp_context = a->qp_context,
+					 .send_cq = a->send_cq,
+					 .recv_cq = a->recv_cq,
+					 .srq = a->srq,
+					 .cap = a->cap,
+					 .qp_type = a->qp_type,
+					 .sq_sig_all = a->sq_sig_all};
+	struct ibv_qp *qp = NULL;
+	int err;
+
+	if (a->comp_mask & ~known)
+		err = vb_refuse(EOPNOTSUPP, "ibv_create_qp_ex", "attributes 0x%x are not supported",
+				a->comp_mask & ~known);
+	else if (a->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS && a->create_flags)
+		err = vb_refuse(EOPNOTSUPP, "ibv_create_qp_ex", "creation flags 0x%x are not supported",
+				a->create_flags);
+	else if (!(a->comp_mask & IBV_QP_INIT_ATTR_PD) || !a->pd || a->pd->context != context)
+		err = vb_refuse(EINVAL, "ibv_create_qp_ex", "no protection domain of this context given");
+	else {
+		qp = ibv_create_qp(a->pd, &basic);
+		err = errno;
+		a->cap = basic.cap;
+	}
+	if (!qp)
+		errno = err;
+	return qp;
+}
+
+VB_EXPORT struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp)
+{
+	(void)qp;
+	errno = vb_refuse(EOPNOTSUPP, "ibv_qp_to_qp_ex", "ibv_wr_* calls are not supported");
+	return NULL;
+}
+
+VB_EXPORT int ibv_destroy_qp(struct ibv_qp *ibqp)
+{
+	struct vb_qp *qp = vb_qp(ibqp);
+	struct vb_context *c = qp->ctx;
+
+	if (vb_context_dead(c))
+		return 0;
+	vb_lock_take(&c->lock);
+	vb_list_unlink(&qp->on_ctx);
+	vb_lock_give(&c->lock);
+	/* a QP in RESET takes no packet and completes nothing: what follows cannot be undone by a latecomer
+	 */
+	vb_lock_take(&qp->lock);
+	vb_qp_to_reset(qp);
+	vb_lock_give(&qp->lock);
+	vb_progress_forget(qp);
+	vb_qpn_give(c->adapter, qp->qpn);
+	vb_adapter_quiesce(c->adapter);
+	vb_qp_settle_events(qp); /* rule 36 */
+	count(qp, (uint32_t)-1);
+	vb_qp_fini(qp);
+	pthread_cond_destroy(&ibqp->cond);
+	pthread_mutex_destroy(&ibqp->mutex);
+	free(qp);
+	return 0;
+}

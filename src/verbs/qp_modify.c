@@ -1,0 +1,226 @@
+/* ibv_modify_qp(): everything is checked first, then what cannot fail is done (rule 38). */
+#include <assert.h>
+#include <errno.h>
+
+#include "base/log.h"
+#include "iba/limits.h"
+#include "iba/pkt.h"
+#include "iba/qp_state.h"
+#include "transport/rc.h"
+#include "verbs/progress.h"
+#include "verbs/verbs.h"
+
+#define CALL "ibv_modify_qp"
+
+static_assert(sizeof(struct ibv_qp_attr) == 144, "ABI");
+
+/* Bits that make sense nowhere, not even as an option. */
+#define ACCESS_KNOWN (0xffu | IBV_ACCESS_OPTIONAL_RANGE)
+#define ACCESS_KEPT                                                                  \
+	(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | \
+	 IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND)
+
+static int check_transition(const struct vb_qp *qp, enum ibv_qp_state from, enum ibv_qp_state to,
+			    const struct ibv_qp_attr *a, uint32_t mask)
+{
+	const char *f = vb_qp_state_name(from), *t = vb_qp_state_name(to);
+	char names[256];
+	uint32_t bits;
+
+	switch (vb_qp_judge(qp->ibv.qp_type, from, to, mask, &bits)) {
+	case VB_QP_FINE:
+		break;
+	case VB_QP_NO_WAY:
+		return vb_refuse(EINVAL, CALL, "QP 0x%06x: there is no way from %s to %s (%d)", qp->qpn, f, t,
+				 (int)to);
+	case VB_QP_MISSING:
+		return vb_refuse(EINVAL, CALL, "QP 0x%06x: from %s to %s lacks %s", qp->qpn, f, t,
+				 vb_qp_attr_names(names, sizeof(names), bits));
+	case VB_QP_EXCESS:
+		return vb_refuse(EINVAL, CALL, "QP 0x%06x: from %s to %s does not take %s", qp->qpn, f, t,
+				 vb_qp_attr_names(names, sizeof(names), bits));
+	}
+	if (mask & IBV_QP_CUR_STATE && a->cur_qp_state != from)
+		return vb_refuse(EINVAL, CALL, "QP 0x%06x is in state %s, not %s as cur_qp_state has it",
+				 qp->qpn, f, vb_qp_state_name(a->cur_qp_state));
+	return 0;
+}
+
+/* Attributes that are numbers with a largest value. */
+static int check_numbers(const struct vb_qp *qp, const struct ibv_qp_attr *a, uint32_t mask)
+{
+	const struct {
+		uint32_t bit;
+		const char *name;
+		uint32_t value, max;
+	} rows[] = {
+	    {IBV_QP_PKEY_INDEX, "pkey_index", a->pkey_index, VB_PKEY_TABLE - 1},
+	    {IBV_QP_DEST_QPN, "dest_qp_num", a->dest_qp_num, VB_QPN_MASK},
+	    {IBV_QP_TIMEOUT, "timeout", a->timeout, 31},
+	    {IBV_QP_RETRY_CNT, "retry_cnt", a->retry_cnt, 7},
+	    {IBV_QP_RNR_RETRY, "rnr_retry", a->rnr_retry, 7}, /* rule 1 */
+	    {IBV_QP_MIN_RNR_TIMER, "min_rnr_timer", a->min_rnr_timer, 31},
+	    {IBV_QP_MAX_QP_RD_ATOMIC, "max_rd_atomic", a->max_rd_atomic, VB_MAX_RD_ATOMIC},
+	    {IBV_QP_MAX_DEST_RD_ATOMIC, "max_dest_rd_atomic", a->max_dest_rd_atomic, VB_MAX_RD_ATOMIC},
+	};
+
+	for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+		if (mask & rows[i].bit && rows[i].value > rows[i].max)
+			return vb_refuse(EINVAL, CALL, "QP 0x%06x: %s %u, at most %u is possible", qp->qpn,
+					 rows[i].name, rows[i].value, rows[i].max);
+	return 0;
+}
+
+static int check_values(const struct vb_qp *qp, const struct ibv_qp_attr *a, uint32_t mask)
+{
+	int err = check_numbers(qp, a, mask);
+
+	if (!err && mask & IBV_QP_PORT)
+		err = vb_check_port(CALL, a->port_num);
+	if (!err && mask & IBV_QP_AV)
+		err = vb_check_av(CALL, qp->ctx, &a->ah_attr);
+	if (err)
+		return err;
+	if (mask & IBV_QP_PATH_MTU && (a->path_mtu < IBV_MTU_256 || a->path_mtu > IBV_MTU_4096))
+		return vb_refuse(EINVAL, CALL,
+				 "QP 0x%06x: path_mtu %d, from %d (256) to %d (4096) is possible", qp->qpn,
+				 (int)a->path_mtu, IBV_MTU_256, IBV_MTU_4096);
+	if (mask & IBV_QP_ACCESS_FLAGS && a->qp_access_flags & ~ACCESS_KNOWN)
+		return vb_refuse(EINVAL, CALL, "QP 0x%06x: qp_access_flags 0x%x has unknown bits", qp->qpn,
+				 a->qp_access_flags);
+	/* without IBV_DEVICE_AUTO_PATH_MIG a QP has one path, to which it has, if one will, migrated */
+	if (mask & IBV_QP_ALT_PATH)
+		return vb_refuse(EINVAL, CALL, "QP 0x%06x: the device has no alternate paths", qp->qpn);
+	if (mask & IBV_QP_PATH_MIG_STATE && a->path_mig_state != IBV_MIG_MIGRATED)
+		return vb_refuse(EINVAL, CALL, "QP 0x%06x: the device does not migrate paths (state %d)",
+				 qp->qpn, (int)a->path_mig_state);
+	return 0;
+}
+
+/* Under qp->lock. */
+static void store_path(struct vb_qp *qp, const struct ibv_qp_attr *a, uint32_t mask)
+{
+	struct ibv_qp_attr *to = &qp->attr;
+
+	if (mask & IBV_QP_PKEY_INDEX)
+		to->pkey_index = a->pkey_index;
+	if (mask & IBV_QP_PORT)
+		to->port_num = a->port_num;
+	if (mask & IBV_QP_QKEY)
+		to->qkey = a->qkey;
+	if (mask & IBV_QP_AV)
+		to->ah_attr = a->ah_attr;
+	if (mask & IBV_QP_PATH_MTU)
+		to->path_mtu = a->path_mtu;
+	if (mask & IBV_QP_DEST_QPN)
+		qp->dest_qpn = to->dest_qp_num = a->dest_qp_num;
+	if (mask & IBV_QP_ACCESS_FLAGS) {
+		to->qp_access_flags = a->qp_access_flags;
+		qp->access = (uint8_t)(a->qp_access_flags & ACCESS_KEPT);
+	}
+}
+
+/* Under qp->lock. */
+static void store_protocol(struct vb_qp *qp, const struct ibv_qp_attr *a, uint32_t mask)
+{
+	struct ibv_qp_attr *to = &qp->attr;
+
+	if (mask & IBV_QP_TIMEOUT)
+		to->timeout = a->timeout;
+	if (mask & IBV_QP_RETRY_CNT)
+		qp->req.retries = to->retry_cnt = a->retry_cnt;
+	if (mask & IBV_QP_RNR_RETRY)
+		qp->req.rnr_retries = to->rnr_retry = a->rnr_retry;
+	if (mask & IBV_QP_MIN_RNR_TIMER)
+		to->min_rnr_timer = a->min_rnr_timer;
+	if (mask & IBV_QP_MAX_QP_RD_ATOMIC)
+		qp->max_rd_atomic = to->max_rd_atomic = a->max_rd_atomic;
+	if (mask & IBV_QP_MAX_DEST_RD_ATOMIC)
+		to->max_dest_rd_atomic = a->max_dest_rd_atomic;
+	if (mask & IBV_QP_EN_SQD_ASYNC_NOTIFY)
+		to->en_sqd_async_notify = a->en_sqd_async_notify;
+	/* PSNs count modulo 2^24: as mlx5 does, the rest of the word is not looked at */
+	if (mask & IBV_QP_RQ_PSN)
+		qp->resp.epsn = to->rq_psn = a->rq_psn & VB_PSN_MASK;
+	if (mask & IBV_QP_SQ_PSN) {
+		to->sq_psn = a->sq_psn & VB_PSN_MASK;
+		qp->req.psn = qp->req.psn_una = qp->req.psn_max = to->sq_psn;
+	}
+}
+
+void vb_qp_to_reset(struct vb_qp *qp)
+{
+	vb_progress_disconnect(qp);
+	vb_qp_reset(qp);
+	qp->ibv.state = IBV_QPS_RESET;
+}
+
+static void to_error(struct vb_qp *qp)
+{
+	const struct vb_facts f = {.reason = VB_R_FLUSHED, .qpn = qp->qpn};
+
+	if (qp->state == IBV_QPS_ERR)
+		return;
+	vb_rc_error(qp, &f);
+	vb_progress_disconnect(qp);
+}
+
+/* The part that cannot fail; under qp->lock. */
+static void apply(struct vb_qp *qp, enum ibv_qp_state to, const struct ibv_qp_attr *a, uint32_t mask)
+{
+	enum ibv_qp_state from = qp->state;
+
+	if (to == IBV_QPS_RESET) {
+		vb_qp_to_reset(qp);
+		return;
+	}
+	if (to == IBV_QPS_ERR) {
+		to_error(qp);
+		return;
+	}
+	store_path(qp, a, mask);
+	store_protocol(qp, a, mask);
+	qp->state = qp->ibv.state = to;
+	vb_rc_enter(qp, from);
+	if (from == IBV_QPS_SQD && mask & IBV_QP_AV) /* another path */
+		vb_progress_disconnect(qp);
+	if (mask & IBV_QP_AV)
+		vb_progress_connect(qp);
+	if (to == IBV_QPS_RTS)
+		vb_progress_send(qp);
+}
+
+VB_EXPORT int ibv_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *a, int attr_mask)
+{
+	struct vb_qp *qp = vb_qp(ibqp);
+	uint32_t mask = (uint32_t)attr_mask;
+	enum ibv_qp_state from, to;
+	int err;
+
+	if (vb_context_dead(qp->ctx))
+		return vb_refuse(EIO, CALL, "the device was opened before fork()");
+	vb_lock_take(&qp->lock);
+	for (;;) {
+		from = qp->state;
+		to = mask & IBV_QP_STATE ? a->qp_state : from;
+		/* checked without the lock, since refusing may write a line */
+		vb_lock_give(&qp->lock);
+		err = check_transition(qp, from, to, a, mask);
+		if (!err)
+			err = check_values(qp, a, mask);
+		if (err)
+			return err;
+		vb_lock_take(&qp->lock);
+		if (qp->state == from)
+			break; /* else an error came in between, and other rules hold */
+	}
+	if (mask & IBV_QP_MAX_DEST_RD_ATOMIC)
+		err = vb_qp_resources(qp, a->max_dest_rd_atomic);
+	if (!err)
+		apply(qp, to, a, mask);
+	vb_lock_give(&qp->lock);
+	if (err)
+		vb_refuse(err, CALL, "QP 0x%06x: no memory for %u responder resources", qp->qpn,
+			  a->max_dest_rd_atomic);
+	return err;
+}

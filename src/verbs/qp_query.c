@@ -1,0 +1,36 @@
+/* ibv_query_qp(). */
+#include <errno.h>
+
+#include "base/log.h"
+#include "verbs/verbs.h"
+
+/* All attributes are cheap, so the mask is not looked at: as with other devices it says what is needed at
+ * least.  PSNs are the live ones. */
+VB_EXPORT int ibv_query_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int attr_mask,
+			   struct ibv_qp_init_attr *init)
+{
+	struct vb_qp *qp = vb_qp(ibqp);
+
+	(void)attr_mask;
+	if (vb_context_dead(qp->ctx))
+		return vb_refuse(EIO, "ibv_query_qp", "the device was opened before fork()");
+	vb_lock_take(&qp->lock);
+	*attr = qp->attr;
+	attr->qp_state = attr->cur_qp_state = qp->state;
+	attr->path_mig_state = IBV_MIG_MIGRATED;
+	if (qp->state != IBV_QPS_RESET && qp->state != IBV_QPS_INIT) {
+		attr->rq_psn = qp->resp.epsn;
+		if (qp->state != IBV_QPS_RTR)
+			attr->sq_psn = qp->req.psn;
+	}
+	attr->sq_draining = qp->state == IBV_QPS_SQD && qp->req.una != qp->req.next;
+	vb_lock_give(&qp->lock);
+	*init = (struct ibv_qp_init_attr){.qp_context = ibqp->qp_context,
+					  .send_cq = ibqp->send_cq,
+					  .recv_cq = ibqp->recv_cq,
+					  .srq = ibqp->srq,
+					  .cap = attr->cap,
+					  .qp_type = ibqp->qp_type,
+					  .sq_sig_all = qp->sq_sig_all};
+	return 0;
+}

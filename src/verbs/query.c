@@ -1,0 +1,337 @@
+/* What the device and its port say about themselves.  Only what is enforced is advertised (rule 50); what is
+ * not there is zero. */
+#include <arpa/inet.h>
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/types.h>
+
+#include "base/log.h"
+#include "iba/limits.h"
+#include "iba/pkt.h"
+#include "verbs/netif.h"
+#include "verbs/progress.h"
+#include "verbs/verbs.h"
+
+#define PORTS 1
+
+#define CAPS (IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN)
+
+/* As the standard encodes them: four lanes of 25 Gb/s. */
+#define WIDTH_4X      2
+#define SPEED_EDR     32
+#define PHYS_LINK_UP  5
+#define GRH_REQUIRED  1 /* IBV_QPF_GRH_REQUIRED */
+#define OLD_PORT_ATTR offsetof(struct ibv_port_attr, port_cap_flags2)
+
+static_assert(sizeof(struct ibv_port_attr) == 52 && OLD_PORT_ATTR == 48, "ABI");
+static_assert(sizeof(struct ibv_device_attr) == 232 && sizeof(struct ibv_device_attr_ex) == 400, "ABI");
+static_assert(sizeof(struct ibv_gid_entry) == 32, "ABI");
+
+static int dead(const char *call)
+{
+	return vb_refuse(EIO, call, "the device was opened before fork()");
+}
+
+int vb_check_port(const char *call, unsigned port)
+{
+	if (port >= 1 && port <= PORTS)
+		return 0;
+	return vb_refuse(EINVAL, call, "port %u: the device has only port 1", port);
+}
+
+static const struct vb_gids *gids_of(const struct vb_context *c)
+{
+	return vb_hca_gids(vb_hca(c->adapter));
+}
+
+int vb_check_gid(const char *call, const struct vb_context *c, unsigned index)
+{
+	if (index >= VB_GID_TABLE)
+		return vb_refuse(EINVAL, call, "GID index %u: the table has %d entries", index, VB_GID_TABLE);
+	if (vb_gid_is_zero(gids_of(c)->gid[index]))
+		return vb_refuse(EINVAL, call, "GID index %u is empty", index);
+	return 0;
+}
+
+static void device_attr(const struct vb_context *c, struct ibv_device_attr *a)
+{
+	*a = (struct ibv_device_attr){
+	    .node_guid = c->dev->guid,
+	    .sys_image_guid = c->dev->guid,
+	    .max_mr_size = 1ull << 47, /* what an address space holds */
+	    .page_size_cap = ~0xfffull,
+	    .vendor_id = vb_device_vendor_id(),
+	    .vendor_part_id = vb_device_vendor_part(),
+	    .max_qp = VB_MAX_QP,
+	    .max_qp_wr = VB_MAX_QP_WR,
+	    .device_cap_flags = CAPS,
+	    .max_sge = VB_MAX_SGE,
+	    .max_sge_rd = VB_MAX_SGE,
+	    .max_cq = VB_MAX_CQ,
+	    .max_cqe = VB_MAX_CQE,
+	    .max_mr = VB_MAX_MR,
+	    .max_pd = VB_MAX_PD,
+	    .max_qp_rd_atom = VB_MAX_RD_ATOMIC,
+	    .max_res_rd_atom = VB_MAX_RD_ATOMIC * VB_MAX_QP,
+	    .max_qp_init_rd_atom = VB_MAX_RD_ATOMIC,
+	    .atomic_cap = IBV_ATOMIC_GLOB,
+	    .max_ah = VB_MAX_AH,
+	    .max_srq = VB_MAX_SRQ,
+	    .max_srq_wr = VB_MAX_SRQ_WR,
+	    .max_srq_sge = VB_MAX_SGE,
+	    .max_pkeys = VB_PKEY_TABLE,
+	    .local_ca_ack_delay = 16,
+	    .phys_port_cnt = PORTS,
+	};
+	snprintf(a->fw_ver, sizeof(a->fw_ver), "verbena %s", VB_VERSION);
+}
+
+VB_EXPORT int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
+{
+	const struct vb_context *c = vb_context(context);
+
+	if (vb_context_dead(c))
+		return dead("ibv_query_device");
+	device_attr(c, attr);
+	return 0;
+}
+
+int vb_query_device_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
+		       struct ibv_device_attr_ex *attr, size_t size)
+{
+	const struct vb_context *c = vb_context(context);
+	struct ibv_device_attr_ex a = {.device_cap_flags_ex = CAPS, .phys_port_cnt_ex = PORTS};
+
+	if (vb_context_dead(c))
+		return dead("ibv_query_device_ex");
+	if (input && input->comp_mask)
+		return vb_refuse(EINVAL, "ibv_query_device_ex", "comp_mask 0x%x has unknown bits",
+				 input->comp_mask);
+	if (size < offsetof(struct ibv_device_attr_ex, odp_caps))
+		return vb_refuse(EINVAL, "ibv_query_device_ex", "%zu bytes for attributes of at least %zu",
+				 size, offsetof(struct ibv_device_attr_ex, odp_caps));
+	device_attr(c, &a.orig_attr);
+	/* the caller may be older or newer than we are */
+	memset(attr, 0, size);
+	memcpy(attr, &a, size < sizeof(a) ? size : sizeof(a));
+	return 0;
+}
+
+static void port_attr(struct ibv_port_attr *a)
+{
+	*a = (struct ibv_port_attr){
+	    .state = IBV_PORT_ACTIVE,
+	    .max_mtu = IBV_MTU_4096,
+	    .active_mtu = IBV_MTU_4096,
+	    .gid_tbl_len = VB_GID_TABLE,
+	    .port_cap_flags = IBV_PORT_IP_BASED_GIDS,
+	    .max_msg_sz = VB_MAX_MSG,
+	    .pkey_tbl_len = VB_PKEY_TABLE,
+	    .max_vl_num = 1,
+	    .active_width = WIDTH_4X,
+	    .active_speed = SPEED_EDR,
+	    .phys_state = PHYS_LINK_UP,
+	    .link_layer = IBV_LINK_LAYER_ETHERNET,
+	    .flags = GRH_REQUIRED,
+	};
+}
+
+int vb_query_port(struct ibv_context *context, uint8_t port, struct ibv_port_attr *attr, size_t size)
+{
+	struct ibv_port_attr a;
+	int err;
+
+	if (vb_context_dead(vb_context(context)))
+		return dead("ibv_query_port");
+	err = vb_check_port("ibv_query_port", port);
+	if (err)
+		return err;
+	port_attr(&a);
+	memset(attr, 0, size); /* the caller may be newer than we are */
+	memcpy(attr, &a, size < sizeof(a) ? size : sizeof(a));
+	return 0;
+}
+
+/* For programs older than the query_port operation: their struct ends with `flags`. */
+#undef ibv_query_port
+VB_EXPORT int ibv_query_port(struct ibv_context *context, uint8_t port, struct _compat_ibv_port_attr *attr)
+{
+	return vb_query_port(context, port, (struct ibv_port_attr *)attr, OLD_PORT_ATTR);
+}
+
+VB_EXPORT int ibv_query_gid(struct ibv_context *context, uint8_t port, int index, union ibv_gid *gid)
+{
+	const struct vb_context *c = vb_context(context);
+
+	if (vb_context_dead(c)) {
+		errno = dead("ibv_query_gid");
+		return -1;
+	}
+	errno = vb_check_port("ibv_query_gid", port);
+	if (errno)
+		return -1;
+	if (index < 0 || index >= VB_GID_TABLE) {
+		errno = vb_refuse(EINVAL, "ibv_query_gid", "GID index %d: the table has %d entries", index,
+				  VB_GID_TABLE);
+		return -1;
+	}
+	memcpy(gid->raw, gids_of(c)->gid[index], 16); /* zero where there is none */
+	return 0;
+}
+
+static struct ibv_gid_entry entry_of(const struct vb_gids *t, uint32_t index)
+{
+	struct ibv_gid_entry e = {.gid_index = index,
+				  .port_num = 1,
+				  .gid_type = IBV_GID_TYPE_ROCE_V2,
+				  .ndev_ifindex = t->ifindex[index]};
+
+	memcpy(e.gid.raw, t->gid[index], 16);
+	return e;
+}
+
+static void give_entry(void *to, const struct ibv_gid_entry *e, size_t size)
+{
+	memset(to, 0, size);
+	memcpy(to, e, size < sizeof(*e) ? size : sizeof(*e));
+}
+
+VB_EXPORT int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port, uint32_t index,
+				struct ibv_gid_entry *entry, uint32_t flags, size_t entry_size)
+{
+	const struct vb_context *c = vb_context(context);
+	struct ibv_gid_entry e;
+	int err;
+
+	if (vb_context_dead(c))
+		return dead("ibv_query_gid_ex");
+	err = vb_check_port("ibv_query_gid_ex", port);
+	if (err)
+		return err;
+	if (flags)
+		return vb_refuse(EINVAL, "ibv_query_gid_ex", "flags 0x%x, none are known", flags);
+	if (index >= VB_GID_TABLE)
+		return vb_refuse(EINVAL, "ibv_query_gid_ex", "GID index %u: the table has %d entries", index,
+				 VB_GID_TABLE);
+	e = entry_of(gids_of(c), index);
+	if (vb_gid_is_zero(e.gid.raw))
+		return ENODATA; /* an answer rather than a refusal */
+	give_entry(entry, &e, entry_size);
+	return 0;
+}
+
+VB_EXPORT ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *entries,
+				       size_t max_entries, uint32_t flags, size_t entry_size)
+{
+	const struct vb_context *c = vb_context(context);
+	size_t n = 0;
+
+	if (vb_context_dead(c))
+		return -dead("ibv_query_gid_table");
+	if (flags)
+		return -vb_refuse(EINVAL, "ibv_query_gid_table", "flags 0x%x, none are known", flags);
+	for (uint32_t i = 0; i < VB_GID_TABLE; i++) {
+		struct ibv_gid_entry e = entry_of(gids_of(c), i);
+
+		if (vb_gid_is_zero(e.gid.raw))
+			continue;
+		if (n == max_entries)
+			return -vb_refuse(EINVAL, "ibv_query_gid_table",
+					  "the table has more than the %zu entries that there is room for",
+					  max_entries);
+		give_entry((char *)entries + n++ * entry_size, &e, entry_size);
+	}
+	return (ssize_t)n;
+}
+
+/* Of the private node; the values are what the files gid_attrs/types/N distinguish. */
+enum gid_type_file { TYPE_IB_ROCE_V1, TYPE_ROCE_V2 };
+int ibv_query_gid_type(struct ibv_context *context, uint8_t port, unsigned int index, unsigned int *type);
+
+VB_EXPORT int ibv_query_gid_type(struct ibv_context *context, uint8_t port, unsigned int index,
+				 unsigned int *type)
+{
+	union ibv_gid gid;
+
+	if (ibv_query_gid(context, port, index > INT32_MAX ? -1 : (int)index, &gid))
+		return -1;
+	*type = vb_gid_is_zero(gid.raw) ? TYPE_IB_ROCE_V1 : TYPE_ROCE_V2; /* an empty entry has the default */
+	return 0;
+}
+
+VB_EXPORT int ibv_query_pkey(struct ibv_context *context, uint8_t port, int index, __be16 *pkey)
+{
+	if (vb_context_dead(vb_context(context))) {
+		errno = dead("ibv_query_pkey");
+		return -1;
+	}
+	errno = vb_check_port("ibv_query_pkey", port);
+	if (errno)
+		return -1;
+	if (index < 0 || index >= VB_PKEY_TABLE) {
+		errno = vb_refuse(EINVAL, "ibv_query_pkey", "P_Key index %d: the table has %d entry", index,
+				  VB_PKEY_TABLE);
+		return -1;
+	}
+	*pkey = htons(VB_PKEY_DEFAULT);
+	return 0;
+}
+
+VB_EXPORT int ibv_get_pkey_index(struct ibv_context *context, uint8_t port, __be16 pkey)
+{
+	__be16 own;
+
+	if (ibv_query_pkey(context, port, 0, &own))
+		return -1;
+	if (pkey == own)
+		return 0;
+	errno = vb_refuse(EINVAL, "ibv_get_pkey_index",
+			  "P_Key 0x%04x is not in the table, which has only 0xffff", ntohs(pkey));
+	return -1;
+}
+
+/* Packets of this device have no Ethernet header of its own making, so this answers for addresses of this
+ * host only: another host's is the kernel's business. */
+VB_EXPORT int ibv_resolve_eth_l2_from_gid(struct ibv_context *context, struct ibv_ah_attr *attr,
+					  uint8_t eth_mac[ETHERNET_LL_SIZE], uint16_t *vid)
+{
+	const struct vb_context *c = vb_context(context);
+	int err;
+
+	if (vb_context_dead(c))
+		return dead("ibv_resolve_eth_l2_from_gid");
+	err = vb_check_av("ibv_resolve_eth_l2_from_gid", c, attr);
+	if (err)
+		return err;
+	if (!vb_gid_mac(attr->grh.dgid.raw, eth_mac))
+		return vb_refuse(EHOSTUNREACH, "ibv_resolve_eth_l2_from_gid",
+				 "the GID is no address of this host, and others are the kernel's to find");
+	*vid = 0xffff; /* none */
+	return 0;
+}
+
+VB_EXPORT int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece)
+{
+	(void)qp;
+	(void)ece;
+	return vb_refuse(EOPNOTSUPP, "ibv_query_ece", "the device has no connection establishment options");
+}
+
+VB_EXPORT int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)
+{
+	(void)qp;
+	(void)ece;
+	return vb_refuse(EOPNOTSUPP, "ibv_set_ece", "the device has no connection establishment options");
+}
+
+/* Our copies go upwards and end with the last bytes, but a long message is several copies by several threads'
+ * turns, and nothing promises an order to a reader in the middle of it. */
+VB_EXPORT int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op, uint32_t flags)
+{
+	(void)qp;
+	(void)op;
+	(void)flags;
+	return 0;
+}

@@ -1,0 +1,89 @@
+/* Exported calls whose feature this device has not got. */
+#include <errno.h>
+
+#include "base/log.h"
+#include "verbs/verbs.h"
+
+static int no(const char *call, const char *what)
+{
+	return vb_refuse(EOPNOTSUPP, call, "%s not supported", what);
+}
+
+VB_EXPORT struct ibv_context *ibv_import_device(int cmd_fd)
+{
+	(void)cmd_fd;
+	errno = no("ibv_import_device", "importing a device is");
+	return NULL;
+}
+
+VB_EXPORT struct ibv_pd *ibv_import_pd(struct ibv_context *context, uint32_t handle)
+{
+	(void)context;
+	(void)handle;
+	errno = no("ibv_import_pd", "importing a protection domain is");
+	return NULL;
+}
+
+VB_EXPORT struct ibv_mr *ibv_import_mr(struct ibv_pd *pd, uint32_t handle)
+{
+	(void)pd;
+	(void)handle;
+	errno = no("ibv_import_mr", "importing a memory region is");
+	return NULL;
+}
+
+VB_EXPORT struct ibv_dm *ibv_import_dm(struct ibv_context *context, uint32_t handle)
+{
+	(void)context;
+	(void)handle;
+	errno = no("ibv_import_dm", "importing device memory is");
+	return NULL;
+}
+
+/* Nothing can have been imported. */
+VB_EXPORT void ibv_unimport_pd(struct ibv_pd *pd)
+{
+	(void)pd;
+	no("ibv_unimport_pd", "importing a protection domain is");
+}
+
+VB_EXPORT void ibv_unimport_mr(struct ibv_mr *mr)
+{
+	(void)mr;
+	no("ibv_unimport_mr", "importing a memory region is");
+}
+
+VB_EXPORT void ibv_unimport_dm(struct ibv_dm *dm)
+{
+	(void)dm;
+	no("ibv_unimport_dm", "importing device memory is");
+}
+
+VB_EXPORT struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova,
+					   int fd, int access)
+{
+	(void)pd;
+	(void)offset;
+	(void)length;
+	(void)iova;
+	(void)fd;
+	(void)access;
+	errno = no("ibv_reg_dmabuf_mr", "registering a dma-buf is");
+	return NULL;
+}
+
+VB_EXPORT int ibv_attach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
+{
+	(void)qp;
+	(void)gid;
+	(void)lid;
+	return no("ibv_attach_mcast", "multicast is");
+}
+
+VB_EXPORT int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
+{
+	(void)qp;
+	(void)gid;
+	(void)lid;
+	return no("ibv_detach_mcast", "multicast is");
+}
