@@ -133,6 +133,7 @@ VB_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *ibpd, struct ibv_qp_init_a
 		goto fini_queues;
 	}
 	describe(qp, attr);
+	vb_qp_publish(qp, true);
 	count(qp, 1);
 	vb_lock_take(&c->lock);
 	vb_list_append(&c->qps, &qp->on_ctx);
@@ -202,6 +203,7 @@ VB_EXPORT int ibv_destroy_qp(struct ibv_qp *ibqp)
 	vb_qp_to_reset(qp);
 	vb_lock_give(&qp->lock);
 	vb_progress_forget(qp);
+	vb_qp_publish(qp, false);
 	vb_qpn_give(c->adapter, qp->qpn);
 	vb_adapter_quiesce(c->adapter);
 	vb_qp_settle_events(qp); /* rule 36 */

@@ -148,6 +148,16 @@ static void store_protocol(struct vb_qp *qp, const struct ibv_qp_attr *a, uint32
 	}
 }
 
+void vb_qp_publish(const struct vb_qp *qp, bool exists)
+{
+	struct vb_seg_qp *p = vb_qpn_published(qp->ctx->adapter, qp->qpn);
+
+	if (!p)
+		return;
+	atomic_store_explicit(&p->dest_qpn, qp->dest_qpn, memory_order_relaxed);
+	atomic_store_explicit(&p->state, exists ? 1 + (uint32_t)qp->state : 0, memory_order_release);
+}
+
 void vb_qp_to_reset(struct vb_qp *qp)
 {
 	vb_progress_disconnect(qp);
@@ -216,8 +226,10 @@ VB_EXPORT int ibv_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *a, int attr
 	}
 	if (mask & IBV_QP_MAX_DEST_RD_ATOMIC)
 		err = vb_qp_resources(qp, a->max_dest_rd_atomic);
-	if (!err)
+	if (!err) {
 		apply(qp, to, a, mask);
+		vb_qp_publish(qp, true);
+	}
 	vb_lock_give(&qp->lock);
 	if (err)
 		vb_refuse(err, CALL, "QP 0x%06x: no memory for %u responder resources", qp->qpn,
