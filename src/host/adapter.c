@@ -60,7 +60,7 @@ static void at_exit(void)
 		if (a->pid != (uint32_t)getpid())
 			continue;
 		a->ops->progress(a, true); /* ACKs that are owed: what this end has received is not lost */
-		vb_links_bye(a);
+		vb_conns_bye(a);
 	}
 	pthread_mutex_unlock(&vb_host_lock);
 }

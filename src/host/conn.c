@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <sys/epoll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -170,14 +171,15 @@ void vb_link_ring(struct vb_link *l)
 	atomic_fetch_sub_explicit(&p->ringing, 1, memory_order_release);
 }
 
-void vb_links_bye(struct vb_adapter *a)
+/* At exit: the engine may be in the middle of making a link that its peer takes for made. */
+void vb_conns_bye(struct vb_adapter *a)
 {
-	for (uint32_t i = 1; i < vb_link_count(a); i++) {
-		struct peer *p = vb_peer(vb_link_at(a, i));
+	struct timespec until;
 
-		atomic_fetch_add_explicit(&p->ringing, 1, memory_order_seq_cst); /* as vb_link_ring() does */
-		if (atomic_load_explicit(&p->link.state, memory_order_seq_cst) == VB_LINK_UP)
-			vb_conn_bye(p->link.sock);
-		atomic_fetch_sub_explicit(&p->ringing, 1, memory_order_release);
-	}
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_sec++;
+	if (pthread_mutex_clocklock(&a->control, CLOCK_MONOTONIC, &until))
+		return;
+	vb_list_each(n, &a->conns) vb_conn_bye(vb_list_entry(n, struct conn, node)->sock);
+	pthread_mutex_unlock(&a->control);
 }

@@ -163,7 +163,6 @@ void vb_peer_fall(struct peer *p, bool goodbye, const char *why);
 /* Under links_lock: the UP link whose peer publishes this number, NULL: none. */
 struct peer *vb_peer_publishing(struct vb_adapter *a, uint32_t number);
 struct peer *vb_peer_by_incarnation(struct vb_adapter *a, uint64_t incarnation);
-void vb_links_bye(struct vb_adapter *a); /* goodbye on every link, with other threads about */
 bool vb_links_ready(struct vb_adapter *a);
 void vb_links_free(struct vb_adapter *a);
 
@@ -172,6 +171,7 @@ int vb_conn_make(struct vb_adapter *a, struct conn **out, int sock, uint32_t pid
 void vb_conn_close(struct vb_adapter *a, struct conn *c);
 bool vb_conn_read(struct vb_adapter *a, struct conn *c, bool dead);
 void vb_conn_bye(int sock);
+void vb_conns_bye(struct vb_adapter *a); /* takes control: goodbye to all, with other threads about */
 
 /* contact.c; under control */
 uint64_t vb_contact_run(struct vb_adapter *a, uint64_t now);

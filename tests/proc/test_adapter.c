@@ -1,0 +1,1028 @@
+/* Adapters among themselves: in one process, and between processes that come, go and die. */
+#include <dirent.h>
+#include <errno.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "wire/shm.h"
+
+enum { PATIENCE_MS = 20000 };
+
+/* An upper layer that counts. */
+struct node {
+	struct vb_adapter *a;
+	int arrived; /* eventfd, a semaphore: one per packet */
+	int changed; /* eventfd: a link came up, failed or went down */
+	_Atomic int ups, fails, downs, goodbyes;
+	_Atomic uint32_t packets;
+	_Atomic bool saw_rubbish;
+};
+
+static const uint8_t gids[VB_GID_TABLE][16] = {{1, 2, 3}};
+
+static void bump(int fd)
+{
+	uint64_t one = 1;
+
+	assert_int_equal(write(fd, &one, sizeof(one)), sizeof(one));
+}
+
+static unsigned look(struct vb_adapter *a, bool all)
+{
+	struct node *n = vb_adapter_user(a);
+	unsigned got = 0;
+
+	(void)all;
+	for (uint32_t i = 0; i < vb_link_count(a); i++) {
+		struct vb_link *l = vb_link_at(a, i);
+		struct vb_shm_pkt p;
+		int r = 0;
+
+		if (atomic_load_explicit(&l->state, memory_order_acquire) != VB_LINK_UP ||
+		    !vb_shm_ready(l->wire) || !vb_lock_try(&l->rx))
+			continue;
+		if (atomic_load(&l->state) == VB_LINK_UP) {
+			while ((r = vb_shm_peek(l->wire, &p)) > 0) {
+				vb_shm_next(l->wire);
+				got++;
+			}
+		}
+		vb_lock_give(&l->rx);
+		if (r < 0) {
+			atomic_store(&n->saw_rubbish, true);
+			vb_link_insane(l);
+		}
+	}
+	atomic_fetch_add(&n->packets, got);
+	for (unsigned i = 0; i < got; i++)
+		bump(n->arrived);
+	return got;
+}
+
+static uint64_t no_timers(struct vb_adapter *a, uint64_t now)
+{
+	(void)a;
+	(void)now;
+	return VB_NEVER;
+}
+
+static void link_up(struct vb_link *l)
+{
+	struct node *n = vb_adapter_user(l->adapter);
+
+	if (atomic_load(&l->state) == VB_LINK_UP)
+		atomic_fetch_add(&n->ups, 1);
+	else
+		atomic_fetch_add(&n->fails, 1);
+	bump(n->changed);
+}
+
+static void link_down(struct vb_link *l, bool goodbye)
+{
+	struct node *n = vb_adapter_user(l->adapter);
+
+	if (!atomic_load(&n->saw_rubbish) && vb_shm_ready(l->wire))
+		abort(); /* not read to its end */
+	atomic_fetch_add(&n->goodbyes, goodbye);
+	atomic_fetch_add(&n->downs, 1);
+	bump(n->changed);
+}
+
+static const struct vb_adapter_ops ops = {look, no_timers, link_up, link_down};
+
+static struct node *node_open(void)
+{
+	struct node *n = calloc(1, sizeof(*n));
+	struct vb_adapter_cfg cfg = {.ops = &ops, .user = n, .gids = gids};
+
+	n->arrived = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
+	n->changed = eventfd(0, EFD_CLOEXEC);
+	assert_int_equal(vb_adapter_open(&n->a, &cfg), 0);
+	return n;
+}
+
+static void node_close(struct node *n)
+{
+	vb_adapter_close(n->a);
+	close(n->arrived);
+	close(n->changed);
+	free(n);
+}
+
+static void await(int fd)
+{
+	struct pollfd p = {.fd = fd, .events = POLLIN};
+	uint64_t count;
+
+	if (poll(&p, 1, PATIENCE_MS) != 1)
+		fail_msg("nothing happened for %d s", PATIENCE_MS / 1000);
+	assert_int_equal(read(fd, &count, sizeof(count)), sizeof(count));
+}
+
+static void await_at_least(struct node *n, _Atomic int *what, int count)
+{
+	while (atomic_load(what) < count)
+		await(n->changed);
+}
+
+static void await_state(struct node *n, struct vb_link *l, int state)
+{
+	while (atomic_load(&l->state) != state)
+		await(n->changed);
+}
+
+static void send_to(struct vb_link *l)
+{
+	struct vb_out *o = &((struct vb_shm *)l->wire)->out;
+	struct vb_outbuf b;
+
+	while (!o->ops->reserve(o, &b, 12, 8, VB_OUT_REQUEST))
+		sched_yield();
+	memset(b.hdr, 7, 20);
+	o->ops->commit(o, &b);
+}
+
+static uint32_t links_up(struct node *n)
+{
+	uint32_t up = 0;
+
+	for (uint32_t i = 1; i < vb_link_count(n->a); i++)
+		up += atomic_load(&vb_link_at(n->a, i)->state) == VB_LINK_UP;
+	return up;
+}
+
+static struct vb_link *connected(struct node *n, uint32_t number)
+{
+	struct vb_link *l = vb_link_get(n->a, number);
+
+	assert_non_null(l);
+	await_state(n, l, VB_LINK_UP);
+	return l;
+}
+
+static uint32_t number_of(struct node *n)
+{
+	return vb_adapter_number(n->a);
+}
+
+/* In one process. */
+
+static void contact_both_ways(void **state)
+{
+	struct node *x = node_open(), *y = node_open();
+	struct vb_link *xy = connected(x, number_of(y)), *yx;
+	static const uint8_t other[16] = {9};
+
+	(void)state;
+	await_at_least(y, &y->ups, 1);
+	yx = vb_link_get(y->a, number_of(x));
+	assert_int_equal(atomic_load(&yx->state), VB_LINK_UP);
+	assert_int_equal(links_up(x), 1);
+	assert_int_equal(links_up(y), 1);
+	assert_true(vb_link_is(xy, number_of(y), gids[0]));
+	assert_false(vb_link_is(xy, number_of(x), gids[0]));
+	assert_false(vb_link_is(xy, number_of(y), other));
+	assert_false(vb_link_is(xy, number_of(y), gids[1]));
+	/* Nobody polls: the doorbell wakes the engines. */
+	for (int i = 0; i < 200; i++) {
+		send_to(xy);
+		await(y->arrived);
+		send_to(yx);
+		await(x->arrived);
+	}
+	vb_link_put(xy);
+	vb_link_put(yx);
+	node_close(x);
+	await_at_least(y, &y->downs, 1);
+	assert_int_equal(y->goodbyes, 1);
+	node_close(y);
+}
+
+static void link_to_oneself(void **state)
+{
+	struct node *x = node_open();
+	struct vb_link *l = vb_link_get(x->a, number_of(x));
+
+	(void)state;
+	assert_int_equal(atomic_load(&l->state), VB_LINK_UP);
+	assert_true(vb_link_is(l, number_of(x), gids[0]));
+	for (int i = 0; i < 100; i++) {
+		send_to(l);
+		await(x->arrived);
+	}
+	vb_link_put(l);
+	node_close(x);
+}
+
+static void nobody_there_stays_idle(void **state)
+{
+	struct node *x = node_open(), *y = node_open();
+	uint32_t gone = number_of(y);
+	struct vb_link *l;
+
+	(void)state;
+	node_close(y);
+	l = vb_link_get(x->a, gone);
+	for (int i = 1; i <= 3; i++) {
+		await_at_least(x, &x->fails, i);
+		assert_int_equal(atomic_load(&l->state), VB_LINK_IDLE);
+		vb_link_contact(l);
+	}
+	assert_int_equal(x->ups, 0);
+	vb_link_put(l);
+	node_close(x);
+}
+
+static void numbers_out_of_range(void **state)
+{
+	struct node *x = node_open();
+
+	(void)state;
+	assert_null(vb_link_get(x->a, 0));
+	assert_null(vb_link_get(x->a, VB_ADAPTERS));
+	assert_null(vb_qpn_find(x->a, 0));
+	assert_null(vb_qpn_find(x->a, UINT32_MAX));
+	node_close(x);
+}
+
+struct racer {
+	struct node *n;
+	uint32_t number;
+	pthread_barrier_t *start;
+	struct vb_link *l;
+};
+
+static void *race(void *arg)
+{
+	struct racer *r = arg;
+
+	pthread_barrier_wait(r->start);
+	r->l = connected(r->n, r->number);
+	return NULL;
+}
+
+static void both_contact_at_once(void **state)
+{
+	(void)state;
+	for (int round = 0; round < 100; round++) {
+		struct node *x = node_open(), *y = node_open();
+		pthread_barrier_t start;
+		struct racer r[2] = {{x, number_of(y), &start, NULL}, {y, number_of(x), &start, NULL}};
+		pthread_t t;
+
+		pthread_barrier_init(&start, NULL, 2);
+		pthread_create(&t, NULL, race, &r[0]);
+		race(&r[1]);
+		pthread_join(t, NULL);
+		assert_int_equal(links_up(x), 1);
+		assert_int_equal(links_up(y), 1);
+		send_to(r[0].l);
+		send_to(r[1].l);
+		await(x->arrived);
+		await(y->arrived);
+		assert_int_equal(x->downs + y->downs, 0);
+		assert_int_equal(x->ups, 1);
+		assert_int_equal(y->ups, 1);
+		pthread_barrier_destroy(&start);
+		node_close(x);
+		node_close(y);
+	}
+}
+
+static void sixty_four_adapters(void **state)
+{
+	enum { N = 64 };
+	struct node *n[N];
+
+	(void)state;
+	for (int i = 0; i < N; i++)
+		n[i] = node_open();
+	for (int i = 0; i < N; i++) {
+		for (int j = 0; j < N; j += i == 0 ? 1 : 13)
+			vb_link_put(connected(n[i], number_of(n[j])));
+		for (int j = 0; j < i; j++)
+			assert_int_not_equal(number_of(n[i]), number_of(n[j]));
+	}
+	assert_int_equal(links_up(n[0]), N - 1);
+	for (uint32_t i = 1; i < N; i++)
+		send_to(vb_link_at(n[0]->a, i));
+	for (int i = 1; i < N; i++)
+		await(n[i]->arrived);
+	for (int i = 0; i < N; i++)
+		node_close(n[i]);
+}
+
+static void qpns_rest_as_long_as_they_can(void **state)
+{
+	struct node *x = node_open();
+	uint32_t first = vb_qpn_take(x->a, x), qpn;
+	int n = 0;
+
+	(void)state;
+	assert_int_equal(first >> VB_QPN_INDEX_BITS, number_of(x));
+	assert_ptr_equal(vb_qpn_find(x->a, first), x);
+	vb_qpn_give(x->a, first);
+	vb_adapter_quiesce(x->a);
+	assert_null(vb_qpn_find(x->a, first));
+	while ((qpn = vb_qpn_take(x->a, x)) != first) {
+		assert_true(qpn > 1 && qpn != 0xffffff);
+		vb_qpn_give(x->a, qpn);
+		n++;
+	}
+	assert_true(n >= VB_QPN_INDICES - 2);
+	assert_int_equal(vb_adapter_number_at(x->a, 1), 0);
+	node_close(x);
+}
+
+/* Takes all QPNs of the first number, and one more. */
+static uint32_t outgrow(struct node *n)
+{
+	uint32_t qpn;
+
+	do
+		qpn = vb_qpn_take(n->a, n);
+	while (qpn >> VB_QPN_INDEX_BITS == number_of(n));
+	assert_int_not_equal(qpn, 0);
+	return qpn >> VB_QPN_INDEX_BITS;
+}
+
+static void second_number_same_link(void **state)
+{
+	struct node *x = node_open(), *y = node_open();
+	uint32_t second = outgrow(y);
+	struct vb_link *l = connected(x, number_of(y)), *m = vb_link_get(x->a, second);
+
+	(void)state;
+	assert_ptr_equal(l, m);
+	assert_true(vb_link_is(l, second, gids[0]));
+	assert_int_equal(vb_adapter_number_at(y->a, 1), second);
+	atomic_store(&vb_qpn_published(y->a, second << VB_QPN_INDEX_BITS | 5)->state, 1);
+	assert_true(vb_link_has_qp(l, second << VB_QPN_INDEX_BITS | 5));
+	assert_false(vb_link_has_qp(l, second << VB_QPN_INDEX_BITS | 6));
+	assert_ptr_equal(vb_link_get(y->a, second), vb_link_at(y->a, 0));
+	node_close(x);
+	node_close(y);
+}
+
+/* Contact through two numbers before either is up: one link remains, and the other says which. */
+static void two_numbers_at_once(void **state)
+{
+	(void)state;
+	for (int round = 0; round < 30; round++) {
+		struct node *x = node_open(), *y = node_open();
+		uint32_t second = outgrow(y);
+		struct vb_link *l = vb_link_get(x->a, round & 1 ? second : number_of(y));
+		struct vb_link *m = vb_link_get(x->a, round & 1 ? number_of(y) : second), *back = NULL;
+
+		if (round % 3 == 0)
+			back = vb_link_get(y->a, number_of(x));
+		do {
+			l = vb_link_current(l);
+			m = vb_link_current(m);
+			vb_link_contact(l);
+			vb_link_contact(m);
+			if (l != m || atomic_load(&l->state) != VB_LINK_UP)
+				await(x->changed);
+		} while (l != m || atomic_load(&l->state) != VB_LINK_UP);
+		if (back)
+			await_state(y, back, VB_LINK_UP);
+		await_at_least(y, &y->ups, 1);
+		assert_int_equal(links_up(x), 1);
+		assert_int_equal(links_up(y), 1);
+		assert_int_equal(x->downs + y->downs, 0);
+		node_close(x);
+		node_close(y);
+	}
+}
+
+static void link_is_made_anew_for_a_new_peer(void **state)
+{
+	struct node *x = node_open();
+
+	(void)state;
+	for (int i = 1; i <= 20; i++) {
+		struct node *y = node_open();
+		struct vb_link *l = connected(x, number_of(y));
+
+		for (int k = 0; k < 5; k++) {
+			send_to(l);
+			await(y->arrived);
+		}
+		assert_int_equal(y->packets, 5);
+		node_close(y);
+		await_state(x, l, VB_LINK_DOWN);
+		await_at_least(x, &x->downs, i);
+		vb_link_put(l);
+	}
+	assert_true(vb_link_count(x->a) <= 3); /* indices are used again */
+	node_close(x);
+}
+
+static void insane_peer_loses_its_link_only(void **state)
+{
+	struct node *x = node_open(), *y = node_open(), *z = node_open();
+	struct vb_link *l = connected(x, number_of(y)), *m = connected(x, number_of(z));
+	struct vb_ring *ring = ((struct vb_shm *)l->wire)->to;
+
+	(void)state;
+	await_at_least(y, &y->ups, 1);
+	ring->slots[0].hdr_len = 255;
+	atomic_store(&ring->slots[0].seq, 1);
+	atomic_store(&((struct vb_shm *)l->wire)->head, 1);
+	vb_link_ring(l);
+	await_at_least(x, &x->downs, 1);
+	await_at_least(y, &y->downs, 1);
+	assert_int_equal(y->goodbyes, 0);
+	send_to(m);
+	await(z->arrived);
+	node_close(x);
+	node_close(y);
+	node_close(z);
+}
+
+/* Waiting and sleeping. */
+
+static uint32_t engine_tid(struct node *n)
+{
+	return ((const struct vb_seg_head *)vb_link_at(n->a, 0)->peer)->tid;
+}
+
+static long switches(uint32_t tid)
+{
+	char path[64], line[128];
+	long n = -1;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%u/status", tid);
+	f = fopen(path, "re");
+	assert_non_null(f);
+	while (fgets(line, sizeof(line), f)) {
+		if (!strncmp(line, "voluntary_ctxt_switches:", 24))
+			n = atol(line + 24);
+	}
+	fclose(f);
+	assert_true(n >= 0);
+	return n;
+}
+
+static void idle_engine_sleeps(void **state)
+{
+	struct node *x = node_open(), *y = node_open();
+	struct vb_link *l = connected(x, number_of(y));
+	uint32_t tid;
+	long before;
+
+	(void)state;
+	send_to(l);
+	await(y->arrived);
+	/* A poller keeps it awake; when it stops, the engine falls asleep by itself. */
+	vb_adapter_wake(y->a);
+	assert_int_equal(atomic_load(vb_adapter_presence(y->a)->awake), VB_POLLING);
+	while (atomic_load(vb_adapter_presence(y->a)->awake) == VB_POLLING)
+		poll(NULL, 0, 1);
+	poll(NULL, 0, 20);
+	tid = engine_tid(y);
+	before = switches(tid);
+	poll(NULL, 0, 300);
+	assert_int_equal(switches(tid), before);
+	send_to(l);
+	await(y->arrived);
+	node_close(x);
+	node_close(y);
+}
+
+static void packets_to_a_poller_that_stopped_arrive(void **state)
+{
+	struct node *x = node_open(), *y = node_open();
+	struct vb_link *l = connected(x, number_of(y));
+
+	(void)state;
+	await_at_least(y, &y->ups, 1);
+	for (int i = 0; i < 300; i++) {
+		vb_adapter_wake(y->a);
+		atomic_fetch_add(&vb_adapter_presence(y->a)->polls, 1);
+		if (i % 3)
+			poll(NULL, 0, i % 3);
+		send_to(l);
+		await(y->arrived);
+	}
+	node_close(x);
+	node_close(y);
+}
+
+static void armed_adapter_is_rung(void **state)
+{
+	struct node *x = node_open(), *y = node_open();
+	struct vb_link *l = connected(x, number_of(y));
+
+	(void)state;
+	await_at_least(y, &y->ups, 1);
+	for (int i = 0; i < 100; i++) {
+		vb_adapter_wake(y->a);
+		if (i & 1)
+			send_to(l);
+		vb_adapter_arm(y->a);
+		assert_int_equal(atomic_load(vb_adapter_presence(y->a)->awake), VB_ASLEEP);
+		if (!(i & 1))
+			send_to(l);
+		await(y->arrived);
+		vb_adapter_disarm(y->a);
+	}
+	node_close(x);
+	node_close(y);
+}
+
+enum { PINGS = 20000 };
+
+struct ponger {
+	struct node *n;
+	struct vb_link *l;
+};
+
+static void ping(struct node *n)
+{
+	uint64_t count;
+
+	assert_int_equal(vb_adapter_wait(n->a, n->arrived), 0);
+	assert_int_equal(read(n->arrived, &count, sizeof(count)), sizeof(count));
+}
+
+static void *pong(void *arg)
+{
+	struct ponger *p = arg;
+
+	for (int i = 0; i < PINGS; i++) {
+		ping(p->n);
+		send_to(p->l);
+	}
+	return NULL;
+}
+
+/* Waiters take the doorbells; the engine is not woken for every message. */
+static void waiters_ping_pong(void **state)
+{
+	struct node *x = node_open(), *y = node_open();
+	struct vb_link *xy = connected(x, number_of(y));
+	struct ponger p = {y, connected(y, number_of(x))};
+	pthread_t t;
+	long woken;
+
+	(void)state;
+	send_to(p.l);
+	await(x->arrived);
+	woken = switches(engine_tid(x)) + switches(engine_tid(y));
+	pthread_create(&t, NULL, pong, &p);
+	for (int i = 0; i < PINGS; i++) {
+		send_to(xy);
+		ping(x);
+	}
+	pthread_join(t, NULL);
+	woken = switches(engine_tid(x)) + switches(engine_tid(y)) - woken;
+	if (woken > PINGS / 2)
+		fail_msg("engines were woken %ld times for %d messages each way", woken, PINGS);
+	/* After the waiters have gone somebody still watches. */
+	send_to(xy);
+	await(y->arrived);
+	node_close(x);
+	node_close(y);
+}
+
+static void on_signal(int sig)
+{
+	(void)sig;
+}
+
+struct interrupted {
+	struct node *n;
+	_Atomic int ret;
+	_Atomic bool waits;
+};
+
+static void *wait_long(void *arg)
+{
+	struct interrupted *w = arg;
+
+	atomic_store(&w->waits, true);
+	atomic_store(&w->ret, vb_adapter_wait(w->n->a, w->n->arrived));
+	return NULL;
+}
+
+static void signals_interrupt_unless_restarting(void **state)
+{
+	struct sigaction sa = {.sa_handler = on_signal};
+	struct interrupted w = {.n = node_open(), .ret = -1};
+	pthread_t t;
+
+	(void)state;
+	sigaction(SIGUSR1, &sa, NULL);
+	pthread_create(&t, NULL, wait_long, &w);
+	while (atomic_load(&w.ret) == -1) {
+		if (atomic_load(&w.waits))
+			pthread_kill(t, SIGUSR1);
+		poll(NULL, 0, 1);
+	}
+	pthread_join(t, NULL);
+	assert_int_equal(w.ret, EINTR);
+	sa.sa_flags = SA_RESTART;
+	sigaction(SIGUSR1, &sa, NULL);
+	w.ret = -1;
+	pthread_create(&t, NULL, wait_long, &w);
+	for (int i = 0; i < 20; i++) {
+		pthread_kill(t, SIGUSR1);
+		poll(NULL, 0, 1);
+	}
+	assert_int_equal(w.ret, -1);
+	bump(w.n->arrived);
+	pthread_join(t, NULL);
+	assert_int_equal(w.ret, 0);
+	signal(SIGUSR1, SIG_DFL);
+	node_close(w.n);
+}
+
+static void waiter_can_be_cancelled(void **state)
+{
+	struct node *x = node_open(), *y = node_open();
+	struct interrupted w = {.n = x, .ret = -1};
+	struct vb_link *l = connected(y, number_of(x));
+	pthread_t t;
+
+	(void)state;
+	pthread_create(&t, NULL, wait_long, &w);
+	pthread_cancel(t);
+	pthread_join(t, NULL);
+	send_to(l);
+	await(x->arrived);
+	node_close(x);
+	node_close(y);
+}
+
+/* Other processes: this program again, told by bytes on its standard input. */
+
+struct child {
+	pid_t pid;
+	int in, out;
+	uint32_t number;
+};
+
+static int run_child(void)
+{
+	struct node *n = node_open();
+	uint32_t number = number_of(n);
+	char c;
+	pid_t held = 0;
+
+	if (write(1, &number, sizeof(number)) != sizeof(number))
+		return 1;
+	while (read(0, &c, 1) == 1) {
+		switch (c) {
+		case 'c': /* orderly */
+			node_close(n);
+			return 0;
+		case 'e': /* without closing */
+			exit(0);
+		case 'd':
+			_exit(0);
+		case 's': /* sends, then dies at once */
+			for (int i = 0; i < 500; i++)
+				send_to(vb_link_at(n->a, 1));
+			_exit(0);
+		case 'f': /* a child that outlives us, with what it inherited */
+			held = fork();
+			if (!held) {
+				if (!vb_adapter_dead(n->a) || vb_link_get(n->a, 5) || vb_qpn_take(n->a, n))
+					_exit(1);
+				vb_adapter_close(n->a);
+				pause();
+			}
+			if (write(1, &held, sizeof(held)) != sizeof(held))
+				return 1;
+			break;
+		}
+	}
+	return 0;
+}
+
+static void child_start(struct child *c)
+{
+	int in[2], out[2];
+
+	assert_int_equal(pipe(in), 0);
+	assert_int_equal(pipe(out), 0);
+	c->pid = fork();
+	if (!c->pid) {
+		dup2(in[0], 0);
+		dup2(out[1], 1);
+		for (int fd = 3; fd < 256; fd++)
+			close(fd);
+		execl("/proc/self/exe", "child", "child", NULL);
+		_exit(127);
+	}
+	close(in[0]);
+	close(out[1]);
+	c->in = in[1];
+	c->out = out[0];
+	assert_int_equal(read(c->out, &c->number, sizeof(c->number)), sizeof(c->number));
+}
+
+static void child_tell(struct child *c, char what)
+{
+	assert_int_equal(write(c->in, &what, 1), 1);
+}
+
+static void child_end(struct child *c)
+{
+	int status;
+
+	assert_int_equal(waitpid(c->pid, &status, 0), c->pid);
+	close(c->in);
+	close(c->out);
+}
+
+/* Ends a connected child in one way; says whether that was a goodbye. */
+static int goodbye_of(char how)
+{
+	struct node *x = node_open();
+	struct child c;
+	struct vb_link *l;
+	int goodbyes;
+
+	child_start(&c);
+	l = connected(x, c.number);
+	assert_int_equal(l->pid, (uint32_t)c.pid);
+	if (how == 'k')
+		kill(c.pid, SIGKILL);
+	else
+		child_tell(&c, how);
+	await_at_least(x, &x->downs, 1);
+	assert_int_equal(atomic_load(&l->state), VB_LINK_DOWN);
+	goodbyes = x->goodbyes;
+	child_end(&c);
+	/* The dead peer's way out swallows nothing and hurts nobody. */
+	vb_link_ring(l);
+	assert_int_not_equal(((struct vb_shm *)l->wire)->out.mtu, 0);
+	vb_link_put(l);
+	node_close(x);
+	return goodbyes;
+}
+
+static void leaving_says_goodbye(void **state)
+{
+	(void)state;
+	assert_int_equal(goodbye_of('c'), 1);
+	assert_int_equal(goodbye_of('e'), 1);
+}
+
+static void dying_does_not(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 5; i++)
+		assert_int_equal(goodbye_of('k'), 0);
+	assert_int_equal(goodbye_of('d'), 0);
+}
+
+static void last_words_are_read(void **state)
+{
+	struct node *x = node_open();
+	struct child c;
+
+	(void)state;
+	child_start(&c);
+	connected(x, c.number);
+	child_tell(&c, 's');
+	await_at_least(x, &x->downs, 1);
+	assert_int_equal(x->packets, 500);
+	child_end(&c);
+	node_close(x);
+}
+
+/* A child of the peer inherits its sockets; death is seen all the same. */
+static void forked_child_does_not_hide_death(void **state)
+{
+	struct node *x = node_open();
+	struct child c;
+	pid_t held;
+
+	(void)state;
+	child_start(&c);
+	connected(x, c.number);
+	child_tell(&c, 'f');
+	assert_int_equal(read(c.out, &held, sizeof(held)), sizeof(held));
+	assert_true(held > 0);
+	kill(c.pid, SIGKILL);
+	await_at_least(x, &x->downs, 1);
+	assert_int_equal(x->goodbyes, 0);
+	assert_int_equal(kill(held, SIGKILL),
+			 0); /* it was still there: its adapter was dead, and it went on */
+	child_end(&c);
+	node_close(x);
+}
+
+static void forking_does_not_disturb_the_parent(void **state)
+{
+	struct node *x = node_open();
+	struct child c;
+	int status;
+	pid_t pid;
+
+	(void)state;
+	child_start(&c);
+	connected(x, c.number);
+	pid = fork();
+	if (!pid) {
+		struct node *own = calloc(1, sizeof(*own));
+		struct vb_adapter_cfg cfg = {.ops = &ops, .user = own, .gids = gids};
+
+		/* It may open one of its own. */
+		own->arrived = eventfd(0, 0);
+		own->changed = eventfd(0, 0);
+		if (vb_adapter_open(&own->a, &cfg))
+			_exit(1);
+		connected(own, c.number);
+		vb_adapter_close(own->a);
+		exit(0);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	assert_int_equal(x->downs, 0);
+	child_tell(&c, 'c');
+	await_at_least(x, &x->downs, 1);
+	assert_int_equal(x->goodbyes, 1);
+	child_end(&c);
+	node_close(x);
+}
+
+static void other_users_are_refused(void **state)
+{
+	struct node *x = node_open();
+	struct vb_link *l;
+	uint32_t number = 0;
+	int out[2], hold[2];
+	pid_t pid;
+
+	(void)state;
+	if (geteuid())
+		skip();
+	assert_int_equal(pipe(out), 0);
+	assert_int_equal(pipe(hold), 0);
+	pid = fork();
+	if (!pid) {
+		struct node *own = calloc(1, sizeof(*own));
+		struct vb_adapter_cfg cfg = {.ops = &ops, .user = own, .gids = gids};
+		char c;
+
+		close(hold[1]);
+		own->changed = eventfd(0, 0);
+		if (setresuid(1, 1, 1) || vb_adapter_open(&own->a, &cfg))
+			_exit(1);
+		number = number_of(own);
+		if (write(out[1], &number, sizeof(number)) < 0)
+			_exit(1);
+		/* We refuse them, they refuse us. */
+		vb_link_get(own->a, number_of(x));
+		await_at_least(own, &own->fails, 1);
+		(void)!read(hold[0], &c, 1);
+		_exit(own->ups);
+	}
+	close(out[1]);
+	assert_int_equal(read(out[0], &number, sizeof(number)), sizeof(number));
+	l = vb_link_get(x->a, number);
+	await_at_least(x, &x->fails, 1);
+	assert_int_equal(atomic_load(&l->state), VB_LINK_IDLE);
+	assert_int_equal(x->ups, 0);
+	close(hold[0]);
+	close(hold[1]);
+	waitpid(pid, NULL, 0);
+	close(out[0]);
+	node_close(x);
+}
+
+static int connect_raw(uint32_t number)
+{
+	struct sockaddr_un sa = {.sun_family = AF_UNIX};
+	int n = snprintf(sa.sun_path + 1, sizeof(sa.sun_path) - 1, "verbena/1/%u", number);
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+
+	assert_int_equal(connect(fd, (struct sockaddr *)&sa,
+				 (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n)),
+			 0);
+	return fd;
+}
+
+static void rubbish_ends_one_connection(void **state)
+{
+	struct node *x = node_open(), *y = node_open();
+	char junk[512];
+	int fds[200];
+
+	(void)state;
+	memset(junk, 0x5a, sizeof(junk));
+	for (size_t len = 1; len <= sizeof(junk); len += 17) {
+		int fd = connect_raw(number_of(x));
+
+		assert_true(send(fd, junk, len, MSG_NOSIGNAL) == (ssize_t)len);
+		assert_true(recv(fd, junk, sizeof(junk), 0) <= 0); /* closed */
+		close(fd);
+	}
+	/* Connections that never speak keep nobody out. */
+	for (int i = 0; i < 200; i++)
+		fds[i] = connect_raw(number_of(x));
+	connected(y, number_of(x));
+	for (int i = 0; i < 200; i++)
+		close(fds[i]);
+	node_close(x);
+	node_close(y);
+}
+
+static int count_fds(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	int n = 0;
+
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+
+static bool name_exists(uint32_t number)
+{
+	char line[512], want[64];
+	bool found = false;
+	FILE *f = fopen("/proc/net/unix", "re");
+
+	assert_non_null(f);
+	snprintf(want, sizeof(want), "@verbena/1/%u\n", number);
+	while (fgets(line, sizeof(line), f))
+		found |= strstr(line, want) != NULL;
+	fclose(f);
+	return found;
+}
+
+static void nothing_is_left_behind(void **state)
+{
+	int before = count_fds();
+	uint32_t nx, ny;
+
+	(void)state;
+	for (int i = 0; i < 10; i++) {
+		struct node *x = node_open(), *y = node_open();
+
+		nx = number_of(x);
+		ny = number_of(y);
+		connected(x, ny);
+		assert_true(name_exists(nx) && name_exists(ny));
+		node_close(y);
+		node_close(x);
+		assert_false(name_exists(nx) || name_exists(ny));
+	}
+	assert_int_equal(count_fds(), before);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(contact_both_ways),
+	    cmocka_unit_test(link_to_oneself),
+	    cmocka_unit_test(nobody_there_stays_idle),
+	    cmocka_unit_test(numbers_out_of_range),
+	    cmocka_unit_test(both_contact_at_once),
+	    cmocka_unit_test(sixty_four_adapters),
+	    cmocka_unit_test(qpns_rest_as_long_as_they_can),
+	    cmocka_unit_test(second_number_same_link),
+	    cmocka_unit_test(two_numbers_at_once),
+	    cmocka_unit_test(link_is_made_anew_for_a_new_peer),
+	    cmocka_unit_test(insane_peer_loses_its_link_only),
+	    cmocka_unit_test(idle_engine_sleeps),
+	    cmocka_unit_test(packets_to_a_poller_that_stopped_arrive),
+	    cmocka_unit_test(armed_adapter_is_rung),
+	    cmocka_unit_test(waiters_ping_pong),
+	    cmocka_unit_test(signals_interrupt_unless_restarting),
+	    cmocka_unit_test(waiter_can_be_cancelled),
+	    cmocka_unit_test(leaving_says_goodbye),
+	    cmocka_unit_test(dying_does_not),
+	    cmocka_unit_test(last_words_are_read),
+	    cmocka_unit_test(forked_child_does_not_hide_death),
+	    cmocka_unit_test(forking_does_not_disturb_the_parent),
+	    cmocka_unit_test(other_users_are_refused),
+	    cmocka_unit_test(rubbish_ends_one_connection),
+	    cmocka_unit_test(nothing_is_left_behind),
+	};
+
+	if (argc > 1 && !strcmp(argv[1], "child"))
+		return run_child();
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
