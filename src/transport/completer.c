@@ -104,7 +104,8 @@ static void rnr_nak(struct vb_qp *qp, const struct vb_pkt *p)
 		q->rnr_retries--;
 	}
 	vb_requester_back(qp);
-	q->waiting_rnr = true; /* rule 2 */
+	q->retries = qp->attr.retry_cnt; /* the path works: losses during a long wait do not add up */
+	q->waiting_rnr = true;		 /* rule 2 */
 	q->rnr_code = p->syndrome & 0x1f;
 	q->deadline = 0;
 }

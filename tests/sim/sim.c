@@ -88,6 +88,11 @@ static void wire_commit(struct vb_out *o, struct vb_outbuf *b)
 	if (s->seen < SIM_TRACE)
 		s->trace[s->seen++] = (struct sim_seen){
 		    .when = s->now, .from = (uint8_t)w->from, .dropped = v == SIM_DROP, .p = p};
+	if (s->talk)
+		print_message("%10lu %u %-40s psn %06x%s len %u syn %02x msn %u va %lx dma %u%s\n",
+			      (unsigned long)(s->now - VB_SEC), w->from, p.op->name, p.psn, p.ack_req ? " A" : "",
+			      p.payload_len, p.syndrome, p.msn, (unsigned long)p.va, p.dma_len,
+			      (const char *[]){"", " DROPPED", " TWICE", " LATE"}[v]);
 	if (v == SIM_DROP) {
 		free(f);
 		return;
@@ -349,6 +354,7 @@ struct sim *sim_new(const struct sim_cfg *cfg)
 	s->cfg = *cfg;
 	s->rng = cfg->seed * 0x2545f4914f6cdd1dull;
 	s->now = VB_SEC;
+	s->talk = getenv("VB_SIM_TRACE") != NULL;
 	make_node(s, 0);
 	make_node(s, 1);
 	connect_qp(s, 0);

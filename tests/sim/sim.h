@@ -93,6 +93,7 @@ struct sim {
 	enum sim_verdict (*filter)(struct sim *s, unsigned from, const struct vb_pkt *p); /* NULL: by rates */
 	unsigned counter;       /* the filter's own */
 	uint64_t packets;
+	bool talk;              /* VB_SIM_TRACE is set: every packet is printed */
 	uint32_t seen;
 	struct sim_seen trace[SIM_TRACE]; /* the first ones */
 };
