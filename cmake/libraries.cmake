@@ -2,13 +2,6 @@
 add_library(ibverbs SHARED src/verbs/libibverbs.map) # all code comes from vb
 target_link_libraries(ibverbs PRIVATE -Wl,--whole-archive vb -Wl,--no-whole-archive Threads::Threads)
 target_link_options(ibverbs PRIVATE -Wl,--version-script=${CMAKE_SOURCE_DIR}/src/verbs/libibverbs.map
-                    -Wl,-z,nodelete -Wl,-z,now -Wl,-z,relro -Wl,--no-undefined)
+                    -Wl,-z,nodelete -Wl,-z,now -Wl,-z,relro -Wl,--no-undefined -Wl,--no-undefined-version)
 set_target_properties(ibverbs PROPERTIES SOVERSION 1 VERSION 1.18.0 LINKER_LANGUAGE C
                       LINK_DEPENDS ${CMAKE_SOURCE_DIR}/src/verbs/libibverbs.map)
-# The system's headers declare the calls without a visibility, so the layer that defines them cannot have hidden
-# for its default; the version script hides what is not public.
-file(GLOB VB_VERBS_SOURCES CONFIGURE_DEPENDS src/verbs/*.c)
-set_source_files_properties(${VB_VERBS_SOURCES} PROPERTIES COMPILE_OPTIONS -fvisibility=default)
-if(VB_SANITIZE)
-  target_link_options(ibverbs PRIVATE -Wl,--undefined-version)
-endif()

@@ -12,3 +12,12 @@ target_compile_options(verbena-view PRIVATE -fno-sanitize=all)
 target_link_options(verbena-view PRIVATE -fno-sanitize=all -Wl,--no-undefined -Wl,-z,now -Wl,-z,relro
                     -Wl,--version-script=${CMAKE_SOURCE_DIR}/tools/view.map)
 set_target_properties(verbena-view PROPERTIES LINK_DEPENDS ${CMAKE_SOURCE_DIR}/tools/view.map)
+
+# The installed tree finds its parts relative to bin/verbena and can be moved.
+configure_file(${CMAKE_SOURCE_DIR}/cmake/verbena.pc.in ${CMAKE_BINARY_DIR}/verbena.pc @ONLY)
+install(TARGETS verbena RUNTIME DESTINATION bin)
+install(TARGETS ibverbs verbena-view LIBRARY DESTINATION lib/verbena)
+install(FILES include/infiniband/verbs.h DESTINATION include/verbena/infiniband)
+install(FILES ${CMAKE_BINARY_DIR}/verbena.pc DESTINATION lib/pkgconfig)
+install(FILES docs/man/verbena.1 DESTINATION share/man/man1)
+install(FILES docs/man/verbena_environment.7 DESTINATION share/man/man7)

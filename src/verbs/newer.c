@@ -6,6 +6,7 @@
 #include <infiniband/verbs.h>
 
 #include "base/log.h"
+#include "verbs/verbs.h"
 
 struct ibv_dmah;
 struct ibv_dmah_init_attr;
@@ -48,7 +49,7 @@ struct ibv_qp_attach_comp_cntr_attr;
 	ERRNO(int, _ibv_query_comp_cntr_caps, struct ibv_context *c, struct ibv_comp_cntr_caps *caps,   \
 	      size_t size)
 
-#define DECLARE(type, name, ...) type name(__VA_ARGS__);
+#define DECLARE(type, name, ...) VB_EXPORT type name(__VA_ARGS__);
 #define ERRNO(type, name, ...)         \
 	type name(__VA_ARGS__)         \
 	{                              \
@@ -73,7 +74,7 @@ CALLS(DECLARE, DECLARE, DECLARE)
 CALLS(ERRNO, MINUS, NONE)
 
 /* ibv_alloc_buf gives none, so only NULL can come here. */
-void ibv_free_buf(struct ibv_buf *buf);
+VB_EXPORT void ibv_free_buf(struct ibv_buf *buf);
 void ibv_free_buf(struct ibv_buf *buf)
 {
 	if (buf)

@@ -13,6 +13,7 @@
 #include <stddef.h>
 
 #include "base/log.h"
+#include "verbs/verbs.h"
 
 #define REFUSED(name) \
 	vb_refuse(EOPNOTSUPP, name, "this is part of the driver interface, and Verbena has no drivers")
@@ -81,7 +82,7 @@
 	X(ibv_cmd_resize_cq)
 
 #define COMMAND(name)                  \
-	int name(void);                \
+	VB_EXPORT int name(void);      \
 	int name(void)                 \
 	{                              \
 		return REFUSED(#name); \
@@ -93,7 +94,7 @@
 	X(verbs_open_device)
 
 #define POINTER(name)                   \
-	void *name(void);               \
+	VB_EXPORT void *name(void);     \
 	void *name(void)                \
 	{                               \
 		errno = REFUSED(#name); \
@@ -106,11 +107,11 @@
 	X(verbs_set_ops) \
 	X(verbs_uninit_context)
 
-#define PROCEDURE(name)         \
-	void name(void);        \
-	void name(void)         \
-	{                       \
-		REFUSED(#name); \
+#define PROCEDURE(name)            \
+	VB_EXPORT void name(void); \
+	void name(void)            \
+	{                          \
+		REFUSED(#name);    \
 	}
 
 COMMANDS(COMMAND)
@@ -118,32 +119,32 @@ POINTERS(POINTER)
 PROCEDURES(PROCEDURE)
 
 /* Drivers read it: whether a device may vanish under a program.  Ours does not. */
-extern bool verbs_allow_disassociate_destroy;
+extern VB_EXPORT bool verbs_allow_disassociate_destroy;
 bool verbs_allow_disassociate_destroy = false;
 
 /* Runs in the constructors of vendor libraries: whatever they register, we load no driver, so there is
  * nothing to remember and nothing to say. */
-void verbs_register_driver_34(const void *ops);
+VB_EXPORT void verbs_register_driver_34(const void *ops);
 void verbs_register_driver_34(const void *ops)
 {
 	(void)ops;
 }
 
 /* A driver's own remarks; it only has some when it has a device. */
-void __verbs_log(void);
+VB_EXPORT void __verbs_log(void);
 void __verbs_log(void)
 {
 }
 
 /* How many attributes a command holds: of a command that nobody can have begun, none. */
-unsigned int __ioctl_final_num_attrs(void);
+VB_EXPORT unsigned int __ioctl_final_num_attrs(void);
 unsigned int __ioctl_final_num_attrs(void)
 {
 	return 0;
 }
 
 /* Attributes of devices that drivers bind to; -1 is its "no such file". */
-int ibv_read_ibdev_sysfs_file(void);
+VB_EXPORT int ibv_read_ibdev_sysfs_file(void);
 int ibv_read_ibdev_sysfs_file(void)
 {
 	errno = ENOENT;

@@ -1,6 +1,8 @@
 /* Static rates as multiples of 2.5 Gb/s and in Mb/s. */
 #include <infiniband/verbs.h>
 
+#include "verbs/verbs.h"
+
 /* A rate that is no multiple of 2.5 Gb/s has none; 28 and 50 Gb/s and the rates from 400 up are nominal, and
  * Mb/s says how fast the lanes signal. */
 static const struct rate {
@@ -23,17 +25,17 @@ static const struct rate {
 
 #define RATES (sizeof(rates) / sizeof(rates[0]))
 
-int ibv_rate_to_mult(enum ibv_rate rate)
+VB_EXPORT int ibv_rate_to_mult(enum ibv_rate rate)
 {
 	return (unsigned int)rate < RATES && rates[rate].mult ? rates[rate].mult : -1;
 }
 
-int ibv_rate_to_mbps(enum ibv_rate rate)
+VB_EXPORT int ibv_rate_to_mbps(enum ibv_rate rate)
 {
 	return (unsigned int)rate < RATES && rates[rate].mbps ? rates[rate].mbps : -1;
 }
 
-enum ibv_rate mult_to_ibv_rate(int mult)
+VB_EXPORT enum ibv_rate mult_to_ibv_rate(int mult)
 {
 	for (unsigned int r = 0; r < RATES; r++)
 		if (mult > 0 && rates[r].mult == mult)
@@ -41,7 +43,7 @@ enum ibv_rate mult_to_ibv_rate(int mult)
 	return IBV_RATE_MAX;
 }
 
-enum ibv_rate mbps_to_ibv_rate(int mbps)
+VB_EXPORT enum ibv_rate mbps_to_ibv_rate(int mbps)
 {
 	for (unsigned int r = 0; r < RATES; r++)
 		if (mbps > 0 && rates[r].mbps == mbps)

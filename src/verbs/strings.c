@@ -1,6 +1,8 @@
 /* Names for enumerators.  The words are those that users find in logs, manuals and search engines. */
 #include <infiniband/verbs.h>
 
+#include "verbs/verbs.h"
+
 #define LENGTH(a) (sizeof(a) / sizeof((a)[0]))
 
 static const char *const wc_status[] = {
@@ -55,17 +57,17 @@ static const char *name_of(const char *const *names, size_t count, unsigned int 
 	return value < count && names[value] ? names[value] : "unknown";
 }
 
-const char *ibv_wc_status_str(enum ibv_wc_status status)
+VB_EXPORT const char *ibv_wc_status_str(enum ibv_wc_status status)
 {
 	return name_of(wc_status, LENGTH(wc_status), (unsigned int)status);
 }
 
-const char *ibv_node_type_str(enum ibv_node_type type)
+VB_EXPORT const char *ibv_node_type_str(enum ibv_node_type type)
 {
 	return name_of(node_type, LENGTH(node_type), (unsigned int)type);
 }
 
-const char *ibv_port_state_str(enum ibv_port_state state)
+VB_EXPORT const char *ibv_port_state_str(enum ibv_port_state state)
 {
 	return name_of(port_state, LENGTH(port_state), (unsigned int)state);
 }

@@ -11,6 +11,8 @@
 
 #include <infiniband/verbs.h>
 
+#include "verbs/verbs.h"
+
 const char *ibv_get_sysfs_path(void);
 int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size);
 
@@ -29,14 +31,14 @@ static void find_sysfs_path(void)
 		sysfs_path[len - 1] = '\0';
 }
 
-const char *ibv_get_sysfs_path(void)
+VB_EXPORT const char *ibv_get_sysfs_path(void)
 {
 	pthread_once(&sysfs_path_once, find_sysfs_path);
 	return sysfs_path;
 }
 
 /* The file's first size - 1 bytes without a newline at their end; the number of them, or -1 and errno. */
-int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size)
+VB_EXPORT int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size)
 {
 	char path[PATH_MAX];
 	ssize_t n;

@@ -1,0 +1,102 @@
+#!/bin/bash
+# verbena run: what it sets, what it refuses and with which status.   run.sh BUILD HELPERS
+set -u
+build=$(realpath "$1") helpers=$(realpath "$2") bad=0 checks=0
+verbena=$build/verbena
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+unset LD_LIBRARY_PATH LD_PRELOAD VERBENA_LOG VERBENA_LOG_LEVEL
+
+check() { # WHAT STATUS WORDS COMMAND...: exit status, and words of output and errors together
+	local what=$1 status=$2 words=$3 out rc
+	shift 3
+	out=$("$@" 2>&1 </dev/null)
+	rc=$?
+	checks=$((checks + 1))
+	if [[ $rc != "$status" || $out != *"$words"* ]]; then
+		echo "FAIL: $what: exit status $rc (wanted $status), output (wanted \"$words\"): $out"
+		bad=$((bad + 1))
+	fi
+}
+
+lib=$build/lib/libibverbs.so.1
+check "the program gets our library" 0 "$lib" "$verbena" run -- "$helpers/tools-which"
+check "the exit status is the program's" 7 "" "$verbena" run -- "$helpers/tools-which" 7
+check "options of the program are its own" 0 "--log x" "$verbena" run /bin/echo --log x
+check "a name is looked up in PATH" 0 "$lib" env PATH="$helpers:$PATH" "$verbena" run tools-which
+check "log" 0 "VERBENA_LOG=stderr" "$verbena" run env
+check "log as the user has it" 0 "VERBENA_LOG=off" env VERBENA_LOG=off "$verbena" run env
+check "settings are options" 0 "VERBENA_VENDOR_ID=0x2c9" "$verbena" run --vendor-id 0x2c9 env
+check "one word" 0 "VERBENA_LOG_LEVEL=debug" "$verbena" run --log-level=debug -- env
+check "what is there already stays" 0 "LD_LIBRARY_PATH=$build/lib:/a:/b" \
+	env LD_LIBRARY_PATH=/a:/b "$verbena" run env
+check "the view" 0 "LD_PRELOAD=$build/lib/libverbena-view.so" "$verbena" run env
+check "no view" 1 "" "$verbena" run --no-view grep -q LD_PRELOAD /proc/self/environ
+check "not found" 127 "verbena: no-such-program: No such file" "$verbena" run no-such-program
+check "not found either" 127 "verbena: /no/such: No such file" "$verbena" run -- /no/such
+echo text >"$tmp/plain"
+check "not executable" 126 "verbena: $tmp/plain: Permission denied" "$verbena" run "$tmp/plain"
+check "usage" 125 "no program is given" "$verbena" run
+check "usage of verbena" 125 "there is no command \"walk\"" "$verbena" walk
+check "unknown option" 125 "unrecognized option" "$verbena" run --nonsense true
+check "help" 0 "--vendor-id" "$verbena" run --help
+
+# scripts and their interpreters
+printf '#!%s 3\n' "$helpers/tools-which" >"$tmp/script"
+printf '#!/usr/bin/env tools-which\n' >"$tmp/env-script"
+printf '#!/no/interpreter\n' >"$tmp/bad-script"
+chmod +x "$tmp"/*script
+check "a script" 3 "$lib" "$verbena" run "$tmp/script"
+check "a script by env" 0 "$lib" env PATH="$helpers:$PATH" "$verbena" run "$tmp/env-script"
+check "a script without interpreter" 127 "its interpreter /no/interpreter" "$verbena" run "$tmp/bad-script"
+
+# programs that our libraries cannot reach
+if [[ -x $helpers/tools-static ]]; then
+	check "a static program is told of" 0 "statically linked" "$verbena" run "$helpers/tools-static"
+fi
+cp "$helpers/tools-which" "$tmp/foreign"
+printf '\363\000' | dd of="$tmp/foreign" bs=1 seek=18 conv=notrunc status=none # EM_RISCV
+check "another machine" 126 "for another machine" "$verbena" run "$tmp/foreign"
+head -c 100 "$helpers/tools-which" >"$tmp/short"
+chmod +x "$tmp/short"
+check "a damaged program" 126 "" "$verbena" run "$tmp/short"
+if [[ $(id -u) == 0 ]]; then
+	cp "$helpers/tools-which" "$tmp/setuid"
+	chown 65534 "$tmp/setuid" 2>/dev/null && chmod u+xs,go+rx "$tmp/setuid"
+	setuid=$tmp/setuid
+else
+	setuid=$(command -v su)
+fi
+if [[ -u $setuid && ! -O $setuid ]]; then
+	check "set-user-ID" 125 "a set-user-ID program" "$verbena" run "$setuid"
+	printf '#!%s\n' "$setuid" >"$tmp/setuid-script"
+	chmod +x "$tmp/setuid-script"
+	check "set-user-ID interpreter" 125 "a set-user-ID program" "$verbena" run "$tmp/setuid-script"
+else
+	echo "no set-user-ID program of another user can be had here"
+fi
+
+# DT_RPATH comes before LD_LIBRARY_PATH; a bundled library must not win
+mkdir "$tmp/app" "$tmp/app/lib"
+cp "$helpers/tools-rpath" "$tmp/app/prog"
+system=$(find /usr/lib -name 'libibverbs.so.1' 2>/dev/null | head -1)
+if [[ -n $system ]] && cp -L "$system" "$tmp/app/lib/libibverbs.so.1"; then
+	check "a bundled library alone" 0 "$tmp/app/" env LD_LIBRARY_PATH="$build/lib" "$tmp/app/prog"
+	check "DT_RPATH is said" 0 "its DT_RPATH names $tmp/app/lib" "$verbena" run "$tmp/app/prog"
+	check "DT_RPATH is overruled" 0 "$lib" "$verbena" run "$tmp/app/prog"
+fi
+if [[ -x $helpers/tools-asan ]]; then
+	check "a program with libasan" 4 "$lib" "$verbena" run "$helpers/tools-asan" 4
+fi
+
+# a place that the loader's lists cannot name; and a copied build
+mkdir "$tmp/with space" "$tmp/moved"
+cp -r "$build/verbena" "$build/lib" "$tmp/with space/"
+check "a directory with a space" 125 "the dynamic loader cannot be told" "$tmp/with space/verbena" run true
+cp -r "$build/verbena" "$build/lib" "$tmp/moved/"
+check "a moved build" 0 "$tmp/moved/lib/libibverbs.so.1" "$tmp/moved/verbena" run -- "$helpers/tools-which"
+rm -r "$tmp/moved/lib"
+check "no libraries" 125 "no libibverbs.so.1 in" "$tmp/moved/verbena" run true
+
+echo "$checks checks, $bad failed"
+((bad == 0))

@@ -1,0 +1,179 @@
+/* Under the view: its files say what the library answers, in this process. */
+#include <assert.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <infiniband/verbs.h>
+
+int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size);
+
+static int failures;
+
+#define EXPECT(x)                                                                      \
+	do {                                                                           \
+		if (!(x)) {                                                            \
+			printf("FAIL: line %d: %s (errno %d)\n", __LINE__, #x, errno); \
+			failures++;                                                    \
+		}                                                                      \
+	} while (0)
+
+static const char *words(char *text, const uint8_t *bytes, int n)
+{
+	for (int i = 0, at = 0; i < n; i += 2)
+		at += sprintf(text + at, "%s%02x%02x", i ? ":" : "", bytes[i], bytes[i + 1]);
+	return text;
+}
+
+static void check_file(const char *dir, const char *file, const char *wanted)
+{
+	char buf[256] = "";
+
+	EXPECT(ibv_read_sysfs_file(dir, file, buf, sizeof(buf)) >= 0);
+	if (strcmp(buf, wanted)) {
+		printf("FAIL: %s is \"%s\", the library says \"%s\"\n", file, buf, wanted);
+		failures++;
+	}
+}
+
+static void check_device(struct ibv_device *dev, struct ibv_context *c)
+{
+	char text[64], real[PATH_MAX], path[PATH_MAX];
+	struct ibv_device_attr attr;
+	struct stat st;
+	__be64 guid = ibv_get_device_guid(dev);
+
+	EXPECT(!ibv_query_device(c, &attr));
+	check_file(dev->ibdev_path, "node_type", "1: CA");
+	check_file(dev->ibdev_path, "node_guid", words(text, (const uint8_t *)&guid, 8));
+	EXPECT(attr.node_guid == guid);
+	check_file(dev->ibdev_path, "sys_image_guid", words(text, (const uint8_t *)&attr.sys_image_guid, 8));
+	check_file(dev->ibdev_path, "fw_ver", attr.fw_ver);
+	check_file(dev->dev_path, "ibdev", dev->name);
+	EXPECT(realpath(dev->ibdev_path, real) && !strcmp(real, dev->ibdev_path));
+	snprintf(path, sizeof(path), "/dev/infiniband/%s", dev->dev_name);
+	EXPECT(!stat(path, &st) && S_ISCHR(st.st_mode));
+	EXPECT(!access(path, R_OK | W_OK));
+}
+
+static void check_port(const char *dir, struct ibv_context *c)
+{
+	static const union ibv_gid zero;
+	char name[64], text[64];
+	struct ibv_port_attr attr;
+	union ibv_gid gid;
+	struct ibv_gid_entry entry;
+	__be16 pkey;
+
+	EXPECT(!ibv_query_port(c, 1, &attr));
+	EXPECT(attr.state == IBV_PORT_ACTIVE && attr.phys_state == 5);
+	check_file(dir, "state", "4: ACTIVE");
+	check_file(dir, "phys_state", "5: LinkUp");
+	check_file(dir, "link_layer", attr.link_layer == IBV_LINK_LAYER_ETHERNET ? "Ethernet" : "InfiniBand");
+	snprintf(text, sizeof(text), "0x%x", attr.lid);
+	check_file(dir, "lid", text);
+	snprintf(text, sizeof(text), "0x%08x", attr.port_cap_flags);
+	check_file(dir, "cap_mask", text);
+	for (int i = 0; i < attr.pkey_tbl_len; i++) {
+		EXPECT(!ibv_query_pkey(c, 1, i, &pkey));
+		snprintf(name, sizeof(name), "pkeys/%d", i);
+		snprintf(text, sizeof(text), "0x%04x", be16toh(pkey));
+		check_file(dir, name, text);
+	}
+	for (int i = 0; i < attr.gid_tbl_len; i++) {
+		EXPECT(!ibv_query_gid(c, 1, i, &gid));
+		snprintf(name, sizeof(name), "gids/%d", i);
+		check_file(dir, name, words(text, gid.raw, 16));
+		snprintf(name, sizeof(name), "gid_attrs/types/%d", i);
+		if (memcmp(&gid, &zero, sizeof(gid)))
+			check_file(dir, name, "RoCE v2");
+		else
+			EXPECT(ibv_read_sysfs_file(dir, name, text, sizeof(text)) == -1 && errno == ENOENT);
+		EXPECT(!memcmp(&gid, &zero, sizeof(gid)) || !ibv_query_gid_ex(c, 1, i, &entry, 0));
+	}
+}
+
+static void check_streams(const char *dir)
+{
+	char buf[8];
+	struct dirent *e;
+	FILE *f;
+	DIR *d = opendir(dir);
+	int n = 0, fd;
+	long at;
+
+	EXPECT(d);
+	while (d && (e = readdir(d)))
+		n += e->d_type == DT_REG && e->d_name[0] != '.';
+	EXPECT(n >= 5);
+	if (d) {
+		rewinddir(d);
+		EXPECT(readdir(d) && readdir(d));
+		at = telldir(d);
+		e = readdir(d);
+		seekdir(d, at);
+		EXPECT(e && e == readdir(d));
+		EXPECT(dirfd(d) == -1 && errno == ENOTSUP);
+		EXPECT(!closedir(d));
+	}
+	fd = open("/sys/class/infiniband//./verbena0/../verbena0/node_type", O_RDONLY | O_CLOEXEC);
+	EXPECT(fd >= 0 && (fcntl(fd, F_GETFD) & FD_CLOEXEC));
+	EXPECT(read(fd, buf, 2) == 2 && buf[0] == '1');
+	EXPECT(write(fd, "x", 1) < 0);
+	close(fd);
+	f = fopen("/sys/class/infiniband/verbena0/node_type", "re");
+	EXPECT(f && fgetc(f) == '1');
+	if (f)
+		fclose(f);
+	EXPECT(!fopen("/sys/class/infiniband/verbena0/node_type", "w") && errno == EACCES);
+	EXPECT(open("/sys/class/infiniband/verbena0/node_type/x", O_RDONLY) < 0 && errno == ENOTDIR);
+	EXPECT(open("/sys/class/infiniband/other", O_RDONLY) < 0 && errno == ENOENT);
+	EXPECT(open("/sys/class/infiniband/verbena0", O_RDONLY | O_DIRECTORY) < 0 && errno == EOPNOTSUPP);
+}
+
+/* Elsewhere everything is as without the view. */
+static void check_passing(void)
+{
+	char real[PATH_MAX];
+	struct stat st;
+	const char *volatile none = NULL;
+	DIR *d = opendir("/proc/self");
+	int fd;
+
+	EXPECT(d && readdir(d) && dirfd(d) >= 0 && !closedir(d));
+	EXPECT(!stat("/sys/class/net", &st) && S_ISDIR(st.st_mode));
+	EXPECT(stat("/sys/class/infinibandx", &st) && errno == ENOENT);
+	EXPECT(!stat("/sys/class/infiniband/../net", &st) && S_ISDIR(st.st_mode));
+	EXPECT(realpath("/sys/class/infiniband/verbena0/../..", real) && !strcmp(real, "/sys/class"));
+	EXPECT(access(none, R_OK) < 0 && errno == EFAULT);
+	fd = openat(AT_FDCWD, "/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+	EXPECT(fd < 0 || (!fstat(fd, &st) && (st.st_mode & 0777) == 0600));
+	if (fd >= 0)
+		close(fd);
+}
+
+int main(void)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	struct ibv_context *c = list && list[0] ? ibv_open_device(list[0]) : NULL;
+	char port[PATH_MAX];
+
+	if (!c) {
+		printf("FAIL: no device can be opened\n");
+		return 1;
+	}
+	check_device(list[0], c);
+	snprintf(port, sizeof(port), "%s/ports/1", list[0]->ibdev_path);
+	check_port(port, c);
+	check_streams(list[0]->ibdev_path);
+	check_passing();
+	ibv_close_device(c);
+	ibv_free_device_list(list);
+	return failures != 0;
+}
