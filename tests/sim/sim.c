@@ -90,9 +90,9 @@ static void wire_commit(struct vb_out *o, struct vb_outbuf *b)
 		    .when = s->now, .from = (uint8_t)w->from, .dropped = v == SIM_DROP, .p = p};
 	if (s->talk)
 		print_message("%10lu %u %-40s psn %06x%s len %u syn %02x msn %u va %lx dma %u%s\n",
-			      (unsigned long)(s->now - VB_SEC), w->from, p.op->name, p.psn, p.ack_req ? " A" : "",
-			      p.payload_len, p.syndrome, p.msn, (unsigned long)p.va, p.dma_len,
-			      (const char *[]){"", " DROPPED", " TWICE", " LATE"}[v]);
+			      (unsigned long)(s->now - VB_SEC), w->from, p.op->name, p.psn,
+			      p.ack_req ? " A" : "", p.payload_len, p.syndrome, p.msn, (unsigned long)p.va,
+			      p.dma_len, (const char *[]){"", " DROPPED", " TWICE", " LATE"}[v]);
 	if (v == SIM_DROP) {
 		free(f);
 		return;
@@ -381,6 +381,7 @@ void sim_free(struct sim *s)
 		vb_evq_fini(&n->ctx.async);
 		free(n->keys.entries);
 		free(n->keys.slots);
+		free(s->mem[i]);
 	}
 	free(s);
 }
@@ -507,4 +508,108 @@ const struct sim_seen *sim_find(const struct sim *s, unsigned from, uint8_t opco
 		if (s->trace[i].from == from && s->trace[i].p.opcode == opcode && !nth--)
 			return &s->trace[i];
 	return NULL;
+}
+
+/* ---- shorthand ---- */
+
+static enum sim_verdict by_plan(struct sim *s, unsigned from, const struct vb_pkt *p)
+{
+	for (unsigned i = 0; i < s->ndrops; i++) {
+		if (s->drops[i].from != from ||
+		    (s->drops[i].opcode != SIM_ANY && s->drops[i].opcode != p->opcode))
+			continue;
+		if (s->drops[i].nth == SIM_ALWAYS || sim_count(s, from, p->opcode) == s->drops[i].nth)
+			return SIM_DROP;
+	}
+	return SIM_PASS;
+}
+
+struct sim *sim_desk(const struct sim_cfg *cfg)
+{
+	struct sim *s = sim_new(cfg);
+
+	s->filter = by_plan;
+	for (unsigned i = 0; i < 2; i++) {
+		s->mem[i] = zeroed(SIM_MEM);
+		s->lkey[i] = sim_reg(s, i, s->mem[i], SIM_MEM,
+				     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+					 IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC);
+	}
+	return s;
+}
+
+struct ibv_send_wr sim_wr(struct sim *s, unsigned n, enum ibv_wr_opcode op, uint32_t at, uint32_t len,
+			  uint32_t to, struct ibv_sge *sge)
+{
+	struct ibv_send_wr wr = {.wr_id = ++s->next_wr,
+				 .sg_list = sge,
+				 .num_sge = 1,
+				 .opcode = op,
+				 .send_flags = IBV_SEND_SIGNALED,
+				 .imm_data = 0x01020304};
+
+	*sge = (struct ibv_sge){(uintptr_t)s->mem[n] + at, len, s->lkey[n]};
+	if (op == IBV_WR_ATOMIC_CMP_AND_SWP || op == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+		wr.wr.atomic.remote_addr = (uintptr_t)s->mem[!n] + to;
+		wr.wr.atomic.rkey = sim_rkey(s->lkey[!n]);
+		wr.wr.atomic.compare_add = op == IBV_WR_ATOMIC_FETCH_AND_ADD;
+		wr.wr.atomic.swap = 1;
+	} else {
+		wr.wr.rdma.remote_addr = (uintptr_t)s->mem[!n] + to;
+		wr.wr.rdma.rkey = sim_rkey(s->lkey[!n]);
+	}
+	return wr;
+}
+
+uint64_t sim_op(struct sim *s, unsigned n, enum ibv_wr_opcode op, uint32_t at, uint32_t len, uint32_t to)
+{
+	struct ibv_sge sge;
+	struct ibv_send_wr wr = sim_wr(s, n, op, at, len, to, &sge);
+
+	assert_int_equal(sim_send(s, n, &wr), 0);
+	return wr.wr_id;
+}
+
+uint64_t sim_take(struct sim *s, unsigned n, uint32_t at, uint32_t len)
+{
+	struct ibv_sge sge = {(uintptr_t)s->mem[n] + at, len, s->lkey[n]};
+
+	assert_int_equal(sim_recv(s, n, ++s->next_wr, &sge, 1), 0);
+	return s->next_wr;
+}
+
+struct ibv_wc sim_expect(struct sim *s, unsigned n, bool send, uint64_t wr_id, enum ibv_wc_status status)
+{
+	struct ibv_wc wc = {0};
+
+	if (!sim_poll(s, n, send, &wc))
+		fail_msg("no completion where wr_id %lu was due with status %d", (unsigned long)wr_id,
+			 status);
+	assert_int_equal(wc.wr_id, wr_id);
+	assert_int_equal(wc.status, status);
+	assert_int_equal(wc.qp_num, s->n[n].qp.qpn);
+	return wc;
+}
+
+void sim_expect_none(struct sim *s, unsigned n)
+{
+	struct ibv_wc wc;
+
+	assert_false(sim_poll(s, n, true, &wc));
+	assert_false(sim_poll(s, n, false, &wc));
+}
+
+void sim_drop(struct sim *s, unsigned from, unsigned opcode, unsigned nth)
+{
+	assert_true(s->ndrops < SIM_DROPS);
+	s->drops[s->ndrops].from = from;
+	s->drops[s->ndrops].opcode = opcode;
+	s->drops[s->ndrops++].nth = nth;
+}
+
+void sim_fill(struct sim *s, uint32_t len)
+{
+	for (unsigned n = 0; n < 2; n++)
+		for (uint32_t i = 0; i < len; i++)
+			s->mem[n][i] = (uint8_t)((i * 31 + i / 251) ^ (n ? 0x5a : 0));
 }

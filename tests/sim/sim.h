@@ -23,6 +23,7 @@
 #include "obj/srq.h"
 #include "transport/rc.h"
 
+enum { SIM_MEM = 256 << 10, SIM_DROPS = 16, SIM_ALWAYS = 1 << 30, SIM_ANY = 0x100 };
 enum { SIM_KEYS = 64, SIM_TRACE = 1 << 14, SIM_QPN0 = 0x11010, SIM_QPN1 = 0x22020 };
 
 struct sim_cfg {
@@ -46,6 +47,14 @@ struct sim_cfg {
 	.seed = 1, .mtu = 1024, .send_wr = 64, .recv_wr = 64, .sge = 4, .inl = 64, .cqe = 256, .rd_atomic = 4,  \
 	.dest_rd_atomic = 4, .retry_cnt = 3, .rnr_retry = 7, .timeout = 8, .min_rnr = 3, .access = 0xf,         \
 	.psn = {100, 7000}, .room = 64
+
+/* What differs stands behind the defaults, which is what the compilers are asked not to mind. */
+#pragma GCC diagnostic ignored "-Woverride-init"
+#ifdef __clang__
+#pragma clang diagnostic ignored "-Winitializer-overrides"
+#endif
+#define SIM_CFG(...) (&(struct sim_cfg){SIM_DEFAULTS, __VA_ARGS__})
+#define SIM_QUIET    (&(struct sim_cfg){SIM_DEFAULTS})
 
 enum sim_verdict { SIM_PASS, SIM_DROP, SIM_DUP, SIM_LATE };
 
@@ -94,6 +103,13 @@ struct sim {
 	unsigned counter;       /* the filter's own */
 	uint64_t packets;
 	bool talk;              /* VB_SIM_TRACE is set: every packet is printed */
+	uint64_t next_wr;
+	uint8_t *mem[2];        /* memory of each side, and its L_Key; see sim_desk() */
+	uint32_t lkey[2];
+	struct {
+		unsigned from, opcode, nth;
+	} drops[SIM_DROPS];
+	unsigned ndrops;
 	uint32_t seen;
 	struct sim_seen trace[SIM_TRACE]; /* the first ones */
 };
@@ -131,5 +147,24 @@ void sim_modify(struct sim *s, unsigned n, enum ibv_qp_state to);
 /* How many packets of this opcode node `from` has handed to its wire. */
 unsigned sim_count(const struct sim *s, unsigned from, uint8_t opcode);
 const struct sim_seen *sim_find(const struct sim *s, unsigned from, uint8_t opcode, unsigned nth);
+
+/* ---- shorthand for tests of single rules ---- */
+
+/* A pair with SIM_MEM bytes of memory at each side, registered for everything. */
+struct sim *sim_desk(const struct sim_cfg *cfg);
+/* The request of these offsets into both memories; fetch-and-add adds 1, compare-and-swap turns 0 into 1. */
+struct ibv_send_wr sim_wr(struct sim *s, unsigned n, enum ibv_wr_opcode op, uint32_t at, uint32_t len, uint32_t to,
+			  struct ibv_sge *sge);
+/* Posts it, signalled; returns its wr_id. */
+uint64_t sim_op(struct sim *s, unsigned n, enum ibv_wr_opcode op, uint32_t at, uint32_t len, uint32_t to);
+uint64_t sim_take(struct sim *s, unsigned n, uint32_t at, uint32_t len); /* posts a receive */
+/* The next completion is this one. */
+struct ibv_wc sim_expect(struct sim *s, unsigned n, bool send, uint64_t wr_id, enum ibv_wc_status status);
+/* Neither queue has a completion. */
+void sim_expect_none(struct sim *s, unsigned n);
+/* Loses the nth (from 0, or SIM_ALWAYS) packet of this opcode (or SIM_ANY) that `from` sends. */
+void sim_drop(struct sim *s, unsigned from, unsigned opcode, unsigned nth);
+/* Fills len bytes at each side with a pattern of its own. */
+void sim_fill(struct sim *s, uint32_t len);
 
 #endif
