@@ -396,7 +396,8 @@ static bool emit(struct vb_qp *qp, const struct vb_pkt *p, const void *payload, 
 	    !qp->out->ops->reserve(qp->out, &b, vb_opcodes[p->opcode].hdr_len, len, VB_OUT_RESPONSE))
 		return false;
 	vb_pkt_encode(b.hdr, p);
-	memcpy(b.payload, payload, len);
+	if (len)
+		memcpy(b.payload, payload, len);
 	qp->out->ops->commit(qp->out, &b);
 	return true;
 }
