@@ -176,9 +176,9 @@ void vb_conns_bye(struct vb_adapter *a)
 {
 	struct timespec until;
 
-	clock_gettime(CLOCK_MONOTONIC, &until);
+	clock_gettime(CLOCK_REALTIME, &until);
 	until.tv_sec++;
-	if (pthread_mutex_clocklock(&a->control, CLOCK_MONOTONIC, &until))
+	if (pthread_mutex_timedlock(&a->control, &until))
 		return;
 	vb_list_each(n, &a->conns) vb_conn_bye(vb_list_entry(n, struct conn, node)->sock);
 	pthread_mutex_unlock(&a->control);

@@ -273,7 +273,7 @@ static bool restarts(void)
 		    (!(sa.sa_flags & SA_SIGINFO) && (sa.sa_handler == SIG_DFL || sa.sa_handler == SIG_IGN)))
 			continue;
 		/* Handlers of faults do not interrupt a wait. */
-		if (s == SIGSEGV || s == SIGBUS || s == SIGILL || s == SIGFPE)
+		if (s == SIGSEGV || s == SIGBUS || s == SIGILL || s == SIGFPE || s == SIGSYS || s == SIGTRAP)
 			continue;
 		if (!(sa.sa_flags & SA_RESTART))
 			return false;
