@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "tools.h"
+#include "verbs/identity.h"
 
 static const struct command {
 	const char *name;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "verbs/identity.h"
 #include "verbs/netif.h"
 
 static struct vb_view_facts facts;
@@ -13,6 +14,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static void find_facts(void)
 {
 	struct vb_gids gids;
+	uint64_t guid;
 
 	vb_gids_find(&gids);
 	memcpy(facts.gids, gids.gid, sizeof(facts.gids));
@@ -20,7 +22,8 @@ static void find_facts(void)
 		if (!gids.ifindex[i] || !if_indextoname(gids.ifindex[i], facts.ndev[i]))
 			snprintf(facts.ndev[i], sizeof(facts.ndev[i]), "%s", gids.ifname);
 	snprintf(facts.netdev, sizeof(facts.netdev), "%s", gids.ifname);
-	strcpy(facts.name, "verbena0");
+	guid = vb_identity_guid(gids.ifname);
+	memcpy(facts.guid, &guid, sizeof(facts.guid));
 }
 
 const struct vb_view_facts *vb_view_facts(void)

@@ -7,14 +7,10 @@
 #include "iba/limits.h"
 
 struct vb_view_facts {
-	char name[64];
 	char netdev[16]; /* of GID 0 */
 	char ndev[VB_GID_TABLE][16];
-	char fw_ver[64];
-	char rate[64];
 	uint8_t guid[8];
 	uint8_t gids[VB_GID_TABLE][16];
-	uint32_t port_cap_flags;
 };
 
 /* Found out once in a process. */

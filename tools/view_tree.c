@@ -5,11 +5,16 @@
 #include <errno.h>
 #include <stdio.h>
 
+#include <infiniband/verbs.h>
+
+#include "verbs/identity.h"
 #include "view_facts.h"
 
-#define IB    "/sys/class/infiniband"
-#define VERBS "/sys/class/infiniband_verbs"
-#define PORT  IB "/@/ports/1"
+#define IB     "/sys/class/infiniband"
+#define DEV    IB "/" VB_DEVICE_NAME
+#define VERBS  "/sys/class/infiniband_verbs"
+#define PORT   DEV "/ports/1"
+#define UVERBS VERBS "/" VB_UVERBS_NAME
 
 typedef bool text_fn(char *text, size_t size, const struct vb_view_facts *f, unsigned index);
 
@@ -56,35 +61,15 @@ static bool text_gid_ndev(char *text, size_t size, const struct vb_view_facts *f
 	return !gid_is_empty(f, index);
 }
 
-static bool text_fw_ver(char *text, size_t size, const struct vb_view_facts *f, unsigned index)
-{
-	(void)index;
-	snprintf(text, size, "%s\n", f->fw_ver);
-	return true;
-}
-
-static bool text_rate(char *text, size_t size, const struct vb_view_facts *f, unsigned index)
-{
-	(void)index;
-	snprintf(text, size, "%s\n", f->rate);
-	return true;
-}
-
 static bool text_cap_mask(char *text, size_t size, const struct vb_view_facts *f, unsigned index)
 {
+	(void)f;
 	(void)index;
-	snprintf(text, size, "0x%08x\n", f->port_cap_flags);
+	snprintf(text, size, "0x%08x\n", (unsigned)VB_PORT_CAPS);
 	return true;
 }
 
-static bool text_name(char *text, size_t size, const struct vb_view_facts *f, unsigned index)
-{
-	(void)index;
-	snprintf(text, size, "%s\n", f->name);
-	return true;
-}
-
-/* In paths, '@' is the device's name, '=' its network device and '#' the number among `count`. */
+/* In paths, '=' is the network device and '#' the number among `count`. */
 static const struct row {
 	const char *path;
 	enum vb_view_kind kind;
@@ -93,21 +78,21 @@ static const struct row {
 	unsigned count; /* 0: one */
 } rows[] = {
     {IB, VB_VIEW_DIR, 0, 0, 0},
-    {IB "/@", VB_VIEW_DIR, 0, 0, 0},
-    {IB "/@/node_type", VB_VIEW_FILE, "1: CA\n", 0, 0},
-    {IB "/@/node_guid", VB_VIEW_FILE, 0, text_guid, 0},
-    {IB "/@/sys_image_guid", VB_VIEW_FILE, 0, text_guid, 0},
-    {IB "/@/node_desc", VB_VIEW_FILE, 0, text_name, 0},
-    {IB "/@/fw_ver", VB_VIEW_FILE, 0, text_fw_ver, 0},
-    {IB "/@/device", VB_VIEW_DIR, 0, 0, 0},
-    {IB "/@/device/net", VB_VIEW_DIR, 0, 0, 0},
-    {IB "/@/device/net/=", VB_VIEW_DIR, 0, 0, 0},
-    {IB "/@/ports", VB_VIEW_DIR, 0, 0, 0},
+    {DEV, VB_VIEW_DIR, 0, 0, 0},
+    {DEV "/node_type", VB_VIEW_FILE, "1: CA\n", 0, 0},
+    {DEV "/node_guid", VB_VIEW_FILE, 0, text_guid, 0},
+    {DEV "/sys_image_guid", VB_VIEW_FILE, 0, text_guid, 0},
+    {DEV "/node_desc", VB_VIEW_FILE, VB_DEVICE_NAME "\n", 0, 0},
+    {DEV "/fw_ver", VB_VIEW_FILE, VB_FW_VER "\n", 0, 0},
+    {DEV "/device", VB_VIEW_DIR, 0, 0, 0},
+    {DEV "/device/net", VB_VIEW_DIR, 0, 0, 0},
+    {DEV "/device/net/=", VB_VIEW_DIR, 0, 0, 0},
+    {DEV "/ports", VB_VIEW_DIR, 0, 0, 0},
     {PORT, VB_VIEW_DIR, 0, 0, 0},
     {PORT "/state", VB_VIEW_FILE, "4: ACTIVE\n", 0, 0},
     {PORT "/phys_state", VB_VIEW_FILE, "5: LinkUp\n", 0, 0},
     {PORT "/link_layer", VB_VIEW_FILE, "Ethernet\n", 0, 0},
-    {PORT "/rate", VB_VIEW_FILE, 0, text_rate, 0},
+    {PORT "/rate", VB_VIEW_FILE, VB_LINK_RATE "\n", 0, 0},
     {PORT "/cap_mask", VB_VIEW_FILE, 0, text_cap_mask, 0},
     {PORT "/lid", VB_VIEW_FILE, "0x0\n", 0, 0},
     {PORT "/lid_mask_count", VB_VIEW_FILE, "0\n", 0, 0},
@@ -124,12 +109,12 @@ static const struct row {
     {PORT "/pkeys/#", VB_VIEW_FILE, "0xffff\n", 0, VB_PKEY_TABLE},
     {VERBS, VB_VIEW_DIR, 0, 0, 0},
     {VERBS "/abi_version", VB_VIEW_FILE, "6\n", 0, 0},
-    {VERBS "/uverbs0", VB_VIEW_DIR, 0, 0, 0},
-    {VERBS "/uverbs0/ibdev", VB_VIEW_FILE, 0, text_name, 0},
-    {VERBS "/uverbs0/abi_version", VB_VIEW_FILE, "1\n", 0, 0},
-    {VERBS "/uverbs0/dev", VB_VIEW_FILE, "231:192\n", 0, 0},
+    {UVERBS, VB_VIEW_DIR, 0, 0, 0},
+    {UVERBS "/ibdev", VB_VIEW_FILE, VB_DEVICE_NAME "\n", 0, 0},
+    {UVERBS "/abi_version", VB_VIEW_FILE, "1\n", 0, 0},
+    {UVERBS "/dev", VB_VIEW_FILE, "231:192\n", 0, 0},
     {"/dev/infiniband", VB_VIEW_DIR, 0, 0, 0},
-    {"/dev/infiniband/uverbs0", VB_VIEW_DEVICE, 0, 0, 0},
+    {"/dev/infiniband/" VB_UVERBS_NAME, VB_VIEW_DEVICE, 0, 0, 0},
 };
 
 #define ROWS (sizeof(rows) / sizeof(rows[0]))
@@ -140,8 +125,7 @@ static void compose_path(char *path, size_t size, const char *form, const struct
 	size_t n = 0;
 
 	for (; *form && n < size - 1; form++) {
-		int len = *form == '@'	 ? snprintf(path + n, size - n, "%s", f->name)
-			  : *form == '=' ? snprintf(path + n, size - n, "%s", f->netdev)
+		int len = *form == '='	 ? snprintf(path + n, size - n, "%s", f->netdev)
 			  : *form == '#' ? snprintf(path + n, size - n, "%u", index)
 					 : snprintf(path + n, size - n, "%c", *form);
 		n += (size_t)len;

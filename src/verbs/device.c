@@ -11,10 +11,9 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "verbs/identity.h"
 #include "verbs/netif.h"
 #include "verbs/verbs.h"
-
-#define NAME "verbena0"
 
 /* A locally administered OUI: no manufacturer's, and in no program's list of special devices. */
 #define VENDOR_ID   0x025642
@@ -55,40 +54,6 @@ uint32_t vb_device_vendor_part(void)
 	return setting("VERBENA_VENDOR_PART_ID", VENDOR_PART, UINT32_MAX);
 }
 
-static uint64_t mix(uint64_t h, const void *data, size_t n)
-{
-	const uint8_t *p = data;
-
-	while (n--)
-		h = (h ^ *p++) * 0x100000001b3ull; /* FNV-1a */
-	return h;
-}
-
-/* The same in every process of a network namespace and after every boot, another on every machine. */
-static uint64_t make_guid(const char *ifname)
-{
-	uint64_t h = 0xcbf29ce484222325ull;
-	char id[64];
-	struct stat st;
-	uint8_t guid[8];
-	ssize_t n;
-	int fd = open("/etc/machine-id", O_RDONLY | O_CLOEXEC);
-
-	if (fd >= 0) {
-		n = read(fd, id, sizeof(id));
-		close(fd);
-		if (n > 0)
-			h = mix(h, id, (size_t)n);
-	}
-	if (!stat("/proc/self/ns/net", &st))
-		h = mix(h, &st.st_ino, sizeof(st.st_ino));
-	h = mix(h, ifname, strlen(ifname));
-	memcpy(guid, &h, sizeof(guid));
-	guid[0] = (uint8_t)((guid[0] & ~1u) | 2u); /* EUI-64: one station's, locally administered; never 0 */
-	memcpy(&h, guid, sizeof(h));
-	return h;
-}
-
 static void describe(struct vb_device *d)
 {
 	struct vb_gids gids;
@@ -96,12 +61,12 @@ static void describe(struct vb_device *d)
 	vb_gids_find(&gids);
 	d->ibv.node_type = IBV_NODE_CA;
 	d->ibv.transport_type = IBV_TRANSPORT_IB;
-	snprintf(d->ibv.name, sizeof(d->ibv.name), NAME);
-	snprintf(d->ibv.dev_name, sizeof(d->ibv.dev_name), "uverbs0");
-	snprintf(d->ibv.dev_path, sizeof(d->ibv.dev_path), "/sys/class/infiniband_verbs/uverbs0");
-	snprintf(d->ibv.ibdev_path, sizeof(d->ibv.ibdev_path), "/sys/class/infiniband/" NAME);
+	snprintf(d->ibv.name, sizeof(d->ibv.name), VB_DEVICE_NAME);
+	snprintf(d->ibv.dev_name, sizeof(d->ibv.dev_name), VB_UVERBS_NAME);
+	snprintf(d->ibv.dev_path, sizeof(d->ibv.dev_path), "/sys/class/infiniband_verbs/" VB_UVERBS_NAME);
+	snprintf(d->ibv.ibdev_path, sizeof(d->ibv.ibdev_path), "/sys/class/infiniband/" VB_DEVICE_NAME);
 	snprintf(d->netdev, sizeof(d->netdev), "%s", gids.ifname);
-	d->guid = make_guid(d->netdev);
+	d->guid = vb_identity_guid(d->netdev);
 }
 
 static struct vb_device *hold(void)

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "iba/limits.h"
 #include "iba/pkt.h"
+#include "verbs/identity.h"
 #include "verbs/netif.h"
 #include "verbs/progress.h"
 #include "verbs/verbs.h"
@@ -18,9 +19,6 @@
 
 #define CAPS (IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN)
 
-/* As the standard encodes them: four lanes of 25 Gb/s. */
-#define WIDTH_4X      2
-#define SPEED_EDR     32
 #define PHYS_LINK_UP  5
 #define GRH_REQUIRED  1 /* IBV_QPF_GRH_REQUIRED */
 #define OLD_PORT_ATTR offsetof(struct ibv_port_attr, port_cap_flags2)
@@ -85,7 +83,7 @@ static void device_attr(const struct vb_context *c, struct ibv_device_attr *a)
 	    .local_ca_ack_delay = 16,
 	    .phys_port_cnt = PORTS,
 	};
-	snprintf(a->fw_ver, sizeof(a->fw_ver), "verbena %s", VB_VERSION);
+	snprintf(a->fw_ver, sizeof(a->fw_ver), "%s", VB_FW_VER);
 }
 
 VB_EXPORT int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
@@ -126,12 +124,12 @@ static void port_attr(struct ibv_port_attr *a)
 	    .max_mtu = IBV_MTU_4096,
 	    .active_mtu = IBV_MTU_4096,
 	    .gid_tbl_len = VB_GID_TABLE,
-	    .port_cap_flags = IBV_PORT_IP_BASED_GIDS,
+	    .port_cap_flags = VB_PORT_CAPS,
 	    .max_msg_sz = VB_MAX_MSG,
 	    .pkey_tbl_len = VB_PKEY_TABLE,
 	    .max_vl_num = 1,
-	    .active_width = WIDTH_4X,
-	    .active_speed = SPEED_EDR,
+	    .active_width = VB_LINK_WIDTH,
+	    .active_speed = VB_LINK_SPEED,
 	    .phys_state = PHYS_LINK_UP,
 	    .link_layer = IBV_LINK_LAYER_ETHERNET,
 	    .flags = GRH_REQUIRED,

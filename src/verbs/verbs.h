@@ -55,7 +55,6 @@ int vb_context_open(struct vb_context **out, struct vb_device *dev, struct vb_hc
 bool vb_context_close(struct vb_context *c);
 
 /* device.c */
-#define VB_VERSION "0.1"
 void vb_device_put(struct vb_device *d); /* pairs with the device list's or the context's reference */
 uint32_t vb_device_vendor_id(void);
 uint32_t vb_device_vendor_part(void);
