@@ -106,6 +106,10 @@ static void read_image(const struct image *f, struct vb_elf *e)
 	e->kind = VB_ELF_FOREIGN;
 	if (!h || e->bits != 64 || e->machine != OUR_MACHINE || f->at[EI_DATA] != ELFDATA2LSB)
 		return;
+	if (!phdr(f, 0)) { /* cut off: the kernel will say so */
+		e->kind = VB_ELF_NONE;
+		return;
+	}
 	e->kind = VB_ELF_STATIC;
 	for (unsigned i = 0; (p = phdr(f, i)); i++) {
 		if (p->p_type == PT_INTERP)

@@ -19,7 +19,7 @@ struct vb_elf {
 	char rpath[4096]; /* DT_RPATH, "" if there is none or DT_RUNPATH overrides it */
 };
 
-/* 0, or the errno with which the file could not be read.  A damaged ELF file reads as static. */
+/* 0, or the errno with which the file could not be read.  A damaged ELF file reads as none. */
 int vb_elf_read(const char *path, struct vb_elf *e);
 
 /* The first directory of an rpath that holds `file`, $ORIGIN being the directory of `program`; false: none.

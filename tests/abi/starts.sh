@@ -23,7 +23,7 @@ for t in ib_{send,write,read,atomic}_{bw,lat}; do
 	try - Version "$t" --version
 done
 try 0 "" ucx_info -v
-try - Usage rping -h
+try - "rping -s" rping -h
 try 0 "" fi_info --version
 try 0 verbena0 /usr/bin/python3 -c 'import pyverbs.device as d; print(d.get_device_list()[0].name.decode())'
 ((run)) || { echo "SKIP: none of the programs is installed"; exit 77; }

@@ -4,10 +4,10 @@ if(NOT VB_SANITIZE)
   set(helpers ${CMAKE_CURRENT_BINARY_DIR}/helpers)
   find_library(VB_SYSTEM_IBVERBS ibverbs)
   add_executable(tools-which ${d}/which.c)
-  add_executable(tools-rpath ${d}/which.c) # an old linker's idea of a bundled library
-  target_link_options(tools-rpath PRIVATE -Wl,--disable-new-dtags -Wl,-rpath,$ORIGIN/lib -Wl,--no-as-needed)
+  add_executable(tools-rpath ${d}/which.c) # a program that brings its libraries along
+  target_link_options(tools-rpath PRIVATE -Wl,--disable-new-dtags -Wl,--no-as-needed)
   target_link_libraries(tools-rpath PRIVATE ${VB_SYSTEM_IBVERBS})
-  set_target_properties(tools-rpath PROPERTIES SKIP_BUILD_RPATH TRUE)
+  set_target_properties(tools-rpath PROPERTIES BUILD_WITH_INSTALL_RPATH TRUE INSTALL_RPATH \$ORIGIN/lib)
   add_executable(tools-view-check ${d}/view_check.c) # linked with the distribution's, run with ours
   target_link_libraries(tools-view-check PRIVATE ${VB_SYSTEM_IBVERBS})
   target_compile_definitions(tools-view-check PRIVATE _GNU_SOURCE)
