@@ -1,0 +1,871 @@
+/* Every argument that is refused at the call, with its errno, on a real device: contexts, queries, protection
+ * domains, regions, address handles, QPs. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "iba/limits.h"
+#include "verbs/netif.h"
+#include "verbs/verbs.h"
+
+#define PAGE	      4096u
+#define NEGATIVE_PAGE (0 - (uint64_t)PAGE)
+
+static struct ibv_context *ctx, *other;
+static struct ibv_pd *pd;
+static struct ibv_cq *cq, *other_cq;
+static union ibv_gid gid;
+
+static int open_device(void **state)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+
+	(void)state;
+	if (!list || !list[0])
+		return -1;
+	ctx = ibv_open_device(list[0]);
+	other = ibv_open_device(list[0]);
+	ibv_free_device_list(list);
+	if (!ctx || !other)
+		return -1;
+	pd = ibv_alloc_pd(ctx);
+	cq = ibv_create_cq(ctx, 16, NULL, NULL, 0);
+	other_cq = ibv_create_cq(other, 16, NULL, NULL, 0);
+	return pd && cq && other_cq && !ibv_query_gid(ctx, 1, 0, &gid) ? 0 : -1;
+}
+
+static int close_device(void **state)
+{
+	(void)state;
+	return ibv_destroy_cq(other_cq) | ibv_destroy_cq(cq) | ibv_dealloc_pd(pd) | ibv_close_device(other) |
+	       ibv_close_device(ctx);
+}
+
+/* The call gives NULL or -1 and this errno. */
+#define REFUSED(call, err)                    \
+	do {                                  \
+		errno = 0;                    \
+		assert_false((call));         \
+		assert_int_equal(errno, err); \
+	} while (0)
+#define MINUS_ONE(call, err)                  \
+	do {                                  \
+		errno = 0;                    \
+		assert_int_equal(call, -1);   \
+		assert_int_equal(errno, err); \
+	} while (0)
+
+static void the_device_list(void **state)
+{
+	int n = 0;
+	struct ibv_device **a = ibv_get_device_list(&n), **b = ibv_get_device_list(NULL);
+	struct ibv_device *d;
+
+	(void)state;
+	assert_int_equal(n, 1);
+	assert_null(a[1]);
+	d = a[0];
+	assert_ptr_equal(d, b[0]); /* programs compare pointers */
+	assert_ptr_equal(d, ctx->device);
+	ibv_free_device_list(a);
+	ibv_free_device_list(b);
+	assert_string_equal(ibv_get_device_name(d), "verbena0"); /* the context holds it */
+	assert_string_equal(d->dev_name, "uverbs0");
+	assert_string_equal(d->ibdev_path, "/sys/class/infiniband/verbena0");
+	assert_int_equal(d->node_type, IBV_NODE_CA);
+	assert_int_equal(d->transport_type, IBV_TRANSPORT_IB);
+	assert_int_equal(ibv_get_device_index(d), -1);
+	assert_true(ibv_get_device_guid(d) != 0);
+	/* where vendor libraries look for their own mark */
+	assert_null(*(void **)((char *)d + 664));
+}
+
+static void what_headers_call_is_there(void **state)
+{
+	struct verbs_context *v = verbs_get_ctx(ctx);
+	struct ibv_qp_init_attr_ex qa = {.qp_type = IBV_QPT_RC, .comp_mask = IBV_QP_INIT_ATTR_SEND_OPS_FLAGS};
+
+	(void)state;
+	assert_non_null(v);
+	assert_non_null(v->close_xrcd);
+	assert_int_equal(v->close_xrcd(NULL), EOPNOTSUPP);
+	REFUSED(ibv_alloc_mw(pd, IBV_MW_TYPE_1), EOPNOTSUPP);
+	assert_int_equal(ctx->ops.bind_mw(NULL, NULL, NULL), EOPNOTSUPP);
+	assert_int_equal(ctx->ops.dealloc_mw(NULL), EOPNOTSUPP);
+	REFUSED(ibv_create_qp_ex(ctx, &qa), EOPNOTSUPP);
+	qa.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS;
+	qa.create_flags = IBV_QP_CREATE_SCATTER_FCS;
+	qa.pd = pd;
+	REFUSED(ibv_create_qp_ex(ctx, &qa), EOPNOTSUPP);
+	qa.comp_mask = IBV_QP_INIT_ATTR_CREATE_FLAGS;
+	qa.create_flags = 0;
+	REFUSED(ibv_create_qp_ex(ctx, &qa), EINVAL);
+	REFUSED(ibv_alloc_td(ctx, NULL), EOPNOTSUPP);
+	REFUSED(ibv_open_xrcd(ctx, NULL), EOPNOTSUPP);
+	REFUSED(ibv_alloc_dm(ctx, NULL), EOPNOTSUPP);
+	REFUSED(ibv_alloc_null_mr(pd), EOPNOTSUPP);
+	REFUSED(ibv_import_device(3), EOPNOTSUPP);
+	REFUSED(ibv_import_pd(ctx, 1), EOPNOTSUPP);
+	REFUSED(ibv_import_mr(pd, 1), EOPNOTSUPP);
+	REFUSED(ibv_import_dm(ctx, 1), EOPNOTSUPP);
+	REFUSED(ibv_reg_dmabuf_mr(pd, 0, PAGE, 0, -1, 0), EOPNOTSUPP);
+	REFUSED(ibv_qp_to_qp_ex(NULL), EOPNOTSUPP);
+	assert_int_equal(ibv_query_ece(NULL, NULL), EOPNOTSUPP);
+	assert_int_equal(ibv_set_ece(NULL, NULL), EOPNOTSUPP);
+	assert_int_equal(ibv_attach_mcast(NULL, &gid, 0), EOPNOTSUPP);
+	assert_int_equal(ibv_detach_mcast(NULL, &gid, 0), EOPNOTSUPP);
+	assert_int_equal(ibv_query_qp_data_in_order(NULL, IBV_WR_SEND, 0), 0);
+	assert_int_equal(ibv_fork_init(), 0);
+	assert_int_equal(ibv_is_fork_initialized(), IBV_FORK_UNNEEDED);
+	assert_true(ctx->num_comp_vectors >= 1);
+	assert_true(fcntl(ctx->cmd_fd, F_GETFD) >= 0);
+	assert_true(fcntl(ctx->async_fd, F_GETFD) >= 0);
+}
+
+static void rule_50_device_attributes(void **state)
+{
+	struct ibv_query_device_ex_input in = {.comp_mask = 1};
+	struct ibv_device_attr_ex ex;
+	struct ibv_device_attr a;
+	char room[sizeof(ex) + 32];
+
+	(void)state;
+	assert_int_equal(ibv_query_device(ctx, &a), 0);
+	assert_true(a.sys_image_guid != 0);
+	assert_true(a.sys_image_guid == a.node_guid && a.node_guid == ibv_get_device_guid(ctx->device));
+	assert_int_equal(a.max_qp, 65536);
+	assert_int_equal(a.max_qp_wr, 16384);
+	assert_int_equal(a.max_mr, 1 << 20);
+	assert_int_equal(a.max_mw, 0);
+	assert_int_equal(a.atomic_cap, IBV_ATOMIC_GLOB);
+	assert_true(a.vendor_id != 0 && a.vendor_id != 0xffffff && a.vendor_id != 0x02c9);
+	assert_int_equal(strncmp(a.fw_ver, "verbena ", 8), 0);
+	assert_int_equal(ibv_query_device_ex(ctx, NULL, &ex), 0);
+	assert_memory_equal(&ex.orig_attr, &a, sizeof(a));
+	assert_int_equal(ex.odp_caps.general_caps, 0);
+	assert_int_equal(ex.phys_port_cnt_ex, 1);
+	assert_int_equal(ibv_query_device_ex(ctx, &in, &ex), EINVAL);
+	/* older and newer callers */
+	memset(room, 0xaa, sizeof(room));
+	assert_int_equal(vb_query_device_ex(ctx, NULL, (void *)room, sizeof(room)), 0);
+	assert_int_equal(room[sizeof(room) - 1], 0);
+	memset(room, 0xaa, sizeof(room));
+	assert_int_equal(vb_query_device_ex(ctx, NULL, (void *)room, 240), 0);
+	assert_int_equal(room[240], (char)0xaa);
+	assert_int_equal(vb_query_device_ex(ctx, NULL, (void *)room, 100), EINVAL);
+}
+
+static void vendor_id_is_settable(void **state)
+{
+	(void)state;
+	setenv("VERBENA_VENDOR_ID", "0x02c9", 1);
+	setenv("VERBENA_VENDOR_PART_ID", "4119", 1);
+	assert_int_equal(vb_device_vendor_id(), 0x02c9);
+	assert_int_equal(vb_device_vendor_part(), 4119);
+	setenv("VERBENA_VENDOR_ID", "0x1000000", 1); /* more than 24 bits */
+	setenv("VERBENA_VENDOR_PART_ID", "4119x", 1);
+	assert_int_equal(vb_device_vendor_id(), 0x025642);
+	assert_int_equal(vb_device_vendor_part(), 1);
+	unsetenv("VERBENA_VENDOR_ID");
+	unsetenv("VERBENA_VENDOR_PART_ID");
+}
+
+static void port_attributes(void **state)
+{
+	struct ibv_port_attr a;
+	uint8_t old[64];
+
+	(void)state;
+	assert_int_equal(ibv_query_port(ctx, 1, &a), 0);
+	assert_int_equal(a.state, IBV_PORT_ACTIVE);
+	assert_int_equal(a.link_layer, IBV_LINK_LAYER_ETHERNET);
+	assert_int_equal(a.max_msg_sz, 1u << 31); /* rule 50 */
+	assert_int_equal(a.gid_tbl_len, 4);
+	assert_int_equal(a.pkey_tbl_len, 1);
+	assert_int_equal(ibv_query_port(ctx, 0, &a), EINVAL);
+	assert_int_equal(ibv_query_port(ctx, 2, &a), EINVAL);
+	/* the exported function writes the old struct and no byte more */
+	memset(old, 0xaa, sizeof(old));
+	assert_int_equal((ibv_query_port)(ctx, 1, (struct _compat_ibv_port_attr *)old), 0);
+	assert_memory_equal(old, &a, 32);
+	assert_int_equal(old[48], 0xaa);
+}
+
+static void gids(void **state)
+{
+	struct ibv_gid_entry e, all[4];
+	union ibv_gid g, zero = {.raw = {0}};
+	ssize_t n;
+
+	(void)state;
+	assert_int_equal(gid.raw[10] & gid.raw[11], 0xff); /* IPv4-mapped, at index 0 */
+	assert_int_equal(ibv_query_gid(ctx, 1, 3, &g), 0);
+	assert_memory_equal(&g, &zero, 16);
+	MINUS_ONE(ibv_query_gid(ctx, 1, 4, &g), EINVAL);
+	MINUS_ONE(ibv_query_gid(ctx, 1, -1, &g), EINVAL);
+	MINUS_ONE(ibv_query_gid(ctx, 2, 0, &g), EINVAL);
+	assert_int_equal(ibv_query_gid_ex(ctx, 1, 0, &e, 0), 0);
+	assert_memory_equal(&e.gid, &gid, 16);
+	assert_int_equal(e.gid_type, IBV_GID_TYPE_ROCE_V2);
+	assert_int_equal(e.port_num, 1);
+	assert_int_equal(ibv_query_gid_ex(ctx, 1, 3, &e, 0), ENODATA);
+	assert_int_equal(ibv_query_gid_ex(ctx, 1, 4, &e, 0), EINVAL);
+	assert_int_equal(ibv_query_gid_ex(ctx, 2, 0, &e, 0), EINVAL);
+	assert_int_equal(ibv_query_gid_ex(ctx, 1, 0, &e, 1), EINVAL);
+	n = ibv_query_gid_table(ctx, all, 4, 0);
+	assert_true(n >= 1 && n <= 2);
+	assert_memory_equal(&all[0].gid, &gid, 16);
+	assert_int_equal(ibv_query_gid_table(ctx, all, 0, 0), -EINVAL);
+	assert_int_equal(ibv_query_gid_table(ctx, all, 4, 1), -EINVAL);
+}
+
+static void pkeys(void **state)
+{
+	__be16 k;
+
+	(void)state;
+	assert_int_equal(ibv_query_pkey(ctx, 1, 0, &k), 0);
+	assert_int_equal(k, 0xffff);
+	MINUS_ONE(ibv_query_pkey(ctx, 1, 1, &k), EINVAL);
+	MINUS_ONE(ibv_query_pkey(ctx, 1, -1, &k), EINVAL);
+	MINUS_ONE(ibv_query_pkey(ctx, 3, 0, &k), EINVAL);
+	assert_int_equal(ibv_get_pkey_index(ctx, 1, 0xffff), 0);
+	MINUS_ONE(ibv_get_pkey_index(ctx, 1, htons(0x8001)), EINVAL);
+	MINUS_ONE(ibv_get_pkey_index(ctx, 0, 0xffff), EINVAL);
+}
+
+static void *pages(int prot, unsigned n)
+{
+	void *p = mmap(NULL, n * PAGE, prot, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	assert_ptr_not_equal(p, MAP_FAILED);
+	return p;
+}
+
+static void rule_42_access_flags(void **state)
+{
+	const unsigned fine[] = {0,
+				 IBV_ACCESS_REMOTE_READ,
+				 IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC,
+				 IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND,
+				 IBV_ACCESS_RELAXED_ORDERING,
+				 IBV_ACCESS_OPTIONAL_RANGE};
+	volatile unsigned unknown = 1u << 8;
+	char *p = pages(PROT_READ | PROT_WRITE, 1);
+	struct ibv_mr *mr;
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(fine) / sizeof(fine[0]); i++) {
+		mr = ibv_reg_mr(pd, p, 100, fine[i]);
+		assert_non_null(mr);
+		assert_int_not_equal(mr->lkey, mr->rkey);
+		assert_ptr_equal(mr->addr, p);
+		assert_int_equal(mr->length, 100);
+		assert_int_equal(ibv_dereg_mr(mr), 0);
+	}
+	REFUSED(ibv_reg_mr(pd, p, 100, IBV_ACCESS_REMOTE_WRITE), EINVAL);
+	REFUSED(ibv_reg_mr(pd, p, 100, IBV_ACCESS_REMOTE_ATOMIC), EINVAL);
+	REFUSED(ibv_reg_mr(pd, p, 100, (int)unknown), EINVAL);
+	REFUSED(ibv_reg_mr(pd, p, 100, IBV_ACCESS_ON_DEMAND), EOPNOTSUPP);
+	REFUSED(ibv_reg_mr(pd, p, 100, IBV_ACCESS_HUGETLB), EINVAL);
+	munmap(p, PAGE);
+}
+
+static void rule_42_memory_must_be_there(void **state)
+{
+	char *rw = pages(PROT_READ | PROT_WRITE, 3), *ro = pages(PROT_READ, 1), *none = pages(PROT_NONE, 1);
+	volatile size_t far = SIZE_MAX;
+	struct ibv_mr *mr;
+
+	(void)state;
+	/* read-only memory, with and without local write */
+	REFUSED(ibv_reg_mr(pd, ro, PAGE, IBV_ACCESS_LOCAL_WRITE), EFAULT);
+	mr = ibv_reg_mr(pd, ro, PAGE, IBV_ACCESS_REMOTE_READ);
+	assert_non_null(mr);
+	assert_int_equal(ibv_dereg_mr(mr), 0);
+	REFUSED(ibv_reg_mr(pd, none, 1, 0), EFAULT);
+	/* a hole in the middle */
+	munmap(rw + PAGE, PAGE);
+	REFUSED(ibv_reg_mr(pd, rw, 3 * PAGE, 0), EFAULT);
+	REFUSED(ibv_reg_mr(pd, rw + 10, PAGE, IBV_ACCESS_LOCAL_WRITE), EFAULT);
+	mr = ibv_reg_mr(pd, rw + 10, PAGE - 10, IBV_ACCESS_LOCAL_WRITE);
+	assert_non_null(mr);
+	assert_int_equal(ibv_dereg_mr(mr), 0);
+	REFUSED(ibv_reg_mr(pd, rw, 0, 0), EINVAL);
+	REFUSED(ibv_reg_mr(pd, rw, far, 0), EINVAL); /* wraps */
+	REFUSED(ibv_reg_mr(pd, NULL, PAGE, 0), EFAULT);
+	REFUSED(ibv_reg_mr(pd, (void *)(uintptr_t)NEGATIVE_PAGE, 8, 0), EFAULT);
+	REFUSED(ibv_reg_mr(pd, (void *)(1ull << 47), PAGE, 0), EFAULT);
+	munmap(rw, PAGE);
+	munmap(rw + 2 * PAGE, PAGE);
+	munmap(ro, PAGE);
+	munmap(none, PAGE);
+}
+
+/* A file's page behind its end is mapped but has no memory. */
+static void rule_42_page_behind_a_files_end(void **state)
+{
+	int fd = memfd_create("short", MFD_CLOEXEC);
+	char *p;
+
+	(void)state;
+	assert_true(fd >= 0);
+	assert_int_equal(ftruncate(fd, PAGE), 0);
+	p = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	assert_ptr_not_equal(p, MAP_FAILED);
+	REFUSED(ibv_reg_mr(pd, p, 2 * PAGE, IBV_ACCESS_LOCAL_WRITE), EFAULT);
+	REFUSED(ibv_reg_mr(pd, p + PAGE, 1, 0), EFAULT);
+	munmap(p, 2 * PAGE);
+	close(fd);
+}
+
+static void rule_43_iova(void **state)
+{
+	char *p = pages(PROT_READ | PROT_WRITE, 2);
+	struct ibv_mr *mr;
+
+	(void)state;
+	mr = ibv_reg_mr_iova(pd, p + 64, 100, 0x7000040, IBV_ACCESS_LOCAL_WRITE);
+	assert_non_null(mr);
+	assert_int_equal(((struct vb_mr *)mr)->iova, 0x7000040);
+	assert_int_equal(ibv_dereg_mr(mr), 0);
+	REFUSED(ibv_reg_mr_iova(pd, p + 64, 100, 0x7000041, IBV_ACCESS_LOCAL_WRITE), EINVAL);
+	REFUSED(ibv_reg_mr_iova2(pd, p, PAGE, NEGATIVE_PAGE + 64, 0), EINVAL);
+	REFUSED(ibv_reg_mr_iova2(pd, p, 2 * PAGE, NEGATIVE_PAGE, 0), EINVAL); /* passes 2^64 */
+	mr = ibv_reg_mr_iova2(pd, p, PAGE, NEGATIVE_PAGE, 0);		      /* just ends there */
+	assert_non_null(mr);
+	assert_int_equal(ibv_dereg_mr(mr), 0);
+	mr = ibv_reg_mr(pd, p + 64, 100, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ZERO_BASED);
+	assert_non_null(mr);
+	assert_int_equal(((struct vb_mr *)mr)->iova, 0);
+	assert_int_equal(ibv_dereg_mr(mr), 0);
+	munmap(p, 2 * PAGE);
+}
+
+static void rule_45_rereg_refuses_and_keeps(void **state)
+{
+	char *p = pages(PROT_READ | PROT_WRITE, 1);
+	struct ibv_mr *mr = ibv_reg_mr(pd, p, PAGE, 0);
+	uint32_t lkey = mr->lkey;
+
+	(void)state;
+	errno = 0;
+	assert_int_equal(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, pd, p, PAGE, IBV_ACCESS_LOCAL_WRITE),
+			 IBV_REREG_MR_ERR_INPUT);
+	assert_int_equal(errno, EOPNOTSUPP);
+	assert_int_equal(mr->lkey, lkey);
+	assert_int_equal(ibv_dereg_mr(mr), 0);
+	munmap(p, PAGE);
+}
+
+static struct ibv_ah_attr good_av(void)
+{
+	return (struct ibv_ah_attr){.is_global = 1, .port_num = 1, .grh = {.dgid = gid}};
+}
+
+static void address_handles(void **state)
+{
+	struct ibv_ah_attr a = good_av();
+	struct ibv_ah *ah = ibv_create_ah(pd, &a);
+
+	(void)state;
+	assert_non_null(ah);
+	assert_int_equal(ibv_destroy_ah(ah), 0);
+	a.is_global = 0;
+	REFUSED(ibv_create_ah(pd, &a), EINVAL);
+	a = good_av();
+	a.port_num = 2;
+	REFUSED(ibv_create_ah(pd, &a), EINVAL);
+	a = good_av();
+	a.grh.sgid_index = 3;
+	REFUSED(ibv_create_ah(pd, &a), EINVAL);
+	a.grh.sgid_index = 4;
+	REFUSED(ibv_create_ah(pd, &a), EINVAL);
+	a = good_av();
+	a.sl = 16;
+	REFUSED(ibv_create_ah(pd, &a), EINVAL);
+	a = good_av();
+	memset(&a.grh.dgid, 0, 16);
+	REFUSED(ibv_create_ah(pd, &a), EINVAL);
+}
+
+/* A header as it stands in the last 20 bytes of the GRH's place. */
+static void put_ipv4(struct ibv_grh *grh, uint32_t from, uint32_t to)
+{
+	uint8_t *h = (uint8_t *)grh + 20;
+	uint32_t sum = 0;
+
+	memset(grh, 0, sizeof(*grh));
+	h[0] = 0x45;
+	h[1] = 0x20; /* TOS */
+	h[8] = 64;   /* TTL */
+	h[9] = 17;
+	memcpy(h + 12, &from, 4);
+	memcpy(h + 16, &to, 4);
+	for (int i = 0; i < 20; i += 2)
+		sum += (uint32_t)(h[i] << 8 | h[i + 1]);
+	while (sum >> 16)
+		sum = (sum & 0xffff) + (sum >> 16);
+	h[10] = (uint8_t)(~sum >> 8);
+	h[11] = (uint8_t)~sum;
+}
+
+static void rule_24_address_from_a_completion(void **state)
+{
+	uint32_t own, sender = htonl(0xc0000201), stranger = htonl(0xc6336401);
+	struct ibv_wc wc = {.wc_flags = IBV_WC_GRH, .sl = 3};
+	union ibv_gid from;
+	struct ibv_ah_attr a;
+	struct ibv_grh grh;
+	struct ibv_ah *ah;
+
+	(void)state;
+	memcpy(&own, gid.raw + 12, 4);
+	put_ipv4(&grh, sender, own);
+	assert_int_equal(ibv_init_ah_from_wc(ctx, 1, &wc, &grh, &a), 0);
+	vb_gid_of_ipv4(from.raw, sender);
+	assert_memory_equal(&a.grh.dgid, &from, 16);
+	assert_int_equal(a.grh.sgid_index, 0);
+	assert_int_equal(a.grh.traffic_class, 0x20);
+	assert_int_equal(a.is_global, 1);
+	assert_int_equal(a.sl, 3);
+	ah = ibv_create_ah_from_wc(pd, &wc, &grh, 1);
+	assert_non_null(ah);
+	assert_int_equal(ibv_destroy_ah(ah), 0);
+	MINUS_ONE(ibv_init_ah_from_wc(ctx, 2, &wc, &grh, &a), EINVAL);
+	put_ipv4(&grh, sender, stranger); /* came to an address that is not ours */
+	MINUS_ONE(ibv_init_ah_from_wc(ctx, 1, &wc, &grh, &a), EINVAL);
+	REFUSED(ibv_create_ah_from_wc(pd, &wc, &grh, 1), EINVAL);
+	/* IPv6, whose addresses are 16 bytes */
+	memset(&grh, 0, sizeof(grh));
+	grh.version_tclass_flow = htonl(0x6a512345);
+	memset(grh.sgid.raw, 0x20, 16);
+	grh.dgid = gid;
+	assert_int_equal(ibv_init_ah_from_wc(ctx, 1, &wc, &grh, &a), 0);
+	assert_memory_equal(&a.grh.dgid, &grh.sgid, 16);
+	assert_int_equal(a.grh.traffic_class, 0xa5);
+	assert_int_equal(a.grh.flow_label, 0x12345);
+}
+
+static void own_address_has_a_mac(void **state)
+{
+	struct ibv_ah_attr a = good_av();
+	uint8_t mac[6];
+	uint16_t vid = 0;
+
+	(void)state;
+	assert_int_equal(ibv_resolve_eth_l2_from_gid(ctx, &a, mac, &vid), 0);
+	assert_int_equal(vid, 0xffff);
+	a.grh.dgid.raw[12] = 203, a.grh.dgid.raw[13] = 0, a.grh.dgid.raw[14] = 113; /* 203.0.113.x */
+	assert_int_equal(ibv_resolve_eth_l2_from_gid(ctx, &a, mac, &vid), EHOSTUNREACH);
+	a.is_global = 0;
+	assert_int_equal(ibv_resolve_eth_l2_from_gid(ctx, &a, mac, &vid), EINVAL);
+}
+
+static struct ibv_qp_init_attr good_qp(void)
+{
+	return (struct ibv_qp_init_attr){
+	    .send_cq = cq,
+	    .recv_cq = cq,
+	    .qp_type = IBV_QPT_RC,
+	    .cap = {.max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 2, .max_recv_sge = 2}};
+}
+
+static void rule_41_qp_arguments(void **state)
+{
+	const enum ibv_qp_type later[] = {IBV_QPT_UC,	    IBV_QPT_UD,	      IBV_QPT_RAW_PACKET,
+					  IBV_QPT_XRC_SEND, IBV_QPT_XRC_RECV, IBV_QPT_DRIVER};
+	struct ibv_srq_init_attr sa = {.attr = {.max_wr = 4, .max_sge = 1}};
+	struct ibv_pd *other_pd = ibv_alloc_pd(other);
+	struct ibv_srq *other_srq = ibv_create_srq(other_pd, &sa);
+	struct ibv_qp_init_attr a;
+
+	(void)state;
+	assert_non_null(other_srq);
+	a = good_qp(), a.recv_cq = NULL;
+	REFUSED(ibv_create_qp(pd, &a), EINVAL);
+	a = good_qp(), a.send_cq = NULL;
+	REFUSED(ibv_create_qp(pd, &a), EINVAL);
+	a = good_qp(), a.send_cq = other_cq;
+	REFUSED(ibv_create_qp(pd, &a), EINVAL);
+	a = good_qp(), a.recv_cq = other_cq;
+	REFUSED(ibv_create_qp(pd, &a), EINVAL);
+	a = good_qp(), a.srq = other_srq;
+	REFUSED(ibv_create_qp(pd, &a), EINVAL);
+	a = good_qp(), a.qp_type = (enum ibv_qp_type)7;
+	REFUSED(ibv_create_qp(pd, &a), EINVAL);
+	for (unsigned i = 0; i < sizeof(later) / sizeof(later[0]); i++) {
+		a = good_qp(), a.qp_type = later[i];
+		REFUSED(ibv_create_qp(pd, &a), EOPNOTSUPP);
+	}
+	assert_int_equal(ibv_destroy_srq(other_srq), 0);
+	assert_int_equal(ibv_dealloc_pd(other_pd), 0);
+}
+
+static void limits_are_refused_and_not_clamped(void **state)
+{
+	struct ibv_qp_init_attr a;
+
+	(void)state;
+	a = good_qp(), a.cap.max_send_wr = VB_MAX_QP_WR + 1;
+	REFUSED(ibv_create_qp(pd, &a), EINVAL);
+	a = good_qp(), a.cap.max_recv_wr = VB_MAX_QP_WR + 1;
+	REFUSED(ibv_create_qp(pd, &a), EINVAL);
+	a = good_qp(), a.cap.max_send_sge = VB_MAX_SGE + 1;
+	REFUSED(ibv_create_qp(pd, &a), EINVAL);
+	a = good_qp(), a.cap.max_recv_sge = VB_MAX_SGE + 1;
+	REFUSED(ibv_create_qp(pd, &a), EINVAL);
+	a = good_qp(), a.cap.max_inline_data = VB_MAX_INLINE + 1;
+	REFUSED(ibv_create_qp(pd, &a), EINVAL);
+	assert_int_equal(a.cap.max_inline_data, VB_MAX_INLINE + 1); /* a refusal writes nothing */
+}
+
+static void granted_caps_are_told(void **state)
+{
+	struct ibv_qp_init_attr a = good_qp(), q;
+	struct ibv_qp_attr attr;
+	struct ibv_qp *qp;
+
+	(void)state;
+	a.cap.max_inline_data = 61;
+	a.sq_sig_all = 1;
+	a.qp_context = &a;
+	qp = ibv_create_qp(pd, &a);
+	assert_non_null(qp);
+	assert_true(a.cap.max_inline_data >= 61); /* rule 40 */
+	assert_int_equal(ibv_query_qp(qp, &attr, IBV_QP_CAP, &q), 0);
+	assert_memory_equal(&q.cap, &a.cap, sizeof(a.cap));
+	assert_memory_equal(&attr.cap, &a.cap, sizeof(a.cap));
+	assert_int_equal(attr.qp_state, IBV_QPS_RESET);
+	assert_ptr_equal(q.send_cq, cq);
+	assert_ptr_equal(q.qp_context, &a);
+	assert_int_equal(q.sq_sig_all, 1);
+	assert_int_equal(q.qp_type, IBV_QPT_RC);
+	assert_true(qp->qp_num > 1 && qp->qp_num < 0xffffff);
+	assert_int_equal(ibv_destroy_qp(qp), 0);
+}
+
+enum { TO_INIT = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS };
+enum {
+	TO_RTR = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+		 IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER
+};
+enum {
+	TO_RTS = IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+		 IBV_QP_MAX_QP_RD_ATOMIC
+};
+
+/* Values that fit every transition; qp_state is set by the caller. */
+static struct ibv_qp_attr good_attr(const struct ibv_qp *qp, enum ibv_qp_state to)
+{
+	return (struct ibv_qp_attr){.qp_state = to,
+				    .port_num = 1,
+				    .qp_access_flags = IBV_ACCESS_REMOTE_WRITE,
+				    .ah_attr = good_av(),
+				    .path_mtu = IBV_MTU_1024,
+				    .dest_qp_num = qp->qp_num,
+				    .rq_psn = 0x123456,
+				    .sq_psn = 0x654321,
+				    .max_dest_rd_atomic = 128,
+				    .max_rd_atomic = 128,
+				    .min_rnr_timer = 31,
+				    .timeout = 31,
+				    .retry_cnt = 7,
+				    .rnr_retry = 7};
+}
+
+static struct ibv_qp *make_qp(void)
+{
+	struct ibv_qp_init_attr a = good_qp();
+	struct ibv_qp *qp = ibv_create_qp(pd, &a);
+
+	assert_non_null(qp);
+	return qp;
+}
+
+static void move(struct ibv_qp *qp, enum ibv_qp_state to, int mask)
+{
+	struct ibv_qp_attr a = good_attr(qp, to);
+
+	assert_int_equal(ibv_modify_qp(qp, &a, mask), 0);
+	assert_int_equal(qp->state, to);
+}
+
+/* The attribute is refused, and nothing at all has changed. */
+static void stays(struct ibv_qp *qp, struct ibv_qp_attr *a, int mask)
+{
+	struct ibv_qp_init_attr init;
+	struct ibv_qp_attr before, after;
+
+	memset(&before, 0, sizeof(before));
+	memset(&after, 0, sizeof(after));
+	assert_int_equal(ibv_query_qp(qp, &before, 0, &init), 0);
+	assert_int_equal(ibv_modify_qp(qp, a, mask), EINVAL);
+	assert_int_equal(ibv_query_qp(qp, &after, 0, &init), 0);
+	assert_memory_equal(&before, &after, sizeof(before));
+	assert_int_equal(qp->state, before.qp_state);
+}
+
+#define BAD(to, mask, assignment)                         \
+	do {                                              \
+		struct ibv_qp_attr a = good_attr(qp, to); \
+		assignment;                               \
+		stays(qp, &a, mask);                      \
+	} while (0)
+
+static void rule_38_values(void **state)
+{
+	struct ibv_qp *qp = make_qp();
+
+	(void)state;
+	BAD(IBV_QPS_INIT, TO_INIT, a.port_num = 0);
+	BAD(IBV_QPS_INIT, TO_INIT, a.port_num = 2);
+	BAD(IBV_QPS_INIT, TO_INIT, a.pkey_index = 1);
+	BAD(IBV_QPS_INIT, TO_INIT, a.qp_access_flags = 1u << 8);
+	BAD(IBV_QPS_INIT, TO_INIT | IBV_QP_QKEY, (void)a);
+	BAD(IBV_QPS_INIT, TO_INIT & ~IBV_QP_PORT, (void)a);
+	BAD(IBV_QPS_RTR, TO_RTR, (void)a);
+	BAD(IBV_QPS_UNKNOWN, IBV_QP_STATE, (void)a);
+	BAD(IBV_QPS_INIT, IBV_QP_QKEY, (void)a); /* RESET to RESET, and that takes nothing */
+	assert_int_equal(ibv_destroy_qp(qp), 0);
+}
+
+static void rule_38_values_to_rtr(void **state)
+{
+	struct ibv_qp *qp = make_qp();
+
+	(void)state;
+	move(qp, IBV_QPS_INIT, TO_INIT);
+	BAD(IBV_QPS_RTR, TO_RTR, a.ah_attr.is_global = 0);
+	BAD(IBV_QPS_RTR, TO_RTR, a.ah_attr.port_num = 0);
+	BAD(IBV_QPS_RTR, TO_RTR, a.ah_attr.grh.sgid_index = 3);
+	BAD(IBV_QPS_RTR, TO_RTR, a.ah_attr.grh.sgid_index = 200);
+	BAD(IBV_QPS_RTR, TO_RTR, memset(&a.ah_attr.grh.dgid, 0, 16));
+	BAD(IBV_QPS_RTR, TO_RTR, a.path_mtu = (enum ibv_mtu)0);
+	BAD(IBV_QPS_RTR, TO_RTR, a.path_mtu = (enum ibv_mtu)6);
+	BAD(IBV_QPS_RTR, TO_RTR, a.dest_qp_num = 1 << 24);
+	BAD(IBV_QPS_RTR, TO_RTR, a.max_dest_rd_atomic = 129);
+	BAD(IBV_QPS_RTR, TO_RTR, a.min_rnr_timer = 32);
+	BAD(IBV_QPS_RTR, TO_RTR | IBV_QP_ALT_PATH, (void)a);
+	BAD(IBV_QPS_RTR, TO_RTR & ~IBV_QP_MIN_RNR_TIMER, (void)a);
+	BAD(IBV_QPS_RTS, TO_RTS, (void)a);
+	move(qp, IBV_QPS_RTR, TO_RTR);
+	BAD(IBV_QPS_RTS, TO_RTS, a.timeout = 32);
+	BAD(IBV_QPS_RTS, TO_RTS, a.retry_cnt = 8);
+	BAD(IBV_QPS_RTS, TO_RTS, a.rnr_retry = 8); /* rule 1 */
+	BAD(IBV_QPS_RTS, TO_RTS, a.max_rd_atomic = 129);
+	BAD(IBV_QPS_RTS, TO_RTS | IBV_QP_CUR_STATE, a.cur_qp_state = IBV_QPS_RTS);
+	BAD(IBV_QPS_RTS, TO_RTS | IBV_QP_PATH_MIG_STATE, a.path_mig_state = IBV_MIG_ARMED);
+	BAD(IBV_QPS_SQD, IBV_QP_STATE, (void)a);
+	move(qp, IBV_QPS_RTS, TO_RTS);
+	assert_int_equal(ibv_destroy_qp(qp), 0);
+}
+
+static void rule_38_what_is_set_is_told(void **state)
+{
+	struct ibv_qp *qp = make_qp();
+	struct ibv_qp_init_attr init;
+	struct ibv_qp_attr a, want = good_attr(qp, IBV_QPS_RTS);
+
+	(void)state;
+	move(qp, IBV_QPS_INIT, TO_INIT);
+	a = good_attr(qp, IBV_QPS_RTR);
+	a.rq_psn |= 0x77000000; /* as mlx5: a PSN is 24 bits of the word */
+	assert_int_equal(ibv_modify_qp(qp, &a, TO_RTR), 0);
+	move(qp, IBV_QPS_RTS, TO_RTS);
+	assert_int_equal(ibv_query_qp(qp, &a, 0, &init), 0);
+	assert_int_equal(a.qp_state, IBV_QPS_RTS);
+	assert_int_equal(a.cur_qp_state, IBV_QPS_RTS);
+	assert_int_equal(a.rq_psn, want.rq_psn);
+	assert_int_equal(a.sq_psn, want.sq_psn);
+	assert_int_equal(a.dest_qp_num, want.dest_qp_num);
+	assert_int_equal(a.path_mtu, want.path_mtu);
+	assert_int_equal(a.timeout, 31);
+	assert_int_equal(a.retry_cnt, 7);
+	assert_int_equal(a.rnr_retry, 7);
+	assert_int_equal(a.min_rnr_timer, 31);
+	assert_int_equal(a.max_rd_atomic, 128);
+	assert_int_equal(a.max_dest_rd_atomic, 128);
+	assert_int_equal(a.port_num, 1);
+	assert_int_equal(a.qp_access_flags, IBV_ACCESS_REMOTE_WRITE);
+	assert_memory_equal(&a.ah_attr, &want.ah_attr, sizeof(a.ah_attr));
+	assert_int_equal(a.path_mig_state, IBV_MIG_MIGRATED);
+	assert_int_equal(ibv_destroy_qp(qp), 0);
+}
+
+static void rule_38_round_trips(void **state)
+{
+	struct ibv_qp *qp = make_qp();
+	struct ibv_qp_init_attr init;
+	struct ibv_qp_attr a = {0};
+
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		move(qp, IBV_QPS_RESET, IBV_QP_STATE);
+		move(qp, IBV_QPS_INIT, TO_INIT);
+		move(qp, IBV_QPS_INIT, IBV_QP_STATE | IBV_QP_ACCESS_FLAGS);
+		move(qp, IBV_QPS_RTR, TO_RTR);
+		move(qp, IBV_QPS_RTS, TO_RTS);
+		/* RTS to RTS, without naming the state */
+		a.min_rnr_timer = 5;
+		assert_int_equal(ibv_modify_qp(qp, &a, IBV_QP_MIN_RNR_TIMER), 0);
+		move(qp, IBV_QPS_SQD, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY);
+		move(qp, IBV_QPS_SQD, IBV_QP_STATE | IBV_QP_AV | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_TIMEOUT);
+		move(qp, IBV_QPS_RTS, IBV_QP_STATE);
+		move(qp, IBV_QPS_ERR, IBV_QP_STATE);
+		move(qp, IBV_QPS_ERR, IBV_QP_STATE);
+	}
+	move(qp, IBV_QPS_RESET, IBV_QP_STATE);
+	assert_int_equal(ibv_query_qp(qp, &a, 0, &init), 0);
+	assert_int_equal(a.dest_qp_num, 0); /* RESET forgets */
+	assert_int_equal(a.cap.max_send_wr, 4);
+	assert_int_equal(ibv_destroy_qp(qp), 0);
+}
+
+static void rule_37_busy(void **state)
+{
+	struct ibv_pd *p = ibv_alloc_pd(ctx);
+	struct ibv_cq *c = ibv_create_cq(ctx, 4, NULL, NULL, 0);
+	struct ibv_srq_init_attr sa = {.attr = {.max_wr = 4, .max_sge = 1}};
+	struct ibv_srq *srq = ibv_create_srq(p, &sa);
+	struct ibv_qp_init_attr qa = good_qp();
+	struct ibv_ah_attr av = good_av();
+	char *m = pages(PROT_READ | PROT_WRITE, 1);
+	struct ibv_mr *mr;
+	struct ibv_ah *ah;
+	struct ibv_qp *qp;
+
+	(void)state;
+	qa.recv_cq = c;
+	qa.srq = srq;
+	qp = ibv_create_qp(p, &qa);
+	assert_non_null(qp);
+	assert_int_equal(ibv_destroy_cq(c), EBUSY);
+	assert_int_equal(ibv_destroy_srq(srq), EBUSY);
+	assert_int_equal(ibv_dealloc_pd(p), EBUSY);
+	assert_int_equal(ibv_destroy_qp(qp), 0);
+	assert_int_equal(ibv_destroy_cq(c), 0);
+	assert_int_equal(ibv_dealloc_pd(p), EBUSY);
+	assert_int_equal(ibv_destroy_srq(srq), 0);
+	mr = ibv_reg_mr(p, m, PAGE, 0);
+	assert_int_equal(ibv_dealloc_pd(p), EBUSY);
+	assert_int_equal(ibv_dereg_mr(mr), 0);
+	ah = ibv_create_ah(p, &av);
+	assert_int_equal(ibv_dealloc_pd(p), EBUSY);
+	assert_int_equal(ibv_destroy_ah(ah), 0);
+	assert_int_equal(ibv_dealloc_pd(p), 0);
+	munmap(m, PAGE);
+}
+
+static void child(struct ibv_qp *qp, struct ibv_mr *mr)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	struct ibv_device_attr da;
+	struct ibv_send_wr wr = {0}, *bad = NULL;
+	struct ibv_recv_wr rwr = {0}, *rbad = NULL;
+	struct ibv_qp_attr a = {.qp_state = IBV_QPS_ERR};
+	struct ibv_context *own;
+	struct ibv_wc wc;
+	int ok = ibv_query_device(ctx, &da) == EIO && !ibv_alloc_pd(ctx) && errno == EIO &&
+		 ibv_post_send(qp, &wr, &bad) == EIO && bad == &wr && ibv_post_recv(qp, &rwr, &rbad) == EIO &&
+		 rbad == &rwr && ibv_poll_cq(cq, 1, &wc) == -1 &&
+		 ibv_modify_qp(qp, &a, IBV_QP_STATE) == EIO && !ibv_reg_mr(pd, &a, sizeof(a), 0) &&
+		 errno == EIO && !ibv_dereg_mr(mr) && !ibv_destroy_qp(qp) && !ibv_destroy_cq(cq) &&
+		 !ibv_dealloc_pd(pd) && !ibv_close_device(ctx);
+
+	if (!ok)
+		_exit(1);
+	own = list ? ibv_open_device(list[0]) : NULL; /* a device of its own */
+	if (!own || ibv_query_device(own, &da) || ibv_close_device(own))
+		_exit(2);
+	ibv_free_device_list(list);
+	_exit(0);
+}
+
+static void a_forked_child_has_dead_objects(void **state)
+{
+	char *m = pages(PROT_READ | PROT_WRITE, 1);
+	struct ibv_mr *mr = ibv_reg_mr(pd, m, PAGE, 0);
+	struct ibv_qp *qp = make_qp();
+	pid_t pid = fork();
+	int status;
+
+	(void)state;
+	assert_true(pid >= 0);
+	if (!pid)
+		child(qp, mr);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), 0);
+	/* the parent's are as before */
+	move(qp, IBV_QPS_INIT, TO_INIT);
+	assert_int_equal(ibv_destroy_qp(qp), 0);
+	assert_int_equal(ibv_dereg_mr(mr), 0);
+	munmap(m, PAGE);
+}
+
+/* Not good style, but as with other devices closing succeeds, and what is destroyed afterwards does no harm.
+ */
+static void closing_with_children(void **state)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	struct ibv_context *c = ibv_open_device(list[0]);
+	struct ibv_pd *p = ibv_alloc_pd(c);
+	struct ibv_cq *q = ibv_create_cq(c, 4, NULL, NULL, 0);
+	struct ibv_qp_init_attr qa = good_qp();
+	struct ibv_qp *qp;
+
+	(void)state;
+	ibv_free_device_list(list);
+	qa.send_cq = qa.recv_cq = q;
+	qp = ibv_create_qp(p, &qa);
+	assert_int_equal(ibv_close_device(c), 0);
+	assert_int_equal(ibv_destroy_qp(qp), 0);
+	assert_int_equal(ibv_destroy_cq(q), 0);
+	assert_int_equal(ibv_dealloc_pd(p), 0);
+	assert_int_equal(ibv_close_device(c), 0); /* now it really goes */
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(the_device_list),
+	    cmocka_unit_test(what_headers_call_is_there),
+	    cmocka_unit_test(rule_50_device_attributes),
+	    cmocka_unit_test(vendor_id_is_settable),
+	    cmocka_unit_test(port_attributes),
+	    cmocka_unit_test(gids),
+	    cmocka_unit_test(pkeys),
+	    cmocka_unit_test(rule_42_access_flags),
+	    cmocka_unit_test(rule_42_memory_must_be_there),
+	    cmocka_unit_test(rule_42_page_behind_a_files_end),
+	    cmocka_unit_test(rule_43_iova),
+	    cmocka_unit_test(rule_45_rereg_refuses_and_keeps),
+	    cmocka_unit_test(address_handles),
+	    cmocka_unit_test(rule_24_address_from_a_completion),
+	    cmocka_unit_test(own_address_has_a_mac),
+	    cmocka_unit_test(rule_41_qp_arguments),
+	    cmocka_unit_test(limits_are_refused_and_not_clamped),
+	    cmocka_unit_test(granted_caps_are_told),
+	    cmocka_unit_test(rule_38_values),
+	    cmocka_unit_test(rule_38_values_to_rtr),
+	    cmocka_unit_test(rule_38_what_is_set_is_told),
+	    cmocka_unit_test(rule_38_round_trips),
+	    cmocka_unit_test(rule_37_busy),
+	    cmocka_unit_test(a_forked_child_has_dead_objects),
+	    cmocka_unit_test(closing_with_children),
+	};
+
+	return cmocka_run_group_tests(tests, open_device, close_device);
+}
