@@ -1,0 +1,192 @@
+/* An upper layer for adapters that only counts; for the tests of adapters. */
+#ifndef VB_TEST_ADAPTER_KIT_H
+#define VB_TEST_ADAPTER_KIT_H
+
+#include <errno.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "wire/shm.h"
+
+enum { PATIENCE_MS = 20000 };
+
+/* TSan cannot follow a child of a program with threads that starts threads of its own. */
+#if defined(__SANITIZE_THREAD__)
+#define SKIP_UNDER_TSAN() skip()
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define SKIP_UNDER_TSAN() skip()
+#endif
+#endif
+#ifndef SKIP_UNDER_TSAN
+#define SKIP_UNDER_TSAN() ((void)0)
+#endif
+
+/* An upper layer that counts. */
+struct node {
+	struct vb_adapter *a;
+	int arrived; /* eventfd, a semaphore: one per packet */
+	int changed; /* eventfd: a link came up, failed or went down */
+	_Atomic int ups, fails, downs, goodbyes;
+	_Atomic uint32_t packets;
+	_Atomic bool saw_rubbish;
+};
+
+static const uint8_t gids[VB_GID_TABLE][16] = {{1, 2, 3}};
+
+static __attribute__((unused)) void bump(int fd)
+{
+	uint64_t one = 1;
+
+	assert_int_equal(write(fd, &one, sizeof(one)), sizeof(one));
+}
+
+static __attribute__((unused)) unsigned look(struct vb_adapter *a, bool all)
+{
+	struct node *n = vb_adapter_user(a);
+	unsigned got = 0;
+
+	(void)all;
+	for (uint32_t i = 0; i < vb_link_count(a); i++) {
+		struct vb_link *l = vb_link_at(a, i);
+		struct vb_shm_pkt p;
+		int r = 0;
+
+		if (atomic_load_explicit(&l->state, memory_order_acquire) != VB_LINK_UP ||
+		    !vb_shm_ready(l->wire) || !vb_lock_try(&l->rx))
+			continue;
+		if (atomic_load(&l->state) == VB_LINK_UP) {
+			while ((r = vb_shm_peek(l->wire, &p)) > 0) {
+				vb_shm_next(l->wire);
+				got++;
+			}
+		}
+		vb_lock_give(&l->rx);
+		if (r < 0) {
+			atomic_store(&n->saw_rubbish, true);
+			vb_link_insane(l);
+		}
+	}
+	atomic_fetch_add(&n->packets, got);
+	for (unsigned i = 0; i < got; i++)
+		bump(n->arrived);
+	return got;
+}
+
+static __attribute__((unused)) uint64_t no_timers(struct vb_adapter *a, uint64_t now)
+{
+	(void)a;
+	(void)now;
+	return VB_NEVER;
+}
+
+static __attribute__((unused)) void link_up(struct vb_link *l)
+{
+	struct node *n = vb_adapter_user(l->adapter);
+
+	if (atomic_load(&l->state) == VB_LINK_UP)
+		atomic_fetch_add(&n->ups, 1);
+	else
+		atomic_fetch_add(&n->fails, 1);
+	bump(n->changed);
+}
+
+static __attribute__((unused)) void link_down(struct vb_link *l, bool goodbye)
+{
+	struct node *n = vb_adapter_user(l->adapter);
+
+	if (!atomic_load(&n->saw_rubbish) && vb_shm_ready(l->wire))
+		abort(); /* not read to its end */
+	atomic_fetch_add(&n->goodbyes, goodbye);
+	atomic_fetch_add(&n->downs, 1);
+	bump(n->changed);
+}
+
+static const struct vb_adapter_ops ops = {look, no_timers, link_up, link_down};
+
+static __attribute__((unused)) struct node *node_open(void)
+{
+	struct node *n = calloc(1, sizeof(*n));
+	struct vb_adapter_cfg cfg = {.ops = &ops, .user = n, .gids = gids};
+
+	n->arrived = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
+	n->changed = eventfd(0, EFD_CLOEXEC);
+	assert_int_equal(vb_adapter_open(&n->a, &cfg), 0);
+	return n;
+}
+
+static __attribute__((unused)) void node_close(struct node *n)
+{
+	vb_adapter_close(n->a);
+	close(n->arrived);
+	close(n->changed);
+	free(n);
+}
+
+static __attribute__((unused)) void await(int fd)
+{
+	struct pollfd p = {.fd = fd, .events = POLLIN};
+	uint64_t count;
+
+	if (poll(&p, 1, PATIENCE_MS) != 1)
+		fail_msg("nothing happened for %d s", PATIENCE_MS / 1000);
+	assert_int_equal(read(fd, &count, sizeof(count)), sizeof(count));
+}
+
+static __attribute__((unused)) void await_at_least(struct node *n, _Atomic int *what, int count)
+{
+	while (atomic_load(what) < count)
+		await(n->changed);
+}
+
+static __attribute__((unused)) void await_state(struct node *n, struct vb_link *l, int state)
+{
+	while (atomic_load(&l->state) != state)
+		await(n->changed);
+}
+
+static __attribute__((unused)) void send_to(struct vb_link *l)
+{
+	struct vb_out *o = &((struct vb_shm *)l->wire)->out;
+	struct vb_outbuf b;
+
+	while (!o->ops->reserve(o, &b, 12, 8, VB_OUT_REQUEST))
+		sched_yield();
+	memset(b.hdr, 7, 20);
+	o->ops->commit(o, &b);
+}
+
+static __attribute__((unused)) uint32_t links_up(struct node *n)
+{
+	uint32_t up = 0;
+
+	for (uint32_t i = 1; i < vb_link_count(n->a); i++)
+		up += atomic_load(&vb_link_at(n->a, i)->state) == VB_LINK_UP;
+	return up;
+}
+
+static __attribute__((unused)) struct vb_link *connected(struct node *n, uint32_t number)
+{
+	struct vb_link *l = vb_link_get(n->a, number);
+
+	assert_non_null(l);
+	await_state(n, l, VB_LINK_UP);
+	return l;
+}
+
+static __attribute__((unused)) uint32_t number_of(struct node *n)
+{
+	return vb_adapter_number(n->a);
+}
+
+#endif
