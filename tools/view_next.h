@@ -7,16 +7,18 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-#define VB_VIEW_FUNCTIONS(X)                                                                                 \
-	X(open)                                                                                              \
-	X(open64)                                                                                            \
-	X(__open_2)                                                                                          \
-	X(__open64_2) X(openat) X(openat64) X(__openat_2) X(__openat64_2) X(fopen) X(fopen64) X(stat)        \
-	    X(stat64) X(lstat) X(lstat64) X(fstatat) X(fstatat64) X(statx) X(access) X(faccessat) X(eaccess) \
-		X(euidaccess) X(realpath) X(__realpath_chk) X(canonicalize_file_name) X(readlink)            \
-		    X(readlinkat) X(__readlink_chk) X(__readlinkat_chk) X(getxattr) X(lgetxattr)             \
-			X(listxattr) X(llistxattr) X(opendir) X(readdir) X(readdir64) X(closedir)            \
-			    X(rewinddir) X(telldir) X(seekdir) X(dirfd) X(scandir) X(scandir64)
+/* clang-format off */
+#define VB_VIEW_FUNCTIONS(X) \
+	X(open) X(open64) X(__open_2) X(__open64_2) X(openat) X(openat64) X(__openat_2) \
+	X(__openat64_2) X(fopen) X(fopen64) \
+	X(stat) X(stat64) X(lstat) X(lstat64) X(fstatat) X(fstatat64) X(statx) X(access) \
+	X(faccessat) X(eaccess) X(euidaccess) \
+	X(realpath) X(__realpath_chk) X(canonicalize_file_name) X(readlink) X(readlinkat) \
+	X(__readlink_chk) X(__readlinkat_chk) \
+	X(getxattr) X(lgetxattr) X(listxattr) X(llistxattr) \
+	X(opendir) X(readdir) X(readdir64) X(closedir) X(rewinddir) X(telldir) X(seekdir) \
+	X(dirfd) X(scandir) X(scandir64)
+/* clang-format on */
 
 #define VB_VIEW_NUMBER(name) F_##name,
 enum function { VB_VIEW_FUNCTIONS(VB_VIEW_NUMBER) F_COUNT };

@@ -1,19 +1,19 @@
 # The binary interface: symbols, layouts, and programs of others that bind it.
-add_test(NAME abi.symbols COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/symbols.py $<TARGET_FILE:ibverbs>
-                                  ${CMAKE_SOURCE_DIR}/src/verbs/libibverbs.map)
 add_executable(abi-layout ${CMAKE_CURRENT_LIST_DIR}/layout.c)
 target_link_libraries(abi-layout PRIVATE vb)
 add_test(NAME abi.layout COMMAND abi-layout)
-set_tests_properties(abi.symbols abi.layout PROPERTIES LABELS abi SKIP_RETURN_CODE 77)
+set_tests_properties(abi.layout PROPERTIES LABELS abi)
 
-# Programs that are not ours cannot load a library with a sanitizer in it.
+# A library with a sanitizer in it has further symbols, and programs that are not ours cannot load it.
 if(NOT VB_SANITIZE)
+  add_test(NAME abi.symbols COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/symbols.py $<TARGET_FILE:ibverbs>
+                                    ${CMAKE_SOURCE_DIR}/src/verbs/libibverbs.map)
   # Linked with the distribution's libibverbs, run with ours.
   add_executable(abi-load ${CMAKE_CURRENT_LIST_DIR}/load.c)
   add_test(NAME abi.load COMMAND abi-load)
   add_test(NAME abi.starts COMMAND ${CMAKE_CURRENT_LIST_DIR}/starts.sh $<TARGET_FILE_DIR:ibverbs>)
   target_compile_definitions(abi-load PRIVATE _GNU_SOURCE)
-  set(abi_tests abi.load abi.starts)
+  set(abi_tests abi.symbols abi.load abi.starts)
   find_library(VB_MLX5 mlx5)
   find_library(VB_MLX4 mlx4)
   find_library(VB_EFA efa)
