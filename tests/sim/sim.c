@@ -152,6 +152,8 @@ static void pump(struct sim *s, unsigned i)
 	owes = vb_rc_owes(&n->qp);
 	if (owes == VB_OWES_ACK && s->cfg.lazy_acks && n->kick == VB_NEVER && sim_below(s, 2))
 		n->kick = s->now + 1 + sim_below(s, 5000);
+	if (!n->qp.out && n->qp.req.next != n->qp.req.head)
+		vb_rc_output(&n->qp); /* no way out: the timer runs all the same */
 	if (owes != VB_OWES_NOTHING && (owes != VB_OWES_ACK || n->kick == VB_NEVER || n->kick <= s->now)) {
 		n->kick = VB_NEVER;
 		vb_rc_output(&n->qp);
