@@ -22,6 +22,14 @@
 #define PAGE	      4096u
 #define NEGATIVE_PAGE (0 - (uint64_t)PAGE)
 
+#if defined(__SANITIZE_THREAD__)
+#define UNDER_TSAN 1
+#elif defined(__has_feature)
+#define UNDER_TSAN __has_feature(thread_sanitizer)
+#else
+#define UNDER_TSAN 0
+#endif
+
 static struct ibv_context *ctx, *other;
 static struct ibv_pd *pd;
 static struct ibv_cq *cq, *other_cq;
@@ -786,6 +794,8 @@ static void child(struct ibv_qp *qp, struct ibv_mr *mr)
 
 	if (!ok)
 		_exit(1);
+	if (UNDER_TSAN) /* it does not let a forked child start threads */
+		_exit(0);
 	own = list ? ibv_open_device(list[0]) : NULL; /* a device of its own */
 	if (!own || ibv_query_device(own, &da) || ibv_close_device(own))
 		_exit(2);
