@@ -148,10 +148,10 @@ uint32_t vb_link_count(const struct vb_adapter *a); /* indices in use are below 
 
 /* Progress roles. */
 struct vb_presence {
-	_Atomic uint32_t polls; /* pollers add; the engine compares once a millisecond */
-	_Atomic uint32_t armed; /* CQs armed: while > 0 the word says asleep, so that senders ring */
-	_Atomic uint32_t
-	    spins; /* polls since the last arming: a program that arms and spins is polling after all */
+	_Atomic uint32_t polls;	 /* pollers add; the engine compares once a millisecond */
+	_Atomic uint32_t armed;	 /* CQs armed: while > 0 the word says asleep, so that senders ring */
+	_Atomic uint32_t taken;	 /* packets that pollers took in, modulo 2^32 */
+	_Atomic uint32_t spins;	 /* polls since the word became asleep: few of them are no polling yet */
 	_Atomic uint32_t *awake; /* our word in the segment */
 };
 struct vb_presence *vb_adapter_presence(struct vb_adapter *a);

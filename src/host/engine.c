@@ -4,6 +4,11 @@
  * millisecond whether anybody polled since the last look; if nobody did, it drains the rings, stores asleep,
  * looks at every ring once more, and blocks on the doorbells.
  *
+ * A program that polls now and then but really waits for something else (for a byte in its memory, say) would
+ * have each packet wait for that look.  So when the same packets still lie there at the next look, the word
+ * stays asleep whoever polls, for a time that doubles from 10 ms to a second while that goes on: senders
+ * ring, and the engine takes in what the program does not.
+ *
  * A thread in vb_adapter_wait() blocks on the same doorbells (an epoll descriptor can itself be waited for)
  * and drains by itself.  The first doorbell that the engine shares with a waiter makes it park: it leaves the
  * doorbells alone and looks once a millisecond whether there still are waiters, and does not even that while
@@ -20,13 +25,18 @@
 #include "base/clock.h"
 #include "host/private.h"
 
-#define TICK VB_MSEC
+#define TICK	     VB_MSEC
+#define DISTRUST_MIN (10 * VB_MSEC)
+#define DISTRUST_MAX VB_SEC
 
 enum { IDLE_ROUNDS = 64, DRAIN_ROUNDS = 1024 };
 
 /* What the engine alone knows. */
 struct watch {
-	uint32_t polls, events; /* as last seen */
+	uint32_t polls, events, taken; /* as last seen */
+	bool ready;		       /* packets lay there at the last look */
+	uint64_t distrust;	       /* how long, next time */
+	uint64_t until, since;	       /* of the present distrust; of the last one */
 	bool parked;
 	bool drain; /* rings want to be looked at */
 };
@@ -79,6 +89,42 @@ static uint32_t word(struct vb_adapter *a)
 	return atomic_load_explicit(a->presence.awake, memory_order_seq_cst);
 }
 
+/* Whether packets have been lying there since the last look and no poller took any. */
+static bool packets_lie(struct vb_adapter *a, struct watch *w)
+{
+	uint32_t taken = atomic_load_explicit(&a->presence.taken, memory_order_relaxed);
+	bool ready = vb_links_ready(a), lie = ready && w->ready && taken == w->taken;
+
+	w->ready = ready;
+	w->taken = taken;
+	return lie;
+}
+
+static void distrust(struct vb_adapter *a, struct watch *w)
+{
+	uint64_t now = vb_now();
+
+	if (now - w->since > 2 * DISTRUST_MAX)
+		w->distrust = DISTRUST_MIN;
+	w->since = now;
+	w->until = now + w->distrust;
+	if (w->distrust < DISTRUST_MAX)
+		w->distrust *= 2;
+	w->ready = false;
+	atomic_store_explicit(&a->distrust, true, memory_order_relaxed);
+}
+
+/* The time after which pollers are believed again, VB_NEVER: they are. */
+static uint64_t distrusted(struct vb_adapter *a, struct watch *w)
+{
+	if (!atomic_load_explicit(&a->distrust, memory_order_relaxed))
+		return VB_NEVER;
+	if (vb_now() < w->until)
+		return w->until;
+	atomic_store_explicit(&a->distrust, false, memory_order_relaxed);
+	return VB_NEVER;
+}
+
 /* While the word says polling: true as long as somebody polls; else falls asleep. */
 static bool still_polling(struct vb_adapter *a, struct watch *w)
 {
@@ -88,9 +134,12 @@ static bool still_polling(struct vb_adapter *a, struct watch *w)
 		return false;
 	if (atomic_exchange_explicit(&a->woken, false, memory_order_acquire) || polls != w->polls) {
 		w->polls = polls;
-		return true;
+		if (!packets_lie(a, w))
+			return true;
+		distrust(a, w);
 	}
 	vb_engine_drain(a);
+	atomic_store_explicit(&a->presence.spins, 0, memory_order_relaxed);
 	atomic_exchange_explicit(a->presence.awake, VB_ASLEEP, memory_order_seq_cst);
 	w->drain = vb_links_ready(a);
 	return false;
@@ -152,7 +201,7 @@ static void block(struct vb_adapter *a, struct watch *w, uint64_t deadline, bool
 static void *engine(void *arg)
 {
 	struct vb_adapter *a = arg;
-	struct watch w = {0};
+	struct watch w = {.distrust = DISTRUST_MIN};
 
 	while (!atomic_load_explicit(&a->stop, memory_order_acquire)) {
 		bool nudged = atomic_exchange_explicit(&a->nudged, false, memory_order_seq_cst), tick;
@@ -166,6 +215,9 @@ static void *engine(void *arg)
 		if (nudged || w.drain)
 			w.drain = !vb_engine_drain(a);
 		deadline = a->ops->timers(a, vb_now());
+		if (next < deadline)
+			deadline = next;
+		next = distrusted(a, &w);
 		if (next < deadline)
 			deadline = next;
 		tick = still_polling(a, &w);
@@ -224,7 +276,7 @@ void vb_engine_stop(struct vb_adapter *a)
 
 void vb_adapter_wake(struct vb_adapter *a)
 {
-	if (vb_adapter_dead(a))
+	if (vb_adapter_dead(a) || atomic_load_explicit(&a->distrust, memory_order_relaxed))
 		return;
 	atomic_store_explicit(&a->woken, true, memory_order_relaxed);
 	atomic_exchange_explicit(a->presence.awake, VB_POLLING, memory_order_seq_cst);

@@ -115,6 +115,7 @@ struct vb_adapter {
 	_Atomic bool stop;
 	_Atomic bool nudged;	   /* look at everything before blocking */
 	_Atomic bool woken;	   /* a poller has come */
+	_Atomic bool distrust;	   /* pollers let packets lie: the word stays asleep for a while */
 	_Atomic bool dozing;	   /* the engine is about to block for long: kick it to be heard */
 	_Atomic bool parked;	   /* the engine leaves the doorbells to waiters, and blocks for long */
 	_Atomic bool contact_work; /* some link wants contact */

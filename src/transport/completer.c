@@ -13,7 +13,8 @@ static void progress(struct vb_qp *qp)
 	q->retries = qp->attr.retry_cnt;
 	q->rnr_retries = qp->attr.rnr_retry;
 	q->retry_pending = false;
-	q->waiting_rnr = false; /* what the receiver was not ready for has arrived after all, as a duplicate */
+	q->waiting_rnr =
+	    false; /* what the receiver was not ready for has arrived after all, as a duplicate */
 	vb_requester_arm(qp);
 }
 

@@ -4,8 +4,9 @@
 
 #include "transport/rc_priv.h"
 
-/* A lossy wire is asked for an ACK at least this often within a long message. */
-enum { ACK_EVERY = 64 };
+/* An ACK is asked for at least this often within a long message: what a lossy wire has to repeat is bounded,
+ * and a sender whose ring was full hears that it has room. */
+enum { ACK_EVERY = 8 };
 
 /* Opcode of a packet by request and place in the message: [first][last]. */
 struct opcode_set {

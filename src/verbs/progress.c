@@ -24,6 +24,8 @@ enum {
 	ACK_BATCH = 32,
 	QUIET_AFTER = 4096, /* polls without a packet after which a ring is looked at less often */
 	QUIET_EVERY = 16,
+	SPINS = 16,	  /* polls in a row that make a sleeper a poller */
+	SPINS_ARMED = 64, /* the same while a CQ is armed */
 };
 
 static struct vb_adapter *adapter_of(const struct vb_qp *qp)
@@ -336,8 +338,52 @@ static uint64_t timers(struct vb_adapter *a, uint64_t now)
 	return next;
 }
 
+/* All QPs of the adapter, in turn; *at begins at 0.  Under some link's rx, so that none goes meanwhile. */
+static struct vb_qp *next_qp(struct vb_adapter *a, uint32_t *at)
+{
+	uint32_t number;
+
+	while ((number = vb_adapter_number_at(a, *at / VB_QPN_INDICES))) {
+		struct vb_qp *qp = vb_qpn_find(a, number << VB_QPN_INDEX_BITS | *at % VB_QPN_INDICES);
+
+		++*at;
+		if (qp)
+			return qp;
+	}
+	return NULL;
+}
+
+/* l turned out to lead to a peer that has another link already: its QPs go over to that.  l->rx held. */
+static void move_qps(struct vb_link *l)
+{
+	struct vb_qp *qp;
+
+	for (uint32_t at = 0; (qp = next_qp(l->adapter, &at));) {
+		vb_lock_take(&qp->lock);
+		if (qp->link == l && !qp->forgotten) {
+			bool owes;
+
+			vb_lock_take(&l->owed_lock);
+			owes = vb_list_linked(&qp->owes);
+			vb_list_unlink(&qp->owes);
+			vb_lock_give(&l->owed_lock);
+			qp->link = vb_link_current(l);
+			if (owes)
+				vb_progress_send(qp);
+		}
+		vb_lock_give(&qp->lock);
+	}
+}
+
 static void link_up(struct vb_link *l)
 {
+	if (atomic_load_explicit(&l->state, memory_order_acquire) != VB_LINK_UP) {
+		vb_lock_take(&l->rx);
+		move_qps(l);
+		vb_lock_give(&l->rx);
+		return;
+	}
+
 	if (!vb_lock_try(&l->rx))
 		return; /* whoever has it flushes */
 	flush_owed(l);
@@ -363,17 +409,11 @@ static void lose_peer(struct vb_link *l, struct vb_qp *qp, bool goodbye)
 
 static void link_down(struct vb_link *l, bool goodbye)
 {
-	struct vb_adapter *a = l->adapter;
-	uint32_t number;
+	struct vb_qp *qp;
 
 	vb_lock_take(&l->rx);
-	for (uint32_t k = 0; (number = vb_adapter_number_at(a, k)); k++)
-		for (uint32_t i = 0; i < VB_QPN_INDICES; i++) {
-			struct vb_qp *qp = vb_qpn_find(a, number << VB_QPN_INDEX_BITS | i);
-
-			if (qp)
-				lose_peer(l, qp, goodbye);
-		}
+	for (uint32_t at = 0; (qp = next_qp(l->adapter, &at));)
+		lose_peer(l, qp, goodbye);
 	vb_lock_give(&l->rx);
 }
 
@@ -388,16 +428,24 @@ void vb_progress_poll(struct vb_adapter *a)
 {
 	struct vb_presence *here = vb_adapter_presence(a);
 	struct vb_hca *h = vb_hca(a);
+	unsigned n;
 
 	atomic_store_explicit(&here->polls, atomic_load_explicit(&here->polls, memory_order_relaxed) + 1,
 			      memory_order_relaxed);
 	if (vb_unlikely(atomic_load_explicit(here->awake, memory_order_relaxed) == VB_ASLEEP)) {
-		/* a program that arms a CQ is about to sleep, one that goes on polling is not */
-		if (!atomic_load_explicit(&here->armed, memory_order_relaxed) ||
-		    atomic_fetch_add_explicit(&here->spins, 1, memory_order_relaxed) > 64)
+		/* a few polls after an event are no polling; and a program that arms a CQ is about to sleep
+		 */
+		uint32_t spins = atomic_load_explicit(&here->spins, memory_order_relaxed) + 1;
+
+		atomic_store_explicit(&here->spins, spins, memory_order_relaxed);
+		if (spins > (atomic_load_explicit(&here->armed, memory_order_relaxed) ? SPINS_ARMED : SPINS))
 			vb_adapter_wake(a);
 	}
-	progress(a, false);
+	n = progress(a, false);
+	if (n)
+		atomic_store_explicit(&here->taken,
+				      atomic_load_explicit(&here->taken, memory_order_relaxed) + n,
+				      memory_order_relaxed);
 	if (vb_unlikely(atomic_load_explicit(&h->rnr_waits, memory_order_relaxed))) {
 		uint64_t now = vb_now();
 
