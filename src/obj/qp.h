@@ -45,7 +45,7 @@ struct vb_swqe {
 	uint8_t reason;     /* enum vb_reason of VB_WQE_FAILED */
 	union {
 		struct ibv_sge sge[1];   /* num_sge */
-		uint8_t inline_data[1]; /* length, if flags has IBV_SEND_INLINE */
+		uint8_t inline_data[1];  /* length, if flags has IBV_SEND_INLINE */
 	};
 };
 
