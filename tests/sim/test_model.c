@@ -1,7 +1,8 @@
 /* Randomised operations in both directions over a bad wire, byte for byte and completion for completion
  * against a simple model: what was posted happens once, in order.
  *
- * VB_SEEDS or the first argument: how many seeds; the second: the first of them. */
+ * The first argument or VB_SEEDS: how many seeds (50; 1000 with VERBENA_SOAK); the second argument: the first
+ * of them. */
 #include <endian.h>
 #include <errno.h>
 #include <stdio.h>
@@ -540,6 +541,8 @@ int main(int argc, char **argv)
 	};
 	const char *env = getenv("VB_SEEDS");
 
+	if (getenv("VERBENA_SOAK"))
+		seeds = 1000;
 	if (argc > 1)
 		seeds = strtoull(argv[1], NULL, 0);
 	else if (env)
