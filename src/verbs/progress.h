@@ -20,6 +20,7 @@ struct vb_hca {
 	_Atomic uint64_t next_look; /* earliest deadline at the last scan; 0: something new, scan now */
 	_Atomic uint32_t turn;      /* which of the quiet rings the next poll looks at */
 	_Atomic uint32_t pd_ids;    /* last PD id given */
+	_Atomic uint32_t qps;       /* QPs of all contexts */
 };
 
 extern const struct vb_adapter_ops vb_progress_ops;

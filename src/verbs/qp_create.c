@@ -101,6 +101,7 @@ VB_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *ibpd, struct ibv_qp_init_a
 {
 	struct vb_context *c = vb_context(ibpd->context);
 	struct ibv_qp_cap cap;
+	struct vb_hca *h;
 	struct vb_qp *qp;
 	int err = check_new(ibpd, attr);
 
@@ -118,7 +119,8 @@ VB_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *ibpd, struct ibv_qp_init_a
 	qp->scq = vb_cq(attr->send_cq);
 	qp->rcq = vb_cq(attr->recv_cq);
 	qp->srq = attr->srq ? vb_srq(attr->srq) : NULL;
-	qp->keys = &vb_hca(c->adapter)->keys;
+	h = vb_hca(c->adapter);
+	qp->keys = &h->keys;
 	qp->sq_sig_all = attr->sq_sig_all;
 	cap = attr->cap;
 	if (vb_qp_init(qp, &cap)) { /* pairs with ibv_destroy_qp() */
@@ -127,10 +129,14 @@ VB_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *ibpd, struct ibv_qp_init_a
 		goto free_qp;
 	}
 	qp->attr.cap = cap;
+	if (atomic_fetch_add(&h->qps, 1) >= VB_MAX_QP) { /* pairs with ibv_destroy_qp() */
+		err = vb_refuse(ENOMEM, CALL, "all %d QPs of the device are in use", VB_MAX_QP);
+		goto uncount;
+	}
 	qp->qpn = vb_qpn_take(c->adapter, qp); /* pairs with ibv_destroy_qp() */
 	if (!qp->qpn) {
 		err = vb_refuse(ENOMEM, CALL, "no QP number is left");
-		goto fini_queues;
+		goto uncount;
 	}
 	describe(qp, attr);
 	vb_qp_publish(qp, true);
@@ -140,7 +146,8 @@ VB_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *ibpd, struct ibv_qp_init_a
 	vb_lock_give(&c->lock);
 	attr->cap = cap;
 	return &qp->ibv;
-fini_queues:
+uncount:
+	atomic_fetch_sub(&h->qps, 1);
 	vb_qp_fini(qp);
 free_qp:
 	free(qp);
@@ -206,6 +213,7 @@ VB_EXPORT int ibv_destroy_qp(struct ibv_qp *ibqp)
 	vb_qp_publish(qp, false);
 	vb_qpn_give(c->adapter, qp->qpn);
 	vb_adapter_quiesce(c->adapter);
+	atomic_fetch_sub(&vb_hca(c->adapter)->qps, 1);
 	vb_qp_settle_events(qp); /* rule 36 */
 	count(qp, (uint32_t)-1);
 	vb_qp_fini(qp);
