@@ -239,7 +239,7 @@ void vb_completer_input(struct vb_qp *qp, const struct vb_pkt *p)
 	if (qp->state != IBV_QPS_RTS && qp->state != IBV_QPS_SQD)
 		return;
 	/* an answer to what was never asked (ghost), or from before the oldest */
-	if (vb_psn_diff(p->psn, q->psn_max) >= 0 || vb_psn_diff(p->psn, q->psn_una) < 0)
+	if (((p->psn - q->psn_una) & VB_PSN_MASK) >= ((q->psn_max - q->psn_una) & VB_PSN_MASK))
 		return;
 	if ((p->op->bits & VB_OP_AETH) && VB_AETH_KIND(p->syndrome)) /* rules 8, 16: whatever the opcode */
 		ack(qp, p);

@@ -222,7 +222,8 @@ bool vb_requester_run(struct vb_qp *qp)
 		q->sent = 0;
 	}
 	if (sent) {
-		if (vb_psn_diff(q->psn, q->psn_max) > 0)
+		/* as distances: a READ alone may take 2^23 PSNs, too many to compare signed */
+		if (((q->psn - q->psn_una) & VB_PSN_MASK) > ((q->psn_max - q->psn_una) & VB_PSN_MASK))
 			q->psn_max = q->psn;
 		q->mark = qp->out->ops->mark(qp->out);
 	}

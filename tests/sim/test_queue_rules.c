@@ -2,6 +2,8 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "sim.h"
 
@@ -554,6 +556,47 @@ static void full_wires_do_not_deadlock(void **state)
 	}
 }
 
+/* max_msg_sz over the smallest path MTU: 2^23 packets, all that PSNs allow (rules 12, 50).  The addresses are
+ * 2 GiB, the memory behind them is 1 MiB over and over. */
+static void the_longest_messages(void **state)
+{
+	static const enum ibv_wr_opcode ops[] = {IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_SEND};
+	enum { PIECE = 1 << 20 };
+	bool soak = getenv("VERBENA_SOAK") != NULL;
+	int fd = memfd_create("vb-test", MFD_CLOEXEC);
+	uint8_t *at;
+
+	(void)state;
+	assert_true(fd >= 0);
+	assert_int_equal(ftruncate(fd, PIECE), 0);
+	at = mmap(NULL, VB_MAX_MSG, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	assert_ptr_not_equal(at, MAP_FAILED);
+	for (size_t off = 0; off < VB_MAX_MSG; off += PIECE)
+		assert_ptr_not_equal(
+		    mmap(at + off, PIECE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0), MAP_FAILED);
+	for (unsigned i = 0; i < (soak ? 3 : 1); i++) {
+		struct sim *s = sim_desk(CFG(.mtu = 256, .timeout = 18, .psn = {0xfffff0, 5}));
+		struct ibv_sge e, r;
+		struct ibv_send_wr wr = sim_wr(s, 0, ops[i], 0, 0, 0, &e);
+
+		e = (struct ibv_sge){(uintptr_t)at, VB_MAX_MSG, sim_reg(s, 0, at, VB_MAX_MSG, 1)};
+		r = (struct ibv_sge){(uintptr_t)at, VB_MAX_MSG, sim_reg(s, 1, at, VB_MAX_MSG, 7)};
+		wr.wr.rdma.remote_addr = r.addr;
+		wr.wr.rdma.rkey = sim_rkey(r.lkey);
+		assert_int_equal(sim_recv(s, 1, 7, &r, 1), 0);
+		assert_int_equal(sim_send(s, 0, &wr), 0);
+		sim_settle(s);
+		sim_expect(s, 0, true, wr.wr_id, OK);
+		if (ops[i] == IBV_WR_SEND)
+			assert_int_equal(sim_expect(s, 1, false, 7, OK).byte_len, VB_MAX_MSG);
+		assert_true(s->packets >= 1u << 23 && s->packets < (1u << 23) + (1u << 21));
+		assert_int_equal(s->n[0].qp.req.psn, (0xfffff0 + (1 << 23)) & VB_PSN_MASK);
+		sim_free(s);
+	}
+	munmap(at, VB_MAX_MSG);
+	close(fd);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -579,6 +622,7 @@ int main(void)
 	    cmocka_unit_test(an_ack_does_not_answer_a_read),
 	    cmocka_unit_test(facts_from_a_peer_are_not_trusted),
 	    cmocka_unit_test(full_wires_do_not_deadlock),
+	    cmocka_unit_test(the_longest_messages),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
