@@ -85,6 +85,8 @@ struct vb_link {
 	void *wire;		/* struct vb_shm: made when UP, stays (detached) for the adapter's life */
 	_Atomic uint32_t quiet; /* polls since the last packet, for the choice of rings; rx holder writes */
 	uint32_t unflushed;	/* packets taken in since owed ACKs were last sent; under rx */
+	uint32_t budget;	/* packets that the next look may take, see verbs/progress.c; under rx */
+	void *acks;		/* a QP that owes no more than an ACK, the upper layer's; under rx */
 };
 
 struct vb_adapter_cfg {

@@ -133,11 +133,8 @@ int vb_poll_cq(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
 {
 	struct vb_cq *cq = vb_cq(ibcq);
 
-	if (vb_cq_is_empty(cq) && cq->ctx->adapter) {
-		if (vb_context_dead(cq->ctx))
-			return -1;
+	if (vb_cq_is_empty(cq))
 		vb_progress_poll(cq->ctx->adapter);
-	}
 	return vb_cq_poll(cq, n, wc);
 }
 

@@ -54,8 +54,7 @@ static void unowe(struct vb_qp *qp)
 	if (!l)
 		return;
 	vb_lock_take(&l->owed_lock);
-	vb_list_unlink(&qp->owes);
-	atomic_store_explicit(&l->owes, !vb_list_empty(&l->owed), memory_order_relaxed);
+	vb_list_unlink(&qp->owes); /* the hint stays: the next flush knows better */
 	vb_lock_give(&l->owed_lock);
 }
 
@@ -126,15 +125,14 @@ void vb_progress_send(struct vb_qp *qp)
 	}
 }
 
-/* Lets every QP that owes something send, until the ring is full. */
+/* Lets every QP that owes something send, until the ring is full.  l->rx held. */
 static void flush_owed(struct vb_link *l)
 {
-	struct vb_list again;
-	struct vb_qp *qp;
+	struct vb_qp *qp = l->acks;
 
-	vb_list_init(&again);
 	l->unflushed = 0;
-	while ((qp = pop_owing(l))) {
+	l->acks = NULL;
+	for (qp = qp ? qp : pop_owing(l); qp; qp = pop_owing(l)) {
 		bool blocked;
 
 		vb_lock_take(&qp->lock);
@@ -163,8 +161,12 @@ static void let_go(struct delivery *d)
 	if (!d->qp)
 		return;
 	owes = vb_rc_owes(d->qp);
-	if (owes != VB_OWES_NOTHING)
+	if (owes == VB_OWES_ACK && (!d->link->acks || d->link->acks == d->qp)) {
+		d->link->acks = d->qp; /* the common case is spared the list */
+		atomic_store_explicit(&d->link->owes, true, memory_order_relaxed);
+	} else if (owes != VB_OWES_NOTHING) {
 		owe(d->qp);
+	}
 	d->urgent |= owes == VB_OWES_MORE;
 	if (vb_unlikely(vb_rc_timed(d->qp) && (!d->qp->req.timing || d->qp->req.waiting_rnr)))
 		keep_time(d->qp);
@@ -216,16 +218,19 @@ static bool watched(struct vb_adapter *a)
 static unsigned drain(struct vb_link *l, struct vb_shm *s)
 {
 	struct delivery d = {.link = l};
+	unsigned budget = l->budget ? l->budget : 1, n = 0;
 	struct vb_shm_pkt sp;
-	unsigned n = 0;
 	int r = 0;
 
-	while (n < PASS_PACKETS && (r = vb_shm_peek(s, &sp)) > 0) {
+	while (n < budget && (r = vb_shm_peek(s, &sp)) > 0) {
 		deliver(&d, &sp);
 		vb_shm_next(s);
 		n++;
 	}
 	let_go(&d);
+	/* Where packets come one at a time, a look for a second one would only stall on a line that the
+	 * sender has just made its own. */
+	l->budget = n < budget ? 1 : 2 * n < PASS_PACKETS ? 2 * n : PASS_PACKETS;
 	if (vb_unlikely(r < 0))
 		vb_link_insane(l);
 	l->unflushed += n;
@@ -290,8 +295,7 @@ static uint64_t scan(struct vb_hca *h, uint64_t now)
 
 	if (!vb_lock_try(&h->timer_lock))
 		return now + VB_MSEC;
-	vb_list_each_safe(n, tmp, &h->timed)
-	{
+	vb_list_each_safe (n, tmp, &h->timed) {
 		struct vb_qp *qp = vb_list_entry(n, struct vb_qp, on_timer);
 
 		if (!vb_lock_try(&qp->lock)) {
@@ -474,14 +478,28 @@ void vb_progress_disconnect(struct vb_qp *qp)
 	vb_link_put(l);
 }
 
+/* Whatever link it was on when it owed. */
+static void forget_acks(struct vb_link *l, const struct vb_qp *qp)
+{
+	if (!l)
+		return;
+	vb_lock_take(&l->rx);
+	if (l->acks == qp)
+		l->acks = NULL;
+	vb_lock_give(&l->rx);
+}
+
 void vb_progress_forget(struct vb_qp *qp)
 {
-	struct vb_hca *h = vb_hca(adapter_of(qp));
+	struct vb_adapter *a = adapter_of(qp);
+	struct vb_hca *h = vb_hca(a);
 
 	vb_lock_take(&qp->lock);
 	qp->forgotten = true;
 	vb_progress_disconnect(qp);
 	vb_lock_give(&qp->lock);
+	for (uint32_t i = 0; i < vb_link_count(a); i++)
+		forget_acks(vb_link_at(a, i), qp);
 	vb_lock_take(&h->timer_lock); /* waits for a scan that has it in hand */
 	vb_list_unlink(&qp->on_timer);
 	vb_lock_give(&h->timer_lock);
