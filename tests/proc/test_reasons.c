@@ -1,0 +1,264 @@
+/* Each error completion and each refused call is explained in one sentence with the true numbers, once per
+ * cause, and nothing is written where nobody asked.
+ *
+ * Both ends are in this process, so one log holds what the responder found and what the requester is told. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+
+#include "kit.h"
+
+static int log_fd;
+static off_t log_at;
+static struct ibv_context *ctx;
+static struct ibv_pd *pd;
+static struct kit_end a, b; /* a asks, b answers */
+
+static char *log_new(void)
+{
+	static char buf[8192];
+	ssize_t n = pread(log_fd, buf, sizeof buf - 1, log_at);
+
+	CHECK(n >= 0);
+	buf[n] = 0;
+	log_at += n;
+	return buf;
+}
+
+/* The log has grown by lines that together say all this. */
+static void said(const char *what, ...)
+{
+	char *text = log_new(), want[256];
+	const char *fmt;
+	va_list ap;
+
+	va_start(ap, what);
+	while ((fmt = va_arg(ap, const char *))) {
+		unsigned long long v = va_arg(ap, unsigned long long);
+
+		snprintf(want, sizeof want, fmt, v);
+		CHECK(strstr(text, want), "%s: no '%s' in:\n%s", what, want, text);
+	}
+	va_end(ap);
+}
+
+#define N(v) (unsigned long long)(v)
+
+static int lines(const char *text, const char *what)
+{
+	int n = 0;
+
+	for (const char *p = text; (p = strstr(p, what)); p++)
+		n++;
+	return n;
+}
+
+static void pair_open(void)
+{
+	kit_end_open(&a, pd, 8, 4096);
+	kit_end_open(&b, pd, 8, 4096);
+	kit_connect_with(&a, &b.card, 10, 1);
+	kit_connect_with(&b, &a.card, 10, 1);
+	log_new();
+}
+
+static void pair_close(void)
+{
+	struct ibv_async_event ev;
+
+	while (!ibv_get_async_event(ctx, &ev)) /* the descriptor does not block, see main */
+		ibv_ack_async_event(&ev);
+	kit_end_close(&a);
+	kit_end_close(&b);
+}
+
+static void expect(enum ibv_wc_status status, uint64_t wr_id)
+{
+	struct ibv_wc wc;
+
+	do { /* completions of b's receives are b's */
+		wc = kit_wait(&a, 10);
+	} while (wc.wr_id != wr_id);
+	CHECK(wc.status == status, "%s", ibv_wc_status_str(wc.status));
+}
+
+static int write_to(struct kit_card to, uint32_t len)
+{
+	return kit_post(&a, IBV_WR_RDMA_WRITE, 1, 0, len, &to, 0);
+}
+
+static void remote_keys(void)
+{
+	struct kit_card to;
+	struct ibv_pd *other = ibv_alloc_pd(ctx);
+	struct ibv_mr *mr;
+
+	pair_open();
+	CHECK(!kit_post(&a, IBV_WR_RDMA_WRITE, 1, 0, 64, &b.card, 4096 - 48));
+	expect(IBV_WC_REM_ACCESS_ERR, 1);
+	said("bounds", "QP 0x%06llx", N(b.qp->qp_num), "QP 0x%06llx", N(a.qp->qp_num),
+	     "by %llu bytes at the end", N(16), "+%llu)", N(4096), "says the far end%.0llu", N(0), NULL);
+	pair_close();
+
+	pair_open();
+	to = b.card;
+	to.rkey = b.mr->lkey;
+	CHECK(!write_to(to, 8));
+	expect(IBV_WC_REM_ACCESS_ERR, 1);
+	said("lkey as rkey", "L_Key 0x%08llx given where an R_Key belongs", N(b.mr->lkey),
+	     "R_Key is 0x%08llx", N(b.mr->rkey), NULL);
+	pair_close();
+
+	pair_open();
+	mr = ibv_reg_mr(pd, b.buf, 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
+	to = b.card;
+	to.rkey = mr->rkey;
+	CHECK(!write_to(to, 8));
+	expect(IBV_WC_REM_ACCESS_ERR, 1);
+	said("access", "R_Key 0x%08llx does not permit REMOTE_WRITE", N(mr->rkey),
+	     "has LOCAL_WRITE|REMOTE_READ; register it with IBV_ACCESS_REMOTE_WRITE%.0llu", N(0), NULL);
+	pair_close();
+	CHECK(!ibv_dereg_mr(mr));
+
+	pair_open();
+	to.rkey = mr ? to.rkey : 0; /* that region is gone now */
+	CHECK(!write_to(to, 8));
+	expect(IBV_WC_REM_ACCESS_ERR, 1);
+	said("stale", "0x%08llx is stale", N(to.rkey), NULL);
+	pair_close();
+
+	pair_open();
+	mr = ibv_reg_mr(other, b.buf, 4096, KIT_ALL);
+	to = b.card;
+	to.rkey = mr->rkey;
+	CHECK(!write_to(to, 8));
+	expect(IBV_WC_REM_ACCESS_ERR, 1);
+	said("PD", "R_Key 0x%08llx belongs to protection domain", N(mr->rkey), NULL);
+	pair_close();
+	CHECK(!ibv_dereg_mr(mr) && !ibv_dealloc_pd(other));
+}
+
+static void local_keys(void)
+{
+	struct ibv_sge sge;
+	struct ibv_send_wr wr = {.wr_id = 1, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND}, *bad;
+
+	pair_open();
+	sge = (struct ibv_sge){(uintptr_t)a.buf, 5000, a.mr->lkey};
+	CHECK(!ibv_post_send(a.qp, &wr, &bad));
+	expect(IBV_WC_LOC_PROT_ERR, 1);
+	said("local bounds", "SEND wr_id 0x%llx", N(1), "by %llu bytes at the end", N(904), NULL);
+	pair_close();
+
+	pair_open();
+	sge = (struct ibv_sge){(uintptr_t)a.buf, 8, a.mr->rkey};
+	CHECK(!ibv_post_send(a.qp, &wr, &bad));
+	expect(IBV_WC_LOC_PROT_ERR, 1);
+	said("rkey as lkey", "R_Key 0x%08llx given where an L_Key belongs", N(a.mr->rkey), NULL);
+	pair_close();
+}
+
+static void requests(void)
+{
+	struct ibv_qp_attr attr = {.qp_access_flags = IBV_ACCESS_REMOTE_READ};
+
+	pair_open();
+	CHECK(!ibv_modify_qp(b.qp, &attr, IBV_QP_ACCESS_FLAGS));
+	CHECK(!write_to(b.card, 8));
+	expect(IBV_WC_REM_INV_REQ_ERR, 1);
+	said("QP access", "queue pair 0x%06llx does not permit REMOTE_WRITE", N(b.qp->qp_num), NULL);
+	pair_close();
+
+	pair_open();
+	CHECK(!kit_recv(&b, 9, 0, 100));
+	CHECK(!kit_post(&a, IBV_WR_SEND, 1, 0, 300, NULL, 0));
+	expect(IBV_WC_REM_INV_REQ_ERR, 1);
+	CHECK(kit_wait(&b, 5).status == IBV_WC_LOC_LEN_ERR); /* rule 23 */
+	said("too small", "message of at least %llu bytes", N(300), "receive buffer of %llu bytes", N(100),
+	     NULL);
+	pair_close();
+
+	pair_open();
+	CHECK(!kit_post(&a, IBV_WR_ATOMIC_FETCH_AND_ADD, 1, 0, 8, &b.card, 12));
+	expect(IBV_WC_REM_INV_REQ_ERR, 1);
+	said("alignment", "atomic at address 0x%llx", N(b.card.addr + 12), NULL);
+	pair_close();
+}
+
+static void reach(void)
+{
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
+
+	pair_open();
+	CHECK(!ibv_modify_qp(b.qp, &attr, IBV_QP_STATE)); /* takes nothing any more */
+	CHECK(!write_to(b.card, 8));
+	expect(IBV_WC_RETRY_EXC_ERR, 1);
+	said("retry", "no acknowledgement from queue pair 0x%06llx", N(b.qp->qp_num), "retry_cnt = %llu",
+	     N(1), NULL);
+	pair_close();
+}
+
+static void one_line_for_a_flush(void)
+{
+	struct kit_card to;
+	char *text;
+
+	pair_open();
+	to = b.card;
+	to.rkey ^= 0x5500;
+	for (uint64_t i = 0; i < 6; i++)
+		CHECK(!kit_post(&a, IBV_WR_RDMA_WRITE, i, 0, 8, &to, 0));
+	expect(IBV_WC_REM_ACCESS_ERR, 0);
+	for (uint64_t i = 1; i < 6; i++)
+		CHECK(kit_wait(&a, 5).status == IBV_WC_WR_FLUSH_ERR);
+	text = log_new();
+	CHECK(lines(text, "\n") <= 3, "%s", text); /* one at each end, one for what was flushed */
+	pair_close();
+}
+
+static void refusals(void)
+{
+	struct ibv_qp_init_attr qa = {.qp_type = IBV_QPT_RC, .cap = {.max_send_wr = 20000}};
+	struct ibv_send_wr wr = {.opcode = IBV_WR_SEND, .send_flags = IBV_SEND_INLINE, .num_sge = 1}, *bad;
+	struct ibv_sge sge;
+
+	pair_open();
+	CHECK(!ibv_reg_mr(pd, a.buf, 64, IBV_ACCESS_REMOTE_WRITE) && errno == EINVAL);
+	said("flags", "ibv_reg_mr%.0llu", N(0), "need local write%.0llu", N(0), NULL);
+	qa.send_cq = qa.recv_cq = a.cq;
+	CHECK(!ibv_create_qp(pd, &qa) && errno == EINVAL);
+	said("limit", "max_send_wr %llu", N(20000), "at most %llu", N(16384), NULL);
+	CHECK(ibv_destroy_cq(a.cq) == EBUSY);
+	said("busy", "ibv_destroy_cq%.0llu", N(0), "%llu queues", N(2), NULL);
+	sge = (struct ibv_sge){(uintptr_t)a.buf, 4000, a.mr->lkey};
+	wr.sg_list = &sge;
+	CHECK(ibv_post_send(a.qp, &wr, &bad) == EINVAL && bad == &wr);
+	said("inline", "%llu bytes inline", N(4000), NULL);
+	CHECK(ibv_dealloc_pd(pd) == EBUSY);
+	said("children", "ibv_dealloc_pd%.0llu", N(0), NULL);
+	pair_close();
+}
+
+int main(void)
+{
+	char path[64];
+
+	log_fd = memfd_create("log", 0);
+	CHECK(log_fd >= 0);
+	snprintf(path, sizeof path, "/proc/%d/fd/%d", getpid(), log_fd);
+	setenv("VERBENA_LOG", path, 1);
+	setenv("VERBENA_LOG_LEVEL", "info", 1);
+	ctx = kit_open();
+	pd = ibv_alloc_pd(ctx);
+	CHECK(pd);
+	CHECK(!fcntl(ctx->async_fd, F_SETFL, O_NONBLOCK));
+	remote_keys();
+	local_keys();
+	requests();
+	reach();
+	one_line_for_a_flush();
+	refusals();
+	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
+	puts("every sentence was there");
+	return 0;
+}
