@@ -122,9 +122,17 @@ static void link_event(struct vb_cq *cq)
 	vb_lock_give(&q->lock);
 }
 
-static struct vb_rq *recv_queue(const struct vb_cqe *e)
+/* The slot of the request that this entry completes is free again.  Under the CQ's lock. */
+static inline void give_slot(const struct vb_cqe *e)
 {
-	return e->srq ? &e->srq->rq : &e->qp->resp.rq;
+	_Atomic uint32_t *polled = &e->qp->resp.rq.polled;
+
+	if (e->is_send) /* pairs with the poster's acquire */
+		atomic_store_explicit(&e->qp->req.free, e->sq_free, memory_order_release);
+	else if (e->srq)
+		atomic_fetch_add_explicit(&e->srq->rq.polled, 1, relaxed);
+	else
+		atomic_store_explicit(polled, atomic_load_explicit(polled, relaxed) + 1, relaxed);
 }
 
 /* Under the CQ's lock, which this gives back.  The entry is lost; the slot in an SRQ, which others use, is
@@ -136,7 +144,7 @@ static bool refuse_push(struct vb_cq *cq, const struct vb_cqe *e)
 	atomic_store_explicit(&cq->overrun, true, relaxed);
 	vb_lock_give(&cq->lock);
 	if (!e->is_send && e->srq)
-		atomic_fetch_sub_explicit(&e->srq->rq.unpolled, 1, relaxed);
+		atomic_fetch_add_explicit(&e->srq->rq.polled, 1, relaxed);
 	if (first && cq->ctx)
 		vb_async_post(cq->ctx, &cq->ev_overrun); /* rule 31 */
 	return false;
@@ -169,8 +177,7 @@ bool vb_cq_push(struct vb_cq *cq, const struct vb_cqe *e, bool solicited)
 
 int vb_cq_poll(struct vb_cq *cq, int n, struct ibv_wc *wc)
 {
-	struct vb_rq *rq = NULL; /* receive slots are counted per run of one queue, then given back at once */
-	uint32_t slots = 0, tail, held;
+	uint32_t tail, held;
 	int i;
 
 	if (vb_cq_is_empty(cq))
@@ -182,21 +189,8 @@ int vb_cq_poll(struct vb_cq *cq, int n, struct ibv_wc *wc)
 		const struct vb_cqe *e = &cq->ring[(tail + (uint32_t)i) & cq->mask];
 
 		wc[i] = e->wc;
-		if (e->is_send) {
-			/* pairs with the poster's acquire */
-			atomic_store_explicit(&e->qp->req.free, e->sq_free, memory_order_release);
-			continue;
-		}
-		if (rq != recv_queue(e)) {
-			if (slots)
-				atomic_fetch_sub_explicit(&rq->unpolled, slots, relaxed);
-			rq = recv_queue(e);
-			slots = 0;
-		}
-		slots++;
+		give_slot(e);
 	}
-	if (slots)
-		atomic_fetch_sub_explicit(&rq->unpolled, slots, relaxed);
 	atomic_store_explicit(&cq->tail, tail + (uint32_t)i, relaxed);
 	vb_lock_give(&cq->lock);
 	return i;
@@ -217,10 +211,8 @@ void vb_cq_forget(struct vb_cq *cq, struct vb_qp *qp)
 			if (to != i)
 				cq->ring[to & cq->mask] = *e;
 			to++;
-		} else if (e->is_send) {
-			atomic_store_explicit(&qp->req.free, e->sq_free, memory_order_release);
 		} else {
-			atomic_fetch_sub_explicit(&recv_queue(e)->unpolled, 1, relaxed);
+			give_slot(e);
 		}
 	}
 	atomic_store_explicit(&cq->head, to, relaxed);

@@ -70,7 +70,7 @@ static void empty_queues(struct vb_qp *qp)
 	*r = req;
 	*s = resp;
 	s->rq.head = s->rq.tail = 0;
-	atomic_store_explicit(&s->rq.unpolled, 0, relaxed);
+	atomic_store_explicit(&s->rq.polled, s->rq.head, relaxed);
 	qp->state = IBV_QPS_RESET;
 	qp->attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RESET, .cap = qp->attr.cap};
 	qp->dest_qpn = 0;
@@ -107,7 +107,7 @@ int vb_qp_init(struct vb_qp *qp, struct ibv_qp_cap *cap)
 static void return_srq_slot(struct vb_qp *qp)
 {
 	if (qp->srq && qp->resp.have_wqe)
-		atomic_fetch_sub_explicit(&qp->srq->rq.unpolled, 1, relaxed);
+		atomic_fetch_add_explicit(&qp->srq->rq.polled, 1, relaxed);
 	qp->resp.have_wqe = false;
 }
 

@@ -23,7 +23,7 @@ int vb_rq_init(struct vb_rq *rq, uint32_t max_wr, uint32_t max_sge)
 	rq->max_wr = max_wr;
 	rq->max_sge = max_sge;
 	rq->head = rq->tail = 0;
-	atomic_store_explicit(&rq->unpolled, 0, relaxed);
+	atomic_store_explicit(&rq->polled, 0, relaxed);
 	return 0;
 }
 
@@ -45,7 +45,7 @@ static int refuse(const struct vb_rq *rq, const struct ibv_recv_wr *wr, const ch
 
 int vb_rq_post(struct vb_rq *rq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad, const char *call)
 {
-	uint32_t room = rq->max_wr - atomic_load_explicit(&rq->unpolled, relaxed), n = 0;
+	uint32_t room = rq->max_wr - vb_rq_held(rq), n = 0;
 	int err = 0;
 
 	for (; wr; wr = wr->next, n++) {
@@ -63,8 +63,6 @@ int vb_rq_post(struct vb_rq *rq, struct ibv_recv_wr *wr, struct ibv_recv_wr **ba
 			w->sge[i] = wr->sg_list[i];
 		rq->head++;
 	}
-	if (n)
-		atomic_fetch_add_explicit(&rq->unpolled, n, relaxed);
 	return err;
 }
 

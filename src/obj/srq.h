@@ -28,8 +28,9 @@ struct vb_rq {
 	uint32_t max_sge;
 	uint32_t head;         /* next to post; guarded by the owner's lock */
 	uint32_t tail;         /* next to consume; likewise */
-	_Atomic uint32_t unpolled; /* posted and not yet polled (or, in a flushed SRQ WQE's case, returned): the
-	                              queue is full when this reaches max_wr.  Poster adds, poller subtracts */
+	_Atomic uint32_t polled;	  /* posted requests whose completions were polled (or lost); runs freely
+					     like head.  A QP's: its receive CQ's poller writes, under that CQ's
+					     lock.  An SRQ's: pollers of several CQs add */
 };
 
 int vb_rq_init(struct vb_rq *rq, uint32_t max_wr, uint32_t max_sge); /* 0 or errno */
@@ -42,6 +43,12 @@ int vb_rq_post(struct vb_rq *rq, struct ibv_recv_wr *wr, struct ibv_recv_wr **ba
 static inline struct vb_rwqe *vb_rq_at(const struct vb_rq *rq, uint32_t index)
 {
 	return (struct vb_rwqe *)(rq->ring + (size_t)(index & rq->mask) * rq->stride);
+}
+
+/* Requests that take room: posted and not yet polled. */
+static inline uint32_t vb_rq_held(const struct vb_rq *rq)
+{
+	return rq->head - atomic_load_explicit(&rq->polled, memory_order_relaxed);
 }
 
 static inline bool vb_rq_empty(const struct vb_rq *rq)

@@ -133,7 +133,7 @@ int vb_poll_cq(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
 {
 	struct vb_cq *cq = vb_cq(ibcq);
 
-	if (vb_cq_is_empty(cq))
+	if (vb_cq_is_empty(cq) && vb_likely(cq->ctx->adapter != NULL)) /* none: a test of CQs alone */
 		vb_progress_poll(cq->ctx->adapter);
 	return vb_cq_poll(cq, n, wc);
 }

@@ -102,9 +102,9 @@ static void slots_are_free_when_their_completion_is_polled(void **state)
 	struct vb_srq srq = {0};
 	struct ibv_wc wc[8];
 
-	atomic_store(&b->qp->resp.rq.unpolled, 2);
-	atomic_store(&b->other->resp.rq.unpolled, 1);
-	atomic_store(&srq.rq.unpolled, 3);
+	atomic_store(&b->qp->resp.rq.polled, b->qp->resp.rq.head - 2);
+	atomic_store(&b->other->resp.rq.polled, b->other->resp.rq.head - 1);
+	atomic_store(&srq.rq.polled, srq.rq.head - 3);
 	assert_true(push_received(b->cq, b->qp, NULL, 1, false));
 	assert_true(push_received(b->cq, b->qp, NULL, 2, false));
 	assert_true(push_received(b->cq, b->other, NULL, 3, false));
@@ -113,15 +113,15 @@ static void slots_are_free_when_their_completion_is_polled(void **state)
 	assert_true(push_received(b->cq, b->other, &srq, 6, false));
 	push_ok(b, 9); /* 6 to 8 were unsignalled (rule 39) */
 	assert_int_equal(b->qp->req.free, 0);
-	assert_int_equal(b->qp->resp.rq.unpolled, 2);
+	assert_int_equal(vb_rq_held(&b->qp->resp.rq), 2);
 
 	assert_int_equal(vb_poll_cq(b->cq, 5, wc), 5);
-	assert_int_equal(b->qp->resp.rq.unpolled, 0);
-	assert_int_equal(b->other->resp.rq.unpolled, 0);
-	assert_int_equal(srq.rq.unpolled, 2);
+	assert_int_equal(vb_rq_held(&b->qp->resp.rq), 0);
+	assert_int_equal(vb_rq_held(&b->other->resp.rq), 0);
+	assert_int_equal(vb_rq_held(&srq.rq), 2);
 	assert_int_equal(b->qp->req.free, 5);
 	assert_int_equal(vb_poll_cq(b->cq, 8, wc), 2);
-	assert_int_equal(srq.rq.unpolled, 1);
+	assert_int_equal(vb_rq_held(&srq.rq), 1);
 	assert_int_equal(b->qp->req.free, 9);
 	assert_int_equal(vb_poll_cq(b->cq, 8, wc), 0);
 	assert_int_equal(vb_poll_cq(b->cq, 0, NULL), 0);
@@ -159,9 +159,9 @@ static void rule_31_overrun(void **state)
 		assert_int_equal(wc[i].wr_id, i);
 	assert_true(vb_poll_cq(b->cq, 1, wc) < 0);
 	assert_false(push_sent(b->cq, b->qp, 101, IBV_WC_SUCCESS));
-	atomic_store(&srq.rq.unpolled, 1); /* an SRQ serves others too and loses no room */
+	atomic_store(&srq.rq.polled, srq.rq.head - 1); /* an SRQ serves others too and loses no room */
 	assert_false(push_received(b->cq, b->qp, &srq, 102, false));
-	assert_int_equal(srq.rq.unpolled, 0);
+	assert_int_equal(vb_rq_held(&srq.rq), 0);
 	assert_false(readable(b->f.ibctx->async_fd));
 }
 
@@ -296,7 +296,7 @@ static void rule_32_solicited_only(void **state)
 {
 	struct bench *b = *state;
 
-	atomic_store(&b->qp->resp.rq.unpolled, 9);
+	atomic_store(&b->qp->resp.rq.polled, b->qp->resp.rq.head - 9);
 	vb_req_notify_cq(b->cq, 1);
 	assert_true(push_received(b->cq, b->qp, NULL, 1, false));
 	push_ok(b, 2);
@@ -453,8 +453,8 @@ static void rule_36_a_destroyed_qp_leaves_no_completions(void **state)
 	struct vb_srq srq = {0};
 	int n = b->cq->cqe;
 
-	atomic_store(&srq.rq.unpolled, 2);
-	atomic_store(&b->qp->resp.rq.unpolled, 1);
+	atomic_store(&srq.rq.polled, srq.rq.head - 2);
+	atomic_store(&b->qp->resp.rq.polled, b->qp->resp.rq.head - 1);
 	assert_true(push_sent(b->cq, b->other, 1, IBV_WC_SUCCESS));
 	assert_true(push_received(b->cq, b->qp, &srq, 90, false));
 	push_ok(b, 91);
@@ -462,13 +462,13 @@ static void rule_36_a_destroyed_qp_leaves_no_completions(void **state)
 	assert_true(push_received(b->cq, b->other, &srq, 3, false));
 	assert_true(push_received(b->cq, b->qp, NULL, 92, false));
 	vb_cq_forget(vb_cq(b->cq), b->qp);
-	assert_int_equal(srq.rq.unpolled, 1); /* the SRQ outlives the QP */
+	assert_int_equal(vb_rq_held(&srq.rq), 1); /* the SRQ outlives the QP */
 	for (int i = 3; i < n; i++)	      /* and they take no room */
 		assert_true(push_sent(b->cq, b->other, (uint32_t)i + 1, IBV_WC_SUCCESS));
 	assert_false(push_sent(b->cq, b->other, 99, IBV_WC_SUCCESS));
 	for (int i = 1; i <= n; i++)
 		poll_one(b, (uint64_t)i);
-	assert_int_equal(srq.rq.unpolled, 0);
+	assert_int_equal(vb_rq_held(&srq.rq), 0);
 }
 
 static void rule_37_what_is_used_is_busy(void **state)

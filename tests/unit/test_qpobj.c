@@ -127,12 +127,12 @@ static void a_qp_with_an_srq_has_no_receive_queue(void **state)
 		assert_int_equal(vb_post_srq_recv(srq, &wr, &bad), 0);
 		assert_true(vb_srq_take(b->qp->srq, b->qp->resp.cur));
 		b->qp->resp.have_wqe = true;
-		assert_int_equal(b->qp->srq->rq.unpolled, 1);
+		assert_int_equal(vb_rq_held(&b->qp->srq->rq), 1);
 		if (i == 0)
 			vb_qp_reset(b->qp);
 		else
 			vb_qp_fini(b->qp);
-		assert_int_equal(b->qp->srq->rq.unpolled, 0);
+		assert_int_equal(vb_rq_held(&b->qp->srq->rq), 0);
 	}
 	assert_int_equal(ibv_destroy_srq(srq), 0);
 }

@@ -68,7 +68,7 @@ static int64_t finish(struct ibv_srq *s)
 	int64_t id = take(s);
 
 	if (id >= 0)
-		atomic_fetch_sub(&vb_srq(s)->rq.unpolled, 1);
+		atomic_fetch_add(&vb_srq(s)->rq.polled, 1);
 	return id;
 }
 
@@ -82,7 +82,7 @@ static void requests_are_consumed_in_order_with_their_sges(void **state)
 		assert_int_equal(post(s, 100, 3, 3, &posted), 0);
 		for (uint64_t i = 0; i < 3; i++) {
 			assert_true(vb_srq_take(vb_srq(s), w));
-			atomic_fetch_sub(&vb_srq(s)->rq.unpolled, 1);
+			atomic_fetch_add(&vb_srq(s)->rq.polled, 1);
 			assert_int_equal(w->wr_id, 100 + i);
 			assert_int_equal(w->num_sge, 3);
 			assert_int_equal(w->sge[2].addr, 0x3000);
@@ -106,7 +106,7 @@ static void rule_11_a_full_srq_gives_enomem_and_the_bad_request(void **state)
 	/* a consumed request takes room until its completion is polled */
 	assert_int_equal(take(s), 0);
 	assert_int_equal(post(s, 0, 1, 1, &posted), ENOMEM);
-	atomic_fetch_sub(&vb_srq(s)->rq.unpolled, 1);
+	atomic_fetch_add(&vb_srq(s)->rq.polled, 1);
 	assert_int_equal(post(s, 5, 1, 1, &posted), 0);
 	for (int i = 1; i <= 5; i++)
 		assert_int_equal(finish(s), i);
