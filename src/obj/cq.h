@@ -44,7 +44,7 @@ struct vb_cq {
 	uint32_t mask;              /* ring entries - 1, a power of two >= cqe */
 	uint32_t cqe;               /* capacity that was asked for */
 	size_t ring_bytes;
-	enum vb_cq_arm armed;       /* guarded by lock */
+	_Atomic uint8_t armed;	    /* enum vb_cq_arm; written under lock, read without by a handing push */
 	_Atomic bool overrun;       /* written under lock; a CQ in error stays so */
 	_Atomic uint32_t refs;      /* QPs (twice if send and receive) and SRQs */
 	/* completion events; guarded by channel->evq.lock */
@@ -80,6 +80,15 @@ int vb_cq_resize(struct vb_cq *cq, uint32_t cqe, uint32_t *held);
 
 /* Arms for the next (solicited) completion; entries that are there already do not count. */
 void vb_cq_arm_for(struct vb_cq *cq, bool solicited_only);
+
+/* A poller that found its CQ empty and makes progress: completions of that CQ go straight into its array, as
+ * long as the ring is empty, so that none passes another (one QP's completions are made under its lock). */
+struct vb_cq_hand {
+	struct vb_cq *cq;
+	struct ibv_wc *wc;
+	int room, n; /* entries of wc, and how many of them are filled */
+};
+extern __thread struct vb_cq_hand *vb_cq_hand; /* of the thread that polls, else NULL */
 
 /* Adds one completion and fires the event if armed for it.  `solicited`: this entry satisfies a solicited-only
  * arming (errors always do, rule 32).  Returns false when the CQ is full: the entry is lost, the CQ is in error

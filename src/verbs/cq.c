@@ -133,8 +133,15 @@ int vb_poll_cq(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
 {
 	struct vb_cq *cq = vb_cq(ibcq);
 
-	if (vb_cq_is_empty(cq) && vb_likely(cq->ctx->adapter != NULL)) /* none: a test of CQs alone */
+	if (vb_cq_is_empty(cq) && vb_likely(cq->ctx->adapter != NULL)) { /* none: a test of CQs alone */
+		struct vb_cq_hand hand = {.cq = cq, .wc = wc, .room = n};
+
+		vb_cq_hand = &hand;
 		vb_progress_poll(cq->ctx->adapter);
+		vb_cq_hand = NULL;
+		if (hand.n)
+			return hand.n;
+	}
 	return vb_cq_poll(cq, n, wc);
 }
 
