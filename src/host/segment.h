@@ -17,7 +17,7 @@
 #define VB_RING_SLOTS  1024u
 #define VB_RING_DATA   (256u << 10)
 #define VB_RING_MTU    (16u << 10) /* path MTU of the shm wire */
-#define VB_SLOT_INLINE 56u	   /* header and payload together, up to this, stand in the slot */
+#define VB_SLOT_INLINE 52u	   /* header and payload together, up to this, stand in the slot */
 
 /* One packet: a cache line.  `seq` is the position plus one (modulo 2^32), stored last; a reader at position
  * p finds a packet when seq == p + 1. */
@@ -26,10 +26,11 @@ struct vb_slot {
 	uint8_t hdr_len;
 	uint8_t flags;	     /* VB_SLOT_DATA */
 	uint16_t inline_len; /* payload bytes in `bytes` behind the header */
+	uint32_t ack;	     /* VB_OUT_ACK | PSN: an ACK for the packet's QP, to be taken before it; else 0 */
 	union {
 		uint8_t bytes[VB_SLOT_INLINE];
 		struct {
-			uint8_t hdr[48];
+			uint8_t hdr[44];
 			uint32_t data_off; /* VB_SLOT_DATA: payload at this offset of the ring's data,
 					      contiguous */
 			uint32_t data_len;

@@ -11,10 +11,14 @@
 
 struct vb_out;
 
+#define VB_OUT_ACK 0x80000000u
+
 struct vb_outbuf {
-	uint8_t *hdr;     /* room for the transport headers, BTH first */
+	uint32_t ack;	  /* VB_OUT_ACK | PSN: an ACK travels along, as if it were the packet before; set by
+			     reserve() to 0, by the caller where the wire carries acks */
+	uint8_t *hdr;	  /* room for the transport headers, BTH first */
 	uint8_t *payload; /* room for the payload (may be the bytes right after the header) */
-	void *priv;       /* the wire's own */
+	void *priv;	  /* the wire's own */
 };
 
 /* Requests leave room for responses, so that two full wires cannot wait for one another. */
@@ -34,8 +38,9 @@ struct vb_out_ops {
 
 struct vb_out {
 	const struct vb_out_ops *ops; /* set once by the wire */
-	uint32_t mtu;                 /* largest payload of one packet, a power of two; set once */
-	bool local;                   /* same host: a NAK carries the reason as payload; set once */
+	uint32_t mtu;		      /* largest payload of one packet, a power of two; set once */
+	bool local;		      /* same host: a NAK carries the reason as payload; set once */
+	bool carries_acks;	      /* a packet to a QP can bring an ACK for that QP along; set once */
 };
 
 #endif

@@ -213,16 +213,28 @@ void vb_rc_input(struct vb_qp *qp, const struct vb_pkt *p)
 		vb_responder_input(qp, p);
 }
 
+void vb_rc_input_ack(struct vb_qp *qp, uint32_t psn)
+{
+	const struct vb_pkt p = {
+	    .op = &vb_opcodes[VB_RC_ACK], .opcode = VB_RC_ACK, .psn = psn, .syndrome = VB_AETH_ACK};
+
+	vb_completer_input(qp, &p);
+}
+
 bool vb_rc_output(struct vb_qp *qp)
 {
 	bool blocked = false;
 
 	if (vb_unlikely(qp->resp.res_next != qp->resp.res_head || qp->resp.replaying || qp->resp.nak_owed))
 		blocked = vb_responder_run(qp);
-	if (qp->req.next != qp->req.head || qp->req.blocked)
-		blocked |= vb_requester_run(qp);
-	if (qp->resp.ack_owed)
+	/* What the application sends now may be its answer to what the ACK is for.  Its peer must find the
+	 * ACK first: programs rely on a SEND being complete when the answer to it comes. */
+	if (qp->resp.ack_owed && !(qp->out && qp->out->carries_acks))
 		blocked |= vb_responder_ack(qp);
+	if (qp->req.next != qp->req.head || qp->req.blocked)
+		blocked |= vb_requester_run(qp); /* carries it along */
+	if (qp->resp.ack_owed && !blocked)
+		blocked = vb_responder_ack(qp);
 	return blocked;
 }
 

@@ -17,6 +17,9 @@
 /* One packet for this QP, decoded and checked; its payload stays the caller's. */
 void vb_rc_input(struct vb_qp *qp, const struct vb_pkt *p);
 
+/* An ACK that a request carried along (vb_outbuf.ack): before that request. */
+void vb_rc_input_ack(struct vb_qp *qp, uint32_t psn);
+
 /* Sends what is owed and allowed: responses, ACK or NAK, then requests (requests before a mere ACK: the ACK
  * can wait, the request is what somebody waits for).  Without qp->out nothing is sent.  Returns true if
  * something is left that waits only for room in the wire. */
@@ -43,8 +46,8 @@ uint64_t vb_rc_timer(struct vb_qp *qp, uint64_t now);
  * (rule 30). */
 void vb_rc_error(struct vb_qp *qp, const struct vb_facts *f);
 
-/* Sends the ACK that is owed, if there is room: before the QP goes, so that the far end does not take for lost what
- * this end has reported as received. */
+/* Sends the ACK that is owed, if there is room: before the QP goes, so that the far end does not take for
+ * lost what this end has reported as received. */
 void vb_rc_last_word(struct vb_qp *qp);
 
 /* After a post to a QP in the error state: flush what came (rule 30). */

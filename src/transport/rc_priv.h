@@ -51,6 +51,17 @@ static inline uint32_t path_mtu(const struct vb_qp *qp)
 	return qp->out ? qp->out->mtu : 128u << qp->attr.path_mtu;
 }
 
+/* The packet in b may take the owed ACK along, so that no request overtakes the ACK of what it answers. */
+static inline void carry_ack(struct vb_qp *qp, struct vb_outbuf *b)
+{
+	struct vb_resp *s = &qp->resp;
+
+	if (!s->ack_owed || !qp->out->carries_acks || s->res_next != s->res_head || s->nak_owed)
+		return;
+	b->ack = VB_OUT_ACK | vb_psn_add(s->epsn, VB_PSN_MASK);
+	s->ack_owed = false;
+}
+
 /* Copies n bytes between `buf` and position `off` of a scatter/gather list, checking each piece's key.
  * to_app: into application memory.  On failure f says why. */
 enum vb_reason vb_sg_copy(struct vb_qp *qp, uint32_t pd, const struct ibv_sge *sge, uint32_t num_sge,

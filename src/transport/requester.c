@@ -119,6 +119,7 @@ static bool send_fetch(struct vb_qp *qp, struct vb_swqe *w)
 	if (!qp->out->ops->reserve(qp->out, &b, vb_opcodes[p.opcode].hdr_len, 0, VB_OUT_REQUEST))
 		return false;
 	vb_pkt_encode(b.hdr, &p);
+	carry_ack(qp, &b);
 	qp->out->ops->commit(qp->out, &b);
 	q->psn = vb_psn_add(w->psn, w->npsn);
 	return true;
@@ -165,6 +166,7 @@ static enum sent send_packet(struct vb_qp *qp, struct vb_swqe *w, uint32_t k)
 	}
 	memset(b.payload + len, 0, p.pad);
 	vb_pkt_encode(b.hdr, &p);
+	carry_ack(qp, &b);
 	qp->out->ops->commit(qp->out, &b);
 	return SENT;
 }

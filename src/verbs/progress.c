@@ -205,6 +205,8 @@ static void deliver(struct delivery *d, const struct vb_shm_pkt *sp)
 		d->qpn = p.qpn;
 	}
 	d->bytes += p.payload_len;
+	if (sp->ack & VB_OUT_ACK)
+		vb_rc_input_ack(d->qp, sp->ack & VB_PSN_MASK);
 	vb_rc_input(d->qp, &p);
 }
 

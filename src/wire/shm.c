@@ -95,6 +95,7 @@ static bool reserve(struct vb_out *o, struct vb_outbuf *b, uint32_t hdr_len, uin
 	}
 	slot = &s->to->slots[head % VB_RING_SLOTS];
 	b->priv = slot;
+	b->ack = 0;
 	if (hdr_len + payload_len > VB_SLOT_INLINE) {
 		if (!reserve_data(s, b, slot, head, hdr_len, payload_len, cls))
 			goto give_tx;
@@ -118,6 +119,7 @@ static void commit(struct vb_out *o, struct vb_outbuf *b)
 	uint64_t head = atomic_load_explicit(&s->head, memory_order_relaxed);
 	const _Atomic uint32_t *awake = atomic_load_explicit(&s->peer_awake, memory_order_relaxed);
 
+	slot->ack = b->ack;
 	s->data_head = s->data_next;
 	s->data_end[head % VB_RING_SLOTS] = s->data_next;
 	/* Store-packet/load-word, against the sleeper's store-word/look-at-ring: seq_cst on both sides. */
@@ -189,6 +191,7 @@ struct vb_shm *vb_shm_new(struct vb_link *l, struct vb_ring *to, const struct vb
 	s->out.ops = &out_ops;
 	s->out.mtu = VB_RING_MTU;
 	s->out.local = true;
+	s->out.carries_acks = true;
 	s->link = l;
 	vb_shm_attach(s, to, from, consumed, peer_consumed, peer_awake);
 	return s;
@@ -214,6 +217,7 @@ int vb_shm_peek(struct vb_shm *s, struct vb_shm_pkt *p)
 	data = *(const volatile uint8_t *)&slot->flags & VB_SLOT_DATA;
 	memcpy(p->hdr, slot->bytes, sizeof(p->hdr));
 	p->hdr_len = hdr_len;
+	p->ack = *(const volatile uint32_t *)&slot->ack;
 	if (vb_unlikely(hdr_len > HDR_ROOM))
 		return -1;
 	if (vb_likely(!data)) {

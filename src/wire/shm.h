@@ -17,7 +17,7 @@ struct vb_shm {
 	struct vb_link *link;
 	/* producer; guarded by tx */
 	struct vb_lock tx __attribute__((aligned(VB_LINE)));
-	uint32_t seen;         /* peer's consumed counter as last read */
+	uint32_t seen;	       /* peer's consumed counter as last read */
 	_Atomic uint64_t head; /* next slot to write; written under tx, read without */
 	struct vb_ring *to;    /* our ring to the peer */
 	uint32_t data_head;    /* next data byte, runs freely */
@@ -27,7 +27,7 @@ struct vb_shm {
 	_Atomic(const _Atomic uint32_t *) peer_awake;
 	/* consumer; guarded by link->rx */
 	_Atomic(const struct vb_ring *) from __attribute__((aligned(VB_LINE))); /* the peer's ring to us */
-	_Atomic uint32_t tail;      /* next slot to read; written under rx, read without */
+	_Atomic uint32_t tail;	    /* next slot to read; written under rx, read without */
 	_Atomic uint32_t *consumed; /* our counter for the peer */
 	/* producer again */
 	uint32_t data_end[VB_RING_SLOTS] __attribute__((aligned(VB_LINE))); /* data_head behind each slot */
@@ -38,16 +38,18 @@ struct vb_shm *vb_shm_new(struct vb_link *l, struct vb_ring *to, const struct vb
 			  _Atomic uint32_t *consumed, const _Atomic uint32_t *peer_consumed,
 			  const _Atomic uint32_t *peer_awake);
 void vb_shm_free(struct vb_shm *s);
-/* The same object for the next peer at the same link index: a thread that still asks vb_shm_ready() of the old
- * one reads valid memory. Nobody sends, and rx is held. */
-void vb_shm_attach(struct vb_shm *s, struct vb_ring *to, const struct vb_ring *from, _Atomic uint32_t *consumed,
-		   const _Atomic uint32_t *peer_consumed, const _Atomic uint32_t *peer_awake);
+/* The same object for the next peer at the same link index: a thread that still asks vb_shm_ready() of the
+ * old one reads valid memory. Nobody sends, and rx is held. */
+void vb_shm_attach(struct vb_shm *s, struct vb_ring *to, const struct vb_ring *from,
+		   _Atomic uint32_t *consumed, const _Atomic uint32_t *peer_consumed,
+		   const _Atomic uint32_t *peer_awake);
 
 /* One packet as it stands in the ring: header copied out, payload in place until vb_shm_next(). */
 struct vb_shm_pkt {
 	uint32_t hdr_len, payload_len;
 	const uint8_t *payload;
-	uint8_t hdr[VB_HDR_MAX + 8];
+	uint32_t ack; /* as in the slot */
+	uint8_t hdr[VB_HDR_MAX + 4];
 };
 
 /* Whether a packet is there.  One load; under rx, or as a hint without it. */
@@ -60,8 +62,8 @@ static inline bool vb_shm_ready(const struct vb_shm *s)
 	       tail + 1; /* pairs with the sender's exchange */
 }
 
-/* Under rx: 1 and the next packet, 0 if there is none, -1 if what stands there cannot be a packet (the peer is
- * insane: the link must go down, see vb_link_insane). */
+/* Under rx: 1 and the next packet, 0 if there is none, -1 if what stands there cannot be a packet (the peer
+ * is insane: the link must go down, see vb_link_insane). */
 int vb_shm_peek(struct vb_shm *s, struct vb_shm_pkt *p);
 /* Under rx: done with the packet of vb_shm_peek().  The sender sees the room at once. */
 void vb_shm_next(struct vb_shm *s);

@@ -92,12 +92,12 @@ static void small_packet_takes_one_line(void **state)
 	struct vb_outbuf b;
 
 	assert_false(vb_shm_ready(e->rx));
-	assert_true(o->ops->reserve(o, &b, 12, 44, VB_OUT_REQUEST));
+	assert_true(o->ops->reserve(o, &b, 12, 40, VB_OUT_REQUEST));
 	assert_ptr_equal(b.payload, b.hdr + 12);
-	assert_true((uintptr_t)b.payload + 44 <= ((uintptr_t)b.hdr | 63) + 1);
+	assert_true((uintptr_t)b.payload + 40 <= ((uintptr_t)b.hdr | 63) + 1);
 	o->ops->cancel(o, &b);
 	assert_false(vb_shm_ready(e->rx));
-	assert_true(send_one(e, 1, 12, 44, VB_OUT_REQUEST));
+	assert_true(send_one(e, 1, 12, 40, VB_OUT_REQUEST));
 	assert_true(vb_shm_ready(e->rx));
 	assert_true(take_one(e, 1, 12, 44));
 	assert_false(vb_shm_ready(e->rx));
