@@ -232,14 +232,28 @@ static void atomic_response(struct vb_qp *qp, const struct vb_pkt *p)
 		scatter(qp, w, (const uint8_t *)&p->orig, sizeof p->orig);
 }
 
+/* Whether an answer with this PSN can be one: not to what was never asked (ghost), nor from before the oldest. */
+static inline bool awaited(const struct vb_qp *qp, uint32_t psn)
+{
+	const struct vb_req *q = &qp->req;
+
+	return (qp->state == IBV_QPS_RTS || qp->state == IBV_QPS_SQD) &&
+	       ((psn - q->psn_una) & VB_PSN_MASK) < ((q->psn_max - q->psn_una) & VB_PSN_MASK);
+}
+
+void vb_rc_input_ack(struct vb_qp *qp, uint32_t psn)
+{
+	if (!awaited(qp, psn))
+		return;
+	if (vb_unlikely(!ack_before(qp, vb_psn_add(psn, 1))))
+		retry(qp);
+	if (vb_likely(qp->state != IBV_QPS_ERR))
+		vb_requester_settle(qp);
+}
+
 void vb_completer_input(struct vb_qp *qp, const struct vb_pkt *p)
 {
-	struct vb_req *q = &qp->req;
-
-	if (qp->state != IBV_QPS_RTS && qp->state != IBV_QPS_SQD)
-		return;
-	/* an answer to what was never asked (ghost), or from before the oldest */
-	if (((p->psn - q->psn_una) & VB_PSN_MASK) >= ((q->psn_max - q->psn_una) & VB_PSN_MASK))
+	if (!awaited(qp, p->psn))
 		return;
 	if ((p->op->bits & VB_OP_AETH) && VB_AETH_KIND(p->syndrome)) /* rules 8, 16: whatever the opcode */
 		ack(qp, p);

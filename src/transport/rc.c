@@ -213,14 +213,6 @@ void vb_rc_input(struct vb_qp *qp, const struct vb_pkt *p)
 		vb_responder_input(qp, p);
 }
 
-void vb_rc_input_ack(struct vb_qp *qp, uint32_t psn)
-{
-	const struct vb_pkt p = {
-	    .op = &vb_opcodes[VB_RC_ACK], .opcode = VB_RC_ACK, .psn = psn, .syndrome = VB_AETH_ACK};
-
-	vb_completer_input(qp, &p);
-}
-
 bool vb_rc_output(struct vb_qp *qp)
 {
 	bool blocked = false;

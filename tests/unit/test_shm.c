@@ -99,7 +99,7 @@ static void small_packet_takes_one_line(void **state)
 	assert_false(vb_shm_ready(e->rx));
 	assert_true(send_one(e, 1, 12, 40, VB_OUT_REQUEST));
 	assert_true(vb_shm_ready(e->rx));
-	assert_true(take_one(e, 1, 12, 44));
+	assert_true(take_one(e, 1, 12, 40));
 	assert_false(vb_shm_ready(e->rx));
 }
 
