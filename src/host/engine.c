@@ -229,9 +229,31 @@ static void *engine(void *arg)
 	return NULL;
 }
 
+/* A doorbell that wakes the engine on a machine where every CPU spins is heard only when a spinner's slice
+ * ends. A thread that asks for short slices of its own, still under the default policy and at its nice value,
+ * comes sooner (Linux 6.12 on; older kernels ignore it): measured, 2 us instead of 2 ms. */
+static void ask_for_short_slices(void)
+{
+	struct {
+		uint32_t size, policy;
+		uint64_t flags;
+		int32_t nice;
+		uint32_t priority;
+		uint64_t runtime, deadline, period;
+		uint32_t util_min, util_max;
+	} attr = {.size = sizeof(attr)};
+
+	if (syscall(SYS_sched_getattr, 0, &attr, sizeof(attr), 0) || attr.policy != SCHED_OTHER)
+		return;
+	attr.runtime = 100 * VB_USEC;
+	(void)syscall(SYS_sched_setattr, 0, &attr, 0);
+}
+
 static void *engine_begin(void *arg)
 {
 	struct vb_adapter *a = arg;
+
+	ask_for_short_slices();
 
 	a->head->tid = (uint32_t)syscall(SYS_gettid);
 	return engine(a);
