@@ -38,6 +38,7 @@ struct watch {
 	uint64_t distrust;	       /* how long, next time */
 	uint64_t until, since;	       /* of the present distrust; of the last one */
 	bool parked;
+	bool awake; /* the word said polling at the last look */
 	bool drain; /* rings want to be looked at */
 };
 
@@ -130,8 +131,13 @@ static bool still_polling(struct vb_adapter *a, struct watch *w)
 {
 	uint32_t polls = atomic_load_explicit(&a->presence.polls, memory_order_relaxed);
 
-	if (word(a) == VB_ASLEEP)
+	if (word(a) == VB_ASLEEP) {
+		/* Since the last look a poller may have left an ACK owed, counting on this one. */
+		w->drain |= atomic_exchange_explicit(&a->woken, false, memory_order_acquire) || w->awake;
+		w->awake = false;
 		return false;
+	}
+	w->awake = true;
 	if (atomic_exchange_explicit(&a->woken, false, memory_order_acquire) || polls != w->polls) {
 		w->polls = polls;
 		if (!packets_lie(a, w))
@@ -141,7 +147,9 @@ static bool still_polling(struct vb_adapter *a, struct watch *w)
 	vb_engine_drain(a);
 	atomic_store_explicit(&a->presence.spins, 0, memory_order_relaxed);
 	atomic_exchange_explicit(a->presence.awake, VB_ASLEEP, memory_order_seq_cst);
-	w->drain = vb_links_ready(a);
+	/* One look more: at what came meanwhile, and for a poller that just before read that we watch. */
+	w->drain = true;
+	w->awake = false;
 	return false;
 }
 
@@ -174,7 +182,8 @@ static void block(struct vb_adapter *a, struct watch *w, uint64_t deadline, bool
 	if (left > TICK) {
 		/* Who wants to be heard from now on has to kick; who came before is seen here. */
 		atomic_store_explicit(&a->dozing, true, memory_order_seq_cst);
-		if (atomic_load_explicit(&a->nudged, memory_order_seq_cst) || word(a) != VB_ASLEEP)
+		if (atomic_load_explicit(&a->nudged, memory_order_seq_cst) || word(a) != VB_ASLEEP ||
+		    atomic_load_explicit(&a->woken, memory_order_relaxed))
 			left = 0;
 	}
 	ts = (struct timespec){(time_t)(left / VB_SEC), (long)(left % VB_SEC)};

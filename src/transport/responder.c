@@ -528,7 +528,7 @@ bool vb_responder_ack(struct vb_qp *qp)
 	struct vb_resp *s = &qp->resp;
 	struct vb_pkt p = response(qp, VB_RC_ACK, vb_psn_add(s->epsn, VB_PSN_MASK), VB_AETH_ACK, s->msn);
 
-	if (s->res_next != s->res_head || s->nak_owed) /* goes behind the answers before it */
+	if (s->res_next != s->res_head || s->replaying || s->nak_owed) /* goes behind the answers before it */
 		return true;
 	if (!emit(qp, &p, NULL, 0))
 		return true;

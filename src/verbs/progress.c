@@ -78,6 +78,8 @@ static void keep_time(struct vb_qp *qp)
 	if (qp->req.waiting_rnr) {
 		atomic_store_explicit(&h->rnr_waits, 1, memory_order_relaxed);
 		atomic_store_explicit(&h->next_look, 0, memory_order_relaxed);
+		/* The engine may count on a later deadline, and a waiter looks at no timers. */
+		vb_adapter_nudge(a);
 	}
 	if (qp->req.timing || qp->forgotten)
 		return;
@@ -115,11 +117,19 @@ static bool output(struct vb_qp *qp)
 	return blocked;
 }
 
+/* qp->lock held.  The peer does not say when there is room, and whoever makes progress now may be a waiter
+ * that blocks next: the engine tries again. */
+static void owe_blocked(struct vb_qp *qp)
+{
+	owe(qp);
+	vb_adapter_nudge(adapter_of(qp));
+}
+
 void vb_progress_send(struct vb_qp *qp)
 {
 	/* without contact: resumed when the link comes up */
 	if (vb_unlikely(output(qp) || !qp->out)) {
-		owe(qp);
+		owe_blocked(qp);
 		if (!qp->out && qp->link)
 			vb_link_contact(qp->link);
 	}
@@ -138,7 +148,7 @@ static void flush_owed(struct vb_link *l)
 		vb_lock_take(&qp->lock);
 		blocked = !qp->forgotten && qp->link == l && output(qp);
 		if (blocked)
-			owe(qp); /* to the end: the others have their turn at the next room */
+			owe_blocked(qp); /* to the end: the others have their turn at the next room */
 		vb_lock_give(&qp->lock);
 		if (blocked)
 			break;
