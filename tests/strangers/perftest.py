@@ -33,6 +33,9 @@ class Row:
         self.env = INLINE if "-I" in self.argv else None
         value = dict(zip(self.argv, self.argv[1:]))
         self.iters = int(value["-n"]) if "-n" in value else None
+        # It waits by reading its memory, without a call: where there are no more CPUs than such programs, the
+        # engine thread gets its turn when the scheduler says so.
+        self.limit = 400 if self.argv[0] == "ib_write_lat" else stranger.LIMIT
         if "-a" in self.argv:
             self.sizes = ALL_SIZES
         elif "-s" in value:
@@ -63,7 +66,7 @@ def main():
     table = [Row(line) for line in TABLE]
     stranger.need(*sorted({r.argv[0] for r in table}))
     stranger.rows(a, table, lambda row, mode: stranger.pair(a.build, row.argv, mode=mode, env=row.env,
-                                                            check=row.check))
+                                                            limit=row.limit, check=row.check))
 
 
 if __name__ == "__main__":

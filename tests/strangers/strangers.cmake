@@ -12,6 +12,8 @@ foreach(n devinfo pingpong perftest pyverbs user netns)
                        TIMEOUT 600 ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
 endforeach()
 
+set_tests_properties(strangers.perftest PROPERTIES TIMEOUT 1200)
+
 # The rules that scripts check.
 add_test(NAME scripts.layers COMMAND ${CMAKE_SOURCE_DIR}/scripts/layers)
 add_test(NAME scripts.verbs_doc COMMAND ${CMAKE_SOURCE_DIR}/scripts/verbs-doc-check)
