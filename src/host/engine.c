@@ -66,6 +66,14 @@ void vb_adapter_nudge(struct vb_adapter *a)
 		write_kick(a);
 }
 
+static __thread bool in_engine;
+
+void vb_adapter_resume(struct vb_adapter *a)
+{
+	if (!in_engine)
+		vb_adapter_nudge(a);
+}
+
 bool vb_engine_drain(struct vb_adapter *a)
 {
 	int idle = 0;
@@ -262,8 +270,8 @@ static void *engine_begin(void *arg)
 {
 	struct vb_adapter *a = arg;
 
+	in_engine = true;
 	ask_for_short_slices();
-
 	a->head->tid = (uint32_t)syscall(SYS_gettid);
 	return engine(a);
 }

@@ -29,10 +29,11 @@ static const char *const wr_names[] = {
 
 void vb_rc_push(struct vb_qp *qp, struct vb_cq *cq, const struct vb_cqe *e, bool solicited)
 {
-	struct vb_facts f = {.reason = VB_R_CQ_OVERRUN, .qpn = qp->qpn, .a = cq->cqe};
+	struct vb_facts f;
 
 	if (vb_likely(vb_cq_push(cq, e, solicited)) || qp->state == IBV_QPS_ERR)
 		return;
+	f = (struct vb_facts){.reason = VB_R_CQ_OVERRUN, .qpn = qp->qpn, .a = cq->cqe};
 	vb_rc_error(qp, &f); /* rule 31 */
 }
 

@@ -122,7 +122,7 @@ static bool output(struct vb_qp *qp)
 static void owe_blocked(struct vb_qp *qp)
 {
 	owe(qp);
-	vb_adapter_nudge(adapter_of(qp));
+	vb_adapter_resume(adapter_of(qp));
 }
 
 void vb_progress_send(struct vb_qp *qp)
