@@ -29,6 +29,8 @@
 #define DISTRUST_MIN (10 * VB_MSEC)
 #define DISTRUST_MAX VB_SEC
 
+#define SETTLE_MAX (100 * VB_MSEC)
+
 enum { IDLE_ROUNDS = 64, DRAIN_ROUNDS = 1024 };
 
 /* What the engine alone knows. */
@@ -232,6 +234,7 @@ static void *engine(void *arg)
 		if (nudged || w.drain)
 			w.drain = !vb_engine_drain(a);
 		deadline = a->ops->timers(a, vb_now());
+		atomic_fetch_add_explicit(&a->rounds, 1, memory_order_release);
 		if (next < deadline)
 			deadline = next;
 		next = distrusted(a, &w);
@@ -311,6 +314,20 @@ void vb_engine_stop(struct vb_adapter *a)
 	vb_engine_kick(a);
 	pthread_join(a->engine, NULL);
 	a->engine_started = false;
+}
+
+/* The calling thread does not do it itself: exit() may have been called in a signal handler, above a lock
+ * that progress would take.  Then the engine waits for that lock, and we for the engine not for long. */
+void vb_engine_settle(struct vb_adapter *a)
+{
+	static const struct timespec nap = {.tv_nsec = 20000};
+	uint32_t begun = atomic_load_explicit(&a->rounds, memory_order_acquire);
+	uint64_t until = vb_now() + SETTLE_MAX;
+
+	do {
+		vb_engine_kick(a); /* the round after the present one begins behind all that we did */
+		nanosleep(&nap, NULL);
+	} while (atomic_load_explicit(&a->rounds, memory_order_acquire) - begun < 2 && vb_now() < until);
 }
 
 void vb_adapter_wake(struct vb_adapter *a)

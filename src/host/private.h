@@ -122,6 +122,7 @@ struct vb_adapter {
 	_Atomic bool breaks;	   /* some link is broken */
 	_Atomic uint32_t waiters;  /* threads in vb_adapter_wait() */
 	_Atomic uint32_t events;   /* doorbells handled so far */
+	_Atomic uint32_t rounds;   /* in which the engine looked at everything; it writes */
 	_Atomic uint32_t nowhere;  /* what presence.awake points to in a forked child */
 };
 
@@ -188,6 +189,7 @@ void vb_conns_bury(struct vb_adapter *a); /* under control, with no event in han
 int vb_engine_start(struct vb_adapter *a);
 void vb_engine_stop(struct vb_adapter *a);
 void vb_engine_kick(struct vb_adapter *a);
+void vb_engine_settle(struct vb_adapter *a); /* at exit: waits a little for what is owed to go out */
 /* Takes in what there is; false: something is left that another thread is at. */
 bool vb_engine_drain(struct vb_adapter *a);
 

@@ -158,7 +158,7 @@ static inline bool hand_over(struct vb_cq *cq, const struct vb_cqe *e)
 {
 	struct vb_cq_hand *h = vb_cq_hand;
 
-	if (!h || h->cq != cq || h->n == h->room || atomic_load_explicit(&cq->armed, relaxed) != VB_ARM_NONE ||
+	if (!h || h->cq != cq || h->n >= h->room || atomic_load_explicit(&cq->armed, relaxed) != VB_ARM_NONE ||
 	    atomic_load_explicit(&cq->overrun, relaxed) ||
 	    atomic_load_explicit(&cq->tail, memory_order_acquire) != atomic_load_explicit(&cq->head, relaxed))
 		return false;
