@@ -336,9 +336,22 @@ static uint64_t scan(struct vb_hca *h, uint64_t now)
 	return next;
 }
 
+/* Lets a link's QPs send; returns when to try again.  The peer does not say when there is room in its ring:
+ * soon, if it has taken packets out since the last try. */
+static uint64_t push_on(struct vb_link *l, uint64_t now)
+{
+	struct vb_out *o = &((struct vb_shm *)l->wire)->out;
+	uint64_t before = o->ops->mark(o);
+
+	look(l, false);
+	if (!atomic_load_explicit(&l->owes, memory_order_relaxed))
+		return VB_NEVER;
+	return now + (o->ops->mark(o) != before ? VB_MSEC / 10 : VB_MSEC);
+}
+
 static uint64_t timers(struct vb_adapter *a, uint64_t now)
 {
-	uint64_t next = scan(vb_hca(a), now);
+	uint64_t next = scan(vb_hca(a), now), at;
 	uint32_t links = vb_link_count(a);
 
 	for (uint32_t i = 0; i < links; i++) {
@@ -347,9 +360,9 @@ static uint64_t timers(struct vb_adapter *a, uint64_t now)
 		if (!l || atomic_load_explicit(&l->state, memory_order_acquire) != VB_LINK_UP ||
 		    !atomic_load_explicit(&l->owes, memory_order_relaxed))
 			continue;
-		look(l, false);
-		if (atomic_load_explicit(&l->owes, memory_order_relaxed) && next > now + VB_MSEC)
-			next = now + VB_MSEC; /* the ring is full: the peer does not say when there is room */
+		at = push_on(l, now);
+		if (at < next)
+			next = at;
 	}
 	return next;
 }
