@@ -153,6 +153,8 @@ static bool still_polling(struct vb_adapter *a, struct watch *w)
 		if (!packets_lie(a, w))
 			return true;
 		distrust(a, w);
+	} else if (vb_links_ready(a)) {
+		distrust(a, w); /* it stopped with packets on their way: the word promised too much */
 	}
 	vb_engine_drain(a);
 	atomic_store_explicit(&a->presence.spins, 0, memory_order_relaxed);

@@ -136,7 +136,7 @@ static void round_of(bool goodbye)
 
 int main(int argc, char **argv)
 {
-	int rounds = argc > 1 ? atoi(argv[1]) : 5, fds;
+	int rounds = argc > 1 ? atoi(argv[1]) : getenv("VERBENA_SOAK") ? 50 : 5, fds;
 
 	board = kit_shared(sizeof *board);
 	fds = descriptors();

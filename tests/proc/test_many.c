@@ -83,7 +83,11 @@ static int child(int me, int n, int messages)
 
 int main(int argc, char **argv)
 {
-	int n = argc > 1 ? atoi(argv[1]) : 32, messages = argc > 2 ? atoi(argv[2]) : 40, bad = 0;
+	int n = argc > 1 ? atoi(argv[1]) : 32,
+	    messages = argc > 2			? atoi(argv[2])
+		       : getenv("VERBENA_SOAK") ? 1000
+						: 40,
+	    bad = 0;
 	pid_t pids[MAX];
 
 	CHECK(n >= 1 && n <= MAX);

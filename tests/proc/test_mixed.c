@@ -1,6 +1,6 @@
 /* Two processes with mixed operations at random, see mixed.h.
  *
- *     proc-mixed [OPERATIONS [SEED]]      default 60,000 operations per direction; make soak runs 1,000,000
+ *     proc-mixed [OPERATIONS [SEED]]      default 60,000 operations per direction, 1,000,000 in make soak
  */
 #include "mixed.h"
 
@@ -23,7 +23,9 @@ static void side_close(struct ibv_context *c)
 
 int main(int argc, char **argv)
 {
-	uint64_t operations = argc > 1 ? strtoull(argv[1], NULL, 0) : 60000;
+	uint64_t operations = argc > 1		       ? strtoull(argv[1], NULL, 0)
+			      : getenv("VERBENA_SOAK") ? 1000000
+						       : 60000;
 	int status;
 	pid_t pid;
 
