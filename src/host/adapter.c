@@ -21,8 +21,7 @@ static struct vb_adapter *adapter_of(struct vb_list *n)
 static void before_fork(void)
 {
 	pthread_mutex_lock(&vb_host_lock);
-	vb_list_each(n, &adapters)
-	{
+	vb_list_each (n, &adapters) {
 		pthread_mutex_lock(&adapter_of(n)->control);
 		pthread_mutex_lock(&adapter_of(n)->qpn_lock);
 	}
@@ -30,8 +29,7 @@ static void before_fork(void)
 
 static void after_fork(void)
 {
-	vb_list_each(n, &adapters)
-	{
+	vb_list_each (n, &adapters) {
 		pthread_mutex_unlock(&adapter_of(n)->qpn_lock);
 		pthread_mutex_unlock(&adapter_of(n)->control);
 	}
@@ -53,8 +51,7 @@ static void at_exit(void)
 {
 	if (pthread_mutex_trylock(&vb_host_lock))
 		return;
-	vb_list_each(n, &adapters)
-	{
+	vb_list_each (n, &adapters) {
 		struct vb_adapter *a = adapter_of(n);
 
 		if (a->pid != (uint32_t)getpid())
@@ -199,7 +196,8 @@ void vb_adapter_close(struct vb_adapter *a)
 	vb_list_unlink(&a->node);
 	pthread_mutex_unlock(&vb_host_lock);
 	vb_engine_stop(a);
-	vb_list_each(n, &a->conns) vb_conn_bye(vb_list_entry(n, struct conn, node)->sock);
+	vb_list_each (n, &a->conns)
+		vb_conn_bye(vb_list_entry(n, struct conn, node)->sock);
 	free_adapter(a);
 }
 
@@ -265,8 +263,7 @@ void vb_adapter_forked(struct vb_adapter *a)
 	if (atomic_exchange(&a->dead, true))
 		return;
 	/* Closed only: the epoll set is the parent's too, and must keep what it watches. */
-	vb_list_each(i, &a->conns)
-	{
+	vb_list_each (i, &a->conns) {
 		struct conn *c = vb_list_entry(i, struct conn, node);
 
 		close(c->sock);

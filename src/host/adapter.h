@@ -137,6 +137,8 @@ void vb_link_ring(struct vb_link *l);
 bool vb_link_is(const struct vb_link *l, uint32_t number, const uint8_t gid[16]);
 /* Whether the peer (also one that has just died) has or had this QP when it was last heard of. */
 bool vb_link_has_qp(const struct vb_link *l, uint32_t qpn);
+/* What that QP shows as received (vb_seg_qp.received), 0: nothing, or no such QP. */
+uint32_t vb_link_qp_received(const struct vb_link *l, uint32_t qpn);
 /* The peer wrote rubbish: the link goes down soon, as by a death.  Under l->rx; does not call back itself. */
 void vb_link_insane(struct vb_link *l);
 /* The k-th number of this adapter, 0 behind the last. */
@@ -172,7 +174,8 @@ int vb_adapter_wait(struct vb_adapter *a, int fd);
 void vb_adapter_nudge(struct vb_adapter *a);
 /* The same for output that waits for room, unless the engine itself calls: its timers know of that. */
 void vb_adapter_resume(struct vb_adapter *a);
-/* The same for output that a full ring stopped, unless the caller is the engine, which comes back by itself. */
+/* The same for output that a full ring stopped, unless the caller is the engine, which comes back by itself.
+ */
 void vb_adapter_resume(struct vb_adapter *a);
 /* In a forked child: closes the adapter's descriptors, unmaps nothing, and leaves the adapter dead. */
 void vb_adapter_forked(struct vb_adapter *a);

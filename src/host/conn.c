@@ -180,6 +180,7 @@ void vb_conns_bye(struct vb_adapter *a)
 	until.tv_sec++;
 	if (pthread_mutex_timedlock(&a->control, &until))
 		return;
-	vb_list_each(n, &a->conns) vb_conn_bye(vb_list_entry(n, struct conn, node)->sock);
+	vb_list_each (n, &a->conns)
+		vb_conn_bye(vb_list_entry(n, struct conn, node)->sock);
 	pthread_mutex_unlock(&a->control);
 }

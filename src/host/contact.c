@@ -349,8 +349,7 @@ static void make_room(struct vb_adapter *a)
 {
 	if (a->nconns_new < MAX_NEW)
 		return;
-	vb_list_each(n, &a->conns)
-	{
+	vb_list_each (n, &a->conns) {
 		struct conn *c = vb_list_entry(n, struct conn, node);
 
 		if (c->state == CONN_NEW) {

@@ -28,15 +28,18 @@
 #define TICK	     VB_MSEC
 #define DISTRUST_MIN (10 * VB_MSEC)
 #define DISTRUST_MAX VB_SEC
+#define OFFENCE_SPAN (5 * VB_MSEC)
 
 #define SETTLE_MAX (100 * VB_MSEC)
 
-enum { IDLE_ROUNDS = 64, DRAIN_ROUNDS = 1024 };
+enum { OFFENCES = 3, IDLE_ROUNDS = 64, DRAIN_ROUNDS = 1024 };
 
 /* What the engine alone knows. */
 struct watch {
 	uint32_t polls, events, taken; /* as last seen */
 	bool ready;		       /* packets lay there at the last look */
+	unsigned offences;	       /* in a row */
+	uint64_t offended;	       /* when last */
 	uint64_t distrust;	       /* how long, next time */
 	uint64_t until, since;	       /* of the present distrust; of the last one */
 	bool parked;
@@ -111,10 +114,15 @@ static bool packets_lie(struct vb_adapter *a, struct watch *w)
 	return lie;
 }
 
+/* Once is chance, but again and again within a few milliseconds is a habit. */
 static void distrust(struct vb_adapter *a, struct watch *w)
 {
 	uint64_t now = vb_now();
 
+	w->offences = now - w->offended < OFFENCE_SPAN ? w->offences + 1 : 1;
+	w->offended = now;
+	if (w->offences < OFFENCES)
+		return;
 	if (now - w->since > 2 * DISTRUST_MAX)
 		w->distrust = DISTRUST_MIN;
 	w->since = now;

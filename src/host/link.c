@@ -411,21 +411,35 @@ void vb_link_insane(struct vb_link *l)
 	vb_engine_kick(a);
 }
 
-bool vb_link_has_qp(const struct vb_link *l, uint32_t qpn)
+/* The peer's entry for one of its QPs; NULL: no such number. */
+static const struct vb_seg_qp *shown_qp(const struct vb_link *l, uint32_t qpn)
 {
 	const struct vb_seg_head *h = (const void *)l->peer;
 	const struct vb_seg_qp *table = (const void *)(l->peer + VB_SEG_QPS);
 	uint32_t n;
 
 	if (!h)
-		return false;
+		return NULL;
 	n = atomic_load_explicit(&h->nnumbers, memory_order_acquire);
 	for (uint32_t k = 0; k < n && k < VB_ADAPTER_NUMBERS; k++) {
 		if (h->numbers[k] == qpn >> VB_QPN_INDEX_BITS)
-			return atomic_load_explicit(&table[k * VB_QPN_INDICES + qpn % VB_QPN_INDICES].state,
-						    memory_order_acquire) != 0;
+			return &table[k * VB_QPN_INDICES + qpn % VB_QPN_INDICES];
 	}
-	return false;
+	return NULL;
+}
+
+bool vb_link_has_qp(const struct vb_link *l, uint32_t qpn)
+{
+	const struct vb_seg_qp *q = shown_qp(l, qpn);
+
+	return q && atomic_load_explicit(&q->state, memory_order_acquire);
+}
+
+uint32_t vb_link_qp_received(const struct vb_link *l, uint32_t qpn)
+{
+	const struct vb_seg_qp *q = shown_qp(l, qpn);
+
+	return q ? atomic_load_explicit(&q->received, memory_order_acquire) : 0;
 }
 
 bool vb_link_is(const struct vb_link *l, uint32_t number, const uint8_t gid[16])

@@ -82,8 +82,7 @@ struct vb_segment *vb_segment_find(uint64_t incarnation)
 	struct vb_segment *found = NULL;
 
 	pthread_mutex_lock(&vb_host_lock);
-	vb_list_each(n, &segments)
-	{
+	vb_list_each (n, &segments) {
 		struct vb_segment *s = vb_list_entry(n, struct vb_segment, node);
 
 		if (s->incarnation == incarnation) {

@@ -73,11 +73,15 @@ struct vb_seg_head {
 #define VB_SEG_RINGS	 (VB_SEG_QPS + (uint64_t)VB_ADAPTER_NUMBERS * VB_QPN_INDICES * 16)
 #define VB_SEG_SIZE	 (VB_SEG_RINGS + (uint64_t)VB_MAX_LINKS * sizeof(struct vb_ring))
 
-/* What peers may know of a QP: whether it exists. (Direct placement adds its peer and permissions.) */
+/* What peers may know of a QP: whether it exists, and what it has received.  The latter outlives its process
+ * for as long as the peer looks: a sender whose ACK died with the receiver learns that it was owed one.
+ * (Direct placement adds the QP's peer and permissions.) */
 struct vb_seg_qp {
 	_Atomic uint32_t state; /* 0: no such QP, else 1 + enum ibv_qp_state */
 	_Atomic uint32_t dest_qpn;
-	_Atomic uint64_t dest_incarnation;
+	_Atomic uint32_t received; /* VB_SEG_RECEIVED | next PSN expected; 0: nothing yet */
+	uint32_t reserved;
 };
+#define VB_SEG_RECEIVED 0x80000000u
 
 #endif

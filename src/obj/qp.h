@@ -19,11 +19,12 @@
 
 struct vb_out;
 struct vb_keys;
+struct vb_seg_qp;
 
 enum vb_wqe_state {
-	VB_WQE_POSTED,  /* no packet sent yet */
+	VB_WQE_POSTED,	/* no packet sent yet */
 	VB_WQE_STARTED, /* has PSNs; some or all packets sent */
-	VB_WQE_FAILED,  /* checked and refused before its first packet; completes with `reason` in its turn */
+	VB_WQE_FAILED,	/* checked and refused before its first packet; completes with `reason` in its turn */
 };
 
 /* A send WQE: the request as posted, and where its execution stands. */
@@ -33,128 +34,129 @@ struct vb_swqe {
 	uint64_t compare_add;
 	uint64_t swap;
 	uint32_t rkey;
-	uint32_t imm_inv;   /* immediate (network order) or R_Key to invalidate */
-	uint32_t length;    /* bytes of all SGEs, up to VB_MAX_MSG */
+	uint32_t imm_inv; /* immediate (network order) or R_Key to invalidate */
+	uint32_t length;  /* bytes of all SGEs, up to VB_MAX_MSG */
 	uint32_t num_sge;
-	uint32_t psn;       /* first PSN, once started */
-	uint32_t npsn;      /* how many PSNs the request takes (a READ's are its responses'), once started */
-	uint32_t got;       /* READ: response bytes placed so far */
-	uint8_t opcode;     /* enum ibv_wr_opcode */
-	uint8_t flags;      /* enum ibv_send_flags, IBV_SEND_SIGNALED also for sq_sig_all */
-	uint8_t state;      /* enum vb_wqe_state */
-	uint8_t reason;     /* enum vb_reason of VB_WQE_FAILED */
+	uint32_t psn;	/* first PSN, once started */
+	uint32_t npsn;	/* how many PSNs the request takes (a READ's are its responses'), once started */
+	uint32_t got;	/* READ: response bytes placed so far */
+	uint8_t opcode; /* enum ibv_wr_opcode */
+	uint8_t flags;	/* enum ibv_send_flags, IBV_SEND_SIGNALED also for sq_sig_all */
+	uint8_t state;	/* enum vb_wqe_state */
+	uint8_t reason; /* enum vb_reason of VB_WQE_FAILED */
 	union {
-		struct ibv_sge sge[1];   /* num_sge */
-		uint8_t inline_data[1];  /* length, if flags has IBV_SEND_INLINE */
+		struct ibv_sge sge[1];	/* num_sge */
+		uint8_t inline_data[1]; /* length, if flags has IBV_SEND_INLINE */
 	};
 };
 
 /* A READ or atomic that the responder has accepted (IBTA 9.7.5: responder resources). */
 struct vb_resource {
-	uint32_t psn;      /* first PSN */
+	uint32_t psn; /* first PSN */
 	uint32_t npsn;
-	uint32_t sent;     /* response packets sent since it was last asked for; == npsn: answered */
-	uint32_t start;    /* response packet to begin with (a duplicate READ may ask for a part) */
+	uint32_t sent;	/* response packets sent since it was last asked for; == npsn: answered */
+	uint32_t start; /* response packet to begin with (a duplicate READ may ask for a part) */
 	uint32_t msn;
-	uint8_t opcode;    /* enum vb_opcode of the request */
-	bool replay;       /* asked for again: goes out without moving anything else */
-	uint64_t va;       /* READ: address of the byte that packet 0 begins with */
+	uint8_t opcode; /* enum vb_opcode of the request */
+	bool replay;	/* asked for again: goes out without moving anything else */
+	uint64_t va;	/* READ: address of the byte that packet 0 begins with */
 	uint32_t rkey;
 	uint32_t length;
-	uint64_t orig;     /* atomic: saved result (rule 17) */
+	uint64_t orig; /* atomic: saved result (rule 17) */
 };
 
 struct vb_req {
 	/* SQ indices run freely; the slot is index & mask */
-	uint8_t *ring;          /* WQEs of `stride` bytes */
+	uint8_t *ring; /* WQEs of `stride` bytes */
 	size_t ring_bytes;
 	uint32_t stride, mask;
 	uint32_t max_wr, max_sge, max_inline; /* as granted */
-	uint32_t head;          /* next to post */
-	uint32_t next;          /* next to send, or being sent */
-	uint32_t una;           /* oldest not completed */
-	_Atomic uint32_t free;  /* oldest not given back: polled CQEs advance it (poller writes) */
-	uint32_t sent;          /* packets of `next` sent so far */
-	uint32_t psn;           /* next PSN to send */
-	uint32_t psn_una;       /* oldest PSN not acknowledged */
-	uint32_t psn_max;       /* highest PSN ever sent, plus one */
-	uint32_t reads;         /* READs and atomics outstanding */
+	uint32_t head;			      /* next to post */
+	uint32_t next;			      /* next to send, or being sent */
+	uint32_t una;			      /* oldest not completed */
+	_Atomic uint32_t free;	      /* oldest not given back: polled CQEs advance it (poller writes) */
+	uint32_t sent;		      /* packets of `next` sent so far */
+	uint32_t psn;		      /* next PSN to send */
+	uint32_t psn_una;	      /* oldest PSN not acknowledged */
+	uint32_t psn_max;	      /* highest PSN ever sent, plus one */
+	uint32_t reads;		      /* READs and atomics outstanding */
 	uint8_t retries, rnr_retries; /* left */
-	bool waiting_rnr;       /* no sending before `deadline` (rule 2) */
-	bool retry_pending;     /* went back on an implied NAK or sequence error; ignores further ones until
-	                           progress (rule 3) */
-	uint8_t rnr_code;       /* of the RNR NAK being waited out */
-	bool blocked;           /* the wire had no room */
-	bool drained_posted;    /* IBV_EVENT_SQ_DRAINED posted for this SQD */
-	uint64_t deadline;      /* of the ACK timer or the RNR wait; 0: runs from the next look at the clock;
-	                           VB_NEVER: not running */
-	uint64_t mark;          /* wire mark of the last packet sent (see vb_out_ops.mark) */
-	bool timing;            /* on the adapter's timer list */
+	bool waiting_rnr;	      /* no sending before `deadline` (rule 2) */
+	bool retry_pending;  /* went back on an implied NAK or sequence error; ignores further ones until
+				progress (rule 3) */
+	uint8_t rnr_code;    /* of the RNR NAK being waited out */
+	bool blocked;	     /* the wire had no room */
+	bool drained_posted; /* IBV_EVENT_SQ_DRAINED posted for this SQD */
+	uint64_t deadline;   /* of the ACK timer or the RNR wait; 0: runs from the next look at the clock;
+				VB_NEVER: not running */
+	uint64_t mark;	     /* wire mark of the last packet sent (see vb_out_ops.mark) */
+	bool timing;	     /* on the adapter's timer list */
 };
 
 struct vb_resp {
-	struct vb_rq rq;        /* unused when the QP has an SRQ */
+	struct vb_rq rq; /* unused when the QP has an SRQ */
 	uint32_t epsn;
 	uint32_t msn;
-	bool nak_sent;          /* a sequence-error NAK is out: silence until the ePSN arrives */
-	bool ack_owed;          /* everything before epsn wants an ACK */
-	uint8_t nak_owed;       /* syndrome, 0: none */
-	bool nak_atomic;        /* the request in hand is an atomic: a NAK has its opcode (rule 16) */
+	bool nak_sent;	  /* a sequence-error NAK is out: silence until the ePSN arrives */
+	bool ack_owed;	  /* everything before epsn wants an ACK */
+	uint8_t nak_owed; /* syndrome, 0: none */
+	bool nak_atomic;  /* the request in hand is an atomic: a NAK has its opcode (rule 16) */
 	uint32_t nak_psn;
 	struct vb_facts nak_facts; /* goes along on the same host */
 	/* message being received */
-	uint8_t last_op;        /* opcode of the last accepted request packet */
-	bool in_message;        /* between FIRST and LAST */
-	bool have_wqe;          /* `cur` is taken from RQ or SRQ */
-	uint32_t got;           /* bytes of this message so far */
-	uint64_t va;            /* WRITE: where the next packet's bytes go */
+	uint8_t last_op; /* opcode of the last accepted request packet */
+	bool in_message; /* between FIRST and LAST */
+	bool have_wqe;	 /* `cur` is taken from RQ or SRQ */
+	uint32_t got;	 /* bytes of this message so far */
+	uint64_t va;	 /* WRITE: where the next packet's bytes go */
 	uint32_t rkey;
-	uint32_t left;          /* WRITE: bytes that the RETH promised and have not come */
-	uint32_t room;          /* SEND: bytes that the receive WQE in use holds */
-	struct vb_rwqe *cur;    /* copy of the receive WQE in use; room for max_sge */
+	uint32_t left;	     /* WRITE: bytes that the RETH promised and have not come */
+	uint32_t room;	     /* SEND: bytes that the receive WQE in use holds */
+	struct vb_rwqe *cur; /* copy of the receive WQE in use; room for max_sge */
 	/* responder resources: a ring of max_dest_rd_atomic, newest last */
 	struct vb_resource *res;
-	uint32_t res_size;      /* entries allocated: the power of two >= max_dest_rd_atomic, or 0 */
-	uint32_t res_head;      /* next entry to fill, runs freely */
-	uint32_t res_next;      /* oldest entry that is not fully answered; == res_head: none */
-	bool replaying;         /* some entry has .replay set */
+	uint32_t res_size; /* entries allocated: the power of two >= max_dest_rd_atomic, or 0 */
+	uint32_t res_head; /* next entry to fill, runs freely */
+	uint32_t res_next; /* oldest entry that is not fully answered; == res_head: none */
+	bool replaying;	   /* some entry has .replay set */
 };
 
 struct vb_qp {
 	union {
 		struct ibv_qp ibv;
 		struct ibv_qp_ex ex;
-	};                       /* first */
+	}; /* first */
 	struct vb_context *ctx;
 	struct vb_pd *pd;
 	struct vb_cq *scq, *rcq;
 	struct vb_srq *srq;
-	struct vb_keys *keys;    /* the adapter's key table; set once */
+	struct vb_keys *keys;	 /* the adapter's key table; set once */
+	struct vb_seg_qp *shown; /* the adapter's entry that peers read; NULL: none (tests).  Set once */
 	uint32_t pd_id;
 	uint32_t qpn;
 	bool sq_sig_all;
-	uint32_t delivered;      /* async events handed out; guarded by the context's evq lock */
+	uint32_t delivered; /* async events handed out; guarded by the context's evq lock */
 	struct vb_async_node ev_fatal, ev_access, ev_req, ev_comm_est, ev_drained, ev_last_wqe;
-	struct vb_list on_ctx;   /* context's list of QPs */
+	struct vb_list on_ctx; /* context's list of QPs */
 
 	struct vb_lock lock __attribute__((aligned(VB_LINE))); /* guards everything below */
 	enum ibv_qp_state state;
 	struct ibv_qp_attr attr; /* as set by modify; state and the moving PSNs stand elsewhere */
 	uint32_t dest_qpn;
-	uint8_t max_rd_atomic;   /* initiator depth */
-	uint8_t access;          /* qp_access_flags */
+	uint8_t max_rd_atomic; /* initiator depth */
+	uint8_t access;	       /* qp_access_flags */
 	struct vb_req req;
 	struct vb_resp resp;
 	/* composition (verbs/progress.c) */
-	void *link;              /* struct vb_link of the peer; NULL: not in contact */
-	struct vb_out *out;      /* the link's way out; NULL: no contact yet or gone */
-	struct vb_list owes;     /* on the list of QPs with something to send; guarded as that list says */
+	void *link;		 /* struct vb_link of the peer; NULL: not in contact */
+	struct vb_out *out;	 /* the link's way out; NULL: no contact yet or gone */
+	struct vb_list owes;	 /* on the list of QPs with something to send; guarded as that list says */
 	struct vb_list on_timer; /* on the adapter's timer list; guarded by its lock */
-	bool forgotten;          /* being destroyed: goes on no list any more */
-	bool comm_est;           /* a packet came while in RTR; the event was posted */
-	bool last_wqe_done;      /* IBV_EVENT_QP_LAST_WQE_REACHED was posted */
+	bool forgotten;		 /* being destroyed: goes on no list any more */
+	bool comm_est;		 /* a packet came while in RTR; the event was posted */
+	bool last_wqe_done;	 /* IBV_EVENT_QP_LAST_WQE_REACHED was posted */
 	uint32_t flushed_send, flushed_recv; /* summed for one line of log */
-	struct vb_facts why;     /* first error of this QP, for the sentence on the flush */
+	struct vb_facts why;		     /* first error of this QP, for the sentence on the flush */
 };
 
 static inline struct vb_qp *vb_qp(struct ibv_qp *q)
@@ -173,7 +175,8 @@ int vb_qp_init(struct vb_qp *qp, struct ibv_qp_cap *cap);
 void vb_qp_fini(struct vb_qp *qp);
 /* Forgets all queue contents and PSNs (state RESET), as modify to RESET and creation do.  Under qp->lock. */
 void vb_qp_reset(struct vb_qp *qp);
-/* Responder resources for `n` outstanding READs and atomics; existing contents stay if n allows. Under lock. */
+/* Responder resources for `n` outstanding READs and atomics; existing contents stay if n allows. Under lock.
+ */
 int vb_qp_resources(struct vb_qp *qp, uint32_t n);
 
 #endif

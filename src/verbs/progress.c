@@ -24,8 +24,10 @@ enum {
 	ACK_BATCH = 32,
 	QUIET_AFTER = 4096, /* polls without a packet after which a ring is looked at less often */
 	QUIET_EVERY = 16,
-	SPINS = 16,	  /* polls in a row that make a sleeper a poller */
-	SPINS_ARMED = 64, /* the same while a CQ is armed */
+	FLUSH_BLOCKED = 64, /* QPs without room after which a flush ends */
+	BUSY_NS = 50000,    /* until a QP whose lock was busy is looked at again */
+	SPINS = 16,	    /* polls in a row that make a sleeper a poller */
+	SPINS_ARMED = 64,   /* the same while a CQ is armed */
 };
 
 static struct vb_adapter *adapter_of(const struct vb_qp *qp)
@@ -67,6 +69,18 @@ static struct vb_qp *pop_owing(struct vb_link *l)
 	atomic_store_explicit(&l->owes, !vb_list_empty(&l->owed), memory_order_relaxed);
 	vb_lock_give(&l->owed_lock);
 	return n ? vb_list_entry(n, struct vb_qp, owes) : NULL;
+}
+
+/* Whose turn it is next; only to compare with. */
+static const struct vb_qp *next_owing(struct vb_link *l)
+{
+	const struct vb_qp *qp = NULL;
+
+	vb_lock_take(&l->owed_lock);
+	if (!vb_list_empty(&l->owed))
+		qp = vb_list_entry(l->owed.next, struct vb_qp, owes);
+	vb_lock_give(&l->owed_lock);
+	return qp;
 }
 
 /* qp->lock held: has its timer looked at from now on. */
@@ -138,19 +152,21 @@ void vb_progress_send(struct vb_qp *qp)
 /* Lets every QP that owes something send, until the ring is full.  l->rx held. */
 static void flush_owed(struct vb_link *l)
 {
-	struct vb_qp *qp = l->acks;
+	struct vb_qp *qp = l->acks, *first = NULL;
+	unsigned blocked = 0;
 
 	l->unflushed = 0;
 	l->acks = NULL;
 	for (qp = qp ? qp : pop_owing(l); qp; qp = pop_owing(l)) {
-		bool blocked;
-
 		vb_lock_take(&qp->lock);
-		blocked = !qp->forgotten && qp->link == l && output(qp);
-		if (blocked)
-			owe_blocked(qp); /* to the end: the others have their turn at the next room */
+		if (!qp->forgotten && qp->link == l && output(qp)) {
+			owe_blocked(qp); /* to the end, until the next room */
+			blocked++;
+			first = first ? first : qp;
+		}
 		vb_lock_give(&qp->lock);
-		if (blocked)
+		/* Requests may be stopped where an ACK finds room: every QP has its turn, once. */
+		if (blocked > FLUSH_BLOCKED || (first && next_owing(l) == first))
 			break;
 	}
 }
@@ -178,6 +194,8 @@ static void let_go(struct delivery *d)
 		owe(d->qp);
 	}
 	d->urgent |= owes == VB_OWES_MORE;
+	atomic_store_explicit(&d->qp->shown->received, VB_SEG_RECEIVED | d->qp->resp.epsn,
+			      memory_order_release); /* pairs with vb_link_qp_received() */
 	if (vb_unlikely(vb_rc_timed(d->qp) && (!d->qp->req.timing || d->qp->req.waiting_rnr)))
 		keep_time(d->qp);
 	vb_lock_give(&d->qp->lock);
@@ -211,6 +229,10 @@ static void deliver(struct delivery *d, const struct vb_shm_pkt *sp)
 		}
 		if (vb_unlikely(!qp->out))
 			attach(qp);
+		if (vb_unlikely(!qp->out)) { /* not from the address in its path */
+			vb_lock_give(&qp->lock);
+			return;
+		}
 		d->qp = qp;
 		d->qpn = p.qpn;
 	}
@@ -311,7 +333,7 @@ static uint64_t scan(struct vb_hca *h, uint64_t now)
 		struct vb_qp *qp = vb_list_entry(n, struct vb_qp, on_timer);
 
 		if (!vb_lock_try(&qp->lock)) {
-			next = now; /* busy: again at the next look */
+			next = now + BUSY_NS;
 			rnr++;
 			continue;
 		}
@@ -426,6 +448,10 @@ static void lose_peer(struct vb_link *l, struct vb_qp *qp, bool goodbye)
 
 	vb_lock_take(&qp->lock);
 	if (qp->link == l && !qp->forgotten) {
+		uint32_t received = qp->out ? vb_link_qp_received(l, qp->dest_qpn) : 0;
+
+		if (received & VB_SEG_RECEIVED) /* the last ACK may have died with the process */
+			vb_rc_input_ack(qp, vb_psn_add(received, VB_PSN_MASK));
 		if (!goodbye && qp->out && qp->state >= IBV_QPS_RTR && qp->state <= IBV_QPS_SQE &&
 		    vb_link_has_qp(l, qp->dest_qpn))
 			vb_rc_error(qp, &f);

@@ -138,6 +138,7 @@ VB_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *ibpd, struct ibv_qp_init_a
 		err = vb_refuse(ENOMEM, CALL, "no QP number is left");
 		goto uncount;
 	}
+	qp->shown = vb_qpn_published(c->adapter, qp->qpn);
 	describe(qp, attr);
 	vb_qp_publish(qp, true);
 	count(qp, 1);
