@@ -21,7 +21,7 @@
 #define LAT_ITERS   50000u
 #define EVENT_ITERS 5000u
 #define WARM_ITERS  2000u
-#define RATE_ITERS  500000u
+#define RATE_ITERS  2000000u
 #define WINDOW	    256u
 
 static void send_lat(struct side *s)

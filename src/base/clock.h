@@ -6,9 +6,9 @@
 #include <time.h>
 
 #define VB_NEVER UINT64_MAX /* a deadline that does not come */
-#define VB_USEC  1000ull
-#define VB_MSEC  1000000ull
-#define VB_SEC   1000000000ull
+#define VB_USEC	 1000ull
+#define VB_MSEC	 1000000ull
+#define VB_SEC	 1000000000ull
 
 static inline uint64_t vb_now(void)
 {

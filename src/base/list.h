@@ -1,5 +1,5 @@
-/* A doubly linked list whose links live in the objects.  An unlinked node points to itself, so unlinking twice
- * does no harm and vb_list_linked() is one comparison. */
+/* A doubly linked list whose links live in the objects.  An unlinked node points to itself, so unlinking
+ * twice does no harm and vb_list_linked() is one comparison. */
 #ifndef VB_BASE_LIST_H
 #define VB_BASE_LIST_H
 
@@ -51,8 +51,9 @@ static inline struct vb_list *vb_list_pop(struct vb_list *head)
 }
 
 #define vb_list_entry(node, type, member) ((type *)((char *)(node)-offsetof(type, member)))
-#define vb_list_each(node, head) for (struct vb_list *node = (head)->next; node != (head); node = node->next)
-#define vb_list_each_safe(node, tmp, head)                                                                   \
-	for (struct vb_list *node = (head)->next, *tmp = node->next; node != (head); node = tmp, tmp = node->next)
+#define vb_list_each(node, head)	  for (struct vb_list *node = (head)->next; node != (head); node = node->next)
+#define vb_list_each_safe(node, tmp, head)                                           \
+	for (struct vb_list *node = (head)->next, *tmp = node->next; node != (head); \
+	     node = tmp, tmp = node->next)
 
 #endif

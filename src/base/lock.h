@@ -11,9 +11,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define VB_LINE   64 /* bytes of a cache line */
-#define vb_likely(x)   __builtin_expect(!!(x), 1)
-#define vb_unlikely(x) __builtin_expect(!!(x), 0)
+#define VB_LINE				64 /* bytes of a cache line */
+#define vb_likely(x)			__builtin_expect(!!(x), 1)
+#define vb_unlikely(x)			__builtin_expect(!!(x), 0)
 #define vb_containerof(p, type, member) ((type *)((char *)(p)-offsetof(type, member)))
 
 struct vb_lock {

@@ -1,8 +1,8 @@
 /* Where sentences go.
  *
- * VERBENA_LOG names the place: "stderr", a file's path (appended to), or "off"; nothing is written where it is
- * unset.  `verbena run` sets it to stderr.  VERBENA_LOG_LEVEL is one of error, warn (the default), info, debug.
- * A line is one write(2), so lines of several threads and processes do not mix. */
+ * VERBENA_LOG names the place: "stderr", a file's path (appended to), or "off"; nothing is written where it
+ * is unset.  `verbena run` sets it to stderr.  VERBENA_LOG_LEVEL is one of error, warn (the default), info,
+ * debug. A line is one write(2), so lines of several threads and processes do not mix. */
 #ifndef VB_BASE_LOG_H
 #define VB_BASE_LOG_H
 
@@ -16,7 +16,7 @@ bool vb_log_wanted(enum vb_log_level level);
 void vb_log(enum vb_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void vb_logv(enum vb_log_level level, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
 
-/* A call is refused: says why, in one sentence, and returns `err`.  `call` is the public function's name.  The
+/* A call is refused: says why, in one sentence, and returns `err`.  `call` is the public function's name. The
  * same sentence of the same call is written once in a second.  Takes errno's value by argument and leaves
  * errno itself as it was. */
 int vb_refuse(int err, const char *call, const char *fmt, ...) __attribute__((format(printf, 3, 4)));

@@ -1,28 +1,29 @@
-/* The device's limits and identity, in one place.  Advertised maxima are usable; more is refused with EINVAL. */
+/* The device's limits and identity, in one place.  Advertised maxima are usable; more is refused with EINVAL.
+ */
 #ifndef VB_IBA_LIMITS_H
 #define VB_IBA_LIMITS_H
 
-#define VB_MAX_QP            65536
-#define VB_MAX_CQ            65536
-#define VB_MAX_MR            (1 << 20)
-#define VB_MAX_PD            65536
-#define VB_MAX_AH            65536
-#define VB_MAX_SRQ           65536
-#define VB_MAX_QP_WR         16384
-#define VB_MAX_SRQ_WR        16384
-#define VB_MAX_CQE           (1 << 22)
-#define VB_MAX_SGE           32
-#define VB_MAX_INLINE        512
-#define VB_MAX_RD_ATOMIC     128
-#define VB_MAX_MSG           (1u << 31)
-#define VB_PORT_MTU          4096 /* active_mtu of the port; the shm wire's own packets are larger */
-#define VB_GID_TABLE         4
-#define VB_PKEY_TABLE        1
-#define VB_ADAPTER_BITS      12   /* a QPN is adapter number << 12 | index */
-#define VB_ADAPTERS          (1 << VB_ADAPTER_BITS)
-#define VB_QPN_INDEX_BITS    12
-#define VB_QPN_INDICES       (1 << VB_QPN_INDEX_BITS)
-#define VB_ADAPTER_NUMBERS   32   /* numbers that one adapter may hold: room for VB_MAX_QP and the unusable */
-#define VB_MAX_LINKS         4096 /* peers of one adapter, itself included */
+#define VB_MAX_QP	   65536
+#define VB_MAX_CQ	   65536
+#define VB_MAX_MR	   (1 << 20)
+#define VB_MAX_PD	   65536
+#define VB_MAX_AH	   65536
+#define VB_MAX_SRQ	   65536
+#define VB_MAX_QP_WR	   16384
+#define VB_MAX_SRQ_WR	   16384
+#define VB_MAX_CQE	   (1 << 22)
+#define VB_MAX_SGE	   32
+#define VB_MAX_INLINE	   512
+#define VB_MAX_RD_ATOMIC   128
+#define VB_MAX_MSG	   (1u << 31)
+#define VB_PORT_MTU	   4096 /* active_mtu of the port; the shm wire's own packets are larger */
+#define VB_GID_TABLE	   4
+#define VB_PKEY_TABLE	   1
+#define VB_ADAPTER_BITS	   12 /* a QPN is adapter number << 12 | index */
+#define VB_ADAPTERS	   (1 << VB_ADAPTER_BITS)
+#define VB_QPN_INDEX_BITS  12
+#define VB_QPN_INDICES	   (1 << VB_QPN_INDEX_BITS)
+#define VB_ADAPTER_NUMBERS 32	/* numbers that one adapter may hold: room for VB_MAX_QP and the unusable */
+#define VB_MAX_LINKS	   4096 /* peers of one adapter, itself included */
 
 #endif

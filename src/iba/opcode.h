@@ -35,16 +35,16 @@ enum vb_opcode {
 
 /* What an opcode is, as bits: the headers behind the BTH, the place in a message, the kind of operation. */
 enum vb_opcode_bits {
-	VB_OP_RETH = 1 << 0,       /* 16 bytes: address, R_Key, DMA length */
-	VB_OP_AETH = 1 << 1,       /* 4 bytes: syndrome, MSN */
-	VB_OP_ATOMICETH = 1 << 2,  /* 28 bytes: address, R_Key, swap/add, compare */
-	VB_OP_ATOMICACK = 1 << 3,  /* 8 bytes: original value */
-	VB_OP_IMM = 1 << 4,        /* 4 bytes: immediate data */
-	VB_OP_IETH = 1 << 5,       /* 4 bytes: R_Key to invalidate */
-	VB_OP_PAYLOAD = 1 << 6,    /* may carry payload */
-	VB_OP_FIRST = 1 << 7,      /* begins a message (FIRST and ONLY) */
-	VB_OP_LAST = 1 << 8,       /* ends a message (LAST and ONLY) */
-	VB_OP_RESPONSE = 1 << 9,   /* goes from responder to requester */
+	VB_OP_RETH = 1 << 0,	  /* 16 bytes: address, R_Key, DMA length */
+	VB_OP_AETH = 1 << 1,	  /* 4 bytes: syndrome, MSN */
+	VB_OP_ATOMICETH = 1 << 2, /* 28 bytes: address, R_Key, swap/add, compare */
+	VB_OP_ATOMICACK = 1 << 3, /* 8 bytes: original value */
+	VB_OP_IMM = 1 << 4,	  /* 4 bytes: immediate data */
+	VB_OP_IETH = 1 << 5,	  /* 4 bytes: R_Key to invalidate */
+	VB_OP_PAYLOAD = 1 << 6,	  /* may carry payload */
+	VB_OP_FIRST = 1 << 7,	  /* begins a message (FIRST and ONLY) */
+	VB_OP_LAST = 1 << 8,	  /* ends a message (LAST and ONLY) */
+	VB_OP_RESPONSE = 1 << 9,  /* goes from responder to requester */
 	VB_OP_SEND = 1 << 10,
 	VB_OP_WRITE = 1 << 11,
 	VB_OP_READ = 1 << 12,
@@ -54,7 +54,7 @@ enum vb_opcode_bits {
 
 struct vb_opcode_row {
 	const char *name; /* as the specification spells it; NULL: no such opcode */
-	uint16_t bits;    /* enum vb_opcode_bits */
+	uint16_t bits;	  /* enum vb_opcode_bits */
 	uint8_t hdr_len;  /* BTH and extension headers, bytes */
 };
 

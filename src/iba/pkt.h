@@ -10,10 +10,10 @@
 
 #include "iba/opcode.h"
 
-#define VB_BTH_LEN     12
-#define VB_HDR_MAX     40 /* BTH + AtomicETH, the longest of RC */
-#define VB_PSN_MASK    0xffffffu
-#define VB_QPN_MASK    0xffffffu
+#define VB_BTH_LEN	12
+#define VB_HDR_MAX	40 /* BTH + AtomicETH, the longest of RC */
+#define VB_PSN_MASK	0xffffffu
+#define VB_QPN_MASK	0xffffffu
 #define VB_PKEY_DEFAULT 0xffffu
 
 struct vb_pkt {
@@ -21,20 +21,20 @@ struct vb_pkt {
 	uint8_t opcode;
 	bool solicited;
 	bool ack_req;
-	uint8_t pad;          /* bytes of padding behind the payload, 0-3 */
+	uint8_t pad; /* bytes of padding behind the payload, 0-3 */
 	uint16_t pkey;
-	uint32_t qpn;         /* destination QP */
+	uint32_t qpn; /* destination QP */
 	uint32_t psn;
-	uint32_t rkey;        /* RETH, AtomicETH */
-	uint64_t va;          /* RETH, AtomicETH */
-	uint32_t dma_len;     /* RETH */
-	uint8_t syndrome;     /* AETH */
-	uint32_t msn;         /* AETH */
-	uint64_t swap_add;    /* AtomicETH */
-	uint64_t compare;     /* AtomicETH */
-	uint64_t orig;        /* AtomicAckETH */
-	uint32_t imm;         /* ImmDt, network order */
-	uint32_t inv_rkey;    /* IETH */
+	uint32_t rkey;	   /* RETH, AtomicETH */
+	uint64_t va;	   /* RETH, AtomicETH */
+	uint32_t dma_len;  /* RETH */
+	uint8_t syndrome;  /* AETH */
+	uint32_t msn;	   /* AETH */
+	uint64_t swap_add; /* AtomicETH */
+	uint64_t compare;  /* AtomicETH */
+	uint64_t orig;	   /* AtomicAckETH */
+	uint32_t imm;	   /* ImmDt, network order */
+	uint32_t inv_rkey; /* IETH */
 	const uint8_t *payload;
 	uint32_t payload_len; /* without padding */
 };

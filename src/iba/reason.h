@@ -1,6 +1,6 @@
-/* Why something failed: one table of reasons (iba/reason.c) from which the NAK code, both completion statuses,
- * the asynchronous event and the sentence follow.  The check that fails decides the reason, once; the facts
- * travel with it. */
+/* Why something failed: one table of reasons (iba/reason.c) from which the NAK code, both completion
+ * statuses, the asynchronous event and the sentence follow.  The check that fails decides the reason, once;
+ * the facts travel with it. */
 #ifndef VB_IBA_REASON_H
 #define VB_IBA_REASON_H
 
@@ -10,17 +10,17 @@
 enum vb_reason {
 	VB_OK = 0,
 	/* memory keys, local and remote */
-	VB_R_KEY_UNKNOWN,     /* no region ever had this key's index, or the index is out of the table */
-	VB_R_KEY_STALE,       /* the index is in use or was, the variant is another */
-	VB_R_KEY_IS_LOCAL,    /* an L_Key was given where an R_Key belongs */
-	VB_R_KEY_IS_REMOTE,   /* an R_Key was given where an L_Key belongs */
-	VB_R_KEY_PD,          /* the region belongs to another protection domain */
-	VB_R_KEY_BOUNDS,      /* the range leaves the region */
-	VB_R_KEY_ACCESS,      /* the region does not permit this */
-	VB_R_KEY_NOT_WINDOW,  /* invalidate names a region made by ibv_reg_mr, or no window (rule 46) */
-	VB_R_MEM_VANISHED,    /* the memory is not mapped any more, or not with that permission */
+	VB_R_KEY_UNKNOWN,    /* no region ever had this key's index, or the index is out of the table */
+	VB_R_KEY_STALE,	     /* the index is in use or was, the variant is another */
+	VB_R_KEY_IS_LOCAL,   /* an L_Key was given where an R_Key belongs */
+	VB_R_KEY_IS_REMOTE,  /* an R_Key was given where an L_Key belongs */
+	VB_R_KEY_PD,	     /* the region belongs to another protection domain */
+	VB_R_KEY_BOUNDS,     /* the range leaves the region */
+	VB_R_KEY_ACCESS,     /* the region does not permit this */
+	VB_R_KEY_NOT_WINDOW, /* invalidate names a region made by ibv_reg_mr, or no window (rule 46) */
+	VB_R_MEM_VANISHED,   /* the memory is not mapped any more, or not with that permission */
 	/* the QP and the request */
-	VB_R_QP_ACCESS,       /* qp_access_flags lack the operation (rule 22) */
+	VB_R_QP_ACCESS,	      /* qp_access_flags lack the operation (rule 22) */
 	VB_R_ATOMIC_ALIGN,    /* atomic address not 8-byte aligned (rule 18) */
 	VB_R_TOO_MANY_READS,  /* more READs and atomics at once than responder resources */
 	VB_R_READ_DEPTH_ZERO, /* READ or atomic with max_rd_atomic 0 (rule 14) */
@@ -29,19 +29,19 @@ enum vb_reason {
 	VB_R_BAD_OPCODE,      /* an opcode that this QP does not take */
 	VB_R_RECV_TOO_SMALL,  /* the message is longer than the receive buffer (rule 23) */
 	VB_R_RECV_LOCAL,      /* the receive buffer's own L_Key check failed; the far end sees REM_OP */
-	VB_R_MSG_TOO_LONG,    /* message above the port's max_msg_sz, or an atomic buffer that is not 8 bytes */
-	VB_R_RESPONSE_BAD,    /* a response that fits no request */
+	VB_R_MSG_TOO_LONG, /* message above the port's max_msg_sz, or an atomic buffer that is not 8 bytes */
+	VB_R_RESPONSE_BAD, /* a response that fits no request */
 	/* retries and reach */
-	VB_R_RNR,             /* receiver not ready, retries used up */
-	VB_R_RETRY,           /* no acknowledgement, retries used up */
-	VB_R_PEER_DIED,       /* the peer's process ended without a goodbye */
+	VB_R_RNR,	/* receiver not ready, retries used up */
+	VB_R_RETRY,	/* no acknowledgement, retries used up */
+	VB_R_PEER_DIED, /* the peer's process ended without a goodbye */
 	/* what a far end says, when it cannot say more */
 	VB_R_NAK_INVALID_REQUEST,
 	VB_R_NAK_REMOTE_ACCESS,
 	VB_R_NAK_REMOTE_OPERATION,
 	/* queues */
-	VB_R_FLUSHED,         /* the QP is in the error state */
-	VB_R_CQ_OVERRUN,      /* a completion found its CQ full */
+	VB_R_FLUSHED,	 /* the QP is in the error state */
+	VB_R_CQ_OVERRUN, /* a completion found its CQ full */
 	VB_REASONS
 };
 
@@ -49,37 +49,37 @@ enum vb_reason {
  * (fixed layout, no pointers), and are data from outside there. */
 struct vb_facts {
 	uint32_t reason;      /* enum vb_reason */
-	uint32_t qpn;         /* of the QP where the check failed */
-	uint32_t key;         /* as given */
+	uint32_t qpn;	      /* of the QP where the check failed */
+	uint32_t key;	      /* as given */
 	uint32_t cur_key;     /* the key that the index has now, 0: none */
 	uint64_t addr, len;   /* range wanted */
 	uint64_t start, size; /* region found or nearest, size 0: none */
 	uint32_t want, have;  /* access bits (enum ibv_access_flags) wanted and had */
 	uint32_t pd_want, pd_have;
-	uint64_t a, b;        /* reason's own numbers, 0 where unknown:
-	                         RECV_TOO_SMALL  a: bytes of the message that came, b: bytes of the buffer
-	                         TOO_MANY_READS  a: responder resources, b: those that would be needed
-	                         BAD_SEQUENCE    a: opcode that came, b: opcode before it
-	                         BAD_LENGTH      a: bytes that came, b: bytes that were due
-	                         BAD_OPCODE      a: opcode that came
-	                         ATOMIC_ALIGN    a: CPU address
-	                         RECV_LOCAL      a: enum vb_reason of the check that failed
-	                         MSG_TOO_LONG    a: bytes asked for, b: limit
-	                         RESPONSE_BAD    a: opcode that came
-	                         RNR             a: rnr_retry, b: the far end's QPN
-	                         RETRY           a: retry_cnt, b: the far end's QPN
-	                         PEER_DIED       a: the peer's PID
-	                         FLUSHED         a: send requests flushed, b: receive requests flushed
-	                         CQ_OVERRUN      a: entries of the CQ */
+	uint64_t a, b; /* reason's own numbers, 0 where unknown:
+			  RECV_TOO_SMALL  a: bytes of the message that came, b: bytes of the buffer
+			  TOO_MANY_READS  a: responder resources, b: those that would be needed
+			  BAD_SEQUENCE    a: opcode that came, b: opcode before it
+			  BAD_LENGTH      a: bytes that came, b: bytes that were due
+			  BAD_OPCODE      a: opcode that came
+			  ATOMIC_ALIGN    a: CPU address
+			  RECV_LOCAL      a: enum vb_reason of the check that failed
+			  MSG_TOO_LONG    a: bytes asked for, b: limit
+			  RESPONSE_BAD    a: opcode that came
+			  RNR             a: rnr_retry, b: the far end's QPN
+			  RETRY           a: retry_cnt, b: the far end's QPN
+			  PEER_DIED       a: the peer's PID
+			  FLUSHED         a: send requests flushed, b: receive requests flushed
+			  CQ_OVERRUN      a: entries of the CQ */
 };
 
 struct vb_reason_row {
-	const char *name;     /* stable, for docs and machines: "key-bounds" */
-	uint8_t nak;          /* syndrome the responder answers with, 0: none */
-	uint8_t remote_wc;    /* enum ibv_wc_status of the requester whose request met it at the far end */
-	uint8_t local_wc;     /* enum ibv_wc_status of the WQE at the side that found it */
-	uint8_t event;        /* enum ibv_event_type at the responder when no receive WQE takes the error,
-	                         0xff: none */
+	const char *name;  /* stable, for docs and machines: "key-bounds" */
+	uint8_t nak;	   /* syndrome the responder answers with, 0: none */
+	uint8_t remote_wc; /* enum ibv_wc_status of the requester whose request met it at the far end */
+	uint8_t local_wc;  /* enum ibv_wc_status of the WQE at the side that found it */
+	uint8_t event;	   /* enum ibv_event_type at the responder when no receive WQE takes the error,
+			      0xff: none */
 };
 
 extern const struct vb_reason_row vb_reasons[VB_REASONS];

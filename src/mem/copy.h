@@ -1,8 +1,8 @@
 /* Copies to and from application memory, and atomics on it.
  *
- * A copy into application memory makes its last up to 8 aligned bytes visible last, with release, as one store
- * if they fit a naturally aligned power of two: a program that polls the last byte of a buffer sees the rest.
- * (Ours, after what adapters do; perftest's ib_write_lat relies on it.)
+ * A copy into application memory makes its last up to 8 aligned bytes visible last, with release, as one
+ * store if they fit a naturally aligned power of two: a program that polls the last byte of a buffer sees the
+ * rest. (Ours, after what adapters do; perftest's ib_write_lat relies on it.)
  *
  * All return false when the memory cannot be reached (it vanished under its region), and true otherwise. */
 #ifndef VB_MEM_COPY_H

@@ -1,20 +1,20 @@
 /* The key table: what every L_Key and R_Key means, and the only way to memory behind one.
  *
- * An entry is one cache line, in the adapter's segment (peers read it for direct placement) or wherever a test
- * puts it.  The owner alone writes, between an odd and an even sequence number.  A key is
+ * An entry is one cache line, in the adapter's segment (peers read it for direct placement) or wherever a
+ * test puts it.  The owner alone writes, between an odd and an even sequence number.  A key is
  *
  *     31         30        29         28....8   7.....0
  *     shared     remote    0          index     variant
  *
- * so that L_Key and R_Key of a region differ in bit 30 and never pass for one another, a key that was made for
- * an earlier region at the same index differs in its variant, and bit 31 is left for keys that carry their
- * adapter's number (shared protection domains).  Key 0 is never given out: index 0 is not used.
+ * so that L_Key and R_Key of a region differ in bit 30 and never pass for one another, a key that was made
+ * for an earlier region at the same index differs in its variant, and bit 31 is left for keys that carry
+ * their adapter's number (shared protection domains).  Key 0 is never given out: index 0 is not used.
  *
  * Users announce themselves: a thread that is about to touch a region first stores the index in its own slot
  * (seq_cst), then checks the entry, copies at most one chunk, and clears the slot.  Retracting an entry is an
  * odd sequence number (seq_cst) followed by a wait for slots that name it.  So after vb_key_retract() no byte
- * of the region is touched any more.  A thread's slot has the same number in every table, so a table may go away
- * before the thread does. */
+ * of the region is touched any more.  A thread's slot has the same number in every table, so a table may go
+ * away before the thread does. */
 #ifndef VB_MEM_KEYS_H
 #define VB_MEM_KEYS_H
 
@@ -26,46 +26,47 @@
 #include "base/lock.h"
 #include "iba/reason.h"
 
-#define VB_KEY_REMOTE        0x40000000u
-#define VB_KEY_SHARED        0x80000000u
-#define VB_KEY_INDEX(k)      (((k) >> 8) & 0x1fffffu)
-#define VB_KEY_VARIANT(k)    ((k)&0xffu)
+#define VB_KEY_REMOTE	  0x40000000u
+#define VB_KEY_SHARED	  0x80000000u
+#define VB_KEY_INDEX(k)	  (((k) >> 8) & 0x1fffffu)
+#define VB_KEY_VARIANT(k) ((k)&0xffu)
 
-#define VB_MEM_CHUNK         (256u << 10) /* longest copy between two checks of a key */
-#define VB_MEM_SLOTS         64           /* threads that announce without a lock; more share the last slot */
+#define VB_MEM_CHUNK (256u << 10) /* longest copy between two checks of a key */
+#define VB_MEM_SLOTS 64		  /* threads that announce without a lock; more share the last slot */
 
 struct vb_key_entry {
-	_Atomic uint32_t seq;    /* even: stable; odd: being changed or retracted.  All fields: owner writes */
-	_Atomic uint32_t key;    /* the L_Key, 0: free */
+	_Atomic uint32_t seq; /* even: stable; odd: being changed or retracted.  All fields: owner writes */
+	_Atomic uint32_t key; /* the L_Key, 0: free */
 	_Atomic uint32_t pd;
 	_Atomic uint32_t access; /* enum ibv_access_flags */
-	_Atomic uint64_t iova;   /* first address, as the key addresses it */
+	_Atomic uint64_t iova;	 /* first address, as the key addresses it */
 	_Atomic uint64_t length;
-	_Atomic uint64_t addr;   /* address of the first byte in the owner's process */
+	_Atomic uint64_t addr; /* address of the first byte in the owner's process */
 	uint64_t reserved[3];
 } __attribute__((aligned(VB_LINE)));
 
 struct vb_key_slot {
-	_Atomic uint32_t index;  /* the entry in use, 0: none.  Its thread writes; retractors read */
-	struct vb_lock shared;   /* last slot only: taken by threads beyond the table */
+	_Atomic uint32_t index; /* the entry in use, 0: none.  Its thread writes; retractors read */
+	struct vb_lock shared;	/* last slot only: taken by threads beyond the table */
 } __attribute__((aligned(VB_LINE)));
 
 struct vb_keys {
-	struct vb_key_entry *entries;   /* set once; [capacity] */
-	struct vb_key_slot *slots;      /* set once; [VB_MEM_SLOTS] */
-	uint32_t capacity;              /* set once */
-	struct vb_lock lock;            /* guards what follows */
-	uint32_t used;                  /* high-water mark: indices given so far */
-	uint32_t live;                  /* regions now */
-	uint32_t free_head, free_tail;  /* indices given back, oldest first (entry->addr links them, entry->iova
-	                                   keeps the last L_Key) */
+	struct vb_key_entry *entries;  /* set once; [capacity] */
+	struct vb_key_slot *slots;     /* set once; [VB_MEM_SLOTS] */
+	uint32_t capacity;	       /* set once */
+	struct vb_lock lock;	       /* guards what follows */
+	uint32_t used;		       /* high-water mark: indices given so far */
+	uint32_t live;		       /* regions now */
+	uint32_t free_head, free_tail; /* indices given back, oldest first (entry->addr links them,
+					  entry->iova keeps the last L_Key) */
 };
 
 /* entries and slots must be zero, and stay the caller's.  */
-void vb_keys_init(struct vb_keys *t, struct vb_key_entry *entries, uint32_t capacity, struct vb_key_slot *slots);
+void vb_keys_init(struct vb_keys *t, struct vb_key_entry *entries, uint32_t capacity,
+		  struct vb_key_slot *slots);
 
-/* Takes an index and publishes the region; returns its L_Key (the R_Key is that | VB_KEY_REMOTE), 0: the table
- * is full. */
+/* Takes an index and publishes the region; returns its L_Key (the R_Key is that | VB_KEY_REMOTE), 0: the
+ * table is full. */
 uint32_t vb_key_publish(struct vb_keys *t, uint32_t pd, uint32_t access, uint64_t iova, uint64_t addr,
 			uint64_t length);
 
@@ -73,21 +74,23 @@ uint32_t vb_key_publish(struct vb_keys *t, uint32_t pd, uint32_t access, uint64_
  * variant.  A wait of more than a second is logged. */
 void vb_key_retract(struct vb_keys *t, uint32_t lkey);
 
-/* One permitted access: valid between vb_mem_begin() == VB_OK and vb_mem_end().  A thread has one at a time. */
+/* One permitted access: valid between vb_mem_begin() == VB_OK and vb_mem_end().  A thread has one at a time.
+ */
 struct vb_mem_use {
-	uint8_t *ptr;             /* CPU address of the first byte */
+	uint8_t *ptr;		  /* CPU address of the first byte */
 	struct vb_key_slot *slot; /* private */
 };
 
 /* The choke point.  `key` is an R_Key if remote; want: enum ibv_access_flags bits needed beyond local read
  * (0 for that).  On failure returns the reason and, if f is not NULL, fills in the facts about key, range,
- * region and access.  len 0 is never asked (rule 18).  At most VB_MEM_CHUNK of [addr, addr+len) may be touched
- * before vb_mem_end(); the check covers all of it. */
+ * region and access.  len 0 is never asked (rule 18).  At most VB_MEM_CHUNK of [addr, addr+len) may be
+ * touched before vb_mem_end(); the check covers all of it. */
 enum vb_reason vb_mem_begin(struct vb_keys *t, struct vb_mem_use *u, uint32_t key, bool remote, uint32_t pd,
 			    uint64_t addr, uint64_t len, uint32_t want, struct vb_facts *f);
 void vb_mem_end(struct vb_mem_use *u);
 
-/* The same check without an access (and without announcing): for requests that are checked before they start. */
+/* The same check without an access (and without announcing): for requests that are checked before they start.
+ */
 enum vb_reason vb_mem_check(struct vb_keys *t, uint32_t key, bool remote, uint32_t pd, uint64_t addr,
 			    uint64_t len, uint32_t want, struct vb_facts *f);
 

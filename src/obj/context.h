@@ -16,24 +16,24 @@
 struct vb_adapter;
 
 struct vb_device {
-	struct ibv_device ibv;   /* first */
-	void *verbs_device_ops;  /* offset 664: what vendor libraries compare with their own; always NULL */
-	_Atomic uint32_t refs;   /* device lists and contexts */
-	uint64_t guid;           /* network order */
-	char netdev[16];         /* interface of GID 0 */
+	struct ibv_device ibv;	/* first */
+	void *verbs_device_ops; /* offset 664: what vendor libraries compare with their own; always NULL */
+	_Atomic uint32_t refs;	/* device lists and contexts */
+	uint64_t guid;		/* network order */
+	char netdev[16];	/* interface of GID 0 */
 };
 
-struct vb_newer_ops {            /* lowest address first; sizes only, until the issue that fills them */
+struct vb_newer_ops { /* lowest address first; sizes only, until the issue that fills them */
 	void *free_buf, *alloc_buf, *dm_export_dmabuf_fd, *reg_mr_ex, *dealloc_dmah, *alloc_dmah;
 };
 
 struct vb_context {
 	struct vb_newer_ops newer;
-	struct verbs_context v;  /* v.context is what the application holds */
+	struct verbs_context v; /* v.context is what the application holds */
 	struct vb_device *dev;
 	struct vb_adapter *adapter;
 	struct vb_evq async;
-	struct vb_lock lock;     /* guards qps */
+	struct vb_lock lock; /* guards qps */
 	struct vb_list qps;
 	_Atomic uint32_t pds, cqs, channels; /* children, for close */
 };

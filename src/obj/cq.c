@@ -124,8 +124,8 @@ static void link_event(struct vb_cq *cq)
 
 __thread struct vb_cq_hand *vb_cq_hand;
 
-/* The slot of the request that this entry completes is free again.  Under the CQ's lock, or under that of the QP
- * while the CQ is empty. */
+/* The slot of the request that this entry completes is free again.  Under the CQ's lock, or under that of the
+ * QP while the CQ is empty. */
 static inline void give_slot(const struct vb_cqe *e)
 {
 	_Atomic uint32_t *polled = &e->qp->resp.rq.polled;
@@ -158,7 +158,8 @@ static inline bool hand_over(struct vb_cq *cq, const struct vb_cqe *e)
 {
 	struct vb_cq_hand *h = vb_cq_hand;
 
-	if (!h || h->cq != cq || h->n >= h->room || atomic_load_explicit(&cq->armed, relaxed) != VB_ARM_NONE ||
+	if (!h || h->cq != cq || h->n >= h->room ||
+	    atomic_load_explicit(&cq->armed, relaxed) != VB_ARM_NONE ||
 	    atomic_load_explicit(&cq->overrun, relaxed) ||
 	    atomic_load_explicit(&cq->tail, memory_order_acquire) != atomic_load_explicit(&cq->head, relaxed))
 		return false;
@@ -211,7 +212,8 @@ int vb_cq_poll(struct vb_cq *cq, int n, struct ibv_wc *wc)
 		wc[i] = e->wc;
 		give_slot(e);
 	}
-	atomic_store_explicit(&cq->tail, tail + (uint32_t)i, memory_order_release); /* pairs with hand_over() */
+	atomic_store_explicit(&cq->tail, tail + (uint32_t)i,
+			      memory_order_release); /* pairs with hand_over() */
 	vb_lock_give(&cq->lock);
 	return i;
 }

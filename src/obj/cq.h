@@ -24,12 +24,13 @@ struct vb_channel {
 
 enum vb_cq_arm { VB_ARM_NONE, VB_ARM_SOLICITED, VB_ARM_NEXT };
 
-/* What a completion gives back when it is polled (rule 39 and mlx5: slots are free when their CQE is polled). */
+/* What a completion gives back when it is polled (rule 39 and mlx5: slots are free when their CQE is polled).
+ */
 struct vb_cqe {
 	struct ibv_wc wc;
-	struct vb_qp *qp;    /* whose WQE this was; never dangling, see vb_cq_forget() */
-	struct vb_srq *srq;  /* receive WQE came from this SRQ, else NULL */
-	uint32_t sq_free;    /* send: the SQ index up to which slots become free */
+	struct vb_qp *qp;   /* whose WQE this was; never dangling, see vb_cq_forget() */
+	struct vb_srq *srq; /* receive WQE came from this SRQ, else NULL */
+	uint32_t sq_free;   /* send: the SQ index up to which slots become free */
 	bool is_send;
 };
 
@@ -37,25 +38,25 @@ struct vb_cq {
 	union {
 		struct ibv_cq ibv;
 		struct ibv_cq_ex ex;
-	};                       /* first */
+	}; /* first */
 	struct vb_context *ctx;
 	struct vb_channel *channel; /* NULL: none */
-	struct vb_cqe *ring;        /* guarded by lock (resize replaces it) */
-	uint32_t mask;              /* ring entries - 1, a power of two >= cqe */
-	uint32_t cqe;               /* capacity that was asked for */
+	struct vb_cqe *ring;	    /* guarded by lock (resize replaces it) */
+	uint32_t mask;		    /* ring entries - 1, a power of two >= cqe */
+	uint32_t cqe;		    /* capacity that was asked for */
 	size_t ring_bytes;
-	_Atomic uint8_t armed;	    /* enum vb_cq_arm; written under lock, read without by a handing push */
-	_Atomic bool overrun;       /* written under lock; a CQ in error stays so */
-	_Atomic uint32_t refs;      /* QPs (twice if send and receive) and SRQs */
+	_Atomic uint8_t armed; /* enum vb_cq_arm; written under lock, read without by a handing push */
+	_Atomic bool overrun;  /* written under lock; a CQ in error stays so */
+	_Atomic uint32_t refs; /* QPs (twice if send and receive) and SRQs */
 	/* completion events; guarded by channel->evq.lock */
-	struct vb_list node;        /* in channel->evq.nodes while events are undelivered */
+	struct vb_list node; /* in channel->evq.nodes while events are undelivered */
 	uint32_t undelivered;
-	uint32_t delivered;         /* handed out by ibv_get_cq_event; ibv.comp_events_completed acks them */
-	uint32_t async_delivered;   /* guarded by the context's evq lock */
+	uint32_t delivered;	  /* handed out by ibv_get_cq_event; ibv.comp_events_completed acks them */
+	uint32_t async_delivered; /* guarded by the context's evq lock */
 	struct vb_async_node ev_overrun;
 	struct vb_lock lock __attribute__((aligned(VB_LINE)));
-	_Atomic uint32_t head;      /* next to write; written under lock, read without by poll's fast test */
-	_Atomic uint32_t tail;      /* next to read; likewise */
+	_Atomic uint32_t head; /* next to write; written under lock, read without by poll's fast test */
+	_Atomic uint32_t tail; /* next to read; likewise */
 };
 
 static inline struct vb_cq *vb_cq(struct ibv_cq *c)
@@ -71,8 +72,8 @@ static inline bool vb_cq_is_empty(const struct vb_cq *cq)
 
 /* The queue itself; ctx and channel are set before.  0 or errno.  Pairs with vb_cq_fini(). */
 int vb_cq_init(struct vb_cq *cq, uint32_t cqe);
-/* Nobody pushes or polls any more: takes undelivered events back, ends an arming.  delivered and async_delivered
- * have their final values then. */
+/* Nobody pushes or polls any more: takes undelivered events back, ends an arming.  delivered and
+ * async_delivered have their final values then. */
 void vb_cq_fini(struct vb_cq *cq);
 
 /* Another capacity, entries kept.  0, ENOMEM, or EINVAL with *held set: that many entries do not fit. */
@@ -90,9 +91,9 @@ struct vb_cq_hand {
 };
 extern __thread struct vb_cq_hand *vb_cq_hand; /* of the thread that polls, else NULL */
 
-/* Adds one completion and fires the event if armed for it.  `solicited`: this entry satisfies a solicited-only
- * arming (errors always do, rule 32).  Returns false when the CQ is full: the entry is lost, the CQ is in error
- * and its event is posted; the caller moves the QP to the error state. */
+/* Adds one completion and fires the event if armed for it.  `solicited`: this entry satisfies a
+ * solicited-only arming (errors always do, rule 32).  Returns false when the CQ is full: the entry is lost,
+ * the CQ is in error and its event is posted; the caller moves the QP to the error state. */
 bool vb_cq_push(struct vb_cq *cq, const struct vb_cqe *e, bool solicited);
 
 /* Takes up to n entries; frees their queue slots. Returns how many, or -1 if the CQ is in error and empty. */

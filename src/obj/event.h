@@ -1,8 +1,8 @@
 /* Queues of events behind a descriptor: asynchronous events of a context, completion events of a channel.
  *
- * The descriptor is an eventfd in semaphore mode that counts the queue's length, so blocking, O_NONBLOCK, poll
- * and edge-triggered epoll work as on a kernel's file (rule 33: one wake-up per event written).  The queue is
- * a list of nodes that live in the objects, so posting allocates nothing and cannot fail. */
+ * The descriptor is an eventfd in semaphore mode that counts the queue's length, so blocking, O_NONBLOCK,
+ * poll and edge-triggered epoll work as on a kernel's file (rule 33: one wake-up per event written).  The
+ * queue is a list of nodes that live in the objects, so posting allocates nothing and cannot fail. */
 #ifndef VB_OBJ_EVENT_H
 #define VB_OBJ_EVENT_H
 
@@ -19,21 +19,21 @@ struct vb_context;
 struct vb_evq {
 	struct vb_lock lock;  /* guards the list and every node's counters */
 	struct vb_list nodes; /* nodes with undelivered events, in order of their first one */
-	uint32_t debt;        /* tokens of events that were taken back while a reader held the token */
-	int fd;               /* eventfd, EFD_SEMAPHORE; set once */
+	uint32_t debt;	      /* tokens of events that were taken back while a reader held the token */
+	int fd;		      /* eventfd, EFD_SEMAPHORE; set once */
 };
 
-int vb_evq_init(struct vb_evq *q);  /* 0 or errno */
+int vb_evq_init(struct vb_evq *q); /* 0 or errno */
 void vb_evq_fini(struct vb_evq *q);
 
-/* Tokens: there is one in the descriptor for every event in the queue.  A poster links its node under the lock
- * and adds the token after giving the lock back.  A reader takes a token first and then, under the lock, the
- * event that it stands for; vb_evq_spent() tells it that the event was taken back meanwhile. */
+/* Tokens: there is one in the descriptor for every event in the queue.  A poster links its node under the
+ * lock and adds the token after giving the lock back.  A reader takes a token first and then, under the lock,
+ * the event that it stands for; vb_evq_spent() tells it that the event was taken back meanwhile. */
 void vb_evq_add(struct vb_evq *q);
-int vb_evq_try(struct vb_evq *q);  /* never blocks: 0, EAGAIN, or what else the descriptor says */
-int vb_evq_read(struct vb_evq *q); /* read(2): 0, EAGAIN if O_NONBLOCK, EINTR */
-bool vb_evq_spent(struct vb_evq *q);                   /* under lock */
-void vb_evq_take_back(struct vb_evq *q, uint32_t n);   /* under lock: n events were unlinked */
+int vb_evq_try(struct vb_evq *q);    /* never blocks: 0, EAGAIN, or what else the descriptor says */
+int vb_evq_read(struct vb_evq *q);   /* read(2): 0, EAGAIN if O_NONBLOCK, EINTR */
+bool vb_evq_spent(struct vb_evq *q); /* under lock */
+void vb_evq_take_back(struct vb_evq *q, uint32_t n); /* under lock: n events were unlinked */
 
 /* One asynchronous event that an object can raise.  An object has one node per event type that it can raise;
  * a second event of the same kind before the first was fetched is the same event (as devices coalesce). */
@@ -46,6 +46,7 @@ void vb_async_init(struct vb_async_node *n, enum ibv_event_type type, void *elem
 void vb_async_post(struct vb_context *c, struct vb_async_node *n);
 /* At destruction: takes an undelivered event back. */
 void vb_async_cancel(struct vb_context *c, struct vb_async_node *n);
-/* How many events of this element ibv_get_async_event() handed out is counted by the object, see *_delivered. */
+/* How many events of this element ibv_get_async_event() handed out is counted by the object, see *_delivered.
+ */
 
 #endif

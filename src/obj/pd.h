@@ -10,20 +10,20 @@
 struct vb_context;
 
 struct vb_pd {
-	struct ibv_pd ibv;       /* first: what the application holds */
-	_Atomic uint32_t refs;   /* children: regions, QPs, SRQs, address handles; each child adds itself */
-	uint32_t id;             /* never 0; what key entries and QPs compare; set once */
+	struct ibv_pd ibv;     /* first: what the application holds */
+	_Atomic uint32_t refs; /* children: regions, QPs, SRQs, address handles; each child adds itself */
+	uint32_t id;	       /* never 0; what key entries and QPs compare; set once */
 };
 
 struct vb_mr {
-	struct ibv_mr ibv;       /* first */
+	struct ibv_mr ibv; /* first */
 	struct vb_pd *pd;
-	uint64_t iova;           /* first address as keys address it */
+	uint64_t iova; /* first address as keys address it */
 	uint32_t access;
 };
 
 struct vb_ah {
-	struct ibv_ah ibv;       /* first */
+	struct ibv_ah ibv;	 /* first */
 	struct ibv_ah_attr attr; /* set once */
 };
 

@@ -20,24 +20,24 @@ struct vb_rwqe {
 };
 
 struct vb_rq {
-	uint8_t *ring;         /* WQEs of `stride` bytes, mask+1 of them; backed as used */
+	uint8_t *ring; /* WQEs of `stride` bytes, mask+1 of them; backed as used */
 	size_t ring_bytes;
 	uint32_t stride;
 	uint32_t mask;
-	uint32_t max_wr;       /* as granted */
+	uint32_t max_wr; /* as granted */
 	uint32_t max_sge;
-	uint32_t head;         /* next to post; guarded by the owner's lock */
-	uint32_t tail;         /* next to consume; likewise */
-	_Atomic uint32_t polled;	  /* posted requests whose completions were polled (or lost); runs freely
-					     like head.  A QP's: its receive CQ's poller writes, under that CQ's
-					     lock.  An SRQ's: pollers of several CQs add */
+	uint32_t head;		 /* next to post; guarded by the owner's lock */
+	uint32_t tail;		 /* next to consume; likewise */
+	_Atomic uint32_t polled; /* posted requests whose completions were polled (or lost); runs freely
+				    like head.  A QP's: its receive CQ's poller writes, under that CQ's
+				    lock.  An SRQ's: pollers of several CQs add */
 };
 
 int vb_rq_init(struct vb_rq *rq, uint32_t max_wr, uint32_t max_sge); /* 0 or errno */
 void vb_rq_fini(struct vb_rq *rq);
 
-/* Posts a list; returns 0 or a positive errno with *bad set to the first request that was not posted (rule 11:
- * ENOMEM when full).  Under the owner's lock. */
+/* Posts a list; returns 0 or a positive errno with *bad set to the first request that was not posted (rule
+ * 11: ENOMEM when full).  Under the owner's lock. */
 int vb_rq_post(struct vb_rq *rq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad, const char *call);
 
 static inline struct vb_rwqe *vb_rq_at(const struct vb_rq *rq, uint32_t index)
@@ -57,17 +57,17 @@ static inline bool vb_rq_empty(const struct vb_rq *rq)
 }
 
 struct vb_srq {
-	struct ibv_srq ibv;        /* first */
+	struct ibv_srq ibv; /* first */
 	struct vb_context *ctx;
 	struct vb_pd *pd;
-	uint32_t number;           /* SRQ number: adapter number << 12 | index */
-	_Atomic uint32_t refs;     /* QPs */
-	uint32_t delivered;        /* async events handed out; guarded by the context's evq lock */
+	uint32_t number;       /* SRQ number: adapter number << 12 | index */
+	_Atomic uint32_t refs; /* QPs */
+	uint32_t delivered;    /* async events handed out; guarded by the context's evq lock */
 	struct vb_async_node ev_limit;
 	struct vb_async_node ev_err;
 	struct vb_lock lock __attribute__((aligned(VB_LINE)));
-	struct vb_rq rq;           /* guarded by lock */
-	uint32_t limit;            /* 0: not armed; guarded by lock */
+	struct vb_rq rq; /* guarded by lock */
+	uint32_t limit;	 /* 0: not armed; guarded by lock */
 };
 
 static inline struct vb_srq *vb_srq(struct ibv_srq *s)

@@ -232,7 +232,8 @@ static void atomic_response(struct vb_qp *qp, const struct vb_pkt *p)
 		scatter(qp, w, (const uint8_t *)&p->orig, sizeof p->orig);
 }
 
-/* Whether an answer with this PSN can be one: not to what was never asked (ghost), nor from before the oldest. */
+/* Whether an answer with this PSN can be one: not to what was never asked (ghost), nor from before the
+ * oldest. */
 static inline bool awaited(const struct vb_qp *qp, uint32_t psn)
 {
 	const struct vb_req *q = &qp->req;

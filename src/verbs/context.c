@@ -48,8 +48,7 @@ static void after_fork_in_parent(void)
 static void after_fork_in_child(void)
 {
 	pthread_mutex_init(&lock, NULL);
-	vb_list_each(n, &all)
-	{
+	vb_list_each (n, &all) {
 		struct context *c = vb_list_entry(n, struct context, on_all);
 
 		if (!vb_context_dead(&c->pub))
@@ -148,8 +147,7 @@ static unsigned silence(struct vb_context *c)
 	unsigned n = 0;
 
 	vb_lock_take(&c->lock);
-	vb_list_each(node, &c->qps)
-	{
+	vb_list_each (node, &c->qps) {
 		struct vb_qp *qp = vb_list_entry(node, struct vb_qp, on_ctx);
 
 		vb_lock_take(&qp->lock);

@@ -1,4 +1,5 @@
-/* Progress: where wires, protocol and objects meet.  Whoever posts, polls or waits makes it, else the engine. */
+/* Progress: where wires, protocol and objects meet.  Whoever posts, polls or waits makes it, else the engine.
+ */
 #ifndef VB_VERBS_PROGRESS_H
 #define VB_VERBS_PROGRESS_H
 
@@ -14,13 +15,13 @@ struct vb_hca {
 	struct vb_adapter *adapter;
 	struct vb_keys keys;
 	struct vb_lock timer_lock;  /* guards timed and every QP's on_timer; taken before QP locks, by trylock
-	                               from pollers */
-	struct vb_list timed;       /* QPs whose timers may run */
+				       from pollers */
+	struct vb_list timed;	    /* QPs whose timers may run */
 	_Atomic uint32_t rnr_waits; /* QPs waiting out an RNR NAK: pollers look at the clock while > 0 */
 	_Atomic uint64_t next_look; /* earliest deadline at the last scan; 0: something new, scan now */
-	_Atomic uint32_t turn;      /* which of the quiet rings the next poll looks at */
+	_Atomic uint32_t turn;	    /* which of the quiet rings the next poll looks at */
 	_Atomic uint32_t pd_ids;    /* last PD id given */
-	_Atomic uint32_t qps;       /* QPs of all contexts */
+	_Atomic uint32_t qps;	    /* QPs of all contexts */
 };
 
 extern const struct vb_adapter_ops vb_progress_ops;
@@ -33,16 +34,16 @@ static inline struct vb_hca *vb_hca(struct vb_adapter *a)
 /* For ibv_poll_cq on an empty CQ: takes packets in; sends owed ACKs when there was nothing. */
 void vb_progress_poll(struct vb_adapter *a);
 
-/* After anything changed that may let qp send (post, modify, input): under qp->lock.  Makes contact if needed,
- * sends, and leaves qp on the lists from which progress resumes it. */
+/* After anything changed that may let qp send (post, modify, input): under qp->lock.  Makes contact if
+ * needed, sends, and leaves qp on the lists from which progress resumes it. */
 void vb_progress_send(struct vb_qp *qp);
 
 /* modify_qp set or cleared the path (RTR, RESET, ERR): under qp->lock. */
 void vb_progress_connect(struct vb_qp *qp);
 void vb_progress_disconnect(struct vb_qp *qp);
 
-/* Destruction: removes qp from every list; after it, and vb_qpn_give() and vb_adapter_quiesce(), no other thread
- * knows it.  Without qp->lock. */
+/* Destruction: removes qp from every list; after it, and vb_qpn_give() and vb_adapter_quiesce(), no other
+ * thread knows it.  Without qp->lock. */
 void vb_progress_forget(struct vb_qp *qp);
 
 #endif

@@ -18,8 +18,8 @@
 /* A public function.  The version script decides what leaves the library. */
 #define VB_EXPORT __attribute__((visibility("default")))
 
-/* In a forked child the parent's objects are dead: destroying one returns 0 and touches nothing, every other call
- * fails with EIO. */
+/* In a forked child the parent's objects are dead: destroying one returns 0 and touches nothing, every other
+ * call fails with EIO. */
 static inline bool vb_context_dead(const struct vb_context *c)
 {
 	return vb_unlikely(c->adapter && vb_adapter_dead(c->adapter));
@@ -36,11 +36,12 @@ int vb_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_rec
 struct ibv_srq *vb_create_srq_ex(struct ibv_context *context, struct ibv_srq_init_attr_ex *attr);
 int vb_get_srq_num(struct ibv_srq *srq, uint32_t *number);
 
-/* async.c: the last steps with a QP's events at its destruction: takes undelivered ones back, then waits until
- * those that were delivered are acknowledged (rule 36).  Nobody can post further ones by then. */
+/* async.c: the last steps with a QP's events at its destruction: takes undelivered ones back, then waits
+ * until those that were delivered are acknowledged (rule 36).  Nobody can post further ones by then. */
 void vb_qp_settle_events(struct vb_qp *qp);
 /* The same wait for any object: until *completed, guarded by the public mutex, has reached `delivered`. */
-void vb_wait_acked(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_t *completed, uint32_t delivered);
+void vb_wait_acked(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_t *completed,
+		   uint32_t delivered);
 
 /* context.c: what an open device needs besides the public struct.  Contexts of one process share one adapter;
  * tests make further ones. */
@@ -61,7 +62,8 @@ uint32_t vb_device_vendor_part(void);
 
 /* query.c: 0, or EINVAL after saying what is wrong; index < 0 is not checked */
 int vb_check_port(const char *call, unsigned port);
-int vb_check_gid(const char *call, const struct vb_context *c, unsigned index); /* also that it is not empty */
+int vb_check_gid(const char *call, const struct vb_context *c,
+		 unsigned index); /* also that it is not empty */
 int vb_query_port(struct ibv_context *context, uint8_t port, struct ibv_port_attr *attr, size_t size);
 int vb_query_device_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
 		       struct ibv_device_attr_ex *attr, size_t size);
@@ -72,7 +74,8 @@ int vb_check_av(const char *call, const struct vb_context *c, const struct ibv_a
 /* qp_create.c, qp_modify.c */
 struct ibv_qp *vb_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr);
 void vb_qp_to_reset(struct vb_qp *qp); /* under qp->lock */
-/* Shows peers that the QP exists, in which state and connected to which; once its QPN is given back, no more. */
+/* Shows peers that the QP exists, in which state and connected to which; once its QPN is given back, no more.
+ */
 void vb_qp_publish(const struct vb_qp *qp, bool exists);
 
 /* post.c: ibv_context.ops */

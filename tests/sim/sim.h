@@ -1,5 +1,6 @@
-/* The protocol in virtual time: two queue pairs, and a wire per direction that loses, reorders, duplicates and
- * delays by seed.  No adapter, no thread, no clock: the same seed gives the same packets at the same times. */
+/* The protocol in virtual time: two queue pairs, and a wire per direction that loses, reorders, duplicates
+ * and delays by seed.  No adapter, no thread, no clock: the same seed gives the same packets at the same
+ * times. */
 #ifndef VB_TESTS_SIM_H
 #define VB_TESTS_SIM_H
 
@@ -28,25 +29,25 @@ enum { SIM_KEYS = 64, SIM_TRACE = 1 << 14, SIM_QPN0 = 0x11010, SIM_QPN1 = 0x2202
 
 struct sim_cfg {
 	uint64_t seed;
-	uint32_t mtu;                     /* 256 ... */
-	bool local;                       /* NAKs carry reasons */
+	uint32_t mtu; /* 256 ... */
+	bool local;   /* NAKs carry reasons */
 	bool srq, one_cq, sig_all;
-	bool lossless;                    /* the wire can tell what was taken out */
-	bool lazy_acks;                   /* mere ACKs leave late, at random */
+	bool lossless;	/* the wire can tell what was taken out */
+	bool lazy_acks; /* mere ACKs leave late, at random */
 	uint32_t send_wr, recv_wr, sge, inl, cqe;
 	uint8_t rd_atomic, dest_rd_atomic; /* of both */
 	uint8_t retry_cnt, rnr_retry, timeout, min_rnr;
-	uint32_t access;                  /* qp_access_flags of both */
-	uint32_t psn[2];                  /* first PSN that each sends */
-	uint32_t loss, dup, late;         /* per 1000 packets */
-	uint32_t room;                    /* packets that one direction holds */
+	uint32_t access;	  /* qp_access_flags of both */
+	uint32_t psn[2];	  /* first PSN that each sends */
+	uint32_t loss, dup, late; /* per 1000 packets */
+	uint32_t room;		  /* packets that one direction holds */
 };
 
 /* A sensible quiet wire; tests change what they are about. */
-#define SIM_DEFAULTS                                                                                         \
-	.seed = 1, .mtu = 1024, .send_wr = 64, .recv_wr = 64, .sge = 4, .inl = 64, .cqe = 256, .rd_atomic = 4,  \
-	.dest_rd_atomic = 4, .retry_cnt = 3, .rnr_retry = 7, .timeout = 8, .min_rnr = 3, .access = 0xf,         \
-	.psn = {100, 7000}, .room = 64
+#define SIM_DEFAULTS                                                                                     \
+	.seed = 1, .mtu = 1024, .send_wr = 64, .recv_wr = 64, .sge = 4, .inl = 64, .cqe = 256,           \
+	.rd_atomic = 4, .dest_rd_atomic = 4, .retry_cnt = 3, .rnr_retry = 7, .timeout = 8, .min_rnr = 3, \
+	.access = 0xf, .psn = {100, 7000}, .room = 64
 
 /* What differs stands behind the defaults, which is what the compilers are asked not to mind. */
 #pragma GCC diagnostic ignored "-Woverride-init"
@@ -91,7 +92,7 @@ struct sim_node {
 	struct vb_srq srq;
 	struct vb_keys keys;
 	struct vb_qp qp;
-	struct sim_wire wire;   /* its way out */
+	struct sim_wire wire;	 /* its way out */
 	uint64_t deadline, kick; /* timer; when a held-back ACK leaves */
 };
 
@@ -100,11 +101,11 @@ struct sim {
 	uint64_t now, rng, order;
 	struct sim_node n[2];
 	enum sim_verdict (*filter)(struct sim *s, unsigned from, const struct vb_pkt *p); /* NULL: by rates */
-	unsigned counter;       /* the filter's own */
+	unsigned counter; /* the filter's own */
 	uint64_t packets;
-	bool talk;              /* VB_SIM_TRACE is set: every packet is printed */
+	bool talk; /* VB_SIM_TRACE is set: every packet is printed */
 	uint64_t next_wr;
-	uint8_t *mem[2];        /* memory of each side, and its L_Key; see sim_desk() */
+	uint8_t *mem[2]; /* memory of each side, and its L_Key; see sim_desk() */
 	uint32_t lkey[2];
 	struct {
 		unsigned from, opcode, nth;
@@ -153,8 +154,8 @@ const struct sim_seen *sim_find(const struct sim *s, unsigned from, uint8_t opco
 /* A pair with SIM_MEM bytes of memory at each side, registered for everything. */
 struct sim *sim_desk(const struct sim_cfg *cfg);
 /* The request of these offsets into both memories; fetch-and-add adds 1, compare-and-swap turns 0 into 1. */
-struct ibv_send_wr sim_wr(struct sim *s, unsigned n, enum ibv_wr_opcode op, uint32_t at, uint32_t len, uint32_t to,
-			  struct ibv_sge *sge);
+struct ibv_send_wr sim_wr(struct sim *s, unsigned n, enum ibv_wr_opcode op, uint32_t at, uint32_t len,
+			  uint32_t to, struct ibv_sge *sge);
 /* Posts it, signalled; returns its wr_id. */
 uint64_t sim_op(struct sim *s, unsigned n, enum ibv_wr_opcode op, uint32_t at, uint32_t len, uint32_t to);
 uint64_t sim_take(struct sim *s, unsigned n, uint32_t at, uint32_t len); /* posts a receive */

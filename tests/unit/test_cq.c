@@ -463,7 +463,7 @@ static void rule_36_a_destroyed_qp_leaves_no_completions(void **state)
 	assert_true(push_received(b->cq, b->qp, NULL, 92, false));
 	vb_cq_forget(vb_cq(b->cq), b->qp);
 	assert_int_equal(vb_rq_held(&srq.rq), 1); /* the SRQ outlives the QP */
-	for (int i = 3; i < n; i++)	      /* and they take no room */
+	for (int i = 3; i < n; i++)		  /* and they take no room */
 		assert_true(push_sent(b->cq, b->other, (uint32_t)i + 1, IBV_WC_SUCCESS));
 	assert_false(push_sent(b->cq, b->other, 99, IBV_WC_SUCCESS));
 	for (int i = 1; i <= n; i++)
