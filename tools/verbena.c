@@ -19,7 +19,7 @@ static const struct command {
 
 #define COMMANDS (sizeof(commands) / sizeof(commands[0]))
 
-const char *argp_program_version = "verbena " VB_VERSION;
+__attribute__((visibility("default"))) const char *argp_program_version = "verbena " VB_VERSION;
 
 struct choice {
 	const struct command *command;

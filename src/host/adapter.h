@@ -135,8 +135,8 @@ struct vb_link *vb_link_current(struct vb_link *l);
 void vb_link_ring(struct vb_link *l);
 /* Whether the peer publishes this GID and holds this number.  UP links only. */
 bool vb_link_is(const struct vb_link *l, uint32_t number, const uint8_t gid[16]);
-/* Whether the peer (also one that has just died) has or had this QP when it was last heard of. */
-bool vb_link_has_qp(const struct vb_link *l, uint32_t qpn);
+/* The state that the peer (also one that has just died) shows of this QP, as in vb_seg_qp; 0: no such QP. */
+uint32_t vb_link_qp_state(const struct vb_link *l, uint32_t qpn);
 /* What that QP shows as received (vb_seg_qp.received), 0: nothing, or no such QP. */
 uint32_t vb_link_qp_received(const struct vb_link *l, uint32_t qpn);
 /* The peer wrote rubbish: the link goes down soon, as by a death.  Under l->rx; does not call back itself. */

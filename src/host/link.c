@@ -428,11 +428,11 @@ static const struct vb_seg_qp *shown_qp(const struct vb_link *l, uint32_t qpn)
 	return NULL;
 }
 
-bool vb_link_has_qp(const struct vb_link *l, uint32_t qpn)
+uint32_t vb_link_qp_state(const struct vb_link *l, uint32_t qpn)
 {
 	const struct vb_seg_qp *q = shown_qp(l, qpn);
 
-	return q && atomic_load_explicit(&q->state, memory_order_acquire);
+	return q ? atomic_load_explicit(&q->state, memory_order_acquire) : 0;
 }
 
 uint32_t vb_link_qp_received(const struct vb_link *l, uint32_t qpn)

@@ -8,6 +8,7 @@
 #include <infiniband/verbs.h>
 
 #include "iba/opcode.h"
+#include "iba/qp_state.h"
 #include "iba/pkt.h"
 
 #define INVALID	  VB_AETH_NAK_INVALID_REQUEST
@@ -177,7 +178,8 @@ static void say_key(struct text *t, const struct vb_facts *f)
 {
 	switch (f->reason) {
 	case VB_R_KEY_UNKNOWN:
-		add(t, "%s 0x%08x was never given out by this device", key_kind(f), f->key);
+		add(t, "0x%08x, used as %s, was never given out by the device that it was used on", f->key,
+		    f->a ? "an R_Key" : "an L_Key");
 		break;
 	case VB_R_KEY_STALE:
 		add(t, "%s 0x%08x is stale: its region was deregistered", key_kind(f), f->key);
@@ -288,6 +290,30 @@ static void say_receive_buffer(struct text *t, const struct vb_facts *f)
 	}
 }
 
+static void say_what_is_there(struct text *t, const struct vb_facts *f)
+{
+	switch (f->have) {
+	case VB_REACH_NOBODY:
+		add(t, ": no process of this user on this host holds that number");
+		break;
+	case VB_REACH_ADDRESS:
+		add(t, ": the process that holds that number is not at the GID in the path (dgid)");
+		break;
+	case VB_REACH_NO_QP:
+		add(t, ": its process is there, that queue pair is not (destroyed, or a wrong dest_qp_num)");
+		break;
+	case VB_REACH_STATE:
+		add(t, ": it is in the state %s, which takes no packets", vb_qp_state_name(f->pd_want));
+		break;
+	case VB_REACH_PSN:
+		add(t, ": it expects PSN 0x%06x, this end sends 0x%06x; sq_psn here must equal rq_psn there",
+		    f->pd_want, f->pd_have);
+		break;
+	default: /* nothing more is known */
+		break;
+	}
+}
+
 static void say_reach(struct text *t, const struct vb_facts *f)
 {
 	switch (f->reason) {
@@ -300,6 +326,7 @@ static void say_reach(struct text *t, const struct vb_facts *f)
 	case VB_R_RETRY:
 		add(t, "no acknowledgement from queue pair 0x%06x within retry_cnt = %" PRIu64 " retries",
 		    (unsigned)f->b & VB_QPN_MASK, f->a);
+		say_what_is_there(t, f);
 		break;
 	case VB_R_PEER_DIED:
 		add(t, "the peer's process %" PRIu64 " ended without closing its queue pair", f->a);

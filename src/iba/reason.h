@@ -73,6 +73,17 @@ struct vb_facts {
 			  CQ_OVERRUN      a: entries of the CQ */
 };
 
+/* What is known of the other end when acknowledgements do not come (VB_R_RETRY: facts have = this, pd_want
+ * and pd_have = its numbers). */
+enum vb_reach {
+	VB_REACH_UNKNOWN, /* nothing: another host, or all looks well from here */
+	VB_REACH_NOBODY,  /* no process of this user on this host holds that QP number */
+	VB_REACH_ADDRESS, /* one does, but not at the GID in the path */
+	VB_REACH_NO_QP,	  /* the process is there, the QP is not */
+	VB_REACH_STATE,	  /* the QP takes no packets in its state (pd_want, enum ibv_qp_state) */
+	VB_REACH_PSN,	  /* it expects PSN pd_want, and this end sends pd_have */
+};
+
 struct vb_reason_row {
 	const char *name;  /* stable, for docs and machines: "key-bounds" */
 	uint8_t nak;	   /* syndrome the responder answers with, 0: none */

@@ -264,6 +264,7 @@ static __attribute__((cold, noinline)) enum vb_reason classify(struct vb_keys *t
 	f->len = len;
 	f->want = want;
 	f->pd_want = pd;
+	f->a = remote; /* for a key that says nothing of itself */
 	f->cur_key = f->have = f->pd_have = 0;
 	f->start = f->size = 0;
 	if (!s.odd && s.key && r != VB_R_KEY_UNKNOWN) {

@@ -58,15 +58,26 @@ void vb_rc_complete_send(struct vb_qp *qp, struct vb_swqe *w, uint8_t status)
 	vb_rc_push(qp, qp->scq, &e, status != IBV_WC_SUCCESS);
 }
 
+static const char *const far_end[] = {"", " (found by the far end)"};
+
+/* A request of this end has failed. */
 static void say(struct vb_qp *qp, const char *what, uint64_t wr_id, uint8_t status, const struct vb_facts *f)
 {
-	static const char *const ends[] = {"", ", says the far end"};
 	char buf[512];
 
-	if (!vb_log_wanted(VB_LOG_WARN))
-		return;
-	vb_log(VB_LOG_WARN, "QP 0x%06x: %s wr_id 0x%" PRIx64 " ended with status %u: %s%s", qp->qpn, what,
-	       wr_id, status, vb_reason_say(buf, sizeof buf, f), ends[f->qpn && f->qpn != qp->qpn]);
+	if (vb_log_wanted(VB_LOG_WARN))
+		vb_log(VB_LOG_WARN, "QP 0x%06x: %s wr_id 0x%" PRIx64 " ended with status %u: %s%s", qp->qpn,
+		       what, wr_id, status, vb_reason_say(buf, sizeof buf, f),
+		       far_end[f->qpn && f->qpn != qp->qpn]);
+}
+
+/* Something else has: no completion here tells of it. */
+static void say_event(struct vb_qp *qp, const char *what, const struct vb_facts *f)
+{
+	char buf[512];
+
+	if (vb_log_wanted(VB_LOG_WARN))
+		vb_log(VB_LOG_WARN, "QP 0x%06x: %s: %s", qp->qpn, what, vb_reason_say(buf, sizeof buf, f));
 }
 
 /* Both queues, in order, oldest first (rule 30). */
@@ -170,7 +181,7 @@ void vb_rc_fail_recv(struct vb_qp *qp, const struct vb_facts *f, bool take_wqe)
 		say(qp, "receive request", e.wc.wr_id, row->local_wc, f);
 		vb_rc_push(qp, qp->rcq, &e, true);
 	} else {
-		say(qp, "request of the far end, no receive", 0, row->remote_wc, f);
+		say_event(qp, "a request of the far end was refused", f);
 		if (row->event == IBV_EVENT_QP_ACCESS_ERR) /* rule 20 */
 			vb_async_post(qp->ctx, &qp->ev_access);
 		else if (row->event == IBV_EVENT_QP_REQ_ERR)
@@ -200,7 +211,7 @@ void vb_rc_error(struct vb_qp *qp, const struct vb_facts *f)
 	if (f->reason == VB_R_PEER_DIED && q->una != q->head && vb_sq_at(q, q->una)->state == VB_WQE_STARTED)
 		vb_rc_fail_send(qp, f, vb_reasons[f->reason].local_wc);
 	else {
-		say(qp, "no request,", 0, vb_reasons[f->reason].local_wc, f);
+		say_event(qp, "goes to the error state", f);
 		enter_error(qp, f);
 	}
 	vb_async_post(qp->ctx, &qp->ev_fatal);
@@ -260,8 +271,13 @@ uint64_t vb_rc_rnr_delay(uint8_t code)
 static void timed_out(struct vb_qp *qp)
 {
 	struct vb_req *q = &qp->req;
-	struct vb_facts f = {
-	    .reason = VB_R_RETRY, .qpn = qp->qpn, .a = qp->attr.retry_cnt, .b = qp->dest_qpn};
+	struct vb_facts f = {.reason = VB_R_RETRY,
+			     .qpn = qp->qpn,
+			     .a = qp->attr.retry_cnt,
+			     .b = qp->dest_qpn,
+			     .have = qp->reach,
+			     .pd_want = qp->reach_a,
+			     .pd_have = qp->reach_b};
 
 	if (!q->retries) {
 		vb_rc_fail_send(qp, &f, vb_reasons[f.reason].local_wc);

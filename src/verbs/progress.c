@@ -320,6 +320,38 @@ static unsigned progress(struct vb_adapter *a, bool all)
 	return n;
 }
 
+/* qp->lock held: what can be seen of the other end, for the sentence on a request that is about to be given
+ * up. */
+static void look_for_peer(struct vb_qp *qp)
+{
+	struct vb_link *l = qp->link;
+	uint32_t state, received, expected;
+
+	qp->reach = VB_REACH_NOBODY;
+	if (!l || atomic_load_explicit(&l->state, memory_order_acquire) != VB_LINK_UP)
+		return;
+	qp->reach = VB_REACH_ADDRESS;
+	if (!qp->out)
+		return;
+	state = vb_link_qp_state(l, qp->dest_qpn);
+	received = vb_link_qp_received(l, qp->dest_qpn);
+	expected = received & VB_PSN_MASK;
+	qp->reach = VB_REACH_NO_QP;
+	if (!state)
+		return;
+	qp->reach_a = state - 1;
+	qp->reach = VB_REACH_STATE;
+	if (state - 1 < IBV_QPS_RTR || state - 1 >= IBV_QPS_ERR)
+		return;
+	qp->reach = VB_REACH_UNKNOWN;
+	if (received &&
+	    (vb_psn_diff(expected, qp->req.psn_una) < 0 || vb_psn_diff(expected, qp->req.psn_max) > 0)) {
+		qp->reach = VB_REACH_PSN;
+		qp->reach_a = expected;
+		qp->reach_b = qp->req.psn_una;
+	}
+}
+
 /* Scans the QPs whose timers may run.  What they then have to send goes out with the next pass over the
  * links. */
 static uint64_t scan(struct vb_hca *h, uint64_t now)
@@ -337,6 +369,8 @@ static uint64_t scan(struct vb_hca *h, uint64_t now)
 			rnr++;
 			continue;
 		}
+		if (qp->req.deadline && now >= qp->req.deadline && !qp->req.retries)
+			look_for_peer(qp);
 		t = vb_rc_timer(qp, now);
 		if (vb_rc_owes(qp) == VB_OWES_MORE || (!qp->out && qp->req.next != qp->req.head)) {
 			owe(qp);
@@ -453,7 +487,7 @@ static void lose_peer(struct vb_link *l, struct vb_qp *qp, bool goodbye)
 		if (received & VB_SEG_RECEIVED) /* the last ACK may have died with the process */
 			vb_rc_input_ack(qp, vb_psn_add(received, VB_PSN_MASK));
 		if (!goodbye && qp->out && qp->state >= IBV_QPS_RTR && qp->state <= IBV_QPS_SQE &&
-		    vb_link_has_qp(l, qp->dest_qpn))
+		    vb_link_qp_state(l, qp->dest_qpn))
 			vb_rc_error(qp, &f);
 		qp->out = NULL;
 		if (vb_rc_timed(qp) && !qp->req.timing)

@@ -155,8 +155,9 @@ void vb_qp_publish(const struct vb_qp *qp, bool exists)
 	if (!p)
 		return;
 	atomic_store_explicit(&p->dest_qpn, qp->dest_qpn, memory_order_relaxed);
-	if (!exists || qp->state == IBV_QPS_RESET)
-		atomic_store_explicit(&p->received, 0, memory_order_relaxed);
+	atomic_store_explicit(&p->received,
+			      exists && qp->state >= IBV_QPS_RTR ? VB_SEG_RECEIVED | qp->resp.epsn : 0,
+			      memory_order_relaxed);
 	atomic_store_explicit(&p->state, exists ? 1 + (uint32_t)qp->state : 0, memory_order_release);
 }
 

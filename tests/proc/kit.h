@@ -210,6 +210,21 @@ KIT_UNUSED static void kit_until(_Atomic int *v, int n)
 	}
 }
 
+/* Whether the abstract name of the adapter behind a QPN is still bound. */
+KIT_UNUSED static bool kit_bound(uint32_t qpn)
+{
+	FILE *f = fopen("/proc/net/unix", "r");
+	char line[512], name[64];
+	bool found = false;
+
+	CHECK(f);
+	snprintf(name, sizeof name, "@verbena/1/%u\n", qpn >> 12);
+	while (fgets(line, sizeof line, f))
+		found |= strstr(line, name) != NULL;
+	fclose(f);
+	return found;
+}
+
 KIT_UNUSED static int kit_reap(pid_t pid)
 {
 	int status;

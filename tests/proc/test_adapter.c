@@ -199,8 +199,8 @@ static void second_number_same_link(void **state)
 	assert_true(vb_link_is(l, second, gids[0]));
 	assert_int_equal(vb_adapter_number_at(y->a, 1), second);
 	atomic_store(&vb_qpn_published(y->a, second << VB_QPN_INDEX_BITS | 5)->state, 1);
-	assert_true(vb_link_has_qp(l, second << VB_QPN_INDEX_BITS | 5));
-	assert_false(vb_link_has_qp(l, second << VB_QPN_INDEX_BITS | 6));
+	assert_true(vb_link_qp_state(l, second << VB_QPN_INDEX_BITS | 5));
+	assert_false(vb_link_qp_state(l, second << VB_QPN_INDEX_BITS | 6));
 	assert_ptr_equal(vb_link_get(y->a, second), vb_link_at(y->a, 0));
 	node_close(x);
 	node_close(y);

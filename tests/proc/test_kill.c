@@ -25,21 +25,6 @@ static int descriptors(void)
 	return n;
 }
 
-/* Whether the abstract name of the adapter behind a QPN is still bound. */
-static bool bound(uint32_t qpn)
-{
-	FILE *f = fopen("/proc/net/unix", "r");
-	char line[512], name[64];
-	bool found = false;
-
-	CHECK(f);
-	snprintf(name, sizeof name, "@verbena/1/%u\n", qpn >> 12);
-	while (fgets(line, sizeof line, f))
-		found |= strstr(line, name) != NULL;
-	fclose(f);
-	return found;
-}
-
 /* Files that could be ours. */
 static int files(const char *dir)
 {
@@ -131,7 +116,7 @@ static void round_of(bool goodbye)
 	CHECK(!ibv_dealloc_pd(pd));
 	CHECK(!ibv_close_device(ctx));
 	kit_reap(pid);
-	CHECK(!bound(board->a.qpn) && !bound(board->b.qpn), "a name is still bound");
+	CHECK(!kit_bound(board->a.qpn) && !kit_bound(board->b.qpn), "a name is still bound");
 }
 
 int main(int argc, char **argv)

@@ -97,7 +97,7 @@ static void remote_keys(void)
 	CHECK(!kit_post(&a, IBV_WR_RDMA_WRITE, 1, 0, 64, &b.card, 4096 - 48));
 	expect(IBV_WC_REM_ACCESS_ERR, 1);
 	said("bounds", "QP 0x%06llx", N(b.qp->qp_num), "QP 0x%06llx", N(a.qp->qp_num),
-	     "by %llu bytes at the end", N(16), "+%llu)", N(4096), "says the far end%.0llu", N(0), NULL);
+	     "by %llu bytes at the end", N(16), "+%llu)", N(4096), "found by the far end%.0llu", N(0), NULL);
 	pair_close();
 
 	pair_open();
@@ -194,7 +194,48 @@ static void reach(void)
 	CHECK(!write_to(b.card, 8));
 	expect(IBV_WC_RETRY_EXC_ERR, 1);
 	said("retry", "no acknowledgement from queue pair 0x%06llx", N(b.qp->qp_num), "retry_cnt = %llu",
-	     N(1), NULL);
+	     N(1), "in the state ERR%.0llu", N(0), NULL);
+	pair_close();
+}
+
+/* A SEND of `a` to a peer that its path describes wrongly, until it gives up. */
+static void lost(uint32_t qpn, uint32_t psn)
+{
+	struct kit_card wrong;
+
+	kit_end_open(&a, pd, 8, 4096);
+	kit_end_open(&b, pd, 8, 4096);
+	wrong = b.card;
+	if (qpn)
+		wrong.qpn = qpn;
+	kit_connect_with(&a, &wrong, 8, 1);
+	wrong = a.card;
+	wrong.psn = psn;
+	kit_connect_with(&b, &wrong, 8, 1);
+	log_new();
+	CHECK(!kit_post(&a, IBV_WR_SEND, 1, 0, 8, NULL, 0));
+	expect(IBV_WC_RETRY_EXC_ERR, 1);
+}
+
+static void wrong_peers(void)
+{
+	struct kit_end other;
+	uint32_t free_number = 1, gone;
+
+	kit_end_open(&other, pd, 8, 64);
+	gone = other.qp->qp_num;
+	kit_end_close(&other);
+	while (kit_bound(free_number << 12))
+		free_number++;
+	lost(free_number << 12 | 7, a.card.psn);
+	said("nobody", "from queue pair 0x%06llx", N(free_number << 12 | 7), "no process of this user%.0llu",
+	     N(0), NULL);
+	pair_close();
+	lost(gone, 0);
+	said("no QP", "from queue pair 0x%06llx", N(gone), "that queue pair is not%.0llu", N(0), NULL);
+	pair_close();
+	lost(0, 0x123456);
+	said("PSN", "expects PSN 0x%06llx", N(0x123456), "sends 0x%06llx", N(a.card.psn), NULL);
 	pair_close();
 }
 
@@ -256,6 +297,7 @@ int main(void)
 	local_keys();
 	requests();
 	reach();
+	wrong_peers();
 	one_line_for_a_flush();
 	refusals();
 	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
