@@ -28,7 +28,7 @@
 #define TICK	     VB_MSEC
 #define DISTRUST_MIN (10 * VB_MSEC)
 #define DISTRUST_MAX VB_SEC
-#define OFFENCE_SPAN (5 * VB_MSEC)
+#define OFFENCE_SPAN (20 * VB_MSEC)
 
 #define SETTLE_MAX (100 * VB_MSEC)
 
@@ -114,7 +114,7 @@ static bool packets_lie(struct vb_adapter *a, struct watch *w)
 	return lie;
 }
 
-/* Once is chance, but again and again within a few milliseconds is a habit. */
+/* Once is chance, but again and again within 20 ms is a habit. */
 static void distrust(struct vb_adapter *a, struct watch *w)
 {
 	uint64_t now = vb_now();
