@@ -70,7 +70,8 @@ KIT_UNUSED static struct ibv_context *kit_open(void)
 }
 
 /* An RC QP in INIT with its own CQ and `size` registered bytes. */
-KIT_UNUSED static void kit_end_open(struct kit_end *e, struct ibv_pd *pd, int depth, size_t size)
+KIT_UNUSED static void kit_end_open_on(struct kit_end *e, struct ibv_pd *pd, struct ibv_comp_channel *channel,
+				       int depth, size_t size)
 {
 	struct ibv_qp_init_attr qa = {.qp_type = IBV_QPT_RC,
 				      .cap = {.max_send_wr = (uint32_t)depth,
@@ -81,7 +82,7 @@ KIT_UNUSED static void kit_end_open(struct kit_end *e, struct ibv_pd *pd, int de
 	struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = KIT_ALL};
 
 	CHECK(!ibv_query_gid(pd->context, 1, 0, &e->card.gid));
-	e->cq = ibv_create_cq(pd->context, 2 * depth, NULL, NULL, 0);
+	e->cq = ibv_create_cq(pd->context, 2 * depth, NULL, channel, 0);
 	CHECK(e->cq);
 	qa.send_cq = qa.recv_cq = e->cq;
 	e->qp = ibv_create_qp(pd, &qa);
@@ -96,6 +97,11 @@ KIT_UNUSED static void kit_end_open(struct kit_end *e, struct ibv_pd *pd, int de
 	e->card.psn = e->qp->qp_num * 77 & 0xffffff;
 	e->card.rkey = e->mr->rkey;
 	e->card.addr = (uintptr_t)e->buf;
+}
+
+KIT_UNUSED static void kit_end_open(struct kit_end *e, struct ibv_pd *pd, int depth, size_t size)
+{
+	kit_end_open_on(e, pd, NULL, depth, size);
 }
 
 /* timeout: Local ACK Timeout code; retries: retry_cnt. */

@@ -38,26 +38,7 @@ static struct ibv_wc sleep_for_wc(struct kit_end *e, struct ibv_comp_channel *ch
 
 static void end_open(struct kit_end *e, struct ibv_pd *pd, struct ibv_comp_channel *ch, int me)
 {
-	struct ibv_qp_init_attr qa = {
-	    .qp_type = IBV_QPT_RC,
-	    .cap = {.max_send_wr = 8, .max_recv_wr = 2 * WARM_UP, .max_send_sge = 1, .max_recv_sge = 1}};
-	struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = KIT_ALL};
-
-	CHECK(!ibv_query_gid(pd->context, 1, 0, &e->card.gid));
-	e->cq = ibv_create_cq(pd->context, 4 * WARM_UP, NULL, ch, 0);
-	CHECK(e->cq);
-	qa.send_cq = qa.recv_cq = e->cq;
-	e->qp = ibv_create_qp(pd, &qa);
-	CHECK(e->qp);
-	CHECK(
-	    !ibv_modify_qp(e->qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
-	e->buf = calloc(1, BIG);
-	CHECK(e->buf);
-	e->mr = ibv_reg_mr(pd, e->buf, BIG, KIT_ALL);
-	CHECK(e->mr);
-	e->card.qpn = e->qp->qp_num;
-	e->card.rkey = e->mr->rkey;
-	e->card.addr = (uintptr_t)e->buf;
+	kit_end_open_on(e, pd, ch, 2 * WARM_UP, BIG);
 	board->cards[me] = e->card;
 	atomic_fetch_add(&board->opened, 1);
 	kit_until(&board->opened, 2);
