@@ -5,6 +5,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "host/private.h"
@@ -71,6 +72,7 @@ static void register_handlers(void)
 static void fill_head(struct vb_adapter *a, const struct vb_adapter_cfg *cfg)
 {
 	struct vb_seg_head *h = a->head;
+	struct stat st;
 
 	h->magic = VB_SEG_MAGIC;
 	h->version = VB_SEG_VERSION;
@@ -78,6 +80,7 @@ static void fill_head(struct vb_adapter *a, const struct vb_adapter_cfg *cfg)
 	h->incarnation = a->seg->incarnation;
 	h->size = VB_SEG_SIZE;
 	h->pid = a->pid;
+	h->pid_ns = stat("/proc/self/ns/pid", &st) ? 0 : st.st_ino;
 	memcpy(h->gids, cfg->gids, sizeof(h->gids));
 }
 
@@ -224,6 +227,16 @@ struct vb_key_entry *vb_adapter_key_entries(struct vb_adapter *a)
 struct vb_key_slot *vb_adapter_key_slots(struct vb_adapter *a)
 {
 	return (struct vb_key_slot *)(a->seg->base + VB_SEG_KEY_SLOTS);
+}
+
+struct vb_key_marks *vb_adapter_key_marks(struct vb_adapter *a)
+{
+	return (struct vb_key_marks *)(a->seg->base + VB_SEG_KEY_MARKS);
+}
+
+uint64_t vb_adapter_incarnation(const struct vb_adapter *a)
+{
+	return a->seg->incarnation;
 }
 
 int vb_adapter_fd(const struct vb_adapter *a)

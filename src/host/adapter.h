@@ -21,6 +21,7 @@ struct vb_adapter;
 struct vb_link;
 struct vb_key_entry;
 struct vb_key_slot;
+struct vb_key_marks;
 
 struct vb_adapter_ops {
 	/* Takes in and sends out what there is, on all links if `all`, else on those with recent traffic and
@@ -37,6 +38,8 @@ struct vb_adapter_ops {
 	/* The peer is gone.  Its ring has been read to the end.  goodbye: it left by itself, so silence
 	 * follows; else its QPs are in error. */
 	void (*link_down)(struct vb_link *l, bool goodbye);
+	/* The adapter closes: frees what the upper layer keeps at l->far. */
+	void (*link_free)(struct vb_link *l);
 };
 
 /* What a wire needs of the two segments when a link comes up; the peer's part is checked. */
@@ -86,6 +89,8 @@ struct vb_link {
 	_Atomic uint32_t quiet; /* polls since the last packet, for the choice of rings; rx holder writes */
 	uint32_t unflushed;	/* packets taken in since owed ACKs were last sent; under rx */
 	uint32_t budget;	/* packets that the next look may take, see verbs/progress.c; under rx */
+	bool placing;		/* some QP has more to place directly; under rx */
+	void *far;		/* the upper layer's, for direct placement: made before the first QP uses the link */
 	void *acks;		/* a QP that owes no more than an ACK, the upper layer's; under rx */
 };
 
@@ -107,6 +112,19 @@ void *vb_adapter_user(const struct vb_adapter *a);
 /* Space in the segment for the key table (VB_MAX_MR + 1 entries) and its announcements. */
 struct vb_key_entry *vb_adapter_key_entries(struct vb_adapter *a);
 struct vb_key_slot *vb_adapter_key_slots(struct vb_adapter *a);
+struct vb_key_marks *vb_adapter_key_marks(struct vb_adapter *a);
+
+/* Where the peer's tables stand, and how its process is reached; UP links only, from link_up() on. */
+struct vb_link_far {
+	const struct vb_key_entry *keys;
+	const struct vb_key_slot *slots;
+	const struct vb_key_marks *marks;
+	bool same; /* this process */
+	int tid;   /* of its engine thread, 0: it has none that could be told apart here */
+	int pidfd; /* -1: none; stays open until link_down() has returned */
+};
+void vb_link_far(const struct vb_link *l, struct vb_link_far *at);
+uint64_t vb_adapter_incarnation(const struct vb_adapter *a);
 /* A descriptor that stands for the adapter (its segment), for ibv_context.cmd_fd; the adapter's own. */
 int vb_adapter_fd(const struct vb_adapter *a);
 
@@ -118,7 +136,7 @@ void vb_qpn_give(struct vb_adapter *a, uint32_t qpn);
 void *vb_qpn_find(const struct vb_adapter *a, uint32_t qpn);
 void vb_adapter_quiesce(struct vb_adapter *a);
 /* Publishes a QP's state for peers. */
-struct vb_seg_qp *vb_qpn_published(struct vb_adapter *a, uint32_t qpn);
+struct vb_shown_qp *vb_qpn_published(struct vb_adapter *a, uint32_t qpn);
 
 /* The link that leads to the adapter with this number, starting contact if there is none; never blocks. Takes
  * a reference (vb_link_put).  NULL: out of memory, or out of links.  The number of this adapter itself gives
@@ -135,9 +153,11 @@ struct vb_link *vb_link_current(struct vb_link *l);
 void vb_link_ring(struct vb_link *l);
 /* Whether the peer publishes this GID and holds this number.  UP links only. */
 bool vb_link_is(const struct vb_link *l, uint32_t number, const uint8_t gid[16]);
-/* The state that the peer (also one that has just died) shows of this QP, as in vb_seg_qp; 0: no such QP. */
+/* What the peer (also one that has just died) shows of this QP; NULL: it has no such number. */
+const struct vb_shown_qp *vb_link_shown(const struct vb_link *l, uint32_t qpn);
+/* The state that it shows of the QP, as there; 0: no such QP. */
 uint32_t vb_link_qp_state(const struct vb_link *l, uint32_t qpn);
-/* What that QP shows as received (vb_seg_qp.received), 0: nothing, or no such QP. */
+/* What the QP shows as received (vb_shown_qp.received), 0: nothing, or no such QP. */
 uint32_t vb_link_qp_received(const struct vb_link *l, uint32_t qpn);
 /* The peer wrote rubbish: the link goes down soon, as by a death.  Under l->rx; does not call back itself. */
 void vb_link_insane(struct vb_link *l);

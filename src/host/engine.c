@@ -285,7 +285,7 @@ static void *engine_begin(void *arg)
 
 	in_engine = true;
 	ask_for_short_slices();
-	a->head->tid = (uint32_t)syscall(SYS_gettid);
+	__atomic_store_n(&a->head->tid, (uint32_t)syscall(SYS_gettid), __ATOMIC_RELEASE);
 	return engine(a);
 }
 
@@ -312,6 +312,8 @@ int vb_engine_start(struct vb_adapter *a)
 	if (err)
 		return err;
 	a->engine_started = true; /* vb_engine_stop() */
+	while (!__atomic_load_n(&a->head->tid, __ATOMIC_ACQUIRE)) /* before any peer may ask for it */
+		sched_yield();
 	pthread_setname_np(a->engine, "verbena");
 	return 0;
 }

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -261,12 +262,12 @@ void vb_peer_fall(struct peer *p, bool goodbye, const char *why)
 	vb_lock_give(&a->links_lock);
 	while (atomic_load_explicit(&p->ringing, memory_order_seq_cst)) /* pairs with vb_link_ring() */
 		sched_yield();
+	l->sock = -1;
+	a->ops->link_down(l, goodbye); /* still reads the peer's tables */
 	if (p->conn) {
 		vb_conn_close(a, p->conn);
 		p->conn = NULL;
 	}
-	l->sock = -1;
-	a->ops->link_down(l, goodbye); /* still reads the peer's tables */
 	vb_lock_take(&l->rx);	       /* nobody reads its ring any more */
 	if (!p->seg && p->window)
 		vb_segment_unmap(p->window);
@@ -411,11 +412,10 @@ void vb_link_insane(struct vb_link *l)
 	vb_engine_kick(a);
 }
 
-/* The peer's entry for one of its QPs; NULL: no such number. */
-static const struct vb_seg_qp *shown_qp(const struct vb_link *l, uint32_t qpn)
+const struct vb_shown_qp *vb_link_shown(const struct vb_link *l, uint32_t qpn)
 {
 	const struct vb_seg_head *h = (const void *)l->peer;
-	const struct vb_seg_qp *table = (const void *)(l->peer + VB_SEG_QPS);
+	const struct vb_shown_qp *table = (const void *)(l->peer + VB_SEG_QPS);
 	uint32_t n;
 
 	if (!h)
@@ -430,14 +430,14 @@ static const struct vb_seg_qp *shown_qp(const struct vb_link *l, uint32_t qpn)
 
 uint32_t vb_link_qp_state(const struct vb_link *l, uint32_t qpn)
 {
-	const struct vb_seg_qp *q = shown_qp(l, qpn);
+	const struct vb_shown_qp *q = vb_link_shown(l, qpn);
 
 	return q ? atomic_load_explicit(&q->state, memory_order_acquire) : 0;
 }
 
 uint32_t vb_link_qp_received(const struct vb_link *l, uint32_t qpn)
 {
-	const struct vb_seg_qp *q = shown_qp(l, qpn);
+	const struct vb_shown_qp *q = vb_link_shown(l, qpn);
 
 	return q ? atomic_load_explicit(&q->received, memory_order_acquire) : 0;
 }
@@ -471,6 +471,29 @@ uint32_t vb_link_count(const struct vb_adapter *a)
 	return atomic_load_explicit(&a->npeers, memory_order_acquire);
 }
 
+/* Its TID, if it means the same thread here. */
+static int thread_of(const struct vb_adapter *a, const struct vb_link *l)
+{
+	const struct vb_seg_head *h = (const void *)l->peer;
+	int tid = (int)h->tid;
+
+	if (!h->pid_ns || h->pid_ns != a->head->pid_ns || h->pid != l->pid || tid <= 0)
+		return 0;
+	return syscall(SYS_tgkill, l->pid, tid, 0) ? 0 : tid; /* of that process, as the kernel named it */
+}
+
+void vb_link_far(const struct vb_link *l, struct vb_link_far *at)
+{
+	const struct peer *p = (const struct peer *)l;
+
+	at->keys = (const struct vb_key_entry *)(const void *)(l->peer + VB_SEG_KEYS);
+	at->slots = (const struct vb_key_slot *)(const void *)(l->peer + VB_SEG_KEY_SLOTS);
+	at->marks = (const struct vb_key_marks *)(const void *)(l->peer + VB_SEG_KEY_MARKS);
+	at->same = l->index == 0 || p->seg;
+	at->tid = at->same ? 0 : thread_of(l->adapter, l);
+	at->pidfd = p->conn ? p->conn->pidfd : -1;
+}
+
 /* Whether any ring holds a packet: the look of somebody who has just stored "asleep". */
 bool vb_links_ready(struct vb_adapter *a)
 {
@@ -496,6 +519,8 @@ void vb_links_free(struct vb_adapter *a)
 
 		if (p->link.wire)
 			a->wire->free(&p->link);
+		if (p->link.far)
+			a->ops->link_free(&p->link);
 		if (p->seg)
 			vb_segment_put(p->seg);
 		vb_segment_release(p->window);

@@ -191,9 +191,9 @@ void *vb_qpn_find(const struct vb_adapter *a, uint32_t qpn)
 	return p ? atomic_load_explicit(p, memory_order_acquire) : NULL; /* pairs with vb_qpn_take() */
 }
 
-struct vb_seg_qp *vb_qpn_published(struct vb_adapter *a, uint32_t qpn)
+struct vb_shown_qp *vb_qpn_published(struct vb_adapter *a, uint32_t qpn)
 {
-	struct vb_seg_qp *table = (void *)(a->seg->base + VB_SEG_QPS);
+	struct vb_shown_qp *table = (void *)(a->seg->base + VB_SEG_QPS);
 	uint32_t k =
 	    atomic_load_explicit(&a->slot_of[(qpn >> VB_QPN_INDEX_BITS) % VB_ADAPTERS], memory_order_acquire);
 

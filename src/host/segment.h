@@ -9,9 +9,10 @@
 
 #include "base/lock.h"
 #include "iba/limits.h"
+#include "iba/shown.h"
 
 #define VB_SEG_MAGIC   0x3142524556ull /* "VERB1" */
-#define VB_SEG_VERSION 1
+#define VB_SEG_VERSION 2
 
 /* Ring geometry.  Descriptors and payload are apart, so that a payload can never pass for a descriptor. */
 #define VB_RING_SLOTS  1024u
@@ -24,7 +25,7 @@
 struct vb_slot {
 	_Atomic uint32_t seq;
 	uint8_t hdr_len;
-	uint8_t flags;	     /* VB_SLOT_DATA */
+	uint8_t flags;	     /* VB_SLOT_* */
 	uint16_t inline_len; /* payload bytes in `bytes` behind the header */
 	uint32_t ack;	     /* VB_OUT_ACK | PSN: an ACK for the packet's QP, to be taken before it; else 0 */
 	union {
@@ -37,7 +38,8 @@ struct vb_slot {
 		};
 	};
 };
-#define VB_SLOT_DATA 1
+#define VB_SLOT_DATA   1
+#define VB_SLOT_PLACED 2 /* WRITE with immediate: its data is in place, by direct placement */
 
 struct vb_ring {
 	struct vb_slot slots[VB_RING_SLOTS];
@@ -57,7 +59,8 @@ struct vb_seg_head {
 	uint32_t number;      /* primary adapter number */
 	uint64_t incarnation; /* random, never 0 */
 	uint64_t size;
-	uint32_t pid, tid; /* of the engine thread */
+	uint32_t pid, tid; /* tid: of the engine thread */
+	uint64_t pid_ns;   /* PID namespace in which they count, 0: not known */
 	uint8_t gids[VB_GID_TABLE][16];
 	uint32_t numbers[VB_ADAPTER_NUMBERS]; /* all numbers held; 0 ends (number 0 is never bound) */
 	_Atomic uint32_t nnumbers;
@@ -66,22 +69,12 @@ struct vb_seg_head {
 /* Where things stand in a segment, in bytes.  Key entries and announcements are lines whose contents mem/
  * knows. */
 #define VB_SEG_AWAKE	 4096ull /* the word, alone in its line */
+#define VB_SEG_KEY_MARKS 4224ull /* how far the key table and its announcements are used, likewise */
 #define VB_SEG_CONSUMED	 8192ull /* struct vb_consumed[VB_MAX_LINKS] */
 #define VB_SEG_KEYS	 (VB_SEG_CONSUMED + (uint64_t)VB_MAX_LINKS * VB_LINE)
 #define VB_SEG_KEY_SLOTS (VB_SEG_KEYS + ((uint64_t)VB_MAX_MR + 1) * VB_LINE) /* 64 of them */
 #define VB_SEG_QPS	 ((VB_SEG_KEY_SLOTS + 64 * VB_LINE + 4095) & ~4095ull)
-#define VB_SEG_RINGS	 (VB_SEG_QPS + (uint64_t)VB_ADAPTER_NUMBERS * VB_QPN_INDICES * 16)
+#define VB_SEG_RINGS	 (VB_SEG_QPS + (uint64_t)VB_ADAPTER_NUMBERS * VB_QPN_INDICES * VB_LINE)
 #define VB_SEG_SIZE	 (VB_SEG_RINGS + (uint64_t)VB_MAX_LINKS * sizeof(struct vb_ring))
-
-/* What peers may know of a QP: whether it exists, and what it has received.  The latter outlives its process
- * for as long as the peer looks: a sender whose ACK died with the receiver learns that it was owed one.
- * (Direct placement adds the QP's peer and permissions.) */
-struct vb_seg_qp {
-	_Atomic uint32_t state; /* 0: no such QP, else 1 + enum ibv_qp_state */
-	_Atomic uint32_t dest_qpn;
-	_Atomic uint32_t received; /* VB_SEG_RECEIVED | next PSN expected; 0: nothing yet */
-	uint32_t reserved;
-};
-#define VB_SEG_RECEIVED 0x80000000u
 
 #endif

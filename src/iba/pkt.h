@@ -35,6 +35,7 @@ struct vb_pkt {
 	uint64_t orig;	   /* AtomicAckETH */
 	uint32_t imm;	   /* ImmDt, network order */
 	uint32_t inv_rkey; /* IETH */
+	bool placed;	   /* WRITE with immediate whose data was placed directly: there is no payload */
 	const uint8_t *payload;
 	uint32_t payload_len; /* without padding */
 };

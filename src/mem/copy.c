@@ -64,6 +64,11 @@ bool vb_copy_to_app(void *dst, const void *src, size_t n)
 	return true;
 }
 
+bool vb_copy_app(void *dst, const void *src, size_t n)
+{
+	return vb_copy_to_app(dst, src, n);
+}
+
 bool vb_copy_from_app(void *dst, const void *src, size_t n)
 {
 	memcpy(dst, src, n);

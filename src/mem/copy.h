@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 bool vb_copy_to_app(void *dst, const void *src, size_t n);
+bool vb_copy_app(void *dst, const void *src, size_t n);
 bool vb_copy_from_app(void *dst, const void *src, size_t n);
 
 /* Aligned 8-byte atomics (sequentially consistent); *orig receives the value before. */

@@ -17,7 +17,6 @@ enum {
 
 /* A thread's slot number in every table of this process. */
 static _Atomic uint64_t slots_taken; /* bit n: a thread has slot n */
-static _Atomic uint32_t slots_high;  /* slots ever used are below this */
 static __thread uint8_t my_slot;     /* number + 1; 0: none yet */
 static pthread_once_t slots_once = PTHREAD_ONCE_INIT;
 static pthread_key_t slots_key;
@@ -48,7 +47,6 @@ static void slots_init(void)
 static __attribute__((cold, noinline)) uint8_t take_slot(void)
 {
 	uint64_t taken = atomic_load(&slots_taken);
-	uint32_t high = atomic_load(&slots_high);
 	unsigned n;
 
 	pthread_once(&slots_once, slots_init);
@@ -59,8 +57,6 @@ static __attribute__((cold, noinline)) uint8_t take_slot(void)
 			break;
 		}
 	} while (!atomic_compare_exchange_weak(&slots_taken, &taken, taken | 1ull << n));
-	while (high <= n && !atomic_compare_exchange_weak(&slots_high, &high, n + 1))
-		;
 	my_slot = (uint8_t)(n + 1);
 	if (!slots_kept)
 		pthread_setspecific(slots_key, (void *)(uintptr_t)my_slot);
@@ -68,11 +64,12 @@ static __attribute__((cold, noinline)) uint8_t take_slot(void)
 }
 
 void vb_keys_init(struct vb_keys *t, struct vb_key_entry *entries, uint32_t capacity,
-		  struct vb_key_slot *slots)
+		  struct vb_key_slot *slots, struct vb_key_marks *marks)
 {
 	*t = (struct vb_keys){
 	    .entries = entries,
 	    .slots = slots,
+	    .marks = marks,
 	    .capacity = capacity,
 	    .used = 1, /* index 0 is not used: key 0 is nobody's */
 	};
@@ -93,6 +90,7 @@ static uint32_t take_index(struct vb_keys *t)
 			t->free_tail = 0;
 	} else if (t->used < t->capacity) {
 		index = t->used++;
+		atomic_store_explicit(&t->marks->keys, t->used, memory_order_release);
 	}
 	if (index)
 		t->live++;
@@ -137,33 +135,47 @@ uint32_t vb_key_publish(struct vb_keys *t, uint32_t pd, uint32_t access, uint64_
 	return key;
 }
 
+bool vb_patience_nap(struct vb_patience *p)
+{
+	static const struct timespec nap = {.tv_nsec = 100000};
+	uint64_t now;
+	bool tell;
+
+	if (p->tries < 64) {
+		p->tries++;
+		vb_cpu_relax();
+		return false;
+	}
+	if (p->tries < 1024) {
+		p->tries++;
+		sched_yield();
+		return false;
+	}
+	now = vb_now();
+	if (!p->began)
+		p->began = now;
+	tell = !p->told && now - p->began > VB_SEC;
+	p->told |= tell;
+	nanosleep(&nap, NULL);
+	return tell;
+}
+
+static bool names(uint32_t in_use, uint32_t index)
+{
+	return in_use == index || in_use == VB_KEY_ANY;
+}
+
 /* Waits until the slot does not name the entry: the thread is done, or has not begun and will see the odd
  * sequence number. */
 static void wait_for(struct vb_key_slot *s, uint32_t index, uint32_t lkey)
 {
-	static const struct timespec nap = {.tv_nsec = 100000};
-	uint64_t began = 0, now;
-	bool told = false;
+	struct vb_patience p = {0};
 
-	for (unsigned tries = 0; atomic_load(&s->index) == index; tries++) {
-		if (tries < 64) {
-			vb_cpu_relax();
-			continue;
-		}
-		if (tries < 1024) {
-			sched_yield();
-			continue;
-		}
-		now = vb_now();
-		if (!began)
-			began = now;
-		if (!told && now - began > VB_SEC) {
+	while (names(atomic_load(&s->index), index)) {
+		if (vb_patience_nap(&p))
 			vb_log(VB_LOG_WARN,
 			       "deregistering L_Key 0x%08x waits for a thread of process %d that is using it",
 			       lkey, (int)getpid());
-			told = true;
-		}
-		nanosleep(&nap, NULL);
 	}
 }
 
@@ -176,14 +188,22 @@ void vb_key_retract(struct vb_keys *t, uint32_t lkey)
 	/* This store and the loads of the slots, a user's store to its slot and its load of seq: all seq_cst,
 	 * so either the user sees the odd number or we see the user. */
 	atomic_exchange(&e->seq, seq + 1);
-	high = atomic_load(&slots_high);
+	high = atomic_load(&t->marks->slots);
 	for (uint32_t i = 0; i < high; i++)
 		wait_for(&t->slots[i], index, lkey);
+}
+
+void vb_key_give(struct vb_keys *t, uint32_t lkey)
+{
+	uint32_t index = VB_KEY_INDEX(lkey);
+	struct vb_key_entry *e = &t->entries[index];
+	uint32_t seq = atomic_load_explicit(&e->seq, memory_order_relaxed);
+
 	atomic_store_explicit(&e->key, 0, memory_order_release);
 	atomic_store_explicit(&e->pd, 0, memory_order_release);
 	atomic_store_explicit(&e->iova, lkey, memory_order_release); /* remembered for the next variant */
 	atomic_store_explicit(&e->length, 0, memory_order_release);
-	atomic_store_explicit(&e->seq, seq + 2, memory_order_release);
+	atomic_store_explicit(&e->seq, seq + 1, memory_order_release);
 	give_index(t, index);
 }
 
@@ -277,46 +297,95 @@ static __attribute__((cold, noinline)) enum vb_reason classify(struct vb_keys *t
 	return r;
 }
 
-enum vb_reason vb_mem_begin(struct vb_keys *t, struct vb_mem_use *u, uint32_t key, bool remote, uint32_t pd,
-			    uint64_t addr, uint64_t len, uint32_t want, struct vb_facts *f)
+/* Makes retractors look at the slot, before its first use in this table. */
+static __attribute__((cold, noinline)) void raise_mark(struct vb_keys *t, uint32_t mine)
 {
-	uint32_t index = VB_KEY_INDEX(key), mine = my_slot, seq;
-	struct vb_key_slot *slot;
-	struct vb_key_entry *e;
-	enum vb_reason r;
-	uint64_t iova;
+	uint32_t high = atomic_load(&t->marks->slots);
+
+	while (high < mine && !atomic_compare_exchange_weak(&t->marks->slots, &high, mine))
+		;
+}
+
+/* This thread's slot number + 1, known to this table's retractors. */
+static inline uint32_t slot_number(struct vb_keys *t)
+{
+	uint32_t mine = my_slot;
 
 	if (vb_unlikely(!mine))
 		mine = take_slot();
-	slot = &t->slots[mine - 1];
+	if (vb_unlikely(mine > atomic_load_explicit(&t->marks->slots, memory_order_relaxed)))
+		raise_mark(t, mine);
+	return mine;
+}
+
+struct vb_key_slot *vb_mem_slot(struct vb_keys *t)
+{
+	uint32_t mine = slot_number(t);
+
+	return mine > PRIVATE_SLOTS ? NULL : &t->slots[mine - 1];
+}
+
+bool vb_key_resolve(const struct vb_key_entry *e, uint32_t lkey, uint32_t pd, uint64_t addr, uint64_t len,
+		    uint32_t want, uint64_t *at)
+{
+	uint32_t seq = atomic_load(&e->seq);
+	/* Even: what the entry says stays until the announcement ends. */
+	uint64_t iova = atomic_load_explicit(&e->iova, memory_order_relaxed);
+
+	if ((seq & 1) || atomic_load_explicit(&e->key, memory_order_relaxed) != lkey ||
+	    atomic_load_explicit(&e->pd, memory_order_relaxed) != pd ||
+	    (want & ~atomic_load_explicit(&e->access, memory_order_relaxed)) ||
+	    !in_bounds(iova, atomic_load_explicit(&e->length, memory_order_relaxed), addr, len))
+		return false;
+	*at = atomic_load_explicit(&e->addr, memory_order_relaxed) + (addr - iova);
+	return true;
+}
+
+enum vb_reason vb_mem_begin(struct vb_keys *t, struct vb_mem_use *u, uint32_t key, bool remote, uint32_t pd,
+			    uint64_t addr, uint64_t len, uint32_t want, struct vb_facts *f)
+{
+	uint32_t index = VB_KEY_INDEX(key), mine = slot_number(t);
+	struct vb_key_slot *slot = &t->slots[mine - 1];
+	enum vb_reason r;
+	uint64_t at;
+
 	if (vb_unlikely(index >= t->capacity))
 		return classify(t, key, remote, pd, addr, len, want, f);
-	e = &t->entries[index];
 	for (;;) {
 		if (vb_unlikely(mine > PRIVATE_SLOTS))
 			vb_lock_take(&slot->shared); /* given by vb_mem_end() or below */
 		atomic_store(&slot->index, index);   /* see vb_key_retract() */
-		seq = atomic_load(&e->seq);
-		/* Even: what the entry says stays until we clear the slot. */
-		iova = atomic_load_explicit(&e->iova, memory_order_relaxed);
-		if (vb_likely(
-			!(seq & 1) &&
-			atomic_load_explicit(&e->key, memory_order_relaxed) ==
-			    (key ^ (remote ? VB_KEY_REMOTE : 0)) &&
-			atomic_load_explicit(&e->pd, memory_order_relaxed) == pd &&
-			!(want & ~atomic_load_explicit(&e->access, memory_order_relaxed)) &&
-			in_bounds(iova, atomic_load_explicit(&e->length, memory_order_relaxed), addr, len))) {
-			u->ptr = (uint8_t *)(uintptr_t)(atomic_load_explicit(&e->addr, memory_order_relaxed) +
-							(addr - iova));
-			u->slot = slot;
+		u->slot = slot;
+		if (vb_likely(vb_key_resolve(&t->entries[index], key ^ (remote ? VB_KEY_REMOTE : 0), pd, addr,
+					     len, want, &at))) {
+			u->ptr = (uint8_t *)(uintptr_t)at;
 			return VB_OK;
 		}
-		u->slot = slot;
 		vb_mem_end(u);
 		r = classify(t, key, remote, pd, addr, len, want, f);
 		if (r != VB_OK) /* else the entry has changed just now, to our favour */
 			return r;
 	}
+}
+
+bool vb_mem_begin_any(struct vb_keys *t, struct vb_mem_use *u)
+{
+	u->slot = vb_mem_slot(t);
+	u->ptr = NULL;
+	if (!u->slot)
+		return false;
+	atomic_store(&u->slot->index, VB_KEY_ANY); /* pairs with vb_mem_end() */
+	return true;
+}
+
+uint8_t *vb_mem_find(struct vb_keys *t, uint32_t lkey, uint32_t pd, uint64_t addr, uint64_t len, uint32_t want)
+{
+	uint32_t index = VB_KEY_INDEX(lkey);
+	uint64_t at;
+
+	if (index >= t->capacity || !vb_key_resolve(&t->entries[index], lkey, pd, addr, len, want, &at))
+		return NULL;
+	return (uint8_t *)(uintptr_t)at;
 }
 
 void vb_mem_end(struct vb_mem_use *u)

@@ -12,9 +12,10 @@
  *
  * Users announce themselves: a thread that is about to touch a region first stores the index in its own slot
  * (seq_cst), then checks the entry, copies at most one chunk, and clears the slot.  Retracting an entry is an
- * odd sequence number (seq_cst) followed by a wait for slots that name it.  So after vb_key_retract() no byte
- * of the region is touched any more.  A thread's slot has the same number in every table, so a table may go
- * away before the thread does. */
+ * odd sequence number (seq_cst) followed by a wait for slots that name it: those of this process, and those of
+ * peers, which announce in their own tables' slots what they use of ours (mem/far.h).  After that no byte of
+ * the region is touched any more.  A thread's slot has the same number in every table, so a table may go away
+ * before the thread does. */
 #ifndef VB_MEM_KEYS_H
 #define VB_MEM_KEYS_H
 
@@ -46,13 +47,23 @@ struct vb_key_entry {
 } __attribute__((aligned(VB_LINE)));
 
 struct vb_key_slot {
-	_Atomic uint32_t index; /* the entry in use, 0: none.  Its thread writes; retractors read */
+	_Atomic uint32_t index; /* the entry in use, 0: none, VB_KEY_ANY: some.  Its thread writes; retractors
+				   read */
 	struct vb_lock shared;	/* last slot only: taken by threads beyond the table */
+	_Atomic uint64_t far;	/* what is in use of another adapter, 0: nothing (mem/far.h); likewise */
+} __attribute__((aligned(VB_LINE)));
+#define VB_KEY_ANY UINT32_MAX
+
+/* How far a table is used: what is above holds nothing, and nobody reads there. */
+struct vb_key_marks {
+	_Atomic uint32_t keys;	/* entries; its owner writes */
+	_Atomic uint32_t slots; /* likewise */
 } __attribute__((aligned(VB_LINE)));
 
 struct vb_keys {
 	struct vb_key_entry *entries;  /* set once; [capacity] */
 	struct vb_key_slot *slots;     /* set once; [VB_MEM_SLOTS] */
+	struct vb_key_marks *marks;    /* set once */
 	uint32_t capacity;	       /* set once */
 	struct vb_lock lock;	       /* guards what follows */
 	uint32_t used;		       /* high-water mark: indices given so far */
@@ -61,18 +72,29 @@ struct vb_keys {
 					  entry->iova keeps the last L_Key) */
 };
 
-/* entries and slots must be zero, and stay the caller's.  */
+/* entries, slots and marks must be zero, and stay the caller's.  */
 void vb_keys_init(struct vb_keys *t, struct vb_key_entry *entries, uint32_t capacity,
-		  struct vb_key_slot *slots);
+		  struct vb_key_slot *slots, struct vb_key_marks *marks);
 
 /* Takes an index and publishes the region; returns its L_Key (the R_Key is that | VB_KEY_REMOTE), 0: the
  * table is full. */
 uint32_t vb_key_publish(struct vb_keys *t, uint32_t pd, uint32_t access, uint64_t iova, uint64_t addr,
 			uint64_t length);
 
-/* Retracts a published key and waits for its announced users; its index may be given out again with another
- * variant.  A wait of more than a second is logged. */
+/* Taking a key back, in two steps.  vb_key_retract(): nobody finds the key any more; waits for its announced
+ * users in this process.  A wait of more than a second is logged.  Then the caller waits for those of peers
+ * (vb_far_wait_key).  vb_key_give(): the index may be given out again, with another variant. */
 void vb_key_retract(struct vb_keys *t, uint32_t lkey);
+void vb_key_give(struct vb_keys *t, uint32_t lkey);
+
+/* The patience of all who wait for announced users: spins, yields, then naps.  Begins zeroed; true: a second
+ * has gone by (once). */
+struct vb_patience {
+	uint64_t began;
+	uint32_t tries;
+	bool told;
+};
+bool vb_patience_nap(struct vb_patience *p);
 
 /* One permitted access: valid between vb_mem_begin() == VB_OK and vb_mem_end().  A thread has one at a time.
  */
@@ -88,6 +110,20 @@ struct vb_mem_use {
 enum vb_reason vb_mem_begin(struct vb_keys *t, struct vb_mem_use *u, uint32_t key, bool remote, uint32_t pd,
 			    uint64_t addr, uint64_t len, uint32_t want, struct vb_facts *f);
 void vb_mem_end(struct vb_mem_use *u);
+
+/* For accesses that name several keys at once: announces them all, then vb_mem_find() checks one and gives its
+ * address (NULL: not permitted, or not yet), valid until vb_mem_end().  false: this thread has no slot of its
+ * own. */
+bool vb_mem_begin_any(struct vb_keys *t, struct vb_mem_use *u);
+uint8_t *vb_mem_find(struct vb_keys *t, uint32_t lkey, uint32_t pd, uint64_t addr, uint64_t len, uint32_t want);
+
+/* This thread's own slot in a table, NULL: it has to share the last one. */
+struct vb_key_slot *vb_mem_slot(struct vb_keys *t);
+
+/* The address of [addr, addr+len) by an entry that an announcement keeps as it is: all of it checked, want as
+ * above.  false: not permitted, or being changed. */
+bool vb_key_resolve(const struct vb_key_entry *e, uint32_t lkey, uint32_t pd, uint64_t addr, uint64_t len,
+		    uint32_t want, uint64_t *at);
 
 /* The same check without an access (and without announcing): for requests that are checked before they start.
  */

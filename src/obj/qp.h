@@ -19,12 +19,19 @@
 
 struct vb_out;
 struct vb_keys;
-struct vb_seg_qp;
+struct vb_far;
+struct vb_shown_qp;
 
 enum vb_wqe_state {
 	VB_WQE_POSTED,	/* no packet sent yet */
 	VB_WQE_STARTED, /* has PSNs; some or all packets sent */
 	VB_WQE_FAILED,	/* checked and refused before its first packet; completes with `reason` in its turn */
+};
+
+enum vb_place_state {
+	VB_PLACE_MAYBE, /* direct placement is to be tried */
+	VB_PLACE_RING,	/* it was, and did not work */
+	VB_PLACE_DONE,	/* WRITE with immediate: the data is there */
 };
 
 /* A send WQE: the request as posted, and where its execution stands. */
@@ -39,11 +46,12 @@ struct vb_swqe {
 	uint32_t num_sge;
 	uint32_t psn;	/* first PSN, once started */
 	uint32_t npsn;	/* how many PSNs the request takes (a READ's are its responses'), once started */
-	uint32_t got;	/* READ: response bytes placed so far */
+	uint32_t got;	/* READ: response bytes placed so far; before it is started: bytes placed directly */
 	uint8_t opcode; /* enum ibv_wr_opcode */
 	uint8_t flags;	/* enum ibv_send_flags, IBV_SEND_SIGNALED also for sq_sig_all */
 	uint8_t state;	/* enum vb_wqe_state */
 	uint8_t reason; /* enum vb_reason of VB_WQE_FAILED */
+	uint8_t place;	/* enum vb_place_state */
 	union {
 		struct ibv_sge sge[1];	/* num_sge */
 		uint8_t inline_data[1]; /* length, if flags has IBV_SEND_INLINE */
@@ -91,6 +99,9 @@ struct vb_req {
 				VB_NEVER: not running */
 	uint64_t mark;	     /* wire mark of the last packet sent (see vb_out_ops.mark) */
 	bool timing;	     /* on the adapter's timer list */
+	bool placing;	     /* the request at `next` is being placed directly, and `budget` is used up */
+	uint32_t budget;     /* bytes that may be placed directly in this call; the caller of vb_rc_output() sets it */
+	uint32_t ringed;     /* requests started since the queue was last empty */
 };
 
 struct vb_resp {
@@ -131,7 +142,7 @@ struct vb_qp {
 	struct vb_cq *scq, *rcq;
 	struct vb_srq *srq;
 	struct vb_keys *keys;	 /* the adapter's key table; set once */
-	struct vb_seg_qp *shown; /* the adapter's entry that peers read; NULL: none (tests).  Set once */
+	struct vb_shown_qp *shown; /* the adapter's entry that peers read; NULL: none (tests).  Set once */
 	uint32_t pd_id;
 	uint32_t qpn;
 	bool sq_sig_all;
@@ -150,6 +161,9 @@ struct vb_qp {
 	/* composition (verbs/progress.c) */
 	void *link;		 /* struct vb_link of the peer; NULL: not in contact */
 	struct vb_out *out;	 /* the link's way out; NULL: no contact yet or gone */
+	struct vb_far *far;	 /* the far end's tables, for direct placement; NULL: not here, or not yet */
+	const struct vb_shown_qp *far_qp; /* the QP at the other end, in them */
+	bool unsettled; /* `shown->may` was taken back, and users have not been waited for: it stays so */
 	struct vb_list owes;	 /* on the list of QPs with something to send; guarded as that list says */
 	struct vb_list on_timer; /* on the adapter's timer list; guarded by its lock */
 	bool forgotten;		 /* being destroyed: goes on no list any more */

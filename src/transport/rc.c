@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "iba/shown.h"
 #include "transport/rc_priv.h"
 
 static const uint8_t wc_opcodes[] = {
@@ -126,11 +127,15 @@ static void enter_error(struct vb_qp *qp, const struct vb_facts *f)
 
 	qp->state = IBV_QPS_ERR;
 	qp->ibv.state = IBV_QPS_ERR;
+	if (qp->shown) { /* before the flush tells the application */
+		qp->unsettled |= atomic_exchange(&qp->shown->may, 0) != 0;
+		atomic_store_explicit(&qp->shown->state, 1 + IBV_QPS_ERR, memory_order_release);
+	}
 	qp->why = *f;
 	q->deadline = VB_NEVER;
 	q->waiting_rnr = false;
 	q->reads = 0;
-	q->blocked = false;
+	q->blocked = q->placing = false;
 	qp->resp.ack_owed = false;
 	qp->resp.in_message = false;
 	if (!qp->resp.nak_owed) { /* a NAK still goes out, behind the answers that it follows */
@@ -208,7 +213,8 @@ void vb_rc_error(struct vb_qp *qp, const struct vb_facts *f)
 		enter_error(qp, f);
 		return;
 	}
-	if (f->reason == VB_R_PEER_DIED && q->una != q->head && vb_sq_at(q, q->una)->state == VB_WQE_STARTED)
+	if (f->reason == VB_R_PEER_DIED && q->una != q->head &&
+	    (vb_sq_at(q, q->una)->state == VB_WQE_STARTED || vb_sq_at(q, q->una)->got))
 		vb_rc_fail_send(qp, f, vb_reasons[f->reason].local_wc);
 	else {
 		say_event(qp, "goes to the error state", f);

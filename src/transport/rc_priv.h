@@ -62,9 +62,16 @@ static inline void carry_ack(struct vb_qp *qp, struct vb_outbuf *b)
 	s->ack_owed = false;
 }
 
-/* Copies n bytes between `buf` and position `off` of a scatter/gather list, checking each piece's key.
- * to_app: into application memory.  On failure f says why. */
+enum vb_sg_way {
+	VB_SG_GATHER,  /* from the list to buf, which is ours */
+	VB_SG_SCATTER, /* from buf to the list */
+	VB_SG_PLACE,   /* the same two with a buf that is application memory itself */
+	VB_SG_FETCH,
+};
+
+/* Copies n bytes between `buf` and position `off` of a scatter/gather list, checking each piece's key.  On
+ * failure f says why. */
 enum vb_reason vb_sg_copy(struct vb_qp *qp, uint32_t pd, const struct ibv_sge *sge, uint32_t num_sge,
-			  uint64_t off, uint8_t *buf, uint32_t n, bool to_app, struct vb_facts *f);
+			  uint64_t off, uint8_t *buf, uint32_t n, enum vb_sg_way way, struct vb_facts *f);
 
 #endif

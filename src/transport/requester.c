@@ -2,7 +2,7 @@
  * wait and the wire allow.  What comes back is the completer's business. */
 #include <string.h>
 
-#include "transport/rc_priv.h"
+#include "transport/place.h"
 
 /* An ACK is asked for at least this often within a long message: what a lossy wire has to repeat is bounded,
  * and a sender whose ring was full hears that it has room. */
@@ -86,7 +86,7 @@ static bool start(struct vb_qp *qp, struct vb_swqe *w)
 	/* One buffer and one packet need no check ahead: the copy's own comes before anything is sent. */
 	if ((fetch || w->num_sge > 1 || w->length > qp->out->mtu) && !check(qp, w))
 		return false;
-	w->npsn = psn_count(w->length, qp->out->mtu);
+	w->npsn = w->place == VB_PLACE_DONE ? 1 : psn_count(w->length, qp->out->mtu);
 	if (fetch && !window_open(q, w->npsn))
 		return false;
 	w->psn = q->psn;
@@ -94,6 +94,7 @@ static bool start(struct vb_qp *qp, struct vb_swqe *w)
 	w->state = VB_WQE_STARTED;
 	q->sent = 0;
 	q->reads += fetch;
+	q->ringed++;
 	return true;
 }
 
@@ -132,7 +133,8 @@ static enum sent send_packet(struct vb_qp *qp, struct vb_swqe *w, uint32_t k)
 {
 	const struct opcode_set *set = &opcode_sets[w->opcode];
 	uint32_t mtu = qp->out->mtu, off = k * mtu;
-	uint32_t len = w->length - off < mtu ? w->length - off : mtu;
+	bool placed = w->place == VB_PLACE_DONE;
+	uint32_t len = placed ? 0 : w->length - off < mtu ? w->length - off : mtu;
 	bool first = k == 0, last = k + 1 == w->npsn;
 	struct vb_outbuf b;
 	struct vb_facts f;
@@ -158,7 +160,7 @@ static enum sent send_packet(struct vb_qp *qp, struct vb_swqe *w, uint32_t k)
 	if (w->flags & IBV_SEND_INLINE)
 		memcpy(b.payload, w->inline_data + off, len);
 	else if (len)
-		r = vb_sg_copy(qp, qp->pd_id, w->sge, w->num_sge, off, b.payload, len, false, &f);
+		r = vb_sg_copy(qp, qp->pd_id, w->sge, w->num_sge, off, b.payload, len, VB_SG_GATHER, &f);
 	if (vb_unlikely(r != VB_OK)) {
 		qp->out->ops->cancel(qp->out, &b);
 		fail(qp, w, r, &f);
@@ -166,6 +168,7 @@ static enum sent send_packet(struct vb_qp *qp, struct vb_swqe *w, uint32_t k)
 	}
 	memset(b.payload + len, 0, p.pad);
 	vb_pkt_encode(b.hdr, &p);
+	b.placed = placed;
 	carry_ack(qp, &b);
 	qp->out->ops->commit(qp->out, &b);
 	return SENT;
@@ -207,14 +210,26 @@ bool vb_requester_run(struct vb_qp *qp)
 	struct vb_req *q = &qp->req;
 	bool sent = false;
 
-	q->blocked = false;
+	q->blocked = q->placing = false;
 	if (!may_send(qp)) /* rule 2: a post does not end an RNR wait */
 		goto out;
 	while (q->next != q->head) {
 		struct vb_swqe *w = vb_sq_at(q, q->next);
 
-		if (w->state == VB_WQE_POSTED && (qp->state != IBV_QPS_RTS || !start(qp, w)))
-			break;
+		if (w->state == VB_WQE_POSTED) {
+			if (qp->state != IBV_QPS_RTS && !w->got)
+				break;
+			if (qp->far) {
+				enum vb_placed p = vb_place(qp, w);
+
+				if (p == VB_PLACED)
+					continue;
+				if (p == VB_PLACED_LATER)
+					break;
+			}
+			if (!start(qp, w))
+				break;
+		}
 		if (w->state == VB_WQE_FAILED)
 			break;
 		sent = true;
@@ -233,7 +248,7 @@ bool vb_requester_run(struct vb_qp *qp)
 out:
 	if (q->deadline == VB_NEVER)
 		vb_requester_arm(qp);
-	return q->blocked;
+	return q->blocked || q->placing;
 }
 
 bool vb_requester_ready(const struct vb_qp *qp)
@@ -245,6 +260,10 @@ bool vb_requester_ready(const struct vb_qp *qp)
 		return false;
 	w = vb_sq_at(q, q->next);
 	if (w->state == VB_WQE_POSTED) {
+		if (q->placing)
+			return true;
+		if (qp->far && vb_place_holds(qp, w))
+			return false;
 		if (qp->state != IBV_QPS_RTS || ((w->flags & IBV_SEND_FENCE) && q->reads))
 			return false;
 		if (opcode_is_fetch(w->opcode) && q->reads && q->reads >= qp->max_rd_atomic)
@@ -297,7 +316,7 @@ void vb_requester_settle(struct vb_qp *qp)
 		return;
 	}
 	if (vb_unlikely(qp->state == IBV_QPS_SQD) && !q->drained_posted &&
-	    (!w || w->state == VB_WQE_POSTED)) {
+	    (!w || (w->state == VB_WQE_POSTED && !w->got))) {
 		q->drained_posted = true;
 		if (qp->attr.en_sqd_async_notify)
 			vb_async_post(qp->ctx, &qp->ev_drained);

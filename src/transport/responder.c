@@ -169,6 +169,14 @@ static void write_in(struct vb_qp *qp, const struct vb_pkt *p)
 			fault_by(qp, VB_R_BAD_LENGTH, p->dma_len, VB_MAX_MSG, false);
 		return;
 	}
+	if (vb_unlikely(p->placed)) { /* by the initiator; checked again here, as if it came now */
+		if (p->opcode != VB_RC_WRITE_ONLY_IMM || p->payload_len) {
+			fault_by(qp, VB_R_BAD_LENGTH, p->payload_len, 0, false);
+			return;
+		}
+		s->got = s->left;
+		s->left = 0;
+	}
 	if (vb_unlikely(last ? p->payload_len != s->left : p->payload_len >= s->left)) {
 		fault_by(qp, VB_R_BAD_LENGTH, p->payload_len, s->left, false);
 		return;

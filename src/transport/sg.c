@@ -2,8 +2,9 @@
 #include "transport/rc_priv.h"
 
 static enum vb_reason piece(struct vb_qp *qp, uint32_t pd, uint32_t lkey, uint64_t addr, uint8_t *buf,
-			    uint32_t n, bool to_app, struct vb_facts *f)
+			    uint32_t n, enum vb_sg_way way, struct vb_facts *f)
 {
+	bool to_app = way == VB_SG_SCATTER || way == VB_SG_FETCH;
 	struct vb_mem_use u;
 	enum vb_reason r;
 	bool ok;
@@ -12,7 +13,16 @@ static enum vb_reason piece(struct vb_qp *qp, uint32_t pd, uint32_t lkey, uint64
 	r = vb_mem_begin(qp->keys, &u, lkey, false, pd, addr, n, to_app ? IBV_ACCESS_LOCAL_WRITE : 0, f);
 	if (vb_unlikely(r != VB_OK))
 		return r;
-	ok = to_app ? vb_copy_to_app(u.ptr, buf, n) : vb_copy_from_app(buf, u.ptr, n);
+	switch (way) {
+	case VB_SG_GATHER:
+		ok = vb_copy_from_app(buf, u.ptr, n);
+		break;
+	case VB_SG_SCATTER:
+		ok = vb_copy_to_app(u.ptr, buf, n);
+		break;
+	default:
+		ok = to_app ? vb_copy_app(u.ptr, buf, n) : vb_copy_app(buf, u.ptr, n);
+	}
 	vb_mem_end(&u);
 	if (vb_likely(ok))
 		return VB_OK;
@@ -21,7 +31,7 @@ static enum vb_reason piece(struct vb_qp *qp, uint32_t pd, uint32_t lkey, uint64
 }
 
 enum vb_reason vb_sg_copy(struct vb_qp *qp, uint32_t pd, const struct ibv_sge *sge, uint32_t num_sge,
-			  uint64_t off, uint8_t *buf, uint32_t n, bool to_app, struct vb_facts *f)
+			  uint64_t off, uint8_t *buf, uint32_t n, enum vb_sg_way way, struct vb_facts *f)
 {
 	for (uint32_t i = 0; i < num_sge && n; i++) {
 		uint32_t len = sge[i].length, k;
@@ -32,7 +42,7 @@ enum vb_reason vb_sg_copy(struct vb_qp *qp, uint32_t pd, const struct ibv_sge *s
 			continue;
 		}
 		k = len - (uint32_t)off < n ? len - (uint32_t)off : n;
-		r = piece(qp, pd, sge[i].lkey, sge[i].addr + off, buf, k, to_app, f);
+		r = piece(qp, pd, sge[i].lkey, sge[i].addr + off, buf, k, way, f);
 		if (vb_unlikely(r != VB_OK))
 			return r;
 		off = 0;

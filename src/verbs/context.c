@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "verbs/direct.h"
 #include "verbs/netif.h"
 #include "verbs/progress.h"
 #include "verbs/verbs.h"
@@ -78,7 +79,7 @@ int vb_hca_open(struct vb_hca **out)
 		return err;
 	}
 	vb_keys_init(&h->pub.keys, vb_adapter_key_entries(h->pub.adapter), VB_MAX_MR + 1,
-		     vb_adapter_key_slots(h->pub.adapter));
+		     vb_adapter_key_slots(h->pub.adapter), vb_adapter_key_marks(h->pub.adapter));
 	*out = &h->pub;
 	return 0;
 }
@@ -156,6 +157,9 @@ static unsigned silence(struct vb_context *c)
 		n++;
 	}
 	vb_lock_give(&c->lock);
+	/* Without the lock, since a stopped peer may hold it up; a program that closes destroys nothing meanwhile. */
+	vb_list_each (node, &c->qps)
+		vb_direct_revoked(vb_list_entry(node, struct vb_qp, on_ctx));
 	return n;
 }
 

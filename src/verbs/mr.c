@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "iba/limits.h"
 #include "mem/copy.h"
+#include "verbs/direct.h"
 #include "verbs/progress.h"
 #include "verbs/verbs.h"
 
@@ -20,6 +21,7 @@
 
 #define CALL  "ibv_reg_mr"
 #define PAGE  4096ull
+#define REMOTE (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
 #define KNOWN (0xffu | IBV_ACCESS_OPTIONAL_RANGE)
 
 static_assert(sizeof(struct ibv_mr) == 48, "ABI");
@@ -134,6 +136,8 @@ static struct ibv_mr *reg(struct ibv_pd *ibpd, void *address, size_t length, uin
 		err = refuse_memory(err, addr, length, write);
 		goto refused;
 	}
+	if (access & REMOTE)
+		vb_direct_admit();
 	mr->pd = pd;
 	mr->iova = iova;
 	mr->access = access & ~(unsigned)(IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_ZERO_BASED);
@@ -184,6 +188,9 @@ VB_EXPORT int ibv_dereg_mr(struct ibv_mr *ibmr)
 	if (vb_context_dead(c))
 		return 0;
 	vb_key_retract(&vb_hca(c->adapter)->keys, ibmr->lkey);
+	if (mr->access & REMOTE)
+		vb_direct_key_retracted(c->adapter, ibmr->lkey);
+	vb_key_give(&vb_hca(c->adapter)->keys, ibmr->lkey);
 	atomic_fetch_sub(&mr->pd->refs, 1);
 	free(mr);
 	return 0;

@@ -114,6 +114,8 @@ static inline int fill(struct vb_qp *qp, const struct ibv_send_wr *wr)
 	w->flags = (uint8_t)(flags | (qp->sq_sig_all ? IBV_SEND_SIGNALED : 0)); /* rule 39 */
 	w->state = VB_WQE_POSTED;
 	w->reason = VB_OK;
+	w->place = VB_PLACE_MAYBE;
+	w->got = 0;
 	if (row & WR_RDMA) {
 		w->raddr = wr->wr.rdma.remote_addr;
 		w->rkey = wr->wr.rdma.rkey;

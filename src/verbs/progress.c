@@ -15,12 +15,14 @@
 #include "mem/keys.h"
 #include "obj/context.h"
 #include "transport/rc.h"
+#include "verbs/direct.h"
 #include "verbs/progress.h"
 #include "wire/shm.h"
 
 enum {
 	PASS_PACKETS = 64,     /* one link's packets before the next link's turn */
 	HELD_BYTES = 64 << 10, /* payload taken in under one QP lock */
+	POST_BYTES = 64 << 10, /* bytes that a post places directly by itself */
 	ACK_BATCH = 32,
 	QUIET_AFTER = 4096, /* polls without a packet after which a ring is looked at less often */
 	QUIET_EVERY = 16,
@@ -116,15 +118,28 @@ static void attach(struct vb_qp *qp)
 		return;
 	s = l->wire;
 	qp->out = &s->out;
+	vb_direct_attach(qp);
+	vb_direct_show(qp);
 }
 
-/* qp->lock held; true: something waits for room in the wire. */
-static bool output(struct vb_qp *qp)
+/* qp->lock held. */
+static void detach(struct vb_qp *qp)
+{
+	qp->out = NULL;
+	qp->far = NULL;
+	qp->far_qp = NULL;
+	vb_direct_show(qp);
+}
+
+/* qp->lock held; true: something waits for room in the wire, or for another call.  place: bytes that may be
+ * placed directly. */
+static bool output(struct vb_qp *qp, uint32_t place)
 {
 	bool blocked;
 
 	if (vb_unlikely(!qp->out))
 		attach(qp);
+	qp->req.budget = place;
 	blocked = vb_rc_output(qp);
 	if (vb_unlikely(vb_rc_timed(qp) && !qp->req.timing))
 		keep_time(qp);
@@ -142,7 +157,7 @@ static void owe_blocked(struct vb_qp *qp)
 void vb_progress_send(struct vb_qp *qp)
 {
 	/* without contact: resumed when the link comes up */
-	if (vb_unlikely(output(qp) || !qp->out)) {
+	if (vb_unlikely(output(qp, POST_BYTES) || !qp->out)) {
 		owe_blocked(qp);
 		if (!qp->out && qp->link)
 			vb_link_contact(qp->link);
@@ -154,13 +169,15 @@ static void flush_owed(struct vb_link *l)
 {
 	struct vb_qp *qp = l->acks, *first = NULL;
 	unsigned blocked = 0;
+	bool placing = false;
 
 	l->unflushed = 0;
 	l->acks = NULL;
 	for (qp = qp ? qp : pop_owing(l); qp; qp = pop_owing(l)) {
 		vb_lock_take(&qp->lock);
-		if (!qp->forgotten && qp->link == l && output(qp)) {
+		if (!qp->forgotten && qp->link == l && output(qp, VB_MEM_CHUNK)) {
 			owe_blocked(qp); /* to the end, until the next room */
+			placing |= qp->req.placing;
 			blocked++;
 			first = first ? first : qp;
 		}
@@ -169,6 +186,7 @@ static void flush_owed(struct vb_link *l)
 		if (blocked > FLUSH_BLOCKED || (first && next_owing(l) == first))
 			break;
 	}
+	l->placing = placing;
 }
 
 /* The QP that packets are being delivered to, its lock held over a few of them. */
@@ -194,8 +212,10 @@ static void let_go(struct delivery *d)
 		owe(d->qp);
 	}
 	d->urgent |= owes == VB_OWES_MORE;
-	atomic_store_explicit(&d->qp->shown->received, VB_SEG_RECEIVED | d->qp->resp.epsn,
+	atomic_store_explicit(&d->qp->shown->received, VB_SHOWN_RECEIVED | d->qp->resp.epsn,
 			      memory_order_release); /* pairs with vb_link_qp_received() */
+	if (vb_unlikely(d->qp->state == IBV_QPS_RTR)) /* from the first packet on it permits more */
+		vb_direct_show(d->qp);
 	if (vb_unlikely(vb_rc_timed(d->qp) && (!d->qp->req.timing || d->qp->req.waiting_rnr)))
 		keep_time(d->qp);
 	vb_lock_give(&d->qp->lock);
@@ -215,6 +235,7 @@ static void deliver(struct delivery *d, const struct vb_shm_pkt *sp)
 		return;
 	}
 	p.payload = sp->payload;
+	p.placed = sp->placed;
 	if (d->qp && (d->qpn != p.qpn || d->bytes > HELD_BYTES))
 		let_go(d);
 	if (!d->qp) {
@@ -402,6 +423,8 @@ static uint64_t push_on(struct vb_link *l, uint64_t now)
 	look(l, false);
 	if (!atomic_load_explicit(&l->owes, memory_order_relaxed))
 		return VB_NEVER;
+	if (l->placing)
+		return now;
 	return now + (o->ops->mark(o) != before ? VB_MSEC / 10 : VB_MSEC);
 }
 
@@ -453,6 +476,7 @@ static void move_qps(struct vb_link *l)
 			vb_list_unlink(&qp->owes);
 			vb_lock_give(&l->owed_lock);
 			qp->link = vb_link_current(l);
+			attach(qp);
 			if (owes)
 				vb_progress_send(qp);
 		}
@@ -462,6 +486,8 @@ static void move_qps(struct vb_link *l)
 
 static void link_up(struct vb_link *l)
 {
+	struct vb_qp *qp;
+
 	if (atomic_load_explicit(&l->state, memory_order_acquire) != VB_LINK_UP) {
 		vb_lock_take(&l->rx);
 		move_qps(l);
@@ -469,8 +495,14 @@ static void link_up(struct vb_link *l)
 		return;
 	}
 
-	if (!vb_lock_try(&l->rx))
-		return; /* whoever has it flushes */
+	vb_direct_link_up(l);
+	vb_lock_take(&l->rx);
+	for (uint32_t at = 0; (qp = next_qp(l->adapter, &at));) {
+		vb_lock_take(&qp->lock);
+		if (qp->link == l && !qp->forgotten && !qp->out)
+			attach(qp); /* what it permits is for the peer to see, who may have more to do than we */
+		vb_lock_give(&qp->lock);
+	}
 	flush_owed(l);
 	vb_lock_give(&l->rx);
 }
@@ -484,12 +516,12 @@ static void lose_peer(struct vb_link *l, struct vb_qp *qp, bool goodbye)
 	if (qp->link == l && !qp->forgotten) {
 		uint32_t received = qp->out ? vb_link_qp_received(l, qp->dest_qpn) : 0;
 
-		if (received & VB_SEG_RECEIVED) /* the last ACK may have died with the process */
+		if (received & VB_SHOWN_RECEIVED) /* the last ACK may have died with the process */
 			vb_rc_input_ack(qp, vb_psn_add(received, VB_PSN_MASK));
 		if (!goodbye && qp->out && qp->state >= IBV_QPS_RTR && qp->state <= IBV_QPS_SQE &&
 		    vb_link_qp_state(l, qp->dest_qpn))
 			vb_rc_error(qp, &f);
-		qp->out = NULL;
+		detach(qp);
 		if (vb_rc_timed(qp) && !qp->req.timing)
 			keep_time(qp);
 	}
@@ -506,7 +538,13 @@ static void link_down(struct vb_link *l, bool goodbye)
 	vb_lock_give(&l->rx);
 }
 
+static void link_free(struct vb_link *l)
+{
+	vb_direct_link_free(l);
+}
+
 const struct vb_adapter_ops vb_progress_ops = {
+    .link_free = link_free,
     .progress = progress,
     .timers = timers,
     .link_up = link_up,
@@ -558,8 +596,8 @@ void vb_progress_disconnect(struct vb_qp *qp)
 		return;
 	vb_rc_last_word(qp);
 	unowe(qp);
+	detach(qp);
 	qp->link = NULL;
-	qp->out = NULL;
 	vb_link_put(l);
 }
 
@@ -582,6 +620,7 @@ void vb_progress_forget(struct vb_qp *qp)
 	vb_lock_take(&qp->lock);
 	qp->forgotten = true;
 	vb_progress_disconnect(qp);
+	vb_direct_show(qp); /* no more */
 	vb_lock_give(&qp->lock);
 	for (uint32_t i = 0; i < vb_link_count(a); i++)
 		forget_acks(vb_link_at(a, i), qp);

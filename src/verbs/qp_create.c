@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "iba/limits.h"
+#include "verbs/direct.h"
 #include "verbs/progress.h"
 #include "verbs/verbs.h"
 
@@ -140,7 +141,7 @@ VB_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *ibpd, struct ibv_qp_init_a
 	}
 	qp->shown = vb_qpn_published(c->adapter, qp->qpn);
 	describe(qp, attr);
-	vb_qp_publish(qp, true);
+	vb_direct_show(qp);
 	count(qp, 1);
 	vb_lock_take(&c->lock);
 	vb_list_append(&c->qps, &qp->on_ctx);
@@ -211,7 +212,7 @@ VB_EXPORT int ibv_destroy_qp(struct ibv_qp *ibqp)
 	vb_qp_to_reset(qp);
 	vb_lock_give(&qp->lock);
 	vb_progress_forget(qp);
-	vb_qp_publish(qp, false);
+	vb_direct_revoked(qp);
 	vb_qpn_give(c->adapter, qp->qpn);
 	vb_adapter_quiesce(c->adapter);
 	atomic_fetch_sub(&vb_hca(c->adapter)->qps, 1);

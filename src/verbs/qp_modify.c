@@ -7,6 +7,7 @@
 #include "iba/pkt.h"
 #include "iba/qp_state.h"
 #include "transport/rc.h"
+#include "verbs/direct.h"
 #include "verbs/progress.h"
 #include "verbs/verbs.h"
 
@@ -148,19 +149,6 @@ static void store_protocol(struct vb_qp *qp, const struct ibv_qp_attr *a, uint32
 	}
 }
 
-void vb_qp_publish(const struct vb_qp *qp, bool exists)
-{
-	struct vb_seg_qp *p = vb_qpn_published(qp->ctx->adapter, qp->qpn);
-
-	if (!p)
-		return;
-	atomic_store_explicit(&p->dest_qpn, qp->dest_qpn, memory_order_relaxed);
-	atomic_store_explicit(&p->received,
-			      exists && qp->state >= IBV_QPS_RTR ? VB_SEG_RECEIVED | qp->resp.epsn : 0,
-			      memory_order_relaxed);
-	atomic_store_explicit(&p->state, exists ? 1 + (uint32_t)qp->state : 0, memory_order_release);
-}
-
 void vb_qp_to_reset(struct vb_qp *qp)
 {
 	vb_progress_disconnect(qp);
@@ -231,9 +219,11 @@ VB_EXPORT int ibv_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *a, int attr
 		err = vb_qp_resources(qp, a->max_dest_rd_atomic);
 	if (!err) {
 		apply(qp, to, a, mask);
-		vb_qp_publish(qp, true);
+		vb_direct_show(qp);
 	}
 	vb_lock_give(&qp->lock);
+	if (!err)
+		vb_direct_revoked(qp);
 	if (err)
 		vb_refuse(err, CALL, "QP 0x%06x: no memory for %u responder resources", qp->qpn,
 			  a->max_dest_rd_atomic);

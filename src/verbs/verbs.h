@@ -74,9 +74,6 @@ int vb_check_av(const char *call, const struct vb_context *c, const struct ibv_a
 /* qp_create.c, qp_modify.c */
 struct ibv_qp *vb_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr);
 void vb_qp_to_reset(struct vb_qp *qp); /* under qp->lock */
-/* Shows peers that the QP exists, in which state and connected to which; once its QPN is given back, no more.
- */
-void vb_qp_publish(const struct vb_qp *qp, bool exists);
 
 /* post.c: ibv_context.ops */
 int vb_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);

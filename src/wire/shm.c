@@ -96,6 +96,7 @@ static bool reserve(struct vb_out *o, struct vb_outbuf *b, uint32_t hdr_len, uin
 	slot = &s->to->slots[head % VB_RING_SLOTS];
 	b->priv = slot;
 	b->ack = 0;
+	b->placed = false;
 	if (hdr_len + payload_len > VB_SLOT_INLINE) {
 		if (!reserve_data(s, b, slot, head, hdr_len, payload_len, cls))
 			goto give_tx;
@@ -120,6 +121,8 @@ static void commit(struct vb_out *o, struct vb_outbuf *b)
 	const _Atomic uint32_t *awake = atomic_load_explicit(&s->peer_awake, memory_order_relaxed);
 
 	slot->ack = b->ack;
+	if (vb_unlikely(b->placed))
+		slot->flags |= VB_SLOT_PLACED;
 	s->data_head = s->data_next;
 	s->data_end[head % VB_RING_SLOTS] = s->data_next;
 	/* Store-packet/load-word, against the sleeper's store-word/look-at-ring: seq_cst on both sides. */
@@ -208,13 +211,16 @@ int vb_shm_peek(struct vb_shm *s, struct vb_shm_pkt *p)
 	const struct vb_ring *ring = atomic_load_explicit(&s->from, memory_order_relaxed);
 	const struct vb_slot *slot = &ring->slots[tail % VB_RING_SLOTS];
 	uint32_t hdr_len, len, off;
+	uint8_t flags;
 	bool data;
 
 	if (atomic_load_explicit(&slot->seq, memory_order_acquire) != tail + 1) /* pairs with commit() */
 		return 0;
 	/* Each field is read once: a hostile peer may change it under us. */
 	hdr_len = *(const volatile uint8_t *)&slot->hdr_len;
-	data = *(const volatile uint8_t *)&slot->flags & VB_SLOT_DATA;
+	flags = *(const volatile uint8_t *)&slot->flags;
+	data = flags & VB_SLOT_DATA;
+	p->placed = flags & VB_SLOT_PLACED;
 	memcpy(p->hdr, slot->bytes, sizeof(p->hdr));
 	p->hdr_len = hdr_len;
 	p->ack = *(const volatile uint32_t *)&slot->ack;

@@ -49,6 +49,7 @@ struct vb_shm_pkt {
 	uint32_t hdr_len, payload_len;
 	const uint8_t *payload;
 	uint32_t ack; /* as in the slot */
+	bool placed;  /* VB_SLOT_PLACED */
 	uint8_t hdr[VB_HDR_MAX + 4];
 };
 

@@ -112,7 +112,8 @@ static __attribute__((unused)) void link_down(struct vb_link *l, bool goodbye)
 	bump(n->changed);
 }
 
-static const struct vb_adapter_ops ops = {look, no_timers, link_up, link_down};
+static const struct vb_adapter_ops ops = {
+    .progress = look, .timers = no_timers, .link_up = link_up, .link_down = link_down};
 
 static __attribute__((unused)) struct node *node_open(void)
 {

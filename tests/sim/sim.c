@@ -324,7 +324,7 @@ static void make_node(struct sim *s, unsigned i)
 	assert_int_equal(vb_evq_init(&n->ctx.async), 0);
 	n->pd.id = 10 + i;
 	vb_keys_init(&n->keys, zeroed(SIM_KEYS * sizeof(struct vb_key_entry)), SIM_KEYS,
-		     zeroed(VB_MEM_SLOTS * sizeof(struct vb_key_slot)));
+		     zeroed(VB_MEM_SLOTS * sizeof(struct vb_key_slot)), zeroed(sizeof(struct vb_key_marks)));
 	n->scq.ctx = n->rcq.ctx = &n->ctx;
 	assert_int_equal(vb_cq_init(&n->scq, c->cqe), 0);
 	assert_int_equal(vb_cq_init(&n->rcq, c->cqe), 0);

@@ -339,6 +339,7 @@ static void rule_08_nak_within_a_read_answer(void **state)
 	while (s->counter < 3)
 		assert_true(sim_step(s)); /* two answers are under way, the third is lost */
 	vb_key_retract(&s->n[1].keys, k);
+	vb_key_give(&s->n[1].keys, k);
 	sim_settle(s); /* the rest is asked for again and refused */
 	sim_expect(s, 0, true, wr.wr_id, IBV_WC_REM_ACCESS_ERR);
 	sim_expect_none(s, 0);
@@ -571,8 +572,10 @@ static void rule_13_local_key_faults(void **state)
 static enum sim_verdict retract_sink(struct sim *s, unsigned from, const struct vb_pkt *p)
 {
 	(void)p;
-	if (from == 1)
+	if (from == 1) {
 		vb_key_retract(&s->n[0].keys, s->counter);
+		vb_key_give(&s->n[0].keys, s->counter);
+	}
 	return SIM_PASS;
 }
 

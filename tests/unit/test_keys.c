@@ -22,6 +22,7 @@ struct table {
 	struct vb_keys t;
 	struct vb_key_entry *entries;
 	struct vb_key_slot *slots;
+	struct vb_key_marks marks;
 	size_t bytes;
 };
 
@@ -33,13 +34,20 @@ static void make(struct table *x, uint32_t capacity)
 	assert_ptr_not_equal(x->entries, MAP_FAILED);
 	x->slots = aligned_alloc(64, VB_MEM_SLOTS * sizeof *x->slots);
 	memset(x->slots, 0, VB_MEM_SLOTS * sizeof *x->slots);
-	vb_keys_init(&x->t, x->entries, capacity, x->slots);
+	memset(&x->marks, 0, sizeof x->marks);
+	vb_keys_init(&x->t, x->entries, capacity, x->slots, &x->marks);
 }
 
 static void unmake(struct table *x)
 {
 	munmap(x->entries, x->bytes);
 	free(x->slots);
+}
+
+static void take_back(struct vb_keys *t, uint32_t lkey)
+{
+	vb_key_retract(t, lkey);
+	vb_key_give(t, lkey);
 }
 
 static enum vb_reason try(struct table *x, uint32_t key, bool remote, uint32_t pd, uint64_t addr,
@@ -72,7 +80,7 @@ static void a_key_leads_to_its_memory(void **state)
 	assert_int_equal(vb_mem_begin(&x.t, &u, k, false, PD, 0x5000, 64, LW, NULL), VB_OK);
 	assert_ptr_equal(u.ptr, buf);
 	vb_mem_end(&u);
-	vb_key_retract(&x.t, k);
+	take_back(&x.t, k);
 	unmake(&x);
 }
 
@@ -188,7 +196,7 @@ static void wrong_keys_are_told_apart(void **state)
 		assert_int_equal(try(&x, 8u << 8, false, pd, 0, 0, 0, NULL), VB_R_KEY_UNKNOWN);
 	}
 	/* deregistered, then the index in use again */
-	vb_key_retract(&x.t, k);
+	take_back(&x.t, k);
 	assert_int_equal(try(&x, k, false, PD, 0x10000, 8, LW, &f), VB_R_KEY_STALE);
 	assert_int_equal(f.cur_key, 0);
 	do
@@ -216,7 +224,7 @@ static void rule_44_values_return_late(void **state)
 		assert_int_not_equal(k, 0);
 		assert_false(seen[k >> 3] & 1 << (k & 7));
 		seen[k >> 3] |= (uint8_t)(1 << (k & 7));
-		vb_key_retract(&x.t, k);
+		take_back(&x.t, k);
 	}
 	/* and the table used did not grow with it */
 	assert_true(x.t.used < 2048);
@@ -274,8 +282,8 @@ static void a_million_regions(void **state)
 		      (unsigned long)few / 10, (unsigned long)few % 10, (unsigned long)many / 10,
 		      (unsigned long)many % 10);
 	/* one goes, one comes: the oldest index is next */
-	vb_key_retract(&x.t, keys[5]);
-	vb_key_retract(&x.t, keys[3]);
+	take_back(&x.t, keys[5]);
+	take_back(&x.t, keys[3]);
 	assert_int_equal(VB_KEY_INDEX(vb_key_publish(&x.t, PD, LW, 0, 0, 1)), 6);
 	assert_int_equal(VB_KEY_INDEX(vb_key_publish(&x.t, PD, LW, 0, 0, 1)), 4);
 	free(keys);
@@ -306,7 +314,7 @@ static void *retract(void *arg)
 {
 	struct user *w = arg;
 
-	vb_key_retract(&w->x->t, w->key);
+	take_back(&w->x->t, w->key);
 	atomic_store(&w->stage, 3);
 	return NULL;
 }
@@ -378,7 +386,7 @@ static void more_threads_than_slots(void **state)
 		for (int i = 0; i < CROWD; i++)
 			pthread_join(t[i], NULL);
 		pthread_barrier_destroy(&gate);
-		vb_key_retract(&x.t, w.key);
+		take_back(&x.t, w.key);
 		for (int i = 0; i < VB_MEM_SLOTS; i++) {
 			assert_int_equal(x.slots[i].index, 0);
 			assert_int_equal(x.slots[i].shared.held, 0);
@@ -443,7 +451,7 @@ static void no_touch_after_retract(void **state)
 	for (int i = 0; i < USERS; i++)
 		assert_int_equal(pthread_create(&t[i], NULL, hammer, &a), 0);
 	for (int c = 0; c < CYCLES; c++) {
-		vb_key_retract(&a.x.t, k);
+		take_back(&a.x.t, k);
 		memset(a.area, 0x55, AREA);
 		for (int i = 0; i < 20; i++)
 			vb_cpu_relax();
@@ -460,7 +468,7 @@ static void no_touch_after_retract(void **state)
 	for (int i = 0; i < USERS; i++)
 		pthread_join(t[i], NULL);
 	assert_true(a.hits > 0);
-	vb_key_retract(&a.x.t, k);
+	take_back(&a.x.t, k);
 	unmake(&a.x);
 }
 

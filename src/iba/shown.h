@@ -1,0 +1,29 @@
+/* What an adapter shows of each of its QPs to the other adapters of the host: one cache line in its segment.
+ * The owner alone writes. */
+#ifndef VB_IBA_SHOWN_H
+#define VB_IBA_SHOWN_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "base/lock.h"
+
+/* The permission for direct placement is `may`.  It is the last field that is stored when the QP gives it and
+ * the first when the QP takes it back (seq_cst); then the owner waits for announced users (mem/far.h) before
+ * it changes what else stands in the second half.  So whoever announces itself and then finds `may` set can
+ * rely on that half until its announcement ends. */
+struct vb_shown_qp {
+	_Atomic uint32_t state;	   /* 0: no such QP, else 1 + enum ibv_qp_state */
+	_Atomic uint32_t received; /* VB_SHOWN_RECEIVED | next PSN expected; 0: nothing yet.  It outlives the
+				      process for as long as the peer looks: a sender whose ACK died with the
+				      receiver learns that it was owed one */
+	_Atomic uint32_t may; /* IBV_ACCESS_REMOTE_* that the peer may do by itself, without this process */
+	_Atomic uint32_t dest_qpn; /* the QP at the other end */
+	_Atomic uint32_t pd;	   /* protection domain that R_Keys must belong to */
+	uint32_t reserved;
+	_Atomic uint64_t peer; /* incarnation of the adapter at the other end */
+	uint64_t spare[4];
+} __attribute__((aligned(VB_LINE)));
+#define VB_SHOWN_RECEIVED 0x80000000u
+
+#endif

@@ -1,0 +1,90 @@
+/* Another adapter's memory on this host, reached by this process itself: the checks and the means of direct
+ * placement.
+ *
+ * The far end publishes its key table and its QPs (iba/shown.h).  A thread that is about to touch memory
+ * there announces the key and the QP in its own adapter's slot, then checks both entries, touches at most one
+ * chunk, and takes the announcement back.  Who retracts a key or a QP's permission makes it invisible first
+ * and then waits for such announcements, in vb_far_wait().  (The same dance as within one process,
+ * mem/keys.h; the tables are read-only here and their contents data from outside.)
+ *
+ * The means: CPU addresses, where the memory is this process's too (a peer in the same process, or a shared
+ * mapping that was opened here), else process_vm_readv() and process_vm_writev() at the far end's engine
+ * thread: its TID goes with the program that was started, while a PID would lead to what exec() made of it.
+ * Those calls need the kernel's permission (same user, dumpable, no Yama or seccomp against it); the first
+ * refusal is said, and from then on the ring carries what is meant for that peer. */
+#ifndef VB_MEM_FAR_H
+#define VB_MEM_FAR_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include "iba/shown.h"
+#include "mem/keys.h"
+
+/* What is known of the far end.  Set while no QP uses it; what is atomic may change under use. */
+struct vb_far {
+	const struct vb_key_entry *keys; /* of its table; hostile: geometry is checked here */
+	const struct vb_key_marks *marks;
+	const struct vb_key_slot *slots;
+	uint64_t here;	      /* incarnation of our adapter */
+	uint32_t number;      /* the far adapter's primary number */
+	uint32_t pid;	      /* its process; for sentences */
+	bool same;	      /* that is this process */
+	int tid;	      /* its engine thread */
+	int pidfd;	      /* to see whether that is alive; the link's */
+	_Atomic bool denied;  /* process_vm_* does not work, or would not be safe */
+	_Atomic int64_t seen; /* when it was last seen alive, coarse clock */
+};
+
+enum vb_far_means {
+	VB_FAR_NONE,   /* not permitted, or no way: let the ring find out */
+	VB_FAR_MAPPED, /* at use.ptr */
+	VB_FAR_VM,     /* at use.at in the far process */
+};
+
+struct vb_far_use {
+	struct vb_key_slot *slot; /* private */
+	enum vb_far_means means;
+	uint8_t *ptr;
+	uint64_t at;
+};
+
+/* What somebody wants there. */
+struct vb_far_want {
+	const struct vb_shown_qp *qp; /* the far QP's entry */
+	uint32_t far_qpn, qpn;	      /* the two ends */
+	uint32_t rkey;
+	uint32_t access; /* one of IBV_ACCESS_REMOTE_* */
+	uint64_t addr, len;
+};
+
+/* Announces and checks.  Any other answer than VB_FAR_NONE is to be followed by vb_far_end(), after touching
+ * at most VB_MEM_CHUNK bytes.  own: this adapter's key table, in whose slots it is announced. */
+enum vb_far_means vb_far_begin(struct vb_far *f, struct vb_keys *own, struct vb_far_use *u,
+			       const struct vb_far_want *w);
+void vb_far_end(struct vb_far_use *u);
+
+/* Whether what w wants lies in the same region as that of the use in hand, and where. */
+bool vb_far_also(const struct vb_far *f, const struct vb_far_want *w, uint64_t *at);
+
+/* Whether this region's memory is mapped here: atomics need that. */
+bool vb_far_mapped(const struct vb_far *f, uint32_t rkey);
+
+/* Whether vb_far_begin() would probably succeed; announces nothing. */
+bool vb_far_likely(const struct vb_far *f, const struct vb_far_want *w);
+
+/* process_vm_writev() or process_vm_readv() of all of it: returns the bytes moved, which may be fewer than
+ * asked for, 0 when nothing was (memory that is not there, or the peer denies itself). */
+size_t vb_far_move(struct vb_far *f, bool write, const struct iovec *here, unsigned nhere,
+		   const struct iovec *there, unsigned nthere);
+
+/* Revocation: waits until no announcement in the far adapter's slots names the key index (0: any) and the QP
+ * (0: any) of the adapter `number`.  Returns at once when the mapping of its segment is replaced by zeros. A
+ * wait of more than a second is logged: the peer is stopped. */
+void vb_far_wait(const struct vb_far *f, uint32_t number, uint32_t index, uint32_t qpn, const char *what);
+
+#endif

@@ -1,0 +1,319 @@
+/* Direct placement.
+ *
+ * A WRITE or READ (and an atomic where the memory is mapped here too) that stands at the head of its send queue,
+ * everything before it completed, is carried out by the initiator, when the far end's tables permit.  It takes
+ * no PSN: the far end never hears of it.  Only the data of a WRITE with immediate is placed so; a packet then
+ * brings the immediate and the length.  Whatever goes wrong here is not an error yet: the request is sent
+ * through the ring from its beginning, and what comes back from there is what it completes with.
+ *
+ * A stream of requests must not stay with the ring for ever just because it never runs dry: after a few of
+ * them the next one that could be placed waits for those before it. */
+#include "mem/far.h"
+#include "transport/place.h"
+
+enum {
+	BATCH = 32,  /* requests gathered into one system call */
+	PIECES = 64, /* local pieces of it */
+	RINGED = 16, /* requests sent since the queue was last empty after which one waits */
+};
+
+#if defined(__x86_64__)
+enum { IN_ORDER = 1 }; /* stores become visible in program order, also those of the kernel's copies */
+#else
+enum { IN_ORDER = 0 };
+#endif
+
+static bool is_atomic(const struct vb_swqe *w)
+{
+	return w->opcode == IBV_WR_ATOMIC_CMP_AND_SWP || w->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+}
+
+/* What remains of the request, as far as it can be placed at all. */
+static bool wanted(const struct vb_qp *qp, const struct vb_swqe *w, struct vb_far_want *x)
+{
+	static const uint8_t access[] = {
+	    [IBV_WR_RDMA_WRITE] = IBV_ACCESS_REMOTE_WRITE,
+	    [IBV_WR_RDMA_WRITE_WITH_IMM] = IBV_ACCESS_REMOTE_WRITE,
+	    [IBV_WR_RDMA_READ] = IBV_ACCESS_REMOTE_READ,
+	    [IBV_WR_ATOMIC_CMP_AND_SWP] = IBV_ACCESS_REMOTE_ATOMIC,
+	    [IBV_WR_ATOMIC_FETCH_AND_ADD] = IBV_ACCESS_REMOTE_ATOMIC,
+	};
+
+	if (w->opcode >= sizeof access || !access[w->opcode] || w->place != VB_PLACE_MAYBE || !w->length)
+		return false;
+	if (opcode_is_fetch(w->opcode) && !qp->max_rd_atomic) /* rule 14 */
+		return false;
+	if (is_atomic(w) && (w->length != 8 || (w->raddr & 7) || !vb_far_mapped(qp->far, w->rkey)))
+		return false;
+	*x = (struct vb_far_want){.qp = qp->far_qp,
+				  .far_qpn = qp->dest_qpn,
+				  .qpn = qp->qpn,
+				  .rkey = w->rkey,
+				  .access = access[w->opcode],
+				  .addr = w->raddr + w->got,
+				  .len = w->length - w->got};
+	return true;
+}
+
+/* It and everything before it is complete. */
+static void complete(struct vb_qp *qp, struct vb_swqe *w)
+{
+	qp->req.una++;
+	qp->req.next++;
+	vb_rc_complete_send(qp, w, IBV_WC_SUCCESS);
+}
+
+/* n more bytes of w are in place. */
+static enum vb_placed advance(struct vb_qp *qp, struct vb_swqe *w, uint32_t n)
+{
+	struct vb_req *q = &qp->req;
+
+	w->got += n;
+	q->budget -= n < q->budget ? n : q->budget;
+	if (w->got < w->length) {
+		q->placing = !q->budget;
+		return q->placing ? VB_PLACED_LATER : VB_PLACED;
+	}
+	if (w->opcode == IBV_WR_RDMA_WRITE_WITH_IMM) {
+		w->place = VB_PLACE_DONE;
+		return VB_PLACED_DATA;
+	}
+	complete(qp, w);
+	return VB_PLACED;
+}
+
+static enum vb_placed give_up(struct vb_swqe *w)
+{
+	w->place = VB_PLACE_RING;
+	w->got = 0;
+	return VB_PLACED_NOT;
+}
+
+/* How much of w may be copied now. */
+static uint32_t portion(const struct vb_req *q, const struct vb_swqe *w)
+{
+	uint32_t n = w->length - w->got;
+
+	n = n < q->budget ? n : q->budget;
+	return n < VB_MEM_CHUNK ? n : VB_MEM_CHUNK;
+}
+
+static enum vb_placed copy(struct vb_qp *qp, struct vb_swqe *w, struct vb_far_use *u)
+{
+	bool fetch = w->opcode == IBV_WR_RDMA_READ;
+	uint32_t n = portion(&qp->req, w);
+	struct vb_facts f;
+	enum vb_reason r;
+
+	if (w->flags & IBV_SEND_INLINE)
+		r = vb_copy_to_app(u->ptr, w->inline_data + w->got, n) ? VB_OK : VB_R_MEM_VANISHED;
+	else
+		r = vb_sg_copy(qp, qp->pd_id, w->sge, w->num_sge, w->got, u->ptr, n,
+			       fetch ? VB_SG_FETCH : VB_SG_PLACE, &f);
+	vb_far_end(u);
+	return r == VB_OK ? advance(qp, w, n) : give_up(w);
+}
+
+/* The sink is checked before the operation, which cannot be repeated. */
+static bool sink_is_there(struct vb_qp *qp, const struct vb_swqe *w)
+{
+	for (uint32_t i = 0; i < w->num_sge; i++) {
+		const struct ibv_sge *s = &w->sge[i];
+
+		if (s->length && vb_mem_check(qp->keys, s->lkey, false, qp->pd_id, s->addr, s->length,
+					      IBV_ACCESS_LOCAL_WRITE, NULL) != VB_OK)
+			return false;
+	}
+	return true;
+}
+
+static enum vb_placed atomic(struct vb_qp *qp, struct vb_swqe *w, struct vb_far_use *u)
+{
+	struct vb_facts f = {0};
+	uint64_t orig;
+	bool ok = !((uintptr_t)u->ptr & 7) && sink_is_there(qp, w);
+
+	if (ok)
+		ok = w->opcode == IBV_WR_ATOMIC_CMP_AND_SWP
+			 ? vb_atomic_cmp_swap(u->ptr, w->compare_add, w->swap, &orig)
+			 : vb_atomic_fetch_add(u->ptr, w->compare_add, &orig);
+	vb_far_end(u);
+	if (!ok)
+		return give_up(w);
+	if (vb_sg_copy(qp, qp->pd_id, w->sge, w->num_sge, 0, (uint8_t *)&orig, 8, VB_SG_SCATTER, &f) !=
+	    VB_OK) {
+		vb_rc_fail_send(qp, &f, vb_reasons[f.reason].local_wc);
+		return VB_PLACED;
+	}
+	complete(qp, w);
+	return VB_PLACED;
+}
+
+/* Requests gathered for one system call. */
+struct batch {
+	struct iovec here[PIECES], there[BATCH];
+	unsigned nhere, nthere;
+	uint32_t bytes; /* of all */
+};
+
+/* Adds one local piece.  The kernel copies piece by piece: what holds the last up to 8 aligned bytes of the
+ * destination is one of its own, and so becomes visible last.  dst: address of the piece's first byte at the
+ * destination; ends: the destination's range ends with this piece. */
+static bool add_piece(struct batch *b, uint8_t *at, uint32_t n, uint64_t dst, bool ends)
+{
+	uint32_t tail = ends ? (uint32_t)((dst + n - 1) & 7) + 1 : 0;
+
+	if (b->nhere + 2 > PIECES)
+		return false;
+	if (tail < n)
+		b->here[b->nhere++] = (struct iovec){at, n - tail};
+	else
+		tail = n;
+	if (tail)
+		b->here[b->nhere++] = (struct iovec){at + n - tail, tail};
+	return true;
+}
+
+/* The local end of n bytes of w, under an announcement of all keys. */
+static bool add_local(struct vb_qp *qp, struct batch *b, struct vb_swqe *w, uint64_t far_at, uint32_t n)
+{
+	bool fetch = w->opcode == IBV_WR_RDMA_READ, last = w->got + n == w->length;
+	uint64_t off = w->got;
+
+	if (w->flags & IBV_SEND_INLINE)
+		return add_piece(b, w->inline_data + off, n, far_at, last);
+	for (uint32_t i = 0; i < w->num_sge && n; i++) {
+		const struct ibv_sge *s = &w->sge[i];
+		uint8_t *at;
+		uint32_t k;
+
+		if (off >= s->length) {
+			off -= s->length;
+			continue;
+		}
+		k = s->length - (uint32_t)off < n ? s->length - (uint32_t)off : n;
+		at = vb_mem_find(qp->keys, s->lkey, qp->pd_id, s->addr + off, k,
+				 fetch ? IBV_ACCESS_LOCAL_WRITE : 0);
+		if (!at || !add_piece(b, at, k, fetch ? (uintptr_t)at : far_at, last && (fetch || k == n)))
+			return false;
+		off = 0;
+		far_at += k;
+		n -= k;
+	}
+	return true;
+}
+
+/* A request, or the next part of it.  false: not this one. */
+static bool add(struct vb_qp *qp, struct batch *b, struct vb_swqe *w, uint64_t far_at, uint32_t n)
+{
+	unsigned nhere = b->nhere;
+
+	if (!add_local(qp, b, w, far_at, n)) {
+		b->nhere = nhere;
+		return false;
+	}
+	b->there[b->nthere++] = (struct iovec){(void *)(uintptr_t)far_at, n};
+	b->bytes += n;
+	return true;
+}
+
+/* Those behind w that are of its kind, whole, and lie in the same region. */
+static void add_more(struct vb_qp *qp, struct batch *b, const struct vb_swqe *w)
+{
+	const struct vb_req *q = &qp->req;
+	struct vb_far_want x;
+	uint64_t at;
+
+	for (uint32_t i = q->next + 1; IN_ORDER && i != q->head && b->nthere < BATCH; i++) {
+		struct vb_swqe *m = vb_sq_at(q, i);
+
+		if (m->opcode != w->opcode || m->rkey != w->rkey || !wanted(qp, m, &x) ||
+		    m->length > q->budget || b->bytes + m->length > q->budget ||
+		    b->bytes + m->length > VB_MEM_CHUNK || !vb_far_also(qp->far, &x, &at) ||
+		    !add(qp, b, m, at, m->length))
+			return;
+	}
+}
+
+static size_t move(struct vb_qp *qp, struct batch *b, bool write)
+{
+	size_t done = 0;
+	unsigned k = b->nhere - 1;
+
+	if (IN_ORDER || b->nhere == 1)
+		return vb_far_move(qp->far, write, b->here, b->nhere, b->there, b->nthere);
+	/* one request; its last piece in a call of its own, behind a barrier */
+	done = vb_far_move(qp->far, write, b->here, k, b->there, 1);
+	if (done != b->bytes - b->here[k].iov_len)
+		return done;
+	atomic_thread_fence(memory_order_seq_cst);
+	b->there[0] = (struct iovec){(uint8_t *)b->there[0].iov_base + done, b->here[k].iov_len};
+	return done + vb_far_move(qp->far, write, &b->here[k], 1, b->there, 1);
+}
+
+static enum vb_placed call(struct vb_qp *qp, struct vb_swqe *w, struct vb_far_use *u)
+{
+	struct vb_req *q = &qp->req;
+	uint32_t n = portion(q, w);
+	enum vb_placed ret = VB_PLACED;
+	struct vb_mem_use local;
+	struct batch b;
+	size_t done = 0;
+
+	b.nhere = b.nthere = b.bytes = 0;
+	if (vb_mem_begin_any(qp->keys, &local)) {
+		if (add(qp, &b, w, u->at, n)) {
+			if (w->got + n == w->length && w->opcode != IBV_WR_RDMA_WRITE_WITH_IMM)
+				add_more(qp, &b, w);
+			done = move(qp, &b, w->opcode != IBV_WR_RDMA_READ);
+		}
+		vb_mem_end(&local);
+	}
+	vb_far_end(u);
+	for (unsigned i = 0; i < b.nthere && ret == VB_PLACED && qp->state != IBV_QPS_ERR; i++) {
+		w = vb_sq_at(q, q->next);
+		n = (uint32_t)b.there[i].iov_len;
+		if (done < n)
+			return give_up(w);
+		done -= n;
+		ret = advance(qp, w, n);
+	}
+	return b.nthere ? ret : give_up(w);
+}
+
+bool vb_place_holds(const struct vb_qp *qp, const struct vb_swqe *w)
+{
+	struct vb_far_want x;
+
+	return qp->req.una != qp->req.next && qp->req.ringed >= RINGED && wanted(qp, w, &x) &&
+	       vb_far_likely(qp->far, &x);
+}
+
+enum vb_placed vb_place(struct vb_qp *qp, struct vb_swqe *w)
+{
+	struct vb_req *q = &qp->req;
+	struct vb_far_want x;
+	struct vb_far_use u;
+
+	if (q->una != q->next)
+		return vb_place_holds(qp, w) ? VB_PLACED_LATER : VB_PLACED_NOT;
+	q->ringed = 0;
+	if (!wanted(qp, w, &x))
+		return w->place == VB_PLACE_DONE ? VB_PLACED_DATA : VB_PLACED_NOT;
+	if (!q->budget) {
+		q->placing = true;
+		return VB_PLACED_LATER;
+	}
+	switch (vb_far_begin(qp->far, qp->keys, &u, &x)) {
+	case VB_FAR_MAPPED:
+		return is_atomic(w) ? atomic(qp, w, &u) : copy(qp, w, &u);
+	case VB_FAR_VM:
+		if (!is_atomic(w))
+			return call(qp, w, &u);
+		vb_far_end(&u);
+		break;
+	case VB_FAR_NONE:
+		break;
+	}
+	return give_up(w);
+}

@@ -1,0 +1,20 @@
+/* Direct placement: the initiator carries out a request at the head of its send queue by itself. */
+#ifndef VB_TRANSPORT_PLACE_H
+#define VB_TRANSPORT_PLACE_H
+
+#include "transport/rc_priv.h"
+
+enum vb_placed {
+	VB_PLACED,	 /* it, and perhaps some behind it, is complete: look at the queue again */
+	VB_PLACED_DATA,	 /* a WRITE with immediate: the data is there, the immediate is to be sent */
+	VB_PLACED_LATER, /* more is to do, with the next call; or the requests before it are to be waited for */
+	VB_PLACED_NOT,	 /* send it */
+};
+
+/* w: the request at q->next, not started; qp->far is set. */
+enum vb_placed vb_place(struct vb_qp *qp, struct vb_swqe *w);
+
+/* Whether it waits for the requests before it, to be placed then. */
+bool vb_place_holds(const struct vb_qp *qp, const struct vb_swqe *w);
+
+#endif

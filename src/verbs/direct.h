@@ -1,0 +1,32 @@
+/* Direct placement, composed: what peers are shown of our QPs, what we keep of theirs, and revocation. */
+#ifndef VB_VERBS_DIRECT_H
+#define VB_VERBS_DIRECT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "host/adapter.h"
+#include "obj/qp.h"
+
+/* A link is UP (or is that to oneself): the tables of its peer may be used.  Without memory for it there is no
+ * direct placement on this link.  Called under link_up(), never by two at once. */
+void vb_direct_link_up(struct vb_link *l);
+/* Its peer is gone, and no QP has its way out any more. */
+void vb_direct_link_free(struct vb_link *l);
+
+/* qp->lock held, qp->out is set: the QP may reach through its link directly. */
+void vb_direct_attach(struct vb_qp *qp);
+
+/* qp->lock held: shows peers what the QP is now: state, what it received, what it permits. */
+void vb_direct_show(struct vb_qp *qp);
+
+/* After a change that took permissions back (state, access flags, path): waits until nobody uses them any
+ * more.  Without locks; a stopped peer holds it. */
+void vb_direct_revoked(struct vb_qp *qp);
+/* A key was retracted that permitted remote access: waits for the users of peers, likewise. */
+void vb_direct_key_retracted(struct vb_adapter *a, uint32_t lkey);
+
+/* A region with remote access is made: lets peers reach in, where Yama asks for leave. */
+void vb_direct_admit(void);
+
+#endif
