@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,8 @@
 #include "base/lock.h"
 
 enum { LINE = 1024, RECENT = 32 };
+#define LEVELS "error, warn, info, debug"
+
 enum place { NOWHERE, TO_STDERR, TO_FILE };
 
 /* Read once from the environment; constant afterwards. */
@@ -27,14 +30,44 @@ static struct {
 	uint64_t hash, when;
 } recent[RECENT]; /* guarded by recent_lock */
 
+static _Atomic bool path_failed; /* it was said that the file cannot be opened */
+
+/* What is wrong with the settings themselves has no other place. */
+static void complain(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+static void complain(const char *fmt, ...)
+{
+	char line[LINE];
+	va_list ap;
+	int n, m;
+
+	n = snprintf(line, sizeof line, "verbena[%d]: ", (int)getpid());
+	va_start(ap, fmt);
+	m = vsnprintf(line + n, sizeof line - (size_t)n, fmt, ap);
+	va_end(ap);
+	n += m < 0 ? 0 : m;
+	if (n > LINE - 2)
+		n = LINE - 2;
+	line[n] = '\n';
+	(void)!write(STDERR_FILENO, line, (size_t)n + 1);
+}
+
 static enum vb_log_level parse_level(const char *s)
 {
 	static const char *const names[] = {"error", "warn", "info", "debug"};
 
-	for (int i = 0; s && i < 4; i++)
+	if (!s || !*s)
+		return VB_LOG_WARN;
+	for (int i = 0; i < 4; i++)
 		if (!strcmp(s, names[i]))
 			return (enum vb_log_level)i;
+	complain("VERBENA_LOG_LEVEL=%s is none of " LEVELS ": warn is used", s);
 	return VB_LOG_WARN;
+}
+
+/* In a child of fork(): the lock's holder may not exist any more. */
+static void forked(void)
+{
+	vb_lock_give(&recent_lock);
 }
 
 static void read_settings(void)
@@ -42,22 +75,28 @@ static void read_settings(void)
 	const char *to = secure_getenv("VERBENA_LOG");
 	size_t n = 0;
 
-	limit = parse_level(secure_getenv("VERBENA_LOG_LEVEL"));
 	if (!to || !*to || !strcmp(to, "off"))
 		return;
+	limit = parse_level(secure_getenv("VERBENA_LOG_LEVEL"));
+	pthread_atfork(NULL, NULL, forked);
 	if (!strcmp(to, "stderr")) {
 		place = TO_STDERR;
 		return;
 	}
 	/* The program may change its directory later. */
 	if (*to != '/') {
-		if (!getcwd(path, sizeof path - 1))
+		if (!getcwd(path, sizeof path - 1)) {
+			complain("VERBENA_LOG=%s: the working directory has no path: %s", to,
+				 strerror(errno));
 			return;
+		}
 		n = strlen(path);
 		path[n++] = '/';
 	}
-	if (n + strlen(to) >= sizeof path)
+	if (n + strlen(to) >= sizeof path) {
+		complain("VERBENA_LOG: a path of more than %zu bytes", sizeof path - 1);
 		return;
+	}
 	strcpy(path + n, to);
 	place = TO_FILE;
 }
@@ -84,8 +123,12 @@ static void put_line(const char *line, size_t n)
 	/* Opened for each line: a descriptor kept open could become the program's own after it closed all, as
 	 * daemons do. */
 	fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600);
-	if (fd < 0)
+	if (fd < 0) {
+		if (!atomic_exchange(&path_failed, true))
+			complain("VERBENA_LOG=%s cannot be opened, lines are lost: %s", path,
+				 strerror(errno));
 		return;
+	}
 	done = write(fd, line, n);
 	(void)done;
 	close(fd);

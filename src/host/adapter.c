@@ -26,10 +26,12 @@ static void before_fork(void)
 		pthread_mutex_lock(&adapter_of(n)->control);
 		pthread_mutex_lock(&adapter_of(n)->qpn_lock);
 	}
+	pthread_mutex_lock(&vb_segments_lock); /* a leaf: contact takes it under control */
 }
 
 static void after_fork(void)
 {
+	pthread_mutex_unlock(&vb_segments_lock);
 	vb_list_each (n, &adapters) {
 		pthread_mutex_unlock(&adapter_of(n)->qpn_lock);
 		pthread_mutex_unlock(&adapter_of(n)->control);
@@ -44,6 +46,7 @@ static void in_child(void)
 	while ((n = vb_list_pop(&adapters)))
 		vb_adapter_forked(adapter_of(n));
 	pthread_mutex_init(&vb_host_lock, NULL);
+	pthread_mutex_init(&vb_segments_lock, NULL);
 }
 
 /* exit() without closing: peers hear that we leave by ourselves.  The engine and other threads may be
@@ -67,6 +70,13 @@ static void register_handlers(void)
 {
 	pthread_atfork(before_fork, after_fork, in_child);
 	atexit(at_exit);
+}
+
+void vb_adapter_handle_fork(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, register_handlers);
 }
 
 static void fill_head(struct vb_adapter *a, const struct vb_adapter_cfg *cfg)
@@ -151,13 +161,12 @@ static void free_adapter(struct vb_adapter *a)
 
 int vb_adapter_open(struct vb_adapter **out, const struct vb_adapter_cfg *cfg)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	struct vb_adapter *a = new_adapter(cfg);
 	int err;
 
 	if (!a)
 		return ENOMEM;
-	pthread_once(&once, register_handlers);
+	vb_adapter_handle_fork();
 	err = open_descriptors(a);
 	if (!err)
 		err = new_segment(a);

@@ -104,6 +104,10 @@ struct vb_adapter_cfg {
  * numbers are taken; EMFILE, ENOMEM as the kernel says). */
 int vb_adapter_open(struct vb_adapter **out, const struct vb_adapter_cfg *cfg);
 
+/* Has fork() and exit() looked after, which vb_adapter_open() does by itself.  A caller whose own fork
+ * handlers take locks that it holds over calls from here calls this before it registers them. */
+void vb_adapter_handle_fork(void);
+
 /* Says goodbye on every link, stops the engine, frees everything.  No QP may be left. */
 void vb_adapter_close(struct vb_adapter *a);
 

@@ -3,8 +3,8 @@
  * Three locks.  `control` (a mutex) is held by whoever handles control sockets, the engine or a waiter, and
  * over the upper layer's link_up and link_down.  `links_lock` (a spin lock) guards the tables of links and is
  * held over memory accesses only.  `qpn_lock` (a mutex) guards the giving out of QP numbers.  Order:
- * vb_host_lock, control, qpn_lock; then link->rx; then links_lock; nothing else is called with links_lock
- * held. */
+ * vb_host_lock, control, qpn_lock, then vb_segments_lock (a mutex, a leaf among these); then link->rx; then
+ * links_lock; nothing else is called with links_lock held. */
 #ifndef VB_HOST_PRIVATE_H
 #define VB_HOST_PRIVATE_H
 
@@ -23,7 +23,7 @@
 
 /* A mapping of our own segment. Adapters of one process share it: two adapters over one mapping. */
 struct vb_segment {
-	struct vb_list node; /* in the process's list; guarded by vb_host_lock */
+	struct vb_list node; /* in the process's list; guarded by vb_segments_lock */
 	uint32_t refs;	     /* likewise: the adapter, and links of this process that lead to it */
 	uint8_t *base;
 	uint64_t incarnation;
@@ -132,9 +132,10 @@ static inline struct peer *vb_peer(struct vb_link *l)
 }
 
 /* adapter.c */
-extern pthread_mutex_t vb_host_lock; /* lists of adapters and segments of this process */
+extern pthread_mutex_t vb_host_lock; /* the list of adapters of this process */
 
 /* segment.c */
+extern pthread_mutex_t vb_segments_lock; /* the list of segments of this process; for fork() only */
 int vb_segment_make(struct vb_segment **out, uint64_t incarnation);
 /* The mapping of this process's adapter with that incarnation; takes a reference.  NULL: none. */
 struct vb_segment *vb_segment_find(uint64_t incarnation);

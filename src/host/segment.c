@@ -23,6 +23,7 @@ _Static_assert(sizeof(struct vb_shown_qp) == VB_LINE, "VB_SEG_RINGS counts on it
 _Static_assert(VB_SEG_RINGS % 4096 == 0 && sizeof(struct vb_ring) % 4096 == 0, "rings begin pages");
 
 static struct vb_list segments = {&segments, &segments};
+pthread_mutex_t vb_segments_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* ftruncate() beyond RLIMIT_FSIZE would not just fail, it would raise SIGXFSZ. */
 static int size_allowed(void)
@@ -60,9 +61,9 @@ int vb_segment_make(struct vb_segment **out, uint64_t incarnation)
 	if (fcntl(s->fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) ||
 	    madvise(s->base, VB_SEG_SIZE, MADV_DONTFORK) || madvise(s->base, VB_SEG_SIZE, MADV_DONTDUMP))
 		goto unmap;
-	pthread_mutex_lock(&vb_host_lock);
+	pthread_mutex_lock(&vb_segments_lock);
 	vb_list_append(&segments, &s->node);
-	pthread_mutex_unlock(&vb_host_lock);
+	pthread_mutex_unlock(&vb_segments_lock);
 	*out = s;
 	return 0;
 unmap:
@@ -81,7 +82,7 @@ struct vb_segment *vb_segment_find(uint64_t incarnation)
 {
 	struct vb_segment *found = NULL;
 
-	pthread_mutex_lock(&vb_host_lock);
+	pthread_mutex_lock(&vb_segments_lock);
 	vb_list_each (n, &segments) {
 		struct vb_segment *s = vb_list_entry(n, struct vb_segment, node);
 
@@ -90,7 +91,7 @@ struct vb_segment *vb_segment_find(uint64_t incarnation)
 			found = s;
 		}
 	}
-	pthread_mutex_unlock(&vb_host_lock);
+	pthread_mutex_unlock(&vb_segments_lock);
 	return found;
 }
 
@@ -98,11 +99,11 @@ void vb_segment_put(struct vb_segment *s)
 {
 	bool last;
 
-	pthread_mutex_lock(&vb_host_lock);
+	pthread_mutex_lock(&vb_segments_lock);
 	last = --s->refs == 0;
 	if (last)
 		vb_list_unlink(&s->node);
-	pthread_mutex_unlock(&vb_host_lock);
+	pthread_mutex_unlock(&vb_segments_lock);
 	if (!last)
 		return;
 	if (s->fd >= 0)

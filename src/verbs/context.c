@@ -27,12 +27,13 @@ struct context {
 	struct vb_list on_all; /* guarded by lock */
 };
 
-/* The process's adapter: opened with the first context, closed with the last. */
+/* The process's adapter: opened with the first context, closed with the last.  `lock` is held over both, so
+ * that fork(), which takes it, never finds an adapter half made: its child would keep descriptors that it
+ * knows nothing of, and with them the parent's name. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct vb_hca *shared;		  /* guarded by lock */
 static unsigned sharers;		  /* contexts on it; guarded by lock */
 static struct vb_list all = {&all, &all}; /* of struct context; guarded by lock */
-static bool fork_handled;		  /* guarded by lock */
 
 static void before_fork(void)
 {
@@ -59,6 +60,19 @@ static void after_fork_in_child(void)
 	vb_list_init(&all);
 	shared = NULL;
 	sharers = 0;
+}
+
+static void register_handlers(void)
+{
+	vb_adapter_handle_fork(); /* first, so that its handler takes its locks after ours */
+	pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+static void handle_fork(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, register_handlers);
 }
 
 int vb_hca_open(struct vb_hca **out)
@@ -127,9 +141,8 @@ int vb_context_open(struct vb_context **out, struct vb_device *dev, struct vb_hc
 		err = errno;
 		goto fini_events;
 	}
+	handle_fork();
 	pthread_mutex_lock(&lock);
-	if (!fork_handled) /* never undone: the library stays loaded */
-		fork_handled = !pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 	vb_list_append(&all, &x->on_all);
 	pthread_mutex_unlock(&lock);
 	*out = c;
@@ -191,6 +204,7 @@ static int share(struct vb_hca **out)
 {
 	int err = 0;
 
+	handle_fork();
 	pthread_mutex_lock(&lock);
 	if (!shared)
 		err = vb_hca_open(&shared);
@@ -204,16 +218,12 @@ static int share(struct vb_hca **out)
 
 static void unshare_hca(void)
 {
-	struct vb_hca *last = NULL;
-
 	pthread_mutex_lock(&lock);
 	if (!--sharers) {
-		last = shared;
+		vb_hca_close(shared);
 		shared = NULL;
 	}
 	pthread_mutex_unlock(&lock);
-	if (last)
-		vb_hca_close(last);
 }
 
 VB_EXPORT struct ibv_context *ibv_open_device(struct ibv_device *ibdev)

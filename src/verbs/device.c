@@ -69,8 +69,22 @@ static void describe(struct vb_device *d)
 	d->guid = vb_identity_guid(d->netdev);
 }
 
+/* fork() while another thread was in hold(): what it described is described again. */
+static void forked(void)
+{
+	pthread_mutex_init(&lock, NULL);
+}
+
+static void handle_fork(void)
+{
+	pthread_atfork(NULL, NULL, forked);
+}
+
 static struct vb_device *hold(void)
 {
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, handle_fork);
 	pthread_mutex_lock(&lock);
 	if (!atomic_load(&device.refs))
 		describe(&device);

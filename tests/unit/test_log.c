@@ -171,13 +171,25 @@ static void a_line_is_whole(void **state)
 	}
 }
 
+static void wrong_settings_are_told(void **state)
+{
+	(void)state;
+	said("/nonexistent/dir/log", NULL, say_levels);
+	assert_int_equal(lines(text), 1); /* once, though two lines are lost */
+	assert_non_null(strstr(text, "VERBENA_LOG=/nonexistent/dir/log cannot be opened"));
+	said("stderr", "loud", say_levels);
+	assert_int_equal(lines(text), 3); /* as with warn */
+	assert_non_null(strstr(text, "VERBENA_LOG_LEVEL=loud is none of error, warn, info, debug"));
+	said("off", "loud", say_levels);
+	assert_string_equal(text, "");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(goes_where_it_is_told),
-	    cmocka_unit_test(refusals_are_said_once),
-	    cmocka_unit_test(errno_is_left_alone),
-	    cmocka_unit_test(a_line_is_whole),
+	    cmocka_unit_test(goes_where_it_is_told),   cmocka_unit_test(refusals_are_said_once),
+	    cmocka_unit_test(errno_is_left_alone),     cmocka_unit_test(a_line_is_whole),
+	    cmocka_unit_test(wrong_settings_are_told),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
