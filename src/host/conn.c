@@ -23,6 +23,35 @@ static int watch(struct vb_adapter *a, int fd, struct source *s)
 	return epoll_ctl(a->ctl, EPOLL_CTL_ADD, fd, &ev) ? errno : 0;
 }
 
+static void forget(struct vb_adapter *a, int fd)
+{
+	if (fd < 0)
+		return;
+	/* A forked child may hold the description, so that closing alone would leave it in the epoll set. */
+	epoll_ctl(a->ctl, EPOLL_CTL_DEL, fd, NULL);
+	close(fd);
+}
+
+/* Besides the hang-up: a child that the peer forked may keep its sockets open.  In another PID namespace the
+ * peer has no PID here, and a kernel or sandbox may refuse; then the hang-up must do.  A lack of descriptors
+ * or memory passes: contact is made another time. */
+static int watch_process(struct vb_adapter *a, struct conn *c)
+{
+	int err;
+
+	if (!c->pid || c->pid == (uint32_t)getpid())
+		return 0;
+	c->pidfd = (int)syscall(SYS_pidfd_open, c->pid, 0);
+	if (c->pidfd < 0)
+		return errno == EMFILE || errno == ENFILE || errno == ENOMEM ? errno : 0;
+	err = watch(a, c->pidfd, &c->on_pid);
+	if (err) {
+		close(c->pidfd);
+		c->pidfd = -1;
+	}
+	return err;
+}
+
 /* Takes over `sock` (also when it fails). */
 int vb_conn_make(struct vb_adapter *a, struct conn **out, int sock, uint32_t pid, enum conn_state state)
 {
@@ -42,33 +71,20 @@ int vb_conn_make(struct vb_adapter *a, struct conn **out, int sock, uint32_t pid
 	err = watch(a, sock, &c->on_sock);
 	if (err)
 		goto close_sock;
-	/* Besides the hang-up: a child that the peer forked may keep its sockets open. In another PID
-	 * namespace the peer has no PID here, and a kernel or sandbox may refuse; then the hang-up must do.
-	 */
-	if (pid && pid != (uint32_t)getpid())
-		c->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
-	if (c->pidfd >= 0 && watch(a, c->pidfd, &c->on_pid)) {
-		close(c->pidfd);
-		c->pidfd = -1;
-	}
+	err = watch_process(a, c);
+	if (err)
+		goto unwatch;
 	vb_list_append(&a->conns, &c->node);
 	if (state == CONN_NEW)
 		a->nconns_new++;
 	*out = c;
 	return 0;
+unwatch:
+	epoll_ctl(a->ctl, EPOLL_CTL_DEL, sock, NULL);
 close_sock:
 	close(sock);
 	free(c);
 	return err;
-}
-
-static void forget(struct vb_adapter *a, int fd)
-{
-	if (fd < 0)
-		return;
-	/* A forked child may hold the description, so that closing alone would leave it in the epoll set. */
-	epoll_ctl(a->ctl, EPOLL_CTL_DEL, fd, NULL);
-	close(fd);
 }
 
 /* The object goes at the end of the batch: an event that points to it may be in hand. */

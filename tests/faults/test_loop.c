@@ -1,0 +1,374 @@
+/* Every allocation and every descriptor fails once, at either end of a conversation in turn.
+ *
+ * Two ends talk: SEND, WRITE, READ, atomics, immediate, events, a second QP, regions that come and go.  In
+ * each run the N-th call of one end fails (base/fault.h).  That end either gets through all the same, or is
+ * told: by errno of a call, or by a completion.  The other end too.  Nobody hangs or crashes, and once each
+ * has destroyed what it made, it has the descriptors and mappings that it had before.
+ *
+ *     faults-loop [FIRST [LAST [SIDE]]]     default: all N that there are, both sides */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+
+#include "kit.h"
+
+enum { QPS = 2, LEN = 40000, BOUND = 20, ROUNDS = 3 };
+
+/* How an end ends. */
+enum { WELL = 0, BAD = 1, BY_CALL = 3, BY_COMPLETION = 4, LEFT_ALONE = 5 };
+
+struct board {
+	_Atomic int step[2], gone[2];
+	struct kit_card cards[2][QPS];
+};
+
+static struct board *board;
+static int me;
+
+struct end {
+	struct ibv_device **list;
+	struct ibv_context *ctx;
+	struct ibv_pd *pd;
+	struct ibv_comp_channel *ch;
+	struct ibv_cq *cq;
+	struct ibv_qp *qp[QPS];
+	struct ibv_mr *mr;
+	uint8_t *buf;
+	int received, sent, flushed;
+};
+
+/* A call that failed must say why. */
+#define MUST(c)                                                      \
+	do {                                                         \
+		errno = 0;                                           \
+		if (!(c)) {                                          \
+			CHECK(errno, "%s failed without errno", #c); \
+			return BY_CALL;                              \
+		}                                                    \
+	} while (0)
+/* The same for calls that return it. */
+#define MUST_BE_0(c)                                                                  \
+	do {                                                                          \
+		int err_ = (c);                                                       \
+		if (err_) {                                                           \
+			CHECK(err_ > 0 && strerrorname_np(err_), "%s: %d", #c, err_); \
+			return BY_CALL;                                               \
+		}                                                                     \
+	} while (0)
+#define STEP(f)                    \
+	do {                       \
+		int r_ = (f);      \
+		if (r_)            \
+			return r_; \
+	} while (0)
+
+static int descriptors(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	int n = 0;
+
+	CHECK(d);
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+
+static int segments(void)
+{
+	FILE *f = fopen("/proc/self/maps", "r");
+	char line[512];
+	int n = 0;
+
+	CHECK(f);
+	while (fgets(line, sizeof line, f))
+		n += strstr(line, "/memfd:verbena") != NULL;
+	fclose(f);
+	return n;
+}
+
+/* Both ends have come as far as this, or the other one is not coming. */
+static int meet(int step)
+{
+	struct timespec nap = {0, 200000};
+
+	atomic_store(&board->step[me], step);
+	while (atomic_load(&board->step[!me]) < step) {
+		if (atomic_load(&board->gone[!me]))
+			return LEFT_ALONE;
+		nanosleep(&nap, NULL);
+	}
+	return WELL;
+}
+
+static int set_up(struct end *e)
+{
+	struct ibv_qp_init_attr qa = {.qp_type = IBV_QPT_RC, .cap = {16, 16, 1, 1, 64}};
+	struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = KIT_ALL};
+
+	MUST(e->list = ibv_get_device_list(NULL));
+	CHECK(e->list[0]);
+	MUST(e->ctx = ibv_open_device(e->list[0]));
+	MUST(e->pd = ibv_alloc_pd(e->ctx));
+	MUST(e->ch = ibv_create_comp_channel(e->ctx));
+	MUST(e->cq = ibv_create_cq(e->ctx, 64, NULL, e->ch, 0));
+	MUST(e->mr = ibv_reg_mr(e->pd, e->buf, LEN, KIT_ALL));
+	qa.send_cq = qa.recv_cq = e->cq;
+	for (int i = 0; i < QPS; i++) {
+		struct kit_card *c = &board->cards[me][i];
+
+		MUST(e->qp[i] = ibv_create_qp(e->pd, &qa));
+		MUST_BE_0(ibv_modify_qp(
+		    e->qp[i], &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+		MUST_BE_0(ibv_query_gid(e->ctx, 1, 0, &c->gid) ? errno : 0);
+		c->qpn = e->qp[i]->qp_num;
+		c->psn = 100;
+		c->rkey = e->mr->rkey;
+		c->addr = (uintptr_t)e->buf;
+	}
+	return meet(1);
+}
+
+static int post_receive(struct end *e, int i)
+{
+	struct ibv_sge sge = {(uintptr_t)e->buf, 64, e->mr->lkey};
+	struct ibv_recv_wr wr = {.sg_list = &sge, .num_sge = 1}, *bad;
+
+	return ibv_post_recv(e->qp[i], &wr, &bad);
+}
+
+static int connect_qps(struct end *e)
+{
+	for (int i = 0; i < QPS; i++) {
+		const struct kit_card *c = &board->cards[!me][i];
+		struct ibv_qp_attr a = {.qp_state = IBV_QPS_RTR,
+					.path_mtu = IBV_MTU_1024,
+					.dest_qp_num = c->qpn,
+					.rq_psn = 100,
+					.max_dest_rd_atomic = 4,
+					.min_rnr_timer = 1,
+					.ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = c->gid}}};
+
+		for (int k = 0; k < 2 * ROUNDS; k++)
+			MUST_BE_0(post_receive(e, i));
+		MUST_BE_0(ibv_modify_qp(e->qp[i], &a,
+					IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+					    IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
+					    IBV_QP_MIN_RNR_TIMER));
+		a = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS,
+					 .sq_psn = 100,
+					 .timeout = 12,
+					 .retry_cnt = 4,
+					 .rnr_retry = 7,
+					 .max_rd_atomic = 4};
+		MUST_BE_0(ibv_modify_qp(e->qp[i], &a,
+					IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+					    IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC));
+	}
+	return meet(2);
+}
+
+static int post(struct end *e, int i, enum ibv_wr_opcode op, uint32_t len)
+{
+	const struct kit_card *c = &board->cards[!me][i];
+	struct ibv_sge sge = {(uintptr_t)e->buf + 64, len, e->mr->lkey};
+	struct ibv_send_wr wr = {
+	    .sg_list = &sge, .num_sge = 1, .opcode = op, .send_flags = IBV_SEND_SIGNALED};
+	struct ibv_send_wr *bad;
+
+	if (op == IBV_WR_ATOMIC_FETCH_AND_ADD || op == IBV_WR_ATOMIC_CMP_AND_SWP) {
+		wr.wr.atomic.remote_addr = c->addr + 64;
+		wr.wr.atomic.rkey = c->rkey;
+	} else {
+		wr.wr.rdma.remote_addr = c->addr + 64;
+		wr.wr.rdma.rkey = c->rkey;
+	}
+	return ibv_post_send(e->qp[i], &wr, &bad);
+}
+
+/* Takes completions until that many requests and receives have succeeded.  Sleeps for events meanwhile. */
+static int collect(struct end *e, int sent, int received)
+{
+	struct ibv_cq *cq;
+	struct ibv_wc wc;
+	void *arg;
+	int n;
+
+	while (e->sent < sent || e->received < received) {
+		MUST_BE_0(ibv_req_notify_cq(e->cq, 0));
+		while ((n = ibv_poll_cq(e->cq, 1, &wc)) == 1) {
+			if (wc.status != IBV_WC_SUCCESS)
+				return BY_COMPLETION;
+			*(wc.opcode & IBV_WC_RECV ? &e->received : &e->sent) += 1;
+		}
+		CHECK(n == 0);
+		if (e->sent >= sent && e->received >= received)
+			break;
+		/* not for ever: an end with nothing to send cannot know that the other one does not come */
+		if (poll((struct pollfd[]){{.fd = e->ch->fd, .events = POLLIN}}, 1, 100) == 1) {
+			MUST_BE_0(ibv_get_cq_event(e->ch, &cq, &arg) ? errno : 0);
+			ibv_ack_cq_events(cq, 1);
+		} else if (atomic_load(&board->gone[!me]) && e->sent >= sent) {
+			return LEFT_ALONE;
+		}
+	}
+	return WELL;
+}
+
+static int talk(struct end *e)
+{
+	static const enum ibv_wr_opcode ops[] = {IBV_WR_SEND,
+						 IBV_WR_RDMA_WRITE,
+						 IBV_WR_RDMA_READ,
+						 IBV_WR_ATOMIC_FETCH_AND_ADD,
+						 IBV_WR_ATOMIC_CMP_AND_SWP,
+						 IBV_WR_RDMA_WRITE_WITH_IMM};
+	enum { OPS = sizeof ops / sizeof *ops };
+	int sent = 0;
+
+	for (int r = 0; r < ROUNDS; r++) {
+		struct ibv_mr *extra;
+		struct ibv_ah *ah;
+		struct ibv_ah_attr aa = {
+		    .is_global = 1, .port_num = 1, .grh = {.dgid = board->cards[!me][0].gid}};
+
+		for (int i = 0; i < QPS; i++) {
+			for (int k = 0; k < OPS; k++)
+				MUST_BE_0(post(e, i, ops[k],
+					       ops[k] == IBV_WR_SEND ? 64
+					       : k == 3 || k == 4    ? 8
+					       : r % 2		     ? LEN - 64
+								     : 16));
+			sent += OPS;
+		}
+		MUST(extra = ibv_reg_mr(e->pd, e->buf, 8192, KIT_ALL));
+		MUST_BE_0(ibv_dereg_mr(extra));
+		MUST(ah = ibv_create_ah(e->pd, &aa));
+		MUST_BE_0(ibv_destroy_ah(ah));
+		STEP(collect(e, sent, 2 * QPS * (r + 1)));
+		STEP(meet(3 + r));
+	}
+	MUST_BE_0(ibv_resize_cq(e->cq, 100));
+	return meet(3 + ROUNDS);
+}
+
+static void tear_down(struct end *e)
+{
+	for (int i = 0; i < QPS; i++)
+		CHECK(!e->qp[i] || !ibv_destroy_qp(e->qp[i]));
+	CHECK(!e->mr || !ibv_dereg_mr(e->mr));
+	CHECK(!e->cq || !ibv_destroy_cq(e->cq));
+	CHECK(!e->ch || !ibv_destroy_comp_channel(e->ch));
+	CHECK(!e->pd || !ibv_dealloc_pd(e->pd));
+	CHECK(!e->ctx || !ibv_close_device(e->ctx));
+	if (e->list)
+		ibv_free_device_list(e->list);
+}
+
+static int converse(struct end *e)
+{
+	STEP(set_up(e));
+	STEP(connect_qps(e));
+	return talk(e);
+}
+
+static void run_end(void)
+{
+	struct end e = {.buf = calloc(1, LEN)};
+	int fds = descriptors(), how;
+
+	alarm(BOUND);
+	CHECK(e.buf);
+	how = converse(&e);
+	if (how)
+		atomic_store(&board->gone[me], 1);
+	tear_down(&e);
+	atomic_store(&board->gone[me], 1);
+	CHECK(descriptors() == fds, "%d descriptors before, %d now", fds, descriptors());
+	CHECK(segments() == 0, "segments stay mapped");
+	free(e.buf);
+	exit(how); /* a leak checker looks now */
+}
+
+/* One conversation.  How each end ended, and whether the fault was met. */
+static bool run(int side, const char *fault, int how[2], unsigned *calls)
+{
+	char said[4096];
+	ssize_t n, len = 0;
+	pid_t pids[2];
+	int p[2];
+
+	memset(board, 0, sizeof *board);
+	CHECK(!pipe2(p, O_CLOEXEC));
+	for (me = 0; me < 2; me++) {
+		pids[me] = kit_fork();
+		if (pids[me])
+			continue;
+		close(p[0]);
+		if (me == side) {
+			dup2(p[1], 2);
+			setenv("VERBENA_FAULT", fault, 1);
+		}
+		close(p[1]);
+		run_end();
+	}
+	close(p[1]);
+	while ((n = read(p[0], said + len, sizeof said - 1 - (size_t)len)) > 0)
+		len += n;
+	said[len] = 0;
+	close(p[0]);
+	for (int i = 0; i < 2; i++) {
+		int status = kit_reap(pids[i]);
+
+		how[i] = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+		if (how[i] != WELL && (how[i] < BY_CALL || how[i] > LEFT_ALONE)) {
+			fprintf(stderr, "%s at side %d: end %d ended with %d%s\n%s", fault, side, i, how[i],
+				how[i] == -SIGALRM ? " (it hung)" : "", said);
+			return false;
+		}
+	}
+	if (strstr(said, "call "))
+		*calls = 1;
+	if (strstr(said, "points, "))
+		sscanf(strstr(said, "points, "), "points, %u", calls);
+	if (getenv("VB_TEST_VERBOSE"))
+		fprintf(stderr, "%s side %d: %d %d  %s", fault, side, how[0], how[1], *said ? said : "\n");
+	return true;
+}
+
+int main(int argc, char **argv)
+{
+	unsigned first = argc > 1 ? (unsigned)atoi(argv[1]) : 1, last, counts[6] = {0}, runs = 0, bad = 0;
+	char fault[32];
+	int how[2];
+
+	board = kit_shared(sizeof *board);
+	for (int side = 0; side < 2; side++) {
+		unsigned calls = 0;
+
+		if (argc > 3 && side != atoi(argv[3]))
+			continue;
+		CHECK(run(side, "count", how, &calls) && how[0] == WELL && how[1] == WELL);
+		CHECK(calls > 20, "%u calls", calls);
+		last = argc > 2 ? (unsigned)atoi(argv[2]) : calls + 5; /* threads: not always the same */
+		for (unsigned n = first; n <= last; n++) {
+			unsigned met = 0;
+
+			for (int on = 0; on < 2; on++) {
+				snprintf(fault, sizeof fault, "fail:%u%s", n, on ? "+" : "");
+				bad += !run(side, fault, how, &met);
+				runs++;
+				if (how[side] >= 0 && how[side] < 6)
+					counts[how[side]]++;
+			}
+		}
+		printf("side %d: %u calls\n", side, calls);
+	}
+	printf("%u runs: the end with the fault got through %u times, was told by a call %u times, by a "
+	       "completion "
+	       "%u times, by the other end's absence %u times\n",
+	       runs, counts[WELL], counts[BY_CALL], counts[BY_COMPLETION], counts[LEFT_ALONE]);
+	CHECK(!bad, "%u runs went wrong", bad);
+	return 0;
+}
