@@ -14,6 +14,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "base/fault.h"
 #include "base/log.h"
 #include "host/hello.h"
 #include "host/private.h"
@@ -251,11 +252,13 @@ static bool greeted(struct vb_adapter *a, struct conn *c, const struct hello *h,
 		refuse(a, c, REFUSE_OTHER);
 		return false;
 	}
+	VB_FAULT_POINT("greeted, no answer yet");
 	if (join(a, p, c, h, fd) || say_hello(a, c, p->link.index, h->asked)) {
 		refuse(a, c, REFUSE_OTHER);
 		vb_peer_failed(p, true);
 		return false;
 	}
+	VB_FAULT_POINT("answered, link not up");
 	came_up(a, p, c);
 	return true;
 }
@@ -274,6 +277,7 @@ static bool answered(struct vb_adapter *a, struct conn *c, const struct hello *h
 		give_up(a, c, true);
 		return false;
 	}
+	VB_FAULT_POINT("answer taken, link not up");
 	came_up(a, p, c);
 	return true;
 }
@@ -425,12 +429,14 @@ static int reach(struct vb_adapter *a, struct peer *p)
 	if (err)
 		return err;
 	c->peer = p;
+	VB_FAULT_POINT("connected, no hello yet");
 	err = say_hello(a, c, p->link.index, p->link.number);
 	if (err) {
 		vb_conn_close(a, c);
 		return err == EAGAIN ? ECONNREFUSED : err;
 	}
 	p->conn = c;
+	VB_FAULT_POINT("hello said, no answer yet");
 	return 0;
 close_fd:
 	close(fd);

@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/fault.h"
 #include "base/log.h"
 #include "host/private.h"
 
@@ -263,12 +264,14 @@ void vb_peer_fall(struct peer *p, bool goodbye, const char *why)
 	while (atomic_load_explicit(&p->ringing, memory_order_seq_cst)) /* pairs with vb_link_ring() */
 		sched_yield();
 	l->sock = -1;
+	VB_FAULT_POINT("link down, its QPs do not know yet");
 	a->ops->link_down(l, goodbye); /* still reads the peer's tables */
 	if (p->conn) {
 		vb_conn_close(a, p->conn);
 		p->conn = NULL;
 	}
-	vb_lock_take(&l->rx);	       /* nobody reads its ring any more */
+	VB_FAULT_POINT("link down, the segment still mapped");
+	vb_lock_take(&l->rx); /* nobody reads its ring any more */
 	if (!p->seg && p->window)
 		vb_segment_unmap(p->window);
 	vb_lock_give(&l->rx);

@@ -7,6 +7,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "base/fault.h"
 #include "base/log.h"
 #include "host/private.h"
 
@@ -103,6 +104,7 @@ int vb_number_bind(struct vb_adapter *a)
 	 */
 	a->head->numbers[k] = n->number;
 	atomic_store_explicit(&a->head->nnumbers, k + 1, memory_order_release);
+	VB_FAULT_POINT("number bound, nobody listens");
 	n->src.kind = SRC_LISTEN;
 	ev.data.ptr = &n->src;
 	if (listen(n->sock, BACKLOG) || epoll_ctl(a->ctl, EPOLL_CTL_ADD, n->sock, &ev)) {

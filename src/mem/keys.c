@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/log.h"
 
 enum {
@@ -125,6 +126,7 @@ uint32_t vb_key_publish(struct vb_keys *t, uint32_t pd, uint32_t access, uint64_
 	key = index << 8 | (last ? VB_KEY_VARIANT(last + 1) : 0);
 	/* Each store is a release, so that a reader that sees it sees the odd sequence number too. */
 	atomic_store_explicit(&e->seq, seq + 1, memory_order_relaxed);
+	VB_FAULT_POINT("key entry odd: publication");
 	atomic_store_explicit(&e->key, key, memory_order_release);
 	atomic_store_explicit(&e->pd, pd, memory_order_release);
 	atomic_store_explicit(&e->access, access, memory_order_release);
@@ -188,6 +190,7 @@ void vb_key_retract(struct vb_keys *t, uint32_t lkey)
 	/* This store and the loads of the slots, a user's store to its slot and its load of seq: all seq_cst,
 	 * so either the user sees the odd number or we see the user. */
 	atomic_exchange(&e->seq, seq + 1);
+	VB_FAULT_POINT("key entry odd: retraction");
 	high = atomic_load(&t->marks->slots);
 	for (uint32_t i = 0; i < high; i++)
 		wait_for(&t->slots[i], index, lkey);
@@ -359,6 +362,7 @@ enum vb_reason vb_mem_begin(struct vb_keys *t, struct vb_mem_use *u, uint32_t ke
 		if (vb_likely(vb_key_resolve(&t->entries[index], key ^ (remote ? VB_KEY_REMOTE : 0), pd, addr,
 					     len, want, &at))) {
 			u->ptr = (uint8_t *)(uintptr_t)at;
+			VB_FAULT_POINT("memory announced, not yet touched");
 			return VB_OK;
 		}
 		vb_mem_end(u);

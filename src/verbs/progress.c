@@ -11,6 +11,7 @@
  * stopped calling. */
 #include <string.h>
 
+#include "base/fault.h"
 #include "base/log.h"
 #include "mem/keys.h"
 #include "obj/context.h"
@@ -279,6 +280,7 @@ static unsigned drain(struct vb_link *l, struct vb_shm *s)
 
 	while (n < budget && (r = vb_shm_peek(s, &sp)) > 0) {
 		deliver(&d, &sp);
+		VB_FAULT_POINT("packet executed, not yet consumed; the QP and the ring are locked");
 		vb_shm_next(s);
 		n++;
 	}

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fault.h"
 #include "wire/shm.h"
 
 enum {
@@ -125,12 +126,14 @@ static void commit(struct vb_out *o, struct vb_outbuf *b)
 		slot->flags |= VB_SLOT_PLACED;
 	s->data_head = s->data_next;
 	s->data_end[head % VB_RING_SLOTS] = s->data_next;
+	VB_FAULT_POINT("packet written, not yet to be seen");
 	/* Store-packet/load-word, against the sleeper's store-word/look-at-ring: seq_cst on both sides. */
 	atomic_exchange_explicit(&slot->seq, (uint32_t)head + 1, memory_order_seq_cst);
 	atomic_store_explicit(&s->head, head + 1, memory_order_relaxed);
 	__builtin_prefetch(&s->to->slots[(head + 1) % VB_RING_SLOTS], 1);
 	__builtin_prefetch(&s->to->slots[(head + 2) % VB_RING_SLOTS], 1);
 	vb_lock_give(&s->tx);
+	VB_FAULT_POINT("packet sent, bell not rung");
 	if (vb_unlikely(atomic_load_explicit(awake, memory_order_seq_cst) == VB_ASLEEP))
 		vb_link_ring(s->link);
 }

@@ -1,0 +1,429 @@
+/* Four processes talk, each with each: WRITE, READ, atomics, SEND, WRITE with immediate, regions registered
+ * and deregistered meanwhile.  One of them is killed, at a random instant or at a random fault point
+ * (base/fault.h), and another process takes its place.  The three others end every request in time, go on
+ * among themselves, and talk to the newcomer.  Slot 0 is never killed: its descriptors and its memory stay as
+ * they were.  Nothing is left behind.
+ *
+ *     faults-kill [ROUNDS [SEED]]      default 50; 1,000 in make soak */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+
+#include "kit.h"
+
+enum {
+	SLOTS = 4,
+	DEPTH = 16,
+	CHUNK = 40000,			/* the longest request: three packets */
+	SIZE = (2 * DEPTH + 1) * CHUNK, /* receives, requests, and what the peer writes to */
+	TARGET = 2 * DEPTH * CHUNK,
+	PATIENCE = 20, /* seconds */
+	ENOUGH = 30,   /* requests that a pair completes after a death */
+};
+
+/* A card is for one process in the peer's slot: the tag says for which, and of which. */
+struct place {
+	_Atomic uint64_t tag;
+	struct kit_card card;
+	_Atomic uint32_t done; /* requests that ended well, of the present pair of processes */
+};
+
+struct board {
+	_Atomic uint32_t gen[SLOTS];	/* of the process in the slot; the parent writes */
+	_Atomic uint32_t number[SLOTS]; /* a QPN of it */
+	_Atomic int stop;
+	_Atomic int fds, peak_kib;	   /* slot 0 */
+	struct place places[SLOTS][SLOTS]; /* [of][for] */
+};
+
+static struct board *board;
+static int me;
+static uint64_t rng;
+
+static uint64_t next(void)
+{
+	rng ^= rng << 13;
+	rng ^= rng >> 7;
+	return rng ^= rng << 17;
+}
+
+static uint32_t below(uint32_t n)
+{
+	return (uint32_t)((next() >> 16) % n);
+}
+
+/* What a process has with the one in another slot. */
+struct talk {
+	struct kit_end e;
+	uint32_t gen; /* of the peer's process, 0: none yet */
+	bool connected, failed;
+	struct kit_card peer;
+	struct ibv_mr *extra[DEPTH]; /* a request's own region, deregistered when it ends */
+	bool busy[DEPTH];
+	int outstanding;
+	double ended; /* when the peer's process was replaced or the first error came */
+};
+
+static uint64_t tag_of(uint32_t of, uint32_t to)
+{
+	return (uint64_t)of << 32 | to;
+}
+
+static void begin(struct talk *t, struct ibv_pd *pd, struct ibv_comp_channel *ch, int peer, uint32_t gen)
+{
+	struct place *p = &board->places[me][peer];
+
+	memset(t, 0, sizeof *t);
+	t->gen = gen;
+	kit_end_open_on(&t->e, pd, ch, 2 * DEPTH, SIZE);
+	for (int i = 0; i < DEPTH; i++)
+		CHECK(!kit_recv(&t->e, 1000, (size_t)i * CHUNK, CHUNK));
+	atomic_store(&p->tag, 0);
+	atomic_store(&p->done, 0);
+	p->card = t->e.card;
+	atomic_store(&p->tag, tag_of(board->gen[me], gen));
+	atomic_store(&board->number[me], t->e.card.qpn);
+}
+
+static void try_connect(struct talk *t, int peer)
+{
+	struct place *p = &board->places[peer][me];
+
+	if (atomic_load(&p->tag) != tag_of(t->gen, board->gen[me]))
+		return;
+	t->peer = p->card;
+	if (atomic_load(&p->tag) != tag_of(t->gen, board->gen[me]))
+		return; /* its process was replaced while we looked */
+	kit_connect(&t->e, &t->peer);
+	t->connected = true;
+}
+
+static void take(struct talk *t, int peer, const struct ibv_wc *wc)
+{
+	bool receive = wc->wr_id == 1000;
+
+	if (!receive) {
+		CHECK(wc->wr_id < DEPTH && t->busy[wc->wr_id], "completion of nothing");
+		t->busy[wc->wr_id] = false;
+		t->outstanding--;
+		if (t->extra[wc->wr_id])
+			CHECK(!ibv_dereg_mr(t->extra[wc->wr_id]));
+		t->extra[wc->wr_id] = NULL;
+	}
+	if (wc->status == IBV_WC_SUCCESS) {
+		if (receive)
+			CHECK(!kit_recv(&t->e, 1000, below(DEPTH) * (size_t)CHUNK, CHUNK) || t->failed);
+		else
+			atomic_fetch_add(&board->places[me][peer].done, 1);
+		return;
+	}
+	CHECK(wc->status == IBV_WC_RETRY_EXC_ERR || wc->status == IBV_WC_WR_FLUSH_ERR, "slot %d to %d: %s",
+	      me, peer, ibv_wc_status_str(wc->status));
+	if (!t->failed)
+		t->ended = kit_now();
+	t->failed = true;
+}
+
+static void post_one(struct talk *t, struct ibv_pd *pd)
+{
+	static const enum ibv_wr_opcode ops[] = {
+	    IBV_WR_RDMA_WRITE,	       IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD,
+	    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_SEND,	 IBV_WR_RDMA_WRITE_WITH_IMM};
+	enum ibv_wr_opcode op = ops[below(sizeof ops / sizeof *ops)];
+	bool atomic = op == IBV_WR_ATOMIC_FETCH_AND_ADD || op == IBV_WR_ATOMIC_CMP_AND_SWP;
+	uint32_t len = atomic ? 8 : below(3) ? 1 + below(64) : 1 + below(CHUNK), i = 0;
+	struct ibv_mr *whole = t->e.mr;
+	int err;
+
+	while (t->busy[i])
+		i++;
+	if (!below(8)) {
+		t->extra[i] = ibv_reg_mr(pd, t->e.buf + (size_t)(DEPTH + i) * CHUNK, CHUNK, KIT_ALL);
+		CHECK(t->extra[i]);
+		t->e.mr = t->extra[i];
+	}
+	err = kit_post(&t->e, op, i, (size_t)(DEPTH + i) * CHUNK, len, &t->peer, TARGET);
+	t->e.mr = whole;
+	CHECK(!err, "%s", strerror(err));
+	t->busy[i] = true;
+	t->outstanding++;
+}
+
+/* Everything that was posted has ended. */
+static void end(struct talk *t, int peer)
+{
+	double until = kit_now() + PATIENCE;
+	struct ibv_wc wc;
+
+	while (t->outstanding) {
+		if (ibv_poll_cq(t->e.cq, 1, &wc) == 1)
+			take(t, peer, &wc);
+		CHECK(kit_now() < until, "slot %d: %d requests to the dead process in slot %d do not end", me,
+		      t->outstanding, peer);
+	}
+	kit_end_close(&t->e);
+}
+
+/* One look at one peer; whether something happened. */
+static bool turn(struct talk *t, struct ibv_pd *pd, struct ibv_comp_channel *ch, int peer)
+{
+	uint32_t gen = atomic_load(&board->gen[peer]);
+	struct ibv_wc wc[8];
+	int n;
+
+	if (gen != t->gen) {
+		if (t->gen)
+			end(t, peer);
+		begin(t, pd, ch, peer, gen);
+		return true;
+	}
+	if (!t->connected)
+		try_connect(t, peer);
+	if (!t->connected)
+		return false;
+	n = ibv_poll_cq(t->e.cq, 8, wc);
+	CHECK(n >= 0);
+	for (int i = 0; i < n; i++)
+		take(t, peer, &wc[i]);
+	if (t->failed) /* it must be dead, then */
+		CHECK(kit_now() < t->ended + PATIENCE, "slot %d: errors from slot %d, which lives", me, peer);
+	else if (t->outstanding < DEPTH && below(2))
+		post_one(t, pd);
+	return n;
+}
+
+static int descriptors(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	int n = 0;
+
+	CHECK(d);
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+
+/* Private memory: segments of others are not ours to count. */
+static int rss_kib(void)
+{
+	FILE *f = fopen("/proc/self/status", "r");
+	char line[256];
+	int kib = 0;
+
+	CHECK(f);
+	while (fgets(line, sizeof line, f))
+		sscanf(line, "RssAnon: %d", &kib);
+	fclose(f);
+	return kib;
+}
+
+static void drain_events(struct ibv_context *ctx)
+{
+	struct ibv_async_event ev;
+
+	while (poll((struct pollfd[]){{.fd = ctx->async_fd, .events = POLLIN}}, 1, 0) == 1) {
+		CHECK(!ibv_get_async_event(ctx, &ev));
+		CHECK(ev.event_type == IBV_EVENT_QP_FATAL, "%s", ibv_event_type_str(ev.event_type));
+		ibv_ack_async_event(&ev);
+	}
+}
+
+/* Some sleep for events, some spin. */
+static void doze(struct ibv_comp_channel *ch, struct talk *t)
+{
+	struct ibv_cq *cq;
+	void *arg;
+
+	for (int i = 0; i < SLOTS; i++)
+		if (t[i].gen)
+			CHECK(!ibv_req_notify_cq(t[i].e.cq, 0));
+	if (poll((struct pollfd[]){{.fd = ch->fd, .events = POLLIN}}, 1, 1) == 1) {
+		CHECK(!ibv_get_cq_event(ch, &cq, &arg));
+		ibv_ack_cq_events(cq, 1);
+	}
+}
+
+static void worker(const char *fault)
+{
+	static struct talk t[SLOTS];
+	struct ibv_context *ctx;
+	struct ibv_pd *pd;
+	struct ibv_comp_channel *ch;
+	double next_look = 0;
+
+	if (fault)
+		setenv("VERBENA_FAULT", fault, 1);
+	ctx = kit_open();
+	pd = ibv_alloc_pd(ctx);
+	ch = ibv_create_comp_channel(ctx);
+	CHECK(pd && ch);
+	while (!atomic_load(&board->stop)) {
+		bool any = false;
+
+		for (int i = 0; i < SLOTS; i++)
+			if (i != me)
+				any |= turn(&t[i], pd, ch, i);
+		drain_events(ctx);
+		if (!any && me % 2)
+			doze(ch, t);
+		if (!me && kit_now() > next_look) {
+			next_look = kit_now() + 0.02;
+			atomic_store(&board->fds, descriptors());
+			atomic_store(&board->peak_kib, rss_kib());
+		}
+	}
+	exit(0);
+}
+
+static pid_t pids[SLOTS];
+
+static void start(int slot, const char *fault)
+{
+	atomic_store(&board->number[slot], 0);
+	atomic_fetch_add(&board->gen[slot], 1);
+	pids[slot] = kit_fork();
+	if (pids[slot])
+		return;
+	me = slot;
+	rng += (uint64_t)getpid() * 0x9e3779b97f4a7c15ull;
+	alarm(1800);
+	worker(fault);
+}
+
+static void nap(unsigned us)
+{
+	struct timespec t = {us / 1000000, us % 1000000 * 1000L};
+
+	nanosleep(&t, NULL);
+}
+
+/* A worker that ends by itself has found something wrong. */
+static void all_well(int but)
+{
+	int status;
+
+	for (int i = 0; i < SLOTS; i++)
+		CHECK(i == but || waitpid(pids[i], &status, WNOHANG) == 0, "slot %d ended: 0x%x", i, status);
+}
+
+/* Every pair, but those of `but`, gets through that many requests more. */
+static void all_talk(int but)
+{
+	double until = kit_now() + 3 * PATIENCE;
+	uint32_t from[SLOTS][SLOTS];
+
+	for (int i = 0; i < SLOTS; i++)
+		for (int j = 0; j < SLOTS; j++)
+			from[i][j] = atomic_load(&board->places[i][j].done);
+	for (int i = 0; i < SLOTS; i++) {
+		for (int j = 0; j < SLOTS; j++) {
+			struct place *p = &board->places[i][j];
+
+			if (i == j || i == but || j == but)
+				continue;
+			while (atomic_load(&p->tag) != tag_of(board->gen[i], board->gen[j]) ||
+			       atomic_load(&p->done) - from[i][j] < ENOUGH) {
+				/* a pair that begins anew counts from 0 */
+				if (atomic_load(&p->done) < from[i][j])
+					from[i][j] = 0;
+				all_well(but);
+				CHECK(kit_now() < until, "%d to %d: no progress", i, j);
+				nap(200);
+			}
+		}
+	}
+}
+
+/* The process in a slot dies, in one way or another. */
+static void death(int slot, bool by_itself)
+{
+	double until = kit_now() + 1.5;
+	uint32_t qpn;
+	int status;
+
+	if (!by_itself)
+		nap(below(below(2) ? 2000 : 30000));
+	while (by_itself && !waitpid(pids[slot], &status, WNOHANG | WNOWAIT) && kit_now() < until)
+		nap(500);
+	kill(pids[slot], SIGKILL);
+	status = kit_reap(pids[slot]);
+	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "slot %d: 0x%x", slot, status);
+	qpn = atomic_load(&board->number[slot]);
+	CHECK(!qpn || !kit_bound(qpn), "the dead one's name is still bound");
+}
+
+/* Files that could be ours. */
+static int files(const char *dir)
+{
+	DIR *d = opendir(dir);
+	struct dirent *e;
+	int n = 0;
+
+	while (d && (e = readdir(d)))
+		n += strstr(e->d_name, "verbena") != NULL;
+	if (d)
+		closedir(d);
+	return n;
+}
+
+int main(int argc, char **argv)
+{
+	int rounds = argc > 1 ? atoi(argv[1]) : getenv("VERBENA_SOAK") ? 1000 : 50;
+	int fds = 0, kib = 0, at_points = 0, shm = files("/dev/shm"), tmp = files("/tmp");
+	bool armed[SLOTS] = {false};
+
+	rng = argc > 2 ? strtoull(argv[2], NULL, 0) : (uint64_t)getpid() << 20 ^ (uint64_t)time(NULL);
+	printf("kill: seed %" PRIu64 "\n", rng);
+	fflush(stdout);
+	rng |= 1;
+	board = kit_shared(sizeof *board);
+	for (int i = 0; i < SLOTS; i++)
+		start(i, NULL);
+	all_talk(-1);
+	for (int r = 0; r < rounds; r++) {
+		int slot = 1 + (int)below(SLOTS - 1);
+		char fault[32];
+
+		for (int i = 1; i < SLOTS; i++)
+			if (armed[i])
+				slot = i; /* it may be dead already */
+		death(slot, armed[slot]);
+		at_points += armed[slot];
+		if (!armed[slot] && below(4) == 0)
+			all_talk(slot); /* before anybody takes its place */
+		armed[slot] = below(2);
+		snprintf(fault, sizeof fault, "kill:%u", 1 + below(1u << (3 + below(13))));
+		start(slot, armed[slot] ? fault : NULL);
+		if (!armed[slot] && below(4))
+			all_talk(-1);
+		else if (!armed[slot])
+			all_well(slot);
+		if (r == 4) {
+			fds = atomic_load(&board->fds);
+			kib = atomic_load(&board->peak_kib);
+		}
+	}
+	for (int i = 1; i < SLOTS; i++) {
+		if (armed[i]) {
+			death(i, true);
+			start(i, NULL);
+		}
+	}
+	all_talk(-1);
+	nap(50000); /* slot 0 looks at itself */
+	CHECK(atomic_load(&board->fds) <= fds + 4, "slot 0: %d descriptors, later %d", fds,
+	      atomic_load(&board->fds));
+	CHECK(atomic_load(&board->peak_kib) <= kib + 16384, "slot 0: %d KiB, later %d", kib,
+	      atomic_load(&board->peak_kib));
+	atomic_store(&board->stop, 1);
+	for (int i = 0; i < SLOTS; i++) {
+		CHECK(kit_reap(pids[i]) == 0, "slot %d", i);
+		CHECK(!kit_bound(board->number[i]), "a name is still bound");
+	}
+	CHECK(files("/dev/shm") == shm && files("/tmp") == tmp, "files were left behind");
+	printf("%d deaths, %d of them at fault points; slot 0: %d then %d descriptors, %d then %d KiB\n",
+	       rounds, at_points, fds, board->fds, kib, board->peak_kib);
+	return 0;
+}
