@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/fault.h"
 #include "base/log.h"
 #include "iba/limits.h"
 
@@ -79,6 +80,7 @@ enum vb_far_means vb_far_begin(struct vb_far *f, struct vb_keys *own, struct vb_
 	atomic_store(&u->slot->far, FAR_WORD(f->number, w->far_qpn, VB_KEY_INDEX(w->rkey)));
 	if (vb_unlikely(!qp_permits(f, w) || !key_permits(f, w, &u->at)))
 		goto take_back;
+	VB_FAULT_POINT("far memory announced, not yet touched");
 	if (f->same) {
 		u->ptr = (uint8_t *)(uintptr_t)u->at;
 		return u->means = VB_FAR_MAPPED;

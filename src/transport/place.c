@@ -8,6 +8,7 @@
  *
  * A stream of requests must not stay with the ring for ever just because it never runs dry: after a few of
  * them the next one that could be placed waits for those before it. */
+#include "base/fault.h"
 #include "mem/far.h"
 #include "transport/place.h"
 
@@ -269,6 +270,7 @@ static enum vb_placed call(struct vb_qp *qp, struct vb_swqe *w, struct vb_far_us
 		}
 		vb_mem_end(&local);
 	}
+	VB_FAULT_POINT("placed, still announced");
 	vb_far_end(u);
 	for (unsigned i = 0; i < b.nthere && ret == VB_PLACED && qp->state != IBV_QPS_ERR; i++) {
 		w = vb_sq_at(q, q->next);

@@ -15,6 +15,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include "base/fault.h"
 #include "base/log.h"
 #include "mem/far.h"
 #include "obj/context.h"
@@ -133,6 +134,7 @@ void vb_direct_show(struct vb_qp *qp)
 		atomic_store_explicit(&s->peer, ((struct vb_link *)qp->link)->incarnation,
 				      memory_order_relaxed);
 	}
+	VB_FAULT_POINT("what a QP permits is about to change");
 	atomic_store(&s->may, may); /* pairs with vb_far_begin() */
 	if (had & ~may)
 		qp->unsettled = true; /* vb_direct_revoked() */

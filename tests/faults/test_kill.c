@@ -26,7 +26,8 @@ enum {
 struct place {
 	_Atomic uint64_t tag;
 	struct kit_card card;
-	_Atomic uint32_t done; /* requests that ended well, of the present pair of processes */
+	_Atomic uint64_t ready; /* the same tag: the QP of the card takes packets */
+	_Atomic uint32_t done;	/* requests that ended well, of the present pair of processes */
 };
 
 struct board {
@@ -56,8 +57,8 @@ static uint32_t below(uint32_t n)
 /* What a process has with the one in another slot. */
 struct talk {
 	struct kit_end e;
-	uint32_t gen; /* of the peer's process, 0: none yet */
-	bool connected, failed;
+	uint32_t gen;		/* of the peer's process, 0: none yet */
+	bool connected, failed; /* connected: this end is */
 	struct kit_card peer;
 	struct ibv_mr *extra[DEPTH]; /* a request's own region, deregistered when it ends */
 	bool busy[DEPTH];
@@ -97,6 +98,7 @@ static void try_connect(struct talk *t, int peer)
 		return; /* its process was replaced while we looked */
 	kit_connect(&t->e, &t->peer);
 	t->connected = true;
+	atomic_store(&board->places[me][peer].ready, tag_of(board->gen[me], t->gen));
 }
 
 static void take(struct talk *t, int peer, const struct ibv_wc *wc)
@@ -188,7 +190,8 @@ static bool turn(struct talk *t, struct ibv_pd *pd, struct ibv_comp_channel *ch,
 		take(t, peer, &wc[i]);
 	if (t->failed) /* it must be dead, then */
 		CHECK(kit_now() < t->ended + PATIENCE, "slot %d: errors from slot %d, which lives", me, peer);
-	else if (t->outstanding < DEPTH && below(2))
+	else if (t->outstanding < DEPTH && below(2) &&
+		 atomic_load(&board->places[peer][me].ready) == tag_of(t->gen, board->gen[me]))
 		post_one(t, pd);
 	return n;
 }
