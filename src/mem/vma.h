@@ -1,0 +1,37 @@
+/* What the kernel has mapped at an address of this process.
+ *
+ * Asked by PROCMAP_QUERY where there is one (Linux 6.11 on), which takes microseconds; else /proc/.../maps is
+ * read, which takes milliseconds in a process with many mappings. */
+#ifndef VB_MEM_VMA_H
+#define VB_MEM_VMA_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+struct vb_vma {
+	uint64_t start, end;
+	uint64_t offset; /* of start, in the file */
+	uint64_t ino;
+	uint32_t dev_major, dev_minor;
+	bool readable, writable, shared;
+	char name[PATH_MAX + 16]; /* as the kernel shows it: "... (deleted)"; "": none */
+};
+
+/* A look at the mappings from lower to higher addresses. */
+struct vb_vmas {
+	int fd;
+	FILE *text; /* where PROCMAP_QUERY is not to be had; NULL: it is, or was not tried yet */
+	char *line; /* of text; getline()'s */
+	size_t line_size;
+};
+
+/* 0 or errno.  To be ended with vb_vmas_end(). */
+int vb_vmas_begin(struct vb_vmas *s);
+/* The mapping that holds `addr`; false: there is none, or it cannot be told.  Never with a lower address than
+ * before.  v->name is filled only if `named`. */
+bool vb_vmas_at(struct vb_vmas *s, uint64_t addr, struct vb_vma *v, bool named);
+void vb_vmas_end(struct vb_vmas *s);
+
+#endif
