@@ -128,6 +128,7 @@ WRAP(int, epoll_create1, (int flags), (flags), EMFILE, -1)
 WRAP(int, eventfd, (unsigned count, int flags), (count, flags), EMFILE, -1)
 WRAP(int, dup, (int fd), (fd), EMFILE, -1)
 WRAP(FILE *, fopen, (const char *path, const char *how), (path, how), EMFILE, NULL)
+WRAP(FILE *, fdopen, (int fd, const char *how), (fd, how), ENOMEM, NULL)
 WRAP(DIR *, opendir, (const char *path), (path), EMFILE, NULL)
 WRAP(int, getifaddrs, (struct ifaddrs * *list), (list), ENOMEM, -1)
 WRAP(ssize_t, sendmsg, (int fd, const struct msghdr *m, int flags), (fd, m, flags), ENOBUFS, -1)
@@ -183,7 +184,7 @@ int __wrap_open(const char *path, int flags, ...)
 	return fails("open", EMFILE) ? -1 : __real_open(path, flags, m);
 }
 
-/* Of those that the library makes this way, one makes a descriptor. */
+/* Of those that the library makes this way, two make descriptors. */
 long __real_syscall(long number, ...);
 long __wrap_syscall(long number, ...);
 long __wrap_syscall(long number, ...)
@@ -195,7 +196,7 @@ long __wrap_syscall(long number, ...)
 	for (int i = 0; i < 6; i++)
 		arg[i] = va_arg(ap, long);
 	va_end(ap);
-	if (number == SYS_pidfd_open && fails("pidfd_open", EMFILE))
+	if ((number == SYS_pidfd_open || number == SYS_openat2) && fails("a descriptor by syscall()", EMFILE))
 		return -1;
 	return __real_syscall(number, arg[0], arg[1], arg[2], arg[3], arg[4], arg[5]);
 }
