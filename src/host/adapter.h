@@ -153,6 +153,9 @@ void vb_link_contact(struct vb_link *l);
  * to a peer that has another link (contact through two of its numbers at once), else l itself.  Takes over
  * the caller's reference to l and returns one to the result. */
 struct vb_link *vb_link_current(struct vb_link *l);
+/* Whether contact waits for an answer of a process that is stopped (by a signal or a debugger): its silence is no
+ * loss.  Looks into /proc. */
+bool vb_link_stopped(struct vb_link *l);
 /* Rings the peer's doorbell; for the wire, which found the peer's word at asleep. */
 void vb_link_ring(struct vb_link *l);
 /* Whether the peer publishes this GID and holds this number.  UP links only. */

@@ -436,6 +436,7 @@ static int reach(struct vb_adapter *a, struct peer *p)
 		return err == EAGAIN ? ECONNREFUSED : err;
 	}
 	p->conn = c;
+	atomic_store_explicit(&p->asked, pid, memory_order_relaxed); /* vb_peer_rise(), vb_peer_failed() */
 	VB_FAULT_POINT("hello said, no answer yet");
 	return 0;
 close_fd:

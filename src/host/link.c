@@ -2,6 +2,8 @@
  * nobody holds them.  A struct peer lives as long as its adapter, so that a thread may look at any of them at
  * any time. */
 #include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -185,6 +187,7 @@ void vb_peer_rise(struct peer *p)
 {
 	struct vb_adapter *a = p->link.adapter;
 
+	atomic_store_explicit(&p->asked, 0, memory_order_relaxed);
 	vb_lock_take(&a->links_lock);
 	p->want = false;
 	a->by_number[p->link.number] = (uint16_t)(p->link.index + 1);
@@ -198,6 +201,7 @@ void vb_peer_failed(struct peer *p, bool tell)
 {
 	struct vb_adapter *a = p->link.adapter;
 
+	atomic_store_explicit(&p->asked, 0, memory_order_relaxed);
 	vb_lock_take(&a->links_lock);
 	p->want = false;
 	p->conn = NULL;
@@ -383,6 +387,28 @@ void vb_link_contact(struct vb_link *l)
 	vb_lock_give(&a->links_lock);
 	if (ask)
 		vb_adapter_nudge(a);
+}
+
+bool vb_link_stopped(struct vb_link *l)
+{
+	uint32_t pid = atomic_load_explicit(&vb_peer(l)->asked, memory_order_relaxed);
+	char path[32], text[512], *state;
+	ssize_t n;
+	int fd;
+
+	if (!pid)
+		return false;
+	snprintf(path, sizeof(path), "/proc/%u/stat", pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return false;
+	n = read(fd, text, sizeof(text) - 1);
+	close(fd);
+	if (n <= 0)
+		return false;
+	text[n] = 0;
+	state = strrchr(text, ')'); /* behind the name, which may hold anything */
+	return state && (!strncmp(state, ") T", 3) || !strncmp(state, ") t", 3));
 }
 
 struct vb_link *vb_link_current(struct vb_link *l)

@@ -71,6 +71,7 @@ struct peer {
 	struct peer *same;	  /* the peer turned out to have this link; guarded by links_lock */
 	_Atomic uint32_t ringing; /* threads that are about to use link.sock */
 	_Atomic bool broken;	  /* vb_link_insane() */
+	_Atomic uint32_t asked;	  /* process that has our hello and owes an answer, 0: none; under control */
 	bool want;		  /* contact is to be made; guarded by links_lock */
 	bool over;		  /* DOWN, and nothing of it is left; guarded by links_lock */
 	bool used;		  /* the ring has been written to; guarded by links_lock */

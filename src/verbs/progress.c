@@ -375,6 +375,18 @@ static void look_for_peer(struct vb_qp *qp)
 	}
 }
 
+/* qp->lock held: the last retry has run out.  A peer that was stopped before there was contact has no ring to leave
+ * packets in, but it is only slow all the same. */
+static void consider_end(struct vb_qp *qp)
+{
+	if (qp->out || !qp->link || !vb_link_stopped(qp->link)) {
+		look_for_peer(qp);
+		return;
+	}
+	qp->req.deadline = 0; /* nothing was sent yet: all begins anew */
+	qp->req.retries = qp->attr.retry_cnt;
+}
+
 /* Scans the QPs whose timers may run.  What they then have to send goes out with the next pass over the
  * links. */
 static uint64_t scan(struct vb_hca *h, uint64_t now)
@@ -393,7 +405,7 @@ static uint64_t scan(struct vb_hca *h, uint64_t now)
 			continue;
 		}
 		if (qp->req.deadline && now >= qp->req.deadline && !qp->req.retries)
-			look_for_peer(qp);
+			consider_end(qp);
 		t = vb_rc_timer(qp, now);
 		if (vb_rc_owes(qp) == VB_OWES_MORE || (!qp->out && qp->req.next != qp->req.head)) {
 			owe(qp);
