@@ -110,6 +110,13 @@ void vb_conn_bye(int sock)
 	(void)!send(sock, &msg, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
+void vb_conn_unable(int sock)
+{
+	uint8_t msg = MSG_UNABLE;
+
+	(void)!send(sock, &msg, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
 /* One round of reading.  Returns the number of messages, -1: no more; sets *gone when the peer has closed. */
 static int take_messages(struct conn *c, bool *rang, bool *gone, bool *rubbish)
 {
@@ -143,6 +150,8 @@ static int take_messages(struct conn *c, bool *rang, bool *gone, bool *rubbish)
 			*rang = true;
 		else if (m[i].msg_len == 1 && bytes[i][0] == MSG_BYE)
 			c->bye = true;
+		else if (m[i].msg_len == 1 && bytes[i][0] == MSG_UNABLE)
+			c->bye = c->unable = true;
 		else
 			*rubbish = true;
 	}
@@ -165,7 +174,10 @@ bool vb_conn_read(struct vb_adapter *a, struct conn *c, bool dead)
 	if (rubbish)
 		vb_peer_fall(c->peer, false, "rubbish on its control socket");
 	else if (gone)
-		vb_peer_fall(c->peer, c->bye, c->bye ? "it said goodbye" : "its process is gone");
+		vb_peer_fall(c->peer, c->bye,
+			     c->unable ? "it has no room for this process's segment"
+			     : c->bye  ? "it said goodbye"
+				       : "its process is gone");
 	else if (rang)
 		atomic_fetch_add_explicit(&a->events, 1, memory_order_relaxed);
 	return rang;

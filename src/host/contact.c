@@ -84,7 +84,11 @@ static bool check_peer(struct vb_adapter *a, int sock, uint32_t *pid)
 static void tell_fds(struct vb_adapter *a, int err)
 {
 	if (!a->told_fds)
-		vb_log(VB_LOG_WARN, "no connection to a peer can be made now: %s", strerror(err));
+		vb_log(VB_LOG_WARN,
+		       "no connection to a peer can be made now: %s (a peer takes two descriptors and the "
+		       "address "
+		       "space of its segment)",
+		       strerror(err));
 	a->told_fds = true;
 }
 
@@ -146,6 +150,12 @@ static void alias(struct vb_adapter *a, struct peer *p, struct peer *q)
 	vb_lock_give(&a->links_lock);
 }
 
+/* Contact with p failed; whether that is news. */
+static bool in_trouble(struct peer *p, int err)
+{
+	return atomic_exchange(&p->trouble, err) != err;
+}
+
 /* Maps the peer's segment (or finds the mapping of its owner, if that is in this process) and makes the wire.
  */
 static int join(struct vb_adapter *a, struct peer *p, struct conn *c, const struct hello *h, int fd)
@@ -163,8 +173,9 @@ static int join(struct vb_adapter *a, struct peer *p, struct conn *c, const stru
 	if (old)
 		vb_segment_put(old);
 	if (err) {
-		vb_log(VB_LOG_WARN, "the segment of adapter %u (PID %u) is not taken: %s (%s)", h->number,
-		       c->pid, why, strerror(err));
+		if (in_trouble(p, err)) /* each attempt ends like this for a while */
+			vb_log(VB_LOG_WARN, "the segment of adapter %u (PID %u) is not taken: %s (%s)",
+			       h->number, c->pid, why, strerror(err));
 		return err;
 	}
 	if (p->link.number != h->number)
@@ -274,6 +285,7 @@ static bool answered(struct vb_adapter *a, struct conn *c, const struct hello *h
 		return false;
 	}
 	if (join(a, p, c, h, fd)) {
+		vb_conn_unable(c->sock); /* for it the link is UP: this is no death */
 		give_up(a, c, true);
 		return false;
 	}
@@ -336,8 +348,11 @@ bool vb_contact_hello(struct vb_adapter *a, struct conn *c, bool dead)
 	} else if (sane && h.kind == MSG_REFUSE && c->state == CONN_ASKED) {
 		refused(a, c, &h);
 	} else {
-		if (sane && h.kind == MSG_HELLO)
+		if (sane && h.kind == MSG_HELLO) {
 			tell_fds(a, EMFILE); /* the descriptor found no place */
+			if (c->peer)
+				in_trouble(c->peer, EMFILE);
+		}
 		if (c->state == CONN_ASKED)
 			give_up(a, c, true);
 		else
@@ -464,6 +479,7 @@ static void attempt(struct vb_adapter *a, struct peer *p, uint64_t now)
 	vb_lock_give(&a->links_lock);
 	if (!err || err == EAGAIN)
 		return;
+	in_trouble(p, err);
 	if (err != ECONNREFUSED && err != EPIPE && err != ECONNRESET)
 		tell_fds(a, err);
 	vb_peer_failed(p, true);

@@ -7,8 +7,9 @@
 enum msg_kind {
 	MSG_HELLO = 1,
 	MSG_REFUSE,
-	MSG_BELL, /* look at your ring from me */
-	MSG_BYE,  /* I am leaving by myself */
+	MSG_BELL,   /* look at your ring from me */
+	MSG_BYE,    /* I am leaving by myself */
+	MSG_UNABLE, /* I cannot map your segment: no link, though you answered my hello */
 };
 
 enum refuse_why {

@@ -72,6 +72,8 @@ static void peer_init(struct peer *p, uint32_t number)
 	p->want = p->over = false;
 	p->next_try = 0;
 	atomic_store_explicit(&p->broken, false, memory_order_relaxed);
+	atomic_store_explicit(&p->asked, 0, memory_order_relaxed);
+	atomic_store_explicit(&p->trouble, 0, memory_order_relaxed);
 	clear_ring(p);
 	set_state(p, VB_LINK_IDLE);
 }
@@ -188,6 +190,7 @@ void vb_peer_rise(struct peer *p)
 	struct vb_adapter *a = p->link.adapter;
 
 	atomic_store_explicit(&p->asked, 0, memory_order_relaxed);
+	atomic_store_explicit(&p->trouble, 0, memory_order_relaxed);
 	vb_lock_take(&a->links_lock);
 	p->want = false;
 	a->by_number[p->link.number] = (uint16_t)(p->link.index + 1);
@@ -387,6 +390,12 @@ void vb_link_contact(struct vb_link *l)
 	vb_lock_give(&a->links_lock);
 	if (ask)
 		vb_adapter_nudge(a);
+}
+
+int vb_link_trouble(struct vb_link *l, uint32_t *asked)
+{
+	*asked = atomic_load_explicit(&vb_peer(l)->asked, memory_order_relaxed);
+	return atomic_load_explicit(&vb_peer(l)->trouble, memory_order_relaxed);
 }
 
 bool vb_link_stopped(struct vb_link *l)

@@ -59,6 +59,7 @@ struct conn {
 	int sock, pidfd;
 	uint32_t pid;	   /* of the peer, 0: in another PID namespace */
 	bool bye;	   /* the peer said goodbye */
+	bool unable;	   /* it could not make the link: likewise */
 	struct peer *peer; /* NULL while NEW */
 };
 
@@ -71,6 +72,7 @@ struct peer {
 	struct peer *same;	  /* the peer turned out to have this link; guarded by links_lock */
 	_Atomic uint32_t ringing; /* threads that are about to use link.sock */
 	_Atomic bool broken;	  /* vb_link_insane() */
+	_Atomic int trouble;	  /* errno of the last attempt at contact, 0: none; under control */
 	_Atomic uint32_t asked;	  /* process that has our hello and owes an answer, 0: none; under control */
 	bool want;		  /* contact is to be made; guarded by links_lock */
 	bool over;		  /* DOWN, and nothing of it is left; guarded by links_lock */
@@ -175,6 +177,7 @@ int vb_conn_make(struct vb_adapter *a, struct conn **out, int sock, uint32_t pid
 void vb_conn_close(struct vb_adapter *a, struct conn *c);
 bool vb_conn_read(struct vb_adapter *a, struct conn *c, bool dead);
 void vb_conn_bye(int sock);
+void vb_conn_unable(int sock);
 void vb_conns_bye(struct vb_adapter *a); /* takes control: goodbye to all, with other threads about */
 
 /* contact.c; under control */

@@ -296,6 +296,17 @@ static void say_what_is_there(struct text *t, const struct vb_facts *f)
 	case VB_REACH_NOBODY:
 		add(t, ": no process of this user on this host holds that number");
 		break;
+	case VB_REACH_TROUBLE:
+		add(t, ": this process cannot connect to the one that holds that number: %s",
+		    strerror((int)f->pd_want));
+		break;
+	case VB_REACH_SILENT:
+		add(t, ": process %u holds that number and does not answer (does it lack descriptors?)",
+		    f->pd_want);
+		break;
+	case VB_REACH_LEFT:
+		add(t, ": its process %u has closed the connection", f->pd_want);
+		break;
 	case VB_REACH_ADDRESS:
 		add(t, ": the process that holds that number is not at the GID in the path (dgid)");
 		break;

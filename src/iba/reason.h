@@ -78,6 +78,9 @@ struct vb_facts {
 enum vb_reach {
 	VB_REACH_UNKNOWN, /* nothing: another host, or all looks well from here */
 	VB_REACH_NOBODY,  /* no process of this user on this host holds that QP number */
+	VB_REACH_TROUBLE, /* this process lacks what contact takes (pd_want, errno) */
+	VB_REACH_SILENT,  /* the process that holds it (pd_want, its PID) does not answer our hello */
+	VB_REACH_LEFT,	  /* its process (pd_want, its PID) closed the connection */
 	VB_REACH_ADDRESS, /* one does, but not at the GID in the path */
 	VB_REACH_NO_QP,	  /* the process is there, the QP is not */
 	VB_REACH_STATE,	  /* the QP takes no packets in its state (pd_want, enum ibv_qp_state) */

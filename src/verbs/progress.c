@@ -9,6 +9,7 @@
  * QP, or until ACK_BATCH packets have come.  Everything else that a packet makes a QP owe goes out in the
  * same pass.  The engine's look, once a millisecond, is the longest that an ACK waits for a program that
  * stopped calling. */
+#include <errno.h>
 #include <string.h>
 
 #include "base/fault.h"
@@ -343,6 +344,22 @@ static unsigned progress(struct vb_adapter *a, bool all)
 	return n;
 }
 
+static uint8_t why_no_contact(struct vb_qp *qp, struct vb_link *l)
+{
+	uint32_t asked;
+	int err = vb_link_trouble(l, &asked);
+
+	if (atomic_load_explicit(&l->state, memory_order_acquire) == VB_LINK_DOWN) {
+		qp->reach_a = l->pid;
+		return VB_REACH_LEFT;
+	}
+	qp->reach_a = asked ? asked : (uint32_t)err;
+	if (asked)
+		return VB_REACH_SILENT;
+	return err && err != ECONNREFUSED && err != ECONNRESET && err != EPIPE ? VB_REACH_TROUBLE
+									       : VB_REACH_NOBODY;
+}
+
 /* qp->lock held: what can be seen of the other end, for the sentence on a request that is about to be given
  * up. */
 static void look_for_peer(struct vb_qp *qp)
@@ -350,7 +367,7 @@ static void look_for_peer(struct vb_qp *qp)
 	struct vb_link *l = qp->link;
 	uint32_t state, received, expected;
 
-	qp->reach = VB_REACH_NOBODY;
+	qp->reach = l ? why_no_contact(qp, l) : VB_REACH_NOBODY;
 	if (!l || atomic_load_explicit(&l->state, memory_order_acquire) != VB_LINK_UP)
 		return;
 	qp->reach = VB_REACH_ADDRESS;

@@ -138,10 +138,30 @@ static enum ibv_wc_status try_once(struct ibv_pd *pd, int round)
 	return wc.status;
 }
 
+/* What the log says meanwhile. */
+static int errors_go_to(int fd)
+{
+	int old = dup(2);
+
+	CHECK(old >= 0 && dup2(fd, 2) == 2);
+	return old;
+}
+
+static bool said(int fd, const char *what)
+{
+	static char text[1 << 16];
+	ssize_t n = pread(fd, text, sizeof text - 1, 0);
+
+	CHECK(n >= 0);
+	text[n] = 0;
+	return strstr(text, what);
+}
+
 /* Contact cannot be made while this or the other end has nothing left; it can when there is room again, and
  * stays when it runs out again. */
-static void out_of(void (*limit)(bool), bool here)
+static void out_of(void (*limit)(bool), bool here, const char *why)
 {
+	int log = memfd_create("log", MFD_CLOEXEC), errors;
 	struct ibv_pd *pd;
 	pid_t pid;
 
@@ -149,6 +169,8 @@ static void out_of(void (*limit)(bool), bool here)
 	pid = kit_fork();
 	if (!pid)
 		other_end(here ? NULL : limit);
+	CHECK(log >= 0 && !setenv("VERBENA_LOG", "stderr", 1));
+	errors = errors_go_to(log);
 	pd = pd_open();
 	for (int round = 0; round < 3; round++) {
 		enum ibv_wc_status st;
@@ -161,18 +183,20 @@ static void out_of(void (*limit)(bool), bool here)
 		CHECK(st == (round ? IBV_WC_SUCCESS : IBV_WC_RETRY_EXC_ERR), "round %d: %s", round,
 		      ibv_wc_status_str(st));
 	}
+	dup2(errors, 2);
+	CHECK(said(log, "no acknowledgement") && said(log, why), "the log does not say: %s", why);
 	CHECK(kit_reap(pid) == 0);
 	pd_close(pd);
 }
 
 static void descriptors_here(void)
 {
-	out_of(limit_descriptors, true);
+	out_of(limit_descriptors, true, "Too many open files");
 }
 
 static void descriptors_there(void)
 {
-	out_of(limit_descriptors, false);
+	out_of(limit_descriptors, false, "does not answer");
 }
 
 static void memory_here(void)
@@ -180,13 +204,13 @@ static void memory_here(void)
 	if (SANITIZED)
 		printf("SKIP memory: a sanitizer needs the address space\n");
 	else
-		out_of(limit_memory, true);
+		out_of(limit_memory, true, "Cannot allocate memory");
 }
 
 static void memory_there(void)
 {
 	if (!SANITIZED)
-		out_of(limit_memory, false);
+		out_of(limit_memory, false, "has closed the connection");
 }
 
 /* The device itself does not fit. */
