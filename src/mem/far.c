@@ -78,7 +78,14 @@ enum vb_far_means vb_far_begin(struct vb_far *f, struct vb_keys *own, struct vb_
 		return VB_FAR_NONE;
 	/* Either we see the permission go or its owner sees this; pairs with vb_far_wait(). */
 	atomic_store(&u->slot->far, FAR_WORD(f->number, w->far_qpn, VB_KEY_INDEX(w->rkey)));
-	if (vb_unlikely(!qp_permits(f, w) || !key_permits(f, w, &u->at)))
+	if (vb_unlikely(!qp_permits(f, w)))
+		goto take_back;
+	if (vb_unlikely(!w->len)) {
+		if (!f->same && !alive(f))
+			goto take_back;
+		return u->means = VB_FAR_QP;
+	}
+	if (vb_unlikely(!key_permits(f, w, &u->at)))
 		goto take_back;
 	VB_FAULT_POINT("far memory announced, not yet touched");
 	if (f->same) {
@@ -113,7 +120,7 @@ bool vb_far_likely(const struct vb_far *f, const struct vb_far_want *w)
 	uint64_t at;
 
 	return (f->same || !atomic_load_explicit(&f->denied, memory_order_relaxed)) && qp_permits(f, w) &&
-	       key_permits(f, w, &at);
+	       (!w->len || key_permits(f, w, &at));
 }
 
 size_t vb_far_move(struct vb_far *f, bool write, const struct iovec *here, unsigned nhere,

@@ -42,6 +42,7 @@ struct vb_far {
 
 enum vb_far_means {
 	VB_FAR_NONE,   /* not permitted, or no way: let the ring find out */
+	VB_FAR_QP,     /* the QP permits it, and no byte is asked for: no key is looked at (rule 18) */
 	VB_FAR_MAPPED, /* at use.ptr */
 	VB_FAR_VM,     /* at use.at in the far process */
 };

@@ -40,7 +40,9 @@ static bool wanted(const struct vb_qp *qp, const struct vb_swqe *w, struct vb_fa
 	    [IBV_WR_ATOMIC_FETCH_AND_ADD] = IBV_ACCESS_REMOTE_ATOMIC,
 	};
 
-	if (w->opcode >= sizeof access || !access[w->opcode] || w->place != VB_PLACE_MAYBE || !w->length)
+	if (w->opcode >= sizeof access || !access[w->opcode] || w->place != VB_PLACE_MAYBE)
+		return false;
+	if (!w->length && w->opcode == IBV_WR_RDMA_WRITE_WITH_IMM) /* nothing but the packet */
 		return false;
 	if (opcode_is_fetch(w->opcode) && !qp->max_rd_atomic) /* rule 14 */
 		return false;
@@ -228,7 +230,7 @@ static void add_more(struct vb_qp *qp, struct batch *b, const struct vb_swqe *w)
 	for (uint32_t i = q->next + 1; IN_ORDER && i != q->head && b->nthere < BATCH; i++) {
 		struct vb_swqe *m = vb_sq_at(q, i);
 
-		if (m->opcode != w->opcode || m->rkey != w->rkey || !wanted(qp, m, &x) ||
+		if (m->opcode != w->opcode || m->rkey != w->rkey || !m->length || !wanted(qp, m, &x) ||
 		    m->length > q->budget || b->bytes + m->length > q->budget ||
 		    b->bytes + m->length > VB_MEM_CHUNK || !vb_far_also(qp->far, &x, &at) ||
 		    !add(qp, b, m, at, m->length))
@@ -307,6 +309,9 @@ enum vb_placed vb_place(struct vb_qp *qp, struct vb_swqe *w)
 		return VB_PLACED_LATER;
 	}
 	switch (vb_far_begin(qp->far, qp->keys, &u, &x)) {
+	case VB_FAR_QP:
+		vb_far_end(&u);
+		return advance(qp, w, 0);
 	case VB_FAR_MAPPED:
 		return is_atomic(w) ? atomic(qp, w, &u) : copy(qp, w, &u);
 	case VB_FAR_VM:
