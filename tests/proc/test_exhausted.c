@@ -1,0 +1,389 @@
+/* Descriptors and memory run out, at either end: a clear error where one is due, in time, and all goes on
+ * when there is room again.  A process with the ordinary limit of descriptors reaches as many peers as that
+ * allows.
+ *
+ *     proc-exhausted [CASE]     default: all */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/resource.h>
+
+#include "kit.h"
+
+enum { SIZE = 4096 };
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1 /* the tool takes more address space than a limit would leave */
+#else
+#define SANITIZED 0
+#endif
+
+struct board {
+	_Atomic int step;
+	struct kit_card a, b;
+	struct kit_card many[1024], mine[1024];
+	_Atomic int listed;
+};
+
+static struct board *board;
+
+static int highest_descriptor(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	struct dirent *e;
+	int high = 0;
+
+	CHECK(d);
+	while ((e = readdir(d)))
+		if (atoi(e->d_name) > high && atoi(e->d_name) != dirfd(d))
+			high = atoi(e->d_name);
+	closedir(d);
+	return high;
+}
+
+/* Every free descriptor below the limit goes. */
+static int used_up[4096], n_used_up;
+
+static void limit_descriptors(bool on)
+{
+	struct rlimit r;
+	int fd;
+
+	CHECK(!getrlimit(RLIMIT_NOFILE, &r));
+	if (on) {
+		r.rlim_cur = (rlim_t)highest_descriptor() + 1;
+		CHECK(!setrlimit(RLIMIT_NOFILE, &r));
+		while ((fd = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0)
+			used_up[n_used_up++] = fd;
+		CHECK(errno == EMFILE);
+		return;
+	}
+	while (n_used_up)
+		close(used_up[--n_used_up]);
+	r.rlim_cur = r.rlim_max;
+	CHECK(!setrlimit(RLIMIT_NOFILE, &r));
+}
+
+static void limit_memory(bool on)
+{
+	struct rlimit r;
+	FILE *f = fopen("/proc/self/statm", "r");
+	unsigned long pages = 0;
+
+	CHECK(f && fscanf(f, "%lu", &pages) == 1);
+	fclose(f);
+	CHECK(!getrlimit(RLIMIT_AS, &r));
+	r.rlim_cur = on ? pages * 4096 + (16 << 20) : r.rlim_max; /* nothing as large as a segment */
+	CHECK(!setrlimit(RLIMIT_AS, &r));
+}
+
+static struct ibv_pd *pd_open(void)
+{
+	struct ibv_pd *pd = ibv_alloc_pd(kit_open());
+
+	CHECK(pd);
+	return pd;
+}
+
+static void pd_close(struct ibv_pd *pd)
+{
+	struct ibv_context *ctx = pd->context;
+
+	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
+}
+
+/* The other end, which may be the one that has nothing left. */
+static void other_end(void (*limit)(bool))
+{
+	struct ibv_pd *pd = pd_open();
+
+	for (int round = 0; round < 3; round++) {
+		struct kit_end e;
+
+		kit_end_open(&e, pd, 8, SIZE);
+		CHECK(!kit_recv(&e, 1, 0, 64));
+		if (limit && round == 0)
+			limit(true);
+		if (limit && round == 1)
+			limit(false);
+		board->b = e.card;
+		atomic_store(&board->step, 10 * round + 1);
+		kit_until(&board->step, 10 * round + 2);
+		kit_connect_with(&e, &board->a, 12, 5);
+		atomic_store(&board->step, 10 * round + 3);
+		kit_until(&board->step, 10 * round + 4);
+		kit_end_close(&e);
+	}
+	pd_close(pd);
+	exit(0);
+}
+
+/* One SEND to the other end, over a QP of its own. */
+static enum ibv_wc_status try_once(struct ibv_pd *pd, int round)
+{
+	struct kit_end e;
+	struct ibv_wc wc;
+
+	kit_end_open(&e, pd, 8, SIZE);
+	kit_until(&board->step, 10 * round + 1);
+	board->a = e.card;
+	atomic_store(&board->step, 10 * round + 2);
+	kit_until(&board->step, 10 * round + 3);
+	kit_connect_with(&e, &board->b, 12, 5); /* 0.1 s */
+	CHECK(!kit_post(&e, IBV_WR_SEND, 7, 0, 64, NULL, 0));
+	wc = kit_wait(&e, 10);
+	kit_end_close(&e);
+	atomic_store(&board->step, 10 * round + 4);
+	return wc.status;
+}
+
+/* What the log says meanwhile. */
+static int errors_go_to(int fd)
+{
+	int old = dup(2);
+
+	CHECK(old >= 0 && dup2(fd, 2) == 2);
+	return old;
+}
+
+static bool said(int fd, const char *what)
+{
+	static char text[1 << 16];
+	ssize_t n = pread(fd, text, sizeof text - 1, 0);
+
+	CHECK(n >= 0);
+	text[n] = 0;
+	return strstr(text, what);
+}
+
+/* Contact cannot be made while this or the other end has nothing left; it can when there is room again, and
+ * stays when it runs out again. */
+static void out_of(void (*limit)(bool), bool here, const char *why)
+{
+	int log = memfd_create("log", MFD_CLOEXEC), errors;
+	struct ibv_pd *pd;
+	pid_t pid;
+
+	atomic_store(&board->step, 0);
+	pid = kit_fork();
+	if (!pid)
+		other_end(here ? NULL : limit);
+	CHECK(log >= 0 && !setenv("VERBENA_LOG", "stderr", 1));
+	errors = errors_go_to(log);
+	pd = pd_open();
+	for (int round = 0; round < 3; round++) {
+		enum ibv_wc_status st;
+
+		if (here && round == 0)
+			limit(true);
+		if (here && round == 1)
+			limit(false);
+		st = try_once(pd, round);
+		CHECK(st == (round ? IBV_WC_SUCCESS : IBV_WC_RETRY_EXC_ERR), "round %d: %s", round,
+		      ibv_wc_status_str(st));
+	}
+	dup2(errors, 2);
+	CHECK(said(log, "no acknowledgement") && said(log, why), "the log does not say: %s", why);
+	CHECK(kit_reap(pid) == 0);
+	pd_close(pd);
+}
+
+static void descriptors_here(void)
+{
+	out_of(limit_descriptors, true, "Too many open files");
+}
+
+static void descriptors_there(void)
+{
+	out_of(limit_descriptors, false, "does not answer");
+}
+
+static void memory_here(void)
+{
+	if (SANITIZED)
+		printf("SKIP memory: a sanitizer needs the address space\n");
+	else
+		out_of(limit_memory, true, "Cannot allocate memory");
+}
+
+static void memory_there(void)
+{
+	if (!SANITIZED)
+		out_of(limit_memory, false, "has closed the connection");
+}
+
+/* The device itself does not fit. */
+static void memory_for_the_device(void)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+
+	if (SANITIZED)
+		return;
+	limit_memory(true);
+	CHECK(!ibv_open_device(list[0]) && errno == ENOMEM, "%s", strerror(errno));
+	limit_memory(false);
+	pd_close(pd_open());
+	ibv_free_device_list(list);
+}
+
+/* Any number of descriptors: each call works or says EMFILE, and with enough of them all do. */
+static void few_descriptors(void)
+{
+	int spare;
+
+	for (spare = 0; spare < 20; spare++) {
+		pid_t pid = kit_fork();
+		int status;
+
+		if (!pid) {
+			struct ibv_device **list = ibv_get_device_list(NULL);
+			struct rlimit r = {(rlim_t)(highest_descriptor() + 1 + spare), 1024};
+			struct ibv_comp_channel *ch;
+			struct ibv_context *ctx;
+			struct kit_end a, b;
+			struct ibv_pd *pd;
+
+			alarm(20);
+			CHECK(list && !setrlimit(RLIMIT_NOFILE, &r));
+			ctx = ibv_open_device(list[0]);
+			if (!ctx)
+				_exit(errno == EMFILE ? 2 : 1);
+			ch = ibv_create_comp_channel(ctx);
+			if (!ch)
+				_exit(errno == EMFILE ? 2 : 1);
+			pd = ibv_alloc_pd(ctx);
+			kit_end_open_on(&a, pd, ch, 4, SIZE);
+			kit_end_open_on(&b, pd, ch, 4, SIZE);
+			kit_connect(&a, &b.card);
+			kit_connect(&b, &a.card);
+			CHECK(!kit_post(&a, IBV_WR_RDMA_WRITE, 1, 0, 64, &b.card, 0));
+			CHECK(kit_wait(&a, 10).status == IBV_WC_SUCCESS);
+			exit(0);
+		}
+		status = kit_reap(pid);
+		CHECK(WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 2),
+		      "%d descriptors: 0x%x", spare, status);
+		if (!status)
+			break;
+	}
+	CHECK(spare > 2 && spare < 20);
+	printf("a device and a channel need %d descriptors\n", spare);
+}
+
+/* A process with an adapter per QP, so that each QP is a peer. */
+static void crowd(int peers)
+{
+	for (int i = 0; i < peers; i++) {
+		pid_t pid = kit_fork();
+		struct kit_end e;
+
+		if (pid)
+			continue;
+		kit_end_open(&e, pd_open(), 4, SIZE);
+		CHECK(!kit_recv(&e, 1, 0, 64));
+		board->many[i] = e.card;
+		atomic_fetch_add(&board->listed, 1);
+		kit_until(&board->step, 1);
+		kit_connect(&e, &board->mine[i]);
+		atomic_fetch_add(&board->listed, 1);
+		for (;;)
+			pause();
+	}
+	for (;;)
+		pause();
+}
+
+static int connected(struct kit_end *e, int n)
+{
+	int ok = 0;
+
+	for (int i = 0; i < n; i++) {
+		kit_connect_with(&e[i], &board->many[i], 14, 7);
+		CHECK(!kit_post(&e[i], IBV_WR_RDMA_WRITE, 1, 0, 8, &board->many[i], 0));
+	}
+	for (int i = 0; i < n; i++) {
+		enum ibv_wc_status st = kit_wait(&e[i], 60).status;
+
+		CHECK(st == IBV_WC_SUCCESS || st == IBV_WC_RETRY_EXC_ERR, "%s", ibv_wc_status_str(st));
+		ok += st == IBV_WC_SUCCESS;
+	}
+	return ok;
+}
+
+/* As many peers as the limit of descriptors allows, then a clear error; the first ones work on. */
+static void as_many_as_possible(void)
+{
+	bool soak = getenv("VERBENA_SOAK");
+	int limit = soak ? 1024 : 64, peers = soak ? 560 : 40, base, ok;
+	struct kit_end *e = calloc((size_t)peers, sizeof *e);
+	struct rlimit r;
+	struct ibv_pd *pd;
+	pid_t pid;
+
+	CHECK(e);
+	memset(board, 0, sizeof *board);
+	pid = fork();
+	if (!pid) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		setpgid(0, 0);
+		crowd(peers);
+	}
+	setpgid(pid, pid);
+	pd = pd_open();
+	for (int i = 0; i < peers; i++) {
+		kit_end_open(&e[i], pd, 4, SIZE);
+		board->mine[i] = e[i].card;
+	}
+	kit_until(&board->listed, peers);
+	base = highest_descriptor() + 1;
+	CHECK(!getrlimit(RLIMIT_NOFILE, &r));
+	r.rlim_cur = (rlim_t)limit;
+	CHECK(!setrlimit(RLIMIT_NOFILE, &r));
+	atomic_store(&board->step, 1);
+	kit_until(&board->listed, 2 * peers);
+	ok = connected(e, peers);
+	printf("RLIMIT_NOFILE %d, %d in use before: %d peers of %d, %.2f descriptors each\n", limit, base, ok,
+	       peers, ok ? (double)(limit - base) / ok : 0);
+	CHECK(ok >= (limit - base) / 2 - 3 && ok < peers);
+	kill(-pid, SIGKILL);
+	kit_reap(pid);
+	for (int i = 0; i < peers; i++)
+		kit_end_close(&e[i]);
+	pd_close(pd);
+	free(e);
+}
+
+static const struct {
+	const char *name;
+	void (*run)(void);
+} cases[] = {
+    {"no descriptors here", descriptors_here},
+    {"no descriptors there", descriptors_there},
+    {"no memory here", memory_here},
+    {"no memory there", memory_there},
+    {"no memory for the device", memory_for_the_device},
+    {"few descriptors", few_descriptors},
+    {"as many peers as possible", as_many_as_possible},
+};
+
+int main(int argc, char **argv)
+{
+	CHECK(!close_range(3, ~0u, 0)); /* what was inherited would be counted */
+	board = kit_shared(sizeof *board);
+	for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+		pid_t pid;
+
+		if (argc > 1 && !strstr(cases[i].name, argv[1]))
+			continue;
+		printf("%s\n", cases[i].name);
+		pid = kit_fork();
+		if (!pid) {
+			alarm(200);
+			cases[i].run();
+			exit(0);
+		}
+		CHECK(kit_reap(pid) == 0, "%s", cases[i].name);
+	}
+	return 0;
+}

@@ -1,0 +1,407 @@
+/* Others at our names: all of them taken by another user, a foreign listener where a peer should be, one of
+ * our own user that accepts and says nothing or rubbish, and rubbish at our own door.  In a network namespace
+ * of its own, since names belong to one.
+ *
+ *     proc-impostor [CASE]    default: all */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "host/hello.h"
+#include "host/segment.h"
+#include "kit.h"
+
+enum { FIRST = 1, LAST = 4095, SKIPPED = 77, FOREIGN = 12345 };
+
+static _Atomic int *step;
+
+static socklen_t address(struct sockaddr_un *sa, int number)
+{
+	memset(sa, 0, sizeof *sa);
+	sa->sun_family = AF_UNIX;
+	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 +
+			   (size_t)sprintf(sa->sun_path + 1, "verbena/1/%d", number));
+}
+
+static int bind_number(int number)
+{
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	struct sockaddr_un sa;
+	socklen_t len = address(&sa, number);
+
+	CHECK(fd >= 0, "%s", strerror(errno));
+	if (!bind(fd, (struct sockaddr *)&sa, len) && !listen(fd, 64))
+		return fd;
+	close(fd);
+	return -1;
+}
+
+static int connect_number(int number)
+{
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	struct sockaddr_un sa;
+	socklen_t len = address(&sa, number);
+
+	CHECK(fd >= 0);
+	CHECK(!connect(fd, (struct sockaddr *)&sa, len), "%s", strerror(errno));
+	return fd;
+}
+
+static int descriptors(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	int n = 0;
+
+	CHECK(d);
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+
+/* A child that becomes another user, if it can. */
+static pid_t fork_as_other(bool other)
+{
+	pid_t pid = kit_fork();
+
+	if (!pid && other) {
+		CHECK(!setresgid(FOREIGN, FOREIGN, FOREIGN) && !setresuid(FOREIGN, FOREIGN, FOREIGN));
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+	}
+	return pid;
+}
+
+static bool can_change_user(void)
+{
+	pid_t pid = kit_fork();
+
+	if (!pid)
+		_exit(setresuid(FOREIGN, FOREIGN, FOREIGN) != 0);
+	return kit_reap(pid) == 0;
+}
+
+/* Takes every name but one. */
+static pid_t squatters[8];
+
+static void take_names(bool other, int but)
+{
+	enum { EACH = 600 };
+
+	atomic_store(step, 0);
+	for (int i = 0; i * EACH + FIRST <= LAST; i++) {
+		squatters[i] = fork_as_other(other);
+		if (squatters[i])
+			continue;
+		for (int n = i * EACH + FIRST; n < (i + 1) * EACH + FIRST && n <= LAST; n++)
+			if (n != but)
+				CHECK(bind_number(n) >= 0);
+		atomic_fetch_add(step, 1);
+		for (;;)
+			pause();
+	}
+	kit_until(step, (LAST + EACH - 1) / EACH);
+}
+
+static void give_names(void)
+{
+	for (int i = 0; i < 8; i++) {
+		if (squatters[i] > 0) {
+			kill(squatters[i], SIGKILL);
+			kit_reap(squatters[i]);
+		}
+		squatters[i] = 0;
+	}
+}
+
+static void all_names_taken(bool other)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	struct ibv_context *ctx;
+	struct ibv_pd *pd;
+	struct kit_end a;
+	struct rlimit r;
+
+	CHECK(!getrlimit(RLIMIT_NOFILE, &r));
+	if (r.rlim_cur < 700) {
+		printf("SKIP all names taken: RLIMIT_NOFILE is %llu\n", (unsigned long long)r.rlim_cur);
+		ibv_free_device_list(list);
+		return;
+	}
+	take_names(other, 0);
+	ctx = ibv_open_device(list[0]);
+	CHECK(!ctx && errno == ENFILE, "%s", strerror(errno));
+	give_names();
+	take_names(other, 1234);
+	ctx = ibv_open_device(list[0]);
+	CHECK(ctx, "%s", strerror(errno));
+	pd = ibv_alloc_pd(ctx);
+	kit_end_open(&a, pd, 4, 4096);
+	CHECK(a.card.qpn >> 12 == 1234);
+	kit_connect(&a, &a.card);
+	CHECK(!kit_recv(&a, 1, 0, 64) && !kit_post(&a, IBV_WR_SEND, 2, 64, 64, NULL, 0));
+	CHECK(kit_wait(&a, 10).status == IBV_WC_SUCCESS && kit_wait(&a, 10).status == IBV_WC_SUCCESS);
+	kit_end_close(&a);
+	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
+	give_names();
+	ibv_free_device_list(list);
+}
+
+/* What an impostor says to whoever connects to it. */
+enum says {
+	SILENCE,
+	RUBBISH,
+	HALF,
+	NO_SEGMENT,
+	WRONG_FILE,
+	SHORT_FILE,
+	UNSEALED,
+	REFUSAL,
+	HANG_UP,
+	ALL_SAYS
+};
+
+static int wrong_segment(enum says what)
+{
+	int fd = what == WRONG_FILE ? open("/dev/zero", O_RDWR | O_CLOEXEC)
+				    : memfd_create("wrong", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	CHECK(fd >= 0);
+	if (what == SHORT_FILE)
+		CHECK(!ftruncate(fd, 4096) && !fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK));
+	if (what == UNSEALED)
+		CHECK(!ftruncate(fd, VB_SEG_SIZE));
+	return fd;
+}
+
+static void say(int s, enum says what)
+{
+	struct hello h = {.kind = what == REFUSAL ? MSG_REFUSE : MSG_HELLO,
+			  .why = REFUSE_OTHER,
+			  .version = VB_SEG_VERSION,
+			  .magic = VB_SEG_MAGIC,
+			  .incarnation = 77,
+			  .number = 17,
+			  .index = 3,
+			  .pid = 1};
+	struct iovec iov = {&h, what == HALF ? sizeof h / 2 : sizeof h};
+	_Alignas(struct cmsghdr) char ctl[CMSG_SPACE(sizeof(int))] = {0};
+	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
+	int fd = -1;
+
+	if (what == SILENCE || what == HANG_UP)
+		return;
+	if (what == RUBBISH) {
+		uint8_t bytes[200];
+
+		for (unsigned i = 0; i < sizeof bytes; i++)
+			bytes[i] = (uint8_t)rand();
+		(void)!send(s, bytes, (size_t)rand() % sizeof bytes, MSG_NOSIGNAL);
+		return;
+	}
+	if (what == WRONG_FILE || what == SHORT_FILE || what == UNSEALED) {
+		struct cmsghdr *c;
+
+		m.msg_control = ctl;
+		m.msg_controllen = sizeof ctl;
+		c = CMSG_FIRSTHDR(&m);
+		c->cmsg_level = SOL_SOCKET;
+		c->cmsg_type = SCM_RIGHTS;
+		c->cmsg_len = CMSG_LEN(sizeof(int));
+		fd = wrong_segment(what);
+		memcpy(CMSG_DATA(c), &fd, sizeof fd);
+	}
+	(void)!sendmsg(s, &m, MSG_NOSIGNAL);
+	if (fd >= 0)
+		close(fd);
+}
+
+/* Listens at a number and answers in one way. */
+static void listener(int number, enum says what)
+{
+	int l = bind_number(number), held[64], n = 0;
+
+	CHECK(l >= 0);
+	atomic_store(step, 1);
+	for (;;) {
+		int s = accept(l, NULL, NULL);
+
+		CHECK(s >= 0);
+		say(s, what);
+		if (what == HANG_UP || n == 64)
+			close(s);
+		else
+			held[n++] = s;
+	}
+	(void)held;
+}
+
+/* A request to an impostor ends in error, in the time that retries take; meanwhile others are served. */
+static void ask_impostor(enum says what, bool other)
+{
+	struct ibv_context *ctx;
+	struct kit_card card;
+	struct ibv_pd *pd;
+	struct kit_end a, b, c;
+	struct ibv_wc wc;
+	double t;
+	pid_t pid;
+	int fds;
+
+	atomic_store(step, 0);
+	pid = fork_as_other(other);
+	if (!pid)
+		listener(17, what);
+	kit_until(step, 1);
+	ctx = kit_open();
+	pd = ibv_alloc_pd(ctx);
+	kit_end_open(&a, pd, 8, 4096);
+	kit_end_open(&b, pd, 8, 4096);
+	kit_end_open(&c, pd, 8, 4096);
+	kit_connect(&b, &c.card);
+	kit_connect(&c, &b.card);
+	card = a.card;
+	card.qpn = 17u << 12 | 5;
+	fds = descriptors();
+	kit_connect_with(&a, &card, 12, 4); /* 16.8 ms, four times again */
+	t = kit_now();
+	CHECK(!kit_post(&a, IBV_WR_SEND, 1, 0, 64, NULL, 0));
+	CHECK(!kit_post(&a, IBV_WR_RDMA_WRITE, 2, 0, 64, &card, 0));
+	for (int i = 0; i < 20; i++) {
+		CHECK(!kit_post(&b, IBV_WR_RDMA_WRITE, 3, 0, 64, &c.card, 0));
+		CHECK(kit_wait(&b, 10).status == IBV_WC_SUCCESS);
+	}
+	wc = kit_wait(&a, 10);
+	CHECK(wc.wr_id == 1 && wc.status == IBV_WC_RETRY_EXC_ERR, "%d: %s", what,
+	      ibv_wc_status_str(wc.status));
+	wc = kit_wait(&a, 10);
+	CHECK(wc.wr_id == 2 && wc.status == IBV_WC_WR_FLUSH_ERR);
+	CHECK(kit_now() - t < 8);
+	kit_end_close(&a);
+	kit_end_close(&b);
+	kit_end_close(&c);
+	CHECK(descriptors() <= fds + 2, "%d descriptors, then %d", fds,
+	      descriptors()); /* one attempt may hang */
+	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
+	kill(pid, SIGKILL);
+	kit_reap(pid);
+}
+
+/* Knocks at our own number with everything that there is. */
+static void knocker(int number)
+{
+	static const enum says all[] = {SILENCE,    RUBBISH,	HALF,	  NO_SEGMENT,
+					WRONG_FILE, SHORT_FILE, UNSEALED, REFUSAL};
+	int held[160];
+
+	for (int i = 0; i < 160; i++) {
+		struct timespec patience = {0, 2000000};
+		int s = held[i] = connect_number(number);
+
+		for (int k = 0; k < 1 + i % 3; k++)
+			say(s, all[(i + k) % 8]);
+		if (i % 8 == 7)
+			nanosleep(&patience, NULL);
+		if (i % 5 == 0)
+			close(s);
+	}
+	atomic_store(step, 1);
+	for (;;)
+		pause();
+}
+
+static void rubbish_at_the_door(bool other)
+{
+	struct ibv_context *ctx = kit_open();
+	struct ibv_pd *pd = ibv_alloc_pd(ctx);
+	struct kit_end a, b;
+	double until;
+	pid_t pid;
+	int fds;
+
+	kit_end_open(&a, pd, 8, 4096);
+	kit_end_open(&b, pd, 8, 4096);
+	kit_connect(&a, &b.card);
+	kit_connect(&b, &a.card);
+	fds = descriptors();
+	atomic_store(step, 0);
+	pid = fork_as_other(other);
+	if (!pid)
+		knocker((int)(a.card.qpn >> 12));
+	while (!atomic_load(step)) {
+		CHECK(!kit_post(&a, IBV_WR_RDMA_WRITE, 3, 0, 64, &b.card, 0));
+		CHECK(kit_wait(&a, 10).status == IBV_WC_SUCCESS);
+	}
+	CHECK(descriptors() < fds + 300); /* those that never speak are held, up to a number */
+	kill(pid, SIGKILL);
+	kit_reap(pid);
+	for (until = kit_now() + 10; descriptors() > fds;)
+		CHECK(kit_now() < until, "%d descriptors, then %d", fds, descriptors());
+	kit_end_close(&a);
+	kit_end_close(&b);
+	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
+}
+
+static void run(const char *name, const char *only, void (*f)(bool), bool other)
+{
+	pid_t pid;
+
+	if (only && !strstr(name, only))
+		return;
+	printf("%s, %s\n", name, other ? "by another user" : "by this user");
+	pid = kit_fork();
+	if (!pid) {
+		alarm(60);
+		f(other);
+		exit(0);
+	}
+	CHECK(kit_reap(pid) == 0, "%s", name);
+}
+
+static void all_impostors(bool other)
+{
+	for (int what = 0; what < ALL_SAYS; what++)
+		ask_impostor((enum says)what, other);
+}
+
+static bool own_network(void)
+{
+	char map[64];
+	uid_t uid = geteuid();
+	int fd;
+
+	if (!unshare(CLONE_NEWNET))
+		return true;
+	if (unshare(CLONE_NEWUSER | CLONE_NEWNET))
+		return false;
+	snprintf(map, sizeof map, "%u %u 1", uid, uid);
+	fd = open("/proc/self/uid_map", O_WRONLY | O_CLOEXEC);
+	if (fd < 0 || write(fd, map, strlen(map)) < 0)
+		return false;
+	close(fd);
+	return true;
+}
+
+int main(int argc, char **argv)
+{
+	const char *only = argc > 1 ? argv[1] : NULL;
+	bool other = can_change_user();
+
+	if (!own_network()) {
+		printf("SKIP: no network namespace of its own: %s\n", strerror(errno));
+		return SKIPPED;
+	}
+	step = kit_shared(sizeof *step);
+	if (!other)
+		printf("SKIP by another user: this user cannot become one\n");
+	for (int o = 0; o <= other; o++) {
+		run("all names are taken", only, all_names_taken, o);
+		run("an impostor listens", only, all_impostors, o);
+		run("rubbish at the door", only, rubbish_at_the_door, o);
+	}
+	return 0;
+}
