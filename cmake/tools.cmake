@@ -5,7 +5,7 @@ target_include_directories(verbena PRIVATE src)
 set_target_properties(verbena PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
 
 # It goes into every process under `verbena run`, sanitized or not, so it has no sanitizer of its own.
-add_library(verbena-view MODULE tools/view.c tools/view_dir.c tools/view_tree.c tools/view_facts.c
+add_library(verbena-view MODULE tools/view.c tools/view_dir.c tools/view_tree.c tools/view_facts.c tools/view_signal.c
             src/verbs/netif.c src/verbs/identity.c)
 target_include_directories(verbena-view PRIVATE src)
 target_compile_definitions(verbena-view PRIVATE _GNU_SOURCE)

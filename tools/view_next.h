@@ -1,4 +1,4 @@
-/* The functions that the view stands in for, and the next library's of each. */
+/* The functions that the preload stands in for, and the next library's of each. */
 #ifndef VB_TOOLS_VIEW_NEXT_H
 #define VB_TOOLS_VIEW_NEXT_H
 
@@ -17,7 +17,9 @@
 	X(__readlink_chk) X(__readlinkat_chk) \
 	X(getxattr) X(lgetxattr) X(listxattr) X(llistxattr) \
 	X(opendir) X(readdir) X(readdir64) X(closedir) X(rewinddir) X(telldir) X(seekdir) \
-	X(dirfd) X(scandir) X(scandir64)
+	X(dirfd) X(scandir) X(scandir64) \
+	X(sigaction) X(__sigaction) X(signal) X(bsd_signal) X(ssignal) X(sysv_signal) \
+	X(__sysv_signal) X(sigset) X(sigignore)
 /* clang-format on */
 
 #define VB_VIEW_NUMBER(name) F_##name,

@@ -311,7 +311,7 @@ int vb_engine_start(struct vb_adapter *a)
 	pthread_attr_destroy(&attr);
 	if (err)
 		return err;
-	a->engine_started = true; /* vb_engine_stop() */
+	a->engine_started = true;				  /* vb_engine_stop() */
 	while (!__atomic_load_n(&a->head->tid, __ATOMIC_ACQUIRE)) /* before any peer may ask for it */
 		sched_yield();
 	pthread_setname_np(a->engine, "verbena");

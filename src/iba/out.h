@@ -14,11 +14,11 @@ struct vb_out;
 #define VB_OUT_ACK 0x80000000u
 
 struct vb_outbuf {
-	uint32_t ack;	  /* VB_OUT_ACK | PSN: an ACK travels along, as if it were the packet before; set by
-			     reserve() to 0, by the caller where the wire carries acks */
-	bool placed;	  /* the message's data is in its place already, and none comes along: only on wires with
-			     direct placement.  Likewise */
-	uint8_t *hdr;	  /* room for the transport headers, BTH first */
+	uint32_t ack; /* VB_OUT_ACK | PSN: an ACK travels along, as if it were the packet before; set by
+			 reserve() to 0, by the caller where the wire carries acks */
+	bool placed;  /* the message's data is in its place already, and none comes along: only on wires with
+			 direct placement.  Likewise */
+	uint8_t *hdr; /* room for the transport headers, BTH first */
 	uint8_t *payload; /* room for the payload (may be the bytes right after the header) */
 	void *priv;	  /* the wire's own */
 };

@@ -45,10 +45,11 @@ static void deny(struct vb_far *f, int err)
 {
 	if (atomic_exchange(&f->denied, true) || err == ESRCH)
 		return;
-	vb_log(VB_LOG_INFO,
-	       "the kernel does not let this process reach into the memory of process %u (%s): the ring carries "
-	       "its WRITEs and READs",
-	       f->pid, strerror(err));
+	vb_log(
+	    VB_LOG_INFO,
+	    "the kernel does not let this process reach into the memory of process %u (%s): the ring carries "
+	    "its WRITEs and READs",
+	    f->pid, strerror(err));
 }
 
 /* A TID may be given to a new process once its owner is gone and the numbers have wrapped around: never
@@ -153,8 +154,9 @@ void vb_far_wait(const struct vb_far *f, uint32_t number, uint32_t index, uint32
 
 		while (vb_unlikely(names(atomic_load(&f->slots[i].far), number, index, qpn))) {
 			if (vb_patience_nap(&p))
-				vb_log(VB_LOG_WARN, "%s waits for process %u, which is using it and does not go on",
-				       what, f->pid);
+				vb_log(VB_LOG_WARN,
+				       "%s waits for process %u, which is using it and does not go on", what,
+				       f->pid);
 		}
 	}
 }

@@ -382,7 +382,8 @@ bool vb_mem_begin_any(struct vb_keys *t, struct vb_mem_use *u)
 	return true;
 }
 
-uint8_t *vb_mem_find(struct vb_keys *t, uint32_t lkey, uint32_t pd, uint64_t addr, uint64_t len, uint32_t want)
+uint8_t *vb_mem_find(struct vb_keys *t, uint32_t lkey, uint32_t pd, uint64_t addr, uint64_t len,
+		     uint32_t want)
 {
 	uint32_t index = VB_KEY_INDEX(lkey);
 	uint64_t at;

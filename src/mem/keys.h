@@ -12,10 +12,10 @@
  *
  * Users announce themselves: a thread that is about to touch a region first stores the index in its own slot
  * (seq_cst), then checks the entry, copies at most one chunk, and clears the slot.  Retracting an entry is an
- * odd sequence number (seq_cst) followed by a wait for slots that name it: those of this process, and those of
- * peers, which announce in their own tables' slots what they use of ours (mem/far.h).  After that no byte of
- * the region is touched any more.  A thread's slot has the same number in every table, so a table may go away
- * before the thread does. */
+ * odd sequence number (seq_cst) followed by a wait for slots that name it: those of this process, and those
+ * of peers, which announce in their own tables' slots what they use of ours (mem/far.h).  After that no byte
+ * of the region is touched any more.  A thread's slot has the same number in every table, so a table may go
+ * away before the thread does. */
 #ifndef VB_MEM_KEYS_H
 #define VB_MEM_KEYS_H
 
@@ -111,11 +111,12 @@ enum vb_reason vb_mem_begin(struct vb_keys *t, struct vb_mem_use *u, uint32_t ke
 			    uint64_t addr, uint64_t len, uint32_t want, struct vb_facts *f);
 void vb_mem_end(struct vb_mem_use *u);
 
-/* For accesses that name several keys at once: announces them all, then vb_mem_find() checks one and gives its
- * address (NULL: not permitted, or not yet), valid until vb_mem_end().  false: this thread has no slot of its
- * own. */
+/* For accesses that name several keys at once: announces them all, then vb_mem_find() checks one and gives
+ * its address (NULL: not permitted, or not yet), valid until vb_mem_end().  false: this thread has no slot of
+ * its own. */
 bool vb_mem_begin_any(struct vb_keys *t, struct vb_mem_use *u);
-uint8_t *vb_mem_find(struct vb_keys *t, uint32_t lkey, uint32_t pd, uint64_t addr, uint64_t len, uint32_t want);
+uint8_t *vb_mem_find(struct vb_keys *t, uint32_t lkey, uint32_t pd, uint64_t addr, uint64_t len,
+		     uint32_t want);
 
 /* This thread's own slot in a table, NULL: it has to share the last one. */
 struct vb_key_slot *vb_mem_slot(struct vb_keys *t);

@@ -100,8 +100,9 @@ struct vb_req {
 	uint64_t mark;	     /* wire mark of the last packet sent (see vb_out_ops.mark) */
 	bool timing;	     /* on the adapter's timer list */
 	bool placing;	     /* the request at `next` is being placed directly, and `budget` is used up */
-	uint32_t budget;     /* bytes that may be placed directly in this call; the caller of vb_rc_output() sets it */
-	uint32_t ringed;     /* requests started since the queue was last empty */
+	uint32_t
+	    budget; /* bytes that may be placed directly in this call; the caller of vb_rc_output() sets it */
+	uint32_t ringed; /* requests started since the queue was last empty */
 };
 
 struct vb_resp {
@@ -141,7 +142,7 @@ struct vb_qp {
 	struct vb_pd *pd;
 	struct vb_cq *scq, *rcq;
 	struct vb_srq *srq;
-	struct vb_keys *keys;	 /* the adapter's key table; set once */
+	struct vb_keys *keys;	   /* the adapter's key table; set once */
 	struct vb_shown_qp *shown; /* the adapter's entry that peers read; NULL: none (tests).  Set once */
 	uint32_t pd_id;
 	uint32_t qpn;
@@ -159,9 +160,9 @@ struct vb_qp {
 	struct vb_req req;
 	struct vb_resp resp;
 	/* composition (verbs/progress.c) */
-	void *link;		 /* struct vb_link of the peer; NULL: not in contact */
-	struct vb_out *out;	 /* the link's way out; NULL: no contact yet or gone */
-	struct vb_far *far;	 /* the far end's tables, for direct placement; NULL: not here, or not yet */
+	void *link;	    /* struct vb_link of the peer; NULL: not in contact */
+	struct vb_out *out; /* the link's way out; NULL: no contact yet or gone */
+	struct vb_far *far; /* the far end's tables, for direct placement; NULL: not here, or not yet */
 	const struct vb_shown_qp *far_qp; /* the QP at the other end, in them */
 	bool unsettled; /* `shown->may` was taken back, and users have not been waited for: it stays so */
 	struct vb_list owes;	 /* on the list of QPs with something to send; guarded as that list says */

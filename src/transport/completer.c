@@ -188,7 +188,8 @@ static void scatter(struct vb_qp *qp, struct vb_swqe *w, const uint8_t *from, ui
 	struct vb_facts f = {0};
 	enum vb_reason r;
 
-	r = vb_sg_copy(qp, qp->pd_id, w->sge, w->num_sge, w->got, (uint8_t *)(uintptr_t)from, n, VB_SG_SCATTER, &f);
+	r = vb_sg_copy(qp, qp->pd_id, w->sge, w->num_sge, w->got, (uint8_t *)(uintptr_t)from, n,
+		       VB_SG_SCATTER, &f);
 	if (vb_unlikely(r != VB_OK)) { /* rule 13 */
 		f.reason = r;
 		f.qpn = qp->qpn;

@@ -1,10 +1,10 @@
 /* Direct placement.
  *
- * A WRITE or READ (and an atomic where the memory is mapped here too) that stands at the head of its send queue,
- * everything before it completed, is carried out by the initiator, when the far end's tables permit.  It takes
- * no PSN: the far end never hears of it.  Only the data of a WRITE with immediate is placed so; a packet then
- * brings the immediate and the length.  Whatever goes wrong here is not an error yet: the request is sent
- * through the ring from its beginning, and what comes back from there is what it completes with.
+ * A WRITE or READ (and an atomic where the memory is mapped here too) that stands at the head of its send
+ * queue, everything before it completed, is carried out by the initiator, when the far end's tables permit.
+ * It takes no PSN: the far end never hears of it.  Only the data of a WRITE with immediate is placed so; a
+ * packet then brings the immediate and the length.  Whatever goes wrong here is not an error yet: the request
+ * is sent through the ring from its beginning, and what comes back from there is what it completes with.
  *
  * A stream of requests must not stay with the ring for ever just because it never runs dry: after a few of
  * them the next one that could be placed waits for those before it. */

@@ -7,7 +7,8 @@
 enum vb_placed {
 	VB_PLACED,	 /* it, and perhaps some behind it, is complete: look at the queue again */
 	VB_PLACED_DATA,	 /* a WRITE with immediate: the data is there, the immediate is to be sent */
-	VB_PLACED_LATER, /* more is to do, with the next call; or the requests before it are to be waited for */
+	VB_PLACED_LATER, /* more is to do, with the next call; or the requests before it are to be waited for
+			  */
 	VB_PLACED_NOT,	 /* send it */
 };
 

@@ -170,7 +170,8 @@ static unsigned silence(struct vb_context *c)
 		n++;
 	}
 	vb_lock_give(&c->lock);
-	/* Without the lock, since a stopped peer may hold it up; a program that closes destroys nothing meanwhile. */
+	/* Without the lock, since a stopped peer may hold it up; a program that closes destroys nothing
+	 * meanwhile. */
 	vb_list_each (node, &c->qps)
 		vb_direct_revoked(vb_list_entry(node, struct vb_qp, on_ctx));
 	return n;

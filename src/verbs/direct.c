@@ -120,8 +120,7 @@ void vb_direct_show(struct vb_qp *qp)
 	struct vb_shown_qp *s = qp->shown;
 	uint32_t state = qp->forgotten ? 0 : 1 + (uint32_t)qp->state, may = permits(qp), had;
 
-	atomic_store_explicit(&s->received,
-			      qp->state >= IBV_QPS_RTR ? VB_SHOWN_RECEIVED | qp->resp.epsn : 0,
+	atomic_store_explicit(&s->received, qp->state >= IBV_QPS_RTR ? VB_SHOWN_RECEIVED | qp->resp.epsn : 0,
 			      memory_order_release); /* pairs with vb_link_qp_received() */
 	if (vb_unlikely(atomic_load_explicit(&s->state, memory_order_relaxed) != state))
 		atomic_store_explicit(&s->state, state, memory_order_release);
@@ -147,8 +146,8 @@ static void wait_for_peers(struct vb_adapter *a, uint32_t index, uint32_t qpn, c
 	for (uint32_t i = 0; i < n; i++) {
 		struct vb_link *l = vb_link_at(a, i);
 
-		/* Before it is UP its peer has no leave to use anything, and while it goes down its announcements
-		 * still count. */
+		/* Before it is UP its peer has no leave to use anything, and while it goes down its
+		 * announcements still count. */
 		if (l && atomic_load(&l->state) == VB_LINK_UP && l->far)
 			vb_far_wait(l->far, number, index, qpn, what);
 	}

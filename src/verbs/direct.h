@@ -8,8 +8,8 @@
 #include "host/adapter.h"
 #include "obj/qp.h"
 
-/* A link is UP (or is that to oneself): the tables of its peer may be used.  Without memory for it there is no
- * direct placement on this link.  Called under link_up(), never by two at once. */
+/* A link is UP (or is that to oneself): the tables of its peer may be used.  Without memory for it there is
+ * no direct placement on this link.  Called under link_up(), never by two at once. */
 void vb_direct_link_up(struct vb_link *l);
 /* Its peer is gone, and no QP has its way out any more. */
 void vb_direct_link_free(struct vb_link *l);

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "iba/limits.h"
 #include "mem/copy.h"
+#include "mem/guard.h"
 #include "verbs/direct.h"
 #include "verbs/progress.h"
 #include "verbs/verbs.h"
@@ -19,10 +20,10 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-#define CALL  "ibv_reg_mr"
-#define PAGE  4096ull
+#define CALL   "ibv_reg_mr"
+#define PAGE   4096ull
 #define REMOTE (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
-#define KNOWN (0xffu | IBV_ACCESS_OPTIONAL_RANGE)
+#define KNOWN  (0xffu | IBV_ACCESS_OPTIONAL_RANGE)
 
 static_assert(sizeof(struct ibv_mr) == 48, "ABI");
 
@@ -131,6 +132,7 @@ static struct ibv_mr *reg(struct ibv_pd *ibpd, void *address, size_t length, uin
 		err = vb_refuse(ENOMEM, CALL, "no memory for another region");
 		goto refused;
 	}
+	vb_guard_install();
 	err = populate(addr, length, write);
 	if (err) {
 		err = refuse_memory(err, addr, length, write);

@@ -215,7 +215,7 @@ static void let_go(struct delivery *d)
 	}
 	d->urgent |= owes == VB_OWES_MORE;
 	atomic_store_explicit(&d->qp->shown->received, VB_SHOWN_RECEIVED | d->qp->resp.epsn,
-			      memory_order_release); /* pairs with vb_link_qp_received() */
+			      memory_order_release);  /* pairs with vb_link_qp_received() */
 	if (vb_unlikely(d->qp->state == IBV_QPS_RTR)) /* from the first packet on it permits more */
 		vb_direct_show(d->qp);
 	if (vb_unlikely(vb_rc_timed(d->qp) && (!d->qp->req.timing || d->qp->req.waiting_rnr)))
@@ -531,7 +531,8 @@ static void link_up(struct vb_link *l)
 	for (uint32_t at = 0; (qp = next_qp(l->adapter, &at));) {
 		vb_lock_take(&qp->lock);
 		if (qp->link == l && !qp->forgotten && !qp->out)
-			attach(qp); /* what it permits is for the peer to see, who may have more to do than we */
+			attach(
+			    qp); /* what it permits is for the peer to see, who may have more to do than we */
 		vb_lock_give(&qp->lock);
 	}
 	flush_owed(l);
