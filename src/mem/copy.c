@@ -10,11 +10,11 @@
 #endif
 #endif
 #if defined(__SANITIZE_THREAD__) || defined(VB_TSAN)
-void __tsan_read_range(const void *p, unsigned long n);
-void __tsan_write_range(void *p, unsigned long n);
+void __tsan_read_range(void *p, long n);
+void __tsan_write_range(void *p, long n);
 void __tsan_release(void *p);
-#define READS(p, n)  __tsan_read_range(p, n)
-#define WRITES(p, n) __tsan_write_range(p, n)
+#define READS(p, n)  __tsan_read_range((void *)(uintptr_t)(p), (long)(n))
+#define WRITES(p, n) __tsan_write_range(p, (long)(n))
 #define RELEASES(p)  __tsan_release(p)
 #else
 #define READS(p, n)  ((void)0)
