@@ -40,22 +40,34 @@ fault:
 /* 33 to 64 bytes likewise, 32 at either end; last: offset of the second 32, 32: just 64 bytes. */
 static inline bool copy_64(uint8_t *d, const uint8_t *s, size_t last)
 {
-	__asm__ volatile goto("1: movups (%[s]), %%xmm0" VB_GUARDED(1) "2: movups 16(%[s]), "
-								       "%%xmm1" VB_GUARDED(2) "3: movups "
-											      "(%[s],%[l]), "
-											      "%%"
-											      "xmm"
-											      "2" VB_GUARDED(3) "4: movups 16(%[s],%[l]), %%xmm3" VB_GUARDED(4) "5: movups %%xmm0, (%[d])" VB_GUARDED(
-												  5) "6: "
-												     "movups "
-												     "%%xmm1,"
-												     " 16(%["
-												     "d]"
-												     ")" VB_GUARDED(6) "7: movups %%xmm2, (%[d],%[l])" VB_GUARDED(7) "8: movups %%xmm3, 16(%[d],%[l])" VB_GUARDED(8)
-			      :
-			      : [d] "r"(d), [s] "r"(s), [l] "r"(last)
-			      : "memory", "xmm0", "xmm1", "xmm2", "xmm3"
-			      : fault);
+	__asm__ volatile goto(
+	    "1: movups (%[s]), %%xmm0" VB_GUARDED(
+		1) "2: movups 16(%[s]), "
+		   "%%xmm1" VB_GUARDED(
+		       2) "3: movups "
+			  "(%[s],%[l]), "
+			  "%%"
+			  "xmm"
+			  "2" VB_GUARDED(3) "4: movups 16(%[s],%[l]), %%xmm3" VB_GUARDED(
+			      4) "5: movups %%xmm0, (%[d])" VB_GUARDED(5) "6: "
+									  "movups "
+									  "%%xmm1,"
+									  " 16(%["
+									  "d]"
+									  ")" VB_GUARDED(6) "7: movups "
+											    "%%xmm2, "
+											    "(%[d],%[l]"
+											    ")" VB_GUARDED(
+												7) "8: "
+												   "movups "
+												   "%%xmm3, "
+												   "16(%[d],%"
+												   "[l]"
+												   ")" VB_GUARDED(8)
+	    :
+	    : [d] "r"(d), [s] "r"(s), [l] "r"(last)
+	    : "memory", "xmm0", "xmm1", "xmm2", "xmm3"
+	    : fault);
 	return true;
 fault:
 	return false;
@@ -68,10 +80,22 @@ static bool copy_wide(uint8_t *d, const uint8_t *s, size_t blocks)
 		__asm__ volatile goto(
 		    "1: vmovups (%[s]), %%ymm0" VB_GUARDED(1) "2: vmovups 32(%[s]), %%ymm1" VB_GUARDED(
 			2) "3: vmovups 64(%[s]), %%ymm2" VB_GUARDED(3) "4: vmovups 96(%[s]), "
-								       "%%ymm3" VB_GUARDED(4) "5: vmovups "
-											      "%%ymm0, "
-											      "(%[d]"
-											      ")" VB_GUARDED(5) "6: vmovups %%ymm1, 32(%[d])" VB_GUARDED(6) "7: vmovups %%ymm2, 64(%[d])" VB_GUARDED(7) "8: vmovups %%ymm3, 96(%[d])" VB_GUARDED(8)
+								       "%%ymm3" VB_GUARDED(
+									   4) "5: vmovups "
+									      "%%ymm0, "
+									      "(%[d]"
+									      ")" VB_GUARDED(5) "6: vmovups "
+												"%%ymm1, "
+												"32(%[d]"
+												")" VB_GUARDED(6) "7: vmovups %%ymm2, 64(%[d])" VB_GUARDED(
+												    7) "8: "
+												       "vmovu"
+												       "ps "
+												       "%%"
+												       "ymm3,"
+												       " 96(%"
+												       "[d]"
+												       ")" VB_GUARDED(8)
 		    :
 		    : [d] "r"(d), [s] "r"(s)
 		    : "memory", "xmm0", "xmm1", "xmm2", "xmm3"

@@ -1,6 +1,6 @@
-/* Memory that vanishes under a live region, at either end: an error completion at the right end with the right
- * status and a sentence, and everything else goes on.  Within a process and between two, with direct placement
- * and without. */
+/* Memory that vanishes under a live region, at either end: an error completion at the right end with the
+ * right status and a sentence, and everything else goes on.  Within a process and between two, with direct
+ * placement and without. */
 #include <stdarg.h>
 #include <fcntl.h>
 
@@ -23,8 +23,8 @@ struct order {
 	_Atomic int given, done;
 	enum what what;
 	enum how how;
-	bool whole;		  /* else only what lies behind HOLE */
-	struct kit_card a, b;	  /* a asks */
+	bool whole;		      /* else only what lies behind HOLE */
+	struct kit_card a, b;	      /* a asks */
 	struct kit_card far_a, far_b; /* of the pair that goes on through all of it */
 	struct ibv_wc wc;
 };
@@ -155,7 +155,7 @@ static void ping(struct ibv_pd *pd, struct kit_end *far)
 struct rule {
 	enum ibv_wr_opcode op;
 	const char *name;
-	bool at_a, written;	      /* which end's memory vanishes; it is written to */
+	bool at_a, written; /* which end's memory vanishes; it is written to */
 	enum ibv_wc_status a;
 	enum ibv_wc_status b; /* of the receive, SUCCESS: none is due */
 };

@@ -1,5 +1,5 @@
-/* Under `verbena run`: a program installs handlers of SIGSEGV and SIGBUS of its own, before the first region and
- * after it, in every way that the C library has.  They get its faults, it sees no others, and memory that
+/* Under `verbena run`: a program installs handlers of SIGSEGV and SIGBUS of its own, before the first region
+ * and after it, in every way that the C library has.  They get its faults, it sees no others, and memory that
  * vanishes is an error completion all the while. */
 #include <errno.h>
 #include <pthread.h>
@@ -14,7 +14,7 @@ static struct ibv_pd *pd;
 static sigjmp_buf back;
 static volatile int first, second, bus;
 static siginfo_t seen;
-static uint8_t *volatile wild;
+static volatile uint8_t *volatile wild;
 
 static void on_first(int sig, siginfo_t *info, void *context)
 {
