@@ -153,11 +153,11 @@ void vb_link_contact(struct vb_link *l);
  * to a peer that has another link (contact through two of its numbers at once), else l itself.  Takes over
  * the caller's reference to l and returns one to the result. */
 struct vb_link *vb_link_current(struct vb_link *l);
-/* Why there is no contact yet: errno of the last attempt (ECONNREFUSED: nobody there who may be talked to; 0: it
- * has not failed), and in *asked the process that has our hello and has not answered, 0: none. */
+/* Why there is no contact yet: errno of the last attempt (ECONNREFUSED: nobody there who may be talked to; 0:
+ * it has not failed), and in *asked the process that has our hello and has not answered, 0: none. */
 int vb_link_trouble(struct vb_link *l, uint32_t *asked);
-/* Whether contact waits for an answer of a process that is stopped (by a signal or a debugger): its silence is no
- * loss.  Looks into /proc. */
+/* Whether contact waits for an answer of a process that is stopped (by a signal or a debugger): its silence
+ * is no loss.  Looks into /proc. */
 bool vb_link_stopped(struct vb_link *l);
 /* Rings the peer's doorbell; for the wire, which found the peer's word at asleep. */
 void vb_link_ring(struct vb_link *l);

@@ -11,12 +11,12 @@
 
 #include "base/lock.h"
 
-/* Filled by VB_GUARDED(); the linker names its ends. */
+/* Filled by VB_GUARDED(); the linker names its ends.  Weak: a test may link no guarded instruction at all. */
 struct entry {
 	int32_t insn, landing; /* both relative to their own address */
 };
-extern const struct entry __start_vb_extable[] __attribute__((visibility("hidden")));
-extern const struct entry __stop_vb_extable[] __attribute__((visibility("hidden")));
+extern const struct entry __start_vb_extable[] __attribute__((visibility("hidden"), weak));
+extern const struct entry __stop_vb_extable[] __attribute__((visibility("hidden"), weak));
 
 /* What the program has for a signal, beneath our handler.  The handler reads one word only: a function,
  * SIG_DFL or SIG_IGN, and in the topmost bit, which no address has, whether it is for once. */

@@ -54,16 +54,17 @@ static inline bool copy_64(uint8_t *d, const uint8_t *s, size_t last)
 									  "%%xmm1,"
 									  " 16(%["
 									  "d]"
-									  ")" VB_GUARDED(6) "7: movups "
-											    "%%xmm2, "
-											    "(%[d],%[l]"
-											    ")" VB_GUARDED(
-												7) "8: "
-												   "movups "
-												   "%%xmm3, "
-												   "16(%[d],%"
-												   "[l]"
-												   ")" VB_GUARDED(8)
+									  ")" VB_GUARDED(
+									      6) "7: movups "
+										 "%%xmm2, "
+										 "(%[d],%[l]"
+										 ")" VB_GUARDED(
+										     7) "8: "
+											"movups "
+											"%%xmm3, "
+											"16(%[d],%"
+											"[l]"
+											")" VB_GUARDED(8)
 	    :
 	    : [d] "r"(d), [s] "r"(s), [l] "r"(last)
 	    : "memory", "xmm0", "xmm1", "xmm2", "xmm3"
@@ -84,18 +85,24 @@ static bool copy_wide(uint8_t *d, const uint8_t *s, size_t blocks)
 									   4) "5: vmovups "
 									      "%%ymm0, "
 									      "(%[d]"
-									      ")" VB_GUARDED(5) "6: vmovups "
-												"%%ymm1, "
-												"32(%[d]"
-												")" VB_GUARDED(6) "7: vmovups %%ymm2, 64(%[d])" VB_GUARDED(
-												    7) "8: "
-												       "vmovu"
-												       "ps "
-												       "%%"
-												       "ymm3,"
-												       " 96(%"
-												       "[d]"
-												       ")" VB_GUARDED(8)
+									      ")" VB_GUARDED(
+										  5) "6: vmovups "
+										     "%%ymm1, "
+										     "32(%[d]"
+										     ")" VB_GUARDED(
+											 6) "7: vmovups "
+											    "%%ymm2, "
+											    "64(%[d]"
+											    ")" VB_GUARDED(
+												7) "8: "
+												   "vmovu"
+												   "ps "
+												   "%%"
+												   "ymm3,"
+												   " 96(%"
+												   "[d]"
+												   ")" VB_GUARDED(
+												       8)
 		    :
 		    : [d] "r"(d), [s] "r"(s)
 		    : "memory", "xmm0", "xmm1", "xmm2", "xmm3"

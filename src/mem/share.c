@@ -20,6 +20,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "mem/guard.h"
 #include "mem/share.h"
 #include "mem/vma.h"
 
@@ -495,6 +496,7 @@ int vb_share_map(struct vb_share_map *m, const struct vb_share_desc *d, int fd, 
 	/* Far below overflow, and so that rounding up cannot. */
 	if (!d->length || d->length > INT64_MAX / 4 || d->offset > INT64_MAX / 4)
 		return EINVAL;
+	vb_guard_install(); /* the file may be truncated */
 	if (d->kind == VB_SHARE_FILE)
 		return fd < 0 ? EINVAL : map_file(m, d, fd, write);
 	return d->kind == VB_SHARE_SYSV && d->shmid >= 0 ? map_sysv(m, d, write) : EINVAL;

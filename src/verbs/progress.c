@@ -392,8 +392,8 @@ static void look_for_peer(struct vb_qp *qp)
 	}
 }
 
-/* qp->lock held: the last retry has run out.  A peer that was stopped before there was contact has no ring to leave
- * packets in, but it is only slow all the same. */
+/* qp->lock held: the last retry has run out.  A peer that was stopped before there was contact has no ring to
+ * leave packets in, but it is only slow all the same. */
 static void consider_end(struct vb_qp *qp)
 {
 	if (qp->out || !qp->link || !vb_link_stopped(qp->link)) {
