@@ -4,19 +4,23 @@
  * so the initiator can keep a shadow of it: what RC promises about order within one QP says exactly what the
  * slice must hold at any fence.  SEND contents follow from (seed, QP, sequence number), which both ends know.
  *
- * test_mixed.c runs the sides as processes, test_inproc.c as threads with an adapter each. */
+ * The slices may be any kind of memory.  test_mixed.c runs the sides as processes, test_inproc.c as threads
+ * with an adapter each. */
 #ifndef VB_TESTS_MIXED_H
 #define VB_TESTS_MIXED_H
 
 #include <infiniband/verbs.h>
 #include <inttypes.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ipc.h>
 #include <sys/mman.h>
+#include <sys/shm.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <signal.h>
@@ -30,6 +34,7 @@ enum {
 	MSG = 80 << 10, /* longest SEND */
 	SGES = 4,
 	READS = 8,
+	HUGE_PAGE = 2 << 20,
 };
 
 #define CHECK(c, ...)                                                                         \
@@ -41,6 +46,11 @@ enum {
 			_exit(1);                                                             \
 		}                                                                             \
 	} while (0)
+
+/* What the target's slices are. */
+enum memory { PRIVATE, MEMFD, SHM_FILE, HUGE, SYSV, READ_ONLY, MEMORIES };
+static const char *const memories[] = {"private", "memfd", "/dev/shm", "hugetlbfs", "SysV", "read-only"};
+static enum memory memory;
 
 struct card {
 	_Atomic int ready;
@@ -104,6 +114,7 @@ struct op { /* one posted request, until its completion or a later one's */
 struct flow {
 	struct ibv_qp *qp;
 	struct ibv_mr *slice, *buf;
+	struct ibv_mr *source; /* READ_ONLY: buf's memory, mapped again, for reading only; else NULL */
 	uint8_t *shadow;
 	uint64_t seq, rng;
 	struct op ops[DEPTH];
@@ -116,6 +127,7 @@ struct flow {
 };
 
 static _Thread_local struct flow flows[QPS];
+static _Thread_local unsigned files; /* in /dev/shm */
 static _Thread_local struct ibv_context *ctx;
 static _Thread_local struct ibv_pd *pd;
 static _Thread_local struct ibv_cq *scq, *rcq;
@@ -144,7 +156,8 @@ static void message(int from, int q, uint64_t seq, uint32_t *length, uint32_t *i
 		  : shape < 6 ? below(&s, 64)
 		  : shape < 9 ? below(&s, 5000)
 			      : below(&s, MSG + 1);
-	*kind = (int)below(&s, 3); /* 0 SEND, 1 SEND with immediate, 2 WRITE with immediate */
+	*kind = (int)below(&s, memory == READ_ONLY ? 2 : 3); /* 0 SEND, 1 SEND with immediate, 2 WRITE with
+								immediate */
 	*imm = (uint32_t)next(&s);
 	if (*kind == 2 && *length > SLICE / 2)
 		*length = SLICE / 2;
@@ -242,7 +255,7 @@ static void post(int q)
 
 	memset(o, 0, sizeof *o);
 	o->wr_id = (uint64_t)q << 32 | f->head;
-	o->kind = (enum kind)below(r, 4);
+	o->kind = memory == READ_ONLY ? (below(r, 2) ? READ : SEND) : (enum kind)below(r, 4);
 	o->opcode = o->kind == WRITE  ? IBV_WR_RDMA_WRITE
 		    : o->kind == READ ? IBV_WR_RDMA_READ
 		    : below(r, 2)     ? IBV_WR_ATOMIC_CMP_AND_SWP
@@ -266,7 +279,12 @@ static void post(int q)
 	}
 	wr.wr_id = o->wr_id;
 	wr.opcode = o->opcode;
-	wr.num_sge = (int)split(r, sge, local, o->length, f->buf->lkey);
+	if (f->source && o->kind != READ)
+		wr.num_sge =
+		    (int)split(r, sge, (uint8_t *)f->source->addr + (local - (uint8_t *)f->buf->addr),
+			       o->length, f->source->lkey);
+	else
+		wr.num_sge = (int)split(r, sge, local, o->length, f->buf->lkey);
 	o->signaled = f->unsignaled > DEPTH / 3 || below(r, 3);
 	f->unsignaled = o->signaled ? 0 : f->unsignaled + 1;
 	wr.send_flags = (o->signaled ? IBV_SEND_SIGNALED : 0) | (below(r, 4) ? 0 : IBV_SEND_SOLICITED);
@@ -443,6 +461,114 @@ static void wait_for(_Atomic int *flag)
 static struct ibv_context *side_open(void);
 static void side_close(struct ibv_context *c);
 
+/* `size` bytes of shared memory of some kind, zero. */
+static uint8_t *map_file(size_t size, int fd, int prot)
+{
+	void *p = mmap(NULL, size, prot, MAP_SHARED, fd, 0);
+
+	CHECK(p != MAP_FAILED);
+	return p;
+}
+
+/* A slice: SLICE bytes of the memory that is tried. */
+static struct ibv_mr *slice_make(uint8_t *shadow)
+{
+	int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+		     IBV_ACCESS_REMOTE_ATOMIC;
+	char name[64];
+	uint8_t *p = NULL;
+	int fd = -1;
+
+	switch (memory) {
+	case MEMFD:
+	case HUGE:
+		fd = memfd_create("slice", memory == HUGE ? MFD_HUGETLB : 0);
+		CHECK(fd >= 0 && !ftruncate(fd, HUGE_PAGE));
+		p = map_file(memory == HUGE ? HUGE_PAGE : SLICE, fd, PROT_READ | PROT_WRITE);
+		break; /* the descriptor stays open: who cannot open it again cannot share */
+	case SHM_FILE:
+		snprintf(name, sizeof name, "/dev/shm/slice-%d-%u", (int)getpid(), files++);
+		fd = open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
+		CHECK(fd >= 0 && !ftruncate(fd, SLICE));
+		p = map_file(SLICE, fd, PROT_READ | PROT_WRITE);
+		close(fd);
+		break;
+	case SYSV:
+		fd = shmget(IPC_PRIVATE, SLICE, IPC_CREAT | 0600);
+		CHECK(fd >= 0);
+		p = shmat(fd, NULL, 0);
+		CHECK(p != (void *)-1 && !shmctl(fd, IPC_RMID, NULL));
+		break;
+	case READ_ONLY:
+		p = mmap(NULL, SLICE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		CHECK(p != MAP_FAILED);
+		pattern(p, SLICE, seed);
+		pattern(shadow, SLICE, seed); /* both ends know */
+		CHECK(!mprotect(p, SLICE, PROT_READ));
+		access = IBV_ACCESS_REMOTE_READ;
+		break;
+	default:
+		p = calloc(1, SLICE);
+	}
+	CHECK(p);
+	return ibv_reg_mr(pd, p, SLICE, access);
+}
+
+static void slice_free(void *p)
+{
+	char name[64];
+
+	switch (memory) {
+	case PRIVATE:
+		free(p);
+		break;
+	case SYSV:
+		shmdt(p);
+		break;
+	default:
+		munmap(p, memory == HUGE ? (size_t)HUGE_PAGE : SLICE);
+	}
+	while (files) {
+		snprintf(name, sizeof name, "/dev/shm/slice-%d-%u", (int)getpid(), --files);
+		unlink(name);
+	}
+}
+
+/* Where requests come from; for READ_ONLY through a second mapping that permits no more than that. */
+static void buf_make(struct flow *f)
+{
+	size_t size = (size_t)DEPTH * MSG;
+	int fd;
+
+	f->source = NULL;
+	if (memory != READ_ONLY) {
+		f->buf = ibv_reg_mr(pd, calloc(1, size), size, IBV_ACCESS_LOCAL_WRITE);
+		return;
+	}
+	fd = memfd_create("buf", 0);
+	CHECK(fd >= 0 && !ftruncate(fd, (off_t)size));
+	f->buf = ibv_reg_mr(pd, map_file(size, fd, PROT_READ | PROT_WRITE), size, IBV_ACCESS_LOCAL_WRITE);
+	f->source = ibv_reg_mr(pd, map_file(size, fd, PROT_READ), size, 0);
+	CHECK(f->source);
+	close(fd);
+}
+
+static void buf_free(struct flow *f)
+{
+	size_t size = (size_t)DEPTH * MSG;
+	void *buf = f->buf->addr;
+
+	CHECK(!ibv_dereg_mr(f->buf));
+	if (!f->source) {
+		free(buf);
+		return;
+	}
+	munmap(buf, size);
+	buf = f->source->addr;
+	CHECK(!ibv_dereg_mr(f->source));
+	munmap(buf, size);
+}
+
 static void set_up(void)
 {
 	struct ibv_srq_init_attr sa = {.attr = {.max_wr = RDEPTH, .max_sge = SGES}};
@@ -472,10 +598,8 @@ static void set_up(void)
 		CHECK(f->qp);
 		f->rng = seed * 31 + (uint64_t)me * 17 + (uint64_t)q;
 		f->shadow = calloc(1, SLICE);
-		f->slice = ibv_reg_mr(pd, calloc(1, SLICE), SLICE,
-				      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
-					  IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC);
-		f->buf = ibv_reg_mr(pd, calloc(DEPTH, MSG), (size_t)DEPTH * MSG, IBV_ACCESS_LOCAL_WRITE);
+		f->slice = slice_make(f->shadow);
+		buf_make(f);
 		CHECK(f->slice && f->buf);
 		c->qpn[q] = f->qp->qp_num;
 		c->psn[q] = (uint32_t)next(&f->rng) & 0xffffff;
@@ -489,11 +613,11 @@ static void tear_down(void)
 {
 	for (int q = 0; q < QPS; q++) {
 		struct flow *f = &flows[q];
-		void *slice = f->slice->addr, *buf = f->buf->addr;
+		void *slice = f->slice->addr;
 
-		CHECK(!ibv_destroy_qp(f->qp) && !ibv_dereg_mr(f->slice) && !ibv_dereg_mr(f->buf));
-		free(slice);
-		free(buf);
+		CHECK(!ibv_destroy_qp(f->qp) && !ibv_dereg_mr(f->slice));
+		slice_free(slice);
+		buf_free(f);
 		free(f->shadow);
 	}
 	CHECK(!ibv_destroy_srq(srq) && !ibv_destroy_cq(scq) && !ibv_destroy_cq(rcq));
