@@ -101,18 +101,48 @@ static uint32_t portion(const struct vb_req *q, const struct vb_swqe *w)
 	return n < VB_MEM_CHUNK ? n : VB_MEM_CHUNK;
 }
 
+/* Of the next n bytes, which go to far_at: how many at the end have to be put together first, since they
+ * stand in one aligned word there and in several pieces here.  The word is to arrive as one. */
+static uint32_t joined(const struct vb_swqe *w, uint64_t far_at, uint32_t n)
+{
+	uint32_t tail = (uint32_t)((far_at + n - 1) & 7) + 1, i = w->num_sge;
+
+	if (w->num_sge < 2 || (w->flags & IBV_SEND_INLINE) || w->opcode == IBV_WR_RDMA_READ ||
+	    w->got + n != w->length)
+		return 0;
+	tail = tail < n ? tail : n;
+	while (!w->sge[i - 1].length)
+		i--;
+	return w->sge[i - 1].length < tail ? tail : 0;
+}
+
+/* The last bytes of a WRITE, from several pieces. */
+static enum vb_reason copy_joined(struct vb_qp *qp, const struct vb_swqe *w, uint8_t *to, uint32_t n,
+				  struct vb_facts *f)
+{
+	uint8_t word[8];
+	enum vb_reason r =
+	    vb_sg_copy(qp, qp->pd_id, w->sge, w->num_sge, w->length - n, word, n, VB_SG_GATHER, f);
+
+	if (r != VB_OK)
+		return r;
+	return vb_copy_to_app(to, word, n) ? VB_OK : VB_R_MEM_VANISHED;
+}
+
 static enum vb_placed copy(struct vb_qp *qp, struct vb_swqe *w, struct vb_far_use *u)
 {
 	bool fetch = w->opcode == IBV_WR_RDMA_READ;
-	uint32_t n = portion(&qp->req, w);
+	uint32_t n = portion(&qp->req, w), tail = joined(w, (uintptr_t)u->ptr, n);
 	struct vb_facts f;
 	enum vb_reason r;
 
 	if (w->flags & IBV_SEND_INLINE)
 		r = vb_copy_to_app(u->ptr, w->inline_data + w->got, n) ? VB_OK : VB_R_MEM_VANISHED;
 	else
-		r = vb_sg_copy(qp, qp->pd_id, w->sge, w->num_sge, w->got, u->ptr, n,
+		r = vb_sg_copy(qp, qp->pd_id, w->sge, w->num_sge, w->got, u->ptr, n - tail,
 			       fetch ? VB_SG_FETCH : VB_SG_PLACE, &f);
+	if (r == VB_OK && tail)
+		r = copy_joined(qp, w, u->ptr + n - tail, tail, &f);
 	vb_far_end(u);
 	return r == VB_OK ? advance(qp, w, n) : give_up(w);
 }
@@ -156,7 +186,8 @@ static enum vb_placed atomic(struct vb_qp *qp, struct vb_swqe *w, struct vb_far_
 struct batch {
 	struct iovec here[PIECES], there[BATCH];
 	unsigned nhere, nthere;
-	uint32_t bytes; /* of all */
+	uint32_t bytes;	       /* of all */
+	uint8_t end[BATCH][8]; /* joined last bytes */
 };
 
 /* Adds one local piece.  The kernel copies piece by piece: what holds the last up to 8 aligned bytes of the
@@ -181,6 +212,8 @@ static bool add_piece(struct batch *b, uint8_t *at, uint32_t n, uint64_t dst, bo
 static bool add_local(struct vb_qp *qp, struct batch *b, struct vb_swqe *w, uint64_t far_at, uint32_t n)
 {
 	bool fetch = w->opcode == IBV_WR_RDMA_READ, last = w->got + n == w->length;
+	uint32_t tail = joined(w, far_at, n), body = n - tail;
+	uint8_t *end = b->end[b->nthere];
 	uint64_t off = w->got;
 
 	if (w->flags & IBV_SEND_INLINE)
@@ -188,22 +221,30 @@ static bool add_local(struct vb_qp *qp, struct batch *b, struct vb_swqe *w, uint
 	for (uint32_t i = 0; i < w->num_sge && n; i++) {
 		const struct ibv_sge *s = &w->sge[i];
 		uint8_t *at;
-		uint32_t k;
+		uint32_t k, m;
 
 		if (off >= s->length) {
 			off -= s->length;
 			continue;
 		}
 		k = s->length - (uint32_t)off < n ? s->length - (uint32_t)off : n;
+		m = k < body ? k : body;
 		at = vb_mem_find(qp->keys, s->lkey, qp->pd_id, s->addr + off, k,
 				 fetch ? IBV_ACCESS_LOCAL_WRITE : 0);
-		if (!at || !add_piece(b, at, k, fetch ? (uintptr_t)at : far_at, last && (fetch || k == n)))
+		if (!at || (m && !add_piece(b, at, m, fetch ? (uintptr_t)at : far_at,
+					    !tail && last && (fetch || k == n))))
 			return false;
+		if (m < k) {
+			if (!vb_copy_from_app(end, at + m, k - m))
+				return false;
+			end += k - m;
+		}
 		off = 0;
+		body -= m;
 		far_at += k;
 		n -= k;
 	}
-	return true;
+	return !tail || add_piece(b, b->end[b->nthere], tail, 0, false);
 }
 
 /* A request, or the next part of it.  false: not this one. */
