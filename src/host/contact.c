@@ -300,6 +300,8 @@ static void refused(struct vb_adapter *a, struct conn *c, const struct hello *h)
 
 	if (q)
 		alias(a, p, q);
+	else if (h->why != REFUSE_TIE)
+		in_trouble(p, ECONNREFUSED);
 	/* In a tie the peer's own hello is on its way. */
 	give_up(a, c, h->why != REFUSE_TIE || q);
 }
@@ -352,6 +354,8 @@ bool vb_contact_hello(struct vb_adapter *a, struct conn *c, bool dead)
 			tell_fds(a, EMFILE); /* the descriptor found no place */
 			if (c->peer)
 				in_trouble(c->peer, EMFILE);
+		} else if (c->peer) {
+			in_trouble(c->peer, ECONNREFUSED); /* closed, or no hello */
 		}
 		if (c->state == CONN_ASKED)
 			give_up(a, c, true);

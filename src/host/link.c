@@ -13,6 +13,8 @@
 #include "base/log.h"
 #include "host/private.h"
 
+#define CONTACT_GRACE VB_SEC /* for crowded processes to make contact */
+
 static int state_of(const struct peer *p)
 {
 	return atomic_load_explicit(&p->link.state, memory_order_acquire);
@@ -74,6 +76,7 @@ static void peer_init(struct peer *p, uint32_t number)
 	atomic_store_explicit(&p->broken, false, memory_order_relaxed);
 	atomic_store_explicit(&p->asked, 0, memory_order_relaxed);
 	atomic_store_explicit(&p->trouble, 0, memory_order_relaxed);
+	atomic_store_explicit(&p->began, 0, memory_order_relaxed);
 	clear_ring(p);
 	set_state(p, VB_LINK_IDLE);
 }
@@ -127,6 +130,8 @@ static struct peer *peer_alloc(void)
 static void ask_contact(struct peer *p)
 {
 	p->want = true;
+	if (!atomic_load_explicit(&p->began, memory_order_relaxed))
+		atomic_store_explicit(&p->began, vb_now(), memory_order_relaxed);
 	set_state(p, VB_LINK_CONTACTING);
 	atomic_store_explicit(&p->link.adapter->contact_work, true, memory_order_release);
 }
@@ -191,6 +196,7 @@ void vb_peer_rise(struct peer *p)
 
 	atomic_store_explicit(&p->asked, 0, memory_order_relaxed);
 	atomic_store_explicit(&p->trouble, 0, memory_order_relaxed);
+	atomic_store_explicit(&p->began, 0, memory_order_relaxed);
 	vb_lock_take(&a->links_lock);
 	p->want = false;
 	a->by_number[p->link.number] = (uint16_t)(p->link.index + 1);
@@ -398,15 +404,14 @@ int vb_link_trouble(struct vb_link *l, uint32_t *asked)
 	return atomic_load_explicit(&vb_peer(l)->trouble, memory_order_relaxed);
 }
 
-bool vb_link_stopped(struct vb_link *l)
+static bool is_stopped(uint32_t pid)
 {
-	uint32_t pid = atomic_load_explicit(&vb_peer(l)->asked, memory_order_relaxed);
 	char path[32], text[512], *state;
 	ssize_t n;
 	int fd;
 
 	if (!pid)
-		return false;
+		return false; /* in another PID namespace */
 	snprintf(path, sizeof(path), "/proc/%u/stat", pid);
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
@@ -418,6 +423,16 @@ bool vb_link_stopped(struct vb_link *l)
 	text[n] = 0;
 	state = strrchr(text, ')'); /* behind the name, which may hold anything */
 	return state && (!strncmp(state, ") T", 3) || !strncmp(state, ") t", 3));
+}
+
+bool vb_link_pending(struct vb_link *l, uint64_t now)
+{
+	struct peer *p = vb_peer(l);
+
+	if (state_of(p) != VB_LINK_CONTACTING || atomic_load_explicit(&p->trouble, memory_order_relaxed))
+		return false;
+	return now - atomic_load_explicit(&p->began, memory_order_relaxed) < CONTACT_GRACE ||
+	       is_stopped(atomic_load_explicit(&p->asked, memory_order_relaxed));
 }
 
 struct vb_link *vb_link_current(struct vb_link *l)

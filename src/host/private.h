@@ -72,6 +72,7 @@ struct peer {
 	struct peer *same;	  /* the peer turned out to have this link; guarded by links_lock */
 	_Atomic uint32_t ringing; /* threads that are about to use link.sock */
 	_Atomic bool broken;	  /* vb_link_insane() */
+	_Atomic uint64_t began;	  /* when contact was first wanted, 0: not, or it is made */
 	_Atomic int trouble;	  /* errno of the last attempt at contact, 0: none; under control */
 	_Atomic uint32_t asked;	  /* process that has our hello and owes an answer, 0: none; under control */
 	bool want;		  /* contact is to be made; guarded by links_lock */

@@ -392,11 +392,11 @@ static void look_for_peer(struct vb_qp *qp)
 	}
 }
 
-/* qp->lock held: the last retry has run out.  A peer that was stopped before there was contact has no ring to
- * leave packets in, but it is only slow all the same. */
-static void consider_end(struct vb_qp *qp)
+/* qp->lock held: the last retry has run out.  A peer that is slow, or stopped, before there is contact has no
+ * ring to leave packets in, but it is only slow all the same. */
+static void consider_end(struct vb_qp *qp, uint64_t now)
 {
-	if (qp->out || !qp->link || !vb_link_stopped(qp->link)) {
+	if (qp->out || !qp->link || !vb_link_pending(qp->link, now)) {
 		look_for_peer(qp);
 		return;
 	}
@@ -422,7 +422,7 @@ static uint64_t scan(struct vb_hca *h, uint64_t now)
 			continue;
 		}
 		if (qp->req.deadline && now >= qp->req.deadline && !qp->req.retries)
-			consider_end(qp);
+			consider_end(qp, now);
 		t = vb_rc_timer(qp, now);
 		if (vb_rc_owes(qp) == VB_OWES_MORE || (!qp->out && qp->req.next != qp->req.head)) {
 			owe(qp);

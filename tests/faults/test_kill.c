@@ -385,6 +385,9 @@ int main(int argc, char **argv)
 	for (int i = 0; i < SLOTS; i++)
 		start(i, NULL);
 	all_talk(-1);
+	nap(100000); /* slot 0 looks at itself */
+	fds = atomic_load(&board->fds);
+	kib = atomic_load(&board->peak_kib);
 	for (int r = 0; r < rounds; r++) {
 		int slot = 1 + (int)below(SLOTS - 1);
 		char fault[32];
@@ -403,10 +406,6 @@ int main(int argc, char **argv)
 			all_talk(-1);
 		else if (!armed[slot])
 			all_well(slot);
-		if (r == 4) {
-			fds = atomic_load(&board->fds);
-			kib = atomic_load(&board->peak_kib);
-		}
 	}
 	for (int i = 1; i < SLOTS; i++) {
 		if (armed[i]) {
@@ -415,7 +414,7 @@ int main(int argc, char **argv)
 		}
 	}
 	all_talk(-1);
-	nap(50000); /* slot 0 looks at itself */
+	nap(100000);
 	CHECK(atomic_load(&board->fds) <= fds + 4, "slot 0: %d descriptors, later %d", fds,
 	      atomic_load(&board->fds));
 	CHECK(atomic_load(&board->peak_kib) <= kib + 16384, "slot 0: %d KiB, later %d", kib,
