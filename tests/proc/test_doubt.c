@@ -264,7 +264,7 @@ static void stop_after_contact_delays(void)
 
 	peer_with(&s);
 	pid = stopping_peer(false);
-	begin(&s, 10, 1); /* 4.2 ms, once again: an error would come soon */
+	begin(&s, 13, 2); /* 34 ms, twice again: an error would come in 0.1 s */
 	say_hello(&s);
 	wait_stopped(pid);
 	stopped_for(&s, pid, getenv("VERBENA_SOAK") ? 20 : 0.7);
