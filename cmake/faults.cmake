@@ -1,8 +1,8 @@
 # The library once more for tests of exhaustion and death: the same sources with fault points (src/base/fault.h).
 set(VB_FAULT_CALLS
     malloc calloc realloc aligned_alloc posix_memalign strdup mmap madvise memfd_create ftruncate socket accept4 bind
-    listen connect epoll_create1 epoll_ctl eventfd dup fcntl open fopen fdopen opendir getifaddrs sendmsg recvmsg syscall
-    pthread_create pthread_key_create process_vm_readv process_vm_writev shmat)
+    listen connect epoll_create1 epoll_ctl eventfd dup fcntl open fopen fdopen opendir getifaddrs sendmsg recvmsg
+    recvmmsg syscall pthread_create pthread_key_create process_vm_readv process_vm_writev shmat)
 list(TRANSFORM VB_FAULT_CALLS PREPEND "-Wl,--wrap=" OUTPUT_VARIABLE VB_FAULT_WRAPS)
 
 add_library(ibverbs-faults SHARED ${VB_SOURCES})

@@ -202,20 +202,38 @@ long __wrap_syscall(long number, ...)
 }
 
 /* A full table of descriptors does not fail the call: the descriptor is missing. */
+static void lose_descriptor(const char *name, struct msghdr *m)
+{
+	struct cmsghdr *c = CMSG_FIRSTHDR(m);
+	int got;
+
+	if (!c || c->cmsg_type != SCM_RIGHTS || !fails(name, EMFILE))
+		return;
+	memcpy(&got, CMSG_DATA(c), sizeof got);
+	close(got);
+	m->msg_controllen = 0;
+	m->msg_flags |= MSG_CTRUNC;
+}
+
 ssize_t __real_recvmsg(int fd, struct msghdr *m, int flags);
 ssize_t __wrap_recvmsg(int fd, struct msghdr *m, int flags);
 ssize_t __wrap_recvmsg(int fd, struct msghdr *m, int flags)
 {
 	ssize_t n = __real_recvmsg(fd, m, flags);
-	struct cmsghdr *c = n >= 0 ? CMSG_FIRSTHDR(m) : NULL;
-	int got;
 
-	if (!c || c->cmsg_type != SCM_RIGHTS || !fails("recvmsg", EMFILE))
-		return n;
-	memcpy(&got, CMSG_DATA(c), sizeof got);
-	close(got);
-	m->msg_controllen = 0;
-	m->msg_flags |= MSG_CTRUNC;
+	if (n >= 0)
+		lose_descriptor("recvmsg", m);
+	return n;
+}
+
+int __real_recvmmsg(int fd, struct mmsghdr *m, unsigned count, int flags, struct timespec *limit);
+int __wrap_recvmmsg(int fd, struct mmsghdr *m, unsigned count, int flags, struct timespec *limit);
+int __wrap_recvmmsg(int fd, struct mmsghdr *m, unsigned count, int flags, struct timespec *limit)
+{
+	int n = __real_recvmmsg(fd, m, count, flags, limit);
+
+	for (int i = 0; i < n; i++)
+		lose_descriptor("recvmmsg", &m[i].msg_hdr);
 	return n;
 }
 #endif

@@ -38,6 +38,11 @@ struct vb_adapter_ops {
 	/* The peer is gone.  Its ring has been read to the end.  goodbye: it left by itself, so silence
 	 * follows; else its QPs are in error. */
 	void (*link_down)(struct vb_link *l, bool goodbye);
+	/* The peer said something by vb_link_tell(): `len` bytes at an address aligned to 8, and perhaps a
+	 * descriptor, else -1; also -1 if there was one but this process has no room for more.  The caller
+	 * closes it afterwards.  Only while the link is UP, in the order of telling, but in no order with
+	 * packets; called like link_up, with `control` held, and may itself call vb_link_tell(). */
+	void (*told)(struct vb_link *l, const void *msg, size_t len, int fd);
 	/* The adapter closes: frees what the upper layer keeps at l->far. */
 	void (*link_free)(struct vb_link *l);
 };
@@ -162,6 +167,12 @@ int vb_link_trouble(struct vb_link *l, uint32_t *asked);
 bool vb_link_pending(struct vb_link *l, uint64_t now);
 /* Rings the peer's doorbell; for the wire, which found the peer's word at asleep. */
 void vb_link_ring(struct vb_link *l);
+/* Has the peer's upper layer told `len` (1 to VB_TELL_MAX) bytes, with descriptor `fd` if it is not -1; that
+ * stays the caller's.  Wakes the peer if it sleeps.  Never blocks: false if it cannot be said now, since the
+ * peer has not read what it was told before, or the link is not UP, or it is the link to oneself; nothing has
+ * been said then, and nobody calls when it can be.  Any thread. */
+enum { VB_TELL_MAX = 128 };
+bool vb_link_tell(struct vb_link *l, const void *msg, size_t len, int fd);
 /* Whether the peer publishes this GID and holds this number.  UP links only. */
 bool vb_link_is(const struct vb_link *l, uint32_t number, const uint8_t gid[16]);
 /* What the peer (also one that has just died) shows of this QP; NULL: it has no such number. */

@@ -1,9 +1,12 @@
 /* One control connection: its descriptors, and the messages after the hello. */
 #include <errno.h>
+#include <linux/sockios.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -117,70 +120,119 @@ void vb_conn_unable(int sock)
 	(void)!send(sock, &msg, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-/* One round of reading.  Returns the number of messages, -1: no more; sets *gone when the peer has closed. */
-static int take_messages(struct conn *c, bool *rang, bool *gone, bool *rubbish)
+/* Room for a message, one byte more than the longest, and for one descriptor. */
+struct letter {
+	_Alignas(8) uint8_t bytes[sizeof(struct tell) + 1];
+	_Alignas(struct cmsghdr) char ctl[CMSG_SPACE(sizeof(int))];
+};
+
+/* What one round of reading brought, besides what the upper layer was told. */
+struct haul {
+	bool rang;    /* look at the ring */
+	bool gone;    /* the peer has closed */
+	bool rubbish; /* it said what nobody says */
+};
+
+/* The descriptor that came with a message, -1: none, or not all that were sent. */
+static int descriptor_of(struct msghdr *m)
 {
-	uint8_t bytes[BATCH][2];
+	struct cmsghdr *cm = CMSG_FIRSTHDR(m);
+	int fd = -1;
+
+	if (cm && cm->cmsg_level == SOL_SOCKET && cm->cmsg_type == SCM_RIGHTS &&
+	    cm->cmsg_len >= CMSG_LEN(sizeof(int)))
+		memcpy(&fd, CMSG_DATA(cm), sizeof(int));
+	if (fd >= 0 && m->msg_flags & MSG_CTRUNC) {
+		close(fd);
+		fd = -1;
+	}
+	return fd;
+}
+
+/* Acts on one message. */
+static void open_letter(struct vb_adapter *a, struct conn *c, const struct letter *l, size_t len, int fd,
+			struct haul *h)
+{
+	size_t head = offsetof(struct tell, msg);
+
+	if (!len) {
+		h->gone = true;
+	} else if (h->rubbish) {
+		/* Nothing that follows counts. */
+	} else if (len == 1 && fd < 0 && l->bytes[0] == MSG_BELL) {
+		h->rang = true;
+	} else if (len == 1 && fd < 0 && l->bytes[0] == MSG_BYE) {
+		c->bye = true;
+	} else if (len == 1 && fd < 0 && l->bytes[0] == MSG_UNABLE) {
+		c->bye = c->unable = true;
+	} else if (len > head && len <= sizeof(struct tell) && l->bytes[0] == MSG_TELL) {
+		/* It may stand where a bell found no room. */
+		h->rang = true;
+		if (a->ops->told)
+			a->ops->told(&c->peer->link, l->bytes + head, len - head, fd);
+	} else {
+		h->rubbish = true;
+	}
+}
+
+/* One round of reading; whether there may be more. */
+static bool take_messages(struct vb_adapter *a, struct conn *c, struct haul *h)
+{
+	struct letter in[BATCH];
 	struct iovec iov[BATCH];
 	struct mmsghdr m[BATCH];
 	int n;
 
 	memset(m, 0, sizeof(m));
 	for (int i = 0; i < BATCH; i++) {
-		iov[i] = (struct iovec){bytes[i], sizeof(bytes[i])};
+		iov[i] = (struct iovec){in[i].bytes, sizeof(in[i].bytes)};
 		m[i].msg_hdr.msg_iov = &iov[i];
 		m[i].msg_hdr.msg_iovlen = 1;
+		m[i].msg_hdr.msg_control = in[i].ctl;
+		/* For one descriptor, and not for the two that the padding would take. */
+		m[i].msg_hdr.msg_controllen = CMSG_LEN(sizeof(int));
 	}
-	n = recvmmsg(c->sock, m, BATCH, MSG_DONTWAIT, NULL);
+	n = recvmmsg(c->sock, m, BATCH, MSG_DONTWAIT | MSG_CMSG_CLOEXEC, NULL);
 	if (n < 0) {
 		/* The reset is told once, before what still can be read. */
 		if (errno == ECONNRESET || errno == EINTR) {
-			*gone |= errno == ECONNRESET;
-			return 0;
+			h->gone |= errno == ECONNRESET;
+			return true;
 		}
-		*gone |= errno != EAGAIN;
-		return -1;
+		h->gone |= errno != EAGAIN;
+		return false;
 	}
 	for (int i = 0; i < n; i++) {
-		if (!m[i].msg_len) {
-			*gone = true;
-			return -1;
-		}
-		if (m[i].msg_len == 1 && bytes[i][0] == MSG_BELL)
-			*rang = true;
-		else if (m[i].msg_len == 1 && bytes[i][0] == MSG_BYE)
-			c->bye = true;
-		else if (m[i].msg_len == 1 && bytes[i][0] == MSG_UNABLE)
-			c->bye = c->unable = true;
-		else
-			*rubbish = true;
+		int fd = descriptor_of(&m[i].msg_hdr);
+
+		open_letter(a, c, &in[i], m[i].msg_len, fd, h);
+		if (fd >= 0)
+			close(fd);
 	}
-	return n;
+	return n && m[n - 1].msg_len;
 }
 
 /* An UP connection has something to say, or `dead`: its process is known to be gone. */
 bool vb_conn_read(struct vb_adapter *a, struct conn *c, bool dead)
 {
-	bool rang = false, gone = dead, rubbish = false;
-	int n;
+	struct haul h = {.gone = dead};
 
 	/* One round, and the epoll set tells whether there is more; but a peer that is gone is read to its
 	 * end, since the goodbye is the last thing that it said. */
 	for (uint32_t read = 0; read < MAX_LEFT; read += BATCH) {
-		n = take_messages(c, &rang, &gone, &rubbish);
-		if (n < 0 || !gone)
+		if (!take_messages(a, c, &h) || !h.gone)
 			break;
 	}
-	if (rubbish)
+	if (h.rubbish)
 		vb_peer_fall(c->peer, false, "rubbish on its control socket");
-	else if (gone)
+	else if (h.gone)
 		vb_peer_fall(c->peer, c->bye,
 			     c->unable ? "it has no room for this process's segment"
 			     : c->bye  ? "it said goodbye"
 				       : "its process is gone");
-	else if (rang)
+	else if (h.rang)
 		atomic_fetch_add_explicit(&a->events, 1, memory_order_relaxed);
-	return rang;
+	return h.rang;
 }
 
 void vb_link_ring(struct vb_link *l)
@@ -197,6 +249,49 @@ void vb_link_ring(struct vb_link *l)
 	if (atomic_load_explicit(&l->state, memory_order_seq_cst) == VB_LINK_UP)
 		(void)!send(l->sock, &msg, 1, MSG_DONTWAIT | MSG_NOSIGNAL); /* EAGAIN: rung already */
 	atomic_fetch_sub_explicit(&p->ringing, 1, memory_order_release);
+}
+
+/* Half of the socket stays free for bells and the goodbye. */
+static bool has_room(int sock)
+{
+	int size, queued;
+	socklen_t len = sizeof(size);
+
+	return !getsockopt(sock, SOL_SOCKET, SO_SNDBUF, &size, &len) && !ioctl(sock, SIOCOUTQ, &queued) &&
+	       queued < size / 2;
+}
+
+static bool send_letter(int sock, const void *msg, size_t len, int fd)
+{
+	struct tell head = {.kind = MSG_TELL};
+	struct iovec iov[] = {{&head, offsetof(struct tell, msg)}, {(void *)(uintptr_t)msg, len}};
+	_Alignas(struct cmsghdr) char ctl[CMSG_SPACE(sizeof(int))] = {0};
+	struct msghdr m = {.msg_iov = iov, .msg_iovlen = 2};
+	struct cmsghdr *cm = (struct cmsghdr *)ctl;
+
+	if (fd >= 0) {
+		m.msg_control = ctl;
+		m.msg_controllen = sizeof(ctl);
+		cm->cmsg_level = SOL_SOCKET;
+		cm->cmsg_type = SCM_RIGHTS;
+		cm->cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(cm), &fd, sizeof(int));
+	}
+	return sendmsg(sock, &m, MSG_DONTWAIT | MSG_NOSIGNAL) > 0;
+}
+
+bool vb_link_tell(struct vb_link *l, const void *msg, size_t len, int fd)
+{
+	struct peer *p = vb_peer(l);
+	bool said = false;
+
+	if (l->index == 0 || !len || len > VB_TELL_MAX || vb_adapter_dead(l->adapter))
+		return false;
+	atomic_fetch_add_explicit(&p->ringing, 1, memory_order_seq_cst); /* as in vb_link_ring() */
+	if (atomic_load_explicit(&l->state, memory_order_seq_cst) == VB_LINK_UP)
+		said = has_room(l->sock) && send_letter(l->sock, msg, len, fd);
+	atomic_fetch_sub_explicit(&p->ringing, 1, memory_order_release);
+	return said;
 }
 
 /* At exit: the engine may be in the middle of making a link that its peer takes for made. */

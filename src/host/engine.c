@@ -251,7 +251,11 @@ static void *engine(void *arg)
 		if (next < deadline)
 			deadline = next;
 		tick = still_polling(a, &w);
-		if (!tick && w.parked)
+		/* While somebody polls it looks once a millisecond anyhow: whether the doorbells, and what is
+		 * told, still have somebody to read them. */
+		if (w.parked && tick)
+			w.parked = atomic_load_explicit(&a->waiters, memory_order_relaxed);
+		else if (w.parked)
 			tick = park(a, &w);
 		/* What could not be drained is another thread's for the moment: look again soon. */
 		block(a, &w, deadline, tick || w.drain);

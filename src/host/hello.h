@@ -1,8 +1,11 @@
-/* What goes over a control socket.  One hello each way, the segment's memfd with it; then single bytes. */
+/* What goes over a control socket.  One hello each way, the segment's memfd with it; then single bytes, and
+ * what the upper layer has to say. */
 #ifndef VB_HOST_HELLO_H
 #define VB_HOST_HELLO_H
 
 #include <stdint.h>
+
+#include "host/adapter.h"
 
 enum msg_kind {
 	MSG_HELLO = 1,
@@ -10,6 +13,7 @@ enum msg_kind {
 	MSG_BELL,   /* look at your ring from me */
 	MSG_BYE,    /* I am leaving by myself */
 	MSG_UNABLE, /* I cannot map your segment: no link, though you answered my hello */
+	MSG_TELL,   /* struct tell, perhaps with a descriptor */
 };
 
 enum refuse_why {
@@ -30,6 +34,13 @@ struct hello {
 	uint32_t index;	      /* of its link: which ring and counter are for the receiver */
 	uint32_t pid;
 	uint32_t reserved;
+};
+
+/* MSG_TELL; as long as its message. */
+struct tell {
+	uint8_t kind;
+	uint8_t reserved[7];
+	uint8_t msg[VB_TELL_MAX];
 };
 
 #endif

@@ -40,6 +40,9 @@ struct node {
 	_Atomic int ups, fails, downs, goodbyes;
 	_Atomic uint32_t packets;
 	_Atomic bool saw_rubbish;
+	_Atomic int tolds;
+	/* What to do with it, besides counting; NULL: nothing. */
+	void (*hear)(struct node *n, struct vb_link *l, const void *msg, size_t len, int fd);
 };
 
 static const uint8_t gids[VB_GID_TABLE][16] = {{1, 2, 3}};
@@ -112,8 +115,20 @@ static __attribute__((unused)) void link_down(struct vb_link *l, bool goodbye)
 	bump(n->changed);
 }
 
+static __attribute__((unused)) void told(struct vb_link *l, const void *msg, size_t len, int fd)
+{
+	struct node *n = vb_adapter_user(l->adapter);
+
+	if (atomic_load(&l->state) != VB_LINK_UP || (uintptr_t)msg % 8)
+		abort();
+	if (n->hear)
+		n->hear(n, l, msg, len, fd);
+	atomic_fetch_add(&n->tolds, 1);
+	bump(n->changed);
+}
+
 static const struct vb_adapter_ops ops = {
-    .progress = look, .timers = no_timers, .link_up = link_up, .link_down = link_down};
+    .progress = look, .timers = no_timers, .link_up = link_up, .link_down = link_down, .told = told};
 
 static __attribute__((unused)) struct node *node_open(void)
 {
