@@ -95,8 +95,8 @@ struct vb_link {
 	uint32_t unflushed;	/* packets taken in since owed ACKs were last sent; under rx */
 	uint32_t budget;	/* packets that the next look may take, see verbs/progress.c; under rx */
 	bool placing;		/* some QP has more to place directly; under rx */
-	void *far;  /* the upper layer's, for direct placement: made before the first QP uses the link */
-	void *acks; /* a QP that owes no more than an ACK, the upper layer's; under rx */
+	_Atomic(void *) far;	/* the upper layer's, for direct placement: set in link_up(), then it stays */
+	void *acks;		/* a QP that owes no more than an ACK, the upper layer's; under rx */
 };
 
 struct vb_adapter_cfg {

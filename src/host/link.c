@@ -572,7 +572,7 @@ void vb_links_free(struct vb_adapter *a)
 
 		if (p->link.wire)
 			a->wire->free(&p->link);
-		if (p->link.far)
+		if (atomic_load(&p->link.far))
 			a->ops->link_free(&p->link);
 		if (p->seg)
 			vb_segment_put(p->seg);

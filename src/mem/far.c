@@ -5,9 +5,16 @@
 #include <string.h>
 #include <time.h>
 
+#include <infiniband/verbs.h>
+
 #include "base/fault.h"
 #include "base/log.h"
 #include "iba/limits.h"
+
+enum {
+	ASK_AFTER = 8, /* uses of a region after which it is worth asking about */
+	ASK_AGAIN = 1024,
+};
 
 #define SEEN_FOR 20000000 /* ns for which a peer that was alive is taken to be so */
 
@@ -70,6 +77,194 @@ static bool alive(struct vb_far *f)
 	return true;
 }
 
+static bool names(uint64_t word, uint32_t number, uint32_t index, uint32_t qpn)
+{
+	return (word & FAR_USED) && FAR_NUMBER(word) == number && (!index || FAR_INDEX(word) == index) &&
+	       (!qpn || FAR_QPN(word) == qpn);
+}
+
+/* Until no slot names it.  what: for the log, NULL: nothing to say. */
+static void wait_for_slots(const struct vb_key_slot *slots, const struct vb_key_marks *marks, uint32_t number,
+			   uint32_t index, uint32_t qpn, const char *what, uint32_t pid)
+{
+	uint32_t high = atomic_load(&marks->slots);
+
+	if (high > VB_MEM_SLOTS)
+		high = VB_MEM_SLOTS;
+	for (uint32_t i = 0; i < high; i++) {
+		struct vb_patience p = {0};
+
+		while (vb_unlikely(names(atomic_load(&slots[i].far), number, index, qpn))) {
+			if (vb_patience_nap(&p) && what)
+				vb_log(VB_LOG_WARN,
+				       "%s waits for process %u, which is using it and does not go on", what,
+				       pid);
+		}
+	}
+}
+
+/* Whether a place may be given to another key: its own is gone from the far end's table. */
+static bool replaceable(const struct vb_far *f, struct vb_far_share *s)
+{
+	uint32_t rkey = atomic_load(&s->rkey);
+
+	if (atomic_load(&s->at) || atomic_load(&s->state) == VB_REGION_WANTED)
+		return false;
+	return atomic_load(&f->keys[VB_KEY_INDEX(rkey)].key) != (rkey & ~VB_KEY_REMOTE);
+}
+
+static struct vb_far_share *share_of(struct vb_far *f, uint32_t rkey)
+{
+	return &f->shares[VB_KEY_INDEX(rkey) % VB_FAR_SHARES];
+}
+
+/* The region is used and no mapping of it is known.  Asking costs both ends some system calls: only for a
+ * region that is used again and again, or where nothing else will do. */
+static __attribute__((noinline)) void count_use(struct vb_far *f, uint32_t rkey, bool at_once)
+{
+	struct vb_far_share *s = share_of(f, rkey);
+	uint32_t uses;
+
+	if (atomic_load(&s->rkey) != rkey) {
+		if (!vb_lock_try(&f->lock))
+			return;
+		/* What stands there for a key that has gone is in nobody's way unless it is mapped. */
+		if (atomic_load(&s->state) == VB_REGION_FREE || replaceable(f, s)) {
+			atomic_store(&s->uses, 0);
+			atomic_store(&s->state, VB_REGION_COUNTS);
+			atomic_store(&s->rkey, rkey);
+		}
+		vb_lock_give(&f->lock);
+		if (atomic_load(&s->rkey) != rkey)
+			return;
+	}
+	uses = atomic_fetch_add_explicit(&s->uses, 1, memory_order_relaxed) + 1;
+	switch (atomic_load(&s->state)) {
+	case VB_REGION_COUNTS:
+		if (!at_once && uses < ASK_AFTER)
+			return;
+		break;
+	case VB_REGION_ASKED: /* the question or the answer may have found a full socket */
+		if (uses % ASK_AGAIN)
+			return;
+		break;
+	default:
+		return;
+	}
+	atomic_store(&s->state, VB_REGION_WANTED);
+	atomic_store(&f->asks, true);
+}
+
+/* Where what w wants is mapped here, `at` being its address over there. */
+static uint8_t *shared_at(struct vb_far *f, const struct vb_far_want *w, uint64_t at)
+{
+	struct vb_far_share *s = share_of(f, w->rkey);
+	uint8_t *p;
+
+	/* seq_cst: announced before, so vb_far_drop() is seen here or sees us. */
+	if (vb_likely(atomic_load(&s->rkey) == w->rkey && (p = atomic_load(&s->at)))) {
+		uint64_t off = at - s->addr;
+
+		if (at >= s->addr && off <= s->length && w->len <= s->length - off &&
+		    (s->write || w->access == IBV_ACCESS_REMOTE_READ))
+			return p + off;
+		return NULL;
+	}
+	count_use(f, w->rkey, false);
+	return NULL;
+}
+
+bool vb_far_mapped(struct vb_far *f, uint32_t rkey)
+{
+	struct vb_far_share *s = share_of(f, rkey);
+
+	if (f->same || (atomic_load(&s->rkey) == rkey && atomic_load(&s->at)))
+		return true;
+	count_use(f, rkey, true);
+	return false;
+}
+
+uint32_t vb_far_next_ask(struct vb_far *f)
+{
+	atomic_store(&f->asks, false);
+	for (unsigned i = 0; i < VB_FAR_SHARES; i++) {
+		uint32_t wanted = VB_REGION_WANTED;
+
+		if (!atomic_compare_exchange_strong(&f->shares[i].state, &wanted, VB_REGION_ASKED))
+			continue;
+		atomic_store(&f->asks, true); /* there may be more */
+		return atomic_load(&f->shares[i].rkey);
+	}
+	return 0;
+}
+
+void vb_far_ask_failed(struct vb_far *f, uint32_t rkey)
+{
+	struct vb_far_share *s = share_of(f, rkey);
+	uint32_t asked = VB_REGION_ASKED;
+
+	if (atomic_load(&s->rkey) == rkey)
+		atomic_compare_exchange_strong(&s->state, &asked, VB_REGION_COUNTS);
+}
+
+/* Its place is free for another key afterwards. */
+static void unmap(struct vb_far *f, struct vb_keys *own, struct vb_far_share *s)
+{
+	uint32_t rkey = atomic_load(&s->rkey);
+
+	if (atomic_exchange(&s->at, NULL)) { /* pairs with shared_at() */
+		wait_for_slots(own->slots, own->marks, f->number, VB_KEY_INDEX(rkey), 0, NULL, 0);
+		vb_share_unmap(&s->map);
+	}
+	vb_lock_take(&f->lock); /* given below */
+	if (atomic_load(&s->rkey) == rkey) {
+		atomic_store(&s->rkey, 0);
+		atomic_store(&s->state, VB_REGION_FREE);
+	}
+	vb_lock_give(&f->lock);
+}
+
+int vb_far_answer(struct vb_far *f, uint32_t rkey, uint64_t addr, const struct vb_share_desc *d, int fd,
+		  bool write)
+{
+	struct vb_far_share *s = share_of(f, rkey);
+	struct vb_share_map map = {0};
+	bool taken = false;
+	int err;
+
+	if (atomic_load(&s->rkey) != rkey || atomic_load(&s->at))
+		return 0; /* not what was asked for, or an answer too many */
+	err = d->kind == VB_SHARE_NONE ? ENODEV : vb_share_map(&map, d, fd, write);
+	vb_lock_take(&f->lock); /* given below; who gives the place away holds it */
+	if (atomic_load(&s->rkey) == rkey && err) {
+		atomic_store(&s->state, VB_REGION_CANNOT);
+	} else if (atomic_load(&s->rkey) == rkey) {
+		s->map = map;
+		s->addr = addr;
+		s->length = d->length;
+		s->write = write;
+		atomic_store(&s->state, VB_REGION_MAPPED);
+		atomic_store(&s->at, map.at); /* pairs with shared_at(); vb_far_drop() unmaps */
+		taken = true;
+	}
+	vb_lock_give(&f->lock);
+	if (!err && !taken)
+		vb_share_unmap(&map);
+	return err;
+}
+
+void vb_far_drop(struct vb_far *f, struct vb_keys *own, uint32_t rkey)
+{
+	if (rkey) {
+		if (atomic_load(&share_of(f, rkey)->rkey) == rkey)
+			unmap(f, own, share_of(f, rkey));
+		return;
+	}
+	for (unsigned i = 0; i < VB_FAR_SHARES; i++)
+		if (atomic_load(&f->shares[i].rkey))
+			unmap(f, own, &f->shares[i]);
+}
+
 enum vb_far_means vb_far_begin(struct vb_far *f, struct vb_keys *own, struct vb_far_use *u,
 			       const struct vb_far_want *w)
 {
@@ -93,6 +288,9 @@ enum vb_far_means vb_far_begin(struct vb_far *f, struct vb_keys *own, struct vb_
 		u->ptr = (uint8_t *)(uintptr_t)u->at;
 		return u->means = VB_FAR_MAPPED;
 	}
+	u->ptr = shared_at(f, w, u->at);
+	if (u->ptr)
+		return u->means = VB_FAR_MAPPED;
 	if (vb_likely(!atomic_load_explicit(&f->denied, memory_order_relaxed) && alive(f)))
 		return u->means = VB_FAR_VM;
 take_back:
@@ -108,12 +306,6 @@ void vb_far_end(struct vb_far_use *u)
 bool vb_far_also(const struct vb_far *f, const struct vb_far_want *w, uint64_t *at)
 {
 	return key_permits(f, w, at);
-}
-
-bool vb_far_mapped(const struct vb_far *f, uint32_t rkey)
-{
-	(void)rkey;
-	return f->same;
 }
 
 bool vb_far_likely(const struct vb_far *f, const struct vb_far_want *w)
@@ -137,26 +329,7 @@ size_t vb_far_move(struct vb_far *f, bool write, const struct iovec *here, unsig
 	return 0;
 }
 
-static bool names(uint64_t word, uint32_t number, uint32_t index, uint32_t qpn)
-{
-	return (word & FAR_USED) && FAR_NUMBER(word) == number && (!index || FAR_INDEX(word) == index) &&
-	       (!qpn || FAR_QPN(word) == qpn);
-}
-
 void vb_far_wait(const struct vb_far *f, uint32_t number, uint32_t index, uint32_t qpn, const char *what)
 {
-	uint32_t high = atomic_load(&f->marks->slots);
-
-	if (high > VB_MEM_SLOTS)
-		high = VB_MEM_SLOTS;
-	for (uint32_t i = 0; i < high; i++) {
-		struct vb_patience p = {0};
-
-		while (vb_unlikely(names(atomic_load(&f->slots[i].far), number, index, qpn))) {
-			if (vb_patience_nap(&p))
-				vb_log(VB_LOG_WARN,
-				       "%s waits for process %u, which is using it and does not go on", what,
-				       f->pid);
-		}
-	}
+	wait_for_slots(f->slots, f->marks, number, index, qpn, what, f->pid);
 }

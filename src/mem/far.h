@@ -8,7 +8,8 @@
  * mem/keys.h; the tables are read-only here and their contents data from outside.)
  *
  * The means: CPU addresses, where the memory is this process's too (a peer in the same process, or a shared
- * mapping that was opened here), else process_vm_readv() and process_vm_writev() at the far end's engine
+ * mapping that was opened here: a region that is used again and again is asked about, see vb_far_next_ask()),
+ * else process_vm_readv() and process_vm_writev() at the far end's engine
  * thread: its TID goes with the program that was started, while a PID would lead to what exec() made of it.
  * Those calls need the kernel's permission (same user, dumpable, no Yama or seccomp against it); the first
  * refusal is said, and from then on the ring carries what is meant for that peer. */
@@ -22,8 +23,33 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
+#include "base/lock.h"
 #include "iba/shown.h"
 #include "mem/keys.h"
+#include "mem/share.h"
+
+enum { VB_FAR_SHARES = 128 };
+
+enum vb_far_region_state {
+	VB_REGION_FREE,
+	VB_REGION_COUNTS, /* its uses are counted */
+	VB_REGION_WANTED, /* its owner is to be asked what memory it is */
+	VB_REGION_ASKED,
+	VB_REGION_MAPPED,
+	VB_REGION_CANNOT, /* it is private memory */
+};
+
+/* What is known of one of the far end's regions.  Its place is given by the key's index; a region whose place
+ * is taken is reached by process_vm_*. */
+struct vb_far_share {
+	_Atomic uint32_t rkey;	/* 0: free.  Stored last; whoever answers or drops writes */
+	_Atomic uint32_t state; /* enum vb_far_region_state */
+	_Atomic uint32_t uses;
+	bool write;	       /* mapped for writing, too */
+	_Atomic(uint8_t *) at; /* where `addr` of the far process is mapped here; NULL: not */
+	uint64_t addr, length; /* of the region, in the far process */
+	struct vb_share_map map;
+};
 
 /* What is known of the far end.  Set while no QP uses it; what is atomic may change under use. */
 struct vb_far {
@@ -38,6 +64,9 @@ struct vb_far {
 	int pidfd;	      /* to see whether that is alive; the link's */
 	_Atomic bool denied;  /* process_vm_* does not work, or would not be safe */
 	_Atomic int64_t seen; /* when it was last seen alive, coarse clock */
+	_Atomic bool asks;    /* some share is WANTED */
+	struct vb_lock lock;  /* held to give a place in `shares` to another key */
+	struct vb_far_share shares[VB_FAR_SHARES];
 };
 
 enum vb_far_means {
@@ -72,8 +101,19 @@ void vb_far_end(struct vb_far_use *u);
 /* Whether what w wants lies in the same region as that of the use in hand, and where. */
 bool vb_far_also(const struct vb_far *f, const struct vb_far_want *w, uint64_t *at);
 
-/* Whether this region's memory is mapped here: atomics need that. */
-bool vb_far_mapped(const struct vb_far *f, uint32_t rkey);
+/* Whether this region's memory is mapped here, which atomics need.  If not it may be soon. */
+bool vb_far_mapped(struct vb_far *f, uint32_t rkey);
+
+/* Regions that are worth asking about: the R_Key of the next one, 0: none.  The caller asks the far end what
+ * memory that is, and says so if it could not (vb_far_ask_failed). */
+uint32_t vb_far_next_ask(struct vb_far *f);
+void vb_far_ask_failed(struct vb_far *f, uint32_t rkey);
+/* The answer: the region [addr, addr + d->length) of the far process is what d says, for writing too or not.
+ * 0, or why it cannot be mapped.  This and vb_far_drop() are called by one thread at a time. */
+int vb_far_answer(struct vb_far *f, uint32_t rkey, uint64_t addr, const struct vb_share_desc *d, int fd,
+		  bool write);
+/* The region is gone (0: all are): unmaps it once no thread of this process uses it.  own: as above. */
+void vb_far_drop(struct vb_far *f, struct vb_keys *own, uint32_t rkey);
 
 /* Whether vb_far_begin() would probably succeed; announces nothing. */
 bool vb_far_likely(const struct vb_far *f, const struct vb_far_want *w);

@@ -241,6 +241,29 @@ static void take_shot(struct vb_key_entry *e, struct shot *s)
 	}
 }
 
+bool vb_key_look(struct vb_keys *t, uint32_t lkey, struct vb_key_view *v)
+{
+	uint32_t index = VB_KEY_INDEX(lkey);
+	struct shot s = {.odd = true};
+
+	if (index && index < t->capacity)
+		take_shot(&t->entries[index], &s);
+	*v = (struct vb_key_view){.access = s.access, .addr = s.addr, .length = s.length};
+	return !s.odd && s.key == lkey;
+}
+
+void vb_key_tell(struct vb_keys *t, uint32_t lkey)
+{
+	atomic_store(&t->entries[VB_KEY_INDEX(lkey)].told, 1);
+}
+
+bool vb_key_told(struct vb_keys *t, uint32_t lkey)
+{
+	struct vb_key_entry *e = &t->entries[VB_KEY_INDEX(lkey)];
+
+	return vb_unlikely(atomic_load(&e->told)) && atomic_exchange(&e->told, 0);
+}
+
 static inline bool in_bounds(uint64_t iova, uint64_t length, uint64_t addr, uint64_t len)
 {
 	uint64_t off = addr - iova; /* below the region this wraps to more than any length (rule 19) */

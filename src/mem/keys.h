@@ -43,7 +43,9 @@ struct vb_key_entry {
 	_Atomic uint64_t iova;	 /* first address, as the key addresses it */
 	_Atomic uint64_t length;
 	_Atomic uint64_t addr; /* address of the first byte in the owner's process */
-	uint64_t reserved[3];
+	_Atomic uint32_t told; /* a peer may have mapped the region's memory: it is told when the key goes */
+	uint32_t spare;
+	uint64_t reserved[2];
 } __attribute__((aligned(VB_LINE)));
 
 struct vb_key_slot {
@@ -86,6 +88,17 @@ uint32_t vb_key_publish(struct vb_keys *t, uint32_t pd, uint32_t access, uint64_
  * (vb_far_wait_key).  vb_key_give(): the index may be given out again, with another variant. */
 void vb_key_retract(struct vb_keys *t, uint32_t lkey);
 void vb_key_give(struct vb_keys *t, uint32_t lkey);
+
+/* What a published key says at the moment, for whoever answers a peer's question; false: it is not published.
+ */
+struct vb_key_view {
+	uint32_t access;
+	uint64_t addr, length;
+};
+bool vb_key_look(struct vb_keys *t, uint32_t lkey, struct vb_key_view *v);
+/* Notes that the region's memory is mapped elsewhere, and asks: true once. */
+void vb_key_tell(struct vb_keys *t, uint32_t lkey);
+bool vb_key_told(struct vb_keys *t, uint32_t lkey);
 
 /* The patience of all who wait for announced users: spins, yields, then naps.  Begins zeroed; true: a second
  * has gone by (once). */

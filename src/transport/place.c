@@ -318,8 +318,10 @@ static enum vb_placed call(struct vb_qp *qp, struct vb_swqe *w, struct vb_far_us
 	for (unsigned i = 0; i < b.nthere && ret == VB_PLACED && qp->state != IBV_QPS_ERR; i++) {
 		w = vb_sq_at(q, q->next);
 		n = (uint32_t)b.there[i].iov_len;
-		if (done < n)
-			return give_up(w);
+		if (done < n) {
+			give_up(w);
+			return i ? VB_PLACED : VB_PLACED_NOT; /* those before it are complete */
+		}
 		done -= n;
 		ret = advance(qp, w, n);
 	}

@@ -84,7 +84,8 @@ static bool start(struct vb_qp *qp, struct vb_swqe *w)
 	if (fetch && qp->max_rd_atomic && q->reads >= qp->max_rd_atomic) /* rule 14 */
 		return false;
 	/* One buffer and one packet need no check ahead: the copy's own comes before anything is sent. */
-	if ((fetch || w->num_sge > 1 || w->length > qp->out->mtu) && !check(qp, w))
+	if ((fetch || w->num_sge > 1 || w->length > qp->out->mtu) && w->place != VB_PLACE_DONE &&
+	    !check(qp, w))
 		return false;
 	w->npsn = w->place == VB_PLACE_DONE ? 1 : psn_count(w->length, qp->out->mtu);
 	if (fetch && !window_open(q, w->npsn))

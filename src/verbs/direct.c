@@ -53,51 +53,149 @@ static bool wanted(void)
 
 void vb_direct_link_up(struct vb_link *l)
 {
-	struct vb_far *f = l->far;
+	struct vb_far *f = atomic_load(&l->far);
 	struct vb_link_far at;
 
 	if (!wanted())
 		return;
 	if (!f)
-		f = malloc(sizeof(*f)); /* vb_direct_link_free() */
+		f = calloc(1, sizeof(*f)); /* vb_direct_link_free() */
 	if (!f) {
 		vb_log(VB_LOG_WARN, "no memory to reach process %u directly: the ring carries everything",
 		       l->pid);
 		return;
 	}
 	vb_link_far(l, &at);
-	*f = (struct vb_far){
-	    .keys = at.keys,
-	    .marks = at.marks,
-	    .slots = at.slots,
-	    .here = vb_adapter_incarnation(l->adapter),
-	    .number = l->number,
-	    .pid = l->pid,
-	    .same = at.same,
-	    .tid = at.tid,
-	    .pidfd = at.pidfd,
-	    .denied = !at.same && (at.tid <= 0 || at.pidfd < 0),
-	};
+	f->keys = at.keys;
+	f->marks = at.marks;
+	f->slots = at.slots;
+	f->here = vb_adapter_incarnation(l->adapter);
+	f->number = l->number;
+	f->pid = l->pid;
+	f->same = at.same;
+	f->tid = at.tid;
+	f->pidfd = at.pidfd;
+	f->denied = !at.same && (at.tid <= 0 || at.pidfd < 0);
+	f->seen = 0;
 	if (f->denied)
 		vb_log(VB_LOG_INFO,
 		       "process %u cannot be told apart by a thread ID here (another PID namespace, or no "
 		       "pidfd): the ring carries everything",
 		       l->pid);
-	l->far = f;
+	atomic_store(&l->far, f); /* before any QP permits anything; see wait_for_peers() */
+}
+
+void vb_direct_link_down(struct vb_link *l)
+{
+	struct vb_far *f = atomic_load(&l->far);
+
+	if (f)
+		vb_far_drop(f, &vb_hca(l->adapter)->keys, 0);
 }
 
 void vb_direct_link_free(struct vb_link *l)
 {
-	free(l->far);
-	l->far = NULL;
+	vb_direct_link_down(l);
+	free(atomic_exchange(&l->far, NULL));
+}
+
+/* What the two ends say to one another about a region. */
+enum { TELL_ASK = 1, TELL_ANSWER, TELL_DROP };
+
+struct tell {
+	uint32_t kind;
+	uint32_t rkey;
+	uint32_t write; /* ANSWER: it permits writing or atomics */
+	uint32_t reserved;
+	uint64_t addr; /* ANSWER: where it begins in its owner's process */
+	struct vb_share_desc what;
+};
+_Static_assert(sizeof(struct tell) <= VB_TELL_MAX, "it fits a message");
+
+void vb_direct_ask(struct vb_link *l)
+{
+	struct vb_far *f = atomic_load(&l->far);
+	struct tell t = {.kind = TELL_ASK};
+
+	while ((t.rkey = vb_far_next_ask(f))) {
+		if (!vb_link_tell(l, &t, sizeof(t), -1))
+			vb_far_ask_failed(f, t.rkey);
+	}
+}
+
+/* The peer may map what it asks about, if it is shared memory; it is told when the key goes. */
+static void answer(struct vb_link *l, uint32_t rkey)
+{
+	const uint32_t writes = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+	struct vb_keys *keys = &vb_hca(l->adapter)->keys;
+	struct tell t = {.kind = TELL_ANSWER, .rkey = rkey};
+	uint32_t lkey = rkey & ~VB_KEY_REMOTE;
+	struct vb_key_view v;
+	int fd = -1;
+
+	if (!wanted() || !(rkey & VB_KEY_REMOTE) || !vb_key_look(keys, lkey, &v))
+		return; /* gone: the peer finds out by itself */
+	t.addr = v.addr;
+	t.write = (v.access & writes) != 0;
+	vb_key_tell(keys, lkey);
+	vb_share_find(v.addr, v.length, t.write, &t.what, &fd);
+	vb_link_tell(l, &t, sizeof(t), fd); /* else it asks again some time */
+	if (fd >= 0)
+		close(fd);
+	t.kind = TELL_DROP;
+	if (!vb_key_look(keys, lkey, &v)) /* it went meanwhile */
+		vb_link_tell(l, &t, sizeof(t), -1);
+}
+
+void vb_direct_told(struct vb_link *l, const void *msg, size_t len, int fd)
+{
+	struct vb_far *f = atomic_load(&l->far);
+	struct tell t;
+	int err;
+
+	if (len != sizeof(t))
+		return;
+	memcpy(&t, msg, sizeof(t));
+	switch (t.kind) {
+	case TELL_ASK:
+		answer(l, t.rkey);
+		break;
+	case TELL_ANSWER:
+		err = f ? vb_far_answer(f, t.rkey, t.addr, &t.what, fd, t.write) : 0;
+		if (err && t.what.kind != VB_SHARE_NONE)
+			vb_log(VB_LOG_DEBUG,
+			       "R_Key 0x%08x of process %u is shared memory, but cannot be mapped: %s",
+			       t.rkey, l->pid, strerror(err));
+		break;
+	case TELL_DROP:
+		if (f && t.rkey)
+			vb_far_drop(f, &vb_hca(l->adapter)->keys, t.rkey);
+		break;
+	default:
+		break;
+	}
+}
+
+/* Peers that have mapped the region let go of it. */
+static void tell_gone(struct vb_adapter *a, uint32_t lkey)
+{
+	struct tell t = {.kind = TELL_DROP, .rkey = lkey | VB_KEY_REMOTE};
+	uint32_t n = vb_link_count(a);
+
+	for (uint32_t i = 0; i < n; i++) {
+		struct vb_link *l = vb_link_at(a, i);
+
+		if (l && l->index && atomic_load(&l->state) == VB_LINK_UP)
+			vb_link_tell(l, &t, sizeof(t), -1);
+	}
 }
 
 void vb_direct_attach(struct vb_qp *qp)
 {
 	struct vb_link *l = qp->link;
 
-	qp->far = l->far;
-	qp->far_qp = l->far ? vb_link_shown(l, qp->dest_qpn) : NULL;
+	qp->far = atomic_load(&l->far);
+	qp->far_qp = qp->far ? vb_link_shown(l, qp->dest_qpn) : NULL;
 	if (!qp->far_qp)
 		qp->far = NULL;
 }
@@ -145,11 +243,11 @@ static void wait_for_peers(struct vb_adapter *a, uint32_t index, uint32_t qpn, c
 
 	for (uint32_t i = 0; i < n; i++) {
 		struct vb_link *l = vb_link_at(a, i);
+		struct vb_far *f = l ? atomic_load(&l->far) : NULL;
 
-		/* Before it is UP its peer has no leave to use anything, and while it goes down its
-		 * announcements still count. */
-		if (l && atomic_load(&l->state) == VB_LINK_UP && l->far)
-			vb_far_wait(l->far, number, index, qpn, what);
+		/* Before it has this its peer has no leave to use anything, and once it is DOWN no more. */
+		if (f && atomic_load(&l->state) == VB_LINK_UP)
+			vb_far_wait(f, number, index, qpn, what);
 	}
 }
 
@@ -175,6 +273,8 @@ void vb_direct_key_retracted(struct vb_adapter *a, uint32_t lkey)
 
 	snprintf(what, sizeof(what), "deregistering L_Key 0x%08x", lkey);
 	wait_for_peers(a, VB_KEY_INDEX(lkey), 0, what);
+	if (vb_key_told(&vb_hca(a)->keys, lkey))
+		tell_gone(a, lkey);
 }
 
 static void admit(void)

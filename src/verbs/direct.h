@@ -12,7 +12,12 @@
  * no direct placement on this link.  Called under link_up(), never by two at once. */
 void vb_direct_link_up(struct vb_link *l);
 /* Its peer is gone, and no QP has its way out any more. */
+void vb_direct_link_down(struct vb_link *l);
 void vb_direct_link_free(struct vb_link *l);
+/* A message of the peer's vb_direct. */
+void vb_direct_told(struct vb_link *l, const void *msg, size_t len, int fd);
+/* Asks the peer about regions that are used again and again; if qp->far->asks.  qp->lock may be held. */
+void vb_direct_ask(struct vb_link *l);
 
 /* qp->lock held, qp->out is set: the QP may reach through its link directly. */
 void vb_direct_attach(struct vb_qp *qp);

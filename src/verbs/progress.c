@@ -14,6 +14,7 @@
 
 #include "base/fault.h"
 #include "base/log.h"
+#include "mem/far.h"
 #include "mem/keys.h"
 #include "obj/context.h"
 #include "transport/rc.h"
@@ -143,6 +144,8 @@ static bool output(struct vb_qp *qp, uint32_t place)
 		attach(qp);
 	qp->req.budget = place;
 	blocked = vb_rc_output(qp);
+	if (vb_unlikely(qp->far && atomic_load_explicit(&qp->far->asks, memory_order_relaxed)))
+		vb_direct_ask(qp->link);
 	if (vb_unlikely(vb_rc_timed(qp) && !qp->req.timing))
 		keep_time(qp);
 	return blocked;
@@ -530,7 +533,7 @@ static void link_up(struct vb_link *l)
 	vb_lock_take(&l->rx);
 	for (uint32_t at = 0; (qp = next_qp(l->adapter, &at));) {
 		vb_lock_take(&qp->lock);
-		if (qp->link == l && !qp->forgotten && !qp->out)
+		if (qp->link == l && !qp->forgotten && (!qp->out || !qp->far))
 			attach(
 			    qp); /* what it permits is for the peer to see, who may have more to do than we */
 		vb_lock_give(&qp->lock);
@@ -568,15 +571,12 @@ static void link_down(struct vb_link *l, bool goodbye)
 	for (uint32_t at = 0; (qp = next_qp(l->adapter, &at));)
 		lose_peer(l, qp, goodbye);
 	vb_lock_give(&l->rx);
-}
-
-static void link_free(struct vb_link *l)
-{
-	vb_direct_link_free(l);
+	vb_direct_link_down(l);
 }
 
 const struct vb_adapter_ops vb_progress_ops = {
-    .link_free = link_free,
+    .link_free = vb_direct_link_free,
+    .told = vb_direct_told,
     .progress = progress,
     .timers = timers,
     .link_up = link_up,

@@ -1,10 +1,14 @@
 #!/usr/bin/python3
 """Debian's perftest over RC: bandwidth, latency and atomics, with the options that people use, serially.
 
---rounds N repeats the table.  ib_write_bw and ib_write_lat have no -e (their server sees no completion), and
+Rows that begin with a variable run with that in the environment; {file} is a file in /dev/shm, one for each side: its
+memory is mapped by the initiator.  --rounds N repeats the table.  ib_write_bw and ib_write_lat have no -e (their server sees no completion), and
 the atomics have fixed size.
 """
+import contextlib
+import os
 import re
+import tempfile
 
 import stranger
 
@@ -17,6 +21,10 @@ TABLE = (
     + ["ib_send_lat -e", "ib_read_lat -e"]
     + [f"ib_atomic_{test} -A {kind}" for test in ("bw", "lat") for kind in ("CMP_AND_SWAP", "FETCH_AND_ADD")]
     + ["ib_send_lat -I 64 -s 32"]
+    + [f"ib_{test} --mmap={{file}}" for test in ("write_bw -a", "read_bw -a", "write_lat -a", "send_bw -s 4096",
+                                                 "atomic_bw -A FETCH_AND_ADD")]
+    + [f"VERBENA_DIRECT=off ib_{test}" for test in ("write_bw", "read_bw", "write_lat -s 8 -n 1000",
+                                                    "atomic_lat -A CMP_AND_SWAP")]
 )
 # perftest turns inline data off on devices that it does not know; of this vendor it knows every part, and it
 # stays with ibv_post_send().
@@ -28,9 +36,12 @@ NUMBERS = re.compile(r"^ *(\d+) +(\d+) +([\d.]+) +([\d.]+)", re.M)
 class Row:
     def __init__(self, line):
         self.name = line
-        self.argv = line.split()
+        words = line.split()
+        self.env = dict(w.split("=", 1) for w in words if re.match("[A-Z_]+=", w))
+        self.argv = words[len(self.env):]
         self.argv.insert(1, "-F")  # no word about the CPU's frequency
-        self.env = INLINE if "-I" in self.argv else None
+        if "-I" in self.argv:
+            self.env.update(INLINE)
         value = dict(zip(self.argv, self.argv[1:]))
         self.iters = int(value["-n"]) if "-n" in value else None
         # It waits by reading its memory, without a call: where there are no more CPUs than such programs, the
@@ -52,7 +63,7 @@ class Row:
         for size, iters in found:
             if iters == 0 or (self.iters and "-q" not in self.argv and iters != self.iters):
                 return f"{iters} iterations of {size} bytes"
-        if self.env and not re.search(r"Max inline data\s*: 64\[B\]", client.out):
+        if "-I" in self.argv and not re.search(r"Max inline data\s*: 64\[B\]", client.out):
             return "perftest did not use inline data"
         for who, r in (("client", client), ("server", server)):
             m = re.search(r"Completion with error|Failed status|Couldn't|syndrome", r.out + r.err)
@@ -65,8 +76,19 @@ def main():
     a = stranger.arguments()
     table = [Row(line) for line in TABLE]
     stranger.need(*sorted({r.argv[0] for r in table}))
-    stranger.rows(a, table, lambda row, mode: stranger.pair(a.build, row.argv, mode=mode, env=row.env,
-                                                            limit=row.limit, check=row.check))
+
+    def run(row, mode):
+        with contextlib.ExitStack() as stack:
+            argv = row.argv
+            if "{file}" in row.name:
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="verbena-", dir="/dev/shm"))
+                for side in ("server", "client"):
+                    with open(os.path.join(folder, side), "wb") as f:
+                        f.truncate(64 << 20)
+                argv = [w.replace("{file}", folder + "/{side}") for w in argv]
+            return stranger.pair(a.build, argv, mode=mode, env=row.env, limit=row.limit, check=row.check)
+
+    stranger.rows(a, table, run)
 
 
 if __name__ == "__main__":

@@ -132,7 +132,8 @@ _TAKEN = re.compile(r"in use|[Cc]ouldn.t (listen|bind)|[Uu]nable to open file de
 
 def pair(build, argv, port_option="-p", host="127.0.0.1", mode="run", env=None, client_args=(), limit=LIMIT,
          check=None):
-    """Runs argv as a server and again, with the host's name at its end, as the client.
+    """Runs argv as a server and again, with the host's name at its end, as the client.  "{side}" in a word becomes
+    "server" or "client".
 
     check(client, server) returns a sentence when their output is not what it should be, else None."""
     for _ in range(5):
@@ -140,7 +141,7 @@ def pair(build, argv, port_option="-p", host="127.0.0.1", mode="run", env=None, 
         line = [*argv, port_option, str(port)]
         server = client = None
         try:
-            server = _Program(*command(build, line, mode, env))
+            server = _Program(*command(build, [w.replace("{side}", "server") for w in line], mode, env))
             if not _wait_listening(server, port, 30):
                 early = server.process.poll()
                 server.end()
@@ -149,7 +150,8 @@ def pair(build, argv, port_option="-p", host="127.0.0.1", mode="run", env=None, 
                     continue  # somebody took the port between our look and its bind
                 what = "never listened" if early is None else f"ended with status {early} before it listened"
                 return Pair(s, Result([], None, "", "", 0), f"the server {what}")
-            client = _Program(*command(build, [*line, *client_args, host], mode, env))
+            client = _Program(*command(build, [*(w.replace("{side}", "client") for w in line), *client_args, host],
+                                       mode, env))
             cs = client.wait(limit)
             # The client is done: the server has its last messages to take in, and must end too.
             ss = server.wait(limit if cs == 0 else time.monotonic() - server.started + 5)
