@@ -40,6 +40,7 @@ struct board {
 	_Atomic uint32_t gen[SLOTS];	/* of the process in the slot; the parent writes */
 	_Atomic uint32_t number[SLOTS]; /* a QPN of it */
 	_Atomic int stop;
+	_Atomic int looks;
 	_Atomic int fds, peak_kib;	   /* slot 0 */
 	struct place places[SLOTS][SLOTS]; /* [of][for] */
 };
@@ -68,13 +69,25 @@ struct talk {
 	struct kit_card peer;
 	struct ibv_mr *extra[DEPTH]; /* a request's own region, deregistered when it ends */
 	bool busy[DEPTH];
-	int outstanding;
-	double ended; /* when the peer's process was replaced or the first error came */
+	int outstanding, fd; /* fd: of the region's file, if it has one */
+	double ended;	     /* when the peer's process was replaced or the first error came */
 };
 
 static uint64_t tag_of(uint32_t of, uint32_t to)
 {
 	return (uint64_t)of << 32 | to;
+}
+
+/* Peers can open what lies under this end's region. */
+static void make_shareable(struct kit_end *e, struct ibv_pd *pd, int *fd)
+{
+	CHECK(!ibv_dereg_mr(e->mr));
+	free(e->buf);
+	e->buf = kit_mapped(SIZE, fd);
+	e->mr = ibv_reg_mr(pd, e->buf, SIZE, KIT_ALL);
+	CHECK(e->mr);
+	e->card.addr = (uintptr_t)e->buf;
+	e->card.rkey = e->mr->rkey;
 }
 
 static void begin(struct talk *t, struct ibv_pd *pd, struct ibv_comp_channel *ch, int peer, uint32_t gen)
@@ -84,6 +97,8 @@ static void begin(struct talk *t, struct ibv_pd *pd, struct ibv_comp_channel *ch
 	memset(t, 0, sizeof *t);
 	t->gen = gen;
 	kit_end_open_on(&t->e, pd, ch, 2 * DEPTH, SIZE);
+	if (me & 2)
+		make_shareable(&t->e, pd, &t->fd);
 	for (int i = 0; i < DEPTH; i++)
 		CHECK(!kit_recv(&t->e, 1000, (size_t)i * CHUNK, CHUNK));
 	atomic_store(&p->tag, 0);
@@ -170,7 +185,16 @@ static void end(struct talk *t, int peer)
 		CHECK(kit_now() < until, "slot %d: %d requests to the dead process in slot %d do not end", me,
 		      t->outstanding, peer);
 	}
-	kit_end_close(&t->e);
+	if (me & 2) {
+		void *buf = t->e.buf;
+
+		t->e.buf = NULL;
+		kit_end_close(&t->e);
+		munmap(buf, SIZE);
+		close(t->fd);
+	} else {
+		kit_end_close(&t->e);
+	}
 }
 
 /* One look at one peer; whether something happened. */
@@ -281,6 +305,7 @@ static void worker(const char *fault)
 			next_look = kit_now() + 0.02;
 			atomic_store(&board->fds, descriptors());
 			atomic_store(&board->peak_kib, rss_kib());
+			atomic_fetch_add(&board->looks, 1);
 		}
 	}
 	exit(0);
@@ -363,6 +388,14 @@ static void death(int slot, bool by_itself)
 	CHECK(!qpn || !kit_bound(qpn), "the dead one's name is still bound");
 }
 
+/* It has looked at itself since now. */
+static void look_at_slot_0(void)
+{
+	int looks = atomic_load(&board->looks);
+
+	kit_until(&board->looks, looks + 2);
+}
+
 /* Files that could be ours. */
 static int files(const char *dir)
 {
@@ -391,7 +424,7 @@ int main(int argc, char **argv)
 	for (int i = 0; i < SLOTS; i++)
 		start(i, NULL);
 	all_talk(-1);
-	nap(100000); /* slot 0 looks at itself */
+	look_at_slot_0();
 	fds = atomic_load(&board->fds);
 	kib = atomic_load(&board->peak_kib);
 	for (int r = 0; r < rounds; r++) {
@@ -420,7 +453,7 @@ int main(int argc, char **argv)
 		}
 	}
 	all_talk(-1);
-	nap(100000);
+	look_at_slot_0();
 	CHECK(atomic_load(&board->fds) <= fds + 4, "slot 0: %d descriptors, later %d", fds,
 	      atomic_load(&board->fds));
 	CHECK(SANITIZED || atomic_load(&board->peak_kib) <= kib + 16384, "slot 0: %d KiB, later %d", kib,

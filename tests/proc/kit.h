@@ -184,6 +184,18 @@ KIT_UNUSED static struct ibv_wc kit_wait(struct kit_end *e, double seconds)
 	return wc;
 }
 
+/* Memory that peers can open: zeros over a file whose descriptor stays open, in *fd. */
+KIT_UNUSED static void *kit_mapped(size_t size, int *fd)
+{
+	void *p;
+
+	*fd = memfd_create("test", MFD_CLOEXEC);
+	CHECK(*fd >= 0 && !ftruncate(*fd, (off_t)size));
+	p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+	CHECK(p != MAP_FAILED);
+	return p;
+}
+
 KIT_UNUSED static void *kit_shared(size_t size)
 {
 	void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
