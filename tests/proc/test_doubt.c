@@ -520,6 +520,13 @@ static int enter_namespace(void)
 	return 0;
 }
 
+/* A leak checker cannot work in the first process of a namespace. */
+static void leave(int status)
+{
+	fflush(stdout);
+	_exit(status);
+}
+
 static void a_pid_is_used_again(void)
 {
 	unsigned rounds = getenv("VERBENA_SOAK") ? 200 : 5;
@@ -530,29 +537,29 @@ static void a_pid_is_used_again(void)
 		err = enter_namespace();
 		if (err) {
 			printf("SKIP a PID is used again: no PID namespace here: %s\n", strerror(err));
-			exit(SKIPPED);
+			leave(SKIPPED);
 		}
 		test = kit_fork();
 		if (test) {
 			status = kit_reap(test);
-			exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+			leave(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
 		}
 		/* the first process of the namespace */
 		if (mount("proc", "/proc", "proc", 0, NULL)) {
 			printf("SKIP a PID is used again: /proc cannot be mounted: %s\n", strerror(errno));
-			exit(SKIPPED);
+			leave(SKIPPED);
 		}
 		test = fork_as(1000);
 		if (test < 0) {
 			printf("SKIP a PID is used again: PIDs cannot be chosen: %s\n", strerror(errno));
-			exit(SKIPPED);
+			leave(SKIPPED);
 		}
 		if (!test)
 			_exit(0);
 		kit_reap(test);
 		for (unsigned i = 0; i < rounds; i++)
 			stale_round(i);
-		exit(0);
+		leave(0);
 	}
 	status = kit_reap(pid);
 	CHECK(WIFEXITED(status) && (!WEXITSTATUS(status) || WEXITSTATUS(status) == SKIPPED), "0x%x", status);
