@@ -4,12 +4,18 @@
 
 #include <errno.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
+
+#define BUFFER (4u << 20) /* what is copied from and to */
+#define LINE   64u
+#define GATHER 16u /* small requests posted, or gathered into one system call, at a time */
 
 static inline double now(void) /* nanoseconds */
 {
@@ -56,6 +62,23 @@ static inline void die(const char *what)
 {
 	fprintf(stderr, "%s: %s\n", what, strerror(errno));
 	exit(1);
+}
+
+/* BUFFER bytes that are present: a process's own, or of a file in memory that others could open (*fd; else
+ * -1). The limits are measured in memory of the same kind as Verbena. */
+static inline char *buffer(bool shared, int *fd)
+{
+	char *at;
+
+	*fd = shared ? memfd_create("bench", MFD_CLOEXEC) : -1;
+	if (shared && (*fd < 0 || ftruncate(*fd, BUFFER)))
+		die("memfd");
+	at = mmap(NULL, BUFFER, PROT_READ | PROT_WRITE, shared ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS,
+		  *fd, 0);
+	if (at == MAP_FAILED)
+		die("mmap");
+	memset(at, 1, BUFFER);
+	return at;
 }
 
 #endif

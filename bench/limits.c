@@ -2,27 +2,29 @@
  *
  * handover         ns, one cache line handed from one process to the other, one way
  * eventfd          ns, a blocking eventfd ping-pong, one way
- * memcpy_N         ns, one copy of N bytes from shared into private memory
- * populate_N       ns, MADV_POPULATE_WRITE over N bytes that are present */
+ * vm_OP_8          ns, process_vm_writev() or process_vm_readv() of 8 aligned bytes of the other process,
+ * which sleeps (one piece: the kernel stores them as one) vm_OP_8_list     ns, the same for each of 16 that
+ * are gathered into one call vm_OP_bw_N       bytes a second of such calls of N bytes memcpy_bw_N      bytes
+ * a second of memcpy() of N bytes between two shared mappings */
 #include <stdatomic.h>
 #include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <signal.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 
 #include "common.h"
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
-
 #define HANDOVERS 300000
 #define EVENTS	  20000
+#define CALLS	  50000
+#define VOLUME	  (512u << 20)
 
 struct shared {
 	_Atomic uint32_t to __attribute__((aligned(256)));
 	_Atomic uint32_t from __attribute__((aligned(256)));
+	char *far; /* the other process's buffer */
+	int fd[2];
 };
 
 static void signal_fd(int fd)
@@ -41,9 +43,12 @@ static void wait_fd(int fd)
 		die("eventfd read");
 }
 
-static void echo(struct shared *s, const int fd[2])
+static void echo(struct shared *s)
 {
+	int none;
+
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	s->far = buffer(false, &none);
 	pin(1);
 	for (uint32_t i = 1; i <= HANDOVERS; i++) {
 		while (atomic_load_explicit(&s->to, memory_order_acquire) != i)
@@ -51,74 +56,17 @@ static void echo(struct shared *s, const int fd[2])
 		atomic_store_explicit(&s->from, i, memory_order_release);
 	}
 	for (int i = 0; i < EVENTS; i++) {
-		wait_fd(fd[0]);
-		signal_fd(fd[1]);
+		wait_fd(s->fd[0]);
+		signal_fd(s->fd[1]);
 	}
+	wait_fd(s->fd[0]); /* until the calls are done */
 	_exit(0);
 }
 
-static void copies(size_t n)
+static void handover(struct shared *s)
 {
-	char *a = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	char *b = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	size_t count = (256u << 20) / n;
-	char name[32];
-	double t;
+	double t = now();
 
-	if (a == MAP_FAILED || b == MAP_FAILED)
-		die("mmap");
-	memset(a, 1, n);
-	memset(b, 2, n);
-	t = now();
-	for (size_t i = 0; i < count; i++) {
-		memcpy(b, a, n);
-		__asm__ volatile("" : : "r"(b) : "memory");
-	}
-	snprintf(name, sizeof(name), "memcpy_%zu", n);
-	figure(name, (now() - t) / (double)count);
-	munmap(a, n);
-	munmap(b, n);
-}
-
-static void populate(size_t n)
-{
-	char *a = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	unsigned count = 0;
-	char name[32];
-	double t;
-
-	if (a == MAP_FAILED)
-		die("mmap");
-	memset(a, 1, n);
-	t = now();
-	while (count < 3 || (now() - t < 10e6 && count < 20000)) {
-		if (madvise(a, n, MADV_POPULATE_WRITE))
-			break; /* a kernel before 5.14: no such limit */
-		count++;
-	}
-	if (count) {
-		snprintf(name, sizeof(name), "populate_%zu", n);
-		figure(name, (now() - t) / count);
-	}
-	munmap(a, n);
-}
-
-int main(void)
-{
-	struct shared *s = mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	int fd[2] = {eventfd(0, 0), eventfd(0, 0)};
-	double t;
-	pid_t peer;
-
-	if (s == MAP_FAILED || fd[0] < 0 || fd[1] < 0)
-		die("setup");
-	peer = fork();
-	if (peer < 0)
-		die("fork");
-	if (!peer)
-		echo(s, fd);
-	pin(0);
-	t = now();
 	for (uint32_t i = 1; i <= HANDOVERS; i++) {
 		atomic_store_explicit(&s->to, i, memory_order_release);
 		while (atomic_load_explicit(&s->from, memory_order_acquire) != i)
@@ -127,14 +75,100 @@ int main(void)
 	figure("handover", (now() - t) / HANDOVERS / 2);
 	t = now();
 	for (int i = 0; i < EVENTS; i++) {
-		signal_fd(fd[0]);
-		wait_fd(fd[1]);
+		signal_fd(s->fd[0]);
+		wait_fd(s->fd[1]);
 	}
 	figure("eventfd", (now() - t) / EVENTS / 2);
+}
+
+/* ns of one call for `pieces` pieces of n bytes, 0 where the kernel does not allow it. */
+static double call(pid_t peer, bool write, char *here, char *there, unsigned pieces, size_t n, unsigned count)
+{
+	struct iovec l[GATHER], r[GATHER];
+	double t;
+
+	for (unsigned i = 0; i < pieces; i++) {
+		l[i] = (struct iovec){here + i * LINE, n};
+		r[i] = (struct iovec){there + i * LINE, n};
+	}
+	t = now();
+	for (unsigned i = 0; i < count; i++) {
+		ssize_t k = write ? process_vm_writev(peer, l, pieces, r, pieces, 0)
+				  : process_vm_readv(peer, l, pieces, r, pieces, 0);
+
+		if (k != (ssize_t)(n * pieces))
+			return 0;
+	}
+	return (now() - t) / count;
+}
+
+static void calls(pid_t peer, bool write, char *there)
+{
+	const char *op = write ? "write" : "read";
+	char name[32];
+	int none;
+	char *here = buffer(false, &none);
+	double one = call(peer, write, here, there, 1, 8, CALLS);
+
+	if (!one) {
+		fprintf(stderr, "process_vm_%sv is not allowed here: %s\n", op, strerror(errno));
+		goto unmap;
+	}
+	snprintf(name, sizeof(name), "vm_%s_8", op);
+	figure(name, one);
+	snprintf(name, sizeof(name), "vm_%s_8_list", op);
+	figure(name, call(peer, write, here, there, GATHER, 8, CALLS / GATHER) / GATHER);
+	for (size_t n = 65536; n <= BUFFER; n *= n == 65536 ? 16 : 4) {
+		snprintf(name, sizeof(name), "vm_%s_bw_%zu", op, n);
+		figure(name, (double)n * 1e9 / call(peer, write, here, there, 1, n, (unsigned)(VOLUME / n)));
+	}
+unmap:
+	munmap(here, BUFFER);
+}
+
+static void copies(void)
+{
+	int from, to;
+	char *a = buffer(true, &from), *b = buffer(true, &to), name[32];
+
+	for (size_t n = 65536; n <= BUFFER; n *= n == 65536 ? 16 : 4) {
+		double t = now();
+
+		for (size_t i = 0; i < VOLUME / n; i++) {
+			memcpy(b, a, n);
+			__asm__ volatile("" : : "r"(b) : "memory");
+		}
+		snprintf(name, sizeof(name), "memcpy_bw_%zu", n);
+		figure(name, (double)VOLUME * 1e9 / (now() - t));
+	}
+	munmap(a, BUFFER);
+	munmap(b, BUFFER);
+	close(from);
+	close(to);
+}
+
+int main(void)
+{
+	struct shared *s = mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	pid_t peer;
+
+	if (s == MAP_FAILED)
+		die("mmap");
+	s->fd[0] = eventfd(0, 0);
+	s->fd[1] = eventfd(0, 0);
+	if (s->fd[0] < 0 || s->fd[1] < 0)
+		die("eventfd");
+	peer = fork();
+	if (peer < 0)
+		die("fork");
+	if (!peer)
+		echo(s);
+	pin(0);
+	handover(s);
+	calls(peer, true, s->far);
+	calls(peer, false, s->far);
+	signal_fd(s->fd[0]);
 	waitpid(peer, NULL, 0);
-	copies(65536);
-	copies(1 << 20);
-	for (size_t n = 4096; n <= 256u << 20; n *= 16)
-		populate(n);
+	copies();
 	return 0;
 }

@@ -1,8 +1,9 @@
 /* Setting up and taking down one side of the bench; see vbench.h. */
-#include <sys/mman.h>
 #include <sys/socket.h>
 
 #include "vbench.h"
+
+#define WARM_ITERS 2000u
 
 struct hello { /* what a side tells the other: same program, same machine, so as it stands */
 	uint32_t qpn, rkey;
@@ -89,10 +90,9 @@ void side_open(struct side *s)
 		die("PD and channel");
 	s->scq = ibv_create_cq(s->ctx, DEPTH, NULL, NULL, 0);
 	s->rcq = ibv_create_cq(s->ctx, DEPTH, NULL, s->channel, 0);
-	s->buf = mmap(NULL, BUFFER, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (!s->scq || !s->rcq || s->buf == MAP_FAILED)
-		die("CQs and buffer");
-	memset(s->buf, 1, BUFFER);
+	if (!s->scq || !s->rcq)
+		die("CQs");
+	s->buf = buffer(s->shared, &s->fd);
 	s->mr = ibv_reg_mr(s->pd, s->buf, BUFFER, access);
 	init.send_cq = s->scq;
 	init.recv_cq = s->rcq;
@@ -113,6 +113,8 @@ void side_close(struct side *s)
 	    ibv_close_device(s->ctx))
 		die("closing");
 	munmap(s->buf, BUFFER);
+	if (s->fd >= 0)
+		close(s->fd);
 }
 
 void side_receive(struct side *s, unsigned n, uint32_t size)
@@ -179,4 +181,23 @@ void side_wait(struct ibv_cq *cq, unsigned n)
 {
 	while (n)
 		n -= side_poll(cq, n);
+}
+
+void side_warm(struct side *s)
+{
+	if (!s->client)
+		side_receive(s, 1, 8);
+	side_meet(s);
+	for (unsigned i = 0; i < WARM_ITERS; i++) {
+		if (s->client)
+			side_receive(s, 1, 8);
+		else
+			side_wait(s->rcq, 1);
+		if (!s->client && i + 1 < WARM_ITERS)
+			side_receive(s, 1, 8);
+		side_post(s, IBV_WR_SEND, 8, IBV_SEND_SIGNALED);
+		if (s->client)
+			side_wait(s->rcq, 1);
+		side_wait(s->scq, 1);
+	}
 }

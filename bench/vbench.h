@@ -1,4 +1,4 @@
-/* One side of the bench: a device, a connected RC QP, one buffer that the peer may use. */
+/* One side of the bench: a device, a connected RC QP, one buffer that the peer may use; and the tests. */
 #ifndef VB_BENCH_VBENCH_H
 #define VB_BENCH_VBENCH_H
 
@@ -7,19 +7,23 @@
 
 #include "common.h"
 
-#define BUFFER (1u << 20)
-#define DEPTH  512 /* of the send and receive queues */
-#define LIST   32  /* work requests posted, and receives given back, at a time */
+#define DEPTH 512 /* of the send and receive queues */
+#define LIST  32  /* work requests posted, and receives given back, at a time */
+
+#define LAT_ITERS 50000u
 
 struct side {
-	bool client;
-	int sock; /* to the other side, for everything that is not measured */
+	bool client; /* measures */
+	bool ring;   /* no direct placement */
+	bool shared; /* the buffer is shareable memory */
+	int sock;    /* to the other side, for everything that is not measured */
 	struct ibv_context *ctx;
 	struct ibv_pd *pd;
 	struct ibv_comp_channel *channel;
 	struct ibv_cq *scq, *rcq; /* rcq has the channel */
 	struct ibv_qp *qp;
 	char *buf; /* BUFFER bytes */
+	int fd;	   /* its file, or -1 */
 	struct ibv_mr *mr;
 	uint64_t far_addr; /* the peer's buffer */
 	uint32_t far_rkey;
@@ -29,6 +33,9 @@ void side_open(struct side *s);
 void side_close(struct side *s);
 /* Both sides are here. */
 void side_meet(struct side *s);
+/* The first packet makes contact, and memory is backed when it is first used: neither is what a test
+ * measures. */
+void side_warm(struct side *s);
 
 /* Posts n receives of `size` bytes in lists of at most LIST. */
 void side_receive(struct side *s, unsigned n, uint32_t size);
@@ -38,5 +45,25 @@ void side_post(struct side *s, enum ibv_wr_opcode op, uint32_t size, unsigned fl
 unsigned side_poll(struct ibv_cq *cq, unsigned max);
 /* Takes exactly n completions. */
 void side_wait(struct ibv_cq *cq, unsigned n);
+
+/* sends.c */
+void send_lat(struct side *s);
+void send_rate(struct side *s);
+void send_rate_list(struct side *s);
+void send_64k(struct side *s);
+void send_1m(struct side *s);
+void event_lat(struct side *s);
+void poll_lat(struct side *s);
+
+/* rdma.c */
+void one_sided(struct side *s);
+void write_pingpong(struct side *s);
+
+/* memory.c */
+void lookup_1(struct side *s);
+void lookup_1k(struct side *s);
+void lookup_1m(struct side *s);
+/* A whole run of its own: forks its peers before it opens the device. */
+void registrations(void);
 
 #endif

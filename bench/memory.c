@@ -1,0 +1,219 @@
+/* Tests of memory: registering it, and finding the region of a key. */
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include "vbench.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+#define PEERS	16u
+#define SIZES	6u
+#define SIZE(i) ((size_t)4096 << 4 * (i)) /* 4 KiB ... 4 GiB */
+
+/* SENDs gathered from one of n regions, chosen by a fixed walk.  The program's own part is a sequence of keys
+ * laid out in order, so that what is measured is the library's way from a key to its region. */
+static void lookup(struct side *s, unsigned n)
+{
+	struct ibv_mr **mr = calloc(n, sizeof(struct ibv_mr *)), *mine = s->mr, any = *mine;
+	uint32_t *walk = calloc(LAT_ITERS, sizeof(uint32_t));
+	unsigned owed = 0, spent = 0;
+	char name[32];
+	double t;
+
+	if (!mr || !walk)
+		die("calloc");
+	for (unsigned i = 0; i < n; i++) {
+		mr[i] = ibv_reg_mr(s->pd, s->buf, 4096, IBV_ACCESS_LOCAL_WRITE);
+		if (!mr[i])
+			die("ibv_reg_mr");
+	}
+	for (uint64_t i = 0; i < LAT_ITERS; i++)
+		walk[i] = mr[i * 381713u % n]->lkey;
+	side_receive(s, 2 * LIST, 8);
+	side_meet(s);
+	t = now();
+	for (unsigned i = 0; i < LAT_ITERS; i++) {
+		bool signal = i % LIST == LIST - 1;
+
+		if (!s->client)
+			side_wait(s->rcq, 1);
+		any.lkey = walk[i];
+		s->mr = &any;
+		side_post(s, IBV_WR_SEND, 8, signal ? IBV_SEND_SIGNALED : 0);
+		s->mr = mine;
+		owed += signal;
+		if (s->client)
+			side_wait(s->rcq, 1);
+		if (++spent == LIST) {
+			side_receive(s, LIST, 8);
+			spent = 0;
+			owed -= side_poll(s->scq, owed);
+		}
+	}
+	if (s->client) {
+		snprintf(name, sizeof(name), "lookup_%u", n);
+		figure(name, (now() - t) / LAT_ITERS / 2);
+	}
+	side_wait(s->scq, owed);
+	for (unsigned i = 0; i < n; i++)
+		if (ibv_dereg_mr(mr[i]))
+			die("ibv_dereg_mr");
+	free(walk);
+	free(mr);
+}
+
+void lookup_1(struct side *s)
+{
+	lookup(s, 1);
+}
+
+void lookup_1k(struct side *s)
+{
+	lookup(s, 1000);
+}
+
+void lookup_1m(struct side *s)
+{
+	lookup(s, 1000000);
+}
+
+static size_t available(void)
+{
+	unsigned long long kb = 0;
+	char line[128];
+	FILE *f = fopen("/proc/meminfo", "re");
+
+	if (!f)
+		return 0;
+	while (fgets(line, sizeof(line), f))
+		if (sscanf(line, "MemAvailable: %llu", &kb) == 1)
+			break;
+	fclose(f);
+	return (size_t)kb << 10;
+}
+
+/* The best of a few turns; each long enough to be measured. */
+static double best(struct ibv_pd *pd, char *a, size_t n)
+{
+	int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+	unsigned count = n < 1u << 20 ? 1000 : n < 1u << 28 ? 20 : 1;
+	double least = 0, t;
+
+	for (int turn = 0; turn < 5; turn++) {
+		t = now();
+		for (unsigned i = 0; i < count; i++) {
+			struct ibv_mr *mr;
+
+			if (!pd) {
+				if (madvise(a, n, MADV_POPULATE_WRITE))
+					return 0; /* a kernel before 5.14: no such limit */
+				continue;
+			}
+			mr = ibv_reg_mr(pd, a, n, access);
+			if (!mr || ibv_dereg_mr(mr))
+				die("ibv_reg_mr");
+		}
+		t = (now() - t) / count;
+		if (!turn || t < least)
+			least = t;
+	}
+	return least;
+}
+
+static void sizes(struct ibv_pd *pd, char *const a[SIZES], const char *what)
+{
+	char name[32];
+
+	for (unsigned i = 0; i < SIZES; i++) {
+		double t = a[i] ? best(pd, a[i], SIZE(i)) : 0;
+
+		snprintf(name, sizeof(name), "%s_%zu", what, SIZE(i));
+		if (t)
+			figure(name, t);
+	}
+}
+
+static void peer(int sock)
+{
+	struct side s = {.sock = sock};
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	side_open(&s);
+	side_warm(&s);
+	side_close(&s);
+	_exit(0);
+}
+
+/* Peers, as processes; each waits in its first step for this side's.  They are forked before there is memory
+ * to copy. */
+static void fork_peers(struct side side[PEERS])
+{
+	for (unsigned i = 0; i < PEERS; i++) {
+		int sock[2];
+
+		if (socketpair(AF_UNIX, SOCK_STREAM, 0, sock))
+			die("socketpair");
+		side[i] = (struct side){.client = true, .sock = sock[0]};
+		switch (fork()) {
+		case -1:
+			die("fork");
+			break;
+		case 0:
+			for (unsigned k = 0; k <= i; k++)
+				close(side[k].sock);
+			peer(sock[1]);
+		}
+		close(sock[1]);
+	}
+}
+
+static char *touched(size_t n)
+{
+	char *a = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (a == MAP_FAILED)
+		die("mmap");
+	memset(a, 1, n);
+	return a;
+}
+
+void registrations(void)
+{
+	struct side side[PEERS];
+	struct ibv_device **list;
+	struct ibv_context *ctx;
+	struct ibv_pd *pd;
+	char *a[SIZES];
+
+	fork_peers(side);
+	list = ibv_get_device_list(NULL);
+	ctx = list && list[0] ? ibv_open_device(list[0]) : NULL;
+	pd = ctx ? ibv_alloc_pd(ctx) : NULL;
+	if (!pd)
+		die("no RDMA device");
+	ibv_free_device_list(list);
+	pin(0);
+	for (unsigned i = 0; i < SIZES; i++)
+		a[i] = SIZE(i) < available() / 2 ? touched(SIZE(i)) : NULL;
+	sizes(NULL, a, "populate");
+	sizes(pd, a, "reg");
+	for (unsigned i = 0; i < PEERS; i++) {
+		side_open(&side[i]);
+		side_warm(&side[i]);
+	}
+	sizes(pd, a, "reg16");
+	sizes(NULL, a, "populate");
+	for (unsigned i = 0; i < PEERS; i++)
+		side_close(&side[i]);
+	for (unsigned i = 0; i < PEERS; i++)
+		wait(NULL);
+	for (unsigned i = 0; i < SIZES; i++)
+		if (a[i])
+			munmap(a[i], SIZE(i));
+	if (ibv_dealloc_pd(pd) || ibv_close_device(ctx))
+		die("closing");
+}
