@@ -25,6 +25,20 @@ static inline double now(void) /* nanoseconds */
 	return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
 }
 
+/* A round goes by in laps of which the quickest counts: others may use the machine too. */
+struct laps {
+	double began, least;
+};
+
+static inline void lap(struct laps *l)
+{
+	double t = now();
+
+	if (l->began != 0 && (l->least == 0 || t - l->began < l->least))
+		l->least = t - l->began;
+	l->began = t;
+}
+
 /* The n-th CPU that this process may use, counted round; where there is one only, both sides share it.
  * unpin() gives all back: what a library starts meanwhile should not be bound. */
 static cpu_set_t all_cpus;

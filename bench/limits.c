@@ -15,10 +15,11 @@
 
 #include "common.h"
 
-#define HANDOVERS 300000
-#define EVENTS	  20000
-#define CALLS	  50000
+#define HANDOVERS 300000u
+#define EVENTS	  20000u
+#define CALLS	  50000u
 #define VOLUME	  (512u << 20)
+#define LAPS	  10u
 
 struct shared {
 	_Atomic uint32_t to __attribute__((aligned(256)));
@@ -55,7 +56,7 @@ static void echo(struct shared *s)
 			;
 		atomic_store_explicit(&s->from, i, memory_order_release);
 	}
-	for (int i = 0; i < EVENTS; i++) {
+	for (unsigned i = 0; i < EVENTS; i++) {
 		wait_fd(s->fd[0]);
 		signal_fd(s->fd[1]);
 	}
@@ -65,41 +66,50 @@ static void echo(struct shared *s)
 
 static void handover(struct shared *s)
 {
-	double t = now();
+	struct laps l = {0}, e = {0};
 
 	for (uint32_t i = 1; i <= HANDOVERS; i++) {
+		if (i % (HANDOVERS / LAPS) == 1)
+			lap(&l);
 		atomic_store_explicit(&s->to, i, memory_order_release);
 		while (atomic_load_explicit(&s->from, memory_order_acquire) != i)
 			;
 	}
-	figure("handover", (now() - t) / HANDOVERS / 2);
-	t = now();
-	for (int i = 0; i < EVENTS; i++) {
+	lap(&l);
+	figure("handover", l.least / (HANDOVERS / LAPS) / 2);
+	for (unsigned i = 0; i < EVENTS; i++) {
+		if (i % (EVENTS / LAPS) == 0)
+			lap(&e);
 		signal_fd(s->fd[0]);
 		wait_fd(s->fd[1]);
 	}
-	figure("eventfd", (now() - t) / EVENTS / 2);
+	lap(&e);
+	figure("eventfd", e.least / (EVENTS / LAPS) / 2);
 }
 
 /* ns of one call for `pieces` pieces of n bytes, 0 where the kernel does not allow it. */
 static double call(pid_t peer, bool write, char *here, char *there, unsigned pieces, size_t n, unsigned count)
 {
 	struct iovec l[GATHER], r[GATHER];
-	double t;
+	struct laps t = {0};
 
 	for (unsigned i = 0; i < pieces; i++) {
 		l[i] = (struct iovec){here + i * LINE, n};
 		r[i] = (struct iovec){there + i * LINE, n};
 	}
-	t = now();
-	for (unsigned i = 0; i < count; i++) {
-		ssize_t k = write ? process_vm_writev(peer, l, pieces, r, pieces, 0)
-				  : process_vm_readv(peer, l, pieces, r, pieces, 0);
+	for (unsigned i = 0; i < count / LAPS * LAPS; i++) {
+		ssize_t k;
+
+		if (i % (count / LAPS) == 0)
+			lap(&t);
+		k = write ? process_vm_writev(peer, l, pieces, r, pieces, 0)
+			  : process_vm_readv(peer, l, pieces, r, pieces, 0);
 
 		if (k != (ssize_t)(n * pieces))
 			return 0;
 	}
-	return (now() - t) / count;
+	lap(&t);
+	return t.least / (count / LAPS);
 }
 
 static void calls(pid_t peer, bool write, char *there)
@@ -132,14 +142,18 @@ static void copies(void)
 	char *a = buffer(true, &from), *b = buffer(true, &to), name[32];
 
 	for (size_t n = 65536; n <= BUFFER; n *= n == 65536 ? 16 : 4) {
-		double t = now();
+		size_t each = VOLUME / n / LAPS;
+		struct laps t = {0};
 
-		for (size_t i = 0; i < VOLUME / n; i++) {
+		for (size_t i = 0; i < each * LAPS; i++) {
+			if (i % each == 0)
+				lap(&t);
 			memcpy(b, a, n);
 			__asm__ volatile("" : : "r"(b) : "memory");
 		}
 		snprintf(name, sizeof(name), "memcpy_bw_%zu", n);
-		figure(name, (double)VOLUME * 1e9 / (now() - t));
+		lap(&t);
+		figure(name, (double)(each * n) * 1e9 / t.least);
 	}
 	munmap(a, BUFFER);
 	munmap(b, BUFFER);

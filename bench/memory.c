@@ -21,8 +21,8 @@ static void lookup(struct side *s, unsigned n)
 	struct ibv_mr **mr = calloc(n, sizeof(struct ibv_mr *)), *mine = s->mr, any = *mine;
 	uint32_t *walk = calloc(LAT_ITERS, sizeof(uint32_t));
 	unsigned owed = 0, spent = 0;
+	struct laps l = {0};
 	char name[32];
-	double t;
 
 	if (!mr || !walk)
 		die("calloc");
@@ -35,10 +35,11 @@ static void lookup(struct side *s, unsigned n)
 		walk[i] = mr[i * 381713u % n]->lkey;
 	side_receive(s, 2 * LIST, 8);
 	side_meet(s);
-	t = now();
 	for (unsigned i = 0; i < LAT_ITERS; i++) {
 		bool signal = i % LIST == LIST - 1;
 
+		if (i % LAP == 0)
+			lap(&l);
 		if (!s->client)
 			side_wait(s->rcq, 1);
 		any.lkey = walk[i];
@@ -54,9 +55,10 @@ static void lookup(struct side *s, unsigned n)
 			owed -= side_poll(s->scq, owed);
 		}
 	}
+	lap(&l);
 	if (s->client) {
 		snprintf(name, sizeof(name), "lookup_%u", n);
-		figure(name, (now() - t) / LAT_ITERS / 2);
+		figure(name, l.least / LAP / 2);
 	}
 	side_wait(s->scq, owed);
 	for (unsigned i = 0; i < n; i++)

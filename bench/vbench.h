@@ -11,6 +11,7 @@
 #define LIST  32  /* work requests posted, and receives given back, at a time */
 
 #define LAT_ITERS 50000u
+#define LAP	  5000u /* a divisor of it, and a multiple of what a loop takes at a time */
 
 struct side {
 	bool client; /* measures */
