@@ -1,0 +1,212 @@
+/* Where the kernel does not let an initiator reach into its peer's memory, the ring carries everything, and
+ * that is said once for each peer, at the level info. */
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <stddef.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#include "pair.h"
+
+enum { SIZE = 1 << 20, HALF = SIZE / 2, DEPTH = 32, USER = 12345, ROUNDS = 3 };
+
+static char log_path[] = "/tmp/verbena-refused-XXXXXX";
+static bool want_direct; /* whether it is to work directly after all */
+static int want_lines;	 /* of the initiator, about the ring */
+static int deny_with;	 /* errno of the filter, 0: none */
+static bool target_hides, hides_later;
+static int own_ns = -1; /* PID namespace to make threads in again */
+
+static void become_user(void)
+{
+	if (geteuid() == 0) {
+		CHECK(!setresgid(USER, USER, USER));
+		CHECK(!setresuid(USER, USER, USER));
+	}
+	CHECK(!prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)); /* which the change of the user has taken away */
+	CHECK(!prctl(PR_SET_PDEATHSIG, SIGKILL));   /* this too */
+}
+
+/* process_vm_readv() and process_vm_writev() fail from now on. */
+static void filter(int err)
+{
+	struct sock_filter rows[] = {
+	    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 1, 0),
+	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_writev, 0, 1),
+	    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (uint32_t)err),
+	    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog prog = {sizeof rows / sizeof rows[0], rows};
+
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog)) {
+		printf("SKIP: no seccomp filters here (%s)\n", strerror(errno));
+		exit(PAIR_SKIP);
+	}
+}
+
+static int lines(pid_t pid, const char *what)
+{
+	char line[1024], who[32];
+	FILE *f = fopen(log_path, "r");
+	int n = 0;
+
+	CHECK(f);
+	snprintf(who, sizeof who, "[%d]", (int)pid);
+	while (fgets(line, sizeof line, f))
+		n += strstr(line, who) && strstr(line, what);
+	fclose(f);
+	return n;
+}
+
+static void expect(struct kit_end *e)
+{
+	struct ibv_wc wc = kit_wait(e, 30);
+
+	CHECK(wc.status == IBV_WC_SUCCESS, "%s", ibv_wc_status_str(wc.status));
+}
+
+static void traffic(struct pair *p, uint8_t seed)
+{
+	static const uint32_t lengths[] = {1, 8, 100, 5000, 70000, HALF};
+
+	for (int i = 0; i < PAIR_ENDS; i++) {
+		struct kit_end *e = &p->end[i];
+		const struct kit_card *peer = &p->board->card[1][i];
+
+		for (unsigned k = 0; k < sizeof lengths / sizeof lengths[0]; k++) {
+			memset(e->buf, seed + (int)k, lengths[k]);
+			CHECK(!kit_post(e, IBV_WR_RDMA_WRITE, 1, 0, lengths[k], peer, 0));
+			CHECK(!kit_post(e, IBV_WR_RDMA_READ, 2, HALF, lengths[k], peer, 0));
+			expect(e);
+			expect(e);
+			CHECK(!memcmp(e->buf, e->buf + HALF, lengths[k]));
+		}
+		CHECK(!kit_post(e, IBV_WR_ATOMIC_FETCH_AND_ADD, 3, HALF, 8, peer, HALF));
+		expect(e);
+		CHECK(!kit_post(e, IBV_WR_RDMA_WRITE_WITH_IMM, 4, 0, HALF, peer, 0));
+		expect(e);
+	}
+}
+
+/* Whether a WRITE is complete while the target stands still. */
+static bool is_direct(struct pair *p)
+{
+	struct kit_end *e = &p->end[0];
+	double end = kit_now() + 0.05;
+	struct ibv_wc wc;
+	int n = 0;
+
+	pair_stop(p);
+	CHECK(!kit_post(e, IBV_WR_RDMA_WRITE, 1, 0, 64, &p->board->card[1][0], 0));
+	while (!n && kit_now() < end)
+		n = ibv_poll_cq(e->cq, 1, &wc);
+	pair_cont(p);
+	if (!n)
+		wc = kit_wait(e, 30);
+	CHECK(wc.status == IBV_WC_SUCCESS);
+	return n;
+}
+
+static void initiator(struct pair *p)
+{
+	if (own_ns >= 0)
+		CHECK(!setns(own_ns, CLONE_NEWPID));
+	if (deny_with)
+		filter(deny_with);
+	pair_open(p, DEPTH, SIZE);
+	for (int i = 0; i < ROUNDS; i++) {
+		kit_until(&p->board->step, i + 1);
+		if (hides_later && !i)
+			CHECK(is_direct(p), "it is not direct in the first place");
+		traffic(p, (uint8_t)(10 * i));
+		atomic_store(&p->board->number[0], i + 1);
+	}
+	CHECK(is_direct(p) == want_direct, "direct, or not");
+	CHECK(lines(getpid(), "the ring carries") == want_lines, "%d lines, not %d",
+	      lines(getpid(), "the ring carries"), want_lines);
+	pair_close(p);
+}
+
+static void target(struct pair *p)
+{
+	if (target_hides)
+		CHECK(!prctl(PR_SET_DUMPABLE, 0, 0, 0, 0));
+	pair_open(p, DEPTH, SIZE);
+	for (int i = 0; i < ROUNDS; i++) {
+		if (hides_later && i)
+			CHECK(!prctl(PR_SET_DUMPABLE, 0, 0, 0, 0));
+		for (int k = 0; k < PAIR_ENDS; k++)
+			CHECK(!kit_recv(&p->end[k], 9, 0, 0));
+		atomic_store(&p->board->step, i + 1);
+		for (int k = 0; k < PAIR_ENDS; k++) {
+			struct ibv_wc wc = kit_wait(&p->end[k], 30);
+
+			CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM);
+			for (int n = 0; n < HALF; n++) /* what the last WRITE brought */
+				CHECK(p->end[k].buf[n] == (uint8_t)(10 * i + 5));
+		}
+		while (atomic_load(&p->board->number[0]) <= i)
+			pair_nap(1);
+	}
+	pair_close(p);
+}
+
+static void new_pid_namespace(void)
+{
+	own_ns = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
+	if (own_ns < 0 || unshare(CLONE_NEWPID)) {
+		printf("SKIP: no PID namespace of its own (%s)\n", strerror(errno));
+		exit(PAIR_SKIP);
+	}
+}
+
+static void try(const char *name, bool direct, int said)
+{
+	static const bool both[] = {true, true};
+
+	want_direct = direct;
+	want_lines = said;
+	CHECK(!truncate(log_path, 0));
+	if (!pair_run(name, both, initiator, target))
+		printf("%s: SKIP\n", name);
+	deny_with = 0;
+	pair_before = NULL;
+	target_hides = hides_later = false;
+	setenv("VERBENA_LOG_LEVEL", "info", 1);
+	unsetenv("VERBENA_PTRACE");
+}
+
+int main(void)
+{
+	int fd = mkstemp(log_path);
+
+	CHECK(fd >= 0 && !fchmod(fd, 0666));
+	close(fd);
+	setenv("VERBENA_LOG", log_path, 1);
+	setenv("VERBENA_LOG_LEVEL", "info", 1);
+	pair_before = become_user;
+	try("an ordinary user", true, 0);
+	pair_before = become_user;
+	target_hides = true;
+	try("a target that is not dumpable", false, 1);
+	pair_before = become_user;
+	target_hides = true;
+	setenv("VERBENA_LOG_LEVEL", "warn", 1);
+	try("a target that is not dumpable, at log level warn", false, 0);
+	pair_before = become_user;
+	hides_later = true;
+	try("a target that stops being dumpable", false, 1);
+	deny_with = EPERM;
+	try("a seccomp filter with EPERM", false, 1);
+	deny_with = ENOSYS;
+	try("a seccomp filter with ENOSYS", false, 1);
+	pair_before = new_pid_namespace;
+	try("another PID namespace", false, 1);
+	setenv("VERBENA_PTRACE", "off", 1);
+	try("VERBENA_PTRACE=off", true, 0); /* which matters to Yama alone */
+	unlink(log_path);
+	return 0;
+}
