@@ -472,14 +472,114 @@ static void no_touch_after_retract(void **state)
 	unmake(&a.x);
 }
 
+/* Several keys at once: each is checked, and any retraction waits for the announcement of all. */
+static void any_key_at_once(void **state)
+{
+	struct vb_mem_use u;
+	struct table x;
+	uint32_t k, k2;
+
+	(void)state;
+	make(&x, 64);
+	assert_int_equal(x.marks.keys, 0); /* nothing that a peer would have to look at */
+	k = vb_key_publish(&x.t, PD, LW | RW, 0x5000, 0x10000, 0x1000);
+	k2 = vb_key_publish(&x.t, PD, RR, 0x5000, 0x20000, 0x1000);
+	assert_int_equal(x.marks.keys, VB_KEY_INDEX(k2) + 1);
+	assert_true(vb_mem_begin_any(&x.t, &u));
+	assert_true(x.marks.slots >= 1);
+	assert_ptr_equal(vb_mem_slot(&x.t), u.slot);
+	assert_int_equal(u.slot->index, VB_KEY_ANY);
+	assert_ptr_equal(vb_mem_find(&x.t, k, PD, 0x5800, 0x800, LW), (void *)0x10800);
+	assert_ptr_equal(vb_mem_find(&x.t, k2, PD, 0x5000, 0x1000, 0), (void *)0x20000);
+	assert_null(vb_mem_find(&x.t, k2, PD, 0x5000, 1, LW)); /* access */
+	assert_null(vb_mem_find(&x.t, k, PD, 0x5800, 0x801, LW));
+	assert_null(vb_mem_find(&x.t, k, PD, 0x4fff, 1, LW));
+	assert_null(vb_mem_find(&x.t, k, PD + 1, 0x5000, 1, LW));
+	assert_null(vb_mem_find(&x.t, k + 1, PD, 0x5000, 1, LW));
+	assert_null(vb_mem_find(&x.t, k | VB_KEY_REMOTE, PD, 0x5000, 1, LW));
+	assert_null(vb_mem_find(&x.t, 0, PD, 0, 0, 0));
+	assert_null(vb_mem_find(&x.t, 0x1fffffff, PD, 0x5000, 1, 0)); /* beyond the table */
+	vb_mem_end(&u);
+	assert_int_equal(u.slot->index, 0);
+	take_back(&x.t, k);
+	assert_null(vb_mem_find(&x.t, k, PD, 0x5000, 1, 0));
+	unmake(&x);
+}
+
+static void *use_any_slowly(void *arg)
+{
+	struct user *w = arg;
+	struct vb_mem_use u;
+
+	assert_true(vb_mem_begin_any(&w->x->t, &u));
+	atomic_store(&w->stage, 1);
+	while (atomic_load(&w->stage) != 2)
+		sched_yield();
+	vb_mem_end(&u);
+	return NULL;
+}
+
+static void retracting_waits_for_who_uses_any(void **state)
+{
+	struct table x;
+	struct user w = {.x = &x};
+	pthread_t a, b;
+
+	(void)state;
+	make(&x, 64);
+	w.key = vb_key_publish(&x.t, PD, LW, 0x1000, 0x1000, 0x1000);
+	pthread_create(&a, NULL, use_any_slowly, &w);
+	while (atomic_load(&w.stage) != 1)
+		sched_yield();
+	pthread_create(&b, NULL, retract, &w);
+	while (try(&x, w.key, false, PD, 0x1000, 8, LW, NULL) == VB_OK)
+		sched_yield();
+	for (int i = 0; i < 100; i++) {
+		sched_yield();
+		assert_int_equal(atomic_load(&w.stage), 1);
+	}
+	atomic_store(&w.stage, 2);
+	pthread_join(a, NULL);
+	pthread_join(b, NULL);
+	assert_int_equal(atomic_load(&w.stage), 3);
+	unmake(&x);
+}
+
+/* An entry as a peer has it, whatever it says. */
+static void resolving(void **state)
+{
+	struct vb_key_entry e = {
+	    .key = 0x500, .pd = PD, .access = RR | LW, .iova = 0x7000, .length = 64, .addr = 0x9000};
+	uint64_t at = 0;
+
+	(void)state;
+	assert_true(vb_key_resolve(&e, 0x500, PD, 0x7010, 48, RR, &at));
+	assert_int_equal(at, 0x9010);
+	assert_false(vb_key_resolve(&e, 0x500, PD, 0x7010, 49, RR, &at));
+	assert_false(vb_key_resolve(&e, 0x500, PD, 0x7010, UINT64_MAX, RR, &at));
+	assert_false(vb_key_resolve(&e, 0x501, PD, 0x7010, 8, RR, &at));
+	assert_false(vb_key_resolve(&e, 0x500, PD + 1, 0x7010, 8, RR, &at));
+	assert_false(vb_key_resolve(&e, 0x500, PD, 0x7010, 8, RR | RW, &at));
+	e.seq = 7;
+	assert_false(vb_key_resolve(&e, 0x500, PD, 0x7010, 8, RR, &at));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(a_key_leads_to_its_memory), cmocka_unit_test(rule_19_bounds_by_subtraction),
-	    cmocka_unit_test(rule_21_another_pd_fails),	 cmocka_unit_test(permission_is_a_subset),
-	    cmocka_unit_test(wrong_keys_are_told_apart), cmocka_unit_test(rule_44_values_return_late),
-	    cmocka_unit_test(a_million_regions),	 cmocka_unit_test(retracting_waits_for_users),
-	    cmocka_unit_test(more_threads_than_slots),	 cmocka_unit_test(no_touch_after_retract),
+	    cmocka_unit_test(a_key_leads_to_its_memory),
+	    cmocka_unit_test(rule_19_bounds_by_subtraction),
+	    cmocka_unit_test(rule_21_another_pd_fails),
+	    cmocka_unit_test(permission_is_a_subset),
+	    cmocka_unit_test(wrong_keys_are_told_apart),
+	    cmocka_unit_test(rule_44_values_return_late),
+	    cmocka_unit_test(a_million_regions),
+	    cmocka_unit_test(retracting_waits_for_users),
+	    cmocka_unit_test(more_threads_than_slots),
+	    cmocka_unit_test(no_touch_after_retract),
+	    cmocka_unit_test(any_key_at_once),
+	    cmocka_unit_test(retracting_waits_for_who_uses_any),
+	    cmocka_unit_test(resolving),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,497 @@
+/* Another adapter's tables: who gets through, who does not, rubbish, announcements and the wait for them.
+ *
+ * Two adapters in this process: `here` reaches, `there` owns the memory.  There is no way to reach it but by
+ * address, as within one process. */
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <infiniband/verbs.h>
+
+#include "base/clock.h"
+#include "iba/limits.h"
+#include "mem/far.h"
+
+enum {
+	LW = IBV_ACCESS_LOCAL_WRITE,
+	RW = IBV_ACCESS_REMOTE_WRITE,
+	RR = IBV_ACCESS_REMOTE_READ,
+	RA = IBV_ACCESS_REMOTE_ATOMIC,
+	PD = 7,
+	NUMBER_HERE = 0x123,
+	NUMBER_THERE = 0xfed,
+	QPN_HERE = NUMBER_HERE << 12 | 5,
+	QPN_THERE = NUMBER_THERE << 12 | 9,
+	AREA = 4096,
+};
+static const uint64_t INCARNATION = 0x1122334455667788ull;
+
+struct side {
+	struct vb_keys keys;
+	struct vb_key_entry *entries;
+	struct vb_key_slot *slots;
+	struct vb_key_marks marks;
+};
+
+struct world {
+	struct side here, there;
+	struct vb_far far;  /* what `here` knows of `there` */
+	struct vb_far back; /* and the other way round */
+	struct vb_shown_qp qp;
+	uint8_t area[AREA];
+	uint32_t rkey;
+	struct vb_far_want want;
+};
+
+#define TABLE ((VB_MAX_MR + 1) * sizeof(struct vb_key_entry))
+
+static void side_make(struct side *s)
+{
+	s->entries =
+	    mmap(NULL, TABLE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	assert_ptr_not_equal(s->entries, MAP_FAILED);
+	s->slots = aligned_alloc(VB_LINE, VB_MEM_SLOTS * sizeof *s->slots);
+	memset(s->slots, 0, VB_MEM_SLOTS * sizeof *s->slots);
+	memset(&s->marks, 0, sizeof s->marks);
+	vb_keys_init(&s->keys, s->entries, VB_MAX_MR + 1, s->slots, &s->marks);
+}
+
+static int set_up(void **state)
+{
+	struct world *w = aligned_alloc(VB_LINE, (sizeof *w + VB_LINE - 1) & ~(size_t)(VB_LINE - 1));
+
+	memset(w, 0, sizeof *w);
+	side_make(&w->here);
+	side_make(&w->there);
+	w->far = (struct vb_far){.keys = w->there.entries,
+				 .marks = &w->there.marks,
+				 .slots = w->there.slots,
+				 .here = INCARNATION,
+				 .number = NUMBER_THERE,
+				 .pid = (uint32_t)getpid(),
+				 .same = true};
+	w->back = w->far;
+	w->back.keys = w->here.entries;
+	w->back.marks = &w->here.marks;
+	w->back.slots = w->here.slots;
+	w->back.number = NUMBER_HERE;
+	w->qp.dest_qpn = QPN_HERE;
+	w->qp.pd = PD;
+	w->qp.peer = INCARNATION;
+	w->qp.may = RW | RR | RA;
+	w->rkey = vb_key_publish(&w->there.keys, PD, LW | RW | RR | RA, 0x50000, (uintptr_t)w->area, AREA) |
+		  VB_KEY_REMOTE;
+	w->want = (struct vb_far_want){.qp = &w->qp,
+				       .far_qpn = QPN_THERE,
+				       .qpn = QPN_HERE,
+				       .rkey = w->rkey,
+				       .access = RW,
+				       .addr = 0x50000,
+				       .len = 8};
+	*state = w;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	struct world *w = *state;
+
+	munmap(w->here.entries, TABLE);
+	munmap(w->there.entries, TABLE);
+	free(w->here.slots);
+	free(w->there.slots);
+	free(w);
+	return 0;
+}
+
+static bool announced(const struct world *w)
+{
+	for (int i = 0; i < VB_MEM_SLOTS; i++)
+		if (w->here.slots[i].far)
+			return true;
+	return false;
+}
+
+/* By vb_far_begin(), which leaves an announcement exactly where it succeeds. */
+static enum vb_far_means try(struct world *w, const struct vb_far_want *x)
+{
+	struct vb_far_use u;
+	enum vb_far_means m = vb_far_begin(&w->far, &w->here.keys, &u, x);
+
+	assert_int_equal(announced(w), m != VB_FAR_NONE);
+	if (m != VB_FAR_NONE)
+		vb_far_end(&u);
+	assert_false(announced(w));
+	assert_int_equal(vb_far_likely(&w->far, x), m != VB_FAR_NONE);
+	return m;
+}
+
+static void permitted(void **state)
+{
+	struct world *w = *state;
+	struct vb_far_want x = w->want;
+	struct vb_far_use u;
+
+	x.addr += 100;
+	assert_int_equal(vb_far_begin(&w->far, &w->here.keys, &u, &x), VB_FAR_MAPPED);
+	assert_ptr_equal(u.ptr, w->area + 100);
+	vb_far_end(&u);
+	x.addr = 0x50000;
+	x.len = AREA;
+	assert_int_equal(try(w, &x), VB_FAR_MAPPED);
+	x.access = RR;
+	assert_int_equal(try(w, &x), VB_FAR_MAPPED);
+	x.access = RA;
+	assert_int_equal(try(w, &x), VB_FAR_MAPPED);
+}
+
+static void not_permitted(void **state)
+{
+	struct world *w = *state;
+	struct vb_far_want x;
+	uint32_t weak;
+
+	for (int i = 0; i < 10; i++) {
+		x = w->want;
+		switch (i) {
+		case 0: /* one byte out, at either end */
+			x.addr += AREA - 7;
+			break;
+		case 1:
+			x.addr--;
+			break;
+		case 2:
+			x.len = UINT64_MAX - 4;
+			break;
+		case 3: /* an L_Key */
+			x.rkey &= ~VB_KEY_REMOTE;
+			break;
+		case 4: /* stale */
+			x.rkey ^= 1;
+			break;
+		case 5: /* of a shared PD, or with a bit that no key has */
+			x.rkey |= VB_KEY_SHARED;
+			break;
+		case 6:
+			x.rkey |= 1u << 29;
+			break;
+		case 7: /* index 0, never given */
+			x.rkey = VB_KEY_REMOTE;
+			break;
+		case 8: /* beyond what is in use */
+			x.rkey += 1u << 8;
+			break;
+		case 9: /* beyond the table */
+			x.rkey = VB_KEY_REMOTE | 0x1fffffu << 8;
+		}
+		assert_int_equal(try(w, &x), VB_FAR_NONE);
+	}
+	x = w->want; /* the region does not permit it */
+	weak = vb_key_publish(&w->there.keys, PD, LW | RR, 0x50000, (uintptr_t)w->area, AREA) | VB_KEY_REMOTE;
+	x.rkey = weak;
+	assert_int_equal(try(w, &x), VB_FAR_NONE);
+	x.access = RR;
+	assert_int_equal(try(w, &x), VB_FAR_MAPPED);
+	x = w->want; /* nor the QP */
+	w->qp.may = RR;
+	assert_int_equal(try(w, &x), VB_FAR_NONE);
+	w->qp.may = 0;
+	x.access = RR;
+	assert_int_equal(try(w, &x), VB_FAR_NONE);
+	w->qp.may = RW;
+	w->qp.pd = PD + 1; /* a QP of another PD than the region */
+	assert_int_equal(try(w, &w->want), VB_FAR_NONE);
+}
+
+/* rule 18: of nothing no key is looked at, but the QP's permission */
+static void nothing(void **state)
+{
+	struct world *w = *state;
+	struct vb_far_want x = w->want;
+
+	x.len = 0;
+	x.rkey = 0;
+	assert_int_equal(try(w, &x), VB_FAR_QP);
+	w->qp.may = RR;
+	assert_int_equal(try(w, &x), VB_FAR_NONE);
+}
+
+static void not_our_queue_pair(void **state)
+{
+	struct world *w = *state;
+
+	w->qp.dest_qpn = QPN_HERE + 1;
+	assert_int_equal(try(w, &w->want), VB_FAR_NONE);
+	w->qp.dest_qpn = QPN_HERE;
+	w->qp.peer = INCARNATION + 1; /* of an adapter that had our number before us */
+	assert_int_equal(try(w, &w->want), VB_FAR_NONE);
+	w->qp.peer = INCARNATION;
+	assert_int_equal(try(w, &w->want), VB_FAR_MAPPED);
+}
+
+/* What a mad peer may have in its tables leads nowhere outside of them. */
+static void hostile_tables(void **state)
+{
+	struct world *w = *state;
+	struct vb_far_want x = w->want;
+	struct vb_key_entry *e = &w->there.entries[VB_KEY_INDEX(w->rkey)];
+
+	w->there.marks.keys = UINT32_MAX;
+	x.rkey = VB_KEY_REMOTE | 0x1fffffu << 8; /* no such entry in any table */
+	assert_int_equal(try(w, &x), VB_FAR_NONE);
+	x.rkey = VB_KEY_REMOTE | (VB_MAX_MR + 1u) << 8;
+	assert_int_equal(try(w, &x), VB_FAR_NONE);
+	x.rkey = VB_KEY_REMOTE | (uint32_t)VB_MAX_MR << 8; /* the last one, all zero */
+	assert_int_equal(try(w, &x), VB_FAR_NONE);
+	assert_int_equal(try(w, &w->want), VB_FAR_MAPPED);
+	w->there.marks.keys = 0; /* nothing in use: entries are not looked at */
+	assert_int_equal(try(w, &w->want), VB_FAR_NONE);
+	w->there.marks.keys = VB_KEY_INDEX(w->rkey) + 1;
+	e->seq++; /* being changed */
+	assert_int_equal(try(w, &w->want), VB_FAR_NONE);
+	e->seq++;
+	assert_int_equal(try(w, &w->want), VB_FAR_MAPPED);
+	e->length = UINT64_MAX; /* a region round the end of the address space */
+	x = w->want;
+	x.addr = 0;
+	assert_int_equal(try(w, &x), VB_FAR_NONE);
+	e->key |= VB_KEY_SHARED;
+	assert_int_equal(try(w, &w->want), VB_FAR_NONE);
+}
+
+/* No thread of its own there, or one that the kernel keeps us from. */
+static void without_means(void **state)
+{
+	struct world *w = *state;
+
+	w->far.same = false;
+	w->far.denied = true;
+	assert_int_equal(try(w, &w->want), VB_FAR_NONE);
+	w->far.denied = false;
+	w->far.tid = (int)syscall(SYS_gettid);
+	w->far.pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+	assert_true(w->far.pidfd >= 0);
+	assert_int_equal(try(w, &w->want), VB_FAR_VM);
+	close(w->far.pidfd);
+}
+
+/* A process that is gone: its number is not believed, however young the process that has it now. */
+static void a_dead_process(void **state)
+{
+	struct world *w = *state;
+	struct iovec here, there;
+	uint64_t v = 1;
+	pid_t pid = fork();
+
+	if (!pid)
+		_exit(0);
+	w->far.same = false;
+	w->far.tid = pid;
+	w->far.pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+	assert_true(w->far.pidfd >= 0);
+	assert_int_equal(waitid(P_PID, (id_t)pid, &(siginfo_t){0}, WEXITED), 0);
+	{
+		struct vb_far_use u;
+
+		assert_int_equal(vb_far_begin(&w->far, &w->here.keys, &u, &w->want), VB_FAR_NONE);
+	}
+	here = there = (struct iovec){&v, sizeof v};
+	assert_int_equal(vb_far_move(&w->far, true, &here, 1, &there, 1), 0);
+	assert_true(w->far.denied); /* and nobody tries again */
+	close(w->far.pidfd);
+}
+
+static void moving(void **state)
+{
+	struct world *w = *state;
+	uint8_t from[32], to[64] = {0};
+	struct iovec here[2] = {{from, 10}, {from + 10, 22}}, there[2] = {{to, 12}, {to + 20, 20}};
+	void *hole = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	w->far.tid = (int)syscall(SYS_gettid);
+	for (int i = 0; i < 32; i++)
+		from[i] = (uint8_t)(i + 1);
+	assert_int_equal(vb_far_move(&w->far, true, here, 2, there, 2), 32);
+	assert_memory_equal(to, from, 12);
+	assert_memory_equal(to + 20, from + 12, 20);
+	memset(from, 0, sizeof from);
+	assert_int_equal(vb_far_move(&w->far, false, here, 2, there, 2), 32);
+	assert_int_equal(from[31], 32);
+	/* what is not there is no refusal: a part, or nothing */
+	assert_int_equal(munmap((uint8_t *)hole + 4096, 4096), 0);
+	there[0] = (struct iovec){(uint8_t *)hole + 4096 - 12, 12};
+	there[1] = (struct iovec){(uint8_t *)hole + 4096, 20};
+	assert_int_equal(vb_far_move(&w->far, true, here, 2, there, 2), 12);
+	assert_int_equal(vb_far_move(&w->far, true, here + 1, 1, there + 1, 1), 0);
+	assert_false(w->far.denied);
+	munmap(hole, 4096);
+}
+
+struct waiting {
+	struct world *w;
+	uint32_t number, index, qpn;
+	_Atomic bool began, done;
+};
+
+static void *wait_it(void *arg)
+{
+	struct waiting *x = arg;
+
+	atomic_store(&x->began, true);
+	vb_far_wait(&x->w->back, x->number, x->index, x->qpn, "a test");
+	atomic_store(&x->done, true);
+	return NULL;
+}
+
+/* Whether somebody who takes back (number, index, qpn) waits for the use in hand. */
+static bool waits(struct world *w, struct vb_far_use *u, uint32_t number, uint32_t index, uint32_t qpn)
+{
+	struct waiting x = {.w = w, .number = number, .index = index, .qpn = qpn};
+	uint64_t end = vb_now() + 20 * VB_MSEC;
+	bool waited;
+	pthread_t t;
+
+	assert_int_equal(vb_far_begin(&w->far, &w->here.keys, u, &w->want), VB_FAR_MAPPED);
+	pthread_create(&t, NULL, wait_it, &x);
+	while (!atomic_load(&x.began) || (!atomic_load(&x.done) && vb_now() < end))
+		sched_yield();
+	waited = !atomic_load(&x.done);
+	vb_far_end(u);
+	pthread_join(t, NULL);
+	return waited;
+}
+
+static void who_is_waited_for(void **state)
+{
+	struct world *w = *state;
+	uint32_t index = VB_KEY_INDEX(w->rkey);
+	struct vb_far_use u;
+
+	assert_true(waits(w, &u, NUMBER_THERE, index, 0));		/* a key */
+	assert_true(waits(w, &u, NUMBER_THERE, 0, QPN_THERE));		/* a QP */
+	assert_true(waits(w, &u, NUMBER_THERE, 0, 0));			/* everything */
+	assert_true(waits(w, &u, NUMBER_THERE, index, QPN_THERE));	/* both */
+	assert_false(waits(w, &u, NUMBER_THERE - 1, index, QPN_THERE)); /* of another adapter */
+	assert_false(waits(w, &u, NUMBER_THERE, index + 1, 0));
+	assert_false(waits(w, &u, NUMBER_THERE, 0, QPN_THERE ^ 1));
+	assert_false(waits(w, &u, NUMBER_THERE, index, QPN_THERE ^ 1));
+	/* a mark beyond the slots does not lead beyond them */
+	w->here.marks.slots = UINT32_MAX;
+	vb_far_wait(&w->back, NUMBER_THERE, index, 0, "a test");
+}
+
+/* The numbers at their largest go into one word and come out of it. */
+static void largest_numbers(void **state)
+{
+	struct world *w = *state;
+	struct vb_far_use u;
+
+	w->want.far_qpn = 0xffffff;
+	w->far.number = VB_ADAPTERS - 1;
+	assert_true(waits(w, &u, VB_ADAPTERS - 1, VB_KEY_INDEX(w->rkey), 0xffffff));
+	assert_false(waits(w, &u, VB_ADAPTERS - 2, VB_KEY_INDEX(w->rkey), 0xffffff));
+	assert_false(waits(w, &u, VB_ADAPTERS - 1, VB_KEY_INDEX(w->rkey), 0xfffffe));
+}
+
+/* Of the gathered ones each is checked. */
+static void another_in_the_same_region(void **state)
+{
+	struct world *w = *state;
+	struct vb_far_want x = w->want;
+	struct vb_far_use u;
+	uint64_t at;
+
+	assert_int_equal(vb_far_begin(&w->far, &w->here.keys, &u, &w->want), VB_FAR_MAPPED);
+	x.addr += 50;
+	assert_true(vb_far_also(&w->far, &x, &at));
+	assert_int_equal(at, (uintptr_t)w->area + 50);
+	x.addr = 0x50000 + AREA - 7;
+	assert_false(vb_far_also(&w->far, &x, &at));
+	vb_far_end(&u);
+}
+
+/* An owner who keeps taking the key back, by the book, and users who keep reaching for it: after the wait the
+ * plain bytes are the owner's. */
+enum { USERS = 2, CYCLES = 2000 };
+static _Atomic bool stop;
+static _Atomic uint32_t current;
+static _Atomic uint64_t hits;
+
+static void *reach(void *arg)
+{
+	struct world *w = arg;
+	struct vb_far_want x = w->want;
+	struct vb_far_use u;
+
+	x.len = 64;
+	while (!atomic_load_explicit(&stop, memory_order_relaxed)) {
+		x.rkey = atomic_load_explicit(&current, memory_order_relaxed);
+		if (vb_far_begin(&w->far, &w->here.keys, &u, &x) != VB_FAR_MAPPED)
+			continue;
+		for (int i = 0; i < 64; i++)
+			__atomic_store_n(u.ptr + i, 0xaa, __ATOMIC_RELAXED);
+		vb_far_end(&u);
+		atomic_fetch_add_explicit(&hits, 1, memory_order_relaxed);
+	}
+	return NULL;
+}
+
+static void no_touch_after_the_wait(void **state)
+{
+	struct world *w = *state;
+	pthread_t t[USERS];
+
+	atomic_store(&current, w->rkey);
+	for (int i = 0; i < USERS; i++)
+		assert_int_equal(pthread_create(&t[i], NULL, reach, w), 0);
+	for (int c = 0; c < CYCLES || !atomic_load(&hits); c++) {
+		uint32_t lkey = atomic_load(&current) & ~VB_KEY_REMOTE;
+
+		vb_key_retract(&w->there.keys, lkey);
+		vb_far_wait(&w->back, NUMBER_THERE, VB_KEY_INDEX(lkey), 0, "a test");
+		memset(w->area, 0x55, 64);
+		for (int i = 0; i < 20; i++)
+			vb_cpu_relax();
+		for (int i = 0; i < 64; i++)
+			assert_int_equal(w->area[i], 0x55);
+		vb_key_give(&w->there.keys, lkey);
+		lkey = vb_key_publish(&w->there.keys, PD, LW | RW, 0x50000, (uintptr_t)w->area, AREA);
+		atomic_store(&current, lkey | VB_KEY_REMOTE);
+		if (c % 16 == 0)
+			sched_yield();
+	}
+	atomic_store(&stop, true);
+	for (int i = 0; i < USERS; i++)
+		pthread_join(t[i], NULL);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    TEST(permitted),
+	    TEST(not_permitted),
+	    TEST(nothing),
+	    TEST(not_our_queue_pair),
+	    TEST(hostile_tables),
+	    TEST(without_means),
+	    TEST(a_dead_process),
+	    TEST(moving),
+	    TEST(who_is_waited_for),
+	    TEST(largest_numbers),
+	    TEST(another_in_the_same_region),
+	    TEST(no_touch_after_the_wait),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
