@@ -28,6 +28,10 @@ static const struct setting {
 } settings[] = {
     {"log", "DEST", "VERBENA_LOG", "where sentences go: stderr (the default here), off, or a file's path"},
     {"log-level", "LEVEL", "VERBENA_LOG_LEVEL", "error, warn (the default), info or debug"},
+    {"direct", "on|off", "VERBENA_DIRECT",
+     "whether WRITEs and READs may be placed directly (on is the default)"},
+    {"ptrace", "on|off", "VERBENA_PTRACE",
+     "whether Yama may be asked to let peers reach into memory (on is the default)"},
     {"vendor-id", "ID", "VERBENA_VENDOR_ID", "vendor_id of the device"},
     {"vendor-part-id", "ID", "VERBENA_VENDOR_PART_ID", "vendor_part_id of the device"},
 };

@@ -310,10 +310,12 @@ bool vb_far_also(const struct vb_far *f, const struct vb_far_want *w, uint64_t *
 
 bool vb_far_likely(const struct vb_far *f, const struct vb_far_want *w)
 {
+	const struct vb_far_share *s = &f->shares[VB_KEY_INDEX(w->rkey) % VB_FAR_SHARES];
+	bool means = f->same || !atomic_load_explicit(&f->denied, memory_order_relaxed) ||
+		     (atomic_load(&s->rkey) == w->rkey && atomic_load(&s->at));
 	uint64_t at;
 
-	return (f->same || !atomic_load_explicit(&f->denied, memory_order_relaxed)) && qp_permits(f, w) &&
-	       (!w->len || key_permits(f, w, &at));
+	return means && qp_permits(f, w) && (!w->len || key_permits(f, w, &at));
 }
 
 size_t vb_far_move(struct vb_far *f, bool write, const struct iovec *here, unsigned nhere,

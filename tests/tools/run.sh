@@ -28,6 +28,8 @@ check "log" 0 "VERBENA_LOG=stderr" "$verbena" run env
 check "log as the user has it" 0 "VERBENA_LOG=off" env VERBENA_LOG=off "$verbena" run env
 check "settings are options" 0 "VERBENA_VENDOR_ID=0x2c9" "$verbena" run --vendor-id 0x2c9 env
 check "one word" 0 "VERBENA_LOG_LEVEL=debug" "$verbena" run --log-level=debug -- env
+check "direct placement" 0 "VERBENA_DIRECT=off" "$verbena" run --direct=off -- env
+check "ptrace" 0 "VERBENA_PTRACE=off" "$verbena" run --ptrace off -- env
 check "what is there already stays" 0 "LD_LIBRARY_PATH=$build/lib:/a:/b" \
 	env LD_LIBRARY_PATH=/a:/b "$verbena" run env
 check "the view" 0 "LD_PRELOAD=$build/lib/libverbena-view.so" "$verbena" run env
