@@ -19,6 +19,7 @@
 enum { FIRST = 1, LAST = 4095, SKIPPED = 77, FOREIGN = 12345 };
 
 static _Atomic int *step;
+static union ibv_gid *gid; /* the device's, which impostors publish */
 
 static socklen_t address(struct sockaddr_un *sa, int number)
 {
@@ -167,14 +168,24 @@ enum says {
 
 static int wrong_segment(enum says what)
 {
+	struct vb_seg_head head = {.magic = VB_SEG_MAGIC,
+				   .version = VB_SEG_VERSION,
+				   .number = 17,
+				   .incarnation = 77,
+				   .size = VB_SEG_SIZE,
+				   .numbers = {17},
+				   .nnumbers = 1};
 	int fd = what == WRONG_FILE ? open("/dev/zero", O_RDWR | O_CLOEXEC)
 				    : memfd_create("wrong", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
+	memcpy(head.gids[0], gid, sizeof *gid);
 	CHECK(fd >= 0);
+	if (what != WRONG_FILE) { /* all right but for one thing */
+		CHECK(!ftruncate(fd, what == SHORT_FILE ? VB_SEG_AWAKE : VB_SEG_SIZE));
+		CHECK(pwrite(fd, &head, sizeof head, 0) == sizeof head);
+	}
 	if (what == SHORT_FILE)
-		CHECK(!ftruncate(fd, 4096) && !fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK));
-	if (what == UNSEALED)
-		CHECK(!ftruncate(fd, VB_SEG_SIZE));
+		CHECK(!fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK));
 	return fd;
 }
 
@@ -265,6 +276,7 @@ static void ask_impostor(enum says what, bool other)
 	kit_connect(&b, &c.card);
 	kit_connect(&c, &b.card);
 	card = a.card;
+	*gid = a.card.gid;
 	card.qpn = 17u << 12 | 5;
 	fds = descriptors();
 	kit_connect_with(&a, &card, 12, 4); /* 16.8 ms, four times again */
@@ -396,6 +408,7 @@ int main(int argc, char **argv)
 		return SKIPPED;
 	}
 	step = kit_shared(sizeof *step);
+	gid = kit_shared(sizeof *gid);
 	if (!other)
 		printf("SKIP by another user: this user cannot become one\n");
 	for (int o = 0; o <= other; o++) {

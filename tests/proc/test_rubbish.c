@@ -12,7 +12,7 @@
 #include "kit.h"
 #include "mem/keys.h"
 
-enum { SIZE = 128 << 10, DEPTH = 16, ROUND_MS = 120 };
+enum { SIZE = 128 << 10, DEPTH = 16, ROUND_MS = 120, PARTS = 10, FORGE = PARTS };
 
 struct board {
 	_Atomic int step;
@@ -96,15 +96,57 @@ static uint64_t rubbish(void)
 	return below(2) ? next() : likely[below(sizeof likely / sizeof *likely)];
 }
 
+/* A packet of our own making, behind the last one: a real one with a few bytes changed. */
+static void forge(uint8_t *seg)
+{
+	struct vb_ring *r = (struct vb_ring *)(seg + VB_SEG_RINGS) + 1;
+	uint32_t last = 0;
+	struct vb_slot *s;
+
+	for (uint32_t i = 0; i < VB_RING_SLOTS; i++) {
+		uint32_t seq = atomic_load(&r->slots[i].seq);
+
+		if (seq > last && seq < 1u << 24)
+			last = seq;
+	}
+	if (!last)
+		return;
+	s = &r->slots[last % VB_RING_SLOTS];
+	memcpy((uint8_t *)s + 4, (uint8_t *)&r->slots[(last - 1) % VB_RING_SLOTS] + 4, sizeof *s - 4);
+	if (below(4)) { /* the next PSN, so that it is not just a duplicate */
+		uint8_t *psn = s->hdr + 9;
+		uint32_t v = ((uint32_t)psn[0] << 16 | (uint32_t)psn[1] << 8 | psn[2]) + 1;
+
+		psn[0] = (uint8_t)(v >> 16);
+		psn[1] = (uint8_t)(v >> 8);
+		psn[2] = (uint8_t)v;
+	}
+	if (below(2))
+		s->hdr[0] = 4; /* SEND Only, of any length */
+	if (below(2))
+		s->flags ^= VB_SLOT_DATA;
+	if (below(2))
+		s->data_off = (uint32_t)rubbish();
+	if (below(2))
+		s->data_len = (uint32_t)(below(2) ? rubbish() : below(VB_RING_MTU + 100));
+	for (uint64_t n = below(3); n; n--)
+		((uint8_t *)s)[4 + below(sizeof *s - 4)] = (uint8_t)rubbish();
+	atomic_store(&s->seq, last + 1);
+}
+
 static void *scribble(void *arg)
 {
 	uint8_t *seg = own_segment();
 	int only = *(int *)arg;
 
 	for (;;) {
-		uint64_t at = aim(only >= 0 ? only : (int)below(10), board->b.qpn & 0xfff), v = rubbish();
+		uint64_t at = aim(only >= 0 ? only : (int)below(PARTS), board->b.qpn & 0xfff), v = rubbish();
 		size_t n = (size_t[]){1, 2, 4, 8}[below(4)];
 
+		if (only == FORGE || (only < 0 && below(2))) {
+			forge(seg);
+			continue;
+		}
 		memcpy(seg + (at & ~(n - 1)), &v, n);
 		if (!below(64))
 			sched_yield();
@@ -242,7 +284,7 @@ int main(int argc, char **argv)
 	pd = ibv_alloc_pd(ctx);
 	CHECK(pd);
 	for (int r = 0; r < rounds; r++) {
-		round_with(ctx, pd, true, r % 11 - 1);
+		round_with(ctx, pd, true, r % (FORGE + 2) - 1);
 		if (r % 4 == 3)
 			round_with(ctx, pd, false, -1);
 	}
