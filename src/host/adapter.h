@@ -94,7 +94,7 @@ struct vb_link {
 	_Atomic uint32_t quiet; /* polls since the last packet, for the choice of rings; rx holder writes */
 	uint32_t unflushed;	/* packets taken in since owed ACKs were last sent; under rx */
 	uint32_t budget;	/* packets that the next look may take, see verbs/progress.c; under rx */
-	bool placing;		/* some QP has more to place directly; under rx */
+	_Atomic bool placing;	/* some QP has more to place directly; written under rx */
 	_Atomic(void *) far;	/* the upper layer's, for direct placement: set in link_up(), then it stays */
 	void *acks;		/* a QP that owes no more than an ACK, the upper layer's; under rx */
 };

@@ -191,7 +191,7 @@ static void flush_owed(struct vb_link *l)
 		if (blocked > FLUSH_BLOCKED || (first && next_owing(l) == first))
 			break;
 	}
-	l->placing = placing;
+	atomic_store_explicit(&l->placing, placing, memory_order_relaxed);
 }
 
 /* The QP that packets are being delivered to, its lock held over a few of them. */
@@ -457,7 +457,7 @@ static uint64_t push_on(struct vb_link *l, uint64_t now)
 	look(l, false);
 	if (!atomic_load_explicit(&l->owes, memory_order_relaxed))
 		return VB_NEVER;
-	if (l->placing)
+	if (atomic_load_explicit(&l->placing, memory_order_relaxed))
 		return now;
 	return now + (o->ops->mark(o) != before ? VB_MSEC / 10 : VB_MSEC);
 }

@@ -383,6 +383,7 @@ void sim_free(struct sim *s)
 		vb_evq_fini(&n->ctx.async);
 		free(n->keys.entries);
 		free(n->keys.slots);
+		free(n->keys.marks);
 		free(s->mem[i]);
 	}
 	free(s);
