@@ -3,7 +3,8 @@
  * Two ends talk: SEND, WRITE, READ, atomics, immediate, events, a second QP, regions that come and go.  In
  * each run the N-th call of one end fails (base/fault.h).  That end either gets through all the same, or is
  * told: by errno of a call, or by a completion.  The other end too.  Nobody hangs or crashes, and once each
- * has destroyed what it made, it has the descriptors and mappings that it had before.
+ * has destroyed what it made, it has the descriptors and mappings that it had before.  Then the end dies at
+ * its N-th fault point instead: the other one sees that, in time.
  *
  *     faults-loop [FIRST [LAST [SIDE]]]     default: all N that there are, both sides */
 #include <dirent.h>
@@ -296,7 +297,7 @@ static void run_end(void)
 }
 
 /* One conversation.  How each end ended, and whether the fault was met. */
-static bool run(int side, const char *fault, int how[2], unsigned *calls)
+static bool run(int side, const char *fault, int how[2], unsigned *points, unsigned *calls)
 {
 	char said[4096];
 	ssize_t n, len = 0;
@@ -322,23 +323,40 @@ static bool run(int side, const char *fault, int how[2], unsigned *calls)
 		len += n;
 	said[len] = 0;
 	close(p[0]);
-	for (int i = 0; i < 2; i++) {
-		int status = kit_reap(pids[i]);
+	for (int k = 0; k < 2; k++) {
+		int i = k ? !side : side, status = kit_reap(pids[i]);
 
+		atomic_store(&board->gone[i], 1);
 		how[i] = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+		if (i == side && how[i] == -SIGKILL && !strncmp(fault, "kill:", 5)) /* as it should */
+			continue;
 		if (how[i] != WELL && (how[i] < BY_CALL || how[i] > LEFT_ALONE)) {
 			fprintf(stderr, "%s at side %d: end %d ended with %d%s\n%s", fault, side, i, how[i],
 				how[i] == -SIGALRM ? " (it hung)" : "", said);
 			return false;
 		}
 	}
-	if (strstr(said, "call "))
-		*calls = 1;
-	if (strstr(said, "points, "))
-		sscanf(strstr(said, "points, "), "points, %u", calls);
+	if (strstr(said, "fault points, "))
+		sscanf(strstr(said, "verbena: "), "verbena: %u fault points, %u", points, calls);
 	if (getenv("VB_TEST_VERBOSE"))
 		fprintf(stderr, "%s side %d: %d %d  %s", fault, side, how[0], how[1], *said ? said : "\n");
 	return true;
+}
+
+/* The end at this side dies at each of its points: a spread of them, all in soak.  Returns how many went
+ * wrong. */
+static unsigned deaths(int side, unsigned points)
+{
+	unsigned step = getenv("VERBENA_SOAK") ? 1 : points / 60 + 1, bad = 0, runs = 0, unused;
+	char fault[32];
+	int how[2];
+
+	for (unsigned n = 1 + (unsigned)getpid() % step; n <= points; n += step, runs++) {
+		snprintf(fault, sizeof fault, "kill:%u", n);
+		bad += !run(side, fault, how, &unused, &unused);
+	}
+	printf("side %d: %u deaths at %u points\n", side, runs, points);
+	return bad;
 }
 
 int main(int argc, char **argv)
@@ -349,27 +367,27 @@ int main(int argc, char **argv)
 
 	board = kit_shared(sizeof *board);
 	for (int side = 0; side < 2; side++) {
-		unsigned calls = 0;
+		unsigned calls = 0, points = 0;
 
 		if (argc > 3 && side != atoi(argv[3]))
 			continue;
-		CHECK(run(side, "count", how, &calls) && how[0] == WELL && how[1] == WELL);
+		CHECK(run(side, "count", how, &points, &calls) && how[0] == WELL && how[1] == WELL);
 		CHECK(calls > 20, "%u calls", calls);
 		last = argc > 2 ? (unsigned)atoi(argv[2]) : calls + 5; /* threads: not always the same */
 		for (unsigned n = first; n <= last; n++) {
-			unsigned met = 0;
-
 			for (int on = 0; on < 2; on++) {
 				snprintf(fault, sizeof fault, "fail:%u%s", n, on ? "+" : "");
-				bad += !run(side, fault, how, &met);
+				bad += !run(side, fault, how, &points, &calls);
 				runs++;
 				if (how[side] >= 0 && how[side] < 6)
 					counts[how[side]]++;
 			}
 		}
 		printf("side %d: %u calls\n", side, calls);
+		if (argc < 2)
+			bad += deaths(side, points);
 	}
-	printf("%u runs: the end with the fault got through %u times, was told by a call %u times, by a "
+	printf("%u runs: the end whose call failed got through %u times, was told by a call %u times, by a "
 	       "completion "
 	       "%u times, by the other end's absence %u times\n",
 	       runs, counts[WELL], counts[BY_CALL], counts[BY_COMPLETION], counts[LEFT_ALONE]);
