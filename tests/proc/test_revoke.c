@@ -101,7 +101,7 @@ static void owner(struct ibv_pd *pd, enum way way, bool reads)
 		board->card[0] = e.card;
 		atomic_store(&board->ready[0], ++round);
 		wait_for(&board->ready[1], round);
-		kit_connect_with(&e, &board->card[1], 8, 1);
+		kit_connect(&e, &board->card[1]);
 		atomic_store(&board->connected, round);
 		if (reads) { /* all sizes, as long as something is to be read */
 			int n = 1 + (int)below(DEPTH);
@@ -168,7 +168,7 @@ static void other(struct ibv_pd *pd, bool reads)
 		kit_end_open(&e, pd, DEPTH, AREA);
 		memset(e.buf, 0xff, AREA);
 		board->card[1] = e.card;
-		kit_connect_with(&e, &board->card[0], 8, 1);
+		kit_connect(&e, &board->card[0]);
 		atomic_store(&board->ready[1], round);
 		wait_for(&board->connected, round);
 		while (reads && atomic_load(&board->ready[0]) == round)

@@ -223,8 +223,8 @@ static void connect_end(struct kit_end *e, const struct row *r)
 		return;
 	a = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS,
 				 .sq_psn = e->card.psn & 0xffffff,
-				 .timeout = r->wrong == TARGET_ERR || r->wrong == TARGET_GONE ? 8 : 14,
-				 .retry_cnt = 1,
+				 .timeout = 13, /* 34 ms; a busy machine may take some */
+				 .retry_cnt = r->wrong == TARGET_ERR || r->wrong == TARGET_GONE ? 2 : 7,
 				 .rnr_retry = r->wrong == NO_RECEIVE ? 1 : 7,
 				 .max_rd_atomic = r->wrong == DEPTH_0 ? 0 : 4};
 	CHECK(!ibv_modify_qp(e->qp, &a,

@@ -134,7 +134,8 @@ static void initiator_epoch(struct kit_end *e)
 	board->status = IBV_WC_SUCCESS;
 	atomic_store(&board->first, 0);
 	meet();
-	kit_connect_with(e, peer, 8, 1);
+	/* where retries will run out, soon; elsewhere not because the machine is busy */
+	kit_connect_with(e, peer, 12, board->what == ERR || board->what == RESET ? 3 : 7);
 	meet();
 	end = kit_now() + 60;
 	while (done < k || (!board->status && k < MAX_OPS && at + LONGEST + 9 < REGION)) {
@@ -305,7 +306,7 @@ static void target_epoch(struct kit_end *e, struct ibv_pd *pd)
 	board->card[1].rkey = mr->rkey;
 	board->card[1].addr = (uintptr_t)m.p;
 	meet();
-	kit_connect_with(e, &board->card[0], 8, 1);
+	kit_connect(e, &board->card[0]);
 	meet();
 	while (atomic_load(&board->step[0]) == at_step) { /* its requests are not all complete */
 		if (board->what && when != UINT32_MAX && atomic_load(&board->first) >= when) {
