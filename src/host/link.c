@@ -138,10 +138,15 @@ static void ask_contact(struct peer *p)
 
 struct peer *vb_peer_make(struct vb_adapter *a, uint32_t number, bool want)
 {
-	struct peer *fresh = peer_alloc(), *p;
+	struct peer *fresh = peer_alloc(), *p = NULL;
+	uint32_t known;
 
 	vb_lock_take(&a->links_lock);
-	p = peer_make(a, number, &fresh);
+	known = a->by_number[number];
+	if (known) /* a QP may just have named it */
+		p = peer_at(a, known - 1);
+	if (!p || state_of(p) == VB_LINK_DOWN)
+		p = peer_make(a, number, &fresh);
 	if (p && want)
 		ask_contact(p);
 	vb_lock_give(&a->links_lock);
