@@ -1,6 +1,7 @@
 /* Where the kernel does not let an initiator reach into its peer's memory, the ring carries everything, and
  * that is said once for each peer, at the level info. */
 #include <linux/audit.h>
+#include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sched.h>
@@ -21,10 +22,13 @@ static int own_ns = -1; /* PID namespace to make threads in again */
 
 static void become_user(void)
 {
-	if (geteuid() == 0) {
-		CHECK(!setresgid(USER, USER, USER));
+	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct none[2] = {0};
+
+	if (geteuid() == 0 && !setresgid(USER, USER, USER))
 		CHECK(!setresuid(USER, USER, USER));
-	}
+	CHECK(
+	    !syscall(SYS_capset, &head, none)); /* in a user namespace there may be no other user to become */
 	CHECK(!prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)); /* which the change of the user has taken away */
 	CHECK(!prctl(PR_SET_PDEATHSIG, SIGKILL));   /* this too */
 }
@@ -112,8 +116,11 @@ static bool is_direct(struct pair *p)
 
 static void initiator(struct pair *p)
 {
-	if (own_ns >= 0)
-		CHECK(!setns(own_ns, CLONE_NEWPID));
+	if (own_ns >= 0 && setns(own_ns, CLONE_NEWPID)) {
+		printf("SKIP: no way back from a PID namespace (%s)\n", strerror(errno));
+		kill(p->target, SIGKILL); /* it may not know yet that it is to go with us */
+		exit(PAIR_SKIP);
+	}
 	if (deny_with)
 		filter(deny_with);
 	pair_open(p, DEPTH, SIZE);
