@@ -135,6 +135,8 @@ static void answer(struct vb_link *l, uint32_t rkey)
 
 	if (!wanted() || !(rkey & VB_KEY_REMOTE) || !vb_key_look(keys, lkey, &v))
 		return; /* gone: the peer finds out by itself */
+	if (!(v.access & (writes | IBV_ACCESS_REMOTE_READ)))
+		return; /* nobody else's business */
 	t.addr = v.addr;
 	t.write = (v.access & writes) != 0;
 	vb_key_tell(keys, lkey);

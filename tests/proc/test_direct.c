@@ -1,5 +1,8 @@
 /* Direct placement: the target's CPU takes no part.  Its process is stopped, engine and all, and WRITEs and
  * READs are completed and are where they belong; what the far end must hear of waits until it goes on. */
+#include <sys/ipc.h>
+#include <sys/shm.h>
+
 #include "pair.h"
 
 enum { SIZE = 9 << 20, HALF = 4 << 20, DEPTH = 128, SGES = 2 };
@@ -299,6 +302,139 @@ static void by_whom(struct pair *p)
 	pair_close(p);
 }
 
+/* Memory that both can map: after some use the initiator has it, and atomics are its own too. */
+enum shared { MEMFD, SHM_FILE, SYSV };
+static enum shared shared;
+
+static uint8_t *shared_make(char *name, size_t size)
+{
+	uint8_t *p;
+	int fd;
+
+	*name = 0;
+	if (shared == SYSV) {
+		fd = shmget(IPC_PRIVATE, SIZE, IPC_CREAT | 0600);
+		CHECK(fd >= 0);
+		p = shmat(fd, NULL, 0);
+		CHECK(p != (void *)-1 && !shmctl(fd, IPC_RMID, NULL));
+		return p;
+	}
+	if (shared == SHM_FILE)
+		snprintf(name, size, "/dev/shm/direct-%d", (int)getpid());
+	fd = shared == MEMFD ? memfd_create("direct", 0) : open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
+	CHECK(fd >= 0 && !ftruncate(fd, SIZE)); /* and it stays open */
+	p = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK(p != MAP_FAILED);
+	return p;
+}
+
+static void shares(struct pair *p)
+{
+	struct pair_board *b = p->board;
+	struct ibv_mr *mr, *other;
+	char name[64];
+	uint8_t *at;
+
+	pair_open(p, DEPTH, SIZE);
+	at = shared_make(name, sizeof name);
+	mr = ibv_reg_mr(p->pd, at, SIZE, KIT_ALL);
+	CHECK(mr);
+	/* the same memory for reading only */
+	other = ibv_reg_mr(p->pd, at, SIZE, IBV_ACCESS_REMOTE_READ);
+	CHECK(other);
+	b->number[0] = (int64_t)(uintptr_t)at;
+	b->number[1] = mr->rkey;
+	b->number[2] = other->rkey;
+	atomic_store(&b->step, 1);
+	while (atomic_load(&b->step) != 2)
+		pair_nap(1);
+	CHECK(*(uint64_t *)(void *)(at + SIZE - 8) == (uint64_t)b->number[3]);
+	CHECK(!ibv_dereg_mr(other) && !ibv_dereg_mr(mr));
+	memset(at, 0x5a, SIZE); /* it is nobody else's now */
+	atomic_store(&b->step, 3);
+	while (atomic_load(&b->step) != 4)
+		pair_nap(1);
+	for (size_t i = 0; i < SIZE; i++)
+		CHECK(at[i] == 0x5a);
+	if (shared == SYSV)
+		shmdt(at);
+	else
+		munmap(at, SIZE);
+	if (*name)
+		unlink(name);
+	pair_close(p);
+}
+
+/* Files of the kind that are mapped here. */
+static int mapped_here(void)
+{
+	static const char *const what[] = {"/memfd:direct", "/dev/shm/direct-", "/SYSV"};
+	FILE *f = fopen("/proc/self/maps", "r");
+	char line[512];
+	int n = 0;
+
+	CHECK(f);
+	while (fgets(line, sizeof line, f))
+		n += strstr(line, what[shared]) != NULL;
+	fclose(f);
+	return n;
+}
+
+static void has_share(struct pair *p)
+{
+	struct pair_board *b = p->board;
+	struct kit_end *e = &p->end[0];
+	struct kit_card peer;
+	uint64_t added = 0;
+	uint32_t began;
+	double end;
+
+	pair_open(p, DEPTH, SIZE);
+	kit_until(&b->step, 1);
+	peer = b->card[1][0];
+	peer.addr = (uint64_t)b->number[0];
+	peer.rkey = (uint32_t)b->number[1];
+	for (end = kit_now() + 20;; pair_nap(1)) { /* until one takes no packet */
+		began = psn(e);
+		CHECK(!kit_post(e, IBV_WR_ATOMIC_FETCH_AND_ADD, 1, 0, 8, &peer, SIZE - 8));
+		done(e, 1, IBV_WC_FETCH_ADD);
+		CHECK(*(uint64_t *)(void *)e->buf == added, "%" PRIu64, *(uint64_t *)(void *)e->buf);
+		added++;
+		if (psn(e) == began)
+			break;
+		CHECK(kit_now() < end, "atomics stay with the ring");
+	}
+	CHECK(mapped_here() > 0);
+	pair_stop(p);
+	for (int i = 0; i < 100; i++, added++) {
+		CHECK(!kit_post(e, IBV_WR_ATOMIC_FETCH_AND_ADD, 1, 0, 8, &peer, SIZE - 8));
+		done(e, 1, IBV_WC_FETCH_ADD);
+		CHECK(*(uint64_t *)(void *)e->buf == added);
+	}
+	*(uint64_t *)(void *)e->buf = 0;
+	write_and_read(p, e, &peer);
+	a_list(e, &peer);
+	to_and_fro(e, &peer);
+	peer.rkey = (uint32_t)b->number[2];
+	for (int i = 0; i < 200; i++) {
+		CHECK(!kit_post(e, IBV_WR_RDMA_READ, 1, 0, 8, &peer, SIZE - 8));
+		done(e, 1, IBV_WC_RDMA_READ);
+		CHECK(*(uint64_t *)(void *)e->buf == added);
+	}
+	b->number[3] = (int64_t)added;
+	pair_cont(p);
+	atomic_store(&b->step, 2);
+	kit_until(&b->step, 3);
+	/* its mapping goes with the region */
+	for (end = kit_now() + 20; mapped_here(); pair_nap(1))
+		CHECK(kit_now() < end, "the mapping stays");
+	peer.rkey = (uint32_t)b->number[1];
+	CHECK(!kit_post(e, IBV_WR_RDMA_WRITE, 2, 0, 8, &peer, 0));
+	CHECK(kit_wait(e, 20).status == IBV_WC_REM_ACCESS_ERR);
+	atomic_store(&b->step, 4);
+	pair_close(p);
+}
+
 int main(void)
 {
 	static const bool both[] = {true, true}, none[] = {false, false}, here[] = {true, false},
@@ -310,5 +446,10 @@ int main(void)
 	pair_run("off at the initiator", there, initiator_waits, passive);
 	pair_run("a queue that never runs dry", both, never_dry, takes_sends);
 	pair_run("finished by", both, by_whom, passive);
+	for (shared = MEMFD; shared <= SYSV; shared++)
+		pair_run(shared == MEMFD      ? "a memfd"
+			 : shared == SHM_FILE ? "a file in /dev/shm"
+					      : "SysV memory",
+			 both, has_share, shares);
 	return 0;
 }

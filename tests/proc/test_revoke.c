@@ -4,7 +4,7 @@
  * The one that takes back fills the memory with a pattern at once, waits a little, and looks whether the
  * pattern is still there.  The other one goes on with what its peer gives it next.
  *
- *     proc-revoke [SECONDS]      for each of the sixteen cases; in make soak 600 seconds together */
+ *     proc-revoke [SECONDS]      for each of the twenty cases; in make soak 600 seconds together */
 #include <sched.h>
 
 #include "pair.h"
@@ -23,7 +23,9 @@ struct board {
 
 static struct board *board;
 static double seconds = 0.35;
+static bool shared; /* the owner's memory is one that the peer maps after some use */
 static uint64_t rng;
+static int shared_fd;
 
 static uint32_t below(uint32_t n)
 {
@@ -87,6 +89,23 @@ static void drain(struct kit_end *e)
 			atomic_fetch_add_explicit(&board->hits, 1, memory_order_relaxed);
 }
 
+/* An end whose memory is a memfd. */
+static void share(struct kit_end *e, struct ibv_pd *pd)
+{
+	int fd = memfd_create("revoke", MFD_CLOEXEC);
+
+	CHECK(fd >= 0 && !ftruncate(fd, AREA));
+	CHECK(!ibv_dereg_mr(e->mr));
+	free(e->buf);
+	e->buf = mmap(NULL, AREA, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK(e->buf != MAP_FAILED);
+	e->mr = ibv_reg_mr(pd, e->buf, AREA, KIT_ALL);
+	CHECK(e->mr);
+	e->card.rkey = e->mr->rkey;
+	e->card.addr = (uintptr_t)e->buf;
+	shared_fd = fd;
+}
+
 /* The one whose memory it is; `reads`: it READs into it itself. */
 static void owner(struct ibv_pd *pd, enum way way, bool reads)
 {
@@ -98,6 +117,8 @@ static void owner(struct ibv_pd *pd, enum way way, bool reads)
 		struct kit_end e;
 
 		kit_end_open(&e, pd, DEPTH, AREA);
+		if (shared)
+			share(&e, pd);
 		board->card[0] = e.card;
 		atomic_store(&board->ready[0], ++round);
 		wait_for(&board->ready[1], round);
@@ -121,6 +142,8 @@ static void owner(struct ibv_pd *pd, enum way way, bool reads)
 				drain(&e); /* until the peer is at it */
 			}
 			some_time(200000);
+			if (shared) /* until it is mapped over there, mostly */
+				pair_nap(1 + (int)below(10));
 		}
 		switch (way) {
 		case DEREG:
@@ -148,7 +171,12 @@ static void owner(struct ibv_pd *pd, enum way way, bool reads)
 		if (way != DEREG)
 			CHECK(!ibv_dereg_mr(e.mr));
 		CHECK(!ibv_destroy_cq(e.cq));
-		free(e.buf);
+		if (shared) {
+			munmap(e.buf, AREA);
+			close(shared_fd);
+		} else {
+			free(e.buf);
+		}
 		atomic_fetch_add(&board->rounds, 1);
 	}
 	atomic_store(&board->ready[0], -1);
@@ -227,9 +255,9 @@ static void run(enum way way, bool reads, bool on)
 	for (int me = 0; me < 2; me++)
 		CHECK(kit_reap(pid[me]) == 0, "%s, %s, direct %s: end %d", ways[way],
 		      reads ? "READs" : "WRITEs", on ? "on" : "off", me);
-	printf("%s under %s, direct %s: %" PRId64 " rounds, %" PRId64 " requests\n", ways[way],
-	       reads ? "READs" : "WRITEs", on ? "on" : "off", atomic_load(&board->rounds),
-	       atomic_load(&board->hits));
+	printf("%s under %s, direct %s%s: %" PRId64 " rounds, %" PRId64 " requests\n", ways[way],
+	       reads ? "READs" : "WRITEs", on ? "on" : "off", shared ? ", shared" : "",
+	       atomic_load(&board->rounds), atomic_load(&board->hits));
 	fflush(stdout);
 	/* READs by the ring may all be too late */
 	CHECK(atomic_load(&board->hits) > 0 || (reads && !on), "nothing was ever placed");
@@ -238,10 +266,13 @@ static void run(enum way way, bool reads, bool on)
 int main(int argc, char **argv)
 {
 	if (argc > 1 || getenv("VERBENA_SOAK"))
-		seconds = argc > 1 ? atof(argv[1]) : 600.0 / (2 * 2 * WAYS);
+		seconds = argc > 1 ? atof(argv[1]) : 600.0 / (5 * WAYS);
 	board = kit_shared(sizeof *board);
 	for (int way = 0; way < WAYS; way++)
 		for (int k = 0; k < 4; k++)
 			run((enum way)way, k & 1, k < 2);
+	shared = true;
+	for (int way = 0; way < WAYS; way++)
+		run((enum way)way, false, true);
 	return 0;
 }
