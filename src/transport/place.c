@@ -307,7 +307,8 @@ static enum vb_placed call(struct vb_qp *qp, struct vb_swqe *w, struct vb_far_us
 	b.nhere = b.nthere = b.bytes = 0;
 	if (vb_mem_begin_any(qp->keys, &local)) {
 		if (add(qp, &b, w, u->at, n)) {
-			if (w->got + n == w->length && w->opcode != IBV_WR_RDMA_WRITE_WITH_IMM)
+			if (w->got + n == w->length && w->opcode != IBV_WR_RDMA_WRITE_WITH_IMM &&
+			    qp->state == IBV_QPS_RTS) /* in SQD nothing is begun */
 				add_more(qp, &b, w);
 			done = move(qp, &b, w->opcode != IBV_WR_RDMA_READ);
 		}

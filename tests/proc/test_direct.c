@@ -302,6 +302,47 @@ static void by_whom(struct pair *p)
 	pair_close(p);
 }
 
+/* In SQD what is begun is finished, and nothing is begun. */
+static void drains(struct pair *p)
+{
+	struct kit_end *e = &p->end[0];
+	const struct kit_card *peer = &p->board->card[1][0];
+	struct ibv_async_event ev;
+	int caught = 0;
+
+	pair_open(p, DEPTH, SIZE);
+	kit_until(&p->board->step, 1);
+	pair_stop(p);
+	for (int i = 0; i < 30; i++) {
+		struct ibv_qp_attr a = {.qp_state = IBV_QPS_SQD, .en_sqd_async_notify = 1};
+		uint64_t n = 0;
+		struct ibv_wc wc;
+		bool middle;
+
+		/* a last part that leaves room for more in one go */
+		CHECK(!kit_post(e, IBV_WR_RDMA_WRITE, 0, 0, HALF - 100000, peer, 0));
+		for (uint64_t k = 1; k < 4; k++)
+			CHECK(!kit_post(e, IBV_WR_RDMA_WRITE, k, 0, 8, peer, HALF + k * 8));
+		CHECK(!ibv_modify_qp(e->qp, &a, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY));
+		middle = ibv_poll_cq(e->cq, 1, &wc) == 0; /* not even the first one was done in time */
+		n = !middle;
+		CHECK(!ibv_get_async_event(p->ctx, &ev) && ev.event_type == IBV_EVENT_SQ_DRAINED);
+		ibv_ack_async_event(&ev);
+		while (ibv_poll_cq(e->cq, 1, &wc) > 0)
+			CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == n++);
+		CHECK(n == 1 || (n == 4 && !middle), "%" PRIu64 " of 4 requests were done", n);
+		caught += middle;
+		silence(e, 2);
+		a.qp_state = IBV_QPS_RTS;
+		CHECK(!ibv_modify_qp(e->qp, &a, IBV_QP_STATE));
+		for (; n < 4; n++)
+			done(e, n, IBV_WC_RDMA_WRITE);
+	}
+	pair_cont(p);
+	CHECK(caught, "it was never in the middle of a request");
+	pair_close(p);
+}
+
 /* Memory that both can map: after some use the initiator has it, and atomics are its own too. */
 enum shared { MEMFD, SHM_FILE, SYSV };
 static enum shared shared;
@@ -446,6 +487,7 @@ int main(void)
 	pair_run("off at the initiator", there, initiator_waits, passive);
 	pair_run("a queue that never runs dry", both, never_dry, takes_sends);
 	pair_run("finished by", both, by_whom, passive);
+	pair_run("the send queue drains", both, drains, passive);
 	for (shared = MEMFD; shared <= SYSV; shared++)
 		pair_run(shared == MEMFD      ? "a memfd"
 			 : shared == SHM_FILE ? "a file in /dev/shm"
