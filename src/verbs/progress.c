@@ -457,8 +457,9 @@ static uint64_t push_on(struct vb_link *l, uint64_t now)
 	look(l, false);
 	if (!atomic_load_explicit(&l->owes, memory_order_relaxed))
 		return VB_NEVER;
+	/* The copying is a poller's while there is one: the engine's caches do not have the data. */
 	if (atomic_load_explicit(&l->placing, memory_order_relaxed))
-		return now;
+		return now + (watched(l->adapter) ? VB_MSEC : 0);
 	return now + (o->ops->mark(o) != before ? VB_MSEC / 10 : VB_MSEC);
 }
 
