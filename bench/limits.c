@@ -2,6 +2,7 @@
  *
  * handover         ns, one cache line handed from one process to the other, one way
  * eventfd          ns, a blocking eventfd ping-pong, one way
+ * cold_line        ns, one load from a line of shared memory that no cache has, each after the one before
  * vm_OP_8          ns, process_vm_writev() or process_vm_readv() of 8 aligned bytes of the other process,
  * which sleeps (one piece: the kernel stores them as one) vm_OP_8_list     ns, the same for each of 16 that
  * are gathered into one call vm_OP_bw_N       bytes a second of such calls of N bytes memcpy_bw_N      bytes
@@ -161,6 +162,32 @@ static void copies(void)
 	close(to);
 }
 
+/* As much as the key table of a million regions is, in a walk that visits each line once at most. */
+static void cold(void)
+{
+	uint64_t n = (64u << 20) / LINE, at = 0, loads = 1u << 16;
+	struct laps t = {0};
+	int fd = memfd_create("bench", MFD_CLOEXEC);
+	volatile uint64_t *a;
+
+	if (fd < 0 || ftruncate(fd, (off_t)(n * LINE)))
+		die("memfd");
+	a = mmap(NULL, n * LINE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (a == MAP_FAILED)
+		die("mmap");
+	for (uint64_t i = 0; i < n; i++) /* full period: the multiplier is 1 mod 4, the increment odd */
+		a[i * LINE / 8] = (i * 6364136223846793005ull + 1442695040888963407ull) % n;
+	for (uint64_t i = 0; i < loads * LAPS; i++) {
+		if (i % loads == 0)
+			lap(&t);
+		at = a[at * LINE / 8];
+	}
+	lap(&t);
+	figure("cold_line", t.least / (double)loads);
+	munmap((void *)a, n * LINE);
+	close(fd);
+}
+
 int main(void)
 {
 	struct shared *s = mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -184,5 +211,6 @@ int main(void)
 	signal_fd(s->fd[0]);
 	waitpid(peer, NULL, 0);
 	copies();
+	cold();
 	return 0;
 }

@@ -25,7 +25,7 @@
 enum {
 	PASS_PACKETS = 64,     /* one link's packets before the next link's turn */
 	HELD_BYTES = 64 << 10, /* payload taken in under one QP lock */
-	POST_BYTES = 64 << 10, /* bytes that a post places directly by itself */
+	POST_BYTES = 64 << 10, /* bytes that a post places directly by itself; it begins nothing longer */
 	ACK_BATCH = 32,
 	QUIET_AFTER = 4096, /* polls without a packet after which a ring is looked at less often */
 	QUIET_EVERY = 16,
