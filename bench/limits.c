@@ -1,12 +1,14 @@
 /* What this machine allows at best: one round, a line per figure.  Two processes on two CPUs.
  *
- * handover         ns, one cache line handed from one process to the other, one way
- * eventfd          ns, a blocking eventfd ping-pong, one way
- * cold_line        ns, one load from a line of shared memory that no cache has, each after the one before
- * vm_OP_8          ns, process_vm_writev() or process_vm_readv() of 8 aligned bytes of the other process,
- * which sleeps (one piece: the kernel stores them as one) vm_OP_8_list     ns, the same for each of 16 that
- * are gathered into one call vm_OP_bw_N       bytes a second of such calls of N bytes memcpy_bw_N      bytes
- * a second of memcpy() of N bytes between two shared mappings */
+ *   handover      ns, one cache line handed from one process to the other, one way
+ *   eventfd       ns, a blocking eventfd ping-pong, one way
+ *   vm_OP_8       ns, process_vm_writev() or _readv() of 8 aligned bytes of the other process, asleep (one
+ *                 piece: the kernel stores them as one)
+ *   vm_OP_8_list  ns, the same for each of 16 that are gathered into one call
+ *   vm_OP_bw_N    bytes a second of such calls of N bytes
+ *   memcpy_bw_N   bytes a second of memcpy() of N bytes between two shared mappings
+ *   cold_line     ns, one load from a line that no cache has, each after the one before
+ */
 #include <stdatomic.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
