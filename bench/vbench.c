@@ -11,14 +11,20 @@
  *   send_bw_N        bytes a second, several outstanding
  *   event_lat        ns, half a round trip, both sides blocking in ibv_get_cq_event
  *   poll_lat         ns, the same, blocking in poll(2) on the channel's descriptor
- * One-sided, KIND_...: private and shared memory, the target asleep in a read; ring: without direct
- * placement, in private memory, the target polling. KIND_OP_8        ns, write, read, fadd, cas: from the
- * post to the completion, one at a time KIND_OP_8_list   ns for each of 16 that are posted in one list, from
- * the post to the last one's completion KIND_OP_bw_N     bytes a second, several outstanding KIND_pingpong
- * ns, half a round trip of 8 B WRITEs, both sides looking at their memory Memory: populate_N reg_N reg16_N
- * ns, MADV_POPULATE_WRITE over N bytes that are present; registering and deregistering them, with no peer and
- * with 16 connected ones lookup_N         ns, half a round trip of 8 B SENDs that are gathered from any one
- * of N regions
+ *
+ * One-sided; KIND is private or shared (memory; the target asleep in a read), or ring (no direct placement,
+ * private memory, the target polling):
+ *
+ *   KIND_OP_8        ns, write, read, fadd, cas: from the post to the completion, one at a time
+ *   KIND_OP_8_list   ns for each of 16 that are posted in one list, until the last one's completion
+ *   KIND_OP_bw_N     bytes a second, several outstanding
+ *   KIND_pingpong    ns, half a round trip of 8 B WRITEs, both sides looking at their memory
+ *
+ * Memory:
+ *
+ *   populate_N       ns, MADV_POPULATE_WRITE over N bytes that are present
+ *   reg_N reg16_N    ns, registering and deregistering them, with no peer and with 16 connected ones
+ *   lookup_N         ns, half a round trip of 8 B SENDs that are gathered from any one of N regions
  */
 #include <signal.h>
 #include <sys/prctl.h>
