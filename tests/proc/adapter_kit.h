@@ -191,13 +191,21 @@ static __attribute__((unused)) uint32_t links_up(struct node *n)
 	return up;
 }
 
+/* The link that is UP in the end: the peer may make contact at the same time, and so another one. */
+static __attribute__((unused)) struct vb_link *await_link(struct node *n, struct vb_link *l)
+{
+	assert_non_null(l);
+	for (;;) {
+		l = vb_link_current(l);
+		if (atomic_load(&l->state) == VB_LINK_UP)
+			return l;
+		await(n->changed);
+	}
+}
+
 static __attribute__((unused)) struct vb_link *connected(struct node *n, uint32_t number)
 {
-	struct vb_link *l = vb_link_get(n->a, number);
-
-	assert_non_null(l);
-	await_state(n, l, VB_LINK_UP);
-	return l;
+	return await_link(n, vb_link_get(n->a, number));
 }
 
 static __attribute__((unused)) uint32_t number_of(struct node *n)

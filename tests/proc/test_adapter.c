@@ -227,7 +227,7 @@ static void two_numbers_at_once(void **state)
 				await(x->changed);
 		} while (l != m || atomic_load(&l->state) != VB_LINK_UP);
 		if (back)
-			await_state(y, back, VB_LINK_UP);
+			await_link(y, back);
 		await_at_least(y, &y->ups, 1);
 		assert_int_equal(links_up(x), 1);
 		assert_int_equal(links_up(y), 1);
