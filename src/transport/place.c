@@ -348,8 +348,7 @@ enum vb_placed vb_place(struct vb_qp *qp, struct vb_swqe *w)
 	q->ringed = 0;
 	if (!wanted(qp, w, &x))
 		return w->place == VB_PLACE_DONE ? VB_PLACED_DATA : VB_PLACED_NOT;
-	/* A post's budget is for what it can finish: a long copy in few large parts is the cheaper one. */
-	if (q->budget < VB_MEM_CHUNK && x.len > q->budget) {
+	if (!q->budget) {
 		q->placing = true;
 		return VB_PLACED_LATER;
 	}

@@ -25,7 +25,7 @@
 enum {
 	PASS_PACKETS = 64,     /* one link's packets before the next link's turn */
 	HELD_BYTES = 64 << 10, /* payload taken in under one QP lock */
-	POST_BYTES = 64 << 10, /* bytes that a post places directly by itself; it begins nothing longer */
+	POST_BYTES = 64 << 10, /* bytes that a post places directly by itself */
 	ACK_BATCH = 32,
 	QUIET_AFTER = 4096, /* polls without a packet after which a ring is looked at less often */
 	QUIET_EVERY = 16,
@@ -457,9 +457,8 @@ static uint64_t push_on(struct vb_link *l, uint64_t now)
 	look(l, false);
 	if (!atomic_load_explicit(&l->owes, memory_order_relaxed))
 		return VB_NEVER;
-	/* The copying is a poller's while there is one: the engine's caches do not have the data. */
 	if (atomic_load_explicit(&l->placing, memory_order_relaxed))
-		return now + (watched(l->adapter) ? VB_MSEC : 0);
+		return now;
 	return now + (o->ops->mark(o) != before ? VB_MSEC / 10 : VB_MSEC);
 }
 
