@@ -151,11 +151,24 @@ static bool output(struct vb_qp *qp, uint32_t place)
 	return blocked;
 }
 
+/* Whether the engine looks after what a poller leaves owed. */
+static bool watched(struct vb_adapter *a)
+{
+	return atomic_load_explicit(vb_adapter_presence(a)->awake, memory_order_relaxed) == VB_POLLING;
+}
+
 /* qp->lock held.  The peer does not say when there is room, and whoever makes progress now may be a waiter
  * that blocks next: the engine tries again. */
 static void owe_blocked(struct vb_qp *qp)
 {
 	owe(qp);
+	/* What is to be placed directly is a poller's, while there is one: an engine that loses its CPU to
+	 * the poller in the middle of a copy would hold it up.  When nobody polls any more the engine drains.
+	 */
+	if (qp->req.placing && !qp->req.blocked && watched(adapter_of(qp))) {
+		atomic_store_explicit(&((struct vb_link *)qp->link)->placing, true, memory_order_relaxed);
+		return;
+	}
 	vb_adapter_resume(adapter_of(qp));
 }
 
@@ -266,12 +279,6 @@ static void deliver(struct delivery *d, const struct vb_shm_pkt *sp)
 	if (sp->ack & VB_OUT_ACK)
 		vb_rc_input_ack(d->qp, sp->ack & VB_PSN_MASK);
 	vb_rc_input(d->qp, &p);
-}
-
-/* Whether the engine looks after what a poller leaves owed. */
-static bool watched(struct vb_adapter *a)
-{
-	return atomic_load_explicit(vb_adapter_presence(a)->awake, memory_order_relaxed) == VB_POLLING;
 }
 
 /* l->rx held. Returns how many packets came. */
@@ -454,6 +461,8 @@ static uint64_t push_on(struct vb_link *l, uint64_t now)
 	struct vb_out *o = &((struct vb_shm *)l->wire)->out;
 	uint64_t before = o->ops->mark(o);
 
+	if (atomic_load_explicit(&l->placing, memory_order_relaxed) && watched(l->adapter))
+		return now + VB_MSEC; /* see owe_blocked() */
 	look(l, false);
 	if (!atomic_load_explicit(&l->owes, memory_order_relaxed))
 		return VB_NEVER;
