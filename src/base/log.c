@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -48,7 +49,7 @@ static void complain(const char *fmt, ...)
 	if (n > LINE - 2)
 		n = LINE - 2;
 	line[n] = '\n';
-	(void)!write(STDERR_FILENO, line, (size_t)n + 1);
+	(void)!syscall(SYS_write, STDERR_FILENO, line, (size_t)n + 1);
 }
 
 static enum vb_log_level parse_level(const char *s)
@@ -116,8 +117,9 @@ static void put_line(const char *line, size_t n)
 	int fd;
 
 	if (place == TO_STDERR) {
-		done = write(STDERR_FILENO, line, n);
-		(void)done; /* nobody is left to tell */
+		done =
+		    syscall(SYS_write, STDERR_FILENO, line, n); /* no cancellation point: locks may be held */
+		(void)done;					/* nobody is left to tell */
 		return;
 	}
 	/* Opened for each line: a descriptor kept open could become the program's own after it closed all, as
@@ -129,7 +131,7 @@ static void put_line(const char *line, size_t n)
 				 strerror(errno));
 		return;
 	}
-	done = write(fd, line, n);
+	done = syscall(SYS_write, fd, line, n);
 	(void)done;
 	close(fd);
 }

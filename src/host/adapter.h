@@ -216,9 +216,6 @@ int vb_adapter_wait(struct vb_adapter *a, int fd);
 void vb_adapter_nudge(struct vb_adapter *a);
 /* The same for output that waits for room, unless the engine itself calls: its timers know of that. */
 void vb_adapter_resume(struct vb_adapter *a);
-/* The same for output that a full ring stopped, unless the caller is the engine, which comes back by itself.
- */
-void vb_adapter_resume(struct vb_adapter *a);
 /* In a forked child: closes the adapter's descriptors, unmaps nothing, and leaves the adapter dead. */
 void vb_adapter_forked(struct vb_adapter *a);
 bool vb_adapter_dead(const struct vb_adapter *a);

@@ -247,7 +247,8 @@ void vb_link_ring(struct vb_link *l)
 	atomic_fetch_add_explicit(&p->ringing, 1,
 				  memory_order_seq_cst); /* the socket stays until it is 0 again */
 	if (atomic_load_explicit(&l->state, memory_order_seq_cst) == VB_LINK_UP)
-		(void)!send(l->sock, &msg, 1, MSG_DONTWAIT | MSG_NOSIGNAL); /* EAGAIN: rung already */
+		(void)!syscall(SYS_sendto, l->sock, &msg, 1, MSG_DONTWAIT | MSG_NOSIGNAL, NULL,
+			       0); /* EAGAIN: rung already; no cancellation point, since locks are held */
 	atomic_fetch_sub_explicit(&p->ringing, 1, memory_order_release);
 }
 
@@ -277,7 +278,8 @@ static bool send_letter(int sock, const void *msg, size_t len, int fd)
 		cm->cmsg_len = CMSG_LEN(sizeof(int));
 		memcpy(CMSG_DATA(cm), &fd, sizeof(int));
 	}
-	return sendmsg(sock, &m, MSG_DONTWAIT | MSG_NOSIGNAL) > 0;
+	/* no cancellation point: locks are held */
+	return syscall(SYS_sendmsg, sock, &m, MSG_DONTWAIT | MSG_NOSIGNAL) > 0;
 }
 
 bool vb_link_tell(struct vb_link *l, const void *msg, size_t len, int fd)

@@ -3,7 +3,9 @@
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <infiniband/verbs.h>
 
@@ -65,13 +67,15 @@ static bool alive(struct vb_far *f)
 {
 	struct timespec t;
 	struct pollfd p = {.fd = f->pidfd, .events = POLLIN};
+	struct timespec no_time = {0};
 	int64_t now, seen = atomic_load_explicit(&f->seen, memory_order_relaxed);
 
 	clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
 	now = t.tv_sec * 1000000000ll + t.tv_nsec;
 	if (now - seen < SEEN_FOR)
 		return true;
-	if (poll(&p, 1, 0) != 0)
+	/* no cancellation point: locks are held */
+	if (syscall(SYS_ppoll, &p, 1, &no_time, NULL, 0) != 0)
 		return false;
 	atomic_store_explicit(&f->seen, now, memory_order_relaxed);
 	return true;
@@ -83,7 +87,7 @@ static bool names(uint64_t word, uint32_t number, uint32_t index, uint32_t qpn)
 	       (!qpn || FAR_QPN(word) == qpn);
 }
 
-/* Until no slot names it.  what: for the log, NULL: nothing to say. */
+/* Until no slot names it.  what: for the log. */
 static void wait_for_slots(const struct vb_key_slot *slots, const struct vb_key_marks *marks, uint32_t number,
 			   uint32_t index, uint32_t qpn, const char *what, uint32_t pid)
 {
@@ -92,15 +96,25 @@ static void wait_for_slots(const struct vb_key_slot *slots, const struct vb_key_
 	if (high > VB_MEM_SLOTS)
 		high = VB_MEM_SLOTS;
 	for (uint32_t i = 0; i < high; i++) {
+		uint32_t turn = atomic_load(&slots[i].far_turn);
 		struct vb_patience p = {0};
 
-		while (vb_unlikely(names(atomic_load(&slots[i].far), number, index, qpn))) {
-			if (vb_patience_nap(&p) && what)
+		while (vb_unlikely(names(atomic_load(&slots[i].far), number, index, qpn)) &&
+		       atomic_load(&slots[i].far_turn) == turn) {
+			if (vb_patience_nap(&p))
 				vb_log(VB_LOG_WARN,
 				       "%s waits for process %u, which is using it and does not go on", what,
 				       pid);
 		}
 	}
+}
+
+/* Whether what is mapped is still the region that its key names. */
+static bool current(const struct vb_far *f, struct vb_far_share *s)
+{
+	const struct vb_key_entry *e = &f->keys[VB_KEY_INDEX(atomic_load(&s->rkey))];
+
+	return atomic_load_explicit(&e->seq, memory_order_relaxed) == s->seq;
 }
 
 /* Whether a place may be given to another key: its own is gone from the far end's table. */
@@ -141,7 +155,7 @@ static __attribute__((noinline)) void count_use(struct vb_far *f, uint32_t rkey,
 	uses = atomic_fetch_add_explicit(&s->uses, 1, memory_order_relaxed) + 1;
 	switch (atomic_load(&s->state)) {
 	case VB_REGION_COUNTS:
-		if (!at_once && uses < ASK_AFTER)
+		if (at_once ? uses != 1 && uses % ASK_AFTER : uses < ASK_AFTER)
 			return;
 		break;
 	case VB_REGION_ASKED: /* the question or the answer may have found a full socket */
@@ -164,6 +178,9 @@ static uint8_t *shared_at(struct vb_far *f, const struct vb_far_want *w, uint64_
 	/* seq_cst: announced before, so vb_far_drop() is seen here or sees us. */
 	if (vb_likely(atomic_load(&s->rkey) == w->rkey && (p = atomic_load(&s->at)))) {
 		uint64_t off = at - s->addr;
+
+		if (vb_unlikely(!current(f, s)))
+			return NULL; /* its going was not heard of, and the key has come back */
 
 		if (at >= s->addr && off <= s->length && w->len <= s->length - off &&
 		    (s->write || w->access == IBV_ACCESS_REMOTE_READ))
@@ -203,8 +220,10 @@ void vb_far_ask_failed(struct vb_far *f, uint32_t rkey)
 	struct vb_far_share *s = share_of(f, rkey);
 	uint32_t asked = VB_REGION_ASKED;
 
-	if (atomic_load(&s->rkey) == rkey)
-		atomic_compare_exchange_strong(&s->state, &asked, VB_REGION_COUNTS);
+	if (atomic_load(&s->rkey) != rkey)
+		return;
+	atomic_store(&s->uses, 1); /* not with every post from now on */
+	atomic_compare_exchange_strong(&s->state, &asked, VB_REGION_COUNTS);
 }
 
 /* Its place is free for another key afterwards. */
@@ -213,7 +232,8 @@ static void unmap(struct vb_far *f, struct vb_keys *own, struct vb_far_share *s)
 	uint32_t rkey = atomic_load(&s->rkey);
 
 	if (atomic_exchange(&s->at, NULL)) { /* pairs with shared_at() */
-		wait_for_slots(own->slots, own->marks, f->number, VB_KEY_INDEX(rkey), 0, NULL, 0);
+		wait_for_slots(own->slots, own->marks, f->number, VB_KEY_INDEX(rkey), 0,
+			       "unmapping shared memory of a peer", (uint32_t)getpid());
 		vb_share_unmap(&s->map);
 	}
 	vb_lock_take(&f->lock); /* given below */
@@ -237,12 +257,15 @@ int vb_far_answer(struct vb_far *f, uint32_t rkey, uint64_t addr, const struct v
 	err = d->kind == VB_SHARE_NONE ? ENODEV : vb_share_map(&map, d, fd, write);
 	vb_lock_take(&f->lock); /* given below; who gives the place away holds it */
 	if (atomic_load(&s->rkey) == rkey && err) {
-		atomic_store(&s->state, VB_REGION_CANNOT);
+		/* What passes, a lack of descriptors say, lets it be asked about again some time. */
+		if (err == ENODEV || err == EXDEV || err == ENXIO || err == EACCES || err == EPERM)
+			atomic_store(&s->state, VB_REGION_CANNOT);
 	} else if (atomic_load(&s->rkey) == rkey) {
 		s->map = map;
 		s->addr = addr;
 		s->length = d->length;
 		s->write = write;
+		s->seq = atomic_load(&f->keys[VB_KEY_INDEX(rkey)].seq);
 		atomic_store(&s->state, VB_REGION_MAPPED);
 		atomic_store(&s->at, map.at); /* pairs with shared_at(); vb_far_drop() unmaps */
 		taken = true;
@@ -251,6 +274,13 @@ int vb_far_answer(struct vb_far *f, uint32_t rkey, uint64_t addr, const struct v
 	if (!err && !taken)
 		vb_share_unmap(&map);
 	return err;
+}
+
+void vb_far_sweep(struct vb_far *f, struct vb_keys *own)
+{
+	for (unsigned i = 0; i < VB_FAR_SHARES; i++)
+		if (atomic_load(&f->shares[i].at) && !current(f, &f->shares[i]))
+			unmap(f, own, &f->shares[i]);
 }
 
 void vb_far_drop(struct vb_far *f, struct vb_keys *own, uint32_t rkey)
@@ -269,30 +299,32 @@ enum vb_far_means vb_far_begin(struct vb_far *f, struct vb_keys *own, struct vb_
 			       const struct vb_far_want *w)
 {
 	u->slot = vb_mem_slot(own);
-	u->means = VB_FAR_NONE;
 	if (vb_unlikely(!u->slot))
 		return VB_FAR_NONE;
 	/* Either we see the permission go or its owner sees this; pairs with vb_far_wait(). */
+	atomic_store_explicit(&u->slot->far_turn,
+			      atomic_load_explicit(&u->slot->far_turn, memory_order_relaxed) + 1,
+			      memory_order_release);
 	atomic_store(&u->slot->far, FAR_WORD(f->number, w->far_qpn, VB_KEY_INDEX(w->rkey)));
 	if (vb_unlikely(!qp_permits(f, w)))
 		goto take_back;
 	if (vb_unlikely(!w->len)) {
 		if (!f->same && !alive(f))
 			goto take_back;
-		return u->means = VB_FAR_QP;
+		return VB_FAR_QP;
 	}
 	if (vb_unlikely(!key_permits(f, w, &u->at)))
 		goto take_back;
 	VB_FAULT_POINT("far memory announced, not yet touched");
 	if (f->same) {
 		u->ptr = (uint8_t *)(uintptr_t)u->at;
-		return u->means = VB_FAR_MAPPED;
+		return VB_FAR_MAPPED;
 	}
 	u->ptr = shared_at(f, w, u->at);
 	if (u->ptr)
-		return u->means = VB_FAR_MAPPED;
+		return VB_FAR_MAPPED;
 	if (vb_likely(!atomic_load_explicit(&f->denied, memory_order_relaxed) && alive(f)))
-		return u->means = VB_FAR_VM;
+		return VB_FAR_VM;
 take_back:
 	vb_far_end(u);
 	return VB_FAR_NONE;

@@ -42,12 +42,13 @@ enum vb_far_region_state {
 /* What is known of one of the far end's regions.  Its place is given by the key's index; a region whose place
  * is taken is reached by process_vm_*. */
 struct vb_far_share {
-	_Atomic uint32_t rkey;	/* 0: free.  Stored last; whoever answers or drops writes */
+	_Atomic uint32_t rkey;	/* 0: free */
 	_Atomic uint32_t state; /* enum vb_far_region_state */
 	_Atomic uint32_t uses;
 	bool write;	       /* mapped for writing, too */
 	_Atomic(uint8_t *) at; /* where `addr` of the far process is mapped here; NULL: not */
 	uint64_t addr, length; /* of the region, in the far process */
+	uint32_t seq;	       /* of its entry when it was mapped: another one is another region */
 	struct vb_share_map map;
 };
 
@@ -56,16 +57,17 @@ struct vb_far {
 	const struct vb_key_entry *keys; /* of its table; hostile: geometry is checked here */
 	const struct vb_key_marks *marks;
 	const struct vb_key_slot *slots;
-	uint64_t here;	      /* incarnation of our adapter */
-	uint32_t number;      /* the far adapter's primary number */
-	uint32_t pid;	      /* its process; for sentences */
-	bool same;	      /* that is this process */
-	int tid;	      /* its engine thread */
-	int pidfd;	      /* to see whether that is alive; the link's */
-	_Atomic bool denied;  /* process_vm_* does not work, or would not be safe */
-	_Atomic int64_t seen; /* when it was last seen alive, coarse clock */
-	_Atomic bool asks;    /* some share is WANTED */
-	struct vb_lock lock;  /* held to give a place in `shares` to another key */
+	uint64_t here;		/* incarnation of our adapter */
+	_Atomic uint64_t there; /* of the far one, 0: nobody; stored last */
+	uint32_t number;	/* the far adapter's primary number */
+	uint32_t pid;		/* its process; for sentences */
+	bool same;		/* that is this process */
+	int tid;		/* its engine thread */
+	int pidfd;		/* to see whether that is alive; the link's */
+	_Atomic bool denied;	/* process_vm_* does not work, or would not be safe */
+	_Atomic int64_t seen;	/* when it was last seen alive, coarse clock */
+	_Atomic bool asks;	/* some share is WANTED */
+	struct vb_lock lock;	/* held to give a place in `shares` to another key */
 	struct vb_far_share shares[VB_FAR_SHARES];
 };
 
@@ -78,7 +80,6 @@ enum vb_far_means {
 
 struct vb_far_use {
 	struct vb_key_slot *slot; /* private */
-	enum vb_far_means means;
 	uint8_t *ptr;
 	uint64_t at;
 };
@@ -114,6 +115,8 @@ int vb_far_answer(struct vb_far *f, uint32_t rkey, uint64_t addr, const struct v
 		  bool write);
 /* The region is gone (0: all are): unmaps it once no thread of this process uses it.  own: as above. */
 void vb_far_drop(struct vb_far *f, struct vb_keys *own, uint32_t rkey);
+/* Likewise all that have gone without our having heard of it. */
+void vb_far_sweep(struct vb_far *f, struct vb_keys *own);
 
 /* Whether vb_far_begin() would probably succeed; announces nothing. */
 bool vb_far_likely(const struct vb_far *f, const struct vb_far_want *w);

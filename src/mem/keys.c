@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <time.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -158,7 +159,7 @@ bool vb_patience_nap(struct vb_patience *p)
 		p->began = now;
 	tell = !p->told && now - p->began > VB_SEC;
 	p->told |= tell;
-	nanosleep(&nap, NULL);
+	syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &nap, NULL); /* no cancellation point */
 	return tell;
 }
 
@@ -171,9 +172,10 @@ static bool names(uint32_t in_use, uint32_t index)
  * sequence number. */
 static void wait_for(struct vb_key_slot *s, uint32_t index, uint32_t lkey)
 {
+	uint32_t turn = atomic_load(&s->turn); /* a later one finds the entry odd */
 	struct vb_patience p = {0};
 
-	while (names(atomic_load(&s->index), index)) {
+	while (names(atomic_load(&s->index), index) && atomic_load(&s->turn) == turn) {
 		if (vb_patience_nap(&p))
 			vb_log(VB_LOG_WARN,
 			       "deregistering L_Key 0x%08x waits for a thread of process %d that is using it",
@@ -367,6 +369,13 @@ bool vb_key_resolve(const struct vb_key_entry *e, uint32_t lkey, uint32_t pd, ui
 	return true;
 }
 
+/* Its thread alone writes it. */
+static inline void next_turn(_Atomic uint32_t *turn)
+{
+	atomic_store_explicit(turn, atomic_load_explicit(turn, memory_order_relaxed) + 1,
+			      memory_order_release);
+}
+
 enum vb_reason vb_mem_begin(struct vb_keys *t, struct vb_mem_use *u, uint32_t key, bool remote, uint32_t pd,
 			    uint64_t addr, uint64_t len, uint32_t want, struct vb_facts *f)
 {
@@ -380,7 +389,8 @@ enum vb_reason vb_mem_begin(struct vb_keys *t, struct vb_mem_use *u, uint32_t ke
 	for (;;) {
 		if (vb_unlikely(mine > PRIVATE_SLOTS))
 			vb_lock_take(&slot->shared); /* given by vb_mem_end() or below */
-		atomic_store(&slot->index, index);   /* see vb_key_retract() */
+		next_turn(&slot->turn);
+		atomic_store(&slot->index, index); /* see vb_key_retract() */
 		u->slot = slot;
 		if (vb_likely(vb_key_resolve(&t->entries[index], key ^ (remote ? VB_KEY_REMOTE : 0), pd, addr,
 					     len, want, &at))) {
@@ -401,6 +411,7 @@ bool vb_mem_begin_any(struct vb_keys *t, struct vb_mem_use *u)
 	u->ptr = NULL;
 	if (!u->slot)
 		return false;
+	next_turn(&u->slot->turn);
 	atomic_store(&u->slot->index, VB_KEY_ANY); /* pairs with vb_mem_end() */
 	return true;
 }

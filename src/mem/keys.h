@@ -53,6 +53,8 @@ struct vb_key_slot {
 				   read */
 	struct vb_lock shared;	/* last slot only: taken by threads beyond the table */
 	_Atomic uint64_t far;	/* what is in use of another adapter, 0: nothing (mem/far.h); likewise */
+	/* Raised before each announcement: who waits for one need not wait for those that follow it. */
+	_Atomic uint32_t turn, far_turn;
 } __attribute__((aligned(VB_LINE)));
 #define VB_KEY_ANY UINT32_MAX
 

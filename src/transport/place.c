@@ -129,6 +129,19 @@ static enum vb_reason copy_joined(struct vb_qp *qp, const struct vb_swqe *w, uin
 	return vb_copy_to_app(to, word, n) ? VB_OK : VB_R_MEM_VANISHED;
 }
 
+/* All local pieces are permitted. */
+static bool list_is_there(struct vb_qp *qp, const struct vb_swqe *w, uint32_t want)
+{
+	for (uint32_t i = 0; !(w->flags & IBV_SEND_INLINE) && i < w->num_sge; i++) {
+		const struct ibv_sge *s = &w->sge[i];
+
+		if (s->length && vb_mem_check(qp->keys, s->lkey, false, qp->pd_id, s->addr, s->length, want,
+					      NULL) != VB_OK)
+			return false;
+	}
+	return true;
+}
+
 static enum vb_placed copy(struct vb_qp *qp, struct vb_swqe *w, struct vb_far_use *u)
 {
 	bool fetch = w->opcode == IBV_WR_RDMA_READ;
@@ -136,7 +149,9 @@ static enum vb_placed copy(struct vb_qp *qp, struct vb_swqe *w, struct vb_far_us
 	struct vb_facts f;
 	enum vb_reason r;
 
-	if (w->flags & IBV_SEND_INLINE)
+	if (!w->got && w->num_sge > 1 && !list_is_there(qp, w, fetch ? IBV_ACCESS_LOCAL_WRITE : 0))
+		r = VB_R_KEY_ACCESS; /* before the first byte moves; the ring will say which */
+	else if (w->flags & IBV_SEND_INLINE)
 		r = vb_copy_to_app(u->ptr, w->inline_data + w->got, n) ? VB_OK : VB_R_MEM_VANISHED;
 	else
 		r = vb_sg_copy(qp, qp->pd_id, w->sge, w->num_sge, w->got, u->ptr, n - tail,
@@ -147,24 +162,12 @@ static enum vb_placed copy(struct vb_qp *qp, struct vb_swqe *w, struct vb_far_us
 	return r == VB_OK ? advance(qp, w, n) : give_up(w);
 }
 
-/* The sink is checked before the operation, which cannot be repeated. */
-static bool sink_is_there(struct vb_qp *qp, const struct vb_swqe *w)
-{
-	for (uint32_t i = 0; i < w->num_sge; i++) {
-		const struct ibv_sge *s = &w->sge[i];
-
-		if (s->length && vb_mem_check(qp->keys, s->lkey, false, qp->pd_id, s->addr, s->length,
-					      IBV_ACCESS_LOCAL_WRITE, NULL) != VB_OK)
-			return false;
-	}
-	return true;
-}
-
 static enum vb_placed atomic(struct vb_qp *qp, struct vb_swqe *w, struct vb_far_use *u)
 {
 	struct vb_facts f = {0};
 	uint64_t orig;
-	bool ok = !((uintptr_t)u->ptr & 7) && sink_is_there(qp, w);
+	/* The sink is checked before the operation, which cannot be repeated. */
+	bool ok = !((uintptr_t)u->ptr & 7) && list_is_there(qp, w, IBV_ACCESS_LOCAL_WRITE);
 
 	if (ok)
 		ok = w->opcode == IBV_WR_ATOMIC_CMP_AND_SWP

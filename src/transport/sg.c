@@ -13,6 +13,12 @@ static enum vb_reason piece(struct vb_qp *qp, uint32_t pd, uint32_t lkey, uint64
 	r = vb_mem_begin(qp->keys, &u, lkey, false, pd, addr, n, to_app ? IBV_ACCESS_LOCAL_WRITE : 0, f);
 	if (vb_unlikely(r != VB_OK))
 		return r;
+	/* Application memory onto itself: only the ring reads before it writes. */
+	if (vb_unlikely(way >= VB_SG_PLACE &&
+			(uintptr_t)u.ptr - (uintptr_t)buf + n - 1 < 2 * (uint64_t)n - 1)) {
+		vb_mem_end(&u);
+		return VB_R_KEY_BOUNDS;
+	}
 	switch (way) {
 	case VB_SG_GATHER:
 		ok = vb_copy_from_app(buf, u.ptr, n);

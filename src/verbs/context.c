@@ -94,6 +94,7 @@ int vb_hca_open(struct vb_hca **out)
 	}
 	vb_keys_init(&h->pub.keys, vb_adapter_key_entries(h->pub.adapter), VB_MAX_MR + 1,
 		     vb_adapter_key_slots(h->pub.adapter), vb_adapter_key_marks(h->pub.adapter));
+	vb_direct_link_up(vb_link_at(h->pub.adapter, 0)); /* the link to oneself is UP from the beginning */
 	*out = &h->pub;
 	return 0;
 }

@@ -77,6 +77,7 @@ void vb_direct_link_up(struct vb_link *l)
 	f->pidfd = at.pidfd;
 	f->denied = !at.same && (at.tid <= 0 || at.pidfd < 0);
 	f->seen = 0;
+	atomic_store(&f->there, l->incarnation); /* pairs with vb_direct_attach() */
 	if (f->denied)
 		vb_log(VB_LOG_INFO,
 		       "process %u cannot be told apart by a thread ID here (another PID namespace, or no "
@@ -89,8 +90,10 @@ void vb_direct_link_down(struct vb_link *l)
 {
 	struct vb_far *f = atomic_load(&l->far);
 
-	if (f)
-		vb_far_drop(f, &vb_hca(l->adapter)->keys, 0);
+	if (!f)
+		return;
+	atomic_store(&f->there, 0); /* the next peer at this index is another */
+	vb_far_drop(f, &vb_hca(l->adapter)->keys, 0);
 }
 
 void vb_direct_link_free(struct vb_link *l)
@@ -141,6 +144,8 @@ static void answer(struct vb_link *l, uint32_t rkey)
 	t.write = (v.access & writes) != 0;
 	vb_key_tell(keys, lkey);
 	vb_share_find(v.addr, v.length, t.write, &t.what, &fd);
+	if (t.what.kind == VB_SHARE_NONE)
+		vb_key_told(keys, lkey);    /* nothing to take back */
 	vb_link_tell(l, &t, sizeof(t), fd); /* else it asks again some time */
 	if (fd >= 0)
 		close(fd);
@@ -158,6 +163,8 @@ void vb_direct_told(struct vb_link *l, const void *msg, size_t len, int fd)
 	if (len != sizeof(t))
 		return;
 	memcpy(&t, msg, sizeof(t));
+	if (f)
+		vb_far_sweep(f, &vb_hca(l->adapter)->keys);
 	switch (t.kind) {
 	case TELL_ASK:
 		answer(l, t.rkey);
@@ -197,6 +204,8 @@ void vb_direct_attach(struct vb_qp *qp)
 	struct vb_link *l = qp->link;
 
 	qp->far = atomic_load(&l->far);
+	if (qp->far && atomic_load(&qp->far->there) != l->incarnation)
+		qp->far = NULL; /* not made for this peer yet: link_up() comes back to the QP */
 	qp->far_qp = qp->far ? vb_link_shown(l, qp->dest_qpn) : NULL;
 	if (!qp->far_qp)
 		qp->far = NULL;
@@ -279,15 +288,12 @@ void vb_direct_key_retracted(struct vb_adapter *a, uint32_t lkey)
 		tell_gone(a, lkey);
 }
 
-static void admit(void)
-{
-	if (wanted() && ptrace_on)
-		prctl(PR_SET_PTRACER, -1ul, 0, 0, 0); /* EINVAL: a kernel without Yama asks for nothing */
-}
-
 void vb_direct_admit(void)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	static _Atomic int asked; /* by this process: a forked child asks again */
 
-	pthread_once(&once, admit);
+	if (!wanted() || !ptrace_on || atomic_load(&asked) == (int)getpid())
+		return;
+	atomic_store(&asked, (int)getpid());
+	prctl(PR_SET_PTRACER, -1ul, 0, 0, 0); /* EINVAL: a kernel without Yama asks for nothing */
 }

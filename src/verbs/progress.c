@@ -566,8 +566,9 @@ static void lose_peer(struct vb_link *l, struct vb_qp *qp, bool goodbye)
 		    vb_link_qp_state(l, qp->dest_qpn))
 			vb_rc_error(qp, &f);
 		detach(qp);
-		if (vb_rc_timed(qp) && !qp->req.timing)
-			keep_time(qp);
+		if (qp->state !=
+		    IBV_QPS_ERR) /* what is left is lost, like packets to nobody: its timer runs */
+			output(qp, 0);
 	}
 	vb_lock_give(&qp->lock);
 }
