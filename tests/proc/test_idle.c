@@ -60,14 +60,15 @@ static void nap(double seconds)
 	nanosleep(&t, NULL);
 }
 
-/* The server and this process's engine come to rest, and then there is nothing at all. */
+/* The server and this process's engine come to rest, and then there is nothing at all.  On a busy machine a
+ * poller may have been distrusted, and the end of that, up to a second later, is a last wake-up. */
 static void both_stay_quiet(pid_t pid)
 {
 	unsigned long theirs = switches(pid, 0), ours = switches(getpid(), getpid()), t, o;
 	double until = kit_now() + 10;
 
 	for (;;) {
-		nap(0.3);
+		nap(1.2);
 		t = switches(pid, 0);
 		o = switches(getpid(), getpid());
 		if (t == theirs && o == ours)
