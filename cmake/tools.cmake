@@ -1,5 +1,5 @@
 # The `verbena` launcher and the preload that shows programs the device's files.
-add_executable(verbena tools/verbena.c tools/run.c tools/elf.c)
+add_executable(verbena tools/verbena.c tools/run.c tools/elf.c src/iba/profile.c)
 target_compile_definitions(verbena PRIVATE _GNU_SOURCE)
 target_include_directories(verbena PRIVATE src)
 set_target_properties(verbena PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "elf.h"
+#include "iba/profile.h"
 #include "tools.h"
 
 #define VERBS "libibverbs.so.1"
@@ -28,6 +29,8 @@ static const struct setting {
 } settings[] = {
     {"log", "DEST", "VERBENA_LOG", "where sentences go: stderr (the default here), off, or a file's path"},
     {"log-level", "LEVEL", "VERBENA_LOG_LEVEL", "error, warn (the default), info or debug"},
+    {"profile", "NAME", "VERBENA_PROFILE",
+     "which device this one is like: default, strict (an adapter that pins) or rxe (soft-RoCE)"},
     {"direct", "on|off", "VERBENA_DIRECT",
      "whether WRITEs and READs may be placed directly (on is the default)"},
     {"ptrace", "on|off", "VERBENA_PTRACE",
@@ -306,6 +309,15 @@ static int check_program(const struct run *r)
 	return VB_EXIT_NOT_EXECUTABLE;
 }
 
+/* The library would refuse to open the device; here it can be said before anything runs. */
+static bool check_profile(void)
+{
+	if (!vb_profile_unknown())
+		return true;
+	vb_say("there is no profile \"%s\"; there are %s", vb_profile_unknown(), vb_profile_names());
+	return false;
+}
+
 int vb_run(int argc, char **argv)
 {
 	struct run r = {0};
@@ -313,7 +325,7 @@ int vb_run(int argc, char **argv)
 	int err, status;
 
 	parse_command_line(&r, argc, argv);
-	if (!find_libraries(&r))
+	if (!check_profile() || !find_libraries(&r))
 		return VB_EXIT_SELF;
 	err = find_program(r.program[0], r.path, sizeof(r.path));
 	if (err)

@@ -1,5 +1,5 @@
-/* The device's limits and identity, in one place.  Advertised maxima are usable; more is refused with EINVAL.
- */
+/* What tables, numbers and formats have room for.  What is advertised and enforced is the profile's
+ * (iba/profile.h), which stays within it. */
 #ifndef VB_IBA_LIMITS_H
 #define VB_IBA_LIMITS_H
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "iba/limits.h"
+#include "iba/profile.h"
 #include "obj/context.h"
 #include "obj/ring.h"
 
@@ -34,6 +34,7 @@ static int send_queue(struct vb_req *r, struct ibv_qp_cap *cap)
 	r->max_wr = cap->max_send_wr;
 	r->max_sge = cap->max_send_sge;
 	r->max_inline = cap->max_inline_data;
+	r->max_msg = vb_profile()->max_msg;
 	return 0;
 }
 
@@ -63,6 +64,7 @@ static void empty_queues(struct vb_qp *qp)
 			     .max_wr = r->max_wr,
 			     .max_sge = r->max_sge,
 			     .max_inline = r->max_inline,
+			     .max_msg = r->max_msg,
 			     .deadline = VB_NEVER,
 			     .timing = r->timing}; /* whoever put the QP on the list takes it off */
 	struct vb_resp resp = {.rq = s->rq, .cur = s->cur, .res = s->res, .res_size = s->res_size};

@@ -79,6 +79,7 @@ struct vb_req {
 	size_t ring_bytes;
 	uint32_t stride, mask;
 	uint32_t max_wr, max_sge, max_inline; /* as granted */
+	uint32_t max_msg;		      /* the profile's */
 	uint32_t head;			      /* next to post */
 	uint32_t next;			      /* next to send, or being sent */
 	uint32_t una;			      /* oldest not completed */

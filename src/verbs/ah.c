@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "iba/limits.h"
+#include "iba/profile.h"
 #include "verbs/netif.h"
 #include "verbs/progress.h"
 #include "verbs/verbs.h"
@@ -45,11 +45,11 @@ VB_EXPORT struct ibv_ah *ibv_create_ah(struct ibv_pd *ibpd, struct ibv_ah_attr *
 	errno = vb_check_av("ibv_create_ah", c, attr);
 	if (errno)
 		return NULL;
-	if (atomic_fetch_add(&live, 1) < VB_MAX_AH) /* pairs with ibv_destroy_ah() */
+	if (atomic_fetch_add(&live, 1) < vb_profile()->max_ah) /* pairs with ibv_destroy_ah() */
 		ah = calloc(1, sizeof(*ah));
 	if (!ah) {
-		err = vb_refuse(ENOMEM, "ibv_create_ah", "no memory, or all %d address handles are in use",
-				VB_MAX_AH);
+		err = vb_refuse(ENOMEM, "ibv_create_ah", "no memory, or all %u address handles are in use",
+				vb_profile()->max_ah);
 		atomic_fetch_sub(&live, 1);
 		errno = err;
 		return NULL;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "iba/profile.h"
 #include "verbs/direct.h"
 #include "verbs/netif.h"
 #include "verbs/progress.h"
@@ -92,7 +93,7 @@ int vb_hca_open(struct vb_hca **out)
 		free(h);
 		return err;
 	}
-	vb_keys_init(&h->pub.keys, vb_adapter_key_entries(h->pub.adapter), VB_MAX_MR + 1,
+	vb_keys_init(&h->pub.keys, vb_adapter_key_entries(h->pub.adapter), vb_profile()->max_mr + 1,
 		     vb_adapter_key_slots(h->pub.adapter), vb_adapter_key_marks(h->pub.adapter));
 	vb_direct_link_up(vb_link_at(h->pub.adapter, 0)); /* the link to oneself is UP from the beginning */
 	*out = &h->pub;
@@ -202,6 +203,18 @@ bool vb_context_close(struct vb_context *c)
 	return false;
 }
 
+/* As if the device were not there: what a wrong name means cannot be guessed. */
+static bool profile_known(void)
+{
+	const char *name = vb_profile_unknown();
+
+	if (!name)
+		return true;
+	vb_refuse(EINVAL, "ibv_open_device", "VERBENA_PROFILE=%s is no profile; there are %s", name,
+		  vb_profile_names());
+	return false;
+}
+
 static int share(struct vb_hca **out)
 {
 	int err = 0;
@@ -233,8 +246,13 @@ VB_EXPORT struct ibv_context *ibv_open_device(struct ibv_device *ibdev)
 	struct vb_device *dev = (struct vb_device *)ibdev;
 	struct vb_context *c;
 	struct vb_hca *h = NULL;
-	int err = share(&h);
+	int err;
 
+	if (!profile_known()) {
+		errno = EINVAL;
+		return NULL;
+	}
+	err = share(&h);
 	if (err)
 		goto refused;
 	err = vb_context_open(&c, dev, h);

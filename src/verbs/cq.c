@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "iba/limits.h"
+#include "iba/profile.h"
 #include "verbs/progress.h"
 #include "verbs/verbs.h"
 
@@ -17,9 +17,9 @@ static int check_new(const struct vb_context *ctx, int cqe, const struct ibv_com
 
 	if (vb_context_dead(ctx))
 		return vb_refuse(EIO, "ibv_create_cq", "the device was opened before fork()");
-	if (cqe <= 0 || cqe > VB_MAX_CQE)
-		return vb_refuse(EINVAL, "ibv_create_cq", "%d entries, 1 to %d are possible", cqe,
-				 VB_MAX_CQE);
+	if (cqe <= 0 || (uint32_t)cqe > vb_profile()->max_cqe)
+		return vb_refuse(EINVAL, "ibv_create_cq", "%d entries, 1 to %u are possible", cqe,
+				 vb_profile()->max_cqe);
 	if (vector < 0 || vector >= c->num_comp_vectors)
 		return vb_refuse(EINVAL, "ibv_create_cq", "completion vector %d, the device has %d", vector,
 				 c->num_comp_vectors);
@@ -46,8 +46,9 @@ VB_EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, voi
 
 	if (err)
 		goto refused;
-	if (atomic_fetch_add(&ctx->cqs, 1) >= VB_MAX_CQ) { /* pairs with ibv_destroy_cq */
-		err = vb_refuse(ENOMEM, "ibv_create_cq", "all %d CQs of the device are in use", VB_MAX_CQ);
+	if (atomic_fetch_add(&ctx->cqs, 1) >= vb_profile()->max_cq) { /* pairs with ibv_destroy_cq */
+		err = vb_refuse(ENOMEM, "ibv_create_cq", "all %u CQs of the device are in use",
+				vb_profile()->max_cq);
 		goto uncount;
 	}
 	cq = aligned_alloc(VB_LINE, sizeof(*cq));
@@ -85,9 +86,9 @@ VB_EXPORT int ibv_resize_cq(struct ibv_cq *ibcq, int cqe)
 
 	if (vb_context_dead(cq->ctx))
 		return vb_refuse(EIO, "ibv_resize_cq", "the device was opened before fork()");
-	if (cqe <= 0 || cqe > VB_MAX_CQE)
-		return vb_refuse(EINVAL, "ibv_resize_cq", "%d entries, 1 to %d are possible", cqe,
-				 VB_MAX_CQE);
+	if (cqe <= 0 || (uint32_t)cqe > vb_profile()->max_cqe)
+		return vb_refuse(EINVAL, "ibv_resize_cq", "%d entries, 1 to %u are possible", cqe,
+				 vb_profile()->max_cqe);
 	err = vb_cq_resize(cq, (uint32_t)cqe, &held);
 	if (err == EINVAL)
 		return vb_refuse(err, "ibv_resize_cq", "the CQ holds %u completions, more than %d", held,

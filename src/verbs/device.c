@@ -11,13 +11,10 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "iba/profile.h"
 #include "verbs/identity.h"
 #include "verbs/netif.h"
 #include "verbs/verbs.h"
-
-/* A locally administered OUI: no manufacturer's, and in no program's list of special devices. */
-#define VENDOR_ID   0x025642
-#define VENDOR_PART 1
 
 static_assert(sizeof(struct ibv_device) == 664, "ABI");
 static_assert(offsetof(struct vb_device, verbs_device_ops) == 664, "where vendor libraries look");
@@ -46,12 +43,12 @@ static uint32_t setting(const char *name, uint32_t unset, uint32_t max)
 
 uint32_t vb_device_vendor_id(void)
 {
-	return setting("VERBENA_VENDOR_ID", VENDOR_ID, 0xffffff);
+	return setting("VERBENA_VENDOR_ID", vb_profile()->vendor_id, 0xffffff);
 }
 
 uint32_t vb_device_vendor_part(void)
 {
-	return setting("VERBENA_VENDOR_PART_ID", VENDOR_PART, UINT32_MAX);
+	return setting("VERBENA_VENDOR_PART_ID", vb_profile()->vendor_part, UINT32_MAX);
 }
 
 static void describe(struct vb_device *d)

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "iba/limits.h"
+#include "iba/profile.h"
 #include "mem/copy.h"
 #include "mem/guard.h"
 #include "verbs/direct.h"
@@ -146,7 +146,7 @@ static struct ibv_mr *reg(struct ibv_pd *ibpd, void *address, size_t length, uin
 	mr->ibv.lkey = vb_key_publish(&vb_hca(c->adapter)->keys, pd->id, mr->access, iova, addr,
 				      length); /* pairs with ibv_dereg_mr() */
 	if (!mr->ibv.lkey) {
-		err = vb_refuse(ENOMEM, CALL, "all %d memory regions are in use", VB_MAX_MR);
+		err = vb_refuse(ENOMEM, CALL, "all %u memory regions are in use", vb_profile()->max_mr);
 		goto refused;
 	}
 	atomic_fetch_add(&pd->refs, 1); /* pairs with ibv_dereg_mr() */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "base/log.h"
-#include "iba/limits.h"
+#include "iba/profile.h"
 #include "verbs/progress.h"
 #include "verbs/verbs.h"
 
@@ -20,8 +20,9 @@ VB_EXPORT struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
 		errno = vb_refuse(EIO, "ibv_alloc_pd", "the device was opened before fork()");
 		return NULL;
 	}
-	if (atomic_fetch_add(&c->pds, 1) >= VB_MAX_PD) { /* pairs with ibv_dealloc_pd */
-		err = vb_refuse(ENOMEM, "ibv_alloc_pd", "all %d protection domains are in use", VB_MAX_PD);
+	if (atomic_fetch_add(&c->pds, 1) >= vb_profile()->max_pd) { /* pairs with ibv_dealloc_pd */
+		err = vb_refuse(ENOMEM, "ibv_alloc_pd", "all %u protection domains are in use",
+				vb_profile()->max_pd);
 		goto uncount;
 	}
 	pd = calloc(1, sizeof(*pd));

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "iba/limits.h"
 #include "transport/rc.h"
 #include "verbs/progress.h"
 #include "verbs/verbs.h"
@@ -53,7 +52,7 @@ static __attribute__((cold, noinline)) int refuse_request(const struct vb_qp *qp
 		return vb_refuse(EINVAL, "ibv_post_send", "%llu bytes inline, QP 0x%06x takes up to %u",
 				 (unsigned long long)length, qp->qpn, qp->req.max_inline);
 	return vb_refuse(EINVAL, "ibv_post_send", "a message of %llu bytes, the port takes up to %u",
-			 (unsigned long long)length, VB_MAX_MSG);
+			 (unsigned long long)length, qp->req.max_msg);
 }
 
 static __attribute__((cold, noinline)) int refuse_full(const struct vb_qp *qp)
@@ -104,7 +103,7 @@ static inline int fill(struct vb_qp *qp, const struct ibv_send_wr *wr)
 		for (int i = 0; i < wr->num_sge; i++)
 			w->sge[i] = wr->sg_list[i];
 	}
-	if (vb_unlikely(length > VB_MAX_MSG))
+	if (vb_unlikely(length > q->max_msg))
 		return refuse_request(qp, wr, length);
 	w->wr_id = wr->wr_id;
 	w->imm_inv = wr->imm_data;

@@ -14,6 +14,7 @@
 
 #include "base/fault.h"
 #include "base/log.h"
+#include "iba/profile.h"
 #include "mem/far.h"
 #include "mem/keys.h"
 #include "obj/context.h"
@@ -562,8 +563,8 @@ static void lose_peer(struct vb_link *l, struct vb_qp *qp, bool goodbye)
 
 		if (received & VB_SHOWN_RECEIVED) /* the last ACK may have died with the process */
 			vb_rc_input_ack(qp, vb_psn_add(received, VB_PSN_MASK));
-		if (!goodbye && qp->out && qp->state >= IBV_QPS_RTR && qp->state <= IBV_QPS_SQE &&
-		    vb_link_qp_state(l, qp->dest_qpn))
+		if (!goodbye && vb_profile()->death_events && qp->out && qp->state >= IBV_QPS_RTR &&
+		    qp->state <= IBV_QPS_SQE && vb_link_qp_state(l, qp->dest_qpn))
 			vb_rc_error(qp, &f);
 		detach(qp);
 		if (qp->state !=

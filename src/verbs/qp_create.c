@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "iba/limits.h"
+#include "iba/profile.h"
 #include "verbs/direct.h"
 #include "verbs/progress.h"
 #include "verbs/verbs.h"
@@ -40,16 +40,17 @@ static int check_limit(const char *what, uint32_t asked, uint32_t max)
 
 static int check_cap(const struct ibv_qp_cap *cap, bool srq)
 {
-	int err = check_limit("max_send_wr", cap->max_send_wr, VB_MAX_QP_WR);
+	const struct vb_profile *p = vb_profile();
+	int err = check_limit("max_send_wr", cap->max_send_wr, p->max_qp_wr);
 
 	if (!err)
-		err = check_limit("max_send_sge", cap->max_send_sge, VB_MAX_SGE);
+		err = check_limit("max_send_sge", cap->max_send_sge, p->max_sge);
 	if (!err)
-		err = check_limit("max_inline_data", cap->max_inline_data, VB_MAX_INLINE);
+		err = check_limit("max_inline_data", cap->max_inline_data, p->max_inline);
 	if (!err && !srq) /* with an SRQ these do not count */
-		err = check_limit("max_recv_wr", cap->max_recv_wr, VB_MAX_QP_WR);
+		err = check_limit("max_recv_wr", cap->max_recv_wr, p->max_qp_wr);
 	if (!err && !srq)
-		err = check_limit("max_recv_sge", cap->max_recv_sge, VB_MAX_SGE);
+		err = check_limit("max_recv_sge", cap->max_recv_sge, p->max_sge);
 	return err;
 }
 
@@ -130,8 +131,8 @@ VB_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *ibpd, struct ibv_qp_init_a
 		goto free_qp;
 	}
 	qp->attr.cap = cap;
-	if (atomic_fetch_add(&h->qps, 1) >= VB_MAX_QP) { /* pairs with ibv_destroy_qp() */
-		err = vb_refuse(ENOMEM, CALL, "all %d QPs of the device are in use", VB_MAX_QP);
+	if (atomic_fetch_add(&h->qps, 1) >= vb_profile()->max_qp) { /* pairs with ibv_destroy_qp() */
+		err = vb_refuse(ENOMEM, CALL, "all %u QPs of the device are in use", vb_profile()->max_qp);
 		goto uncount;
 	}
 	qp->qpn = vb_qpn_take(c->adapter, qp); /* pairs with ibv_destroy_qp() */

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "iba/limits.h"
 #include "iba/pkt.h"
+#include "iba/profile.h"
 #include "iba/qp_state.h"
 #include "transport/rc.h"
 #include "verbs/direct.h"
@@ -61,8 +62,9 @@ static int check_numbers(const struct vb_qp *qp, const struct ibv_qp_attr *a, ui
 	    {IBV_QP_RETRY_CNT, "retry_cnt", a->retry_cnt, 7},
 	    {IBV_QP_RNR_RETRY, "rnr_retry", a->rnr_retry, 7}, /* rule 1 */
 	    {IBV_QP_MIN_RNR_TIMER, "min_rnr_timer", a->min_rnr_timer, 31},
-	    {IBV_QP_MAX_QP_RD_ATOMIC, "max_rd_atomic", a->max_rd_atomic, VB_MAX_RD_ATOMIC},
-	    {IBV_QP_MAX_DEST_RD_ATOMIC, "max_dest_rd_atomic", a->max_dest_rd_atomic, VB_MAX_RD_ATOMIC},
+	    {IBV_QP_MAX_QP_RD_ATOMIC, "max_rd_atomic", a->max_rd_atomic, vb_profile()->max_rd_atomic},
+	    {IBV_QP_MAX_DEST_RD_ATOMIC, "max_dest_rd_atomic", a->max_dest_rd_atomic,
+	     vb_profile()->max_rd_atomic},
 	};
 
 	for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)

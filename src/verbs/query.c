@@ -10,14 +10,13 @@
 #include "base/log.h"
 #include "iba/limits.h"
 #include "iba/pkt.h"
+#include "iba/profile.h"
 #include "verbs/identity.h"
 #include "verbs/netif.h"
 #include "verbs/progress.h"
 #include "verbs/verbs.h"
 
 #define PORTS 1
-
-#define CAPS (IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN)
 
 #define PHYS_LINK_UP  5
 #define GRH_REQUIRED  1 /* IBV_QPF_GRH_REQUIRED */
@@ -55,32 +54,35 @@ int vb_check_gid(const char *call, const struct vb_context *c, unsigned index)
 
 static void device_attr(const struct vb_context *c, struct ibv_device_attr *a)
 {
+	const struct vb_profile *p = vb_profile();
+
 	*a = (struct ibv_device_attr){
 	    .node_guid = c->dev->guid,
 	    .sys_image_guid = c->dev->guid,
-	    .max_mr_size = 1ull << 47, /* what an address space holds */
-	    .page_size_cap = ~0xfffull,
+	    .max_mr_size = p->max_mr_size,
+	    .page_size_cap = p->page_size_cap,
 	    .vendor_id = vb_device_vendor_id(),
 	    .vendor_part_id = vb_device_vendor_part(),
-	    .max_qp = VB_MAX_QP,
-	    .max_qp_wr = VB_MAX_QP_WR,
-	    .device_cap_flags = CAPS,
-	    .max_sge = VB_MAX_SGE,
-	    .max_sge_rd = VB_MAX_SGE,
-	    .max_cq = VB_MAX_CQ,
-	    .max_cqe = VB_MAX_CQE,
-	    .max_mr = VB_MAX_MR,
-	    .max_pd = VB_MAX_PD,
-	    .max_qp_rd_atom = VB_MAX_RD_ATOMIC,
-	    .max_res_rd_atom = VB_MAX_RD_ATOMIC * VB_MAX_QP,
-	    .max_qp_init_rd_atom = VB_MAX_RD_ATOMIC,
-	    .atomic_cap = IBV_ATOMIC_GLOB,
-	    .max_ah = VB_MAX_AH,
-	    .max_srq = VB_MAX_SRQ,
-	    .max_srq_wr = VB_MAX_SRQ_WR,
-	    .max_srq_sge = VB_MAX_SGE,
+	    .max_qp = (int)p->max_qp,
+	    .max_qp_wr = (int)p->max_qp_wr,
+	    .device_cap_flags = p->caps,
+	    .max_sge = (int)p->max_sge,
+	    .max_sge_rd = (int)p->max_sge,
+	    .max_cq = (int)p->max_cq,
+	    .max_cqe = (int)p->max_cqe,
+	    .max_mr = (int)p->max_mr,
+	    .max_pd = (int)p->max_pd,
+	    .max_qp_rd_atom = (int)p->max_rd_atomic,
+	    .max_res_rd_atom = (int)p->max_res_rd_atomic,
+	    .max_qp_init_rd_atom = (int)p->max_rd_atomic,
+	    .atomic_cap = p->atomic_cap,
+	    .max_ah = (int)p->max_ah,
+	    .max_srq = (int)p->max_srq,
+	    .max_srq_wr = (int)p->max_srq_wr,
+	    .max_srq_sge = (int)p->max_srq_sge,
+	    .max_mw = (int)p->max_mw,
 	    .max_pkeys = VB_PKEY_TABLE,
-	    .local_ca_ack_delay = 16,
+	    .local_ca_ack_delay = p->ack_delay,
 	    .phys_port_cnt = PORTS,
 	};
 	snprintf(a->fw_ver, sizeof(a->fw_ver), "%s", VB_FW_VER);
@@ -100,7 +102,7 @@ int vb_query_device_ex(struct ibv_context *context, const struct ibv_query_devic
 		       struct ibv_device_attr_ex *attr, size_t size)
 {
 	const struct vb_context *c = vb_context(context);
-	struct ibv_device_attr_ex a = {.device_cap_flags_ex = CAPS, .phys_port_cnt_ex = PORTS};
+	struct ibv_device_attr_ex a = {.device_cap_flags_ex = vb_profile()->caps, .phys_port_cnt_ex = PORTS};
 
 	if (vb_context_dead(c))
 		return dead("ibv_query_device_ex");
@@ -125,7 +127,7 @@ static void port_attr(struct ibv_port_attr *a)
 	    .active_mtu = IBV_MTU_4096,
 	    .gid_tbl_len = VB_GID_TABLE,
 	    .port_cap_flags = VB_PORT_CAPS,
-	    .max_msg_sz = VB_MAX_MSG,
+	    .max_msg_sz = vb_profile()->max_msg,
 	    .pkey_tbl_len = VB_PKEY_TABLE,
 	    .max_vl_num = 1,
 	    .active_width = VB_LINK_WIDTH,

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "iba/limits.h"
+#include "iba/profile.h"
 #include "verbs/verbs.h"
 
 static _Atomic uint32_t made; /* rotates through the numbers' indices */
@@ -12,14 +13,16 @@ static _Atomic uint32_t live;
 
 static int check_new(const struct ibv_pd *pd, const struct ibv_srq_attr *a)
 {
+	const struct vb_profile *p = vb_profile();
+
 	if (vb_context_dead(vb_context(pd->context)))
 		return vb_refuse(EIO, "ibv_create_srq", "the device was opened before fork()");
-	if (a->max_wr > VB_MAX_SRQ_WR)
-		return vb_refuse(EINVAL, "ibv_create_srq", "%u requests, at most %d are possible", a->max_wr,
-				 VB_MAX_SRQ_WR);
-	if (a->max_sge > VB_MAX_SGE)
-		return vb_refuse(EINVAL, "ibv_create_srq", "%u SGEs a request, at most %d are possible",
-				 a->max_sge, VB_MAX_SGE);
+	if (a->max_wr > p->max_srq_wr)
+		return vb_refuse(EINVAL, "ibv_create_srq", "%u requests, at most %u are possible", a->max_wr,
+				 p->max_srq_wr);
+	if (a->max_sge > p->max_srq_sge)
+		return vb_refuse(EINVAL, "ibv_create_srq", "%u SGEs a request, at most %u are possible",
+				 a->max_sge, p->max_srq_sge);
 	return 0;
 }
 
@@ -31,8 +34,9 @@ VB_EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_
 
 	if (err)
 		goto refused;
-	if (atomic_fetch_add(&live, 1) >= VB_MAX_SRQ) { /* pairs with ibv_destroy_srq */
-		err = vb_refuse(ENOMEM, "ibv_create_srq", "all %d SRQs of the device are in use", VB_MAX_SRQ);
+	if (atomic_fetch_add(&live, 1) >= vb_profile()->max_srq) { /* pairs with ibv_destroy_srq */
+		err = vb_refuse(ENOMEM, "ibv_create_srq", "all %u SRQs of the device are in use",
+				vb_profile()->max_srq);
 		goto uncount;
 	}
 	srq = aligned_alloc(VB_LINE, sizeof(*srq));

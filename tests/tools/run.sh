@@ -28,6 +28,9 @@ check "log" 0 "VERBENA_LOG=stderr" "$verbena" run env
 check "log as the user has it" 0 "VERBENA_LOG=off" env VERBENA_LOG=off "$verbena" run env
 check "settings are options" 0 "VERBENA_VENDOR_ID=0x2c9" "$verbena" run --vendor-id 0x2c9 env
 check "one word" 0 "VERBENA_LOG_LEVEL=debug" "$verbena" run --log-level=debug -- env
+check "profile" 0 "VERBENA_PROFILE=strict" "$verbena" run --profile=strict env
+check "unknown profile" 125 'no profile "mlx9"; there are default, strict, rxe' "$verbena" run --profile mlx9 true
+check "unknown profile in the environment" 125 'no profile "x"' env VERBENA_PROFILE=x "$verbena" run true
 check "direct placement" 0 "VERBENA_DIRECT=off" "$verbena" run --direct=off -- env
 check "ptrace" 0 "VERBENA_PTRACE=off" "$verbena" run --ptrace off -- env
 check "what is there already stays" 0 "LD_LIBRARY_PATH=$build/lib:/a:/b" \
