@@ -14,11 +14,23 @@ target_link_options(verbena-view PRIVATE -fno-sanitize=all -Wl,--no-undefined -W
                     -Wl,--version-script=${CMAKE_SOURCE_DIR}/tools/view.map)
 set_target_properties(verbena-view PROPERTIES LINK_DEPENDS ${CMAKE_SOURCE_DIR}/tools/view.map)
 
-# The installed tree finds its parts relative to bin/verbena and can be moved.
+# What programs are compiled with: PKG_CONFIG_PATH=build, or the installed tree's lib/pkgconfig.
+set(VB_PC_UP .)
+set(VB_PC_INCLUDE include)
+set(VB_PC_LIB lib)
 configure_file(${CMAKE_SOURCE_DIR}/cmake/verbena.pc.in ${CMAKE_BINARY_DIR}/verbena.pc @ONLY)
+configure_file(${CMAKE_SOURCE_DIR}/include/infiniband/verbs.h ${CMAKE_BINARY_DIR}/include/infiniband/verbs.h COPYONLY)
+set(VB_PC_UP ../..)
+set(VB_PC_INCLUDE include/verbena)
+set(VB_PC_LIB lib/verbena)
+configure_file(${CMAKE_SOURCE_DIR}/cmake/verbena.pc.in ${CMAKE_BINARY_DIR}/installed/verbena.pc @ONLY)
+
+# The installed tree finds its parts relative to bin/verbena and can be moved.
 install(TARGETS verbena RUNTIME DESTINATION bin)
 install(TARGETS ibverbs verbena-view LIBRARY DESTINATION lib/verbena)
 install(FILES include/infiniband/verbs.h DESTINATION include/verbena/infiniband)
-install(FILES ${CMAKE_BINARY_DIR}/verbena.pc DESTINATION lib/pkgconfig)
+install(FILES ${CMAKE_BINARY_DIR}/installed/verbena.pc DESTINATION lib/pkgconfig)
 install(FILES docs/man/verbena.1 DESTINATION share/man/man1)
 install(FILES docs/man/verbena_environment.7 DESTINATION share/man/man7)
+file(GLOB VB_MAN3 CONFIGURE_DEPENDS docs/man/*.3)
+install(FILES ${VB_MAN3} DESTINATION share/man/man3)

@@ -1,8 +1,180 @@
-/* The system's <infiniband/verbs.h>, and what Verbena offers beyond it. */
+/* The system's <infiniband/verbs.h>, and what Verbena offers beyond it: relaxed regions, shared protection
+ * domains, and the calls of newer releases.
+ *
+ * A newer system's header declares some of this itself, and nothing in it tells which.  So its declarations
+ * of these names, if there are any, are given other names while it is read, and those below are what the
+ * program uses: the binary interface is the same. */
 #ifndef VERBENA_VERBS_H
 #define VERBENA_VERBS_H
 
 #pragma GCC system_header /* #include_next is an extension, which the user's warnings should not hear of */
+
+/* Every name that is declared below and that a newer header may declare. */
+#define ibv_mr_init_attr		     ibv_mr_init_attr_system
+#define ibv_mr_init_attr_mask		     ibv_mr_init_attr_mask_system
+#define IBV_REG_MR_MASK_IOVA		     IBV_REG_MR_MASK_IOVA_SYSTEM
+#define IBV_REG_MR_MASK_ADDR		     IBV_REG_MR_MASK_ADDR_SYSTEM
+#define IBV_REG_MR_MASK_FD		     IBV_REG_MR_MASK_FD_SYSTEM
+#define IBV_REG_MR_MASK_FD_OFFSET	     IBV_REG_MR_MASK_FD_OFFSET_SYSTEM
+#define IBV_REG_MR_MASK_DMAH		     IBV_REG_MR_MASK_DMAH_SYSTEM
+#define IBV_REG_MR_MASK_BUF		     IBV_REG_MR_MASK_BUF_SYSTEM
+#define ibv_reg_mr_ex			     ibv_reg_mr_ex_system
+#define ibv_dmah			     ibv_dmah_system
+#define ibv_dmah_init_attr		     ibv_dmah_init_attr_system
+#define ibv_dmah_init_attr_mask		     ibv_dmah_init_attr_mask_system
+#define IBV_DMAH_INIT_ATTR_MASK_CPU_ID	     IBV_DMAH_INIT_ATTR_MASK_CPU_ID_SYSTEM
+#define IBV_DMAH_INIT_ATTR_MASK_PH	     IBV_DMAH_INIT_ATTR_MASK_PH_SYSTEM
+#define IBV_DMAH_INIT_ATTR_MASK_TPH_MEM_TYPE IBV_DMAH_INIT_ATTR_MASK_TPH_MEM_TYPE_SYSTEM
+#define ibv_tph_mem_type		     ibv_tph_mem_type_system
+#define IBV_TPH_MEM_TYPE_VM		     IBV_TPH_MEM_TYPE_VM_SYSTEM
+#define IBV_TPH_MEM_TYPE_PM		     IBV_TPH_MEM_TYPE_PM_SYSTEM
+#define ibv_alloc_dmah			     ibv_alloc_dmah_system
+#define ibv_dealloc_dmah		     ibv_dealloc_dmah_system
+#define ibv_buf				     ibv_buf_system
+#define ibv_alloc_buf			     ibv_alloc_buf_system
+#define ibv_free_buf			     ibv_free_buf_system
+#define ibv_reg_buf_mr			     ibv_reg_buf_mr_system
+#define ibv_export_buf_dmabuf_fd	     ibv_export_buf_dmabuf_fd_system
+#define ibv_dm_export_dmabuf_fd		     ibv_dm_export_dmabuf_fd_system
+#define ibv_query_port_speed		     ibv_query_port_speed_system
+#define ibv_shpd			     ibv_shpd_system
+#define ibv_alloc_shpd			     ibv_alloc_shpd_system
+#define ibv_share_pd			     ibv_share_pd_system
+#define ibv_reg_mr_relaxed		     ibv_reg_mr_relaxed_system
+#define ibv_dereg_mr_relaxed		     ibv_dereg_mr_relaxed_system
+#define ibv_flush_relaxed_mr		     ibv_flush_relaxed_mr_system
+
 #include_next <infiniband/verbs.h>
+
+#undef ibv_mr_init_attr
+#undef ibv_mr_init_attr_mask
+#undef IBV_REG_MR_MASK_IOVA
+#undef IBV_REG_MR_MASK_ADDR
+#undef IBV_REG_MR_MASK_FD
+#undef IBV_REG_MR_MASK_FD_OFFSET
+#undef IBV_REG_MR_MASK_DMAH
+#undef IBV_REG_MR_MASK_BUF
+#undef ibv_reg_mr_ex
+#undef ibv_dmah
+#undef ibv_dmah_init_attr
+#undef ibv_dmah_init_attr_mask
+#undef IBV_DMAH_INIT_ATTR_MASK_CPU_ID
+#undef IBV_DMAH_INIT_ATTR_MASK_PH
+#undef IBV_DMAH_INIT_ATTR_MASK_TPH_MEM_TYPE
+#undef ibv_tph_mem_type
+#undef IBV_TPH_MEM_TYPE_VM
+#undef IBV_TPH_MEM_TYPE_PM
+#undef ibv_alloc_dmah
+#undef ibv_dealloc_dmah
+#undef ibv_buf
+#undef ibv_alloc_buf
+#undef ibv_free_buf
+#undef ibv_reg_buf_mr
+#undef ibv_export_buf_dmabuf_fd
+#undef ibv_dm_export_dmabuf_fd
+#undef ibv_query_port_speed
+#undef ibv_shpd
+#undef ibv_alloc_shpd
+#undef ibv_share_pd
+#undef ibv_reg_mr_relaxed
+#undef ibv_dereg_mr_relaxed
+#undef ibv_flush_relaxed_mr
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* --- relaxed regions: ibv_reg_mr_relaxed(3) */
+
+struct ibv_mr *ibv_reg_mr_relaxed(struct ibv_pd *pd, void *addr, size_t length, int access);
+int ibv_dereg_mr_relaxed(struct ibv_mr *mr);
+int ibv_flush_relaxed_mr(struct ibv_pd *pd);
+
+/* --- shared protection domains: ibv_alloc_shpd(3) */
+
+struct ibv_shpd {
+	uint32_t handle; /* a plain value: processes copy the struct to one another */
+};
+
+struct ibv_shpd *ibv_alloc_shpd(struct ibv_pd *pd, uint64_t share_key, struct ibv_shpd *shpd);
+struct ibv_pd *ibv_share_pd(struct ibv_context *context, struct ibv_shpd *shpd, uint64_t share_key);
+
+/* --- DMA handles: ibv_reg_mr_ex(3) */
+
+enum ibv_tph_mem_type {
+	IBV_TPH_MEM_TYPE_VM, /* volatile */
+	IBV_TPH_MEM_TYPE_PM, /* persistent */
+};
+
+enum ibv_dmah_init_attr_mask {
+	IBV_DMAH_INIT_ATTR_MASK_CPU_ID = 1 << 0,
+	IBV_DMAH_INIT_ATTR_MASK_PH = 1 << 1,
+	IBV_DMAH_INIT_ATTR_MASK_TPH_MEM_TYPE = 1 << 2,
+};
+
+struct ibv_dmah_init_attr {
+	uint32_t comp_mask; /* enum ibv_dmah_init_attr_mask: which of the rest count */
+	uint32_t cpu_id;
+	uint8_t ph;	      /* processing hint, 0 to 3 */
+	uint8_t tph_mem_type; /* enum ibv_tph_mem_type */
+};
+
+struct ibv_dmah {
+	struct ibv_context *context;
+};
+
+struct ibv_dmah *ibv_alloc_dmah(struct ibv_context *context, struct ibv_dmah_init_attr *attr);
+int ibv_dealloc_dmah(struct ibv_dmah *dmah);
+
+/* --- one call for every kind of region: ibv_reg_mr_ex(3) */
+
+struct ibv_buf; /* of ibv_alloc_buf() */
+
+enum ibv_mr_init_attr_mask {
+	IBV_REG_MR_MASK_IOVA = 1 << 0,
+	IBV_REG_MR_MASK_ADDR = 1 << 1,
+	IBV_REG_MR_MASK_FD = 1 << 2,
+	IBV_REG_MR_MASK_FD_OFFSET = 1 << 3,
+	IBV_REG_MR_MASK_DMAH = 1 << 4,
+	IBV_REG_MR_MASK_BUF = 1 << 5,
+};
+
+struct ibv_mr_init_attr {
+	size_t length;
+	int access;
+	uint64_t comp_mask; /* enum ibv_mr_init_attr_mask: which of the following count */
+	uint64_t iova;
+	void *addr;
+	int fd;
+	uint64_t fd_offset;
+	struct ibv_dmah *dmah;
+	struct ibv_buf *buf;
+};
+
+struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct ibv_mr_init_attr *attr);
+
+/* --- memory that the library provides: ibv_alloc_buf(3) */
+
+void *ibv_alloc_buf(struct ibv_pd *pd, size_t size, struct ibv_buf **buf);
+void ibv_free_buf(struct ibv_buf *buf);
+struct ibv_mr *ibv_reg_buf_mr(struct ibv_pd *pd, struct ibv_buf *buf, void *addr, size_t length, int access);
+int ibv_export_buf_dmabuf_fd(struct ibv_buf *buf);
+
+/* --- more of newer releases */
+
+int ibv_dm_export_dmabuf_fd(struct ibv_dm *dm);
+int ibv_query_port_speed(struct ibv_context *context, uint32_t port, uint64_t *speed); /* in 100 Mb/s */
+
+/* In enumerations that the system's header closes. */
+#define IBV_ACCESS_FLUSH_GLOBAL	    ((enum ibv_access_flags)(1 << 8))
+#define IBV_ACCESS_FLUSH_PERSISTENT ((enum ibv_access_flags)(1 << 9))
+#define IBV_WR_FLUSH		    ((enum ibv_wr_opcode)14)
+#define IBV_WR_ATOMIC_WRITE	    ((enum ibv_wr_opcode)15)
+#define IBV_WC_FLUSH		    ((enum ibv_wc_opcode)8)
+#define IBV_WC_ATOMIC_WRITE	    ((enum ibv_wc_opcode)9)
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

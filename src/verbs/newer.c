@@ -8,10 +8,6 @@
 #include "base/log.h"
 #include "verbs/verbs.h"
 
-struct ibv_dmah;
-struct ibv_dmah_init_attr;
-struct ibv_mr_init_attr;
-struct ibv_buf;
 struct ibv_comp_cntr;
 struct ibv_comp_cntr_init_attr;
 struct ibv_comp_cntr_caps;
@@ -74,8 +70,7 @@ CALLS(DECLARE, DECLARE, DECLARE)
 CALLS(ERRNO, MINUS, NONE)
 
 /* ibv_alloc_buf gives none, so only NULL can come here. */
-VB_EXPORT void ibv_free_buf(struct ibv_buf *buf);
-void ibv_free_buf(struct ibv_buf *buf)
+VB_EXPORT void ibv_free_buf(struct ibv_buf *buf)
 {
 	if (buf)
 		vb_refuse(EINVAL, "ibv_free_buf", "%p is no buffer of this library", (void *)buf);

@@ -4,6 +4,10 @@ target_link_libraries(abi-layout PRIVATE vb)
 add_test(NAME abi.layout COMMAND abi-layout)
 set_tests_properties(abi.layout PROPERTIES LABELS abi)
 
+# The header that programs get with pkg-config, over this system's and over a newer one.
+add_test(NAME abi.header COMMAND ${CMAKE_CURRENT_LIST_DIR}/header.sh ${CMAKE_BINARY_DIR})
+set_tests_properties(abi.header PROPERTIES LABELS abi SKIP_RETURN_CODE 77)
+
 # A library with a sanitizer in it has further symbols, and programs that are not ours cannot load it.
 if(NOT VB_SANITIZE)
   add_test(NAME abi.symbols COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/symbols.py $<TARGET_FILE:ibverbs>

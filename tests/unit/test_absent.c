@@ -10,8 +10,6 @@
 #include <infiniband/verbs.h>
 
 #define POSITIVE(X)                  \
-	X(ibv_dealloc_dmah)          \
-	X(ibv_query_port_speed)      \
 	X(ibv_destroy_comp_cntr)     \
 	X(ibv_set_comp_cntr)         \
 	X(ibv_set_err_comp_cntr)     \
@@ -26,15 +24,7 @@
 	X(ibv_cmd_reg_mr)            \
 	X(ibv_cmd_resize_cq)
 
-#define MINUS(X)                   \
-	X(ibv_dm_export_dmabuf_fd) \
-	X(ibv_export_buf_dmabuf_fd)
-
 #define NOTHING(X)                       \
-	X(ibv_alloc_dmah)                \
-	X(ibv_reg_mr_ex)                 \
-	X(ibv_alloc_buf)                 \
-	X(ibv_reg_buf_mr)                \
 	X(ibv_create_comp_cntr)          \
 	X(_verbs_init_and_alloc_context) \
 	X(verbs_open_device)
@@ -44,7 +34,6 @@ typedef long args_fn(void *, void *, void *, void *, int);
 
 #define DECLARE(name) extern char name[];
 POSITIVE(DECLARE)
-MINUS(DECLARE)
 NOTHING(DECLARE)
 
 #define CALL(name) ((args_fn *)(void *)name)(NULL, NULL, NULL, NULL, 0)
@@ -60,12 +49,12 @@ static void ints_are_a_positive_errno(void **state)
 static void descriptors_are_minus_one(void **state)
 {
 	(void)state;
-#define CHECK(name)                            \
-	errno = 0;                             \
-	assert_int_equal((int)CALL(name), -1); \
+	errno = 0;
+	assert_int_equal(ibv_dm_export_dmabuf_fd(NULL), -1);
 	assert_int_equal(errno, EOPNOTSUPP);
-	MINUS(CHECK)
-#undef CHECK
+	errno = 0;
+	assert_int_equal(ibv_export_buf_dmabuf_fd(NULL), -1);
+	assert_int_equal(errno, EOPNOTSUPP);
 }
 
 static void objects_are_null(void **state)
@@ -81,7 +70,6 @@ static void objects_are_null(void **state)
 
 extern bool verbs_allow_disassociate_destroy;
 void verbs_register_driver_34(const void *ops);
-void ibv_free_buf(void *buf);
 
 static void drivers_may_register(void **state)
 {
