@@ -35,7 +35,7 @@ struct vb_context {
 	struct vb_evq async;
 	struct vb_lock lock; /* guards qps */
 	struct vb_list qps;
-	_Atomic uint32_t pds, cqs, channels; /* children, for close */
+	_Atomic uint32_t pds, cqs, channels, tds; /* children, for close */
 };
 
 static inline struct vb_context *vb_context(struct ibv_context *c)

@@ -1,8 +1,11 @@
-/* Protection domains and memory regions: names and references; what keys mean is mem/'s. */
+/* Protection domains, parent and thread domains, memory regions: names and references; what keys mean is
+ * mem/'s.
+ */
 #ifndef VB_OBJ_PD_H
 #define VB_OBJ_PD_H
 
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include <infiniband/verbs.h>
@@ -10,10 +13,42 @@
 struct vb_context;
 
 struct vb_pd {
-	struct ibv_pd ibv;     /* first: what the application holds */
-	_Atomic uint32_t refs; /* children: regions, QPs, SRQs, address handles; each child adds itself */
-	uint32_t id;	       /* never 0; what key entries and QPs compare; set once */
+	struct ibv_pd ibv;	  /* first: what the application holds */
+	_Atomic uint32_t refs;	  /* children: regions, QPs, SRQs, address handles, parent domains; each child
+				     adds    itself */
+	uint32_t id;		  /* never 0; what key entries and QPs compare; set once */
+	struct vb_parent *parent; /* of a parent domain; NULL: it is none.  Set once */
 };
+
+/* What a parent domain has beyond the domain that it stands for, whose `id` it has too: so it goes wherever a
+ * domain goes, and what is made in it counts as its child. */
+struct vb_parent {
+	struct vb_pd *pd; /* given at its making; counts this one as a child.  All set once */
+	struct vb_td *td; /* NULL: none */
+	void *(*alloc)(struct ibv_pd *pd, void *pd_context, size_t size, size_t alignment, uint64_t type);
+	void (*free)(struct ibv_pd *pd, void *pd_context, void *ptr, uint64_t type);
+	void *pd_context;
+};
+
+struct vb_td {
+	struct ibv_td ibv;     /* first */
+	_Atomic uint32_t refs; /* parent domains */
+};
+
+/* Memory of queues, which a parent domain's callbacks may give.  `at` is aligned to a cache line. */
+enum vb_queue_kind { VB_QUEUE_SEND = 1, VB_QUEUE_RECV, VB_QUEUE_SRQ, VB_QUEUE_CQ }; /* resource_type */
+
+struct vb_queue_mem {
+	void *at;
+	size_t bytes;	    /* as asked for */
+	struct vb_pd *from; /* whose callback gave it; NULL: nobody's did */
+	enum vb_queue_kind kind;
+};
+
+/* 0, ENOMEM, or EINVAL: what the callback gave is not aligned as it was asked to be.  pd: NULL or the domain
+ * in which the queue's object is made.  Memory of callbacks is zeroed by them. */
+int vb_queue_alloc(struct vb_queue_mem *m, struct vb_pd *pd, enum vb_queue_kind kind, size_t bytes);
+void vb_queue_free(struct vb_queue_mem *m);
 
 struct vb_mr {
 	struct ibv_mr ibv; /* first */

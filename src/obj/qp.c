@@ -16,9 +16,11 @@ static uint32_t round_up(uint32_t n, uint32_t to)
 	return (n + to - 1) / to * to;
 }
 
-static int send_queue(struct vb_req *r, struct ibv_qp_cap *cap)
+static int send_queue(struct vb_qp *qp, struct ibv_qp_cap *cap)
 {
+	struct vb_req *r = &qp->req;
 	uint32_t entries = vb_ring_entries(cap->max_send_wr), sges, room;
+	int err;
 
 	cap->max_inline_data = round_up(cap->max_inline_data, 16); /* rule 40: at least what was asked */
 	sges = cap->max_send_sge * (uint32_t)sizeof(struct ibv_sge);
@@ -26,10 +28,11 @@ static int send_queue(struct vb_req *r, struct ibv_qp_cap *cap)
 	if (room < sizeof(struct vb_swqe) - offsetof(struct vb_swqe, sge))
 		room = sizeof(struct vb_swqe) - offsetof(struct vb_swqe, sge);
 	r->stride = round_up((uint32_t)offsetof(struct vb_swqe, sge) + room, VB_LINE);
-	r->ring_bytes = (size_t)entries * r->stride;
-	r->ring = vb_ring_alloc(r->ring_bytes);
-	if (!r->ring)
-		return ENOMEM;
+	err = vb_queue_alloc(&r->mem, qp->pd, VB_QUEUE_SEND,
+			     (size_t)entries * r->stride); /* pairs with vb_qp_fini() */
+	if (err)
+		return err;
+	r->ring = r->mem.at;
 	r->mask = entries - 1;
 	r->max_wr = cap->max_send_wr;
 	r->max_sge = cap->max_send_sge;
@@ -41,13 +44,16 @@ static int send_queue(struct vb_req *r, struct ibv_qp_cap *cap)
 static int recv_queue(struct vb_qp *qp, struct ibv_qp_cap *cap)
 {
 	uint32_t sges = qp->srq ? qp->srq->rq.max_sge : cap->max_recv_sge;
+	int err = 0;
 
 	if (qp->srq) { /* the QP's own receive queue does not exist */
 		cap->max_recv_wr = 0;
 		cap->max_recv_sge = 0;
-	} else if (vb_rq_init(&qp->resp.rq, cap->max_recv_wr, cap->max_recv_sge)) {
-		return ENOMEM;
+	} else {
+		err = vb_rq_init(&qp->resp.rq, qp->pd, VB_QUEUE_RECV, cap->max_recv_wr, cap->max_recv_sge);
 	}
+	if (err)
+		return err;
 	qp->resp.cur = calloc(1, sizeof(struct vb_rwqe) + sges * sizeof(struct ibv_sge));
 	return qp->resp.cur ? 0 : ENOMEM;
 }
@@ -58,7 +64,7 @@ static void empty_queues(struct vb_qp *qp)
 	struct vb_req *r = &qp->req;
 	struct vb_resp *s = &qp->resp;
 	struct vb_req req = {.ring = r->ring,
-			     .ring_bytes = r->ring_bytes,
+			     .mem = r->mem,
 			     .stride = r->stride,
 			     .mask = r->mask,
 			     .max_wr = r->max_wr,
@@ -86,6 +92,7 @@ static void empty_queues(struct vb_qp *qp)
 int vb_qp_init(struct vb_qp *qp, struct ibv_qp_cap *cap)
 {
 	struct ibv_qp *q = &qp->ibv;
+	int err;
 
 	vb_list_init(&qp->on_ctx);
 	vb_list_init(&qp->owes);
@@ -96,9 +103,12 @@ int vb_qp_init(struct vb_qp *qp, struct ibv_qp_cap *cap)
 	vb_async_init(&qp->ev_comm_est, IBV_EVENT_COMM_EST, q);
 	vb_async_init(&qp->ev_drained, IBV_EVENT_SQ_DRAINED, q);
 	vb_async_init(&qp->ev_last_wqe, IBV_EVENT_QP_LAST_WQE_REACHED, q);
-	if (send_queue(&qp->req, cap) || recv_queue(qp, cap)) {
+	err = send_queue(qp, cap);
+	if (!err)
+		err = recv_queue(qp, cap);
+	if (err) {
 		vb_qp_fini(qp);
-		return ENOMEM;
+		return err;
 	}
 	empty_queues(qp);
 	return 0;
@@ -116,7 +126,7 @@ static void return_srq_slot(struct vb_qp *qp)
 void vb_qp_fini(struct vb_qp *qp)
 {
 	return_srq_slot(qp);
-	vb_ring_free(qp->req.ring, qp->req.ring_bytes);
+	vb_queue_free(&qp->req.mem);
 	qp->req.ring = NULL;
 	if (!qp->srq)
 		vb_rq_fini(&qp->resp.rq);

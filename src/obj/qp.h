@@ -76,7 +76,7 @@ struct vb_resource {
 struct vb_req {
 	/* SQ indices run freely; the slot is index & mask */
 	uint8_t *ring; /* WQEs of `stride` bytes */
-	size_t ring_bytes;
+	struct vb_queue_mem mem;
 	uint32_t stride, mask;
 	uint32_t max_wr, max_sge, max_inline; /* as granted */
 	uint32_t max_msg;		      /* the profile's */

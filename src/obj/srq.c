@@ -9,16 +9,17 @@
 
 #define relaxed memory_order_relaxed
 
-int vb_rq_init(struct vb_rq *rq, uint32_t max_wr, uint32_t max_sge)
+int vb_rq_init(struct vb_rq *rq, struct vb_pd *pd, enum vb_queue_kind kind, uint32_t max_wr, uint32_t max_sge)
 {
 	uint32_t entries = vb_ring_entries(max_wr);
+	int err;
 
 	/* zero-sized queues work (rule 14): every post finds them full */
 	rq->stride = (uint32_t)(sizeof(struct vb_rwqe) + max_sge * sizeof(struct ibv_sge));
-	rq->ring_bytes = (size_t)entries * rq->stride;
-	rq->ring = vb_ring_alloc(rq->ring_bytes);
-	if (!rq->ring)
-		return ENOMEM;
+	err = vb_queue_alloc(&rq->mem, pd, kind, (size_t)entries * rq->stride); /* pairs with vb_rq_fini() */
+	if (err)
+		return err;
+	rq->ring = rq->mem.at;
 	rq->mask = entries - 1;
 	rq->max_wr = max_wr;
 	rq->max_sge = max_sge;
@@ -29,7 +30,7 @@ int vb_rq_init(struct vb_rq *rq, uint32_t max_wr, uint32_t max_sge)
 
 void vb_rq_fini(struct vb_rq *rq)
 {
-	vb_ring_free(rq->ring, rq->ring_bytes);
+	vb_queue_free(&rq->mem);
 	rq->ring = NULL;
 }
 

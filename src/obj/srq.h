@@ -21,7 +21,7 @@ struct vb_rwqe {
 
 struct vb_rq {
 	uint8_t *ring; /* WQEs of `stride` bytes, mask+1 of them; backed as used */
-	size_t ring_bytes;
+	struct vb_queue_mem mem;
 	uint32_t stride;
 	uint32_t mask;
 	uint32_t max_wr; /* as granted */
@@ -33,7 +33,9 @@ struct vb_rq {
 				    lock.  An SRQ's: pollers of several CQs add */
 };
 
-int vb_rq_init(struct vb_rq *rq, uint32_t max_wr, uint32_t max_sge); /* 0 or errno */
+/* pd: as for vb_queue_alloc().  0 or errno. */
+int vb_rq_init(struct vb_rq *rq, struct vb_pd *pd, enum vb_queue_kind kind, uint32_t max_wr,
+	       uint32_t max_sge);
 void vb_rq_fini(struct vb_rq *rq);
 
 /* Posts a list; returns 0 or a positive errno with *bad set to the first request that was not posted (rule

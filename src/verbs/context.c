@@ -183,14 +183,15 @@ bool vb_context_close(struct vb_context *c)
 {
 	struct context *x = (struct context *)c;
 	unsigned qps = silence(c), pds = atomic_load(&c->pds), cqs = atomic_load(&c->cqs),
-		 channels = atomic_load(&c->channels);
+		 channels = atomic_load(&c->channels), tds = atomic_load(&c->tds);
 
-	if (qps || pds || cqs || channels) {
+	if (qps || pds || cqs || channels || tds) {
 		vb_log(
 		    VB_LOG_WARN,
-		    "ibv_close_device: %u QPs, %u protection domains, %u CQs and %u completion channels "
-		    "were not destroyed before: the QPs are stopped, the rest stays until the process ends",
-		    qps, pds, cqs, channels);
+		    "ibv_close_device: %u QPs, %u protection domains, %u CQs, %u completion channels and %u "
+		    "thread domains were not destroyed before: the QPs are stopped, the rest stays until "
+		    "the process ends",
+		    qps, pds, cqs, channels, tds);
 		return true;
 	}
 	pthread_mutex_lock(&lock);

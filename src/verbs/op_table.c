@@ -61,6 +61,9 @@ void vb_ops_fill(struct vb_context *c)
 	o->post_send = vb_post_send;
 	o->post_recv = vb_post_recv;
 	v->query_port = vb_query_port;
+	v->alloc_td = vb_alloc_td;
+	v->dealloc_td = vb_dealloc_td;
+	v->alloc_parent_domain = vb_alloc_parent_domain;
 	v->modify_cq = vb_modify_cq;
 	v->create_cq_ex = vb_create_cq_ex;
 	v->query_device_ex = vb_query_device_ex;

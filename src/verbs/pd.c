@@ -53,8 +53,13 @@ VB_EXPORT int ibv_dealloc_pd(struct ibv_pd *ibpd)
 	refs = atomic_load(&pd->refs);
 	if (refs) /* rule 37 */
 		return vb_refuse(EBUSY, "ibv_dealloc_pd",
-				 "%u memory regions, QPs, SRQs and address handles of the domain still exist",
+				 "%u memory regions, QPs, SRQs, address handles and parent domains of the "
+				 "domain still exist",
 				 refs);
+	if (pd->parent) {
+		vb_parent_free(pd);
+		return 0;
+	}
 	free(pd);
 	atomic_fetch_sub(&c->pds, 1);
 	return 0;

@@ -125,9 +125,10 @@ VB_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *ibpd, struct ibv_qp_init_a
 	qp->keys = &h->keys;
 	qp->sq_sig_all = attr->sq_sig_all;
 	cap = attr->cap;
-	if (vb_qp_init(qp, &cap)) { /* pairs with ibv_destroy_qp() */
-		err = vb_refuse(ENOMEM, CALL, "no memory for %u send and %u receive requests",
-				cap.max_send_wr, cap.max_recv_wr);
+	err = vb_qp_init(qp, &cap); /* pairs with ibv_destroy_qp() */
+	if (err) {
+		vb_refuse(err, CALL, "no memory for %u send and %u receive requests", cap.max_send_wr,
+			  cap.max_recv_wr);
 		goto free_qp;
 	}
 	qp->attr.cap = cap;
@@ -218,8 +219,8 @@ VB_EXPORT int ibv_destroy_qp(struct ibv_qp *ibqp)
 	vb_adapter_quiesce(c->adapter);
 	atomic_fetch_sub(&vb_hca(c->adapter)->qps, 1);
 	vb_qp_settle_events(qp); /* rule 36 */
+	vb_qp_fini(qp);		 /* before its domain can go, whose callbacks it may need */
 	count(qp, (uint32_t)-1);
-	vb_qp_fini(qp);
 	pthread_cond_destroy(&ibqp->cond);
 	pthread_mutex_destroy(&ibqp->mutex);
 	free(qp);

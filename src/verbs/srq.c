@@ -42,9 +42,11 @@ VB_EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_
 	srq = aligned_alloc(VB_LINE, sizeof(*srq));
 	if (srq)
 		memset(srq, 0, sizeof(*srq));
-	if (!srq || vb_rq_init(&srq->rq, init->attr.max_wr, init->attr.max_sge)) {
-		err = vb_refuse(ENOMEM, "ibv_create_srq", "no memory for %u requests of %u SGEs",
-				init->attr.max_wr, init->attr.max_sge);
+	err = srq ? vb_rq_init(&srq->rq, vb_pd(pd), VB_QUEUE_SRQ, init->attr.max_wr, init->attr.max_sge)
+		  : ENOMEM;
+	if (err) {
+		vb_refuse(err, "ibv_create_srq", "no memory for %u requests of %u SGEs", init->attr.max_wr,
+			  init->attr.max_sge);
 		goto uncount;
 	}
 	srq->ctx = ctx;
@@ -151,8 +153,8 @@ VB_EXPORT int ibv_destroy_srq(struct ibv_srq *ibsrq)
 	vb_wait_acked(&ibsrq->mutex, &ibsrq->cond, &ibsrq->events_completed, delivered); /* rule 36 */
 	pthread_cond_destroy(&ibsrq->cond);
 	pthread_mutex_destroy(&ibsrq->mutex);
-	atomic_fetch_sub(&srq->pd->refs, 1);
 	vb_rq_fini(&srq->rq);
+	atomic_fetch_sub(&srq->pd->refs, 1); /* now its domain may go, whose callbacks that may have needed */
 	free(srq);
 	atomic_fetch_sub(&live, 1);
 	return 0;

@@ -68,6 +68,12 @@ int vb_query_port(struct ibv_context *context, uint8_t port, struct ibv_port_att
 int vb_query_device_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
 		       struct ibv_device_attr_ex *attr, size_t size);
 
+/* parent.c: verbs_context; and the end of a parent domain that nobody uses */
+struct ibv_td *vb_alloc_td(struct ibv_context *context, struct ibv_td_init_attr *attr);
+int vb_dealloc_td(struct ibv_td *td);
+struct ibv_pd *vb_alloc_parent_domain(struct ibv_context *context, struct ibv_parent_domain_init_attr *attr);
+void vb_parent_free(struct vb_pd *pd);
+
 /* ah.c: 0 or errno: whether an address vector is one that this device can use */
 int vb_check_av(const char *call, const struct vb_context *c, const struct ibv_ah_attr *av);
 

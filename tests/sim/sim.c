@@ -332,7 +332,7 @@ static void make_node(struct sim *s, unsigned i)
 		n->srq.ctx = &n->ctx;
 		n->srq.pd = &n->pd;
 		vb_async_init(&n->srq.ev_limit, IBV_EVENT_SRQ_LIMIT_REACHED, &n->srq.ibv);
-		assert_int_equal(vb_rq_init(&n->srq.rq, c->recv_wr, c->sge), 0);
+		assert_int_equal(vb_rq_init(&n->srq.rq, NULL, VB_QUEUE_SRQ, c->recv_wr, c->sge), 0);
 		n->qp.srq = &n->srq;
 	}
 	n->qp.ctx = &n->ctx;

@@ -16,7 +16,8 @@ import tempfile
 import stranger
 
 SOURCE = "/usr/share/doc/rdma-core/tests"
-MODULES = ["test_addr", "test_device", "test_pd", "test_cq", "test_cq_events", "test_atomic", "test_qp"]
+MODULES = ["test_addr", "test_device", "test_pd", "test_cq", "test_cq_events", "test_atomic", "test_qp",
+           "test_parent_domain"]
 # pattern of the case -> why it may be skipped
 LATER = [
     (r"DMTest\.", "device memory"),
@@ -28,6 +29,8 @@ LATER = [
     (r"test_qp\.QPTest\.test_query_data_in_order", "UD"),
     (r"test_cq\.CQTest\.test_resize_cq", "UD: it resizes a CQ of UD QPs"),
     (r"test_cq_events\..*_ud$", "UD"),
+    (r"test_parent_domain\..*_ud_", "UD"),
+    (r"test_parent_domain\..*_excq_", "extended CQs"),
 ]
 
 
@@ -74,7 +77,7 @@ def main():
         stranger.skip("python3-pyverbs not installed (scripts/deps test)")
     bad = passed = skipped = 0
     for mode in ("run", "path") if a.mode == "both" else (a.mode,):
-        with tempfile.TemporaryDirectory(prefix="verbena-pyverbs-") as directory:
+        with stranger.huge_pages(16) as huge, tempfile.TemporaryDirectory(prefix="verbena-pyverbs-") as directory:
             copy(directory)
             found, status, errors = cases(a.build, directory, a.rows or MODULES, mode)
         if status != 0:
@@ -84,6 +87,8 @@ def main():
                   + (f" in {last[-1]}" if last else "") + f"\n{stranger.tail(errors)}")
         for name, (what, why) in found.items():
             later = next((reason for pattern, reason in LATER if re.search(pattern, name)), None)
+            if "huge_page" in name and not huge:
+                later = "no huge pages can be made available here"
             if what == "ok":
                 passed += 1
             elif what == "skip" and later:

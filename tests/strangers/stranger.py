@@ -4,6 +4,7 @@ Ports are picked free and tried again when somebody else was faster; readiness i
 never a fixed time; everything has a limit, and what was started is ended by its pid, also when this process dies.
 """
 import argparse
+import contextlib
 import ctypes
 import os
 import re
@@ -185,6 +186,35 @@ def need(*programs):
     lack = [p for p in programs if not shutil.which(p)]
     if lack:
         skip(f"{', '.join(lack)} not installed (scripts/deps demo test)")
+
+
+@contextlib.contextmanager
+def huge_pages(wanted):
+    """At least so many huge pages of 2 MiB meanwhile, where this user may; yields whether there are any."""
+    path = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
+
+    def read():
+        with open(path, encoding="ascii") as f:
+            return int(f.read())
+
+    def write(n):
+        with open(path, "w", encoding="ascii") as f:
+            f.write(str(n))
+
+    before = None
+    try:
+        before = read()
+        if before < wanted:
+            write(wanted)
+        there = read() > 0
+    except OSError:
+        there = bool(before)
+    try:
+        yield there
+    finally:
+        if before is not None and before < wanted and there:
+            with contextlib.suppress(OSError):
+                write(before)
 
 
 def arguments(**more):

@@ -119,7 +119,6 @@ static void what_headers_call_is_there(void **state)
 	qa.comp_mask = IBV_QP_INIT_ATTR_CREATE_FLAGS;
 	qa.create_flags = 0;
 	REFUSED(ibv_create_qp_ex(ctx, &qa), EINVAL);
-	REFUSED(ibv_alloc_td(ctx, NULL), EOPNOTSUPP);
 	REFUSED(ibv_open_xrcd(ctx, NULL), EOPNOTSUPP);
 	REFUSED(ibv_alloc_dm(ctx, NULL), EOPNOTSUPP);
 	REFUSED(ibv_alloc_null_mr(pd), EOPNOTSUPP);

@@ -1,0 +1,58 @@
+#include "obj/pd.h"
+
+#include <errno.h>
+
+#include "base/log.h"
+#include "obj/ring.h"
+
+#define PAGE ((size_t)4096)
+
+/* Whole pages, as drivers of adapters ask for them, so that callbacks may madvise() what they give. */
+static int ask(struct vb_queue_mem *m, struct vb_pd *pd)
+{
+	const struct vb_parent *p = pd->parent;
+	size_t size = (m->bytes + PAGE - 1) & ~(PAGE - 1);
+
+	m->at = p->alloc(&pd->ibv, p->pd_context, size, PAGE, m->kind);
+	if (!m->at)
+		return vb_refuse(ENOMEM, "ibv_alloc_parent_domain",
+				 "the domain's alloc callback gave NULL for %zu bytes", size);
+	if (m->at == IBV_ALLOCATOR_USE_DEFAULT)
+		return 0;
+	m->from = pd;
+	if ((uintptr_t)m->at & (PAGE - 1)) {
+		int err =
+		    vb_refuse(EINVAL, "ibv_alloc_parent_domain",
+			      "the domain's alloc callback gave %p, which is not aligned to the %zu bytes "
+			      "that it was asked for",
+			      m->at, PAGE);
+
+		vb_queue_free(m);
+		return err;
+	}
+	return 0;
+}
+
+int vb_queue_alloc(struct vb_queue_mem *m, struct vb_pd *pd, enum vb_queue_kind kind, size_t bytes)
+{
+	*m = (struct vb_queue_mem){.bytes = bytes, .kind = kind};
+	if (pd && pd->parent && pd->parent->alloc) {
+		int err = ask(m, pd);
+
+		if (err || m->from)
+			return err;
+	}
+	m->at = vb_ring_alloc(bytes);
+	return m->at ? 0 : ENOMEM;
+}
+
+void vb_queue_free(struct vb_queue_mem *m)
+{
+	const struct vb_parent *p = m->from ? m->from->parent : NULL;
+
+	if (p)
+		p->free(&m->from->ibv, p->pd_context, m->at, m->kind);
+	else
+		vb_ring_free(m->at, m->bytes);
+	*m = (struct vb_queue_mem){0};
+}

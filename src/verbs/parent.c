@@ -1,0 +1,118 @@
+/* Parent domains and thread domains.
+ *
+ * A parent domain is a protection domain with the number of another, so it goes wherever one goes; what is
+ * made in it are its children.  Its callbacks give the memory of queues (obj/pd.h).  A thread domain promises
+ * that one thread uses the objects made in it.  Their locks stay, since the engine may work on them too: an
+ * uncontended one costs a few nanoseconds. */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "verbs/verbs.h"
+
+static_assert(sizeof(struct ibv_td) == 8 && sizeof(struct ibv_parent_domain_init_attr) == 48, "ABI");
+
+#define KNOWN (IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT)
+
+struct ibv_td *vb_alloc_td(struct ibv_context *context, struct ibv_td_init_attr *attr)
+{
+	struct vb_context *c = vb_context(context);
+	struct vb_td *td;
+
+	if (vb_context_dead(c)) {
+		errno = vb_refuse(EIO, "ibv_alloc_td", "the device was opened before fork()");
+		return NULL;
+	}
+	if (attr->comp_mask) {
+		errno =
+		    vb_refuse(EINVAL, "ibv_alloc_td", "comp_mask 0x%x, no bits are known", attr->comp_mask);
+		return NULL;
+	}
+	td = calloc(1, sizeof(*td));
+	if (!td) {
+		errno = vb_refuse(ENOMEM, "ibv_alloc_td", "no memory");
+		return NULL;
+	}
+	atomic_fetch_add(&c->tds, 1); /* pairs with vb_dealloc_td() */
+	td->ibv.context = context;
+	return &td->ibv;
+}
+
+int vb_dealloc_td(struct ibv_td *ibtd)
+{
+	struct vb_td *td = (struct vb_td *)ibtd;
+	struct vb_context *c = vb_context(ibtd->context);
+	uint32_t refs;
+
+	if (vb_context_dead(c))
+		return 0;
+	refs = atomic_load(&td->refs);
+	if (refs) /* rule 37 */
+		return vb_refuse(EBUSY, "ibv_dealloc_td", "%u parent domains have the thread domain", refs);
+	free(td);
+	atomic_fetch_sub(&c->tds, 1);
+	return 0;
+}
+
+static int check_new(const struct ibv_context *context, const struct ibv_parent_domain_init_attr *a)
+{
+	static const char call[] = "ibv_alloc_parent_domain";
+
+	if (vb_context_dead(vb_context((struct ibv_context *)(uintptr_t)context)))
+		return vb_refuse(EIO, call, "the device was opened before fork()");
+	if (a->comp_mask & ~(uint32_t)KNOWN)
+		return vb_refuse(EINVAL, call, "comp_mask 0x%x has unknown bits 0x%x", a->comp_mask,
+				 a->comp_mask & ~(uint32_t)KNOWN);
+	if (!a->pd)
+		return vb_refuse(EINVAL, call, "pd is NULL: it is what the parent domain stands for");
+	if (a->pd->context != context)
+		return vb_refuse(EINVAL, call, "the protection domain belongs to another context");
+	if (a->td && a->td->context != context)
+		return vb_refuse(EINVAL, call, "the thread domain belongs to another context");
+	if (a->comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS && (!a->alloc || !a->free))
+		return vb_refuse(EINVAL, call,
+				 "comp_mask has IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS, but %s is NULL",
+				 a->alloc ? "free" : "alloc");
+	return 0;
+}
+
+struct ibv_pd *vb_alloc_parent_domain(struct ibv_context *context, struct ibv_parent_domain_init_attr *a)
+{
+	struct whole {
+		struct vb_pd pd; /* first */
+		struct vb_parent parent;
+	} * w;
+
+	errno = check_new(context, a);
+	if (errno)
+		return NULL;
+	w = calloc(1, sizeof(*w));
+	if (!w) {
+		errno = vb_refuse(ENOMEM, "ibv_alloc_parent_domain", "no memory");
+		return NULL;
+	}
+	w->parent = (struct vb_parent){.pd = vb_pd(a->pd), .td = (struct vb_td *)a->td};
+	if (a->comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS) {
+		w->parent.alloc = a->alloc;
+		w->parent.free = a->free;
+	}
+	if (a->comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT)
+		w->parent.pd_context = a->pd_context;
+	atomic_fetch_add(&w->parent.pd->refs, 1); /* pairs with vb_parent_free() */
+	if (w->parent.td)
+		atomic_fetch_add(&w->parent.td->refs, 1); /* likewise */
+	w->pd.ibv.context = context;
+	w->pd.ibv.handle = a->pd->handle;
+	w->pd.id = w->parent.pd->id;
+	w->pd.parent = &w->parent;
+	return &w->pd.ibv;
+}
+
+void vb_parent_free(struct vb_pd *pd)
+{
+	atomic_fetch_sub(&pd->parent->pd->refs, 1);
+	if (pd->parent->td)
+		atomic_fetch_sub(&pd->parent->td->refs, 1);
+	free(pd);
+}
