@@ -32,6 +32,7 @@ const struct vb_reason_row vb_reasons[VB_REASONS] = {
     [VB_R_KEY_IS_REMOTE] = {"key-is-remote", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_PROT_ERR,
 			    IBV_EVENT_QP_ACCESS_ERR},
     [VB_R_KEY_PD] = {"key-pd", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_PROT_ERR, IBV_EVENT_QP_ACCESS_ERR},
+    [VB_R_KEY_QP] = {"key-qp", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_PROT_ERR, IBV_EVENT_QP_ACCESS_ERR},
     [VB_R_KEY_BOUNDS] = {"key-bounds", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_PROT_ERR,
 			 IBV_EVENT_QP_ACCESS_ERR},
     [VB_R_KEY_ACCESS] = {"key-access", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_PROT_ERR,
@@ -199,6 +200,11 @@ static void say_key(struct text *t, const struct vb_facts *f)
 	case VB_R_KEY_PD:
 		add(t, "%s 0x%08x belongs to protection domain %u, the queue to protection domain %u",
 		    key_kind(f), f->key, f->pd_have, f->pd_want);
+		break;
+	case VB_R_KEY_QP:
+		add(t,
+		    "the memory window of R_Key 0x%08x is bound on QP 0x%06x, the request came to QP 0x%06x",
+		    f->key, (unsigned)f->b & VB_QPN_MASK, f->qpn);
 		break;
 	case VB_R_KEY_BOUNDS:
 		say_bounds(t, f);

@@ -15,6 +15,7 @@ enum vb_reason {
 	VB_R_KEY_IS_LOCAL,   /* an L_Key was given where an R_Key belongs */
 	VB_R_KEY_IS_REMOTE,  /* an R_Key was given where an L_Key belongs */
 	VB_R_KEY_PD,	     /* the region belongs to another protection domain */
+	VB_R_KEY_QP,	     /* a window of type 2 is bound on another QP (rule 48) */
 	VB_R_KEY_BOUNDS,     /* the range leaves the region */
 	VB_R_KEY_ACCESS,     /* the region does not permit this */
 	VB_R_KEY_NOT_WINDOW, /* invalidate names a region made by ibv_reg_mr, or no window (rule 46) */
@@ -57,6 +58,7 @@ struct vb_facts {
 	uint32_t want, have;  /* access bits (enum ibv_access_flags) wanted and had */
 	uint32_t pd_want, pd_have;
 	uint64_t a, b; /* reason's own numbers, 0 where unknown:
+			  KEY_QP          b: the QP that the window is bound on
 			  RECV_TOO_SMALL  a: bytes of the message that came, b: bytes of the buffer
 			  TOO_MANY_READS  a: responder resources, b: those that would be needed
 			  BAD_SEQUENCE    a: opcode that came, b: opcode before it

@@ -19,9 +19,8 @@ struct vb_shown_qp {
 				      receiver learns that it was owed one */
 	_Atomic uint32_t may; /* IBV_ACCESS_REMOTE_* that the peer may do by itself, without this process */
 	_Atomic uint32_t dest_qpn; /* the QP at the other end */
-	_Atomic uint32_t pd;	   /* protection domain that R_Keys must belong to */
-	uint32_t reserved;
-	_Atomic uint64_t peer; /* incarnation of the adapter at the other end */
+	_Atomic uint64_t pd;	   /* protection domain that R_Keys must belong to */
+	_Atomic uint64_t peer;	   /* incarnation of the adapter at the other end */
 	uint64_t spare[4];
 } __attribute__((aligned(VB_LINE)));
 #define VB_SHOWN_RECEIVED 0x80000000u

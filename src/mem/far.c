@@ -41,13 +41,22 @@ static bool key_permits(const struct vb_far *f, const struct vb_far_want *w, uin
 {
 	uint32_t index = VB_KEY_INDEX(w->rkey);
 	uint32_t used = atomic_load_explicit(&f->marks->keys, memory_order_acquire);
+	enum vb_key_kind kind;
 
 	/* Beyond the mark a look alone would make the far end's sparse file grow. */
 	if (index >= used || index > VB_MAX_MR || !(w->rkey & VB_KEY_REMOTE))
 		return false;
-	return vb_key_resolve(&f->keys[index], w->rkey & ~VB_KEY_REMOTE,
-			      atomic_load_explicit(&w->qp->pd, memory_order_relaxed), w->addr, w->len,
-			      w->access, at);
+	kind =
+	    vb_key_resolve(&f->keys[index],
+			   &(struct vb_mem_want){.key = w->rkey & ~VB_KEY_REMOTE,
+						 .remote = true,
+						 .access = w->access,
+						 .qpn = w->far_qpn,
+						 .pd = atomic_load_explicit(&w->qp->pd, memory_order_relaxed),
+						 .addr = w->addr,
+						 .len = w->len},
+			   at);
+	return kind < VB_KEY_KINDS && kind != VB_KEY_NULL;
 }
 
 static void deny(struct vb_far *f, int err)
@@ -361,6 +370,18 @@ size_t vb_far_move(struct vb_far *f, bool write, const struct iovec *here, unsig
 	if (errno != EFAULT && errno != ENOMEM)
 		deny(f, errno);
 	return 0;
+}
+
+bool vb_far_in_use(const struct vb_far *f, uint32_t number, uint32_t index)
+{
+	uint32_t high = atomic_load(&f->marks->slots);
+
+	if (high > VB_MEM_SLOTS)
+		high = VB_MEM_SLOTS;
+	for (uint32_t i = 0; i < high; i++)
+		if (names(atomic_load(&f->slots[i].far), number, index, 0))
+			return true;
+	return false;
 }
 
 void vb_far_wait(const struct vb_far *f, uint32_t number, uint32_t index, uint32_t qpn, const char *what)

@@ -130,5 +130,7 @@ size_t vb_far_move(struct vb_far *f, bool write, const struct iovec *here, unsig
  * (0: any) of the adapter `number`.  Returns at once when the mapping of its segment is replaced by zeros. A
  * wait of more than a second is logged: the peer is stopped. */
 void vb_far_wait(const struct vb_far *f, uint32_t number, uint32_t index, uint32_t qpn, const char *what);
+/* Whether some announcement there names the key index of the adapter `number`; does not wait. */
+bool vb_far_in_use(const struct vb_far *f, uint32_t number, uint32_t index);
 
 #endif

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <string.h>
 #include <time.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/log.h"
+#include "mem/copy.h"
 
 enum {
 	PRIVATE_SLOTS = VB_MEM_SLOTS - 1, /* the last one is shared */
@@ -79,6 +81,9 @@ void vb_keys_init(struct vb_keys *t, struct vb_key_entry *entries, uint32_t capa
 		atomic_store(&entries[0].seq, 1); /* for ever being changed: no lookup succeeds */
 }
 
+/* In `tied` of a region: it is going, or gone. */
+#define CLOSED (1ull << 63)
+
 /* Takes an index; 0: full.  Pairs with give_index(). */
 static uint32_t take_index(struct vb_keys *t)
 {
@@ -113,29 +118,49 @@ static void give_index(struct vb_keys *t, uint32_t index)
 	vb_lock_give(&t->lock);
 }
 
-uint32_t vb_key_publish(struct vb_keys *t, uint32_t pd, uint32_t access, uint64_t iova, uint64_t addr,
-			uint64_t length)
+/* The entry's fields, while its sequence number is odd.  Each store is a release, so that a reader that sees
+ * it sees the odd number too. */
+static void write_entry(struct vb_key_entry *e, uint32_t key, const struct vb_key_spec *s)
 {
-	uint32_t index = take_index(t);
-	struct vb_key_entry *e = &t->entries[index];
-	uint32_t last, key, seq;
+	atomic_store_explicit(&e->key, key, memory_order_release);
+	atomic_store_explicit(&e->pd, s->pd, memory_order_release);
+	atomic_store_explicit(&e->access, s->access, memory_order_release);
+	atomic_store_explicit(&e->qpn, s->qpn, memory_order_release);
+	atomic_store_explicit(&e->iova, s->iova, memory_order_release);
+	atomic_store_explicit(&e->length, s->length, memory_order_release);
+	atomic_store_explicit(&e->addr, s->addr, memory_order_release);
+	atomic_store_explicit(&e->kind, s->kind, memory_order_release);
+}
+
+uint32_t vb_key_take(struct vb_keys *t)
+{
+	uint32_t index = take_index(t), last;
 
 	if (!index)
 		return 0;
-	seq = atomic_load_explicit(&e->seq, memory_order_relaxed);
-	last = (uint32_t)atomic_load_explicit(&e->iova, memory_order_relaxed);
-	key = index << 8 | (last ? VB_KEY_VARIANT(last + 1) : 0);
-	/* Each store is a release, so that a reader that sees it sees the odd sequence number too. */
+	last = (uint32_t)atomic_load_explicit(&t->entries[index].iova, memory_order_relaxed);
+	return index << 8 | (last ? VB_KEY_VARIANT(last + 1) : 0);
+}
+
+void vb_key_set(struct vb_keys *t, uint32_t lkey, const struct vb_key_spec *s)
+{
+	struct vb_key_entry *e = &t->entries[VB_KEY_INDEX(lkey)];
+	uint32_t seq = atomic_load_explicit(&e->seq, memory_order_relaxed);
+
 	atomic_store_explicit(&e->seq, seq + 1, memory_order_relaxed);
 	VB_FAULT_POINT("key entry odd: publication");
-	atomic_store_explicit(&e->key, key, memory_order_release);
-	atomic_store_explicit(&e->pd, pd, memory_order_release);
-	atomic_store_explicit(&e->access, access, memory_order_release);
-	atomic_store_explicit(&e->iova, iova, memory_order_release);
-	atomic_store_explicit(&e->length, length, memory_order_release);
-	atomic_store_explicit(&e->addr, addr, memory_order_release);
+	write_entry(e, lkey, s);
+	atomic_store_explicit(&e->tied, s->tied, memory_order_release);
 	atomic_store_explicit(&e->seq, seq + 2, memory_order_release); /* pairs with vb_mem_begin() */
-	return key;
+}
+
+uint32_t vb_key_publish(struct vb_keys *t, const struct vb_key_spec *s)
+{
+	uint32_t lkey = vb_key_take(t);
+
+	if (lkey)
+		vb_key_set(t, lkey, s);
+	return lkey;
 }
 
 bool vb_patience_nap(struct vb_patience *p)
@@ -183,74 +208,161 @@ static void wait_for(struct vb_key_slot *s, uint32_t index, uint32_t lkey)
 	}
 }
 
-void vb_key_retract(struct vb_keys *t, uint32_t lkey)
+/* Threads of this process that are using it. */
+static void wait_for_own(struct vb_keys *t, uint32_t lkey)
 {
-	uint32_t index = VB_KEY_INDEX(lkey), seq, high;
-	struct vb_key_entry *e = &t->entries[index];
+	uint32_t high = atomic_load(&t->marks->slots);
 
-	seq = atomic_load_explicit(&e->seq, memory_order_relaxed);
+	for (uint32_t i = 0; i < high; i++)
+		wait_for(&t->slots[i], VB_KEY_INDEX(lkey), lkey);
+}
+
+void vb_key_change(struct vb_keys *t, uint32_t lkey, const struct vb_key_spec *s)
+{
+	struct vb_key_entry *e = &t->entries[VB_KEY_INDEX(lkey)];
+	uint32_t seq = atomic_load_explicit(&e->seq, memory_order_relaxed);
+
+	/* Who meets the odd number sees by the flag that it need only look again. */
+	atomic_store_explicit(&e->kind, s->kind | VB_KEY_CHANGING, memory_order_release);
+	atomic_store_explicit(&e->seq, seq + 1, memory_order_release);
+	VB_FAULT_POINT("key entry odd: change");
+	write_entry(e, lkey, s);
+	/* seq_cst with the slots, as in vb_key_hide(): whoever is not seen below sees the new meaning. */
+	atomic_exchange(&e->seq, seq + 2);
+	wait_for_own(t, lkey);
+}
+
+void vb_key_hide(struct vb_keys *t, uint32_t lkey)
+{
+	struct vb_key_entry *e = &t->entries[VB_KEY_INDEX(lkey)];
+	uint32_t seq = atomic_load_explicit(&e->seq, memory_order_relaxed);
+
 	/* This store and the loads of the slots, a user's store to its slot and its load of seq: all seq_cst,
 	 * so either the user sees the odd number or we see the user. */
 	atomic_exchange(&e->seq, seq + 1);
 	VB_FAULT_POINT("key entry odd: retraction");
-	high = atomic_load(&t->marks->slots);
+}
+
+bool vb_key_settled(struct vb_keys *t, uint32_t lkey)
+{
+	uint32_t high = atomic_load(&t->marks->slots), index = VB_KEY_INDEX(lkey);
+
 	for (uint32_t i = 0; i < high; i++)
-		wait_for(&t->slots[i], index, lkey);
+		if (names(atomic_load(&t->slots[i].index), index))
+			return false;
+	return !t->ops || !t->ops->in_use(t->owner, index);
+}
+
+void vb_key_retract(struct vb_keys *t, uint32_t lkey)
+{
+	vb_key_hide(t, lkey);
+	wait_for_own(t, lkey);
+}
+
+void vb_key_clear(struct vb_keys *t, uint32_t lkey)
+{
+	struct vb_key_entry *e = &t->entries[VB_KEY_INDEX(lkey)];
+	uint32_t seq = atomic_load_explicit(&e->seq, memory_order_relaxed);
+	static const struct vb_key_spec nothing;
+
+	/* odd already if it was published; what was never set becomes odd for a moment */
+	if (!(seq & 1))
+		atomic_store_explicit(&e->seq, ++seq, memory_order_relaxed);
+	atomic_store_explicit(&e->tied, CLOSED, memory_order_release);
+	write_entry(e, 0, &nothing);
+	atomic_store_explicit(&e->iova, lkey, memory_order_release); /* remembered for the next variant */
+	atomic_store_explicit(&e->seq, seq + 1, memory_order_release);
 }
 
 void vb_key_give(struct vb_keys *t, uint32_t lkey)
 {
-	uint32_t index = VB_KEY_INDEX(lkey);
-	struct vb_key_entry *e = &t->entries[index];
-	uint32_t seq = atomic_load_explicit(&e->seq, memory_order_relaxed);
+	vb_key_clear(t, lkey);
+	give_index(t, VB_KEY_INDEX(lkey));
+}
 
-	atomic_store_explicit(&e->key, 0, memory_order_release);
-	atomic_store_explicit(&e->pd, 0, memory_order_release);
-	atomic_store_explicit(&e->iova, lkey, memory_order_release); /* remembered for the next variant */
-	atomic_store_explicit(&e->length, 0, memory_order_release);
-	atomic_store_explicit(&e->seq, seq + 1, memory_order_release);
-	give_index(t, index);
+bool vb_key_tie(struct vb_keys *t, uint32_t lkey)
+{
+	struct vb_key_entry *e = &t->entries[VB_KEY_INDEX(lkey)];
+	uint64_t n = atomic_load(&e->tied);
+
+	do {
+		if (n & CLOSED)
+			return false;
+	} while (!atomic_compare_exchange_weak(&e->tied, &n, n + 1));
+	/* The count may be that of an earlier or later region at this index: then it is taken back. */
+	if (atomic_load(&e->key) == lkey && !(atomic_load(&e->seq) & 1))
+		return true;
+	atomic_fetch_sub(&e->tied, 1);
+	return false;
+}
+
+void vb_key_untie(struct vb_keys *t, uint32_t lkey)
+{
+	atomic_fetch_sub(&t->entries[VB_KEY_INDEX(lkey)].tied, 1);
+}
+
+bool vb_key_close(struct vb_keys *t, uint32_t lkey)
+{
+	uint64_t none = 0;
+
+	return atomic_compare_exchange_strong(&t->entries[VB_KEY_INDEX(lkey)].tied, &none, CLOSED);
+}
+
+uint32_t vb_key_tied(struct vb_keys *t, uint32_t lkey)
+{
+	return (uint32_t)atomic_load(&t->entries[VB_KEY_INDEX(lkey)].tied);
 }
 
 /* What an entry said at one moment; odd if it was being changed (then the rest may be mixed). */
 struct shot {
-	uint32_t key, pd, access, last;
-	uint64_t iova, length, addr;
+	struct vb_key_spec spec;
+	uint32_t key, last;
 	bool odd;
 };
 
 static void take_shot(struct vb_key_entry *e, struct shot *s)
 {
-	uint32_t seq;
+	struct vb_patience p = {0};
+	uint32_t seq, kind;
 
 	/* A lookup that races with changes without end settles for "being changed". */
-	for (int tries = 0; tries < 16; tries++) {
+	for (int tries = 0; tries < 16;) {
 		seq = atomic_load_explicit(&e->seq, memory_order_acquire);
 		s->key = atomic_load_explicit(&e->key, memory_order_acquire);
-		s->pd = atomic_load_explicit(&e->pd, memory_order_acquire);
-		s->access = atomic_load_explicit(&e->access, memory_order_acquire);
-		s->iova = atomic_load_explicit(&e->iova, memory_order_acquire);
-		s->length = atomic_load_explicit(&e->length, memory_order_acquire);
-		s->addr = atomic_load_explicit(&e->addr, memory_order_acquire);
-		s->last = s->key ? s->key : (uint32_t)s->iova;
+		s->spec.pd = atomic_load_explicit(&e->pd, memory_order_acquire);
+		s->spec.access = atomic_load_explicit(&e->access, memory_order_acquire);
+		kind = atomic_load_explicit(&e->kind, memory_order_acquire);
+		s->spec.kind = kind & ~(uint32_t)VB_KEY_CHANGING;
+		s->spec.qpn = atomic_load_explicit(&e->qpn, memory_order_acquire);
+		s->spec.iova = atomic_load_explicit(&e->iova, memory_order_acquire);
+		s->spec.length = atomic_load_explicit(&e->length, memory_order_acquire);
+		s->spec.addr = atomic_load_explicit(&e->addr, memory_order_acquire);
+		s->spec.tied = atomic_load_explicit(&e->tied, memory_order_acquire);
+		s->last = s->key ? s->key : (uint32_t)s->spec.iova;
 		s->odd = true;
+		if ((seq & 1) && (kind & VB_KEY_CHANGING)) { /* a few stores away, unless its thread lost the
+								CPU */
+			vb_patience_nap(&p);
+			continue;
+		}
 		if (seq & 1)
 			return;
 		if (atomic_load_explicit(&e->seq, memory_order_relaxed) == seq) {
 			s->odd = false;
 			return;
 		}
+		tries++;
 	}
 }
 
-bool vb_key_look(struct vb_keys *t, uint32_t lkey, struct vb_key_view *v)
+bool vb_key_look(struct vb_keys *t, uint32_t lkey, struct vb_key_spec *spec)
 {
 	uint32_t index = VB_KEY_INDEX(lkey);
 	struct shot s = {.odd = true};
 
 	if (index && index < t->capacity)
 		take_shot(&t->entries[index], &s);
-	*v = (struct vb_key_view){.access = s.access, .addr = s.addr, .length = s.length};
+	*spec = s.spec;
 	return !s.odd && s.key == lkey;
 }
 
@@ -273,54 +385,63 @@ static inline bool in_bounds(uint64_t iova, uint64_t length, uint64_t addr, uint
 	return addr >= iova && off <= length && len <= length - off;
 }
 
-static enum vb_reason judge(const struct shot *s, uint32_t key, bool remote, uint32_t pd, uint64_t addr,
-			    uint64_t len, uint32_t want)
+/* The wanted key as an L_Key. */
+static inline uint32_t as_lkey(const struct vb_mem_want *w)
 {
-	if (!s->last || (key & (VB_KEY_SHARED | 1u << 29)))
+	return w->key ^ (w->remote ? VB_KEY_REMOTE : 0);
+}
+
+static enum vb_reason judge(const struct shot *s, const struct vb_mem_want *w)
+{
+	const struct vb_key_spec *k = &s->spec;
+
+	if (!s->last || (w->key & (VB_KEY_SHARED | 1u << 29)))
 		return VB_R_KEY_UNKNOWN;
-	if (s->odd || s->key != (key & ~VB_KEY_REMOTE))
+	if (s->odd || s->key != (w->key & ~VB_KEY_REMOTE))
 		return VB_R_KEY_STALE;
-	if (remote && !(key & VB_KEY_REMOTE))
+	if (w->remote && (!(w->key & VB_KEY_REMOTE) || k->kind == VB_KEY_NULL))
 		return VB_R_KEY_IS_LOCAL;
-	if (!remote && (key & VB_KEY_REMOTE))
+	if (!w->remote && ((w->key & VB_KEY_REMOTE) || k->kind == VB_KEY_WINDOW))
 		return VB_R_KEY_IS_REMOTE;
-	if (s->pd != pd)
+	if (k->pd != w->pd)
 		return VB_R_KEY_PD; /* rule 21 */
-	if (!in_bounds(s->iova, s->length, addr, len))
+	if (k->kind == VB_KEY_WINDOW && k->qpn && k->qpn != w->qpn)
+		return VB_R_KEY_QP; /* rule 48 */
+	if (!in_bounds(k->iova, k->length, w->addr, w->len))
 		return VB_R_KEY_BOUNDS;
-	if (want & ~s->access)
+	if (w->access & ~k->access)
 		return VB_R_KEY_ACCESS;
 	return VB_OK;
 }
 
-static __attribute__((cold, noinline)) enum vb_reason classify(struct vb_keys *t, uint32_t key, bool remote,
-							       uint32_t pd, uint64_t addr, uint64_t len,
-							       uint32_t want, struct vb_facts *f)
+static __attribute__((cold, noinline)) enum vb_reason classify(struct vb_keys *t, const struct vb_mem_want *w,
+							       struct vb_facts *f)
 {
-	uint32_t index = VB_KEY_INDEX(key);
+	uint32_t index = VB_KEY_INDEX(w->key);
 	struct shot s = {0};
 	enum vb_reason r;
 
 	if (index && index < t->capacity)
 		take_shot(&t->entries[index], &s);
-	r = judge(&s, key, remote, pd, addr, len, want);
+	r = judge(&s, w);
 	if (r == VB_OK || !f)
 		return r;
 	f->reason = r;
-	f->key = key;
-	f->addr = addr;
-	f->len = len;
-	f->want = want;
-	f->pd_want = pd;
-	f->a = remote; /* for a key that says nothing of itself */
+	f->key = w->key;
+	f->addr = w->addr;
+	f->len = w->len;
+	f->want = w->access;
+	f->pd_want = (uint32_t)w->pd;
+	f->a = w->remote; /* for a key that says nothing of itself */
+	f->b = r == VB_R_KEY_QP ? s.spec.qpn : 0;
 	f->cur_key = f->have = f->pd_have = 0;
 	f->start = f->size = 0;
 	if (!s.odd && s.key && r != VB_R_KEY_UNKNOWN) {
-		f->cur_key = s.key | (remote ? VB_KEY_REMOTE : 0);
-		f->start = s.iova;
-		f->size = s.length;
-		f->have = s.access;
-		f->pd_have = s.pd;
+		f->cur_key = s.key | (w->remote ? VB_KEY_REMOTE : 0);
+		f->start = s.spec.iova;
+		f->size = s.spec.length;
+		f->have = s.spec.access;
+		f->pd_have = (uint32_t)s.spec.pd;
 	}
 	return r;
 }
@@ -353,20 +474,26 @@ struct vb_key_slot *vb_mem_slot(struct vb_keys *t)
 	return mine > PRIVATE_SLOTS ? NULL : &t->slots[mine - 1];
 }
 
-bool vb_key_resolve(const struct vb_key_entry *e, uint32_t lkey, uint32_t pd, uint64_t addr, uint64_t len,
-		    uint32_t want, uint64_t *at)
+enum vb_key_kind vb_key_resolve(const struct vb_key_entry *e, const struct vb_mem_want *w, uint64_t *at)
 {
-	uint32_t seq = atomic_load(&e->seq);
-	/* Even: what the entry says stays until the announcement ends. */
-	uint64_t iova = atomic_load_explicit(&e->iova, memory_order_relaxed);
+	uint32_t seq = atomic_load(&e->seq), kind = atomic_load_explicit(&e->kind, memory_order_acquire), qpn;
+	uint64_t iova = atomic_load_explicit(&e->iova, memory_order_acquire);
 
-	if ((seq & 1) || atomic_load_explicit(&e->key, memory_order_relaxed) != lkey ||
-	    atomic_load_explicit(&e->pd, memory_order_relaxed) != pd ||
-	    (want & ~atomic_load_explicit(&e->access, memory_order_relaxed)) ||
-	    !in_bounds(iova, atomic_load_explicit(&e->length, memory_order_relaxed), addr, len))
-		return false;
-	*at = atomic_load_explicit(&e->addr, memory_order_relaxed) + (addr - iova);
-	return true;
+	if ((seq & 1) || atomic_load_explicit(&e->key, memory_order_acquire) != w->key ||
+	    atomic_load_explicit(&e->pd, memory_order_acquire) != w->pd ||
+	    (w->access & ~atomic_load_explicit(&e->access, memory_order_acquire)) ||
+	    !in_bounds(iova, atomic_load_explicit(&e->length, memory_order_acquire), w->addr, w->len))
+		return VB_KEY_KINDS;
+	*at = atomic_load_explicit(&e->addr, memory_order_acquire) + (w->addr - iova);
+	qpn = atomic_load_explicit(&e->qpn, memory_order_acquire);
+	/* Its meaning may be exchanged under the announcement (vb_key_change): all of one, and none of it
+	 * later than the announcement. */
+	if (atomic_load_explicit(&e->seq, memory_order_relaxed) != seq || kind >= VB_KEY_KINDS)
+		return VB_KEY_KINDS;
+	if (vb_unlikely(kind == VB_KEY_WINDOW ? !w->remote || (qpn && qpn != w->qpn)
+					      : kind == VB_KEY_NULL && w->remote))
+		return VB_KEY_KINDS;
+	return kind;
 }
 
 /* Its thread alone writes it. */
@@ -376,33 +503,61 @@ static inline void next_turn(_Atomic uint32_t *turn)
 			      memory_order_release);
 }
 
-enum vb_reason vb_mem_begin(struct vb_keys *t, struct vb_mem_use *u, uint32_t key, bool remote, uint32_t pd,
-			    uint64_t addr, uint64_t len, uint32_t want, struct vb_facts *f)
+enum vb_reason vb_mem_begin(struct vb_keys *t, struct vb_mem_use *u, const struct vb_mem_want *want,
+			    struct vb_facts *f)
 {
-	uint32_t index = VB_KEY_INDEX(key), mine = slot_number(t);
+	struct vb_mem_want w = *want;
+	uint32_t index = VB_KEY_INDEX(w.key), mine = slot_number(t);
 	struct vb_key_slot *slot = &t->slots[mine - 1];
+	enum vb_key_kind kind;
 	enum vb_reason r;
 	uint64_t at;
 
 	if (vb_unlikely(index >= t->capacity))
-		return classify(t, key, remote, pd, addr, len, want, f);
+		return classify(t, want, f);
+	w.key = as_lkey(want);
 	for (;;) {
 		if (vb_unlikely(mine > PRIVATE_SLOTS))
 			vb_lock_take(&slot->shared); /* given by vb_mem_end() or below */
 		next_turn(&slot->turn);
-		atomic_store(&slot->index, index); /* see vb_key_retract() */
+		atomic_store(&slot->index, index); /* see vb_key_hide() */
 		u->slot = slot;
-		if (vb_likely(vb_key_resolve(&t->entries[index], key ^ (remote ? VB_KEY_REMOTE : 0), pd, addr,
-					     len, want, &at))) {
+		kind = vb_key_resolve(&t->entries[index], &w, &at);
+		if (vb_likely(kind < VB_KEY_KINDS)) {
+			u->how = kind == VB_KEY_NULL ? VB_USE_NULL : VB_USE_HERE;
 			u->ptr = (uint8_t *)(uintptr_t)at;
 			VB_FAULT_POINT("memory announced, not yet touched");
 			return VB_OK;
 		}
 		vb_mem_end(u);
-		r = classify(t, key, remote, pd, addr, len, want, f);
+		r = classify(t, want, f);
 		if (r != VB_OK) /* else the entry has changed just now, to our favour */
 			return r;
 	}
+}
+
+bool vb_mem_get(const struct vb_mem_use *u, void *dst, uint32_t n)
+{
+	if (vb_likely(u->how == VB_USE_HERE))
+		return vb_copy_from_app(dst, u->ptr, n);
+	memset(dst, 0, n);
+	return true;
+}
+
+bool vb_mem_put(const struct vb_mem_use *u, const void *src, uint32_t n)
+{
+	return vb_unlikely(u->how == VB_USE_NULL) || vb_copy_to_app(u->ptr, src, n);
+}
+
+/* Windows and regions for peers are memory: a null region has no R_Key. */
+bool vb_mem_cmp_swap(const struct vb_mem_use *u, uint64_t compare, uint64_t swap, uint64_t *orig)
+{
+	return vb_atomic_cmp_swap(u->ptr, compare, swap, orig);
+}
+
+bool vb_mem_fetch_add(const struct vb_mem_use *u, uint64_t add, uint64_t *orig)
+{
+	return vb_atomic_fetch_add(u->ptr, add, orig);
 }
 
 bool vb_mem_begin_any(struct vb_keys *t, struct vb_mem_use *u)
@@ -416,15 +571,16 @@ bool vb_mem_begin_any(struct vb_keys *t, struct vb_mem_use *u)
 	return true;
 }
 
-uint8_t *vb_mem_find(struct vb_keys *t, uint32_t lkey, uint32_t pd, uint64_t addr, uint64_t len,
-		     uint32_t want)
+uint8_t *vb_mem_find(struct vb_keys *t, const struct vb_mem_want *w)
 {
-	uint32_t index = VB_KEY_INDEX(lkey);
+	uint32_t index = VB_KEY_INDEX(w->key);
+	enum vb_key_kind kind;
 	uint64_t at;
 
-	if (index >= t->capacity || !vb_key_resolve(&t->entries[index], lkey, pd, addr, len, want, &at))
+	if (index >= t->capacity)
 		return NULL;
-	return (uint8_t *)(uintptr_t)at;
+	kind = vb_key_resolve(&t->entries[index], w, &at);
+	return kind < VB_KEY_KINDS && kind != VB_KEY_NULL ? (uint8_t *)(uintptr_t)at : NULL;
 }
 
 void vb_mem_end(struct vb_mem_use *u)
@@ -437,16 +593,15 @@ void vb_mem_end(struct vb_mem_use *u)
 		vb_lock_give(&s->shared);
 }
 
-enum vb_reason vb_mem_check(struct vb_keys *t, uint32_t key, bool remote, uint32_t pd, uint64_t addr,
-			    uint64_t len, uint32_t want, struct vb_facts *f)
+enum vb_reason vb_mem_check(struct vb_keys *t, const struct vb_mem_want *w, struct vb_facts *f)
 {
-	uint32_t index = VB_KEY_INDEX(key);
+	uint32_t index = VB_KEY_INDEX(w->key);
 	struct shot s;
 
 	if (vb_likely(index && index < t->capacity)) {
 		take_shot(&t->entries[index], &s);
-		if (vb_likely(judge(&s, key, remote, pd, addr, len, want) == VB_OK))
+		if (vb_likely(judge(&s, w) == VB_OK))
 			return VB_OK;
 	}
-	return classify(t, key, remote, pd, addr, len, want, f);
+	return classify(t, w, f);
 }

@@ -35,17 +35,29 @@
 #define VB_MEM_CHUNK (256u << 10) /* longest copy between two checks of a key */
 #define VB_MEM_SLOTS 64		  /* threads that announce without a lock; more share the last slot */
 
+/* What stands behind a key. */
+enum vb_key_kind {
+	VB_KEY_MEMORY,	  /* memory of the owner's process */
+	VB_KEY_ON_DEMAND, /* likewise, whatever is mapped there at the moment: never mapped by peers */
+	VB_KEY_NULL,	  /* nothing: reads as zeros, and what is written is lost.  No R_Key */
+	VB_KEY_WINDOW,	  /* memory window: a part of a region, under an R_Key of its own.  No L_Key */
+	VB_KEY_KINDS,
+	VB_KEY_CHANGING = 0x80000000u, /* flag while seq is odd: the key stays, what it means is exchanged */
+};
+
 struct vb_key_entry {
 	_Atomic uint32_t seq; /* even: stable; odd: being changed or retracted.  All fields: owner writes */
 	_Atomic uint32_t key; /* the L_Key, 0: free */
-	_Atomic uint32_t pd;
+	_Atomic uint64_t pd;  /* VB_PD_HOME() of it made it; unique on the host */
 	_Atomic uint32_t access; /* enum ibv_access_flags */
+	_Atomic uint32_t kind;	 /* enum vb_key_kind */
 	_Atomic uint64_t iova;	 /* first address, as the key addresses it */
 	_Atomic uint64_t length;
 	_Atomic uint64_t addr; /* address of the first byte in the owner's process */
 	_Atomic uint32_t told; /* a peer may have mapped the region's memory: it is told when the key goes */
-	uint32_t spare;
-	uint64_t reserved[2];
+	_Atomic uint32_t qpn;  /* window of type 2: the one QP that it serves; 0: every QP of the PD */
+	_Atomic uint64_t tied; /* windows that are bound to the region (see vb_key_tie()); a window: the
+				  L_Key of its region */
 } __attribute__((aligned(VB_LINE)));
 
 struct vb_key_slot {
@@ -64,11 +76,26 @@ struct vb_key_marks {
 	_Atomic uint32_t slots; /* likewise */
 } __attribute__((aligned(VB_LINE)));
 
+/* A protection domain's number is unique on the host, so that domains can be shared between processes: the
+ * adapter that made it stands in its upper 12 bits. */
+#define VB_PD_HOME(pd) ((uint32_t)((pd) >> 52))
+
+struct vb_far;
+
+/* What the table asks of the layer that knows of peers. */
+struct vb_keys_ops {
+	/* Whether a peer has announced that it uses this index; does not wait. */
+	bool (*in_use)(void *owner, uint32_t index);
+};
+
 struct vb_keys {
 	struct vb_key_entry *entries;  /* set once; [capacity] */
 	struct vb_key_slot *slots;     /* set once; [VB_MEM_SLOTS] */
 	struct vb_key_marks *marks;    /* set once */
 	uint32_t capacity;	       /* set once */
+	uint32_t number;	       /* of the adapter, see VB_PD_HOME(); set once */
+	const struct vb_keys_ops *ops; /* NULL: no peers (tests); set once */
+	void *owner;		       /* ops' */
 	struct vb_lock lock;	       /* guards what follows */
 	uint32_t used;		       /* high-water mark: indices given so far */
 	uint32_t live;		       /* regions now */
@@ -80,24 +107,52 @@ struct vb_keys {
 void vb_keys_init(struct vb_keys *t, struct vb_key_entry *entries, uint32_t capacity,
 		  struct vb_key_slot *slots, struct vb_key_marks *marks);
 
+/* What a key is to mean. */
+struct vb_key_spec {
+	uint64_t pd;
+	uint32_t access; /* enum ibv_access_flags */
+	enum vb_key_kind kind;
+	uint64_t iova, addr, length; /* as in the entry */
+	uint32_t qpn;
+	uint64_t tied;
+};
+
 /* Takes an index and publishes the region; returns its L_Key (the R_Key is that | VB_KEY_REMOTE), 0: the
  * table is full. */
-uint32_t vb_key_publish(struct vb_keys *t, uint32_t pd, uint32_t access, uint64_t iova, uint64_t addr,
-			uint64_t length);
+uint32_t vb_key_publish(struct vb_keys *t, const struct vb_key_spec *s);
 
-/* Taking a key back, in two steps.  vb_key_retract(): nobody finds the key any more; waits for its announced
- * users in this process.  A wait of more than a second is logged.  Then the caller waits for those of peers
- * (vb_far_wait_key).  vb_key_give(): the index may be given out again, with another variant. */
+/* The same in two steps, for what is published more than once in its life.  vb_key_take(): an index that
+ * leads nowhere yet, as an L_Key with a fresh variant; 0: the table is full.  vb_key_set(): publishes at it;
+ * lkey may have another variant each time. */
+uint32_t vb_key_take(struct vb_keys *t);
+void vb_key_set(struct vb_keys *t, uint32_t lkey, const struct vb_key_spec *s);
+
+/* Exchanges what a published key means, at one instant for all who look: an access that began before goes by
+ * the old meaning, any other by the new one.  Returns once no thread of this process uses the old meaning;
+ * then the caller waits for peers (vb_direct_key_retracted).  By one thread at a time for one key. */
+void vb_key_change(struct vb_keys *t, uint32_t lkey, const struct vb_key_spec *s);
+
+/* Taking a key back, in steps.  vb_key_hide(): nobody finds the key any more.  Then nobody may be using it:
+ * vb_key_settled() looks, at threads of this process and at peers; vb_key_retract() hides and waits for
+ * threads of this process (a wait of more than a second is logged), after which the caller waits for peers
+ * (vb_far_wait).  vb_key_clear(): the index stays taken and leads nowhere.  vb_key_give(): clears it, and the
+ * index may be given out again, with another variant. */
+void vb_key_hide(struct vb_keys *t, uint32_t lkey);
+bool vb_key_settled(struct vb_keys *t, uint32_t lkey);
 void vb_key_retract(struct vb_keys *t, uint32_t lkey);
+void vb_key_clear(struct vb_keys *t, uint32_t lkey);
 void vb_key_give(struct vb_keys *t, uint32_t lkey);
 
-/* What a published key says at the moment, for whoever answers a peer's question; false: it is not published.
- */
-struct vb_key_view {
-	uint32_t access;
-	uint64_t addr, length;
-};
-bool vb_key_look(struct vb_keys *t, uint32_t lkey, struct vb_key_view *v);
+/* Windows hold their region.  vb_key_tie(): one more; false: the key is not published, or is going.
+ * vb_key_untie(): one less.  vb_key_close(): the region is going, no window can be bound to it from now on;
+ * false: some are (the region stays open).  vb_key_tied(): how many. */
+bool vb_key_tie(struct vb_keys *t, uint32_t lkey);
+void vb_key_untie(struct vb_keys *t, uint32_t lkey);
+bool vb_key_close(struct vb_keys *t, uint32_t lkey);
+uint32_t vb_key_tied(struct vb_keys *t, uint32_t lkey);
+
+/* What a published key means at the moment; false: it is not published. */
+bool vb_key_look(struct vb_keys *t, uint32_t lkey, struct vb_key_spec *spec);
 /* Notes that the region's memory is mapped elsewhere, and asks: true once. */
 void vb_key_tell(struct vb_keys *t, uint32_t lkey);
 bool vb_key_told(struct vb_keys *t, uint32_t lkey);
@@ -113,37 +168,55 @@ bool vb_patience_nap(struct vb_patience *p);
 
 /* One permitted access: valid between vb_mem_begin() == VB_OK and vb_mem_end().  A thread has one at a time.
  */
+enum vb_use_how {
+	VB_USE_HERE, /* at ptr */
+	VB_USE_NULL, /* a null region */
+};
 struct vb_mem_use {
-	uint8_t *ptr;		  /* CPU address of the first byte */
+	uint8_t *ptr; /* CPU address of the first byte (VB_USE_HERE) */
+	enum vb_use_how how;
 	struct vb_key_slot *slot; /* private */
 };
 
-/* The choke point.  `key` is an R_Key if remote; want: enum ibv_access_flags bits needed beyond local read
- * (0 for that).  On failure returns the reason and, if f is not NULL, fills in the facts about key, range,
- * region and access.  len 0 is never asked (rule 18).  At most VB_MEM_CHUNK of [addr, addr+len) may be
- * touched before vb_mem_end(); the check covers all of it. */
-enum vb_reason vb_mem_begin(struct vb_keys *t, struct vb_mem_use *u, uint32_t key, bool remote, uint32_t pd,
-			    uint64_t addr, uint64_t len, uint32_t want, struct vb_facts *f);
+/* Who wants what of a key. */
+struct vb_mem_want {
+	uint32_t key; /* an R_Key if remote */
+	bool remote;
+	uint32_t access; /* enum ibv_access_flags bits needed beyond local read (0 for that) */
+	uint32_t qpn;	 /* remote: the QP that the request came to */
+	uint64_t pd;
+	uint64_t addr, len; /* len 0 is never asked (rule 18) */
+};
+
+/* The choke point.  On failure returns the reason and, if f is not NULL, fills in the facts about key, range,
+ * region and access.  At most VB_MEM_CHUNK of [addr, addr+len) may be touched before vb_mem_end(); the check
+ * covers all of it. */
+enum vb_reason vb_mem_begin(struct vb_keys *t, struct vb_mem_use *u, const struct vb_mem_want *w,
+			    struct vb_facts *f);
 void vb_mem_end(struct vb_mem_use *u);
 
+/* Touching what was permitted: the first n bytes of it.  put: with the last bytes last (mem/copy.h).  false:
+ * the memory is not there.  Atomics: 8 bytes, the address is aligned. */
+bool vb_mem_get(const struct vb_mem_use *u, void *dst, uint32_t n);
+bool vb_mem_put(const struct vb_mem_use *u, const void *src, uint32_t n);
+bool vb_mem_cmp_swap(const struct vb_mem_use *u, uint64_t compare, uint64_t swap, uint64_t *orig);
+bool vb_mem_fetch_add(const struct vb_mem_use *u, uint64_t add, uint64_t *orig);
+
 /* For accesses that name several keys at once: announces them all, then vb_mem_find() checks one and gives
- * its address (NULL: not permitted, or not yet), valid until vb_mem_end().  false: this thread has no slot of
- * its own. */
+ * its address (NULL: not permitted, not memory of this process, or not yet), valid until vb_mem_end().
+ * false: this thread has no slot of its own. */
 bool vb_mem_begin_any(struct vb_keys *t, struct vb_mem_use *u);
-uint8_t *vb_mem_find(struct vb_keys *t, uint32_t lkey, uint32_t pd, uint64_t addr, uint64_t len,
-		     uint32_t want);
+uint8_t *vb_mem_find(struct vb_keys *t, const struct vb_mem_want *w);
 
 /* This thread's own slot in a table, NULL: it has to share the last one. */
 struct vb_key_slot *vb_mem_slot(struct vb_keys *t);
 
-/* The address of [addr, addr+len) by an entry that an announcement keeps as it is: all of it checked, want as
- * above.  false: not permitted, or being changed. */
-bool vb_key_resolve(const struct vb_key_entry *e, uint32_t lkey, uint32_t pd, uint64_t addr, uint64_t len,
-		    uint32_t want, uint64_t *at);
+/* What an entry, which an announcement keeps as it is, says of the wanted range: its kind, and its address;
+ * all of it checked.  VB_KEY_KINDS: not permitted, or being changed.  w->key: as an L_Key. */
+enum vb_key_kind vb_key_resolve(const struct vb_key_entry *e, const struct vb_mem_want *w, uint64_t *at);
 
 /* The same check without an access (and without announcing): for requests that are checked before they start.
  */
-enum vb_reason vb_mem_check(struct vb_keys *t, uint32_t key, bool remote, uint32_t pd, uint64_t addr,
-			    uint64_t len, uint32_t want, struct vb_facts *f);
+enum vb_reason vb_mem_check(struct vb_keys *t, const struct vb_mem_want *w, struct vb_facts *f);
 
 #endif

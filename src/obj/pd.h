@@ -15,8 +15,8 @@ struct vb_context;
 struct vb_pd {
 	struct ibv_pd ibv;	  /* first: what the application holds */
 	_Atomic uint32_t refs;	  /* children: regions, QPs, SRQs, address handles, parent domains; each child
-				     adds    itself */
-	uint32_t id;		  /* never 0; what key entries and QPs compare; set once */
+				     adds itself */
+	uint64_t id;		  /* never 0; what key entries and QPs compare (mem/keys.h); set once */
 	struct vb_parent *parent; /* of a parent domain; NULL: it is none.  Set once */
 };
 
@@ -55,6 +55,7 @@ struct vb_mr {
 	struct vb_pd *pd;
 	uint64_t iova; /* first address as keys address it */
 	uint32_t access;
+	uint32_t kind; /* enum vb_key_kind */
 };
 
 struct vb_ah {

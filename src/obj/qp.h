@@ -145,7 +145,7 @@ struct vb_qp {
 	struct vb_srq *srq;
 	struct vb_keys *keys;	   /* the adapter's key table; set once */
 	struct vb_shown_qp *shown; /* the adapter's entry that peers read; NULL: none (tests).  Set once */
-	uint32_t pd_id;
+	uint64_t pd_id;
 	uint32_t qpn;
 	bool sq_sig_all;
 	uint32_t delivered; /* async events handed out; guarded by the context's evq lock */

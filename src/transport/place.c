@@ -135,8 +135,7 @@ static bool list_is_there(struct vb_qp *qp, const struct vb_swqe *w, uint32_t wa
 	for (uint32_t i = 0; !(w->flags & IBV_SEND_INLINE) && i < w->num_sge; i++) {
 		const struct ibv_sge *s = &w->sge[i];
 
-		if (s->length && vb_mem_check(qp->keys, s->lkey, false, qp->pd_id, s->addr, s->length, want,
-					      NULL) != VB_OK)
+		if (s->length && vb_sg_check(qp, s, want, NULL) != VB_OK)
 			return false;
 	}
 	return true;
@@ -232,8 +231,11 @@ static bool add_local(struct vb_qp *qp, struct batch *b, struct vb_swqe *w, uint
 		}
 		k = s->length - (uint32_t)off < n ? s->length - (uint32_t)off : n;
 		m = k < body ? k : body;
-		at = vb_mem_find(qp->keys, s->lkey, qp->pd_id, s->addr + off, k,
-				 fetch ? IBV_ACCESS_LOCAL_WRITE : 0);
+		at = vb_mem_find(qp->keys, &(struct vb_mem_want){.key = s->lkey,
+								 .access = fetch ? IBV_ACCESS_LOCAL_WRITE : 0,
+								 .pd = qp->pd_id,
+								 .addr = s->addr + off,
+								 .len = k});
 		if (!at || (m && !add_piece(b, at, m, fetch ? (uintptr_t)at : far_at,
 					    !tail && last && (fetch || k == n))))
 			return false;

@@ -71,7 +71,18 @@ enum vb_sg_way {
 
 /* Copies n bytes between `buf` and position `off` of a scatter/gather list, checking each piece's key.  On
  * failure f says why. */
-enum vb_reason vb_sg_copy(struct vb_qp *qp, uint32_t pd, const struct ibv_sge *sge, uint32_t num_sge,
+enum vb_reason vb_sg_copy(struct vb_qp *qp, uint64_t pd, const struct ibv_sge *sge, uint32_t num_sge,
 			  uint64_t off, uint8_t *buf, uint32_t n, enum vb_sg_way way, struct vb_facts *f);
+
+/* Whether one piece of a request's list may be used so. */
+static inline enum vb_reason vb_sg_check(struct vb_qp *qp, const struct ibv_sge *s, uint32_t access,
+					 struct vb_facts *f)
+{
+	return vb_mem_check(
+	    qp->keys,
+	    &(struct vb_mem_want){
+		.key = s->lkey, .access = access, .pd = qp->pd_id, .addr = s->addr, .len = s->length},
+	    f);
+}
 
 #endif

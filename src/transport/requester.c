@@ -56,8 +56,7 @@ static bool check(struct vb_qp *qp, struct vb_swqe *w)
 	for (uint32_t i = 0; i < w->num_sge; i++) {
 		if (!w->sge[i].length)
 			continue;
-		r = vb_mem_check(qp->keys, w->sge[i].lkey, false, qp->pd_id, w->sge[i].addr, w->sge[i].length,
-				 fetch ? IBV_ACCESS_LOCAL_WRITE : 0, &f);
+		r = vb_sg_check(qp, &w->sge[i], fetch ? IBV_ACCESS_LOCAL_WRITE : 0, &f);
 		if (vb_unlikely(r != VB_OK)) {
 			fail(qp, w, r, &f);
 			return false;

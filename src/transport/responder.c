@@ -20,6 +20,19 @@ static void fault_by(struct vb_qp *qp, enum vb_reason r, uint64_t a, uint64_t b,
 	fault(qp, &f, r, take_wqe);
 }
 
+/* What a request from the far end wants of our memory. */
+static struct vb_mem_want remote(const struct vb_qp *qp, uint32_t rkey, uint32_t access, uint64_t addr,
+				 uint64_t len)
+{
+	return (struct vb_mem_want){.key = rkey,
+				    .remote = true,
+				    .access = access,
+				    .qpn = qp->qpn,
+				    .pd = qp->pd_id,
+				    .addr = addr,
+				    .len = len};
+}
+
 /* Out of sequence: said once, then silence until the expected packet comes (IBTA 9.7.5.1.3). */
 static void nak_once(struct vb_resp *s, uint8_t syndrome)
 {
@@ -141,8 +154,9 @@ static bool write_begin(struct vb_qp *qp, const struct vb_pkt *p)
 		return false;
 	}
 	if (p->dma_len) { /* rule 18: length 0 names no memory */
-		r = vb_mem_check(qp->keys, p->rkey, true, qp->pd_id, p->va, p->dma_len,
-				 IBV_ACCESS_REMOTE_WRITE, &f);
+		struct vb_mem_want w = remote(qp, p->rkey, IBV_ACCESS_REMOTE_WRITE, p->va, p->dma_len);
+
+		r = vb_mem_check(qp->keys, &w, &f);
 		if (vb_unlikely(r != VB_OK)) {
 			fault(qp, &f, r, false);
 			return false;
@@ -184,13 +198,14 @@ static void write_in(struct vb_qp *qp, const struct vb_pkt *p)
 	if ((p->op->bits & VB_OP_TAKES_WQE) && !take_wqe(qp)) /* rule 25, also for length 0 */
 		return;
 	if (p->payload_len) {
-		r = vb_mem_begin(qp->keys, &u, s->rkey, true, qp->pd_id, s->va, p->payload_len,
-				 IBV_ACCESS_REMOTE_WRITE, &f);
+		struct vb_mem_want w = remote(qp, s->rkey, IBV_ACCESS_REMOTE_WRITE, s->va, p->payload_len);
+
+		r = vb_mem_begin(qp->keys, &u, &w, &f);
 		if (vb_unlikely(r != VB_OK)) {
 			fault(qp, &f, r, false);
 			return;
 		}
-		ok = vb_copy_to_app(u.ptr, p->payload, p->payload_len);
+		ok = vb_mem_put(&u, p->payload, p->payload_len);
 		vb_mem_end(&u);
 		if (vb_unlikely(!ok)) {
 			f = (struct vb_facts){.key = s->rkey, .addr = s->va, .len = p->payload_len};
@@ -234,6 +249,7 @@ static struct vb_resource *resource(struct vb_qp *qp, const struct vb_pkt *p, ui
 
 static bool may_fetch(struct vb_qp *qp, const struct vb_pkt *p, uint32_t want, uint64_t len)
 {
+	struct vb_mem_want w = remote(qp, p->rkey, want, p->va, len);
 	struct vb_facts f = {.want = want, .have = qp->access};
 	enum vb_reason r;
 
@@ -243,7 +259,7 @@ static bool may_fetch(struct vb_qp *qp, const struct vb_pkt *p, uint32_t want, u
 	}
 	if (!len) /* rule 18 */
 		return true;
-	r = vb_mem_check(qp->keys, p->rkey, true, qp->pd_id, p->va, len, want, &f);
+	r = vb_mem_check(qp->keys, &w, &f);
 	if (r == VB_OK)
 		return true;
 	fault(qp, &f, r, false);
@@ -260,19 +276,20 @@ static void read_in(struct vb_qp *qp, const struct vb_pkt *p)
 
 static bool atomic_do(struct vb_qp *qp, const struct vb_pkt *p, uint64_t *orig)
 {
+	struct vb_mem_want w = remote(qp, p->rkey, IBV_ACCESS_REMOTE_ATOMIC, p->va, 8);
 	struct vb_facts f = {0};
 	struct vb_mem_use u;
 	enum vb_reason r;
 	bool ok;
 
-	r = vb_mem_begin(qp->keys, &u, p->rkey, true, qp->pd_id, p->va, 8, IBV_ACCESS_REMOTE_ATOMIC, &f);
+	r = vb_mem_begin(qp->keys, &u, &w, &f);
 	if (r == VB_OK && ((uintptr_t)u.ptr & 7)) { /* CPU atomics: the address itself must be aligned too */
 		vb_mem_end(&u);
 		f = (struct vb_facts){.key = p->rkey, .addr = p->va, .len = 8, .a = (uintptr_t)u.ptr};
 		r = VB_R_ATOMIC_ALIGN;
 	} else if (r == VB_OK) {
-		ok = p->opcode == VB_RC_CMP_SWAP ? vb_atomic_cmp_swap(u.ptr, p->compare, p->swap_add, orig)
-						 : vb_atomic_fetch_add(u.ptr, p->swap_add, orig);
+		ok = p->opcode == VB_RC_CMP_SWAP ? vb_mem_cmp_swap(&u, p->compare, p->swap_add, orig)
+						 : vb_mem_fetch_add(&u, p->swap_add, orig);
 		vb_mem_end(&u);
 		if (!ok) {
 			f = (struct vb_facts){.key = p->rkey, .addr = p->va, .len = 8};
@@ -431,6 +448,7 @@ static int read_packet(struct vb_qp *qp, struct vb_resource *res)
 				   first ? (last ? VB_RC_READ_RESP_ONLY : VB_RC_READ_RESP_FIRST)
 					 : (last ? VB_RC_READ_RESP_LAST : VB_RC_READ_RESP_MIDDLE),
 				   vb_psn_add(res->psn, k), VB_AETH_ACK, res->msn);
+	struct vb_mem_want w = remote(qp, res->rkey, IBV_ACCESS_REMOTE_READ, res->va + off, len);
 	struct vb_facts f = {0};
 	struct vb_mem_use u;
 	struct vb_outbuf b;
@@ -441,10 +459,9 @@ static int read_packet(struct vb_qp *qp, struct vb_resource *res)
 	    !qp->out->ops->reserve(qp->out, &b, vb_opcodes[p.opcode].hdr_len, len + p.pad, VB_OUT_RESPONSE))
 		return 0;
 	if (len)
-		r = vb_mem_begin(qp->keys, &u, res->rkey, true, qp->pd_id, res->va + off, len,
-				 IBV_ACCESS_REMOTE_READ, &f);
+		r = vb_mem_begin(qp->keys, &u, &w, &f);
 	if (r == VB_OK && len) {
-		if (!vb_copy_from_app(b.payload, u.ptr, len)) {
+		if (!vb_mem_get(&u, b.payload, len)) {
 			f = (struct vb_facts){.key = res->rkey, .addr = res->va + off, .len = len};
 			r = VB_R_MEM_VANISHED;
 		}

@@ -1,7 +1,7 @@
 /* Scatter and gather: the only loop over SGEs that touches bytes. */
 #include "transport/rc_priv.h"
 
-static enum vb_reason piece(struct vb_qp *qp, uint32_t pd, uint32_t lkey, uint64_t addr, uint8_t *buf,
+static enum vb_reason piece(struct vb_qp *qp, uint64_t pd, uint32_t lkey, uint64_t addr, uint8_t *buf,
 			    uint32_t n, enum vb_sg_way way, struct vb_facts *f)
 {
 	bool to_app = way == VB_SG_SCATTER || way == VB_SG_FETCH;
@@ -10,21 +10,27 @@ static enum vb_reason piece(struct vb_qp *qp, uint32_t pd, uint32_t lkey, uint64
 	bool ok;
 
 	/* rule 13: key, PD (rule 21), bounds and access, for a READ's or atomic's sink as well */
-	r = vb_mem_begin(qp->keys, &u, lkey, false, pd, addr, n, to_app ? IBV_ACCESS_LOCAL_WRITE : 0, f);
+	r = vb_mem_begin(
+	    qp->keys, &u,
+	    &(struct vb_mem_want){
+		.key = lkey, .access = to_app ? IBV_ACCESS_LOCAL_WRITE : 0, .pd = pd, .addr = addr, .len = n},
+	    f);
 	if (vb_unlikely(r != VB_OK))
 		return r;
-	/* Application memory onto itself: only the ring reads before it writes. */
-	if (vb_unlikely(way >= VB_SG_PLACE &&
-			(uintptr_t)u.ptr - (uintptr_t)buf + n - 1 < 2 * (uint64_t)n - 1)) {
+	/* Application memory onto itself, or a piece that is not plain memory: only the ring reads before it
+	 * writes. */
+	if (vb_unlikely(
+		way >= VB_SG_PLACE &&
+		(u.how != VB_USE_HERE || (uintptr_t)u.ptr - (uintptr_t)buf + n - 1 < 2 * (uint64_t)n - 1))) {
 		vb_mem_end(&u);
 		return VB_R_KEY_BOUNDS;
 	}
 	switch (way) {
 	case VB_SG_GATHER:
-		ok = vb_copy_from_app(buf, u.ptr, n);
+		ok = vb_mem_get(&u, buf, n);
 		break;
 	case VB_SG_SCATTER:
-		ok = vb_copy_to_app(u.ptr, buf, n);
+		ok = vb_mem_put(&u, buf, n);
 		break;
 	default:
 		ok = to_app ? vb_copy_app(u.ptr, buf, n) : vb_copy_app(buf, u.ptr, n);
@@ -36,7 +42,7 @@ static enum vb_reason piece(struct vb_qp *qp, uint32_t pd, uint32_t lkey, uint64
 	return VB_R_MEM_VANISHED;
 }
 
-enum vb_reason vb_sg_copy(struct vb_qp *qp, uint32_t pd, const struct ibv_sge *sge, uint32_t num_sge,
+enum vb_reason vb_sg_copy(struct vb_qp *qp, uint64_t pd, const struct ibv_sge *sge, uint32_t num_sge,
 			  uint64_t off, uint8_t *buf, uint32_t n, enum vb_sg_way way, struct vb_facts *f)
 {
 	for (uint32_t i = 0; i < num_sge && n; i++) {

@@ -95,6 +95,12 @@ int vb_hca_open(struct vb_hca **out)
 	}
 	vb_keys_init(&h->pub.keys, vb_adapter_key_entries(h->pub.adapter), vb_profile()->max_mr + 1,
 		     vb_adapter_key_slots(h->pub.adapter), vb_adapter_key_marks(h->pub.adapter));
+	h->pub.keys.number = vb_adapter_number(h->pub.adapter);
+	h->pub.keys.ops = &vb_direct_keys_ops;
+	h->pub.keys.owner = h->pub.adapter;
+	/* The number may be given to another process once this one is gone: chance tells their PDs apart. */
+	h->pub.pd_base = (uint64_t)vb_adapter_number(h->pub.adapter) << 52 |
+			 (vb_adapter_incarnation(h->pub.adapter) & 0xfffff) << 32;
 	vb_direct_link_up(vb_link_at(h->pub.adapter, 0)); /* the link to oneself is UP from the beginning */
 	*out = &h->pub;
 	return 0;

@@ -133,7 +133,7 @@ static void answer(struct vb_link *l, uint32_t rkey)
 	struct vb_keys *keys = &vb_hca(l->adapter)->keys;
 	struct tell t = {.kind = TELL_ANSWER, .rkey = rkey};
 	uint32_t lkey = rkey & ~VB_KEY_REMOTE;
-	struct vb_key_view v;
+	struct vb_key_spec v;
 	int fd = -1;
 
 	if (!wanted() || !(rkey & VB_KEY_REMOTE) || !vb_key_look(keys, lkey, &v))
@@ -143,7 +143,8 @@ static void answer(struct vb_link *l, uint32_t rkey)
 	t.addr = v.addr;
 	t.write = (v.access & writes) != 0;
 	vb_key_tell(keys, lkey);
-	vb_share_find(v.addr, v.length, t.write, &t.what, &fd);
+	if (v.kind != VB_KEY_ON_DEMAND) /* which follows what the program maps */
+		vb_share_find(v.addr, v.length, t.write, &t.what, &fd);
 	if (t.what.kind == VB_SHARE_NONE)
 		vb_key_told(keys, lkey);    /* nothing to take back */
 	vb_link_tell(l, &t, sizeof(t), fd); /* else it asks again some time */
@@ -287,6 +288,23 @@ void vb_direct_key_retracted(struct vb_adapter *a, uint32_t lkey)
 	if (vb_key_told(&vb_hca(a)->keys, lkey))
 		tell_gone(a, lkey);
 }
+
+static bool in_use(void *owner, uint32_t index)
+{
+	struct vb_adapter *a = owner;
+	uint32_t n = vb_link_count(a), number = vb_adapter_number(a);
+
+	for (uint32_t i = 0; i < n; i++) {
+		struct vb_link *l = vb_link_at(a, i);
+		struct vb_far *f = l ? atomic_load(&l->far) : NULL;
+
+		if (f && atomic_load(&l->state) == VB_LINK_UP && vb_far_in_use(f, number, index))
+			return true;
+	}
+	return false;
+}
+
+const struct vb_keys_ops vb_direct_keys_ops = {.in_use = in_use};
 
 void vb_direct_admit(void)
 {

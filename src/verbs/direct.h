@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "host/adapter.h"
+#include "mem/keys.h"
 #include "obj/qp.h"
 
 /* A link is UP (or is that to oneself): the tables of its peer may be used.  Without memory for it there is
@@ -30,6 +31,9 @@ void vb_direct_show(struct vb_qp *qp);
 void vb_direct_revoked(struct vb_qp *qp);
 /* A key was retracted that permitted remote access: waits for the users of peers, likewise. */
 void vb_direct_key_retracted(struct vb_adapter *a, uint32_t lkey);
+
+/* What key tables ask of this layer; their owner is the adapter. */
+extern const struct vb_keys_ops vb_direct_keys_ops;
 
 /* A region with remote access is made: lets peers reach in, where Yama asks for leave. */
 void vb_direct_admit(void);

@@ -12,6 +12,7 @@
 #include "mem/copy.h"
 #include "mem/guard.h"
 #include "verbs/direct.h"
+#include "verbs/mr.h"
 #include "verbs/progress.h"
 #include "verbs/verbs.h"
 
@@ -107,60 +108,92 @@ static int refuse_memory(int err, uint64_t addr, uint64_t length, bool write)
 			 addr, write ? "for writing, which local write needs" : "for reading");
 }
 
+int vb_mr_register(struct vb_mr **out, const struct vb_mr_ask *ask)
+{
+	struct vb_pd *pd = ask->pd;
+	struct vb_context *c = vb_context(pd->ibv.context);
+	struct vb_mr *mr = calloc(1, sizeof(*mr)); /* vb_mr_drop() */
+
+	if (!mr)
+		return vb_refuse(ENOMEM, ask->call, "no memory for another region");
+	if (ask->access & REMOTE)
+		vb_direct_admit();
+	mr->pd = pd;
+	mr->iova = ask->iova;
+	mr->kind = ask->kind;
+	mr->access = ask->access & ~(unsigned)(IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_ZERO_BASED |
+					       IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB);
+	mr->ibv.lkey =
+	    vb_key_publish(&vb_hca(c->adapter)->keys, &(struct vb_key_spec){.pd = pd->id,
+									    .access = mr->access,
+									    .kind = ask->kind,
+									    .iova = ask->iova,
+									    .addr = ask->addr,
+									    .length = ask->length});
+	if (!mr->ibv.lkey) {
+		free(mr);
+		return vb_refuse(ENOMEM, ask->call, "all %u memory regions are in use", vb_profile()->max_mr);
+	}
+	atomic_fetch_add(&pd->refs, 1); /* pairs with vb_mr_drop() */
+	mr->ibv.context = pd->ibv.context;
+	mr->ibv.pd = &pd->ibv;
+	mr->ibv.addr = (void *)(uintptr_t)ask->addr;
+	mr->ibv.length = ask->length;
+	mr->ibv.handle = VB_KEY_INDEX(mr->ibv.lkey);
+	mr->ibv.rkey = mr->ibv.lkey | VB_KEY_REMOTE;
+	*out = mr;
+	return 0;
+}
+
+int vb_mr_drop(struct vb_mr *mr, const char *call)
+{
+	struct vb_adapter *a = vb_context(mr->ibv.context)->adapter;
+	struct vb_keys *keys = &vb_hca(a)->keys;
+
+	if (!vb_key_close(keys, mr->ibv.lkey)) /* rule 49 */
+		return vb_refuse(EBUSY, call, "%u memory windows are bound to the region of L_Key 0x%08x",
+				 vb_key_tied(keys, mr->ibv.lkey), mr->ibv.lkey);
+	vb_key_retract(keys, mr->ibv.lkey);
+	if (mr->access & REMOTE)
+		vb_direct_key_retracted(a, mr->ibv.lkey);
+	vb_key_give(keys, mr->ibv.lkey);
+	atomic_fetch_sub(&mr->pd->refs, 1);
+	free(mr);
+	return 0;
+}
+
 static struct ibv_mr *reg(struct ibv_pd *ibpd, void *address, size_t length, uint64_t iova, unsigned access)
 {
-	struct vb_pd *pd = vb_pd(ibpd);
-	struct vb_context *c = vb_context(ibpd->context);
-	uint64_t addr = (uintptr_t)address;
+	struct vb_mr_ask ask = {.call = CALL,
+				.pd = vb_pd(ibpd),
+				.addr = (uintptr_t)address,
+				.length = length,
+				.iova = access & IBV_ACCESS_ZERO_BASED ? 0 : iova, /* rule 43 */
+				.access = access};
 	bool write = access & IBV_ACCESS_LOCAL_WRITE;
 	struct vb_mr *mr = NULL;
 	int err;
 
-	if (vb_context_dead(c)) {
-		err = vb_refuse(EIO, CALL, "the device was opened before fork()");
-		goto refused;
+	if (vb_context_dead(vb_context(ibpd->context))) {
+		errno = vb_refuse(EIO, CALL, "the device was opened before fork()");
+		return NULL;
 	}
-	if (access & IBV_ACCESS_ZERO_BASED) /* rule 43 */
-		iova = 0;
 	err = check_access(access);
 	if (!err)
-		err = check_range(addr, length, iova);
-	if (err)
-		goto refused;
-	mr = calloc(1, sizeof(*mr));
-	if (!mr) {
-		err = vb_refuse(ENOMEM, CALL, "no memory for another region");
-		goto refused;
+		err = check_range(ask.addr, length, ask.iova);
+	if (!err) {
+		vb_guard_install();
+		err = populate(ask.addr, length, write);
+		if (err)
+			err = refuse_memory(err, ask.addr, length, write);
 	}
-	vb_guard_install();
-	err = populate(addr, length, write);
+	if (!err)
+		err = vb_mr_register(&mr, &ask);
 	if (err) {
-		err = refuse_memory(err, addr, length, write);
-		goto refused;
+		errno = err;
+		return NULL;
 	}
-	if (access & REMOTE)
-		vb_direct_admit();
-	mr->pd = pd;
-	mr->iova = iova;
-	mr->access = access & ~(unsigned)(IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_ZERO_BASED);
-	mr->ibv.lkey = vb_key_publish(&vb_hca(c->adapter)->keys, pd->id, mr->access, iova, addr,
-				      length); /* pairs with ibv_dereg_mr() */
-	if (!mr->ibv.lkey) {
-		err = vb_refuse(ENOMEM, CALL, "all %u memory regions are in use", vb_profile()->max_mr);
-		goto refused;
-	}
-	atomic_fetch_add(&pd->refs, 1); /* pairs with ibv_dereg_mr() */
-	mr->ibv.context = ibpd->context;
-	mr->ibv.pd = ibpd;
-	mr->ibv.addr = address;
-	mr->ibv.length = length;
-	mr->ibv.handle = VB_KEY_INDEX(mr->ibv.lkey);
-	mr->ibv.rkey = mr->ibv.lkey | VB_KEY_REMOTE;
 	return &mr->ibv;
-refused:
-	free(mr);
-	errno = err;
-	return NULL;
 }
 
 #undef ibv_reg_mr
@@ -184,18 +217,9 @@ VB_EXPORT struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t 
 
 VB_EXPORT int ibv_dereg_mr(struct ibv_mr *ibmr)
 {
-	struct vb_mr *mr = (struct vb_mr *)ibmr;
-	struct vb_context *c = vb_context(ibmr->context);
-
-	if (vb_context_dead(c))
+	if (vb_context_dead(vb_context(ibmr->context)))
 		return 0;
-	vb_key_retract(&vb_hca(c->adapter)->keys, ibmr->lkey);
-	if (mr->access & REMOTE)
-		vb_direct_key_retracted(c->adapter, ibmr->lkey);
-	vb_key_give(&vb_hca(c->adapter)->keys, ibmr->lkey);
-	atomic_fetch_sub(&mr->pd->refs, 1);
-	free(mr);
-	return 0;
+	return vb_mr_drop((struct vb_mr *)ibmr, "ibv_dereg_mr");
 }
 
 VB_EXPORT int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length,

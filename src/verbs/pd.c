@@ -14,6 +14,7 @@ VB_EXPORT struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
 {
 	struct vb_context *c = vb_context(context);
 	struct vb_pd *pd;
+	uint32_t handle;
 	int err;
 
 	if (vb_context_dead(c)) {
@@ -31,10 +32,11 @@ VB_EXPORT struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
 		goto uncount;
 	}
 	do {
-		pd->id = atomic_fetch_add(&vb_hca(c->adapter)->pd_ids, 1) + 1;
-	} while (!pd->id); /* 0 is nobody's */
+		handle = atomic_fetch_add(&vb_hca(c->adapter)->pd_ids, 1) + 1;
+	} while (!handle); /* 0 is nobody's */
+	pd->id = vb_hca(c->adapter)->pd_base | handle;
 	pd->ibv.context = context;
-	pd->ibv.handle = pd->id;
+	pd->ibv.handle = handle;
 	return &pd->ibv;
 uncount:
 	atomic_fetch_sub(&c->pds, 1);

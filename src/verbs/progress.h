@@ -20,7 +20,8 @@ struct vb_hca {
 	_Atomic uint32_t rnr_waits; /* QPs waiting out an RNR NAK: pollers look at the clock while > 0 */
 	_Atomic uint64_t next_look; /* earliest deadline at the last scan; 0: something new, scan now */
 	_Atomic uint32_t turn;	    /* which of the quiet rings the next poll looks at */
-	_Atomic uint32_t pd_ids;    /* last PD id given */
+	uint64_t pd_base;	    /* upper half of our PDs' ids: our number, and chance; set once */
+	_Atomic uint32_t pd_ids;    /* lower half of the last one given */
 	_Atomic uint32_t qps;	    /* QPs of all contexts */
 };
 

@@ -393,8 +393,11 @@ void sim_free(struct sim *s)
 
 uint32_t sim_reg(struct sim *s, unsigned n, void *addr, uint64_t len, uint32_t access)
 {
-	uint32_t key =
-	    vb_key_publish(&s->n[n].keys, s->n[n].pd.id, access, (uintptr_t)addr, (uintptr_t)addr, len);
+	uint32_t key = vb_key_publish(&s->n[n].keys, &(struct vb_key_spec){.pd = s->n[n].pd.id,
+									   .access = access,
+									   .iova = (uintptr_t)addr,
+									   .addr = (uintptr_t)addr,
+									   .length = len});
 
 	assert_int_not_equal(key, 0);
 	return key;

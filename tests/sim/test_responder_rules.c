@@ -324,9 +324,12 @@ static void rule_18_aligned_for_the_cpu_too(void **state)
 	struct ibv_send_wr wr = sim_wr(s, 0, IBV_WR_ATOMIC_FETCH_AND_ADD, 0, 8, 0, &e);
 
 	(void)state;
-	wr.wr.atomic.rkey = sim_rkey(vb_key_publish(&s->n[1].keys, s->n[1].pd.id,
-						    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_ATOMIC, 0x1000,
-						    (uintptr_t)s->mem[1] + 4, 64));
+	wr.wr.atomic.rkey = sim_rkey(vb_key_publish(
+	    &s->n[1].keys, &(struct vb_key_spec){.pd = s->n[1].pd.id,
+						 .access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_ATOMIC,
+						 .iova = 0x1000,
+						 .addr = (uintptr_t)s->mem[1] + 4,
+						 .length = 64}));
 	wr.wr.atomic.remote_addr = 0x1008;
 	assert_int_equal(sim_send(s, 0, &wr), 0);
 	sim_settle(s);
@@ -381,8 +384,12 @@ static void rule_20_rkey_violation(void **state)
 			struct ibv_sge e;
 			struct ibv_send_wr wr = sim_wr(s, 0, ops[i], 0, 8, 0, &e);
 			uint32_t lesser = sim_reg(s, 1, s->mem[1], 64, 0xf & ~lacks[i]);
-			uint32_t foreign = vb_key_publish(&s->n[1].keys, 99, 0xf, wr.wr.rdma.remote_addr,
-							  wr.wr.rdma.remote_addr, 64);
+			uint32_t foreign = vb_key_publish(
+			    &s->n[1].keys, &(struct vb_key_spec){.pd = 99,
+								 .access = 0xf,
+								 .iova = wr.wr.rdma.remote_addr,
+								 .addr = wr.wr.rdma.remote_addr,
+								 .length = 64});
 			uint32_t keys[] = {sim_rkey(s->lkey[1]) ^ 1, s->lkey[1], sim_rkey(lesser),
 					   sim_rkey(foreign)};
 			uint64_t r = sim_take(s, 1, 1024, 64);
@@ -667,9 +674,15 @@ static void send_with_invalidate_is_refused(void **state)
 	sim_settle(s);
 	sim_expect(s, 0, true, wr.wr_id, IBV_WC_REM_ACCESS_ERR);
 	sim_expect(s, 1, false, r, IBV_WC_WR_FLUSH_ERR);
-	assert_int_equal(
-	    vb_mem_check(&s->n[1].keys, s->lkey[1], false, s->n[1].pd.id, (uintptr_t)s->mem[1], 8, 0, NULL),
-	    VB_OK); /* the region is as it was */
+	assert_int_equal(vb_mem_check(&s->n[1].keys,
+				      &(struct vb_mem_want){.key = s->lkey[1],
+							    .remote = false,
+							    .pd = s->n[1].pd.id,
+							    .addr = (uintptr_t)s->mem[1],
+							    .len = 8,
+							    .access = 0},
+				      NULL),
+			 VB_OK); /* the region is as it was */
 	sim_free(s);
 }
 

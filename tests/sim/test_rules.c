@@ -529,7 +529,11 @@ static void rule_13_local_key_faults(void **state)
 				struct ibv_send_wr wr = sim_wr(s, 0, ops[op], 0, 8, 0, e);
 				bool fetch = op >= 2;
 				uint32_t foreign =
-				    vb_key_publish(&s->n[0].keys, 99, 1, e[0].addr, e[0].addr, 64);
+				    vb_key_publish(&s->n[0].keys, &(struct vb_key_spec){.pd = 99,
+											.access = 1,
+											.iova = e[0].addr,
+											.addr = e[0].addr,
+											.length = 64});
 				uint32_t ro = sim_reg(s, 0, s->mem[0], 64, 0);
 
 				if (second) {

@@ -89,7 +89,11 @@ static int set_up(void **state)
 	w->qp.pd = PD;
 	w->qp.peer = INCARNATION;
 	w->qp.may = RW | RR | RA;
-	w->rkey = vb_key_publish(&w->there.keys, PD, LW | RW | RR | RA, 0x50000, (uintptr_t)w->area, AREA) |
+	w->rkey = vb_key_publish(&w->there.keys, &(struct vb_key_spec){.pd = PD,
+								       .access = LW | RW | RR | RA,
+								       .iova = 0x50000,
+								       .addr = (uintptr_t)w->area,
+								       .length = AREA}) |
 		  VB_KEY_REMOTE;
 	w->want = (struct vb_far_want){.qp = &w->qp,
 				       .far_qpn = QPN_THERE,
@@ -197,7 +201,12 @@ static void not_permitted(void **state)
 		assert_int_equal(try(w, &x), VB_FAR_NONE);
 	}
 	x = w->want; /* the region does not permit it */
-	weak = vb_key_publish(&w->there.keys, PD, LW | RR, 0x50000, (uintptr_t)w->area, AREA) | VB_KEY_REMOTE;
+	weak = vb_key_publish(&w->there.keys, &(struct vb_key_spec){.pd = PD,
+								    .access = LW | RR,
+								    .iova = 0x50000,
+								    .addr = (uintptr_t)w->area,
+								    .length = AREA}) |
+	       VB_KEY_REMOTE;
 	x.rkey = weak;
 	assert_int_equal(try(w, &x), VB_FAR_NONE);
 	x.access = RR;
@@ -465,7 +474,11 @@ static void no_touch_after_the_wait(void **state)
 		for (int i = 0; i < 64; i++)
 			assert_int_equal(w->area[i], 0x55);
 		vb_key_give(&w->there.keys, lkey);
-		lkey = vb_key_publish(&w->there.keys, PD, LW | RW, 0x50000, (uintptr_t)w->area, AREA);
+		lkey = vb_key_publish(&w->there.keys, &(struct vb_key_spec){.pd = PD,
+									    .access = LW | RW,
+									    .iova = 0x50000,
+									    .addr = (uintptr_t)w->area,
+									    .length = AREA});
 		atomic_store(&current, lkey | VB_KEY_REMOTE);
 		if (c % 16 == 0)
 			sched_yield();

@@ -54,11 +54,21 @@ static enum vb_reason try(struct table *x, uint32_t key, bool remote, uint32_t p
 			  uint64_t len, uint32_t want, struct vb_facts *f)
 {
 	struct vb_mem_use u;
-	enum vb_reason r = vb_mem_begin(&x->t, &u, key, remote, pd, addr, len, want, f);
+	enum vb_reason r = vb_mem_begin(
+	    &x->t, &u,
+	    &(struct vb_mem_want){
+		.key = key, .remote = remote, .pd = pd, .addr = addr, .len = len, .access = want},
+	    f);
 
 	if (r == VB_OK)
 		vb_mem_end(&u);
-	assert_int_equal(vb_mem_check(&x->t, key, remote, pd, addr, len, want, NULL), r);
+	assert_int_equal(
+	    vb_mem_check(
+		&x->t,
+		&(struct vb_mem_want){
+		    .key = key, .remote = remote, .pd = pd, .addr = addr, .len = len, .access = want},
+		NULL),
+	    r);
 	return r;
 }
 
@@ -71,13 +81,29 @@ static void a_key_leads_to_its_memory(void **state)
 
 	(void)state;
 	make(&x, 64);
-	k = vb_key_publish(&x.t, PD, LW | RW, 0x5000, (uintptr_t)buf, sizeof buf);
+	k = vb_key_publish(
+	    &x.t,
+	    &(struct vb_key_spec){
+		.pd = PD, .access = LW | RW, .iova = 0x5000, .addr = (uintptr_t)buf, .length = sizeof buf});
 	assert_int_not_equal(k, 0);
 	assert_int_equal(k & (VB_KEY_REMOTE | VB_KEY_SHARED), 0);
-	assert_int_equal(vb_mem_begin(&x.t, &u, k | VB_KEY_REMOTE, true, PD, 0x5010, 8, RW, NULL), VB_OK);
+	assert_int_equal(vb_mem_begin(&x.t, &u,
+				      &(struct vb_mem_want){.key = k | VB_KEY_REMOTE,
+							    .remote = true,
+							    .pd = PD,
+							    .addr = 0x5010,
+							    .len = 8,
+							    .access = RW},
+				      NULL),
+			 VB_OK);
 	assert_ptr_equal(u.ptr, buf + 16);
 	vb_mem_end(&u);
-	assert_int_equal(vb_mem_begin(&x.t, &u, k, false, PD, 0x5000, 64, LW, NULL), VB_OK);
+	assert_int_equal(
+	    vb_mem_begin(&x.t, &u,
+			 &(struct vb_mem_want){
+			     .key = k, .remote = false, .pd = PD, .addr = 0x5000, .len = 64, .access = LW},
+			 NULL),
+	    VB_OK);
 	assert_ptr_equal(u.ptr, buf);
 	vb_mem_end(&u);
 	take_back(&x.t, k);
@@ -92,7 +118,9 @@ static void rule_19_bounds_by_subtraction(void **state)
 
 	(void)state;
 	make(&x, 64);
-	k = vb_key_publish(&x.t, PD, LW | RW, 0x10000, 0x10000, 0x1000);
+	k = vb_key_publish(
+	    &x.t, &(struct vb_key_spec){
+		      .pd = PD, .access = LW | RW, .iova = 0x10000, .addr = 0x10000, .length = 0x1000});
 	r = k | VB_KEY_REMOTE;
 	assert_int_equal(try(&x, r, true, PD, 0x10000, 0x1000, RW, NULL), VB_OK);
 	assert_int_equal(try(&x, r, true, PD, 0x10fff, 1, RW, NULL), VB_OK);
@@ -110,11 +138,19 @@ static void rule_19_bounds_by_subtraction(void **state)
 	assert_int_equal(try(&x, r, true, PD, 0x10800, UINT64_MAX - 0x107ff, RW, NULL), VB_R_KEY_BOUNDS);
 	assert_int_equal(try(&x, r, true, PD, UINT64_MAX, 2, RW, NULL), VB_R_KEY_BOUNDS);
 	/* a region that ends at the top, and one that is everything */
-	top = vb_key_publish(&x.t, PD, RR, UINT64_MAX - 0xfff, 0x10000, 0x1000) | VB_KEY_REMOTE;
+	top = vb_key_publish(&x.t, &(struct vb_key_spec){.pd = PD,
+							 .access = RR,
+							 .iova = UINT64_MAX - 0xfff,
+							 .addr = 0x10000,
+							 .length = 0x1000}) |
+	      VB_KEY_REMOTE;
 	assert_int_equal(try(&x, top, true, PD, UINT64_MAX, 1, RR, NULL), VB_OK);
 	assert_int_equal(try(&x, top, true, PD, UINT64_MAX, 2, RR, NULL), VB_R_KEY_BOUNDS);
 	assert_int_equal(try(&x, top, true, PD, 0, 1, RR, NULL), VB_R_KEY_BOUNDS);
-	all = vb_key_publish(&x.t, PD, RR, 0, 0, UINT64_MAX) | VB_KEY_REMOTE;
+	all = vb_key_publish(
+		  &x.t,
+		  &(struct vb_key_spec){.pd = PD, .access = RR, .iova = 0, .addr = 0, .length = UINT64_MAX}) |
+	      VB_KEY_REMOTE;
 	assert_int_equal(try(&x, all, true, PD, UINT64_MAX - 1, 1, RR, NULL), VB_OK);
 	assert_int_equal(try(&x, all, true, PD, UINT64_MAX - 1, 2, RR, NULL), VB_R_KEY_BOUNDS);
 	unmake(&x);
@@ -128,7 +164,9 @@ static void rule_21_another_pd_fails(void **state)
 
 	(void)state;
 	make(&x, 64);
-	k = vb_key_publish(&x.t, PD, LW | RW, 0x10000, 0x10000, 0x1000);
+	k = vb_key_publish(
+	    &x.t, &(struct vb_key_spec){
+		      .pd = PD, .access = LW | RW, .iova = 0x10000, .addr = 0x10000, .length = 0x1000});
 	assert_int_equal(try(&x, k, false, PD + 1, 0x10000, 1, 0, &f), VB_R_KEY_PD);
 	assert_int_equal(f.pd_want, PD + 1);
 	assert_int_equal(f.pd_have, PD);
@@ -149,7 +187,11 @@ static void permission_is_a_subset(void **state)
 
 		for (int i = 0; i < 4; i++)
 			h |= have & 1u << i ? bits[i] : 0;
-		k = vb_key_publish(&x.t, PD, h, 0x10000, 0x10000, 0x1000) | VB_KEY_REMOTE;
+		k = vb_key_publish(
+			&x.t,
+			&(struct vb_key_spec){
+			    .pd = PD, .access = h, .iova = 0x10000, .addr = 0x10000, .length = 0x1000}) |
+		    VB_KEY_REMOTE;
 		for (uint32_t want = 0; want < 16; want++) {
 			uint32_t w = 0;
 
@@ -174,7 +216,9 @@ static void wrong_keys_are_told_apart(void **state)
 
 	(void)state;
 	make(&x, 64);
-	k = vb_key_publish(&x.t, PD, LW | RW, 0x10000, 0x10000, 0x1000);
+	k = vb_key_publish(
+	    &x.t, &(struct vb_key_spec){
+		      .pd = PD, .access = LW | RW, .iova = 0x10000, .addr = 0x10000, .length = 0x1000});
 	/* rule 13 and DESIGN: L_Key and R_Key never pass for one another */
 	assert_int_equal(try(&x, k, true, PD, 0x10000, 8, RW, &f), VB_R_KEY_IS_LOCAL);
 	assert_int_equal(f.cur_key, k | VB_KEY_REMOTE);
@@ -200,7 +244,10 @@ static void wrong_keys_are_told_apart(void **state)
 	assert_int_equal(try(&x, k, false, PD, 0x10000, 8, LW, &f), VB_R_KEY_STALE);
 	assert_int_equal(f.cur_key, 0);
 	do
-		k2 = vb_key_publish(&x.t, PD, LW | RW, 0x20000, 0x20000, 0x1000);
+		k2 = vb_key_publish(
+		    &x.t,
+		    &(struct vb_key_spec){
+			.pd = PD, .access = LW | RW, .iova = 0x20000, .addr = 0x20000, .length = 0x1000});
 	while (VB_KEY_INDEX(k2) != VB_KEY_INDEX(k));
 	assert_int_not_equal(k2, k);
 	assert_int_equal(try(&x, k | VB_KEY_REMOTE, true, PD, 0x20000, 8, RW, &f), VB_R_KEY_STALE);
@@ -219,7 +266,9 @@ static void rule_44_values_return_late(void **state)
 	(void)state;
 	make(&x, VB_MEM_SLOTS * 1024);
 	for (int i = 0; i < KEYS; i++) {
-		uint32_t k = vb_key_publish(&x.t, PD, LW, 0x1000, 0x1000, 0x1000);
+		uint32_t k = vb_key_publish(
+		    &x.t, &(struct vb_key_spec){
+			      .pd = PD, .access = LW, .iova = 0x1000, .addr = 0x1000, .length = 0x1000});
 
 		assert_int_not_equal(k, 0);
 		assert_false(seen[k >> 3] & 1 << (k & 7));
@@ -245,8 +294,14 @@ static uint64_t cost(struct table *x, const uint32_t *keys, uint32_t n)
 			struct vb_mem_use u;
 			uint32_t k = keys[j * 7919 % n];
 
-			if (vb_mem_begin(&x->t, &u, k | VB_KEY_REMOTE, true, PD,
-					 (uint64_t)VB_KEY_INDEX(k) << 12, 8, RW, NULL))
+			if (vb_mem_begin(&x->t, &u,
+					 &(struct vb_mem_want){.key = k | VB_KEY_REMOTE,
+							       .remote = true,
+							       .pd = PD,
+							       .addr = (uint64_t)VB_KEY_INDEX(k) << 12,
+							       .len = 8,
+							       .access = RW},
+					 NULL))
 				fail_msg("a published key was refused");
 			vb_mem_end(&u);
 		}
@@ -266,14 +321,35 @@ static void a_million_regions(void **state)
 	(void)state;
 	make(&x, N + 1);
 	for (uint32_t i = 0; i < N; i++) {
-		keys[i] = vb_key_publish(&x.t, PD, LW | RW, (uint64_t)(i + 1) << 12, 0x1000, 0x1000);
+		keys[i] = vb_key_publish(&x.t, &(struct vb_key_spec){.pd = PD,
+								     .access = LW | RW,
+								     .iova = (uint64_t)(i + 1) << 12,
+								     .addr = 0x1000,
+								     .length = 0x1000});
 		assert_int_equal(VB_KEY_INDEX(keys[i]), i + 1);
 	}
-	assert_int_equal(vb_key_publish(&x.t, PD, LW, 0, 0, 1), 0); /* full */
+	assert_int_equal(
+	    vb_key_publish(&x.t,
+			   &(struct vb_key_spec){.pd = PD, .access = LW, .iova = 0, .addr = 0, .length = 1}),
+	    0); /* full */
 	for (uint32_t i = 0; i < N; i++) {
-		assert_int_equal(
-		    vb_mem_check(&x.t, keys[i], false, PD, (uint64_t)(i + 1) << 12, 0x1000, LW, NULL), VB_OK);
-		assert_int_equal(vb_mem_check(&x.t, keys[i], false, PD, (uint64_t)(i + 2) << 12, 1, LW, NULL),
+		assert_int_equal(vb_mem_check(&x.t,
+					      &(struct vb_mem_want){.key = keys[i],
+								    .remote = false,
+								    .pd = PD,
+								    .addr = (uint64_t)(i + 1) << 12,
+								    .len = 0x1000,
+								    .access = LW},
+					      NULL),
+				 VB_OK);
+		assert_int_equal(vb_mem_check(&x.t,
+					      &(struct vb_mem_want){.key = keys[i],
+								    .remote = false,
+								    .pd = PD,
+								    .addr = (uint64_t)(i + 2) << 12,
+								    .len = 1,
+								    .access = LW},
+					      NULL),
 				 VB_R_KEY_BOUNDS);
 	}
 	few = cost(&x, keys, 1);
@@ -284,8 +360,14 @@ static void a_million_regions(void **state)
 	/* one goes, one comes: the oldest index is next */
 	take_back(&x.t, keys[5]);
 	take_back(&x.t, keys[3]);
-	assert_int_equal(VB_KEY_INDEX(vb_key_publish(&x.t, PD, LW, 0, 0, 1)), 6);
-	assert_int_equal(VB_KEY_INDEX(vb_key_publish(&x.t, PD, LW, 0, 0, 1)), 4);
+	assert_int_equal(
+	    VB_KEY_INDEX(vb_key_publish(
+		&x.t, &(struct vb_key_spec){.pd = PD, .access = LW, .iova = 0, .addr = 0, .length = 1})),
+	    6);
+	assert_int_equal(
+	    VB_KEY_INDEX(vb_key_publish(
+		&x.t, &(struct vb_key_spec){.pd = PD, .access = LW, .iova = 0, .addr = 0, .length = 1})),
+	    4);
 	free(keys);
 	unmake(&x);
 }
@@ -302,7 +384,13 @@ static void *use_slowly(void *arg)
 	struct user *w = arg;
 	struct vb_mem_use u;
 
-	assert_int_equal(vb_mem_begin(&w->x->t, &u, w->key, false, PD, 0x1000, 8, LW, NULL), VB_OK);
+	assert_int_equal(
+	    vb_mem_begin(
+		&w->x->t, &u,
+		&(struct vb_mem_want){
+		    .key = w->key, .remote = false, .pd = PD, .addr = 0x1000, .len = 8, .access = LW},
+		NULL),
+	    VB_OK);
 	atomic_store(&w->stage, 1);
 	while (atomic_load(&w->stage) != 2)
 		sched_yield();
@@ -327,8 +415,12 @@ static void retracting_waits_for_users(void **state)
 
 	(void)state;
 	make(&x, 64);
-	w.key = vb_key_publish(&x.t, PD, LW, 0x1000, 0x1000, 0x1000);
-	other.key = vb_key_publish(&x.t, PD, LW, 0x1000, 0x1000, 0x1000);
+	w.key = vb_key_publish(
+	    &x.t,
+	    &(struct vb_key_spec){.pd = PD, .access = LW, .iova = 0x1000, .addr = 0x1000, .length = 0x1000});
+	other.key = vb_key_publish(
+	    &x.t,
+	    &(struct vb_key_spec){.pd = PD, .access = LW, .iova = 0x1000, .addr = 0x1000, .length = 0x1000});
 	pthread_create(&a, NULL, use_slowly, &w);
 	pthread_create(&c, NULL, use_slowly, &other);
 	while (atomic_load(&w.stage) != 1 || atomic_load(&other.stage) != 1)
@@ -360,7 +452,13 @@ static void *use_once(void *arg)
 	struct vb_mem_use u;
 
 	for (int i = 0; i < 50; i++) {
-		assert_int_equal(vb_mem_begin(&w->x->t, &u, w->key, false, PD, 0x1000, 8, LW, NULL), VB_OK);
+		assert_int_equal(
+		    vb_mem_begin(
+			&w->x->t, &u,
+			&(struct vb_mem_want){
+			    .key = w->key, .remote = false, .pd = PD, .addr = 0x1000, .len = 8, .access = LW},
+			NULL),
+		    VB_OK);
 		if (!i) /* all have a slot of their own, or wait for the shared one */
 			sched_yield();
 		vb_mem_end(&u);
@@ -379,7 +477,9 @@ static void more_threads_than_slots(void **state)
 	(void)state;
 	make(&x, 64);
 	for (int round = 0; round < 3; round++) { /* slots of threads that ended are used again */
-		w.key = vb_key_publish(&x.t, PD, LW, 0x1000, 0x1000, 0x1000);
+		w.key = vb_key_publish(
+		    &x.t, &(struct vb_key_spec){
+			      .pd = PD, .access = LW, .iova = 0x1000, .addr = 0x1000, .length = 0x1000});
 		pthread_barrier_init(&gate, NULL, CROWD);
 		for (int i = 0; i < CROWD; i++)
 			assert_int_equal(pthread_create(&t[i], NULL, use_once, &w), 0);
@@ -416,7 +516,11 @@ static void *hammer(void *arg)
 		uint32_t k = atomic_load_explicit(&a->key, memory_order_relaxed);
 		struct vb_mem_use u;
 
-		switch (vb_mem_begin(&a->x.t, &u, k, true, PD, 0x9000, AREA, RW, NULL)) {
+		switch (vb_mem_begin(
+		    &a->x.t, &u,
+		    &(struct vb_mem_want){
+			.key = k, .remote = true, .pd = PD, .addr = 0x9000, .len = AREA, .access = RW},
+		    NULL)) {
 		case VB_OK:
 			if (u.ptr != a->area)
 				fail_msg("a key led elsewhere");
@@ -446,7 +550,10 @@ static void no_touch_after_retract(void **state)
 
 	(void)state;
 	make(&a.x, 4096);
-	k = vb_key_publish(&a.x.t, PD, LW | RW, 0x9000, (uintptr_t)a.area, AREA);
+	k = vb_key_publish(
+	    &a.x.t,
+	    &(struct vb_key_spec){
+		.pd = PD, .access = LW | RW, .iova = 0x9000, .addr = (uintptr_t)a.area, .length = AREA});
 	atomic_store(&a.key, k | VB_KEY_REMOTE);
 	for (int i = 0; i < USERS; i++)
 		assert_int_equal(pthread_create(&t[i], NULL, hammer, &a), 0);
@@ -457,7 +564,11 @@ static void no_touch_after_retract(void **state)
 			vb_cpu_relax();
 		for (int i = 0; i < AREA; i++)
 			assert_int_equal(a.area[i], 0x55);
-		k = vb_key_publish(&a.x.t, PD, LW | RW, 0x9000, (uintptr_t)a.area, AREA);
+		k = vb_key_publish(&a.x.t, &(struct vb_key_spec){.pd = PD,
+								 .access = LW | RW,
+								 .iova = 0x9000,
+								 .addr = (uintptr_t)a.area,
+								 .length = AREA});
 		atomic_store(&a.key, k | VB_KEY_REMOTE);
 		if (c % 16 == 0)
 			sched_yield();
@@ -482,27 +593,50 @@ static void any_key_at_once(void **state)
 	(void)state;
 	make(&x, 64);
 	assert_int_equal(x.marks.keys, 0); /* nothing that a peer would have to look at */
-	k = vb_key_publish(&x.t, PD, LW | RW, 0x5000, 0x10000, 0x1000);
-	k2 = vb_key_publish(&x.t, PD, RR, 0x5000, 0x20000, 0x1000);
+	k = vb_key_publish(
+	    &x.t, &(struct vb_key_spec){
+		      .pd = PD, .access = LW | RW, .iova = 0x5000, .addr = 0x10000, .length = 0x1000});
+	k2 = vb_key_publish(
+	    &x.t,
+	    &(struct vb_key_spec){.pd = PD, .access = RR, .iova = 0x5000, .addr = 0x20000, .length = 0x1000});
 	assert_int_equal(x.marks.keys, VB_KEY_INDEX(k2) + 1);
 	assert_true(vb_mem_begin_any(&x.t, &u));
 	assert_true(x.marks.slots >= 1);
 	assert_ptr_equal(vb_mem_slot(&x.t), u.slot);
 	assert_int_equal(u.slot->index, VB_KEY_ANY);
-	assert_ptr_equal(vb_mem_find(&x.t, k, PD, 0x5800, 0x800, LW), (void *)0x10800);
-	assert_ptr_equal(vb_mem_find(&x.t, k2, PD, 0x5000, 0x1000, 0), (void *)0x20000);
-	assert_null(vb_mem_find(&x.t, k2, PD, 0x5000, 1, LW)); /* access */
-	assert_null(vb_mem_find(&x.t, k, PD, 0x5800, 0x801, LW));
-	assert_null(vb_mem_find(&x.t, k, PD, 0x4fff, 1, LW));
-	assert_null(vb_mem_find(&x.t, k, PD + 1, 0x5000, 1, LW));
-	assert_null(vb_mem_find(&x.t, k + 1, PD, 0x5000, 1, LW));
-	assert_null(vb_mem_find(&x.t, k | VB_KEY_REMOTE, PD, 0x5000, 1, LW));
-	assert_null(vb_mem_find(&x.t, 0, PD, 0, 0, 0));
-	assert_null(vb_mem_find(&x.t, 0x1fffffff, PD, 0x5000, 1, 0)); /* beyond the table */
+	assert_ptr_equal(
+	    vb_mem_find(
+		&x.t, &(struct vb_mem_want){.key = k, .pd = PD, .addr = 0x5800, .len = 0x800, .access = LW}),
+	    (void *)0x10800);
+	assert_ptr_equal(
+	    vb_mem_find(
+		&x.t, &(struct vb_mem_want){.key = k2, .pd = PD, .addr = 0x5000, .len = 0x1000, .access = 0}),
+	    (void *)0x20000);
+	assert_null(vb_mem_find(
+	    &x.t,
+	    &(struct vb_mem_want){.key = k2, .pd = PD, .addr = 0x5000, .len = 1, .access = LW})); /* access */
+	assert_null(vb_mem_find(
+	    &x.t, &(struct vb_mem_want){.key = k, .pd = PD, .addr = 0x5800, .len = 0x801, .access = LW}));
+	assert_null(vb_mem_find(
+	    &x.t, &(struct vb_mem_want){.key = k, .pd = PD, .addr = 0x4fff, .len = 1, .access = LW}));
+	assert_null(vb_mem_find(
+	    &x.t, &(struct vb_mem_want){.key = k, .pd = PD + 1, .addr = 0x5000, .len = 1, .access = LW}));
+	assert_null(vb_mem_find(
+	    &x.t, &(struct vb_mem_want){.key = k + 1, .pd = PD, .addr = 0x5000, .len = 1, .access = LW}));
+	assert_null(vb_mem_find(
+	    &x.t, &(struct vb_mem_want){
+		      .key = k | VB_KEY_REMOTE, .pd = PD, .addr = 0x5000, .len = 1, .access = LW}));
+	assert_null(
+	    vb_mem_find(&x.t, &(struct vb_mem_want){.key = 0, .pd = PD, .addr = 0, .len = 0, .access = 0}));
+	assert_null(vb_mem_find(
+	    &x.t,
+	    &(struct vb_mem_want){
+		.key = 0x1fffffff, .pd = PD, .addr = 0x5000, .len = 1, .access = 0})); /* beyond the table */
 	vb_mem_end(&u);
 	assert_int_equal(u.slot->index, 0);
 	take_back(&x.t, k);
-	assert_null(vb_mem_find(&x.t, k, PD, 0x5000, 1, 0));
+	assert_null(vb_mem_find(
+	    &x.t, &(struct vb_mem_want){.key = k, .pd = PD, .addr = 0x5000, .len = 1, .access = 0}));
 	unmake(&x);
 }
 
@@ -527,7 +661,9 @@ static void retracting_waits_for_who_uses_any(void **state)
 
 	(void)state;
 	make(&x, 64);
-	w.key = vb_key_publish(&x.t, PD, LW, 0x1000, 0x1000, 0x1000);
+	w.key = vb_key_publish(
+	    &x.t,
+	    &(struct vb_key_spec){.pd = PD, .access = LW, .iova = 0x1000, .addr = 0x1000, .length = 0x1000});
 	pthread_create(&a, NULL, use_any_slowly, &w);
 	while (atomic_load(&w.stage) != 1)
 		sched_yield();
@@ -553,15 +689,45 @@ static void resolving(void **state)
 	uint64_t at = 0;
 
 	(void)state;
-	assert_true(vb_key_resolve(&e, 0x500, PD, 0x7010, 48, RR, &at));
+	assert_int_equal(
+	    vb_key_resolve(
+		&e, &(struct vb_mem_want){.key = 0x500, .pd = PD, .addr = 0x7010, .len = 48, .access = RR},
+		&at),
+	    VB_KEY_MEMORY);
 	assert_int_equal(at, 0x9010);
-	assert_false(vb_key_resolve(&e, 0x500, PD, 0x7010, 49, RR, &at));
-	assert_false(vb_key_resolve(&e, 0x500, PD, 0x7010, UINT64_MAX, RR, &at));
-	assert_false(vb_key_resolve(&e, 0x501, PD, 0x7010, 8, RR, &at));
-	assert_false(vb_key_resolve(&e, 0x500, PD + 1, 0x7010, 8, RR, &at));
-	assert_false(vb_key_resolve(&e, 0x500, PD, 0x7010, 8, RR | RW, &at));
+	assert_int_equal(
+	    vb_key_resolve(
+		&e, &(struct vb_mem_want){.key = 0x500, .pd = PD, .addr = 0x7010, .len = 49, .access = RR},
+		&at),
+	    VB_KEY_KINDS);
+	assert_int_equal(
+	    vb_key_resolve(&e,
+			   &(struct vb_mem_want){
+			       .key = 0x500, .pd = PD, .addr = 0x7010, .len = UINT64_MAX, .access = RR},
+			   &at),
+	    VB_KEY_KINDS);
+	assert_int_equal(
+	    vb_key_resolve(
+		&e, &(struct vb_mem_want){.key = 0x501, .pd = PD, .addr = 0x7010, .len = 8, .access = RR},
+		&at),
+	    VB_KEY_KINDS);
+	assert_int_equal(
+	    vb_key_resolve(
+		&e, &(struct vb_mem_want){.key = 0x500, .pd = PD + 1, .addr = 0x7010, .len = 8, .access = RR},
+		&at),
+	    VB_KEY_KINDS);
+	assert_int_equal(
+	    vb_key_resolve(
+		&e,
+		&(struct vb_mem_want){.key = 0x500, .pd = PD, .addr = 0x7010, .len = 8, .access = RR | RW},
+		&at),
+	    VB_KEY_KINDS);
 	e.seq = 7;
-	assert_false(vb_key_resolve(&e, 0x500, PD, 0x7010, 8, RR, &at));
+	assert_int_equal(
+	    vb_key_resolve(
+		&e, &(struct vb_mem_want){.key = 0x500, .pd = PD, .addr = 0x7010, .len = 8, .access = RR},
+		&at),
+	    VB_KEY_KINDS);
 }
 
 int main(void)
