@@ -50,12 +50,25 @@ struct vb_queue_mem {
 int vb_queue_alloc(struct vb_queue_mem *m, struct vb_pd *pd, enum vb_queue_kind kind, size_t bytes);
 void vb_queue_free(struct vb_queue_mem *m);
 
+enum vb_mr_source {
+	VB_MR_MEMORY,  /* the program's */
+	VB_MR_RELAXED, /* likewise, of ibv_reg_mr_relaxed(): lives and ends in its pool (obj/relaxed.h) */
+	VB_MR_DM,      /* device memory */
+	VB_MR_DMABUF,
+};
+
 struct vb_mr {
 	struct ibv_mr ibv; /* first */
 	struct vb_pd *pd;
 	uint64_t iova; /* first address as keys address it */
 	uint32_t access;
-	uint32_t kind; /* enum vb_key_kind */
+	uint32_t kind;	 /* enum vb_key_kind */
+	uint32_t source; /* enum vb_mr_source; set once, as what follows */
+	/* What the region was made of, and how to give it back once nobody touches it any more. */
+	void (*release)(struct vb_mr *mr); /* NULL: nothing to give back */
+	void *of;
+	_Atomic uint32_t *holds[2]; /* counts of what else it was made with, NULL: nothing; one less when it
+				       goes */
 };
 
 struct vb_ah {

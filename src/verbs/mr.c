@@ -21,37 +21,36 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-#define CALL   "ibv_reg_mr"
 #define PAGE   4096ull
 #define REMOTE (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
 #define KNOWN  (0xffu | IBV_ACCESS_OPTIONAL_RANGE)
 
 static_assert(sizeof(struct ibv_mr) == 48, "ABI");
 
-static int check_access(unsigned access)
+static int check_access(const char *call, unsigned access)
 {
 	if (access & ~KNOWN) /* rule 42 */
-		return vb_refuse(EINVAL, CALL, "access 0x%x has unknown bits 0x%x", access, access & ~KNOWN);
+		return vb_refuse(EINVAL, call, "access 0x%x has unknown bits 0x%x", access, access & ~KNOWN);
 	if (access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) &&
 	    !(access & IBV_ACCESS_LOCAL_WRITE)) /* rule 42 */
-		return vb_refuse(EINVAL, CALL, "access 0x%x: remote write and atomic need local write",
+		return vb_refuse(EINVAL, call, "access 0x%x: remote write and atomic need local write",
 				 access);
 	if (access & IBV_ACCESS_ON_DEMAND)
-		return vb_refuse(EOPNOTSUPP, CALL, "on-demand paging is not supported");
+		return vb_refuse(EOPNOTSUPP, call, "on-demand paging is not supported");
 	if (access & IBV_ACCESS_HUGETLB)
-		return vb_refuse(EINVAL, CALL, "IBV_ACCESS_HUGETLB goes with IBV_ACCESS_ON_DEMAND only");
+		return vb_refuse(EINVAL, call, "IBV_ACCESS_HUGETLB goes with IBV_ACCESS_ON_DEMAND only");
 	return 0;
 }
 
-static int check_range(uint64_t addr, uint64_t length, uint64_t iova)
+static int check_range(const char *call, uint64_t addr, uint64_t length, uint64_t iova)
 {
 	if (!length)
-		return vb_refuse(EINVAL, CALL, "length 0");
+		return vb_refuse(EINVAL, call, "length 0");
 	if (addr + (length - 1) < addr)
-		return vb_refuse(EINVAL, CALL, "0x%" PRIx64 " bytes at 0x%" PRIx64 " leave the address space",
+		return vb_refuse(EINVAL, call, "0x%" PRIx64 " bytes at 0x%" PRIx64 " leave the address space",
 				 length, addr);
 	if (iova + (length - 1) < iova)
-		return vb_refuse(EINVAL, CALL, "0x%" PRIx64 " bytes from iova 0x%" PRIx64 " pass 2^64",
+		return vb_refuse(EINVAL, call, "0x%" PRIx64 " bytes from iova 0x%" PRIx64 " pass 2^64",
 				 length, iova);
 	/* rule 43: that iova and address stand at the same offset of a page is what kernels' page lists need;
 	 * the manual page asks for nothing of the kind, and a key here translates by addition */
@@ -99,12 +98,12 @@ static int populate(uint64_t addr, uint64_t length, bool write)
 	return 0;
 }
 
-static int refuse_memory(int err, uint64_t addr, uint64_t length, bool write)
+static int refuse_memory(const char *call, int err, uint64_t addr, uint64_t length, bool write)
 {
 	if (err == ENOMEM)
-		return vb_refuse(err, CALL, "no memory for the 0x%" PRIx64 " bytes at 0x%" PRIx64, length,
+		return vb_refuse(err, call, "no memory for the 0x%" PRIx64 " bytes at 0x%" PRIx64, length,
 				 addr);
-	return vb_refuse(err, CALL, "the 0x%" PRIx64 " bytes at 0x%" PRIx64 " are not all mapped %s", length,
+	return vb_refuse(err, call, "the 0x%" PRIx64 " bytes at 0x%" PRIx64 " are not all mapped %s", length,
 			 addr, write ? "for writing, which local write needs" : "for reading");
 }
 
@@ -121,6 +120,9 @@ int vb_mr_register(struct vb_mr **out, const struct vb_mr_ask *ask)
 	mr->pd = pd;
 	mr->iova = ask->iova;
 	mr->kind = ask->kind;
+	mr->source = ask->source;
+	mr->release = ask->release;
+	mr->of = ask->of;
 	mr->access = ask->access & ~(unsigned)(IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_ZERO_BASED |
 					       IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB);
 	mr->ibv.lkey =
@@ -157,38 +159,51 @@ int vb_mr_drop(struct vb_mr *mr, const char *call)
 	if (mr->access & REMOTE)
 		vb_direct_key_retracted(a, mr->ibv.lkey);
 	vb_key_give(keys, mr->ibv.lkey);
+	if (mr->release)
+		mr->release(mr);
+	for (int i = 0; i < 2; i++)
+		if (mr->holds[i])
+			atomic_fetch_sub(mr->holds[i], 1);
 	atomic_fetch_sub(&mr->pd->refs, 1);
 	free(mr);
 	return 0;
 }
 
-static struct ibv_mr *reg(struct ibv_pd *ibpd, void *address, size_t length, uint64_t iova, unsigned access)
+int vb_mr_present(const char *call, uint64_t addr, uint64_t length, bool write)
 {
-	struct vb_mr_ask ask = {.call = CALL,
+	int err;
+
+	vb_guard_install();
+	err = populate(addr, length, write);
+	return err ? refuse_memory(call, err, addr, length, write) : 0;
+}
+
+int vb_mr_register_memory(struct vb_mr **out, const char *call, struct ibv_pd *ibpd, void *address,
+			  size_t length, uint64_t iova, unsigned access)
+{
+	struct vb_mr_ask ask = {.call = call,
 				.pd = vb_pd(ibpd),
 				.addr = (uintptr_t)address,
 				.length = length,
 				.iova = access & IBV_ACCESS_ZERO_BASED ? 0 : iova, /* rule 43 */
 				.access = access};
-	bool write = access & IBV_ACCESS_LOCAL_WRITE;
-	struct vb_mr *mr = NULL;
 	int err;
 
-	if (vb_context_dead(vb_context(ibpd->context))) {
-		errno = vb_refuse(EIO, CALL, "the device was opened before fork()");
-		return NULL;
-	}
-	err = check_access(access);
+	if (vb_context_dead(vb_context(ibpd->context)))
+		return vb_refuse(EIO, call, "the device was opened before fork()");
+	err = check_access(call, access);
 	if (!err)
-		err = check_range(ask.addr, length, ask.iova);
-	if (!err) {
-		vb_guard_install();
-		err = populate(ask.addr, length, write);
-		if (err)
-			err = refuse_memory(err, ask.addr, length, write);
-	}
+		err = check_range(call, ask.addr, length, ask.iova);
 	if (!err)
-		err = vb_mr_register(&mr, &ask);
+		err = vb_mr_present(call, ask.addr, length, access & IBV_ACCESS_LOCAL_WRITE);
+	return err ? err : vb_mr_register(out, &ask);
+}
+
+static struct ibv_mr *reg(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned access)
+{
+	struct vb_mr *mr = NULL;
+	int err = vb_mr_register_memory(&mr, "ibv_reg_mr", pd, addr, length, iova, access);
+
 	if (err) {
 		errno = err;
 		return NULL;
@@ -219,6 +234,10 @@ VB_EXPORT int ibv_dereg_mr(struct ibv_mr *ibmr)
 {
 	if (vb_context_dead(vb_context(ibmr->context)))
 		return 0;
+	if (((struct vb_mr *)ibmr)->source == VB_MR_RELAXED)
+		return vb_refuse(EINVAL, "ibv_dereg_mr",
+				 "L_Key 0x%08x is a relaxed region's, which ibv_dereg_mr_relaxed() ends",
+				 ibmr->lkey);
 	return vb_mr_drop((struct vb_mr *)ibmr, "ibv_dereg_mr");
 }
 

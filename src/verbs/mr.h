@@ -2,6 +2,8 @@
 #ifndef VB_VERBS_MR_H
 #define VB_VERBS_MR_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "mem/keys.h"
@@ -14,6 +16,10 @@ struct vb_mr_ask {
 	enum vb_key_kind kind;
 	uint64_t addr, length, iova;
 	unsigned access; /* enum ibv_access_flags */
+	/* as in struct vb_mr */
+	enum vb_mr_source source;
+	void (*release)(struct vb_mr *mr);
+	void *of;
 };
 
 /* 0 or errno, which has been said.  Pairs with vb_mr_drop(). */
@@ -22,5 +28,12 @@ int vb_mr_register(struct vb_mr **out, const struct vb_mr_ask *ask);
 /* Takes the region back: after it no byte of it is touched.  0, or EBUSY after saying why (windows are bound
  * to it); then it stays. */
 int vb_mr_drop(struct vb_mr *mr, const char *call);
+
+/* All of ibv_reg_mr_iova2(), refusals in the name of `call`.  0 or errno; pairs with vb_mr_drop(). */
+int vb_mr_register_memory(struct vb_mr **out, const char *call, struct ibv_pd *pd, void *addr, size_t length,
+			  uint64_t iova, unsigned access);
+
+/* Makes the program's memory present.  0, or the errno that pinning it would give, which has been said. */
+int vb_mr_present(const char *call, uint64_t addr, uint64_t length, bool write);
 
 #endif
