@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/pages.h"
 #include "host/private.h"
 
 pthread_mutex_t vb_host_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -116,11 +117,10 @@ static int new_segment(struct vb_adapter *a)
 
 static struct vb_adapter *new_adapter(const struct vb_adapter_cfg *cfg)
 {
-	struct vb_adapter *a = aligned_alloc(VB_LINE, (sizeof(*a) + VB_LINE - 1) & ~(size_t)(VB_LINE - 1));
+	struct vb_adapter *a = vb_pages_alloc(sizeof(*a));
 
 	if (!a)
 		return NULL;
-	memset(a, 0, sizeof(*a));
 	a->ops = cfg->ops;
 	a->wire = &vb_shm_wire;
 	a->user = cfg->user;

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/pages.h"
 #include "host/hello.h"
 #include "host/private.h"
 
@@ -58,7 +59,7 @@ static int watch_process(struct vb_adapter *a, struct conn *c)
 /* Takes over `sock` (also when it fails). */
 int vb_conn_make(struct vb_adapter *a, struct conn **out, int sock, uint32_t pid, enum conn_state state)
 {
-	struct conn *c = calloc(1, sizeof(*c));
+	struct conn *c = vb_pages_alloc(sizeof(*c));
 	int err;
 
 	if (!c) {

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/pages.h"
 #include "host/private.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
@@ -42,7 +43,7 @@ static int size_allowed(void)
 
 int vb_segment_make(struct vb_segment **out, uint64_t incarnation)
 {
-	struct vb_segment *s = calloc(1, sizeof(*s));
+	struct vb_segment *s = vb_pages_alloc(sizeof(*s));
 	int err = size_allowed();
 
 	if (!s || err) {

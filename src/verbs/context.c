@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/pages.h"
 #include "iba/profile.h"
 #include "verbs/direct.h"
 #include "verbs/netif.h"
@@ -126,7 +127,7 @@ static int vectors(void)
 
 int vb_context_open(struct vb_context **out, struct vb_device *dev, struct vb_hca *h)
 {
-	struct context *x = calloc(1, sizeof(*x));
+	struct context *x = vb_pages_alloc(sizeof(*x));
 	struct vb_context *c;
 	int err = ENOMEM;
 
