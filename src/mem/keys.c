@@ -149,7 +149,7 @@ void vb_key_set(struct vb_keys *t, uint32_t lkey, const struct vb_key_spec *s)
 
 	atomic_store_explicit(&e->seq, seq + 1, memory_order_relaxed);
 	VB_FAULT_POINT("key entry odd: publication");
-	write_entry(e, lkey, s);
+	write_entry(e, vb_key_bare(t, lkey), s);
 	atomic_store_explicit(&e->tied, s->tied, memory_order_release);
 	atomic_store_explicit(&e->seq, seq + 2, memory_order_release); /* pairs with vb_mem_begin() */
 }
@@ -226,7 +226,7 @@ void vb_key_change(struct vb_keys *t, uint32_t lkey, const struct vb_key_spec *s
 	atomic_store_explicit(&e->kind, s->kind | VB_KEY_CHANGING, memory_order_release);
 	atomic_store_explicit(&e->seq, seq + 1, memory_order_release);
 	VB_FAULT_POINT("key entry odd: change");
-	write_entry(e, lkey, s);
+	write_entry(e, vb_key_bare(t, lkey), s);
 	/* seq_cst with the slots, as in vb_key_hide(): whoever is not seen below sees the new meaning. */
 	atomic_exchange(&e->seq, seq + 2);
 	wait_for_own(t, lkey);
@@ -270,7 +270,8 @@ void vb_key_clear(struct vb_keys *t, uint32_t lkey)
 		atomic_store_explicit(&e->seq, ++seq, memory_order_relaxed);
 	atomic_store_explicit(&e->tied, CLOSED, memory_order_release);
 	write_entry(e, 0, &nothing);
-	atomic_store_explicit(&e->iova, lkey, memory_order_release); /* remembered for the next variant */
+	atomic_store_explicit(&e->iova, vb_key_bare(t, lkey),
+			      memory_order_release); /* remembered for the next variant */
 	atomic_store_explicit(&e->seq, seq + 1, memory_order_release);
 }
 
@@ -290,7 +291,7 @@ bool vb_key_tie(struct vb_keys *t, uint32_t lkey)
 			return false;
 	} while (!atomic_compare_exchange_weak(&e->tied, &n, n + 1));
 	/* The count may be that of an earlier or later region at this index: then it is taken back. */
-	if (atomic_load(&e->key) == lkey && !(atomic_load(&e->seq) & 1))
+	if (atomic_load(&e->key) == vb_key_bare(t, lkey) && !(atomic_load(&e->seq) & 1))
 		return true;
 	atomic_fetch_sub(&e->tied, 1);
 	return false;
@@ -363,7 +364,7 @@ bool vb_key_look(struct vb_keys *t, uint32_t lkey, struct vb_key_spec *spec)
 	if (index && index < t->capacity)
 		take_shot(&t->entries[index], &s);
 	*spec = s.spec;
-	return !s.odd && s.key == lkey;
+	return !s.odd && s.key == vb_key_bare(t, lkey);
 }
 
 void vb_key_tell(struct vb_keys *t, uint32_t lkey)
@@ -385,23 +386,25 @@ static inline bool in_bounds(uint64_t iova, uint64_t length, uint64_t addr, uint
 	return addr >= iova && off <= length && len <= length - off;
 }
 
-/* The wanted key as an L_Key. */
-static inline uint32_t as_lkey(const struct vb_mem_want *w)
+/* The wanted key as an L_Key: without the bit that it must have. */
+static inline uint32_t as_lkey(const struct vb_keys *t, const struct vb_mem_want *w)
 {
-	return w->key ^ (w->remote ? VB_KEY_REMOTE : 0);
+	return w->key ^ (w->remote ? VB_KEY_REMOTE : t->local_bit);
 }
 
-static enum vb_reason judge(const struct shot *s, const struct vb_mem_want *w)
+static enum vb_reason judge(const struct vb_keys *t, const struct shot *s, const struct vb_mem_want *w)
 {
 	const struct vb_key_spec *k = &s->spec;
 
 	if (!s->last || (w->key & (VB_KEY_SHARED | 1u << 29)))
 		return VB_R_KEY_UNKNOWN;
+	if (t->local_bit & ~w->key) /* no key of this profile */
+		return VB_R_KEY_UNKNOWN;
 	if (s->odd || s->key != (w->key & ~VB_KEY_REMOTE))
 		return VB_R_KEY_STALE;
 	if (w->remote && (!(w->key & VB_KEY_REMOTE) || k->kind == VB_KEY_NULL))
 		return VB_R_KEY_IS_LOCAL;
-	if (!w->remote && ((w->key & VB_KEY_REMOTE) || k->kind == VB_KEY_WINDOW))
+	if (!w->remote && ((w->key & VB_KEY_REMOTE & ~t->local_bit) || k->kind == VB_KEY_WINDOW))
 		return VB_R_KEY_IS_REMOTE;
 	if (k->pd != w->pd)
 		return VB_R_KEY_PD; /* rule 21 */
@@ -423,7 +426,7 @@ static __attribute__((cold, noinline)) enum vb_reason classify(struct vb_keys *t
 
 	if (index && index < t->capacity)
 		take_shot(&t->entries[index], &s);
-	r = judge(&s, w);
+	r = judge(t, &s, w);
 	if (r == VB_OK || !f)
 		return r;
 	f->reason = r;
@@ -437,7 +440,7 @@ static __attribute__((cold, noinline)) enum vb_reason classify(struct vb_keys *t
 	f->cur_key = f->have = f->pd_have = 0;
 	f->start = f->size = 0;
 	if (!s.odd && s.key && r != VB_R_KEY_UNKNOWN) {
-		f->cur_key = s.key | (w->remote ? VB_KEY_REMOTE : 0);
+		f->cur_key = s.key | (w->remote ? VB_KEY_REMOTE : t->local_bit);
 		f->start = s.spec.iova;
 		f->size = s.spec.length;
 		f->have = s.spec.access;
@@ -515,7 +518,7 @@ enum vb_reason vb_mem_begin(struct vb_keys *t, struct vb_mem_use *u, const struc
 
 	if (vb_unlikely(index >= t->capacity))
 		return classify(t, want, f);
-	w.key = as_lkey(want);
+	w.key = as_lkey(t, want);
 	for (;;) {
 		if (vb_unlikely(mine > PRIVATE_SLOTS))
 			vb_lock_take(&slot->shared); /* given by vb_mem_end() or below */
@@ -571,15 +574,17 @@ bool vb_mem_begin_any(struct vb_keys *t, struct vb_mem_use *u)
 	return true;
 }
 
-uint8_t *vb_mem_find(struct vb_keys *t, const struct vb_mem_want *w)
+uint8_t *vb_mem_find(struct vb_keys *t, const struct vb_mem_want *want)
 {
-	uint32_t index = VB_KEY_INDEX(w->key);
+	struct vb_mem_want w = *want;
+	uint32_t index = VB_KEY_INDEX(w.key);
 	enum vb_key_kind kind;
 	uint64_t at;
 
 	if (index >= t->capacity)
 		return NULL;
-	kind = vb_key_resolve(&t->entries[index], w, &at);
+	w.key = as_lkey(t, want);
+	kind = vb_key_resolve(&t->entries[index], &w, &at);
 	return kind < VB_KEY_KINDS && kind != VB_KEY_NULL ? (uint8_t *)(uintptr_t)at : NULL;
 }
 
@@ -600,7 +605,7 @@ enum vb_reason vb_mem_check(struct vb_keys *t, const struct vb_mem_want *w, stru
 
 	if (vb_likely(index && index < t->capacity)) {
 		take_shot(&t->entries[index], &s);
-		if (vb_likely(judge(&s, w) == VB_OK))
+		if (vb_likely(judge(t, &s, w) == VB_OK))
 			return VB_OK;
 	}
 	return classify(t, w, f);

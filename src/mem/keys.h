@@ -9,6 +9,8 @@
  * so that L_Key and R_Key of a region differ in bit 30 and never pass for one another, a key that was made
  * for an earlier region at the same index differs in its variant, and bit 31 is left for keys that carry
  * their adapter's number (shared protection domains).  Key 0 is never given out: index 0 is not used.
+ * In the profile in which the two keys of a region are equal both have bit 30: so peers, whatever their
+ * profile, find what they always find, and only the owner takes such a key for a local one as well.
  *
  * Users announce themselves: a thread that is about to touch a region first stores the index in its own slot
  * (seq_cst), then checks the entry, copies at most one chunk, and clears the slot.  Retracting an entry is an
@@ -89,11 +91,12 @@ struct vb_keys_ops {
 };
 
 struct vb_keys {
-	struct vb_key_entry *entries;  /* set once; [capacity] */
-	struct vb_key_slot *slots;     /* set once; [VB_MEM_SLOTS] */
-	struct vb_key_marks *marks;    /* set once */
-	uint32_t capacity;	       /* set once */
-	uint32_t number;	       /* of the adapter, see VB_PD_HOME(); set once */
+	struct vb_key_entry *entries; /* set once; [capacity] */
+	struct vb_key_slot *slots;    /* set once; [VB_MEM_SLOTS] */
+	struct vb_key_marks *marks;   /* set once */
+	uint32_t capacity;	      /* set once */
+	uint32_t number;	      /* of the adapter, see VB_PD_HOME(); set once */
+	uint32_t local_bit; /* what L_Keys have as programs see them: 0, or VB_KEY_REMOTE; set once */
 	const struct vb_keys_ops *ops; /* NULL: no peers (tests); set once */
 	void *owner;		       /* ops' */
 	struct vb_lock lock;	       /* guards what follows */
@@ -117,8 +120,8 @@ struct vb_key_spec {
 	uint64_t tied;
 };
 
-/* Takes an index and publishes the region; returns its L_Key (the R_Key is that | VB_KEY_REMOTE), 0: the
- * table is full. */
+/* Takes an index and publishes the region; returns its L_Key (which programs see as vb_key_local(); the R_Key
+ * is that | VB_KEY_REMOTE), 0: the table is full. */
 uint32_t vb_key_publish(struct vb_keys *t, const struct vb_key_spec *s);
 
 /* The same in two steps, for what is published more than once in its life.  vb_key_take(): an index that
@@ -156,6 +159,17 @@ bool vb_key_look(struct vb_keys *t, uint32_t lkey, struct vb_key_spec *spec);
 /* Notes that the region's memory is mapped elsewhere, and asks: true once. */
 void vb_key_tell(struct vb_keys *t, uint32_t lkey);
 bool vb_key_told(struct vb_keys *t, uint32_t lkey);
+
+/* An L_Key as programs see it, and back.  The functions of this table take either. */
+static inline uint32_t vb_key_local(const struct vb_keys *t, uint32_t lkey)
+{
+	return lkey | t->local_bit;
+}
+
+static inline uint32_t vb_key_bare(const struct vb_keys *t, uint32_t lkey)
+{
+	return lkey & ~t->local_bit;
+}
 
 /* The patience of all who wait for announced users: spins, yields, then naps.  Begins zeroed; true: a second
  * has gone by (once). */

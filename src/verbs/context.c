@@ -97,6 +97,7 @@ int vb_hca_open(struct vb_hca **out)
 	vb_keys_init(&h->pub.keys, vb_adapter_key_entries(h->pub.adapter), vb_profile()->max_mr + 1,
 		     vb_adapter_key_slots(h->pub.adapter), vb_adapter_key_marks(h->pub.adapter));
 	h->pub.keys.number = vb_adapter_number(h->pub.adapter);
+	h->pub.keys.local_bit = vb_profile()->equal_keys ? VB_KEY_REMOTE : 0;
 	h->pub.keys.ops = &vb_direct_keys_ops;
 	h->pub.keys.owner = h->pub.adapter;
 	/* The number may be given to another process once this one is gone: chance tells their PDs apart. */

@@ -143,6 +143,7 @@ int vb_mr_register(struct vb_mr **out, const struct vb_mr_ask *ask)
 	mr->ibv.length = ask->length;
 	mr->ibv.handle = VB_KEY_INDEX(mr->ibv.lkey);
 	mr->ibv.rkey = mr->ibv.lkey | VB_KEY_REMOTE;
+	mr->ibv.lkey = vb_key_local(&vb_hca(c->adapter)->keys, mr->ibv.lkey);
 	*out = mr;
 	return 0;
 }

@@ -4,7 +4,7 @@
 
 #include "iba/limits.h"
 #include "iba/profile.h"
-#include "kit.h"
+#include "pair.h"
 
 struct world {
 	struct ibv_context *ctx;
@@ -224,6 +224,34 @@ static void what_is_told(const struct world *w)
 	CHECK(d->max_res_rd_atom == (int)p->max_res_rd_atomic && d->local_ca_ack_delay == p->ack_delay);
 }
 
+/* A region's keys are two numbers or one, and each is taken where the profile takes it.  The sentence for a
+ * mix-up is proc.reasons'. */
+static void keys(const struct world *w)
+{
+	bool equal = w->profile->equal_keys;
+	struct kit_end a, b;
+	struct kit_card mixed;
+
+	for (int local = 0; local < 2; local++) {
+		enum ibv_wc_status bad = local ? IBV_WC_LOC_PROT_ERR : IBV_WC_REM_ACCESS_ERR, got;
+
+		kit_end_open(&a, w->pd, 4, 64);
+		kit_end_open(&b, w->pd, 4, 64);
+		kit_connect(&a, &b.card);
+		kit_connect(&b, &a.card);
+		CHECK((a.mr->lkey == a.mr->rkey) == equal, "0x%08x 0x%08x", a.mr->lkey, a.mr->rkey);
+		mixed = b.card;
+		mixed.rkey = local ? b.mr->rkey : b.mr->lkey;
+		if (local)
+			a.mr->lkey = a.mr->rkey;
+		CHECK(!kit_post(&a, IBV_WR_RDMA_WRITE, 1, 8, 8, &mixed, 0));
+		got = kit_wait(&a, 20).status;
+		CHECK(got == (equal ? IBV_WC_SUCCESS : bad), "%d: %s", local, ibv_wc_status_str(got));
+		kit_end_close(&a);
+		kit_end_close(&b);
+	}
+}
+
 static int run(const char *name)
 {
 	struct world w = {0};
@@ -241,6 +269,7 @@ static int run(const char *name)
 	sizes_of_srqs(&w);
 	sizes_of_cqs(&w);
 	depth_and_messages(&w);
+	keys(&w);
 	numbers(&w);
 	CHECK(!ibv_destroy_cq(w.cq) && !ibv_dealloc_pd(w.pd) && !ibv_close_device(w.ctx));
 	return 0;
@@ -281,6 +310,50 @@ static void the_table(void)
 	CHECK(!vb_profile_find("") && !vb_profile_find("Strict"));
 }
 
+/* Between processes of different profiles everything works that works within one. */
+static const char *mine[2];
+
+static void talk(struct pair *p)
+{
+	static const enum ibv_wr_opcode ops[] = {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ,
+						 IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_WRITE};
+
+	setenv("VERBENA_PROFILE", mine[p->me], 1);
+	pair_open(p, 16, 4096);
+	for (int round = 0; round < 12 && !p->me; round++) /* often enough that regions are asked about */
+		for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++) {
+			struct ibv_wc wc;
+
+			CHECK(!kit_post(&p->end[0], ops[i], i, 64, 8, &p->board->card[1][0], 8));
+			wc = kit_wait(&p->end[0], 20);
+			CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == i, "%s",
+			      ibv_wc_status_str(wc.status));
+		}
+	if (!p->me) { /* the far end's L_Key passes for an R_Key only where they are one */
+		struct kit_card mixed = p->board->card[1][1];
+
+		mixed.rkey ^= 0x40000000;
+		CHECK(!kit_post(&p->end[1], IBV_WR_RDMA_WRITE, 1, 0, 8, &mixed, 0));
+		CHECK(kit_wait(&p->end[1], 20).status == IBV_WC_REM_ACCESS_ERR);
+	}
+	pair_close(p);
+}
+
+static void mixtures(void)
+{
+	char name[128];
+
+	for (size_t i = 0; vb_profile_at(i); i++)
+		for (size_t k = 0; vb_profile_at(k); k++)
+			for (int direct = 0; direct < 2; direct++) {
+				mine[0] = vb_profile_at(i)->name;
+				mine[1] = vb_profile_at(k)->name;
+				snprintf(name, sizeof name, "%s to %s, direct %s", mine[0], mine[1],
+					 direct ? "on" : "off");
+				CHECK(pair_run(name, (const bool[]){direct, direct}, talk, talk));
+			}
+}
+
 static int in_child(int (*f)(void), const char *name)
 {
 	pid_t pid = kit_fork();
@@ -294,6 +367,7 @@ int main(void)
 {
 	the_table();
 	CHECK(!in_child(unknown, NULL));
+	mixtures();
 	for (size_t i = 0; vb_profile_at(i); i++) {
 		double t = kit_now();
 
