@@ -1,7 +1,7 @@
-# The `verbena` launcher and the preload that shows programs the device's files.
-add_executable(verbena tools/verbena.c tools/run.c tools/elf.c src/iba/profile.c)
-target_compile_definitions(verbena PRIVATE _GNU_SOURCE)
-target_include_directories(verbena PRIVATE src)
+# The `verbena` command and the preload that shows programs the device's files.
+find_library(VB_JSONC NAMES libjson-c.a json-c REQUIRED) # the archive: build/ and what is installed can be moved
+add_executable(verbena tools/verbena.c tools/run.c tools/elf.c tools/peek.c tools/explain.c tools/mr.c)
+target_link_libraries(verbena PRIVATE vb ${VB_JSONC}) # of the library: how segments are read, and names
 set_target_properties(verbena PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
 
 # It goes into every process under `verbena run`, sanitized or not, so it has no sanitizer of its own.

@@ -6,3 +6,6 @@ include(${CMAKE_CURRENT_LIST_DIR}/tools/tools.cmake)
 
 # --- programs of others
 include(${CMAKE_CURRENT_LIST_DIR}/strangers/strangers.cmake)
+
+# --- what users report
+include(${CMAKE_CURRENT_LIST_DIR}/situations/situations.cmake)

@@ -9,6 +9,8 @@
 
 /* Each gets its own argv, argv[0] being "verbena NAME", and returns the exit status. */
 int vb_run(int argc, char **argv);
+int vb_explain(int argc, char **argv);
+int vb_mr(int argc, char **argv);
 
 /* One line on standard error, begun with "verbena: ". */
 void vb_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

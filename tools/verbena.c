@@ -15,6 +15,8 @@ static const struct command {
 	const char *doc;
 } commands[] = {
     {"run", vb_run, "run a program on Verbena's RDMA verbs"},
+    {"explain", vb_explain, "why calls and requests of a running process failed"},
+    {"mr", vb_mr, "the memory regions of a running process"},
 };
 
 #define COMMANDS (sizeof(commands) / sizeof(commands[0]))

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -12,7 +13,9 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/history.h"
 #include "base/lock.h"
+#include "base/text.h"
 
 enum { LINE = 1024, RECENT = 32 };
 #define LEVELS "error, warn, info, debug"
@@ -102,13 +105,24 @@ static void read_settings(void)
 	place = TO_FILE;
 }
 
-bool vb_log_wanted(enum vb_log_level level)
+static bool shown(enum vb_log_level level)
 {
 	int err = errno;
 
 	pthread_once(&once, read_settings);
 	errno = err;
 	return place != NOWHERE && level <= limit;
+}
+
+/* The history wants what tells of failures, the log whatever it was asked for. */
+static bool remembered(enum vb_log_level level)
+{
+	return level <= VB_LOG_WARN && vb_history_kept();
+}
+
+bool vb_log_wanted(enum vb_log_level level)
+{
+	return remembered(level) || shown(level);
 }
 
 static void put_line(const char *line, size_t n)
@@ -136,21 +150,29 @@ static void put_line(const char *line, size_t n)
 	close(fd);
 }
 
-void vb_logv(enum vb_log_level level, const char *fmt, va_list ap)
+static void write_line(const char *sentence)
 {
-	int err = errno;
 	char line[LINE];
-	int n, m;
+	int n = snprintf(line, sizeof line, "verbena[%d]: %s", (int)getpid(), sentence);
 
-	if (!vb_log_wanted(level))
-		return;
-	n = snprintf(line, sizeof line, "verbena[%d]: ", (int)getpid());
-	m = vsnprintf(line + n, sizeof line - (size_t)n, fmt, ap);
-	n += m < 0 ? 0 : m;
 	if (n > LINE - 2)
 		n = LINE - 2; /* a sentence that long is cut */
 	line[n] = '\n';
 	put_line(line, (size_t)n + 1);
+}
+
+static void say(enum vb_log_level level, const char *name, const char *fmt, va_list ap)
+    __attribute__((format(printf, 3, 0)));
+static void say(enum vb_log_level level, const char *name, const char *fmt, va_list ap)
+{
+	int err = errno;
+	char line[LINE];
+
+	vsnprintf(line, sizeof line, fmt, ap);
+	if (remembered(level))
+		vb_history_note(name, 0, line);
+	if (shown(level))
+		write_line(line);
 	errno = err;
 }
 
@@ -158,8 +180,21 @@ void vb_log(enum vb_log_level level, const char *fmt, ...)
 {
 	va_list ap;
 
+	if (!vb_log_wanted(level))
+		return;
 	va_start(ap, fmt);
-	vb_logv(level, fmt, ap);
+	say(level, "", fmt, ap);
+	va_end(ap);
+}
+
+void vb_log_reason(const char *name, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (!vb_log_wanted(VB_LOG_WARN))
+		return;
+	va_start(ap, fmt);
+	say(VB_LOG_WARN, name, fmt, ap);
 	va_end(ap);
 }
 
@@ -202,7 +237,9 @@ static bool is_news(uint64_t hash)
 
 int vb_refuse(int err, const char *call, const char *fmt, ...)
 {
-	char sentence[LINE];
+	char sentence[LINE], whole[LINE];
+	struct vb_text t = {whole, sizeof whole};
+	const char *name = strerrorname_np(err);
 	int saved = errno;
 	va_list ap;
 
@@ -211,9 +248,10 @@ int vb_refuse(int err, const char *call, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(sentence, sizeof sentence, fmt, ap);
 	va_end(ap);
-	if (is_news(hash_of(call, sentence)))
-		vb_log(VB_LOG_WARN, "%s: %s (%s)", call, sentence,
-		       strerrorname_np(err) ? strerrorname_np(err) : "?");
+	vb_text_add(&t, "%s: %s (%s)", call, sentence, name ? name : "?");
+	vb_history_note(call, err, whole);
+	if (shown(VB_LOG_WARN) && is_news(hash_of(call, sentence)))
+		write_line(whole);
 	errno = saved;
 	return err;
 }

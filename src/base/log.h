@@ -2,19 +2,24 @@
  *
  * VERBENA_LOG names the place: "stderr", a file's path (appended to), or "off"; nothing is written where it
  * is unset.  `verbena run` sets it to stderr.  VERBENA_LOG_LEVEL is one of error, warn (the default), info,
- * debug. A line is one write(2), so lines of several threads and processes do not mix. */
+ * debug. A line is one write(2), so lines of several threads and processes do not mix.
+ *
+ * Errors and warnings, and with them every refusal and every reason, are also remembered for other processes
+ * to read, wherever VERBENA_LOG leads (base/history.h). */
 #ifndef VB_BASE_LOG_H
 #define VB_BASE_LOG_H
 
-#include <stdarg.h>
 #include <stdbool.h>
 
 enum vb_log_level { VB_LOG_ERROR, VB_LOG_WARN, VB_LOG_INFO, VB_LOG_DEBUG };
 
-/* Whether a line of this level would be written: test it before composing an expensive sentence. */
+/* Whether a line of this level would be written or remembered: test it before composing an expensive
+ * sentence. */
 bool vb_log_wanted(enum vb_log_level level);
 void vb_log(enum vb_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-void vb_logv(enum vb_log_level level, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
+/* Why something failed: as vb_log() at the level of warnings; `name` is the reason's, for tools that read the
+ * history. */
+void vb_log_reason(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* A call is refused: says why, in one sentence, and returns `err`.  `call` is the public function's name. The
  * same sentence of the same call is written once in a second.  Takes errno's value by argument and leaves

@@ -1,5 +1,6 @@
 /* Opening and closing an adapter, and what becomes of it at fork() and exit(). */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -10,6 +11,7 @@
 
 #include "base/pages.h"
 #include "host/private.h"
+#include "iba/profile.h"
 
 pthread_mutex_t vb_host_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct vb_list adapters = {&adapters, &adapters};
@@ -93,6 +95,7 @@ static void fill_head(struct vb_adapter *a, const struct vb_adapter_cfg *cfg)
 	h->pid = a->pid;
 	h->pid_ns = stat("/proc/self/ns/pid", &st) ? 0 : st.st_ino;
 	memcpy(h->gids, cfg->gids, sizeof(h->gids));
+	snprintf(h->profile, sizeof(h->profile), "%s", vb_profile()->name);
 }
 
 static int open_descriptors(struct vb_adapter *a)
@@ -146,6 +149,7 @@ static void free_adapter(struct vb_adapter *a)
 	vb_numbers_close(a);
 	vb_links_free(a);
 	if (a->seg) {
+		vb_history_stop((struct vb_history *)(a->seg->base + VB_SEG_HISTORY));
 		close(a->seg->fd);
 		a->seg->fd = -1;
 		vb_segment_put(a->seg);
@@ -174,6 +178,8 @@ int vb_adapter_open(struct vb_adapter **out, const struct vb_adapter_cfg *cfg)
 		goto free_a;
 	a->head = (struct vb_seg_head *)a->seg->base;
 	a->presence.awake = (_Atomic uint32_t *)(a->seg->base + VB_SEG_AWAKE);
+	/* pairs with free_adapter() */
+	vb_history_keep((struct vb_history *)(a->seg->base + VB_SEG_HISTORY));
 	err = vb_number_bind(a);
 	if (err)
 		goto free_a;

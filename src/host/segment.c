@@ -21,6 +21,7 @@
 _Static_assert(sizeof(struct vb_seg_head) <= VB_SEG_AWAKE, "the head stands before the word");
 _Static_assert(sizeof(struct vb_consumed) == VB_LINE, "a counter is alone in its line");
 _Static_assert(sizeof(struct vb_shown_qp) == VB_LINE, "VB_SEG_RINGS counts on it");
+_Static_assert(sizeof(struct vb_history) % 4096 == 0, "the history is whole pages");
 _Static_assert(VB_SEG_RINGS % 4096 == 0 && sizeof(struct vb_ring) % 4096 == 0, "rings begin pages");
 
 static struct vb_list segments = {&segments, &segments};

@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+#include "base/history.h"
 #include "base/lock.h"
 #include "iba/limits.h"
 #include "iba/shown.h"
@@ -64,6 +65,7 @@ struct vb_seg_head {
 	uint8_t gids[VB_GID_TABLE][16];
 	uint32_t numbers[VB_ADAPTER_NUMBERS]; /* all numbers held; 0 ends (number 0 is never bound) */
 	_Atomic uint32_t nnumbers;
+	char profile[16]; /* name of the process's profile, for tools */
 };
 
 /* Where things stand in a segment, in bytes.  Key entries and announcements are lines whose contents mem/
@@ -75,6 +77,7 @@ struct vb_seg_head {
 #define VB_SEG_KEY_SLOTS (VB_SEG_KEYS + ((uint64_t)VB_MAX_MR + 1) * VB_LINE) /* 64 of them */
 #define VB_SEG_QPS	 ((VB_SEG_KEY_SLOTS + 64 * VB_LINE + 4095) & ~4095ull)
 #define VB_SEG_RINGS	 (VB_SEG_QPS + (uint64_t)VB_ADAPTER_NUMBERS * VB_QPN_INDICES * VB_LINE)
-#define VB_SEG_SIZE	 (VB_SEG_RINGS + (uint64_t)VB_MAX_LINKS * sizeof(struct vb_ring))
+#define VB_SEG_HISTORY	 (VB_SEG_RINGS + (uint64_t)VB_MAX_LINKS * sizeof(struct vb_ring))
+#define VB_SEG_SIZE	 (VB_SEG_HISTORY + sizeof(struct vb_history))
 
 #endif

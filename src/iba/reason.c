@@ -1,12 +1,11 @@
 #include "iba/reason.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 #include <infiniband/verbs.h>
 
+#include "base/text.h"
 #include "iba/opcode.h"
 #include "iba/qp_state.h"
 #include "iba/pkt.h"
@@ -76,27 +75,6 @@ const struct vb_reason_row vb_reasons[VB_REASONS] = {
 			 IBV_EVENT_QP_FATAL}, /* rule 31 */
 };
 
-struct text {
-	char *at;
-	size_t left;
-};
-
-static __attribute__((format(printf, 2, 3))) void add(struct text *t, const char *fmt, ...)
-{
-	va_list ap;
-	int n;
-
-	va_start(ap, fmt);
-	n = vsnprintf(t->at, t->left, fmt, ap);
-	va_end(ap);
-	if (n < 0)
-		return;
-	if ((size_t)n >= t->left)
-		n = t->left ? (int)t->left - 1 : 0;
-	t->at += n;
-	t->left -= (size_t)n;
-}
-
 static const struct {
 	uint32_t bit;
 	const char *name;
@@ -113,27 +91,37 @@ static const struct {
 };
 
 /* Access bits by name, joined by `between`, each with `prefix`. */
-static void add_access(struct text *t, uint32_t bits, const char *prefix, const char *between,
+static void add_access(struct vb_text *t, uint32_t bits, const char *prefix, const char *between,
 		       const char *nothing)
 {
 	const char *sep = "";
 
 	if (!bits)
-		add(t, "%s", nothing);
+		vb_text_add(t, "%s", nothing);
 	for (size_t i = 0; i < sizeof access_names / sizeof *access_names; i++) {
 		if (!(bits & access_names[i].bit))
 			continue;
-		add(t, "%s%s%s", sep, prefix, access_names[i].name);
+		vb_text_add(t, "%s%s%s", sep, prefix, access_names[i].name);
 		sep = between;
 		bits &= ~access_names[i].bit;
 	}
 	if (bits)
-		add(t, "%s0x%x", sep, bits);
+		vb_text_add(t, "%s0x%x", sep, bits);
 }
 
-static void add_range(struct text *t, uint64_t start, uint64_t size)
+const char *vb_access_say(char *buf, size_t size, uint32_t access)
 {
-	add(t, "[0x%" PRIx64 ", +%" PRIu64 ")", start, size);
+	struct vb_text t = {buf, size};
+
+	if (size)
+		*buf = 0;
+	add_access(&t, access, "", "|", "local read only");
+	return buf;
+}
+
+static void add_range(struct vb_text *t, uint64_t start, uint64_t size)
+{
+	vb_text_add(t, "[0x%" PRIx64 ", +%" PRIu64 ")", start, size);
 }
 
 static const char *key_kind(const struct vb_facts *f)
@@ -146,63 +134,64 @@ static const char *opcode_name(uint64_t opcode)
 	return opcode < 256 && vb_opcodes[opcode].name ? vb_opcodes[opcode].name : "unknown";
 }
 
-static void say_bounds(struct text *t, const struct vb_facts *f)
+static void say_bounds(struct vb_text *t, const struct vb_facts *f)
 {
 	uint64_t off = f->addr - f->start;
 
-	add(t, "range ");
+	vb_text_add(t, "range ");
 	add_range(t, f->addr, f->len);
-	add(t, " leaves region ");
+	vb_text_add(t, " leaves region ");
 	add_range(t, f->start, f->size);
-	add(t, " of %s 0x%08x ", key_kind(f), f->key);
+	vb_text_add(t, " of %s 0x%08x ", key_kind(f), f->key);
 	if (f->addr < f->start)
-		add(t, "by %" PRIu64 " bytes at the start", f->start - f->addr);
+		vb_text_add(t, "by %" PRIu64 " bytes at the start", f->start - f->addr);
 	else if (off <= f->size)
-		add(t, "by %" PRIu64 " bytes at the end", f->len - (f->size - off));
+		vb_text_add(t, "by %" PRIu64 " bytes at the end", f->len - (f->size - off));
 	else
-		add(t, "and begins %" PRIu64 " bytes behind its end", off - f->size);
+		vb_text_add(t, "and begins %" PRIu64 " bytes behind its end", off - f->size);
 }
 
-static void say_access(struct text *t, const struct vb_facts *f)
+static void say_access(struct vb_text *t, const struct vb_facts *f)
 {
-	add(t, "%s 0x%08x does not permit ", key_kind(f), f->key);
+	vb_text_add(t, "%s 0x%08x does not permit ", key_kind(f), f->key);
 	add_access(t, f->want & ~f->have, "", "|", "this");
-	add(t, ": the region ");
+	vb_text_add(t, ": the region ");
 	add_range(t, f->start, f->size);
-	add(t, " has ");
+	vb_text_add(t, " has ");
 	add_access(t, f->have, "", "|", "local read only");
-	add(t, "; register it with ");
+	vb_text_add(t, "; register it with ");
 	add_access(t, f->want & ~f->have, "IBV_ACCESS_", " | ", "more access");
 }
 
-static void say_key(struct text *t, const struct vb_facts *f)
+static void say_key(struct vb_text *t, const struct vb_facts *f)
 {
 	switch (f->reason) {
 	case VB_R_KEY_UNKNOWN:
-		add(t, "0x%08x, used as %s, was never given out by the device that it was used on", f->key,
-		    f->a ? "an R_Key" : "an L_Key");
+		vb_text_add(t, "0x%08x, used as %s, was never given out by the device that it was used on",
+			    f->key, f->a ? "an R_Key" : "an L_Key");
 		break;
 	case VB_R_KEY_STALE:
-		add(t, "%s 0x%08x is stale: its region was deregistered", key_kind(f), f->key);
+		vb_text_add(t, "%s 0x%08x is stale: its region was deregistered", key_kind(f), f->key);
 		if (f->cur_key) {
-			add(t, ", and the key there now is 0x%08x of region ", f->cur_key);
+			vb_text_add(t, ", and the key there now is 0x%08x of region ", f->cur_key);
 			add_range(t, f->start, f->size);
 		}
 		break;
 	case VB_R_KEY_IS_LOCAL:
-		add(t, "L_Key 0x%08x given where an R_Key belongs (this region's R_Key is 0x%08x)", f->key,
-		    f->cur_key);
+		vb_text_add(t, "L_Key 0x%08x given where an R_Key belongs (this region's R_Key is 0x%08x)",
+			    f->key, f->cur_key);
 		break;
 	case VB_R_KEY_IS_REMOTE:
-		add(t, "R_Key 0x%08x given where an L_Key belongs (this region's L_Key is 0x%08x)", f->key,
-		    f->cur_key);
+		vb_text_add(t, "R_Key 0x%08x given where an L_Key belongs (this region's L_Key is 0x%08x)",
+			    f->key, f->cur_key);
 		break;
 	case VB_R_KEY_PD:
-		add(t, "%s 0x%08x belongs to protection domain %u, the queue to protection domain %u",
-		    key_kind(f), f->key, f->pd_have, f->pd_want);
+		vb_text_add(t, "%s 0x%08x belongs to protection domain %u, the queue to protection domain %u",
+			    key_kind(f), f->key, f->pd_have, f->pd_want);
 		break;
 	case VB_R_KEY_QP:
-		add(t,
+		vb_text_add(
+		    t,
 		    "the memory window of R_Key 0x%08x is bound on QP 0x%06x, the request came to QP 0x%06x",
 		    f->key, (unsigned)f->b & VB_QPN_MASK, f->qpn);
 		break;
@@ -213,117 +202,124 @@ static void say_key(struct text *t, const struct vb_facts *f)
 		say_access(t, f);
 		break;
 	case VB_R_KEY_NOT_WINDOW:
-		add(t,
+		vb_text_add(
+		    t,
 		    "R_Key 0x%08x cannot be invalidated: it names no memory window (a region of ibv_reg_mr "
 		    "is "
 		    "only deregistered)",
 		    f->key);
 		break;
 	default: /* VB_R_MEM_VANISHED */
-		add(t, "the memory at ");
+		vb_text_add(t, "the memory at ");
 		add_range(t, f->addr, f->len);
-		add(t, " under %s 0x%08x is not mapped any more, or not with the permission needed",
-		    key_kind(f), f->key);
+		vb_text_add(t, " under %s 0x%08x is not mapped any more, or not with the permission needed",
+			    key_kind(f), f->key);
 		break;
 	}
 }
 
-static void say_request(struct text *t, const struct vb_facts *f)
+static void say_request(struct vb_text *t, const struct vb_facts *f)
 {
 	switch (f->reason) {
 	case VB_R_QP_ACCESS:
-		add(t, "queue pair 0x%06x does not permit ", f->qpn);
+		vb_text_add(t, "queue pair 0x%06x does not permit ", f->qpn);
 		add_access(t, f->want, "", "|", "this operation");
-		add(t, ": its qp_access_flags are ");
+		vb_text_add(t, ": its qp_access_flags are ");
 		add_access(t, f->have, "", "|", "0");
-		add(t, "; set ");
+		vb_text_add(t, "; set ");
 		add_access(t, f->want, "IBV_ACCESS_", " | ", "what is missing");
-		add(t, " with ibv_modify_qp");
+		vb_text_add(t, " with ibv_modify_qp");
 		break;
 	case VB_R_ATOMIC_ALIGN:
-		add(t,
-		    "atomic at address 0x%" PRIx64 " (in memory 0x%" PRIx64 "), which is not a multiple of 8",
-		    f->addr, f->a);
+		vb_text_add(t,
+			    "atomic at address 0x%" PRIx64 " (in memory 0x%" PRIx64
+			    "), which is not a multiple of 8",
+			    f->addr, f->a);
 		break;
 	case VB_R_TOO_MANY_READS:
-		add(t,
-		    "more READs and atomics at once than the %" PRIu64
-		    " that the responder holds: the requester's max_rd_atomic must not exceed the "
-		    "responder's max_dest_rd_atomic",
-		    f->a);
+		vb_text_add(t,
+			    "more READs and atomics at once than the %" PRIu64
+			    " that the responder holds: the requester's max_rd_atomic must not exceed the "
+			    "responder's max_dest_rd_atomic",
+			    f->a);
 		break;
 	case VB_R_READ_DEPTH_ZERO:
-		add(t, "READ or atomic on a queue pair whose max_rd_atomic is 0");
+		vb_text_add(t, "READ or atomic on a queue pair whose max_rd_atomic is 0");
 		break;
 	case VB_R_BAD_SEQUENCE:
-		add(t, "packet '%s' (0x%02x) may not follow '%s' (0x%02x)", opcode_name(f->a), (unsigned)f->a,
-		    opcode_name(f->b), (unsigned)f->b);
+		vb_text_add(t, "packet '%s' (0x%02x) may not follow '%s' (0x%02x)", opcode_name(f->a),
+			    (unsigned)f->a, opcode_name(f->b), (unsigned)f->b);
 		break;
 	case VB_R_BAD_LENGTH:
-		add(t, "a packet or message of %" PRIu64 " bytes where %" PRIu64 " were due", f->a, f->b);
+		vb_text_add(t, "a packet or message of %" PRIu64 " bytes where %" PRIu64 " were due", f->a,
+			    f->b);
 		break;
 	case VB_R_BAD_OPCODE:
-		add(t, "opcode '%s' (0x%02x) is not one that a reliable connected queue pair takes",
-		    opcode_name(f->a), (unsigned)f->a);
+		vb_text_add(t, "opcode '%s' (0x%02x) is not one that a reliable connected queue pair takes",
+			    opcode_name(f->a), (unsigned)f->a);
 		break;
 	case VB_R_RECV_TOO_SMALL:
-		add(t,
-		    "a message of at least %" PRIu64 " bytes does not fit the receive buffer of %" PRIu64
-		    " bytes",
-		    f->a, f->b);
+		vb_text_add(t,
+			    "a message of at least %" PRIu64
+			    " bytes does not fit the receive buffer of %" PRIu64 " bytes",
+			    f->a, f->b);
 		break;
 	case VB_R_MSG_TOO_LONG:
-		add(t, "a request of %" PRIu64 " bytes where %" PRIu64 " are possible", f->a, f->b);
+		vb_text_add(t, "a request of %" PRIu64 " bytes where %" PRIu64 " are possible", f->a, f->b);
 		break;
 	default: /* VB_R_RESPONSE_BAD */
-		add(t, "response '%s' (0x%02x) does not fit the request that it answers", opcode_name(f->a),
-		    (unsigned)f->a);
+		vb_text_add(t, "response '%s' (0x%02x) does not fit the request that it answers",
+			    opcode_name(f->a), (unsigned)f->a);
 		break;
 	}
 }
 
-static void say_receive_buffer(struct text *t, const struct vb_facts *f)
+static void say_receive_buffer(struct vb_text *t, const struct vb_facts *f)
 {
-	add(t, "the receive buffer ");
+	vb_text_add(t, "the receive buffer ");
 	add_range(t, f->addr, f->len);
-	add(t, " with L_Key 0x%08x cannot be written (%s)", f->key,
-	    f->a < VB_REASONS ? vb_reasons[f->a].name : "unknown");
+	vb_text_add(t, " with L_Key 0x%08x cannot be written (%s)", f->key,
+		    f->a < VB_REASONS ? vb_reasons[f->a].name : "unknown");
 	if (f->size) {
-		add(t, ": its region is ");
+		vb_text_add(t, ": its region is ");
 		add_range(t, f->start, f->size);
-		add(t, " of protection domain %u with ", f->pd_have);
+		vb_text_add(t, " of protection domain %u with ", f->pd_have);
 		add_access(t, f->have, "", "|", "local read only");
 	}
 }
 
-static void say_what_is_there(struct text *t, const struct vb_facts *f)
+static void say_what_is_there(struct vb_text *t, const struct vb_facts *f)
 {
 	switch (f->have) {
 	case VB_REACH_NOBODY:
-		add(t, ": no process of this user on this host holds that number");
+		vb_text_add(t, ": no process of this user on this host holds that number");
 		break;
 	case VB_REACH_TROUBLE:
-		add(t, ": this process cannot connect to the one that holds that number: %s",
-		    strerror((int)f->pd_want));
+		vb_text_add(t, ": this process cannot connect to the one that holds that number: %s",
+			    strerror((int)f->pd_want));
 		break;
 	case VB_REACH_SILENT:
-		add(t, ": process %u holds that number and does not answer (does it lack descriptors?)",
-		    f->pd_want);
+		vb_text_add(t,
+			    ": process %u holds that number and does not answer (does it lack descriptors?)",
+			    f->pd_want);
 		break;
 	case VB_REACH_LEFT:
-		add(t, ": its process %u has closed the connection", f->pd_want);
+		vb_text_add(t, ": its process %u has closed the connection", f->pd_want);
 		break;
 	case VB_REACH_ADDRESS:
-		add(t, ": the process that holds that number is not at the GID in the path (dgid)");
+		vb_text_add(t, ": the process that holds that number is not at the GID in the path (dgid)");
 		break;
 	case VB_REACH_NO_QP:
-		add(t, ": its process is there, that queue pair is not (destroyed, or a wrong dest_qp_num)");
+		vb_text_add(
+		    t, ": its process is there, that queue pair is not (destroyed, or a wrong dest_qp_num)");
 		break;
 	case VB_REACH_STATE:
-		add(t, ": it is in the state %s, which takes no packets", vb_qp_state_name(f->pd_want));
+		vb_text_add(t, ": it is in the state %s, which takes no packets",
+			    vb_qp_state_name(f->pd_want));
 		break;
 	case VB_REACH_PSN:
-		add(t, ": it expects PSN 0x%06x, this end sends 0x%06x; sq_psn here must equal rq_psn there",
+		vb_text_add(
+		    t, ": it expects PSN 0x%06x, this end sends 0x%06x; sq_psn here must equal rq_psn there",
 		    f->pd_want, f->pd_have);
 		break;
 	default: /* nothing more is known */
@@ -331,52 +327,56 @@ static void say_what_is_there(struct text *t, const struct vb_facts *f)
 	}
 }
 
-static void say_reach(struct text *t, const struct vb_facts *f)
+static void say_reach(struct vb_text *t, const struct vb_facts *f)
 {
 	switch (f->reason) {
 	case VB_R_RNR:
-		add(t,
+		vb_text_add(
+		    t,
 		    "queue pair 0x%06x was not ready: no receive request was posted there within rnr_retry = "
 		    "%" PRIu64 " retries",
 		    (unsigned)f->b & VB_QPN_MASK, f->a);
 		break;
 	case VB_R_RETRY:
-		add(t, "no acknowledgement from queue pair 0x%06x within retry_cnt = %" PRIu64 " retries",
+		vb_text_add(
+		    t, "no acknowledgement from queue pair 0x%06x within retry_cnt = %" PRIu64 " retries",
 		    (unsigned)f->b & VB_QPN_MASK, f->a);
 		say_what_is_there(t, f);
 		break;
 	case VB_R_PEER_DIED:
-		add(t, "the peer's process %" PRIu64 " ended without closing its queue pair", f->a);
+		vb_text_add(t, "the peer's process %" PRIu64 " ended without closing its queue pair", f->a);
 		break;
 	case VB_R_NAK_INVALID_REQUEST:
-		add(t, "the far end refused the request as invalid");
+		vb_text_add(t, "the far end refused the request as invalid");
 		break;
 	case VB_R_NAK_REMOTE_ACCESS:
-		add(t, "the far end refused access to its memory");
+		vb_text_add(t, "the far end refused access to its memory");
 		break;
 	case VB_R_NAK_REMOTE_OPERATION:
-		add(t, "the far end failed to carry out the request");
+		vb_text_add(t, "the far end failed to carry out the request");
 		break;
 	case VB_R_FLUSHED:
-		add(t, "the queue pair is in the error state");
+		vb_text_add(t, "the queue pair is in the error state");
 		if (f->a || f->b)
-			add(t, ": %" PRIu64 " send and %" PRIu64 " receive requests flushed", f->a, f->b);
+			vb_text_add(t, ": %" PRIu64 " send and %" PRIu64 " receive requests flushed", f->a,
+				    f->b);
 		break;
 	default: /* VB_R_CQ_OVERRUN */
-		add(t, "a completion queue of %" PRIu64 " entries overran: it was not polled in time", f->a);
+		vb_text_add(t, "a completion queue of %" PRIu64 " entries overran: it was not polled in time",
+			    f->a);
 		break;
 	}
 }
 
 const char *vb_reason_say(char *buf, size_t size, const struct vb_facts *f)
 {
-	struct text t = {buf, size};
+	struct vb_text t = {buf, size};
 
 	if (!size)
 		return buf;
 	*buf = 0;
 	if (f->reason == VB_OK)
-		add(&t, "no error");
+		vb_text_add(&t, "no error");
 	else if (f->reason <= VB_R_MEM_VANISHED)
 		say_key(&t, f);
 	else if (f->reason == VB_R_RECV_LOCAL)
@@ -386,6 +386,6 @@ const char *vb_reason_say(char *buf, size_t size, const struct vb_facts *f)
 	else if (f->reason < VB_REASONS)
 		say_reach(&t, f);
 	else
-		add(&t, "unknown reason %u", f->reason);
+		vb_text_add(&t, "unknown reason %u", f->reason);
 	return buf;
 }

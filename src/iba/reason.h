@@ -103,4 +103,7 @@ extern const struct vb_reason_row vb_reasons[VB_REASONS];
 /* The sentence with its numbers, cut to `size`; returns buf.  Facts from a peer are bounds-checked here. */
 const char *vb_reason_say(char *buf, size_t size, const struct vb_facts *f);
 
+/* Access bits by name: "LOCAL_WRITE|REMOTE_READ"; none: "local read only".  Returns buf. */
+const char *vb_access_say(char *buf, size_t size, uint32_t access);
+
 #endif

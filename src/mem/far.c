@@ -96,6 +96,11 @@ static bool names(uint64_t word, uint32_t number, uint32_t index, uint32_t qpn)
 	       (!qpn || FAR_QPN(word) == qpn);
 }
 
+uint32_t vb_far_word_index(uint64_t word, uint32_t number)
+{
+	return names(word, number, 0, 0) ? FAR_INDEX(word) : 0;
+}
+
 /* Until no slot names it.  what: for the log. */
 static void wait_for_slots(const struct vb_key_slot *slots, const struct vb_key_marks *marks, uint32_t number,
 			   uint32_t index, uint32_t qpn, const char *what, uint32_t pid)

@@ -130,6 +130,9 @@ size_t vb_far_move(struct vb_far *f, bool write, const struct iovec *here, unsig
  * (0: any) of the adapter `number`.  Returns at once when the mapping of its segment is replaced by zeros. A
  * wait of more than a second is logged: the peer is stopped. */
 void vb_far_wait(const struct vb_far *f, uint32_t number, uint32_t index, uint32_t qpn, const char *what);
+/* What an announcement (vb_key_slot.far) names: the key index, if it is one of the adapter `number`, else 0.
+ */
+uint32_t vb_far_word_index(uint64_t word, uint32_t number);
 /* Whether some announcement there names the key index of the adapter `number`; does not wait. */
 bool vb_far_in_use(const struct vb_far *f, uint32_t number, uint32_t index);
 

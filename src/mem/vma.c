@@ -21,10 +21,11 @@ struct query {
 	uint64_t name, build_id;	   /* addresses of the room */
 };
 _Static_assert(sizeof(struct query) == 104, "as the kernel has it");
-#define QUERY	    _IOWR('f', 17, struct query)
-#define IS_READABLE 1u
-#define IS_WRITABLE 2u
-#define IS_SHARED   8u
+#define QUERY	      _IOWR('f', 17, struct query)
+#define IS_READABLE   1u
+#define IS_WRITABLE   2u
+#define IS_EXECUTABLE 4u
+#define IS_SHARED     8u
 
 /* Not /proc/self: that is the first thread's, which may have ended. */
 static const char maps[] = "/proc/thread-self/maps";
@@ -59,10 +60,12 @@ static int query(struct vb_vmas *s, uint64_t addr, struct vb_vma *v, bool named)
 	v->end = q.end;
 	v->offset = q.offset;
 	v->ino = q.ino;
+	v->page = q.page_size;
 	v->dev_major = q.dev_major;
 	v->dev_minor = q.dev_minor;
 	v->readable = q.is & IS_READABLE;
 	v->writable = q.is & IS_WRITABLE;
+	v->executable = q.is & IS_EXECUTABLE;
 	v->shared = q.is & IS_SHARED;
 	if (!named || !q.name_size)
 		v->name[0] = 0;
@@ -84,11 +87,13 @@ static bool parse(const char *line, struct vb_vma *v, bool named)
 	v->start = start;
 	v->end = end;
 	v->offset = offset;
+	v->page = 0;
 	v->ino = ino;
 	v->dev_major = major;
 	v->dev_minor = minor;
 	v->readable = perms[0] == 'r';
 	v->writable = perms[1] == 'w';
+	v->executable = perms[2] == 'x';
 	v->shared = perms[3] == 's';
 	v->name[0] = 0;
 	if (!named)
@@ -128,4 +133,15 @@ bool vb_vmas_at(struct vb_vmas *s, uint64_t addr, struct vb_vma *v, bool named)
 			return false;
 	}
 	return read_on(s, addr, v, named);
+}
+
+bool vb_vmas_next(struct vb_vmas *s, struct vb_vma *v)
+{
+	if (!s->text)
+		s->text = fdopen(s->fd, "r");
+	/* A line that cannot be read, for a name too long say, is not worth stopping at. */
+	while (s->text && getline(&s->line, &s->line_size, s->text) >= 0)
+		if (parse(s->line, v, true))
+			return true;
+	return false;
 }

@@ -14,8 +14,9 @@ struct vb_vma {
 	uint64_t start, end;
 	uint64_t offset; /* of start, in the file */
 	uint64_t ino;
+	uint64_t page; /* bytes of a page, 0: not known */
 	uint32_t dev_major, dev_minor;
-	bool readable, writable, shared;
+	bool readable, writable, executable, shared;
 	char name[PATH_MAX + 16]; /* as the kernel shows it: "... (deleted)"; "": none */
 };
 
@@ -32,6 +33,8 @@ int vb_vmas_begin(struct vb_vmas *s);
 /* The mapping that holds `addr`; false: there is none, or it cannot be told.  Never with a lower address than
  * before.  v->name is filled only if `named`. */
 bool vb_vmas_at(struct vb_vmas *s, uint64_t addr, struct vb_vma *v, bool named);
+/* One mapping after another, from the lowest, with names; not mixed with the former.  false: that was all. */
+bool vb_vmas_next(struct vb_vmas *s, struct vb_vma *v);
 void vb_vmas_end(struct vb_vmas *s);
 
 #endif

@@ -61,15 +61,21 @@ void vb_rc_complete_send(struct vb_qp *qp, struct vb_swqe *w, uint8_t status)
 
 static const char *const far_end[] = {"", " (found by the far end)"};
 
+/* The far end's facts are data. */
+static const char *name_of(const struct vb_facts *f)
+{
+	return f->reason < VB_REASONS ? vb_reasons[f->reason].name : "unknown";
+}
+
 /* A request of this end has failed. */
 static void say(struct vb_qp *qp, const char *what, uint64_t wr_id, uint8_t status, const struct vb_facts *f)
 {
 	char buf[512];
 
 	if (vb_log_wanted(VB_LOG_WARN))
-		vb_log(VB_LOG_WARN, "QP 0x%06x: %s wr_id 0x%" PRIx64 " ended with status %u: %s%s", qp->qpn,
-		       what, wr_id, status, vb_reason_say(buf, sizeof buf, f),
-		       far_end[f->qpn && f->qpn != qp->qpn]);
+		vb_log_reason(name_of(f), "QP 0x%06x: %s wr_id 0x%" PRIx64 " ended with status %u: %s%s",
+			      qp->qpn, what, wr_id, status, vb_reason_say(buf, sizeof buf, f),
+			      far_end[f->qpn && f->qpn != qp->qpn]);
 }
 
 /* Something else has: no completion here tells of it. */
@@ -78,7 +84,8 @@ static void say_event(struct vb_qp *qp, const char *what, const struct vb_facts 
 	char buf[512];
 
 	if (vb_log_wanted(VB_LOG_WARN))
-		vb_log(VB_LOG_WARN, "QP 0x%06x: %s: %s", qp->qpn, what, vb_reason_say(buf, sizeof buf, f));
+		vb_log_reason(name_of(f), "QP 0x%06x: %s: %s", qp->qpn, what,
+			      vb_reason_say(buf, sizeof buf, f));
 }
 
 /* Both queues, in order, oldest first (rule 30). */

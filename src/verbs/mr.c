@@ -15,6 +15,7 @@
 #include "verbs/mr.h"
 #include "verbs/progress.h"
 #include "verbs/verbs.h"
+#include "verbs/why.h"
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ  22
@@ -98,15 +99,6 @@ static int populate(uint64_t addr, uint64_t length, bool write)
 	return 0;
 }
 
-static int refuse_memory(const char *call, int err, uint64_t addr, uint64_t length, bool write)
-{
-	if (err == ENOMEM)
-		return vb_refuse(err, call, "no memory for the 0x%" PRIx64 " bytes at 0x%" PRIx64, length,
-				 addr);
-	return vb_refuse(err, call, "the 0x%" PRIx64 " bytes at 0x%" PRIx64 " are not all mapped %s", length,
-			 addr, write ? "for writing, which local write needs" : "for reading");
-}
-
 int vb_mr_register(struct vb_mr **out, const struct vb_mr_ask *ask)
 {
 	struct vb_pd *pd = ask->pd;
@@ -176,7 +168,7 @@ int vb_mr_present(const char *call, uint64_t addr, uint64_t length, bool write)
 
 	vb_guard_install();
 	err = populate(addr, length, write);
-	return err ? refuse_memory(call, err, addr, length, write) : 0;
+	return err ? vb_why_memory(err, call, addr, length, write) : 0;
 }
 
 int vb_mr_register_memory(struct vb_mr **out, const char *call, struct ibv_pd *ibpd, void *address,

@@ -1,0 +1,154 @@
+#include "base/history.h"
+
+#include <pthread.h>
+#include <string.h>
+#include <time.h>
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static struct vb_lock lock; /* guards what follows, and the entries; a leaf */
+static _Atomic(struct vb_history *) place;
+static uint64_t hashes[VB_HISTORY]; /* of name and text, so that the entries are not read again */
+static uint64_t lasts[VB_HISTORY];
+
+/* In a child of fork(): the place is not mapped there, and the lock's holder may not exist. */
+static void forked(void)
+{
+	atomic_store(&place, NULL);
+	vb_lock_give(&lock);
+}
+
+static void init(void)
+{
+	pthread_atfork(NULL, NULL, forked);
+}
+
+void vb_history_keep(struct vb_history *h)
+{
+	pthread_once(&once, init);
+	vb_lock_take(&lock);
+	if (!atomic_load(&place)) {
+		memset(hashes, 0, sizeof hashes);
+		memset(lasts, 0, sizeof lasts);
+		atomic_store(&place, h);
+	}
+	vb_lock_give(&lock);
+}
+
+void vb_history_stop(struct vb_history *h)
+{
+	vb_lock_take(&lock);
+	if (atomic_load(&place) == h)
+		atomic_store(&place, NULL);
+	vb_lock_give(&lock);
+}
+
+bool vb_history_kept(void)
+{
+	return atomic_load_explicit(&place, memory_order_relaxed) != NULL;
+}
+
+static uint64_t hash_of(const char *a, const char *b)
+{
+	uint64_t h = 0xcbf29ce484222325ull; /* FNV-1a */
+
+	for (; *a; a++)
+		h = (h ^ (uint8_t)*a) * 0x100000001b3ull;
+	h = (h ^ ':') * 0x100000001b3ull;
+	for (; *b; b++)
+		h = (h ^ (uint8_t)*b) * 0x100000001b3ull;
+	return h;
+}
+
+static void copy_text(char *to, size_t size, const char *from)
+{
+	size_t n = strnlen(from, size - 1);
+
+	memcpy(to, from, n);
+	memset(to + n, 0, size - n);
+}
+
+/* The entry of this sentence, else the one to give up.  *again: it is the former. */
+static uint32_t choose(const struct vb_history *h, uint64_t hash, bool *again)
+{
+	uint32_t used = atomic_load_explicit(&h->used, memory_order_relaxed), oldest = 0;
+
+	*again = true;
+	for (uint32_t i = 0; i < used; i++) {
+		if (hashes[i] == hash)
+			return i;
+		if (lasts[i] < lasts[oldest])
+			oldest = i;
+	}
+	*again = false;
+	return used < VB_HISTORY ? used : oldest;
+}
+
+static void write_entry(struct vb_history *h, uint32_t i, const struct vb_history_line *l, bool again)
+{
+	struct vb_history_entry *e = &h->entries[i];
+	uint32_t seq = atomic_load_explicit(&e->seq, memory_order_relaxed);
+
+	atomic_store_explicit(&e->seq, seq + 1, memory_order_relaxed);
+	atomic_thread_fence(memory_order_release); /* pairs with the fence in vb_history_read() */
+	if (again) {
+		e->line.count++;
+		e->line.last = l->last;
+	} else {
+		e->line = *l;
+	}
+	atomic_store_explicit(&e->seq, seq + 2, memory_order_release); /* pairs with vb_history_read() */
+	if (i >= atomic_load_explicit(&h->used, memory_order_relaxed))
+		atomic_store_explicit(&h->used, i + 1, memory_order_release);
+	atomic_fetch_add_explicit(&h->said, 1, memory_order_relaxed);
+}
+
+void vb_history_note(const char *name, int err, const char *text)
+{
+	struct vb_history_line l = {.count = 1, .err = err};
+	uint64_t hash = hash_of(name, text);
+	struct vb_history *h;
+	struct timespec t;
+	bool again;
+	uint32_t i;
+
+	if (!vb_history_kept())
+		return;
+	clock_gettime(CLOCK_REALTIME, &t);
+	l.first = l.last = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+	copy_text(l.name, sizeof l.name, name);
+	copy_text(l.text, sizeof l.text, text);
+	vb_lock_take(&lock); /* given below */
+	h = atomic_load(&place);
+	if (h) {
+		i = choose(h, hash, &again);
+		hashes[i] = hash;
+		lasts[i] = l.last;
+		write_entry(h, i, &l, again);
+	}
+	vb_lock_give(&lock);
+}
+
+bool vb_history_read(const struct vb_history *h, uint32_t i, struct vb_history_line *out)
+{
+	const struct vb_history_entry *e = &h->entries[i];
+	uint32_t seq;
+
+	if (i >= VB_HISTORY || i >= atomic_load_explicit(&h->used, memory_order_acquire))
+		return false;
+	for (int tries = 0; tries < 1000; tries++) {
+		seq = atomic_load_explicit(&e->seq, memory_order_acquire);
+		if (!seq)
+			return false;
+		if (!(seq & 1)) {
+			memcpy(out, &e->line, sizeof *out);
+			atomic_thread_fence(memory_order_acquire); /* pairs with write_entry() */
+			if (atomic_load_explicit(&e->seq, memory_order_relaxed) == seq) {
+				out->name[VB_HISTORY_NAME - 1] = 0;
+				out->text[VB_HISTORY_TEXT - 1] = 0;
+				return true;
+			}
+		}
+		vb_cpu_relax();
+	}
+	return false;
+}

@@ -1,0 +1,14 @@
+/* A sentence put together in a buffer of fixed size; what does not fit is cut. */
+#ifndef VB_BASE_TEXT_H
+#define VB_BASE_TEXT_H
+
+#include <stddef.h>
+
+struct vb_text {
+	char *at;    /* where the next piece goes; terminated */
+	size_t left; /* bytes there, the terminator's included */
+};
+
+void vb_text_add(struct vb_text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+#endif

@@ -1,0 +1,192 @@
+/* N3, N4, N7: why did the request fail? */
+#include "situation.h"
+
+/* N3.7: "status 12", retries exceeded.  What is wrong at the other end? */
+static void status_12(void)
+{
+	struct kit_card gone;
+
+	pair_open();
+	gone = b.card;
+	CHECK(!ibv_destroy_qp(b.qp));
+	CHECK(!kit_post(&a, IBV_WR_SEND, 1, 0, 8, NULL, 0));
+	expect(IBV_WC_RETRY_EXC_ERR);
+	SAID("QP 0x%06x: SEND wr_id 0x1 ended with status %d", a.qp->qp_num, IBV_WC_RETRY_EXC_ERR);
+	SAID("no acknowledgement from queue pair 0x%06x within retry_cnt = 1 retries", gone.qpn);
+	SAID("its process is there, that queue pair is not");
+}
+
+/* N3.7, the inline size: a library asks for more than the device has. */
+static void inline_size(void)
+{
+	struct ibv_cq *cq = ibv_create_cq(ctx, 4, NULL, NULL, 0);
+	struct ibv_qp_init_attr qa = {.send_cq = cq,
+				      .recv_cq = cq,
+				      .qp_type = IBV_QPT_RC,
+				      .cap = {.max_send_wr = 4, .max_send_sge = 1, .max_inline_data = 5000}};
+
+	CHECK(cq && !ibv_create_qp(pd, &qa) && errno == EINVAL);
+	SAID("max_inline_data 5000");
+	SAID("at most 512");
+}
+
+/* N3.9: a full receive queue; the error comes back with the sign that the manual page promises. */
+static void receive_queue_full(void)
+{
+	int n = 0, err;
+
+	pair_open();
+	while (!(err = kit_recv(&b, 9, 0, 8)))
+		n++;
+	CHECK(err == ENOMEM, "%d", err);
+	SAID("ibv_post_recv");
+	SAID("(ENOMEM)");
+	SAID("its %d requests are posted", n);
+}
+
+/* N3.11: to RTR with an index of the GID table at which there is nothing. */
+static void empty_gid(void)
+{
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR,
+				   .path_mtu = IBV_MTU_1024,
+				   .max_dest_rd_atomic = 1,
+				   .min_rnr_timer = 1,
+				   .ah_attr = {.is_global = 1, .port_num = 1, .grh = {.sgid_index = 3}}};
+
+	kit_end_open(&a, pd, 8, PAGE);
+	attr.dest_qp_num = a.qp->qp_num;
+	attr.ah_attr.grh.dgid = a.card.gid;
+	CHECK(ibv_modify_qp(a.qp, &attr,
+			    IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+				IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == EINVAL);
+	SAID("ibv_modify_qp");
+	SAID("GID index 3 is empty");
+}
+
+/* N4.1: a local protection error: the buffer's region was deregistered while the request was on its way. */
+static void stale_local_key(void)
+{
+	uint32_t gone;
+
+	pair_open();
+	gone = a.mr->lkey;
+	CHECK(!ibv_dereg_mr(a.mr));
+	CHECK(!kit_post(&a, IBV_WR_SEND, 1, 0, 8, NULL, 0));
+	expect(IBV_WC_LOC_PROT_ERR);
+	SAID("QP 0x%06x: SEND wr_id 0x1 ended with status %d", a.qp->qp_num, IBV_WC_LOC_PROT_ERR);
+	SAID("L_Key 0x%08x is stale: its region was deregistered", gone);
+}
+
+/* N4.2: the remote address was never filled in. */
+static void remote_address_0(void)
+{
+	pair_open();
+	ask(IBV_WR_RDMA_READ, b.mr->rkey, 0, 64);
+	expect(IBV_WC_REM_ACCESS_ERR);
+	SAID("RDMA READ wr_id 0x1");
+	SAID("range [0x0, +64) leaves region [0x%" PRIxPTR
+	     ", +%d) of R_Key 0x%08x by %llu bytes at the start",
+	     (uintptr_t)b.buf, PAGE, b.mr->rkey, (unsigned long long)(uintptr_t)b.buf);
+	SAID("(found by the far end)");
+}
+
+/* N4.3: a key that is right, but of another protection domain. */
+static void key_of_another_pd(void)
+{
+	struct ibv_pd *other = ibv_alloc_pd(ctx);
+	struct ibv_mr *mr;
+
+	pair_open();
+	mr = other ? ibv_reg_mr(other, b.buf, PAGE, KIT_ALL) : NULL;
+	CHECK(mr);
+	ask(IBV_WR_RDMA_WRITE, mr->rkey, (uintptr_t)b.buf, 8);
+	expect(IBV_WC_REM_ACCESS_ERR);
+	SAID("R_Key 0x%08x belongs to protection domain %u, the queue to protection domain %u", mr->rkey,
+	     other->handle, pd->handle);
+}
+
+/* N4.4: a region from a cache, which was registered without atomics. */
+static void no_atomics(void)
+{
+	struct ibv_mr *mr;
+
+	pair_open();
+	mr = ibv_reg_mr(pd, b.buf, PAGE,
+			IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE);
+	CHECK(mr);
+	ask(IBV_WR_ATOMIC_FETCH_AND_ADD, mr->rkey, (uintptr_t)b.buf, 8);
+	expect(IBV_WC_REM_ACCESS_ERR);
+	SAID("fetch-and-add wr_id 0x1");
+	SAID("R_Key 0x%08x does not permit REMOTE_ATOMIC", mr->rkey);
+	SAID("has LOCAL_WRITE|REMOTE_WRITE|REMOTE_READ; register it with IBV_ACCESS_REMOTE_ATOMIC");
+}
+
+/* N4.5: the L_Key was sent to the peer. */
+static void lkey_for_rkey(void)
+{
+	pair_open();
+	ask(IBV_WR_RDMA_WRITE, b.mr->lkey, (uintptr_t)b.buf, 8);
+	expect(IBV_WC_REM_ACCESS_ERR);
+	SAID("L_Key 0x%08x given where an R_Key belongs (this region's R_Key is 0x%08x)", b.mr->lkey,
+	     b.mr->rkey);
+}
+
+/* N4.6: the opcode of a failed completion means nothing; which request was it? */
+static void which_request(void)
+{
+	struct ibv_wc wc;
+
+	pair_open();
+	ask(IBV_WR_RDMA_READ, b.mr->rkey, (uintptr_t)b.buf + PAGE - 4, 8);
+	do {
+		wc = kit_wait(&a, 10);
+	} while (wc.wr_id != 1);
+	CHECK(wc.status == IBV_WC_REM_ACCESS_ERR && wc.qp_num == a.qp->qp_num);
+	SAID("QP 0x%06x: RDMA READ wr_id 0x1 ended with status %d", a.qp->qp_num, wc.status);
+	SAID("by 4 bytes at the end");
+}
+
+/* N7.5: the receiver is not ready, and rnr_retry is 0. */
+static void no_rnr_retries(void)
+{
+	struct ibv_qp_attr attr = {
+	    .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 0, .max_rd_atomic = 1};
+	struct kit_card card;
+
+	pair_open();
+	kit_end_close(&a);
+	kit_end_open(&a, pd, 8, PAGE);
+	card = a.card;
+	kit_end_close(&b);
+	kit_end_open(&b, pd, 8, PAGE);
+	kit_connect(&b, &card);
+	{
+		struct ibv_qp_attr rtr = {
+		    .qp_state = IBV_QPS_RTR,
+		    .path_mtu = IBV_MTU_1024,
+		    .dest_qp_num = b.card.qpn,
+		    .rq_psn = b.card.psn,
+		    .max_dest_rd_atomic = 1,
+		    .min_rnr_timer = 1,
+		    .ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = b.card.gid}}};
+
+		CHECK(!ibv_modify_qp(a.qp, &rtr,
+				     IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+					 IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
+	}
+	attr.sq_psn = a.card.psn;
+	CHECK(!ibv_modify_qp(a.qp, &attr,
+			     IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+				 IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC));
+	CHECK(!kit_post(&a, IBV_WR_SEND, 1, 0, 8, NULL, 0));
+	expect(IBV_WC_RNR_RETRY_EXC_ERR);
+	SAID("queue pair 0x%06x was not ready: no receive request was posted there", b.qp->qp_num);
+	SAID("rnr_retry = 0 retries");
+}
+
+const struct situation protection[] = {
+    {"N3.7", status_12, NULL},	       {"N3.7-inline", inline_size, NULL}, {"N3.9", receive_queue_full, NULL},
+    {"N3.11", empty_gid, NULL},	       {"N4.1", stale_local_key, NULL},	   {"N4.2", remote_address_0, NULL},
+    {"N4.3", key_of_another_pd, NULL}, {"N4.4", no_atomics, NULL},	   {"N4.5", lkey_for_rkey, NULL},
+    {"N4.6", which_request, NULL},     {"N7.5", no_rnr_retries, NULL},	   {0},
+};

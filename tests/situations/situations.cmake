@@ -1,0 +1,12 @@
+# What users of RDMA software reported: one test for each situation (docs/situations.md).
+file(GLOB files CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*.c)
+add_executable(situations ${files})
+target_link_libraries(situations PRIVATE vb)
+target_include_directories(situations PRIVATE ${CMAKE_CURRENT_LIST_DIR}/../proc)
+file(STRINGS ${CMAKE_SOURCE_DIR}/docs/situations.md rows REGEX "^\\| N[0-9]")
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/docs/situations.md)
+foreach(row ${rows})
+  string(REGEX REPLACE "^\\| (N[^ ]*) .*" "\\1" id "${row}")
+  add_test(NAME situations.${id} COMMAND situations ${id})
+  set_tests_properties(situations.${id} PROPERTIES LABELS proc SKIP_RETURN_CODE 77)
+endforeach()

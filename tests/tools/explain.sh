@@ -1,0 +1,140 @@
+#!/bin/bash
+# verbena explain and verbena mr: what they show of a running process, stopped or not, and what they say when they
+# cannot.   explain.sh BUILD HELPERS
+set -u
+build=$(realpath "$1") helpers=$(realpath "$2") bad=0 checks=0
+verbena=$build/verbena
+tmp=$(mktemp -d)
+pids=()
+trap 'for p in "${pids[@]}"; do kill -9 "$p" 2>/dev/null; done; rm -rf "$tmp"' EXIT
+unset LD_LIBRARY_PATH LD_PRELOAD VERBENA_LOG VERBENA_LOG_LEVEL
+
+check() { # WHAT STATUS WORDS COMMAND...: exit status, and words of output and errors together
+	local what=$1 status=$2 words=$3 out rc
+	shift 3
+	out=$("$@" 2>&1 </dev/null)
+	rc=$?
+	checks=$((checks + 1))
+	if [[ $rc != "$status" || $out != *"$words"* ]]; then
+		echo "FAIL: $what: exit status $rc (wanted $status), output (wanted \"$words\"): $out"
+		bad=$((bad + 1))
+	fi
+}
+
+json() { # WHAT PYTHON-EXPRESSION-OF-o COMMAND...
+	local what=$1 expression=$2
+	shift 2
+	checks=$((checks + 1))
+	if ! "$@" | /usr/bin/python3 -c "import json,sys; o = json.load(sys.stdin); sys.exit(not ($expression))"; then
+		echo "FAIL: $what: not $expression in: $("$@")"
+		bad=$((bad + 1))
+	fi
+}
+
+start() { # NAME COMMAND...: $1.in keeps it running; sets pid and line
+	local name=$1
+	shift
+	mkfifo "$tmp/$name.in" "$tmp/$name.out"
+	"$@" <"$tmp/$name.in" >"$tmp/$name.out" 2>"$tmp/$name.err" &
+	pid=$!
+	pids+=("$pid")
+	exec {keep}>"$tmp/$name.in"
+	read -r line <"$tmp/$name.out"
+}
+
+# The log is off: the history does without it.
+start one env VERBENA_LOG=off "$verbena" run -- "$helpers/tools-trouble"
+one=$pid
+read -r p q alkey arkey blkey brkey pd <<<"$line"
+[[ -n ${pd:-} ]] || { echo "FAIL: the program did not start: $(cat "$tmp/one.err")"; exit 1; }
+[[ ! -s $tmp/one.err ]] || { echo "FAIL: $(cat "$tmp/one.err")"; exit 1; }
+
+look() {
+	check "the refusal is there" 0 "ibv_reg_mr: " "$verbena" explain "$one"
+	check "with its errno" 0 "(EFAULT) [3 times since " "$verbena" explain "$one"
+	check "and the address" 0 "$q" "$verbena" explain "$one"
+	check "the other one too" 0 "0x40000000 (EINVAL)" "$verbena" explain "$one"
+	check "which program it is" 0 "process $one (tools-trouble): 4 said" "$verbena" explain "$one"
+	json "explain --json" "o['pid'] == $one and o['said'] == 4 and len(o['lines']) == 2 and
+		o['lines'][0]['call'] == 'ibv_reg_mr' and o['lines'][0]['errno'] == 'EFAULT' and
+		o['lines'][0]['count'] == 3 and o['lines'][1]['errno'] == 'EINVAL'" "$verbena" explain --json "$one"
+	check "regions, their number and sum" 0 "2 memory regions of at most 1048576, 8192 bytes" "$verbena" mr "$one"
+	check "the first" 0 "$p +4096  L_Key $alkey R_Key $arkey  memory  PD $pd  LOCAL_WRITE|REMOTE_WRITE; iova 0x10000" \
+		"$verbena" mr "$one"
+	check "the second" 0 "$q +4096  L_Key $blkey R_Key $brkey  memory  PD $pd  REMOTE_READ; not in use" \
+		"$verbena" mr "$one"
+	json "mr --json" "[r['address'] for r in o['regions']] == ['$p', '$q'] and
+		o['regions'][0]['lkey'] == '$alkey' and o['regions'][0]['iova'] == '0x10000' and
+		o['regions'][0]['size'] == 4096 and o['regions'][1]['rkey'] == '$brkey' and
+		o['regions'][1]['access'] == 'REMOTE_READ' and o['regions'][0]['kind'] == 'memory' and
+		o['regions'][0]['windows'] == 0 and o['regions'][0]['used_by'] == [] and
+		not o['regions'][0]['peers_may_map'] and
+		o['totals'] == {'regions': 2, 'limit': 1048576, 'bytes': 8192, 'windows': 0}" "$verbena" mr --json "$one"
+}
+
+look
+kill -STOP "$one"
+look # of a process that is stopped
+kill -CONT "$one"
+
+# The process's memory is not grown by being looked at.
+before=$(stat -Lc %b "$(find "/proc/$one/fd" -lname '/memfd:verbena*' | head -1)")
+"$verbena" mr "$one" >/dev/null
+after=$(stat -Lc %b "$(find "/proc/$one/fd" -lname '/memfd:verbena*' | head -1)")
+checks=$((checks + 1))
+[[ $before == "$after" ]] || { echo "FAIL: the segment had $before blocks, has $after"; bad=$((bad + 1)); }
+
+check "no such process" 125 "no process 4194304" "$verbena" explain 4194304
+check "no number" 125 "\"x1\" is no process ID" "$verbena" mr x1
+check "no device" 125 "process $$ has no device of Verbena open" "$verbena" explain $$
+check "two processes" 125 "one process at a time" "$verbena" explain 1 2
+check "help" 0 "refused calls" "$verbena" explain --help
+(exec sleep 0) &
+zombie=$!
+for _ in {1..500}; do [[ $(cut -d' ' -f3 "/proc/$zombie/stat" 2>/dev/null) == Z ]] && break; sleep 0.01; done
+[[ ! -e /proc/$zombie ]] || check "a process that has ended" 125 "process $zombie has ended" "$verbena" mr "$zombie"
+
+# Without a PID: the only one (other tests may run at the same time: a PID namespace of one's own would be needed).
+others=$(find /proc/[0-9]*/fd -lname '/memfd:verbena*' 2>/dev/null | cut -d/ -f3 | sort -u | grep -vcx "$one")
+if [[ $others == 0 ]]; then
+	check "no PID" 0 "process $one (" "$verbena" mr
+fi
+start two "$verbena" run -- "$helpers/tools-trouble"
+check "several" 125 "$one tools-trouble" "$verbena" explain
+
+# A segment of another version, and one that is rubbish: both in a process that only holds a memfd of that name.
+cat >"$tmp/fake.py" <<'PY'
+import ctypes, fcntl, os, struct, sys
+fd = os.memfd_create("verbena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+os.ftruncate(fd, int(sys.argv[1]))
+os.pwrite(fd, struct.pack("<QIIQQII", 0x3142524556, int(sys.argv[2]), 5, 7, int(sys.argv[1]), os.getpid(), 1), 0)
+if len(sys.argv) > 3:
+    size = int(sys.argv[1])
+    os.pwrite(fd, b"\xff" * 8192, 4096)
+    os.pwrite(fd, os.urandom(1 << 20), 8192 + 4096 * 64)
+    os.pwrite(fd, os.urandom(80 * 1024), size - 80 * 1024)
+fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+print("ready", flush=True)
+sys.stdin.read()
+PY
+size=$(stat -Lc %s "$(find "/proc/$one/fd" -lname '/memfd:verbena*' | head -1)")
+version=$(od -An -tu4 -j8 -N4 "$(find "/proc/$one/fd" -lname '/memfd:verbena*' | head -1)" | tr -d ' ')
+start old /usr/bin/python3 "$tmp/fake.py" "$size" $((version - 1))
+check "another version" 125 "another version of Verbena (segment version $((version - 1)); this command knows $version)" \
+	"$verbena" explain "$pid"
+start rubbish /usr/bin/python3 "$tmp/fake.py" "$size" "$version" rubbish
+check "rubbish does no harm" 0 "process $pid (python3)" "$verbena" explain "$pid"
+check "nor to mr" 0 "process $pid (python3)" "$verbena" mr "$pid"
+json "nor in JSON" "o['pid'] == $pid" "$verbena" explain --json "$pid"
+start short /usr/bin/python3 "$tmp/fake.py" 8192 "$version"
+check "a short one" 125 "process $pid " "$verbena" mr "$pid"
+
+if [[ $(id -u) == 0 ]] && setpriv --reuid=65534 --clear-groups true 2>/dev/null; then
+	cp "$verbena" "$tmp/verbena"
+	chmod 755 "$tmp" "$tmp/verbena"
+	check "another user's" 125 "process $one belongs to user 0; this is user 65534" \
+		setpriv --reuid=65534 --clear-groups "$tmp/verbena" explain "$one"
+fi
+
+echo "$checks checks, $bad failed"
+((bad == 0))

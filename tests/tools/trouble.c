@@ -1,0 +1,43 @@
+/* A program with regions and with failures behind it, for `verbena explain` and `verbena mr` to look at.  It
+ * says what it has on one line, then waits until its input ends. */
+#include <infiniband/verbs.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define CHECK(c)                                                   \
+	do {                                                       \
+		if (!(c)) {                                        \
+			fprintf(stderr, "%d: %s\n", __LINE__, #c); \
+			exit(1);                                   \
+		}                                                  \
+	} while (0)
+
+int main(void)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	struct ibv_context *ctx = list && list[0] ? ibv_open_device(list[0]) : NULL;
+	struct ibv_pd *pd = ctx ? ibv_alloc_pd(ctx) : NULL;
+	uint8_t *p = mmap(NULL, 8 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct ibv_mr *a, *b;
+	char c;
+
+	CHECK(pd && p != MAP_FAILED);
+	CHECK(!mprotect(p + 4 * 4096, 4 * 4096, PROT_READ));
+	for (int i = 0; i < 3; i++)
+		CHECK(!ibv_reg_mr(pd, p, 8 * 4096, IBV_ACCESS_LOCAL_WRITE));
+	CHECK(!ibv_reg_mr(pd, p, 64, 1u << 30));
+	b = ibv_reg_mr(pd, p + 4 * 4096, 4096, IBV_ACCESS_REMOTE_READ);
+	a = ibv_reg_mr_iova(pd, p, 4096, 0x10000, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+	CHECK(a && b);
+	printf("%p %p 0x%08x 0x%08x 0x%08x 0x%08x %u\n", (void *)p, (void *)(p + 4 * 4096), a->lkey, a->rkey,
+	       b->lkey, b->rkey, pd->handle);
+	fflush(stdout);
+	while (read(0, &c, 1) > 0)
+		;
+	CHECK(!ibv_dereg_mr(a) && !ibv_dereg_mr(b) && !ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
+	ibv_free_device_list(list);
+	return 0;
+}

@@ -1,0 +1,139 @@
+/* verbena explain: what went wrong lately in a running process, as it said it itself. */
+#include <json-c/json.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/history.h"
+#include "host/segment.h"
+#include "peek.h"
+#include "tools.h"
+
+enum { TIME_TEXT = 40 };
+
+/* In UTC, as logs of several machines are compared; or local, for people. */
+static void time_text(char buf[TIME_TEXT], uint64_t ns, bool utc)
+{
+	time_t s = (time_t)(ns / 1000000000u);
+	unsigned ms = (unsigned)(ns / 1000000u % 1000);
+	char day[24] = "?";
+	struct tm tm;
+
+	if (utc ? gmtime_r(&s, &tm) : localtime_r(&s, &tm))
+		strftime(day, sizeof day, utc ? "%Y-%m-%dT%H:%M:%S" : "%Y-%m-%d %H:%M:%S", &tm);
+	snprintf(buf, TIME_TEXT, "%s.%03u%s", day, ms, utc ? "Z" : "");
+}
+
+static int by_time(const void *a, const void *b)
+{
+	const struct vb_history_line *x = a, *y = b;
+
+	return (x->last > y->last) - (x->last < y->last);
+}
+
+/* What another process wrote goes to a terminal: no control characters. */
+static void clean(char *text)
+{
+	for (; *text; text++)
+		if ((unsigned char)*text < ' ' || *text == 0x7f)
+			*text = '?';
+}
+
+static size_t read_lines(const struct vb_history *h, struct vb_history_line *lines)
+{
+	size_t n = 0;
+
+	for (uint32_t i = 0; i < VB_HISTORY; i++) {
+		if (!vb_history_read(h, i, &lines[n]))
+			continue;
+		clean(lines[n].name);
+		clean(lines[n].text);
+		n++;
+	}
+	qsort(lines, n, sizeof *lines, by_time);
+	return n;
+}
+
+static void print_text(const struct peek *p, const struct vb_history_line *lines, size_t n, uint64_t said)
+{
+	char when[TIME_TEXT], since[TIME_TEXT];
+
+	if (!n) {
+		printf("process %d (%s): nothing went wrong since it opened the device\n", (int)p->pid,
+		       p->program);
+		return;
+	}
+	printf("process %d (%s): %llu said since it opened the device, the last %zu different ones are\n",
+	       (int)p->pid, p->program, (unsigned long long)said, n);
+	for (size_t i = 0; i < n; i++) {
+		const struct vb_history_line *l = &lines[i];
+
+		time_text(when, l->last, false);
+		printf("%s  %s", when, l->text);
+		if (l->count > 1) {
+			time_text(since, l->first, false);
+			printf(" [%u times since %s]", l->count, since);
+		}
+		printf("\n");
+	}
+}
+
+static json_object *line_json(const struct vb_history_line *l)
+{
+	json_object *o = json_object_new_object();
+	const char *err = strerrorname_np(l->err);
+	char when[TIME_TEXT];
+
+	time_text(when, l->first, true);
+	json_object_object_add(o, "first", json_object_new_string(when));
+	time_text(when, l->last, true);
+	json_object_object_add(o, "last", json_object_new_string(when));
+	json_object_object_add(o, "count", json_object_new_int64(l->count));
+	if (l->err) {
+		json_object_object_add(o, "call", json_object_new_string(l->name));
+		json_object_object_add(o, "errno", json_object_new_string(err ? err : "?"));
+	} else if (l->name[0]) {
+		json_object_object_add(o, "reason", json_object_new_string(l->name));
+	}
+	json_object_object_add(o, "text", json_object_new_string(l->text));
+	return o;
+}
+
+static int print_json(const struct peek *p, const struct vb_history_line *lines, size_t n, uint64_t said)
+{
+	json_object *o = json_object_new_object(), *list = json_object_new_array();
+
+	json_object_object_add(o, "pid", json_object_new_int(p->pid));
+	json_object_object_add(o, "program", json_object_new_string(p->program));
+	json_object_object_add(o, "said", json_object_new_uint64(said));
+	for (size_t i = 0; i < n; i++)
+		json_object_array_add(list, line_json(&lines[i]));
+	json_object_object_add(o, "lines", list);
+	return vb_peek_print_json(o);
+}
+
+int vb_explain(int argc, char **argv)
+{
+	struct vb_history_line lines[VB_HISTORY];
+	const struct vb_history *h;
+	struct peek_ask a;
+	uint64_t said;
+	int status = 0;
+	size_t n;
+
+	if (!vb_peek_open(&a, argc, argv,
+			  "Prints why calls and requests of a running process failed lately: refused calls "
+			  "and error completions, oldest first.\vWithout PID: the only process of this user "
+			  "that has a device of Verbena open."))
+		return VB_EXIT_SELF;
+	h = (const void *)(a.at.base + VB_SEG_HISTORY);
+	said = atomic_load_explicit(&h->said, memory_order_relaxed);
+	n = read_lines(h, lines);
+	if (a.json)
+		status = print_json(&a.at, lines, n, said);
+	else
+		print_text(&a.at, lines, n, said);
+	vb_peek_close(&a.at);
+	return status;
+}

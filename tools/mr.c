@@ -1,0 +1,372 @@
+/* verbena mr: the live memory regions and windows of a running process, from the key table that it shows to
+ * its peers. */
+#include <inttypes.h>
+#include <json-c/json.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "host/segment.h"
+#include "iba/profile.h"
+#include "iba/reason.h"
+#include "mem/far.h"
+#include "mem/keys.h"
+#include "peek.h"
+#include "tools.h"
+
+enum { USERS = 4 }; /* PIDs that are listed as users of one region */
+
+struct region {
+	uint32_t index, key, access, kind, qpn, told, users;
+	uint64_t pd, iova, length, addr, tied;
+	pid_t user[USERS];
+};
+
+static const struct vb_key_entry *entries_of(const struct peek *p)
+{
+	return (const void *)(p->base + VB_SEG_KEYS);
+}
+
+static const struct vb_key_slot *slots_of(const struct peek *p)
+{
+	return (const void *)(p->base + VB_SEG_KEY_SLOTS);
+}
+
+static const struct vb_key_marks *marks_of(const struct peek *p)
+{
+	return (const void *)(p->base + VB_SEG_KEY_MARKS);
+}
+
+static uint32_t number_of(const struct peek *p)
+{
+	return ((const struct vb_seg_head *)(const void *)p->base)->number & (VB_ADAPTERS - 1);
+}
+
+/* The limits and manners that the process has. */
+static const struct vb_profile *profile_of(const struct peek *p)
+{
+	const struct vb_seg_head *h = (const void *)p->base;
+	const struct vb_profile *row;
+	char name[sizeof h->profile + 1] = {0};
+
+	memcpy(name, h->profile, sizeof h->profile);
+	row = vb_profile_find(name);
+	return row ? row : vb_profile_find("default");
+}
+
+static uint32_t lkey_of(const struct region *r, const struct peek *p)
+{
+	return profile_of(p)->equal_keys ? r->key | VB_KEY_REMOTE : r->key;
+}
+
+static uint32_t slots_used(const struct peek *p)
+{
+	uint32_t n = atomic_load_explicit(&marks_of(p)->slots, memory_order_relaxed);
+
+	return n < VB_MEM_SLOTS ? n : VB_MEM_SLOTS;
+}
+
+/* An entry as it stands at one moment; false: nothing is registered there, or it is changing. */
+static bool read_entry(const struct vb_key_entry *e, struct region *r)
+{
+	for (int tries = 0; tries < 100; tries++) {
+		uint32_t seq = atomic_load_explicit(&e->seq, memory_order_acquire);
+
+		r->key = atomic_load_explicit(&e->key, memory_order_acquire);
+		r->access = atomic_load_explicit(&e->access, memory_order_acquire);
+		r->kind = atomic_load_explicit(&e->kind, memory_order_acquire);
+		r->qpn = atomic_load_explicit(&e->qpn, memory_order_acquire);
+		r->told = atomic_load_explicit(&e->told, memory_order_acquire);
+		r->pd = atomic_load_explicit(&e->pd, memory_order_acquire);
+		r->iova = atomic_load_explicit(&e->iova, memory_order_acquire);
+		r->length = atomic_load_explicit(&e->length, memory_order_acquire);
+		r->addr = atomic_load_explicit(&e->addr, memory_order_acquire);
+		r->tied = atomic_load_explicit(&e->tied, memory_order_acquire);
+		if (!(seq & 1) && atomic_load_explicit(&e->seq, memory_order_relaxed) == seq)
+			return r->key && r->length;
+		vb_cpu_relax();
+	}
+	return false;
+}
+
+static void add_user(struct region *r, pid_t pid)
+{
+	for (uint32_t i = 0; i < r->users && i < USERS; i++)
+		if (r->user[i] == pid)
+			return;
+	if (r->users < USERS)
+		r->user[r->users] = pid;
+	r->users++;
+}
+
+static struct region *by_index(struct region *list, size_t n, uint32_t index)
+{
+	size_t low = 0, high = n;
+
+	while (low < high) {
+		size_t mid = (low + high) / 2;
+
+		if (list[mid].index < index)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	return low < n && list[low].index == index ? &list[low] : NULL;
+}
+
+/* Threads announce what they use: of their own process's regions, and of those of others. */
+static void mark_users(const struct peek *p, struct region *list, size_t n)
+{
+	const struct vb_key_slot *slots = slots_of(p);
+	uint32_t number = number_of(p);
+	struct peek *all;
+	size_t peers;
+
+	for (uint32_t i = 0; i < slots_used(p); i++) {
+		struct region *r = by_index(list, n, atomic_load(&slots[i].index));
+
+		if (r)
+			add_user(r, p->pid);
+	}
+	peers = vb_peek_all(&all);
+	for (size_t k = 0; k < peers; k++) {
+		slots = slots_of(&all[k]);
+		for (uint32_t i = 0; i < slots_used(&all[k]); i++) {
+			struct region *r =
+			    by_index(list, n, vb_far_word_index(atomic_load(&slots[i].far), number));
+
+			if (r)
+				add_user(r, all[k].pid);
+		}
+		vb_peek_close(&all[k]);
+	}
+	free(all);
+}
+
+static int by_address(const void *a, const void *b)
+{
+	const struct region *x = a, *y = b;
+
+	if (x->addr != y->addr)
+		return (x->addr > y->addr) - (x->addr < y->addr);
+	return (x->index > y->index) - (x->index < y->index);
+}
+
+/* The regions, sorted by address.  NULL with *n 0: none; with *n 1: no memory. */
+static struct region *read_regions(const struct peek *p, size_t *n)
+{
+	const struct vb_key_entry *entries = entries_of(p);
+	uint32_t high = atomic_load_explicit(&marks_of(p)->keys, memory_order_acquire);
+	struct region *list = NULL;
+	size_t room = 0, have = 0;
+
+	if (high > VB_MAX_MR + 1)
+		high = VB_MAX_MR + 1;
+	for (uint32_t i = 1; i < high; i++) {
+		struct region r = {.index = i};
+
+		if (!read_entry(&entries[i], &r))
+			continue;
+		if (have == room) {
+			struct region *more;
+
+			room = room ? 2 * room : 64;
+			more = reallocarray(list, room, sizeof *list);
+			if (!more) {
+				free(list);
+				*n = 1;
+				return NULL;
+			}
+			list = more;
+		}
+		list[have++] = r;
+	}
+	if (have) {
+		mark_users(p, list, have);
+		qsort(list, have, sizeof *list, by_address);
+	}
+	*n = have;
+	return list;
+}
+
+static const char *kind_name(uint32_t kind)
+{
+	static const char *const names[] = {[VB_KEY_MEMORY] = "memory",
+					    [VB_KEY_ON_DEMAND] = "on-demand",
+					    [VB_KEY_NULL] = "null",
+					    [VB_KEY_WINDOW] = "window"};
+
+	return kind < sizeof names / sizeof *names && names[kind] ? names[kind] : "other";
+}
+
+/* Null regions have no R_Key, windows no L_Key. */
+static bool has_lkey(const struct region *r)
+{
+	return r->kind != VB_KEY_WINDOW;
+}
+
+static bool has_rkey(const struct region *r)
+{
+	return r->kind != VB_KEY_NULL;
+}
+
+struct totals {
+	size_t regions, windows;
+	uint64_t bytes; /* of regions of memory; on-demand ones may span everything */
+};
+
+static struct totals add_up(const struct region *list, size_t n)
+{
+	struct totals t = {0};
+
+	for (size_t i = 0; i < n; i++) {
+		if (list[i].kind == VB_KEY_WINDOW)
+			t.windows++;
+		else
+			t.regions++;
+		if (list[i].kind == VB_KEY_MEMORY)
+			t.bytes += list[i].length;
+	}
+	return t;
+}
+
+static void print_users(const struct region *r, pid_t owner)
+{
+	if (!r->users) {
+		printf("; not in use at the moment");
+		return;
+	}
+	printf("; in use by");
+	for (uint32_t i = 0; i < r->users && i < USERS; i++) {
+		printf(i ? ", " : " ");
+		if (r->user[i] == owner)
+			printf("itself");
+		else
+			printf("process %d", (int)r->user[i]);
+	}
+	if (r->users > USERS)
+		printf(" and %u more", r->users - USERS);
+}
+
+static void print_region(const struct region *r, const struct peek *p)
+{
+	char access[256];
+
+	printf("0x%012" PRIx64 " +%" PRIu64 "  ", r->addr, r->length);
+	if (has_lkey(r))
+		printf("L_Key 0x%08x ", lkey_of(r, p));
+	if (has_rkey(r))
+		printf("R_Key 0x%08x ", r->key | VB_KEY_REMOTE);
+	printf(" %s  PD %u", kind_name(r->kind), (uint32_t)r->pd);
+	if (VB_PD_HOME(r->pd) != number_of(p))
+		printf(" of adapter %u", VB_PD_HOME(r->pd));
+	printf("  %s", vb_access_say(access, sizeof access, r->access));
+	if (r->iova != r->addr)
+		printf("; iova 0x%" PRIx64, r->iova);
+	if (r->kind == VB_KEY_WINDOW)
+		printf("; bound to the region of L_Key 0x%08x", (uint32_t)r->tied);
+	else if ((uint32_t)r->tied)
+		printf("; %u windows bound", (uint32_t)r->tied);
+	if (r->kind == VB_KEY_WINDOW && r->qpn)
+		printf("; for QP 0x%06x", r->qpn);
+	print_users(r, p->pid);
+	if (r->told)
+		printf("; peers may have it mapped");
+	printf("\n");
+}
+
+static void print_text(const struct peek *p, const struct region *list, size_t n)
+{
+	struct totals t = add_up(list, n);
+
+	printf("process %d (%s), adapter %u: %zu memory regions of at most %u, %" PRIu64
+	       " bytes of memory in them, %zu memory windows\n",
+	       (int)p->pid, p->program, number_of(p), t.regions, profile_of(p)->max_mr, t.bytes, t.windows);
+	for (size_t i = 0; i < n; i++)
+		print_region(&list[i], p);
+}
+
+static void add_hex(json_object *o, const char *name, uint64_t v, int digits)
+{
+	char buf[24];
+
+	snprintf(buf, sizeof buf, "0x%0*" PRIx64, digits, v);
+	json_object_object_add(o, name, json_object_new_string(buf));
+}
+
+static json_object *region_json(const struct region *r, const struct peek *p)
+{
+	json_object *o = json_object_new_object(), *users = json_object_new_array();
+	char access[256];
+
+	add_hex(o, "address", r->addr, 1);
+	add_hex(o, "iova", r->iova, 1);
+	json_object_object_add(o, "size", json_object_new_uint64(r->length));
+	if (has_lkey(r))
+		add_hex(o, "lkey", lkey_of(r, p), 8);
+	if (has_rkey(r))
+		add_hex(o, "rkey", r->key | VB_KEY_REMOTE, 8);
+	json_object_object_add(o, "kind", json_object_new_string(kind_name(r->kind)));
+	json_object_object_add(o, "pd", json_object_new_int64((uint32_t)r->pd));
+	json_object_object_add(o, "pd_adapter", json_object_new_int64(VB_PD_HOME(r->pd)));
+	json_object_object_add(o, "access",
+			       json_object_new_string(vb_access_say(access, sizeof access, r->access)));
+	if (r->kind == VB_KEY_WINDOW) {
+		add_hex(o, "region_lkey", (uint32_t)r->tied, 8);
+		if (r->qpn)
+			add_hex(o, "qp", r->qpn, 6);
+	} else {
+		json_object_object_add(o, "windows", json_object_new_int64((uint32_t)r->tied));
+	}
+	for (uint32_t i = 0; i < r->users && i < USERS; i++)
+		json_object_array_add(users, json_object_new_int(r->user[i]));
+	json_object_object_add(o, "used_by", users);
+	json_object_object_add(o, "peers_may_map", json_object_new_boolean(r->told != 0));
+	return o;
+}
+
+static int print_json(const struct peek *p, const struct region *list, size_t n)
+{
+	json_object *o = json_object_new_object(), *regions = json_object_new_array();
+	json_object *totals = json_object_new_object();
+	struct totals t = add_up(list, n);
+
+	json_object_object_add(o, "pid", json_object_new_int(p->pid));
+	json_object_object_add(o, "program", json_object_new_string(p->program));
+	json_object_object_add(o, "adapter", json_object_new_int64(number_of(p)));
+	for (size_t i = 0; i < n; i++)
+		json_object_array_add(regions, region_json(&list[i], p));
+	json_object_object_add(o, "regions", regions);
+	json_object_object_add(totals, "regions", json_object_new_uint64(t.regions));
+	json_object_object_add(totals, "limit", json_object_new_int64(profile_of(p)->max_mr));
+	json_object_object_add(totals, "bytes", json_object_new_uint64(t.bytes));
+	json_object_object_add(totals, "windows", json_object_new_uint64(t.windows));
+	json_object_object_add(o, "totals", totals);
+	return vb_peek_print_json(o);
+}
+
+int vb_mr(int argc, char **argv)
+{
+	struct region *list;
+	struct peek_ask a;
+	int status = 0;
+	size_t n;
+
+	if (!vb_peek_open(&a, argc, argv,
+			  "Lists the live memory regions and windows of a running process, by address: keys, "
+			  "size, kind, protection domain, access, and who uses them at the moment.\vWithout "
+			  "PID: the only process of this user that has a device of Verbena open."))
+		return VB_EXIT_SELF;
+	list = read_regions(&a.at, &n);
+	if (!list && n) {
+		vb_say("no memory for the list of regions");
+		status = VB_EXIT_SELF;
+	} else if (a.json) {
+		status = print_json(&a.at, list, n);
+	} else {
+		print_text(&a.at, list, n);
+	}
+	free(list);
+	vb_peek_close(&a.at);
+	return status;
+}

@@ -1,0 +1,323 @@
+/* Finding the segment of a process: the memfd "verbena" among its descriptors that says it is this process's.
+ * Only what the kernel shows in /proc is used, so the process may be stopped, and does not notice. */
+#include "peek.h"
+
+#include <argp.h>
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <json-c/json.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "host/segment.h"
+#include "tools.h"
+
+enum found { FOUND, NO_PROCESS, ENDED, NO_RIGHT, NO_ADAPTER, OTHER_VERSION, FAILED };
+
+/* The number that the process has for itself, in the innermost PID namespace. */
+static pid_t own_number(pid_t pid)
+{
+	char path[64], line[256];
+	pid_t own = pid;
+	FILE *f;
+
+	snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+	f = fopen(path, "re");
+	if (!f)
+		return pid;
+	while (fgets(line, sizeof line, f)) {
+		if (strncmp(line, "NSpid:", 6))
+			continue;
+		for (char *p = line + 6, *end; (void)(end = p), *p && *p != '\n'; p = end) {
+			long n = strtol(p, &end, 10);
+
+			if (end == p)
+				break;
+			own = (pid_t)n;
+		}
+	}
+	fclose(f);
+	return own;
+}
+
+static void read_program(struct peek *p)
+{
+	char path[64];
+	FILE *f;
+
+	snprintf(path, sizeof path, "/proc/%d/comm", (int)p->pid);
+	f = fopen(path, "re");
+	if (!f || !fgets(p->program, sizeof p->program, f))
+		snprintf(p->program, sizeof p->program, "?");
+	if (f)
+		fclose(f);
+	p->program[strcspn(p->program, "\n")] = 0;
+}
+
+/* Whether this descriptor is the process's segment; maps it if so.  A segment of another process may be among
+ * them too (ibv_context.cmd_fd can be handed on). */
+static enum found try_descriptor(struct peek *p, const char *path, pid_t own, uint32_t *version)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC), seals;
+	enum found r = NO_ADAPTER;
+	struct vb_seg_head h;
+	struct stat st;
+	void *base;
+
+	if (fd < 0)
+		return errno == EACCES || errno == EPERM ? NO_RIGHT : NO_ADAPTER;
+	seals = fcntl(fd, F_GET_SEALS);
+	/* Without this seal its owner could take pages away under our eyes. */
+	if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &st) ||
+	    pread(fd, &h, sizeof h, 0) != (ssize_t)sizeof h || h.magic != VB_SEG_MAGIC)
+		goto out;
+	if (h.version != VB_SEG_VERSION || h.size != VB_SEG_SIZE || (uint64_t)st.st_size != VB_SEG_SIZE) {
+		*version = h.version;
+		r = OTHER_VERSION;
+		goto out;
+	}
+	if (h.pid != (uint32_t)own)
+		goto out;
+	base = mmap(NULL, VB_SEG_SIZE, PROT_READ, MAP_SHARED | MAP_NORESERVE, fd, 0);
+	if (base == MAP_FAILED) {
+		r = FAILED;
+		goto out;
+	}
+	p->base = base; /* vb_peek_close() */
+	r = FOUND;
+out:
+	close(fd);
+	return r;
+}
+
+static bool is_segment_name(const char *path)
+{
+	char to[64];
+	ssize_t n = readlink(path, to, sizeof to - 1);
+
+	if (n <= 0)
+		return false;
+	to[n] = 0;
+	return !strcmp(to, "/memfd:verbena (deleted)");
+}
+
+static enum found not_listed(pid_t pid, int err)
+{
+	char path[64];
+
+	snprintf(path, sizeof path, "/proc/%d", (int)pid);
+	if (err == ENOENT || err == ESRCH || access(path, F_OK))
+		return NO_PROCESS;
+	return err == EACCES || err == EPERM ? NO_RIGHT : FAILED;
+}
+
+static bool has_ended(pid_t pid)
+{
+	char path[64], text[512], *p;
+	size_t n;
+	FILE *f;
+
+	snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+	f = fopen(path, "re");
+	if (!f)
+		return true;
+	n = fread(text, 1, sizeof text - 1, f);
+	fclose(f);
+	text[n] = 0;
+	p = strrchr(text, ')');
+	return p && (p[1] && (p[2] == 'Z' || p[2] == 'X'));
+}
+
+static enum found find(struct peek *p, pid_t pid, uint32_t *version)
+{
+	char path[300];
+	enum found best = NO_ADAPTER, r;
+	pid_t own;
+	DIR *dir;
+
+	*p = (struct peek){.pid = pid};
+	snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+	dir = opendir(path);
+	if (!dir)
+		return not_listed(pid, errno);
+	if (has_ended(pid)) {
+		closedir(dir);
+		return ENDED;
+	}
+	own = own_number(pid);
+	errno = 0;
+	for (struct dirent *e; best != FOUND && (e = readdir(dir));) {
+		if (!isdigit((unsigned char)e->d_name[0]))
+			continue;
+		snprintf(path, sizeof path, "/proc/%d/fd/%s", (int)pid, e->d_name);
+		if (!is_segment_name(path))
+			continue;
+		r = try_descriptor(p, path, own, version);
+		if (r == FOUND || best == NO_ADAPTER)
+			best = r;
+	}
+	if (best == NO_ADAPTER && errno == EACCES)
+		best = NO_RIGHT; /* the list can be had, the links not */
+	closedir(dir);
+	if (best == FOUND)
+		read_program(p);
+	return best;
+}
+
+static void say_why(pid_t pid, enum found r, uint32_t version)
+{
+	char path[64];
+	struct stat st;
+	int err = errno;
+
+	switch (r) {
+	case NO_PROCESS:
+		vb_say("there is no process %d", (int)pid);
+		break;
+	case ENDED:
+		vb_say("process %d has ended; its history went with it", (int)pid);
+		break;
+	case NO_RIGHT:
+		snprintf(path, sizeof path, "/proc/%d", (int)pid);
+		if (!stat(path, &st) && st.st_uid != geteuid())
+			vb_say("process %d belongs to user %u; this is user %u, who may not look into it",
+			       (int)pid, st.st_uid, geteuid());
+		else
+			vb_say("process %d does not let itself be looked into (PR_SET_DUMPABLE, or rights "
+			       "that this "
+			       "process lacks)",
+			       (int)pid);
+		break;
+	case NO_ADAPTER:
+		vb_say("process %d has no device of Verbena open", (int)pid);
+		break;
+	case OTHER_VERSION:
+		vb_say("process %d uses another version of Verbena (segment version %u; this command knows "
+		       "%u)",
+		       (int)pid, version, VB_SEG_VERSION);
+		break;
+	default:
+		vb_say("process %d: %s", (int)pid, strerror(err));
+		break;
+	}
+}
+
+size_t vb_peek_all(struct peek **list)
+{
+	DIR *dir = opendir("/proc");
+	size_t n = 0;
+	uint32_t version;
+
+	*list = NULL;
+	if (!dir)
+		return 0;
+	for (struct dirent *e; (e = readdir(dir));) {
+		pid_t pid = (pid_t)strtol(e->d_name, NULL, 10);
+		struct peek p, *more;
+
+		if (pid <= 0 || pid == getpid() || find(&p, pid, &version) != FOUND)
+			continue;
+		more = reallocarray(*list, n + 1, sizeof **list);
+		if (!more) {
+			vb_peek_close(&p);
+			break;
+		}
+		*list = more;
+		more[n++] = p;
+	}
+	closedir(dir);
+	return n;
+}
+
+/* The only process that has a device open. */
+static bool find_only(struct peek *p)
+{
+	struct peek *all;
+	size_t n = vb_peek_all(&all);
+
+	if (n == 1) {
+		*p = all[0];
+	} else if (!n) {
+		vb_say("no process that can be looked into has a device of Verbena open");
+	} else {
+		vb_say("%zu processes have a device of Verbena open; name one:", n);
+		for (size_t i = 0; i < n; i++)
+			fprintf(stderr, "  %d %s\n", (int)all[i].pid, all[i].program);
+	}
+	for (size_t i = 0; i < n && n != 1; i++)
+		vb_peek_close(&all[i]);
+	free(all);
+	return n == 1;
+}
+
+struct words {
+	bool json;
+	const char *pid; /* NULL: none given */
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+	struct words *w = state->input;
+
+	switch (key) {
+	case 'j':
+		w->json = true;
+		return 0;
+	case ARGP_KEY_ARG:
+		if (w->pid)
+			argp_error(state, "one process at a time");
+		w->pid = arg;
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+bool vb_peek_open(struct peek_ask *a, int argc, char **argv, const char *doc)
+{
+	static const struct argp_option options[] = {
+	    {.name = "json", .key = 'j', .doc = "for machines"},
+	    {0},
+	};
+	const struct argp argp = {.options = options, .parser = parse, .args_doc = "[PID]", .doc = doc};
+	struct words w = {0};
+	uint32_t version = 0;
+	enum found r;
+	long pid;
+	char *end;
+
+	argp_parse(&argp, argc, argv, 0, NULL, &w);
+	*a = (struct peek_ask){.json = w.json};
+	if (!w.pid)
+		return find_only(&a->at);
+	errno = 0;
+	pid = strtol(w.pid, &end, 10);
+	if (errno || *end || end == w.pid || pid <= 0 || pid > INT32_MAX) {
+		vb_say("\"%s\" is no process ID", w.pid);
+		return false;
+	}
+	r = find(&a->at, (pid_t)pid, &version);
+	if (r != FOUND)
+		say_why((pid_t)pid, r, version);
+	return r == FOUND;
+}
+
+void vb_peek_close(struct peek *p)
+{
+	munmap((void *)(uintptr_t)p->base, VB_SEG_SIZE);
+}
+
+int vb_peek_print_json(struct json_object *o)
+{
+	int bad = printf("%s\n", json_object_to_json_string_ext(o, JSON_C_TO_STRING_PRETTY |
+								       JSON_C_TO_STRING_NOSLASHESCAPE)) < 0;
+
+	json_object_put(o);
+	return bad ? VB_EXIT_SELF : 0;
+}

@@ -1,0 +1,33 @@
+/* Looking into another process that uses Verbena: its adapter's segment, read-only, without its help. */
+#ifndef VB_TOOLS_PEEK_H
+#define VB_TOOLS_PEEK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct json_object;
+
+struct peek {
+	pid_t pid;
+	char program[64];    /* what it calls itself */
+	const uint8_t *base; /* its segment, VB_SEG_SIZE bytes; what stands there may change or be rubbish */
+};
+
+/* The command line of `verbena explain` and `verbena mr`: [--json] [PID].  Finds the process, or the only one
+ * of this user if no PID is given.  false: it was said why not. */
+struct peek_ask {
+	bool json;
+	struct peek at;
+};
+bool vb_peek_open(struct peek_ask *a, int argc, char **argv, const char *doc);
+void vb_peek_close(struct peek *p);
+
+/* Every further process of this user that has an adapter. */
+size_t vb_peek_all(struct peek **list); /* *list: free() it, after vb_peek_close() of each */
+
+/* Prints and frees. */
+int vb_peek_print_json(struct json_object *o);
+
+#endif
