@@ -145,3 +145,49 @@ bool vb_vmas_next(struct vb_vmas *s, struct vb_vma *v)
 			return true;
 	return false;
 }
+
+/* Where PROCMAP_QUERY is not to be had: a line "KernelPageSize: N kB" follows the mapping's own in smaps. */
+static uint64_t page_of_smaps(uint64_t addr)
+{
+	FILE *f = fopen("/proc/thread-self/smaps", "re");
+	unsigned long long start, end, kb;
+	size_t size = 0;
+	char *line = NULL;
+	uint64_t page = 0;
+	bool here = false;
+
+	while (f && !page && getline(&line, &size, f) >= 0) {
+		if (sscanf(line, "%llx-%llx ", &start, &end) == 2)
+			here = addr >= start && addr < end;
+		else if (here && sscanf(line, "KernelPageSize: %llu kB", &kb) == 1)
+			page = kb << 10;
+	}
+	free(line);
+	if (f)
+		fclose(f);
+	return page;
+}
+
+bool vb_vma_huge(uint64_t addr, uint64_t len, uint64_t *at, uint64_t *page)
+{
+	uint64_t small = (uint64_t)sysconf(_SC_PAGESIZE), last = addr + (len - 1);
+	struct vb_vmas s;
+	struct vb_vma v;
+	bool huge = true;
+
+	*at = addr;
+	*page = 0;
+	if (vb_vmas_begin(&s))
+		return false;
+	while (huge) {
+		*page = 0;
+		if (vb_vmas_at(&s, *at, &v, false))
+			*page = v.page ? v.page : page_of_smaps(*at);
+		huge = *page > small;
+		if (!huge || v.end > last)
+			break;
+		*at = v.end;
+	}
+	vb_vmas_end(&s);
+	return huge;
+}

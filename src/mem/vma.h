@@ -37,4 +37,8 @@ bool vb_vmas_at(struct vb_vmas *s, uint64_t addr, struct vb_vma *v, bool named);
 bool vb_vmas_next(struct vb_vmas *s, struct vb_vma *v);
 void vb_vmas_end(struct vb_vmas *s);
 
+/* Whether all of [addr, addr + len) is mapped in huge pages (hugetlbfs, MAP_HUGETLB).  If not, *at is the
+ * first address that is not and *page what is there: a page size, 0: no mapping. */
+bool vb_vma_huge(uint64_t addr, uint64_t len, uint64_t *at, uint64_t *page);
+
 #endif
