@@ -128,7 +128,8 @@ static bool current(const struct vb_far *f, struct vb_far_share *s)
 {
 	const struct vb_key_entry *e = &f->keys[VB_KEY_INDEX(atomic_load(&s->rkey))];
 
-	return atomic_load_explicit(&e->seq, memory_order_relaxed) == s->seq;
+	return atomic_load_explicit(&e->seq, memory_order_relaxed) ==
+	       atomic_load_explicit(&s->seq, memory_order_relaxed);
 }
 
 /* Whether a place may be given to another key: its own is gone from the far end's table. */
@@ -176,6 +177,10 @@ static __attribute__((noinline)) void count_use(struct vb_far *f, uint32_t rkey,
 		if (uses % ASK_AGAIN)
 			return;
 		break;
+	case VB_REGION_CANNOT:
+		if (current(f, s))
+			return;
+		break; /* it may have been given other memory (ibv_rereg_mr) */
 	default:
 		return;
 	}
@@ -258,8 +263,8 @@ static void unmap(struct vb_far *f, struct vb_keys *own, struct vb_far_share *s)
 	vb_lock_give(&f->lock);
 }
 
-int vb_far_answer(struct vb_far *f, uint32_t rkey, uint64_t addr, const struct vb_share_desc *d, int fd,
-		  bool write)
+int vb_far_answer(struct vb_far *f, uint32_t rkey, uint32_t seq, uint64_t addr, const struct vb_share_desc *d,
+		  int fd, bool write)
 {
 	struct vb_far_share *s = share_of(f, rkey);
 	struct vb_share_map map = {0};
@@ -271,21 +276,26 @@ int vb_far_answer(struct vb_far *f, uint32_t rkey, uint64_t addr, const struct v
 	err = d->kind == VB_SHARE_NONE ? ENODEV : vb_share_map(&map, d, fd, write);
 	vb_lock_take(&f->lock); /* given below; who gives the place away holds it */
 	if (atomic_load(&s->rkey) == rkey && err) {
+		s->seq = seq;
 		/* What passes, a lack of descriptors say, lets it be asked about again some time. */
 		if (err == ENODEV || err == EXDEV || err == ENXIO || err == EACCES || err == EPERM)
 			atomic_store(&s->state, VB_REGION_CANNOT);
+	} else if (atomic_load(&s->rkey) == rkey && atomic_load(&f->keys[VB_KEY_INDEX(rkey)].seq) != seq) {
+		err = ESTALE; /* it was given another meaning meanwhile, and may be asked about anew */
+		atomic_store(&s->uses, 1);
+		atomic_store(&s->state, VB_REGION_COUNTS);
 	} else if (atomic_load(&s->rkey) == rkey) {
 		s->map = map;
 		s->addr = addr;
 		s->length = d->length;
 		s->write = write;
-		s->seq = atomic_load(&f->keys[VB_KEY_INDEX(rkey)].seq);
+		s->seq = seq;
 		atomic_store(&s->state, VB_REGION_MAPPED);
 		atomic_store(&s->at, map.at); /* pairs with shared_at(); vb_far_drop() unmaps */
 		taken = true;
 	}
 	vb_lock_give(&f->lock);
-	if (!err && !taken)
+	if (!taken)
 		vb_share_unmap(&map);
 	return err;
 }

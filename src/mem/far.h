@@ -48,7 +48,7 @@ struct vb_far_share {
 	bool write;	       /* mapped for writing, too */
 	_Atomic(uint8_t *) at; /* where `addr` of the far process is mapped here; NULL: not */
 	uint64_t addr, length; /* of the region, in the far process */
-	uint32_t seq;	       /* of its entry when it was mapped: another one is another region */
+	_Atomic uint32_t seq;  /* of its entry when its owner answered: another one is another region */
 	struct vb_share_map map;
 };
 
@@ -109,10 +109,11 @@ bool vb_far_mapped(struct vb_far *f, uint32_t rkey);
  * memory that is, and says so if it could not (vb_far_ask_failed). */
 uint32_t vb_far_next_ask(struct vb_far *f);
 void vb_far_ask_failed(struct vb_far *f, uint32_t rkey);
-/* The answer: the region [addr, addr + d->length) of the far process is what d says, for writing too or not.
- * 0, or why it cannot be mapped.  This and vb_far_drop() are called by one thread at a time. */
-int vb_far_answer(struct vb_far *f, uint32_t rkey, uint64_t addr, const struct vb_share_desc *d, int fd,
-		  bool write);
+/* The answer: the region [addr, addr + d->length) of the far process is what d says, for writing too or not,
+ * as long as its entry's sequence number is seq.  0, or why it cannot be mapped.  This and vb_far_drop() are
+ * called by one thread at a time. */
+int vb_far_answer(struct vb_far *f, uint32_t rkey, uint32_t seq, uint64_t addr, const struct vb_share_desc *d,
+		  int fd, bool write);
 /* The region is gone (0: all are): unmaps it once no thread of this process uses it.  own: as above. */
 void vb_far_drop(struct vb_far *f, struct vb_keys *own, uint32_t rkey);
 /* Likewise all that have gone without our having heard of it. */

@@ -309,6 +309,11 @@ bool vb_key_close(struct vb_keys *t, uint32_t lkey)
 	return atomic_compare_exchange_strong(&t->entries[VB_KEY_INDEX(lkey)].tied, &none, CLOSED);
 }
 
+void vb_key_open(struct vb_keys *t, uint32_t lkey)
+{
+	atomic_fetch_and(&t->entries[VB_KEY_INDEX(lkey)].tied, ~CLOSED);
+}
+
 uint32_t vb_key_tied(struct vb_keys *t, uint32_t lkey)
 {
 	return (uint32_t)atomic_load(&t->entries[VB_KEY_INDEX(lkey)].tied);
@@ -365,6 +370,13 @@ bool vb_key_look(struct vb_keys *t, uint32_t lkey, struct vb_key_spec *spec)
 		take_shot(&t->entries[index], &s);
 	*spec = s.spec;
 	return !s.odd && s.key == vb_key_bare(t, lkey);
+}
+
+uint32_t vb_key_seq(struct vb_keys *t, uint32_t lkey)
+{
+	uint32_t index = VB_KEY_INDEX(lkey);
+
+	return index < t->capacity ? atomic_load(&t->entries[index].seq) : 1;
 }
 
 void vb_key_tell(struct vb_keys *t, uint32_t lkey)

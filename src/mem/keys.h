@@ -148,14 +148,18 @@ void vb_key_give(struct vb_keys *t, uint32_t lkey);
 
 /* Windows hold their region.  vb_key_tie(): one more; false: the key is not published, or is going.
  * vb_key_untie(): one less.  vb_key_close(): the region is going, no window can be bound to it from now on;
- * false: some are (the region stays open).  vb_key_tied(): how many. */
+ * false: some are (the region stays open), or it is closed already.  vb_key_open(): it does not go after all.
+ * vb_key_tied(): how many. */
 bool vb_key_tie(struct vb_keys *t, uint32_t lkey);
 void vb_key_untie(struct vb_keys *t, uint32_t lkey);
 bool vb_key_close(struct vb_keys *t, uint32_t lkey);
+void vb_key_open(struct vb_keys *t, uint32_t lkey);
 uint32_t vb_key_tied(struct vb_keys *t, uint32_t lkey);
 
 /* What a published key means at the moment; false: it is not published. */
 bool vb_key_look(struct vb_keys *t, uint32_t lkey, struct vb_key_spec *spec);
+/* Its sequence number now, which another meaning, or another region, changes. */
+uint32_t vb_key_seq(struct vb_keys *t, uint32_t lkey);
 /* Notes that the region's memory is mapped elsewhere, and asks: true once. */
 void vb_key_tell(struct vb_keys *t, uint32_t lkey);
 bool vb_key_told(struct vb_keys *t, uint32_t lkey);

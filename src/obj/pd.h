@@ -55,13 +55,15 @@ enum vb_mr_source {
 	VB_MR_RELAXED, /* likewise, of ibv_reg_mr_relaxed(): lives and ends in its pool (obj/relaxed.h) */
 	VB_MR_DM,      /* device memory */
 	VB_MR_DMABUF,
+	VB_MR_NULL, /* nothing */
 };
 
 struct vb_mr {
 	struct ibv_mr ibv; /* first */
 	struct vb_pd *pd;
-	uint64_t iova; /* first address as keys address it */
-	uint32_t access;
+	uint64_t iova;	 /* first address as keys address it */
+	uint32_t access; /* of the key */
+	uint32_t asked;	 /* as the program gave it */
 	uint32_t kind;	 /* enum vb_key_kind */
 	uint32_t source; /* enum vb_mr_source; set once, as what follows */
 	/* What the region was made of, and how to give it back once nobody touches it any more. */

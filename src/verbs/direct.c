@@ -109,8 +109,8 @@ struct tell {
 	uint32_t kind;
 	uint32_t rkey;
 	uint32_t write; /* ANSWER: it permits writing or atomics */
-	uint32_t reserved;
-	uint64_t addr; /* ANSWER: where it begins in its owner's process */
+	uint32_t seq;	/* ANSWER: the key's entry had this when it said what follows */
+	uint64_t addr;	/* ANSWER: where it begins in its owner's process */
 	struct vb_share_desc what;
 };
 _Static_assert(sizeof(struct tell) <= VB_TELL_MAX, "it fits a message");
@@ -136,6 +136,7 @@ static void answer(struct vb_link *l, uint32_t rkey)
 	struct vb_key_spec v;
 	int fd = -1;
 
+	t.seq = vb_key_seq(keys, lkey); /* first: should the rest be of a later meaning, the answer is void */
 	if (!wanted() || !(rkey & VB_KEY_REMOTE) || !vb_key_look(keys, lkey, &v))
 		return; /* gone: the peer finds out by itself */
 	if (!(v.access & (writes | IBV_ACCESS_REMOTE_READ)))
@@ -171,7 +172,7 @@ void vb_direct_told(struct vb_link *l, const void *msg, size_t len, int fd)
 		answer(l, t.rkey);
 		break;
 	case TELL_ANSWER:
-		err = f ? vb_far_answer(f, t.rkey, t.addr, &t.what, fd, t.write) : 0;
+		err = f ? vb_far_answer(f, t.rkey, t.seq, t.addr, &t.what, fd, t.write) : 0;
 		if (err && t.what.kind != VB_SHARE_NONE)
 			vb_log(VB_LOG_DEBUG,
 			       "R_Key 0x%08x of process %u is shared memory, but cannot be mapped: %s",

@@ -1,113 +1,155 @@
-/* Memory regions: what may be registered, and making its pages present. */
+/* Memory regions: what may be registered, and how a region comes and goes.
+ *
+ * An ordinary region's pages are made present at registration.  An on-demand region is an entry in the table
+ * and nothing else: our copies survive a fault (mem/guard.h), and the kernel's bring the pages in. */
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "base/log.h"
 #include "iba/profile.h"
-#include "mem/copy.h"
 #include "mem/guard.h"
+#include "mem/populate.h"
+#include "mem/vma.h"
 #include "verbs/direct.h"
 #include "verbs/mr.h"
 #include "verbs/progress.h"
 #include "verbs/verbs.h"
 #include "verbs/why.h"
 
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ  22
-#define MADV_POPULATE_WRITE 23
-#endif
-
-#define PAGE   4096ull
-#define REMOTE (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
-#define KNOWN  (0xffu | IBV_ACCESS_OPTIONAL_RANGE)
+#define PAGE  UINT64_C(4096)
+#define KNOWN (0xffu | IBV_ACCESS_OPTIONAL_RANGE)
 
 static_assert(sizeof(struct ibv_mr) == 48, "ABI");
 
-static int check_access(const char *call, unsigned access)
+static int check_access(const struct vb_mr_ask *ask)
 {
+	unsigned access = ask->access;
+
 	if (access & ~KNOWN) /* rule 42 */
-		return vb_refuse(EINVAL, call, "access 0x%x has unknown bits 0x%x", access, access & ~KNOWN);
+		return vb_refuse(EINVAL, ask->call, "access 0x%x has unknown bits 0x%x", access,
+				 access & ~KNOWN);
 	if (access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) &&
 	    !(access & IBV_ACCESS_LOCAL_WRITE)) /* rule 42 */
-		return vb_refuse(EINVAL, call, "access 0x%x: remote write and atomic need local write",
+		return vb_refuse(EINVAL, ask->call, "access 0x%x: remote write and atomic need local write",
 				 access);
-	if (access & IBV_ACCESS_ON_DEMAND)
-		return vb_refuse(EOPNOTSUPP, call, "on-demand paging is not supported");
-	if (access & IBV_ACCESS_HUGETLB)
-		return vb_refuse(EINVAL, call, "IBV_ACCESS_HUGETLB goes with IBV_ACCESS_ON_DEMAND only");
+	if (access & IBV_ACCESS_HUGETLB && !(access & IBV_ACCESS_ON_DEMAND))
+		return vb_refuse(EINVAL, ask->call, "IBV_ACCESS_HUGETLB goes with IBV_ACCESS_ON_DEMAND only");
+	if (access & IBV_ACCESS_ON_DEMAND && !vb_profile()->on_demand)
+		return vb_refuse(EOPNOTSUPP, ask->call, "the device of profile %s has no on-demand regions",
+				 vb_profile()->name);
 	return 0;
 }
 
-static int check_range(const char *call, uint64_t addr, uint64_t length, uint64_t iova)
+/* Rule 43: that iova and address stand at the same offset of a page is what kernels' page lists need; the
+ * manual page asks for nothing of the kind, and a key here translates by addition.  Some profiles ask for it
+ * all the same. */
+static int check_page_offset(const struct vb_mr_ask *ask)
 {
+	if (!vb_profile()->page_offset || !((ask->addr ^ ask->iova) & (PAGE - 1)))
+		return 0;
+	return vb_refuse(EINVAL, ask->call,
+			 "address 0x%" PRIx64 " is at offset 0x%" PRIx64 " of its page, iova 0x%" PRIx64
+			 " at 0x%" PRIx64 ": the device of profile %s needs equal ones",
+			 ask->addr, ask->addr & (PAGE - 1), ask->iova, ask->iova & (PAGE - 1),
+			 vb_profile()->name);
+}
+
+static bool is_implicit(const struct vb_mr_ask *ask)
+{
+	return ask->access & IBV_ACCESS_ON_DEMAND && !ask->addr && ask->length == SIZE_MAX;
+}
+
+static int check_range(const struct vb_mr_ask *ask)
+{
+	uint64_t length = ask->length;
+
+	if (is_implicit(ask)) {
+		if (ask->iova)
+			return vb_refuse(
+			    EINVAL, ask->call,
+			    "an implicit region is addressed from 0 on, not from iova 0x%" PRIx64, ask->iova);
+		if (ask->access & IBV_ACCESS_HUGETLB)
+			return vb_refuse(EINVAL, ask->call, "IBV_ACCESS_HUGETLB is not for implicit regions");
+		return 0;
+	}
 	if (!length)
-		return vb_refuse(EINVAL, call, "length 0");
-	if (addr + (length - 1) < addr)
-		return vb_refuse(EINVAL, call, "0x%" PRIx64 " bytes at 0x%" PRIx64 " leave the address space",
-				 length, addr);
-	if (iova + (length - 1) < iova)
-		return vb_refuse(EINVAL, call, "0x%" PRIx64 " bytes from iova 0x%" PRIx64 " pass 2^64",
-				 length, iova);
-	/* rule 43: that iova and address stand at the same offset of a page is what kernels' page lists need;
-	 * the manual page asks for nothing of the kind, and a key here translates by addition */
-	return 0;
+		return vb_refuse(EINVAL, ask->call, "length 0");
+	if (ask->addr + (length - 1) < ask->addr)
+		return vb_refuse(EINVAL, ask->call,
+				 "0x%" PRIx64 " bytes at 0x%" PRIx64 " leave the address space", length,
+				 ask->addr);
+	if (ask->iova + (length - 1) < ask->iova)
+		return vb_refuse(EINVAL, ask->call, "0x%" PRIx64 " bytes from iova 0x%" PRIx64 " pass 2^64",
+				 length, ask->iova);
+	return check_page_offset(ask);
 }
 
-/* A kernel that does not know MADV_POPULATE_*: each page is touched by our copies, which survive a fault. */
-static int touch(uint64_t start, uint64_t end, bool write)
+/* The promise of IBV_ACCESS_HUGETLB. */
+static int check_huge(const struct vb_mr_ask *ask)
 {
-	uint64_t orig;
-	uint8_t byte;
+	uint64_t at, page;
 
-	for (uint64_t p = start; p < end; p += PAGE) {
-		void *at = (void *)(uintptr_t)p;
-
-		if (write ? !vb_atomic_fetch_add(at, 0, &orig) : !vb_copy_from_app(&byte, at, 1))
-			return EFAULT;
-	}
-	return 0;
+	if (!(ask->access & IBV_ACCESS_HUGETLB) || vb_vma_huge(ask->addr, ask->length, &at, &page))
+		return 0;
+	if (!page)
+		return vb_refuse(EINVAL, ask->call, "IBV_ACCESS_HUGETLB: nothing is mapped at 0x%" PRIx64,
+				 at);
+	return vb_refuse(EINVAL, ask->call,
+			 "IBV_ACCESS_HUGETLB: the memory at 0x%" PRIx64 " is mapped in pages of %" PRIu64
+			 " bytes, not in huge ones",
+			 at, page);
 }
 
-/* The errno that pinning the pages would give.  (m: madvise() checks the advice before the range.) */
-static int populate(uint64_t addr, uint64_t length, bool write)
+int vb_mr_present(const char *call, uint64_t addr, uint64_t length, bool write)
 {
-	uint64_t start = addr & ~(PAGE - 1), end = addr + (length - 1);
-	int advice = write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ;
-	void *at = (void *)(uintptr_t)start;
+	int err;
 
-	if ((end | (PAGE - 1)) == UINT64_MAX)
-		return EFAULT; /* nobody's memory is there, and the end must be expressible */
-	end = (end | (PAGE - 1)) + 1;
-	while (madvise(at, end - start, advice)) {
-		switch (errno) {
-		case EAGAIN:
-		case EINTR:
-			continue;
-		case EINVAL: /* no such advice, or not with this mapping or its permissions */
-			return madvise(at, 0, advice) ? touch(start, end, write) : EFAULT;
-		case ENOMEM: /* a hole, or no memory for the pages; msync() minds only the former */
-			return msync(at, end - start, MS_ASYNC) && errno == ENOMEM ? EFAULT : ENOMEM;
-		default: /* EFAULT, EHWPOISON */
-			return EFAULT;
-		}
-	}
-	return 0;
+	vb_guard_install();
+	err = vb_populate(addr, length, write);
+	return err ? vb_why_memory(err, call, addr, length, write) : 0;
+}
+
+int vb_mr_prepare(struct vb_mr_ask *ask)
+{
+	int err = check_access(ask);
+
+	ask->kind = ask->access & IBV_ACCESS_ON_DEMAND ? VB_KEY_ON_DEMAND : VB_KEY_MEMORY;
+	if (!err)
+		err = check_range(ask);
+	if (!err)
+		err = check_huge(ask);
+	if (!err && ask->kind == VB_KEY_ON_DEMAND)
+		vb_guard_install();
+	else if (!err)
+		err = vb_mr_present(ask->call, ask->addr, ask->length, ask->access & IBV_ACCESS_LOCAL_WRITE);
+	return err;
+}
+
+struct vb_key_spec vb_mr_spec(const struct vb_mr_ask *ask)
+{
+	return (struct vb_key_spec){
+	    .pd = ask->pd->id,
+	    .access = ask->access & ~(unsigned)(IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_ZERO_BASED |
+						IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB),
+	    .kind = ask->kind,
+	    .iova = ask->iova,
+	    .addr = ask->addr,
+	    .length = ask->length,
+	};
 }
 
 int vb_mr_register(struct vb_mr **out, const struct vb_mr_ask *ask)
 {
 	struct vb_pd *pd = ask->pd;
 	struct vb_context *c = vb_context(pd->ibv.context);
+	const struct vb_key_spec spec = vb_mr_spec(ask);
 	struct vb_mr *mr = calloc(1, sizeof(*mr)); /* vb_mr_drop() */
 
 	if (!mr)
 		return vb_refuse(ENOMEM, ask->call, "no memory for another region");
-	if (ask->access & REMOTE)
+	if (ask->access & VB_MR_REMOTE)
 		vb_direct_admit();
 	mr->pd = pd;
 	mr->iova = ask->iova;
@@ -115,15 +157,9 @@ int vb_mr_register(struct vb_mr **out, const struct vb_mr_ask *ask)
 	mr->source = ask->source;
 	mr->release = ask->release;
 	mr->of = ask->of;
-	mr->access = ask->access & ~(unsigned)(IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_ZERO_BASED |
-					       IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB);
-	mr->ibv.lkey =
-	    vb_key_publish(&vb_hca(c->adapter)->keys, &(struct vb_key_spec){.pd = pd->id,
-									    .access = mr->access,
-									    .kind = ask->kind,
-									    .iova = ask->iova,
-									    .addr = ask->addr,
-									    .length = ask->length});
+	mr->asked = ask->access;
+	mr->access = spec.access;
+	mr->ibv.lkey = vb_key_publish(&vb_hca(c->adapter)->keys, &spec);
 	if (!mr->ibv.lkey) {
 		free(mr);
 		return vb_refuse(ENOMEM, ask->call, "all %u memory regions are in use", vb_profile()->max_mr);
@@ -149,7 +185,7 @@ int vb_mr_drop(struct vb_mr *mr, const char *call)
 		return vb_refuse(EBUSY, call, "%u memory windows are bound to the region of L_Key 0x%08x",
 				 vb_key_tied(keys, mr->ibv.lkey), mr->ibv.lkey);
 	vb_key_retract(keys, mr->ibv.lkey);
-	if (mr->access & REMOTE)
+	if (mr->access & VB_MR_REMOTE)
 		vb_direct_key_retracted(a, mr->ibv.lkey);
 	vb_key_give(keys, mr->ibv.lkey);
 	if (mr->release)
@@ -160,15 +196,6 @@ int vb_mr_drop(struct vb_mr *mr, const char *call)
 	atomic_fetch_sub(&mr->pd->refs, 1);
 	free(mr);
 	return 0;
-}
-
-int vb_mr_present(const char *call, uint64_t addr, uint64_t length, bool write)
-{
-	int err;
-
-	vb_guard_install();
-	err = populate(addr, length, write);
-	return err ? vb_why_memory(err, call, addr, length, write) : 0;
 }
 
 int vb_mr_register_memory(struct vb_mr **out, const char *call, struct ibv_pd *ibpd, void *address,
@@ -184,11 +211,7 @@ int vb_mr_register_memory(struct vb_mr **out, const char *call, struct ibv_pd *i
 
 	if (vb_context_dead(vb_context(ibpd->context)))
 		return vb_refuse(EIO, call, "the device was opened before fork()");
-	err = check_access(call, access);
-	if (!err)
-		err = check_range(call, ask.addr, length, ask.iova);
-	if (!err)
-		err = vb_mr_present(call, ask.addr, length, access & IBV_ACCESS_LOCAL_WRITE);
+	err = vb_mr_prepare(&ask);
 	return err ? err : vb_mr_register(out, &ask);
 }
 
@@ -234,15 +257,26 @@ VB_EXPORT int ibv_dereg_mr(struct ibv_mr *ibmr)
 	return vb_mr_drop((struct vb_mr *)ibmr, "ibv_dereg_mr");
 }
 
-VB_EXPORT int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length,
-			   int access)
+/* Local use only: for any address and length, zeros to be read, and a place for what is not wanted. */
+struct ibv_mr *vb_alloc_null_mr(struct ibv_pd *pd)
 {
-	(void)mr;
-	(void)flags;
-	(void)pd;
-	(void)addr;
-	(void)length;
-	(void)access;
-	errno = vb_refuse(EOPNOTSUPP, "ibv_rereg_mr", "a region cannot be changed yet; it stays as it is");
-	return IBV_REREG_MR_ERR_INPUT;
+	struct vb_mr_ask ask = {.call = "ibv_alloc_null_mr",
+				.pd = vb_pd(pd),
+				.kind = VB_KEY_NULL,
+				.source = VB_MR_NULL,
+				.length = SIZE_MAX,
+				.access = IBV_ACCESS_LOCAL_WRITE};
+	struct vb_mr *mr = NULL;
+	int err;
+
+	if (vb_context_dead(vb_context(pd->context)))
+		err = vb_refuse(EIO, ask.call, "the device was opened before fork()");
+	else
+		err = vb_mr_register(&mr, &ask);
+	if (err) {
+		errno = err;
+		return NULL;
+	}
+	mr->ibv.rkey = 0;
+	return &mr->ibv;
 }

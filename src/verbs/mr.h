@@ -15,12 +15,20 @@ struct vb_mr_ask {
 	struct vb_pd *pd;
 	enum vb_key_kind kind;
 	uint64_t addr, length, iova;
-	unsigned access; /* enum ibv_access_flags */
+	unsigned access; /* enum ibv_access_flags, as the caller gave them */
 	/* as in struct vb_mr */
 	enum vb_mr_source source;
 	void (*release)(struct vb_mr *mr);
 	void *of;
 };
+
+#define VB_MR_REMOTE (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
+
+/* Checks everything that ibv_reg_mr() and ibv_rereg_mr() check of a range of the program's memory, sets
+ * `kind`, and makes the memory present, unless it is to be so on demand.  0 or errno, which has been said. */
+int vb_mr_prepare(struct vb_mr_ask *ask);
+/* What the region's keys are to mean. */
+struct vb_key_spec vb_mr_spec(const struct vb_mr_ask *ask);
 
 /* 0 or errno, which has been said.  Pairs with vb_mr_drop(). */
 int vb_mr_register(struct vb_mr **out, const struct vb_mr_ask *ask);

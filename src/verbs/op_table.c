@@ -71,6 +71,8 @@ void vb_ops_fill(struct vb_context *c)
 	v->get_srq_num = vb_get_srq_num;
 	v->create_srq_ex = vb_create_srq_ex;
 	v->close_xrcd = close_xrcd;
+	v->alloc_null_mr = vb_alloc_null_mr;
+	v->advise_mr = vb_advise_mr;
 	v->sz = sizeof(c->newer) + sizeof(c->v);
 	v->context.abi_compat = __VERBS_ABI_IS_EXTENDED;
 }

@@ -98,6 +98,20 @@ VB_EXPORT int ibv_query_device(struct ibv_context *context, struct ibv_device_at
 	return 0;
 }
 
+/* Of the transports that are there. */
+static struct ibv_odp_caps on_demand_caps(void)
+{
+	struct ibv_odp_caps caps = {0};
+
+	if (!vb_profile()->on_demand)
+		return caps;
+	caps.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
+	caps.per_transport_caps.rc_odp_caps = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV |
+					      IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ |
+					      IBV_ODP_SUPPORT_ATOMIC | IBV_ODP_SUPPORT_SRQ_RECV;
+	return caps;
+}
+
 int vb_query_device_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
 		       struct ibv_device_attr_ex *attr, size_t size)
 {
@@ -113,6 +127,7 @@ int vb_query_device_ex(struct ibv_context *context, const struct ibv_query_devic
 		return vb_refuse(EINVAL, "ibv_query_device_ex", "%zu bytes for attributes of at least %zu",
 				 size, offsetof(struct ibv_device_attr_ex, odp_caps));
 	device_attr(c, &a.orig_attr);
+	a.odp_caps = on_demand_caps();
 	/* the caller may be older or newer than we are */
 	memset(attr, 0, size);
 	memcpy(attr, &a, size < sizeof(a) ? size : sizeof(a));

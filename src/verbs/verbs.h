@@ -74,6 +74,11 @@ int vb_dealloc_td(struct ibv_td *td);
 struct ibv_pd *vb_alloc_parent_domain(struct ibv_context *context, struct ibv_parent_domain_init_attr *attr);
 void vb_parent_free(struct vb_pd *pd);
 
+/* mr.c, advise.c: verbs_context */
+struct ibv_mr *vb_alloc_null_mr(struct ibv_pd *pd);
+int vb_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags, struct ibv_sge *list,
+		 uint32_t n);
+
 /* ah.c: 0 or errno: whether an address vector is one that this device can use */
 int vb_check_av(const char *call, const struct vb_context *c, const struct ibv_ah_attr *av);
 

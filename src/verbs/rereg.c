@@ -1,0 +1,129 @@
+/* ibv_rereg_mr(): a region gets another range, protection domain or access, under the keys that it has.
+ *
+ * What can fail comes first; the change itself is one step for everybody who looks (vb_key_change).  So a
+ * call that is refused leaves the region as it was, and the only error codes are INPUT (the old region is
+ * valid) and, in a forked child, CMD. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stddef.h>
+
+#include "base/log.h"
+#include "verbs/direct.h"
+#include "verbs/mr.h"
+#include "verbs/progress.h"
+#include "verbs/verbs.h"
+
+#define CALL "ibv_rereg_mr"
+
+enum {
+	TRANSLATION = IBV_REREG_MR_CHANGE_TRANSLATION,
+	PD = IBV_REREG_MR_CHANGE_PD,
+	ACCESS = IBV_REREG_MR_CHANGE_ACCESS,
+	ALL = TRANSLATION | PD | ACCESS
+};
+
+static int check(const struct vb_mr *mr, int flags, const struct ibv_pd *pd, const void *addr, size_t length,
+		 int access)
+{
+	if (mr->source != VB_MR_MEMORY)
+		return vb_refuse(EINVAL, CALL, "L_Key 0x%08x: only regions of ibv_reg_mr() can be changed",
+				 mr->ibv.lkey);
+	if (!flags || flags & ~ALL)
+		return vb_refuse(EINVAL, CALL,
+				 "flags 0x%x: one or more of translation (1), PD (2) and access (4)",
+				 (unsigned)flags);
+	if (access && !(flags & ACCESS))
+		return vb_refuse(EINVAL, CALL, "access 0x%x without IBV_REREG_MR_CHANGE_ACCESS in flags",
+				 (unsigned)access);
+	if (flags & TRANSLATION && (!addr || !length))
+		return vb_refuse(EINVAL, CALL, "a new range of %zu bytes at %p", length, addr);
+	if (flags & PD && !pd)
+		return vb_refuse(EINVAL, CALL, "no protection domain");
+	if (flags & PD && pd->context != mr->ibv.context)
+		return vb_refuse(EINVAL, CALL, "the protection domain belongs to another open device");
+	return 0;
+}
+
+/* What the region is to be. */
+static struct vb_mr_ask result(const struct vb_mr *mr, int flags, struct ibv_pd *pd, void *addr,
+			       size_t length, int access)
+{
+	/* With hca_va 0 it was registered as a zero-based one, and stays it (rule 43).  (An implicit region
+	 * begins at 0.) */
+	unsigned zero = !mr->iova && mr->ibv.addr ? IBV_ACCESS_ZERO_BASED : 0;
+	struct vb_mr_ask a = {
+	    .call = CALL,
+	    .pd = flags & PD ? vb_pd(pd) : mr->pd,
+	    .addr = flags & TRANSLATION ? (uintptr_t)addr : (uintptr_t)mr->ibv.addr,
+	    .length = flags & TRANSLATION ? length : mr->ibv.length,
+	    .access = flags & ACCESS ? (unsigned)access : mr->asked | zero,
+	};
+
+	a.iova = a.access & IBV_ACCESS_ZERO_BASED ? 0 : flags & TRANSLATION ? a.addr : mr->iova;
+	return a;
+}
+
+/* Everything is there; nothing fails from here on. */
+static void change(struct vb_mr *mr, const struct vb_mr_ask *a)
+{
+	struct vb_adapter *adapter = vb_context(mr->ibv.context)->adapter;
+	const struct vb_key_spec spec = vb_mr_spec(a);
+	bool seen = mr->access & VB_MR_REMOTE; /* by peers */
+	struct vb_pd *old = mr->pd;
+
+	atomic_fetch_add(&a->pd->refs, 1); /* pairs with vb_mr_drop(), or a later change */
+	vb_key_change(&vb_hca(adapter)->keys, mr->ibv.lkey, &spec);
+	if (seen)
+		vb_direct_key_retracted(adapter, mr->ibv.lkey);
+	atomic_fetch_sub(&old->refs, 1);
+	mr->pd = a->pd;
+	mr->iova = a->iova;
+	mr->kind = a->kind;
+	mr->asked = a->access;
+	mr->access = spec.access;
+	mr->ibv.pd = &a->pd->ibv;
+	mr->ibv.addr = (void *)(uintptr_t)a->addr;
+	mr->ibv.length = a->length;
+}
+
+static int rereg(struct vb_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access)
+{
+	struct vb_keys *keys = &vb_hca(vb_context(mr->ibv.context)->adapter)->keys;
+	struct vb_mr_ask ask;
+	int err = check(mr, flags, pd, addr, length, access);
+
+	if (err)
+		return err;
+	ask = result(mr, flags, pd, addr, length, access);
+	if (flags & (TRANSLATION | ACCESS))
+		err = vb_mr_prepare(&ask);
+	else
+		ask.kind = mr->kind;
+	if (err)
+		return err;
+	/* One thread at a time, and no window is bound meanwhile.  (Rule 49, as for deregistration.) */
+	if (!vb_key_close(keys, mr->ibv.lkey))
+		return vb_refuse(EBUSY, CALL,
+				 "L_Key 0x%08x: %u memory windows are bound to the region, or another thread "
+				 "is changing it",
+				 mr->ibv.lkey, vb_key_tied(keys, mr->ibv.lkey));
+	change(mr, &ask);
+	vb_key_open(keys, mr->ibv.lkey);
+	return 0;
+}
+
+VB_EXPORT int ibv_rereg_mr(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr, size_t length,
+			   int access)
+{
+	int err;
+
+	if (vb_context_dead(vb_context(ibmr->context))) {
+		errno = vb_refuse(EIO, CALL, "the device was opened before fork()");
+		return IBV_REREG_MR_ERR_CMD;
+	}
+	err = rereg((struct vb_mr *)ibmr, flags, pd, addr, length, access);
+	if (!err)
+		return 0;
+	errno = err;
+	return IBV_REREG_MR_ERR_INPUT;
+}
