@@ -17,7 +17,7 @@ import stranger
 
 SOURCE = "/usr/share/doc/rdma-core/tests"
 MODULES = ["test_addr", "test_device", "test_pd", "test_cq", "test_cq_events", "test_atomic", "test_qp",
-           "test_parent_domain"]
+           "test_parent_domain", "test_mr", "test_odp", "test_relaxed_ordering", "test_fork"]
 # pattern of the case -> why it may be skipped
 LATER = [
     (r"DMTest\.", "device memory"),
@@ -29,6 +29,11 @@ LATER = [
     (r"test_qp\.QPTest\.test_query_data_in_order", "UD"),
     (r"test_cq\.CQTest\.test_resize_cq", "UD: it resizes a CQ of UD QPs"),
     (r"test_cq_events\..*_ud$", "UD"),
+    (r"test_mr\.MWTest\.", "memory windows"),
+    (r"test_mr\.DeviceMemory", "device memory"),
+    (r"test_mr\.DmaBuf", "it takes its dma-bufs from /dev/dri"),
+    (r"test_(odp|relaxed_ordering)\..*_ud_", "UD"),
+    (r"test_(odp|relaxed_ordering)\..*_xrc_", "XRC"),
     (r"test_parent_domain\..*_ud_", "UD"),
     (r"test_parent_domain\..*_excq_", "extended CQs"),
 ]
@@ -87,7 +92,7 @@ def main():
                   + (f" in {last[-1]}" if last else "") + f"\n{stranger.tail(errors)}")
         for name, (what, why) in found.items():
             later = next((reason for pattern, reason in LATER if re.search(pattern, name)), None)
-            if "huge_page" in name and not huge:
+            if "huge" in name and not huge:
                 later = "no huge pages can be made available here"
             if what == "ok":
                 passed += 1
