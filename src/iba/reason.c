@@ -163,19 +163,93 @@ static void say_access(struct vb_text *t, const struct vb_facts *f)
 	add_access(t, f->want & ~f->have, "IBV_ACCESS_", " | ", "more access");
 }
 
+uint64_t vb_range_missed(uint64_t start, uint64_t size, uint64_t addr, uint64_t len)
+{
+	uint64_t off = addr - start;
+
+	if (addr < start)
+		return start - addr;
+	if (off > size)
+		return off - size + len < len ? UINT64_MAX : off - size + len;
+	return len > size - off ? len - (size - off) : 0;
+}
+
+/* Where the range does lie, which the key does not say. */
+static void say_near(struct vb_text *t, const struct vb_facts *f)
+{
+	uint64_t by = vb_range_missed(f->start, f->size, f->addr, f->len);
+
+	if (!f->size)
+		return;
+	vb_text_add(t, by ? "; the region nearest to the range " : "; the range ");
+	add_range(t, f->addr, f->len);
+	vb_text_add(t, by ? " is " : " lies in the region ");
+	add_range(t, f->start, f->size);
+	vb_text_add(t, " of %s 0x%08x", f->a & VB_KEYF_REMOTE ? "R_Key" : "L_Key", f->cur_key);
+	if (by)
+		vb_text_add(t, ", missed by %" PRIu64 " bytes", by);
+	if (f->pd_have != f->pd_want)
+		vb_text_add(t, ", in protection domain %u, not %u", f->pd_have, f->pd_want);
+}
+
+static void say_stranger(struct vb_text *t, const struct vb_facts *f)
+{
+	if (f->a & VB_KEYF_STRANGER)
+		vb_text_add(t, "; process %" PRIu64 " on this host has such an R_Key: is it the right peer?",
+			    f->b);
+}
+
+/* A region of the queue's own domain that has the whole range. */
+static void say_better_key(struct vb_text *t, const struct vb_facts *f)
+{
+	if (f->a & VB_KEYF_NEAR)
+		vb_text_add(t, "; that range lies in the region of %s 0x%08x",
+			    f->a & VB_KEYF_REMOTE ? "R_Key" : "L_Key", f->cur_key);
+}
+
+static void say_unknown(struct vb_text *t, const struct vb_facts *f)
+{
+	vb_text_add(t, "0x%08x, used as %s, was never given out by the device that it was used on", f->key,
+		    f->a & VB_KEYF_REMOTE ? "an R_Key" : "an L_Key");
+	say_stranger(t, f);
+	if (f->a & VB_KEYF_NEAR)
+		say_near(t, f);
+}
+
+static void say_stale(struct vb_text *t, const struct vb_facts *f)
+{
+	vb_text_add(t, "%s 0x%08x is stale: its region was deregistered", key_kind(f), f->key);
+	say_stranger(t, f);
+	if (f->a & VB_KEYF_NEAR) {
+		say_near(t, f);
+	} else if (f->cur_key) {
+		vb_text_add(t, ", and the key there now is 0x%08x of region ", f->cur_key);
+		add_range(t, f->start, f->size);
+	}
+}
+
+static void say_pd(struct vb_text *t, const struct vb_facts *f)
+{
+	vb_text_add(t, "%s 0x%08x belongs to protection domain %u", key_kind(f), f->key, f->pd_have);
+	if (f->have != f->want)
+		vb_text_add(t, " of adapter %u", f->have);
+	vb_text_add(t, ", the queue to protection domain %u", f->pd_want);
+	if (f->have != f->want)
+		vb_text_add(t, " of adapter %u", f->want);
+	vb_text_add(t, ": the region ");
+	add_range(t, f->start, f->size);
+	vb_text_add(t, " must be registered in the domain of the queue pair");
+	say_better_key(t, f);
+}
+
 static void say_key(struct vb_text *t, const struct vb_facts *f)
 {
 	switch (f->reason) {
 	case VB_R_KEY_UNKNOWN:
-		vb_text_add(t, "0x%08x, used as %s, was never given out by the device that it was used on",
-			    f->key, f->a ? "an R_Key" : "an L_Key");
+		say_unknown(t, f);
 		break;
 	case VB_R_KEY_STALE:
-		vb_text_add(t, "%s 0x%08x is stale: its region was deregistered", key_kind(f), f->key);
-		if (f->cur_key) {
-			vb_text_add(t, ", and the key there now is 0x%08x of region ", f->cur_key);
-			add_range(t, f->start, f->size);
-		}
+		say_stale(t, f);
 		break;
 	case VB_R_KEY_IS_LOCAL:
 		vb_text_add(t, "L_Key 0x%08x given where an R_Key belongs (this region's R_Key is 0x%08x)",
@@ -186,8 +260,7 @@ static void say_key(struct vb_text *t, const struct vb_facts *f)
 			    f->key, f->cur_key);
 		break;
 	case VB_R_KEY_PD:
-		vb_text_add(t, "%s 0x%08x belongs to protection domain %u, the queue to protection domain %u",
-			    key_kind(f), f->key, f->pd_have, f->pd_want);
+		say_pd(t, f);
 		break;
 	case VB_R_KEY_QP:
 		vb_text_add(
@@ -197,6 +270,8 @@ static void say_key(struct vb_text *t, const struct vb_facts *f)
 		break;
 	case VB_R_KEY_BOUNDS:
 		say_bounds(t, f);
+		say_stranger(t, f);
+		say_better_key(t, f);
 		break;
 	case VB_R_KEY_ACCESS:
 		say_access(t, f);

@@ -58,6 +58,8 @@ struct vb_facts {
 	uint32_t want, have;  /* access bits (enum ibv_access_flags) wanted and had */
 	uint32_t pd_want, pd_have;
 	uint64_t a, b; /* reason's own numbers, 0 where unknown:
+			  KEY_*           a: VB_KEYF_*, b: process of VB_KEYF_STRANGER
+			  KEY_PD          want, have: adapters at home in the two domains
 			  KEY_QP          b: the QP that the window is bound on
 			  RECV_TOO_SMALL  a: bytes of the message that came, b: bytes of the buffer
 			  TOO_MANY_READS  a: responder resources, b: those that would be needed
@@ -73,6 +75,14 @@ struct vb_facts {
 			  PEER_DIED       a: the peer's PID
 			  FLUSHED         a: send requests flushed, b: receive requests flushed
 			  CQ_OVERRUN      a: entries of the CQ */
+};
+
+/* What else is known of a wrong key. */
+enum {
+	VB_KEYF_REMOTE = 1,   /* it was used as an R_Key */
+	VB_KEYF_NEAR = 2,     /* cur_key (with start, size and pd_have, unless those are the key's own) is the
+				 key of the region that holds the range, or of the nearest one */
+	VB_KEYF_STRANGER = 4, /* it is a live R_Key of process b */
 };
 
 /* What is known of the other end when acknowledgements do not come (VB_R_RETRY: facts have = this, pd_want
@@ -103,6 +113,8 @@ extern const struct vb_reason_row vb_reasons[VB_REASONS];
 /* The sentence with its numbers, cut to `size`; returns buf.  Facts from a peer are bounds-checked here. */
 const char *vb_reason_say(char *buf, size_t size, const struct vb_facts *f);
 
+/* By how many bytes a range misses a region; 0: it lies in it. */
+uint64_t vb_range_missed(uint64_t start, uint64_t size, uint64_t addr, uint64_t len);
 /* Access bits by name: "LOCAL_WRITE|REMOTE_READ"; none: "local read only".  Returns buf. */
 const char *vb_access_say(char *buf, size_t size, uint32_t access);
 

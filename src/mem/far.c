@@ -403,3 +403,23 @@ void vb_far_wait(const struct vb_far *f, uint32_t number, uint32_t index, uint32
 {
 	wait_for_slots(f->slots, f->marks, number, index, qpn, what, f->pid);
 }
+
+bool vb_far_has_key(const struct vb_far *f, uint32_t rkey, uint64_t addr, uint64_t len)
+{
+	uint32_t index = VB_KEY_INDEX(rkey),
+		 used = atomic_load_explicit(&f->marks->keys, memory_order_acquire);
+	const struct vb_key_entry *e = &f->keys[index];
+	uint64_t iova, length;
+	uint32_t seq, key;
+
+	if (!index || index >= used || index > VB_MAX_MR || (rkey & VB_KEY_SHARED) || !(rkey & VB_KEY_REMOTE))
+		return false;
+	seq = atomic_load_explicit(&e->seq, memory_order_acquire);
+	key = atomic_load_explicit(&e->key, memory_order_acquire);
+	iova = atomic_load_explicit(&e->iova, memory_order_acquire);
+	length = atomic_load_explicit(&e->length, memory_order_acquire);
+	if ((seq & 1) || atomic_load_explicit(&e->seq, memory_order_relaxed) != seq)
+		return false;
+	return key == (rkey & ~VB_KEY_REMOTE) && length &&
+	       (!len || (addr >= iova && addr - iova <= length && len <= length - (addr - iova)));
+}

@@ -131,6 +131,8 @@ size_t vb_far_move(struct vb_far *f, bool write, const struct iovec *here, unsig
  * (0: any) of the adapter `number`.  Returns at once when the mapping of its segment is replaced by zeros. A
  * wait of more than a second is logged: the peer is stopped. */
 void vb_far_wait(const struct vb_far *f, uint32_t number, uint32_t index, uint32_t qpn, const char *what);
+/* Whether rkey is a live R_Key there of a region that holds [addr, addr+len), or of any if len is 0. */
+bool vb_far_has_key(const struct vb_far *f, uint32_t rkey, uint64_t addr, uint64_t len);
 /* What an announcement (vb_key_slot.far) names: the key index, if it is one of the adapter `number`, else 0.
  */
 uint32_t vb_far_word_index(uint64_t word, uint32_t number);

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/log.h"
+#include "mem/near.h"
 #include "mem/copy.h"
 
 enum {
@@ -379,6 +380,17 @@ uint32_t vb_key_seq(struct vb_keys *t, uint32_t lkey)
 	return index < t->capacity ? atomic_load(&t->entries[index].seq) : 1;
 }
 
+bool vb_key_at(const struct vb_keys *t, uint32_t index, bool remote, uint32_t *key, struct vb_key_spec *spec)
+{
+	struct shot s = {.odd = true};
+
+	if (index && index < t->capacity)
+		take_shot(&t->entries[index], &s);
+	*key = s.key | (remote ? VB_KEY_REMOTE : t->local_bit);
+	*spec = s.spec;
+	return !s.odd && s.key && s.spec.length;
+}
+
 void vb_key_tell(struct vb_keys *t, uint32_t lkey)
 {
 	atomic_store(&t->entries[VB_KEY_INDEX(lkey)].told, 1);
@@ -447,7 +459,7 @@ static __attribute__((cold, noinline)) enum vb_reason classify(struct vb_keys *t
 	f->len = w->len;
 	f->want = w->access;
 	f->pd_want = (uint32_t)w->pd;
-	f->a = w->remote; /* for a key that says nothing of itself */
+	f->a = w->remote ? VB_KEYF_REMOTE : 0;
 	f->b = r == VB_R_KEY_QP ? s.spec.qpn : 0;
 	f->cur_key = f->have = f->pd_have = 0;
 	f->start = f->size = 0;
@@ -458,6 +470,12 @@ static __attribute__((cold, noinline)) enum vb_reason classify(struct vb_keys *t
 		f->have = s.spec.access;
 		f->pd_have = (uint32_t)s.spec.pd;
 	}
+	if (r == VB_R_KEY_PD) {
+		f->want = VB_PD_HOME(w->pd);
+		f->have = VB_PD_HOME(s.spec.pd);
+	}
+	if (r == VB_R_KEY_UNKNOWN || r == VB_R_KEY_STALE || r == VB_R_KEY_PD || r == VB_R_KEY_BOUNDS)
+		vb_key_near(t, w, f);
 	return r;
 }
 

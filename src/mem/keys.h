@@ -88,6 +88,9 @@ struct vb_far;
 struct vb_keys_ops {
 	/* Whether a peer has announced that it uses this index; does not wait. */
 	bool (*in_use)(void *owner, uint32_t index);
+	/* For sentences: the process, other than this one, in which `rkey` is a live R_Key of a region that
+	 * holds [addr, addr+len), or any region if len is 0; 0: none that is known. */
+	uint32_t (*stranger)(void *owner, uint32_t rkey, uint64_t addr, uint64_t len);
 };
 
 struct vb_keys {
@@ -160,6 +163,8 @@ uint32_t vb_key_tied(struct vb_keys *t, uint32_t lkey);
 bool vb_key_look(struct vb_keys *t, uint32_t lkey, struct vb_key_spec *spec);
 /* Its sequence number now, which another meaning, or another region, changes. */
 uint32_t vb_key_seq(struct vb_keys *t, uint32_t lkey);
+/* Likewise what stands at an index, and its key: as an L_Key, or an R_Key if `remote`. */
+bool vb_key_at(const struct vb_keys *t, uint32_t index, bool remote, uint32_t *key, struct vb_key_spec *spec);
 /* Notes that the region's memory is mapped elsewhere, and asks: true once. */
 void vb_key_tell(struct vb_keys *t, uint32_t lkey);
 bool vb_key_told(struct vb_keys *t, uint32_t lkey);

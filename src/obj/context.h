@@ -33,8 +33,9 @@ struct vb_context {
 	struct vb_device *dev;
 	struct vb_adapter *adapter;
 	struct vb_evq async;
-	struct vb_lock lock; /* guards qps */
+	struct vb_lock lock; /* guards qps and pd_list */
 	struct vb_list qps;
+	struct vb_list pd_list;			  /* those of ibv_alloc_pd() */
 	_Atomic uint32_t pds, cqs, channels, tds; /* children, for close */
 };
 

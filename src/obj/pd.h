@@ -10,12 +10,26 @@
 
 #include <infiniband/verbs.h>
 
+#include "base/list.h"
+
 struct vb_context;
 
+/* What can be made in a protection domain. */
+enum vb_pd_child {
+	VB_CHILD_MR,
+	VB_CHILD_MW,
+	VB_CHILD_QP,
+	VB_CHILD_SRQ,
+	VB_CHILD_AH,
+	VB_CHILD_PARENT, /* parent domains */
+	VB_CHILDREN
+};
+
 struct vb_pd {
-	struct ibv_pd ibv;	  /* first: what the application holds */
-	_Atomic uint32_t refs;	  /* children: regions, QPs, SRQs, address handles, parent domains; each child
-				     adds itself */
+	struct ibv_pd ibv;     /* first: what the application holds */
+	_Atomic uint32_t refs; /* children of all kinds; each adds itself, by vb_pd_count() */
+	_Atomic uint32_t children[VB_CHILDREN]; /* by kind, to be told */
+	struct vb_list on_ctx;			/* vb_context.pd_list, guarded by its lock */
 	uint64_t id;		  /* never 0; what key entries and QPs compare (mem/keys.h); set once */
 	struct vb_parent *parent; /* of a parent domain; NULL: it is none.  Set once */
 };
@@ -81,6 +95,13 @@ struct vb_ah {
 static inline struct vb_pd *vb_pd(struct ibv_pd *p)
 {
 	return (struct vb_pd *)p;
+}
+
+/* n children more; (uint32_t)-n: less. */
+static inline void vb_pd_count(struct vb_pd *pd, enum vb_pd_child kind, uint32_t n)
+{
+	atomic_fetch_add(&pd->children[kind], n);
+	atomic_fetch_add(&pd->refs, n);
 }
 
 #endif

@@ -54,7 +54,7 @@ VB_EXPORT struct ibv_ah *ibv_create_ah(struct ibv_pd *ibpd, struct ibv_ah_attr *
 		errno = err;
 		return NULL;
 	}
-	atomic_fetch_add(&vb_pd(ibpd)->refs, 1); /* pairs with ibv_destroy_ah() */
+	vb_pd_count(vb_pd(ibpd), VB_CHILD_AH, 1); /* pairs with ibv_destroy_ah() */
 	ah->ibv.context = ibpd->context;
 	ah->ibv.pd = ibpd;
 	ah->attr = *attr;
@@ -65,7 +65,7 @@ VB_EXPORT int ibv_destroy_ah(struct ibv_ah *ibah)
 {
 	if (vb_context_dead(vb_context(ibah->context)))
 		return 0;
-	atomic_fetch_sub(&vb_pd(ibah->pd)->refs, 1);
+	vb_pd_count(vb_pd(ibah->pd), VB_CHILD_AH, -1u);
 	free(ibah);
 	atomic_fetch_sub(&live, 1);
 	return 0;

@@ -14,6 +14,7 @@
 #include "verbs/netif.h"
 #include "verbs/progress.h"
 #include "verbs/verbs.h"
+#include "verbs/why.h"
 
 static_assert(offsetof(struct vb_context, v) == sizeof(struct vb_newer_ops), "newer members stand before");
 static_assert(sizeof(struct vb_key_entry) == VB_LINE && sizeof(struct vb_key_slot) == VB_LINE,
@@ -138,6 +139,7 @@ int vb_context_open(struct vb_context **out, struct vb_device *dev, struct vb_hc
 	c->dev = dev;
 	c->adapter = h->adapter;
 	vb_list_init(&c->qps);
+	vb_list_init(&c->pd_list);
 	vb_ops_fill(c);
 	c->v.context.device = &dev->ibv;
 	c->v.context.num_comp_vectors = vectors();
@@ -194,12 +196,13 @@ bool vb_context_close(struct vb_context *c)
 		 channels = atomic_load(&c->channels), tds = atomic_load(&c->tds);
 
 	if (qps || pds || cqs || channels || tds) {
-		vb_log(
-		    VB_LOG_WARN,
-		    "ibv_close_device: %u QPs, %u protection domains, %u CQs, %u completion channels and %u "
-		    "thread domains were not destroyed before: the QPs are stopped, the rest stays until "
-		    "the process ends",
-		    qps, pds, cqs, channels, tds);
+		const struct vb_why_count left[] = {{"queue pair", qps},
+						    {"protection domain", pds},
+						    {"CQ", cqs},
+						    {"completion channel", channels},
+						    {"thread domain", tds}};
+
+		vb_why_left(c, left, sizeof(left) / sizeof(*left));
 		return true;
 	}
 	pthread_mutex_lock(&lock);

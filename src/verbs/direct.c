@@ -305,7 +305,23 @@ static bool in_use(void *owner, uint32_t index)
 	return false;
 }
 
-const struct vb_keys_ops vb_direct_keys_ops = {.in_use = in_use};
+static uint32_t stranger(void *owner, uint32_t rkey, uint64_t addr, uint64_t len)
+{
+	struct vb_adapter *a = owner;
+	uint32_t n = vb_link_count(a);
+
+	for (uint32_t i = 0; i < n; i++) {
+		struct vb_link *l = vb_link_at(a, i);
+		struct vb_far *f = l ? atomic_load(&l->far) : NULL;
+
+		if (f && !f->same && atomic_load(&l->state) == VB_LINK_UP &&
+		    vb_far_has_key(f, rkey, addr, len))
+			return f->pid;
+	}
+	return 0;
+}
+
+const struct vb_keys_ops vb_direct_keys_ops = {.in_use = in_use, .stranger = stranger};
 
 void vb_direct_admit(void)
 {

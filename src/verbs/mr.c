@@ -164,7 +164,7 @@ int vb_mr_register(struct vb_mr **out, const struct vb_mr_ask *ask)
 		free(mr);
 		return vb_refuse(ENOMEM, ask->call, "all %u memory regions are in use", vb_profile()->max_mr);
 	}
-	atomic_fetch_add(&pd->refs, 1); /* pairs with vb_mr_drop() */
+	vb_pd_count(pd, VB_CHILD_MR, 1); /* pairs with vb_mr_drop() */
 	mr->ibv.context = pd->ibv.context;
 	mr->ibv.pd = &pd->ibv;
 	mr->ibv.addr = (void *)(uintptr_t)ask->addr;
@@ -193,7 +193,7 @@ int vb_mr_drop(struct vb_mr *mr, const char *call)
 	for (int i = 0; i < 2; i++)
 		if (mr->holds[i])
 			atomic_fetch_sub(mr->holds[i], 1);
-	atomic_fetch_sub(&mr->pd->refs, 1);
+	vb_pd_count(mr->pd, VB_CHILD_MR, -1u);
 	free(mr);
 	return 0;
 }

@@ -99,7 +99,7 @@ struct ibv_pd *vb_alloc_parent_domain(struct ibv_context *context, struct ibv_pa
 	}
 	if (a->comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT)
 		w->parent.pd_context = a->pd_context;
-	atomic_fetch_add(&w->parent.pd->refs, 1); /* pairs with vb_parent_free() */
+	vb_pd_count(w->parent.pd, VB_CHILD_PARENT, 1); /* pairs with vb_parent_free() */
 	if (w->parent.td)
 		atomic_fetch_add(&w->parent.td->refs, 1); /* likewise */
 	w->pd.ibv.context = context;
@@ -111,7 +111,7 @@ struct ibv_pd *vb_alloc_parent_domain(struct ibv_context *context, struct ibv_pa
 
 void vb_parent_free(struct vb_pd *pd)
 {
-	atomic_fetch_sub(&pd->parent->pd->refs, 1);
+	vb_pd_count(pd->parent->pd, VB_CHILD_PARENT, -1u);
 	if (pd->parent->td)
 		atomic_fetch_sub(&pd->parent->td->refs, 1);
 	free(pd);

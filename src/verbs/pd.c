@@ -7,6 +7,7 @@
 #include "iba/profile.h"
 #include "verbs/progress.h"
 #include "verbs/verbs.h"
+#include "verbs/why.h"
 
 static_assert(sizeof(struct ibv_pd) == 16, "ABI");
 
@@ -37,6 +38,9 @@ VB_EXPORT struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
 	pd->id = vb_hca(c->adapter)->pd_base | handle;
 	pd->ibv.context = context;
 	pd->ibv.handle = handle;
+	vb_lock_take(&c->lock);
+	vb_list_append(&c->pd_list, &pd->on_ctx); /* pairs with ibv_dealloc_pd() */
+	vb_lock_give(&c->lock);
 	return &pd->ibv;
 uncount:
 	atomic_fetch_sub(&c->pds, 1);
@@ -48,20 +52,19 @@ VB_EXPORT int ibv_dealloc_pd(struct ibv_pd *ibpd)
 {
 	struct vb_pd *pd = vb_pd(ibpd);
 	struct vb_context *c = vb_context(ibpd->context);
-	uint32_t refs;
 
 	if (vb_context_dead(c))
 		return 0;
-	refs = atomic_load(&pd->refs);
-	if (refs) /* rule 37 */
-		return vb_refuse(EBUSY, "ibv_dealloc_pd",
-				 "%u memory regions, QPs, SRQs, address handles and parent domains of the "
-				 "domain still exist",
-				 refs);
+	if (atomic_load(&pd->refs)) /* rule 37 */
+		return vb_why_pd_busy(pd, "ibv_dealloc_pd");
 	if (pd->parent) {
 		vb_parent_free(pd);
 		return 0;
 	}
+	vb_lock_take(&c->lock);
+	if (pd->on_ctx.next) /* not an imported one */
+		vb_list_unlink(&pd->on_ctx);
+	vb_lock_give(&c->lock);
 	free(pd);
 	atomic_fetch_sub(&c->pds, 1);
 	return 0;

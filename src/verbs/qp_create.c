@@ -77,7 +77,7 @@ static int check_new(const struct ibv_pd *pd, const struct ibv_qp_init_attr *a)
 /* Counts the QP at everything that it uses; n is 1 at creation and -1 at destruction. */
 static void count(struct vb_qp *qp, uint32_t n)
 {
-	atomic_fetch_add(&qp->pd->refs, n);
+	vb_pd_count(qp->pd, VB_CHILD_QP, n);
 	atomic_fetch_add(&qp->scq->refs, n);
 	atomic_fetch_add(&qp->rcq->refs, n);
 	if (qp->srq)

@@ -71,11 +71,11 @@ static void change(struct vb_mr *mr, const struct vb_mr_ask *a)
 	bool seen = mr->access & VB_MR_REMOTE; /* by peers */
 	struct vb_pd *old = mr->pd;
 
-	atomic_fetch_add(&a->pd->refs, 1); /* pairs with vb_mr_drop(), or a later change */
+	vb_pd_count(a->pd, VB_CHILD_MR, 1); /* pairs with vb_mr_drop(), or a later change */
 	vb_key_change(&vb_hca(adapter)->keys, mr->ibv.lkey, &spec);
 	if (seen)
 		vb_direct_key_retracted(adapter, mr->ibv.lkey);
-	atomic_fetch_sub(&old->refs, 1);
+	vb_pd_count(old, VB_CHILD_MR, -1u);
 	mr->pd = a->pd;
 	mr->iova = a->iova;
 	mr->kind = a->kind;

@@ -51,7 +51,7 @@ VB_EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_
 	}
 	srq->ctx = ctx;
 	srq->pd = vb_pd(pd);
-	atomic_fetch_add(&srq->pd->refs, 1); /* pairs with ibv_destroy_srq */
+	vb_pd_count(srq->pd, VB_CHILD_SRQ, 1); /* pairs with ibv_destroy_srq */
 	srq->number = atomic_fetch_add(&made, 1) & (VB_QPN_INDICES - 1);
 	if (ctx->adapter)
 		srq->number |= vb_adapter_number(ctx->adapter) << VB_QPN_INDEX_BITS;
@@ -154,7 +154,8 @@ VB_EXPORT int ibv_destroy_srq(struct ibv_srq *ibsrq)
 	pthread_cond_destroy(&ibsrq->cond);
 	pthread_mutex_destroy(&ibsrq->mutex);
 	vb_rq_fini(&srq->rq);
-	atomic_fetch_sub(&srq->pd->refs, 1); /* now its domain may go, whose callbacks that may have needed */
+	vb_pd_count(srq->pd, VB_CHILD_SRQ,
+		    -1u); /* now its domain may go, whose callbacks that may have needed */
 	free(srq);
 	atomic_fetch_sub(&live, 1);
 	return 0;

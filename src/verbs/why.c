@@ -2,10 +2,15 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <string.h>
 #include <sys/sysinfo.h>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "mem/ground.h"
+#include "mem/near.h"
+#include "verbs/progress.h"
+#include "verbs/verbs.h"
 
 static int no_memory(int err, const char *call, uint64_t addr, uint64_t length)
 {
@@ -34,4 +39,112 @@ int vb_why_memory(int err, const char *call, uint64_t addr, uint64_t length, boo
 	vb_ground_look(&g, addr, length, write);
 	return vb_refuse(err, call, "the %" PRIu64 " bytes at 0x%" PRIx64 " cannot be %s: %s", length, addr,
 			 write ? "written" : "read", vb_ground_say(text, sizeof(text), &g));
+}
+
+enum { CHILDREN = VB_CHILDREN + 1 }; /* the last are those that were not counted by kind */
+
+static const struct vb_why_count children[CHILDREN] = {
+    [VB_CHILD_MR] = {"memory region", 0},  [VB_CHILD_MW] = {"memory window", 0},
+    [VB_CHILD_QP] = {"queue pair", 0},	   [VB_CHILD_SRQ] = {"shared receive queue", 0},
+    [VB_CHILD_AH] = {"address handle", 0}, [VB_CHILD_PARENT] = {"parent domain", 0},
+    [VB_CHILDREN] = {"other object", 0},
+};
+
+/* "1 memory region, 2 queue pairs" */
+static void add_counts(struct vb_text *t, const struct vb_why_count *c, unsigned kinds)
+{
+	const char *sep = "";
+
+	for (unsigned i = 0; i < kinds; i++) {
+		if (!c[i].n)
+			continue;
+		vb_text_add(t, "%s%u %s%s", sep, c[i].n, c[i].name, c[i].n == 1 ? "" : "s");
+		sep = ", ";
+	}
+}
+
+static void sum_children(const struct vb_pd *pd, struct vb_why_count n[CHILDREN])
+{
+	uint32_t all = atomic_load(&pd->refs), named = 0;
+
+	for (unsigned i = 0; i < VB_CHILDREN; i++) {
+		uint32_t k = atomic_load(&pd->children[i]);
+
+		n[i].n += k;
+		named += k;
+	}
+	n[VB_CHILDREN].n += all > named ? all - named : 0;
+}
+
+/* A region or a queue pair that holds the domain. */
+static void add_example(struct vb_text *t, struct vb_context *c, const struct vb_pd *pd)
+{
+	struct vb_keys *keys = &vb_hca(c->adapter)->keys;
+	uint32_t used = atomic_load(&keys->marks->keys), key;
+	struct vb_key_spec s;
+
+	for (uint32_t i = 1; i < used && i < VB_NEAR_LOOK; i++) {
+		if (!vb_key_at(keys, i, false, &key, &s) || s.pd != pd->id || s.kind == VB_KEY_WINDOW)
+			continue;
+		vb_text_add(t, "; a region is [0x%" PRIx64 ", +%" PRIu64 ") of L_Key 0x%08x", s.addr,
+			    s.length, key);
+		break;
+	}
+	vb_lock_take(&c->lock);
+	vb_list_each (n, &c->qps) {
+		struct vb_qp *qp = vb_list_entry(n, struct vb_qp, on_ctx);
+
+		if (qp->pd != pd)
+			continue;
+		vb_text_add(t, "; a queue pair is 0x%06x", qp->qpn);
+		break;
+	}
+	vb_lock_give(&c->lock);
+}
+
+int vb_why_pd_busy(struct vb_pd *pd, const char *call)
+{
+	struct vb_why_count n[CHILDREN];
+	char text[400];
+	struct vb_text t = {text, sizeof(text)};
+
+	if (!vb_log_wanted(VB_LOG_WARN))
+		return EBUSY;
+	memcpy(n, children, sizeof(n));
+	sum_children(pd, n);
+	add_counts(&t, n, CHILDREN);
+	add_example(&t, vb_context(pd->ibv.context), pd);
+	return vb_refuse(EBUSY, call, "protection domain %u still has %s; destroy them first", pd->ibv.handle,
+			 text);
+}
+
+/* A program that closes destroys nothing meanwhile. */
+void vb_why_left(struct vb_context *c, const struct vb_why_count *left, unsigned kinds)
+{
+	struct vb_why_count n[CHILDREN];
+	struct vb_pd *example = NULL;
+	char text[500];
+	struct vb_text t = {text, sizeof(text)};
+
+	add_counts(&t, left, kinds);
+	memcpy(n, children, sizeof(n));
+	vb_lock_take(&c->lock);
+	vb_list_each (node, &c->pd_list) {
+		struct vb_pd *pd = vb_list_entry(node, struct vb_pd, on_ctx);
+
+		sum_children(pd, n);
+		if (!example && atomic_load(&pd->refs))
+			example = pd;
+	}
+	vb_lock_give(&c->lock);
+	if (example) {
+		vb_text_add(&t, ", and in the domains ");
+		add_counts(&t, n, CHILDREN);
+		add_example(&t, c, example);
+	}
+	vb_log(
+	    VB_LOG_WARN,
+	    "ibv_close_device: not destroyed before: %s; QPs are stopped, the rest stays until the process "
+	    "ends",
+	    text);
 }

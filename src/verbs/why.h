@@ -9,4 +9,17 @@
  * there and what to change.  Returns err. */
 int vb_why_memory(int err, const char *call, uint64_t addr, uint64_t length, bool write);
 
+struct vb_pd;
+struct vb_context;
+
+/* A protection domain still has children: which, and one of them.  Returns EBUSY. */
+int vb_why_pd_busy(struct vb_pd *pd, const char *call);
+
+/* A context is closed with objects in it: which, and what they hold. */
+struct vb_why_count {
+	const char *name; /* of one; more than one have an s */
+	uint32_t n;
+};
+void vb_why_left(struct vb_context *c, const struct vb_why_count *left, unsigned kinds);
+
 #endif

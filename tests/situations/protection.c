@@ -121,6 +121,58 @@ static void no_atomics(void)
 	SAID("has LOCAL_WRITE|REMOTE_WRITE|REMOTE_READ; register it with IBV_ACCESS_REMOTE_ATOMIC");
 }
 
+struct board {
+	struct kit_card card[2]; /* [0]: the situation's, [1]: its peer's */
+	_Atomic int step;
+};
+
+static void meet(struct board *d, struct kit_end *e, int me)
+{
+	d->card[me] = e->card;
+	atomic_fetch_add(&d->step, 1);
+	kit_until(&d->step, 2);
+	kit_connect(e, &d->card[!me]);
+	atomic_fetch_add(&d->step, 1);
+	kit_until(&d->step, 4);
+}
+
+/* The process that asks uses a key of its own where its peer's belongs. */
+static void ask_with_own_key(struct board *d)
+{
+	struct ibv_context *c = kit_open();
+	struct ibv_pd *domain = ibv_alloc_pd(c);
+	struct ibv_mr *mr = NULL;
+	struct kit_card to;
+	struct kit_end e;
+
+	kit_end_open(&e, domain, 8, PAGE);
+	for (int i = 0; i < 20; i++)
+		mr = ibv_reg_mr(domain, e.buf, PAGE, KIT_ALL);
+	meet(d, &e, 1);
+	to = d->card[0];
+	to.rkey = mr->rkey;
+	CHECK(!kit_post(&e, IBV_WR_RDMA_READ, 1, 0, 8, &to, 0));
+	CHECK(kit_wait(&e, 20).status == IBV_WC_REM_ACCESS_ERR);
+	_exit(0);
+}
+
+/* N4.4, the other half: a key is used on an endpoint that it does not belong to. */
+static void key_of_another_endpoint(void)
+{
+	struct board *d = kit_shared(sizeof *d);
+	pid_t pid = kit_fork();
+
+	if (!pid)
+		ask_with_own_key(d);
+	kit_end_open(&b, pd, 8, PAGE);
+	meet(d, &b, 0);
+	CHECK(!kit_reap(pid));
+	SAID("used as an R_Key, was never given out by the device that it was used on");
+	SAID("process %d on this host has such an R_Key", (int)pid);
+	SAID("the range [0x%" PRIxPTR ", +8) lies in the region [0x%" PRIxPTR ", +%d) of R_Key 0x%08x",
+	     (uintptr_t)b.buf, (uintptr_t)b.buf, PAGE, b.mr->rkey);
+}
+
 /* N4.5: the L_Key was sent to the peer. */
 static void lkey_for_rkey(void)
 {
@@ -185,8 +237,17 @@ static void no_rnr_retries(void)
 }
 
 const struct situation protection[] = {
-    {"N3.7", status_12, NULL},	       {"N3.7-inline", inline_size, NULL}, {"N3.9", receive_queue_full, NULL},
-    {"N3.11", empty_gid, NULL},	       {"N4.1", stale_local_key, NULL},	   {"N4.2", remote_address_0, NULL},
-    {"N4.3", key_of_another_pd, NULL}, {"N4.4", no_atomics, NULL},	   {"N4.5", lkey_for_rkey, NULL},
-    {"N4.6", which_request, NULL},     {"N7.5", no_rnr_retries, NULL},	   {0},
+    {"N3.7", status_12, NULL},
+    {"N3.7-inline", inline_size, NULL},
+    {"N3.9", receive_queue_full, NULL},
+    {"N3.11", empty_gid, NULL},
+    {"N4.1", stale_local_key, NULL},
+    {"N4.2", remote_address_0, NULL},
+    {"N4.3", key_of_another_pd, NULL},
+    {"N4.4", no_atomics, NULL},
+    {"N4.4-endpoint", key_of_another_endpoint, NULL},
+    {"N4.5", lkey_for_rkey, NULL},
+    {"N4.6", which_request, NULL},
+    {"N7.5", no_rnr_retries, NULL},
+    {0},
 };

@@ -229,7 +229,9 @@ static void wrong_keys_are_told_apart(void **state)
 	assert_int_equal(f.cur_key, k);
 	/* never given, out of the table, and the keys that nobody can have */
 	assert_int_equal(try(&x, 9u << 8, false, PD, 0x10000, 8, LW, &f), VB_R_KEY_UNKNOWN);
-	assert_int_equal(f.size, 0);
+	assert_int_equal(f.a, VB_KEYF_NEAR); /* the region that was probably meant */
+	assert_int_equal(f.start, 0x10000);
+	assert_int_equal(f.cur_key, k);
 	assert_int_equal(try(&x, 64u << 8, false, PD, 0x10000, 8, LW, NULL), VB_R_KEY_UNKNOWN);
 	assert_int_equal(try(&x, 0x1fffffffu, false, PD, 0x10000, 8, LW, NULL), VB_R_KEY_UNKNOWN);
 	assert_int_equal(try(&x, UINT32_MAX, true, PD, 0x10000, 8, LW, NULL), VB_R_KEY_UNKNOWN);
@@ -254,6 +256,83 @@ static void wrong_keys_are_told_apart(void **state)
 	assert_int_equal(f.cur_key, k2 | VB_KEY_REMOTE);
 	assert_int_equal(f.start, 0x20000);
 	unmake(&x);
+}
+
+static uint32_t find_stranger(void *owner, uint32_t rkey, uint64_t addr, uint64_t len)
+{
+	(void)addr;
+	(void)len;
+	return rkey == *(uint32_t *)owner ? 4711 : 0;
+}
+
+static uint32_t region(struct table *x, uint64_t pd, uint64_t start, uint64_t size)
+{
+	return vb_key_publish(
+	    &x->t,
+	    &(struct vb_key_spec){.pd = pd, .access = LW | RW, .iova = start, .addr = start, .length = size});
+}
+
+/* What was probably meant: the region that the range lies in, or the nearest one; another process's key. */
+static void the_nearest_region_is_named(void **state)
+{
+	static const struct vb_keys_ops ops = {.stranger = find_stranger};
+	uint32_t k1, k2, k3, foreign = 40u << 8 | VB_KEY_REMOTE;
+	struct vb_facts f = {0};
+	struct table x;
+	char text[512];
+
+	(void)state;
+	make(&x, 64);
+	x.t.ops = &ops;
+	x.t.owner = &foreign;
+	k1 = region(&x, PD, 0x10000, 0x1000);
+	k2 = region(&x, PD + 1, 0x20000, 0x1000);
+	k3 = region(&x, PD, 0x20000, 0x800);
+	/* too long for its own region, but it lies in another one of the domain */
+	assert_int_equal(try(&x, k1 | VB_KEY_REMOTE, true, PD, 0x20000, 0x800, RW, &f), VB_R_KEY_BOUNDS);
+	assert_int_equal(f.a, VB_KEYF_REMOTE | VB_KEYF_NEAR);
+	assert_int_equal(f.cur_key, k3 | VB_KEY_REMOTE);
+	assert_int_equal(f.start, 0x10000);
+	assert_non_null(
+	    strstr(vb_reason_say(text, sizeof text, &f), "that range lies in the region of R_Key"));
+	/* in no other one */
+	assert_int_equal(try(&x, k1, false, PD, 0x10ff8, 16, LW, &f), VB_R_KEY_BOUNDS);
+	assert_int_equal(f.a, 0);
+	/* another domain's: of two regions that hold it the queue's own is named */
+	assert_int_equal(try(&x, k2, false, PD, 0x20000, 8, LW, &f), VB_R_KEY_PD);
+	assert_int_equal(f.cur_key, k3);
+	assert_int_equal(f.size, 0x1000); /* the key's own */
+	/* unknown: the nearest, and by how much it is missed */
+	assert_int_equal(try(&x, 30u << 8, false, PD, 0x11008, 8, LW, &f), VB_R_KEY_UNKNOWN);
+	assert_int_equal(f.a, VB_KEYF_NEAR);
+	assert_int_equal(f.cur_key, k1);
+	assert_non_null(strstr(vb_reason_say(text, sizeof text, &f), "missed by 16 bytes"));
+	assert_int_equal(vb_range_missed(f.start, f.size, f.addr, f.len), 16);
+	/* another process's */
+	assert_int_equal(try(&x, foreign, true, PD, 0x20000, 8, RW, &f), VB_R_KEY_UNKNOWN);
+	assert_int_equal(f.a, VB_KEYF_REMOTE | VB_KEYF_NEAR | VB_KEYF_STRANGER);
+	assert_int_equal(f.b, 4711);
+	assert_non_null(
+	    strstr(vb_reason_say(text, sizeof text, &f), "process 4711 on this host has such an R_Key"));
+	/* stale, and no region is left */
+	take_back(&x.t, k1);
+	take_back(&x.t, k2);
+	take_back(&x.t, k3);
+	assert_int_equal(try(&x, k1, false, PD, 0x10000, 8, LW, &f), VB_R_KEY_STALE);
+	assert_int_equal(f.size, 0);
+	unmake(&x);
+}
+
+static void ranges_are_measured(void **state)
+{
+	(void)state;
+	assert_int_equal(vb_range_missed(100, 50, 100, 50), 0);
+	assert_int_equal(vb_range_missed(100, 50, 99, 1), 1);
+	assert_int_equal(vb_range_missed(100, 50, 140, 20), 10);
+	assert_int_equal(vb_range_missed(100, 50, 150, 8), 8);
+	assert_int_equal(vb_range_missed(100, 50, 160, 8), 18);
+	assert_true(vb_range_missed(0, 1, UINT64_MAX, UINT64_MAX) == UINT64_MAX);
+	assert_true(vb_range_missed(UINT64_MAX, 1, 0, 1) == UINT64_MAX);
 }
 
 /* rule 44: a key's value returns late even if one region is registered over and over */
@@ -738,6 +817,8 @@ int main(void)
 	    cmocka_unit_test(rule_21_another_pd_fails),
 	    cmocka_unit_test(permission_is_a_subset),
 	    cmocka_unit_test(wrong_keys_are_told_apart),
+	    cmocka_unit_test(the_nearest_region_is_named),
+	    cmocka_unit_test(ranges_are_measured),
 	    cmocka_unit_test(rule_44_values_return_late),
 	    cmocka_unit_test(a_million_regions),
 	    cmocka_unit_test(retracting_waits_for_users),

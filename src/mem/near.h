@@ -1,0 +1,14 @@
+/* What a wrong key was probably meant to be: for the sentence about it. */
+#ifndef VB_MEM_NEAR_H
+#define VB_MEM_NEAR_H
+
+#include "iba/reason.h"
+#include "mem/keys.h"
+
+enum { VB_NEAR_LOOK = 65536 }; /* entries looked at: this runs with a QP's lock held */
+
+/* Adds to the facts of a key that is unknown, stale, of another domain or too short: the region that the
+ * range lies in or the nearest one, and whether the key is another process's. */
+void vb_key_near(struct vb_keys *t, const struct vb_mem_want *w, struct vb_facts *f);
+
+#endif
