@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "host/private.h"
 
-#define CONTACT_GRACE VB_SEC /* for crowded processes to make contact */
+#define CONTACT_GRACE (5 * VB_SEC) /* for crowded processes to make contact */
 
 static int state_of(const struct peer *p)
 {
