@@ -57,6 +57,7 @@ static struct vb_mr_ask result(const struct vb_mr *mr, int flags, struct ibv_pd 
 	    .addr = flags & TRANSLATION ? (uintptr_t)addr : (uintptr_t)mr->ibv.addr,
 	    .length = flags & TRANSLATION ? length : mr->ibv.length,
 	    .access = flags & ACCESS ? (unsigned)access : mr->asked | zero,
+	    .kind = mr->kind,
 	};
 
 	a.iova = a.access & IBV_ACCESS_ZERO_BASED ? 0 : flags & TRANSLATION ? a.addr : mr->iova;
@@ -94,22 +95,20 @@ static int rereg(struct vb_mr *mr, int flags, struct ibv_pd *pd, void *addr, siz
 
 	if (err)
 		return err;
-	ask = result(mr, flags, pd, addr, length, access);
-	if (flags & (TRANSLATION | ACCESS))
-		err = vb_mr_prepare(&ask);
-	else
-		ask.kind = mr->kind;
-	if (err)
-		return err;
-	/* One thread at a time, and no window is bound meanwhile.  (Rule 49, as for deregistration.) */
+	/* One thread at a time from here on, and no window is bound meanwhile.  (Rule 49, as for
+	 * deregistration.) */
 	if (!vb_key_close(keys, mr->ibv.lkey))
 		return vb_refuse(EBUSY, CALL,
 				 "L_Key 0x%08x: %u memory windows are bound to the region, or another thread "
 				 "is changing it",
 				 mr->ibv.lkey, vb_key_tied(keys, mr->ibv.lkey));
-	change(mr, &ask);
+	ask = result(mr, flags, pd, addr, length, access);
+	if (flags & (TRANSLATION | ACCESS))
+		err = vb_mr_prepare(&ask);
+	if (!err)
+		change(mr, &ask);
 	vb_key_open(keys, mr->ibv.lkey);
-	return 0;
+	return err;
 }
 
 VB_EXPORT int ibv_rereg_mr(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr, size_t length,
