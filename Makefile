@@ -6,7 +6,7 @@
 #   make soak        the same with long counts
 #   make bench       figures beside their limits
 #   make install     PREFIX=/usr/local
-#   make check       layers, format, the table of verbs
+#   make check       layers, format, the tables of verbs and of memory registration
 #   make format      clang-format over everything
 #   make clean       removes build/
 
@@ -45,7 +45,7 @@ install: all
 	@cmake --install $(BUILD) --prefix $(PREFIX)
 
 check:
-	@scripts/layers && scripts/format-check && scripts/verbs-doc-check
+	@scripts/layers && scripts/format-check && scripts/verbs-doc-check && scripts/memory-doc-check
 
 format:
 	@scripts/format-check --fix

@@ -17,4 +17,5 @@ set_tests_properties(strangers.perftest PROPERTIES TIMEOUT 1200)
 # The rules that scripts check.
 add_test(NAME scripts.layers COMMAND ${CMAKE_SOURCE_DIR}/scripts/layers)
 add_test(NAME scripts.verbs_doc COMMAND ${CMAKE_SOURCE_DIR}/scripts/verbs-doc-check)
-set_tests_properties(scripts.layers scripts.verbs_doc PROPERTIES LABELS scripts)
+add_test(NAME scripts.memory_doc COMMAND ${CMAKE_SOURCE_DIR}/scripts/memory-doc-check)
+set_tests_properties(scripts.layers scripts.verbs_doc scripts.memory_doc PROPERTIES LABELS scripts)
