@@ -10,9 +10,10 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-#define PEERS	16u
-#define SIZES	6u
-#define SIZE(i) ((size_t)4096 << 4 * (i)) /* 4 KiB ... 4 GiB */
+#define PEERS	      16u
+#define SIZES	      6u
+#define RELAXED_SIZES 3u			/* 1 MiB is their limit */
+#define SIZE(i)	      ((size_t)4096 << 4 * (i)) /* 4 KiB ... 4 GiB */
 
 /* SENDs gathered from one of n regions, chosen by a fixed walk.  The program's own part is a sequence of keys
  * laid out in order, so that what is measured is the library's way from a key to its region. */
@@ -98,26 +99,33 @@ static size_t available(void)
 	return (size_t)kb << 10;
 }
 
-/* The best of a few turns; each long enough to be measured. */
-static double best(struct ibv_pd *pd, char *a, size_t n)
+enum how { POPULATE, PLAIN, RELAXED };
+
+static void once(struct ibv_pd *pd, enum how how, char *a, size_t n)
 {
 	int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+	struct ibv_mr *mr =
+	    how == PLAIN ? ibv_reg_mr(pd, a, n, access) : ibv_reg_mr_relaxed(pd, a, n, access);
+
+	if (!mr || (how == PLAIN ? ibv_dereg_mr(mr) : ibv_dereg_mr_relaxed(mr)))
+		die("registration");
+}
+
+/* The best of a few turns; each long enough to be measured. */
+static double best(struct ibv_pd *pd, enum how how, char *a, size_t n)
+{
 	unsigned count = n < 1u << 20 ? 1000 : n < 1u << 28 ? 20 : 1;
 	double least = 0, t;
 
 	for (int turn = 0; turn < 5; turn++) {
 		t = now();
 		for (unsigned i = 0; i < count; i++) {
-			struct ibv_mr *mr;
-
-			if (!pd) {
+			if (how == POPULATE) {
 				if (madvise(a, n, MADV_POPULATE_WRITE))
 					return 0; /* a kernel before 5.14: no such limit */
 				continue;
 			}
-			mr = ibv_reg_mr(pd, a, n, access);
-			if (!mr || ibv_dereg_mr(mr))
-				die("ibv_reg_mr");
+			once(pd, how, a, n);
 		}
 		t = (now() - t) / count;
 		if (!turn || t < least)
@@ -126,12 +134,12 @@ static double best(struct ibv_pd *pd, char *a, size_t n)
 	return least;
 }
 
-static void sizes(struct ibv_pd *pd, char *const a[SIZES], const char *what)
+static void sizes(struct ibv_pd *pd, enum how how, char *const a[SIZES], const char *what)
 {
 	char name[32];
 
-	for (unsigned i = 0; i < SIZES; i++) {
-		double t = a[i] ? best(pd, a[i], SIZE(i)) : 0;
+	for (unsigned i = 0; i < (how == RELAXED ? RELAXED_SIZES : SIZES); i++) {
+		double t = a[i] ? best(pd, how, a[i], SIZE(i)) : 0;
 
 		snprintf(name, sizeof(name), "%s_%zu", what, SIZE(i));
 		if (t)
@@ -201,14 +209,16 @@ void registrations(void)
 	pin(0);
 	for (unsigned i = 0; i < SIZES; i++)
 		a[i] = SIZE(i) < available() / 2 ? touched(SIZE(i)) : NULL;
-	sizes(NULL, a, "populate");
-	sizes(pd, a, "reg");
+	sizes(pd, POPULATE, a, "populate");
+	sizes(pd, PLAIN, a, "reg");
+	sizes(pd, RELAXED, a, "relaxed");
 	for (unsigned i = 0; i < PEERS; i++) {
 		side_open(&side[i]);
 		side_warm(&side[i]);
 	}
-	sizes(pd, a, "reg16");
-	sizes(NULL, a, "populate");
+	sizes(pd, PLAIN, a, "reg16");
+	sizes(pd, RELAXED, a, "relaxed16");
+	sizes(pd, POPULATE, a, "populate");
 	for (unsigned i = 0; i < PEERS; i++)
 		side_close(&side[i]);
 	for (unsigned i = 0; i < PEERS; i++)

@@ -15,6 +15,7 @@
 #define VB_MAX_SGE	   32
 #define VB_MAX_INLINE	   512
 #define VB_MAX_RD_ATOMIC   128
+#define VB_MAX_DM	   (16u << 20) /* bytes of device memory, of all its objects */
 #define VB_MAX_MSG	   (1u << 31)
 #define VB_PORT_MTU	   4096 /* active_mtu of the port; the shm wire's own packets are larger */
 #define VB_GID_TABLE	   4

@@ -25,6 +25,7 @@ struct vb_profile {
 	uint32_t max_res_rd_atomic; /* of all QPs, as advertised */
 	uint32_t max_msg;
 	uint64_t max_mr_size;
+	uint32_t max_dm; /* bytes of device memory, of all its objects; 0: there is none */
 
 	/* what is only told */
 	uint64_t page_size_cap;

@@ -209,8 +209,7 @@ static void wait_for(struct vb_key_slot *s, uint32_t index, uint32_t lkey)
 	}
 }
 
-/* Threads of this process that are using it. */
-static void wait_for_own(struct vb_keys *t, uint32_t lkey)
+void vb_key_wait(struct vb_keys *t, uint32_t lkey)
 {
 	uint32_t high = atomic_load(&t->marks->slots);
 
@@ -230,7 +229,7 @@ void vb_key_change(struct vb_keys *t, uint32_t lkey, const struct vb_key_spec *s
 	write_entry(e, vb_key_bare(t, lkey), s);
 	/* seq_cst with the slots, as in vb_key_hide(): whoever is not seen below sees the new meaning. */
 	atomic_exchange(&e->seq, seq + 2);
-	wait_for_own(t, lkey);
+	vb_key_wait(t, lkey);
 }
 
 void vb_key_hide(struct vb_keys *t, uint32_t lkey)
@@ -257,7 +256,7 @@ bool vb_key_settled(struct vb_keys *t, uint32_t lkey)
 void vb_key_retract(struct vb_keys *t, uint32_t lkey)
 {
 	vb_key_hide(t, lkey);
-	wait_for_own(t, lkey);
+	vb_key_wait(t, lkey);
 }
 
 void vb_key_clear(struct vb_keys *t, uint32_t lkey)

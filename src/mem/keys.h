@@ -139,12 +139,13 @@ void vb_key_set(struct vb_keys *t, uint32_t lkey, const struct vb_key_spec *s);
 void vb_key_change(struct vb_keys *t, uint32_t lkey, const struct vb_key_spec *s);
 
 /* Taking a key back, in steps.  vb_key_hide(): nobody finds the key any more.  Then nobody may be using it:
- * vb_key_settled() looks, at threads of this process and at peers; vb_key_retract() hides and waits for
- * threads of this process (a wait of more than a second is logged), after which the caller waits for peers
- * (vb_far_wait).  vb_key_clear(): the index stays taken and leads nowhere.  vb_key_give(): clears it, and the
- * index may be given out again, with another variant. */
+ * vb_key_settled() looks, at threads of this process and at peers; vb_key_wait() waits for threads of this
+ * process (a wait of more than a second is logged), after which the caller waits for peers (vb_far_wait);
+ * vb_key_retract() hides and waits.  vb_key_clear(): the index stays taken and leads nowhere.  vb_key_give():
+ * clears it, and the index may be given out again, with another variant. */
 void vb_key_hide(struct vb_keys *t, uint32_t lkey);
 bool vb_key_settled(struct vb_keys *t, uint32_t lkey);
+void vb_key_wait(struct vb_keys *t, uint32_t lkey);
 void vb_key_retract(struct vb_keys *t, uint32_t lkey);
 void vb_key_clear(struct vb_keys *t, uint32_t lkey);
 void vb_key_give(struct vb_keys *t, uint32_t lkey);

@@ -23,8 +23,13 @@ struct vb_device {
 	char netdev[16];	/* interface of GID 0 */
 };
 
-struct vb_newer_ops { /* lowest address first; sizes only, until the issue that fills them */
-	void *free_buf, *alloc_buf, *dm_export_dmabuf_fd, *reg_mr_ex, *dealloc_dmah, *alloc_dmah;
+struct vb_newer_ops { /* lowest address first */
+	void (*free_buf)(struct ibv_buf *buf);
+	void *(*alloc_buf)(struct ibv_pd *pd, size_t size, struct ibv_buf **buf);
+	int (*dm_export_dmabuf_fd)(struct ibv_dm *dm);
+	struct ibv_mr *(*reg_mr_ex)(struct ibv_pd *pd, struct ibv_mr_init_attr *attr);
+	int (*dealloc_dmah)(struct ibv_dmah *dmah);
+	struct ibv_dmah *(*alloc_dmah)(struct ibv_context *context, struct ibv_dmah_init_attr *attr);
 };
 
 struct vb_context {
@@ -35,8 +40,8 @@ struct vb_context {
 	struct vb_evq async;
 	struct vb_lock lock; /* guards qps and pd_list */
 	struct vb_list qps;
-	struct vb_list pd_list;			  /* those of ibv_alloc_pd() */
-	_Atomic uint32_t pds, cqs, channels, tds; /* children, for close */
+	struct vb_list pd_list;			       /* those of ibv_alloc_pd() */
+	_Atomic uint32_t pds, cqs, channels, tds, dms; /* children, for close */
 };
 
 static inline struct vb_context *vb_context(struct ibv_context *c)

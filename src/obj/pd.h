@@ -22,6 +22,7 @@ enum vb_pd_child {
 	VB_CHILD_SRQ,
 	VB_CHILD_AH,
 	VB_CHILD_PARENT, /* parent domains */
+	VB_CHILD_BUF,	 /* of ibv_alloc_buf() */
 	VB_CHILDREN
 };
 
@@ -83,8 +84,8 @@ struct vb_mr {
 	/* What the region was made of, and how to give it back once nobody touches it any more. */
 	void (*release)(struct vb_mr *mr); /* NULL: nothing to give back */
 	void *of;
-	_Atomic uint32_t *holds[2]; /* counts of what else it was made with, NULL: nothing; one less when it
-				       goes */
+	_Atomic uint32_t *dmah; /* count of the DMA handle that it was made with, NULL: none; one less when
+				   it goes */
 };
 
 struct vb_ah {

@@ -88,6 +88,7 @@ int vb_hca_open(struct vb_hca **out)
 		return ENOMEM;
 	vb_gids_find(&h->gids);
 	vb_list_init(&h->pub.timed);
+	vb_list_init(&h->pub.dms);
 	cfg.user = h;
 	cfg.gids = (const uint8_t(*)[16])h->gids.gid;
 	err = vb_adapter_open(&h->pub.adapter, &cfg); /* pairs with vb_hca_close() */
@@ -104,6 +105,7 @@ int vb_hca_open(struct vb_hca **out)
 	/* The number may be given to another process once this one is gone: chance tells their PDs apart. */
 	h->pub.pd_base = (uint64_t)vb_adapter_number(h->pub.adapter) << 52 |
 			 (vb_adapter_incarnation(h->pub.adapter) & 0xfffff) << 32;
+	vb_relaxed_open(&h->pub);			  /* pairs with vb_hca_close() */
 	vb_direct_link_up(vb_link_at(h->pub.adapter, 0)); /* the link to oneself is UP from the beginning */
 	*out = &h->pub;
 	return 0;
@@ -112,6 +114,7 @@ int vb_hca_open(struct vb_hca **out)
 void vb_hca_close(struct vb_hca *h)
 {
 	vb_adapter_close(h->adapter);
+	vb_relaxed_fini(&h->relaxed);
 	free(h);
 }
 
@@ -193,14 +196,15 @@ bool vb_context_close(struct vb_context *c)
 {
 	struct context *x = (struct context *)c;
 	unsigned qps = silence(c), pds = atomic_load(&c->pds), cqs = atomic_load(&c->cqs),
-		 channels = atomic_load(&c->channels), tds = atomic_load(&c->tds);
+		 channels = atomic_load(&c->channels), tds = atomic_load(&c->tds), dms = atomic_load(&c->dms);
 
-	if (qps || pds || cqs || channels || tds) {
+	if (qps || pds || cqs || channels || tds || dms) {
 		const struct vb_why_count left[] = {{"queue pair", qps},
 						    {"protection domain", pds},
 						    {"CQ", cqs},
 						    {"completion channel", channels},
-						    {"thread domain", tds}};
+						    {"thread domain", tds},
+						    {"piece of device memory", dms}};
 
 		vb_why_left(c, left, sizeof(left) / sizeof(*left));
 		return true;

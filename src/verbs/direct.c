@@ -286,6 +286,11 @@ void vb_direct_key_retracted(struct vb_adapter *a, uint32_t lkey)
 
 	snprintf(what, sizeof(what), "deregistering L_Key 0x%08x", lkey);
 	wait_for_peers(a, VB_KEY_INDEX(lkey), 0, what);
+	vb_direct_key_settled(a, lkey);
+}
+
+void vb_direct_key_settled(struct vb_adapter *a, uint32_t lkey)
+{
 	if (vb_key_told(&vb_hca(a)->keys, lkey))
 		tell_gone(a, lkey);
 }

@@ -35,6 +35,9 @@ void vb_direct_key_retracted(struct vb_adapter *a, uint32_t lkey);
 /* What key tables ask of this layer; their owner is the adapter. */
 extern const struct vb_keys_ops vb_direct_keys_ops;
 
+/* Likewise one that was hidden, and that nobody uses any more: peers that have mapped its memory let go. */
+void vb_direct_key_settled(struct vb_adapter *a, uint32_t lkey);
+
 /* A region with remote access is made: lets peers reach in, where Yama asks for leave. */
 void vb_direct_admit(void);
 

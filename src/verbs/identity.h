@@ -10,9 +10,10 @@
 #define VB_UVERBS_NAME "uverbs0"
 
 /* The link, as the standard encodes it and as the kernel writes it: four lanes of 25 Gb/s. */
-#define VB_LINK_WIDTH 2
-#define VB_LINK_SPEED 32
-#define VB_LINK_RATE  "100 Gb/sec (4X EDR)"
+#define VB_LINK_WIDTH	 2
+#define VB_LINK_SPEED	 32
+#define VB_LINK_RATE	 "100 Gb/sec (4X EDR)"
+#define VB_LINK_HUNDREDS 1000 /* the same in 100 Mb/s */
 
 #define VB_PORT_CAPS IBV_PORT_IP_BASED_GIDS
 

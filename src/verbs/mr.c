@@ -190,9 +190,8 @@ int vb_mr_drop(struct vb_mr *mr, const char *call)
 	vb_key_give(keys, mr->ibv.lkey);
 	if (mr->release)
 		mr->release(mr);
-	for (int i = 0; i < 2; i++)
-		if (mr->holds[i])
-			atomic_fetch_sub(mr->holds[i], 1);
+	if (mr->dmah)
+		atomic_fetch_sub(mr->dmah, 1);
 	vb_pd_count(mr->pd, VB_CHILD_MR, -1u);
 	free(mr);
 	return 0;

@@ -1,5 +1,6 @@
-/* Calls of releases after Debian 12's (nodes IBVERBS_1.15 to 1.18): they exist, so that programs built on
- * newer systems load, and fail as their manual pages say an unsupported call fails. */
+/* Calls of releases after Debian 12's (nodes IBVERBS_1.15 to 1.18) that the device has not got: they exist,
+ * so that programs built on newer systems load, and fail as their manual pages say an unsupported call fails.
+ * What it has got of these nodes is in newer_mr.c. */
 #include <errno.h>
 #include <stdint.h>
 
@@ -17,32 +18,23 @@ struct ibv_qp_attach_comp_cntr_attr;
 
 /* Each row: kind of result, type, name, arguments.  ERRNO: a positive errno; MINUS: -1 and errno; NONE: NULL
  * and errno. */
-#define CALLS(ERRNO, MINUS, NONE)                                                                       \
-	/* 1.15 */                                                                                      \
-	NONE(struct ibv_dmah *, ibv_alloc_dmah, struct ibv_context *c, struct ibv_dmah_init_attr *attr) \
-	ERRNO(int, ibv_dealloc_dmah, struct ibv_dmah *dmah)                                             \
-	NONE(struct ibv_mr *, ibv_reg_mr_ex, struct ibv_pd *pd, struct ibv_mr_init_attr *attr)          \
-	/* 1.16 */                                                                                      \
-	MINUS(int, ibv_dm_export_dmabuf_fd, struct ibv_dm *dm)                                          \
-	ERRNO(int, ibv_query_port_speed, struct ibv_context *c, uint32_t port, uint64_t *speed)         \
-	/* 1.17 */                                                                                      \
-	NONE(void *, ibv_alloc_buf, struct ibv_pd *pd, size_t size, struct ibv_buf **buf)               \
-	NONE(struct ibv_mr *, ibv_reg_buf_mr, struct ibv_pd *pd, struct ibv_buf *buf, void *addr,       \
-	     size_t len, int access)                                                                    \
-	/* 1.18 */                                                                                      \
-	MINUS(int, ibv_export_buf_dmabuf_fd, struct ibv_buf *buf)                                       \
-	NONE(struct ibv_comp_cntr *, ibv_create_comp_cntr, struct ibv_context *c,                       \
-	     struct ibv_comp_cntr_init_attr *attr)                                                      \
-	ERRNO(int, ibv_destroy_comp_cntr, struct ibv_comp_cntr *cntr)                                   \
-	ERRNO(int, ibv_set_comp_cntr, struct ibv_comp_cntr *cntr, uint64_t value)                       \
-	ERRNO(int, ibv_set_err_comp_cntr, struct ibv_comp_cntr *cntr, uint64_t value)                   \
-	ERRNO(int, ibv_inc_comp_cntr, struct ibv_comp_cntr *cntr, uint64_t amount)                      \
-	ERRNO(int, ibv_inc_err_comp_cntr, struct ibv_comp_cntr *cntr, uint64_t amount)                  \
-	ERRNO(int, ibv_read_comp_cntr, struct ibv_comp_cntr *cntr, uint64_t *value)                     \
-	ERRNO(int, ibv_read_err_comp_cntr, struct ibv_comp_cntr *cntr, uint64_t *value)                 \
-	ERRNO(int, ibv_qp_attach_comp_cntr, struct ibv_qp *qp, struct ibv_comp_cntr *cntr,              \
-	      struct ibv_qp_attach_comp_cntr_attr *attr)                                                \
-	ERRNO(int, _ibv_query_comp_cntr_caps, struct ibv_context *c, struct ibv_comp_cntr_caps *caps,   \
+#define CALLS(ERRNO, MINUS, NONE)                                                                     \
+	/* 1.16 */                                                                                    \
+	MINUS(int, ibv_dm_export_dmabuf_fd, struct ibv_dm *dm)                                        \
+	/* 1.18 */                                                                                    \
+	MINUS(int, ibv_export_buf_dmabuf_fd, struct ibv_buf *buf)                                     \
+	NONE(struct ibv_comp_cntr *, ibv_create_comp_cntr, struct ibv_context *c,                     \
+	     struct ibv_comp_cntr_init_attr *attr)                                                    \
+	ERRNO(int, ibv_destroy_comp_cntr, struct ibv_comp_cntr *cntr)                                 \
+	ERRNO(int, ibv_set_comp_cntr, struct ibv_comp_cntr *cntr, uint64_t value)                     \
+	ERRNO(int, ibv_set_err_comp_cntr, struct ibv_comp_cntr *cntr, uint64_t value)                 \
+	ERRNO(int, ibv_inc_comp_cntr, struct ibv_comp_cntr *cntr, uint64_t amount)                    \
+	ERRNO(int, ibv_inc_err_comp_cntr, struct ibv_comp_cntr *cntr, uint64_t amount)                \
+	ERRNO(int, ibv_read_comp_cntr, struct ibv_comp_cntr *cntr, uint64_t *value)                   \
+	ERRNO(int, ibv_read_err_comp_cntr, struct ibv_comp_cntr *cntr, uint64_t *value)               \
+	ERRNO(int, ibv_qp_attach_comp_cntr, struct ibv_qp *qp, struct ibv_comp_cntr *cntr,            \
+	      struct ibv_qp_attach_comp_cntr_attr *attr)                                              \
+	ERRNO(int, _ibv_query_comp_cntr_caps, struct ibv_context *c, struct ibv_comp_cntr_caps *caps, \
 	      size_t size)
 
 #define DECLARE(type, name, ...) VB_EXPORT type name(__VA_ARGS__);
@@ -68,10 +60,3 @@ CALLS(DECLARE, DECLARE, DECLARE)
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 CALLS(ERRNO, MINUS, NONE)
-
-/* ibv_alloc_buf gives none, so only NULL can come here. */
-VB_EXPORT void ibv_free_buf(struct ibv_buf *buf)
-{
-	if (buf)
-		vb_refuse(EINVAL, "ibv_free_buf", "%p is no buffer of this library", (void *)buf);
-}

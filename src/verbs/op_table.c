@@ -5,6 +5,7 @@
 #include <errno.h>
 
 #include "base/log.h"
+#include "verbs/dm.h"
 #include "verbs/verbs.h"
 
 static_assert(sizeof(struct ibv_context) == 328 && sizeof(struct verbs_context) == 648, "ABI");
@@ -73,6 +74,15 @@ void vb_ops_fill(struct vb_context *c)
 	v->close_xrcd = close_xrcd;
 	v->alloc_null_mr = vb_alloc_null_mr;
 	v->advise_mr = vb_advise_mr;
+	v->alloc_dm = vb_alloc_dm;
+	v->free_dm = vb_free_dm;
+	v->reg_dm_mr = vb_reg_dm_mr;
+	c->newer = (struct vb_newer_ops){.free_buf = ibv_free_buf,
+					 .alloc_buf = ibv_alloc_buf,
+					 .dm_export_dmabuf_fd = ibv_dm_export_dmabuf_fd,
+					 .reg_mr_ex = ibv_reg_mr_ex,
+					 .dealloc_dmah = ibv_dealloc_dmah,
+					 .alloc_dmah = ibv_alloc_dmah};
 	v->sz = sizeof(c->newer) + sizeof(c->v);
 	v->context.abi_compat = __VERBS_ABI_IS_EXTENDED;
 }

@@ -503,9 +503,11 @@ static uint64_t push_on(struct vb_link *l, uint64_t now)
 
 static uint64_t timers(struct vb_adapter *a, uint64_t now)
 {
-	uint64_t next = scan(vb_hca(a), now), at;
+	uint64_t next = scan(vb_hca(a), now), at = vb_relaxed_tick(&vb_hca(a)->relaxed, now);
 	uint32_t links = vb_link_count(a);
 
+	if (at < next)
+		next = at;
 	for (uint32_t i = 0; i < links; i++) {
 		struct vb_link *l = vb_link_at(a, i);
 

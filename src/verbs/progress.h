@@ -9,6 +9,7 @@
 #include "host/adapter.h"
 #include "mem/keys.h"
 #include "obj/qp.h"
+#include "obj/relaxed.h"
 
 /* What the verbs layer keeps for each adapter (vb_adapter_user). */
 struct vb_hca {
@@ -23,6 +24,11 @@ struct vb_hca {
 	uint64_t pd_base;	    /* upper half of our PDs' ids: our number, and chance; set once */
 	_Atomic uint32_t pd_ids;    /* lower half of the last one given */
 	_Atomic uint32_t qps;	    /* QPs of all contexts */
+	struct vb_relaxed relaxed;  /* pools of relaxed regions */
+	struct vb_lock dm_lock;	    /* guards dms and dm_handle */
+	struct vb_list dms;	    /* device memory of all contexts */
+	uint32_t dm_handle;	    /* last one given */
+	_Atomic uint64_t dm_used;   /* bytes of device memory that are allocated */
 };
 
 extern const struct vb_adapter_ops vb_progress_ops;

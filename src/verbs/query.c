@@ -128,6 +128,7 @@ int vb_query_device_ex(struct ibv_context *context, const struct ibv_query_devic
 				 size, offsetof(struct ibv_device_attr_ex, odp_caps));
 	device_attr(c, &a.orig_attr);
 	a.odp_caps = on_demand_caps();
+	a.max_dm_size = vb_profile()->max_dm;
 	/* the caller may be older or newer than we are */
 	memset(attr, 0, size);
 	memcpy(attr, &a, size < sizeof(a) ? size : sizeof(a));

@@ -59,19 +59,6 @@ VB_EXPORT void ibv_unimport_dm(struct ibv_dm *dm)
 	no("ibv_unimport_dm", "importing device memory is");
 }
 
-VB_EXPORT struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova,
-					   int fd, int access)
-{
-	(void)pd;
-	(void)offset;
-	(void)length;
-	(void)iova;
-	(void)fd;
-	(void)access;
-	errno = no("ibv_reg_dmabuf_mr", "registering a dma-buf is");
-	return NULL;
-}
-
 VB_EXPORT int ibv_attach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
 {
 	(void)qp;

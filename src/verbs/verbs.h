@@ -90,6 +90,9 @@ void vb_qp_to_reset(struct vb_qp *qp); /* under qp->lock */
 int vb_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
 int vb_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 
+/* relaxed.c: the pools of a new adapter, empty; pairs with vb_relaxed_fini() */
+void vb_relaxed_open(struct vb_hca *h);
+
 /* op_table.c */
 void vb_ops_fill(struct vb_context *c);
 void vb_ops_fill_dead(struct vb_context *c); /* in a forked child: those without a check of their own fail */

@@ -53,8 +53,8 @@ int main(void)
 
 	if (!pd)
 		return 1;
-	mr = ibv_reg_mr(pd, buf, sizeof(buf), IBV_ACCESS_LOCAL_WRITE);
-	if (!mr || ibv_dereg_mr(mr) || ibv_dealloc_pd(pd))
+	mr = ibv_reg_mr_relaxed(pd, buf, sizeof(buf), IBV_ACCESS_LOCAL_WRITE);
+	if (!mr || ibv_dereg_mr_relaxed(mr) || ibv_flush_relaxed_mr(pd) || ibv_dealloc_pd(pd))
 		return 2;
 	attr.comp_mask = IBV_REG_MR_MASK_ADDR | IBV_REG_MR_MASK_DMAH;
 	attr.buf = NULL;

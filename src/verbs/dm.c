@@ -1,0 +1,335 @@
+/* Device memory.
+ *
+ * An adapter's own memory has no address that the application could use: it copies to and from it by calls,
+ * and requests reach it through a region whose addresses begin at 0.  Here it is a sealed memfd of its own,
+ * mapped where nobody is told: peers can map it as they map any shared memory, and whoever imports it maps
+ * the same file. */
+#include "verbs/dm.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "iba/profile.h"
+#include "verbs/mr.h"
+#include "verbs/progress.h"
+#include "verbs/verbs.h"
+
+#define PAGE	  4096ull
+#define MAX_ALIGN 12 /* log2: it begins with a page */
+#define UNIT	  4u /* bytes: offset and length of a copy are multiples of it, as with mlx5 */
+#define ALLOWED                                                                      \
+	(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | \
+	 IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_OPTIONAL_RANGE)
+
+static_assert(sizeof(struct ibv_dm) == 32, "ABI");
+
+static struct vb_dm *vb_dm(struct ibv_dm *dm)
+{
+	return (struct vb_dm *)dm;
+}
+
+static int check_copy(const char *call, const struct vb_dm *d, uint64_t offset, size_t length)
+{
+	if (offset % UNIT || length % UNIT)
+		return vb_refuse(EINVAL, call,
+				 "%zu bytes at offset %" PRIu64 ": both must be multiples of %u", length,
+				 offset, UNIT);
+	if (offset > d->length || length > d->length - offset)
+		return vb_refuse(EFAULT, call,
+				 "%zu bytes at offset %" PRIu64
+				 " leave the device memory, which has %" PRIu64,
+				 length, offset, d->length);
+	return 0;
+}
+
+static int copy_to(struct ibv_dm *dm, uint64_t offset, const void *host, size_t length)
+{
+	int err = check_copy("ibv_memcpy_to_dm", vb_dm(dm), offset, length);
+
+	if (!err)
+		memcpy(vb_dm(dm)->at + offset, host, length);
+	return err;
+}
+
+static int copy_from(void *host, struct ibv_dm *dm, uint64_t offset, size_t length)
+{
+	int err = check_copy("ibv_memcpy_from_dm", vb_dm(dm), offset, length);
+
+	if (!err)
+		memcpy(host, vb_dm(dm)->at + offset, length);
+	return err;
+}
+
+/* A sealed file of that many bytes; -1 and errno. */
+static int make_file(uint64_t size)
+{
+	int fd = memfd_create("verbena-dm", MFD_CLOEXEC | MFD_ALLOW_SEALING), err;
+
+	if (fd < 0)
+		return -1;
+	if (!ftruncate(fd, (off_t)size) && !fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
+		return fd;
+	err = errno;
+	close(fd);
+	errno = err;
+	return -1;
+}
+
+/* Takes the descriptor over, also when it fails. */
+static struct vb_dm *make(struct ibv_context *context, int fd, uint64_t length)
+{
+	struct vb_dm *d = fd < 0 ? NULL : calloc(1, sizeof(*d));
+	int err = errno;
+
+	if (!d)
+		goto close_fd;
+	d->length = length;
+	d->mapped = (length + PAGE - 1) & ~(PAGE - 1);
+	d->fd = fd;
+	d->at = mmap(NULL, d->mapped, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	err = errno;
+	if (d->at == MAP_FAILED)
+		goto free_dm;
+	madvise(d->at, d->mapped, MADV_DONTDUMP);
+	d->ibv.context = context;
+	d->ibv.memcpy_to_dm = copy_to;
+	d->ibv.memcpy_from_dm = copy_from;
+	vb_list_init(&d->on_hca);
+	return d;
+free_dm:
+	free(d);
+close_fd:
+	if (fd >= 0)
+		close(fd);
+	errno = err;
+	return NULL;
+}
+
+static void unmake(struct vb_dm *d)
+{
+	munmap(d->at, d->mapped);
+	close(d->fd);
+	free(d);
+}
+
+static int check_alloc(const struct ibv_alloc_dm_attr *a)
+{
+	if (!vb_profile()->max_dm)
+		return vb_refuse(EOPNOTSUPP, "ibv_alloc_dm", "the profile %s has no device memory",
+				 vb_profile()->name);
+	if (a->comp_mask)
+		return vb_refuse(EINVAL, "ibv_alloc_dm", "comp_mask 0x%x, no bit is known", a->comp_mask);
+	if (!a->length)
+		return vb_refuse(EINVAL, "ibv_alloc_dm", "length 0");
+	if (a->log_align_req > MAX_ALIGN)
+		return vb_refuse(EINVAL, "ibv_alloc_dm", "an alignment of 2^%u bytes; at most 2^%d",
+				 a->log_align_req, MAX_ALIGN);
+	if (a->length > vb_profile()->max_dm)
+		return vb_refuse(ENOMEM, "ibv_alloc_dm", "%zu bytes; the device has %u (max_dm_size)",
+				 a->length, vb_profile()->max_dm);
+	return 0;
+}
+
+/* What is allocated counts in whole pages, as it is taken. */
+static bool count(struct vb_hca *h, uint64_t bytes)
+{
+	uint64_t used = atomic_load(&h->dm_used);
+
+	do {
+		if (bytes > vb_profile()->max_dm - used)
+			return false;
+	} while (!atomic_compare_exchange_weak(&h->dm_used, &used, used + bytes));
+	return true;
+}
+
+struct ibv_dm *vb_alloc_dm(struct ibv_context *context, struct ibv_alloc_dm_attr *attr)
+{
+	struct vb_context *c = vb_context(context);
+	struct vb_hca *h = vb_hca(c->adapter);
+	uint64_t pages = (attr->length + PAGE - 1) & ~(PAGE - 1);
+	struct vb_dm *d;
+	int err = check_alloc(attr);
+
+	if (err)
+		goto refused;
+	if (!count(h, pages)) { /* pairs with vb_free_dm() */
+		err = vb_refuse(ENOMEM, "ibv_alloc_dm",
+				"%zu bytes; %" PRIu64 " of the device's %u are in use, in whole pages",
+				attr->length, atomic_load(&h->dm_used), vb_profile()->max_dm);
+		goto refused;
+	}
+	d = make(context, make_file(pages), attr->length);
+	if (!d) {
+		err = vb_refuse(errno, "ibv_alloc_dm", "%zu bytes cannot be had: %s", attr->length,
+				strerror(errno));
+		goto uncount;
+	}
+	atomic_fetch_add(&c->dms, 1);
+	/* A forked child has no use for an adapter, which this needs none of: its memory is its own. */
+	if (!vb_context_dead(c)) {
+		vb_lock_take(&h->dm_lock);
+		d->ibv.handle = ++h->dm_handle;
+		vb_list_append(&h->dms, &d->on_hca);
+		vb_lock_give(&h->dm_lock);
+	}
+	return &d->ibv;
+uncount:
+	atomic_fetch_sub(&h->dm_used, pages);
+refused:
+	errno = err;
+	return NULL;
+}
+
+int vb_free_dm(struct ibv_dm *dm)
+{
+	struct vb_context *c = vb_context(dm->context);
+	struct vb_hca *h = vb_hca(c->adapter);
+	struct vb_dm *d = vb_dm(dm);
+	uint32_t refs = atomic_load(&d->refs);
+
+	if (vb_context_dead(c)) { /* regions are dead too, and the lock may be held for ever */
+		unmake(d);
+		return 0;
+	}
+	if (d->imported)
+		return vb_refuse(EINVAL, "ibv_free_dm",
+				 "the device memory was imported; ibv_unimport_dm() ends that");
+	if (refs) /* rule 37 */
+		return vb_refuse(EBUSY, "ibv_free_dm", "%u regions of the device memory still exist", refs);
+	vb_lock_take(&h->dm_lock);
+	vb_list_unlink(&d->on_hca);
+	vb_lock_give(&h->dm_lock);
+	atomic_fetch_sub(&h->dm_used, d->mapped);
+	atomic_fetch_sub(&c->dms, 1);
+	unmake(d);
+	return 0;
+}
+
+static int check_reg(const struct vb_dm *d, struct ibv_pd *pd, uint64_t offset, size_t length,
+		     unsigned access)
+{
+	static const char call[] = "ibv_reg_dm_mr";
+
+	if (pd->context != d->ibv.context)
+		return vb_refuse(EINVAL, call,
+				 "the protection domain and the device memory are of two contexts");
+	if (!(access & IBV_ACCESS_ZERO_BASED))
+		return vb_refuse(EINVAL, call,
+				 "access 0x%x: device memory is addressed from 0; add IBV_ACCESS_ZERO_BASED",
+				 access);
+	if (access & ~(unsigned)ALLOWED)
+		return vb_refuse(EINVAL, call, "access 0x%x: 0x%x is not for device memory", access,
+				 access & ~(unsigned)ALLOWED);
+	if (access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) &&
+	    !(access & IBV_ACCESS_LOCAL_WRITE)) /* rule 42 */
+		return vb_refuse(EINVAL, call,
+				 "access 0x%x: remote write and atomic need local write; add it", access);
+	if (offset > d->length || length > d->length - offset)
+		return vb_refuse(EINVAL, call,
+				 "%zu bytes at offset %" PRIu64
+				 " leave the device memory, which has %" PRIu64,
+				 length, offset, d->length);
+	return 0;
+}
+
+static void release(struct vb_mr *mr)
+{
+	struct vb_dm *d = mr->of;
+
+	atomic_fetch_sub(&d->refs, 1);
+}
+
+struct ibv_mr *vb_reg_dm_mr(struct ibv_pd *pd, struct ibv_dm *dm, uint64_t offset, size_t length,
+			    unsigned access)
+{
+	struct vb_dm *d = vb_dm(dm);
+	struct vb_mr_ask ask = {.call = "ibv_reg_dm_mr",
+				.pd = vb_pd(pd),
+				.kind = VB_KEY_MEMORY,
+				.addr = (uintptr_t)d->at + offset,
+				.length = length,
+				.access = access,
+				.source = VB_MR_DM,
+				.release = release,
+				.of = d};
+	struct vb_mr *mr;
+	int err;
+
+	if (vb_context_dead(vb_context(pd->context)))
+		err = vb_refuse(EIO, ask.call, "the device was opened before fork()");
+	else
+		err = check_reg(d, pd, offset, length, access);
+	if (!err) {
+		atomic_fetch_add(&d->refs, 1); /* pairs with release() */
+		err = vb_mr_register(&mr, &ask);
+		if (err)
+			atomic_fetch_sub(&d->refs, 1);
+	}
+	if (err) {
+		errno = err;
+		return NULL;
+	}
+	mr->ibv.addr = NULL; /* nobody is to know it */
+	return &mr->ibv;
+}
+
+int vb_dm_find(struct vb_hca *h, uint32_t handle, uint64_t *length)
+{
+	int fd = -1;
+
+	vb_lock_take(&h->dm_lock);
+	vb_list_each (n, &h->dms) {
+		struct vb_dm *d = vb_list_entry(n, struct vb_dm, on_hca);
+
+		if (d->ibv.handle == handle) {
+			*length = d->length;
+			fd = fcntl(d->fd, F_DUPFD_CLOEXEC, 3);
+			break;
+		}
+	}
+	vb_lock_give(&h->dm_lock);
+	return fd;
+}
+
+struct ibv_dm *vb_dm_import(struct ibv_context *context, int fd, uint64_t length, uint32_t handle,
+			    const char *call)
+{
+	struct vb_dm *d;
+	struct stat st;
+
+	/* What is shorter, or may become so, would be a SIGBUS some day. */
+	if (!length || length > vb_profile()->max_dm || fstat(fd, &st) || (uint64_t)st.st_size < length ||
+	    !(fcntl(fd, F_GET_SEALS) & F_SEAL_SHRINK)) {
+		errno = vb_refuse(EINVAL, call, "what was given is not %" PRIu64 " bytes of device memory",
+				  length);
+		return NULL;
+	}
+	d = make(context, fcntl(fd, F_DUPFD_CLOEXEC, 3), length);
+	if (!d) {
+		errno = vb_refuse(errno, call, "%" PRIu64 " bytes of device memory cannot be mapped: %s",
+				  length, strerror(errno));
+		return NULL;
+	}
+	d->imported = true;
+	d->ibv.handle = handle;
+	return &d->ibv;
+}
+
+void vb_dm_unimport(struct ibv_dm *dm)
+{
+	struct vb_dm *d = vb_dm(dm);
+	uint32_t refs = atomic_load(&d->refs);
+
+	if (refs)
+		vb_refuse(EBUSY, "ibv_unimport_dm", "%u regions of the device memory still exist", refs);
+	else
+		unmake(d);
+}

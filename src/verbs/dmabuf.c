@@ -1,0 +1,192 @@
+/* Regions of dma-bufs: buffers of other devices, or of memory that was made one (/dev/udmabuf,
+ * /dev/dma_heap).
+ *
+ * An adapter would be given the buffer's pages by whoever exports it.  Here the CPU carries the data, so the
+ * buffer has to be one that can be mapped; it is mapped where nobody is told, and requests reach it under the
+ * addresses that the program chose (iova). */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/dma-buf.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "mem/guard.h"
+#include "verbs/dmabuf.h"
+#include "verbs/mr.h"
+#include "verbs/verbs.h"
+
+#define PAGE	     4096ull
+#define DMABUF_MAGIC 0x444d4142 /* "DMAB": the file system that dma-bufs stand in */
+#define ALLOWED                                                                      \
+	(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | \
+	 IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_OPTIONAL_RANGE)
+
+/* What a region keeps of its buffer. */
+struct mapping {
+	int fd;
+	void *at;
+	uint64_t bytes;
+	uint64_t sync; /* DMA_BUF_SYNC_READ, perhaps with _WRITE */
+};
+
+/* Between the two the exporter keeps what the CPU sees and what its device sees one; most have nothing to do.
+ */
+static void sync_cpu(const struct mapping *m, uint64_t when)
+{
+	struct dma_buf_sync s = {.flags = m->sync | when};
+
+	while (ioctl(m->fd, DMA_BUF_IOCTL_SYNC, &s) && (errno == EINTR || errno == EAGAIN))
+		;
+}
+
+static void unmap(struct mapping *m)
+{
+	sync_cpu(m, DMA_BUF_SYNC_END);
+	munmap(m->at, m->bytes);
+	close(m->fd);
+	free(m);
+}
+
+static void release(struct vb_mr *mr)
+{
+	unmap(mr->of);
+}
+
+static int check_access(const char *call, unsigned access)
+{
+	if (access & ~(unsigned)ALLOWED)
+		return vb_refuse(EINVAL, call, "access 0x%x: 0x%x is not for dma-bufs", access,
+				 access & ~(unsigned)ALLOWED);
+	if (access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) &&
+	    !(access & IBV_ACCESS_LOCAL_WRITE)) /* rule 42 */
+		return vb_refuse(EINVAL, call,
+				 "access 0x%x: remote write and atomic need local write; add it", access);
+	return 0;
+}
+
+static int check_range(const char *call, uint64_t offset, uint64_t length, uint64_t iova)
+{
+	if (!length)
+		return vb_refuse(EINVAL, call, "length 0");
+	if ((offset ^ iova) % PAGE)
+		return vb_refuse(EINVAL, call,
+				 "offset 0x%" PRIx64 " and iova 0x%" PRIx64
+				 " stand at different offsets of a page, 0x%" PRIx64 " and 0x%" PRIx64,
+				 offset, iova, (uint64_t)(offset % PAGE), (uint64_t)(iova % PAGE));
+	if (offset + length < offset || iova + (length - 1) < iova)
+		return vb_refuse(EINVAL, call,
+				 "0x%" PRIx64 " bytes at offset 0x%" PRIx64 ", iova 0x%" PRIx64 ", pass 2^64",
+				 length, offset, iova);
+	return 0;
+}
+
+/* Whether it is a dma-buf, and one that has the range. */
+static int check_descriptor(const char *call, int fd, uint64_t offset, uint64_t length)
+{
+	struct statfs fs;
+	off_t size;
+
+	if (fcntl(fd, F_GETFD) < 0)
+		return vb_refuse(EBADF, call, "descriptor %d is not open", fd);
+	if (fstatfs(fd, &fs) || fs.f_type != DMABUF_MAGIC)
+		return vb_refuse(EINVAL, call, "descriptor %d is not a dma-buf", fd);
+	size = lseek(fd, 0, SEEK_END);
+	if (size >= 0 && (offset > (uint64_t)size || length > (uint64_t)size - offset))
+		return vb_refuse(EINVAL, call,
+				 "0x%" PRIx64 " bytes at offset 0x%" PRIx64
+				 " leave the dma-buf, which has 0x%" PRIx64,
+				 length, offset, (uint64_t)size);
+	return 0;
+}
+
+static int map(const char *call, struct mapping **out, int fd, uint64_t offset, uint64_t length, bool write)
+{
+	uint64_t start = offset & ~(PAGE - 1);
+	struct mapping *m = calloc(1, sizeof(*m));
+	int err;
+
+	if (!m)
+		return vb_refuse(ENOMEM, call, "no memory for another region");
+	m->fd = fcntl(fd, F_DUPFD_CLOEXEC, 3); /* the program may close its own at once */
+	if (m->fd < 0) {
+		err = vb_refuse(errno, call, "no descriptor for the dma-buf: %s", strerror(errno));
+		goto free_mapping;
+	}
+	m->sync = write ? DMA_BUF_SYNC_RW : DMA_BUF_SYNC_READ;
+	m->bytes = offset - start + length;
+	m->at = mmap(NULL, m->bytes, PROT_READ | (write ? PROT_WRITE : 0), MAP_SHARED, m->fd, (off_t)start);
+	if (m->at == MAP_FAILED) {
+		err = errno;
+		/* Of a real adapter too some buffers are out of reach. */
+		err = vb_refuse(err == ENOMEM || err == EACCES || err == EPERM ? err : EOPNOTSUPP, call,
+				"the dma-buf of descriptor %d cannot be mapped%s: %s", fd,
+				write ? " for writing" : "", strerror(err));
+		goto close_fd;
+	}
+	sync_cpu(m, DMA_BUF_SYNC_START);
+	*out = m;
+	return 0;
+close_fd:
+	close(m->fd);
+free_mapping:
+	free(m);
+	return err;
+}
+
+int vb_dmabuf_register(struct vb_mr **out, const char *call, struct ibv_pd *pd, uint64_t offset,
+		       uint64_t length, uint64_t iova, int fd, unsigned access)
+{
+	struct vb_mr_ask ask = {.call = call,
+				.pd = vb_pd(pd),
+				.kind = VB_KEY_MEMORY,
+				.length = length,
+				.iova = iova,
+				.access = access,
+				.source = VB_MR_DMABUF,
+				.release = release};
+	struct mapping *m = NULL;
+	int err = check_access(call, access);
+
+	if (!err)
+		err = check_range(call, offset, length, iova);
+	if (!err)
+		err = check_descriptor(call, fd, offset, length);
+	if (!err)
+		err = map(call, &m, fd, offset, length, access & IBV_ACCESS_LOCAL_WRITE);
+	if (err)
+		return err;
+	vb_guard_install();
+	ask.of = m;
+	ask.addr = (uintptr_t)m->at + offset % PAGE;
+	err = vb_mr_register(out, &ask); /* pairs with vb_mr_drop(), which calls release() */
+	if (err)
+		unmap(m);
+	else
+		(*out)->ibv.addr =
+		    (void *)(uintptr_t)offset; /* as other libraries have it: no address of the CPU */
+	return err;
+}
+
+VB_EXPORT struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova,
+					   int fd, int access)
+{
+	static const char call[] = "ibv_reg_dmabuf_mr";
+	struct vb_mr *mr;
+	int err;
+
+	if (vb_context_dead(vb_context(pd->context)))
+		err = vb_refuse(EIO, call, "the device was opened before fork()");
+	else
+		err = vb_dmabuf_register(&mr, call, pd, offset, length, iova, fd, (unsigned)access);
+	if (err) {
+		errno = err;
+		return NULL;
+	}
+	return &mr->ibv;
+}

@@ -1,0 +1,252 @@
+/* Registration as newer releases have it: one call for every kind of region, buffers that the library
+ * provides, and DMA handles.  The functions are exported and stand in the tables, where newer headers look.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "verbs/dmabuf.h"
+#include "verbs/identity.h"
+#include "verbs/mr.h"
+#include "verbs/verbs.h"
+
+#define PAGE   4096ull
+#define MASKS  ((uint64_t)0x3f) /* of enum ibv_mr_init_attr_mask */
+#define HINTS  3		/* of PCI Express: two bits */
+#define EX     "ibv_reg_mr_ex"
+#define BUF_MR "ibv_reg_buf_mr"
+
+/* Hints of where an adapter is to put what it writes.  Here it is the CPU's business. */
+struct vb_dmah {
+	struct ibv_dmah ibv;   /* first */
+	_Atomic uint32_t refs; /* regions */
+};
+
+struct ibv_buf {
+	struct vb_pd *pd; /* which counts it as a child */
+	uint8_t *at;
+	size_t size;   /* as asked for */
+	size_t mapped; /* whole pages */
+};
+
+static int dead(struct ibv_context *context, const char *call)
+{
+	return vb_context_dead(vb_context(context))
+		   ? vb_refuse(EIO, call, "the device was opened before fork()")
+		   : 0;
+}
+
+static void *none(int err)
+{
+	errno = err;
+	return NULL;
+}
+
+/* --- DMA handles */
+
+static int check_dmah(const struct ibv_dmah_init_attr *a)
+{
+	static const char call[] = "ibv_alloc_dmah";
+	const uint32_t known = IBV_DMAH_INIT_ATTR_MASK_CPU_ID | IBV_DMAH_INIT_ATTR_MASK_PH |
+			       IBV_DMAH_INIT_ATTR_MASK_TPH_MEM_TYPE;
+	long cpus = sysconf(_SC_NPROCESSORS_CONF);
+
+	if (a->comp_mask & ~known)
+		return vb_refuse(EINVAL, call, "comp_mask 0x%x has unknown bits 0x%x", a->comp_mask,
+				 a->comp_mask & ~known);
+	if ((a->comp_mask & IBV_DMAH_INIT_ATTR_MASK_CPU_ID) && cpus > 0 && a->cpu_id >= (unsigned long)cpus)
+		return vb_refuse(EINVAL, call, "cpu_id %u: the machine has %ld CPUs", a->cpu_id, cpus);
+	if ((a->comp_mask & IBV_DMAH_INIT_ATTR_MASK_PH) && a->ph > HINTS)
+		return vb_refuse(EINVAL, call, "processing hint %u; they are 0 to %d", a->ph, HINTS);
+	if ((a->comp_mask & IBV_DMAH_INIT_ATTR_MASK_TPH_MEM_TYPE) && a->tph_mem_type > IBV_TPH_MEM_TYPE_PM)
+		return vb_refuse(EINVAL, call, "memory type %u; they are 0 (volatile) and 1 (persistent)",
+				 a->tph_mem_type);
+	return 0;
+}
+
+VB_EXPORT struct ibv_dmah *ibv_alloc_dmah(struct ibv_context *context, struct ibv_dmah_init_attr *attr)
+{
+	int err = dead(context, "ibv_alloc_dmah");
+	struct vb_dmah *d;
+
+	if (!err)
+		err = check_dmah(attr);
+	if (err)
+		return none(err);
+	d = calloc(1, sizeof(*d)); /* pairs with ibv_dealloc_dmah() */
+	if (!d)
+		return none(vb_refuse(ENOMEM, "ibv_alloc_dmah", "no memory"));
+	d->ibv.context = context;
+	return &d->ibv;
+}
+
+VB_EXPORT int ibv_dealloc_dmah(struct ibv_dmah *dmah)
+{
+	struct vb_dmah *d = (struct vb_dmah *)dmah;
+	uint32_t refs = atomic_load(&d->refs);
+
+	if (refs && !vb_context_dead(vb_context(dmah->context)))
+		return vb_refuse(EBUSY, "ibv_dealloc_dmah", "%u regions that were made with it still exist",
+				 refs);
+	free(d);
+	return 0;
+}
+
+/* --- buffers */
+
+VB_EXPORT void *ibv_alloc_buf(struct ibv_pd *ibpd, size_t size, struct ibv_buf **out)
+{
+	static const char call[] = "ibv_alloc_buf";
+	struct vb_pd *pd = vb_pd(ibpd);
+	int err = dead(ibpd->context, call);
+	struct ibv_buf *b;
+
+	if (!err && !size)
+		err = vb_refuse(EINVAL, call, "size 0");
+	if (!err && size + PAGE - 1 < size)
+		err = vb_refuse(ENOMEM, call, "%zu bytes are more than an address space has", size);
+	if (err)
+		return none(err);
+	b = calloc(1, sizeof(*b)); /* pairs with ibv_free_buf() */
+	if (!b)
+		return none(vb_refuse(ENOMEM, call, "no memory"));
+	b->pd = pd;
+	b->size = size;
+	b->mapped = (size + PAGE - 1) & ~(PAGE - 1);
+	b->at = mmap(NULL, b->mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (b->at == MAP_FAILED) {
+		err = vb_refuse(ENOMEM, call, "%zu bytes cannot be had: %s", size, strerror(errno));
+		free(b);
+		return none(err);
+	}
+	vb_pd_count(pd, VB_CHILD_BUF, 1);
+	*out = b;
+	return b->at;
+}
+
+/* Of a buffer that is still registered nothing is left but the region, as of any memory that a program gives
+ * back: what reaches for it then fails. */
+VB_EXPORT void ibv_free_buf(struct ibv_buf *b)
+{
+	if (!b)
+		return;
+	munmap(b->at, b->mapped);
+	vb_pd_count(b->pd, VB_CHILD_BUF, -1u);
+	free(b);
+}
+
+static int check_buf(const char *call, const struct ibv_buf *b, const struct ibv_pd *pd, const void *addr,
+		     size_t length)
+{
+	uint64_t off = (uintptr_t)addr - (uintptr_t)b->at; /* below it this wraps to more than any size */
+
+	if (&b->pd->ibv != pd)
+		return vb_refuse(EINVAL, call,
+				 "the buffer was allocated in another protection domain than it is to be "
+				 "registered in");
+	if (off > b->size || length > b->size - off)
+		return vb_refuse(EINVAL, call, "%zu bytes at %p leave the buffer, which has %zu at %p",
+				 length, addr, b->size, (void *)b->at);
+	return 0;
+}
+
+/* --- regions */
+
+/* Which fields go together. */
+static int check_mask(const struct ibv_mr_init_attr *a)
+{
+	uint64_t m = a->comp_mask;
+
+	if (m & ~MASKS)
+		return vb_refuse(EINVAL, EX, "comp_mask 0x%" PRIx64 " has unknown bits 0x%" PRIx64, m,
+				 m & ~MASKS);
+	if (!(m & IBV_REG_MR_MASK_ADDR) == !(m & IBV_REG_MR_MASK_FD))
+		return vb_refuse(EINVAL, EX,
+				 "comp_mask 0x%" PRIx64 ": one of ADDR (0x2) and FD (0x4) is needed, not %s",
+				 m, m & IBV_REG_MR_MASK_FD ? "both" : "neither");
+	if ((m & IBV_REG_MR_MASK_FD_OFFSET) && !(m & IBV_REG_MR_MASK_FD))
+		return vb_refuse(EINVAL, EX, "comp_mask 0x%" PRIx64 ": FD_OFFSET (0x8) goes with FD (0x4)",
+				 m);
+	if ((m & IBV_REG_MR_MASK_FD) && !(m & IBV_REG_MR_MASK_IOVA))
+		return vb_refuse(EINVAL, EX,
+				 "comp_mask 0x%" PRIx64
+				 ": FD (0x4) goes with IOVA (0x1), since a dma-buf has no "
+				 "address of its own",
+				 m);
+	if ((m & IBV_REG_MR_MASK_BUF) && (m & IBV_REG_MR_MASK_FD))
+		return vb_refuse(EINVAL, EX, "comp_mask 0x%" PRIx64 ": BUF (0x20) goes with ADDR (0x2) only",
+				 m);
+	if (((m & IBV_REG_MR_MASK_DMAH) && !a->dmah) || ((m & IBV_REG_MR_MASK_BUF) && !a->buf))
+		return vb_refuse(EINVAL, EX, "comp_mask 0x%" PRIx64 ": the %s is NULL", m,
+				 (m & IBV_REG_MR_MASK_DMAH) && !a->dmah ? "DMA handle" : "buffer");
+	return 0;
+}
+
+static int check_objects(struct ibv_pd *pd, const struct ibv_mr_init_attr *a)
+{
+	if ((a->comp_mask & IBV_REG_MR_MASK_DMAH) && a->dmah->context != pd->context)
+		return vb_refuse(EINVAL, EX, "the DMA handle and the protection domain are of two contexts");
+	if (a->comp_mask & IBV_REG_MR_MASK_BUF)
+		return check_buf(EX, a->buf, pd, a->addr, a->length);
+	return 0;
+}
+
+VB_EXPORT struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct ibv_mr_init_attr *a)
+{
+	uint64_t m = a->comp_mask;
+	int err = dead(pd->context, EX);
+	struct vb_mr *mr;
+
+	if (!err)
+		err = check_mask(a);
+	if (!err)
+		err = check_objects(pd, a);
+	if (err)
+		return none(err);
+	if (m & IBV_REG_MR_MASK_FD)
+		err = vb_dmabuf_register(&mr, EX, pd, m & IBV_REG_MR_MASK_FD_OFFSET ? a->fd_offset : 0,
+					 a->length, a->iova, a->fd, (unsigned)a->access);
+	else
+		err = vb_mr_register_memory(&mr, EX, pd, a->addr, a->length,
+					    m & IBV_REG_MR_MASK_IOVA ? a->iova : (uintptr_t)a->addr,
+					    (unsigned)a->access);
+	if (err)
+		return none(err);
+	if (m & IBV_REG_MR_MASK_DMAH) {
+		mr->dmah = &((struct vb_dmah *)a->dmah)->refs;
+		atomic_fetch_add(mr->dmah, 1); /* pairs with vb_mr_drop() */
+	}
+	return &mr->ibv;
+}
+
+VB_EXPORT struct ibv_mr *ibv_reg_buf_mr(struct ibv_pd *pd, struct ibv_buf *buf, void *addr, size_t length,
+					int access)
+{
+	int err = dead(pd->context, BUF_MR);
+	struct vb_mr *mr;
+
+	if (!err)
+		err = check_buf(BUF_MR, buf, pd, addr, length);
+	if (!err)
+		err = vb_mr_register_memory(&mr, BUF_MR, pd, addr, length, (uintptr_t)addr, (unsigned)access);
+	if (err)
+		return none(err);
+	return &mr->ibv;
+}
+
+/* --- the port */
+
+VB_EXPORT int ibv_query_port_speed(struct ibv_context *context, uint32_t port, uint64_t *speed)
+{
+	int err = dead(context, "ibv_query_port_speed");
+
+	if (!err)
+		err = vb_check_port("ibv_query_port_speed", port);
+	if (!err)
+		*speed = VB_LINK_HUNDREDS;
+	return err;
+}

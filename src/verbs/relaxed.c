@@ -1,0 +1,205 @@
+/* Relaxed regions, as Solaris had them: the pools are obj/relaxed.c's.
+ *
+ * They differ from the regions of ibv_reg_mr() in what their manual page says: access reaches to page
+ * boundaries, and deregistration waits for nobody.  An old key fails at once all the same; what a flush waits
+ * for is those who are in the middle of a copy. */
+#include <errno.h>
+#include <inttypes.h>
+
+#include "base/log.h"
+#include "mem/copy.h"
+#include "mem/guard.h"
+#include "obj/relaxed.h"
+#include "verbs/direct.h"
+#include "verbs/mr.h"
+#include "verbs/progress.h"
+#include "verbs/verbs.h"
+
+#define CALL   "ibv_reg_mr_relaxed"
+#define PAGE   VB_RELAXED_PAGE
+#define MAX    ((1u << 20) + PAGE - 1) /* bytes that are too many wherever they begin */
+#define REMOTE (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
+#define KNOWN  (IBV_ACCESS_LOCAL_WRITE | REMOTE | IBV_ACCESS_MW_BIND | IBV_ACCESS_OPTIONAL_RANGE)
+
+static void gone(void *owner, uint32_t lkey)
+{
+	vb_direct_key_settled(((struct vb_hca *)owner)->adapter, lkey);
+}
+
+static void wait_for_users(void *owner, uint32_t lkey)
+{
+	struct vb_hca *h = owner;
+
+	vb_key_wait(&h->keys, lkey);
+	vb_direct_key_retracted(h->adapter, lkey);
+}
+
+static void nudge(void *owner)
+{
+	vb_adapter_nudge(((struct vb_hca *)owner)->adapter);
+}
+
+static const struct vb_relaxed_ops ops = {.gone = gone, .wait = wait_for_users, .nudge = nudge};
+
+void vb_relaxed_open(struct vb_hca *h)
+{
+	vb_relaxed_init(&h->relaxed, &h->keys, &ops, h);
+}
+
+static int check(uint64_t addr, size_t length, unsigned access)
+{
+	if (access & ~(unsigned)KNOWN) /* iova is the address; the pages are there at once */
+		return vb_refuse(EINVAL, CALL,
+				 "access 0x%x: 0x%x is not for relaxed regions, which are addressed by their "
+				 "addresses and have their pages made present",
+				 access, access & ~(unsigned)KNOWN);
+	if (access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) &&
+	    !(access & IBV_ACCESS_LOCAL_WRITE)) /* rule 42 */
+		return vb_refuse(EINVAL, CALL,
+				 "access 0x%x: remote write and atomic need local write; add it", access);
+	if (!length)
+		return vb_refuse(EINVAL, CALL, "length 0");
+	if (length >= MAX || addr % PAGE + length > VB_RELAXED_LONG * PAGE)
+		return vb_refuse(EINVAL, CALL,
+				 "%zu bytes at 0x%" PRIx64
+				 ": a relaxed region has at most 1 MiB; use ibv_reg_mr(), or several",
+				 length, addr);
+	if (addr + (length - 1) < addr || (addr + (length - 1)) / PAGE == UINT64_MAX / PAGE)
+		return vb_refuse(EINVAL, CALL, "0x%zx bytes at 0x%" PRIx64 " leave the address space", length,
+				 addr);
+	return 0;
+}
+
+/* Whether all pages are there, afterwards.  No system call where they were touched before (m: 6 ns a page,
+ * where MADV_POPULATE_WRITE takes 150). */
+static bool touch(uint64_t start, uint64_t pages, bool write)
+{
+	uint64_t orig;
+	uint8_t byte;
+
+	for (uint64_t p = start; pages--; p += PAGE) {
+		void *at = (void *)(uintptr_t)p;
+
+		if (write ? !vb_atomic_fetch_add(at, 0, &orig) : !vb_copy_from_app(&byte, at, 1))
+			return false;
+	}
+	return true;
+}
+
+static int refuse_pool(struct vb_hca *h, int err)
+{
+	if (err == EAGAIN)
+		return vb_refuse(
+		    err, CALL,
+		    "%u relaxed regions are registered, and the pool for these flags and this length "
+		    "is empty; deregister some, or try again when peers have finished with them",
+		    vb_relaxed_live(&h->relaxed));
+	return vb_refuse(err, CALL, "no memory, or no key, for another region");
+}
+
+static void publish(struct vb_hca *h, struct vb_pd *pd, struct vb_relaxed_mr *m, uint64_t start,
+		    uint64_t pages)
+{
+	struct vb_mr *mr = &m->mr;
+
+	mr->pd = pd;
+	mr->access = m->pool->access & ~(unsigned)IBV_ACCESS_OPTIONAL_RANGE;
+	mr->asked = m->pool->access;
+	mr->kind = VB_KEY_MEMORY;
+	mr->source = VB_MR_RELAXED;
+	vb_pd_count(pd, VB_CHILD_MR, 1); /* pairs with ibv_dereg_mr_relaxed() */
+	mr->ibv.context = pd->ibv.context;
+	mr->ibv.pd = &pd->ibv;
+	mr->ibv.handle = VB_KEY_INDEX(m->lkey);
+	mr->ibv.lkey = vb_key_local(&h->keys, m->lkey);
+	mr->ibv.rkey = m->lkey | VB_KEY_REMOTE;
+	/* Access reaches to page boundaries: the region is its pages. */
+	vb_key_set(&h->keys, m->lkey,
+		   &(struct vb_key_spec){.pd = pd->id,
+					 .access = mr->access,
+					 .kind = VB_KEY_MEMORY,
+					 .iova = start,
+					 .addr = start,
+					 .length = pages * PAGE});
+}
+
+VB_EXPORT struct ibv_mr *ibv_reg_mr_relaxed(struct ibv_pd *ibpd, void *address, size_t length, int flags)
+{
+	struct vb_context *c = vb_context(ibpd->context);
+	uint64_t addr = (uintptr_t)address, start = addr & ~(PAGE - 1), pages;
+	unsigned access = (unsigned)flags;
+	struct vb_relaxed_mr *m;
+	struct vb_hca *h;
+	bool write;
+	int err;
+
+	if (vb_context_dead(c)) {
+		err = vb_refuse(EIO, CALL, "the device was opened before fork()");
+		goto refused;
+	}
+	err = check(addr, length, access);
+	if (err)
+		goto refused;
+	h = vb_hca(c->adapter);
+	pages = (addr - start + length + PAGE - 1) / PAGE;
+	err = vb_relaxed_take(&h->relaxed, access, pages, &m); /* pairs with ibv_dereg_mr_relaxed() */
+	if (err) {
+		err = refuse_pool(h, err);
+		goto refused;
+	}
+	write = access & IBV_ACCESS_LOCAL_WRITE;
+	vb_guard_install();
+	/* What does not go by touching is looked at closely, and said. */
+	if (!touch(start, pages, write))
+		err = vb_mr_present(CALL, addr, length, write);
+	if (err)
+		goto untake;
+	if (access & REMOTE)
+		vb_direct_admit();
+	publish(h, vb_pd(ibpd), m, start, pages);
+	m->mr.ibv.addr = address;
+	m->mr.ibv.length = length;
+	m->mr.iova = addr;
+	return &m->mr.ibv;
+untake:
+	vb_relaxed_untake(&h->relaxed, m);
+refused:
+	errno = err;
+	return NULL;
+}
+
+VB_EXPORT int ibv_dereg_mr_relaxed(struct ibv_mr *ibmr)
+{
+	static const char call[] = "ibv_dereg_mr_relaxed";
+	struct vb_relaxed_mr *m = (struct vb_relaxed_mr *)ibmr;
+	struct vb_context *c = vb_context(ibmr->context);
+	struct vb_keys *keys;
+	struct vb_hca *h;
+
+	if (vb_context_dead(c))
+		return 0;
+	if (m->mr.source != VB_MR_RELAXED)
+		return vb_refuse(EINVAL, call, "L_Key 0x%08x is no relaxed region's; ibv_dereg_mr() ends it",
+				 ibmr->lkey);
+	h = vb_hca(c->adapter);
+	keys = &h->keys;
+	if ((m->mr.access & IBV_ACCESS_MW_BIND) && !vb_key_close(keys, m->lkey)) /* rule 49 */
+		return vb_refuse(EBUSY, call, "%u memory windows are bound to the region of L_Key 0x%08x",
+				 vb_key_tied(keys, m->lkey), m->lkey);
+	if (!vb_relaxed_drop(&h->relaxed, m))
+		return vb_refuse(EINVAL, call, "the region of L_Key 0x%08x has ended before", m->lkey);
+	vb_pd_count(m->mr.pd, VB_CHILD_MR, -1u);
+	return 0;
+}
+
+VB_EXPORT int ibv_flush_relaxed_mr(struct ibv_pd *pd)
+{
+	struct vb_context *c;
+
+	if (!pd)
+		return vb_refuse(EINVAL, "ibv_flush_relaxed_mr", "no protection domain");
+	c = vb_context(pd->context);
+	if (!vb_context_dead(c))
+		vb_relaxed_flush(&vb_hca(c->adapter)->relaxed);
+	return 0;
+}

@@ -1,0 +1,441 @@
+/* Relaxed regions between two processes: access to page boundaries, keys that are dead, memory that nobody
+ * touches after a flush, a pool that is empty and recovers, and a peer that is held in the middle of a copy:
+ * deregistration returns at once, a flush waits. */
+#include <linux/userfaultfd.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#include "pair.h"
+
+enum { PAGE = 4096, SIZE = 64 << 10, DEPTH = 16, PATTERN = 0x5a, POOL = 32 << 10 };
+
+static struct ibv_mr *relaxed(struct pair *p, void *addr, size_t length, int access)
+{
+	struct ibv_mr *mr;
+
+	while (!(mr = ibv_reg_mr_relaxed(p->pd, addr, length, access))) {
+		CHECK(errno == EAGAIN, "%s", strerror(errno));
+		sched_yield();
+	}
+	return mr;
+}
+
+static uint8_t *pages(size_t n)
+{
+	uint8_t *at = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	CHECK(at != MAP_FAILED);
+	return at;
+}
+
+static void tell(struct pair *p, const struct ibv_mr *mr, const void *addr)
+{
+	atomic_store(&p->board->number[0], mr->rkey);
+	atomic_store(&p->board->number[1], (int64_t)(uintptr_t)addr);
+}
+
+static struct ibv_wc put(struct pair *p, int end, uint64_t addr, uint32_t len)
+{
+	struct kit_card card = {.rkey = (uint32_t)atomic_load(&p->board->number[0])};
+
+	CHECK(!kit_post(&p->end[end], IBV_WR_RDMA_WRITE, 1, 0, len, &card, addr));
+	return kit_wait(&p->end[end], 20);
+}
+
+static void expect(struct ibv_wc wc, enum ibv_wc_status status, const char *what)
+{
+	CHECK(wc.status == status, "%s: %s", what, ibv_wc_status_str(wc.status));
+}
+
+static void intact(const uint8_t *at, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		CHECK(at[i] == PATTERN, "byte %zu was touched afterwards", i);
+}
+
+/* --- access reaches to page boundaries, and no further */
+
+static void boundaries_target(struct pair *p)
+{
+	uint8_t *at = pages(4 * PAGE);
+	struct ibv_mr *mr;
+
+	pair_open(p, DEPTH, PAGE);
+	mr = relaxed(p, at + PAGE + 100, 300, KIT_ALL);
+	tell(p, mr, at);
+	atomic_store(&p->board->step, 1);
+	kit_until(&p->board->step, 2);
+	for (int i = 0; i < 4 * PAGE; i++)
+		CHECK(at[i] == (i >= PAGE && i < 2 * PAGE ? 0x77 : 0), "byte %d is 0x%02x", i, at[i]);
+	CHECK(!ibv_dereg_mr_relaxed(mr) && !ibv_flush_relaxed_mr(p->pd));
+	pair_close(p);
+}
+
+static void boundaries_initiator(struct pair *p)
+{
+	uint64_t at;
+
+	pair_open(p, DEPTH, 2 * PAGE);
+	kit_until(&p->board->step, 1);
+	at = (uint64_t)atomic_load(&p->board->number[1]);
+	memset(p->end[0].buf, 0x77, 2 * PAGE);
+	memset(p->end[1].buf, 0x77, 2 * PAGE);
+	expect(put(p, 0, at + PAGE, PAGE), IBV_WC_SUCCESS, "the whole page");
+	expect(put(p, 0, at + PAGE, PAGE + 1), IBV_WC_REM_ACCESS_ERR, "a byte behind it");
+	expect(put(p, 1, at + PAGE - 1, 2), IBV_WC_REM_ACCESS_ERR, "a byte before it");
+	atomic_store(&p->board->step, 2);
+	pair_close(p);
+}
+
+/* --- a key is dead once its region is deregistered, and others live on */
+
+static void dead_target(struct pair *p)
+{
+	uint8_t *at = pages(2 * PAGE);
+	struct ibv_mr *mr, *mr2;
+
+	pair_open(p, DEPTH, PAGE);
+	mr = relaxed(p, at, PAGE, KIT_ALL);
+	mr2 = relaxed(p, at + PAGE, PAGE, KIT_ALL);
+	tell(p, mr, at);
+	atomic_store(&p->board->step, 1);
+	kit_until(&p->board->step, 2); /* it has been used */
+	CHECK(!ibv_dereg_mr_relaxed(mr));
+	memset(at, PATTERN, PAGE);
+	atomic_store(&p->board->step, 3);
+	kit_until(&p->board->step, 4);
+	CHECK(!ibv_flush_relaxed_mr(p->pd));
+	tell(p, mr2, at + PAGE);
+	atomic_store(&p->board->step, 5);
+	kit_until(&p->board->step, 6);
+	intact(at, PAGE);
+	CHECK(at[PAGE] == 0x77 && at[2 * PAGE - 1] == 0x77);
+	CHECK(!ibv_dereg_mr_relaxed(mr2));
+	pair_close(p);
+}
+
+static void dead_initiator(struct pair *p)
+{
+	uint64_t at;
+
+	pair_open(p, DEPTH, PAGE);
+	kit_until(&p->board->step, 1);
+	at = (uint64_t)atomic_load(&p->board->number[1]);
+	memset(p->end[1].buf, 0x77, PAGE);
+	for (int i = 0; i < 50; i++)
+		expect(put(p, i & 1, at, PAGE), IBV_WC_SUCCESS, "a live key");
+	atomic_store(&p->board->step, 2);
+	kit_until(&p->board->step, 3);
+	expect(put(p, 0, at, 8), IBV_WC_REM_ACCESS_ERR, "a key of a region that has ended");
+	atomic_store(&p->board->step, 4);
+	kit_until(&p->board->step, 5);
+	at = (uint64_t)atomic_load(&p->board->number[1]);
+	expect(put(p, 1, at, PAGE), IBV_WC_SUCCESS, "another region");
+	atomic_store(&p->board->step, 6);
+	pair_close(p);
+}
+
+/* --- messages without end into regions that come and go: no byte of a region is touched after the flush */
+
+enum { ROUNDS = 25 };
+
+static void connect_anew(struct pair *p, struct kit_end *e, int round)
+{
+	kit_end_open(e, p->pd, DEPTH, SIZE);
+	p->board->card[p->me][0] = e->card;
+	atomic_fetch_add(&p->board->opened, 1);
+	kit_until(&p->board->opened, 2 * round);
+	kit_connect(e, &p->board->card[!p->me][0]);
+	atomic_fetch_add(&p->board->connected, 1);
+	kit_until(&p->board->connected, 2 * round);
+}
+
+static void flood_target(struct pair *p)
+{
+	p->ctx = kit_open();
+	p->pd = ibv_alloc_pd(p->ctx);
+	CHECK(p->pd);
+	for (int round = 1; round <= ROUNDS; round++) {
+		uint8_t *at = pages(SIZE);
+		struct ibv_mr *mr = relaxed(p, at, SIZE, KIT_ALL);
+		double late = kit_now() + 20;
+		struct kit_end e;
+
+		tell(p, mr, at);
+		connect_anew(p, &e, round);
+		while (!__atomic_load_n(&at[SIZE - 1], __ATOMIC_RELAXED)) {
+			struct ibv_wc wc;
+
+			CHECK(kit_now() < late, "no WRITE comes");
+			CHECK(!ibv_poll_cq(e.cq, 1, &wc));
+		}
+		CHECK(!ibv_dereg_mr_relaxed(mr));
+		CHECK(!ibv_flush_relaxed_mr(p->pd));
+		memset(at, PATTERN, SIZE);
+		for (int i = 0; i < 20000; i++)
+			__asm__ volatile("" ::: "memory");
+		intact(at, SIZE);
+		pair_nap(round % 3);
+		intact(at, SIZE);
+		kit_end_close(&e);
+		munmap(at, SIZE);
+		atomic_store(&p->board->step, round);
+	}
+	CHECK(!ibv_dealloc_pd(p->pd) && !ibv_close_device(p->ctx));
+}
+
+static void flood_initiator(struct pair *p)
+{
+	p->ctx = kit_open();
+	p->pd = ibv_alloc_pd(p->ctx);
+	CHECK(p->pd);
+	for (int round = 1; round <= ROUNDS; round++) {
+		struct kit_card card = {0};
+		struct kit_end e;
+		struct ibv_wc wc;
+		int posted = 0;
+		bool failed = false;
+
+		connect_anew(p, &e, round);
+		memset(e.buf, 0xff, SIZE);
+		card.rkey = (uint32_t)atomic_load(&p->board->number[0]);
+		card.addr = (uint64_t)atomic_load(&p->board->number[1]);
+		while (!failed && atomic_load(&p->board->step) < round) {
+			for (; posted < DEPTH; posted++)
+				CHECK(!kit_post(&e, IBV_WR_RDMA_WRITE, 1, 0, SIZE, &card, 0));
+			while (ibv_poll_cq(e.cq, 1, &wc) > 0) {
+				posted--;
+				failed |= wc.status != IBV_WC_SUCCESS;
+			}
+		}
+		kit_until(&p->board->step, round);
+		kit_end_close(&e);
+	}
+	CHECK(!ibv_dealloc_pd(p->pd) && !ibv_close_device(p->ctx));
+}
+
+/* --- a pool is empty: EAGAIN, while what is registered works; one that ends makes room for one */
+
+static void empty_target(struct pair *p)
+{
+	uint8_t *at = pages(PAGE);
+	struct ibv_mr **mr = calloc(POOL, sizeof(struct ibv_mr *)), *more;
+
+	CHECK(mr);
+	pair_open(p, DEPTH, PAGE);
+	for (int i = 0; i < POOL; i++) {
+		mr[i] = ibv_reg_mr_relaxed(p->pd, at, PAGE, KIT_ALL);
+		CHECK(mr[i], "region %d: %s", i, strerror(errno));
+	}
+	errno = 0;
+	CHECK(!ibv_reg_mr_relaxed(p->pd, at, PAGE, KIT_ALL) && errno == EAGAIN, "%s", strerror(errno));
+	tell(p, mr[POOL - 1], at);
+	atomic_store(&p->board->step, 1);
+	kit_until(&p->board->step, 2);
+	CHECK(!ibv_dereg_mr_relaxed(mr[0]));
+	more = ibv_reg_mr_relaxed(p->pd, at, PAGE, KIT_ALL);
+	CHECK(more && more->rkey != (uint32_t)atomic_load(&p->board->number[0]));
+	mr[0] = more;
+	CHECK(!ibv_reg_mr_relaxed(p->pd, at, PAGE, KIT_ALL) && errno == EAGAIN);
+	tell(p, more, at);
+	atomic_store(&p->board->step, 3);
+	kit_until(&p->board->step, 4);
+	for (int i = 0; i < POOL; i++)
+		CHECK(!ibv_dereg_mr_relaxed(mr[i]));
+	CHECK(!ibv_flush_relaxed_mr(p->pd));
+	pair_close(p);
+	free(mr);
+}
+
+static void empty_initiator(struct pair *p)
+{
+	pair_open(p, DEPTH, PAGE);
+	for (int step = 1; step <= 3; step += 2) {
+		kit_until(&p->board->step, step);
+		expect(put(p, 0, (uint64_t)atomic_load(&p->board->number[1]), PAGE), IBV_WC_SUCCESS,
+		       "a region of a full pool");
+		atomic_store(&p->board->step, step + 1);
+	}
+	pair_close(p);
+}
+
+/* --- a writer that is held in the middle of a copy, by a page of its own that is missing */
+
+static char log_path[] = "/tmp/verbena-relaxed-XXXXXX";
+static bool killed; /* the writer is, else it gets its page */
+
+static bool said(pid_t pid)
+{
+	char line[1024], who[32];
+	FILE *f = fopen(log_path, "r");
+	bool found = false;
+
+	CHECK(f);
+	snprintf(who, sizeof who, "process %d,", (int)pid);
+	while (fgets(line, sizeof line, f))
+		found |= strstr(line, "waits for") && strstr(line, who);
+	fclose(f);
+	return found;
+}
+
+struct flushing {
+	struct ibv_pd *pd;
+	uint8_t *at;
+	_Atomic bool done;
+};
+
+static void *flush(void *arg)
+{
+	struct flushing *f = arg;
+
+	CHECK(!ibv_flush_relaxed_mr(f->pd));
+	memset(f->at, PATTERN, SIZE);
+	atomic_store(&f->done, true);
+	return NULL;
+}
+
+static void held_owner(struct pair *p)
+{
+	uint8_t *at = pages(SIZE), *elsewhere = pages(SIZE);
+	struct flushing f;
+	struct ibv_mr *mr, *later[64];
+	double began;
+	pthread_t t;
+
+	pair_open(p, DEPTH, SIZE);
+	mr = relaxed(p, at, SIZE, KIT_ALL);
+	tell(p, mr, at);
+	atomic_store(&p->board->step, 1);
+	kit_until(&p->board->step, 2); /* it is held */
+	began = kit_now();
+	CHECK(!ibv_dereg_mr_relaxed(mr));
+	CHECK(kit_now() - began < 1, "deregistration took %g s", kit_now() - began);
+	for (int i = 0; i < 64; i++) { /* other regions come and go */
+		later[i] = relaxed(p, elsewhere, SIZE, KIT_ALL);
+		CHECK(later[i] != mr, "the entry is given out while somebody uses it");
+	}
+	for (int i = 0; i < 64; i++)
+		CHECK(!ibv_dereg_mr_relaxed(later[i]));
+	f = (struct flushing){.pd = p->pd, .at = at};
+	CHECK(!pthread_create(&t, NULL, flush, &f));
+	while (!said(p->target)) { /* after a second */
+		CHECK(!atomic_load(&f.done), "the flush did not wait");
+		CHECK(kit_now() - began < 20, "nothing is said");
+		pair_nap(10);
+	}
+	CHECK(!atomic_load(&f.done), "the flush did not wait");
+	if (killed) {
+		CHECK(!kill(p->target, SIGKILL));
+		kit_reap(p->target);
+	} else {
+		atomic_store(&p->board->step, 3);
+	}
+	CHECK(!pthread_join(t, NULL));
+	if (!killed)
+		kit_until(&p->board->step, 4);
+	intact(at, SIZE);
+	for (int i = 0; i < SIZE; i++)
+		CHECK(!elsewhere[i], "byte %d of a later region was touched", i);
+	for (int i = 0; i < PAIR_ENDS; i++)
+		kit_end_close(&p->end[i]);
+	CHECK(!ibv_dealloc_pd(p->pd) && !ibv_destroy_comp_channel(p->chan) && !ibv_close_device(p->ctx));
+	if (!killed)
+		CHECK(!kit_reap(p->target));
+	_exit(0);
+}
+
+static void *write_from(void *arg)
+{
+	struct pair *p = arg;
+	struct kit_card card = {.rkey = (uint32_t)atomic_load(&p->board->number[0]),
+				.addr = (uint64_t)atomic_load(&p->board->number[1])};
+
+	CHECK(!kit_post(&p->end[0], IBV_WR_RDMA_WRITE, 1, PAGE - 100, 5000, &card, 0));
+	return NULL;
+}
+
+static int missing(void *page)
+{
+	struct uffdio_api api = {.api = UFFD_API};
+	struct uffdio_register reg = {.range = {(uintptr_t)page, PAGE}, .mode = UFFDIO_REGISTER_MODE_MISSING};
+	int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+
+	CHECK(fd >= 0 && !ioctl(fd, UFFDIO_API, &api), "%s", strerror(errno));
+	CHECK(!madvise(page, PAGE, MADV_DONTNEED));
+	CHECK(!ioctl(fd, UFFDIO_REGISTER, &reg), "%s", strerror(errno));
+	return fd;
+}
+
+static void held_writer(struct pair *p)
+{
+	struct uffdio_zeropage zero = {0};
+	struct pollfd fd = {.events = POLLIN};
+	struct kit_end *e = &p->end[0];
+	pthread_t t;
+
+	pair_open(p, DEPTH, SIZE);
+	CHECK(!ibv_dereg_mr(e->mr));
+	free(e->buf);
+	e->buf = pages(SIZE);
+	e->mr = ibv_reg_mr(p->pd, e->buf, SIZE, IBV_ACCESS_LOCAL_WRITE);
+	CHECK(e->mr);
+	kit_until(&p->board->step, 1);
+	fd.fd = missing(e->buf + PAGE);
+	CHECK(!pthread_create(&t, NULL, write_from, p));
+	CHECK(poll(&fd, 1, 20000) == 1, "it was not held");
+	atomic_store(&p->board->step, 2);
+	kit_until(&p->board->step, 3);
+	zero.range = (struct uffdio_range){(uintptr_t)e->buf + PAGE, PAGE};
+	CHECK(!ioctl(fd.fd, UFFDIO_ZEROPAGE, &zero));
+	CHECK(!pthread_join(t, NULL));
+	kit_wait(e, 20); /* it was let finish, or the rest was refused */
+	atomic_store(&p->board->step, 4);
+	exit(0);
+}
+
+static void held(void)
+{
+	int fd = mkstemp(log_path);
+
+	CHECK(fd >= 0 && !fchmod(fd, 0666));
+	close(fd);
+	fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0) {
+		printf("held writers: SKIP, no userfaultfd for faults in system calls (%s)\n",
+		       strerror(errno));
+		unlink(log_path);
+		return;
+	}
+	close(fd);
+	setenv("VERBENA_LOG", log_path, 1);
+	pair_run("held, and goes on", (bool[2]){true, true}, held_owner, held_writer);
+	killed = true;
+	CHECK(!truncate(log_path, 0));
+	pair_run("held, and is killed", (bool[2]){true, true}, held_owner, held_writer);
+	unlink(log_path);
+}
+
+int main(void)
+{
+	static const struct {
+		const char *name;
+		void (*initiator)(struct pair *), (*target)(struct pair *);
+	} rows[] = {
+	    {"boundaries", boundaries_initiator, boundaries_target},
+	    {"dead keys", dead_initiator, dead_target},
+	    {"flood", flood_initiator, flood_target},
+	    {"empty pool", empty_initiator, empty_target},
+	};
+	char name[64];
+
+	for (unsigned i = 0; i < sizeof rows / sizeof rows[0]; i++)
+		for (int on = 1; on >= 0; on--) {
+			snprintf(name, sizeof name, "%s, direct %s", rows[i].name, on ? "on" : "off");
+			pair_run(name, (bool[2]){on, on}, rows[i].initiator, rows[i].target);
+		}
+	held();
+	return 0;
+}
