@@ -221,14 +221,18 @@ void vb_key_change(struct vb_keys *t, uint32_t lkey, const struct vb_key_spec *s
 {
 	struct vb_key_entry *e = &t->entries[VB_KEY_INDEX(lkey)];
 	uint32_t seq = atomic_load_explicit(&e->seq, memory_order_relaxed);
+	struct vb_key_spec flagged = *s;
 
-	/* Who meets the odd number sees by the flag that it need only look again. */
-	atomic_store_explicit(&e->kind, s->kind | VB_KEY_CHANGING, memory_order_release);
+	/* Who meets the odd number sees by the flag that it need only look again: it goes up before the
+	 * number is odd, and down once it is even. */
+	atomic_fetch_or(&e->kind, VB_KEY_CHANGING);
 	atomic_store_explicit(&e->seq, seq + 1, memory_order_release);
 	VB_FAULT_POINT("key entry odd: change");
-	write_entry(e, vb_key_bare(t, lkey), s);
+	flagged.kind |= VB_KEY_CHANGING;
+	write_entry(e, vb_key_bare(t, lkey), &flagged);
 	/* seq_cst with the slots, as in vb_key_hide(): whoever is not seen below sees the new meaning. */
 	atomic_exchange(&e->seq, seq + 2);
+	atomic_store_explicit(&e->kind, s->kind, memory_order_release);
 	vb_key_wait(t, lkey);
 }
 
@@ -351,10 +355,8 @@ static void take_shot(struct vb_key_entry *e, struct shot *s)
 			vb_patience_nap(&p);
 			continue;
 		}
-		if (seq & 1)
-			return;
 		if (atomic_load_explicit(&e->seq, memory_order_relaxed) == seq) {
-			s->odd = false;
+			s->odd = seq & 1; /* then it is being retracted, or made */
 			return;
 		}
 		tries++;
@@ -508,7 +510,8 @@ struct vb_key_slot *vb_mem_slot(struct vb_keys *t)
 
 enum vb_key_kind vb_key_resolve(const struct vb_key_entry *e, const struct vb_mem_want *w, uint64_t *at)
 {
-	uint32_t seq = atomic_load(&e->seq), kind = atomic_load_explicit(&e->kind, memory_order_acquire), qpn;
+	uint32_t seq = atomic_load(&e->seq), qpn;
+	uint32_t kind = atomic_load_explicit(&e->kind, memory_order_acquire) & ~(uint32_t)VB_KEY_CHANGING;
 	uint64_t iova = atomic_load_explicit(&e->iova, memory_order_acquire);
 
 	if ((seq & 1) || atomic_load_explicit(&e->key, memory_order_acquire) != w->key ||

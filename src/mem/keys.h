@@ -44,7 +44,7 @@ enum vb_key_kind {
 	VB_KEY_NULL,	  /* nothing: reads as zeros, and what is written is lost.  No R_Key */
 	VB_KEY_WINDOW,	  /* memory window: a part of a region, under an R_Key of its own.  No L_Key */
 	VB_KEY_KINDS,
-	VB_KEY_CHANGING = 0x80000000u, /* flag while seq is odd: the key stays, what it means is exchanged */
+	VB_KEY_CHANGING = 0x80000000u, /* flag around an odd seq: the key stays, what it means is exchanged */
 };
 
 struct vb_key_entry {
