@@ -6,7 +6,7 @@
 #   make soak        the same with long counts
 #   make bench       figures beside their limits
 #   make install     PREFIX=/usr/local
-#   make check       layers, format, the tables of verbs and of memory registration
+#   make check       layers, format, the tables of verbs, memory registration and errors
 #   make format      clang-format over everything
 #   make clean       removes build/
 
@@ -45,7 +45,8 @@ install: all
 	@cmake --install $(BUILD) --prefix $(PREFIX)
 
 check:
-	@scripts/layers && scripts/format-check && scripts/verbs-doc-check && scripts/memory-doc-check
+	@scripts/layers && scripts/format-check && scripts/verbs-doc-check && scripts/memory-doc-check && \
+		scripts/errors-doc-check
 
 format:
 	@scripts/format-check --fix

@@ -28,8 +28,7 @@ const struct vb_reason_row vb_reasons[VB_REASONS] = {
 			IBV_EVENT_QP_ACCESS_ERR},
     [VB_R_KEY_IS_LOCAL] = {"key-is-local", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_PROT_ERR,
 			   IBV_EVENT_QP_ACCESS_ERR},
-    [VB_R_KEY_IS_REMOTE] = {"key-is-remote", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_PROT_ERR,
-			    IBV_EVENT_QP_ACCESS_ERR},
+    [VB_R_KEY_IS_REMOTE] = {"key-is-remote", 0, NEVER, IBV_WC_LOC_PROT_ERR, NONE},
     [VB_R_KEY_PD] = {"key-pd", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_PROT_ERR, IBV_EVENT_QP_ACCESS_ERR},
     [VB_R_KEY_QP] = {"key-qp", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_PROT_ERR, IBV_EVENT_QP_ACCESS_ERR},
     [VB_R_KEY_BOUNDS] = {"key-bounds", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_PROT_ERR,
@@ -52,13 +51,10 @@ const struct vb_reason_row vb_reasons[VB_REASONS] = {
 			   IBV_EVENT_QP_REQ_ERR},
     [VB_R_BAD_LENGTH] = {"bad-length", INVALID, IBV_WC_REM_INV_REQ_ERR, IBV_WC_LOC_LEN_ERR,
 			 IBV_EVENT_QP_REQ_ERR},
-    [VB_R_BAD_OPCODE] = {"bad-opcode", INVALID, IBV_WC_REM_INV_REQ_ERR, IBV_WC_LOC_QP_OP_ERR,
-			 IBV_EVENT_QP_REQ_ERR},
     /* rule 23: the receive WQE always takes these two */
     [VB_R_RECV_TOO_SMALL] = {"recv-too-small", INVALID, IBV_WC_REM_INV_REQ_ERR, IBV_WC_LOC_LEN_ERR, NONE},
     [VB_R_RECV_LOCAL] = {"recv-local", OPERATION, IBV_WC_REM_OP_ERR, IBV_WC_LOC_PROT_ERR, NONE},
-    [VB_R_MSG_TOO_LONG] = {"msg-too-long", INVALID, IBV_WC_REM_INV_REQ_ERR, IBV_WC_LOC_LEN_ERR,
-			   IBV_EVENT_QP_REQ_ERR},
+    [VB_R_MSG_TOO_LONG] = {"msg-too-long", 0, NEVER, IBV_WC_LOC_LEN_ERR, NONE},
     [VB_R_RESPONSE_BAD] = {"response-bad", 0, NEVER, IBV_WC_BAD_RESP_ERR, NONE},
     [VB_R_RNR] = {"rnr", 0, IBV_WC_RNR_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR, NONE}, /* rule 1 */
     [VB_R_RETRY] = {"retry", 0, IBV_WC_RETRY_EXC_ERR, IBV_WC_RETRY_EXC_ERR, NONE},     /* rule 38 */
@@ -328,10 +324,6 @@ static void say_request(struct vb_text *t, const struct vb_facts *f)
 	case VB_R_BAD_LENGTH:
 		vb_text_add(t, "a packet or message of %" PRIu64 " bytes where %" PRIu64 " were due", f->a,
 			    f->b);
-		break;
-	case VB_R_BAD_OPCODE:
-		vb_text_add(t, "opcode '%s' (0x%02x) is not one that a reliable connected queue pair takes",
-			    opcode_name(f->a), (unsigned)f->a);
 		break;
 	case VB_R_RECV_TOO_SMALL:
 		vb_text_add(t,

@@ -1,0 +1,526 @@
+/* Every reason of the table can be reached, and whoever meets it sees what the table says: the NAK, both
+ * completion statuses, the event, and at both ends the reason itself.  docs/errors.md names these tests. */
+#include <string.h>
+#include <sys/mman.h>
+
+#include "mem/guard.h"
+#include "sim.h"
+
+#define CFG SIM_CFG
+
+static struct ibv_sge sge;
+
+/* Node 0 asks node 1 for something at offset 0, with another key there or another length. */
+static struct sim *ask(struct sim *s, enum ibv_wr_opcode op, uint32_t rkey, uint32_t len, uint32_t to)
+{
+	struct ibv_send_wr wr = sim_wr(s, 0, op, 0, len, to, &sge);
+
+	if (op == IBV_WR_ATOMIC_CMP_AND_SWP || op == IBV_WR_ATOMIC_FETCH_AND_ADD)
+		wr.wr.atomic.rkey = rkey;
+	else
+		wr.wr.rdma.rkey = rkey;
+	assert_int_equal(sim_send(s, 0, &wr), 0);
+	sim_settle(s);
+	return s;
+}
+
+static struct sim *write_with(struct sim *s, uint32_t rkey)
+{
+	return ask(s, IBV_WR_RDMA_WRITE, rkey, 8, 0);
+}
+
+/* Node 0 sends from a buffer with another L_Key. */
+static struct sim *send_with(struct sim *s, uint32_t lkey, uint32_t len)
+{
+	struct ibv_send_wr wr = sim_wr(s, 0, IBV_WR_SEND, 0, len, 0, &sge);
+
+	sge.lkey = lkey;
+	assert_int_equal(sim_send(s, 0, &wr), 0);
+	sim_settle(s);
+	return s;
+}
+
+static struct sim *desk(void)
+{
+	return sim_desk(CFG(.local = true));
+}
+
+static uint32_t foreign(struct sim *s, unsigned n)
+{
+	return vb_key_publish(&s->n[n].keys, &(struct vb_key_spec){.pd = 99,
+								   .access = 0xf,
+								   .iova = (uintptr_t)s->mem[n],
+								   .addr = (uintptr_t)s->mem[n],
+								   .length = 64});
+}
+
+static struct sim *key_unknown(void)
+{
+	return write_with(desk(), 50u << 8 | VB_KEY_REMOTE);
+}
+
+static struct sim *key_unknown_here(void)
+{
+	return send_with(desk(), 50u << 8, 8);
+}
+
+static struct sim *key_stale(void)
+{
+	struct sim *s = desk();
+
+	return write_with(s, sim_rkey(s->lkey[1]) ^ 1);
+}
+
+static struct sim *key_stale_here(void)
+{
+	struct sim *s = desk();
+
+	return send_with(s, s->lkey[0] ^ 1, 8);
+}
+
+static struct sim *key_is_local(void)
+{
+	struct sim *s = desk();
+
+	return write_with(s, s->lkey[1]);
+}
+
+static struct sim *key_is_remote(void)
+{
+	struct sim *s = desk();
+
+	return send_with(s, sim_rkey(s->lkey[0]), 8);
+}
+
+static struct sim *key_pd(void)
+{
+	struct sim *s = desk();
+
+	return write_with(s, sim_rkey(foreign(s, 1)));
+}
+
+static struct sim *key_pd_here(void)
+{
+	struct sim *s = desk();
+
+	return send_with(s, foreign(s, 0), 8);
+}
+
+static struct sim *key_qp(void)
+{
+	struct sim *s = desk();
+	uint32_t key = vb_key_publish(&s->n[1].keys, &(struct vb_key_spec){.pd = s->n[1].pd.id,
+									   .kind = VB_KEY_WINDOW,
+									   .access = 0xf,
+									   .qpn = SIM_QPN1 + 1,
+									   .iova = (uintptr_t)s->mem[1],
+									   .addr = (uintptr_t)s->mem[1],
+									   .length = 64});
+
+	return write_with(s, sim_rkey(key));
+}
+
+static struct sim *key_bounds(void)
+{
+	struct sim *s = desk();
+
+	return ask(s, IBV_WR_RDMA_READ, sim_rkey(s->lkey[1]), 8, SIM_MEM - 4);
+}
+
+static struct sim *key_bounds_here(void)
+{
+	struct sim *s = desk();
+
+	return send_with(s, s->lkey[0], SIM_MEM + 1);
+}
+
+static struct sim *key_access(void)
+{
+	struct sim *s = desk();
+
+	return write_with(s, sim_rkey(sim_reg(s, 1, s->mem[1], 64, IBV_ACCESS_REMOTE_READ)));
+}
+
+static struct sim *key_access_here(void)
+{
+	struct sim *s = desk();
+	struct ibv_send_wr wr = sim_wr(s, 0, IBV_WR_RDMA_READ, 0, 8, 0, &sge);
+
+	sge.lkey = sim_reg(s, 0, s->mem[0], 64, 0);
+	assert_int_equal(sim_send(s, 0, &wr), 0);
+	sim_settle(s);
+	return s;
+}
+
+static struct sim *key_not_window(void)
+{
+	struct sim *s = desk();
+	struct ibv_send_wr wr = sim_wr(s, 0, IBV_WR_SEND_WITH_INV, 0, 8, 0, &sge);
+
+	wr.invalidate_rkey = sim_rkey(s->lkey[1]);
+	sim_take(s, 1, 0, 64);
+	assert_int_equal(sim_send(s, 0, &wr), 0);
+	sim_settle(s);
+	return s;
+}
+
+static void *gone; /* memory that is mapped no more */
+
+static uint32_t reg_gone(struct sim *s, unsigned n)
+{
+	vb_guard_install();
+	gone = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	assert_ptr_not_equal(gone, MAP_FAILED);
+	return sim_reg(s, n, gone, 4096, 0xf);
+}
+
+static struct sim *mem_vanished(void)
+{
+	struct sim *s = desk();
+	struct ibv_send_wr wr = sim_wr(s, 0, IBV_WR_RDMA_WRITE, 0, 8, 0, &sge);
+
+	wr.wr.rdma.rkey = sim_rkey(reg_gone(s, 1));
+	wr.wr.rdma.remote_addr = (uintptr_t)gone;
+	assert_int_equal(sim_send(s, 0, &wr), 0);
+	sim_settle(s);
+	munmap(gone, 4096);
+	return s;
+}
+
+static struct sim *mem_vanished_here(void)
+{
+	struct sim *s = desk();
+	struct ibv_send_wr wr = sim_wr(s, 0, IBV_WR_SEND, 0, 8, 0, &sge);
+
+	sge.lkey = reg_gone(s, 0);
+	sge.addr = (uintptr_t)gone;
+	sim_take(s, 1, 0, 64);
+	assert_int_equal(sim_send(s, 0, &wr), 0);
+	sim_settle(s);
+	munmap(gone, 4096);
+	return s;
+}
+
+static struct sim *qp_access(void)
+{
+	struct sim *s = sim_desk(CFG(.local = true, .access = IBV_ACCESS_REMOTE_READ));
+
+	return write_with(s, sim_rkey(s->lkey[1]));
+}
+
+static struct sim *atomic_align(void)
+{
+	struct sim *s = desk();
+
+	return ask(s, IBV_WR_ATOMIC_FETCH_AND_ADD, sim_rkey(s->lkey[1]), 8, 4);
+}
+
+static struct sim *too_many_reads(void)
+{
+	struct sim *s = sim_desk(CFG(.local = true, .dest_rd_atomic = 0));
+
+	return ask(s, IBV_WR_RDMA_READ, sim_rkey(s->lkey[1]), 8, 0);
+}
+
+static struct sim *read_depth_zero(void)
+{
+	struct sim *s = sim_desk(CFG(.local = true, .rd_atomic = 0));
+
+	return ask(s, IBV_WR_RDMA_READ, sim_rkey(s->lkey[1]), 8, 0);
+}
+
+/* What node 0 sent never comes; this comes in its place. */
+static struct sim *instead(uint8_t opcode, uint32_t dma_len, uint32_t payload)
+{
+	struct sim *s = desk();
+	struct vb_pkt p = {.opcode = opcode,
+			   .psn = 100,
+			   .ack_req = true,
+			   .va = (uintptr_t)s->mem[1],
+			   .dma_len = dma_len,
+			   .rkey = sim_rkey(s->lkey[1])};
+	uint8_t bytes[2048] = {0};
+
+	sim_drop(s, 0, SIM_ANY, 0);
+	sim_op(s, 0, IBV_WR_RDMA_WRITE, 0, 8, 0);
+	sim_run_for(s, 1000);
+	sim_inject(s, 1, &p, bytes, payload);
+	sim_settle(s);
+	return s;
+}
+
+static struct sim *bad_sequence(void)
+{
+	return instead(VB_RC_SEND_MIDDLE, 0, 1024);
+}
+
+static struct sim *bad_length(void)
+{
+	return instead(VB_RC_WRITE_ONLY, 8, 9);
+}
+
+static struct sim *recv_too_small(void)
+{
+	struct sim *s = desk();
+
+	sim_take(s, 1, 0, 8);
+	sim_op(s, 0, IBV_WR_SEND, 0, 64, 0);
+	sim_settle(s);
+	return s;
+}
+
+static struct sim *recv_local(void)
+{
+	struct sim *s = desk();
+	struct ibv_sge e = {(uintptr_t)s->mem[1], 64, s->lkey[1] ^ 1};
+
+	assert_int_equal(sim_recv(s, 1, 77, &e, 1), 0);
+	sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	sim_settle(s);
+	return s;
+}
+
+static struct sim *msg_too_long(void)
+{
+	struct sim *s = desk();
+
+	return ask(s, IBV_WR_ATOMIC_FETCH_AND_ADD, sim_rkey(s->lkey[1]), 16, 0);
+}
+
+static struct sim *response_bad(void)
+{
+	struct sim *s = desk();
+	struct vb_pkt p = {.opcode = VB_RC_ATOMIC_ACK, .psn = 100, .syndrome = VB_AETH_ACK};
+
+	sim_drop(s, 0, SIM_ANY, SIM_ALWAYS);
+	sim_op(s, 0, IBV_WR_RDMA_READ, 0, 8, 0);
+	sim_run_for(s, 1000);
+	sim_inject(s, 0, &p, NULL, 0);
+	return s;
+}
+
+static struct sim *rnr(void)
+{
+	struct sim *s = sim_desk(CFG(.local = true, .rnr_retry = 0));
+
+	sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	sim_settle(s);
+	return s;
+}
+
+static struct sim *retry(void)
+{
+	struct sim *s = desk();
+
+	sim_drop(s, 0, SIM_ANY, SIM_ALWAYS);
+	sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	sim_settle(s);
+	return s;
+}
+
+/* As the layer above does when the kernel tells of the death; proc/test_kill.c has real ones. */
+static struct sim *peer_died(void)
+{
+	struct sim *s = desk();
+	struct vb_facts f = {.reason = VB_R_PEER_DIED, .qpn = SIM_QPN0, .a = 4711};
+
+	sim_drop(s, 0, SIM_ANY, SIM_ALWAYS);
+	sim_op(s, 0, IBV_WR_RDMA_READ, 0, 8, 0);
+	sim_run_for(s, 1000);
+	vb_lock_take(&s->n[0].qp.lock);
+	vb_rc_error(&s->n[0].qp, &f);
+	vb_lock_give(&s->n[0].qp.lock);
+	return s;
+}
+
+/* Far ends that say no more than the syndrome: those of other hosts. */
+static struct sim *nak_invalid_request(void)
+{
+	struct sim *s = sim_desk(SIM_QUIET);
+
+	return ask(s, IBV_WR_ATOMIC_FETCH_AND_ADD, sim_rkey(s->lkey[1]), 8, 4);
+}
+
+static struct sim *nak_remote_access(void)
+{
+	return write_with(sim_desk(SIM_QUIET), 50u << 8 | VB_KEY_REMOTE);
+}
+
+static struct sim *nak_remote_operation(void)
+{
+	struct sim *s = sim_desk(SIM_QUIET);
+	struct ibv_sge e = {(uintptr_t)s->mem[1], 64, s->lkey[1] ^ 1};
+
+	assert_int_equal(sim_recv(s, 1, 77, &e, 1), 0);
+	sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	sim_settle(s);
+	return s;
+}
+
+static struct sim *flushed(void)
+{
+	struct sim *s = desk();
+
+	sim_modify(s, 0, IBV_QPS_ERR);
+	sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	sim_settle(s);
+	return s;
+}
+
+static struct sim *cq_overrun(void)
+{
+	struct sim *s = sim_desk(CFG(.local = true, .cqe = 2));
+
+	for (int i = 0; i < 3; i++)
+		sim_op(s, 0, IBV_WR_RDMA_WRITE, 0, 8, 0);
+	sim_settle(s);
+	return s;
+}
+
+enum where {
+	FAR,	  /* node 1 finds it, and node 0, which asked, is told */
+	FAR_RECV, /* likewise, and a receive request takes the error */
+	HERE,	  /* node 0 finds it: its own request fails */
+	QUEUE,	  /* a queue of node 0 fails, and an event tells of it */
+};
+
+static const struct reach {
+	enum vb_reason reason;
+	enum where where;
+	struct sim *(*get)(void);
+} reaches[] = {
+    {VB_R_KEY_UNKNOWN, FAR, key_unknown},
+    {VB_R_KEY_UNKNOWN, HERE, key_unknown_here},
+    {VB_R_KEY_STALE, FAR, key_stale},
+    {VB_R_KEY_STALE, HERE, key_stale_here},
+    {VB_R_KEY_IS_LOCAL, FAR, key_is_local},
+    {VB_R_KEY_IS_REMOTE, HERE, key_is_remote},
+    {VB_R_KEY_PD, FAR, key_pd},
+    {VB_R_KEY_PD, HERE, key_pd_here},
+    {VB_R_KEY_QP, FAR, key_qp},
+    {VB_R_KEY_BOUNDS, FAR, key_bounds},
+    {VB_R_KEY_BOUNDS, HERE, key_bounds_here},
+    {VB_R_KEY_ACCESS, FAR, key_access},
+    {VB_R_KEY_ACCESS, HERE, key_access_here},
+    {VB_R_KEY_NOT_WINDOW, FAR, key_not_window},
+    {VB_R_MEM_VANISHED, FAR, mem_vanished},
+    {VB_R_MEM_VANISHED, HERE, mem_vanished_here},
+    {VB_R_QP_ACCESS, FAR, qp_access},
+    {VB_R_ATOMIC_ALIGN, FAR, atomic_align},
+    {VB_R_TOO_MANY_READS, FAR, too_many_reads},
+    {VB_R_READ_DEPTH_ZERO, HERE, read_depth_zero},
+    {VB_R_BAD_SEQUENCE, FAR, bad_sequence},
+    {VB_R_BAD_LENGTH, FAR, bad_length},
+    {VB_R_RECV_TOO_SMALL, FAR_RECV, recv_too_small},
+    {VB_R_RECV_LOCAL, FAR_RECV, recv_local},
+    {VB_R_MSG_TOO_LONG, HERE, msg_too_long},
+    {VB_R_RESPONSE_BAD, HERE, response_bad},
+    {VB_R_RNR, HERE, rnr},
+    {VB_R_RETRY, HERE, retry},
+    {VB_R_PEER_DIED, QUEUE, peer_died},
+    {VB_R_NAK_INVALID_REQUEST, HERE, nak_invalid_request},
+    {VB_R_NAK_REMOTE_ACCESS, HERE, nak_remote_access},
+    {VB_R_NAK_REMOTE_OPERATION, HERE, nak_remote_operation},
+    {VB_R_FLUSHED, HERE, flushed},
+    {VB_R_CQ_OVERRUN, QUEUE, cq_overrun},
+};
+
+/* The first completion of node n that failed. */
+static struct ibv_wc failed(struct sim *s, unsigned n, bool send)
+{
+	struct ibv_wc wc = {.status = IBV_WC_SUCCESS};
+
+	while (sim_poll(s, n, send, &wc))
+		if (wc.status != IBV_WC_SUCCESS)
+			return wc;
+	fail_msg("no completion failed");
+	return wc;
+}
+
+static uint8_t nak_of(const struct sim *s)
+{
+	for (uint32_t i = 0; i < s->seen; i++) {
+		const struct vb_pkt *p = &s->trace[i].p;
+
+		/* the kind of a NAK is all ones, and RNR NAKs are another */
+		if (s->trace[i].from == 1 && (p->op->bits & VB_OP_AETH) &&
+		    VB_AETH_KIND(p->syndrome) == VB_AETH_KIND(VB_AETH_NAK_REMOTE_ACCESS))
+			return p->syndrome;
+	}
+	return 0;
+}
+
+static bool had_event(struct sim *s, unsigned n, int wanted)
+{
+	bool had = false;
+
+	for (int e; (e = sim_event(s, n)) >= 0;)
+		had |= e == wanted;
+	return had;
+}
+
+static void check(const struct reach *r)
+{
+	const struct vb_reason_row *row = &vb_reasons[r->reason];
+	struct sim *s = r->get();
+	struct vb_qp *finder = &s->n[r->where == FAR || r->where == FAR_RECV].qp;
+	struct ibv_wc wc;
+
+	print_message("%s\n", row->name);
+	assert_int_equal(finder->why.reason, r->reason);
+	switch (r->where) {
+	case FAR:
+	case FAR_RECV:
+		assert_int_equal(nak_of(s), row->nak);
+		wc = failed(s, 0, true);
+		assert_int_equal(wc.status, row->remote_wc);
+		assert_int_equal(wc.vendor_err, r->reason);
+		assert_int_equal(s->n[0].qp.why.reason, r->reason); /* the facts came along */
+		if (r->where == FAR_RECV) {
+			wc = failed(s, 1, false);
+			assert_int_equal(wc.status, row->local_wc);
+			assert_int_equal(wc.vendor_err, r->reason);
+		} else {
+			assert_int_not_equal(row->event, 0xff);
+			assert_true(had_event(s, 1, row->event));
+		}
+		break;
+	case HERE:
+		wc = failed(s, 0, true);
+		assert_int_equal(wc.status, row->local_wc);
+		assert_int_equal(wc.vendor_err, r->reason);
+		assert_int_equal(sim_event(s, 0), -1); /* the completion says it */
+		break;
+	default:
+		assert_true(had_event(s, 0, row->event));
+		break;
+	}
+	sim_free(s);
+}
+
+static void every_reason_is_reached(void **state)
+{
+	bool reached[VB_REASONS] = {[VB_OK] = true};
+	char text[512];
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof reaches / sizeof *reaches; i++) {
+		check(&reaches[i]);
+		reached[reaches[i].reason] = true;
+	}
+	for (uint32_t r = 0; r < VB_REASONS; r++) {
+		struct vb_facts f = {.reason = r};
+
+		assert_non_null(vb_reasons[r].name);
+		if (!reached[r])
+			fail_msg("nothing here reaches %s", vb_reasons[r].name);
+		assert_true(strlen(vb_reason_say(text, sizeof text, &f)) > 5);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {cmocka_unit_test(every_reason_is_reached)};
+
+	return cmocka_run_group_tests_name("reasons", tests, NULL, NULL);
+}
