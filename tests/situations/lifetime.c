@@ -14,7 +14,21 @@ static void region_left(void)
 	SAID("(EBUSY)");
 }
 
-/* N8.4: objects dropped in the wrong order. */
+/* N8.2: of several domains, which one is busy, and by what? */
+static void queue_pair_left(void)
+{
+	struct ibv_pd *other = ibv_alloc_pd(ctx);
+
+	CHECK(other);
+	kit_end_open(&a, other, 4, PAGE);
+	CHECK(!ibv_dereg_mr(a.mr));
+	CHECK(ibv_dealloc_pd(other) == EBUSY);
+	SAID("protection domain %u still has 1 queue pair; a queue pair is 0x%06x", other->handle,
+	     a.qp->qp_num);
+	CHECK(!ibv_dealloc_pd(pd));
+}
+
+/* N8.7: objects dropped in the wrong order. */
 static void wrong_order(void)
 {
 	pair_open();
@@ -25,7 +39,7 @@ static void wrong_order(void)
 	SAID("2 queue pairs");
 }
 
-/* N8.3: the device is closed while objects live: what leaks? */
+/* N8: the device is closed while objects live: what leaks? */
 static void left_at_close(void)
 {
 	struct ibv_context *second = kit_open();
@@ -44,7 +58,8 @@ static void left_at_close(void)
 
 const struct situation lifetime[] = {
     {"N8.1", region_left, NULL},
-    {"N8.3", left_at_close, NULL},
-    {"N8.4", wrong_order, NULL},
+    {"N8.2", queue_pair_left, NULL},
+    {"N8-close", left_at_close, NULL},
+    {"N8.7", wrong_order, NULL},
     {0},
 };

@@ -1,5 +1,92 @@
 /* N3, N4, N7: why did the request fail? */
+#include <sys/resource.h>
+
 #include "situation.h"
+
+static void open_all_descriptors(void)
+{
+	struct rlimit r;
+
+	CHECK(!getrlimit(RLIMIT_NOFILE, &r));
+	r.rlim_cur = 128;
+	CHECK(!setrlimit(RLIMIT_NOFILE, &r));
+	while (open("/dev/null", O_RDONLY | O_CLOEXEC) >= 0)
+		;
+	CHECK(errno == EMFILE);
+}
+
+static void close_some_descriptors(void)
+{
+	for (int fd = 100; fd < 128; fd++)
+		close(fd);
+}
+
+struct board {
+	struct kit_card card[2]; /* [0]: the situation's, [1]: its peer's */
+	_Atomic int step;
+};
+
+/* A peer that is there, and does nothing. */
+static void be_a_peer(struct board *d)
+{
+	struct ibv_context *c = kit_open();
+	struct kit_end e;
+
+	kit_end_open(&e, ibv_alloc_pd(c), 8, PAGE);
+	d->card[1] = e.card;
+	atomic_fetch_add(&d->step, 1);
+	kit_until(&d->step, 2);
+	_exit(0);
+}
+
+/* N3.4: no further connection after a thousand: descriptors. */
+static void out_of_descriptors(void)
+{
+	struct board *d = kit_shared(sizeof *d);
+	pid_t pid = kit_fork();
+
+	if (!pid)
+		be_a_peer(d);
+	kit_until(&d->step, 1);
+	kit_end_open(&a, pd, 8, PAGE);
+	open_all_descriptors();
+	kit_connect_with(&a, &d->card[1], 10, 1);
+	CHECK(!kit_post(&a, IBV_WR_SEND, 1, 0, 8, NULL, 0));
+	CHECK(kit_wait(&a, 60).status == IBV_WC_RETRY_EXC_ERR);
+	close_some_descriptors();
+	kept("no acknowledgement from queue pair 0x%06x within retry_cnt = 1 retries", d->card[1].qpn);
+	kept("this process cannot connect to the one that holds that number: Too many open files");
+	atomic_fetch_add(&d->step, 1);
+	CHECK(!kit_reap(pid));
+}
+
+/* N3.5: the device is there and cannot be opened. */
+static void cannot_be_opened(void)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+
+	CHECK(list);
+	open_all_descriptors();
+	CHECK(!ibv_open_device(list[0]) && errno == EMFILE);
+	close_some_descriptors();
+	kept("ibv_open_device: verbena0 cannot be opened: Too many open files (EMFILE)");
+}
+
+/* N3.6: a local protection error on legal-looking memory: the message is longer than its region. */
+static void longer_than_its_region(void)
+{
+	struct ibv_sge sge;
+	struct ibv_send_wr wr = {.wr_id = 1, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND}, *bad;
+
+	pair_open();
+	sge = (struct ibv_sge){(uintptr_t)a.buf + 1000, PAGE, a.mr->lkey};
+	CHECK(!ibv_post_send(a.qp, &wr, &bad));
+	expect(IBV_WC_LOC_PROT_ERR);
+	SAID("range [0x%" PRIxPTR ", +%d) leaves region [0x%" PRIxPTR
+	     ", +%d) of L_Key 0x%08x by 1000 bytes at "
+	     "the end",
+	     (uintptr_t)a.buf + 1000, PAGE, (uintptr_t)a.buf, PAGE, a.mr->lkey);
+}
 
 /* N3.7: "status 12", retries exceeded.  What is wrong at the other end? */
 static void status_12(void)
@@ -63,6 +150,18 @@ static void empty_gid(void)
 	SAID("GID index 3 is empty");
 }
 
+/* N3.11, in other words: an attribute is missing. */
+static void attributes_missing(void)
+{
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024};
+
+	kit_end_open(&a, pd, 8, PAGE);
+	CHECK(ibv_modify_qp(a.qp, &attr, IBV_QP_STATE | IBV_QP_PATH_MTU) == EINVAL);
+	SAID("ibv_modify_qp");
+	SAID("INIT to RTR");
+	SAID("IBV_QP_DEST_QPN");
+}
+
 /* N4.1: a local protection error: the buffer's region was deregistered while the request was on its way. */
 static void stale_local_key(void)
 {
@@ -120,11 +219,6 @@ static void no_atomics(void)
 	SAID("R_Key 0x%08x does not permit REMOTE_ATOMIC", mr->rkey);
 	SAID("has LOCAL_WRITE|REMOTE_WRITE|REMOTE_READ; register it with IBV_ACCESS_REMOTE_ATOMIC");
 }
-
-struct board {
-	struct kit_card card[2]; /* [0]: the situation's, [1]: its peer's */
-	_Atomic int step;
-};
 
 static void meet(struct board *d, struct kit_end *e, int me)
 {
@@ -198,7 +292,39 @@ static void which_request(void)
 	SAID("by 4 bytes at the end");
 }
 
-/* N7.5: the receiver is not ready, and rnr_retry is 0. */
+/* N6.2: the memory was freed before its region was deregistered. */
+static void freed_before_deregistration(void)
+{
+	uint8_t *p = alone(PAGE, PROT_READ | PROT_WRITE);
+	struct ibv_mr *mr;
+
+	pair_open();
+	mr = ibv_reg_mr(pd, p, PAGE, KIT_ALL);
+	CHECK(mr && !munmap(p, PAGE));
+	ask(IBV_WR_RDMA_WRITE, mr->rkey, (uintptr_t)p, 8);
+	expect(IBV_WC_REM_ACCESS_ERR);
+	SAID("the memory at [0x%" PRIxPTR ", +8) under R_Key 0x%08x is not mapped any more", (uintptr_t)p,
+	     mr->rkey);
+}
+
+/* N7.5: a reason for what fails on demand: the region is registered for writing, its memory may only be read.
+ */
+static void on_demand_over_read_only(void)
+{
+	uint8_t *p = alone(PAGE, PROT_READ);
+	struct ibv_mr *mr;
+
+	pair_open();
+	mr = ibv_reg_mr(pd, p, PAGE, KIT_ALL | IBV_ACCESS_ON_DEMAND);
+	CHECK(mr);
+	ask(IBV_WR_RDMA_WRITE, mr->rkey, (uintptr_t)p + 24, 16);
+	expect(IBV_WC_REM_ACCESS_ERR);
+	SAID("the memory at [0x%" PRIxPTR ", +16) under R_Key 0x%08x is not mapped any more, or not with the "
+	     "permission needed",
+	     (uintptr_t)p + 24, mr->rkey);
+}
+
+/* N7.7: the receiver is not ready, and rnr_retry is 0. */
 static void no_rnr_retries(void)
 {
 	struct ibv_qp_attr attr = {
@@ -237,10 +363,14 @@ static void no_rnr_retries(void)
 }
 
 const struct situation protection[] = {
+    {"N3.4", out_of_descriptors, NULL},
+    {"N3.5", cannot_be_opened, NULL},
+    {"N3.6", longer_than_its_region, NULL},
     {"N3.7", status_12, NULL},
     {"N3.7-inline", inline_size, NULL},
     {"N3.9", receive_queue_full, NULL},
     {"N3.11", empty_gid, NULL},
+    {"N3.11-mask", attributes_missing, NULL},
     {"N4.1", stale_local_key, NULL},
     {"N4.2", remote_address_0, NULL},
     {"N4.3", key_of_another_pd, NULL},
@@ -248,6 +378,8 @@ const struct situation protection[] = {
     {"N4.4-endpoint", key_of_another_endpoint, NULL},
     {"N4.5", lkey_for_rkey, NULL},
     {"N4.6", which_request, NULL},
-    {"N7.5", no_rnr_retries, NULL},
+    {"N6.2", freed_before_deregistration, NULL},
+    {"N7.5", on_demand_over_read_only, NULL},
+    {"N7.7", no_rnr_retries, NULL},
     {0},
 };

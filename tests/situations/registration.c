@@ -28,6 +28,33 @@ static void all_regions_in_use(void)
 	SAID("all %d memory regions are in use", n);
 }
 
+/* N1.3: the first thing that fails is the CQ. */
+static void no_memory_for_a_cq(void)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+	skip("the sanitizer takes more address space than a limit would leave");
+#endif
+	struct rlimit old, r = {64 << 20, RLIM_INFINITY};
+
+	CHECK(!getrlimit(RLIMIT_AS, &old));
+	r.rlim_max = old.rlim_max;
+	CHECK(!setrlimit(RLIMIT_AS, &r));
+	CHECK(!ibv_create_cq(ctx, 4000000, NULL, NULL, 0) && errno == ENOMEM);
+	CHECK(!setrlimit(RLIMIT_AS, &old));
+	SAID("ibv_create_cq: no memory for %d entries", 4000000);
+	SAID("(ENOMEM)");
+}
+
+/* N1.12: the caller sees EINVAL, and only the kernel's log would say why: soft-RoCE's demands. */
+static void demands_of_soft_roce(void)
+{
+	uint8_t *p = alone(2 * PAGE, RW);
+
+	refused(ibv_reg_mr_iova(pd, p + 64, PAGE, 0x100000, LOC), EINVAL);
+	SAID("address 0x%" PRIxPTR " is at offset 0x40 of its page, iova 0x100000 at 0x0", (uintptr_t)p + 64);
+	SAID("the device of profile rxe needs equal ones");
+}
+
 /* N1.13: memory mapped for reading, asked for with access 0xf. */
 static void read_only_with_0xf(void)
 {
@@ -154,7 +181,7 @@ static void address_of_a_device(void)
 	SAID("permits no access at all");
 }
 
-/* N5.5: a device's memory, mapped into the process. */
+/* N5.6: a device's memory, mapped into the process. */
 static void mapped_device(void)
 {
 	int fd = open("/dev/mem", O_RDONLY | O_CLOEXEC);
@@ -182,7 +209,35 @@ static void file_too_short(void)
 	SAID("extend the file");
 }
 
-/* N6.1: a child uses what its parent opened. */
+/* N6.5: huge pages are promised, and the mapping has none. */
+static void no_huge_pages(void)
+{
+	uint8_t *p = alone(4 * PAGE, RW);
+
+	refused(ibv_reg_mr(pd, p, 4 * PAGE, LOC | IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB), EINVAL);
+	SAID("IBV_ACCESS_HUGETLB: the memory at 0x%" PRIxPTR
+	     " is mapped in pages of 4096 bytes, not in huge ones",
+	     (uintptr_t)p);
+}
+
+/* N7.3: on-demand paging, where the device has none. */
+static void no_on_demand(void)
+{
+	uint8_t *p = alone(PAGE, RW);
+
+	refused(ibv_reg_mr(pd, p, PAGE, LOC | IBV_ACCESS_ON_DEMAND), EOPNOTSUPP);
+	SAID("the device of profile strict has no on-demand regions (EOPNOTSUPP)");
+	CHECK(ibv_reg_mr(pd, p, PAGE, LOC)); /* what the program does then */
+}
+
+/* N7.4: the region of the whole address space, where the device has none. */
+static void no_implicit_region(void)
+{
+	refused(ibv_reg_mr(pd, NULL, SIZE_MAX, LOC | IBV_ACCESS_ON_DEMAND), EOPNOTSUPP);
+	SAID("the device of profile rxe has no on-demand regions (EOPNOTSUPP)");
+}
+
+/* N6: a child uses what its parent opened. */
 static void in_the_child(void)
 {
 	uint8_t *p = alone(PAGE, RW);
@@ -203,6 +258,8 @@ static void in_the_child(void)
 
 const struct situation registration[] = {
     {"N1.11", all_regions_in_use, NULL},
+    {"N1.3", no_memory_for_a_cq, NULL},
+    {"N1.12", demands_of_soft_roce, "rxe"},
     {"N1.13", read_only_with_0xf, NULL},
     {"N1.14", local_write_forced, NULL},
     {"N1.15", read_only_file, NULL},
@@ -213,8 +270,11 @@ const struct situation registration[] = {
     {"N1.21", null_address, NULL},
     {"N1.22", bare_null, NULL},
     {"N5.1", address_of_a_device, NULL},
-    {"N5.5", mapped_device, NULL},
+    {"N5.6", mapped_device, NULL},
     {"N5.7", file_too_short, NULL},
-    {"N6.1", in_the_child, NULL},
+    {"N6-child", in_the_child, NULL},
+    {"N6.5", no_huge_pages, NULL},
+    {"N7.3", no_on_demand, "strict"},
+    {"N7.4", no_implicit_region, "rxe"},
     {0},
 };

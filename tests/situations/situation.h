@@ -37,6 +37,8 @@ void said(int line, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Likewise in the log only: what a child of the situation said. */
 void logged(int line, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 #define LOGGED(...) logged(__LINE__, __VA_ARGS__)
+/* And in the history only: what could not be written anywhere. */
+void kept(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* Forgets what was said so far. */
 void silence(void);
 

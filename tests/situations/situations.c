@@ -48,6 +48,16 @@ void said(int line, const char *fmt, ...)
 	find(line, sayings[nsayings++]);
 }
 
+void kept(const char *fmt, ...)
+{
+	va_list ap;
+
+	CHECK(nsayings < SAYINGS);
+	va_start(ap, fmt);
+	vsnprintf(sayings[nsayings++], SAYING, fmt, ap);
+	va_end(ap);
+}
+
 void logged(int line, const char *fmt, ...)
 {
 	char what[SAYING];
