@@ -17,5 +17,6 @@ set_tests_properties(strangers.perftest PROPERTIES TIMEOUT 1200)
 # The rules that scripts check.
 add_test(NAME scripts.layers COMMAND ${CMAKE_SOURCE_DIR}/scripts/layers)
 add_test(NAME scripts.verbs_doc COMMAND ${CMAKE_SOURCE_DIR}/scripts/verbs-doc-check)
+add_test(NAME scripts.errors_doc COMMAND ${CMAKE_SOURCE_DIR}/scripts/errors-doc-check)
 add_test(NAME scripts.memory_doc COMMAND ${CMAKE_SOURCE_DIR}/scripts/memory-doc-check)
-set_tests_properties(scripts.layers scripts.verbs_doc scripts.memory_doc PROPERTIES LABELS scripts)
+set_tests_properties(scripts.layers scripts.verbs_doc scripts.errors_doc scripts.memory_doc PROPERTIES LABELS scripts)
