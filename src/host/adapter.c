@@ -135,6 +135,7 @@ static struct vb_adapter *new_adapter(const struct vb_adapter_cfg *cfg)
 	vb_list_init(&a->conns);
 	vb_list_init(&a->dead_conns);
 	vb_list_init(&a->free_peers);
+	vb_list_init(&a->members);
 	return a;
 }
 
@@ -147,6 +148,8 @@ static void free_adapter(struct vb_adapter *a)
 		vb_conn_close(a, vb_list_entry(n, struct conn, node));
 	vb_conns_bury(a);
 	vb_numbers_close(a);
+	vb_members_close(a);
+	vb_members_free(a);
 	vb_links_free(a);
 	if (a->seg) {
 		vb_history_stop((struct vb_history *)(a->seg->base + VB_SEG_HISTORY));
@@ -249,6 +252,16 @@ struct vb_key_marks *vb_adapter_key_marks(struct vb_adapter *a)
 	return (struct vb_key_marks *)(a->seg->base + VB_SEG_KEY_MARKS);
 }
 
+struct vb_pd_slot *vb_adapter_pds(struct vb_adapter *a)
+{
+	return (struct vb_pd_slot *)(a->seg->base + VB_SEG_PDS);
+}
+
+struct vb_pd_marks *vb_adapter_pd_marks(struct vb_adapter *a)
+{
+	return (struct vb_pd_marks *)(a->seg->base + VB_SEG_PD_MARKS);
+}
+
 uint64_t vb_adapter_incarnation(const struct vb_adapter *a)
 {
 	return a->seg->incarnation;
@@ -300,6 +313,7 @@ void vb_adapter_forked(struct vb_adapter *a)
 	}
 	for (uint32_t i = 0; i < n; i++)
 		close(a->numbers[i].sock);
+	vb_members_close(a);
 	close(a->seg->fd);
 	close(a->ctl);
 	close(a->kick);

@@ -22,6 +22,8 @@ struct vb_link;
 struct vb_key_entry;
 struct vb_key_slot;
 struct vb_key_marks;
+struct vb_pd_slot;
+struct vb_pd_marks;
 
 struct vb_adapter_ops {
 	/* Takes in and sends out what there is, on all links if `all`, else on those with recent traffic and
@@ -118,16 +120,24 @@ void vb_adapter_close(struct vb_adapter *a);
 
 uint32_t vb_adapter_number(const struct vb_adapter *a);
 void *vb_adapter_user(const struct vb_adapter *a);
-/* Space in the segment for the key table (VB_MAX_MR + 1 entries) and its announcements. */
+/* Space in the segment for the key table (VB_KEY_ENTRIES) and its announcements. */
 struct vb_key_entry *vb_adapter_key_entries(struct vb_adapter *a);
 struct vb_key_slot *vb_adapter_key_slots(struct vb_adapter *a);
 struct vb_key_marks *vb_adapter_key_marks(struct vb_adapter *a);
+/* Likewise for protection domains (VB_MAX_PD). */
+struct vb_pd_slot *vb_adapter_pds(struct vb_adapter *a);
+struct vb_pd_marks *vb_adapter_pd_marks(struct vb_adapter *a);
 
 /* Where the peer's tables stand, and how its process is reached; UP links only, from link_up() on. */
 struct vb_link_far {
 	const struct vb_key_entry *keys;
 	const struct vb_key_slot *slots;
 	const struct vb_key_marks *marks;
+	const struct vb_pd_slot *pds;
+	const struct vb_pd_marks *pd_marks;
+	/* Reads as `token` as long as the peer looks at our announcements (see vb_link_heard). */
+	const _Atomic uint32_t *heard;
+	uint32_t token;
 	bool same; /* this process */
 	int tid;   /* of its engine thread, 0: it has none that could be told apart here */
 	int pidfd; /* -1: none; stays open until link_down() has returned */
@@ -136,6 +146,14 @@ void vb_link_far(const struct vb_link *l, struct vb_link_far *at);
 uint64_t vb_adapter_incarnation(const struct vb_adapter *a);
 /* A descriptor that stands for the adapter (its segment), for ibv_context.cmd_fd; the adapter's own. */
 int vb_adapter_fd(const struct vb_adapter *a);
+/* Whose a duplicate of such a descriptor is; it may be of another process, also of one that has ended.  0,
+ * or EINVAL: it stands for no adapter. */
+struct vb_owner {
+	uint32_t number; /* primary */
+	uint32_t pid;
+	uint64_t incarnation;
+};
+int vb_adapter_owner(int fd, struct vb_owner *o);
 
 /* QP numbers.  vb_qpn_take() gives a QPN that leads to `qp` until vb_qpn_give(), 0 if none is left (it binds
  * a further adapter number when the present ones are full).  vb_qpn_find() is safe under any link's rx lock
@@ -144,6 +162,9 @@ uint32_t vb_qpn_take(struct vb_adapter *a, void *qp);
 void vb_qpn_give(struct vb_adapter *a, uint32_t qpn);
 void *vb_qpn_find(const struct vb_adapter *a, uint32_t qpn);
 void vb_adapter_quiesce(struct vb_adapter *a);
+/* Takes a further number for other ends than QPs; 0, or why there is none (ENFILE: it has all that it may).
+ */
+int vb_adapter_number_add(struct vb_adapter *a);
 /* Publishes a QP's state for peers. */
 struct vb_shown_qp *vb_qpn_published(struct vb_adapter *a, uint32_t qpn);
 
@@ -154,6 +175,13 @@ struct vb_link *vb_link_get(struct vb_adapter *a, uint32_t number);
 void vb_link_put(struct vb_link *l);
 /* Asks the engine to try contact again, if the link is IDLE. */
 void vb_link_contact(struct vb_link *l);
+/* Makes contact and waits, until `until` at most: in the calling thread, without locks.  0: *l is UP, with a
+ * reference, and its peer hears us (vb_link_heard).  ECONNREFUSED: nobody has that number, or nobody who may
+ * be talked to; ETIMEDOUT: somebody has it and does not answer; else what this process lacks. */
+int vb_link_reach(struct vb_adapter *a, uint32_t number, uint64_t until, struct vb_link **l);
+/* Whether the peer looks at what this adapter announces, so that it may be relied on to wait for that.  It
+ * begins a moment after the link is UP. */
+bool vb_link_heard(const struct vb_link *l);
 /* After link_up() of a link that is not UP: the link to use instead if it turned out that its number belongs
  * to a peer that has another link (contact through two of its numbers at once), else l itself.  Takes over
  * the caller's reference to l and returns one to the result. */
@@ -191,6 +219,14 @@ uint32_t vb_adapter_number_at(const struct vb_adapter *a, uint32_t k);
  * not taken away but replaced (MAP_FIXED) by empty pages or by the next peer's segment. */
 struct vb_link *vb_link_at(const struct vb_adapter *a, uint32_t index);
 uint32_t vb_link_count(const struct vb_adapter *a); /* indices in use are below this */
+
+/* Membership: adapters that hold something together, a protection domain say, know of one another by abstract
+ * names, which end with their processes.  vb_member_join() binds this adapter's; joining again counts.  0 or
+ * errno.  vb_member_list(): the numbers of the other members in *numbers (to be freed) and how many; 0 or
+ * errno. */
+int vb_member_join(struct vb_adapter *a, uint32_t domain);
+void vb_member_leave(struct vb_adapter *a, uint32_t domain);
+int vb_member_list(struct vb_adapter *a, uint32_t domain, uint32_t **numbers, uint32_t *count);
 
 /* Progress roles. */
 struct vb_presence {

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/fault.h"
@@ -14,6 +15,8 @@
 #include "host/private.h"
 
 #define CONTACT_GRACE (5 * VB_SEC) /* for crowded processes to make contact */
+
+enum { REACH_TRIES = 4 }; /* a number may have gone from one process to another just now */
 
 static int state_of(const struct peer *p)
 {
@@ -40,6 +43,17 @@ static _Atomic uint32_t *consumed_of(const uint8_t *base, uint32_t index)
 	return &((struct vb_consumed *)(base + VB_SEG_CONSUMED))[index].slots;
 }
 
+/* What a peer shows to the one with this incarnation, never 0. */
+static uint32_t token(uint64_t incarnation)
+{
+	return (uint32_t)incarnation ? (uint32_t)incarnation : 1;
+}
+
+static _Atomic uint32_t *heard_of(const uint8_t *base, uint32_t index)
+{
+	return &((struct vb_consumed *)(base + VB_SEG_CONSUMED))[index].heard;
+}
+
 /* A new peer must not find packets that were meant for the one before it. */
 static void clear_ring(struct peer *p)
 {
@@ -51,6 +65,7 @@ static void clear_ring(struct peer *p)
 	}
 	atomic_store_explicit(consumed_of(p->link.adapter->seg->base, p->link.index), 0,
 			      memory_order_release);
+	atomic_store(heard_of(p->link.adapter->seg->base, p->link.index), 0);
 	p->used = false;
 }
 
@@ -208,6 +223,8 @@ void vb_peer_rise(struct peer *p)
 	set_state(p, VB_LINK_UP);
 	vb_lock_give(&a->links_lock);
 	a->ops->link_up(&p->link);
+	/* From here on the upper layer waits for what the peer announces. */
+	atomic_store(heard_of(a->seg->base, p->link.index), token(p->link.incarnation));
 }
 
 /* Contact failed for now. */
@@ -276,6 +293,7 @@ void vb_peer_fall(struct peer *p, bool goodbye, const char *why)
 	vb_log(goodbye ? VB_LOG_DEBUG : VB_LOG_INFO, "the connection to adapter %u (PID %u) ends: %s",
 	       l->number, l->pid, why);
 	read_to_end(p);
+	atomic_store(heard_of(a->seg->base, l->index), 0);
 	vb_lock_take(&a->links_lock);
 	set_state(p, VB_LINK_DOWN);
 	vb_lock_give(&a->links_lock);
@@ -401,6 +419,48 @@ void vb_link_contact(struct vb_link *l)
 	vb_lock_give(&a->links_lock);
 	if (ask)
 		vb_adapter_nudge(a);
+}
+
+bool vb_link_heard(const struct vb_link *l)
+{
+	return atomic_load(heard_of(l->peer, l->peer_index)) == token(l->adapter->seg->incarnation);
+}
+
+static void nap(void)
+{
+	static const struct timespec t = {.tv_nsec = 200000};
+
+	syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &t, NULL); /* no cancellation point */
+}
+
+int vb_link_reach(struct vb_adapter *a, uint32_t number, uint64_t until, struct vb_link **out)
+{
+	uint32_t failed = 0, asked;
+	int err = ENOMEM;
+
+	for (;;) {
+		struct vb_link *l = vb_link_get(a, number); /* asks for contact if there is none */
+
+		if (!l)
+			return err;
+		/* A link that is over, or is another one's alias, is asked for anew. */
+		while (state_of(vb_peer(l)) == VB_LINK_CONTACTING && vb_now() < until)
+			nap();
+		if (state_of(vb_peer(l)) == VB_LINK_UP) {
+			while (!vb_link_heard(l) && state_of(vb_peer(l)) == VB_LINK_UP && vb_now() < until)
+				nap();
+			*out = l;
+			if (l->index == 0 || vb_link_heard(l))
+				return 0; /* with the reference of vb_link_get() */
+		}
+		err = vb_link_trouble(l, &asked);
+		vb_link_put(l);
+		if (vb_now() >= until)
+			return err ? err : ETIMEDOUT;
+		if (err && ++failed == REACH_TRIES)
+			return err;
+		nap();
+	}
 }
 
 int vb_link_trouble(struct vb_link *l, uint32_t *asked)
@@ -547,6 +607,10 @@ void vb_link_far(const struct vb_link *l, struct vb_link_far *at)
 	at->keys = (const struct vb_key_entry *)(const void *)(l->peer + VB_SEG_KEYS);
 	at->slots = (const struct vb_key_slot *)(const void *)(l->peer + VB_SEG_KEY_SLOTS);
 	at->marks = (const struct vb_key_marks *)(const void *)(l->peer + VB_SEG_KEY_MARKS);
+	at->pds = (const struct vb_pd_slot *)(const void *)(l->peer + VB_SEG_PDS);
+	at->pd_marks = (const struct vb_pd_marks *)(const void *)(l->peer + VB_SEG_PD_MARKS);
+	at->heard = heard_of(l->peer, l->peer_index);
+	at->token = token(l->adapter->seg->incarnation);
 	at->same = l->index == 0 || p->seg;
 	at->tid = at->same ? 0 : thread_of(l->adapter, l);
 	at->pidfd = p->conn ? p->conn->pidfd : -1;

@@ -2,7 +2,8 @@
  *
  * Three locks.  `control` (a mutex) is held by whoever handles control sockets, the engine or a waiter, and
  * over the upper layer's link_up and link_down.  `links_lock` (a spin lock) guards the tables of links and is
- * held over memory accesses only.  `qpn_lock` (a mutex) guards the giving out of QP numbers.  Order:
+ * held over memory accesses only.  `qpn_lock` (a mutex) guards the giving out of QP numbers and
+ * other names.  Order:
  * vb_host_lock, control, qpn_lock, then vb_segments_lock (a mutex, a leaf among these); then link->rx; then
  * links_lock; nothing else is called with links_lock held. */
 #ifndef VB_HOST_PRIVATE_H
@@ -92,7 +93,8 @@ struct vb_adapter {
 	uint32_t pid;		  /* of the process that opened it */
 	_Atomic bool dead;	  /* we are a forked child */
 	/* QP numbers */
-	pthread_mutex_t qpn_lock;
+	pthread_mutex_t qpn_lock; /* guards members, too */
+	struct vb_list members;	  /* names of what is held together with other adapters (member.c) */
 	struct number numbers[VB_ADAPTER_NUMBERS]; /* appended under qpn_lock */
 	_Atomic uint32_t nnumbers;
 	uint32_t *free_qpns; /* queue: oldest given back first; guarded by qpn_lock */
@@ -157,6 +159,10 @@ bool vb_segment_lists(const uint8_t *base, uint32_t number);
 int vb_number_bind(struct vb_adapter *a);
 void vb_numbers_close(struct vb_adapter *a);
 void vb_number_address(struct sockaddr_un *sa, socklen_t *len, uint32_t number);
+
+/* member.c */
+void vb_members_close(struct vb_adapter *a); /* descriptors only, so that a forked child may call it */
+void vb_members_free(struct vb_adapter *a);
 
 /* link.c */
 struct peer *vb_peer_make(struct vb_adapter *a, uint32_t number, bool want);

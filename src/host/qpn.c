@@ -78,7 +78,17 @@ static void add_free(struct vb_adapter *a, uint32_t qpn)
 	a->free_qpns[(a->free_head + a->free_count++) % a->free_size] = qpn;
 }
 
-/* Takes one more number. Under qpn_lock, or before anybody else knows the adapter; no QPN is free. */
+/* The queue of free QPNs, in their order, with room for those of one more number; NULL: no memory. */
+static uint32_t *longer_queue(const struct vb_adapter *a, uint32_t size)
+{
+	uint32_t *queue = malloc((size_t)size * sizeof(*queue));
+
+	for (uint32_t i = 0; queue && i < a->free_count; i++)
+		queue[i] = a->free_qpns[(a->free_head + i) % a->free_size];
+	return queue;
+}
+
+/* Takes one more number. Under qpn_lock, or before anybody else knows the adapter. */
 int vb_number_bind(struct vb_adapter *a)
 {
 	uint32_t k = atomic_load_explicit(&a->nnumbers, memory_order_relaxed);
@@ -90,9 +100,7 @@ int vb_number_bind(struct vb_adapter *a)
 	if (k == VB_ADAPTER_NUMBERS)
 		return ENFILE;
 	n->qps = calloc(VB_QPN_INDICES, sizeof(*n->qps));
-	queue = realloc(a->free_qpns, (size_t)(k + 1) * VB_QPN_INDICES * sizeof(*queue));
-	if (queue)
-		a->free_qpns = queue;
+	queue = longer_queue(a, (k + 1) * VB_QPN_INDICES);
 	if (!n->qps || !queue) {
 		err = ENOMEM;
 		goto free_qps;
@@ -111,6 +119,8 @@ int vb_number_bind(struct vb_adapter *a)
 		err = errno;
 		goto unlist;
 	}
+	free(a->free_qpns);
+	a->free_qpns = queue;
 	a->free_size = (k + 1) * VB_QPN_INDICES;
 	a->free_head = 0;
 	for (uint32_t i = 0; i < VB_QPN_INDICES; i++) {
@@ -125,8 +135,19 @@ unlist:
 	atomic_store_explicit(&a->head->nnumbers, k, memory_order_release);
 	close(n->sock);
 free_qps:
+	free(queue);
 	free(n->qps);
 	n->qps = NULL;
+	return err;
+}
+
+int vb_adapter_number_add(struct vb_adapter *a)
+{
+	int err;
+
+	pthread_mutex_lock(&a->qpn_lock);
+	err = vb_number_bind(a);
+	pthread_mutex_unlock(&a->qpn_lock);
 	return err;
 }
 

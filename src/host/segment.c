@@ -188,6 +188,17 @@ uint32_t vb_segment_numbers(int fd, uint32_t numbers[VB_ADAPTER_NUMBERS])
 	return n;
 }
 
+int vb_adapter_owner(int fd, struct vb_owner *o)
+{
+	struct vb_seg_head h;
+
+	if (check_file(fd) || pread(fd, &h, sizeof(h), 0) != sizeof(h) || h.magic != VB_SEG_MAGIC ||
+	    h.version != VB_SEG_VERSION || !h.number || h.number >= VB_ADAPTERS || !h.incarnation)
+		return EINVAL;
+	*o = (struct vb_owner){.number = h.number, .pid = h.pid, .incarnation = h.incarnation};
+	return 0;
+}
+
 bool vb_segment_lists(const uint8_t *base, uint32_t number)
 {
 	const struct vb_seg_head *h = (const void *)base;
