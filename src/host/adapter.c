@@ -227,6 +227,11 @@ uint32_t vb_adapter_number(const struct vb_adapter *a)
 	return a->numbers[0].number;
 }
 
+uint32_t vb_adapter_number_count(const struct vb_adapter *a)
+{
+	return atomic_load_explicit(&a->nnumbers, memory_order_acquire);
+}
+
 uint32_t vb_adapter_number_at(const struct vb_adapter *a, uint32_t k)
 {
 	return k < atomic_load_explicit(&a->nnumbers, memory_order_acquire) ? a->numbers[k].number : 0;

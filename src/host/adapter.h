@@ -211,7 +211,8 @@ uint32_t vb_link_qp_state(const struct vb_link *l, uint32_t qpn);
 uint32_t vb_link_qp_received(const struct vb_link *l, uint32_t qpn);
 /* The peer wrote rubbish: the link goes down soon, as by a death.  Under l->rx; does not call back itself. */
 void vb_link_insane(struct vb_link *l);
-/* The k-th number of this adapter, 0 behind the last. */
+/* How many numbers it has, and the k-th, 0 behind the last. */
+uint32_t vb_adapter_number_count(const struct vb_adapter *a);
 uint32_t vb_adapter_number_at(const struct vb_adapter *a, uint32_t k);
 /* Links by index, for progress: NULL where there is none.  The pointer stays valid for the adapter's life,
  * and so does what a poller reads through it before it has l->rx: l->wire is never freed before the adapter

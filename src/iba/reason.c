@@ -37,6 +37,16 @@ const struct vb_reason_row vb_reasons[VB_REASONS] = {
 			 IBV_EVENT_QP_ACCESS_ERR},
     [VB_R_KEY_NOT_WINDOW] = {"key-not-window", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_ACCESS_ERR,
 			     IBV_EVENT_QP_ACCESS_ERR}, /* rule 46 */
+    [VB_R_KEY_OWNER_GONE] = {"key-owner-gone", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_PROT_ERR,
+			     IBV_EVENT_QP_ACCESS_ERR},
+    [VB_R_KEY_NO_CONTACT] = {"key-no-contact", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_PROT_ERR,
+			     IBV_EVENT_QP_ACCESS_ERR},
+    [VB_R_MEM_FORBIDDEN] = {"mem-forbidden", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_PROT_ERR,
+			    IBV_EVENT_QP_ACCESS_ERR},
+    [VB_R_ATOMIC_FOREIGN] = {"atomic-foreign", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_PROT_ERR,
+			     IBV_EVENT_QP_ACCESS_ERR},
+    [VB_R_MEM_LATER] = {"mem-later", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_PROT_ERR,
+			IBV_EVENT_QP_ACCESS_ERR},
     [VB_R_MEM_VANISHED] = {"mem-vanished", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_PROT_ERR,
 			   IBV_EVENT_QP_ACCESS_ERR},
     /* rule 22: a queue pair that is not set up for the operation does not take its opcode */
@@ -238,6 +248,44 @@ static void say_pd(struct vb_text *t, const struct vb_facts *f)
 	say_better_key(t, f);
 }
 
+/* Memory of another process, in a protection domain that both hold. */
+static void say_foreign(struct vb_text *t, const struct vb_facts *f)
+{
+	if (!f->b) { /* nobody is known who has the number in it */
+		vb_text_add(
+		    t,
+		    "0x%08x, used as %s, would be a key of another process that holds the protection domain, "
+		    "but with none such is this one in contact: it never was a key, or its process has left "
+		    "or is stopped",
+		    f->key, f->a & VB_KEYF_REMOTE ? "an R_Key" : "an L_Key");
+		return;
+	}
+	vb_text_add(t, "%s 0x%08x leads to memory of process %" PRIu64 ", ", key_kind(f), f->key, f->b);
+	switch (f->reason) {
+	case VB_R_KEY_OWNER_GONE:
+		vb_text_add(t, "which has ended");
+		break;
+	case VB_R_KEY_NO_CONTACT:
+		vb_text_add(t, "with which this one is not in contact yet");
+		break;
+	case VB_R_MEM_FORBIDDEN:
+		vb_text_add(
+		    t,
+		    "into which the kernel does not let this one reach: dumpable and ptrace permission are "
+		    "needed, and the same PID namespace");
+		break;
+	case VB_R_ATOMIC_FOREIGN:
+		vb_text_add(t,
+			    "which is private there: an atomic at [0x%" PRIx64 ", +%" PRIu64
+			    ") needs memory that both can map (a memfd, tmpfs or SysV segment)",
+			    f->addr, f->len);
+		break;
+	default: /* VB_R_MEM_LATER */
+		vb_text_add(t, "which is being asked what memory it is");
+		break;
+	}
+}
+
 static void say_key(struct vb_text *t, const struct vb_facts *f)
 {
 	switch (f->reason) {
@@ -279,6 +327,13 @@ static void say_key(struct vb_text *t, const struct vb_facts *f)
 		    "is "
 		    "only deregistered)",
 		    f->key);
+		break;
+	case VB_R_KEY_OWNER_GONE:
+	case VB_R_KEY_NO_CONTACT:
+	case VB_R_MEM_FORBIDDEN:
+	case VB_R_ATOMIC_FOREIGN:
+	case VB_R_MEM_LATER:
+		say_foreign(t, f);
 		break;
 	default: /* VB_R_MEM_VANISHED */
 		vb_text_add(t, "the memory at ");

@@ -19,6 +19,11 @@ enum vb_reason {
 	VB_R_KEY_BOUNDS,     /* the range leaves the region */
 	VB_R_KEY_ACCESS,     /* the region does not permit this */
 	VB_R_KEY_NOT_WINDOW, /* invalidate names a region made by ibv_reg_mr, or no window (rule 46) */
+	VB_R_KEY_OWNER_GONE, /* the process whose memory it is has ended */
+	VB_R_KEY_NO_CONTACT, /* this process is not connected to the one whose memory it is */
+	VB_R_MEM_FORBIDDEN,  /* the kernel does not let this process reach into the owner's memory */
+	VB_R_ATOMIC_FOREIGN, /* atomic on private memory of another process */
+	VB_R_MEM_LATER,	     /* it cannot be said yet: never reported, the far end is asked to try again */
 	VB_R_MEM_VANISHED,   /* the memory is not mapped any more, or not with that permission */
 	/* the QP and the request */
 	VB_R_QP_ACCESS,	      /* qp_access_flags lack the operation (rule 22) */
@@ -59,6 +64,8 @@ struct vb_facts {
 	uint64_t a, b; /* reason's own numbers, 0 where unknown:
 			  KEY_*           a: VB_KEYF_*, b: process of VB_KEYF_STRANGER
 			  KEY_PD          want, have: adapters at home in the two domains
+			  KEY_OWNER_GONE, KEY_NO_CONTACT, MEM_FORBIDDEN, ATOMIC_FOREIGN
+					  b: the process whose memory it is, 0: not known
 			  KEY_QP          b: the QP that the window is bound on
 			  RECV_TOO_SMALL  a: bytes of the message that came, b: bytes of the buffer
 			  TOO_MANY_READS  a: responder resources, b: those that would be needed

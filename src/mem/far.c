@@ -28,7 +28,7 @@ enum {
 #define FAR_INDEX(w)	   ((uint32_t)(w)&0x1fffffu)
 #define FAR_INDEX_ALL_BITS 0x1fffffu
 
-_Static_assert(VB_MAX_MR < FAR_INDEX_ALL_BITS, "an index fits the word");
+_Static_assert(VB_KEY_ENTRIES <= FAR_INDEX_ALL_BITS, "an index fits the word");
 
 static bool qp_permits(const struct vb_far *f, const struct vb_far_want *w)
 {
@@ -39,12 +39,11 @@ static bool qp_permits(const struct vb_far *f, const struct vb_far_want *w)
 
 static bool key_permits(const struct vb_far *f, const struct vb_far_want *w, uint64_t *at)
 {
-	uint32_t index = VB_KEY_INDEX(w->rkey);
-	uint32_t used = atomic_load_explicit(&f->marks->keys, memory_order_acquire);
+	uint32_t index = vb_key_index(f->marks, w->rkey);
 	enum vb_key_kind kind;
 
-	/* Beyond the mark a look alone would make the far end's sparse file grow. */
-	if (index >= used || index > VB_MAX_MR || !(w->rkey & VB_KEY_REMOTE))
+	/* A key of a shared domain may be another process's, which the ring finds out. */
+	if (!index || !vb_key_used(f->marks, index) || !(w->rkey & VB_KEY_REMOTE))
 		return false;
 	kind =
 	    vb_key_resolve(&f->keys[index],
@@ -72,7 +71,7 @@ static void deny(struct vb_far *f, int err)
 
 /* A TID may be given to a new process once its owner is gone and the numbers have wrapped around: never
  * touched without having seen the owner alive a moment ago. */
-static bool alive(struct vb_far *f)
+bool vb_far_alive(struct vb_far *f)
 {
 	struct timespec t;
 	struct pollfd p = {.fd = f->pidfd, .events = POLLIN};
@@ -101,6 +100,25 @@ uint32_t vb_far_word_index(uint64_t word, uint32_t number)
 	return names(word, number, 0, 0) ? FAR_INDEX(word) : 0;
 }
 
+/* What a slot says of other adapters, in either of its two words. */
+struct said {
+	const _Atomic uint64_t *word;
+	const _Atomic uint32_t *turn;
+};
+
+static void wait_for_word(struct said s, uint32_t number, uint32_t index, uint32_t qpn, const char *what,
+			  uint32_t pid)
+{
+	uint32_t turn = atomic_load(s.turn);
+	struct vb_patience p = {0};
+
+	while (vb_unlikely(names(atomic_load(s.word), number, index, qpn)) && atomic_load(s.turn) == turn) {
+		if (vb_patience_nap(&p))
+			vb_log(VB_LOG_WARN, "%s waits for process %u, which is using it and does not go on",
+			       what, pid);
+	}
+}
+
 /* Until no slot names it.  what: for the log. */
 static void wait_for_slots(const struct vb_key_slot *slots, const struct vb_key_marks *marks, uint32_t number,
 			   uint32_t index, uint32_t qpn, const char *what, uint32_t pid)
@@ -110,23 +128,18 @@ static void wait_for_slots(const struct vb_key_slot *slots, const struct vb_key_
 	if (high > VB_MEM_SLOTS)
 		high = VB_MEM_SLOTS;
 	for (uint32_t i = 0; i < high; i++) {
-		uint32_t turn = atomic_load(&slots[i].far_turn);
-		struct vb_patience p = {0};
-
-		while (vb_unlikely(names(atomic_load(&slots[i].far), number, index, qpn)) &&
-		       atomic_load(&slots[i].far_turn) == turn) {
-			if (vb_patience_nap(&p))
-				vb_log(VB_LOG_WARN,
-				       "%s waits for process %u, which is using it and does not go on", what,
-				       pid);
-		}
+		wait_for_word((struct said){&slots[i].far, &slots[i].far_turn}, number, index, qpn, what,
+			      pid);
+		if (!qpn) /* a key's use names no QP */
+			wait_for_word((struct said){&slots[i].via, &slots[i].via_turn}, number, index, 0,
+				      what, pid);
 	}
 }
 
 /* Whether what is mapped is still the region that its key names. */
 static bool current(const struct vb_far *f, struct vb_far_share *s)
 {
-	const struct vb_key_entry *e = &f->keys[VB_KEY_INDEX(atomic_load(&s->rkey))];
+	const struct vb_key_entry *e = &f->keys[vb_key_index(f->marks, atomic_load(&s->rkey))];
 
 	return atomic_load_explicit(&e->seq, memory_order_relaxed) ==
 	       atomic_load_explicit(&s->seq, memory_order_relaxed);
@@ -139,12 +152,17 @@ static bool replaceable(const struct vb_far *f, struct vb_far_share *s)
 
 	if (atomic_load(&s->at) || atomic_load(&s->state) == VB_REGION_WANTED)
 		return false;
-	return atomic_load(&f->keys[VB_KEY_INDEX(rkey)].key) != (rkey & ~VB_KEY_REMOTE);
+	return atomic_load(&f->keys[vb_key_index(f->marks, rkey)].key) != (rkey & ~VB_KEY_REMOTE);
 }
 
 static struct vb_far_share *share_of(struct vb_far *f, uint32_t rkey)
 {
 	return &f->shares[VB_KEY_INDEX(rkey) % VB_FAR_SHARES];
+}
+
+uint64_t vb_far_word(uint32_t number, uint32_t qpn, uint32_t index)
+{
+	return FAR_WORD(number, qpn, index);
 }
 
 /* The region is used and no mapping of it is known.  Asking costs both ends some system calls: only for a
@@ -188,25 +206,23 @@ static __attribute__((noinline)) void count_use(struct vb_far *f, uint32_t rkey,
 	atomic_store(&f->asks, true);
 }
 
-/* Where what w wants is mapped here, `at` being its address over there. */
-static uint8_t *shared_at(struct vb_far *f, const struct vb_far_want *w, uint64_t at)
+uint8_t *vb_far_shared_at(struct vb_far *f, uint32_t rkey, uint64_t at, uint64_t len, bool write)
 {
-	struct vb_far_share *s = share_of(f, w->rkey);
+	struct vb_far_share *s = share_of(f, rkey);
 	uint8_t *p;
 
 	/* seq_cst: announced before, so vb_far_drop() is seen here or sees us. */
-	if (vb_likely(atomic_load(&s->rkey) == w->rkey && (p = atomic_load(&s->at)))) {
+	if (vb_likely(atomic_load(&s->rkey) == rkey && (p = atomic_load(&s->at)))) {
 		uint64_t off = at - s->addr;
 
 		if (vb_unlikely(!current(f, s)))
 			return NULL; /* its going was not heard of, and the key has come back */
 
-		if (at >= s->addr && off <= s->length && w->len <= s->length - off &&
-		    (s->write || w->access == IBV_ACCESS_REMOTE_READ))
+		if (at >= s->addr && off <= s->length && len <= s->length - off && (s->write || !write))
 			return p + off;
 		return NULL;
 	}
-	count_use(f, w->rkey, false);
+	count_use(f, rkey, false);
 	return NULL;
 }
 
@@ -218,6 +234,14 @@ bool vb_far_mapped(struct vb_far *f, uint32_t rkey)
 		return true;
 	count_use(f, rkey, true);
 	return false;
+}
+
+bool vb_far_may_map(struct vb_far *f, uint32_t rkey)
+{
+	struct vb_far_share *s = share_of(f, rkey);
+
+	count_use(f, rkey, true);
+	return atomic_load(&s->rkey) == rkey && atomic_load(&s->state) != VB_REGION_CANNOT;
 }
 
 uint32_t vb_far_next_ask(struct vb_far *f)
@@ -250,8 +274,8 @@ static void unmap(struct vb_far *f, struct vb_keys *own, struct vb_far_share *s)
 {
 	uint32_t rkey = atomic_load(&s->rkey);
 
-	if (atomic_exchange(&s->at, NULL)) { /* pairs with shared_at() */
-		wait_for_slots(own->slots, own->marks, f->number, VB_KEY_INDEX(rkey), 0,
+	if (atomic_exchange(&s->at, NULL)) { /* pairs with vb_far_shared_at() */
+		wait_for_slots(own->slots, own->marks, f->number, vb_key_index(f->marks, rkey), 0,
 			       "unmapping shared memory of a peer", (uint32_t)getpid());
 		vb_share_unmap(&s->map);
 	}
@@ -280,7 +304,8 @@ int vb_far_answer(struct vb_far *f, uint32_t rkey, uint32_t seq, uint64_t addr, 
 		/* What passes, a lack of descriptors say, lets it be asked about again some time. */
 		if (err == ENODEV || err == EXDEV || err == ENXIO || err == EACCES || err == EPERM)
 			atomic_store(&s->state, VB_REGION_CANNOT);
-	} else if (atomic_load(&s->rkey) == rkey && atomic_load(&f->keys[VB_KEY_INDEX(rkey)].seq) != seq) {
+	} else if (atomic_load(&s->rkey) == rkey &&
+		   atomic_load(&f->keys[vb_key_index(f->marks, rkey)].seq) != seq) {
 		err = ESTALE; /* it was given another meaning meanwhile, and may be asked about anew */
 		atomic_store(&s->uses, 1);
 		atomic_store(&s->state, VB_REGION_COUNTS);
@@ -291,7 +316,7 @@ int vb_far_answer(struct vb_far *f, uint32_t rkey, uint32_t seq, uint64_t addr, 
 		s->write = write;
 		s->seq = seq;
 		atomic_store(&s->state, VB_REGION_MAPPED);
-		atomic_store(&s->at, map.at); /* pairs with shared_at(); vb_far_drop() unmaps */
+		atomic_store(&s->at, map.at); /* pairs with vb_far_shared_at(); vb_far_drop() unmaps */
 		taken = true;
 	}
 	vb_lock_give(&f->lock);
@@ -319,6 +344,15 @@ void vb_far_drop(struct vb_far *f, struct vb_keys *own, uint32_t rkey)
 			unmap(f, own, &f->shares[i]);
 }
 
+void vb_far_settle(struct vb_far *f, struct vb_keys *own)
+{
+	uint32_t high = atomic_load(&own->marks->slots);
+
+	for (uint32_t i = 0; i < high; i++)
+		wait_for_word((struct said){&own->slots[i].via, &own->slots[i].via_turn}, f->number, 0, 0,
+			      "forgetting a process that has ended", (uint32_t)getpid());
+}
+
 enum vb_far_means vb_far_begin(struct vb_far *f, struct vb_keys *own, struct vb_far_use *u,
 			       const struct vb_far_want *w)
 {
@@ -329,11 +363,11 @@ enum vb_far_means vb_far_begin(struct vb_far *f, struct vb_keys *own, struct vb_
 	atomic_store_explicit(&u->slot->far_turn,
 			      atomic_load_explicit(&u->slot->far_turn, memory_order_relaxed) + 1,
 			      memory_order_release);
-	atomic_store(&u->slot->far, FAR_WORD(f->number, w->far_qpn, VB_KEY_INDEX(w->rkey)));
+	atomic_store(&u->slot->far, FAR_WORD(f->number, w->far_qpn, vb_key_index(f->marks, w->rkey)));
 	if (vb_unlikely(!qp_permits(f, w)))
 		goto take_back;
 	if (vb_unlikely(!w->len)) {
-		if (!f->same && !alive(f))
+		if (!f->same && !vb_far_alive(f))
 			goto take_back;
 		return VB_FAR_QP;
 	}
@@ -344,10 +378,10 @@ enum vb_far_means vb_far_begin(struct vb_far *f, struct vb_keys *own, struct vb_
 		u->ptr = (uint8_t *)(uintptr_t)u->at;
 		return VB_FAR_MAPPED;
 	}
-	u->ptr = shared_at(f, w, u->at);
+	u->ptr = vb_far_shared_at(f, w->rkey, u->at, w->len, w->access != IBV_ACCESS_REMOTE_READ);
 	if (u->ptr)
 		return VB_FAR_MAPPED;
-	if (vb_likely(!atomic_load_explicit(&f->denied, memory_order_relaxed) && alive(f)))
+	if (vb_likely(!atomic_load_explicit(&f->denied, memory_order_relaxed) && vb_far_alive(f)))
 		return VB_FAR_VM;
 take_back:
 	vb_far_end(u);
@@ -394,7 +428,8 @@ bool vb_far_in_use(const struct vb_far *f, uint32_t number, uint32_t index)
 	if (high > VB_MEM_SLOTS)
 		high = VB_MEM_SLOTS;
 	for (uint32_t i = 0; i < high; i++)
-		if (names(atomic_load(&f->slots[i].far), number, index, 0))
+		if (names(atomic_load(&f->slots[i].far), number, index, 0) ||
+		    names(atomic_load(&f->slots[i].via), number, index, 0))
 			return true;
 	return false;
 }

@@ -57,6 +57,8 @@ struct vb_far {
 	const struct vb_key_entry *keys; /* of its table; hostile: geometry is checked here */
 	const struct vb_key_marks *marks;
 	const struct vb_key_slot *slots;
+	const _Atomic uint32_t *heard; /* reads as `token` while the far end looks at our announcements */
+	uint32_t token;
 	uint64_t here;		/* incarnation of our adapter */
 	_Atomic uint64_t there; /* of the far one, 0: nobody; stored last */
 	uint32_t number;	/* the far adapter's primary number */
@@ -105,6 +107,13 @@ bool vb_far_also(const struct vb_far *f, const struct vb_far_want *w, uint64_t *
 /* Whether this region's memory is mapped here, which atomics need.  If not it may be soon. */
 bool vb_far_mapped(struct vb_far *f, uint32_t rkey);
 
+/* For mem/foreign.c, which announces by itself.  What one announces; where [at, at + len) of the far process
+ * is mapped here, NULL: it is not; whether it may be soon; whether the far process was alive a moment ago. */
+uint64_t vb_far_word(uint32_t number, uint32_t qpn, uint32_t index);
+uint8_t *vb_far_shared_at(struct vb_far *f, uint32_t rkey, uint64_t at, uint64_t len, bool write);
+bool vb_far_may_map(struct vb_far *f, uint32_t rkey);
+bool vb_far_alive(struct vb_far *f);
+
 /* Regions that are worth asking about: the R_Key of the next one, 0: none.  The caller asks the far end what
  * memory that is, and says so if it could not (vb_far_ask_failed). */
 uint32_t vb_far_next_ask(struct vb_far *f);
@@ -118,6 +127,9 @@ int vb_far_answer(struct vb_far *f, uint32_t rkey, uint32_t seq, uint64_t addr, 
 void vb_far_drop(struct vb_far *f, struct vb_keys *own, uint32_t rkey);
 /* Likewise all that have gone without our having heard of it. */
 void vb_far_sweep(struct vb_far *f, struct vb_keys *own);
+
+/* The far end is gone: waits for threads of this process that touch its memory by keys. */
+void vb_far_settle(struct vb_far *f, struct vb_keys *own);
 
 /* Whether vb_far_begin() would probably succeed; announces nothing. */
 bool vb_far_likely(const struct vb_far *f, const struct vb_far_want *w);

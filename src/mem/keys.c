@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "mem/near.h"
 #include "mem/copy.h"
+#include "mem/foreign.h"
 
 enum {
 	PRIVATE_SLOTS = VB_MEM_SLOTS - 1, /* the last one is shared */
@@ -76,7 +77,10 @@ void vb_keys_init(struct vb_keys *t, struct vb_key_entry *entries, uint32_t capa
 	    .slots = slots,
 	    .marks = marks,
 	    .capacity = capacity,
-	    .used = 1, /* index 0 is not used: key 0 is nobody's */
+	    .plain = {.base = 1,
+		      .room = capacity ? capacity - 1 : 0,
+		      .reserve = RESERVE}, /* key 0 is nobody's */
+	    .tagged = {.base = VB_KEY_PLAIN, .reserve = VB_TAGGED_KEYS / 2},
 	};
 	if (capacity)
 		atomic_store(&entries[0].seq, 1); /* for ever being changed: no lookup succeeds */
@@ -85,37 +89,50 @@ void vb_keys_init(struct vb_keys *t, struct vb_key_entry *entries, uint32_t capa
 /* In `tied` of a region: it is going, or gone. */
 #define CLOSED (1ull << 63)
 
+static struct vb_key_entry *entry_of(struct vb_keys *t, uint32_t lkey)
+{
+	return &t->entries[vb_key_index(t->marks, lkey)];
+}
+
+static void free_from(struct vb_keys *t, struct vb_key_zone *z)
+{
+	z->free_head = (uint32_t)atomic_load_explicit(&t->entries[z->free_head].addr, memory_order_relaxed);
+	if (!z->free_head)
+		z->free_tail = 0;
+}
+
 /* Takes an index; 0: full.  Pairs with give_index(). */
-static uint32_t take_index(struct vb_keys *t)
+static uint32_t take_index(struct vb_keys *t, struct vb_key_zone *z)
 {
 	uint32_t index = 0;
 
 	vb_lock_take(&t->lock); /* given below */
-	if (t->free_head && (t->used >= t->capacity || t->used - 1 - t->live >= RESERVE)) {
-		index = t->free_head;
-		t->free_head = (uint32_t)atomic_load_explicit(&t->entries[index].addr, memory_order_relaxed);
-		if (!t->free_head)
-			t->free_tail = 0;
-	} else if (t->used < t->capacity) {
-		index = t->used++;
-		atomic_store_explicit(&t->marks->keys, t->used, memory_order_release);
+	if (z->free_head && (z->used >= z->room || z->used - z->live >= z->reserve)) {
+		index = z->free_head;
+		free_from(t, z);
+	} else if (z->used < z->room) {
+		index = z->base + z->used++;
+		atomic_store_explicit(z == &t->plain ? &t->marks->keys : &t->marks->tagged,
+				      z == &t->plain ? z->base + z->used : z->used, memory_order_release);
 	}
 	if (index)
-		t->live++;
+		z->live++;
 	vb_lock_give(&t->lock);
 	return index;
 }
 
 static void give_index(struct vb_keys *t, uint32_t index)
 {
+	struct vb_key_zone *z = index < VB_KEY_PLAIN ? &t->plain : &t->tagged;
+
 	vb_lock_take(&t->lock); /* given below */
 	atomic_store_explicit(&t->entries[index].addr, 0, memory_order_relaxed);
-	if (t->free_tail)
-		atomic_store_explicit(&t->entries[t->free_tail].addr, index, memory_order_relaxed);
+	if (z->free_tail)
+		atomic_store_explicit(&t->entries[z->free_tail].addr, index, memory_order_relaxed);
 	else
-		t->free_head = index;
-	t->free_tail = index;
-	t->live--;
+		z->free_head = index;
+	z->free_tail = index;
+	z->live--;
 	vb_lock_give(&t->lock);
 }
 
@@ -133,10 +150,48 @@ static void write_entry(struct vb_key_entry *e, uint32_t key, const struct vb_ke
 	atomic_store_explicit(&e->kind, s->kind, memory_order_release);
 }
 
-uint32_t vb_key_take(struct vb_keys *t)
+/* Room for the tagged keys of one more number; false: there is none. */
+static bool add_number(struct vb_keys *t)
 {
-	uint32_t index = take_index(t), last;
+	uint32_t k, number;
 
+	vb_lock_take(&t->lock);
+	k = t->tagged.room / VB_TAGGED_KEYS;
+	vb_lock_give(&t->lock);
+	if (k == VB_ADAPTER_NUMBERS || !t->ops || !t->ops->number)
+		return false;
+	number = t->ops->number(t->owner, k);		      /* may take a mutex */
+	vb_lock_take(&t->lock);				      /* given below */
+	if (number && t->tagged.room == k * VB_TAGGED_KEYS) { /* else another thread was quicker */
+		atomic_store_explicit(&t->marks->numbers[k], (uint16_t)number, memory_order_release);
+		t->tagged.room += VB_TAGGED_KEYS;
+	}
+	vb_lock_give(&t->lock);
+	return number;
+}
+
+static uint32_t take_tagged(struct vb_keys *t)
+{
+	uint32_t index, at, last;
+
+	while (!(index = take_index(t, &t->tagged)))
+		if (!add_number(t))
+			return 0;
+	at = index - VB_KEY_PLAIN;
+	last = (uint32_t)atomic_load_explicit(&t->entries[index].iova, memory_order_relaxed);
+	return VB_KEY_SHARED |
+	       (uint32_t)atomic_load_explicit(&t->marks->numbers[at / VB_TAGGED_KEYS], memory_order_relaxed)
+		   << 18 |
+	       at % VB_TAGGED_KEYS << 8 | VB_KEY_VARIANT(last + 1);
+}
+
+uint32_t vb_key_take(struct vb_keys *t, uint64_t pd)
+{
+	uint32_t index, last;
+
+	if (vb_unlikely((uint32_t)(pd >> 32) != t->home))
+		return take_tagged(t);
+	index = take_index(t, &t->plain);
 	if (!index)
 		return 0;
 	last = (uint32_t)atomic_load_explicit(&t->entries[index].iova, memory_order_relaxed);
@@ -145,7 +200,7 @@ uint32_t vb_key_take(struct vb_keys *t)
 
 void vb_key_set(struct vb_keys *t, uint32_t lkey, const struct vb_key_spec *s)
 {
-	struct vb_key_entry *e = &t->entries[VB_KEY_INDEX(lkey)];
+	struct vb_key_entry *e = entry_of(t, lkey);
 	uint32_t seq = atomic_load_explicit(&e->seq, memory_order_relaxed);
 
 	atomic_store_explicit(&e->seq, seq + 1, memory_order_relaxed);
@@ -157,7 +212,7 @@ void vb_key_set(struct vb_keys *t, uint32_t lkey, const struct vb_key_spec *s)
 
 uint32_t vb_key_publish(struct vb_keys *t, const struct vb_key_spec *s)
 {
-	uint32_t lkey = vb_key_take(t);
+	uint32_t lkey = vb_key_take(t, s->pd);
 
 	if (lkey)
 		vb_key_set(t, lkey, s);
@@ -214,12 +269,12 @@ void vb_key_wait(struct vb_keys *t, uint32_t lkey)
 	uint32_t high = atomic_load(&t->marks->slots);
 
 	for (uint32_t i = 0; i < high; i++)
-		wait_for(&t->slots[i], VB_KEY_INDEX(lkey), lkey);
+		wait_for(&t->slots[i], vb_key_index(t->marks, lkey), lkey);
 }
 
 void vb_key_change(struct vb_keys *t, uint32_t lkey, const struct vb_key_spec *s)
 {
-	struct vb_key_entry *e = &t->entries[VB_KEY_INDEX(lkey)];
+	struct vb_key_entry *e = entry_of(t, lkey);
 	uint32_t seq = atomic_load_explicit(&e->seq, memory_order_relaxed);
 	struct vb_key_spec flagged = *s;
 
@@ -238,7 +293,7 @@ void vb_key_change(struct vb_keys *t, uint32_t lkey, const struct vb_key_spec *s
 
 void vb_key_hide(struct vb_keys *t, uint32_t lkey)
 {
-	struct vb_key_entry *e = &t->entries[VB_KEY_INDEX(lkey)];
+	struct vb_key_entry *e = entry_of(t, lkey);
 	uint32_t seq = atomic_load_explicit(&e->seq, memory_order_relaxed);
 
 	/* This store and the loads of the slots, a user's store to its slot and its load of seq: all seq_cst,
@@ -249,7 +304,7 @@ void vb_key_hide(struct vb_keys *t, uint32_t lkey)
 
 bool vb_key_settled(struct vb_keys *t, uint32_t lkey)
 {
-	uint32_t high = atomic_load(&t->marks->slots), index = VB_KEY_INDEX(lkey);
+	uint32_t high = atomic_load(&t->marks->slots), index = vb_key_index(t->marks, lkey);
 
 	for (uint32_t i = 0; i < high; i++)
 		if (names(atomic_load(&t->slots[i].index), index))
@@ -265,7 +320,7 @@ void vb_key_retract(struct vb_keys *t, uint32_t lkey)
 
 void vb_key_clear(struct vb_keys *t, uint32_t lkey)
 {
-	struct vb_key_entry *e = &t->entries[VB_KEY_INDEX(lkey)];
+	struct vb_key_entry *e = entry_of(t, lkey);
 	uint32_t seq = atomic_load_explicit(&e->seq, memory_order_relaxed);
 	static const struct vb_key_spec nothing;
 
@@ -282,12 +337,12 @@ void vb_key_clear(struct vb_keys *t, uint32_t lkey)
 void vb_key_give(struct vb_keys *t, uint32_t lkey)
 {
 	vb_key_clear(t, lkey);
-	give_index(t, VB_KEY_INDEX(lkey));
+	give_index(t, vb_key_index(t->marks, lkey));
 }
 
 bool vb_key_tie(struct vb_keys *t, uint32_t lkey)
 {
-	struct vb_key_entry *e = &t->entries[VB_KEY_INDEX(lkey)];
+	struct vb_key_entry *e = entry_of(t, lkey);
 	uint64_t n = atomic_load(&e->tied);
 
 	do {
@@ -303,24 +358,24 @@ bool vb_key_tie(struct vb_keys *t, uint32_t lkey)
 
 void vb_key_untie(struct vb_keys *t, uint32_t lkey)
 {
-	atomic_fetch_sub(&t->entries[VB_KEY_INDEX(lkey)].tied, 1);
+	atomic_fetch_sub(&entry_of(t, lkey)->tied, 1);
 }
 
 bool vb_key_close(struct vb_keys *t, uint32_t lkey)
 {
 	uint64_t none = 0;
 
-	return atomic_compare_exchange_strong(&t->entries[VB_KEY_INDEX(lkey)].tied, &none, CLOSED);
+	return atomic_compare_exchange_strong(&entry_of(t, lkey)->tied, &none, CLOSED);
 }
 
 void vb_key_open(struct vb_keys *t, uint32_t lkey)
 {
-	atomic_fetch_and(&t->entries[VB_KEY_INDEX(lkey)].tied, ~CLOSED);
+	atomic_fetch_and(&entry_of(t, lkey)->tied, ~CLOSED);
 }
 
 uint32_t vb_key_tied(struct vb_keys *t, uint32_t lkey)
 {
-	return (uint32_t)atomic_load(&t->entries[VB_KEY_INDEX(lkey)].tied);
+	return (uint32_t)atomic_load(&entry_of(t, lkey)->tied);
 }
 
 /* What an entry said at one moment; odd if it was being changed (then the rest may be mixed). */
@@ -365,10 +420,10 @@ static void take_shot(struct vb_key_entry *e, struct shot *s)
 
 bool vb_key_look(struct vb_keys *t, uint32_t lkey, struct vb_key_spec *spec)
 {
-	uint32_t index = VB_KEY_INDEX(lkey);
+	uint32_t index = vb_key_index(t->marks, lkey);
 	struct shot s = {.odd = true};
 
-	if (index && index < t->capacity)
+	if (index && (index < t->capacity || (index >= VB_KEY_PLAIN && vb_key_used(t->marks, index))))
 		take_shot(&t->entries[index], &s);
 	*spec = s.spec;
 	return !s.odd && s.key == vb_key_bare(t, lkey);
@@ -376,9 +431,9 @@ bool vb_key_look(struct vb_keys *t, uint32_t lkey, struct vb_key_spec *spec)
 
 uint32_t vb_key_seq(struct vb_keys *t, uint32_t lkey)
 {
-	uint32_t index = VB_KEY_INDEX(lkey);
+	uint32_t index = vb_key_index(t->marks, lkey);
 
-	return index < t->capacity ? atomic_load(&t->entries[index].seq) : 1;
+	return index && vb_key_used(t->marks, index) ? atomic_load(&t->entries[index].seq) : 1;
 }
 
 bool vb_key_at(const struct vb_keys *t, uint32_t index, bool remote, uint32_t *key, struct vb_key_spec *spec)
@@ -392,14 +447,24 @@ bool vb_key_at(const struct vb_keys *t, uint32_t index, bool remote, uint32_t *k
 	return !s.odd && s.key && s.spec.length;
 }
 
+bool vb_key_read(const struct vb_key_entry *e, uint32_t *lkey, struct vb_key_spec *spec)
+{
+	struct shot s = {.odd = true};
+
+	take_shot((struct vb_key_entry *)(uintptr_t)e, &s); /* which reads only */
+	*lkey = s.key;
+	*spec = s.spec;
+	return !s.odd && s.key;
+}
+
 void vb_key_tell(struct vb_keys *t, uint32_t lkey)
 {
-	atomic_store(&t->entries[VB_KEY_INDEX(lkey)].told, 1);
+	atomic_store(&entry_of(t, lkey)->told, 1);
 }
 
 bool vb_key_told(struct vb_keys *t, uint32_t lkey)
 {
-	struct vb_key_entry *e = &t->entries[VB_KEY_INDEX(lkey)];
+	struct vb_key_entry *e = entry_of(t, lkey);
 
 	return vb_unlikely(atomic_load(&e->told)) && atomic_exchange(&e->told, 0);
 }
@@ -411,17 +476,11 @@ static inline bool in_bounds(uint64_t iova, uint64_t length, uint64_t addr, uint
 	return addr >= iova && off <= length && len <= length - off;
 }
 
-/* The wanted key as an L_Key: without the bit that it must have. */
-static inline uint32_t as_lkey(const struct vb_keys *t, const struct vb_mem_want *w)
-{
-	return w->key ^ (w->remote ? VB_KEY_REMOTE : t->local_bit);
-}
-
 static enum vb_reason judge(const struct vb_keys *t, const struct shot *s, const struct vb_mem_want *w)
 {
 	const struct vb_key_spec *k = &s->spec;
 
-	if (!s->last || (w->key & (VB_KEY_SHARED | 1u << 29)))
+	if (!s->last || (!(w->key & VB_KEY_SHARED) && (w->key & 1u << 29)))
 		return VB_R_KEY_UNKNOWN;
 	if (t->local_bit & ~w->key) /* no key of this profile */
 		return VB_R_KEY_UNKNOWN;
@@ -442,15 +501,24 @@ static enum vb_reason judge(const struct vb_keys *t, const struct shot *s, const
 	return VB_OK;
 }
 
-static __attribute__((cold, noinline)) enum vb_reason classify(struct vb_keys *t, const struct vb_mem_want *w,
-							       struct vb_facts *f)
+/* The entry in this table that the key names, NULL: there is none. */
+static struct vb_key_entry *own_entry(struct vb_keys *t, uint32_t key)
 {
-	uint32_t index = VB_KEY_INDEX(w->key);
+	uint32_t index = vb_key_index(t->marks, key);
+
+	if (key & VB_KEY_SHARED)
+		return index && vb_key_used(t->marks, index) ? &t->entries[index] : NULL;
+	return index && index < t->capacity ? &t->entries[index] : NULL;
+}
+
+__attribute__((cold)) enum vb_reason vb_key_classify(struct vb_keys *t, struct vb_key_entry *e,
+						     const struct vb_mem_want *w, struct vb_facts *f)
+{
 	struct shot s = {0};
 	enum vb_reason r;
 
-	if (index && index < t->capacity)
-		take_shot(&t->entries[index], &s);
+	if (e)
+		take_shot(e, &s);
 	r = judge(t, &s, w);
 	if (r == VB_OK || !f)
 		return r;
@@ -538,25 +606,31 @@ static inline void next_turn(_Atomic uint32_t *turn)
 			      memory_order_release);
 }
 
-enum vb_reason vb_mem_begin(struct vb_keys *t, struct vb_mem_use *u, const struct vb_mem_want *want,
-			    struct vb_facts *f)
+struct vb_key_slot *vb_mem_claim(struct vb_keys *t)
+{
+	uint32_t mine = slot_number(t);
+	struct vb_key_slot *slot = &t->slots[mine - 1];
+
+	if (vb_unlikely(mine > PRIVATE_SLOTS))
+		vb_lock_take(&slot->shared); /* given by vb_mem_end() */
+	return slot;
+}
+
+/* A key of this table, not tagged or tagged. */
+static inline enum vb_reason begin_at(struct vb_keys *t, uint32_t index, struct vb_mem_use *u,
+				      const struct vb_mem_want *want, struct vb_facts *f)
 {
 	struct vb_mem_want w = *want;
-	uint32_t index = VB_KEY_INDEX(w.key), mine = slot_number(t);
-	struct vb_key_slot *slot = &t->slots[mine - 1];
 	enum vb_key_kind kind;
 	enum vb_reason r;
 	uint64_t at;
 
-	if (vb_unlikely(index >= t->capacity))
-		return classify(t, want, f);
-	w.key = as_lkey(t, want);
+	w.key = vb_key_as_lkey(t, want);
+	u->far = NULL;
 	for (;;) {
-		if (vb_unlikely(mine > PRIVATE_SLOTS))
-			vb_lock_take(&slot->shared); /* given by vb_mem_end() or below */
-		next_turn(&slot->turn);
-		atomic_store(&slot->index, index); /* see vb_key_hide() */
-		u->slot = slot;
+		u->slot = vb_mem_claim(t);
+		next_turn(&u->slot->turn);
+		atomic_store(&u->slot->index, index); /* see vb_key_hide() */
 		kind = vb_key_resolve(&t->entries[index], &w, &at);
 		if (vb_likely(kind < VB_KEY_KINDS)) {
 			u->how = kind == VB_KEY_NULL ? VB_USE_NULL : VB_USE_HERE;
@@ -565,23 +639,68 @@ enum vb_reason vb_mem_begin(struct vb_keys *t, struct vb_mem_use *u, const struc
 			return VB_OK;
 		}
 		vb_mem_end(u);
-		r = classify(t, want, f);
+		r = vb_key_classify(t, own_entry(t, want->key), want, f);
 		if (r != VB_OK) /* else the entry has changed just now, to our favour */
 			return r;
 	}
+}
+
+/* A key with a tag, or for a domain of another home. */
+static __attribute__((noinline)) enum vb_reason begin_shared(struct vb_keys *t, struct vb_mem_use *u,
+							     const struct vb_mem_want *w, struct vb_facts *f)
+{
+	struct vb_key_entry *e;
+
+	if (vb_key_is_elsewhere(t, w->key, w->pd))
+		return vb_foreign_begin(t, u, w, f);
+	e = own_entry(t, w->key);
+	if (!e)
+		return vb_key_classify(t, NULL, w, f);
+	return begin_at(t, (uint32_t)(e - t->entries), u, w, f);
+}
+
+static inline bool is_plain(const struct vb_keys *t, const struct vb_mem_want *w)
+{
+	return !(w->key & VB_KEY_SHARED) && (uint32_t)(w->pd >> 32) == t->home;
+}
+
+enum vb_reason vb_mem_begin(struct vb_keys *t, struct vb_mem_use *u, const struct vb_mem_want *w,
+			    struct vb_facts *f)
+{
+	uint32_t index = VB_KEY_INDEX(w->key);
+
+	if (vb_unlikely(!is_plain(t, w)))
+		return begin_shared(t, u, w, f);
+	if (vb_unlikely(index >= t->capacity))
+		return vb_key_classify(t, NULL, w, f);
+	return begin_at(t, index, u, w, f);
 }
 
 bool vb_mem_get(const struct vb_mem_use *u, void *dst, uint32_t n)
 {
 	if (vb_likely(u->how == VB_USE_HERE))
 		return vb_copy_from_app(dst, u->ptr, n);
+	if (u->how == VB_USE_FAR)
+		return vb_foreign_get(u, dst, n);
 	memset(dst, 0, n);
 	return true;
 }
 
 bool vb_mem_put(const struct vb_mem_use *u, const void *src, uint32_t n)
 {
+	if (vb_unlikely(u->how == VB_USE_FAR))
+		return vb_foreign_put(u, src, n);
 	return vb_unlikely(u->how == VB_USE_NULL) || vb_copy_to_app(u->ptr, src, n);
+}
+
+enum vb_reason vb_mem_why(const struct vb_mem_use *u, uint32_t key, uint64_t addr, uint64_t len,
+			  struct vb_facts *f)
+{
+	enum vb_reason r = u->how == VB_USE_FAR ? vb_foreign_why(u) : VB_R_MEM_VANISHED;
+
+	*f = (struct vb_facts){.reason = r, .key = key, .addr = addr, .len = len};
+	f->b = u->far ? vb_foreign_pid(u) : 0;
+	return r;
 }
 
 /* Windows and regions for peers are memory: a null region has no R_Key. */
@@ -599,6 +718,7 @@ bool vb_mem_begin_any(struct vb_keys *t, struct vb_mem_use *u)
 {
 	u->slot = vb_mem_slot(t);
 	u->ptr = NULL;
+	u->far = NULL;
 	if (!u->slot)
 		return false;
 	next_turn(&u->slot->turn);
@@ -609,14 +729,17 @@ bool vb_mem_begin_any(struct vb_keys *t, struct vb_mem_use *u)
 uint8_t *vb_mem_find(struct vb_keys *t, const struct vb_mem_want *want)
 {
 	struct vb_mem_want w = *want;
-	uint32_t index = VB_KEY_INDEX(w.key);
+	struct vb_key_entry *e;
 	enum vb_key_kind kind;
 	uint64_t at;
 
-	if (index >= t->capacity)
+	if (vb_unlikely(!is_plain(t, want)) && vb_key_is_elsewhere(t, w.key, w.pd))
 		return NULL;
-	w.key = as_lkey(t, want);
-	kind = vb_key_resolve(&t->entries[index], &w, &at);
+	e = own_entry(t, w.key);
+	if (!e)
+		return NULL;
+	w.key = vb_key_as_lkey(t, want);
+	kind = vb_key_resolve(e, &w, &at);
 	return kind < VB_KEY_KINDS && kind != VB_KEY_NULL ? (uint8_t *)(uintptr_t)at : NULL;
 }
 
@@ -624,7 +747,10 @@ void vb_mem_end(struct vb_mem_use *u)
 {
 	struct vb_key_slot *s = u->slot;
 
-	atomic_store_explicit(&s->index, 0, memory_order_release); /* pairs with wait_for() */
+	if (vb_unlikely(u->far))
+		atomic_store_explicit(&s->via, 0, memory_order_release); /* pairs with vb_far_wait() */
+	else
+		atomic_store_explicit(&s->index, 0, memory_order_release); /* pairs with wait_for() */
 	/* Only the shared slot's lock is ever held, and then by us. */
 	if (vb_unlikely(atomic_load_explicit(&s->shared.held, memory_order_relaxed)))
 		vb_lock_give(&s->shared);
@@ -632,13 +758,16 @@ void vb_mem_end(struct vb_mem_use *u)
 
 enum vb_reason vb_mem_check(struct vb_keys *t, const struct vb_mem_want *w, struct vb_facts *f)
 {
-	uint32_t index = VB_KEY_INDEX(w->key);
+	struct vb_key_entry *e;
 	struct shot s;
 
-	if (vb_likely(index && index < t->capacity)) {
-		take_shot(&t->entries[index], &s);
+	if (vb_unlikely(!is_plain(t, w)) && vb_key_is_elsewhere(t, w->key, w->pd))
+		return vb_foreign_check(t, w, f);
+	e = own_entry(t, w->key);
+	if (vb_likely(e)) {
+		take_shot(e, &s);
 		if (vb_likely(judge(t, &s, w) == VB_OK))
 			return VB_OK;
 	}
-	return classify(t, w, f);
+	return vb_key_classify(t, e, w, f);
 }

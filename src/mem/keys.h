@@ -6,11 +6,21 @@
  *     31         30        29         28....8   7.....0
  *     shared     remote    0          index     variant
  *
- * so that L_Key and R_Key of a region differ in bit 30 and never pass for one another, a key that was made
- * for an earlier region at the same index differs in its variant, and bit 31 is left for keys that carry
- * their adapter's number (shared protection domains).  Key 0 is never given out: index 0 is not used.
+ * so that L_Key and R_Key of a region differ in bit 30 and never pass for one another, and a key that was
+ * made for an earlier region at the same index differs in its variant.  Key 0 is never given out: index 0 is
+ * not used.
  * In the profile in which the two keys of a region are equal both have bit 30: so peers, whatever their
  * profile, find what they always find, and only the owner takes such a key for a local one as well.
+ *
+ * A protection domain may be held by several processes.  A key is resolved for the queue pair's domain: one
+ * without bit 31 in the table of the domain's home, the adapter that made it; whoever else registers memory
+ * in the domain gives out tagged keys, which say whose they are:
+ *
+ *     31         30        29....18   17....8   7.....0
+ *     1          remote    number     index     variant
+ *
+ * Their entries stand in the same array behind the others, 1,024 for each number of the adapter that has been
+ * taken for them.  What is another process's is mem/foreign.c's business.
  *
  * Users announce themselves: a thread that is about to touch a region first stores the index in its own slot
  * (seq_cst), then checks the entry, copies at most one chunk, and clears the slot.  Retracting an entry is an
@@ -27,12 +37,14 @@
 #include <stdint.h>
 
 #include "base/lock.h"
+#include "iba/limits.h"
 #include "iba/reason.h"
 
 #define VB_KEY_REMOTE	  0x40000000u
 #define VB_KEY_SHARED	  0x80000000u
 #define VB_KEY_INDEX(k)	  (((k) >> 8) & 0x1fffffu)
 #define VB_KEY_VARIANT(k) ((k)&0xffu)
+#define VB_KEY_NUMBER(k)  (((k) >> 18) & (VB_ADAPTERS - 1)) /* of a tagged one */
 
 #define VB_MEM_CHUNK (256u << 10) /* longest copy between two checks of a key */
 #define VB_MEM_SLOTS 64		  /* threads that announce without a lock; more share the last slot */
@@ -69,13 +81,20 @@ struct vb_key_slot {
 	_Atomic uint64_t far;	/* what is in use of another adapter, 0: nothing (mem/far.h); likewise */
 	/* Raised before each announcement: who waits for one need not wait for those that follow it. */
 	_Atomic uint32_t turn, far_turn;
+	/* The memory of another adapter that a key led to, as in `far`, which may be in use at the same
+	 * time; likewise. */
+	_Atomic uint64_t via;
+	_Atomic uint32_t via_turn;
 } __attribute__((aligned(VB_LINE)));
 #define VB_KEY_ANY UINT32_MAX
 
 /* How far a table is used: what is above holds nothing, and nobody reads there. */
 struct vb_key_marks {
-	_Atomic uint32_t keys;	/* entries; its owner writes */
-	_Atomic uint32_t slots; /* likewise */
+	_Atomic uint32_t keys;	 /* entries; its owner writes */
+	_Atomic uint32_t slots;	 /* likewise */
+	_Atomic uint32_t tagged; /* entries for tagged keys; likewise */
+	/* The adapter's numbers that tagged keys carry, in the order of their entries; 0: not yet. */
+	_Atomic uint16_t numbers[VB_ADAPTER_NUMBERS];
 } __attribute__((aligned(VB_LINE)));
 
 /* A protection domain's number is unique on the host, so that domains can be shared between processes: the
@@ -91,6 +110,23 @@ struct vb_keys_ops {
 	/* For sentences: the process, other than this one, in which `rkey` is a live R_Key of a region that
 	 * holds [addr, addr+len), or any region if len is 0; 0: none that is known. */
 	uint32_t (*stranger)(void *owner, uint32_t rkey, uint64_t addr, uint64_t len);
+	/* The adapter that has this number, NULL: not in contact.  It may leave at any time. */
+	struct vb_far *(*find)(void *owner, uint32_t number);
+	/* The k-th number of this adapter, perhaps by taking one more; 0: there is none. */
+	uint32_t (*number)(void *owner, uint32_t k);
+	/* Its owner is to be asked what memory stands behind the regions that are WANTED (mem/far.h). */
+	void (*ask)(void *owner, struct vb_far *f);
+};
+
+/* Indices of one kind of keys. */
+struct vb_key_zone {
+	uint32_t base;		       /* of its entries */
+	uint32_t room;		       /* how many there may be now */
+	uint32_t used;		       /* high-water mark: indices given so far */
+	uint32_t live;		       /* regions now */
+	uint32_t reserve;	       /* indices given back wait for so many others */
+	uint32_t free_head, free_tail; /* indices given back, oldest first (entry->addr links them,
+					  entry->iova keeps the last L_Key) */
 };
 
 struct vb_keys {
@@ -98,18 +134,48 @@ struct vb_keys {
 	struct vb_key_slot *slots;    /* set once; [VB_MEM_SLOTS] */
 	struct vb_key_marks *marks;   /* set once */
 	uint32_t capacity;	      /* set once */
-	uint32_t number;	      /* of the adapter, see VB_PD_HOME(); set once */
+	uint32_t home;		      /* upper half of the numbers of domains made here; set once */
 	uint32_t local_bit; /* what L_Keys have as programs see them: 0, or VB_KEY_REMOTE; set once */
 	const struct vb_keys_ops *ops; /* NULL: no peers (tests); set once */
 	void *owner;		       /* ops' */
 	struct vb_lock lock;	       /* guards what follows */
-	uint32_t used;		       /* high-water mark: indices given so far */
-	uint32_t live;		       /* regions now */
-	uint32_t free_head, free_tail; /* indices given back, oldest first (entry->addr links them,
-					  entry->iova keeps the last L_Key) */
+	struct vb_key_zone plain, tagged;
 };
 
-/* entries, slots and marks must be zero, and stay the caller's.  */
+/* The entry that a key names in a table with these marks; 0: none.  It may be above what is used. */
+static inline uint32_t vb_key_index(const struct vb_key_marks *m, uint32_t key)
+{
+	if (!(key & VB_KEY_SHARED))
+		return VB_KEY_INDEX(key);
+	for (uint32_t k = 0; k < VB_ADAPTER_NUMBERS; k++) {
+		uint32_t number = atomic_load_explicit(&m->numbers[k], memory_order_acquire);
+
+		if (number == VB_KEY_NUMBER(key))
+			return VB_KEY_PLAIN + k * VB_TAGGED_KEYS + VB_KEY_INDEX(key) % VB_TAGGED_KEYS;
+		if (!number)
+			break;
+	}
+	return 0;
+}
+
+/* Whether something was ever there: what is above a peer's mark is not looked at, since the look alone would
+ * make its sparse file grow. */
+static inline bool vb_key_used(const struct vb_key_marks *m, uint32_t index)
+{
+	return index < VB_KEY_PLAIN
+		   ? index < atomic_load_explicit(&m->keys, memory_order_acquire)
+		   : index - VB_KEY_PLAIN < atomic_load_explicit(&m->tagged, memory_order_acquire) &&
+			 index < VB_KEY_ENTRIES;
+}
+
+/* Whether a key, used for a domain, is one that only mem/foreign.c can resolve. */
+static inline bool vb_key_is_elsewhere(const struct vb_keys *t, uint32_t key, uint64_t pd)
+{
+	return (key & VB_KEY_SHARED) ? !vb_key_index(t->marks, key) : (uint32_t)(pd >> 32) != t->home;
+}
+
+/* entries, slots and marks must be zero, and stay the caller's.  capacity counts untagged keys; where there
+ * are to be others too (ops->number) the array has VB_KEY_ENTRIES. */
 void vb_keys_init(struct vb_keys *t, struct vb_key_entry *entries, uint32_t capacity,
 		  struct vb_key_slot *slots, struct vb_key_marks *marks);
 
@@ -128,9 +194,9 @@ struct vb_key_spec {
 uint32_t vb_key_publish(struct vb_keys *t, const struct vb_key_spec *s);
 
 /* The same in two steps, for what is published more than once in its life.  vb_key_take(): an index that
- * leads nowhere yet, as an L_Key with a fresh variant; 0: the table is full.  vb_key_set(): publishes at it;
- * lkey may have another variant each time. */
-uint32_t vb_key_take(struct vb_keys *t);
+ * leads nowhere yet, as an L_Key with a fresh variant, for use in this domain; 0: the table is full.
+ * vb_key_set(): publishes at it; lkey may have another variant each time. */
+uint32_t vb_key_take(struct vb_keys *t, uint64_t pd);
 void vb_key_set(struct vb_keys *t, uint32_t lkey, const struct vb_key_spec *s);
 
 /* Exchanges what a published key means, at one instant for all who look: an access that began before goes by
@@ -166,6 +232,8 @@ bool vb_key_look(struct vb_keys *t, uint32_t lkey, struct vb_key_spec *spec);
 uint32_t vb_key_seq(struct vb_keys *t, uint32_t lkey);
 /* Likewise what stands at an index, and its key: as an L_Key, or an R_Key if `remote`. */
 bool vb_key_at(const struct vb_keys *t, uint32_t index, bool remote, uint32_t *key, struct vb_key_spec *spec);
+/* Likewise for an entry of any process's table, with its L_Key. */
+bool vb_key_read(const struct vb_key_entry *e, uint32_t *lkey, struct vb_key_spec *spec);
 /* Notes that the region's memory is mapped elsewhere, and asks: true once. */
 void vb_key_tell(struct vb_keys *t, uint32_t lkey);
 bool vb_key_told(struct vb_keys *t, uint32_t lkey);
@@ -195,11 +263,13 @@ bool vb_patience_nap(struct vb_patience *p);
 enum vb_use_how {
 	VB_USE_HERE, /* at ptr */
 	VB_USE_NULL, /* a null region */
+	VB_USE_FAR,  /* at ptr in another process, by the kernel's copies */
 };
 struct vb_mem_use {
 	uint8_t *ptr; /* CPU address of the first byte (VB_USE_HERE) */
 	enum vb_use_how how;
-	struct vb_key_slot *slot; /* private */
+	struct vb_key_slot *slot; /* private, as is what follows */
+	struct vb_far *far;	  /* another adapter's; NULL: this one's */
 };
 
 /* Who wants what of a key. */
@@ -225,6 +295,9 @@ bool vb_mem_get(const struct vb_mem_use *u, void *dst, uint32_t n);
 bool vb_mem_put(const struct vb_mem_use *u, const void *src, uint32_t n);
 bool vb_mem_cmp_swap(const struct vb_mem_use *u, uint64_t compare, uint64_t swap, uint64_t *orig);
 bool vb_mem_fetch_add(const struct vb_mem_use *u, uint64_t add, uint64_t *orig);
+/* Why the last of these found no memory: facts about it, for the range that was wanted. */
+enum vb_reason vb_mem_why(const struct vb_mem_use *u, uint32_t key, uint64_t addr, uint64_t len,
+			  struct vb_facts *f);
 
 /* For accesses that name several keys at once: announces them all, then vb_mem_find() checks one and gives
  * its address (NULL: not permitted, not memory of this process, or not yet), valid until vb_mem_end().
@@ -234,6 +307,17 @@ uint8_t *vb_mem_find(struct vb_keys *t, const struct vb_mem_want *w);
 
 /* This thread's own slot in a table, NULL: it has to share the last one. */
 struct vb_key_slot *vb_mem_slot(struct vb_keys *t);
+/* For mem/foreign.c: likewise, or the shared one, which then is this thread's until vb_mem_end(). */
+struct vb_key_slot *vb_mem_claim(struct vb_keys *t);
+/* What an entry says against an access, VB_OK: nothing; facts as in vb_mem_begin().  NULL: no entry. */
+enum vb_reason vb_key_classify(struct vb_keys *t, struct vb_key_entry *e, const struct vb_mem_want *w,
+			       struct vb_facts *f);
+
+/* The wanted key as an L_Key: without the bit that it must have. */
+static inline uint32_t vb_key_as_lkey(const struct vb_keys *t, const struct vb_mem_want *w)
+{
+	return w->key ^ (w->remote ? VB_KEY_REMOTE : t->local_bit);
+}
 
 /* What an entry, which an announcement keeps as it is, says of the wanted range: its kind, and its address;
  * all of it checked.  VB_KEY_KINDS: not permitted, or being changed.  w->key: as an L_Key. */

@@ -37,6 +37,8 @@ struct vb_context {
 	struct verbs_context v; /* v.context is what the application holds */
 	struct vb_device *dev;
 	struct vb_adapter *adapter;
+	uint64_t
+	    from; /* imported: incarnation of the adapter whose handles it takes, maybe our own; else 0 */
 	struct vb_evq async;
 	struct vb_lock lock; /* guards qps and pd_list */
 	struct vb_list qps;

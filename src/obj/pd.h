@@ -5,6 +5,7 @@
 #define VB_OBJ_PD_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -32,6 +33,8 @@ struct vb_pd {
 	_Atomic uint32_t children[VB_CHILDREN]; /* by kind, to be told */
 	struct vb_list on_ctx;			/* vb_context.pd_list, guarded by its lock */
 	uint64_t id;		  /* never 0; what key entries and QPs compare (mem/keys.h); set once */
+	bool imported;		  /* of another context, by its handle there: it is not in our table */
+	bool member;		  /* its process is a member of a shared domain (vb_member_leave) */
 	struct vb_parent *parent; /* of a parent domain; NULL: it is none.  Set once */
 };
 
@@ -66,9 +69,10 @@ int vb_queue_alloc(struct vb_queue_mem *m, struct vb_pd *pd, enum vb_queue_kind 
 void vb_queue_free(struct vb_queue_mem *m);
 
 enum vb_mr_source {
-	VB_MR_MEMORY,  /* the program's */
-	VB_MR_RELAXED, /* likewise, of ibv_reg_mr_relaxed(): lives and ends in its pool (obj/relaxed.h) */
-	VB_MR_DM,      /* device memory */
+	VB_MR_MEMORY,	/* the program's */
+	VB_MR_RELAXED,	/* likewise, of ibv_reg_mr_relaxed(): lives and ends in its pool (obj/relaxed.h) */
+	VB_MR_DM,	/* device memory */
+	VB_MR_IMPORTED, /* another context's, which alone can take it back */
 	VB_MR_DMABUF,
 	VB_MR_NULL, /* nothing */
 };

@@ -148,7 +148,7 @@ static struct vb_relaxed_mr *take_idle(struct vb_relaxed *r, struct vb_relaxed_p
 			m->remaps = remaps; /* was used again without having been swept */
 		}
 		p->idles--;
-		m->lkey = VB_KEY_INDEX(m->lkey) << 8 | VB_KEY_VARIANT(m->lkey + 1);
+		m->lkey = (m->lkey & ~0xffu) | VB_KEY_VARIANT(m->lkey + 1);
 		return m;
 	}
 	return NULL;
@@ -161,7 +161,9 @@ static struct vb_relaxed_mr *take_fresh(struct vb_relaxed *r, struct vb_relaxed_
 
 	if (p->fresh == p->size)
 		return NULL;
-	lkey = vb_key_take(r->keys);
+	/* Keys for other homes than ours are all of one kind (mem/keys.h). */
+	lkey = vb_key_take(r->keys,
+			   (uint64_t)(p->access & VB_RELAXED_FOREIGN ? ~r->keys->home : r->keys->home) << 32);
 	if (!lkey)
 		return NULL;
 	m->pool = p;

@@ -208,8 +208,8 @@ static void write_in(struct vb_qp *qp, const struct vb_pkt *p)
 		ok = vb_mem_put(&u, p->payload, p->payload_len);
 		vb_mem_end(&u);
 		if (vb_unlikely(!ok)) {
-			f = (struct vb_facts){.key = s->rkey, .addr = s->va, .len = p->payload_len};
-			fault(qp, &f, VB_R_MEM_VANISHED, false);
+			r = vb_mem_why(&u, s->rkey, s->va, p->payload_len, &f);
+			fault(qp, &f, r, false);
 			return;
 		}
 	}
@@ -291,14 +291,15 @@ static bool atomic_do(struct vb_qp *qp, const struct vb_pkt *p, uint64_t *orig)
 		ok = p->opcode == VB_RC_CMP_SWAP ? vb_mem_cmp_swap(&u, p->compare, p->swap_add, orig)
 						 : vb_mem_fetch_add(&u, p->swap_add, orig);
 		vb_mem_end(&u);
-		if (!ok) {
-			f = (struct vb_facts){.key = p->rkey, .addr = p->va, .len = 8};
-			r = VB_R_MEM_VANISHED;
-		}
+		if (!ok)
+			r = vb_mem_why(&u, p->rkey, p->va, 8, &f);
 	}
 	if (r == VB_OK)
 		return true;
-	fault(qp, &f, r, false);
+	if (r == VB_R_MEM_LATER) /* whose memory it is has been asked */
+		nak_once(&qp->resp, VB_AETH_RNR | (qp->attr.min_rnr_timer & 0x1f));
+	else
+		fault(qp, &f, r, false);
 	return false;
 }
 
@@ -461,10 +462,8 @@ static int read_packet(struct vb_qp *qp, struct vb_resource *res)
 	if (len)
 		r = vb_mem_begin(qp->keys, &u, &w, &f);
 	if (r == VB_OK && len) {
-		if (!vb_mem_get(&u, b.payload, len)) {
-			f = (struct vb_facts){.key = res->rkey, .addr = res->va + off, .len = len};
-			r = VB_R_MEM_VANISHED;
-		}
+		if (!vb_mem_get(&u, b.payload, len))
+			r = vb_mem_why(&u, res->rkey, res->va + off, len, &f);
 		vb_mem_end(&u);
 	}
 	if (r != VB_OK) {

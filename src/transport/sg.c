@@ -38,8 +38,7 @@ static enum vb_reason piece(struct vb_qp *qp, uint64_t pd, uint32_t lkey, uint64
 	vb_mem_end(&u);
 	if (vb_likely(ok))
 		return VB_OK;
-	*f = (struct vb_facts){.reason = VB_R_MEM_VANISHED, .key = lkey, .addr = addr, .len = n};
-	return VB_R_MEM_VANISHED;
+	return vb_mem_why(&u, lkey, addr, n, f);
 }
 
 enum vb_reason vb_sg_copy(struct vb_qp *qp, uint64_t pd, const struct ibv_sge *sge, uint32_t num_sge,

@@ -98,13 +98,14 @@ int vb_hca_open(struct vb_hca **out)
 	}
 	vb_keys_init(&h->pub.keys, vb_adapter_key_entries(h->pub.adapter), vb_profile()->max_mr + 1,
 		     vb_adapter_key_slots(h->pub.adapter), vb_adapter_key_marks(h->pub.adapter));
-	h->pub.keys.number = vb_adapter_number(h->pub.adapter);
+	/* The number may be given to another process once this one is gone: chance tells their PDs apart. */
+	h->pub.keys.home = vb_adapter_number(h->pub.adapter) << 20 |
+			   (uint32_t)(vb_adapter_incarnation(h->pub.adapter) & 0xfffff);
 	h->pub.keys.local_bit = vb_profile()->equal_keys ? VB_KEY_REMOTE : 0;
 	h->pub.keys.ops = &vb_direct_keys_ops;
 	h->pub.keys.owner = h->pub.adapter;
-	/* The number may be given to another process once this one is gone: chance tells their PDs apart. */
-	h->pub.pd_base = (uint64_t)vb_adapter_number(h->pub.adapter) << 52 |
-			 (vb_adapter_incarnation(h->pub.adapter) & 0xfffff) << 32;
+	vb_pds_init(&h->pub.pds, vb_adapter_pds(h->pub.adapter), vb_adapter_pd_marks(h->pub.adapter),
+		    (uint64_t)h->pub.keys.home << 32);
 	vb_relaxed_open(&h->pub);			  /* pairs with vb_hca_close() */
 	vb_direct_link_up(vb_link_at(h->pub.adapter, 0)); /* the link to oneself is UP from the beginning */
 	*out = &h->pub;
@@ -257,29 +258,36 @@ static void unshare_hca(void)
 	pthread_mutex_unlock(&lock);
 }
 
-VB_EXPORT struct ibv_context *ibv_open_device(struct ibv_device *ibdev)
+int vb_device_open(struct ibv_device *ibdev, struct vb_context **out, const char *call)
 {
 	struct vb_device *dev = (struct vb_device *)ibdev;
-	struct vb_context *c;
 	struct vb_hca *h = NULL;
 	int err;
 
-	if (!profile_known()) {
-		errno = EINVAL;
-		return NULL;
-	}
+	if (!profile_known())
+		return EINVAL;
 	err = share(&h);
 	if (err)
 		goto refused;
-	err = vb_context_open(&c, dev, h);
+	err = vb_context_open(out, dev, h);
 	if (err)
 		goto unshare;
 	atomic_fetch_add(&dev->refs, 1); /* pairs with ibv_close_device() */
-	return &c->v.context;
+	return 0;
 unshare:
 	unshare_hca();
 refused:
-	errno = vb_refuse(err, "ibv_open_device", "%s cannot be opened: %s", ibdev->name, strerror(err));
+	return vb_refuse(err, call, "%s cannot be opened: %s", ibdev->name, strerror(err));
+}
+
+VB_EXPORT struct ibv_context *ibv_open_device(struct ibv_device *ibdev)
+{
+	struct vb_context *c;
+	int err = vb_device_open(ibdev, &c, "ibv_open_device");
+
+	if (!err)
+		return &c->v.context;
+	errno = err;
 	return NULL;
 }
 

@@ -51,13 +51,61 @@ static bool wanted(void)
 	return direct_on;
 }
 
+/* The directory leads from a number to this peer; what it was before at this index is forgotten. */
+static void enter(struct vb_link *l, struct vb_far *f)
+{
+	struct vb_hca *h = vb_hca(l->adapter);
+
+	for (uint32_t i = 0; i < VB_ADAPTERS; i++)
+		if (atomic_load_explicit(&h->fars[i], memory_order_relaxed) == f)
+			atomic_store_explicit(&h->fars[i], NULL, memory_order_relaxed);
+	atomic_store_explicit(&h->fars[l->number], f, memory_order_release); /* pairs with find() */
+}
+
+/* Under another of its numbers, which tagged keys may carry. */
+static struct vb_far *find_slowly(struct vb_adapter *a, uint32_t number)
+{
+	uint32_t n = vb_link_count(a);
+
+	for (uint32_t i = 0; i < n; i++) {
+		struct vb_link *l = vb_link_at(a, i);
+		struct vb_far *f = l ? atomic_load(&l->far) : NULL;
+
+		for (uint32_t k = 0; f && atomic_load(&f->there) && k < VB_ADAPTER_NUMBERS; k++) {
+			uint32_t one = atomic_load_explicit(&f->marks->numbers[k], memory_order_acquire);
+
+			if (one == number)
+				return f;
+			if (!one)
+				break;
+		}
+	}
+	return NULL;
+}
+
+static struct vb_far *find(void *owner, uint32_t number)
+{
+	struct vb_far *f =
+	    atomic_load_explicit(&vb_hca(owner)->fars[number % VB_ADAPTERS], memory_order_acquire);
+	struct vb_far *other = f && atomic_load(&f->there) ? NULL : find_slowly(owner, number);
+
+	return other ? other : f; /* one that has gone tells at least whose it was */
+}
+
+static uint32_t number_for_keys(void *owner, uint32_t k)
+{
+	while (k >= vb_adapter_number_count(owner))
+		if (vb_adapter_number_add(owner))
+			return 0;
+	return vb_adapter_number_at(owner, k);
+}
+
 void vb_direct_link_up(struct vb_link *l)
 {
 	struct vb_far *f = atomic_load(&l->far);
 	struct vb_link_far at;
 
-	if (!wanted())
-		return;
+	/* Also where direct placement is off: keys of shared domains lead to the memory of peers. */
 	if (!f)
 		f = calloc(1, sizeof(*f)); /* vb_direct_link_free() */
 	if (!f) {
@@ -69,6 +117,8 @@ void vb_direct_link_up(struct vb_link *l)
 	f->keys = at.keys;
 	f->marks = at.marks;
 	f->slots = at.slots;
+	f->heard = at.heard;
+	f->token = at.token;
 	f->here = vb_adapter_incarnation(l->adapter);
 	f->number = l->number;
 	f->pid = l->pid;
@@ -77,7 +127,9 @@ void vb_direct_link_up(struct vb_link *l)
 	f->pidfd = at.pidfd;
 	f->denied = !at.same && (at.tid <= 0 || at.pidfd < 0);
 	f->seen = 0;
-	atomic_store(&f->there, l->incarnation); /* pairs with vb_direct_attach() */
+	enter(l, f);
+	atomic_store(&f->there,
+		     l->incarnation); /* pairs with vb_direct_attach() and is_there() in mem/foreign.c */
 	if (f->denied)
 		vb_log(VB_LOG_INFO,
 		       "process %u cannot be told apart by a thread ID here (another PID namespace, or no "
@@ -93,6 +145,8 @@ void vb_direct_link_down(struct vb_link *l)
 	if (!f)
 		return;
 	atomic_store(&f->there, 0); /* the next peer at this index is another */
+	/* Threads of this process that still touch memory of it through its keys; pairs with is_there(). */
+	vb_far_settle(f, &vb_hca(l->adapter)->keys);
 	vb_far_drop(f, &vb_hca(l->adapter)->keys, 0);
 }
 
@@ -137,7 +191,7 @@ static void answer(struct vb_link *l, uint32_t rkey)
 	int fd = -1;
 
 	t.seq = vb_key_seq(keys, lkey); /* first: should the rest be of a later meaning, the answer is void */
-	if (!wanted() || !(rkey & VB_KEY_REMOTE) || !vb_key_look(keys, lkey, &v))
+	if (!(rkey & VB_KEY_REMOTE) || !vb_key_look(keys, lkey, &v))
 		return; /* gone: the peer finds out by itself */
 	if (!(v.access & (writes | IBV_ACCESS_REMOTE_READ)))
 		return; /* nobody else's business */
@@ -205,7 +259,7 @@ void vb_direct_attach(struct vb_qp *qp)
 {
 	struct vb_link *l = qp->link;
 
-	qp->far = atomic_load(&l->far);
+	qp->far = wanted() ? atomic_load(&l->far) : NULL;
 	if (qp->far && atomic_load(&qp->far->there) != l->incarnation)
 		qp->far = NULL; /* not made for this peer yet: link_up() comes back to the QP */
 	qp->far_qp = qp->far ? vb_link_shown(l, qp->dest_qpn) : NULL;
@@ -285,7 +339,7 @@ void vb_direct_key_retracted(struct vb_adapter *a, uint32_t lkey)
 	char what[64];
 
 	snprintf(what, sizeof(what), "deregistering L_Key 0x%08x", lkey);
-	wait_for_peers(a, VB_KEY_INDEX(lkey), 0, what);
+	wait_for_peers(a, vb_key_index(vb_hca(a)->keys.marks, lkey), 0, what);
 	vb_direct_key_settled(a, lkey);
 }
 
@@ -326,14 +380,40 @@ static uint32_t stranger(void *owner, uint32_t rkey, uint64_t addr, uint64_t len
 	return 0;
 }
 
-const struct vb_keys_ops vb_direct_keys_ops = {.in_use = in_use, .stranger = stranger};
+static void ask(void *owner, struct vb_far *f)
+{
+	struct vb_adapter *a = owner;
+	uint32_t n = vb_link_count(a);
 
-void vb_direct_admit(void)
+	for (uint32_t i = 1; i < n; i++) {
+		struct vb_link *l = vb_link_at(a, i);
+
+		if (l && atomic_load(&l->far) == f && atomic_load(&l->state) == VB_LINK_UP)
+			vb_direct_ask(l);
+	}
+}
+
+const struct vb_keys_ops vb_direct_keys_ops = {
+    .in_use = in_use, .stranger = stranger, .find = find, .number = number_for_keys, .ask = ask};
+
+static void admit(void)
 {
 	static _Atomic int asked; /* by this process: a forked child asks again */
 
-	if (!wanted() || !ptrace_on || atomic_load(&asked) == (int)getpid())
+	if (!ptrace_on || atomic_load(&asked) == (int)getpid())
 		return;
 	atomic_store(&asked, (int)getpid());
 	prctl(PR_SET_PTRACER, -1ul, 0, 0, 0); /* EINVAL: a kernel without Yama asks for nothing */
+}
+
+void vb_direct_admit(void)
+{
+	if (wanted())
+		admit();
+}
+
+void vb_direct_admit_members(void)
+{
+	wanted(); /* reads the settings; keys lead to memory also where direct placement is off */
+	admit();
 }

@@ -40,5 +40,7 @@ void vb_direct_key_settled(struct vb_adapter *a, uint32_t lkey);
 
 /* A region with remote access is made: lets peers reach in, where Yama asks for leave. */
 void vb_direct_admit(void);
+/* Likewise for the other members of a protection domain. */
+void vb_direct_admit_members(void);
 
 #endif

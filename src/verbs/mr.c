@@ -169,7 +169,7 @@ int vb_mr_register(struct vb_mr **out, const struct vb_mr_ask *ask)
 	mr->ibv.pd = &pd->ibv;
 	mr->ibv.addr = (void *)(uintptr_t)ask->addr;
 	mr->ibv.length = ask->length;
-	mr->ibv.handle = VB_KEY_INDEX(mr->ibv.lkey);
+	mr->ibv.handle = vb_key_index(vb_hca(c->adapter)->keys.marks, mr->ibv.lkey);
 	mr->ibv.rkey = mr->ibv.lkey | VB_KEY_REMOTE;
 	mr->ibv.lkey = vb_key_local(&vb_hca(c->adapter)->keys, mr->ibv.lkey);
 	*out = mr;
@@ -185,8 +185,8 @@ int vb_mr_drop(struct vb_mr *mr, const char *call)
 		return vb_refuse(EBUSY, call, "%u memory windows are bound to the region of L_Key 0x%08x",
 				 vb_key_tied(keys, mr->ibv.lkey), mr->ibv.lkey);
 	vb_key_retract(keys, mr->ibv.lkey);
-	if (mr->access & VB_MR_REMOTE)
-		vb_direct_key_retracted(a, mr->ibv.lkey);
+	/* Also without remote access: processes that hold the domain, too, use it as their own. */
+	vb_direct_key_retracted(a, mr->ibv.lkey);
 	vb_key_give(keys, mr->ibv.lkey);
 	if (mr->release)
 		mr->release(mr);
@@ -253,6 +253,10 @@ VB_EXPORT int ibv_dereg_mr(struct ibv_mr *ibmr)
 		return vb_refuse(EINVAL, "ibv_dereg_mr",
 				 "L_Key 0x%08x is a relaxed region's, which ibv_dereg_mr_relaxed() ends",
 				 ibmr->lkey);
+	if (((struct vb_mr *)ibmr)->source == VB_MR_IMPORTED) { /* its owner's: only that can take it away */
+		ibv_unimport_mr(ibmr);
+		return 0;
+	}
 	return vb_mr_drop((struct vb_mr *)ibmr, "ibv_dereg_mr");
 }
 

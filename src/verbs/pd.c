@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/log.h"
+#include "iba/limits.h"
 #include "iba/profile.h"
 #include "verbs/progress.h"
 #include "verbs/verbs.h"
@@ -11,39 +12,62 @@
 
 static_assert(sizeof(struct ibv_pd) == 16, "ABI");
 
-VB_EXPORT struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
+int vb_pd_make(struct vb_pd **out, struct vb_context *c, const char *call)
 {
-	struct vb_context *c = vb_context(context);
 	struct vb_pd *pd;
-	uint32_t handle;
 	int err;
 
-	if (vb_context_dead(c)) {
-		errno = vb_refuse(EIO, "ibv_alloc_pd", "the device was opened before fork()");
-		return NULL;
-	}
-	if (atomic_fetch_add(&c->pds, 1) >= vb_profile()->max_pd) { /* pairs with ibv_dealloc_pd */
-		err = vb_refuse(ENOMEM, "ibv_alloc_pd", "all %u protection domains are in use",
-				vb_profile()->max_pd);
+	if (vb_context_dead(c))
+		return vb_refuse(EIO, call, "the device was opened before fork()");
+	if (atomic_fetch_add(&c->pds, 1) >= vb_profile()->max_pd) { /* pairs with vb_pd_unmake() */
+		err = vb_refuse(ENOMEM, call, "all %u protection domains are in use", vb_profile()->max_pd);
 		goto uncount;
 	}
 	pd = calloc(1, sizeof(*pd));
 	if (!pd) {
-		err = vb_refuse(ENOMEM, "ibv_alloc_pd", "no memory");
+		err = vb_refuse(ENOMEM, call, "no memory");
 		goto uncount;
 	}
-	do {
-		handle = atomic_fetch_add(&vb_hca(c->adapter)->pd_ids, 1) + 1;
-	} while (!handle); /* 0 is nobody's */
-	pd->id = vb_hca(c->adapter)->pd_base | handle;
-	pd->ibv.context = context;
-	pd->ibv.handle = handle;
+	pd->ibv.context = &c->v.context;
 	vb_lock_take(&c->lock);
-	vb_list_append(&c->pd_list, &pd->on_ctx); /* pairs with ibv_dealloc_pd() */
+	vb_list_append(&c->pd_list, &pd->on_ctx); /* pairs with vb_pd_unmake() */
 	vb_lock_give(&c->lock);
-	return &pd->ibv;
+	*out = pd;
+	return 0;
 uncount:
 	atomic_fetch_sub(&c->pds, 1);
+	return err;
+}
+
+void vb_pd_unmake(struct vb_pd *pd)
+{
+	struct vb_context *c = vb_context(pd->ibv.context);
+
+	if (pd->member)
+		vb_member_leave(c->adapter, vb_pd_domain(pd->id));
+	vb_lock_take(&c->lock);
+	vb_list_unlink(&pd->on_ctx);
+	vb_lock_give(&c->lock);
+	free(pd);
+	atomic_fetch_sub(&c->pds, 1);
+}
+
+VB_EXPORT struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
+{
+	struct vb_context *c = vb_context(context);
+	struct vb_pd *pd;
+	int err = vb_pd_make(&pd, c, "ibv_alloc_pd");
+
+	if (err)
+		goto refused;
+	if (!vb_pds_take(&vb_hca(c->adapter)->pds, 0, NULL, &pd->ibv.handle, &pd->id)) {
+		err = vb_refuse(ENOMEM, "ibv_alloc_pd",
+				"all %d protection domains of this process are in use", VB_MAX_PD);
+		vb_pd_unmake(pd);
+		goto refused;
+	}
+	return &pd->ibv; /* pairs with ibv_dealloc_pd() */
+refused:
 	errno = err;
 	return NULL;
 }
@@ -61,11 +85,8 @@ VB_EXPORT int ibv_dealloc_pd(struct ibv_pd *ibpd)
 		vb_parent_free(pd);
 		return 0;
 	}
-	vb_lock_take(&c->lock);
-	if (pd->on_ctx.next) /* not an imported one */
-		vb_list_unlink(&pd->on_ctx);
-	vb_lock_give(&c->lock);
-	free(pd);
-	atomic_fetch_sub(&c->pds, 1);
+	if (!pd->imported) /* else its owner's: only that can take it away */
+		vb_pds_give(&vb_hca(c->adapter)->pds, ibpd->handle);
+	vb_pd_unmake(pd);
 	return 0;
 }

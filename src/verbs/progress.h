@@ -8,6 +8,7 @@
 
 #include "host/adapter.h"
 #include "mem/keys.h"
+#include "obj/pds.h"
 #include "obj/qp.h"
 #include "obj/relaxed.h"
 
@@ -21,14 +22,14 @@ struct vb_hca {
 	_Atomic uint32_t rnr_waits; /* QPs waiting out an RNR NAK: pollers look at the clock while > 0 */
 	_Atomic uint64_t next_look; /* earliest deadline at the last scan; 0: something new, scan now */
 	_Atomic uint32_t turn;	    /* which of the quiet rings the next poll looks at */
-	uint64_t pd_base;	    /* upper half of our PDs' ids: our number, and chance; set once */
-	_Atomic uint32_t pd_ids;    /* lower half of the last one given */
+	struct vb_pds pds;	    /* protection domains */
 	_Atomic uint32_t qps;	    /* QPs of all contexts */
 	struct vb_relaxed relaxed;  /* pools of relaxed regions */
 	struct vb_lock dm_lock;	    /* guards dms and dm_handle */
 	struct vb_list dms;	    /* device memory of all contexts */
 	uint32_t dm_handle;	    /* last one given */
 	_Atomic uint64_t dm_used;   /* bytes of device memory that are allocated */
+	_Atomic(struct vb_far *) fars[VB_ADAPTERS]; /* who has, or had, a number; link_up() writes */
 };
 
 extern const struct vb_adapter_ops vb_progress_ops;

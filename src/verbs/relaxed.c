@@ -103,14 +103,14 @@ static void publish(struct vb_hca *h, struct vb_pd *pd, struct vb_relaxed_mr *m,
 	struct vb_mr *mr = &m->mr;
 
 	mr->pd = pd;
-	mr->access = m->pool->access & ~(unsigned)IBV_ACCESS_OPTIONAL_RANGE;
-	mr->asked = m->pool->access;
+	mr->access = m->pool->access & ~(unsigned)(IBV_ACCESS_OPTIONAL_RANGE | VB_RELAXED_FOREIGN);
+	mr->asked = m->pool->access & ~VB_RELAXED_FOREIGN;
 	mr->kind = VB_KEY_MEMORY;
 	mr->source = VB_MR_RELAXED;
 	vb_pd_count(pd, VB_CHILD_MR, 1); /* pairs with ibv_dereg_mr_relaxed() */
 	mr->ibv.context = pd->ibv.context;
 	mr->ibv.pd = &pd->ibv;
-	mr->ibv.handle = VB_KEY_INDEX(m->lkey);
+	mr->ibv.handle = vb_key_index(h->keys.marks, m->lkey);
 	mr->ibv.lkey = vb_key_local(&h->keys, m->lkey);
 	mr->ibv.rkey = m->lkey | VB_KEY_REMOTE;
 	/* Access reaches to page boundaries: the region is its pages. */
@@ -127,7 +127,7 @@ VB_EXPORT struct ibv_mr *ibv_reg_mr_relaxed(struct ibv_pd *ibpd, void *address, 
 {
 	struct vb_context *c = vb_context(ibpd->context);
 	uint64_t addr = (uintptr_t)address, start = addr & ~(PAGE - 1), pages;
-	unsigned access = (unsigned)flags;
+	unsigned access = (unsigned)flags, foreign;
 	struct vb_relaxed_mr *m;
 	struct vb_hca *h;
 	bool write;
@@ -142,7 +142,9 @@ VB_EXPORT struct ibv_mr *ibv_reg_mr_relaxed(struct ibv_pd *ibpd, void *address, 
 		goto refused;
 	h = vb_hca(c->adapter);
 	pages = (addr - start + length + PAGE - 1) / PAGE;
-	err = vb_relaxed_take(&h->relaxed, access, pages, &m); /* pairs with ibv_dereg_mr_relaxed() */
+	foreign = vb_pd(ibpd)->id >> 32 != h->keys.home ? VB_RELAXED_FOREIGN : 0;
+	err =
+	    vb_relaxed_take(&h->relaxed, access | foreign, pages, &m); /* pairs with ibv_dereg_mr_relaxed() */
 	if (err) {
 		err = refuse_pool(h, err);
 		goto refused;

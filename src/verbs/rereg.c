@@ -22,9 +22,11 @@ enum {
 	ALL = TRANSLATION | PD | ACCESS
 };
 
-static int check(const struct vb_mr *mr, int flags, const struct ibv_pd *pd, const void *addr, size_t length,
+static int check(const struct vb_mr *mr, int flags, struct ibv_pd *pd, const void *addr, size_t length,
 		 int access)
 {
+	uint32_t home = vb_hca(vb_context(mr->ibv.context)->adapter)->keys.home;
+
 	if (mr->source != VB_MR_MEMORY)
 		return vb_refuse(EINVAL, CALL, "L_Key 0x%08x: only regions of ibv_reg_mr() can be changed",
 				 mr->ibv.lkey);
@@ -41,6 +43,11 @@ static int check(const struct vb_mr *mr, int flags, const struct ibv_pd *pd, con
 		return vb_refuse(EINVAL, CALL, "no protection domain");
 	if (flags & PD && pd->context != mr->ibv.context)
 		return vb_refuse(EINVAL, CALL, "the protection domain belongs to another open device");
+	if (flags & PD && (vb_pd(pd)->id >> 32 == home) != (mr->pd->id >> 32 == home))
+		return vb_refuse(
+		    EINVAL, CALL,
+		    "one of the two protection domains was made by another process, and a key is either for "
+		    "such or for this process's own: register anew");
 	return 0;
 }
 
@@ -69,13 +76,12 @@ static void change(struct vb_mr *mr, const struct vb_mr_ask *a)
 {
 	struct vb_adapter *adapter = vb_context(mr->ibv.context)->adapter;
 	const struct vb_key_spec spec = vb_mr_spec(a);
-	bool seen = mr->access & VB_MR_REMOTE; /* by peers */
 	struct vb_pd *old = mr->pd;
 
 	vb_pd_count(a->pd, VB_CHILD_MR, 1); /* pairs with vb_mr_drop(), or a later change */
 	vb_key_change(&vb_hca(adapter)->keys, mr->ibv.lkey, &spec);
-	if (seen)
-		vb_direct_key_retracted(adapter, mr->ibv.lkey);
+	/* Also without remote access: processes that hold the domain, too, use it as their own. */
+	vb_direct_key_retracted(adapter, mr->ibv.lkey);
 	vb_pd_count(old, VB_CHILD_MR, -1u);
 	mr->pd = a->pd;
 	mr->iova = a->iova;

@@ -9,29 +9,6 @@ static int no(const char *call, const char *what)
 	return vb_refuse(EOPNOTSUPP, call, "%s not supported", what);
 }
 
-VB_EXPORT struct ibv_context *ibv_import_device(int cmd_fd)
-{
-	(void)cmd_fd;
-	errno = no("ibv_import_device", "importing a device is");
-	return NULL;
-}
-
-VB_EXPORT struct ibv_pd *ibv_import_pd(struct ibv_context *context, uint32_t handle)
-{
-	(void)context;
-	(void)handle;
-	errno = no("ibv_import_pd", "importing a protection domain is");
-	return NULL;
-}
-
-VB_EXPORT struct ibv_mr *ibv_import_mr(struct ibv_pd *pd, uint32_t handle)
-{
-	(void)pd;
-	(void)handle;
-	errno = no("ibv_import_mr", "importing a memory region is");
-	return NULL;
-}
-
 VB_EXPORT struct ibv_dm *ibv_import_dm(struct ibv_context *context, uint32_t handle)
 {
 	(void)context;
@@ -41,18 +18,6 @@ VB_EXPORT struct ibv_dm *ibv_import_dm(struct ibv_context *context, uint32_t han
 }
 
 /* Nothing can have been imported. */
-VB_EXPORT void ibv_unimport_pd(struct ibv_pd *pd)
-{
-	(void)pd;
-	no("ibv_unimport_pd", "importing a protection domain is");
-}
-
-VB_EXPORT void ibv_unimport_mr(struct ibv_mr *mr)
-{
-	(void)mr;
-	no("ibv_unimport_mr", "importing a memory region is");
-}
-
 VB_EXPORT void ibv_unimport_dm(struct ibv_dm *dm)
 {
 	(void)dm;

@@ -55,6 +55,18 @@ int vb_context_open(struct vb_context **out, struct vb_device *dev, struct vb_hc
 /* Whether anything was left: then the context stays, see ibv_close_device(). */
 bool vb_context_close(struct vb_context *c);
 
+/* Opens a device; 0 or errno, which has been said.  Pairs with ibv_close_device(). */
+int vb_device_open(struct ibv_device *ibdev, struct vb_context **out, const char *call);
+
+/* pd.c: a domain that has no number yet; 0 or errno, which has been said.  Pairs with vb_pd_unmake(). */
+struct vb_pd;
+int vb_pd_make(struct vb_pd **out, struct vb_context *c, const char *call);
+void vb_pd_unmake(struct vb_pd *pd);
+
+/* shared_pd.c: makes this process a member of the domain and has it meet the others; 0 or errno, which has
+ * been said.  *silent: members that do not answer now.  pd->member says so; vb_pd_unmake() takes it back. */
+int vb_pd_join(struct vb_pd *pd, uint32_t domain, uint32_t *silent, const char *call);
+
 /* device.c */
 void vb_device_put(struct vb_device *d); /* pairs with the device list's or the context's reference */
 uint32_t vb_device_vendor_id(void);

@@ -62,7 +62,7 @@ static int nothing_is_left(void **state)
 	struct vb_keys *keys = &vb_hca(vb_context(ctx)->adapter)->keys;
 
 	(void)state;
-	return keys->live || atomic_load(&vb_pd(pd)->refs) ? -1 : 0;
+	return keys->plain.live || atomic_load(&vb_pd(pd)->refs) ? -1 : 0;
 }
 
 /* The call gives NULL and this errno. */

@@ -1,0 +1,217 @@
+/* Import: another context's domains and regions, by the handles that they have there.
+ *
+ * A context's cmd_fd stands for its adapter's segment, whoever holds it: possession is the permission,
+ * besides being the same user.  Handles lead into the tables that the owner shows, so nothing is asked of its
+ * process, which may be stopped.  What was imported is a name only: the owner may take the object away at any
+ * time, and nobody but the owner can. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "iba/profile.h"
+#include "mem/foreign.h"
+#include "verbs/direct.h"
+#include "verbs/progress.h"
+#include "verbs/verbs.h"
+#include "verbs/why.h"
+
+#define PATIENCE (2 * VB_SEC)
+
+/* Contact with the adapter that the descriptor stands for. */
+static int meet_owner(struct vb_context *c, const struct vb_owner *o, const char *call)
+{
+	struct vb_link *l;
+	int err;
+
+	if (o->incarnation == vb_adapter_incarnation(c->adapter))
+		return 0;
+	err = vb_link_reach(c->adapter, o->number, vb_now() + PATIENCE, &l); /* pairs with vb_link_put() */
+	if (!err) {
+		if (l->incarnation != o->incarnation)
+			err = ECONNREFUSED; /* its number is another process's now */
+		vb_link_put(l);
+	}
+	if (err == ECONNREFUSED)
+		return vb_refuse(
+		    ENODEV, call,
+		    "process %u, which opened the device, has closed it or ended, or is another user's",
+		    o->pid);
+	if (err == ETIMEDOUT)
+		return vb_refuse(err, call,
+				 "process %u, which opened the device, does not answer (is it stopped?)",
+				 o->pid);
+	return err ? vb_refuse(err, call, "no contact with process %u, which opened the device: %s", o->pid,
+			       strerror(err))
+		   : 0;
+}
+
+static int open_any(struct vb_context **c, const char *call)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	int err;
+
+	if (!list)
+		return errno;
+	err = vb_device_open(list[0], c, call);
+	ibv_free_device_list(list);
+	return err;
+}
+
+VB_EXPORT struct ibv_context *ibv_import_device(int cmd_fd)
+{
+	const char *call = "ibv_import_device";
+	struct vb_context *c;
+	struct vb_owner o;
+	int err = vb_adapter_owner(cmd_fd, &o);
+
+	if (err)
+		err =
+		    vb_refuse(err, call, "descriptor %d is no duplicate of the cmd_fd of a context", cmd_fd);
+	else
+		err = open_any(&c, call);
+	if (err)
+		goto refused;
+	err = meet_owner(c, &o, call);
+	if (err) {
+		ibv_close_device(&c->v.context);
+		goto refused;
+	}
+	c->from = o.incarnation;
+	close(c->v.context.cmd_fd);
+	c->v.context.cmd_fd = cmd_fd; /* the context's from now on: ibv_close_device() closes it */
+	return &c->v.context;
+refused:
+	errno = err;
+	return NULL;
+}
+
+/* The tables into which the context's handles lead.  0, or EIO after saying that they are gone. */
+static int owner_tables(struct vb_context *c, struct vb_link_far *at, const char *call)
+{
+	uint32_t n = vb_link_count(c->adapter);
+	uint64_t from = c->from ? c->from : vb_adapter_incarnation(c->adapter);
+
+	if (vb_context_dead(c))
+		return vb_refuse(EIO, call, "the device was opened before fork()");
+	for (uint32_t i = 0; i < n; i++) {
+		struct vb_link *l = vb_link_at(c->adapter, i);
+
+		if (l && atomic_load(&l->state) == VB_LINK_UP && l->incarnation == from) {
+			vb_link_far(l, at);
+			return 0;
+		}
+	}
+	return vb_refuse(EIO, call, "the process whose device was imported has ended");
+}
+
+VB_EXPORT struct ibv_pd *ibv_import_pd(struct ibv_context *context, uint32_t handle)
+{
+	struct vb_context *c = vb_context(context);
+	const char *call = "ibv_import_pd";
+	struct vb_pd *pd = NULL;
+	struct vb_link_far at;
+	struct vb_pd_view v;
+	uint32_t silent;
+	int err = owner_tables(c, &at, call);
+
+	if (!err && !vb_pds_look(at.pds, at.pd_marks, handle, &v))
+		err = vb_refuse(ENOENT, call, "the context holds no protection domain of handle 0x%08x",
+				handle);
+	if (!err)
+		err = vb_pd_make(&pd, c, call);
+	if (err)
+		goto refused;
+	pd->imported = true;
+	pd->ibv.handle = handle;
+	pd->id = v.id;
+	if ((uint32_t)(v.id >> 32) != vb_hca(c->adapter)->keys.home)
+		err = vb_pd_join(pd, vb_pd_domain(v.id), &silent, call);
+	if (!err)
+		return &pd->ibv; /* pairs with ibv_unimport_pd() */
+	vb_pd_unmake(pd);
+refused:
+	errno = err;
+	return NULL;
+}
+
+VB_EXPORT void ibv_unimport_pd(struct ibv_pd *ibpd)
+{
+	struct vb_pd *pd = vb_pd(ibpd);
+
+	if (vb_context_dead(vb_context(ibpd->context)))
+		return;
+	if (!pd->imported)
+		vb_refuse(EINVAL, "ibv_unimport_pd", "the domain was not imported: it stays");
+	else if (atomic_load(&pd->refs))
+		vb_why_pd_busy(pd, "ibv_unimport_pd");
+	else
+		vb_pd_unmake(pd);
+}
+
+/* What stands behind a region's handle. */
+static int look_up(struct vb_pd *pd, uint32_t handle, uint32_t *lkey, struct vb_key_spec *spec,
+		   const char *call)
+{
+	struct vb_link_far at;
+	int err = owner_tables(vb_context(pd->ibv.context), &at, call);
+
+	if (err)
+		return err;
+	if (!handle || !vb_key_used(at.marks, handle) || !vb_key_read(&at.keys[handle], lkey, spec) ||
+	    spec->kind == VB_KEY_WINDOW)
+		return vb_refuse(ENOENT, call, "the context holds no memory region of handle 0x%08x", handle);
+	if (spec->pd != pd->id)
+		return vb_refuse(EINVAL, call,
+				 "the region of handle 0x%08x belongs to another protection domain", handle);
+	return 0;
+}
+
+VB_EXPORT struct ibv_mr *ibv_import_mr(struct ibv_pd *ibpd, uint32_t handle)
+{
+	const char *call = "ibv_import_mr";
+	struct vb_pd *pd = vb_pd(ibpd);
+	struct vb_key_spec spec;
+	struct vb_mr *mr = NULL;
+	uint32_t lkey;
+	int err = look_up(pd, handle, &lkey, &spec, call);
+
+	if (err)
+		goto refused;
+	mr = calloc(1, sizeof(*mr));
+	if (!mr) {
+		err = vb_refuse(ENOMEM, call, "no memory for another region");
+		goto refused;
+	}
+	vb_pd_count(pd, VB_CHILD_MR, 1); /* pairs with ibv_unimport_mr() */
+	mr->source = VB_MR_IMPORTED;
+	mr->pd = pd;
+	mr->iova = spec.iova;
+	mr->access = spec.access;
+	mr->ibv.context = ibpd->context;
+	mr->ibv.pd = ibpd;
+	mr->ibv.length = spec.length;
+	mr->ibv.handle = handle;
+	mr->ibv.lkey = vb_key_local(&vb_hca(vb_context(ibpd->context)->adapter)->keys, lkey);
+	mr->ibv.rkey = spec.kind == VB_KEY_NULL ? lkey : lkey | VB_KEY_REMOTE;
+	return &mr->ibv;
+refused:
+	errno = err;
+	return NULL;
+}
+
+VB_EXPORT void ibv_unimport_mr(struct ibv_mr *ibmr)
+{
+	struct vb_mr *mr = (struct vb_mr *)ibmr;
+
+	if (vb_context_dead(vb_context(ibmr->context)))
+		return;
+	if (mr->source != VB_MR_IMPORTED) {
+		vb_refuse(EINVAL, "ibv_unimport_mr", "the region was not imported: it stays");
+		return;
+	}
+	vb_pd_count(mr->pd, VB_CHILD_MR, -1u);
+	free(mr);
+}

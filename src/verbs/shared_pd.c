@@ -1,0 +1,215 @@
+/* Shared protection domains: ibv_alloc_shpd and ibv_share_pd, and how the processes that hold one meet.
+ *
+ * A shared domain has no keeper.  Each process that holds it shows its number and its share key
+ * (obj/pds.h), and all but the one that made it bind a name that says so (host/member.c).  Whoever joins
+ * binds its own name first and looks for the others' afterwards: of two that join at once each sees the
+ * other.  It makes contact with all of them, here and not when a key is used, so that every pair of holders
+ * has a link over which the owner of memory sees who is using it. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/fault.h"
+#include "base/log.h"
+#include "verbs/direct.h"
+#include "verbs/progress.h"
+#include "verbs/verbs.h"
+
+#define PATIENCE (2 * VB_SEC) /* for all members together */
+
+static bool is_own(const struct vb_adapter *a, uint32_t number)
+{
+	for (uint32_t k = 0; k < vb_adapter_number_count(a); k++)
+		if (vb_adapter_number_at(a, k) == number)
+			return true;
+	return false;
+}
+
+/* Contact with one member; 0 also if there is none of that number any more. */
+static int meet_one(struct vb_adapter *a, uint32_t number, uint64_t until, uint32_t *silent)
+{
+	struct vb_link *l;
+	int err;
+
+	if (is_own(a, number))
+		return 0;
+	err = vb_link_reach(a, number, until, &l); /* pairs with vb_link_put() */
+	if (!err)
+		vb_link_put(l);
+	if (err == ETIMEDOUT)
+		++*silent;
+	return err == ETIMEDOUT || err == ECONNREFUSED ? 0 : err;
+}
+
+static int meet(struct vb_adapter *a, uint32_t domain, uint32_t *silent, const char *call)
+{
+	uint64_t until = vb_now() + PATIENCE;
+	uint32_t *numbers, n;
+	int err = vb_member_list(a, domain, &numbers, &n);
+
+	if (err)
+		return vb_refuse(err, call,
+				 "the members of the domain cannot be looked up in /proc/net/unix: %s",
+				 strerror(err));
+	*silent = 0;
+	err = meet_one(a, vb_pd_domain_home(domain), until, silent);
+	for (uint32_t i = 0; i < n && !err; i++)
+		err = meet_one(a, numbers[i], until, silent);
+	free(numbers);
+	if (err)
+		return vb_refuse(err, call, "no contact with all members of the domain: %s", strerror(err));
+	return 0;
+}
+
+int vb_pd_join(struct vb_pd *pd, uint32_t domain, uint32_t *silent, const char *call)
+{
+	struct vb_adapter *a = vb_context(pd->ibv.context)->adapter;
+	int err = vb_member_join(a, domain);
+
+	if (err)
+		return vb_refuse(err, call, "this process cannot bind its name as a member of the domain: %s",
+				 strerror(err));
+	VB_FAULT_POINT("member, not in contact with the others");
+	err = meet(a, domain, silent, call);
+	if (err) {
+		vb_member_leave(a, domain);
+		return err;
+	}
+	pd->member = true;
+	vb_direct_admit_members();
+	return 0;
+}
+
+VB_EXPORT struct ibv_shpd *ibv_alloc_shpd(struct ibv_pd *ibpd, uint64_t share_key, struct ibv_shpd *shpd)
+{
+	const char *call = "ibv_alloc_shpd";
+	struct vb_pd *pd = ibpd ? vb_pd(ibpd) : NULL;
+	struct vb_context *c;
+	int err = 0;
+
+	if (!pd || !shpd) {
+		errno = vb_refuse(EINVAL, call, "it needs a protection domain and a struct ibv_shpd");
+		return NULL;
+	}
+	c = vb_context(ibpd->context);
+	if (pd->parent)
+		pd = pd->parent->pd;
+	if (vb_context_dead(c))
+		err = vb_refuse(EIO, call, "the device was opened before fork()");
+	else if (pd->imported)
+		err = vb_refuse(
+		    EINVAL, call,
+		    "the domain was imported: only the context that it was allocated in can share it");
+	else if (!vb_pds_share(&vb_hca(c->adapter)->pds, pd->ibv.handle, share_key))
+		err = vb_refuse(EINVAL, call, "the domain is shared already, with handle 0x%08x",
+				vb_pd_domain(pd->id));
+	if (err) {
+		errno = err;
+		return NULL;
+	}
+	vb_direct_admit_members();
+	shpd->handle = vb_pd_domain(pd->id);
+	return shpd;
+}
+
+/* What is known of a domain that is to be joined. */
+struct found {
+	uint64_t id;
+	bool any;  /* somebody holds it */
+	bool fits; /* with this share key: id is it */
+};
+
+/* One process's table. */
+static void look_at(struct found *f, const struct vb_pd_slot *slots, const struct vb_pd_marks *marks,
+		    uint32_t domain, uint64_t share_key)
+{
+	struct vb_pd_view v;
+
+	for (uint32_t nth = 0; !f->fits && vb_pds_find(slots, marks, domain, nth, &v); nth++) {
+		f->any = true;
+		f->fits = v.share_key == share_key;
+		f->id = v.id;
+	}
+}
+
+/* Own table and those of all processes in contact, that of the domain's home first. */
+static void look(struct vb_adapter *a, uint32_t domain, uint64_t share_key, struct found *f)
+{
+	uint32_t n = vb_link_count(a), home = vb_pd_domain_home(domain);
+	struct vb_pds *own = &vb_hca(a)->pds;
+
+	*f = (struct found){0};
+	look_at(f, own->slots, own->marks, domain, share_key);
+	for (uint32_t pass = 0; pass < 2; pass++) {
+		for (uint32_t i = 1; i < n && !f->fits; i++) {
+			struct vb_link *l = vb_link_at(a, i);
+			struct vb_link_far at;
+
+			if (!l || atomic_load(&l->state) != VB_LINK_UP || (l->number == home) == (pass != 0))
+				continue;
+			vb_link_far(l, &at);
+			look_at(f, at.pds, at.pd_marks, domain, share_key);
+		}
+	}
+}
+
+static int share(struct vb_pd *pd, uint32_t domain, uint64_t share_key, const char *call)
+{
+	struct vb_hca *h = vb_hca(vb_context(pd->ibv.context)->adapter);
+	struct found f;
+	uint32_t silent;
+	int err = vb_pd_join(pd, domain, &silent, call); /* vb_pd_unmake() leaves */
+
+	if (err)
+		return err;
+	look(h->adapter, domain, share_key, &f);
+	pd->id = (uint64_t)vb_pd_domain_home(domain) << 52 | (domain & 0xfffff); /* for leaving */
+	if (!f.any && silent)
+		return vb_refuse(
+		    ETIMEDOUT, call,
+		    "%u processes hold the shared domain 0x%08x and none answers (are they stopped?)", silent,
+		    domain);
+	if (!f.any)
+		return vb_refuse(ENOENT, call, "no process of this user holds a shared domain 0x%08x",
+				 domain);
+	if (!f.fits) {
+		vb_log(VB_LOG_WARN, "%s: somebody tried share key 0x%" PRIx64 " for shared domain 0x%08x",
+		       call, share_key, domain);
+		return vb_refuse(EINVAL, call,
+				 "the share key 0x%" PRIx64 " is not that of shared domain 0x%08x", share_key,
+				 domain);
+	}
+	if (silent)
+		vb_log(VB_LOG_WARN,
+		       "%s: %u members of shared domain 0x%08x do not answer: their memory cannot be reached "
+		       "until "
+		       "they do",
+		       call, silent, domain);
+	if (!vb_pds_take(&h->pds, f.id, &share_key, &pd->ibv.handle, &pd->id))
+		return vb_refuse(ENOMEM, call, "all %d protection domains of this process are in use",
+				 VB_MAX_PD);
+	return 0;
+}
+
+VB_EXPORT struct ibv_pd *ibv_share_pd(struct ibv_context *context, struct ibv_shpd *shpd, uint64_t share_key)
+{
+	const char *call = "ibv_share_pd";
+	struct vb_pd *pd = NULL;
+	int err;
+
+	if (!context || !shpd)
+		err = vb_refuse(EINVAL, call, "it needs a context and a struct ibv_shpd");
+	else
+		err = vb_pd_make(&pd, vb_context(context), call);
+	if (err)
+		goto refused;
+	err = share(pd, shpd->handle, share_key, call);
+	if (!err)
+		return &pd->ibv; /* pairs with ibv_dealloc_pd() */
+	vb_pd_unmake(pd);
+refused:
+	errno = err;
+	return NULL;
+}

@@ -1,0 +1,374 @@
+/* Import: a process uses the protection domain and the regions of another one, by its cmd_fd and handles.
+ *
+ * The exporter owns a domain and memory.  The importer gets the exporter's cmd_fd, by a message or by being
+ * its child, imports the three objects, and makes a QP of its own in the domain.  A third process, with a
+ * domain of its own, talks to that QP.  Whether the bytes are right is seen in memory that all map. */
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/socket.h>
+
+#include "kit.h"
+#include "pair.h"
+
+enum { AREA = 1 << 16, LEN = 30000 };
+
+struct board {
+	_Atomic int step, ready[3];
+	uint32_t pd, mr, rkey;
+	uint64_t addr, length;
+	struct kit_card card[2];
+};
+
+static struct board *board;
+static uint8_t *area; /* the exporter's */
+static bool openable;
+
+static void send_fd(int sock, int fd)
+{
+	char byte = 0;
+	struct iovec iov = {&byte, 1};
+	_Alignas(struct cmsghdr) char ctl[CMSG_SPACE(sizeof(int))] = {0};
+	struct msghdr m = {
+	    .msg_iov = &iov, .msg_iovlen = 1, .msg_control = ctl, .msg_controllen = sizeof ctl};
+	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(c), &fd, sizeof fd);
+	CHECK(sendmsg(sock, &m, 0) == 1);
+}
+
+static int receive_fd(int sock)
+{
+	char byte;
+	struct iovec iov = {&byte, 1};
+	_Alignas(struct cmsghdr) char ctl[CMSG_SPACE(sizeof(int))];
+	struct msghdr m = {
+	    .msg_iov = &iov, .msg_iovlen = 1, .msg_control = ctl, .msg_controllen = sizeof ctl};
+	int fd;
+
+	CHECK(recvmsg(sock, &m, 0) == 1 && CMSG_FIRSTHDR(&m));
+	memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof fd);
+	return fd;
+}
+
+struct exports {
+	struct ibv_context *ctx;
+	struct ibv_pd *pd;
+	struct ibv_mr *mr;
+};
+
+static struct exports export(void)
+{
+	struct exports x = {.ctx = kit_open()};
+
+	x.pd = ibv_alloc_pd(x.ctx);
+	CHECK(x.pd);
+	x.mr = ibv_reg_mr(x.pd, area, AREA, KIT_ALL);
+	CHECK(x.mr);
+	board->pd = x.pd->handle;
+	board->mr = x.mr->handle;
+	board->rkey = x.mr->rkey;
+	board->addr = (uintptr_t)area;
+	board->length = AREA;
+	return x;
+}
+
+struct imports {
+	struct ibv_context *ctx;
+	struct ibv_pd *pd;
+	struct ibv_mr *mr;
+};
+
+static struct imports import(int fd)
+{
+	struct imports i = {.ctx = ibv_import_device(fd)};
+
+	CHECK(i.ctx, "ibv_import_device: %s", strerror(errno));
+	CHECK(i.ctx->cmd_fd == fd);
+	i.pd = ibv_import_pd(i.ctx, board->pd);
+	CHECK(i.pd && i.pd->handle == board->pd && i.pd->context == i.ctx, "%s", strerror(errno));
+	i.mr = ibv_import_mr(i.pd, board->mr);
+	CHECK(i.mr, "%s", strerror(errno));
+	CHECK(!i.mr->addr && i.mr->length == board->length && i.mr->rkey == board->rkey &&
+	      i.mr->handle == board->mr && i.mr->pd == i.pd);
+	return i;
+}
+
+static void wrong_handles(const struct imports *i)
+{
+	struct ibv_pd *own = ibv_alloc_pd(i->ctx);
+
+	CHECK(own);
+	CHECK(!ibv_import_pd(i->ctx, board->pd + 100) && errno == ENOENT, "%d", errno);
+	CHECK(!ibv_import_pd(i->ctx, board->pd + 0x10000) && errno == ENOENT, "%d", errno);
+	CHECK(!ibv_import_mr(i->pd, 0) && errno == ENOENT, "%d", errno);
+	CHECK(!ibv_import_mr(i->pd, board->mr + 1) && errno == ENOENT, "%d", errno);
+	CHECK(!ibv_import_mr(i->pd, UINT32_MAX) && errno == ENOENT, "%d", errno);
+	CHECK(!ibv_import_mr(own, board->mr) && errno == EINVAL, "another domain: %d", errno);
+	CHECK(ibv_dealloc_pd(i->pd) == EBUSY, "with an imported region");
+	CHECK(ibv_rereg_mr(i->mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_INPUT);
+	CHECK(!ibv_dealloc_pd(own));
+}
+
+static void wrong_descriptors(void)
+{
+	int fd = open("/dev/null", O_RDWR | O_CLOEXEC), memory = memfd_create("x", MFD_CLOEXEC);
+
+	CHECK(!ibv_import_device(-1) && errno == EINVAL, "%d", errno);
+	CHECK(!ibv_import_device(9999) && errno == EINVAL, "%d", errno);
+	CHECK(!ibv_import_device(fd) && errno == EINVAL, "%d", errno);
+	CHECK(!ibv_import_device(memory) && errno == EINVAL, "%d", errno);
+	CHECK(!close(fd) && !close(memory)); /* they stay the caller's */
+}
+
+static void fill(uint8_t *p, unsigned seed)
+{
+	for (size_t i = 0; i < LEN; i++)
+		p[i] = (uint8_t)(seed + i * 5 + (i >> 8));
+}
+
+static void is_filled(const uint8_t *p, unsigned seed, const char *what)
+{
+	for (size_t i = 0; i < LEN; i++)
+		CHECK(p[i] == (uint8_t)(seed + i * 5 + (i >> 8)), "%s: byte %zu", what, i);
+}
+
+static void ok(struct kit_end *e, const char *what)
+{
+	struct ibv_wc wc = kit_wait(e, 20);
+
+	CHECK(wc.status == IBV_WC_SUCCESS, "%s: %s", what, ibv_wc_status_str(wc.status));
+}
+
+static void meet(int me, int step)
+{
+	atomic_store(&board->ready[me], step);
+	kit_until(&board->ready[!me], step);
+}
+
+/* The third one: [1].  Its own memory, and READs and WRITEs to the exporter's through the importer's QP. */
+static void stranger(void)
+{
+	struct ibv_context *ctx = kit_open();
+	struct ibv_pd *pd = ibv_alloc_pd(ctx);
+	struct kit_end e;
+	struct kit_card far;
+
+	kit_end_open(&e, pd, 16, AREA);
+	board->card[1] = e.card;
+	meet(1, 1);
+	far = board->card[0];
+	kit_connect(&e, &far);
+	far.rkey = board->rkey;
+	far.addr = board->addr;
+	CHECK(!kit_recv(&e, 1, 0, LEN));
+	meet(1, 2);
+	ok(&e, "a SEND from imported memory");
+	is_filled(e.buf, 1, "RECV");
+	CHECK(!kit_post(&e, IBV_WR_RDMA_WRITE, 1, 0, LEN, &far, LEN));
+	ok(&e, "WRITE");
+	memset(e.buf, 0, AREA);
+	CHECK(!kit_post(&e, IBV_WR_RDMA_READ, 1, 8, LEN, &far, LEN));
+	ok(&e, "READ");
+	is_filled(e.buf + 8, 1, "READ");
+	if (openable) {
+		CHECK(!kit_post(&e, IBV_WR_ATOMIC_FETCH_AND_ADD, 1, 0, 8, &far, 0));
+		ok(&e, "atomic");
+	}
+	meet(1, 3);
+	meet(1, 4);
+	kit_end_close(&e);
+	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
+}
+
+static void importer(int sock, pid_t exporter, bool stop)
+{
+	struct imports i;
+	struct ibv_sge sge;
+	struct ibv_send_wr wr = {.sg_list = &sge,
+				 .num_sge = 1,
+				 .opcode = IBV_WR_SEND,
+				 .send_flags = IBV_SEND_SIGNALED},
+			   *bad;
+	struct kit_end e;
+	uint64_t before = 0;
+	int status;
+
+	wrong_descriptors();
+	kit_until(&board->step, 1);
+	i = import(receive_fd(sock));
+	if (stop)
+		CHECK(!kill(exporter, SIGSTOP));
+	wrong_handles(&i);
+	ibv_unimport_mr(i.mr);
+	i.mr = ibv_import_mr(i.pd, board->mr); /* nothing is asked of its process */
+	CHECK(i.mr);
+	kit_end_open(&e, i.pd, 16, AREA);
+	board->card[0] = e.card;
+	meet(0, 1);
+	kit_connect(&e, &board->card[1]);
+	meet(0, 2);
+	fill(area, 1);
+	sge = (struct ibv_sge){board->addr, LEN, i.mr->lkey};
+	CHECK(!ibv_post_send(e.qp, &wr, &bad));
+	ok(&e, "SEND");
+	memcpy(&before, area, 8);
+	meet(0, 3);
+	is_filled(area + LEN, 1, "WRITE");
+	if (openable)
+		CHECK(*(uint64_t *)(void *)area == before + 1);
+	meet(0, 4);
+	kit_end_close(&e);
+	if (stop)
+		CHECK(!kill(exporter, SIGCONT));
+	/* the owner takes its objects away: importers find that out */
+	atomic_store(&board->step, 2);
+	kit_until(&board->step, 3);
+	CHECK(!ibv_import_mr(i.pd, board->mr) && errno == ENOENT, "%d", errno);
+	CHECK(!ibv_import_pd(i.ctx, board->pd) && errno == ENOENT, "%d", errno);
+	ibv_unimport_mr(i.mr);
+	ibv_unimport_pd(i.pd);
+	CHECK(!ibv_alloc_shpd(NULL, 0, NULL) && errno == EINVAL);
+	atomic_store(&board->step, 4);
+	CHECK(waitpid(exporter, &status, 0) == exporter && !status, "0x%x", status);
+	/* its process is gone */
+	for (double end = kit_now() + 20; !ibv_import_pd(i.ctx, board->pd) && errno != EIO;)
+		CHECK(errno == ENOENT && kit_now() < end, "%d", errno); /* until the engine has heard of it */
+	status = dup(i.ctx->cmd_fd);
+	CHECK(!ibv_import_device(status) && errno == ENODEV, "%d", errno);
+	CHECK(!close(status) && !ibv_close_device(i.ctx));
+}
+
+static void exporter(int sock)
+{
+	struct exports x = export();
+
+	send_fd(sock, x.ctx->cmd_fd);
+	atomic_store(&board->step, 1);
+	kit_until(&board->step, 2);
+	CHECK(!ibv_dereg_mr(x.mr) && !ibv_dealloc_pd(x.pd));
+	atomic_store(&board->step, 3);
+	kit_until(&board->step, 4);
+	CHECK(!ibv_close_device(x.ctx));
+}
+
+static void three(bool direct, bool file, bool stop)
+{
+	int sock[2], fd = -1, status;
+	pid_t a, b, c;
+
+	memset(board, 0, sizeof *board);
+	setenv("VERBENA_DIRECT", direct ? "on" : "off", 1);
+	area = file ? kit_mapped(AREA, &fd) : kit_shared(AREA);
+	openable = file && !stop;
+	CHECK(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sock));
+	a = kit_fork();
+	if (!a) {
+		alarm(60);
+		b = kit_fork();
+		if (!b) {
+			alarm(60);
+			exporter(sock[0]);
+			exit(0);
+		}
+		importer(sock[1], b, stop);
+		exit(0);
+	}
+	c = kit_fork();
+	if (!c) {
+		alarm(60);
+		stranger();
+		exit(0);
+	}
+	CHECK(kit_reap(a) == 0);
+	status = kit_reap(c);
+	CHECK(!status);
+	close(sock[0]);
+	close(sock[1]);
+	munmap(area, AREA);
+	if (fd >= 0)
+		close(fd);
+	printf("direct %d, file %d, stopped %d: ok\n", direct, file, stop);
+}
+
+/* Over fork: the child's inherited context is dead, its descriptor is not. */
+static void parent_and_child(void)
+{
+	pid_t parent, child;
+
+	memset(board, 0, sizeof *board);
+	area = kit_shared(AREA);
+	parent = kit_fork();
+	if (!parent) {
+		struct exports x = export();
+
+		alarm(60);
+		child = kit_fork();
+		if (!child) {
+			struct imports i;
+			struct ibv_mr *mr;
+
+			CHECK(!ibv_import_pd(x.ctx, board->pd) && errno == EIO, "%d", errno);
+			i = import(dup(x.ctx->cmd_fd));
+			mr = ibv_reg_mr(i.pd, area, 4096, KIT_ALL);
+			CHECK(mr && mr->rkey != i.mr->rkey && ibv_dealloc_pd(i.pd) == EBUSY);
+			CHECK(!ibv_dereg_mr(mr) && !ibv_dereg_mr(i.mr) && !ibv_dealloc_pd(i.pd));
+			CHECK(!ibv_close_device(i.ctx));
+			exit(0);
+		}
+		CHECK(!kit_reap(child));
+		CHECK(!ibv_dereg_mr(x.mr) && !ibv_dealloc_pd(x.pd) && !ibv_close_device(x.ctx));
+		exit(0);
+	}
+	CHECK(!kit_reap(parent));
+	printf("parent and child: ok\n");
+}
+
+/* One's own device, in the same process. */
+static void oneself(void)
+{
+	struct exports x;
+	struct imports i;
+	struct kit_end e, p;
+	pid_t pid = kit_fork();
+
+	if (!pid) {
+		alarm(60);
+		x = export();
+		i = import(dup(x.ctx->cmd_fd));
+		wrong_handles(&i);
+		kit_end_open(&e, i.pd, 16, AREA);
+		kit_end_open(&p, x.pd, 16, AREA);
+		kit_connect(&e, &p.card);
+		kit_connect(&p, &e.card);
+		e.card.rkey = i.mr->rkey;
+		e.card.addr = (uintptr_t)area;
+		CHECK(!kit_post(&p, IBV_WR_RDMA_READ, 1, 0, 100, &e.card, 0));
+		ok(&p, "READ by a key of the original on a QP of the import");
+		kit_end_close(&e);
+		kit_end_close(&p);
+		ibv_unimport_mr(x.mr); /* not imported: stays */
+		ibv_unimport_pd(x.pd);
+		ibv_unimport_mr(i.mr);
+		ibv_unimport_pd(i.pd);
+		CHECK(!ibv_close_device(i.ctx));
+		CHECK(!ibv_dereg_mr(x.mr) && !ibv_dealloc_pd(x.pd) && !ibv_close_device(x.ctx));
+		exit(0);
+	}
+	CHECK(!kit_reap(pid));
+	printf("oneself: ok\n");
+}
+
+int main(void)
+{
+	board = kit_shared(sizeof *board);
+	three(true, false, false);
+	three(false, true, false);
+	three(true, true, false);
+	three(true, false, true);
+	parent_and_child();
+	oneself();
+	return 0;
+}
