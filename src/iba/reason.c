@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "iba/opcode.h"
+#include "iba/profile.h"
 #include "iba/qp_state.h"
 #include "iba/pkt.h"
 
@@ -132,7 +133,11 @@ static void add_range(struct vb_text *t, uint64_t start, uint64_t size)
 
 static const char *key_kind(const struct vb_facts *f)
 {
-	return f->key & 0x40000000u ? "R_Key" : "L_Key";
+	bool remote = f->key & 0x40000000u;
+
+	if (remote && vb_profile()->equal_keys && f->reason != VB_R_MEM_VANISHED)
+		remote = f->a & VB_KEYF_REMOTE; /* both look alike */
+	return remote ? "R_Key" : "L_Key";
 }
 
 static const char *opcode_name(uint64_t opcode)
@@ -340,6 +345,9 @@ static void say_key(struct vb_text *t, const struct vb_facts *f)
 		add_range(t, f->addr, f->len);
 		vb_text_add(t, " under %s 0x%08x is not mapped any more, or not with the permission needed",
 			    key_kind(f), f->key);
+		if (vb_profile()->pins)
+			vb_text_add(t, " (a device that pins goes on with the pages that stood there at "
+				       "registration, whatever becomes of the mapping)");
 		break;
 	}
 }

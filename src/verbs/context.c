@@ -307,33 +307,3 @@ VB_EXPORT int ibv_close_device(struct ibv_context *context)
 	unshare_hca();
 	return 0;
 }
-
-/* fork() needs no care: a region is not pinned, so there is nothing that copy-on-write could take away from
- * the parent.  (The child's objects are dead.) */
-VB_EXPORT int ibv_fork_init(void)
-{
-	return 0;
-}
-
-VB_EXPORT enum ibv_fork_status ibv_is_fork_initialized(void)
-{
-	return IBV_FORK_UNNEEDED;
-}
-
-int ibv_dontfork_range(void *base, size_t size);
-int ibv_dofork_range(void *base, size_t size);
-
-/* For drivers, which mark the pages that a device must find again; ours finds them by address. */
-VB_EXPORT int ibv_dontfork_range(void *base, size_t size)
-{
-	(void)base;
-	(void)size;
-	return 0;
-}
-
-VB_EXPORT int ibv_dofork_range(void *base, size_t size)
-{
-	(void)base;
-	(void)size;
-	return 0;
-}

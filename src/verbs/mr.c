@@ -14,6 +14,7 @@
 #include "mem/vma.h"
 #include "verbs/direct.h"
 #include "verbs/mr.h"
+#include "verbs/pin.h"
 #include "verbs/progress.h"
 #include "verbs/verbs.h"
 #include "verbs/why.h"
@@ -120,11 +121,27 @@ int vb_mr_prepare(struct vb_mr_ask *ask)
 		err = check_range(ask);
 	if (!err)
 		err = check_huge(ask);
-	if (!err && ask->kind == VB_KEY_ON_DEMAND)
+	if (err)
+		return err;
+	if (ask->kind == VB_KEY_ON_DEMAND) {
 		vb_guard_install();
-	else if (!err)
-		err = vb_mr_present(ask->call, ask->addr, ask->length, ask->access & IBV_ACCESS_LOCAL_WRITE);
+		return 0;
+	}
+	if (!ask->pinned)
+		err = vb_pin(ask->call, ask->addr, ask->length);
+	if (err)
+		return err;
+	ask->release = vb_pin_release;
+	err = vb_mr_present(ask->call, ask->addr, ask->length, ask->access & IBV_ACCESS_LOCAL_WRITE);
+	if (err)
+		vb_mr_unprepare(ask);
 	return err;
+}
+
+void vb_mr_unprepare(const struct vb_mr_ask *ask)
+{
+	if (ask->release == vb_pin_release && !ask->pinned)
+		vb_unpin(ask->addr, ask->length);
 }
 
 struct vb_key_spec vb_mr_spec(const struct vb_mr_ask *ask)
@@ -211,7 +228,12 @@ int vb_mr_register_memory(struct vb_mr **out, const char *call, struct ibv_pd *i
 	if (vb_context_dead(vb_context(ibpd->context)))
 		return vb_refuse(EIO, call, "the device was opened before fork()");
 	err = vb_mr_prepare(&ask);
-	return err ? err : vb_mr_register(out, &ask);
+	if (err)
+		return err;
+	err = vb_mr_register(out, &ask);
+	if (err)
+		vb_mr_unprepare(&ask);
+	return err;
 }
 
 static struct ibv_mr *reg(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned access)

@@ -20,13 +20,16 @@ struct vb_mr_ask {
 	enum vb_mr_source source;
 	void (*release)(struct vb_mr *mr);
 	void *of;
+	bool pinned; /* its pages count already (verbs/pin.h) */
 };
 
 #define VB_MR_REMOTE (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
 
 /* Checks everything that ibv_reg_mr() and ibv_rereg_mr() check of a range of the program's memory, sets
- * `kind`, and makes the memory present, unless it is to be so on demand.  0 or errno, which has been said. */
+ * `kind` and `release`, and makes the memory present, unless it is to be so on demand.  0 or errno, which has
+ * been said.  Where no region comes of it, vb_mr_unprepare(). */
 int vb_mr_prepare(struct vb_mr_ask *ask);
+void vb_mr_unprepare(const struct vb_mr_ask *ask);
 /* What the region's keys are to mean. */
 struct vb_key_spec vb_mr_spec(const struct vb_mr_ask *ask);
 

@@ -65,8 +65,13 @@ static struct vb_mr_ask result(const struct vb_mr *mr, int flags, struct ibv_pd 
 	    .length = flags & TRANSLATION ? length : mr->ibv.length,
 	    .access = flags & ACCESS ? (unsigned)access : mr->asked | zero,
 	    .kind = mr->kind,
+	    .release = mr->release,
 	};
 
+	/* What was pinned stays so, unless there is another range, or it goes on demand from now on. */
+	a.pinned = mr->release && !(flags & TRANSLATION) && !(a.access & IBV_ACCESS_ON_DEMAND);
+	if (!a.pinned)
+		a.release = NULL;
 	a.iova = a.access & IBV_ACCESS_ZERO_BASED ? 0 : flags & TRANSLATION ? a.addr : mr->iova;
 	return a;
 }
@@ -83,6 +88,9 @@ static void change(struct vb_mr *mr, const struct vb_mr_ask *a)
 	/* Also without remote access: processes that hold the domain, too, use it as their own. */
 	vb_direct_key_retracted(adapter, mr->ibv.lkey);
 	vb_pd_count(old, VB_CHILD_MR, -1u);
+	if (mr->release && !a->pinned)
+		mr->release(mr); /* the old range */
+	mr->release = a->release;
 	mr->pd = a->pd;
 	mr->iova = a->iova;
 	mr->kind = a->kind;

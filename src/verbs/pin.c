@@ -1,0 +1,110 @@
+/* Counting what a device would pin: as the kernel does, the pages of every region count, those of overlapping
+ * regions each time, for the whole process; a process with CAP_IPC_LOCK is exempt.  A thread's capability
+ * counts only in the initial user namespace, as for the kernel's capable(). */
+#include "verbs/pin.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <linux/capability.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "iba/profile.h"
+
+#define PAGE	   4096u
+#define KIB(pages) ((uint64_t)(pages) * (PAGE >> 10))
+#define FIRST_USER "user:[4026531837]" /* inode of the initial user namespace: a constant of the kernel */
+#define WHAT_TO_DO                                                                                      \
+	"raise it (ulimit -l, LimitMEMLOCK= of a service, --ulimit memlock= of a container), register " \
+	"less, or grant CAP_IPC_LOCK"
+
+static _Atomic uint64_t pinned, regions; /* pages; how many vb_pin() */
+
+static uint64_t pages(uint64_t addr, uint64_t length)
+{
+	return ((addr + (length - 1)) / PAGE) - addr / PAGE + 1;
+}
+
+static bool in_first_user_namespace(void)
+{
+	char ns[64];
+	ssize_t n = readlink("/proc/self/ns/user", ns, sizeof(ns) - 1);
+
+	return n < 0 || ((size_t)n == strlen(FIRST_USER) && !memcmp(ns, FIRST_USER, (size_t)n));
+}
+
+static bool exempt(void)
+{
+	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3];
+
+	if (syscall(SYS_capget, &head, data))
+		return false;
+	return data[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK) &&
+	       in_first_user_namespace();
+}
+
+static int count(const char *call, uint64_t addr, uint64_t length)
+{
+	uint64_t more = pages(addr, length), all = atomic_fetch_add(&pinned, more) + more;
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_MEMLOCK, &limit) || (limit.rlim_cur && all <= limit.rlim_cur / PAGE) || exempt())
+		return 0;
+	atomic_fetch_sub(&pinned, more);
+	if (!limit.rlim_cur) /* the kernel asks can_do_mlock() first */
+		return vb_refuse(EPERM, call,
+				 "RLIMIT_MEMLOCK is 0, so this process may pin nothing: " WHAT_TO_DO);
+	return vb_refuse(ENOMEM, call,
+			 "the 0x%" PRIx64 " bytes at 0x%" PRIx64 " take %" PRIu64
+			 " KiB of pinned pages, regions of this process have %" PRIu64
+			 " KiB already, and RLIMIT_MEMLOCK is %" PRIu64 " KiB: " WHAT_TO_DO,
+			 length, addr, KIB(more), KIB(all - more), (uint64_t)limit.rlim_cur >> 10);
+}
+
+int vb_pin(const char *call, uint64_t addr, uint64_t length)
+{
+	int err;
+
+	if (!vb_profile()->pins)
+		return 0;
+	err = vb_fork_mark(call, addr, length);
+	if (err)
+		return err;
+	err = count(call, addr, length);
+	if (err)
+		vb_fork_unmark(addr, length);
+	else
+		atomic_fetch_add(&regions, 1);
+	return err;
+}
+
+void vb_unpin(uint64_t addr, uint64_t length)
+{
+	if (!vb_profile()->pins)
+		return;
+	atomic_fetch_sub(&regions, 1);
+	atomic_fetch_sub(&pinned, pages(addr, length));
+	vb_fork_unmark(addr, length);
+}
+
+void vb_pin_release(struct vb_mr *mr)
+{
+	vb_unpin((uintptr_t)mr->ibv.addr, mr->ibv.length);
+}
+
+uint64_t vb_pin_regions(void)
+{
+	return atomic_load(&regions);
+}
+
+void vb_pin_forked(void)
+{
+	atomic_store(&regions, 0);
+	atomic_store(&pinned, 0);
+}
