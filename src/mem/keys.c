@@ -407,8 +407,9 @@ static void take_shot(struct vb_key_entry *e, struct shot *s)
 		s->odd = true;
 		if ((seq & 1) && (kind & VB_KEY_CHANGING)) { /* a few stores away, unless its thread lost the
 								CPU */
-			vb_patience_nap(&p);
-			continue;
+			if (!vb_patience_nap(&p))
+				continue;
+			return; /* in another process's table, which may have died over it */
 		}
 		if (atomic_load_explicit(&e->seq, memory_order_relaxed) == seq) {
 			s->odd = seq & 1; /* then it is being retracted, or made */
