@@ -88,13 +88,11 @@ static void device_attr(const struct vb_context *c, struct ibv_device_attr *a)
 	snprintf(a->fw_ver, sizeof(a->fw_ver), "%s", VB_FW_VER);
 }
 
+/* What the device is needs no adapter, so a forked child may ask its parent's too, as it may allocate device
+ * memory. */
 VB_EXPORT int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
 {
-	const struct vb_context *c = vb_context(context);
-
-	if (vb_context_dead(c))
-		return dead("ibv_query_device");
-	device_attr(c, attr);
+	device_attr(vb_context(context), attr);
 	return 0;
 }
 
@@ -118,8 +116,6 @@ int vb_query_device_ex(struct ibv_context *context, const struct ibv_query_devic
 	const struct vb_context *c = vb_context(context);
 	struct ibv_device_attr_ex a = {.device_cap_flags_ex = vb_profile()->caps, .phys_port_cnt_ex = PORTS};
 
-	if (vb_context_dead(c))
-		return dead("ibv_query_device_ex");
 	if (input && input->comp_mask)
 		return vb_refuse(EINVAL, "ibv_query_device_ex", "comp_mask 0x%x has unknown bits",
 				 input->comp_mask);

@@ -20,7 +20,7 @@ MODULES = ["test_addr", "test_device", "test_pd", "test_cq", "test_cq_events", "
            "test_parent_domain", "test_mr", "test_odp", "test_relaxed_ordering", "test_fork"]
 # pattern of the case -> why it may be skipped
 LATER = [
-    (r"DMTest\.", "device memory"),
+    (r"SharedDMTest\.", "importing device memory"),
     (r"test_atomic\.AtomicTest\.test_xrc_", "XRC"),
     (r"test_qp\.QPTest\.test_create_raw_", "raw packet QPs are for Ethernet adapters"),
     (r"test_qp\.QPTest\.test_query_raw_qp", "raw packet QPs are for Ethernet adapters"),
@@ -30,7 +30,6 @@ LATER = [
     (r"test_cq\.CQTest\.test_resize_cq", "UD: it resizes a CQ of UD QPs"),
     (r"test_cq_events\..*_ud$", "UD"),
     (r"test_mr\.MWTest\.", "memory windows"),
-    (r"test_mr\.DeviceMemory", "device memory"),
     (r"test_mr\.DmaBuf", "it takes its dma-bufs from /dev/dri"),
     (r"test_(odp|relaxed_ordering)\..*_ud_", "UD"),
     (r"test_(odp|relaxed_ordering)\..*_xrc_", "XRC"),

@@ -657,14 +657,15 @@ static void child(struct ibv_qp *qp, struct ibv_mr *mr)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
 	struct ibv_device_attr da;
+	struct ibv_port_attr pa;
 	struct ibv_send_wr wr = {0}, *bad = NULL;
 	struct ibv_recv_wr rwr = {0}, *rbad = NULL;
 	struct ibv_qp_attr a = {.qp_state = IBV_QPS_ERR};
 	struct ibv_context *own;
 	struct ibv_wc wc;
-	int ok = ibv_query_device(ctx, &da) == EIO && !ibv_alloc_pd(ctx) && errno == EIO &&
-		 ibv_post_send(qp, &wr, &bad) == EIO && bad == &wr && ibv_post_recv(qp, &rwr, &rbad) == EIO &&
-		 rbad == &rwr && ibv_poll_cq(cq, 1, &wc) == -1 &&
+	int ok = !ibv_query_device(ctx, &da) && ibv_query_port(ctx, 1, &pa) == EIO && !ibv_alloc_pd(ctx) &&
+		 errno == EIO && ibv_post_send(qp, &wr, &bad) == EIO && bad == &wr &&
+		 ibv_post_recv(qp, &rwr, &rbad) == EIO && rbad == &rwr && ibv_poll_cq(cq, 1, &wc) == -1 &&
 		 ibv_modify_qp(qp, &a, IBV_QP_STATE) == EIO && !ibv_reg_mr(pd, &a, sizeof(a), 0) &&
 		 errno == EIO && !ibv_dereg_mr(mr) && !ibv_destroy_qp(qp) && !ibv_destroy_cq(cq) &&
 		 !ibv_dealloc_pd(pd) && !ibv_close_device(ctx);
