@@ -21,8 +21,8 @@ if command -v ibv_devices >/dev/null; then
 	bin/verbena run -- ibv_devices | grep -q verbena0 || fail "ibv_devices"
 fi
 if command -v man >/dev/null && command -v groff >/dev/null; then
-	for f in share/man/man*/*; do
-		out=$(man --warnings=w -l "$f" 2>&1 >/dev/null)
+	for f in share/man/man*/*; do # from there, where what a page refers to is found
+		out=$(cd share/man && man --warnings=w -l "${f#share/man/}" 2>&1 >/dev/null)
 		[[ -z $out ]] || fail "$f: $out"
 	done
 fi

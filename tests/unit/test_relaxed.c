@@ -126,6 +126,28 @@ static void access_reaches_to_page_boundaries(void **state)
 	assert_int_equal(ibv_dereg_mr_relaxed(mr), 0);
 }
 
+/* As with ibv_reg_mr(): each combination permits what it names, and local read always. */
+static void every_flag_permits_what_it_says(void **state)
+{
+	(void)state;
+	for (int access = 0; access < 32; access++) {
+		const int remote = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+		struct ibv_mr *mr;
+
+		if ((access & remote) && !(access & IBV_ACCESS_LOCAL_WRITE)) {
+			REFUSED(ibv_reg_mr_relaxed(pd, mem, PAGE, access), EINVAL); /* rule 42 */
+			continue;
+		}
+		mr = reg(mem, PAGE, access | (access & 1 ? IBV_ACCESS_RELAXED_ORDERING : 0));
+		assert_int_equal(reach(mr->lkey, false, mem, 8, 0), VB_OK);
+		for (int want = 1; want < 16; want <<= 1)
+			assert_int_equal(reach(want == IBV_ACCESS_LOCAL_WRITE ? mr->lkey : mr->rkey,
+					       want != IBV_ACCESS_LOCAL_WRITE, mem, 8, (uint32_t)want),
+					 access & want ? VB_OK : VB_R_KEY_ACCESS);
+		assert_int_equal(ibv_dereg_mr_relaxed(mr), 0);
+	}
+}
+
 static void the_size_limit(void **state)
 {
 	struct ibv_mr *mr = reg(mem, MIB, ALL);
@@ -403,6 +425,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(a_region_has_what_the_page_says),
 	    cmocka_unit_test(access_reaches_to_page_boundaries),
+	    cmocka_unit_test(every_flag_permits_what_it_says),
 	    cmocka_unit_test(the_size_limit),
 	    cmocka_unit_test(what_is_refused),
 	    cmocka_unit_test(the_wrong_call_is_refused),
