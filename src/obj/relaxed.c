@@ -3,8 +3,6 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#define REMOTE (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
-
 enum {
 	/* Entries rest for so many others: a key's value returns after 256 times as many registrations, and a
 	 * program that registers in a loop does not walk through the whole pool. */
@@ -95,8 +93,8 @@ free_pools:
 static void clear(struct vb_relaxed *r, struct vb_relaxed_pool *p, struct vb_relaxed_mr *m)
 {
 	vb_key_clear(r->keys, m->lkey);
-	if (p->access & REMOTE)
-		r->ops->gone(r->owner, m->lkey);
+	/* also without remote access: processes that hold the domain, too, use it as their own */
+	r->ops->gone(r->owner, m->lkey);
 	m->state = VB_RELAXED_CLEAN;
 	m->remaps = 0;
 	p->used--;

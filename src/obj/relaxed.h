@@ -71,7 +71,7 @@ struct vb_relaxed_pool {
 
 /* What the pools ask of the layer that knows of peers. */
 struct vb_relaxed_ops {
-	/* The key is settled and its region had remote access: peers that keep something of it may let go. */
+	/* The key is settled: peers that keep something of its region may let go. */
 	void (*gone)(void *owner, uint32_t lkey);
 	/* Waits until no thread of this process and no peer uses the hidden key. */
 	void (*wait)(void *owner, uint32_t lkey);
