@@ -1,5 +1,8 @@
 # Tests that are more than one C file of a layer.
 
+# Those that reserve huge pages of the machine and give them back.
+set_tests_properties(unit.share unit.reg PROPERTIES RESOURCE_LOCK huge_pages)
+
 # --- the binary interface, and `verbena run`
 include(${CMAKE_CURRENT_LIST_DIR}/abi/abi.cmake)
 include(${CMAKE_CURRENT_LIST_DIR}/tools/tools.cmake)

@@ -2,6 +2,7 @@
  * address memory as documented, the first and the last byte belong to the region and their neighbours do not,
  * and after ibv_dereg_mr() nothing does.  Between two processes, by direct placement and by the ring. */
 #include "duo.h"
+#include "iba/profile.h"
 
 enum { PAGE = 4096, PAGES = 3, AT = PAGE - 24, LEN = PAGE + 48 }; /* it begins and ends within pages */
 enum {
@@ -328,8 +329,47 @@ static void optional_flags_are_accepted(struct duo *d)
 	no_region(d);
 }
 
+/* What profiles refuse: iova at another offset of the page than the address, and on-demand regions. */
+static void profiles(void)
+{
+	for (size_t i = 0; vb_profile_at(i); i++) {
+		const struct vb_profile *row = vb_profile_at(i);
+		struct ibv_device_attr_ex attr;
+		struct ibv_context *ctx;
+		struct ibv_mr *same, *moved, *demand;
+		struct ibv_pd *pd;
+		pid_t pid = kit_fork();
+
+		if (pid) {
+			CHECK(!kit_reap(pid), "%s", row->name);
+			continue;
+		}
+		setenv("VERBENA_PROFILE", row->name, 1);
+		ctx = kit_open();
+		pd = ibv_alloc_pd(ctx);
+		mem = aligned_alloc(PAGE, PAGE);
+		CHECK(pd && mem);
+		same = ibv_reg_mr_iova(pd, mem + 8, 100, 0x70008, LW);
+		CHECK(same && !ibv_dereg_mr(same));
+		errno = 0;
+		moved = ibv_reg_mr_iova(pd, mem + 8, 100, 0x70009, LW);
+		CHECK(!moved == row->page_offset && (moved || errno == EINVAL), "%s", row->name);
+		CHECK(!moved || !ibv_dereg_mr(moved));
+		errno = 0;
+		demand = ibv_reg_mr(pd, NULL, SIZE_MAX, IBV_ACCESS_ON_DEMAND);
+		CHECK(!!demand == row->on_demand && (demand || errno == EOPNOTSUPP), "%s", row->name);
+		CHECK(!demand || !ibv_dereg_mr(demand));
+		CHECK(!ibv_query_device_ex(ctx, NULL, &attr));
+		CHECK(!attr.odp_caps.general_caps != row->on_demand);
+		CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
+		exit(0);
+	}
+	printf("profiles: ok\n");
+}
+
 int main(void)
 {
+	profiles();
 	DUO_BOTH(every_flag_permits_what_it_says);
 	DUO_BOTH(local_read_is_always_permitted);
 	DUO_BOTH(first_and_last_byte);

@@ -16,7 +16,8 @@
 
 #include <cmocka.h>
 
-#include "mem/vma.h"
+#include "huge.h"
+
 #include "verbs/progress.h"
 #include "verbs/verbs.h"
 
@@ -332,24 +333,6 @@ static void implicit_region(void **state)
 	REFUSED(ibv_reg_mr(pd, (void *)2, SIZE_MAX, OD), EINVAL);
 }
 
-static void *huge_pages(unsigned n)
-{
-	void *p =
-	    mmap(NULL, n * HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
-
-	return p == MAP_FAILED ? NULL : p;
-}
-
-static int settle_huge(const char *value)
-{
-	int fd = open("/proc/sys/vm/nr_hugepages", O_WRONLY | O_CLOEXEC);
-	ssize_t n = fd < 0 ? -1 : write(fd, value, strlen(value));
-
-	if (fd >= 0)
-		close(fd);
-	return n > 0 ? 0 : -1;
-}
-
 /* A promise that the mapping does not keep. */
 static void hugetlb_is_checked(void **state)
 {
@@ -366,18 +349,13 @@ static void hugetlb_is_checked(void **state)
 
 static void hugetlb_pages(void **state)
 {
-	char *p = huge_pages(2), *small;
-	bool mine = false;
+	char *p =
+	    mmap(NULL, 2 * HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+	char *small;
 
 	(void)state;
-	if (!p && !settle_huge("2")) {
-		mine = true;
-		p = huge_pages(2);
-	}
-	if (!p) {
+	if (p == MAP_FAILED) {
 		print_message("SKIP: this machine gives no huge pages\n");
-		if (mine)
-			settle_huge("0");
 		skip();
 	}
 	fine(p, 2 * HUGE, HT | OD | LW | RW);
@@ -396,8 +374,6 @@ static void hugetlb_pages(void **state)
 	}
 	munmap(p, HUGE);
 	munmap(small, PAGE);
-	if (mine)
-		settle_huge("0");
 }
 
 static void what_the_device_says_of_on_demand(void **state)
@@ -711,7 +687,7 @@ int main(void)
 	    CASE(on_demand_registers_anything),
 	    CASE(implicit_region),
 	    CASE(hugetlb_is_checked),
-	    CASE(hugetlb_pages),
+	    cmocka_unit_test_setup_teardown(hugetlb_pages, reserve_pages, give_pages_back),
 	    CASE(what_the_device_says_of_on_demand),
 	    CASE(advice_makes_pages_present),
 	    CASE(advice_with_wrong_arguments),

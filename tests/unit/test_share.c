@@ -26,7 +26,10 @@
 
 #include <cmocka.h>
 
+#include "huge.h"
+
 #include "mem/share.h"
+#include "mem/vma.h"
 
 enum { PAGE = 4096, SIZE = 8 * PAGE, HUGE = 2 << 20 };
 
@@ -398,31 +401,7 @@ static void sysv_of_another_namespace(void **state)
 	assert_int_equal(status, 0);
 }
 
-/* Huge pages: a few of them, if we may have them. */
-
-static const char pool[] = "/proc/sys/vm/nr_hugepages";
-
-static long pages_reserved(void)
-{
-	FILE *f = fopen(pool, "re");
-	long n = -1;
-
-	if (f && fscanf(f, "%ld", &n) != 1)
-		n = -1;
-	if (f)
-		fclose(f);
-	return n;
-}
-
-static void reserve(long n)
-{
-	FILE *f = fopen(pool, "we");
-
-	if (f) {
-		fprintf(f, "%ld\n", n);
-		fclose(f);
-	}
-}
+/* Huge pages: a few of them, if we may have them (huge.h). */
 
 static void test_huge(int fd, const char *what)
 {
@@ -485,26 +464,6 @@ static void test_hugetlbfs(void)
 	rmdir(dir);
 }
 
-static int reserve_pages(void **state)
-{
-	static long before;
-
-	before = pages_reserved();
-	*state = &before;
-	if (before >= 0)
-		reserve(before + 8);
-	return 0;
-}
-
-static int give_pages_back(void **state)
-{
-	long before = *(long *)*state;
-
-	if (before >= 0)
-		reserve(before);
-	return 0;
-}
-
 static void huge_pages(void **state)
 {
 	(void)state;
@@ -515,6 +474,36 @@ static void huge_pages(void **state)
 	test_huge(memfd_create("huge", MFD_CLOEXEC | MFD_HUGETLB | 21u << 26), "a memfd of huge pages");
 	test_huge_sysv();
 	test_hugetlbfs();
+}
+
+/* Which pages a range is mapped in, for IBV_ACCESS_HUGETLB. */
+static void where_huge_pages_are(void **state)
+{
+	const int prot = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_ANONYMOUS;
+	uint8_t *small = mmap(NULL, 2 * PAGE, prot, flags, -1, 0), *p;
+	uint64_t at, page;
+
+	(void)state;
+	assert_ptr_not_equal(small, MAP_FAILED);
+	assert_false(vb_vma_huge((uintptr_t)small + 5, PAGE, &at, &page));
+	assert_true(at == (uintptr_t)small + 5 && page == PAGE);
+	assert_int_equal(mprotect(small, PAGE, PROT_NONE), 0);
+	munmap(small + PAGE, PAGE);
+	p = mmap(NULL, 2 * HUGE, prot, flags | MAP_HUGETLB, -1, 0);
+	if (p == MAP_FAILED) {
+		print_message("no huge pages: %s\n", strerror(errno));
+		munmap(small, PAGE);
+		skip();
+	}
+	assert_true(vb_vma_huge((uintptr_t)p, 2 * HUGE, &at, &page));
+	assert_true(vb_vma_huge((uintptr_t)p + HUGE - 1, 2, &at, &page));
+	assert_int_equal(mprotect(p, HUGE, PROT_READ), 0); /* two mappings now */
+	assert_true(vb_vma_huge((uintptr_t)p, 2 * HUGE, &at, &page));
+	munmap(p + HUGE, HUGE);
+	assert_false(vb_vma_huge((uintptr_t)p, HUGE + 1, &at, &page));
+	assert_true(at == (uintptr_t)p + HUGE && page != HUGE);
+	munmap(p, HUGE);
+	munmap(small, PAGE);
 }
 
 static void descriptions_that_lie(void **state)
@@ -707,6 +696,7 @@ int main(void)
 	    cmocka_unit_test(sysv_segments),
 	    cmocka_unit_test(sysv_of_another_namespace),
 	    cmocka_unit_test_setup_teardown(huge_pages, reserve_pages, give_pages_back),
+	    cmocka_unit_test_setup_teardown(where_huge_pages_are, reserve_pages, give_pages_back),
 	    cmocka_unit_test(descriptions_that_lie),
 	    cmocka_unit_test(locks_of_the_program_stay),
 	    cmocka_unit_test(mapping_is_not_inherited_and_not_touched),
