@@ -322,15 +322,14 @@ void vb_key_clear(struct vb_keys *t, uint32_t lkey)
 {
 	struct vb_key_entry *e = entry_of(t, lkey);
 	uint32_t seq = atomic_load_explicit(&e->seq, memory_order_relaxed);
-	static const struct vb_key_spec nothing;
+	/* where the key is remembered for the next variant, and for whoever has it still */
+	const struct vb_key_spec nothing = {.iova = vb_key_bare(t, lkey)};
 
 	/* odd already if it was published; what was never set becomes odd for a moment */
 	if (!(seq & 1))
 		atomic_store_explicit(&e->seq, ++seq, memory_order_relaxed);
 	atomic_store_explicit(&e->tied, CLOSED, memory_order_release);
 	write_entry(e, 0, &nothing);
-	atomic_store_explicit(&e->iova, vb_key_bare(t, lkey),
-			      memory_order_release); /* remembered for the next variant */
 	atomic_store_explicit(&e->seq, seq + 1, memory_order_release);
 }
 
@@ -481,7 +480,7 @@ static enum vb_reason judge(const struct vb_keys *t, const struct shot *s, const
 {
 	const struct vb_key_spec *k = &s->spec;
 
-	if (!s->last || (!(w->key & VB_KEY_SHARED) && (w->key & 1u << 29)))
+	if ((!s->last && !s->odd) || (!(w->key & VB_KEY_SHARED) && (w->key & 1u << 29)))
 		return VB_R_KEY_UNKNOWN;
 	if (t->local_bit & ~w->key) /* no key of this profile */
 		return VB_R_KEY_UNKNOWN;

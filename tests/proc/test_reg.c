@@ -155,7 +155,7 @@ static void every_flag_permits_what_it_says(struct duo *d)
 static void local_read_is_always_permitted(struct duo *d)
 {
 	uint64_t base, addr;
-	uint32_t rkey = region(d, LW | RW | RR | RA, -1, &base);
+	uint32_t rkey = region(d, LW | RW | RR | RA, -1, &base), gone;
 
 	for (int access = 0; access <= LW; access += LW) {
 		enum ibv_wc_status sink = access ? IBV_WC_SUCCESS : IBV_WC_LOC_PROT_ERR;
@@ -176,8 +176,9 @@ static void local_read_is_always_permitted(struct duo *d)
 		CHECK(duo_try(d, IBV_WR_ATOMIC_CMP_AND_SWP, addr, 8, own->lkey, base, rkey) == sink);
 		/* the two keys are different things (DESIGN, Memory) */
 		CHECK(duo_try(d, IBV_WR_SEND, addr, 64, own->rkey, 0, 0) == IBV_WC_LOC_PROT_ERR);
+		gone = own->lkey;
 		CHECK(!ibv_dereg_mr(own));
-		CHECK(duo_try(d, IBV_WR_RDMA_WRITE, addr, 64, own->lkey, base, rkey) == IBV_WC_LOC_PROT_ERR);
+		CHECK(duo_try(d, IBV_WR_RDMA_WRITE, addr, 64, gone, base, rkey) == IBV_WC_LOC_PROT_ERR);
 		free(buf);
 	}
 	no_region(d);
