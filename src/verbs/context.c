@@ -89,6 +89,7 @@ int vb_hca_open(struct vb_hca **out)
 	vb_gids_find(&h->gids);
 	vb_list_init(&h->pub.timed);
 	vb_list_init(&h->pub.dms);
+	vb_relaxed_open(&h->pub); /* before the engine looks; pairs with vb_hca_close() */
 	cfg.user = h;
 	cfg.gids = (const uint8_t(*)[16])h->gids.gid;
 	err = vb_adapter_open(&h->pub.adapter, &cfg); /* pairs with vb_hca_close() */
@@ -106,7 +107,6 @@ int vb_hca_open(struct vb_hca **out)
 	h->pub.keys.owner = h->pub.adapter;
 	vb_pds_init(&h->pub.pds, vb_adapter_pds(h->pub.adapter), vb_adapter_pd_marks(h->pub.adapter),
 		    (uint64_t)h->pub.keys.home << 32);
-	vb_relaxed_open(&h->pub);			  /* pairs with vb_hca_close() */
 	vb_direct_link_up(vb_link_at(h->pub.adapter, 0)); /* the link to oneself is UP from the beginning */
 	*out = &h->pub;
 	return 0;

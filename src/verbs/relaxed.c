@@ -175,6 +175,7 @@ VB_EXPORT int ibv_dereg_mr_relaxed(struct ibv_mr *ibmr)
 	static const char call[] = "ibv_dereg_mr_relaxed";
 	struct vb_relaxed_mr *m = (struct vb_relaxed_mr *)ibmr;
 	struct vb_context *c = vb_context(ibmr->context);
+	struct vb_pd *pd = m->mr.pd; /* another thread may be given the entry at once */
 	struct vb_keys *keys;
 	struct vb_hca *h;
 
@@ -190,7 +191,7 @@ VB_EXPORT int ibv_dereg_mr_relaxed(struct ibv_mr *ibmr)
 				 vb_key_tied(keys, m->lkey), m->lkey);
 	if (!vb_relaxed_drop(&h->relaxed, m))
 		return vb_refuse(EINVAL, call, "the region of L_Key 0x%08x has ended before", m->lkey);
-	vb_pd_count(m->mr.pd, VB_CHILD_MR, -1u);
+	vb_pd_count(pd, VB_CHILD_MR, -1u);
 	return 0;
 }
 
