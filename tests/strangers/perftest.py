@@ -23,6 +23,7 @@ TABLE = (
     + ["ib_send_lat -I 64 -s 32"]
     + [f"ib_{test} --mmap={{file}}" for test in ("write_bw -a", "read_bw -a", "write_lat -a", "send_bw -s 4096",
                                                  "atomic_bw -A FETCH_AND_ADD")]
+    + [f"ib_{verb}_{test} --odp" for verb in ("send", "write", "read") for test in ("bw", "lat -s 8 -n 1000")]
     + [f"VERBENA_DIRECT=off ib_{test}" for test in ("write_bw", "read_bw", "write_lat -s 8 -n 1000",
                                                     "atomic_lat -A CMP_AND_SWAP")]
 )
