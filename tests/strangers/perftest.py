@@ -26,6 +26,8 @@ TABLE = (
     + [f"ib_{verb}_{test} --odp" for verb in ("send", "write", "read") for test in ("bw", "lat -s 8 -n 1000")]
     + [f"VERBENA_DIRECT=off ib_{test}" for test in ("write_bw", "read_bw", "write_lat -s 8 -n 1000",
                                                     "atomic_lat -A CMP_AND_SWAP")]
+    + [f"VERBENA_PROFILE={p} ib_{test}" for p in ("strict", "rxe")
+       for test in ("send_bw", "write_bw", "read_bw -q 4", "send_lat -s 8 -n 1000", "atomic_bw -A FETCH_AND_ADD")]
 )
 # perftest turns inline data off on devices that it does not know; of this vendor it knows every part, and it
 # stays with ibv_post_send().

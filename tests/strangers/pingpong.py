@@ -7,12 +7,14 @@ import stranger
 RC = ["", "-e", "-c", "-e -c", "-s 1", "-s 1000000 -n 200", "-m 256", "-r 2", "-j", "-j -c",
       "-o", "-o -c", "-o -e", "-O", "-O -c", "-o -P", "-o -P -c", "-O -P -c"]
 SRQ = ["", "-e", "-q 1", "-q 64"]
+PROFILES = [("ibv_rc_pingpong", "-e"), ("ibv_rc_pingpong", "-s 1000000 -n 200"), ("ibv_srq_pingpong", "")]
 
 
 class Row:
-    def __init__(self, program, options):
+    def __init__(self, program, options, profile=None):
         self.argv = [program, "-g", "0", *options.split()]
-        self.name = " ".join(self.argv)
+        self.env = {"VERBENA_PROFILE": profile} if profile else None
+        self.name = " ".join(([f"VERBENA_PROFILE={profile}"] if profile else []) + self.argv)
         value = dict(zip(self.argv[1:], self.argv[2:]))
         self.size, self.iters = int(value.get("-s", 4096)), int(value.get("-n", 1000))
 
@@ -33,9 +35,10 @@ def main():
     a = stranger.arguments()
     stranger.need("ibv_rc_pingpong", "ibv_srq_pingpong")
     table = [Row("ibv_rc_pingpong", o) for o in RC] + [Row("ibv_srq_pingpong", o) for o in SRQ]
+    table += [Row(*p, profile) for profile in ("strict", "rxe") for p in PROFILES]
     if a.mode == "both":
         table = [r for r in table for _ in range(2)]  # neighbours take turns: each row runs both ways
-    stranger.rows(a, table, lambda row, mode: stranger.pair(a.build, row.argv, mode=mode, check=row.check))
+    stranger.rows(a, table, lambda row, mode: stranger.pair(a.build, row.argv, mode=mode, env=row.env, check=row.check))
 
 
 if __name__ == "__main__":
