@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <linux/capability.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
@@ -30,23 +31,26 @@ static uint64_t pages(uint64_t addr, uint64_t length)
 	return ((addr + (length - 1)) / PAGE) - addr / PAGE + 1;
 }
 
-static bool in_first_user_namespace(void)
+static bool first_user; /* this process is in the initial user namespace; set once */
+
+static void look_at_namespace(void)
 {
 	char ns[64];
 	ssize_t n = readlink("/proc/self/ns/user", ns, sizeof(ns) - 1);
 
-	return n < 0 || ((size_t)n == strlen(FIRST_USER) && !memcmp(ns, FIRST_USER, (size_t)n));
+	first_user = n < 0 || ((size_t)n == strlen(FIRST_USER) && !memcmp(ns, FIRST_USER, (size_t)n));
 }
 
 static bool exempt(void)
 {
 	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
 	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3];
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
+	pthread_once(&once, look_at_namespace);
 	if (syscall(SYS_capget, &head, data))
 		return false;
-	return data[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK) &&
-	       in_first_user_namespace();
+	return data[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK) && first_user;
 }
 
 static int count(const char *call, uint64_t addr, uint64_t length)

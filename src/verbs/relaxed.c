@@ -12,6 +12,7 @@
 #include "obj/relaxed.h"
 #include "verbs/direct.h"
 #include "verbs/mr.h"
+#include "verbs/pin.h"
 #include "verbs/progress.h"
 #include "verbs/verbs.h"
 
@@ -149,13 +150,17 @@ VB_EXPORT struct ibv_mr *ibv_reg_mr_relaxed(struct ibv_pd *ibpd, void *address, 
 		err = refuse_pool(h, err);
 		goto refused;
 	}
+	err = vb_fork_mark(CALL, addr,
+			   length); /* likewise; nothing counts against RLIMIT_MEMLOCK on this way */
+	if (err)
+		goto untake;
 	write = access & IBV_ACCESS_LOCAL_WRITE;
 	vb_guard_install();
 	/* What does not go by touching is looked at closely, and said. */
 	if (!touch(start, pages, write))
 		err = vb_mr_present(CALL, addr, length, write);
 	if (err)
-		goto untake;
+		goto unmark;
 	if (access & REMOTE)
 		vb_direct_admit();
 	publish(h, vb_pd(ibpd), m, start, pages);
@@ -163,6 +168,8 @@ VB_EXPORT struct ibv_mr *ibv_reg_mr_relaxed(struct ibv_pd *ibpd, void *address, 
 	m->mr.ibv.length = length;
 	m->mr.iova = addr;
 	return &m->mr.ibv;
+unmark:
+	vb_fork_unmark(addr, length);
 untake:
 	vb_relaxed_untake(&h->relaxed, m);
 refused:
@@ -176,6 +183,7 @@ VB_EXPORT int ibv_dereg_mr_relaxed(struct ibv_mr *ibmr)
 	struct vb_relaxed_mr *m = (struct vb_relaxed_mr *)ibmr;
 	struct vb_context *c = vb_context(ibmr->context);
 	struct vb_pd *pd = m->mr.pd; /* another thread may be given the entry at once */
+	uint64_t addr = (uintptr_t)ibmr->addr, length = ibmr->length;
 	struct vb_keys *keys;
 	struct vb_hca *h;
 
@@ -192,6 +200,7 @@ VB_EXPORT int ibv_dereg_mr_relaxed(struct ibv_mr *ibmr)
 	if (!vb_relaxed_drop(&h->relaxed, m))
 		return vb_refuse(EINVAL, call, "the region of L_Key 0x%08x has ended before", m->lkey);
 	vb_pd_count(pd, VB_CHILD_MR, -1u);
+	vb_fork_unmark(addr, length);
 	return 0;
 }
 
