@@ -165,12 +165,15 @@ static void attributes_missing(void)
 /* N4.1: a local protection error: the buffer's region was deregistered while the request was on its way. */
 static void stale_local_key(void)
 {
+	struct ibv_sge sge;
+	struct ibv_send_wr wr = {.wr_id = 1, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND}, *bad;
 	uint32_t gone;
 
 	pair_open();
 	gone = a.mr->lkey;
+	sge = (struct ibv_sge){(uintptr_t)a.buf, 8, gone};
 	CHECK(!ibv_dereg_mr(a.mr));
-	CHECK(!kit_post(&a, IBV_WR_SEND, 1, 0, 8, NULL, 0));
+	CHECK(!ibv_post_send(a.qp, &wr, &bad));
 	expect(IBV_WC_LOC_PROT_ERR);
 	SAID("QP 0x%06x: SEND wr_id 0x1 ended with status %d", a.qp->qp_num, IBV_WC_LOC_PROT_ERR);
 	SAID("L_Key 0x%08x is stale: its region was deregistered", gone);
