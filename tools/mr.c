@@ -114,6 +114,14 @@ static struct region *by_index(struct region *list, size_t n, uint32_t index)
 	return low < n && list[low].index == index ? &list[low] : NULL;
 }
 
+static void mark_user(struct region *list, size_t n, uint32_t index, pid_t pid)
+{
+	struct region *r = by_index(list, n, index);
+
+	if (r)
+		add_user(r, pid);
+}
+
 /* Threads announce what they use: of their own process's regions, and of those of others. */
 static void mark_users(const struct peek *p, struct region *list, size_t n)
 {
@@ -123,20 +131,14 @@ static void mark_users(const struct peek *p, struct region *list, size_t n)
 	size_t peers;
 
 	for (uint32_t i = 0; i < slots_used(p); i++) {
-		struct region *r = by_index(list, n, atomic_load(&slots[i].index));
-
-		if (r)
-			add_user(r, p->pid);
+		mark_user(list, n, atomic_load(&slots[i].index), p->pid);
 	}
 	peers = vb_peek_all(&all);
 	for (size_t k = 0; k < peers; k++) {
 		slots = slots_of(&all[k]);
 		for (uint32_t i = 0; i < slots_used(&all[k]); i++) {
-			struct region *r =
-			    by_index(list, n, vb_far_word_index(atomic_load(&slots[i].far), number));
-
-			if (r)
-				add_user(r, all[k].pid);
+			mark_user(list, n, vb_far_word_index(atomic_load(&slots[i].far), number), all[k].pid);
+			mark_user(list, n, vb_far_word_index(atomic_load(&slots[i].via), number), all[k].pid);
 		}
 		vb_peek_close(&all[k]);
 	}
@@ -156,13 +158,10 @@ static int by_address(const void *a, const void *b)
 static struct region *read_regions(const struct peek *p, size_t *n)
 {
 	const struct vb_key_entry *entries = entries_of(p);
-	uint32_t high = atomic_load_explicit(&marks_of(p)->keys, memory_order_acquire);
 	struct region *list = NULL;
 	size_t room = 0, have = 0;
 
-	if (high > VB_MAX_MR + 1)
-		high = VB_MAX_MR + 1;
-	for (uint32_t i = 1; i < high; i++) {
+	for (uint32_t i = 0; (i = vb_key_next(marks_of(p), i));) {
 		struct region r = {.index = i};
 
 		if (!read_entry(&entries[i], &r))

@@ -440,7 +440,7 @@ bool vb_key_at(const struct vb_keys *t, uint32_t index, bool remote, uint32_t *k
 {
 	struct shot s = {.odd = true};
 
-	if (index && index < t->capacity)
+	if (index && vb_key_used(t->marks, index))
 		take_shot(&t->entries[index], &s);
 	*key = s.key | (remote ? VB_KEY_REMOTE : t->local_bit);
 	*spec = s.spec;

@@ -168,6 +168,14 @@ static inline bool vb_key_used(const struct vb_key_marks *m, uint32_t index)
 			 index < VB_KEY_ENTRIES;
 }
 
+/* The next one behind index (0: the first), of those; 0: there is none. */
+static inline uint32_t vb_key_next(const struct vb_key_marks *m, uint32_t index)
+{
+	if (vb_key_used(m, index + 1))
+		return index + 1;
+	return index < VB_KEY_PLAIN && vb_key_used(m, VB_KEY_PLAIN) ? VB_KEY_PLAIN : 0;
+}
+
 /* Whether a key, used for a domain, is one that only mem/foreign.c can resolve. */
 static inline bool vb_key_is_elsewhere(const struct vb_keys *t, uint32_t key, uint64_t pd)
 {

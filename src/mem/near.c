@@ -17,13 +17,11 @@ static bool comparable(const struct vb_key_spec *s, bool remote)
 /* The region of the queue's own domain that is least wide of the range, else one of another domain. */
 static bool search(struct vb_keys *t, const struct vb_mem_want *w, struct found *best)
 {
-	uint32_t used = atomic_load_explicit(&t->marks->keys, memory_order_acquire);
+	uint32_t looked = 0;
 	struct found f;
 	bool any = false;
 
-	if (used > VB_NEAR_LOOK)
-		used = VB_NEAR_LOOK;
-	for (uint32_t i = 1; i < used; i++) {
+	for (uint32_t i = 0; looked < VB_NEAR_LOOK && (i = vb_key_next(t->marks, i)); looked++) {
 		if (!vb_key_at(t, i, w->remote, &f.key, &f.spec) || !comparable(&f.spec, w->remote))
 			continue;
 		f.pd = f.spec.pd == w->pd;

@@ -20,6 +20,7 @@
 #include "mem/vma.h"
 #include "verbs/pin.h"
 #include "verbs/verbs.h"
+#include "verbs/why.h"
 
 #define PAGE ((uintptr_t)4096)
 
@@ -293,10 +294,7 @@ int vb_fork_mark(const char *call, uint64_t addr, uint64_t length)
 			  "RDMAV_HUGEPAGES_SAFE, or register whole huge pages",
 			  length, addr);
 	else
-		vb_refuse(err, call,
-			  "the pages of the 0x%" PRIx64 " bytes at 0x%" PRIx64
-			  " cannot be kept from children, as ibv_fork_init() asks: %s",
-			  length, addr, strerror(err));
+		vb_why_fork(err, call, addr, length);
 	return err;
 }
 

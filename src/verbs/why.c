@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/sysinfo.h>
 
@@ -39,6 +40,28 @@ int vb_why_memory(int err, const char *call, uint64_t addr, uint64_t length, boo
 	vb_ground_look(&g, addr, length, write);
 	return vb_refuse(err, call, "the %" PRIu64 " bytes at 0x%" PRIx64 " cannot be %s: %s", length, addr,
 			 write ? "written" : "read", vb_ground_say(text, sizeof(text), &g));
+}
+
+static int max_map_count(void)
+{
+	FILE *f = fopen("/proc/sys/vm/max_map_count", "re");
+	int n = 0;
+
+	if (f && fscanf(f, "%d", &n) != 1)
+		n = 0;
+	if (f)
+		fclose(f);
+	return n;
+}
+
+int vb_why_fork(int err, const char *call, uint64_t addr, uint64_t length)
+{
+	return vb_refuse(
+	    err, call,
+	    "the pages of the %" PRIu64 " bytes at 0x%" PRIx64
+	    " cannot be kept from children, as ibv_fork_init() asks (%s): each region may cut a mapping "
+	    "in three, and vm.max_map_count is %d; raise it, or register fewer and larger regions",
+	    length, addr, strerror(err), max_map_count());
 }
 
 enum { CHILDREN = VB_CHILDREN + 1 }; /* the last are those that were not counted by kind */
@@ -80,10 +103,10 @@ static void sum_children(const struct vb_pd *pd, struct vb_why_count n[CHILDREN]
 static void add_example(struct vb_text *t, struct vb_context *c, const struct vb_pd *pd)
 {
 	struct vb_keys *keys = &vb_hca(c->adapter)->keys;
-	uint32_t used = atomic_load(&keys->marks->keys), key;
+	uint32_t looked = 0, key;
 	struct vb_key_spec s;
 
-	for (uint32_t i = 1; i < used && i < VB_NEAR_LOOK; i++) {
+	for (uint32_t i = 0; looked < VB_NEAR_LOOK && (i = vb_key_next(keys->marks, i)); looked++) {
 		if (!vb_key_at(keys, i, false, &key, &s) || s.pd != pd->id || s.kind == VB_KEY_WINDOW)
 			continue;
 		vb_text_add(t, "; a region is [0x%" PRIx64 ", +%" PRIu64 ") of L_Key 0x%08x", s.addr,

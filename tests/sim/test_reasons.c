@@ -3,6 +3,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "mem/far.h"
 #include "mem/guard.h"
 #include "sim.h"
 
@@ -201,6 +202,125 @@ static struct sim *mem_vanished_here(void)
 	return s;
 }
 
+/* --- memory of another process, which node 1 reaches through a key of a domain that was made there; that
+ * process is a table that nobody stands behind (proc/test_shared_pd.c has real ones) */
+enum { THERE = 0x12345, HOME_PD = 3 };
+#define FOREIGN_PD (7ull << 52 | (uint64_t)THERE << 32 | HOME_PD)
+
+static struct {
+	struct vb_far far;
+	struct vb_key_entry entries[SIM_KEYS];
+	struct vb_key_slot slots[VB_MEM_SLOTS];
+	struct vb_key_marks marks;
+	struct vb_keys keys;
+	_Atomic uint32_t heard;
+	uint32_t rkey;
+	uint64_t memory[8];
+} other;
+
+static struct vb_far *find_other(void *owner, uint32_t number)
+{
+	(void)owner;
+	return number == 7 ? &other.far : NULL;
+}
+
+static struct vb_far *find_nobody(void *owner, uint32_t number)
+{
+	(void)owner;
+	(void)number;
+	return NULL;
+}
+
+static void ask_nobody(void *owner, struct vb_far *f)
+{
+	(void)owner;
+	(void)f;
+}
+
+static struct sim *foreign_desk(struct vb_far *(*find)(void *owner, uint32_t number))
+{
+	static struct vb_keys_ops ops;
+	struct sim *s = sim_desk(CFG(.local = true, .rnr_retry = 1));
+
+	memset(&other, 0, sizeof other);
+	vb_keys_init(&other.keys, other.entries, SIM_KEYS, other.slots, &other.marks);
+	other.keys.home = (uint32_t)(FOREIGN_PD >> 32);
+	other.rkey =
+	    sim_rkey(vb_key_publish(&other.keys, &(struct vb_key_spec){.pd = FOREIGN_PD,
+								       .access = 0xf,
+								       .iova = (uintptr_t)other.memory,
+								       .addr = (uintptr_t)other.memory,
+								       .length = sizeof other.memory}));
+	other.far.keys = other.entries;
+	other.far.marks = &other.marks;
+	other.far.slots = other.slots;
+	other.far.heard = &other.heard;
+	other.far.number = 7;
+	other.far.pid = 4711;
+	other.far.tid = -1;
+	other.far.pidfd = -1;
+	other.far.there = THERE;
+	other.far.seen = INT64_MAX / 2; /* alive for ever */
+	ops = (struct vb_keys_ops){.find = find, .ask = ask_nobody};
+	s->n[1].keys.ops = &ops;
+	s->n[1].qp.pd_id = FOREIGN_PD;
+	return s;
+}
+
+static struct sim *ask_other(struct sim *s, enum ibv_wr_opcode op)
+{
+	struct ibv_send_wr wr = sim_wr(s, 0, op, 0, 8, 0, &sge);
+
+	if (op == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+		wr.wr.atomic.rkey = other.rkey;
+		wr.wr.atomic.remote_addr = (uintptr_t)other.memory;
+	} else {
+		wr.wr.rdma.rkey = other.rkey;
+		wr.wr.rdma.remote_addr = (uintptr_t)other.memory;
+	}
+	assert_int_equal(sim_send(s, 0, &wr), 0);
+	sim_settle(s);
+	return s;
+}
+
+static struct sim *key_no_contact(void)
+{
+	return ask_other(foreign_desk(find_nobody), IBV_WR_RDMA_WRITE);
+}
+
+static struct sim *key_owner_gone(void)
+{
+	struct sim *s = foreign_desk(find_other);
+
+	other.far.there = 0;
+	return ask_other(s, IBV_WR_RDMA_WRITE);
+}
+
+static struct sim *mem_forbidden(void)
+{
+	struct sim *s = foreign_desk(find_other);
+
+	other.far.denied = true;
+	return ask_other(s, IBV_WR_RDMA_WRITE);
+}
+
+static struct sim *atomic_foreign(void)
+{
+	struct sim *s = foreign_desk(find_other);
+	struct vb_far_share *share = &other.far.shares[VB_KEY_INDEX(other.rkey) % VB_FAR_SHARES];
+
+	share->rkey = other.rkey;
+	share->seq = other.entries[VB_KEY_INDEX(other.rkey)].seq;
+	share->state = VB_REGION_CANNOT; /* its owner has answered that it is private */
+	return ask_other(s, IBV_WR_ATOMIC_FETCH_AND_ADD);
+}
+
+/* It has not answered yet: the far end is asked to try again, and is told no more than that. */
+static struct sim *mem_later(void)
+{
+	return ask_other(foreign_desk(find_other), IBV_WR_ATOMIC_FETCH_AND_ADD);
+}
+
 static struct sim *qp_access(void)
 {
 	struct sim *s = sim_desk(CFG(.local = true, .access = IBV_ACCESS_REMOTE_READ));
@@ -381,6 +501,7 @@ enum where {
 	FAR,	  /* node 1 finds it, and node 0, which asked, is told */
 	FAR_RECV, /* likewise, and a receive request takes the error */
 	HERE,	  /* node 0 finds it: its own request fails */
+	TOLD_NOT, /* node 1 finds it and asks node 0 to try again, which it does in vain */
 	QUEUE,	  /* a queue of node 0 fails, and an event tells of it */
 };
 
@@ -403,6 +524,11 @@ static const struct reach {
     {VB_R_KEY_ACCESS, FAR, key_access},
     {VB_R_KEY_ACCESS, HERE, key_access_here},
     {VB_R_KEY_NOT_WINDOW, FAR, key_not_window},
+    {VB_R_KEY_OWNER_GONE, FAR, key_owner_gone},
+    {VB_R_KEY_NO_CONTACT, FAR, key_no_contact},
+    {VB_R_MEM_FORBIDDEN, FAR, mem_forbidden},
+    {VB_R_ATOMIC_FOREIGN, FAR, atomic_foreign},
+    {VB_R_MEM_LATER, TOLD_NOT, mem_later},
     {VB_R_MEM_VANISHED, FAR, mem_vanished},
     {VB_R_MEM_VANISHED, HERE, mem_vanished_here},
     {VB_R_QP_ACCESS, FAR, qp_access},
@@ -467,8 +593,14 @@ static void check(const struct reach *r)
 	struct ibv_wc wc;
 
 	print_message("%s\n", row->name);
-	assert_int_equal(finder->why.reason, r->reason);
+	if (r->where != TOLD_NOT)
+		assert_int_equal(finder->why.reason, r->reason);
 	switch (r->where) {
+	case TOLD_NOT:
+		wc = failed(s, 0, true);
+		assert_int_equal(wc.status, IBV_WC_RNR_RETRY_EXC_ERR);
+		assert_int_equal(s->n[1].qp.state, IBV_QPS_RTS);
+		break;
 	case FAR:
 	case FAR_RECV:
 		assert_int_equal(nak_of(s), row->nak);

@@ -102,7 +102,7 @@ static void too_many_mappings(void)
 		if (!mr)
 			break;
 	}
-	refused(mr, ENOMEM);
+	CHECK(!mr && (errno == ENOMEM || errno == EAGAIN), "%s", strerror(errno)); /* what madvise() says */
 	CHECK(!munmap(p + (size_t)most * PAGE, (size_t)most * PAGE)); /* room for the command that explains */
 	SAID("cannot be kept from children, as ibv_fork_init() asks");
 	SAID("vm.max_map_count is %d", most);
