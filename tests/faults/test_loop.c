@@ -34,7 +34,7 @@ struct end {
 	struct ibv_comp_channel *ch;
 	struct ibv_cq *cq;
 	struct ibv_qp *qp[QPS];
-	struct ibv_mr *mr[QPS];
+	struct ibv_mr *mr[QPS], *nothing, *demand;
 	uint8_t *buf[QPS]; /* of the second one peers can open the file */
 	int received, sent, flushed;
 };
@@ -116,6 +116,8 @@ static int set_up(struct end *e)
 	MUST(e->cq = ibv_create_cq(e->ctx, 64, NULL, e->ch, 0));
 	for (int i = 0; i < QPS; i++)
 		MUST(e->mr[i] = ibv_reg_mr(e->pd, e->buf[i], LEN, KIT_ALL));
+	MUST(e->nothing = ibv_alloc_null_mr(e->pd));
+	MUST(e->demand = ibv_reg_mr(e->pd, NULL, SIZE_MAX, KIT_ALL | IBV_ACCESS_ON_DEMAND));
 	qa.send_cq = qa.recv_cq = e->cq;
 	for (int i = 0; i < QPS; i++) {
 		struct kit_card *c = &board->cards[me][i];
@@ -244,6 +246,8 @@ static int talk(struct end *e)
 								     : 16));
 			sent += OPS;
 		}
+		/* under the peer's requests */
+		MUST(!ibv_rereg_mr(e->mr[r % QPS], IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, KIT_ALL));
 		MUST(extra = ibv_reg_mr(e->pd, e->buf[r % QPS], 8192, KIT_ALL));
 		MUST_BE_0(ibv_dereg_mr(extra));
 		MUST(ah = ibv_create_ah(e->pd, &aa));
@@ -257,6 +261,8 @@ static int talk(struct end *e)
 
 static void tear_down(struct end *e)
 {
+	CHECK(!e->nothing || !ibv_dereg_mr(e->nothing));
+	CHECK(!e->demand || !ibv_dereg_mr(e->demand));
 	for (int i = 0; i < QPS; i++)
 		CHECK(!e->qp[i] || !ibv_destroy_qp(e->qp[i]));
 	for (int i = 0; i < QPS; i++)
