@@ -37,6 +37,11 @@ struct end {
 	struct ibv_mr *mr[QPS], *nothing, *demand;
 	uint8_t *buf[QPS]; /* of the second one peers can open the file */
 	int received, sent, flushed;
+	/* of kinds of memory that are made once */
+	struct ibv_mr *relaxed, *dm_mr;
+	struct ibv_dm *dm;
+	struct ibv_buf *given;
+	struct ibv_dmah *dmah;
 };
 
 /* A call that failed must say why. */
@@ -220,6 +225,21 @@ static int collect(struct end *e, int sent, int received)
 	return WELL;
 }
 
+static int other_memory(struct end *e)
+{
+	struct ibv_alloc_dm_attr da = {.length = 100};
+	struct ibv_dmah_init_attr ha = {0};
+	uint32_t word = 7;
+
+	MUST(e->relaxed = ibv_reg_mr_relaxed(e->pd, e->buf[0], 8192, KIT_ALL));
+	MUST(e->dm = ibv_alloc_dm(e->ctx, &da));
+	MUST(e->dm_mr = ibv_reg_dm_mr(e->pd, e->dm, 0, 100, KIT_ALL | IBV_ACCESS_ZERO_BASED));
+	MUST_BE_0(ibv_memcpy_to_dm(e->dm, 96, &word, 4));
+	MUST(ibv_alloc_buf(e->pd, 5000, &e->given));
+	MUST(e->dmah = ibv_alloc_dmah(e->ctx, &ha));
+	return WELL;
+}
+
 static int talk(struct end *e)
 {
 	static const enum ibv_wr_opcode ops[] = {IBV_WR_SEND,
@@ -250,6 +270,8 @@ static int talk(struct end *e)
 		MUST(!ibv_rereg_mr(e->mr[r % QPS], IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, KIT_ALL));
 		MUST(extra = ibv_reg_mr(e->pd, e->buf[r % QPS], 8192, KIT_ALL));
 		MUST_BE_0(ibv_dereg_mr(extra));
+		if (!r)
+			STEP(other_memory(e));
 		MUST(ah = ibv_create_ah(e->pd, &aa));
 		MUST_BE_0(ibv_destroy_ah(ah));
 		STEP(collect(e, sent, 2 * QPS * (r + 1)));
@@ -267,6 +289,11 @@ static void tear_down(struct end *e)
 		CHECK(!e->qp[i] || !ibv_destroy_qp(e->qp[i]));
 	for (int i = 0; i < QPS; i++)
 		CHECK(!e->mr[i] || !ibv_dereg_mr(e->mr[i]));
+	CHECK(!e->relaxed || (!ibv_dereg_mr_relaxed(e->relaxed) && !ibv_flush_relaxed_mr(e->pd)));
+	CHECK(!e->dm_mr || !ibv_dereg_mr(e->dm_mr));
+	CHECK(!e->dm || !ibv_free_dm(e->dm));
+	ibv_free_buf(e->given);
+	CHECK(!e->dmah || !ibv_dealloc_dmah(e->dmah));
 	CHECK(!e->cq || !ibv_destroy_cq(e->cq));
 	CHECK(!e->ch || !ibv_destroy_comp_channel(e->ch));
 	CHECK(!e->pd || !ibv_dealloc_pd(e->pd));
