@@ -142,6 +142,8 @@ static void dead_initiator(struct pair *p)
 
 enum { ROUNDS = 25 };
 
+static bool mapped; /* the memory is a file's, which the peer maps after some use */
+
 static void connect_anew(struct pair *p, struct kit_end *e, int round)
 {
 	kit_end_open(e, p->pd, DEPTH, SIZE);
@@ -159,7 +161,8 @@ static void flood_target(struct pair *p)
 	p->pd = ibv_alloc_pd(p->ctx);
 	CHECK(p->pd);
 	for (int round = 1; round <= ROUNDS; round++) {
-		uint8_t *at = pages(SIZE);
+		int fd = -1;
+		uint8_t *at = mapped ? kit_mapped(SIZE, &fd) : pages(SIZE);
 		struct ibv_mr *mr = relaxed(p, at, SIZE, KIT_ALL);
 		double late = kit_now() + 20;
 		struct kit_end e;
@@ -172,6 +175,8 @@ static void flood_target(struct pair *p)
 			CHECK(kit_now() < late, "no WRITE comes");
 			CHECK(!ibv_poll_cq(e.cq, 1, &wc));
 		}
+		if (mapped)
+			pair_nap(1 + round % 5); /* mostly it is by then */
 		CHECK(!ibv_dereg_mr_relaxed(mr));
 		CHECK(!ibv_flush_relaxed_mr(p->pd));
 		memset(at, PATTERN, SIZE);
@@ -182,6 +187,8 @@ static void flood_target(struct pair *p)
 		intact(at, SIZE);
 		kit_end_close(&e);
 		munmap(at, SIZE);
+		if (fd >= 0)
+			close(fd);
 		atomic_store(&p->board->step, round);
 	}
 	CHECK(!ibv_dealloc_pd(p->pd) && !ibv_close_device(p->ctx));
@@ -436,6 +443,8 @@ int main(void)
 			snprintf(name, sizeof name, "%s, direct %s", rows[i].name, on ? "on" : "off");
 			pair_run(name, (bool[2]){on, on}, rows[i].initiator, rows[i].target);
 		}
+	mapped = true;
+	pair_run("flood of mapped memory", (bool[2]){true, true}, flood_initiator, flood_target);
 	held();
 	return 0;
 }
