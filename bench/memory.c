@@ -1,5 +1,8 @@
 /* Tests of memory: registering it, and finding the region of a key. */
+#include <arpa/inet.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -99,15 +102,18 @@ static size_t available(void)
 	return (size_t)kb << 10;
 }
 
-enum how { POPULATE, PLAIN, RELAXED };
+enum how { POPULATE, PLAIN, ON_DEMAND, RELAXED };
 
 static void once(struct ibv_pd *pd, enum how how, char *a, size_t n)
 {
 	int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
-	struct ibv_mr *mr =
-	    how == PLAIN ? ibv_reg_mr(pd, a, n, access) : ibv_reg_mr_relaxed(pd, a, n, access);
+	bool relaxed = how == RELAXED;
+	struct ibv_mr *mr;
 
-	if (!mr || (how == PLAIN ? ibv_dereg_mr(mr) : ibv_dereg_mr_relaxed(mr)))
+	if (how == ON_DEMAND)
+		access |= IBV_ACCESS_ON_DEMAND;
+	mr = relaxed ? ibv_reg_mr_relaxed(pd, a, n, access) : ibv_reg_mr(pd, a, n, access);
+	if (!mr || (relaxed ? ibv_dereg_mr_relaxed(mr) : ibv_dereg_mr(mr)))
 		die("registration");
 }
 
@@ -147,6 +153,85 @@ static void sizes(struct ibv_pd *pd, enum how how, char *const a[SIZES], const c
 	}
 }
 
+static char *touched(size_t n)
+{
+	char *a = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (a == MAP_FAILED)
+		die("mmap");
+	memset(a, 1, n);
+	return a;
+}
+
+/* A socket that hears what it says: both sides are this one. */
+static int loop_socket(void)
+{
+	struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t len = sizeof(a);
+	int s = socket(AF_INET, SOCK_DGRAM, 0);
+
+	if (s < 0 || bind(s, (struct sockaddr *)&a, len) || getsockname(s, (struct sockaddr *)&a, &len) ||
+	    connect(s, (struct sockaddr *)&a, len))
+		die("a socket to oneself");
+	return s;
+}
+
+struct revoker {
+	struct ibv_pd *pd;
+	_Atomic bool stop;
+	_Atomic uint64_t taken_back; /* regions */
+};
+
+static void *take_back(void *arg)
+{
+	struct revoker *r = arg;
+	char *a = touched(SIZE(0));
+
+	pin(1);
+	while (!atomic_load(&r->stop)) {
+		once(r->pd, PLAIN, a, SIZE(0));
+		atomic_fetch_add(&r->taken_back, 1);
+	}
+	munmap(a, SIZE(0));
+	return NULL;
+}
+
+static double write_time(struct side *s)
+{
+	struct laps l = {0};
+
+	for (unsigned i = 0; i < LAT_ITERS; i++) {
+		if (i % LAP == 0)
+			lap(&l);
+		side_post(s, IBV_WR_RDMA_WRITE, 8, IBV_SEND_SIGNALED);
+		side_wait(s->scq, 1);
+	}
+	lap(&l);
+	return l.least / LAP;
+}
+
+/* WRITEs of a QP to itself, alone and while another thread takes back one region after the other. */
+static void beside_revocation(void)
+{
+	struct side s = {.client = true, .sock = loop_socket()};
+	struct revoker r = {0};
+	pthread_t t;
+
+	side_open(&s);
+	r.pd = s.pd;
+	write_time(&s);
+	figure("self_write", write_time(&s));
+	if (pthread_create(&t, NULL, take_back, &r))
+		die("pthread_create");
+	while (!atomic_load(&r.taken_back))
+		;
+	figure("self_write_revoking", write_time(&s));
+	atomic_store(&r.stop, true);
+	pthread_join(t, NULL);
+	side_close(&s);
+	close(s.sock);
+}
+
 static void peer(int sock)
 {
 	struct side s = {.sock = sock};
@@ -181,16 +266,6 @@ static void fork_peers(struct side side[PEERS])
 	}
 }
 
-static char *touched(size_t n)
-{
-	char *a = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-	if (a == MAP_FAILED)
-		die("mmap");
-	memset(a, 1, n);
-	return a;
-}
-
 void registrations(void)
 {
 	struct side side[PEERS];
@@ -211,6 +286,7 @@ void registrations(void)
 		a[i] = SIZE(i) < available() / 2 ? touched(SIZE(i)) : NULL;
 	sizes(pd, POPULATE, a, "populate");
 	sizes(pd, PLAIN, a, "reg");
+	sizes(pd, ON_DEMAND, a, "odp");
 	sizes(pd, RELAXED, a, "relaxed");
 	for (unsigned i = 0; i < PEERS; i++) {
 		side_open(&side[i]);
@@ -219,6 +295,7 @@ void registrations(void)
 	sizes(pd, PLAIN, a, "reg16");
 	sizes(pd, RELAXED, a, "relaxed16");
 	sizes(pd, POPULATE, a, "populate");
+	beside_revocation();
 	for (unsigned i = 0; i < PEERS; i++)
 		side_close(&side[i]);
 	for (unsigned i = 0; i < PEERS; i++)

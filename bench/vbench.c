@@ -24,7 +24,9 @@
  *
  *   populate_N       ns, MADV_POPULATE_WRITE over N bytes that are present
  *   reg_N reg16_N    ns, registering and deregistering them, with no peer and with 16 connected ones
- *   lookup_N         ns, half a round trip of 8 B SENDs that are gathered from any one of N regions
+ *   odp_N            ns, the same on demand
+ *   self_write       ns, WRITE of 8 B of a QP to itself, and (_revoking) while a thread registers and
+ * deregisters lookup_N         ns, half a round trip of 8 B SENDs that are gathered from any one of N regions
  */
 #include <signal.h>
 #include <sys/prctl.h>
