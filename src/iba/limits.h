@@ -6,6 +6,7 @@
 #define VB_MAX_QP	   65536
 #define VB_MAX_CQ	   65536
 #define VB_MAX_MR	   (1 << 20)
+#define VB_MAX_MW	   (1 << 16)
 #define VB_MAX_PD	   65536
 #define VB_MAX_AH	   65536
 #define VB_MAX_SRQ	   65536
@@ -26,8 +27,9 @@
 #define VB_QPN_INDICES	   (1 << VB_QPN_INDEX_BITS)
 #define VB_ADAPTER_NUMBERS 32	/* numbers that one adapter may hold: room for VB_MAX_QP and the unusable */
 #define VB_TAGGED_KEYS	   1024 /* keys of foreign protection domains that one number can carry (mem/keys.h) */
-#define VB_KEY_PLAIN	   (VB_MAX_MR + 1) /* entries of keys without a tag; the others stand behind them */
-#define VB_KEY_ENTRIES	   (VB_KEY_PLAIN + VB_ADAPTER_NUMBERS * VB_TAGGED_KEYS)
-#define VB_MAX_LINKS	   4096 /* peers of one adapter, itself included */
+#define VB_KEY_PLAIN \
+	(VB_MAX_MR + VB_MAX_MW + 1) /* entries of keys without a tag; the others stand behind them */
+#define VB_KEY_ENTRIES (VB_KEY_PLAIN + VB_ADAPTER_NUMBERS * VB_TAGGED_KEYS)
+#define VB_MAX_LINKS   4096 /* peers of one adapter, itself included */
 
 #endif

@@ -13,7 +13,9 @@
 #define VENDOR_PART    1
 #define VENDOR_ID_NONE 0xffffff /* IBTA: a device without a manufacturer */
 
-#define CAPS (IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN)
+#define CAPS                                                                             \
+	(IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_MEM_WINDOW | \
+	 IBV_DEVICE_MEM_WINDOW_TYPE_2B) /* never both 2A and 2B (rule 48) */
 
 static const struct vb_profile rows[] = {
     {
@@ -22,6 +24,7 @@ static const struct vb_profile rows[] = {
 	.max_qp = VB_MAX_QP,
 	.max_cq = VB_MAX_CQ,
 	.max_mr = VB_MAX_MR,
+	.max_mw = VB_MAX_MW,
 	.max_pd = VB_MAX_PD,
 	.max_ah = VB_MAX_AH,
 	.max_srq = VB_MAX_SRQ,
@@ -53,6 +56,7 @@ static const struct vb_profile rows[] = {
 	.max_qp = VB_MAX_QP,
 	.max_cq = VB_MAX_CQ,
 	.max_mr = VB_MAX_MR,
+	.max_mw = VB_MAX_MW,
 	.max_pd = VB_MAX_PD,
 	.max_ah = VB_MAX_AH,
 	.max_srq = VB_MAX_SRQ,
@@ -85,6 +89,7 @@ static const struct vb_profile rows[] = {
 	.max_qp = VB_MAX_QP,
 	.max_cq = VB_MAX_CQ,
 	.max_mr = (1 << 19) - 1,
+	.max_mw = VB_MAX_MW,
 	.max_pd = VB_MAX_PD,
 	.max_ah = (1 << 15) - 1,
 	.max_srq = VB_MAX_SRQ,

@@ -36,7 +36,7 @@ const struct vb_reason_row vb_reasons[VB_REASONS] = {
 			 IBV_EVENT_QP_ACCESS_ERR},
     [VB_R_KEY_ACCESS] = {"key-access", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_PROT_ERR,
 			 IBV_EVENT_QP_ACCESS_ERR},
-    [VB_R_KEY_NOT_WINDOW] = {"key-not-window", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_ACCESS_ERR,
+    [VB_R_KEY_NOT_WINDOW] = {"key-not-window", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_MW_BIND_ERR,
 			     IBV_EVENT_QP_ACCESS_ERR}, /* rule 46 */
     [VB_R_KEY_OWNER_GONE] = {"key-owner-gone", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_PROT_ERR,
 			     IBV_EVENT_QP_ACCESS_ERR},
@@ -50,6 +50,20 @@ const struct vb_reason_row vb_reasons[VB_REASONS] = {
 			IBV_EVENT_QP_ACCESS_ERR},
     [VB_R_MEM_VANISHED] = {"mem-vanished", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_PROT_ERR,
 			   IBV_EVENT_QP_ACCESS_ERR},
+    /* rules 46 to 48; the status is IBTA's "memory management operation error" */
+    [VB_R_INV_TYPE] = {"invalidate-type", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_MW_BIND_ERR,
+		       IBV_EVENT_QP_ACCESS_ERR},
+    [VB_R_INV_KEY] = {"invalidate-key", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_MW_BIND_ERR,
+		      IBV_EVENT_QP_ACCESS_ERR},
+    [VB_R_INV_QP] = {"invalidate-qp", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_MW_BIND_ERR,
+		     IBV_EVENT_QP_ACCESS_ERR},
+    [VB_R_BIND_GONE] = {"bind-gone", 0, NEVER, IBV_WC_MW_BIND_ERR, NONE},
+    [VB_R_BIND_ZERO] = {"bind-zero", 0, NEVER, IBV_WC_MW_BIND_ERR, NONE},
+    [VB_R_BIND_BOUND] = {"bind-bound", 0, NEVER, IBV_WC_MW_BIND_ERR, NONE},
+    [VB_R_BIND_REGION] = {"bind-region", 0, NEVER, IBV_WC_MW_BIND_ERR, NONE},
+    [VB_R_BIND_PD] = {"bind-pd", 0, NEVER, IBV_WC_MW_BIND_ERR, NONE},
+    [VB_R_BIND_RANGE] = {"bind-range", 0, NEVER, IBV_WC_MW_BIND_ERR, NONE},
+    [VB_R_BIND_ACCESS] = {"bind-access", 0, NEVER, IBV_WC_MW_BIND_ERR, NONE},
     /* rule 22: a queue pair that is not set up for the operation does not take its opcode */
     [VB_R_QP_ACCESS] = {"qp-access", INVALID, IBV_WC_REM_INV_REQ_ERR, IBV_WC_LOC_QP_OP_ERR,
 			IBV_EVENT_QP_REQ_ERR},
@@ -145,13 +159,19 @@ static const char *opcode_name(uint64_t opcode)
 	return opcode < 256 && vb_opcodes[opcode].name ? vb_opcodes[opcode].name : "unknown";
 }
 
+/* What the key of a remote access names. */
+static const char *thing(const struct vb_facts *f)
+{
+	return f->a & VB_KEYF_WINDOW ? "memory window" : "region";
+}
+
 static void say_bounds(struct vb_text *t, const struct vb_facts *f)
 {
 	uint64_t off = f->addr - f->start;
 
 	vb_text_add(t, "range ");
 	add_range(t, f->addr, f->len);
-	vb_text_add(t, " leaves region ");
+	vb_text_add(t, " leaves %s ", thing(f));
 	add_range(t, f->start, f->size);
 	vb_text_add(t, " of %s 0x%08x ", key_kind(f), f->key);
 	if (f->addr < f->start)
@@ -166,11 +186,11 @@ static void say_access(struct vb_text *t, const struct vb_facts *f)
 {
 	vb_text_add(t, "%s 0x%08x does not permit ", key_kind(f), f->key);
 	add_access(t, f->want & ~f->have, "", "|", "this");
-	vb_text_add(t, ": the region ");
+	vb_text_add(t, ": the %s ", thing(f));
 	add_range(t, f->start, f->size);
 	vb_text_add(t, " has ");
-	add_access(t, f->have, "", "|", "local read only");
-	vb_text_add(t, "; register it with ");
+	add_access(t, f->have, "", "|", f->a & VB_KEYF_WINDOW ? "nothing" : "local read only");
+	vb_text_add(t, "; %s it with ", f->a & VB_KEYF_WINDOW ? "bind" : "register");
 	add_access(t, f->want & ~f->have, "IBV_ACCESS_", " | ", "more access");
 }
 
@@ -229,7 +249,8 @@ static void say_unknown(struct vb_text *t, const struct vb_facts *f)
 
 static void say_stale(struct vb_text *t, const struct vb_facts *f)
 {
-	vb_text_add(t, "%s 0x%08x is stale: its region was deregistered", key_kind(f), f->key);
+	vb_text_add(t, "%s 0x%08x is stale: its region was deregistered%s", key_kind(f), f->key,
+		    f->a & VB_KEYF_REMOTE ? " (or its memory window unbound)" : "");
 	say_stranger(t, f);
 	if (f->a & VB_KEYF_NEAR) {
 		say_near(t, f);
@@ -348,6 +369,72 @@ static void say_key(struct vb_text *t, const struct vb_facts *f)
 		if (vb_profile()->pins)
 			vb_text_add(t, " (a device that pins goes on with the pages that stood there at "
 				       "registration, whatever becomes of the mapping)");
+		break;
+	}
+}
+
+static void say_invalidate(struct vb_text *t, const struct vb_facts *f)
+{
+	vb_text_add(t, "R_Key 0x%08x cannot be invalidated: ", f->key);
+	switch (f->reason) {
+	case VB_R_INV_TYPE:
+		vb_text_add(t, "it is a memory window of type 1, which ibv_bind_mw with length 0 unbinds");
+		break;
+	case VB_R_INV_KEY:
+		if (f->cur_key)
+			vb_text_add(t, "its memory window is bound under R_Key 0x%08x", f->cur_key);
+		else
+			vb_text_add(t, "its memory window is not bound (was it invalidated before?)");
+		break;
+	default: /* VB_R_INV_QP */
+		vb_text_add(t, "its memory window is bound on queue pair 0x%06x, and only there it can be",
+			    (unsigned)f->b & VB_QPN_MASK);
+		break;
+	}
+}
+
+static void say_bind(struct vb_text *t, const struct vb_facts *f)
+{
+	vb_text_add(t, "the memory window cannot be bound under R_Key 0x%08x: ", f->key);
+	switch (f->reason) {
+	case VB_R_BIND_GONE:
+		vb_text_add(t, "it was deallocated while the request stood in the queue");
+		break;
+	case VB_R_BIND_ZERO:
+		vb_text_add(
+		    t,
+		    "length 0, which unbinds windows of type 1 only; this one is of type 2: invalidate it");
+		break;
+	case VB_R_BIND_BOUND:
+		vb_text_add(t,
+			    "it is of type 2 and still bound under R_Key 0x%08x: invalidate that first "
+			    "(IBV_WR_LOCAL_INV)",
+			    f->cur_key);
+		break;
+	case VB_R_BIND_REGION:
+		vb_text_add(t, "L_Key 0x%08x names no region that can take it (deregistered meanwhile?)",
+			    (unsigned)f->a);
+		break;
+	case VB_R_BIND_PD:
+		vb_text_add(t, "%s belongs to protection domain %u, the queue pair to protection domain %u",
+			    f->a ? "the region" : "it", f->pd_have, f->pd_want);
+		break;
+	case VB_R_BIND_RANGE:
+		vb_text_add(t, "its range ");
+		add_range(t, f->addr, f->len);
+		vb_text_add(t, " leaves region ");
+		add_range(t, f->start, f->size);
+		vb_text_add(t, " of L_Key 0x%08x", (unsigned)f->a);
+		break;
+	default: /* VB_R_BIND_ACCESS */
+		vb_text_add(t, "the region ");
+		add_range(t, f->start, f->size);
+		vb_text_add(t, " of L_Key 0x%08x has ", (unsigned)f->a);
+		add_access(t, f->have, "", "|", "local read only");
+		vb_text_add(t, "; register it with ");
+		add_access(t, f->want & ~f->have, "IBV_ACCESS_", " | ", "more access");
+		if (f->want & ~f->have & IBV_ACCESS_LOCAL_WRITE)
+			vb_text_add(t, ", which a window for REMOTE_WRITE or REMOTE_ATOMIC needs");
 		break;
 	}
 }
@@ -509,6 +596,10 @@ const char *vb_reason_say(char *buf, size_t size, const struct vb_facts *f)
 		vb_text_add(&t, "no error");
 	else if (f->reason <= VB_R_MEM_VANISHED)
 		say_key(&t, f);
+	else if (f->reason <= VB_R_INV_QP)
+		say_invalidate(&t, f);
+	else if (f->reason <= VB_R_BIND_ACCESS)
+		say_bind(&t, f);
 	else if (f->reason == VB_R_RECV_LOCAL)
 		say_receive_buffer(&t, f);
 	else if (f->reason <= VB_R_RESPONSE_BAD)

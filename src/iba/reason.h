@@ -25,6 +25,17 @@ enum vb_reason {
 	VB_R_ATOMIC_FOREIGN, /* atomic on private memory of another process */
 	VB_R_MEM_LATER,	     /* it cannot be said yet: never reported, the far end is asked to try again */
 	VB_R_MEM_VANISHED,   /* the memory is not mapped any more, or not with that permission */
+	/* memory windows */
+	VB_R_INV_TYPE,	  /* invalidate names a window of type 1 (rule 46) */
+	VB_R_INV_KEY,	  /* invalidate names a window that is not bound under this key */
+	VB_R_INV_QP,	  /* invalidate came to another QP than the window is bound on */
+	VB_R_BIND_GONE,	  /* the window was deallocated before its bind's turn */
+	VB_R_BIND_ZERO,	  /* type 2 with length 0 (rule 48) */
+	VB_R_BIND_BOUND,  /* type 2 that is bound already (rule 48) */
+	VB_R_BIND_REGION, /* the L_Key names no region (any more), or one that takes no windows */
+	VB_R_BIND_PD,	  /* QP, window and region are not of one protection domain (rule 47) */
+	VB_R_BIND_RANGE,  /* the window leaves the region */
+	VB_R_BIND_ACCESS, /* the region lacks MW_BIND, or LOCAL_WRITE for a window that may be written */
 	/* the QP and the request */
 	VB_R_QP_ACCESS,	      /* qp_access_flags lack the operation (rule 22) */
 	VB_R_ATOMIC_ALIGN,    /* atomic address not 8-byte aligned (rule 18) */
@@ -66,7 +77,8 @@ struct vb_facts {
 			  KEY_PD          want, have: adapters at home in the two domains
 			  KEY_OWNER_GONE, KEY_NO_CONTACT, MEM_FORBIDDEN, ATOMIC_FOREIGN
 					  b: the process whose memory it is, 0: not known
-			  KEY_QP          b: the QP that the window is bound on
+			  KEY_QP, INV_QP  b: the QP that the window is bound on
+			  BIND_*          a: L_Key of the region
 			  RECV_TOO_SMALL  a: bytes of the message that came, b: bytes of the buffer
 			  TOO_MANY_READS  a: responder resources, b: those that would be needed
 			  BAD_SEQUENCE    a: opcode that came, b: opcode before it
@@ -87,6 +99,7 @@ enum {
 	VB_KEYF_REMOTE = 1,   /* it was used as an R_Key */
 	VB_KEYF_NEAR = 2,     /* cur_key (with start, size and pd_have, unless those are the key's own) is the
 				 key of the region that holds the range, or of the nearest one */
+	VB_KEYF_WINDOW = 8,   /* it is a memory window's */
 	VB_KEYF_STRANGER = 4, /* it is a live R_Key of process b */
 };
 

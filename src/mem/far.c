@@ -165,6 +165,15 @@ uint64_t vb_far_word(uint32_t number, uint32_t qpn, uint32_t index)
 	return FAR_WORD(number, qpn, index);
 }
 
+/* Windows come and go too often to be mapped, and what is on demand under a region changes. */
+static bool worth_asking(const struct vb_far *f, uint32_t rkey)
+{
+	uint32_t index = vb_key_index(f->marks, rkey);
+
+	return index && vb_key_used(f->marks, index) &&
+	       atomic_load_explicit(&f->keys[index].kind, memory_order_relaxed) == VB_KEY_MEMORY;
+}
+
 /* The region is used and no mapping of it is known.  Asking costs both ends some system calls: only for a
  * region that is used again and again, or where nothing else will do. */
 static __attribute__((noinline)) void count_use(struct vb_far *f, uint32_t rkey, bool at_once)
@@ -172,6 +181,8 @@ static __attribute__((noinline)) void count_use(struct vb_far *f, uint32_t rkey,
 	struct vb_far_share *s = share_of(f, rkey);
 	uint32_t uses;
 
+	if (!worth_asking(f, rkey))
+		return;
 	if (atomic_load(&s->rkey) != rkey) {
 		if (!vb_lock_try(&f->lock))
 			return;

@@ -528,7 +528,7 @@ __attribute__((cold)) enum vb_reason vb_key_classify(struct vb_keys *t, struct v
 	f->len = w->len;
 	f->want = w->access;
 	f->pd_want = (uint32_t)w->pd;
-	f->a = w->remote ? VB_KEYF_REMOTE : 0;
+	f->a = (w->remote ? VB_KEYF_REMOTE : 0) | (s.spec.kind == VB_KEY_WINDOW ? VB_KEYF_WINDOW : 0);
 	f->b = r == VB_R_KEY_QP ? s.spec.qpn : 0;
 	f->cur_key = f->have = f->pd_have = 0;
 	f->start = f->size = 0;

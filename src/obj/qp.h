@@ -19,6 +19,7 @@
 
 struct vb_out;
 struct vb_keys;
+struct vb_mws;
 struct vb_far;
 struct vb_shown_qp;
 
@@ -41,12 +42,13 @@ struct vb_swqe {
 	uint64_t compare_add;
 	uint64_t swap;
 	uint32_t rkey;
-	uint32_t imm_inv; /* immediate (network order) or R_Key to invalidate */
+	uint32_t imm_inv; /* immediate (network order), R_Key to invalidate, or access flags of a window */
 	uint32_t length;  /* bytes of all SGEs, up to VB_MAX_MSG */
 	uint32_t num_sge;
 	uint32_t psn;	/* first PSN, once started */
 	uint32_t npsn;	/* how many PSNs the request takes (a READ's are its responses'), once started */
-	uint32_t got;	/* READ: response bytes placed so far; before it is started: bytes placed directly */
+	uint32_t got;	/* READ: response bytes placed so far; before it is started: bytes placed directly;
+			   of a window: 1 once it is begun */
 	uint8_t opcode; /* enum ibv_wr_opcode */
 	uint8_t flags;	/* enum ibv_send_flags, IBV_SEND_SIGNALED also for sq_sig_all */
 	uint8_t state;	/* enum vb_wqe_state */
@@ -144,6 +146,7 @@ struct vb_qp {
 	struct vb_cq *scq, *rcq;
 	struct vb_srq *srq;
 	struct vb_keys *keys;	   /* the adapter's key table; set once */
+	struct vb_mws *mws;	   /* the adapter's memory windows; set once */
 	struct vb_shown_qp *shown; /* the adapter's entry that peers read; NULL: none (tests).  Set once */
 	uint64_t pd_id;
 	uint32_t qpn;
@@ -169,6 +172,7 @@ struct vb_qp {
 	struct vb_list owes;	 /* on the list of QPs with something to send; guarded as that list says */
 	struct vb_list on_timer; /* on the adapter's timer list; guarded by its lock */
 	bool forgotten;		 /* being destroyed: goes on no list any more */
+	bool windows;		 /* some window was bound on it */
 	bool comm_est;		 /* a packet came while in RTR; the event was posted */
 	bool last_wqe_done;	 /* IBV_EVENT_QP_LAST_WQE_REACHED was posted */
 	uint32_t flushed_send, flushed_recv; /* summed for one line of log */

@@ -15,6 +15,8 @@ static const uint8_t wc_opcodes[] = {
     [IBV_WR_RDMA_READ] = IBV_WC_RDMA_READ,
     [IBV_WR_ATOMIC_CMP_AND_SWP] = IBV_WC_COMP_SWAP,
     [IBV_WR_ATOMIC_FETCH_AND_ADD] = IBV_WC_FETCH_ADD,
+    [IBV_WR_LOCAL_INV] = IBV_WC_LOCAL_INV,
+    [IBV_WR_BIND_MW] = IBV_WC_BIND_MW,
 };
 
 static const char *const wr_names[] = {
@@ -26,6 +28,8 @@ static const char *const wr_names[] = {
     [IBV_WR_RDMA_READ] = "RDMA READ",
     [IBV_WR_ATOMIC_CMP_AND_SWP] = "compare-and-swap",
     [IBV_WR_ATOMIC_FETCH_AND_ADD] = "fetch-and-add",
+    [IBV_WR_LOCAL_INV] = "local invalidate",
+    [IBV_WR_BIND_MW] = "memory window bind",
 };
 
 void vb_rc_push(struct vb_qp *qp, struct vb_cq *cq, const struct vb_cqe *e, bool solicited)
@@ -96,7 +100,9 @@ void vb_rc_flush(struct vb_qp *qp)
 	struct vb_cqe e = {
 	    .wc = {.status = IBV_WC_WR_FLUSH_ERR, .qp_num = qp->qpn, .vendor_err = VB_R_FLUSHED}, .qp = qp};
 
-	while (q->una != q->head) {
+	/* A request that has begun to take a window back ends as it would have, and those behind it wait for
+	 * it: nobody would know what has become of the window (rule 46). */
+	while (q->una != q->head && !vb_requester_settles(qp)) {
 		struct vb_swqe *w = vb_sq_at(q, q->una++);
 
 		e.wc.wr_id = w->wr_id;
@@ -139,8 +145,8 @@ static void enter_error(struct vb_qp *qp, const struct vb_facts *f)
 		atomic_store_explicit(&qp->shown->state, 1 + IBV_QPS_ERR, memory_order_release);
 	}
 	qp->why = *f;
-	q->deadline = VB_NEVER;
 	q->waiting_rnr = false;
+	vb_requester_arm(qp);
 	q->reads = 0;
 	q->blocked = q->placing = false;
 	qp->resp.ack_owed = false;
@@ -221,7 +227,8 @@ void vb_rc_error(struct vb_qp *qp, const struct vb_facts *f)
 		return;
 	}
 	if (f->reason == VB_R_PEER_DIED && q->una != q->head &&
-	    (vb_sq_at(q, q->una)->state == VB_WQE_STARTED || vb_sq_at(q, q->una)->got))
+	    (vb_sq_at(q, q->una)->state == VB_WQE_STARTED || vb_sq_at(q, q->una)->got) &&
+	    !opcode_is_local(vb_sq_at(q, q->una)->opcode))
 		vb_rc_fail_send(qp, f, vb_reasons[f->reason].local_wc);
 	else {
 		say_event(qp, "goes to the error state", f);
@@ -309,6 +316,18 @@ uint64_t vb_rc_timer(struct vb_qp *qp, uint64_t now)
 
 	if (q->deadline == VB_NEVER)
 		return VB_NEVER;
+	if (vb_unlikely(vb_requester_settles(qp))) {
+		if (q->deadline && now >= q->deadline) {
+			while (vb_requester_local(qp))
+				;
+			vb_requester_settle(qp);
+			vb_requester_arm(qp);
+			return q->deadline == VB_NEVER ? VB_NEVER : now;
+		}
+		if (!q->deadline)
+			q->deadline = now + VB_MSEC;
+		return q->deadline;
+	}
 	if (q->deadline == 0) { /* begins to run now */
 		wait = q->waiting_rnr ? vb_rc_rnr_delay(q->rnr_code) : vb_rc_ack_timeout(qp->attr.timeout);
 		if (wait == VB_NEVER)

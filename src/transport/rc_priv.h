@@ -6,6 +6,7 @@
 #include "iba/out.h"
 #include "mem/copy.h"
 #include "mem/keys.h"
+#include "obj/mw.h"
 #include "transport/rc.h"
 
 /* Half of the PSN space less one: what may be outstanding while PSNs still compare (rule 12). */
@@ -17,6 +18,14 @@ bool vb_requester_ready(const struct vb_qp *qp); /* whether a request could be s
 void vb_requester_back(struct vb_qp *qp);	 /* sends again from the oldest unacknowledged PSN */
 void vb_requester_arm(struct vb_qp *qp);    /* the timer starts over, or stops if nothing is outstanding */
 void vb_requester_settle(struct vb_qp *qp); /* a failed request whose turn has come; SQ drained */
+
+bool vb_requester_settles(const struct vb_qp *qp); /* its oldest request waits for users of a window */
+bool vb_requester_local(struct vb_qp *qp); /* what is next and needs no packet; true: something was done */
+
+/* window.c: the request at q->next.  DONE: it is carried out, and to be completed. */
+enum vb_mw_step vb_window_run(struct vb_qp *qp, struct vb_swqe *w, struct vb_facts *f);
+/* A SEND of the peer invalidates this key. */
+enum vb_mw_step vb_window_invalidated(struct vb_qp *qp, uint32_t rkey, struct vb_facts *f);
 
 /* completer.c */
 void vb_completer_input(struct vb_qp *qp, const struct vb_pkt *p);
@@ -33,6 +42,12 @@ void vb_rc_push(struct vb_qp *qp, struct vb_cq *cq, const struct vb_cqe *e, bool
 /* The responder found a fault: NAK it (unless the reason has none), complete the receive WQE in use with the
  * reason's local status if `take_wqe`, else post the reason's event; then the error state. */
 void vb_rc_fail_recv(struct vb_qp *qp, const struct vb_facts *f, bool take_wqe);
+
+/* Carried out by this end alone. */
+static inline bool opcode_is_local(uint8_t wr_opcode)
+{
+	return wr_opcode == IBV_WR_BIND_MW || wr_opcode == IBV_WR_LOCAL_INV;
+}
 
 static inline bool opcode_is_fetch(uint8_t wr_opcode)
 {

@@ -200,9 +200,44 @@ static bool send_wqe(struct vb_qp *qp, struct vb_swqe *w)
 	return true;
 }
 
-static bool may_send(const struct vb_qp *qp)
+static bool may_work(const struct vb_qp *qp)
 {
-	return qp->out && !qp->req.waiting_rnr && (qp->state == IBV_QPS_RTS || qp->state == IBV_QPS_SQD);
+	return !qp->req.waiting_rnr && (qp->state == IBV_QPS_RTS || qp->state == IBV_QPS_SQD);
+}
+
+bool vb_requester_settles(const struct vb_qp *qp)
+{
+	const struct vb_req *q = &qp->req;
+	const struct vb_swqe *w = q->una != q->head ? vb_sq_at(q, q->una) : NULL;
+
+	return w && opcode_is_local(w->opcode) && w->got && w->state == VB_WQE_POSTED;
+}
+
+bool vb_requester_local(struct vb_qp *qp)
+{
+	struct vb_req *q = &qp->req;
+	struct vb_swqe *w = q->next != q->head ? vb_sq_at(q, q->next) : NULL;
+	struct vb_facts f = {0};
+
+	if (!w || !opcode_is_local(w->opcode) || !(may_work(qp) || vb_requester_settles(qp)))
+		return false;
+	switch (vb_window_run(qp, w, &f)) {
+	case VB_MW_DONE:
+		q->una++;
+		q->next++;
+		if (w->got) /* the timer ran for it */
+			vb_requester_arm(qp);
+		vb_rc_complete_send(qp, w, IBV_WC_SUCCESS);
+		if (qp->state == IBV_QPS_ERR) /* what is behind it has waited */
+			vb_rc_flush(qp);
+		return true;
+	case VB_MW_REFUSED:
+		fail(qp, w, f.reason, &f);
+		break;
+	case VB_MW_WAITS:
+		break;
+	}
+	return false;
 }
 
 bool vb_requester_run(struct vb_qp *qp)
@@ -211,11 +246,21 @@ bool vb_requester_run(struct vb_qp *qp)
 	bool sent = false;
 
 	q->blocked = q->placing = false;
-	if (!may_send(qp)) /* rule 2: a post does not end an RNR wait */
+	if (!may_work(qp)) { /* rule 2: a post does not end an RNR wait */
+		if (vb_requester_settles(qp) && !vb_requester_local(qp))
+			vb_requester_settle(qp);
 		goto out;
+	}
 	while (q->next != q->head) {
 		struct vb_swqe *w = vb_sq_at(q, q->next);
 
+		if (vb_unlikely(opcode_is_local(w->opcode))) {
+			if (vb_requester_local(qp))
+				continue;
+			break;
+		}
+		if (!qp->out)
+			break;
 		if (w->state == VB_WQE_POSTED) {
 			if (qp->state != IBV_QPS_RTS && !w->got)
 				break;
@@ -256,9 +301,15 @@ bool vb_requester_ready(const struct vb_qp *qp)
 	const struct vb_req *q = &qp->req;
 	const struct vb_swqe *w;
 
-	if (q->next == q->head || !may_send(qp))
+	if (vb_requester_settles(qp))
+		return true;
+	if (q->next == q->head || !may_work(qp))
 		return false;
 	w = vb_sq_at(q, q->next);
+	if (opcode_is_local(w->opcode))
+		return q->una == q->next && w->state == VB_WQE_POSTED && qp->state == IBV_QPS_RTS;
+	if (!qp->out)
+		return false;
 	if (w->state == VB_WQE_POSTED) {
 		if (q->placing)
 			return true;
@@ -292,7 +343,10 @@ static bool outstanding(const struct vb_qp *qp)
 {
 	const struct vb_req *q = &qp->req;
 
-	if (q->una == q->head || (qp->state != IBV_QPS_RTS && qp->state != IBV_QPS_SQD))
+	if (vb_requester_settles(qp))
+		return true;
+	if (q->una == q->head || (qp->state != IBV_QPS_RTS && qp->state != IBV_QPS_SQD) ||
+	    opcode_is_local(vb_sq_at(q, q->una)->opcode))
 		return false;
 	/* Without a way out nothing starts; the timer counts down all the same, since packets to nobody are
 	 * lost packets. */
@@ -311,8 +365,11 @@ void vb_requester_settle(struct vb_qp *qp)
 
 	if (vb_unlikely(w && w->state == VB_WQE_FAILED)) {
 		struct vb_facts f = qp->why;
+		bool waited = qp->state == IBV_QPS_ERR; /* what is behind it */
 
 		vb_rc_fail_send(qp, &f, vb_reasons[f.reason].local_wc);
+		if (waited)
+			vb_rc_flush(qp);
 		return;
 	}
 	if (vb_unlikely(qp->state == IBV_QPS_SQD) && !q->drained_posted &&

@@ -100,6 +100,10 @@ static void receive_done(struct vb_qp *qp, const struct vb_pkt *p, enum ibv_wc_o
 		e.wc.wc_flags = IBV_WC_WITH_IMM;
 		e.wc.imm_data = p->imm;
 	}
+	if (p->op->bits & VB_OP_IETH) {
+		e.wc.wc_flags = IBV_WC_WITH_INV;
+		e.wc.invalidated_rkey = p->inv_rkey;
+	}
 	s->have_wqe = false;
 	vb_rc_push(qp, qp->rcq, &e, p->solicited);
 }
@@ -117,11 +121,6 @@ static void send_in(struct vb_qp *qp, const struct vb_pkt *p)
 			return;
 		s->got = 0;
 	}
-	if (p->op->bits & VB_OP_IETH) { /* rule 46: there is nothing yet that a peer may invalidate */
-		f.key = p->inv_rkey;
-		fault(qp, &f, VB_R_KEY_NOT_WINDOW, false);
-		return;
-	}
 	if (vb_unlikely(s->got + p->payload_len > s->room ||
 			s->got + p->payload_len < s->got)) { /* rule 23 */
 		fault_by(qp, VB_R_RECV_TOO_SMALL, (uint64_t)s->got + p->payload_len, s->room, true);
@@ -133,6 +132,10 @@ static void send_in(struct vb_qp *qp, const struct vb_pkt *p)
 	if (vb_unlikely(r != VB_OK)) {
 		f.a = r; /* the sentence names the check that failed */
 		fault(qp, &f, VB_R_RECV_LOCAL, true);
+		return;
+	}
+	if ((p->op->bits & VB_OP_IETH) && vb_window_invalidated(qp, p->inv_rkey, &f) != VB_MW_DONE) {
+		fault(qp, &f, f.reason, false); /* rule 46 */
 		return;
 	}
 	s->got += p->payload_len;
@@ -439,6 +442,24 @@ static struct vb_pkt response(const struct vb_qp *qp, uint8_t opcode, uint32_t p
 			       .msn = msn};
 }
 
+/* A READ that was answered before is asked for again, and its key has been taken back since.  Requests behind
+ * it have come: mostly this is a late duplicate, whose requester has had its answer; then the NAK finds
+ * nobody, and it is no fault of this QP. */
+static int refuse_replay(struct vb_qp *qp, struct vb_facts *f, enum vb_reason r, uint32_t psn)
+{
+	struct vb_resp *s = &qp->resp;
+
+	f->reason = r;
+	f->qpn = qp->qpn;
+	if (!s->nak_owed) {
+		s->nak_owed = vb_reasons[r].nak;
+		s->nak_psn = psn;
+		s->nak_atomic = false;
+		s->nak_facts = *f;
+	}
+	return -1;
+}
+
 /* One packet of a READ's answer.  1: sent, 0: no room, -1: the region is not there any more. */
 static int read_packet(struct vb_qp *qp, struct vb_resource *res)
 {
@@ -468,6 +489,8 @@ static int read_packet(struct vb_qp *qp, struct vb_resource *res)
 	}
 	if (r != VB_OK) {
 		qp->out->ops->cancel(qp->out, &b);
+		if (res->replay && qp->resp.epsn != vb_psn_add(res->psn, res->npsn))
+			return refuse_replay(qp, &f, r, p.psn);
 		fault(qp, &f, r, false);
 		qp->resp.nak_psn = p.psn; /* rule 8: the answer breaks off here */
 		qp->resp.res_next = qp->resp.res_head;
@@ -530,8 +553,6 @@ bool vb_responder_run(struct vb_qp *qp)
 		r = answer(qp, res);
 		if (r == 0)
 			return true;
-		if (r < 0)
-			break;
 		res->replay = false;
 	}
 	s->replaying = false;

@@ -89,16 +89,18 @@ int vb_hca_open(struct vb_hca **out)
 	vb_gids_find(&h->gids);
 	vb_list_init(&h->pub.timed);
 	vb_list_init(&h->pub.dms);
+	err = vb_mws_init(&h->pub.mws, &h->pub.keys, vb_profile()->max_mw); /* pairs with vb_hca_close() */
+	if (err)
+		goto free_hca;
 	vb_relaxed_open(&h->pub); /* before the engine looks; pairs with vb_hca_close() */
 	cfg.user = h;
 	cfg.gids = (const uint8_t(*)[16])h->gids.gid;
 	err = vb_adapter_open(&h->pub.adapter, &cfg); /* pairs with vb_hca_close() */
-	if (err) {
-		free(h);
-		return err;
-	}
-	vb_keys_init(&h->pub.keys, vb_adapter_key_entries(h->pub.adapter), vb_profile()->max_mr + 1,
-		     vb_adapter_key_slots(h->pub.adapter), vb_adapter_key_marks(h->pub.adapter));
+	if (err)
+		goto fini_windows;
+	vb_keys_init(&h->pub.keys, vb_adapter_key_entries(h->pub.adapter),
+		     vb_profile()->max_mr + vb_profile()->max_mw + 1, vb_adapter_key_slots(h->pub.adapter),
+		     vb_adapter_key_marks(h->pub.adapter));
 	/* The number may be given to another process once this one is gone: chance tells their PDs apart. */
 	h->pub.keys.home = vb_adapter_number(h->pub.adapter) << 20 |
 			   (uint32_t)(vb_adapter_incarnation(h->pub.adapter) & 0xfffff);
@@ -110,12 +112,18 @@ int vb_hca_open(struct vb_hca **out)
 	vb_direct_link_up(vb_link_at(h->pub.adapter, 0)); /* the link to oneself is UP from the beginning */
 	*out = &h->pub;
 	return 0;
+fini_windows:
+	vb_mws_fini(&h->pub.mws);
+free_hca:
+	free(h);
+	return err;
 }
 
 void vb_hca_close(struct vb_hca *h)
 {
 	vb_adapter_close(h->adapter);
 	vb_relaxed_fini(&h->relaxed);
+	vb_mws_fini(&h->mws);
 	free(h);
 }
 

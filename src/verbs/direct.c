@@ -198,7 +198,7 @@ static void answer(struct vb_link *l, uint32_t rkey)
 	t.addr = v.addr;
 	t.write = (v.access & writes) != 0;
 	vb_key_tell(keys, lkey);
-	if (v.kind != VB_KEY_ON_DEMAND) /* which follows what the program maps */
+	if (v.kind == VB_KEY_MEMORY) /* what is on demand follows what the program maps */
 		vb_share_find(v.addr, v.length, t.write, &t.what, &fd);
 	if (t.what.kind == VB_SHARE_NONE)
 		vb_key_told(keys, lkey);    /* nothing to take back */

@@ -163,9 +163,13 @@ int vb_mr_register(struct vb_mr **out, const struct vb_mr_ask *ask)
 	struct vb_context *c = vb_context(pd->ibv.context);
 	const struct vb_key_spec spec = vb_mr_spec(ask);
 	struct vb_mr *mr = calloc(1, sizeof(*mr)); /* vb_mr_drop() */
+	_Atomic uint32_t *live = &vb_hca(c->adapter)->mrs;
 
 	if (!mr)
 		return vb_refuse(ENOMEM, ask->call, "no memory for another region");
+	/* windows have keys of the same table, which holds as many of both as there may be */
+	if (atomic_fetch_add(live, 1) >= vb_profile()->max_mr) /* pairs with vb_mr_drop() */
+		goto full;
 	if (ask->access & VB_MR_REMOTE)
 		vb_direct_admit();
 	mr->pd = pd;
@@ -177,10 +181,8 @@ int vb_mr_register(struct vb_mr **out, const struct vb_mr_ask *ask)
 	mr->asked = ask->access;
 	mr->access = spec.access;
 	mr->ibv.lkey = vb_key_publish(&vb_hca(c->adapter)->keys, &spec);
-	if (!mr->ibv.lkey) {
-		free(mr);
-		return vb_refuse(ENOMEM, ask->call, "all %u memory regions are in use", vb_profile()->max_mr);
-	}
+	if (!mr->ibv.lkey)
+		goto full;
 	vb_pd_count(pd, VB_CHILD_MR, 1); /* pairs with vb_mr_drop() */
 	mr->ibv.context = pd->ibv.context;
 	mr->ibv.pd = &pd->ibv;
@@ -191,6 +193,10 @@ int vb_mr_register(struct vb_mr **out, const struct vb_mr_ask *ask)
 	mr->ibv.lkey = vb_key_local(&vb_hca(c->adapter)->keys, mr->ibv.lkey);
 	*out = mr;
 	return 0;
+full:
+	atomic_fetch_sub(live, 1);
+	free(mr);
+	return vb_refuse(ENOMEM, ask->call, "all %u memory regions are in use", vb_profile()->max_mr);
 }
 
 int vb_mr_drop(struct vb_mr *mr, const char *call)
@@ -198,9 +204,14 @@ int vb_mr_drop(struct vb_mr *mr, const char *call)
 	struct vb_adapter *a = vb_context(mr->ibv.context)->adapter;
 	struct vb_keys *keys = &vb_hca(a)->keys;
 
-	if (!vb_key_close(keys, mr->ibv.lkey)) /* rule 49 */
-		return vb_refuse(EBUSY, call, "%u memory windows are bound to the region of L_Key 0x%08x",
-				 vb_key_tied(keys, mr->ibv.lkey), mr->ibv.lkey);
+	if (!vb_key_close(keys, mr->ibv.lkey)) {
+		vb_mw_let_go(&vb_hca(a)->mws, mr->ibv.lkey);
+		if (!vb_key_close(keys, mr->ibv.lkey)) /* rule 49 */
+			return vb_refuse(EBUSY, call,
+					 "%u memory windows are bound to the region of L_Key 0x%08x: unbind, "
+					 "invalidate or deallocate them first",
+					 vb_key_tied(keys, mr->ibv.lkey), mr->ibv.lkey);
+	}
 	vb_key_retract(keys, mr->ibv.lkey);
 	/* Also without remote access: processes that hold the domain, too, use it as their own. */
 	vb_direct_key_retracted(a, mr->ibv.lkey);
@@ -209,6 +220,7 @@ int vb_mr_drop(struct vb_mr *mr, const char *call)
 		mr->release(mr);
 	if (mr->dmah)
 		atomic_fetch_sub(mr->dmah, 1);
+	atomic_fetch_sub(&vb_hca(a)->mrs, 1);
 	vb_pd_count(mr->pd, VB_CHILD_MR, -1u);
 	free(mr);
 	return 0;

@@ -20,28 +20,6 @@ static_assert(sizeof(struct ibv_wc) == 48 && sizeof(struct ibv_cq) == 128 &&
 		  sizeof(struct ibv_dm) == 32 && sizeof(struct ibv_comp_channel) == 16,
 	      "ABI");
 
-static struct ibv_mw *alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
-{
-	(void)pd;
-	(void)type;
-	errno = vb_refuse(EOPNOTSUPP, "ibv_alloc_mw", "memory windows are not supported");
-	return NULL;
-}
-
-static int bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
-{
-	(void)qp;
-	(void)mw;
-	(void)bind;
-	return vb_refuse(EOPNOTSUPP, "ibv_bind_mw", "memory windows are not supported");
-}
-
-static int dealloc_mw(struct ibv_mw *mw)
-{
-	(void)mw;
-	return vb_refuse(EOPNOTSUPP, "ibv_dealloc_mw", "memory windows are not supported");
-}
-
 static int close_xrcd(struct ibv_xrcd *xrcd)
 {
 	(void)xrcd;
@@ -53,9 +31,9 @@ void vb_ops_fill(struct vb_context *c)
 	struct verbs_context *v = &c->v;
 	struct ibv_context_ops *o = &v->context.ops;
 
-	o->alloc_mw = alloc_mw;
-	o->bind_mw = bind_mw;
-	o->dealloc_mw = dealloc_mw;
+	o->alloc_mw = vb_alloc_mw;
+	o->bind_mw = vb_bind_mw;
+	o->dealloc_mw = vb_dealloc_mw;
 	o->poll_cq = vb_poll_cq;
 	o->req_notify_cq = vb_req_notify_cq;
 	o->post_srq_recv = vb_post_srq_recv;

@@ -5,11 +5,12 @@
 
 #include "base/log.h"
 #include "transport/rc.h"
+#include "verbs/mw.h"
 #include "verbs/progress.h"
 #include "verbs/verbs.h"
 
 /* What a request may be on an RC QP; rule 11. */
-enum wr_bits { WR_KNOWN = 1, WR_INLINE = 2, WR_RDMA = 4, WR_ATOMIC = 8, WR_LATER = 16 };
+enum wr_bits { WR_KNOWN = 1, WR_INLINE = 2, WR_RDMA = 4, WR_ATOMIC = 8, WR_LOCAL = 16 };
 
 static const uint8_t wr_rows[] = {
     [IBV_WR_RDMA_WRITE] = WR_KNOWN | WR_INLINE | WR_RDMA,
@@ -19,8 +20,8 @@ static const uint8_t wr_rows[] = {
     [IBV_WR_RDMA_READ] = WR_KNOWN | WR_RDMA,
     [IBV_WR_ATOMIC_CMP_AND_SWP] = WR_KNOWN | WR_ATOMIC,
     [IBV_WR_ATOMIC_FETCH_AND_ADD] = WR_KNOWN | WR_ATOMIC,
-    [IBV_WR_LOCAL_INV] = WR_LATER,
-    [IBV_WR_BIND_MW] = WR_LATER,
+    [IBV_WR_LOCAL_INV] = WR_KNOWN | WR_LOCAL,
+    [IBV_WR_BIND_MW] = WR_KNOWN | WR_LOCAL,
     [IBV_WR_SEND_WITH_INV] = WR_KNOWN | WR_INLINE,
 };
 
@@ -34,12 +35,9 @@ static __attribute__((cold, noinline)) int refuse_request(const struct vb_qp *qp
 	uint32_t op = wr->opcode;
 	uint8_t row = op < sizeof wr_rows ? wr_rows[op] : 0;
 
-	if (row & WR_LATER)
-		return vb_refuse(EOPNOTSUPP, "ibv_post_send", "opcode %u needs memory windows, not there yet",
-				 op);
 	if (!(row & WR_KNOWN))
 		return vb_refuse(EINVAL, "ibv_post_send", "opcode %u is none that an RC QP takes", op);
-	if (wr->num_sge < 0 || (uint32_t)wr->num_sge > qp->req.max_sge)
+	if (!(row & WR_LOCAL) && (wr->num_sge < 0 || (uint32_t)wr->num_sge > qp->req.max_sge))
 		return vb_refuse(EINVAL, "ibv_post_send", "%d SGEs, QP 0x%06x was made for %u", wr->num_sge,
 				 qp->qpn, qp->req.max_sge);
 	if (wr->send_flags & ~(unsigned)SEND_FLAGS)
@@ -47,7 +45,7 @@ static __attribute__((cold, noinline)) int refuse_request(const struct vb_qp *qp
 				 wr->send_flags & ~(unsigned)SEND_FLAGS);
 	if ((wr->send_flags & IBV_SEND_INLINE) && !(row & WR_INLINE))
 		return vb_refuse(EINVAL, "ibv_post_send",
-				 "IBV_SEND_INLINE with opcode %u, which fetches data", op);
+				 "IBV_SEND_INLINE with opcode %u, which sends no data", op);
 	if (wr->send_flags & IBV_SEND_INLINE)
 		return vb_refuse(EINVAL, "ibv_post_send", "%llu bytes inline, QP 0x%06x takes up to %u",
 				 (unsigned long long)length, qp->qpn, qp->req.max_inline);
@@ -80,8 +78,37 @@ static void copy_inline(struct vb_swqe *w, const struct ibv_send_wr *wr)
 	}
 }
 
+/* What this end does by itself, with windows of this type; a list of pieces means nothing to it. */
+static __attribute__((noinline)) int fill_local(struct vb_qp *qp, const struct ibv_send_wr *wr,
+						enum ibv_mw_type binds)
+{
+	struct vb_req *q = &qp->req;
+	struct vb_swqe *w = vb_sq_at(q, q->head);
+	const char *call = binds == IBV_MW_TYPE_1 ? "ibv_bind_mw" : "ibv_post_send";
+	uint32_t flags = wr->send_flags;
+	int err;
+
+	if (flags & IBV_SEND_INLINE || flags & ~(uint32_t)SEND_FLAGS)
+		return refuse_request(qp, wr, 0);
+	w->rkey = wr->invalidate_rkey;
+	w->swap = 0;
+	if (wr->opcode == IBV_WR_BIND_MW) {
+		err = vb_mw_fill(qp, w, wr, call, binds);
+		if (err)
+			return err;
+	}
+	w->wr_id = wr->wr_id;
+	w->length = w->num_sge = w->got = 0;
+	w->opcode = (uint8_t)wr->opcode;
+	w->flags = (uint8_t)(flags | (qp->sq_sig_all ? IBV_SEND_SIGNALED : 0)); /* rule 39 */
+	w->state = VB_WQE_POSTED;
+	w->reason = VB_OK;
+	w->place = VB_PLACE_RING;
+	return 0;
+}
+
 /* Fills the WQE at the head; 0 or errno. */
-static inline int fill(struct vb_qp *qp, const struct ibv_send_wr *wr)
+static inline int fill(struct vb_qp *qp, const struct ibv_send_wr *wr, enum ibv_mw_type binds)
 {
 	struct vb_req *q = &qp->req;
 	struct vb_swqe *w = vb_sq_at(q, q->head);
@@ -90,6 +117,8 @@ static inline int fill(struct vb_qp *qp, const struct ibv_send_wr *wr)
 	uint8_t row;
 
 	row = vb_likely(op < sizeof wr_rows) ? wr_rows[op] : 0;
+	if (vb_unlikely(row & WR_LOCAL))
+		return fill_local(qp, wr, binds);
 	if (vb_unlikely(!(row & WR_KNOWN) || (uint32_t)wr->num_sge > q->max_sge ||
 			(flags & ~(uint32_t)SEND_FLAGS)))
 		return refuse_request(qp, wr, 0);
@@ -111,6 +140,10 @@ static inline int fill(struct vb_qp *qp, const struct ibv_send_wr *wr)
 	w->num_sge = (uint32_t)wr->num_sge;
 	w->opcode = (uint8_t)op;
 	w->flags = (uint8_t)(flags | (qp->sq_sig_all ? IBV_SEND_SIGNALED : 0)); /* rule 39 */
+	/* A READ before it may be using the window that it invalidates: its answer, or what must be asked for
+	 * again of it, is on the way. */
+	if (vb_unlikely(op == IBV_WR_SEND_WITH_INV))
+		w->flags |= IBV_SEND_FENCE;
 	w->state = VB_WQE_POSTED;
 	w->reason = VB_OK;
 	w->place = VB_PLACE_MAYBE;
@@ -127,15 +160,16 @@ static inline int fill(struct vb_qp *qp, const struct ibv_send_wr *wr)
 	return 0;
 }
 
-int vb_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+/* binds: the type of window that requests in the list may bind. */
+static inline int post_send(struct vb_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
+			    enum ibv_mw_type binds)
 {
-	struct vb_qp *qp = vb_qp(ibqp);
 	struct vb_req *q = &qp->req;
 	int err = 0;
 
 	vb_lock_take(&qp->lock);
 	if (vb_unlikely(qp->state < IBV_QPS_RTS)) {
-		err = refuse_state(qp, "ibv_post_send");
+		err = refuse_state(qp, binds == IBV_MW_TYPE_1 ? "ibv_bind_mw" : "ibv_post_send");
 		goto give_lock;
 	}
 	for (; wr; wr = wr->next) {
@@ -145,7 +179,7 @@ int vb_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_send_wr
 			err = refuse_full(qp);
 			break;
 		}
-		err = fill(qp, wr);
+		err = fill(qp, wr, binds);
 		if (vb_unlikely(err))
 			break;
 		q->head++;
@@ -159,6 +193,18 @@ give_lock:
 	if (vb_unlikely(err))
 		*bad = wr;
 	return err;
+}
+
+int vb_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	return post_send(vb_qp(qp), wr, bad, IBV_MW_TYPE_2);
+}
+
+int vb_post_bind(struct ibv_qp *qp, struct ibv_send_wr *wr)
+{
+	struct ibv_send_wr *bad;
+
+	return post_send(vb_qp(qp), wr, &bad, IBV_MW_TYPE_1);
 }
 
 int vb_post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)

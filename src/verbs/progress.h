@@ -8,6 +8,7 @@
 
 #include "host/adapter.h"
 #include "mem/keys.h"
+#include "obj/mw.h"
 #include "obj/pds.h"
 #include "obj/qp.h"
 #include "obj/relaxed.h"
@@ -16,6 +17,7 @@
 struct vb_hca {
 	struct vb_adapter *adapter;
 	struct vb_keys keys;
+	struct vb_mws mws;
 	struct vb_lock timer_lock;  /* guards timed and every QP's on_timer; taken before QP locks, by trylock
 				       from pollers */
 	struct vb_list timed;	    /* QPs whose timers may run */
@@ -23,7 +25,7 @@ struct vb_hca {
 	_Atomic uint64_t next_look; /* earliest deadline at the last scan; 0: something new, scan now */
 	_Atomic uint32_t turn;	    /* which of the quiet rings the next poll looks at */
 	struct vb_pds pds;	    /* protection domains */
-	_Atomic uint32_t qps;	    /* QPs of all contexts */
+	_Atomic uint32_t qps, mrs;  /* QPs and regions of all contexts */
 	struct vb_relaxed relaxed;  /* pools of relaxed regions */
 	struct vb_lock dm_lock;	    /* guards dms and dm_handle */
 	struct vb_list dms;	    /* device memory of all contexts */

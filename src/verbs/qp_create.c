@@ -123,6 +123,7 @@ VB_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *ibpd, struct ibv_qp_init_a
 	qp->srq = attr->srq ? vb_srq(attr->srq) : NULL;
 	h = vb_hca(c->adapter);
 	qp->keys = &h->keys;
+	qp->mws = &h->mws;
 	qp->sq_sig_all = attr->sq_sig_all;
 	cap = attr->cap;
 	err = vb_qp_init(qp, &cap); /* pairs with ibv_destroy_qp() */
@@ -215,6 +216,8 @@ VB_EXPORT int ibv_destroy_qp(struct ibv_qp *ibqp)
 	vb_lock_give(&qp->lock);
 	vb_progress_forget(qp);
 	vb_direct_revoked(qp);
+	if (qp->windows) /* before another QP has the number that theirs is bound to (rule 48) */
+		vb_mw_qp_gone(&vb_hca(c->adapter)->mws, qp->qpn);
 	vb_qpn_give(c->adapter, qp->qpn);
 	vb_adapter_quiesce(c->adapter);
 	atomic_fetch_sub(&vb_hca(c->adapter)->qps, 1);

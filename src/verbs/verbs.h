@@ -100,10 +100,16 @@ void vb_qp_to_reset(struct vb_qp *qp); /* under qp->lock */
 
 /* post.c: ibv_context.ops */
 int vb_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
+int vb_post_bind(struct ibv_qp *qp, struct ibv_send_wr *wr); /* ibv_bind_mw's request */
 int vb_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 
 /* relaxed.c: the pools of a new adapter, empty; pairs with vb_relaxed_fini() */
 void vb_relaxed_open(struct vb_hca *h);
+
+/* mw.c: ibv_context.ops */
+struct ibv_mw *vb_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type);
+int vb_dealloc_mw(struct ibv_mw *mw);
+int vb_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind);
 
 /* op_table.c */
 void vb_ops_fill(struct vb_context *c);

@@ -182,6 +182,16 @@ static int drop_mr(void *p)
 	return ibv_dereg_mr(p);
 }
 
+static void *make_mw(struct world *w)
+{
+	return ibv_alloc_mw(w->pd, IBV_MW_TYPE_2);
+}
+
+static int drop_mw(void *p)
+{
+	return ibv_dealloc_mw(p);
+}
+
 static void numbers(struct world *w)
 {
 	const struct {
@@ -193,6 +203,7 @@ static void numbers(struct world *w)
 	    {"PDs", make_pd, drop_pd, w->dev.max_pd, 1},     {"CQs", make_cq, drop_cq, w->dev.max_cq, 1},
 	    {"SRQs", make_srq, drop_srq, w->dev.max_srq, 0}, {"QPs", make_qp, drop_qp, w->dev.max_qp, 0},
 	    {"AHs", make_ah, drop_ah, w->dev.max_ah, 0},     {"MRs", make_mr, drop_mr, w->dev.max_mr, 0},
+	    {"MWs", make_mw, drop_mw, w->dev.max_mw, 0},
 	};
 	void **all = calloc((size_t)VB_MAX_MR, sizeof *all);
 

@@ -341,6 +341,8 @@ static void make_node(struct sim *s, unsigned i)
 	n->qp.scq = &n->scq;
 	n->qp.rcq = c->one_cq ? &n->scq : &n->rcq;
 	n->qp.keys = &n->keys;
+	assert_int_equal(vb_mws_init(&n->mws, &n->keys, SIM_KEYS), 0);
+	n->qp.mws = &n->mws;
 	n->qp.qpn = i ? SIM_QPN1 : SIM_QPN0;
 	n->qp.sq_sig_all = c->sig_all;
 	assert_int_equal(vb_qp_init(&n->qp, &cap), 0);
@@ -381,6 +383,7 @@ void sim_free(struct sim *s)
 		if (s->cfg.srq)
 			vb_rq_fini(&n->srq.rq);
 		vb_evq_fini(&n->ctx.async);
+		vb_mws_fini(&n->mws);
 		free(n->keys.entries);
 		free(n->keys.slots);
 		free(n->keys.marks);
@@ -403,6 +406,24 @@ uint32_t sim_reg(struct sim *s, unsigned n, void *addr, uint64_t len, uint32_t a
 	return key;
 }
 
+/* As verbs/ fills a request that its own end carries out. */
+static void fill_local(struct vb_swqe *w, const struct ibv_send_wr *wr)
+{
+	const struct ibv_mw_bind_info *info = &wr->bind_mw.bind_info;
+	const struct vb_mw *mw = (const struct vb_mw *)wr->bind_mw.mw;
+
+	if (wr->opcode == IBV_WR_LOCAL_INV) {
+		w->rkey = wr->invalidate_rkey;
+		return;
+	}
+	w->swap = mw->id;
+	w->rkey = VB_KEY_REMOTE | vb_mw_key(mw, wr->bind_mw.rkey);
+	w->sge[0].lkey = info->mr->lkey;
+	w->imm_inv = info->mw_access_flags;
+	w->raddr = info->addr;
+	w->compare_add = info->length;
+}
+
 int sim_send(struct sim *s, unsigned n, const struct ibv_send_wr *wr)
 {
 	struct vb_qp *qp = &s->n[n].qp;
@@ -423,7 +444,10 @@ int sim_send(struct sim *s, unsigned n, const struct ibv_send_wr *wr)
 		w->rkey = wr->wr.atomic.rkey;
 		w->compare_add = wr->wr.atomic.compare_add;
 		w->swap = wr->wr.atomic.swap;
+	} else if (wr->opcode == IBV_WR_BIND_MW || wr->opcode == IBV_WR_LOCAL_INV) {
+		fill_local(w, wr);
 	} else {
+		w->flags |= wr->opcode == IBV_WR_SEND_WITH_INV ? IBV_SEND_FENCE : 0;
 		w->raddr = wr->wr.rdma.remote_addr;
 		w->rkey = wr->wr.rdma.rkey;
 	}

@@ -20,6 +20,7 @@
 #include "mem/keys.h"
 #include "obj/context.h"
 #include "obj/cq.h"
+#include "obj/mw.h"
 #include "obj/qp.h"
 #include "obj/srq.h"
 #include "transport/rc.h"
@@ -91,6 +92,7 @@ struct sim_node {
 	struct vb_cq scq, rcq;
 	struct vb_srq srq;
 	struct vb_keys keys;
+	struct vb_mws mws;
 	struct vb_qp qp;
 	struct sim_wire wire;	 /* its way out */
 	uint64_t deadline, kick; /* timer; when a held-back ACK leaves */

@@ -321,6 +321,161 @@ static struct sim *mem_later(void)
 	return ask_other(foreign_desk(find_other), IBV_WR_ATOMIC_FETCH_AND_ADD);
 }
 
+/* A window of node n, and what a request to bind it to the first 64 bytes of a region of node n says. */
+static struct vb_mw mw;
+static struct ibv_mr takes_windows;
+
+static struct ibv_send_wr window(struct sim *s, unsigned n, enum ibv_mw_type type)
+{
+	mw = (struct vb_mw){.pd = &s->n[n].pd, .ibv = {.type = type}};
+	assert_true(vb_mw_enter(&s->n[n].mws, &mw));
+	takes_windows.lkey = sim_reg(s, n, s->mem[n], 64, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
+	return (struct ibv_send_wr){.opcode = IBV_WR_BIND_MW,
+				    .bind_mw = {.mw = &mw.ibv,
+						.rkey = 1,
+						.bind_info = {.mr = &takes_windows,
+							      .addr = (uintptr_t)s->mem[n],
+							      .length = 64,
+							      .mw_access_flags = IBV_ACCESS_REMOTE_WRITE}}};
+}
+
+static struct sim *sent(struct sim *s, unsigned n, const struct ibv_send_wr *wr)
+{
+	assert_int_equal(sim_send(s, n, wr), 0);
+	sim_settle(s);
+	return s;
+}
+
+/* The window is bound at node 1, and node 0 sends what is to invalidate it. */
+static struct sim *invalidates(enum ibv_mw_type type, uint32_t wrong_key, uint32_t wrong_qp)
+{
+	struct sim *s = desk();
+	struct ibv_send_wr wr = window(s, 1, type);
+
+	sent(s, 1, &wr);
+	mw.qpn += wrong_qp;
+	sim_take(s, 1, 0, 64);
+	wr = sim_wr(s, 0, IBV_WR_SEND_WITH_INV, 0, 8, 0, &sge);
+	wr.invalidate_rkey = (sim_rkey(mw.index << 8) | 1) ^ wrong_key;
+	return sent(s, 0, &wr);
+}
+
+/* The same by node 0 itself. */
+static struct sim *invalidates_here(enum ibv_mw_type type, uint32_t wrong_key, uint32_t wrong_qp)
+{
+	struct sim *s = desk();
+	struct ibv_send_wr wr = window(s, 0, type);
+
+	sent(s, 0, &wr);
+	mw.qpn += wrong_qp;
+	wr = (struct ibv_send_wr){.opcode = IBV_WR_LOCAL_INV,
+				  .invalidate_rkey = (sim_rkey(mw.index << 8) | 1) ^ wrong_key};
+	return sent(s, 0, &wr);
+}
+
+static struct sim *key_not_window_here(void)
+{
+	struct sim *s = desk();
+	struct ibv_send_wr wr = {.opcode = IBV_WR_LOCAL_INV, .invalidate_rkey = sim_rkey(s->lkey[0])};
+
+	return sent(s, 0, &wr);
+}
+
+static struct sim *invalidate_type(void)
+{
+	return invalidates(IBV_MW_TYPE_1, 0, 0);
+}
+
+static struct sim *invalidate_type_here(void)
+{
+	return invalidates_here(IBV_MW_TYPE_1, 0, 0);
+}
+
+static struct sim *invalidate_key(void)
+{
+	return invalidates(IBV_MW_TYPE_2, 7, 0);
+}
+
+static struct sim *invalidate_key_here(void)
+{
+	return invalidates_here(IBV_MW_TYPE_2, 7, 0);
+}
+
+static struct sim *invalidate_qp(void)
+{
+	return invalidates(IBV_MW_TYPE_2, 0, 1);
+}
+
+static struct sim *invalidate_qp_here(void)
+{
+	return invalidates_here(IBV_MW_TYPE_2, 0, 1);
+}
+
+static struct sim *bind_gone(void)
+{
+	struct sim *s = desk();
+	struct ibv_send_wr wr = window(s, 0, IBV_MW_TYPE_2);
+
+	sim_op(s, 0, IBV_WR_RDMA_READ, 0, 8, 0);
+	assert_int_equal(sim_send(s, 0, &wr), 0); /* waits for the READ */
+	vb_mw_leave(&s->n[0].mws, &mw);
+	sim_settle(s);
+	return s;
+}
+
+static struct sim *bind_zero(void)
+{
+	struct sim *s = desk();
+	struct ibv_send_wr wr = window(s, 0, IBV_MW_TYPE_2);
+
+	wr.bind_mw.bind_info.length = 0;
+	return sent(s, 0, &wr);
+}
+
+static struct sim *bind_bound(void)
+{
+	struct sim *s = desk();
+	struct ibv_send_wr wr = window(s, 0, IBV_MW_TYPE_2);
+
+	return sent(sent(s, 0, &wr), 0, &wr);
+}
+
+static struct sim *bind_region(void)
+{
+	struct sim *s = desk();
+	struct ibv_send_wr wr = window(s, 0, IBV_MW_TYPE_1);
+
+	takes_windows.lkey ^= 1;
+	return sent(s, 0, &wr);
+}
+
+static struct sim *bind_pd(void)
+{
+	struct sim *s = desk();
+	struct ibv_send_wr wr = window(s, 0, IBV_MW_TYPE_1);
+
+	takes_windows.lkey = foreign(s, 0);
+	return sent(s, 0, &wr);
+}
+
+static struct sim *bind_range(void)
+{
+	struct sim *s = desk();
+	struct ibv_send_wr wr = window(s, 0, IBV_MW_TYPE_1);
+
+	wr.bind_mw.bind_info.length++;
+	return sent(s, 0, &wr);
+}
+
+static struct sim *bind_access(void)
+{
+	struct sim *s = desk();
+	struct ibv_send_wr wr = window(s, 0, IBV_MW_TYPE_1);
+
+	takes_windows.lkey = sim_reg(s, 0, s->mem[0], 64, IBV_ACCESS_MW_BIND);
+	return sent(s, 0, &wr);
+}
+
 static struct sim *qp_access(void)
 {
 	struct sim *s = sim_desk(CFG(.local = true, .access = IBV_ACCESS_REMOTE_READ));
@@ -524,6 +679,7 @@ static const struct reach {
     {VB_R_KEY_ACCESS, FAR, key_access},
     {VB_R_KEY_ACCESS, HERE, key_access_here},
     {VB_R_KEY_NOT_WINDOW, FAR, key_not_window},
+    {VB_R_KEY_NOT_WINDOW, HERE, key_not_window_here},
     {VB_R_KEY_OWNER_GONE, FAR, key_owner_gone},
     {VB_R_KEY_NO_CONTACT, FAR, key_no_contact},
     {VB_R_MEM_FORBIDDEN, FAR, mem_forbidden},
@@ -531,6 +687,19 @@ static const struct reach {
     {VB_R_MEM_LATER, TOLD_NOT, mem_later},
     {VB_R_MEM_VANISHED, FAR, mem_vanished},
     {VB_R_MEM_VANISHED, HERE, mem_vanished_here},
+    {VB_R_INV_TYPE, FAR, invalidate_type},
+    {VB_R_INV_TYPE, HERE, invalidate_type_here},
+    {VB_R_INV_KEY, FAR, invalidate_key},
+    {VB_R_INV_KEY, HERE, invalidate_key_here},
+    {VB_R_INV_QP, FAR, invalidate_qp},
+    {VB_R_INV_QP, HERE, invalidate_qp_here},
+    {VB_R_BIND_GONE, HERE, bind_gone},
+    {VB_R_BIND_ZERO, HERE, bind_zero},
+    {VB_R_BIND_BOUND, HERE, bind_bound},
+    {VB_R_BIND_REGION, HERE, bind_region},
+    {VB_R_BIND_PD, HERE, bind_pd},
+    {VB_R_BIND_RANGE, HERE, bind_range},
+    {VB_R_BIND_ACCESS, HERE, bind_access},
     {VB_R_QP_ACCESS, FAR, qp_access},
     {VB_R_ATOMIC_ALIGN, FAR, atomic_align},
     {VB_R_TOO_MANY_READS, FAR, too_many_reads},

@@ -660,7 +660,7 @@ static void rule_28_padding_and_solicited_per_packet(void **state)
 	}
 }
 
-/* rule 46 as far as it goes here: there is nothing that a peer may invalidate */
+/* rule 46: a region made by ibv_reg_mr is nothing that a peer may invalidate; windows: test_windows.c */
 static void send_with_invalidate_is_refused(void **state)
 {
 	struct sim *s = sim_desk(QUIET);

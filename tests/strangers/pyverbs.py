@@ -29,7 +29,6 @@ LATER = [
     (r"test_qp\.QPTest\.test_query_data_in_order", "UD"),
     (r"test_cq\.CQTest\.test_resize_cq", "UD: it resizes a CQ of UD QPs"),
     (r"test_cq_events\..*_ud$", "UD"),
-    (r"test_mr\.MWTest\.", "memory windows"),
     (r"test_mr\.DmaBuf", "it takes its dma-bufs from /dev/dri"),
     (r"test_(odp|relaxed_ordering)\..*_ud_", "UD"),
     (r"test_(odp|relaxed_ordering)\..*_xrc_", "XRC"),

@@ -1,0 +1,51 @@
+/* Binding and invalidating memory windows: requests that this end carries out by itself.  They take no PSN,
+ * need no way out, and are carried out when everything before them is complete, so that a fence adds nothing
+ * (rule 9). */
+#include "transport/rc_priv.h"
+
+static enum vb_mw_step step(struct vb_qp *qp, struct vb_swqe *w, struct vb_facts *f)
+{
+	struct vb_mw_ask a = {.id = w->swap,
+			      .rkey = w->rkey,
+			      .region = w->sge[0].lkey,
+			      .access = w->imm_inv,
+			      .addr = w->raddr,
+			      .length = w->compare_add,
+			      .pd = qp->pd_id,
+			      .qpn = qp->qpn};
+
+	if (w->opcode == IBV_WR_LOCAL_INV)
+		return vb_mw_invalidate(qp->mws, w->rkey, qp->qpn, &w->swap, false, f);
+	qp->windows = true;
+	return vb_mw_bind(qp->mws, &a, f);
+}
+
+enum vb_mw_step vb_window_run(struct vb_qp *qp, struct vb_swqe *w, struct vb_facts *f)
+{
+	struct vb_req *q = &qp->req;
+	enum vb_mw_step s;
+
+	if (q->una != q->next || w->state != VB_WQE_POSTED || (qp->state != IBV_QPS_RTS && !w->got))
+		return VB_MW_WAITS; /* in SQD nothing is begun */
+	s = step(qp, w, f);
+	/* It is begun; the old binding is dead and somebody is in the middle of a copy.  Whoever makes
+	 * progress looks again, and the timer does: there may be no link whose progress this is. */
+	if (s == VB_MW_WAITS) {
+		w->got = 1;
+		q->blocked = true;
+		q->deadline = 0;
+	}
+	return s;
+}
+
+enum vb_mw_step vb_window_invalidated(struct vb_qp *qp, uint32_t rkey, struct vb_facts *f)
+{
+	uint64_t id = 0;
+
+	/* Nobody can be in the middle of a copy through this window, so nobody is waited for.  It serves this
+	 * QP alone.  This process touches its memory only for packets of this QP, under its lock, which we
+	 * hold.  The peer does so (mem/far.h) under the lock of the one QP that is connected to this one, for
+	 * a request that stands at the head of its send queue; our SEND came from that queue, so what was
+	 * before it is done, and what is behind it begins when it is acknowledged. */
+	return vb_mw_invalidate(qp->mws, rkey, qp->qpn, &id, true, f);
+}

@@ -1,0 +1,146 @@
+/* Memory windows: allocation, and what a request to bind one may say.  Binding itself is a request of the
+ * send queue (transport/window.c). */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "obj/mw.h"
+#include "verbs/direct.h"
+#include "verbs/mw.h"
+#include "verbs/progress.h"
+#include "verbs/verbs.h"
+
+/* What a window's access flags may have besides its own: programs pass what they registered the region with.
+ */
+#define FLAGS                                                                                   \
+	((unsigned)(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | \
+		    IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED) |    \
+	 IBV_ACCESS_OPTIONAL_RANGE)
+
+static struct vb_mws *mws_of(const struct vb_context *c)
+{
+	return &vb_hca(c->adapter)->mws;
+}
+
+static int check_alloc(const struct vb_context *c, enum ibv_mw_type type)
+{
+	if (vb_context_dead(c))
+		return vb_refuse(EIO, "ibv_alloc_mw", "the device was opened before fork()");
+	if (type != IBV_MW_TYPE_1 && type != IBV_MW_TYPE_2)
+		return vb_refuse(EINVAL, "ibv_alloc_mw", "type %d is neither IBV_MW_TYPE_1 nor IBV_MW_TYPE_2",
+				 (int)type);
+	return 0;
+}
+
+struct ibv_mw *vb_alloc_mw(struct ibv_pd *ibpd, enum ibv_mw_type type)
+{
+	struct vb_context *c = vb_context(ibpd->context);
+	struct vb_pd *pd = vb_pd(ibpd);
+	struct vb_mw *mw = NULL;
+	int err = check_alloc(c, type);
+
+	if (err)
+		goto refused;
+	mw = calloc(1, sizeof(*mw));
+	if (!mw) {
+		err = vb_refuse(ENOMEM, "ibv_alloc_mw", "no memory for another window");
+		goto refused;
+	}
+	mw->pd = pd;
+	mw->ibv.context = ibpd->context;
+	mw->ibv.pd = ibpd;
+	mw->ibv.type = type;
+	if (!vb_mw_enter(mws_of(c), mw)) { /* pairs with vb_dealloc_mw() */
+		err = vb_refuse(ENOMEM, "ibv_alloc_mw", "all %u memory windows, or all keys, are in use",
+				mws_of(c)->max);
+		goto refused;
+	}
+	mw->ibv.handle = mw->index;
+	vb_pd_count(pd, VB_CHILD_MW, 1); /* pairs with vb_dealloc_mw() */
+	vb_direct_admit();
+	return &mw->ibv;
+refused:
+	free(mw);
+	errno = err;
+	return NULL;
+}
+
+int vb_dealloc_mw(struct ibv_mw *ibmw)
+{
+	struct vb_mw *mw = (struct vb_mw *)ibmw;
+	struct vb_context *c = vb_context(ibmw->context);
+
+	if (vb_context_dead(c))
+		return 0;
+	if (ibmw->handle != mw->index) /* rule 37 */
+		return vb_refuse(ENOENT, "ibv_dealloc_mw", "handle %u is no memory window's (it was %u)",
+				 ibmw->handle, mw->index);
+	vb_mw_leave(mws_of(c), mw); /* unbinds it */
+	vb_pd_count(mw->pd, VB_CHILD_MW, -1u);
+	free(mw);
+	return 0;
+}
+
+static int check_info(const char *call, const struct ibv_mw_bind_info *info, enum ibv_mw_type type)
+{
+	unsigned access = info->mw_access_flags;
+
+	if (!info->mr && (info->addr || info->length))
+		return vb_refuse(EINVAL, call, "no region is named for the %" PRIu64 " bytes at 0x%" PRIx64,
+				 info->length, info->addr);
+	if (access & ~FLAGS)
+		return vb_refuse(EINVAL, call, "mw_access_flags 0x%x have unknown bits 0x%x", access,
+				 access & ~FLAGS);
+	if (type == IBV_MW_TYPE_1 && access & IBV_ACCESS_ZERO_BASED)
+		return vb_refuse(EINVAL, call, "IBV_ACCESS_ZERO_BASED is for windows of type 2 only");
+	return 0;
+}
+
+int vb_mw_fill(struct vb_qp *qp, struct vb_swqe *w, const struct ibv_send_wr *wr, const char *call,
+	       enum ibv_mw_type type)
+{
+	const struct ibv_mw_bind_info *info = &wr->bind_mw.bind_info;
+	struct vb_mw *mw = (struct vb_mw *)wr->bind_mw.mw;
+	int err;
+
+	if (!mw)
+		return vb_refuse(EINVAL, call, "no memory window is named");
+	if (mw->ibv.type != type) /* rule 48 */
+		return vb_refuse(EINVAL, call,
+				 type == IBV_MW_TYPE_1
+				     ? "the window is of type 2, which a request IBV_WR_BIND_MW binds"
+				     : "the window is of type 1, which ibv_bind_mw binds");
+	if (vb_context(mw->ibv.context)->adapter != qp->ctx->adapter)
+		return vb_refuse(EINVAL, call, "window and QP 0x%06x are of different devices", qp->qpn);
+	err = check_info(call, info, type);
+	if (err)
+		return err;
+	w->swap = mw->id;
+	/* rules 44, 47: of a key that the application gives the low byte counts, whatever stands above it */
+	w->rkey = VB_KEY_REMOTE | vb_mw_key(mw, wr->bind_mw.rkey);
+	w->sge[0].lkey = info->mr ? info->mr->lkey : 0;
+	w->imm_inv = info->mw_access_flags;
+	w->raddr = info->addr;
+	w->compare_add = info->length;
+	if (type == IBV_MW_TYPE_1)
+		mw->ibv.rkey = w->rkey;
+	return 0;
+}
+
+int vb_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
+{
+	struct ibv_send_wr wr = {.wr_id = bind->wr_id,
+				 .opcode = IBV_WR_BIND_MW,
+				 .send_flags = bind->send_flags,
+				 .bind_mw = {.mw = mw, .bind_info = bind->bind_info}};
+
+	if (vb_context_dead(vb_qp(qp)->ctx))
+		return vb_refuse(EIO, "ibv_bind_mw", "the device was opened before fork()");
+	if (mw)
+		wr.bind_mw.rkey = ibv_inc_rkey(mw->rkey);
+	if (bind->bind_info.mr && mw && vb_pd(mw->pd)->id != vb_pd(bind->bind_info.mr->pd)->id)
+		return vb_refuse(EPERM, "ibv_bind_mw",
+				 "window and region are of different protection domains");
+	return vb_post_bind(qp, &wr);
+}
