@@ -259,7 +259,8 @@ static void wait_for(struct vb_key_slot *s, uint32_t index, uint32_t lkey)
 	while (names(atomic_load(&s->index), index) && atomic_load(&s->turn) == turn) {
 		if (vb_patience_nap(&p))
 			vb_log(VB_LOG_WARN,
-			       "deregistering L_Key 0x%08x waits for a thread of process %d that is using it",
+			       "taking back L_Key 0x%08x, or what it meant, waits for a thread of process %d "
+			       "that is using it",
 			       lkey, (int)getpid());
 	}
 }

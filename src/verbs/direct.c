@@ -338,7 +338,7 @@ void vb_direct_key_retracted(struct vb_adapter *a, uint32_t lkey)
 {
 	char what[64];
 
-	snprintf(what, sizeof(what), "deregistering L_Key 0x%08x", lkey);
+	snprintf(what, sizeof(what), "taking back L_Key 0x%08x, or what it meant,", lkey);
 	wait_for_peers(a, vb_key_index(vb_hca(a)->keys.marks, lkey), 0, what);
 	vb_direct_key_settled(a, lkey);
 }
