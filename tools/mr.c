@@ -54,9 +54,10 @@ static const struct vb_profile *profile_of(const struct peek *p)
 	return row ? row : vb_profile_find("default");
 }
 
-static uint32_t lkey_of(const struct region *r, const struct peek *p)
+/* As its owner has it: in profiles whose keys are equal with the bit of R_Keys. */
+static uint32_t as_lkey(uint32_t key, const struct peek *p)
 {
-	return profile_of(p)->equal_keys ? r->key | VB_KEY_REMOTE : r->key;
+	return profile_of(p)->equal_keys ? key | VB_KEY_REMOTE : key;
 }
 
 static uint32_t slots_used(const struct peek *p)
@@ -253,7 +254,7 @@ static void print_region(const struct region *r, const struct peek *p)
 
 	printf("0x%012" PRIx64 " +%" PRIu64 "  ", r->addr, r->length);
 	if (has_lkey(r))
-		printf("L_Key 0x%08x ", lkey_of(r, p));
+		printf("L_Key 0x%08x ", as_lkey(r->key, p));
 	if (has_rkey(r))
 		printf("R_Key 0x%08x ", r->key | VB_KEY_REMOTE);
 	printf(" %s  PD %u", kind_name(r->kind), (uint32_t)r->pd);
@@ -263,9 +264,9 @@ static void print_region(const struct region *r, const struct peek *p)
 	if (r->iova != r->addr)
 		printf("; iova 0x%" PRIx64, r->iova);
 	if (r->kind == VB_KEY_WINDOW)
-		printf("; bound to the region of L_Key 0x%08x", (uint32_t)r->tied);
+		printf("; bound to the region of L_Key 0x%08x", as_lkey((uint32_t)r->tied, p));
 	else if ((uint32_t)r->tied)
-		printf("; %u windows bound", (uint32_t)r->tied);
+		printf("; %u window%s bound", (uint32_t)r->tied, (uint32_t)r->tied == 1 ? "" : "s");
 	if (r->kind == VB_KEY_WINDOW && r->qpn)
 		printf("; for QP 0x%06x", r->qpn);
 	print_users(r, p->pid);
@@ -302,7 +303,7 @@ static json_object *region_json(const struct region *r, const struct peek *p)
 	add_hex(o, "iova", r->iova, 1);
 	json_object_object_add(o, "size", json_object_new_uint64(r->length));
 	if (has_lkey(r))
-		add_hex(o, "lkey", lkey_of(r, p), 8);
+		add_hex(o, "lkey", as_lkey(r->key, p), 8);
 	if (has_rkey(r))
 		add_hex(o, "rkey", r->key | VB_KEY_REMOTE, 8);
 	json_object_object_add(o, "kind", json_object_new_string(kind_name(r->kind)));
@@ -311,7 +312,7 @@ static json_object *region_json(const struct region *r, const struct peek *p)
 	json_object_object_add(o, "access",
 			       json_object_new_string(vb_access_say(access, sizeof access, r->access)));
 	if (r->kind == VB_KEY_WINDOW) {
-		add_hex(o, "region_lkey", (uint32_t)r->tied, 8);
+		add_hex(o, "region_lkey", as_lkey((uint32_t)r->tied, p), 8);
 		if (r->qpn)
 			add_hex(o, "qp", r->qpn, 6);
 	} else {

@@ -102,6 +102,22 @@ fi
 start two "$verbena" run -- "$helpers/tools-trouble"
 check "several" 125 "$one tools-trouble" "$verbena" explain
 
+# What lasts too short a time to be met: uses, an entry that changes, windows, equal keys, a domain of another process.
+start fake "$helpers/tools-segment" 99
+fake=$pid
+start user "$helpers/tools-segment" 98 99
+user=$pid
+check "keys of this profile, a mapping, a user elsewhere" 0 "0x000000009000 +4096  L_Key 0x40000107 R_Key 0x40000107  memory  PD 5  LOCAL_WRITE|REMOTE_WRITE|REMOTE_READ; 1 window bound; in use by process $user; peers may have it mapped" \
+	"$verbena" mr "$fake"
+check "a window" 0 "0x000000009010 +16  R_Key 0x40000201  window  PD 5  REMOTE_WRITE; iova 0x0; bound to the region of L_Key 0x40000107; for QP 0x000123; in use by itself" \
+	"$verbena" mr "$fake"
+check "an implicit region of a domain of another process" 0 "on-demand  PD 6 of adapter 77" "$verbena" mr "$fake"
+check "sums" 0 "adapter 99: 2 memory regions of at most " "$verbena" mr "$fake"
+json "users in JSON" "[r['used_by'] for r in o['regions']] == [[], [$user], [$fake]] and
+	[r['peers_may_map'] for r in o['regions']] == [False, True, False] and o['regions'][2]['qp'] == '0x000123' and
+	'lkey' not in o['regions'][2] and o['regions'][0]['size'] == 2**64 - 1 and o['totals']['bytes'] == 4096 and
+	o['totals']['windows'] == 1" "$verbena" mr --json "$fake"
+
 # A segment of another version, and one that is rubbish: both in a process that only holds a memfd of that name.
 cat >"$tmp/fake.py" <<'PY'
 import ctypes, fcntl, os, struct, sys
