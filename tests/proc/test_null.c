@@ -227,6 +227,35 @@ static void no_peer_reaches_it(struct duo *d)
 	CHECK(duo_try(d, IBV_WR_RDMA_WRITE, 0, 8, far_null, raddr, rkey) == IBV_WC_LOC_PROT_ERR);
 }
 
+/* Windows are for regions that peers could reach. */
+static void no_window_can_be_bound(struct duo *d)
+{
+	struct ibv_mw *mw[2] = {ibv_alloc_mw(d->pd, IBV_MW_TYPE_1), ibv_alloc_mw(d->pd, IBV_MW_TYPE_2)};
+	struct ibv_mw_bind_info info = {.addr = 0, .length = 64, .mw_access_flags = IBV_ACCESS_REMOTE_READ};
+	struct ibv_mw_bind bind;
+	struct ibv_send_wr wr, *bad;
+	int err;
+
+	begin(d);
+	CHECK(mw[0] && mw[1]);
+	info.mr = own;
+	bind = (struct ibv_mw_bind){.wr_id = 9, .send_flags = IBV_SEND_SIGNALED, .bind_info = info};
+	wr = (struct ibv_send_wr){
+	    .wr_id = 9,
+	    .opcode = IBV_WR_BIND_MW,
+	    .send_flags = IBV_SEND_SIGNALED,
+	    .bind_mw = {.mw = mw[1], .rkey = ibv_inc_rkey(mw[1]->rkey), .bind_info = info}};
+	for (int i = 0; i < 2; i++) {
+		err = i ? ibv_post_send(d->end.qp, &wr, &bad) : ibv_bind_mw(d->end.qp, mw[0], &bind);
+		if (!err) {
+			CHECK(kit_wait(&d->end, 20).status == IBV_WC_MW_BIND_ERR);
+			duo_fresh(d);
+		}
+	}
+	CHECK(!ibv_dealloc_mw(mw[0]) && !ibv_dealloc_mw(mw[1]));
+	end(d);
+}
+
 int main(void)
 {
 	DUO_BOTH(it_reads_as_zeros);
@@ -234,5 +263,6 @@ int main(void)
 	DUO_BOTH(a_receive_into_it);
 	DUO_BOTH(beside_ordinary_memory);
 	DUO_BOTH(no_peer_reaches_it);
+	DUO_BOTH(no_window_can_be_bound);
 	return 0;
 }

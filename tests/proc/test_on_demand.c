@@ -365,6 +365,58 @@ static void shared_memory_is_not_kept_by_peers(struct duo *d)
 	duo_there(d, dereg);
 }
 
+static struct ibv_mw *mw;
+
+/* A window of the region's second page on; out: its R_Key, 0: it cannot be bound */
+static void bind_window(struct duo *d)
+{
+	struct ibv_mw_bind bind = {.wr_id = 9,
+				   .send_flags = IBV_SEND_SIGNALED,
+				   .bind_info = {.mr = mr,
+						 .addr = (uintptr_t)area + PAGE,
+						 .length = SIZE - PAGE,
+						 .mw_access_flags = RR | RW | RA}};
+	struct ibv_wc wc;
+
+	mw = ibv_alloc_mw(d->pd, IBV_MW_TYPE_1);
+	CHECK(mw && !ibv_bind_mw(d->end.qp, mw, &bind));
+	do {
+		wc = kit_wait(&d->end, 20);
+	} while (wc.wr_id != 9);
+	CHECK(wc.status == IBV_WC_SUCCESS, "%s", ibv_wc_status_str(wc.status));
+	d->board->out[0] = mw->rkey;
+}
+
+static void free_window(struct duo *d)
+{
+	CHECK(!ibv_dealloc_mw(mw));
+	dereg(d);
+}
+
+/* A window of such a region follows the mapping as the region does. */
+static void through_a_window(struct duo *d)
+{
+	uint32_t rkey, all = region(d, LW | IBV_ACCESS_MW_BIND);
+	uint64_t at = base + PAGE;
+
+	duo_there(d, bind_window);
+	rkey = (uint32_t)d->board->out[0];
+	CHECK(rkey != all);
+	CHECK(write_byte(d, 1, at, rkey) == IBV_WC_REM_ACCESS_ERR);
+	duo_there(d, map_file);
+	for (int i = 0; i < 100; i++)
+		CHECK(write_byte(d, (uint8_t)i, at, rkey) == IBV_WC_SUCCESS);
+	CHECK(byte_there(d, PAGE) == 99);
+	CHECK(write_byte(d, 1, at - 1, rkey) == IBV_WC_REM_ACCESS_ERR); /* not of the window */
+	CHECK(write_byte(d, 1, at, all) == IBV_WC_REM_ACCESS_ERR);	/* nor by the region's own key */
+	map_rw(d, 0, PAGES);
+	CHECK(read_byte(d, at, rkey) == 0);
+	CHECK(write_byte(d, 0x71, at, rkey) == IBV_WC_SUCCESS && byte_there(d, PAGE) == 0x71);
+	CHECK(duo_do(d, IBV_WR_ATOMIC_FETCH_AND_ADD, 8, at + 8, rkey) == IBV_WC_SUCCESS);
+	CHECK(byte_there(d, PAGE + 8) == 1);
+	duo_there(d, free_window);
+}
+
 /* By process_vm_* alone, as direct placement does it: the pages come without the owner's doing.  The target
  * is stopped meanwhile. */
 static void without_the_targets_help(struct duo *d)
@@ -408,6 +460,7 @@ int main(void)
 	DUO_BOTH(local_keys);
 	DUO_BOTH(implicit_region_reaches_everything);
 	DUO_BOTH(shared_memory_is_not_kept_by_peers);
+	DUO_BOTH(through_a_window);
 	duo_run("without_the_targets_help", true, without_the_targets_help);
 	return 0;
 }
