@@ -7,8 +7,9 @@ enum {
 	/* Entries rest for so many others: a key's value returns after 256 times as many registrations, and a
 	 * program that registers in a loop does not walk through the whole pool. */
 	RESERVE = 1024,
-	BATCH = 64, /* entries that are looked at in one hold of the lock */
-	TRIES = 8,  /* entries that may turn out to be in use before a new one is taken */
+	BATCH = 64,	  /* entries that are looked at in one hold of the lock */
+	TRIES = 8,	  /* entries that may turn out to be in use before a new one is taken */
+	MANY_TRIES = 256, /* likewise before none is */
 };
 
 void vb_relaxed_init(struct vb_relaxed *r, struct vb_keys *keys, const struct vb_relaxed_ops *ops,
@@ -89,12 +90,13 @@ free_pools:
 
 /* --- under the pool's lock from here on */
 
-/* Nobody uses the key: it goes for good. */
-static void clear(struct vb_relaxed *r, struct vb_relaxed_pool *p, struct vb_relaxed_mr *m)
+/* Nobody uses the key: it goes, and another region of whatever kind may have the index. */
+static void clean(struct vb_relaxed *r, struct vb_relaxed_pool *p, struct vb_relaxed_mr *m)
 {
-	vb_key_clear(r->keys, m->lkey);
 	/* also without remote access: processes that hold the domain, too, use it as their own */
 	r->ops->gone(r->owner, m->lkey);
+	vb_key_give(r->keys, m->lkey);
+	m->lkey = 0;
 	m->state = VB_RELAXED_CLEAN;
 	m->remaps = 0;
 	p->used--;
@@ -115,7 +117,7 @@ static bool settle(struct vb_relaxed *r, struct vb_relaxed_pool *p, struct vb_re
 		return true;
 	if (!vb_key_settled(r->keys, m->lkey))
 		return false;
-	clear(r, p, m);
+	clean(r, p, m);
 	if (worn) {
 		vb_list_unlink(&m->idle);
 		p->worns--;
@@ -124,30 +126,51 @@ static bool settle(struct vb_relaxed *r, struct vb_relaxed_pool *p, struct vb_re
 	return true;
 }
 
+/* The oldest of those that have served long enough. */
 static void sweep_worn(struct vb_relaxed *r, struct vb_relaxed_pool *p)
 {
-	vb_list_each_safe (n, next, &p->worn)
-		settle(r, p, vb_list_entry(n, struct vb_relaxed_mr, idle));
+	for (uint32_t n = p->worns < VB_RELAXED_WATERMARK ? p->worns : VB_RELAXED_WATERMARK; n; n--) {
+		struct vb_relaxed_mr *m = vb_list_entry(p->worn.next, struct vb_relaxed_mr, idle);
+
+		if (settle(r, p, m))
+			continue;
+		vb_list_unlink(&m->idle); /* so that the next ones have their turn */
+		vb_list_append(&p->worn, &m->idle);
+	}
 }
 
-/* An idle entry that nobody uses, of the `tries` oldest; its key is one that it never had before. */
+/* Gives an entry that nobody uses a key that it has not had for long; false: it has none, or somebody does.
+ */
+static bool renew(struct vb_relaxed *r, struct vb_relaxed_pool *p, struct vb_relaxed_mr *m)
+{
+	if (m->state == VB_RELAXED_USED) { /* straight into its next use: the index stays */
+		if (!vb_key_settled(r->keys, m->lkey))
+			return false;
+		r->ops->gone(r->owner, m->lkey);
+		vb_key_clear(r->keys, m->lkey);
+		p->used--;
+		m->lkey = (m->lkey & ~0xffu) | VB_KEY_VARIANT(m->lkey + 1);
+		return true;
+	}
+	/* Keys for other homes than ours are all of one kind (mem/keys.h). */
+	m->lkey = vb_key_take(
+	    r->keys, (uint64_t)(p->access & VB_RELAXED_FOREIGN ? ~r->keys->home : r->keys->home) << 32);
+	return m->lkey;
+}
+
+/* An idle entry that nobody uses, of the `tries` oldest. */
 static struct vb_relaxed_mr *take_idle(struct vb_relaxed *r, struct vb_relaxed_pool *p, uint32_t tries)
 {
-	while (tries-- && p->idles) {
+	if (tries > p->idles)
+		tries = p->idles;
+	while (tries--) {
 		struct vb_relaxed_mr *m = vb_list_entry(vb_list_pop(&p->idle), struct vb_relaxed_mr, idle);
-		uint8_t remaps = m->remaps;
 
-		if (m->state == VB_RELAXED_USED) {
-			if (!vb_key_settled(r->keys, m->lkey)) {
-				vb_list_append(&p->idle, &m->idle);
-				continue;
-			}
-			clear(r, p, m);
-			m->remaps = remaps; /* was used again without having been swept */
+		if (renew(r, p, m)) {
+			p->idles--;
+			return m;
 		}
-		p->idles--;
-		m->lkey = (m->lkey & ~0xffu) | VB_KEY_VARIANT(m->lkey + 1);
-		return m;
+		vb_list_append(&p->idle, &m->idle);
 	}
 	return NULL;
 }
@@ -155,17 +178,10 @@ static struct vb_relaxed_mr *take_idle(struct vb_relaxed *r, struct vb_relaxed_p
 static struct vb_relaxed_mr *take_fresh(struct vb_relaxed *r, struct vb_relaxed_pool *p)
 {
 	struct vb_relaxed_mr *m = &p->mr[p->fresh];
-	uint32_t lkey;
 
-	if (p->fresh == p->size)
-		return NULL;
-	/* Keys for other homes than ours are all of one kind (mem/keys.h). */
-	lkey = vb_key_take(r->keys,
-			   (uint64_t)(p->access & VB_RELAXED_FOREIGN ? ~r->keys->home : r->keys->home) << 32);
-	if (!lkey)
+	if (p->fresh == p->size || !renew(r, p, m))
 		return NULL;
 	m->pool = p;
-	m->lkey = lkey;
 	vb_list_init(&m->idle);
 	p->fresh++;
 	return m;
@@ -178,10 +194,10 @@ static struct vb_relaxed_mr *take(struct vb_relaxed *r, struct vb_relaxed_pool *
 	if (!m)
 		m = take_fresh(r, p);
 	if (!m)
-		m = take_idle(r, p, p->idles);
+		m = take_idle(r, p, MANY_TRIES);
 	if (!m && p->worns) {
 		sweep_worn(r, p);
-		m = take_idle(r, p, p->idles);
+		m = take_idle(r, p, MANY_TRIES);
 	}
 	return m;
 }
@@ -192,7 +208,7 @@ int vb_relaxed_take(struct vb_relaxed *r, uint32_t access, uint64_t pages, struc
 {
 	struct vb_relaxed_pool *p;
 	struct vb_relaxed_mr *m;
-	bool full;
+	bool some;
 
 	if (pages > VB_RELAXED_LONG)
 		return EINVAL;
@@ -206,16 +222,18 @@ int vb_relaxed_take(struct vb_relaxed *r, uint32_t access, uint64_t pages, struc
 	m = take(r, p);
 	if (vb_likely(m))
 		m->state = VB_RELAXED_LIVE; /* pairs with vb_relaxed_drop() */
-	full = p->fresh == p->size;
+	some = p->fresh;		    /* which come back */
 	vb_lock_give(&p->lock);
 	*out = m;
-	return m ? 0 : full ? EAGAIN : ENOMEM;
+	return m ? 0 : some ? EAGAIN : ENOMEM;
 }
 
 void vb_relaxed_untake(struct vb_relaxed *r, struct vb_relaxed_mr *m)
 {
-	(void)r;
 	vb_lock_take(&m->pool->lock);
+	vb_key_give(r->keys, m->lkey);
+	m->lkey = 0;
+	m->remaps = 0;
 	m->state = VB_RELAXED_CLEAN;
 	to_idle(m->pool, m);
 	vb_lock_give(&m->pool->lock);
@@ -268,7 +286,7 @@ static void outwait(struct vb_relaxed *r, struct vb_relaxed_pool *p, struct vb_r
 	else
 		p->idles--;
 	vb_list_unlink(&m->idle);
-	clear(r, p, m);
+	clean(r, p, m);
 	to_idle(p, m);
 }
 

@@ -7,8 +7,8 @@
  * entry comes back under another key only when nobody can be using it any more (vb_key_settled()), so a
  * lingering access never reaches the memory of a later region.
  *
- *     LIVE ──dereg──> USED ──settled, cleared──> CLEAN ──> LIVE
- *              │       └──────settled─────────────────────> LIVE
+ *     LIVE ──dereg──> USED ──settled, swept──> CLEAN ──> LIVE   with a key of another index
+ *              │       └──────settled────────────────────> LIVE   with another variant
  *              └ after VB_RELAXED_REMAPS uses: on the list of those that are swept together
  *
  * Sweeping settles what it can and leaves the rest; a flush waits.  What is left to sweep is swept 50 ms
@@ -51,7 +51,7 @@ struct vb_relaxed_mr {
 	struct vb_mr mr; /* first */
 	struct vb_relaxed_pool *pool;
 	struct vb_list idle; /* in pool->idle or pool->worn, unless LIVE or NEW; guarded by pool->lock */
-	uint32_t lkey;	     /* last one; likewise */
+	uint32_t lkey;	     /* 0: NEW or CLEAN; likewise */
 	uint8_t state;	     /* enum vb_relaxed_state; likewise */
 	uint8_t remaps;	     /* uses since it was clean; likewise */
 };

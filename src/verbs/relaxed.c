@@ -194,11 +194,11 @@ VB_EXPORT int ibv_dereg_mr_relaxed(struct ibv_mr *ibmr)
 				 ibmr->lkey);
 	h = vb_hca(c->adapter);
 	keys = &h->keys;
-	if ((m->mr.access & IBV_ACCESS_MW_BIND) && !vb_key_close(keys, m->lkey)) /* rule 49 */
+	if ((m->mr.access & IBV_ACCESS_MW_BIND) && m->lkey && !vb_key_close(keys, m->lkey)) /* rule 49 */
 		return vb_refuse(EBUSY, call, "%u memory windows are bound to the region of L_Key 0x%08x",
 				 vb_key_tied(keys, m->lkey), m->lkey);
 	if (!vb_relaxed_drop(&h->relaxed, m))
-		return vb_refuse(EINVAL, call, "the region of L_Key 0x%08x has ended before", m->lkey);
+		return vb_refuse(EINVAL, call, "the region of L_Key 0x%08x has ended before", ibmr->lkey);
 	vb_pd_count(pd, VB_CHILD_MR, -1u);
 	vb_fork_unmark(addr, length);
 	return 0;
