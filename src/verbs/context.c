@@ -88,6 +88,7 @@ int vb_hca_open(struct vb_hca **out)
 		return ENOMEM;
 	vb_gids_find(&h->gids);
 	vb_list_init(&h->pub.timed);
+	vb_list_init(&h->pub.imports);
 	vb_list_init(&h->pub.dms);
 	err = vb_mws_init(&h->pub.mws, &h->pub.keys, vb_profile()->max_mw); /* pairs with vb_hca_close() */
 	if (err)

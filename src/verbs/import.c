@@ -14,6 +14,7 @@
 #include "iba/profile.h"
 #include "mem/foreign.h"
 #include "verbs/direct.h"
+#include "verbs/import.h"
 #include "verbs/progress.h"
 #include "verbs/verbs.h"
 #include "verbs/why.h"
@@ -88,23 +89,33 @@ refused:
 	return NULL;
 }
 
+struct vb_link *vb_import_owner(struct vb_context *c, const char *call)
+{
+	uint64_t from = c->from ? c->from : vb_adapter_incarnation(c->adapter);
+
+	if (vb_context_dead(c)) {
+		errno = vb_refuse(EIO, call, "the device was opened before fork()");
+		return NULL;
+	}
+	for (uint32_t i = 0; i < vb_link_count(c->adapter); i++) {
+		struct vb_link *l = vb_link_at(c->adapter, i);
+
+		if (l && atomic_load(&l->state) == VB_LINK_UP && l->incarnation == from)
+			return l;
+	}
+	errno = vb_refuse(EIO, call, "the process whose device was imported has ended");
+	return NULL;
+}
+
 /* The tables into which the context's handles lead.  0, or EIO after saying that they are gone. */
 static int owner_tables(struct vb_context *c, struct vb_link_far *at, const char *call)
 {
-	uint32_t n = vb_link_count(c->adapter);
-	uint64_t from = c->from ? c->from : vb_adapter_incarnation(c->adapter);
+	struct vb_link *l = vb_import_owner(c, call);
 
-	if (vb_context_dead(c))
-		return vb_refuse(EIO, call, "the device was opened before fork()");
-	for (uint32_t i = 0; i < n; i++) {
-		struct vb_link *l = vb_link_at(c->adapter, i);
-
-		if (l && atomic_load(&l->state) == VB_LINK_UP && l->incarnation == from) {
-			vb_link_far(l, at);
-			return 0;
-		}
-	}
-	return vb_refuse(EIO, call, "the process whose device was imported has ended");
+	if (!l)
+		return errno;
+	vb_link_far(l, at);
+	return 0;
 }
 
 VB_EXPORT struct ibv_pd *ibv_import_pd(struct ibv_context *context, uint32_t handle)

@@ -20,6 +20,7 @@
 #include "obj/context.h"
 #include "transport/rc.h"
 #include "verbs/direct.h"
+#include "verbs/import.h"
 #include "verbs/progress.h"
 #include "wire/shm.h"
 
@@ -587,9 +588,16 @@ static void link_down(struct vb_link *l, bool goodbye)
 	vb_direct_link_down(l);
 }
 
+/* Both know their messages by the length. */
+static void told(struct vb_link *l, const void *msg, size_t len, int fd)
+{
+	vb_direct_told(l, msg, len, fd);
+	vb_import_told(l, msg, len, fd);
+}
+
 const struct vb_adapter_ops vb_progress_ops = {
     .link_free = vb_direct_link_free,
-    .told = vb_direct_told,
+    .told = told,
     .progress = progress,
     .timers = timers,
     .link_up = link_up,

@@ -30,6 +30,9 @@ struct vb_hca {
 	struct vb_lock dm_lock;	    /* guards dms and dm_handle */
 	struct vb_list dms;	    /* device memory of all contexts */
 	uint32_t dm_handle;	    /* last one given */
+	struct vb_lock import_lock; /* guards imports and import_ticket */
+	struct vb_list imports;	    /* threads that wait for somebody's device memory */
+	uint32_t import_ticket;	    /* last one given */
 	_Atomic uint64_t dm_used;   /* bytes of device memory that are allocated */
 	_Atomic(struct vb_far *) fars[VB_ADAPTERS]; /* who has, or had, a number; link_up() writes */
 };

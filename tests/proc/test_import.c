@@ -14,7 +14,7 @@ enum { AREA = 1 << 16, LEN = 30000 };
 
 struct board {
 	_Atomic int step, ready[3];
-	uint32_t pd, mr, rkey;
+	uint32_t pd, mr, rkey, dm;
 	uint64_t addr, length;
 	struct kit_card card[2];
 };
@@ -54,6 +54,7 @@ static int receive_fd(int sock)
 }
 
 struct exports {
+	struct ibv_dm *dm;
 	struct ibv_context *ctx;
 	struct ibv_pd *pd;
 	struct ibv_mr *mr;
@@ -72,6 +73,9 @@ static struct exports export(void)
 	board->rkey = x.mr->rkey;
 	board->addr = (uintptr_t)area;
 	board->length = AREA;
+	x.dm = ibv_alloc_dm(x.ctx, &(struct ibv_alloc_dm_attr){.length = 4096 + 8});
+	CHECK(x.dm && !ibv_memcpy_to_dm(x.dm, 8, "four", 4));
+	board->dm = x.dm->handle;
 	return x;
 }
 
@@ -94,6 +98,23 @@ static struct imports import(int fd)
 	CHECK(!i.mr->addr && i.mr->length == board->length && i.mr->rkey == board->rkey &&
 	      i.mr->handle == board->mr && i.mr->pd == i.pd);
 	return i;
+}
+
+/* Both see the same bytes, and a region in it is the importer's own. */
+static void device_memory(const struct imports *i)
+{
+	struct ibv_dm *dm = ibv_import_dm(i->ctx, board->dm);
+	struct ibv_mr *mr;
+	char four[4];
+
+	CHECK(dm, "%s", strerror(errno));
+	CHECK(dm->handle == board->dm && dm->context == i->ctx);
+	CHECK(!ibv_memcpy_from_dm(four, dm, 8, 4) && !memcmp(four, "four", 4));
+	mr = ibv_reg_dm_mr(i->pd, dm, 0, 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ZERO_BASED);
+	CHECK(mr && !ibv_dereg_mr(mr));
+	CHECK(!ibv_memcpy_to_dm(dm, 12, "five", 4));
+	ibv_unimport_dm(dm);
+	CHECK(!ibv_import_dm(i->ctx, board->dm + 7) && errno == ENOENT, "%d", errno);
 }
 
 static void wrong_handles(const struct imports *i)
@@ -199,8 +220,11 @@ static void importer(int sock, pid_t exporter, bool stop)
 	wrong_descriptors();
 	kit_until(&board->step, 1);
 	i = import(receive_fd(sock));
-	if (stop)
-		CHECK(!kill(exporter, SIGSTOP));
+	device_memory(&i);
+	if (stop) {
+		CHECK(!kill(exporter, SIGSTOP) && waitpid(exporter, &status, WUNTRACED) == exporter);
+		CHECK(!ibv_import_dm(i.ctx, board->dm) && errno == ETIMEDOUT, "%d", errno);
+	}
 	wrong_handles(&i);
 	ibv_unimport_mr(i.mr);
 	i.mr = ibv_import_mr(i.pd, board->mr); /* nothing is asked of its process */
@@ -244,11 +268,13 @@ static void importer(int sock, pid_t exporter, bool stop)
 static void exporter(int sock)
 {
 	struct exports x = export();
+	char four[4];
 
 	send_fd(sock, x.ctx->cmd_fd);
 	atomic_store(&board->step, 1);
 	kit_until(&board->step, 2);
-	CHECK(!ibv_dereg_mr(x.mr) && !ibv_dealloc_pd(x.pd));
+	CHECK(!ibv_memcpy_from_dm(four, x.dm, 12, 4) && !memcmp(four, "five", 4));
+	CHECK(!ibv_free_dm(x.dm) && !ibv_dereg_mr(x.mr) && !ibv_dealloc_pd(x.pd));
 	atomic_store(&board->step, 3);
 	kit_until(&board->step, 4);
 	CHECK(!ibv_close_device(x.ctx));
@@ -319,7 +345,8 @@ static void parent_and_child(void)
 			exit(0);
 		}
 		CHECK(!kit_reap(child));
-		CHECK(!ibv_dereg_mr(x.mr) && !ibv_dealloc_pd(x.pd) && !ibv_close_device(x.ctx));
+		CHECK(!ibv_free_dm(x.dm) && !ibv_dereg_mr(x.mr) && !ibv_dealloc_pd(x.pd) &&
+		      !ibv_close_device(x.ctx));
 		exit(0);
 	}
 	CHECK(!kit_reap(parent));
@@ -339,6 +366,7 @@ static void oneself(void)
 		x = export();
 		i = import(dup(x.ctx->cmd_fd));
 		wrong_handles(&i);
+		device_memory(&i);
 		kit_end_open(&e, i.pd, 16, AREA);
 		kit_end_open(&p, x.pd, 16, AREA);
 		kit_connect(&e, &p.card);
@@ -354,7 +382,8 @@ static void oneself(void)
 		ibv_unimport_mr(i.mr);
 		ibv_unimport_pd(i.pd);
 		CHECK(!ibv_close_device(i.ctx));
-		CHECK(!ibv_dereg_mr(x.mr) && !ibv_dealloc_pd(x.pd) && !ibv_close_device(x.ctx));
+		CHECK(!ibv_free_dm(x.dm) && !ibv_dereg_mr(x.mr) && !ibv_dealloc_pd(x.pd) &&
+		      !ibv_close_device(x.ctx));
 		exit(0);
 	}
 	CHECK(!kit_reap(pid));

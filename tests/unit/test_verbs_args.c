@@ -118,7 +118,6 @@ static void what_headers_call_is_there(void **state)
 	qa.create_flags = 0;
 	REFUSED(ibv_create_qp_ex(ctx, &qa), EINVAL);
 	REFUSED(ibv_open_xrcd(ctx, NULL), EOPNOTSUPP);
-	REFUSED(ibv_import_dm(ctx, 1), EOPNOTSUPP);
 	REFUSED(ibv_reg_dmabuf_mr(pd, 0, PAGE, 0, -1, 0), EBADF);
 	REFUSED(ibv_qp_to_qp_ex(NULL), EOPNOTSUPP);
 	assert_int_equal(ibv_query_ece(NULL, NULL), EOPNOTSUPP);
