@@ -60,6 +60,8 @@ static bool key_permits(const struct vb_far *f, const struct vb_far_want *w, uin
 
 static void deny(struct vb_far *f, int err)
 {
+	if (err == ESRCH)
+		atomic_store(&f->gone, true);
 	if (atomic_exchange(&f->denied, true) || err == ESRCH)
 		return;
 	vb_log(

@@ -66,6 +66,7 @@ struct vb_far {
 	bool same;		/* that is this process */
 	int tid;		/* its engine thread */
 	int pidfd;		/* to see whether that is alive; the link's */
+	_Atomic bool gone;	/* its thread is no more: the process has ended, or runs another program */
 	_Atomic bool denied;	/* process_vm_* does not work, or would not be safe */
 	_Atomic int64_t seen;	/* when it was last seen alive, coarse clock */
 	_Atomic bool asks;	/* some share is WANTED */

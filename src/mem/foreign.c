@@ -184,7 +184,7 @@ bool vb_foreign_put(const struct vb_mem_use *u, const void *src, uint32_t n)
 
 enum vb_reason vb_foreign_why(const struct vb_mem_use *u)
 {
-	if (!atomic_load(&u->far->there) || !vb_far_alive(u->far))
+	if (!atomic_load(&u->far->there) || atomic_load(&u->far->gone) || !vb_far_alive(u->far))
 		return VB_R_KEY_OWNER_GONE;
 	return atomic_load_explicit(&u->far->denied, memory_order_relaxed) ? VB_R_MEM_FORBIDDEN
 									   : VB_R_MEM_VANISHED;

@@ -127,6 +127,7 @@ void vb_direct_link_up(struct vb_link *l)
 	f->pidfd = at.pidfd;
 	f->denied = !at.same && (at.tid <= 0 || at.pidfd < 0);
 	f->seen = 0;
+	f->gone = false;
 	enter(l, f);
 	atomic_store(&f->there,
 		     l->incarnation); /* pairs with vb_direct_attach() and is_there() in mem/foreign.c */

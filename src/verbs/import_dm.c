@@ -109,9 +109,10 @@ static int ask(struct vb_link *l, uint32_t handle, struct waiting *w)
 		if (atomic_load(&l->state) != VB_LINK_UP)
 			return vb_refuse(EIO, CALL, "the process whose device was imported has ended");
 		if (now > end)
-			return vb_refuse(ETIMEDOUT, CALL,
-					 "process %u, whose device memory it is, does not answer (is it stopped?)",
-					 l->pid);
+			return vb_refuse(
+			    ETIMEDOUT, CALL,
+			    "process %u, whose device memory it is, does not answer (is it stopped?)",
+			    l->pid);
 		if (now >= again && vb_link_tell(l, &t, sizeof(t), -1))
 			again = now + PATIENCE / 8;
 		syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &nap, NULL); /* no cancellation point */
@@ -140,8 +141,8 @@ static int fetch(struct vb_hca *h, struct vb_link *l, uint32_t handle, uint64_t 
 	}
 	if (!err && w.fd < 0)
 		err = w.length ? vb_refuse(EMFILE, CALL, "this process has no room for one more descriptor")
-			       : vb_refuse(ENOENT, CALL, "the context holds no device memory of handle 0x%08x",
-					   handle);
+			       : vb_refuse(ENOENT, CALL,
+					   "the context holds no device memory of handle 0x%08x", handle);
 	if (err && w.fd >= 0)
 		close(w.fd);
 	*length = w.length;
