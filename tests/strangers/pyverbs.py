@@ -17,10 +17,9 @@ import stranger
 
 SOURCE = "/usr/share/doc/rdma-core/tests"
 MODULES = ["test_addr", "test_device", "test_pd", "test_cq", "test_cq_events", "test_atomic", "test_qp",
-           "test_parent_domain", "test_mr", "test_odp", "test_relaxed_ordering", "test_fork"]
+           "test_parent_domain", "test_mr", "test_odp", "test_relaxed_ordering", "test_fork", "test_shared_pd"]
 # pattern of the case -> why it may be skipped
 LATER = [
-    (r"SharedDMTest\.", "importing device memory"),
     (r"test_atomic\.AtomicTest\.test_xrc_", "XRC"),
     (r"test_qp\.QPTest\.test_create_raw_", "raw packet QPs are for Ethernet adapters"),
     (r"test_qp\.QPTest\.test_query_raw_qp", "raw packet QPs are for Ethernet adapters"),
@@ -32,6 +31,7 @@ LATER = [
     (r"test_mr\.DmaBuf", "it takes its dma-bufs from /dev/dri"),
     (r"test_(odp|relaxed_ordering)\..*_ud_", "UD"),
     (r"test_(odp|relaxed_ordering)\..*_xrc_", "XRC"),
+    (r"test_shared_pd\.", "the extended QP interface"),
     (r"test_parent_domain\..*_ud_", "UD"),
     (r"test_parent_domain\..*_excq_", "extended CQs"),
 ]
