@@ -44,10 +44,7 @@ const struct vb_reason_row vb_reasons[VB_REASONS] = {
 			     IBV_EVENT_QP_ACCESS_ERR},
     [VB_R_MEM_FORBIDDEN] = {"mem-forbidden", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_PROT_ERR,
 			    IBV_EVENT_QP_ACCESS_ERR},
-    [VB_R_ATOMIC_FOREIGN] = {"atomic-foreign", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_PROT_ERR,
-			     IBV_EVENT_QP_ACCESS_ERR},
-    [VB_R_MEM_LATER] = {"mem-later", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_PROT_ERR,
-			IBV_EVENT_QP_ACCESS_ERR},
+    [VB_R_ATOMIC_FOREIGN] = {"atomic-foreign", ACCESS, IBV_WC_REM_ACCESS_ERR, NEVER, IBV_EVENT_QP_ACCESS_ERR},
     [VB_R_MEM_VANISHED] = {"mem-vanished", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_PROT_ERR,
 			   IBV_EVENT_QP_ACCESS_ERR},
     /* rules 46 to 48; the status is IBTA's "memory management operation error" */
@@ -300,14 +297,11 @@ static void say_foreign(struct vb_text *t, const struct vb_facts *f)
 		    "into which the kernel does not let this one reach: dumpable and ptrace permission are "
 		    "needed, and the same PID namespace");
 		break;
-	case VB_R_ATOMIC_FOREIGN:
+	default: /* VB_R_ATOMIC_FOREIGN */
 		vb_text_add(t,
 			    "which is private there: an atomic at [0x%" PRIx64 ", +%" PRIu64
 			    ") needs memory that both can map (a memfd, tmpfs or SysV segment)",
 			    f->addr, f->len);
-		break;
-	default: /* VB_R_MEM_LATER */
-		vb_text_add(t, "which is being asked what memory it is");
 		break;
 	}
 }
@@ -358,7 +352,6 @@ static void say_key(struct vb_text *t, const struct vb_facts *f)
 	case VB_R_KEY_NO_CONTACT:
 	case VB_R_MEM_FORBIDDEN:
 	case VB_R_ATOMIC_FOREIGN:
-	case VB_R_MEM_LATER:
 		say_foreign(t, f);
 		break;
 	default: /* VB_R_MEM_VANISHED */

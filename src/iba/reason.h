@@ -23,7 +23,6 @@ enum vb_reason {
 	VB_R_KEY_NO_CONTACT, /* this process is not connected to the one whose memory it is */
 	VB_R_MEM_FORBIDDEN,  /* the kernel does not let this process reach into the owner's memory */
 	VB_R_ATOMIC_FOREIGN, /* atomic on private memory of another process */
-	VB_R_MEM_LATER,	     /* it cannot be said yet: never reported, the far end is asked to try again */
 	VB_R_MEM_VANISHED,   /* the memory is not mapped any more, or not with that permission */
 	/* memory windows */
 	VB_R_INV_TYPE,	  /* invalidate names a window of type 1 (rule 46) */

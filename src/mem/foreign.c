@@ -86,7 +86,7 @@ static enum vb_reason reach(struct vb_keys *t, struct vb_mem_use *u, const struc
 	}
 	u->how = VB_USE_FAR;
 	if (atomic) /* the kernel copies, but does not add */
-		r = vb_far_may_map(f, rkey) ? VB_R_MEM_LATER : VB_R_ATOMIC_FOREIGN;
+		r = vb_far_may_map(f, rkey) ? VB_MEM_LATER : VB_R_ATOMIC_FOREIGN;
 	else
 		r = vb_foreign_why(u);
 	if (atomic_load_explicit(&f->asks, memory_order_relaxed) && t->ops->ask)

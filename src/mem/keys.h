@@ -290,6 +290,10 @@ struct vb_mem_want {
 	uint64_t addr, len; /* len 0 is never asked (rule 18) */
 };
 
+/* What vb_mem_begin() also says, of an atomic on memory of another process: whether it can be done is being
+ * found out, ask again. */
+#define VB_MEM_LATER VB_REASONS
+
 /* The choke point.  On failure returns the reason and, if f is not NULL, fills in the facts about key, range,
  * region and access.  At most VB_MEM_CHUNK of [addr, addr+len) may be touched before vb_mem_end(); the check
  * covers all of it. */

@@ -299,7 +299,7 @@ static bool atomic_do(struct vb_qp *qp, const struct vb_pkt *p, uint64_t *orig)
 	}
 	if (r == VB_OK)
 		return true;
-	if (r == VB_R_MEM_LATER) /* whose memory it is has been asked */
+	if (r == VB_MEM_LATER) /* whose memory it is has been asked */
 		nak_once(&qp->resp, VB_AETH_RNR | (qp->attr.min_rnr_timer & 0x1f));
 	else
 		fault(qp, &f, r, false);

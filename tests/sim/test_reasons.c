@@ -202,123 +202,131 @@ static struct sim *mem_vanished_here(void)
 	return s;
 }
 
-/* --- memory of another process, which node 1 reaches through a key of a domain that was made there; that
- * process is a table that nobody stands behind (proc/test_shared_pd.c has real ones) */
-enum { THERE = 0x12345, HOME_PD = 3 };
-#define FOREIGN_PD (7ull << 52 | (uint64_t)THERE << 32 | HOME_PD)
-
+/* A third process, in whose table the keys stand that this makes, all of node n's protection domain. */
 static struct {
-	struct vb_far far;
-	struct vb_key_entry entries[SIM_KEYS];
-	struct vb_key_slot slots[VB_MEM_SLOTS];
-	struct vb_key_marks marks;
 	struct vb_keys keys;
+	struct vb_key_entry *entries;
+	struct vb_key_slot *slots;
+	struct vb_key_marks marks;
+	struct vb_far far;
 	_Atomic uint32_t heard;
-	uint32_t rkey;
-	uint64_t memory[8];
-} other;
+} third;
 
-static struct vb_far *find_other(void *owner, uint32_t number)
+enum { THIRD = 5 }; /* its number */
+
+static uint32_t third_number(void *owner, uint32_t k)
 {
 	(void)owner;
-	return number == 7 ? &other.far : NULL;
+	return k ? 0 : THIRD;
 }
 
-static struct vb_far *find_nobody(void *owner, uint32_t number)
+static struct vb_far *third_find(void *owner, uint32_t number)
 {
 	(void)owner;
-	(void)number;
-	return NULL;
+	return number == THIRD ? &third.far : NULL;
 }
 
-static void ask_nobody(void *owner, struct vb_far *f)
+static const struct vb_keys_ops third_ops = {.find = third_find, .number = third_number};
+
+static void *zeros(size_t n)
 {
-	(void)owner;
-	(void)f;
+	void *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	assert_ptr_not_equal(p, MAP_FAILED);
+	return p;
 }
 
-static struct sim *foreign_desk(struct vb_far *(*find)(void *owner, uint32_t number))
+/* A key of the third one's, as an L_Key. */
+static uint32_t third_key(struct sim *s, unsigned n)
 {
-	static struct vb_keys_ops ops;
-	struct sim *s = sim_desk(CFG(.local = true, .rnr_retry = 1));
-
-	memset(&other, 0, sizeof other);
-	vb_keys_init(&other.keys, other.entries, SIM_KEYS, other.slots, &other.marks);
-	other.keys.home = (uint32_t)(FOREIGN_PD >> 32);
-	other.rkey =
-	    sim_rkey(vb_key_publish(&other.keys, &(struct vb_key_spec){.pd = FOREIGN_PD,
-								       .access = 0xf,
-								       .iova = (uintptr_t)other.memory,
-								       .addr = (uintptr_t)other.memory,
-								       .length = sizeof other.memory}));
-	other.far.keys = other.entries;
-	other.far.marks = &other.marks;
-	other.far.slots = other.slots;
-	other.far.heard = &other.heard;
-	other.far.number = 7;
-	other.far.pid = 4711;
-	other.far.tid = -1;
-	other.far.pidfd = -1;
-	other.far.there = THERE;
-	other.far.seen = INT64_MAX / 2; /* alive for ever */
-	ops = (struct vb_keys_ops){.find = find, .ask = ask_nobody};
-	s->n[1].keys.ops = &ops;
-	s->n[1].qp.pd_id = FOREIGN_PD;
-	return s;
-}
-
-static struct sim *ask_other(struct sim *s, enum ibv_wr_opcode op)
-{
-	struct ibv_send_wr wr = sim_wr(s, 0, op, 0, 8, 0, &sge);
-
-	if (op == IBV_WR_ATOMIC_FETCH_AND_ADD) {
-		wr.wr.atomic.rkey = other.rkey;
-		wr.wr.atomic.remote_addr = (uintptr_t)other.memory;
-	} else {
-		wr.wr.rdma.rkey = other.rkey;
-		wr.wr.rdma.remote_addr = (uintptr_t)other.memory;
+	if (!third.entries) {
+		third.entries = zeros(VB_KEY_ENTRIES * sizeof *third.entries);
+		third.slots = zeros(VB_MEM_SLOTS * sizeof *third.slots);
 	}
-	assert_int_equal(sim_send(s, 0, &wr), 0);
-	sim_settle(s);
-	return s;
-}
-
-static struct sim *key_no_contact(void)
-{
-	return ask_other(foreign_desk(find_nobody), IBV_WR_RDMA_WRITE);
+	vb_keys_init(&third.keys, third.entries, VB_KEY_PLAIN, third.slots, &third.marks);
+	third.keys.home = 77; /* so these domains are another's */
+	third.keys.ops = &third_ops;
+	memset(&third.far, 0, sizeof third.far);
+	third.far.keys = third.entries;
+	third.far.marks = &third.marks;
+	third.far.slots = third.slots;
+	third.far.number = THIRD;
+	third.far.pid = 4711;
+	third.far.pidfd = -1;
+	third.far.heard = &third.heard;
+	third.far.token = 1;
+	third.far.there = 1;
+	third.heard = 1;
+	s->n[n].keys.ops = &third_ops;
+	return vb_key_publish(&third.keys, &(struct vb_key_spec){.pd = s->n[n].pd.id,
+								 .access = 0xf,
+								 .iova = (uintptr_t)s->mem[n],
+								 .addr = (uintptr_t)s->mem[n],
+								 .length = 64});
 }
 
 static struct sim *key_owner_gone(void)
 {
-	struct sim *s = foreign_desk(find_other);
+	struct sim *s = desk();
+	uint32_t key = third_key(s, 1);
 
-	other.far.there = 0;
-	return ask_other(s, IBV_WR_RDMA_WRITE);
+	third.far.there = 0;
+	return write_with(s, sim_rkey(key));
+}
+
+static struct sim *key_owner_gone_here(void)
+{
+	struct sim *s = desk();
+	uint32_t key = third_key(s, 0);
+
+	third.far.there = 0;
+	return send_with(s, key, 8);
+}
+
+static struct sim *key_no_contact(void)
+{
+	struct sim *s = desk();
+	uint32_t key = third_key(s, 1);
+
+	third.heard = 0; /* it would not wait for us */
+	return write_with(s, sim_rkey(key));
+}
+
+static struct sim *key_no_contact_here(void)
+{
+	struct sim *s = desk();
+
+	return send_with(s, third_key(s, 0) + (1u << 18), 8); /* nobody's number */
 }
 
 static struct sim *mem_forbidden(void)
 {
-	struct sim *s = foreign_desk(find_other);
+	struct sim *s = desk();
+	uint32_t key = third_key(s, 1);
 
-	other.far.denied = true;
-	return ask_other(s, IBV_WR_RDMA_WRITE);
+	third.far.denied = true;
+	return write_with(s, sim_rkey(key));
+}
+
+static struct sim *mem_forbidden_here(void)
+{
+	struct sim *s = desk();
+	uint32_t key = third_key(s, 0);
+
+	third.far.denied = true;
+	return send_with(s, key, 8);
 }
 
 static struct sim *atomic_foreign(void)
 {
-	struct sim *s = foreign_desk(find_other);
-	struct vb_far_share *share = &other.far.shares[VB_KEY_INDEX(other.rkey) % VB_FAR_SHARES];
+	struct sim *s = desk();
+	uint32_t rkey = sim_rkey(third_key(s, 1));
+	struct vb_far_share *place = &third.far.shares[VB_KEY_INDEX(rkey) % VB_FAR_SHARES];
 
-	share->rkey = other.rkey;
-	share->seq = other.entries[VB_KEY_INDEX(other.rkey)].seq;
-	share->state = VB_REGION_CANNOT; /* its owner has answered that it is private */
-	return ask_other(s, IBV_WR_ATOMIC_FETCH_AND_ADD);
-}
-
-/* It has not answered yet: the far end is asked to try again, and is told no more than that. */
-static struct sim *mem_later(void)
-{
-	return ask_other(foreign_desk(find_other), IBV_WR_ATOMIC_FETCH_AND_ADD);
+	place->rkey = rkey;
+	place->seq = third.entries[vb_key_index(&third.marks, rkey)].seq;
+	place->state = VB_REGION_CANNOT;
+	return ask(s, IBV_WR_ATOMIC_FETCH_AND_ADD, rkey, 8, 0);
 }
 
 /* A window of node n, and what a request to bind it to the first 64 bytes of a region of node n says. */
@@ -681,10 +689,12 @@ static const struct reach {
     {VB_R_KEY_NOT_WINDOW, FAR, key_not_window},
     {VB_R_KEY_NOT_WINDOW, HERE, key_not_window_here},
     {VB_R_KEY_OWNER_GONE, FAR, key_owner_gone},
+    {VB_R_KEY_OWNER_GONE, HERE, key_owner_gone_here},
     {VB_R_KEY_NO_CONTACT, FAR, key_no_contact},
+    {VB_R_KEY_NO_CONTACT, HERE, key_no_contact_here},
     {VB_R_MEM_FORBIDDEN, FAR, mem_forbidden},
+    {VB_R_MEM_FORBIDDEN, HERE, mem_forbidden_here},
     {VB_R_ATOMIC_FOREIGN, FAR, atomic_foreign},
-    {VB_R_MEM_LATER, TOLD_NOT, mem_later},
     {VB_R_MEM_VANISHED, FAR, mem_vanished},
     {VB_R_MEM_VANISHED, HERE, mem_vanished_here},
     {VB_R_INV_TYPE, FAR, invalidate_type},
