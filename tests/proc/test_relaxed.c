@@ -269,6 +269,61 @@ static void empty_initiator(struct pair *p)
 	pair_close(p);
 }
 
+/* --- in a protection domain that another process made, which uses the region as its own */
+
+static void shared_target(struct pair *p) /* its domain, and its QP */
+{
+	struct kit_end *e;
+	struct ibv_shpd shpd;
+
+	pair_open(p, DEPTH, PAGE);
+	e = &p->end[0];
+	CHECK(ibv_alloc_shpd(p->pd, 4711, &shpd), "%s", strerror(errno));
+	atomic_store(&p->board->number[2], shpd.handle);
+	for (int step = 2; step <= 4; step += 2) {
+		struct ibv_sge sge = {.length = 100};
+		struct ibv_send_wr wr = {
+		    .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED};
+		struct ibv_send_wr *bad;
+
+		atomic_store(&p->board->step, step - 1);
+		kit_until(&p->board->step, step);
+		sge.addr = (uint64_t)atomic_load(&p->board->number[1]);
+		sge.lkey = (uint32_t)atomic_load(&p->board->number[3]);
+		CHECK(!ibv_post_send(e->qp, &wr, &bad));
+		expect(kit_wait(e, 20), step == 2 ? IBV_WC_SUCCESS : IBV_WC_LOC_PROT_ERR,
+		       "from the other process's region");
+	}
+	pair_close(p);
+}
+
+static void shared_initiator(struct pair *p) /* its memory */
+{
+	uint8_t *at = pages(PAGE);
+	struct ibv_shpd shpd;
+	struct ibv_pd *pd;
+	struct ibv_mr *mr;
+
+	pair_open(p, DEPTH, PAGE);
+	kit_until(&p->board->step, 1);
+	shpd.handle = (uint32_t)atomic_load(&p->board->number[2]);
+	pd = ibv_share_pd(p->ctx, &shpd, 4711);
+	CHECK(pd, "%s", strerror(errno));
+	mr = ibv_reg_mr_relaxed(pd, at, PAGE, IBV_ACCESS_LOCAL_WRITE);
+	CHECK(mr, "%s", strerror(errno));
+	memset(at, 0x42, PAGE);
+	CHECK(!kit_recv(&p->end[0], 7, 0, 100));
+	tell(p, mr, at);
+	atomic_store(&p->board->number[3], mr->lkey);
+	atomic_store(&p->board->step, 2);
+	expect(kit_wait(&p->end[0], 20), IBV_WC_SUCCESS, "the message");
+	CHECK(p->end[0].buf[0] == 0x42 && p->end[0].buf[99] == 0x42);
+	kit_until(&p->board->step, 3);
+	CHECK(!ibv_dereg_mr_relaxed(mr) && !ibv_flush_relaxed_mr(pd) && !ibv_dealloc_pd(pd));
+	atomic_store(&p->board->step, 4);
+	pair_close(p);
+}
+
 /* --- a writer that is held in the middle of a copy, by a page of its own that is missing */
 
 static char log_path[] = "/tmp/verbena-relaxed-XXXXXX";
@@ -435,6 +490,7 @@ int main(void)
 	    {"dead keys", dead_initiator, dead_target},
 	    {"flood", flood_initiator, flood_target},
 	    {"empty pool", empty_initiator, empty_target},
+	    {"shared domain", shared_initiator, shared_target},
 	};
 	char name[64];
 
