@@ -11,6 +11,7 @@
 #include "iba/reason.h"
 #include "mem/far.h"
 #include "mem/keys.h"
+#include "obj/pd.h"
 #include "peek.h"
 #include "tools.h"
 
@@ -189,14 +190,20 @@ static struct region *read_regions(const struct peek *p, size_t *n)
 	return list;
 }
 
-static const char *kind_name(uint32_t kind)
+static const char *kind_name(const struct region *r)
 {
 	static const char *const names[] = {[VB_KEY_MEMORY] = "memory",
 					    [VB_KEY_ON_DEMAND] = "on-demand",
 					    [VB_KEY_NULL] = "null",
 					    [VB_KEY_WINDOW] = "window"};
 
-	return kind < sizeof names / sizeof *names && names[kind] ? names[kind] : "other";
+	if (r->kind == VB_KEY_MEMORY && r->qpn == VB_MR_RELAXED)
+		return "relaxed";
+	if (r->kind == VB_KEY_MEMORY && r->qpn == VB_MR_DM)
+		return "device-memory";
+	if (r->kind == VB_KEY_MEMORY && r->qpn == VB_MR_DMABUF)
+		return "dma-buf";
+	return r->kind < sizeof names / sizeof *names && names[r->kind] ? names[r->kind] : "other";
 }
 
 /* Null regions have no R_Key, windows no L_Key. */
@@ -257,7 +264,7 @@ static void print_region(const struct region *r, const struct peek *p)
 		printf("L_Key 0x%08x ", as_lkey(r->key, p));
 	if (has_rkey(r))
 		printf("R_Key 0x%08x ", r->key | VB_KEY_REMOTE);
-	printf(" %s  PD %u", kind_name(r->kind), (uint32_t)r->pd);
+	printf(" %s  PD %u", kind_name(r), (uint32_t)r->pd);
 	if (VB_PD_HOME(r->pd) != number_of(p))
 		printf(" of adapter %u", VB_PD_HOME(r->pd));
 	printf("  %s", vb_access_say(access, sizeof access, r->access));
@@ -306,7 +313,7 @@ static json_object *region_json(const struct region *r, const struct peek *p)
 		add_hex(o, "lkey", as_lkey(r->key, p), 8);
 	if (has_rkey(r))
 		add_hex(o, "rkey", r->key | VB_KEY_REMOTE, 8);
-	json_object_object_add(o, "kind", json_object_new_string(kind_name(r->kind)));
+	json_object_object_add(o, "kind", json_object_new_string(kind_name(r)));
 	json_object_object_add(o, "pd", json_object_new_int64((uint32_t)r->pd));
 	json_object_object_add(o, "pd_adapter", json_object_new_int64(VB_PD_HOME(r->pd)));
 	json_object_object_add(o, "access",

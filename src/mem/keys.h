@@ -69,7 +69,8 @@ struct vb_key_entry {
 	_Atomic uint64_t length;
 	_Atomic uint64_t addr; /* address of the first byte in the owner's process */
 	_Atomic uint32_t told; /* a peer may have mapped the region's memory: it is told when the key goes */
-	_Atomic uint32_t qpn;  /* window of type 2: the one QP that it serves; 0: every QP of the PD */
+	_Atomic uint32_t qpn;  /* window of type 2: the one QP that it serves; 0: every QP of the PD.  A
+				  region: what it was made of (enum vb_mr_source), for tools */
 	_Atomic uint64_t tied; /* windows that are bound to the region (see vb_key_tie()); a window: the
 				  L_Key of its region */
 } __attribute__((aligned(VB_LINE)));

@@ -154,6 +154,7 @@ struct vb_key_spec vb_mr_spec(const struct vb_mr_ask *ask)
 	    .iova = ask->iova,
 	    .addr = ask->addr,
 	    .length = ask->length,
+	    .qpn = ask->source, /* tools show it */
 	};
 }
 
@@ -207,10 +208,7 @@ int vb_mr_drop(struct vb_mr *mr, const char *call)
 	if (!vb_key_close(keys, mr->ibv.lkey)) {
 		vb_mw_let_go(&vb_hca(a)->mws, mr->ibv.lkey);
 		if (!vb_key_close(keys, mr->ibv.lkey)) /* rule 49 */
-			return vb_refuse(EBUSY, call,
-					 "%u memory windows are bound to the region of L_Key 0x%08x: unbind, "
-					 "invalidate or deallocate them first",
-					 vb_key_tied(keys, mr->ibv.lkey), mr->ibv.lkey);
+			return vb_why_tied(keys, call, mr->ibv.lkey);
 	}
 	vb_key_retract(keys, mr->ibv.lkey);
 	/* Also without remote access: processes that hold the domain, too, use it as their own. */

@@ -119,6 +119,7 @@ static void publish(struct vb_hca *h, struct vb_pd *pd, struct vb_relaxed_mr *m,
 		   &(struct vb_key_spec){.pd = pd->id,
 					 .access = mr->access,
 					 .kind = VB_KEY_MEMORY,
+					 .qpn = VB_MR_RELAXED, /* tools show it */
 					 .iova = start,
 					 .addr = start,
 					 .length = pages * PAGE});

@@ -125,6 +125,27 @@ static void add_example(struct vb_text *t, struct vb_context *c, const struct vb
 	vb_lock_give(&c->lock);
 }
 
+int vb_why_tied(struct vb_keys *keys, const char *call, uint32_t lkey)
+{
+	uint32_t looked = 0, key, region = vb_key_bare(keys, lkey), n = vb_key_tied(keys, lkey);
+	struct vb_key_spec s;
+	char text[100] = "";
+	struct vb_text t = {text, sizeof(text)};
+
+	for (uint32_t i = 0; looked < VB_NEAR_LOOK && (i = vb_key_next(keys->marks, i)); looked++) {
+		if (!vb_key_at(keys, i, true, &key, &s) || s.kind != VB_KEY_WINDOW ||
+		    vb_key_bare(keys, (uint32_t)s.tied) != region)
+			continue;
+		vb_text_add(&t, ", one of R_Key 0x%08x for [0x%" PRIx64 ", +%" PRIu64 ")", key, s.addr,
+			    s.length);
+		break;
+	}
+	return vb_refuse(EBUSY, call,
+			 "%u memory window%s bound to the region of L_Key 0x%08x%s: unbind, invalidate or "
+			 "deallocate %s first",
+			 n, n == 1 ? " is" : "s are", lkey, text, n == 1 ? "it" : "them");
+}
+
 int vb_why_pd_busy(struct vb_pd *pd, const char *call)
 {
 	struct vb_why_count n[CHILDREN];

@@ -13,8 +13,12 @@ int vb_why_memory(int err, const char *call, uint64_t addr, uint64_t length, boo
  * Returns err. */
 int vb_why_fork(int err, const char *call, uint64_t addr, uint64_t length);
 
+struct vb_keys;
 struct vb_pd;
 struct vb_context;
+
+/* Memory windows are bound to a region that is to go: how many, and one of them.  Returns EBUSY. */
+int vb_why_tied(struct vb_keys *keys, const char *call, uint32_t lkey);
 
 /* A protection domain still has children: which, and one of them.  Returns EBUSY. */
 int vb_why_pd_busy(struct vb_pd *pd, const char *call);

@@ -99,7 +99,13 @@ others=$(find /proc/[0-9]*/fd -lname '/memfd:verbena*' 2>/dev/null | cut -d/ -f3
 if [[ $others == 0 ]]; then
 	check "no PID" 0 "process $one (" "$verbena" mr
 fi
-start two "$verbena" run -- "$helpers/tools-trouble"
+start two "$verbena" run -- "$helpers/tools-trouble" more
+for kind in memory relaxed on-demand device-memory null; do
+	check "a region of the kind $kind" 0 "  $kind  PD " "$verbena" mr "$pid"
+done
+json "kinds in JSON" "sorted(r['kind'] for r in o['regions']) ==
+	['device-memory', 'memory', 'memory', 'null', 'on-demand', 'relaxed'] and o['totals']['regions'] == 6" \
+	"$verbena" mr --json "$pid"
 check "several" 125 "$one tools-trouble" "$verbena" explain
 
 # What lasts too short a time to be met: uses, an entry that changes, windows, equal keys, a domain of another process.

@@ -1,5 +1,6 @@
 /* A program with regions and with failures behind it, for `verbena explain` and `verbena mr` to look at.  It
- * says what it has on one line, then waits until its input ends. */
+ * says what it has on one line, then waits until its input ends.   trouble [more] */
+#include <dlfcn.h>
 #include <infiniband/verbs.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,22 @@
 		}                                                  \
 	} while (0)
 
-int main(void)
+/* Regions of other kinds, in the same domain. */
+static void more(struct ibv_context *ctx, struct ibv_pd *pd, void *p)
+{
+	struct ibv_mr *(*reg_relaxed)(struct ibv_pd *, void *, size_t, int) =
+	    (struct ibv_mr * (*)(struct ibv_pd *, void *, size_t, int))
+		dlsym(RTLD_DEFAULT, "ibv_reg_mr_relaxed");
+	struct ibv_alloc_dm_attr attr = {.length = 4096};
+	struct ibv_dm *dm = ibv_alloc_dm(ctx, &attr);
+
+	CHECK(reg_relaxed && reg_relaxed(pd, p, 4096, IBV_ACCESS_LOCAL_WRITE));
+	CHECK(ibv_reg_mr(pd, NULL, SIZE_MAX, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ON_DEMAND));
+	CHECK(dm && ibv_reg_dm_mr(pd, dm, 0, 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ZERO_BASED));
+	CHECK(ibv_alloc_null_mr(pd));
+}
+
+int main(int argc, char **argv)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
 	struct ibv_context *ctx = list && list[0] ? ibv_open_device(list[0]) : NULL;
@@ -32,11 +48,15 @@ int main(void)
 	b = ibv_reg_mr(pd, p + 4 * 4096, 4096, IBV_ACCESS_REMOTE_READ);
 	a = ibv_reg_mr_iova(pd, p, 4096, 0x10000, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
 	CHECK(a && b);
+	if (argc > 1 && !strcmp(argv[1], "more"))
+		more(ctx, pd, p);
 	printf("%p %p 0x%08x 0x%08x 0x%08x 0x%08x %u\n", (void *)p, (void *)(p + 4 * 4096), a->lkey, a->rkey,
 	       b->lkey, b->rkey, pd->handle);
 	fflush(stdout);
 	while (read(0, &c, 1) > 0)
 		;
+	if (argc > 1)
+		return 0;
 	CHECK(!ibv_dereg_mr(a) && !ibv_dereg_mr(b) && !ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
 	ibv_free_device_list(list);
 	return 0;
