@@ -115,46 +115,44 @@ void vb_mw_leave(struct vb_mws *t, struct vb_mw *mw)
 	vb_key_give(t->keys, mw->key);
 }
 
-/* Under the lock: the next one from bucket *b on that was bound on this QP, or that is going from this
- * region. */
-static struct vb_mw *next_of(struct vb_mws *t, uint32_t *b, uint32_t qpn, uint32_t region)
+/* Under the lock: the next one from bucket *b on that was bound on this QP. */
+static struct vb_mw *next_of(struct vb_mws *t, uint32_t *b, uint32_t qpn)
 {
 	for (; *b < VB_MW_BUCKETS; ++*b)
 		for (struct vb_mw *mw = t->buckets[*b]; mw; mw = mw->next)
-			if ((qpn && mw->state != VB_MW_FREE && mw->qpn == qpn) ||
-			    (region && mw->state == VB_MW_GOING && mw->region == region))
+			if (mw->state != VB_MW_FREE && mw->qpn == qpn)
 				return mw;
 	return NULL;
 }
 
-static void free_all(struct vb_mws *t, uint32_t qpn, uint32_t region, const char *what)
+void vb_mw_qp_gone(struct vb_mws *t, uint32_t qpn)
 {
 	struct vb_patience p = {0};
 	struct vb_mw *mw;
 	uint32_t b = 0, key;
 
 	vb_lock_take(&t->lock); /* given below */
-	while ((mw = next_of(t, &b, qpn, region))) {
+	while ((mw = next_of(t, &b, qpn))) {
 		if (mw->state == VB_MW_BOUND)
 			hide(t, mw);
 		if (settle(t, mw))
 			continue;
 		key = mw->key;
 		vb_lock_give(&t->lock);
-		nap(&p, what, key);
+		nap(&p, "ibv_destroy_qp", key);
 		vb_lock_take(&t->lock);
 	}
 	vb_lock_give(&t->lock);
 }
 
-void vb_mw_qp_gone(struct vb_mws *t, uint32_t qpn)
-{
-	free_all(t, qpn, 0, "ibv_destroy_qp");
-}
-
 void vb_mw_let_go(struct vb_mws *t, uint32_t region)
 {
-	free_all(t, 0, region, "ibv_dereg_mr");
+	vb_lock_take(&t->lock);
+	for (uint32_t b = 0; b < VB_MW_BUCKETS; b++)
+		for (struct vb_mw *mw = t->buckets[b]; mw; mw = mw->next)
+			if (mw->state == VB_MW_GOING && mw->region == region)
+				settle(t, mw);
+	vb_lock_give(&t->lock);
 }
 
 static bool refuse(struct vb_facts *f, enum vb_reason r)

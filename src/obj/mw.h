@@ -92,7 +92,7 @@ enum vb_mw_step vb_mw_invalidate(struct vb_mws *t, uint32_t rkey, uint32_t qpn, 
 
 /* Waits, without locks: the QP is gone, and whatever was bound on it is unbound. */
 void vb_mw_qp_gone(struct vb_mws *t, uint32_t qpn);
-/* Likewise: nothing that was unbound, but whose request did not live to see it, holds the region any more. */
+/* What was unbound, but whose request did not live to see it, holds the region no more, if nobody uses it. */
 void vb_mw_let_go(struct vb_mws *t, uint32_t region);
 
 #endif

@@ -83,6 +83,7 @@ static struct {
 struct storm_end {
 	struct kit_end e;
 	uint64_t rng;
+	uint32_t id;
 };
 
 static uint32_t pick(struct storm_end *s, uint32_t n)
@@ -130,7 +131,6 @@ static void storm_bind(struct storm_end *s)
 	uint32_t at = pick(s, ROOM), which = pick(s, WINDOWS);
 	struct ibv_mw_bind b = {.send_flags = IBV_SEND_SIGNALED,
 				.bind_info = {.mr = pick(s, 4) ? mr : NULL, .mw_access_flags = RACE_RW}};
-	struct ibv_mw copy;
 
 	if (b.bind_info.mr && pick(s, 8)) {
 		b.bind_info.addr = (uintptr_t)mr->addr + at;
@@ -139,8 +139,6 @@ static void storm_bind(struct storm_end *s)
 	/* The application's own part of the window, rkey, is for one thread at a time. */
 	pthread_rwlock_wrlock(&storm.mw_lock);
 	CHECK(!ibv_bind_mw(s->e.qp, storm.mw[which], &b));
-	copy = *storm.mw[which];
-	(void)copy;
 	pthread_rwlock_unlock(&storm.mw_lock);
 	storm_wait(s, 1, &storm.binds);
 }
@@ -156,6 +154,7 @@ static void storm_replace(struct storm_end *s)
 	pthread_rwlock_unlock(&storm.mw_lock);
 }
 
+/* Each thread to bytes of its own: windows begin anywhere in a region, and end with it. */
 static void storm_write(struct storm_end *s)
 {
 	struct kit_card to = s->e.card;
@@ -166,13 +165,13 @@ static void storm_write(struct storm_end *s)
 	pthread_rwlock_unlock(&storm.mw_lock);
 	to.addr = (uintptr_t)storm.room + (2 * region + 1) * (uint64_t)ROOM;
 	for (; n < 4; n++)
-		CHECK(!kit_post(&s->e, IBV_WR_RDMA_WRITE, 1, 0, 512, &to, ROOM - 512));
+		CHECK(!kit_post(&s->e, IBV_WR_RDMA_WRITE, 1, 0, 512, &to, ROOM - 512 * s->id));
 	storm_wait(s, (int)n, &storm.writes);
 }
 
 static void *storm_thread(void *arg)
 {
-	struct storm_end s = {.rng = (uint64_t)(uintptr_t)arg * 77};
+	struct storm_end s = {.rng = (uint64_t)(uintptr_t)arg * 77, .id = (uint32_t)(uintptr_t)arg};
 
 	storm_open(&s);
 	memset(s.e.buf, 0xff, 4096);

@@ -227,10 +227,9 @@ static void race_owner(struct race *r)
 		race_wait(&r->board->ready[1], round);
 		kit_connect(&e, &r->board->card[1]);
 		race_round(r, &e, area);
-		if (r->way != RACE_DESTROY) {
-			race_wait(&r->board->refused, round);
+		race_wait(&r->board->refused, round);
+		if (r->way != RACE_DESTROY)
 			CHECK(!ibv_destroy_qp(e.qp));
-		}
 		CHECK(!ibv_dereg_mr(e.mr) && !ibv_destroy_cq(e.cq));
 		free(e.buf);
 		free(area);
