@@ -1,6 +1,7 @@
 /* Profiles: each limit that is advertised is usable and one more is refused; what else a row says, holds.  A
  * process has one profile, so each is tried in a process of its own. */
 #include <errno.h>
+#include <sys/resource.h>
 
 #include "iba/limits.h"
 #include "iba/profile.h"
@@ -172,7 +173,7 @@ static int drop_ah(void *p)
 
 static void *make_mr(struct world *w)
 {
-	static char page[64];
+	static char page[64] __attribute__((aligned(64)));
 
 	return ibv_reg_mr(w->pd, page, sizeof page, KIT_ALL);
 }
@@ -190,6 +191,15 @@ static void *make_mw(struct world *w)
 static int drop_mw(void *p)
 {
 	return ibv_dealloc_mw(p);
+}
+
+/* How many pages this process may pin in the profile, if a limit counts for it. */
+static int pinnable(const struct world *w)
+{
+	struct rlimit r;
+
+	CHECK(!getrlimit(RLIMIT_MEMLOCK, &r));
+	return w->profile->pins && r.rlim_cur / 4096 < (rlim_t)w->dev.max_mr ? (int)(r.rlim_cur / 4096) : -1;
 }
 
 static void numbers(struct world *w)
@@ -213,6 +223,11 @@ static void numbers(struct world *w)
 
 		for (int i = 0; i < n; i++) {
 			all[i] = kinds[k].make(w);
+			if (!all[i] && kinds[k].make == make_mr && errno == ENOMEM && i == pinnable(w)) {
+				printf("  %d regions of a page are all that RLIMIT_MEMLOCK allows\n", i);
+				n = i;
+				break;
+			}
 			CHECK(all[i], "%s: %d of %d: %s", kinds[k].what, i, n, strerror(errno));
 		}
 		CHECK(!kinds[k].make(w) && errno == ENOMEM, "%s: %d and one more", kinds[k].what, n);
