@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -97,8 +98,27 @@ void vb_unpin(uint64_t addr, uint64_t length)
 	vb_fork_unmark(addr, length);
 }
 
+/* Promise of a pin that cannot be kept here: that the pages outlive their mapping.  msync() minds nothing but
+ * a hole. */
+static void tell_hole(const struct vb_mr *mr)
+{
+	uint64_t addr = (uintptr_t)mr->ibv.addr, start = addr / PAGE * PAGE;
+	static _Atomic bool told;
+
+	if (!msync((void *)(uintptr_t)start, pages(addr, mr->ibv.length) * PAGE, MS_ASYNC) ||
+	    errno != ENOMEM || atomic_exchange(&told, true))
+		return;
+	vb_log(VB_LOG_WARN,
+	       "the region of 0x%zx bytes at 0x%" PRIx64
+	       " (L_Key 0x%08x) is given back, and part of its memory was "
+	       "unmapped before: a device would have used its pages until now; deregister first, then free",
+	       mr->ibv.length, addr, mr->ibv.lkey);
+}
+
 void vb_pin_release(struct vb_mr *mr)
 {
+	if (vb_profile()->pins)
+		tell_hole(mr);
 	vb_unpin((uintptr_t)mr->ibv.addr, mr->ibv.length);
 }
 

@@ -501,6 +501,8 @@ static void memory_goes_under_a_region(void)
 	got = kit_wait(&a, 20).status;
 	CHECK(got == IBV_WC_REM_ACCESS_ERR, "%s", ibv_wc_status_str(got));
 	CHECK(said("a device that pins goes on with the pages that stood there at registration") >= 1);
+	CHECK(!said("deregister first, then free") && !ibv_dereg_mr(mr));
+	CHECK(said("the region of 0x2000 bytes at 0x") == 1 && said("deregister first, then free") == 1);
 }
 
 static const struct {

@@ -208,6 +208,40 @@ static void permission_is_a_subset(void **state)
 	unmake(&x);
 }
 
+/* In the profile in which a region's keys are one number: that number locally and remotely, and no other. */
+static void equal_keys(void **state)
+{
+	struct vb_facts f = {0};
+	struct vb_key_spec s = {
+	    .pd = PD, .access = LW | RW, .iova = 0x10000, .addr = 0x10000, .length = 0x1000};
+	struct table x;
+	uint32_t k, seen;
+
+	(void)state;
+	make(&x, 64);
+	x.t.local_bit = VB_KEY_REMOTE;
+	k = vb_key_publish(&x.t, &s);
+	seen = vb_key_local(&x.t, k);
+	assert_int_equal(seen, k | VB_KEY_REMOTE);
+	assert_int_equal(try(&x, seen, false, PD, 0x10000, 8, LW, &f), VB_OK);
+	assert_int_equal(try(&x, seen, true, PD, 0x10000, 8, RW, &f), VB_OK);
+	assert_int_equal(try(&x, k, false, PD, 0x10000, 8, LW, &f), VB_R_KEY_UNKNOWN);
+	assert_int_equal(try(&x, k, true, PD, 0x10000, 8, RW, &f), VB_R_KEY_UNKNOWN);
+	assert_int_equal(try(&x, seen + 1, false, PD, 0x10000, 8, LW, &f), VB_R_KEY_STALE);
+	assert_int_equal(f.cur_key, seen);
+	assert_int_equal(try(&x, seen, false, PD, 0x10000, 0x1001, LW, &f), VB_R_KEY_BOUNDS);
+	/* what takes a key takes it as programs see it */
+	assert_true(vb_key_look(&x.t, seen, &s) && vb_key_tie(&x.t, seen));
+	assert_false(vb_key_close(&x.t, seen));
+	vb_key_untie(&x.t, seen);
+	s.length = 0x2000;
+	vb_key_change(&x.t, seen, &s);
+	assert_int_equal(try(&x, seen, false, PD, 0x10000, 0x1001, LW, &f), VB_OK);
+	take_back(&x.t, seen);
+	assert_int_equal(try(&x, seen, true, PD, 0x10000, 8, RW, &f), VB_R_KEY_STALE);
+	unmake(&x);
+}
+
 static void wrong_keys_are_told_apart(void **state)
 {
 	struct vb_facts f = {0};
@@ -816,6 +850,7 @@ int main(void)
 	    cmocka_unit_test(rule_19_bounds_by_subtraction),
 	    cmocka_unit_test(rule_21_another_pd_fails),
 	    cmocka_unit_test(permission_is_a_subset),
+	    cmocka_unit_test(equal_keys),
 	    cmocka_unit_test(wrong_keys_are_told_apart),
 	    cmocka_unit_test(the_nearest_region_is_named),
 	    cmocka_unit_test(ranges_are_measured),
