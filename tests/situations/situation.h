@@ -12,6 +12,12 @@
 
 enum { PAGE = 4096, SKIP = 77 };
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#else
+#define SANITIZED 0
+#endif
+
 struct situation {
 	const char *id;	     /* as in docs/situations.md: "N1.13" */
 	void (*run)(void);   /* until it has SAID what was to be said; leaves the device open */
