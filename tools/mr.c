@@ -135,7 +135,7 @@ static void mark_users(const struct peek *p, struct region *list, size_t n)
 	for (uint32_t i = 0; i < slots_used(p); i++) {
 		mark_user(list, n, atomic_load(&slots[i].index), p->pid);
 	}
-	peers = vb_peek_all(&all);
+	peers = vb_peek_all(&all, p->user);
 	for (size_t k = 0; k < peers; k++) {
 		slots = slots_of(&all[k]);
 		for (uint32_t i = 0; i < slots_used(&all[k]); i++) {

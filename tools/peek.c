@@ -137,6 +137,7 @@ static bool has_ended(pid_t pid)
 static enum found find(struct peek *p, pid_t pid, uint32_t *version)
 {
 	char path[300];
+	struct stat st;
 	enum found best = NO_ADAPTER, r;
 	pid_t own;
 	DIR *dir;
@@ -150,6 +151,7 @@ static enum found find(struct peek *p, pid_t pid, uint32_t *version)
 		closedir(dir);
 		return ENDED;
 	}
+	p->user = fstat(dirfd(dir), &st) ? (uid_t)-1 : st.st_uid;
 	own = own_number(pid);
 	errno = 0;
 	for (struct dirent *e; best != FOUND && (e = readdir(dir));) {
@@ -208,7 +210,16 @@ static void say_why(pid_t pid, enum found r, uint32_t version)
 	}
 }
 
-size_t vb_peek_all(struct peek **list)
+static bool is_of(const char *name, uid_t user)
+{
+	char path[300];
+	struct stat st;
+
+	snprintf(path, sizeof path, "/proc/%s", name);
+	return !stat(path, &st) && st.st_uid == user;
+}
+
+size_t vb_peek_all(struct peek **list, uid_t user)
 {
 	DIR *dir = opendir("/proc");
 	size_t n = 0;
@@ -221,7 +232,8 @@ size_t vb_peek_all(struct peek **list)
 		pid_t pid = (pid_t)strtol(e->d_name, NULL, 10);
 		struct peek p, *more;
 
-		if (pid <= 0 || pid == getpid() || find(&p, pid, &version) != FOUND)
+		if (pid <= 0 || pid == getpid() || !is_of(e->d_name, user) ||
+		    find(&p, pid, &version) != FOUND)
 			continue;
 		more = reallocarray(*list, n + 1, sizeof **list);
 		if (!more) {
@@ -239,12 +251,12 @@ size_t vb_peek_all(struct peek **list)
 static bool find_only(struct peek *p)
 {
 	struct peek *all;
-	size_t n = vb_peek_all(&all);
+	size_t n = vb_peek_all(&all, geteuid());
 
 	if (n == 1) {
 		*p = all[0];
 	} else if (!n) {
-		vb_say("no process that can be looked into has a device of Verbena open");
+		vb_say("no process of this user has a device of Verbena open");
 	} else {
 		vb_say("%zu processes have a device of Verbena open; name one:", n);
 		for (size_t i = 0; i < n; i++)

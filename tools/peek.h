@@ -11,6 +11,7 @@ struct json_object;
 
 struct peek {
 	pid_t pid;
+	uid_t user;
 	char program[64];    /* what it calls itself */
 	const uint8_t *base; /* its segment, VB_SEG_SIZE bytes; what stands there may change or be rubbish */
 };
@@ -24,8 +25,8 @@ struct peek_ask {
 bool vb_peek_open(struct peek_ask *a, int argc, char **argv, const char *doc);
 void vb_peek_close(struct peek *p);
 
-/* Every further process of this user that has an adapter. */
-size_t vb_peek_all(struct peek **list); /* *list: free() it, after vb_peek_close() of each */
+/* Every further process of that user that has an adapter. */
+size_t vb_peek_all(struct peek **list, uid_t user); /* *list: free() it, after vb_peek_close() of each */
 
 /* Prints and frees. */
 int vb_peek_print_json(struct json_object *o);
