@@ -1,20 +1,21 @@
 /* Every allocation and every descriptor fails once, at either end of a conversation in turn.
  *
- * Two ends talk: SEND, WRITE, READ, atomics, immediate, events, a second QP, regions that come and go.  In
- * each run the N-th call of one end fails (base/fault.h).  That end either gets through all the same, or is
- * told: by errno of a call, or by a completion.  The other end too.  Nobody hangs or crashes, and once each
- * has destroyed what it made, it has the descriptors and mappings that it had before.  Then the end dies at
- * its N-th fault point instead: the other one sees that, in time.
+ * Two ends talk: SEND, WRITE, READ, atomics, immediate, events, a second QP, regions that come and go,
+ * domains that both hold.  In each run the N-th call of one end fails (base/fault.h).  That end either gets
+ * through all the same, or is told: by errno of a call, or by a completion.  The other end too.  Nobody hangs
+ * or crashes, and once each has destroyed what it made, it has the descriptors and mappings that it had
+ * before.  Then the end dies at its N-th fault point instead: the other one sees that, in time.
  *
  *     faults-loop [FIRST [LAST [SIDE]]]     default: all N that there are, both sides */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/socket.h>
 
 #include "kit.h"
 
-enum { QPS = 2, LEN = 40000, BOUND = 20, ROUNDS = 3 };
+enum { QPS = 2, LEN = 40000, BOUND = 20, ROUNDS = 3, STEPS = ROUNDS + 4 };
 
 /* How an end ends. */
 enum { WELL = 0, BAD = 1, BY_CALL = 3, BY_COMPLETION = 4, LEFT_ALONE = 5 };
@@ -22,10 +23,13 @@ enum { WELL = 0, BAD = 1, BY_CALL = 3, BY_COMPLETION = 4, LEFT_ALONE = 5 };
 struct board {
 	_Atomic int step[2], gone[2];
 	struct kit_card cards[2][QPS];
+	struct ibv_shpd shpd[2];
+	uint32_t pd[2], mr[2], dm[2]; /* handles */
 };
 
 static struct board *board;
 static int me;
+static int sock[2]; /* each end sends the other its cmd_fd */
 
 struct end {
 	struct ibv_device **list;
@@ -42,6 +46,12 @@ struct end {
 	struct ibv_dm *dm;
 	struct ibv_buf *given;
 	struct ibv_dmah *dmah;
+	struct ibv_pd *shared, *joined; /* a domain that the other end joins, and the other end's */
+	struct ibv_mr *in_joined;
+	struct ibv_context *there; /* the other end's device, and what is imported of it */
+	struct ibv_pd *their_pd;
+	struct ibv_mr *their_mr;
+	struct ibv_dm *their_dm;
 };
 
 /* A call that failed must say why. */
@@ -240,6 +250,55 @@ static int other_memory(struct end *e)
 	return WELL;
 }
 
+static int swap_descriptors(const struct end *e, int *fd)
+{
+	char byte = 0;
+	struct iovec iov = {&byte, 1};
+	_Alignas(struct cmsghdr) char ctl[CMSG_SPACE(sizeof(int))] = {0};
+	struct msghdr m = {
+	    .msg_iov = &iov, .msg_iovlen = 1, .msg_control = ctl, .msg_controllen = sizeof ctl};
+	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(c), &e->ctx->cmd_fd, sizeof(int));
+	CHECK(sendmsg(sock[me], &m, 0) == 1);
+	while (poll((struct pollfd[]){{.fd = sock[me], .events = POLLIN}}, 1, 50) != 1)
+		if (atomic_load(&board->gone[!me]))
+			return LEFT_ALONE;
+	m.msg_controllen = sizeof ctl;
+	if (recvmsg(sock[me], &m, 0) != 1 || !CMSG_FIRSTHDR(&m))
+		return LEFT_ALONE;
+	memcpy(fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof(int));
+	return WELL;
+}
+
+/* Each end joins the other's domain and imports the other's objects. */
+static int other_end(struct end *e)
+{
+	int fd;
+
+	MUST(e->shared = ibv_alloc_pd(e->ctx));
+	MUST(ibv_alloc_shpd(e->shared, 9, &board->shpd[me]));
+	board->pd[me] = e->pd->handle;
+	board->mr[me] = e->mr[0]->handle;
+	board->dm[me] = e->dm->handle;
+	STEP(meet(STEPS));
+	STEP(swap_descriptors(e, &fd));
+	e->there = ibv_import_device(fd);
+	if (!e->there) { /* it stays the caller's */
+		close(fd);
+		return BY_CALL;
+	}
+	MUST(e->joined = ibv_share_pd(e->ctx, &board->shpd[!me], 9));
+	MUST(e->in_joined = ibv_reg_mr(e->joined, e->buf[0], 4096, KIT_ALL));
+	MUST(e->their_pd = ibv_import_pd(e->there, board->pd[!me]));
+	MUST(e->their_mr = ibv_import_mr(e->their_pd, board->mr[!me]));
+	MUST(e->their_dm = ibv_import_dm(e->there, board->dm[!me]));
+	return meet(STEPS + 1); /* nobody leaves while the other one is at it */
+}
+
 static int talk(struct end *e)
 {
 	static const enum ibv_wr_opcode ops[] = {IBV_WR_SEND,
@@ -278,11 +337,22 @@ static int talk(struct end *e)
 		STEP(meet(3 + r));
 	}
 	MUST_BE_0(ibv_resize_cq(e->cq, 100));
-	return meet(3 + ROUNDS);
+	STEP(meet(3 + ROUNDS));
+	return other_end(e);
 }
 
 static void tear_down(struct end *e)
 {
+	if (e->their_dm)
+		ibv_unimport_dm(e->their_dm);
+	if (e->their_mr)
+		ibv_unimport_mr(e->their_mr);
+	if (e->their_pd)
+		ibv_unimport_pd(e->their_pd);
+	CHECK(!e->there || !ibv_close_device(e->there));
+	CHECK(!e->in_joined || !ibv_dereg_mr(e->in_joined));
+	CHECK(!e->joined || !ibv_dealloc_pd(e->joined));
+	CHECK(!e->shared || !ibv_dealloc_pd(e->shared));
 	CHECK(!e->nothing || !ibv_dereg_mr(e->nothing));
 	CHECK(!e->demand || !ibv_dereg_mr(e->demand));
 	for (int i = 0; i < QPS; i++)
@@ -339,6 +409,7 @@ static bool run(int side, const char *fault, int how[2], unsigned *points, unsig
 
 	memset(board, 0, sizeof *board);
 	CHECK(!pipe2(p, O_CLOEXEC));
+	CHECK(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sock));
 	for (me = 0; me < 2; me++) {
 		pids[me] = kit_fork();
 		if (pids[me])
@@ -352,6 +423,8 @@ static bool run(int side, const char *fault, int how[2], unsigned *points, unsig
 		run_end();
 	}
 	close(p[1]);
+	close(sock[0]);
+	close(sock[1]);
 	while ((n = read(p[0], said + len, sizeof said - 1 - (size_t)len)) > 0)
 		len += n;
 	said[len] = 0;
