@@ -253,7 +253,6 @@ bool vb_far_may_map(struct vb_far *f, uint32_t rkey)
 {
 	struct vb_far_share *s = share_of(f, rkey);
 
-	count_use(f, rkey, true);
 	return atomic_load(&s->rkey) == rkey && atomic_load(&s->state) != VB_REGION_CANNOT;
 }
 

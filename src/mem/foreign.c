@@ -78,7 +78,8 @@ static enum vb_reason reach(struct vb_keys *t, struct vb_mem_use *u, const struc
 	u->how = VB_USE_HERE;
 	if (f->same)
 		return VB_OK;
-	if (have & REMOTE) /* of others the owner does not tell what memory they are */
+	/* Of other regions the owner does not tell what memory they are.  An atomic has it asked at once. */
+	if ((have & REMOTE) && (!atomic || vb_far_mapped(f, rkey)))
 		p = vb_far_shared_at(f, rkey, at, w->len, write);
 	if (p) {
 		u->ptr = p;
