@@ -38,25 +38,29 @@ static struct vb_mw *find(struct vb_mws *t, uint32_t index)
 
 bool vb_mw_enter(struct vb_mws *t, struct vb_mw *mw)
 {
+	uint32_t lkey = vb_key_take(t->keys, mw->pd->id); /* pairs with vb_mw_leave(); may take a mutex */
 	struct vb_mw **at;
-	uint32_t lkey = 0;
+	bool room;
 
+	if (!lkey)
+		return false;
+	mw->index = vb_key_index(t->keys->marks, lkey);
+	mw->key = lkey & ~VB_KEY_REMOTE;
+	mw->base = mw->key & ~0xffu;
+	mw->ibv.rkey = lkey | VB_KEY_REMOTE;
 	vb_lock_take(&t->lock); /* given below */
-	if (t->count < t->max)
-		lkey = vb_key_take(t->keys, mw->pd->id); /* pairs with vb_mw_leave() */
-	if (lkey) {
-		mw->index = vb_key_index(t->keys->marks, lkey);
-		mw->key = lkey & ~VB_KEY_REMOTE;
-		mw->base = mw->key & ~0xffu;
+	room = t->count < t->max;
+	if (room) {
 		mw->id = ++t->last_id;
-		mw->ibv.rkey = lkey | VB_KEY_REMOTE;
 		at = bucket(t, mw->index);
 		mw->next = *at;
 		*at = mw;
 		t->count++;
 	}
 	vb_lock_give(&t->lock);
-	return lkey != 0;
+	if (!room)
+		vb_key_give(t->keys, lkey);
+	return room;
 }
 
 /* Under the lock, as the next two. */

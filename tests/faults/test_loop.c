@@ -52,6 +52,9 @@ struct end {
 	struct ibv_pd *their_pd;
 	struct ibv_mr *their_mr;
 	struct ibv_dm *their_dm;
+	/* a window, and the region that it is bound to */
+	struct ibv_mw *mw;
+	struct ibv_mr *wide;
 };
 
 /* A call that failed must say why. */
@@ -247,6 +250,8 @@ static int other_memory(struct end *e)
 	MUST_BE_0(ibv_memcpy_to_dm(e->dm, 96, &word, 4));
 	MUST(ibv_alloc_buf(e->pd, 5000, &e->given));
 	MUST(e->dmah = ibv_alloc_dmah(e->ctx, &ha));
+	MUST(e->wide = ibv_reg_mr(e->pd, e->buf[0], LEN, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND));
+	MUST(e->mw = ibv_alloc_mw(e->pd, IBV_MW_TYPE_1));
 	return WELL;
 }
 
@@ -299,6 +304,18 @@ static int other_end(struct end *e)
 	return meet(STEPS + 1); /* nobody leaves while the other one is at it */
 }
 
+/* One more request: behind those that were posted. */
+static int bind_window(struct end *e, int i)
+{
+	struct ibv_mw_bind b = {.send_flags = IBV_SEND_SIGNALED,
+				.bind_info = {.mr = e->wide,
+					      .addr = (uintptr_t)e->buf[0],
+					      .length = LEN,
+					      .mw_access_flags = IBV_ACCESS_REMOTE_READ}};
+
+	return ibv_bind_mw(e->qp[i], e->mw, &b);
+}
+
 static int talk(struct end *e)
 {
 	static const enum ibv_wr_opcode ops[] = {IBV_WR_SEND,
@@ -331,6 +348,8 @@ static int talk(struct end *e)
 		MUST_BE_0(ibv_dereg_mr(extra));
 		if (!r)
 			STEP(other_memory(e));
+		MUST_BE_0(bind_window(e, r % QPS));
+		sent++;
 		MUST(ah = ibv_create_ah(e->pd, &aa));
 		MUST_BE_0(ibv_destroy_ah(ah));
 		STEP(collect(e, sent, 2 * QPS * (r + 1)));
@@ -359,6 +378,8 @@ static void tear_down(struct end *e)
 		CHECK(!e->qp[i] || !ibv_destroy_qp(e->qp[i]));
 	for (int i = 0; i < QPS; i++)
 		CHECK(!e->mr[i] || !ibv_dereg_mr(e->mr[i]));
+	CHECK(!e->mw || !ibv_dealloc_mw(e->mw));
+	CHECK(!e->wide || !ibv_dereg_mr(e->wide));
 	CHECK(!e->relaxed || (!ibv_dereg_mr_relaxed(e->relaxed) && !ibv_flush_relaxed_mr(e->pd)));
 	CHECK(!e->dm_mr || !ibv_dereg_mr(e->dm_mr));
 	CHECK(!e->dm || !ibv_free_dm(e->dm));
