@@ -189,8 +189,8 @@ struct vb_link *vb_link_current(struct vb_link *l);
 /* Why there is no contact yet: errno of the last attempt (ECONNREFUSED: nobody there who may be talked to; 0:
  * it has not failed), and in *asked the process that has our hello and has not answered, 0: none. */
 int vb_link_trouble(struct vb_link *l, uint32_t *asked);
-/* Whether contact is being made and nothing is wrong with that: it has begun less than a second ago, or the
- * process that is to answer is stopped (by a signal or a debugger; looks into /proc).  Silence then is no
+/* Whether contact is being made and nothing is wrong with that: it has begun less than five seconds ago, or
+ * the process that is to answer is stopped (by a signal or a debugger; looks into /proc).  Silence then is no
  * loss. */
 bool vb_link_pending(struct vb_link *l, uint64_t now);
 /* Rings the peer's doorbell; for the wire, which found the peer's word at asleep. */

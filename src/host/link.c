@@ -14,7 +14,7 @@
 #include "base/log.h"
 #include "host/private.h"
 
-#define CONTACT_GRACE VB_SEC /* for crowded processes to make contact */
+#define CONTACT_GRACE (5 * VB_SEC) /* for crowded processes to make contact */
 
 enum { REACH_TRIES = 4 }; /* a number may have gone from one process to another just now */
 

@@ -111,6 +111,12 @@ static void keep_time(struct vb_qp *qp)
 	vb_adapter_nudge(a);
 }
 
+/* Whether the link leads to where the QP's path leads. */
+static bool leads_there(const struct vb_qp *qp, const struct vb_link *l)
+{
+	return vb_link_is(l, qp->dest_qpn >> VB_QPN_INDEX_BITS, qp->attr.ah_attr.grh.dgid.raw);
+}
+
 /* qp->lock held: gives the QP its way out if the link is up and really leads to the address in its path. */
 static void attach(struct vb_qp *qp)
 {
@@ -119,9 +125,14 @@ static void attach(struct vb_qp *qp)
 
 	if (!l || atomic_load_explicit(&l->state, memory_order_acquire) != VB_LINK_UP)
 		return;
-	if (!vb_link_is(l, qp->dest_qpn >> VB_QPN_INDEX_BITS, qp->attr.ah_attr.grh.dgid.raw))
+	if (!leads_there(qp, l))
 		return;
 	s = l->wire;
+	if (!qp->out) { /* until now nothing could be sent: no retry of what follows is used up */
+		qp->req.retries = qp->attr.retry_cnt;
+		if (qp->req.deadline != VB_NEVER)
+			qp->req.deadline = 0;
+	}
 	qp->out = &s->out;
 	vb_direct_attach(qp);
 	vb_direct_show(qp);
@@ -404,15 +415,33 @@ static void look_for_peer(struct vb_qp *qp)
 	}
 }
 
-/* qp->lock held: the last retry has run out.  A peer that is slow, or stopped, before there is contact has no
- * ring to leave packets in, but it is only slow all the same. */
+/* qp->lock held: nothing is lost on this host, so silence may only mean that somebody does not get to run.
+ * Before there is contact there is no ring to leave packets in; and what the far end shows as received it is
+ * going to answer. */
+static bool is_only_slow(const struct vb_qp *qp, uint64_t now)
+{
+	struct vb_link *l = qp->link;
+	uint32_t received;
+
+	if (!l)
+		return false;
+	if (atomic_load_explicit(&l->state, memory_order_acquire) != VB_LINK_UP)
+		return vb_link_pending(l, now);
+	if (!qp->out)
+		return leads_there(qp, l); /* it came up just now: link_up() is on its way to this QP */
+	received = vb_link_qp_received(l, qp->dest_qpn);
+	return received && vb_psn_diff(received & VB_PSN_MASK, qp->req.psn_una) > 0 &&
+	       vb_psn_diff(received & VB_PSN_MASK, qp->req.psn_max) <= 0;
+}
+
+/* qp->lock held: the last retry has run out. */
 static void consider_end(struct vb_qp *qp, uint64_t now)
 {
-	if (qp->out || !qp->link || !vb_link_pending(qp->link, now)) {
+	if (!is_only_slow(qp, now)) {
 		look_for_peer(qp);
 		return;
 	}
-	qp->req.deadline = 0; /* nothing was sent yet: all begins anew */
+	qp->req.deadline = 0; /* what was sent stands; the wait begins anew */
 	qp->req.retries = qp->attr.retry_cnt;
 }
 
