@@ -421,7 +421,7 @@ static void look_for_peer(struct vb_qp *qp)
 static bool is_only_slow(const struct vb_qp *qp, uint64_t now)
 {
 	struct vb_link *l = qp->link;
-	uint32_t received;
+	uint32_t state, received; /* state: 1 + enum ibv_qp_state, 0: no such QP */
 
 	if (!l)
 		return false;
@@ -429,8 +429,10 @@ static bool is_only_slow(const struct vb_qp *qp, uint64_t now)
 		return vb_link_pending(l, now);
 	if (!qp->out)
 		return leads_there(qp, l); /* it came up just now: link_up() is on its way to this QP */
+	state = vb_link_qp_state(l, qp->dest_qpn);
 	received = vb_link_qp_received(l, qp->dest_qpn);
-	return received && vb_psn_diff(received & VB_PSN_MASK, qp->req.psn_una) > 0 &&
+	return state > IBV_QPS_RTR && state <= IBV_QPS_SQE + 1 && /* else it answers nothing any more */
+	       received && vb_psn_diff(received & VB_PSN_MASK, qp->req.psn_una) > 0 &&
 	       vb_psn_diff(received & VB_PSN_MASK, qp->req.psn_max) <= 0;
 }
 
