@@ -27,6 +27,15 @@ static bool is_own(const struct vb_adapter *a, uint32_t number)
 	return false;
 }
 
+/* Has contact begun, so that those who answer are there while one who does not is waited for. */
+static void call_one(struct vb_adapter *a, uint32_t number)
+{
+	struct vb_link *l = is_own(a, number) ? NULL : vb_link_get(a, number); /* pairs with vb_link_put() */
+
+	if (l)
+		vb_link_put(l);
+}
+
 /* Contact with one member; 0 also if there is none of that number any more. */
 static int meet_one(struct vb_adapter *a, uint32_t number, uint64_t until, uint32_t *silent)
 {
@@ -54,6 +63,9 @@ static int meet(struct vb_adapter *a, uint32_t domain, uint32_t *silent, const c
 				 "the members of the domain cannot be looked up in /proc/net/unix: %s",
 				 strerror(err));
 	*silent = 0;
+	call_one(a, vb_pd_domain_home(domain));
+	for (uint32_t i = 0; i < n; i++)
+		call_one(a, numbers[i]);
 	err = meet_one(a, vb_pd_domain_home(domain), until, silent);
 	for (uint32_t i = 0; i < n && !err; i++)
 		err = meet_one(a, numbers[i], until, silent);
