@@ -335,21 +335,6 @@ void vb_direct_revoked(struct vb_qp *qp)
 	vb_lock_give(&qp->lock);
 }
 
-void vb_direct_key_retracted(struct vb_adapter *a, uint32_t lkey)
-{
-	char what[64];
-
-	snprintf(what, sizeof(what), "taking back L_Key 0x%08x, or what it meant,", lkey);
-	wait_for_peers(a, vb_key_index(vb_hca(a)->keys.marks, lkey), 0, what);
-	vb_direct_key_settled(a, lkey);
-}
-
-void vb_direct_key_settled(struct vb_adapter *a, uint32_t lkey)
-{
-	if (vb_key_told(&vb_hca(a)->keys, lkey))
-		tell_gone(a, lkey);
-}
-
 static bool in_use(void *owner, uint32_t index)
 {
 	struct vb_adapter *a = owner;
@@ -363,6 +348,24 @@ static bool in_use(void *owner, uint32_t index)
 			return true;
 	}
 	return false;
+}
+
+void vb_direct_key_retracted(struct vb_adapter *a, uint32_t lkey)
+{
+	uint32_t index = vb_key_index(vb_hca(a)->keys.marks, lkey);
+	char what[64];
+
+	if (vb_unlikely(in_use(a, index))) { /* else nobody is, and who comes now finds the key gone */
+		snprintf(what, sizeof(what), "taking back L_Key 0x%08x, or what it meant,", lkey);
+		wait_for_peers(a, index, 0, what);
+	}
+	vb_direct_key_settled(a, lkey);
+}
+
+void vb_direct_key_settled(struct vb_adapter *a, uint32_t lkey)
+{
+	if (vb_key_told(&vb_hca(a)->keys, lkey))
+		tell_gone(a, lkey);
 }
 
 static uint32_t stranger(void *owner, uint32_t rkey, uint64_t addr, uint64_t len)

@@ -53,10 +53,8 @@ static void loop_close(struct loop *l)
 static enum ibv_wc_status fetch(struct loop *l, int who)
 {
 	struct ibv_sge sge = {board->of[who].addr, LEN, board->of[who].lkey};
-	struct ibv_send_wr *bad, wr = {.sg_list = &sge,
-				       .num_sge = 1,
-				       .opcode = IBV_WR_SEND,
-				       .send_flags = IBV_SEND_SIGNALED};
+	struct ibv_send_wr *bad,
+	    wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED};
 	struct ibv_wc wc;
 
 	CHECK(!kit_recv(&l->out, 1, 0, LEN));
@@ -105,7 +103,8 @@ static void be(int me)
 	for (int i = 0; i < processes; i++) {
 		enum ibv_wc_status st = fetch(&l, (me + i) % processes);
 
-		CHECK(st == IBV_WC_SUCCESS, "%d from %d: %s", me, (me + i) % processes, ibv_wc_status_str(st));
+		CHECK(st == IBV_WC_SUCCESS, "%d from %d: %s", me, (me + i) % processes,
+		      ibv_wc_status_str(st));
 	}
 	loop_close(&l);
 	atomic_fetch_add(&board->done, 1);
