@@ -259,8 +259,9 @@ static const char *advice(const struct vb_ground *g)
 		return ", which is no ordinary memory: export it as a dma-buf and register that "
 		       "(ibv_reg_dmabuf_mr), or copy through ordinary memory";
 	default:
-		return ", of which this page cannot be had (a memory error, or pages that no process may "
-		       "touch)";
+		return ", which cannot be pinned: the kernel or a device put it there, or a page has a "
+		       "memory error; "
+		       "copy through ordinary memory";
 	}
 }
 

@@ -119,9 +119,10 @@ static void no_pages_behind(void)
 	fclose(f);
 	if (!start)
 		skip("this kernel maps no [vvar]");
-	refused(ibv_reg_mr(pd, (void *)(uintptr_t)start, PAGE, LOC), EFAULT);
-	SAID("the %d bytes at 0x%llx cannot be written", PAGE, start);
+	refused(ibv_reg_mr(pd, (void *)(uintptr_t)start, PAGE, IBV_ACCESS_REMOTE_READ), EFAULT);
+	SAID("the %d bytes at 0x%llx cannot be read", PAGE, start);
 	SAID("of [vvar]");
+	SAID("which cannot be pinned: the kernel or a device put it there");
 }
 
 /* N1.18: a bit that this device does not know, not marked optional. */
