@@ -209,10 +209,10 @@ static void run(const struct plan *p, bool dies)
 	memset(board, 0, sizeof *board);
 	user = kit_fork();
 	if (!user) {
-		alarm(200);
+		alarm(100 + (unsigned)seconds);
 		owner = kit_fork();
 		if (!owner) {
-			alarm(200);
+			alarm(100 + (unsigned)seconds);
 			be_owner(p, seconds, dies);
 			exit(0);
 		}
@@ -241,6 +241,8 @@ int main(int argc, char **argv)
 
 	if (argc > 1)
 		seconds = atof(argv[1]);
+	else if (getenv("VERBENA_SOAK"))
+		seconds = 75;
 	board = kit_shared(sizeof *board);
 	for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
 		run(&plans[i], false);
