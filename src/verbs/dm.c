@@ -36,8 +36,16 @@ static struct vb_dm *vb_dm(struct ibv_dm *dm)
 	return (struct vb_dm *)dm;
 }
 
+/* A forked child's own device memory is the only thing of the inherited context that it can use. */
+static bool is_inherited(const struct vb_dm *d)
+{
+	return vb_context_dead(vb_context(d->ibv.context)) && d->pid != getpid();
+}
+
 static int check_copy(const char *call, const struct vb_dm *d, uint64_t offset, size_t length)
 {
+	if (is_inherited(d))
+		return vb_refuse(EIO, call, "the device was opened before fork()");
 	if (offset % UNIT || length % UNIT)
 		return vb_refuse(EINVAL, call,
 				 "%zu bytes at offset %" PRIu64 ": both must be multiples of %u", length,
@@ -99,6 +107,7 @@ static struct vb_dm *make(struct ibv_context *context, int fd, uint64_t length)
 	if (d->at == MAP_FAILED)
 		goto free_dm;
 	madvise(d->at, d->mapped, MADV_DONTDUMP);
+	d->pid = getpid();
 	d->ibv.context = context;
 	d->ibv.memcpy_to_dm = copy_to;
 	d->ibv.memcpy_from_dm = copy_from;
@@ -195,15 +204,18 @@ int vb_free_dm(struct ibv_dm *dm)
 	struct vb_dm *d = vb_dm(dm);
 	uint32_t refs = atomic_load(&d->refs);
 
-	if (vb_context_dead(c)) { /* regions are dead too, and the lock may be held for ever */
+	if (vb_context_dead(c)) {     /* regions are dead too, and the lock may be held for ever */
+		if (!is_inherited(d)) /* what the parent had counts on, as it has it on */
+			atomic_fetch_sub(&h->dm_used, d->mapped);
 		unmake(d);
 		return 0;
 	}
-	if (d->imported)
-		return vb_refuse(EINVAL, "ibv_free_dm",
-				 "the device memory was imported; ibv_unimport_dm() ends that");
 	if (refs) /* rule 37 */
 		return vb_refuse(EBUSY, "ibv_free_dm", "%u regions of the device memory still exist", refs);
+	if (d->imported) { /* its owner's: only that can take it away */
+		unmake(d);
+		return 0;
+	}
 	vb_lock_take(&h->dm_lock);
 	vb_list_unlink(&d->on_hca);
 	vb_lock_give(&h->dm_lock);

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include <infiniband/verbs.h>
 
@@ -17,6 +18,7 @@ struct vb_dm {
 	uint8_t *at;	       /* never given away */
 	uint64_t length;       /* as asked for */
 	uint64_t mapped;       /* whole pages */
+	pid_t pid;	       /* of the process that made the object */
 	bool imported;	       /* its memory is counted where it was allocated */
 	_Atomic uint32_t refs; /* regions */
 	struct vb_list on_hca; /* guarded by hca->dm_lock */

@@ -189,10 +189,19 @@ static void after_fork(void)
 
 	if (!pid) {
 		struct ibv_dm *dm = alloc(ctx, 64, 0, 0);
+		struct ibv_device_attr_ex attr;
 		uint64_t v = 7, w = 0;
 
 		CHECK(dm && !ibv_memcpy_to_dm(dm, 0, &v, 8) && !ibv_memcpy_from_dm(&w, dm, 0, 8) && w == 7);
-		CHECK(!ibv_free_dm(dm) && !ibv_free_dm(mine));
+		CHECK(!ibv_free_dm(dm));
+		/* the parent's is not touched, and what goes makes room */
+		CHECK(ibv_memcpy_to_dm(mine, 0, &v, 8) == EIO && ibv_memcpy_from_dm(&w, mine, 0, 8) == EIO);
+		CHECK(!ibv_free_dm(mine));
+		CHECK(!ibv_query_device_ex(ctx, NULL, &attr));
+		for (int i = 0; i < 5; i++) {
+			dm = alloc(ctx, attr.max_dm_size / 2, 0, 0);
+			CHECK(dm && !ibv_free_dm(dm), "%d: %s", i, strerror(errno));
+		}
 		_exit(0);
 	}
 	CHECK(!kit_reap(pid));
