@@ -106,7 +106,7 @@ VB_EXPORT struct ibv_shpd *ibv_alloc_shpd(struct ibv_pd *ibpd, uint64_t share_ke
 		return NULL;
 	}
 	c = vb_context(ibpd->context);
-	if (pd->parent)
+	while (pd->parent)
 		pd = pd->parent->pd;
 	if (vb_context_dead(c))
 		err = vb_refuse(EIO, call, "the device was opened before fork()");

@@ -113,6 +113,17 @@ static void device_memory(const struct imports *i)
 	mr = ibv_reg_dm_mr(i->pd, dm, 0, 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ZERO_BASED);
 	CHECK(mr && !ibv_dereg_mr(mr));
 	CHECK(!ibv_memcpy_to_dm(dm, 12, "five", 4));
+	mr = ibv_reg_dm_mr(i->pd, dm, 0, 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ZERO_BASED);
+	CHECK(mr && ibv_free_dm(dm) == EBUSY);
+	ibv_unimport_dm(dm); /* it is in use: it stays */
+	CHECK(!ibv_memcpy_from_dm(four, dm, 12, 4) && !memcmp(four, "five", 4));
+	CHECK(!ibv_dereg_mr(mr));
+	ibv_unimport_dm(dm);
+	/* as with domains and regions, whatever ends the import leaves the owner's alone */
+	dm = ibv_import_dm(i->ctx, board->dm);
+	CHECK(dm && !ibv_free_dm(dm));
+	dm = ibv_import_dm(i->ctx, board->dm);
+	CHECK(dm && !ibv_memcpy_from_dm(four, dm, 12, 4) && !memcmp(four, "five", 4));
 	ibv_unimport_dm(dm);
 	CHECK(!ibv_import_dm(i->ctx, board->dm + 7) && errno == ENOENT, "%d", errno);
 }
@@ -131,6 +142,23 @@ static void wrong_handles(const struct imports *i)
 	CHECK(ibv_dealloc_pd(i->pd) == EBUSY, "with an imported region");
 	CHECK(ibv_rereg_mr(i->mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_INPUT);
 	CHECK(!ibv_dealloc_pd(own));
+}
+
+/* An imported domain cannot be shared on, however deep it lies below a parent domain. */
+static void no_sharing_on(const struct imports *i)
+{
+	struct ibv_parent_domain_init_attr attr = {.pd = i->pd};
+	struct ibv_pd *parent = ibv_alloc_parent_domain(i->ctx, &attr), *above;
+	struct ibv_shpd shpd;
+
+	CHECK(parent);
+	attr.pd = parent;
+	above = ibv_alloc_parent_domain(i->ctx, &attr);
+	CHECK(above);
+	CHECK(!ibv_alloc_shpd(i->pd, 1, &shpd) && errno == EINVAL, "%d", errno);
+	CHECK(!ibv_alloc_shpd(parent, 1, &shpd) && errno == EINVAL, "%d", errno);
+	CHECK(!ibv_alloc_shpd(above, 1, &shpd) && errno == EINVAL, "%d", errno);
+	CHECK(ibv_dealloc_pd(parent) == EBUSY && !ibv_dealloc_pd(above) && !ibv_dealloc_pd(parent));
 }
 
 static void wrong_descriptors(void)
@@ -226,6 +254,7 @@ static void importer(int sock, pid_t exporter, bool stop)
 		CHECK(!ibv_import_dm(i.ctx, board->dm) && errno == ETIMEDOUT, "%d", errno);
 	}
 	wrong_handles(&i);
+	no_sharing_on(&i);
 	ibv_unimport_mr(i.mr);
 	i.mr = ibv_import_mr(i.pd, board->mr); /* nothing is asked of its process */
 	CHECK(i.mr);
