@@ -84,6 +84,12 @@ static int check_range(const struct vb_mr_ask *ask)
 	if (ask->iova + (length - 1) < ask->iova)
 		return vb_refuse(EINVAL, ask->call, "0x%" PRIx64 " bytes from iova 0x%" PRIx64 " pass 2^64",
 				 length, ask->iova);
+	/* rule 50; without IBV_ACCESS_ON_DEMAND the memory has to be there, which says it better */
+	if (ask->access & IBV_ACCESS_ON_DEMAND && length > vb_profile()->max_mr_size)
+		return vb_refuse(EINVAL, ask->call,
+				 "0x%" PRIx64 " bytes; a region of this device has at most 0x%" PRIx64
+				 " (max_mr_size), or is implicit: address 0, length SIZE_MAX",
+				 length, vb_profile()->max_mr_size);
 	return check_page_offset(ask);
 }
 
@@ -128,7 +134,7 @@ int vb_mr_prepare(struct vb_mr_ask *ask)
 		return 0;
 	}
 	if (!ask->pinned)
-		err = vb_pin(ask->call, ask->addr, ask->length);
+		err = vb_pin(ask->call, ask->addr, ask->length, &ask->unmarked);
 	if (err)
 		return err;
 	ask->release = vb_pin_release;
@@ -200,16 +206,26 @@ full:
 	return vb_refuse(ENOMEM, ask->call, "all %u memory regions are in use", vb_profile()->max_mr);
 }
 
+int vb_mr_close(struct vb_mr *mr, const char *call)
+{
+	struct vb_hca *h = vb_hca(vb_context(mr->ibv.context)->adapter);
+
+	if (vb_key_close(&h->keys, mr->ibv.lkey))
+		return 0;
+	vb_mw_let_go(&h->mws, mr->ibv.lkey);
+	if (vb_key_close(&h->keys, mr->ibv.lkey)) /* rule 49 */
+		return 0;
+	return vb_why_tied(&h->keys, call, mr->ibv.lkey);
+}
+
 int vb_mr_drop(struct vb_mr *mr, const char *call)
 {
 	struct vb_adapter *a = vb_context(mr->ibv.context)->adapter;
 	struct vb_keys *keys = &vb_hca(a)->keys;
+	int err = vb_mr_close(mr, call);
 
-	if (!vb_key_close(keys, mr->ibv.lkey)) {
-		vb_mw_let_go(&vb_hca(a)->mws, mr->ibv.lkey);
-		if (!vb_key_close(keys, mr->ibv.lkey)) /* rule 49 */
-			return vb_why_tied(keys, call, mr->ibv.lkey);
-	}
+	if (err)
+		return err;
 	vb_key_retract(keys, mr->ibv.lkey);
 	/* Also without remote access: processes that hold the domain, too, use it as their own. */
 	vb_direct_key_retracted(a, mr->ibv.lkey);

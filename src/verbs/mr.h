@@ -20,7 +20,8 @@ struct vb_mr_ask {
 	enum vb_mr_source source;
 	void (*release)(struct vb_mr *mr);
 	void *of;
-	bool pinned; /* its pages count already (verbs/pin.h) */
+	bool pinned;   /* its pages count already (verbs/pin.h) */
+	bool unmarked; /* told by vb_mr_prepare(): it failed since they cannot be kept from children */
 };
 
 #define VB_MR_REMOTE (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
@@ -32,6 +33,10 @@ int vb_mr_prepare(struct vb_mr_ask *ask);
 void vb_mr_unprepare(const struct vb_mr_ask *ask);
 /* What the region's keys are to mean. */
 struct vb_key_spec vb_mr_spec(const struct vb_mr_ask *ask);
+
+/* From now on no window can be bound to the region; vb_key_open() ends that.  0, or EBUSY after saying why:
+ * windows are bound to it, or another thread is changing it. */
+int vb_mr_close(struct vb_mr *mr, const char *call);
 
 /* 0 or errno, which has been said.  Pairs with vb_mr_drop(). */
 int vb_mr_register(struct vb_mr **out, const struct vb_mr_ask *ask);

@@ -72,13 +72,15 @@ static int count(const char *call, uint64_t addr, uint64_t length)
 			 length, addr, KIB(more), KIB(all - more), (uint64_t)limit.rlim_cur >> 10);
 }
 
-int vb_pin(const char *call, uint64_t addr, uint64_t length)
+int vb_pin(const char *call, uint64_t addr, uint64_t length, bool *marking)
 {
 	int err;
 
+	*marking = false;
 	if (!vb_profile()->pins)
 		return 0;
 	err = vb_fork_mark(call, addr, length);
+	*marking = err;
 	if (err)
 		return err;
 	err = count(call, addr, length);

@@ -3,13 +3,15 @@
 #ifndef VB_VERBS_PIN_H
 #define VB_VERBS_PIN_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "obj/pd.h"
 
 /* For an ordinary region of this memory, before its pages are made present.  0, or errno that has been said:
- * what the program would get from a device that pins.  Pairs with vb_unpin().  Nothing in other profiles. */
-int vb_pin(const char *call, uint64_t addr, uint64_t length);
+ * what the program would get from a device that pins; *marking: it failed at vb_fork_mark().  Pairs with
+ * vb_unpin().  Nothing in other profiles. */
+int vb_pin(const char *call, uint64_t addr, uint64_t length, bool *marking);
 void vb_unpin(uint64_t addr, uint64_t length);
 void vb_pin_release(struct vb_mr *mr); /* as vb_mr.release: unpins the region's memory as it is now */
 

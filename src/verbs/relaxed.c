@@ -185,7 +185,6 @@ VB_EXPORT int ibv_dereg_mr_relaxed(struct ibv_mr *ibmr)
 	struct vb_context *c = vb_context(ibmr->context);
 	struct vb_pd *pd = m->mr.pd; /* another thread may be given the entry at once */
 	uint64_t addr = (uintptr_t)ibmr->addr, length = ibmr->length;
-	struct vb_keys *keys;
 	struct vb_hca *h;
 
 	if (vb_context_dead(c))
@@ -194,10 +193,8 @@ VB_EXPORT int ibv_dereg_mr_relaxed(struct ibv_mr *ibmr)
 		return vb_refuse(EINVAL, call, "L_Key 0x%08x is no relaxed region's; ibv_dereg_mr() ends it",
 				 ibmr->lkey);
 	h = vb_hca(c->adapter);
-	keys = &h->keys;
-	if ((m->mr.access & IBV_ACCESS_MW_BIND) && m->lkey && !vb_key_close(keys, m->lkey)) /* rule 49 */
-		return vb_refuse(EBUSY, call, "%u memory windows are bound to the region of L_Key 0x%08x",
-				 vb_key_tied(keys, m->lkey), m->lkey);
+	if ((m->mr.access & IBV_ACCESS_MW_BIND) && m->lkey && vb_mr_close(&m->mr, call)) /* rule 49 */
+		return EBUSY;
 	if (!vb_relaxed_drop(&h->relaxed, m))
 		return vb_refuse(EINVAL, call, "the region of L_Key 0x%08x has ended before", ibmr->lkey);
 	vb_pd_count(pd, VB_CHILD_MR, -1u);

@@ -1,8 +1,8 @@
 /* ibv_rereg_mr(): a region gets another range, protection domain or access, under the keys that it has.
  *
  * What can fail comes first; the change itself is one step for everybody who looks (vb_key_change).  So a
- * call that is refused leaves the region as it was, and the only error codes are INPUT (the old region is
- * valid) and, in a forked child, CMD. */
+ * call that is refused leaves the region as it was, and the only error codes are INPUT and DONT_FORK_NEW (the
+ * old region is valid) and, in a forked child, CMD. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stddef.h>
@@ -101,42 +101,42 @@ static void change(struct vb_mr *mr, const struct vb_mr_ask *a)
 	mr->ibv.length = a->length;
 }
 
-static int rereg(struct vb_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access)
+static int rereg(struct vb_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access,
+		 bool *unmarked)
 {
 	struct vb_keys *keys = &vb_hca(vb_context(mr->ibv.context)->adapter)->keys;
 	struct vb_mr_ask ask;
 	int err = check(mr, flags, pd, addr, length, access);
 
-	if (err)
-		return err;
 	/* One thread at a time from here on, and no window is bound meanwhile.  (Rule 49, as for
 	 * deregistration.) */
-	if (!vb_key_close(keys, mr->ibv.lkey))
-		return vb_refuse(EBUSY, CALL,
-				 "L_Key 0x%08x: %u memory windows are bound to the region, or another thread "
-				 "is changing it",
-				 mr->ibv.lkey, vb_key_tied(keys, mr->ibv.lkey));
+	if (!err)
+		err = vb_mr_close(mr, CALL);
+	if (err)
+		return err;
 	ask = result(mr, flags, pd, addr, length, access);
 	if (flags & (TRANSLATION | ACCESS))
 		err = vb_mr_prepare(&ask);
 	if (!err)
 		change(mr, &ask);
 	vb_key_open(keys, mr->ibv.lkey);
+	*unmarked = ask.unmarked;
 	return err;
 }
 
 VB_EXPORT int ibv_rereg_mr(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr, size_t length,
 			   int access)
 {
+	bool unmarked = false;
 	int err;
 
 	if (vb_context_dead(vb_context(ibmr->context))) {
 		errno = vb_refuse(EIO, CALL, "the device was opened before fork()");
 		return IBV_REREG_MR_ERR_CMD;
 	}
-	err = rereg((struct vb_mr *)ibmr, flags, pd, addr, length, access);
+	err = rereg((struct vb_mr *)ibmr, flags, pd, addr, length, access, &unmarked);
 	if (!err)
 		return 0;
 	errno = err;
-	return IBV_REREG_MR_ERR_INPUT;
+	return unmarked ? IBV_REREG_MR_ERR_DONT_FORK_NEW : IBV_REREG_MR_ERR_INPUT;
 }

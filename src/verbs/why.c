@@ -56,6 +56,17 @@ static int max_map_count(void)
 
 int vb_why_fork(int err, const char *call, uint64_t addr, uint64_t length)
 {
+	struct vb_ground g;
+	char text[900];
+
+	if (!vb_log_wanted(VB_LOG_WARN))
+		return err;
+	vb_ground_look(&g, addr, length, false);
+	if (g.trouble == VB_GROUND_HOLE)
+		return vb_refuse(err, call,
+				 "the pages of the %" PRIu64 " bytes at 0x%" PRIx64
+				 " cannot be kept from children, as ibv_fork_init() asks: %s",
+				 length, addr, vb_ground_say(text, sizeof(text), &g));
 	return vb_refuse(
 	    err, call,
 	    "the pages of the %" PRIu64 " bytes at 0x%" PRIx64
@@ -132,6 +143,8 @@ int vb_why_tied(struct vb_keys *keys, const char *call, uint32_t lkey)
 	char text[100] = "";
 	struct vb_text t = {text, sizeof(text)};
 
+	if (!n)
+		return vb_refuse(EBUSY, call, "another thread is changing the region of L_Key 0x%08x", lkey);
 	for (uint32_t i = 0; looked < VB_NEAR_LOOK && (i = vb_key_next(keys->marks, i)); looked++) {
 		if (!vb_key_at(keys, i, true, &key, &s) || s.kind != VB_KEY_WINDOW ||
 		    vb_key_bare(keys, (uint32_t)s.tied) != region)

@@ -280,6 +280,14 @@ static void check_marks(void)
 	CHECK(!ibv_dereg_mr(c) && child_has(q, 3) == 5);
 	/* a hole is ENOMEM here, as madvise(2) has it, and nothing stays marked */
 	CHECK(!reg(q, 3 * PAGE) && errno == ENOMEM && child_has(q, 3) == 5);
+	CHECK(said("cannot be kept from children, as ibv_fork_init() asks: at 0x") == 1);
+	CHECK(said("behind 4096 bytes that are fine and before 4096 that are fine, there is nothing") == 1);
+	CHECK(!said("vm.max_map_count"));
+	a = reg(p, PAGE);
+	CHECK(a && ibv_rereg_mr(a, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, q, 3 * PAGE, 0) ==
+		       IBV_REREG_MR_ERR_DONT_FORK_NEW);
+	CHECK(errno == ENOMEM && a->addr == p && child_has(p, 8) == 0xfe && child_has(q, 3) == 5);
+	CHECK(!ibv_dereg_mr(a) && child_has(p, 8) == 0xff);
 	CHECK(!said("fork() with"));
 }
 
