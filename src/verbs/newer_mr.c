@@ -132,19 +132,20 @@ VB_EXPORT void *ibv_alloc_buf(struct ibv_pd *ibpd, size_t size, struct ibv_buf *
  * back: what reaches for it then fails. */
 VB_EXPORT void ibv_free_buf(struct ibv_buf *b)
 {
-	if (!b)
+	/* In a forked child something else may stand there: registered pages can be kept from it. */
+	if (!b || vb_context_dead(vb_context(b->pd->ibv.context)))
 		return;
 	munmap(b->at, b->mapped);
 	vb_pd_count(b->pd, VB_CHILD_BUF, -1u);
 	free(b);
 }
 
-static int check_buf(const char *call, const struct ibv_buf *b, const struct ibv_pd *pd, const void *addr,
+static int check_buf(const char *call, const struct ibv_buf *b, struct ibv_pd *pd, const void *addr,
 		     size_t length)
 {
 	uint64_t off = (uintptr_t)addr - (uintptr_t)b->at; /* below it this wraps to more than any size */
 
-	if (&b->pd->ibv != pd)
+	if (b->pd->id != vb_pd(pd)->id) /* a parent domain is the one it stands for */
 		return vb_refuse(EINVAL, call,
 				 "the buffer was allocated in another protection domain than it is to be "
 				 "registered in");

@@ -144,6 +144,8 @@ static void buffers(void **state)
 	struct ibv_buf *buf = NULL;
 	uint8_t *at = ibv_alloc_buf(pd, 3 * PAGE + 10, &buf);
 	struct ibv_mr_init_attr a = {.length = PAGE, .access = RW};
+	struct ibv_parent_domain_init_attr in = {.pd = pd};
+	struct ibv_pd *parent;
 	struct ibv_mr *mr;
 
 	(void)state;
@@ -158,6 +160,12 @@ static void buffers(void **state)
 	REFUSED(ibv_reg_buf_mr(pd, buf, at - 1, 2, RW), EINVAL);
 	REFUSED(ibv_reg_buf_mr(pd, buf, mem, PAGE, RW), EINVAL);
 	REFUSED(ibv_reg_buf_mr(pd2, buf, at, PAGE, RW), EINVAL);
+	parent = ibv_alloc_parent_domain(pd->context, &in);
+	assert_non_null(parent);
+	mr = ibv_reg_buf_mr(parent, buf, at, PAGE, RW);
+	assert_non_null(mr);
+	assert_int_equal(ibv_dereg_mr(mr), 0);
+	assert_int_equal(ibv_dealloc_pd(parent), 0);
 	a.buf = buf;
 	a.addr = at + PAGE;
 	mr = reg_ex(IBV_REG_MR_MASK_ADDR | IBV_REG_MR_MASK_BUF, a);
