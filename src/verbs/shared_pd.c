@@ -42,7 +42,7 @@ static int meet_one(struct vb_adapter *a, uint32_t number, uint64_t until, uint3
 	struct vb_link *l;
 	int err;
 
-	if (is_own(a, number))
+	if (!number || is_own(a, number)) /* 0 is nobody's, but may be asked for */
 		return 0;
 	err = vb_link_reach(a, number, until, &l); /* pairs with vb_link_put() */
 	if (!err)

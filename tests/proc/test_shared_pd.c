@@ -351,6 +351,10 @@ static void wrong_calls(struct self *s)
 
 	errno = 0;
 	CHECK(!ibv_share_pd(s->ctx, &none, KEY) && errno == ENOENT, "unknown handle: %d", errno);
+	none.handle = 0; /* what a program has that copied none */
+	CHECK(!ibv_share_pd(s->ctx, &none, KEY) && errno == ENOENT, "handle 0: %d", errno);
+	none.handle = UINT32_MAX;
+	CHECK(!ibv_share_pd(s->ctx, &none, KEY) && errno == ENOENT, "the last handle: %d", errno);
 	CHECK(!ibv_share_pd(s->ctx, &board->shpd, KEY + 1) && errno == EINVAL, "wrong key: %d", errno);
 	CHECK(!ibv_share_pd(s->ctx, NULL, KEY) && errno == EINVAL);
 	CHECK(!ibv_alloc_shpd(s->pd, 1, &none) && errno == EINVAL, "shared already: %d", errno);
