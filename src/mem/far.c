@@ -307,7 +307,7 @@ int vb_far_answer(struct vb_far *f, uint32_t rkey, uint32_t seq, uint64_t addr, 
 	bool taken = false;
 	int err;
 
-	if (atomic_load(&s->rkey) != rkey || atomic_load(&s->at))
+	if (!rkey || atomic_load(&s->rkey) != rkey || atomic_load(&s->at))
 		return 0; /* not what was asked for, or an answer too many */
 	err = d->kind == VB_SHARE_NONE ? ENODEV : vb_share_map(&map, d, fd, write);
 	vb_lock_take(&f->lock); /* given below; who gives the place away holds it */
@@ -459,7 +459,8 @@ bool vb_far_has_key(const struct vb_far *f, uint32_t rkey, uint64_t addr, uint64
 	uint64_t iova, length;
 	uint32_t seq, key;
 
-	if (!index || index >= used || index > VB_MAX_MR || (rkey & VB_KEY_SHARED) || !(rkey & VB_KEY_REMOTE))
+	if (!index || index >= used || index >= VB_KEY_PLAIN || (rkey & VB_KEY_SHARED) ||
+	    !(rkey & VB_KEY_REMOTE))
 		return false;
 	seq = atomic_load_explicit(&e->seq, memory_order_acquire);
 	key = atomic_load_explicit(&e->key, memory_order_acquire);

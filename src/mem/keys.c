@@ -485,7 +485,8 @@ static enum vb_reason judge(const struct vb_keys *t, const struct shot *s, const
 		return VB_R_KEY_UNKNOWN;
 	if (t->local_bit & ~w->key) /* no key of this profile */
 		return VB_R_KEY_UNKNOWN;
-	if (s->odd || s->key != (w->key & ~VB_KEY_REMOTE))
+	/* (A kind that there is not stands only in a hostile process's table.) */
+	if (s->odd || s->key != (w->key & ~VB_KEY_REMOTE) || k->kind >= VB_KEY_KINDS)
 		return VB_R_KEY_STALE;
 	if (w->remote && (!(w->key & VB_KEY_REMOTE) || k->kind == VB_KEY_NULL))
 		return VB_R_KEY_IS_LOCAL;

@@ -278,6 +278,60 @@ static void hostile_tables(void **state)
 	assert_int_equal(try(w, &w->want), VB_FAR_NONE);
 }
 
+static struct vb_far *find_it(void *owner, uint32_t number)
+{
+	struct world *w = owner;
+
+	return number == NUMBER_THERE ? &w->far : NULL;
+}
+
+/* Likewise where a key is one of the far process's domain: who looks comes to an end. */
+static void hostile_tables_of_a_shared_domain(void **state)
+{
+	static const struct vb_keys_ops ops = {.find = find_it};
+	const uint64_t pd = (uint64_t)NUMBER_THERE << 52 | PD;
+	struct world *w = *state;
+	struct vb_key_entry *e = &w->there.entries[VB_KEY_INDEX(w->rkey)];
+	struct vb_mem_want want = {
+	    .key = w->rkey, .remote = true, .access = RW, .pd = pd, .addr = 0x50000, .len = 8};
+	_Atomic uint32_t heard = 1;
+	struct vb_mem_use u;
+	struct vb_facts f;
+
+	w->here.keys.ops = &ops;
+	w->here.keys.owner = w;
+	w->here.keys.home = NUMBER_HERE << 20;
+	w->far.there = 1ull << 32;
+	w->far.heard = &heard;
+	w->far.token = 1;
+	e->pd = pd;
+	assert_int_equal(vb_mem_begin(&w->here.keys, &u, &want, &f), VB_OK);
+	assert_ptr_equal(u.ptr, w->area);
+	vb_mem_end(&u);
+	e->kind = VB_KEY_KINDS; /* there is no such kind */
+	assert_int_equal(vb_mem_begin(&w->here.keys, &u, &want, &f), VB_R_KEY_STALE);
+	e->kind = 0x7fffffff;
+	assert_int_equal(vb_mem_begin(&w->here.keys, &u, &want, &f), VB_R_KEY_STALE);
+	e->kind = VB_KEY_MEMORY;
+	e->seq++;
+	assert_int_equal(vb_mem_begin(&w->here.keys, &u, &want, &f), VB_R_KEY_STALE);
+	e->seq++;
+	assert_int_equal(vb_mem_begin(&w->here.keys, &u, &want, &f), VB_OK);
+	vb_mem_end(&u);
+}
+
+/* An answer about no key takes no place. */
+static void an_answer_to_no_question(void **state)
+{
+	struct world *w = *state;
+	const struct vb_share_desc none = {.kind = VB_SHARE_NONE, .length = AREA};
+
+	assert_int_equal(vb_far_answer(&w->far, 0, 0, 0x50000, &none, -1, true), 0);
+	assert_int_equal(w->far.shares[0].state, VB_REGION_FREE);
+	assert_int_equal(vb_far_answer(&w->far, w->rkey, 0, 0x50000, &none, -1, true), 0);
+	assert_int_equal(w->far.shares[VB_KEY_INDEX(w->rkey) % VB_FAR_SHARES].state, VB_REGION_FREE);
+}
+
 /* No thread of its own there, or one that the kernel keeps us from. */
 static void without_means(void **state)
 {
@@ -498,6 +552,8 @@ int main(void)
 	    TEST(nothing),
 	    TEST(not_our_queue_pair),
 	    TEST(hostile_tables),
+	    TEST(hostile_tables_of_a_shared_domain),
+	    TEST(an_answer_to_no_question),
 	    TEST(without_means),
 	    TEST(a_dead_process),
 	    TEST(moving),
