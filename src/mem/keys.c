@@ -306,10 +306,16 @@ void vb_key_hide(struct vb_keys *t, uint32_t lkey)
 bool vb_key_settled(struct vb_keys *t, uint32_t lkey)
 {
 	uint32_t high = atomic_load(&t->marks->slots), index = vb_key_index(t->marks, lkey);
+	/* Who announces all keys at once uses local ones: no window, which some thread or other that does so
+	 * would hold up for ever. */
+	bool window = atomic_load_explicit(&t->entries[index].kind, memory_order_relaxed) == VB_KEY_WINDOW;
 
-	for (uint32_t i = 0; i < high; i++)
-		if (names(atomic_load(&t->slots[i].index), index))
+	for (uint32_t i = 0; i < high; i++) {
+		uint32_t used = atomic_load(&t->slots[i].index);
+
+		if (window ? used == index : names(used, index))
 			return false;
+	}
 	return !t->ops || !t->ops->in_use(t->owner, index);
 }
 

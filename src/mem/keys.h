@@ -312,9 +312,9 @@ bool vb_mem_fetch_add(const struct vb_mem_use *u, uint64_t add, uint64_t *orig);
 enum vb_reason vb_mem_why(const struct vb_mem_use *u, uint32_t key, uint64_t addr, uint64_t len,
 			  struct vb_facts *f);
 
-/* For accesses that name several keys at once: announces them all, then vb_mem_find() checks one and gives
- * its address (NULL: not permitted, not memory of this process, or not yet), valid until vb_mem_end().
- * false: this thread has no slot of its own. */
+/* For accesses that name several keys at once: announces them all, then vb_mem_find() checks one, for local
+ * use (vb_key_settled() counts on that), and gives its address (NULL: not permitted, not memory of this
+ * process, or not yet), valid until vb_mem_end(). false: this thread has no slot of its own. */
 bool vb_mem_begin_any(struct vb_keys *t, struct vb_mem_use *u);
 uint8_t *vb_mem_find(struct vb_keys *t, const struct vb_mem_want *w);
 

@@ -794,6 +794,36 @@ static void retracting_waits_for_who_uses_any(void **state)
 	unmake(&x);
 }
 
+/* Who announces all keys at once holds up what may be one of them, and no window. */
+static void settling(void **state)
+{
+	struct table x;
+	struct vb_mem_use u;
+	uint32_t k, win;
+
+	(void)state;
+	make(&x, 64);
+	k = vb_key_publish(&x.t, &(struct vb_key_spec){.pd = PD, .addr = 0x1000, .length = 0x1000});
+	win = vb_key_publish(
+	    &x.t, &(struct vb_key_spec){
+		      .pd = PD, .access = RW, .kind = VB_KEY_WINDOW, .addr = 0x1000, .length = 0x1000});
+	assert_true(vb_mem_begin_any(&x.t, &u));
+	assert_null(vb_mem_find(
+	    &x.t,
+	    &(struct vb_mem_want){.key = win | VB_KEY_REMOTE, .pd = PD, .len = 1})); /* which is for peers */
+	vb_key_hide(&x.t, k);
+	vb_key_hide(&x.t, win);
+	assert_false(vb_key_settled(&x.t, k));
+	assert_true(vb_key_settled(&x.t, win));
+	u.slot->index = VB_KEY_INDEX(win);
+	assert_true(vb_key_settled(&x.t, k));
+	assert_false(vb_key_settled(&x.t, win));
+	vb_mem_end(&u);
+	assert_true(vb_key_settled(&x.t, k));
+	assert_true(vb_key_settled(&x.t, win));
+	unmake(&x);
+}
+
 /* An entry as a peer has it, whatever it says. */
 static void resolving(void **state)
 {
@@ -861,6 +891,7 @@ int main(void)
 	    cmocka_unit_test(no_touch_after_retract),
 	    cmocka_unit_test(any_key_at_once),
 	    cmocka_unit_test(retracting_waits_for_who_uses_any),
+	    cmocka_unit_test(settling),
 	    cmocka_unit_test(resolving),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
