@@ -193,7 +193,8 @@ VB_EXPORT int ibv_dereg_mr_relaxed(struct ibv_mr *ibmr)
 		return vb_refuse(EINVAL, call, "L_Key 0x%08x is no relaxed region's; ibv_dereg_mr() ends it",
 				 ibmr->lkey);
 	h = vb_hca(c->adapter);
-	if ((m->mr.access & IBV_ACCESS_MW_BIND) && m->lkey && vb_mr_close(&m->mr, call)) /* rule 49 */
+	if ((m->mr.access & IBV_ACCESS_MW_BIND) && m->state == VB_RELAXED_LIVE &&
+	    vb_mr_close(&m->mr, call)) /* rule 49 */
 		return EBUSY;
 	if (!vb_relaxed_drop(&h->relaxed, m))
 		return vb_refuse(EINVAL, call, "the region of L_Key 0x%08x has ended before", ibmr->lkey);

@@ -9,6 +9,10 @@
 #include <cmocka.h>
 
 #include "../proc/kit.h"
+#include "mem/keys.h"
+#include "obj/context.h"
+#include "verbs/progress.h"
+#include "verbs/verbs.h"
 
 enum { SIZE = 1 << 16, DEPTH = 8, RW = KIT_ALL & ~IBV_ACCESS_LOCAL_WRITE };
 
@@ -342,6 +346,48 @@ static void rule_48_ends_of_a_binding(void **state)
 	desk_close(&d);
 }
 
+/* A request to unbind has to wait for somebody in the middle of a copy, and its QP is reset meanwhile.  Once
+ * that copy has ended the region is free for whatever its program does next. */
+static void unbound_by_who_comes_next(void **state)
+{
+	struct vb_keys *keys = &vb_hca(vb_context(ctx)->adapter)->keys;
+	struct ibv_qp_attr reset = {.qp_state = IBV_QPS_RESET};
+	const int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND;
+	struct vb_key_slot *slot = &keys->slots[50]; /* as some thread has it */
+
+	(void)state;
+	keys->marks->slots = 51;
+	for (int relaxed = 0; relaxed < 2; relaxed++) {
+		struct ibv_send_wr wr, *bad;
+		struct desk d;
+
+		desk_open(&d, IBV_MW_TYPE_2);
+		if (relaxed) {
+			assert_int_equal(ibv_dereg_mr(d.mr), 0);
+			d.mr = ibv_reg_mr_relaxed(pd, d.b.buf, SIZE, access);
+			assert_non_null(d.mr);
+		}
+		bind_2(&d, 0x55);
+		slot->index = VB_KEY_INDEX(d.mw->rkey);
+		wr = (struct ibv_send_wr){.opcode = IBV_WR_LOCAL_INV,
+					  .invalidate_rkey = (d.mw->rkey & ~0xffu) | 0x55};
+		assert_int_equal(ibv_post_send(d.b.qp, &wr, &bad), 0);
+		assert_int_equal(ibv_modify_qp(d.b.qp, &reset, IBV_QP_STATE), 0);
+		for (int free = 0; free < 2; free++) {
+			if (relaxed)
+				assert_int_equal(ibv_dereg_mr_relaxed(d.mr), free ? 0 : EBUSY);
+			else
+				assert_int_equal(
+				    ibv_rereg_mr(d.mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, access),
+				    free ? 0 : IBV_REREG_MR_ERR_INPUT);
+			slot->index = 0;
+		}
+		if (relaxed)
+			d.mr = NULL;
+		desk_close(&d);
+	}
+}
+
 /* Nobody is there, and nobody is needed. */
 static void bound_without_a_peer(void **state)
 {
@@ -386,11 +432,12 @@ static void in_a_forked_child(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(what_a_window_is),	       cmocka_unit_test(rule_37_ends),
-	    cmocka_unit_test(rule_44_one_key_space),   cmocka_unit_test(rule_48_refused_at_the_call),
-	    cmocka_unit_test(rule_11_states_and_room), cmocka_unit_test(rule_48_type_1_key),
-	    cmocka_unit_test(rule_49_region_stays),    cmocka_unit_test(rule_48_ends_of_a_binding),
-	    cmocka_unit_test(bound_without_a_peer),    cmocka_unit_test(in_a_forked_child),
+	    cmocka_unit_test(what_a_window_is),		 cmocka_unit_test(rule_37_ends),
+	    cmocka_unit_test(rule_44_one_key_space),	 cmocka_unit_test(rule_48_refused_at_the_call),
+	    cmocka_unit_test(rule_11_states_and_room),	 cmocka_unit_test(rule_48_type_1_key),
+	    cmocka_unit_test(rule_49_region_stays),	 cmocka_unit_test(rule_48_ends_of_a_binding),
+	    cmocka_unit_test(unbound_by_who_comes_next), cmocka_unit_test(bound_without_a_peer),
+	    cmocka_unit_test(in_a_forked_child),
 	};
 
 	return cmocka_run_group_tests(tests, open_device, close_device);

@@ -216,7 +216,11 @@ static void the_wrong_call_is_refused(void **state)
 	assert_int_equal(ibv_dereg_mr(plain), 0);
 	assert_int_equal(ibv_dereg_mr_relaxed(relaxed), 0);
 	assert_int_equal(ibv_dereg_mr_relaxed(relaxed), EINVAL);
+	relaxed = reg(mem, PAGE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND); /* no window holds it */
+	assert_int_equal(ibv_dereg_mr_relaxed(relaxed), 0);
+	assert_int_equal(ibv_dereg_mr_relaxed(relaxed), EINVAL);
 	assert_int_equal(ibv_flush_relaxed_mr(NULL), EINVAL);
+	assert_int_equal(ibv_dereg_mr_relaxed(relaxed), EINVAL);
 }
 
 static void nothing_counts_as_locked(void **state)
