@@ -1,10 +1,8 @@
 #include "mem/ground.h"
 
 #include <inttypes.h>
-#include <linux/magic.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/statfs.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -160,24 +158,6 @@ static void look_deeper(struct vb_ground *g, uint64_t addr, uint64_t end)
 	vb_vmas_end(&s);
 }
 
-/* Kernels before 6.11 do not say it: a file's file system does. */
-static uint64_t page_of(const struct vb_ground_spot *s)
-{
-	struct vb_vmas all;
-	struct vb_vma v;
-	struct statfs fs;
-	uint64_t page = 0;
-
-	if (!vb_vmas_begin(&all)) {
-		if (vb_vmas_at(&all, s->start, &v, false))
-			page = v.page;
-		vb_vmas_end(&all);
-	}
-	if (!page && s->name[0] == '/' && !statfs(s->name, &fs))
-		page = fs.f_type == HUGETLBFS_MAGIC ? (uint64_t)fs.f_bsize : PAGE;
-	return page;
-}
-
 void vb_ground_look(struct vb_ground *g, uint64_t addr, uint64_t length, bool write)
 {
 	uint64_t end = addr + length;
@@ -190,7 +170,7 @@ void vb_ground_look(struct vb_ground *g, uint64_t addr, uint64_t length, bool wr
 	if (g->trouble == VB_GROUND_FINE)
 		look_deeper(g, addr, end);
 	else if (g->at.end && !g->at.page)
-		g->at.page = page_of(&g->at);
+		g->at.page = vb_vma_page(g->at.start);
 }
 
 static void add_kind(struct vb_text *t, const struct vb_ground_spot *s)

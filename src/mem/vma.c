@@ -168,6 +168,20 @@ static uint64_t page_of_smaps(uint64_t addr)
 	return page;
 }
 
+uint64_t vb_vma_page(uint64_t addr)
+{
+	struct vb_vmas s;
+	struct vb_vma v;
+	uint64_t page = 0;
+
+	if (vb_vmas_begin(&s))
+		return 0;
+	if (vb_vmas_at(&s, addr, &v, false))
+		page = v.page ? v.page : page_of_smaps(addr);
+	vb_vmas_end(&s);
+	return page;
+}
+
 bool vb_vma_huge(uint64_t addr, uint64_t len, uint64_t *at, uint64_t *page)
 {
 	uint64_t small = (uint64_t)sysconf(_SC_PAGESIZE), last = addr + (len - 1);

@@ -37,6 +37,9 @@ bool vb_vmas_at(struct vb_vmas *s, uint64_t addr, struct vb_vma *v, bool named);
 bool vb_vmas_next(struct vb_vmas *s, struct vb_vma *v);
 void vb_vmas_end(struct vb_vmas *s);
 
+/* The size of the pages of the mapping at addr, 0: it cannot be told.  Asks no file. */
+uint64_t vb_vma_page(uint64_t addr);
+
 /* Whether all of [addr, addr + len) is mapped in huge pages (hugetlbfs, MAP_HUGETLB).  If not, *at is the
  * first address that is not and *page what is there: a page size, 0: no mapping. */
 bool vb_vma_huge(uint64_t addr, uint64_t len, uint64_t *at, uint64_t *page);
