@@ -50,7 +50,7 @@ struct vb_ring {
 /* How far this adapter has read the ring that the peer at this link index writes to it. */
 struct vb_consumed {
 	_Atomic uint32_t slots; /* position, runs freely */
-	_Atomic uint32_t heard; /* vb_link_token() of the peer once this adapter looks at its announcements */
+	_Atomic uint32_t heard; /* the peer's token (link.c) once this adapter looks at its announcements */
 } __attribute__((aligned(VB_LINE)));
 
 enum vb_awake { VB_ASLEEP = 0, VB_POLLING = 1 };
