@@ -292,7 +292,7 @@ void vb_key_change(struct vb_keys *t, uint32_t lkey, const struct vb_key_spec *s
 	vb_key_wait(t, lkey);
 }
 
-void vb_key_hide(struct vb_keys *t, uint32_t lkey)
+uint32_t vb_key_hide(struct vb_keys *t, uint32_t lkey)
 {
 	struct vb_key_entry *e = entry_of(t, lkey);
 	uint32_t seq = atomic_load_explicit(&e->seq, memory_order_relaxed);
@@ -301,21 +301,53 @@ void vb_key_hide(struct vb_keys *t, uint32_t lkey)
 	 * so either the user sees the odd number or we see the user. */
 	atomic_exchange(&e->seq, seq + 1);
 	VB_FAULT_POINT("key entry odd: retraction");
+	return atomic_load(&t->rounds.now);
 }
 
-bool vb_key_settled(struct vb_keys *t, uint32_t lkey)
+/* Whether every announcement of all keys that stood when `round` was read has ended: the next round begins
+ * later than that, and is over. */
+static bool rounds_over(struct vb_keys *t, uint32_t round, uint32_t high)
+{
+	struct vb_key_rounds *r = &t->rounds;
+	bool over;
+
+	vb_lock_take(&t->lock); /* given below */
+	for (uint32_t i = 0; i < high; i++)
+		/* a later turn finds the entry odd, as in wait_for() */
+		if (atomic_load(&t->slots[i].turn) != r->turns[i] ||
+		    atomic_load(&t->slots[i].index) != VB_KEY_ANY)
+			r->waits &= ~(1ull << i);
+	if (!r->waits) {
+		atomic_fetch_add(&r->now, 1); /* before the slots are looked at; pairs with vb_key_hide() */
+		for (uint32_t i = 0; i < high; i++) {
+			r->turns[i] = atomic_load(&t->slots[i].turn);
+			if (atomic_load(&t->slots[i].index) == VB_KEY_ANY)
+				r->waits |= 1ull << i;
+		}
+	}
+	over = atomic_load(&r->now) - round >= 2;
+	vb_lock_give(&t->lock);
+	return over;
+}
+
+bool vb_key_settled(struct vb_keys *t, uint32_t lkey, uint32_t round)
 {
 	uint32_t high = atomic_load(&t->marks->slots), index = vb_key_index(t->marks, lkey);
 	/* Who announces all keys at once uses local ones: no window, which some thread or other that does so
 	 * would hold up for ever. */
 	bool window = atomic_load_explicit(&t->entries[index].kind, memory_order_relaxed) == VB_KEY_WINDOW;
 
+	bool any = false;
+
 	for (uint32_t i = 0; i < high; i++) {
 		uint32_t used = atomic_load(&t->slots[i].index);
 
-		if (window ? used == index : names(used, index))
+		if (used == index)
 			return false;
+		any |= used == VB_KEY_ANY;
 	}
+	if (vb_unlikely(any && !window && !rounds_over(t, round, high)))
+		return false;
 	return !t->ops || !t->ops->in_use(t->owner, index);
 }
 

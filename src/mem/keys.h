@@ -130,6 +130,15 @@ struct vb_key_zone {
 					  entry->iova keeps the last L_Key) */
 };
 
+/* Who announces all keys at once (VB_KEY_ANY) may be using any that was hidden since.  Threads that place
+ * without a pause do so nearly always: whoever looks now and then would find a key unused by chance only.
+ * Hence rounds: one is over when all such announcements that stood at its beginning have ended. */
+struct vb_key_rounds {
+	_Atomic uint32_t now;
+	uint64_t waits;		      /* slots whose announcement has not ended yet */
+	uint32_t turns[VB_MEM_SLOTS]; /* of those, when the round began */
+};
+
 struct vb_keys {
 	struct vb_key_entry *entries; /* set once; [capacity] */
 	struct vb_key_slot *slots;    /* set once; [VB_MEM_SLOTS] */
@@ -141,6 +150,7 @@ struct vb_keys {
 	void *owner;		       /* ops' */
 	struct vb_lock lock;	       /* guards what follows */
 	struct vb_key_zone plain, tagged;
+	struct vb_key_rounds rounds; /* `now` is read without it */
 };
 
 /* The entry that a key names in a table with these marks; 0: none.  It may be above what is used. */
@@ -213,13 +223,14 @@ void vb_key_set(struct vb_keys *t, uint32_t lkey, const struct vb_key_spec *s);
  * then the caller waits for peers (vb_direct_key_retracted).  By one thread at a time for one key. */
 void vb_key_change(struct vb_keys *t, uint32_t lkey, const struct vb_key_spec *s);
 
-/* Taking a key back, in steps.  vb_key_hide(): nobody finds the key any more.  Then nobody may be using it:
- * vb_key_settled() looks, at threads of this process and at peers; vb_key_wait() waits for threads of this
+/* Taking a key back, in steps.  vb_key_hide(): nobody finds the key any more; returns the round in which that
+ * was.  Then nobody may be using it: vb_key_settled() looks, at threads of this process and at peers (a
+ * window's round does not matter); vb_key_wait() waits for threads of this
  * process (a wait of more than a second is logged), after which the caller waits for peers (vb_far_wait);
  * vb_key_retract() hides and waits.  vb_key_clear(): the index stays taken and leads nowhere.  vb_key_give():
  * clears it, and the index may be given out again, with another variant. */
-void vb_key_hide(struct vb_keys *t, uint32_t lkey);
-bool vb_key_settled(struct vb_keys *t, uint32_t lkey);
+uint32_t vb_key_hide(struct vb_keys *t, uint32_t lkey);
+bool vb_key_settled(struct vb_keys *t, uint32_t lkey, uint32_t round);
 void vb_key_wait(struct vb_keys *t, uint32_t lkey);
 void vb_key_retract(struct vb_keys *t, uint32_t lkey);
 void vb_key_clear(struct vb_keys *t, uint32_t lkey);

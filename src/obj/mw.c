@@ -81,7 +81,7 @@ static void unbind(struct vb_mws *t, struct vb_mw *mw)
 static bool settle(struct vb_mws *t, struct vb_mw *mw)
 {
 	if (mw->state == VB_MW_GOING) {
-		if (!vb_key_settled(t->keys, mw->key))
+		if (!vb_key_settled(t->keys, mw->key, 0))
 			return false;
 		unbind(t, mw);
 	}

@@ -115,7 +115,7 @@ static bool settle(struct vb_relaxed *r, struct vb_relaxed_pool *p, struct vb_re
 
 	if (m->state != VB_RELAXED_USED)
 		return true;
-	if (!vb_key_settled(r->keys, m->lkey))
+	if (!vb_key_settled(r->keys, m->lkey, m->round))
 		return false;
 	clean(r, p, m);
 	if (worn) {
@@ -144,7 +144,7 @@ static void sweep_worn(struct vb_relaxed *r, struct vb_relaxed_pool *p)
 static bool renew(struct vb_relaxed *r, struct vb_relaxed_pool *p, struct vb_relaxed_mr *m)
 {
 	if (m->state == VB_RELAXED_USED) { /* straight into its next use: the index stays */
-		if (!vb_key_settled(r->keys, m->lkey))
+		if (!vb_key_settled(r->keys, m->lkey, m->round))
 			return false;
 		r->ops->gone(r->owner, m->lkey);
 		vb_key_clear(r->keys, m->lkey);
@@ -247,7 +247,7 @@ bool vb_relaxed_drop(struct vb_relaxed *r, struct vb_relaxed_mr *m)
 	vb_lock_take(&p->lock);
 	live = m->state == VB_RELAXED_LIVE;
 	if (vb_likely(live)) {
-		vb_key_hide(r->keys, m->lkey);
+		m->round = vb_key_hide(r->keys, m->lkey);
 		m->state = VB_RELAXED_USED;
 		p->used++;
 		if (++m->remaps < VB_RELAXED_REMAPS) {

@@ -52,6 +52,7 @@ struct vb_relaxed_mr {
 	struct vb_relaxed_pool *pool;
 	struct vb_list idle; /* in pool->idle or pool->worn, unless LIVE or NEW; guarded by pool->lock */
 	uint32_t lkey;	     /* 0: NEW or CLEAN; likewise */
+	uint32_t round;	     /* USED: when its key was hidden; likewise */
 	uint8_t state;	     /* enum vb_relaxed_state; likewise */
 	uint8_t remaps;	     /* uses since it was clean; likewise */
 };

@@ -799,7 +799,7 @@ static void settling(void **state)
 {
 	struct table x;
 	struct vb_mem_use u;
-	uint32_t k, win;
+	uint32_t k, win, round;
 
 	(void)state;
 	make(&x, 64);
@@ -811,16 +811,51 @@ static void settling(void **state)
 	assert_null(vb_mem_find(
 	    &x.t,
 	    &(struct vb_mem_want){.key = win | VB_KEY_REMOTE, .pd = PD, .len = 1})); /* which is for peers */
-	vb_key_hide(&x.t, k);
+	round = vb_key_hide(&x.t, k);
 	vb_key_hide(&x.t, win);
-	assert_false(vb_key_settled(&x.t, k));
-	assert_true(vb_key_settled(&x.t, win));
+	for (int i = 0; i < 10; i++)
+		assert_false(vb_key_settled(&x.t, k, round));
+	assert_true(vb_key_settled(&x.t, win, 0));
 	u.slot->index = VB_KEY_INDEX(win);
-	assert_true(vb_key_settled(&x.t, k));
-	assert_false(vb_key_settled(&x.t, win));
+	assert_true(vb_key_settled(&x.t, k, round));
+	assert_false(vb_key_settled(&x.t, win, 0));
 	vb_mem_end(&u);
-	assert_true(vb_key_settled(&x.t, k));
-	assert_true(vb_key_settled(&x.t, win));
+	assert_true(vb_key_settled(&x.t, k, round));
+	assert_true(vb_key_settled(&x.t, win, 0));
+	unmake(&x);
+}
+
+/* Nor do those for ever who announce all keys again and again, each time before somebody looks. */
+static void settling_in_rounds(void **state)
+{
+	struct vb_mem_use u, other;
+	struct table x;
+	uint32_t k, round, looks = 0;
+
+	(void)state;
+	make(&x, 64);
+	k = vb_key_publish(&x.t, &(struct vb_key_spec){.pd = PD, .addr = 0x1000, .length = 0x1000});
+	for (int late = 0; late < 4; late++) {
+		assert_true(vb_mem_begin_any(&x.t, &u));
+		other.slot = &x.slots[7]; /* another thread's, which stays where it is */
+		x.marks.slots = 8;
+		other.slot->index = VB_KEY_ANY;
+		round = vb_key_hide(&x.t, k);
+		for (int i = 0; i < 10; i++) {
+			assert_true(vb_mem_begin_any(&x.t, &u));
+			assert_false(vb_key_settled(&x.t, k, round));
+		}
+		other.slot->turn++; /* it has ended, and begun anew */
+		for (looks = 0; !vb_key_settled(&x.t, k, round); looks++) {
+			assert_true(looks < 3);
+			other.slot->turn++;
+			assert_true(vb_mem_begin_any(&x.t, &u));
+		}
+		vb_key_clear(&x.t, k);
+		vb_key_set(&x.t, k, &(struct vb_key_spec){.pd = PD, .addr = 0x1000, .length = 0x1000});
+		other.slot->index = 0;
+		vb_mem_end(&u);
+	}
 	unmake(&x);
 }
 
@@ -892,6 +927,7 @@ int main(void)
 	    cmocka_unit_test(any_key_at_once),
 	    cmocka_unit_test(retracting_waits_for_who_uses_any),
 	    cmocka_unit_test(settling),
+	    cmocka_unit_test(settling_in_rounds),
 	    cmocka_unit_test(resolving),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

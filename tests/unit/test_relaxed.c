@@ -376,6 +376,32 @@ static void who_is_at_it_is_waited_for_by_a_flush(void **state)
 	free(mr);
 }
 
+static void *place_without_a_pause(void *arg)
+{
+	struct vb_mem_use u;
+
+	while (!atomic_load((_Atomic int *)arg))
+		assert_true(vb_mem_begin_any(&hca->keys, &u)); /* the one before has ended by this */
+	vb_mem_end(&u);
+	return NULL;
+}
+
+/* Direct placement announces all keys at once.  However much of it there is, entries come back. */
+static void traffic_empties_no_pool(void **state)
+{
+	_Atomic int stop = 0;
+	pthread_t t;
+
+	(void)state;
+	assert_int_equal(pthread_create(&t, NULL, place_without_a_pause, &stop), 0);
+	for (uint32_t i = 0; i < 3 * VB_RELAXED_SHORTS; i++)
+		assert_int_equal(ibv_dereg_mr_relaxed(reg(mem, PAGE, ALL)), 0);
+	assert_int_equal(ibv_flush_relaxed_mr(pd), 0);
+	assert_int_equal(used(), 0);
+	atomic_store(&stop, 1);
+	assert_int_equal(pthread_join(t, NULL), 0);
+}
+
 /* --- threads that register, use, deregister and flush at the same time */
 
 static _Atomic int stop;
@@ -443,6 +469,7 @@ int main(void)
 	    cmocka_unit_test(keys_are_not_used_again_soon),
 	    cmocka_unit_test(a_flush_leaves_nothing),
 	    cmocka_unit_test(idle_pools_are_flushed),
+	    cmocka_unit_test(traffic_empties_no_pool),
 	    cmocka_unit_test(who_is_at_it_is_waited_for_by_a_flush),
 	    cmocka_unit_test(threads),
 	};
