@@ -171,12 +171,15 @@ int vb_mr_register(struct vb_mr **out, const struct vb_mr_ask *ask)
 	const struct vb_key_spec spec = vb_mr_spec(ask);
 	struct vb_mr *mr = calloc(1, sizeof(*mr)); /* vb_mr_drop() */
 	_Atomic uint32_t *live = &vb_hca(c->adapter)->mrs;
+	int err;
 
 	if (!mr)
 		return vb_refuse(ENOMEM, ask->call, "no memory for another region");
 	/* windows have keys of the same table, which holds as many of both as there may be */
-	if (atomic_fetch_add(live, 1) >= vb_profile()->max_mr) /* pairs with vb_mr_drop() */
-		goto full;
+	if (atomic_fetch_add(live, 1) >= vb_profile()->max_mr) { /* pairs with vb_mr_drop() */
+		err = vb_refuse(ENOMEM, ask->call, "all %u memory regions are in use", vb_profile()->max_mr);
+		goto uncount;
+	}
 	if (ask->access & VB_MR_REMOTE)
 		vb_direct_admit();
 	mr->pd = pd;
@@ -188,8 +191,10 @@ int vb_mr_register(struct vb_mr **out, const struct vb_mr_ask *ask)
 	mr->asked = ask->access;
 	mr->access = spec.access;
 	mr->ibv.lkey = vb_key_publish(&vb_hca(c->adapter)->keys, &spec);
-	if (!mr->ibv.lkey)
-		goto full;
+	if (!mr->ibv.lkey) {
+		err = vb_why_no_key(&vb_hca(c->adapter)->keys, ask->call, pd);
+		goto uncount;
+	}
 	vb_pd_count(pd, VB_CHILD_MR, 1); /* pairs with vb_mr_drop() */
 	mr->ibv.context = pd->ibv.context;
 	mr->ibv.pd = &pd->ibv;
@@ -200,10 +205,10 @@ int vb_mr_register(struct vb_mr **out, const struct vb_mr_ask *ask)
 	mr->ibv.lkey = vb_key_local(&vb_hca(c->adapter)->keys, mr->ibv.lkey);
 	*out = mr;
 	return 0;
-full:
+uncount:
 	atomic_fetch_sub(live, 1);
 	free(mr);
-	return vb_refuse(ENOMEM, ask->call, "all %u memory regions are in use", vb_profile()->max_mr);
+	return err;
 }
 
 int vb_mr_close(struct vb_mr *mr, const char *call)

@@ -10,6 +10,7 @@
 #include "verbs/mw.h"
 #include "verbs/progress.h"
 #include "verbs/verbs.h"
+#include "verbs/why.h"
 
 /* What a window's access flags may have besides its own: programs pass what they registered the region with.
  */
@@ -52,8 +53,10 @@ struct ibv_mw *vb_alloc_mw(struct ibv_pd *ibpd, enum ibv_mw_type type)
 	mw->ibv.pd = ibpd;
 	mw->ibv.type = type;
 	if (!vb_mw_enter(mws_of(c), mw)) { /* pairs with vb_dealloc_mw() */
-		err = vb_refuse(ENOMEM, "ibv_alloc_mw", "all %u memory windows, or all keys, are in use",
-				mws_of(c)->max);
+		err = mws_of(c)->count < mws_of(c)->max
+			  ? vb_why_no_key(mws_of(c)->keys, "ibv_alloc_mw", pd)
+			  : vb_refuse(ENOMEM, "ibv_alloc_mw", "all %u memory windows are in use",
+				      mws_of(c)->max);
 		goto refused;
 	}
 	mw->ibv.handle = mw->index;

@@ -15,6 +15,7 @@
 #include "verbs/pin.h"
 #include "verbs/progress.h"
 #include "verbs/verbs.h"
+#include "verbs/why.h"
 
 #define CALL   "ibv_reg_mr_relaxed"
 #define PAGE   VB_RELAXED_PAGE
@@ -87,15 +88,19 @@ static bool touch(uint64_t start, uint64_t pages, bool write)
 	return true;
 }
 
-static int refuse_pool(struct vb_hca *h, int err)
+static int refuse_pool(struct vb_hca *h, int err, const struct vb_pd *pd)
 {
+	const struct vb_key_zone *z = pd->id >> 32 != h->keys.home ? &h->keys.tagged : &h->keys.plain;
+
 	if (err == EAGAIN)
 		return vb_refuse(
 		    err, CALL,
 		    "%u relaxed regions are registered, and the pool for these flags and this length "
 		    "is empty; deregister some, or try again when peers have finished with them",
 		    vb_relaxed_live(&h->relaxed));
-	return vb_refuse(err, CALL, "no memory, or no key, for another region");
+	if (z->live >= z->room)
+		return vb_why_no_key(&h->keys, CALL, pd);
+	return vb_refuse(err, CALL, "no memory for another pool of regions");
 }
 
 static void publish(struct vb_hca *h, struct vb_pd *pd, struct vb_relaxed_mr *m, uint64_t start,
@@ -148,7 +153,7 @@ VB_EXPORT struct ibv_mr *ibv_reg_mr_relaxed(struct ibv_pd *ibpd, void *address, 
 	err =
 	    vb_relaxed_take(&h->relaxed, access | foreign, pages, &m); /* pairs with ibv_dereg_mr_relaxed() */
 	if (err) {
-		err = refuse_pool(h, err);
+		err = refuse_pool(h, err, vb_pd(ibpd));
 		goto refused;
 	}
 	err = vb_fork_mark(CALL, addr,

@@ -20,6 +20,9 @@ struct vb_context;
 /* Memory windows are bound to a region that is to go: how many, and one of them.  Returns EBUSY. */
 int vb_why_tied(struct vb_keys *keys, const char *call, uint32_t lkey);
 
+/* No key is left for one more object in this domain.  Returns ENOMEM. */
+int vb_why_no_key(const struct vb_keys *keys, const char *call, const struct vb_pd *pd);
+
 /* A protection domain still has children: which, and one of them.  Returns EBUSY. */
 int vb_why_pd_busy(struct vb_pd *pd, const char *call);
 

@@ -12,13 +12,16 @@ static void refused(struct ibv_mr *mr, int err)
 	CHECK(errno == err, "%s", strerror(errno));
 }
 
-/* N1.11: ENOMEM and nothing else, when the device has no region left. */
+/* N1.11: ENOMEM and nothing else, when the device has no region left; or no key for a domain of another
+ * process, which there are fewer of. */
 static void all_regions_in_use(void)
 {
 	struct ibv_device_attr attr;
 	uint8_t *p = alone(PAGE, RW);
+	struct ibv_shpd shpd;
 	struct ibv_mr *mr;
 	int n = 0;
+	pid_t pid;
 
 	CHECK(!ibv_query_device(ctx, &attr));
 	while ((mr = ibv_reg_mr(pd, p, 64, LOC)))
@@ -26,6 +29,26 @@ static void all_regions_in_use(void)
 	refused(mr, ENOMEM);
 	CHECK(n == attr.max_mr, "%d of %d", n, attr.max_mr);
 	SAID("all %d memory regions are in use", n);
+	CHECK(ibv_alloc_shpd(pd, 1, &shpd));
+	pid = kit_fork();
+	if (!pid) {
+		ctx = kit_open();
+		pd = ibv_share_pd(ctx, &shpd, 1);
+		CHECK(pd, "%s", strerror(errno));
+		for (n = 0; (mr = ibv_reg_mr(pd, p, 64, LOC)); n++)
+			;
+		refused(mr, ENOMEM);
+		CHECK(n == 32768, "%d", n);
+		refused(ibv_reg_mr_relaxed(pd, p, 64, LOC), ENOMEM);
+		CHECK(!ibv_alloc_mw(pd, IBV_MW_TYPE_2) && errno == ENOMEM);
+		_exit(0);
+	}
+	CHECK(!kit_reap(pid));
+	LOGGED(
+	    "ibv_reg_mr: all 32768 keys that this process has for regions and windows in protection domains "
+	    "that other processes made are in use");
+	LOGGED("ibv_reg_mr_relaxed: all 32768 keys");
+	LOGGED("ibv_alloc_mw: all 32768 keys");
 }
 
 /* N1.3: the first thing that fails is the CQ. */
