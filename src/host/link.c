@@ -223,7 +223,7 @@ void vb_peer_rise(struct peer *p)
 	set_state(p, VB_LINK_UP);
 	vb_lock_give(&a->links_lock);
 	a->ops->link_up(&p->link);
-	/* From here on the upper layer waits for what the peer announces, unless it had no memory for that. */
+	/* From here on the upper layer waits for what the peer announces, if it has memory for that. */
 	if (atomic_load(&p->link.far))
 		atomic_store(heard_of(a->seg->base, p->link.index), token(p->link.incarnation));
 }
