@@ -249,13 +249,15 @@ int vb_mr_register_memory(struct vb_mr **out, const char *call, struct ibv_pd *i
 			  size_t length, uint64_t iova, unsigned access)
 {
 	struct vb_mr_ask ask = {.call = call,
-				.pd = vb_pd(ibpd),
+				.pd = ibpd ? vb_pd(ibpd) : NULL,
 				.addr = (uintptr_t)address,
 				.length = length,
 				.iova = access & IBV_ACCESS_ZERO_BASED ? 0 : iova, /* rule 43 */
 				.access = access};
 	int err;
 
+	if (!ibpd) /* of an allocation whose failure nobody looked at */
+		return vb_refuse(EINVAL, call, "no protection domain");
 	if (vb_context_dead(vb_context(ibpd->context)))
 		return vb_refuse(EIO, call, "the device was opened before fork()");
 	err = vb_mr_prepare(&ask);

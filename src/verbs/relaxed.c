@@ -132,7 +132,7 @@ static void publish(struct vb_hca *h, struct vb_pd *pd, struct vb_relaxed_mr *m,
 
 VB_EXPORT struct ibv_mr *ibv_reg_mr_relaxed(struct ibv_pd *ibpd, void *address, size_t length, int flags)
 {
-	struct vb_context *c = vb_context(ibpd->context);
+	struct vb_context *c = ibpd ? vb_context(ibpd->context) : NULL;
 	uint64_t addr = (uintptr_t)address, start = addr & ~(PAGE - 1), pages;
 	unsigned access = (unsigned)flags, foreign;
 	struct vb_relaxed_mr *m;
@@ -140,6 +140,10 @@ VB_EXPORT struct ibv_mr *ibv_reg_mr_relaxed(struct ibv_pd *ibpd, void *address, 
 	bool write;
 	int err;
 
+	if (!c) {
+		err = vb_refuse(EINVAL, CALL, "no protection domain");
+		goto refused;
+	}
 	if (vb_context_dead(c)) {
 		err = vb_refuse(EIO, CALL, "the device was opened before fork()");
 		goto refused;

@@ -231,6 +231,8 @@ static void rule_42_lengths_and_boundaries(void **state)
 	REFUSED(ibv_reg_mr(pd, (void *)(uintptr_t)NEGATIVE_PAGE, PAGE, 0), EFAULT); /* its very end */
 	REFUSED(ibv_reg_mr(pd, (void *)(uintptr_t)NEGATIVE_PAGE, PAGE + 1, 0), EINVAL);
 	REFUSED(ibv_reg_mr(pd, (void *)(1ull << 47), PAGE, 0), EFAULT);
+	REFUSED(ibv_reg_mr(NULL, p, PAGE, 0), EINVAL);
+	REFUSED(ibv_reg_mr_relaxed(NULL, p, PAGE, 0), EINVAL);
 	fine((void *)PAGE, 1ull << 47, OD); /* rule 50: max_mr_size */
 	REFUSED(ibv_reg_mr(pd, (void *)PAGE, (1ull << 47) + 1, OD), EINVAL);
 	REFUSED(ibv_reg_mr(pd, (void *)1, whole, OD), EINVAL);
