@@ -477,6 +477,8 @@ static void attempt(struct vb_adapter *a, struct peer *p, uint64_t now)
 		return;
 	}
 	err = reach(a, p);
+	if (err == ESRCH || err == EPIPE || err == ECONNRESET)
+		err = ECONNREFUSED; /* it ended in the middle of this */
 	vb_lock_take(&a->links_lock);
 	p->next_try = now + (err == EAGAIN ? BUSY_AFTER : RETRY_AFTER);
 	p->want = err == EAGAIN;
@@ -484,7 +486,7 @@ static void attempt(struct vb_adapter *a, struct peer *p, uint64_t now)
 	if (!err || err == EAGAIN)
 		return;
 	in_trouble(p, err);
-	if (err != ECONNREFUSED && err != EPIPE && err != ECONNRESET)
+	if (err != ECONNREFUSED)
 		tell_fds(a, err);
 	vb_peer_failed(p, true);
 }

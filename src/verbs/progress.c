@@ -379,8 +379,7 @@ static uint8_t why_no_contact(struct vb_qp *qp, struct vb_link *l)
 	qp->reach_a = asked ? asked : (uint32_t)err;
 	if (asked)
 		return VB_REACH_SILENT;
-	return err && err != ECONNREFUSED && err != ECONNRESET && err != EPIPE ? VB_REACH_TROUBLE
-									       : VB_REACH_NOBODY;
+	return err && err != ECONNREFUSED ? VB_REACH_TROUBLE : VB_REACH_NOBODY;
 }
 
 /* qp->lock held: what can be seen of the other end, for the sentence on a request that is about to be given

@@ -7,6 +7,7 @@
  * has a link over which the owner of memory sees who is using it. */
 #include <errno.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -146,6 +147,14 @@ static void look_at(struct found *f, const struct vb_pd_slot *slots, const struc
 	}
 }
 
+/* A process that ended just now may have left its table as it was: its link goes down a moment later. */
+static bool has_ended(const struct vb_link_far *at)
+{
+	struct pollfd p = {.fd = at->pidfd, .events = POLLIN};
+
+	return at->pidfd >= 0 && poll(&p, 1, 0) > 0;
+}
+
 /* Own table and those of all processes in contact, that of the domain's home first. */
 static void look(struct vb_adapter *a, uint32_t domain, uint64_t share_key, struct found *f)
 {
@@ -162,7 +171,8 @@ static void look(struct vb_adapter *a, uint32_t domain, uint64_t share_key, stru
 			if (!l || atomic_load(&l->state) != VB_LINK_UP || (l->number == home) == (pass != 0))
 				continue;
 			vb_link_far(l, &at);
-			look_at(f, at.pds, at.pd_marks, domain, share_key);
+			if (!has_ended(&at))
+				look_at(f, at.pds, at.pd_marks, domain, share_key);
 		}
 	}
 }
