@@ -10,6 +10,7 @@
  * same pass.  The engine's look, once a millisecond, is the longest that an ACK waits for a program that
  * stopped calling. */
 #include <errno.h>
+#include <sched.h>
 #include <string.h>
 
 #include "base/fault.h"
@@ -634,6 +635,11 @@ const struct vb_adapter_ops vb_progress_ops = {
     .link_down = link_down,
 };
 
+/* Polls in a row that found nothing, after which whoever is waited for may need this very CPU.  Rare enough
+ * to cost nothing where it does not. */
+enum { IDLE_POLLS = 2048 };
+static __thread unsigned idle_polls;
+
 void vb_progress_poll(struct vb_adapter *a)
 {
 	struct vb_presence *here = vb_adapter_presence(a);
@@ -652,10 +658,15 @@ void vb_progress_poll(struct vb_adapter *a)
 			vb_adapter_wake(a);
 	}
 	n = progress(a, false);
-	if (n)
+	if (n) {
 		atomic_store_explicit(&here->taken,
 				      atomic_load_explicit(&here->taken, memory_order_relaxed) + n,
 				      memory_order_relaxed);
+		idle_polls = 0;
+	} else if (vb_unlikely(++idle_polls == IDLE_POLLS)) {
+		idle_polls = 0;
+		sched_yield();
+	}
 	if (vb_unlikely(atomic_load_explicit(&h->rnr_waits, memory_order_relaxed))) {
 		uint64_t now = vb_now();
 
