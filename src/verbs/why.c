@@ -110,20 +110,33 @@ static void sum_children(const struct vb_pd *pd, struct vb_why_count n[CHILDREN]
 	n[VB_CHILDREN].n += all > named ? all - named : 0;
 }
 
+/* One of the domain's own regions.  A key says only the domain's number, which parent domains, imported ones
+ * and further instances of a shared domain have too: it is sure whose the regions of that number are only
+ * where there are as many as this one made. */
+static void add_region(struct vb_text *t, struct vb_keys *keys, const struct vb_pd *pd)
+{
+	uint32_t looked = 0, found = 0, key, lkey = 0;
+	struct vb_key_spec s, one = {0};
+
+	for (uint32_t i = 0; (i = vb_key_next(keys->marks, i)); looked++) {
+		if (looked == VB_NEAR_LOOK)
+			return;
+		if (!vb_key_at(keys, i, false, &key, &s) || s.pd != pd->id || s.kind == VB_KEY_WINDOW)
+			continue;
+		if (!found++) {
+			one = s;
+			lkey = key;
+		}
+	}
+	if (found && found == atomic_load(&pd->children[VB_CHILD_MR]))
+		vb_text_add(t, "; a region is [0x%" PRIx64 ", +%" PRIu64 ") of L_Key 0x%08x", one.addr,
+			    one.length, lkey);
+}
+
 /* A region or a queue pair that holds the domain. */
 static void add_example(struct vb_text *t, struct vb_context *c, const struct vb_pd *pd)
 {
-	struct vb_keys *keys = &vb_hca(c->adapter)->keys;
-	uint32_t looked = 0, key;
-	struct vb_key_spec s;
-
-	for (uint32_t i = 0; looked < VB_NEAR_LOOK && (i = vb_key_next(keys->marks, i)); looked++) {
-		if (!vb_key_at(keys, i, false, &key, &s) || s.pd != pd->id || s.kind == VB_KEY_WINDOW)
-			continue;
-		vb_text_add(t, "; a region is [0x%" PRIx64 ", +%" PRIu64 ") of L_Key 0x%08x", s.addr,
-			    s.length, key);
-		break;
-	}
+	add_region(t, &vb_hca(c->adapter)->keys, pd);
 	vb_lock_take(&c->lock);
 	vb_list_each (n, &c->qps) {
 		struct vb_qp *qp = vb_list_entry(n, struct vb_qp, on_ctx);
