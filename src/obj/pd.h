@@ -63,8 +63,8 @@ struct vb_queue_mem {
 	enum vb_queue_kind kind;
 };
 
-/* 0, ENOMEM, or EINVAL: what the callback gave is not aligned as it was asked to be.  pd: NULL or the domain
- * in which the queue's object is made.  Memory of callbacks is zeroed by them. */
+/* 0, or after saying it ENOMEM, or EINVAL: what the callback gave is not aligned as it was asked to be.  pd:
+ * NULL or the domain in which the queue's object is made.  Memory of callbacks is zeroed by them. */
 int vb_queue_alloc(struct vb_queue_mem *m, struct vb_pd *pd, enum vb_queue_kind kind, size_t bytes);
 void vb_queue_free(struct vb_queue_mem *m);
 

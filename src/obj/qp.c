@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "iba/profile.h"
 #include "obj/context.h"
 #include "obj/ring.h"
@@ -55,7 +56,7 @@ static int recv_queue(struct vb_qp *qp, struct ibv_qp_cap *cap)
 	if (err)
 		return err;
 	qp->resp.cur = calloc(1, sizeof(struct vb_rwqe) + sges * sizeof(struct ibv_sge));
-	return qp->resp.cur ? 0 : ENOMEM;
+	return qp->resp.cur ? 0 : vb_refuse(ENOMEM, "ibv_create_qp", "no memory");
 }
 
 /* What state RESET means for the queues; what they may hold stays as it is. */

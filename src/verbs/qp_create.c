@@ -127,11 +127,8 @@ VB_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *ibpd, struct ibv_qp_init_a
 	qp->sq_sig_all = attr->sq_sig_all;
 	cap = attr->cap;
 	err = vb_qp_init(qp, &cap); /* pairs with ibv_destroy_qp() */
-	if (err) {
-		vb_refuse(err, CALL, "no memory for %u send and %u receive requests", cap.max_send_wr,
-			  cap.max_recv_wr);
+	if (err)		    /* said */
 		goto free_qp;
-	}
 	qp->attr.cap = cap;
 	if (atomic_fetch_add(&h->qps, 1) >= vb_profile()->max_qp) { /* pairs with ibv_destroy_qp() */
 		err = vb_refuse(ENOMEM, CALL, "all %u QPs of the device are in use", vb_profile()->max_qp);

@@ -43,12 +43,9 @@ VB_EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_
 	if (srq)
 		memset(srq, 0, sizeof(*srq));
 	err = srq ? vb_rq_init(&srq->rq, vb_pd(pd), VB_QUEUE_SRQ, init->attr.max_wr, init->attr.max_sge)
-		  : ENOMEM;
-	if (err) {
-		vb_refuse(err, "ibv_create_srq", "no memory for %u requests of %u SGEs", init->attr.max_wr,
-			  init->attr.max_sge);
+		  : vb_refuse(ENOMEM, "ibv_create_srq", "no memory");
+	if (err) /* said */
 		goto uncount;
-	}
 	srq->ctx = ctx;
 	srq->pd = vb_pd(pd);
 	vb_pd_count(srq->pd, VB_CHILD_SRQ, 1); /* pairs with ibv_destroy_srq */

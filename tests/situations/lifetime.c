@@ -28,6 +28,65 @@ static void queue_pair_left(void)
 	CHECK(!ibv_dealloc_pd(pd));
 }
 
+/* N8.2: a domain and one that stands for it have the same number, and each its own children. */
+static void parent_left(void)
+{
+	struct ibv_parent_domain_init_attr attr = {.pd = pd};
+	struct ibv_pd *parent = ibv_alloc_parent_domain(ctx, &attr);
+	uint8_t *p = alone(2 * PAGE, PROT_READ | PROT_WRITE);
+	struct ibv_mr *mr;
+
+	CHECK(parent && ibv_alloc_mw(parent, IBV_MW_TYPE_1));
+	mr = ibv_reg_mr(pd, p, PAGE, IBV_ACCESS_LOCAL_WRITE);
+	CHECK(mr && ibv_dealloc_pd(parent) == EBUSY);
+	SAID("protection domain %u still has 1 memory window; destroy", parent->handle);
+	CHECK(ibv_dealloc_pd(pd) == EBUSY);
+	SAID("still has 1 memory region, 1 parent domain; a region is [0x%" PRIxPTR ", +%d)", (uintptr_t)p,
+	     PAGE);
+	/* a region in either: whose is which is not known, so none is named */
+	CHECK(ibv_reg_mr(parent, p + PAGE, PAGE, 0) && ibv_dealloc_pd(parent) == EBUSY);
+	SAID("still has 1 memory region, 1 memory window; destroy");
+	CHECK(!ibv_dereg_mr(mr) && ibv_dealloc_pd(pd) == EBUSY);
+	SAID("still has 1 parent domain; destroy");
+	CHECK(ibv_dealloc_pd(parent) == EBUSY);
+	SAID("1 memory window; a region is [0x%" PRIxPTR ", +%d)", (uintptr_t)p + PAGE, PAGE);
+}
+
+static void *no_queue(struct ibv_pd *of, void *context, size_t size, size_t alignment, uint64_t type)
+{
+	(void)of, (void)size, (void)alignment, (void)type;
+	return context;
+}
+
+static void no_way_back(struct ibv_pd *of, void *context, void *at, uint64_t type)
+{
+	(void)of, (void)context, (void)at, (void)type;
+}
+
+/* The program's own callback fails: which of its calls did that? */
+static void callback_fails(void)
+{
+	struct ibv_parent_domain_init_attr attr = {.pd = pd,
+						   .comp_mask = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS |
+								IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT,
+						   .alloc = no_queue,
+						   .free = no_way_back};
+	struct ibv_qp_init_attr qp = {.qp_type = IBV_QPT_RC, .cap = {16, 16, 1, 1, 0}};
+	struct ibv_srq_init_attr srq = {.attr = {.max_wr = 16, .max_sge = 1}};
+	struct ibv_pd *parent = ibv_alloc_parent_domain(ctx, &attr);
+
+	qp.send_cq = qp.recv_cq = ibv_create_cq(ctx, 4, NULL, NULL, 0);
+	CHECK(parent && qp.send_cq);
+	CHECK(!ibv_create_qp(parent, &qp) && errno == ENOMEM);
+	SAID("ibv_create_qp: the parent domain's alloc callback gave NULL for 4096 bytes (ENOMEM)");
+	CHECK(!ibv_create_srq(parent, &srq) && errno == ENOMEM);
+	SAID("ibv_create_srq: the parent domain's alloc callback gave NULL for 4096 bytes (ENOMEM)");
+	attr.pd_context = (void *)8;
+	parent = ibv_alloc_parent_domain(ctx, &attr);
+	CHECK(parent && !ibv_create_qp(parent, &qp) && errno == EINVAL);
+	SAID("ibv_create_qp: the parent domain's alloc callback gave 0x8, which is not aligned");
+}
+
 /* N8.7: objects dropped in the wrong order. */
 static void wrong_order(void)
 {
@@ -59,6 +118,8 @@ static void left_at_close(void)
 const struct situation lifetime[] = {
     {"N8.1", region_left, NULL},
     {"N8.2", queue_pair_left, NULL},
+    {"N8.2-parent", parent_left, NULL},
+    {"N8-callback", callback_fails, NULL},
     {"N8-close", left_at_close, NULL},
     {"N8.7", wrong_order, NULL},
     {0},
