@@ -64,8 +64,9 @@ static int check(uint64_t addr, size_t length, unsigned access)
 	if (length >= MAX || addr % PAGE + length > VB_RELAXED_LONG * PAGE)
 		return vb_refuse(EINVAL, CALL,
 				 "%zu bytes at 0x%" PRIx64
-				 ": a relaxed region has at most 1 MiB; use ibv_reg_mr(), or several",
-				 length, addr);
+				 ": a relaxed region has at most %llu bytes, on at most %llu pages of %llu "
+				 "bytes; use ibv_reg_mr(), or several",
+				 length, addr, MAX - 1, (unsigned long long)VB_RELAXED_LONG, PAGE);
 	if (addr + (length - 1) < addr || (addr + (length - 1)) / PAGE == UINT64_MAX / PAGE)
 		return vb_refuse(EINVAL, CALL, "0x%zx bytes at 0x%" PRIx64 " leave the address space", length,
 				 addr);
