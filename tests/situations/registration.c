@@ -279,6 +279,20 @@ static void in_the_child(void)
 	LOGGED("ibv_reg_mr: the device was opened before fork() (EIO)");
 }
 
+/* How long may a relaxed region be? */
+static void too_long_for_relaxed(void)
+{
+	size_t most = 257 * PAGE - 2;
+	uint8_t *p = alone(260 * PAGE, RW);
+
+	CHECK(ibv_reg_mr_relaxed(pd, p, most, LOC));
+	CHECK(!ibv_reg_mr_relaxed(pd, p, most + 1, LOC) && errno == EINVAL);
+	SAID("ibv_reg_mr_relaxed: %zu bytes at 0x%" PRIxPTR
+	     ": a relaxed region has at most %zu bytes, on at most "
+	     "257 pages of 4096 bytes",
+	     most + 1, (uintptr_t)p, most);
+}
+
 const struct situation registration[] = {
     {"N1.11", all_regions_in_use, NULL},
     {"N1.3", no_memory_for_a_cq, NULL},
@@ -292,6 +306,7 @@ const struct situation registration[] = {
     {"N1.20", address_instead_of_iova, NULL},
     {"N1.21", null_address, NULL},
     {"N1.22", bare_null, NULL},
+    {"N1-relaxed", too_long_for_relaxed, NULL},
     {"N5.1", address_of_a_device, NULL},
     {"N5.6", mapped_device, NULL},
     {"N5.7", file_too_short, NULL},
