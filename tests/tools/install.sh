@@ -1,7 +1,7 @@
 #!/bin/bash
 # An installed tree works, also after it has been moved.   install.sh BUILD HELPERS
 set -u
-build=$(realpath "$1") helpers=$(realpath "$2")
+build=$(realpath "$1") helpers=$(realpath "$2") source=$(realpath "${BASH_SOURCE[0]%/*}/../..")
 [[ -w $build ]] || { echo "SKIP: cmake --install writes its list into the build directory"; exit 77; }
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
@@ -21,8 +21,8 @@ if command -v ibv_devices >/dev/null; then
 	bin/verbena run -- ibv_devices | grep -q verbena0 || fail "ibv_devices"
 fi
 if command -v man >/dev/null && command -v groff >/dev/null; then
-	for f in share/man/man*/*; do # from there, where what a page refers to is found
-		out=$(cd share/man && man --warnings=w -l "${f#share/man/}" 2>&1 >/dev/null)
+	for f in "$tmp"/there/share/man/man*/* "$source"/docs/man/*; do # in whatever directory the reader is
+		out=$(cd / && man --warnings=w -l "$f" 2>&1 >/dev/null)
 		[[ -z $out ]] || fail "$f: $out"
 	done
 fi
