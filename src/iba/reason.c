@@ -222,7 +222,12 @@ static void say_near(struct vb_text *t, const struct vb_facts *f)
 
 static void say_stranger(struct vb_text *t, const struct vb_facts *f)
 {
-	if (f->a & VB_KEYF_STRANGER)
+	if (f->a & VB_KEYF_ASKER)
+		vb_text_add(t,
+			    "; process %" PRIu64
+			    ", which used it, has such an R_Key itself: is it one of its own?",
+			    f->b);
+	else if (f->a & VB_KEYF_STRANGER)
 		vb_text_add(t, "; process %" PRIu64 " on this host has such an R_Key: is it the right peer?",
 			    f->b);
 }
@@ -248,7 +253,6 @@ static void say_stale(struct vb_text *t, const struct vb_facts *f)
 {
 	vb_text_add(t, "%s 0x%08x is stale: its region was deregistered%s", key_kind(f), f->key,
 		    f->a & VB_KEYF_REMOTE ? " (or its memory window unbound)" : "");
-	say_stranger(t, f);
 	if (f->a & VB_KEYF_NEAR) {
 		say_near(t, f);
 	} else if (f->cur_key) {

@@ -100,6 +100,7 @@ enum {
 				 key of the region that holds the range, or of the nearest one */
 	VB_KEYF_WINDOW = 8,   /* it is a memory window's */
 	VB_KEYF_STRANGER = 4, /* it is a live R_Key of process b */
+	VB_KEYF_ASKER = 16,   /* which is the one that used it here */
 };
 
 /* What is known of the other end when acknowledgements do not come (VB_R_RETRY: facts have = this, pd_want

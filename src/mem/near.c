@@ -45,13 +45,13 @@ static void add_region(struct vb_facts *f, const struct found *n)
 
 void vb_key_near(struct vb_keys *t, const struct vb_mem_want *w, struct vb_facts *f)
 {
-	/* An unknown key is a stranger's whatever the range; a known one only with the range to go by. */
-	uint64_t len = f->reason == VB_R_KEY_UNKNOWN ? 0 : w->len;
 	struct found n = {0};
 	bool any = search(t, w, &n);
 
-	if (w->remote && t->ops && t->ops->stranger && f->reason != VB_R_KEY_PD) {
-		f->b = t->ops->stranger(t->owner, w->key, w->addr, len);
+	/* Not where the key was one of this table: keys of different processes are alike, as their addresses
+	 * may be. */
+	if (w->remote && t->ops && t->ops->stranger && f->reason == VB_R_KEY_UNKNOWN) {
+		f->b = t->ops->stranger(t->owner, w->key, w->addr, 0);
 		if (f->b)
 			f->a |= VB_KEYF_STRANGER;
 	}

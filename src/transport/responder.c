@@ -9,6 +9,8 @@ static void fault(struct vb_qp *qp, struct vb_facts *f, enum vb_reason r, bool t
 {
 	f->reason = r;
 	f->qpn = qp->qpn;
+	if (r == VB_R_KEY_UNKNOWN && f->a & VB_KEYF_STRANGER && f->b == qp->far_pid)
+		f->a |= VB_KEYF_ASKER;
 	vb_rc_fail_recv(qp, f, take_wqe);
 }
 

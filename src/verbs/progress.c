@@ -135,6 +135,7 @@ static void attach(struct vb_qp *qp)
 			qp->req.deadline = 0;
 	}
 	qp->out = &s->out;
+	qp->far_pid = l->pid;
 	vb_direct_attach(qp);
 	vb_direct_show(qp);
 }

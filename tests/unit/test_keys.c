@@ -354,6 +354,11 @@ static void the_nearest_region_is_named(void **state)
 	take_back(&x.t, k3);
 	assert_int_equal(try(&x, k1, false, PD, 0x10000, 8, LW, &f), VB_R_KEY_STALE);
 	assert_int_equal(f.size, 0);
+	/* that others number their keys alike says nothing of one that was given out here */
+	foreign = k1 | VB_KEY_REMOTE;
+	assert_int_equal(try(&x, foreign, true, PD, 0x10000, 8, RW, &f), VB_R_KEY_STALE);
+	assert_int_equal(f.a, VB_KEYF_REMOTE);
+	assert_null(strstr(vb_reason_say(text, sizeof text, &f), "process"));
 	unmake(&x);
 }
 
