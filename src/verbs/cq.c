@@ -109,7 +109,8 @@ VB_EXPORT int ibv_destroy_cq(struct ibv_cq *ibcq)
 		return 0;
 	refs = atomic_load(&cq->refs);
 	if (refs) /* rule 37 */
-		return vb_refuse(EBUSY, "ibv_destroy_cq", "%u queues of QPs and SRQs complete to it", refs);
+		return vb_refuse(EBUSY, "ibv_destroy_cq", "%u queue%s of QPs and SRQs complete%s to it", refs,
+				 refs == 1 ? "" : "s", refs == 1 ? "s" : "");
 	vb_cq_fini(cq);
 	/* rule 36: an application may still be working with the CQ that an event gave it */
 	if (cq->channel) {

@@ -211,7 +211,8 @@ int vb_free_dm(struct ibv_dm *dm)
 		return 0;
 	}
 	if (refs) /* rule 37 */
-		return vb_refuse(EBUSY, "ibv_free_dm", "%u regions of the device memory still exist", refs);
+		return vb_refuse(EBUSY, "ibv_free_dm", "%u region%s of the device memory still exist%s", refs,
+				 refs == 1 ? "" : "s", refs == 1 ? "s" : "");
 	if (d->imported) { /* its owner's: only that can take it away */
 		unmake(d);
 		return 0;
@@ -341,7 +342,8 @@ void vb_dm_unimport(struct ibv_dm *dm)
 	uint32_t refs = atomic_load(&d->refs);
 
 	if (refs)
-		vb_refuse(EBUSY, "ibv_unimport_dm", "%u regions of the device memory still exist", refs);
+		vb_refuse(EBUSY, "ibv_unimport_dm", "%u region%s of the device memory still exist%s", refs,
+			  refs == 1 ? "" : "s", refs == 1 ? "s" : "");
 	else
 		unmake(d);
 }

@@ -90,8 +90,8 @@ VB_EXPORT int ibv_dealloc_dmah(struct ibv_dmah *dmah)
 	uint32_t refs = atomic_load(&d->refs);
 
 	if (refs && !vb_context_dead(vb_context(dmah->context)))
-		return vb_refuse(EBUSY, "ibv_dealloc_dmah", "%u regions that were made with it still exist",
-				 refs);
+		return vb_refuse(EBUSY, "ibv_dealloc_dmah", "%u region%s made with it and still exist%s",
+				 refs, refs == 1 ? " was" : "s were", refs == 1 ? "s" : "");
 	free(d);
 	return 0;
 }

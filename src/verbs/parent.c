@@ -49,7 +49,8 @@ int vb_dealloc_td(struct ibv_td *ibtd)
 		return 0;
 	refs = atomic_load(&td->refs);
 	if (refs) /* rule 37 */
-		return vb_refuse(EBUSY, "ibv_dealloc_td", "%u parent domains have the thread domain", refs);
+		return vb_refuse(EBUSY, "ibv_dealloc_td", "%u parent domain%s the thread domain", refs,
+				 refs == 1 ? " has" : "s have");
 	free(td);
 	atomic_fetch_sub(&c->tds, 1);
 	return 0;

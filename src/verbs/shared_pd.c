@@ -196,13 +196,10 @@ static int share(struct vb_pd *pd, uint32_t domain, uint64_t share_key, const ch
 	if (!f.any)
 		return vb_refuse(ENOENT, call, "no process of this user holds a shared domain 0x%08x",
 				 domain);
-	if (!f.fits) {
-		vb_log(VB_LOG_WARN, "%s: somebody tried share key 0x%" PRIx64 " for shared domain 0x%08x",
-		       call, share_key, domain);
+	if (!f.fits)
 		return vb_refuse(EINVAL, call,
 				 "the share key 0x%" PRIx64 " is not that of shared domain 0x%08x", share_key,
 				 domain);
-	}
 	if (silent)
 		vb_log(VB_LOG_WARN,
 		       "%s: %u members of shared domain 0x%08x do not answer: their memory cannot be reached "
