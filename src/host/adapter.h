@@ -189,6 +189,8 @@ struct vb_link *vb_link_current(struct vb_link *l);
 /* Why there is no contact yet: errno of the last attempt (ECONNREFUSED: nobody there who may be talked to; 0:
  * it has not failed), and in *asked the process that has our hello and has not answered, 0: none. */
 int vb_link_trouble(struct vb_link *l, uint32_t *asked);
+/* The process at the other end that said it has no memory or descriptors for contact, 0: none. */
+uint32_t vb_link_unable(struct vb_link *l);
 /* Whether contact is being made and nothing is wrong with that: it has begun less than five seconds ago, or
  * the process that is to answer is stopped (by a signal or a debugger; looks into /proc).  Silence then is no
  * loss. */

@@ -224,6 +224,8 @@ bool vb_conn_read(struct vb_adapter *a, struct conn *c, bool dead)
 		if (!take_messages(a, c, &h) || !h.gone)
 			break;
 	}
+	if (h.gone && c->unable)
+		atomic_store(&c->peer->unable, c->peer->link.pid);
 	if (h.rubbish)
 		vb_peer_fall(c->peer, false, "rubbish on its control socket");
 	else if (h.gone)

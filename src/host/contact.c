@@ -173,9 +173,11 @@ static int join(struct vb_adapter *a, struct peer *p, struct conn *c, const stru
 	if (old)
 		vb_segment_put(old);
 	if (err) {
-		if (in_trouble(p, err)) /* each attempt ends like this for a while */
+		in_trouble(p, err);
+		if (p->told != h->incarnation) /* each attempt ends like this for a while */
 			vb_log(VB_LOG_WARN, "the segment of adapter %u (PID %u) is not taken: %s (%s)",
 			       h->number, c->pid, why, strerror(err));
+		p->told = h->incarnation;
 		return err;
 	}
 	if (p->link.number != h->number)
@@ -241,6 +243,7 @@ static bool greeted(struct vb_adapter *a, struct conn *c, const struct hello *h,
 {
 	enum refuse_why why = 0;
 	struct peer *p;
+	int err;
 
 	if (vb_peer_by_incarnation(a, h->incarnation)) {
 		refuse(a, c, REFUSE_KNOWN);
@@ -264,8 +267,9 @@ static bool greeted(struct vb_adapter *a, struct conn *c, const struct hello *h,
 		return false;
 	}
 	VB_FAULT_POINT("greeted, no answer yet");
-	if (join(a, p, c, h, fd) || say_hello(a, c, p->link.index, h->asked)) {
-		refuse(a, c, REFUSE_OTHER);
+	err = join(a, p, c, h, fd);
+	if (err || say_hello(a, c, p->link.index, h->asked)) {
+		refuse(a, c, err && err != EPROTO ? REFUSE_UNABLE : REFUSE_OTHER);
 		vb_peer_failed(p, true);
 		return false;
 	}
@@ -302,6 +306,8 @@ static void refused(struct vb_adapter *a, struct conn *c, const struct hello *h)
 		alias(a, p, q);
 	else if (h->why != REFUSE_TIE)
 		in_trouble(p, ECONNREFUSED);
+	if (h->why == REFUSE_UNABLE)
+		atomic_store(&p->unable, c->pid ? c->pid : h->pid);
 	/* In a tie the peer's own hello is on its way. */
 	give_up(a, c, h->why != REFUSE_TIE || q);
 }

@@ -20,6 +20,7 @@ enum refuse_why {
 	REFUSE_TIE = 1, /* our own connection to you is on its way and wins */
 	REFUSE_KNOWN,	/* we have a link already */
 	REFUSE_OTHER,
+	REFUSE_UNABLE, /* no memory or no descriptor for your segment */
 };
 
 /* MSG_HELLO, and MSG_REFUSE without a descriptor. */

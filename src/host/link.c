@@ -91,6 +91,7 @@ static void peer_init(struct peer *p, uint32_t number)
 	atomic_store_explicit(&p->broken, false, memory_order_relaxed);
 	atomic_store_explicit(&p->asked, 0, memory_order_relaxed);
 	atomic_store_explicit(&p->trouble, 0, memory_order_relaxed);
+	atomic_store_explicit(&p->unable, 0, memory_order_relaxed);
 	atomic_store_explicit(&p->began, 0, memory_order_relaxed);
 	clear_ring(p);
 	set_state(p, VB_LINK_IDLE);
@@ -216,6 +217,7 @@ void vb_peer_rise(struct peer *p)
 
 	atomic_store_explicit(&p->asked, 0, memory_order_relaxed);
 	atomic_store_explicit(&p->trouble, 0, memory_order_relaxed);
+	atomic_store_explicit(&p->unable, 0, memory_order_relaxed);
 	atomic_store_explicit(&p->began, 0, memory_order_relaxed);
 	vb_lock_take(&a->links_lock);
 	p->want = false;
@@ -468,6 +470,11 @@ int vb_link_trouble(struct vb_link *l, uint32_t *asked)
 {
 	*asked = atomic_load_explicit(&vb_peer(l)->asked, memory_order_relaxed);
 	return atomic_load_explicit(&vb_peer(l)->trouble, memory_order_relaxed);
+}
+
+uint32_t vb_link_unable(struct vb_link *l)
+{
+	return atomic_load_explicit(&vb_peer(l)->unable, memory_order_relaxed);
 }
 
 static bool is_stopped(uint32_t pid)

@@ -75,6 +75,8 @@ struct peer {
 	_Atomic bool broken;	  /* vb_link_insane() */
 	_Atomic uint64_t began;	  /* when contact was first wanted, 0: not, or it is made */
 	_Atomic int trouble;	  /* errno of the last attempt at contact, 0: none; under control */
+	_Atomic uint32_t unable;  /* process that had no room for our segment, 0: none; under control */
+	uint64_t told;		  /* incarnation whose segment was said not to be taken; under control */
 	_Atomic uint32_t asked;	  /* process that has our hello and owes an answer, 0: none; under control */
 	bool want;		  /* contact is to be made; guarded by links_lock */
 	bool over;		  /* DOWN, and nothing of it is left; guarded by links_lock */

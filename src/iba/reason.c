@@ -520,6 +520,13 @@ static void say_what_is_there(struct vb_text *t, const struct vb_facts *f)
 	case VB_REACH_LEFT:
 		vb_text_add(t, ": its process %u has closed the connection", f->pd_want);
 		break;
+	case VB_REACH_UNABLE:
+		vb_text_add(
+		    t,
+		    ": process %u, which holds that number, lacks the memory (address space, ulimit -v) or "
+		    "the descriptors for contact with this one; its own log says more",
+		    f->pd_want);
+		break;
 	case VB_REACH_ADDRESS:
 		vb_text_add(t, ": the process that holds that number is not at the GID in the path (dgid)");
 		break;

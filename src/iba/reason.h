@@ -115,6 +115,7 @@ enum vb_reach {
 	VB_REACH_NO_QP,	  /* the process is there, the QP is not */
 	VB_REACH_STATE,	  /* the QP takes no packets in its state (pd_want, enum ibv_qp_state) */
 	VB_REACH_PSN,	  /* it expects PSN pd_want, and this end sends pd_have */
+	VB_REACH_UNABLE,  /* its process (pd_want, its PID) lacks what contact takes */
 };
 
 struct vb_reason_row {

@@ -286,7 +286,7 @@ int vb_device_open(struct ibv_device *ibdev, struct vb_context **out, const char
 unshare:
 	unshare_hca();
 refused:
-	return vb_refuse(err, call, "%s cannot be opened: %s", ibdev->name, strerror(err));
+	return vb_why_open(err, call, ibdev->name);
 }
 
 VB_EXPORT struct ibv_context *ibv_open_device(struct ibv_device *ibdev)

@@ -371,9 +371,13 @@ static unsigned progress(struct vb_adapter *a, bool all)
 
 static uint8_t why_no_contact(struct vb_qp *qp, struct vb_link *l)
 {
-	uint32_t asked;
+	uint32_t asked, unable = vb_link_unable(l);
 	int err = vb_link_trouble(l, &asked);
 
+	if (unable && (!err || err == ECONNREFUSED)) {
+		qp->reach_a = unable;
+		return VB_REACH_UNABLE;
+	}
 	if (atomic_load_explicit(&l->state, memory_order_acquire) == VB_LINK_DOWN) {
 		qp->reach_a = l->pid;
 		return VB_REACH_LEFT;

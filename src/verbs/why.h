@@ -33,4 +33,7 @@ struct vb_why_count {
 };
 void vb_why_left(struct vb_context *c, const struct vb_why_count *left, unsigned kinds);
 
+/* The device cannot be opened: with the limits that may be in the way. */
+int vb_why_open(int err, const char *call, const char *name);
+
 #endif

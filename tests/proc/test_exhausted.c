@@ -210,7 +210,7 @@ static void memory_here(void)
 static void memory_there(void)
 {
 	if (!SANITIZED)
-		out_of(limit_memory, false, "has closed the connection");
+		out_of(limit_memory, false, "lacks the memory (address space");
 }
 
 /* The device itself does not fit. */

@@ -69,7 +69,10 @@ static void cannot_be_opened(void)
 	open_all_descriptors();
 	CHECK(!ibv_open_device(list[0]) && errno == EMFILE);
 	close_some_descriptors();
-	kept("ibv_open_device: verbena0 cannot be opened: Too many open files (EMFILE)");
+	kept("ibv_open_device: verbena0 cannot be opened: Too many open files; RLIMIT_NOFILE (ulimit -n) is "
+	     "%d "
+	     "(EMFILE)",
+	     128);
 }
 
 /* N3.6: a local protection error on legal-looking memory: the message is longer than its region. */
