@@ -50,7 +50,7 @@ static void weigh(struct vb_ground *g, uint64_t from, uint64_t to, const struct 
 	if (t == VB_GROUND_FINE) {
 		if (g->trouble == VB_GROUND_FINE)
 			g->before += to - from;
-		else
+		else if (g->bad_end == from - g->behind) /* one stretch, that which follows */
 			g->behind += to - from;
 	} else if (g->trouble == VB_GROUND_FINE) {
 		set_bad(g, t, from, to);
@@ -219,6 +219,12 @@ static void add_neighbours(struct vb_text *t, const struct vb_ground *g)
 	}
 }
 
+/* Memory that nobody may write, whoever asks: the kernel's ([vdso], [vvar]), and what the library shares. */
+static bool never_writable(const struct vb_ground_spot *s)
+{
+	return !strncmp(s->name, "[v", 2) || !strncmp(s->name, "/memfd:verbena", 14);
+}
+
 static const char *advice(const struct vb_ground *g)
 {
 	switch (g->trouble) {
@@ -226,8 +232,14 @@ static const char *advice(const struct vb_ground *g)
 		return g->before ? "; register only what is mapped, or map the rest first"
 				 : "; map it before it is registered, and register it before it is unmapped";
 	case VB_GROUND_NO_READ:
+		if (never_writable(&g->at))
+			return ", which is not the program's: register memory of its own, and copy through "
+			       "that";
 		return ", which permits no access at all: mprotect() it first";
 	case VB_GROUND_NO_WRITE:
+		if (never_writable(&g->at))
+			return ", which is not the program's: register memory of its own, and copy through "
+			       "that";
 		return ", which may only be read: register it without IBV_ACCESS_LOCAL_WRITE (and without "
 		       "remote "
 		       "write and atomic, which need it), or map it with PROT_WRITE";

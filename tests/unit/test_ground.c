@@ -141,6 +141,42 @@ static void a_files_end(void **state)
 	unlink(path);
 }
 
+/* What nobody may write is not advised to be mapped for that. */
+static void nobody_may_write(void **state)
+{
+	int fd = memfd_create("verbena", MFD_CLOEXEC);
+	char text[900];
+	struct vb_ground g;
+	uint8_t *p;
+
+	(void)state;
+	assert_int_equal(ftruncate(fd, PAGE), 0);
+	p = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, 0);
+	assert_ptr_not_equal(p, MAP_FAILED);
+	g = look(p, PAGE, true);
+	says(&g, "which is not the program's");
+	assert_null(strstr(vb_ground_say(text, sizeof text, &g), "PROT_WRITE"));
+	munmap(p, PAGE);
+	close(fd);
+}
+
+/* Holes in several places: only the stretch that follows the first one is counted. */
+static void one_stretch_is_counted(void **state)
+{
+	uint8_t *p = mmap(NULL, 7 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct vb_ground g;
+
+	(void)state;
+	assert_ptr_not_equal(p, MAP_FAILED);
+	munmap(p + PAGE, PAGE);
+	munmap(p + 4 * PAGE, PAGE);
+	g = look(p, 7 * PAGE, true);
+	assert_int_equal(g.bad, (uintptr_t)p + PAGE);
+	assert_int_equal(g.before, PAGE);
+	assert_int_equal(g.behind, 2 * PAGE);
+	munmap(p, 7 * PAGE);
+}
+
 static void kinds(void **state)
 {
 	int local = 0;
@@ -173,9 +209,14 @@ static void short_buffers(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(a_hole),	   cmocka_unit_test(far_from_everything),
-	    cmocka_unit_test(permissions), cmocka_unit_test(a_files_end),
-	    cmocka_unit_test(kinds),	   cmocka_unit_test(short_buffers),
+	    cmocka_unit_test(a_hole),
+	    cmocka_unit_test(far_from_everything),
+	    cmocka_unit_test(permissions),
+	    cmocka_unit_test(a_files_end),
+	    cmocka_unit_test(nobody_may_write),
+	    cmocka_unit_test(one_stretch_is_counted),
+	    cmocka_unit_test(kinds),
+	    cmocka_unit_test(short_buffers),
 	};
 
 	return cmocka_run_group_tests_name("ground", tests, NULL, NULL);
