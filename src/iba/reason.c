@@ -363,6 +363,8 @@ static void say_key(struct vb_text *t, const struct vb_facts *f)
 		add_range(t, f->addr, f->len);
 		vb_text_add(t, " under %s 0x%08x is not mapped any more, or not with the permission needed",
 			    key_kind(f), f->key);
+		if (f->a > f->addr)
+			vb_text_add(t, "; what lies before 0x%" PRIx64 " could be reached", f->a);
 		if (vb_profile()->pins)
 			vb_text_add(t, " (a device that pins goes on with the pages that stood there at "
 				       "registration, whatever becomes of the mapping)");

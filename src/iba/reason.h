@@ -77,6 +77,8 @@ struct vb_facts {
 			  KEY_OWNER_GONE, KEY_NO_CONTACT, MEM_FORBIDDEN, ATOMIC_FOREIGN
 					  b: the process whose memory it is, 0: not known
 			  KEY_QP, INV_QP  b: the QP that the window is bound on
+			  MEM_VANISHED    a: the first address that could not be reached, or that of the
+					  piece in which it lies
 			  BIND_*          a: L_Key of the region
 			  RECV_TOO_SMALL  a: bytes of the message that came, b: bytes of the buffer
 			  TOO_MANY_READS  a: responder resources, b: those that would be needed

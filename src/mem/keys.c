@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/log.h"
+#include "base/pages.h"
 #include "mem/near.h"
 #include "mem/copy.h"
 #include "mem/foreign.h"
@@ -733,6 +734,21 @@ bool vb_mem_put(const struct vb_mem_use *u, const void *src, uint32_t n)
 	return vb_unlikely(u->how == VB_USE_NULL) || vb_copy_to_app(u->ptr, src, n);
 }
 
+/* How many bytes in front can be read: pages, which are few in a piece of a transfer.  All, or none: it is
+ * the permission to write that lacks, and the piece's beginning is as much as is known. */
+static uint64_t first_gone(const uint8_t *p, uint64_t len)
+{
+	uint64_t n = 0;
+	uint8_t byte;
+
+	while (n < len) {
+		if (!vb_copy_from_app(&byte, p + n, 1))
+			return n;
+		n += VB_PAGE - ((uintptr_t)(p + n) & (VB_PAGE - 1));
+	}
+	return 0;
+}
+
 enum vb_reason vb_mem_why(const struct vb_mem_use *u, uint32_t key, uint64_t addr, uint64_t len,
 			  struct vb_facts *f)
 {
@@ -740,6 +756,8 @@ enum vb_reason vb_mem_why(const struct vb_mem_use *u, uint32_t key, uint64_t add
 
 	*f = (struct vb_facts){.reason = r, .key = key, .addr = addr, .len = len};
 	f->b = u->far ? vb_foreign_pid(u) : 0;
+	if (r == VB_R_MEM_VANISHED)
+		f->a = u->how == VB_USE_HERE ? addr + first_gone(u->ptr, len) : addr;
 	return r;
 }
 

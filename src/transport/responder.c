@@ -214,6 +214,8 @@ static void write_in(struct vb_qp *qp, const struct vb_pkt *p)
 		vb_mem_end(&u);
 		if (vb_unlikely(!ok)) {
 			r = vb_mem_why(&u, s->rkey, s->va, p->payload_len, &f);
+			f.addr = s->va - s->got; /* the request's, not this packet's */
+			f.len = (uint64_t)s->got + s->left;
 			fault(qp, &f, r, false);
 			return;
 		}
@@ -485,8 +487,11 @@ static int read_packet(struct vb_qp *qp, struct vb_resource *res)
 	if (len)
 		r = vb_mem_begin(qp->keys, &u, &w, &f);
 	if (r == VB_OK && len) {
-		if (!vb_mem_get(&u, b.payload, len))
+		if (!vb_mem_get(&u, b.payload, len)) {
 			r = vb_mem_why(&u, res->rkey, res->va + off, len, &f);
+			f.addr = res->va; /* the request's, not this packet's */
+			f.len = res->length;
+		}
 		vb_mem_end(&u);
 	}
 	if (r != VB_OK) {

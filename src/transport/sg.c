@@ -54,8 +54,13 @@ enum vb_reason vb_sg_copy(struct vb_qp *qp, uint64_t pd, const struct ibv_sge *s
 		}
 		k = len - (uint32_t)off < n ? len - (uint32_t)off : n;
 		r = piece(qp, pd, sge[i].lkey, sge[i].addr + off, buf, k, way, f);
-		if (vb_unlikely(r != VB_OK))
+		if (vb_unlikely(r != VB_OK)) {
+			if (r == VB_R_MEM_VANISHED && f) { /* the program's range, not our piece of it */
+				f->addr = sge[i].addr;
+				f->len = len;
+			}
 			return r;
+		}
 		off = 0;
 		buf += k;
 		n -= k;

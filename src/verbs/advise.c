@@ -11,6 +11,7 @@
 #include "mem/populate.h"
 #include "verbs/progress.h"
 #include "verbs/verbs.h"
+#include "verbs/why.h"
 
 #define CALL "ibv_advise_mr"
 
@@ -69,8 +70,7 @@ static int advise(enum ibv_advise_mr_advice advice, const struct ibv_sge *s, con
 	if (err == ENOMEM)
 		return vb_refuse(err, CALL, "no memory for the %" PRIu32 " bytes at 0x%" PRIx64, s->length,
 				 at);
-	return vb_refuse(err, CALL, "the %" PRIu32 " bytes at 0x%" PRIx64 " are not all mapped%s", s->length,
-			 at, is_write(advice) ? " for writing" : "");
+	return vb_why_memory(err, CALL, at, s->length, is_write(advice)); /* names the first bad address */
 }
 
 int vb_advise_mr(struct ibv_pd *ibpd, enum ibv_advise_mr_advice advice, uint32_t flags, struct ibv_sge *list,

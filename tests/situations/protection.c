@@ -315,6 +315,27 @@ static void freed_before_deregistration(void)
 	     mr->rkey);
 }
 
+/* N6.2, in part: the request's own range, and where in it the memory ends. */
+static void half_of_it_freed(void)
+{
+	uint8_t *p = alone(2 * PAGE, PROT_READ | PROT_WRITE);
+	struct ibv_sge piece;
+	struct ibv_mr *mr;
+
+	pair_open();
+	mr = ibv_reg_mr(pd, p, 2 * PAGE, KIT_ALL | IBV_ACCESS_ON_DEMAND);
+	CHECK(mr && !munmap(p + PAGE, PAGE));
+	piece = (struct ibv_sge){(uintptr_t)p, 2 * PAGE, mr->lkey};
+	CHECK(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, 0, &piece, 1) == EFAULT);
+	SAID("ibv_advise_mr: the %d bytes at 0x%" PRIxPTR " cannot be written: at 0x%" PRIxPTR, 2 * PAGE,
+	     (uintptr_t)p, (uintptr_t)p + PAGE);
+	ask(IBV_WR_RDMA_WRITE, mr->rkey, (uintptr_t)p + PAGE - 1000, 2000);
+	expect(IBV_WC_REM_ACCESS_ERR);
+	SAID("the memory at [0x%" PRIxPTR ", +2000) under R_Key 0x%08x is not mapped any more",
+	     (uintptr_t)p + PAGE - 1000, mr->rkey);
+	SAID("what lies before 0x%" PRIxPTR " could be reached", (uintptr_t)p + PAGE);
+}
+
 /* N7.5: a reason for what fails on demand: the region is registered for writing, its memory may only be read.
  */
 static void on_demand_over_read_only(void)
@@ -387,6 +408,7 @@ const struct situation protection[] = {
     {"N4.5", lkey_for_rkey, NULL},
     {"N4.6", which_request, NULL},
     {"N6.2", freed_before_deregistration, NULL},
+    {"N6.2-part", half_of_it_freed, NULL},
     {"N7.5", on_demand_over_read_only, NULL},
     {"N7.7", no_rnr_retries, NULL},
     {0},
