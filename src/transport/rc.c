@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/debug.h"
 #include "base/log.h"
 #include "iba/shown.h"
 #include "transport/rc_priv.h"
@@ -173,6 +174,9 @@ void vb_rc_fail_send(struct vb_qp *qp, const struct vb_facts *f, uint8_t status)
 		w->reason = f->reason;
 		say(qp, wr_names[w->opcode], w->wr_id, status, f);
 		vb_rc_complete_send(qp, w, status);
+	} else { /* nobody has a request that could tell of it */
+		say_event(qp, "goes to the error state", f);
+		vb_async_post(qp->ctx, &qp->ev_fatal);
 	}
 	if (qp->state != IBV_QPS_ERR)
 		enter_error(qp, f);
@@ -204,6 +208,8 @@ void vb_rc_fail_recv(struct vb_qp *qp, const struct vb_facts *f, bool take_wqe)
 			vb_async_post(qp->ctx, &qp->ev_access);
 		else if (row->event == IBV_EVENT_QP_REQ_ERR)
 			vb_async_post(qp->ctx, &qp->ev_req);
+		else /* never without a word: no completion told of it */
+			vb_async_post(qp->ctx, &qp->ev_fatal);
 	}
 	if (qp->state != IBV_QPS_ERR)
 		enter_error(qp, f);
@@ -341,10 +347,22 @@ uint64_t vb_rc_timer(struct vb_qp *qp, uint64_t now)
 	if (q->waiting_rnr) {
 		q->waiting_rnr = false;
 		vb_requester_arm(qp);
+	} else if (vb_unlikely(!vb_requester_outstanding(qp))) {
+		vb_assert(!"a timer ran with nothing outstanding");
+		vb_requester_arm(qp);
 	} else {
 		timed_out(qp);
 	}
 	return q->deadline == VB_NEVER ? VB_NEVER : now;
+}
+
+void vb_rc_path(struct vb_qp *qp, struct vb_out *out)
+{
+	if (out && !qp->out)
+		qp->req.retries = qp->attr.retry_cnt; /* those used up until now went to nobody */
+	qp->out = out;
+	if (!qp->req.waiting_rnr)
+		vb_requester_arm(qp);
 }
 
 void vb_rc_enter(struct vb_qp *qp, enum ibv_qp_state from)
@@ -359,4 +377,7 @@ void vb_rc_enter(struct vb_qp *qp, enum ibv_qp_state from)
 		q->drained_posted = false;
 		vb_requester_settle(qp);
 	}
+	/* what was posted and waits for a way out is outstanding in RTS only */
+	if ((q->deadline != VB_NEVER) != vb_requester_outstanding(qp))
+		vb_requester_arm(qp);
 }

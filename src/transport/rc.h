@@ -57,6 +57,10 @@ void vb_rc_flush(struct vb_qp *qp);
  * (vb_rc_error) and RESET (vb_qp_reset). */
 void vb_rc_enter(struct vb_qp *qp, enum ibv_qp_state from);
 
+/* The way out came, or went (NULL): what was sent before goes on, with all its retries if it came, and a
+ * request that waited for it is not outstanding any more until it is sent. */
+void vb_rc_path(struct vb_qp *qp, struct vb_out *out);
+
 /* Local ACK Timeout code in nanoseconds: 4.096 us * 2^code, 0: VB_NEVER; and a min_rnr_timer code
  * (IBTA 9.7.5.2.8). */
 uint64_t vb_rc_ack_timeout(uint8_t code);

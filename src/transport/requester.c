@@ -291,7 +291,7 @@ bool vb_requester_run(struct vb_qp *qp)
 	}
 	vb_requester_settle(qp);
 out:
-	if (q->deadline == VB_NEVER)
+	if ((q->deadline != VB_NEVER) != vb_requester_outstanding(qp))
 		vb_requester_arm(qp);
 	return q->blocked || q->placing;
 }
@@ -339,7 +339,7 @@ void vb_requester_back(struct vb_qp *qp)
 		q->sent = (q->psn_una - w->psn) & VB_PSN_MASK;
 }
 
-static bool outstanding(const struct vb_qp *qp)
+bool vb_requester_outstanding(const struct vb_qp *qp)
 {
 	const struct vb_req *q = &qp->req;
 
@@ -355,7 +355,7 @@ static bool outstanding(const struct vb_qp *qp)
 
 void vb_requester_arm(struct vb_qp *qp)
 {
-	qp->req.deadline = outstanding(qp) ? 0 : VB_NEVER;
+	qp->req.deadline = vb_requester_outstanding(qp) ? 0 : VB_NEVER;
 }
 
 void vb_requester_settle(struct vb_qp *qp)

@@ -129,12 +129,8 @@ static void attach(struct vb_qp *qp)
 	if (!leads_there(qp, l))
 		return;
 	s = l->wire;
-	if (!qp->out) { /* until now nothing could be sent: no retry of what follows is used up */
-		qp->req.retries = qp->attr.retry_cnt;
-		if (qp->req.deadline != VB_NEVER)
-			qp->req.deadline = 0;
-	}
-	qp->out = &s->out;
+	if (!qp->out)
+		vb_rc_path(qp, &s->out);
 	qp->far_pid = l->pid;
 	vb_direct_attach(qp);
 	vb_direct_show(qp);
@@ -143,7 +139,7 @@ static void attach(struct vb_qp *qp)
 /* qp->lock held. */
 static void detach(struct vb_qp *qp)
 {
-	qp->out = NULL;
+	vb_rc_path(qp, NULL);
 	qp->far = NULL;
 	qp->far_qp = NULL;
 	vb_direct_show(qp);

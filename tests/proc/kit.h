@@ -104,9 +104,7 @@ KIT_UNUSED static void kit_end_open(struct kit_end *e, struct ibv_pd *pd, int de
 	kit_end_open_on(e, pd, NULL, depth, size);
 }
 
-/* timeout: Local ACK Timeout code; retries: retry_cnt. */
-KIT_UNUSED static void kit_connect_with(struct kit_end *e, const struct kit_card *peer, int timeout,
-					int retries)
+KIT_UNUSED static void kit_to_rtr(struct kit_end *e, const struct kit_card *peer)
 {
 	struct ibv_qp_attr a = {.qp_state = IBV_QPS_RTR,
 				.path_mtu = IBV_MTU_1024,
@@ -119,15 +117,27 @@ KIT_UNUSED static void kit_connect_with(struct kit_end *e, const struct kit_card
 	CHECK(!ibv_modify_qp(e->qp, &a,
 			     IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 				 IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
-	a = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS,
-				 .sq_psn = e->card.psn,
-				 .timeout = (uint8_t)timeout,
-				 .retry_cnt = (uint8_t)retries,
-				 .rnr_retry = 7,
-				 .max_rd_atomic = 4};
+}
+
+/* timeout: Local ACK Timeout code; retries: retry_cnt. */
+KIT_UNUSED static void kit_to_rts(struct kit_end *e, int timeout, int retries)
+{
+	struct ibv_qp_attr a = {.qp_state = IBV_QPS_RTS,
+				.sq_psn = e->card.psn,
+				.timeout = (uint8_t)timeout,
+				.retry_cnt = (uint8_t)retries,
+				.rnr_retry = 7,
+				.max_rd_atomic = 4};
 	CHECK(!ibv_modify_qp(e->qp, &a,
 			     IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
 				 IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC));
+}
+
+KIT_UNUSED static void kit_connect_with(struct kit_end *e, const struct kit_card *peer, int timeout,
+					int retries)
+{
+	kit_to_rtr(e, peer);
+	kit_to_rts(e, timeout, retries);
 }
 
 KIT_UNUSED static void kit_connect(struct kit_end *e, const struct kit_card *peer)

@@ -34,6 +34,7 @@ static bool wire_reserve(struct vb_out *o, struct vb_outbuf *b, uint32_t hdr_len
 	w->building->hdr_len = hdr_len;
 	w->building->payload_len = payload_len;
 	memset(w->building->bytes, 0xd7, hdr_len + payload_len);
+	b->placed = false;
 	b->hdr = w->building->bytes;
 	b->payload = w->building->bytes + hdr_len;
 	return true;
@@ -73,11 +74,11 @@ static void wire_commit(struct vb_out *o, struct vb_outbuf *b)
 	struct vb_pkt p;
 	const char *why;
 
-	(void)b;
 	assert_non_null(f);
 	w->building = NULL;
 	w->committed++;
 	s->packets++;
+	f->placed = b->placed;
 	why = vb_pkt_decode(&p, f->bytes, f->hdr_len, f->payload_len);
 	if (why)
 		fail_msg("QP %u sent an impossible packet: %s", w->from, why);
@@ -129,7 +130,77 @@ static bool wire_taken(struct vb_out *o, uint64_t mark)
 
 static const struct vb_out_ops wire_ops = {wire_reserve, wire_commit, wire_cancel, wire_mark, wire_taken};
 
+/* ---- the path ---- */
+
+/* What the peer may do by itself, as an adapter shows it. */
+static void show(struct sim *s, unsigned i)
+{
+	struct sim_node *n = &s->n[i];
+	bool open = n->qp.out && n->qp.far && n->qp.state >= IBV_QPS_RTS && n->qp.state <= IBV_QPS_SQD;
+
+	atomic_store(&n->shown.dest_qpn, n->qp.dest_qpn);
+	atomic_store(&n->shown.pd, n->qp.pd_id);
+	atomic_store(&n->shown.peer, s->n[!i].far.here);
+	atomic_store(&n->shown.may, open ? n->qp.access : 0u);
+}
+
+/* The other node's tables, as direct placement finds them within one process. */
+static void make_far(struct sim *s, unsigned i)
+{
+	struct sim_node *n = &s->n[i], *peer = &s->n[!i];
+
+	n->far.keys = peer->keys.entries;
+	n->far.marks = peer->keys.marks;
+	n->far.slots = peer->keys.slots;
+	n->far.here = 1 + i;
+	n->far.there = 1 + !i;
+	n->far.number = 1 + !i;
+	n->far.same = true;
+	n->qp.shown = &n->shown;
+}
+
+static void path_comes(struct sim *s, unsigned i)
+{
+	struct sim_node *n = &s->n[i];
+
+	s->cfg.path_at[i] = 0;
+	vb_lock_take(&n->qp.lock);
+	vb_rc_path(&n->qp, &n->wire.out);
+	if (s->cfg.placing) {
+		n->qp.far = &n->far;
+		n->qp.far_qp = &s->n[!i].shown;
+		show(s, i);
+	}
+	vb_lock_give(&n->qp.lock);
+}
+
 /* ---- time ---- */
+
+/* A QP goes to the error state with a failed request or an event, and a reason; or by its application. */
+static void look_for_silent_end(struct sim_node *n)
+{
+	const struct vb_cq *cqs[] = {&n->scq, &n->rcq};
+	bool told = false;
+
+	if (n->qp.state != IBV_QPS_ERR || n->errs)
+		return;
+	n->errs = true;
+	assert_int_not_equal(n->qp.why.reason, VB_OK);
+	for (unsigned k = 0; k < 2; k++)
+		for (uint32_t i = cqs[k]->tail; i != cqs[k]->head; i++) {
+			enum ibv_wc_status status = cqs[k]->ring[i & cqs[k]->mask].wc.status;
+
+			told |= status != IBV_WC_SUCCESS && status != IBV_WC_WR_FLUSH_ERR;
+		}
+	if (!told && vb_list_empty(&n->ctx.async.nodes))
+		fail_msg("QP 0x%06x went to the error state without a failed request or an event", n->qp.qpn);
+}
+
+static void output(struct sim *s, struct sim_node *n)
+{
+	n->qp.req.budget = s->cfg.placing ? 1 + sim_below(s, 8192) : 0;
+	vb_rc_output(&n->qp);
+}
 
 static void look_at_timer(struct sim *s, struct sim_node *n)
 {
@@ -153,12 +224,13 @@ static void pump(struct sim *s, unsigned i)
 	if (owes == VB_OWES_ACK && s->cfg.lazy_acks && n->kick == VB_NEVER && sim_below(s, 2))
 		n->kick = s->now + 1 + sim_below(s, 5000);
 	if (!n->qp.out && n->qp.req.next != n->qp.req.head)
-		vb_rc_output(&n->qp); /* no way out: the timer runs all the same */
+		output(s, n); /* no way out: the timer runs all the same */
 	if (owes != VB_OWES_NOTHING && (owes != VB_OWES_ACK || n->kick == VB_NEVER || n->kick <= s->now)) {
 		n->kick = VB_NEVER;
-		vb_rc_output(&n->qp);
+		output(s, n);
 	}
 	look_at_timer(s, n);
+	look_for_silent_end(n);
 	vb_lock_give(&n->qp.lock);
 }
 
@@ -184,42 +256,55 @@ static void deliver(struct sim *s, struct sim_wire *w)
 	w->delivered++;
 	assert_null(vb_pkt_decode(&p, f->bytes, f->hdr_len, f->payload_len));
 	p.payload = f->bytes + f->hdr_len;
+	p.placed = f->placed;
 	vb_lock_take(&qp->lock);
 	vb_rc_input(qp, &p);
 	vb_lock_give(&qp->lock);
 	free(f);
 }
 
-bool sim_step(struct sim *s)
+/* When something happens next; *w: a packet arrives from there, NULL: something else. */
+static uint64_t next_event(struct sim *s, struct sim_wire **w)
 {
 	uint64_t next = VB_NEVER;
-	struct sim_wire *w = NULL;
 
-	pump(s, 0);
-	pump(s, 1);
+	*w = NULL;
 	for (unsigned i = 0; i < 2; i++) {
 		struct sim_node *n = &s->n[i];
 		uint64_t at = n->wire.n ? n->wire.flying[first_of(&n->wire)]->at : VB_NEVER;
+		uint64_t other = n->deadline < n->kick ? n->deadline : n->kick;
 
 		if (at < next) {
 			next = at;
-			w = &n->wire;
+			*w = &n->wire;
 		}
-		if (n->deadline < next) {
-			next = n->deadline;
-			w = NULL;
-		}
-		if (n->kick < next) {
-			next = n->kick;
-			w = NULL;
+		if (s->cfg.path_at[i] && s->cfg.path_at[i] < other)
+			other = s->cfg.path_at[i];
+		if (other < next) {
+			next = other;
+			*w = NULL;
 		}
 	}
+	return next;
+}
+
+bool sim_step(struct sim *s)
+{
+	struct sim_wire *w;
+	uint64_t next;
+
+	pump(s, 0);
+	pump(s, 1);
+	next = next_event(s, &w);
 	if (next == VB_NEVER)
 		return false;
 	if (next > s->now)
 		s->now = next;
 	if (w)
 		deliver(s, w);
+	for (unsigned i = 0; i < 2; i++)
+		if (s->cfg.path_at[i] && s->cfg.path_at[i] <= s->now)
+			path_comes(s, i);
 	return true;
 }
 
@@ -234,21 +319,13 @@ void sim_settle(struct sim *s)
 
 void sim_run_for(struct sim *s, uint64_t ns)
 {
-	uint64_t end = s->now + ns, next;
+	uint64_t end = s->now + ns;
+	struct sim_wire *w;
 
 	for (;;) {
 		pump(s, 0);
 		pump(s, 1);
-		next = VB_NEVER;
-		for (unsigned i = 0; i < 2; i++) {
-			struct sim_node *n = &s->n[i];
-
-			if (n->wire.n && n->wire.flying[first_of(&n->wire)]->at < next)
-				next = n->wire.flying[first_of(&n->wire)]->at;
-			next = n->deadline < next ? n->deadline : next;
-			next = n->kick < next ? n->kick : next;
-		}
-		if (next > end)
+		if (next_event(s, &w) > end)
 			break;
 		sim_step(s);
 	}
@@ -274,7 +351,6 @@ static void connect_qp(struct sim *s, unsigned i)
 
 	while (128u << mtu_code < c->mtu)
 		mtu_code++;
-	qp->out = &s->n[i].wire.out;
 	qp->dest_qpn = s->n[!i].qp.qpn;
 	qp->access = (uint8_t)c->access;
 	qp->max_rd_atomic = c->rd_atomic;
@@ -291,6 +367,10 @@ static void connect_qp(struct sim *s, unsigned i)
 	sim_modify(s, i, IBV_QPS_INIT);
 	sim_modify(s, i, IBV_QPS_RTR);
 	sim_modify(s, i, IBV_QPS_RTS);
+	if (c->path_at[i])
+		s->cfg.path_at[i] += s->now;
+	else
+		path_comes(s, i);
 }
 
 void sim_modify(struct sim *s, unsigned i, enum ibv_qp_state to)
@@ -308,6 +388,9 @@ void sim_modify(struct sim *s, unsigned i, enum ibv_qp_state to)
 		qp->state = to;
 		vb_rc_enter(qp, from);
 	}
+	s->n[i].errs = to == IBV_QPS_ERR;
+	if (s->cfg.placing)
+		show(s, i);
 	vb_lock_give(&qp->lock);
 }
 
@@ -361,6 +444,8 @@ struct sim *sim_new(const struct sim_cfg *cfg)
 	s->talk = getenv("VB_SIM_TRACE") != NULL;
 	make_node(s, 0);
 	make_node(s, 1);
+	for (unsigned i = 0; i < 2 && cfg->placing; i++)
+		make_far(s, i);
 	connect_qp(s, 0);
 	connect_qp(s, 1);
 	return s;

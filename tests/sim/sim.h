@@ -17,6 +17,8 @@
 #include "iba/limits.h"
 #include "iba/out.h"
 #include "iba/pkt.h"
+#include "iba/shown.h"
+#include "mem/far.h"
 #include "mem/keys.h"
 #include "obj/context.h"
 #include "obj/cq.h"
@@ -42,6 +44,8 @@ struct sim_cfg {
 	uint32_t psn[2];	  /* first PSN that each sends */
 	uint32_t loss, dup, late; /* per 1000 packets */
 	uint32_t room;		  /* packets that one direction holds */
+	uint64_t path_at[2];	  /* when each end has its way out, after the beginning; 0: from then on */
+	bool placing;		  /* requests are placed directly where they can be, once both have it */
 };
 
 /* A sensible quiet wire; tests change what they are about. */
@@ -71,6 +75,7 @@ struct sim_seen {
 struct sim_flying {
 	uint64_t at, order;
 	uint32_t hdr_len, payload_len;
+	bool placed;
 	uint8_t bytes[];
 };
 
@@ -94,8 +99,11 @@ struct sim_node {
 	struct vb_keys keys;
 	struct vb_mws mws;
 	struct vb_qp qp;
-	struct sim_wire wire;	 /* its way out */
-	uint64_t deadline, kick; /* timer; when a held-back ACK leaves */
+	struct sim_wire wire;	  /* its way out */
+	struct vb_shown_qp shown; /* what its peer may do by itself */
+	struct vb_far far;	  /* what it knows of its peer's memory */
+	bool errs;		  /* its QP was seen in the error state */
+	uint64_t deadline, kick;  /* timer; when a held-back ACK leaves */
 };
 
 struct sim {

@@ -434,6 +434,11 @@ static struct sim_cfg pick_cfg(uint64_t seed)
 		c.dup = sim_below(&dice, 2) ? sim_below(&dice, 50) : 0;
 		c.late = sim_below(&dice, 2) ? sim_below(&dice, 50) : 0;
 	}
+	/* contact, at each end when it comes, within what the retries allow */
+	for (int i = 0; i < 2; i++)
+		if (sim_below(&dice, 2))
+			c.path_at[i] = 1 + sim_below(&dice, 2u * 4096 << c.timeout);
+	c.placing = sim_below(&dice, 2);
 	return c;
 }
 

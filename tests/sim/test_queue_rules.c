@@ -189,7 +189,7 @@ static void rule_38_unreachable_peer(void **state)
 
 			sim_drop(s, 0, SIM_ANY, SIM_ALWAYS);
 			if (nowhere)
-				s->n[0].qp.out = NULL;
+				vb_rc_path(&s->n[0].qp, NULL);
 			sim_op(s, 0, IBV_WR_RDMA_WRITE, 0, 8, 0);
 			sim_op(s, 0, IBV_WR_RDMA_WRITE, 0, 8, 0);
 			sim_settle(s);
@@ -597,9 +597,43 @@ static void the_longest_messages(void **state)
 	close(fd);
 }
 
+/* A request is posted before there is contact, so its timer runs; then it is placed directly and has no
+ * packet. Nothing is outstanding any more, and nothing may run out. */
+static void early_requests_leave_no_timer(void **state)
+{
+	static const enum ibv_wr_opcode ops[] = {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ,
+						 IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_CMP_AND_SWP,
+						 IBV_WR_SEND};
+
+	(void)state;
+	for (unsigned i = 0; i < 5; i++)
+		for (unsigned late = 0; late < 3;
+		     late++) { /* either end hears of the other first, or both at once */
+			struct sim *s = sim_desk(CFG(.placing = true, .timeout = 8 /* 1 ms */, .retry_cnt = 7,
+						     .path_at = {VB_MSEC * (late == 0 ? 2 : 3) / 2,
+								 VB_MSEC * (late == 1 ? 2 : 3) / 2}));
+			uint64_t r = sim_take(s, 1, 0, 8), a = sim_op(s, 0, ops[i], 64, 8, 64);
+
+			sim_settle(s); /* that is until no timer runs any more */
+			sim_expect(s, 0, true, a, OK);
+			if (ops[i] == IBV_WR_SEND)
+				sim_expect(s, 1, false, r, OK);
+			else if (late != 0)
+				assert_int_equal(s->packets, 0); /* it was placed */
+			sim_run_for(s, 100 * VB_MSEC);
+			for (unsigned n = 0; n < 2; n++) {
+				assert_int_equal(s->n[n].qp.state, IBV_QPS_RTS);
+				assert_int_equal(s->n[n].qp.req.deadline, VB_NEVER);
+				assert_int_equal(sim_event(s, n), -1);
+			}
+			sim_free(s);
+		}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(early_requests_leave_no_timer),
 	    cmocka_unit_test(rule_30_err_flushes_both_queues_in_order),
 	    cmocka_unit_test(rule_30_one_failure_then_flushes),
 	    cmocka_unit_test(rule_31_cq_overflow),

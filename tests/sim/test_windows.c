@@ -706,7 +706,7 @@ static void without_contact(void **state)
 	struct desk d = desk(CFG(.local = true), IBV_MW_TYPE_1);
 
 	(void)state;
-	d.s->n[1].qp.out = NULL;
+	vb_rc_path(&d.s->n[1].qp, NULL);
 	bind(&d, 1, 0, 64, RW);
 	bind(&d, 2, 0, 0, 0);
 	assert_int_equal(d.s->n[1].qp.state, IBV_QPS_RTS);
