@@ -110,12 +110,21 @@ static int open_descriptors(struct vb_adapter *a)
 static int new_segment(struct vb_adapter *a)
 {
 	uint64_t incarnation = 0;
+	uint32_t offset;
+	int err;
 
+	if (getrandom(&offset, sizeof(offset), 0) != sizeof(offset))
+		return EIO;
 	while (!incarnation) {
 		if (getrandom(&incarnation, sizeof(incarnation), 0) != sizeof(incarnation))
 			return EIO;
 	}
-	return vb_segment_make(&a->seg, incarnation);
+	err = vb_segment_make(&a->seg, incarnation);
+	if (err)
+		return err;
+	a->head = (struct vb_seg_head *)a->seg->base;
+	a->head->key_offset = offset % (VB_KEY_OFFSET_MAX + 1);
+	return 0;
 }
 
 static struct vb_adapter *new_adapter(const struct vb_adapter_cfg *cfg)
@@ -179,7 +188,6 @@ int vb_adapter_open(struct vb_adapter **out, const struct vb_adapter_cfg *cfg)
 		err = new_segment(a);
 	if (err)
 		goto free_a;
-	a->head = (struct vb_seg_head *)a->seg->base;
 	a->presence.awake = (_Atomic uint32_t *)(a->seg->base + VB_SEG_AWAKE);
 	/* pairs with free_adapter() */
 	vb_history_keep((struct vb_history *)(a->seg->base + VB_SEG_HISTORY));
@@ -265,6 +273,11 @@ struct vb_pd_slot *vb_adapter_pds(struct vb_adapter *a)
 struct vb_pd_marks *vb_adapter_pd_marks(struct vb_adapter *a)
 {
 	return (struct vb_pd_marks *)(a->seg->base + VB_SEG_PD_MARKS);
+}
+
+uint32_t vb_adapter_key_offset(const struct vb_adapter *a)
+{
+	return a->head->key_offset;
 }
 
 uint64_t vb_adapter_incarnation(const struct vb_adapter *a)

@@ -92,6 +92,7 @@ struct vb_link {
 	_Atomic bool owes;	/* `owed` is not empty; a hint, readable without the lock */
 	const uint8_t *peer;	/* the peer's segment, read-only; NULL until UP */
 	uint32_t peer_index;	/* of its ring to us and its consumed counter, checked */
+	uint32_t key_offset;	/* where its keys begin, checked */
 	void *wire;		/* struct vb_shm: made when UP, stays (detached) for the adapter's life */
 	_Atomic uint32_t quiet; /* polls since the last packet, for the choice of rings; rx holder writes */
 	uint32_t unflushed;	/* packets taken in since owed ACKs were last sent; under rx */
@@ -124,6 +125,8 @@ void *vb_adapter_user(const struct vb_adapter *a);
 struct vb_key_entry *vb_adapter_key_entries(struct vb_adapter *a);
 struct vb_key_slot *vb_adapter_key_slots(struct vb_adapter *a);
 struct vb_key_marks *vb_adapter_key_marks(struct vb_adapter *a);
+/* By chance, up to VB_KEY_OFFSET_MAX: where this adapter's keys begin. */
+uint32_t vb_adapter_key_offset(const struct vb_adapter *a);
 /* Likewise for protection domains (VB_MAX_PD). */
 struct vb_pd_slot *vb_adapter_pds(struct vb_adapter *a);
 struct vb_pd_marks *vb_adapter_pd_marks(struct vb_adapter *a);
@@ -133,6 +136,7 @@ struct vb_link_far {
 	const struct vb_key_entry *keys;
 	const struct vb_key_slot *slots;
 	const struct vb_key_marks *marks;
+	uint32_t key_offset;
 	const struct vb_pd_slot *pds;
 	const struct vb_pd_marks *pd_marks;
 	/* Reads as `token` as long as the peer looks at our announcements (see vb_link_heard). */

@@ -168,8 +168,10 @@ static int join(struct vb_adapter *a, struct peer *p, struct conn *c, const stru
 	p->seg = c->pid == a->pid ? vb_segment_find(h->incarnation) : NULL;
 	err = p->seg ? 0 : vb_segment_map(&p->window, fd, h->incarnation, &why);
 	base = p->seg ? p->seg->base : p->window;
-	if (!err)
+	if (!err) {
+		why = "no memory, or its keys begin where none can";
 		err = vb_peer_attach(p, base, h->index);
+	}
 	if (old)
 		vb_segment_put(old);
 	if (err) {

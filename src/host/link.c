@@ -198,13 +198,17 @@ int vb_peer_attach(struct peer *p, const uint8_t *base, uint32_t peer_index)
 	    .peer_consumed = consumed_of(base, peer_index),
 	    .peer_awake = (const _Atomic uint32_t *)(base + VB_SEG_AWAKE),
 	};
+	uint32_t offset = vb_segment_key_offset(base); /* this once */
 	int err;
 
+	if (offset > VB_KEY_OFFSET_MAX)
+		return EPROTO;
 	vb_lock_take(&l->rx);
 	err = a->wire->up(l, &parts);
 	if (!err) {
 		l->peer = base;
 		l->peer_index = peer_index;
+		l->key_offset = offset;
 		p->used = true;
 	}
 	vb_lock_give(&l->rx);
@@ -615,6 +619,7 @@ void vb_link_far(const struct vb_link *l, struct vb_link_far *at)
 	at->keys = (const struct vb_key_entry *)(const void *)(l->peer + VB_SEG_KEYS);
 	at->slots = (const struct vb_key_slot *)(const void *)(l->peer + VB_SEG_KEY_SLOTS);
 	at->marks = (const struct vb_key_marks *)(const void *)(l->peer + VB_SEG_KEY_MARKS);
+	at->key_offset = l->key_offset;
 	at->pds = (const struct vb_pd_slot *)(const void *)(l->peer + VB_SEG_PDS);
 	at->pd_marks = (const struct vb_pd_marks *)(const void *)(l->peer + VB_SEG_PD_MARKS);
 	at->heard = heard_of(l->peer, l->peer_index);

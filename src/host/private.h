@@ -155,6 +155,8 @@ void vb_segment_unmap(uint8_t *window);
 void vb_segment_release(uint8_t *window);
 /* Copies the list of numbers out of a peer's memfd; returns how many, 0: it is not a segment. */
 uint32_t vb_segment_numbers(int fd, uint32_t numbers[VB_ADAPTER_NUMBERS]);
+/* Where its keys begin, as it stands there: not checked. */
+uint32_t vb_segment_key_offset(const uint8_t *base);
 bool vb_segment_lists(const uint8_t *base, uint32_t number);
 
 /* qpn.c */

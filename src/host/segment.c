@@ -199,6 +199,11 @@ int vb_adapter_owner(int fd, struct vb_owner *o)
 	return 0;
 }
 
+uint32_t vb_segment_key_offset(const uint8_t *base)
+{
+	return *(const volatile uint32_t *)&((const struct vb_seg_head *)(const void *)base)->key_offset;
+}
+
 bool vb_segment_lists(const uint8_t *base, uint32_t number)
 {
 	const struct vb_seg_head *h = (const void *)base;

@@ -39,7 +39,7 @@ static bool qp_permits(const struct vb_far *f, const struct vb_far_want *w)
 
 static bool key_permits(const struct vb_far *f, const struct vb_far_want *w, uint64_t *at)
 {
-	uint32_t index = vb_key_index(f->marks, w->rkey);
+	uint32_t index = vb_far_index(f, w->rkey);
 	enum vb_key_kind kind;
 
 	/* A key of a shared domain may be another process's, which the ring finds out. */
@@ -141,7 +141,7 @@ static void wait_for_slots(const struct vb_key_slot *slots, const struct vb_key_
 /* Whether what is mapped is still the region that its key names. */
 static bool current(const struct vb_far *f, struct vb_far_share *s)
 {
-	const struct vb_key_entry *e = &f->keys[vb_key_index(f->marks, atomic_load(&s->rkey))];
+	const struct vb_key_entry *e = &f->keys[vb_far_index(f, atomic_load(&s->rkey))];
 
 	return atomic_load_explicit(&e->seq, memory_order_relaxed) ==
 	       atomic_load_explicit(&s->seq, memory_order_relaxed);
@@ -154,12 +154,12 @@ static bool replaceable(const struct vb_far *f, struct vb_far_share *s)
 
 	if (atomic_load(&s->at) || atomic_load(&s->state) == VB_REGION_WANTED)
 		return false;
-	return atomic_load(&f->keys[vb_key_index(f->marks, rkey)].key) != (rkey & ~VB_KEY_REMOTE);
+	return atomic_load(&f->keys[vb_far_index(f, rkey)].key) != (rkey & ~VB_KEY_REMOTE);
 }
 
 static struct vb_far_share *share_of(struct vb_far *f, uint32_t rkey)
 {
-	return &f->shares[VB_KEY_INDEX(rkey) % VB_FAR_SHARES];
+	return &f->shares[VB_KEY_PLACE(rkey) % VB_FAR_SHARES];
 }
 
 uint64_t vb_far_word(uint32_t number, uint32_t qpn, uint32_t index)
@@ -170,7 +170,7 @@ uint64_t vb_far_word(uint32_t number, uint32_t qpn, uint32_t index)
 /* Windows come and go too often to be mapped, and what is on demand under a region changes. */
 static bool worth_asking(const struct vb_far *f, uint32_t rkey)
 {
-	uint32_t index = vb_key_index(f->marks, rkey);
+	uint32_t index = vb_far_index(f, rkey);
 
 	return index && vb_key_used(f->marks, index) &&
 	       atomic_load_explicit(&f->keys[index].kind, memory_order_relaxed) == VB_KEY_MEMORY;
@@ -287,7 +287,7 @@ static void unmap(struct vb_far *f, struct vb_keys *own, struct vb_far_share *s)
 	uint32_t rkey = atomic_load(&s->rkey);
 
 	if (atomic_exchange(&s->at, NULL)) { /* pairs with vb_far_shared_at() */
-		wait_for_slots(own->slots, own->marks, f->number, vb_key_index(f->marks, rkey), 0,
+		wait_for_slots(own->slots, own->marks, f->number, vb_far_index(f, rkey), 0,
 			       "unmapping shared memory of a peer", (uint32_t)getpid());
 		vb_share_unmap(&s->map);
 	}
@@ -316,8 +316,7 @@ int vb_far_answer(struct vb_far *f, uint32_t rkey, uint32_t seq, uint64_t addr, 
 		/* What passes, a lack of descriptors say, lets it be asked about again some time. */
 		if (err == ENODEV || err == EXDEV || err == ENXIO || err == EACCES || err == EPERM)
 			atomic_store(&s->state, VB_REGION_CANNOT);
-	} else if (atomic_load(&s->rkey) == rkey &&
-		   atomic_load(&f->keys[vb_key_index(f->marks, rkey)].seq) != seq) {
+	} else if (atomic_load(&s->rkey) == rkey && atomic_load(&f->keys[vb_far_index(f, rkey)].seq) != seq) {
 		err = ESTALE; /* it was given another meaning meanwhile, and may be asked about anew */
 		atomic_store(&s->uses, 1);
 		atomic_store(&s->state, VB_REGION_COUNTS);
@@ -375,7 +374,7 @@ enum vb_far_means vb_far_begin(struct vb_far *f, struct vb_keys *own, struct vb_
 	atomic_store_explicit(&u->slot->far_turn,
 			      atomic_load_explicit(&u->slot->far_turn, memory_order_relaxed) + 1,
 			      memory_order_release);
-	atomic_store(&u->slot->far, FAR_WORD(f->number, w->far_qpn, vb_key_index(f->marks, w->rkey)));
+	atomic_store(&u->slot->far, FAR_WORD(f->number, w->far_qpn, vb_far_index(f, w->rkey)));
 	if (vb_unlikely(!qp_permits(f, w)))
 		goto take_back;
 	if (vb_unlikely(!w->len)) {
@@ -412,7 +411,7 @@ bool vb_far_also(const struct vb_far *f, const struct vb_far_want *w, uint64_t *
 
 bool vb_far_likely(const struct vb_far *f, const struct vb_far_want *w)
 {
-	const struct vb_far_share *s = &f->shares[VB_KEY_INDEX(w->rkey) % VB_FAR_SHARES];
+	const struct vb_far_share *s = &f->shares[VB_KEY_PLACE(w->rkey) % VB_FAR_SHARES];
 	bool means = f->same || !atomic_load_explicit(&f->denied, memory_order_relaxed) ||
 		     (atomic_load(&s->rkey) == w->rkey && atomic_load(&s->at));
 	uint64_t at;
@@ -453,14 +452,13 @@ void vb_far_wait(const struct vb_far *f, uint32_t number, uint32_t index, uint32
 
 bool vb_far_has_key(const struct vb_far *f, uint32_t rkey, uint64_t addr, uint64_t len)
 {
-	uint32_t index = VB_KEY_INDEX(rkey),
+	uint32_t index = vb_far_index(f, rkey),
 		 used = atomic_load_explicit(&f->marks->keys, memory_order_acquire);
 	const struct vb_key_entry *e = &f->keys[index];
 	uint64_t iova, length;
 	uint32_t seq, key;
 
-	if (!index || index >= used || index >= VB_KEY_PLAIN || (rkey & VB_KEY_SHARED) ||
-	    !(rkey & VB_KEY_REMOTE))
+	if (!index || index >= used || (rkey & VB_KEY_SHARED) || !(rkey & VB_KEY_REMOTE))
 		return false;
 	seq = atomic_load_explicit(&e->seq, memory_order_acquire);
 	key = atomic_load_explicit(&e->key, memory_order_acquire);

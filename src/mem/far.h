@@ -62,6 +62,7 @@ struct vb_far {
 	uint64_t here;		/* incarnation of our adapter */
 	_Atomic uint64_t there; /* of the far one, 0: nobody; stored last */
 	uint32_t number;	/* the far adapter's primary number */
+	uint32_t offset;	/* of its untagged keys */
 	uint32_t pid;		/* its process; for sentences */
 	bool same;		/* that is this process */
 	int tid;		/* its engine thread */
@@ -73,6 +74,12 @@ struct vb_far {
 	struct vb_lock lock;	/* held to give a place in `shares` to another key */
 	struct vb_far_share shares[VB_FAR_SHARES];
 };
+
+/* The entry that a key names there; 0: none. */
+static inline uint32_t vb_far_index(const struct vb_far *f, uint32_t key)
+{
+	return vb_key_index(f->marks, f->offset, key);
+}
 
 enum vb_far_means {
 	VB_FAR_NONE,   /* not permitted, or no way: let the ring find out */

@@ -107,7 +107,7 @@ enum vb_reason vb_foreign_begin(struct vb_keys *t, struct vb_mem_use *u, const s
 	u->far = f;
 	w.key = vb_key_as_lkey(t, want);
 	for (;;) {
-		uint32_t number = f->number, index = vb_key_index(f->marks, w.key);
+		uint32_t number = f->number, index = vb_far_index(f, w.key);
 		struct vb_key_entry *e = entry_at(f, index);
 		enum vb_key_kind kind = VB_KEY_KINDS;
 		uint64_t at;
@@ -145,7 +145,7 @@ enum vb_reason vb_foreign_check(struct vb_keys *t, const struct vb_mem_want *w, 
 	r = is_there(f, f->number, w);
 	if (r != VB_OK)
 		return refuse(r, w, f->pid, facts);
-	return vb_key_classify(t, entry_at(f, vb_key_index(f->marks, w->key)), w, facts);
+	return vb_key_classify(t, entry_at(f, vb_far_index(f, w->key)), w, facts);
 }
 
 static bool move(const struct vb_mem_use *u, bool write, void *here, uint32_t n, uint64_t at)

@@ -92,7 +92,7 @@ void vb_keys_init(struct vb_keys *t, struct vb_key_entry *entries, uint32_t capa
 
 static struct vb_key_entry *entry_of(struct vb_keys *t, uint32_t lkey)
 {
-	return &t->entries[vb_key_index(t->marks, lkey)];
+	return &t->entries[vb_keys_index(t, lkey)];
 }
 
 static void free_from(struct vb_keys *t, struct vb_key_zone *z)
@@ -196,7 +196,7 @@ uint32_t vb_key_take(struct vb_keys *t, uint64_t pd)
 	if (!index)
 		return 0;
 	last = (uint32_t)atomic_load_explicit(&t->entries[index].iova, memory_order_relaxed);
-	return index << 8 | (last ? VB_KEY_VARIANT(last + 1) : 0);
+	return (index + t->offset) << 8 | (last ? VB_KEY_VARIANT(last + 1) : t->variant);
 }
 
 void vb_key_set(struct vb_keys *t, uint32_t lkey, const struct vb_key_spec *s)
@@ -271,7 +271,7 @@ void vb_key_wait(struct vb_keys *t, uint32_t lkey)
 	uint32_t high = atomic_load(&t->marks->slots);
 
 	for (uint32_t i = 0; i < high; i++)
-		wait_for(&t->slots[i], vb_key_index(t->marks, lkey), lkey);
+		wait_for(&t->slots[i], vb_keys_index(t, lkey), lkey);
 }
 
 void vb_key_change(struct vb_keys *t, uint32_t lkey, const struct vb_key_spec *s)
@@ -333,7 +333,7 @@ static bool rounds_over(struct vb_keys *t, uint32_t round, uint32_t high)
 
 bool vb_key_settled(struct vb_keys *t, uint32_t lkey, uint32_t round)
 {
-	uint32_t high = atomic_load(&t->marks->slots), index = vb_key_index(t->marks, lkey);
+	uint32_t high = atomic_load(&t->marks->slots), index = vb_keys_index(t, lkey);
 	/* Who announces all keys at once uses local ones: no window, which some thread or other that does so
 	 * would hold up for ever. */
 	bool window = atomic_load_explicit(&t->entries[index].kind, memory_order_relaxed) == VB_KEY_WINDOW;
@@ -376,7 +376,7 @@ void vb_key_clear(struct vb_keys *t, uint32_t lkey)
 void vb_key_give(struct vb_keys *t, uint32_t lkey)
 {
 	vb_key_clear(t, lkey);
-	give_index(t, vb_key_index(t->marks, lkey));
+	give_index(t, vb_keys_index(t, lkey));
 }
 
 bool vb_key_tie(struct vb_keys *t, uint32_t lkey)
@@ -460,7 +460,7 @@ static void take_shot(struct vb_key_entry *e, struct shot *s)
 
 bool vb_key_look(struct vb_keys *t, uint32_t lkey, struct vb_key_spec *spec)
 {
-	uint32_t index = vb_key_index(t->marks, lkey);
+	uint32_t index = vb_keys_index(t, lkey);
 	struct shot s = {.odd = true};
 
 	if (index && (index < t->capacity || (index >= VB_KEY_PLAIN && vb_key_used(t->marks, index))))
@@ -471,7 +471,7 @@ bool vb_key_look(struct vb_keys *t, uint32_t lkey, struct vb_key_spec *spec)
 
 uint32_t vb_key_seq(struct vb_keys *t, uint32_t lkey)
 {
-	uint32_t index = vb_key_index(t->marks, lkey);
+	uint32_t index = vb_keys_index(t, lkey);
 
 	return index && vb_key_used(t->marks, index) ? atomic_load(&t->entries[index].seq) : 1;
 }
@@ -520,7 +520,7 @@ static enum vb_reason judge(const struct vb_keys *t, const struct shot *s, const
 {
 	const struct vb_key_spec *k = &s->spec;
 
-	if ((!s->last && !s->odd) || (!(w->key & VB_KEY_SHARED) && (w->key & 1u << 29)))
+	if (!s->last && !s->odd)
 		return VB_R_KEY_UNKNOWN;
 	if (t->local_bit & ~w->key) /* no key of this profile */
 		return VB_R_KEY_UNKNOWN;
@@ -545,7 +545,7 @@ static enum vb_reason judge(const struct vb_keys *t, const struct shot *s, const
 /* The entry in this table that the key names, NULL: there is none. */
 static struct vb_key_entry *own_entry(struct vb_keys *t, uint32_t key)
 {
-	uint32_t index = vb_key_index(t->marks, key);
+	uint32_t index = vb_keys_index(t, key);
 
 	if (key & VB_KEY_SHARED)
 		return index && vb_key_used(t->marks, index) ? &t->entries[index] : NULL;
@@ -708,7 +708,7 @@ static inline bool is_plain(const struct vb_keys *t, const struct vb_mem_want *w
 enum vb_reason vb_mem_begin(struct vb_keys *t, struct vb_mem_use *u, const struct vb_mem_want *w,
 			    struct vb_facts *f)
 {
-	uint32_t index = VB_KEY_INDEX(w->key);
+	uint32_t index = VB_KEY_PLACE(w->key) - t->offset;
 
 	if (vb_unlikely(!is_plain(t, w)))
 		return begin_shared(t, u, w, f);

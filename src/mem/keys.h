@@ -3,12 +3,14 @@
  * An entry is one cache line, in the adapter's segment (peers read it for direct placement) or wherever a
  * test puts it.  The owner alone writes, between an odd and an even sequence number.  A key is
  *
- *     31         30        29         28....8   7.....0
- *     shared     remote    0          index     variant
+ *     31         30        29..............8   7.....0
+ *     shared     remote    offset + index      variant
  *
  * so that L_Key and R_Key of a region differ in bit 30 and never pass for one another, and a key that was
- * made for an earlier region at the same index differs in its variant.  Key 0 is never given out: index 0 is
- * not used.
+ * made for an earlier region at the same index differs in its variant.  The offset is the table's own, by
+ * chance: a program that sends a peer's R_Key back to it by mistake for its own, or its own for the peer's,
+ * meets no region there, as it would with two adapters; and the table is dense all the same.  Peers read the
+ * offset once.  Key 0 is never given out: index 0 is not used, and offsets are such that nothing wraps.
  * In the profile in which the two keys of a region are equal both have bit 30: so peers, whatever their
  * profile, find what they always find, and only the owner takes such a key for a local one as well.
  *
@@ -40,9 +42,10 @@
 #include "iba/limits.h"
 #include "iba/reason.h"
 
-#define VB_KEY_REMOTE	  0x40000000u
-#define VB_KEY_SHARED	  0x80000000u
-#define VB_KEY_INDEX(k)	  (((k) >> 8) & 0x1fffffu)
+#define VB_KEY_REMOTE 0x40000000u
+#define VB_KEY_SHARED 0x80000000u
+#define VB_KEY_PLACE(k) \
+	(((k) >> 8) & ((1u << VB_KEY_BITS) - 1)) /* index plus offset, or what a tag has there */
 #define VB_KEY_VARIANT(k) ((k)&0xffu)
 #define VB_KEY_NUMBER(k)  (((k) >> 18) & (VB_ADAPTERS - 1)) /* of a tagged one */
 
@@ -146,6 +149,8 @@ struct vb_keys {
 	uint32_t capacity;	      /* set once */
 	uint32_t home;		      /* upper half of the numbers of domains made here; set once */
 	uint32_t local_bit; /* what L_Keys have as programs see them: 0, or VB_KEY_REMOTE; set once */
+	uint32_t offset;    /* of untagged keys, up to VB_KEY_OFFSET_MAX; set once */
+	uint32_t variant;   /* that an index begins with, by chance too; set once */
 	const struct vb_keys_ops *ops; /* NULL: no peers (tests); set once */
 	void *owner;		       /* ops' */
 	struct vb_lock lock;	       /* guards what follows */
@@ -153,20 +158,29 @@ struct vb_keys {
 	struct vb_key_rounds rounds; /* `now` is read without it */
 };
 
-/* The entry that a key names in a table with these marks; 0: none.  It may be above what is used. */
-static inline uint32_t vb_key_index(const struct vb_key_marks *m, uint32_t key)
+/* The entry that a key names in a table with these marks and this offset; 0: none.  It may be above what is
+ * used, but never outside the array, whatever the offset. */
+static inline uint32_t vb_key_index(const struct vb_key_marks *m, uint32_t offset, uint32_t key)
 {
-	if (!(key & VB_KEY_SHARED))
-		return VB_KEY_INDEX(key);
+	if (!(key & VB_KEY_SHARED)) {
+		uint32_t index = VB_KEY_PLACE(key) - offset;
+
+		return index < VB_KEY_PLAIN ? index : 0;
+	}
 	for (uint32_t k = 0; k < VB_ADAPTER_NUMBERS; k++) {
 		uint32_t number = atomic_load_explicit(&m->numbers[k], memory_order_acquire);
 
 		if (number == VB_KEY_NUMBER(key))
-			return VB_KEY_PLAIN + k * VB_TAGGED_KEYS + VB_KEY_INDEX(key) % VB_TAGGED_KEYS;
+			return VB_KEY_PLAIN + k * VB_TAGGED_KEYS + VB_KEY_PLACE(key) % VB_TAGGED_KEYS;
 		if (!number)
 			break;
 	}
 	return 0;
+}
+
+static inline uint32_t vb_keys_index(const struct vb_keys *t, uint32_t key)
+{
+	return vb_key_index(t->marks, t->offset, key);
 }
 
 /* Whether something was ever there: what is above a peer's mark is not looked at, since the look alone would
@@ -190,7 +204,7 @@ static inline uint32_t vb_key_next(const struct vb_key_marks *m, uint32_t index)
 /* Whether a key, used for a domain, is one that only mem/foreign.c can resolve. */
 static inline bool vb_key_is_elsewhere(const struct vb_keys *t, uint32_t key, uint64_t pd)
 {
-	return (key & VB_KEY_SHARED) ? !vb_key_index(t->marks, key) : (uint32_t)(pd >> 32) != t->home;
+	return (key & VB_KEY_SHARED) ? !vb_keys_index(t, key) : (uint32_t)(pd >> 32) != t->home;
 }
 
 /* entries, slots and marks must be zero, and stay the caller's.  capacity counts untagged keys; where there

@@ -48,8 +48,7 @@ void vb_key_near(struct vb_keys *t, const struct vb_mem_want *w, struct vb_facts
 	struct found n = {0};
 	bool any = search(t, w, &n);
 
-	/* Not where the key was one of this table: keys of different processes are alike, as their addresses
-	 * may be. */
+	/* Not where the key was one of this table: then that is what was meant. */
 	if (w->remote && t->ops && t->ops->stranger && f->reason == VB_R_KEY_UNKNOWN) {
 		f->b = t->ops->stranger(t->owner, w->key, w->addr, 0);
 		if (f->b)

@@ -44,7 +44,7 @@ bool vb_mw_enter(struct vb_mws *t, struct vb_mw *mw)
 
 	if (!lkey)
 		return false;
-	mw->index = vb_key_index(t->keys->marks, lkey);
+	mw->index = vb_keys_index(t->keys, lkey);
 	mw->key = lkey & ~VB_KEY_REMOTE;
 	mw->base = mw->key & ~0xffu;
 	mw->ibv.rkey = lkey | VB_KEY_REMOTE;
@@ -264,7 +264,7 @@ enum vb_mw_step vb_mw_bind(struct vb_mws *t, const struct vb_mw_ask *a, struct v
 	enum vb_mw_step step;
 
 	vb_lock_take(&t->lock);
-	step = bind(t, find(t, vb_key_index(t->keys->marks, a->rkey)), a, f);
+	step = bind(t, find(t, vb_keys_index(t->keys, a->rkey)), a, f);
 	vb_lock_give(&t->lock);
 	return step;
 }
@@ -293,7 +293,7 @@ enum vb_mw_step vb_mw_invalidate(struct vb_mws *t, uint32_t rkey, uint32_t qpn, 
 	struct vb_mw *mw;
 
 	vb_lock_take(&t->lock); /* given below */
-	mw = find(t, vb_key_index(t->keys->marks, rkey));
+	mw = find(t, vb_keys_index(t->keys, rkey));
 	if (*id) { /* it was hidden before; another may have gone on with it since */
 		if (mw && mw->id == *id && !settle(t, mw))
 			step = VB_MW_WAITS;

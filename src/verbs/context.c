@@ -105,6 +105,8 @@ int vb_hca_open(struct vb_hca **out)
 	/* The number may be given to another process once this one is gone: chance tells their PDs apart. */
 	h->pub.keys.home = vb_adapter_number(h->pub.adapter) << 20 |
 			   (uint32_t)(vb_adapter_incarnation(h->pub.adapter) & 0xfffff);
+	h->pub.keys.offset = vb_adapter_key_offset(h->pub.adapter);
+	h->pub.keys.variant = vb_adapter_incarnation(h->pub.adapter) >> 20 & 0xff;
 	h->pub.keys.local_bit = vb_profile()->equal_keys ? VB_KEY_REMOTE : 0;
 	h->pub.keys.ops = &vb_direct_keys_ops;
 	h->pub.keys.owner = h->pub.adapter;

@@ -121,6 +121,7 @@ void vb_direct_link_up(struct vb_link *l)
 	f->token = at.token;
 	f->here = vb_adapter_incarnation(l->adapter);
 	f->number = l->number;
+	f->offset = at.key_offset;
 	f->pid = l->pid;
 	f->same = at.same;
 	f->tid = at.tid;
@@ -352,7 +353,7 @@ static bool in_use(void *owner, uint32_t index)
 
 void vb_direct_key_retracted(struct vb_adapter *a, uint32_t lkey)
 {
-	uint32_t index = vb_key_index(vb_hca(a)->keys.marks, lkey);
+	uint32_t index = vb_keys_index(&vb_hca(a)->keys, lkey);
 	char what[64];
 
 	if (vb_unlikely(in_use(a, index))) { /* else nobody is, and who comes now finds the key gone */

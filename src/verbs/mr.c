@@ -200,7 +200,7 @@ int vb_mr_register(struct vb_mr **out, const struct vb_mr_ask *ask)
 	mr->ibv.pd = &pd->ibv;
 	mr->ibv.addr = (void *)(uintptr_t)ask->addr;
 	mr->ibv.length = ask->length;
-	mr->ibv.handle = vb_key_index(vb_hca(c->adapter)->keys.marks, mr->ibv.lkey);
+	mr->ibv.handle = vb_keys_index(&vb_hca(c->adapter)->keys, mr->ibv.lkey);
 	mr->ibv.rkey = mr->ibv.lkey | VB_KEY_REMOTE;
 	mr->ibv.lkey = vb_key_local(&vb_hca(c->adapter)->keys, mr->ibv.lkey);
 	*out = mr;

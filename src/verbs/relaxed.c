@@ -117,7 +117,7 @@ static void publish(struct vb_hca *h, struct vb_pd *pd, struct vb_relaxed_mr *m,
 	vb_pd_count(pd, VB_CHILD_MR, 1); /* pairs with ibv_dereg_mr_relaxed() */
 	mr->ibv.context = pd->ibv.context;
 	mr->ibv.pd = &pd->ibv;
-	mr->ibv.handle = vb_key_index(h->keys.marks, m->lkey);
+	mr->ibv.handle = vb_keys_index(&h->keys, m->lkey);
 	mr->ibv.lkey = vb_key_local(&h->keys, m->lkey);
 	mr->ibv.rkey = m->lkey | VB_KEY_REMOTE;
 	/* Access reaches to page boundaries: the region is its pages. */

@@ -3,6 +3,9 @@
  * flushed, and both ends see the same events. */
 #include "pair.h"
 
+/* So far from a key that no table reaches from the one to the other. */
+#define NO_KEY 0x20000000u
+
 enum { SIZE = 1 << 18, DEPTH = 32, BEFORE = 3, AFTER = 2, MAX_SEEN = 24, BIG = 100000 };
 
 /* What is wrong. */
@@ -169,9 +172,9 @@ static int post(struct kit_end *e, const struct row *r, enum wrong wrong, uint64
 	if (wrong == KEY_VARIANT)
 		rkey ^= 0x55;
 	if (wrong == KEY_NONE)
-		rkey ^= 0x7ff00;
+		rkey ^= NO_KEY;
 	if (wrong == LOCAL_KEY)
-		lkey ^= 0x7ff00;
+		lkey ^= NO_KEY;
 	if (wrong == LOCAL_ACCESS)
 		lkey = weak->lkey;
 	if (wrong == LOCAL_BOUNDS)
@@ -181,7 +184,7 @@ static int post(struct kit_end *e, const struct row *r, enum wrong wrong, uint64
 		n = 2;
 	}
 	sge[0] = (struct ibv_sge){addr, one, lkey};
-	sge[1] = (struct ibv_sge){addr + one, r->len - one, wrong == LOCAL_SECOND ? lkey ^ 0x7ff00 : lkey};
+	sge[1] = (struct ibv_sge){addr + one, r->len - one, wrong == LOCAL_SECOND ? lkey ^ NO_KEY : lkey};
 	wr.num_sge = (int)n;
 	if (r->op == IBV_WR_ATOMIC_FETCH_AND_ADD) {
 		wr.wr.atomic.remote_addr = raddr;

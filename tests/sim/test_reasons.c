@@ -321,10 +321,10 @@ static struct sim *atomic_foreign(void)
 {
 	struct sim *s = desk();
 	uint32_t rkey = sim_rkey(third_key(s, 1));
-	struct vb_far_share *place = &third.far.shares[VB_KEY_INDEX(rkey) % VB_FAR_SHARES];
+	struct vb_far_share *place = &third.far.shares[VB_KEY_PLACE(rkey) % VB_FAR_SHARES];
 
 	place->rkey = rkey;
-	place->seq = third.entries[vb_key_index(&third.marks, rkey)].seq;
+	place->seq = third.entries[vb_far_index(&third.far, rkey)].seq;
 	place->state = VB_REGION_CANNOT;
 	return ask(s, IBV_WR_ATOMIC_FETCH_AND_ADD, rkey, 8, 0);
 }

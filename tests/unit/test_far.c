@@ -33,6 +33,7 @@ enum {
 	QPN_HERE = NUMBER_HERE << 12 | 5,
 	QPN_THERE = NUMBER_THERE << 12 | 9,
 	AREA = 4096,
+	OFFSET = 0x2f0f0, /* of the keys there */
 };
 static const uint64_t INCARNATION = 0x1122334455667788ull;
 
@@ -85,6 +86,7 @@ static int set_up(void **state)
 	w->back.marks = &w->here.marks;
 	w->back.slots = w->here.slots;
 	w->back.number = NUMBER_HERE;
+	w->there.keys.offset = w->far.offset = OFFSET;
 	w->qp.dest_qpn = QPN_HERE;
 	w->qp.pd = PD;
 	w->qp.peer = INCARNATION;
@@ -196,7 +198,7 @@ static void not_permitted(void **state)
 			x.rkey += 1u << 8;
 			break;
 		case 9: /* beyond the table */
-			x.rkey = VB_KEY_REMOTE | 0x1fffffu << 8;
+			x.rkey = VB_KEY_REMOTE | 0x3fffffu << 8;
 		}
 		assert_int_equal(try(w, &x), VB_FAR_NONE);
 	}
@@ -253,19 +255,19 @@ static void hostile_tables(void **state)
 {
 	struct world *w = *state;
 	struct vb_far_want x = w->want;
-	struct vb_key_entry *e = &w->there.entries[VB_KEY_INDEX(w->rkey)];
+	struct vb_key_entry *e = &w->there.entries[vb_far_index(&w->far, w->rkey)];
 
 	w->there.marks.keys = UINT32_MAX;
-	x.rkey = VB_KEY_REMOTE | 0x1fffffu << 8; /* no such entry in any table */
+	x.rkey = VB_KEY_REMOTE | 0x3fffffu << 8; /* no such entry in any table */
 	assert_int_equal(try(w, &x), VB_FAR_NONE);
-	x.rkey = VB_KEY_REMOTE | (VB_MAX_MR + 1u) << 8;
+	x.rkey = VB_KEY_REMOTE | (OFFSET + VB_MAX_MR + 1u) << 8;
 	assert_int_equal(try(w, &x), VB_FAR_NONE);
-	x.rkey = VB_KEY_REMOTE | (uint32_t)VB_MAX_MR << 8; /* the last one, all zero */
+	x.rkey = VB_KEY_REMOTE | (OFFSET + VB_MAX_MR) << 8; /* the last one, all zero */
 	assert_int_equal(try(w, &x), VB_FAR_NONE);
 	assert_int_equal(try(w, &w->want), VB_FAR_MAPPED);
 	w->there.marks.keys = 0; /* nothing in use: entries are not looked at */
 	assert_int_equal(try(w, &w->want), VB_FAR_NONE);
-	w->there.marks.keys = VB_KEY_INDEX(w->rkey) + 1;
+	w->there.marks.keys = vb_far_index(&w->far, w->rkey) + 1;
 	e->seq++; /* being changed */
 	assert_int_equal(try(w, &w->want), VB_FAR_NONE);
 	e->seq++;
@@ -291,7 +293,7 @@ static void hostile_tables_of_a_shared_domain(void **state)
 	static const struct vb_keys_ops ops = {.find = find_it};
 	const uint64_t pd = (uint64_t)NUMBER_THERE << 52 | PD;
 	struct world *w = *state;
-	struct vb_key_entry *e = &w->there.entries[VB_KEY_INDEX(w->rkey)];
+	struct vb_key_entry *e = &w->there.entries[vb_far_index(&w->far, w->rkey)];
 	struct vb_mem_want want = {
 	    .key = w->rkey, .remote = true, .access = RW, .pd = pd, .addr = 0x50000, .len = 8};
 	_Atomic uint32_t heard = 1;
@@ -329,7 +331,7 @@ static void an_answer_to_no_question(void **state)
 	assert_int_equal(vb_far_answer(&w->far, 0, 0, 0x50000, &none, -1, true), 0);
 	assert_int_equal(w->far.shares[0].state, VB_REGION_FREE);
 	assert_int_equal(vb_far_answer(&w->far, w->rkey, 0, 0x50000, &none, -1, true), 0);
-	assert_int_equal(w->far.shares[VB_KEY_INDEX(w->rkey) % VB_FAR_SHARES].state, VB_REGION_FREE);
+	assert_int_equal(w->far.shares[VB_KEY_PLACE(w->rkey) % VB_FAR_SHARES].state, VB_REGION_FREE);
 }
 
 /* No thread of its own there, or one that the kernel keeps us from. */
@@ -437,7 +439,7 @@ static bool waits(struct world *w, struct vb_far_use *u, uint32_t number, uint32
 static void who_is_waited_for(void **state)
 {
 	struct world *w = *state;
-	uint32_t index = VB_KEY_INDEX(w->rkey);
+	uint32_t index = vb_far_index(&w->far, w->rkey);
 	struct vb_far_use u;
 
 	assert_true(waits(w, &u, NUMBER_THERE, index, 0));		/* a key */
@@ -461,9 +463,9 @@ static void largest_numbers(void **state)
 
 	w->want.far_qpn = 0xffffff;
 	w->far.number = VB_ADAPTERS - 1;
-	assert_true(waits(w, &u, VB_ADAPTERS - 1, VB_KEY_INDEX(w->rkey), 0xffffff));
-	assert_false(waits(w, &u, VB_ADAPTERS - 2, VB_KEY_INDEX(w->rkey), 0xffffff));
-	assert_false(waits(w, &u, VB_ADAPTERS - 1, VB_KEY_INDEX(w->rkey), 0xfffffe));
+	assert_true(waits(w, &u, VB_ADAPTERS - 1, vb_far_index(&w->far, w->rkey), 0xffffff));
+	assert_false(waits(w, &u, VB_ADAPTERS - 2, vb_far_index(&w->far, w->rkey), 0xffffff));
+	assert_false(waits(w, &u, VB_ADAPTERS - 1, vb_far_index(&w->far, w->rkey), 0xfffffe));
 }
 
 /* Of the gathered ones each is checked. */
@@ -521,7 +523,7 @@ static void no_touch_after_the_wait(void **state)
 		uint32_t lkey = atomic_load(&current) & ~VB_KEY_REMOTE;
 
 		vb_key_retract(&w->there.keys, lkey);
-		vb_far_wait(&w->back, NUMBER_THERE, VB_KEY_INDEX(lkey), 0, "a test");
+		vb_far_wait(&w->back, NUMBER_THERE, vb_keys_index(&w->there.keys, lkey), 0, "a test");
 		memset(w->area, 0x55, 64);
 		for (int i = 0; i < 20; i++)
 			vb_cpu_relax();

@@ -284,7 +284,7 @@ static void wrong_keys_are_told_apart(void **state)
 		    &x.t,
 		    &(struct vb_key_spec){
 			.pd = PD, .access = LW | RW, .iova = 0x20000, .addr = 0x20000, .length = 0x1000});
-	while (VB_KEY_INDEX(k2) != VB_KEY_INDEX(k));
+	while (VB_KEY_PLACE(k2) != VB_KEY_PLACE(k));
 	assert_int_not_equal(k2, k);
 	assert_int_equal(try(&x, k | VB_KEY_REMOTE, true, PD, 0x20000, 8, RW, &f), VB_R_KEY_STALE);
 	assert_int_equal(f.cur_key, k2 | VB_KEY_REMOTE);
@@ -416,7 +416,7 @@ static uint64_t cost(struct table *x, const uint32_t *keys, uint32_t n)
 					 &(struct vb_mem_want){.key = k | VB_KEY_REMOTE,
 							       .remote = true,
 							       .pd = PD,
-							       .addr = (uint64_t)VB_KEY_INDEX(k) << 12,
+							       .addr = (uint64_t)VB_KEY_PLACE(k) << 12,
 							       .len = 8,
 							       .access = RW},
 					 NULL))
@@ -444,7 +444,7 @@ static void a_million_regions(void **state)
 								     .iova = (uint64_t)(i + 1) << 12,
 								     .addr = 0x1000,
 								     .length = 0x1000});
-		assert_int_equal(VB_KEY_INDEX(keys[i]), i + 1);
+		assert_int_equal(VB_KEY_PLACE(keys[i]), i + 1);
 	}
 	assert_int_equal(
 	    vb_key_publish(&x.t,
@@ -479,11 +479,11 @@ static void a_million_regions(void **state)
 	take_back(&x.t, keys[5]);
 	take_back(&x.t, keys[3]);
 	assert_int_equal(
-	    VB_KEY_INDEX(vb_key_publish(
+	    VB_KEY_PLACE(vb_key_publish(
 		&x.t, &(struct vb_key_spec){.pd = PD, .access = LW, .iova = 0, .addr = 0, .length = 1})),
 	    6);
 	assert_int_equal(
-	    VB_KEY_INDEX(vb_key_publish(
+	    VB_KEY_PLACE(vb_key_publish(
 		&x.t, &(struct vb_key_spec){.pd = PD, .access = LW, .iova = 0, .addr = 0, .length = 1})),
 	    4);
 	free(keys);
@@ -717,7 +717,7 @@ static void any_key_at_once(void **state)
 	k2 = vb_key_publish(
 	    &x.t,
 	    &(struct vb_key_spec){.pd = PD, .access = RR, .iova = 0x5000, .addr = 0x20000, .length = 0x1000});
-	assert_int_equal(x.marks.keys, VB_KEY_INDEX(k2) + 1);
+	assert_int_equal(x.marks.keys, VB_KEY_PLACE(k2) + 1);
 	assert_true(vb_mem_begin_any(&x.t, &u));
 	assert_true(x.marks.slots >= 1);
 	assert_ptr_equal(vb_mem_slot(&x.t), u.slot);
@@ -821,7 +821,7 @@ static void settling(void **state)
 	for (int i = 0; i < 10; i++)
 		assert_false(vb_key_settled(&x.t, k, round));
 	assert_true(vb_key_settled(&x.t, win, 0));
-	u.slot->index = VB_KEY_INDEX(win);
+	u.slot->index = VB_KEY_PLACE(win);
 	assert_true(vb_key_settled(&x.t, k, round));
 	assert_false(vb_key_settled(&x.t, win, 0));
 	vb_mem_end(&u);
@@ -913,6 +913,44 @@ static void resolving(void **state)
 	    VB_KEY_KINDS);
 }
 
+/* A table's keys begin somewhere of its own: those of another table lead nowhere in it. */
+static void where_keys_begin(void **state)
+{
+	struct vb_key_spec s = {.pd = PD, .access = LW | RW, .iova = 0x1000, .addr = 0x5000, .length = 64};
+	struct table x, y;
+	uint32_t k, l = 0;
+
+	(void)state;
+	make(&x, 64);
+	make(&y, VB_KEY_PLAIN);
+	x.t.offset = 0x1234;
+	x.t.variant = 0x56;
+	y.t.offset = VB_KEY_OFFSET_MAX;
+	y.t.variant = 0xff;
+	k = vb_key_publish(&x.t, &s);
+	assert_int_equal(k, 0x123556);
+	assert_int_equal(vb_keys_index(&x.t, k), 1);
+	for (uint32_t i = 1; i < VB_KEY_PLAIN; i++) {
+		l = vb_key_publish(&y.t, &s);
+		assert_int_equal(vb_keys_index(&y.t, l), i);
+		assert_int_equal(l & (VB_KEY_REMOTE | VB_KEY_SHARED), 0);
+	}
+	assert_int_equal(l, 0x3fffffff); /* the last one: nothing wraps */
+	assert_int_equal(try(&x, k, false, PD, 0x1000, 8, LW, NULL), VB_OK);
+	assert_int_equal(try(&y, l, false, PD, 0x1000, 8, LW, NULL), VB_OK);
+	assert_int_equal(try(&x, l, false, PD, 0x1000, 8, LW, NULL), VB_R_KEY_UNKNOWN);
+	assert_int_equal(try(&y, k, false, PD, 0x1000, 8, LW, NULL), VB_R_KEY_UNKNOWN);
+	assert_int_equal(try(&x, 1u << 8, false, PD, 0x1000, 8, LW, NULL), VB_R_KEY_UNKNOWN);
+	assert_int_equal(try(&x, 0x123456, false, PD, 0x1000, 8, LW, NULL), VB_R_KEY_UNKNOWN); /* index 0 */
+	assert_int_equal(try(&x, 0, false, PD, 0x1000, 8, LW, NULL), VB_R_KEY_UNKNOWN);
+	/* the index comes back with the next variant */
+	take_back(&y.t, l);
+	l = vb_key_publish(&y.t, &s);
+	assert_int_equal(l, 0x3fffff00);
+	unmake(&x);
+	unmake(&y);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -934,6 +972,7 @@ int main(void)
 	    cmocka_unit_test(settling),
 	    cmocka_unit_test(settling_in_rounds),
 	    cmocka_unit_test(resolving),
+	    cmocka_unit_test(where_keys_begin),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
