@@ -46,7 +46,7 @@ install: all
 
 check:
 	@scripts/layers && scripts/format-check && scripts/verbs-doc-check && scripts/memory-doc-check && \
-		scripts/errors-doc-check
+		scripts/calls-check && scripts/errors-doc-check
 
 format:
 	@scripts/format-check --fix

@@ -73,8 +73,8 @@ static int advise(enum ibv_advise_mr_advice advice, const struct ibv_sge *s, con
 	return vb_why_memory(err, CALL, at, s->length, is_write(advice)); /* names the first bad address */
 }
 
-int vb_advise_mr(struct ibv_pd *ibpd, enum ibv_advise_mr_advice advice, uint32_t flags, struct ibv_sge *list,
-		 uint32_t n)
+VB_CODE(vb_advise_mr, (ibpd, advice, flags, list, n), struct ibv_pd *ibpd, enum ibv_advise_mr_advice advice,
+	uint32_t flags, struct ibv_sge *list, uint32_t n)
 {
 	const struct vb_pd *pd = vb_pd(ibpd);
 	struct vb_key_spec r;

@@ -32,7 +32,8 @@ int vb_check_av(const char *call, const struct vb_context *c, const struct ibv_a
 	return vb_check_gid(call, c, av->grh.sgid_index);
 }
 
-VB_EXPORT struct ibv_ah *ibv_create_ah(struct ibv_pd *ibpd, struct ibv_ah_attr *attr)
+VB_EXPORT VB_OBJECT(struct ibv_ah *, ibv_create_ah, (ibpd, attr), struct ibv_pd *ibpd,
+		    struct ibv_ah_attr *attr)
 {
 	struct vb_context *c = vb_context(ibpd->context);
 	struct vb_ah *ah = NULL;
@@ -61,7 +62,7 @@ VB_EXPORT struct ibv_ah *ibv_create_ah(struct ibv_pd *ibpd, struct ibv_ah_attr *
 	return &ah->ibv;
 }
 
-VB_EXPORT int ibv_destroy_ah(struct ibv_ah *ibah)
+VB_EXPORT VB_CODE(ibv_destroy_ah, (ibah), struct ibv_ah *ibah)
 {
 	if (vb_context_dead(vb_context(ibah->context)))
 		return 0;
@@ -120,8 +121,8 @@ static void by_ipv6(const struct ibv_grh *grh, struct ibv_ah_attr *a, uint8_t ow
 	a->grh.hop_limit = 0xff; /* what came is what was left of it */
 }
 
-VB_EXPORT int ibv_init_ah_from_wc(struct ibv_context *context, uint8_t port, struct ibv_wc *wc,
-				  struct ibv_grh *grh, struct ibv_ah_attr *attr)
+VB_EXPORT VB_CODE(ibv_init_ah_from_wc, (context, port, wc, grh, attr), struct ibv_context *context,
+		  uint8_t port, struct ibv_wc *wc, struct ibv_grh *grh, struct ibv_ah_attr *attr)
 {
 	const struct vb_context *c = vb_context(context);
 	uint8_t own[16];
@@ -151,8 +152,8 @@ VB_EXPORT int ibv_init_ah_from_wc(struct ibv_context *context, uint8_t port, str
 	return 0;
 }
 
-VB_EXPORT struct ibv_ah *ibv_create_ah_from_wc(struct ibv_pd *pd, struct ibv_wc *wc, struct ibv_grh *grh,
-					       uint8_t port)
+VB_EXPORT VB_OBJECT(struct ibv_ah *, ibv_create_ah_from_wc, (pd, wc, grh, port), struct ibv_pd *pd,
+		    struct ibv_wc *wc, struct ibv_grh *grh, uint8_t port)
 {
 	struct ibv_ah_attr attr;
 

@@ -63,7 +63,8 @@ static void count_delivered(const struct ibv_async_event *ev)
 	}
 }
 
-VB_EXPORT int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event)
+VB_EXPORT VB_CODE(ibv_get_async_event, (context, event), struct ibv_context *context,
+		  struct ibv_async_event *event)
 {
 	struct vb_context *ctx = vb_context(context);
 	struct vb_list *n = NULL;
@@ -100,7 +101,7 @@ static void acknowledge(pthread_mutex_t *mutex, pthread_cond_t *cond, uint32_t *
 }
 
 /* The element's own context tells a forked child that it must not touch it; an event of the port has none. */
-VB_EXPORT void ibv_ack_async_event(struct ibv_async_event *event)
+VB_EXPORT VB_NOTHING(ibv_ack_async_event, (event), struct ibv_async_event *event)
 {
 	struct ibv_qp *qp = event->element.qp;
 	struct ibv_cq *cq = event->element.cq;

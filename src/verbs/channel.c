@@ -7,7 +7,8 @@
 #include "verbs/progress.h"
 #include "verbs/verbs.h"
 
-VB_EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
+VB_EXPORT VB_OBJECT(struct ibv_comp_channel *, ibv_create_comp_channel, (context),
+		    struct ibv_context *context)
 {
 	struct vb_context *ctx = vb_context(context);
 	struct vb_channel *ch;
@@ -31,7 +32,7 @@ VB_EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *c
 	return &ch->ibv;
 }
 
-VB_EXPORT int ibv_destroy_comp_channel(struct ibv_comp_channel *channel)
+VB_EXPORT VB_CODE(ibv_destroy_comp_channel, (channel), struct ibv_comp_channel *channel)
 {
 	struct vb_channel *ch = (struct vb_channel *)channel;
 	struct vb_context *ctx = vb_context(channel->context);
@@ -97,7 +98,8 @@ static struct vb_cq *next_event(struct vb_channel *ch)
 	return cq;
 }
 
-VB_EXPORT int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **cq_context)
+VB_EXPORT VB_CODE(ibv_get_cq_event, (channel, cq, cq_context), struct ibv_comp_channel *channel,
+		  struct ibv_cq **cq, void **cq_context)
 {
 	struct vb_channel *ch = (struct vb_channel *)channel;
 	struct vb_cq *c;
@@ -120,7 +122,7 @@ VB_EXPORT int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq *
 	return 0;
 }
 
-VB_EXPORT void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int nevents)
+VB_EXPORT VB_NOTHING(ibv_ack_cq_events, (cq, nevents), struct ibv_cq *cq, unsigned int nevents)
 {
 	if (vb_context_dead(vb_context(cq->context)))
 		return;

@@ -291,7 +291,7 @@ refused:
 	return vb_why_open(err, call, ibdev->name);
 }
 
-VB_EXPORT struct ibv_context *ibv_open_device(struct ibv_device *ibdev)
+VB_EXPORT VB_OBJECT(struct ibv_context *, ibv_open_device, (ibdev), struct ibv_device *ibdev)
 {
 	struct vb_context *c;
 	int err = vb_device_open(ibdev, &c, "ibv_open_device");
@@ -305,7 +305,7 @@ VB_EXPORT struct ibv_context *ibv_open_device(struct ibv_device *ibdev)
 /* As with other devices closing succeeds whatever is left, and what is left is stopped.  A context with
  * children keeps its memory and its descriptors, so that destroying them afterwards, or the mere fact that
  * the program forgot them, does no harm. */
-VB_EXPORT int ibv_close_device(struct ibv_context *context)
+VB_EXPORT VB_CODE(ibv_close_device, (context), struct ibv_context *context)
 {
 	struct vb_context *c = vb_context(context);
 	struct vb_device *dev = c->dev;

@@ -37,8 +37,9 @@ static void use_channel(struct vb_channel *ch, int refs)
 	vb_lock_give(&ch->evq.lock);
 }
 
-VB_EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context,
-				       struct ibv_comp_channel *channel, int comp_vector)
+VB_EXPORT VB_OBJECT(struct ibv_cq *, ibv_create_cq, (context, cqe, cq_context, channel, comp_vector),
+		    struct ibv_context *context, int cqe, void *cq_context, struct ibv_comp_channel *channel,
+		    int comp_vector)
 {
 	struct vb_context *ctx = vb_context(context);
 	struct vb_cq *cq = NULL;
@@ -78,7 +79,7 @@ refused:
 	return NULL;
 }
 
-VB_EXPORT int ibv_resize_cq(struct ibv_cq *ibcq, int cqe)
+VB_EXPORT VB_CODE(ibv_resize_cq, (ibcq, cqe), struct ibv_cq *ibcq, int cqe)
 {
 	struct vb_cq *cq = vb_cq(ibcq);
 	uint32_t held = 0;
@@ -99,7 +100,7 @@ VB_EXPORT int ibv_resize_cq(struct ibv_cq *ibcq, int cqe)
 	return 0;
 }
 
-VB_EXPORT int ibv_destroy_cq(struct ibv_cq *ibcq)
+VB_EXPORT VB_CODE(ibv_destroy_cq, (ibcq), struct ibv_cq *ibcq)
 {
 	struct vb_cq *cq = vb_cq(ibcq);
 	struct vb_context *ctx = cq->ctx;
@@ -131,7 +132,7 @@ VB_EXPORT int ibv_destroy_cq(struct ibv_cq *ibcq)
 	return 0;
 }
 
-int vb_poll_cq(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
+VB_VALUE(int, vb_poll_cq, (ibcq, n, wc), struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
 {
 	struct vb_cq *cq = vb_cq(ibcq);
 
@@ -147,7 +148,7 @@ int vb_poll_cq(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
 	return vb_cq_poll(cq, n, wc);
 }
 
-int vb_req_notify_cq(struct ibv_cq *ibcq, int solicited_only)
+VB_CODE(vb_req_notify_cq, (ibcq, solicited_only), struct ibv_cq *ibcq, int solicited_only)
 {
 	struct vb_cq *cq = vb_cq(ibcq);
 
@@ -157,7 +158,8 @@ int vb_req_notify_cq(struct ibv_cq *ibcq, int solicited_only)
 	return 0;
 }
 
-struct ibv_cq_ex *vb_create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr)
+VB_OBJECT(struct ibv_cq_ex *, vb_create_cq_ex, (context, attr), struct ibv_context *context,
+	  struct ibv_cq_init_attr_ex *attr)
 {
 	(void)context;
 	(void)attr;
@@ -165,7 +167,7 @@ struct ibv_cq_ex *vb_create_cq_ex(struct ibv_context *context, struct ibv_cq_ini
 	return NULL;
 }
 
-int vb_modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr)
+VB_CODE(vb_modify_cq, (cq, attr), struct ibv_cq *cq, struct ibv_modify_cq_attr *attr)
 {
 	(void)cq;
 	(void)attr;

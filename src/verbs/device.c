@@ -96,7 +96,7 @@ void vb_device_put(struct vb_device *d)
 }
 
 #undef ibv_get_device_list
-VB_EXPORT struct ibv_device **ibv_get_device_list(int *num_devices)
+VB_EXPORT VB_OBJECT(struct ibv_device **, ibv_get_device_list, (num_devices), int *num_devices)
 {
 	struct ibv_device **list = calloc(2, sizeof(*list));
 
@@ -110,7 +110,7 @@ VB_EXPORT struct ibv_device **ibv_get_device_list(int *num_devices)
 	return list;
 }
 
-VB_EXPORT void ibv_free_device_list(struct ibv_device **list)
+VB_EXPORT VB_NOTHING(ibv_free_device_list, (list), struct ibv_device **list)
 {
 	if (!list)
 		return;

@@ -58,7 +58,8 @@ static int check_copy(const char *call, const struct vb_dm *d, uint64_t offset, 
 	return 0;
 }
 
-static int copy_to(struct ibv_dm *dm, uint64_t offset, const void *host, size_t length)
+static VB_CODE(copy_to, (dm, offset, host, length), struct ibv_dm *dm, uint64_t offset, const void *host,
+	       size_t length)
 {
 	int err = check_copy("ibv_memcpy_to_dm", vb_dm(dm), offset, length);
 
@@ -67,7 +68,8 @@ static int copy_to(struct ibv_dm *dm, uint64_t offset, const void *host, size_t 
 	return err;
 }
 
-static int copy_from(void *host, struct ibv_dm *dm, uint64_t offset, size_t length)
+static VB_CODE(copy_from, (host, dm, offset, length), void *host, struct ibv_dm *dm, uint64_t offset,
+	       size_t length)
 {
 	int err = check_copy("ibv_memcpy_from_dm", vb_dm(dm), offset, length);
 
@@ -159,7 +161,8 @@ static bool count(struct vb_hca *h, uint64_t bytes)
 	return true;
 }
 
-struct ibv_dm *vb_alloc_dm(struct ibv_context *context, struct ibv_alloc_dm_attr *attr)
+VB_OBJECT(struct ibv_dm *, vb_alloc_dm, (context, attr), struct ibv_context *context,
+	  struct ibv_alloc_dm_attr *attr)
 {
 	struct vb_context *c = vb_context(context);
 	struct vb_hca *h = vb_hca(c->adapter);
@@ -197,7 +200,7 @@ refused:
 	return NULL;
 }
 
-int vb_free_dm(struct ibv_dm *dm)
+VB_CODE(vb_free_dm, (dm), struct ibv_dm *dm)
 {
 	struct vb_context *c = vb_context(dm->context);
 	struct vb_hca *h = vb_hca(c->adapter);
@@ -260,8 +263,8 @@ static void release(struct vb_mr *mr)
 	atomic_fetch_sub(&d->refs, 1);
 }
 
-struct ibv_mr *vb_reg_dm_mr(struct ibv_pd *pd, struct ibv_dm *dm, uint64_t offset, size_t length,
-			    unsigned access)
+VB_OBJECT(struct ibv_mr *, vb_reg_dm_mr, (pd, dm, offset, length, access), struct ibv_pd *pd,
+	  struct ibv_dm *dm, uint64_t offset, size_t length, unsigned access)
 {
 	struct vb_dm *d = vb_dm(dm);
 	struct vb_mr_ask ask = {.call = "ibv_reg_dm_mr",

@@ -173,8 +173,8 @@ int vb_dmabuf_register(struct vb_mr **out, const char *call, struct ibv_pd *pd, 
 	return err;
 }
 
-VB_EXPORT struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova,
-					   int fd, int access)
+VB_EXPORT VB_OBJECT(struct ibv_mr *, ibv_reg_dmabuf_mr, (pd, offset, length, iova, fd, access),
+		    struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access)
 {
 	static const char call[] = "ibv_reg_dmabuf_mr";
 	struct vb_mr *mr;

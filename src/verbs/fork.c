@@ -96,7 +96,7 @@ static bool counts(void)
 	return true;
 }
 
-VB_EXPORT int ibv_fork_init(void)
+VB_EXPORT VB_CODE(ibv_fork_init, (), void)
 {
 	int err = 0;
 
@@ -115,7 +115,7 @@ VB_EXPORT int ibv_fork_init(void)
 	return err;
 }
 
-VB_EXPORT enum ibv_fork_status ibv_is_fork_initialized(void)
+VB_EXPORT VB_VALUE(enum ibv_fork_status, ibv_is_fork_initialized, (), void)
 {
 	enum ibv_fork_status s;
 
@@ -303,9 +303,6 @@ void vb_fork_unmark(uint64_t addr, uint64_t length)
 	change(false, addr, length);
 }
 
-int ibv_dontfork_range(void *base, size_t size);
-int ibv_dofork_range(void *base, size_t size);
-
 /* For drivers and what is like them.  As elsewhere: -1 and errno. */
 static int change_range(bool more, void *base, size_t size)
 {
@@ -317,12 +314,12 @@ static int change_range(bool more, void *base, size_t size)
 	return -1;
 }
 
-VB_EXPORT int ibv_dontfork_range(void *base, size_t size)
+VB_EXPORT VB_CODE(ibv_dontfork_range, (base, size), void *base, size_t size)
 {
 	return change_range(true, base, size);
 }
 
-VB_EXPORT int ibv_dofork_range(void *base, size_t size)
+VB_EXPORT VB_CODE(ibv_dofork_range, (base, size), void *base, size_t size)
 {
 	return change_range(false, base, size);
 }

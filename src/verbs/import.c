@@ -61,7 +61,7 @@ static int open_any(struct vb_context **c, const char *call)
 	return err;
 }
 
-VB_EXPORT struct ibv_context *ibv_import_device(int cmd_fd)
+VB_EXPORT VB_OBJECT(struct ibv_context *, ibv_import_device, (cmd_fd), int cmd_fd)
 {
 	const char *call = "ibv_import_device";
 	struct vb_context *c;
@@ -118,7 +118,8 @@ static int owner_tables(struct vb_context *c, struct vb_link_far *at, const char
 	return 0;
 }
 
-VB_EXPORT struct ibv_pd *ibv_import_pd(struct ibv_context *context, uint32_t handle)
+VB_EXPORT VB_OBJECT(struct ibv_pd *, ibv_import_pd, (context, handle), struct ibv_context *context,
+		    uint32_t handle)
 {
 	struct vb_context *c = vb_context(context);
 	const char *call = "ibv_import_pd";
@@ -148,7 +149,7 @@ refused:
 	return NULL;
 }
 
-VB_EXPORT void ibv_unimport_pd(struct ibv_pd *ibpd)
+VB_EXPORT VB_NOTHING(ibv_unimport_pd, (ibpd), struct ibv_pd *ibpd)
 {
 	struct vb_pd *pd = vb_pd(ibpd);
 
@@ -180,7 +181,7 @@ static int look_up(struct vb_pd *pd, uint32_t handle, uint32_t *lkey, struct vb_
 	return 0;
 }
 
-VB_EXPORT struct ibv_mr *ibv_import_mr(struct ibv_pd *ibpd, uint32_t handle)
+VB_EXPORT VB_OBJECT(struct ibv_mr *, ibv_import_mr, (ibpd, handle), struct ibv_pd *ibpd, uint32_t handle)
 {
 	const char *call = "ibv_import_mr";
 	struct vb_pd *pd = vb_pd(ibpd);
@@ -213,7 +214,7 @@ refused:
 	return NULL;
 }
 
-VB_EXPORT void ibv_unimport_mr(struct ibv_mr *ibmr)
+VB_EXPORT VB_NOTHING(ibv_unimport_mr, (ibmr), struct ibv_mr *ibmr)
 {
 	struct vb_mr *mr = (struct vb_mr *)ibmr;
 

@@ -150,7 +150,8 @@ static int fetch(struct vb_hca *h, struct vb_link *l, uint32_t handle, uint64_t 
 	return err ? -1 : w.fd;
 }
 
-VB_EXPORT struct ibv_dm *ibv_import_dm(struct ibv_context *context, uint32_t handle)
+VB_EXPORT VB_OBJECT(struct ibv_dm *, ibv_import_dm, (context, handle), struct ibv_context *context,
+		    uint32_t handle)
 {
 	struct vb_context *c = vb_context(context);
 	struct ibv_dm *dm;
@@ -171,7 +172,7 @@ VB_EXPORT struct ibv_dm *ibv_import_dm(struct ibv_context *context, uint32_t han
 	return dm; /* pairs with ibv_unimport_dm() */
 }
 
-VB_EXPORT void ibv_unimport_dm(struct ibv_dm *dm)
+VB_EXPORT VB_NOTHING(ibv_unimport_dm, (dm), struct ibv_dm *dm)
 {
 	if (!vb_context_dead(vb_context(dm->context)))
 		vb_dm_unimport(dm);

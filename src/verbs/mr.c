@@ -282,25 +282,26 @@ static struct ibv_mr *reg(struct ibv_pd *pd, void *addr, size_t length, uint64_t
 }
 
 #undef ibv_reg_mr
-VB_EXPORT struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
+VB_EXPORT VB_OBJECT(struct ibv_mr *, ibv_reg_mr, (pd, addr, length, access), struct ibv_pd *pd, void *addr,
+		    size_t length, int access)
 {
 	return reg(pd, addr, length, (uintptr_t)addr, (unsigned)access);
 }
 
 #undef ibv_reg_mr_iova
-VB_EXPORT struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
-					 int access)
+VB_EXPORT VB_OBJECT(struct ibv_mr *, ibv_reg_mr_iova, (pd, addr, length, iova, access), struct ibv_pd *pd,
+		    void *addr, size_t length, uint64_t iova, int access)
 {
 	return reg(pd, addr, length, iova, (unsigned)access);
 }
 
-VB_EXPORT struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
-					  unsigned int access)
+VB_EXPORT VB_OBJECT(struct ibv_mr *, ibv_reg_mr_iova2, (pd, addr, length, iova, access), struct ibv_pd *pd,
+		    void *addr, size_t length, uint64_t iova, unsigned int access)
 {
 	return reg(pd, addr, length, iova, access);
 }
 
-VB_EXPORT int ibv_dereg_mr(struct ibv_mr *ibmr)
+VB_EXPORT VB_CODE(ibv_dereg_mr, (ibmr), struct ibv_mr *ibmr)
 {
 	if (vb_context_dead(vb_context(ibmr->context)))
 		return 0;
@@ -316,7 +317,7 @@ VB_EXPORT int ibv_dereg_mr(struct ibv_mr *ibmr)
 }
 
 /* Local use only: for any address and length, zeros to be read, and a place for what is not wanted. */
-struct ibv_mr *vb_alloc_null_mr(struct ibv_pd *pd)
+VB_OBJECT(struct ibv_mr *, vb_alloc_null_mr, (pd), struct ibv_pd *pd)
 {
 	struct vb_mr_ask ask = {.call = "ibv_alloc_null_mr",
 				.pd = vb_pd(pd),

@@ -34,7 +34,7 @@ static int check_alloc(const struct vb_context *c, enum ibv_mw_type type)
 	return 0;
 }
 
-struct ibv_mw *vb_alloc_mw(struct ibv_pd *ibpd, enum ibv_mw_type type)
+VB_OBJECT(struct ibv_mw *, vb_alloc_mw, (ibpd, type), struct ibv_pd *ibpd, enum ibv_mw_type type)
 {
 	struct vb_context *c = vb_context(ibpd->context);
 	struct vb_pd *pd = vb_pd(ibpd);
@@ -69,7 +69,7 @@ refused:
 	return NULL;
 }
 
-int vb_dealloc_mw(struct ibv_mw *ibmw)
+VB_CODE(vb_dealloc_mw, (ibmw), struct ibv_mw *ibmw)
 {
 	struct vb_mw *mw = (struct vb_mw *)ibmw;
 	struct vb_context *c = vb_context(ibmw->context);
@@ -131,7 +131,7 @@ int vb_mw_fill(struct vb_qp *qp, struct vb_swqe *w, const struct ibv_send_wr *wr
 	return 0;
 }
 
-int vb_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
+VB_CODE(vb_bind_mw, (qp, mw, bind), struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
 {
 	struct ibv_send_wr wr = {.wr_id = bind->wr_id,
 				 .opcode = IBV_WR_BIND_MW,

@@ -22,7 +22,6 @@ struct ibv_qp_attach_comp_cntr_attr;
 	/* 1.16 */                                                                                    \
 	MINUS(int, ibv_dm_export_dmabuf_fd, struct ibv_dm *dm)                                        \
 	/* 1.18 */                                                                                    \
-	MINUS(int, ibv_export_buf_dmabuf_fd, struct ibv_buf *buf)                                     \
 	NONE(struct ibv_comp_cntr *, ibv_create_comp_cntr, struct ibv_context *c,                     \
 	     struct ibv_comp_cntr_init_attr *attr)                                                    \
 	ERRNO(int, ibv_destroy_comp_cntr, struct ibv_comp_cntr *cntr)                                 \
@@ -38,10 +37,10 @@ struct ibv_qp_attach_comp_cntr_attr;
 	      size_t size)
 
 #define DECLARE(type, name, ...) VB_EXPORT type name(__VA_ARGS__);
-#define ERRNO(type, name, ...)         \
-	type name(__VA_ARGS__)         \
-	{                              \
-		return REFUSED(#name); \
+#define ERRNO(type, name, ...)                               \
+	type name(__VA_ARGS__)                               \
+	{                                                    \
+		return vb_leave_code(errno, REFUSED(#name)); \
 	}
 #define MINUS(type, name, ...)          \
 	type name(__VA_ARGS__)          \

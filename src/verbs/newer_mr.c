@@ -68,7 +68,8 @@ static int check_dmah(const struct ibv_dmah_init_attr *a)
 	return 0;
 }
 
-VB_EXPORT struct ibv_dmah *ibv_alloc_dmah(struct ibv_context *context, struct ibv_dmah_init_attr *attr)
+VB_EXPORT VB_OBJECT(struct ibv_dmah *, ibv_alloc_dmah, (context, attr), struct ibv_context *context,
+		    struct ibv_dmah_init_attr *attr)
 {
 	int err = dead(context, "ibv_alloc_dmah");
 	struct vb_dmah *d;
@@ -84,7 +85,7 @@ VB_EXPORT struct ibv_dmah *ibv_alloc_dmah(struct ibv_context *context, struct ib
 	return &d->ibv;
 }
 
-VB_EXPORT int ibv_dealloc_dmah(struct ibv_dmah *dmah)
+VB_EXPORT VB_CODE(ibv_dealloc_dmah, (dmah), struct ibv_dmah *dmah)
 {
 	struct vb_dmah *d = (struct vb_dmah *)dmah;
 	uint32_t refs = atomic_load(&d->refs);
@@ -98,7 +99,8 @@ VB_EXPORT int ibv_dealloc_dmah(struct ibv_dmah *dmah)
 
 /* --- buffers */
 
-VB_EXPORT void *ibv_alloc_buf(struct ibv_pd *ibpd, size_t size, struct ibv_buf **out)
+VB_EXPORT VB_OBJECT(void *, ibv_alloc_buf, (ibpd, size, out), struct ibv_pd *ibpd, size_t size,
+		    struct ibv_buf **out)
 {
 	static const char call[] = "ibv_alloc_buf";
 	struct vb_pd *pd = vb_pd(ibpd);
@@ -130,7 +132,7 @@ VB_EXPORT void *ibv_alloc_buf(struct ibv_pd *ibpd, size_t size, struct ibv_buf *
 
 /* Of a buffer that is still registered nothing is left but the region, as of any memory that a program gives
  * back: what reaches for it then fails. */
-VB_EXPORT void ibv_free_buf(struct ibv_buf *b)
+VB_EXPORT VB_NOTHING(ibv_free_buf, (b), struct ibv_buf *b)
 {
 	/* In a forked child something else may stand there: registered pages can be kept from it. */
 	if (!b || vb_context_dead(vb_context(b->pd->ibv.context)))
@@ -138,6 +140,17 @@ VB_EXPORT void ibv_free_buf(struct ibv_buf *b)
 	munmap(b->at, b->mapped);
 	vb_pd_count(b->pd, VB_CHILD_BUF, -1u);
 	free(b);
+}
+
+/* A dma-buf is memory of a device that others may map; this is ordinary memory. */
+VB_EXPORT VB_VALUE(int, ibv_export_buf_dmabuf_fd, (b), struct ibv_buf *b)
+{
+	int err = dead(b->pd->ibv.context, "ibv_export_buf_dmabuf_fd");
+
+	errno = err ? err
+		    : vb_refuse(ENODATA, "ibv_export_buf_dmabuf_fd",
+				"the buffer is ordinary memory: no dma-buf stands behind it");
+	return -1;
 }
 
 static int check_buf(const char *call, const struct ibv_buf *b, struct ibv_pd *pd, const void *addr,
@@ -196,7 +209,7 @@ static int check_objects(struct ibv_pd *pd, const struct ibv_mr_init_attr *a)
 	return 0;
 }
 
-VB_EXPORT struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct ibv_mr_init_attr *a)
+VB_EXPORT VB_OBJECT(struct ibv_mr *, ibv_reg_mr_ex, (pd, a), struct ibv_pd *pd, struct ibv_mr_init_attr *a)
 {
 	uint64_t m = a->comp_mask;
 	int err = dead(pd->context, EX);
@@ -224,8 +237,8 @@ VB_EXPORT struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct ibv_mr_init_att
 	return &mr->ibv;
 }
 
-VB_EXPORT struct ibv_mr *ibv_reg_buf_mr(struct ibv_pd *pd, struct ibv_buf *buf, void *addr, size_t length,
-					int access)
+VB_EXPORT VB_OBJECT(struct ibv_mr *, ibv_reg_buf_mr, (pd, buf, addr, length, access), struct ibv_pd *pd,
+		    struct ibv_buf *buf, void *addr, size_t length, int access)
 {
 	int err = dead(pd->context, BUF_MR);
 	struct vb_mr *mr;
@@ -241,7 +254,8 @@ VB_EXPORT struct ibv_mr *ibv_reg_buf_mr(struct ibv_pd *pd, struct ibv_buf *buf, 
 
 /* --- the port */
 
-VB_EXPORT int ibv_query_port_speed(struct ibv_context *context, uint32_t port, uint64_t *speed)
+VB_EXPORT VB_CODE(ibv_query_port_speed, (context, port, speed), struct ibv_context *context, uint32_t port,
+		  uint64_t *speed)
 {
 	int err = dead(context, "ibv_query_port_speed");
 

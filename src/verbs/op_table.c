@@ -20,7 +20,7 @@ static_assert(sizeof(struct ibv_wc) == 48 && sizeof(struct ibv_cq) == 128 &&
 		  sizeof(struct ibv_dm) == 32 && sizeof(struct ibv_comp_channel) == 16,
 	      "ABI");
 
-static int close_xrcd(struct ibv_xrcd *xrcd)
+static VB_CODE(close_xrcd, (xrcd), struct ibv_xrcd *xrcd)
 {
 	(void)xrcd;
 	return vb_refuse(EOPNOTSUPP, "ibv_close_xrcd", "XRC is not supported");
@@ -65,25 +65,28 @@ void vb_ops_fill(struct vb_context *c)
 	v->context.abi_compat = __VERBS_ABI_IS_EXTENDED;
 }
 
-static int dead_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+static VB_CODE(dead_post_send, (qp, wr, bad), struct ibv_qp *qp, struct ibv_send_wr *wr,
+	       struct ibv_send_wr **bad)
 {
 	(void)qp;
 	*bad = wr;
 	return vb_refuse(EIO, "ibv_post_send", "the device was opened before fork()");
 }
 
-static int dead_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+static VB_CODE(dead_post_recv, (qp, wr, bad), struct ibv_qp *qp, struct ibv_recv_wr *wr,
+	       struct ibv_recv_wr **bad)
 {
 	(void)qp;
 	*bad = wr;
 	return vb_refuse(EIO, "ibv_post_recv", "the device was opened before fork()");
 }
 
-static int dead_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
+static VB_VALUE(int, dead_poll_cq, (cq, n, wc), struct ibv_cq *cq, int n, struct ibv_wc *wc)
 {
 	(void)cq;
 	(void)n;
 	(void)wc;
+	errno = EIO; /* said by nobody: programs poll again and again */
 	return -1;
 }
 

@@ -15,7 +15,8 @@ static_assert(sizeof(struct ibv_td) == 8 && sizeof(struct ibv_parent_domain_init
 
 #define KNOWN (IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT)
 
-struct ibv_td *vb_alloc_td(struct ibv_context *context, struct ibv_td_init_attr *attr)
+VB_OBJECT(struct ibv_td *, vb_alloc_td, (context, attr), struct ibv_context *context,
+	  struct ibv_td_init_attr *attr)
 {
 	struct vb_context *c = vb_context(context);
 	struct vb_td *td;
@@ -39,7 +40,7 @@ struct ibv_td *vb_alloc_td(struct ibv_context *context, struct ibv_td_init_attr 
 	return &td->ibv;
 }
 
-int vb_dealloc_td(struct ibv_td *ibtd)
+VB_CODE(vb_dealloc_td, (ibtd), struct ibv_td *ibtd)
 {
 	struct vb_td *td = (struct vb_td *)ibtd;
 	struct vb_context *c = vb_context(ibtd->context);
@@ -78,7 +79,8 @@ static int check_new(const struct ibv_context *context, const struct ibv_parent_
 	return 0;
 }
 
-struct ibv_pd *vb_alloc_parent_domain(struct ibv_context *context, struct ibv_parent_domain_init_attr *a)
+VB_OBJECT(struct ibv_pd *, vb_alloc_parent_domain, (context, a), struct ibv_context *context,
+	  struct ibv_parent_domain_init_attr *a)
 {
 	struct whole {
 		struct vb_pd pd; /* first */

@@ -52,7 +52,7 @@ void vb_pd_unmake(struct vb_pd *pd)
 	atomic_fetch_sub(&c->pds, 1);
 }
 
-VB_EXPORT struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
+VB_EXPORT VB_OBJECT(struct ibv_pd *, ibv_alloc_pd, (context), struct ibv_context *context)
 {
 	struct vb_context *c = vb_context(context);
 	struct vb_pd *pd;
@@ -72,7 +72,7 @@ refused:
 	return NULL;
 }
 
-VB_EXPORT int ibv_dealloc_pd(struct ibv_pd *ibpd)
+VB_EXPORT VB_CODE(ibv_dealloc_pd, (ibpd), struct ibv_pd *ibpd)
 {
 	struct vb_pd *pd = vb_pd(ibpd);
 	struct vb_context *c = vb_context(ibpd->context);

@@ -195,7 +195,7 @@ give_lock:
 	return err;
 }
 
-int vb_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+VB_CODE(vb_post_send, (qp, wr, bad), struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	return post_send(vb_qp(qp), wr, bad, IBV_MW_TYPE_2);
 }
@@ -207,7 +207,7 @@ int vb_post_bind(struct ibv_qp *qp, struct ibv_send_wr *wr)
 	return post_send(vb_qp(qp), wr, &bad, IBV_MW_TYPE_1);
 }
 
-int vb_post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+VB_CODE(vb_post_recv, (ibqp, wr, bad), struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
 	struct vb_qp *qp = vb_qp(ibqp);
 	int err;

@@ -81,11 +81,11 @@
 	X(ibv_cmd_rereg_mr)               \
 	X(ibv_cmd_resize_cq)
 
-#define COMMAND(name)                  \
-	VB_EXPORT int name(void);      \
-	int name(void)                 \
-	{                              \
-		return REFUSED(#name); \
+#define COMMAND(name)                                        \
+	VB_EXPORT int name(void);                            \
+	int name(void)                                       \
+	{                                                    \
+		return vb_leave_code(errno, REFUSED(#name)); \
 	}
 
 /* Calls that return a pointer. */

@@ -99,7 +99,8 @@ static void describe(struct vb_qp *qp, const struct ibv_qp_init_attr *a)
 	pthread_cond_init(&qp->ibv.cond, NULL);
 }
 
-VB_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *ibpd, struct ibv_qp_init_attr *attr)
+VB_EXPORT VB_OBJECT(struct ibv_qp *, ibv_create_qp, (ibpd, attr), struct ibv_pd *ibpd,
+		    struct ibv_qp_init_attr *attr)
 {
 	struct vb_context *c = vb_context(ibpd->context);
 	struct ibv_qp_cap cap;
@@ -158,7 +159,8 @@ refused:
 	return NULL;
 }
 
-struct ibv_qp *vb_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *a)
+VB_OBJECT(struct ibv_qp *, vb_create_qp_ex, (context, a), struct ibv_context *context,
+	  struct ibv_qp_init_attr_ex *a)
 {
 	const uint32_t known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS;
 	struct ibv_qp_init_attr basic = {.qp_context = a->qp_context,
@@ -189,14 +191,14 @@ struct ibv_qp *vb_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_a
 	return qp;
 }
 
-VB_EXPORT struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp)
+VB_EXPORT VB_OBJECT(struct ibv_qp_ex *, ibv_qp_to_qp_ex, (qp), struct ibv_qp *qp)
 {
 	(void)qp;
 	errno = vb_refuse(EOPNOTSUPP, "ibv_qp_to_qp_ex", "ibv_wr_* calls are not supported");
 	return NULL;
 }
 
-VB_EXPORT int ibv_destroy_qp(struct ibv_qp *ibqp)
+VB_EXPORT VB_CODE(ibv_destroy_qp, (ibqp), struct ibv_qp *ibqp)
 {
 	struct vb_qp *qp = vb_qp(ibqp);
 	struct vb_context *c = qp->ctx;

@@ -193,7 +193,8 @@ static void apply(struct vb_qp *qp, enum ibv_qp_state to, const struct ibv_qp_at
 		vb_progress_send(qp);
 }
 
-VB_EXPORT int ibv_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *a, int attr_mask)
+VB_EXPORT VB_CODE(ibv_modify_qp, (ibqp, a, attr_mask), struct ibv_qp *ibqp, struct ibv_qp_attr *a,
+		  int attr_mask)
 {
 	struct vb_qp *qp = vb_qp(ibqp);
 	uint32_t mask = (uint32_t)attr_mask;

@@ -6,8 +6,8 @@
 
 /* All attributes are cheap, so the mask is not looked at: as with other devices it says what is needed at
  * least.  PSNs are the live ones. */
-VB_EXPORT int ibv_query_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int attr_mask,
-			   struct ibv_qp_init_attr *init)
+VB_EXPORT VB_CODE(ibv_query_qp, (ibqp, attr, attr_mask, init), struct ibv_qp *ibqp, struct ibv_qp_attr *attr,
+		  int attr_mask, struct ibv_qp_init_attr *init)
 {
 	struct vb_qp *qp = vb_qp(ibqp);
 

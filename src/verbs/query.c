@@ -90,7 +90,8 @@ static void device_attr(const struct vb_context *c, struct ibv_device_attr *a)
 
 /* What the device is needs no adapter, so a forked child may ask its parent's too, as it may allocate device
  * memory. */
-VB_EXPORT int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
+VB_EXPORT VB_CODE(ibv_query_device, (context, attr), struct ibv_context *context,
+		  struct ibv_device_attr *attr)
 {
 	device_attr(vb_context(context), attr);
 	return 0;
@@ -110,8 +111,8 @@ static struct ibv_odp_caps on_demand_caps(void)
 	return caps;
 }
 
-int vb_query_device_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
-		       struct ibv_device_attr_ex *attr, size_t size)
+VB_CODE(vb_query_device_ex, (context, input, attr, size), struct ibv_context *context,
+	const struct ibv_query_device_ex_input *input, struct ibv_device_attr_ex *attr, size_t size)
 {
 	const struct vb_context *c = vb_context(context);
 	struct ibv_device_attr_ex a = {.device_cap_flags_ex = vb_profile()->caps, .phys_port_cnt_ex = PORTS};
@@ -150,7 +151,8 @@ static void port_attr(struct ibv_port_attr *a)
 	};
 }
 
-int vb_query_port(struct ibv_context *context, uint8_t port, struct ibv_port_attr *attr, size_t size)
+VB_CODE(vb_query_port, (context, port, attr, size), struct ibv_context *context, uint8_t port,
+	struct ibv_port_attr *attr, size_t size)
 {
 	struct ibv_port_attr a;
 	int err;
@@ -168,12 +170,14 @@ int vb_query_port(struct ibv_context *context, uint8_t port, struct ibv_port_att
 
 /* For programs older than the query_port operation: their struct ends with `flags`. */
 #undef ibv_query_port
-VB_EXPORT int ibv_query_port(struct ibv_context *context, uint8_t port, struct _compat_ibv_port_attr *attr)
+VB_EXPORT VB_CODE(ibv_query_port, (context, port, attr), struct ibv_context *context, uint8_t port,
+		  struct _compat_ibv_port_attr *attr)
 {
 	return vb_query_port(context, port, (struct ibv_port_attr *)attr, OLD_PORT_ATTR);
 }
 
-VB_EXPORT int ibv_query_gid(struct ibv_context *context, uint8_t port, int index, union ibv_gid *gid)
+VB_EXPORT VB_CODE(ibv_query_gid, (context, port, index, gid), struct ibv_context *context, uint8_t port,
+		  int index, union ibv_gid *gid)
 {
 	const struct vb_context *c = vb_context(context);
 
@@ -210,8 +214,9 @@ static void give_entry(void *to, const struct ibv_gid_entry *e, size_t size)
 	memcpy(to, e, size < sizeof(*e) ? size : sizeof(*e));
 }
 
-VB_EXPORT int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port, uint32_t index,
-				struct ibv_gid_entry *entry, uint32_t flags, size_t entry_size)
+VB_EXPORT VB_CODE(_ibv_query_gid_ex, (context, port, index, entry, flags, entry_size),
+		  struct ibv_context *context, uint32_t port, uint32_t index, struct ibv_gid_entry *entry,
+		  uint32_t flags, size_t entry_size)
 {
 	const struct vb_context *c = vb_context(context);
 	struct ibv_gid_entry e;
@@ -234,36 +239,45 @@ VB_EXPORT int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port, uint
 	return 0;
 }
 
-VB_EXPORT ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *entries,
-				       size_t max_entries, uint32_t flags, size_t entry_size)
+/* Counts the entries in *n, which begins at 0; 0 or errno. */
+static int list_gids(const struct vb_context *c, char *entries, size_t max_entries, uint32_t flags,
+		     size_t entry_size, size_t *n)
 {
-	const struct vb_context *c = vb_context(context);
-	size_t n = 0;
+	static const char call[] = "ibv_query_gid_table";
 
 	if (vb_context_dead(c))
-		return -dead("ibv_query_gid_table");
+		return dead(call);
 	if (flags)
-		return -vb_refuse(EINVAL, "ibv_query_gid_table", "flags 0x%x, none are known", flags);
+		return vb_refuse(EINVAL, call, "flags 0x%x, none are known", flags);
 	for (uint32_t i = 0; i < VB_GID_TABLE; i++) {
 		struct ibv_gid_entry e = entry_of(gids_of(c), i);
 
 		if (vb_gid_is_zero(e.gid.raw))
 			continue;
-		if (n == max_entries)
-			return -vb_refuse(EINVAL, "ibv_query_gid_table",
-					  "the table has more than the %zu entries that there is room for",
-					  max_entries);
-		give_entry((char *)entries + n++ * entry_size, &e, entry_size);
+		if (*n == max_entries)
+			return vb_refuse(EINVAL, call,
+					 "the table has more than the %zu entries that there is room for",
+					 max_entries);
+		give_entry(entries + (*n)++ * entry_size, &e, entry_size);
 	}
-	return (ssize_t)n;
+	return 0;
+}
+
+VB_EXPORT VB_VALUE(ssize_t, _ibv_query_gid_table, (context, entries, max_entries, flags, entry_size),
+		   struct ibv_context *context, struct ibv_gid_entry *entries, size_t max_entries,
+		   uint32_t flags, size_t entry_size)
+{
+	size_t n = 0;
+	int err = list_gids(vb_context(context), (char *)entries, max_entries, flags, entry_size, &n);
+
+	errno = err;
+	return err ? -err : (ssize_t)n;
 }
 
 /* Of the private node; the values are what the files gid_attrs/types/N distinguish. */
 enum gid_type_file { TYPE_IB_ROCE_V1, TYPE_ROCE_V2 };
-int ibv_query_gid_type(struct ibv_context *context, uint8_t port, unsigned int index, unsigned int *type);
-
-VB_EXPORT int ibv_query_gid_type(struct ibv_context *context, uint8_t port, unsigned int index,
-				 unsigned int *type)
+VB_EXPORT VB_CODE(ibv_query_gid_type, (context, port, index, type), struct ibv_context *context, uint8_t port,
+		  unsigned int index, unsigned int *type)
 {
 	union ibv_gid gid;
 
@@ -273,7 +287,8 @@ VB_EXPORT int ibv_query_gid_type(struct ibv_context *context, uint8_t port, unsi
 	return 0;
 }
 
-VB_EXPORT int ibv_query_pkey(struct ibv_context *context, uint8_t port, int index, __be16 *pkey)
+VB_EXPORT VB_CODE(ibv_query_pkey, (context, port, index, pkey), struct ibv_context *context, uint8_t port,
+		  int index, __be16 *pkey)
 {
 	if (vb_context_dead(vb_context(context))) {
 		errno = dead("ibv_query_pkey");
@@ -291,7 +306,8 @@ VB_EXPORT int ibv_query_pkey(struct ibv_context *context, uint8_t port, int inde
 	return 0;
 }
 
-VB_EXPORT int ibv_get_pkey_index(struct ibv_context *context, uint8_t port, __be16 pkey)
+VB_EXPORT VB_VALUE(int, ibv_get_pkey_index, (context, port, pkey), struct ibv_context *context, uint8_t port,
+		   __be16 pkey)
 {
 	__be16 own;
 
@@ -306,8 +322,8 @@ VB_EXPORT int ibv_get_pkey_index(struct ibv_context *context, uint8_t port, __be
 
 /* Packets of this device have no Ethernet header of its own making, so this answers for addresses of this
  * host only: another host's is the kernel's business. */
-VB_EXPORT int ibv_resolve_eth_l2_from_gid(struct ibv_context *context, struct ibv_ah_attr *attr,
-					  uint8_t eth_mac[ETHERNET_LL_SIZE], uint16_t *vid)
+VB_EXPORT VB_CODE(ibv_resolve_eth_l2_from_gid, (context, attr, eth_mac, vid), struct ibv_context *context,
+		  struct ibv_ah_attr *attr, uint8_t eth_mac[ETHERNET_LL_SIZE], uint16_t *vid)
 {
 	const struct vb_context *c = vb_context(context);
 	int err;
@@ -324,14 +340,14 @@ VB_EXPORT int ibv_resolve_eth_l2_from_gid(struct ibv_context *context, struct ib
 	return 0;
 }
 
-VB_EXPORT int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece)
+VB_EXPORT VB_CODE(ibv_query_ece, (qp, ece), struct ibv_qp *qp, struct ibv_ece *ece)
 {
 	(void)qp;
 	(void)ece;
 	return vb_refuse(EOPNOTSUPP, "ibv_query_ece", "the device has no connection establishment options");
 }
 
-VB_EXPORT int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)
+VB_EXPORT VB_CODE(ibv_set_ece, (qp, ece), struct ibv_qp *qp, struct ibv_ece *ece)
 {
 	(void)qp;
 	(void)ece;
@@ -340,7 +356,8 @@ VB_EXPORT int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 
 /* Our copies go upwards and end with the last bytes, but a long message is several copies by several threads'
  * turns, and nothing promises an order to a reader in the middle of it. */
-VB_EXPORT int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op, uint32_t flags)
+VB_EXPORT VB_VALUE(int, ibv_query_qp_data_in_order, (qp, op, flags), struct ibv_qp *qp, enum ibv_wr_opcode op,
+		   uint32_t flags)
 {
 	(void)qp;
 	(void)op;

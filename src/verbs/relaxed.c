@@ -131,7 +131,8 @@ static void publish(struct vb_hca *h, struct vb_pd *pd, struct vb_relaxed_mr *m,
 					 .length = pages * PAGE});
 }
 
-VB_EXPORT struct ibv_mr *ibv_reg_mr_relaxed(struct ibv_pd *ibpd, void *address, size_t length, int flags)
+VB_EXPORT VB_OBJECT(struct ibv_mr *, ibv_reg_mr_relaxed, (ibpd, address, length, flags), struct ibv_pd *ibpd,
+		    void *address, size_t length, int flags)
 {
 	struct vb_context *c = ibpd ? vb_context(ibpd->context) : NULL;
 	uint64_t addr = (uintptr_t)address, start = addr & ~(PAGE - 1), pages;
@@ -188,7 +189,7 @@ refused:
 	return NULL;
 }
 
-VB_EXPORT int ibv_dereg_mr_relaxed(struct ibv_mr *ibmr)
+VB_EXPORT VB_CODE(ibv_dereg_mr_relaxed, (ibmr), struct ibv_mr *ibmr)
 {
 	static const char call[] = "ibv_dereg_mr_relaxed";
 	struct vb_relaxed_mr *m = (struct vb_relaxed_mr *)ibmr;
@@ -213,7 +214,7 @@ VB_EXPORT int ibv_dereg_mr_relaxed(struct ibv_mr *ibmr)
 	return 0;
 }
 
-VB_EXPORT int ibv_flush_relaxed_mr(struct ibv_pd *pd)
+VB_EXPORT VB_CODE(ibv_flush_relaxed_mr, (pd), struct ibv_pd *pd)
 {
 	struct vb_context *c;
 

@@ -124,8 +124,8 @@ static int rereg(struct vb_mr *mr, int flags, struct ibv_pd *pd, void *addr, siz
 	return err;
 }
 
-VB_EXPORT int ibv_rereg_mr(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr, size_t length,
-			   int access)
+VB_EXPORT VB_CODE(ibv_rereg_mr, (ibmr, flags, pd, addr, length, access), struct ibv_mr *ibmr, int flags,
+		  struct ibv_pd *pd, void *addr, size_t length, int access)
 {
 	bool unmarked = false;
 	int err;

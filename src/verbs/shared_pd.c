@@ -95,7 +95,8 @@ int vb_pd_join(struct vb_pd *pd, uint32_t domain, uint32_t *silent, const char *
 	return 0;
 }
 
-VB_EXPORT struct ibv_shpd *ibv_alloc_shpd(struct ibv_pd *ibpd, uint64_t share_key, struct ibv_shpd *shpd)
+VB_EXPORT VB_OBJECT(struct ibv_shpd *, ibv_alloc_shpd, (ibpd, share_key, shpd), struct ibv_pd *ibpd,
+		    uint64_t share_key, struct ibv_shpd *shpd)
 {
 	const char *call = "ibv_alloc_shpd";
 	struct vb_pd *pd = ibpd ? vb_pd(ibpd) : NULL;
@@ -212,7 +213,8 @@ static int share(struct vb_pd *pd, uint32_t domain, uint64_t share_key, const ch
 	return 0;
 }
 
-VB_EXPORT struct ibv_pd *ibv_share_pd(struct ibv_context *context, struct ibv_shpd *shpd, uint64_t share_key)
+VB_EXPORT VB_OBJECT(struct ibv_pd *, ibv_share_pd, (context, shpd, share_key), struct ibv_context *context,
+		    struct ibv_shpd *shpd, uint64_t share_key)
 {
 	const char *call = "ibv_share_pd";
 	struct vb_pd *pd = NULL;

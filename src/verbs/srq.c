@@ -26,7 +26,8 @@ static int check_new(const struct ibv_pd *pd, const struct ibv_srq_attr *a)
 	return 0;
 }
 
-VB_EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *init)
+VB_EXPORT VB_OBJECT(struct ibv_srq *, ibv_create_srq, (pd, init), struct ibv_pd *pd,
+		    struct ibv_srq_init_attr *init)
 {
 	struct vb_context *ctx = vb_context(pd->context);
 	struct vb_srq *srq = NULL;
@@ -69,7 +70,8 @@ refused:
 	return NULL;
 }
 
-struct ibv_srq *vb_create_srq_ex(struct ibv_context *context, struct ibv_srq_init_attr_ex *attr)
+VB_OBJECT(struct ibv_srq *, vb_create_srq_ex, (context, attr), struct ibv_context *context,
+	  struct ibv_srq_init_attr_ex *attr)
 {
 	const uint32_t known = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
 	struct ibv_srq_init_attr basic = {.srq_context = attr->srq_context, .attr = attr->attr};
@@ -96,7 +98,8 @@ struct ibv_srq *vb_create_srq_ex(struct ibv_context *context, struct ibv_srq_ini
 
 /* As mlx5 does, SRQs keep their size.  The limit event comes when a request is consumed and fewer than the
  * limit remain, also if they were fewer already when the limit was set. */
-VB_EXPORT int ibv_modify_srq(struct ibv_srq *ibsrq, struct ibv_srq_attr *attr, int mask)
+VB_EXPORT VB_CODE(ibv_modify_srq, (ibsrq, attr, mask), struct ibv_srq *ibsrq, struct ibv_srq_attr *attr,
+		  int mask)
 {
 	struct vb_srq *srq = vb_srq(ibsrq);
 
@@ -118,7 +121,7 @@ VB_EXPORT int ibv_modify_srq(struct ibv_srq *ibsrq, struct ibv_srq_attr *attr, i
 	return 0;
 }
 
-VB_EXPORT int ibv_query_srq(struct ibv_srq *ibsrq, struct ibv_srq_attr *attr)
+VB_EXPORT VB_CODE(ibv_query_srq, (ibsrq, attr), struct ibv_srq *ibsrq, struct ibv_srq_attr *attr)
 {
 	struct vb_srq *srq = vb_srq(ibsrq);
 
@@ -131,7 +134,7 @@ VB_EXPORT int ibv_query_srq(struct ibv_srq *ibsrq, struct ibv_srq_attr *attr)
 	return 0;
 }
 
-VB_EXPORT int ibv_destroy_srq(struct ibv_srq *ibsrq)
+VB_EXPORT VB_CODE(ibv_destroy_srq, (ibsrq), struct ibv_srq *ibsrq)
 {
 	struct vb_srq *srq = vb_srq(ibsrq);
 	struct vb_context *ctx = srq->ctx;
@@ -158,7 +161,8 @@ VB_EXPORT int ibv_destroy_srq(struct ibv_srq *ibsrq)
 	return 0;
 }
 
-int vb_post_srq_recv(struct ibv_srq *ibsrq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+VB_CODE(vb_post_srq_recv, (ibsrq, wr, bad), struct ibv_srq *ibsrq, struct ibv_recv_wr *wr,
+	struct ibv_recv_wr **bad)
 {
 	struct vb_srq *srq = vb_srq(ibsrq);
 	int err;
@@ -173,7 +177,7 @@ int vb_post_srq_recv(struct ibv_srq *ibsrq, struct ibv_recv_wr *wr, struct ibv_r
 	return err;
 }
 
-int vb_get_srq_num(struct ibv_srq *srq, uint32_t *number)
+VB_CODE(vb_get_srq_num, (srq, number), struct ibv_srq *srq, uint32_t *number)
 {
 	(void)srq;
 	(void)number;

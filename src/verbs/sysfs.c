@@ -14,7 +14,6 @@
 #include "verbs/verbs.h"
 
 const char *ibv_get_sysfs_path(void);
-int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size);
 
 static char sysfs_path[PATH_MAX];
 static pthread_once_t sysfs_path_once = PTHREAD_ONCE_INIT;
@@ -38,7 +37,8 @@ VB_EXPORT const char *ibv_get_sysfs_path(void)
 }
 
 /* The file's first size - 1 bytes without a newline at their end; the number of them, or -1 and errno. */
-VB_EXPORT int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size)
+VB_EXPORT VB_VALUE(int, ibv_read_sysfs_file, (dir, file, buf, size), const char *dir, const char *file,
+		   char *buf, size_t size)
 {
 	char path[PATH_MAX];
 	ssize_t n;

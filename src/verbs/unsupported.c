@@ -9,7 +9,7 @@ static int no(const char *call, const char *what)
 	return vb_refuse(EOPNOTSUPP, call, "%s not supported", what);
 }
 
-VB_EXPORT int ibv_attach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
+VB_EXPORT VB_CODE(ibv_attach_mcast, (qp, gid, lid), struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
 {
 	(void)qp;
 	(void)gid;
@@ -17,7 +17,7 @@ VB_EXPORT int ibv_attach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint
 	return no("ibv_attach_mcast", "multicast is");
 }
 
-VB_EXPORT int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
+VB_EXPORT VB_CODE(ibv_detach_mcast, (qp, gid, lid), struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
 {
 	(void)qp;
 	(void)gid;

@@ -14,9 +14,7 @@
 #include "obj/cq.h"
 #include "obj/qp.h"
 #include "obj/srq.h"
-
-/* A public function.  The version script decides what leaves the library. */
-#define VB_EXPORT __attribute__((visibility("default")))
+#include "verbs/call.h"
 
 /* In a forked child the parent's objects are dead: destroying one returns 0 and touches nothing, every other
  * call fails with EIO. */

@@ -1,0 +1,86 @@
+/* Where a program's call comes in and goes out again.  Every function that programs reach, exported or
+ * through the tables that the headers look into, is defined by one of these macros, so what a call does to
+ * errno stands here alone; `scripts/calls-check` finds one that is not.
+ *
+ * A call that fails sets errno, those that return the code included: programs print strerror(errno).  A call
+ * that succeeds leaves errno as it was, whatever the system calls within it left there. */
+#ifndef VB_VERBS_CALL_H
+#define VB_VERBS_CALL_H
+
+#include <errno.h>
+#include <stddef.h>
+
+/* A public function.  The version script decides what leaves the library. */
+#define VB_EXPORT __attribute__((visibility("default")))
+
+/* 0, a positive errno, or a negative value of the call's own; for that the call has set errno itself. */
+static inline int vb_leave_code(int was, int r)
+{
+	if (r >= 0)
+		errno = r ? r : was;
+	return r;
+}
+
+/* A value, or a negative one where the call has failed and set errno itself. */
+static inline long vb_leave_value(int was, long r)
+{
+	if (r >= 0)
+		errno = was;
+	return r;
+}
+
+/* An object, or NULL where the call has failed and set errno itself. */
+static inline void *vb_leave_object(int was, void *r)
+{
+	if (r)
+		errno = was;
+	return r;
+}
+
+/* The body follows the macro, as it follows the head of a function; `args` are the names in `params`. */
+#define VB_CODE(name, args, ...)                               \
+	int name(__VA_ARGS__);                                 \
+	static int name##_within(__VA_ARGS__);                 \
+	int name(__VA_ARGS__)                                  \
+	{                                                      \
+		int was = errno;                               \
+                                                               \
+		return vb_leave_code(was, name##_within args); \
+	}                                                      \
+	static int name##_within(__VA_ARGS__)
+
+#define VB_VALUE(type, name, args, ...)                               \
+	type name(__VA_ARGS__);                                       \
+	static type name##_within(__VA_ARGS__);                       \
+	type name(__VA_ARGS__)                                        \
+	{                                                             \
+		int was = errno;                                      \
+                                                                      \
+		return (type)vb_leave_value(was, name##_within args); \
+	}                                                             \
+	static type name##_within(__VA_ARGS__)
+
+#define VB_OBJECT(type, name, args, ...)                         \
+	type name(__VA_ARGS__);                                  \
+	static type name##_within(__VA_ARGS__);                  \
+	type name(__VA_ARGS__)                                   \
+	{                                                        \
+		int was = errno;                                 \
+                                                                 \
+		return vb_leave_object(was, name##_within args); \
+	}                                                        \
+	static type name##_within(__VA_ARGS__)
+
+#define VB_NOTHING(name, args, ...)             \
+	void name(__VA_ARGS__);                 \
+	static void name##_within(__VA_ARGS__); \
+	void name(__VA_ARGS__)                  \
+	{                                       \
+		int was = errno;                \
+                                                \
+		name##_within args;             \
+		errno = was;                    \
+	}                                       \
+	static void name##_within(__VA_ARGS__)
+
+#endif
