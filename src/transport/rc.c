@@ -186,13 +186,16 @@ void vb_rc_fail_recv(struct vb_qp *qp, const struct vb_facts *f, bool take_wqe)
 {
 	const struct vb_reason_row *row = &vb_reasons[f->reason];
 	struct vb_resp *s = &qp->resp;
+	/* What a WRITE with immediate may not reach is no buffer of the receive request that it took: IBTA
+	 * has a status of its own for that (rule 20). */
+	uint8_t status = row->nak == VB_AETH_NAK_REMOTE_ACCESS ? IBV_WC_LOC_ACCESS_ERR : row->local_wc;
 
 	s->nak_owed = row->nak;
 	s->nak_psn = s->epsn;
 	s->nak_facts = *f;
 	if (take_wqe && s->have_wqe) {
 		struct vb_cqe e = {.wc = {.wr_id = s->cur->wr_id,
-					  .status = row->local_wc,
+					  .status = status,
 					  .opcode = IBV_WC_RECV,
 					  .qp_num = qp->qpn,
 					  .vendor_err = f->reason},
@@ -200,7 +203,7 @@ void vb_rc_fail_recv(struct vb_qp *qp, const struct vb_facts *f, bool take_wqe)
 				   .srq = qp->srq};
 
 		s->have_wqe = false;
-		say(qp, "receive request", e.wc.wr_id, row->local_wc, f);
+		say(qp, "receive request", e.wc.wr_id, status, f);
 		vb_rc_push(qp, qp->rcq, &e, true);
 	} else {
 		say_event(qp, "a request of the far end was refused", f);

@@ -55,8 +55,8 @@ static void accept(struct vb_resp *s, const struct vb_pkt *p)
 	s->ack_owed |= p->ack_req;
 }
 
-/* A receive WQE for the message, from RQ or SRQ.  false: none, and an RNR NAK is owed. */
-static bool take_wqe(struct vb_qp *qp)
+/* A receive WQE for the message, from RQ or SRQ.  false: there is none. */
+static bool find_wqe(struct vb_qp *qp)
 {
 	struct vb_resp *s = &qp->resp;
 
@@ -70,10 +70,8 @@ static bool take_wqe(struct vb_qp *qp)
 		memcpy(s->cur, w, sizeof *w + w->num_sge * sizeof w->sge[0]);
 		s->have_wqe = true;
 	}
-	if (!s->have_wqe) {
-		nak_once(s, VB_AETH_RNR | (qp->attr.min_rnr_timer & 0x1f));
+	if (!s->have_wqe)
 		return false;
-	}
 	s->room = 0;
 	for (uint32_t i = 0; i < s->cur->num_sge; i++) {
 		uint32_t room = s->room + s->cur->sge[i].length;
@@ -81,6 +79,15 @@ static bool take_wqe(struct vb_qp *qp)
 		s->room = room < s->room ? UINT32_MAX : room;
 	}
 	return true;
+}
+
+/* The same; where there is none an RNR NAK is owed. */
+static bool take_wqe(struct vb_qp *qp)
+{
+	if (vb_likely(find_wqe(qp)))
+		return true;
+	nak_once(&qp->resp, VB_AETH_RNR | (qp->attr.min_rnr_timer & 0x1f));
+	return false;
 }
 
 static void receive_done(struct vb_qp *qp, const struct vb_pkt *p, enum ibv_wc_opcode opcode,
@@ -146,6 +153,13 @@ static void send_in(struct vb_qp *qp, const struct vb_pkt *p)
 		receive_done(qp, p, IBV_WC_RECV, s->got);
 }
 
+/* The range of a WRITE may not be written.  If the packet brings an immediate, the error is that of the
+ * receive request which would have told of it (rule 20); where none is posted it is an event's. */
+static void write_refused(struct vb_qp *qp, const struct vb_pkt *p, struct vb_facts *f, enum vb_reason r)
+{
+	fault(qp, f, r, (p->op->bits & VB_OP_TAKES_WQE) && find_wqe(qp));
+}
+
 static bool write_begin(struct vb_qp *qp, const struct vb_pkt *p)
 {
 	struct vb_resp *s = &qp->resp;
@@ -163,7 +177,7 @@ static bool write_begin(struct vb_qp *qp, const struct vb_pkt *p)
 
 		r = vb_mem_check(qp->keys, &w, &f);
 		if (vb_unlikely(r != VB_OK)) {
-			fault(qp, &f, r, false);
+			write_refused(qp, p, &f, r);
 			return false;
 		}
 	}
@@ -207,7 +221,7 @@ static void write_in(struct vb_qp *qp, const struct vb_pkt *p)
 
 		r = vb_mem_begin(qp->keys, &u, &w, &f);
 		if (vb_unlikely(r != VB_OK)) {
-			fault(qp, &f, r, false);
+			write_refused(qp, p, &f, r);
 			return;
 		}
 		ok = vb_mem_put(&u, p->payload, p->payload_len);
@@ -216,7 +230,7 @@ static void write_in(struct vb_qp *qp, const struct vb_pkt *p)
 			r = vb_mem_why(&u, s->rkey, s->va, p->payload_len, &f);
 			f.addr = s->va - s->got; /* the request's, not this packet's */
 			f.len = (uint64_t)s->got + s->left;
-			fault(qp, &f, r, false);
+			write_refused(qp, p, &f, r);
 			return;
 		}
 	}

@@ -379,7 +379,7 @@ static void rule_20_rkey_violation(void **state)
 		for (unsigned kind = 0; kind < 4; kind++) {
 			static const uint32_t reasons[] = {VB_R_KEY_STALE, VB_R_KEY_IS_LOCAL, VB_R_KEY_ACCESS,
 							   VB_R_KEY_PD};
-			bool local = (i + kind) & 1;
+			bool local = (i + kind) & 1, imm = ops[i] == IBV_WR_RDMA_WRITE_WITH_IMM;
 			struct sim *s = sim_desk(CFG(.local = local));
 			struct ibv_sge e;
 			struct ibv_send_wr wr = sim_wr(s, 0, ops[i], 0, 8, 0, &e);
@@ -403,9 +403,10 @@ static void rule_20_rkey_violation(void **state)
 			sim_expect(s, 0, true, wr.wr_id, IBV_WC_REM_ACCESS_ERR);
 			assert_int_equal(s->n[0].qp.state, IBV_QPS_ERR);
 			assert_int_equal(s->n[1].qp.state, IBV_QPS_ERR);
-			assert_int_equal(sim_event(s, 1), IBV_EVENT_QP_ACCESS_ERR);
+			/* the receive request of an immediate says it, else an event */
+			assert_int_equal(sim_event(s, 1), imm ? -1 : IBV_EVENT_QP_ACCESS_ERR);
 			assert_int_equal(sim_event(s, 0), -1); /* here the completion says it */
-			sim_expect(s, 1, false, r, IBV_WC_WR_FLUSH_ERR);
+			sim_expect(s, 1, false, r, imm ? IBV_WC_LOC_ACCESS_ERR : IBV_WC_WR_FLUSH_ERR);
 			/* on the same host the requester knows why */
 			assert_int_equal(s->n[0].qp.why.reason,
 					 local ? reasons[kind] : VB_R_NAK_REMOTE_ACCESS);
@@ -414,6 +415,55 @@ static void rule_20_rkey_violation(void **state)
 				assert_int_equal(s->mem[1][k], 0);
 			sim_free(s);
 		}
+	}
+}
+
+/* The last packet is lost, and what is left of the message comes when the key has gone. */
+static enum sim_verdict key_goes_before_the_last(struct sim *s, unsigned from, const struct vb_pkt *p)
+{
+	if (from || p->opcode != VB_RC_WRITE_LAST_IMM)
+		return SIM_PASS;
+	if (!s->counter++)
+		return SIM_DROP;
+	vb_key_retract(&s->n[1].keys, s->lkey[1]);
+	return SIM_PASS;
+}
+
+/* Which packet the fault is found at decides who tells of it: only one with an immediate takes a receive
+ * request. */
+static void rule_20_with_immediate(void **state)
+{
+	(void)state;
+	for (unsigned srq = 0; srq < 2; srq++) {
+		struct sim *s = sim_desk(CFG(.srq = srq));
+		struct ibv_sge e;
+		struct ibv_send_wr wr = sim_wr(s, 0, IBV_WR_RDMA_WRITE_WITH_IMM, 0, 5000, 0, &e);
+		uint64_t r[2] = {sim_take(s, 1, 65536, 4), sim_take(s, 1, 65536, 4)};
+
+		/* the last packet: its region has gone meanwhile */
+		s->filter = key_goes_before_the_last;
+		assert_int_equal(sim_send(s, 0, &wr), 0);
+		sim_settle(s);
+		sim_expect(s, 0, true, wr.wr_id, IBV_WC_REM_ACCESS_ERR);
+		sim_expect(s, 1, false, r[0], IBV_WC_LOC_ACCESS_ERR);
+		if (!srq)
+			sim_expect(s, 1, false, r[1], IBV_WC_WR_FLUSH_ERR);
+		sim_expect_none(s, 1);
+		assert_int_equal(sim_event(s, 1), srq ? IBV_EVENT_QP_LAST_WQE_REACHED : -1);
+		sim_free(s);
+		/* the first of several, which does not know of the immediate yet */
+		s = sim_desk(CFG(.srq = srq));
+		wr = sim_wr(s, 0, IBV_WR_RDMA_WRITE_WITH_IMM, 0, 5000, 0, &e);
+		wr.wr.rdma.rkey ^= 1;
+		r[0] = sim_take(s, 1, 65536, 4);
+		assert_int_equal(sim_send(s, 0, &wr), 0);
+		sim_settle(s);
+		sim_expect(s, 0, true, wr.wr_id, IBV_WC_REM_ACCESS_ERR);
+		if (!srq)
+			sim_expect(s, 1, false, r[0], IBV_WC_WR_FLUSH_ERR);
+		sim_expect_none(s, 1);
+		assert_int_equal(sim_event(s, 1), IBV_EVENT_QP_ACCESS_ERR);
+		sim_free(s);
 	}
 }
 
@@ -700,6 +750,7 @@ int main(void)
 	    cmocka_unit_test(rule_18_aligned_for_the_cpu_too),
 	    cmocka_unit_test(rule_19_ranges_that_overflow),
 	    cmocka_unit_test(rule_20_rkey_violation),
+	    cmocka_unit_test(rule_20_with_immediate),
 	    cmocka_unit_test(rule_21_srq_buffers_belong_to_its_pd),
 	    cmocka_unit_test(rule_22_the_qp_must_permit_it_too),
 	    cmocka_unit_test(rule_23_message_longer_than_the_buffer),
