@@ -17,7 +17,7 @@ static_assert(sizeof(struct ibv_ah) == 24 && sizeof(struct ibv_grh) == 40, "ABI"
 
 static _Atomic uint32_t live;
 
-int vb_check_av(const char *call, const struct vb_context *c, const struct ibv_ah_attr *av)
+int vb_check_av(const char *call, const struct ibv_ah_attr *av)
 {
 	int err = vb_check_port(call, av->port_num);
 
@@ -29,7 +29,7 @@ int vb_check_av(const char *call, const struct vb_context *c, const struct ibv_a
 		return vb_refuse(EINVAL, call, "service level %u, at most %d is possible", av->sl, MAX_SL);
 	if (vb_gid_is_zero(av->grh.dgid.raw))
 		return vb_refuse(EINVAL, call, "the destination GID is zero");
-	return vb_check_gid(call, c, av->grh.sgid_index);
+	return vb_check_gid(call, av->grh.sgid_index);
 }
 
 VB_EXPORT VB_OBJECT(struct ibv_ah *, ibv_create_ah, (ibpd, attr), struct ibv_pd *ibpd,
@@ -43,7 +43,7 @@ VB_EXPORT VB_OBJECT(struct ibv_ah *, ibv_create_ah, (ibpd, attr), struct ibv_pd 
 		errno = vb_refuse(EIO, "ibv_create_ah", "the device was opened before fork()");
 		return NULL;
 	}
-	errno = vb_check_av("ibv_create_ah", c, attr);
+	errno = vb_check_av("ibv_create_ah", attr);
 	if (errno)
 		return NULL;
 	if (atomic_fetch_add(&live, 1) < vb_profile()->max_ah) /* pairs with ibv_destroy_ah() */

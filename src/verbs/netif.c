@@ -85,6 +85,10 @@ void vb_gids_find(struct vb_gids *t)
 		t->ifindex[0] = if_nametoindex("lo");
 		strcpy(t->ifname, "lo");
 	}
+	for (int i = 1; i < VB_GID_TABLE; i++) {
+		memcpy(t->gid[i], t->gid[0], sizeof(t->gid[i]));
+		t->ifindex[i] = t->ifindex[0];
+	}
 	if (v6)
 		take(t, 1, v6);
 	freeifaddrs(all);

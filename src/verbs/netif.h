@@ -8,13 +8,14 @@
 #include "iba/limits.h"
 
 struct vb_gids {
-	uint8_t gid[VB_GID_TABLE][16]; /* zero: empty */
+	uint8_t gid[VB_GID_TABLE][16];
 	uint32_t ifindex[VB_GID_TABLE];
 	char ifname[16]; /* of GID 0 */
 };
 
 /* Fills in the table: 0 is the first ordinary IPv4 address (127.0.0.1 when there is none), 1 an IPv6 address
- * of global or unique-local scope if there is one. */
+ * of global or unique-local scope if there is one.  The others repeat 0, since programs for adapters have 1
+ * or 3 written into them, which is where those keep RoCE v2 with IPv4. */
 void vb_gids_find(struct vb_gids *t);
 
 bool vb_gid_is_zero(const uint8_t gid[16]);

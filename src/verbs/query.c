@@ -43,12 +43,10 @@ static const struct vb_gids *gids_of(const struct vb_context *c)
 	return vb_hca_gids(vb_hca(c->adapter));
 }
 
-int vb_check_gid(const char *call, const struct vb_context *c, unsigned index)
+int vb_check_gid(const char *call, unsigned index)
 {
 	if (index >= VB_GID_TABLE)
 		return vb_refuse(EINVAL, call, "GID index %u: the table has %d entries", index, VB_GID_TABLE);
-	if (vb_gid_is_zero(gids_of(c)->gid[index]))
-		return vb_refuse(EINVAL, call, "GID index %u is empty", index);
 	return 0;
 }
 
@@ -193,7 +191,7 @@ VB_EXPORT VB_CODE(ibv_query_gid, (context, port, index, gid), struct ibv_context
 				  VB_GID_TABLE);
 		return -1;
 	}
-	memcpy(gid->raw, gids_of(c)->gid[index], 16); /* zero where there is none */
+	memcpy(gid->raw, gids_of(c)->gid[index], 16);
 	return 0;
 }
 
@@ -233,8 +231,6 @@ VB_EXPORT VB_CODE(_ibv_query_gid_ex, (context, port, index, entry, flags, entry_
 		return vb_refuse(EINVAL, "ibv_query_gid_ex", "GID index %u: the table has %d entries", index,
 				 VB_GID_TABLE);
 	e = entry_of(gids_of(c), index);
-	if (vb_gid_is_zero(e.gid.raw))
-		return ENODATA; /* an answer rather than a refusal */
 	give_entry(entry, &e, entry_size);
 	return 0;
 }
@@ -252,8 +248,6 @@ static int list_gids(const struct vb_context *c, char *entries, size_t max_entri
 	for (uint32_t i = 0; i < VB_GID_TABLE; i++) {
 		struct ibv_gid_entry e = entry_of(gids_of(c), i);
 
-		if (vb_gid_is_zero(e.gid.raw))
-			continue;
 		if (*n == max_entries)
 			return vb_refuse(EINVAL, call,
 					 "the table has more than the %zu entries that there is room for",
@@ -276,6 +270,7 @@ VB_EXPORT VB_VALUE(ssize_t, _ibv_query_gid_table, (context, entries, max_entries
 
 /* Of the private node; the values are what the files gid_attrs/types/N distinguish. */
 enum gid_type_file { TYPE_IB_ROCE_V1, TYPE_ROCE_V2 };
+
 VB_EXPORT VB_CODE(ibv_query_gid_type, (context, port, index, type), struct ibv_context *context, uint8_t port,
 		  unsigned int index, unsigned int *type)
 {
@@ -283,7 +278,7 @@ VB_EXPORT VB_CODE(ibv_query_gid_type, (context, port, index, type), struct ibv_c
 
 	if (ibv_query_gid(context, port, index > INT32_MAX ? -1 : (int)index, &gid))
 		return -1;
-	*type = vb_gid_is_zero(gid.raw) ? TYPE_IB_ROCE_V1 : TYPE_ROCE_V2; /* an empty entry has the default */
+	*type = TYPE_ROCE_V2;
 	return 0;
 }
 
@@ -330,7 +325,7 @@ VB_EXPORT VB_CODE(ibv_resolve_eth_l2_from_gid, (context, attr, eth_mac, vid), st
 
 	if (vb_context_dead(c))
 		return dead("ibv_resolve_eth_l2_from_gid");
-	err = vb_check_av("ibv_resolve_eth_l2_from_gid", c, attr);
+	err = vb_check_av("ibv_resolve_eth_l2_from_gid", attr);
 	if (err)
 		return err;
 	if (!vb_gid_mac(attr->grh.dgid.raw, eth_mac))

@@ -72,8 +72,7 @@ uint32_t vb_device_vendor_part(void);
 
 /* query.c: 0, or EINVAL after saying what is wrong; index < 0 is not checked */
 int vb_check_port(const char *call, unsigned port);
-int vb_check_gid(const char *call, const struct vb_context *c,
-		 unsigned index); /* also that it is not empty */
+int vb_check_gid(const char *call, unsigned index);
 int vb_query_port(struct ibv_context *context, uint8_t port, struct ibv_port_attr *attr, size_t size);
 int vb_query_device_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
 		       struct ibv_device_attr_ex *attr, size_t size);
@@ -90,7 +89,7 @@ int vb_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t f
 		 uint32_t n);
 
 /* ah.c: 0 or errno: whether an address vector is one that this device can use */
-int vb_check_av(const char *call, const struct vb_context *c, const struct ibv_ah_attr *av);
+int vb_check_av(const char *call, const struct ibv_ah_attr *av);
 
 /* qp_create.c, qp_modify.c */
 struct ibv_qp *vb_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr);

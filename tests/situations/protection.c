@@ -134,14 +134,14 @@ static void receive_queue_full(void)
 	SAID("its %d requests are posted", n);
 }
 
-/* N3.11: to RTR with an index of the GID table at which there is nothing. */
-static void empty_gid(void)
+/* N3.11: to RTR with an index beyond the GID table. */
+static void gid_beyond_the_table(void)
 {
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR,
 				   .path_mtu = IBV_MTU_1024,
 				   .max_dest_rd_atomic = 1,
 				   .min_rnr_timer = 1,
-				   .ah_attr = {.is_global = 1, .port_num = 1, .grh = {.sgid_index = 3}}};
+				   .ah_attr = {.is_global = 1, .port_num = 1, .grh = {.sgid_index = 4}}};
 
 	kit_end_open(&a, pd, 8, PAGE);
 	attr.dest_qp_num = a.qp->qp_num;
@@ -150,7 +150,7 @@ static void empty_gid(void)
 			    IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 				IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == EINVAL);
 	SAID("ibv_modify_qp");
-	SAID("GID index 3 is empty");
+	SAID("GID index 4: the table has 4 entries");
 }
 
 /* N3.11, in other words: an attribute is missing. */
@@ -398,7 +398,7 @@ const struct situation protection[] = {
     {"N3.7", status_12, NULL},
     {"N3.7-inline", inline_size, NULL},
     {"N3.9", receive_queue_full, NULL},
-    {"N3.11", empty_gid, NULL},
+    {"N3.11", gid_beyond_the_table, NULL},
     {"N3.11-mask", attributes_missing, NULL},
     {"N4.1", stale_local_key, NULL},
     {"N4.2", remote_address_0, NULL},

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <net/if.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,11 +92,12 @@ static void check_port(const char *dir, struct ibv_context *c)
 		snprintf(name, sizeof(name), "gids/%d", i);
 		check_file(dir, name, words(text, gid.raw, 16));
 		snprintf(name, sizeof(name), "gid_attrs/types/%d", i);
-		if (memcmp(&gid, &zero, sizeof(gid)))
-			check_file(dir, name, "RoCE v2");
-		else
-			EXPECT(ibv_read_sysfs_file(dir, name, text, sizeof(text)) == -1 && errno == ENOENT);
-		EXPECT(!memcmp(&gid, &zero, sizeof(gid)) || !ibv_query_gid_ex(c, 1, i, &entry, 0));
+		check_file(dir, name, "RoCE v2");
+		EXPECT(!ibv_query_gid_ex(c, 1, i, &entry, 0));
+		EXPECT(memcmp(&gid, &zero, sizeof(gid)) && !memcmp(&gid, &entry.gid, sizeof(gid)));
+		snprintf(name, sizeof(name), "gid_attrs/ndevs/%d", i);
+		EXPECT(ibv_read_sysfs_file(dir, name, text, sizeof(text)) > 0);
+		EXPECT(if_nametoindex(text) == entry.ndev_ifindex);
 	}
 }
 
