@@ -168,10 +168,12 @@ int ibv_query_port_speed(struct ibv_context *context, uint32_t port, uint64_t *s
 /* In enumerations that the system's header closes. */
 #define IBV_ACCESS_FLUSH_GLOBAL	    ((enum ibv_access_flags)(1 << 8))
 #define IBV_ACCESS_FLUSH_PERSISTENT ((enum ibv_access_flags)(1 << 9))
-#define IBV_WR_FLUSH		    ((enum ibv_wr_opcode)14)
-#define IBV_WR_ATOMIC_WRITE	    ((enum ibv_wr_opcode)15)
-#define IBV_WC_FLUSH		    ((enum ibv_wc_opcode)8)
-#define IBV_WC_ATOMIC_WRITE	    ((enum ibv_wc_opcode)9)
+#define IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC \
+	((enum ibv_parent_domain_init_attr_mask)(1 << 2))
+#define IBV_WR_FLUSH	    ((enum ibv_wr_opcode)14)
+#define IBV_WR_ATOMIC_WRITE ((enum ibv_wr_opcode)15)
+#define IBV_WC_FLUSH	    ((enum ibv_wc_opcode)8)
+#define IBV_WC_ATOMIC_WRITE ((enum ibv_wc_opcode)9)
 
 #ifdef __cplusplus
 }

@@ -41,8 +41,8 @@ void vb_rc_complete_send(struct vb_qp *qp, struct vb_swqe *w, uint8_t wc_status)
 void vb_rc_fail_send(struct vb_qp *qp, const struct vb_facts *f, uint8_t wc_status);
 void vb_rc_push(struct vb_qp *qp, struct vb_cq *cq, const struct vb_cqe *e, bool solicited);
 /* The responder found a fault: NAK it (unless the reason has none), complete the receive WQE in use with the
- * reason's local status (a refused key's: local access error) if `take_wqe`, else post the reason's event; then the
- * error state. */
+ * reason's local status (a refused key's: local access error) if `take_wqe`, else post the reason's event;
+ * then the error state. */
 void vb_rc_fail_recv(struct vb_qp *qp, const struct vb_facts *f, bool take_wqe);
 
 /* Carried out by this end alone. */

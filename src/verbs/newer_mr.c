@@ -204,6 +204,11 @@ static int check_objects(struct ibv_pd *pd, const struct ibv_mr_init_attr *a)
 {
 	if ((a->comp_mask & IBV_REG_MR_MASK_DMAH) && a->dmah->context != pd->context)
 		return vb_refuse(EINVAL, EX, "the DMA handle and the protection domain are of two contexts");
+	if ((a->comp_mask & IBV_REG_MR_MASK_DMAH) && ((unsigned)a->access & IBV_ACCESS_ON_DEMAND))
+		return vb_refuse(
+		    EOPNOTSUPP, EX,
+		    "a DMA handle goes with memory that is pinned, not with IBV_ACCESS_ON_DEMAND: "
+		    "leave out one of them");
 	if (a->comp_mask & IBV_REG_MR_MASK_BUF)
 		return check_buf(EX, a->buf, pd, a->addr, a->length);
 	return 0;

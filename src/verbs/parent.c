@@ -13,7 +13,11 @@
 
 static_assert(sizeof(struct ibv_td) == 8 && sizeof(struct ibv_parent_domain_init_attr) == 48, "ABI");
 
-#define KNOWN (IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT)
+/* The last is leave for a confidential guest to keep queues in memory that its host can read; ours are in
+ * plain memory of the process whether or not it is given. */
+#define KNOWN                                                                              \
+	(IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT | \
+	 IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC)
 
 VB_OBJECT(struct ibv_td *, vb_alloc_td, (context, attr), struct ibv_context *context,
 	  struct ibv_td_init_attr *attr)

@@ -93,7 +93,7 @@ static void arguments(struct ibv_context *ctx, struct ibv_pd *pd)
 	a.td = far_td;
 	REFUSED(EINVAL);
 	a.td = td;
-	a.comp_mask = 4;
+	a.comp_mask = 8;
 	REFUSED(EINVAL);
 	a.comp_mask = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS;
 	REFUSED(EINVAL); /* neither callback */

@@ -19,4 +19,6 @@ add_test(NAME scripts.layers COMMAND ${CMAKE_SOURCE_DIR}/scripts/layers)
 add_test(NAME scripts.verbs_doc COMMAND ${CMAKE_SOURCE_DIR}/scripts/verbs-doc-check)
 add_test(NAME scripts.errors_doc COMMAND ${CMAKE_SOURCE_DIR}/scripts/errors-doc-check)
 add_test(NAME scripts.memory_doc COMMAND ${CMAKE_SOURCE_DIR}/scripts/memory-doc-check)
-set_tests_properties(scripts.layers scripts.verbs_doc scripts.errors_doc scripts.memory_doc PROPERTIES LABELS scripts)
+add_test(NAME scripts.calls COMMAND ${CMAKE_SOURCE_DIR}/scripts/calls-check)
+set_tests_properties(scripts.layers scripts.verbs_doc scripts.errors_doc scripts.memory_doc scripts.calls
+                     PROPERTIES LABELS scripts)

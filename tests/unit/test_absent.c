@@ -52,9 +52,6 @@ static void descriptors_are_minus_one(void **state)
 	errno = 0;
 	assert_int_equal(ibv_dm_export_dmabuf_fd(NULL), -1);
 	assert_int_equal(errno, EOPNOTSUPP);
-	errno = 0;
-	assert_int_equal(ibv_export_buf_dmabuf_fd(NULL), -1);
-	assert_int_equal(errno, EOPNOTSUPP);
 }
 
 static void objects_are_null(void **state)
