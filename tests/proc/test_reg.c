@@ -284,6 +284,68 @@ static void deregistered_is_gone(struct duo *d)
 	no_region(d);
 }
 
+/* In another domain than that of the target's QP. */
+static void make_region_elsewhere(struct duo *d)
+{
+	struct duo elsewhere = *d;
+
+	elsewhere.pd = ibv_alloc_pd(d->ctx);
+	CHECK(elsewhere.pd);
+	make_region(&elsewhere);
+}
+
+static void drop_region_elsewhere(struct duo *d)
+{
+	struct ibv_pd *pd = mr->pd;
+
+	drop_region(d);
+	CHECK(!ibv_dealloc_pd(pd));
+}
+
+/* A region is its domain's: to a QP of another one neither key leads anywhere, whatever the region permits.
+ */
+static void a_region_belongs_to_its_domain(struct duo *d)
+{
+	struct ibv_pd *pd = ibv_alloc_pd(d->ctx);
+	uint64_t base, addr;
+	uint32_t rkey;
+
+	CHECK(pd);
+	d->board->in[0] = LW | RW | RR | RA;
+	d->board->in[1] = 0; /* keys begin there: the same for every region */
+	duo_there(d, make_region_elsewhere);
+	CHECK(!d->board->out[0]);
+	base = 0;
+	rkey = (uint32_t)d->board->out[1];
+	byte_is(d, AT, 0x11);
+	memset(d->end.buf, 0x99, 8);
+	CHECK(duo_do(d, IBV_WR_RDMA_WRITE, 8, base, rkey) == IBV_WC_REM_ACCESS_ERR);
+	CHECK(duo_do(d, IBV_WR_RDMA_READ, 8, base, rkey) == IBV_WC_REM_ACCESS_ERR);
+	CHECK(duo_do(d, IBV_WR_ATOMIC_FETCH_AND_ADD, 8, base, rkey) == IBV_WC_REM_ACCESS_ERR);
+	CHECK(sent_to(d, 8) == IBV_WC_REM_OP_ERR);
+	CHECK(byte_there(d, AT) == 0x11);
+	duo_there(d, drop_region_elsewhere);
+	/* the initiator's own, in each local role */
+	rkey = region(d, LW | RW | RR | RA, -1, &base);
+	for (int other = 0; other < 2; other++) {
+		enum ibv_wc_status expected = other ? IBV_WC_LOC_PROT_ERR : IBV_WC_SUCCESS;
+		uint8_t *buf = calloc(1, 64);
+		struct ibv_mr *own;
+
+		CHECK(buf);
+		addr = (uintptr_t)buf;
+		own = ibv_reg_mr(other ? pd : d->pd, buf, 64, LW);
+		CHECK(own && own->pd == (other ? pd : d->pd));
+		CHECK(duo_try(d, IBV_WR_RDMA_WRITE, addr, 64, own->lkey, base, rkey) == expected);
+		CHECK(duo_try(d, IBV_WR_RDMA_READ, addr, 64, own->lkey, base, rkey) == expected);
+		CHECK(duo_try(d, IBV_WR_ATOMIC_CMP_AND_SWP, addr, 8, own->lkey, base, rkey) == expected);
+		CHECK(!ibv_dereg_mr(own));
+		free(buf);
+	}
+	no_region(d);
+	CHECK(!ibv_dealloc_pd(pd));
+}
+
 /* What rdma_reg_msgs(), rdma_reg_read() and rdma_reg_write() register, in terms of verbs (semantics.md, 4).
  */
 static void rights_of_the_connection_managers_calls(struct duo *d)
@@ -377,6 +439,7 @@ int main(void)
 	DUO_BOTH(hca_va_is_where_keys_begin);
 	DUO_BOTH(hca_va_for_local_keys);
 	DUO_BOTH(deregistered_is_gone);
+	DUO_BOTH(a_region_belongs_to_its_domain);
 	DUO_BOTH(rights_of_the_connection_managers_calls);
 	DUO_BOTH(optional_flags_are_accepted);
 	return 0;

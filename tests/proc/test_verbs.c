@@ -227,8 +227,13 @@ static void rule_11_list_stops_at_the_bad_one(void **state)
 	assert_ptr_equal(rbad, &rwr[1]);
 	assert_int_equal(ibv_post_send(a.qp, wr, &bad), EINVAL);
 	assert_ptr_equal(bad, &wr[1]);
+	/* What stands behind the bad request was not posted: later requests are the next ones. */
+	assert_int_equal(kit_recv(&b, 20, 0, 8), 0);
+	assert_int_equal(kit_post(&a, IBV_WR_SEND, 5, 0, 8, NULL, 0), 0);
 	good(&b, IBV_WC_RECV, 10);
+	good(&b, IBV_WC_RECV, 20);
 	good(&a, IBV_WC_SEND, 0);
+	good(&a, IBV_WC_SEND, 5);
 	empty(&a);
 	unpair(&a, &b);
 }
@@ -249,6 +254,39 @@ static void rule_11_overflow_is_enomem(void **state)
 	for (int i = 0; i < 4; i++)
 		assert_int_equal(kit_recv(&b, 9, 0, 8), 0);
 	assert_int_equal(kit_recv(&b, 9, 0, 8), ENOMEM);
+	unpair(&a, &b);
+}
+
+/* The list is posted as far as there is room, and the first request without room is the bad one. */
+static void rule_11_list_longer_than_the_queue(void **state)
+{
+	struct ibv_recv_wr rwr[6], *rbad = NULL;
+	struct ibv_send_wr wr[6], *bad = NULL;
+	struct kit_end a, b;
+
+	(void)state;
+	pair(&a, &b, 4);
+	for (int i = 0; i < 6; i++) {
+		rwr[i] = (struct ibv_recv_wr){.wr_id = 10 + (uint64_t)i, .next = i < 5 ? &rwr[i + 1] : NULL};
+		wr[i] = (struct ibv_send_wr){.wr_id = 20 + (uint64_t)i,
+					     .opcode = IBV_WR_SEND,
+					     .send_flags = IBV_SEND_SIGNALED,
+					     .next = i < 5 ? &wr[i + 1] : NULL};
+	}
+	assert_int_equal(ibv_post_recv(b.qp, rwr, &rbad), ENOMEM);
+	assert_ptr_equal(rbad, &rwr[4]);
+	assert_int_equal(ibv_post_send(a.qp, wr, &bad), ENOMEM);
+	assert_ptr_equal(bad, &wr[4]);
+	for (uint64_t i = 0; i < 4; i++) {
+		good(&b, IBV_WC_RECV, 10 + i);
+		good(&a, IBV_WC_SEND, 20 + i);
+	}
+	assert_int_equal(ibv_post_recv(b.qp, rbad, &rbad), 0); /* the rest of it, as the page says */
+	assert_int_equal(ibv_post_send(a.qp, bad, &bad), 0);
+	for (uint64_t i = 4; i < 6; i++) {
+		good(&b, IBV_WC_RECV, 10 + i);
+		good(&a, IBV_WC_SEND, 20 + i);
+	}
 	unpair(&a, &b);
 }
 
@@ -402,8 +440,19 @@ static void requests_wait_in_sqd(void **state)
 	unpair(&a, &b);
 }
 
+static void to_state(struct ibv_qp *qp, enum ibv_qp_state to)
+{
+	struct ibv_qp_attr attr = {.qp_state = to, .port_num = 1};
+	int init = to == IBV_QPS_INIT ? IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS : 0;
+
+	assert_int_equal(ibv_modify_qp(qp, &attr, IBV_QP_STATE | init), 0);
+}
+
+/* In RESET every receive is refused, so the refusal counts in the states in which others are taken. */
 static void rule_34_srq_takes_the_receives(void **state)
 {
+	static const enum ibv_qp_state states[] = {IBV_QPS_RESET, IBV_QPS_INIT, IBV_QPS_RTS, IBV_QPS_SQD,
+						   IBV_QPS_ERR};
 	struct ibv_srq_init_attr sa = {.attr = {.max_wr = 4, .max_sge = 1}};
 	struct ibv_srq *srq = ibv_create_srq(pd, &sa);
 	struct ibv_cq *cq = ibv_create_cq(ctx, 4, NULL, NULL, 0);
@@ -412,17 +461,38 @@ static void rule_34_srq_takes_the_receives(void **state)
 				      .send_cq = cq,
 				      .recv_cq = cq,
 				      .cap = {.max_recv_wr = 1u << 30, .max_recv_sge = 1u << 30}};
-	struct ibv_qp *qp = ibv_create_qp(pd, &qa); /* what it says of a receive queue does not count */
-	struct ibv_recv_wr wr = {.wr_id = 1}, *bad = NULL;
+	struct ibv_recv_wr wr = {.wr_id = 1}, *bad;
+	struct kit_end a, e = {.cq = cq};
 
 	(void)state;
-	assert_non_null(qp);
-	assert_int_equal(ibv_post_recv(qp, &wr, &bad), EINVAL);
-	assert_ptr_equal(bad, &wr);
-	assert_int_equal(ibv_post_srq_recv(srq, &wr, &bad), 0);
-	assert_int_equal(ibv_destroy_qp(qp), 0);
+	kit_end_open(&a, pd, 4, 4096);
+	e.qp = ibv_create_qp(pd, &qa); /* what it says of a receive queue does not count */
+	assert_non_null(e.qp);
+	e.card = (struct kit_card){.gid = a.card.gid, .qpn = e.qp->qp_num, .psn = 5};
+	for (unsigned i = 0; i < sizeof states / sizeof states[0]; i++) {
+		if (states[i] == IBV_QPS_RTS) {
+			kit_connect(&a, &e.card);
+			kit_connect(&e, &a.card);
+		} else {
+			to_state(e.qp, states[i]);
+		}
+		bad = NULL;
+		assert_int_equal(ibv_post_recv(e.qp, &wr, &bad), EINVAL);
+		assert_ptr_equal(bad, &wr);
+		if (states[i] != IBV_QPS_RTS)
+			continue;
+		/* the SRQ is where they go, and of those that were refused none is there */
+		wr.wr_id = 2;
+		assert_int_equal(ibv_post_srq_recv(srq, &wr, &bad), 0);
+		assert_int_equal(kit_post(&a, IBV_WR_SEND, 3, 0, 0, NULL, 0), 0);
+		good(&e, IBV_WC_RECV, 2);
+		good(&a, IBV_WC_SEND, 3);
+	}
+	empty(&e);
+	assert_int_equal(ibv_destroy_qp(e.qp), 0);
 	assert_int_equal(ibv_destroy_srq(srq), 0);
 	assert_int_equal(ibv_destroy_cq(cq), 0);
+	kit_end_close(&a);
 }
 
 /* A QP that goes through RESET starts a new life: nothing of the old one is polled. */
@@ -580,6 +650,7 @@ int main(void)
 	    cmocka_unit_test(rule_11_bad_requests),
 	    cmocka_unit_test(rule_11_list_stops_at_the_bad_one),
 	    cmocka_unit_test(rule_11_overflow_is_enomem),
+	    cmocka_unit_test(rule_11_list_longer_than_the_queue),
 	    cmocka_unit_test(rule_39_unsignaled),
 	    cmocka_unit_test(rule_39_sq_sig_all),
 	    cmocka_unit_test(rule_40_inline),

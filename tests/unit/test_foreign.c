@@ -460,6 +460,88 @@ static void many_threads(void **state)
 		assert_true(!here.slots[i].via && !here.slots[i].shared.held);
 }
 
+/* Between looking the owner up and announcing the key its number becomes another's: this happens while the
+ * thread waits for the slot that it shares with others, whose lock is given as soon as it waits. */
+static _Atomic bool waiting_is_seen;
+
+int sched_yield(void)
+{
+	if (atomic_exchange(&waiting_is_seen, false)) {
+		there.far.number += 16;
+		vb_lock_give(&here.slots[VB_MEM_SLOTS - 1].shared);
+	}
+	return (int)syscall(SYS_sched_yield);
+}
+
+struct crowd {
+	pthread_barrier_t have_slots, done;
+	uint32_t key[2];
+	bool shares;			       /* the one that is overtaken has no slot of its own */
+	enum vb_reason overtaken[2], later[2]; /* how its accesses by the two keys began */
+	bool seen[2], left[2];		       /* it waited; its slot names something afterwards */
+};
+
+static void *has_a_slot(void *arg)
+{
+	struct crowd *c = arg;
+
+	(void)vb_mem_slot(&here.keys);
+	pthread_barrier_wait(&c->have_slots);
+	pthread_barrier_wait(&c->done);
+	return NULL;
+}
+
+static void *is_overtaken(void *arg)
+{
+	struct vb_key_slot *slot = &here.slots[VB_MEM_SLOTS - 1];
+	struct crowd *c = arg;
+
+	pthread_barrier_wait(&c->have_slots);
+	c->shares = !vb_mem_slot(&here.keys);
+	for (int i = 0; i < 2; i++) {
+		struct vb_mem_want w = want(c->key[i], i ? here.pd : there.pd, 0);
+		struct vb_mem_use u;
+
+		vb_lock_take(&slot->shared);
+		atomic_store(&waiting_is_seen, true);
+		c->overtaken[i] = vb_mem_begin(&here.keys, &u, &w, NULL);
+		c->seen[i] = !atomic_load(&waiting_is_seen);
+		c->left[i] = slot->via != 0;
+		if (c->overtaken[i] == VB_OK)
+			vb_mem_end(&u);
+		there.far.number -= 16;
+		c->later[i] = vb_mem_begin(&here.keys, &u, &w, NULL);
+		if (c->later[i] == VB_OK)
+			vb_mem_end(&u);
+	}
+	pthread_barrier_wait(&c->done);
+	return NULL;
+}
+
+static void whose_number_is_anothers_now(void **state)
+{
+	enum { THREADS = VB_MEM_SLOTS }; /* one more than have slots of their own */
+	struct crowd c = {.key = {reg(&there, there.pd, ALL), reg(&there, here.pd, ALL)}};
+	pthread_t t[THREADS];
+
+	(void)state;
+	pthread_barrier_init(&c.have_slots, NULL, THREADS);
+	pthread_barrier_init(&c.done, NULL, THREADS);
+	for (int i = 0; i < THREADS; i++)
+		assert_int_equal(pthread_create(&t[i], NULL, i ? has_a_slot : is_overtaken, &c), 0);
+	for (int i = 0; i < THREADS; i++)
+		assert_int_equal(pthread_join(t[i], NULL), 0);
+	assert_true(c.shares);
+	for (int i = 0; i < 2; i++) {
+		assert_true(c.seen[i]);
+		assert_int_equal(c.overtaken[i], VB_R_KEY_OWNER_GONE);
+		assert_false(c.left[i]);
+		assert_int_equal(c.later[i], VB_OK);
+	}
+	pthread_barrier_destroy(&c.have_slots);
+	pthread_barrier_destroy(&c.done);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -472,6 +554,7 @@ int main(void)
 	    cmocka_unit_test_setup_teardown(atomics_need_a_mapping, set_up, tear_down),
 	    cmocka_unit_test_setup_teardown(the_owner_waits, set_up, tear_down),
 	    cmocka_unit_test_setup_teardown(many_threads, set_up, tear_down),
+	    cmocka_unit_test_setup_teardown(whose_number_is_anothers_now, set_up, tear_down),
 	};
 
 	return cmocka_run_group_tests_name("foreign", tests, NULL, NULL);
