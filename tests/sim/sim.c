@@ -602,6 +602,7 @@ void sim_inject(struct sim *s, unsigned n, struct vb_pkt *p, const void *payload
 	p->pkey = VB_PKEY_DEFAULT;
 	assert_null(vb_pkt_decode(&in, hdr, vb_pkt_encode(hdr, p), len));
 	in.payload = payload;
+	in.placed = p->placed; /* which no header carries */
 	vb_lock_take(&qp->lock);
 	vb_rc_input(qp, &in);
 	vb_lock_give(&qp->lock);

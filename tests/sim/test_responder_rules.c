@@ -319,22 +319,32 @@ static void rule_18_atomics_are_8_bytes(void **state)
 /* Keys that address another range than the CPU does: both must be aligned. */
 static void rule_18_aligned_for_the_cpu_too(void **state)
 {
-	struct sim *s = sim_desk(QUIET);
-	struct ibv_sge e;
-	struct ibv_send_wr wr = sim_wr(s, 0, IBV_WR_ATOMIC_FETCH_AND_ADD, 0, 8, 0, &e);
+	static const struct {
+		uint64_t iova;
+		uint32_t at;
+	} rows[] = {{0x1000, 4}, {0x1004, 0}};
 
 	(void)state;
-	wr.wr.atomic.rkey = sim_rkey(vb_key_publish(
-	    &s->n[1].keys, &(struct vb_key_spec){.pd = s->n[1].pd.id,
-						 .access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_ATOMIC,
-						 .iova = 0x1000,
-						 .addr = (uintptr_t)s->mem[1] + 4,
-						 .length = 64}));
-	wr.wr.atomic.remote_addr = 0x1008;
-	assert_int_equal(sim_send(s, 0, &wr), 0);
-	sim_settle(s);
-	sim_expect(s, 0, true, wr.wr_id, IBV_WC_REM_INV_REQ_ERR);
-	sim_free(s);
+	for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
+		struct sim *s = sim_desk(QUIET);
+		struct ibv_sge e;
+		struct ibv_send_wr wr = sim_wr(s, 0, IBV_WR_ATOMIC_FETCH_AND_ADD, 0, 8, 0, &e);
+
+		wr.wr.atomic.rkey = sim_rkey(vb_key_publish(
+		    &s->n[1].keys,
+		    &(struct vb_key_spec){.pd = s->n[1].pd.id,
+					  .access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_ATOMIC,
+					  .iova = rows[i].iova,
+					  .addr = (uintptr_t)s->mem[1] + rows[i].at,
+					  .length = 64}));
+		wr.wr.atomic.remote_addr = rows[i].iova + 8;
+		assert_int_equal(sim_send(s, 0, &wr), 0);
+		sim_settle(s);
+		sim_expect(s, 0, true, wr.wr_id, IBV_WC_REM_INV_REQ_ERR);
+		for (int k = 0; k < 32; k++)
+			assert_int_equal(s->mem[1][k], 0);
+		sim_free(s);
+	}
 }
 
 static void rule_19_ranges_that_overflow(void **state)
@@ -638,6 +648,71 @@ static void rule_26_duplicates_complete_once(void **state)
 	sim_free(s);
 }
 
+/* rule 14 from the other side: what is asked for beyond the responder resources is refused before it is
+ * executed, since its answer could not be kept.  No answer finds room here. */
+static void rule_17_no_more_than_can_be_remembered(void **state)
+{
+	static const uint8_t ops[] = {VB_RC_FETCH_ADD, VB_RC_READ_REQUEST};
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		struct sim *s = sim_desk(CFG(.room = 0, .dest_rd_atomic = 2));
+		struct vb_pkt p = {.psn = 100,
+				   .ack_req = true,
+				   .opcode = ops[i],
+				   .va = (uintptr_t)s->mem[1],
+				   .rkey = sim_rkey(s->lkey[1]),
+				   .dma_len = 8,
+				   .swap_add = 1};
+
+		for (; p.psn < 102; p.psn++) {
+			sim_inject(s, 1, &p, NULL, 0);
+			assert_int_equal(s->n[1].qp.state, IBV_QPS_RTS);
+		}
+		sim_inject(s, 1, &p, NULL, 0);
+		assert_int_equal(s->n[1].qp.state, IBV_QPS_ERR);
+		assert_int_equal(s->n[1].qp.why.reason, VB_R_TOO_MANY_READS);
+		assert_int_equal(*word(s, 1, 0), i ? 0 : 2);
+		sim_free(s);
+	}
+}
+
+/* A packet says that its data was placed: only that of a WRITE with immediate in one packet is, and the key
+ * is checked as if the data came now. */
+static void what_was_placed_is_checked(void **state)
+{
+	static const uint8_t ops[] = {VB_RC_WRITE_ONLY_IMM, VB_RC_WRITE_ONLY, VB_RC_WRITE_LAST_IMM,
+				      VB_RC_WRITE_FIRST};
+
+	(void)state;
+	for (unsigned i = 0; i <= sizeof ops; i++) {
+		bool wrong_key = i == sizeof ops;
+		struct sim *s = sim_desk(QUIET);
+		struct vb_pkt p = {.psn = 100,
+				   .opcode = VB_RC_WRITE_FIRST,
+				   .va = (uintptr_t)s->mem[1],
+				   .rkey = sim_rkey(s->lkey[1]) ^ wrong_key,
+				   .dma_len = 1024 + 8};
+		uint8_t bytes[1024] = {0};
+		uint64_t r = sim_take(s, 1, 0, 0);
+
+		if (!wrong_key && ops[i] == VB_RC_WRITE_LAST_IMM) {
+			sim_inject(s, 1, &p, bytes, sizeof bytes);
+			p.psn++;
+		}
+		p.opcode = wrong_key ? VB_RC_WRITE_ONLY_IMM : ops[i];
+		p.placed = true;
+		sim_inject(s, 1, &p, bytes, p.opcode == VB_RC_WRITE_FIRST ? sizeof bytes : 0);
+		if (!i) {
+			assert_int_equal(sim_expect(s, 1, false, r, OK).byte_len, 1024 + 8);
+		} else {
+			assert_int_equal(s->n[1].qp.state, IBV_QPS_ERR);
+			sim_expect(s, 1, false, r, IBV_WC_WR_FLUSH_ERR);
+		}
+		sim_free(s);
+	}
+}
+
 static void rule_26_nothing_is_executed_in_err(void **state)
 {
 	struct sim *s = sim_desk(QUIET);
@@ -757,6 +832,8 @@ int main(void)
 	    cmocka_unit_test(remote_operation_error),
 	    cmocka_unit_test(rule_25_write_with_immediate),
 	    cmocka_unit_test(rule_26_duplicates_complete_once),
+	    cmocka_unit_test(rule_17_no_more_than_can_be_remembered),
+	    cmocka_unit_test(what_was_placed_is_checked),
 	    cmocka_unit_test(rule_26_nothing_is_executed_in_err),
 	    cmocka_unit_test(rule_27_receive_requests_are_copied),
 	    cmocka_unit_test(rule_28_padding_and_solicited_per_packet),

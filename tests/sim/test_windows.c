@@ -700,6 +700,43 @@ static void rule_30_flush(void **state)
 	leave(&d);
 }
 
+/* As a post does, whether or not anything is owed. */
+static void output(struct sim *s)
+{
+	vb_lock_take(&s->n[1].qp.lock);
+	vb_rc_output(&s->n[1].qp);
+	vb_lock_give(&s->n[1].qp.lock);
+}
+
+/* In SQD nothing that was posted is begun, and it goes on in RTS. */
+static void waiting_in_sqd(void **state)
+{
+	struct desk d = desk(CFG(.local = true), IBV_MW_TYPE_2);
+	uint64_t bound, gone;
+
+	(void)state;
+	sim_modify(d.s, 1, IBV_QPS_SQD);
+	bound = bind_to(&d, d.mw, rkey(d.mw, 1), (uintptr_t)d.s->mem[1], 64, RW);
+	output(d.s);
+	sim_settle(d.s);
+	sim_expect_none(d.s, 1);
+	assert_int_equal(vb_key_tied(&d.s->n[1].keys, d.mr.lkey), 0);
+	sim_modify(d.s, 1, IBV_QPS_RTS);
+	sim_settle(d.s);
+	sim_expect(d.s, 1, true, bound, OK);
+	sim_modify(d.s, 1, IBV_QPS_SQD);
+	gone = invalidate(d.s, 1, IBV_WR_LOCAL_INV, rkey(d.mw, 1));
+	output(d.s);
+	sim_settle(d.s);
+	sim_expect_none(d.s, 1);
+	used(d.s, IBV_WR_RDMA_WRITE, rkey(d.mw, 1), 0, 8, OK); /* still bound */
+	sim_modify(d.s, 1, IBV_QPS_RTS);
+	sim_settle(d.s);
+	sim_expect(d.s, 1, true, gone, OK);
+	assert_int_equal(vb_key_tied(&d.s->n[1].keys, d.mr.lkey), 0);
+	leave(&d);
+}
+
 /* No peer is needed to bind a window: without a way out it is carried out all the same. */
 static void without_contact(void **state)
 {
@@ -782,6 +819,7 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(rule_46_waits_for_users),
 	    cmocka_unit_test(rule_9_in_order),
 	    cmocka_unit_test(rule_30_flush),
+	    cmocka_unit_test(waiting_in_sqd),
 	    cmocka_unit_test(without_contact),
 	    cmocka_unit_test(over_a_bad_wire),
 	};

@@ -4,8 +4,15 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <signal.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -134,6 +141,94 @@ static void aligned_words_are_one_store(void **state)
 	assert_ptr_equal(torn, NULL);
 }
 
+/* What every observer may see of a copy at any moment, whatever its timing: a child copies, and its parent
+ * looks after each of its instructions. */
+enum { STEP_OFFS = 8, STEP_LENS = 40 };
+
+struct stepped {
+	_Alignas(64) uint8_t dst[64];
+	volatile bool copying;
+	uint32_t off, len; /* of the copy in hand */
+};
+
+/* All bytes of [from, to) are there, or none; *some: at least one is. */
+static bool all_or_none(const struct stepped *s, size_t from, size_t to, bool *some)
+{
+	size_t there = 0;
+
+	for (size_t i = from; i < to; i++)
+		there += s->dst[i] != 0;
+	*some = there != 0;
+	return !there || there == to - from;
+}
+
+static void check_step(const struct stepped *s)
+{
+	size_t end = s->off + s->len, word = (end - 1) & ~(size_t)7, tail = word > s->off ? word : s->off;
+	bool some, last, whole = all_or_none(s, s->off, end - 1, &some), body;
+
+	/* the last byte comes last of all */
+	all_or_none(s, end - 1, end, &last);
+	assert_true(!last || s->len == 1 || (whole && some));
+	/* the last aligned word begins when everything before it is there */
+	all_or_none(s, tail, end, &some);
+	whole = all_or_none(s, s->off, tail, &body);
+	assert_true(!some || tail == s->off || (whole && body));
+	/* what is aligned within it is never seen in parts */
+	for (size_t size = 2; size <= 8; size *= 2)
+		for (size_t at = (tail + size - 1) & ~(size - 1); at + size <= end; at += size)
+			assert_true(all_or_none(s, at, at + size, &some));
+}
+
+static void copy_traced(struct stepped *s)
+{
+	uint8_t src[STEP_LENS];
+
+	memset(src, 0xff, sizeof src);
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (ptrace(PTRACE_TRACEME, 0, NULL, NULL))
+		_exit(77);
+	for (s->off = 0; s->off < STEP_OFFS; s->off++)
+		for (s->len = 1; s->len <= STEP_LENS; s->len++) {
+			memset(s->dst, 0, sizeof s->dst);
+			s->copying = true;
+			raise(SIGSTOP);
+			if (!vb_copy_to_app(s->dst + s->off, src, s->len))
+				_exit(1);
+			s->copying = false;
+		}
+	_exit(0);
+}
+
+static void after_each_instruction(void **state)
+{
+	struct stepped *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	int status, copies = 0;
+	pid_t pid;
+
+	(void)state;
+	assert_ptr_not_equal(s, MAP_FAILED);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (!pid)
+		copy_traced(s);
+	while (waitpid(pid, &status, 0) == pid && WIFSTOPPED(status)) {
+		copies += WSTOPSIG(status) == SIGSTOP;
+		if (s->copying)
+			check_step(s);
+		if (ptrace(s->copying ? PTRACE_SINGLESTEP : PTRACE_CONT, pid, NULL, NULL))
+			break;
+	}
+	assert_true(WIFEXITED(status));
+	munmap(s, sizeof *s);
+	if (WEXITSTATUS(status) == 77) {
+		print_message("SKIP: no process may be traced here\n");
+		return;
+	}
+	assert_int_equal(WEXITSTATUS(status), 0);
+	assert_int_equal(copies, STEP_OFFS * STEP_LENS);
+}
+
 static void atomics_return_the_value_before(void **state)
 {
 	uint64_t word = 5, orig = 0;
@@ -153,9 +248,8 @@ static void atomics_return_the_value_before(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(copies_every_byte_and_no_other),
-	    cmocka_unit_test(last_byte_is_last),
-	    cmocka_unit_test(aligned_words_are_one_store),
+	    cmocka_unit_test(copies_every_byte_and_no_other),  cmocka_unit_test(last_byte_is_last),
+	    cmocka_unit_test(aligned_words_are_one_store),     cmocka_unit_test(after_each_instruction),
 	    cmocka_unit_test(atomics_return_the_value_before),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -350,6 +350,94 @@ static void without_means(void **state)
 	close(w->far.pidfd);
 }
 
+struct waiting {
+	struct world *w;
+	uint32_t number, index, qpn;
+	_Atomic bool began, done;
+};
+
+static void *drop_it(void *arg)
+{
+	struct waiting *x = arg;
+
+	atomic_store(&x->began, true);
+	vb_far_drop(&x->w->far, &x->w->here.keys, 0);
+	atomic_store(&x->done, true);
+	return NULL;
+}
+
+/* A mapping serves what its owner said of it and no more: an owner may say less than its key does, and what
+ * it said is void once the entry has changed. */
+static void a_mapping_is_what_was_said(void **state)
+{
+	struct world *w = *state;
+	int fd, file = memfd_create("test", MFD_CLOEXEC);
+	struct vb_far_want x = w->want;
+	struct vb_key_entry *e;
+	struct waiting drop = {.w = w};
+	struct vb_share_desc d;
+	struct vb_far_use u;
+	pthread_t t;
+	uint8_t *p;
+
+	assert_true(file >= 0 && !ftruncate(file, AREA));
+	p = mmap(NULL, AREA, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+	assert_ptr_not_equal(p, MAP_FAILED);
+	x.rkey = vb_key_publish(&w->there.keys, &(struct vb_key_spec){.pd = PD,
+								      .access = LW | RW | RR | RA,
+								      .iova = 0x50000,
+								      .addr = (uintptr_t)p,
+								      .length = AREA}) |
+		 VB_KEY_REMOTE;
+	e = &w->there.entries[VB_KEY_INDEX(x.rkey)];
+	w->far.same = false;
+	w->far.tid = (int)syscall(SYS_gettid);
+	w->far.pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+	x.access = RR;
+	for (int i = 0; i < 16 && !atomic_load(&w->far.asks); i++)
+		assert_int_equal(try(w, &x), VB_FAR_VM);
+	assert_int_equal(vb_far_next_ask(&w->far), x.rkey);
+	/* the second quarter and the third one, for reading */
+	vb_share_find((uintptr_t)p + AREA / 4, AREA / 2, true, &d, &fd);
+	assert_int_equal(d.kind, VB_SHARE_FILE);
+	assert_int_equal(vb_far_answer(&w->far, x.rkey, e->seq, (uintptr_t)p + AREA / 4, &d, fd, false), 0);
+	x.addr += AREA / 4;
+	assert_int_equal(try(w, &x), VB_FAR_MAPPED);
+	x.len = AREA / 2;
+	assert_int_equal(try(w, &x), VB_FAR_MAPPED);
+	x.len++;
+	assert_int_equal(try(w, &x), VB_FAR_VM);
+	x.len = 8;
+	x.addr--;
+	assert_int_equal(try(w, &x), VB_FAR_VM);
+	x.addr += AREA / 2 - 6;
+	assert_int_equal(try(w, &x), VB_FAR_VM);
+	x.addr -= 16;
+	assert_int_equal(try(w, &x), VB_FAR_MAPPED);
+	x.access = RW;
+	assert_int_equal(try(w, &x), VB_FAR_VM);
+	x.access = RA;
+	assert_int_equal(try(w, &x), VB_FAR_VM);
+	x.access = RR;
+	e->seq += 2;
+	assert_int_equal(try(w, &x), VB_FAR_VM);
+	e->seq -= 2;
+	/* it stays mapped for who is in the middle of a copy */
+	assert_int_equal(vb_far_begin(&w->far, &w->here.keys, &u, &x), VB_FAR_MAPPED);
+	assert_int_equal(pthread_create(&t, NULL, drop_it, &drop), 0);
+	for (uint64_t end = vb_now() + 20 * VB_MSEC; !atomic_load(&drop.began) || vb_now() < end;)
+		sched_yield();
+	assert_false(atomic_load(&drop.done));
+	assert_int_equal(*(volatile uint8_t *)u.ptr, 0);
+	vb_far_end(&u);
+	pthread_join(t, NULL);
+	assert_int_equal(try(w, &x), VB_FAR_VM);
+	close(w->far.pidfd);
+	close(fd);
+	close(file);
+	munmap(p, AREA);
+}
+
 /* A process that is gone: its number is not believed, however young the process that has it now. */
 static void a_dead_process(void **state)
 {
@@ -401,12 +489,6 @@ static void moving(void **state)
 	assert_false(w->far.denied);
 	munmap(hole, 4096);
 }
-
-struct waiting {
-	struct world *w;
-	uint32_t number, index, qpn;
-	_Atomic bool began, done;
-};
 
 static void *wait_it(void *arg)
 {
@@ -557,6 +639,7 @@ int main(void)
 	    TEST(hostile_tables_of_a_shared_domain),
 	    TEST(an_answer_to_no_question),
 	    TEST(without_means),
+	    TEST(a_mapping_is_what_was_said),
 	    TEST(a_dead_process),
 	    TEST(moving),
 	    TEST(who_is_waited_for),

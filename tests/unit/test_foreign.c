@@ -334,6 +334,34 @@ static void the_kernel_copies(void **state)
 	assert_int_equal(f.b, getpid());
 }
 
+static void *whose_tid(void *arg)
+{
+	*(int *)arg = (int)syscall(SYS_gettid);
+	return NULL;
+}
+
+/* The process lives and its thread is gone, as after exec(): the memory that the key spoke of has ended,
+ * which is another thing than a kernel that forbids. */
+static void its_program_is_another_now(void **state)
+{
+	struct vb_mem_want w = want(reg(&there, there.pd, LW), there.pd, LW);
+	struct vb_mem_use u;
+	struct vb_facts f;
+	pthread_t t;
+	uint64_t v;
+
+	(void)state;
+	there.far.same = false;
+	assert_int_equal(pthread_create(&t, NULL, whose_tid, &there.far.tid), 0);
+	assert_int_equal(pthread_join(t, NULL), 0);
+	assert_int_equal(vb_mem_begin(&here.keys, &u, &w, NULL), VB_OK);
+	assert_int_equal(u.how, VB_USE_FAR);
+	assert_false(vb_mem_get(&u, &v, 8));
+	vb_mem_end(&u);
+	assert_int_equal(vb_mem_why(&u, w.key, w.addr, 8, &f), VB_R_KEY_OWNER_GONE);
+	assert_int_equal(vb_mem_begin(&here.keys, &u, &w, NULL), VB_R_KEY_OWNER_GONE);
+}
+
 static void placement_leaves_them_alone(void **state)
 {
 	uint32_t k = reg(&there, there.pd, ALL), own = reg(&here, there.pd, ALL);
@@ -550,6 +578,7 @@ int main(void)
 	    cmocka_unit_test_setup_teardown(who_is_not_there, set_up, tear_down),
 	    cmocka_unit_test_setup_teardown(numbers_run_out, set_up, tear_down),
 	    cmocka_unit_test_setup_teardown(the_kernel_copies, set_up, tear_down),
+	    cmocka_unit_test_setup_teardown(its_program_is_another_now, set_up, tear_down),
 	    cmocka_unit_test_setup_teardown(placement_leaves_them_alone, set_up, tear_down),
 	    cmocka_unit_test_setup_teardown(atomics_need_a_mapping, set_up, tear_down),
 	    cmocka_unit_test_setup_teardown(the_owner_waits, set_up, tear_down),

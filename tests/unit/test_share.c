@@ -327,6 +327,7 @@ static void seals_and_sizes_are_kept_to(void **state)
 	assert_int_equal(ftruncate(fd, SIZE - PAGE), 0);
 	assert_not_shared(p, SIZE);
 	assert_shared(p, SIZE - PAGE, VB_SHARE_FILE);
+	assert_not_shared(p + SIZE - PAGE, PAGE); /* short enough, but behind the end */
 	/* We may write through the mapping that we have, nobody else may. */
 	assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE), 0);
 	assert_shared_as(p, PAGE, VB_SHARE_FILE, false);
