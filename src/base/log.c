@@ -255,3 +255,19 @@ int vb_refuse(int err, const char *call, const char *fmt, ...)
 	errno = saved;
 	return err;
 }
+
+int vb_decline(int err, const char *call, const char *fmt, ...)
+{
+	char sentence[LINE];
+	va_list ap;
+
+	if (shown(VB_LOG_INFO)) {
+		va_start(ap, fmt);
+		vsnprintf(sentence, sizeof sentence, fmt, ap);
+		va_end(ap);
+		if (is_news(hash_of(call, sentence)))
+			vb_log(VB_LOG_INFO, "%s: %s (%s)", call, sentence, strerrorname_np(err));
+	}
+	errno = err;
+	return err;
+}

@@ -25,5 +25,8 @@ void vb_log_reason(const char *name, const char *fmt, ...) __attribute__((format
  * same sentence of the same call is written once in a second.  Takes errno's value by argument and leaves
  * errno itself as it was. */
 int vb_refuse(int err, const char *call, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* The same for a call that programs try in order to learn whether it is there, and do without: that is news
+ * to whoever asked for the level info only, and no failure to remember.  Sets errno. */
+int vb_decline(int err, const char *call, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 #endif

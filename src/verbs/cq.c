@@ -163,7 +163,8 @@ VB_OBJECT(struct ibv_cq_ex *, vb_create_cq_ex, (context, attr), struct ibv_conte
 {
 	(void)context;
 	(void)attr;
-	errno = vb_refuse(EOPNOTSUPP, "ibv_create_cq_ex", "extended CQs are not supported");
+	errno = vb_decline(EOPNOTSUPP, "ibv_create_cq_ex",
+			   "extended CQs are not supported, those of ibv_create_cq are");
 	return NULL;
 }
 

@@ -16,9 +16,9 @@ struct ibv_qp_attach_comp_cntr_attr;
 
 #define REFUSED(name) vb_refuse(EOPNOTSUPP, name, "this call is not supported yet")
 
-/* Each row: kind of result, type, name, arguments.  ERRNO: a positive errno; MINUS: -1 and errno; NONE: NULL
- * and errno. */
-#define CALLS(ERRNO, MINUS, NONE)                                                                     \
+/* Each row: kind of result, type, name, arguments.  ERRNO: a positive errno; PROBE: likewise, of a question
+ * that programs ask before they use anything of the kind; MINUS: -1 and errno; NONE: NULL and errno. */
+#define CALLS(ERRNO, PROBE, MINUS, NONE)                                                              \
 	/* 1.16 */                                                                                    \
 	MINUS(int, ibv_dm_export_dmabuf_fd, struct ibv_dm *dm)                                        \
 	/* 1.18 */                                                                                    \
@@ -33,7 +33,7 @@ struct ibv_qp_attach_comp_cntr_attr;
 	ERRNO(int, ibv_read_err_comp_cntr, struct ibv_comp_cntr *cntr, uint64_t *value)               \
 	ERRNO(int, ibv_qp_attach_comp_cntr, struct ibv_qp *qp, struct ibv_comp_cntr *cntr,            \
 	      struct ibv_qp_attach_comp_cntr_attr *attr)                                              \
-	ERRNO(int, _ibv_query_comp_cntr_caps, struct ibv_context *c, struct ibv_comp_cntr_caps *caps, \
+	PROBE(int, _ibv_query_comp_cntr_caps, struct ibv_context *c, struct ibv_comp_cntr_caps *caps, \
 	      size_t size)
 
 #define DECLARE(type, name, ...) VB_EXPORT type name(__VA_ARGS__);
@@ -41,6 +41,11 @@ struct ibv_qp_attach_comp_cntr_attr;
 	type name(__VA_ARGS__)                               \
 	{                                                    \
 		return vb_leave_code(errno, REFUSED(#name)); \
+	}
+#define PROBE(type, name, ...)                                                                         \
+	type name(__VA_ARGS__)                                                                         \
+	{                                                                                              \
+		return errno = vb_decline(EOPNOTSUPP, #name, "completion counters are not supported"); \
 	}
 #define MINUS(type, name, ...)          \
 	type name(__VA_ARGS__)          \
@@ -55,7 +60,7 @@ struct ibv_qp_attach_comp_cntr_attr;
 		return NULL;            \
 	}
 
-CALLS(DECLARE, DECLARE, DECLARE)
+CALLS(DECLARE, DECLARE, DECLARE, DECLARE)
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"
-CALLS(ERRNO, MINUS, NONE)
+CALLS(ERRNO, PROBE, MINUS, NONE)

@@ -1,6 +1,4 @@
-/* The functions behind the headers' inline calls.  Those that headers call without a look at the pointer must
- * be there; the others are left NULL where the device has not got the feature, which the headers themselves
- * turn into EOPNOTSUPP. */
+/* The functions behind the headers' inline calls.  What the device has not got is filled in by absent.c. */
 #include <assert.h>
 #include <errno.h>
 
@@ -20,10 +18,15 @@ static_assert(sizeof(struct ibv_wc) == 48 && sizeof(struct ibv_cq) == 128 &&
 		  sizeof(struct ibv_dm) == 32 && sizeof(struct ibv_comp_channel) == 16,
 	      "ABI");
 
-static VB_CODE(close_xrcd, (xrcd), struct ibv_xrcd *xrcd)
+/* Entries that no header of today calls.  Programs of libibverbs 1.1.8 look for flow steering where
+ * placeholders are now; other _compat_ entries were called by the library alone, ours calls none. */
+static void fill_old(struct verbs_context *v)
 {
-	(void)xrcd;
-	return vb_refuse(EOPNOTSUPP, "ibv_close_xrcd", "XRC is not supported");
+	v->ABI_placeholder1 = (void (*)(void))v->ibv_create_flow;
+	v->ABI_placeholder2 = (void (*)(void))v->ibv_destroy_flow;
+	v->context.ops._compat_query_device = ibv_query_device;
+#undef ibv_query_port
+	v->context.ops._compat_query_port = ibv_query_port;
 }
 
 void vb_ops_fill(struct vb_context *c)
@@ -49,7 +52,6 @@ void vb_ops_fill(struct vb_context *c)
 	v->create_qp_ex = vb_create_qp_ex;
 	v->get_srq_num = vb_get_srq_num;
 	v->create_srq_ex = vb_create_srq_ex;
-	v->close_xrcd = close_xrcd;
 	v->alloc_null_mr = vb_alloc_null_mr;
 	v->advise_mr = vb_advise_mr;
 	v->alloc_dm = vb_alloc_dm;
@@ -61,6 +63,8 @@ void vb_ops_fill(struct vb_context *c)
 					 .reg_mr_ex = ibv_reg_mr_ex,
 					 .dealloc_dmah = ibv_dealloc_dmah,
 					 .alloc_dmah = ibv_alloc_dmah};
+	vb_ops_fill_absent(v);
+	fill_old(v);
 	v->sz = sizeof(c->newer) + sizeof(c->v);
 	v->context.abi_compat = __VERBS_ABI_IS_EXTENDED;
 }

@@ -339,7 +339,7 @@ VB_EXPORT VB_CODE(ibv_query_ece, (qp, ece), struct ibv_qp *qp, struct ibv_ece *e
 {
 	(void)qp;
 	(void)ece;
-	return vb_refuse(EOPNOTSUPP, "ibv_query_ece", "the device has no connection establishment options");
+	return vb_decline(EOPNOTSUPP, "ibv_query_ece", "the device has no connection establishment options");
 }
 
 VB_EXPORT VB_CODE(ibv_set_ece, (qp, ece), struct ibv_qp *qp, struct ibv_ece *ece)

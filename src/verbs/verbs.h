@@ -108,6 +108,9 @@ struct ibv_mw *vb_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type);
 int vb_dealloc_mw(struct ibv_mw *mw);
 int vb_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind);
 
+/* absent.c: entries whose feature the device has not got */
+void vb_ops_fill_absent(struct verbs_context *v);
+
 /* op_table.c */
 void vb_ops_fill(struct vb_context *c);
 void vb_ops_fill_dead(struct vb_context *c); /* in a forked child: those without a check of their own fail */

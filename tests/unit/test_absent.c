@@ -5,9 +5,16 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include <infiniband/verbs.h>
+
+#include "obj/context.h"
 
 #define POSITIVE(X)                  \
 	X(ibv_destroy_comp_cntr)     \
@@ -76,9 +83,259 @@ static void drivers_may_register(void **state)
 	ibv_free_buf(NULL);
 }
 
+/* --- the function tables of a context: every entry is there, and says which call is refused */
+
+static struct ibv_context *ctx;
+
+static int open_device(void)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+
+	if (!list || !list[0])
+		return -1;
+	ctx = ibv_open_device(list[0]);
+	ibv_free_device_list(list);
+	return ctx ? 0 : -1;
+}
+
+/* Objects that no program can have made: the header only wants to know their context. */
+static struct {
+	struct ibv_xrcd xrcd;
+	struct ibv_qp qp;
+	struct ibv_flow flow;
+	struct ibv_flow_action action;
+	struct ibv_wq wq;
+	struct ibv_rwq_ind_table table;
+	struct ibv_counters counters;
+	struct ibv_srq srq;
+} made;
+
+static int is_null(const void *object)
+{
+	return object ? 0 : errno;
+}
+
+static int rows(int row)
+{
+	struct ibv_wq_init_attr wq_attr = {0};
+	struct ibv_ops_wr op, *bad = NULL;
+	uint64_t value;
+	int err;
+
+	switch (row) {
+	case 0:
+		return is_null(ibv_open_xrcd(ctx, NULL));
+	case 1:
+		return ibv_close_xrcd(&made.xrcd);
+	case 2:
+		return is_null(ibv_open_qp(ctx, NULL));
+	case 3:
+		return is_null(ibv_create_flow(&made.qp, NULL));
+	case 4:
+		return ibv_destroy_flow(&made.flow);
+	case 5:
+		return is_null(ibv_create_flow_action_esp(ctx, NULL));
+	case 6:
+		return ibv_modify_flow_action_esp(&made.action, NULL);
+	case 7:
+		return ibv_destroy_flow_action(&made.action);
+	case 8:
+		return is_null(ibv_create_wq(ctx, &wq_attr));
+	case 9:
+		return ibv_modify_wq(&made.wq, NULL);
+	case 10:
+		return ibv_destroy_wq(&made.wq);
+	case 11:
+		return is_null(ibv_create_rwq_ind_table(ctx, NULL));
+	case 12:
+		return ibv_destroy_rwq_ind_table(&made.table);
+	case 13:
+		return is_null(ibv_create_counters(ctx, NULL));
+	case 14:
+		return ibv_destroy_counters(&made.counters);
+	case 15:
+		return ibv_read_counters(&made.counters, &value, 1, 0);
+	case 16:
+		return ibv_attach_counters_point_flow(&made.counters, NULL, NULL);
+	case 17:
+		return ibv_modify_qp_rate_limit(&made.qp, NULL);
+	case 18:
+		return ibv_query_rt_values_ex(ctx, NULL);
+	case 19:
+		err = ibv_post_srq_ops(&made.srq, &op, &bad);
+		return bad == &op ? err : -1;
+	default:
+		return 0;
+	}
+}
+
+static const char *const names[] = {"ibv_open_xrcd",
+				    "ibv_close_xrcd",
+				    "ibv_open_qp",
+				    "ibv_create_flow",
+				    "ibv_destroy_flow",
+				    "ibv_create_flow_action_esp",
+				    "ibv_modify_flow_action_esp",
+				    "ibv_destroy_flow_action",
+				    "ibv_create_wq",
+				    "ibv_modify_wq",
+				    "ibv_destroy_wq",
+				    "ibv_create_rwq_ind_table",
+				    "ibv_destroy_rwq_ind_table",
+				    "ibv_create_counters",
+				    "ibv_destroy_counters",
+				    "ibv_read_counters",
+				    "ibv_attach_counters_point_flow",
+				    "ibv_modify_qp_rate_limit",
+				    "ibv_query_rt_values_ex",
+				    "ibv_post_srq_ops"};
+
+enum { ROWS = sizeof(names) / sizeof(names[0]) };
+
+/* Runs f in a child that has the device open and logs into a pipe; its exit status and its lines. */
+static int logged(const char *level, int (*f)(void), char *text, size_t size)
+{
+	size_t n = 0;
+	ssize_t got;
+	int p[2], status;
+	pid_t pid;
+
+	assert_int_equal(pipe(p), 0);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (!pid) {
+		dup2(p[1], 2);
+		close(p[0]);
+		close(p[1]);
+		setenv("VERBENA_LOG", "stderr", 1);
+		setenv("VERBENA_LOG_LEVEL", level, 1);
+		_exit(open_device() ? 99 : f());
+	}
+	close(p[1]);
+	while ((got = read(p[0], text + n, size - 1 - n)) > 0)
+		n += (size_t)got;
+	text[n] = 0;
+	close(p[0]);
+	waitpid(pid, &status, 0);
+	assert_true(WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+static int all_rows(void)
+{
+	made.xrcd.context = made.qp.context = made.flow.context = made.action.context = made.wq.context =
+	    made.table.context = made.counters.context = made.srq.context = ctx;
+	for (int i = 0; i < ROWS; i++) {
+		errno = 0;
+		if (rows(i) != EOPNOTSUPP)
+			return i + 1;
+	}
+	return 0;
+}
+
+static void each_absent_call_is_named(void **state)
+{
+	static char text[1 << 14];
+	const char *line = text;
+	char head[100];
+
+	(void)state;
+	assert_int_equal(logged("warn", all_rows, text, sizeof(text)), 0);
+	for (int i = 0; i < ROWS; i++) { /* one line each, in their order */
+		const char *end = strchr(line, '\n'), *words = strstr(line, ": ");
+
+		snprintf(head, sizeof(head), ": %s: ", names[i]);
+		if (!end || !words || strncmp(words, head, strlen(head)))
+			fail_msg("%s is missing at: %s", names[i], line);
+		words = strstr(line, " not supported (EOPNOTSUPP)\n");
+		assert_true(words && words < end);
+		line = end + 1;
+	}
+	assert_string_equal(line, "");
+}
+
+/* What a header may find: everything between the newest member and the old tables' end. */
+static int look_at_all(void)
+{
+	struct vb_context *c = vb_context(ctx);
+	char *const *at = (char *const *)(const void *)&c->newer;
+	char *const *end = (char *const *)(const void *)&c->v._ABI_placeholder3;
+
+	for (; at < end; at++)
+		if (!*at && at != (char *const *)(const void *)&c->v.priv)
+			return (int)(at - (char *const *)(const void *)&c->newer) + 1;
+	if (c->v.sz != (size_t)((char *)(&c->v + 1) - (char *)&c->newer))
+		return 98;
+	return 0;
+}
+
+static void no_entry_is_null(void **state)
+{
+	char text[1000];
+
+	(void)state;
+	assert_int_equal(logged("warn", look_at_all, text, sizeof(text)), 0);
+	assert_string_equal(text, "");
+}
+
+/* Old programs find the flow calls where they look for them. */
+static int old_places(void)
+{
+	struct verbs_context *v = &vb_context(ctx)->v;
+	struct ibv_device_attr attr = {0};
+
+	if (v->ABI_placeholder1 != (void (*)(void))v->ibv_create_flow ||
+	    v->ABI_placeholder2 != (void (*)(void))v->ibv_destroy_flow)
+		return 1;
+	return ctx->ops._compat_query_device(ctx, &attr) || attr.phys_port_cnt != 1;
+}
+
+static void old_programs_find_their_entries(void **state)
+{
+	char text[1000];
+
+	(void)state;
+	assert_int_equal(logged("warn", old_places, text, sizeof(text)), 0);
+}
+
+/* Programs ask these to learn what is there, and go on without. */
+static int probe(void)
+{
+	struct ibv_cq_init_attr_ex attr = {.cqe = 4};
+	struct ibv_cq *cq;
+
+	errno = 0;
+	if (ibv_create_cq_ex(ctx, &attr) || errno != EOPNOTSUPP)
+		return 1;
+	cq = ibv_create_cq(ctx, 4, NULL, NULL, 0); /* what they do then */
+	if (!cq || ibv_destroy_cq(cq))
+		return 2;
+	if (CALL(_ibv_query_comp_cntr_caps) != EOPNOTSUPP)
+		return 3;
+	return ibv_query_ece(NULL, NULL) == EOPNOTSUPP ? 0 : 4;
+}
+
+static void probes_are_information(void **state)
+{
+	static const char *const asked[] = {"ibv_create_cq_ex", "_ibv_query_comp_cntr_caps", "ibv_query_ece"};
+	char text[4096];
+
+	(void)state;
+	assert_int_equal(logged("warn", probe, text, sizeof(text)), 0);
+	assert_string_equal(text, "");
+	assert_int_equal(logged("info", probe, text, sizeof(text)), 0);
+	for (unsigned i = 0; i < sizeof(asked) / sizeof(asked[0]); i++)
+		assert_non_null(strstr(text, asked[i]));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+	    /* first: once this process has said something itself, its children log where it does */
+	    cmocka_unit_test(each_absent_call_is_named),
+	    cmocka_unit_test(no_entry_is_null),
+	    cmocka_unit_test(old_programs_find_their_entries),
+	    cmocka_unit_test(probes_are_information),
 	    cmocka_unit_test(ints_are_a_positive_errno),
 	    cmocka_unit_test(descriptors_are_minus_one),
 	    cmocka_unit_test(objects_are_null),
