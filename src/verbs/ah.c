@@ -17,19 +17,31 @@ static_assert(sizeof(struct ibv_ah) == 24 && sizeof(struct ibv_grh) == 40, "ABI"
 
 static _Atomic uint32_t live;
 
-int vb_check_av(const char *call, const struct ibv_ah_attr *av)
+bool vb_gid_missed(const struct vb_context *c)
+{
+	return !atomic_exchange(&vb_hca(c->adapter)->gid_asked, true);
+}
+
+int vb_check_av(const char *call, const struct vb_context *c, const struct ibv_ah_attr *av)
 {
 	int err = vb_check_port(call, av->port_num);
 
 	if (err)
 		return err;
+	if (vb_gid_is_zero(av->grh.dgid.raw))
+		return vb_refuse(
+		    EINVAL, call,
+		    "%s destination GID is zero: none came from the other end, or it was not copied%s",
+		    av->is_global ? "the"
+				  : "the address has no GRH (is_global is 0), which RoCE needs, and its",
+		    vb_gid_missed(c) ? "; " VB_GID_MISSED : "");
 	if (!av->is_global) /* RoCE knows no LIDs */
-		return vb_refuse(EINVAL, call, "the address has no GRH (is_global is 0), which RoCE needs");
+		return vb_refuse(EINVAL, call,
+				 "the address has no GRH, which RoCE needs: its destination GID is there, "
+				 "is_global is 0");
 	if (av->sl > MAX_SL)
 		return vb_refuse(EINVAL, call, "service level %u, at most %d is possible", av->sl, MAX_SL);
-	if (vb_gid_is_zero(av->grh.dgid.raw))
-		return vb_refuse(EINVAL, call, "the destination GID is zero");
-	return vb_check_gid(call, av->grh.sgid_index);
+	return vb_check_gid(call, c, av->grh.sgid_index);
 }
 
 VB_EXPORT VB_OBJECT(struct ibv_ah *, ibv_create_ah, (ibpd, attr), struct ibv_pd *ibpd,

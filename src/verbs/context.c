@@ -65,10 +65,37 @@ static void after_fork_in_child(void)
 	sharers = 0;
 }
 
+/* A program whose other end has given up with it ends with its queue pairs in INIT.  It may be in the middle
+ * of anything, since exit() is also called by signal handlers. */
+static void at_exit(void)
+{
+	uint32_t unheard = 0;
+
+	if (pthread_mutex_trylock(&lock))
+		return;
+	vb_list_each (n, &all) {
+		struct vb_context *c = &vb_list_entry(n, struct context, on_all)->pub;
+
+		if (!vb_lock_try(&c->lock))
+			continue;
+		vb_list_each (node, &c->qps) {
+			struct vb_qp *qp = vb_list_entry(node, struct vb_qp, on_ctx);
+
+			if (vb_qp_unheard(qp))
+				unheard = qp->qpn;
+		}
+		vb_lock_give(&c->lock);
+	}
+	pthread_mutex_unlock(&lock);
+	if (unheard)
+		vb_qp_say_unheard(unheard);
+}
+
 static void register_handlers(void)
 {
 	vb_adapter_handle_fork(); /* first, so that its handler takes its locks after ours */
 	pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+	atexit(at_exit);
 }
 
 static void handle_fork(void)

@@ -26,6 +26,7 @@ struct vb_hca {
 	_Atomic uint32_t turn;	    /* which of the quiet rings the next poll looks at */
 	struct vb_pds pds;	    /* protection domains */
 	_Atomic uint32_t qps, mrs;  /* QPs and regions of all contexts */
+	_Atomic bool gid_asked;	    /* see vb_gid_missed() */
 	struct vb_relaxed relaxed;  /* pools of relaxed regions */
 	struct vb_lock dm_lock;	    /* guards dms and dm_handle */
 	struct vb_list dms;	    /* device memory of all contexts */

@@ -208,6 +208,8 @@ VB_EXPORT VB_CODE(ibv_destroy_qp, (ibqp), struct ibv_qp *ibqp)
 	vb_lock_take(&c->lock);
 	vb_list_unlink(&qp->on_ctx);
 	vb_lock_give(&c->lock);
+	if (vb_qp_unheard(qp))
+		vb_qp_say_unheard(qp->qpn);
 	/* a QP in RESET takes no packet and completes nothing: what follows cannot be undone by a latecomer
 	 */
 	vb_lock_take(&qp->lock);

@@ -168,6 +168,22 @@ static void to_error(struct vb_qp *qp)
 	vb_progress_disconnect(qp);
 }
 
+bool vb_qp_unheard(struct vb_qp *qp)
+{
+	bool init;
+
+	if (!vb_lock_try(&qp->lock)) /* at exit() its holder may be this thread */
+		return false;
+	init = qp->state == IBV_QPS_INIT;
+	vb_lock_give(&qp->lock);
+	return init && vb_gid_missed(qp->ctx);
+}
+
+void vb_qp_say_unheard(uint32_t qpn)
+{
+	vb_log(VB_LOG_WARN, "QP 0x%06x ends in the state INIT, connected to nobody: " VB_GID_MISSED, qpn);
+}
+
 /* The part that cannot fail; under qp->lock. */
 static void apply(struct vb_qp *qp, enum ibv_qp_state to, const struct ibv_qp_attr *a, uint32_t mask)
 {

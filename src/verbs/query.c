@@ -43,10 +43,20 @@ static const struct vb_gids *gids_of(const struct vb_context *c)
 	return vb_hca_gids(vb_hca(c->adapter));
 }
 
-int vb_check_gid(const char *call, unsigned index)
+/* The program asks, so that it can tell others. */
+static const struct vb_gids *asked_gids(const struct vb_context *c)
+{
+	atomic_store_explicit(&vb_hca(c->adapter)->gid_asked, true, memory_order_relaxed);
+	return gids_of(c);
+}
+
+int vb_check_gid(const char *call, const struct vb_context *c, unsigned index)
 {
 	if (index >= VB_GID_TABLE)
-		return vb_refuse(EINVAL, call, "GID index %u: the table has %d entries", index, VB_GID_TABLE);
+		return vb_refuse(
+		    EINVAL, call, "GID index %u: the table has %d entries%s%s", index, VB_GID_TABLE,
+		    index == UINT8_MAX ? "; it is -1 as sgid_index has it, no index was chosen" : "",
+		    vb_gid_missed(c) ? "; " VB_GID_MISSED : "");
 	return 0;
 }
 
@@ -191,7 +201,7 @@ VB_EXPORT VB_CODE(ibv_query_gid, (context, port, index, gid), struct ibv_context
 				  VB_GID_TABLE);
 		return -1;
 	}
-	memcpy(gid->raw, gids_of(c)->gid[index], 16);
+	memcpy(gid->raw, asked_gids(c)->gid[index], 16);
 	return 0;
 }
 
@@ -230,7 +240,7 @@ VB_EXPORT VB_CODE(_ibv_query_gid_ex, (context, port, index, entry, flags, entry_
 	if (index >= VB_GID_TABLE)
 		return vb_refuse(EINVAL, "ibv_query_gid_ex", "GID index %u: the table has %d entries", index,
 				 VB_GID_TABLE);
-	e = entry_of(gids_of(c), index);
+	e = entry_of(asked_gids(c), index);
 	give_entry(entry, &e, entry_size);
 	return 0;
 }
@@ -246,7 +256,7 @@ static int list_gids(const struct vb_context *c, char *entries, size_t max_entri
 	if (flags)
 		return vb_refuse(EINVAL, call, "flags 0x%x, none are known", flags);
 	for (uint32_t i = 0; i < VB_GID_TABLE; i++) {
-		struct ibv_gid_entry e = entry_of(gids_of(c), i);
+		struct ibv_gid_entry e = entry_of(asked_gids(c), i);
 
 		if (*n == max_entries)
 			return vb_refuse(EINVAL, call,

@@ -88,12 +88,21 @@ struct ibv_mr *vb_alloc_null_mr(struct ibv_pd *pd);
 int vb_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags, struct ibv_sge *list,
 		 uint32_t n);
 
-/* ah.c: 0 or errno: whether an address vector is one that this device can use */
-int vb_check_av(const char *call, const struct ibv_ah_attr *av);
+/* ah.c: whether this process has not asked for a GID.  No far end can reach a queue pair without, and only
+ * the far end would be told.  True once: the caller says so. */
+bool vb_gid_missed(const struct vb_context *c);
+#define VB_GID_MISSED                                                                                       \
+	"this process never asked for its own GID (ibv_query_gid), by which others reach it on RoCE; many " \
+	"programs take its index as an option, -g 0"
+/* 0 or errno: whether an address vector is one that this device can use */
+int vb_check_av(const char *call, const struct vb_context *c, const struct ibv_ah_attr *av);
 
 /* qp_create.c, qp_modify.c */
 struct ibv_qp *vb_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr);
 void vb_qp_to_reset(struct vb_qp *qp); /* under qp->lock */
+/* The QP ends: whether it was never connected, and nobody can have known its address (true once); says so. */
+bool vb_qp_unheard(struct vb_qp *qp);
+void vb_qp_say_unheard(uint32_t qpn);
 
 /* post.c: ibv_context.ops */
 int vb_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);

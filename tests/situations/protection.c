@@ -165,6 +165,25 @@ static void attributes_missing(void)
 	SAID("IBV_QP_DEST_QPN");
 }
 
+/* N3.11, at the other end: it was started without a GID's index, and what it sent is copied. */
+static void gid_never_given(void)
+{
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR,
+				   .path_mtu = IBV_MTU_1024,
+				   .max_dest_rd_atomic = 1,
+				   .min_rnr_timer = 1,
+				   .ah_attr = {.port_num = 1}};
+
+	kit_end_open(&a, pd, 8, PAGE);
+	attr.dest_qp_num = a.qp->qp_num;
+	CHECK(ibv_modify_qp(a.qp, &attr,
+			    IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+				IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == EINVAL);
+	SAID("ibv_modify_qp");
+	SAID("no GRH (is_global is 0)");
+	SAID("destination GID is zero: none came from the other end, or it was not copied");
+}
+
 /* N4.1: a local protection error: the buffer's region was deregistered while the request was on its way. */
 static void stale_local_key(void)
 {
@@ -400,6 +419,7 @@ const struct situation protection[] = {
     {"N3.9", receive_queue_full, NULL},
     {"N3.11", gid_beyond_the_table, NULL},
     {"N3.11-mask", attributes_missing, NULL},
+    {"N3.11-gid", gid_never_given, NULL},
     {"N4.1", stale_local_key, NULL},
     {"N4.2", remote_address_0, NULL},
     {"N4.3", key_of_another_pd, NULL},

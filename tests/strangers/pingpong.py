@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """ibv_rc_pingpong and ibv_srq_pingpong, server and client, with the options of everyday use."""
 import re
+import sys
 
 import stranger
 
@@ -31,11 +32,36 @@ class Row:
         return None
 
 
+MISSED = "this process never asked for its own GID (ibv_query_gid)"
+# Who was started without -g hears of it in its own log: options of both, more of the client's, what the server's
+# log says and what the client's does (None: nothing, since that one did all right).
+WITHOUT = [([], [], MISSED, "ends in the state INIT, connected to nobody: " + MISSED),
+           (["-g", "0"], ["-g", "-1"], "its destination GID is zero: none came from the other end", MISSED),
+           ([], ["-g", "0"], "no index was chosen; " + MISSED, None)]
+
+
+def without_gid(a):
+    """ibv_rc_pingpong only: ibv_srq_pingpong's client reads for ever from a server that has gone."""
+    failed = 0
+    for options, more, at_server, at_client in WITHOUT:
+        p = stranger.pair(a.build, ["ibv_rc_pingpong", *options], client_args=more, limit=30)
+        for who, r, words in (("server", p.server, at_server), ("client", p.client, at_client)):
+            lines = [t for t in r.err.splitlines() if t.startswith("verbena[")]
+            if r.status == 0 or len(lines) != (words is not None) or (words and words not in lines[0]):
+                print(f"FAILED  {options}, client {more}: the {who} ended with {r.status} and logged {lines}, "
+                      f"wanted \"{words}\"")
+                failed += 1
+    print(f"{len(WITHOUT)} pairs without -g, {failed} failed", flush=True)
+    return not failed
+
+
 def main():
     a = stranger.arguments()
     stranger.need("ibv_rc_pingpong", "ibv_srq_pingpong")
     table = [Row("ibv_rc_pingpong", o) for o in RC] + [Row("ibv_srq_pingpong", o) for o in SRQ]
     table += [Row(*p, profile) for profile in ("strict", "rxe") for p in PROFILES]
+    if not a.rows and not without_gid(a):
+        sys.exit(1)
     if a.mode == "both":
         table = [r for r in table for _ in range(2)]  # neighbours take turns: each row runs both ways
     stranger.rows(a, table, lambda row, mode: stranger.pair(a.build, row.argv, mode=mode, env=row.env, check=row.check))

@@ -1,0 +1,258 @@
+/* Who made a mistake with GIDs hears of it at its own end: the far end's log is not read by whoever forgot
+ * one. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include <infiniband/verbs.h>
+
+#define MISSED "this process never asked for its own GID"
+
+static struct ibv_context *ctx; /* a child's, as are the others */
+static struct ibv_qp *qp;
+static uint32_t *told_qpn; /* shared with the parent */
+static char text[4096];
+
+static void need(bool good)
+{
+	if (!good)
+		_exit(99);
+}
+
+/* A queue pair in INIT. */
+static void open_qp(void)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	struct ibv_qp_init_attr init = {
+	    .qp_type = IBV_QPT_RC,
+	    .cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1}};
+	struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1};
+	struct ibv_pd *pd;
+
+	need(list && list[0]);
+	ctx = ibv_open_device(list[0]);
+	ibv_free_device_list(list);
+	need(ctx);
+	pd = ibv_alloc_pd(ctx);
+	init.send_cq = init.recv_cq = ibv_create_cq(ctx, 1, NULL, NULL, 0);
+	need(pd && init.send_cq);
+	qp = ibv_create_qp(pd, &init);
+	need(qp);
+	*told_qpn = qp->qp_num;
+	need(!ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+}
+
+/* A good address; the caller spoils it. */
+static struct ibv_ah_attr address(void)
+{
+	struct ibv_ah_attr av = {.is_global = 1, .port_num = 1};
+
+	av.grh.dgid.raw[10] = av.grh.dgid.raw[11] = 0xff;
+	av.grh.dgid.raw[12] = 127, av.grh.dgid.raw[15] = 1;
+	return av;
+}
+
+static void refused(const struct ibv_ah_attr *av)
+{
+	struct ibv_qp_attr a = {.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .ah_attr = *av};
+
+	need(ibv_modify_qp(qp, &a,
+			   IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+			       IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == EINVAL);
+}
+
+/* Runs f in a child, which then ends as programs do; what it has logged is in `text`. */
+static void log_of(void (*f)(void))
+{
+	size_t n = 0;
+	ssize_t got;
+	int p[2], status;
+	pid_t pid;
+
+	assert_int_equal(pipe(p), 0);
+	fflush(NULL);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (!pid) {
+		dup2(p[1], 2);
+		close(p[0]);
+		close(p[1]);
+		setenv("VERBENA_LOG", "stderr", 1);
+		f();
+		exit(0);
+	}
+	close(p[1]);
+	while ((got = read(p[0], text + n, sizeof(text) - 1 - n)) > 0)
+		n += (size_t)got;
+	text[n] = 0;
+	close(p[0]);
+	waitpid(pid, &status, 0);
+	assert_int_equal(status, 0);
+}
+
+static void one_line(const char *words)
+{
+	const char *end = strchr(text, '\n');
+
+	if (!end || end[1] || !strstr(text, words))
+		fail_msg("not one line with \"%s\": %s", words, text);
+}
+
+static void client_without(void)
+{
+	open_qp();
+}
+
+static void tidy_client_without(void)
+{
+	open_qp();
+	need(!ibv_destroy_qp(qp));
+}
+
+static void the_client_hears_at_its_end(void **state)
+{
+	static void (*const ways[])(void) = {client_without, tidy_client_without};
+	char words[100];
+
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		log_of(ways[i]);
+		snprintf(words, sizeof(words),
+			 "QP 0x%06x ends in the state INIT, connected to nobody: " MISSED, *told_qpn);
+		one_line(words);
+	}
+}
+
+static void client_that_asked(void)
+{
+	union ibv_gid gid;
+
+	open_qp();
+	need(!ibv_query_gid(ctx, 1, 0, &gid));
+}
+
+static void client_that_asked_for_an_entry(void)
+{
+	struct ibv_gid_entry e;
+
+	open_qp();
+	need(!ibv_query_gid_ex(ctx, 1, 0, &e, 0));
+}
+
+static void client_that_asked_for_all(void)
+{
+	struct ibv_gid_entry e[8];
+
+	open_qp();
+	need(ibv_query_gid_table(ctx, e, 8, 0) > 0);
+}
+
+static void client_that_never_began(void)
+{
+	struct ibv_qp_attr a = {.qp_state = IBV_QPS_RESET};
+
+	open_qp();
+	need(!ibv_modify_qp(qp, &a, IBV_QP_STATE));
+}
+
+static void others_hear_nothing(void **state)
+{
+	static void (*const ways[])(void) = {client_that_asked, client_that_asked_for_an_entry,
+					     client_that_asked_for_all, client_that_never_began};
+
+	(void)state;
+	for (int i = 0; i < 4; i++) {
+		log_of(ways[i]);
+		assert_string_equal(text, "");
+	}
+}
+
+static void no_address_at_all(void)
+{
+	struct ibv_ah_attr av = {.port_num = 1};
+
+	open_qp();
+	refused(&av);
+}
+
+static void no_address_but_asked(void)
+{
+	client_that_asked();
+	refused(&(struct ibv_ah_attr){.port_num = 1});
+	refused(&(struct ibv_ah_attr){.port_num = 1, .is_global = 1});
+}
+
+static void the_server_hears_of_both_mistakes(void **state)
+{
+	(void)state;
+	log_of(no_address_at_all);
+	one_line(
+	    "the address has no GRH (is_global is 0), which RoCE needs, and its destination GID is zero");
+	one_line(MISSED); /* and not again at the end */
+	log_of(no_address_but_asked);
+	assert_null(strstr(text, MISSED));
+	assert_non_null(strstr(text, ": the destination GID is zero"));
+}
+
+static void only_no_grh(void)
+{
+	struct ibv_ah_attr av = address();
+
+	client_that_asked();
+	av.is_global = 0;
+	refused(&av);
+}
+
+static void no_index(void)
+{
+	struct ibv_ah_attr av = address();
+
+	open_qp();
+	av.grh.sgid_index = (uint8_t)-1;
+	refused(&av);
+}
+
+static void index_beyond(void)
+{
+	struct ibv_ah_attr av = address();
+
+	client_that_asked();
+	av.grh.sgid_index = 4;
+	refused(&av);
+}
+
+static void what_is_wrong_is_named(void **state)
+{
+	(void)state;
+	log_of(only_no_grh);
+	one_line("its destination GID is there, is_global is 0 (EINVAL)");
+	log_of(no_index);
+	one_line("GID index 255: the table has 4 entries; it is -1 as sgid_index has it, no index was "
+		 "chosen; " MISSED);
+	log_of(index_beyond);
+	one_line("GID index 4: the table has 4 entries (EINVAL)");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(the_client_hears_at_its_end),
+	    cmocka_unit_test(others_hear_nothing),
+	    cmocka_unit_test(the_server_hears_of_both_mistakes),
+	    cmocka_unit_test(what_is_wrong_is_named),
+	};
+
+	told_qpn = mmap(NULL, sizeof(*told_qpn), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	return told_qpn == MAP_FAILED ? 1 : cmocka_run_group_tests(tests, NULL, NULL);
+}
