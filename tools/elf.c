@@ -93,6 +93,15 @@ static void read_dynamic(const struct image *f, const Elf64_Phdr *p, struct vb_e
 		snprintf(e->rpath, sizeof(e->rpath), "%s", s);
 }
 
+static void read_interp(const struct image *f, const Elf64_Phdr *p, struct vb_elf *e)
+{
+	const char *s = part(f, p->p_offset, 1);
+
+	if (s && p->p_filesz && p->p_filesz <= sizeof(e->interp) && p->p_filesz <= f->size - p->p_offset &&
+	    !s[p->p_filesz - 1])
+		memcpy(e->interp, s, p->p_filesz);
+}
+
 static void read_image(const struct image *f, struct vb_elf *e)
 {
 	const Elf64_Ehdr *h = part(f, 0, sizeof(*h));
@@ -112,8 +121,10 @@ static void read_image(const struct image *f, struct vb_elf *e)
 	}
 	e->kind = VB_ELF_STATIC;
 	for (unsigned i = 0; (p = phdr(f, i)); i++) {
-		if (p->p_type == PT_INTERP)
+		if (p->p_type == PT_INTERP) {
 			e->kind = VB_ELF_DYNAMIC;
+			read_interp(f, p, e);
+		}
 		if (p->p_type == PT_DYNAMIC)
 			read_dynamic(f, p, e);
 	}

@@ -15,10 +15,12 @@
 
 #include "elf.h"
 #include "iba/profile.h"
+#include "loader.h"
 #include "tools.h"
 
-#define VERBS "libibverbs.so.1"
-#define VIEW  "libverbena-view.so"
+#define VERBS	     "libibverbs.so.1"
+#define VIEW	     "libverbena-view.so"
+#define PRIVATE_NODE "IBVERBS_PRIVATE_34" /* as src/verbs/libibverbs.map has it */
 
 /* Options that only set a variable of the environment: one row each.  verbena_environment(7) has the same. */
 static const struct setting {
@@ -221,6 +223,51 @@ static bool overrule_rpath(const struct run *r, const char *path, const char *rp
 	return true;
 }
 
+static void say_lack(const struct vb_loader_lack *l)
+{
+	const char *name = strrchr(l->file, '/') + 1;
+	unsigned release;
+
+	if (sscanf(l->version, "IBVERBS_PRIVATE_%u", &release) == 1)
+		vb_say("%s needs %s of %s: it belongs to rdma-core %u or a release soon after, and Verbena's "
+		       "%s stands "
+		       "for 34 to 56, whose node is " PRIVATE_NODE
+		       ". The program will not start; take that library "
+		       "from one of these releases, or do without it",
+		       l->who, l->version, name, release, name);
+	else
+		vb_say("%s needs %s of %s, which Verbena's has not got: it was built with a newer rdma-core. "
+		       "The "
+		       "program will not start",
+		       l->who, l->version, name);
+}
+
+/* What the loader would take instead of our libraries, wherever it finds it (DT_RPATH of a library, a path as
+ * a library's name, a bundled copy with a name of its own), and what ours lack. */
+static bool check_loading(const struct run *r, const char *path, const char *interp)
+{
+	static struct vb_loader_answer a;
+	bool again = false;
+	char ours[PATH_MAX + 32];
+
+	vb_loader_ask(&a, interp, path, r->lib);
+	for (unsigned i = 0; i < VB_LOADER_OURS; i++) {
+		if (!*a.other[i])
+			continue;
+		vb_say("%s would load %s; Verbena's %s is preloaded instead", path, a.other[i],
+		       vb_loader_ours[i]);
+		snprintf(ours, sizeof(ours), "%s/%s", r->lib, vb_loader_ours[i]);
+		if (!join("LD_PRELOAD", ours, true))
+			return false;
+		again = true;
+	}
+	if (again)
+		vb_loader_ask(&a, interp, path, r->lib);
+	for (unsigned i = 0; i < a.n; i++)
+		say_lack(&a.lacks[i]);
+	return true; /* the loader has the last word */
+}
+
 /* Looks at one executable file and prepares the environment for it.  0, or the exit status of a refusal. */
 static int check_binary(const struct run *r, const char *path)
 {
@@ -251,7 +298,7 @@ static int check_binary(const struct run *r, const char *path)
 	/* The sanitizer wants to be the first library of all, and only the view is before it. */
 	if (e.asan && !join("ASAN_OPTIONS", "verify_asan_link_order=0", true))
 		return VB_EXIT_SELF;
-	return overrule_rpath(r, path, e.rpath) ? 0 : VB_EXIT_SELF;
+	return overrule_rpath(r, path, e.rpath) && check_loading(r, path, e.interp) ? 0 : VB_EXIT_SELF;
 }
 
 /* The interpreter named by a script's first line, "" if the file is none; `arg` is what follows it. */
@@ -318,6 +365,25 @@ static bool check_profile(void)
 	return false;
 }
 
+/* The library opens the file for each line, when the program is under way and its standard error may be gone.
+ */
+static bool check_log(void)
+{
+	const char *to = getenv("VERBENA_LOG");
+	int fd;
+
+	if (!*to || !strcmp(to, "off") || !strcmp(to, "stderr"))
+		return true;
+	fd = open(to, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600);
+	if (fd < 0 && errno != ENXIO) { /* a pipe that nobody reads yet */
+		vb_say("the log %s cannot be written: %s", to, strerror(errno));
+		return false;
+	}
+	if (fd >= 0)
+		close(fd);
+	return true;
+}
+
 int vb_run(int argc, char **argv)
 {
 	struct run r = {0};
@@ -340,6 +406,8 @@ int vb_run(int argc, char **argv)
 		vb_say("the environment: %s", strerror(errno));
 		return VB_EXIT_SELF;
 	}
+	if (!check_log())
+		return VB_EXIT_SELF;
 	status = check_program(&r);
 	if (status)
 		return status;

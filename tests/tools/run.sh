@@ -87,6 +87,29 @@ if [[ -n $system ]] && cp -L "$system" "$tmp/app/lib/libibverbs.so.1"; then
 	check "DT_RPATH is said" 0 "its DT_RPATH names $tmp/app/lib" "$verbena" run "$tmp/app/prog"
 	check "DT_RPATH is overruled" 0 "$lib" "$verbena" run "$tmp/app/prog"
 fi
+# what the loader would take, or not find; the loader has the last word
+check "a bundled library under another name" 0 "tools-bundled would load $helpers/libibverbs-0123abcd.so.1; Verbena's" \
+	"$verbena" run "$helpers/tools-bundled"
+check "a bundled library is overruled" 0 "$lib" "$verbena" run "$helpers/tools-bundled"
+needs="libtools-driver.so needs IBVERBS_PRIVATE_99 of libibverbs.so.1: it belongs to rdma-core 99 or a release soon after"
+check "another release's node" 1 "$needs" "$verbena" run "$helpers/tools-lacks"
+check "a newer public node" 1 "libtools-driver.so needs IBVERBS_1.99 of libibverbs.so.1, which Verbena's has not got" \
+	"$verbena" run "$helpers/tools-lacks"
+check "the loader says so too" 1 "version \`IBVERBS_PRIVATE_99' not found" "$verbena" run "$helpers/tools-lacks"
+printf '#!%s\n' "$helpers/tools-lacks" >"$tmp/lacks-script"
+chmod +x "$tmp/lacks-script"
+check "another release's node, of an interpreter" 1 "$needs" "$verbena" run "$tmp/lacks-script"
+
+# the log's file
+check "a log that cannot be written" 125 "the log /no/such/file cannot be written: No such file or directory" \
+	"$verbena" run --log /no/such/file true
+check "a log that is a directory" 125 "the log $tmp cannot be written: Is a directory" env VERBENA_LOG="$tmp" "$verbena" run true
+check "a log that can be" 0 "" "$verbena" run --log "$tmp/log" true
+check "a log in the working directory" 0 "VERBENA_LOG=here" env -C "$tmp" "$verbena" run --log here env
+mkfifo "$tmp/pipe"
+check "a log that is read later" 0 "" "$verbena" run --log "$tmp/pipe" true
+check "no log" 0 "" "$verbena" run --log off true
+
 if [[ -x $helpers/tools-asan ]]; then
 	check "a program with libasan" 4 "$lib" "$verbena" run "$helpers/tools-asan" 4
 fi
