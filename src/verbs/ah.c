@@ -55,7 +55,7 @@ VB_EXPORT VB_OBJECT(struct ibv_ah *, ibv_create_ah, (ibpd, attr), struct ibv_pd 
 		errno = vb_refuse(EIO, "ibv_create_ah", "the device was opened before fork()");
 		return NULL;
 	}
-	errno = vb_check_av("ibv_create_ah", attr);
+	errno = vb_check_av("ibv_create_ah", c, attr);
 	if (errno)
 		return NULL;
 	if (atomic_fetch_add(&live, 1) < vb_profile()->max_ah) /* pairs with ibv_destroy_ah() */

@@ -81,7 +81,7 @@ static int check_values(const struct vb_qp *qp, const struct ibv_qp_attr *a, uin
 	if (!err && mask & IBV_QP_PORT)
 		err = vb_check_port(CALL, a->port_num);
 	if (!err && mask & IBV_QP_AV)
-		err = vb_check_av(CALL, &a->ah_attr);
+		err = vb_check_av(CALL, qp->ctx, &a->ah_attr);
 	if (err)
 		return err;
 	if (mask & IBV_QP_PATH_MTU && (a->path_mtu < IBV_MTU_256 || a->path_mtu > IBV_MTU_4096))

@@ -335,7 +335,7 @@ VB_EXPORT VB_CODE(ibv_resolve_eth_l2_from_gid, (context, attr, eth_mac, vid), st
 
 	if (vb_context_dead(c))
 		return dead("ibv_resolve_eth_l2_from_gid");
-	err = vb_check_av("ibv_resolve_eth_l2_from_gid", attr);
+	err = vb_check_av("ibv_resolve_eth_l2_from_gid", c, attr);
 	if (err)
 		return err;
 	if (!vb_gid_mac(attr->grh.dgid.raw, eth_mac))

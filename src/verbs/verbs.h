@@ -72,7 +72,7 @@ uint32_t vb_device_vendor_part(void);
 
 /* query.c: 0, or EINVAL after saying what is wrong; index < 0 is not checked */
 int vb_check_port(const char *call, unsigned port);
-int vb_check_gid(const char *call, unsigned index);
+int vb_check_gid(const char *call, const struct vb_context *c, unsigned index);
 int vb_query_port(struct ibv_context *context, uint8_t port, struct ibv_port_attr *attr, size_t size);
 int vb_query_device_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
 		       struct ibv_device_attr_ex *attr, size_t size);

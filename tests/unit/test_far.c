@@ -389,7 +389,7 @@ static void a_mapping_is_what_was_said(void **state)
 								      .addr = (uintptr_t)p,
 								      .length = AREA}) |
 		 VB_KEY_REMOTE;
-	e = &w->there.entries[VB_KEY_INDEX(x.rkey)];
+	e = &w->there.entries[vb_far_index(&w->far, x.rkey)];
 	w->far.same = false;
 	w->far.tid = (int)syscall(SYS_gettid);
 	w->far.pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
