@@ -707,7 +707,7 @@ static void what_was_placed_is_checked(void **state)
 			assert_int_equal(sim_expect(s, 1, false, r, OK).byte_len, 1024 + 8);
 		} else {
 			assert_int_equal(s->n[1].qp.state, IBV_QPS_ERR);
-			sim_expect(s, 1, false, r, IBV_WC_WR_FLUSH_ERR);
+			sim_expect(s, 1, false, r, wrong_key ? IBV_WC_LOC_ACCESS_ERR : IBV_WC_WR_FLUSH_ERR);
 		}
 		sim_free(s);
 	}
