@@ -80,6 +80,7 @@ static const struct vb_profile rows[] = {
 	.page_offset = true,
 	.pins = true,
 	.fork_marks = true,
+	.late_sinks = true,
     },
     {
 	/* Linux 6.1 and later: drivers/infiniband/sw/rxe/rxe_param.h, where our tables do not end first; its

@@ -40,6 +40,7 @@ struct vb_profile {
 	bool pins;	   /* regions count against RLIMIT_MEMLOCK */
 	bool fork_marks;   /* regions are for ibv_fork_init() to keep from children */
 	bool equal_keys;   /* a region's L_Key and R_Key are the same number */
+	bool late_sinks;   /* the L_Key of what READs and atomics bring is looked at when the answer comes */
 	bool death_events; /* a peer that dies without a goodbye puts connected QPs into the error state */
 };
 

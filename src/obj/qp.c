@@ -39,6 +39,7 @@ static int send_queue(struct vb_qp *qp, struct ibv_qp_cap *cap)
 	r->max_sge = cap->max_send_sge;
 	r->max_inline = cap->max_inline_data;
 	r->max_msg = vb_profile()->max_msg;
+	r->late_sinks = vb_profile()->late_sinks;
 	return 0;
 }
 
@@ -72,6 +73,7 @@ static void empty_queues(struct vb_qp *qp)
 			     .max_sge = r->max_sge,
 			     .max_inline = r->max_inline,
 			     .max_msg = r->max_msg,
+			     .late_sinks = r->late_sinks,
 			     .deadline = VB_NEVER,
 			     .timing = r->timing}; /* whoever put the QP on the list takes it off */
 	struct vb_resp resp = {.rq = s->rq, .cur = s->cur, .res = s->res, .res_size = s->res_size};

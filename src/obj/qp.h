@@ -103,6 +103,7 @@ struct vb_req {
 	uint64_t mark;	     /* wire mark of the last packet sent (see vb_out_ops.mark) */
 	bool timing;	     /* on the adapter's timer list */
 	bool placing;	     /* the request at `next` is being placed directly, and `budget` is used up */
+	bool late_sinks;     /* the profile's */
 	uint32_t
 	    budget; /* bytes that may be placed directly in this call; the caller of vb_rc_output() sets it */
 	uint32_t ringed; /* requests started since the queue was last empty */

@@ -514,6 +514,54 @@ static void memory_goes_under_a_region(void)
 	CHECK(said("the region of 0x2000 bytes at 0x") == 1 && said("deregister first, then free") == 1);
 }
 
+/* What a request of `op` completes with whose L_Key is wrong, and the R_Key too if `both`; *there: what it
+ * has left at the far end, which had 0. */
+static enum ibv_wc_status wrong_keys(enum ibv_wr_opcode op, bool both, uint64_t *there)
+{
+	struct kit_end a, b;
+	enum ibv_wc_status got;
+
+	kit_end_open(&a, pd, 8, 64);
+	kit_end_open(&b, pd, 8, 64);
+	kit_connect(&a, &b.card);
+	kit_connect(&b, &a.card);
+	a.mr->lkey ^= 1;
+	b.card.rkey ^= both;
+	CHECK(!kit_post(&a, op, 1, 8, 8, &b.card, 0));
+	got = kit_wait(&a, 20).status;
+	memcpy(there, b.buf, sizeof *there);
+	a.mr->lkey ^= 1;
+	kit_end_close(&a);
+	kit_end_close(&b);
+	return got;
+}
+
+/* Where both keys are wrong a device tells of the far one, and an atomic has happened before it looks at its
+ * own. */
+static void sinks_are_looked_at_late(void)
+{
+	const enum ibv_wr_opcode add = IBV_WR_ATOMIC_FETCH_AND_ADD;
+	uint64_t v;
+
+	open_as("strict");
+	CHECK(wrong_keys(IBV_WR_RDMA_READ, true, &v) == IBV_WC_REM_ACCESS_ERR);
+	CHECK(wrong_keys(IBV_WR_RDMA_READ, false, &v) == IBV_WC_LOC_PROT_ERR);
+	CHECK(wrong_keys(add, true, &v) == IBV_WC_REM_ACCESS_ERR && !v);
+	CHECK(wrong_keys(add, false, &v) == IBV_WC_LOC_PROT_ERR && v == 1);
+	/* what is sent has to be read before */
+	CHECK(wrong_keys(IBV_WR_RDMA_WRITE, true, &v) == IBV_WC_LOC_PROT_ERR && !v);
+}
+
+static void sinks_are_looked_at_first(void)
+{
+	uint64_t v;
+
+	open_as("default");
+	CHECK(wrong_keys(IBV_WR_RDMA_READ, true, &v) == IBV_WC_LOC_PROT_ERR);
+	CHECK(wrong_keys(IBV_WR_ATOMIC_FETCH_AND_ADD, true, &v) == IBV_WC_LOC_PROT_ERR);
+	CHECK(wrong_keys(IBV_WR_ATOMIC_FETCH_AND_ADD, false, &v) == IBV_WC_LOC_PROT_ERR && !v);
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
@@ -534,6 +582,8 @@ static const struct {
     {"a child has its own", a_child_has_its_own},
     {"a dead peer is silent", a_dead_peer_is_silent},
     {"memory goes under a region", memory_goes_under_a_region},
+    {"local keys of READs and atomics, late", sinks_are_looked_at_late},
+    {"local keys of READs and atomics, by default", sinks_are_looked_at_first},
 };
 
 int main(void)

@@ -606,6 +606,39 @@ static void rule_13_sink_checked_when_the_answer_comes(void **state)
 	}
 }
 
+/* As an adapter does, and the profile `strict`: the sink is not looked at before. */
+static void rule_13_sink_checked_late(void **state)
+{
+	static const enum ibv_wr_opcode ops[] = {IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD};
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		for (unsigned both = 0; both < 2; both++) {
+			struct sim *s = sim_desk(QUIET);
+			struct ibv_sge e;
+			struct ibv_send_wr wr = sim_wr(s, 0, ops[i], 0, 8, 8, &e);
+
+			s->n[0].qp.req.late_sinks = true;
+			memset(s->mem[1], 0x77, 64);
+			e.lkey ^= 1;
+			if (ops[i] == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+				wr.wr.atomic.compare_add = 1;
+				wr.wr.atomic.rkey ^= both;
+			} else {
+				wr.wr.rdma.rkey ^= both;
+			}
+			assert_int_equal(sim_send(s, 0, &wr), 0);
+			sim_settle(s);
+			sim_expect(s, 0, true, wr.wr_id, both ? IBV_WC_REM_ACCESS_ERR : IBV_WC_LOC_PROT_ERR);
+			/* an atomic was carried out before anybody looked */
+			assert_int_equal(s->mem[1][8], 0x77 + (i == 1 && !both));
+			for (int k = 0; k < 64; k++)
+				assert_int_equal(s->mem[0][k], 0);
+			sim_free(s);
+		}
+	}
+}
+
 static unsigned most_outstanding(const struct sim *s)
 {
 	unsigned now = 0, most = 0;
@@ -714,6 +747,7 @@ int main(void)
 	    cmocka_unit_test(rule_12_old_acks_are_no_progress),
 	    cmocka_unit_test(rule_13_local_key_faults),
 	    cmocka_unit_test(rule_13_sink_checked_when_the_answer_comes),
+	    cmocka_unit_test(rule_13_sink_checked_late),
 	    cmocka_unit_test(rule_14_initiator_depth),
 	    cmocka_unit_test(rule_14_depth_0_fails_reads_only),
 	    cmocka_unit_test(rule_14_too_many_reads_are_refused),
