@@ -560,6 +560,55 @@ static void retracting_waits_for_users(void **state)
 	unmake(&x);
 }
 
+static void *change(void *arg)
+{
+	struct user *w = arg;
+
+	vb_key_change(
+	    &w->x->t, w->key,
+	    &(struct vb_key_spec){.pd = PD, .access = LW, .iova = 0x1000, .addr = 0x5000, .length = 0x1000});
+	atomic_store(&w->stage, 3);
+	return NULL;
+}
+
+/* Who begins after a change finds the new meaning; who goes by the old one is waited for. */
+static void changing_waits_for_users(void **state)
+{
+	struct table x;
+	struct user w = {.x = &x};
+	struct vb_mem_use u = {.ptr = NULL};
+	pthread_t a, b;
+
+	(void)state;
+	make(&x, 64);
+	w.key = vb_key_publish(
+	    &x.t,
+	    &(struct vb_key_spec){.pd = PD, .access = LW, .iova = 0x1000, .addr = 0x1000, .length = 0x1000});
+	pthread_create(&a, NULL, use_slowly, &w);
+	while (atomic_load(&w.stage) != 1)
+		sched_yield();
+	pthread_create(&b, NULL, change, &w);
+	while ((uintptr_t)u.ptr != 0x5000) {
+		assert_int_equal(
+		    vb_mem_begin(
+			&x.t, &u,
+			&(struct vb_mem_want){.key = w.key, .pd = PD, .addr = 0x1000, .len = 8, .access = LW},
+			NULL),
+		    VB_OK);
+		vb_mem_end(&u);
+		sched_yield();
+	}
+	for (uint64_t end = vb_now() + 20 * VB_MSEC; vb_now() < end;)
+		sched_yield();
+	assert_int_equal(atomic_load(&w.stage), 1);
+	atomic_store(&w.stage, 2);
+	pthread_join(a, NULL);
+	pthread_join(b, NULL);
+	assert_int_equal(atomic_load(&w.stage), 3);
+	take_back(&x.t, w.key);
+	unmake(&x);
+}
+
 /* More threads than slots: the rest take turns. */
 enum { CROWD = VB_MEM_SLOTS + 20 };
 static pthread_barrier_t gate;
@@ -965,6 +1014,7 @@ int main(void)
 	    cmocka_unit_test(rule_44_values_return_late),
 	    cmocka_unit_test(a_million_regions),
 	    cmocka_unit_test(retracting_waits_for_users),
+	    cmocka_unit_test(changing_waits_for_users),
 	    cmocka_unit_test(more_threads_than_slots),
 	    cmocka_unit_test(no_touch_after_retract),
 	    cmocka_unit_test(any_key_at_once),

@@ -1,0 +1,272 @@
+/* Who says hello is let in if all of it is right, and not if a single thing is wrong: in the hello, in the
+ * segment that comes with it, or in who says it.  Each is tried from both sides: a process that listens where
+ * a peer should be and answers our hello, and one that connects to us.  In a network namespace of its own,
+ * since names belong to one. */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "host/hello.h"
+#include "host/segment.h"
+#include "kit.h"
+#include "verbs/verbs.h"
+
+enum { SKIPPED = 77, FOREIGN = 12345, NUMBER = 17, INCARNATION = 77 };
+
+enum wrong {
+	NOTHING,
+	USER,
+	HELLO_CUT,
+	HELLO_MAGIC,
+	HELLO_VERSION,
+	HELLO_INCARNATION,
+	HELLO_NUMBER_0,
+	HELLO_NUMBER,
+	HELLO_INDEX,
+	NO_SEGMENT,
+	SEGMENT_FILE,
+	SEGMENT_SIZE,
+	SEGMENT_SEALS,
+	SEGMENT_MAGIC,
+	SEGMENT_VERSION,
+	SEGMENT_SAYS_SIZE,
+	SEGMENT_INCARNATION,
+	SEGMENT_NUMBERS, /* ours among them: it is of another network namespace */
+	WRONGS
+};
+
+struct board {
+	union ibv_gid gid; /* the device's, which the other process publishes */
+	uint32_t number;   /* ours */
+	_Atomic int step;
+	_Atomic int answer; /* to who connects: 1: hello, 2: no */
+};
+static struct board *board;
+
+static socklen_t address(struct sockaddr_un *sa, uint32_t number)
+{
+	memset(sa, 0, sizeof *sa);
+	sa->sun_family = AF_UNIX;
+	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 +
+			   (size_t)sprintf(sa->sun_path + 1, "verbena/1/%u", number));
+}
+
+static int segment(enum wrong w)
+{
+	struct vb_seg_head head = {.magic = VB_SEG_MAGIC + (w == SEGMENT_MAGIC),
+				   .version = VB_SEG_VERSION + (w == SEGMENT_VERSION),
+				   .number = NUMBER,
+				   .incarnation = INCARNATION + (w == SEGMENT_INCARNATION),
+				   .size = VB_SEG_SIZE + (w == SEGMENT_SAYS_SIZE),
+				   .numbers = {w == SEGMENT_NUMBERS ? board->number : NUMBER},
+				   .nnumbers = 1};
+	int fd = w == SEGMENT_FILE ? open("/dev/zero", O_RDWR | O_CLOEXEC)
+				   : memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	CHECK(fd >= 0);
+	memcpy(head.gids[0], &board->gid, sizeof board->gid);
+	if (w == SEGMENT_FILE)
+		return fd;
+	CHECK(!ftruncate(fd, (off_t)VB_SEG_SIZE + (w == SEGMENT_SIZE ? 4096 : 0)));
+	CHECK(pwrite(fd, &head, sizeof head, 0) == sizeof head);
+	CHECK(w == SEGMENT_SEALS || !fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK));
+	return fd;
+}
+
+static void say_hello(int s, enum wrong w)
+{
+	struct hello h = {.kind = MSG_HELLO,
+			  .version = (uint16_t)(VB_SEG_VERSION + (w == HELLO_VERSION)),
+			  .magic = VB_SEG_MAGIC + (w == HELLO_MAGIC),
+			  .incarnation = w == HELLO_INCARNATION ? 0 : INCARNATION,
+			  .number = w == HELLO_NUMBER_0 ? 0
+				    : w == HELLO_NUMBER ? VB_ADAPTERS
+							: NUMBER,
+			  .index = w == HELLO_INDEX ? VB_MAX_LINKS : 3,
+			  .pid = (uint32_t)getpid()};
+	struct iovec iov = {&h, sizeof h - (w == HELLO_CUT ? 4 : 0)};
+	_Alignas(struct cmsghdr) char ctl[CMSG_SPACE(sizeof(int))] = {0};
+	struct msghdr m = {
+	    .msg_iov = &iov, .msg_iovlen = 1, .msg_control = ctl, .msg_controllen = sizeof ctl};
+	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+	int fd = segment(w);
+
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(c), &fd, sizeof fd);
+	if (w == NO_SEGMENT)
+		m.msg_control = NULL, m.msg_controllen = 0;
+	(void)!sendmsg(s, &m, MSG_NOSIGNAL);
+	close(fd);
+}
+
+static void become(enum wrong w)
+{
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (w != USER)
+		return;
+	CHECK(!setresgid(FOREIGN, FOREIGN, FOREIGN) && !setresuid(FOREIGN, FOREIGN, FOREIGN));
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+}
+
+/* Answers all who connect, and holds the connections. */
+static void listener(enum wrong w)
+{
+	int l = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	struct sockaddr_un sa;
+	socklen_t len = address(&sa, NUMBER);
+
+	become(w);
+	CHECK(l >= 0 && !bind(l, (struct sockaddr *)&sa, len) && !listen(l, 64));
+	atomic_store(&board->step, 1);
+	for (;;) {
+		int s = accept(l, NULL, NULL);
+
+		CHECK(s >= 0);
+		say_hello(s, w);
+	}
+}
+
+static void knocker(enum wrong w)
+{
+	int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	struct sockaddr_un sa;
+	struct hello h;
+	socklen_t len;
+
+	become(w);
+	kit_until(&board->step, 1);
+	len = address(&sa, board->number);
+	CHECK(s >= 0 && !connect(s, (struct sockaddr *)&sa, len));
+	say_hello(s, w);
+	atomic_store(&board->answer, recv(s, &h, sizeof h, 0) == sizeof h && h.kind == MSG_HELLO ? 1 : 2);
+	for (;;)
+		pause();
+}
+
+static bool is_up(struct vb_adapter *a)
+{
+	for (uint32_t i = 0; i < vb_link_count(a); i++) {
+		struct vb_link *l = vb_link_at(a, i);
+
+		if (l->incarnation == INCARNATION && atomic_load(&l->state) == VB_LINK_UP)
+			return true;
+	}
+	return false;
+}
+
+/* A request that makes contact wanted: its retries are used up, or contact is made (after that nobody takes
+ * its packets, which is no loss). */
+static void we_ask(struct vb_adapter *a, struct kit_end *e)
+{
+	struct kit_card card = e->card;
+	double end = kit_now() + 20;
+	struct ibv_wc wc;
+
+	card.qpn = NUMBER << 12 | 5;
+	kit_connect_with(e, &card, 12, 4); /* 16.8 ms, four times again */
+	CHECK(!kit_post(e, IBV_WR_SEND, 1, 0, 64, NULL, 0));
+	while (!is_up(a) && !ibv_poll_cq(e->cq, 1, &wc))
+		CHECK(kit_now() < end);
+}
+
+static void try(enum wrong w, bool asks)
+{
+	struct vb_adapter *a;
+	struct ibv_context *ctx;
+	struct ibv_pd *pd;
+	struct kit_end e;
+	pid_t pid;
+	bool up;
+
+	memset(board, 0, sizeof *board);
+	pid = kit_fork();
+	if (!pid) {
+		ctx = kit_open(); /* for its GID */
+		CHECK(!ibv_query_gid(ctx, 1, 0, &board->gid) && !ibv_close_device(ctx));
+		(asks ? knocker : listener)(w);
+	}
+	if (!asks)
+		kit_until(&board->step, 1);
+	ctx = kit_open();
+	a = vb_context(ctx)->adapter;
+	pd = ibv_alloc_pd(ctx);
+	kit_end_open(&e, pd, 8, 4096);
+	if (asks) {
+		board->number = e.card.qpn >> 12;
+		atomic_store(&board->step, 1);
+		kit_until(&board->answer, 1);
+		/* the answer is on its way before the link is up */
+		for (double end = kit_now() + 10; atomic_load(&board->answer) == 1 && !is_up(a);)
+			CHECK(kit_now() < end);
+	} else {
+		we_ask(a, &e);
+	}
+	up = is_up(a);
+	CHECK(up == (w == NOTHING), "%s with %d wrong: %s", asks ? "who connects" : "who listens", w,
+	      up ? "let in" : "kept out");
+	kit_end_close(&e);
+	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
+	kill(pid, SIGKILL);
+	kit_reap(pid);
+	exit(0);
+}
+
+static bool own_network(void)
+{
+	char map[64];
+	uid_t uid = geteuid();
+	int fd;
+
+	if (!unshare(CLONE_NEWNET))
+		return true;
+	if (unshare(CLONE_NEWUSER | CLONE_NEWNET))
+		return false;
+	snprintf(map, sizeof map, "%u %u 1", uid, uid);
+	fd = open("/proc/self/uid_map", O_WRONLY | O_CLOEXEC);
+	if (fd < 0 || write(fd, map, strlen(map)) < 0)
+		return false;
+	close(fd);
+	return true;
+}
+
+static bool can_change_user(void)
+{
+	pid_t pid = kit_fork();
+
+	if (!pid)
+		_exit(setresuid(FOREIGN, FOREIGN, FOREIGN) != 0);
+	return kit_reap(pid) == 0;
+}
+
+int main(void)
+{
+	bool users = can_change_user();
+
+	if (!own_network()) {
+		printf("SKIP: no network namespace of its own: %s\n", strerror(errno));
+		return SKIPPED;
+	}
+	board = kit_shared(sizeof *board);
+	if (!users)
+		printf("by another user: not tried, this user cannot become one\n");
+	for (int w = 0; w < WRONGS; w++)
+		for (int asks = 0; asks < 2 && (w != USER || users); asks++) {
+			pid_t pid;
+
+			if (w == SEGMENT_NUMBERS && !asks)
+				continue; /* our number is known to who connects only */
+			pid = kit_fork();
+			if (!pid) {
+				alarm(60);
+				try((enum wrong)w, asks);
+			}
+			CHECK(!kit_reap(pid), "%d, %d", w, asks);
+		}
+	puts("let in if all is right, and else not");
+	return 0;
+}
