@@ -117,6 +117,7 @@ int vb_hca_open(struct vb_hca **out)
 	vb_list_init(&h->pub.timed);
 	vb_list_init(&h->pub.imports);
 	vb_list_init(&h->pub.dms);
+	vb_slab_init(&h->pub.mr_slab, sizeof(struct vb_mr));		    /* pairs with vb_hca_close() */
 	err = vb_mws_init(&h->pub.mws, &h->pub.keys, vb_profile()->max_mw); /* pairs with vb_hca_close() */
 	if (err)
 		goto free_hca;
@@ -154,6 +155,7 @@ void vb_hca_close(struct vb_hca *h)
 	vb_adapter_close(h->adapter);
 	vb_relaxed_fini(&h->relaxed);
 	vb_mws_fini(&h->mws);
+	vb_slab_fini(&h->mr_slab);
 	free(h);
 }
 

@@ -5,7 +5,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <stdlib.h>
 
 #include "base/log.h"
 #include "iba/profile.h"
@@ -169,7 +168,7 @@ int vb_mr_register(struct vb_mr **out, const struct vb_mr_ask *ask)
 	struct vb_pd *pd = ask->pd;
 	struct vb_context *c = vb_context(pd->ibv.context);
 	const struct vb_key_spec spec = vb_mr_spec(ask);
-	struct vb_mr *mr = calloc(1, sizeof(*mr)); /* vb_mr_drop() */
+	struct vb_mr *mr = vb_slab_take(&vb_hca(c->adapter)->mr_slab); /* vb_mr_drop() */
 	_Atomic uint32_t *live = &vb_hca(c->adapter)->mrs;
 	int err;
 
@@ -207,7 +206,7 @@ int vb_mr_register(struct vb_mr **out, const struct vb_mr_ask *ask)
 	return 0;
 uncount:
 	atomic_fetch_sub(live, 1);
-	free(mr);
+	vb_slab_give(&vb_hca(c->adapter)->mr_slab, mr);
 	return err;
 }
 
@@ -241,7 +240,7 @@ int vb_mr_drop(struct vb_mr *mr, const char *call)
 		atomic_fetch_sub(mr->dmah, 1);
 	atomic_fetch_sub(&vb_hca(a)->mrs, 1);
 	vb_pd_count(mr->pd, VB_CHILD_MR, -1u);
-	free(mr);
+	vb_slab_give(&vb_hca(a)->mr_slab, mr);
 	return 0;
 }
 

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/slab.h"
 #include "host/adapter.h"
 #include "mem/keys.h"
 #include "obj/mw.h"
@@ -26,6 +27,7 @@ struct vb_hca {
 	_Atomic uint32_t turn;	    /* which of the quiet rings the next poll looks at */
 	struct vb_pds pds;	    /* protection domains */
 	_Atomic uint32_t qps, mrs;  /* QPs and regions of all contexts */
+	struct vb_slab mr_slab;	    /* where the latter stand */
 	_Atomic bool gid_asked;	    /* see vb_gid_missed() */
 	struct vb_relaxed relaxed;  /* pools of relaxed regions */
 	struct vb_lock dm_lock;	    /* guards dms and dm_handle */
