@@ -39,6 +39,29 @@ static void be_a_peer(struct board *d)
 	_exit(0);
 }
 
+/* N3.11, the other half: a destination GID that is some other machine's.  The call takes it, the request
+ * fails. */
+static void gid_of_another_machine(void)
+{
+	struct board *d = kit_shared(sizeof *d);
+	struct kit_card far;
+	pid_t pid = kit_fork();
+
+	if (!pid)
+		be_a_peer(d);
+	kit_until(&d->step, 1);
+	far = d->card[1];
+	memcpy(far.gid.raw + 12, "\xcb\0\x71\7", 4); /* 203.0.113.7 */
+	kit_end_open(&a, pd, 8, PAGE);
+	kit_connect_with(&a, &far, 10, 1);
+	CHECK(!kit_post(&a, IBV_WR_SEND, 1, 0, 8, NULL, 0));
+	expect(IBV_WC_RETRY_EXC_ERR);
+	SAID("no acknowledgement from queue pair 0x%06x within retry_cnt = 1 retries", far.qpn);
+	SAID("the process that holds that number is not at the GID in the path (dgid)");
+	atomic_fetch_add(&d->step, 1);
+	CHECK(!kit_reap(pid));
+}
+
 /* N3.4: no further connection after a thousand: descriptors. */
 static void out_of_descriptors(void)
 {
@@ -420,6 +443,7 @@ const struct situation protection[] = {
     {"N3.11", gid_beyond_the_table, NULL},
     {"N3.11-mask", attributes_missing, NULL},
     {"N3.11-gid", gid_never_given, NULL},
+    {"N3.11-dgid", gid_of_another_machine, NULL},
     {"N4.1", stale_local_key, NULL},
     {"N4.2", remote_address_0, NULL},
     {"N4.3", key_of_another_pd, NULL},
