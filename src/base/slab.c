@@ -19,11 +19,13 @@ struct piece {
 
 #define ROOM (PIECE - offsetof(struct piece, at))
 
+/* The sanitizer sees what is used after it was freed only if it comes from the heap. */
 #if defined(__SANITIZE_ADDRESS__)
-/* The sanitizer knows what is freed only if it comes from the heap. */
-enum { ON_HEAP = 1 };
+#define ON_HEAP 1
+#elif defined(__has_feature)
+#define ON_HEAP __has_feature(address_sanitizer)
 #else
-enum { ON_HEAP = 0 };
+#define ON_HEAP 0
 #endif
 
 void vb_slab_init(struct vb_slab *s, size_t size)
