@@ -215,6 +215,9 @@ const struct vb_shown_qp *vb_link_shown(const struct vb_link *l, uint32_t qpn);
 uint32_t vb_link_qp_state(const struct vb_link *l, uint32_t qpn);
 /* What the QP shows as received (vb_shown_qp.received), 0: nothing, or no such QP. */
 uint32_t vb_link_qp_received(const struct vb_link *l, uint32_t qpn);
+/* Whether the QP shows that it was asked for a READ or atomic of this PSN and will not answer
+ * (vb_shown_qp.stray). */
+bool vb_link_qp_dropped(const struct vb_link *l, uint32_t qpn, uint32_t psn);
 /* The peer wrote rubbish: the link goes down soon, as by a death.  Under l->rx; does not call back itself. */
 void vb_link_insane(struct vb_link *l);
 /* How many numbers it has, and the k-th, 0 behind the last. */

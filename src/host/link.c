@@ -565,6 +565,13 @@ uint32_t vb_link_qp_state(const struct vb_link *l, uint32_t qpn)
 	return q ? atomic_load_explicit(&q->state, memory_order_acquire) : 0;
 }
 
+bool vb_link_qp_dropped(const struct vb_link *l, uint32_t qpn, uint32_t psn)
+{
+	const struct vb_shown_qp *q = vb_link_shown(l, qpn);
+
+	return q && atomic_load_explicit(&q->stray, memory_order_acquire) == (VB_SHOWN_RECEIVED | psn);
+}
+
 uint32_t vb_link_qp_received(const struct vb_link *l, uint32_t qpn)
 {
 	const struct vb_shown_qp *q = vb_link_shown(l, qpn);

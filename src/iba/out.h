@@ -18,7 +18,9 @@ struct vb_outbuf {
 			 reserve() to 0, by the caller where the wire carries acks */
 	bool placed;  /* the message's data is in its place already, and none comes along: only on wires with
 			 direct placement.  Likewise */
-	uint8_t *hdr; /* room for the transport headers, BTH first */
+	uint8_t path_mtu; /* enum ibv_mtu of the sending QP, on wires whose packets are larger than that;
+			     likewise, 0: the packet's length says it */
+	uint8_t *hdr;	  /* room for the transport headers, BTH first */
 	uint8_t *payload; /* room for the payload (may be the bytes right after the header) */
 	void *priv;	  /* the wire's own */
 };

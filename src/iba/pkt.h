@@ -36,6 +36,7 @@ struct vb_pkt {
 	uint32_t imm;	   /* ImmDt, network order */
 	uint32_t inv_rkey; /* IETH */
 	bool placed;	   /* WRITE with immediate whose data was placed directly: there is no payload */
+	uint8_t path_mtu; /* enum ibv_mtu of the sending QP, on wires whose packets are larger; 0: not told */
 	const uint8_t *payload;
 	uint32_t payload_len; /* without padding */
 };

@@ -73,10 +73,13 @@ const struct vb_reason_row vb_reasons[VB_REASONS] = {
 			   IBV_EVENT_QP_REQ_ERR},
     [VB_R_BAD_LENGTH] = {"bad-length", INVALID, IBV_WC_REM_INV_REQ_ERR, IBV_WC_LOC_LEN_ERR,
 			 IBV_EVENT_QP_REQ_ERR},
+    [VB_R_PATH_MTU] = {"path-mtu", INVALID, IBV_WC_REM_INV_REQ_ERR, IBV_WC_LOC_LEN_ERR,
+		       IBV_EVENT_QP_REQ_ERR}, /* rule 28 */
     /* rule 23: the receive WQE always takes these two */
     [VB_R_RECV_TOO_SMALL] = {"recv-too-small", INVALID, IBV_WC_REM_INV_REQ_ERR, IBV_WC_LOC_LEN_ERR, NONE},
     [VB_R_RECV_LOCAL] = {"recv-local", OPERATION, IBV_WC_REM_OP_ERR, IBV_WC_LOC_PROT_ERR, NONE},
     [VB_R_MSG_TOO_LONG] = {"msg-too-long", 0, NEVER, IBV_WC_LOC_LEN_ERR, NONE},
+    [VB_R_RESPONSE_MTU] = {"response-mtu", 0, NEVER, IBV_WC_BAD_RESP_ERR, NONE},
     [VB_R_RESPONSE_BAD] = {"response-bad", 0, NEVER, IBV_WC_BAD_RESP_ERR, NONE},
     [VB_R_RNR] = {"rnr", 0, IBV_WC_RNR_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR, NONE}, /* rule 1 */
     [VB_R_RETRY] = {"retry", 0, IBV_WC_RETRY_EXC_ERR, IBV_WC_RETRY_EXC_ERR, NONE},     /* rule 38 */
@@ -438,6 +441,20 @@ static void say_bind(struct vb_text *t, const struct vb_facts *f)
 	}
 }
 
+/* Of a SEND only what has come is known. */
+static void say_mtu(struct vb_text *t, const struct vb_facts *f)
+{
+	vb_text_add(t,
+		    f->reason == VB_R_RESPONSE_MTU ? "the answer to a READ of %" PRIu64 " bytes"
+						   : "a message of %" PRIu64 " bytes or more",
+		    f->len);
+	vb_text_add(t,
+		    " does not fit one packet of the smaller path MTU, and the two ends have different ones: "
+		    "path_mtu is %" PRIu64 " at the end that sent it, %" PRIu64
+		    " at the one that got it; set the same with ibv_modify_qp at both",
+		    f->a, f->b);
+}
+
 static void say_request(struct vb_text *t, const struct vb_facts *f)
 {
 	switch (f->reason) {
@@ -473,6 +490,10 @@ static void say_request(struct vb_text *t, const struct vb_facts *f)
 	case VB_R_BAD_LENGTH:
 		vb_text_add(t, "a packet or message of %" PRIu64 " bytes where %" PRIu64 " were due", f->a,
 			    f->b);
+		break;
+	case VB_R_PATH_MTU:
+	case VB_R_RESPONSE_MTU:
+		say_mtu(t, f);
 		break;
 	case VB_R_RECV_TOO_SMALL:
 		vb_text_add(t,

@@ -42,10 +42,12 @@ enum vb_reason {
 	VB_R_READ_DEPTH_ZERO, /* READ or atomic with max_rd_atomic 0 (rule 14) */
 	VB_R_BAD_SEQUENCE,    /* opcode does not follow the one before it */
 	VB_R_BAD_LENGTH,      /* payload does not fit the opcode, the path MTU or the DMA length */
-	VB_R_RECV_TOO_SMALL,  /* the message is longer than the receive buffer (rule 23) */
-	VB_R_RECV_LOCAL,      /* the receive buffer's own L_Key check failed; the far end sees REM_OP */
-	VB_R_MSG_TOO_LONG,    /* an atomic's buffer that is not 8 bytes */
-	VB_R_RESPONSE_BAD,    /* a response that fits no request */
+	VB_R_PATH_MTU, /* the message takes several packets, of which the two ends expect different ones */
+	VB_R_RECV_TOO_SMALL, /* the message is longer than the receive buffer (rule 23) */
+	VB_R_RECV_LOCAL,     /* the receive buffer's own L_Key check failed; the far end sees REM_OP */
+	VB_R_MSG_TOO_LONG,   /* an atomic's buffer that is not 8 bytes */
+	VB_R_RESPONSE_MTU,   /* as VB_R_PATH_MTU, in the answer to a READ */
+	VB_R_RESPONSE_BAD,   /* a response that fits no request */
 	/* retries and reach */
 	VB_R_RNR,	/* receiver not ready, retries used up */
 	VB_R_RETRY,	/* no acknowledgement, retries used up */
@@ -84,6 +86,9 @@ struct vb_facts {
 			  TOO_MANY_READS  a: responder resources, b: those that would be needed
 			  BAD_SEQUENCE    a: opcode that came, b: opcode before it
 			  BAD_LENGTH      a: bytes that came, b: bytes that were due
+			  PATH_MTU, RESPONSE_MTU
+					  a: path MTU of the sender, b: of the end that found it, len: of
+					  the message, or of what came of it
 			  ATOMIC_ALIGN    a: CPU address
 			  RECV_LOCAL      a: enum vb_reason of the check that failed
 			  MSG_TOO_LONG    a: bytes asked for, b: limit

@@ -14,14 +14,21 @@
  * rely on that half until its announcement ends. */
 struct vb_shown_qp {
 	_Atomic uint32_t state;	   /* 0: no such QP, else 1 + enum ibv_qp_state */
-	_Atomic uint32_t received; /* VB_SHOWN_RECEIVED | next PSN expected; 0: nothing yet.  It outlives the
-				      process for as long as the peer looks: a sender whose ACK died with the
-				      receiver learns that it was owed one */
+	_Atomic uint32_t received; /* VB_SHOWN_RECEIVED | next PSN expected; 0: nothing yet.  Stored before an
+				      ACK for it leaves: a sender that waits for nothing finds its own next
+				      PSN here, or the two ends do not agree, and the wire is to find that
+				      out.  It outlives the process for as long as the peer looks: a sender
+				      whose ACK died with the receiver learns that it was owed one */
 	_Atomic uint32_t may; /* IBV_ACCESS_REMOTE_* that the peer may do by itself, without this process */
 	_Atomic uint32_t dest_qpn; /* the QP at the other end */
 	_Atomic uint64_t pd;	   /* protection domain that R_Keys must belong to */
 	_Atomic uint64_t peer;	   /* incarnation of the adapter at the other end */
-	uint64_t spare[4];
+	_Atomic uint32_t
+	    path_mtu; /* enum ibv_mtu: where it is not the peer's, the wire finds out what fits */
+	/* VB_SHOWN_RECEIVED | PSN of the last READ or atomic that came as a duplicate of none; 0: none did.
+	 * It will not be answered, though its PSN has been received. */
+	_Atomic uint32_t stray;
+	uint64_t spare[3];
 } __attribute__((aligned(VB_LINE)));
 #define VB_SHOWN_RECEIVED 0x80000000u
 

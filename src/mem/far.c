@@ -34,7 +34,16 @@ static bool qp_permits(const struct vb_far *f, const struct vb_far_want *w)
 {
 	return (atomic_load(&w->qp->may) & w->access) &&
 	       atomic_load_explicit(&w->qp->dest_qpn, memory_order_relaxed) == w->qpn &&
+	       atomic_load_explicit(&w->qp->path_mtu, memory_order_relaxed) == w->path_mtu &&
 	       atomic_load_explicit(&w->qp->peer, memory_order_relaxed) == f->here;
+}
+
+/* Whether a packet sent now would be the one that the far end expects.  After qp_permits(): what a QP expects
+ * is shown before it permits anything, and from then on changes only by packets of this end, whose ACKs come
+ * later than that is shown.  A QP that is being connected anew meanwhile has taken its permission back. */
+static bool in_step(const struct vb_far_want *w)
+{
+	return atomic_load_explicit(&w->qp->received, memory_order_acquire) == (VB_SHOWN_RECEIVED | w->psn);
 }
 
 static bool key_permits(const struct vb_far *f, const struct vb_far_want *w, uint64_t *at)
@@ -375,7 +384,7 @@ enum vb_far_means vb_far_begin(struct vb_far *f, struct vb_keys *own, struct vb_
 			      atomic_load_explicit(&u->slot->far_turn, memory_order_relaxed) + 1,
 			      memory_order_release);
 	atomic_store(&u->slot->far, FAR_WORD(f->number, w->far_qpn, vb_far_index(f, w->rkey)));
-	if (vb_unlikely(!qp_permits(f, w)))
+	if (vb_unlikely(!qp_permits(f, w) || !in_step(w)))
 		goto take_back;
 	if (vb_unlikely(!w->len)) {
 		if (!f->same && !vb_far_alive(f))

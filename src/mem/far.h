@@ -98,6 +98,8 @@ struct vb_far_use {
 struct vb_far_want {
 	const struct vb_shown_qp *qp; /* the far QP's entry */
 	uint32_t far_qpn, qpn;	      /* the two ends */
+	uint32_t path_mtu;	      /* of the one here, enum ibv_mtu */
+	uint32_t psn; /* likewise: of its next packet, everything before which is acknowledged */
 	uint32_t rkey;
 	uint32_t access; /* one of IBV_ACCESS_REMOTE_* */
 	uint64_t addr, len;

@@ -162,6 +162,7 @@ struct vb_qp {
 	uint32_t dest_qpn;
 	uint8_t max_rd_atomic; /* initiator depth */
 	uint8_t access;	       /* qp_access_flags */
+	uint8_t path_mtu;      /* enum ibv_mtu, as it was agreed upon: a wire's own packets may be larger */
 	struct vb_req req;
 	struct vb_resp resp;
 	/* composition (verbs/progress.c) */

@@ -214,11 +214,20 @@ static void read_response(struct vb_qp *qp, const struct vb_pkt *p)
 
 	if (!w)
 		return;
+	if (vb_unlikely(mtus_differ(qp, p) && w->length > smaller_mtu(qp, p))) {
+		struct vb_facts f = mtu_facts(qp, p, w->length);
+
+		f.reason = VB_R_RESPONSE_MTU;
+		f.qpn = qp->qpn;
+		vb_rc_fail_send(qp, &f, vb_reasons[f.reason].local_wc);
+		return;
+	}
 	mtu = path_mtu(qp);
 	left = w->length - w->got;
 	/* rule 5: FIRST or MIDDLE is as good as the other, since a part may have been asked for again; what
-	 * counts is that only the last packet is short */
-	if ((p->op->bits & VB_OP_LAST) ? p->payload_len != left : p->payload_len != mtu || left <= mtu) {
+	 * counts is that only the last packet is short, and none is too long */
+	if ((p->op->bits & VB_OP_LAST) ? p->payload_len != left || left > mtu
+				       : p->payload_len != mtu || left <= mtu) {
 		fail_by(qp, VB_R_RESPONSE_BAD, p->opcode, p->payload_len);
 		return;
 	}

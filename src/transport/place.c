@@ -51,6 +51,8 @@ static bool wanted(const struct vb_qp *qp, const struct vb_swqe *w, struct vb_fa
 	*x = (struct vb_far_want){.qp = qp->far_qp,
 				  .far_qpn = qp->dest_qpn,
 				  .qpn = qp->qpn,
+				  .path_mtu = qp->path_mtu,
+				  .psn = qp->req.psn,
 				  .rkey = w->rkey,
 				  .access = access[w->opcode],
 				  .addr = w->raddr + w->got,

@@ -68,6 +68,23 @@ static inline uint32_t path_mtu(const struct vb_qp *qp)
 	return qp->out ? qp->out->mtu : 128u << qp->attr.path_mtu;
 }
 
+/* The path MTU of a packet's sender is told and another than this end's. */
+static inline bool mtus_differ(const struct vb_qp *qp, const struct vb_pkt *p)
+{
+	return p->path_mtu && p->path_mtu != qp->path_mtu && qp->path_mtu;
+}
+
+static inline uint32_t smaller_mtu(const struct vb_qp *qp, const struct vb_pkt *p)
+{
+	return 128u << (p->path_mtu < qp->path_mtu ? p->path_mtu : qp->path_mtu);
+}
+
+/* A message of at least len bytes does not go by both. */
+static inline struct vb_facts mtu_facts(const struct vb_qp *qp, const struct vb_pkt *p, uint32_t len)
+{
+	return (struct vb_facts){.len = len, .a = 128u << p->path_mtu, .b = 128u << qp->path_mtu};
+}
+
 /* The packet in b may take the owed ACK along, so that no request overtakes the ACK of what it answers. */
 static inline void carry_ack(struct vb_qp *qp, struct vb_outbuf *b)
 {

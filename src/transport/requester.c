@@ -171,6 +171,7 @@ static enum sent send_packet(struct vb_qp *qp, struct vb_swqe *w, uint32_t k)
 	memset(b.payload + len, 0, p.pad);
 	vb_pkt_encode(b.hdr, &p);
 	b.placed = placed;
+	b.path_mtu = qp->path_mtu;
 	carry_ack(qp, &b);
 	qp->out->ops->commit(qp->out, &b);
 	return SENT;

@@ -3,6 +3,7 @@
  */
 #include <string.h>
 
+#include "iba/shown.h"
 #include "transport/rc_priv.h"
 
 static void fault(struct vb_qp *qp, struct vb_facts *f, enum vb_reason r, bool take_wqe)
@@ -347,6 +348,14 @@ static void atomic_in(struct vb_qp *qp, const struct vb_pkt *p)
 	res->orig = orig; /* rule 17: what a duplicate is answered with */
 }
 
+/* It repeats nothing that is known: dropped, as on a wire.  Here the requester can see that, and need not
+ * take its silence for slowness. */
+static void stray(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	if (qp->shown)
+		atomic_store_explicit(&qp->shown->stray, VB_SHOWN_RECEIVED | p->psn, memory_order_release);
+}
+
 /* The request was seen before.  SEND and WRITE are only acknowledged, a READ is executed again, an atomic's
  * saved result is sent again (rules 17, 26). */
 static void duplicate(struct vb_qp *qp, const struct vb_pkt *p)
@@ -371,7 +380,7 @@ static void duplicate(struct vb_qp *qp, const struct vb_pkt *p)
 
 			/* rule 5: the rest of the same READ, nothing else */
 			if (off > res->length || p->dma_len != res->length - off || p->va != res->va + off)
-				return;
+				break;
 		}
 		res->start = res->sent = at;
 		if (i != s->res_next) {
@@ -380,6 +389,22 @@ static void duplicate(struct vb_qp *qp, const struct vb_pkt *p)
 		}
 		return;
 	}
+	stray(qp, p);
+}
+
+/* What came in a packet larger than a path's would have come in several of the sender's path MTU: too long
+ * for this end or, where others follow, too short (IBTA 9.7.4.1.6). */
+static bool fits_both(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	uint32_t len =
+	    p->op->bits & VB_OP_WRITE ? p->dma_len : p->payload_len; /* that of a SEND is not told */
+	struct vb_facts f;
+
+	if (!(p->op->bits & (VB_OP_SEND | VB_OP_WRITE)) || len <= smaller_mtu(qp, p))
+		return true;
+	f = mtu_facts(qp, p, len);
+	fault(qp, &f, VB_R_PATH_MTU, false);
+	return false;
 }
 
 /* Whether the packet may follow the one before it (IBTA 9.7.4.1.2), and is as long as its place demands. */
@@ -397,7 +422,7 @@ static bool in_order(struct vb_qp *qp, const struct vb_pkt *p)
 		fault_by(qp, VB_R_BAD_LENGTH, p->payload_len, mtu, false);
 		return false;
 	}
-	return true;
+	return vb_likely(!mtus_differ(qp, p)) || fits_both(qp, p);
 }
 
 void vb_responder_input(struct vb_qp *qp, const struct vb_pkt *p)
@@ -519,6 +544,7 @@ static int read_packet(struct vb_qp *qp, struct vb_resource *res)
 		return -1;
 	}
 	memset(b.payload + len, 0, p.pad);
+	b.path_mtu = qp->path_mtu;
 	vb_pkt_encode(b.hdr, &p);
 	qp->out->ops->commit(qp->out, &b);
 	return 1;

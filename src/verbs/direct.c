@@ -289,6 +289,8 @@ void vb_direct_show(struct vb_qp *qp)
 
 	atomic_store_explicit(&s->received, qp->state >= IBV_QPS_RTR ? VB_SHOWN_RECEIVED | qp->resp.epsn : 0,
 			      memory_order_release); /* pairs with vb_link_qp_received() */
+	if (qp->state < IBV_QPS_RTR)		     /* what strayed was of an earlier connection */
+		atomic_store_explicit(&s->stray, 0, memory_order_relaxed);
 	if (vb_unlikely(atomic_load_explicit(&s->state, memory_order_relaxed) != state))
 		atomic_store_explicit(&s->state, state, memory_order_release);
 	had = atomic_load_explicit(&s->may, memory_order_relaxed);
@@ -297,6 +299,7 @@ void vb_direct_show(struct vb_qp *qp)
 	if (!had) { /* nobody reads the rest: its users were waited for */
 		atomic_store_explicit(&s->dest_qpn, qp->dest_qpn, memory_order_relaxed);
 		atomic_store_explicit(&s->pd, qp->pd_id, memory_order_relaxed);
+		atomic_store_explicit(&s->path_mtu, qp->path_mtu, memory_order_relaxed);
 		atomic_store_explicit(&s->peer, ((struct vb_link *)qp->link)->incarnation,
 				      memory_order_relaxed);
 	}

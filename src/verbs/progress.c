@@ -265,6 +265,7 @@ static void deliver(struct delivery *d, const struct vb_shm_pkt *sp)
 	}
 	p.payload = sp->payload;
 	p.placed = sp->placed;
+	p.path_mtu = sp->path_mtu;
 	if (d->qp && (d->qpn != p.qpn || d->bytes > HELD_BYTES))
 		let_go(d);
 	if (!d->qp) {
@@ -409,7 +410,8 @@ static void look_for_peer(struct vb_qp *qp)
 		return;
 	qp->reach = VB_REACH_UNKNOWN;
 	if (received &&
-	    (vb_psn_diff(expected, qp->req.psn_una) < 0 || vb_psn_diff(expected, qp->req.psn_max) > 0)) {
+	    (vb_psn_diff(expected, qp->req.psn_una) < 0 || vb_psn_diff(expected, qp->req.psn_max) > 0 ||
+	     vb_link_qp_dropped(l, qp->dest_qpn, qp->req.psn_una))) {
 		qp->reach = VB_REACH_PSN;
 		qp->reach_a = expected;
 		qp->reach_b = qp->req.psn_una;
@@ -434,7 +436,8 @@ static bool is_only_slow(const struct vb_qp *qp, uint64_t now)
 	received = vb_link_qp_received(l, qp->dest_qpn);
 	return state > IBV_QPS_RTR && state <= IBV_QPS_SQE + 1 && /* else it answers nothing any more */
 	       received && vb_psn_diff(received & VB_PSN_MASK, qp->req.psn_una) > 0 &&
-	       vb_psn_diff(received & VB_PSN_MASK, qp->req.psn_max) <= 0;
+	       vb_psn_diff(received & VB_PSN_MASK, qp->req.psn_max) <= 0 &&
+	       !vb_link_qp_dropped(l, qp->dest_qpn, qp->req.psn_una);
 }
 
 /* qp->lock held: the last retry has run out. */

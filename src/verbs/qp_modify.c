@@ -114,7 +114,7 @@ static void store_path(struct vb_qp *qp, const struct ibv_qp_attr *a, uint32_t m
 	if (mask & IBV_QP_AV)
 		to->ah_attr = a->ah_attr;
 	if (mask & IBV_QP_PATH_MTU)
-		to->path_mtu = a->path_mtu;
+		qp->path_mtu = (uint8_t)(to->path_mtu = a->path_mtu);
 	if (mask & IBV_QP_DEST_QPN)
 		qp->dest_qpn = to->dest_qp_num = a->dest_qp_num;
 	if (mask & IBV_QP_ACCESS_FLAGS) {

@@ -98,6 +98,7 @@ static bool reserve(struct vb_out *o, struct vb_outbuf *b, uint32_t hdr_len, uin
 	b->priv = slot;
 	b->ack = 0;
 	b->placed = false;
+	b->path_mtu = 0;
 	if (hdr_len + payload_len > VB_SLOT_INLINE) {
 		if (!reserve_data(s, b, slot, head, hdr_len, payload_len, cls))
 			goto give_tx;
@@ -122,8 +123,7 @@ static void commit(struct vb_out *o, struct vb_outbuf *b)
 	const _Atomic uint32_t *awake = atomic_load_explicit(&s->peer_awake, memory_order_relaxed);
 
 	slot->ack = b->ack;
-	if (vb_unlikely(b->placed))
-		slot->flags |= VB_SLOT_PLACED;
+	slot->flags = (uint8_t)(slot->flags | b->path_mtu * VB_SLOT_MTU | b->placed * VB_SLOT_PLACED);
 	s->data_head = s->data_next;
 	s->data_end[head % VB_RING_SLOTS] = s->data_next;
 	VB_FAULT_POINT("packet written, not yet to be seen");
@@ -224,6 +224,7 @@ int vb_shm_peek(struct vb_shm *s, struct vb_shm_pkt *p)
 	flags = *(const volatile uint8_t *)&slot->flags;
 	data = flags & VB_SLOT_DATA;
 	p->placed = flags & VB_SLOT_PLACED;
+	p->path_mtu = flags / VB_SLOT_MTU & 7;
 	memcpy(p->hdr, slot->bytes, sizeof(p->hdr));
 	p->hdr_len = hdr_len;
 	p->ack = *(const volatile uint32_t *)&slot->ack;

@@ -48,8 +48,9 @@ void vb_shm_attach(struct vb_shm *s, struct vb_ring *to, const struct vb_ring *f
 struct vb_shm_pkt {
 	uint32_t hdr_len, payload_len;
 	const uint8_t *payload;
-	uint32_t ack; /* as in the slot */
-	bool placed;  /* VB_SLOT_PLACED */
+	uint32_t ack;	  /* as in the slot */
+	uint8_t path_mtu; /* enum ibv_mtu of the sender, 0: not told */
+	bool placed;	  /* VB_SLOT_PLACED */
 	uint8_t hdr[VB_HDR_MAX + 4];
 };
 

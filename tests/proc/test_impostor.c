@@ -161,6 +161,7 @@ enum says {
 	WRONG_FILE,
 	SHORT_FILE,
 	UNSEALED,
+	WRONG_KEYS,
 	REFUSAL,
 	HANG_UP,
 	ALL_SAYS
@@ -173,6 +174,7 @@ static int wrong_segment(enum says what)
 				   .number = 17,
 				   .incarnation = 77,
 				   .size = VB_SEG_SIZE,
+				   .key_offset = what == WRONG_KEYS ? VB_KEY_OFFSET_MAX + 1 : 0,
 				   .numbers = {17},
 				   .nnumbers = 1};
 	int fd = what == WRONG_FILE ? open("/dev/zero", O_RDWR | O_CLOEXEC)
@@ -184,7 +186,7 @@ static int wrong_segment(enum says what)
 		CHECK(!ftruncate(fd, what == SHORT_FILE ? VB_SEG_AWAKE : VB_SEG_SIZE));
 		CHECK(pwrite(fd, &head, sizeof head, 0) == sizeof head);
 	}
-	if (what == SHORT_FILE)
+	if (what == SHORT_FILE || what == WRONG_KEYS)
 		CHECK(!fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK));
 	return fd;
 }
@@ -214,7 +216,7 @@ static void say(int s, enum says what)
 		(void)!send(s, bytes, (size_t)rand() % sizeof bytes, MSG_NOSIGNAL);
 		return;
 	}
-	if (what == WRONG_FILE || what == SHORT_FILE || what == UNSEALED) {
+	if (what == WRONG_FILE || what == SHORT_FILE || what == UNSEALED || what == WRONG_KEYS) {
 		struct cmsghdr *c;
 
 		m.msg_control = ctl;
@@ -306,8 +308,8 @@ static void ask_impostor(enum says what, bool other)
 /* Knocks at our own number with everything that there is. */
 static void knocker(int number)
 {
-	static const enum says all[] = {SILENCE,    RUBBISH,	HALF,	  NO_SEGMENT,
-					WRONG_FILE, SHORT_FILE, UNSEALED, REFUSAL};
+	static const enum says all[] = {SILENCE,    RUBBISH,  HALF,	  NO_SEGMENT, WRONG_FILE,
+					SHORT_FILE, UNSEALED, WRONG_KEYS, REFUSAL};
 	int held[160];
 
 	for (int i = 0; i < 160; i++) {
@@ -315,7 +317,7 @@ static void knocker(int number)
 		int s = held[i] = connect_number(number);
 
 		for (int k = 0; k < 1 + i % 3; k++)
-			say(s, all[(i + k) % 8]);
+			say(s, all[(size_t)(i + k) % (sizeof all / sizeof all[0])]);
 		if (i % 8 == 7)
 			nanosleep(&patience, NULL);
 		if (i % 5 == 0)

@@ -35,6 +35,7 @@ static bool wire_reserve(struct vb_out *o, struct vb_outbuf *b, uint32_t hdr_len
 	w->building->payload_len = payload_len;
 	memset(w->building->bytes, 0xd7, hdr_len + payload_len);
 	b->placed = false;
+	b->path_mtu = 0;
 	b->hdr = w->building->bytes;
 	b->payload = w->building->bytes + hdr_len;
 	return true;
@@ -75,6 +76,7 @@ static void wire_commit(struct vb_out *o, struct vb_outbuf *b)
 	const char *why;
 
 	assert_non_null(f);
+	f->path_mtu = b->path_mtu;
 	w->building = NULL;
 	w->committed++;
 	s->packets++;
@@ -132,6 +134,11 @@ static const struct vb_out_ops wire_ops = {wire_reserve, wire_commit, wire_cance
 
 /* ---- the path ---- */
 
+static void show_received(struct sim_node *n)
+{
+	atomic_store(&n->shown.received, VB_SHOWN_RECEIVED | n->qp.resp.epsn);
+}
+
 /* What the peer may do by itself, as an adapter shows it. */
 static void show(struct sim *s, unsigned i)
 {
@@ -141,6 +148,8 @@ static void show(struct sim *s, unsigned i)
 	atomic_store(&n->shown.dest_qpn, n->qp.dest_qpn);
 	atomic_store(&n->shown.pd, n->qp.pd_id);
 	atomic_store(&n->shown.peer, s->n[!i].far.here);
+	atomic_store(&n->shown.path_mtu, n->qp.path_mtu);
+	show_received(n);
 	atomic_store(&n->shown.may, open ? n->qp.access : 0u);
 }
 
@@ -257,8 +266,10 @@ static void deliver(struct sim *s, struct sim_wire *w)
 	assert_null(vb_pkt_decode(&p, f->bytes, f->hdr_len, f->payload_len));
 	p.payload = f->bytes + f->hdr_len;
 	p.placed = f->placed;
+	p.path_mtu = f->path_mtu;
 	vb_lock_take(&qp->lock);
 	vb_rc_input(qp, &p);
+	show_received(&s->n[!w->from]);
 	vb_lock_give(&qp->lock);
 	free(f);
 }
@@ -349,7 +360,7 @@ static void connect_qp(struct sim *s, unsigned i)
 	struct vb_qp *qp = &s->n[i].qp;
 	uint32_t mtu_code = 0;
 
-	while (128u << mtu_code < c->mtu)
+	while (128u << mtu_code < (c->path_mtu[i] ? c->path_mtu[i] : c->mtu))
 		mtu_code++;
 	qp->dest_qpn = s->n[!i].qp.qpn;
 	qp->access = (uint8_t)c->access;
@@ -357,6 +368,7 @@ static void connect_qp(struct sim *s, unsigned i)
 	qp->attr.max_rd_atomic = c->rd_atomic;
 	qp->attr.max_dest_rd_atomic = c->dest_rd_atomic;
 	qp->attr.path_mtu = (enum ibv_mtu)mtu_code;
+	qp->path_mtu = (uint8_t)mtu_code;
 	qp->attr.timeout = c->timeout;
 	qp->attr.retry_cnt = c->retry_cnt;
 	qp->attr.rnr_retry = c->rnr_retry;

@@ -32,8 +32,9 @@ enum { SIM_KEYS = 64, SIM_TRACE = 1 << 14, SIM_QPN0 = 0x11010, SIM_QPN1 = 0x2202
 
 struct sim_cfg {
 	uint64_t seed;
-	uint32_t mtu; /* 256 ... */
-	bool local;   /* NAKs carry reasons */
+	uint32_t mtu;	      /* 256 ... */
+	uint32_t path_mtu[2]; /* of the two, where the wire's own packets are larger; 0: the wire's */
+	bool local;	      /* NAKs carry reasons */
 	bool srq, one_cq, sig_all;
 	bool lossless;	/* the wire can tell what was taken out */
 	bool lazy_acks; /* mere ACKs leave late, at random */
@@ -76,6 +77,7 @@ struct sim_flying {
 	uint64_t at, order;
 	uint32_t hdr_len, payload_len;
 	bool placed;
+	uint8_t path_mtu; /* as told by the sender */
 	uint8_t bytes[];
 };
 

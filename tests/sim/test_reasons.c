@@ -542,6 +542,25 @@ static struct sim *bad_length(void)
 	return instead(VB_RC_WRITE_ONLY, 8, 9);
 }
 
+static struct sim *mtus_differ(void)
+{
+	return sim_desk(CFG(.local = true, .mtu = 16384, .path_mtu = {1024, 4096}));
+}
+
+static struct sim *path_mtu(void)
+{
+	struct sim *s = mtus_differ();
+
+	return ask(s, IBV_WR_RDMA_WRITE, sim_rkey(s->lkey[1]), 1025, 0);
+}
+
+static struct sim *response_mtu(void)
+{
+	struct sim *s = mtus_differ();
+
+	return ask(s, IBV_WR_RDMA_READ, sim_rkey(s->lkey[1]), 1025, 0);
+}
+
 static struct sim *recv_too_small(void)
 {
 	struct sim *s = desk();
@@ -716,9 +735,11 @@ static const struct reach {
     {VB_R_READ_DEPTH_ZERO, HERE, read_depth_zero},
     {VB_R_BAD_SEQUENCE, FAR, bad_sequence},
     {VB_R_BAD_LENGTH, FAR, bad_length},
+    {VB_R_PATH_MTU, FAR, path_mtu},
     {VB_R_RECV_TOO_SMALL, FAR_RECV, recv_too_small},
     {VB_R_RECV_LOCAL, FAR_RECV, recv_local},
     {VB_R_MSG_TOO_LONG, HERE, msg_too_long},
+    {VB_R_RESPONSE_MTU, HERE, response_mtu},
     {VB_R_RESPONSE_BAD, HERE, response_bad},
     {VB_R_RNR, HERE, rnr},
     {VB_R_RETRY, HERE, retry},

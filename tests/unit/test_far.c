@@ -28,6 +28,7 @@ enum {
 	RR = IBV_ACCESS_REMOTE_READ,
 	RA = IBV_ACCESS_REMOTE_ATOMIC,
 	PD = 7,
+	PSN = 0xfffffe,
 	NUMBER_HERE = 0x123,
 	NUMBER_THERE = 0xfed,
 	QPN_HERE = NUMBER_HERE << 12 | 5,
@@ -90,6 +91,8 @@ static int set_up(void **state)
 	w->qp.dest_qpn = QPN_HERE;
 	w->qp.pd = PD;
 	w->qp.peer = INCARNATION;
+	w->qp.path_mtu = IBV_MTU_2048;
+	w->qp.received = VB_SHOWN_RECEIVED | PSN;
 	w->qp.may = RW | RR | RA;
 	w->rkey = vb_key_publish(&w->there.keys, &(struct vb_key_spec){.pd = PD,
 								       .access = LW | RW | RR | RA,
@@ -100,6 +103,8 @@ static int set_up(void **state)
 	w->want = (struct vb_far_want){.qp = &w->qp,
 				       .far_qpn = QPN_THERE,
 				       .qpn = QPN_HERE,
+				       .path_mtu = IBV_MTU_2048,
+				       .psn = PSN,
 				       .rkey = w->rkey,
 				       .access = RW,
 				       .addr = 0x50000,
@@ -250,6 +255,32 @@ static void not_our_queue_pair(void **state)
 	assert_int_equal(try(w, &w->want), VB_FAR_MAPPED);
 }
 
+/* Where the ends do not agree, the wire finds out what becomes of it: also of nothing. */
+static void not_as_agreed(void **state)
+{
+	/* None yet; more or less than this end's next.  What stands behind requests that are still on their
+	 * way has a later one than is expected now, so whether it will be permitted is not seen by that. */
+	static const uint32_t others[] = {0, VB_SHOWN_RECEIVED | (PSN + 1), VB_SHOWN_RECEIVED | (PSN - 1),
+					  PSN};
+	struct world *w = *state;
+	struct vb_far_want x = w->want;
+	struct vb_far_use u;
+
+	for (int i = 0; i < 2; i++, x.len = 0) {
+		w->qp.path_mtu = IBV_MTU_1024;
+		assert_int_equal(try(w, &x), VB_FAR_NONE);
+		w->qp.path_mtu = IBV_MTU_2048;
+		for (size_t k = 0; k < sizeof others / sizeof others[0]; k++) {
+			w->qp.received = others[k];
+			assert_int_equal(vb_far_begin(&w->far, &w->here.keys, &u, &x), VB_FAR_NONE);
+			assert_false(announced(w));
+			assert_true(vb_far_likely(&w->far, &x));
+		}
+		w->qp.received = VB_SHOWN_RECEIVED | PSN;
+		assert_int_equal(try(w, &x), i ? VB_FAR_QP : VB_FAR_MAPPED);
+	}
+}
+
 /* What a mad peer may have in its tables leads nowhere outside of them. */
 static void hostile_tables(void **state)
 {
@@ -278,6 +309,15 @@ static void hostile_tables(void **state)
 	assert_int_equal(try(w, &x), VB_FAR_NONE);
 	e->key |= VB_KEY_SHARED;
 	assert_int_equal(try(w, &w->want), VB_FAR_NONE);
+	/* keys that begin where none can lead to no entry outside the table */
+	for (uint32_t bit = 0; bit < 32; bit++)
+		for (uint32_t place = 0; place < 1u << VB_KEY_BITS; place += 4097) {
+			uint32_t key = VB_KEY_REMOTE | place << 8;
+
+			assert_in_range(vb_key_index(&w->there.marks, 1u << bit, key), 0, VB_KEY_PLAIN - 1);
+			assert_in_range(vb_key_index(&w->there.marks, ~(1u << bit), key), 0,
+					VB_KEY_PLAIN - 1);
+		}
 }
 
 static struct vb_far *find_it(void *owner, uint32_t number)
@@ -635,6 +675,7 @@ int main(void)
 	    TEST(not_permitted),
 	    TEST(nothing),
 	    TEST(not_our_queue_pair),
+	    TEST(not_as_agreed),
 	    TEST(hostile_tables),
 	    TEST(hostile_tables_of_a_shared_domain),
 	    TEST(an_answer_to_no_question),
