@@ -93,6 +93,40 @@ static void read_dynamic(const struct image *f, const Elf64_Phdr *p, struct vb_e
 		snprintf(e->rpath, sizeof(e->rpath), "%s", s);
 }
 
+static const Elf64_Shdr *shdr(const struct image *f, unsigned i)
+{
+	const Elf64_Ehdr *h = part(f, 0, sizeof(*h));
+
+	if (!h || i >= h->e_shnum || h->e_shentsize != sizeof(Elf64_Shdr))
+		return NULL;
+	return part(f, h->e_shoff + (uint64_t)i * sizeof(Elf64_Shdr), sizeof(Elf64_Shdr));
+}
+
+/* Whether the file's own symbols have the function; one that was stripped has only those that it exports. */
+static bool defines(const struct image *f, const char *name)
+{
+	const Elf64_Shdr *s, *strings;
+	size_t len = strlen(name) + 1;
+	const Elf64_Sym *sym;
+	const char *text;
+
+	for (unsigned i = 0; (s = shdr(f, i)); i++) {
+		if (s->sh_type != SHT_SYMTAB && s->sh_type != SHT_DYNSYM)
+			continue;
+		strings = shdr(f, s->sh_link);
+		text = strings ? part(f, strings->sh_offset, 1) : NULL;
+		sym = part(f, s->sh_offset, s->sh_size);
+		if (!text || !sym || strings->sh_size > f->size - strings->sh_offset)
+			continue;
+		for (uint64_t n = s->sh_size / sizeof(*sym); n; n--, sym++)
+			if (sym->st_shndx != SHN_UNDEF && ELF64_ST_TYPE(sym->st_info) == STT_FUNC &&
+			    sym->st_name < strings->sh_size && len <= strings->sh_size - sym->st_name &&
+			    !memcmp(text + sym->st_name, name, len))
+				return true;
+	}
+	return false;
+}
+
 static void read_interp(const struct image *f, const Elf64_Phdr *p, struct vb_elf *e)
 {
 	const char *s = part(f, p->p_offset, 1);
@@ -120,6 +154,7 @@ static void read_image(const struct image *f, struct vb_elf *e)
 		return;
 	}
 	e->kind = VB_ELF_STATIC;
+	e->verbs = defines(f, "ibv_open_device");
 	for (unsigned i = 0; (p = phdr(f, i)); i++) {
 		if (p->p_type == PT_INTERP) {
 			e->kind = VB_ELF_DYNAMIC;

@@ -16,6 +16,7 @@ struct vb_elf {
 	enum vb_elf_kind kind;
 	int machine, bits;
 	bool asan;	  /* needs libasan.so */
+	bool verbs;	  /* has a libibverbs linked into it, as far as its symbols tell */
 	char interp[256]; /* the dynamic loader that it asks for, "" if that is too long */
 	char rpath[4096]; /* DT_RPATH, "" if there is none or DT_RUNPATH overrides it */
 };

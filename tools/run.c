@@ -295,6 +295,11 @@ static int check_binary(const struct run *r, const char *path)
 		       "starts "
 		       "will",
 		       path);
+	else if (e.verbs)
+		vb_say(
+		    "%s has a libibverbs linked into it, and will use that one instead of Verbena's; link it "
+		    "with the shared library",
+		    path);
 	/* The sanitizer wants to be the first library of all, and only the view is before it. */
 	if (e.asan && !join("ASAN_OPTIONS", "verify_asan_link_order=0", true))
 		return VB_EXIT_SELF;

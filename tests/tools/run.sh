@@ -91,6 +91,8 @@ fi
 check "a bundled library under another name" 0 "tools-bundled would load $helpers/libibverbs-0123abcd.so.1; Verbena's" \
 	"$verbena" run "$helpers/tools-bundled"
 check "a bundled library is overruled" 0 "$lib" "$verbena" run "$helpers/tools-bundled"
+check "a libibverbs that is linked in" 0 "tools-linked-in has a libibverbs linked into it" "$verbena" run "$helpers/tools-linked-in"
+check "no libibverbs that is linked in" 1 "" bash -c "'$verbena' run '$helpers/tools-which' 2>&1 | grep linked"
 needs="libtools-driver.so needs IBVERBS_PRIVATE_99 of libibverbs.so.1: it belongs to rdma-core 99 or a release soon after"
 check "another release's node" 1 "$needs" "$verbena" run "$helpers/tools-lacks"
 check "a newer public node" 1 "libtools-driver.so needs IBVERBS_1.99 of libibverbs.so.1, which Verbena's has not got" \
