@@ -21,6 +21,7 @@ MODULES = ["test_addr", "test_device", "test_pd", "test_cq", "test_cq_events", "
 # pattern of the case -> why it may be skipped
 LATER = [
     (r"test_atomic\.AtomicTest\.test_xrc_", "XRC"),
+    (r"test_device\.DeviceTest\.test_query_gid_ex_bad_flow", "it wants an empty GID index, and none is"),
     (r"test_qp\.QPTest\.test_create_raw_", "raw packet QPs are for Ethernet adapters"),
     (r"test_qp\.QPTest\.test_query_raw_qp", "raw packet QPs are for Ethernet adapters"),
     (r"test_qp\.QPTest\.test_(create|query)_uc_", "UC"),
