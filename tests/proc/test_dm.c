@@ -1,5 +1,6 @@
 /* Device memory: allocated, copied to and from, registered, and reached by a peer in every way. */
 #include "pair.h"
+#include "verbs/dm.h"
 
 enum { SIZE = 64 << 10, AREA = 4096, ADDEND = 5 };
 #define DM_ALL (KIT_ALL | IBV_ACCESS_ZERO_BASED)
@@ -181,6 +182,26 @@ static void refusals(void)
 }
 
 /* Nothing of it needs the adapter, so a forked child may have some of its own. */
+/* What is imported as device memory can neither be shorter than it says nor become so. */
+static void imports(void)
+{
+	struct ibv_context *ctx = kit_open();
+	int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	struct ibv_dm *dm;
+
+	CHECK(fd >= 0 && !ftruncate(fd, 4096));
+	errno = 0;
+	CHECK(!vb_dm_import(ctx, fd, 4096, 1, "test") && errno == EINVAL);
+	CHECK(!fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK));
+	errno = 0;
+	CHECK(!vb_dm_import(ctx, fd, 8192, 1, "test") && errno == EINVAL);
+	dm = vb_dm_import(ctx, fd, 4096, 1, "test");
+	CHECK(dm);
+	vb_dm_unimport(dm);
+	close(fd);
+	CHECK(!ibv_close_device(ctx));
+}
+
 static void after_fork(void)
 {
 	struct ibv_context *ctx = kit_open();
@@ -215,6 +236,7 @@ int main(void)
 
 	if (!pid) {
 		refusals();
+		imports();
 		after_fork();
 		exit(0);
 	}

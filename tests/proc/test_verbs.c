@@ -1,6 +1,7 @@
 /* RC verbs within one process, over the link to oneself: every operation once, the rules of posting, and
  * numbers near the limits. */
 #include <errno.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -495,6 +496,75 @@ static void rule_34_srq_takes_the_receives(void **state)
 	kit_end_close(&a);
 }
 
+/* rule 13: a list is checked whole before its first byte moves, and where an atomic's result goes before it
+ * is carried out. */
+static void rule_13_nothing_moves_before_all_is_checked(void **state)
+{
+	static const enum ibv_wr_opcode ops[] = {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ,
+						 IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_CMP_AND_SWP};
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof ops / sizeof ops[0]; i++) {
+		struct kit_end a, b;
+		struct ibv_sge sge[2];
+		struct ibv_send_wr wr = {
+		    .wr_id = 1, .sg_list = sge, .num_sge = i < 2 ? 2 : 1, .opcode = ops[i]};
+
+		pair(&a, &b, 4);
+		sge[0] = (struct ibv_sge){a.card.addr, 8, a.mr->lkey ^ (i < 2 ? 0 : 1)};
+		sge[1] = (struct ibv_sge){a.card.addr + 8, 8, a.mr->lkey ^ 1};
+		memset(i == 1 ? b.buf : a.buf, 0x44, 16);
+		if (i < 2) {
+			wr.wr.rdma.remote_addr = b.card.addr;
+			wr.wr.rdma.rkey = b.card.rkey;
+		} else {
+			wr.wr.atomic.remote_addr = b.card.addr;
+			wr.wr.atomic.rkey = b.card.rkey;
+			wr.wr.atomic.compare_add = i == 2;
+			wr.wr.atomic.swap = 5;
+		}
+		assert_int_equal(post_one(&a, &wr), 0);
+		assert_int_equal(kit_wait(&a, 10).status, IBV_WC_LOC_PROT_ERR);
+		for (int k = 0; k < 16; k++)
+			assert_int_equal(i == 1 ? a.buf[k] : b.buf[k], 0);
+		unpair(&a, &b);
+	}
+}
+
+/* What comes first in RTR is an event, also where the data needs no packet. */
+static void the_first_request_in_rtr_is_told(void **state)
+{
+	struct ibv_qp_attr to_rtr = {.qp_state = IBV_QPS_RTR,
+				     .path_mtu = IBV_MTU_1024,
+				     .max_dest_rd_atomic = 4,
+				     .min_rnr_timer = 1,
+				     .ah_attr = {.is_global = 1, .port_num = 1}};
+	struct pollfd f = {.fd = ctx->async_fd, .events = POLLIN};
+	struct ibv_async_event ev;
+	struct kit_end a, b;
+
+	(void)state;
+	kit_end_open(&a, pd, 4, 4096);
+	kit_end_open(&b, pd, 4, 4096);
+	to_rtr.dest_qp_num = a.card.qpn;
+	to_rtr.rq_psn = a.card.psn;
+	to_rtr.ah_attr.grh.dgid = a.card.gid;
+	assert_int_equal(ibv_modify_qp(b.qp, &to_rtr,
+				       IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+					   IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER),
+			 0);
+	assert_int_equal(kit_post(&b, IBV_WR_SEND, 2, 0, 8, NULL, 0), EINVAL); /* not in RTS yet */
+	kit_connect(&a, &b.card);
+	assert_int_equal(kit_post(&a, IBV_WR_RDMA_WRITE, 1, 0, 8, &b.card, 0), 0);
+	good(&a, IBV_WC_RDMA_WRITE, 1);
+	assert_int_equal(poll(&f, 1, 10000), 1);
+	assert_int_equal(ibv_get_async_event(ctx, &ev), 0);
+	assert_int_equal(ev.event_type, IBV_EVENT_COMM_EST);
+	assert_ptr_equal(ev.element.qp, b.qp);
+	ibv_ack_async_event(&ev);
+	unpair(&a, &b);
+}
+
 /* A QP that goes through RESET starts a new life: nothing of the old one is polled. */
 static void a_reset_qp_connects_again(void **state)
 {
@@ -657,6 +727,8 @@ int main(void)
 	    cmocka_unit_test(rule_30_states_of_posting),
 	    cmocka_unit_test(requests_wait_in_sqd),
 	    cmocka_unit_test(rule_34_srq_takes_the_receives),
+	    cmocka_unit_test(rule_13_nothing_moves_before_all_is_checked),
+	    cmocka_unit_test(the_first_request_in_rtr_is_told),
 	    cmocka_unit_test(a_reset_qp_connects_again),
 	    cmocka_unit_test(the_largest_qp),
 	    cmocka_unit_test(five_thousand_qps),

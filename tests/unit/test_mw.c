@@ -266,6 +266,27 @@ static void rule_48_type_1_key(void **state)
 }
 
 /* rule 49, with both types, and ibv_rereg_mr likewise */
+/* A READ that is posted before may be using the window that a SEND invalidates: it is fenced by itself. */
+static void send_with_invalidate_is_fenced(void **state)
+{
+	struct ibv_send_wr wr = {.wr_id = 9, .opcode = IBV_WR_SEND_WITH_INV}, *bad;
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_SQD};
+	struct vb_req *q;
+	struct desk d;
+
+	(void)state;
+	desk_open(&d, IBV_MW_TYPE_2);
+	q = &vb_qp(d.a.qp)->req;
+	assert_int_equal(ibv_modify_qp(d.a.qp, &attr, IBV_QP_STATE), 0); /* so that it stays there */
+	wr.invalidate_rkey = d.mw->rkey;
+	assert_int_equal(ibv_post_send(d.a.qp, &wr, &bad), 0);
+	assert_true(vb_sq_at(q, q->head - 1)->flags & IBV_SEND_FENCE);
+	wr.opcode = IBV_WR_SEND;
+	assert_int_equal(ibv_post_send(d.a.qp, &wr, &bad), 0);
+	assert_false(vb_sq_at(q, q->head - 1)->flags & IBV_SEND_FENCE);
+	desk_close(&d);
+}
+
 static void rule_49_region_stays(void **state)
 {
 	struct ibv_send_wr inv = {.wr_id = 9, .opcode = IBV_WR_LOCAL_INV, .send_flags = IBV_SEND_SIGNALED};
@@ -432,11 +453,17 @@ static void in_a_forked_child(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(what_a_window_is),		 cmocka_unit_test(rule_37_ends),
-	    cmocka_unit_test(rule_44_one_key_space),	 cmocka_unit_test(rule_48_refused_at_the_call),
-	    cmocka_unit_test(rule_11_states_and_room),	 cmocka_unit_test(rule_48_type_1_key),
-	    cmocka_unit_test(rule_49_region_stays),	 cmocka_unit_test(rule_48_ends_of_a_binding),
-	    cmocka_unit_test(unbound_by_who_comes_next), cmocka_unit_test(bound_without_a_peer),
+	    cmocka_unit_test(what_a_window_is),
+	    cmocka_unit_test(rule_37_ends),
+	    cmocka_unit_test(rule_44_one_key_space),
+	    cmocka_unit_test(rule_48_refused_at_the_call),
+	    cmocka_unit_test(rule_11_states_and_room),
+	    cmocka_unit_test(rule_48_type_1_key),
+	    cmocka_unit_test(send_with_invalidate_is_fenced),
+	    cmocka_unit_test(rule_49_region_stays),
+	    cmocka_unit_test(rule_48_ends_of_a_binding),
+	    cmocka_unit_test(unbound_by_who_comes_next),
+	    cmocka_unit_test(bound_without_a_peer),
 	    cmocka_unit_test(in_a_forked_child),
 	};
 

@@ -315,6 +315,9 @@ static void on_demand_registers_anything(void **state)
 	munmap(p, 3 * PAGE);
 	fine(p, 3 * PAGE, OD);
 	fine(p, 1ul << 40, OD);
+	/* 2^64 is in it, whatever its keys begin with */
+	REFUSED(ibv_reg_mr(pd, (void *)(UINTPTR_MAX - PAGE + 1), 2 * PAGE, OD), EINVAL);
+	REFUSED(ibv_reg_mr_iova(pd, (void *)(UINTPTR_MAX - PAGE + 1), 2 * PAGE, PAGE, OD), EINVAL);
 	REFUSED(ibv_reg_mr(pd, p, PAGE, RW | OD), EINVAL);
 }
 

@@ -193,11 +193,30 @@ static void data_wraps_with_every_remainder(void **state)
 		assert_true(take_one(e, got, 12, lens[got % VB_RING_SLOTS]));
 }
 
+/* What is left over at the end counts as used too: else what begins anew would overwrite what nobody has
+ * read. */
+static void what_is_left_at_the_end_is_used(void **state)
+{
+	struct ends *e = *state;
+	uint32_t half = VB_RING_MTU / 2, n = VB_RING_DATA / VB_RING_MTU;
+
+	assert_true(send_one(e, 0, 12, half, VB_OUT_RESPONSE));
+	for (uint32_t i = 1; i < n; i++)
+		assert_true(send_one(e, i, 12, VB_RING_MTU, VB_OUT_RESPONSE));
+	assert_true(take_one(e, 0, 12, half)); /* half at either end */
+	assert_false(send_one(e, n, 12, VB_RING_MTU, VB_OUT_RESPONSE));
+	assert_true(take_one(e, 1, 12, VB_RING_MTU));
+	assert_true(send_one(e, n, 12, VB_RING_MTU, VB_OUT_RESPONSE));
+	for (uint32_t i = 2; i <= n; i++)
+		assert_true(take_one(e, i, 12, VB_RING_MTU));
+}
+
 static void positions_run_over(void **state)
 {
 	struct ends *e = *state;
 	uint32_t start = UINT32_MAX - 3 * VB_RING_SLOTS + 1;
 	struct vb_out *o = &e->tx->out;
+	struct vb_shm_pkt p;
 	uint64_t m;
 
 	/* As after 2^32 packets. */
@@ -209,6 +228,7 @@ static void positions_run_over(void **state)
 		atomic_store(&e->ring->slots[i].seq, start + i + 1 - VB_RING_SLOTS);
 	for (uint32_t i = 0; i < 6 * VB_RING_SLOTS; i++) {
 		assert_false(vb_shm_ready(e->rx));
+		assert_int_equal(vb_shm_peek(e->rx, &p), 0);
 		assert_true(send_one(e, i, 12, 100, VB_OUT_REQUEST));
 		m = o->ops->mark(o);
 		assert_false(o->ops->taken(o, m));
@@ -350,6 +370,7 @@ int main(void)
 	    T(requests_leave_room_for_responses),
 	    T(requests_leave_data_for_responses),
 	    T(data_wraps_with_every_remainder),
+	    T(what_is_left_at_the_end_is_used),
 	    T(positions_run_over),
 	    T(mark_tells_what_was_taken),
 	    T(insane_packets_are_refused),
