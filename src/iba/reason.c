@@ -5,10 +5,9 @@
 
 #include <infiniband/verbs.h>
 
-#include "base/text.h"
 #include "iba/opcode.h"
-#include "iba/profile.h"
 #include "iba/qp_state.h"
+#include "iba/reason_priv.h"
 #include "iba/pkt.h"
 
 #define INVALID	  VB_AETH_NAK_INVALID_REQUEST
@@ -111,9 +110,8 @@ static const struct {
     {IBV_ACCESS_RELAXED_ORDERING, "RELAXED_ORDERING"},
 };
 
-/* Access bits by name, joined by `between`, each with `prefix`. */
-static void add_access(struct vb_text *t, uint32_t bits, const char *prefix, const char *between,
-		       const char *nothing)
+void vb_text_access(struct vb_text *t, uint32_t bits, const char *prefix, const char *between,
+		    const char *nothing)
 {
 	const char *sep = "";
 
@@ -136,62 +134,18 @@ const char *vb_access_say(char *buf, size_t size, uint32_t access)
 
 	if (size)
 		*buf = 0;
-	add_access(&t, access, "", "|", "local read only");
+	vb_text_access(&t, access, "", "|", "local read only");
 	return buf;
 }
 
-static void add_range(struct vb_text *t, uint64_t start, uint64_t size)
+void vb_text_range(struct vb_text *t, uint64_t start, uint64_t size)
 {
 	vb_text_add(t, "[0x%" PRIx64 ", +%" PRIu64 ")", start, size);
 }
 
-static const char *key_kind(const struct vb_facts *f)
+void vb_text_bytes(struct vb_text *t, uint64_t n)
 {
-	bool remote = f->key & 0x40000000u;
-
-	if (remote && vb_profile()->equal_keys && f->reason != VB_R_MEM_VANISHED)
-		remote = f->a & VB_KEYF_REMOTE; /* both look alike */
-	return remote ? "R_Key" : "L_Key";
-}
-
-static const char *opcode_name(uint64_t opcode)
-{
-	return opcode < 256 && vb_opcodes[opcode].name ? vb_opcodes[opcode].name : "unknown";
-}
-
-/* What the key of a remote access names. */
-static const char *thing(const struct vb_facts *f)
-{
-	return f->a & VB_KEYF_WINDOW ? "memory window" : "region";
-}
-
-static void say_bounds(struct vb_text *t, const struct vb_facts *f)
-{
-	uint64_t off = f->addr - f->start;
-
-	vb_text_add(t, "range ");
-	add_range(t, f->addr, f->len);
-	vb_text_add(t, " leaves %s ", thing(f));
-	add_range(t, f->start, f->size);
-	vb_text_add(t, " of %s 0x%08x ", key_kind(f), f->key);
-	if (f->addr < f->start)
-		vb_text_add(t, "by %" PRIu64 " bytes at the start", f->start - f->addr);
-	else if (off <= f->size)
-		vb_text_add(t, "by %" PRIu64 " bytes at the end", f->len - (f->size - off));
-	else
-		vb_text_add(t, "and begins %" PRIu64 " bytes behind its end", off - f->size);
-}
-
-static void say_access(struct vb_text *t, const struct vb_facts *f)
-{
-	vb_text_add(t, "%s 0x%08x does not permit ", key_kind(f), f->key);
-	add_access(t, f->want & ~f->have, "", "|", "this");
-	vb_text_add(t, ": the %s ", thing(f));
-	add_range(t, f->start, f->size);
-	vb_text_add(t, " has ");
-	add_access(t, f->have, "", "|", f->a & VB_KEYF_WINDOW ? "nothing" : "local read only");
-	vb_text_add(t, "; %s it with ", f->a & VB_KEYF_WINDOW ? "bind" : "register");
-	add_access(t, f->want & ~f->have, "IBV_ACCESS_", " | ", "more access");
+	vb_text_add(t, "%" PRIu64 " byte%s", n, n == 1 ? "" : "s");
 }
 
 uint64_t vb_range_missed(uint64_t start, uint64_t size, uint64_t addr, uint64_t len)
@@ -205,240 +159,9 @@ uint64_t vb_range_missed(uint64_t start, uint64_t size, uint64_t addr, uint64_t 
 	return len > size - off ? len - (size - off) : 0;
 }
 
-/* Where the range does lie, which the key does not say. */
-static void say_near(struct vb_text *t, const struct vb_facts *f)
+static const char *opcode_name(uint64_t opcode)
 {
-	uint64_t by = vb_range_missed(f->start, f->size, f->addr, f->len);
-
-	if (!f->size)
-		return;
-	vb_text_add(t, by ? "; the region nearest to the range " : "; the range ");
-	add_range(t, f->addr, f->len);
-	vb_text_add(t, by ? " is " : " lies in the region ");
-	add_range(t, f->start, f->size);
-	vb_text_add(t, " of %s 0x%08x", f->a & VB_KEYF_REMOTE ? "R_Key" : "L_Key", f->cur_key);
-	if (by)
-		vb_text_add(t, ", missed by %" PRIu64 " bytes", by);
-	if (f->pd_have != f->pd_want)
-		vb_text_add(t, ", in protection domain %u, not %u", f->pd_have, f->pd_want);
-}
-
-static void say_stranger(struct vb_text *t, const struct vb_facts *f)
-{
-	if (f->a & VB_KEYF_ASKER)
-		vb_text_add(t,
-			    "; process %" PRIu64
-			    ", which used it, has such an R_Key itself: is it one of its own?",
-			    f->b);
-	else if (f->a & VB_KEYF_STRANGER)
-		vb_text_add(t, "; process %" PRIu64 " on this host has such an R_Key: is it the right peer?",
-			    f->b);
-}
-
-/* A region of the queue's own domain that has the whole range. */
-static void say_better_key(struct vb_text *t, const struct vb_facts *f)
-{
-	if (f->a & VB_KEYF_NEAR)
-		vb_text_add(t, "; that range lies in the region of %s 0x%08x",
-			    f->a & VB_KEYF_REMOTE ? "R_Key" : "L_Key", f->cur_key);
-}
-
-static void say_unknown(struct vb_text *t, const struct vb_facts *f)
-{
-	vb_text_add(t, "0x%08x, used as %s, was never given out by the device that it was used on", f->key,
-		    f->a & VB_KEYF_REMOTE ? "an R_Key" : "an L_Key");
-	say_stranger(t, f);
-	if (f->a & VB_KEYF_NEAR)
-		say_near(t, f);
-}
-
-static void say_stale(struct vb_text *t, const struct vb_facts *f)
-{
-	vb_text_add(t, "%s 0x%08x is stale: its region was deregistered%s", key_kind(f), f->key,
-		    f->a & VB_KEYF_REMOTE ? " (or its memory window unbound)" : "");
-	if (f->a & VB_KEYF_NEAR) {
-		say_near(t, f);
-	} else if (f->cur_key) {
-		vb_text_add(t, ", and the key there now is 0x%08x of region ", f->cur_key);
-		add_range(t, f->start, f->size);
-	}
-}
-
-static void say_pd(struct vb_text *t, const struct vb_facts *f)
-{
-	vb_text_add(t, "%s 0x%08x belongs to protection domain %u", key_kind(f), f->key, f->pd_have);
-	if (f->have != f->want)
-		vb_text_add(t, " of adapter %u", f->have);
-	vb_text_add(t, ", the queue to protection domain %u", f->pd_want);
-	if (f->have != f->want)
-		vb_text_add(t, " of adapter %u", f->want);
-	vb_text_add(t, ": the region ");
-	add_range(t, f->start, f->size);
-	vb_text_add(t, " must be registered in the domain of the queue pair");
-	say_better_key(t, f);
-}
-
-/* Memory of another process, in a protection domain that both hold. */
-static void say_foreign(struct vb_text *t, const struct vb_facts *f)
-{
-	if (!f->b) { /* nobody is known who has the number in it */
-		vb_text_add(
-		    t,
-		    "0x%08x, used as %s, would be a key of another process that holds the protection domain, "
-		    "but with none such is this one in contact: it never was a key, or its process has left "
-		    "or is stopped",
-		    f->key, f->a & VB_KEYF_REMOTE ? "an R_Key" : "an L_Key");
-		return;
-	}
-	vb_text_add(t, "%s 0x%08x leads to memory of process %" PRIu64 ", ", key_kind(f), f->key, f->b);
-	switch (f->reason) {
-	case VB_R_KEY_OWNER_GONE:
-		vb_text_add(t, "which has ended");
-		break;
-	case VB_R_KEY_NO_CONTACT:
-		vb_text_add(t, "with which this one is not in contact yet");
-		break;
-	case VB_R_MEM_FORBIDDEN:
-		vb_text_add(
-		    t,
-		    "into which the kernel does not let this one reach: dumpable and ptrace permission are "
-		    "needed, and the same PID namespace");
-		break;
-	default: /* VB_R_ATOMIC_FOREIGN */
-		vb_text_add(t,
-			    "which is private there: an atomic at [0x%" PRIx64 ", +%" PRIu64
-			    ") needs memory that both can map (a memfd, tmpfs or SysV segment)",
-			    f->addr, f->len);
-		break;
-	}
-}
-
-static void say_key(struct vb_text *t, const struct vb_facts *f)
-{
-	switch (f->reason) {
-	case VB_R_KEY_UNKNOWN:
-		say_unknown(t, f);
-		break;
-	case VB_R_KEY_STALE:
-		say_stale(t, f);
-		break;
-	case VB_R_KEY_IS_LOCAL:
-		vb_text_add(t, "L_Key 0x%08x given where an R_Key belongs (this region's R_Key is 0x%08x)",
-			    f->key, f->cur_key);
-		break;
-	case VB_R_KEY_IS_REMOTE:
-		vb_text_add(t, "R_Key 0x%08x given where an L_Key belongs (this region's L_Key is 0x%08x)",
-			    f->key, f->cur_key);
-		break;
-	case VB_R_KEY_PD:
-		say_pd(t, f);
-		break;
-	case VB_R_KEY_QP:
-		vb_text_add(
-		    t,
-		    "the memory window of R_Key 0x%08x is bound on QP 0x%06x, the request came to QP 0x%06x",
-		    f->key, (unsigned)f->b & VB_QPN_MASK, f->qpn);
-		break;
-	case VB_R_KEY_BOUNDS:
-		say_bounds(t, f);
-		say_stranger(t, f);
-		say_better_key(t, f);
-		break;
-	case VB_R_KEY_ACCESS:
-		say_access(t, f);
-		break;
-	case VB_R_KEY_NOT_WINDOW:
-		vb_text_add(
-		    t,
-		    "R_Key 0x%08x cannot be invalidated: it names no memory window (a region of ibv_reg_mr "
-		    "is "
-		    "only deregistered)",
-		    f->key);
-		break;
-	case VB_R_KEY_OWNER_GONE:
-	case VB_R_KEY_NO_CONTACT:
-	case VB_R_MEM_FORBIDDEN:
-	case VB_R_ATOMIC_FOREIGN:
-		say_foreign(t, f);
-		break;
-	default: /* VB_R_MEM_VANISHED */
-		vb_text_add(t, "the memory at ");
-		add_range(t, f->addr, f->len);
-		vb_text_add(t, " under %s 0x%08x is not mapped any more, or not with the permission needed",
-			    key_kind(f), f->key);
-		if (f->a > f->addr)
-			vb_text_add(t, "; what lies before 0x%" PRIx64 " could be reached", f->a);
-		if (vb_profile()->pins)
-			vb_text_add(t, " (a device that pins goes on with the pages that stood there at "
-				       "registration, whatever becomes of the mapping)");
-		break;
-	}
-}
-
-static void say_invalidate(struct vb_text *t, const struct vb_facts *f)
-{
-	vb_text_add(t, "R_Key 0x%08x cannot be invalidated: ", f->key);
-	switch (f->reason) {
-	case VB_R_INV_TYPE:
-		vb_text_add(t, "it is a memory window of type 1, which ibv_bind_mw with length 0 unbinds");
-		break;
-	case VB_R_INV_KEY:
-		if (f->cur_key)
-			vb_text_add(t, "its memory window is bound under R_Key 0x%08x", f->cur_key);
-		else
-			vb_text_add(t, "its memory window is not bound (was it invalidated before?)");
-		break;
-	default: /* VB_R_INV_QP */
-		vb_text_add(t, "its memory window is bound on queue pair 0x%06x, and only there it can be",
-			    (unsigned)f->b & VB_QPN_MASK);
-		break;
-	}
-}
-
-static void say_bind(struct vb_text *t, const struct vb_facts *f)
-{
-	vb_text_add(t, "the memory window cannot be bound under R_Key 0x%08x: ", f->key);
-	switch (f->reason) {
-	case VB_R_BIND_GONE:
-		vb_text_add(t, "it was deallocated while the request stood in the queue");
-		break;
-	case VB_R_BIND_ZERO:
-		vb_text_add(
-		    t,
-		    "length 0, which unbinds windows of type 1 only; this one is of type 2: invalidate it");
-		break;
-	case VB_R_BIND_BOUND:
-		vb_text_add(t,
-			    "it is of type 2 and still bound under R_Key 0x%08x: invalidate that first "
-			    "(IBV_WR_LOCAL_INV)",
-			    f->cur_key);
-		break;
-	case VB_R_BIND_REGION:
-		vb_text_add(t, "L_Key 0x%08x names no region that can take it (deregistered meanwhile?)",
-			    (unsigned)f->a);
-		break;
-	case VB_R_BIND_PD:
-		vb_text_add(t, "%s belongs to protection domain %u, the queue pair to protection domain %u",
-			    f->a ? "the region" : "it", f->pd_have, f->pd_want);
-		break;
-	case VB_R_BIND_RANGE:
-		vb_text_add(t, "its range ");
-		add_range(t, f->addr, f->len);
-		vb_text_add(t, " leaves region ");
-		add_range(t, f->start, f->size);
-		vb_text_add(t, " of L_Key 0x%08x", (unsigned)f->a);
-		break;
-	default: /* VB_R_BIND_ACCESS */
-		vb_text_add(t, "the region ");
-		add_range(t, f->start, f->size);
-		vb_text_add(t, " of L_Key 0x%08x has ", (unsigned)f->a);
-		add_access(t, f->have, "", "|", "local read only");
-		vb_text_add(t, "; register it with ");
-		add_access(t, f->want & ~f->have, "IBV_ACCESS_", " | ", "more access");
-		if (f->want & ~f->have & IBV_ACCESS_LOCAL_WRITE)
-			vb_text_add(t, ", which a window for REMOTE_WRITE or REMOTE_ATOMIC needs");
-		break;
-	}
+	return opcode < 256 && vb_opcodes[opcode].name ? vb_opcodes[opcode].name : "unknown";
 }
 
 /* Of a SEND only what has come is known. */
@@ -460,17 +183,17 @@ static void say_request(struct vb_text *t, const struct vb_facts *f)
 	switch (f->reason) {
 	case VB_R_QP_ACCESS:
 		vb_text_add(t, "queue pair 0x%06x does not permit ", f->qpn);
-		add_access(t, f->want, "", "|", "this operation");
+		vb_text_access(t, f->want, "", "|", "this operation");
 		vb_text_add(t, ": its qp_access_flags are ");
-		add_access(t, f->have, "", "|", "0");
+		vb_text_access(t, f->have, "", "|", "0");
 		vb_text_add(t, "; set ");
-		add_access(t, f->want, "IBV_ACCESS_", " | ", "what is missing");
+		vb_text_access(t, f->want, "IBV_ACCESS_", " | ", "what is missing");
 		vb_text_add(t, " with ibv_modify_qp");
 		break;
 	case VB_R_ATOMIC_ALIGN:
 		vb_text_add(t,
 			    "atomic at address 0x%" PRIx64 " (in memory 0x%" PRIx64
-			    "), which is not a multiple of 8",
+			    "), which is not a multiple of 8: align it",
 			    f->addr, f->a);
 		break;
 	case VB_R_TOO_MANY_READS:
@@ -481,47 +204,40 @@ static void say_request(struct vb_text *t, const struct vb_facts *f)
 			    f->a);
 		break;
 	case VB_R_READ_DEPTH_ZERO:
-		vb_text_add(t, "READ or atomic on a queue pair whose max_rd_atomic is 0");
+		vb_text_add(
+		    t,
+		    "READ or atomic on a queue pair whose max_rd_atomic is 0: set it with ibv_modify_qp on "
+		    "the way to RTS");
 		break;
 	case VB_R_BAD_SEQUENCE:
 		vb_text_add(t, "packet '%s' (0x%02x) may not follow '%s' (0x%02x)", opcode_name(f->a),
 			    (unsigned)f->a, opcode_name(f->b), (unsigned)f->b);
 		break;
 	case VB_R_BAD_LENGTH:
-		vb_text_add(t, "a packet or message of %" PRIu64 " bytes where %" PRIu64 " were due", f->a,
-			    f->b);
+		vb_text_add(t, "a packet or message of ");
+		vb_text_bytes(t, f->a);
+		vb_text_add(t, " where %" PRIu64 " %s due", f->b, f->b == 1 ? "was" : "were");
 		break;
 	case VB_R_PATH_MTU:
 	case VB_R_RESPONSE_MTU:
 		say_mtu(t, f);
 		break;
 	case VB_R_RECV_TOO_SMALL:
-		vb_text_add(t,
-			    "a message of at least %" PRIu64
-			    " bytes does not fit the receive buffer of %" PRIu64 " bytes",
-			    f->a, f->b);
+		vb_text_add(t, "a message of at least ");
+		vb_text_bytes(t, f->a);
+		vb_text_add(t, " does not fit the receive buffer of ");
+		vb_text_bytes(t, f->b);
 		break;
 	case VB_R_MSG_TOO_LONG:
-		vb_text_add(t, "a request of %" PRIu64 " bytes where %" PRIu64 " are possible", f->a, f->b);
+		vb_text_add(t,
+			    "an atomic brings %" PRIu64
+			    " bytes back, and its scatter/gather list has %" PRIu64 ": give it %" PRIu64,
+			    f->b, f->a, f->b);
 		break;
 	default: /* VB_R_RESPONSE_BAD */
 		vb_text_add(t, "response '%s' (0x%02x) does not fit the request that it answers",
 			    opcode_name(f->a), (unsigned)f->a);
 		break;
-	}
-}
-
-static void say_receive_buffer(struct vb_text *t, const struct vb_facts *f)
-{
-	vb_text_add(t, "the receive buffer ");
-	add_range(t, f->addr, f->len);
-	vb_text_add(t, " with L_Key 0x%08x cannot be written (%s)", f->key,
-		    f->a < VB_REASONS ? vb_reasons[f->a].name : "unknown");
-	if (f->size) {
-		vb_text_add(t, ": its region is ");
-		add_range(t, f->start, f->size);
-		vb_text_add(t, " of protection domain %u with ", f->pd_have);
-		add_access(t, f->have, "", "|", "local read only");
 	}
 }
 
@@ -578,13 +294,13 @@ static void say_reach(struct vb_text *t, const struct vb_facts *f)
 		vb_text_add(
 		    t,
 		    "queue pair 0x%06x was not ready: no receive request was posted there within rnr_retry = "
-		    "%" PRIu64 " retries",
-		    (unsigned)f->b & VB_QPN_MASK, f->a);
+		    "%" PRIu64 " retr%s",
+		    (unsigned)f->b & VB_QPN_MASK, f->a, f->a == 1 ? "y" : "ies");
 		break;
 	case VB_R_RETRY:
-		vb_text_add(
-		    t, "no acknowledgement from queue pair 0x%06x within retry_cnt = %" PRIu64 " retries",
-		    (unsigned)f->b & VB_QPN_MASK, f->a);
+		vb_text_add(t,
+			    "no acknowledgement from queue pair 0x%06x within retry_cnt = %" PRIu64 " retr%s",
+			    (unsigned)f->b & VB_QPN_MASK, f->a, f->a == 1 ? "y" : "ies");
 		say_what_is_there(t, f);
 		break;
 	case VB_R_PEER_DIED:
@@ -606,8 +322,8 @@ static void say_reach(struct vb_text *t, const struct vb_facts *f)
 				    f->b);
 		break;
 	default: /* VB_R_CQ_OVERRUN */
-		vb_text_add(t, "a completion queue of %" PRIu64 " entries overran: it was not polled in time",
-			    f->a);
+		vb_text_add(t, "a completion queue of %" PRIu64 " entr%s overran: it was not polled in time",
+			    f->a, f->a == 1 ? "y" : "ies");
 		break;
 	}
 }
@@ -622,13 +338,13 @@ const char *vb_reason_say(char *buf, size_t size, const struct vb_facts *f)
 	if (f->reason == VB_OK)
 		vb_text_add(&t, "no error");
 	else if (f->reason <= VB_R_MEM_VANISHED)
-		say_key(&t, f);
+		vb_reason_say_key(&t, f);
 	else if (f->reason <= VB_R_INV_QP)
-		say_invalidate(&t, f);
+		vb_reason_say_invalidate(&t, f);
 	else if (f->reason <= VB_R_BIND_ACCESS)
-		say_bind(&t, f);
+		vb_reason_say_bind(&t, f);
 	else if (f->reason == VB_R_RECV_LOCAL)
-		say_receive_buffer(&t, f);
+		vb_reason_say_receive_buffer(&t, f);
 	else if (f->reason <= VB_R_RESPONSE_BAD)
 		say_request(&t, f);
 	else if (f->reason < VB_REASONS)

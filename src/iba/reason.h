@@ -73,31 +73,33 @@ struct vb_facts {
 	uint64_t start, size; /* region found or nearest, size 0: none */
 	uint32_t want, have;  /* access bits (enum ibv_access_flags) wanted and had */
 	uint32_t pd_want, pd_have;
-	uint64_t a, b; /* reason's own numbers, 0 where unknown:
-			  KEY_*           a: VB_KEYF_*, b: process of VB_KEYF_STRANGER
-			  KEY_PD          want, have: adapters at home in the two domains
-			  KEY_OWNER_GONE, KEY_NO_CONTACT, MEM_FORBIDDEN, ATOMIC_FOREIGN
-					  b: the process whose memory it is, 0: not known
-			  KEY_QP, INV_QP  b: the QP that the window is bound on
-			  MEM_VANISHED    a: the first address that could not be reached, or that of the
-					  piece in which it lies
-			  BIND_*          a: L_Key of the region
-			  RECV_TOO_SMALL  a: bytes of the message that came, b: bytes of the buffer
-			  TOO_MANY_READS  a: responder resources, b: those that would be needed
-			  BAD_SEQUENCE    a: opcode that came, b: opcode before it
-			  BAD_LENGTH      a: bytes that came, b: bytes that were due
-			  PATH_MTU, RESPONSE_MTU
-					  a: path MTU of the sender, b: of the end that found it, len: of
-					  the message, or of what came of it
-			  ATOMIC_ALIGN    a: CPU address
-			  RECV_LOCAL      a: enum vb_reason of the check that failed
-			  MSG_TOO_LONG    a: bytes asked for, b: limit
-			  RESPONSE_BAD    a: opcode that came
-			  RNR             a: rnr_retry, b: the far end's QPN
-			  RETRY           a: retry_cnt, b: the far end's QPN
-			  PEER_DIED       a: the peer's PID
-			  FLUSHED         a: send requests flushed, b: receive requests flushed
-			  CQ_OVERRUN      a: entries of the CQ */
+	uint32_t check;	     /* RECV_LOCAL: enum vb_reason of the check that failed */
+	uint32_t meant;	     /* KEY_*: enum vb_meant */
+	uint64_t meant_addr; /* likewise: the address, read that way */
+	uint64_t a, b;	     /* reason's own numbers, 0 where unknown:
+				KEY_*           a: VB_KEYF_*, b: process of VB_KEYF_STRANGER
+				KEY_OWNER_GONE, KEY_NO_CONTACT, MEM_FORBIDDEN, ATOMIC_FOREIGN
+						b: the process whose memory it is, 0: not known
+				KEY_QP, INV_QP  b: the QP that the window is bound on
+				MEM_VANISHED    a: the first address that could not be reached, or that of the
+						piece in which it lies
+				BIND_*          a: L_Key of the region
+				RECV_TOO_SMALL  a: bytes of the message that came, b: bytes of the buffer
+				TOO_MANY_READS  a: responder resources, b: those that would be needed
+				BAD_SEQUENCE    a: opcode that came, b: opcode before it
+				BAD_LENGTH      a: bytes that came, b: bytes that were due
+				PATH_MTU, RESPONSE_MTU
+						a: path MTU of the sender, b: of the end that found it, len:
+						of the message, or of what came of it
+				ATOMIC_ALIGN    a: CPU address
+				RECV_LOCAL      as that of the check that failed
+				MSG_TOO_LONG    a: bytes asked for, b: limit
+				RESPONSE_BAD    a: opcode that came
+				RNR             a: rnr_retry, b: the far end's QPN
+				RETRY           a: retry_cnt, b: the far end's QPN
+				PEER_DIED       a: the peer's PID
+				FLUSHED         a: send requests flushed, b: receive requests flushed
+				CQ_OVERRUN      a: entries of the CQ */
 };
 
 /* What else is known of a wrong key. */
@@ -105,9 +107,24 @@ enum {
 	VB_KEYF_REMOTE = 1,   /* it was used as an R_Key */
 	VB_KEYF_NEAR = 2,     /* cur_key (with start, size and pd_have, unless those are the key's own) is the
 				 key of the region that holds the range, or of the nearest one */
-	VB_KEYF_WINDOW = 8,   /* it is a memory window's */
 	VB_KEYF_STRANGER = 4, /* it is a live R_Key of process b */
-	VB_KEYF_ASKER = 16,   /* which is the one that used it here */
+	VB_KEYF_WINDOW = 8,   /* it is a memory window's, or its number is */
+	VB_KEYF_ASKER = 16,   /* process b is the one that used it here */
+	VB_KEYF_UNSURE = 32,  /* a stale one: whether it was ever given out cannot be told */
+	VB_KEYF_NEAR_WINDOW = 64, /* what cur_key leads to is a memory window */
+	VB_KEYF_NEAR_PD = 128,	  /* and of another protection domain */
+	VB_KEYF_OTHER_HOME = 256, /* another process made the protection domain that it belongs to */
+};
+
+/* How address and key of a request must be read for both to be right: then they lead to the region of
+ * cur_key, [start, +size). */
+enum vb_meant {
+	VB_MEANT_AS_IS, /* none is known */
+	VB_MEANT_ADDR_REVERSED,
+	VB_MEANT_KEY_REVERSED,
+	VB_MEANT_BOTH_REVERSED,
+	VB_MEANT_WHOLE,	    /* half of the address is lost */
+	VB_MEANT_EXCHANGED, /* the key stands where the address belongs, half of that where the key does */
 };
 
 /* What is known of the other end when acknowledgements do not come (VB_R_RETRY: facts have = this, pd_want

@@ -4,6 +4,7 @@
 
 #include "base/fault.h"
 #include "mem/far.h"
+#include "mem/near.h"
 
 enum { REMOTE = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC };
 
@@ -15,23 +16,34 @@ static struct vb_far *find(struct vb_keys *t, const struct vb_mem_want *w)
 	return t->ops->find(t->owner, w->key & VB_KEY_SHARED ? VB_KEY_NUMBER(w->key) : VB_PD_HOME(w->pd));
 }
 
-static enum vb_reason refuse(enum vb_reason r, const struct vb_mem_want *w, uint32_t pid, struct vb_facts *f)
+/* Whether its tables are this process's own. */
+static bool is_own(const struct vb_keys *t, const struct vb_far *f)
 {
-	if (f)
-		*f = (struct vb_facts){.reason = r,
-				       .key = w->key,
-				       .addr = w->addr,
-				       .len = w->len,
-				       .want = w->access,
-				       .pd_want = (uint32_t)w->pd,
-				       .a = w->remote,
-				       .b = pid};
+	return f && f->marks == t->marks;
+}
+
+static enum vb_reason refuse(struct vb_keys *t, enum vb_reason r, const struct vb_mem_want *w, uint32_t pid,
+			     struct vb_facts *f)
+{
+	if (!f)
+		return r;
+	vb_key_facts(f, r, w);
+	f->b = pid;
+	vb_key_near(t, w, f);
 	return r;
 }
 
-static enum vb_reason no_owner(struct vb_keys *t, const struct vb_mem_want *w, struct vb_facts *f)
+/* Any number with bit 31 looks like such a key.  In a domain that nobody else holds it is none, and under a
+ * number of this process itself this one would have it. */
+static enum vb_reason no_contact(struct vb_keys *t, const struct vb_mem_want *w, const struct vb_far *far,
+				 struct vb_facts *f)
 {
-	return refuse(t->ops && t->ops->find ? VB_R_KEY_NO_CONTACT : VB_R_KEY_UNKNOWN, w, 0, f);
+	bool none = !t->ops || !t->ops->find || is_own(t, far) ||
+		    (t->ops->held_elsewhere && !t->ops->held_elsewhere(t->owner, w->pd));
+
+	if (none)
+		return refuse(t, VB_R_KEY_UNKNOWN, w, 0, f);
+	return refuse(t, VB_R_KEY_NO_CONTACT, w, far ? far->pid : 0, f);
 }
 
 /* Whether f's tables are those of the adapter that the key speaks of, and that adapter will wait for what we
@@ -102,8 +114,8 @@ enum vb_reason vb_foreign_begin(struct vb_keys *t, struct vb_mem_use *u, const s
 	struct vb_mem_want w = *want;
 	enum vb_reason r;
 
-	if (!f)
-		return no_owner(t, want, facts);
+	if (!f || is_own(t, f))
+		return no_contact(t, want, f, facts);
 	u->far = f;
 	w.key = vb_key_as_lkey(t, want);
 	for (;;) {
@@ -127,8 +139,10 @@ enum vb_reason vb_foreign_begin(struct vb_keys *t, struct vb_mem_use *u, const s
 				return VB_OK;
 		}
 		vb_mem_end(u);
+		if (r == VB_R_KEY_NO_CONTACT)
+			return no_contact(t, want, f, facts);
 		if (r != VB_OK)
-			return refuse(r, want, f->pid, facts);
+			return refuse(t, r, want, f->pid, facts);
 		r = vb_key_classify(t, e, want, facts);
 		if (r != VB_OK)
 			return r;
@@ -140,11 +154,13 @@ enum vb_reason vb_foreign_check(struct vb_keys *t, const struct vb_mem_want *w, 
 	struct vb_far *f = find(t, w);
 	enum vb_reason r;
 
-	if (!f)
-		return no_owner(t, w, facts);
+	if (!f || is_own(t, f))
+		return no_contact(t, w, f, facts);
 	r = is_there(f, f->number, w);
+	if (r == VB_R_KEY_NO_CONTACT)
+		return no_contact(t, w, f, facts);
 	if (r != VB_OK)
-		return refuse(r, w, f->pid, facts);
+		return refuse(t, r, w, f->pid, facts);
 	return vb_key_classify(t, entry_at(f, vb_far_index(f, w->key)), w, facts);
 }
 

@@ -199,11 +199,31 @@ uint32_t vb_key_take(struct vb_keys *t, uint64_t pd)
 	return (index + t->offset) << 8 | (last ? VB_KEY_VARIANT(last + 1) : t->variant);
 }
 
+enum { ANY_VARIANT = 256 };
+
+/* A key is given out, before its entry says so. */
+static void note_variant(struct vb_key_entry *e, uint32_t lkey)
+{
+	uint32_t n = atomic_load_explicit(&e->variants, memory_order_relaxed);
+	uint32_t last = atomic_load_explicit(&e->key, memory_order_relaxed);
+
+	if (!last)
+		last = (uint32_t)atomic_load_explicit(&e->iova, memory_order_relaxed);
+	if (n && VB_KEY_VARIANT(lkey) == VB_KEY_VARIANT(last))
+		return;
+	if (!n || (n < ANY_VARIANT && VB_KEY_VARIANT(lkey) == VB_KEY_VARIANT(last + 1)))
+		n++;
+	else
+		n = ANY_VARIANT;
+	atomic_store_explicit(&e->variants, (uint16_t)n, memory_order_relaxed);
+}
+
 void vb_key_set(struct vb_keys *t, uint32_t lkey, const struct vb_key_spec *s)
 {
 	struct vb_key_entry *e = entry_of(t, lkey);
 	uint32_t seq = atomic_load_explicit(&e->seq, memory_order_relaxed);
 
+	note_variant(e, lkey);
 	atomic_store_explicit(&e->seq, seq + 1, memory_order_relaxed);
 	VB_FAULT_POINT("key entry odd: publication");
 	write_entry(e, vb_key_bare(t, lkey), s);
@@ -358,16 +378,19 @@ void vb_key_retract(struct vb_keys *t, uint32_t lkey)
 	vb_key_wait(t, lkey);
 }
 
-void vb_key_clear(struct vb_keys *t, uint32_t lkey)
+void vb_key_clear(struct vb_keys *t, uint32_t lkey, enum vb_key_kind kind)
 {
 	struct vb_key_entry *e = entry_of(t, lkey);
 	uint32_t seq = atomic_load_explicit(&e->seq, memory_order_relaxed);
 	/* where the key is remembered for the next variant, and for whoever has it still */
-	const struct vb_key_spec nothing = {.iova = vb_key_bare(t, lkey)};
+	const struct vb_key_spec nothing = {.kind = kind, .iova = vb_key_bare(t, lkey)};
 
 	/* odd already if it was published; what was never set becomes odd for a moment */
 	if (!(seq & 1))
 		atomic_store_explicit(&e->seq, ++seq, memory_order_relaxed);
+	note_variant(e, lkey);
+	if (kind == VB_KEY_WINDOW)
+		atomic_store_explicit(&e->variants, ANY_VARIANT, memory_order_relaxed);
 	atomic_store_explicit(&e->tied, CLOSED, memory_order_release);
 	write_entry(e, 0, &nothing);
 	atomic_store_explicit(&e->seq, seq + 1, memory_order_release);
@@ -375,7 +398,7 @@ void vb_key_clear(struct vb_keys *t, uint32_t lkey)
 
 void vb_key_give(struct vb_keys *t, uint32_t lkey)
 {
-	vb_key_clear(t, lkey);
+	vb_key_clear(t, lkey, atomic_load_explicit(&entry_of(t, lkey)->kind, memory_order_relaxed));
 	give_index(t, vb_keys_index(t, lkey));
 }
 
@@ -420,7 +443,7 @@ uint32_t vb_key_tied(struct vb_keys *t, uint32_t lkey)
 /* What an entry said at one moment; odd if it was being changed (then the rest may be mixed). */
 struct shot {
 	struct vb_key_spec spec;
-	uint32_t key, last;
+	uint32_t key, last, variants;
 	bool odd;
 };
 
@@ -442,6 +465,7 @@ static void take_shot(struct vb_key_entry *e, struct shot *s)
 		s->spec.length = atomic_load_explicit(&e->length, memory_order_acquire);
 		s->spec.addr = atomic_load_explicit(&e->addr, memory_order_acquire);
 		s->spec.tied = atomic_load_explicit(&e->tied, memory_order_acquire);
+		s->variants = atomic_load_explicit(&e->variants, memory_order_acquire);
 		s->last = s->key ? s->key : (uint32_t)s->spec.iova;
 		s->odd = true;
 		if ((seq & 1) && (kind & VB_KEY_CHANGING)) { /* a few stores away, unless its thread lost the
@@ -516,6 +540,12 @@ static inline bool in_bounds(uint64_t iova, uint64_t length, uint64_t addr, uint
 	return addr >= iova && off <= length && len <= length - off;
 }
 
+/* No key that this index ever had has this variant. */
+static bool never_given(const struct shot *s, uint32_t key)
+{
+	return !s->odd && VB_KEY_VARIANT(s->last - key) >= s->variants;
+}
+
 static enum vb_reason judge(const struct vb_keys *t, const struct shot *s, const struct vb_mem_want *w)
 {
 	const struct vb_key_spec *k = &s->spec;
@@ -526,7 +556,7 @@ static enum vb_reason judge(const struct vb_keys *t, const struct shot *s, const
 		return VB_R_KEY_UNKNOWN;
 	/* (A kind that there is not stands only in a hostile process's table.) */
 	if (s->odd || s->key != (w->key & ~VB_KEY_REMOTE) || k->kind >= VB_KEY_KINDS)
-		return VB_R_KEY_STALE;
+		return never_given(s, w->key) ? VB_R_KEY_UNKNOWN : VB_R_KEY_STALE;
 	if (w->remote && (!(w->key & VB_KEY_REMOTE) || k->kind == VB_KEY_NULL))
 		return VB_R_KEY_IS_LOCAL;
 	if (!w->remote && ((w->key & VB_KEY_REMOTE & ~t->local_bit) || k->kind == VB_KEY_WINDOW))
@@ -552,6 +582,36 @@ static struct vb_key_entry *own_entry(struct vb_keys *t, uint32_t key)
 	return index && index < t->capacity ? &t->entries[index] : NULL;
 }
 
+void vb_key_facts(struct vb_facts *f, enum vb_reason r, const struct vb_mem_want *w)
+{
+	*f = (struct vb_facts){.reason = r,
+			       .key = w->key,
+			       .addr = w->addr,
+			       .len = w->len,
+			       .want = w->access,
+			       .pd_want = (uint32_t)w->pd,
+			       .a = w->remote ? VB_KEYF_REMOTE : 0};
+}
+
+/* What the index holds now. */
+static void add_entry(const struct vb_keys *t, const struct shot *s, const struct vb_mem_want *w,
+		      struct vb_facts *f)
+{
+	const struct vb_key_spec *k = &s->spec;
+
+	f->cur_key = s->key | (w->remote ? VB_KEY_REMOTE : t->local_bit);
+	f->start = k->iova;
+	f->size = k->length;
+	f->have = k->access;
+	f->pd_have = (uint32_t)k->pd;
+	if (VB_PD_HOME(k->pd) != VB_PD_HOME(w->pd))
+		f->a |= VB_KEYF_OTHER_HOME;
+	if (f->reason == VB_R_KEY_IS_LOCAL && k->kind == VB_KEY_NULL)
+		f->cur_key = 0;						 /* it has no R_Key */
+	if (f->reason == VB_R_KEY_IS_REMOTE && k->kind == VB_KEY_WINDOW) /* and this no L_Key: its region's */
+		f->cur_key = (uint32_t)k->tied | t->local_bit;
+}
+
 __attribute__((cold)) enum vb_reason vb_key_classify(struct vb_keys *t, struct vb_key_entry *e,
 						     const struct vb_mem_want *w, struct vb_facts *f)
 {
@@ -563,27 +623,14 @@ __attribute__((cold)) enum vb_reason vb_key_classify(struct vb_keys *t, struct v
 	r = judge(t, &s, w);
 	if (r == VB_OK || !f)
 		return r;
-	f->reason = r;
-	f->key = w->key;
-	f->addr = w->addr;
-	f->len = w->len;
-	f->want = w->access;
-	f->pd_want = (uint32_t)w->pd;
-	f->a = (w->remote ? VB_KEYF_REMOTE : 0) | (s.spec.kind == VB_KEY_WINDOW ? VB_KEYF_WINDOW : 0);
+	vb_key_facts(f, r, w);
+	if (s.spec.kind == VB_KEY_WINDOW)
+		f->a |= VB_KEYF_WINDOW;
 	f->b = r == VB_R_KEY_QP ? s.spec.qpn : 0;
-	f->cur_key = f->have = f->pd_have = 0;
-	f->start = f->size = 0;
-	if (!s.odd && s.key && r != VB_R_KEY_UNKNOWN) {
-		f->cur_key = s.key | (w->remote ? VB_KEY_REMOTE : t->local_bit);
-		f->start = s.spec.iova;
-		f->size = s.spec.length;
-		f->have = s.spec.access;
-		f->pd_have = (uint32_t)s.spec.pd;
-	}
-	if (r == VB_R_KEY_PD) {
-		f->want = VB_PD_HOME(w->pd);
-		f->have = VB_PD_HOME(s.spec.pd);
-	}
+	if (s.last != (w->key & ~VB_KEY_REMOTE) && (s.odd || s.variants == ANY_VARIANT))
+		f->a |= VB_KEYF_UNSURE;
+	if (!s.odd && s.key && r != VB_R_KEY_UNKNOWN)
+		add_entry(t, &s, w, f);
 	if (r == VB_R_KEY_UNKNOWN || r == VB_R_KEY_STALE || r == VB_R_KEY_PD || r == VB_R_KEY_BOUNDS)
 		vb_key_near(t, w, f);
 	return r;

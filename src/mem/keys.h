@@ -67,11 +67,14 @@ struct vb_key_entry {
 	_Atomic uint32_t key; /* the L_Key, 0: free */
 	_Atomic uint64_t pd;  /* VB_PD_HOME() of it made it; unique on the host */
 	_Atomic uint32_t access; /* enum ibv_access_flags */
-	_Atomic uint32_t kind;	 /* enum vb_key_kind */
+	_Atomic uint32_t kind;	 /* enum vb_key_kind; where the key is 0, of what had it last */
 	_Atomic uint64_t iova;	 /* first address, as the key addresses it */
 	_Atomic uint64_t length;
 	_Atomic uint64_t addr; /* address of the first byte in the owner's process */
-	_Atomic uint32_t told; /* a peer may have mapped the region's memory: it is told when the key goes */
+	_Atomic uint16_t told; /* a peer may have mapped the region's memory: it is told when the key goes */
+	/* How many variants were given out at this index, the last one and those just before it.  256:
+	 * perhaps any, since they have come round, or a memory window had it, whose the program chooses. */
+	_Atomic uint16_t variants;
 	_Atomic uint32_t qpn;  /* window of type 2: the one QP that it serves; 0: every QP of the PD.  A
 				  region: what it was made of (enum vb_mr_source), for tools */
 	_Atomic uint64_t tied; /* windows that are bound to the region (see vb_key_tie()); a window: the
@@ -111,6 +114,8 @@ struct vb_far;
 struct vb_keys_ops {
 	/* Whether a peer has announced that it uses this index; does not wait. */
 	bool (*in_use)(void *owner, uint32_t index);
+	/* Whether other processes may hold this protection domain. */
+	bool (*held_elsewhere)(void *owner, uint64_t pd);
 	/* For sentences: the process, other than this one, in which `rkey` is a live R_Key of a region that
 	 * holds [addr, addr+len), or any region if len is 0; 0: none that is known. */
 	uint32_t (*stranger)(void *owner, uint32_t rkey, uint64_t addr, uint64_t len);
@@ -241,13 +246,13 @@ void vb_key_change(struct vb_keys *t, uint32_t lkey, const struct vb_key_spec *s
  * was.  Then nobody may be using it: vb_key_settled() looks, at threads of this process and at peers (a
  * window's round does not matter); vb_key_wait() waits for threads of this
  * process (a wait of more than a second is logged), after which the caller waits for peers (vb_far_wait);
- * vb_key_retract() hides and waits.  vb_key_clear(): the index stays taken and leads nowhere.  vb_key_give():
- * clears it, and the index may be given out again, with another variant. */
+ * vb_key_retract() hides and waits.  vb_key_clear(): the index stays taken, for something of that kind, and
+ * leads nowhere.  vb_key_give(): clears it, and the index may be given out again, with another variant. */
 uint32_t vb_key_hide(struct vb_keys *t, uint32_t lkey);
 bool vb_key_settled(struct vb_keys *t, uint32_t lkey, uint32_t round);
 void vb_key_wait(struct vb_keys *t, uint32_t lkey);
 void vb_key_retract(struct vb_keys *t, uint32_t lkey);
-void vb_key_clear(struct vb_keys *t, uint32_t lkey);
+void vb_key_clear(struct vb_keys *t, uint32_t lkey, enum vb_key_kind kind);
 void vb_key_give(struct vb_keys *t, uint32_t lkey);
 
 /* Windows hold their region.  vb_key_tie(): one more; false: the key is not published, or is going.
@@ -347,6 +352,8 @@ uint8_t *vb_mem_find(struct vb_keys *t, const struct vb_mem_want *w);
 struct vb_key_slot *vb_mem_slot(struct vb_keys *t);
 /* For mem/foreign.c: likewise, or the shared one, which then is this thread's until vb_mem_end(). */
 struct vb_key_slot *vb_mem_claim(struct vb_keys *t);
+/* Likewise: fills in the facts about a key of which nothing is known but the request. */
+void vb_key_facts(struct vb_facts *f, enum vb_reason r, const struct vb_mem_want *w);
 /* What an entry says against an access, VB_OK: nothing; facts as in vb_mem_begin().  NULL: no entry. */
 enum vb_reason vb_key_classify(struct vb_keys *t, struct vb_key_entry *e, const struct vb_mem_want *w,
 			       struct vb_facts *f);

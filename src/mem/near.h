@@ -7,8 +7,10 @@
 
 enum { VB_NEAR_LOOK = 65536 }; /* entries looked at: this runs with a QP's lock held */
 
-/* Adds to the facts of a key that is unknown, stale, of another domain or too short: the region that the
- * range lies in or the nearest one, and whether the key is another process's. */
+/* Adds to the facts of a key that is unknown, stale, of another domain or too short, or whose process is not
+ * there: how address and key would be right (the bytes reversed, one taken for the other, half of the address
+ * lost), else the region that the range lies in or the nearest one, and whether the key is another
+ * process's. */
 void vb_key_near(struct vb_keys *t, const struct vb_mem_want *w, struct vb_facts *f);
 
 #endif

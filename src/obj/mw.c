@@ -44,6 +44,8 @@ bool vb_mw_enter(struct vb_mws *t, struct vb_mw *mw)
 
 	if (!lkey)
 		return false;
+	/* Its key is in the program's hands before the first bind: the table says that it is a window's. */
+	vb_key_clear(t->keys, lkey, VB_KEY_WINDOW);
 	mw->index = vb_keys_index(t->keys, lkey);
 	mw->key = lkey & ~VB_KEY_REMOTE;
 	mw->base = mw->key & ~0xffu;
@@ -73,7 +75,7 @@ static void hide(struct vb_mws *t, struct vb_mw *mw)
 /* Nobody uses it any more. */
 static void unbind(struct vb_mws *t, struct vb_mw *mw)
 {
-	vb_key_clear(t->keys, mw->key);
+	vb_key_clear(t->keys, mw->key, VB_KEY_WINDOW);
 	vb_key_untie(t->keys, mw->region); /* after that its memory may go */
 	mw->state = VB_MW_FREE;
 }

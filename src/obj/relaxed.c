@@ -147,7 +147,7 @@ static bool renew(struct vb_relaxed *r, struct vb_relaxed_pool *p, struct vb_rel
 		if (!vb_key_settled(r->keys, m->lkey, m->round))
 			return false;
 		r->ops->gone(r->owner, m->lkey);
-		vb_key_clear(r->keys, m->lkey);
+		vb_key_clear(r->keys, m->lkey, VB_KEY_MEMORY);
 		p->used--;
 		m->lkey = (m->lkey & ~0xffu) | VB_KEY_VARIANT(m->lkey + 1);
 		return true;

@@ -140,7 +140,7 @@ static void send_in(struct vb_qp *qp, const struct vb_pkt *p)
 	r = vb_sg_copy(qp, qp->srq ? qp->srq->pd->id : qp->pd_id, s->cur->sge, s->cur->num_sge, s->got,
 		       (uint8_t *)(uintptr_t)p->payload, p->payload_len, true, &f);
 	if (vb_unlikely(r != VB_OK)) {
-		f.a = r; /* the sentence names the check that failed */
+		f.check = r; /* its sentence is told */
 		fault(qp, &f, VB_R_RECV_LOCAL, true);
 		return;
 	}

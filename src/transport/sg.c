@@ -41,6 +41,26 @@ static enum vb_reason piece(struct vb_qp *qp, uint64_t pd, uint32_t lkey, uint64
 	return vb_mem_why(&u, lkey, addr, n, f);
 }
 
+/* Facts about the program's range, not about our piece of it. */
+static __attribute__((cold, noinline)) enum vb_reason why(struct vb_qp *qp, uint64_t pd,
+							  const struct ibv_sge *s, enum vb_sg_way way,
+							  enum vb_reason r, struct vb_facts *f)
+{
+	const struct vb_mem_want w = {.key = s->lkey,
+				      .access = way == VB_SG_SCATTER ? IBV_ACCESS_LOCAL_WRITE : 0,
+				      .pd = pd,
+				      .addr = s->addr,
+				      .len = s->length};
+	/* VB_OK: it was no matter of the key, or that has become right meanwhile */
+	enum vb_reason whole = vb_mem_check(qp->keys, &w, f);
+
+	if (whole != VB_OK)
+		return whole;
+	f->addr = s->addr;
+	f->len = s->length;
+	return r;
+}
+
 enum vb_reason vb_sg_copy(struct vb_qp *qp, uint64_t pd, const struct ibv_sge *sge, uint32_t num_sge,
 			  uint64_t off, uint8_t *buf, uint32_t n, enum vb_sg_way way, struct vb_facts *f)
 {
@@ -54,13 +74,8 @@ enum vb_reason vb_sg_copy(struct vb_qp *qp, uint64_t pd, const struct ibv_sge *s
 		}
 		k = len - (uint32_t)off < n ? len - (uint32_t)off : n;
 		r = piece(qp, pd, sge[i].lkey, sge[i].addr + off, buf, k, way, f);
-		if (vb_unlikely(r != VB_OK)) {
-			if (r == VB_R_MEM_VANISHED && f) { /* the program's range, not our piece of it */
-				f->addr = sge[i].addr;
-				f->len = len;
-			}
-			return r;
-		}
+		if (vb_unlikely(r != VB_OK))
+			return f && way < VB_SG_PLACE ? why(qp, pd, &sge[i], way, r, f) : r;
 		off = 0;
 		buf += k;
 		n -= k;

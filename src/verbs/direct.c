@@ -401,8 +401,21 @@ static void ask(void *owner, struct vb_far *f)
 	}
 }
 
-const struct vb_keys_ops vb_direct_keys_ops = {
-    .in_use = in_use, .stranger = stranger, .find = find, .number = number_for_keys, .ask = ask};
+static bool held_elsewhere(void *owner, uint64_t pd)
+{
+	const struct vb_pds *own = &vb_hca(owner)->pds;
+	struct vb_pd_view v;
+
+	return pd >> 32 != vb_hca(owner)->keys.home || /* another process made it */
+	       (vb_pds_look(own->slots, own->marks, (uint32_t)pd, &v) && v.shared);
+}
+
+const struct vb_keys_ops vb_direct_keys_ops = {.in_use = in_use,
+					       .held_elsewhere = held_elsewhere,
+					       .stranger = stranger,
+					       .find = find,
+					       .number = number_for_keys,
+					       .ask = ask};
 
 static void admit(void)
 {

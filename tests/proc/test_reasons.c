@@ -133,7 +133,7 @@ static void remote_keys(void)
 	to.rkey = mr->rkey;
 	CHECK(!write_to(to, 8));
 	expect(IBV_WC_REM_ACCESS_ERR, 1);
-	said("PD", "R_Key 0x%08llx belongs to protection domain", N(mr->rkey), NULL);
+	said("PD", "R_Key 0x%08llx belongs to another protection domain than the queue", N(mr->rkey), NULL);
 	pair_close();
 	CHECK(!ibv_dereg_mr(mr) && !ibv_dealloc_pd(other));
 }

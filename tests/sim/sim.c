@@ -503,6 +503,15 @@ uint32_t sim_reg(struct sim *s, unsigned n, void *addr, uint64_t len, uint32_t a
 	return key;
 }
 
+uint32_t sim_stale(struct sim *s, unsigned n)
+{
+	uint32_t key = sim_reg(s, n, s->mem[n], 64, 0xf);
+
+	vb_key_retract(&s->n[n].keys, key);
+	vb_key_give(&s->n[n].keys, key);
+	return key;
+}
+
 /* As verbs/ fills a request that its own end carries out. */
 static void fill_local(struct vb_swqe *w, const struct ibv_send_wr *wr)
 {

@@ -142,6 +142,8 @@ void sim_settle(struct sim *s);
 void sim_run_for(struct sim *s, uint64_t ns);
 
 uint32_t sim_reg(struct sim *s, unsigned n, void *addr, uint64_t len, uint32_t access); /* L_Key */
+/* The L_Key of a region that is there no more. */
+uint32_t sim_stale(struct sim *s, unsigned n);
 static inline uint32_t sim_rkey(uint32_t lkey)
 {
 	return lkey | VB_KEY_REMOTE;

@@ -69,14 +69,14 @@ static struct sim *key_stale(void)
 {
 	struct sim *s = desk();
 
-	return write_with(s, sim_rkey(s->lkey[1]) ^ 1);
+	return write_with(s, sim_rkey(sim_stale(s, 1)));
 }
 
 static struct sim *key_stale_here(void)
 {
 	struct sim *s = desk();
 
-	return send_with(s, s->lkey[0] ^ 1, 8);
+	return send_with(s, sim_stale(s, 0), 8);
 }
 
 static struct sim *key_is_local(void)

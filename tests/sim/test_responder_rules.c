@@ -400,7 +400,7 @@ static void rule_20_rkey_violation(void **state)
 								 .iova = wr.wr.rdma.remote_addr,
 								 .addr = wr.wr.rdma.remote_addr,
 								 .length = 64});
-			uint32_t keys[] = {sim_rkey(s->lkey[1]) ^ 1, s->lkey[1], sim_rkey(lesser),
+			uint32_t keys[] = {sim_rkey(sim_stale(s, 1)), s->lkey[1], sim_rkey(lesser),
 					   sim_rkey(foreign)};
 			uint64_t r = sim_take(s, 1, 1024, 64);
 

@@ -336,6 +336,11 @@ static void sentences_tell_the_numbers(void **state)
 	assert_string_equal(
 	    vb_reason_say(buf, sizeof buf, &f),
 	    "L_Key 0x00001200 given where an R_Key belongs (this region's R_Key is 0x40001200)");
+	f = (struct vb_facts){.reason = VB_R_CQ_OVERRUN, .a = 1};
+	assert_non_null(strstr(vb_reason_say(buf, sizeof buf, &f), "a completion queue of 1 entry overran"));
+	f = (struct vb_facts){.reason = VB_R_RECV_TOO_SMALL, .a = 2, .b = 1};
+	assert_non_null(
+	    strstr(vb_reason_say(buf, sizeof buf, &f), "2 bytes does not fit the receive buffer of 1 byte"));
 }
 
 int main(void)

@@ -1,0 +1,404 @@
+/* Sentences about keys, the memory behind them, and memory windows. */
+#include <inttypes.h>
+
+#include <infiniband/verbs.h>
+
+#include "iba/pkt.h"
+#include "iba/profile.h"
+#include "iba/reason_priv.h"
+
+enum { REMOTE_BIT = 0x40000000 }; /* of a key, see mem/keys.h */
+
+static const char *key_kind(const struct vb_facts *f)
+{
+	bool remote = f->key & REMOTE_BIT;
+
+	if (remote && vb_profile()->equal_keys && f->reason != VB_R_MEM_VANISHED)
+		remote = f->a & VB_KEYF_REMOTE; /* both look alike */
+	return remote ? "R_Key" : "L_Key";
+}
+
+/* What it was used as. */
+static const char *role(const struct vb_facts *f)
+{
+	return f->a & VB_KEYF_REMOTE ? "R_Key" : "L_Key";
+}
+
+/* What the key of a remote access names. */
+static const char *thing(const struct vb_facts *f)
+{
+	return f->a & VB_KEYF_WINDOW ? "memory window" : "region";
+}
+
+static const char *near_thing(const struct vb_facts *f)
+{
+	return f->a & VB_KEYF_NEAR_WINDOW ? "memory window" : "region";
+}
+
+static void say_bounds(struct vb_text *t, const struct vb_facts *f)
+{
+	uint64_t off = f->addr - f->start;
+
+	vb_text_add(t, "range ");
+	vb_text_range(t, f->addr, f->len);
+	vb_text_add(t, " leaves %s ", thing(f));
+	vb_text_range(t, f->start, f->size);
+	vb_text_add(t, " of %s 0x%08x ", key_kind(f), f->key);
+	if (f->addr < f->start) {
+		vb_text_add(t, "by ");
+		vb_text_bytes(t, f->start - f->addr);
+		vb_text_add(t, " at the start");
+	} else if (off <= f->size) {
+		vb_text_add(t, "by ");
+		vb_text_bytes(t, f->len - (f->size - off));
+		vb_text_add(t, " at the end");
+	} else {
+		vb_text_add(t, "and begins ");
+		vb_text_bytes(t, off - f->size);
+		vb_text_add(t, " behind its end");
+	}
+}
+
+static void say_access(struct vb_text *t, const struct vb_facts *f)
+{
+	vb_text_add(t, "%s 0x%08x does not permit ", key_kind(f), f->key);
+	vb_text_access(t, f->want & ~f->have, "", "|", "this");
+	vb_text_add(t, ": the %s ", thing(f));
+	vb_text_range(t, f->start, f->size);
+	vb_text_add(t, " has ");
+	vb_text_access(t, f->have, "", "|", f->a & VB_KEYF_WINDOW ? "nothing" : "local read only");
+	vb_text_add(t, "; %s it with ", f->a & VB_KEYF_WINDOW ? "bind" : "register");
+	vb_text_access(t, f->want & ~f->have, "IBV_ACCESS_", " | ", "more access");
+}
+
+/* How the numbers of the request must be read to lead somewhere: true if that is known. */
+static bool say_meant(struct vb_text *t, const struct vb_facts *f)
+{
+	uint32_t key = f->cur_key;
+
+	switch (f->meant) {
+	case VB_MEANT_ADDR_REVERSED:
+		vb_text_add(t, "; with its bytes reversed the address is 0x%" PRIx64 ", in the %s ",
+			    f->meant_addr, near_thing(f));
+		break;
+	case VB_MEANT_KEY_REVERSED:
+		vb_text_add(t, "; with its bytes reversed it is %s 0x%08x, and the address lies in its %s ",
+			    role(f), key, near_thing(f));
+		break;
+	case VB_MEANT_BOTH_REVERSED:
+		vb_text_add(
+		    t, "; with their bytes reversed they are %s 0x%08x and address 0x%" PRIx64 ", in its %s ",
+		    role(f), key, f->meant_addr, near_thing(f));
+		break;
+	case VB_MEANT_WHOLE:
+		vb_text_add(t,
+			    "; the address seems to be cut to 32 bits: it is the lower half of 0x%" PRIx64
+			    ", in the %s ",
+			    f->meant_addr, near_thing(f));
+		break;
+	case VB_MEANT_EXCHANGED:
+		vb_text_add(t,
+			    "; address and key seem to be exchanged: the address given is %s 0x%08x, and the "
+			    "key given the lower half of 0x%" PRIx64 ", in its %s ",
+			    role(f), key, f->meant_addr, near_thing(f));
+		break;
+	default:
+		return false;
+	}
+	vb_text_range(t, f->start, f->size);
+	if (f->meant == VB_MEANT_WHOLE)
+		vb_text_add(t, ": addresses have 64 bits (uint64_t, PRIx64)");
+	else if (f->meant != VB_MEANT_EXCHANGED)
+		vb_text_add(t, ": is it converted once (htobe64, htonl) and back once (be64toh, ntohl)?");
+	return true;
+}
+
+/* Where the range does lie, which the key does not say. */
+static void say_near(struct vb_text *t, const struct vb_facts *f)
+{
+	uint64_t by = vb_range_missed(f->start, f->size, f->addr, f->len);
+
+	if (say_meant(t, f) || !(f->a & VB_KEYF_NEAR) || !f->size)
+		return;
+	if (by)
+		vb_text_add(t, "; the %s nearest to the range ", near_thing(f));
+	else
+		vb_text_add(t, "; the range ");
+	vb_text_range(t, f->addr, f->len);
+	if (by)
+		vb_text_add(t, " is ");
+	else
+		vb_text_add(t, " lies in the %s ", near_thing(f));
+	vb_text_range(t, f->start, f->size);
+	vb_text_add(t, " of %s 0x%08x", role(f), f->cur_key);
+	if (by) {
+		vb_text_add(t, ", missed by ");
+		vb_text_bytes(t, by);
+	}
+	if (f->a & VB_KEYF_NEAR_PD)
+		vb_text_add(t, ", in another protection domain than the queue's");
+}
+
+static void say_stranger(struct vb_text *t, const struct vb_facts *f)
+{
+	if (f->a & VB_KEYF_ASKER)
+		vb_text_add(t,
+			    "; process %" PRIu64
+			    ", which used it, has such an R_Key itself: is it one of its own?",
+			    f->b);
+	else if (f->a & VB_KEYF_STRANGER)
+		vb_text_add(t, "; process %" PRIu64 " on this host has such an R_Key: is it the right peer?",
+			    f->b);
+}
+
+/* A region of the queue's own domain that has the whole range. */
+static void say_better_key(struct vb_text *t, const struct vb_facts *f)
+{
+	if (!say_meant(t, f) && f->a & VB_KEYF_NEAR)
+		vb_text_add(t, "; that range lies in the %s of %s 0x%08x", near_thing(f), role(f),
+			    f->cur_key);
+}
+
+static void say_unknown(struct vb_text *t, const struct vb_facts *f)
+{
+	vb_text_add(t, "0x%08x, used as an %s, was never given out by the device that it was used on", f->key,
+		    role(f));
+	say_stranger(t, f);
+	say_near(t, f);
+}
+
+static void say_stale_window(struct vb_text *t, const struct vb_facts *f)
+{
+	vb_text_add(t, "R_Key 0x%08x leads nowhere: its memory window is ", f->key);
+	if (!f->cur_key || f->a & VB_KEYF_NEAR || f->meant) {
+		vb_text_add(t, "not bound (invalidated, unbound or deallocated before?)");
+		say_near(t, f);
+		return;
+	}
+	vb_text_add(t, "bound under R_Key 0x%08x, for ", f->cur_key);
+	vb_text_range(t, f->start, f->size);
+}
+
+static void say_stale(struct vb_text *t, const struct vb_facts *f)
+{
+	if ((f->a & (VB_KEYF_WINDOW | VB_KEYF_REMOTE)) == (VB_KEYF_WINDOW | VB_KEYF_REMOTE)) {
+		say_stale_window(t, f);
+		return;
+	}
+	if (f->a & VB_KEYF_UNSURE)
+		vb_text_add(t,
+			    "%s 0x%08x leads nowhere: its region was deregistered, if it was ever given out",
+			    key_kind(f), f->key);
+	else
+		vb_text_add(t, "%s 0x%08x is stale: its region was deregistered", key_kind(f), f->key);
+	if (f->a & VB_KEYF_NEAR || f->meant) {
+		say_near(t, f);
+	} else if (f->cur_key) {
+		vb_text_add(t, ", and the key there now is 0x%08x of %s ", f->cur_key, thing(f));
+		vb_text_range(t, f->start, f->size);
+	}
+}
+
+/* Domains have no number that a program sees. */
+static void say_pd(struct vb_text *t, const struct vb_facts *f)
+{
+	vb_text_add(t, "%s 0x%08x belongs to another protection domain than the queue", key_kind(f), f->key);
+	if (f->a & VB_KEYF_OTHER_HOME)
+		vb_text_add(t, "'s, and the two were made by different processes");
+	vb_text_add(t, ": the %s ", thing(f));
+	vb_text_range(t, f->start, f->size);
+	vb_text_add(t, " must be %s in the domain of the queue pair",
+		    f->a & VB_KEYF_WINDOW ? "allocated" : "registered");
+	say_better_key(t, f);
+}
+
+/* Memory of another process, in a protection domain that both hold. */
+static void say_foreign(struct vb_text *t, const struct vb_facts *f)
+{
+	if (!f->b) { /* nobody is known who has the number in it */
+		vb_text_add(
+		    t,
+		    "0x%08x, used as an %s, would be a key of another process that holds the protection "
+		    "domain, but with none such is this one in contact: it never was a key, or its process "
+		    "has left or is stopped",
+		    f->key, role(f));
+		say_near(t, f);
+		return;
+	}
+	vb_text_add(t, "%s 0x%08x leads to memory of process %" PRIu64 ", ", key_kind(f), f->key, f->b);
+	switch (f->reason) {
+	case VB_R_KEY_OWNER_GONE:
+		vb_text_add(t, "which has ended");
+		break;
+	case VB_R_KEY_NO_CONTACT:
+		vb_text_add(t, "with which this one is not in contact yet");
+		break;
+	case VB_R_MEM_FORBIDDEN:
+		vb_text_add(
+		    t,
+		    "into which the kernel does not let this one reach: dumpable and ptrace permission are "
+		    "needed, and the same PID namespace");
+		break;
+	default: /* VB_R_ATOMIC_FOREIGN */
+		vb_text_add(t, "which is private there: an atomic at ");
+		vb_text_range(t, f->addr, f->len);
+		vb_text_add(t, " needs memory that both can map (a memfd, tmpfs or SysV segment)");
+		break;
+	}
+	say_near(t, f);
+}
+
+static void say_exchanged_role(struct vb_text *t, const struct vb_facts *f)
+{
+	bool local = f->reason == VB_R_KEY_IS_LOCAL;
+
+	vb_text_add(t, "%s 0x%08x given where an %s belongs ", local ? "L_Key" : "R_Key", f->key,
+		    local ? "R_Key" : "L_Key");
+	if (local && !f->cur_key)
+		vb_text_add(t, "(a null region has no R_Key: peers cannot reach it)");
+	else if (!local && f->a & VB_KEYF_WINDOW)
+		vb_text_add(t, "(a memory window has no L_Key; that of its region is 0x%08x)", f->cur_key);
+	else
+		vb_text_add(t, "(this region's %s is 0x%08x)", local ? "R_Key" : "L_Key", f->cur_key);
+}
+
+static void say_vanished(struct vb_text *t, const struct vb_facts *f)
+{
+	vb_text_add(t, "the memory at ");
+	vb_text_range(t, f->addr, f->len);
+	vb_text_add(t, " under %s 0x%08x is not mapped any more, or not with the permission needed",
+		    key_kind(f), f->key);
+	if (f->a > f->addr)
+		vb_text_add(t, "; what lies before 0x%" PRIx64 " could be reached", f->a);
+	if (vb_profile()->pins)
+		vb_text_add(t, " (a device that pins goes on with the pages that stood there at "
+			       "registration, whatever becomes of the mapping)");
+}
+
+void vb_reason_say_key(struct vb_text *t, const struct vb_facts *f)
+{
+	switch (f->reason) {
+	case VB_R_KEY_UNKNOWN:
+		say_unknown(t, f);
+		break;
+	case VB_R_KEY_STALE:
+		say_stale(t, f);
+		break;
+	case VB_R_KEY_IS_LOCAL:
+	case VB_R_KEY_IS_REMOTE:
+		say_exchanged_role(t, f);
+		break;
+	case VB_R_KEY_PD:
+		say_pd(t, f);
+		break;
+	case VB_R_KEY_QP:
+		vb_text_add(
+		    t,
+		    "the memory window of R_Key 0x%08x is bound on QP 0x%06x, the request came to QP 0x%06x; "
+		    "one of type 1 serves all of its protection domain",
+		    f->key, (unsigned)f->b & VB_QPN_MASK, f->qpn);
+		break;
+	case VB_R_KEY_BOUNDS:
+		say_bounds(t, f);
+		say_better_key(t, f);
+		break;
+	case VB_R_KEY_ACCESS:
+		say_access(t, f);
+		break;
+	case VB_R_KEY_NOT_WINDOW:
+		vb_text_add(t,
+			    "R_Key 0x%08x cannot be invalidated: it names no memory window (a region of "
+			    "ibv_reg_mr is only deregistered)",
+			    f->key);
+		break;
+	case VB_R_KEY_OWNER_GONE:
+	case VB_R_KEY_NO_CONTACT:
+	case VB_R_MEM_FORBIDDEN:
+	case VB_R_ATOMIC_FOREIGN:
+		say_foreign(t, f);
+		break;
+	default: /* VB_R_MEM_VANISHED */
+		say_vanished(t, f);
+		break;
+	}
+}
+
+void vb_reason_say_receive_buffer(struct vb_text *t, const struct vb_facts *f)
+{
+	struct vb_facts check = *f;
+
+	vb_text_add(t, "the receive buffer ");
+	vb_text_range(t, f->addr, f->len);
+	vb_text_add(t, " cannot be written");
+	if (!f->check || f->check > VB_R_MEM_VANISHED) /* a far end says so */
+		return;
+	check.reason = f->check;
+	vb_text_add(t, ": ");
+	vb_reason_say_key(t, &check);
+}
+
+void vb_reason_say_invalidate(struct vb_text *t, const struct vb_facts *f)
+{
+	vb_text_add(t, "R_Key 0x%08x cannot be invalidated: ", f->key);
+	switch (f->reason) {
+	case VB_R_INV_TYPE:
+		vb_text_add(t, "it is a memory window of type 1, which ibv_bind_mw with length 0 unbinds");
+		break;
+	case VB_R_INV_KEY:
+		if (f->cur_key)
+			vb_text_add(t, "its memory window is bound under R_Key 0x%08x", f->cur_key);
+		else
+			vb_text_add(t, "its memory window is not bound (was it invalidated before?)");
+		break;
+	default: /* VB_R_INV_QP */
+		vb_text_add(t, "its memory window is bound on queue pair 0x%06x, and only there it can be",
+			    (unsigned)f->b & VB_QPN_MASK);
+		break;
+	}
+}
+
+void vb_reason_say_bind(struct vb_text *t, const struct vb_facts *f)
+{
+	vb_text_add(t, "the memory window cannot be bound under R_Key 0x%08x: ", f->key);
+	switch (f->reason) {
+	case VB_R_BIND_GONE:
+		vb_text_add(t, "it was deallocated while the request stood in the queue");
+		break;
+	case VB_R_BIND_ZERO:
+		vb_text_add(
+		    t,
+		    "length 0, which unbinds windows of type 1 only; this one is of type 2: invalidate it");
+		break;
+	case VB_R_BIND_BOUND:
+		vb_text_add(t,
+			    "it is of type 2 and still bound under R_Key 0x%08x: invalidate that first "
+			    "(IBV_WR_LOCAL_INV)",
+			    f->cur_key);
+		break;
+	case VB_R_BIND_REGION:
+		vb_text_add(t, "L_Key 0x%08x names no region that can take it (deregistered meanwhile?)",
+			    (unsigned)f->a);
+		break;
+	case VB_R_BIND_PD:
+		vb_text_add(t, "%s belongs to another protection domain than the queue pair",
+			    f->a ? "the region" : "it");
+		break;
+	case VB_R_BIND_RANGE:
+		vb_text_add(t, "its range ");
+		vb_text_range(t, f->addr, f->len);
+		vb_text_add(t, " leaves region ");
+		vb_text_range(t, f->start, f->size);
+		vb_text_add(t, " of L_Key 0x%08x", (unsigned)f->a);
+		break;
+	default: /* VB_R_BIND_ACCESS */
+		vb_text_add(t, "the region ");
+		vb_text_range(t, f->start, f->size);
+		vb_text_add(t, " of L_Key 0x%08x has ", (unsigned)f->a);
+		vb_text_access(t, f->have, "", "|", "local read only");
+		vb_text_add(t, "; register it with ");
+		vb_text_access(t, f->want & ~f->have, "IBV_ACCESS_", " | ", "more access");
+		if (f->want & ~f->have & IBV_ACCESS_LOCAL_WRITE)
+			vb_text_add(t, ", which a window for REMOTE_WRITE or REMOTE_ATOMIC needs");
+		break;
+	}
+}
