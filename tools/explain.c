@@ -64,8 +64,14 @@ static void print_text(const struct peek *p, const struct vb_history_line *lines
 		       p->program);
 		return;
 	}
-	printf("process %d (%s): %llu said since it opened the device, the last %zu different ones are\n",
-	       (int)p->pid, p->program, (unsigned long long)said, n);
+	printf("process %d (%s): %llu said since it opened the device", (int)p->pid, p->program,
+	       (unsigned long long)said);
+	if (n == VB_HISTORY) /* earlier ones may have been given up */
+		printf(", the last %zu different ones are\n", n);
+	else if (n < said)
+		printf(n == 1 ? ", always the same one\n" : ", %zu different ones\n", n);
+	else
+		printf("\n");
 	for (size_t i = 0; i < n; i++) {
 		const struct vb_history_line *l = &lines[i];
 

@@ -190,8 +190,8 @@ uint32_t vb_qpn_take(struct vb_adapter *a, void *qp)
 	}
 	pthread_mutex_unlock(&a->qpn_lock);
 	if (err)
-		vb_log(VB_LOG_WARN, "no QP number is left: this adapter holds %u numbers, and no other: %s",
-		       atomic_load_explicit(&a->nnumbers, memory_order_relaxed), strerror(err));
+		vb_log(VB_LOG_WARN, "no QP number is left: no other adapter number can be had: %s",
+		       strerror(err));
 	return qpn;
 }
 

@@ -37,11 +37,13 @@ void vb_rq_fini(struct vb_rq *rq)
 static int refuse(const struct vb_rq *rq, const struct ibv_recv_wr *wr, const char *call)
 {
 	if (wr->num_sge < 0 || (uint32_t)wr->num_sge > rq->max_sge)
-		return vb_refuse(EINVAL, call, "the request has %d SGEs, the queue takes up to %u",
+		return vb_refuse(EINVAL, call, "num_sge %d; the queue was made for at most %u (max_sge)",
 				 wr->num_sge, rq->max_sge);
-	return vb_refuse(ENOMEM, call,
-			 "the queue is full: its %u requests are posted and their completions not polled",
-			 rq->max_wr);
+	return vb_refuse(
+	    ENOMEM, call,
+	    "the queue is full: as many requests are posted, and their completions not polled, as it "
+	    "was made for (%u)",
+	    rq->max_wr);
 }
 
 int vb_rq_post(struct vb_rq *rq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad, const char *call)

@@ -4,6 +4,7 @@
 
 #include "base/debug.h"
 #include "base/log.h"
+#include "iba/names.h"
 #include "iba/shown.h"
 #include "transport/rc_priv.h"
 
@@ -78,8 +79,8 @@ static void say(struct vb_qp *qp, const char *what, uint64_t wr_id, uint8_t stat
 	char buf[512];
 
 	if (vb_log_wanted(VB_LOG_WARN))
-		vb_log_reason(name_of(f), "QP 0x%06x: %s wr_id 0x%" PRIx64 " ended with status %u: %s%s",
-			      qp->qpn, what, wr_id, status, vb_reason_say(buf, sizeof buf, f),
+		vb_log_reason(name_of(f), "QP 0x%06x: %s wr_id 0x%" PRIx64 " ended with %s: %s%s", qp->qpn,
+			      what, wr_id, vb_name_wc_status(status), vb_reason_say(buf, sizeof buf, f),
 			      far_end[f->qpn && f->qpn != qp->qpn]);
 }
 

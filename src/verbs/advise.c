@@ -84,7 +84,11 @@ VB_CODE(vb_advise_mr, (ibpd, advice, flags, list, n), struct ibv_pd *ibpd, enum 
 		return vb_refuse(EIO, CALL, "the device was opened before fork()");
 	if (advice != IBV_ADVISE_MR_ADVICE_PREFETCH && !is_write(advice) &&
 	    advice != IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT)
-		return vb_refuse(ENOTSUP, CALL, "there is no advice %u", (unsigned)advice);
+		return vb_refuse(ENOTSUP, CALL,
+				 "there is no advice %u; those for prefetching are %d (reading), %d "
+				 "(writing) and %d (without faults)",
+				 (unsigned)advice, IBV_ADVISE_MR_ADVICE_PREFETCH,
+				 IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT);
 	if (flags & ~(uint32_t)IBV_ADVISE_MR_FLAG_FLUSH)
 		return vb_refuse(EINVAL, CALL, "flags 0x%x: only IBV_ADVISE_MR_FLAG_FLUSH is known", flags);
 	if (!list || !n)

@@ -44,7 +44,8 @@ VB_EXPORT VB_CODE(ibv_destroy_comp_channel, (channel), struct ibv_comp_channel *
 	cqs = channel->refcnt;
 	vb_lock_give(&ch->evq.lock);
 	if (cqs) /* rule 37 */
-		return vb_refuse(EBUSY, "ibv_destroy_comp_channel", "%d CQs use the channel", cqs);
+		return vb_refuse(EBUSY, "ibv_destroy_comp_channel", "%d CQ%s the channel", cqs,
+				 cqs == 1 ? " uses" : "s use");
 	vb_evq_fini(&ch->evq);
 	free(ch);
 	atomic_fetch_sub(&ctx->channels, 1);

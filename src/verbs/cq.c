@@ -18,7 +18,7 @@ static int check_new(const struct vb_context *ctx, int cqe, const struct ibv_com
 	if (vb_context_dead(ctx))
 		return vb_refuse(EIO, "ibv_create_cq", "the device was opened before fork()");
 	if (cqe <= 0 || (uint32_t)cqe > vb_profile()->max_cqe)
-		return vb_refuse(EINVAL, "ibv_create_cq", "%d entries, 1 to %u are possible", cqe,
+		return vb_refuse(EINVAL, "ibv_create_cq", "cqe %d, 1 to %u is possible", cqe,
 				 vb_profile()->max_cqe);
 	if (vector < 0 || vector >= c->num_comp_vectors)
 		return vb_refuse(EINVAL, "ibv_create_cq", "completion vector %d, the device has %d", vector,
@@ -59,7 +59,8 @@ VB_EXPORT VB_OBJECT(struct ibv_cq *, ibv_create_cq, (context, cqe, cq_context, c
 		cq->channel = (struct vb_channel *)channel;
 	}
 	if (!cq || vb_cq_init(cq, (uint32_t)cqe)) {
-		err = vb_refuse(ENOMEM, "ibv_create_cq", "no memory for %d entries", cqe);
+		err = vb_refuse(ENOMEM, "ibv_create_cq", "no memory for %d entr%s", cqe,
+				cqe == 1 ? "y" : "ies");
 		goto uncount;
 	}
 	use_channel(cq->channel, 1);
@@ -88,14 +89,15 @@ VB_EXPORT VB_CODE(ibv_resize_cq, (ibcq, cqe), struct ibv_cq *ibcq, int cqe)
 	if (vb_context_dead(cq->ctx))
 		return vb_refuse(EIO, "ibv_resize_cq", "the device was opened before fork()");
 	if (cqe <= 0 || (uint32_t)cqe > vb_profile()->max_cqe)
-		return vb_refuse(EINVAL, "ibv_resize_cq", "%d entries, 1 to %u are possible", cqe,
+		return vb_refuse(EINVAL, "ibv_resize_cq", "cqe %d, 1 to %u is possible", cqe,
 				 vb_profile()->max_cqe);
 	err = vb_cq_resize(cq, (uint32_t)cqe, &held);
 	if (err == EINVAL)
 		return vb_refuse(err, "ibv_resize_cq", "the CQ holds %u completions, more than %d", held,
 				 cqe);
 	if (err)
-		return vb_refuse(err, "ibv_resize_cq", "no memory for %d entries", cqe);
+		return vb_refuse(err, "ibv_resize_cq", "no memory for %d entr%s", cqe,
+				 cqe == 1 ? "y" : "ies");
 	ibcq->cqe = cqe;
 	return 0;
 }

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "iba/names.h"
 #include "iba/profile.h"
 #include "verbs/mr.h"
 #include "verbs/progress.h"
@@ -233,21 +234,19 @@ static int check_reg(const struct vb_dm *d, struct ibv_pd *pd, uint64_t offset, 
 		     unsigned access)
 {
 	static const char call[] = "ibv_reg_dm_mr";
+	char names[VB_FLAGS_TEXT];
 
 	if (pd->context != d->ibv.context)
 		return vb_refuse(EINVAL, call,
 				 "the protection domain and the device memory are of two contexts");
 	if (!(access & IBV_ACCESS_ZERO_BASED))
 		return vb_refuse(EINVAL, call,
-				 "access 0x%x: device memory is addressed from 0; add IBV_ACCESS_ZERO_BASED",
-				 access);
+				 "access %s: device memory is addressed from 0; add IBV_ACCESS_ZERO_BASED",
+				 vb_name_flags(names, sizeof(names), VB_FLAGS_ACCESS, access));
 	if (access & ~(unsigned)ALLOWED)
-		return vb_refuse(EINVAL, call, "access 0x%x: 0x%x is not for device memory", access,
-				 access & ~(unsigned)ALLOWED);
-	if (access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) &&
-	    !(access & IBV_ACCESS_LOCAL_WRITE)) /* rule 42 */
-		return vb_refuse(EINVAL, call,
-				 "access 0x%x: remote write and atomic need local write; add it", access);
+		return vb_mr_refuse_flags(call, access & ~(unsigned)ALLOWED, "device memory");
+	if (!vb_mr_may_write(access)) /* rule 42 */
+		return vb_mr_refuse_write(call, access);
 	if (offset > d->length || length > d->length - offset)
 		return vb_refuse(EINVAL, call,
 				 "%zu bytes at offset %" PRIu64

@@ -61,12 +61,9 @@ static void release(struct vb_mr *mr)
 static int check_access(const char *call, unsigned access)
 {
 	if (access & ~(unsigned)ALLOWED)
-		return vb_refuse(EINVAL, call, "access 0x%x: 0x%x is not for dma-bufs", access,
-				 access & ~(unsigned)ALLOWED);
-	if (access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) &&
-	    !(access & IBV_ACCESS_LOCAL_WRITE)) /* rule 42 */
-		return vb_refuse(EINVAL, call,
-				 "access 0x%x: remote write and atomic need local write; add it", access);
+		return vb_mr_refuse_flags(call, access & ~(unsigned)ALLOWED, "dma-bufs");
+	if (!vb_mr_may_write(access)) /* rule 42 */
+		return vb_mr_refuse_write(call, access);
 	return 0;
 }
 

@@ -7,6 +7,7 @@
 #include <inttypes.h>
 
 #include "base/log.h"
+#include "iba/names.h"
 #include "iba/profile.h"
 #include "mem/guard.h"
 #include "mem/populate.h"
@@ -23,6 +24,23 @@
 
 static_assert(sizeof(struct ibv_mr) == 48, "ABI");
 
+int vb_mr_refuse_write(const char *call, unsigned access)
+{
+	char names[VB_FLAGS_TEXT];
+
+	return vb_refuse(EINVAL, call,
+			 "access %s: remote write and atomic need local write (IBV_ACCESS_LOCAL_WRITE)",
+			 vb_name_flags(names, sizeof(names), VB_FLAGS_ACCESS, access));
+}
+
+int vb_mr_refuse_flags(const char *call, unsigned flags, const char *what)
+{
+	char names[VB_FLAGS_TEXT];
+
+	return vb_refuse(EINVAL, call, "access: %s is not for %s",
+			 vb_name_flags(names, sizeof(names), VB_FLAGS_ACCESS, flags), what);
+}
+
 static int check_access(const struct vb_mr_ask *ask)
 {
 	unsigned access = ask->access;
@@ -30,10 +48,8 @@ static int check_access(const struct vb_mr_ask *ask)
 	if (access & ~KNOWN) /* rule 42 */
 		return vb_refuse(EINVAL, ask->call, "access 0x%x has unknown bits 0x%x", access,
 				 access & ~KNOWN);
-	if (access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) &&
-	    !(access & IBV_ACCESS_LOCAL_WRITE)) /* rule 42 */
-		return vb_refuse(EINVAL, ask->call, "access 0x%x: remote write and atomic need local write",
-				 access);
+	if (!vb_mr_may_write(access)) /* rule 42 */
+		return vb_mr_refuse_write(ask->call, access);
 	if (access & IBV_ACCESS_HUGETLB && !(access & IBV_ACCESS_ON_DEMAND))
 		return vb_refuse(EINVAL, ask->call, "IBV_ACCESS_HUGETLB goes with IBV_ACCESS_ON_DEMAND only");
 	if (access & IBV_ACCESS_ON_DEMAND && !vb_profile()->on_demand)

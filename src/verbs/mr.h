@@ -52,4 +52,14 @@ int vb_mr_register_memory(struct vb_mr **out, const char *call, struct ibv_pd *p
 /* Makes the program's memory present.  0, or the errno that pinning it would give, which has been said. */
 int vb_mr_present(const char *call, uint64_t addr, uint64_t length, bool write);
 
+/* Rule 42: who may write from afar may write here. */
+static inline bool vb_mr_may_write(unsigned access)
+{
+	return !(access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) ||
+	       access & IBV_ACCESS_LOCAL_WRITE;
+}
+/* Refuses with EINVAL: access that breaks that rule; flags that are not for something. */
+int vb_mr_refuse_write(const char *call, unsigned access);
+int vb_mr_refuse_flags(const char *call, unsigned flags, const char *what);
+
 #endif

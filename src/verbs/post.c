@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "iba/names.h"
 #include "transport/rc.h"
 #include "verbs/mw.h"
 #include "verbs/progress.h"
@@ -34,18 +35,23 @@ static __attribute__((cold, noinline)) int refuse_request(const struct vb_qp *qp
 {
 	uint32_t op = wr->opcode;
 	uint8_t row = op < sizeof wr_rows ? wr_rows[op] : 0;
+	const char *name = vb_name_wr_opcode(op);
+	char flags[VB_FLAGS_TEXT];
 
 	if (!(row & WR_KNOWN))
-		return vb_refuse(EINVAL, "ibv_post_send", "opcode %u is none that an RC QP takes", op);
+		return name ? vb_refuse(EINVAL, "ibv_post_send", "%s is no request that an RC QP takes", name)
+			    : vb_refuse(EINVAL, "ibv_post_send", "there is no opcode %u", op);
 	if (!(row & WR_LOCAL) && (wr->num_sge < 0 || (uint32_t)wr->num_sge > qp->req.max_sge))
-		return vb_refuse(EINVAL, "ibv_post_send", "%d SGEs, QP 0x%06x was made for %u", wr->num_sge,
+		return vb_refuse(EINVAL, "ibv_post_send",
+				 "num_sge %d; QP 0x%06x was made for at most %u (max_send_sge)", wr->num_sge,
 				 qp->qpn, qp->req.max_sge);
 	if (wr->send_flags & ~(unsigned)SEND_FLAGS)
-		return vb_refuse(EINVAL, "ibv_post_send", "send_flags 0x%x are none of an RC QP",
-				 wr->send_flags & ~(unsigned)SEND_FLAGS);
+		return vb_refuse(EINVAL, "ibv_post_send", "send_flags: %s is not for an RC QP",
+				 vb_name_flags(flags, sizeof flags, VB_FLAGS_SEND,
+					       wr->send_flags & ~(unsigned)SEND_FLAGS));
 	if ((wr->send_flags & IBV_SEND_INLINE) && !(row & WR_INLINE))
-		return vb_refuse(EINVAL, "ibv_post_send",
-				 "IBV_SEND_INLINE with opcode %u, which sends no data", op);
+		return vb_refuse(EINVAL, "ibv_post_send", "IBV_SEND_INLINE with %s, which sends no data",
+				 name);
 	if (wr->send_flags & IBV_SEND_INLINE)
 		return vb_refuse(EINVAL, "ibv_post_send", "%llu bytes inline, QP 0x%06x takes up to %u",
 				 (unsigned long long)length, qp->qpn, qp->req.max_inline);
@@ -55,10 +61,12 @@ static __attribute__((cold, noinline)) int refuse_request(const struct vb_qp *qp
 
 static __attribute__((cold, noinline)) int refuse_full(const struct vb_qp *qp)
 {
-	return vb_refuse(ENOMEM, "ibv_post_send",
-			 "the send queue of QP 0x%06x is full: its %u requests are posted and no completion "
-			 "behind them polled (unsignalled ones count until a later one's is)",
-			 qp->qpn, qp->req.max_wr);
+	return vb_refuse(
+	    ENOMEM, "ibv_post_send",
+	    "the send queue of QP 0x%06x is full: as many requests are posted as it was made for "
+	    "(%u), and no completion behind them polled (unsignalled ones count until a later "
+	    "one's is)",
+	    qp->qpn, qp->req.max_wr);
 }
 
 static __attribute__((cold, noinline)) int refuse_state(const struct vb_qp *qp, const char *call)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "iba/names.h"
 #include "iba/profile.h"
 #include "verbs/direct.h"
 #include "verbs/progress.h"
@@ -25,8 +26,8 @@ static int check_type(enum ibv_qp_type type)
 	case IBV_QPT_XRC_SEND:
 	case IBV_QPT_XRC_RECV:
 	case IBV_QPT_DRIVER:
-		return vb_refuse(EOPNOTSUPP, CALL, "QPs of type %d are not supported, only RC (%d)",
-				 (int)type, (int)IBV_QPT_RC);
+		return vb_refuse(EOPNOTSUPP, CALL, "QPs of type %s are not supported, only IBV_QPT_RC",
+				 vb_name_qp_type(type));
 	}
 	return vb_refuse(EINVAL, CALL, "there is no QP type %d", (int)type); /* rule 41 */
 }
@@ -171,14 +172,15 @@ VB_OBJECT(struct ibv_qp *, vb_create_qp_ex, (context, a), struct ibv_context *co
 					 .qp_type = a->qp_type,
 					 .sq_sig_all = a->sq_sig_all};
 	struct ibv_qp *qp = NULL;
+	char names[VB_FLAGS_TEXT];
 	int err;
 
 	if (a->comp_mask & ~known)
-		err = vb_refuse(EOPNOTSUPP, "ibv_create_qp_ex", "attributes 0x%x are not supported",
-				a->comp_mask & ~known);
+		err = vb_refuse(EOPNOTSUPP, "ibv_create_qp_ex", "comp_mask: %s is not supported",
+				vb_name_flags(names, sizeof(names), VB_FLAGS_QP_INIT, a->comp_mask & ~known));
 	else if (a->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS && a->create_flags)
-		err = vb_refuse(EOPNOTSUPP, "ibv_create_qp_ex", "creation flags 0x%x are not supported",
-				a->create_flags);
+		err = vb_refuse(EOPNOTSUPP, "ibv_create_qp_ex", "create_flags: %s is not supported",
+				vb_name_flags(names, sizeof(names), VB_FLAGS_QP_CREATE, a->create_flags));
 	else if (!(a->comp_mask & IBV_QP_INIT_ATTR_PD) || !a->pd || a->pd->context != context)
 		err = vb_refuse(EINVAL, "ibv_create_qp_ex", "no protection domain of this context given");
 	else {

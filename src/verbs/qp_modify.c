@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include "base/log.h"
+#include "iba/names.h"
 #include "iba/limits.h"
 #include "iba/pkt.h"
 #include "iba/profile.h"
@@ -33,8 +34,9 @@ static int check_transition(const struct vb_qp *qp, enum ibv_qp_state from, enum
 	case VB_QP_FINE:
 		break;
 	case VB_QP_NO_WAY:
-		return vb_refuse(EINVAL, CALL, "QP 0x%06x: there is no way from %s to %s (%d)", qp->qpn, f, t,
-				 (int)to);
+		if ((unsigned)to >= VB_QP_STATES)
+			return vb_refuse(EINVAL, CALL, "QP 0x%06x: there is no state %d", qp->qpn, (int)to);
+		return vb_refuse(EINVAL, CALL, "QP 0x%06x: there is no way from %s to %s", qp->qpn, f, t);
 	case VB_QP_MISSING:
 		return vb_refuse(EINVAL, CALL, "QP 0x%06x: from %s to %s lacks %s", qp->qpn, f, t,
 				 vb_qp_attr_names(names, sizeof(names), bits));
@@ -76,6 +78,7 @@ static int check_numbers(const struct vb_qp *qp, const struct ibv_qp_attr *a, ui
 
 static int check_values(const struct vb_qp *qp, const struct ibv_qp_attr *a, uint32_t mask)
 {
+	const char *mig = vb_name_mig_state(a->path_mig_state);
 	int err = check_numbers(qp, a, mask);
 
 	if (!err && mask & IBV_QP_PORT)
@@ -85,18 +88,22 @@ static int check_values(const struct vb_qp *qp, const struct ibv_qp_attr *a, uin
 	if (err)
 		return err;
 	if (mask & IBV_QP_PATH_MTU && (a->path_mtu < IBV_MTU_256 || a->path_mtu > IBV_MTU_4096))
-		return vb_refuse(EINVAL, CALL,
-				 "QP 0x%06x: path_mtu %d, from %d (256) to %d (4096) is possible", qp->qpn,
-				 (int)a->path_mtu, IBV_MTU_256, IBV_MTU_4096);
+		return vb_refuse(
+		    EINVAL, CALL,
+		    "QP 0x%06x: path_mtu %d is no enum ibv_mtu, which goes from IBV_MTU_256 (%d) to "
+		    "IBV_MTU_4096 (%d)",
+		    qp->qpn, (int)a->path_mtu, IBV_MTU_256, IBV_MTU_4096);
 	if (mask & IBV_QP_ACCESS_FLAGS && a->qp_access_flags & ~ACCESS_KNOWN)
-		return vb_refuse(EINVAL, CALL, "QP 0x%06x: qp_access_flags 0x%x has unknown bits", qp->qpn,
-				 a->qp_access_flags);
+		return vb_refuse(EINVAL, CALL, "QP 0x%06x: qp_access_flags 0x%x has unknown bits 0x%x",
+				 qp->qpn, a->qp_access_flags, a->qp_access_flags & ~ACCESS_KNOWN);
 	/* without IBV_DEVICE_AUTO_PATH_MIG a QP has one path, to which it has, if one will, migrated */
 	if (mask & IBV_QP_ALT_PATH)
 		return vb_refuse(EINVAL, CALL, "QP 0x%06x: the device has no alternate paths", qp->qpn);
 	if (mask & IBV_QP_PATH_MIG_STATE && a->path_mig_state != IBV_MIG_MIGRATED)
-		return vb_refuse(EINVAL, CALL, "QP 0x%06x: the device does not migrate paths (state %d)",
-				 qp->qpn, (int)a->path_mig_state);
+		return vb_refuse(EINVAL, CALL,
+				 "QP 0x%06x: the device does not migrate paths: path_mig_state is %s, only "
+				 "IBV_MIG_MIGRATED is possible",
+				 qp->qpn, mig ? mig : "none that there is");
 	return 0;
 }
 
@@ -244,7 +251,8 @@ VB_EXPORT VB_CODE(ibv_modify_qp, (ibqp, a, attr_mask), struct ibv_qp *ibqp, stru
 	if (!err)
 		vb_direct_revoked(qp);
 	if (err)
-		vb_refuse(err, CALL, "QP 0x%06x: no memory for %u responder resources", qp->qpn,
+		vb_refuse(err, CALL,
+			  "QP 0x%06x: no memory for the responder resources (max_dest_rd_atomic %u)", qp->qpn,
 			  a->max_dest_rd_atomic);
 	return err;
 }

@@ -51,14 +51,11 @@ void vb_relaxed_open(struct vb_hca *h)
 static int check(uint64_t addr, size_t length, unsigned access)
 {
 	if (access & ~(unsigned)KNOWN) /* iova is the address; the pages are there at once */
-		return vb_refuse(EINVAL, CALL,
-				 "access 0x%x: 0x%x is not for relaxed regions, which are addressed by their "
-				 "addresses and have their pages made present",
-				 access, access & ~(unsigned)KNOWN);
-	if (access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) &&
-	    !(access & IBV_ACCESS_LOCAL_WRITE)) /* rule 42 */
-		return vb_refuse(EINVAL, CALL,
-				 "access 0x%x: remote write and atomic need local write; add it", access);
+		return vb_mr_refuse_flags(CALL, access & ~(unsigned)KNOWN,
+					  "relaxed regions, which are addressed by their addresses and have "
+					  "their pages made present");
+	if (!vb_mr_may_write(access)) /* rule 42 */
+		return vb_mr_refuse_write(CALL, access);
 	if (!length)
 		return vb_refuse(EINVAL, CALL, "length 0");
 	if (length >= MAX || addr % PAGE + length > VB_RELAXED_LONG * PAGE)

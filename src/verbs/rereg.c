@@ -8,6 +8,7 @@
 #include <stddef.h>
 
 #include "base/log.h"
+#include "iba/names.h"
 #include "verbs/direct.h"
 #include "verbs/mr.h"
 #include "verbs/progress.h"
@@ -26,19 +27,20 @@ static int check(const struct vb_mr *mr, int flags, struct ibv_pd *pd, const voi
 		 int access)
 {
 	uint32_t home = vb_hca(vb_context(mr->ibv.context)->adapter)->keys.home;
+	char names[VB_FLAGS_TEXT], all[VB_FLAGS_TEXT];
 
 	if (mr->source != VB_MR_MEMORY)
 		return vb_refuse(EINVAL, CALL, "L_Key 0x%08x: only regions of ibv_reg_mr() can be changed",
 				 mr->ibv.lkey);
 	if (!flags || flags & ~ALL)
-		return vb_refuse(EINVAL, CALL,
-				 "flags 0x%x: one or more of translation (1), PD (2) and access (4)",
-				 (unsigned)flags);
+		return vb_refuse(EINVAL, CALL, "flags %s: one or more of %s",
+				 vb_name_flags(names, sizeof(names), VB_FLAGS_REREG, (unsigned)flags),
+				 vb_name_flags(all, sizeof(all), VB_FLAGS_REREG, ALL));
 	if (access && !(flags & ACCESS))
-		return vb_refuse(EINVAL, CALL, "access 0x%x without IBV_REREG_MR_CHANGE_ACCESS in flags",
-				 (unsigned)access);
+		return vb_refuse(EINVAL, CALL, "access %s without IBV_REREG_MR_CHANGE_ACCESS in flags",
+				 vb_name_flags(names, sizeof(names), VB_FLAGS_ACCESS, (unsigned)access));
 	if (flags & TRANSLATION && (!addr || !length))
-		return vb_refuse(EINVAL, CALL, "a new range of %zu bytes at %p", length, addr);
+		return vb_refuse(EINVAL, CALL, "a new range of %zu bytes at %p: it needs both", length, addr);
 	if (flags & PD && !pd)
 		return vb_refuse(EINVAL, CALL, "no protection domain");
 	if (flags & PD && pd->context != mr->ibv.context)

@@ -190,10 +190,10 @@ static int share(struct vb_pd *pd, uint32_t domain, uint64_t share_key, const ch
 	look(h->adapter, domain, share_key, &f);
 	pd->id = (uint64_t)vb_pd_domain_home(domain) << 52 | (domain & 0xfffff); /* for leaving */
 	if (!f.any && silent)
-		return vb_refuse(
-		    ETIMEDOUT, call,
-		    "%u processes hold the shared domain 0x%08x and none answers (are they stopped?)", silent,
-		    domain);
+		return vb_refuse(ETIMEDOUT, call, "%u process%s the shared domain 0x%08x and %s", silent,
+				 silent == 1 ? " holds" : "es hold", domain,
+				 silent == 1 ? "does not answer (is it stopped?)"
+					     : "none answers (are they stopped?)");
 	if (!f.any)
 		return vb_refuse(ENOENT, call, "no process of this user holds a shared domain 0x%08x",
 				 domain);
@@ -203,10 +203,10 @@ static int share(struct vb_pd *pd, uint32_t domain, uint64_t share_key, const ch
 				 domain);
 	if (silent)
 		vb_log(VB_LOG_WARN,
-		       "%s: %u members of shared domain 0x%08x do not answer: their memory cannot be reached "
-		       "until "
-		       "they do",
-		       call, silent, domain);
+		       "%s: %u member%s of shared domain 0x%08x %s not answer: %s memory cannot be reached "
+		       "until %s",
+		       call, silent, silent == 1 ? "" : "s", domain, silent == 1 ? "does" : "do",
+		       silent == 1 ? "its" : "their", silent == 1 ? "it does" : "they do");
 	if (!vb_pds_take(&h->pds, f.id, &share_key, &pd->ibv.handle, &pd->id))
 		return vb_refuse(ENOMEM, call, "all %d protection domains of this process are in use",
 				 VB_MAX_PD);

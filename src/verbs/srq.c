@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "iba/names.h"
 #include "iba/limits.h"
 #include "iba/profile.h"
 #include "verbs/verbs.h"
@@ -18,11 +19,11 @@ static int check_new(const struct ibv_pd *pd, const struct ibv_srq_attr *a)
 	if (vb_context_dead(vb_context(pd->context)))
 		return vb_refuse(EIO, "ibv_create_srq", "the device was opened before fork()");
 	if (a->max_wr > p->max_srq_wr)
-		return vb_refuse(EINVAL, "ibv_create_srq", "%u requests, at most %u are possible", a->max_wr,
+		return vb_refuse(EINVAL, "ibv_create_srq", "max_wr %u, at most %u is possible", a->max_wr,
 				 p->max_srq_wr);
 	if (a->max_sge > p->max_srq_sge)
-		return vb_refuse(EINVAL, "ibv_create_srq", "%u SGEs a request, at most %u are possible",
-				 a->max_sge, p->max_srq_sge);
+		return vb_refuse(EINVAL, "ibv_create_srq", "max_sge %u, at most %u is possible", a->max_sge,
+				 p->max_srq_sge);
 	return 0;
 }
 
@@ -75,16 +76,22 @@ VB_OBJECT(struct ibv_srq *, vb_create_srq_ex, (context, attr), struct ibv_contex
 {
 	const uint32_t known = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
 	struct ibv_srq_init_attr basic = {.srq_context = attr->srq_context, .attr = attr->attr};
+	char names[VB_FLAGS_TEXT];
 	struct ibv_srq *srq;
+	const char *name;
 
 	if (attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE && attr->srq_type != IBV_SRQT_BASIC) {
-		errno = vb_refuse(EOPNOTSUPP, "ibv_create_srq_ex", "SRQ type %d is not supported",
-				  (int)attr->srq_type);
+		name = vb_name_srq_type(attr->srq_type);
+		errno = name ? vb_refuse(EOPNOTSUPP, "ibv_create_srq_ex",
+					 "SRQs of type %s are not supported, only IBV_SRQT_BASIC", name)
+			     : vb_refuse(EOPNOTSUPP, "ibv_create_srq_ex", "there is no SRQ type %u",
+					 (unsigned)attr->srq_type);
 		return NULL;
 	}
 	if (attr->comp_mask & ~known) {
-		errno = vb_refuse(EOPNOTSUPP, "ibv_create_srq_ex", "attributes 0x%x are not for a basic SRQ",
-				  attr->comp_mask & ~known);
+		errno = vb_refuse(
+		    EOPNOTSUPP, "ibv_create_srq_ex", "comp_mask: %s is not for an SRQ of type IBV_SRQT_BASIC",
+		    vb_name_flags(names, sizeof(names), VB_FLAGS_SRQ_INIT, attr->comp_mask & ~known));
 		return NULL;
 	}
 	if (!(attr->comp_mask & IBV_SRQ_INIT_ATTR_PD) || !attr->pd || attr->pd->context != context) {
@@ -106,14 +113,15 @@ VB_EXPORT VB_CODE(ibv_modify_srq, (ibsrq, attr, mask), struct ibv_srq *ibsrq, st
 	if (vb_context_dead(srq->ctx))
 		return vb_refuse(EIO, "ibv_modify_srq", "the device was opened before fork()");
 	if (mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT))
-		return vb_refuse(EINVAL, "ibv_modify_srq", "unknown bits in mask 0x%x", (unsigned)mask);
+		return vb_refuse(EINVAL, "ibv_modify_srq", "mask 0x%x has unknown bits 0x%x", (unsigned)mask,
+				 (unsigned)mask & ~(unsigned)(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT));
 	if (mask & IBV_SRQ_MAX_WR)
-		return vb_refuse(EINVAL, "ibv_modify_srq", "an SRQ cannot be resized (it has %u requests)",
+		return vb_refuse(EINVAL, "ibv_modify_srq", "an SRQ cannot be resized (its max_wr is %u)",
 				 srq->rq.max_wr);
 	if (!(mask & IBV_SRQ_LIMIT))
 		return 0;
 	if (attr->srq_limit > srq->rq.max_wr)
-		return vb_refuse(EINVAL, "ibv_modify_srq", "limit %u is above the SRQ's size of %u",
+		return vb_refuse(EINVAL, "ibv_modify_srq", "srq_limit %u is above the SRQ's max_wr, %u",
 				 attr->srq_limit, srq->rq.max_wr);
 	vb_lock_take(&srq->lock);
 	srq->limit = attr->srq_limit;
@@ -144,7 +152,8 @@ VB_EXPORT VB_CODE(ibv_destroy_srq, (ibsrq), struct ibv_srq *ibsrq)
 		return 0;
 	refs = atomic_load(&srq->refs);
 	if (refs) /* rule 37 */
-		return vb_refuse(EBUSY, "ibv_destroy_srq", "%u QPs receive from it", refs);
+		return vb_refuse(EBUSY, "ibv_destroy_srq", "%u QP%s from it", refs,
+				 refs == 1 ? " receives" : "s receive");
 	vb_async_cancel(ctx, &srq->ev_limit);
 	vb_async_cancel(ctx, &srq->ev_err);
 	vb_lock_take(&ctx->async.lock);

@@ -197,8 +197,7 @@ int vb_why_pd_busy(struct vb_pd *pd, const char *call)
 	sum_children(pd, n);
 	add_counts(&t, n, CHILDREN);
 	add_example(&t, vb_context(pd->ibv.context), pd);
-	return vb_refuse(EBUSY, call, "protection domain %u still has %s; destroy them first", pd->ibv.handle,
-			 text);
+	return vb_refuse(EBUSY, call, "the protection domain still has %s; destroy that first", text);
 }
 
 /* A program that closes destroys nothing meanwhile. */

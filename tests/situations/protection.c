@@ -56,7 +56,7 @@ static void gid_of_another_machine(void)
 	kit_connect_with(&a, &far, 10, 1);
 	CHECK(!kit_post(&a, IBV_WR_SEND, 1, 0, 8, NULL, 0));
 	expect(IBV_WC_RETRY_EXC_ERR);
-	SAID("no acknowledgement from queue pair 0x%06x within retry_cnt = 1 retries", far.qpn);
+	SAID("no acknowledgement from queue pair 0x%06x within retry_cnt = 1 retry", far.qpn);
 	SAID("the process that holds that number is not at the GID in the path (dgid)");
 	atomic_fetch_add(&d->step, 1);
 	CHECK(!kit_reap(pid));
@@ -77,7 +77,7 @@ static void out_of_descriptors(void)
 	CHECK(!kit_post(&a, IBV_WR_SEND, 1, 0, 8, NULL, 0));
 	CHECK(kit_wait(&a, 60).status == IBV_WC_RETRY_EXC_ERR);
 	close_some_descriptors();
-	kept("no acknowledgement from queue pair 0x%06x within retry_cnt = 1 retries", d->card[1].qpn);
+	kept("no acknowledgement from queue pair 0x%06x within retry_cnt = 1 retry", d->card[1].qpn);
 	kept("this process cannot connect to the one that holds that number: Too many open files");
 	atomic_fetch_add(&d->step, 1);
 	CHECK(!kit_reap(pid));
@@ -124,8 +124,8 @@ static void status_12(void)
 	CHECK(!ibv_destroy_qp(b.qp));
 	CHECK(!kit_post(&a, IBV_WR_SEND, 1, 0, 8, NULL, 0));
 	expect(IBV_WC_RETRY_EXC_ERR);
-	SAID("QP 0x%06x: SEND wr_id 0x1 ended with status %d", a.qp->qp_num, IBV_WC_RETRY_EXC_ERR);
-	SAID("no acknowledgement from queue pair 0x%06x within retry_cnt = 1 retries", gone.qpn);
+	SAID("QP 0x%06x: SEND wr_id 0x1 ended with IBV_WC_RETRY_EXC_ERR", a.qp->qp_num);
+	SAID("no acknowledgement from queue pair 0x%06x within retry_cnt = 1 retry", gone.qpn);
 	SAID("its process is there, that queue pair is not");
 }
 
@@ -154,7 +154,7 @@ static void receive_queue_full(void)
 	CHECK(err == ENOMEM, "%d", err);
 	SAID("ibv_post_recv");
 	SAID("(ENOMEM)");
-	SAID("its %d requests are posted", n);
+	SAID("as many requests are posted, and their completions not polled, as it was made for (%d)", n);
 }
 
 /* N3.11: to RTR with an index beyond the GID table. */
@@ -220,7 +220,7 @@ static void stale_local_key(void)
 	CHECK(!ibv_dereg_mr(a.mr));
 	CHECK(!ibv_post_send(a.qp, &wr, &bad));
 	expect(IBV_WC_LOC_PROT_ERR);
-	SAID("QP 0x%06x: SEND wr_id 0x1 ended with status %d", a.qp->qp_num, IBV_WC_LOC_PROT_ERR);
+	SAID("QP 0x%06x: SEND wr_id 0x1 ended with IBV_WC_LOC_PROT_ERR", a.qp->qp_num);
 	SAID("L_Key 0x%08x is stale: its region was deregistered", gone);
 }
 
@@ -248,8 +248,8 @@ static void key_of_another_pd(void)
 	CHECK(mr);
 	ask(IBV_WR_RDMA_WRITE, mr->rkey, (uintptr_t)b.buf, 8);
 	expect(IBV_WC_REM_ACCESS_ERR);
-	SAID("R_Key 0x%08x belongs to protection domain %u, the queue to protection domain %u", mr->rkey,
-	     other->handle, pd->handle);
+	SAID("R_Key 0x%08x belongs to another protection domain than the queue", mr->rkey);
+	SAID("that range lies in the region of R_Key 0x%08x", b.mr->rkey);
 }
 
 /* N4.4: a region from a cache, which was registered without atomics. */
@@ -338,7 +338,7 @@ static void which_request(void)
 		wc = kit_wait(&a, 10);
 	} while (wc.wr_id != 1);
 	CHECK(wc.status == IBV_WC_REM_ACCESS_ERR && wc.qp_num == a.qp->qp_num);
-	SAID("QP 0x%06x: RDMA READ wr_id 0x1 ended with status %d", a.qp->qp_num, wc.status);
+	SAID("QP 0x%06x: RDMA READ wr_id 0x1 ended with IBV_WC_REM_ACCESS_ERR", a.qp->qp_num);
 	SAID("by 4 bytes at the end");
 }
 

@@ -187,7 +187,7 @@ static void bare_null(void)
 	refused(ibv_reg_mr(pd, p, 0, LOC), EINVAL);
 	SAID("ibv_reg_mr: length 0 (EINVAL)");
 	refused(ibv_reg_mr(pd, p, PAGE, IBV_ACCESS_REMOTE_WRITE), EINVAL);
-	SAID("remote write and atomic need local write (EINVAL)");
+	SAID("remote write and atomic need local write (IBV_ACCESS_LOCAL_WRITE) (EINVAL)");
 	refused(ibv_reg_mr(pd, p, (size_t)-8192, LOC), EINVAL);
 	SAID("leave the address space (EINVAL)");
 }

@@ -54,7 +54,8 @@ look() {
 	check "with its errno" 0 "(EFAULT) [3 times since " "$verbena" explain "$one"
 	check "and the address" 0 "$q" "$verbena" explain "$one"
 	check "the other one too" 0 "0x40000000 (EINVAL)" "$verbena" explain "$one"
-	check "which program it is" 0 "process $one (tools-trouble): 4 said" "$verbena" explain "$one"
+	check "which program it is" 0 "process $one (tools-trouble): 4 said since it opened the device, 2 different ones" \
+		"$verbena" explain "$one"
 	json "explain --json" "o['pid'] == $one and o['said'] == 4 and len(o['lines']) == 2 and
 		o['lines'][0]['call'] == 'ibv_reg_mr' and o['lines'][0]['errno'] == 'EFAULT' and
 		o['lines'][0]['count'] == 3 and o['lines'][1]['errno'] == 'EINVAL'" "$verbena" explain --json "$one"
@@ -99,6 +100,14 @@ others=$(find /proc/[0-9]*/fd -lname '/memfd:verbena*' 2>/dev/null | cut -d/ -f3
 if [[ $others == 0 ]]; then
 	check "no PID" 0 "process $one (" "$verbena" mr
 fi
+start once "$verbena" run -- "$helpers/tools-trouble" once
+check "a single sentence" 0 "(tools-trouble): 1 said since it opened the device
+" "$verbena" explain "$pid"
+kill "$pid"
+start again "$verbena" run -- "$helpers/tools-trouble" again
+check "one that comes again" 0 "(tools-trouble): 3 said since it opened the device, always the same one
+" "$verbena" explain "$pid"
+kill "$pid"
 start two "$verbena" run -- "$helpers/tools-trouble" more
 for kind in memory relaxed on-demand device-memory null; do
 	check "a region of the kind $kind" 0 "  $kind  PD " "$verbena" mr "$pid"

@@ -1,5 +1,6 @@
 /* A program with regions and with failures behind it, for `verbena explain` and `verbena mr` to look at.  It
- * says what it has on one line, then waits until its input ends.   trouble [more] */
+ * says what it has on one line, then waits until its input ends.   trouble [more|once|again]
+ * once: with a single failure; again: the same three times */
 #include <dlfcn.h>
 #include <infiniband/verbs.h>
 #include <stdio.h>
@@ -42,9 +43,10 @@ int main(int argc, char **argv)
 
 	CHECK(pd && p != MAP_FAILED);
 	CHECK(!mprotect(p + 4 * 4096, 4 * 4096, PROT_READ));
-	for (int i = 0; i < 3; i++)
+	for (int i = argc > 1 && !strcmp(argv[1], "once") ? 2 : 0; i < 3; i++)
 		CHECK(!ibv_reg_mr(pd, p, 8 * 4096, IBV_ACCESS_LOCAL_WRITE));
-	CHECK(!ibv_reg_mr(pd, p, 64, 1u << 30));
+	if (argc == 1 || !strcmp(argv[1], "more"))
+		CHECK(!ibv_reg_mr(pd, p, 64, 1u << 30));
 	b = ibv_reg_mr(pd, p + 4 * 4096, 4096, IBV_ACCESS_REMOTE_READ);
 	a = ibv_reg_mr_iova(pd, p, 4096, 0x10000, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
 	CHECK(a && b);

@@ -1,0 +1,180 @@
+/* Sentences of refused calls and failed requests name what is meant: enumerators by their names, one thing as
+ * one thing, and no number that no program has ever seen. */
+#include <errno.h>
+#include <stdarg.h>
+
+#include "kit.h"
+
+static int log_fd;
+static off_t log_at;
+static char text[8192];
+static struct ibv_context *ctx;
+static struct ibv_pd *pd;
+static struct kit_end a, b;
+
+/* What the log has got since the last look. */
+static const char *logged(void)
+{
+	ssize_t n = pread(log_fd, text, sizeof text - 1, log_at);
+
+	CHECK(n >= 0);
+	text[n] = 0;
+	log_at += n;
+	return text;
+}
+
+#define SAID(...) said(__LINE__, __VA_ARGS__)
+
+static __attribute__((format(printf, 2, 3))) void said(int line, const char *fmt, ...)
+{
+	char what[256];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(what, sizeof what, fmt, ap);
+	va_end(ap);
+	CHECK(strstr(logged(), what), "line %d: no '%s' in:\n%s", line, what, text);
+}
+
+static void queue_pairs(void)
+{
+	struct ibv_cq *cq = ibv_create_cq(ctx, 1, NULL, NULL, 0);
+	struct ibv_qp_init_attr qa = {.send_cq = cq, .recv_cq = cq};
+	struct ibv_qp_init_attr_ex qx = {.qp_type = IBV_QPT_RC, .send_cq = cq, .recv_cq = cq, .pd = pd};
+	struct ibv_qp_attr at = {.qp_state = IBV_QPS_RTR,
+				 .path_mtu = (enum ibv_mtu)1024,
+				 .ah_attr = {.is_global = 1, .port_num = 1}};
+
+	CHECK(cq);
+	logged();
+	qa.qp_type = IBV_QPT_UC;
+	CHECK(!ibv_create_qp(pd, &qa) && errno == EOPNOTSUPP);
+	SAID("QPs of type IBV_QPT_UC are not supported, only IBV_QPT_RC");
+	qa.qp_type = (enum ibv_qp_type)77;
+	CHECK(!ibv_create_qp(pd, &qa) && errno == EINVAL);
+	SAID("there is no QP type 77");
+	qx.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_RX_HASH | IBV_QP_INIT_ATTR_IND_TABLE;
+	CHECK(!ibv_create_qp_ex(ctx, &qx) && errno == EOPNOTSUPP);
+	SAID("comp_mask: IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH is not supported");
+	qx.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS;
+	qx.create_flags = IBV_QP_CREATE_SCATTER_FCS | 1u << 30;
+	CHECK(!ibv_create_qp_ex(ctx, &qx) && errno == EOPNOTSUPP);
+	SAID("create_flags: IBV_QP_CREATE_SCATTER_FCS | 0x40000000 is not supported");
+	CHECK(!ibv_destroy_cq(cq));
+	kit_end_open(&a, pd, 4, 64);
+	CHECK(ibv_modify_qp(a.qp, &(struct ibv_qp_attr){.qp_state = (enum ibv_qp_state)9}, IBV_QP_STATE) ==
+	      EINVAL);
+	SAID("there is no state 9");
+	at.ah_attr.grh.dgid = a.card.gid;
+	CHECK(ibv_modify_qp(a.qp, &at,
+			    IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+				IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == EINVAL);
+	SAID("path_mtu 1024 is no enum ibv_mtu, which goes from IBV_MTU_256 (1) to IBV_MTU_4096 (5)");
+	kit_end_close(&a);
+}
+
+static void shared_queues(void)
+{
+	struct ibv_srq_init_attr_ex sx = {.attr = {.max_wr = 1, .max_sge = 1},
+					  .comp_mask = IBV_SRQ_INIT_ATTR_TYPE,
+					  .srq_type = IBV_SRQT_XRC};
+	struct ibv_srq_init_attr si = {.attr = {.max_wr = 1, .max_sge = 1}};
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(ctx);
+	struct ibv_cq *cq = ibv_create_cq(ctx, 4, NULL, channel, 0);
+	struct ibv_srq *srq = ibv_create_srq(pd, &si);
+	struct ibv_qp_init_attr qa = {.qp_type = IBV_QPT_RC, .send_cq = cq, .recv_cq = cq, .srq = srq};
+	struct ibv_qp *qp;
+
+	CHECK(channel && cq && srq);
+	logged();
+	CHECK(!ibv_create_srq_ex(ctx, &sx));
+	SAID("SRQs of type IBV_SRQT_XRC are not supported, only IBV_SRQT_BASIC");
+	sx.comp_mask = IBV_SRQ_INIT_ATTR_CQ | IBV_SRQ_INIT_ATTR_PD;
+	CHECK(!ibv_create_srq_ex(ctx, &sx));
+	SAID("comp_mask: IBV_SRQ_INIT_ATTR_CQ is not for an SRQ of type IBV_SRQT_BASIC");
+	qp = ibv_create_qp(pd, &qa);
+	CHECK(qp);
+	CHECK(ibv_destroy_srq(srq) == EBUSY);
+	SAID("1 QP receives from it");
+	CHECK(ibv_destroy_comp_channel(channel) == EBUSY);
+	SAID("1 CQ uses the channel");
+	CHECK(ibv_dealloc_pd(pd) == EBUSY);
+	SAID("ibv_dealloc_pd: the protection domain still has 1 queue pair, 1 shared receive queue");
+	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_srq(srq) && !ibv_destroy_cq(cq) &&
+	      !ibv_destroy_comp_channel(channel));
+}
+
+static void regions(void)
+{
+	static uint8_t buf[4096];
+	struct ibv_mr *mr = ibv_reg_mr(pd, buf, sizeof buf, IBV_ACCESS_LOCAL_WRITE);
+
+	CHECK(mr);
+	logged();
+	CHECK(!ibv_reg_mr(pd, buf, sizeof buf, IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE));
+	SAID("access IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ: remote write and atomic need local "
+	     "write");
+	CHECK(ibv_rereg_mr(mr, 16 | IBV_REREG_MR_CHANGE_PD, pd, NULL, 0, 0));
+	SAID("flags IBV_REREG_MR_CHANGE_PD | 0x10: one or more of IBV_REREG_MR_CHANGE_TRANSLATION | ");
+	CHECK(!ibv_dereg_mr(mr));
+}
+
+static int post(enum ibv_wr_opcode op, unsigned flags, uint32_t len)
+{
+	struct ibv_sge sge = {(uintptr_t)a.buf, len, a.mr->lkey};
+	struct ibv_send_wr wr = {.wr_id = 1,
+				 .opcode = op,
+				 .send_flags = flags,
+				 .sg_list = &sge,
+				 .num_sge = 1},
+			   *bad;
+
+	wr.wr.atomic.remote_addr = b.card.addr;
+	wr.wr.atomic.rkey = b.card.rkey;
+	return ibv_post_send(a.qp, &wr, &bad);
+}
+
+static void requests(void)
+{
+	kit_end_open(&a, pd, 4, 64);
+	kit_end_open(&b, pd, 4, 64);
+	kit_connect(&a, &b.card);
+	kit_connect(&b, &a.card);
+	logged();
+	CHECK(post(IBV_WR_TSO, 0, 8) == EINVAL);
+	SAID("IBV_WR_TSO is no request that an RC QP takes");
+	CHECK(post((enum ibv_wr_opcode)200, 0, 8) == EINVAL);
+	SAID("there is no opcode 200");
+	CHECK(post(IBV_WR_SEND, IBV_SEND_IP_CSUM, 8) == EINVAL);
+	SAID("send_flags: IBV_SEND_IP_CSUM is not for an RC QP");
+	CHECK(post(IBV_WR_RDMA_READ, IBV_SEND_INLINE, 8) == EINVAL);
+	SAID("IBV_SEND_INLINE with IBV_WR_RDMA_READ, which sends no data");
+	CHECK(!post(IBV_WR_ATOMIC_FETCH_AND_ADD, 0, 4));
+	CHECK(kit_wait(&a, 10).status == IBV_WC_LOC_LEN_ERR);
+	SAID("ended with IBV_WC_LOC_LEN_ERR: an atomic brings 8 bytes back, and its scatter/gather list has "
+	     "4: "
+	     "give it 8");
+	kit_end_close(&a);
+	kit_end_close(&b);
+}
+
+int main(void)
+{
+	char path[64];
+
+	log_fd = memfd_create("log", 0);
+	CHECK(log_fd >= 0);
+	snprintf(path, sizeof path, "/proc/%d/fd/%d", getpid(), log_fd);
+	setenv("VERBENA_LOG", path, 1);
+	setenv("VERBENA_LOG_LEVEL", "info", 1);
+	ctx = kit_open();
+	pd = ibv_alloc_pd(ctx);
+	CHECK(pd);
+	queue_pairs();
+	shared_queues();
+	regions();
+	requests();
+	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
+	puts("every sentence names what it means");
+	return 0;
+}
