@@ -157,6 +157,8 @@ VB_EXPORT VB_NOTHING(ibv_unimport_pd, (ibpd), struct ibv_pd *ibpd)
 		return;
 	if (!pd->imported)
 		vb_refuse(EINVAL, "ibv_unimport_pd", "the domain was not imported: it stays");
+	else if (vb_pd_gone(pd))
+		vb_refuse(EINVAL, "ibv_unimport_pd", "the protection domain has been given back before");
 	else if (atomic_load(&pd->refs))
 		vb_why_pd_busy(pd, "ibv_unimport_pd");
 	else

@@ -118,7 +118,10 @@ VB_OBJECT(struct ibv_pd *, vb_alloc_parent_domain, (context, a), struct ibv_cont
 
 void vb_parent_free(struct vb_pd *pd)
 {
-	vb_pd_count(pd->parent->pd, VB_CHILD_PARENT, -1u);
+	struct vb_pd *of = pd->parent->pd;
+
+	pd->parent->pd = NULL; /* for vb_pd_gone() */
+	vb_pd_count(of, VB_CHILD_PARENT, -1u);
 	if (pd->parent->td)
 		atomic_fetch_sub(&pd->parent->td->refs, 1);
 	free(pd);

@@ -72,6 +72,13 @@ refused:
 	return NULL;
 }
 
+/* A program that gives a domain back twice mostly crashes, since the memory is another's by then.  Where it
+ * is not yet (a debugging allocator) the counts must not go below nothing. */
+bool vb_pd_gone(const struct vb_pd *pd)
+{
+	return pd->parent ? !pd->parent->pd : !vb_list_linked(&pd->on_ctx);
+}
+
 VB_EXPORT VB_CODE(ibv_dealloc_pd, (ibpd), struct ibv_pd *ibpd)
 {
 	struct vb_pd *pd = vb_pd(ibpd);
@@ -79,6 +86,9 @@ VB_EXPORT VB_CODE(ibv_dealloc_pd, (ibpd), struct ibv_pd *ibpd)
 
 	if (vb_context_dead(c))
 		return 0;
+	if (vb_pd_gone(pd))
+		return vb_refuse(EINVAL, "ibv_dealloc_pd",
+				 "the protection domain has been given back before");
 	if (atomic_load(&pd->refs)) /* rule 37 */
 		return vb_why_pd_busy(pd, "ibv_dealloc_pd");
 	if (pd->parent) {

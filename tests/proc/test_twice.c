@@ -1,0 +1,50 @@
+/* A protection domain that a program gives back twice, with an allocator that leaves freed memory as it was:
+ * the second call fails and says so, and the counts, which sentences and limits go by, stay right. */
+#include <errno.h>
+
+#include "kit.h"
+
+/* In place of the C library's: nothing is given out again. */
+__attribute__((visibility("default"))) void free(void *p)
+{
+	(void)p;
+}
+
+static const char *logged(int fd)
+{
+	static char text[8192];
+	ssize_t n = pread(fd, text, sizeof text - 1, 0);
+
+	CHECK(n >= 0);
+	text[n] = 0;
+	return text;
+}
+
+int main(void)
+{
+	int fd = memfd_create("log", 0);
+	struct ibv_parent_domain_init_attr attr = {0};
+	struct ibv_pd *pd, *parent;
+	struct ibv_context *ctx;
+	char path[64];
+
+	CHECK(fd >= 0);
+	snprintf(path, sizeof path, "/proc/%d/fd/%d", getpid(), fd);
+	setenv("VERBENA_LOG", path, 1);
+	ctx = kit_open();
+	pd = ibv_alloc_pd(ctx);
+	CHECK(pd);
+	attr.pd = pd;
+	parent = ibv_alloc_parent_domain(ctx, &attr);
+	CHECK(parent);
+	CHECK(!ibv_dealloc_pd(parent) && ibv_dealloc_pd(parent) == EINVAL);
+	CHECK(!ibv_dealloc_pd(pd) && ibv_dealloc_pd(pd) == EINVAL);
+	CHECK(
+	    strstr(logged(fd), "ibv_dealloc_pd: the protection domain has been given back before (EINVAL)"));
+	pd = ibv_alloc_pd(ctx); /* the limit's count is right as well */
+	CHECK(pd);
+	CHECK(!ibv_close_device(ctx));
+	CHECK(strstr(logged(fd), "not destroyed before: 1 protection domain;"), "%s", logged(fd));
+	puts("given back once");
+	return 0;
+}
