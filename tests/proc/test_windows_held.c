@@ -42,15 +42,15 @@ static void done(struct kit_end *e)
 	CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == 7, "%s", ibv_wc_status_str(wc.status));
 }
 
-/* A message each way on the other queue pair. */
-static void still_works(struct pair *p)
+/* A message each way on the other queue pair, which takes three steps. */
+static void still_works(struct pair *p, int step)
 {
 	struct kit_end *e = &p->end[1];
 
 	CHECK(!kit_recv(e, 1, 0, 0));
-	kit_until(&p->board->step, 2);
-	atomic_store(&p->board->step, 3);
-	kit_until(&p->board->step, 4);
+	kit_until(&p->board->step, step);
+	atomic_store(&p->board->step, step + 1);
+	kit_until(&p->board->step, step + 2);
 	CHECK(!kit_post(e, IBV_WR_SEND, 2, 0, 0, NULL, 0));
 	for (int i = 0; i < 2; i++)
 		CHECK(kit_wait(e, 20).status == IBV_WC_SUCCESS);
@@ -101,16 +101,16 @@ static void owner(struct pair *p)
 		CHECK(!ibv_post_send(e->qp, &inv, &bad));
 	pair_nap(50);
 	atomic_store(&p->board->step, 2);
-	still_works(p);
+	still_works(p, 2);
 	CHECK(ibv_dereg_mr(mr) == EBUSY); /* rule 49 */
 	pair_nap(20);
-	still_works(p);
+	still_works(p, 4);
 	CHECK(!ibv_poll_cq(e->cq, 1, &wc) && !atomic_load(&d.done), "it did not wait");
 	CHECK(ibv_dereg_mr(mr) == EBUSY);
 	if (killed)
 		CHECK(!kill(p->target, SIGKILL));
 	else
-		atomic_store(&p->board->step, 5);
+		atomic_store(&p->board->step, 7);
 	if (way == DEALLOC)
 		CHECK(!pthread_join(thread, NULL));
 	else
@@ -120,7 +120,7 @@ static void owner(struct pair *p)
 	if (killed)
 		kit_reap(p->target);
 	else
-		kit_until(&p->board->step, 6);
+		kit_until(&p->board->step, 8);
 	for (int i = 0; i < SIZE; i++)
 		CHECK(area[i] == PATTERN, "byte %d was touched afterwards", i);
 	if (way != DEALLOC)
@@ -178,21 +178,19 @@ static void writer(struct pair *p)
 	CHECK(poll(&fd, 1, 20000) == 1, "it was not held");
 	atomic_store(&p->board->step, 1);
 	for (int i = 0; i < 2; i++) {
-		kit_until(&p->board->step, 3);
+		kit_until(&p->board->step, 3 + 2 * i);
 		CHECK(!kit_recv(&p->end[1], 1, 0, 0));
 		CHECK(!kit_post(&p->end[1], IBV_WR_SEND, 2, 0, 0, NULL, 0));
-		atomic_store(&p->board->step, 4);
+		atomic_store(&p->board->step, 4 + 2 * i);
 		for (int k = 0; k < 2; k++)
 			CHECK(kit_wait(&p->end[1], 20).status == IBV_WC_SUCCESS);
-		if (!i)
-			atomic_store(&p->board->step, 2);
 	}
-	kit_until(&p->board->step, 5);
+	kit_until(&p->board->step, 7);
 	zero.range = (struct uffdio_range){(uintptr_t)e->buf + PAGE, PAGE};
 	CHECK(!ioctl(fd.fd, UFFDIO_ZEROPAGE, &zero));
 	CHECK(!pthread_join(thread, NULL));
 	CHECK(kit_wait(e, 20).wr_id == 1); /* it was let finish, or the rest was refused */
-	atomic_store(&p->board->step, 6);
+	atomic_store(&p->board->step, 8);
 	close(fd.fd);
 	exit(0);
 }
