@@ -29,6 +29,7 @@ enum wrong {
 	LOCAL_SECOND, /* the second piece's key is wrong */
 	NO_RECEIVE,   /* WRITE with immediate, rnr_retry 1 */
 	MISALIGNED,   /* atomic */
+	OTHER_MTU,    /* the target's path MTU is another */
 	TARGET_ERR,   /* the target's QP is in the error state */
 	TARGET_GONE,  /* it is destroyed */
 	SELF_ERR,     /* the initiator's QP goes to the error state */
@@ -86,6 +87,11 @@ static const struct row {
     {"WRITE with immediate, no receive", NO_RECEIVE, IBV_WR_RDMA_WRITE_WITH_IMM, BIG,
      IBV_WC_RNR_RETRY_EXC_ERR},
     {"atomic, misaligned", MISALIGNED, IBV_WR_ATOMIC_FETCH_AND_ADD, 8, IBV_WC_REM_INV_REQ_ERR},
+    {"WRITE, MTU", OTHER_MTU, IBV_WR_RDMA_WRITE, BIG, IBV_WC_REM_INV_REQ_ERR},
+    {"WRITE of one packet, MTU", OTHER_MTU, IBV_WR_RDMA_WRITE, 1024, IBV_WC_SUCCESS},
+    {"WRITE with immediate, MTU", OTHER_MTU, IBV_WR_RDMA_WRITE_WITH_IMM, 1025, IBV_WC_REM_INV_REQ_ERR},
+    {"READ, MTU", OTHER_MTU, IBV_WR_RDMA_READ, 1025, IBV_WC_BAD_RESP_ERR},
+    {"READ of one packet, MTU", OTHER_MTU, IBV_WR_RDMA_READ, 1024, IBV_WC_SUCCESS},
     {"WRITE to ERR", TARGET_ERR, IBV_WR_RDMA_WRITE, 64, IBV_WC_RETRY_EXC_ERR},
     {"WRITE of nothing to ERR", TARGET_ERR, IBV_WR_RDMA_WRITE, 0, IBV_WC_RETRY_EXC_ERR},
     {"READ from ERR", TARGET_ERR, IBV_WR_RDMA_READ, BIG, IBV_WC_RETRY_EXC_ERR},
@@ -212,7 +218,7 @@ static void connect_end(struct kit_end *e, const struct row *r)
 {
 	const struct kit_card *peer = &board->card[!me];
 	struct ibv_qp_attr a = {.qp_state = IBV_QPS_RTR,
-				.path_mtu = IBV_MTU_1024,
+				.path_mtu = me && r->wrong == OTHER_MTU ? IBV_MTU_4096 : IBV_MTU_1024,
 				.dest_qp_num = peer->qpn,
 				.rq_psn = peer->psn & 0xffffff,
 				.max_dest_rd_atomic = r->wrong == DEST_DEPTH_0 ? 0 : 4,
