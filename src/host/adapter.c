@@ -137,7 +137,9 @@ static struct vb_adapter *new_adapter(const struct vb_adapter_cfg *cfg)
 	a->wire = &vb_shm_wire;
 	a->user = cfg->user;
 	a->pid = (uint32_t)getpid();
+	a->listens_as = geteuid();
 	a->ctl = a->kick = -1;
+	a->on_members.kind = SRC_MEMBERS;
 	pthread_mutex_init(&a->control, NULL);
 	pthread_mutex_init(&a->qpn_lock, NULL);
 	vb_list_init(&a->node);
@@ -178,30 +180,37 @@ static void free_adapter(struct vb_adapter *a)
 int vb_adapter_open(struct vb_adapter **out, const struct vb_adapter_cfg *cfg)
 {
 	struct vb_adapter *a = new_adapter(cfg);
+	enum vb_open_step unused, *step = cfg->step ? cfg->step : &unused;
 	int err;
 
+	*step = VB_OPEN_DESCRIPTORS;
 	if (!a)
 		return ENOMEM;
 	vb_adapter_handle_fork();
 	err = open_descriptors(a);
-	if (!err)
-		err = new_segment(a);
+	if (err)
+		goto free_a;
+	*step = VB_OPEN_SEGMENT;
+	err = new_segment(a);
 	if (err)
 		goto free_a;
 	a->presence.awake = (_Atomic uint32_t *)(a->seg->base + VB_SEG_AWAKE);
 	/* pairs with free_adapter() */
 	vb_history_keep((struct vb_history *)(a->seg->base + VB_SEG_HISTORY));
+	*step = VB_OPEN_NUMBER;
 	err = vb_number_bind(a);
 	if (err)
 		goto free_a;
 	/* Peers may connect already; nobody answers before the engine runs. */
 	fill_head(a, cfg);
+	*step = VB_OPEN_LINK;
 	err = vb_peer_self(a);
 	if (err)
 		goto free_a;
 	pthread_mutex_lock(&vb_host_lock);
 	vb_list_append(&adapters, &a->node);
 	pthread_mutex_unlock(&vb_host_lock);
+	*step = VB_OPEN_THREAD;
 	*out = a; /* the engine may call the upper layer at once */
 	err = vb_engine_start(a);
 	if (err)

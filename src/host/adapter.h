@@ -69,6 +69,11 @@ struct vb_wire_ops {
 };
 extern const struct vb_wire_ops vb_shm_wire; /* wire/shm.c */
 
+/* Why contact fails: iba/reach.h. */
+struct vb_trouble {
+	uint32_t reach, a, b; /* enum vb_reach and its numbers */
+};
+
 enum vb_link_state {
 	VB_LINK_IDLE,	    /* no contact yet, or the last attempt failed */
 	VB_LINK_CONTACTING, /* the engine is at it */
@@ -102,14 +107,18 @@ struct vb_link {
 	void *acks;		/* a QP that owes no more than an ACK, the upper layer's; under rx */
 };
 
+enum vb_open_step { VB_OPEN_DESCRIPTORS, VB_OPEN_SEGMENT, VB_OPEN_NUMBER, VB_OPEN_LINK, VB_OPEN_THREAD };
+
 struct vb_adapter_cfg {
+	enum vb_open_step *step; /* where it fails; may be NULL */
 	const struct vb_adapter_ops *ops;
 	void *user;		   /* the upper layer's */
 	const uint8_t (*gids)[16]; /* VB_GID_TABLE of them, published */
 };
 
-/* Starts an adapter: binds a number, makes the segment, starts the engine.  0 or errno (ENFILE: all 4,095
- * numbers are taken; EMFILE, ENOMEM as the kernel says). */
+/* Starts an adapter: binds a number, makes the segment, starts the engine.  0 or errno (EADDRINUSE: all 4,095
+ * numbers are taken, see vb_numbers_say(); EMFILE, ENOMEM as the kernel says), with the step that failed in
+ * *cfg->step if that is not NULL. */
 int vb_adapter_open(struct vb_adapter **out, const struct vb_adapter_cfg *cfg);
 
 /* Has fork() and exit() looked after, which vb_adapter_open() does by itself.  A caller whose own fork
@@ -151,11 +160,13 @@ uint64_t vb_adapter_incarnation(const struct vb_adapter *a);
 /* A descriptor that stands for the adapter (its segment), for ibv_context.cmd_fd; the adapter's own. */
 int vb_adapter_fd(const struct vb_adapter *a);
 /* Whose a duplicate of such a descriptor is; it may be of another process, also of one that has ended.  0,
- * or EINVAL: it stands for no adapter. */
+ * EINVAL: it stands for no adapter, or errno where this process may not look at it. */
 struct vb_owner {
 	uint32_t number; /* primary */
 	uint32_t pid;
 	uint64_t incarnation;
+	uint32_t
+	    version; /* of its segment; also where that is another one than ours, and so EINVAL; 0: none */
 };
 int vb_adapter_owner(int fd, struct vb_owner *o);
 
@@ -181,8 +192,10 @@ void vb_link_put(struct vb_link *l);
 void vb_link_contact(struct vb_link *l);
 /* Makes contact and waits, until `until` at most: in the calling thread, without locks.  0: *l is UP, with a
  * reference, and its peer hears us (vb_link_heard).  ECONNREFUSED: nobody has that number, or nobody who may
- * be talked to; ETIMEDOUT: somebody has it and does not answer; else what this process lacks. */
-int vb_link_reach(struct vb_adapter *a, uint32_t number, uint64_t until, struct vb_link **l);
+ * be talked to; ETIMEDOUT: somebody has it and does not answer; else what this process lacks.  *why: more of
+ * it. */
+int vb_link_reach(struct vb_adapter *a, uint32_t number, uint64_t until, struct vb_link **l,
+		  struct vb_trouble *why);
 /* Whether the peer looks at what this adapter announces, so that it may be relied on to wait for that.  It
  * begins a moment after the link is UP. */
 bool vb_link_heard(const struct vb_link *l);
@@ -190,14 +203,14 @@ bool vb_link_heard(const struct vb_link *l);
  * to a peer that has another link (contact through two of its numbers at once), else l itself.  Takes over
  * the caller's reference to l and returns one to the result. */
 struct vb_link *vb_link_current(struct vb_link *l);
-/* Why there is no contact yet: errno of the last attempt (ECONNREFUSED: nobody there who may be talked to; 0:
- * it has not failed), and in *asked the process that has our hello and has not answered, 0: none. */
-int vb_link_trouble(struct vb_link *l, uint32_t *asked);
+/* Why there is no contact yet, as the last attempt found it (VB_REACH_UNKNOWN: it has not failed), and in
+ * *asked the process that has our hello and has not answered, 0: none. */
+struct vb_trouble vb_link_trouble(struct vb_link *l, uint32_t *asked);
 /* The process at the other end that said it has no memory or descriptors for contact, 0: none. */
 uint32_t vb_link_unable(struct vb_link *l);
-/* Whether contact is being made and nothing is wrong with that: it has begun less than five seconds ago, or
- * the process that is to answer is stopped (by a signal or a debugger; looks into /proc).  Silence then is no
- * loss. */
+/* Whether contact is being made and nothing is wrong with that: it has begun less than five seconds ago; or
+ * the process that is to answer is stopped (by a signal or a debugger); or the engine thread of either end
+ * waits for a CPU, for a minute at most.  Silence then is no loss.  Looks into /proc. */
 bool vb_link_pending(struct vb_link *l, uint64_t now);
 /* Rings the peer's doorbell; for the wire, which found the peer's word at asleep. */
 void vb_link_ring(struct vb_link *l);
@@ -220,6 +233,9 @@ uint32_t vb_link_qp_received(const struct vb_link *l, uint32_t qpn);
 bool vb_link_qp_dropped(const struct vb_link *l, uint32_t qpn, uint32_t psn);
 /* The peer wrote rubbish: the link goes down soon, as by a death.  Under l->rx; does not call back itself. */
 void vb_link_insane(struct vb_link *l);
+/* Says how many of the numbers of this network namespace are taken, and by which users: "4095 by user 12345".
+ * Returns buf. */
+const char *vb_numbers_say(char *buf, size_t size);
 /* How many numbers it has, and the k-th, 0 behind the last. */
 uint32_t vb_adapter_number_count(const struct vb_adapter *a);
 uint32_t vb_adapter_number_at(const struct vb_adapter *a, uint32_t k);

@@ -69,6 +69,7 @@ int vb_conn_make(struct vb_adapter *a, struct conn **out, int sock, uint32_t pid
 	c->on_sock.kind = SRC_SOCK;
 	c->on_pid.kind = SRC_PID;
 	c->state = state;
+	c->since = vb_now();
 	c->sock = sock;
 	c->pid = pid;
 	c->pidfd = -1;

@@ -18,79 +18,15 @@
 #include "base/log.h"
 #include "host/hello.h"
 #include "host/private.h"
+#include "iba/reach.h"
 
 #define RETRY_AFTER  (10 * VB_MSEC)  /* between two attempts at a number */
 #define BUSY_AFTER   VB_MSEC	     /* the peer's backlog is full */
 #define ACCEPT_AFTER (100 * VB_MSEC) /* we have no descriptors */
+#define SEEK_AFTER   VB_SEC	     /* that nobody has a number is looked into once in this time */
+#define SPEAK_WITHIN (5 * VB_SEC)    /* who connects says hello at once, unless it is stopped just then */
 
-enum { MAX_NEW = 128, ACCEPT_BATCH = 64, OVERFLOW_UID = 65534 };
-
-/* Whether the user that reads as `uid` here is one, and not "anybody who has no name here". */
-static bool uid_is_mapped(uint32_t uid)
-{
-	unsigned long in, out, n;
-	bool mapped = false;
-	FILE *f = fopen("/proc/self/uid_map", "re");
-
-	if (!f)
-		return false;
-	while (!mapped && fscanf(f, "%lu %lu %lu", &in, &out, &n) == 3)
-		mapped = uid >= in && uid - in < n;
-	fclose(f);
-	return mapped;
-}
-
-static uint32_t overflow_uid(void)
-{
-	uint32_t uid = OVERFLOW_UID;
-	FILE *f = fopen("/proc/sys/kernel/overflowuid", "re");
-
-	if (f) {
-		if (fscanf(f, "%u", &uid) != 1)
-			uid = OVERFLOW_UID;
-		fclose(f);
-	}
-	return uid;
-}
-
-bool vb_contact_may(uint32_t uid)
-{
-	if (uid != geteuid())
-		return false;
-	return uid != overflow_uid() || uid_is_mapped(uid);
-}
-
-/* Asks the kernel who is at the other end. */
-static bool check_peer(struct vb_adapter *a, int sock, uint32_t *pid)
-{
-	struct ucred cred = {0};
-	socklen_t len = sizeof(cred);
-
-	if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &cred, &len))
-		return false;
-	*pid = (uint32_t)cred.pid;
-	if (vb_contact_may(cred.uid))
-		return true;
-	if (!a->told_uid)
-		vb_log(VB_LOG_WARN,
-		       "a process of user %u (PID %d) is refused: only processes of the same user, here %u, "
-		       "may reach "
-		       "one another",
-		       cred.uid, cred.pid, geteuid());
-	a->told_uid = true;
-	return false;
-}
-
-static void tell_fds(struct vb_adapter *a, int err)
-{
-	if (!a->told_fds)
-		vb_log(VB_LOG_WARN,
-		       "no connection to a peer can be made now: %s (a peer takes two descriptors and the "
-		       "address "
-		       "space of its segment)",
-		       strerror(err));
-	a->told_fds = true;
-}
+enum { MAX_NEW = 128, ACCEPT_BATCH = 64 };
 
 static struct hello hello_of(const struct vb_adapter *a, enum msg_kind kind)
 {
@@ -122,13 +58,33 @@ static int say_hello(struct vb_adapter *a, struct conn *c, uint32_t index, uint3
 	return sendmsg(c->sock, &m, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof(h) ? 0 : errno;
 }
 
-static void refuse(struct vb_adapter *a, struct conn *c, enum refuse_why why)
+static void refuse_for(struct vb_adapter *a, struct conn *c, enum refuse_why why, uint32_t detail)
 {
 	struct hello h = hello_of(a, MSG_REFUSE);
 
 	h.why = (uint8_t)why;
+	h.detail = detail;
 	(void)!send(c->sock, &h, sizeof(h), MSG_DONTWAIT | MSG_NOSIGNAL);
 	vb_conn_close(a, c);
+}
+
+static void refuse(struct vb_adapter *a, struct conn *c, enum refuse_why why)
+{
+	refuse_for(a, c, why, 0);
+}
+
+/* Says why to one who may not know us: nothing but that. */
+static void send_away(struct vb_adapter *a, int sock, const struct vb_trouble *t)
+{
+	struct hello h = {.kind = MSG_REFUSE,
+			  .why = t->reach == VB_REACH_TROUBLE ? REFUSE_DENIED : REFUSE_USER,
+			  .version = VB_SEG_VERSION,
+			  .magic = VB_SEG_MAGIC,
+			  .pid = a->pid,
+			  .detail = t->reach == VB_REACH_TROUBLE ? t->b << 16 | t->a : 0};
+
+	(void)!send(sock, &h, sizeof(h), MSG_DONTWAIT | MSG_NOSIGNAL);
+	close(sock);
 }
 
 /* Our attempt came to nothing; the upper layer is told if trying again is its business. */
@@ -150,15 +106,18 @@ static void alias(struct vb_adapter *a, struct peer *p, struct peer *q)
 	vb_lock_give(&a->links_lock);
 }
 
-/* Contact with p failed; whether that is news. */
-static bool in_trouble(struct peer *p, int err)
+/* Contact with p failed. */
+static void in_trouble(struct peer *p, struct vb_trouble t)
 {
-	return atomic_exchange(&p->trouble, err) != err;
+	vb_lock_take(&p->link.adapter->links_lock);
+	p->trouble = t;
+	vb_lock_give(&p->link.adapter->links_lock);
 }
 
 /* Maps the peer's segment (or finds the mapping of its owner, if that is in this process) and makes the wire.
  */
-static int join(struct vb_adapter *a, struct peer *p, struct conn *c, const struct hello *h, int fd)
+static int join(struct vb_adapter *a, struct peer *p, struct conn *c, const struct hello *h, int fd,
+		struct vb_trouble *t)
 {
 	struct vb_segment *old = p->seg;
 	const char *why = "no memory";
@@ -166,16 +125,21 @@ static int join(struct vb_adapter *a, struct peer *p, struct conn *c, const stru
 	int err;
 
 	p->seg = c->pid == a->pid ? vb_segment_find(h->incarnation) : NULL;
-	err = p->seg ? 0 : vb_segment_map(&p->window, fd, h->incarnation, &why);
+	*t = (struct vb_trouble){.reach = VB_REACH_UNKNOWN};
+	err = p->seg ? 0 : vb_segment_map(&p->window, fd, h->incarnation, &why, t);
 	base = p->seg ? p->seg->base : p->window;
 	if (!err) {
 		why = "no memory, or its keys begin where none can";
 		err = vb_peer_attach(p, base, h->index);
+		*t = err == EPROTO ? (struct vb_trouble){VB_REACH_STRANGER, c->pid, 0}
+				   : (struct vb_trouble){VB_REACH_TROUBLE, (uint32_t)err, VB_CALL_MMAP};
 	}
 	if (old)
 		vb_segment_put(old);
 	if (err) {
-		in_trouble(p, err);
+		if (t->reach == VB_REACH_STRANGER)
+			t->a = c->pid;
+		in_trouble(p, *t);
 		if (p->told != h->incarnation) /* each attempt ends like this for a while */
 			vb_log(VB_LOG_WARN, "the segment of adapter %u (PID %u) is not taken: %s (%s)",
 			       h->number, c->pid, why, strerror(err));
@@ -203,20 +167,23 @@ static void came_up(struct vb_adapter *a, struct peer *p, struct conn *c)
 }
 
 /* The link to whoever says hello, among those that we have: NULL and *refused 0: none. */
-static struct peer *candidate(struct vb_adapter *a, const struct hello *h, int fd, enum refuse_why *refused)
+static struct peer *candidate(struct vb_adapter *a, const struct hello *h, int fd, enum refuse_why *refused,
+			      struct vb_trouble *t)
 {
-	uint32_t numbers[VB_ADAPTER_NUMBERS + 1], n = vb_segment_numbers(fd, numbers);
+	uint32_t numbers[VB_ADAPTER_NUMBERS + 1], n = vb_segment_numbers(fd, numbers, t);
 	struct peer *found = NULL;
 
-	*refused = 0;
+	*refused = n ? 0 : t->reach == VB_REACH_TROUBLE ? REFUSE_DENIED : REFUSE_OTHER;
+	if (*refused)
+		return NULL;
 	numbers[n] = h->number;
 	for (uint32_t i = 0; i <= n; i++) {
 		struct peer *p = NULL;
 		uint32_t k;
 
-		if (!n || !numbers[i] || numbers[i] >= VB_ADAPTERS ||
+		if (!numbers[i] || numbers[i] >= VB_ADAPTERS ||
 		    atomic_load_explicit(&a->slot_of[numbers[i]], memory_order_acquire)) {
-			*refused = REFUSE_OTHER; /* no numbers, or ours: it is of another network namespace */
+			*refused = REFUSE_OTHER; /* a number is ours: it is of another network namespace */
 			return NULL;
 		}
 		vb_lock_take(&a->links_lock);
@@ -244,6 +211,7 @@ static struct peer *candidate(struct vb_adapter *a, const struct hello *h, int f
 static bool greeted(struct vb_adapter *a, struct conn *c, const struct hello *h, int fd)
 {
 	enum refuse_why why = 0;
+	struct vb_trouble t = {0};
 	struct peer *p;
 	int err;
 
@@ -251,11 +219,13 @@ static bool greeted(struct vb_adapter *a, struct conn *c, const struct hello *h,
 		refuse(a, c, REFUSE_KNOWN);
 		return false;
 	}
-	p = candidate(a, h, fd, &why);
+	p = candidate(a, h, fd, &why, &t);
 	if (p && p->conn && a->head->number < h->number)
 		why = REFUSE_TIE;
 	if (why) {
-		refuse(a, c, why);
+		if (why == REFUSE_DENIED)
+			vb_contact_tell_lack(a, &t);
+		refuse_for(a, c, why, why == REFUSE_DENIED ? t.b << 16 | t.a : 0);
 		return false;
 	}
 	if (p && p->conn) {
@@ -265,11 +235,11 @@ static bool greeted(struct vb_adapter *a, struct conn *c, const struct hello *h,
 	if (!p)
 		p = vb_peer_make(a, h->number, false);
 	if (!p) {
-		refuse(a, c, REFUSE_OTHER);
+		refuse(a, c, REFUSE_UNABLE);
 		return false;
 	}
 	VB_FAULT_POINT("greeted, no answer yet");
-	err = join(a, p, c, h, fd);
+	err = join(a, p, c, h, fd, &t);
 	if (err || say_hello(a, c, p->link.index, h->asked)) {
 		refuse(a, c, err && err != EPROTO ? REFUSE_UNABLE : REFUSE_OTHER);
 		vb_peer_failed(p, true);
@@ -284,13 +254,14 @@ static bool greeted(struct vb_adapter *a, struct conn *c, const struct hello *h,
 static bool answered(struct vb_adapter *a, struct conn *c, const struct hello *h, int fd)
 {
 	struct peer *p = c->peer, *q = vb_peer_by_incarnation(a, h->incarnation);
+	struct vb_trouble t;
 
 	if (q) {
 		alias(a, p, q);
 		give_up(a, c, true);
 		return false;
 	}
-	if (join(a, p, c, h, fd)) {
+	if (join(a, p, c, h, fd, &t)) {
 		vb_conn_unable(c->sock); /* for it the link is UP: this is no death */
 		give_up(a, c, true);
 		return false;
@@ -300,6 +271,21 @@ static bool answered(struct vb_adapter *a, struct conn *c, const struct hello *h
 	return true;
 }
 
+/* What a refusal says, for the sentence at this end. */
+static struct vb_trouble meant(const struct hello *h, uint32_t pid)
+{
+	switch (h->why) {
+	case REFUSE_UNABLE:
+		return (struct vb_trouble){VB_REACH_UNABLE, pid, 0};
+	case REFUSE_USER:
+		return (struct vb_trouble){VB_REACH_NOT_ITS_OWN, pid, 0};
+	case REFUSE_DENIED:
+		return (struct vb_trouble){VB_REACH_DENIED, pid, h->detail};
+	default:
+		return (struct vb_trouble){VB_REACH_REFUSED, pid, 0};
+	}
+}
+
 static void refused(struct vb_adapter *a, struct conn *c, const struct hello *h)
 {
 	struct peer *p = c->peer, *q = vb_peer_by_incarnation(a, h->incarnation);
@@ -307,75 +293,154 @@ static void refused(struct vb_adapter *a, struct conn *c, const struct hello *h)
 	if (q)
 		alias(a, p, q);
 	else if (h->why != REFUSE_TIE)
-		in_trouble(p, ECONNREFUSED);
-	if (h->why == REFUSE_UNABLE)
-		atomic_store(&p->unable, c->pid ? c->pid : h->pid);
+		in_trouble(p, meant(h, c->pid ? c->pid : h->pid));
 	/* In a tie the peer's own hello is on its way. */
 	give_up(a, c, h->why != REFUSE_TIE || q);
 }
 
-/* One message and perhaps one descriptor; -1: nothing yet. */
-static ssize_t receive(struct conn *c, struct hello *h, int *fd)
+/* One message. */
+struct heard {
+	struct hello h;
+	ssize_t n;     /* its length, 0: the other end has closed, -1: nothing yet */
+	int err;       /* of a call that fails otherwise */
+	int fd;	       /* that came with it, -1: none */
+	bool no_place; /* one came, for which this process has no room */
+};
+
+static void receive(struct conn *c, struct heard *in)
 {
-	struct iovec iov = {h, sizeof(*h)};
+	struct iovec iov = {&in->h, sizeof(in->h)};
 	_Alignas(struct cmsghdr) char ctl[CMSG_SPACE(sizeof(int))];
 	/* CMSG_LEN: room for one descriptor, and not for the two that the padding would take. */
 	struct msghdr m = {
 	    .msg_iov = &iov, .msg_iovlen = 1, .msg_control = ctl, .msg_controllen = CMSG_LEN(sizeof(int))};
 	struct cmsghdr *cm;
-	ssize_t n;
 
-	*fd = -1;
-	memset(h, 0, sizeof(*h));
-	n = recvmsg(c->sock, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-	if (n < 0)
-		return errno == EAGAIN || errno == EINTR ? -1 : 0;
+	*in = (struct heard){.fd = -1};
+	in->n = recvmsg(c->sock, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	if (in->n < 0 && errno == ECONNRESET) /* told once, before what still can be read: why it hung up */
+		in->n = recvmsg(c->sock, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	if (in->n < 0) {
+		if (errno == EAGAIN || errno == EINTR)
+			return;
+		in->err = errno == ECONNRESET ? 0 : errno;
+		in->n = 0;
+		return;
+	}
 	cm = CMSG_FIRSTHDR(&m);
 	if (cm && cm->cmsg_level == SOL_SOCKET && cm->cmsg_type == SCM_RIGHTS &&
 	    cm->cmsg_len >= CMSG_LEN(sizeof(int)))
-		memcpy(fd, CMSG_DATA(cm), sizeof(int));
-	return n;
+		memcpy(&in->fd, CMSG_DATA(cm), sizeof(int));
+	in->no_place = in->fd < 0 && m.msg_flags & MSG_CTRUNC;
+}
+
+/* Of whatever version: what all of them have in common. */
+static bool is_ours(const struct heard *in)
+{
+	return in->n >= (ssize_t)offsetof(struct hello, incarnation) && in->h.magic == VB_SEG_MAGIC &&
+	       (in->h.kind == MSG_HELLO || in->h.kind == MSG_REFUSE);
 }
 
 static bool hello_is_sane(const struct hello *h, ssize_t n)
 {
-	return n == sizeof(*h) && h->magic == VB_SEG_MAGIC && h->version == VB_SEG_VERSION &&
-	       h->incarnation && h->number && h->number < VB_ADAPTERS && h->index < VB_MAX_LINKS;
+	return n == sizeof(*h) && h->incarnation && h->number && h->number < VB_ADAPTERS &&
+	       h->index < VB_MAX_LINKS;
+}
+
+/* Whoever connected did not say a hello that can be answered. */
+static void close_new(struct vb_adapter *a, struct conn *c, const struct heard *in)
+{
+	struct vb_trouble lack = {VB_REACH_TROUBLE, in->no_place ? EMFILE : (uint32_t)in->err,
+				  VB_CALL_RECVMSG};
+
+	if (lack.a) {
+		vb_contact_tell_lack(a, &lack);
+		refuse_for(a, c, in->no_place ? REFUSE_UNABLE : REFUSE_DENIED, lack.b << 16 | lack.a);
+		return;
+	}
+	if (is_ours(in) && in->h.version != VB_SEG_VERSION) {
+		vb_contact_tell_version(a, c->pid, in->h.version);
+		refuse(a, c, REFUSE_VERSION);
+		return;
+	}
+	if (in->n > 0) {
+		vb_contact_tell_stranger(a, c->pid,
+					 is_ours(in) && in->h.kind == MSG_HELLO &&
+						 hello_is_sane(&in->h, in->n)
+					     ? "sent its hello without its segment"
+					     : "did not say hello as Verbena does");
+		if (is_ours(in)) {
+			refuse(a, c, REFUSE_OTHER);
+			return;
+		}
+	}
+	vb_conn_close(a, c);
+}
+
+/* We asked, and what came is no answer: which trouble that is. */
+static struct vb_trouble no_answer(struct vb_adapter *a, const struct conn *c, const struct heard *in)
+{
+	struct vb_trouble t = {VB_REACH_STRANGER, c->pid, 0};
+
+	if (in->no_place || in->err) {
+		t = (struct vb_trouble){VB_REACH_TROUBLE, in->no_place ? EMFILE : (uint32_t)in->err,
+					VB_CALL_RECVMSG};
+		vb_contact_tell_lack(a, &t);
+	} else if (in->n <= 0) {
+		t.reach = VB_REACH_CLOSED;
+	} else if (is_ours(in) && in->h.version != VB_SEG_VERSION) {
+		t.reach = VB_REACH_VERSION;
+		t.b = (uint32_t)in->h.version << 16 | VB_SEG_VERSION;
+		vb_contact_tell_version(a, c->pid, in->h.version);
+	}
+	return t;
 }
 
 bool vb_contact_hello(struct vb_adapter *a, struct conn *c, bool dead)
 {
-	struct hello h;
-	bool look = false;
-	int fd;
-	ssize_t n = receive(c, &h, &fd);
-	bool sane = n > 0 && hello_is_sane(&h, n);
+	struct heard in;
+	bool look = false, same;
 
-	if (n < 0 && !dead)
+	receive(c, &in);
+	if (in.n < 0 && !dead)
 		return false;
-	if (sane && h.kind == MSG_HELLO && fd >= 0) {
-		look = c->state == CONN_NEW ? greeted(a, c, &h, fd) : answered(a, c, &h, fd);
-	} else if (sane && h.kind == MSG_REFUSE && c->state == CONN_ASKED) {
-		refused(a, c, &h);
+	same = is_ours(&in) && in.h.version == VB_SEG_VERSION;
+	if (same && in.h.kind == MSG_HELLO && in.fd >= 0 && hello_is_sane(&in.h, in.n)) {
+		look = c->state == CONN_NEW ? greeted(a, c, &in.h, in.fd) : answered(a, c, &in.h, in.fd);
+	} else if (same && in.h.kind == MSG_REFUSE && in.n == sizeof(in.h) && c->state == CONN_ASKED) {
+		refused(a, c, &in.h);
+	} else if (c->state == CONN_ASKED) {
+		in_trouble(c->peer, no_answer(a, c, &in));
+		give_up(a, c, true);
 	} else {
-		if (sane && h.kind == MSG_HELLO) {
-			tell_fds(a, EMFILE); /* the descriptor found no place */
-			if (c->peer)
-				in_trouble(c->peer, EMFILE);
-		} else if (c->peer) {
-			in_trouble(c->peer, ECONNREFUSED); /* closed, or no hello */
-		}
-		if (c->state == CONN_ASKED)
-			give_up(a, c, true);
-		else
-			vb_conn_close(a, c);
+		close_new(a, c, &in);
 	}
-	if (fd >= 0)
-		close(fd);
+	if (in.fd >= 0)
+		close(in.fd);
 	return look;
 }
 
-/* A peer that connects and never speaks must not keep others out. */
+/* A process that connects and never speaks is not kept for ever; returns when the next one has to go. */
+static uint64_t close_silent(struct vb_adapter *a, uint64_t now)
+{
+	uint64_t next = VB_NEVER;
+
+	if (!a->nconns_new)
+		return next;
+	vb_list_each_safe (n, tmp, &a->conns) {
+		struct conn *c = vb_list_entry(n, struct conn, node);
+
+		if (c->state != CONN_NEW)
+			continue;
+		if (c->since + SPEAK_WITHIN <= now)
+			vb_conn_close(a, c);
+		else if (c->since + SPEAK_WITHIN < next)
+			next = c->since + SPEAK_WITHIN;
+	}
+	return next;
+}
+
+/* Nor must it keep others out meanwhile. */
 static void make_room(struct vb_adapter *a)
 {
 	if (a->nconns_new < MAX_NEW)
@@ -401,39 +466,69 @@ static void listen_all(struct vb_adapter *a, bool on)
 	}
 }
 
+/* The engine is to call vb_contact_run() again. */
+static void have_it_run(struct vb_adapter *a)
+{
+	atomic_store(&a->contact_work, true);
+	vb_adapter_nudge(a);
+}
+
+static void accepted(struct vb_adapter *a, int fd)
+{
+	struct vb_trouble t;
+	struct conn *c;
+	uint32_t pid;
+	int err;
+
+	if (vb_contact_may(fd, &pid, &t)) {
+		if (t.reach == VB_REACH_TROUBLE)
+			vb_contact_tell_lack(a, &t);
+		else
+			vb_contact_tell_away(a, &t, pid);
+		send_away(a, fd, &t);
+		return;
+	}
+	make_room(a);
+	err = vb_conn_make(a, &c, fd, pid, CONN_NEW);
+	t = (struct vb_trouble){VB_REACH_TROUBLE, (uint32_t)err, VB_CALL_EPOLL};
+	if (err)
+		vb_contact_tell_lack(a, &t);
+	else
+		have_it_run(a); /* close_silent() */
+}
+
 void vb_contact_accept(struct vb_adapter *a, struct number *nr)
 {
 	for (int i = 0; i < ACCEPT_BATCH; i++) {
-		int fd = accept4(nr->sock, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC), err;
-		struct conn *c;
-		uint32_t pid;
+		int fd = accept4(nr->sock, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+		struct vb_trouble t;
 
-		if (fd < 0) {
-			if (errno == ECONNABORTED || errno == EINTR)
-				continue;
-			if (errno == EAGAIN)
-				return;
-			/* No descriptors: they wait in the backlog, and we must not spin meanwhile. */
-			tell_fds(a, errno);
-			listen_all(a, false);
-			a->accept_again = vb_now() + ACCEPT_AFTER;
-			atomic_store(&a->contact_work, true);
-			vb_engine_kick(a);
-			return;
-		}
-		if (!check_peer(a, fd, &pid)) {
-			close(fd);
+		if (fd >= 0) {
+			accepted(a, fd);
 			continue;
 		}
-		make_room(a);
-		err = vb_conn_make(a, &c, fd, pid, CONN_NEW);
-		if (err)
-			tell_fds(a, err);
+		if (errno == ECONNABORTED || errno == EINTR)
+			continue;
+		if (errno == EAGAIN)
+			return;
+		/* No descriptors: they wait in the backlog, and we must not spin meanwhile. */
+		t = (struct vb_trouble){VB_REACH_TROUBLE, (uint32_t)errno, VB_CALL_ACCEPT};
+		vb_contact_tell_lack(a, &t);
+		listen_all(a, false);
+		a->accept_again = vb_now() + ACCEPT_AFTER;
+		have_it_run(a);
+		return;
 	}
 }
 
-/* Connects to p's number and says hello.  0, EAGAIN (later), or why it failed. */
-static int reach(struct vb_adapter *a, struct peer *p)
+static int failed(struct vb_trouble *t, int err, enum vb_reach_call call)
+{
+	*t = (struct vb_trouble){VB_REACH_TROUBLE, (uint32_t)err, call};
+	return err;
+}
+
+/* Connects to p's number and says hello.  0, EAGAIN (later), or why it failed, which *t says too. */
+static int reach(struct vb_adapter *a, struct peer *p, struct vb_trouble *t)
 {
 	int err, fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	struct sockaddr_un sa;
@@ -442,24 +537,27 @@ static int reach(struct vb_adapter *a, struct peer *p)
 	uint32_t pid;
 
 	if (fd < 0)
-		return errno;
+		return failed(t, errno, VB_CALL_SOCKET);
 	vb_number_address(&sa, &len, p->link.number);
 	if (connect(fd, (struct sockaddr *)&sa, len)) {
-		err = errno;
+		err = failed(t, errno, VB_CALL_CONNECT);
+		if (err == ECONNREFUSED || err == ECONNRESET)
+			t->reach = VB_REACH_NOBODY;
 		goto close_fd;
 	}
-	if (!check_peer(a, fd, &pid)) {
-		err = ECONNREFUSED;
+	err = vb_contact_may(fd, &pid, t);
+	if (err)
 		goto close_fd;
-	}
 	err = vb_conn_make(a, &c, fd, pid, CONN_ASKED);
 	if (err)
-		return err;
+		return failed(t, err, VB_CALL_EPOLL);
 	c->peer = p;
 	VB_FAULT_POINT("connected, no hello yet");
 	err = say_hello(a, c, p->link.index, p->link.number);
-	if (err) {
+	/* Who hung up at once may have said why: that is read as any answer is. */
+	if (err && err != EPIPE && err != ECONNRESET) {
 		vb_conn_close(a, c);
+		failed(t, err, VB_CALL_SENDMSG);
 		return err == EAGAIN ? ECONNREFUSED : err;
 	}
 	p->conn = c;
@@ -471,32 +569,68 @@ close_fd:
 	return err;
 }
 
+/* Trouble that is over as soon as a process of this user has been connected to. */
+static bool is_about_others(uint32_t reach)
+{
+	return reach == VB_REACH_NOBODY || reach == VB_REACH_ELSEWHERE || reach == VB_REACH_DEAF ||
+	       reach == VB_REACH_USER || reach == VB_REACH_UNMAPPED;
+}
+
 static void attempt(struct vb_adapter *a, struct peer *p, uint64_t now)
 {
+	struct vb_trouble t, before;
 	struct peer *q;
 	int err;
 
 	vb_lock_take(&a->links_lock);
 	q = vb_peer_publishing(a, p->link.number);
+	before = p->trouble;
 	vb_lock_give(&a->links_lock);
 	if (q) {
 		alias(a, p, q);
 		vb_peer_failed(p, true);
 		return;
 	}
-	err = reach(a, p);
-	if (err == ESRCH || err == EPIPE || err == ECONNRESET)
-		err = ECONNREFUSED; /* it ended in the middle of this */
+	err = reach(a, p, &t);
 	vb_lock_take(&a->links_lock);
 	p->next_try = now + (err == EAGAIN ? BUSY_AFTER : RETRY_AFTER);
 	p->want = err == EAGAIN;
 	vb_lock_give(&a->links_lock);
+	if (!err && is_about_others(before.reach)) {
+		/* Somebody has our hello now: what was wrong is over, and he has all the time to answer. */
+		in_trouble(p, (struct vb_trouble){0});
+		atomic_store_explicit(&p->began, now, memory_order_relaxed);
+	}
 	if (!err || err == EAGAIN)
 		return;
-	in_trouble(p, err);
-	if (err != ECONNREFUSED)
-		tell_fds(a, err);
+	if (t.reach == VB_REACH_NOBODY && (!p->sought || now - p->sought > SEEK_AFTER)) {
+		if (vb_number_seek(a, p->link.number, &t))
+			p->sought = now;
+	} else if (t.reach == VB_REACH_NOBODY &&
+		   (before.reach == VB_REACH_ELSEWHERE || before.reach == VB_REACH_DEAF)) {
+		t = before;
+	}
+	in_trouble(p, t);
+	if (t.reach == VB_REACH_TROUBLE)
+		vb_contact_tell_lack(a, &t);
 	vb_peer_failed(p, true);
+}
+
+/* A socket shows who listened at it.  A program that opens the device and then changes its user would be
+ * taken for the one that it was, by processes of the user that it now is. */
+void vb_contact_user(struct vb_adapter *a)
+{
+	uint32_t uid = geteuid(), n;
+
+	if (uid == a->listens_as)
+		return;
+	pthread_mutex_lock(&a->control);
+	a->listens_as = uid;
+	n = atomic_load_explicit(&a->nnumbers, memory_order_acquire);
+	for (uint32_t i = 0; i < n; i++)
+		(void)!listen(a->numbers[i].sock, VB_BACKLOG); /* again: it shows who we are now */
+	vb_members_listen(a);
+	pthread_mutex_unlock(&a->control);
 }
 
 static void break_links(struct vb_adapter *a)
@@ -521,7 +655,8 @@ uint64_t vb_contact_run(struct vb_adapter *a, uint64_t now)
 		a->accept_again = 0;
 		listen_all(a, true);
 	}
-	if (a->accept_again)
+	next = close_silent(a, now);
+	if (a->accept_again && a->accept_again < next)
 		next = a->accept_again;
 	for (uint32_t i = 1; i < vb_link_count(a); i++) {
 		struct peer *p = vb_peer(vb_link_at(a, i));

@@ -15,6 +15,10 @@ static bool handle(struct vb_adapter *a, struct source *s)
 		vb_contact_accept(a, (struct number *)s);
 		return false;
 	}
+	if (s->kind == SRC_MEMBERS) {
+		vb_members_accept(a);
+		return false;
+	}
 	c = dead ? vb_containerof(s, struct conn, on_pid) : vb_containerof(s, struct conn, on_sock);
 	switch (c->state) {
 	case CONN_NEW:

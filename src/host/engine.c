@@ -73,6 +73,11 @@ void vb_adapter_nudge(struct vb_adapter *a)
 
 static __thread bool in_engine;
 
+bool vb_engine_here(void)
+{
+	return in_engine;
+}
+
 void vb_adapter_resume(struct vb_adapter *a)
 {
 	if (!in_engine)
@@ -236,6 +241,7 @@ static void *engine(void *arg)
 		bool nudged = atomic_exchange_explicit(&a->nudged, false, memory_order_seq_cst), tick;
 		uint64_t next = VB_NEVER, deadline;
 
+		vb_contact_user(a);
 		if (atomic_load(&a->contact_work) || atomic_load(&a->breaks)) {
 			pthread_mutex_lock(&a->control);
 			next = vb_contact_run(a, vb_now());
@@ -318,7 +324,7 @@ int vb_engine_start(struct vb_adapter *a)
 	a->engine_started = true;				  /* vb_engine_stop() */
 	while (!__atomic_load_n(&a->head->tid, __ATOMIC_ACQUIRE)) /* before any peer may ask for it */
 		sched_yield();
-	pthread_setname_np(a->engine, "verbena");
+	pthread_setname_np(a->engine, VB_ENGINE_NAME);
 	return 0;
 }
 

@@ -20,10 +20,14 @@ enum refuse_why {
 	REFUSE_TIE = 1, /* our own connection to you is on its way and wins */
 	REFUSE_KNOWN,	/* we have a link already */
 	REFUSE_OTHER,
-	REFUSE_UNABLE, /* no memory or no descriptor for your segment */
+	REFUSE_UNABLE,	/* no memory or no descriptor for your segment */
+	REFUSE_VERSION, /* you are of another version: mine is in the hello */
+	REFUSE_USER,	/* you are another user's, as it looks from here */
+	REFUSE_DENIED,	/* I may not make a call that it takes: `detail` */
 };
 
-/* MSG_HELLO, and MSG_REFUSE without a descriptor. */
+/* MSG_HELLO, and MSG_REFUSE without a descriptor.  The first 16 bytes stay what they are in all versions, so
+ * that two that differ can say so; what follows counts only where `version` is the same. */
 struct hello {
 	uint8_t kind;
 	uint8_t why; /* enum refuse_why */
@@ -34,7 +38,7 @@ struct hello {
 	uint32_t number;      /* primary */
 	uint32_t index;	      /* of its link: which ring and counter are for the receiver */
 	uint32_t pid;
-	uint32_t reserved;
+	uint32_t detail; /* REFUSE_DENIED: enum vb_reach_call << 16 | errno */
 };
 
 /* MSG_TELL; as long as its message. */

@@ -2,7 +2,6 @@
  * nobody holds them.  A struct peer lives as long as its adapter, so that a thread may look at any of them at
  * any time. */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,8 +12,10 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "host/private.h"
+#include "iba/reach.h"
 
-#define CONTACT_GRACE (5 * VB_SEC) /* for crowded processes to make contact */
+#define CONTACT_GRACE (5 * VB_SEC)  /* for crowded processes to make contact */
+#define CROWD_GRACE   (60 * VB_SEC) /* if their threads wait for a CPU */
 
 enum { REACH_TRIES = 4 }; /* a number may have gone from one process to another just now */
 
@@ -90,7 +91,8 @@ static void peer_init(struct peer *p, uint32_t number)
 	p->next_try = 0;
 	atomic_store_explicit(&p->broken, false, memory_order_relaxed);
 	atomic_store_explicit(&p->asked, 0, memory_order_relaxed);
-	atomic_store_explicit(&p->trouble, 0, memory_order_relaxed);
+	p->trouble = (struct vb_trouble){0};
+	p->sought = 0;
 	atomic_store_explicit(&p->unable, 0, memory_order_relaxed);
 	atomic_store_explicit(&p->began, 0, memory_order_relaxed);
 	clear_ring(p);
@@ -220,10 +222,10 @@ void vb_peer_rise(struct peer *p)
 	struct vb_adapter *a = p->link.adapter;
 
 	atomic_store_explicit(&p->asked, 0, memory_order_relaxed);
-	atomic_store_explicit(&p->trouble, 0, memory_order_relaxed);
 	atomic_store_explicit(&p->unable, 0, memory_order_relaxed);
 	atomic_store_explicit(&p->began, 0, memory_order_relaxed);
 	vb_lock_take(&a->links_lock);
+	p->trouble = (struct vb_trouble){0};
 	p->want = false;
 	a->by_number[p->link.number] = (uint16_t)(p->link.index + 1);
 	set_state(p, VB_LINK_UP);
@@ -440,11 +442,21 @@ static void nap(void)
 	syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &t, NULL); /* no cancellation point */
 }
 
-int vb_link_reach(struct vb_adapter *a, uint32_t number, uint64_t until, struct vb_link **out)
+/* As an errno: what this process lacks, else ECONNREFUSED. */
+static int trouble_errno(const struct vb_trouble *t)
+{
+	if (t->reach == VB_REACH_UNKNOWN)
+		return 0;
+	return t->reach == VB_REACH_TROUBLE ? (int)t->a : ECONNREFUSED;
+}
+
+int vb_link_reach(struct vb_adapter *a, uint32_t number, uint64_t until, struct vb_link **out,
+		  struct vb_trouble *why)
 {
 	uint32_t failed = 0, asked;
 	int err = ENOMEM;
 
+	*why = (struct vb_trouble){0};
 	for (;;) {
 		struct vb_link *l = vb_link_get(a, number); /* asks for contact if there is none */
 
@@ -460,7 +472,8 @@ int vb_link_reach(struct vb_adapter *a, uint32_t number, uint64_t until, struct 
 			if (l->index == 0 || vb_link_heard(l))
 				return 0; /* with the reference of vb_link_get() */
 		}
-		err = vb_link_trouble(l, &asked);
+		*why = vb_link_trouble(l, &asked);
+		err = trouble_errno(why);
 		vb_link_put(l);
 		if (vb_now() >= until)
 			return err ? err : ETIMEDOUT;
@@ -470,10 +483,16 @@ int vb_link_reach(struct vb_adapter *a, uint32_t number, uint64_t until, struct 
 	}
 }
 
-int vb_link_trouble(struct vb_link *l, uint32_t *asked)
+struct vb_trouble vb_link_trouble(struct vb_link *l, uint32_t *asked)
 {
+	struct vb_adapter *a = l->adapter;
+	struct vb_trouble t;
+
 	*asked = atomic_load_explicit(&vb_peer(l)->asked, memory_order_relaxed);
-	return atomic_load_explicit(&vb_peer(l)->trouble, memory_order_relaxed);
+	vb_lock_take(&a->links_lock);
+	t = vb_peer(l)->trouble;
+	vb_lock_give(&a->links_lock);
+	return t;
 }
 
 uint32_t vb_link_unable(struct vb_link *l)
@@ -481,35 +500,21 @@ uint32_t vb_link_unable(struct vb_link *l)
 	return atomic_load_explicit(&vb_peer(l)->unable, memory_order_relaxed);
 }
 
-static bool is_stopped(uint32_t pid)
-{
-	char path[32], text[512], *state;
-	ssize_t n;
-	int fd;
-
-	if (!pid)
-		return false; /* in another PID namespace */
-	snprintf(path, sizeof(path), "/proc/%u/stat", pid);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return false;
-	n = read(fd, text, sizeof(text) - 1);
-	close(fd);
-	if (n <= 0)
-		return false;
-	text[n] = 0;
-	state = strrchr(text, ')'); /* behind the name, which may hold anything */
-	return state && (!strncmp(state, ") T", 3) || !strncmp(state, ") t", 3));
-}
-
 bool vb_link_pending(struct vb_link *l, uint64_t now)
 {
 	struct peer *p = vb_peer(l);
+	uint64_t waited = now - atomic_load_explicit(&p->began, memory_order_relaxed);
+	uint32_t asked;
 
-	if (state_of(p) != VB_LINK_CONTACTING || atomic_load_explicit(&p->trouble, memory_order_relaxed))
+	if (state_of(p) != VB_LINK_CONTACTING || vb_link_trouble(l, &asked).reach != VB_REACH_UNKNOWN)
 		return false;
-	return now - atomic_load_explicit(&p->began, memory_order_relaxed) < CONTACT_GRACE ||
-	       is_stopped(atomic_load_explicit(&p->asked, memory_order_relaxed));
+	if (waited < CONTACT_GRACE || vb_thread_stopped(asked))
+		return true;
+	/* Where many spin on few CPUs the thread that makes contact may not have had its turn, at either end.
+	 */
+	return waited < CROWD_GRACE &&
+	       ((!vb_engine_here() && vb_thread_runnable(l->adapter->pid, l->adapter->head->tid)) ||
+		(asked && vb_thread_runnable(asked, vb_thread_find(asked, VB_ENGINE_NAME))));
 }
 
 struct vb_link *vb_link_current(struct vb_link *l)

@@ -1,15 +1,23 @@
 /* Members: adapters that hold something together find one another by the abstract names that each binds.  The
- * kernel keeps the list: a name is gone with its process, however that ends.  Nobody connects to these
- * sockets; contact is made with the adapters that the names speak of. */
+ * kernel keeps the list: a name is gone with its process, however that ends.  Contact is made with the
+ * adapters that the names speak of.
+ *
+ * Anybody on the host can bind any name.  So a name ends in chance, lest another user have bound it before;
+ * and whoever reads the list connects to each name, only to be told by the kernel who listens there: what is
+ * not this user's does not count, and is not waited for.  The engine takes these connections away. */
 #include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include "base/fault.h"
 #include "host/private.h"
+
+enum { BIND_TRIES = 8, NAME = 64 };
 
 /* One thing that this adapter holds a part of; guarded by qpn_lock. */
 struct member {
@@ -30,27 +38,85 @@ static struct member *find(struct vb_adapter *a, uint32_t domain)
 	return NULL;
 }
 
-/* The name without the number of the member. */
+/* The name without the number of the member and what follows. */
 static int prefix(char *to, size_t size, uint32_t domain)
 {
 	return snprintf(to, size, "verbena/1/pd/%08x/", domain);
 }
 
-static int bind_name(int *sock, uint32_t domain, uint32_t number)
+static socklen_t address(struct sockaddr_un *sa, const char *name)
 {
-	struct sockaddr_un sa = {.sun_family = AF_UNIX};
-	int n = prefix(sa.sun_path + 1, sizeof(sa.sun_path) - 1, domain), err;
+	size_t n = strlen(name);
 
-	n += snprintf(sa.sun_path + 1 + n, sizeof(sa.sun_path) - 1 - (size_t)n, "%u", number);
-	*sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	*sa = (struct sockaddr_un){.sun_family = AF_UNIX};
+	if (n > sizeof(sa->sun_path) - 1)
+		n = sizeof(sa->sun_path) - 1;
+	memcpy(sa->sun_path + 1, name, n);
+	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n);
+}
+
+/* Binds a name that nobody has; 0 or errno. */
+static int bind_some(int sock, uint32_t domain, uint32_t number)
+{
+	struct sockaddr_un sa;
+	char name[NAME];
+	uint64_t chance;
+	int n;
+
+	for (int i = 0; i < BIND_TRIES; i++) {
+		socklen_t len;
+
+		if (getrandom(&chance, sizeof(chance), 0) != sizeof(chance))
+			return EIO;
+		n = prefix(name, sizeof(name), domain);
+		snprintf(name + n, sizeof(name) - (size_t)n, "%u/%016llx", number,
+			 (unsigned long long)chance);
+		len = address(&sa, name);
+		if (!bind(sock, (struct sockaddr *)&sa, len))
+			return 0;
+		if (errno != EADDRINUSE)
+			return errno;
+	}
+	return EADDRINUSE;
+}
+
+/* A name that is listened at, so that others are told whose it is. */
+static int make_name(struct vb_adapter *a, int *sock, uint32_t domain)
+{
+	/* Edges: where nothing can be accepted, for want of descriptors, the engine must not spin. */
+	struct epoll_event ev = {.events = EPOLLIN | EPOLLET, .data.ptr = &a->on_members};
+	int err;
+
+	*sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (*sock < 0)
 		return errno;
-	if (!bind(*sock, (struct sockaddr *)&sa,
-		  (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n)))
-		return 0;
-	err = errno;
-	close(*sock);
+	err = bind_some(*sock, domain, a->numbers[0].number);
+	if (!err && (listen(*sock, VB_BACKLOG) || epoll_ctl(a->ctl, EPOLL_CTL_ADD, *sock, &ev)))
+		err = errno;
+	if (err)
+		close(*sock);
 	return err;
+}
+
+void vb_members_accept(struct vb_adapter *a)
+{
+	pthread_mutex_lock(&a->qpn_lock);
+	vb_list_each (n, &a->members) {
+		int fd;
+
+		while ((fd = accept4(vb_list_entry(n, struct member, node)->sock, NULL, NULL,
+				     SOCK_CLOEXEC)) >= 0)
+			close(fd);
+	}
+	pthread_mutex_unlock(&a->qpn_lock);
+}
+
+void vb_members_listen(struct vb_adapter *a)
+{
+	pthread_mutex_lock(&a->qpn_lock);
+	vb_list_each (n, &a->members)
+		(void)!listen(vb_list_entry(n, struct member, node)->sock, VB_BACKLOG);
+	pthread_mutex_unlock(&a->qpn_lock);
 }
 
 /* Under qpn_lock. */
@@ -66,7 +132,7 @@ static int join(struct vb_adapter *a, uint32_t domain)
 	m = calloc(1, sizeof(*m)); /* vb_member_leave(), vb_members_free() */
 	if (!m)
 		return ENOMEM;
-	err = bind_name(&m->sock, domain, a->numbers[0].number);
+	err = make_name(a, &m->sock, domain);
 	if (err) {
 		free(m);
 		return err;
@@ -100,6 +166,9 @@ void vb_member_leave(struct vb_adapter *a, uint32_t domain)
 	m = find(a, domain);
 	if (m && !--m->refs) {
 		vb_list_unlink(&m->node);
+		/* A forked child may hold the description, so that closing alone would leave it in the set.
+		 */
+		epoll_ctl(a->ctl, EPOLL_CTL_DEL, m->sock, NULL);
 		close(m->sock);
 		free(m);
 	}
@@ -120,10 +189,62 @@ static int add(uint32_t **numbers, uint32_t *count, uint32_t number)
 	return 0;
 }
 
+/* Whether this user listens at a name of the list; 0, or errno where that cannot be asked.  A name without
+ * room for another connection is taken for a member's that does not get to run: contact with it shows. */
+static int is_ours(const char *name, bool *ours)
+{
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), err = 0;
+	struct sockaddr_un sa;
+	struct vb_trouble t;
+	socklen_t len;
+	uint32_t pid;
+
+	*ours = false;
+	if (fd < 0)
+		return errno;
+	len = address(&sa, name);
+	if (!connect(fd, (struct sockaddr *)&sa, len)) {
+		err = vb_contact_may(fd, &pid, &t);
+		*ours = !err;
+		if (err == EACCES)
+			err = 0;
+	} else if (errno == EAGAIN) {
+		*ours = true;
+	} else if (errno != ECONNREFUSED) { /* that says: gone, or bound only */
+		err = errno;
+	}
+	close(fd);
+	return err;
+}
+
+/* The members found so far. */
+struct found {
+	uint32_t *numbers, count;
+	uint8_t seen[VB_ADAPTERS / 8]; /* a name is anybody's to bind, as often as he likes */
+};
+
+/* A name of the list, if it speaks of another adapter that is not known yet and is this user's. */
+static int consider(struct vb_adapter *a, const char *name, size_t number_at, struct found *f)
+{
+	unsigned long number = strtoul(name + number_at, NULL, 10);
+	bool ours;
+	int err;
+
+	if (!number || number >= VB_ADAPTERS || number == a->numbers[0].number ||
+	    f->seen[number / 8] & 1 << number % 8)
+		return 0;
+	err = is_ours(name, &ours);
+	if (err || !ours)
+		return err;
+	f->seen[number / 8] |= (uint8_t)(1 << number % 8);
+	return add(&f->numbers, &f->count, (uint32_t)number);
+}
+
 int vb_member_list(struct vb_adapter *a, uint32_t domain, uint32_t **numbers, uint32_t *count)
 {
 	FILE *f = fopen("/proc/net/unix", "re");
-	char name[64], *line = NULL, *at;
+	char start[NAME], *line = NULL, *at;
+	struct found found = {0};
 	size_t size = 0;
 	int err = 0, n;
 
@@ -131,25 +252,24 @@ int vb_member_list(struct vb_adapter *a, uint32_t domain, uint32_t **numbers, ui
 	*count = 0;
 	if (!f)
 		return errno;
-	name[0] = '@';
-	n = 1 + prefix(name + 1, sizeof(name) - 1, domain);
+	start[0] = '@';
+	n = 1 + prefix(start + 1, sizeof(start) - 1, domain);
 	while (!err && getline(&line, &size, f) > 0) {
-		unsigned long number;
-
 		at = strchr(line, '@');
-		if (!at || strncmp(at, name, (size_t)n))
+		if (!at || strncmp(at, start, (size_t)n))
 			continue;
-		number = strtoul(at + n, NULL, 10);
-		if (number && number < VB_ADAPTERS && number != a->numbers[0].number)
-			err = add(numbers, count, (uint32_t)number);
+		at[strcspn(at, "\n")] = 0;
+		err = consider(a, at + 1, (size_t)n - 1, &found);
 	}
 	if (!err && ferror(f))
 		err = EIO;
 	free(line);
 	fclose(f);
-	if (err) {
-		free(*numbers);
-		*numbers = NULL;
+	if (err)
+		free(found.numbers);
+	if (!err) {
+		*numbers = found.numbers;
+		*count = found.count;
 	}
 	return err;
 }

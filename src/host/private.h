@@ -32,10 +32,12 @@ struct vb_segment {
 };
 
 /* What an epoll event points to. */
-enum source_kind { SRC_LISTEN, SRC_SOCK, SRC_PID };
+enum source_kind { SRC_LISTEN, SRC_SOCK, SRC_PID, SRC_MEMBERS };
 struct source {
 	enum source_kind kind;
 };
+
+enum { VB_BACKLOG = 1024 }; /* of a listening socket */
 
 /* One adapter number that we hold. */
 struct number {
@@ -58,6 +60,7 @@ struct conn {
 	struct source on_sock, on_pid;
 	enum conn_state state;
 	int sock, pidfd;
+	uint64_t since;	   /* when it was made */
 	uint32_t pid;	   /* of the peer, 0: in another PID namespace */
 	bool bye;	   /* the peer said goodbye */
 	bool unable;	   /* it could not make the link: likewise */
@@ -66,23 +69,24 @@ struct conn {
 
 /* A link and what only host/ knows of it. */
 struct peer {
-	struct vb_link link;	  /* first */
-	struct conn *conn;	  /* guarded by control */
-	uint8_t *window;	  /* address range for segments of other processes; kept for life */
-	struct vb_segment *seg;	  /* peer of this process: its mapping */
-	struct peer *same;	  /* the peer turned out to have this link; guarded by links_lock */
-	_Atomic uint32_t ringing; /* threads that are about to use link.sock */
-	_Atomic bool broken;	  /* vb_link_insane() */
-	_Atomic uint64_t began;	  /* when contact was first wanted, 0: not, or it is made */
-	_Atomic int trouble;	  /* errno of the last attempt at contact, 0: none; under control */
-	_Atomic uint32_t unable;  /* process that had no room for our segment, 0: none; under control */
-	uint64_t told;		  /* incarnation whose segment was said not to be taken; under control */
-	_Atomic uint32_t asked;	  /* process that has our hello and owes an answer, 0: none; under control */
-	bool want;		  /* contact is to be made; guarded by links_lock */
-	bool over;		  /* DOWN, and nothing of it is left; guarded by links_lock */
-	bool used;		  /* the ring has been written to; guarded by links_lock */
-	uint64_t next_try;	  /* no contact before; guarded by links_lock */
-	struct vb_list free_node; /* guarded by links_lock */
+	struct vb_link link;	   /* first */
+	struct conn *conn;	   /* guarded by control */
+	uint8_t *window;	   /* address range for segments of other processes; kept for life */
+	struct vb_segment *seg;	   /* peer of this process: its mapping */
+	struct peer *same;	   /* the peer turned out to have this link; guarded by links_lock */
+	_Atomic uint32_t ringing;  /* threads that are about to use link.sock */
+	_Atomic bool broken;	   /* vb_link_insane() */
+	_Atomic uint64_t began;	   /* when contact was first wanted, 0: not, or it is made */
+	struct vb_trouble trouble; /* of the last attempt at contact; guarded by links_lock */
+	_Atomic uint32_t unable;   /* process that had no room for our segment, 0: none; under control */
+	uint64_t sought;	   /* when it was looked where its number is; under control */
+	uint64_t told;		   /* incarnation whose segment was said not to be taken; under control */
+	_Atomic uint32_t asked;	   /* process that has our hello and owes an answer, 0: none; under control */
+	bool want;		   /* contact is to be made; guarded by links_lock */
+	bool over;		   /* DOWN, and nothing of it is left; guarded by links_lock */
+	bool used;		   /* the ring has been written to; guarded by links_lock */
+	uint64_t next_try;	   /* no contact before; guarded by links_lock */
+	struct vb_list free_node;  /* guarded by links_lock */
 };
 
 struct vb_adapter {
@@ -112,9 +116,13 @@ struct vb_adapter {
 	pthread_mutex_t control;
 	int ctl; /* epoll of listening and control sockets and pidfds */
 	struct vb_list conns, dead_conns;
-	uint32_t nconns_new;	 /* accepted, no hello yet */
-	uint64_t accept_again;	 /* accepting pauses until then, 0: it does not */
-	bool told_uid, told_fds; /* logged once */
+	uint32_t nconns_new;   /* accepted, no hello yet */
+	uint64_t accept_again; /* accepting pauses until then, 0: it does not */
+	uint32_t listens_as;   /* the user whom the listening sockets show; the engine's */
+	uint64_t looked;       /* when other network namespaces were last searched */
+	uint64_t told_version; /* PID and version of the last one of another version that was told of */
+	bool told_uid, told_fds, told_stranger; /* logged once */
+	struct source on_members;		/* all members' names */
 	/* the engine and the waiters */
 	struct vb_presence presence;
 	pthread_t engine;
@@ -148,13 +156,15 @@ int vb_segment_make(struct vb_segment **out, uint64_t incarnation);
 /* The mapping of this process's adapter with that incarnation; takes a reference.  NULL: none. */
 struct vb_segment *vb_segment_find(uint64_t incarnation);
 void vb_segment_put(struct vb_segment *s);
-/* Maps a peer's memfd into *window (reserved if NULL) after checking it; 0 or errno, with why not in *why. */
-int vb_segment_map(uint8_t **window, int fd, uint64_t incarnation, const char **why);
+/* Maps a peer's memfd into *window (reserved if NULL) after checking it; 0 or errno (EPROTO: it is none),
+ * with why not in *why, and *t for this end's sentence. */
+int vb_segment_map(uint8_t **window, int fd, uint64_t incarnation, const char **why, struct vb_trouble *t);
 /* Lets go of what is mapped in a window; the addresses stay readable as zeros. */
 void vb_segment_unmap(uint8_t *window);
 void vb_segment_release(uint8_t *window);
-/* Copies the list of numbers out of a peer's memfd; returns how many, 0: it is not a segment. */
-uint32_t vb_segment_numbers(int fd, uint32_t numbers[VB_ADAPTER_NUMBERS]);
+/* Copies the list of numbers out of a peer's memfd; returns how many, 0: it is not a segment, or this process
+ * may not look (*t says which). */
+uint32_t vb_segment_numbers(int fd, uint32_t numbers[VB_ADAPTER_NUMBERS], struct vb_trouble *t);
 /* Where its keys begin, as it stands there: not checked. */
 uint32_t vb_segment_key_offset(const uint8_t *base);
 bool vb_segment_lists(const uint8_t *base, uint32_t number);
@@ -164,8 +174,15 @@ int vb_number_bind(struct vb_adapter *a);
 void vb_numbers_close(struct vb_adapter *a);
 void vb_number_address(struct sockaddr_un *sa, socklen_t *len, uint32_t number);
 
+/* names.c: who has bound what, as the kernel shows it */
+/* Where a number is that nobody here answers at: *t is changed where more is known (VB_REACH_DEAF or
+ * _ELSEWHERE).  false: not looked, since that was done a moment ago.  Under control. */
+bool vb_number_seek(struct vb_adapter *a, uint32_t number, struct vb_trouble *t);
+
 /* member.c */
-void vb_members_close(struct vb_adapter *a); /* descriptors only, so that a forked child may call it */
+void vb_members_accept(struct vb_adapter *a); /* takes qpn_lock */
+void vb_members_listen(struct vb_adapter *a); /* likewise: shows this process's present user */
+void vb_members_close(struct vb_adapter *a);  /* descriptors only, so that a forked child may call it */
 void vb_members_free(struct vb_adapter *a);
 
 /* link.c */
@@ -195,11 +212,32 @@ void vb_conns_bye(struct vb_adapter *a); /* takes control: goodbye to all, with 
 uint64_t vb_contact_run(struct vb_adapter *a, uint64_t now);
 void vb_contact_accept(struct vb_adapter *a, struct number *n);
 bool vb_contact_hello(struct vb_adapter *a, struct conn *c, bool dead);
-bool vb_contact_may(uint32_t uid); /* whether a process of this user may talk to us */
+void vb_contact_user(
+    struct vb_adapter *a); /* takes control; after setuid(): peers are to see who we are now */
+
+/* who.c */
+/* Whether the process at the other end of a socket may talk to us: 0 and its PID; else EACCES, or errno of
+ * the call that asks; *t then says why. */
+int vb_contact_may(int sock, uint32_t *pid, struct vb_trouble *t);
+/* A process that connected is sent away for *t. */
+void vb_contact_tell_away(struct vb_adapter *a, const struct vb_trouble *t, uint32_t pid);
+/* This process cannot make contact, or be contacted, at present. */
+void vb_contact_tell_lack(struct vb_adapter *a, const struct vb_trouble *t);
+/* A process of this user has another version of ours: said at both ends, since nobody knows where is looked.
+ */
+void vb_contact_tell_version(struct vb_adapter *a, uint32_t pid, uint16_t version);
+/* A process of this user connected and did not speak as we do: `what` it did. */
+void vb_contact_tell_stranger(struct vb_adapter *a, uint32_t pid, const char *what);
 
 /* control.c: takes control; returns whether rings want to be looked at */
 bool vb_control_run(struct vb_adapter *a);
 void vb_conns_bury(struct vb_adapter *a); /* under control, with no event in hand */
+
+/* thread.c: threads of this or another process, as /proc shows them; 0 and false where it does not */
+#define VB_ENGINE_NAME "verbena"
+bool vb_thread_stopped(uint32_t pid); /* the whole process: by a signal or a debugger */
+bool vb_thread_runnable(uint32_t pid, uint32_t tid);
+uint32_t vb_thread_find(uint32_t pid, const char *name);
 
 /* engine.c */
 int vb_engine_start(struct vb_adapter *a);
@@ -208,5 +246,6 @@ void vb_engine_kick(struct vb_adapter *a);
 void vb_engine_settle(struct vb_adapter *a); /* at exit: waits a little for what is owed to go out */
 /* Takes in what there is; false: something is left that another thread is at. */
 bool vb_engine_drain(struct vb_adapter *a);
+bool vb_engine_here(void); /* whether this is an engine thread */
 
 #endif

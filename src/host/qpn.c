@@ -11,8 +11,6 @@
 #include "base/log.h"
 #include "host/private.h"
 
-enum { BACKLOG = 1024 };
-
 static bool usable(uint32_t qpn)
 {
 	return qpn > 1 && qpn != 0xffffff; /* SMI, GSI, multicast */
@@ -70,7 +68,7 @@ static int bind_some(int *sock, uint32_t *number)
 		}
 	}
 	close(fd);
-	return ENFILE;
+	return EADDRINUSE;
 }
 
 static void add_free(struct vb_adapter *a, uint32_t qpn)
@@ -115,7 +113,7 @@ int vb_number_bind(struct vb_adapter *a)
 	VB_FAULT_POINT("number bound, nobody listens");
 	n->src.kind = SRC_LISTEN;
 	ev.data.ptr = &n->src;
-	if (listen(n->sock, BACKLOG) || epoll_ctl(a->ctl, EPOLL_CTL_ADD, n->sock, &ev)) {
+	if (listen(n->sock, VB_BACKLOG) || epoll_ctl(a->ctl, EPOLL_CTL_ADD, n->sock, &ev)) {
 		err = errno;
 		goto unlist;
 	}
@@ -189,9 +187,16 @@ uint32_t vb_qpn_take(struct vb_adapter *a, void *qp)
 		atomic_store_explicit(place(a, qpn), qp, memory_order_release); /* pairs with vb_qpn_find() */
 	}
 	pthread_mutex_unlock(&a->qpn_lock);
-	if (err)
+	if (err == EADDRINUSE) {
+		char held[200];
+
+		vb_log(VB_LOG_WARN,
+		       "no QP number is left: all %d adapter numbers of this network namespace are taken: %s",
+		       VB_ADAPTERS - 1, vb_numbers_say(held, sizeof(held)));
+	} else if (err) {
 		vb_log(VB_LOG_WARN, "no QP number is left: no other adapter number can be had: %s",
 		       strerror(err));
+	}
 	return qpn;
 }
 

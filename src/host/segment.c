@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/pages.h"
 #include "host/private.h"
+#include "iba/reach.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
@@ -114,35 +115,52 @@ void vb_segment_put(struct vb_segment *s)
 	free(s);
 }
 
-static const char *check_file(int fd)
+/* A call that failed though the file may be all right. */
+static int denied(struct vb_trouble *t, enum vb_reach_call call, const char **why)
+{
+	*t = (struct vb_trouble){VB_REACH_TROUBLE, (uint32_t)errno, call};
+	*why = "this process may not look at it";
+	return errno;
+}
+
+/* 0, EPROTO, or errno of a call. */
+static int check_file(int fd, const char **why, struct vb_trouble *t)
 {
 	int seals = fcntl(fd, F_GET_SEALS);
 	struct stat st;
 	struct statfs fs;
 
+	*t = (struct vb_trouble){.reach = VB_REACH_STRANGER};
+	*why = NULL;
+	if (seals < 0 && errno != EINVAL && errno != EBADF) /* these say: a file that has none */
+		return denied(t, VB_CALL_GET_SEALS, why);
+	if (fstat(fd, &st))
+		return denied(t, VB_CALL_FSTAT, why);
+	if (fstatfs(fd, &fs))
+		return denied(t, VB_CALL_FSTATFS, why);
 	/* Without this seal the owner could take pages away under our reads. */
 	if (seals < 0 || !(seals & F_SEAL_SHRINK))
-		return "it can be shortened";
-	if (fstat(fd, &st) || (uint64_t)st.st_size != VB_SEG_SIZE)
-		return "it has another size than this version's";
-	if (fstatfs(fd, &fs) || fs.f_type != TMPFS_MAGIC)
-		return "it does not lie in ordinary memory";
-	return NULL;
+		*why = "it can be shortened";
+	else if ((uint64_t)st.st_size != VB_SEG_SIZE)
+		*why = "it has another size than this version's";
+	else if (fs.f_type != TMPFS_MAGIC)
+		*why = "it does not lie in ordinary memory";
+	return *why ? EPROTO : 0;
 }
 
-int vb_segment_map(uint8_t **window, int fd, uint64_t incarnation, const char **why)
+int vb_segment_map(uint8_t **window, int fd, uint64_t incarnation, const char **why, struct vb_trouble *t)
 {
-	int fixed = *window ? MAP_FIXED : 0;
+	int fixed = *window ? MAP_FIXED : 0, err = check_file(fd, why, t);
 	struct vb_seg_head head;
 	uint8_t *base;
 
-	*why = check_file(fd);
-	if (*why)
-		return EPROTO;
+	if (err)
+		return err;
 	base = mmap(*window, VB_SEG_SIZE, PROT_READ, MAP_SHARED | MAP_NORESERVE | fixed, fd, 0);
 	if (base == MAP_FAILED) {
+		err = denied(t, VB_CALL_MMAP, why);
 		*why = "it cannot be mapped";
-		return errno;
+		return err;
 	}
 	*window = base;
 	madvise(base, VB_SEG_SIZE, MADV_DONTFORK);
@@ -174,12 +192,19 @@ void vb_segment_release(uint8_t *window)
 		munmap(window, VB_SEG_SIZE);
 }
 
-uint32_t vb_segment_numbers(int fd, uint32_t numbers[VB_ADAPTER_NUMBERS])
+uint32_t vb_segment_numbers(int fd, uint32_t numbers[VB_ADAPTER_NUMBERS], struct vb_trouble *t)
 {
 	struct vb_seg_head h;
+	const char *why;
+	ssize_t got;
 	uint32_t n;
 
-	if (check_file(fd) || pread(fd, &h, sizeof(h), 0) != sizeof(h))
+	if (check_file(fd, &why, t))
+		return 0;
+	got = pread(fd, &h, sizeof(h), 0);
+	if (got < 0)
+		(void)denied(t, VB_CALL_PREAD, &why);
+	if (got != sizeof(h))
 		return 0;
 	n = atomic_load_explicit(&h.nnumbers, memory_order_relaxed);
 	if (n > VB_ADAPTER_NUMBERS)
@@ -191,11 +216,24 @@ uint32_t vb_segment_numbers(int fd, uint32_t numbers[VB_ADAPTER_NUMBERS])
 int vb_adapter_owner(int fd, struct vb_owner *o)
 {
 	struct vb_seg_head h;
+	struct vb_trouble t;
+	const char *why;
+	int err = check_file(fd, &why, &t), seals;
 
-	if (check_file(fd) || pread(fd, &h, sizeof(h), 0) != sizeof(h) || h.magic != VB_SEG_MAGIC ||
-	    h.version != VB_SEG_VERSION || !h.number || h.number >= VB_ADAPTERS || !h.incarnation)
+	*o = (struct vb_owner){0};
+	if (err && err != EPROTO && err != EBADF)
+		return err;
+	seals = fcntl(fd, F_GET_SEALS);
+	/* What is not sealed is none of ours, and may be a file that cannot be read without waiting. */
+	if (seals < 0 || !(seals & F_SEAL_SHRINK) || pread(fd, &h, sizeof(h), 0) != sizeof(h) ||
+	    h.magic != VB_SEG_MAGIC)
 		return EINVAL;
-	*o = (struct vb_owner){.number = h.number, .pid = h.pid, .incarnation = h.incarnation};
+	o->version = h.version;
+	if (err || h.version != VB_SEG_VERSION || !h.number || h.number >= VB_ADAPTERS || !h.incarnation)
+		return EINVAL;
+	o->number = h.number;
+	o->pid = h.pid;
+	o->incarnation = h.incarnation;
 	return 0;
 }
 

@@ -9,6 +9,7 @@
 #include "iba/qp_state.h"
 #include "iba/reason_priv.h"
 #include "iba/pkt.h"
+#include "iba/reach.h"
 
 #define INVALID	  VB_AETH_NAK_INVALID_REQUEST
 #define ACCESS	  VB_AETH_NAK_REMOTE_ACCESS
@@ -243,48 +244,11 @@ static void say_request(struct vb_text *t, const struct vb_facts *f)
 
 static void say_what_is_there(struct vb_text *t, const struct vb_facts *f)
 {
-	switch (f->have) {
-	case VB_REACH_NOBODY:
-		vb_text_add(t, ": no process of this user on this host holds that number");
-		break;
-	case VB_REACH_TROUBLE:
-		vb_text_add(t, ": this process cannot connect to the one that holds that number: %s",
-			    strerror((int)f->pd_want));
-		break;
-	case VB_REACH_SILENT:
-		vb_text_add(t,
-			    ": process %u holds that number and does not answer (does it lack descriptors?)",
-			    f->pd_want);
-		break;
-	case VB_REACH_LEFT:
-		vb_text_add(t, ": its process %u has closed the connection", f->pd_want);
-		break;
-	case VB_REACH_UNABLE:
-		vb_text_add(
-		    t,
-		    ": process %u, which holds that number, lacks the memory (address space, ulimit -v) or "
-		    "the descriptors for contact with this one; its own log says more",
-		    f->pd_want);
-		break;
-	case VB_REACH_ADDRESS:
-		vb_text_add(t, ": the process that holds that number is not at the GID in the path (dgid)");
-		break;
-	case VB_REACH_NO_QP:
-		vb_text_add(
-		    t, ": its process is there, that queue pair is not (destroyed, or a wrong dest_qp_num)");
-		break;
-	case VB_REACH_STATE:
-		vb_text_add(t, ": it is in the state %s, which takes no packets",
-			    vb_qp_state_name(f->pd_want));
-		break;
-	case VB_REACH_PSN:
-		vb_text_add(
-		    t, ": it expects PSN 0x%06x, this end sends 0x%06x; sq_psn here must equal rq_psn there",
-		    f->pd_want, f->pd_have);
-		break;
-	default: /* nothing more is known */
-		break;
-	}
+	char text[400] = "";
+	struct vb_text what = {text, sizeof(text)};
+
+	if (vb_reach_add(&what, f->have, f->pd_want, f->pd_have))
+		vb_text_add(t, ": %s", text);
 }
 
 static void say_reach(struct vb_text *t, const struct vb_facts *f)

@@ -96,7 +96,8 @@ struct vb_facts {
 				MSG_TOO_LONG    a: bytes asked for, b: limit
 				RESPONSE_BAD    a: opcode that came
 				RNR             a: rnr_retry, b: the far end's QPN
-				RETRY           a: retry_cnt, b: the far end's QPN
+				RETRY           a: retry_cnt, b: the far end's QPN, have: enum vb_reach
+						(iba/reach.h), pd_want and pd_have: its a and b
 				PEER_DIED       a: the peer's PID
 				FLUSHED         a: send requests flushed, b: receive requests flushed
 				CQ_OVERRUN      a: entries of the CQ */
@@ -125,21 +126,6 @@ enum vb_meant {
 	VB_MEANT_BOTH_REVERSED,
 	VB_MEANT_WHOLE,	    /* half of the address is lost */
 	VB_MEANT_EXCHANGED, /* the key stands where the address belongs, half of that where the key does */
-};
-
-/* What is known of the other end when acknowledgements do not come (VB_R_RETRY: facts have = this, pd_want
- * and pd_have = its numbers). */
-enum vb_reach {
-	VB_REACH_UNKNOWN, /* nothing: another host, or all looks well from here */
-	VB_REACH_NOBODY,  /* no process of this user on this host holds that QP number */
-	VB_REACH_TROUBLE, /* this process lacks what contact takes (pd_want, errno) */
-	VB_REACH_SILENT,  /* the process that holds it (pd_want, its PID) does not answer our hello */
-	VB_REACH_LEFT,	  /* its process (pd_want, its PID) closed the connection */
-	VB_REACH_ADDRESS, /* one does, but not at the GID in the path */
-	VB_REACH_NO_QP,	  /* the process is there, the QP is not */
-	VB_REACH_STATE,	  /* the QP takes no packets in its state (pd_want, enum ibv_qp_state) */
-	VB_REACH_PSN,	  /* it expects PSN pd_want, and this end sends pd_have */
-	VB_REACH_UNABLE,  /* its process (pd_want, its PID) lacks what contact takes */
 };
 
 struct vb_reason_row {

@@ -105,10 +105,10 @@ static void handle_fork(void)
 	pthread_once(&once, register_handlers);
 }
 
-int vb_hca_open(struct vb_hca **out)
+static int open_hca(struct vb_hca **out, enum vb_open_step *step)
 {
 	struct hca *h = calloc(1, sizeof(*h));
-	struct vb_adapter_cfg cfg = {.ops = &vb_progress_ops};
+	struct vb_adapter_cfg cfg = {.ops = &vb_progress_ops, .step = step};
 	int err;
 
 	if (!h)
@@ -148,6 +148,11 @@ fini_windows:
 free_hca:
 	free(h);
 	return err;
+}
+
+int vb_hca_open(struct vb_hca **out)
+{
+	return open_hca(out, NULL);
 }
 
 void vb_hca_close(struct vb_hca *h)
@@ -272,14 +277,14 @@ static bool profile_known(void)
 	return false;
 }
 
-static int share(struct vb_hca **out)
+static int share(struct vb_hca **out, enum vb_open_step *step)
 {
 	int err = 0;
 
 	handle_fork();
 	pthread_mutex_lock(&lock);
 	if (!shared)
-		err = vb_hca_open(&shared);
+		err = open_hca(&shared, step);
 	if (!err) {
 		sharers++; /* pairs with unshare_hca() */
 		*out = shared;
@@ -301,12 +306,13 @@ static void unshare_hca(void)
 int vb_device_open(struct ibv_device *ibdev, struct vb_context **out, const char *call)
 {
 	struct vb_device *dev = (struct vb_device *)ibdev;
+	enum vb_open_step step = VB_OPEN_DESCRIPTORS;
 	struct vb_hca *h = NULL;
 	int err;
 
 	if (!profile_known())
 		return EINVAL;
-	err = share(&h);
+	err = share(&h, &step);
 	if (err)
 		goto refused;
 	err = vb_context_open(out, dev, h);
@@ -317,7 +323,7 @@ int vb_device_open(struct ibv_device *ibdev, struct vb_context **out, const char
 unshare:
 	unshare_hca();
 refused:
-	return vb_why_open(err, call, ibdev->name);
+	return vb_why_open(err, call, ibdev->name, step);
 }
 
 VB_EXPORT VB_OBJECT(struct ibv_context *, ibv_open_device, (ibdev), struct ibv_device *ibdev)

@@ -11,7 +11,9 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "iba/profile.h"
+#include "iba/reach.h"
 #include "mem/foreign.h"
 #include "verbs/direct.h"
 #include "verbs/import.h"
@@ -24,22 +26,32 @@
 /* Contact with the adapter that the descriptor stands for. */
 static int meet_owner(struct vb_context *c, const struct vb_owner *o, const char *call)
 {
+	struct vb_trouble why;
 	struct vb_link *l;
+	char text[400] = "";
+	struct vb_text t = {text, sizeof(text)};
 	int err;
 
 	if (o->incarnation == vb_adapter_incarnation(c->adapter))
 		return 0;
-	err = vb_link_reach(c->adapter, o->number, vb_now() + PATIENCE, &l); /* pairs with vb_link_put() */
+	err = vb_link_reach(c->adapter, o->number, vb_now() + PATIENCE, &l,
+			    &why); /* pairs with vb_link_put() */
 	if (!err) {
-		if (l->incarnation != o->incarnation)
-			err = ECONNREFUSED; /* its number is another process's now */
+		if (l->incarnation != o->incarnation) { /* its number is another process's now */
+			err = ECONNREFUSED;
+			why.reach = VB_REACH_NOBODY;
+		}
 		vb_link_put(l);
 	}
-	if (err == ECONNREFUSED)
+	if (err == ECONNREFUSED && why.reach == VB_REACH_NOBODY)
 		return vb_refuse(
 		    ENODEV, call,
-		    "process %u, which opened the device, has closed it or ended, or is another user's",
+		    "process %u, which opened the device, has closed it or ended, or is in another "
+		    "network namespace",
 		    o->pid);
+	if (err == ECONNREFUSED && vb_reach_add(&t, why.reach, why.a, why.b))
+		return vb_refuse(ENODEV, call, "no contact with process %u, which opened the device: %s",
+				 o->pid, text);
 	if (err == ETIMEDOUT)
 		return vb_refuse(err, call,
 				 "process %u, which opened the device, does not answer (is it stopped?)",
@@ -68,9 +80,17 @@ VB_EXPORT VB_OBJECT(struct ibv_context *, ibv_import_device, (cmd_fd), int cmd_f
 	struct vb_owner o;
 	int err = vb_adapter_owner(cmd_fd, &o);
 
-	if (err)
+	if (err == EINVAL && o.version && o.version != VB_SEG_VERSION)
+		err = vb_refuse(
+		    err, call,
+		    "descriptor %d is of a process with another version of Verbena (segment version "
+		    "%u; this process has %u)",
+		    cmd_fd, o.version, VB_SEG_VERSION);
+	else if (err == EINVAL)
 		err =
 		    vb_refuse(err, call, "descriptor %d is no duplicate of the cmd_fd of a context", cmd_fd);
+	else if (err)
+		err = vb_refuse(err, call, "descriptor %d cannot be looked at: %s", cmd_fd, strerror(err));
 	else
 		err = open_any(&c, call);
 	if (err)
@@ -126,7 +146,7 @@ VB_EXPORT VB_OBJECT(struct ibv_pd *, ibv_import_pd, (context, handle), struct ib
 	struct vb_pd *pd = NULL;
 	struct vb_link_far at;
 	struct vb_pd_view v;
-	uint32_t silent;
+	struct vb_met met;
 	int err = owner_tables(c, &at, call);
 
 	if (!err && !vb_pds_look(at.pds, at.pd_marks, handle, &v))
@@ -140,7 +160,7 @@ VB_EXPORT VB_OBJECT(struct ibv_pd *, ibv_import_pd, (context, handle), struct ib
 	pd->ibv.handle = handle;
 	pd->id = v.id;
 	if ((uint32_t)(v.id >> 32) != vb_hca(c->adapter)->keys.home)
-		err = vb_pd_join(pd, vb_pd_domain(v.id), &silent, call);
+		err = vb_pd_join(pd, vb_pd_domain(v.id), &met, call);
 	if (!err)
 		return &pd->ibv; /* pairs with ibv_unimport_pd() */
 	vb_pd_unmake(pd);

@@ -10,12 +10,12 @@
  * same pass.  The engine's look, once a millisecond, is the longest that an ACK waits for a program that
  * stopped calling. */
 #include <errno.h>
-#include <sched.h>
 #include <string.h>
 
 #include "base/fault.h"
 #include "base/log.h"
 #include "iba/profile.h"
+#include "iba/reach.h"
 #include "mem/far.h"
 #include "mem/keys.h"
 #include "obj/context.h"
@@ -369,20 +369,17 @@ static unsigned progress(struct vb_adapter *a, bool all)
 static uint8_t why_no_contact(struct vb_qp *qp, struct vb_link *l)
 {
 	uint32_t asked, unable = vb_link_unable(l);
-	int err = vb_link_trouble(l, &asked);
+	struct vb_trouble t = vb_link_trouble(l, &asked);
 
-	if (unable && (!err || err == ECONNREFUSED)) {
-		qp->reach_a = unable;
-		return VB_REACH_UNABLE;
-	}
-	if (atomic_load_explicit(&l->state, memory_order_acquire) == VB_LINK_DOWN) {
-		qp->reach_a = l->pid;
-		return VB_REACH_LEFT;
-	}
-	qp->reach_a = asked ? asked : (uint32_t)err;
-	if (asked)
-		return VB_REACH_SILENT;
-	return err && err != ECONNREFUSED ? VB_REACH_TROUBLE : VB_REACH_NOBODY;
+	if (t.reach == VB_REACH_UNKNOWN && unable)
+		t = (struct vb_trouble){VB_REACH_UNABLE, unable, 0};
+	else if (atomic_load_explicit(&l->state, memory_order_acquire) == VB_LINK_DOWN)
+		t = (struct vb_trouble){VB_REACH_LEFT, l->pid, 0};
+	else if (asked && t.reach == VB_REACH_UNKNOWN)
+		t = (struct vb_trouble){VB_REACH_SILENT, asked, 0};
+	qp->reach_a = t.a;
+	qp->reach_b = t.b;
+	return t.reach == VB_REACH_UNKNOWN ? VB_REACH_NOBODY : (uint8_t)t.reach;
 }
 
 /* qp->lock held: what can be seen of the other end, for the sentence on a request that is about to be given

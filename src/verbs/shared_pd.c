@@ -2,9 +2,9 @@
  *
  * A shared domain has no keeper.  Each process that holds it shows its number and its share key
  * (obj/pds.h), and all but the one that made it bind a name that says so (host/member.c).  Whoever joins
- * binds its own name first and looks for the others' afterwards: of two that join at once each sees the
- * other.  It makes contact with all of them, here and not when a key is used, so that every pair of holders
- * has a link over which the owner of memory sees who is using it. */
+ * binds its own name first and looks for the others' afterwards: of two that join at once one at least sees
+ * the other, and contact is both's.  It makes contact with all of them, here and not when a key is used, so
+ * that every pair of holders has a link over which the owner of memory sees who is using it. */
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
@@ -14,6 +14,8 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/log.h"
+#include "base/text.h"
+#include "iba/reach.h"
 #include "verbs/direct.h"
 #include "verbs/progress.h"
 #include "verbs/verbs.h"
@@ -37,23 +39,27 @@ static void call_one(struct vb_adapter *a, uint32_t number)
 		vb_link_put(l);
 }
 
-/* Contact with one member; 0 also if there is none of that number any more. */
-static int meet_one(struct vb_adapter *a, uint32_t number, uint64_t until, uint32_t *silent)
+/* Contact with one member; 0 also if there is none of that number any more, or one that cannot be talked to.
+ */
+static int meet_one(struct vb_adapter *a, uint32_t number, uint64_t until, struct vb_met *met)
 {
+	struct vb_trouble why;
 	struct vb_link *l;
 	int err;
 
 	if (!number || is_own(a, number)) /* 0 is nobody's, but may be asked for */
 		return 0;
-	err = vb_link_reach(a, number, until, &l); /* pairs with vb_link_put() */
+	err = vb_link_reach(a, number, until, &l, &why); /* pairs with vb_link_put() */
 	if (!err)
 		vb_link_put(l);
 	if (err == ETIMEDOUT)
-		++*silent;
+		met->silent++;
+	else if (err == ECONNREFUSED && why.reach != VB_REACH_NOBODY)
+		met->why = why;
 	return err == ETIMEDOUT || err == ECONNREFUSED ? 0 : err;
 }
 
-static int meet(struct vb_adapter *a, uint32_t domain, uint32_t *silent, const char *call)
+static int meet(struct vb_adapter *a, uint32_t domain, struct vb_met *met, const char *call)
 {
 	uint64_t until = vb_now() + PATIENCE;
 	uint32_t *numbers, n;
@@ -63,20 +69,20 @@ static int meet(struct vb_adapter *a, uint32_t domain, uint32_t *silent, const c
 		return vb_refuse(err, call,
 				 "the members of the domain cannot be looked up in /proc/net/unix: %s",
 				 strerror(err));
-	*silent = 0;
+	*met = (struct vb_met){0};
 	call_one(a, vb_pd_domain_home(domain));
 	for (uint32_t i = 0; i < n; i++)
 		call_one(a, numbers[i]);
-	err = meet_one(a, vb_pd_domain_home(domain), until, silent);
+	err = meet_one(a, vb_pd_domain_home(domain), until, met);
 	for (uint32_t i = 0; i < n && !err; i++)
-		err = meet_one(a, numbers[i], until, silent);
+		err = meet_one(a, numbers[i], until, met);
 	free(numbers);
 	if (err)
 		return vb_refuse(err, call, "no contact with all members of the domain: %s", strerror(err));
 	return 0;
 }
 
-int vb_pd_join(struct vb_pd *pd, uint32_t domain, uint32_t *silent, const char *call)
+int vb_pd_join(struct vb_pd *pd, uint32_t domain, struct vb_met *met, const char *call)
 {
 	struct vb_adapter *a = vb_context(pd->ibv.context)->adapter;
 	int err = vb_member_join(a, domain);
@@ -85,7 +91,7 @@ int vb_pd_join(struct vb_pd *pd, uint32_t domain, uint32_t *silent, const char *
 		return vb_refuse(err, call, "this process cannot bind its name as a member of the domain: %s",
 				 strerror(err));
 	VB_FAULT_POINT("member, not in contact with the others");
-	err = meet(a, domain, silent, call);
+	err = meet(a, domain, met, call);
 	if (err) {
 		vb_member_leave(a, domain);
 		return err;
@@ -182,18 +188,25 @@ static int share(struct vb_pd *pd, uint32_t domain, uint64_t share_key, const ch
 {
 	struct vb_hca *h = vb_hca(vb_context(pd->ibv.context)->adapter);
 	struct found f;
-	uint32_t silent;
-	int err = vb_pd_join(pd, domain, &silent, call); /* vb_pd_unmake() leaves */
+	struct vb_met met;
+	char text[400] = "";
+	struct vb_text t = {text, sizeof(text)};
+	int err = vb_pd_join(pd, domain, &met, call); /* vb_pd_unmake() leaves */
 
 	if (err)
 		return err;
 	look(h->adapter, domain, share_key, &f);
 	pd->id = (uint64_t)vb_pd_domain_home(domain) << 52 | (domain & 0xfffff); /* for leaving */
-	if (!f.any && silent)
-		return vb_refuse(ETIMEDOUT, call, "%u process%s the shared domain 0x%08x and %s", silent,
-				 silent == 1 ? " holds" : "es hold", domain,
-				 silent == 1 ? "does not answer (is it stopped?)"
-					     : "none answers (are they stopped?)");
+	if (!f.any && met.silent)
+		return vb_refuse(ETIMEDOUT, call, "%u process%s the shared domain 0x%08x and %s", met.silent,
+				 met.silent == 1 ? " holds" : "es hold", domain,
+				 met.silent == 1 ? "does not answer (is it stopped?)"
+						 : "none answers (are they stopped?)");
+	if (!f.any && vb_reach_add(&t, met.why.reach, met.why.a, met.why.b))
+		return vb_refuse(ENOENT, call,
+				 "no process that can be reached holds a shared domain 0x%08x; contact with "
+				 "one that may fails: %s",
+				 domain, text);
 	if (!f.any)
 		return vb_refuse(ENOENT, call, "no process of this user holds a shared domain 0x%08x",
 				 domain);
@@ -201,12 +214,12 @@ static int share(struct vb_pd *pd, uint32_t domain, uint64_t share_key, const ch
 		return vb_refuse(EINVAL, call,
 				 "the share key 0x%" PRIx64 " is not that of shared domain 0x%08x", share_key,
 				 domain);
-	if (silent)
+	if (met.silent)
 		vb_log(VB_LOG_WARN,
 		       "%s: %u member%s of shared domain 0x%08x %s not answer: %s memory cannot be reached "
 		       "until %s",
-		       call, silent, silent == 1 ? "" : "s", domain, silent == 1 ? "does" : "do",
-		       silent == 1 ? "its" : "their", silent == 1 ? "it does" : "they do");
+		       call, met.silent, met.silent == 1 ? "" : "s", domain, met.silent == 1 ? "does" : "do",
+		       met.silent == 1 ? "its" : "their", met.silent == 1 ? "it does" : "they do");
 	if (!vb_pds_take(&h->pds, f.id, &share_key, &pd->ibv.handle, &pd->id))
 		return vb_refuse(ENOMEM, call, "all %d protection domains of this process are in use",
 				 VB_MAX_PD);

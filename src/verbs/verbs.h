@@ -63,8 +63,13 @@ void vb_pd_unmake(struct vb_pd *pd);
 bool vb_pd_gone(const struct vb_pd *pd);
 
 /* shared_pd.c: makes this process a member of the domain and has it meet the others; 0 or errno, which has
- * been said.  *silent: members that do not answer now.  pd->member says so; vb_pd_unmake() takes it back. */
-int vb_pd_join(struct vb_pd *pd, uint32_t domain, uint32_t *silent, const char *call);
+ * been said.  *met: of members that cannot be reached now.  pd->member says so; vb_pd_unmake() takes it back.
+ */
+struct vb_met {
+	uint32_t silent;       /* how many do not answer */
+	struct vb_trouble why; /* that contact with another one fails */
+};
+int vb_pd_join(struct vb_pd *pd, uint32_t domain, struct vb_met *met, const char *call);
 
 /* device.c */
 void vb_device_put(struct vb_device *d); /* pairs with the device list's or the context's reference */

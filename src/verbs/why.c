@@ -4,12 +4,10 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/sysinfo.h>
 
 #include "base/log.h"
 #include "base/text.h"
-#include "host/segment.h"
 #include "mem/ground.h"
 #include "mem/near.h"
 #include "verbs/progress.h"
@@ -229,20 +227,4 @@ void vb_why_left(struct vb_context *c, const struct vb_why_count *left, unsigned
 	    "ibv_close_device: not destroyed before: %s; QPs are stopped, the rest stays until the process "
 	    "ends",
 	    text);
-}
-
-int vb_why_open(int err, const char *call, const char *name)
-{
-	struct rlimit r = {RLIM_INFINITY, RLIM_INFINITY};
-
-	if (err == ENOMEM && !getrlimit(RLIMIT_AS, &r) && r.rlim_cur != RLIM_INFINITY)
-		return vb_refuse(
-		    err, call,
-		    "%s cannot be opened: %s; it takes %u MiB of address space, and as many for each "
-		    "peer, and RLIMIT_AS (ulimit -v) is %" PRIu64 " MiB for all of the process",
-		    name, strerror(err), (unsigned)(VB_SEG_SIZE >> 20), (uint64_t)r.rlim_cur >> 20);
-	if (err == EMFILE && !getrlimit(RLIMIT_NOFILE, &r))
-		return vb_refuse(err, call, "%s cannot be opened: %s; RLIMIT_NOFILE (ulimit -n) is %" PRIu64,
-				 name, strerror(err), (uint64_t)r.rlim_cur);
-	return vb_refuse(err, call, "%s cannot be opened: %s", name, strerror(err));
 }

@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "host/adapter.h"
+
 /* The memory of [addr, addr+length) cannot be registered: says where in it the trouble is, what is mapped
  * there and what to change.  Returns err. */
 int vb_why_memory(int err, const char *call, uint64_t addr, uint64_t length, bool write);
@@ -33,7 +35,7 @@ struct vb_why_count {
 };
 void vb_why_left(struct vb_context *c, const struct vb_why_count *left, unsigned kinds);
 
-/* The device cannot be opened: with the limits that may be in the way. */
-int vb_why_open(int err, const char *call, const char *name);
+/* The device cannot be opened: with the limits that may be in the way of what `step` takes. */
+int vb_why_open(int err, const char *call, const char *name, enum vb_open_step step);
 
 #endif

@@ -228,8 +228,8 @@ static void wrong_peers(void)
 	while (kit_bound(free_number << 12))
 		free_number++;
 	lost(free_number << 12 | 7, a.card.psn);
-	said("nobody", "from queue pair 0x%06llx", N(free_number << 12 | 7), "no process of this user%.0llu",
-	     N(0), NULL);
+	said("nobody", "from queue pair 0x%06llx", N(free_number << 12 | 7),
+	     "no process in this network namespace%.0llu", N(0), NULL);
 	pair_close();
 	lost(gone, 0);
 	said("no QP", "from queue pair 0x%06llx", N(gone), "that queue pair is not%.0llu", N(0), NULL);

@@ -78,7 +78,7 @@ static void out_of_descriptors(void)
 	CHECK(kit_wait(&a, 60).status == IBV_WC_RETRY_EXC_ERR);
 	close_some_descriptors();
 	kept("no acknowledgement from queue pair 0x%06x within retry_cnt = 1 retry", d->card[1].qpn);
-	kept("this process cannot connect to the one that holds that number: Too many open files");
+	kept("Too many open files (a peer takes two descriptors");
 	atomic_fetch_add(&d->step, 1);
 	CHECK(!kit_reap(pid));
 }

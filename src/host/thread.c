@@ -1,0 +1,83 @@
+/* What /proc shows of threads, of this process and of others. */
+#include <ctype.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "host/private.h"
+
+enum { MOST_THREADS = 256 }; /* looked through for one: ours is among the first of a process */
+
+/* Reads a small file; its length, 0 if there is none. */
+static size_t slurp(const char *path, char *text, size_t size)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n;
+
+	if (fd < 0)
+		return 0;
+	n = read(fd, text, size - 1);
+	close(fd);
+	text[n > 0 ? n : 0] = 0;
+	return n > 0 ? (size_t)n : 0;
+}
+
+/* The letter of its state, 0: it is not to be seen. */
+static char state_of(const char *path)
+{
+	char text[512], *behind;
+
+	if (!slurp(path, text, sizeof(text)))
+		return 0;
+	behind = strrchr(text, ')'); /* the end of the name, which may hold anything */
+	return behind && behind[1] ? behind[2] : 0;
+}
+
+bool vb_thread_stopped(uint32_t pid)
+{
+	char path[64], state;
+
+	if (!pid)
+		return false; /* in another PID namespace */
+	snprintf(path, sizeof(path), "/proc/%u/stat", pid);
+	state = state_of(path);
+	return state == 'T' || state == 't';
+}
+
+bool vb_thread_runnable(uint32_t pid, uint32_t tid)
+{
+	char path[64];
+
+	if (!pid || !tid)
+		return false;
+	snprintf(path, sizeof(path), "/proc/%u/task/%u/stat", pid, tid);
+	return state_of(path) == 'R';
+}
+
+uint32_t vb_thread_find(uint32_t pid, const char *name)
+{
+	char path[300], text[64];
+	uint32_t found = 0, looked = 0;
+	DIR *dir;
+
+	snprintf(path, sizeof(path), "/proc/%u/task", pid);
+	dir = opendir(path);
+	if (!dir)
+		return 0;
+	for (struct dirent *e; !found && looked < MOST_THREADS && (e = readdir(dir));) {
+		if (!isdigit((unsigned char)e->d_name[0]))
+			continue;
+		looked++;
+		snprintf(path, sizeof(path), "/proc/%u/task/%s/comm", pid, e->d_name);
+		if (!slurp(path, text, sizeof(text)))
+			continue;
+		text[strcspn(text, "\n")] = 0;
+		if (!strcmp(text, name))
+			found = (uint32_t)strtoul(e->d_name, NULL, 10);
+	}
+	closedir(dir);
+	return found;
+}

@@ -1,0 +1,496 @@
+/* Contact that fails says why, truly, and at both ends where there are two: another version, another user or
+ * user namespace, another network namespace, a call that a sandbox denies, a name without an adapter behind
+ * it, a hello that is none.  And what must not fail: a program that changes its user after opening.
+ *
+ *     proc-contact [CASE]     default: all */
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+#include "contact.h"
+
+enum { NUMBER = 17 };
+
+struct board {
+	_Atomic int step;
+	uint32_t number;
+	struct kit_card mine, theirs;
+};
+static struct board *board;
+
+/* Accepts at NUMBER, takes the hello, answers with `h` unless that is NULL, and hangs up if told to. */
+static pid_t impostor(uid_t uid, const struct hello *h, bool hang_up)
+{
+	pid_t pid;
+
+	atomic_store(&board->step, 0);
+	pid = fork_as(uid);
+	if (!pid) {
+		int l = number_bind(NUMBER, false), s;
+
+		CHECK(l >= 0);
+		atomic_store(&board->step, 1);
+		while ((s = accept(l, NULL, NULL)) >= 0) {
+			char take[256];
+
+			(void)!recv(s, take, sizeof take, 0);
+			if (h)
+				(void)!send(s, h, sizeof *h, MSG_NOSIGNAL);
+			if (hang_up)
+				close(s);
+		}
+	}
+	kit_until(&board->step, 1);
+	return pid;
+}
+
+static void over(pid_t pid)
+{
+	kill(pid, SIGKILL);
+	kit_reap(pid);
+}
+
+static void lost(void)
+{
+	enum ibv_wc_status st = ask(NUMBER, 12, 4);
+
+	CHECK(st == IBV_WC_RETRY_EXC_ERR, "%s", ibv_wc_status_str(st));
+	LOG_SAYS_NOT("no process of this user");
+	LOG_SAYS_NOT("Too many open files");
+}
+
+/* We ask one of another version, which says so. */
+static void other_version_there(void)
+{
+	struct hello h = hello_by_hand();
+	pid_t pid;
+
+	h.kind = MSG_REFUSE;
+	h.why = REFUSE_VERSION;
+	h.version = VB_SEG_VERSION + 7;
+	log_begin();
+	pid = impostor(geteuid(), &h, true);
+	lost();
+	LOG_SAYS("no acknowledgement from queue pair");
+	LOG_SAYS(
+	    "process %d, which holds that number, has another version of Verbena (segment version %u; this "
+	    "process has %u)",
+	    pid, VB_SEG_VERSION + 7, VB_SEG_VERSION);
+	over(pid);
+}
+
+/* One of another version asks us: both are told. */
+static void other_version_here(void)
+{
+	struct ibv_pd *pd;
+	struct hello h = hello_by_hand(), answer;
+	struct kit_end e;
+	int s;
+
+	log_begin();
+	pd = ibv_alloc_pd(kit_open());
+	kit_end_open(&e, pd, 4, 64);
+	s = number_connect(e.card.qpn >> 12);
+	h.version = VB_SEG_VERSION + 1;
+	CHECK(send(s, &h, sizeof h, 0) == sizeof h);
+	CHECK(recv(s, &answer, sizeof answer, 0) == sizeof answer && answer.kind == MSG_REFUSE &&
+	      answer.why == REFUSE_VERSION && answer.version == VB_SEG_VERSION);
+	LOG_SAYS(
+	    "process %d of this user: it has another version of Verbena (segment version %u; this process "
+	    "has %u)",
+	    getpid(), VB_SEG_VERSION + 1, VB_SEG_VERSION);
+	kit_end_close(&e);
+}
+
+static void other_user(void)
+{
+	pid_t pid;
+
+	log_begin();
+	pid = impostor(FOREIGN, NULL, false);
+	lost();
+	LOG_SAYS("held by process %d of user %u: only processes of the same user", pid, FOREIGN);
+	over(pid);
+}
+
+/* Bound, and nobody listens. */
+static void deaf(void)
+{
+	pid_t pid;
+
+	log_begin();
+	atomic_store(&board->step, 0);
+	pid = fork_as(can_be(FOREIGN) ? FOREIGN : geteuid());
+	if (!pid) {
+		CHECK(number_bind(NUMBER, true) >= 0);
+		atomic_store(&board->step, 1);
+		for (;;)
+			pause();
+	}
+	kit_until(&board->step, 1);
+	lost();
+	LOG_SAYS("that number is bound by a process of user %u that does not listen",
+		 can_be(FOREIGN) ? FOREIGN : geteuid());
+	over(pid);
+}
+
+static void nobody(void)
+{
+	log_begin();
+	lost();
+	LOG_SAYS("no process in this network namespace holds that number");
+}
+
+static void hung_up(void)
+{
+	pid_t pid;
+
+	log_begin();
+	pid = impostor(geteuid(), NULL, true);
+	lost();
+	LOG_SAYS("process %d, which holds that number, closes the connection without an answer", pid);
+	over(pid);
+}
+
+static void refused(void)
+{
+	struct hello h = hello_by_hand();
+	pid_t pid;
+
+	h.kind = MSG_REFUSE;
+	h.why = REFUSE_OTHER;
+	log_begin();
+	pid = impostor(geteuid(), &h, true);
+	lost();
+	LOG_SAYS("process %d, which holds that number, refuses contact", pid);
+	over(pid);
+}
+
+static void hello_without_segment(void)
+{
+	struct hello h = hello_by_hand();
+	pid_t pid;
+
+	log_begin();
+	pid = impostor(geteuid(), &h, false);
+	lost();
+	LOG_SAYS("process %d, which holds that number, does not speak as this version of Verbena does", pid);
+	over(pid);
+}
+
+static void hello_without_segment_here(void)
+{
+	struct hello h = hello_by_hand();
+	struct ibv_pd *pd;
+	struct kit_end e;
+	int s;
+
+	log_begin();
+	pd = ibv_alloc_pd(kit_open());
+	kit_end_open(&e, pd, 4, 64);
+	s = number_connect(e.card.qpn >> 12);
+	CHECK(send(s, &h, sizeof h, 0) == sizeof h);
+	CHECK(recv(s, &h, sizeof h, 0) == sizeof h && h.kind == MSG_REFUSE);
+	LOG_SAYS("process %d of this user connected to this process's adapter and sent its hello without its "
+		 "segment",
+		 getpid());
+	LOG_SAYS_NOT("Too many open files");
+	kit_end_close(&e);
+}
+
+/* The other one holds its number in another network namespace. */
+static void other_network(void)
+{
+	pid_t pid;
+
+	log_begin();
+	atomic_store(&board->step, 0);
+	pid = kit_fork();
+	if (!pid) {
+		CHECK(own_network() && number_bind(NUMBER, false) >= 0);
+		atomic_store(&board->step, 1);
+		for (;;)
+			pause();
+	}
+	kit_until(&board->step, 1);
+	lost();
+	LOG_SAYS("no process in this network namespace holds that number; process %d, in another network "
+		 "namespace, does",
+		 pid);
+	over(pid);
+}
+
+/* This process is in a user namespace that maps nobody. */
+static void nameless(void)
+{
+	pid_t pid;
+
+	log_begin();
+	pid = impostor(geteuid(), NULL, false);
+	if (unshare(CLONE_NEWUSER)) {
+		printf("SKIP: no user namespace: %s\n", strerror(errno));
+		over(pid);
+		return;
+	}
+	lost();
+	LOG_SAYS("this process's user has no number in its user namespace, where everybody reads as %u",
+		 geteuid());
+	over(pid);
+}
+
+/* The process at the other end is in one. */
+static void nameless_there(void)
+{
+	pid_t pid;
+
+	log_begin();
+	atomic_store(&board->step, 0);
+	pid = kit_fork();
+	if (!pid) {
+		struct ibv_pd *pd;
+		struct kit_end e;
+
+		log_begin();
+		if (unshare(CLONE_NEWUSER)) {
+			atomic_store(&board->step, 2);
+			_exit(0);
+		}
+		pd = ibv_alloc_pd(kit_open());
+		kit_end_open(&e, pd, 4, 64);
+		board->number = e.card.qpn >> 12;
+		atomic_store(&board->step, 1);
+		log_await("this process's user has no number in its user namespace");
+		LOG_SAYS_NOT("here 65534");
+		for (;;)
+			pause();
+	}
+	kit_until(&board->step, 1);
+	if (atomic_load(&board->step) == 2) {
+		printf("SKIP: no user namespace\n");
+	} else {
+		CHECK(ask(board->number, 12, 4) == IBV_WC_RETRY_EXC_ERR);
+		LOG_SAYS(
+		    "process %d, which holds that number, refuses: it takes this process for another user's",
+		    pid);
+	}
+	over(pid);
+}
+
+/* From now on this thread, and those that it makes, get EPERM for a call. */
+static void deny(long call)
+{
+	struct sock_filter code[] = {
+	    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)call, 0, 1),
+	    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+	    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog prog = {sizeof code / sizeof *code, code};
+
+	CHECK(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+	CHECK(!prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog), "%s", strerror(errno));
+}
+
+/* Two processes, one of which may not make a call.  `here`: that is the one that asks. */
+static void sandbox(long call, const char *name, bool here)
+{
+	pid_t pid;
+
+	log_begin();
+	atomic_store(&board->step, 0);
+	pid = kit_fork();
+	if (!pid) {
+		struct ibv_pd *pd;
+		struct kit_end e;
+
+		if (!here)
+			deny(call);
+		pd = ibv_alloc_pd(kit_open());
+		kit_end_open(&e, pd, 4, 64);
+		board->number = e.card.qpn >> 12;
+		atomic_store(&board->step, 1);
+		for (;;)
+			pause();
+	}
+	kit_until(&board->step, 1);
+	if (here)
+		deny(call);
+	CHECK(ask(board->number, 12, 4) == IBV_WC_RETRY_EXC_ERR);
+	LOG_SAYS_NOT("no process of this user");
+	if (here)
+		LOG_SAYS("this process cannot make contact: %s fails: Operation not "
+			 "permitted (a sandbox?)",
+			 name);
+	else
+		LOG_SAYS(
+		    "process %d, which holds that number, cannot make contact: %s fails there: Operation not "
+		    "permitted",
+		    pid, name);
+	over(pid);
+}
+
+static void no_getsockopt(void)
+{
+	sandbox(SYS_getsockopt, "getsockopt(SO_PEERCRED)", true);
+}
+
+static void no_getsockopt_there(void)
+{
+	sandbox(SYS_getsockopt, "getsockopt(SO_PEERCRED)", false);
+}
+
+static void no_fstatfs(void)
+{
+	sandbox(SYS_fstatfs, "fstatfs", true);
+}
+
+static void no_fstatfs_there(void)
+{
+	sandbox(SYS_fstatfs, "fstatfs", false);
+}
+
+/* A context of another version is handed over: its segment is as large as it likes. */
+static void other_version_handed_over(void)
+{
+	struct vb_seg_head head = {
+	    .magic = VB_SEG_MAGIC, .version = VB_SEG_VERSION + 7, .number = 17, .incarnation = 77};
+	int fd = memfd_create("verbena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	log_begin();
+	CHECK(fd >= 0 && !ftruncate(fd, 1 << 20) && pwrite(fd, &head, sizeof head, 0) == sizeof head);
+	CHECK(!fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK));
+	CHECK(!ibv_import_device(fd) && errno == EINVAL, "%s", strerror(errno));
+	LOG_SAYS("another version of Verbena (segment version %u; this process has %u)", VB_SEG_VERSION + 7,
+		 VB_SEG_VERSION);
+}
+
+/* A daemon: opens as root, then becomes another user.  One of that user reaches it, though it does nothing
+ * itself, and nobody is told otherwise. */
+static void after_setuid(void)
+{
+	pid_t pid, asker;
+
+	atomic_store(&board->step, 0);
+	pid = kit_fork();
+	if (!pid) {
+		struct ibv_pd *pd;
+		struct kit_end e;
+
+		log_begin();
+		pd = ibv_alloc_pd(kit_open());
+		kit_end_open(&e, pd, 4, 64);
+		CHECK(!setresgid(FOREIGN, FOREIGN, FOREIGN) && !setresuid(FOREIGN, FOREIGN, FOREIGN));
+		board->theirs = e.card;
+		CHECK(!kit_recv(&e, 1, 0, 64));
+		atomic_store(&board->step, 1);
+		kit_until(&board->step, 2);
+		kit_connect(&e, &board->mine);
+		atomic_store(&board->step, 3);
+		kit_until(&board->step, 4);
+		CHECK(kit_wait(&e, 10).status == IBV_WC_SUCCESS);
+		LOG_SAYS_NOT("refused");
+		_exit(0);
+	}
+	asker = fork_as(FOREIGN);
+	if (!asker) {
+		struct ibv_pd *pd;
+		struct kit_end e;
+
+		log_begin();
+		kit_until(&board->step, 1);
+		/* contact begins here, and is made, while the daemon's queue pair is still in INIT */
+		pd = ibv_alloc_pd(kit_open());
+		kit_end_open(&e, pd, 4, 64);
+		kit_connect(&e, &board->theirs);
+		board->mine = e.card;
+		atomic_store(&board->step, 2);
+		kit_until(&board->step, 3);
+		CHECK(!kit_post(&e, IBV_WR_SEND, 1, 0, 32, NULL, 0));
+		CHECK(kit_wait(&e, 20).status == IBV_WC_SUCCESS);
+		LOG_SAYS_NOT("refused");
+		LOG_SAYS_NOT("of user 0");
+		atomic_store(&board->step, 4);
+		_exit(0);
+	}
+	CHECK(kit_reap(asker) == 0 && kit_reap(pid) == 0);
+}
+
+/* Connections of one's own user that never speak are given up after a while. */
+static void silent_ones(void)
+{
+	enum { MANY = 40 };
+	struct ibv_pd *pd = ibv_alloc_pd(kit_open());
+	double end, begun;
+	struct kit_end e;
+	int fds, s[MANY];
+
+	kit_end_open(&e, pd, 4, 64);
+	fds = descriptors();
+	begun = kit_now();
+	for (int i = 0; i < MANY; i++)
+		s[i] = number_connect(e.card.qpn >> 12);
+	for (end = kit_now() + 30; descriptors() > fds + MANY;)
+		CHECK(kit_now() < end, "%d descriptors, then %d", fds, descriptors());
+	CHECK(kit_now() - begun < 20);
+	for (int i = 0; i < MANY; i++)
+		close(s[i]);
+	kit_end_close(&e);
+}
+
+static const struct {
+	const char *name;
+	void (*run)(void);
+	bool foreign; /* another user is needed */
+} cases[] = {
+    {"another version there", other_version_there, false},
+    {"another version here", other_version_here, false},
+    {"another version handed over", other_version_handed_over, false},
+    {"another user", other_user, true},
+    {"bound and deaf", deaf, false},
+    {"nobody", nobody, false},
+    {"hung up", hung_up, false},
+    {"refused", refused, false},
+    {"a hello without a segment", hello_without_segment, false},
+    {"a hello without a segment comes", hello_without_segment_here, false},
+    {"another network namespace", other_network, false},
+    {"a user without a number", nameless, false},
+    {"a user without a number there", nameless_there, false},
+    {"no getsockopt", no_getsockopt, false},
+    {"no getsockopt there", no_getsockopt_there, false},
+    {"no fstatfs", no_fstatfs, false},
+    {"no fstatfs there", no_fstatfs_there, false},
+    {"after setuid", after_setuid, true},
+    {"those that never speak", silent_ones, false},
+};
+
+int main(int argc, char **argv)
+{
+	bool foreign = can_be(FOREIGN);
+
+	if (!own_network()) {
+		printf("SKIP: no network namespace of its own: %s\n", strerror(errno));
+		return SKIPPED;
+	}
+	board = kit_shared(sizeof *board);
+	for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+		pid_t pid;
+
+		if (argc > 1 && !strstr(cases[i].name, argv[1]))
+			continue;
+		printf("%s\n", cases[i].name);
+		if (cases[i].foreign && !foreign) {
+			printf("SKIP: this user cannot become another one\n");
+			continue;
+		}
+		pid = kit_fork();
+		if (!pid) {
+			alarm(60);
+			cases[i].run();
+			exit(0);
+		}
+		CHECK(kit_reap(pid) == 0, "%s", cases[i].name);
+	}
+	return 0;
+}

@@ -1,0 +1,219 @@
+/* Anybody on the host can bind any abstract name.  Another user who has taken the names of adapters is named,
+ * and one who has taken those of a shared domain's members makes no join slow or fail.  And where the device
+ * cannot have its thread, the limit is named.
+ *
+ *     proc-names [CASE]     default: all */
+#include <sys/resource.h>
+
+#include "contact.h"
+
+enum { NUMBERS = 4095, EACH = 600, SQUATTERS = (NUMBERS + EACH - 1) / EACH };
+
+struct board {
+	_Atomic int step;
+	struct ibv_shpd shpd;
+	uint32_t number;
+};
+static struct board *board;
+static pid_t squatters[SQUATTERS];
+
+/* Children of a user hold a name for each number, made by a format. */
+static void squat(uid_t uid, const char *format, uint32_t domain, int first, int count, bool deaf)
+{
+	int n = 0, last = first + count;
+
+	atomic_store(&board->step, 0);
+	for (int at = first; at < last; at += EACH) {
+		pid_t pid = squatters[n++] = fork_as(uid);
+
+		if (pid)
+			continue;
+		for (int i = at; i < at + EACH && i < last; i++) {
+			char name[100];
+
+			if (domain)
+				snprintf(name, sizeof name, format, domain, i);
+			else
+				snprintf(name, sizeof name, format, i);
+			(void)name_bind(name, deaf); /* some may be held already */
+		}
+		atomic_fetch_add(&board->step, 1);
+		for (;;)
+			pause();
+	}
+	kit_until(&board->step, n);
+}
+
+static void leave(void)
+{
+	for (int i = 0; i < SQUATTERS; i++) {
+		if (squatters[i]) {
+			kill(squatters[i], SIGKILL);
+			kit_reap(squatters[i]);
+		}
+		squatters[i] = 0;
+	}
+}
+
+static void cannot_open(int err)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+
+	CHECK(list && !ibv_open_device(list[0]) && errno == err, "%s", strerror(errno));
+	ibv_free_device_list(list);
+}
+
+static void all_numbers(bool deaf)
+{
+	log_begin();
+	squat(FOREIGN, "verbena/1/%d", 0, 1, NUMBERS, deaf);
+	cannot_open(EADDRINUSE);
+	LOG_SAYS("all %d numbers that adapters can have in this network namespace", NUMBERS);
+	LOG_SAYS("are taken: %d by user %d (EADDRINUSE)", NUMBERS, FOREIGN);
+	LOG_SAYS_NOT("open files");
+	leave();
+	kit_open();
+}
+
+static void all_numbers_listened_at(void)
+{
+	all_numbers(false);
+}
+
+static void all_numbers_deaf(void)
+{
+	all_numbers(true);
+}
+
+/* One process holds a shared domain; this one joins while another user holds names like its members'. */
+static void join_among(int count, bool deaf)
+{
+	struct ibv_context *ctx;
+	struct ibv_pd *pd;
+	double begun, took;
+	pid_t pid;
+
+	log_begin();
+	atomic_store(&board->step, 0);
+	pid = kit_fork();
+	if (!pid) {
+		pd = ibv_alloc_pd(kit_open());
+		CHECK(pd && ibv_alloc_shpd(pd, 5, &board->shpd));
+		atomic_store(&board->step, 1);
+		for (;;)
+			pause();
+	}
+	kit_until(&board->step, 1);
+	squat(FOREIGN, "verbena/1/pd/%08x/%d", board->shpd.handle, 1, count, deaf);
+	ctx = kit_open();
+	begun = kit_now();
+	pd = ibv_share_pd(ctx, &board->shpd, 5);
+	took = kit_now() - begun;
+	CHECK(pd, "%d names: %s", count, strerror(errno));
+	CHECK(took < 1, "%d names, and a join takes %g s", count, took);
+	printf("%d names: %.3f s\n", count, took);
+	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
+	leave();
+	kill(pid, SIGKILL);
+	kit_reap(pid);
+}
+
+static void some_members(void)
+{
+	join_among(300, true);
+	join_among(300, false);
+}
+
+static void all_members(void)
+{
+	join_among(4000, true);
+	join_among(NUMBERS, false);
+}
+
+/* A process of this user that is stopped and no member is not waited for, whatever another user binds. */
+static void no_member_is_stopped(void)
+{
+	pid_t pid;
+	int status;
+
+	atomic_store(&board->step, 0);
+	pid = kit_fork();
+	if (!pid) {
+		kit_open();
+		atomic_store(&board->step, 1);
+		for (;;)
+			pause();
+	}
+	kit_until(&board->step, 1);
+	CHECK(!kill(pid, SIGSTOP) && waitpid(pid, &status, WUNTRACED) == pid);
+	join_among(NUMBERS, false);
+	LOG_SAYS_NOT("do not answer");
+	kill(pid, SIGKILL);
+	kit_reap(pid);
+}
+
+static void no_thread(void)
+{
+	pid_t pid = fork_as(FOREIGN);
+
+	if (!pid) {
+		struct rlimit r = {1, 1};
+
+		log_begin();
+		CHECK(!setrlimit(RLIMIT_NPROC, &r));
+		cannot_open(EAGAIN);
+		LOG_SAYS(
+		    "its engine thread cannot be started: Resource temporarily unavailable; RLIMIT_NPROC "
+		    "(ulimit -u) is 1, for all threads of user %d",
+		    FOREIGN);
+		_exit(0);
+	}
+	CHECK(kit_reap(pid) == 0);
+}
+
+static const struct {
+	const char *name;
+	void (*run)(void);
+} cases[] = {
+    {"all numbers, listened at", all_numbers_listened_at},
+    {"all numbers, bound only", all_numbers_deaf},
+    {"300 members' names", some_members},
+    {"4000 members' names", all_members},
+    {"one is stopped and no member", no_member_is_stopped},
+    {"no thread", no_thread},
+};
+
+int main(int argc, char **argv)
+{
+	struct rlimit r;
+
+	if (!can_be(FOREIGN)) {
+		printf("SKIP: this user cannot become another one\n");
+		return SKIPPED;
+	}
+	CHECK(!getrlimit(RLIMIT_NOFILE, &r));
+	if (r.rlim_cur < EACH + 50) {
+		printf("SKIP: RLIMIT_NOFILE is %llu\n", (unsigned long long)r.rlim_cur);
+		return SKIPPED;
+	}
+	if (!own_network()) {
+		printf("SKIP: no network namespace of its own: %s\n", strerror(errno));
+		return SKIPPED;
+	}
+	board = kit_shared(sizeof *board);
+	for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+		pid_t pid;
+
+		if (argc > 1 && !strstr(cases[i].name, argv[1]))
+			continue;
+		printf("%s\n", cases[i].name);
+		pid = kit_fork();
+		if (!pid) {
+			alarm(100);
+			cases[i].run();
+			exit(0);
+		}
+		CHECK(kit_reap(pid) == 0, "%s", cases[i].name);
+	}
+	return 0;
+}
