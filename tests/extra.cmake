@@ -12,3 +12,5 @@ include(${CMAKE_CURRENT_LIST_DIR}/strangers/strangers.cmake)
 
 # --- what users report
 include(${CMAKE_CURRENT_LIST_DIR}/situations/situations.cmake)
+# It takes a CPU away from everybody for seconds.
+set_tests_properties(proc.starved PROPERTIES RUN_SERIAL TRUE)

@@ -273,6 +273,9 @@ void vb_adapter_disarm(struct vb_adapter *a);
  * wait that failed (EINTR, unless every signal handler that is installed asks for restarting).  A
  * cancellation point.  For ibv_get_cq_event on a blocking channel. */
 int vb_adapter_wait(struct vb_adapter *a, int fd);
+/* For a poller that has found nothing for long: gives its CPU to whoever it waits for, which may be this very
+ * process's engine.  No cancellation point. */
+void vb_adapter_yield(struct vb_adapter *a);
 /* Has the engine look at timers and owed output soon (for instance because something was posted while nobody
  * polls).  Cheap when the engine watches anyhow. */
 void vb_adapter_nudge(struct vb_adapter *a);

@@ -31,6 +31,7 @@
 #define OFFENCE_SPAN (20 * VB_MSEC)
 
 #define SETTLE_MAX (100 * VB_MSEC)
+#define STARVED	   (20 * TICK)
 
 enum { OFFENCES = 3, IDLE_ROUNDS = 64, DRAIN_ROUNDS = 1024 };
 
@@ -350,6 +351,31 @@ void vb_engine_settle(struct vb_adapter *a)
 		vb_engine_kick(a); /* the round after the present one begins behind all that we did */
 		nanosleep(&nap, NULL);
 	} while (atomic_load_explicit(&a->rounds, memory_order_acquire) - begun < 2 && vb_now() < until);
+}
+
+static void nap(void)
+{
+	static const struct timespec t = {.tv_nsec = 50000};
+
+	syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &t, NULL); /* no cancellation point */
+}
+
+/* The engine looks once a millisecond while somebody polls.  Where it has not for long, it does not get the
+ * CPU: sched_yield() is for equals, and a poller with a real-time policy has none. */
+void vb_adapter_yield(struct vb_adapter *a)
+{
+	uint32_t rounds = atomic_load_explicit(&a->rounds, memory_order_relaxed);
+	uint64_t now = vb_now();
+
+	if (rounds != atomic_load_explicit(&a->yield_rounds, memory_order_relaxed) ||
+	    atomic_load_explicit(&a->dozing, memory_order_relaxed)) {
+		atomic_store_explicit(&a->yield_rounds, rounds, memory_order_relaxed);
+		atomic_store_explicit(&a->yield_since, now, memory_order_relaxed);
+	}
+	if (now - atomic_load_explicit(&a->yield_since, memory_order_relaxed) > STARVED && now > STARVED)
+		nap();
+	else
+		sched_yield();
 }
 
 void vb_adapter_wake(struct vb_adapter *a)

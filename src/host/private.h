@@ -129,17 +129,19 @@ struct vb_adapter {
 	bool engine_started;
 	int kick; /* eventfd */
 	_Atomic bool stop;
-	_Atomic bool nudged;	   /* look at everything before blocking */
-	_Atomic bool woken;	   /* a poller has come */
-	_Atomic bool distrust;	   /* pollers let packets lie: the word stays asleep for a while */
-	_Atomic bool dozing;	   /* the engine is about to block for long: kick it to be heard */
-	_Atomic bool parked;	   /* the engine leaves the doorbells to waiters, and blocks for long */
-	_Atomic bool contact_work; /* some link wants contact */
-	_Atomic bool breaks;	   /* some link is broken */
-	_Atomic uint32_t waiters;  /* threads in vb_adapter_wait() */
-	_Atomic uint32_t events;   /* doorbells handled so far */
-	_Atomic uint32_t rounds;   /* in which the engine looked at everything; it writes */
-	_Atomic uint32_t nowhere;  /* what presence.awake points to in a forked child */
+	_Atomic bool nudged;	       /* look at everything before blocking */
+	_Atomic bool woken;	       /* a poller has come */
+	_Atomic bool distrust;	       /* pollers let packets lie: the word stays asleep for a while */
+	_Atomic bool dozing;	       /* the engine is about to block for long: kick it to be heard */
+	_Atomic bool parked;	       /* the engine leaves the doorbells to waiters, and blocks for long */
+	_Atomic bool contact_work;     /* some link wants contact */
+	_Atomic bool breaks;	       /* some link is broken */
+	_Atomic uint32_t waiters;      /* threads in vb_adapter_wait() */
+	_Atomic uint32_t events;       /* doorbells handled so far */
+	_Atomic uint32_t rounds;       /* in which the engine looked at everything; it writes */
+	_Atomic uint32_t yield_rounds; /* rounds when a poller last saw them change */
+	_Atomic uint64_t yield_since;  /* and when that was */
+	_Atomic uint32_t nowhere;      /* what presence.awake points to in a forked child */
 };
 
 static inline struct peer *vb_peer(struct vb_link *l)

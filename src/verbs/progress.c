@@ -666,7 +666,7 @@ void vb_progress_poll(struct vb_adapter *a)
 		idle_polls = 0;
 	} else if (vb_unlikely(++idle_polls == IDLE_POLLS)) {
 		idle_polls = 0;
-		sched_yield();
+		vb_adapter_yield(a);
 	}
 	if (vb_unlikely(atomic_load_explicit(&h->rnr_waits, memory_order_relaxed))) {
 		uint64_t now = vb_now();
