@@ -100,11 +100,22 @@ static void fill_head(struct vb_adapter *a, const struct vb_adapter_cfg *cfg)
 
 static int open_descriptors(struct vb_adapter *a)
 {
+	struct epoll_event none = {0};
+	int err;
+
 	a->ctl = epoll_create1(EPOLL_CLOEXEC);
 	if (a->ctl < 0)
 		return errno;
 	a->kick = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	return a->kick < 0 ? errno : 0;
+	if (a->kick < 0)
+		return errno;
+	a->shared_inode = vb_own_of(a->kick);
+	if (!epoll_ctl(a->ctl, EPOLL_CTL_ADD, a->kick, &none)) /* for vb_adapter_owns() */
+		return 0;
+	err = errno;
+	close(a->kick);
+	a->kick = -1;
+	return err;
 }
 
 static int new_segment(struct vb_adapter *a)
@@ -153,8 +164,11 @@ static struct vb_adapter *new_adapter(const struct vb_adapter_cfg *cfg)
 /* Also for one that is half made. */
 static void free_adapter(struct vb_adapter *a)
 {
+	bool ctl = a->ctl >= 0 && vb_ctl_is_ours(a); /* to be asked while there are numbers */
 	struct vb_list *n;
 
+	if (a->kick >= 0)
+		vb_adapter_disown(a, a->kick);
 	while ((n = a->conns.next) != &a->conns)
 		vb_conn_close(a, vb_list_entry(n, struct conn, node));
 	vb_conns_bury(a);
@@ -164,14 +178,12 @@ static void free_adapter(struct vb_adapter *a)
 	vb_links_free(a);
 	if (a->seg) {
 		vb_history_stop((struct vb_history *)(a->seg->base + VB_SEG_HISTORY));
-		close(a->seg->fd);
+		vb_own_close(&a->seg->own, a->seg->fd);
 		a->seg->fd = -1;
 		vb_segment_put(a->seg);
 	}
-	if (a->ctl >= 0)
+	if (ctl)
 		close(a->ctl);
-	if (a->kick >= 0)
-		close(a->kick);
 	pthread_mutex_destroy(&a->control);
 	pthread_mutex_destroy(&a->qpn_lock);
 	free(a);
@@ -235,7 +247,7 @@ void vb_adapter_close(struct vb_adapter *a)
 	pthread_mutex_unlock(&vb_host_lock);
 	vb_engine_stop(a);
 	vb_list_each (n, &a->conns)
-		vb_conn_bye(vb_list_entry(n, struct conn, node)->sock);
+		vb_conn_bye(vb_list_entry(n, struct conn, node));
 	free_adapter(a);
 }
 
@@ -294,9 +306,12 @@ uint64_t vb_adapter_incarnation(const struct vb_adapter *a)
 	return a->seg->incarnation;
 }
 
-int vb_adapter_fd(const struct vb_adapter *a)
+int vb_adapter_fd(struct vb_adapter *a)
 {
-	return a->seg->fd;
+	if (vb_own_is(&a->seg->own, a->seg->fd))
+		return a->seg->fd;
+	vb_adapter_lose(a);
+	return -1;
 }
 
 struct vb_presence *vb_adapter_presence(struct vb_adapter *a)
@@ -327,22 +342,26 @@ void vb_adapter_quiesce(struct vb_adapter *a)
 void vb_adapter_forked(struct vb_adapter *a)
 {
 	uint32_t n = atomic_load_explicit(&a->nnumbers, memory_order_relaxed);
+	bool ctl = vb_ctl_is_ours(a), kick = ctl && vb_adapter_owns(a, a->kick);
 
 	if (atomic_exchange(&a->dead, true))
 		return;
-	/* Closed only: the epoll set is the parent's too, and must keep what it watches. */
+	/* Closed only: the epoll set is the parent's too, and must keep what it watches.  And only what is
+	 * ours: the parent may have put files of its own in the places of descriptors that it closed. */
 	vb_list_each (i, &a->conns) {
 		struct conn *c = vb_list_entry(i, struct conn, node);
 
-		close(c->sock);
-		if (c->pidfd >= 0)
+		if (ctl && vb_conn_holds_pidfd(a, c))
 			close(c->pidfd);
+		vb_own_close(&c->own, c->sock);
 	}
 	for (uint32_t i = 0; i < n; i++)
-		close(a->numbers[i].sock);
+		vb_own_close(&a->numbers[i].own, a->numbers[i].sock);
 	vb_members_close(a);
-	close(a->seg->fd);
-	close(a->ctl);
-	close(a->kick);
+	vb_own_close(&a->seg->own, a->seg->fd);
+	if (ctl)
+		close(a->ctl);
+	if (kick)
+		close(a->kick);
 	a->presence.awake = &a->nowhere; /* the segment is not mapped here */
 }

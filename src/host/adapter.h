@@ -25,6 +25,18 @@ struct vb_key_marks;
 struct vb_pd_slot;
 struct vb_pd_marks;
 
+/* How a link ended. */
+enum vb_link_end {
+	VB_END_GOODBYE,	 /* the peer left by itself, so silence follows */
+	VB_END_DIED,	 /* its process ended, as far as can be told */
+	VB_END_UNCLEAR,	 /* its process ended, closed its descriptors or exec()ed: it has no PID here */
+	VB_END_CLOSED,	 /* its process lives, and has closed the descriptors of its device */
+	VB_END_REPLACED, /* its process runs another program (exec) */
+	VB_END_BROKEN,	 /* it ended the link, since what it got from here was rubbish */
+	VB_END_RUBBISH,	 /* it was ended here, since what the peer sent is rubbish */
+	VB_END_LOST,	 /* this process has closed the descriptors of this device */
+};
+
 struct vb_adapter_ops {
 	/* Takes in and sends out what there is, on all links if `all`, else on those with recent traffic and
 	 * a few others.  Called by the engine and by waiters, without locks.  Returns how many packets came
@@ -37,9 +49,12 @@ struct vb_adapter_ops {
 	 * vb_link_current).  This and link_down are called by the engine or by a thread in vb_adapter_wait(),
 	 * never by two at once. */
 	void (*link_up)(struct vb_link *l);
-	/* The peer is gone.  Its ring has been read to the end.  goodbye: it left by itself, so silence
-	 * follows; else its QPs are in error. */
-	void (*link_down)(struct vb_link *l, bool goodbye);
+	/* The peer is gone.  Its ring has been read to the end.  Unless it said goodbye its QPs are in error.
+	 */
+	void (*link_down)(struct vb_link *l, enum vb_link_end how);
+	/* The adapter is lost (vb_adapter_lost), and all its links but the one to oneself are down.  Called
+	 * once, like link_down. */
+	void (*lost)(struct vb_adapter *a);
 	/* The peer said something by vb_link_tell(): `len` bytes at an address aligned to 8, and perhaps a
 	 * descriptor, else -1; also -1 if there was one but this process has no room for more.  The caller
 	 * closes it afterwards.  Only while the link is UP, in the order of telling, but in no order with
@@ -128,6 +143,19 @@ void vb_adapter_handle_fork(void);
 /* Says goodbye on every link, stops the engine, frees everything.  No QP may be left. */
 void vb_adapter_close(struct vb_adapter *a);
 
+/* A program that closes all descriptors takes the adapter's away.  It is lost then: from that it is noticed
+ * on nothing is written to their numbers, read from them or closed, all links end, and the upper layer is
+ * told. vb_adapter_lost(): whether it was noticed; vb_adapter_whole(): looks. */
+bool vb_adapter_lost(const struct vb_adapter *a);
+bool vb_adapter_whole(struct vb_adapter *a);
+/* eventfds of the upper layer, which have no inode by which they could be told: the adapter remembers such a
+ * one (0 or errno); says whether a number is still it, any thread, with any lock; and closes it if it is. */
+int vb_adapter_adopt(struct vb_adapter *a, int fd);
+bool vb_adapter_owns(struct vb_adapter *a, int fd);
+void vb_adapter_disown(struct vb_adapter *a, int fd);
+/* Has threads in vb_adapter_wait() and vb_adapter_await() come back. */
+void vb_adapter_rouse(struct vb_adapter *a);
+
 uint32_t vb_adapter_number(const struct vb_adapter *a);
 void *vb_adapter_user(const struct vb_adapter *a);
 /* Space in the segment for the key table (VB_KEY_ENTRIES) and its announcements. */
@@ -157,8 +185,9 @@ struct vb_link_far {
 };
 void vb_link_far(const struct vb_link *l, struct vb_link_far *at);
 uint64_t vb_adapter_incarnation(const struct vb_adapter *a);
-/* A descriptor that stands for the adapter (its segment), for ibv_context.cmd_fd; the adapter's own. */
-int vb_adapter_fd(const struct vb_adapter *a);
+/* A descriptor that stands for the adapter (its segment), for ibv_context.cmd_fd; the adapter's own.  -1: the
+ * program has closed it. */
+int vb_adapter_fd(struct vb_adapter *a);
 /* Whose a duplicate of such a descriptor is; it may be of another process, also of one that has ended.  0,
  * EINVAL: it stands for no adapter, or errno where this process may not look at it. */
 struct vb_owner {
@@ -270,12 +299,14 @@ void vb_adapter_wake(struct vb_adapter *a);
 void vb_adapter_arm(struct vb_adapter *a);
 void vb_adapter_disarm(struct vb_adapter *a);
 /* Blocks until `fd` is readable, making progress meanwhile in the engine's place.  Returns 0, or errno of a
- * wait that failed (EINTR, unless every signal handler that is installed asks for restarting).  A
- * cancellation point.  For ibv_get_cq_event on a blocking channel. */
+ * wait that failed (EINTR, unless every signal handler that is installed asks for restarting; EIO: the
+ * adapter is lost).  A cancellation point.  For ibv_get_cq_event on a blocking channel. */
 int vb_adapter_wait(struct vb_adapter *a, int fd);
 /* For a poller that has found nothing for long: gives its CPU to whoever it waits for, which may be this very
  * process's engine.  No cancellation point. */
 void vb_adapter_yield(struct vb_adapter *a);
+/* The same without making progress, for ibv_get_async_event. */
+int vb_adapter_await(struct vb_adapter *a, int fd);
 /* Has the engine look at timers and owed output soon (for instance because something was posted while nobody
  * polls).  Cheap when the engine watches anyhow. */
 void vb_adapter_nudge(struct vb_adapter *a);

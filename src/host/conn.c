@@ -27,13 +27,32 @@ static int watch(struct vb_adapter *a, int fd, struct source *s)
 	return epoll_ctl(a->ctl, EPOLL_CTL_ADD, fd, &ev) ? errno : 0;
 }
 
-static void forget(struct vb_adapter *a, int fd)
+/* Only what is ours goes.  `own`: NULL where the inode does not tell; where the set cannot be asked either,
+ * the number stays as it is. */
+static void forget(struct vb_adapter *a, int fd, const struct vb_own *own)
 {
 	if (fd < 0)
 		return;
 	/* A forked child may hold the description, so that closing alone would leave it in the epoll set. */
-	epoll_ctl(a->ctl, EPOLL_CTL_DEL, fd, NULL);
-	close(fd);
+	if (vb_ctl_is_ours(a) && !syscall(SYS_epoll_ctl, a->ctl, EPOLL_CTL_DEL, fd, NULL))
+		close(fd);
+	else if (own)
+		vb_own_close(own, fd);
+}
+
+bool vb_conn_holds_pidfd(struct vb_adapter *a, struct conn *c)
+{
+	struct epoll_event ev = {.events = EPOLLIN, .data.ptr = &c->on_pid};
+
+	return c->pidfd >= 0 && !epoll_ctl(a->ctl, EPOLL_CTL_MOD, c->pidfd, &ev);
+}
+
+bool vb_conn_is_ours(struct vb_adapter *a, struct conn *c)
+{
+	if (vb_own_is(&c->own, c->sock))
+		return true;
+	vb_adapter_lose(a);
+	return false;
 }
 
 /* Besides the hang-up: a child that the peer forked may keep its sockets open.  In another PID namespace the
@@ -73,6 +92,7 @@ int vb_conn_make(struct vb_adapter *a, struct conn **out, int sock, uint32_t pid
 	c->sock = sock;
 	c->pid = pid;
 	c->pidfd = -1;
+	c->own = vb_own_of(sock);
 	err = watch(a, sock, &c->on_sock);
 	if (err)
 		goto close_sock;
@@ -99,27 +119,34 @@ void vb_conn_close(struct vb_adapter *a, struct conn *c)
 		return;
 	if (c->state == CONN_NEW)
 		a->nconns_new--;
-	forget(a, c->sock);
-	forget(a, c->pidfd);
+	forget(a, c->sock, &c->own);
+	forget(a, c->pidfd, NULL);
 	c->sock = c->pidfd = -1;
 	c->state = CONN_DEAD;
 	vb_list_unlink(&c->node);
 	vb_list_append(&a->dead_conns, &c->node);
 }
 
-void vb_conn_bye(int sock)
+/* Best effort: a socket that is full of doorbells belongs to a peer that does not read. */
+static void say_byte(struct conn *c, uint8_t msg)
 {
-	uint8_t msg = MSG_BYE;
-
-	/* Best effort: a socket that is full of doorbells belongs to a peer that does not read. */
-	(void)!send(sock, &msg, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+	if (vb_own_is(&c->own, c->sock))
+		(void)!send(c->sock, &msg, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-void vb_conn_unable(int sock)
+void vb_conn_bye(struct conn *c)
 {
-	uint8_t msg = MSG_UNABLE;
+	say_byte(c, MSG_BYE);
+}
 
-	(void)!send(sock, &msg, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+void vb_conn_unable(struct conn *c)
+{
+	say_byte(c, MSG_UNABLE);
+}
+
+void vb_conn_broken(struct conn *c)
+{
+	say_byte(c, MSG_BROKEN);
 }
 
 /* Room for a message, one byte more than the longest, and for one descriptor. */
@@ -167,6 +194,8 @@ static void open_letter(struct vb_adapter *a, struct conn *c, const struct lette
 		c->bye = true;
 	} else if (len == 1 && fd < 0 && l->bytes[0] == MSG_UNABLE) {
 		c->bye = c->unable = true;
+	} else if (len == 1 && fd < 0 && l->bytes[0] == MSG_BROKEN) {
+		c->broken = true;
 	} else if (len > head && len <= sizeof(struct tell) && l->bytes[0] == MSG_TELL) {
 		/* It may stand where a bell found no room. */
 		h->rang = true;
@@ -214,11 +243,34 @@ static bool take_messages(struct vb_adapter *a, struct conn *c, struct haul *h)
 	return n && m[n - 1].msg_len;
 }
 
+/* A connection that was UP is over. */
+static void end(struct vb_adapter *a, struct conn *c, bool dead)
+{
+	static const char *const why[] = {
+	    [VB_END_GOODBYE] = "it said goodbye",
+	    [VB_END_DIED] = "its process is gone",
+	    [VB_END_UNCLEAR] = "it hung up",
+	    [VB_END_CLOSED] = "its process lives, and has closed the descriptors of its device",
+	    [VB_END_REPLACED] = "its process runs another program",
+	    [VB_END_BROKEN] = "it found rubbish in what this process sent",
+	};
+	enum vb_link_end how = c->bye	   ? VB_END_GOODBYE
+			       : c->broken ? VB_END_BROKEN
+			       : dead	   ? VB_END_DIED
+					   : vb_conn_end(a, c);
+
+	if (how == VB_END_CLOSED) /* it may not know, see own.c */
+		vb_number_poke(c->peer->link.number);
+	vb_peer_fall(c->peer, how, c->unable ? "it has no room for this process's segment" : why[how]);
+}
+
 /* An UP connection has something to say, or `dead`: its process is known to be gone. */
 bool vb_conn_read(struct vb_adapter *a, struct conn *c, bool dead)
 {
 	struct haul h = {.gone = dead};
 
+	if (!vb_conn_is_ours(a, c))
+		return false;
 	/* One round, and the epoll set tells whether there is more; but a peer that is gone is read to its
 	 * end, since the goodbye is the last thing that it said. */
 	for (uint32_t read = 0; read < MAX_LEFT; read += BATCH) {
@@ -227,16 +279,28 @@ bool vb_conn_read(struct vb_adapter *a, struct conn *c, bool dead)
 	}
 	if (h.gone && c->unable)
 		atomic_store(&c->peer->unable, c->peer->link.pid);
-	if (h.rubbish)
-		vb_peer_fall(c->peer, false, "rubbish on its control socket");
-	else if (h.gone)
-		vb_peer_fall(c->peer, c->bye,
-			     c->unable ? "it has no room for this process's segment"
-			     : c->bye  ? "it said goodbye"
-				       : "its process is gone");
-	else if (h.rang)
+	if (h.rubbish) {
+		vb_conn_broken(c);
+		vb_peer_fall(c->peer, VB_END_RUBBISH, "rubbish on its control socket");
+	} else if (h.gone) {
+		end(a, c, dead);
+	} else if (h.rang) {
 		atomic_fetch_add_explicit(&a->events, 1, memory_order_relaxed);
+	}
 	return h.rang;
+}
+
+/* `ringing` is held.  A bell is a system call, so one more in front of it is no loss. */
+static bool may_write(struct peer *p)
+{
+	struct vb_adapter *a = p->link.adapter;
+
+	if (atomic_load_explicit(&p->link.state, memory_order_seq_cst) != VB_LINK_UP || vb_adapter_lost(a))
+		return false;
+	if (vb_own_is(&p->own, p->link.sock))
+		return true;
+	vb_adapter_lose(a);
+	return false;
 }
 
 void vb_link_ring(struct vb_link *l)
@@ -250,7 +314,7 @@ void vb_link_ring(struct vb_link *l)
 	}
 	atomic_fetch_add_explicit(&p->ringing, 1,
 				  memory_order_seq_cst); /* the socket stays until it is 0 again */
-	if (atomic_load_explicit(&l->state, memory_order_seq_cst) == VB_LINK_UP)
+	if (may_write(p))
 		(void)!syscall(SYS_sendto, l->sock, &msg, 1, MSG_DONTWAIT | MSG_NOSIGNAL, NULL,
 			       0); /* EAGAIN: rung already; no cancellation point, since locks are held */
 	atomic_fetch_sub_explicit(&p->ringing, 1, memory_order_release);
@@ -294,7 +358,7 @@ bool vb_link_tell(struct vb_link *l, const void *msg, size_t len, int fd)
 	if (l->index == 0 || !len || len > VB_TELL_MAX || vb_adapter_dead(l->adapter))
 		return false;
 	atomic_fetch_add_explicit(&p->ringing, 1, memory_order_seq_cst); /* as in vb_link_ring() */
-	if (atomic_load_explicit(&l->state, memory_order_seq_cst) == VB_LINK_UP)
+	if (may_write(p))
 		said = has_room(l->sock) && send_letter(l->sock, msg, len, fd);
 	atomic_fetch_sub_explicit(&p->ringing, 1, memory_order_release);
 	return said;
@@ -310,6 +374,6 @@ void vb_conns_bye(struct vb_adapter *a)
 	if (pthread_mutex_timedlock(&a->control, &until))
 		return;
 	vb_list_each (n, &a->conns)
-		vb_conn_bye(vb_list_entry(n, struct conn, node)->sock);
+		vb_conn_bye(vb_list_entry(n, struct conn, node));
 	pthread_mutex_unlock(&a->control);
 }

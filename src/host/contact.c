@@ -49,6 +49,10 @@ static int say_hello(struct vb_adapter *a, struct conn *c, uint32_t index, uint3
 	    .msg_iov = &iov, .msg_iovlen = 1, .msg_control = ctl, .msg_controllen = sizeof(ctl)};
 	struct cmsghdr *cm = CMSG_FIRSTHDR(&m);
 
+	if (!vb_own_is(&a->seg->own, a->seg->fd)) { /* a stranger's file would go to the peer */
+		vb_adapter_lose(a);
+		return EIO;
+	}
 	h.index = index;
 	h.asked = asked;
 	cm->cmsg_level = SOL_SOCKET;
@@ -151,6 +155,7 @@ static int join(struct vb_adapter *a, struct peer *p, struct conn *c, const stru
 	p->link.incarnation = h->incarnation;
 	p->link.pid = c->pid ? c->pid : h->pid;
 	p->link.sock = c->sock;
+	p->own = c->own;
 	p->conn = c;
 	c->peer = p;
 	return 0;
@@ -262,7 +267,7 @@ static bool answered(struct vb_adapter *a, struct conn *c, const struct hello *h
 		return false;
 	}
 	if (join(a, p, c, h, fd, &t)) {
-		vb_conn_unable(c->sock); /* for it the link is UP: this is no death */
+		vb_conn_unable(c); /* for it the link is UP: this is no death */
 		give_up(a, c, true);
 		return false;
 	}
@@ -401,6 +406,8 @@ bool vb_contact_hello(struct vb_adapter *a, struct conn *c, bool dead)
 	struct heard in;
 	bool look = false, same;
 
+	if (!vb_conn_is_ours(a, c))
+		return false;
 	receive(c, &in);
 	if (in.n < 0 && !dead)
 		return false;
@@ -499,6 +506,10 @@ static void accepted(struct vb_adapter *a, int fd)
 
 void vb_contact_accept(struct vb_adapter *a, struct number *nr)
 {
+	if (!vb_own_is(&nr->own, nr->sock)) {
+		vb_adapter_lose(a);
+		return;
+	}
 	for (int i = 0; i < ACCEPT_BATCH; i++) {
 		int fd = accept4(nr->sock, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 		struct vb_trouble t;
@@ -628,7 +639,8 @@ void vb_contact_user(struct vb_adapter *a)
 	a->listens_as = uid;
 	n = atomic_load_explicit(&a->nnumbers, memory_order_acquire);
 	for (uint32_t i = 0; i < n; i++)
-		(void)!listen(a->numbers[i].sock, VB_BACKLOG); /* again: it shows who we are now */
+		if (vb_own_is(&a->numbers[i].own, a->numbers[i].sock))
+			(void)!listen(a->numbers[i].sock, VB_BACKLOG); /* again: it shows who we are now */
 	vb_members_listen(a);
 	pthread_mutex_unlock(&a->control);
 }
@@ -638,8 +650,11 @@ static void break_links(struct vb_adapter *a)
 	for (uint32_t i = 1; i < vb_link_count(a); i++) {
 		struct peer *p = vb_peer(vb_link_at(a, i));
 
-		if (atomic_load(&p->broken) && atomic_load(&p->link.state) == VB_LINK_UP)
-			vb_peer_fall(p, false, "it breaks the rules of the shared ring");
+		if (!atomic_load(&p->broken) || atomic_load(&p->link.state) != VB_LINK_UP)
+			continue;
+		if (p->conn)
+			vb_conn_broken(p->conn);
+		vb_peer_fall(p, VB_END_RUBBISH, "it breaks the rules of the shared ring");
 	}
 }
 

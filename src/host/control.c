@@ -39,10 +39,16 @@ bool vb_control_run(struct vb_adapter *a)
 	int n;
 
 	pthread_mutex_lock(&a->control);
+	if (vb_adapter_lost(a) || !vb_ctl_is_ours(a)) { /* somebody else's events, and pointers */
+		vb_adapter_lose(a);
+		goto unlock;
+	}
+	vb_ctl_sure(a); /* callers end this */
 	n = epoll_wait(a->ctl, ev, BATCH, 0);
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < n && !vb_adapter_lost(a); i++)
 		look |= handle(a, ev[i].data.ptr);
 	vb_conns_bury(a);
+unlock:
 	pthread_mutex_unlock(&a->control);
 	return look;
 }

@@ -52,6 +52,12 @@ static void write_kick(struct vb_adapter *a)
 {
 	uint64_t one = 1;
 
+	if (!vb_adapter_lost(a) && !vb_adapter_owns(a, a->kick))
+		vb_adapter_lose(a);
+	if (vb_adapter_lost(a)) {
+		vb_lost_wake(a);
+		return;
+	}
 	(void)!syscall(SYS_write, a->kick, &one, sizeof(one)); /* no cancellation point: locks may be held */
 }
 
@@ -196,9 +202,17 @@ static bool park(struct vb_adapter *a, struct watch *w)
 	return !atomic_load_explicit(&a->waiters, memory_order_seq_cst);
 }
 
+/* The listening socket, for a thread that blocks for long (own.c); -1 while nobody is to accept. */
+static int listener(struct vb_adapter *a)
+{
+	return a->accept_again ? -1 : a->numbers[0].sock;
+}
+
 static void block(struct vb_adapter *a, struct watch *w, uint64_t deadline, bool tick)
 {
-	struct pollfd fds[2] = {{.fd = a->kick, .events = POLLIN}, {.fd = a->ctl, .events = POLLIN}};
+	struct pollfd fds[3] = {{.fd = a->kick, .events = POLLIN},
+				{.fd = listener(a), .events = POLLIN},
+				{.fd = a->ctl, .events = POLLIN}};
 	uint64_t now = vb_now(), left = deadline > now ? deadline - now : 0;
 	struct timespec ts;
 	int n;
@@ -211,20 +225,30 @@ static void block(struct vb_adapter *a, struct watch *w, uint64_t deadline, bool
 		if (atomic_load_explicit(&a->nudged, memory_order_seq_cst) || word(a) != VB_ASLEEP ||
 		    atomic_load_explicit(&a->woken, memory_order_relaxed))
 			left = 0;
+		vb_ctl_sure(NULL);
+		if (!vb_adapter_whole(a))
+			return;
 	}
+	vb_ctl_sure(NULL);
 	ts = (struct timespec){(time_t)(left / VB_SEC), (long)(left % VB_SEC)};
-	n = ppoll(fds, w->parked ? 1 : 2, deadline == VB_NEVER && left > TICK ? NULL : &ts, NULL);
+	n = ppoll(fds, w->parked ? 2 : 3, deadline == VB_NEVER && left > TICK ? NULL : &ts, NULL);
 	atomic_store_explicit(&a->dozing, false, memory_order_relaxed);
 	atomic_store_explicit(&a->parked, false, memory_order_relaxed);
-	if (n <= 0)
+	if (n <= 0) {
+		vb_adapter_whole(a);
 		return;
+	}
+	if (fds[0].revents && !vb_adapter_owns(a, a->kick)) {
+		vb_adapter_lose(a);
+		return;
+	}
 	if (fds[0].revents) {
 		uint64_t count;
 
 		(void)!read(a->kick, &count, sizeof(count));
 		w->drain = true;
 	}
-	if (fds[1].revents) {
+	if (fds[1].revents || fds[2].revents) {
 		w->drain |= vb_control_run(a);
 		if (atomic_load_explicit(&a->waiters, memory_order_relaxed)) {
 			w->parked = true;
@@ -241,9 +265,15 @@ static void *engine(void *arg)
 	while (!atomic_load_explicit(&a->stop, memory_order_acquire)) {
 		bool nudged = atomic_exchange_explicit(&a->nudged, false, memory_order_seq_cst), tick;
 		uint64_t next = VB_NEVER, deadline;
+		bool work;
 
 		vb_contact_user(a);
-		if (atomic_load(&a->contact_work) || atomic_load(&a->breaks)) {
+		work = atomic_load(&a->contact_work) || atomic_load(&a->breaks);
+		if (work)
+			vb_adapter_whole(a);
+		if (vb_adapter_lost(a)) {
+			vb_lost_settle(a);
+		} else if (work) {
 			pthread_mutex_lock(&a->control);
 			next = vb_contact_run(a, vb_now());
 			pthread_mutex_unlock(&a->control);
@@ -254,6 +284,15 @@ static void *engine(void *arg)
 		atomic_fetch_add_explicit(&a->rounds, 1, memory_order_release);
 		if (next < deadline)
 			deadline = next;
+		if (vb_adapter_lost(a)) {
+			uint64_t now = vb_now();
+
+			vb_lost_block(a, deadline == VB_NEVER ? VB_NEVER
+					 : deadline > now     ? deadline - now
+							      : 0);
+			w.drain = true;
+			continue;
+		}
 		next = distrusted(a, &w);
 		if (next < deadline)
 			deadline = next;
@@ -382,6 +421,10 @@ void vb_adapter_wake(struct vb_adapter *a)
 {
 	if (vb_adapter_dead(a) || atomic_load_explicit(&a->distrust, memory_order_relaxed))
 		return;
+	if (vb_adapter_lost(a)) {
+		vb_lost_settle(a); /* the engine may not have heard */
+		return;
+	}
 	atomic_store_explicit(&a->woken, true, memory_order_relaxed);
 	atomic_exchange_explicit(a->presence.awake, VB_POLLING, memory_order_seq_cst);
 	if (atomic_exchange_explicit(&a->dozing, false, memory_order_seq_cst))
@@ -447,23 +490,40 @@ static void leave(void *arg)
 		write_kick(a);
 }
 
-static int wait_for(struct vb_adapter *a, int fd, int cancel)
+enum { PAUSE_MS = 100 }; /* while nobody accepts, no connection would wake a waiter */
+
+/* progress: in the engine's place. */
+static int wait_for(struct vb_adapter *a, int fd, int cancel, bool progress)
 {
-	for (;;) {
-		struct pollfd fds[2] = {{.fd = fd, .events = POLLIN}, {.fd = a->ctl, .events = POLLIN}};
-		int n, err, unused;
+	if (!vb_ctl_is_ours(a))
+		vb_adapter_lose(a);
+	while (!vb_adapter_lost(a)) {
+		int n, err, unused, door = listener(a);
+		struct pollfd fds[3] = {{.fd = fd, .events = POLLIN},
+					{.fd = door, .events = POLLIN},
+					{.fd = progress ? a->ctl : -1, .events = POLLIN}};
 
 		pthread_setcancelstate(cancel, &unused);
-		n = poll(fds, 2, -1);
+		n = poll(fds, 3, door < 0 ? PAUSE_MS : -1);
 		err = errno;
 		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &unused);
 		if (n < 0 && !(err == EINTR && restarts()))
 			return err;
-		if (n > 0 && fds[0].revents)
-			return 0;
-		if (n > 0 && fds[1].revents && vb_control_run(a) && !vb_engine_drain(a))
+		if (n > 0 && fds[0].revents && !(fds[0].revents & POLLNVAL))
+			return 0; /* the caller looks whether it still is ours */
+		if (n > 0 && (fds[1].revents || fds[2].revents) && vb_control_run(a) && !vb_engine_drain(a))
 			vb_engine_kick(a);
+		vb_ctl_sure(NULL);
+		/* The door's high number is where a loss shows at once. */
+		if (n > 0 && (fds[0].revents | fds[1].revents | fds[2].revents) & POLLNVAL)
+			vb_adapter_whole(a);
+		else if (n > 0 && fds[1].revents)
+			return 0; /* perhaps vb_adapter_rouse() */
+		if (!vb_adapter_lost(a) && n > 0 && fds[0].revents)
+			return EBADF; /* closed by the program, and nothing else was */
 	}
+	vb_lost_settle(a);
+	return EIO;
 }
 
 int vb_adapter_wait(struct vb_adapter *a, int fd)
@@ -478,8 +538,20 @@ int vb_adapter_wait(struct vb_adapter *a, int fd)
 	pthread_cleanup_push(leave, a);
 	fall_asleep(a);
 	a->ops->progress(a, true); /* also what pollers left owed */
-	ret = wait_for(a, fd, cancel);
+	ret = wait_for(a, fd, cancel, true);
 	pthread_cleanup_pop(1);
+	pthread_setcancelstate(cancel, NULL);
+	return ret;
+}
+
+int vb_adapter_await(struct vb_adapter *a, int fd)
+{
+	int cancel, ret;
+
+	if (vb_adapter_dead(a))
+		return ENODEV;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	ret = wait_for(a, fd, cancel, false);
 	pthread_setcancelstate(cancel, NULL);
 	return ret;
 }

@@ -14,6 +14,7 @@ enum msg_kind {
 	MSG_BYE,    /* I am leaving by myself */
 	MSG_UNABLE, /* I cannot map your segment: no link, though you answered my hello */
 	MSG_TELL,   /* struct tell, perhaps with a descriptor */
+	MSG_BROKEN, /* I end the link, since what came from you is nothing that a peer says */
 };
 
 enum refuse_why {

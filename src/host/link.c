@@ -294,13 +294,13 @@ static void read_to_end(struct peer *p)
 	}
 }
 
-void vb_peer_fall(struct peer *p, bool goodbye, const char *why)
+void vb_peer_fall(struct peer *p, enum vb_link_end how, const char *why)
 {
 	struct vb_link *l = &p->link;
 	struct vb_adapter *a = l->adapter;
 
-	vb_log(goodbye ? VB_LOG_DEBUG : VB_LOG_INFO, "the connection to adapter %u (PID %u) ends: %s",
-	       l->number, l->pid, why);
+	vb_log(how == VB_END_GOODBYE ? VB_LOG_DEBUG : VB_LOG_INFO,
+	       "the connection to adapter %u (PID %u) ends: %s", l->number, l->pid, why);
 	read_to_end(p);
 	atomic_store(heard_of(a->seg->base, l->index), 0);
 	vb_lock_take(&a->links_lock);
@@ -310,7 +310,7 @@ void vb_peer_fall(struct peer *p, bool goodbye, const char *why)
 		sched_yield();
 	l->sock = -1;
 	VB_FAULT_POINT("link down, its QPs do not know yet");
-	a->ops->link_down(l, goodbye); /* still reads the peer's tables */
+	a->ops->link_down(l, how); /* still reads the peer's tables */
 	if (p->conn) {
 		vb_conn_close(a, p->conn);
 		p->conn = NULL;
@@ -458,8 +458,11 @@ int vb_link_reach(struct vb_adapter *a, uint32_t number, uint64_t until, struct 
 
 	*why = (struct vb_trouble){0};
 	for (;;) {
-		struct vb_link *l = vb_link_get(a, number); /* asks for contact if there is none */
+		struct vb_link *l;
 
+		if (!vb_adapter_whole(a)) /* no contact is made any more */
+			return EIO;
+		l = vb_link_get(a, number); /* asks for contact if there is none */
 		if (!l)
 			return err;
 		/* A link that is over, or is another one's alias, is asked for anew. */

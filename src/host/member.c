@@ -25,6 +25,7 @@ struct member {
 	uint32_t domain;
 	uint32_t refs;
 	int sock;
+	struct vb_own own; /* it */
 };
 
 static struct member *find(struct vb_adapter *a, uint32_t domain)
@@ -102,10 +103,14 @@ void vb_members_accept(struct vb_adapter *a)
 {
 	pthread_mutex_lock(&a->qpn_lock);
 	vb_list_each (n, &a->members) {
+		const struct member *m = vb_list_entry(n, struct member, node);
 		int fd;
 
-		while ((fd = accept4(vb_list_entry(n, struct member, node)->sock, NULL, NULL,
-				     SOCK_CLOEXEC)) >= 0)
+		if (!vb_own_is(&m->own, m->sock)) {
+			vb_adapter_lose(a);
+			break;
+		}
+		while ((fd = accept4(m->sock, NULL, NULL, SOCK_CLOEXEC)) >= 0)
 			close(fd);
 	}
 	pthread_mutex_unlock(&a->qpn_lock);
@@ -114,8 +119,12 @@ void vb_members_accept(struct vb_adapter *a)
 void vb_members_listen(struct vb_adapter *a)
 {
 	pthread_mutex_lock(&a->qpn_lock);
-	vb_list_each (n, &a->members)
-		(void)!listen(vb_list_entry(n, struct member, node)->sock, VB_BACKLOG);
+	vb_list_each (n, &a->members) {
+		const struct member *m = vb_list_entry(n, struct member, node);
+
+		if (vb_own_is(&m->own, m->sock))
+			(void)!listen(m->sock, VB_BACKLOG);
+	}
 	pthread_mutex_unlock(&a->qpn_lock);
 }
 
@@ -137,6 +146,7 @@ static int join(struct vb_adapter *a, uint32_t domain)
 		free(m);
 		return err;
 	}
+	m->own = vb_own_of(m->sock);
 	VB_FAULT_POINT("member's name bound");
 	m->domain = domain;
 	m->refs = 1;
@@ -168,8 +178,9 @@ void vb_member_leave(struct vb_adapter *a, uint32_t domain)
 		vb_list_unlink(&m->node);
 		/* A forked child may hold the description, so that closing alone would leave it in the set.
 		 */
-		epoll_ctl(a->ctl, EPOLL_CTL_DEL, m->sock, NULL);
-		close(m->sock);
+		if (vb_own_is(&m->own, m->sock) && vb_ctl_is_ours(a))
+			epoll_ctl(a->ctl, EPOLL_CTL_DEL, m->sock, NULL);
+		vb_own_close(&m->own, m->sock);
 		free(m);
 	}
 	pthread_mutex_unlock(&a->qpn_lock);
@@ -276,8 +287,11 @@ int vb_member_list(struct vb_adapter *a, uint32_t domain, uint32_t **numbers, ui
 
 void vb_members_close(struct vb_adapter *a)
 {
-	vb_list_each (n, &a->members)
-		close(vb_list_entry(n, struct member, node)->sock);
+	vb_list_each (n, &a->members) {
+		struct member *m = vb_list_entry(n, struct member, node);
+
+		vb_own_close(&m->own, m->sock);
+	}
 }
 
 void vb_members_free(struct vb_adapter *a)

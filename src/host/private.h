@@ -19,6 +19,7 @@
 
 #include "base/list.h"
 #include "base/lock.h"
+#include "base/own.h"
 #include "host/adapter.h"
 #include "host/segment.h"
 
@@ -29,6 +30,7 @@ struct vb_segment {
 	uint8_t *base;
 	uint64_t incarnation;
 	int fd; /* the memfd; -1 once its adapter is closed */
+	struct vb_own own;
 };
 
 /* What an epoll event points to. */
@@ -44,6 +46,7 @@ struct number {
 	struct source src; /* first */
 	uint32_t number;
 	int sock;	      /* listening */
+	struct vb_own own;    /* it */
 	_Atomic(void *) *qps; /* [VB_QPN_INDICES] */
 };
 
@@ -61,9 +64,11 @@ struct conn {
 	enum conn_state state;
 	int sock, pidfd;
 	uint64_t since;	   /* when it was made */
+	struct vb_own own; /* sock */
 	uint32_t pid;	   /* of the peer, 0: in another PID namespace */
 	bool bye;	   /* the peer said goodbye */
 	bool unable;	   /* it could not make the link: likewise */
+	bool broken;	   /* it ended the link for what came from here */
 	struct peer *peer; /* NULL while NEW */
 };
 
@@ -71,6 +76,7 @@ struct conn {
 struct peer {
 	struct vb_link link;	   /* first */
 	struct conn *conn;	   /* guarded by control */
+	struct vb_own own;	   /* link.sock; set with it */
 	uint8_t *window;	   /* address range for segments of other processes; kept for life */
 	struct vb_segment *seg;	   /* peer of this process: its mapping */
 	struct peer *same;	   /* the peer turned out to have this link; guarded by links_lock */
@@ -116,10 +122,10 @@ struct vb_adapter {
 	pthread_mutex_t control;
 	int ctl; /* epoll of listening and control sockets and pidfds */
 	struct vb_list conns, dead_conns;
-	uint32_t nconns_new;   /* accepted, no hello yet */
-	uint64_t accept_again; /* accepting pauses until then, 0: it does not */
-	uint32_t listens_as;   /* the user whom the listening sockets show; the engine's */
-	uint64_t looked;       /* when other network namespaces were last searched */
+	uint32_t nconns_new;	       /* accepted, no hello yet */
+	_Atomic uint64_t accept_again; /* accepting pauses until then, 0: it does not */
+	uint32_t listens_as;	       /* the user whom the listening sockets show; the engine's */
+	uint64_t looked;	       /* when other network namespaces were last searched */
 	uint64_t told_version; /* PID and version of the last one of another version that was told of */
 	bool told_uid, told_fds, told_stranger; /* logged once */
 	struct source on_members;		/* all members' names */
@@ -127,7 +133,11 @@ struct vb_adapter {
 	struct vb_presence presence;
 	pthread_t engine;
 	bool engine_started;
-	int kick; /* eventfd */
+	int kick;		     /* eventfd */
+	struct vb_own shared_inode;  /* that of all eventfds */
+	_Atomic bool lost;	     /* the program closed descriptors of ours */
+	bool settled;		     /* and everybody was told; guarded by control */
+	_Atomic uint32_t lost_kicks; /* what the engine blocks on from then on */
 	_Atomic bool stop;
 	_Atomic bool nudged;	       /* look at everything before blocking */
 	_Atomic bool woken;	       /* a poller has come */
@@ -174,6 +184,9 @@ bool vb_segment_lists(const uint8_t *base, uint32_t number);
 /* qpn.c */
 int vb_number_bind(struct vb_adapter *a);
 void vb_numbers_close(struct vb_adapter *a);
+/* Connects to a number and hangs up: whoever waits for connections there looks around (own.c).  No
+ * cancellation point. */
+void vb_number_poke(uint32_t number);
 void vb_number_address(struct sockaddr_un *sa, socklen_t *len, uint32_t number);
 
 /* names.c: who has bound what, as the kernel shows it */
@@ -195,7 +208,7 @@ int vb_peer_attach(struct peer *p, const uint8_t *base, uint32_t peer_index);
 /* Under control: state and callback. */
 void vb_peer_rise(struct peer *p);
 void vb_peer_failed(struct peer *p, bool tell);
-void vb_peer_fall(struct peer *p, bool goodbye, const char *why);
+void vb_peer_fall(struct peer *p, enum vb_link_end how, const char *why);
 /* Under links_lock: the UP link whose peer publishes this number, NULL: none. */
 struct peer *vb_peer_publishing(struct vb_adapter *a, uint32_t number);
 struct peer *vb_peer_by_incarnation(struct vb_adapter *a, uint64_t incarnation);
@@ -206,9 +219,15 @@ void vb_links_free(struct vb_adapter *a);
 int vb_conn_make(struct vb_adapter *a, struct conn **out, int sock, uint32_t pid, enum conn_state state);
 void vb_conn_close(struct vb_adapter *a, struct conn *c);
 bool vb_conn_read(struct vb_adapter *a, struct conn *c, bool dead);
-void vb_conn_bye(int sock);
-void vb_conn_unable(int sock);
+bool vb_conn_holds_pidfd(struct vb_adapter *a, struct conn *c); /* the set is ours: is its pidfd? */
+void vb_conn_bye(struct conn *c);
+void vb_conn_unable(struct conn *c);
+void vb_conn_broken(struct conn *c);
+bool vb_conn_is_ours(struct vb_adapter *a, struct conn *c); /* its socket; else the adapter is lost */
 void vb_conns_bye(struct vb_adapter *a); /* takes control: goodbye to all, with other threads about */
+
+/* gone.c: how a peer ended whose socket hung up without a goodbye; under control */
+enum vb_link_end vb_conn_end(struct vb_adapter *a, const struct conn *c);
 
 /* contact.c; under control */
 uint64_t vb_contact_run(struct vb_adapter *a, uint64_t now);
@@ -240,6 +259,14 @@ void vb_conns_bury(struct vb_adapter *a); /* under control, with no event in han
 bool vb_thread_stopped(uint32_t pid); /* the whole process: by a signal or a debugger */
 bool vb_thread_runnable(uint32_t pid, uint32_t tid);
 uint32_t vb_thread_find(uint32_t pid, const char *name);
+/* own.c */
+bool vb_ctl_is_ours(const struct vb_adapter *a); /* any thread, with any lock, as the next ones */
+/* In this thread, until NULL is given: before it blocks, and before it goes back to the program. */
+void vb_ctl_sure(const struct vb_adapter *a);
+void vb_adapter_lose(struct vb_adapter *a); /* a descriptor of ours is gone: says so once */
+void vb_lost_wake(struct vb_adapter *a);
+void vb_lost_block(struct vb_adapter *a, uint64_t for_ns); /* the engine of a lost adapter */
+void vb_lost_settle(struct vb_adapter *a); /* takes control: links end, QPs and waiters are told; once */
 
 /* engine.c */
 int vb_engine_start(struct vb_adapter *a);

@@ -1,15 +1,20 @@
 /* Adapter numbers, and the QP numbers that they make. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/fault.h"
 #include "base/log.h"
 #include "host/private.h"
+
+enum { HIGH = 1024 };
 
 static bool usable(uint32_t qpn)
 {
@@ -24,6 +29,19 @@ void vb_number_address(struct sockaddr_un *sa, socklen_t *len, uint32_t number)
 	sa->sun_family = AF_UNIX;
 	n = snprintf(sa->sun_path + 1, sizeof(sa->sun_path) - 1, "verbena/1/%u", number);
 	*len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+}
+
+void vb_number_poke(uint32_t number)
+{
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	struct sockaddr_un sa;
+	socklen_t len;
+
+	if (fd < 0)
+		return;
+	vb_number_address(&sa, &len, number);
+	(void)syscall(SYS_connect, fd, &sa, len); /* refused: nobody waits there */
+	(void)syscall(SYS_close, fd);
 }
 
 /* The number to try first: random in the beginning, the one after the last taken from then on, so that a
@@ -45,12 +63,27 @@ static uint32_t first_try(void)
 	return n;
 }
 
+/* The same socket under a number that a program does not reach (own.c), where there are as many. */
+static int high(int fd)
+{
+	struct rlimit r;
+	int up;
+
+	if (fd < 0 || getrlimit(RLIMIT_NOFILE, &r))
+		return fd;
+	up = fcntl(fd, F_DUPFD_CLOEXEC, (int)(r.rlim_cur < HIGH ? r.rlim_cur : HIGH) / 2);
+	if (up < 0)
+		return fd;
+	close(fd);
+	return up;
+}
+
 /* A listening socket on the first number that is free. */
 static int bind_some(int *sock, uint32_t *number)
 {
 	struct sockaddr_un sa;
 	socklen_t len;
-	int err, fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	int err, fd = high(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 
 	if (fd < 0)
 		return errno;
@@ -97,6 +130,8 @@ int vb_number_bind(struct vb_adapter *a)
 
 	if (k == VB_ADAPTER_NUMBERS)
 		return ENFILE;
+	if (k && !vb_adapter_whole(a))
+		return EIO;
 	n->qps = calloc(VB_QPN_INDICES, sizeof(*n->qps));
 	queue = longer_queue(a, (k + 1) * VB_QPN_INDICES);
 	if (!n->qps || !queue) {
@@ -106,6 +141,7 @@ int vb_number_bind(struct vb_adapter *a)
 	err = bind_some(&n->sock, &n->number);
 	if (err)
 		goto free_qps;
+	n->own = vb_own_of(n->sock);
 	/* Listed before anybody can connect to it: contact through several numbers is told apart by the list.
 	 */
 	a->head->numbers[k] = n->number;
@@ -154,7 +190,7 @@ void vb_numbers_close(struct vb_adapter *a)
 	uint32_t n = atomic_load_explicit(&a->nnumbers, memory_order_relaxed);
 
 	for (uint32_t i = 0; i < n; i++) {
-		close(a->numbers[i].sock);
+		vb_own_close(&a->numbers[i].own, a->numbers[i].sock);
 		free(a->numbers[i].qps);
 	}
 	free(a->free_qpns);
@@ -175,7 +211,7 @@ uint32_t vb_qpn_take(struct vb_adapter *a, void *qp)
 	uint32_t qpn = 0;
 	int err = 0;
 
-	if (vb_adapter_dead(a))
+	if (vb_adapter_dead(a) || vb_adapter_lost(a))
 		return 0;
 	pthread_mutex_lock(&a->qpn_lock);
 	if (!a->free_count)

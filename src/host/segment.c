@@ -57,6 +57,7 @@ int vb_segment_make(struct vb_segment **out, uint64_t incarnation)
 	s->fd = memfd_create("verbena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (s->fd < 0 || ftruncate(s->fd, VB_SEG_SIZE))
 		goto close_fd;
+	s->own = vb_own_of(s->fd);
 	s->base = mmap(NULL, VB_SEG_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, s->fd, 0);
 	if (s->base == MAP_FAILED)
 		goto close_fd;
@@ -109,8 +110,7 @@ void vb_segment_put(struct vb_segment *s)
 	pthread_mutex_unlock(&vb_segments_lock);
 	if (!last)
 		return;
-	if (s->fd >= 0)
-		close(s->fd);
+	vb_own_close(&s->own, s->fd);
 	munmap(s->base, VB_SEG_SIZE);
 	free(s);
 }

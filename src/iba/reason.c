@@ -84,6 +84,8 @@ const struct vb_reason_row vb_reasons[VB_REASONS] = {
     [VB_R_RNR] = {"rnr", 0, IBV_WC_RNR_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR, NONE}, /* rule 1 */
     [VB_R_RETRY] = {"retry", 0, IBV_WC_RETRY_EXC_ERR, IBV_WC_RETRY_EXC_ERR, NONE},     /* rule 38 */
     [VB_R_PEER_DIED] = {"peer-died", 0, IBV_WC_RETRY_EXC_ERR, IBV_WC_RETRY_EXC_ERR, IBV_EVENT_QP_FATAL},
+    [VB_R_PEER_CLOSED] = {"peer-closed", 0, IBV_WC_RETRY_EXC_ERR, IBV_WC_RETRY_EXC_ERR, IBV_EVENT_QP_FATAL},
+    [VB_R_DEVICE_LOST] = {"device-lost", 0, NEVER, IBV_WC_WR_FLUSH_ERR, IBV_EVENT_QP_FATAL},
     /* found at the far end, seen from here */
     [VB_R_NAK_INVALID_REQUEST] = {"nak-invalid-request", INVALID, IBV_WC_REM_INV_REQ_ERR,
 				  IBV_WC_REM_INV_REQ_ERR, NONE},
@@ -251,6 +253,49 @@ static void say_what_is_there(struct vb_text *t, const struct vb_facts *f)
 		vb_text_add(t, ": %s", text);
 }
 
+static void say_how_it_went(struct vb_text *t, const struct vb_facts *f)
+{
+	switch (f->have) {
+	case VB_GONE_UNCLEAR:
+		vb_text_add(
+		    t,
+		    "the peer's process %" PRIu64
+		    " hung up without closing its queue pair: it ended, closed the descriptors of its "
+		    "device, or runs another program now, which cannot be seen from here",
+		    f->a);
+		break;
+	case VB_GONE_CLOSED:
+		vb_text_add(t,
+			    "the peer's process %" PRIu64
+			    " is alive, and has closed the descriptors of its open device (as a program does "
+			    "that closes all from 3 up): it is to open the device after that",
+			    f->a);
+		break;
+	case VB_GONE_EXEC:
+		vb_text_add(t,
+			    "the peer's process %" PRIu64
+			    " is alive, and runs another program now (exec), which has no queue pair",
+			    f->a);
+		break;
+	case VB_GONE_BROKEN:
+		vb_text_add(t,
+			    "the peer's process %" PRIu64
+			    " is alive, and ended the connection: what came from this process is nothing "
+			    "that a peer says",
+			    f->a);
+		break;
+	case VB_GONE_RUBBISH:
+		vb_text_add(t,
+			    "the connection to the peer's process %" PRIu64
+			    " was ended: what came from there is nothing that a peer says",
+			    f->a);
+		break;
+	default:
+		vb_text_add(t, "the peer's process %" PRIu64 " ended without closing its queue pair", f->a);
+		break;
+	}
+}
+
 static void say_reach(struct vb_text *t, const struct vb_facts *f)
 {
 	switch (f->reason) {
@@ -268,7 +313,13 @@ static void say_reach(struct vb_text *t, const struct vb_facts *f)
 		say_what_is_there(t, f);
 		break;
 	case VB_R_PEER_DIED:
-		vb_text_add(t, "the peer's process %" PRIu64 " ended without closing its queue pair", f->a);
+	case VB_R_PEER_CLOSED:
+		say_how_it_went(t, f);
+		break;
+	case VB_R_DEVICE_LOST:
+		vb_text_add(t,
+			    "this process closed descriptors that belong to its open device: open it after "
+			    "closing, or leave descriptors alone that the program has not opened itself");
 		break;
 	case VB_R_NAK_INVALID_REQUEST:
 		vb_text_add(t, "the far end refused the request as invalid");

@@ -49,9 +49,11 @@ enum vb_reason {
 	VB_R_RESPONSE_MTU,   /* as VB_R_PATH_MTU, in the answer to a READ */
 	VB_R_RESPONSE_BAD,   /* a response that fits no request */
 	/* retries and reach */
-	VB_R_RNR,	/* receiver not ready, retries used up */
-	VB_R_RETRY,	/* no acknowledgement, retries used up */
-	VB_R_PEER_DIED, /* the peer's process ended without a goodbye */
+	VB_R_RNR,	  /* receiver not ready, retries used up */
+	VB_R_RETRY,	  /* no acknowledgement, retries used up */
+	VB_R_PEER_DIED,	  /* the peer's process ended without a goodbye */
+	VB_R_PEER_CLOSED, /* the peer's process lives, and the connection to it does not */
+	VB_R_DEVICE_LOST, /* this process closed the descriptors of its own device */
 	/* what a far end says, when it cannot say more */
 	VB_R_NAK_INVALID_REQUEST,
 	VB_R_NAK_REMOTE_ACCESS,
@@ -98,7 +100,8 @@ struct vb_facts {
 				RNR             a: rnr_retry, b: the far end's QPN
 				RETRY           a: retry_cnt, b: the far end's QPN, have: enum vb_reach
 						(iba/reach.h), pd_want and pd_have: its a and b
-				PEER_DIED       a: the peer's PID
+				PEER_DIED, PEER_CLOSED
+						a: the peer's PID, have: VB_GONE_*
 				FLUSHED         a: send requests flushed, b: receive requests flushed
 				CQ_OVERRUN      a: entries of the CQ */
 };
@@ -126,6 +129,17 @@ enum vb_meant {
 	VB_MEANT_BOTH_REVERSED,
 	VB_MEANT_WHOLE,	    /* half of the address is lost */
 	VB_MEANT_EXCHANGED, /* the key stands where the address belongs, half of that where the key does */
+};
+
+/* How a peer without a goodbye went. */
+enum vb_gone {
+	VB_GONE_ENDED,	 /* its process ended */
+	VB_GONE_UNCLEAR, /* it did, or it closed its descriptors, or exec()ed: that cannot be seen from here
+			  */
+	VB_GONE_CLOSED,	 /* its process closed the descriptors of its device */
+	VB_GONE_EXEC,	 /* its process runs another program */
+	VB_GONE_BROKEN,	 /* it ended the connection, since it got rubbish */
+	VB_GONE_RUBBISH, /* this end did */
 };
 
 struct vb_reason_row {

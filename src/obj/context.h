@@ -11,6 +11,7 @@
 
 #include "base/list.h"
 #include "base/lock.h"
+#include "base/own.h"
 #include "obj/event.h"
 
 struct vb_adapter;
@@ -42,6 +43,9 @@ struct vb_context {
 	struct vb_evq async;
 	struct vb_lock lock; /* guards qps and pd_list */
 	struct vb_list qps;
+	struct vb_list on_hca;			       /* guarded by hca->contexts_lock */
+	struct vb_async_node ev_fatal;		       /* the device is lost */
+	struct vb_own cmd;			       /* v.context.cmd_fd */
 	struct vb_list pd_list;			       /* those of ibv_alloc_pd() */
 	_Atomic uint32_t pds, cqs, channels, tds, dms; /* children, for close */
 };

@@ -6,6 +6,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "base/log.h"
+#include "host/adapter.h"
 #include "obj/context.h"
 
 int vb_evq_init(struct vb_evq *q)
@@ -15,9 +17,42 @@ int vb_evq_init(struct vb_evq *q)
 	return q->fd < 0 ? errno : 0;
 }
 
+int vb_evq_guard(struct vb_evq *q, struct vb_adapter *owner, const char *what)
+{
+	int err = vb_adapter_adopt(owner, q->fd);
+
+	if (err)
+		return err;
+	q->owner = owner; /* vb_evq_fini() */
+	q->what = what;
+	return 0;
+}
+
+static bool is_ours(struct vb_evq *q)
+{
+	if (!q->owner)
+		return true;
+	if (atomic_load_explicit(&q->gone, memory_order_relaxed))
+		return false;
+	if (vb_likely(vb_adapter_owns(q->owner, q->fd)))
+		return true;
+	if (!atomic_exchange(&q->gone, true) && !vb_adapter_lost(q->owner))
+		vb_log(VB_LOG_ERROR,
+		       "descriptor %d, that of %s, was closed by this process though it belongs to the "
+		       "device: no "
+		       "event is written to it any more. Leave descriptors alone that the program has not "
+		       "opened "
+		       "itself, or open the device after closing them",
+		       q->fd, q->what);
+	vb_adapter_rouse(q->owner); /* who waits for it waits for somebody else's */
+	return false;
+}
+
 void vb_evq_fini(struct vb_evq *q)
 {
-	if (q->fd >= 0)
+	if (q->owner)
+		vb_adapter_disown(q->owner, q->fd);
+	else if (q->fd >= 0)
 		close(q->fd);
 	q->fd = -1;
 }
@@ -30,6 +65,8 @@ void vb_evq_add(struct vb_evq *q)
 	uint64_t one = 1;
 	ssize_t n;
 
+	if (!is_ours(q))
+		return;
 	do
 		n = write(q->fd, &one, sizeof(one));
 	while (n < 0 && errno == EINTR);
@@ -40,7 +77,19 @@ int vb_evq_read(struct vb_evq *q)
 {
 	uint64_t token;
 
+	if (!is_ours(q))
+		return EBADF;
 	return read(q->fd, &token, sizeof(token)) < 0 ? errno : 0;
+}
+
+bool vb_evq_idle(struct vb_evq *q)
+{
+	bool idle;
+
+	vb_lock_take(&q->lock);
+	idle = vb_list_empty(&q->nodes) && !atomic_load_explicit(&q->gone, memory_order_relaxed);
+	vb_lock_give(&q->lock);
+	return idle;
 }
 
 /* Whether the descriptor blocks is the application's choice, so the call itself must say that it may not. */
@@ -50,6 +99,8 @@ int vb_evq_try(struct vb_evq *q)
 	struct iovec v = {.iov_base = &token, .iov_len = sizeof(token)};
 	struct pollfd p = {.fd = q->fd, .events = POLLIN};
 
+	if (!is_ours(q))
+		return EBADF;
 	if (preadv2(q->fd, &v, 1, -1, RWF_NOWAIT) >= 0)
 		return 0;
 	if (errno != EOPNOTSUPP && errno != ENOSYS)

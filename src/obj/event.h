@@ -2,10 +2,12 @@
  *
  * The descriptor is an eventfd in semaphore mode that counts the queue's length, so blocking, O_NONBLOCK,
  * poll and edge-triggered epoll work as on a kernel's file (rule 33: one wake-up per event written).  The
- * queue is a list of nodes that live in the objects, so posting allocates nothing and cannot fail. */
+ * queue is a list of nodes that live in the objects, so posting allocates nothing and cannot fail.  If the
+ * program closes the descriptor, the events stay in the list and have no tokens. */
 #ifndef VB_OBJ_EVENT_H
 #define VB_OBJ_EVENT_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -17,22 +19,30 @@
 struct vb_context;
 
 struct vb_evq {
-	struct vb_lock lock;  /* guards the list and every node's counters */
-	struct vb_list nodes; /* nodes with undelivered events, in order of their first one */
-	uint32_t debt;	      /* tokens of events that were taken back while a reader held the token */
-	int fd;		      /* eventfd, EFD_SEMAPHORE; set once */
+	struct vb_lock lock;	  /* guards the list and every node's counters */
+	struct vb_list nodes;	  /* nodes with undelivered events, in order of their first one */
+	uint32_t debt;		  /* tokens of events that were taken back while a reader held the token */
+	int fd;			  /* eventfd, EFD_SEMAPHORE; set once */
+	struct vb_adapter *owner; /* who tells whether fd is still ours; NULL: nobody */
+	const char *what;	  /* in words */
+	_Atomic bool gone;	  /* the program closed it */
 };
 
 int vb_evq_init(struct vb_evq *q); /* 0 or errno */
+/* Has it looked at before each use whether the descriptor is still ours, with the adapter's help; `what`
+ * names it in the sentence that says that it is not.  0 or errno. */
+int vb_evq_guard(struct vb_evq *q, struct vb_adapter *owner, const char *what);
 void vb_evq_fini(struct vb_evq *q);
 
 /* Tokens: there is one in the descriptor for every event in the queue.  A poster links its node under the
  * lock and adds the token after giving the lock back.  A reader takes a token first and then, under the lock,
  * the event that it stands for; vb_evq_spent() tells it that the event was taken back meanwhile. */
 void vb_evq_add(struct vb_evq *q);
-int vb_evq_try(struct vb_evq *q);    /* never blocks: 0, EAGAIN, or what else the descriptor says */
-int vb_evq_read(struct vb_evq *q);   /* read(2): 0, EAGAIN if O_NONBLOCK, EINTR */
-bool vb_evq_spent(struct vb_evq *q); /* under lock */
+int vb_evq_try(
+    struct vb_evq *q); /* never blocks: 0, EAGAIN, EBADF (not ours any more), or what else it says */
+int vb_evq_read(struct vb_evq *q);		     /* read(2): 0, EAGAIN if O_NONBLOCK, EINTR */
+bool vb_evq_idle(struct vb_evq *q);		     /* there is no event, so that a token is none either */
+bool vb_evq_spent(struct vb_evq *q);		     /* under lock */
 void vb_evq_take_back(struct vb_evq *q, uint32_t n); /* under lock: n events were unlinked */
 
 /* One asynchronous event that an object can raise.  An object has one node per event type that it can raise;

@@ -236,7 +236,12 @@ void vb_rc_error(struct vb_qp *qp, const struct vb_facts *f)
 		enter_error(qp, f);
 		return;
 	}
-	if (f->reason == VB_R_PEER_DIED && q->una != q->head &&
+	if (f->reason == VB_R_DEVICE_LOST) { /* said once, for all queue pairs */
+		enter_error(qp, f);
+		vb_async_post(qp->ctx, &qp->ev_fatal);
+		return;
+	}
+	if ((f->reason == VB_R_PEER_DIED || f->reason == VB_R_PEER_CLOSED) && q->una != q->head &&
 	    (vb_sq_at(q, q->una)->state == VB_WQE_STARTED || vb_sq_at(q, q->una)->got) &&
 	    !opcode_is_local(vb_sq_at(q, q->una)->opcode))
 		vb_rc_fail_send(qp, f, vb_reasons[f->reason].local_wc);

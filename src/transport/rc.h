@@ -41,9 +41,9 @@ static inline bool vb_rc_timed(const struct vb_qp *qp)
 uint64_t vb_rc_timer(struct vb_qp *qp, uint64_t now);
 
 /* Moves the QP to the error state for a reason that no packet brought (VB_R_FLUSHED: the application's own
- * doing; VB_R_PEER_DIED, VB_R_CQ_OVERRUN): with any but the first an outstanding request completes with the
- * reason's status and IBV_EVENT_QP_FATAL is posted; everything else in both queues is flushed in order
- * (rule 30). */
+ * doing; VB_R_DEVICE_LOST, VB_R_PEER_DIED, VB_R_PEER_CLOSED, VB_R_CQ_OVERRUN): with any but the first
+ * IBV_EVENT_QP_FATAL is posted; with VB_R_PEER_* an outstanding request completes with the reason's status;
+ * everything else in both queues is flushed in order (rule 30). */
 void vb_rc_error(struct vb_qp *qp, const struct vb_facts *f);
 
 /* Sends the ACK that is owed, if there is room: before the QP goes, so that the far end does not take for

@@ -1,7 +1,9 @@
 /* Asynchronous events: fetching, acknowledging, and what destruction waits for (rule 36). */
 #include <errno.h>
+#include <fcntl.h>
 
 #include "base/log.h"
+#include "verbs/lost.h"
 #include "verbs/verbs.h"
 
 enum element { NONE, OF_QP, OF_CQ, OF_SRQ, OF_WQ };
@@ -63,11 +65,64 @@ static void count_delivered(const struct ibv_async_event *ev)
 	}
 }
 
+/* One token of the queue.  Not by a read() that blocks: nobody could end it once the program has closed the
+ * descriptor. */
+static int take_token(struct vb_context *ctx)
+{
+	int err = vb_token_try(&ctx->async), flags;
+
+	if (err != EAGAIN)
+		return err;
+	if (!ctx->adapter)
+		return vb_evq_read(&ctx->async);
+	flags = fcntl(ctx->async.fd, F_GETFL);
+	if (flags < 0)
+		return errno;
+	if (flags & O_NONBLOCK)
+		return vb_context_lost(ctx) ? EIO : EAGAIN;
+	for (;;) {
+		int failed = vb_adapter_await(ctx->adapter, ctx->async.fd);
+
+		if (failed && failed != EIO)
+			return failed;
+		err = vb_token_try(&ctx->async);
+		if (err != EAGAIN) /* else another thread was faster */
+			return err;
+		if (failed)
+			return failed;
+	}
+}
+
+/* The next event of the queue.  Without a token, since the descriptor is not ours any more or there is none:
+ * what there is. */
+static bool next_event(struct vb_context *ctx, struct ibv_async_event *event, bool token)
+{
+	struct vb_list *n = NULL;
+
+	vb_lock_take(&ctx->async.lock);
+	if (!token || !vb_evq_spent(&ctx->async))
+		n = vb_list_pop(&ctx->async.nodes);
+	if (n) {
+		*event = vb_list_entry(n, struct vb_async_node, link)->ev;
+		count_delivered(event);
+	}
+	vb_lock_give(&ctx->async.lock);
+	return n;
+}
+
+static int refuse_event(struct vb_context *ctx, int err)
+{
+	if (vb_context_lost(ctx))
+		return vb_refuse(EIO, "ibv_get_async_event", VB_LOST_TEXT);
+	return vb_refuse(err, "ibv_get_async_event", "descriptor %d of the events was closed by this process",
+			 ctx->async.fd);
+}
+
 VB_EXPORT VB_CODE(ibv_get_async_event, (context, event), struct ibv_context *context,
 		  struct ibv_async_event *event)
 {
 	struct vb_context *ctx = vb_context(context);
-	struct vb_list *n = NULL;
+	bool had;
 	int err;
 
 	if (vb_context_dead(ctx)) {
@@ -75,20 +130,14 @@ VB_EXPORT VB_CODE(ibv_get_async_event, (context, event), struct ibv_context *con
 		return -1;
 	}
 	do {
-		err = vb_evq_read(&ctx->async);
-		if (err) {
-			errno = err; /* EAGAIN and EINTR are no refusals */
+		err = take_token(ctx);
+		had = (!err || err == EBADF || err == EIO) && next_event(ctx, event, !err);
+		if (err && !had) {
+			errno = err == EIO || err == EBADF ? refuse_event(ctx, err)
+							   : err; /* EAGAIN and EINTR are no refusals */
 			return -1;
 		}
-		vb_lock_take(&ctx->async.lock);
-		if (!vb_evq_spent(&ctx->async))
-			n = vb_list_pop(&ctx->async.nodes);
-		if (n) {
-			*event = vb_list_entry(n, struct vb_async_node, link)->ev;
-			count_delivered(event);
-		}
-		vb_lock_give(&ctx->async.lock);
-	} while (!n);
+	} while (!had);
 	return 0;
 }
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/log.h"
+#include "verbs/lost.h"
 #include "verbs/progress.h"
 #include "verbs/verbs.h"
 
@@ -20,10 +21,17 @@ VB_EXPORT VB_OBJECT(struct ibv_comp_channel *, ibv_create_comp_channel, (context
 	}
 	ch = calloc(1, sizeof(*ch));
 	err = ch ? vb_evq_init(&ch->evq) : ENOMEM;
+	if (!err && ctx->adapter) {
+		err = vb_evq_guard(&ch->evq, ctx->adapter, "a completion channel");
+		if (err)
+			vb_evq_fini(&ch->evq);
+	}
 	if (err) {
 		free(ch);
-		errno = vb_refuse(err, "ibv_create_comp_channel", "no %s for the channel",
-				  ch ? "descriptor" : "memory");
+		errno = vb_context_lost(ctx)
+			    ? vb_refuse(err, "ibv_create_comp_channel", VB_LOST_TEXT)
+			    : vb_refuse(err, "ibv_create_comp_channel", "no %s for the channel",
+					ch ? "descriptor" : "memory");
 		return NULL;
 	}
 	ch->ibv.context = context;
@@ -57,7 +65,7 @@ VB_EXPORT VB_CODE(ibv_destroy_comp_channel, (channel), struct ibv_comp_channel *
 static int take_token(struct vb_channel *ch)
 {
 	struct vb_adapter *a = vb_context(ch->ibv.context)->adapter;
-	int err = vb_evq_try(&ch->evq), flags;
+	int err = a && vb_evq_idle(&ch->evq) ? EAGAIN : vb_token_try(&ch->evq), flags;
 
 	if (err != EAGAIN)
 		return err;
@@ -68,26 +76,31 @@ static int take_token(struct vb_channel *ch)
 		return errno;
 	if (flags & O_NONBLOCK) {
 		vb_progress_poll(a);
-		return vb_evq_try(&ch->evq);
+		err = vb_token_try(&ch->evq);
+		return err == EAGAIN && vb_adapter_lost(a) ? EIO : err;
 	}
 	for (;;) {
-		err = vb_adapter_wait(a, ch->evq.fd);
-		if (err)
-			return err;
-		err = vb_evq_try(&ch->evq);
+		int failed = vb_adapter_wait(a, ch->evq.fd);
+
+		if (failed && failed != EIO)
+			return failed;
+		err = vb_token_try(&ch->evq);
 		if (err != EAGAIN) /* else another thread was faster */
 			return err;
+		if (failed)
+			return failed;
 	}
 }
 
-/* The CQ whose event a token stands for; NULL: that event was taken back. */
-static struct vb_cq *next_event(struct vb_channel *ch)
+/* The CQ whose event a token stands for; NULL: that event was taken back.  Without a token: the next event
+ * that there is. */
+static struct vb_cq *next_event(struct vb_channel *ch, bool token)
 {
 	struct vb_list *n = NULL;
 	struct vb_cq *cq = NULL;
 
 	vb_lock_take(&ch->evq.lock);
-	if (!vb_evq_spent(&ch->evq))
+	if (!token || !vb_evq_spent(&ch->evq))
 		n = vb_list_pop(&ch->evq.nodes);
 	if (n) {
 		cq = vb_list_entry(n, struct vb_cq, node);
@@ -97,6 +110,15 @@ static struct vb_cq *next_event(struct vb_channel *ch)
 	}
 	vb_lock_give(&ch->evq.lock);
 	return cq;
+}
+
+/* Nothing comes any more: the program has closed the channel's descriptor, or those of the device. */
+static int refuse_event(struct vb_channel *ch, int err)
+{
+	if (vb_context_lost(vb_context(ch->ibv.context)))
+		return vb_refuse(EIO, "ibv_get_cq_event", VB_LOST_TEXT);
+	return vb_refuse(err, "ibv_get_cq_event", "descriptor %d of the channel was closed by this process",
+			 ch->evq.fd);
 }
 
 VB_EXPORT VB_CODE(ibv_get_cq_event, (channel, cq, cq_context), struct ibv_comp_channel *channel,
@@ -112,11 +134,12 @@ VB_EXPORT VB_CODE(ibv_get_cq_event, (channel, cq, cq_context), struct ibv_comp_c
 	}
 	do {
 		err = take_token(ch);
-		if (err) {
-			errno = err; /* EAGAIN and EINTR are no refusals */
+		c = !err || err == EBADF || err == EIO ? next_event(ch, !err) : NULL;
+		if (err && !c) {
+			errno = err == EIO || err == EBADF ? refuse_event(ch, err)
+							   : err; /* EAGAIN and EINTR are no refusals */
 			return -1;
 		}
-		c = next_event(ch);
 	} while (!c);
 	*cq = &c->ibv;
 	*cq_context = c->ibv.cq_context;

@@ -23,6 +23,7 @@ static_assert(sizeof(struct vb_key_entry) == VB_LINE && sizeof(struct vb_key_slo
 struct hca {
 	struct vb_hca pub;   /* first */
 	struct vb_gids gids; /* set once: what the adapter publishes */
+	unsigned sharers;    /* contexts on it; guarded by lock */
 };
 
 struct context {
@@ -30,12 +31,12 @@ struct context {
 	struct vb_list on_all; /* guarded by lock */
 };
 
-/* The process's adapter: opened with the first context, closed with the last.  `lock` is held over both, so
- * that fork(), which takes it, never finds an adapter half made: its child would keep descriptors that it
- * knows nothing of, and with them the parent's name. */
+/* The process's adapter: opened with the first context, closed with the last.  One that is lost
+ * (verbs/lost.c) stays with the contexts that it has, and the next one gets another.  `lock` is held over
+ * both, so that fork(), which takes it, never finds an adapter half made: its child would keep descriptors
+ * that it knows nothing of, and with them the parent's name. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct vb_hca *shared;		  /* guarded by lock */
-static unsigned sharers;		  /* contexts on it; guarded by lock */
+static struct vb_hca *shared;		  /* that of new contexts; guarded by lock */
 static struct vb_list all = {&all, &all}; /* of struct context; guarded by lock */
 
 static void before_fork(void)
@@ -62,7 +63,6 @@ static void after_fork_in_child(void)
 	}
 	vb_list_init(&all);
 	shared = NULL;
-	sharers = 0;
 }
 
 /* A program whose other end has given up with it ends with its queue pairs in INIT.  It may be in the middle
@@ -117,7 +117,8 @@ static int open_hca(struct vb_hca **out, enum vb_open_step *step)
 	vb_list_init(&h->pub.timed);
 	vb_list_init(&h->pub.imports);
 	vb_list_init(&h->pub.dms);
-	vb_slab_init(&h->pub.mr_slab, sizeof(struct vb_mr));		    /* pairs with vb_hca_close() */
+	vb_slab_init(&h->pub.mr_slab, sizeof(struct vb_mr)); /* pairs with vb_hca_close() */
+	vb_list_init(&h->pub.contexts);
 	err = vb_mws_init(&h->pub.mws, &h->pub.keys, vb_profile()->max_mw); /* pairs with vb_hca_close() */
 	if (err)
 		goto free_hca;
@@ -193,15 +194,23 @@ int vb_context_open(struct vb_context **out, struct vb_device *dev, struct vb_hc
 	c->v.context.device = &dev->ibv;
 	c->v.context.num_comp_vectors = vectors();
 	pthread_mutex_init(&c->v.context.mutex, NULL);
+	vb_async_init(&c->ev_fatal, IBV_EVENT_DEVICE_FATAL, NULL);
 	err = vb_evq_init(&c->async); /* pairs with vb_context_close() */
 	if (err)
 		goto free_context;
+	err = vb_evq_guard(&c->async, h->adapter, "the asynchronous events of a context");
+	if (err)
+		goto fini_events;
 	c->v.context.async_fd = c->async.fd;
 	c->v.context.cmd_fd = fcntl(vb_adapter_fd(h->adapter), F_DUPFD_CLOEXEC, 3);
 	if (c->v.context.cmd_fd < 0) {
 		err = errno;
 		goto fini_events;
 	}
+	c->cmd = vb_own_of(c->v.context.cmd_fd);
+	vb_lock_take(&h->contexts_lock);
+	vb_list_append(&h->contexts, &c->on_hca);
+	vb_lock_give(&h->contexts_lock);
 	handle_fork();
 	pthread_mutex_lock(&lock);
 	vb_list_append(&all, &x->on_all);
@@ -258,7 +267,10 @@ bool vb_context_close(struct vb_context *c)
 	pthread_mutex_lock(&lock);
 	vb_list_unlink(&x->on_all);
 	pthread_mutex_unlock(&lock);
-	close(c->v.context.cmd_fd);
+	vb_lock_take(&vb_hca(c->adapter)->contexts_lock);
+	vb_list_unlink(&c->on_hca);
+	vb_lock_give(&vb_hca(c->adapter)->contexts_lock);
+	vb_own_close(&c->cmd, c->v.context.cmd_fd);
 	vb_evq_fini(&c->async);
 	pthread_mutex_destroy(&c->v.context.mutex);
 	free(x);
@@ -283,22 +295,25 @@ static int share(struct vb_hca **out, enum vb_open_step *step)
 
 	handle_fork();
 	pthread_mutex_lock(&lock);
+	if (shared && !vb_adapter_whole(shared->adapter))
+		shared = NULL;
 	if (!shared)
 		err = open_hca(&shared, step);
 	if (!err) {
-		sharers++; /* pairs with unshare_hca() */
+		((struct hca *)shared)->sharers++; /* pairs with unshare_hca() */
 		*out = shared;
 	}
 	pthread_mutex_unlock(&lock);
 	return err;
 }
 
-static void unshare_hca(void)
+static void unshare_hca(struct vb_hca *h)
 {
 	pthread_mutex_lock(&lock);
-	if (!--sharers) {
-		vb_hca_close(shared);
-		shared = NULL;
+	if (!--((struct hca *)h)->sharers) {
+		if (h == shared)
+			shared = NULL;
+		vb_hca_close(h);
 	}
 	pthread_mutex_unlock(&lock);
 }
@@ -321,7 +336,7 @@ int vb_device_open(struct ibv_device *ibdev, struct vb_context **out, const char
 	atomic_fetch_add(&dev->refs, 1); /* pairs with ibv_close_device() */
 	return 0;
 unshare:
-	unshare_hca();
+	unshare_hca(h);
 refused:
 	return vb_why_open(err, call, ibdev->name, step);
 }
@@ -344,12 +359,14 @@ VB_EXPORT VB_CODE(ibv_close_device, (context), struct ibv_context *context)
 {
 	struct vb_context *c = vb_context(context);
 	struct vb_device *dev = c->dev;
+	struct vb_hca *h;
 
 	if (vb_context_dead(c))
 		return 0;
+	h = vb_hca(c->adapter);
 	if (vb_context_close(c))
 		return 0;
 	vb_device_put(dev);
-	unshare_hca();
+	unshare_hca(h);
 	return 0;
 }

@@ -105,6 +105,7 @@ static struct vb_dm *make(struct ibv_context *context, int fd, uint64_t length)
 	d->length = length;
 	d->mapped = (length + PAGE - 1) & ~(PAGE - 1);
 	d->fd = fd;
+	d->own = vb_own_of(fd);
 	d->at = mmap(NULL, d->mapped, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	err = errno;
 	if (d->at == MAP_FAILED)
@@ -128,7 +129,7 @@ close_fd:
 static void unmake(struct vb_dm *d)
 {
 	munmap(d->at, d->mapped);
-	close(d->fd);
+	vb_own_close(&d->own, d->fd);
 	free(d);
 }
 
@@ -306,7 +307,8 @@ int vb_dm_find(struct vb_hca *h, uint32_t handle, uint64_t *length)
 
 		if (d->ibv.handle == handle) {
 			*length = d->length;
-			fd = fcntl(d->fd, F_DUPFD_CLOEXEC, 3);
+			if (vb_own_is(&d->own, d->fd)) /* a stranger's file would go to the peer */
+				fd = fcntl(d->fd, F_DUPFD_CLOEXEC, 3);
 			break;
 		}
 	}

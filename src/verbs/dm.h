@@ -9,12 +9,14 @@
 #include <infiniband/verbs.h>
 
 #include "base/list.h"
+#include "base/own.h"
 
 struct vb_hca;
 
 struct vb_dm {
 	struct ibv_dm ibv;     /* first: what the application holds */
 	int fd;		       /* the memfd, for peers and importers; set once, as all but refs */
+	struct vb_own own;     /* it */
 	uint8_t *at;	       /* never given away */
 	uint64_t length;       /* as asked for */
 	uint64_t mapped;       /* whole pages */

@@ -30,6 +30,7 @@
 /* What a region keeps of its buffer. */
 struct mapping {
 	int fd;
+	struct vb_own own; /* it */
 	void *at;
 	uint64_t bytes;
 	uint64_t sync; /* DMA_BUF_SYNC_READ, perhaps with _WRITE */
@@ -41,6 +42,8 @@ static void sync_cpu(const struct mapping *m, uint64_t when)
 {
 	struct dma_buf_sync s = {.flags = m->sync | when};
 
+	if (!vb_own_is(&m->own, m->fd))
+		return; /* the program closed it */
 	while (ioctl(m->fd, DMA_BUF_IOCTL_SYNC, &s) && (errno == EINTR || errno == EAGAIN))
 		;
 }
@@ -49,7 +52,7 @@ static void unmap(struct mapping *m)
 {
 	sync_cpu(m, DMA_BUF_SYNC_END);
 	munmap(m->at, m->bytes);
-	close(m->fd);
+	vb_own_close(&m->own, m->fd);
 	free(m);
 }
 
@@ -115,6 +118,7 @@ static int map(const char *call, struct mapping **out, int fd, uint64_t offset, 
 		err = vb_refuse(errno, call, "no descriptor for the dma-buf: %s", strerror(errno));
 		goto free_mapping;
 	}
+	m->own = vb_own_of(m->fd);
 	m->sync = write ? DMA_BUF_SYNC_RW : DMA_BUF_SYNC_READ;
 	m->bytes = offset - start + length;
 	m->at = mmap(NULL, m->bytes, PROT_READ | (write ? PROT_WRITE : 0), MAP_SHARED, m->fd, (off_t)start);

@@ -101,7 +101,8 @@ VB_EXPORT VB_OBJECT(struct ibv_context *, ibv_import_device, (cmd_fd), int cmd_f
 		goto refused;
 	}
 	c->from = o.incarnation;
-	close(c->v.context.cmd_fd);
+	vb_own_close(&c->cmd, c->v.context.cmd_fd);
+	c->cmd = vb_own_of(cmd_fd);
 	c->v.context.cmd_fd = cmd_fd; /* the context's from now on: ibv_close_device() closes it */
 	return &c->v.context;
 refused:

@@ -22,6 +22,7 @@
 #include "transport/rc.h"
 #include "verbs/direct.h"
 #include "verbs/import.h"
+#include "verbs/lost.h"
 #include "verbs/progress.h"
 #include "wire/shm.h"
 
@@ -588,9 +589,9 @@ static void link_up(struct vb_link *l)
 }
 
 /* l->rx held. */
-static void lose_peer(struct vb_link *l, struct vb_qp *qp, bool goodbye)
+static void lose_peer(struct vb_link *l, struct vb_qp *qp, enum vb_link_end how)
 {
-	struct vb_facts f = {.reason = VB_R_PEER_DIED, .qpn = qp->qpn, .a = l->pid, .b = qp->dest_qpn};
+	struct vb_facts f = vb_end_facts(how);
 
 	vb_lock_take(&qp->lock);
 	if (qp->link == l && !qp->forgotten) {
@@ -598,8 +599,11 @@ static void lose_peer(struct vb_link *l, struct vb_qp *qp, bool goodbye)
 
 		if (received & VB_SHOWN_RECEIVED) /* the last ACK may have died with the process */
 			vb_rc_input_ack(qp, vb_psn_add(received, VB_PSN_MASK));
-		if (!goodbye && vb_profile()->death_events && qp->out && qp->state >= IBV_QPS_RTR &&
-		    qp->state <= IBV_QPS_SQE && vb_link_qp_state(l, qp->dest_qpn))
+		f.qpn = qp->qpn;
+		f.a = l->pid;
+		f.b = qp->dest_qpn;
+		if (how != VB_END_GOODBYE && vb_profile()->death_events && qp->out &&
+		    qp->state >= IBV_QPS_RTR && qp->state <= IBV_QPS_SQE && vb_link_qp_state(l, qp->dest_qpn))
 			vb_rc_error(qp, &f);
 		detach(qp);
 		if (qp->state !=
@@ -609,13 +613,13 @@ static void lose_peer(struct vb_link *l, struct vb_qp *qp, bool goodbye)
 	vb_lock_give(&qp->lock);
 }
 
-static void link_down(struct vb_link *l, bool goodbye)
+static void link_down(struct vb_link *l, enum vb_link_end how)
 {
 	struct vb_qp *qp;
 
 	vb_lock_take(&l->rx);
 	for (uint32_t at = 0; (qp = next_qp(l->adapter, &at));)
-		lose_peer(l, qp, goodbye);
+		lose_peer(l, qp, how);
 	vb_lock_give(&l->rx);
 	vb_direct_link_down(l);
 }
@@ -634,6 +638,7 @@ const struct vb_adapter_ops vb_progress_ops = {
     .timers = timers,
     .link_up = link_up,
     .link_down = link_down,
+    .lost = vb_device_lost,
 };
 
 /* Polls in a row that found nothing, after which whoever is waited for may need this very CPU.  Rare enough

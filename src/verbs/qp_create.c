@@ -8,6 +8,7 @@
 #include "iba/names.h"
 #include "iba/profile.h"
 #include "verbs/direct.h"
+#include "verbs/lost.h"
 #include "verbs/progress.h"
 #include "verbs/verbs.h"
 
@@ -138,7 +139,8 @@ VB_EXPORT VB_OBJECT(struct ibv_qp *, ibv_create_qp, (ibpd, attr), struct ibv_pd 
 	}
 	qp->qpn = vb_qpn_take(c->adapter, qp); /* pairs with ibv_destroy_qp() */
 	if (!qp->qpn) {
-		err = vb_refuse(ENOMEM, CALL, "no QP number is left");
+		err = vb_context_lost(c) ? vb_refuse(EIO, CALL, VB_LOST_TEXT)
+					 : vb_refuse(ENOMEM, CALL, "no QP number is left");
 		goto uncount;
 	}
 	qp->shown = vb_qpn_published(c->adapter, qp->qpn);

@@ -10,6 +10,7 @@
 #include "iba/qp_state.h"
 #include "transport/rc.h"
 #include "verbs/direct.h"
+#include "verbs/lost.h"
 #include "verbs/progress.h"
 #include "verbs/verbs.h"
 
@@ -226,6 +227,9 @@ VB_EXPORT VB_CODE(ibv_modify_qp, (ibqp, a, attr_mask), struct ibv_qp *ibqp, stru
 
 	if (vb_context_dead(qp->ctx))
 		return vb_refuse(EIO, CALL, "the device was opened before fork()");
+	if (vb_context_lost(qp->ctx) && mask & IBV_QP_STATE && a->qp_state != IBV_QPS_RESET &&
+	    a->qp_state != IBV_QPS_ERR)
+		return vb_refuse(EIO, CALL, VB_LOST_TEXT);
 	vb_lock_take(&qp->lock);
 	for (;;) {
 		from = qp->state;

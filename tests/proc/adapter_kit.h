@@ -104,13 +104,13 @@ static __attribute__((unused)) void link_up(struct vb_link *l)
 	bump(n->changed);
 }
 
-static __attribute__((unused)) void link_down(struct vb_link *l, bool goodbye)
+static __attribute__((unused)) void link_down(struct vb_link *l, enum vb_link_end how)
 {
 	struct node *n = vb_adapter_user(l->adapter);
 
 	if (!atomic_load(&n->saw_rubbish) && vb_shm_ready(l->wire))
 		abort(); /* not read to its end */
-	atomic_fetch_add(&n->goodbyes, goodbye);
+	atomic_fetch_add(&n->goodbyes, how == VB_END_GOODBYE);
 	atomic_fetch_add(&n->downs, 1);
 	bump(n->changed);
 }

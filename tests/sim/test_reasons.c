@@ -620,11 +620,11 @@ static struct sim *retry(void)
 	return s;
 }
 
-/* As the layer above does when the kernel tells of the death; proc/test_kill.c has real ones. */
-static struct sim *peer_died(void)
+/* As the layer above does when the kernel tells of the end of a connection. */
+static struct sim *ends(enum vb_reason reason)
 {
 	struct sim *s = desk();
-	struct vb_facts f = {.reason = VB_R_PEER_DIED, .qpn = SIM_QPN0, .a = 4711};
+	struct vb_facts f = {.reason = reason, .qpn = SIM_QPN0, .a = 4711};
 
 	sim_drop(s, 0, SIM_ANY, SIM_ALWAYS);
 	sim_op(s, 0, IBV_WR_RDMA_READ, 0, 8, 0);
@@ -633,6 +633,23 @@ static struct sim *peer_died(void)
 	vb_rc_error(&s->n[0].qp, &f);
 	vb_lock_give(&s->n[0].qp.lock);
 	return s;
+}
+
+/* proc/test_kill.c has real ones. */
+static struct sim *peer_died(void)
+{
+	return ends(VB_R_PEER_DIED);
+}
+
+/* proc/test_closed.c has real ones of both kinds. */
+static struct sim *peer_closed(void)
+{
+	return ends(VB_R_PEER_CLOSED);
+}
+
+static struct sim *device_lost(void)
+{
+	return ends(VB_R_DEVICE_LOST);
 }
 
 /* Far ends that say no more than the syndrome: those of other hosts. */
@@ -744,6 +761,8 @@ static const struct reach {
     {VB_R_RNR, HERE, rnr},
     {VB_R_RETRY, HERE, retry},
     {VB_R_PEER_DIED, QUEUE, peer_died},
+    {VB_R_PEER_CLOSED, QUEUE, peer_closed},
+    {VB_R_DEVICE_LOST, QUEUE, device_lost},
     {VB_R_NAK_INVALID_REQUEST, HERE, nak_invalid_request},
     {VB_R_NAK_REMOTE_ACCESS, HERE, nak_remote_access},
     {VB_R_NAK_REMOTE_OPERATION, HERE, nak_remote_operation},

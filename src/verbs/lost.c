@@ -1,0 +1,62 @@
+/* What becomes of a device whose descriptors the program has closed (host/own.c): its queue pairs go to the
+ * error state with their work flushed, and each context hears IBV_EVENT_DEVICE_FATAL.  The events are in
+ * their queues though their descriptors may be somebody else's by now: ibv_get_async_event() and
+ * ibv_get_cq_event() hand them out, and fail when there are no more.  What the device is not needed for,
+ * polling and destroying say, goes on. */
+#include <errno.h>
+
+#include "obj/context.h"
+#include "transport/rc.h"
+#include "verbs/lost.h"
+#include "verbs/verbs.h"
+
+struct vb_facts vb_end_facts(enum vb_link_end how)
+{
+	static const struct vb_facts facts[] = {
+	    [VB_END_DIED] = {.reason = VB_R_PEER_DIED},
+	    [VB_END_UNCLEAR] = {.reason = VB_R_PEER_DIED, .have = VB_GONE_UNCLEAR},
+	    [VB_END_CLOSED] = {.reason = VB_R_PEER_CLOSED, .have = VB_GONE_CLOSED},
+	    [VB_END_REPLACED] = {.reason = VB_R_PEER_CLOSED, .have = VB_GONE_EXEC},
+	    [VB_END_BROKEN] = {.reason = VB_R_PEER_CLOSED, .have = VB_GONE_BROKEN},
+	    [VB_END_RUBBISH] = {.reason = VB_R_PEER_CLOSED, .have = VB_GONE_RUBBISH},
+	    [VB_END_LOST] = {.reason = VB_R_DEVICE_LOST},
+	};
+
+	return facts[how];
+}
+
+int vb_token_try(struct vb_evq *q)
+{
+	int err = vb_evq_try(q);
+
+	return err == EBADF && q->owner && vb_adapter_lost(q->owner) ? vb_adapter_await(q->owner, -1) : err;
+}
+
+static void lose_qp(struct vb_qp *qp)
+{
+	const struct vb_facts f = {.reason = VB_R_DEVICE_LOST, .qpn = qp->qpn};
+
+	vb_lock_take(&qp->lock);
+	if (qp->state != IBV_QPS_RESET && qp->state != IBV_QPS_ERR && !qp->forgotten) {
+		vb_rc_error(qp, &f);
+		vb_progress_disconnect(qp);
+	}
+	vb_lock_give(&qp->lock);
+}
+
+void vb_device_lost(struct vb_adapter *a)
+{
+	struct vb_hca *h = vb_hca(a);
+
+	vb_lock_take(&h->contexts_lock);
+	vb_list_each (n, &h->contexts) {
+		struct vb_context *c = vb_list_entry(n, struct vb_context, on_hca);
+
+		vb_lock_take(&c->lock);
+		vb_list_each (q, &c->qps)
+			lose_qp(vb_list_entry(q, struct vb_qp, on_ctx));
+		vb_lock_give(&c->lock);
+		vb_async_post(c, &c->ev_fatal);
+	}
+	vb_lock_give(&h->contexts_lock);
+}

@@ -1,0 +1,29 @@
+/* A device whose descriptors the program has closed. */
+#ifndef VB_VERBS_LOST_H
+#define VB_VERBS_LOST_H
+
+#include "obj/context.h"
+#include "verbs/progress.h"
+
+/* Why a call is refused then. */
+#define VB_LOST_TEXT                                                                                       \
+	"the device is lost, since this process closed descriptors that belong to it; close it, and open " \
+	"it "                                                                                              \
+	"anew after closing descriptors"
+
+static inline bool vb_context_lost(const struct vb_context *c)
+{
+	return c->adapter && vb_adapter_lost(c->adapter);
+}
+
+/* vb_evq_try(); EIO, and everybody was told before, if the descriptor is not ours any more since the device
+ * is lost. */
+int vb_token_try(struct vb_evq *q);
+
+/* Why QPs that were connected to a peer without a goodbye fail. */
+struct vb_facts vb_end_facts(enum vb_link_end how);
+
+/* For vb_adapter_ops. */
+void vb_device_lost(struct vb_adapter *a);
+
+#endif
