@@ -1,0 +1,688 @@
+/* A program that closes descriptors which it never opened: all from 3 up, as daemons do, or one of ours, or
+ * the one of a channel.  Its own files, which get the numbers, stay open and as they were, here and in a
+ * forked child; requests and waits end; nothing spins; the sentence comes once, and the peer hears the truth.
+ *
+ *     proc-closed [WAY]     only that one of enum way, or the channels (WAYS) */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#include "kit.h"
+#include "obj/context.h"
+#include "host/adapter.h"
+
+enum { MOST = 64, MAX = 1024, KINDS = 4 };
+
+enum way { ALL, ALL_QUIETLY, KICK, EPOLL, LISTENER, CONNECTION, PIDFD, SEGMENT, SEGMENT_EARLY, EXEC, WAYS };
+
+static const char *const names[WAYS] = {
+    [ALL] = "all",
+    [ALL_QUIETLY] = "all, and no call after that",
+    [KICK] = "the wake-up eventfd",
+    [EPOLL] = "the epoll set",
+    [LISTENER] = "the listening socket",
+    [CONNECTION] = "a peer's control socket",
+    [PIDFD] = "a peer's pidfd",
+    [SEGMENT] = "the segment",
+    [SEGMENT_EARLY] = "the segment, before contact",
+    [EXEC] = "exec()",
+};
+
+struct board {
+	struct kit_card card[2]; /* [0]: who closes, [1]: its peer */
+	_Atomic int opened, connected, greeted, left, closed, done;
+	char log[2][64];
+};
+
+static struct board *board;
+static bool lasting; /* the way does not touch what a connected QP needs */
+static bool quiet;   /* nothing is sent either */
+
+/* What the program puts in the place of what it closed. */
+struct mine {
+	int fd, other; /* other: what belongs to it */
+	ino_t ino;
+	int kind;
+};
+
+static struct mine mine[MOST];
+static int nmine;
+
+static const char text[] = "the program's own";
+
+/* Gets the lowest number that is free.  kind: 0 a file, 1 an eventfd, 2 an epoll set with a member, 3 a
+ * socket; what belongs to these is out of the way.  Returns the number. */
+static int put(int kind)
+{
+	struct mine *m = &mine[nmine++];
+	struct epoll_event ev = {.events = EPOLLIN, .data.u64 = 0x1234};
+	struct stat st;
+	int fd = -1, two[2];
+
+	CHECK(nmine <= MOST);
+	*m = (struct mine){.other = -1, .kind = kind};
+	if (kind == 0) {
+		fd = memfd_create("mine", 0);
+		CHECK(write(fd, text, sizeof text) == sizeof text && !lseek(fd, 0, SEEK_SET));
+	} else if (kind == 1) {
+		fd = eventfd(5, EFD_NONBLOCK);
+	} else if (kind == 2) {
+		int member = eventfd(1, EFD_NONBLOCK);
+
+		m->other = fcntl(member, F_DUPFD, 200);
+		close(member);
+		fd = epoll_create1(0);
+		CHECK(!epoll_ctl(fd, EPOLL_CTL_ADD, m->other, &ev));
+	} else {
+		CHECK(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, two));
+		fd = two[0];
+		m->other = fcntl(two[1], F_DUPFD, 200);
+		close(two[1]);
+		CHECK(write(m->other, text, sizeof text) == sizeof text);
+	}
+	CHECK(fd >= 0 && !fstat(fd, &st));
+	m->fd = fd;
+	m->ino = st.st_ino;
+	return fd;
+}
+
+/* All that the program put there is there, and nobody has read it or written to it. */
+static void check_mine(const char *where)
+{
+	for (struct mine *m = mine; m < mine + nmine; m++) {
+		char buf[64];
+		struct stat st;
+		struct epoll_event ev = {0};
+		uint64_t n;
+
+		CHECK(!fstat(m->fd, &st) && st.st_ino == m->ino, "%s: %d is closed", where, m->fd);
+		if (m->kind == 0) {
+			CHECK(st.st_size == sizeof text, "%s: %d was written to", where, m->fd);
+			CHECK(lseek(m->fd, 0, SEEK_CUR) == 0, "%s: %d was read", where, m->fd);
+			CHECK(pread(m->fd, buf, sizeof buf, 0) == sizeof text &&
+			      !memcmp(buf, text, sizeof text));
+		} else if (m->kind == 1) {
+			CHECK(read(m->fd, &n, sizeof n) == sizeof n && n == 5, "%s: the count of %d", where,
+			      m->fd);
+			CHECK(write(m->fd, &n, sizeof n) == sizeof n);
+		} else if (m->kind == 2) {
+			CHECK(epoll_wait(m->fd, &ev, 1, 0) == 1 && ev.data.u64 == 0x1234 &&
+				  ev.events == EPOLLIN,
+			      "%s: the member of %d", where, m->fd);
+		} else {
+			CHECK(recv(m->fd, buf, sizeof buf, MSG_PEEK) == sizeof text, "%s: %d was read", where,
+			      m->fd);
+			CHECK(recv(m->other, buf, sizeof buf, MSG_PEEK) < 0 && errno == EAGAIN,
+			      "%s: something was written to %d", where, m->fd);
+		}
+	}
+}
+
+static void find_kind(int fd, char *to, size_t size)
+{
+	char path[64];
+	ssize_t n;
+
+	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+	n = readlink(path, to, size - 1);
+	to[n > 0 ? n : 0] = 0;
+}
+
+/* The descriptor of that kind which is in none of the two numbers, -1: none. */
+static int find(const char *kind, int not1, int not2)
+{
+	char is[128];
+
+	for (int fd = 3; fd < MAX; fd++) {
+		find_kind(fd, is, sizeof is);
+		if (strstr(is, kind) && fd != not1 && fd != not2)
+			return fd;
+	}
+	return -1;
+}
+
+struct victim {
+	struct ibv_context *ctx;
+	struct ibv_pd *pd;
+	struct ibv_comp_channel *ch;
+	struct kit_end e;
+	pthread_t waiter, hearer;
+};
+
+static void *wait_events(void *arg)
+{
+	struct victim *v = arg;
+	struct ibv_cq *cq;
+	void *x;
+	intptr_t n = 0;
+
+	while (!ibv_get_cq_event(v->ch, &cq, &x)) {
+		ibv_ack_cq_events(cq, 1);
+		n++;
+		ibv_req_notify_cq(cq, 0);
+	}
+	CHECK(errno == EIO, "%s", strerror(errno));
+	return (void *)n;
+}
+
+static void *hear(void *arg)
+{
+	struct victim *v = arg;
+	struct ibv_async_event ev;
+	intptr_t fatal = 0;
+
+	while (!ibv_get_async_event(v->ctx, &ev)) {
+		fatal += ev.event_type == IBV_EVENT_DEVICE_FATAL;
+		ibv_ack_async_event(&ev);
+	}
+	CHECK(errno == EIO, "%s", strerror(errno));
+	return (void *)fatal;
+}
+
+/* A thread has blocked when it has nothing to do; asked of the kernel and not of the clock. */
+static void until_blocked(void)
+{
+	struct timespec ms = {0, 1000000};
+	int blocked = 0;
+
+	for (int i = 0; i < 20000 && blocked < 20; i++) {
+		DIR *d = opendir("/proc/self/task");
+		struct dirent *t;
+		bool all = true;
+
+		CHECK(d);
+		while ((t = readdir(d))) {
+			char path[300], line[256] = "";
+			FILE *f;
+
+			if (t->d_name[0] == '.' || atoi(t->d_name) == getpid())
+				continue;
+			snprintf(path, sizeof path, "/proc/self/task/%s/stat", t->d_name);
+			f = fopen(path, "r");
+			if (!f)
+				continue;
+			if (fgets(line, sizeof line, f))
+				all &= strstr(line, ") S ") != NULL;
+			fclose(f);
+		}
+		closedir(d);
+		blocked = all ? blocked + 1 : 0;
+		nanosleep(&ms, NULL);
+	}
+	CHECK(blocked >= 20, "the threads did not come to rest");
+}
+
+static double cpu(clockid_t which)
+{
+	struct timespec t;
+
+	clock_gettime(which, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* While this thread uses 0.2 s of CPU time, the others use next to none. */
+static void nobody_spins(void)
+{
+	double thread = cpu(CLOCK_THREAD_CPUTIME_ID), all = cpu(CLOCK_PROCESS_CPUTIME_ID), others;
+
+	while (cpu(CLOCK_THREAD_CPUTIME_ID) - thread < 0.2)
+		;
+	others = cpu(CLOCK_PROCESS_CPUTIME_ID) - all - (cpu(CLOCK_THREAD_CPUTIME_ID) - thread);
+	CHECK(others < 0.03, "other threads used %.3f s in 0.2 s", others);
+}
+
+static int count_in(const char *path, const char *what)
+{
+	FILE *f = fopen(path, "r");
+	char line[4096];
+	int n = 0;
+
+	while (f && fgets(line, sizeof line, f))
+		n += strstr(line, what) != NULL;
+	if (f)
+		fclose(f);
+	return n;
+}
+
+static void open_all(struct victim *v, int me)
+{
+	setenv("VERBENA_LOG", board->log[me], 1);
+	v->ctx = kit_open();
+	v->pd = ibv_alloc_pd(v->ctx);
+	v->ch = ibv_create_comp_channel(v->ctx);
+	CHECK(v->pd && v->ch);
+	kit_end_open_on(&v->e, v->pd, v->ch, 32, 4096);
+	board->card[me] = v->e.card;
+	CHECK(!kit_recv(&v->e, 1000, 0, 0));
+	atomic_fetch_add(&board->opened, 1);
+	kit_until(&board->opened, 2);
+}
+
+static void greet(struct victim *v)
+{
+	CHECK(!kit_post(&v->e, IBV_WR_SEND, 1, 0, 0, NULL, 0));
+	for (int n = 0; n < 2; n++) {
+		struct ibv_wc wc = kit_wait(&v->e, 20);
+
+		CHECK(wc.status == IBV_WC_SUCCESS, "%s", ibv_wc_status_str(wc.status));
+	}
+	atomic_fetch_add(&board->greeted, 1);
+	kit_until(&board->greeted, 2);
+}
+
+/* What is outstanding: a receive, or a SEND that the other end has no receive for.  It says so rarely. */
+static void leave_one(struct victim *v)
+{
+	struct ibv_qp_attr a = {.min_rnr_timer = 0};
+
+	CHECK(!ibv_modify_qp(v->e.qp, &a, IBV_QP_MIN_RNR_TIMER));
+	CHECK(!(quiet ? kit_recv(&v->e, 50, 0, 0) : kit_post(&v->e, IBV_WR_SEND, 50, 0, 0, NULL, 0)));
+	atomic_fetch_add(&board->left, 1);
+	kit_until(&board->left, 2);
+}
+
+static void close_all(struct victim *v)
+{
+	CHECK(!ibv_destroy_qp(v->e.qp));
+	CHECK(!ibv_dereg_mr(v->e.mr));
+	CHECK(!ibv_destroy_cq(v->e.cq));
+	CHECK(!ibv_destroy_comp_channel(v->ch) && !ibv_dealloc_pd(v->pd) && !ibv_close_device(v->ctx));
+}
+
+/* Closes, and puts other files there; kind: of the first of them. */
+static void close_descriptors(struct victim *v, enum way way, int kind, int listening)
+{
+	int number = -1;
+
+	switch (way) {
+	case KICK:
+		number = find("[eventfd]", v->ctx->async_fd, v->ch->fd);
+		break;
+	case EPOLL:
+		number = find("[eventpoll]", -1, -1);
+		break;
+	case LISTENER:
+		number = listening;
+		break;
+	case CONNECTION:
+		number = find("socket:", listening, -1);
+		break;
+	case PIDFD:
+		number = find("pidfd", -1, -1);
+		break;
+	case SEGMENT:
+	case SEGMENT_EARLY:
+		number = find("memfd:verbena", v->ctx->cmd_fd, -1);
+		break;
+	default: {
+		int last = 0;
+		char is[128];
+
+		for (int fd = 3; fd < MOST; fd++) { /* and one that is far up */
+			find_kind(fd, is, sizeof is);
+			if (is[0])
+				last = fd;
+		}
+		CHECK(!syscall(SYS_close_range, 3, ~0u, 0));
+		while (put(kind++ % KINDS) < last)
+			;
+		return;
+	}
+	}
+	CHECK(number >= 3, "%s is not to be found", names[way]);
+	close(number);
+	CHECK(dup2(put(kind), number) == number);
+	if (mine[nmine - 1].fd != number)
+		close(mine[nmine - 1].fd);
+	mine[nmine - 1].fd = number;
+}
+
+static void child_keeps(void)
+{
+	pid_t pid = kit_fork();
+
+	if (!pid) {
+		check_mine("in the child");
+		_exit(0);
+	}
+	CHECK(!kit_reap(pid));
+}
+
+/* The device again, and a QP that talks to itself. */
+static void opens_anew(void)
+{
+	struct ibv_context *ctx = kit_open();
+	struct ibv_pd *pd = ibv_alloc_pd(ctx);
+	struct kit_end e;
+
+	kit_end_open(&e, pd, 4, 64);
+	kit_connect(&e, &e.card);
+	CHECK(!kit_post(&e, IBV_WR_RDMA_WRITE, 7, 0, 8, &e.card, 16));
+	CHECK(kit_wait(&e, 20).status == IBV_WC_SUCCESS);
+	kit_end_close(&e);
+	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
+}
+
+/* What was outstanding and what is posted now ends with errors, the waits end, and it was said once. */
+static void everything_ends(struct victim *v, bool call)
+{
+	struct ibv_qp_attr a;
+	struct ibv_qp_init_attr ia;
+	void *x;
+	int ended = 0;
+
+	if (call)
+		CHECK(!kit_post(&v->e, IBV_WR_SEND, 51, 0, 0, NULL, 0));
+	CHECK(!pthread_join(v->hearer, &x) && (intptr_t)x == 1, "DEVICE_FATAL came %d times",
+	      (int)(intptr_t)x);
+	CHECK(!pthread_join(v->waiter, &x) && (intptr_t)x > 0, "no event of a completion");
+	while (ended < 1 + call) {
+		struct ibv_wc wc = kit_wait(&v->e, 10);
+
+		CHECK(wc.status != IBV_WC_SUCCESS && (wc.wr_id == 50 || wc.wr_id == 51 || wc.wr_id == 1000),
+		      "%d of %d: %s", (int)wc.wr_id, ended, ibv_wc_status_str(wc.status));
+		ended++;
+	}
+	CHECK(!ibv_query_qp(v->e.qp, &a, IBV_QP_STATE, &ia) && a.qp_state == IBV_QPS_ERR);
+	nobody_spins();
+	CHECK(count_in(board->log[0], "the device is lost, its queue pairs go to the error state") == 1);
+	a = (struct ibv_qp_attr){.qp_state = IBV_QPS_RESET};
+	CHECK(!ibv_modify_qp(v->e.qp, &a, IBV_QP_STATE));
+	a = (struct ibv_qp_attr){.qp_state = IBV_QPS_INIT, .port_num = 1};
+	errno = 0;
+	CHECK(ibv_modify_qp(v->e.qp, &a,
+			    IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == EIO);
+}
+
+/* Nothing of it was needed until now. */
+static void goes_on(struct victim *v)
+{
+	struct ibv_wc wc;
+
+	CHECK(!kit_post(&v->e, IBV_WR_RDMA_WRITE, 60, 0, 8, &board->card[1], 0));
+	wc = kit_wait(&v->e, 10);
+	CHECK(wc.wr_id == 60 && wc.status == IBV_WC_SUCCESS, "%s", ibv_wc_status_str(wc.status));
+}
+
+/* With a process that is there: the hello would carry the segment. */
+static void make_contact(struct victim *v)
+{
+	struct ibv_qp_attr a = {
+	    .qp_state = IBV_QPS_RTR,
+	    .path_mtu = IBV_MTU_1024,
+	    .dest_qp_num = board->card[1].qpn,
+	    .ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = board->card[1].gid}}};
+
+	CHECK(!ibv_modify_qp(v->e.qp, &a,
+			     IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+				 IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
+}
+
+static void victim(enum way way, int kind, char **argv)
+{
+	struct victim v;
+	int listening;
+
+	alarm(100);
+	open_all(&v, 0);
+	listening = find("socket:", -1, -1);
+	if (way == SEGMENT_EARLY) {
+		close_descriptors(&v, way, kind, listening);
+	} else {
+		kit_connect(&v.e, &board->card[1]);
+		atomic_fetch_add(&board->connected, 1);
+		kit_until(&board->connected, 2);
+		greet(&v);
+	}
+	if (!lasting) {
+		CHECK(!ibv_req_notify_cq(v.e.cq, 0));
+		if (way != SEGMENT_EARLY)
+			leave_one(&v);
+		CHECK(!pthread_create(&v.waiter, NULL, wait_events, &v));
+		CHECK(!pthread_create(&v.hearer, NULL, hear, &v));
+	}
+	if (way == ALL_QUIETLY || way == SEGMENT_EARLY)
+		until_blocked();
+	if (way == SEGMENT_EARLY)
+		make_contact(&v);
+	if (way == EXEC) {
+		execv("/proc/self/exe", (char *[]){argv[0], (char *)"sleep", NULL});
+		CHECK(false, "exec: %s", strerror(errno));
+	}
+	if (way != SEGMENT_EARLY)
+		close_descriptors(&v, way, kind, listening);
+	child_keeps();
+	if (lasting)
+		goes_on(&v);
+	else
+		everything_ends(&v, way != ALL_QUIETLY && way != SEGMENT_EARLY);
+	check_mine("afterwards");
+	atomic_store(&board->closed, 1);
+	if (lasting)
+		kit_until(&board->done, 1);
+	if (way == ALL && kind % 2)
+		opens_anew(); /* though the lost one was not closed */
+	close_all(&v);
+	check_mine("with the device closed");
+	opens_anew();
+	check_mine("with the device opened and closed again");
+	if (!lasting)
+		kit_until(&board->done, 1); /* the peer has seen a process that lives */
+	exit(0);
+}
+
+static void peer(enum way way)
+{
+	struct victim v;
+
+	alarm(100);
+	open_all(&v, 1);
+	if (way == SEGMENT_EARLY) { /* it is there, and that is all */
+		kit_until(&board->closed, 1);
+		atomic_store(&board->done, 1);
+		close_all(&v);
+		exit(0);
+	}
+	kit_connect(&v.e, &board->card[0]);
+	atomic_fetch_add(&board->connected, 1);
+	kit_until(&board->connected, 2);
+	greet(&v);
+	if (lasting) {
+		kit_until(&board->closed, 1);
+	} else {
+		struct ibv_wc wc;
+
+		leave_one(&v);
+		wc = kit_wait(&v.e, 60);
+		CHECK(wc.wr_id == 50 && wc.status == (quiet ? IBV_WC_WR_FLUSH_ERR : IBV_WC_RETRY_EXC_ERR),
+		      "%s", ibv_wc_status_str(wc.status));
+		CHECK(count_in(board->log[1],
+			       way == EXEC ? "is alive, and runs another program now (exec)"
+					   : "is alive, and has closed the descriptors of its open device"));
+		CHECK(!count_in(board->log[1], "ended without closing"));
+	}
+	atomic_store(&board->done, 1);
+	close_all(&v);
+	exit(0);
+}
+
+static void run(enum way way, int kind, char **argv)
+{
+	pid_t pids[2];
+
+	memset(board, 0, sizeof *board);
+	lasting = way == SEGMENT || way == PIDFD;
+	quiet = way == ALL_QUIETLY;
+	for (int i = 0; i < 2; i++) {
+		snprintf(board->log[i], sizeof board->log[i], "/tmp/verbena-closed-%d-%d", (int)getpid(), i);
+		unlink(board->log[i]);
+	}
+	pids[0] = kit_fork();
+	if (!pids[0])
+		victim(way, kind, argv);
+	pids[1] = kit_fork();
+	if (!pids[1])
+		peer(way);
+	CHECK(!kit_reap(pids[1]), "the peer: %s, kind %d", names[way], kind);
+	if (way == EXEC)
+		kill(pids[0], SIGKILL);
+	CHECK(way == EXEC ? WIFSIGNALED(kit_reap(pids[0])) : !kit_reap(pids[0]), "%s, kind %d", names[way],
+	      kind);
+	for (int i = 0; i < 2; i++)
+		unlink(board->log[i]);
+	printf("%s, kind %d: ok\n", names[way], kind);
+	fflush(stdout);
+}
+
+/* The program closes the descriptor of its channel, or of its asynchronous events: the rest goes on. */
+static void own_channel(bool async, int kind)
+{
+	pid_t pid = kit_fork();
+
+	if (!pid) {
+		struct victim v = {0};
+		struct ibv_async_event ev;
+		struct ibv_cq *cq;
+		struct ibv_wc wc;
+		void *x;
+
+		alarm(100);
+		nmine = 0;
+		snprintf(board->log[0], sizeof board->log[0], "/tmp/verbena-closed-%d", (int)getpid());
+		setenv("VERBENA_LOG", board->log[0], 1);
+		v.ctx = kit_open();
+		v.pd = ibv_alloc_pd(v.ctx);
+		v.ch = ibv_create_comp_channel(v.ctx);
+		kit_end_open_on(&v.e, v.pd, v.ch, 8, 4096);
+		kit_connect(&v.e, &v.e.card);
+		close(async ? v.ctx->async_fd : v.ch->fd);
+		CHECK(put(kind) == (async ? v.ctx->async_fd : v.ch->fd));
+		child_keeps();
+		CHECK(!ibv_req_notify_cq(v.e.cq, 0));
+		CHECK(!kit_post(&v.e, IBV_WR_RDMA_WRITE, 7, 0, 8, &v.e.card, 16));
+		wc = kit_wait(&v.e, 10);
+		CHECK(wc.status == IBV_WC_SUCCESS);
+		if (async) {
+			errno = 0;
+			CHECK(ibv_get_async_event(v.ctx, &ev) == -1 && errno == EBADF);
+		} else {
+			/* the event is there, and after it there can be none */
+			CHECK(!ibv_get_cq_event(v.ch, &cq, &x));
+			ibv_ack_cq_events(cq, 1);
+			errno = 0;
+			CHECK(ibv_get_cq_event(v.ch, &cq, &x) == -1 && errno == EBADF);
+		}
+		CHECK(count_in(board->log[0], "was closed by this process though it belongs to the device") ==
+		      1);
+		CHECK(!count_in(board->log[0], "the device is lost"));
+		nobody_spins();
+		close_all(&v);
+		check_mine("with the channel closed");
+		unlink(board->log[0]);
+		exit(0);
+	}
+	CHECK(!kit_reap(pid), "kind %d", kind);
+	printf("the descriptor of %s, kind %d: ok\n", async ? "the asynchronous events" : "a channel", kind);
+}
+
+static void breaker(void)
+{
+	struct victim v;
+	struct ibv_wc wc;
+
+	alarm(60);
+	open_all(&v, 0);
+	kit_connect(&v.e, &board->card[1]);
+	greet(&v);
+	leave_one(&v);
+	vb_link_insane(vb_link_at(vb_context(v.ctx)->adapter, 1));
+	wc = kit_wait(&v.e, 20);
+	CHECK(wc.wr_id == 50 && wc.status == IBV_WC_WR_FLUSH_ERR, "%s", ibv_wc_status_str(wc.status));
+	CHECK(count_in(board->log[0], "was ended: what came from there is nothing that a peer says") == 1);
+	CHECK(!count_in(board->log[0], "ended without closing"));
+	kit_until(&board->done, 1);
+	close_all(&v);
+	exit(0);
+}
+
+/* A peer that ends the connection since it got rubbish from here has closed nothing and has not ended. */
+static void breaks_off(void)
+{
+	pid_t pids[2];
+
+	memset(board, 0, sizeof *board);
+	quiet = true;
+	for (int i = 0; i < 2; i++)
+		snprintf(board->log[i], sizeof board->log[i], "/tmp/verbena-closed-%d-%d", (int)getpid(), i);
+	pids[0] = kit_fork();
+	if (!pids[0])
+		breaker();
+	pids[1] = kit_fork();
+	if (!pids[1]) {
+		struct victim v;
+		struct ibv_wc wc;
+
+		alarm(60);
+		open_all(&v, 1);
+		kit_connect(&v.e, &board->card[0]);
+		greet(&v);
+		leave_one(&v);
+		wc = kit_wait(&v.e, 20);
+		CHECK(wc.wr_id == 50 && wc.status == IBV_WC_WR_FLUSH_ERR, "%s", ibv_wc_status_str(wc.status));
+		CHECK(count_in(board->log[1], "is alive, and ended the connection") == 1);
+		CHECK(!count_in(board->log[1], "closed the descriptors"));
+		CHECK(!count_in(board->log[1], "ended without closing"));
+		atomic_store(&board->done, 1);
+		close_all(&v);
+		exit(0);
+	}
+	CHECK(!kit_reap(pids[1]) && !kit_reap(pids[0]));
+	for (int i = 0; i < 2; i++)
+		unlink(board->log[i]);
+	puts("a peer that breaks off: ok");
+}
+
+/* A daemon that does it the right way. */
+static void closes_first(void)
+{
+	pid_t pid = kit_fork();
+
+	if (!pid) {
+		alarm(60);
+		CHECK(!syscall(SYS_close_range, 3, ~0u, 0));
+		opens_anew();
+		exit(0);
+	}
+	CHECK(!kit_reap(pid));
+}
+
+int main(int argc, char **argv)
+{
+	if (argc > 1 && !strcmp(argv[1], "sleep")) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		for (;;)
+			pause();
+	}
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	board = kit_shared(sizeof *board);
+	closes_first();
+	breaks_off();
+	for (int kind = 0; kind < KINDS; kind++)
+		for (enum way way = 0; way < EXEC; way++)
+			if (argc < 2 || atoi(argv[1]) == (int)way)
+				run(way, kind, argv);
+	if (argc < 2 || atoi(argv[1]) == EXEC)
+		run(EXEC, 0, argv);
+	for (int kind = 0; kind < KINDS && (argc < 2 || atoi(argv[1]) == WAYS); kind++) {
+		own_channel(false, kind);
+		own_channel(true, kind);
+	}
+	puts("what the program opened stayed its own");
+	return 0;
+}
