@@ -212,7 +212,7 @@ static void try(struct ibv_pd *pd, struct kit_end *far, const struct rule *r, en
 		tell(pd, WAIT);
 		CHECK(o->wc.status == r->b && o->wc.wr_id == 99, "%s: the receive: %s", label,
 		      ibv_wc_status_str(o->wc.status));
-		said(label, "cannot be written (mem-vanished)");
+		said(label, "cannot be written: the memory at");
 	} else {
 		said(label, "is not mapped any more");
 	}
