@@ -462,17 +462,6 @@ static void make_room(struct vb_adapter *a)
 	}
 }
 
-static void listen_all(struct vb_adapter *a, bool on)
-{
-	uint32_t n = atomic_load_explicit(&a->nnumbers, memory_order_acquire);
-
-	for (uint32_t i = 0; i < n; i++) {
-		struct epoll_event ev = {.events = on ? EPOLLIN : 0, .data.ptr = &a->numbers[i].src};
-
-		epoll_ctl(a->ctl, EPOLL_CTL_MOD, a->numbers[i].sock, &ev);
-	}
-}
-
 /* The engine is to call vb_contact_run() again. */
 static void have_it_run(struct vb_adapter *a)
 {
@@ -510,6 +499,8 @@ void vb_contact_accept(struct vb_adapter *a, struct number *nr)
 		vb_adapter_lose(a);
 		return;
 	}
+	if (a->accept_again > vb_now())
+		return;
 	for (int i = 0; i < ACCEPT_BATCH; i++) {
 		int fd = accept4(nr->sock, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 		struct vb_trouble t;
@@ -522,14 +513,15 @@ void vb_contact_accept(struct vb_adapter *a, struct number *nr)
 			continue;
 		if (errno == EAGAIN)
 			return;
-		/* No descriptors: they wait in the backlog, and we must not spin meanwhile. */
+		/* No descriptors: they wait in the backlog. */
 		t = (struct vb_trouble){VB_REACH_TROUBLE, (uint32_t)errno, VB_CALL_ACCEPT};
 		vb_contact_tell_lack(a, &t);
-		listen_all(a, false);
 		a->accept_again = vb_now() + ACCEPT_AFTER;
 		have_it_run(a);
 		return;
 	}
+	a->accept_again = vb_now(); /* there may be more, and no edge would tell of them */
+	have_it_run(a);
 }
 
 static int failed(struct vb_trouble *t, int err, enum vb_reach_call call)
@@ -667,8 +659,11 @@ uint64_t vb_contact_run(struct vb_adapter *a, uint64_t now)
 		break_links(a);
 	atomic_store(&a->contact_work, false);
 	if (a->accept_again && a->accept_again <= now) {
+		uint32_t n = atomic_load_explicit(&a->nnumbers, memory_order_acquire);
+
 		a->accept_again = 0;
-		listen_all(a, true);
+		for (uint32_t i = 0; i < n && !vb_adapter_lost(a); i++)
+			vb_contact_accept(a, &a->numbers[i]);
 	}
 	next = close_silent(a, now);
 	if (a->accept_again && a->accept_again < next)

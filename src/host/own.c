@@ -36,14 +36,27 @@ static int ask(int set, int op, int fd)
 	return (int)syscall(SYS_epoll_ctl, set, op, fd, &none);
 }
 
-/* Makes a member of it, or finds that it is one, without any effect on either; else -1. */
-static bool is_member(int set, int fd)
+/* What a listening socket is in the set for, always the same: edges, so that nothing has to be changed where
+ * connections cannot be accepted for a while. */
+static struct epoll_event listening(struct number *n)
 {
-	if (!ask(set, EPOLL_CTL_ADD, fd)) {
-		ask(set, EPOLL_CTL_DEL, fd); /* somebody else's set: nobody noticed */
-		return false;
-	}
-	return errno == EEXIST;
+	return (struct epoll_event){.events = EPOLLIN | EPOLLET, .data.ptr = &n->src};
+}
+
+int vb_ctl_listen(struct vb_adapter *a, struct number *n)
+{
+	struct epoll_event ev = listening(n);
+
+	return epoll_ctl(a->ctl, EPOLL_CTL_ADD, n->sock, &ev) ? errno : 0;
+}
+
+/* Asks the set to make the member what it is.  That has no effect on a set of the program's, which does not
+ * have it, nor any on ours but one more edge if somebody is to be accepted just now. */
+static bool has_member(int set, const struct number *n)
+{
+	struct epoll_event ev = listening((struct number *)n);
+
+	return !syscall(SYS_epoll_ctl, set, EPOLL_CTL_MOD, n->sock, &ev);
 }
 
 static bool listens(const struct vb_adapter *a)
@@ -69,7 +82,7 @@ bool vb_ctl_is_ours(const struct vb_adapter *a)
 		return true;
 	if (!atomic_load_explicit(&a->nnumbers, memory_order_acquire))
 		return true; /* being opened */
-	is = listens(a) && is_member(a->ctl, a->numbers[0].sock);
+	is = listens(a) && has_member(a->ctl, &a->numbers[0]);
 	errno = err;
 	return is;
 }

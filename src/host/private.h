@@ -260,7 +260,8 @@ bool vb_thread_stopped(uint32_t pid); /* the whole process: by a signal or a deb
 bool vb_thread_runnable(uint32_t pid, uint32_t tid);
 uint32_t vb_thread_find(uint32_t pid, const char *name);
 /* own.c */
-bool vb_ctl_is_ours(const struct vb_adapter *a); /* any thread, with any lock, as the next ones */
+int vb_ctl_listen(struct vb_adapter *a, struct number *n); /* puts it into the set; 0 or errno */
+bool vb_ctl_is_ours(const struct vb_adapter *a);	   /* any thread, with any lock, as the next ones */
 /* In this thread, until NULL is given: before it blocks, and before it goes back to the program. */
 void vb_ctl_sure(const struct vb_adapter *a);
 void vb_adapter_lose(struct vb_adapter *a); /* a descriptor of ours is gone: says so once */

@@ -123,7 +123,6 @@ static uint32_t *longer_queue(const struct vb_adapter *a, uint32_t size)
 int vb_number_bind(struct vb_adapter *a)
 {
 	uint32_t k = atomic_load_explicit(&a->nnumbers, memory_order_relaxed);
-	struct epoll_event ev = {.events = EPOLLIN};
 	struct number *n = &a->numbers[k];
 	uint32_t *queue;
 	int err;
@@ -148,9 +147,8 @@ int vb_number_bind(struct vb_adapter *a)
 	atomic_store_explicit(&a->head->nnumbers, k + 1, memory_order_release);
 	VB_FAULT_POINT("number bound, nobody listens");
 	n->src.kind = SRC_LISTEN;
-	ev.data.ptr = &n->src;
-	if (listen(n->sock, VB_BACKLOG) || epoll_ctl(a->ctl, EPOLL_CTL_ADD, n->sock, &ev)) {
-		err = errno;
+	err = listen(n->sock, VB_BACKLOG) ? errno : vb_ctl_listen(a, n);
+	if (err) {
 		goto unlist;
 	}
 	free(a->free_qpns);

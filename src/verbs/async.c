@@ -77,14 +77,14 @@ static int take_token(struct vb_context *ctx)
 		return vb_evq_read(&ctx->async);
 	flags = fcntl(ctx->async.fd, F_GETFL);
 	if (flags < 0)
-		return errno;
+		return vb_token_gone(&ctx->async);
 	if (flags & O_NONBLOCK)
 		return vb_context_lost(ctx) ? EIO : EAGAIN;
 	for (;;) {
 		int failed = vb_adapter_await(ctx->adapter, ctx->async.fd);
 
 		if (failed && failed != EIO)
-			return failed;
+			return failed == EBADF ? vb_token_gone(&ctx->async) : failed;
 		err = vb_token_try(&ctx->async);
 		if (err != EAGAIN) /* else another thread was faster */
 			return err;

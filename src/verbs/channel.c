@@ -73,7 +73,7 @@ static int take_token(struct vb_channel *ch)
 		return vb_evq_read(&ch->evq);
 	flags = fcntl(ch->evq.fd, F_GETFL);
 	if (flags < 0)
-		return errno;
+		return vb_token_gone(&ch->evq);
 	if (flags & O_NONBLOCK) {
 		vb_progress_poll(a);
 		err = vb_token_try(&ch->evq);
@@ -83,7 +83,7 @@ static int take_token(struct vb_channel *ch)
 		int failed = vb_adapter_wait(a, ch->evq.fd);
 
 		if (failed && failed != EIO)
-			return failed;
+			return failed == EBADF ? vb_token_gone(&ch->evq) : failed;
 		err = vb_token_try(&ch->evq);
 		if (err != EAGAIN) /* else another thread was faster */
 			return err;

@@ -4,11 +4,16 @@
  * ibv_get_cq_event() hand them out, and fail when there are no more.  What the device is not needed for,
  * polling and destroying say, goes on. */
 #include <errno.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "obj/context.h"
 #include "transport/rc.h"
 #include "verbs/lost.h"
 #include "verbs/verbs.h"
+
+enum { CLOSING_MS = 20 };
 
 struct vb_facts vb_end_facts(enum vb_link_end how)
 {
@@ -25,11 +30,21 @@ struct vb_facts vb_end_facts(enum vb_link_end how)
 	return facts[how];
 }
 
+/* The program may be in the middle of closing everything, of which this descriptor was one. */
+int vb_token_gone(struct vb_evq *q)
+{
+	static const struct timespec ms = {.tv_nsec = 1000000};
+
+	for (int i = 0; i < CLOSING_MS && q->owner && vb_adapter_whole(q->owner); i++)
+		syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &ms, NULL); /* no cancellation point */
+	return q->owner && vb_adapter_lost(q->owner) ? vb_adapter_await(q->owner, -1) : EBADF;
+}
+
 int vb_token_try(struct vb_evq *q)
 {
 	int err = vb_evq_try(q);
 
-	return err == EBADF && q->owner && vb_adapter_lost(q->owner) ? vb_adapter_await(q->owner, -1) : err;
+	return err == EBADF ? vb_token_gone(q) : err;
 }
 
 static void lose_qp(struct vb_qp *qp)

@@ -19,6 +19,9 @@ static inline bool vb_context_lost(const struct vb_context *c)
 /* vb_evq_try(); EIO, and everybody was told before, if the descriptor is not ours any more since the device
  * is lost. */
 int vb_token_try(struct vb_evq *q);
+/* The descriptor was found not to be ours: the same EIO, or EBADF if nothing else was closed.  Takes up to 20
+ * ms to find out. */
+int vb_token_gone(struct vb_evq *q);
 
 /* Why QPs that were connected to a peer without a goodbye fail. */
 struct vb_facts vb_end_facts(enum vb_link_end how);

@@ -336,10 +336,9 @@ static void close_descriptors(struct victim *v, enum way way, int kind, int list
 	}
 	}
 	CHECK(number >= 3, "%s is not to be found", names[way]);
-	close(number);
+	/* In one step: a number that is free for a moment may become the library's, for a moment too. */
 	CHECK(dup2(put(kind), number) == number);
-	if (mine[nmine - 1].fd != number)
-		close(mine[nmine - 1].fd);
+	close(mine[nmine - 1].fd);
 	mine[nmine - 1].fd = number;
 }
 
