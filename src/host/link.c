@@ -17,7 +17,10 @@
 #define CONTACT_GRACE (5 * VB_SEC)  /* for crowded processes to make contact */
 #define CROWD_GRACE   (60 * VB_SEC) /* if their threads wait for a CPU */
 
-enum { REACH_TRIES = 4 }; /* a number may have gone from one process to another just now */
+enum {
+	REACH_TRIES = 4, /* a number may have gone from one process to another just now */
+	CALM_LOOKS = 50, /* 10 ms or more */
+};
 
 static int state_of(const struct peer *p)
 {
@@ -450,10 +453,39 @@ static int trouble_errno(const struct vb_trouble *t)
 	return t->reach == VB_REACH_TROUBLE ? (int)t->a : ECONNREFUSED;
 }
 
+/* Where many spin on few CPUs the thread that makes contact may not have had its turn, at either end. */
+static bool own_engine_waits(const struct vb_link *l)
+{
+	return !vb_engine_here() && vb_thread_runnable(l->adapter->pid, l->adapter->head->tid);
+}
+
+static bool far_engine_waits(uint32_t pid)
+{
+	return pid && vb_thread_runnable(pid, vb_thread_find(pid, VB_ENGINE_NAME));
+}
+
+/* Whether to wait for the peer: until `until`, and then for as long as an engine that has to act waits for a
+ * CPU. That the own one runs may have other causes, and counts for some seconds only.  *calm: looks since
+ * `until` that found none waiting; begins at 0. */
+static bool has_patience(const struct vb_link *l, uint64_t until, unsigned *calm)
+{
+	uint32_t asked = atomic_load_explicit(&vb_peer((struct vb_link *)l)->asked, memory_order_relaxed);
+	uint64_t now = vb_now();
+
+	if (now < until)
+		return true;
+	if (far_engine_waits(asked ? asked : l->pid) || (now < until + CONTACT_GRACE && own_engine_waits(l)))
+		*calm = 0;
+	else
+		++*calm;
+	return *calm < CALM_LOOKS && now < until + CROWD_GRACE;
+}
+
 int vb_link_reach(struct vb_adapter *a, uint32_t number, uint64_t until, struct vb_link **out,
 		  struct vb_trouble *why)
 {
 	uint32_t failed = 0, asked;
+	unsigned calm = 0;
 	int err = ENOMEM;
 
 	*why = (struct vb_trouble){0};
@@ -466,10 +498,11 @@ int vb_link_reach(struct vb_adapter *a, uint32_t number, uint64_t until, struct 
 		if (!l)
 			return err;
 		/* A link that is over, or is another one's alias, is asked for anew. */
-		while (state_of(vb_peer(l)) == VB_LINK_CONTACTING && vb_now() < until)
+		while (state_of(vb_peer(l)) == VB_LINK_CONTACTING && has_patience(l, until, &calm))
 			nap();
 		if (state_of(vb_peer(l)) == VB_LINK_UP) {
-			while (!vb_link_heard(l) && state_of(vb_peer(l)) == VB_LINK_UP && vb_now() < until)
+			while (!vb_link_heard(l) && state_of(vb_peer(l)) == VB_LINK_UP &&
+			       has_patience(l, until, &calm))
 				nap();
 			*out = l;
 			if (l->index == 0 || vb_link_heard(l))
@@ -513,11 +546,7 @@ bool vb_link_pending(struct vb_link *l, uint64_t now)
 		return false;
 	if (waited < CONTACT_GRACE || vb_thread_stopped(asked))
 		return true;
-	/* Where many spin on few CPUs the thread that makes contact may not have had its turn, at either end.
-	 */
-	return waited < CROWD_GRACE &&
-	       ((!vb_engine_here() && vb_thread_runnable(l->adapter->pid, l->adapter->head->tid)) ||
-		(asked && vb_thread_runnable(asked, vb_thread_find(asked, VB_ENGINE_NAME))));
+	return waited < CROWD_GRACE && (own_engine_waits(l) || far_engine_waits(asked));
 }
 
 struct vb_link *vb_link_current(struct vb_link *l)
