@@ -229,16 +229,14 @@ static void say_lack(const struct vb_loader_lack *l)
 	unsigned release;
 
 	if (sscanf(l->version, "IBVERBS_PRIVATE_%u", &release) == 1)
-		vb_say("%s needs %s of %s: it belongs to rdma-core %u or a release soon after, and Verbena's "
-		       "%s stands "
-		       "for 34 to 56, whose node is " PRIVATE_NODE
-		       ". The program will not start; take that library "
-		       "from one of these releases, or do without it",
+		vb_say("%s needs %s of %s: it belongs to rdma-core %u or a release soon after, and "
+		       "Verbena's %s stands for 34 to 56, whose node is " PRIVATE_NODE
+		       ". The program will not start; take that library from one of these releases, or "
+		       "do without it",
 		       l->who, l->version, name, release, name);
 	else
-		vb_say("%s needs %s of %s, which Verbena's has not got: it was built with a newer rdma-core. "
-		       "The "
-		       "program will not start",
+		vb_say("%s needs %s of %s, which Verbena's has not got: it was built with a newer "
+		       "rdma-core. The program will not start",
 		       l->who, l->version, name);
 }
 

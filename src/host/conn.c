@@ -22,9 +22,7 @@ enum {
 
 static int watch(struct vb_adapter *a, int fd, struct source *s)
 {
-	struct epoll_event ev = {.events = EPOLLIN, .data.ptr = s};
-
-	return epoll_ctl(a->ctl, EPOLL_CTL_ADD, fd, &ev) ? errno : 0;
+	return vb_ctl_add(a, fd, EPOLLIN, s);
 }
 
 /* Only what is ours goes.  `own`: NULL where the inode does not tell; where the set cannot be asked either,

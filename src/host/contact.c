@@ -133,8 +133,8 @@ static int join(struct vb_adapter *a, struct peer *p, struct conn *c, const stru
 	err = p->seg ? 0 : vb_segment_map(&p->window, fd, h->incarnation, &why, t);
 	base = p->seg ? p->seg->base : p->window;
 	if (!err) {
-		why = "no memory, or its keys begin where none can";
 		err = vb_peer_attach(p, base, h->index);
+		why = err == EPROTO ? "its keys begin where none can" : "no memory";
 		*t = err == EPROTO ? (struct vb_trouble){VB_REACH_STRANGER, c->pid, 0}
 				   : (struct vb_trouble){VB_REACH_TROUBLE, (uint32_t)err, VB_CALL_MMAP};
 	}
@@ -456,7 +456,11 @@ static void make_room(struct vb_adapter *a)
 		struct conn *c = vb_list_entry(n, struct conn, node);
 
 		if (c->state == CONN_NEW) {
-			vb_conn_close(a, c);
+			uint32_t before = a->nconns_new;
+
+			vb_contact_hello(a, c, false); /* it may have spoken */
+			if (a->nconns_new == before)
+				vb_conn_close(a, c);
 			return;
 		}
 	}
@@ -655,9 +659,12 @@ uint64_t vb_contact_run(struct vb_adapter *a, uint64_t now)
 {
 	uint64_t next = VB_NEVER;
 
+	bool more;
+
 	if (atomic_exchange(&a->breaks, false))
 		break_links(a);
 	atomic_store(&a->contact_work, false);
+	more = atomic_exchange(&a->members_wait, false) && vb_members_accept(a);
 	if (a->accept_again && a->accept_again <= now) {
 		uint32_t n = atomic_load_explicit(&a->nnumbers, memory_order_acquire);
 
@@ -686,6 +693,10 @@ uint64_t vb_contact_run(struct vb_adapter *a, uint64_t now)
 		}
 		if (want && at < next)
 			next = at;
+	}
+	if (more) {
+		atomic_store(&a->members_wait, true);
+		next = now;
 	}
 	vb_conns_bury(a);
 	if (next != VB_NEVER)

@@ -16,7 +16,11 @@ static bool handle(struct vb_adapter *a, struct source *s)
 		return false;
 	}
 	if (s->kind == SRC_MEMBERS) {
-		vb_members_accept(a);
+		if (vb_members_accept(a)) {
+			atomic_store(&a->members_wait, true);
+			atomic_store(&a->contact_work, true);
+			vb_engine_kick(a);
+		}
 		return false;
 	}
 	c = dead ? vb_containerof(s, struct conn, on_pid) : vb_containerof(s, struct conn, on_sock);

@@ -235,7 +235,8 @@ static void block(struct vb_adapter *a, struct watch *w, uint64_t deadline, bool
 	atomic_store_explicit(&a->dozing, false, memory_order_relaxed);
 	atomic_store_explicit(&a->parked, false, memory_order_relaxed);
 	if (n <= 0) {
-		vb_adapter_whole(a);
+		if (left <= TICK) /* else it was looked before, and will be before the next time */
+			vb_adapter_whole(a);
 		return;
 	}
 	if (fds[0].revents && !vb_adapter_owns(a, a->kick)) {

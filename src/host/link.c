@@ -14,8 +14,9 @@
 #include "host/private.h"
 #include "iba/reach.h"
 
-#define CONTACT_GRACE (5 * VB_SEC)  /* for crowded processes to make contact */
-#define CROWD_GRACE   (60 * VB_SEC) /* if their threads wait for a CPU */
+#define CONTACT_GRACE (5 * VB_SEC)   /* for crowded processes to make contact */
+#define LOOK_APART    (50 * VB_MSEC) /* between two looks at that */
+#define CROWD_GRACE   (60 * VB_SEC)  /* if their threads wait for a CPU */
 
 enum {
 	REACH_TRIES = 4, /* a number may have gone from one process to another just now */
@@ -536,6 +537,16 @@ uint32_t vb_link_unable(struct vb_link *l)
 	return atomic_load_explicit(&vb_peer(l)->unable, memory_order_relaxed);
 }
 
+/* Looked for once in a while: this is asked for each QP whose timer runs out, under its lock. */
+static bool engines_wait(struct peer *p, uint32_t asked, uint64_t now)
+{
+	if (now - atomic_load(&p->crowd_seen) >= LOOK_APART) {
+		atomic_store(&p->crowd_seen, now);
+		atomic_store(&p->crowd, own_engine_waits(&p->link) || far_engine_waits(asked));
+	}
+	return atomic_load(&p->crowd);
+}
+
 bool vb_link_pending(struct vb_link *l, uint64_t now)
 {
 	struct peer *p = vb_peer(l);
@@ -546,7 +557,7 @@ bool vb_link_pending(struct vb_link *l, uint64_t now)
 		return false;
 	if (waited < CONTACT_GRACE || vb_thread_stopped(asked))
 		return true;
-	return waited < CROWD_GRACE && (own_engine_waits(l) || far_engine_waits(asked));
+	return waited < CROWD_GRACE && engines_wait(p, asked, now);
 }
 
 struct vb_link *vb_link_current(struct vb_link *l)

@@ -17,7 +17,7 @@
 #include "base/fault.h"
 #include "host/private.h"
 
-enum { BIND_TRIES = 8, NAME = 64 };
+enum { BIND_TRIES = 8, NAME = 64, ACCEPT_BATCH = 64 };
 
 /* One thing that this adapter holds a part of; guarded by qpn_lock. */
 struct member {
@@ -84,36 +84,41 @@ static int bind_some(int sock, uint32_t domain, uint32_t number)
 /* A name that is listened at, so that others are told whose it is. */
 static int make_name(struct vb_adapter *a, int *sock, uint32_t domain)
 {
-	/* Edges: where nothing can be accepted, for want of descriptors, the engine must not spin. */
-	struct epoll_event ev = {.events = EPOLLIN | EPOLLET, .data.ptr = &a->on_members};
 	int err;
 
 	*sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (*sock < 0)
 		return errno;
 	err = bind_some(*sock, domain, a->numbers[0].number);
-	if (!err && (listen(*sock, VB_BACKLOG) || epoll_ctl(a->ctl, EPOLL_CTL_ADD, *sock, &ev)))
+	if (!err && listen(*sock, VB_BACKLOG))
 		err = errno;
+	if (!err) /* edges: where nothing can be accepted, for want of descriptors, the engine must not spin
+		   */
+		err = vb_ctl_add(a, *sock, EPOLLIN | EPOLLET, &a->on_members);
 	if (err)
 		close(*sock);
 	return err;
 }
 
-void vb_members_accept(struct vb_adapter *a)
+bool vb_members_accept(struct vb_adapter *a)
 {
+	bool more = false;
+
 	pthread_mutex_lock(&a->qpn_lock);
 	vb_list_each (n, &a->members) {
 		const struct member *m = vb_list_entry(n, struct member, node);
-		int fd;
+		int fd, i;
 
 		if (!vb_own_is(&m->own, m->sock)) {
 			vb_adapter_lose(a);
 			break;
 		}
-		while ((fd = accept4(m->sock, NULL, NULL, SOCK_CLOEXEC)) >= 0)
+		for (i = 0; i < ACCEPT_BATCH && (fd = accept4(m->sock, NULL, NULL, SOCK_CLOEXEC)) >= 0; i++)
 			close(fd);
+		more |= i == ACCEPT_BATCH;
 	}
 	pthread_mutex_unlock(&a->qpn_lock);
+	return more;
 }
 
 void vb_members_listen(struct vb_adapter *a)
@@ -158,7 +163,7 @@ int vb_member_join(struct vb_adapter *a, uint32_t domain)
 {
 	int err;
 
-	if (vb_adapter_dead(a))
+	if (vb_adapter_dead(a) || !vb_adapter_whole(a))
 		return EIO;
 	pthread_mutex_lock(&a->qpn_lock);
 	err = join(a, domain);
@@ -200,9 +205,26 @@ static int add(uint32_t **numbers, uint32_t *count, uint32_t number)
 	return 0;
 }
 
-/* Whether this user listens at a name of the list; 0, or errno where that cannot be asked.  A name without
- * room for another connection is taken for a member's that does not get to run: contact with it shows. */
-static int is_ours(const char *name, bool *ours)
+/* The members found so far. */
+struct found {
+	uint32_t *numbers, count;
+	int32_t *owners; /* of all numbers, once asked for; NULL: the kernel does not tell */
+	bool asked;
+	uint8_t seen[VB_ADAPTERS / 8]; /* a name is anybody's to bind, as often as he likes */
+};
+
+/* A name without room for another connection: it is a member's that does not get to run, if the number that
+ * it speaks of is this user's. */
+static bool may_be_ours(struct found *f, uint32_t number)
+{
+	if (!f->asked)
+		f->owners = vb_numbers_owners(); /* freed by vb_member_list() */
+	f->asked = true;
+	return !f->owners || f->owners[number] == (int32_t)(geteuid() + 1);
+}
+
+/* Whether this user listens at a name of the list; 0, or errno where that cannot be asked. */
+static int is_ours(const char *name, uint32_t number, struct found *f, bool *ours)
 {
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), err = 0;
 	struct sockaddr_un sa;
@@ -220,19 +242,13 @@ static int is_ours(const char *name, bool *ours)
 		if (err == EACCES)
 			err = 0;
 	} else if (errno == EAGAIN) {
-		*ours = true;
+		*ours = may_be_ours(f, number);
 	} else if (errno != ECONNREFUSED) { /* that says: gone, or bound only */
 		err = errno;
 	}
 	close(fd);
 	return err;
 }
-
-/* The members found so far. */
-struct found {
-	uint32_t *numbers, count;
-	uint8_t seen[VB_ADAPTERS / 8]; /* a name is anybody's to bind, as often as he likes */
-};
 
 /* A name of the list, if it speaks of another adapter that is not known yet and is this user's. */
 static int consider(struct vb_adapter *a, const char *name, size_t number_at, struct found *f)
@@ -244,7 +260,7 @@ static int consider(struct vb_adapter *a, const char *name, size_t number_at, st
 	if (!number || number >= VB_ADAPTERS || number == a->numbers[0].number ||
 	    f->seen[number / 8] & 1 << number % 8)
 		return 0;
-	err = is_ours(name, &ours);
+	err = is_ours(name, (uint32_t)number, f, &ours);
 	if (err || !ours)
 		return err;
 	f->seen[number / 8] |= (uint8_t)(1 << number % 8);
@@ -275,6 +291,7 @@ int vb_member_list(struct vb_adapter *a, uint32_t domain, uint32_t **numbers, ui
 	if (!err && ferror(f))
 		err = EIO;
 	free(line);
+	free(found.owners);
 	fclose(f);
 	if (err)
 		free(found.numbers);

@@ -23,7 +23,7 @@
 #define UNIX_DIAG_UID  7
 #endif
 
-#define SEEK_APART (100 * VB_MSEC) /* between two searches, which read a file for each process */
+#define SEEK_APART VB_SEC /* between two searches, which read a file for each process */
 
 enum {
 	MOST_PROCESSES = 4096, /* looked through */
@@ -130,6 +130,17 @@ static int read_owners(struct owners *o)
 	free(answer);
 	close(fd);
 	return err;
+}
+
+int32_t *vb_numbers_owners(void)
+{
+	struct owners *o = malloc(sizeof(*o));
+
+	_Static_assert(sizeof(*o) == sizeof(o->uid_of), "it is nothing else");
+	if (o && !read_owners(o))
+		return o->uid_of;
+	free(o);
+	return NULL;
 }
 
 const char *vb_numbers_say(char *buf, size_t size)

@@ -19,6 +19,7 @@
  * which nothing happens after the loss, and which has no peer.  It learns of it with its next call. */
 #include <errno.h>
 #include <linux/futex.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/syscall.h>
@@ -36,27 +37,24 @@ static int ask(int set, int op, int fd)
 	return (int)syscall(SYS_epoll_ctl, set, op, fd, &none);
 }
 
-/* What a listening socket is in the set for, always the same: edges, so that nothing has to be changed where
- * connections cannot be accepted for a while. */
-static struct epoll_event listening(struct number *n)
+/* What a listening socket is in the set for: edges, or nothing while nobody is to accept.  Whoever looks next
+ * makes it what it is to be. */
+static struct epoll_event listening(const struct vb_adapter *a, const struct number *n)
 {
-	return (struct epoll_event){.events = EPOLLIN | EPOLLET, .data.ptr = &n->src};
-}
-
-int vb_ctl_listen(struct vb_adapter *a, struct number *n)
-{
-	struct epoll_event ev = listening(n);
-
-	return epoll_ctl(a->ctl, EPOLL_CTL_ADD, n->sock, &ev) ? errno : 0;
+	return (struct epoll_event){.events = atomic_load(&a->accept_again) ? 0 : EPOLLIN | EPOLLET,
+				    .data.ptr = (void *)&n->src};
 }
 
 /* Asks the set to make the member what it is.  That has no effect on a set of the program's, which does not
- * have it, nor any on ours but one more edge if somebody is to be accepted just now. */
-static bool has_member(int set, const struct number *n)
+ * have it, nor any on ours but one more edge if somebody is to be accepted just now.  Where a sandbox forbids
+ * to ask, it is as if nobody had looked. */
+static bool has_member(const struct vb_adapter *a, const struct number *n)
 {
-	struct epoll_event ev = listening((struct number *)n);
+	struct epoll_event ev = listening(a, n);
 
-	return !syscall(SYS_epoll_ctl, set, EPOLL_CTL_MOD, n->sock, &ev);
+	if (!syscall(SYS_epoll_ctl, a->ctl, EPOLL_CTL_MOD, n->sock, &ev))
+		return true;
+	return errno != EBADF && errno != EINVAL && errno != ENOENT;
 }
 
 static bool listens(const struct vb_adapter *a)
@@ -82,20 +80,27 @@ bool vb_ctl_is_ours(const struct vb_adapter *a)
 		return true;
 	if (!atomic_load_explicit(&a->nnumbers, memory_order_acquire))
 		return true; /* being opened */
-	is = listens(a) && has_member(a->ctl, &a->numbers[0]);
+	is = listens(a) && has_member(a, &a->numbers[0]);
 	errno = err;
 	return is;
 }
 
-int vb_adapter_adopt(struct vb_adapter *a, int fd)
+int vb_ctl_add(struct vb_adapter *a, int fd, uint32_t events, struct source *s)
 {
-	struct epoll_event none = {0};
+	struct epoll_event ev = {.events = events, .data.ptr = s};
 
-	if (!vb_ctl_is_ours(a)) {
+	if (!vb_ctl_is_ours(a)) { /* never a pointer of ours into a set of the program's */
 		vb_adapter_lose(a);
 		return EIO;
 	}
-	return epoll_ctl(a->ctl, EPOLL_CTL_ADD, fd, &none) ? errno : 0;
+	return epoll_ctl(a->ctl, EPOLL_CTL_ADD, fd, &ev) ? errno : 0;
+}
+
+int vb_adapter_adopt(struct vb_adapter *a, int fd)
+{
+	int err = vb_ctl_add(a, fd, 0, NULL);
+
+	return err == EPERM ? 0 : err; /* forbidden by a sandbox: then nobody can look either */
 }
 
 /* Where the set cannot be asked any more, what is there of the kind is taken for ours if not everything was
@@ -111,7 +116,7 @@ bool vb_adapter_owns(struct vb_adapter *a, int fd)
 	bool owns;
 
 	if (vb_ctl_is_ours(a)) {
-		owns = !ask(a->ctl, EPOLL_CTL_MOD, fd);
+		owns = !ask(a->ctl, EPOLL_CTL_MOD, fd) || errno == EPERM;
 	} else {
 		vb_adapter_lose(a);
 		owns = is_likely(a, fd);
@@ -207,6 +212,10 @@ static void let_all_go(struct vb_adapter *a)
 
 void vb_lost_settle(struct vb_adapter *a)
 {
+	int cancel;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE,
+			       &cancel); /* a poller may be here, and close() is a point */
 	pthread_mutex_lock(&a->control);
 	if (!a->settled) {
 		a->settled = true;
@@ -216,4 +225,5 @@ void vb_lost_settle(struct vb_adapter *a)
 		atomic_store_explicit(a->presence.awake, VB_ASLEEP, memory_order_seq_cst);
 	}
 	pthread_mutex_unlock(&a->control);
+	pthread_setcancelstate(cancel, NULL);
 }

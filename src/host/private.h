@@ -85,14 +85,17 @@ struct peer {
 	_Atomic uint64_t began;	   /* when contact was first wanted, 0: not, or it is made */
 	struct vb_trouble trouble; /* of the last attempt at contact; guarded by links_lock */
 	_Atomic uint32_t unable;   /* process that had no room for our segment, 0: none; under control */
-	uint64_t sought;	   /* when it was looked where its number is; under control */
-	uint64_t told;		   /* incarnation whose segment was said not to be taken; under control */
-	_Atomic uint32_t asked;	   /* process that has our hello and owes an answer, 0: none; under control */
-	bool want;		   /* contact is to be made; guarded by links_lock */
-	bool over;		   /* DOWN, and nothing of it is left; guarded by links_lock */
-	bool used;		   /* the ring has been written to; guarded by links_lock */
-	uint64_t next_try;	   /* no contact before; guarded by links_lock */
-	struct vb_list free_node;  /* guarded by links_lock */
+	_Atomic uint64_t
+	    crowd_seen; /* when it was looked whether an engine waits for a CPU, and what was seen */
+	_Atomic bool crowd;
+	uint64_t sought;	  /* when it was looked where its number is; under control */
+	uint64_t told;		  /* incarnation whose segment was said not to be taken; under control */
+	_Atomic uint32_t asked;	  /* process that has our hello and owes an answer, 0: none; under control */
+	bool want;		  /* contact is to be made; guarded by links_lock */
+	bool over;		  /* DOWN, and nothing of it is left; guarded by links_lock */
+	bool used;		  /* the ring has been written to; guarded by links_lock */
+	uint64_t next_try;	  /* no contact before; guarded by links_lock */
+	struct vb_list free_node; /* guarded by links_lock */
 };
 
 struct vb_adapter {
@@ -129,6 +132,7 @@ struct vb_adapter {
 	uint64_t told_version; /* PID and version of the last one of another version that was told of */
 	bool told_uid, told_fds, told_stranger; /* logged once */
 	struct source on_members;		/* all members' names */
+	_Atomic bool members_wait;		/* somebody is connected to one of them; contact is to look */
 	/* the engine and the waiters */
 	struct vb_presence presence;
 	pthread_t engine;
@@ -190,12 +194,15 @@ void vb_number_poke(uint32_t number);
 void vb_number_address(struct sockaddr_un *sa, socklen_t *len, uint32_t number);
 
 /* names.c: who has bound what, as the kernel shows it */
+/* The user of each number (VB_ADAPTERS of them), plus 1, 0: nobody's; to be freed.  NULL: the kernel does not
+ * tell. */
+int32_t *vb_numbers_owners(void);
 /* Where a number is that nobody here answers at: *t is changed where more is known (VB_REACH_DEAF or
  * _ELSEWHERE).  false: not looked, since that was done a moment ago.  Under control. */
 bool vb_number_seek(struct vb_adapter *a, uint32_t number, struct vb_trouble *t);
 
 /* member.c */
-void vb_members_accept(struct vb_adapter *a); /* takes qpn_lock */
+bool vb_members_accept(struct vb_adapter *a); /* takes qpn_lock; true: there may be more */
 void vb_members_listen(struct vb_adapter *a); /* likewise: shows this process's present user */
 void vb_members_close(struct vb_adapter *a);  /* descriptors only, so that a forked child may call it */
 void vb_members_free(struct vb_adapter *a);
@@ -260,8 +267,9 @@ bool vb_thread_stopped(uint32_t pid); /* the whole process: by a signal or a deb
 bool vb_thread_runnable(uint32_t pid, uint32_t tid);
 uint32_t vb_thread_find(uint32_t pid, const char *name);
 /* own.c */
-int vb_ctl_listen(struct vb_adapter *a, struct number *n); /* puts it into the set; 0 or errno */
-bool vb_ctl_is_ours(const struct vb_adapter *a);	   /* any thread, with any lock, as the next ones */
+/* Puts a descriptor into the epoll set; 0 or errno (EIO: the set is not ours any more). */
+int vb_ctl_add(struct vb_adapter *a, int fd, uint32_t events, struct source *s);
+bool vb_ctl_is_ours(const struct vb_adapter *a); /* any thread, with any lock, as the next ones */
 /* In this thread, until NULL is given: before it blocks, and before it goes back to the program. */
 void vb_ctl_sure(const struct vb_adapter *a);
 void vb_adapter_lose(struct vb_adapter *a); /* a descriptor of ours is gone: says so once */

@@ -147,7 +147,7 @@ int vb_number_bind(struct vb_adapter *a)
 	atomic_store_explicit(&a->head->nnumbers, k + 1, memory_order_release);
 	VB_FAULT_POINT("number bound, nobody listens");
 	n->src.kind = SRC_LISTEN;
-	err = listen(n->sock, VB_BACKLOG) ? errno : vb_ctl_listen(a, n);
+	err = listen(n->sock, VB_BACKLOG) ? errno : vb_ctl_add(a, n->sock, EPOLLIN | EPOLLET, &n->src);
 	if (err) {
 		goto unlist;
 	}

@@ -107,9 +107,8 @@ void vb_contact_tell_version(struct vb_adapter *a, uint32_t pid, uint16_t versio
 		return;
 	a->told_version = who;
 	vb_log(VB_LOG_WARN,
-	       "no contact with process %u of this user: it has another version of Verbena (segment version "
-	       "%u; this "
-	       "process has %u); all processes of a user have to use the same",
+	       "no contact with process %u of this user: it has another version of Verbena (segment "
+	       "version %u; this process has %u); all processes of a user have to use the same",
 	       pid, version, VB_SEG_VERSION);
 }
 
