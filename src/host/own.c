@@ -103,23 +103,17 @@ int vb_adapter_adopt(struct vb_adapter *a, int fd)
 	return err == EPERM ? 0 : err; /* forbidden by a sandbox: then nobody can look either */
 }
 
-/* Where the set cannot be asked any more, what is there of the kind is taken for ours if not everything was
- * closed: who closed the set alone, or the socket, has not put another eventfd in this one's place. */
-static bool is_likely(const struct vb_adapter *a, int fd)
-{
-	return vb_own_is(&a->shared_inode, fd) && (listens(a) || vb_own_is(&a->seg->own, a->seg->fd));
-}
-
 bool vb_adapter_owns(struct vb_adapter *a, int fd)
 {
 	int err = errno;
 	bool owns;
 
 	if (vb_ctl_is_ours(a)) {
-		owns = !ask(a->ctl, EPOLL_CTL_MOD, fd) || errno == EPERM;
+		/* A sandbox forbids to ask; a file, of which no set can be made, is no eventfd. */
+		owns = !ask(a->ctl, EPOLL_CTL_MOD, fd) || (errno == EPERM && vb_own_is(&a->shared_inode, fd));
 	} else {
 		vb_adapter_lose(a);
-		owns = is_likely(a, fd);
+		owns = false; /* it may be, but all eventfds look alike: then it is left alone */
 	}
 	errno = err;
 	return owns;
@@ -128,8 +122,10 @@ bool vb_adapter_owns(struct vb_adapter *a, int fd)
 void vb_adapter_disown(struct vb_adapter *a, int fd)
 {
 	/* A forked child may hold the description, so that closing alone would leave it in the set. */
-	if (vb_ctl_is_ours(a) ? !ask(a->ctl, EPOLL_CTL_DEL, fd) : is_likely(a, fd))
+	if (vb_adapter_owns(a, fd)) {
+		ask(a->ctl, EPOLL_CTL_DEL, fd);
 		close(fd);
+	}
 }
 
 void vb_adapter_rouse(struct vb_adapter *a)

@@ -57,8 +57,9 @@ static bool add_nobody(struct vb_text *t, uint32_t reach, uint32_t a, uint32_t b
 {
 	switch (reach) {
 	case VB_REACH_NOBODY:
-		vb_text_add(t, "no process in this network namespace holds that number (it has ended, the "
-			       "number is wrong, or it is in another network namespace)");
+		vb_text_add(t, "no process in this network namespace holds that number (it has ended, "
+			       "runs another program or closed its device's descriptors, the number is "
+			       "wrong, or it is in another network namespace)");
 		return true;
 	case VB_REACH_ELSEWHERE:
 		vb_text_add(t, "no process in this network namespace holds that number; ");
@@ -139,7 +140,10 @@ static bool add_process(struct vb_text *t, uint32_t reach, uint32_t a, uint32_t 
 		    holder(who, a));
 		return true;
 	case VB_REACH_LEFT:
-		vb_text_add(t, "its process %u has closed the connection", a);
+		vb_text_add(
+		    t,
+		    "its process %u has left: it closed its device, destroyed what was connected, or ended",
+		    a);
 		return true;
 	case VB_REACH_UNABLE:
 		vb_text_add(t,

@@ -204,7 +204,11 @@ void vb_rc_fail_recv(struct vb_qp *qp, const struct vb_facts *f, bool take_wqe)
 				   .srq = qp->srq};
 
 		s->have_wqe = false;
-		say(qp, "receive request", e.wc.wr_id, status, f);
+		say(qp,
+		    status == IBV_WC_LOC_ACCESS_ERR
+			? "the far end's WRITE with immediate was refused: receive request"
+			: "receive request",
+		    e.wc.wr_id, status, f);
 		vb_rc_push(qp, qp->rcq, &e, true);
 	} else {
 		say_event(qp, "a request of the far end was refused", f);

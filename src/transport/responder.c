@@ -158,7 +158,10 @@ static void send_in(struct vb_qp *qp, const struct vb_pkt *p)
  * receive request which would have told of it (rule 20); where none is posted it is an event's. */
 static void write_refused(struct vb_qp *qp, const struct vb_pkt *p, struct vb_facts *f, enum vb_reason r)
 {
-	fault(qp, f, r, (p->op->bits & VB_OP_TAKES_WQE) && find_wqe(qp));
+	/* In packets of the path MTU the immediate would have come later. */
+	bool split = p->path_mtu && p->dma_len > 128u << p->path_mtu;
+
+	fault(qp, f, r, (p->op->bits & VB_OP_TAKES_WQE) && !split && find_wqe(qp));
 }
 
 static bool write_begin(struct vb_qp *qp, const struct vb_pkt *p)

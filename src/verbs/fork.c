@@ -56,10 +56,11 @@ static void before_fork(void)
 	told_fork = true;
 	vb_log(
 	    VB_LOG_WARN,
-	    "fork() with %" PRIu64 " registered regions and without ibv_fork_init(): a device that pins goes "
+	    "fork() with %" PRIu64
+	    " registered region%s and without ibv_fork_init(): a device that pins goes "
 	    "on with the pages as they are now, and whichever process writes to one first gets a copy; where "
 	    "that is the parent, what it writes and what the device writes miss each other from then on",
-	    vb_pin_regions());
+	    vb_pin_regions(), vb_pin_regions() == 1 ? "" : "s");
 }
 
 static void after_fork_in_parent(void)

@@ -59,10 +59,10 @@ static __attribute__((cold, noinline)) int refuse_request(const struct vb_qp *qp
 			 (unsigned long long)length, qp->req.max_msg);
 }
 
-static __attribute__((cold, noinline)) int refuse_full(const struct vb_qp *qp)
+static __attribute__((cold, noinline)) int refuse_full(const struct vb_qp *qp, const char *call)
 {
 	return vb_refuse(
-	    ENOMEM, "ibv_post_send",
+	    ENOMEM, call,
 	    "the send queue of QP 0x%06x is full: as many requests are posted as it was made for "
 	    "(%u), and no completion behind them polled (unsignalled ones count until a later "
 	    "one's is)",
@@ -184,7 +184,7 @@ static inline int post_send(struct vb_qp *qp, struct ibv_send_wr *wr, struct ibv
 		/* rule 11; the acquire pairs with the poll that gave the slots back */
 		if (vb_unlikely(q->head - atomic_load_explicit(&q->free, memory_order_acquire) >=
 				q->max_wr)) {
-			err = refuse_full(qp);
+			err = refuse_full(qp, binds == IBV_MW_TYPE_1 ? "ibv_bind_mw" : "ibv_post_send");
 			break;
 		}
 		err = fill(qp, wr, binds);

@@ -53,10 +53,11 @@ static const struct vb_gids *asked_gids(const struct vb_context *c)
 int vb_check_gid(const char *call, const struct vb_context *c, unsigned index)
 {
 	if (index >= VB_GID_TABLE)
-		return vb_refuse(
-		    EINVAL, call, "GID index %u: the table has %d entries%s%s", index, VB_GID_TABLE,
-		    index == UINT8_MAX ? "; it is -1 as sgid_index has it, no index was chosen" : "",
-		    vb_gid_missed(c) ? "; " VB_GID_MISSED : "");
+		return vb_refuse(EINVAL, call, "GID index %u: the table has %d entries, 0 to %d%s%s", index,
+				 VB_GID_TABLE, VB_GID_TABLE - 1,
+				 index == UINT8_MAX ? "; it is -1 as sgid_index has it, no index was chosen"
+						    : "",
+				 vb_gid_missed(c) ? "; " VB_GID_MISSED : "");
 	return 0;
 }
 
@@ -197,8 +198,9 @@ VB_EXPORT VB_CODE(ibv_query_gid, (context, port, index, gid), struct ibv_context
 	if (errno)
 		return -1;
 	if (index < 0 || index >= VB_GID_TABLE) {
-		errno = vb_refuse(EINVAL, "ibv_query_gid", "GID index %d: the table has %d entries", index,
-				  VB_GID_TABLE);
+		asked_gids(c); /* it did ask, if for the wrong one */
+		errno = vb_refuse(EINVAL, "ibv_query_gid", "GID index %d: the table has %d entries, 0 to %d",
+				  index, VB_GID_TABLE, VB_GID_TABLE - 1);
 		return -1;
 	}
 	memcpy(gid->raw, asked_gids(c)->gid[index], 16);
@@ -238,8 +240,9 @@ VB_EXPORT VB_CODE(_ibv_query_gid_ex, (context, port, index, entry, flags, entry_
 	if (flags)
 		return vb_refuse(EINVAL, "ibv_query_gid_ex", "flags 0x%x, none are known", flags);
 	if (index >= VB_GID_TABLE)
-		return vb_refuse(EINVAL, "ibv_query_gid_ex", "GID index %u: the table has %d entries", index,
-				 VB_GID_TABLE);
+		return vb_refuse(EINVAL, "ibv_query_gid_ex",
+				 "GID index %u: the table has %d entries, 0 to %d", index, VB_GID_TABLE,
+				 VB_GID_TABLE - 1);
 	e = entry_of(asked_gids(c), index);
 	give_entry(entry, &e, entry_size);
 	return 0;

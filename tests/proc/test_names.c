@@ -17,6 +17,36 @@ struct board {
 static struct board *board;
 static pid_t squatters[SQUATTERS];
 
+/* Squatters also hold the numbers themselves, and let nobody connect any more. */
+static bool full;
+
+static void fill(const char *name, int fd)
+{
+	struct sockaddr_un sa;
+	socklen_t len = name_address(&sa, name);
+	int err = 0;
+
+	if (fd < 0) /* somebody has it */
+		return;
+	CHECK(!listen(fd, 0));
+	while (!err) {
+		int c = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+
+		CHECK(c >= 0);
+		err = connect(c, (struct sockaddr *)&sa, len) ? errno : 0;
+	}
+	CHECK(err == EAGAIN, "%s", strerror(err));
+}
+
+static void fill_both(const char *name, int fd, int number)
+{
+	char other[64];
+
+	fill(name, fd);
+	snprintf(other, sizeof other, "verbena/1/%d", number);
+	fill(other, name_bind(other, false));
+}
+
 /* Children of a user hold a name for each number, made by a format. */
 static void squat(uid_t uid, const char *format, uint32_t domain, int first, int count, bool deaf)
 {
@@ -30,12 +60,15 @@ static void squat(uid_t uid, const char *format, uint32_t domain, int first, int
 			continue;
 		for (int i = at; i < at + EACH && i < last; i++) {
 			char name[100];
+			int fd;
 
 			if (domain)
 				snprintf(name, sizeof name, format, domain, i);
 			else
 				snprintf(name, sizeof name, format, i);
-			(void)name_bind(name, deaf); /* some may be held already */
+			fd = name_bind(name, deaf); /* some may be held already */
+			if (full)
+				fill_both(name, fd, i);
 		}
 		atomic_fetch_add(&board->step, 1);
 		for (;;)
@@ -124,6 +157,14 @@ static void some_members(void)
 	join_among(300, false);
 }
 
+/* Connections to them come to nothing and are not refused either. */
+static void full_members(void)
+{
+	full = true;
+	join_among(100, false);
+	LOG_SAYS_NOT("not answer");
+}
+
 static void all_members(void)
 {
 	join_among(4000, true);
@@ -178,6 +219,7 @@ static const struct {
     {"all numbers, listened at", all_numbers_listened_at},
     {"all numbers, bound only", all_numbers_deaf},
     {"300 members' names", some_members},
+    {"others' names that let nobody connect", full_members},
     {"4000 members' names", all_members},
     {"one is stopped and no member", no_member_is_stopped},
     {"no thread", no_thread},

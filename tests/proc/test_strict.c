@@ -227,7 +227,7 @@ static void fork_without_init(void)
 	mr = reg(p, PAGE);
 	CHECK(mr);
 	CHECK(child_has(p, 4) == 0xf && child_has(p, 4) == 0xf);
-	CHECK(said("fork() with 1 registered regions and without ibv_fork_init()") == 1);
+	CHECK(said("fork() with 1 registered region and without ibv_fork_init()") == 1);
 	CHECK(ibv_fork_init() == EINVAL && ibv_is_fork_initialized() == IBV_FORK_DISABLED);
 	CHECK(said("ibv_fork_init: memory was registered before") == 1);
 	CHECK(!ibv_dontfork_range(p, PAGE) && child_has(p, 4) == 0xf);

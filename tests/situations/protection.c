@@ -173,7 +173,7 @@ static void gid_beyond_the_table(void)
 			    IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 				IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == EINVAL);
 	SAID("ibv_modify_qp");
-	SAID("GID index 4: the table has 4 entries");
+	SAID("GID index 4: the table has 4 entries, 0 to 3");
 }
 
 /* N3.11, in other words: an attribute is missing. */
