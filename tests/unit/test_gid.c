@@ -244,8 +244,9 @@ static void what_is_wrong_is_named(void **state)
 	log_of(only_no_grh);
 	one_line("its destination GID is there, is_global is 0 (EINVAL)");
 	log_of(no_index);
-	one_line("GID index 255: the table has 4 entries, 0 to 3; it is -1 as sgid_index has it, no index was "
-		 "chosen; " MISSED);
+	one_line(
+	    "GID index 255: the table has 4 entries, 0 to 3; it is -1 as sgid_index has it, no index was "
+	    "chosen; " MISSED);
 	log_of(index_beyond);
 	one_line("GID index 4: the table has 4 entries, 0 to 3 (EINVAL)");
 }
