@@ -488,7 +488,8 @@ int main(int argc, char **argv)
 		if (!pid) {
 			alarm(60);
 			cases[i].run();
-			exit(0);
+			fflush(NULL);
+			_exit(0); /* what a case leaves open is no leak */
 		}
 		CHECK(kit_reap(pid) == 0, "%s", cases[i].name);
 	}
