@@ -20,7 +20,7 @@
 
 enum {
 	REACH_TRIES = 4, /* a number may have gone from one process to another just now */
-	CALM_LOOKS = 50, /* 10 ms or more */
+	CALM_LOOKS = 500, /* 0.1 s or more: attempts are 10 ms apart */
 };
 
 static int state_of(const struct peer *p)
