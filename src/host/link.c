@@ -19,7 +19,7 @@
 #define CROWD_GRACE   (60 * VB_SEC)  /* if their threads wait for a CPU */
 
 enum {
-	REACH_TRIES = 4, /* a number may have gone from one process to another just now */
+	REACH_TRIES = 4,  /* a number may have gone from one process to another just now */
 	CALM_LOOKS = 500, /* 0.1 s or more: attempts are 10 ms apart */
 };
 
