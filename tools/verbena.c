@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "tools.h"
-#include "verbs/identity.h"
+#include "host/identity.h"
 
 static const struct command {
 	const char *name;

@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "verbs/identity.h"
-#include "verbs/netif.h"
+#include "host/identity.h"
+#include "host/netif.h"
 
 static struct vb_view_facts facts;
 static pthread_once_t once = PTHREAD_ONCE_INIT;

@@ -7,7 +7,7 @@
 
 #include <infiniband/verbs.h>
 
-#include "verbs/identity.h"
+#include "host/identity.h"
 #include "view_facts.h"
 
 #define IB     "/sys/class/infiniband"

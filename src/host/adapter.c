@@ -175,7 +175,7 @@ static void free_adapter(struct vb_adapter *a)
 	vb_numbers_close(a);
 	vb_members_close(a);
 	vb_members_free(a);
-	vb_links_free(a);
+	vb_peers_free(a);
 	if (a->seg) {
 		vb_history_stop((struct vb_history *)(a->seg->base + VB_SEG_HISTORY));
 		vb_own_close(&a->seg->own, a->seg->fd);
@@ -327,15 +327,15 @@ bool vb_adapter_dead(const struct vb_adapter *a)
 /* Whoever was in the middle of a packet is through with it afterwards. */
 void vb_adapter_quiesce(struct vb_adapter *a)
 {
-	uint32_t n = vb_link_count(a);
+	uint32_t n = vb_peer_count(a);
 
 	if (vb_adapter_dead(a))
 		return;
 	for (uint32_t i = 0; i < n; i++) {
-		struct vb_link *l = vb_link_at(a, i);
+		struct vb_peer *peer = vb_peer_at(a, i);
 
-		vb_lock_take(&l->rx);
-		vb_lock_give(&l->rx);
+		vb_lock_take(&peer->rx);
+		vb_lock_give(&peer->rx);
 	}
 }
 

@@ -18,7 +18,7 @@
 #include "iba/limits.h"
 
 struct vb_adapter;
-struct vb_link;
+struct vb_peer;
 struct vb_key_entry;
 struct vb_key_slot;
 struct vb_key_marks;
@@ -26,7 +26,7 @@ struct vb_pd_slot;
 struct vb_pd_marks;
 
 /* How a link ended. */
-enum vb_link_end {
+enum vb_peer_end {
 	VB_END_GOODBYE,	 /* the peer left by itself, so silence follows */
 	VB_END_DIED,	 /* its process ended, as far as can be told */
 	VB_END_UNCLEAR,	 /* its process ended, closed its descriptors or exec()ed: it has no PID here */
@@ -46,22 +46,22 @@ struct vb_adapter_ops {
 	 * ring makes that at most a millisecond away. */
 	uint64_t (*timers)(struct vb_adapter *a, uint64_t now);
 	/* A link came up, or contact failed for now: its QPs may be tried again (state says which; see also
-	 * vb_link_current).  This and link_down are called by the engine or by a thread in vb_adapter_wait(),
+	 * vb_peer_current).  This and peer_down are called by the engine or by a thread in vb_adapter_wait(),
 	 * never by two at once. */
-	void (*link_up)(struct vb_link *l);
+	void (*peer_up)(struct vb_peer *peer);
 	/* The peer is gone.  Its ring has been read to the end.  Unless it said goodbye its QPs are in error.
 	 */
-	void (*link_down)(struct vb_link *l, enum vb_link_end how);
+	void (*peer_down)(struct vb_peer *peer, enum vb_peer_end how);
 	/* The adapter is lost (vb_adapter_lost), and all its links but the one to oneself are down.  Called
-	 * once, like link_down. */
+	 * once, like peer_down. */
 	void (*lost)(struct vb_adapter *a);
-	/* The peer said something by vb_link_tell(): `len` bytes at an address aligned to 8, and perhaps a
+	/* The peer said something by vb_peer_tell(): `len` bytes at an address aligned to 8, and perhaps a
 	 * descriptor, else -1; also -1 if there was one but this process has no room for more.  The caller
 	 * closes it afterwards.  Only while the link is UP, in the order of telling, but in no order with
-	 * packets; called like link_up, with `control` held, and may itself call vb_link_tell(). */
-	void (*told)(struct vb_link *l, const void *msg, size_t len, int fd);
-	/* The adapter closes: frees what the upper layer keeps at l->far. */
-	void (*link_free)(struct vb_link *l);
+	 * packets; called like peer_up, with `control` held, and may itself call vb_peer_tell(). */
+	void (*told)(struct vb_peer *peer, const void *msg, size_t len, int fd);
+	/* The adapter closes: frees what the upper layer keeps at peer->far. */
+	void (*peer_free)(struct vb_peer *peer);
 };
 
 /* What a wire needs of the two segments when a link comes up; the peer's part is checked. */
@@ -75,12 +75,12 @@ struct vb_wire_parts {
 
 /* The wire above the adapter.  host/ includes nothing of wire/: it declares what it wants from there. */
 struct vb_wire_ops {
-	/* Makes l->wire, or takes it over from the link that had this index before.  Under l->rx.  0 or
+	/* Makes peer->wire, or takes it over from the link that had this index before.  Under peer->rx.  0 or
 	 * errno. */
-	int (*up)(struct vb_link *l, const struct vb_wire_parts *p);
+	int (*up)(struct vb_peer *peer, const struct vb_wire_parts *p);
 	/* Whether a packet of the peer is in its ring; without locks. */
-	bool (*ready)(const struct vb_link *l);
-	void (*free)(struct vb_link *l);
+	bool (*ready)(const struct vb_peer *peer);
+	void (*free)(struct vb_peer *peer);
 };
 extern const struct vb_wire_ops vb_shm_wire; /* wire/shm.c */
 
@@ -89,21 +89,21 @@ struct vb_trouble {
 	uint32_t reach, a, b; /* enum vb_reach and its numbers */
 };
 
-enum vb_link_state {
-	VB_LINK_IDLE,	    /* no contact yet, or the last attempt failed */
-	VB_LINK_CONTACTING, /* the engine is at it */
-	VB_LINK_UP,
-	VB_LINK_DOWN, /* the peer is gone for good; a new incarnation gets a new link */
+enum vb_peer_state {
+	VB_PEER_IDLE,	    /* no contact yet, or the last attempt failed */
+	VB_PEER_CONTACTING, /* the engine is at it */
+	VB_PEER_UP,
+	VB_PEER_DOWN, /* the peer is gone for good; a new incarnation gets a new link */
 };
 
 /* A peer.  Made by the first QP that names one of its numbers, or when it makes contact. */
-struct vb_link {
+struct vb_peer {
 	struct vb_adapter *adapter; /* set once */
 	uint32_t index;		    /* of this link's ring and consumed counter in our segment; set once */
 	uint32_t number;	    /* the peer's primary number, the one asked for until UP */
 	uint64_t incarnation;	    /* the peer's; 0 until UP */
 	uint32_t pid;		    /* the peer's process; set when UP */
-	_Atomic int state;	    /* enum vb_link_state; the engine writes */
+	_Atomic int state;	    /* enum vb_peer_state; the engine writes */
 	_Atomic uint32_t refs;	    /* QPs that hold it */
 	int sock;		    /* control socket, -1: none; the link to oneself has none */
 	struct vb_lock rx;	    /* the consumer's role: trylock, whoever fails goes on */
@@ -118,7 +118,7 @@ struct vb_link {
 	uint32_t unflushed;	/* packets taken in since owed ACKs were last sent; under rx */
 	uint32_t budget;	/* packets that the next look may take, see verbs/progress.c; under rx */
 	_Atomic bool placing;	/* some QP has more to place directly; written under rx */
-	_Atomic(void *) far;	/* the upper layer's, for direct placement: set in link_up(), then it stays */
+	_Atomic(void *) far;	/* the upper layer's, for direct placement: set in peer_up(), then it stays */
 	void *acks;		/* a QP that owes no more than an ACK, the upper layer's; under rx */
 };
 
@@ -168,22 +168,22 @@ uint32_t vb_adapter_key_offset(const struct vb_adapter *a);
 struct vb_pd_slot *vb_adapter_pds(struct vb_adapter *a);
 struct vb_pd_marks *vb_adapter_pd_marks(struct vb_adapter *a);
 
-/* Where the peer's tables stand, and how its process is reached; UP links only, from link_up() on. */
-struct vb_link_far {
+/* Where the peer's tables stand, and how its process is reached; UP links only, from peer_up() on. */
+struct vb_peer_tables {
 	const struct vb_key_entry *keys;
 	const struct vb_key_slot *slots;
 	const struct vb_key_marks *marks;
 	uint32_t key_offset;
 	const struct vb_pd_slot *pds;
 	const struct vb_pd_marks *pd_marks;
-	/* Reads as `token` as long as the peer looks at our announcements (see vb_link_heard). */
+	/* Reads as `token` as long as the peer looks at our announcements (see vb_peer_heard). */
 	const _Atomic uint32_t *heard;
 	uint32_t token;
 	bool same; /* this process */
 	int tid;   /* of its engine thread, 0: it has none that could be told apart here */
-	int pidfd; /* -1: none; stays open until link_down() has returned */
+	int pidfd; /* -1: none; stays open until peer_down() has returned */
 };
-void vb_link_far(const struct vb_link *l, struct vb_link_far *at);
+void vb_peer_tables(const struct vb_peer *peer, struct vb_peer_tables *at);
 uint64_t vb_adapter_incarnation(const struct vb_adapter *a);
 /* A descriptor that stands for the adapter (its segment), for ibv_context.cmd_fd; the adapter's own.  -1: the
  * program has closed it. */
@@ -213,55 +213,56 @@ int vb_adapter_number_add(struct vb_adapter *a);
 struct vb_shown_qp *vb_qpn_published(struct vb_adapter *a, uint32_t qpn);
 
 /* The link that leads to the adapter with this number, starting contact if there is none; never blocks. Takes
- * a reference (vb_link_put).  NULL: out of memory, or out of links.  The number of this adapter itself gives
+ * a reference (vb_peer_put).  NULL: out of memory, or out of links.  The number of this adapter itself gives
  * the link to oneself, which is UP at once. */
-struct vb_link *vb_link_get(struct vb_adapter *a, uint32_t number);
-void vb_link_put(struct vb_link *l);
+struct vb_peer *vb_peer_get(struct vb_adapter *a, uint32_t number);
+void vb_peer_put(struct vb_peer *peer);
 /* Asks the engine to try contact again, if the link is IDLE. */
-void vb_link_contact(struct vb_link *l);
+void vb_peer_contact(struct vb_peer *peer);
 /* Makes contact and waits, until `until` at most: in the calling thread, without locks.  0: *l is UP, with a
- * reference, and its peer hears us (vb_link_heard).  ECONNREFUSED: nobody has that number, or nobody who may
+ * reference, and its peer hears us (vb_peer_heard).  ECONNREFUSED: nobody has that number, or nobody who may
  * be talked to; ETIMEDOUT: somebody has it and does not answer; else what this process lacks.  *why: more of
  * it. */
-int vb_link_reach(struct vb_adapter *a, uint32_t number, uint64_t until, struct vb_link **l,
+int vb_peer_reach(struct vb_adapter *a, uint32_t number, uint64_t until, struct vb_peer **l,
 		  struct vb_trouble *why);
 /* Whether the peer looks at what this adapter announces, so that it may be relied on to wait for that.  It
  * begins a moment after the link is UP. */
-bool vb_link_heard(const struct vb_link *l);
-/* After link_up() of a link that is not UP: the link to use instead if it turned out that its number belongs
+bool vb_peer_heard(const struct vb_peer *peer);
+/* After peer_up() of a link that is not UP: the link to use instead if it turned out that its number belongs
  * to a peer that has another link (contact through two of its numbers at once), else l itself.  Takes over
  * the caller's reference to l and returns one to the result. */
-struct vb_link *vb_link_current(struct vb_link *l);
+struct vb_peer *vb_peer_current(struct vb_peer *peer);
 /* Why there is no contact yet, as the last attempt found it (VB_REACH_UNKNOWN: it has not failed), and in
  * *asked the process that has our hello and has not answered, 0: none. */
-struct vb_trouble vb_link_trouble(struct vb_link *l, uint32_t *asked);
+struct vb_trouble vb_peer_trouble(struct vb_peer *peer, uint32_t *asked);
 /* The process at the other end that said it has no memory or descriptors for contact, 0: none. */
-uint32_t vb_link_unable(struct vb_link *l);
+uint32_t vb_peer_unable(struct vb_peer *peer);
 /* Whether contact is being made and nothing is wrong with that: it has begun less than five seconds ago; or
  * the process that is to answer is stopped (by a signal or a debugger); or the engine thread of either end
  * waits for a CPU, for a minute at most.  Silence then is no loss.  Looks into /proc. */
-bool vb_link_pending(struct vb_link *l, uint64_t now);
+bool vb_peer_pending(struct vb_peer *peer, uint64_t now);
 /* Rings the peer's doorbell; for the wire, which found the peer's word at asleep. */
-void vb_link_ring(struct vb_link *l);
+void vb_peer_ring(struct vb_peer *peer);
 /* Has the peer's upper layer told `len` (1 to VB_TELL_MAX) bytes, with descriptor `fd` if it is not -1; that
  * stays the caller's.  Wakes the peer if it sleeps.  Never blocks: false if it cannot be said now, since the
  * peer has not read what it was told before, or the link is not UP, or it is the link to oneself; nothing has
  * been said then, and nobody calls when it can be.  Any thread. */
 enum { VB_TELL_MAX = 128 };
-bool vb_link_tell(struct vb_link *l, const void *msg, size_t len, int fd);
+bool vb_peer_tell(struct vb_peer *peer, const void *msg, size_t len, int fd);
 /* Whether the peer publishes this GID and holds this number.  UP links only. */
-bool vb_link_is(const struct vb_link *l, uint32_t number, const uint8_t gid[16]);
+bool vb_peer_is(const struct vb_peer *peer, uint32_t number, const uint8_t gid[16]);
 /* What the peer (also one that has just died) shows of this QP; NULL: it has no such number. */
-const struct vb_shown_qp *vb_link_shown(const struct vb_link *l, uint32_t qpn);
+const struct vb_shown_qp *vb_peer_shown(const struct vb_peer *peer, uint32_t qpn);
 /* The state that it shows of the QP, as there; 0: no such QP. */
-uint32_t vb_link_qp_state(const struct vb_link *l, uint32_t qpn);
+uint32_t vb_peer_qp_state(const struct vb_peer *peer, uint32_t qpn);
 /* What the QP shows as received (vb_shown_qp.received), 0: nothing, or no such QP. */
-uint32_t vb_link_qp_received(const struct vb_link *l, uint32_t qpn);
+uint32_t vb_peer_qp_received(const struct vb_peer *peer, uint32_t qpn);
 /* Whether the QP shows that it was asked for a READ or atomic of this PSN and will not answer
  * (vb_shown_qp.stray). */
-bool vb_link_qp_dropped(const struct vb_link *l, uint32_t qpn, uint32_t psn);
-/* The peer wrote rubbish: the link goes down soon, as by a death.  Under l->rx; does not call back itself. */
-void vb_link_insane(struct vb_link *l);
+bool vb_peer_qp_dropped(const struct vb_peer *peer, uint32_t qpn, uint32_t psn);
+/* The peer wrote rubbish: the link goes down soon, as by a death.  Under peer->rx; does not call back itself.
+ */
+void vb_peer_insane(struct vb_peer *peer);
 /* Says how many of the numbers of this network namespace are taken, and by which users: "4095 by user 12345".
  * Returns buf. */
 const char *vb_numbers_say(char *buf, size_t size);
@@ -269,11 +270,11 @@ const char *vb_numbers_say(char *buf, size_t size);
 uint32_t vb_adapter_number_count(const struct vb_adapter *a);
 uint32_t vb_adapter_number_at(const struct vb_adapter *a, uint32_t k);
 /* Links by index, for progress: NULL where there is none.  The pointer stays valid for the adapter's life,
- * and so does what a poller reads through it before it has l->rx: l->wire is never freed before the adapter
- * is closed (it is made anew, under rx and tx, when the index serves another peer), and the peer's mapping is
- * not taken away but replaced (MAP_FIXED) by empty pages or by the next peer's segment. */
-struct vb_link *vb_link_at(const struct vb_adapter *a, uint32_t index);
-uint32_t vb_link_count(const struct vb_adapter *a); /* indices in use are below this */
+ * and so does what a poller reads through it before it has peer->rx: peer->wire is never freed before the
+ * adapter is closed (it is made anew, under rx and tx, when the index serves another peer), and the peer's
+ * mapping is not taken away but replaced (MAP_FIXED) by empty pages or by the next peer's segment. */
+struct vb_peer *vb_peer_at(const struct vb_adapter *a, uint32_t index);
+uint32_t vb_peer_count(const struct vb_adapter *a); /* indices in use are below this */
 
 /* Membership: adapters that hold something together, a protection domain say, know of one another by abstract
  * names, which end with their processes.  vb_member_join() binds this adapter's; joining again counts.  0 or

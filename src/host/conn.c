@@ -198,7 +198,7 @@ static void open_letter(struct vb_adapter *a, struct conn *c, const struct lette
 		/* It may stand where a bell found no room. */
 		h->rang = true;
 		if (a->ops->told)
-			a->ops->told(&c->peer->link, l->bytes + head, len - head, fd);
+			a->ops->told(&c->peer->pub, l->bytes + head, len - head, fd);
 	} else {
 		h->rubbish = true;
 	}
@@ -252,13 +252,13 @@ static void end(struct vb_adapter *a, struct conn *c, bool dead)
 	    [VB_END_REPLACED] = "its process runs another program",
 	    [VB_END_BROKEN] = "it found rubbish in what this process sent",
 	};
-	enum vb_link_end how = c->bye	   ? VB_END_GOODBYE
+	enum vb_peer_end how = c->bye	   ? VB_END_GOODBYE
 			       : c->broken ? VB_END_BROKEN
 			       : dead	   ? VB_END_DIED
 					   : vb_conn_end(a, c);
 
 	if (how == VB_END_CLOSED) /* it may not know, see own.c */
-		vb_number_poke(c->peer->link.number);
+		vb_number_poke(c->peer->pub.number);
 	vb_peer_fall(c->peer, how, c->unable ? "it has no room for this process's segment" : why[how]);
 }
 
@@ -276,7 +276,7 @@ bool vb_conn_read(struct vb_adapter *a, struct conn *c, bool dead)
 			break;
 	}
 	if (h.gone && c->unable)
-		atomic_store(&c->peer->unable, c->peer->link.pid);
+		atomic_store(&c->peer->unable, c->peer->pub.pid);
 	if (h.rubbish) {
 		vb_conn_broken(c);
 		vb_peer_fall(c->peer, VB_END_RUBBISH, "rubbish on its control socket");
@@ -291,29 +291,29 @@ bool vb_conn_read(struct vb_adapter *a, struct conn *c, bool dead)
 /* `ringing` is held.  A bell is a system call, so one more in front of it is no loss. */
 static bool may_write(struct peer *p)
 {
-	struct vb_adapter *a = p->link.adapter;
+	struct vb_adapter *a = p->pub.adapter;
 
-	if (atomic_load_explicit(&p->link.state, memory_order_seq_cst) != VB_LINK_UP || vb_adapter_lost(a))
+	if (atomic_load_explicit(&p->pub.state, memory_order_seq_cst) != VB_PEER_UP || vb_adapter_lost(a))
 		return false;
-	if (vb_own_is(&p->own, p->link.sock))
+	if (vb_own_is(&p->own, p->pub.sock))
 		return true;
 	vb_adapter_lose(a);
 	return false;
 }
 
-void vb_link_ring(struct vb_link *l)
+void vb_peer_ring(struct vb_peer *peer)
 {
-	struct peer *p = vb_peer(l);
+	struct peer *p = peer_of(peer);
 	uint8_t msg = MSG_BELL;
 
-	if (l->index == 0) { /* oneself */
-		vb_engine_kick(l->adapter);
+	if (peer->index == 0) { /* oneself */
+		vb_engine_kick(peer->adapter);
 		return;
 	}
 	atomic_fetch_add_explicit(&p->ringing, 1,
 				  memory_order_seq_cst); /* the socket stays until it is 0 again */
 	if (may_write(p))
-		(void)!syscall(SYS_sendto, l->sock, &msg, 1, MSG_DONTWAIT | MSG_NOSIGNAL, NULL,
+		(void)!syscall(SYS_sendto, peer->sock, &msg, 1, MSG_DONTWAIT | MSG_NOSIGNAL, NULL,
 			       0); /* EAGAIN: rung already; no cancellation point, since locks are held */
 	atomic_fetch_sub_explicit(&p->ringing, 1, memory_order_release);
 }
@@ -348,16 +348,16 @@ static bool send_letter(int sock, const void *msg, size_t len, int fd)
 	return syscall(SYS_sendmsg, sock, &m, MSG_DONTWAIT | MSG_NOSIGNAL) > 0;
 }
 
-bool vb_link_tell(struct vb_link *l, const void *msg, size_t len, int fd)
+bool vb_peer_tell(struct vb_peer *peer, const void *msg, size_t len, int fd)
 {
-	struct peer *p = vb_peer(l);
+	struct peer *p = peer_of(peer);
 	bool said = false;
 
-	if (l->index == 0 || !len || len > VB_TELL_MAX || vb_adapter_dead(l->adapter))
+	if (peer->index == 0 || !len || len > VB_TELL_MAX || vb_adapter_dead(peer->adapter))
 		return false;
-	atomic_fetch_add_explicit(&p->ringing, 1, memory_order_seq_cst); /* as in vb_link_ring() */
+	atomic_fetch_add_explicit(&p->ringing, 1, memory_order_seq_cst); /* as in vb_peer_ring() */
 	if (may_write(p))
-		said = has_room(l->sock) && send_letter(l->sock, msg, len, fd);
+		said = has_room(peer->sock) && send_letter(peer->sock, msg, len, fd);
 	atomic_fetch_sub_explicit(&p->ringing, 1, memory_order_release);
 	return said;
 }

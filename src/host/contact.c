@@ -6,7 +6,7 @@
  * - A number may turn out to belong to a peer with a link already, because contact was asked for through two
  * of its numbers before the first was UP.  The peer refuses (REFUSE_KNOWN), or its published list says so
  * before the second attempt; then the second link goes back to IDLE for good, remembers the first one
- * (peer.same), and link_up() has the upper layer move its QPs there with vb_link_current(). */
+ * (peer.same), and peer_up() has the upper layer move its QPs there with vb_peer_current(). */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -104,18 +104,18 @@ static void give_up(struct vb_adapter *a, struct conn *c, bool tell)
 /* p's number leads to the peer of q. */
 static void alias(struct vb_adapter *a, struct peer *p, struct peer *q)
 {
-	vb_lock_take(&a->links_lock);
+	vb_lock_take(&a->peers_lock);
 	p->same = q;
-	a->by_number[p->link.number] = (uint16_t)(q->link.index + 1);
-	vb_lock_give(&a->links_lock);
+	a->by_number[p->pub.number] = (uint16_t)(q->pub.index + 1);
+	vb_lock_give(&a->peers_lock);
 }
 
 /* Contact with p failed. */
 static void in_trouble(struct peer *p, struct vb_trouble t)
 {
-	vb_lock_take(&p->link.adapter->links_lock);
+	vb_lock_take(&p->pub.adapter->peers_lock);
 	p->trouble = t;
-	vb_lock_give(&p->link.adapter->links_lock);
+	vb_lock_give(&p->pub.adapter->peers_lock);
 }
 
 /* Maps the peer's segment (or finds the mapping of its owner, if that is in this process) and makes the wire.
@@ -150,11 +150,11 @@ static int join(struct vb_adapter *a, struct peer *p, struct conn *c, const stru
 		p->told = h->incarnation;
 		return err;
 	}
-	if (p->link.number != h->number)
-		p->link.number = h->number;
-	p->link.incarnation = h->incarnation;
-	p->link.pid = c->pid ? c->pid : h->pid;
-	p->link.sock = c->sock;
+	if (p->pub.number != h->number)
+		p->pub.number = h->number;
+	p->pub.incarnation = h->incarnation;
+	p->pub.pid = c->pid ? c->pid : h->pid;
+	p->pub.sock = c->sock;
 	p->own = c->own;
 	p->conn = c;
 	c->peer = p;
@@ -166,8 +166,8 @@ static void came_up(struct vb_adapter *a, struct peer *p, struct conn *c)
 	if (c->state == CONN_NEW)
 		a->nconns_new--;
 	c->state = CONN_UP;
-	vb_log(VB_LOG_DEBUG, "connected to adapter %u (PID %u), link %u", p->link.number, p->link.pid,
-	       p->link.index);
+	vb_log(VB_LOG_DEBUG, "connected to adapter %u (PID %u), link %u", p->pub.number, p->pub.pid,
+	       p->pub.index);
 	vb_peer_rise(p);
 }
 
@@ -191,17 +191,17 @@ static struct peer *candidate(struct vb_adapter *a, const struct hello *h, int f
 			*refused = REFUSE_OTHER; /* a number is ours: it is of another network namespace */
 			return NULL;
 		}
-		vb_lock_take(&a->links_lock);
+		vb_lock_take(&a->peers_lock);
 		k = a->by_number[numbers[i]];
 		if (k)
 			p = atomic_load_explicit(&a->peers[k - 1], memory_order_acquire);
-		vb_lock_give(&a->links_lock);
+		vb_lock_give(&a->peers_lock);
 		/* The number's last owner may be gone without our having read it yet. */
-		if (p && atomic_load(&p->link.state) == VB_LINK_UP && p->conn)
+		if (p && atomic_load(&p->pub.state) == VB_PEER_UP && p->conn)
 			vb_conn_read(a, p->conn, false);
-		if (!p || atomic_load(&p->link.state) == VB_LINK_DOWN)
+		if (!p || atomic_load(&p->pub.state) == VB_PEER_DOWN)
 			continue;
-		if (atomic_load(&p->link.state) == VB_LINK_UP) {
+		if (atomic_load(&p->pub.state) == VB_PEER_UP) {
 			*refused = REFUSE_OTHER;
 			return NULL;
 		}
@@ -245,7 +245,7 @@ static bool greeted(struct vb_adapter *a, struct conn *c, const struct hello *h,
 	}
 	VB_FAULT_POINT("greeted, no answer yet");
 	err = join(a, p, c, h, fd, &t);
-	if (err || say_hello(a, c, p->link.index, h->asked)) {
+	if (err || say_hello(a, c, p->pub.index, h->asked)) {
 		refuse(a, c, err && err != EPROTO ? REFUSE_UNABLE : REFUSE_OTHER);
 		vb_peer_failed(p, true);
 		return false;
@@ -349,7 +349,7 @@ static bool is_ours(const struct heard *in)
 static bool hello_is_sane(const struct hello *h, ssize_t n)
 {
 	return n == sizeof(*h) && h->incarnation && h->number && h->number < VB_ADAPTERS &&
-	       h->index < VB_MAX_LINKS;
+	       h->index < VB_MAX_PEERS;
 }
 
 /* Whoever connected did not say a hello that can be answered. */
@@ -545,7 +545,7 @@ static int reach(struct vb_adapter *a, struct peer *p, struct vb_trouble *t)
 
 	if (fd < 0)
 		return failed(t, errno, VB_CALL_SOCKET);
-	vb_number_address(&sa, &len, p->link.number);
+	vb_number_address(&sa, &len, p->pub.number);
 	if (connect(fd, (struct sockaddr *)&sa, len)) {
 		err = failed(t, errno, VB_CALL_CONNECT);
 		if (err == ECONNREFUSED || err == ECONNRESET)
@@ -560,7 +560,7 @@ static int reach(struct vb_adapter *a, struct peer *p, struct vb_trouble *t)
 		return failed(t, err, VB_CALL_EPOLL);
 	c->peer = p;
 	VB_FAULT_POINT("connected, no hello yet");
-	err = say_hello(a, c, p->link.index, p->link.number);
+	err = say_hello(a, c, p->pub.index, p->pub.number);
 	/* Who hung up at once may have said why: that is read as any answer is. */
 	if (err && err != EPIPE && err != ECONNRESET) {
 		vb_conn_close(a, c);
@@ -589,20 +589,20 @@ static void attempt(struct vb_adapter *a, struct peer *p, uint64_t now)
 	struct peer *q;
 	int err;
 
-	vb_lock_take(&a->links_lock);
-	q = vb_peer_publishing(a, p->link.number);
+	vb_lock_take(&a->peers_lock);
+	q = vb_peer_publishing(a, p->pub.number);
 	before = p->trouble;
-	vb_lock_give(&a->links_lock);
+	vb_lock_give(&a->peers_lock);
 	if (q) {
 		alias(a, p, q);
 		vb_peer_failed(p, true);
 		return;
 	}
 	err = reach(a, p, &t);
-	vb_lock_take(&a->links_lock);
+	vb_lock_take(&a->peers_lock);
 	p->next_try = now + (err == EAGAIN ? BUSY_AFTER : RETRY_AFTER);
 	p->want = err == EAGAIN;
-	vb_lock_give(&a->links_lock);
+	vb_lock_give(&a->peers_lock);
 	if (!err && is_about_others(before.reach)) {
 		/* Somebody has our hello now: what was wrong is over, and he has all the time to answer. */
 		in_trouble(p, (struct vb_trouble){0});
@@ -611,7 +611,7 @@ static void attempt(struct vb_adapter *a, struct peer *p, uint64_t now)
 	if (!err || err == EAGAIN)
 		return;
 	if (t.reach == VB_REACH_NOBODY && (!p->sought || now - p->sought > SEEK_AFTER)) {
-		if (vb_number_seek(a, p->link.number, &t))
+		if (vb_number_seek(a, p->pub.number, &t))
 			p->sought = now;
 	} else if (t.reach == VB_REACH_NOBODY &&
 		   (before.reach == VB_REACH_ELSEWHERE || before.reach == VB_REACH_DEAF)) {
@@ -643,10 +643,10 @@ void vb_contact_user(struct vb_adapter *a)
 
 static void break_links(struct vb_adapter *a)
 {
-	for (uint32_t i = 1; i < vb_link_count(a); i++) {
-		struct peer *p = vb_peer(vb_link_at(a, i));
+	for (uint32_t i = 1; i < vb_peer_count(a); i++) {
+		struct peer *p = peer_of(vb_peer_at(a, i));
 
-		if (!atomic_load(&p->broken) || atomic_load(&p->link.state) != VB_LINK_UP)
+		if (!atomic_load(&p->broken) || atomic_load(&p->pub.state) != VB_PEER_UP)
 			continue;
 		if (p->conn)
 			vb_conn_broken(p->conn);
@@ -675,21 +675,21 @@ uint64_t vb_contact_run(struct vb_adapter *a, uint64_t now)
 	next = close_silent(a, now);
 	if (a->accept_again && a->accept_again < next)
 		next = a->accept_again;
-	for (uint32_t i = 1; i < vb_link_count(a); i++) {
-		struct peer *p = vb_peer(vb_link_at(a, i));
+	for (uint32_t i = 1; i < vb_peer_count(a); i++) {
+		struct peer *p = peer_of(vb_peer_at(a, i));
 		uint64_t at;
 		bool want;
 
-		vb_lock_take(&a->links_lock);
+		vb_lock_take(&a->peers_lock);
 		want = p->want;
 		at = p->next_try;
-		vb_lock_give(&a->links_lock);
+		vb_lock_give(&a->peers_lock);
 		if (want && at <= now) {
 			attempt(a, p, now);
-			vb_lock_take(&a->links_lock);
+			vb_lock_take(&a->peers_lock);
 			want = p->want;
 			at = p->next_try;
-			vb_lock_give(&a->links_lock);
+			vb_lock_give(&a->peers_lock);
 		}
 		if (want && at < next)
 			next = at;

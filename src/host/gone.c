@@ -51,7 +51,7 @@ static enum thread look_at_process(uint32_t pid)
 /* THREAD_HIDDEN: its number means nothing here. */
 static enum thread look_at_engine(const struct vb_adapter *a, const struct conn *c)
 {
-	const struct vb_seg_head *h = c->peer ? (const void *)c->peer->link.peer : NULL;
+	const struct vb_seg_head *h = c->peer ? (const void *)c->peer->pub.peer : NULL;
 	char path[64];
 
 	if (!h || !h->pid_ns || h->pid_ns != a->head->pid_ns || h->pid != c->pid || !h->tid)
@@ -67,7 +67,7 @@ static bool has_ended(const struct conn *c, int wait_ms)
 	return c->pidfd >= 0 && poll(&p, 1, wait_ms) > 0;
 }
 
-enum vb_link_end vb_conn_end(struct vb_adapter *a, const struct conn *c)
+enum vb_peer_end vb_conn_end(struct vb_adapter *a, const struct conn *c)
 {
 	enum thread engine, process;
 

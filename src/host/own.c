@@ -193,13 +193,13 @@ static void let_all_go(struct vb_adapter *a)
 	for (uint32_t i = 0; i < n; i++) /* who asks for contact is refused; and whoever waits here wakes */
 		if (vb_own_is(&a->numbers[i].own, a->numbers[i].sock))
 			shutdown(a->numbers[i].sock, SHUT_RDWR);
-	for (uint32_t i = 1; i < vb_link_count(a); i++) {
-		struct peer *p = vb_peer(vb_link_at(a, i));
-		int state = atomic_load(&p->link.state);
+	for (uint32_t i = 1; i < vb_peer_count(a); i++) {
+		struct peer *p = peer_of(vb_peer_at(a, i));
+		int state = atomic_load(&p->pub.state);
 
-		if (state == VB_LINK_UP)
+		if (state == VB_PEER_UP)
 			vb_peer_fall(p, VB_END_LOST, "this process closed descriptors of the device");
-		else if (state == VB_LINK_CONTACTING)
+		else if (state == VB_PEER_CONTACTING)
 			vb_peer_failed(p, false);
 	}
 	while (a->conns.next != &a->conns)

@@ -1,11 +1,11 @@
 /* The adapter from inside: shared by the files of host/.
  *
  * Three locks.  `control` (a mutex) is held by whoever handles control sockets, the engine or a waiter, and
- * over the upper layer's link_up and link_down.  `links_lock` (a spin lock) guards the tables of links and is
+ * over the upper layer's peer_up and peer_down.  `peers_lock` (a spin lock) guards the tables of links and is
  * held over memory accesses only.  `qpn_lock` (a mutex) guards the giving out of QP numbers and
  * other names.  Order:
- * vb_host_lock, control, qpn_lock, then vb_segments_lock (a mutex, a leaf among these); then link->rx; then
- * links_lock; nothing else is called with links_lock held. */
+ * vb_host_lock, control, qpn_lock, then vb_segments_lock (a mutex, a leaf among these); then peer->rx; then
+ * peers_lock; nothing else is called with peers_lock held. */
 #ifndef VB_HOST_PRIVATE_H
 #define VB_HOST_PRIVATE_H
 
@@ -74,16 +74,16 @@ struct conn {
 
 /* A link and what only host/ knows of it. */
 struct peer {
-	struct vb_link link;	   /* first */
+	struct vb_peer pub;	   /* first */
 	struct conn *conn;	   /* guarded by control */
 	struct vb_own own;	   /* link.sock; set with it */
 	uint8_t *window;	   /* address range for segments of other processes; kept for life */
 	struct vb_segment *seg;	   /* peer of this process: its mapping */
-	struct peer *same;	   /* the peer turned out to have this link; guarded by links_lock */
+	struct peer *same;	   /* the peer turned out to have this link; guarded by peers_lock */
 	_Atomic uint32_t ringing;  /* threads that are about to use link.sock */
-	_Atomic bool broken;	   /* vb_link_insane() */
+	_Atomic bool broken;	   /* vb_peer_insane() */
 	_Atomic uint64_t began;	   /* when contact was first wanted, 0: not, or it is made */
-	struct vb_trouble trouble; /* of the last attempt at contact; guarded by links_lock */
+	struct vb_trouble trouble; /* of the last attempt at contact; guarded by peers_lock */
 	_Atomic uint32_t unable;   /* process that had no room for our segment, 0: none; under control */
 	_Atomic uint64_t
 	    crowd_seen; /* when it was looked whether an engine waits for a CPU, and what was seen */
@@ -91,11 +91,11 @@ struct peer {
 	uint64_t sought;	  /* when it was looked where its number is; under control */
 	uint64_t told;		  /* incarnation whose segment was said not to be taken; under control */
 	_Atomic uint32_t asked;	  /* process that has our hello and owes an answer, 0: none; under control */
-	bool want;		  /* contact is to be made; guarded by links_lock */
-	bool over;		  /* DOWN, and nothing of it is left; guarded by links_lock */
-	bool used;		  /* the ring has been written to; guarded by links_lock */
-	uint64_t next_try;	  /* no contact before; guarded by links_lock */
-	struct vb_list free_node; /* guarded by links_lock */
+	bool want;		  /* contact is to be made; guarded by peers_lock */
+	bool over;		  /* DOWN, and nothing of it is left; guarded by peers_lock */
+	bool used;		  /* the ring has been written to; guarded by peers_lock */
+	uint64_t next_try;	  /* no contact before; guarded by peers_lock */
+	struct vb_list free_node; /* guarded by peers_lock */
 };
 
 struct vb_adapter {
@@ -116,11 +116,11 @@ struct vb_adapter {
 	uint32_t free_head, free_count, free_size;
 	_Atomic uint8_t slot_of[VB_ADAPTERS]; /* number -> index in numbers + 1 */
 	/* links */
-	struct vb_lock links_lock;
-	_Atomic(struct peer *) peers[VB_MAX_LINKS];
+	struct vb_lock peers_lock;
+	_Atomic(struct peer *) peers[VB_MAX_PEERS];
 	_Atomic uint32_t npeers;
-	uint16_t by_number[VB_ADAPTERS]; /* link index + 1; guarded by links_lock */
-	struct vb_list free_peers;	 /* indices to use again, oldest first; guarded by links_lock */
+	uint16_t by_number[VB_ADAPTERS]; /* link index + 1; guarded by peers_lock */
+	struct vb_list free_peers;	 /* indices to use again, oldest first; guarded by peers_lock */
 	/* control sockets */
 	pthread_mutex_t control;
 	int ctl; /* epoll of listening and control sockets and pidfds */
@@ -158,9 +158,9 @@ struct vb_adapter {
 	_Atomic uint32_t nowhere;      /* what presence.awake points to in a forked child */
 };
 
-static inline struct peer *vb_peer(struct vb_link *l)
+static inline struct peer *peer_of(struct vb_peer *peer)
 {
-	return (struct peer *)l;
+	return (struct peer *)peer;
 }
 
 /* adapter.c */
@@ -215,12 +215,12 @@ int vb_peer_attach(struct peer *p, const uint8_t *base, uint32_t peer_index);
 /* Under control: state and callback. */
 void vb_peer_rise(struct peer *p);
 void vb_peer_failed(struct peer *p, bool tell);
-void vb_peer_fall(struct peer *p, enum vb_link_end how, const char *why);
-/* Under links_lock: the UP link whose peer publishes this number, NULL: none. */
+void vb_peer_fall(struct peer *p, enum vb_peer_end how, const char *why);
+/* Under peers_lock: the UP link whose peer publishes this number, NULL: none. */
 struct peer *vb_peer_publishing(struct vb_adapter *a, uint32_t number);
 struct peer *vb_peer_by_incarnation(struct vb_adapter *a, uint64_t incarnation);
-bool vb_links_ready(struct vb_adapter *a);
-void vb_links_free(struct vb_adapter *a);
+bool vb_peers_ready(struct vb_adapter *a);
+void vb_peers_free(struct vb_adapter *a);
 
 /* conn.c; under control */
 int vb_conn_make(struct vb_adapter *a, struct conn **out, int sock, uint32_t pid, enum conn_state state);
@@ -234,7 +234,7 @@ bool vb_conn_is_ours(struct vb_adapter *a, struct conn *c); /* its socket; else 
 void vb_conns_bye(struct vb_adapter *a); /* takes control: goodbye to all, with other threads about */
 
 /* gone.c: how a peer ended whose socket hung up without a goodbye; under control */
-enum vb_link_end vb_conn_end(struct vb_adapter *a, const struct conn *c);
+enum vb_peer_end vb_conn_end(struct vb_adapter *a, const struct conn *c);
 
 /* contact.c; under control */
 uint64_t vb_contact_run(struct vb_adapter *a, uint64_t now);

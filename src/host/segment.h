@@ -77,14 +77,14 @@ struct vb_seg_head {
 #define VB_SEG_AWAKE	 4096ull /* the word, alone in its line */
 #define VB_SEG_KEY_MARKS 4224ull /* how far the key table and its announcements are used: two lines */
 #define VB_SEG_PD_MARKS	 4416ull /* how far the table of protection domains is, alone in its line */
-#define VB_SEG_CONSUMED	 8192ull /* struct vb_consumed[VB_MAX_LINKS] */
-#define VB_SEG_KEYS	 (VB_SEG_CONSUMED + (uint64_t)VB_MAX_LINKS * VB_LINE)
+#define VB_SEG_CONSUMED	 8192ull /* struct vb_consumed[VB_MAX_PEERS] */
+#define VB_SEG_KEYS	 (VB_SEG_CONSUMED + (uint64_t)VB_MAX_PEERS * VB_LINE)
 #define VB_SEG_KEY_SLOTS (VB_SEG_KEYS + (uint64_t)VB_KEY_ENTRIES * VB_LINE) /* 64 of them */
 #define VB_SEG_PDS	 ((VB_SEG_KEY_SLOTS + 64 * VB_LINE + 4095) & ~4095ull)
 #define VB_SEG_PD_SIZE	 32ull /* of one */
 #define VB_SEG_QPS	 (VB_SEG_PDS + (uint64_t)VB_MAX_PD * VB_SEG_PD_SIZE)
 #define VB_SEG_RINGS	 (VB_SEG_QPS + (uint64_t)VB_ADAPTER_NUMBERS * VB_QPN_INDICES * VB_LINE)
-#define VB_SEG_HISTORY	 (VB_SEG_RINGS + (uint64_t)VB_MAX_LINKS * sizeof(struct vb_ring))
+#define VB_SEG_HISTORY	 (VB_SEG_RINGS + (uint64_t)VB_MAX_PEERS * sizeof(struct vb_ring))
 #define VB_SEG_SIZE	 (VB_SEG_HISTORY + sizeof(struct vb_history))
 
 #endif

@@ -50,7 +50,7 @@ static enum vb_reason no_contact(struct vb_keys *t, const struct vb_mem_want *w,
  * announce.  VB_OK: they are. */
 static enum vb_reason is_there(struct vb_far *f, uint32_t number, const struct vb_mem_want *w)
 {
-	uint64_t there = atomic_load(&f->there); /* pairs with vb_direct_link_up() */
+	uint64_t there = atomic_load(&f->there); /* pairs with vb_direct_peer_up() */
 
 	/* A domain's number has 20 bits of its home's incarnation: the number may be another process's now.
 	 */

@@ -166,7 +166,7 @@ struct vb_qp {
 	struct vb_req req;
 	struct vb_resp resp;
 	/* composition (verbs/progress.c) */
-	void *link;	    /* struct vb_link of the peer; NULL: not in contact */
+	void *link;	    /* struct vb_peer of the peer; NULL: not in contact */
 	struct vb_out *out; /* the link's way out; NULL: no contact yet or gone */
 	uint32_t far_pid;   /* process at the other end, 0: not known; for sentences */
 	struct vb_far *far; /* the far end's tables, for direct placement; NULL: not here, or not yet */

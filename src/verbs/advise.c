@@ -9,7 +9,7 @@
 
 #include "base/log.h"
 #include "mem/populate.h"
-#include "verbs/progress.h"
+#include "hca/progress.h"
 #include "verbs/verbs.h"
 #include "verbs/why.h"
 

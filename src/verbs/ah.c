@@ -7,8 +7,8 @@
 
 #include "base/log.h"
 #include "iba/profile.h"
-#include "verbs/netif.h"
-#include "verbs/progress.h"
+#include "host/netif.h"
+#include "hca/progress.h"
 #include "verbs/verbs.h"
 
 #define MAX_SL 15 /* four bits */

@@ -3,7 +3,7 @@
 #include <fcntl.h>
 
 #include "base/log.h"
-#include "verbs/lost.h"
+#include "hca/lost.h"
 #include "verbs/verbs.h"
 
 enum element { NONE, OF_QP, OF_CQ, OF_SRQ, OF_WQ };

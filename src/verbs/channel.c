@@ -4,8 +4,8 @@
 #include <stdlib.h>
 
 #include "base/log.h"
-#include "verbs/lost.h"
-#include "verbs/progress.h"
+#include "hca/lost.h"
+#include "hca/progress.h"
 #include "verbs/verbs.h"
 
 VB_EXPORT VB_OBJECT(struct ibv_comp_channel *, ibv_create_comp_channel, (context),

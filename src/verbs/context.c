@@ -10,9 +10,10 @@
 #include "base/log.h"
 #include "base/pages.h"
 #include "iba/profile.h"
-#include "verbs/direct.h"
-#include "verbs/netif.h"
-#include "verbs/progress.h"
+#include "hca/direct.h"
+#include "host/netif.h"
+#include "hca/progress.h"
+#include "verbs/import.h"
 #include "verbs/verbs.h"
 #include "verbs/why.h"
 
@@ -32,7 +33,7 @@ struct context {
 };
 
 /* The process's adapter: opened with the first context, closed with the last.  One that is lost
- * (verbs/lost.c) stays with the contexts that it has, and the next one gets another.  `lock` is held over
+ * (hca/lost.c) stays with the contexts that it has, and the next one gets another.  `lock` is held over
  * both, so that fork(), which takes it, never finds an adapter half made: its child would keep descriptors
  * that it knows nothing of, and with them the parent's name. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -114,6 +115,7 @@ static int open_hca(struct vb_hca **out, enum vb_open_step *step)
 	if (!h)
 		return ENOMEM;
 	vb_gids_find(&h->gids);
+	h->pub.told = vb_import_told;
 	vb_list_init(&h->pub.timed);
 	vb_list_init(&h->pub.imports);
 	vb_list_init(&h->pub.dms);
@@ -141,7 +143,7 @@ static int open_hca(struct vb_hca **out, enum vb_open_step *step)
 	h->pub.keys.owner = h->pub.adapter;
 	vb_pds_init(&h->pub.pds, vb_adapter_pds(h->pub.adapter), vb_adapter_pd_marks(h->pub.adapter),
 		    (uint64_t)h->pub.keys.home << 32);
-	vb_direct_link_up(vb_link_at(h->pub.adapter, 0)); /* the link to oneself is UP from the beginning */
+	vb_direct_peer_up(vb_peer_at(h->pub.adapter, 0)); /* the link to oneself is UP from the beginning */
 	*out = &h->pub;
 	return 0;
 fini_windows:

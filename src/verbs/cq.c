@@ -5,7 +5,7 @@
 
 #include "base/log.h"
 #include "iba/profile.h"
-#include "verbs/progress.h"
+#include "hca/progress.h"
 #include "verbs/verbs.h"
 
 static _Atomic uint32_t handles;

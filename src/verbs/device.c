@@ -12,8 +12,8 @@
 
 #include "base/log.h"
 #include "iba/profile.h"
-#include "verbs/identity.h"
-#include "verbs/netif.h"
+#include "host/identity.h"
+#include "host/netif.h"
 #include "verbs/verbs.h"
 
 static_assert(sizeof(struct ibv_device) == 664, "ABI");

@@ -20,7 +20,7 @@
 #include "iba/names.h"
 #include "iba/profile.h"
 #include "verbs/mr.h"
-#include "verbs/progress.h"
+#include "hca/progress.h"
 #include "verbs/verbs.h"
 
 #define PAGE	  4096ull

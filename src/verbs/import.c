@@ -15,9 +15,9 @@
 #include "iba/profile.h"
 #include "iba/reach.h"
 #include "mem/foreign.h"
-#include "verbs/direct.h"
+#include "hca/direct.h"
 #include "verbs/import.h"
-#include "verbs/progress.h"
+#include "hca/progress.h"
 #include "verbs/verbs.h"
 #include "verbs/why.h"
 
@@ -27,21 +27,21 @@
 static int meet_owner(struct vb_context *c, const struct vb_owner *o, const char *call)
 {
 	struct vb_trouble why;
-	struct vb_link *l;
+	struct vb_peer *peer;
 	char text[400] = "";
 	struct vb_text t = {text, sizeof(text)};
 	int err;
 
 	if (o->incarnation == vb_adapter_incarnation(c->adapter))
 		return 0;
-	err = vb_link_reach(c->adapter, o->number, vb_now() + PATIENCE, &l,
-			    &why); /* pairs with vb_link_put() */
+	err = vb_peer_reach(c->adapter, o->number, vb_now() + PATIENCE, &peer,
+			    &why); /* pairs with vb_peer_put() */
 	if (!err) {
-		if (l->incarnation != o->incarnation) { /* its number is another process's now */
+		if (peer->incarnation != o->incarnation) { /* its number is another process's now */
 			err = ECONNREFUSED;
 			why.reach = VB_REACH_NOBODY;
 		}
-		vb_link_put(l);
+		vb_peer_put(peer);
 	}
 	if (err == ECONNREFUSED && why.reach == VB_REACH_NOBODY)
 		return vb_refuse(
@@ -110,7 +110,7 @@ refused:
 	return NULL;
 }
 
-struct vb_link *vb_import_owner(struct vb_context *c, const char *call)
+struct vb_peer *vb_import_owner(struct vb_context *c, const char *call)
 {
 	uint64_t from = c->from ? c->from : vb_adapter_incarnation(c->adapter);
 
@@ -118,24 +118,24 @@ struct vb_link *vb_import_owner(struct vb_context *c, const char *call)
 		errno = vb_refuse(EIO, call, "the device was opened before fork()");
 		return NULL;
 	}
-	for (uint32_t i = 0; i < vb_link_count(c->adapter); i++) {
-		struct vb_link *l = vb_link_at(c->adapter, i);
+	for (uint32_t i = 0; i < vb_peer_count(c->adapter); i++) {
+		struct vb_peer *peer = vb_peer_at(c->adapter, i);
 
-		if (l && atomic_load(&l->state) == VB_LINK_UP && l->incarnation == from)
-			return l;
+		if (peer && atomic_load(&peer->state) == VB_PEER_UP && peer->incarnation == from)
+			return peer;
 	}
 	errno = vb_refuse(EIO, call, "the process whose device was imported has ended");
 	return NULL;
 }
 
 /* The tables into which the context's handles lead.  0, or EIO after saying that they are gone. */
-static int owner_tables(struct vb_context *c, struct vb_link_far *at, const char *call)
+static int owner_tables(struct vb_context *c, struct vb_peer_tables *at, const char *call)
 {
-	struct vb_link *l = vb_import_owner(c, call);
+	struct vb_peer *peer = vb_import_owner(c, call);
 
-	if (!l)
+	if (!peer)
 		return errno;
-	vb_link_far(l, at);
+	vb_peer_tables(peer, at);
 	return 0;
 }
 
@@ -145,7 +145,7 @@ VB_EXPORT VB_OBJECT(struct ibv_pd *, ibv_import_pd, (context, handle), struct ib
 	struct vb_context *c = vb_context(context);
 	const char *call = "ibv_import_pd";
 	struct vb_pd *pd = NULL;
-	struct vb_link_far at;
+	struct vb_peer_tables at;
 	struct vb_pd_view v;
 	struct vb_met met;
 	int err = owner_tables(c, &at, call);
@@ -190,7 +190,7 @@ VB_EXPORT VB_NOTHING(ibv_unimport_pd, (ibpd), struct ibv_pd *ibpd)
 static int look_up(struct vb_pd *pd, uint32_t handle, uint32_t *lkey, struct vb_key_spec *spec,
 		   const char *call)
 {
-	struct vb_link_far at;
+	struct vb_peer_tables at;
 	int err = owner_tables(vb_context(pd->ibv.context), &at, call);
 
 	if (err)

@@ -9,9 +9,9 @@
 
 /* The link to the adapter into whose tables the context's handles lead; NULL with errno, which has been said:
  * it is gone. */
-struct vb_link *vb_import_owner(struct vb_context *c, const char *call);
+struct vb_peer *vb_import_owner(struct vb_context *c, const char *call);
 
 /* A message of the peer's import_dm.c. */
-void vb_import_told(struct vb_link *l, const void *msg, size_t len, int fd);
+void vb_import_told(struct vb_peer *peer, const void *msg, size_t len, int fd);
 
 #endif

@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "verbs/dm.h"
 #include "verbs/import.h"
-#include "verbs/progress.h"
+#include "hca/progress.h"
 #include "verbs/verbs.h"
 
 #define CALL	 "ibv_import_dm"
@@ -37,16 +37,16 @@ struct waiting {
 	int fd; /* -1: none came */
 };
 
-static void answer(struct vb_link *l, struct tell *t)
+static void answer(struct vb_peer *peer, struct tell *t)
 {
 	int fd;
 
 	t->kind = TELL_DM_ANSWER;
 	t->length = 0;
-	fd = vb_dm_find(vb_hca(l->adapter), t->handle, &t->length);
+	fd = vb_dm_find(vb_hca(peer->adapter), t->handle, &t->length);
 	if (fd < 0)
 		t->length = 0;
-	vb_link_tell(l, t, sizeof(*t), fd); /* else it asks again */
+	vb_peer_tell(peer, t, sizeof(*t), fd); /* else it asks again */
 	if (fd >= 0)
 		close(fd);
 }
@@ -71,7 +71,7 @@ static void take(struct vb_hca *h, const struct tell *t, int fd)
 		close(mine);
 }
 
-void vb_import_told(struct vb_link *l, const void *msg, size_t len, int fd)
+void vb_import_told(struct vb_peer *peer, const void *msg, size_t len, int fd)
 {
 	struct tell t;
 
@@ -79,9 +79,9 @@ void vb_import_told(struct vb_link *l, const void *msg, size_t len, int fd)
 		return;
 	memcpy(&t, msg, sizeof(t));
 	if (t.kind == TELL_DM_ASK)
-		answer(l, &t);
+		answer(peer, &t);
 	else if (t.kind == TELL_DM_ANSWER)
-		take(vb_hca(l->adapter), &t, fd);
+		take(vb_hca(peer->adapter), &t, fd);
 }
 
 static bool is_done(struct vb_hca *h, const struct waiting *w)
@@ -96,24 +96,24 @@ static bool is_done(struct vb_hca *h, const struct waiting *w)
 
 /* Asks, and waits for what comes; again now and then, since a question or an answer finds no room in a socket
  * that nobody reads. */
-static int ask(struct vb_link *l, uint32_t handle, struct waiting *w)
+static int ask(struct vb_peer *peer, uint32_t handle, struct waiting *w)
 {
 	static const struct timespec nap = {.tv_nsec = 200000};
 	struct tell t = {.kind = TELL_DM_ASK, .ticket = w->ticket, .handle = handle};
-	struct vb_hca *h = vb_hca(l->adapter);
+	struct vb_hca *h = vb_hca(peer->adapter);
 	uint64_t end = vb_now() + PATIENCE, again = 0;
 
 	while (!is_done(h, w)) {
 		uint64_t now = vb_now();
 
-		if (atomic_load(&l->state) != VB_LINK_UP)
+		if (atomic_load(&peer->state) != VB_PEER_UP)
 			return vb_refuse(EIO, CALL, "the process whose device was imported has ended");
 		if (now > end)
 			return vb_refuse(
 			    ETIMEDOUT, CALL,
 			    "process %u, whose device memory it is, does not answer (is it stopped?)",
-			    l->pid);
-		if (now >= again && vb_link_tell(l, &t, sizeof(t), -1))
+			    peer->pid);
+		if (now >= again && vb_peer_tell(peer, &t, sizeof(t), -1))
 			again = now + PATIENCE / 8;
 		syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &nap, NULL); /* no cancellation point */
 	}
@@ -121,12 +121,12 @@ static int ask(struct vb_link *l, uint32_t handle, struct waiting *w)
 }
 
 /* A descriptor of the memory, -1 with errno. */
-static int fetch(struct vb_hca *h, struct vb_link *l, uint32_t handle, uint64_t *length)
+static int fetch(struct vb_hca *h, struct vb_peer *peer, uint32_t handle, uint64_t *length)
 {
 	struct waiting w = {.fd = -1};
 	int err;
 
-	if (!l->index) { /* our own */
+	if (!peer->index) { /* our own */
 		w.fd = vb_dm_find(h, handle, &w.length);
 		err = 0;
 	} else {
@@ -134,7 +134,7 @@ static int fetch(struct vb_hca *h, struct vb_link *l, uint32_t handle, uint64_t 
 		w.ticket = ++h->import_ticket;
 		vb_list_append(&h->imports, &w.node);
 		vb_lock_give(&h->import_lock);
-		err = ask(l, handle, &w);
+		err = ask(peer, handle, &w);
 		vb_lock_take(&h->import_lock);
 		vb_list_unlink(&w.node);
 		vb_lock_give(&h->import_lock);
@@ -155,14 +155,14 @@ VB_EXPORT VB_OBJECT(struct ibv_dm *, ibv_import_dm, (context, handle), struct ib
 {
 	struct vb_context *c = vb_context(context);
 	struct ibv_dm *dm;
-	struct vb_link *l;
+	struct vb_peer *peer;
 	uint64_t length;
 	int err, fd;
 
-	l = vb_import_owner(c, CALL);
-	if (!l)
+	peer = vb_import_owner(c, CALL);
+	if (!peer)
 		return NULL; /* errno is set */
-	fd = fetch(vb_hca(c->adapter), l, handle, &length);
+	fd = fetch(vb_hca(c->adapter), peer, handle, &length);
 	if (fd < 0)
 		return NULL; /* likewise */
 	dm = vb_dm_import(context, fd, length, handle, CALL);

@@ -12,10 +12,10 @@
 #include "mem/guard.h"
 #include "mem/populate.h"
 #include "mem/vma.h"
-#include "verbs/direct.h"
+#include "hca/direct.h"
 #include "verbs/mr.h"
 #include "verbs/pin.h"
-#include "verbs/progress.h"
+#include "hca/progress.h"
 #include "verbs/verbs.h"
 #include "verbs/why.h"
 

@@ -6,9 +6,9 @@
 
 #include "base/log.h"
 #include "obj/mw.h"
-#include "verbs/direct.h"
+#include "hca/direct.h"
 #include "verbs/mw.h"
-#include "verbs/progress.h"
+#include "hca/progress.h"
 #include "verbs/verbs.h"
 #include "verbs/why.h"
 

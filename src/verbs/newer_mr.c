@@ -10,7 +10,7 @@
 
 #include "base/log.h"
 #include "verbs/dmabuf.h"
-#include "verbs/identity.h"
+#include "host/identity.h"
 #include "verbs/mr.h"
 #include "verbs/verbs.h"
 

@@ -7,7 +7,7 @@
 #include "iba/names.h"
 #include "transport/rc.h"
 #include "verbs/mw.h"
-#include "verbs/progress.h"
+#include "hca/progress.h"
 #include "verbs/verbs.h"
 
 /* What a request may be on an RC QP; rule 11. */

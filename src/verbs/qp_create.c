@@ -7,9 +7,9 @@
 #include "base/log.h"
 #include "iba/names.h"
 #include "iba/profile.h"
-#include "verbs/direct.h"
-#include "verbs/lost.h"
-#include "verbs/progress.h"
+#include "hca/direct.h"
+#include "hca/lost.h"
+#include "hca/progress.h"
 #include "verbs/verbs.h"
 
 #define CALL "ibv_create_qp"

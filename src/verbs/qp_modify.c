@@ -9,9 +9,9 @@
 #include "iba/profile.h"
 #include "iba/qp_state.h"
 #include "transport/rc.h"
-#include "verbs/direct.h"
-#include "verbs/lost.h"
-#include "verbs/progress.h"
+#include "hca/direct.h"
+#include "hca/lost.h"
+#include "hca/progress.h"
 #include "verbs/verbs.h"
 
 #define CALL "ibv_modify_qp"

@@ -11,9 +11,9 @@
 #include "iba/limits.h"
 #include "iba/pkt.h"
 #include "iba/profile.h"
-#include "verbs/identity.h"
-#include "verbs/netif.h"
-#include "verbs/progress.h"
+#include "host/identity.h"
+#include "host/netif.h"
+#include "hca/progress.h"
 #include "verbs/verbs.h"
 
 #define PORTS 1

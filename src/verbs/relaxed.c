@@ -10,10 +10,10 @@
 #include "mem/copy.h"
 #include "mem/guard.h"
 #include "obj/relaxed.h"
-#include "verbs/direct.h"
+#include "hca/direct.h"
 #include "verbs/mr.h"
 #include "verbs/pin.h"
-#include "verbs/progress.h"
+#include "hca/progress.h"
 #include "verbs/verbs.h"
 #include "verbs/why.h"
 

@@ -9,9 +9,9 @@
 
 #include "base/log.h"
 #include "iba/names.h"
-#include "verbs/direct.h"
+#include "hca/direct.h"
 #include "verbs/mr.h"
-#include "verbs/progress.h"
+#include "hca/progress.h"
 #include "verbs/verbs.h"
 
 #define CALL "ibv_rereg_mr"

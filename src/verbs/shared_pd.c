@@ -16,8 +16,8 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "iba/reach.h"
-#include "verbs/direct.h"
-#include "verbs/progress.h"
+#include "hca/direct.h"
+#include "hca/progress.h"
 #include "verbs/verbs.h"
 
 #define PATIENCE (2 * VB_SEC) /* for all members together */
@@ -33,10 +33,11 @@ static bool is_own(const struct vb_adapter *a, uint32_t number)
 /* Has contact begun, so that those who answer are there while one who does not is waited for. */
 static void call_one(struct vb_adapter *a, uint32_t number)
 {
-	struct vb_link *l = is_own(a, number) ? NULL : vb_link_get(a, number); /* pairs with vb_link_put() */
+	struct vb_peer *peer =
+	    is_own(a, number) ? NULL : vb_peer_get(a, number); /* pairs with vb_peer_put() */
 
-	if (l)
-		vb_link_put(l);
+	if (peer)
+		vb_peer_put(peer);
 }
 
 /* Contact with one member; 0 also if there is none of that number any more, or one that cannot be talked to.
@@ -44,14 +45,14 @@ static void call_one(struct vb_adapter *a, uint32_t number)
 static int meet_one(struct vb_adapter *a, uint32_t number, uint64_t until, struct vb_met *met)
 {
 	struct vb_trouble why;
-	struct vb_link *l;
+	struct vb_peer *peer;
 	int err;
 
 	if (!number || is_own(a, number)) /* 0 is nobody's, but may be asked for */
 		return 0;
-	err = vb_link_reach(a, number, until, &l, &why); /* pairs with vb_link_put() */
+	err = vb_peer_reach(a, number, until, &peer, &why); /* pairs with vb_peer_put() */
 	if (!err)
-		vb_link_put(l);
+		vb_peer_put(peer);
 	if (err == ETIMEDOUT)
 		met->silent++;
 	else if (err == ECONNREFUSED && why.reach != VB_REACH_NOBODY)
@@ -155,7 +156,7 @@ static void look_at(struct found *f, const struct vb_pd_slot *slots, const struc
 }
 
 /* A process that ended just now may have left its table as it was: its link goes down a moment later. */
-static bool has_ended(const struct vb_link_far *at)
+static bool has_ended(const struct vb_peer_tables *at)
 {
 	struct pollfd p = {.fd = at->pidfd, .events = POLLIN};
 
@@ -165,19 +166,20 @@ static bool has_ended(const struct vb_link_far *at)
 /* Own table and those of all processes in contact, that of the domain's home first. */
 static void look(struct vb_adapter *a, uint32_t domain, uint64_t share_key, struct found *f)
 {
-	uint32_t n = vb_link_count(a), home = vb_pd_domain_home(domain);
+	uint32_t n = vb_peer_count(a), home = vb_pd_domain_home(domain);
 	struct vb_pds *own = &vb_hca(a)->pds;
 
 	*f = (struct found){0};
 	look_at(f, own->slots, own->marks, domain, share_key);
 	for (uint32_t pass = 0; pass < 2; pass++) {
 		for (uint32_t i = 1; i < n && !f->fits; i++) {
-			struct vb_link *l = vb_link_at(a, i);
-			struct vb_link_far at;
+			struct vb_peer *peer = vb_peer_at(a, i);
+			struct vb_peer_tables at;
 
-			if (!l || atomic_load(&l->state) != VB_LINK_UP || (l->number == home) == (pass != 0))
+			if (!peer || atomic_load(&peer->state) != VB_PEER_UP ||
+			    (peer->number == home) == (pass != 0))
 				continue;
-			vb_link_far(l, &at);
+			vb_peer_tables(peer, &at);
 			if (!has_ended(&at))
 				look_at(f, at.pds, at.pd_marks, domain, share_key);
 		}

@@ -135,7 +135,7 @@ static void commit(struct vb_out *o, struct vb_outbuf *b)
 	vb_lock_give(&s->tx);
 	VB_FAULT_POINT("packet sent, bell not rung");
 	if (vb_unlikely(atomic_load_explicit(awake, memory_order_seq_cst) == VB_ASLEEP))
-		vb_link_ring(s->link);
+		vb_peer_ring(s->link);
 }
 
 static void cancel(struct vb_out *o, struct vb_outbuf *b)
@@ -185,7 +185,7 @@ void vb_shm_attach(struct vb_shm *s, struct vb_ring *to, const struct vb_ring *f
 	s->consumed = consumed;
 }
 
-struct vb_shm *vb_shm_new(struct vb_link *l, struct vb_ring *to, const struct vb_ring *from,
+struct vb_shm *vb_shm_new(struct vb_peer *peer, struct vb_ring *to, const struct vb_ring *from,
 			  _Atomic uint32_t *consumed, const _Atomic uint32_t *peer_consumed,
 			  const _Atomic uint32_t *peer_awake)
 {
@@ -198,7 +198,7 @@ struct vb_shm *vb_shm_new(struct vb_link *l, struct vb_ring *to, const struct vb
 	s->out.mtu = VB_RING_MTU;
 	s->out.local = true;
 	s->out.carries_acks = true;
-	s->link = l;
+	s->link = peer;
 	vb_shm_attach(s, to, from, consumed, peer_consumed, peer_awake);
 	return s;
 }
@@ -270,24 +270,24 @@ bool vb_shm_has_room(struct vb_shm *s)
 
 /* The adapter's view of the wire. */
 
-static int wire_up(struct vb_link *l, const struct vb_wire_parts *p)
+static int wire_up(struct vb_peer *peer, const struct vb_wire_parts *p)
 {
-	if (l->wire)
-		vb_shm_attach(l->wire, p->to, p->from, p->consumed, p->peer_consumed, p->peer_awake);
+	if (peer->wire)
+		vb_shm_attach(peer->wire, p->to, p->from, p->consumed, p->peer_consumed, p->peer_awake);
 	else
-		l->wire = vb_shm_new(l, p->to, p->from, p->consumed, p->peer_consumed, p->peer_awake);
-	return l->wire ? 0 : ENOMEM;
+		peer->wire = vb_shm_new(peer, p->to, p->from, p->consumed, p->peer_consumed, p->peer_awake);
+	return peer->wire ? 0 : ENOMEM;
 }
 
-static bool wire_ready(const struct vb_link *l)
+static bool wire_ready(const struct vb_peer *peer)
 {
-	return vb_shm_ready(l->wire);
+	return vb_shm_ready(peer->wire);
 }
 
-static void wire_free(struct vb_link *l)
+static void wire_free(struct vb_peer *peer)
 {
-	vb_shm_free(l->wire);
-	l->wire = NULL;
+	vb_shm_free(peer->wire);
+	peer->wire = NULL;
 }
 
 const struct vb_wire_ops vb_shm_wire = {wire_up, wire_ready, wire_free};

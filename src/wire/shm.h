@@ -14,7 +14,7 @@
 
 struct vb_shm {
 	struct vb_out out; /* first: the way out */
-	struct vb_link *link;
+	struct vb_peer *link;
 	/* producer; guarded by tx */
 	struct vb_lock tx __attribute__((aligned(VB_LINE)));
 	uint32_t seen;	       /* peer's consumed counter as last read */
@@ -25,7 +25,7 @@ struct vb_shm {
 	uint32_t data_tail;    /* oldest data byte still in use, runs freely */
 	_Atomic(const _Atomic uint32_t *) peer_consumed;
 	_Atomic(const _Atomic uint32_t *) peer_awake;
-	/* consumer; guarded by link->rx */
+	/* consumer; guarded by peer->rx */
 	_Atomic(const struct vb_ring *) from __attribute__((aligned(VB_LINE))); /* the peer's ring to us */
 	_Atomic uint32_t tail;	    /* next slot to read; written under rx, read without */
 	_Atomic uint32_t *consumed; /* our counter for the peer */
@@ -34,7 +34,7 @@ struct vb_shm {
 };
 
 /* Where a link's rings and counters stand: the owner's for writing, the peer's for reading. */
-struct vb_shm *vb_shm_new(struct vb_link *l, struct vb_ring *to, const struct vb_ring *from,
+struct vb_shm *vb_shm_new(struct vb_peer *peer, struct vb_ring *to, const struct vb_ring *from,
 			  _Atomic uint32_t *consumed, const _Atomic uint32_t *peer_consumed,
 			  const _Atomic uint32_t *peer_awake);
 void vb_shm_free(struct vb_shm *s);
@@ -65,7 +65,7 @@ static inline bool vb_shm_ready(const struct vb_shm *s)
 }
 
 /* Under rx: 1 and the next packet, 0 if there is none, -1 if what stands there cannot be a packet (the peer
- * is insane: the link must go down, see vb_link_insane). */
+ * is insane: the link must go down, see vb_peer_insane). */
 int vb_shm_peek(struct vb_shm *s, struct vb_shm_pkt *p);
 /* Under rx: done with the packet of vb_shm_peek().  The sender sees the room at once. */
 void vb_shm_next(struct vb_shm *s);

@@ -42,7 +42,7 @@ struct node {
 	_Atomic bool saw_rubbish;
 	_Atomic int tolds;
 	/* What to do with it, besides counting; NULL: nothing. */
-	void (*hear)(struct node *n, struct vb_link *l, const void *msg, size_t len, int fd);
+	void (*hear)(struct node *n, struct vb_peer *peer, const void *msg, size_t len, int fd);
 };
 
 static const uint8_t gids[VB_GID_TABLE][16] = {{1, 2, 3}};
@@ -60,24 +60,24 @@ static __attribute__((unused)) unsigned look(struct vb_adapter *a, bool all)
 	unsigned got = 0;
 
 	(void)all;
-	for (uint32_t i = 0; i < vb_link_count(a); i++) {
-		struct vb_link *l = vb_link_at(a, i);
+	for (uint32_t i = 0; i < vb_peer_count(a); i++) {
+		struct vb_peer *peer = vb_peer_at(a, i);
 		struct vb_shm_pkt p;
 		int r = 0;
 
-		if (atomic_load_explicit(&l->state, memory_order_acquire) != VB_LINK_UP ||
-		    !vb_shm_ready(l->wire) || !vb_lock_try(&l->rx))
+		if (atomic_load_explicit(&peer->state, memory_order_acquire) != VB_PEER_UP ||
+		    !vb_shm_ready(peer->wire) || !vb_lock_try(&peer->rx))
 			continue;
-		if (atomic_load(&l->state) == VB_LINK_UP) {
-			while ((r = vb_shm_peek(l->wire, &p)) > 0) {
-				vb_shm_next(l->wire);
+		if (atomic_load(&peer->state) == VB_PEER_UP) {
+			while ((r = vb_shm_peek(peer->wire, &p)) > 0) {
+				vb_shm_next(peer->wire);
 				got++;
 			}
 		}
-		vb_lock_give(&l->rx);
+		vb_lock_give(&peer->rx);
 		if (r < 0) {
 			atomic_store(&n->saw_rubbish, true);
-			vb_link_insane(l);
+			vb_peer_insane(peer);
 		}
 	}
 	atomic_fetch_add(&n->packets, got);
@@ -93,42 +93,42 @@ static __attribute__((unused)) uint64_t no_timers(struct vb_adapter *a, uint64_t
 	return VB_NEVER;
 }
 
-static __attribute__((unused)) void link_up(struct vb_link *l)
+static __attribute__((unused)) void peer_up(struct vb_peer *peer)
 {
-	struct node *n = vb_adapter_user(l->adapter);
+	struct node *n = vb_adapter_user(peer->adapter);
 
-	if (atomic_load(&l->state) == VB_LINK_UP)
+	if (atomic_load(&peer->state) == VB_PEER_UP)
 		atomic_fetch_add(&n->ups, 1);
 	else
 		atomic_fetch_add(&n->fails, 1);
 	bump(n->changed);
 }
 
-static __attribute__((unused)) void link_down(struct vb_link *l, enum vb_link_end how)
+static __attribute__((unused)) void peer_down(struct vb_peer *peer, enum vb_peer_end how)
 {
-	struct node *n = vb_adapter_user(l->adapter);
+	struct node *n = vb_adapter_user(peer->adapter);
 
-	if (!atomic_load(&n->saw_rubbish) && vb_shm_ready(l->wire))
+	if (!atomic_load(&n->saw_rubbish) && vb_shm_ready(peer->wire))
 		abort(); /* not read to its end */
 	atomic_fetch_add(&n->goodbyes, how == VB_END_GOODBYE);
 	atomic_fetch_add(&n->downs, 1);
 	bump(n->changed);
 }
 
-static __attribute__((unused)) void told(struct vb_link *l, const void *msg, size_t len, int fd)
+static __attribute__((unused)) void told(struct vb_peer *peer, const void *msg, size_t len, int fd)
 {
-	struct node *n = vb_adapter_user(l->adapter);
+	struct node *n = vb_adapter_user(peer->adapter);
 
-	if (atomic_load(&l->state) != VB_LINK_UP || (uintptr_t)msg % 8)
+	if (atomic_load(&peer->state) != VB_PEER_UP || (uintptr_t)msg % 8)
 		abort();
 	if (n->hear)
-		n->hear(n, l, msg, len, fd);
+		n->hear(n, peer, msg, len, fd);
 	atomic_fetch_add(&n->tolds, 1);
 	bump(n->changed);
 }
 
 static const struct vb_adapter_ops ops = {
-    .progress = look, .timers = no_timers, .link_up = link_up, .link_down = link_down, .told = told};
+    .progress = look, .timers = no_timers, .peer_up = peer_up, .peer_down = peer_down, .told = told};
 
 static __attribute__((unused)) struct node *node_open(void)
 {
@@ -165,15 +165,15 @@ static __attribute__((unused)) void await_at_least(struct node *n, _Atomic int *
 		await(n->changed);
 }
 
-static __attribute__((unused)) void await_state(struct node *n, struct vb_link *l, int state)
+static __attribute__((unused)) void await_state(struct node *n, struct vb_peer *peer, int state)
 {
-	while (atomic_load(&l->state) != state)
+	while (atomic_load(&peer->state) != state)
 		await(n->changed);
 }
 
-static __attribute__((unused)) void send_to(struct vb_link *l)
+static __attribute__((unused)) void send_to(struct vb_peer *peer)
 {
-	struct vb_out *o = &((struct vb_shm *)l->wire)->out;
+	struct vb_out *o = &((struct vb_shm *)peer->wire)->out;
 	struct vb_outbuf b;
 
 	while (!o->ops->reserve(o, &b, 12, 8, VB_OUT_REQUEST))
@@ -186,26 +186,26 @@ static __attribute__((unused)) uint32_t links_up(struct node *n)
 {
 	uint32_t up = 0;
 
-	for (uint32_t i = 1; i < vb_link_count(n->a); i++)
-		up += atomic_load(&vb_link_at(n->a, i)->state) == VB_LINK_UP;
+	for (uint32_t i = 1; i < vb_peer_count(n->a); i++)
+		up += atomic_load(&vb_peer_at(n->a, i)->state) == VB_PEER_UP;
 	return up;
 }
 
 /* The link that is UP in the end: the peer may make contact at the same time, and so another one. */
-static __attribute__((unused)) struct vb_link *await_link(struct node *n, struct vb_link *l)
+static __attribute__((unused)) struct vb_peer *await_link(struct node *n, struct vb_peer *peer)
 {
-	assert_non_null(l);
+	assert_non_null(peer);
 	for (;;) {
-		l = vb_link_current(l);
-		if (atomic_load(&l->state) == VB_LINK_UP)
-			return l;
+		peer = vb_peer_current(peer);
+		if (atomic_load(&peer->state) == VB_PEER_UP)
+			return peer;
 		await(n->changed);
 	}
 }
 
-static __attribute__((unused)) struct vb_link *connected(struct node *n, uint32_t number)
+static __attribute__((unused)) struct vb_peer *connected(struct node *n, uint32_t number)
 {
-	return await_link(n, vb_link_get(n->a, number));
+	return await_link(n, vb_peer_get(n->a, number));
 }
 
 static __attribute__((unused)) uint32_t number_of(struct node *n)

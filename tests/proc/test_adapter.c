@@ -12,19 +12,19 @@
 static void contact_both_ways(void **state)
 {
 	struct node *x = node_open(), *y = node_open();
-	struct vb_link *xy = connected(x, number_of(y)), *yx;
+	struct vb_peer *xy = connected(x, number_of(y)), *yx;
 	static const uint8_t other[16] = {9};
 
 	(void)state;
 	await_at_least(y, &y->ups, 1);
-	yx = vb_link_get(y->a, number_of(x));
-	assert_int_equal(atomic_load(&yx->state), VB_LINK_UP);
+	yx = vb_peer_get(y->a, number_of(x));
+	assert_int_equal(atomic_load(&yx->state), VB_PEER_UP);
 	assert_int_equal(links_up(x), 1);
 	assert_int_equal(links_up(y), 1);
-	assert_true(vb_link_is(xy, number_of(y), gids[0]));
-	assert_false(vb_link_is(xy, number_of(x), gids[0]));
-	assert_false(vb_link_is(xy, number_of(y), other));
-	assert_false(vb_link_is(xy, number_of(y), gids[1]));
+	assert_true(vb_peer_is(xy, number_of(y), gids[0]));
+	assert_false(vb_peer_is(xy, number_of(x), gids[0]));
+	assert_false(vb_peer_is(xy, number_of(y), other));
+	assert_false(vb_peer_is(xy, number_of(y), gids[1]));
 	/* Nobody polls: the doorbell wakes the engines. */
 	for (int i = 0; i < 200; i++) {
 		send_to(xy);
@@ -32,8 +32,8 @@ static void contact_both_ways(void **state)
 		send_to(yx);
 		await(x->arrived);
 	}
-	vb_link_put(xy);
-	vb_link_put(yx);
+	vb_peer_put(xy);
+	vb_peer_put(yx);
 	node_close(x);
 	await_at_least(y, &y->downs, 1);
 	assert_int_equal(y->goodbyes, 1);
@@ -43,16 +43,16 @@ static void contact_both_ways(void **state)
 static void link_to_oneself(void **state)
 {
 	struct node *x = node_open();
-	struct vb_link *l = vb_link_get(x->a, number_of(x));
+	struct vb_peer *peer = vb_peer_get(x->a, number_of(x));
 
 	(void)state;
-	assert_int_equal(atomic_load(&l->state), VB_LINK_UP);
-	assert_true(vb_link_is(l, number_of(x), gids[0]));
+	assert_int_equal(atomic_load(&peer->state), VB_PEER_UP);
+	assert_true(vb_peer_is(peer, number_of(x), gids[0]));
 	for (int i = 0; i < 100; i++) {
-		send_to(l);
+		send_to(peer);
 		await(x->arrived);
 	}
-	vb_link_put(l);
+	vb_peer_put(peer);
 	node_close(x);
 }
 
@@ -60,18 +60,18 @@ static void nobody_there_stays_idle(void **state)
 {
 	struct node *x = node_open(), *y = node_open();
 	uint32_t gone = number_of(y);
-	struct vb_link *l;
+	struct vb_peer *peer;
 
 	(void)state;
 	node_close(y);
-	l = vb_link_get(x->a, gone);
+	peer = vb_peer_get(x->a, gone);
 	for (int i = 1; i <= 3; i++) {
 		await_at_least(x, &x->fails, i);
-		assert_int_equal(atomic_load(&l->state), VB_LINK_IDLE);
-		vb_link_contact(l);
+		assert_int_equal(atomic_load(&peer->state), VB_PEER_IDLE);
+		vb_peer_contact(peer);
 	}
 	assert_int_equal(x->ups, 0);
-	vb_link_put(l);
+	vb_peer_put(peer);
 	node_close(x);
 }
 
@@ -80,8 +80,8 @@ static void numbers_out_of_range(void **state)
 	struct node *x = node_open();
 
 	(void)state;
-	assert_null(vb_link_get(x->a, 0));
-	assert_null(vb_link_get(x->a, VB_ADAPTERS));
+	assert_null(vb_peer_get(x->a, 0));
+	assert_null(vb_peer_get(x->a, VB_ADAPTERS));
 	assert_null(vb_qpn_find(x->a, 0));
 	assert_null(vb_qpn_find(x->a, UINT32_MAX));
 	node_close(x);
@@ -91,7 +91,7 @@ struct racer {
 	struct node *n;
 	uint32_t number;
 	pthread_barrier_t *start;
-	struct vb_link *l;
+	struct vb_peer *peer;
 };
 
 static void *race(void *arg)
@@ -99,7 +99,7 @@ static void *race(void *arg)
 	struct racer *r = arg;
 
 	pthread_barrier_wait(r->start);
-	r->l = connected(r->n, r->number);
+	r->peer = connected(r->n, r->number);
 	return NULL;
 }
 
@@ -118,8 +118,8 @@ static void both_contact_at_once(void **state)
 		pthread_join(t, NULL);
 		assert_int_equal(links_up(x), 1);
 		assert_int_equal(links_up(y), 1);
-		send_to(r[0].l);
-		send_to(r[1].l);
+		send_to(r[0].peer);
+		send_to(r[1].peer);
 		await(x->arrived);
 		await(y->arrived);
 		assert_int_equal(x->downs + y->downs, 0);
@@ -141,13 +141,13 @@ static void sixty_four_adapters(void **state)
 		n[i] = node_open();
 	for (int i = 0; i < N; i++) {
 		for (int j = 0; j < N; j += i == 0 ? 1 : 13)
-			vb_link_put(connected(n[i], number_of(n[j])));
+			vb_peer_put(connected(n[i], number_of(n[j])));
 		for (int j = 0; j < i; j++)
 			assert_int_not_equal(number_of(n[i]), number_of(n[j]));
 	}
 	assert_int_equal(links_up(n[0]), N - 1);
 	for (uint32_t i = 1; i < N; i++)
-		send_to(vb_link_at(n[0]->a, i));
+		send_to(vb_peer_at(n[0]->a, i));
 	for (int i = 1; i < N; i++)
 		await(n[i]->arrived);
 	for (int i = 0; i < N; i++)
@@ -192,16 +192,16 @@ static void second_number_same_link(void **state)
 {
 	struct node *x = node_open(), *y = node_open();
 	uint32_t second = outgrow(y);
-	struct vb_link *l = connected(x, number_of(y)), *m = vb_link_get(x->a, second);
+	struct vb_peer *peer = connected(x, number_of(y)), *m = vb_peer_get(x->a, second);
 
 	(void)state;
-	assert_ptr_equal(l, m);
-	assert_true(vb_link_is(l, second, gids[0]));
+	assert_ptr_equal(peer, m);
+	assert_true(vb_peer_is(peer, second, gids[0]));
 	assert_int_equal(vb_adapter_number_at(y->a, 1), second);
 	atomic_store(&vb_qpn_published(y->a, second << VB_QPN_INDEX_BITS | 5)->state, 1);
-	assert_true(vb_link_qp_state(l, second << VB_QPN_INDEX_BITS | 5));
-	assert_false(vb_link_qp_state(l, second << VB_QPN_INDEX_BITS | 6));
-	assert_ptr_equal(vb_link_get(y->a, second), vb_link_at(y->a, 0));
+	assert_true(vb_peer_qp_state(peer, second << VB_QPN_INDEX_BITS | 5));
+	assert_false(vb_peer_qp_state(peer, second << VB_QPN_INDEX_BITS | 6));
+	assert_ptr_equal(vb_peer_get(y->a, second), vb_peer_at(y->a, 0));
 	node_close(x);
 	node_close(y);
 }
@@ -213,19 +213,19 @@ static void two_numbers_at_once(void **state)
 	for (int round = 0; round < 30; round++) {
 		struct node *x = node_open(), *y = node_open();
 		uint32_t second = outgrow(y);
-		struct vb_link *l = vb_link_get(x->a, round & 1 ? second : number_of(y));
-		struct vb_link *m = vb_link_get(x->a, round & 1 ? number_of(y) : second), *back = NULL;
+		struct vb_peer *peer = vb_peer_get(x->a, round & 1 ? second : number_of(y));
+		struct vb_peer *m = vb_peer_get(x->a, round & 1 ? number_of(y) : second), *back = NULL;
 
 		if (round % 3 == 0)
-			back = vb_link_get(y->a, number_of(x));
+			back = vb_peer_get(y->a, number_of(x));
 		do {
-			l = vb_link_current(l);
-			m = vb_link_current(m);
-			vb_link_contact(l);
-			vb_link_contact(m);
-			if (l != m || atomic_load(&l->state) != VB_LINK_UP)
+			peer = vb_peer_current(peer);
+			m = vb_peer_current(m);
+			vb_peer_contact(peer);
+			vb_peer_contact(m);
+			if (peer != m || atomic_load(&peer->state) != VB_PEER_UP)
 				await(x->changed);
-		} while (l != m || atomic_load(&l->state) != VB_LINK_UP);
+		} while (peer != m || atomic_load(&peer->state) != VB_PEER_UP);
 		if (back)
 			await_link(y, back);
 		await_at_least(y, &y->ups, 1);
@@ -244,34 +244,34 @@ static void link_is_made_anew_for_a_new_peer(void **state)
 	(void)state;
 	for (int i = 1; i <= 20; i++) {
 		struct node *y = node_open();
-		struct vb_link *l = connected(x, number_of(y));
+		struct vb_peer *peer = connected(x, number_of(y));
 
 		for (int k = 0; k < 5; k++) {
-			send_to(l);
+			send_to(peer);
 			await(y->arrived);
 		}
 		assert_int_equal(y->packets, 5);
 		node_close(y);
-		await_state(x, l, VB_LINK_DOWN);
+		await_state(x, peer, VB_PEER_DOWN);
 		await_at_least(x, &x->downs, i);
-		vb_link_put(l);
+		vb_peer_put(peer);
 	}
-	assert_true(vb_link_count(x->a) <= 3); /* indices are used again */
+	assert_true(vb_peer_count(x->a) <= 3); /* indices are used again */
 	node_close(x);
 }
 
 static void insane_peer_loses_its_link_only(void **state)
 {
 	struct node *x = node_open(), *y = node_open(), *z = node_open();
-	struct vb_link *l = connected(x, number_of(y)), *m = connected(x, number_of(z));
-	struct vb_ring *ring = ((struct vb_shm *)l->wire)->to;
+	struct vb_peer *peer = connected(x, number_of(y)), *m = connected(x, number_of(z));
+	struct vb_ring *ring = ((struct vb_shm *)peer->wire)->to;
 
 	(void)state;
 	await_at_least(y, &y->ups, 1);
 	ring->slots[0].hdr_len = 255;
 	atomic_store(&ring->slots[0].seq, 1);
-	atomic_store(&((struct vb_shm *)l->wire)->head, 1);
-	vb_link_ring(l);
+	atomic_store(&((struct vb_shm *)peer->wire)->head, 1);
+	vb_peer_ring(peer);
 	await_at_least(x, &x->downs, 1);
 	await_at_least(y, &y->downs, 1);
 	assert_int_equal(y->goodbyes, 0);
@@ -286,7 +286,7 @@ static void insane_peer_loses_its_link_only(void **state)
 
 static uint32_t engine_tid(struct node *n)
 {
-	return ((const struct vb_seg_head *)vb_link_at(n->a, 0)->peer)->tid;
+	return ((const struct vb_seg_head *)vb_peer_at(n->a, 0)->peer)->tid;
 }
 
 static long switches(uint32_t tid)
@@ -310,12 +310,12 @@ static long switches(uint32_t tid)
 static void idle_engine_sleeps(void **state)
 {
 	struct node *x = node_open(), *y = node_open();
-	struct vb_link *l = connected(x, number_of(y));
+	struct vb_peer *peer = connected(x, number_of(y));
 	uint32_t tid;
 	long before;
 
 	(void)state;
-	send_to(l);
+	send_to(peer);
 	await(y->arrived);
 	/* A poller keeps it awake; when it stops, the engine falls asleep by itself. */
 	vb_adapter_wake(y->a);
@@ -327,7 +327,7 @@ static void idle_engine_sleeps(void **state)
 	before = switches(tid);
 	poll(NULL, 0, 300);
 	assert_int_equal(switches(tid), before);
-	send_to(l);
+	send_to(peer);
 	await(y->arrived);
 	node_close(x);
 	node_close(y);
@@ -336,7 +336,7 @@ static void idle_engine_sleeps(void **state)
 static void packets_to_a_poller_that_stopped_arrive(void **state)
 {
 	struct node *x = node_open(), *y = node_open();
-	struct vb_link *l = connected(x, number_of(y));
+	struct vb_peer *peer = connected(x, number_of(y));
 
 	(void)state;
 	await_at_least(y, &y->ups, 1);
@@ -345,7 +345,7 @@ static void packets_to_a_poller_that_stopped_arrive(void **state)
 		atomic_fetch_add(&vb_adapter_presence(y->a)->polls, 1);
 		if (i % 3)
 			poll(NULL, 0, i % 3);
-		send_to(l);
+		send_to(peer);
 		await(y->arrived);
 	}
 	node_close(x);
@@ -355,18 +355,18 @@ static void packets_to_a_poller_that_stopped_arrive(void **state)
 static void armed_adapter_is_rung(void **state)
 {
 	struct node *x = node_open(), *y = node_open();
-	struct vb_link *l = connected(x, number_of(y));
+	struct vb_peer *peer = connected(x, number_of(y));
 
 	(void)state;
 	await_at_least(y, &y->ups, 1);
 	for (int i = 0; i < 100; i++) {
 		vb_adapter_wake(y->a);
 		if (i & 1)
-			send_to(l);
+			send_to(peer);
 		vb_adapter_arm(y->a);
 		assert_int_equal(atomic_load(vb_adapter_presence(y->a)->awake), VB_ASLEEP);
 		if (!(i & 1))
-			send_to(l);
+			send_to(peer);
 		await(y->arrived);
 		vb_adapter_disarm(y->a);
 	}
@@ -378,7 +378,7 @@ enum { PINGS = 20000 };
 
 struct ponger {
 	struct node *n;
-	struct vb_link *l;
+	struct vb_peer *peer;
 };
 
 static void ping(struct node *n)
@@ -395,7 +395,7 @@ static void *pong(void *arg)
 
 	for (int i = 0; i < PINGS; i++) {
 		ping(p->n);
-		send_to(p->l);
+		send_to(p->peer);
 	}
 	return NULL;
 }
@@ -404,13 +404,13 @@ static void *pong(void *arg)
 static void waiters_ping_pong(void **state)
 {
 	struct node *x = node_open(), *y = node_open();
-	struct vb_link *xy = connected(x, number_of(y));
+	struct vb_peer *xy = connected(x, number_of(y));
 	struct ponger p = {y, connected(y, number_of(x))};
 	pthread_t t;
 	long woken;
 
 	(void)state;
-	send_to(p.l);
+	send_to(p.peer);
 	await(x->arrived);
 	woken = switches(engine_tid(x)) + switches(engine_tid(y));
 	pthread_create(&t, NULL, pong, &p);
@@ -485,14 +485,14 @@ static void waiter_can_be_cancelled(void **state)
 {
 	struct node *x = node_open(), *y = node_open();
 	struct interrupted w = {.n = x, .ret = -1};
-	struct vb_link *l = connected(y, number_of(x));
+	struct vb_peer *peer = connected(y, number_of(x));
 	pthread_t t;
 
 	(void)state;
 	pthread_create(&t, NULL, wait_long, &w);
 	pthread_cancel(t);
 	pthread_join(t, NULL);
-	send_to(l);
+	send_to(peer);
 	await(x->arrived);
 	node_close(x);
 	node_close(y);

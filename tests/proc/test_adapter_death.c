@@ -33,12 +33,12 @@ static int run_child(void)
 		case 's': /* sends, then dies at once */
 			await_at_least(n, &n->ups, 1);
 			for (int i = 0; i < 500; i++)
-				send_to(vb_link_at(n->a, 1));
+				send_to(vb_peer_at(n->a, 1));
 			_exit(0);
 		case 'f': /* a child that outlives us, with what it inherited */
 			held = fork();
 			if (!held) {
-				if (!vb_adapter_dead(n->a) || vb_link_get(n->a, 5) || vb_qpn_take(n->a, n))
+				if (!vb_adapter_dead(n->a) || vb_peer_get(n->a, 5) || vb_qpn_take(n->a, n))
 					_exit(1);
 				vb_adapter_close(n->a);
 				pause();
@@ -92,24 +92,24 @@ static int goodbye_of(char how)
 {
 	struct node *x = node_open();
 	struct child c;
-	struct vb_link *l;
+	struct vb_peer *peer;
 	int goodbyes;
 
 	child_start(&c);
-	l = connected(x, c.number);
-	assert_int_equal(l->pid, (uint32_t)c.pid);
+	peer = connected(x, c.number);
+	assert_int_equal(peer->pid, (uint32_t)c.pid);
 	if (how == 'k')
 		kill(c.pid, SIGKILL);
 	else
 		child_tell(&c, how);
 	await_at_least(x, &x->downs, 1);
-	assert_int_equal(atomic_load(&l->state), VB_LINK_DOWN);
+	assert_int_equal(atomic_load(&peer->state), VB_PEER_DOWN);
 	goodbyes = x->goodbyes;
 	child_end(&c);
 	/* The dead peer's way out swallows nothing and hurts nobody. */
-	vb_link_ring(l);
-	assert_int_not_equal(((struct vb_shm *)l->wire)->out.mtu, 0);
-	vb_link_put(l);
+	vb_peer_ring(peer);
+	assert_int_not_equal(((struct vb_shm *)peer->wire)->out.mtu, 0);
+	vb_peer_put(peer);
 	node_close(x);
 	return goodbyes;
 }
@@ -216,7 +216,7 @@ static bool can_change_user(void)
 static void other_users_are_refused(void **state)
 {
 	struct node *x;
-	struct vb_link *l;
+	struct vb_peer *peer;
 	uint32_t number = 0;
 	int out[2], hold[2];
 	pid_t pid;
@@ -242,16 +242,16 @@ static void other_users_are_refused(void **state)
 		if (write(out[1], &number, sizeof(number)) < 0)
 			_exit(1);
 		/* We refuse them, they refuse us. */
-		vb_link_get(own->a, number_of(x));
+		vb_peer_get(own->a, number_of(x));
 		await_at_least(own, &own->fails, 1);
 		(void)!read(hold[0], &c, 1);
 		_exit(own->ups);
 	}
 	close(out[1]);
 	assert_int_equal(read(out[0], &number, sizeof(number)), sizeof(number));
-	l = vb_link_get(x->a, number);
+	peer = vb_peer_get(x->a, number);
 	await_at_least(x, &x->fails, 1);
-	assert_int_equal(atomic_load(&l->state), VB_LINK_IDLE);
+	assert_int_equal(atomic_load(&peer->state), VB_PEER_IDLE);
 	assert_int_equal(x->ups, 0);
 	close(hold[0]);
 	close(hold[1]);

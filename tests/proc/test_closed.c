@@ -600,7 +600,7 @@ static void breaker(void)
 	kit_connect(&v.e, &board->card[1]);
 	greet(&v);
 	leave_one(&v);
-	vb_link_insane(vb_link_at(vb_context(v.ctx)->adapter, 1));
+	vb_peer_insane(vb_peer_at(vb_context(v.ctx)->adapter, 1));
 	wc = kit_wait(&v.e, 20);
 	CHECK(wc.wr_id == 50 && wc.status == IBV_WC_WR_FLUSH_ERR, "%s", ibv_wc_status_str(wc.status));
 	CHECK(count_in(board->log[0], "was ended: what came from there is nothing that a peer says") == 1);

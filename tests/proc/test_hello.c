@@ -85,7 +85,7 @@ static void say_hello(int s, enum wrong w)
 			  .number = w == HELLO_NUMBER_0 ? 0
 				    : w == HELLO_NUMBER ? VB_ADAPTERS
 							: NUMBER,
-			  .index = w == HELLO_INDEX ? VB_MAX_LINKS : 3,
+			  .index = w == HELLO_INDEX ? VB_MAX_PEERS : 3,
 			  .pid = (uint32_t)getpid()};
 	struct iovec iov = {&h, sizeof h - (w == HELLO_CUT ? 4 : 0)};
 	_Alignas(struct cmsghdr) char ctl[CMSG_SPACE(sizeof(int))] = {0};
@@ -150,10 +150,10 @@ static void knocker(enum wrong w)
 
 static bool is_up(struct vb_adapter *a)
 {
-	for (uint32_t i = 0; i < vb_link_count(a); i++) {
-		struct vb_link *l = vb_link_at(a, i);
+	for (uint32_t i = 0; i < vb_peer_count(a); i++) {
+		struct vb_peer *peer = vb_peer_at(a, i);
 
-		if (l->incarnation == INCARNATION && atomic_load(&l->state) == VB_LINK_UP)
+		if (peer->incarnation == INCARNATION && atomic_load(&peer->state) == VB_PEER_UP)
 			return true;
 	}
 	return false;

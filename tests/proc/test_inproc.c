@@ -4,7 +4,7 @@
  *     proc-inproc [OPERATIONS [SEED]]      default 8,000 operations per direction */
 #include "mixed.h"
 
-#include "verbs/progress.h"
+#include "hca/progress.h"
 #include "verbs/verbs.h"
 
 static struct vb_device *device;

@@ -23,7 +23,7 @@ static int count_fds(void)
 
 struct pair {
 	struct node *x, *y;
-	struct vb_link *xy, *yx;
+	struct vb_peer *xy, *yx;
 };
 
 /* Whoever was reading is through with it, and has closed what came. */
@@ -52,8 +52,8 @@ static struct pair pair_open(void)
 
 static void pair_close(struct pair *p)
 {
-	vb_link_put(p->xy);
-	vb_link_put(p->yx);
+	vb_peer_put(p->xy);
+	vb_peer_put(p->yx);
 	node_close(p->x);
 	node_close(p->y);
 }
@@ -66,12 +66,12 @@ static struct {
 	ino_t ino;
 } heard;
 
-static void remember(struct node *n, struct vb_link *l, const void *msg, size_t len, int fd)
+static void remember(struct node *n, struct vb_peer *peer, const void *msg, size_t len, int fd)
 {
 	struct stat s = {0};
 
 	(void)n;
-	(void)l;
+	(void)peer;
 	memcpy(heard.msg, msg, len);
 	heard.len = len;
 	heard.fd = fd >= 0;
@@ -93,7 +93,7 @@ static void every_size_with_and_without_descriptor(void **state)
 	for (size_t len = 1; len <= VB_TELL_MAX; len++) {
 		for (size_t i = 0; i < len; i++)
 			msg[i] = (uint8_t)(len * 7 + i);
-		assert_true(vb_link_tell(p.xy, msg, len, len % 2 ? file : -1));
+		assert_true(vb_peer_tell(p.xy, msg, len, len % 2 ? file : -1));
 		await_at_least(p.y, &p.y->tolds, (int)len);
 		assert_int_equal(heard.len, len);
 		assert_memory_equal(heard.msg, msg, len);
@@ -110,38 +110,38 @@ static void every_size_with_and_without_descriptor(void **state)
 static void what_cannot_be_said(void **state)
 {
 	struct pair p = pair_open();
-	struct vb_link *self = vb_link_get(p.x->a, number_of(p.x)), *down;
+	struct vb_peer *self = vb_peer_get(p.x->a, number_of(p.x)), *down;
 	uint8_t msg[VB_TELL_MAX + 1] = {0};
 
 	(void)state;
-	assert_false(vb_link_tell(p.xy, msg, 0, -1));
-	assert_false(vb_link_tell(p.xy, msg, VB_TELL_MAX + 1, -1));
-	assert_false(vb_link_tell(self, msg, 1, -1));
-	assert_false(vb_link_tell(p.xy, msg, 1, 9999)); /* no such descriptor */
-	vb_link_put(self);
-	assert_true(vb_link_tell(p.xy, msg, 1, -1));
+	assert_false(vb_peer_tell(p.xy, msg, 0, -1));
+	assert_false(vb_peer_tell(p.xy, msg, VB_TELL_MAX + 1, -1));
+	assert_false(vb_peer_tell(self, msg, 1, -1));
+	assert_false(vb_peer_tell(p.xy, msg, 1, 9999)); /* no such descriptor */
+	vb_peer_put(self);
+	assert_true(vb_peer_tell(p.xy, msg, 1, -1));
 	await_at_least(p.y, &p.y->tolds, 1);
-	vb_link_put(p.yx);
+	vb_peer_put(p.yx);
 	node_close(p.y);
 	await_at_least(p.x, &p.x->downs, 1);
-	assert_false(vb_link_tell(p.xy, msg, 1, -1));
-	down = vb_link_get(p.x->a, p.xy->number); /* nobody is there */
-	assert_false(vb_link_tell(down, msg, 1, -1));
-	vb_link_put(down);
-	vb_link_put(p.xy);
+	assert_false(vb_peer_tell(p.xy, msg, 1, -1));
+	down = vb_peer_get(p.x->a, p.xy->number); /* nobody is there */
+	assert_false(vb_peer_tell(down, msg, 1, -1));
+	vb_peer_put(down);
+	vb_peer_put(p.xy);
 	node_close(p.x);
 }
 
 enum { EXCHANGES = 2000 };
 
-static void answer(struct node *n, struct vb_link *l, const void *msg, size_t len, int fd)
+static void answer(struct node *n, struct vb_peer *peer, const void *msg, size_t len, int fd)
 {
 	uint32_t count;
 
 	(void)n;
 	(void)len;
 	memcpy(&count, msg, sizeof(count));
-	if (count++ < EXCHANGES && !vb_link_tell(l, &count, sizeof(count), fd))
+	if (count++ < EXCHANGES && !vb_peer_tell(peer, &count, sizeof(count), fd))
 		abort();
 }
 
@@ -153,7 +153,7 @@ static void answers_from_where_it_is_told(void **state)
 
 	(void)state;
 	p.x->hear = p.y->hear = answer;
-	assert_true(vb_link_tell(p.xy, &count, sizeof(count), file)); /* and so wakes who sleeps */
+	assert_true(vb_peer_tell(p.xy, &count, sizeof(count), file)); /* and so wakes who sleeps */
 	await_at_least(p.y, &p.y->tolds, EXCHANGES / 2);
 	await_at_least(p.x, &p.x->tolds, EXCHANGES / 2);
 	close(file);
@@ -193,7 +193,7 @@ static void heard_while_the_program_polls(void **state)
 	(void)state;
 	pthread_create(&t, NULL, spin, &s);
 	for (int i = 1; i <= 300; i++) {
-		assert_true(vb_link_tell(p.xy, &i, sizeof(i), -1));
+		assert_true(vb_peer_tell(p.xy, &i, sizeof(i), -1));
 		await_at_least(p.y, &p.y->tolds, i);
 	}
 	atomic_store(&s.stop, true);
@@ -233,12 +233,12 @@ static bool heard_behind_a_waiter(struct pair *p)
 	pthread_create(&u, NULL, spin, &s);
 	while (atomic_load(vb_adapter_presence(p->y->a)->awake) == VB_ASLEEP)
 		sched_yield();
-	assert_true(vb_link_tell(p->xy, "a", 1, -1)); /* to the waiter */
+	assert_true(vb_peer_tell(p->xy, "a", 1, -1)); /* to the waiter */
 	await_at_least(p->y, &p->y->tolds, before + 1);
 	slept = atomic_load(&s.found_asleep);
 	bump(w.until);
 	pthread_join(t, NULL);
-	assert_true(vb_link_tell(p->xy, "b", 1, -1));
+	assert_true(vb_peer_tell(p->xy, "b", 1, -1));
 	await_at_least(p->y, &p->y->tolds, before + 2);
 	awake = atomic_load(vb_adapter_presence(p->y->a)->awake) == VB_POLLING &&
 		atomic_load(&s.found_asleep) == slept;
@@ -267,12 +267,12 @@ static struct {
 	bool in_order;
 } deaf;
 
-static void stick(struct node *n, struct vb_link *l, const void *msg, size_t len, int fd)
+static void stick(struct node *n, struct vb_peer *peer, const void *msg, size_t len, int fd)
 {
 	int i;
 
 	(void)n;
-	(void)l;
+	(void)peer;
 	(void)len;
 	(void)fd;
 	memcpy(&i, msg, sizeof(i));
@@ -292,7 +292,7 @@ static int flood(struct pair *p, int file)
 	deaf.in_order = true;
 	atomic_store(&deaf.stuck, false);
 	p->y->hear = stick;
-	while (vb_link_tell(p->xy, &n, sizeof(n), file)) {
+	while (vb_peer_tell(p->xy, &n, sizeof(n), file)) {
 		n++;
 		while (!atomic_load(&deaf.stuck))
 			sched_yield();
@@ -309,17 +309,17 @@ static void flood_stops_at_a_full_socket(void **state)
 	(void)state;
 	n = flood(&p, file);
 	for (int i = 0; i < 1000; i++)
-		assert_false(vb_link_tell(p.xy, &n, sizeof(n), file));
+		assert_false(vb_peer_tell(p.xy, &n, sizeof(n), file));
 	send_to(p.xy); /* bells may fill what is left: */
 	for (int i = 0; i < 2000; i++)
-		vb_link_ring(p.xy);
+		vb_peer_ring(p.xy);
 	send_to(p.xy); /* this one rings in vain */
 	bump(deaf.gate);
 	await(p.y->arrived);
 	await(p.y->arrived);
 	await_at_least(p.y, &p.y->tolds, n);
 	assert_true(deaf.in_order);
-	assert_true(vb_link_tell(p.xy, &n, sizeof(n), -1));
+	assert_true(vb_peer_tell(p.xy, &n, sizeof(n), -1));
 	await_at_least(p.y, &p.y->tolds, n + 1);
 	close(deaf.gate);
 	close(file);
@@ -334,14 +334,14 @@ static void goodbye_is_heard_behind_a_flood(void **state)
 	int n = flood(&p, -1);
 
 	(void)state;
-	vb_link_put(p.xy);
+	vb_peer_put(p.xy);
 	node_close(p.x);
 	bump(deaf.gate);
 	await_at_least(p.y, &p.y->downs, 1);
 	assert_int_equal(p.y->goodbyes, 1);
 	assert_int_equal(p.y->tolds, n); /* before the link went down */
 	close(deaf.gate);
-	vb_link_put(p.yx);
+	vb_peer_put(p.yx);
 	node_close(p.y);
 }
 
@@ -360,12 +360,12 @@ static void full_table_of_descriptors(void **state)
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
 	while ((fds[n] = dup(p.y->changed)) >= 0)
 		n++;
-	assert_true(vb_link_tell(p.xy, "none", 4, fds[0]));
+	assert_true(vb_peer_tell(p.xy, "none", 4, fds[0]));
 	await_at_least(p.y, &p.y->tolds, 1);
 	assert_int_equal(heard.len, 4);
 	assert_false(heard.fd);
 	close(fds[--n]);
-	assert_true(vb_link_tell(p.xy, "one", 3, fds[0]));
+	assert_true(vb_peer_tell(p.xy, "one", 3, fds[0]));
 	await_at_least(p.y, &p.y->tolds, 2);
 	assert_int_equal(heard.len, 3);
 	assert_true(heard.fd);
@@ -433,19 +433,19 @@ static void rubbish_ends_the_link_that_says_it(void **state)
 	for (size_t i = 0; i < sizeof(what) / sizeof(what[0]); i++) {
 		int before = count_fds();
 		struct pair p = pair_open();
-		struct vb_link *zy = connected(z, number_of(p.y));
+		struct vb_peer *zy = connected(z, number_of(p.y));
 		uint8_t bytes[4096] = {what[i].kind};
 
 		send_raw(p.xy->sock, bytes, what[i].len, what[i].nfds, p.x->changed);
-		await_state(p.y, p.yx, VB_LINK_DOWN);
+		await_state(p.y, p.yx, VB_PEER_DOWN);
 		await_at_least(p.y, &p.y->downs, 1);
 		await_at_least(p.x, &p.x->downs, 1);
 		assert_int_equal(p.y->goodbyes, 0);
 		assert_int_equal(p.y->tolds, 0);
 		assert_int_equal(links_up(p.y), 1);
-		assert_true(vb_link_tell(zy, "still", 5, -1));
+		assert_true(vb_peer_tell(zy, "still", 5, -1));
 		await_at_least(p.y, &p.y->tolds, 1);
-		vb_link_put(zy);
+		vb_peer_put(zy);
 		pair_close(&p);
 		await_at_least(z, &z->downs, (int)i + 1);
 		settle_node(z);
@@ -477,14 +477,14 @@ static void nothing_counts_after_rubbish(void **state)
 
 static void *tell_on(void *arg)
 {
-	struct vb_link *l = arg;
+	struct vb_peer *peer = arg;
 	uint64_t n = 0;
 
-	while (atomic_load(&l->state) == VB_LINK_UP) {
-		vb_link_tell(l, &n, sizeof(n), -1);
+	while (atomic_load(&peer->state) == VB_PEER_UP) {
+		vb_peer_tell(peer, &n, sizeof(n), -1);
 		n++;
 	}
-	assert_false(vb_link_tell(l, &n, sizeof(n), -1));
+	assert_false(vb_peer_tell(peer, &n, sizeof(n), -1));
 	return NULL;
 }
 
@@ -501,12 +501,12 @@ static void threads_tell_while_the_peer_goes(void **state)
 		for (int i = 0; i < THREADS; i++)
 			pthread_create(&t[i], NULL, tell_on, p.xy);
 		await_at_least(p.y, &p.y->tolds, 10);
-		vb_link_put(p.yx);
+		vb_peer_put(p.yx);
 		node_close(p.y);
 		for (int i = 0; i < THREADS; i++)
 			pthread_join(t[i], NULL);
 		await_at_least(p.x, &p.x->downs, 1);
-		vb_link_put(p.xy);
+		vb_peer_put(p.xy);
 		node_close(p.x);
 		assert_int_equal(count_fds(), before);
 	}

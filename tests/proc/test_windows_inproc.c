@@ -5,7 +5,7 @@
  *     proc-windows_inproc [SECONDS]      for each case */
 #include <pthread.h>
 
-#include "verbs/progress.h"
+#include "hca/progress.h"
 #include "verbs/verbs.h"
 #include "windows.h"
 

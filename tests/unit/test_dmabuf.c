@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "verbs/progress.h"
+#include "hca/progress.h"
 #include "verbs/verbs.h"
 
 #define PAGE 4096ul

@@ -17,7 +17,7 @@
 
 #include "mem/guard.h"
 #include "obj/relaxed.h"
-#include "verbs/progress.h"
+#include "hca/progress.h"
 #include "verbs/verbs.h"
 
 #define PAGE 4096ul

@@ -14,7 +14,7 @@
 
 struct ends {
 	struct vb_ring *ring;
-	struct vb_link link;
+	struct vb_peer link;
 	struct vb_shm *tx, *rx;
 	_Atomic uint32_t consumed, awake, unused;
 };

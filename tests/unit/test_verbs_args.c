@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 #include "iba/limits.h"
-#include "verbs/netif.h"
+#include "host/netif.h"
 #include "verbs/verbs.h"
 
 #define PAGE	      4096u

@@ -1,9 +1,9 @@
 /* A device whose descriptors the program has closed. */
-#ifndef VB_VERBS_LOST_H
-#define VB_VERBS_LOST_H
+#ifndef VB_HCA_LOST_H
+#define VB_HCA_LOST_H
 
 #include "obj/context.h"
-#include "verbs/progress.h"
+#include "hca/progress.h"
 
 /* Why a call is refused then. */
 #define VB_LOST_TEXT                                                                                  \
@@ -23,7 +23,7 @@ int vb_token_try(struct vb_evq *q);
 int vb_token_gone(struct vb_evq *q);
 
 /* Why QPs that were connected to a peer without a goodbye fail. */
-struct vb_facts vb_end_facts(enum vb_link_end how);
+struct vb_facts vb_end_facts(enum vb_peer_end how);
 
 /* For vb_adapter_ops. */
 void vb_device_lost(struct vb_adapter *a);

@@ -1,6 +1,6 @@
 /* The host's addresses as GIDs. */
-#ifndef VB_VERBS_NETIF_H
-#define VB_VERBS_NETIF_H
+#ifndef VB_HOST_NETIF_H
+#define VB_HOST_NETIF_H
 
 #include <stdbool.h>
 #include <stdint.h>

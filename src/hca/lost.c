@@ -10,12 +10,11 @@
 
 #include "obj/context.h"
 #include "transport/rc.h"
-#include "verbs/lost.h"
-#include "verbs/verbs.h"
+#include "hca/lost.h"
 
 enum { CLOSING_MS = 20 };
 
-struct vb_facts vb_end_facts(enum vb_link_end how)
+struct vb_facts vb_end_facts(enum vb_peer_end how)
 {
 	static const struct vb_facts facts[] = {
 	    [VB_END_DIED] = {.reason = VB_R_PEER_DIED},

@@ -1,6 +1,6 @@
 /* Direct placement, composed: what peers are shown of our QPs, what we keep of theirs, and revocation. */
-#ifndef VB_VERBS_DIRECT_H
-#define VB_VERBS_DIRECT_H
+#ifndef VB_HCA_DIRECT_H
+#define VB_HCA_DIRECT_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -10,15 +10,15 @@
 #include "obj/qp.h"
 
 /* A link is UP (or is that to oneself): the tables of its peer may be used.  Without memory for it there is
- * no direct placement on this link.  Called under link_up(), never by two at once. */
-void vb_direct_link_up(struct vb_link *l);
+ * no direct placement on this link.  Called under peer_up(), never by two at once. */
+void vb_direct_peer_up(struct vb_peer *peer);
 /* Its peer is gone, and no QP has its way out any more. */
-void vb_direct_link_down(struct vb_link *l);
-void vb_direct_link_free(struct vb_link *l);
+void vb_direct_peer_down(struct vb_peer *peer);
+void vb_direct_peer_free(struct vb_peer *peer);
 /* A message of the peer's vb_direct. */
-void vb_direct_told(struct vb_link *l, const void *msg, size_t len, int fd);
+void vb_direct_told(struct vb_peer *peer, const void *msg, size_t len, int fd);
 /* Asks the peer about regions that are used again and again; if qp->far->asks.  qp->lock may be held. */
-void vb_direct_ask(struct vb_link *l);
+void vb_direct_ask(struct vb_peer *peer);
 
 /* qp->lock held, qp->out is set: the QP may reach through its link directly. */
 void vb_direct_attach(struct vb_qp *qp);

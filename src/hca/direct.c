@@ -7,7 +7,7 @@
  * An error that the protocol finds takes the leave back at once, but does not wait: whoever found it may be
  * the engine, which a stopped peer must not hold.  An application that asks (modify, destroy, deregister)
  * waits. */
-#include "verbs/direct.h"
+#include "hca/direct.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@
 #include "base/log.h"
 #include "mem/far.h"
 #include "obj/context.h"
-#include "verbs/progress.h"
+#include "hca/progress.h"
 
 #ifndef PR_SET_PTRACER
 #define PR_SET_PTRACER 0x59616d61
@@ -52,24 +52,24 @@ static bool wanted(void)
 }
 
 /* The directory leads from a number to this peer; what it was before at this index is forgotten. */
-static void enter(struct vb_link *l, struct vb_far *f)
+static void enter(struct vb_peer *peer, struct vb_far *f)
 {
-	struct vb_hca *h = vb_hca(l->adapter);
+	struct vb_hca *h = vb_hca(peer->adapter);
 
 	for (uint32_t i = 0; i < VB_ADAPTERS; i++)
 		if (atomic_load_explicit(&h->fars[i], memory_order_relaxed) == f)
 			atomic_store_explicit(&h->fars[i], NULL, memory_order_relaxed);
-	atomic_store_explicit(&h->fars[l->number], f, memory_order_release); /* pairs with find() */
+	atomic_store_explicit(&h->fars[peer->number], f, memory_order_release); /* pairs with find() */
 }
 
 /* Under another of its numbers, which tagged keys may carry. */
 static struct vb_far *find_slowly(struct vb_adapter *a, uint32_t number)
 {
-	uint32_t n = vb_link_count(a);
+	uint32_t n = vb_peer_count(a);
 
 	for (uint32_t i = 0; i < n; i++) {
-		struct vb_link *l = vb_link_at(a, i);
-		struct vb_far *f = l ? atomic_load(&l->far) : NULL;
+		struct vb_peer *peer = vb_peer_at(a, i);
+		struct vb_far *f = peer ? atomic_load(&peer->far) : NULL;
 
 		for (uint32_t k = 0; f && atomic_load(&f->there) && k < VB_ADAPTER_NUMBERS; k++) {
 			uint32_t one = atomic_load_explicit(&f->marks->numbers[k], memory_order_acquire);
@@ -100,62 +100,62 @@ static uint32_t number_for_keys(void *owner, uint32_t k)
 	return vb_adapter_number_at(owner, k);
 }
 
-void vb_direct_link_up(struct vb_link *l)
+void vb_direct_peer_up(struct vb_peer *peer)
 {
-	struct vb_far *f = atomic_load(&l->far);
-	struct vb_link_far at;
+	struct vb_far *f = atomic_load(&peer->far);
+	struct vb_peer_tables at;
 
 	/* Also where direct placement is off: keys of shared domains lead to the memory of peers. */
 	if (!f)
-		f = calloc(1, sizeof(*f)); /* vb_direct_link_free() */
+		f = calloc(1, sizeof(*f)); /* vb_direct_peer_free() */
 	if (!f) {
 		vb_log(VB_LOG_WARN, "no memory to reach process %u directly: the ring carries everything",
-		       l->pid);
+		       peer->pid);
 		return;
 	}
-	vb_link_far(l, &at);
+	vb_peer_tables(peer, &at);
 	f->keys = at.keys;
 	f->marks = at.marks;
 	f->slots = at.slots;
 	f->heard = at.heard;
 	f->token = at.token;
-	f->here = vb_adapter_incarnation(l->adapter);
-	f->number = l->number;
+	f->here = vb_adapter_incarnation(peer->adapter);
+	f->number = peer->number;
 	f->offset = at.key_offset;
-	f->pid = l->pid;
+	f->pid = peer->pid;
 	f->same = at.same;
 	f->tid = at.tid;
 	f->pidfd = at.pidfd;
 	f->denied = !at.same && (at.tid <= 0 || at.pidfd < 0);
 	f->seen = 0;
 	f->gone = false;
-	enter(l, f);
+	enter(peer, f);
 	atomic_store(&f->there,
-		     l->incarnation); /* pairs with vb_direct_attach() and is_there() in mem/foreign.c */
+		     peer->incarnation); /* pairs with vb_direct_attach() and is_there() in mem/foreign.c */
 	if (f->denied)
 		vb_log(VB_LOG_INFO,
 		       "process %u cannot be told apart by a thread ID here (another PID namespace, or no "
 		       "pidfd): the ring carries everything",
-		       l->pid);
-	atomic_store(&l->far, f); /* before any QP permits anything; see wait_for_peers() */
+		       peer->pid);
+	atomic_store(&peer->far, f); /* before any QP permits anything; see wait_for_peers() */
 }
 
-void vb_direct_link_down(struct vb_link *l)
+void vb_direct_peer_down(struct vb_peer *peer)
 {
-	struct vb_far *f = atomic_load(&l->far);
+	struct vb_far *f = atomic_load(&peer->far);
 
 	if (!f)
 		return;
 	atomic_store(&f->there, 0); /* the next peer at this index is another */
 	/* Threads of this process that still touch memory of it through its keys; pairs with is_there(). */
-	vb_far_settle(f, &vb_hca(l->adapter)->keys);
-	vb_far_drop(f, &vb_hca(l->adapter)->keys, 0);
+	vb_far_settle(f, &vb_hca(peer->adapter)->keys);
+	vb_far_drop(f, &vb_hca(peer->adapter)->keys, 0);
 }
 
-void vb_direct_link_free(struct vb_link *l)
+void vb_direct_peer_free(struct vb_peer *peer)
 {
-	vb_direct_link_down(l);
-	free(atomic_exchange(&l->far, NULL));
+	vb_direct_peer_down(peer);
+	free(atomic_exchange(&peer->far, NULL));
 }
 
 /* What the two ends say to one another about a region. */
@@ -171,22 +171,22 @@ struct tell {
 };
 _Static_assert(sizeof(struct tell) <= VB_TELL_MAX, "it fits a message");
 
-void vb_direct_ask(struct vb_link *l)
+void vb_direct_ask(struct vb_peer *peer)
 {
-	struct vb_far *f = atomic_load(&l->far);
+	struct vb_far *f = atomic_load(&peer->far);
 	struct tell t = {.kind = TELL_ASK};
 
 	while ((t.rkey = vb_far_next_ask(f))) {
-		if (!vb_link_tell(l, &t, sizeof(t), -1))
+		if (!vb_peer_tell(peer, &t, sizeof(t), -1))
 			vb_far_ask_failed(f, t.rkey);
 	}
 }
 
 /* The peer may map what it asks about, if it is shared memory; it is told when the key goes. */
-static void answer(struct vb_link *l, uint32_t rkey)
+static void answer(struct vb_peer *peer, uint32_t rkey)
 {
 	const uint32_t writes = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
-	struct vb_keys *keys = &vb_hca(l->adapter)->keys;
+	struct vb_keys *keys = &vb_hca(peer->adapter)->keys;
 	struct tell t = {.kind = TELL_ANSWER, .rkey = rkey};
 	uint32_t lkey = rkey & ~VB_KEY_REMOTE;
 	struct vb_key_spec v;
@@ -203,18 +203,18 @@ static void answer(struct vb_link *l, uint32_t rkey)
 	if (v.kind == VB_KEY_MEMORY) /* what is on demand follows what the program maps */
 		vb_share_find(v.addr, v.length, t.write, &t.what, &fd);
 	if (t.what.kind == VB_SHARE_NONE)
-		vb_key_told(keys, lkey);    /* nothing to take back */
-	vb_link_tell(l, &t, sizeof(t), fd); /* else it asks again some time */
+		vb_key_told(keys, lkey);       /* nothing to take back */
+	vb_peer_tell(peer, &t, sizeof(t), fd); /* else it asks again some time */
 	if (fd >= 0)
 		close(fd);
 	t.kind = TELL_DROP;
 	if (!vb_key_look(keys, lkey, &v)) /* it went meanwhile */
-		vb_link_tell(l, &t, sizeof(t), -1);
+		vb_peer_tell(peer, &t, sizeof(t), -1);
 }
 
-void vb_direct_told(struct vb_link *l, const void *msg, size_t len, int fd)
+void vb_direct_told(struct vb_peer *peer, const void *msg, size_t len, int fd)
 {
-	struct vb_far *f = atomic_load(&l->far);
+	struct vb_far *f = atomic_load(&peer->far);
 	struct tell t;
 	int err;
 
@@ -222,21 +222,21 @@ void vb_direct_told(struct vb_link *l, const void *msg, size_t len, int fd)
 		return;
 	memcpy(&t, msg, sizeof(t));
 	if (f)
-		vb_far_sweep(f, &vb_hca(l->adapter)->keys);
+		vb_far_sweep(f, &vb_hca(peer->adapter)->keys);
 	switch (t.kind) {
 	case TELL_ASK:
-		answer(l, t.rkey);
+		answer(peer, t.rkey);
 		break;
 	case TELL_ANSWER:
 		err = f ? vb_far_answer(f, t.rkey, t.seq, t.addr, &t.what, fd, t.write) : 0;
 		if (err && t.what.kind != VB_SHARE_NONE)
 			vb_log(VB_LOG_DEBUG,
 			       "R_Key 0x%08x of process %u is shared memory, but cannot be mapped: %s",
-			       t.rkey, l->pid, strerror(err));
+			       t.rkey, peer->pid, strerror(err));
 		break;
 	case TELL_DROP:
 		if (f && t.rkey)
-			vb_far_drop(f, &vb_hca(l->adapter)->keys, t.rkey);
+			vb_far_drop(f, &vb_hca(peer->adapter)->keys, t.rkey);
 		break;
 	default:
 		break;
@@ -247,24 +247,24 @@ void vb_direct_told(struct vb_link *l, const void *msg, size_t len, int fd)
 static void tell_gone(struct vb_adapter *a, uint32_t lkey)
 {
 	struct tell t = {.kind = TELL_DROP, .rkey = lkey | VB_KEY_REMOTE};
-	uint32_t n = vb_link_count(a);
+	uint32_t n = vb_peer_count(a);
 
 	for (uint32_t i = 0; i < n; i++) {
-		struct vb_link *l = vb_link_at(a, i);
+		struct vb_peer *peer = vb_peer_at(a, i);
 
-		if (l && l->index && atomic_load(&l->state) == VB_LINK_UP)
-			vb_link_tell(l, &t, sizeof(t), -1);
+		if (peer && peer->index && atomic_load(&peer->state) == VB_PEER_UP)
+			vb_peer_tell(peer, &t, sizeof(t), -1);
 	}
 }
 
 void vb_direct_attach(struct vb_qp *qp)
 {
-	struct vb_link *l = qp->link;
+	struct vb_peer *peer = qp->link;
 
-	qp->far = wanted() ? atomic_load(&l->far) : NULL;
-	if (qp->far && atomic_load(&qp->far->there) != l->incarnation)
-		qp->far = NULL; /* not made for this peer yet: link_up() comes back to the QP */
-	qp->far_qp = qp->far ? vb_link_shown(l, qp->dest_qpn) : NULL;
+	qp->far = wanted() ? atomic_load(&peer->far) : NULL;
+	if (qp->far && atomic_load(&qp->far->there) != peer->incarnation)
+		qp->far = NULL; /* not made for this peer yet: peer_up() comes back to the QP */
+	qp->far_qp = qp->far ? vb_peer_shown(peer, qp->dest_qpn) : NULL;
 	if (!qp->far_qp)
 		qp->far = NULL;
 }
@@ -288,7 +288,7 @@ void vb_direct_show(struct vb_qp *qp)
 	uint32_t state = qp->forgotten ? 0 : 1 + (uint32_t)qp->state, may = permits(qp), had;
 
 	atomic_store_explicit(&s->received, qp->state >= IBV_QPS_RTR ? VB_SHOWN_RECEIVED | qp->resp.epsn : 0,
-			      memory_order_release); /* pairs with vb_link_qp_received() */
+			      memory_order_release); /* pairs with vb_peer_qp_received() */
 	if (qp->state < IBV_QPS_RTR)		     /* what strayed was of an earlier connection */
 		atomic_store_explicit(&s->stray, 0, memory_order_relaxed);
 	if (vb_unlikely(atomic_load_explicit(&s->state, memory_order_relaxed) != state))
@@ -300,7 +300,7 @@ void vb_direct_show(struct vb_qp *qp)
 		atomic_store_explicit(&s->dest_qpn, qp->dest_qpn, memory_order_relaxed);
 		atomic_store_explicit(&s->pd, qp->pd_id, memory_order_relaxed);
 		atomic_store_explicit(&s->path_mtu, qp->path_mtu, memory_order_relaxed);
-		atomic_store_explicit(&s->peer, ((struct vb_link *)qp->link)->incarnation,
+		atomic_store_explicit(&s->peer, ((struct vb_peer *)qp->link)->incarnation,
 				      memory_order_relaxed);
 	}
 	VB_FAULT_POINT("what a QP permits is about to change");
@@ -311,14 +311,14 @@ void vb_direct_show(struct vb_qp *qp)
 
 static void wait_for_peers(struct vb_adapter *a, uint32_t index, uint32_t qpn, const char *what)
 {
-	uint32_t n = vb_link_count(a), number = vb_adapter_number(a);
+	uint32_t n = vb_peer_count(a), number = vb_adapter_number(a);
 
 	for (uint32_t i = 0; i < n; i++) {
-		struct vb_link *l = vb_link_at(a, i);
-		struct vb_far *f = l ? atomic_load(&l->far) : NULL;
+		struct vb_peer *peer = vb_peer_at(a, i);
+		struct vb_far *f = peer ? atomic_load(&peer->far) : NULL;
 
 		/* Before it has this its peer has no leave to use anything, and once it is DOWN no more. */
-		if (f && atomic_load(&l->state) == VB_LINK_UP)
+		if (f && atomic_load(&peer->state) == VB_PEER_UP)
 			vb_far_wait(f, number, index, qpn, what);
 	}
 }
@@ -342,13 +342,13 @@ void vb_direct_revoked(struct vb_qp *qp)
 static bool in_use(void *owner, uint32_t index)
 {
 	struct vb_adapter *a = owner;
-	uint32_t n = vb_link_count(a), number = vb_adapter_number(a);
+	uint32_t n = vb_peer_count(a), number = vb_adapter_number(a);
 
 	for (uint32_t i = 0; i < n; i++) {
-		struct vb_link *l = vb_link_at(a, i);
-		struct vb_far *f = l ? atomic_load(&l->far) : NULL;
+		struct vb_peer *peer = vb_peer_at(a, i);
+		struct vb_far *f = peer ? atomic_load(&peer->far) : NULL;
 
-		if (f && atomic_load(&l->state) == VB_LINK_UP && vb_far_in_use(f, number, index))
+		if (f && atomic_load(&peer->state) == VB_PEER_UP && vb_far_in_use(f, number, index))
 			return true;
 	}
 	return false;
@@ -375,13 +375,13 @@ void vb_direct_key_settled(struct vb_adapter *a, uint32_t lkey)
 static uint32_t stranger(void *owner, uint32_t rkey, uint64_t addr, uint64_t len)
 {
 	struct vb_adapter *a = owner;
-	uint32_t n = vb_link_count(a);
+	uint32_t n = vb_peer_count(a);
 
 	for (uint32_t i = 0; i < n; i++) {
-		struct vb_link *l = vb_link_at(a, i);
-		struct vb_far *f = l ? atomic_load(&l->far) : NULL;
+		struct vb_peer *peer = vb_peer_at(a, i);
+		struct vb_far *f = peer ? atomic_load(&peer->far) : NULL;
 
-		if (f && !f->same && atomic_load(&l->state) == VB_LINK_UP &&
+		if (f && !f->same && atomic_load(&peer->state) == VB_PEER_UP &&
 		    vb_far_has_key(f, rkey, addr, len))
 			return f->pid;
 	}
@@ -391,13 +391,13 @@ static uint32_t stranger(void *owner, uint32_t rkey, uint64_t addr, uint64_t len
 static void ask(void *owner, struct vb_far *f)
 {
 	struct vb_adapter *a = owner;
-	uint32_t n = vb_link_count(a);
+	uint32_t n = vb_peer_count(a);
 
 	for (uint32_t i = 1; i < n; i++) {
-		struct vb_link *l = vb_link_at(a, i);
+		struct vb_peer *peer = vb_peer_at(a, i);
 
-		if (l && atomic_load(&l->far) == f && atomic_load(&l->state) == VB_LINK_UP)
-			vb_direct_ask(l);
+		if (peer && atomic_load(&peer->far) == f && atomic_load(&peer->state) == VB_PEER_UP)
+			vb_direct_ask(peer);
 	}
 }
 

@@ -25,12 +25,12 @@ enum {
 
 static int state_of(const struct peer *p)
 {
-	return atomic_load_explicit(&p->link.state, memory_order_acquire);
+	return atomic_load_explicit(&p->pub.state, memory_order_acquire);
 }
 
 static void set_state(struct peer *p, int state)
 {
-	atomic_store_explicit(&p->link.state, state, memory_order_seq_cst);
+	atomic_store_explicit(&p->pub.state, state, memory_order_seq_cst);
 }
 
 static struct peer *peer_at(const struct vb_adapter *a, uint32_t index)
@@ -62,33 +62,32 @@ static _Atomic uint32_t *heard_of(const uint8_t *base, uint32_t index)
 /* A new peer must not find packets that were meant for the one before it. */
 static void clear_ring(struct peer *p)
 {
-	struct vb_ring *r = ring_of(p->link.adapter, p->link.index);
+	struct vb_ring *r = ring_of(p->pub.adapter, p->pub.index);
 
 	if (p->used) {
 		for (uint32_t i = 0; i < VB_RING_SLOTS; i++)
 			atomic_store_explicit(&r->slots[i].seq, 0, memory_order_relaxed);
 	}
-	atomic_store_explicit(consumed_of(p->link.adapter->seg->base, p->link.index), 0,
-			      memory_order_release);
-	atomic_store(heard_of(p->link.adapter->seg->base, p->link.index), 0);
+	atomic_store_explicit(consumed_of(p->pub.adapter->seg->base, p->pub.index), 0, memory_order_release);
+	atomic_store(heard_of(p->pub.adapter->seg->base, p->pub.index), 0);
 	p->used = false;
 }
 
-/* Under links_lock. */
+/* Under peers_lock. */
 static void peer_init(struct peer *p, uint32_t number)
 {
-	struct vb_link *l = &p->link;
+	struct vb_peer *peer = &p->pub;
 
-	l->number = number;
-	l->incarnation = 0;
-	l->pid = 0;
-	atomic_store_explicit(&l->refs, 0, memory_order_relaxed);
-	l->sock = -1;
-	vb_list_init(&l->owed);
-	atomic_store_explicit(&l->owes, false, memory_order_relaxed);
-	l->peer = NULL;
-	l->peer_index = 0;
-	l->quiet = 0;
+	peer->number = number;
+	peer->incarnation = 0;
+	peer->pid = 0;
+	atomic_store_explicit(&peer->refs, 0, memory_order_relaxed);
+	peer->sock = -1;
+	vb_list_init(&peer->owed);
+	atomic_store_explicit(&peer->owes, false, memory_order_relaxed);
+	peer->peer = NULL;
+	peer->peer_index = 0;
+	peer->quiet = 0;
 	p->conn = NULL;
 	p->same = NULL;
 	p->want = p->over = false;
@@ -100,10 +99,10 @@ static void peer_init(struct peer *p, uint32_t number)
 	atomic_store_explicit(&p->unable, 0, memory_order_relaxed);
 	atomic_store_explicit(&p->began, 0, memory_order_relaxed);
 	clear_ring(p);
-	set_state(p, VB_LINK_IDLE);
+	set_state(p, VB_PEER_IDLE);
 }
 
-/* A free index: of a peer that is gone, else a fresh one with `fresh` as its object.  Under links_lock. */
+/* A free index: of a peer that is gone, else a fresh one with `fresh` as its object.  Under peers_lock. */
 static struct peer *peer_place(struct vb_adapter *a, struct peer **fresh)
 {
 	struct vb_list *n = vb_list_pop(&a->free_peers);
@@ -112,30 +111,30 @@ static struct peer *peer_place(struct vb_adapter *a, struct peer **fresh)
 
 	if (n)
 		return vb_list_entry(n, struct peer, free_node);
-	if (i == VB_MAX_LINKS || !p)
+	if (i == VB_MAX_PEERS || !p)
 		return NULL;
 	*fresh = NULL;
-	p->link.adapter = a;
-	p->link.index = i;
+	p->pub.adapter = a;
+	p->pub.index = i;
 	vb_list_init(&p->free_node);
 	return p;
 }
 
-/* Under links_lock. */
+/* Under peers_lock. */
 static struct peer *peer_make(struct vb_adapter *a, uint32_t number, struct peer **fresh)
 {
 	struct peer *p = peer_place(a, fresh);
 
 	if (!p)
 		return NULL;
-	vb_lock_take(&p->link.rx); /* short: whoever takes it for a link that is DOWN gives it back at once */
+	vb_lock_take(&p->pub.rx); /* short: whoever takes it for a link that is DOWN gives it back at once */
 	peer_init(p, number);
-	vb_lock_give(&p->link.rx);
-	if (!peer_at(a, p->link.index)) {
-		atomic_store_explicit(&a->peers[p->link.index], p, memory_order_release);
-		atomic_store_explicit(&a->npeers, p->link.index + 1, memory_order_release);
+	vb_lock_give(&p->pub.rx);
+	if (!peer_at(a, p->pub.index)) {
+		atomic_store_explicit(&a->peers[p->pub.index], p, memory_order_release);
+		atomic_store_explicit(&a->npeers, p->pub.index + 1, memory_order_release);
 	}
-	a->by_number[number] = (uint16_t)(p->link.index + 1);
+	a->by_number[number] = (uint16_t)(p->pub.index + 1);
 	return p;
 }
 
@@ -148,14 +147,14 @@ static struct peer *peer_alloc(void)
 	return p;
 }
 
-/* Asks the engine for contact. Under links_lock. */
+/* Asks the engine for contact. Under peers_lock. */
 static void ask_contact(struct peer *p)
 {
 	p->want = true;
 	if (!atomic_load_explicit(&p->began, memory_order_relaxed))
 		atomic_store_explicit(&p->began, vb_now(), memory_order_relaxed);
-	set_state(p, VB_LINK_CONTACTING);
-	atomic_store_explicit(&p->link.adapter->contact_work, true, memory_order_release);
+	set_state(p, VB_PEER_CONTACTING);
+	atomic_store_explicit(&p->pub.adapter->contact_work, true, memory_order_release);
 }
 
 struct peer *vb_peer_make(struct vb_adapter *a, uint32_t number, bool want)
@@ -163,15 +162,15 @@ struct peer *vb_peer_make(struct vb_adapter *a, uint32_t number, bool want)
 	struct peer *fresh = peer_alloc(), *p = NULL;
 	uint32_t known;
 
-	vb_lock_take(&a->links_lock);
+	vb_lock_take(&a->peers_lock);
 	known = a->by_number[number];
 	if (known) /* a QP may just have named it */
 		p = peer_at(a, known - 1);
-	if (!p || state_of(p) == VB_LINK_DOWN)
+	if (!p || state_of(p) == VB_PEER_DOWN)
 		p = peer_make(a, number, &fresh);
 	if (p && want)
 		ask_contact(p);
-	vb_lock_give(&a->links_lock);
+	vb_lock_give(&a->peers_lock);
 	free(fresh);
 	return p;
 }
@@ -184,23 +183,23 @@ int vb_peer_self(struct vb_adapter *a)
 
 	if (!p)
 		return ENOMEM;
-	err = vb_peer_attach(p, a->seg->base, p->link.index);
+	err = vb_peer_attach(p, a->seg->base, p->pub.index);
 	if (err)
 		return err;
-	p->link.incarnation = a->seg->incarnation;
-	p->link.pid = a->pid;
-	set_state(p, VB_LINK_UP);
+	p->pub.incarnation = a->seg->incarnation;
+	p->pub.pid = a->pid;
+	set_state(p, VB_PEER_UP);
 	return 0;
 }
 
 int vb_peer_attach(struct peer *p, const uint8_t *base, uint32_t peer_index)
 {
-	struct vb_link *l = &p->link;
-	struct vb_adapter *a = l->adapter;
+	struct vb_peer *peer = &p->pub;
+	struct vb_adapter *a = peer->adapter;
 	struct vb_wire_parts parts = {
-	    .to = ring_of(a, l->index),
+	    .to = ring_of(a, peer->index),
 	    .from = (const struct vb_ring *)(base + VB_SEG_RINGS) + peer_index,
-	    .consumed = consumed_of(a->seg->base, l->index),
+	    .consumed = consumed_of(a->seg->base, peer->index),
 	    .peer_consumed = consumed_of(base, peer_index),
 	    .peer_awake = (const _Atomic uint32_t *)(base + VB_SEG_AWAKE),
 	};
@@ -209,60 +208,60 @@ int vb_peer_attach(struct peer *p, const uint8_t *base, uint32_t peer_index)
 
 	if (offset > VB_KEY_OFFSET_MAX)
 		return EPROTO;
-	vb_lock_take(&l->rx);
-	err = a->wire->up(l, &parts);
+	vb_lock_take(&peer->rx);
+	err = a->wire->up(peer, &parts);
 	if (!err) {
-		l->peer = base;
-		l->peer_index = peer_index;
-		l->key_offset = offset;
+		peer->peer = base;
+		peer->peer_index = peer_index;
+		peer->key_offset = offset;
 		p->used = true;
 	}
-	vb_lock_give(&l->rx);
+	vb_lock_give(&peer->rx);
 	return err;
 }
 
 void vb_peer_rise(struct peer *p)
 {
-	struct vb_adapter *a = p->link.adapter;
+	struct vb_adapter *a = p->pub.adapter;
 
 	atomic_store_explicit(&p->asked, 0, memory_order_relaxed);
 	atomic_store_explicit(&p->unable, 0, memory_order_relaxed);
 	atomic_store_explicit(&p->began, 0, memory_order_relaxed);
-	vb_lock_take(&a->links_lock);
+	vb_lock_take(&a->peers_lock);
 	p->trouble = (struct vb_trouble){0};
 	p->want = false;
-	a->by_number[p->link.number] = (uint16_t)(p->link.index + 1);
-	set_state(p, VB_LINK_UP);
-	vb_lock_give(&a->links_lock);
-	a->ops->link_up(&p->link);
+	a->by_number[p->pub.number] = (uint16_t)(p->pub.index + 1);
+	set_state(p, VB_PEER_UP);
+	vb_lock_give(&a->peers_lock);
+	a->ops->peer_up(&p->pub);
 	/* From here on the upper layer waits for what the peer announces, if it has memory for that. */
-	if (atomic_load(&p->link.far))
-		atomic_store(heard_of(a->seg->base, p->link.index), token(p->link.incarnation));
+	if (atomic_load(&p->pub.far))
+		atomic_store(heard_of(a->seg->base, p->pub.index), token(p->pub.incarnation));
 }
 
 /* Contact failed for now. */
 void vb_peer_failed(struct peer *p, bool tell)
 {
-	struct vb_adapter *a = p->link.adapter;
+	struct vb_adapter *a = p->pub.adapter;
 
 	atomic_store_explicit(&p->asked, 0, memory_order_relaxed);
-	vb_lock_take(&a->links_lock);
+	vb_lock_take(&a->peers_lock);
 	p->want = false;
 	p->conn = NULL;
-	set_state(p, VB_LINK_IDLE);
-	vb_lock_give(&a->links_lock);
+	set_state(p, VB_PEER_IDLE);
+	vb_lock_give(&a->peers_lock);
 	if (tell)
-		a->ops->link_up(&p->link);
+		a->ops->peer_up(&p->pub);
 }
 
-/* Nobody holds it and nothing of it is left: its index may be used again.  Under links_lock. */
+/* Nobody holds it and nothing of it is left: its index may be used again.  Under peers_lock. */
 static void peer_retire(struct peer *p)
 {
-	struct vb_adapter *a = p->link.adapter;
+	struct vb_adapter *a = p->pub.adapter;
 	uint32_t n = atomic_load_explicit(&a->npeers, memory_order_relaxed);
 
 	for (uint32_t i = 0; i < VB_ADAPTERS; i++) {
-		if (a->by_number[i] == p->link.index + 1)
+		if (a->by_number[i] == p->pub.index + 1)
 			a->by_number[i] = 0;
 	}
 	for (uint32_t i = 0; i < n; i++) {
@@ -276,21 +275,21 @@ static void peer_retire(struct peer *p)
 
 static void peer_over(struct peer *p)
 {
-	struct vb_adapter *a = p->link.adapter;
+	struct vb_adapter *a = p->pub.adapter;
 
-	vb_lock_take(&a->links_lock);
+	vb_lock_take(&a->peers_lock);
 	p->over = true;
-	if (!atomic_load_explicit(&p->link.refs, memory_order_acquire))
+	if (!atomic_load_explicit(&p->pub.refs, memory_order_acquire))
 		peer_retire(p);
-	vb_lock_give(&a->links_lock);
+	vb_lock_give(&a->peers_lock);
 }
 
 /* Reads what the peer sent before it went.  The peer sends no more, so a ring's worth of rounds is enough. */
 static void read_to_end(struct peer *p)
 {
-	struct vb_adapter *a = p->link.adapter;
+	struct vb_adapter *a = p->pub.adapter;
 
-	for (uint32_t i = 0; i < VB_RING_SLOTS && a->wire->ready(&p->link); i++) {
+	for (uint32_t i = 0; i < VB_RING_SLOTS && a->wire->ready(&p->pub); i++) {
 		if (atomic_load_explicit(&p->broken, memory_order_relaxed))
 			return;
 		if (!a->ops->progress(a, true))
@@ -298,32 +297,32 @@ static void read_to_end(struct peer *p)
 	}
 }
 
-void vb_peer_fall(struct peer *p, enum vb_link_end how, const char *why)
+void vb_peer_fall(struct peer *p, enum vb_peer_end how, const char *why)
 {
-	struct vb_link *l = &p->link;
-	struct vb_adapter *a = l->adapter;
+	struct vb_peer *peer = &p->pub;
+	struct vb_adapter *a = peer->adapter;
 
 	vb_log(how == VB_END_GOODBYE ? VB_LOG_DEBUG : VB_LOG_INFO,
-	       "the connection to adapter %u (PID %u) ends: %s", l->number, l->pid, why);
+	       "the connection to adapter %u (PID %u) ends: %s", peer->number, peer->pid, why);
 	read_to_end(p);
-	atomic_store(heard_of(a->seg->base, l->index), 0);
-	vb_lock_take(&a->links_lock);
-	set_state(p, VB_LINK_DOWN);
-	vb_lock_give(&a->links_lock);
-	while (atomic_load_explicit(&p->ringing, memory_order_seq_cst)) /* pairs with vb_link_ring() */
+	atomic_store(heard_of(a->seg->base, peer->index), 0);
+	vb_lock_take(&a->peers_lock);
+	set_state(p, VB_PEER_DOWN);
+	vb_lock_give(&a->peers_lock);
+	while (atomic_load_explicit(&p->ringing, memory_order_seq_cst)) /* pairs with vb_peer_ring() */
 		sched_yield();
-	l->sock = -1;
+	peer->sock = -1;
 	VB_FAULT_POINT("link down, its QPs do not know yet");
-	a->ops->link_down(l, how); /* still reads the peer's tables */
+	a->ops->peer_down(peer, how); /* still reads the peer's tables */
 	if (p->conn) {
 		vb_conn_close(a, p->conn);
 		p->conn = NULL;
 	}
 	VB_FAULT_POINT("link down, the segment still mapped");
-	vb_lock_take(&l->rx); /* nobody reads its ring any more */
+	vb_lock_take(&peer->rx); /* nobody reads its ring any more */
 	if (!p->seg && p->window)
 		vb_segment_unmap(p->window);
-	vb_lock_give(&l->rx);
+	vb_lock_give(&peer->rx);
 	peer_over(p);
 }
 
@@ -334,7 +333,7 @@ struct peer *vb_peer_publishing(struct vb_adapter *a, uint32_t number)
 	for (uint32_t i = 1; i < n; i++) {
 		struct peer *p = peer_at(a, i);
 
-		if (state_of(p) == VB_LINK_UP && vb_segment_lists(p->link.peer, number))
+		if (state_of(p) == VB_PEER_UP && vb_segment_lists(p->pub.peer, number))
 			return p;
 	}
 	return NULL;
@@ -347,13 +346,13 @@ struct peer *vb_peer_by_incarnation(struct vb_adapter *a, uint64_t incarnation)
 	for (uint32_t i = 0; i < n; i++) {
 		struct peer *p = peer_at(a, i);
 
-		if (state_of(p) == VB_LINK_UP && p->link.incarnation == incarnation)
+		if (state_of(p) == VB_PEER_UP && p->pub.incarnation == incarnation)
 			return p;
 	}
 	return NULL;
 }
 
-/* The link that leads to a number at present, NULL: none.  Under links_lock. */
+/* The link that leads to a number at present, NULL: none.  Under peers_lock. */
 static struct peer *peer_known(struct vb_adapter *a, uint32_t number)
 {
 	uint32_t i = a->by_number[number];
@@ -361,82 +360,82 @@ static struct peer *peer_known(struct vb_adapter *a, uint32_t number)
 
 	if (p && p->same)
 		p = p->same;
-	if (p && state_of(p) != VB_LINK_DOWN)
+	if (p && state_of(p) != VB_PEER_DOWN)
 		return p;
 	/* Our own further numbers lead to ourselves. */
 	if (atomic_load_explicit(&a->slot_of[number], memory_order_acquire))
 		return peer_at(a, 0);
 	p = vb_peer_publishing(a, number);
 	if (p)
-		a->by_number[number] = (uint16_t)(p->link.index + 1);
+		a->by_number[number] = (uint16_t)(p->pub.index + 1);
 	return p;
 }
 
-struct vb_link *vb_link_get(struct vb_adapter *a, uint32_t number)
+struct vb_peer *vb_peer_get(struct vb_adapter *a, uint32_t number)
 {
 	struct peer *p, *fresh = NULL;
 	bool ask = false;
 
 	if (vb_adapter_dead(a) || !number || number >= VB_ADAPTERS)
 		return NULL;
-	vb_lock_take(&a->links_lock);
+	vb_lock_take(&a->peers_lock);
 	p = peer_known(a, number);
 	if (!p && vb_list_empty(&a->free_peers)) {
-		vb_lock_give(&a->links_lock); /* not over an allocation */
+		vb_lock_give(&a->peers_lock); /* not over an allocation */
 		fresh = peer_alloc();
-		vb_lock_take(&a->links_lock);
+		vb_lock_take(&a->peers_lock);
 		p = peer_known(a, number);
 	}
 	if (!p)
 		p = peer_make(a, number, &fresh);
 	if (p) {
-		atomic_fetch_add_explicit(&p->link.refs, 1, memory_order_relaxed); /* vb_link_put() */
-		ask = state_of(p) == VB_LINK_IDLE;
+		atomic_fetch_add_explicit(&p->pub.refs, 1, memory_order_relaxed); /* vb_peer_put() */
+		ask = state_of(p) == VB_PEER_IDLE;
 		if (ask)
 			ask_contact(p);
 	}
-	vb_lock_give(&a->links_lock);
+	vb_lock_give(&a->peers_lock);
 	free(fresh);
 	if (ask)
 		vb_adapter_nudge(a);
-	return p ? &p->link : NULL;
+	return p ? &p->pub : NULL;
 }
 
-void vb_link_put(struct vb_link *l)
+void vb_peer_put(struct vb_peer *peer)
 {
-	struct vb_adapter *a = l->adapter;
-	struct peer *p = vb_peer(l);
+	struct vb_adapter *a = peer->adapter;
+	struct peer *p = peer_of(peer);
 
 	if (vb_adapter_dead(a))
 		return;
-	if (atomic_fetch_sub_explicit(&l->refs, 1, memory_order_acq_rel) != 1)
+	if (atomic_fetch_sub_explicit(&peer->refs, 1, memory_order_acq_rel) != 1)
 		return;
-	vb_lock_take(&a->links_lock);
+	vb_lock_take(&a->peers_lock);
 	if (p->over && !vb_list_linked(&p->free_node) &&
-	    !atomic_load_explicit(&l->refs, memory_order_acquire))
+	    !atomic_load_explicit(&peer->refs, memory_order_acquire))
 		peer_retire(p);
-	vb_lock_give(&a->links_lock);
+	vb_lock_give(&a->peers_lock);
 }
 
-void vb_link_contact(struct vb_link *l)
+void vb_peer_contact(struct vb_peer *peer)
 {
-	struct vb_adapter *a = l->adapter;
+	struct vb_adapter *a = peer->adapter;
 	bool ask;
 
 	if (vb_adapter_dead(a))
 		return;
-	vb_lock_take(&a->links_lock);
-	ask = state_of(vb_peer(l)) == VB_LINK_IDLE;
+	vb_lock_take(&a->peers_lock);
+	ask = state_of(peer_of(peer)) == VB_PEER_IDLE;
 	if (ask)
-		ask_contact(vb_peer(l));
-	vb_lock_give(&a->links_lock);
+		ask_contact(peer_of(peer));
+	vb_lock_give(&a->peers_lock);
 	if (ask)
 		vb_adapter_nudge(a);
 }
 
-bool vb_link_heard(const struct vb_link *l)
+bool vb_peer_heard(const struct vb_peer *peer)
 {
-	return atomic_load(heard_of(l->peer, l->peer_index)) == token(l->adapter->seg->incarnation);
+	return atomic_load(heard_of(peer->peer, peer->peer_index)) == token(peer->adapter->seg->incarnation);
 }
 
 static void nap(void)
@@ -455,9 +454,9 @@ static int trouble_errno(const struct vb_trouble *t)
 }
 
 /* Where many spin on few CPUs the thread that makes contact may not have had its turn, at either end. */
-static bool own_engine_waits(const struct vb_link *l)
+static bool own_engine_waits(const struct vb_peer *peer)
 {
-	return !vb_engine_here() && vb_thread_runnable(l->adapter->pid, l->adapter->head->tid);
+	return !vb_engine_here() && vb_thread_runnable(peer->adapter->pid, peer->adapter->head->tid);
 }
 
 static bool far_engine_waits(uint32_t pid)
@@ -468,21 +467,22 @@ static bool far_engine_waits(uint32_t pid)
 /* Whether to wait for the peer: until `until`, and then for as long as an engine that has to act waits for a
  * CPU. That the own one runs may have other causes, and counts for some seconds only.  *calm: looks since
  * `until` that found none waiting; begins at 0. */
-static bool has_patience(const struct vb_link *l, uint64_t until, unsigned *calm)
+static bool has_patience(const struct vb_peer *peer, uint64_t until, unsigned *calm)
 {
-	uint32_t asked = atomic_load_explicit(&vb_peer((struct vb_link *)l)->asked, memory_order_relaxed);
+	uint32_t asked = atomic_load_explicit(&peer_of((struct vb_peer *)peer)->asked, memory_order_relaxed);
 	uint64_t now = vb_now();
 
 	if (now < until)
 		return true;
-	if (far_engine_waits(asked ? asked : l->pid) || (now < until + CONTACT_GRACE && own_engine_waits(l)))
+	if (far_engine_waits(asked ? asked : peer->pid) ||
+	    (now < until + CONTACT_GRACE && own_engine_waits(peer)))
 		*calm = 0;
 	else
 		++*calm;
 	return *calm < CALM_LOOKS && now < until + CROWD_GRACE;
 }
 
-int vb_link_reach(struct vb_adapter *a, uint32_t number, uint64_t until, struct vb_link **out,
+int vb_peer_reach(struct vb_adapter *a, uint32_t number, uint64_t until, struct vb_peer **out,
 		  struct vb_trouble *why)
 {
 	uint32_t failed = 0, asked;
@@ -491,27 +491,27 @@ int vb_link_reach(struct vb_adapter *a, uint32_t number, uint64_t until, struct 
 
 	*why = (struct vb_trouble){0};
 	for (;;) {
-		struct vb_link *l;
+		struct vb_peer *peer;
 
 		if (!vb_adapter_whole(a)) /* no contact is made any more */
 			return EIO;
-		l = vb_link_get(a, number); /* asks for contact if there is none */
-		if (!l)
+		peer = vb_peer_get(a, number); /* asks for contact if there is none */
+		if (!peer)
 			return err;
 		/* A link that is over, or is another one's alias, is asked for anew. */
-		while (state_of(vb_peer(l)) == VB_LINK_CONTACTING && has_patience(l, until, &calm))
+		while (state_of(peer_of(peer)) == VB_PEER_CONTACTING && has_patience(peer, until, &calm))
 			nap();
-		if (state_of(vb_peer(l)) == VB_LINK_UP) {
-			while (!vb_link_heard(l) && state_of(vb_peer(l)) == VB_LINK_UP &&
-			       has_patience(l, until, &calm))
+		if (state_of(peer_of(peer)) == VB_PEER_UP) {
+			while (!vb_peer_heard(peer) && state_of(peer_of(peer)) == VB_PEER_UP &&
+			       has_patience(peer, until, &calm))
 				nap();
-			*out = l;
-			if (l->index == 0 || vb_link_heard(l))
-				return 0; /* with the reference of vb_link_get() */
+			*out = peer;
+			if (peer->index == 0 || vb_peer_heard(peer))
+				return 0; /* with the reference of vb_peer_get() */
 		}
-		*why = vb_link_trouble(l, &asked);
+		*why = vb_peer_trouble(peer, &asked);
 		err = trouble_errno(why);
-		vb_link_put(l);
+		vb_peer_put(peer);
 		if (vb_now() >= until)
 			return err ? err : ETIMEDOUT;
 		if (err && ++failed == REACH_TRIES)
@@ -520,21 +520,21 @@ int vb_link_reach(struct vb_adapter *a, uint32_t number, uint64_t until, struct 
 	}
 }
 
-struct vb_trouble vb_link_trouble(struct vb_link *l, uint32_t *asked)
+struct vb_trouble vb_peer_trouble(struct vb_peer *peer, uint32_t *asked)
 {
-	struct vb_adapter *a = l->adapter;
+	struct vb_adapter *a = peer->adapter;
 	struct vb_trouble t;
 
-	*asked = atomic_load_explicit(&vb_peer(l)->asked, memory_order_relaxed);
-	vb_lock_take(&a->links_lock);
-	t = vb_peer(l)->trouble;
-	vb_lock_give(&a->links_lock);
+	*asked = atomic_load_explicit(&peer_of(peer)->asked, memory_order_relaxed);
+	vb_lock_take(&a->peers_lock);
+	t = peer_of(peer)->trouble;
+	vb_lock_give(&a->peers_lock);
 	return t;
 }
 
-uint32_t vb_link_unable(struct vb_link *l)
+uint32_t vb_peer_unable(struct vb_peer *peer)
 {
-	return atomic_load_explicit(&vb_peer(l)->unable, memory_order_relaxed);
+	return atomic_load_explicit(&peer_of(peer)->unable, memory_order_relaxed);
 }
 
 /* Looked for once in a while: this is asked for each QP whose timer runs out, under its lock. */
@@ -542,58 +542,58 @@ static bool engines_wait(struct peer *p, uint32_t asked, uint64_t now)
 {
 	if (now - atomic_load(&p->crowd_seen) >= LOOK_APART) {
 		atomic_store(&p->crowd_seen, now);
-		atomic_store(&p->crowd, own_engine_waits(&p->link) || far_engine_waits(asked));
+		atomic_store(&p->crowd, own_engine_waits(&p->pub) || far_engine_waits(asked));
 	}
 	return atomic_load(&p->crowd);
 }
 
-bool vb_link_pending(struct vb_link *l, uint64_t now)
+bool vb_peer_pending(struct vb_peer *peer, uint64_t now)
 {
-	struct peer *p = vb_peer(l);
+	struct peer *p = peer_of(peer);
 	uint64_t waited = now - atomic_load_explicit(&p->began, memory_order_relaxed);
 	uint32_t asked;
 
-	if (state_of(p) != VB_LINK_CONTACTING || vb_link_trouble(l, &asked).reach != VB_REACH_UNKNOWN)
+	if (state_of(p) != VB_PEER_CONTACTING || vb_peer_trouble(peer, &asked).reach != VB_REACH_UNKNOWN)
 		return false;
 	if (waited < CONTACT_GRACE || vb_thread_stopped(asked))
 		return true;
 	return waited < CROWD_GRACE && engines_wait(p, asked, now);
 }
 
-struct vb_link *vb_link_current(struct vb_link *l)
+struct vb_peer *vb_peer_current(struct vb_peer *peer)
 {
-	struct vb_adapter *a = l->adapter;
+	struct vb_adapter *a = peer->adapter;
 	struct peer *same;
 
 	if (vb_adapter_dead(a))
-		return l;
-	vb_lock_take(&a->links_lock);
-	same = vb_peer(l)->same;
+		return peer;
+	vb_lock_take(&a->peers_lock);
+	same = peer_of(peer)->same;
 	if (same)
-		atomic_fetch_add_explicit(&same->link.refs, 1, memory_order_relaxed);
-	vb_lock_give(&a->links_lock);
+		atomic_fetch_add_explicit(&same->pub.refs, 1, memory_order_relaxed);
+	vb_lock_give(&a->peers_lock);
 	if (!same)
-		return l;
-	vb_link_put(l);
-	return &same->link;
+		return peer;
+	vb_peer_put(peer);
+	return &same->pub;
 }
 
-void vb_link_insane(struct vb_link *l)
+void vb_peer_insane(struct vb_peer *peer)
 {
-	struct vb_adapter *a = l->adapter;
+	struct vb_adapter *a = peer->adapter;
 
-	if (vb_adapter_dead(a) || atomic_exchange(&vb_peer(l)->broken, true))
+	if (vb_adapter_dead(a) || atomic_exchange(&peer_of(peer)->broken, true))
 		return;
 	vb_log(VB_LOG_ERROR, "adapter %u (PID %u) wrote to its ring to us what is no packet: the link ends",
-	       l->number, l->pid);
+	       peer->number, peer->pid);
 	atomic_store(&a->breaks, true);
 	vb_engine_kick(a);
 }
 
-const struct vb_shown_qp *vb_link_shown(const struct vb_link *l, uint32_t qpn)
+const struct vb_shown_qp *vb_peer_shown(const struct vb_peer *peer, uint32_t qpn)
 {
-	const struct vb_seg_head *h = (const void *)l->peer;
-	const struct vb_shown_qp *table = (const void *)(l->peer + VB_SEG_QPS);
+	const struct vb_seg_head *h = (const void *)peer->peer;
+	const struct vb_shown_qp *table = (const void *)(peer->peer + VB_SEG_QPS);
 	uint32_t n;
 
 	if (!h)
@@ -606,36 +606,36 @@ const struct vb_shown_qp *vb_link_shown(const struct vb_link *l, uint32_t qpn)
 	return NULL;
 }
 
-uint32_t vb_link_qp_state(const struct vb_link *l, uint32_t qpn)
+uint32_t vb_peer_qp_state(const struct vb_peer *peer, uint32_t qpn)
 {
-	const struct vb_shown_qp *q = vb_link_shown(l, qpn);
+	const struct vb_shown_qp *q = vb_peer_shown(peer, qpn);
 
 	return q ? atomic_load_explicit(&q->state, memory_order_acquire) : 0;
 }
 
-bool vb_link_qp_dropped(const struct vb_link *l, uint32_t qpn, uint32_t psn)
+bool vb_peer_qp_dropped(const struct vb_peer *peer, uint32_t qpn, uint32_t psn)
 {
-	const struct vb_shown_qp *q = vb_link_shown(l, qpn);
+	const struct vb_shown_qp *q = vb_peer_shown(peer, qpn);
 
 	return q && atomic_load_explicit(&q->stray, memory_order_acquire) == (VB_SHOWN_RECEIVED | psn);
 }
 
-uint32_t vb_link_qp_received(const struct vb_link *l, uint32_t qpn)
+uint32_t vb_peer_qp_received(const struct vb_peer *peer, uint32_t qpn)
 {
-	const struct vb_shown_qp *q = vb_link_shown(l, qpn);
+	const struct vb_shown_qp *q = vb_peer_shown(peer, qpn);
 
 	return q ? atomic_load_explicit(&q->received, memory_order_acquire) : 0;
 }
 
-bool vb_link_is(const struct vb_link *l, uint32_t number, const uint8_t gid[16])
+bool vb_peer_is(const struct vb_peer *peer, uint32_t number, const uint8_t gid[16])
 {
 	static const uint8_t no_gid[16]; /* empty places of the table */
 	const struct vb_seg_head *h;
 
-	if (atomic_load_explicit(&l->state, memory_order_acquire) != VB_LINK_UP)
+	if (atomic_load_explicit(&peer->state, memory_order_acquire) != VB_PEER_UP)
 		return false;
-	h = (const void *)l->peer;
-	if (!vb_segment_lists(l->peer, number))
+	h = (const void *)peer->peer;
+	if (!vb_segment_lists(peer->peer, number))
 		return false;
 	for (uint32_t i = 0; i < VB_GID_TABLE; i++) {
 		if (!memcmp(h->gids[i], gid, 16) && memcmp(gid, no_gid, 16))
@@ -644,73 +644,73 @@ bool vb_link_is(const struct vb_link *l, uint32_t number, const uint8_t gid[16])
 	return false;
 }
 
-struct vb_link *vb_link_at(const struct vb_adapter *a, uint32_t index)
+struct vb_peer *vb_peer_at(const struct vb_adapter *a, uint32_t index)
 {
-	struct peer *p = index < VB_MAX_LINKS ? peer_at(a, index) : NULL;
+	struct peer *p = index < VB_MAX_PEERS ? peer_at(a, index) : NULL;
 
-	return p ? &p->link : NULL;
+	return p ? &p->pub : NULL;
 }
 
-uint32_t vb_link_count(const struct vb_adapter *a)
+uint32_t vb_peer_count(const struct vb_adapter *a)
 {
 	return atomic_load_explicit(&a->npeers, memory_order_acquire);
 }
 
 /* Its TID, if it means the same thread here. */
-static int thread_of(const struct vb_adapter *a, const struct vb_link *l)
+static int thread_of(const struct vb_adapter *a, const struct vb_peer *peer)
 {
-	const struct vb_seg_head *h = (const void *)l->peer;
+	const struct vb_seg_head *h = (const void *)peer->peer;
 	int tid = (int)h->tid;
 
-	if (!h->pid_ns || h->pid_ns != a->head->pid_ns || h->pid != l->pid || tid <= 0)
+	if (!h->pid_ns || h->pid_ns != a->head->pid_ns || h->pid != peer->pid || tid <= 0)
 		return 0;
-	return syscall(SYS_tgkill, l->pid, tid, 0) ? 0 : tid; /* of that process, as the kernel named it */
+	return syscall(SYS_tgkill, peer->pid, tid, 0) ? 0 : tid; /* of that process, as the kernel named it */
 }
 
-void vb_link_far(const struct vb_link *l, struct vb_link_far *at)
+void vb_peer_tables(const struct vb_peer *peer, struct vb_peer_tables *at)
 {
-	const struct peer *p = (const struct peer *)l;
+	const struct peer *p = (const struct peer *)peer;
 
-	at->keys = (const struct vb_key_entry *)(const void *)(l->peer + VB_SEG_KEYS);
-	at->slots = (const struct vb_key_slot *)(const void *)(l->peer + VB_SEG_KEY_SLOTS);
-	at->marks = (const struct vb_key_marks *)(const void *)(l->peer + VB_SEG_KEY_MARKS);
-	at->key_offset = l->key_offset;
-	at->pds = (const struct vb_pd_slot *)(const void *)(l->peer + VB_SEG_PDS);
-	at->pd_marks = (const struct vb_pd_marks *)(const void *)(l->peer + VB_SEG_PD_MARKS);
-	at->heard = heard_of(l->peer, l->peer_index);
-	at->token = token(l->adapter->seg->incarnation);
-	at->same = l->index == 0 || p->seg;
-	at->tid = at->same ? 0 : thread_of(l->adapter, l);
+	at->keys = (const struct vb_key_entry *)(const void *)(peer->peer + VB_SEG_KEYS);
+	at->slots = (const struct vb_key_slot *)(const void *)(peer->peer + VB_SEG_KEY_SLOTS);
+	at->marks = (const struct vb_key_marks *)(const void *)(peer->peer + VB_SEG_KEY_MARKS);
+	at->key_offset = peer->key_offset;
+	at->pds = (const struct vb_pd_slot *)(const void *)(peer->peer + VB_SEG_PDS);
+	at->pd_marks = (const struct vb_pd_marks *)(const void *)(peer->peer + VB_SEG_PD_MARKS);
+	at->heard = heard_of(peer->peer, peer->peer_index);
+	at->token = token(peer->adapter->seg->incarnation);
+	at->same = peer->index == 0 || p->seg;
+	at->tid = at->same ? 0 : thread_of(peer->adapter, peer);
 	at->pidfd = p->conn ? p->conn->pidfd : -1;
 }
 
 /* Whether any ring holds a packet: the look of somebody who has just stored "asleep". */
-bool vb_links_ready(struct vb_adapter *a)
+bool vb_peers_ready(struct vb_adapter *a)
 {
 	uint32_t n = atomic_load_explicit(&a->npeers, memory_order_seq_cst);
 
 	for (uint32_t i = 0; i < n; i++) {
 		struct peer *p = peer_at(a, i);
 
-		if (state_of(p) == VB_LINK_UP && !atomic_load_explicit(&p->broken, memory_order_relaxed) &&
-		    a->wire->ready(&p->link))
+		if (state_of(p) == VB_PEER_UP && !atomic_load_explicit(&p->broken, memory_order_relaxed) &&
+		    a->wire->ready(&p->pub))
 			return true;
 	}
 	return false;
 }
 
 /* The engine is gone, and no QP is left. */
-void vb_links_free(struct vb_adapter *a)
+void vb_peers_free(struct vb_adapter *a)
 {
 	uint32_t n = atomic_load_explicit(&a->npeers, memory_order_relaxed);
 
 	for (uint32_t i = 0; i < n; i++) {
 		struct peer *p = peer_at(a, i);
 
-		if (p->link.wire)
-			a->wire->free(&p->link);
-		if (atomic_load(&p->link.far))
-			a->ops->link_free(&p->link);
+		if (p->pub.wire)
+			a->wire->free(&p->pub);
+		if (atomic_load(&p->pub.far))
+			a->ops->peer_free(&p->pub);
 		if (p->seg)
 			vb_segment_put(p->seg);
 		vb_segment_release(p->window);

@@ -1,7 +1,7 @@
 /* Progress: where wires, protocol and objects meet.  Whoever posts, polls or waits makes it, else the engine.
  */
-#ifndef VB_VERBS_PROGRESS_H
-#define VB_VERBS_PROGRESS_H
+#ifndef VB_HCA_PROGRESS_H
+#define VB_HCA_PROGRESS_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -17,6 +17,8 @@
 /* What the verbs layer keeps for each adapter (vb_adapter_user). */
 struct vb_hca {
 	struct vb_adapter *adapter;
+	/* The same as vb_adapter_ops.told, for what verbs/ says; set once. */
+	void (*told)(struct vb_peer *peer, const void *msg, size_t len, int fd);
 	struct vb_keys keys;
 	struct vb_mws mws;
 	struct vb_lock timer_lock;  /* guards timed and every QP's on_timer; taken before QP locks, by trylock
@@ -39,7 +41,7 @@ struct vb_hca {
 	struct vb_list imports;			    /* threads that wait for somebody's device memory */
 	uint32_t import_ticket;			    /* last one given */
 	_Atomic uint64_t dm_used;		    /* bytes of device memory that are allocated */
-	_Atomic(struct vb_far *) fars[VB_ADAPTERS]; /* who has, or had, a number; link_up() writes */
+	_Atomic(struct vb_far *) fars[VB_ADAPTERS]; /* who has, or had, a number; peer_up() writes */
 };
 
 extern const struct vb_adapter_ops vb_progress_ops;

@@ -1,4 +1,4 @@
-#include "verbs/netif.h"
+#include "host/netif.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>

@@ -1,6 +1,6 @@
 /* Progress: takes packets from the wires to the protocol, and sees that what QPs owe gets out.
  *
- * Locks, in the order in which they are taken: link->rx (trylock but for destruction), hca->timer_lock
+ * Locks, in the order in which they are taken: peer->rx (trylock but for destruction), hca->timer_lock
  * (trylock but to add), qp->lock, then SRQ, CQ and channel, then link->owed_lock or the wire's own.
  * hca->timer_lock is also taken under qp->lock to add a QP; the scan that holds it only tries qp->lock, so
  * that the two do not wait for one another.
@@ -20,10 +20,9 @@
 #include "mem/keys.h"
 #include "obj/context.h"
 #include "transport/rc.h"
-#include "verbs/direct.h"
-#include "verbs/import.h"
-#include "verbs/lost.h"
-#include "verbs/progress.h"
+#include "hca/direct.h"
+#include "hca/lost.h"
+#include "hca/progress.h"
 #include "wire/shm.h"
 
 enum {
@@ -47,48 +46,48 @@ static struct vb_adapter *adapter_of(const struct vb_qp *qp)
 /* qp->lock held. */
 static void owe(struct vb_qp *qp)
 {
-	struct vb_link *l = qp->link;
+	struct vb_peer *peer = qp->link;
 
-	if (!l || qp->forgotten)
+	if (!peer || qp->forgotten)
 		return;
-	vb_lock_take(&l->owed_lock);
+	vb_lock_take(&peer->owed_lock);
 	if (!vb_list_linked(&qp->owes))
-		vb_list_append(&l->owed, &qp->owes);
-	atomic_store_explicit(&l->owes, true, memory_order_relaxed);
-	vb_lock_give(&l->owed_lock);
+		vb_list_append(&peer->owed, &qp->owes);
+	atomic_store_explicit(&peer->owes, true, memory_order_relaxed);
+	vb_lock_give(&peer->owed_lock);
 }
 
 static void unowe(struct vb_qp *qp)
 {
-	struct vb_link *l = qp->link;
+	struct vb_peer *peer = qp->link;
 
-	if (!l)
+	if (!peer)
 		return;
-	vb_lock_take(&l->owed_lock);
+	vb_lock_take(&peer->owed_lock);
 	vb_list_unlink(&qp->owes); /* the hint stays: the next flush knows better */
-	vb_lock_give(&l->owed_lock);
+	vb_lock_give(&peer->owed_lock);
 }
 
-static struct vb_qp *pop_owing(struct vb_link *l)
+static struct vb_qp *pop_owing(struct vb_peer *peer)
 {
 	struct vb_list *n;
 
-	vb_lock_take(&l->owed_lock);
-	n = vb_list_pop(&l->owed);
-	atomic_store_explicit(&l->owes, !vb_list_empty(&l->owed), memory_order_relaxed);
-	vb_lock_give(&l->owed_lock);
+	vb_lock_take(&peer->owed_lock);
+	n = vb_list_pop(&peer->owed);
+	atomic_store_explicit(&peer->owes, !vb_list_empty(&peer->owed), memory_order_relaxed);
+	vb_lock_give(&peer->owed_lock);
 	return n ? vb_list_entry(n, struct vb_qp, owes) : NULL;
 }
 
 /* Whose turn it is next; only to compare with. */
-static const struct vb_qp *next_owing(struct vb_link *l)
+static const struct vb_qp *next_owing(struct vb_peer *peer)
 {
 	const struct vb_qp *qp = NULL;
 
-	vb_lock_take(&l->owed_lock);
-	if (!vb_list_empty(&l->owed))
-		qp = vb_list_entry(l->owed.next, struct vb_qp, owes);
-	vb_lock_give(&l->owed_lock);
+	vb_lock_take(&peer->owed_lock);
+	if (!vb_list_empty(&peer->owed))
+		qp = vb_list_entry(peer->owed.next, struct vb_qp, owes);
+	vb_lock_give(&peer->owed_lock);
 	return qp;
 }
 
@@ -114,25 +113,25 @@ static void keep_time(struct vb_qp *qp)
 }
 
 /* Whether the link leads to where the QP's path leads. */
-static bool leads_there(const struct vb_qp *qp, const struct vb_link *l)
+static bool leads_there(const struct vb_qp *qp, const struct vb_peer *peer)
 {
-	return vb_link_is(l, qp->dest_qpn >> VB_QPN_INDEX_BITS, qp->attr.ah_attr.grh.dgid.raw);
+	return vb_peer_is(peer, qp->dest_qpn >> VB_QPN_INDEX_BITS, qp->attr.ah_attr.grh.dgid.raw);
 }
 
 /* qp->lock held: gives the QP its way out if the link is up and really leads to the address in its path. */
 static void attach(struct vb_qp *qp)
 {
-	struct vb_link *l = qp->link;
+	struct vb_peer *peer = qp->link;
 	struct vb_shm *s;
 
-	if (!l || atomic_load_explicit(&l->state, memory_order_acquire) != VB_LINK_UP)
+	if (!peer || atomic_load_explicit(&peer->state, memory_order_acquire) != VB_PEER_UP)
 		return;
-	if (!leads_there(qp, l))
+	if (!leads_there(qp, peer))
 		return;
-	s = l->wire;
+	s = peer->wire;
 	if (!qp->out)
 		vb_rc_path(qp, &s->out);
-	qp->far_pid = l->pid;
+	qp->far_pid = peer->pid;
 	vb_direct_attach(qp);
 	vb_direct_show(qp);
 }
@@ -178,7 +177,7 @@ static void owe_blocked(struct vb_qp *qp)
 	 * the poller in the middle of a copy would hold it up.  When nobody polls any more the engine drains.
 	 */
 	if (qp->req.placing && !qp->req.blocked && watched(adapter_of(qp))) {
-		atomic_store_explicit(&((struct vb_link *)qp->link)->placing, true, memory_order_relaxed);
+		atomic_store_explicit(&((struct vb_peer *)qp->link)->placing, true, memory_order_relaxed);
 		return;
 	}
 	vb_adapter_resume(adapter_of(qp));
@@ -190,22 +189,22 @@ void vb_progress_send(struct vb_qp *qp)
 	if (vb_unlikely(output(qp, POST_BYTES) || !qp->out)) {
 		owe_blocked(qp);
 		if (!qp->out && qp->link)
-			vb_link_contact(qp->link);
+			vb_peer_contact(qp->link);
 	}
 }
 
-/* Lets every QP that owes something send, until the ring is full.  l->rx held. */
-static void flush_owed(struct vb_link *l)
+/* Lets every QP that owes something send, until the ring is full.  peer->rx held. */
+static void flush_owed(struct vb_peer *peer)
 {
-	struct vb_qp *qp = l->acks, *first = NULL;
+	struct vb_qp *qp = peer->acks, *first = NULL;
 	unsigned blocked = 0;
 	bool placing = false;
 
-	l->unflushed = 0;
-	l->acks = NULL;
-	for (qp = qp ? qp : pop_owing(l); qp; qp = pop_owing(l)) {
+	peer->unflushed = 0;
+	peer->acks = NULL;
+	for (qp = qp ? qp : pop_owing(peer); qp; qp = pop_owing(peer)) {
 		vb_lock_take(&qp->lock);
-		if (!qp->forgotten && qp->link == l && output(qp, VB_MEM_CHUNK)) {
+		if (!qp->forgotten && qp->link == peer && output(qp, VB_MEM_CHUNK)) {
 			owe_blocked(qp); /* to the end, until the next room */
 			placing |= qp->req.placing;
 			blocked++;
@@ -213,15 +212,15 @@ static void flush_owed(struct vb_link *l)
 		}
 		vb_lock_give(&qp->lock);
 		/* Requests may be stopped where an ACK finds room: every QP has its turn, once. */
-		if (blocked > FLUSH_BLOCKED || (first && next_owing(l) == first))
+		if (blocked > FLUSH_BLOCKED || (first && next_owing(peer) == first))
 			break;
 	}
-	atomic_store_explicit(&l->placing, placing, memory_order_relaxed);
+	atomic_store_explicit(&peer->placing, placing, memory_order_relaxed);
 }
 
 /* The QP that packets are being delivered to, its lock held over a few of them. */
 struct delivery {
-	struct vb_link *link;
+	struct vb_peer *link;
 	struct vb_qp *qp; /* locked, or NULL */
 	uint32_t qpn;
 	uint32_t bytes;
@@ -243,7 +242,7 @@ static void let_go(struct delivery *d)
 	}
 	d->urgent |= owes == VB_OWES_MORE;
 	atomic_store_explicit(&d->qp->shown->received, VB_SHOWN_RECEIVED | d->qp->resp.epsn,
-			      memory_order_release);  /* pairs with vb_link_qp_received() */
+			      memory_order_release);  /* pairs with vb_peer_qp_received() */
 	if (vb_unlikely(d->qp->state == IBV_QPS_RTR)) /* from the first packet on it permits more */
 		vb_direct_show(d->qp);
 	if (vb_unlikely(vb_rc_timed(d->qp) && (!d->qp->req.timing || d->qp->req.waiting_rnr)))
@@ -294,11 +293,11 @@ static void deliver(struct delivery *d, const struct vb_shm_pkt *sp)
 	vb_rc_input(d->qp, &p);
 }
 
-/* l->rx held. Returns how many packets came. */
-static unsigned drain(struct vb_link *l, struct vb_shm *s)
+/* peer->rx held. Returns how many packets came. */
+static unsigned drain(struct vb_peer *peer, struct vb_shm *s)
 {
-	struct delivery d = {.link = l};
-	unsigned budget = l->budget ? l->budget : 1, n = 0;
+	struct delivery d = {.link = peer};
+	unsigned budget = peer->budget ? peer->budget : 1, n = 0;
 	struct vb_shm_pkt sp;
 	int r = 0;
 
@@ -311,42 +310,43 @@ static unsigned drain(struct vb_link *l, struct vb_shm *s)
 	let_go(&d);
 	/* Where packets come one at a time, a look for a second one would only stall on a line that the
 	 * sender has just made its own. */
-	l->budget = n < budget ? 1 : 2 * n < PASS_PACKETS ? 2 * n : PASS_PACKETS;
+	peer->budget = n < budget ? 1 : 2 * n < PASS_PACKETS ? 2 * n : PASS_PACKETS;
 	if (vb_unlikely(r < 0))
-		vb_link_insane(l);
-	l->unflushed += n;
-	if (atomic_load_explicit(&l->owes, memory_order_relaxed) &&
-	    (!n || d.urgent || l->unflushed >= ACK_BATCH || !watched(l->adapter)))
-		flush_owed(l);
+		vb_peer_insane(peer);
+	peer->unflushed += n;
+	if (atomic_load_explicit(&peer->owes, memory_order_relaxed) &&
+	    (!n || d.urgent || peer->unflushed >= ACK_BATCH || !watched(peer->adapter)))
+		flush_owed(peer);
 	return n;
 }
 
-static unsigned look(struct vb_link *l, bool all)
+static unsigned look(struct vb_peer *peer, bool all)
 {
-	struct vb_shm *s = l->wire;
+	struct vb_shm *s = peer->wire;
 	unsigned n, total = 0;
 
-	if (!vb_shm_ready(s) && !atomic_load_explicit(&l->owes, memory_order_relaxed)) {
-		atomic_store_explicit(&l->quiet, atomic_load_explicit(&l->quiet, memory_order_relaxed) + 1,
+	if (!vb_shm_ready(s) && !atomic_load_explicit(&peer->owes, memory_order_relaxed)) {
+		atomic_store_explicit(&peer->quiet,
+				      atomic_load_explicit(&peer->quiet, memory_order_relaxed) + 1,
 				      memory_order_relaxed);
 		return 0;
 	}
-	if (!vb_lock_try(&l->rx))
+	if (!vb_lock_try(&peer->rx))
 		return 0; /* somebody else is at it */
 	do {
-		n = drain(l, s);
+		n = drain(peer, s);
 		total += n;
 	} while (all && n);
 	if (total)
-		atomic_store_explicit(&l->quiet, 0, memory_order_relaxed);
-	vb_lock_give(&l->rx);
+		atomic_store_explicit(&peer->quiet, 0, memory_order_relaxed);
+	vb_lock_give(&peer->rx);
 	return total;
 }
 
 static unsigned progress(struct vb_adapter *a, bool all)
 {
 	struct vb_hca *h = vb_hca(a);
-	uint32_t links = vb_link_count(a);
+	uint32_t links = vb_peer_count(a);
 	uint32_t turn = 0;
 	unsigned n = 0;
 
@@ -355,27 +355,27 @@ static unsigned progress(struct vb_adapter *a, bool all)
 		atomic_store_explicit(&h->turn, turn, memory_order_relaxed);
 	}
 	for (uint32_t i = 0; i < links; i++) {
-		struct vb_link *l = vb_link_at(a, i);
+		struct vb_peer *peer = vb_peer_at(a, i);
 
-		if (!l || atomic_load_explicit(&l->state, memory_order_acquire) != VB_LINK_UP)
+		if (!peer || atomic_load_explicit(&peer->state, memory_order_acquire) != VB_PEER_UP)
 			continue;
 		if (!all && links > QUIET_EVERY && (turn + i) % QUIET_EVERY &&
-		    atomic_load_explicit(&l->quiet, memory_order_relaxed) > QUIET_AFTER)
+		    atomic_load_explicit(&peer->quiet, memory_order_relaxed) > QUIET_AFTER)
 			continue;
-		n += look(l, all);
+		n += look(peer, all);
 	}
 	return n;
 }
 
-static uint8_t why_no_contact(struct vb_qp *qp, struct vb_link *l)
+static uint8_t why_no_contact(struct vb_qp *qp, struct vb_peer *peer)
 {
-	uint32_t asked, unable = vb_link_unable(l);
-	struct vb_trouble t = vb_link_trouble(l, &asked);
+	uint32_t asked, unable = vb_peer_unable(peer);
+	struct vb_trouble t = vb_peer_trouble(peer, &asked);
 
 	if (t.reach == VB_REACH_UNKNOWN && unable)
 		t = (struct vb_trouble){VB_REACH_UNABLE, unable, 0};
-	else if (atomic_load_explicit(&l->state, memory_order_acquire) == VB_LINK_DOWN)
-		t = (struct vb_trouble){VB_REACH_LEFT, l->pid, 0};
+	else if (atomic_load_explicit(&peer->state, memory_order_acquire) == VB_PEER_DOWN)
+		t = (struct vb_trouble){VB_REACH_LEFT, peer->pid, 0};
 	else if (asked && t.reach == VB_REACH_UNKNOWN)
 		t = (struct vb_trouble){VB_REACH_SILENT, asked, 0};
 	qp->reach_a = t.a;
@@ -387,17 +387,17 @@ static uint8_t why_no_contact(struct vb_qp *qp, struct vb_link *l)
  * up. */
 static void look_for_peer(struct vb_qp *qp)
 {
-	struct vb_link *l = qp->link;
+	struct vb_peer *peer = qp->link;
 	uint32_t state, received, expected;
 
-	qp->reach = l ? why_no_contact(qp, l) : VB_REACH_NOBODY;
-	if (!l || atomic_load_explicit(&l->state, memory_order_acquire) != VB_LINK_UP)
+	qp->reach = peer ? why_no_contact(qp, peer) : VB_REACH_NOBODY;
+	if (!peer || atomic_load_explicit(&peer->state, memory_order_acquire) != VB_PEER_UP)
 		return;
 	qp->reach = VB_REACH_ADDRESS;
 	if (!qp->out)
 		return;
-	state = vb_link_qp_state(l, qp->dest_qpn);
-	received = vb_link_qp_received(l, qp->dest_qpn);
+	state = vb_peer_qp_state(peer, qp->dest_qpn);
+	received = vb_peer_qp_received(peer, qp->dest_qpn);
 	expected = received & VB_PSN_MASK;
 	qp->reach = VB_REACH_NO_QP;
 	if (!state)
@@ -409,7 +409,7 @@ static void look_for_peer(struct vb_qp *qp)
 	qp->reach = VB_REACH_UNKNOWN;
 	if (received &&
 	    (vb_psn_diff(expected, qp->req.psn_una) < 0 || vb_psn_diff(expected, qp->req.psn_max) > 0 ||
-	     vb_link_qp_dropped(l, qp->dest_qpn, qp->req.psn_una))) {
+	     vb_peer_qp_dropped(peer, qp->dest_qpn, qp->req.psn_una))) {
 		qp->reach = VB_REACH_PSN;
 		qp->reach_a = expected;
 		qp->reach_b = qp->req.psn_una;
@@ -421,21 +421,21 @@ static void look_for_peer(struct vb_qp *qp)
  * going to answer. */
 static bool is_only_slow(const struct vb_qp *qp, uint64_t now)
 {
-	struct vb_link *l = qp->link;
+	struct vb_peer *peer = qp->link;
 	uint32_t state, received; /* state: 1 + enum ibv_qp_state, 0: no such QP */
 
-	if (!l)
+	if (!peer)
 		return false;
-	if (atomic_load_explicit(&l->state, memory_order_acquire) != VB_LINK_UP)
-		return vb_link_pending(l, now);
+	if (atomic_load_explicit(&peer->state, memory_order_acquire) != VB_PEER_UP)
+		return vb_peer_pending(peer, now);
 	if (!qp->out)
-		return leads_there(qp, l); /* it came up just now: link_up() is on its way to this QP */
-	state = vb_link_qp_state(l, qp->dest_qpn);
-	received = vb_link_qp_received(l, qp->dest_qpn);
+		return leads_there(qp, peer); /* it came up just now: peer_up() is on its way to this QP */
+	state = vb_peer_qp_state(peer, qp->dest_qpn);
+	received = vb_peer_qp_received(peer, qp->dest_qpn);
 	return state > IBV_QPS_RTR && state <= IBV_QPS_SQE + 1 && /* else it answers nothing any more */
 	       received && vb_psn_diff(received & VB_PSN_MASK, qp->req.psn_una) > 0 &&
 	       vb_psn_diff(received & VB_PSN_MASK, qp->req.psn_max) <= 0 &&
-	       !vb_link_qp_dropped(l, qp->dest_qpn, qp->req.psn_una);
+	       !vb_peer_qp_dropped(peer, qp->dest_qpn, qp->req.psn_una);
 }
 
 /* qp->lock held: the last retry has run out. */
@@ -472,7 +472,7 @@ static uint64_t scan(struct vb_hca *h, uint64_t now)
 		if (vb_rc_owes(qp) == VB_OWES_MORE || (!qp->out && qp->req.next != qp->req.head)) {
 			owe(qp);
 			if (!qp->out && qp->link)
-				vb_link_contact(qp->link);
+				vb_peer_contact(qp->link);
 		}
 		rnr += qp->req.waiting_rnr;
 		if (!vb_rc_timed(qp)) {
@@ -491,17 +491,17 @@ static uint64_t scan(struct vb_hca *h, uint64_t now)
 
 /* Lets a link's QPs send; returns when to try again.  The peer does not say when there is room in its ring:
  * soon, if it has taken packets out since the last try. */
-static uint64_t push_on(struct vb_link *l, uint64_t now)
+static uint64_t push_on(struct vb_peer *peer, uint64_t now)
 {
-	struct vb_out *o = &((struct vb_shm *)l->wire)->out;
+	struct vb_out *o = &((struct vb_shm *)peer->wire)->out;
 	uint64_t before = o->ops->mark(o);
 
-	if (atomic_load_explicit(&l->placing, memory_order_relaxed) && watched(l->adapter))
+	if (atomic_load_explicit(&peer->placing, memory_order_relaxed) && watched(peer->adapter))
 		return now + VB_MSEC; /* see owe_blocked() */
-	look(l, false);
-	if (!atomic_load_explicit(&l->owes, memory_order_relaxed))
+	look(peer, false);
+	if (!atomic_load_explicit(&peer->owes, memory_order_relaxed))
 		return VB_NEVER;
-	if (atomic_load_explicit(&l->placing, memory_order_relaxed))
+	if (atomic_load_explicit(&peer->placing, memory_order_relaxed))
 		return now;
 	return now + (o->ops->mark(o) != before ? VB_MSEC / 10 : VB_MSEC);
 }
@@ -509,17 +509,17 @@ static uint64_t push_on(struct vb_link *l, uint64_t now)
 static uint64_t timers(struct vb_adapter *a, uint64_t now)
 {
 	uint64_t next = scan(vb_hca(a), now), at = vb_relaxed_tick(&vb_hca(a)->relaxed, now);
-	uint32_t links = vb_link_count(a);
+	uint32_t links = vb_peer_count(a);
 
 	if (at < next)
 		next = at;
 	for (uint32_t i = 0; i < links; i++) {
-		struct vb_link *l = vb_link_at(a, i);
+		struct vb_peer *peer = vb_peer_at(a, i);
 
-		if (!l || atomic_load_explicit(&l->state, memory_order_acquire) != VB_LINK_UP ||
-		    !atomic_load_explicit(&l->owes, memory_order_relaxed))
+		if (!peer || atomic_load_explicit(&peer->state, memory_order_acquire) != VB_PEER_UP ||
+		    !atomic_load_explicit(&peer->owes, memory_order_relaxed))
 			continue;
-		at = push_on(l, now);
+		at = push_on(peer, now);
 		if (at < next)
 			next = at;
 	}
@@ -541,21 +541,21 @@ static struct vb_qp *next_qp(struct vb_adapter *a, uint32_t *at)
 	return NULL;
 }
 
-/* l turned out to lead to a peer that has another link already: its QPs go over to that.  l->rx held. */
-static void move_qps(struct vb_link *l)
+/* l turned out to lead to a peer that has another link already: its QPs go over to that.  peer->rx held. */
+static void move_qps(struct vb_peer *peer)
 {
 	struct vb_qp *qp;
 
-	for (uint32_t at = 0; (qp = next_qp(l->adapter, &at));) {
+	for (uint32_t at = 0; (qp = next_qp(peer->adapter, &at));) {
 		vb_lock_take(&qp->lock);
-		if (qp->link == l && !qp->forgotten) {
+		if (qp->link == peer && !qp->forgotten) {
 			bool owes;
 
-			vb_lock_take(&l->owed_lock);
+			vb_lock_take(&peer->owed_lock);
 			owes = vb_list_linked(&qp->owes);
 			vb_list_unlink(&qp->owes);
-			vb_lock_give(&l->owed_lock);
-			qp->link = vb_link_current(l);
+			vb_lock_give(&peer->owed_lock);
+			qp->link = vb_peer_current(peer);
 			attach(qp);
 			if (owes)
 				vb_progress_send(qp);
@@ -564,46 +564,47 @@ static void move_qps(struct vb_link *l)
 	}
 }
 
-static void link_up(struct vb_link *l)
+static void peer_up(struct vb_peer *peer)
 {
 	struct vb_qp *qp;
 
-	if (atomic_load_explicit(&l->state, memory_order_acquire) != VB_LINK_UP) {
-		vb_lock_take(&l->rx);
-		move_qps(l);
-		vb_lock_give(&l->rx);
+	if (atomic_load_explicit(&peer->state, memory_order_acquire) != VB_PEER_UP) {
+		vb_lock_take(&peer->rx);
+		move_qps(peer);
+		vb_lock_give(&peer->rx);
 		return;
 	}
 
-	vb_direct_link_up(l);
-	vb_lock_take(&l->rx);
-	for (uint32_t at = 0; (qp = next_qp(l->adapter, &at));) {
+	vb_direct_peer_up(peer);
+	vb_lock_take(&peer->rx);
+	for (uint32_t at = 0; (qp = next_qp(peer->adapter, &at));) {
 		vb_lock_take(&qp->lock);
-		if (qp->link == l && !qp->forgotten && (!qp->out || !qp->far))
+		if (qp->link == peer && !qp->forgotten && (!qp->out || !qp->far))
 			attach(
 			    qp); /* what it permits is for the peer to see, who may have more to do than we */
 		vb_lock_give(&qp->lock);
 	}
-	flush_owed(l);
-	vb_lock_give(&l->rx);
+	flush_owed(peer);
+	vb_lock_give(&peer->rx);
 }
 
-/* l->rx held. */
-static void lose_peer(struct vb_link *l, struct vb_qp *qp, enum vb_link_end how)
+/* peer->rx held. */
+static void lose_peer(struct vb_peer *peer, struct vb_qp *qp, enum vb_peer_end how)
 {
 	struct vb_facts f = vb_end_facts(how);
 
 	vb_lock_take(&qp->lock);
-	if (qp->link == l && !qp->forgotten) {
-		uint32_t received = qp->out ? vb_link_qp_received(l, qp->dest_qpn) : 0;
+	if (qp->link == peer && !qp->forgotten) {
+		uint32_t received = qp->out ? vb_peer_qp_received(peer, qp->dest_qpn) : 0;
 
 		if (received & VB_SHOWN_RECEIVED) /* the last ACK may have died with the process */
 			vb_rc_input_ack(qp, vb_psn_add(received, VB_PSN_MASK));
 		f.qpn = qp->qpn;
-		f.a = l->pid;
+		f.a = peer->pid;
 		f.b = qp->dest_qpn;
 		if (how != VB_END_GOODBYE && vb_profile()->death_events && qp->out &&
-		    qp->state >= IBV_QPS_RTR && qp->state <= IBV_QPS_SQE && vb_link_qp_state(l, qp->dest_qpn))
+		    qp->state >= IBV_QPS_RTR && qp->state <= IBV_QPS_SQE &&
+		    vb_peer_qp_state(peer, qp->dest_qpn))
 			vb_rc_error(qp, &f);
 		detach(qp);
 		if (qp->state !=
@@ -613,31 +614,31 @@ static void lose_peer(struct vb_link *l, struct vb_qp *qp, enum vb_link_end how)
 	vb_lock_give(&qp->lock);
 }
 
-static void link_down(struct vb_link *l, enum vb_link_end how)
+static void peer_down(struct vb_peer *peer, enum vb_peer_end how)
 {
 	struct vb_qp *qp;
 
-	vb_lock_take(&l->rx);
-	for (uint32_t at = 0; (qp = next_qp(l->adapter, &at));)
-		lose_peer(l, qp, how);
-	vb_lock_give(&l->rx);
-	vb_direct_link_down(l);
+	vb_lock_take(&peer->rx);
+	for (uint32_t at = 0; (qp = next_qp(peer->adapter, &at));)
+		lose_peer(peer, qp, how);
+	vb_lock_give(&peer->rx);
+	vb_direct_peer_down(peer);
 }
 
 /* Both know their messages by the length. */
-static void told(struct vb_link *l, const void *msg, size_t len, int fd)
+static void told(struct vb_peer *peer, const void *msg, size_t len, int fd)
 {
-	vb_direct_told(l, msg, len, fd);
-	vb_import_told(l, msg, len, fd);
+	vb_direct_told(peer, msg, len, fd);
+	vb_hca(peer->adapter)->told(peer, msg, len, fd);
 }
 
 const struct vb_adapter_ops vb_progress_ops = {
-    .link_free = vb_direct_link_free,
+    .peer_free = vb_direct_peer_free,
     .told = told,
     .progress = progress,
     .timers = timers,
-    .link_up = link_up,
-    .link_down = link_down,
+    .peer_up = peer_up,
+    .peer_down = peer_down,
     .lost = vb_device_lost,
 };
 
@@ -684,32 +685,32 @@ void vb_progress_poll(struct vb_adapter *a)
 void vb_progress_connect(struct vb_qp *qp)
 {
 	if (!qp->link)
-		qp->link = vb_link_get(adapter_of(qp), qp->dest_qpn >> VB_QPN_INDEX_BITS);
+		qp->link = vb_peer_get(adapter_of(qp), qp->dest_qpn >> VB_QPN_INDEX_BITS);
 	attach(qp);
 }
 
 void vb_progress_disconnect(struct vb_qp *qp)
 {
-	struct vb_link *l = qp->link;
+	struct vb_peer *peer = qp->link;
 
-	if (!l)
+	if (!peer)
 		return;
 	vb_rc_last_word(qp);
 	unowe(qp);
 	detach(qp);
 	qp->link = NULL;
-	vb_link_put(l);
+	vb_peer_put(peer);
 }
 
 /* Whatever link it was on when it owed. */
-static void forget_acks(struct vb_link *l, const struct vb_qp *qp)
+static void forget_acks(struct vb_peer *peer, const struct vb_qp *qp)
 {
-	if (!l)
+	if (!peer)
 		return;
-	vb_lock_take(&l->rx);
-	if (l->acks == qp)
-		l->acks = NULL;
-	vb_lock_give(&l->rx);
+	vb_lock_take(&peer->rx);
+	if (peer->acks == qp)
+		peer->acks = NULL;
+	vb_lock_give(&peer->rx);
 }
 
 void vb_progress_forget(struct vb_qp *qp)
@@ -722,8 +723,8 @@ void vb_progress_forget(struct vb_qp *qp)
 	vb_progress_disconnect(qp);
 	vb_direct_show(qp); /* no more */
 	vb_lock_give(&qp->lock);
-	for (uint32_t i = 0; i < vb_link_count(a); i++)
-		forget_acks(vb_link_at(a, i), qp);
+	for (uint32_t i = 0; i < vb_peer_count(a); i++)
+		forget_acks(vb_peer_at(a, i), qp);
 	vb_lock_take(&h->timer_lock); /* waits for a scan that has it in hand */
 	vb_list_unlink(&qp->on_timer);
 	vb_lock_give(&h->timer_lock);

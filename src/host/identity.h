@@ -1,6 +1,6 @@
 /* What the device is called and says of itself: the library answers it, and the preloaded view shows it. */
-#ifndef VB_VERBS_IDENTITY_H
-#define VB_VERBS_IDENTITY_H
+#ifndef VB_HOST_IDENTITY_H
+#define VB_HOST_IDENTITY_H
 
 #include <stdint.h>
 

@@ -1,4 +1,4 @@
-#include "verbs/identity.h"
+#include "host/identity.h"
 
 #include <fcntl.h>
 #include <string.h>
