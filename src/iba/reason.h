@@ -1,4 +1,4 @@
-/* Why something failed: one table of reasons (iba/reason.c) from which the NAK code, both completion
+/* Why something failed: one table of reasons (iba/reason_list.h) from which the NAK code, both completion
  * statuses, the asynchronous event and the sentence follow.  The check that fails decides the reason, once;
  * the facts travel with it. */
 #ifndef VB_IBA_REASON_H
@@ -8,59 +8,9 @@
 #include <stdint.h>
 
 enum vb_reason {
-	VB_OK = 0,
-	/* memory keys, local and remote */
-	VB_R_KEY_UNKNOWN,    /* no region ever had this key's index, or the index is out of the table */
-	VB_R_KEY_STALE,	     /* the index is in use or was, the variant is another */
-	VB_R_KEY_IS_LOCAL,   /* an L_Key was given where an R_Key belongs */
-	VB_R_KEY_IS_REMOTE,  /* an R_Key was given where an L_Key belongs */
-	VB_R_KEY_PD,	     /* the region belongs to another protection domain */
-	VB_R_KEY_QP,	     /* a window of type 2 is bound on another QP (rule 48) */
-	VB_R_KEY_BOUNDS,     /* the range leaves the region */
-	VB_R_KEY_ACCESS,     /* the region does not permit this */
-	VB_R_KEY_NOT_WINDOW, /* invalidate names a region made by ibv_reg_mr, or no window (rule 46) */
-	VB_R_KEY_OWNER_GONE, /* the process whose memory it is has ended */
-	VB_R_KEY_NO_CONTACT, /* this process is not connected to the one whose memory it is */
-	VB_R_MEM_FORBIDDEN,  /* the kernel does not let this process reach into the owner's memory */
-	VB_R_ATOMIC_FOREIGN, /* atomic on private memory of another process */
-	VB_R_MEM_VANISHED,   /* the memory is not mapped any more, or not with that permission */
-	/* memory windows */
-	VB_R_INV_TYPE,	  /* invalidate names a window of type 1 (rule 46) */
-	VB_R_INV_KEY,	  /* invalidate names a window that is not bound under this key */
-	VB_R_INV_QP,	  /* invalidate came to another QP than the window is bound on */
-	VB_R_BIND_GONE,	  /* the window was deallocated before its bind's turn */
-	VB_R_BIND_ZERO,	  /* type 2 with length 0 (rule 48) */
-	VB_R_BIND_BOUND,  /* type 2 that is bound already (rule 48) */
-	VB_R_BIND_REGION, /* the L_Key names no region (any more), or one that takes no windows */
-	VB_R_BIND_PD,	  /* QP, window and region are not of one protection domain (rule 47) */
-	VB_R_BIND_RANGE,  /* the window leaves the region */
-	VB_R_BIND_ACCESS, /* the region lacks MW_BIND, or LOCAL_WRITE for a window that may be written */
-	/* the QP and the request */
-	VB_R_QP_ACCESS,	      /* qp_access_flags lack the operation (rule 22) */
-	VB_R_ATOMIC_ALIGN,    /* atomic address not 8-byte aligned (rule 18) */
-	VB_R_TOO_MANY_READS,  /* more READs and atomics at once than responder resources */
-	VB_R_READ_DEPTH_ZERO, /* READ or atomic with max_rd_atomic 0 (rule 14) */
-	VB_R_BAD_SEQUENCE,    /* opcode does not follow the one before it */
-	VB_R_BAD_LENGTH,      /* payload does not fit the opcode, the path MTU or the DMA length */
-	VB_R_PATH_MTU, /* the message takes several packets, of which the two ends expect different ones */
-	VB_R_RECV_TOO_SMALL, /* the message is longer than the receive buffer (rule 23) */
-	VB_R_RECV_LOCAL,     /* the receive buffer's own L_Key check failed; the far end sees REM_OP */
-	VB_R_MSG_TOO_LONG,   /* an atomic's buffer that is not 8 bytes */
-	VB_R_RESPONSE_MTU,   /* as VB_R_PATH_MTU, in the answer to a READ */
-	VB_R_RESPONSE_BAD,   /* a response that fits no request */
-	/* retries and reach */
-	VB_R_RNR,	  /* receiver not ready, retries used up */
-	VB_R_RETRY,	  /* no acknowledgement, retries used up */
-	VB_R_PEER_DIED,	  /* the peer's process ended without a goodbye */
-	VB_R_PEER_CLOSED, /* the peer's process lives, and the connection to it does not */
-	VB_R_DEVICE_LOST, /* this process closed the descriptors of its own device */
-	/* what a far end says, when it cannot say more */
-	VB_R_NAK_INVALID_REQUEST,
-	VB_R_NAK_REMOTE_ACCESS,
-	VB_R_NAK_REMOTE_OPERATION,
-	/* queues */
-	VB_R_FLUSHED,	 /* the QP is in the error state */
-	VB_R_CQ_OVERRUN, /* a completion found its CQ full */
+#define REASON(r, ...) r,
+#include "iba/reason_list.h"
+#undef REASON
 	VB_REASONS
 };
 

@@ -35,31 +35,7 @@ static const char *near_thing(const struct vb_facts *f)
 	return f->a & VB_KEYF_NEAR_WINDOW ? "memory window" : "region";
 }
 
-static void say_bounds(struct vb_text *t, const struct vb_facts *f)
-{
-	uint64_t off = f->addr - f->start;
-
-	vb_text_add(t, "range ");
-	vb_text_range(t, f->addr, f->len);
-	vb_text_add(t, " leaves %s ", thing(f));
-	vb_text_range(t, f->start, f->size);
-	vb_text_add(t, " of %s 0x%08x ", key_kind(f), f->key);
-	if (f->addr < f->start) {
-		vb_text_add(t, "by ");
-		vb_text_bytes(t, f->start - f->addr);
-		vb_text_add(t, " at the start");
-	} else if (off <= f->size) {
-		vb_text_add(t, "by ");
-		vb_text_bytes(t, f->len - (f->size - off));
-		vb_text_add(t, " at the end");
-	} else {
-		vb_text_add(t, "and begins ");
-		vb_text_bytes(t, off - f->size);
-		vb_text_add(t, " behind its end");
-	}
-}
-
-static void say_access(struct vb_text *t, const struct vb_facts *f)
+void vb_say_key_access(struct vb_text *t, const struct vb_facts *f)
 {
 	vb_text_add(t, "%s 0x%08x does not permit ", key_kind(f), f->key);
 	vb_text_access(t, f->want & ~f->have, "", "|", "this");
@@ -159,7 +135,32 @@ static void say_better_key(struct vb_text *t, const struct vb_facts *f)
 			    f->cur_key);
 }
 
-static void say_unknown(struct vb_text *t, const struct vb_facts *f)
+void vb_say_key_bounds(struct vb_text *t, const struct vb_facts *f)
+{
+	uint64_t off = f->addr - f->start;
+
+	vb_text_add(t, "range ");
+	vb_text_range(t, f->addr, f->len);
+	vb_text_add(t, " leaves %s ", thing(f));
+	vb_text_range(t, f->start, f->size);
+	vb_text_add(t, " of %s 0x%08x ", key_kind(f), f->key);
+	if (f->addr < f->start) {
+		vb_text_add(t, "by ");
+		vb_text_bytes(t, f->start - f->addr);
+		vb_text_add(t, " at the start");
+	} else if (off <= f->size) {
+		vb_text_add(t, "by ");
+		vb_text_bytes(t, f->len - (f->size - off));
+		vb_text_add(t, " at the end");
+	} else {
+		vb_text_add(t, "and begins ");
+		vb_text_bytes(t, off - f->size);
+		vb_text_add(t, " behind its end");
+	}
+	say_better_key(t, f);
+}
+
+void vb_say_key_unknown(struct vb_text *t, const struct vb_facts *f)
 {
 	vb_text_add(t, "0x%08x, used as an %s, was never given out by the device that it was used on", f->key,
 		    role(f));
@@ -179,7 +180,7 @@ static void say_stale_window(struct vb_text *t, const struct vb_facts *f)
 	vb_text_range(t, f->start, f->size);
 }
 
-static void say_stale(struct vb_text *t, const struct vb_facts *f)
+void vb_say_key_stale(struct vb_text *t, const struct vb_facts *f)
 {
 	if ((f->a & (VB_KEYF_WINDOW | VB_KEYF_REMOTE)) == (VB_KEYF_WINDOW | VB_KEYF_REMOTE)) {
 		say_stale_window(t, f);
@@ -200,7 +201,7 @@ static void say_stale(struct vb_text *t, const struct vb_facts *f)
 }
 
 /* Domains have no number that a program sees. */
-static void say_pd(struct vb_text *t, const struct vb_facts *f)
+void vb_say_key_pd(struct vb_text *t, const struct vb_facts *f)
 {
 	vb_text_add(t, "%s 0x%08x belongs to another protection domain than the queue", key_kind(f), f->key);
 	if (f->a & VB_KEYF_OTHER_HOME)
@@ -212,57 +213,94 @@ static void say_pd(struct vb_text *t, const struct vb_facts *f)
 	say_better_key(t, f);
 }
 
-/* Memory of another process, in a protection domain that both hold. */
+/* Memory of another process, in a protection domain that both hold; one of another PID namespace has no
+ * number here. */
 static void say_foreign(struct vb_text *t, const struct vb_facts *f)
 {
-	if (!f->b) { /* nobody is known who has the number in it */
+	vb_text_add(t, "%s 0x%08x leads to memory of ", key_kind(f), f->key);
+	if (f->b)
+		vb_text_add(t, "process %" PRIu64 ", ", f->b);
+	else
+		vb_text_add(t, "a process of another PID namespace, ");
+}
+
+void vb_say_key_owner_gone(struct vb_text *t, const struct vb_facts *f)
+{
+	say_foreign(t, f);
+	vb_text_add(t, "which has ended");
+	say_near(t, f);
+}
+
+void vb_say_key_no_contact(struct vb_text *t, const struct vb_facts *f)
+{
+	if (f->b) {
+		say_foreign(t, f);
+		vb_text_add(t, "with which this one is not in contact yet");
+	} else { /* nobody is known who has the number that is in the key */
 		vb_text_add(
 		    t,
 		    "0x%08x, used as an %s, would be a key of another process that holds the protection "
 		    "domain, but with none such is this one in contact: it never was a key, or its process "
 		    "has left or is stopped",
 		    f->key, role(f));
-		say_near(t, f);
-		return;
-	}
-	vb_text_add(t, "%s 0x%08x leads to memory of process %" PRIu64 ", ", key_kind(f), f->key, f->b);
-	switch (f->reason) {
-	case VB_R_KEY_OWNER_GONE:
-		vb_text_add(t, "which has ended");
-		break;
-	case VB_R_KEY_NO_CONTACT:
-		vb_text_add(t, "with which this one is not in contact yet");
-		break;
-	case VB_R_MEM_FORBIDDEN:
-		vb_text_add(
-		    t,
-		    "into which the kernel does not let this one reach: dumpable and ptrace permission are "
-		    "needed, and the same PID namespace");
-		break;
-	default: /* VB_R_ATOMIC_FOREIGN */
-		vb_text_add(t, "which is private there: an atomic at ");
-		vb_text_range(t, f->addr, f->len);
-		vb_text_add(t, " needs memory that both can map (a memfd, tmpfs or SysV segment)");
-		break;
 	}
 	say_near(t, f);
 }
 
-static void say_exchanged_role(struct vb_text *t, const struct vb_facts *f)
+void vb_say_mem_forbidden(struct vb_text *t, const struct vb_facts *f)
 {
-	bool local = f->reason == VB_R_KEY_IS_LOCAL;
-
-	vb_text_add(t, "%s 0x%08x given where an %s belongs ", local ? "L_Key" : "R_Key", f->key,
-		    local ? "R_Key" : "L_Key");
-	if (local && !f->cur_key)
-		vb_text_add(t, "(a null region has no R_Key: peers cannot reach it)");
-	else if (!local && f->a & VB_KEYF_WINDOW)
-		vb_text_add(t, "(a memory window has no L_Key; that of its region is 0x%08x)", f->cur_key);
-	else
-		vb_text_add(t, "(this region's %s is 0x%08x)", local ? "R_Key" : "L_Key", f->cur_key);
+	say_foreign(t, f);
+	vb_text_add(t,
+		    "into which the kernel does not let this one reach: dumpable and ptrace permission are "
+		    "needed, and the same PID namespace");
+	say_near(t, f);
 }
 
-static void say_vanished(struct vb_text *t, const struct vb_facts *f)
+void vb_say_atomic_foreign(struct vb_text *t, const struct vb_facts *f)
+{
+	say_foreign(t, f);
+	vb_text_add(t, "which is private there: an atomic at ");
+	vb_text_range(t, f->addr, f->len);
+	vb_text_add(t, " needs memory that both can map (a memfd, tmpfs or SysV segment)");
+	say_near(t, f);
+}
+
+void vb_say_key_is_local(struct vb_text *t, const struct vb_facts *f)
+{
+	vb_text_add(t, "L_Key 0x%08x given where an R_Key belongs ", f->key);
+	if (f->cur_key)
+		vb_text_add(t, "(this region's R_Key is 0x%08x)", f->cur_key);
+	else
+		vb_text_add(t, "(a null region has no R_Key: peers cannot reach it)");
+}
+
+void vb_say_key_is_remote(struct vb_text *t, const struct vb_facts *f)
+{
+	vb_text_add(t, "R_Key 0x%08x given where an L_Key belongs ", f->key);
+	if (f->a & VB_KEYF_WINDOW)
+		vb_text_add(t, "(a memory window has no L_Key; that of its region is 0x%08x)", f->cur_key);
+	else
+		vb_text_add(t, "(this region's L_Key is 0x%08x)", f->cur_key);
+}
+
+void vb_say_key_qp(struct vb_text *t, const struct vb_facts *f)
+{
+	vb_text_add(t,
+		    "the memory window of R_Key 0x%08x is bound on QP 0x%06x, the request came to QP 0x%06x; "
+		    "one of type 1 serves all of its protection domain",
+		    f->key, (unsigned)f->b & VB_QPN_MASK, f->qpn);
+}
+
+void vb_say_key_not_window(struct vb_text *t, const struct vb_facts *f)
+{
+	vb_text_add(
+	    t,
+	    "R_Key 0x%08x cannot be invalidated: it names no memory window (a region of ibv_reg_mr is "
+	    "only deregistered)",
+	    f->key);
+}
+
+void vb_say_mem_vanished(struct vb_text *t, const struct vb_facts *f)
 {
 	vb_text_add(t, "the memory at ");
 	vb_text_range(t, f->addr, f->len);
@@ -275,130 +313,109 @@ static void say_vanished(struct vb_text *t, const struct vb_facts *f)
 			       "registration, whatever becomes of the mapping)");
 }
 
-void vb_reason_say_key(struct vb_text *t, const struct vb_facts *f)
-{
-	switch (f->reason) {
-	case VB_R_KEY_UNKNOWN:
-		say_unknown(t, f);
-		break;
-	case VB_R_KEY_STALE:
-		say_stale(t, f);
-		break;
-	case VB_R_KEY_IS_LOCAL:
-	case VB_R_KEY_IS_REMOTE:
-		say_exchanged_role(t, f);
-		break;
-	case VB_R_KEY_PD:
-		say_pd(t, f);
-		break;
-	case VB_R_KEY_QP:
-		vb_text_add(
-		    t,
-		    "the memory window of R_Key 0x%08x is bound on QP 0x%06x, the request came to QP 0x%06x; "
-		    "one of type 1 serves all of its protection domain",
-		    f->key, (unsigned)f->b & VB_QPN_MASK, f->qpn);
-		break;
-	case VB_R_KEY_BOUNDS:
-		say_bounds(t, f);
-		say_better_key(t, f);
-		break;
-	case VB_R_KEY_ACCESS:
-		say_access(t, f);
-		break;
-	case VB_R_KEY_NOT_WINDOW:
-		vb_text_add(t,
-			    "R_Key 0x%08x cannot be invalidated: it names no memory window (a region of "
-			    "ibv_reg_mr is only deregistered)",
-			    f->key);
-		break;
-	case VB_R_KEY_OWNER_GONE:
-	case VB_R_KEY_NO_CONTACT:
-	case VB_R_MEM_FORBIDDEN:
-	case VB_R_ATOMIC_FOREIGN:
-		say_foreign(t, f);
-		break;
-	default: /* VB_R_MEM_VANISHED */
-		say_vanished(t, f);
-		break;
-	}
-}
-
-void vb_reason_say_receive_buffer(struct vb_text *t, const struct vb_facts *f)
+/* The sentence goes on with that of the check that failed, which was one of a key here, and no receive
+ * buffer's again: a far end may say anything. */
+void vb_say_recv_local(struct vb_text *t, const struct vb_facts *f)
 {
 	struct vb_facts check = *f;
 
 	vb_text_add(t, "the receive buffer ");
 	vb_text_range(t, f->addr, f->len);
 	vb_text_add(t, " cannot be written");
-	if (!f->check || f->check > VB_R_MEM_VANISHED) /* a far end says so */
+	if (!f->check || f->check > VB_R_MEM_VANISHED)
 		return;
 	check.reason = f->check;
 	vb_text_add(t, ": ");
-	vb_reason_say_key(t, &check);
+	vb_reason_add(t, &check);
 }
 
-void vb_reason_say_invalidate(struct vb_text *t, const struct vb_facts *f)
+static void say_not_invalidated(struct vb_text *t, const struct vb_facts *f)
 {
 	vb_text_add(t, "R_Key 0x%08x cannot be invalidated: ", f->key);
-	switch (f->reason) {
-	case VB_R_INV_TYPE:
-		vb_text_add(t, "it is a memory window of type 1, which ibv_bind_mw with length 0 unbinds");
-		break;
-	case VB_R_INV_KEY:
-		if (f->cur_key)
-			vb_text_add(t, "its memory window is bound under R_Key 0x%08x", f->cur_key);
-		else
-			vb_text_add(t, "its memory window is not bound (was it invalidated before?)");
-		break;
-	default: /* VB_R_INV_QP */
-		vb_text_add(t, "its memory window is bound on queue pair 0x%06x, and only there it can be",
-			    (unsigned)f->b & VB_QPN_MASK);
-		break;
-	}
 }
 
-void vb_reason_say_bind(struct vb_text *t, const struct vb_facts *f)
+void vb_say_invalidate_type(struct vb_text *t, const struct vb_facts *f)
+{
+	say_not_invalidated(t, f);
+	vb_text_add(t, "it is a memory window of type 1, which ibv_bind_mw with length 0 unbinds");
+}
+
+void vb_say_invalidate_key(struct vb_text *t, const struct vb_facts *f)
+{
+	say_not_invalidated(t, f);
+	if (f->cur_key)
+		vb_text_add(t, "its memory window is bound under R_Key 0x%08x", f->cur_key);
+	else
+		vb_text_add(t, "its memory window is not bound (was it invalidated before?)");
+}
+
+void vb_say_invalidate_qp(struct vb_text *t, const struct vb_facts *f)
+{
+	say_not_invalidated(t, f);
+	vb_text_add(t, "its memory window is bound on queue pair 0x%06x, and only there it can be",
+		    (unsigned)f->b & VB_QPN_MASK);
+}
+
+static void say_not_bound(struct vb_text *t, const struct vb_facts *f)
 {
 	vb_text_add(t, "the memory window cannot be bound under R_Key 0x%08x: ", f->key);
-	switch (f->reason) {
-	case VB_R_BIND_GONE:
-		vb_text_add(t, "it was deallocated while the request stood in the queue");
-		break;
-	case VB_R_BIND_ZERO:
-		vb_text_add(
-		    t,
+}
+
+void vb_say_bind_gone(struct vb_text *t, const struct vb_facts *f)
+{
+	say_not_bound(t, f);
+	vb_text_add(t, "it was deallocated while the request stood in the queue");
+}
+
+void vb_say_bind_zero(struct vb_text *t, const struct vb_facts *f)
+{
+	say_not_bound(t, f);
+	vb_text_add(t,
 		    "length 0, which unbinds windows of type 1 only; this one is of type 2: invalidate it");
-		break;
-	case VB_R_BIND_BOUND:
-		vb_text_add(t,
-			    "it is of type 2 and still bound under R_Key 0x%08x: invalidate that first "
-			    "(IBV_WR_LOCAL_INV)",
-			    f->cur_key);
-		break;
-	case VB_R_BIND_REGION:
-		vb_text_add(t, "L_Key 0x%08x names no region that can take it (deregistered meanwhile?)",
-			    (unsigned)f->a);
-		break;
-	case VB_R_BIND_PD:
-		vb_text_add(t, "%s belongs to another protection domain than the queue pair",
-			    f->a ? "the region" : "it");
-		break;
-	case VB_R_BIND_RANGE:
-		vb_text_add(t, "its range ");
-		vb_text_range(t, f->addr, f->len);
-		vb_text_add(t, " leaves region ");
-		vb_text_range(t, f->start, f->size);
-		vb_text_add(t, " of L_Key 0x%08x", (unsigned)f->a);
-		break;
-	default: /* VB_R_BIND_ACCESS */
-		vb_text_add(t, "the region ");
-		vb_text_range(t, f->start, f->size);
-		vb_text_add(t, " of L_Key 0x%08x has ", (unsigned)f->a);
-		vb_text_access(t, f->have, "", "|", "local read only");
-		vb_text_add(t, "; register it with ");
-		vb_text_access(t, f->want & ~f->have, "IBV_ACCESS_", " | ", "more access");
-		if (f->want & ~f->have & IBV_ACCESS_LOCAL_WRITE)
-			vb_text_add(t, ", which a window for REMOTE_WRITE or REMOTE_ATOMIC needs");
-		break;
-	}
+}
+
+void vb_say_bind_bound(struct vb_text *t, const struct vb_facts *f)
+{
+	say_not_bound(t, f);
+	vb_text_add(t,
+		    "it is of type 2 and still bound under R_Key 0x%08x: invalidate that first "
+		    "(IBV_WR_LOCAL_INV)",
+		    f->cur_key);
+}
+
+void vb_say_bind_region(struct vb_text *t, const struct vb_facts *f)
+{
+	say_not_bound(t, f);
+	vb_text_add(t, "L_Key 0x%08x names no region that can take it (deregistered meanwhile?)",
+		    (unsigned)f->a);
+}
+
+void vb_say_bind_pd(struct vb_text *t, const struct vb_facts *f)
+{
+	say_not_bound(t, f);
+	vb_text_add(t, "%s belongs to another protection domain than the queue pair",
+		    f->a ? "the region" : "it");
+}
+
+void vb_say_bind_range(struct vb_text *t, const struct vb_facts *f)
+{
+	say_not_bound(t, f);
+	vb_text_add(t, "its range ");
+	vb_text_range(t, f->addr, f->len);
+	vb_text_add(t, " leaves region ");
+	vb_text_range(t, f->start, f->size);
+	vb_text_add(t, " of L_Key 0x%08x", (unsigned)f->a);
+}
+
+void vb_say_bind_access(struct vb_text *t, const struct vb_facts *f)
+{
+	say_not_bound(t, f);
+	vb_text_add(t, "the region ");
+	vb_text_range(t, f->start, f->size);
+	vb_text_add(t, " of L_Key 0x%08x has ", (unsigned)f->a);
+	vb_text_access(t, f->have, "", "|", "local read only");
+	vb_text_add(t, "; register it with ");
+	vb_text_access(t, f->want & ~f->have, "IBV_ACCESS_", " | ", "more access");
+	if (f->want & ~f->have & IBV_ACCESS_LOCAL_WRITE)
+		vb_text_add(t, ", which a window for REMOTE_WRITE or REMOTE_ATOMIC needs");
 }

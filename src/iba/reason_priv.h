@@ -13,10 +13,12 @@ void vb_text_bytes(struct vb_text *t, uint64_t n);
 void vb_text_access(struct vb_text *t, uint32_t bits, const char *prefix, const char *between,
 		    const char *nothing);
 
-/* f->reason is one of KEY_*, MEM_* or ATOMIC_FOREIGN; RECV_LOCAL; INV_*; BIND_*. */
-void vb_reason_say_key(struct vb_text *t, const struct vb_facts *f);
-void vb_reason_say_receive_buffer(struct vb_text *t, const struct vb_facts *f);
-void vb_reason_say_invalidate(struct vb_text *t, const struct vb_facts *f);
-void vb_reason_say_bind(struct vb_text *t, const struct vb_facts *f);
+/* The sentences, one for each reason. */
+#define REASON(r, name, nak, remote_wc, local_wc, event, say) \
+	void say(struct vb_text *t, const struct vb_facts *f);
+#include "iba/reason_list.h"
+#undef REASON
+/* Adds the sentence of f->reason, whatever the facts are. */
+void vb_reason_add(struct vb_text *t, const struct vb_facts *f);
 
 #endif
