@@ -94,6 +94,15 @@ static int no_thread(int err, const char *call, const char *name)
 			 strerror(err), text);
 }
 
+/* What each step asks of the kernel, for one whom a sandbox denies it. */
+static const char *const calls[] = {
+    [VB_OPEN_DESCRIPTORS] = "epoll_create1, eventfd2 and epoll_ctl",
+    [VB_OPEN_SEGMENT] = "getrandom, memfd_create, ftruncate, mmap and fcntl(F_ADD_SEALS)",
+    [VB_OPEN_NUMBER] = "socket, bind and listen on abstract names, and epoll_ctl",
+    [VB_OPEN_LINK] = "mmap",
+    [VB_OPEN_THREAD] = "clone",
+};
+
 int vb_why_open(int err, const char *call, const char *name, enum vb_open_step step)
 {
 	uint64_t limit;
@@ -121,5 +130,9 @@ int vb_why_open(int err, const char *call, const char *name, enum vb_open_step s
 	if (err == EMFILE && limit_of(RLIMIT_NOFILE, &limit))
 		return vb_refuse(err, call, "%s cannot be opened: %s; RLIMIT_NOFILE (ulimit -n) is %" PRIu64,
 				 name, strerror(err), limit);
+	if (err == EPERM || err == EACCES || err == ENOSYS)
+		return vb_refuse(err, call,
+				 "%s cannot be opened: %s; it takes %s (a sandbox that denies one?)", name,
+				 strerror(err), calls[step]);
 	return vb_refuse(err, call, "%s cannot be opened: %s", name, strerror(err));
 }
