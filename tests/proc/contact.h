@@ -112,16 +112,24 @@ KIT_UNUSED static bool own_network(void)
 	return true;
 }
 
-KIT_UNUSED static int descriptors(void)
+KIT_UNUSED static int descriptors_of(pid_t pid)
 {
-	DIR *d = opendir("/proc/self/fd");
+	char path[64];
 	int n = 0;
+	DIR *d;
 
+	snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+	d = opendir(path);
 	CHECK(d);
 	while (readdir(d))
 		n++;
 	closedir(d);
 	return n;
+}
+
+KIT_UNUSED static int descriptors(void)
+{
+	return descriptors_of(getpid());
 }
 
 /* From now on this process's log goes into memory; before the device is opened. */

@@ -3,21 +3,14 @@
  * forked child; requests and waits end; nothing spins; the sentence comes once, and the peer hears the truth.
  *
  *     proc-closed [WAY]     only that one of enum way, or the channels (WAYS) */
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 
 #include "kit.h"
+#include "mine.h"
+#include "rest.h"
 #include "obj/context.h"
 #include "host/adapter.h"
-
-enum { MOST = 64, MAX = 1024, KINDS = 4 };
 
 enum way { ALL, ALL_QUIETLY, KICK, EPOLL, LISTENER, CONNECTION, PIDFD, SEGMENT, SEGMENT_EARLY, EXEC, WAYS };
 
@@ -43,109 +36,6 @@ struct board {
 static struct board *board;
 static bool lasting; /* the way does not touch what a connected QP needs */
 static bool quiet;   /* nothing is sent either */
-
-/* What the program puts in the place of what it closed. */
-struct mine {
-	int fd, other; /* other: what belongs to it */
-	ino_t ino;
-	int kind;
-};
-
-static struct mine mine[MOST];
-static int nmine;
-
-static const char text[] = "the program's own";
-
-/* Gets the lowest number that is free.  kind: 0 a file, 1 an eventfd, 2 an epoll set with a member, 3 a
- * socket; what belongs to these is out of the way.  Returns the number. */
-static int put(int kind)
-{
-	struct mine *m = &mine[nmine++];
-	struct epoll_event ev = {.events = EPOLLIN, .data.u64 = 0x1234};
-	struct stat st;
-	int fd = -1, two[2];
-
-	CHECK(nmine <= MOST);
-	*m = (struct mine){.other = -1, .kind = kind};
-	if (kind == 0) {
-		fd = memfd_create("mine", 0);
-		CHECK(write(fd, text, sizeof text) == sizeof text && !lseek(fd, 0, SEEK_SET));
-	} else if (kind == 1) {
-		fd = eventfd(5, EFD_NONBLOCK);
-	} else if (kind == 2) {
-		int member = eventfd(1, EFD_NONBLOCK);
-
-		m->other = fcntl(member, F_DUPFD, 200);
-		close(member);
-		fd = epoll_create1(0);
-		CHECK(!epoll_ctl(fd, EPOLL_CTL_ADD, m->other, &ev));
-	} else {
-		CHECK(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, two));
-		fd = two[0];
-		m->other = fcntl(two[1], F_DUPFD, 200);
-		close(two[1]);
-		CHECK(write(m->other, text, sizeof text) == sizeof text);
-	}
-	CHECK(fd >= 0 && !fstat(fd, &st));
-	m->fd = fd;
-	m->ino = st.st_ino;
-	return fd;
-}
-
-/* All that the program put there is there, and nobody has read it or written to it. */
-static void check_mine(const char *where)
-{
-	for (struct mine *m = mine; m < mine + nmine; m++) {
-		char buf[64];
-		struct stat st;
-		struct epoll_event ev = {0};
-		uint64_t n;
-
-		CHECK(!fstat(m->fd, &st) && st.st_ino == m->ino, "%s: %d is closed", where, m->fd);
-		if (m->kind == 0) {
-			CHECK(st.st_size == sizeof text, "%s: %d was written to", where, m->fd);
-			CHECK(lseek(m->fd, 0, SEEK_CUR) == 0, "%s: %d was read", where, m->fd);
-			CHECK(pread(m->fd, buf, sizeof buf, 0) == sizeof text &&
-			      !memcmp(buf, text, sizeof text));
-		} else if (m->kind == 1) {
-			CHECK(read(m->fd, &n, sizeof n) == sizeof n && n == 5, "%s: the count of %d", where,
-			      m->fd);
-			CHECK(write(m->fd, &n, sizeof n) == sizeof n);
-		} else if (m->kind == 2) {
-			CHECK(epoll_wait(m->fd, &ev, 1, 0) == 1 && ev.data.u64 == 0x1234 &&
-				  ev.events == EPOLLIN,
-			      "%s: the member of %d", where, m->fd);
-		} else {
-			CHECK(recv(m->fd, buf, sizeof buf, MSG_PEEK) == sizeof text, "%s: %d was read", where,
-			      m->fd);
-			CHECK(recv(m->other, buf, sizeof buf, MSG_PEEK) < 0 && errno == EAGAIN,
-			      "%s: something was written to %d", where, m->fd);
-		}
-	}
-}
-
-static void find_kind(int fd, char *to, size_t size)
-{
-	char path[64];
-	ssize_t n;
-
-	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-	n = readlink(path, to, size - 1);
-	to[n > 0 ? n : 0] = 0;
-}
-
-/* The descriptor of that kind which is in none of the two numbers, -1: none. */
-static int find(const char *kind, int not1, int not2)
-{
-	char is[128];
-
-	for (int fd = 3; fd < MAX; fd++) {
-		find_kind(fd, is, sizeof is);
-		if (strstr(is, kind) && fd != not1 && fd != not2)
-			return fd;
-	}
-	return -1;
-}
 
 struct victim {
 	struct ibv_context *ctx;
@@ -183,58 +73,6 @@ static void *hear(void *arg)
 	}
 	CHECK(errno == EIO, "%s", strerror(errno));
 	return (void *)fatal;
-}
-
-/* A thread has blocked when it has nothing to do; asked of the kernel and not of the clock. */
-static void until_blocked(void)
-{
-	struct timespec ms = {0, 1000000};
-	int blocked = 0;
-
-	for (int i = 0; i < 20000 && blocked < 20; i++) {
-		DIR *d = opendir("/proc/self/task");
-		struct dirent *t;
-		bool all = true;
-
-		CHECK(d);
-		while ((t = readdir(d))) {
-			char path[300], line[256] = "";
-			FILE *f;
-
-			if (t->d_name[0] == '.' || atoi(t->d_name) == getpid())
-				continue;
-			snprintf(path, sizeof path, "/proc/self/task/%s/stat", t->d_name);
-			f = fopen(path, "r");
-			if (!f)
-				continue;
-			if (fgets(line, sizeof line, f))
-				all &= strstr(line, ") S ") != NULL;
-			fclose(f);
-		}
-		closedir(d);
-		blocked = all ? blocked + 1 : 0;
-		nanosleep(&ms, NULL);
-	}
-	CHECK(blocked >= 20, "the threads did not come to rest");
-}
-
-static double cpu(clockid_t which)
-{
-	struct timespec t;
-
-	clock_gettime(which, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-/* While this thread uses 0.2 s of CPU time, the others use next to none. */
-static void nobody_spins(void)
-{
-	double thread = cpu(CLOCK_THREAD_CPUTIME_ID), all = cpu(CLOCK_PROCESS_CPUTIME_ID), others;
-
-	while (cpu(CLOCK_THREAD_CPUTIME_ID) - thread < 0.2)
-		;
-	others = cpu(CLOCK_PROCESS_CPUTIME_ID) - all - (cpu(CLOCK_THREAD_CPUTIME_ID) - thread);
-	CHECK(others < 0.03, "other threads used %.3f s in 0.2 s", others);
 }
 
 static int count_in(const char *path, const char *what)

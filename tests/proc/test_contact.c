@@ -3,19 +3,16 @@
  * it, a hello that is none.  And what must not fail: a program that changes its user after opening.
  *
  *     proc-contact [CASE]     default: all */
-#include <linux/audit.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
-
 #include "contact.h"
+#include "sandbox.h"
+#include "verbs/verbs.h"
 
-enum { NUMBER = 17 };
+enum { NUMBER = 17, NUMBERS = 4, STORM = 600 };
 
 struct board {
 	_Atomic int step;
 	uint32_t number;
+	uint32_t numbers[NUMBERS];
 	struct kit_card mine, theirs;
 };
 static struct board *board;
@@ -278,21 +275,6 @@ static void nameless_there(void)
 	over(pid);
 }
 
-/* From now on this thread, and those that it makes, get EPERM for a call. */
-static void deny(long call)
-{
-	struct sock_filter code[] = {
-	    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)call, 0, 1),
-	    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-	    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_fprog prog = {sizeof code / sizeof *code, code};
-
-	CHECK(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
-	CHECK(!prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog), "%s", strerror(errno));
-}
-
 /* Two processes, one of which may not make a call.  `here`: that is the one that asks. */
 static void sandbox(long call, const char *name, bool here)
 {
@@ -306,7 +288,7 @@ static void sandbox(long call, const char *name, bool here)
 		struct kit_end e;
 
 		if (!here)
-			deny(call);
+			deny(call, 0);
 		pd = ibv_alloc_pd(kit_open());
 		kit_end_open(&e, pd, 4, 64);
 		board->number = e.card.qpn >> 12;
@@ -316,7 +298,7 @@ static void sandbox(long call, const char *name, bool here)
 	}
 	kit_until(&board->step, 1);
 	if (here)
-		deny(call);
+		deny(call, 0);
 	CHECK(ask(board->number, 12, 4) == IBV_WC_RETRY_EXC_ERR);
 	LOG_SAYS_NOT("no process of this user");
 	if (here)
@@ -439,6 +421,92 @@ static void silent_ones(void)
 	kit_end_close(&e);
 }
 
+/* A process whose device has several numbers, so that more connections can be accepted at once than are kept
+ * without a hello. */
+static pid_t stormed(void)
+{
+	pid_t pid;
+
+	atomic_store(&board->step, 0);
+	pid = kit_fork();
+	if (!pid) {
+		struct ibv_pd *pd = ibv_alloc_pd(kit_open());
+		struct kit_end e;
+
+		kit_end_open(&e, pd, 4, 64);
+		CHECK(!kit_recv(&e, 1, 0, 64));
+		for (uint32_t i = 0; i < NUMBERS; i++) {
+			struct vb_adapter *a = vb_context(pd->context)->adapter;
+
+			CHECK(!i || !vb_adapter_number_add(a));
+			board->numbers[i] = vb_adapter_number_at(a, i);
+		}
+		board->theirs = e.card;
+		atomic_store(&board->step, 1);
+		kit_until(&board->step, 2);
+		kit_connect(&e, &board->mine);
+		atomic_store(&board->step, 3);
+		for (;;)
+			pause();
+	}
+	kit_until(&board->step, 1);
+	return pid;
+}
+
+/* Contact with it is made as if nothing were. */
+static void reached(void)
+{
+	struct ibv_pd *pd = ibv_alloc_pd(kit_open());
+	struct kit_end e;
+
+	kit_end_open(&e, pd, 4, 4096);
+	board->mine = e.card;
+	atomic_store(&board->step, 2);
+	kit_until(&board->step, 3);
+	kit_connect(&e, &board->theirs);
+	CHECK(!kit_post(&e, IBV_WR_SEND, 1, 0, 64, NULL, 0));
+	CHECK(kit_wait(&e, 20).status == IBV_WC_SUCCESS);
+	kit_end_close(&e);
+}
+
+/* Of those that all have spoken nobody has to go: each is answered, however many there are. */
+static void storm_of_hellos(void)
+{
+	struct hello h = hello_by_hand(), answer;
+	pid_t pid = stormed();
+	int s[STORM];
+
+	CHECK(!kill(pid, SIGSTOP));
+	for (int i = 0; i < STORM; i++) {
+		s[i] = number_connect(board->numbers[i % NUMBERS]);
+		CHECK(send(s[i], &h, sizeof h, 0) == sizeof h);
+	}
+	CHECK(!kill(pid, SIGCONT));
+	for (int i = 0; i < STORM; i++)
+		CHECK(recv(s[i], &answer, sizeof answer, 0) == sizeof answer && answer.kind == MSG_REFUSE,
+		      "connection %d of %d got no answer to its hello: %s", i, STORM, strerror(errno));
+	reached();
+	over(pid);
+}
+
+/* Those that say nothing are kept for a while, as long as they are few, and whoever comes after them is let
+ * in. */
+static void storm_of_silence(void)
+{
+	enum { KEPT = 128, EACH = 2, OTHERS = 8 };
+	pid_t pid = stormed();
+	int s[STORM], before = descriptors_of(pid);
+
+	for (int i = 0; i < STORM; i++)
+		s[i] = number_connect(board->numbers[0]);
+	reached(); /* so all that came before have been accepted */
+	CHECK(descriptors_of(pid) <= before + KEPT * EACH + OTHERS, "%d descriptors, then %d", before,
+	      descriptors_of(pid));
+	for (int i = 0; i < STORM; i++)
+		close(s[i]);
+	over(pid);
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
@@ -463,6 +531,8 @@ static const struct {
     {"no fstatfs there", no_fstatfs_there, false},
     {"after setuid", after_setuid, true},
     {"those that never speak", silent_ones, false},
+    {"a storm of hellos", storm_of_hellos, false},
+    {"a storm of silence", storm_of_silence, false},
 };
 
 int main(int argc, char **argv)

@@ -3,13 +3,12 @@
  * allows.
  *
  *     proc-exhausted [CASE]     default: all */
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/resource.h>
 
-#include "kit.h"
+#include "contact.h"
+#include "rest.h"
 
 enum { SIZE = 4096 };
 
@@ -355,6 +354,86 @@ static void as_many_as_possible(void)
 	free(e);
 }
 
+/* Two threads that wait for what does not come. */
+static void *wait_for_completion(void *channel)
+{
+	struct ibv_cq *cq;
+	void *ctx;
+
+	ibv_get_cq_event(channel, &cq, &ctx);
+	CHECK(false, "a completion");
+	return NULL;
+}
+
+static void *wait_for_event(void *context)
+{
+	struct ibv_async_event ev;
+
+	ibv_get_async_event(context, &ev);
+	CHECK(false, "an event");
+	return NULL;
+}
+
+/* Connections lie in the backlog, and cannot be accepted: that is no reason to look all the time.  They are
+ * accepted when there is room again. */
+static void backlog(bool waiting)
+{
+	enum { KNOCKS = 3 };
+	int log = memfd_create("log", MFD_CLOEXEC), errors, before;
+	struct ibv_comp_channel *ch;
+	struct ibv_pd *pd;
+	pthread_t threads[2];
+	struct kit_end e;
+	double end;
+	pid_t pid;
+
+	CHECK(log >= 0 && !setenv("VERBENA_LOG", "stderr", 1));
+	errors = errors_go_to(log);
+	pd = pd_open();
+	ch = ibv_create_comp_channel(pd->context);
+	kit_end_open_on(&e, pd, ch, 4, SIZE);
+	CHECK(!ibv_req_notify_cq(e.cq, 0));
+	if (waiting) {
+		CHECK(!pthread_create(&threads[0], NULL, wait_for_completion, ch));
+		CHECK(!pthread_create(&threads[1], NULL, wait_for_event, pd->context));
+	}
+	until_blocked();
+	atomic_store(&board->step, 0);
+	pid = kit_fork();
+	if (!pid) {
+		kit_until(&board->step, 1);
+		for (int i = 0; i < KNOCKS; i++)
+			number_connect(e.card.qpn >> 12);
+		atomic_store(&board->step, 2);
+		for (;;)
+			pause();
+	}
+	before = descriptors();
+	limit_descriptors(true);
+	atomic_store(&board->step, 1);
+	kit_until(&board->step, 2);
+	for (end = kit_now() + 20; !said(log, "accept");)
+		CHECK(kit_now() < end, "nothing was to be accepted");
+	dup2(errors, 2);
+	nobody_spins();
+	limit_descriptors(false);
+	for (end = kit_now() + 20; descriptors() < before + KNOCKS;)
+		CHECK(kit_now() < end, "those who knocked are not let in");
+	kill(pid, SIGKILL);
+	kit_reap(pid);
+	_exit(0); /* with threads that wait */
+}
+
+static void backlog_idle(void)
+{
+	backlog(false);
+}
+
+static void backlog_waiting(void)
+{
+	backlog(true);
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
@@ -365,6 +444,8 @@ static const struct {
     {"no memory there", memory_there},
     {"no memory for the device", memory_for_the_device},
     {"few descriptors", few_descriptors},
+    {"no descriptors, and somebody knocks", backlog_idle},
+    {"no descriptors, somebody knocks, and threads wait", backlog_waiting},
     {"as many peers as possible", as_many_as_possible},
 };
 
