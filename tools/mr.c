@@ -139,8 +139,10 @@ static void mark_users(const struct peek *p, struct region *list, size_t n)
 	for (size_t k = 0; k < peers; k++) {
 		slots = slots_of(&all[k]);
 		for (uint32_t i = 0; i < slots_used(&all[k]); i++) {
-			mark_user(list, n, vb_far_word_index(atomic_load(&slots[i].far), number), all[k].pid);
-			mark_user(list, n, vb_far_word_index(atomic_load(&slots[i].via), number), all[k].pid);
+			mark_user(list, n, vb_announce_word_index(atomic_load(&slots[i].placing), number),
+				  all[k].pid);
+			mark_user(list, n, vb_announce_word_index(atomic_load(&slots[i].via), number),
+				  all[k].pid);
 		}
 		vb_peek_close(&all[k]);
 	}

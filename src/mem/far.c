@@ -12,6 +12,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "iba/limits.h"
+#include "mem/check.h"
 
 enum {
 	ASK_AFTER = 8, /* uses of a region after which it is worth asking about */
@@ -19,16 +20,6 @@ enum {
 };
 
 #define SEEN_FOR 20000000 /* ns for which a peer that was alive is taken to be so */
-
-/* An announcement: adapter number, QPN and key index in one word, so that one store makes it. */
-#define FAR_USED	   (1ull << 63)
-#define FAR_WORD(n, q, i)  (FAR_USED | (uint64_t)(n) << 45 | (uint64_t)(q) << 21 | (i))
-#define FAR_NUMBER(w)	   ((uint32_t)((w) >> 45) & (VB_ADAPTERS - 1))
-#define FAR_QPN(w)	   ((uint32_t)((w) >> 21) & 0xffffffu)
-#define FAR_INDEX(w)	   ((uint32_t)(w)&0x1fffffu)
-#define FAR_INDEX_ALL_BITS 0x1fffffu
-
-_Static_assert(VB_KEY_ENTRIES <= FAR_INDEX_ALL_BITS, "an index fits the word");
 
 static bool qp_permits(const struct vb_far *f, const struct vb_far_want *w)
 {
@@ -100,53 +91,6 @@ bool vb_far_alive(struct vb_far *f)
 	return true;
 }
 
-static bool names(uint64_t word, uint32_t number, uint32_t index, uint32_t qpn)
-{
-	return (word & FAR_USED) && FAR_NUMBER(word) == number && (!index || FAR_INDEX(word) == index) &&
-	       (!qpn || FAR_QPN(word) == qpn);
-}
-
-uint32_t vb_far_word_index(uint64_t word, uint32_t number)
-{
-	return names(word, number, 0, 0) ? FAR_INDEX(word) : 0;
-}
-
-/* What a slot says of other adapters, in either of its two words. */
-struct said {
-	const _Atomic uint64_t *word;
-	const _Atomic uint32_t *turn;
-};
-
-static void wait_for_word(struct said s, uint32_t number, uint32_t index, uint32_t qpn, const char *what,
-			  uint32_t pid)
-{
-	uint32_t turn = atomic_load(s.turn);
-	struct vb_patience p = {0};
-
-	while (vb_unlikely(names(atomic_load(s.word), number, index, qpn)) && atomic_load(s.turn) == turn) {
-		if (vb_patience_nap(&p))
-			vb_log(VB_LOG_WARN, "%s waits for process %u, which is using it and does not go on",
-			       what, pid);
-	}
-}
-
-/* Until no slot names it.  what: for the log. */
-static void wait_for_slots(const struct vb_key_slot *slots, const struct vb_key_marks *marks, uint32_t number,
-			   uint32_t index, uint32_t qpn, const char *what, uint32_t pid)
-{
-	uint32_t high = atomic_load(&marks->slots);
-
-	if (high > VB_MEM_SLOTS)
-		high = VB_MEM_SLOTS;
-	for (uint32_t i = 0; i < high; i++) {
-		wait_for_word((struct said){&slots[i].far, &slots[i].far_turn}, number, index, qpn, what,
-			      pid);
-		if (!qpn) /* a key's use names no QP */
-			wait_for_word((struct said){&slots[i].via, &slots[i].via_turn}, number, index, 0,
-				      what, pid);
-	}
-}
-
 /* Whether what is mapped is still the region that its key names. */
 static bool current(const struct vb_far *f, struct vb_far_share *s)
 {
@@ -169,11 +113,6 @@ static bool replaceable(const struct vb_far *f, struct vb_far_share *s)
 static struct vb_far_share *share_of(struct vb_far *f, uint32_t rkey)
 {
 	return &f->shares[VB_KEY_PLACE(rkey) % VB_FAR_SHARES];
-}
-
-uint64_t vb_far_word(uint32_t number, uint32_t qpn, uint32_t index)
-{
-	return FAR_WORD(number, qpn, index);
 }
 
 /* Windows come and go too often to be mapped, and what is on demand under a region changes. */
@@ -296,8 +235,8 @@ static void unmap(struct vb_far *f, struct vb_keys *own, struct vb_far_share *s)
 	uint32_t rkey = atomic_load(&s->rkey);
 
 	if (atomic_exchange(&s->at, NULL)) { /* pairs with vb_far_shared_at() */
-		wait_for_slots(own->slots, own->marks, f->number, vb_far_index(f, rkey), 0,
-			       "unmapping shared memory of a peer", (uint32_t)getpid());
+		vb_announced_wait(own->slots.at, own->slots.used, f->number, vb_far_index(f, rkey), 0,
+				  "unmapping shared memory of a peer", (uint32_t)getpid());
 		vb_share_unmap(&s->map);
 	}
 	vb_lock_take(&f->lock); /* given below */
@@ -366,24 +305,18 @@ void vb_far_drop(struct vb_far *f, struct vb_keys *own, uint32_t rkey)
 
 void vb_far_settle(struct vb_far *f, struct vb_keys *own)
 {
-	uint32_t high = atomic_load(&own->marks->slots);
-
-	for (uint32_t i = 0; i < high; i++)
-		wait_for_word((struct said){&own->slots[i].via, &own->slots[i].via_turn}, f->number, 0, 0,
+	vb_announced_wait_via(own->slots.at, own->slots.used, f->number,
 			      "forgetting a process that has ended", (uint32_t)getpid());
 }
 
 enum vb_far_means vb_far_begin(struct vb_far *f, struct vb_keys *own, struct vb_far_use *u,
 			       const struct vb_far_want *w)
 {
-	u->slot = vb_mem_slot(own);
+	u->slot = vb_slot_own(&own->slots);
 	if (vb_unlikely(!u->slot))
 		return VB_FAR_NONE;
 	/* Either we see the permission go or its owner sees this; pairs with vb_far_wait(). */
-	atomic_store_explicit(&u->slot->far_turn,
-			      atomic_load_explicit(&u->slot->far_turn, memory_order_relaxed) + 1,
-			      memory_order_release);
-	atomic_store(&u->slot->far, FAR_WORD(f->number, w->far_qpn, vb_far_index(f, w->rkey)));
+	vb_announce_placing(u->slot, vb_announce_word(f->number, w->far_qpn, vb_far_index(f, w->rkey)));
 	if (vb_unlikely(!qp_permits(f, w) || !in_step(w)))
 		goto take_back;
 	if (vb_unlikely(!w->len)) {
@@ -410,7 +343,7 @@ take_back:
 
 void vb_far_end(struct vb_far_use *u)
 {
-	atomic_store_explicit(&u->slot->far, 0, memory_order_release); /* pairs with vb_far_wait() */
+	vb_announce_placing_end(u->slot);
 }
 
 bool vb_far_also(const struct vb_far *f, const struct vb_far_want *w, uint64_t *at)
@@ -443,20 +376,12 @@ size_t vb_far_move(struct vb_far *f, bool write, const struct iovec *here, unsig
 
 bool vb_far_in_use(const struct vb_far *f, uint32_t number, uint32_t index)
 {
-	uint32_t high = atomic_load(&f->marks->slots);
-
-	if (high > VB_MEM_SLOTS)
-		high = VB_MEM_SLOTS;
-	for (uint32_t i = 0; i < high; i++)
-		if (names(atomic_load(&f->slots[i].far), number, index, 0) ||
-		    names(atomic_load(&f->slots[i].via), number, index, 0))
-			return true;
-	return false;
+	return vb_announced(f->slots, &f->marks->slots, number, index);
 }
 
 void vb_far_wait(const struct vb_far *f, uint32_t number, uint32_t index, uint32_t qpn, const char *what)
 {
-	wait_for_slots(f->slots, f->marks, number, index, qpn, what, f->pid);
+	vb_announced_wait(f->slots, &f->marks->slots, number, index, qpn, what, f->pid);
 }
 
 bool vb_far_has_key(const struct vb_far *f, uint32_t rkey, uint64_t addr, uint64_t len)

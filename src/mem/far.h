@@ -2,10 +2,10 @@
  * placement.
  *
  * The far end publishes its key table and its QPs (iba/shown.h).  A thread that is about to touch memory
- * there announces the key and the QP in its own adapter's slot, then checks both entries, touches at most one
- * chunk, and takes the announcement back.  Who retracts a key or a QP's permission makes it invisible first
- * and then waits for such announcements, in vb_far_wait().  (The same dance as within one process,
- * mem/keys.h; the tables are read-only here and their contents data from outside.)
+ * there announces the key and the QP in its own adapter's slot (mem/announce.h), then checks both entries,
+ * touches at most one chunk, and takes the announcement back.  Who retracts a key or a QP's permission makes
+ * it invisible first and then waits for such announcements, in vb_far_wait().  (The tables are read-only here
+ * and their contents data from outside.)
  *
  * The means: CPU addresses, where the memory is this process's too (a peer in the same process, or a shared
  * mapping that was opened here: a region that is used again and again is asked about, see vb_far_next_ask()),
@@ -117,9 +117,8 @@ bool vb_far_also(const struct vb_far *f, const struct vb_far_want *w, uint64_t *
 /* Whether this region's memory is mapped here, which atomics need.  If not it may be soon. */
 bool vb_far_mapped(struct vb_far *f, uint32_t rkey);
 
-/* For mem/foreign.c, which announces by itself.  What one announces; where [at, at + len) of the far process
- * is mapped here, NULL: it is not; whether it may be soon; whether the far process was alive a moment ago. */
-uint64_t vb_far_word(uint32_t number, uint32_t qpn, uint32_t index);
+/* For mem/foreign.c, which announces by itself.  Where [at, at + len) of the far process is mapped here,
+ * NULL: it is not; whether it may be soon; whether the far process was alive a moment ago. */
 uint8_t *vb_far_shared_at(struct vb_far *f, uint32_t rkey, uint64_t at, uint64_t len, bool write);
 bool vb_far_may_map(struct vb_far *f, uint32_t rkey);
 bool vb_far_alive(struct vb_far *f);
@@ -155,9 +154,6 @@ size_t vb_far_move(struct vb_far *f, bool write, const struct iovec *here, unsig
 void vb_far_wait(const struct vb_far *f, uint32_t number, uint32_t index, uint32_t qpn, const char *what);
 /* Whether rkey is a live R_Key there of a region that holds [addr, addr+len), or of any if len is 0. */
 bool vb_far_has_key(const struct vb_far *f, uint32_t rkey, uint64_t addr, uint64_t len);
-/* What an announcement (vb_key_slot.far) names: the key index, if it is one of the adapter `number`, else 0.
- */
-uint32_t vb_far_word_index(uint64_t word, uint32_t number);
 /* Whether some announcement there names the key index of the adapter `number`; does not wait. */
 bool vb_far_in_use(const struct vb_far *f, uint32_t number, uint32_t index);
 

@@ -3,6 +3,7 @@
 #include <infiniband/verbs.h>
 
 #include "base/fault.h"
+#include "mem/check.h"
 #include "mem/far.h"
 #include "mem/near.h"
 
@@ -60,18 +61,9 @@ static enum vb_reason is_there(struct vb_far *f, uint32_t number, const struct v
 	return atomic_load(f->heard) == f->token ? VB_OK : VB_R_KEY_NO_CONTACT;
 }
 
-static struct vb_key_entry *entry_at(const struct vb_far *f, uint32_t index)
+static const struct vb_key_entry *entry_at(const struct vb_far *f, uint32_t index)
 {
-	/* read only, though the type does not say so */
-	return index && vb_key_used(f->marks, index) ? (struct vb_key_entry *)(uintptr_t)&f->keys[index]
-						     : NULL;
-}
-
-static void announce(struct vb_key_slot *s, uint64_t word)
-{
-	atomic_store_explicit(&s->via_turn, atomic_load_explicit(&s->via_turn, memory_order_relaxed) + 1,
-			      memory_order_release);
-	atomic_store(&s->via, word); /* either the owner sees it or we see its change, as in vb_key_hide() */
+	return index && vb_key_used(f->marks, index) ? &f->keys[index] : NULL;
 }
 
 /* How the bytes at u->ptr of the far process can be touched; VB_OK: u says so. */
@@ -120,12 +112,12 @@ enum vb_reason vb_foreign_begin(struct vb_keys *t, struct vb_mem_use *u, const s
 	w.key = vb_key_as_lkey(t, want);
 	for (;;) {
 		uint32_t number = f->number, index = vb_far_index(f, w.key);
-		struct vb_key_entry *e = entry_at(f, index);
+		const struct vb_key_entry *e = entry_at(f, index);
 		enum vb_key_kind kind = VB_KEY_KINDS;
 		uint64_t at;
 
-		u->slot = vb_mem_claim(t);
-		announce(u->slot, vb_far_word(number, 0, index));
+		u->slot = vb_slot_claim(&t->slots);
+		vb_announce_via(u->slot, vb_announce_word(number, 0, index));
 		r = is_there(f, number, want);
 		if (r == VB_OK && e)
 			kind = vb_key_resolve(e, &w, &at);
@@ -138,7 +130,8 @@ enum vb_reason vb_foreign_begin(struct vb_keys *t, struct vb_mem_use *u, const s
 			if (r == VB_OK)
 				return VB_OK;
 		}
-		vb_mem_end(u);
+		vb_announce_via_end(u->slot);
+		vb_slot_release(u->slot);
 		if (r == VB_R_KEY_NO_CONTACT)
 			return no_contact(t, want, f, facts);
 		if (r != VB_OK)

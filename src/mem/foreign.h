@@ -3,12 +3,12 @@
  *
  * The owner's tables are read in its segment, as for direct placement, and its memory is touched through a
  * mapping of our own where it is shareable, else by the kernel's copies (mem/far.h).  A thread announces what
- * it is about to touch in `via` of its slot, since a placement may be under way in `far` at the same time.
- * The owner waits for both. */
+ * it is about to touch in `via` of its slot, since a placement may be under way in `placing` at the same
+ * time. The owner waits for both. */
 #ifndef VB_MEM_FOREIGN_H
 #define VB_MEM_FOREIGN_H
 
-#include "mem/keys.h"
+#include "mem/access.h"
 
 /* As vb_mem_begin() and vb_mem_check(), of which vb_key_is_elsewhere() holds. */
 enum vb_reason vb_foreign_begin(struct vb_keys *t, struct vb_mem_use *u, const struct vb_mem_want *w,

@@ -1,4 +1,4 @@
-/* The key table: what every L_Key and R_Key means, and the only way to memory behind one.
+/* The key table: what every L_Key and R_Key means.
  *
  * An entry is one cache line, in the adapter's segment (peers read it for direct placement) or wherever a
  * test puts it.  The owner alone writes, between an odd and an even sequence number.  A key is
@@ -22,14 +22,13 @@
  *     1          remote    number     index     variant
  *
  * Their entries stand in the same array behind the others, 1,024 for each number of the adapter that has been
- * taken for them.  What is another process's is mem/foreign.c's business.
+ * taken for them.
  *
- * Users announce themselves: a thread that is about to touch a region first stores the index in its own slot
- * (seq_cst), then checks the entry, copies at most one chunk, and clears the slot.  Retracting an entry is an
- * odd sequence number (seq_cst) followed by a wait for slots that name it: those of this process, and those
- * of peers, which announce in their own tables' slots what they use of ours (mem/far.h).  After that no byte
- * of the region is touched any more.  A thread's slot has the same number in every table, so a table may go
- * away before the thread does. */
+ * Users announce themselves (mem/announce.h) before they check an entry.  Retracting an entry is an odd
+ * sequence number (seq_cst) followed by a wait for slots that name it: those of this process, and those of
+ * peers, which announce in their own tables' slots what they use of ours.  After that no byte of the region
+ * is touched any more.  mem/check.h says what an entry permits, mem/access.h touches the memory; this file
+ * calls neither. */
 #ifndef VB_MEM_KEYS_H
 #define VB_MEM_KEYS_H
 
@@ -40,7 +39,7 @@
 
 #include "base/lock.h"
 #include "iba/limits.h"
-#include "iba/reason.h"
+#include "mem/announce.h"
 
 #define VB_KEY_REMOTE 0x40000000u
 #define VB_KEY_SHARED 0x80000000u
@@ -50,7 +49,6 @@
 #define VB_KEY_NUMBER(k)  (((k) >> 18) & (VB_ADAPTERS - 1)) /* of a tagged one */
 
 #define VB_MEM_CHUNK (256u << 10) /* longest copy between two checks of a key */
-#define VB_MEM_SLOTS 64		  /* threads that announce without a lock; more share the last slot */
 
 /* What stands behind a key. */
 enum vb_key_kind {
@@ -62,6 +60,8 @@ enum vb_key_kind {
 	VB_KEY_CHANGING = 0x80000000u, /* flag around an odd seq: the key stays, what it means is exchanged */
 };
 
+enum { VB_KEY_ANY_VARIANT = 256 };
+
 struct vb_key_entry {
 	_Atomic uint32_t seq; /* even: stable; odd: being changed or retracted.  All fields: owner writes */
 	_Atomic uint32_t key; /* the L_Key, 0: free */
@@ -72,28 +72,15 @@ struct vb_key_entry {
 	_Atomic uint64_t length;
 	_Atomic uint64_t addr; /* address of the first byte in the owner's process */
 	_Atomic uint16_t told; /* a peer may have mapped the region's memory: it is told when the key goes */
-	/* How many variants were given out at this index, the last one and those just before it.  256:
-	 * perhaps any, since they have come round, or a memory window had it, whose the program chooses. */
+	/* How many variants were given out at this index, the last one and those just before it.
+	 * VB_KEY_ANY_VARIANT: perhaps any, since they have come round, or a memory window had it, whose the
+	 * program chooses. */
 	_Atomic uint16_t variants;
 	_Atomic uint32_t qpn;  /* window of type 2: the one QP that it serves; 0: every QP of the PD.  A
 				  region: what it was made of (enum vb_mr_source), for tools */
 	_Atomic uint64_t tied; /* windows that are bound to the region (see vb_key_tie()); a window: the
 				  L_Key of its region */
 } __attribute__((aligned(VB_LINE)));
-
-struct vb_key_slot {
-	_Atomic uint32_t index; /* the entry in use, 0: none, VB_KEY_ANY: some.  Its thread writes; retractors
-				   read */
-	struct vb_lock shared;	/* last slot only: taken by threads beyond the table */
-	_Atomic uint64_t far;	/* what is in use of another adapter, 0: nothing (mem/far.h); likewise */
-	/* Raised before each announcement: who waits for one need not wait for those that follow it. */
-	_Atomic uint32_t turn, far_turn;
-	/* The memory of another adapter that a key led to, as in `far`, which may be in use at the same
-	 * time; likewise. */
-	_Atomic uint64_t via;
-	_Atomic uint32_t via_turn;
-} __attribute__((aligned(VB_LINE)));
-#define VB_KEY_ANY UINT32_MAX
 
 /* How far a table is used: what is above holds nothing, and nobody reads there. */
 struct vb_key_marks {
@@ -138,19 +125,9 @@ struct vb_key_zone {
 					  entry->iova keeps the last L_Key) */
 };
 
-/* Who announces all keys at once (VB_KEY_ANY) may be using any that was hidden since.  Threads that place
- * without a pause do so nearly always: whoever looks now and then would find a key unused by chance only.
- * Hence rounds: one is over when all such announcements that stood at its beginning have ended. */
-struct vb_key_rounds {
-	_Atomic uint32_t now;
-	uint64_t waits;		      /* slots whose announcement has not ended yet */
-	uint32_t turns[VB_MEM_SLOTS]; /* of those, when the round began */
-};
-
 struct vb_keys {
 	struct vb_key_entry *entries; /* set once; [capacity] */
-	struct vb_key_slot *slots;    /* set once; [VB_MEM_SLOTS] */
-	struct vb_key_marks *marks;   /* set once */
+	struct vb_slots slots;	      /* set once */
 	uint32_t capacity;	      /* set once */
 	uint32_t home;		      /* upper half of the numbers of domains made here; set once */
 	uint32_t local_bit; /* what L_Keys have as programs see them: 0, or VB_KEY_REMOTE; set once */
@@ -158,9 +135,10 @@ struct vb_keys {
 	uint32_t variant;   /* that an index begins with, by chance too; set once */
 	const struct vb_keys_ops *ops; /* NULL: no peers (tests); set once */
 	void *owner;		       /* ops' */
-	struct vb_lock lock;	       /* guards what follows */
+	struct vb_key_marks *marks;    /* set once */
+	struct vb_key_rounds rounds;
+	struct vb_lock lock; /* guards what follows */
 	struct vb_key_zone plain, tagged;
-	struct vb_key_rounds rounds; /* `now` is read without it */
 };
 
 /* The entry that a key names in a table with these marks and this offset; 0: none.  It may be above what is
@@ -206,7 +184,7 @@ static inline uint32_t vb_key_next(const struct vb_key_marks *m, uint32_t index)
 	return index < VB_KEY_PLAIN && vb_key_used(m, VB_KEY_PLAIN) ? VB_KEY_PLAIN : 0;
 }
 
-/* Whether a key, used for a domain, is one that only mem/foreign.c can resolve. */
+/* Whether a key, used for a domain, stands in another adapter's table. */
 static inline bool vb_key_is_elsewhere(const struct vb_keys *t, uint32_t key, uint64_t pd)
 {
 	return (key & VB_KEY_SHARED) ? !vb_keys_index(t, key) : (uint32_t)(pd >> 32) != t->home;
@@ -273,6 +251,15 @@ uint32_t vb_key_seq(struct vb_keys *t, uint32_t lkey);
 bool vb_key_at(const struct vb_keys *t, uint32_t index, bool remote, uint32_t *key, struct vb_key_spec *spec);
 /* Likewise for an entry of any process's table, with its L_Key. */
 bool vb_key_read(const struct vb_key_entry *e, uint32_t *lkey, struct vb_key_spec *spec);
+/* What an entry said at one moment; odd if it was being changed (then the rest may be mixed). */
+struct vb_key_shot {
+	struct vb_key_spec spec;
+	uint32_t key, last; /* the L_Key, 0: free; the one that was given out last */
+	uint32_t variants;
+	bool odd;
+};
+void vb_key_shoot(const struct vb_key_entry *e, struct vb_key_shot *s);
+
 /* Notes that the region's memory is mapped elsewhere, and asks: true once. */
 void vb_key_tell(struct vb_keys *t, uint32_t lkey);
 bool vb_key_told(struct vb_keys *t, uint32_t lkey);
@@ -287,89 +274,5 @@ static inline uint32_t vb_key_bare(const struct vb_keys *t, uint32_t lkey)
 {
 	return lkey & ~t->local_bit;
 }
-
-/* The patience of all who wait for announced users: spins, yields, then naps.  Begins zeroed; true: a second
- * has gone by (once). */
-struct vb_patience {
-	uint64_t began;
-	uint32_t tries;
-	bool told;
-};
-bool vb_patience_nap(struct vb_patience *p);
-
-/* One permitted access: valid between vb_mem_begin() == VB_OK and vb_mem_end().  A thread has one at a time.
- */
-enum vb_use_how {
-	VB_USE_HERE, /* at ptr */
-	VB_USE_NULL, /* a null region */
-	VB_USE_FAR,  /* at ptr in another process, by the kernel's copies */
-};
-struct vb_mem_use {
-	uint8_t *ptr; /* CPU address of the first byte (VB_USE_HERE) */
-	enum vb_use_how how;
-	struct vb_key_slot *slot; /* private, as is what follows */
-	struct vb_far *far;	  /* another adapter's; NULL: this one's */
-};
-
-/* Who wants what of a key. */
-struct vb_mem_want {
-	uint32_t key; /* an R_Key if remote */
-	bool remote;
-	uint32_t access; /* enum ibv_access_flags bits needed beyond local read (0 for that) */
-	uint32_t qpn;	 /* remote: the QP that the request came to */
-	uint64_t pd;
-	uint64_t addr, len; /* len 0 is never asked (rule 18) */
-};
-
-/* What vb_mem_begin() also says, of an atomic on memory of another process: whether it can be done is being
- * found out, ask again. */
-#define VB_MEM_LATER VB_REASONS
-
-/* The choke point.  On failure returns the reason and, if f is not NULL, fills in the facts about key, range,
- * region and access.  At most VB_MEM_CHUNK of [addr, addr+len) may be touched before vb_mem_end(); the check
- * covers all of it. */
-enum vb_reason vb_mem_begin(struct vb_keys *t, struct vb_mem_use *u, const struct vb_mem_want *w,
-			    struct vb_facts *f);
-void vb_mem_end(struct vb_mem_use *u);
-
-/* Touching what was permitted: the first n bytes of it.  put: with the last bytes last (mem/copy.h).  false:
- * the memory is not there.  Atomics: 8 bytes, the address is aligned. */
-bool vb_mem_get(const struct vb_mem_use *u, void *dst, uint32_t n);
-bool vb_mem_put(const struct vb_mem_use *u, const void *src, uint32_t n);
-bool vb_mem_cmp_swap(const struct vb_mem_use *u, uint64_t compare, uint64_t swap, uint64_t *orig);
-bool vb_mem_fetch_add(const struct vb_mem_use *u, uint64_t add, uint64_t *orig);
-/* Why the last of these found no memory: facts about it, for the range that was wanted. */
-enum vb_reason vb_mem_why(const struct vb_mem_use *u, uint32_t key, uint64_t addr, uint64_t len,
-			  struct vb_facts *f);
-
-/* For accesses that name several keys at once: announces them all, then vb_mem_find() checks one, for local
- * use (vb_key_settled() counts on that), and gives its address (NULL: not permitted, not memory of this
- * process, or not yet), valid until vb_mem_end(). false: this thread has no slot of its own. */
-bool vb_mem_begin_any(struct vb_keys *t, struct vb_mem_use *u);
-uint8_t *vb_mem_find(struct vb_keys *t, const struct vb_mem_want *w);
-
-/* This thread's own slot in a table, NULL: it has to share the last one. */
-struct vb_key_slot *vb_mem_slot(struct vb_keys *t);
-/* For mem/foreign.c: likewise, or the shared one, which then is this thread's until vb_mem_end(). */
-struct vb_key_slot *vb_mem_claim(struct vb_keys *t);
-/* Likewise: fills in the facts about a key of which nothing is known but the request. */
-void vb_key_facts(struct vb_facts *f, enum vb_reason r, const struct vb_mem_want *w);
-/* What an entry says against an access, VB_OK: nothing; facts as in vb_mem_begin().  NULL: no entry. */
-enum vb_reason vb_key_classify(struct vb_keys *t, struct vb_key_entry *e, const struct vb_mem_want *w,
-			       struct vb_facts *f);
-
-/* The wanted key as an L_Key: without the bit that it must have. */
-static inline uint32_t vb_key_as_lkey(const struct vb_keys *t, const struct vb_mem_want *w)
-{
-	return w->key ^ (w->remote ? VB_KEY_REMOTE : t->local_bit);
-}
-
-/* What an entry, which an announcement keeps as it is, says of the wanted range: its kind, and its address;
- * all of it checked.  VB_KEY_KINDS: not permitted, or being changed.  w->key: as an L_Key. */
-enum vb_key_kind vb_key_resolve(const struct vb_key_entry *e, const struct vb_mem_want *w, uint64_t *at);
-
-/* The same check without an access (and without announcing): for requests that are checked before they start.
- */
-enum vb_reason vb_mem_check(struct vb_keys *t, const struct vb_mem_want *w, struct vb_facts *f);
 
 #endif

@@ -1,5 +1,7 @@
 #include "mem/near.h"
 
+#include "mem/check.h"
+
 struct found {
 	uint32_t key;
 	uint64_t missed;

@@ -5,6 +5,8 @@
 #include "iba/reason.h"
 #include "mem/keys.h"
 
+struct vb_mem_want;
+
 enum { VB_NEAR_LOOK = 65536 }; /* entries looked at: this runs with a QP's lock held */
 
 /* Adds to the facts of a key that is unknown, stale, of another domain or too short, or whose process is not

@@ -5,7 +5,7 @@
 #include "iba/limits.h"
 #include "iba/out.h"
 #include "mem/copy.h"
-#include "mem/keys.h"
+#include "mem/access.h"
 #include "obj/mw.h"
 #include "transport/rc.h"
 

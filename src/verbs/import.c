@@ -14,7 +14,7 @@
 #include "base/text.h"
 #include "iba/profile.h"
 #include "iba/reach.h"
-#include "mem/foreign.h"
+#include "mem/keys.h"
 #include "hca/direct.h"
 #include "verbs/import.h"
 #include "hca/progress.h"

@@ -49,9 +49,10 @@ static void initiator(void)
 	}
 	CHECK(placed > 0 && placed < POSTS && e->qp->state == IBV_QPS_ERR, "%d, %d", placed, e->qp->state);
 	/* nothing is announced any more, and no lock is held over it: all can be taken down */
-	slots = vb_hca(vb_context(p.ctx)->adapter)->keys.slots;
+	slots = vb_hca(vb_context(p.ctx)->adapter)->keys.slots.at;
 	for (int i = 0; i < VB_MEM_SLOTS; i++)
-		CHECK(!slots[i].index && !slots[i].far && !slots[i].via && !slots[i].shared.held, "%d", i);
+		CHECK(!slots[i].index && !slots[i].placing && !slots[i].via && !slots[i].shared.held, "%d",
+		      i);
 	for (int i = 0; i < PAIR_ENDS; i++)
 		kit_end_close(&p.end[i]);
 	CHECK(!ibv_destroy_comp_channel(p.chan) && !ibv_dealloc_pd(p.pd) && !ibv_close_device(p.ctx));

@@ -160,7 +160,7 @@ static void make_far(struct sim *s, unsigned i)
 
 	n->far.keys = peer->keys.entries;
 	n->far.marks = peer->keys.marks;
-	n->far.slots = peer->keys.slots;
+	n->far.slots = peer->keys.slots.at;
 	n->far.here = 1 + i;
 	n->far.there = 1 + !i;
 	n->far.number = 1 + !i;
@@ -482,7 +482,7 @@ void sim_free(struct sim *s)
 		vb_evq_fini(&n->ctx.async);
 		vb_mws_fini(&n->mws);
 		free(n->keys.entries);
-		free(n->keys.slots);
+		free(n->keys.slots.at);
 		free(n->keys.marks);
 		free(s->mem[i]);
 	}

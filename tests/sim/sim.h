@@ -19,7 +19,7 @@
 #include "iba/pkt.h"
 #include "iba/shown.h"
 #include "mem/far.h"
-#include "mem/keys.h"
+#include "mem/access.h"
 #include "obj/context.h"
 #include "obj/cq.h"
 #include "obj/mw.h"

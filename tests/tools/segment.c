@@ -79,7 +79,7 @@ int main(int argc, char **argv)
 	slots = (void *)(base + VB_SEG_KEY_SLOTS);
 	slots[1].index = 2;
 	if (argc > 2)
-		slots[0].far = vb_far_word((uint32_t)atoi(argv[2]), 0, 1);
+		slots[0].placing = vb_announce_word((uint32_t)atoi(argv[2]), 0, 1);
 	printf("ready\n");
 	fflush(stdout);
 	while (read(0, &c, 1) > 0)

@@ -15,6 +15,7 @@
 
 #include <cmocka.h>
 
+#include "mem/access.h"
 #include "hca/progress.h"
 #include "verbs/verbs.h"
 

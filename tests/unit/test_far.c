@@ -20,6 +20,7 @@
 
 #include "base/clock.h"
 #include "iba/limits.h"
+#include "mem/access.h"
 #include "mem/far.h"
 
 enum {
@@ -128,7 +129,7 @@ static int tear_down(void **state)
 static bool announced(const struct world *w)
 {
 	for (int i = 0; i < VB_MEM_SLOTS; i++)
-		if (w->here.slots[i].far)
+		if (w->here.slots[i].placing)
 			return true;
 	return false;
 }

@@ -18,6 +18,7 @@
 #include <cmocka.h>
 #include <infiniband/verbs.h>
 
+#include "mem/access.h"
 #include "mem/far.h"
 #include "mem/foreign.h"
 
@@ -162,8 +163,8 @@ static enum vb_reason try(struct side *s, uint32_t key, uint64_t pd, uint32_t ac
 	else
 		assert_int_equal(f.reason, r);
 	/* it begins to be announced, or is not: nothing of it stays */
-	assert_int_equal(vb_mem_slot(&s->keys)->via, 0);
-	assert_int_equal(vb_mem_slot(&s->keys)->index, 0);
+	assert_int_equal(vb_slot_own(&s->keys.slots)->via, 0);
+	assert_int_equal(vb_slot_own(&s->keys.slots)->index, 0);
 	if (!(access & RA))
 		assert_int_equal(vb_mem_check(&s->keys, &w, &f), r);
 	return r;
@@ -527,7 +528,7 @@ static void *has_a_slot(void *arg)
 {
 	struct crowd *c = arg;
 
-	(void)vb_mem_slot(&here.keys);
+	(void)vb_slot_own(&here.keys.slots);
 	pthread_barrier_wait(&c->have_slots);
 	pthread_barrier_wait(&c->done);
 	return NULL;
@@ -539,7 +540,7 @@ static void *is_overtaken(void *arg)
 	struct crowd *c = arg;
 
 	pthread_barrier_wait(&c->have_slots);
-	c->shares = !vb_mem_slot(&here.keys);
+	c->shares = !vb_slot_own(&here.keys.slots);
 	for (int i = 0; i < 2; i++) {
 		struct vb_mem_want w = want(c->key[i], i ? here.pd : there.pd, 0);
 		struct vb_mem_use u;

@@ -374,7 +374,7 @@ static void unbound_by_who_comes_next(void **state)
 	struct vb_keys *keys = &vb_hca(vb_context(ctx)->adapter)->keys;
 	struct ibv_qp_attr reset = {.qp_state = IBV_QPS_RESET};
 	const int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND;
-	struct vb_key_slot *slot = &keys->slots[50]; /* as some thread has it */
+	struct vb_key_slot *slot = &keys->slots.at[50]; /* as some thread has it */
 
 	(void)state;
 	keys->marks->slots = 51;

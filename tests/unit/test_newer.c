@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "mem/access.h"
 #include "hca/progress.h"
 #include "verbs/verbs.h"
 

@@ -15,6 +15,7 @@
 
 #include <cmocka.h>
 
+#include "mem/access.h"
 #include "mem/guard.h"
 #include "obj/relaxed.h"
 #include "hca/progress.h"

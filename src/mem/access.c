@@ -1,0 +1,181 @@
+#include "mem/access.h"
+
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/pages.h"
+#include "mem/copy.h"
+#include "mem/foreign.h"
+
+/* The entry in this table that the key names, NULL: there is none. */
+static struct vb_key_entry *own_entry(struct vb_keys *t, uint32_t key)
+{
+	uint32_t index = vb_keys_index(t, key);
+
+	if (key & VB_KEY_SHARED)
+		return index && vb_key_used(t->marks, index) ? &t->entries[index] : NULL;
+	return index && index < t->capacity ? &t->entries[index] : NULL;
+}
+
+/* A key of this table, not tagged or tagged. */
+static inline enum vb_reason begin_at(struct vb_keys *t, uint32_t index, struct vb_mem_use *u,
+				      const struct vb_mem_want *want, struct vb_facts *f)
+{
+	struct vb_mem_want w = *want;
+	enum vb_key_kind kind;
+	enum vb_reason r;
+	uint64_t at;
+
+	w.key = vb_key_as_lkey(t, want);
+	u->far = NULL;
+	for (;;) {
+		u->slot = vb_slot_claim(&t->slots);
+		vb_announce_key(u->slot, index);
+		kind = vb_key_resolve(&t->entries[index], &w, &at);
+		if (vb_likely(kind < VB_KEY_KINDS)) {
+			u->how = kind == VB_KEY_NULL ? VB_USE_NULL : VB_USE_HERE;
+			u->ptr = (uint8_t *)(uintptr_t)at;
+			VB_FAULT_POINT("memory announced, not yet touched");
+			return VB_OK;
+		}
+		vb_mem_end(u);
+		r = vb_key_classify(t, own_entry(t, want->key), want, f);
+		if (r != VB_OK) /* else the entry has changed just now, to our favour */
+			return r;
+	}
+}
+
+/* A key with a tag, or for a domain of another home. */
+static __attribute__((noinline)) enum vb_reason begin_shared(struct vb_keys *t, struct vb_mem_use *u,
+							     const struct vb_mem_want *w, struct vb_facts *f)
+{
+	struct vb_key_entry *e;
+
+	if (vb_key_is_elsewhere(t, w->key, w->pd))
+		return vb_foreign_begin(t, u, w, f);
+	e = own_entry(t, w->key);
+	if (!e)
+		return vb_key_classify(t, NULL, w, f);
+	return begin_at(t, (uint32_t)(e - t->entries), u, w, f);
+}
+
+static inline bool is_plain(const struct vb_keys *t, const struct vb_mem_want *w)
+{
+	return !(w->key & VB_KEY_SHARED) && (uint32_t)(w->pd >> 32) == t->home;
+}
+
+enum vb_reason vb_mem_begin(struct vb_keys *t, struct vb_mem_use *u, const struct vb_mem_want *w,
+			    struct vb_facts *f)
+{
+	uint32_t index = VB_KEY_PLACE(w->key) - t->offset;
+
+	if (vb_unlikely(!is_plain(t, w)))
+		return begin_shared(t, u, w, f);
+	if (vb_unlikely(index >= t->capacity))
+		return vb_key_classify(t, NULL, w, f);
+	return begin_at(t, index, u, w, f);
+}
+
+bool vb_mem_get(const struct vb_mem_use *u, void *dst, uint32_t n)
+{
+	if (vb_likely(u->how == VB_USE_HERE))
+		return vb_copy_from_app(dst, u->ptr, n);
+	if (u->how == VB_USE_FAR)
+		return vb_foreign_get(u, dst, n);
+	memset(dst, 0, n);
+	return true;
+}
+
+bool vb_mem_put(const struct vb_mem_use *u, const void *src, uint32_t n)
+{
+	if (vb_unlikely(u->how == VB_USE_FAR))
+		return vb_foreign_put(u, src, n);
+	return vb_unlikely(u->how == VB_USE_NULL) || vb_copy_to_app(u->ptr, src, n);
+}
+
+/* How many bytes in front can be read: pages, which are few in a piece of a transfer.  All, or none: it is
+ * the permission to write that lacks, and the piece's beginning is as much as is known. */
+static uint64_t first_gone(const uint8_t *p, uint64_t len)
+{
+	uint64_t n = 0;
+	uint8_t byte;
+
+	while (n < len) {
+		if (!vb_copy_from_app(&byte, p + n, 1))
+			return n;
+		n += VB_PAGE - ((uintptr_t)(p + n) & (VB_PAGE - 1));
+	}
+	return 0;
+}
+
+enum vb_reason vb_mem_why(const struct vb_mem_use *u, uint32_t key, uint64_t addr, uint64_t len,
+			  struct vb_facts *f)
+{
+	enum vb_reason r = u->how == VB_USE_FAR ? vb_foreign_why(u) : VB_R_MEM_VANISHED;
+
+	*f = (struct vb_facts){.reason = r, .key = key, .addr = addr, .len = len};
+	f->b = u->far ? vb_foreign_pid(u) : 0;
+	if (r == VB_R_MEM_VANISHED)
+		f->a = u->how == VB_USE_HERE ? addr + first_gone(u->ptr, len) : addr;
+	return r;
+}
+
+/* Windows and regions for peers are memory: a null region has no R_Key. */
+bool vb_mem_cmp_swap(const struct vb_mem_use *u, uint64_t compare, uint64_t swap, uint64_t *orig)
+{
+	return vb_atomic_cmp_swap(u->ptr, compare, swap, orig);
+}
+
+bool vb_mem_fetch_add(const struct vb_mem_use *u, uint64_t add, uint64_t *orig)
+{
+	return vb_atomic_fetch_add(u->ptr, add, orig);
+}
+
+bool vb_mem_begin_any(struct vb_keys *t, struct vb_mem_use *u)
+{
+	u->slot = vb_slot_own(&t->slots);
+	u->ptr = NULL;
+	u->far = NULL;
+	if (!u->slot)
+		return false;
+	vb_announce_key(u->slot, VB_KEY_ANY);
+	return true;
+}
+
+uint8_t *vb_mem_find(struct vb_keys *t, const struct vb_mem_want *want)
+{
+	struct vb_mem_want w = *want;
+	struct vb_key_entry *e;
+	enum vb_key_kind kind;
+	uint64_t at;
+
+	if (vb_unlikely(!is_plain(t, want)) && vb_key_is_elsewhere(t, w.key, w.pd))
+		return NULL;
+	e = own_entry(t, w.key);
+	if (!e)
+		return NULL;
+	w.key = vb_key_as_lkey(t, want);
+	kind = vb_key_resolve(e, &w, &at);
+	return kind < VB_KEY_KINDS && kind != VB_KEY_NULL ? (uint8_t *)(uintptr_t)at : NULL;
+}
+
+void vb_mem_end(struct vb_mem_use *u)
+{
+	if (vb_unlikely(u->far))
+		vb_announce_via_end(u->slot);
+	else
+		vb_announce_key_end(u->slot);
+	vb_slot_release(u->slot);
+}
+
+enum vb_reason vb_mem_check(struct vb_keys *t, const struct vb_mem_want *w, struct vb_facts *f)
+{
+	struct vb_key_entry *e;
+
+	if (vb_unlikely(!is_plain(t, w)) && vb_key_is_elsewhere(t, w->key, w->pd))
+		return vb_foreign_check(t, w, f);
+	e = own_entry(t, w->key);
+	if (vb_likely(e && vb_key_judge(t, e, w) == VB_OK))
+		return VB_OK;
+	return vb_key_classify(t, e, w, f);
+}
