@@ -7,8 +7,6 @@
 #include "iba/reason.h"
 
 enum {
-	/* every header behind the BTH */
-	EXTENSIONS = VB_OP_RETH | VB_OP_AETH | VB_OP_ATOMICETH | VB_OP_ATOMICACK | VB_OP_IMM | VB_OP_IETH,
 	MIGREQ = 0x40, /* rule 28: adapters drop what comes without it */
 	TVER = 0x0f,
 };
@@ -45,6 +43,12 @@ static inline uint64_t get64(const uint8_t *at)
 
 static void encode_extensions(uint8_t *at, const struct vb_pkt *p, uint32_t bits)
 {
+	if (bits & VB_OP_DETH) {
+		at = put32(at, p->qkey);
+		at = put32(at, p->src_qpn & VB_QPN_MASK);
+	}
+	if (bits & VB_OP_XRCETH)
+		at = put32(at, p->srqn & VB_QPN_MASK);
 	if (bits & VB_OP_RETH) {
 		at = put64(at, p->va);
 		at = put32(at, p->rkey);
@@ -76,13 +80,22 @@ size_t vb_pkt_encode(uint8_t *buf, const struct vb_pkt *p)
 		       (uint32_t)(p->pad & 3) << 20 | p->pkey);
 	put32(buf + 4, p->qpn & VB_QPN_MASK);
 	put32(buf + 8, (uint32_t)p->ack_req << 31 | (p->psn & VB_PSN_MASK));
-	if (op->bits & EXTENSIONS)
+	if (op->bits & VB_OP_HEADERS)
 		encode_extensions(buf + VB_BTH_LEN, p, op->bits);
 	return op->hdr_len;
 }
 
 static void decode_extensions(struct vb_pkt *p, const uint8_t *at, uint32_t bits)
 {
+	if (bits & VB_OP_DETH) {
+		p->qkey = get32(at);
+		p->src_qpn = get32(at + 4) & VB_QPN_MASK;
+		at += 8;
+	}
+	if (bits & VB_OP_XRCETH) {
+		p->srqn = get32(at) & VB_QPN_MASK;
+		at += 4;
+	}
 	if (bits & VB_OP_RETH) {
 		p->va = get64(at);
 		p->rkey = get32(at + 8);
@@ -175,7 +188,7 @@ const char *vb_pkt_decode(struct vb_pkt *p, const uint8_t *hdr, size_t hdr_len, 
 	    .psn = w2 & VB_PSN_MASK,
 	    .payload_len = (uint32_t)payload_len - pad,
 	};
-	if (bits & EXTENSIONS)
+	if (bits & VB_OP_HEADERS)
 		decode_extensions(p, hdr + VB_BTH_LEN, bits);
 	return NULL;
 }

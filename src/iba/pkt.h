@@ -11,34 +11,37 @@
 #include "iba/opcode.h"
 
 #define VB_BTH_LEN	12
-#define VB_HDR_MAX	40 /* BTH + AtomicETH, the longest of RC */
+#define VB_HDR_MAX	44 /* BTH + XRCETH + AtomicETH, the longest */
 #define VB_PSN_MASK	0xffffffu
 #define VB_QPN_MASK	0xffffffu
 #define VB_PKEY_DEFAULT 0xffffu
 
 struct vb_pkt {
 	const struct vb_opcode_row *op; /* decode: never NULL afterwards */
-	uint8_t opcode;
+	uint8_t opcode;			/* enum vb_family | enum vb_operation */
 	bool solicited;
 	bool ack_req;
 	uint8_t pad; /* bytes of padding behind the payload, 0-3 */
 	uint16_t pkey;
-	uint32_t qpn; /* destination QP */
-	uint32_t psn;
-	uint32_t rkey;	   /* RETH, AtomicETH */
-	uint64_t va;	   /* RETH, AtomicETH */
-	uint32_t dma_len;  /* RETH */
-	uint8_t syndrome;  /* AETH */
-	uint32_t msn;	   /* AETH */
-	uint64_t swap_add; /* AtomicETH */
-	uint64_t compare;  /* AtomicETH */
-	uint64_t orig;	   /* AtomicAckETH */
-	uint32_t imm;	   /* ImmDt, network order */
-	uint32_t inv_rkey; /* IETH */
-	bool placed;	   /* WRITE with immediate whose data was placed directly: there is no payload */
+	bool placed;	  /* WRITE with immediate whose data was placed directly: there is no payload */
 	uint8_t path_mtu; /* enum ibv_mtu of the sending QP, on wires whose packets are larger; 0: not told */
-	const uint8_t *payload;
+	uint32_t qpn;	  /* destination QP */
+	uint32_t psn;
+	uint32_t qkey;	      /* DETH */
+	uint32_t src_qpn;     /* DETH */
+	uint32_t srqn;	      /* XRCETH */
+	uint32_t rkey;	      /* RETH, AtomicETH */
+	uint64_t va;	      /* RETH, AtomicETH */
+	uint32_t dma_len;     /* RETH */
+	uint32_t msn;	      /* AETH */
+	uint8_t syndrome;     /* AETH */
+	uint32_t imm;	      /* ImmDt, network order */
+	uint64_t swap_add;    /* AtomicETH */
+	uint64_t compare;     /* AtomicETH */
+	uint64_t orig;	      /* AtomicAckETH */
+	uint32_t inv_rkey;    /* IETH */
 	uint32_t payload_len; /* without padding */
+	const uint8_t *payload;
 };
 
 /* AETH syndromes (IBTA 9.7.5.1.2; the credit count of an ACK is always "invalid", that is 31: no limit). */

@@ -67,7 +67,7 @@ struct vb_resource {
 	uint32_t sent;	/* response packets sent since it was last asked for; == npsn: answered */
 	uint32_t start; /* response packet to begin with (a duplicate READ may ask for a part) */
 	uint32_t msn;
-	uint8_t opcode; /* enum vb_opcode of the request */
+	uint8_t opcode; /* of the request, as in the BTH */
 	bool replay;	/* asked for again: goes out without moving anything else */
 	uint64_t va;	/* READ: address of the byte that packet 0 begins with */
 	uint32_t rkey;
@@ -152,6 +152,7 @@ struct vb_qp {
 	uint64_t pd_id;
 	uint32_t qpn;
 	bool sq_sig_all;
+	uint8_t family;	    /* enum vb_family of its opcodes, by its type; set once */
 	uint32_t delivered; /* async events handed out; guarded by the context's evq lock */
 	struct vb_async_node ev_fatal, ev_access, ev_req, ev_comm_est, ev_drained, ev_last_wqe;
 	struct vb_list on_ctx; /* context's list of QPs */

@@ -258,6 +258,10 @@ void vb_rc_error(struct vb_qp *qp, const struct vb_facts *f)
 
 void vb_rc_input(struct vb_qp *qp, const struct vb_pkt *p)
 {
+	/* What is no opcode of this type of queue pair is dropped, as on a wire (IBTA 9.6: packet transport
+	 * header validation). */
+	if (vb_unlikely(VB_FAMILY(p->opcode) != qp->family))
+		return;
 	if (p->op->bits & VB_OP_RESPONSE)
 		vb_completer_input(qp, p);
 	else

@@ -14,7 +14,8 @@
 #include "iba/pkt.h"
 #include "obj/qp.h"
 
-/* One packet for this QP, decoded and checked; its payload stays the caller's. */
+/* One packet for this QP, decoded and checked; its payload stays the caller's.  One of another family than
+ * the QP's type has is dropped. */
 void vb_rc_input(struct vb_qp *qp, const struct vb_pkt *p);
 
 /* An ACK that a request carried along (vb_outbuf.ack): before that request. */

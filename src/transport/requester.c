@@ -14,15 +14,14 @@ struct opcode_set {
 };
 
 static const struct opcode_set opcode_sets[] = {
-    [IBV_WR_SEND] = {VB_RC_SEND_ONLY, VB_RC_SEND_FIRST, VB_RC_SEND_MIDDLE, VB_RC_SEND_LAST},
-    [IBV_WR_SEND_WITH_IMM] = {VB_RC_SEND_ONLY_IMM, VB_RC_SEND_FIRST, VB_RC_SEND_MIDDLE, VB_RC_SEND_LAST_IMM},
-    [IBV_WR_SEND_WITH_INV] = {VB_RC_SEND_ONLY_INV, VB_RC_SEND_FIRST, VB_RC_SEND_MIDDLE, VB_RC_SEND_LAST_INV},
-    [IBV_WR_RDMA_WRITE] = {VB_RC_WRITE_ONLY, VB_RC_WRITE_FIRST, VB_RC_WRITE_MIDDLE, VB_RC_WRITE_LAST},
-    [IBV_WR_RDMA_WRITE_WITH_IMM] = {VB_RC_WRITE_ONLY_IMM, VB_RC_WRITE_FIRST, VB_RC_WRITE_MIDDLE,
-				    VB_RC_WRITE_LAST_IMM},
-    [IBV_WR_RDMA_READ] = {VB_RC_READ_REQUEST, 0, 0, 0},
-    [IBV_WR_ATOMIC_CMP_AND_SWP] = {VB_RC_CMP_SWAP, 0, 0, 0},
-    [IBV_WR_ATOMIC_FETCH_AND_ADD] = {VB_RC_FETCH_ADD, 0, 0, 0},
+    [IBV_WR_SEND] = {VB_SEND_ONLY, VB_SEND_FIRST, VB_SEND_MIDDLE, VB_SEND_LAST},
+    [IBV_WR_SEND_WITH_IMM] = {VB_SEND_ONLY_IMM, VB_SEND_FIRST, VB_SEND_MIDDLE, VB_SEND_LAST_IMM},
+    [IBV_WR_SEND_WITH_INV] = {VB_SEND_ONLY_INV, VB_SEND_FIRST, VB_SEND_MIDDLE, VB_SEND_LAST_INV},
+    [IBV_WR_RDMA_WRITE] = {VB_WRITE_ONLY, VB_WRITE_FIRST, VB_WRITE_MIDDLE, VB_WRITE_LAST},
+    [IBV_WR_RDMA_WRITE_WITH_IMM] = {VB_WRITE_ONLY_IMM, VB_WRITE_FIRST, VB_WRITE_MIDDLE, VB_WRITE_LAST_IMM},
+    [IBV_WR_RDMA_READ] = {VB_READ_REQUEST, 0, 0, 0},
+    [IBV_WR_ATOMIC_CMP_AND_SWP] = {VB_CMP_SWAP, 0, 0, 0},
+    [IBV_WR_ATOMIC_FETCH_AND_ADD] = {VB_FETCH_ADD, 0, 0, 0},
 };
 
 static void fail(struct vb_qp *qp, struct vb_swqe *w, enum vb_reason r, struct vb_facts *f)
@@ -107,7 +106,7 @@ static bool send_fetch(struct vb_qp *qp, struct vb_swqe *w)
 	struct vb_req *q = &qp->req;
 	struct vb_outbuf b;
 	struct vb_pkt p = {
-	    .opcode = opcode_sets[w->opcode].only,
+	    .opcode = qp->family | opcode_sets[w->opcode].only,
 	    .pkey = VB_PKEY_DEFAULT,
 	    .ack_req = true,
 	    .qpn = qp->dest_qpn,
@@ -141,7 +140,8 @@ static enum sent send_packet(struct vb_qp *qp, struct vb_swqe *w, uint32_t k)
 	struct vb_outbuf b;
 	struct vb_facts f;
 	struct vb_pkt p = {
-	    .opcode = first ? (last ? set->only : set->first) : (last ? set->last : set->middle),
+	    .opcode =
+		qp->family | (first ? (last ? set->only : set->first) : (last ? set->last : set->middle)),
 	    .pkey = VB_PKEY_DEFAULT,
 	    .ack_req = last || k % ACK_EVERY == ACK_EVERY - 1,
 	    .solicited = last && (w->flags & IBV_SEND_SOLICITED),

@@ -207,7 +207,7 @@ static void write_in(struct vb_qp *qp, const struct vb_pkt *p)
 		return;
 	}
 	if (vb_unlikely(p->placed)) { /* by the initiator; checked again here, as if it came now */
-		if (p->opcode != VB_RC_WRITE_ONLY_IMM || p->payload_len) {
+		if (VB_OPERATION(p->opcode) != VB_WRITE_ONLY_IMM || p->payload_len) {
 			fault_by(qp, VB_R_BAD_LENGTH, p->payload_len, 0, false);
 			return;
 		}
@@ -313,8 +313,9 @@ static bool atomic_do(struct vb_qp *qp, const struct vb_pkt *p, uint64_t *orig)
 		f = (struct vb_facts){.key = p->rkey, .addr = p->va, .len = 8, .a = (uintptr_t)u.ptr};
 		r = VB_R_ATOMIC_ALIGN;
 	} else if (r == VB_OK) {
-		ok = p->opcode == VB_RC_CMP_SWAP ? vb_mem_cmp_swap(&u, p->compare, p->swap_add, orig)
-						 : vb_mem_fetch_add(&u, p->swap_add, orig);
+		ok = VB_OPERATION(p->opcode) == VB_CMP_SWAP
+			 ? vb_mem_cmp_swap(&u, p->compare, p->swap_add, orig)
+			 : vb_mem_fetch_add(&u, p->swap_add, orig);
 		vb_mem_end(&u);
 		if (!ok)
 			r = vb_mem_why(&u, p->rkey, p->va, 8, &f);
@@ -477,10 +478,10 @@ static bool emit(struct vb_qp *qp, const struct vb_pkt *p, const void *payload, 
 	return true;
 }
 
-static struct vb_pkt response(const struct vb_qp *qp, uint8_t opcode, uint32_t psn, uint8_t syndrome,
-			      uint32_t msn)
+static struct vb_pkt response(const struct vb_qp *qp, enum vb_operation operation, uint32_t psn,
+			      uint8_t syndrome, uint32_t msn)
 {
-	return (struct vb_pkt){.opcode = opcode,
+	return (struct vb_pkt){.opcode = qp->family | (uint8_t)operation,
 			       .pkey = VB_PKEY_DEFAULT,
 			       .qpn = qp->dest_qpn,
 			       .psn = psn,
@@ -513,8 +514,8 @@ static int read_packet(struct vb_qp *qp, struct vb_resource *res)
 	uint32_t len = res->length - off < mtu ? res->length - off : mtu;
 	bool first = k == res->start, last = k + 1 == res->npsn;
 	struct vb_pkt p = response(qp,
-				   first ? (last ? VB_RC_READ_RESP_ONLY : VB_RC_READ_RESP_FIRST)
-					 : (last ? VB_RC_READ_RESP_LAST : VB_RC_READ_RESP_MIDDLE),
+				   first ? (last ? VB_READ_RESP_ONLY : VB_READ_RESP_FIRST)
+					 : (last ? VB_READ_RESP_LAST : VB_READ_RESP_MIDDLE),
 				   vb_psn_add(res->psn, k), VB_AETH_ACK, res->msn);
 	struct vb_mem_want w = remote(qp, res->rkey, IBV_ACCESS_REMOTE_READ, res->va + off, len);
 	struct vb_facts f = {0};
@@ -559,7 +560,7 @@ static int answer(struct vb_qp *qp, struct vb_resource *res)
 	struct vb_pkt p;
 	int r;
 
-	if (res->opcode == VB_RC_READ_REQUEST) {
+	if (VB_OPERATION(res->opcode) == VB_READ_REQUEST) {
 		for (; res->sent < res->npsn; res->sent++) {
 			r = read_packet(qp, res);
 			if (r != 1)
@@ -567,7 +568,7 @@ static int answer(struct vb_qp *qp, struct vb_resource *res)
 		}
 		return 1;
 	}
-	p = response(qp, VB_RC_ATOMIC_ACK, res->psn, VB_AETH_ACK, res->msn);
+	p = response(qp, VB_ATOMIC_ACK, res->psn, VB_AETH_ACK, res->msn);
 	p.orig = res->orig;
 	if (!emit(qp, &p, NULL, 0))
 		return 0;
@@ -581,7 +582,7 @@ static bool send_nak(struct vb_qp *qp)
 	bool told =
 	    qp->out && qp->out->local && VB_AETH_KIND(s->nak_owed) == 0x60 && s->nak_owed != VB_AETH_NAK_PSN;
 	struct vb_pkt p =
-	    response(qp, s->nak_atomic ? VB_RC_ATOMIC_ACK : VB_RC_ACK, s->nak_psn, s->nak_owed, s->msn);
+	    response(qp, s->nak_atomic ? VB_ATOMIC_ACK : VB_ACK, s->nak_psn, s->nak_owed, s->msn);
 
 	if (!emit(qp, &p, &s->nak_facts, told ? sizeof s->nak_facts : 0))
 		return false;
@@ -621,7 +622,7 @@ bool vb_responder_run(struct vb_qp *qp)
 bool vb_responder_ack(struct vb_qp *qp)
 {
 	struct vb_resp *s = &qp->resp;
-	struct vb_pkt p = response(qp, VB_RC_ACK, vb_psn_add(s->epsn, VB_PSN_MASK), VB_AETH_ACK, s->msn);
+	struct vb_pkt p = response(qp, VB_ACK, vb_psn_add(s->epsn, VB_PSN_MASK), VB_AETH_ACK, s->msn);
 
 	if (s->res_next != s->res_head || s->replaying || s->nak_owed) /* goes behind the answers before it */
 		return true;

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "iba/names.h"
+#include "iba/opcode.h"
 #include "iba/profile.h"
 #include "hca/direct.h"
 #include "hca/lost.h"
@@ -128,6 +129,7 @@ VB_EXPORT VB_OBJECT(struct ibv_qp *, ibv_create_qp, (ibpd, attr), struct ibv_pd 
 	qp->keys = &h->keys;
 	qp->mws = &h->mws;
 	qp->sq_sig_all = attr->sq_sig_all;
+	qp->family = (uint8_t)vb_opcode_family(attr->qp_type);
 	cap = attr->cap;
 	err = vb_qp_init(qp, &cap); /* pairs with ibv_destroy_qp() */
 	if (err)		    /* said */

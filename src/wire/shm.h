@@ -51,7 +51,7 @@ struct vb_shm_pkt {
 	uint32_t ack;	  /* as in the slot */
 	uint8_t path_mtu; /* enum ibv_mtu of the sender, 0: not told */
 	bool placed;	  /* VB_SLOT_PLACED */
-	uint8_t hdr[VB_HDR_MAX + 4];
+	uint8_t hdr[VB_HDR_MAX];
 };
 
 /* Whether a packet is there.  One load; under rx, or as a hint without it. */

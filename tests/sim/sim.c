@@ -440,6 +440,7 @@ static void make_node(struct sim *s, unsigned i)
 	n->qp.mws = &n->mws;
 	n->qp.qpn = i ? SIM_QPN1 : SIM_QPN0;
 	n->qp.sq_sig_all = c->sig_all;
+	n->qp.family = c->family;
 	assert_int_equal(vb_qp_init(&n->qp, &cap), 0);
 	n->wire = (struct sim_wire){
 	    .out = {.ops = &wire_ops, .mtu = c->mtu, .local = c->local}, .sim = s, .from = i};

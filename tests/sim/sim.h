@@ -30,10 +30,39 @@
 enum { SIM_MEM = 256 << 10, SIM_DROPS = 16, SIM_ALWAYS = 1 << 30, SIM_ANY = 0x100 };
 enum { SIM_KEYS = 64, SIM_TRACE = 1 << 14, SIM_QPN0 = 0x11010, SIM_QPN1 = 0x22020 };
 
+/* The opcodes of RC by name. */
+#define SIM_RC(operation) VB_RC_##operation = VB_FAMILY_RC | VB_##operation
+enum {
+	SIM_RC(SEND_FIRST),
+	SIM_RC(SEND_MIDDLE),
+	SIM_RC(SEND_LAST),
+	SIM_RC(SEND_LAST_IMM),
+	SIM_RC(SEND_ONLY),
+	SIM_RC(SEND_ONLY_IMM),
+	SIM_RC(WRITE_FIRST),
+	SIM_RC(WRITE_MIDDLE),
+	SIM_RC(WRITE_LAST),
+	SIM_RC(WRITE_LAST_IMM),
+	SIM_RC(WRITE_ONLY),
+	SIM_RC(WRITE_ONLY_IMM),
+	SIM_RC(READ_REQUEST),
+	SIM_RC(READ_RESP_FIRST),
+	SIM_RC(READ_RESP_MIDDLE),
+	SIM_RC(READ_RESP_LAST),
+	SIM_RC(READ_RESP_ONLY),
+	SIM_RC(ACK),
+	SIM_RC(ATOMIC_ACK),
+	SIM_RC(CMP_SWAP),
+	SIM_RC(FETCH_ADD),
+	SIM_RC(SEND_LAST_INV),
+	SIM_RC(SEND_ONLY_INV),
+};
+
 struct sim_cfg {
 	uint64_t seed;
 	uint32_t mtu;	      /* 256 ... */
 	uint32_t path_mtu[2]; /* of the two, where the wire's own packets are larger; 0: the wire's */
+	uint8_t family;	      /* enum vb_family of both QPs */
 	bool local;	      /* NAKs carry reasons */
 	bool srq, one_cq, sig_all;
 	bool lossless;	/* the wire can tell what was taken out */

@@ -13,8 +13,8 @@
 #include "iba/pkt.h"
 #include "iba/reason.h"
 
-/* One packet of every opcode: BTH with S, A, P_Key 0xffff, QPN 0x123456, PSN 0xabcdef; extension fields from
- * the constants below. */
+/* One packet of every opcode of every family: BTH with S, A, P_Key 0xffff, QPN 0x123456, PSN 0xabcdef;
+ * extension fields from the constants below. */
 #define VA	0x1122334455667788ull
 #define RKEY	0x40001207u
 #define DMALEN	0x00010203u
@@ -24,6 +24,9 @@
 #define COMPARE 0xb1b2b3b4b5b6b7b8ull
 #define ORIG	0xc1c2c3c4c5c6c7c8ull
 #define INV	0x40003301u
+#define QKEY	0x81020304u
+#define SRC_QPN 0x00d1d2d3u
+#define SRQN	0x00e1e2e3u
 
 #define H_BTH  "\xc0\xff\xff\x00\x12\x34\x56\x80\xab\xcd\xef"
 #define H_RETH "\x11\x22\x33\x44\x55\x66\x77\x88\x40\x00\x12\x07\x00\x01\x02\x03"
@@ -35,6 +38,8 @@
 #define H_ATOMICACK "\xc1\xc2\xc3\xc4\xc5\xc6\xc7\xc8"
 #define H_IMM	    "\xde\xad\xbe\xef"
 #define H_IETH	    "\x40\x00\x33\x01"
+#define H_DETH	    "\x81\x02\x03\x04\x00\xd1\xd2\xd3"
+#define H_XRCETH    "\x00\xe1\xe2\xe3"
 
 static const struct {
 	uint8_t opcode;
@@ -69,6 +74,43 @@ static const struct {
     S(0x14, "\x14" H_BTH H_ATOMICETH, false, false),
     S(0x16, "\x16" H_BTH H_IETH, true, false),
     S(0x17, "\x17" H_BTH H_IETH, true, false),
+    S(0x20, "\x20" H_BTH, true, true),
+    S(0x21, "\x21" H_BTH, true, true),
+    S(0x22, "\x22" H_BTH, true, false),
+    S(0x23, "\x23" H_BTH H_IMM, true, false),
+    S(0x24, "\x24" H_BTH, true, false),
+    S(0x25, "\x25" H_BTH H_IMM, true, false),
+    S(0x26, "\x26" H_BTH H_RETH, true, true),
+    S(0x27, "\x27" H_BTH, true, true),
+    S(0x28, "\x28" H_BTH, true, false),
+    S(0x29, "\x29" H_BTH H_IMM, true, false),
+    S(0x2a, "\x2a" H_BTH H_RETH, true, false),
+    S(0x2b, "\x2b" H_BTH H_RETH H_IMM, true, false),
+    S(0x64, "\x64" H_BTH H_DETH, true, false),
+    S(0x65, "\x65" H_BTH H_DETH H_IMM, true, false),
+    S(0xa0, "\xa0" H_BTH H_XRCETH, true, true),
+    S(0xa1, "\xa1" H_BTH H_XRCETH, true, true),
+    S(0xa2, "\xa2" H_BTH H_XRCETH, true, false),
+    S(0xa3, "\xa3" H_BTH H_XRCETH H_IMM, true, false),
+    S(0xa4, "\xa4" H_BTH H_XRCETH, true, false),
+    S(0xa5, "\xa5" H_BTH H_XRCETH H_IMM, true, false),
+    S(0xa6, "\xa6" H_BTH H_XRCETH H_RETH, true, true),
+    S(0xa7, "\xa7" H_BTH H_XRCETH, true, true),
+    S(0xa8, "\xa8" H_BTH H_XRCETH, true, false),
+    S(0xa9, "\xa9" H_BTH H_XRCETH H_IMM, true, false),
+    S(0xaa, "\xaa" H_BTH H_XRCETH H_RETH, true, false),
+    S(0xab, "\xab" H_BTH H_XRCETH H_RETH H_IMM, true, false),
+    S(0xac, "\xac" H_BTH H_XRCETH H_RETH, false, false),
+    S(0xad, "\xad" H_BTH H_AETH, true, true),
+    S(0xae, "\xae" H_BTH, true, true),
+    S(0xaf, "\xaf" H_BTH H_AETH, true, false),
+    S(0xb0, "\xb0" H_BTH H_AETH, true, false),
+    S(0xb1, "\xb1" H_BTH H_AETH, false, false),
+    S(0xb2, "\xb2" H_BTH H_AETH H_ATOMICACK, false, false),
+    S(0xb3, "\xb3" H_BTH H_XRCETH H_ATOMICETH, false, false),
+    S(0xb4, "\xb4" H_BTH H_XRCETH H_ATOMICETH, false, false),
+    S(0xb6, "\xb6" H_BTH H_XRCETH H_IETH, true, false),
+    S(0xb7, "\xb7" H_BTH H_XRCETH H_IETH, true, false),
 };
 enum { SAMPLES = sizeof samples / sizeof *samples };
 
@@ -90,6 +132,9 @@ static struct vb_pkt full(uint8_t opcode)
 	    .compare = COMPARE,
 	    .orig = ORIG,
 	    .inv_rkey = INV,
+	    .qkey = QKEY,
+	    .src_qpn = SRC_QPN,
+	    .srqn = SRQN,
 	};
 	memcpy(&p.imm, H_IMM, 4);
 	return p;
@@ -142,13 +187,19 @@ static void every_opcode_decodes_to_its_fields(void **state)
 		assert_true(p.orig == (bits & VB_OP_ATOMICACK ? ORIG : 0));
 		assert_int_equal(p.imm, bits & VB_OP_IMM ? want.imm : 0);
 		assert_int_equal(p.inv_rkey, bits & VB_OP_IETH ? INV : 0);
+		assert_int_equal(p.qkey, bits & VB_OP_DETH ? QKEY : 0);
+		assert_int_equal(p.src_qpn, bits & VB_OP_DETH ? SRC_QPN : 0);
+		assert_int_equal(p.srqn, bits & VB_OP_XRCETH ? SRQN : 0);
 	}
 }
 
 static void rule_28_bth_bits(void **state)
 {
-	struct vb_pkt p = {
-	    .opcode = VB_RC_SEND_ONLY, .pad = 3, .pkey = 0x8001, .qpn = 0xff000001u, .psn = 0xff000002u};
+	struct vb_pkt p = {.opcode = VB_FAMILY_RC | VB_SEND_ONLY,
+			   .pad = 3,
+			   .pkey = 0x8001,
+			   .qpn = 0xff000001u,
+			   .psn = 0xff000002u};
 	uint8_t buf[VB_HDR_MAX];
 
 	(void)state;
@@ -162,6 +213,57 @@ static void rule_28_bth_bits(void **state)
 	assert_int_equal(p.psn, 2);
 	assert_false(p.ack_req || p.solicited);
 	assert_int_equal(p.payload_len, 5);
+}
+
+/* The reserved bytes of DETH and XRCETH are written as zero, whatever stands above the numbers, and are not
+ * looked at. */
+static void reserved_bytes_of_deth_and_xrceth(void **state)
+{
+	struct vb_pkt p = {.opcode = VB_FAMILY_UD | VB_SEND_ONLY, .qkey = 0xffffffff, .src_qpn = 0xff000002u};
+	uint8_t buf[VB_HDR_MAX];
+
+	(void)state;
+	assert_int_equal(vb_pkt_encode(buf, &p), 20);
+	assert_memory_equal(buf + 12, "\xff\xff\xff\xff\x00\x00\x00\x02", 8);
+	buf[16] = 0xff;
+	assert_null(vb_pkt_decode(&p, buf, 20, 4));
+	assert_int_equal(p.qkey, 0xffffffff);
+	assert_int_equal(p.src_qpn, 2);
+	p = (struct vb_pkt){.opcode = VB_FAMILY_XRC | VB_SEND_ONLY, .srqn = 0xff000003u};
+	assert_int_equal(vb_pkt_encode(buf, &p), 16);
+	assert_memory_equal(buf + 12, "\x00\x00\x00\x03", 4);
+	buf[12] = 0xff;
+	assert_null(vb_pkt_decode(&p, buf, 16, 4));
+	assert_int_equal(p.srqn, 3);
+}
+
+/* An opcode's name is its family's and its operation's. */
+static void names_of_opcodes(void **state)
+{
+	static const struct {
+		uint8_t opcode;
+		const char *name;
+	} rows[] = {
+	    {0x00, "RC SEND First"},
+	    {0x12, "RC ATOMIC Acknowledge"},
+	    {0x2b, "UC RDMA WRITE Only with Immediate"},
+	    {0x64, "UD SEND Only"},
+	    {0xb7, "XRC SEND Only with Invalidate"},
+	    {0xac, "XRC RDMA READ Request"},
+	};
+	static const struct {
+		enum ibv_qp_type type;
+		enum vb_family family;
+	} types[] = {
+	    {IBV_QPT_RC, 0x00},	      {IBV_QPT_UC, 0x20},	{IBV_QPT_UD, 0x60},
+	    {IBV_QPT_XRC_SEND, 0xa0}, {IBV_QPT_XRC_RECV, 0xa0},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+		assert_string_equal(vb_opcodes[rows[i].opcode].name, rows[i].name);
+	for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+		assert_int_equal(vb_opcode_family(types[i].type), types[i].family);
 }
 
 /* rule 28: runts and oversizes are told by the header's length, whatever the opcode claims */
@@ -388,6 +490,8 @@ int main(void)
 	    cmocka_unit_test(every_opcode_encodes_to_its_bytes),
 	    cmocka_unit_test(every_opcode_decodes_to_its_fields),
 	    cmocka_unit_test(rule_28_bth_bits),
+	    cmocka_unit_test(reserved_bytes_of_deth_and_xrceth),
+	    cmocka_unit_test(names_of_opcodes),
 	    cmocka_unit_test(rule_28_wrong_lengths_are_refused),
 	    cmocka_unit_test(unknown_opcodes_are_refused),
 	    cmocka_unit_test(nak_carries_facts),
