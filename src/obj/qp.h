@@ -5,6 +5,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include <infiniband/verbs.h>
@@ -24,7 +25,8 @@ struct vb_far;
 struct vb_shown_qp;
 
 enum vb_wqe_state {
-	VB_WQE_POSTED,	/* no packet sent yet */
+	VB_WQE_POSTED, /* no packet sent yet */
+	VB_WQE_GOING, /* about a window: its old binding is dead, and whoever may be using it is waited for */
 	VB_WQE_STARTED, /* has PSNs; some or all packets sent */
 	VB_WQE_FAILED,	/* checked and refused before its first packet; completes with `reason` in its turn */
 };
@@ -35,30 +37,46 @@ enum vb_place_state {
 	VB_PLACE_DONE,	/* WRITE with immediate: the data is there */
 };
 
-/* A send WQE: the request as posted, and where its execution stands. */
+/* A send WQE: the request as posted, and where its execution stands.  Which member of a union it has, the row
+ * of its opcode says (iba/wr.h). */
 struct vb_swqe {
 	uint64_t wr_id;
-	uint64_t raddr;
-	uint64_t compare_add;
-	uint64_t swap;
-	uint32_t rkey;
-	uint32_t imm_inv; /* immediate (network order), R_Key to invalidate, or access flags of a window */
-	uint32_t length;  /* bytes of all SGEs, up to VB_MAX_MSG */
-	uint32_t num_sge;
-	uint32_t psn;	/* first PSN, once started */
-	uint32_t npsn;	/* how many PSNs the request takes (a READ's are its responses'), once started */
-	uint32_t got;	/* READ: response bytes placed so far; before it is started: bytes placed directly;
-			   of a window: 1 once it is begun */
-	uint8_t opcode; /* enum ibv_wr_opcode */
-	uint8_t flags;	/* enum ibv_send_flags, IBV_SEND_SIGNALED also for sq_sig_all */
-	uint8_t state;	/* enum vb_wqe_state */
-	uint8_t reason; /* enum vb_reason of VB_WQE_FAILED */
-	uint8_t place;	/* enum vb_place_state */
+	union {
+		struct { /* VB_WR_REMOTE */
+			uint64_t addr;
+			uint64_t compare_add; /* VB_WR_ATOMIC */
+			uint64_t swap;	      /* VB_WR_COMPARE */
+			uint32_t rkey;
+		} remote;
+		struct {		       /* VB_WR_LOCAL */
+			uint64_t id;	       /* of the window; an invalidation's is 0 until it was found */
+			uint64_t addr, length; /* of a bind, as is what follows but the key */
+			uint32_t rkey;
+			uint32_t access;
+		} window;
+	};
+	union {
+		uint32_t imm;	   /* VB_WR_IMM; network order */
+		uint32_t inv_rkey; /* VB_WR_INV */
+	};
+	uint32_t length; /* bytes of all SGEs, up to VB_MAX_MSG */
+	uint32_t psn;	 /* first PSN, once started */
+	uint32_t npsn;	 /* how many PSNs the request takes (a READ's are its responses'), once started */
+	uint32_t placed; /* bytes placed directly, before it is started */
+	uint8_t opcode;	 /* enum ibv_wr_opcode */
+	uint8_t flags;	 /* enum ibv_send_flags, IBV_SEND_SIGNALED also for sq_sig_all */
+	uint8_t state;	 /* enum vb_wqe_state */
+	uint8_t place;	 /* enum vb_place_state */
+	uint32_t got;	 /* VB_WR_FETCH: response bytes that have come, once started */
+	uint8_t num_sge; /* up to VB_MAX_SGE */
+	uint8_t reason;	 /* enum vb_reason of VB_WQE_FAILED */
 	union {
 		struct ibv_sge sge[1];	/* num_sge */
 		uint8_t inline_data[1]; /* length, if flags has IBV_SEND_INLINE */
+		uint32_t region;	/* of a bind: L_Key */
 	};
 };
+_Static_assert(offsetof(struct vb_swqe, sge) <= 72, "what most requests have fits two cache lines");
 
 /* A READ or atomic that the responder has accepted (IBTA 9.7.5: responder resources). */
 struct vb_resource {

@@ -56,7 +56,7 @@ static void complete_oldest(struct vb_qp *qp, struct vb_swqe *w)
 	struct vb_req *q = &qp->req;
 
 	q->psn_una = vb_psn_add(w->psn, w->npsn);
-	q->reads -= opcode_is_fetch(w->opcode);
+	q->reads -= vb_wr_is(w->opcode, VB_WR_FETCH);
 	q->una++;
 	vb_rc_complete_send(qp, w, IBV_WC_SUCCESS);
 }
@@ -73,7 +73,7 @@ static bool ack_before(struct vb_qp *qp, uint32_t psn)
 
 		if (w->state != VB_WQE_STARTED)
 			break;
-		if (opcode_is_fetch(w->opcode)) {
+		if (vb_wr_is(w->opcode, VB_WR_FETCH)) {
 			whole = false;
 			break;
 		}
@@ -174,8 +174,8 @@ static struct vb_swqe *answered(struct vb_qp *qp, const struct vb_pkt *p)
 	w = vb_sq_at(q, q->una);
 	if (w->state != VB_WQE_STARTED)
 		return NULL;
-	if (!opcode_is_fetch(w->opcode) ||
-	    (p->op->bits & VB_OP_READ) != (w->opcode == IBV_WR_RDMA_READ ? VB_OP_READ : 0)) {
+	if (!vb_wr_is(w->opcode, VB_WR_FETCH) ||
+	    (p->op->bits & VB_OP_READ) != (vb_wr_is(w->opcode, VB_WR_ATOMIC) ? 0 : VB_OP_READ)) {
 		fail_by(qp, VB_R_RESPONSE_BAD, p->opcode, w->opcode);
 		return NULL;
 	}

@@ -26,37 +26,32 @@ enum { IN_ORDER = 0 };
 
 static bool is_atomic(const struct vb_swqe *w)
 {
-	return w->opcode == IBV_WR_ATOMIC_CMP_AND_SWP || w->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+	return vb_wr_is(w->opcode, VB_WR_ATOMIC);
 }
 
 /* What remains of the request, as far as it can be placed at all. */
 static bool wanted(const struct vb_qp *qp, const struct vb_swqe *w, struct vb_far_want *x)
 {
-	static const uint8_t access[] = {
-	    [IBV_WR_RDMA_WRITE] = IBV_ACCESS_REMOTE_WRITE,
-	    [IBV_WR_RDMA_WRITE_WITH_IMM] = IBV_ACCESS_REMOTE_WRITE,
-	    [IBV_WR_RDMA_READ] = IBV_ACCESS_REMOTE_READ,
-	    [IBV_WR_ATOMIC_CMP_AND_SWP] = IBV_ACCESS_REMOTE_ATOMIC,
-	    [IBV_WR_ATOMIC_FETCH_AND_ADD] = IBV_ACCESS_REMOTE_ATOMIC,
-	};
+	uint32_t access = vb_wrs[w->opcode].access;
 
-	if (w->opcode >= sizeof access || !access[w->opcode] || w->place != VB_PLACE_MAYBE)
+	if (!access || w->place != VB_PLACE_MAYBE)
 		return false;
-	if (!w->length && w->opcode == IBV_WR_RDMA_WRITE_WITH_IMM) /* nothing but the packet */
+	if (!w->length && vb_wr_is(w->opcode, VB_WR_IMM)) /* nothing but the packet */
 		return false;
-	if (opcode_is_fetch(w->opcode) && !qp->max_rd_atomic) /* rule 14 */
+	if (vb_wr_is(w->opcode, VB_WR_FETCH) && !qp->max_rd_atomic) /* rule 14 */
 		return false;
-	if (is_atomic(w) && (w->length != 8 || (w->raddr & 7) || !vb_far_mapped(qp->far, w->rkey)))
+	if (is_atomic(w) &&
+	    (w->length != 8 || (w->remote.addr & 7) || !vb_far_mapped(qp->far, w->remote.rkey)))
 		return false;
 	*x = (struct vb_far_want){.qp = qp->far_qp,
 				  .far_qpn = qp->dest_qpn,
 				  .qpn = qp->qpn,
 				  .path_mtu = qp->path_mtu,
 				  .psn = qp->req.psn,
-				  .rkey = w->rkey,
-				  .access = access[w->opcode],
-				  .addr = w->raddr + w->got,
-				  .len = w->length - w->got};
+				  .rkey = w->remote.rkey,
+				  .access = access,
+				  .addr = w->remote.addr + w->placed,
+				  .len = w->length - w->placed};
 	return true;
 }
 
@@ -73,13 +68,13 @@ static enum vb_placed advance(struct vb_qp *qp, struct vb_swqe *w, uint32_t n)
 {
 	struct vb_req *q = &qp->req;
 
-	w->got += n;
+	w->placed += n;
 	q->budget -= n < q->budget ? n : q->budget;
-	if (w->got < w->length) {
+	if (w->placed < w->length) {
 		q->placing = !q->budget;
 		return q->placing ? VB_PLACED_LATER : VB_PLACED;
 	}
-	if (w->opcode == IBV_WR_RDMA_WRITE_WITH_IMM) {
+	if (vb_wr_is(w->opcode, VB_WR_IMM)) {
 		w->place = VB_PLACE_DONE;
 		return VB_PLACED_DATA;
 	}
@@ -90,14 +85,14 @@ static enum vb_placed advance(struct vb_qp *qp, struct vb_swqe *w, uint32_t n)
 static enum vb_placed give_up(struct vb_swqe *w)
 {
 	w->place = VB_PLACE_RING;
-	w->got = 0;
+	w->placed = 0;
 	return VB_PLACED_NOT;
 }
 
 /* How much of w may be copied now. */
 static uint32_t portion(const struct vb_req *q, const struct vb_swqe *w)
 {
-	uint32_t n = w->length - w->got;
+	uint32_t n = w->length - w->placed;
 
 	n = n < q->budget ? n : q->budget;
 	return n < VB_MEM_CHUNK ? n : VB_MEM_CHUNK;
@@ -109,8 +104,8 @@ static uint32_t joined(const struct vb_swqe *w, uint64_t far_at, uint32_t n)
 {
 	uint32_t tail = (uint32_t)((far_at + n - 1) & 7) + 1, i = w->num_sge;
 
-	if (w->num_sge < 2 || (w->flags & IBV_SEND_INLINE) || w->opcode == IBV_WR_RDMA_READ ||
-	    w->got + n != w->length)
+	if (w->num_sge < 2 || (w->flags & IBV_SEND_INLINE) || vb_wr_is(w->opcode, VB_WR_FETCH) ||
+	    w->placed + n != w->length)
 		return 0;
 	tail = tail < n ? tail : n;
 	while (!w->sge[i - 1].length)
@@ -145,17 +140,17 @@ static bool list_is_there(struct vb_qp *qp, const struct vb_swqe *w, uint32_t wa
 
 static enum vb_placed copy(struct vb_qp *qp, struct vb_swqe *w, struct vb_far_use *u)
 {
-	bool fetch = w->opcode == IBV_WR_RDMA_READ;
+	bool fetch = vb_wr_is(w->opcode, VB_WR_FETCH);
 	uint32_t n = portion(&qp->req, w), tail = joined(w, (uintptr_t)u->ptr, n);
 	struct vb_facts f;
 	enum vb_reason r;
 
-	if (!w->got && w->num_sge > 1 && !list_is_there(qp, w, fetch ? IBV_ACCESS_LOCAL_WRITE : 0))
+	if (!w->placed && w->num_sge > 1 && !list_is_there(qp, w, fetch ? IBV_ACCESS_LOCAL_WRITE : 0))
 		r = VB_R_KEY_ACCESS; /* before the first byte moves; the ring will say which */
 	else if (w->flags & IBV_SEND_INLINE)
-		r = vb_copy_to_app(u->ptr, w->inline_data + w->got, n) ? VB_OK : VB_R_MEM_VANISHED;
+		r = vb_copy_to_app(u->ptr, w->inline_data + w->placed, n) ? VB_OK : VB_R_MEM_VANISHED;
 	else
-		r = vb_sg_copy(qp, qp->pd_id, w->sge, w->num_sge, w->got, u->ptr, n - tail,
+		r = vb_sg_copy(qp, qp->pd_id, w->sge, w->num_sge, w->placed, u->ptr, n - tail,
 			       fetch ? VB_SG_FETCH : VB_SG_PLACE, &f);
 	if (r == VB_OK && tail)
 		r = copy_joined(qp, w, u->ptr + n - tail, tail, &f);
@@ -171,9 +166,9 @@ static enum vb_placed atomic(struct vb_qp *qp, struct vb_swqe *w, struct vb_far_
 	bool ok = !((uintptr_t)u->ptr & 7) && list_is_there(qp, w, IBV_ACCESS_LOCAL_WRITE);
 
 	if (ok)
-		ok = w->opcode == IBV_WR_ATOMIC_CMP_AND_SWP
-			 ? vb_atomic_cmp_swap(u->ptr, w->compare_add, w->swap, &orig)
-			 : vb_atomic_fetch_add(u->ptr, w->compare_add, &orig);
+		ok = vb_wr_is(w->opcode, VB_WR_COMPARE)
+			 ? vb_atomic_cmp_swap(u->ptr, w->remote.compare_add, w->remote.swap, &orig)
+			 : vb_atomic_fetch_add(u->ptr, w->remote.compare_add, &orig);
 	vb_far_end(u);
 	if (!ok)
 		return give_up(w);
@@ -215,10 +210,10 @@ static bool add_piece(struct batch *b, uint8_t *at, uint32_t n, uint64_t dst, bo
 /* The local end of n bytes of w, under an announcement of all keys. */
 static bool add_local(struct vb_qp *qp, struct batch *b, struct vb_swqe *w, uint64_t far_at, uint32_t n)
 {
-	bool fetch = w->opcode == IBV_WR_RDMA_READ, last = w->got + n == w->length;
+	bool fetch = vb_wr_is(w->opcode, VB_WR_FETCH), last = w->placed + n == w->length;
 	uint32_t tail = joined(w, far_at, n), body = n - tail;
 	uint8_t *end = b->end[b->nthere];
-	uint64_t off = w->got;
+	uint64_t off = w->placed;
 
 	if (w->flags & IBV_SEND_INLINE)
 		return add_piece(b, w->inline_data + off, n, far_at, last);
@@ -278,8 +273,8 @@ static void add_more(struct vb_qp *qp, struct batch *b, const struct vb_swqe *w)
 	for (uint32_t i = q->next + 1; IN_ORDER && i != q->head && b->nthere < BATCH; i++) {
 		struct vb_swqe *m = vb_sq_at(q, i);
 
-		if (m->opcode != w->opcode || m->rkey != w->rkey || !m->length || !wanted(qp, m, &x) ||
-		    m->length > q->budget || b->bytes + m->length > q->budget ||
+		if (m->opcode != w->opcode || m->remote.rkey != w->remote.rkey || !m->length ||
+		    !wanted(qp, m, &x) || m->length > q->budget || b->bytes + m->length > q->budget ||
 		    b->bytes + m->length > VB_MEM_CHUNK || !vb_far_also(qp->far, &x, &at) ||
 		    !add(qp, b, m, at, m->length))
 			return;
@@ -314,10 +309,10 @@ static enum vb_placed call(struct vb_qp *qp, struct vb_swqe *w, struct vb_far_us
 	b.nhere = b.nthere = b.bytes = 0;
 	if (vb_mem_begin_any(qp->keys, &local)) {
 		if (add(qp, &b, w, u->at, n)) {
-			if (w->got + n == w->length && w->opcode != IBV_WR_RDMA_WRITE_WITH_IMM &&
+			if (w->placed + n == w->length && !vb_wr_is(w->opcode, VB_WR_IMM) &&
 			    qp->state == IBV_QPS_RTS) /* in SQD nothing is begun */
 				add_more(qp, &b, w);
-			done = move(qp, &b, w->opcode != IBV_WR_RDMA_READ);
+			done = move(qp, &b, !vb_wr_is(w->opcode, VB_WR_FETCH));
 		}
 		vb_mem_end(&local);
 	}

@@ -8,32 +8,6 @@
 #include "iba/shown.h"
 #include "transport/rc_priv.h"
 
-static const uint8_t wc_opcodes[] = {
-    [IBV_WR_RDMA_WRITE] = IBV_WC_RDMA_WRITE,
-    [IBV_WR_RDMA_WRITE_WITH_IMM] = IBV_WC_RDMA_WRITE,
-    [IBV_WR_SEND] = IBV_WC_SEND,
-    [IBV_WR_SEND_WITH_IMM] = IBV_WC_SEND,
-    [IBV_WR_SEND_WITH_INV] = IBV_WC_SEND,
-    [IBV_WR_RDMA_READ] = IBV_WC_RDMA_READ,
-    [IBV_WR_ATOMIC_CMP_AND_SWP] = IBV_WC_COMP_SWAP,
-    [IBV_WR_ATOMIC_FETCH_AND_ADD] = IBV_WC_FETCH_ADD,
-    [IBV_WR_LOCAL_INV] = IBV_WC_LOCAL_INV,
-    [IBV_WR_BIND_MW] = IBV_WC_BIND_MW,
-};
-
-static const char *const wr_names[] = {
-    [IBV_WR_RDMA_WRITE] = "RDMA WRITE",
-    [IBV_WR_RDMA_WRITE_WITH_IMM] = "RDMA WRITE with immediate",
-    [IBV_WR_SEND] = "SEND",
-    [IBV_WR_SEND_WITH_IMM] = "SEND with immediate",
-    [IBV_WR_SEND_WITH_INV] = "SEND with invalidate",
-    [IBV_WR_RDMA_READ] = "RDMA READ",
-    [IBV_WR_ATOMIC_CMP_AND_SWP] = "compare-and-swap",
-    [IBV_WR_ATOMIC_FETCH_AND_ADD] = "fetch-and-add",
-    [IBV_WR_LOCAL_INV] = "local invalidate",
-    [IBV_WR_BIND_MW] = "memory window bind",
-};
-
 void vb_rc_push(struct vb_qp *qp, struct vb_cq *cq, const struct vb_cqe *e, bool solicited)
 {
 	struct vb_facts f;
@@ -48,7 +22,7 @@ void vb_rc_push(struct vb_qp *qp, struct vb_cq *cq, const struct vb_cqe *e, bool
 void vb_rc_complete_send(struct vb_qp *qp, struct vb_swqe *w, uint8_t status)
 {
 	struct vb_cqe e = {
-	    .wc = {.wr_id = w->wr_id, .status = status, .qp_num = qp->qpn, .opcode = wc_opcodes[w->opcode]},
+	    .wc = {.wr_id = w->wr_id, .status = status, .qp_num = qp->qpn, .opcode = vb_wrs[w->opcode].wc},
 	    .qp = qp,
 	    .sq_free = qp->req.una,
 	    .is_send = true,
@@ -57,7 +31,7 @@ void vb_rc_complete_send(struct vb_qp *qp, struct vb_swqe *w, uint8_t status)
 	if (status == IBV_WC_SUCCESS) {
 		if (!(w->flags & IBV_SEND_SIGNALED)) /* rule 39 */
 			return;
-		if (opcode_is_fetch(w->opcode))
+		if (vb_wr_is(w->opcode, VB_WR_FETCH))
 			e.wc.byte_len = w->length;
 	} else {
 		e.wc.vendor_err = w->reason;
@@ -108,7 +82,7 @@ void vb_rc_flush(struct vb_qp *qp)
 		struct vb_swqe *w = vb_sq_at(q, q->una++);
 
 		e.wc.wr_id = w->wr_id;
-		e.wc.opcode = wc_opcodes[w->opcode];
+		e.wc.opcode = vb_wrs[w->opcode].wc;
 		e.sq_free = q->una;
 		e.is_send = true;
 		qp->flushed_send++;
@@ -173,7 +147,7 @@ void vb_rc_fail_send(struct vb_qp *qp, const struct vb_facts *f, uint8_t status)
 	if (q->una != q->head) {
 		w = vb_sq_at(q, q->una++);
 		w->reason = f->reason;
-		say(qp, wr_names[w->opcode], w->wr_id, status, f);
+		say(qp, vb_wrs[w->opcode].name, w->wr_id, status, f);
 		vb_rc_complete_send(qp, w, status);
 	} else { /* nobody has a request that could tell of it */
 		say_event(qp, "goes to the error state", f);
@@ -229,6 +203,12 @@ void vb_rc_last_word(struct vb_qp *qp)
 		vb_responder_ack(qp);
 }
 
+/* Something of the request has reached the far end, or may have. */
+static bool is_begun(const struct vb_swqe *w)
+{
+	return w->state == VB_WQE_STARTED || w->placed;
+}
+
 void vb_rc_error(struct vb_qp *qp, const struct vb_facts *f)
 {
 	struct vb_req *q = &qp->req;
@@ -246,8 +226,7 @@ void vb_rc_error(struct vb_qp *qp, const struct vb_facts *f)
 		return;
 	}
 	if ((f->reason == VB_R_PEER_DIED || f->reason == VB_R_PEER_CLOSED) && q->una != q->head &&
-	    (vb_sq_at(q, q->una)->state == VB_WQE_STARTED || vb_sq_at(q, q->una)->got) &&
-	    !opcode_is_local(vb_sq_at(q, q->una)->opcode))
+	    is_begun(vb_sq_at(q, q->una)))
 		vb_rc_fail_send(qp, f, vb_reasons[f->reason].local_wc);
 	else {
 		say_event(qp, "goes to the error state", f);

@@ -4,6 +4,7 @@
 
 #include "iba/limits.h"
 #include "iba/out.h"
+#include "iba/wr.h"
 #include "mem/copy.h"
 #include "mem/access.h"
 #include "obj/mw.h"
@@ -44,18 +45,6 @@ void vb_rc_push(struct vb_qp *qp, struct vb_cq *cq, const struct vb_cqe *e, bool
  * reason's local status (a refused key's: local access error) if `take_wqe`, else post the reason's event;
  * then the error state. */
 void vb_rc_fail_recv(struct vb_qp *qp, const struct vb_facts *f, bool take_wqe);
-
-/* Carried out by this end alone. */
-static inline bool opcode_is_local(uint8_t wr_opcode)
-{
-	return wr_opcode == IBV_WR_BIND_MW || wr_opcode == IBV_WR_LOCAL_INV;
-}
-
-static inline bool opcode_is_fetch(uint8_t wr_opcode)
-{
-	return wr_opcode == IBV_WR_RDMA_READ || wr_opcode == IBV_WR_ATOMIC_CMP_AND_SWP ||
-	       wr_opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
-}
 
 static inline uint32_t psn_count(uint64_t length, uint32_t mtu)
 {

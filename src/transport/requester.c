@@ -8,22 +8,6 @@
  * and a sender whose ring was full hears that it has room. */
 enum { ACK_EVERY = 8 };
 
-/* Opcode of a packet by request and place in the message: [first][last]. */
-struct opcode_set {
-	uint8_t only, first, middle, last;
-};
-
-static const struct opcode_set opcode_sets[] = {
-    [IBV_WR_SEND] = {VB_SEND_ONLY, VB_SEND_FIRST, VB_SEND_MIDDLE, VB_SEND_LAST},
-    [IBV_WR_SEND_WITH_IMM] = {VB_SEND_ONLY_IMM, VB_SEND_FIRST, VB_SEND_MIDDLE, VB_SEND_LAST_IMM},
-    [IBV_WR_SEND_WITH_INV] = {VB_SEND_ONLY_INV, VB_SEND_FIRST, VB_SEND_MIDDLE, VB_SEND_LAST_INV},
-    [IBV_WR_RDMA_WRITE] = {VB_WRITE_ONLY, VB_WRITE_FIRST, VB_WRITE_MIDDLE, VB_WRITE_LAST},
-    [IBV_WR_RDMA_WRITE_WITH_IMM] = {VB_WRITE_ONLY_IMM, VB_WRITE_FIRST, VB_WRITE_MIDDLE, VB_WRITE_LAST_IMM},
-    [IBV_WR_RDMA_READ] = {VB_READ_REQUEST, 0, 0, 0},
-    [IBV_WR_ATOMIC_CMP_AND_SWP] = {VB_CMP_SWAP, 0, 0, 0},
-    [IBV_WR_ATOMIC_FETCH_AND_ADD] = {VB_FETCH_ADD, 0, 0, 0},
-};
-
 static void fail(struct vb_qp *qp, struct vb_swqe *w, enum vb_reason r, struct vb_facts *f)
 {
 	f->reason = r;
@@ -36,7 +20,7 @@ static void fail(struct vb_qp *qp, struct vb_swqe *w, enum vb_reason r, struct v
 /* Everything that can be wrong with a request at this side, before its first packet. */
 static bool check(struct vb_qp *qp, struct vb_swqe *w)
 {
-	bool fetch = opcode_is_fetch(w->opcode);
+	bool fetch = vb_wr_is(w->opcode, VB_WR_FETCH);
 	struct vb_facts f = {0};
 	enum vb_reason r;
 
@@ -44,7 +28,7 @@ static bool check(struct vb_qp *qp, struct vb_swqe *w)
 		fail(qp, w, VB_R_READ_DEPTH_ZERO, &f);
 		return false;
 	}
-	if (fetch && w->opcode != IBV_WR_RDMA_READ && w->length != 8) {
+	if (vb_wr_is(w->opcode, VB_WR_ATOMIC) && w->length != 8) {
 		f.a = w->length;
 		f.b = 8;
 		fail(qp, w, VB_R_MSG_TOO_LONG, &f);
@@ -77,7 +61,7 @@ static inline bool window_open(const struct vb_req *q, uint32_t n)
 static bool start(struct vb_qp *qp, struct vb_swqe *w)
 {
 	struct vb_req *q = &qp->req;
-	bool fetch = opcode_is_fetch(w->opcode);
+	bool fetch = vb_wr_is(w->opcode, VB_WR_FETCH);
 
 	if ((w->flags & IBV_SEND_FENCE) && q->reads) /* rule 9: waits for READs and atomics, nothing else */
 		return false;
@@ -106,16 +90,16 @@ static bool send_fetch(struct vb_qp *qp, struct vb_swqe *w)
 	struct vb_req *q = &qp->req;
 	struct vb_outbuf b;
 	struct vb_pkt p = {
-	    .opcode = qp->family | opcode_sets[w->opcode].only,
+	    .opcode = qp->family | vb_wrs[w->opcode].packets.only,
 	    .pkey = VB_PKEY_DEFAULT,
 	    .ack_req = true,
 	    .qpn = qp->dest_qpn,
 	    .psn = vb_psn_add(w->psn, w->got / qp->out->mtu),
-	    .rkey = w->rkey,
-	    .va = w->raddr + w->got,
+	    .rkey = w->remote.rkey,
+	    .va = w->remote.addr + w->got,
 	    .dma_len = w->length - w->got,
-	    .swap_add = w->opcode == IBV_WR_ATOMIC_CMP_AND_SWP ? w->swap : w->compare_add,
-	    .compare = w->compare_add,
+	    .swap_add = vb_wr_is(w->opcode, VB_WR_COMPARE) ? w->remote.swap : w->remote.compare_add,
+	    .compare = w->remote.compare_add,
 	};
 
 	if (!qp->out->ops->reserve(qp->out, &b, vb_opcodes[p.opcode].hdr_len, 0, VB_OUT_REQUEST))
@@ -132,7 +116,7 @@ enum sent { SENT, BLOCKED, FAILED };
 /* One packet of a SEND or WRITE. */
 static enum sent send_packet(struct vb_qp *qp, struct vb_swqe *w, uint32_t k)
 {
-	const struct opcode_set *set = &opcode_sets[w->opcode];
+	const struct vb_wr_packets *set = &vb_wrs[w->opcode].packets;
 	uint32_t mtu = qp->out->mtu, off = k * mtu;
 	bool placed = w->place == VB_PLACE_DONE;
 	uint32_t len = placed ? 0 : w->length - off < mtu ? w->length - off : mtu;
@@ -148,11 +132,11 @@ static enum sent send_packet(struct vb_qp *qp, struct vb_swqe *w, uint32_t k)
 	    .pad = -len & 3,
 	    .qpn = qp->dest_qpn,
 	    .psn = vb_psn_add(w->psn, k),
-	    .rkey = w->rkey,
-	    .va = w->raddr, /* rule 6: only the first packet carries it, and it never shifts */
+	    .rkey = w->remote.rkey,
+	    .va = w->remote.addr, /* rule 6: only the first packet carries it, and it never shifts */
 	    .dma_len = w->length,
-	    .imm = w->imm_inv,
-	    .inv_rkey = w->imm_inv,
+	    .imm = w->imm,
+	    .inv_rkey = w->inv_rkey,
 	};
 	enum vb_reason r = VB_OK;
 
@@ -182,7 +166,7 @@ static bool send_wqe(struct vb_qp *qp, struct vb_swqe *w)
 {
 	struct vb_req *q = &qp->req;
 
-	if (opcode_is_fetch(w->opcode)) {
+	if (vb_wr_is(w->opcode, VB_WR_FETCH)) {
 		q->blocked = !send_fetch(qp, w);
 		return !q->blocked;
 	}
@@ -213,7 +197,7 @@ bool vb_requester_settles(const struct vb_qp *qp)
 	const struct vb_req *q = &qp->req;
 	const struct vb_swqe *w = q->una != q->head ? vb_sq_at(q, q->una) : NULL;
 
-	return w && opcode_is_local(w->opcode) && w->got && w->state == VB_WQE_POSTED;
+	return w && w->state == VB_WQE_GOING;
 }
 
 bool vb_requester_local(struct vb_qp *qp)
@@ -222,13 +206,13 @@ bool vb_requester_local(struct vb_qp *qp)
 	struct vb_swqe *w = q->next != q->head ? vb_sq_at(q, q->next) : NULL;
 	struct vb_facts f = {0};
 
-	if (!w || !opcode_is_local(w->opcode) || !(may_work(qp) || vb_requester_settles(qp)))
+	if (!w || !vb_wr_is(w->opcode, VB_WR_LOCAL) || !(may_work(qp) || vb_requester_settles(qp)))
 		return false;
 	switch (vb_window_run(qp, w, &f)) {
 	case VB_MW_DONE:
 		q->una++;
 		q->next++;
-		if (w->got) /* the timer ran for it */
+		if (w->state == VB_WQE_GOING) /* the timer ran for it */
 			vb_requester_arm(qp);
 		vb_rc_complete_send(qp, w, IBV_WC_SUCCESS);
 		if (qp->state == IBV_QPS_ERR) /* what is behind it has waited */
@@ -257,7 +241,7 @@ bool vb_requester_run(struct vb_qp *qp)
 	while (q->next != q->head) {
 		struct vb_swqe *w = vb_sq_at(q, q->next);
 
-		if (vb_unlikely(opcode_is_local(w->opcode))) {
+		if (vb_unlikely(vb_wr_is(w->opcode, VB_WR_LOCAL))) {
 			if (vb_requester_local(qp))
 				continue;
 			break;
@@ -265,7 +249,7 @@ bool vb_requester_run(struct vb_qp *qp)
 		if (!qp->out)
 			break;
 		if (w->state == VB_WQE_POSTED) {
-			if (qp->state != IBV_QPS_RTS && !w->got)
+			if (qp->state != IBV_QPS_RTS && !w->placed)
 				break;
 			if (qp->far) {
 				enum vb_placed p = vb_place(qp, w);
@@ -309,7 +293,7 @@ bool vb_requester_ready(const struct vb_qp *qp)
 	if (q->next == q->head || !may_work(qp))
 		return false;
 	w = vb_sq_at(q, q->next);
-	if (opcode_is_local(w->opcode))
+	if (vb_wr_is(w->opcode, VB_WR_LOCAL))
 		return q->una == q->next && w->state == VB_WQE_POSTED && qp->state == IBV_QPS_RTS;
 	if (!qp->out)
 		return false;
@@ -320,11 +304,12 @@ bool vb_requester_ready(const struct vb_qp *qp)
 			return false;
 		if (qp->state != IBV_QPS_RTS || ((w->flags & IBV_SEND_FENCE) && q->reads))
 			return false;
-		if (opcode_is_fetch(w->opcode) && q->reads && q->reads >= qp->max_rd_atomic)
+		if (vb_wr_is(w->opcode, VB_WR_FETCH) && q->reads && q->reads >= qp->max_rd_atomic)
 			return false;
-		return window_open(q, opcode_is_fetch(w->opcode) ? psn_count(w->length, qp->out->mtu) : 1);
+		return window_open(q,
+				   vb_wr_is(w->opcode, VB_WR_FETCH) ? psn_count(w->length, qp->out->mtu) : 1);
 	}
-	return w->state == VB_WQE_STARTED && (opcode_is_fetch(w->opcode) || window_open(q, 1));
+	return w->state == VB_WQE_STARTED && (vb_wr_is(w->opcode, VB_WR_FETCH) || window_open(q, 1));
 }
 
 void vb_requester_back(struct vb_qp *qp)
@@ -338,7 +323,7 @@ void vb_requester_back(struct vb_qp *qp)
 	if (q->next == q->head)
 		return;
 	w = vb_sq_at(q, q->next);
-	if (w->state == VB_WQE_STARTED && !opcode_is_fetch(w->opcode))
+	if (w->state == VB_WQE_STARTED && !vb_wr_is(w->opcode, VB_WR_FETCH))
 		q->sent = (q->psn_una - w->psn) & VB_PSN_MASK;
 }
 
@@ -349,7 +334,7 @@ bool vb_requester_outstanding(const struct vb_qp *qp)
 	if (vb_requester_settles(qp))
 		return true;
 	if (q->una == q->head || (qp->state != IBV_QPS_RTS && qp->state != IBV_QPS_SQD) ||
-	    opcode_is_local(vb_sq_at(q, q->una)->opcode))
+	    vb_wr_is(vb_sq_at(q, q->una)->opcode, VB_WR_LOCAL))
 		return false;
 	/* Without a way out nothing starts; the timer counts down all the same, since packets to nobody are
 	 * lost packets. */
@@ -376,7 +361,7 @@ void vb_requester_settle(struct vb_qp *qp)
 		return;
 	}
 	if (vb_unlikely(qp->state == IBV_QPS_SQD) && !q->drained_posted &&
-	    (!w || (w->state == VB_WQE_POSTED && !w->got))) {
+	    (!w || (w->state == VB_WQE_POSTED && !w->placed))) {
 		q->drained_posted = true;
 		if (qp->attr.en_sqd_async_notify)
 			vb_async_post(qp->ctx, &qp->ev_drained);

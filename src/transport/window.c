@@ -5,17 +5,17 @@
 
 static enum vb_mw_step step(struct vb_qp *qp, struct vb_swqe *w, struct vb_facts *f)
 {
-	struct vb_mw_ask a = {.id = w->swap,
-			      .rkey = w->rkey,
-			      .region = w->sge[0].lkey,
-			      .access = w->imm_inv,
-			      .addr = w->raddr,
-			      .length = w->compare_add,
+	struct vb_mw_ask a = {.id = w->window.id,
+			      .rkey = w->window.rkey,
+			      .region = w->region,
+			      .access = w->window.access,
+			      .addr = w->window.addr,
+			      .length = w->window.length,
 			      .pd = qp->pd_id,
 			      .qpn = qp->qpn};
 
 	if (w->opcode == IBV_WR_LOCAL_INV)
-		return vb_mw_invalidate(qp->mws, w->rkey, qp->qpn, &w->swap, false, f);
+		return vb_mw_invalidate(qp->mws, w->window.rkey, qp->qpn, &w->window.id, false, f);
 	qp->windows = true;
 	return vb_mw_bind(qp->mws, &a, f);
 }
@@ -25,13 +25,14 @@ enum vb_mw_step vb_window_run(struct vb_qp *qp, struct vb_swqe *w, struct vb_fac
 	struct vb_req *q = &qp->req;
 	enum vb_mw_step s;
 
-	if (q->una != q->next || w->state != VB_WQE_POSTED || (qp->state != IBV_QPS_RTS && !w->got))
+	if (q->una != q->next ||
+	    (w->state != VB_WQE_GOING && (w->state != VB_WQE_POSTED || qp->state != IBV_QPS_RTS)))
 		return VB_MW_WAITS; /* in SQD nothing is begun */
 	s = step(qp, w, f);
 	/* It is begun; the old binding is dead and somebody is in the middle of a copy.  Whoever makes
 	 * progress looks again, and the timer does: there may be no link whose progress this is. */
 	if (s == VB_MW_WAITS) {
-		w->got = 1;
+		w->state = VB_WQE_GOING;
 		q->blocked = true;
 		q->deadline = 0;
 	}

@@ -100,12 +100,10 @@ static int check_info(const char *call, const struct ibv_mw_bind_info *info, enu
 	return 0;
 }
 
-int vb_mw_fill(struct vb_qp *qp, struct vb_swqe *w, const struct ibv_send_wr *wr, const char *call,
-	       enum ibv_mw_type type)
+int vb_mw_check(const struct vb_qp *qp, const struct ibv_send_wr *wr, const char *call, enum ibv_mw_type type)
 {
 	const struct ibv_mw_bind_info *info = &wr->bind_mw.bind_info;
-	struct vb_mw *mw = (struct vb_mw *)wr->bind_mw.mw;
-	int err;
+	const struct vb_mw *mw = (const struct vb_mw *)wr->bind_mw.mw;
 
 	if (!mw)
 		return vb_refuse(EINVAL, call, "no memory window is named");
@@ -116,19 +114,7 @@ int vb_mw_fill(struct vb_qp *qp, struct vb_swqe *w, const struct ibv_send_wr *wr
 				     : "the window is of type 1, which ibv_bind_mw binds");
 	if (vb_context(mw->ibv.context)->adapter != qp->ctx->adapter)
 		return vb_refuse(EINVAL, call, "window and QP 0x%06x are of different devices", qp->qpn);
-	err = check_info(call, info, type);
-	if (err)
-		return err;
-	w->swap = mw->id;
-	/* rules 44, 47: of a key that the application gives the low byte counts, whatever stands above it */
-	w->rkey = VB_KEY_REMOTE | vb_mw_key(mw, wr->bind_mw.rkey);
-	w->sge[0].lkey = info->mr ? info->mr->lkey : 0;
-	w->imm_inv = info->mw_access_flags;
-	w->raddr = info->addr;
-	w->compare_add = info->length;
-	if (type == IBV_MW_TYPE_1)
-		mw->ibv.rkey = w->rkey;
-	return 0;
+	return check_info(call, info, type);
 }
 
 VB_CODE(vb_bind_mw, (qp, mw, bind), struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
@@ -137,6 +123,7 @@ VB_CODE(vb_bind_mw, (qp, mw, bind), struct ibv_qp *qp, struct ibv_mw *mw, struct
 				 .opcode = IBV_WR_BIND_MW,
 				 .send_flags = bind->send_flags,
 				 .bind_mw = {.mw = mw, .bind_info = bind->bind_info}};
+	int err;
 
 	if (vb_context_dead(vb_qp(qp)->ctx))
 		return vb_refuse(EIO, "ibv_bind_mw", "the device was opened before fork()");
@@ -145,5 +132,8 @@ VB_CODE(vb_bind_mw, (qp, mw, bind), struct ibv_qp *qp, struct ibv_mw *mw, struct
 	if (bind->bind_info.mr && mw && vb_pd(mw->pd)->id != vb_pd(bind->bind_info.mr->pd)->id)
 		return vb_refuse(EPERM, "ibv_bind_mw",
 				 "window and region are of different protection domains");
-	return vb_post_bind(qp, &wr);
+	err = vb_post_bind(qp, &wr);
+	if (!err)
+		mw->rkey = VB_KEY_REMOTE | vb_mw_key((struct vb_mw *)mw, wr.bind_mw.rkey);
+	return err;
 }

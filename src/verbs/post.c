@@ -5,58 +5,56 @@
 
 #include "base/log.h"
 #include "iba/names.h"
+#include "obj/builder.h"
 #include "transport/rc.h"
 #include "verbs/mw.h"
 #include "hca/progress.h"
 #include "verbs/verbs.h"
 
-/* What a request may be on an RC QP; rule 11. */
-enum wr_bits { WR_KNOWN = 1, WR_INLINE = 2, WR_RDMA = 4, WR_ATOMIC = 8, WR_LOCAL = 16 };
-
-static const uint8_t wr_rows[] = {
-    [IBV_WR_RDMA_WRITE] = WR_KNOWN | WR_INLINE | WR_RDMA,
-    [IBV_WR_RDMA_WRITE_WITH_IMM] = WR_KNOWN | WR_INLINE | WR_RDMA,
-    [IBV_WR_SEND] = WR_KNOWN | WR_INLINE,
-    [IBV_WR_SEND_WITH_IMM] = WR_KNOWN | WR_INLINE,
-    [IBV_WR_RDMA_READ] = WR_KNOWN | WR_RDMA,
-    [IBV_WR_ATOMIC_CMP_AND_SWP] = WR_KNOWN | WR_ATOMIC,
-    [IBV_WR_ATOMIC_FETCH_AND_ADD] = WR_KNOWN | WR_ATOMIC,
-    [IBV_WR_LOCAL_INV] = WR_KNOWN | WR_LOCAL,
-    [IBV_WR_BIND_MW] = WR_KNOWN | WR_LOCAL,
-    [IBV_WR_SEND_WITH_INV] = WR_KNOWN | WR_INLINE,
-};
-
-enum {
-	SEND_FLAGS = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE,
-};
-
-static __attribute__((cold, noinline)) int refuse_request(const struct vb_qp *qp,
-							  const struct ibv_send_wr *wr, uint64_t length)
+static const char *call_of(enum ibv_mw_type binds)
 {
-	uint32_t op = wr->opcode;
-	uint8_t row = op < sizeof wr_rows ? wr_rows[op] : 0;
-	const char *name = vb_name_wr_opcode(op);
+	return binds == IBV_MW_TYPE_1 ? "ibv_bind_mw" : "ibv_post_send";
+}
+
+static uint64_t length_of(const struct ibv_send_wr *wr)
+{
+	uint64_t length = 0;
+
+	for (int i = 0; i < wr->num_sge; i++)
+		length += wr->sg_list[i].length;
+	return length;
+}
+
+static __attribute__((cold, noinline)) int refuse_request(const struct vb_qp *qp, const char *call,
+							  const struct ibv_send_wr *wr,
+							  enum vb_build_fault fault)
+{
+	const char *name = vb_name_wr_opcode(wr->opcode);
+	const uint32_t unknown = wr->send_flags & ~(uint32_t)VB_BUILD_FLAGS_KNOWN;
 	char flags[VB_FLAGS_TEXT];
 
-	if (!(row & WR_KNOWN))
-		return name ? vb_refuse(EINVAL, "ibv_post_send", "%s is no request that an RC QP takes", name)
-			    : vb_refuse(EINVAL, "ibv_post_send", "there is no opcode %u", op);
-	if (!(row & WR_LOCAL) && (wr->num_sge < 0 || (uint32_t)wr->num_sge > qp->req.max_sge))
-		return vb_refuse(EINVAL, "ibv_post_send",
-				 "num_sge %d; QP 0x%06x was made for at most %u (max_send_sge)", wr->num_sge,
-				 qp->qpn, qp->req.max_sge);
-	if (wr->send_flags & ~(unsigned)SEND_FLAGS)
-		return vb_refuse(EINVAL, "ibv_post_send", "send_flags: %s is not for an RC QP",
-				 vb_name_flags(flags, sizeof flags, VB_FLAGS_SEND,
-					       wr->send_flags & ~(unsigned)SEND_FLAGS));
-	if ((wr->send_flags & IBV_SEND_INLINE) && !(row & WR_INLINE))
-		return vb_refuse(EINVAL, "ibv_post_send", "IBV_SEND_INLINE with %s, which sends no data",
-				 name);
-	if (wr->send_flags & IBV_SEND_INLINE)
-		return vb_refuse(EINVAL, "ibv_post_send", "%llu bytes inline, QP 0x%06x takes up to %u",
-				 (unsigned long long)length, qp->qpn, qp->req.max_inline);
-	return vb_refuse(EINVAL, "ibv_post_send", "a message of %llu bytes, the port takes up to %u",
-			 (unsigned long long)length, qp->req.max_msg);
+	switch (fault) {
+	case VB_BUILD_FINE:
+		break;
+	case VB_BUILD_OPCODE:
+		return name ? vb_refuse(EINVAL, call, "%s is no request that an RC QP takes", name)
+			    : vb_refuse(EINVAL, call, "there is no opcode %u", (unsigned)wr->opcode);
+	case VB_BUILD_FLAGS:
+		return vb_refuse(EINVAL, call, "send_flags: %s is not for an RC QP",
+				 vb_name_flags(flags, sizeof flags, VB_FLAGS_SEND, unknown));
+	case VB_BUILD_NOT_INLINE:
+		return vb_refuse(EINVAL, call, "IBV_SEND_INLINE with %s, which sends no data", name);
+	case VB_BUILD_SGES:
+		return vb_refuse(EINVAL, call, "num_sge %d; QP 0x%06x was made for at most %u (max_send_sge)",
+				 wr->num_sge, qp->qpn, qp->req.max_sge);
+	case VB_BUILD_INLINE_LENGTH:
+		return vb_refuse(EINVAL, call, "%llu bytes inline, QP 0x%06x takes up to %u",
+				 (unsigned long long)length_of(wr), qp->qpn, qp->req.max_inline);
+	case VB_BUILD_LENGTH:
+		return vb_refuse(EINVAL, call, "a message of %llu bytes, the port takes up to %u",
+				 (unsigned long long)length_of(wr), qp->req.max_msg);
+	}
+	return 0;
 }
 
 static __attribute__((cold, noinline)) int refuse_full(const struct vb_qp *qp, const char *call)
@@ -76,122 +74,46 @@ static __attribute__((cold, noinline)) int refuse_state(const struct vb_qp *qp, 
 	return vb_refuse(EINVAL, call, "QP 0x%06x is in %s", qp->qpn, names[qp->state]);
 }
 
-static void copy_inline(struct vb_swqe *w, const struct ibv_send_wr *wr)
+/* Fills one request; 0 or errno. */
+static inline int build(struct vb_builder *b, const struct ibv_send_wr *wr, enum ibv_mw_type binds)
 {
-	uint8_t *to = w->inline_data;
-
-	for (int i = 0; i < wr->num_sge; i++) { /* rule 40: no key is looked at */
-		memcpy(to, (const void *)(uintptr_t)wr->sg_list[i].addr, wr->sg_list[i].length);
-		to += wr->sg_list[i].length;
-	}
-}
-
-/* What this end does by itself, with windows of this type; a list of pieces means nothing to it. */
-static __attribute__((noinline)) int fill_local(struct vb_qp *qp, const struct ibv_send_wr *wr,
-						enum ibv_mw_type binds)
-{
-	struct vb_req *q = &qp->req;
-	struct vb_swqe *w = vb_sq_at(q, q->head);
-	const char *call = binds == IBV_MW_TYPE_1 ? "ibv_bind_mw" : "ibv_post_send";
-	uint32_t flags = wr->send_flags;
+	enum vb_build_fault fault = vb_builder_start(b, wr->opcode, wr->send_flags, wr->wr_id);
 	int err;
 
-	if (flags & IBV_SEND_INLINE || flags & ~(uint32_t)SEND_FLAGS)
-		return refuse_request(qp, wr, 0);
-	w->rkey = wr->invalidate_rkey;
-	w->swap = 0;
-	if (wr->opcode == IBV_WR_BIND_MW) {
-		err = vb_mw_fill(qp, w, wr, call, binds);
+	if (vb_unlikely(wr->opcode == IBV_WR_BIND_MW && !fault)) {
+		err = vb_mw_check(b->qp, wr, call_of(binds), binds);
 		if (err)
 			return err;
 	}
-	w->wr_id = wr->wr_id;
-	w->length = w->num_sge = w->got = 0;
-	w->opcode = (uint8_t)wr->opcode;
-	w->flags = (uint8_t)(flags | (qp->sq_sig_all ? IBV_SEND_SIGNALED : 0)); /* rule 39 */
-	w->state = VB_WQE_POSTED;
-	w->reason = VB_OK;
-	w->place = VB_PLACE_RING;
-	return 0;
-}
-
-/* Fills the WQE at the head; 0 or errno. */
-static inline int fill(struct vb_qp *qp, const struct ibv_send_wr *wr, enum ibv_mw_type binds)
-{
-	struct vb_req *q = &qp->req;
-	struct vb_swqe *w = vb_sq_at(q, q->head);
-	uint32_t op = wr->opcode, flags = wr->send_flags;
-	uint64_t length = 0;
-	uint8_t row;
-
-	row = vb_likely(op < sizeof wr_rows) ? wr_rows[op] : 0;
-	if (vb_unlikely(row & WR_LOCAL))
-		return fill_local(qp, wr, binds);
-	if (vb_unlikely(!(row & WR_KNOWN) || (uint32_t)wr->num_sge > q->max_sge ||
-			(flags & ~(uint32_t)SEND_FLAGS)))
-		return refuse_request(qp, wr, 0);
-	for (int i = 0; i < wr->num_sge; i++)
-		length += wr->sg_list[i].length;
-	if (vb_unlikely(flags & IBV_SEND_INLINE)) {
-		if (!(row & WR_INLINE) || length > q->max_inline)
-			return refuse_request(qp, wr, length);
-		copy_inline(w, wr);
-	} else {
-		for (int i = 0; i < wr->num_sge; i++)
-			w->sge[i] = wr->sg_list[i];
-	}
-	if (vb_unlikely(length > q->max_msg))
-		return refuse_request(qp, wr, length);
-	w->wr_id = wr->wr_id;
-	w->imm_inv = wr->imm_data;
-	w->length = (uint32_t)length;
-	w->num_sge = (uint32_t)wr->num_sge;
-	w->opcode = (uint8_t)op;
-	w->flags = (uint8_t)(flags | (qp->sq_sig_all ? IBV_SEND_SIGNALED : 0)); /* rule 39 */
-	/* A READ before it may be using the window that it invalidates: its answer, or what must be asked for
-	 * again of it, is on the way. */
-	if (vb_unlikely(op == IBV_WR_SEND_WITH_INV))
-		w->flags |= IBV_SEND_FENCE;
-	w->state = VB_WQE_POSTED;
-	w->reason = VB_OK;
-	w->place = VB_PLACE_MAYBE;
-	w->got = 0;
-	if (row & WR_RDMA) {
-		w->raddr = wr->wr.rdma.remote_addr;
-		w->rkey = wr->wr.rdma.rkey;
-	} else if (row & WR_ATOMIC) {
-		w->raddr = wr->wr.atomic.remote_addr;
-		w->rkey = wr->wr.atomic.rkey;
-		w->compare_add = wr->wr.atomic.compare_add;
-		w->swap = wr->wr.atomic.swap;
-	}
-	return 0;
+	if (vb_likely(!fault))
+		fault = vb_builder_fill(b, wr);
+	return vb_likely(!fault) ? 0 : refuse_request(b->qp, call_of(binds), wr, fault);
 }
 
 /* binds: the type of window that requests in the list may bind. */
 static inline int post_send(struct vb_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
 			    enum ibv_mw_type binds)
 {
-	struct vb_req *q = &qp->req;
+	struct vb_builder b;
 	int err = 0;
 
 	vb_lock_take(&qp->lock);
 	if (vb_unlikely(qp->state < IBV_QPS_RTS)) {
-		err = refuse_state(qp, binds == IBV_MW_TYPE_1 ? "ibv_bind_mw" : "ibv_post_send");
+		err = refuse_state(qp, call_of(binds));
 		goto give_lock;
 	}
+	vb_builder_begin(&b, qp);
 	for (; wr; wr = wr->next) {
-		/* rule 11; the acquire pairs with the poll that gave the slots back */
-		if (vb_unlikely(q->head - atomic_load_explicit(&q->free, memory_order_acquire) >=
-				q->max_wr)) {
-			err = refuse_full(qp, binds == IBV_MW_TYPE_1 ? "ibv_bind_mw" : "ibv_post_send");
+		if (vb_unlikely(!vb_builder_room(&b))) {
+			err = refuse_full(qp, call_of(binds));
 			break;
 		}
-		err = fill(qp, wr, binds);
+		err = build(&b, wr, binds);
 		if (vb_unlikely(err))
 			break;
-		q->head++;
+		vb_builder_next(&b);
 	}
+	vb_builder_publish(&b);
 	if (vb_unlikely(qp->state == IBV_QPS_ERR))
 		vb_rc_flush(qp); /* rule 30 */
 	else

@@ -430,6 +430,7 @@ static void make_node(struct sim *s, unsigned i)
 		assert_int_equal(vb_rq_init(&n->srq.rq, NULL, VB_QUEUE_SRQ, c->recv_wr, c->sge), 0);
 		n->qp.srq = &n->srq;
 	}
+	n->qp.ibv.qp_type = IBV_QPT_RC;
 	n->qp.ctx = &n->ctx;
 	n->qp.pd = &n->pd;
 	n->qp.pd_id = n->pd.id;
@@ -513,64 +514,26 @@ uint32_t sim_stale(struct sim *s, unsigned n)
 	return key;
 }
 
-/* As verbs/ fills a request that its own end carries out. */
-static void fill_local(struct vb_swqe *w, const struct ibv_send_wr *wr)
-{
-	const struct ibv_mw_bind_info *info = &wr->bind_mw.bind_info;
-	const struct vb_mw *mw = (const struct vb_mw *)wr->bind_mw.mw;
-
-	if (wr->opcode == IBV_WR_LOCAL_INV) {
-		w->rkey = wr->invalidate_rkey;
-		return;
-	}
-	w->swap = mw->id;
-	w->rkey = VB_KEY_REMOTE | vb_mw_key(mw, wr->bind_mw.rkey);
-	w->sge[0].lkey = info->mr->lkey;
-	w->imm_inv = info->mw_access_flags;
-	w->raddr = info->addr;
-	w->compare_add = info->length;
-}
-
 int sim_send(struct sim *s, unsigned n, const struct ibv_send_wr *wr)
 {
 	struct vb_qp *qp = &s->n[n].qp;
-	struct vb_req *q = &qp->req;
-	struct vb_swqe *w;
+	struct vb_builder b;
+	int err = ENOMEM;
 
-	if (q->head - atomic_load(&q->free) >= q->max_wr)
-		return ENOMEM;
 	vb_lock_take(&qp->lock);
-	w = vb_sq_at(q, q->head);
-	*w = (struct vb_swqe){.wr_id = wr->wr_id,
-			      .opcode = (uint8_t)wr->opcode,
-			      .flags = (uint8_t)(wr->send_flags | (qp->sq_sig_all ? IBV_SEND_SIGNALED : 0)),
-			      .imm_inv = wr->imm_data,
-			      .state = VB_WQE_POSTED};
-	if (wr->opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wr->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
-		w->raddr = wr->wr.atomic.remote_addr;
-		w->rkey = wr->wr.atomic.rkey;
-		w->compare_add = wr->wr.atomic.compare_add;
-		w->swap = wr->wr.atomic.swap;
-	} else if (wr->opcode == IBV_WR_BIND_MW || wr->opcode == IBV_WR_LOCAL_INV) {
-		fill_local(w, wr);
-	} else {
-		w->flags |= wr->opcode == IBV_WR_SEND_WITH_INV ? IBV_SEND_FENCE : 0;
-		w->raddr = wr->wr.rdma.remote_addr;
-		w->rkey = wr->wr.rdma.rkey;
-	}
-	for (int i = 0; i < wr->num_sge; i++) {
-		if (wr->send_flags & IBV_SEND_INLINE)
-			memcpy(w->inline_data + w->length, (void *)(uintptr_t)wr->sg_list[i].addr,
-			       wr->sg_list[i].length);
+	vb_builder_begin(&b, qp);
+	if (vb_builder_room(&b)) {
+		err = 0;
+		if (vb_builder_start(&b, wr->opcode, wr->send_flags, wr->wr_id) || vb_builder_fill(&b, wr))
+			err = EINVAL;
 		else
-			w->sge[w->num_sge++] = wr->sg_list[i];
-		w->length += wr->sg_list[i].length;
+			vb_builder_next(&b);
 	}
-	q->head++;
+	vb_builder_publish(&b);
 	if (qp->state == IBV_QPS_ERR)
 		vb_rc_flush(qp);
 	vb_lock_give(&qp->lock);
-	return 0;
+	return err;
 }
 
 int sim_recv(struct sim *s, unsigned n, uint64_t wr_id, struct ibv_sge *sge, int num_sge)

@@ -20,6 +20,7 @@
 #include "iba/shown.h"
 #include "mem/far.h"
 #include "mem/access.h"
+#include "obj/builder.h"
 #include "obj/context.h"
 #include "obj/cq.h"
 #include "obj/mw.h"

@@ -1,0 +1,102 @@
+/* Filling send WQEs in place: what ibv_post_send does, and the tests of the protocol.
+ *
+ *	vb_builder_begin(&b, qp);
+ *	for each request, while vb_builder_room(&b):
+ *		vb_builder_start(&b, opcode, flags, wr_id);
+ *		vb_builder_fill(&b, wr);
+ *		vb_builder_next(&b);
+ *	vb_builder_publish(&b);
+ *	vb_builder_end(&b);
+ *
+ * Nothing of it is seen by the protocol before it is published; ending without that drops it.  What a fault
+ * means is told by whoever posts. */
+#ifndef VB_OBJ_BUILDER_H
+#define VB_OBJ_BUILDER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <infiniband/verbs.h>
+
+#include "iba/wr.h"
+#include "obj/qp.h"
+
+struct vb_builder {
+	struct vb_qp *qp;
+	uint32_t next;	   /* index of the request that is being filled */
+	struct vb_swqe *w; /* it */
+};
+
+enum vb_build_fault {
+	VB_BUILD_FINE,
+	VB_BUILD_OPCODE,	/* none that a QP of this type takes */
+	VB_BUILD_FLAGS,		/* some that there are not */
+	VB_BUILD_NOT_INLINE,	/* it sends no data */
+	VB_BUILD_SGES,		/* more pieces than the queue was made for */
+	VB_BUILD_INLINE_LENGTH, /* likewise more bytes */
+	VB_BUILD_LENGTH,	/* a longer message than the port takes */
+};
+
+enum { VB_BUILD_FLAGS_KNOWN = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE };
+
+/* qp->lock held until vb_builder_end(). */
+static inline void vb_builder_begin(struct vb_builder *b, struct vb_qp *qp)
+{
+	b->qp = qp;
+	b->next = qp->req.head;
+}
+
+/* Whether there is a slot for another request; the slots are free again when completions are polled (rule
+ * 11). */
+static inline bool vb_builder_room(struct vb_builder *b)
+{
+	struct vb_req *q = &b->qp->req;
+
+	b->w = vb_sq_at(q, b->next);
+	/* the acquire pairs with the poll that gave the slots back */
+	return b->next - atomic_load_explicit(&q->free, memory_order_acquire) < q->max_wr;
+}
+
+/* What every request has.  flags: enum ibv_send_flags. */
+static inline enum vb_build_fault vb_builder_start(struct vb_builder *b, uint32_t opcode, uint32_t flags,
+						   uint64_t wr_id)
+{
+	const struct vb_wr_row *row = vb_wr_row(opcode);
+	struct vb_swqe *w = b->w;
+
+	if (vb_unlikely(!(row->types >> b->qp->ibv.qp_type & 1)))
+		return VB_BUILD_OPCODE;
+	if (vb_unlikely(flags & ~(uint32_t)VB_BUILD_FLAGS_KNOWN))
+		return VB_BUILD_FLAGS;
+	if (vb_unlikely(flags & IBV_SEND_INLINE) && !(row->bits & VB_WR_INLINE))
+		return VB_BUILD_NOT_INLINE;
+	if (b->qp->sq_sig_all) /* rule 39 */
+		flags |= IBV_SEND_SIGNALED;
+	if (vb_unlikely(row->bits & VB_WR_FENCED))
+		flags |= IBV_SEND_FENCE;
+	w->wr_id = wr_id;
+	w->opcode = (uint8_t)opcode;
+	w->flags = (uint8_t)flags;
+	w->state = VB_WQE_POSTED;
+	w->place = VB_PLACE_MAYBE;
+	w->placed = 0;
+	w->reason = VB_OK;
+	return VB_BUILD_FINE;
+}
+
+/* The rest, from a work request whose opcode and flags these are.  A window that is bound is there. */
+enum vb_build_fault vb_builder_fill(struct vb_builder *b, const struct ibv_send_wr *wr);
+
+/* The request is whole. */
+static inline void vb_builder_next(struct vb_builder *b)
+{
+	b->next++;
+}
+
+/* Hands the requests that are whole to the protocol. */
+static inline void vb_builder_publish(struct vb_builder *b)
+{
+	b->qp->req.head = b->next;
+}
+
+#endif
