@@ -1,7 +1,6 @@
 #include "base/log.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -9,24 +8,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/history.h"
 #include "base/lock.h"
+#include "base/log_out.h"
 #include "base/text.h"
 
-enum { LINE = 1024, RECENT = 32 };
+enum { LINE = VB_LOG_LINE, RECENT = 32 };
 #define LEVELS "error, warn, info, debug"
-
-enum place { NOWHERE, TO_STDERR, TO_FILE };
 
 /* Read once from the environment; constant afterwards. */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static enum place place;
+static enum vb_log_place place;
 static enum vb_log_level limit;
-static char path[4096];
 
 /* What was refused lately, by a hash of call and sentence. */
 static struct vb_lock recent_lock;
@@ -34,25 +30,29 @@ static struct {
 	uint64_t hash, when;
 } recent[RECENT]; /* guarded by recent_lock */
 
-static _Atomic bool path_failed; /* it was said that the file cannot be opened */
+/* A sentence longer than a line is cut. */
+static void keep(enum vb_log_place to, const char *sentence)
+{
+	char line[LINE];
+	int n = snprintf(line, sizeof line, "verbena[%d]: %s", (int)getpid(), sentence);
+
+	if (n > LINE - 2)
+		n = LINE - 2;
+	line[n] = '\n';
+	vb_log_keep(to, line, (size_t)n + 1);
+}
 
 /* What is wrong with the settings themselves has no other place. */
 static void complain(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 static void complain(const char *fmt, ...)
 {
-	char line[LINE];
+	char sentence[LINE];
 	va_list ap;
-	int n, m;
 
-	n = snprintf(line, sizeof line, "verbena[%d]: ", (int)getpid());
 	va_start(ap, fmt);
-	m = vsnprintf(line + n, sizeof line - (size_t)n, fmt, ap);
+	vsnprintf(sentence, sizeof sentence, fmt, ap);
 	va_end(ap);
-	n += m < 0 ? 0 : m;
-	if (n > LINE - 2)
-		n = LINE - 2;
-	line[n] = '\n';
-	(void)!syscall(SYS_write, STDERR_FILENO, line, (size_t)n + 1);
+	keep(VB_LOG_STDERR, sentence);
 }
 
 static enum vb_log_level parse_level(const char *s)
@@ -72,19 +72,21 @@ static enum vb_log_level parse_level(const char *s)
 static void forked(void)
 {
 	vb_lock_give(&recent_lock);
+	vb_log_out_forked();
 }
 
 static void read_settings(void)
 {
+	char path[4096];
 	const char *to = secure_getenv("VERBENA_LOG");
 	size_t n = 0;
 
 	if (!to || !*to || !strcmp(to, "off"))
 		return;
-	limit = parse_level(secure_getenv("VERBENA_LOG_LEVEL"));
 	pthread_atfork(NULL, NULL, forked);
+	limit = parse_level(secure_getenv("VERBENA_LOG_LEVEL"));
 	if (!strcmp(to, "stderr")) {
-		place = TO_STDERR;
+		place = VB_LOG_STDERR;
 		return;
 	}
 	/* The program may change its directory later. */
@@ -102,7 +104,8 @@ static void read_settings(void)
 		return;
 	}
 	strcpy(path + n, to);
-	place = TO_FILE;
+	vb_log_set_path(path);
+	place = VB_LOG_FILE;
 }
 
 static bool shown(enum vb_log_level level)
@@ -111,7 +114,7 @@ static bool shown(enum vb_log_level level)
 
 	pthread_once(&once, read_settings);
 	errno = err;
-	return place != NOWHERE && level <= limit;
+	return place != VB_LOG_NOWHERE && level <= limit;
 }
 
 /* The history wants what tells of failures, the log whatever it was asked for. */
@@ -125,42 +128,6 @@ bool vb_log_wanted(enum vb_log_level level)
 	return remembered(level) || shown(level);
 }
 
-static void put_line(const char *line, size_t n)
-{
-	ssize_t done;
-	int fd;
-
-	if (place == TO_STDERR) {
-		done =
-		    syscall(SYS_write, STDERR_FILENO, line, n); /* no cancellation point: locks may be held */
-		(void)done;					/* nobody is left to tell */
-		return;
-	}
-	/* Opened for each line: a descriptor kept open could become the program's own after it closed all, as
-	 * daemons do. */
-	fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600);
-	if (fd < 0) {
-		if (!atomic_exchange(&path_failed, true))
-			complain("VERBENA_LOG=%s cannot be opened, lines are lost: %s", path,
-				 strerror(errno));
-		return;
-	}
-	done = syscall(SYS_write, fd, line, n);
-	(void)done;
-	close(fd);
-}
-
-static void write_line(const char *sentence)
-{
-	char line[LINE];
-	int n = snprintf(line, sizeof line, "verbena[%d]: %s", (int)getpid(), sentence);
-
-	if (n > LINE - 2)
-		n = LINE - 2; /* a sentence that long is cut */
-	line[n] = '\n';
-	put_line(line, (size_t)n + 1);
-}
-
 static void say(enum vb_log_level level, const char *name, const char *fmt, va_list ap)
     __attribute__((format(printf, 3, 0)));
 static void say(enum vb_log_level level, const char *name, const char *fmt, va_list ap)
@@ -172,7 +139,7 @@ static void say(enum vb_log_level level, const char *name, const char *fmt, va_l
 	if (remembered(level))
 		vb_history_note(name, 0, line);
 	if (shown(level))
-		write_line(line);
+		keep(place, line);
 	errno = err;
 }
 
@@ -251,7 +218,7 @@ int vb_refuse(int err, const char *call, const char *fmt, ...)
 	vb_text_add(&t, "%s: %s (%s)", call, sentence, name ? name : "?");
 	vb_history_note(call, err, whole);
 	if (shown(VB_LOG_WARN) && is_news(hash_of(call, sentence)))
-		write_line(whole);
+		keep(place, whole);
 	errno = saved;
 	return err;
 }

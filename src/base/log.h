@@ -4,12 +4,19 @@
  * is unset.  `verbena run` sets it to stderr.  VERBENA_LOG_LEVEL is one of error, warn (the default), info,
  * debug. A line is one write(2), so lines of several threads and processes do not mix.
  *
+ * Whoever says something may hold locks.  So the line is only left here, and written when vb_log_tell() is
+ * called: by each thread before it returns to the program and before it blocks, holding no lock.  No thread
+ * blocks for the log: what would block is kept, then counted (base/log_out.c).
+ *
  * Errors and warnings, and with them every refusal and every reason, are also remembered for other processes
  * to read, wherever VERBENA_LOG leads (base/history.h). */
 #ifndef VB_BASE_LOG_H
 #define VB_BASE_LOG_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
+
+#include "base/lock.h"
 
 enum vb_log_level { VB_LOG_ERROR, VB_LOG_WARN, VB_LOG_INFO, VB_LOG_DEBUG };
 
@@ -20,6 +27,24 @@ void vb_log(enum vb_log_level level, const char *fmt, ...) __attribute__((format
 /* Why something failed: as vb_log() at the level of warnings; `name` is the reason's, for tools that read the
  * history. */
 void vb_log_reason(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* Whether lines wait to be written.  Read at each call of the program, so it changes with lines only. */
+extern _Atomic bool vb_log_waits;
+
+static inline bool vb_log_left(void)
+{
+	return vb_unlikely(atomic_load_explicit(&vb_log_waits, memory_order_relaxed));
+}
+
+/* Writes the lines that wait, as far as they are taken now; for threads that hold no lock.  Never blocks, is
+ * no cancellation point, leaves errno as it was. */
+void vb_log_write(void) __attribute__((cold));
+
+static inline void vb_log_tell(void)
+{
+	if (vb_log_left())
+		vb_log_write();
+}
 
 /* A call is refused: says why, in one sentence, and returns `err`.  `call` is the public function's name. The
  * same sentence of the same call is written once in a second.  Takes errno's value by argument and leaves

@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "host/private.h"
 
 #define TICK	     VB_MSEC
@@ -32,6 +33,10 @@
 
 #define SETTLE_MAX (100 * VB_MSEC)
 #define STARVED	   (20 * TICK)
+
+/* Blocking ends now and then while nothing would end it that is to be done: nobody accepts connections, or
+ * the log's reader is slow. */
+enum { PAUSE_MS = 100 };
 
 enum { OFFENCES = 3, IDLE_ROUNDS = 64, DRAIN_ROUNDS = 1024 };
 
@@ -208,15 +213,31 @@ static int listener(struct vb_adapter *a)
 	return a->accept_again ? -1 : a->numbers[0].sock;
 }
 
+/* Before it blocks: writes what it said, and blocks no longer than until lines that are not taken want to be
+ * tried again. */
+static uint64_t tell_before(uint64_t deadline)
+{
+	uint64_t again;
+
+	vb_log_tell();
+	if (!vb_log_left())
+		return deadline;
+	again = vb_now() + PAUSE_MS * VB_MSEC;
+	return again < deadline ? again : deadline;
+}
+
 static void block(struct vb_adapter *a, struct watch *w, uint64_t deadline, bool tick)
 {
 	struct pollfd fds[3] = {{.fd = a->kick, .events = POLLIN},
 				{.fd = listener(a), .events = POLLIN},
 				{.fd = a->ctl, .events = POLLIN}};
-	uint64_t now = vb_now(), left = deadline > now ? deadline - now : 0;
+	uint64_t now, left;
 	struct timespec ts;
 	int n;
 
+	deadline = tell_before(deadline);
+	now = vb_now();
+	left = deadline > now ? deadline - now : 0;
 	if (tick && left > TICK)
 		left = TICK;
 	if (left > TICK) {
@@ -286,8 +307,10 @@ static void *engine(void *arg)
 		if (next < deadline)
 			deadline = next;
 		if (vb_adapter_lost(a)) {
-			uint64_t now = vb_now();
+			uint64_t now;
 
+			deadline = tell_before(deadline);
+			now = vb_now();
 			vb_lost_block(a, deadline == VB_NEVER ? VB_NEVER
 					 : deadline > now     ? deadline - now
 							      : 0);
@@ -491,8 +514,6 @@ static void leave(void *arg)
 		write_kick(a);
 }
 
-enum { PAUSE_MS = 100 }; /* while nobody accepts, no connection would wake a waiter */
-
 /* progress: in the engine's place.  A cancelled thread leaves the frame without a word to AddressSanitizer,
  * which would then take for poisoned what stands there next. */
 static __attribute__((no_sanitize_address)) int wait_for(struct vb_adapter *a, int fd, int cancel,
@@ -506,8 +527,9 @@ static __attribute__((no_sanitize_address)) int wait_for(struct vb_adapter *a, i
 					{.fd = door, .events = POLLIN},
 					{.fd = progress ? a->ctl : -1, .events = POLLIN}};
 
+		vb_log_tell();
 		pthread_setcancelstate(cancel, &unused);
-		n = poll(fds, 3, door < 0 ? PAUSE_MS : -1);
+		n = poll(fds, 3, door < 0 || vb_log_left() ? PAUSE_MS : -1);
 		err = errno;
 		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &unused);
 		if (n < 0 && !(err == EINTR && restarts()))

@@ -442,6 +442,7 @@ static void nap(void)
 {
 	static const struct timespec t = {.tv_nsec = 200000};
 
+	vb_log_tell();						    /* this may take seconds */
 	syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &t, NULL); /* no cancellation point */
 }
 

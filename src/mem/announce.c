@@ -91,6 +91,7 @@ bool vb_patience_nap(struct vb_patience *p)
 		p->began = now;
 	tell = !p->told && now - p->began > VB_SEC;
 	p->told |= tell;
+	vb_log_tell(); /* what the caller said when it was told to: this may take for ever */
 	syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &nap, NULL); /* no cancellation point */
 	return tell;
 }

@@ -46,16 +46,16 @@
 	ERRNO(query_rt_values, "ibv_query_rt_values_ex", "a clock of the device is", struct ibv_context *c,  \
 	      struct ibv_values_ex *values)
 
-#define ERRNO(entry, call, what, ...)                                                 \
-	static int absent_##entry(__VA_ARGS__)                                        \
-	{                                                                             \
-		return errno = vb_refuse(EOPNOTSUPP, call, "%s not supported", what); \
+#define ERRNO(entry, call, what, ...)                                                               \
+	static int absent_##entry(__VA_ARGS__)                                                      \
+	{                                                                                           \
+		return vb_leave_code(errno, vb_refuse(EOPNOTSUPP, call, "%s not supported", what)); \
 	}
 #define NONE(type, entry, call, what, ...)                                     \
 	static type absent_##entry(__VA_ARGS__)                                \
 	{                                                                      \
 		errno = vb_refuse(EOPNOTSUPP, call, "%s not supported", what); \
-		return NULL;                                                   \
+		return vb_leave_object(errno, NULL);                           \
 	}
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"
@@ -64,7 +64,8 @@ ENTRIES(ERRNO, NONE)
 static int absent_post_srq_ops(struct ibv_srq *srq, struct ibv_ops_wr *op, struct ibv_ops_wr **bad)
 {
 	*bad = op;
-	return errno = vb_refuse(EOPNOTSUPP, "ibv_post_srq_ops", "tag matching is not supported");
+	return vb_leave_code(errno,
+			     vb_refuse(EOPNOTSUPP, "ibv_post_srq_ops", "tag matching is not supported"));
 }
 
 void vb_ops_fill_absent(struct verbs_context *v)

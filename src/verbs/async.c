@@ -178,6 +178,7 @@ VB_EXPORT VB_NOTHING(ibv_ack_async_event, (event), struct ibv_async_event *event
 void vb_wait_acked(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_t *completed,
 		   uint32_t delivered)
 {
+	vb_log_tell(); /* the program may take its time */
 	pthread_mutex_lock(mutex);
 	while (*completed != delivered)
 		pthread_cond_wait(cond, mutex);

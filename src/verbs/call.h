@@ -3,12 +3,16 @@
  * errno stands here alone; `scripts/calls-check` finds one that is not.
  *
  * A call that fails sets errno, those that return the code included: programs print strerror(errno).  A call
- * that succeeds leaves errno as it was, whatever the system calls within it left there. */
+ * that succeeds leaves errno as it was, whatever the system calls within it left there.
+ *
+ * What was said meanwhile goes to the log here, since here the thread holds no lock any more. */
 #ifndef VB_VERBS_CALL_H
 #define VB_VERBS_CALL_H
 
 #include <errno.h>
 #include <stddef.h>
+
+#include "base/log.h"
 
 /* A public function.  The version script decides what leaves the library. */
 #define VB_EXPORT __attribute__((visibility("default")))
@@ -16,6 +20,7 @@
 /* 0, a positive errno, or a negative value of the call's own; for that the call has set errno itself. */
 static inline int vb_leave_code(int was, int r)
 {
+	vb_log_tell();
 	if (r >= 0)
 		errno = r ? r : was;
 	return r;
@@ -24,6 +29,7 @@ static inline int vb_leave_code(int was, int r)
 /* A value, or a negative one where the call has failed and set errno itself. */
 static inline long vb_leave_value(int was, long r)
 {
+	vb_log_tell();
 	if (r >= 0)
 		errno = was;
 	return r;
@@ -32,6 +38,7 @@ static inline long vb_leave_value(int was, long r)
 /* An object, or NULL where the call has failed and set errno itself. */
 static inline void *vb_leave_object(int was, void *r)
 {
+	vb_log_tell();
 	if (r)
 		errno = was;
 	return r;
@@ -79,6 +86,7 @@ static inline void *vb_leave_object(int was, void *r)
 		int was = errno;                \
                                                 \
 		name##_within args;             \
+		vb_log_tell();                  \
 		errno = was;                    \
 	}                                       \
 	static void name##_within(__VA_ARGS__)

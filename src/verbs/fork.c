@@ -66,6 +66,7 @@ static void before_fork(void)
 static void after_fork_in_parent(void)
 {
 	pthread_mutex_unlock(&lock);
+	vb_log_tell();
 }
 
 /* The child has none of the pages that were marked, and perhaps not that of the list. */

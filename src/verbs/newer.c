@@ -42,22 +42,23 @@ struct ibv_qp_attach_comp_cntr_attr;
 	{                                                    \
 		return vb_leave_code(errno, REFUSED(#name)); \
 	}
-#define PROBE(type, name, ...)                                                                         \
-	type name(__VA_ARGS__)                                                                         \
-	{                                                                                              \
-		return errno = vb_decline(EOPNOTSUPP, #name, "completion counters are not supported"); \
+#define PROBE(type, name, ...)                                                                      \
+	type name(__VA_ARGS__)                                                                      \
+	{                                                                                           \
+		return vb_leave_code(                                                               \
+		    errno, vb_decline(EOPNOTSUPP, #name, "completion counters are not supported")); \
 	}
-#define MINUS(type, name, ...)          \
-	type name(__VA_ARGS__)          \
-	{                               \
-		errno = REFUSED(#name); \
-		return -1;              \
+#define MINUS(type, name, ...)                   \
+	type name(__VA_ARGS__)                   \
+	{                                        \
+		errno = REFUSED(#name);          \
+		return vb_leave_code(errno, -1); \
 	}
-#define NONE(type, name, ...)           \
-	type name(__VA_ARGS__)          \
-	{                               \
-		errno = REFUSED(#name); \
-		return NULL;            \
+#define NONE(type, name, ...)                        \
+	type name(__VA_ARGS__)                       \
+	{                                            \
+		errno = REFUSED(#name);              \
+		return vb_leave_object(errno, NULL); \
 	}
 
 CALLS(DECLARE, DECLARE, DECLARE, DECLARE)

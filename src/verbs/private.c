@@ -93,12 +93,12 @@
 	X(_verbs_init_and_alloc_context) \
 	X(verbs_open_device)
 
-#define POINTER(name)                   \
-	VB_EXPORT void *name(void);     \
-	void *name(void)                \
-	{                               \
-		errno = REFUSED(#name); \
-		return NULL;            \
+#define POINTER(name)                                \
+	VB_EXPORT void *name(void);                  \
+	void *name(void)                             \
+	{                                            \
+		errno = REFUSED(#name);              \
+		return vb_leave_object(errno, NULL); \
 	}
 
 /* Calls without a result. */
@@ -112,6 +112,7 @@
 	void name(void)            \
 	{                          \
 		REFUSED(#name);    \
+		vb_log_tell();     \
 	}
 
 COMMANDS(COMMAND)

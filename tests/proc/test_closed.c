@@ -88,6 +88,20 @@ static int count_in(const char *path, const char *what)
 	return n;
 }
 
+/* How often it stands there, once it does: a thread of the library may be about to write it. */
+static int says(const char *path, const char *what)
+{
+	struct timespec ms = {0, 1000000};
+	double end = kit_now() + 20;
+	int n;
+
+	while (!(n = count_in(path, what))) {
+		CHECK(kit_now() < end, "no '%s' in %s", what, path);
+		nanosleep(&ms, NULL);
+	}
+	return n;
+}
+
 static void open_all(struct victim *v, int me)
 {
 	setenv("VERBENA_LOG", board->log[me], 1);
@@ -228,7 +242,7 @@ static void everything_ends(struct victim *v, bool call)
 	}
 	CHECK(!ibv_query_qp(v->e.qp, &a, IBV_QP_STATE, &ia) && a.qp_state == IBV_QPS_ERR);
 	nobody_spins();
-	CHECK(count_in(board->log[0], "the device is lost, its queue pairs go to the error state") == 1);
+	CHECK(says(board->log[0], "the device is lost, its queue pairs go to the error state") == 1);
 	a = (struct ibv_qp_attr){.qp_state = IBV_QPS_RESET};
 	CHECK(!ibv_modify_qp(v->e.qp, &a, IBV_QP_STATE));
 	a = (struct ibv_qp_attr){.qp_state = IBV_QPS_INIT, .port_num = 1};
@@ -339,9 +353,9 @@ static void peer(enum way way)
 		wc = kit_wait(&v.e, 60);
 		CHECK(wc.wr_id == 50 && wc.status == (quiet ? IBV_WC_WR_FLUSH_ERR : IBV_WC_RETRY_EXC_ERR),
 		      "%s", ibv_wc_status_str(wc.status));
-		CHECK(count_in(board->log[1],
-			       way == EXEC ? "is alive, and runs another program now (exec)"
-					   : "is alive, and has closed the descriptors of its open device"));
+		CHECK(says(board->log[1],
+			   way == EXEC ? "is alive, and runs another program now (exec)"
+				       : "is alive, and has closed the descriptors of its open device"));
 		CHECK(!count_in(board->log[1], "ended without closing"));
 	}
 	atomic_store(&board->done, 1);
@@ -415,8 +429,7 @@ static void own_channel(bool async, int kind)
 			errno = 0;
 			CHECK(ibv_get_cq_event(v.ch, &cq, &x) == -1 && errno == EBADF);
 		}
-		CHECK(count_in(board->log[0], "was closed by this process though it belongs to the device") ==
-		      1);
+		CHECK(says(board->log[0], "was closed by this process though it belongs to the device") == 1);
 		CHECK(!count_in(board->log[0], "the device is lost"));
 		nobody_spins();
 		close_all(&v);
@@ -441,7 +454,7 @@ static void breaker(void)
 	vb_peer_insane(vb_peer_at(vb_context(v.ctx)->adapter, 1));
 	wc = kit_wait(&v.e, 20);
 	CHECK(wc.wr_id == 50 && wc.status == IBV_WC_WR_FLUSH_ERR, "%s", ibv_wc_status_str(wc.status));
-	CHECK(count_in(board->log[0], "was ended: what came from there is nothing that a peer says") == 1);
+	CHECK(says(board->log[0], "was ended: what came from there is nothing that a peer says") == 1);
 	CHECK(!count_in(board->log[0], "ended without closing"));
 	kit_until(&board->done, 1);
 	close_all(&v);
@@ -472,7 +485,7 @@ static void breaks_off(void)
 		leave_one(&v);
 		wc = kit_wait(&v.e, 20);
 		CHECK(wc.wr_id == 50 && wc.status == IBV_WC_WR_FLUSH_ERR, "%s", ibv_wc_status_str(wc.status));
-		CHECK(count_in(board->log[1], "is alive, and ended the connection") == 1);
+		CHECK(says(board->log[1], "is alive, and ended the connection") == 1);
 		CHECK(!count_in(board->log[1], "closed the descriptors"));
 		CHECK(!count_in(board->log[1], "ended without closing"));
 		atomic_store(&board->done, 1);

@@ -1,14 +1,19 @@
 /* The log: where it goes, what a line is, what a refusal leaves alone. */
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -41,6 +46,7 @@ static const char *said(const char *log, const char *level, void (*f)(void))
 		else
 			unsetenv("VERBENA_LOG_LEVEL");
 		f();
+		vb_log_tell();
 		_exit(0);
 	}
 	close(p[1]);
@@ -121,6 +127,9 @@ static void errno_survives(void)
 	vb_log(VB_LOG_ERROR, "to nowhere");
 	if (errno != 42)
 		_exit(1);
+	vb_log_tell();
+	if (errno != 42)
+		_exit(2);
 }
 
 static void errno_is_left_alone(void **state)
@@ -140,8 +149,10 @@ static void say_much(void)
 
 static void *say_often(void *arg)
 {
-	for (int i = 0; i < 200; i++)
+	for (int i = 0; i < 200; i++) {
 		vb_log(VB_LOG_ERROR, "%s", (const char *)arg);
+		vb_log_tell();
+	}
 	return NULL;
 }
 
@@ -184,12 +195,189 @@ static void wrong_settings_are_told(void **state)
 	assert_string_equal(text, "");
 }
 
+static void say_and_fork(void)
+{
+	int status;
+	pid_t pid;
+
+	vb_log(VB_LOG_ERROR, "of the parent");
+	pid = fork();
+	if (!pid) {
+		vb_log(VB_LOG_ERROR, "of the child");
+		vb_log_tell();
+		_exit(0);
+	}
+	if (pid < 0 || waitpid(pid, &status, 0) != pid || status)
+		_exit(1);
+}
+
+static void a_child_writes_its_own_lines(void **state)
+{
+	const char *text_of_child;
+
+	(void)state;
+	assert_int_equal(lines(said("stderr", NULL, say_and_fork)), 2);
+	text_of_child = strstr(text, "of the child\n");
+	assert_non_null(text_of_child);
+	assert_non_null(strstr(text_of_child, "of the parent\n"));
+}
+
+/* Room is only for some of these. */
+enum { MANY = 1000 };
+
+/* No room is left, not even at the end of the last page. */
+static size_t fill(int fd)
+{
+	static char page[4096];
+	int flags = fcntl(fd, F_GETFL);
+	size_t n = 0;
+
+	assert_int_equal(fcntl(fd, F_SETFL, flags | O_NONBLOCK), 0);
+	while (write(fd, page, sizeof page) == (ssize_t)sizeof page)
+		n += sizeof page;
+	assert_int_equal(errno, EAGAIN);
+	assert_int_equal(fcntl(fd, F_SETFL, flags), 0);
+	return n;
+}
+
+/* Says many lines into a full pipe and tells so; when it was told that there is room, leaves in the given
+ * way. */
+static void say_into_full_pipe(int told, int go, bool by_exit)
+{
+	static const struct timespec ms = {0, 1000000};
+	char byte = 0;
+
+	setenv("VERBENA_LOG", "stderr", 1);
+	for (int i = 0; i < MANY; i++) {
+		vb_log(VB_LOG_ERROR, "line %d", i);
+		vb_log_tell();
+	}
+	if (write(told, &byte, 1) != 1 || read(go, &byte, 1) != 1)
+		_exit(1);
+	if (by_exit)
+		exit(0);
+	while (vb_log_left()) {
+		vb_log_tell();
+		nanosleep(&ms, NULL);
+	}
+	vb_log(VB_LOG_ERROR, "line %d", MANY);
+	vb_log_tell();
+	_exit(0);
+}
+
+/* Lines come in order, and where some are missing stands how many. */
+static void assert_counted(int n)
+{
+	char *save = NULL;
+	int next = 0, kept = 0, i;
+
+	for (char *l = strtok_r(text, "\n", &save); l; l = strtok_r(NULL, "\n", &save)) {
+		char *s = strstr(l, "]: ");
+
+		assert_non_null(s);
+		if (sscanf(s, "]: line %d", &i) == 1) {
+			assert_int_equal(i, next);
+			kept++;
+			next++;
+		} else {
+			assert_int_equal(sscanf(s, "]: %d more lines are lost here", &i), 1);
+			next += i;
+		}
+	}
+	assert_int_equal(next, n);
+	assert_in_range(kept, 32, n - 1);
+}
+
+static void full_pipe(bool by_exit)
+{
+	int p[2], told[2], go[2], status;
+	struct pollfd wait = {.events = POLLIN};
+	size_t n = 0, filled;
+	ssize_t got;
+	pid_t pid;
+	char byte = 0;
+
+	assert_true(!pipe(p) && !pipe(told) && !pipe(go));
+	filled = fill(p[1]);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (!pid) {
+		dup2(p[1], 2);
+		close(p[0]);
+		close(p[1]);
+		say_into_full_pipe(told[1], go[0], by_exit);
+	}
+	close(p[1]);
+	wait.fd = told[0];
+	if (poll(&wait, 1, 20000) != 1) {
+		kill(pid, SIGKILL);
+		fail_msg("a thread blocks for the log");
+	}
+	while (n < filled && (got = read(p[0], text, filled - n)) > 0)
+		n += (size_t)got;
+	assert_int_equal(n, filled);
+	assert_int_equal(write(go[1], &byte, 1), 1);
+	for (n = 0; (got = read(p[0], text + n, sizeof text - 1 - n)) > 0;)
+		n += (size_t)got;
+	text[n] = 0;
+	assert_counted(by_exit ? MANY : MANY + 1);
+	assert_true(waitpid(pid, &status, 0) == pid && !status);
+	for (int i = 0; i < 2; i++) {
+		close(told[i]);
+		close(go[i]);
+	}
+	close(p[0]);
+}
+
+static void a_full_pipe_holds_nobody_up(void **state)
+{
+	(void)state;
+	full_pipe(false);
+	full_pipe(true);
+}
+
+static void say_one(void)
+{
+	vb_log(VB_LOG_ERROR, "to nobody");
+	vb_log_tell();
+	if (vb_log_left())
+		_exit(1);
+}
+
+/* Nor does a line raise SIGPIPE. */
+static void a_pipe_without_a_reader_takes_nothing(void **state)
+{
+	int p[2], status;
+	pid_t pid;
+
+	(void)state;
+	assert_int_equal(pipe(p), 0);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (!pid) {
+		dup2(p[1], 2);
+		close(p[0]);
+		close(p[1]);
+		setenv("VERBENA_LOG", "stderr", 1);
+		say_one();
+		_exit(0);
+	}
+	close(p[0]);
+	close(p[1]);
+	assert_true(waitpid(pid, &status, 0) == pid && !status);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(goes_where_it_is_told),   cmocka_unit_test(refusals_are_said_once),
-	    cmocka_unit_test(errno_is_left_alone),     cmocka_unit_test(a_line_is_whole),
+	    cmocka_unit_test(goes_where_it_is_told),
+	    cmocka_unit_test(refusals_are_said_once),
+	    cmocka_unit_test(errno_is_left_alone),
+	    cmocka_unit_test(a_line_is_whole),
 	    cmocka_unit_test(wrong_settings_are_told),
+	    cmocka_unit_test(a_child_writes_its_own_lines),
+	    cmocka_unit_test(a_full_pipe_holds_nobody_up),
+	    cmocka_unit_test(a_pipe_without_a_reader_takes_nothing),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

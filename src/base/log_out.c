@@ -1,0 +1,265 @@
+/* Writing the log without holding anybody up.
+ *
+ * Who composes a line may hold locks, so it only leaves it here.  vb_log_write() writes it, which a thread
+ * calls (through vb_log_tell()) when it holds none: before it returns to the program, and before it blocks.
+ * One thread writes at a time, and looks again before it leaves.  Another gives way to it a few times, so
+ * that its own line is out when it returns, but does not wait for it.
+ *
+ * A line that would block stays, in front of all that come later, and is tried again after a while.  When
+ * there is no room for more, lines are counted; the count is written where they would have stood. */
+#include "base/log_out.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/lock.h"
+#include "base/log.h"
+
+#define AGAIN	 (10 * VB_MSEC)	 /* from one attempt that was not taken to the next */
+#define EXIT_FOR (100 * VB_MSEC) /* what exit() gives to a slow reader */
+
+/* One call may say many: a process that dies ends all queue pairs that were connected to it. */
+enum { LINES = 256, YIELDS = 100 };
+
+struct line {
+	enum vb_log_place place;
+	uint32_t lost;	 /* lines that found no room in front of this one */
+	uint32_t length; /* 0: it stands for the lost ones only */
+	char text[VB_LOG_LINE];
+};
+
+_Atomic bool vb_log_waits; /* changes under `lock` */
+
+static struct vb_lock lock; /* guards what follows; a leaf, held over memory accesses only */
+static struct line lines[LINES];
+static uint32_t first, count; /* those that wait; the writer alone changes `first` */
+static uint32_t lost;	      /* behind the last of them */
+static enum vb_log_place lost_place;
+
+static _Atomic bool writing;   /* a thread is in write_all() */
+static _Atomic uint64_t again; /* no attempt before; the writer stores it */
+static char path[4096];	       /* constant once there is a line for it */
+static bool path_failed;       /* it was said that the file cannot be opened; the writer's */
+
+void vb_log_set_path(const char *to)
+{
+	snprintf(path, sizeof path, "%s", to);
+}
+
+/* The lock is held. */
+static void append(enum vb_log_place place, const char *text, size_t length)
+{
+	struct line *l = &lines[(first + count++) % LINES];
+
+	l->place = place;
+	l->length = (uint32_t)length;
+	memcpy(l->text, text, length);
+	l->lost = lost;
+	lost = 0;
+}
+
+void vb_log_keep(enum vb_log_place place, const char *text, size_t length)
+{
+	vb_lock_take(&lock); /* given below */
+	if (count < LINES) {
+		append(place, text, length);
+	} else {
+		lost++;
+		lost_place = place;
+	}
+	atomic_store(&vb_log_waits, true);
+	vb_lock_give(&lock);
+}
+
+void vb_log_out_forked(void)
+{
+	first = count = lost = 0;
+	atomic_store(&vb_log_waits, false);
+	atomic_store(&again, 0);
+	atomic_store(&writing, false); /* its holder may not exist any more, nor the lock's */
+	vb_lock_give(&lock);
+}
+
+/* The line to be written next, NULL: none.  It stays where it is until done_with(). */
+static struct line *next(void)
+{
+	struct line *l = NULL;
+
+	vb_lock_take(&lock); /* given below */
+	if (!count && lost)
+		append(lost_place, "", 0);
+	if (count) {
+		l = &lines[first];
+	} else {
+		first = 0; /* few of the pages are ever touched */
+		atomic_store(&vb_log_waits, false);
+	}
+	vb_lock_give(&lock);
+	return l;
+}
+
+static void done_with_first(void)
+{
+	vb_lock_take(&lock); /* given below */
+	first = (first + 1) % LINES;
+	count--;
+	vb_lock_give(&lock);
+}
+
+enum fate { TAKEN, NOT_NOW, NOWHERE_TO_GO };
+
+static enum fate fate_of(ssize_t done)
+{
+	if (done >= 0)
+		return TAKEN;
+	return errno == EAGAIN || errno == EINTR ? NOT_NOW : NOWHERE_TO_GO;
+}
+
+/* Since poll() said that there is room another process may have filled what both write to; files and
+ * terminals have no way to ask for that. */
+static ssize_t write_now(int fd, const char *text, size_t n)
+{
+	struct iovec v = {(void *)(uintptr_t)text, n};
+	struct stat st;
+	ssize_t done;
+
+	if (fstat(fd, &st))
+		return -1;
+	if (S_ISSOCK(st.st_mode))
+		return send(fd, text, n, MSG_DONTWAIT | MSG_NOSIGNAL);
+	if (S_ISFIFO(st.st_mode)) {
+		done = pwritev2(fd, &v, 1, -1, RWF_NOWAIT);
+		if (done >= 0 || errno != EOPNOTSUPP) /* older kernels do not have it for pipes */
+			return done;
+	}
+	return write(fd, text, n);
+}
+
+static enum fate put_stderr(const char *text, size_t n)
+{
+	struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
+
+	if (poll(&p, 1, 0) <= 0)
+		return NOT_NOW;
+	if (p.revents & (POLLERR | POLLHUP | POLLNVAL)) /* nobody reads it; writing might raise SIGPIPE */
+		return NOWHERE_TO_GO;
+	return fate_of(write_now(STDERR_FILENO, text, n));
+}
+
+static enum fate put_file(const char *text, size_t n)
+{
+	char line[VB_LOG_LINE];
+	enum fate fate;
+	int fd, length;
+
+	/* Opened for each line: a descriptor kept open could become the program's own after it closed all, as
+	 * daemons do. */
+	fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600);
+	if (fd >= 0) {
+		fate = fate_of(write(fd, text, n));
+		close(fd);
+		return fate;
+	}
+	if (!path_failed) {
+		path_failed = true;
+		length = snprintf(line, sizeof line,
+				  "verbena[%d]: VERBENA_LOG=%s cannot be opened, lines are lost: %s\n",
+				  (int)getpid(), path, strerror(errno));
+		if (length > VB_LOG_LINE - 1) {
+			length = VB_LOG_LINE - 1;
+			line[length - 1] = '\n';
+		}
+		vb_log_keep(VB_LOG_STDERR, line, (size_t)length);
+	}
+	return NOWHERE_TO_GO;
+}
+
+static enum fate put(enum vb_log_place place, const char *text, size_t n)
+{
+	return place == VB_LOG_STDERR ? put_stderr(text, n) : put_file(text, n);
+}
+
+static enum fate put_line(struct line *l)
+{
+	char note[200];
+	int n;
+
+	if (l->lost) {
+		n = snprintf(note, sizeof note,
+			     "verbena[%d]: %u more line%s lost here: the log was not read as fast as it was "
+			     "written\n",
+			     (int)getpid(), l->lost, l->lost == 1 ? " is" : "s are");
+		if (put(l->place, note, (size_t)n) == NOT_NOW)
+			return NOT_NOW;
+		l->lost = 0;
+	}
+	return l->length ? put(l->place, l->text, l->length) : TAKEN;
+}
+
+/* Writes what waits, in its order; false: not all of it is taken now. */
+static bool write_all(void)
+{
+	struct line *l;
+
+	while ((l = next())) {
+		if (put_line(l) == NOT_NOW)
+			return false;
+		done_with_first();
+	}
+	return true;
+}
+
+void vb_log_write(void)
+{
+	int err = errno, cancel, yields = 0;
+	bool all = true;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); /* not while `writing` is ours */
+	while (all && atomic_load(&vb_log_waits) && vb_now() >= atomic_load(&again)) {
+		/* The exchanges order this: who finds it taken has left its line before, and whoever has it
+		 * sees that line after giving it back. */
+		if (atomic_exchange(&writing, true)) {
+			if (yields++ == YIELDS)
+				break;
+			sched_yield();
+			continue;
+		}
+		all = write_all();
+		atomic_store(&again, all ? 0 : vb_now() + AGAIN);
+		atomic_exchange(&writing, false);
+	}
+	pthread_setcancelstate(cancel, &cancel);
+	errno = err;
+}
+
+/* exit() may have been called in a signal handler, above the lock or by a thread that is writing: nothing is
+ * waited for without an end. */
+static __attribute__((destructor)) void flush(void)
+{
+	static const struct timespec nap = {.tv_nsec = 1000000};
+	uint64_t until = vb_now() + EXIT_FOR;
+
+	while (atomic_load(&vb_log_waits) && vb_now() < until) {
+		if (vb_lock_try(&lock)) {
+			vb_lock_give(&lock);
+			atomic_store(&again, 0);
+			vb_log_write();
+			if (!atomic_load(&vb_log_waits))
+				return;
+		}
+		nanosleep(&nap, NULL);
+	}
+}

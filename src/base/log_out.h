@@ -1,0 +1,21 @@
+/* Lines of the log on their way out, between log.c, which composes them, and where they are written. */
+#ifndef VB_BASE_LOG_OUT_H
+#define VB_BASE_LOG_OUT_H
+
+#include <stddef.h>
+
+enum { VB_LOG_LINE = 1024 }; /* bytes of the longest line, its end included */
+
+enum vb_log_place { VB_LOG_NOWHERE, VB_LOG_STDERR, VB_LOG_FILE };
+
+/* Where VB_LOG_FILE leads; before the first line for it. */
+void vb_log_set_path(const char *path);
+
+/* Keeps a line for the next vb_log_write(), or counts it where there is no room.  The caller may hold any
+ * lock. */
+void vb_log_keep(enum vb_log_place place, const char *line, size_t length);
+
+/* In a child of fork(): the parent's lines are the parent's to write. */
+void vb_log_out_forked(void);
+
+#endif
