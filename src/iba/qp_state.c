@@ -25,23 +25,34 @@
 
 #define ANY_TO_RESET_AND_ERROR [IBV_QPS_RESET] = {.valid = true}, [IBV_QPS_ERR] = {.valid = true}
 
+/* The columns: RC, UC, UD, XRC's sending end, XRC's receiving end. */
 const struct vb_qp_transition vb_qp_transitions[VB_QP_STATES][VB_QP_STATES] =
     {
 	[IBV_QPS_RESET] =
 	    {
 		ANY_TO_RESET_AND_ERROR,
-		[IBV_QPS_INIT] =
-		    {true, {PKEY | PORT | ACCESS, 0}, {PKEY | PORT | ACCESS, 0}, {PKEY | PORT | QKEY, 0}},
+		[IBV_QPS_INIT] = {true,
+				  {PKEY | PORT | ACCESS, 0},
+				  {PKEY | PORT | ACCESS, 0},
+				  {PKEY | PORT | QKEY, 0},
+				  {PKEY | PORT | ACCESS, 0},
+				  {PKEY | PORT | ACCESS, 0}},
 	    },
 	[IBV_QPS_INIT] =
 	    {
 		ANY_TO_RESET_AND_ERROR,
-		[IBV_QPS_INIT] =
-		    {true, {0, PKEY | PORT | ACCESS}, {0, PKEY | PORT | ACCESS}, {0, PKEY | PORT | QKEY}},
+		[IBV_QPS_INIT] = {true,
+				  {0, PKEY | PORT | ACCESS},
+				  {0, PKEY | PORT | ACCESS},
+				  {0, PKEY | PORT | QKEY},
+				  {0, PKEY | PORT | ACCESS},
+				  {0, PKEY | PORT | ACCESS}},
 		[IBV_QPS_RTR] = {true,
 				 {AV | MTU | DEST | RQ_PSN | DEST_RD | MIN_RNR, ALT | ACCESS | PKEY},
 				 {AV | MTU | DEST | RQ_PSN, ALT | ACCESS | PKEY},
-				 {0, PKEY | QKEY}},
+				 {0, PKEY | QKEY},
+				 {AV | MTU | DEST | RQ_PSN, ALT | ACCESS | PKEY},
+				 {AV | MTU | DEST | RQ_PSN | DEST_RD | MIN_RNR, ALT | ACCESS | PKEY}},
 	    },
 	[IBV_QPS_RTR] =
 	    {
@@ -49,7 +60,9 @@ const struct vb_qp_transition vb_qp_transitions[VB_QP_STATES][VB_QP_STATES] =
 		[IBV_QPS_RTS] = {true,
 				 {TIMEOUT | RETRY | RNR | SQ_PSN | DEPTH, CUR | ALT | ACCESS | MIN_RNR | MIG},
 				 {SQ_PSN, CUR | ALT | ACCESS | MIG},
-				 {SQ_PSN, CUR | QKEY}},
+				 {SQ_PSN, CUR | QKEY},
+				 {TIMEOUT | RETRY | RNR | SQ_PSN | DEPTH, CUR | ALT | ACCESS | MIG},
+				 {TIMEOUT | SQ_PSN, CUR | ALT | ACCESS | MIN_RNR | MIG}},
 	    },
 	[IBV_QPS_RTS] =
 	    {
@@ -57,8 +70,10 @@ const struct vb_qp_transition vb_qp_transitions[VB_QP_STATES][VB_QP_STATES] =
 		[IBV_QPS_RTS] = {true,
 				 {0, CUR | ACCESS | ALT | MIG | MIN_RNR},
 				 {0, CUR | ACCESS | ALT | MIG},
-				 {0, CUR | QKEY}},
-		[IBV_QPS_SQD] = {true, {0, NOTIFY}, {0, NOTIFY}, {0, NOTIFY}},
+				 {0, CUR | QKEY},
+				 {0, CUR | ACCESS | ALT | MIG},
+				 {0, CUR | ACCESS | ALT | MIG | MIN_RNR}},
+		[IBV_QPS_SQD] = {true, {0, NOTIFY}, {0, NOTIFY}, {0, NOTIFY}, {0, NOTIFY}, {0, NOTIFY}},
 	    },
 	[IBV_QPS_SQD] =
 	    {
@@ -66,21 +81,49 @@ const struct vb_qp_transition vb_qp_transitions[VB_QP_STATES][VB_QP_STATES] =
 		[IBV_QPS_RTS] = {true,
 				 {0, CUR | ACCESS | ALT | MIG | MIN_RNR},
 				 {0, CUR | ACCESS | ALT | MIG},
-				 {0, CUR | QKEY}},
+				 {0, CUR | QKEY},
+				 {0, CUR | ACCESS | ALT | MIG},
+				 {0, CUR | ACCESS | ALT | MIG | MIN_RNR}},
 		[IBV_QPS_SQD] = {true,
 				 {0, PORT | AV | TIMEOUT | RETRY | RNR | DEPTH | DEST_RD | ALT | ACCESS |
 					 PKEY | MIN_RNR | MIG},
 				 {0, AV | ALT | ACCESS | PKEY | MIG},
-				 {0, PKEY | QKEY}},
+				 {0, PKEY | QKEY},
+				 {0, PORT | AV | TIMEOUT | RETRY | RNR | DEPTH | ALT | ACCESS | PKEY | MIG},
+				 {0, PORT | AV | TIMEOUT | DEST_RD | ALT | ACCESS | PKEY | MIN_RNR | MIG}},
 	    },
-	/* an RC QP never gets to SQE: its send errors lead to ERR */
+	/* the reliable types never get to SQE: their send errors lead to ERR */
 	[IBV_QPS_SQE] =
 	    {
 		ANY_TO_RESET_AND_ERROR,
-		[IBV_QPS_RTS] = {true, {0, 0}, {0, CUR | ACCESS}, {0, CUR | QKEY}},
+		[IBV_QPS_RTS] = {true, {0, 0}, {0, CUR | ACCESS}, {0, CUR | QKEY}, {0, 0}, {0, 0}},
 	    },
 	[IBV_QPS_ERR] = {ANY_TO_RESET_AND_ERROR},
 };
+
+static bool reliable(enum ibv_qp_type type)
+{
+	return type == IBV_QPT_RC || type == IBV_QPT_XRC_SEND || type == IBV_QPT_XRC_RECV;
+}
+
+static const struct vb_qp_masks *masks_of(const struct vb_qp_transition *t, enum ibv_qp_type type)
+{
+	switch (type) {
+	case IBV_QPT_RC:
+		return &t->rc;
+	case IBV_QPT_UC:
+		return &t->uc;
+	case IBV_QPT_XRC_SEND:
+		return &t->xrc_send;
+	case IBV_QPT_XRC_RECV:
+		return &t->xrc_recv;
+	case IBV_QPT_UD:
+	case IBV_QPT_RAW_PACKET: /* these two are not made */
+	case IBV_QPT_DRIVER:
+		break;
+	}
+	return &t->ud;
+}
 
 enum vb_qp_verdict vb_qp_judge(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_state to,
 			       uint32_t mask, uint32_t *bits)
@@ -92,9 +135,9 @@ enum vb_qp_verdict vb_qp_judge(enum ibv_qp_type type, enum ibv_qp_state from, en
 	if ((unsigned)from >= VB_QP_STATES || (unsigned)to >= VB_QP_STATES)
 		return VB_QP_NO_WAY;
 	t = &vb_qp_transitions[from][to];
-	if (!t->valid || (from == IBV_QPS_SQE && type == IBV_QPT_RC))
+	if (!t->valid || (from == IBV_QPS_SQE && reliable(type)))
 		return VB_QP_NO_WAY;
-	m = type == IBV_QPT_RC ? &t->rc : type == IBV_QPT_UC ? &t->uc : &t->ud;
+	m = masks_of(t, type);
 	*bits = m->required & ~mask;
 	if (*bits)
 		return VB_QP_MISSING;

@@ -1,5 +1,5 @@
 /* QP states and attributes as data: which transition a QP may make, and with which attributes (IBTA volume 1,
- * 10.3 and the Modify QP tables of 11.2.5.2; ibv_modify_qp(3)). */
+ * 10.3 and the Modify QP tables of 11.2.5.2, annex A14 for XRC; ibv_modify_qp(3)). */
 #ifndef VB_IBA_QP_STATE_H
 #define VB_IBA_QP_STATE_H
 
@@ -18,6 +18,7 @@ struct vb_qp_masks {
 struct vb_qp_transition {
 	bool valid;
 	struct vb_qp_masks rc, uc, ud;
+	struct vb_qp_masks xrc_send, xrc_recv; /* of RC's attributes those of a requester, of a responder */
 };
 
 extern const struct vb_qp_transition vb_qp_transitions[VB_QP_STATES][VB_QP_STATES]; /* [from][to] */
