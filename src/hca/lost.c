@@ -14,19 +14,23 @@
 
 enum { CLOSING_MS = 20 };
 
-struct vb_facts vb_end_facts(enum vb_peer_end how)
+struct vb_facts vb_end_facts(enum vb_peer_end how, uint32_t pid)
 {
-	static const struct vb_facts facts[] = {
-	    [VB_END_DIED] = {.reason = VB_R_PEER_DIED},
-	    [VB_END_UNCLEAR] = {.reason = VB_R_PEER_DIED, .have = VB_GONE_UNCLEAR},
-	    [VB_END_CLOSED] = {.reason = VB_R_PEER_CLOSED, .have = VB_GONE_CLOSED},
-	    [VB_END_REPLACED] = {.reason = VB_R_PEER_CLOSED, .have = VB_GONE_EXEC},
-	    [VB_END_BROKEN] = {.reason = VB_R_PEER_CLOSED, .have = VB_GONE_BROKEN},
-	    [VB_END_RUBBISH] = {.reason = VB_R_PEER_CLOSED, .have = VB_GONE_RUBBISH},
-	    [VB_END_LOST] = {.reason = VB_R_DEVICE_LOST},
+	static const struct {
+		enum vb_reason reason;
+		enum vb_gone gone;
+	} ends[] = {
+	    [VB_END_DIED] = {VB_R_PEER_DIED, VB_GONE_ENDED},
+	    [VB_END_UNCLEAR] = {VB_R_PEER_DIED, VB_GONE_UNCLEAR},
+	    [VB_END_CLOSED] = {VB_R_PEER_CLOSED, VB_GONE_CLOSED},
+	    [VB_END_REPLACED] = {VB_R_PEER_CLOSED, VB_GONE_EXEC},
+	    [VB_END_BROKEN] = {VB_R_PEER_CLOSED, VB_GONE_BROKEN},
+	    [VB_END_RUBBISH] = {VB_R_PEER_CLOSED, VB_GONE_RUBBISH},
 	};
 
-	return facts[how];
+	if (how == VB_END_LOST)
+		return (struct vb_facts){.reason = VB_R_DEVICE_LOST};
+	return (struct vb_facts){.reason = ends[how].reason, .gone = {.pid = pid, .how = ends[how].gone}};
 }
 
 /* The program may be in the middle of closing everything, of which this descriptor was one. */

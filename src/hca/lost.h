@@ -22,8 +22,8 @@ int vb_token_try(struct vb_evq *q);
  * ms to find out. */
 int vb_token_gone(struct vb_evq *q);
 
-/* Why QPs that were connected to a peer without a goodbye fail. */
-struct vb_facts vb_end_facts(enum vb_peer_end how);
+/* Why QPs fail that were connected to a peer, process `pid`, which has gone so; not for a goodbye. */
+struct vb_facts vb_end_facts(enum vb_peer_end how, uint32_t pid);
 
 /* For vb_adapter_ops. */
 void vb_device_lost(struct vb_adapter *a);

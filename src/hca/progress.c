@@ -591,7 +591,7 @@ static void peer_up(struct vb_peer *peer)
 /* peer->rx held. */
 static void lose_peer(struct vb_peer *peer, struct vb_qp *qp, enum vb_peer_end how)
 {
-	struct vb_facts f = vb_end_facts(how);
+	struct vb_facts f = vb_end_facts(how, peer->pid);
 
 	vb_lock_take(&qp->lock);
 	if (qp->link == peer && !qp->forgotten) {
@@ -600,8 +600,6 @@ static void lose_peer(struct vb_peer *peer, struct vb_qp *qp, enum vb_peer_end h
 		if (received & VB_SHOWN_RECEIVED) /* the last ACK may have died with the process */
 			vb_rc_input_ack(qp, vb_psn_add(received, VB_PSN_MASK));
 		f.qpn = qp->qpn;
-		f.a = peer->pid;
-		f.b = qp->dest_qpn;
 		if (how != VB_END_GOODBYE && vb_profile()->death_events && qp->out &&
 		    qp->state >= IBV_QPS_RTR && qp->state <= IBV_QPS_SQE &&
 		    vb_peer_qp_state(peer, qp->dest_qpn))

@@ -11,6 +11,9 @@
 #include "iba/pkt.h"
 #include "iba/reach.h"
 
+/* A sentence takes what its row says, and needs little of it. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
 #define INVALID	  VB_AETH_NAK_INVALID_REQUEST
 #define ACCESS	  VB_AETH_NAK_REMOTE_ACCESS
 #define OPERATION VB_AETH_NAK_REMOTE_OPERATION
@@ -18,8 +21,12 @@
 /* a status that nobody asks for: the reason never stands at that side */
 #define NEVER IBV_WC_GENERAL_ERR
 
+_Static_assert(sizeof(struct vb_facts) == 32 + sizeof(struct vb_mem_facts),
+	       "NAKs carry no padding, and `mem` is the largest member, which an initializer clears");
+
 const struct vb_reason_row vb_reasons[VB_REASONS] = {
-#define REASON(r, name, nak, remote_wc, local_wc, event, say) [r] = {name, nak, remote_wc, local_wc, event},
+#define REASON(r, name, nak, remote_wc, local_wc, event, kind, say) \
+	[r] = {name, nak, remote_wc, local_wc, event, VB_FACTS_##kind},
 #include "iba/reason_list.h"
 #undef REASON
 };
@@ -88,218 +95,210 @@ uint64_t vb_range_missed(uint64_t start, uint64_t size, uint64_t addr, uint64_t 
 	return len > size - off ? len - (size - off) : 0;
 }
 
-void vb_say_ok(struct vb_text *t, const struct vb_facts *f)
+void vb_say_ok(struct vb_text *t, const struct vb_facts *f, const struct vb_none_facts *of)
 {
-	(void)f;
 	vb_text_add(t, "no error");
 }
 
-void vb_say_qp_access(struct vb_text *t, const struct vb_facts *f)
+void vb_say_qp_access(struct vb_text *t, const struct vb_facts *f, const struct vb_access_facts *of)
 {
 	vb_text_add(t, "queue pair 0x%06x does not permit ", f->qpn);
-	vb_text_access(t, f->want, "", "|", "this operation");
+	vb_text_access(t, of->want, "", "|", "this operation");
 	vb_text_add(t, ": its qp_access_flags are ");
-	vb_text_access(t, f->have, "", "|", "0");
+	vb_text_access(t, of->have, "", "|", "0");
 	vb_text_add(t, "; set ");
-	vb_text_access(t, f->want, "IBV_ACCESS_", " | ", "what is missing");
+	vb_text_access(t, of->want, "IBV_ACCESS_", " | ", "what is missing");
 	vb_text_add(t, " with ibv_modify_qp");
 }
 
-void vb_say_atomic_align(struct vb_text *t, const struct vb_facts *f)
+void vb_say_atomic_align(struct vb_text *t, const struct vb_facts *f, const struct vb_atomic_facts *of)
 {
 	vb_text_add(t,
 		    "atomic at address 0x%" PRIx64 " (in memory 0x%" PRIx64
 		    "), which is not a multiple of 8: align it",
-		    f->addr, f->a);
+		    f->addr, of->memory);
 }
 
-void vb_say_too_many_reads(struct vb_text *t, const struct vb_facts *f)
+void vb_say_too_many_reads(struct vb_text *t, const struct vb_facts *f, const struct vb_limit_facts *of)
 {
 	vb_text_add(t,
-		    "more READs and atomics at once than the %" PRIu64
+		    "more READs and atomics at once than the %u"
 		    " that the responder holds: the requester's max_rd_atomic must not exceed the "
 		    "responder's max_dest_rd_atomic",
-		    f->a);
+		    of->most);
 }
 
-void vb_say_read_depth_zero(struct vb_text *t, const struct vb_facts *f)
+void vb_say_read_depth_zero(struct vb_text *t, const struct vb_facts *f, const struct vb_none_facts *of)
 {
-	(void)f;
 	vb_text_add(t,
 		    "READ or atomic on a queue pair whose max_rd_atomic is 0: set it with ibv_modify_qp on "
 		    "the way to RTS");
 }
 
-static const char *opcode_name(uint64_t opcode)
+static const char *opcode_name(uint32_t opcode)
 {
 	return opcode < 256 && vb_opcodes[opcode].name ? vb_opcodes[opcode].name : "unknown";
 }
 
-void vb_say_bad_sequence(struct vb_text *t, const struct vb_facts *f)
+void vb_say_bad_sequence(struct vb_text *t, const struct vb_facts *f, const struct vb_packet_facts *of)
 {
-	vb_text_add(t, "packet '%s' (0x%02x) may not follow '%s' (0x%02x)", opcode_name(f->a), (unsigned)f->a,
-		    opcode_name(f->b), (unsigned)f->b);
+	vb_text_add(t, "packet '%s' (0x%02x) may not follow '%s' (0x%02x)", opcode_name(of->opcode),
+		    of->opcode, opcode_name(of->before), of->before);
 }
 
-void vb_say_response_bad(struct vb_text *t, const struct vb_facts *f)
+void vb_say_response_bad(struct vb_text *t, const struct vb_facts *f, const struct vb_packet_facts *of)
 {
-	vb_text_add(t, "response '%s' (0x%02x) does not fit the request that it answers", opcode_name(f->a),
-		    (unsigned)f->a);
+	vb_text_add(t, "response '%s' (0x%02x) does not fit the request that it answers",
+		    opcode_name(of->opcode), of->opcode);
 }
 
-void vb_say_bad_length(struct vb_text *t, const struct vb_facts *f)
+void vb_say_bad_length(struct vb_text *t, const struct vb_facts *f, const struct vb_length_facts *of)
 {
 	vb_text_add(t, "a packet or message of ");
-	vb_text_bytes(t, f->a);
-	vb_text_add(t, " where %" PRIu64 " %s due", f->b, f->b == 1 ? "was" : "were");
+	vb_text_bytes(t, of->bytes);
+	vb_text_add(t, " where %" PRIu64 " %s due", of->fit, of->fit == 1 ? "was" : "were");
 }
 
-void vb_say_recv_too_small(struct vb_text *t, const struct vb_facts *f)
+void vb_say_recv_too_small(struct vb_text *t, const struct vb_facts *f, const struct vb_length_facts *of)
 {
 	vb_text_add(t, "a message of at least ");
-	vb_text_bytes(t, f->a);
+	vb_text_bytes(t, of->bytes);
 	vb_text_add(t, " does not fit the receive buffer of ");
-	vb_text_bytes(t, f->b);
+	vb_text_bytes(t, of->fit);
 }
 
-void vb_say_msg_too_long(struct vb_text *t, const struct vb_facts *f)
+void vb_say_msg_too_long(struct vb_text *t, const struct vb_facts *f, const struct vb_length_facts *of)
 {
 	vb_text_add(t,
 		    "an atomic brings %" PRIu64 " bytes back, and its scatter/gather list has %" PRIu64
 		    ": give it %" PRIu64,
-		    f->b, f->a, f->b);
+		    of->fit, of->bytes, of->fit);
 }
 
-static void say_mtus(struct vb_text *t, const struct vb_facts *f)
+static void say_mtus(struct vb_text *t, const struct vb_mtu_facts *of)
 {
 	vb_text_add(t,
 		    " does not fit one packet of the smaller path MTU, and the two ends have different ones: "
-		    "path_mtu is %" PRIu64 " at the end that sent it, %" PRIu64
-		    " at the one that got it; set the same with ibv_modify_qp at both",
-		    f->a, f->b);
+		    "path_mtu is %u at the end that sent it, %u at the one that got it; set the same with "
+		    "ibv_modify_qp at both",
+		    of->sender, of->receiver);
 }
 
 /* Of a SEND only what has come is known. */
-void vb_say_path_mtu(struct vb_text *t, const struct vb_facts *f)
+void vb_say_path_mtu(struct vb_text *t, const struct vb_facts *f, const struct vb_mtu_facts *of)
 {
 	vb_text_add(t, "a message of %" PRIu64 " bytes or more", f->len);
-	say_mtus(t, f);
+	say_mtus(t, of);
 }
 
-void vb_say_response_mtu(struct vb_text *t, const struct vb_facts *f)
+void vb_say_response_mtu(struct vb_text *t, const struct vb_facts *f, const struct vb_mtu_facts *of)
 {
 	vb_text_add(t, "the answer to a READ of %" PRIu64 " bytes", f->len);
-	say_mtus(t, f);
+	say_mtus(t, of);
 }
 
-void vb_say_rnr(struct vb_text *t, const struct vb_facts *f)
+void vb_say_rnr(struct vb_text *t, const struct vb_facts *f, const struct vb_retry_facts *of)
 {
 	vb_text_add(t,
 		    "queue pair 0x%06x was not ready: no receive request was posted there within rnr_retry = "
-		    "%" PRIu64 " retr%s",
-		    (unsigned)f->b & VB_QPN_MASK, f->a, f->a == 1 ? "y" : "ies");
+		    "%u retr%s",
+		    of->far_qpn & VB_QPN_MASK, of->retries, of->retries == 1 ? "y" : "ies");
 }
 
-void vb_say_retry(struct vb_text *t, const struct vb_facts *f)
+void vb_say_retry(struct vb_text *t, const struct vb_facts *f, const struct vb_retry_facts *of)
 {
 	char text[400] = "";
 	struct vb_text what = {text, sizeof(text)};
 
-	vb_text_add(t, "no acknowledgement from queue pair 0x%06x within retry_cnt = %" PRIu64 " retr%s",
-		    (unsigned)f->b & VB_QPN_MASK, f->a, f->a == 1 ? "y" : "ies");
-	if (vb_reach_add(&what, f->have, f->pd_want, f->pd_have))
+	vb_text_add(t, "no acknowledgement from queue pair 0x%06x within retry_cnt = %u retr%s",
+		    of->far_qpn & VB_QPN_MASK, of->retries, of->retries == 1 ? "y" : "ies");
+	if (vb_reach_add(&what, of->reach, of->reach_a, of->reach_b))
 		vb_text_add(t, ": %s", text);
 }
 
-void vb_say_peer_died(struct vb_text *t, const struct vb_facts *f)
+void vb_say_peer_died(struct vb_text *t, const struct vb_facts *f, const struct vb_gone_facts *of)
 {
-	if (f->have == VB_GONE_UNCLEAR)
+	if (of->how == VB_GONE_UNCLEAR)
 		vb_text_add(
 		    t,
-		    "the peer's process %" PRIu64
+		    "the peer's process %u"
 		    " hung up without closing its queue pair: it ended, closed the descriptors of its "
 		    "device, or runs another program now, which cannot be seen from here",
-		    f->a);
+		    of->pid);
 	else
-		vb_text_add(t, "the peer's process %" PRIu64 " ended without closing its queue pair", f->a);
+		vb_text_add(t, "the peer's process %u ended without closing its queue pair", of->pid);
 }
 
-void vb_say_peer_closed(struct vb_text *t, const struct vb_facts *f)
+void vb_say_peer_closed(struct vb_text *t, const struct vb_facts *f, const struct vb_gone_facts *of)
 {
-	switch (f->have) {
+	switch (of->how) {
 	case VB_GONE_EXEC:
 		vb_text_add(t,
-			    "the peer's process %" PRIu64
+			    "the peer's process %u"
 			    " is alive, and runs another program now (exec), which has no queue pair",
-			    f->a);
+			    of->pid);
 		break;
 	case VB_GONE_BROKEN:
 		vb_text_add(t,
-			    "the peer's process %" PRIu64
+			    "the peer's process %u"
 			    " is alive, and ended the connection: what came from this process is nothing "
 			    "that a peer says",
-			    f->a);
+			    of->pid);
 		break;
 	case VB_GONE_RUBBISH:
 		vb_text_add(t,
-			    "the connection to the peer's process %" PRIu64
+			    "the connection to the peer's process %u"
 			    " was ended: what came from there is nothing that a peer says",
-			    f->a);
+			    of->pid);
 		break;
 	default: /* VB_GONE_CLOSED */
 		vb_text_add(t,
-			    "the peer's process %" PRIu64
+			    "the peer's process %u"
 			    " is alive, and has closed the descriptors of its open device (as a program does "
 			    "that closes all from 3 up): it is to open the device after that",
-			    f->a);
+			    of->pid);
 		break;
 	}
 }
 
-void vb_say_device_lost(struct vb_text *t, const struct vb_facts *f)
+void vb_say_device_lost(struct vb_text *t, const struct vb_facts *f, const struct vb_none_facts *of)
 {
-	(void)f;
 	vb_text_add(t, "this process closed descriptors that belong to its open device: open it after "
 		       "closing, or leave descriptors alone that the program has not opened itself");
 }
 
-void vb_say_nak_invalid_request(struct vb_text *t, const struct vb_facts *f)
+void vb_say_nak_invalid_request(struct vb_text *t, const struct vb_facts *f, const struct vb_none_facts *of)
 {
-	(void)f;
 	vb_text_add(t, "the far end refused the request as invalid");
 }
 
-void vb_say_nak_remote_access(struct vb_text *t, const struct vb_facts *f)
+void vb_say_nak_remote_access(struct vb_text *t, const struct vb_facts *f, const struct vb_none_facts *of)
 {
-	(void)f;
 	vb_text_add(t, "the far end refused access to its memory");
 }
 
-void vb_say_nak_remote_operation(struct vb_text *t, const struct vb_facts *f)
+void vb_say_nak_remote_operation(struct vb_text *t, const struct vb_facts *f, const struct vb_none_facts *of)
 {
-	(void)f;
 	vb_text_add(t, "the far end failed to carry out the request");
 }
 
-void vb_say_flushed(struct vb_text *t, const struct vb_facts *f)
+void vb_say_flushed(struct vb_text *t, const struct vb_facts *f, const struct vb_none_facts *of)
 {
 	vb_text_add(t, "the queue pair is in the error state");
-	if (f->a || f->b)
-		vb_text_add(t, ": %" PRIu64 " send and %" PRIu64 " receive requests flushed", f->a, f->b);
 }
 
-void vb_say_cq_overrun(struct vb_text *t, const struct vb_facts *f)
+void vb_say_cq_overrun(struct vb_text *t, const struct vb_facts *f, const struct vb_limit_facts *of)
 {
-	vb_text_add(t, "a completion queue of %" PRIu64 " entr%s overran: it was not polled in time", f->a,
-		    f->a == 1 ? "y" : "ies");
+	vb_text_add(t, "a completion queue of %u entr%s overran: it was not polled in time", of->most,
+		    of->most == 1 ? "y" : "ies");
 }
 
 void vb_reason_add(struct vb_text *t, const struct vb_facts *f)
 {
 	switch (f->reason) {
-#define REASON(r, name, nak, remote_wc, local_wc, event, say) \
-	case r:                                               \
-		say(t, f);                                    \
+#define REASON(r, name, nak, remote_wc, local_wc, event, kind, say) \
+	case r:                                                     \
+		say(t, f, &f->kind);                                \
 		break;
 #include "iba/reason_list.h"
 #undef REASON

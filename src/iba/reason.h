@@ -14,46 +14,111 @@ enum vb_reason {
 	VB_REASONS
 };
 
+/* What a reason's facts are about: its row says so, and with it which member of the union in struct vb_facts
+ * holds them; both have the same name. */
+enum vb_facts_kind {
+	VB_FACTS_none,
+	VB_FACTS_mem,
+	VB_FACTS_window,
+	VB_FACTS_access,
+	VB_FACTS_atomic,
+	VB_FACTS_limit,
+	VB_FACTS_packet,
+	VB_FACTS_length,
+	VB_FACTS_mtu,
+	VB_FACTS_retry,
+	VB_FACTS_gone,
+};
+
+struct vb_none_facts {
+	uint32_t nothing; /* the reason says it all */
+};
+
+/* A key, and the memory that it leads to or should lead to. */
+struct vb_mem_facts {
+	uint32_t flags;	  /* VB_KEYF_* */
+	uint32_t cur_key; /* the key that the index has now, 0: none; as flags and `meant` say, another one
+			     that was probably meant */
+	uint64_t start, size;	   /* region found or nearest, size 0: none */
+	uint32_t want, have;	   /* access bits (enum ibv_access_flags) wanted and had */
+	uint32_t pd_want, pd_have; /* protection domains: of the request, of the region */
+	uint32_t meant;		   /* enum vb_meant */
+	uint32_t process;	   /* the other process that has the key, 0: none is known */
+	uint64_t meant_addr;	   /* the address, read as `meant` says */
+	uint64_t reached; /* MEM_VANISHED: the first address that could not be reached, or that of the piece
+			     in which it lies */
+};
+
+/* A memory window, its binding, and the region that it is bound to. */
+struct vb_window_facts {
+	uint32_t bound_key;   /* R_Key that it is bound under, 0: it is not bound */
+	uint32_t bound_qpn;   /* QP that it is bound on */
+	uint32_t region;      /* BIND_*: L_Key of the region, 0: it was not looked at */
+	uint32_t want, have;  /* access bits that the region needs and has */
+	uint64_t start, size; /* that region */
+};
+
+/* What the QP permits. */
+struct vb_access_facts {
+	uint32_t want, have; /* access bits */
+};
+
+struct vb_atomic_facts {
+	uint64_t memory; /* where f->addr lies in its owner's address space */
+};
+
+struct vb_limit_facts {
+	uint32_t most; /* what there is: responder resources, entries of the CQ */
+};
+
+struct vb_packet_facts {
+	uint32_t opcode; /* that came */
+	uint32_t before; /* BAD_SEQUENCE: the one before it */
+};
+
+struct vb_length_facts {
+	uint64_t bytes; /* that came, or that there are */
+	uint64_t fit;	/* that were due, or that there is room for */
+};
+
+/* f->len: of the message, or of what came of it. */
+struct vb_mtu_facts {
+	uint32_t sender, receiver; /* path MTU in bytes */
+};
+
+struct vb_retry_facts {
+	uint32_t retries;		  /* rnr_retry or retry_cnt */
+	uint32_t far_qpn;		  /* of the QP that did not answer */
+	uint32_t reach, reach_a, reach_b; /* RETRY: enum vb_reach (iba/reach.h) and its numbers */
+};
+
+struct vb_gone_facts {
+	uint32_t pid; /* the peer's */
+	uint32_t how; /* enum vb_gone */
+};
+
 /* The live facts of one failure.  Plain numbers only: they may cross to a peer on the same host inside a NAK
- * (fixed layout, no pointers), and are data from outside there. */
+ * (fixed layout, no pointers), and are data from outside there.  The reason is the tag of the union. */
 struct vb_facts {
-	uint32_t reason;      /* enum vb_reason */
-	uint32_t qpn;	      /* of the QP where the check failed */
-	uint32_t key;	      /* as given */
-	uint32_t cur_key;     /* the key that the index has now, 0: none */
-	uint64_t addr, len;   /* range wanted */
-	uint64_t start, size; /* region found or nearest, size 0: none */
-	uint32_t want, have;  /* access bits (enum ibv_access_flags) wanted and had */
-	uint32_t pd_want, pd_have;
-	uint32_t check;	     /* RECV_LOCAL: enum vb_reason of the check that failed */
-	uint32_t meant;	     /* KEY_*: enum vb_meant */
-	uint64_t meant_addr; /* likewise: the address, read that way */
-	uint64_t a, b;	     /* reason's own numbers, 0 where unknown:
-				KEY_*           a: VB_KEYF_*, b: process of VB_KEYF_STRANGER
-				KEY_OWNER_GONE, KEY_NO_CONTACT, MEM_FORBIDDEN, ATOMIC_FOREIGN
-						b: the process whose memory it is, 0: not known
-				KEY_QP, INV_QP  b: the QP that the window is bound on
-				MEM_VANISHED    a: the first address that could not be reached, or that of the
-						piece in which it lies
-				BIND_*          a: L_Key of the region
-				RECV_TOO_SMALL  a: bytes of the message that came, b: bytes of the buffer
-				TOO_MANY_READS  a: responder resources, b: those that would be needed
-				BAD_SEQUENCE    a: opcode that came, b: opcode before it
-				BAD_LENGTH      a: bytes that came, b: bytes that were due
-				PATH_MTU, RESPONSE_MTU
-						a: path MTU of the sender, b: of the end that found it, len:
-						of the message, or of what came of it
-				ATOMIC_ALIGN    a: CPU address
-				RECV_LOCAL      as that of the check that failed
-				MSG_TOO_LONG    a: bytes asked for, b: limit
-				RESPONSE_BAD    a: opcode that came
-				RNR             a: rnr_retry, b: the far end's QPN
-				RETRY           a: retry_cnt, b: the far end's QPN, have: enum vb_reach
-						(iba/reach.h), pd_want and pd_have: its a and b
-				PEER_DIED, PEER_CLOSED
-						a: the peer's PID, have: VB_GONE_*
-				FLUSHED         a: send requests flushed, b: receive requests flushed
-				CQ_OVERRUN      a: entries of the CQ */
+	uint32_t reason; /* enum vb_reason */
+	uint32_t check; /* RECV_LOCAL: the reason of the check that failed (enum vb_reason), whose facts these
+			   are */
+	uint32_t qpn;	/* of the QP where the check failed */
+	uint32_t key;	/* as given, 0: no key has a part in it */
+	uint64_t addr, len; /* range wanted */
+	union {
+		struct vb_mem_facts mem; /* the largest: an initializer clears all */
+		struct vb_none_facts none;
+		struct vb_window_facts window;
+		struct vb_access_facts access;
+		struct vb_atomic_facts atomic;
+		struct vb_limit_facts limit;
+		struct vb_packet_facts packet;
+		struct vb_length_facts length;
+		struct vb_mtu_facts mtu;
+		struct vb_retry_facts retry;
+		struct vb_gone_facts gone;
+	};
 };
 
 /* What else is known of a wrong key. */
@@ -61,9 +126,9 @@ enum {
 	VB_KEYF_REMOTE = 1,   /* it was used as an R_Key */
 	VB_KEYF_NEAR = 2,     /* cur_key (with start, size and pd_have, unless those are the key's own) is the
 				 key of the region that holds the range, or of the nearest one */
-	VB_KEYF_STRANGER = 4, /* it is a live R_Key of process b */
+	VB_KEYF_STRANGER = 4, /* it is a live R_Key of `process` */
 	VB_KEYF_WINDOW = 8,   /* it is a memory window's, or its number is */
-	VB_KEYF_ASKER = 16,   /* process b is the one that used it here */
+	VB_KEYF_ASKER = 16,   /* `process` is the one that used it here */
 	VB_KEYF_UNSURE = 32,  /* a stale one: whether it was ever given out cannot be told */
 	VB_KEYF_NEAR_WINDOW = 64, /* what cur_key leads to is a memory window */
 	VB_KEYF_NEAR_PD = 128,	  /* and of another protection domain */
@@ -99,6 +164,7 @@ struct vb_reason_row {
 	uint8_t local_wc;  /* enum ibv_wc_status of the WQE at the side that found it */
 	uint8_t event;	   /* enum ibv_event_type at the responder when no receive WQE takes the error,
 			      0xff: none */
+	uint8_t facts;	   /* enum vb_facts_kind */
 };
 
 extern const struct vb_reason_row vb_reasons[VB_REASONS];

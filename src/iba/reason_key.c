@@ -7,234 +7,238 @@
 #include "iba/profile.h"
 #include "iba/reason_priv.h"
 
+/* A sentence takes what its row says, and needs little of it. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
 enum { REMOTE_BIT = 0x40000000 }; /* of a key, see mem/keys.h */
 
-static const char *key_kind(const struct vb_facts *f)
+static const char *key_kind(const struct vb_facts *f, const struct vb_mem_facts *of)
 {
 	bool remote = f->key & REMOTE_BIT;
 
 	if (remote && vb_profile()->equal_keys && f->reason != VB_R_MEM_VANISHED)
-		remote = f->a & VB_KEYF_REMOTE; /* both look alike */
+		remote = of->flags & VB_KEYF_REMOTE; /* both look alike */
 	return remote ? "R_Key" : "L_Key";
 }
 
 /* What it was used as. */
-static const char *role(const struct vb_facts *f)
+static const char *role(const struct vb_mem_facts *of)
 {
-	return f->a & VB_KEYF_REMOTE ? "R_Key" : "L_Key";
+	return of->flags & VB_KEYF_REMOTE ? "R_Key" : "L_Key";
 }
 
 /* What the key of a remote access names. */
-static const char *thing(const struct vb_facts *f)
+static const char *thing(const struct vb_mem_facts *of)
 {
-	return f->a & VB_KEYF_WINDOW ? "memory window" : "region";
+	return of->flags & VB_KEYF_WINDOW ? "memory window" : "region";
 }
 
-static const char *near_thing(const struct vb_facts *f)
+static const char *near_thing(const struct vb_mem_facts *of)
 {
-	return f->a & VB_KEYF_NEAR_WINDOW ? "memory window" : "region";
+	return of->flags & VB_KEYF_NEAR_WINDOW ? "memory window" : "region";
 }
 
-void vb_say_key_access(struct vb_text *t, const struct vb_facts *f)
+void vb_say_key_access(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
 {
-	vb_text_add(t, "%s 0x%08x does not permit ", key_kind(f), f->key);
-	vb_text_access(t, f->want & ~f->have, "", "|", "this");
-	vb_text_add(t, ": the %s ", thing(f));
-	vb_text_range(t, f->start, f->size);
+	vb_text_add(t, "%s 0x%08x does not permit ", key_kind(f, of), f->key);
+	vb_text_access(t, of->want & ~of->have, "", "|", "this");
+	vb_text_add(t, ": the %s ", thing(of));
+	vb_text_range(t, of->start, of->size);
 	vb_text_add(t, " has ");
-	vb_text_access(t, f->have, "", "|", f->a & VB_KEYF_WINDOW ? "nothing" : "local read only");
-	vb_text_add(t, "; %s it with ", f->a & VB_KEYF_WINDOW ? "bind" : "register");
-	vb_text_access(t, f->want & ~f->have, "IBV_ACCESS_", " | ", "more access");
+	vb_text_access(t, of->have, "", "|", of->flags & VB_KEYF_WINDOW ? "nothing" : "local read only");
+	vb_text_add(t, "; %s it with ", of->flags & VB_KEYF_WINDOW ? "bind" : "register");
+	vb_text_access(t, of->want & ~of->have, "IBV_ACCESS_", " | ", "more access");
 }
 
 /* How the numbers of the request must be read to lead somewhere: true if that is known. */
-static bool say_meant(struct vb_text *t, const struct vb_facts *f)
+static bool say_meant(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
 {
-	uint32_t key = f->cur_key;
+	uint32_t key = of->cur_key;
 
-	switch (f->meant) {
+	switch (of->meant) {
 	case VB_MEANT_ADDR_REVERSED:
 		vb_text_add(t, "; with its bytes reversed the address is 0x%" PRIx64 ", in the %s ",
-			    f->meant_addr, near_thing(f));
+			    of->meant_addr, near_thing(of));
 		break;
 	case VB_MEANT_KEY_REVERSED:
 		vb_text_add(t, "; with its bytes reversed it is %s 0x%08x, and the address lies in its %s ",
-			    role(f), key, near_thing(f));
+			    role(of), key, near_thing(of));
 		break;
 	case VB_MEANT_BOTH_REVERSED:
 		vb_text_add(
 		    t, "; with their bytes reversed they are %s 0x%08x and address 0x%" PRIx64 ", in its %s ",
-		    role(f), key, f->meant_addr, near_thing(f));
+		    role(of), key, of->meant_addr, near_thing(of));
 		break;
 	case VB_MEANT_WHOLE:
 		vb_text_add(t,
 			    "; the address seems to be cut to 32 bits: it is the lower half of 0x%" PRIx64
 			    ", in the %s ",
-			    f->meant_addr, near_thing(f));
+			    of->meant_addr, near_thing(of));
 		break;
 	case VB_MEANT_EXCHANGED:
 		vb_text_add(t,
 			    "; address and key seem to be exchanged: the address given is %s 0x%08x, and the "
 			    "key given the lower half of 0x%" PRIx64 ", in its %s ",
-			    role(f), key, f->meant_addr, near_thing(f));
+			    role(of), key, of->meant_addr, near_thing(of));
 		break;
 	default:
 		return false;
 	}
-	vb_text_range(t, f->start, f->size);
-	if (f->meant == VB_MEANT_WHOLE)
+	vb_text_range(t, of->start, of->size);
+	if (of->meant == VB_MEANT_WHOLE)
 		vb_text_add(t, ": addresses have 64 bits (uint64_t, PRIx64)");
-	else if (f->meant != VB_MEANT_EXCHANGED)
+	else if (of->meant != VB_MEANT_EXCHANGED)
 		vb_text_add(t, ": is it converted once (htobe64, htonl) and back once (be64toh, ntohl)?");
 	return true;
 }
 
 /* Where the range does lie, which the key does not say. */
-static void say_near(struct vb_text *t, const struct vb_facts *f)
+static void say_near(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
 {
-	uint64_t by = vb_range_missed(f->start, f->size, f->addr, f->len);
+	uint64_t by = vb_range_missed(of->start, of->size, f->addr, f->len);
 
-	if (say_meant(t, f) || !(f->a & VB_KEYF_NEAR) || !f->size)
+	if (say_meant(t, f, of) || !(of->flags & VB_KEYF_NEAR) || !of->size)
 		return;
 	if (by)
-		vb_text_add(t, "; the %s nearest to the range ", near_thing(f));
+		vb_text_add(t, "; the %s nearest to the range ", near_thing(of));
 	else
 		vb_text_add(t, "; the range ");
 	vb_text_range(t, f->addr, f->len);
 	if (by)
 		vb_text_add(t, " is ");
 	else
-		vb_text_add(t, " lies in the %s ", near_thing(f));
-	vb_text_range(t, f->start, f->size);
-	vb_text_add(t, " of %s 0x%08x", role(f), f->cur_key);
+		vb_text_add(t, " lies in the %s ", near_thing(of));
+	vb_text_range(t, of->start, of->size);
+	vb_text_add(t, " of %s 0x%08x", role(of), of->cur_key);
 	if (by) {
 		vb_text_add(t, ", missed by ");
 		vb_text_bytes(t, by);
 	}
-	if (f->a & VB_KEYF_NEAR_PD)
+	if (of->flags & VB_KEYF_NEAR_PD)
 		vb_text_add(t, ", in another protection domain than the queue's");
 }
 
-static void say_stranger(struct vb_text *t, const struct vb_facts *f)
+static void say_stranger(struct vb_text *t, const struct vb_mem_facts *of)
 {
-	if (f->a & VB_KEYF_ASKER)
+	if (of->flags & VB_KEYF_ASKER)
 		vb_text_add(t,
-			    "; process %" PRIu64
+			    "; process %u"
 			    ", which used it, has such an R_Key itself: is it one of its own?",
-			    f->b);
-	else if (f->a & VB_KEYF_STRANGER)
-		vb_text_add(t, "; process %" PRIu64 " on this host has such an R_Key: is it the right peer?",
-			    f->b);
+			    of->process);
+	else if (of->flags & VB_KEYF_STRANGER)
+		vb_text_add(t, "; process %u on this host has such an R_Key: is it the right peer?",
+			    of->process);
 }
 
 /* A region of the queue's own domain that has the whole range. */
-static void say_better_key(struct vb_text *t, const struct vb_facts *f)
+static void say_better_key(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
 {
-	if (!say_meant(t, f) && f->a & VB_KEYF_NEAR)
-		vb_text_add(t, "; that range lies in the %s of %s 0x%08x", near_thing(f), role(f),
-			    f->cur_key);
+	if (!say_meant(t, f, of) && of->flags & VB_KEYF_NEAR)
+		vb_text_add(t, "; that range lies in the %s of %s 0x%08x", near_thing(of), role(of),
+			    of->cur_key);
 }
 
-void vb_say_key_bounds(struct vb_text *t, const struct vb_facts *f)
+void vb_say_key_bounds(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
 {
-	uint64_t off = f->addr - f->start;
+	uint64_t off = f->addr - of->start;
 
 	vb_text_add(t, "range ");
 	vb_text_range(t, f->addr, f->len);
-	vb_text_add(t, " leaves %s ", thing(f));
-	vb_text_range(t, f->start, f->size);
-	vb_text_add(t, " of %s 0x%08x ", key_kind(f), f->key);
-	if (f->addr < f->start) {
+	vb_text_add(t, " leaves %s ", thing(of));
+	vb_text_range(t, of->start, of->size);
+	vb_text_add(t, " of %s 0x%08x ", key_kind(f, of), f->key);
+	if (f->addr < of->start) {
 		vb_text_add(t, "by ");
-		vb_text_bytes(t, f->start - f->addr);
+		vb_text_bytes(t, of->start - f->addr);
 		vb_text_add(t, " at the start");
-	} else if (off <= f->size) {
+	} else if (off <= of->size) {
 		vb_text_add(t, "by ");
-		vb_text_bytes(t, f->len - (f->size - off));
+		vb_text_bytes(t, f->len - (of->size - off));
 		vb_text_add(t, " at the end");
 	} else {
 		vb_text_add(t, "and begins ");
-		vb_text_bytes(t, off - f->size);
+		vb_text_bytes(t, off - of->size);
 		vb_text_add(t, " behind its end");
 	}
-	say_better_key(t, f);
+	say_better_key(t, f, of);
 }
 
-void vb_say_key_unknown(struct vb_text *t, const struct vb_facts *f)
+void vb_say_key_unknown(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
 {
 	vb_text_add(t, "0x%08x, used as an %s, was never given out by the device that it was used on", f->key,
-		    role(f));
-	say_stranger(t, f);
-	say_near(t, f);
+		    role(of));
+	say_stranger(t, of);
+	say_near(t, f, of);
 }
 
-static void say_stale_window(struct vb_text *t, const struct vb_facts *f)
+static void say_stale_window(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
 {
 	vb_text_add(t, "R_Key 0x%08x leads nowhere: its memory window is ", f->key);
-	if (!f->cur_key || f->a & VB_KEYF_NEAR || f->meant) {
+	if (!of->cur_key || of->flags & VB_KEYF_NEAR || of->meant) {
 		vb_text_add(t, "not bound (invalidated, unbound or deallocated before?)");
-		say_near(t, f);
+		say_near(t, f, of);
 		return;
 	}
-	vb_text_add(t, "bound under R_Key 0x%08x, for ", f->cur_key);
-	vb_text_range(t, f->start, f->size);
+	vb_text_add(t, "bound under R_Key 0x%08x, for ", of->cur_key);
+	vb_text_range(t, of->start, of->size);
 }
 
-void vb_say_key_stale(struct vb_text *t, const struct vb_facts *f)
+void vb_say_key_stale(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
 {
-	if ((f->a & (VB_KEYF_WINDOW | VB_KEYF_REMOTE)) == (VB_KEYF_WINDOW | VB_KEYF_REMOTE)) {
-		say_stale_window(t, f);
+	if ((of->flags & (VB_KEYF_WINDOW | VB_KEYF_REMOTE)) == (VB_KEYF_WINDOW | VB_KEYF_REMOTE)) {
+		say_stale_window(t, f, of);
 		return;
 	}
-	if (f->a & VB_KEYF_UNSURE)
+	if (of->flags & VB_KEYF_UNSURE)
 		vb_text_add(t,
 			    "%s 0x%08x leads nowhere: its region was deregistered, if it was ever given out",
-			    key_kind(f), f->key);
+			    key_kind(f, of), f->key);
 	else
-		vb_text_add(t, "%s 0x%08x is stale: its region was deregistered", key_kind(f), f->key);
-	if (f->a & VB_KEYF_NEAR || f->meant) {
-		say_near(t, f);
-	} else if (f->cur_key) {
-		vb_text_add(t, ", and the key there now is 0x%08x of %s ", f->cur_key, thing(f));
-		vb_text_range(t, f->start, f->size);
+		vb_text_add(t, "%s 0x%08x is stale: its region was deregistered", key_kind(f, of), f->key);
+	if (of->flags & VB_KEYF_NEAR || of->meant) {
+		say_near(t, f, of);
+	} else if (of->cur_key) {
+		vb_text_add(t, ", and the key there now is 0x%08x of %s ", of->cur_key, thing(of));
+		vb_text_range(t, of->start, of->size);
 	}
 }
 
 /* Domains have no number that a program sees. */
-void vb_say_key_pd(struct vb_text *t, const struct vb_facts *f)
+void vb_say_key_pd(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
 {
-	vb_text_add(t, "%s 0x%08x belongs to another protection domain than the queue", key_kind(f), f->key);
-	if (f->a & VB_KEYF_OTHER_HOME)
+	vb_text_add(t, "%s 0x%08x belongs to another protection domain than the queue", key_kind(f, of),
+		    f->key);
+	if (of->flags & VB_KEYF_OTHER_HOME)
 		vb_text_add(t, "'s, and the two were made by different processes");
-	vb_text_add(t, ": the %s ", thing(f));
-	vb_text_range(t, f->start, f->size);
+	vb_text_add(t, ": the %s ", thing(of));
+	vb_text_range(t, of->start, of->size);
 	vb_text_add(t, " must be %s in the domain of the queue pair",
-		    f->a & VB_KEYF_WINDOW ? "allocated" : "registered");
-	say_better_key(t, f);
+		    of->flags & VB_KEYF_WINDOW ? "allocated" : "registered");
+	say_better_key(t, f, of);
 }
 
 /* Memory of another process, in a protection domain that both hold; one of another PID namespace has no
  * number here. */
-static void say_foreign(struct vb_text *t, const struct vb_facts *f)
+static void say_foreign(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
 {
-	vb_text_add(t, "%s 0x%08x leads to memory of ", key_kind(f), f->key);
-	if (f->b)
-		vb_text_add(t, "process %" PRIu64 ", ", f->b);
+	vb_text_add(t, "%s 0x%08x leads to memory of ", key_kind(f, of), f->key);
+	if (of->process)
+		vb_text_add(t, "process %u, ", of->process);
 	else
 		vb_text_add(t, "a process of another PID namespace, ");
 }
 
-void vb_say_key_owner_gone(struct vb_text *t, const struct vb_facts *f)
+void vb_say_key_owner_gone(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
 {
-	say_foreign(t, f);
+	say_foreign(t, f, of);
 	vb_text_add(t, "which has ended");
-	say_near(t, f);
+	say_near(t, f, of);
 }
 
-void vb_say_key_no_contact(struct vb_text *t, const struct vb_facts *f)
+void vb_say_key_no_contact(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
 {
-	if (f->b) {
-		say_foreign(t, f);
+	if (of->process) {
+		say_foreign(t, f, of);
 		vb_text_add(t, "with which this one is not in contact yet");
 	} else { /* nobody is known who has the number that is in the key */
 		vb_text_add(
@@ -242,56 +246,56 @@ void vb_say_key_no_contact(struct vb_text *t, const struct vb_facts *f)
 		    "0x%08x, used as an %s, would be a key of another process that holds the protection "
 		    "domain, but with none such is this one in contact: it never was a key, or its process "
 		    "has left or is stopped",
-		    f->key, role(f));
+		    f->key, role(of));
 	}
-	say_near(t, f);
+	say_near(t, f, of);
 }
 
-void vb_say_mem_forbidden(struct vb_text *t, const struct vb_facts *f)
+void vb_say_mem_forbidden(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
 {
-	say_foreign(t, f);
+	say_foreign(t, f, of);
 	vb_text_add(t,
 		    "into which the kernel does not let this one reach: dumpable and ptrace permission are "
 		    "needed, and the same PID namespace");
-	say_near(t, f);
+	say_near(t, f, of);
 }
 
-void vb_say_atomic_foreign(struct vb_text *t, const struct vb_facts *f)
+void vb_say_atomic_foreign(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
 {
-	say_foreign(t, f);
+	say_foreign(t, f, of);
 	vb_text_add(t, "which is private there: an atomic at ");
 	vb_text_range(t, f->addr, f->len);
 	vb_text_add(t, " needs memory that both can map (a memfd, tmpfs or SysV segment)");
-	say_near(t, f);
+	say_near(t, f, of);
 }
 
-void vb_say_key_is_local(struct vb_text *t, const struct vb_facts *f)
+void vb_say_key_is_local(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
 {
 	vb_text_add(t, "L_Key 0x%08x given where an R_Key belongs ", f->key);
-	if (f->cur_key)
-		vb_text_add(t, "(this region's R_Key is 0x%08x)", f->cur_key);
+	if (of->cur_key)
+		vb_text_add(t, "(this region's R_Key is 0x%08x)", of->cur_key);
 	else
 		vb_text_add(t, "(a null region has no R_Key: peers cannot reach it)");
 }
 
-void vb_say_key_is_remote(struct vb_text *t, const struct vb_facts *f)
+void vb_say_key_is_remote(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
 {
 	vb_text_add(t, "R_Key 0x%08x given where an L_Key belongs ", f->key);
-	if (f->a & VB_KEYF_WINDOW)
-		vb_text_add(t, "(a memory window has no L_Key; that of its region is 0x%08x)", f->cur_key);
+	if (of->flags & VB_KEYF_WINDOW)
+		vb_text_add(t, "(a memory window has no L_Key; that of its region is 0x%08x)", of->cur_key);
 	else
-		vb_text_add(t, "(this region's L_Key is 0x%08x)", f->cur_key);
+		vb_text_add(t, "(this region's L_Key is 0x%08x)", of->cur_key);
 }
 
-void vb_say_key_qp(struct vb_text *t, const struct vb_facts *f)
+void vb_say_key_qp(struct vb_text *t, const struct vb_facts *f, const struct vb_window_facts *of)
 {
 	vb_text_add(t,
 		    "the memory window of R_Key 0x%08x is bound on QP 0x%06x, the request came to QP 0x%06x; "
 		    "one of type 1 serves all of its protection domain",
-		    f->key, (unsigned)f->b & VB_QPN_MASK, f->qpn);
+		    f->key, of->bound_qpn & VB_QPN_MASK, f->qpn);
 }
 
-void vb_say_key_not_window(struct vb_text *t, const struct vb_facts *f)
+void vb_say_key_not_window(struct vb_text *t, const struct vb_facts *f, const struct vb_window_facts *of)
 {
 	vb_text_add(
 	    t,
@@ -300,29 +304,29 @@ void vb_say_key_not_window(struct vb_text *t, const struct vb_facts *f)
 	    f->key);
 }
 
-void vb_say_mem_vanished(struct vb_text *t, const struct vb_facts *f)
+void vb_say_mem_vanished(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
 {
 	vb_text_add(t, "the memory at ");
 	vb_text_range(t, f->addr, f->len);
 	vb_text_add(t, " under %s 0x%08x is not mapped any more, or not with the permission needed",
-		    key_kind(f), f->key);
-	if (f->a > f->addr)
-		vb_text_add(t, "; what lies before 0x%" PRIx64 " could be reached", f->a);
+		    key_kind(f, of), f->key);
+	if (of->reached > f->addr)
+		vb_text_add(t, "; what lies before 0x%" PRIx64 " could be reached", of->reached);
 	if (vb_profile()->pins)
 		vb_text_add(t, " (a device that pins goes on with the pages that stood there at "
 			       "registration, whatever becomes of the mapping)");
 }
 
-/* The sentence goes on with that of the check that failed, which was one of a key here, and no receive
- * buffer's again: a far end may say anything. */
-void vb_say_recv_local(struct vb_text *t, const struct vb_facts *f)
+/* The sentence goes on with that of the check that failed.  A far end may say that this was anything: what is
+ * no check of a key, and this very reason, are left out. */
+void vb_say_recv_local(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
 {
 	struct vb_facts check = *f;
 
 	vb_text_add(t, "the receive buffer ");
 	vb_text_range(t, f->addr, f->len);
 	vb_text_add(t, " cannot be written");
-	if (!f->check || f->check > VB_R_MEM_VANISHED)
+	if (f->check >= VB_REASONS || vb_reasons[f->check].facts != VB_FACTS_mem || f->check == f->reason)
 		return;
 	check.reason = f->check;
 	vb_text_add(t, ": ");
@@ -334,26 +338,26 @@ static void say_not_invalidated(struct vb_text *t, const struct vb_facts *f)
 	vb_text_add(t, "R_Key 0x%08x cannot be invalidated: ", f->key);
 }
 
-void vb_say_invalidate_type(struct vb_text *t, const struct vb_facts *f)
+void vb_say_invalidate_type(struct vb_text *t, const struct vb_facts *f, const struct vb_window_facts *of)
 {
 	say_not_invalidated(t, f);
 	vb_text_add(t, "it is a memory window of type 1, which ibv_bind_mw with length 0 unbinds");
 }
 
-void vb_say_invalidate_key(struct vb_text *t, const struct vb_facts *f)
+void vb_say_invalidate_key(struct vb_text *t, const struct vb_facts *f, const struct vb_window_facts *of)
 {
 	say_not_invalidated(t, f);
-	if (f->cur_key)
-		vb_text_add(t, "its memory window is bound under R_Key 0x%08x", f->cur_key);
+	if (of->bound_key)
+		vb_text_add(t, "its memory window is bound under R_Key 0x%08x", of->bound_key);
 	else
 		vb_text_add(t, "its memory window is not bound (was it invalidated before?)");
 }
 
-void vb_say_invalidate_qp(struct vb_text *t, const struct vb_facts *f)
+void vb_say_invalidate_qp(struct vb_text *t, const struct vb_facts *f, const struct vb_window_facts *of)
 {
 	say_not_invalidated(t, f);
 	vb_text_add(t, "its memory window is bound on queue pair 0x%06x, and only there it can be",
-		    (unsigned)f->b & VB_QPN_MASK);
+		    of->bound_qpn & VB_QPN_MASK);
 }
 
 static void say_not_bound(struct vb_text *t, const struct vb_facts *f)
@@ -361,61 +365,60 @@ static void say_not_bound(struct vb_text *t, const struct vb_facts *f)
 	vb_text_add(t, "the memory window cannot be bound under R_Key 0x%08x: ", f->key);
 }
 
-void vb_say_bind_gone(struct vb_text *t, const struct vb_facts *f)
+void vb_say_bind_gone(struct vb_text *t, const struct vb_facts *f, const struct vb_window_facts *of)
 {
 	say_not_bound(t, f);
 	vb_text_add(t, "it was deallocated while the request stood in the queue");
 }
 
-void vb_say_bind_zero(struct vb_text *t, const struct vb_facts *f)
+void vb_say_bind_zero(struct vb_text *t, const struct vb_facts *f, const struct vb_window_facts *of)
 {
 	say_not_bound(t, f);
 	vb_text_add(t,
 		    "length 0, which unbinds windows of type 1 only; this one is of type 2: invalidate it");
 }
 
-void vb_say_bind_bound(struct vb_text *t, const struct vb_facts *f)
+void vb_say_bind_bound(struct vb_text *t, const struct vb_facts *f, const struct vb_window_facts *of)
 {
 	say_not_bound(t, f);
 	vb_text_add(t,
 		    "it is of type 2 and still bound under R_Key 0x%08x: invalidate that first "
 		    "(IBV_WR_LOCAL_INV)",
-		    f->cur_key);
+		    of->bound_key);
 }
 
-void vb_say_bind_region(struct vb_text *t, const struct vb_facts *f)
+void vb_say_bind_region(struct vb_text *t, const struct vb_facts *f, const struct vb_window_facts *of)
 {
 	say_not_bound(t, f);
-	vb_text_add(t, "L_Key 0x%08x names no region that can take it (deregistered meanwhile?)",
-		    (unsigned)f->a);
+	vb_text_add(t, "L_Key 0x%08x names no region that can take it (deregistered meanwhile?)", of->region);
 }
 
-void vb_say_bind_pd(struct vb_text *t, const struct vb_facts *f)
+void vb_say_bind_pd(struct vb_text *t, const struct vb_facts *f, const struct vb_window_facts *of)
 {
 	say_not_bound(t, f);
 	vb_text_add(t, "%s belongs to another protection domain than the queue pair",
-		    f->a ? "the region" : "it");
+		    of->region ? "the region" : "it");
 }
 
-void vb_say_bind_range(struct vb_text *t, const struct vb_facts *f)
+void vb_say_bind_range(struct vb_text *t, const struct vb_facts *f, const struct vb_window_facts *of)
 {
 	say_not_bound(t, f);
 	vb_text_add(t, "its range ");
 	vb_text_range(t, f->addr, f->len);
 	vb_text_add(t, " leaves region ");
-	vb_text_range(t, f->start, f->size);
-	vb_text_add(t, " of L_Key 0x%08x", (unsigned)f->a);
+	vb_text_range(t, of->start, of->size);
+	vb_text_add(t, " of L_Key 0x%08x", of->region);
 }
 
-void vb_say_bind_access(struct vb_text *t, const struct vb_facts *f)
+void vb_say_bind_access(struct vb_text *t, const struct vb_facts *f, const struct vb_window_facts *of)
 {
 	say_not_bound(t, f);
 	vb_text_add(t, "the region ");
-	vb_text_range(t, f->start, f->size);
-	vb_text_add(t, " of L_Key 0x%08x has ", (unsigned)f->a);
-	vb_text_access(t, f->have, "", "|", "local read only");
+	vb_text_range(t, of->start, of->size);
+	vb_text_add(t, " of L_Key 0x%08x has ", of->region);
+	vb_text_access(t, of->have, "", "|", "local read only");
 	vb_text_add(t, "; register it with ");
-	vb_text_access(t, f->want & ~f->have, "IBV_ACCESS_", " | ", "more access");
-	if (f->want & ~f->have & IBV_ACCESS_LOCAL_WRITE)
+	vb_text_access(t, of->want & ~of->have, "IBV_ACCESS_", " | ", "more access");
+	if (of->want & ~of->have & IBV_ACCESS_LOCAL_WRITE)
 		vb_text_add(t, ", which a window for REMOTE_WRITE or REMOTE_ATOMIC needs");
 }

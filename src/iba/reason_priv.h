@@ -13,9 +13,9 @@ void vb_text_bytes(struct vb_text *t, uint64_t n);
 void vb_text_access(struct vb_text *t, uint32_t bits, const char *prefix, const char *between,
 		    const char *nothing);
 
-/* The sentences, one for each reason. */
-#define REASON(r, name, nak, remote_wc, local_wc, event, say) \
-	void say(struct vb_text *t, const struct vb_facts *f);
+/* The sentences, one for each reason.  `of` are f's facts of the reason's kind. */
+#define REASON(r, name, nak, remote_wc, local_wc, event, kind, say) \
+	void say(struct vb_text *t, const struct vb_facts *f, const struct vb_##kind##_facts *of);
 #include "iba/reason_list.h"
 #undef REASON
 /* Adds the sentence of f->reason, whatever the facts are. */

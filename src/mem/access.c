@@ -114,9 +114,9 @@ enum vb_reason vb_mem_why(const struct vb_mem_use *u, uint32_t key, uint64_t add
 	enum vb_reason r = u->how == VB_USE_FAR ? vb_foreign_why(u) : VB_R_MEM_VANISHED;
 
 	*f = (struct vb_facts){.reason = r, .key = key, .addr = addr, .len = len};
-	f->b = u->far ? vb_foreign_pid(u) : 0;
+	f->mem.process = u->far ? vb_foreign_pid(u) : 0;
 	if (r == VB_R_MEM_VANISHED)
-		f->a = u->how == VB_USE_HERE ? addr + first_gone(u->ptr, len) : addr;
+		f->mem.reached = u->how == VB_USE_HERE ? addr + first_gone(u->ptr, len) : addr;
 	return r;
 }
 

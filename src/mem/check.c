@@ -66,13 +66,12 @@ static enum vb_reason judge(const struct vb_keys *t, const struct vb_key_shot *s
 
 void vb_key_facts(struct vb_facts *f, enum vb_reason r, const struct vb_mem_want *w)
 {
-	*f = (struct vb_facts){.reason = r,
-			       .key = w->key,
-			       .addr = w->addr,
-			       .len = w->len,
-			       .want = w->access,
-			       .pd_want = (uint32_t)w->pd,
-			       .a = w->remote ? VB_KEYF_REMOTE : 0};
+	*f = (struct vb_facts){
+	    .reason = r,
+	    .key = w->key,
+	    .addr = w->addr,
+	    .len = w->len,
+	    .mem = {.want = w->access, .pd_want = (uint32_t)w->pd, .flags = w->remote ? VB_KEYF_REMOTE : 0}};
 }
 
 /* What the index holds now. */
@@ -80,18 +79,19 @@ static void add_entry(const struct vb_keys *t, const struct vb_key_shot *s, cons
 		      struct vb_facts *f)
 {
 	const struct vb_key_spec *k = &s->spec;
+	struct vb_mem_facts *m = &f->mem;
 
-	f->cur_key = s->key | (w->remote ? VB_KEY_REMOTE : t->local_bit);
-	f->start = k->iova;
-	f->size = k->length;
-	f->have = k->access;
-	f->pd_have = (uint32_t)k->pd;
+	m->cur_key = s->key | (w->remote ? VB_KEY_REMOTE : t->local_bit);
+	m->start = k->iova;
+	m->size = k->length;
+	m->have = k->access;
+	m->pd_have = (uint32_t)k->pd;
 	if (VB_PD_HOME(k->pd) != VB_PD_HOME(w->pd))
-		f->a |= VB_KEYF_OTHER_HOME;
+		m->flags |= VB_KEYF_OTHER_HOME;
 	if (f->reason == VB_R_KEY_IS_LOCAL && k->kind == VB_KEY_NULL)
-		f->cur_key = 0;						 /* it has no R_Key */
+		m->cur_key = 0;						 /* it has no R_Key */
 	if (f->reason == VB_R_KEY_IS_REMOTE && k->kind == VB_KEY_WINDOW) /* and this no L_Key: its region's */
-		f->cur_key = (uint32_t)k->tied | t->local_bit;
+		m->cur_key = (uint32_t)k->tied | t->local_bit;
 }
 
 enum vb_reason vb_key_judge(const struct vb_keys *t, const struct vb_key_entry *e,
@@ -115,11 +115,14 @@ __attribute__((cold)) enum vb_reason vb_key_classify(struct vb_keys *t, const st
 	if (r == VB_OK || !f)
 		return r;
 	vb_key_facts(f, r, w);
+	if (r == VB_R_KEY_QP) {
+		f->window = (struct vb_window_facts){.bound_key = w->key, .bound_qpn = s.spec.qpn};
+		return r;
+	}
 	if (s.spec.kind == VB_KEY_WINDOW)
-		f->a |= VB_KEYF_WINDOW;
-	f->b = r == VB_R_KEY_QP ? s.spec.qpn : 0;
+		f->mem.flags |= VB_KEYF_WINDOW;
 	if (s.last != (w->key & ~VB_KEY_REMOTE) && (s.odd || s.variants == VB_KEY_ANY_VARIANT))
-		f->a |= VB_KEYF_UNSURE;
+		f->mem.flags |= VB_KEYF_UNSURE;
 	if (!s.odd && s.key && r != VB_R_KEY_UNKNOWN)
 		add_entry(t, &s, w, f);
 	if (r == VB_R_KEY_UNKNOWN || r == VB_R_KEY_STALE || r == VB_R_KEY_PD || r == VB_R_KEY_BOUNDS)

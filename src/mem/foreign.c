@@ -29,7 +29,7 @@ static enum vb_reason refuse(struct vb_keys *t, enum vb_reason r, const struct v
 	if (!f)
 		return r;
 	vb_key_facts(f, r, w);
-	f->b = pid;
+	f->mem.process = pid;
 	vb_key_near(t, w, f);
 	return r;
 }

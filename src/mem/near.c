@@ -48,13 +48,13 @@ static bool search(struct vb_keys *t, const struct vb_mem_want *w, struct found 
 	return any;
 }
 
-static void add_region(struct vb_facts *f, const struct found *n)
+static void add_region(struct vb_mem_facts *f, const struct found *n)
 {
-	f->a |= VB_KEYF_NEAR;
+	f->flags |= VB_KEYF_NEAR;
 	if (n->spec.kind == VB_KEY_WINDOW)
-		f->a |= VB_KEYF_NEAR_WINDOW;
+		f->flags |= VB_KEYF_NEAR_WINDOW;
 	if (!n->pd)
-		f->a |= VB_KEYF_NEAR_PD;
+		f->flags |= VB_KEYF_NEAR_PD;
 	f->cur_key = n->key;
 	f->start = n->spec.iova;
 	f->size = n->spec.length;
@@ -79,7 +79,7 @@ static uint64_t whole_address(const struct vb_key_spec *s, uint32_t low)
 }
 
 /* Key and address are right if they are read this way. */
-static bool fits(struct vb_keys *t, const struct vb_mem_want *w, struct vb_facts *f, enum vb_meant how,
+static bool fits(struct vb_keys *t, const struct vb_mem_want *w, struct vb_mem_facts *f, enum vb_meant how,
 		 uint32_t key, uint64_t addr)
 {
 	bool half = how == VB_MEANT_EXCHANGED || how == VB_MEANT_WHOLE;
@@ -97,7 +97,7 @@ static bool fits(struct vb_keys *t, const struct vb_mem_want *w, struct vb_facts
 	f->start = s.iova;
 	f->size = s.length;
 	if (s.kind == VB_KEY_WINDOW)
-		f->a |= VB_KEYF_NEAR_WINDOW;
+		f->flags |= VB_KEYF_NEAR_WINDOW;
 	return true;
 }
 
@@ -109,12 +109,13 @@ static bool misread(struct vb_keys *t, const struct vb_mem_want *w, struct vb_fa
 	uint64_t addr = __builtin_bswap64(w->addr);
 
 	if (f->reason == VB_R_KEY_BOUNDS) /* the key is right */
-		return fits(t, w, f, VB_MEANT_ADDR_REVERSED, w->key, addr) ||
+		return fits(t, w, &f->mem, VB_MEANT_ADDR_REVERSED, w->key, addr) ||
 		       /* all ones: it went through a signed variable */
-		       ((!half || half == UINT32_MAX) && fits(t, w, f, VB_MEANT_WHOLE, w->key, w->addr));
-	return fits(t, w, f, VB_MEANT_KEY_REVERSED, key, w->addr) ||
-	       fits(t, w, f, VB_MEANT_BOTH_REVERSED, key, addr) ||
-	       (!half && fits(t, w, f, VB_MEANT_EXCHANGED, (uint32_t)w->addr, w->key));
+		       ((!half || half == UINT32_MAX) &&
+			fits(t, w, &f->mem, VB_MEANT_WHOLE, w->key, w->addr));
+	return fits(t, w, &f->mem, VB_MEANT_KEY_REVERSED, key, w->addr) ||
+	       fits(t, w, &f->mem, VB_MEANT_BOTH_REVERSED, key, addr) ||
+	       (!half && fits(t, w, &f->mem, VB_MEANT_EXCHANGED, (uint32_t)w->addr, w->key));
 }
 
 /* Whether the key is another process's.  Not where it was one of this table: addresses of different processes
@@ -123,20 +124,21 @@ static void add_stranger(struct vb_keys *t, const struct vb_mem_want *w, struct 
 {
 	if (!w->remote || !t->ops || !t->ops->stranger || f->reason != VB_R_KEY_UNKNOWN)
 		return;
-	f->b = t->ops->stranger(t->owner, w->key, w->addr, 0);
-	if (f->b)
-		f->a |= VB_KEYF_STRANGER;
+	f->mem.process = t->ops->stranger(t->owner, w->key, w->addr, 0);
+	if (f->mem.process)
+		f->mem.flags |= VB_KEYF_STRANGER;
 }
 
 void vb_key_near(struct vb_keys *t, const struct vb_mem_want *w, struct vb_facts *f)
 {
+	struct vb_mem_facts *m = &f->mem;
 	struct found n = {0};
 
 	if (f->reason != VB_R_KEY_PD && misread(t, w, f))
 		return;
 	add_stranger(t, w, f);
 	/* A process that is known to have, or have had, the key: the range is in that one's memory. */
-	if ((f->reason == VB_R_KEY_OWNER_GONE || f->reason == VB_R_KEY_NO_CONTACT) && f->b)
+	if ((f->reason == VB_R_KEY_OWNER_GONE || f->reason == VB_R_KEY_NO_CONTACT) && m->process)
 		return;
 	if (!search(t, w, &n))
 		return;
@@ -144,18 +146,18 @@ void vb_key_near(struct vb_keys *t, const struct vb_mem_want *w, struct vb_facts
 	case VB_R_KEY_PD: /* the region that has the key is there already; its range may be another's too */
 	case VB_R_KEY_BOUNDS:
 		if (!n.missed && n.pd) {
-			f->a |= VB_KEYF_NEAR | (n.spec.kind == VB_KEY_WINDOW ? VB_KEYF_NEAR_WINDOW : 0);
-			f->cur_key = n.key;
+			m->flags |= VB_KEYF_NEAR | (n.spec.kind == VB_KEY_WINDOW ? VB_KEYF_NEAR_WINDOW : 0);
+			m->cur_key = n.key;
 		}
 		break;
 	case VB_R_KEY_STALE:
-		if (f->cur_key && f->a & VB_KEYF_WINDOW) /* its window's key now is what was meant */
+		if (m->cur_key && m->flags & VB_KEYF_WINDOW) /* its window's key now is what was meant */
 			break;
-		if (!n.missed || !f->cur_key)
-			add_region(f, &n);
+		if (!n.missed || !m->cur_key)
+			add_region(m, &n);
 		break;
 	default:
-		add_region(f, &n);
+		add_region(m, &n);
 		break;
 	}
 }

@@ -173,16 +173,13 @@ static bool may_bind(const struct vb_mw *mw, const struct vb_mw_ask *a, struct v
 	f->key = a->rkey;
 	if (!mw || mw->id != a->id)
 		return refuse(f, VB_R_BIND_GONE);
-	f->pd_have = (uint32_t)mw->pd->id;
-	f->pd_want = (uint32_t)a->pd;
-	f->a = 0;
 	if (mw->pd->id != a->pd) /* rule 47 */
 		return refuse(f, VB_R_BIND_PD);
 	if (mw->ibv.type == IBV_MW_TYPE_1)
 		return true;
 	if (!a->length) /* rule 48 */
 		return refuse(f, VB_R_BIND_ZERO);
-	f->cur_key = mw->key | VB_KEY_REMOTE;
+	f->window.bound_key = mw->key | VB_KEY_REMOTE;
 	if (mw->state == VB_MW_BOUND) /* rule 48 */
 		return refuse(f, VB_R_BIND_BOUND);
 	return true;
@@ -194,22 +191,20 @@ static bool region_permits(struct vb_mws *t, const struct vb_mw_ask *a, struct v
 {
 	f->addr = a->addr;
 	f->len = a->length;
-	f->a = a->region;
+	f->window.region = a->region;
 	if (!vb_key_look(t->keys, a->region, s) || (s->kind != VB_KEY_MEMORY && s->kind != VB_KEY_ON_DEMAND))
 		return refuse(f, VB_R_BIND_REGION);
-	f->start = s->iova;
-	f->size = s->length;
-	f->have = s->access;
-	f->pd_have = (uint32_t)s->pd;
-	f->pd_want = (uint32_t)a->pd;
+	f->window.start = s->iova;
+	f->window.size = s->length;
+	f->window.have = s->access;
 	if (s->pd != a->pd)
 		return refuse(f, VB_R_BIND_PD);
 	/* by subtraction (rule 19): below the region it wraps to more than any length */
 	if (a->addr < s->iova || a->addr - s->iova > s->length || a->length > s->length - (a->addr - s->iova))
 		return refuse(f, VB_R_BIND_RANGE);
 	/* The flags of the request.  Reading needs nothing of the region but that windows may be bound. */
-	f->want = IBV_ACCESS_MW_BIND | (a->access & WRITES ? IBV_ACCESS_LOCAL_WRITE : 0);
-	if (f->want & ~s->access)
+	f->window.want = IBV_ACCESS_MW_BIND | (a->access & WRITES ? IBV_ACCESS_LOCAL_WRITE : 0);
+	if (f->window.want & ~s->access)
 		return refuse(f, VB_R_BIND_ACCESS);
 	return true;
 }
@@ -277,12 +272,12 @@ static bool may_invalidate(const struct vb_mw *mw, uint32_t rkey, uint32_t qpn, 
 	f->key = rkey;
 	if (!mw || !(rkey & VB_KEY_REMOTE))
 		return refuse(f, VB_R_KEY_NOT_WINDOW);
-	f->cur_key = mw->state == VB_MW_BOUND ? mw->key | VB_KEY_REMOTE : 0;
+	f->window.bound_key = mw->state == VB_MW_BOUND ? mw->key | VB_KEY_REMOTE : 0;
 	if (mw->ibv.type == IBV_MW_TYPE_1)
 		return refuse(f, VB_R_INV_TYPE);
-	if (rkey != f->cur_key)
+	if (rkey != f->window.bound_key)
 		return refuse(f, VB_R_INV_KEY);
-	f->b = mw->qpn;
+	f->window.bound_qpn = mw->qpn;
 	if (mw->qpn != qpn) /* which also stands for the protection domain */
 		return refuse(f, VB_R_INV_QP);
 	return true;

@@ -27,11 +27,25 @@ static void catch_up(struct vb_qp *qp)
 		vb_requester_back(qp);
 }
 
-static void fail_by(struct vb_qp *qp, enum vb_reason r, uint64_t a, uint64_t b)
+static void fail(struct vb_qp *qp, struct vb_facts *f)
 {
-	struct vb_facts f = {.reason = r, .qpn = qp->qpn, .a = a, .b = b};
+	f->qpn = qp->qpn;
+	vb_rc_fail_send(qp, f, vb_reasons[f->reason].local_wc);
+}
 
-	vb_rc_fail_send(qp, &f, vb_reasons[r].local_wc);
+/* The far end does not take it, however often it is asked. */
+static void give_up(struct vb_qp *qp, enum vb_reason r, uint8_t retries)
+{
+	struct vb_facts f = {.reason = r, .retry = {.retries = retries, .far_qpn = qp->dest_qpn}};
+
+	fail(qp, &f);
+}
+
+static void bad_response(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	struct vb_facts f = {.reason = VB_R_RESPONSE_BAD, .packet = {.opcode = p->opcode}};
+
+	fail(qp, &f);
 }
 
 /* A packet or its answer was lost.  Goes back once; further signs of the same loss wait for progress or for
@@ -43,7 +57,7 @@ static void retry(struct vb_qp *qp)
 	if (q->retry_pending || q->waiting_rnr)
 		return;
 	if (!q->retries) {
-		fail_by(qp, VB_R_RETRY, qp->attr.retry_cnt, qp->dest_qpn);
+		give_up(qp, VB_R_RETRY, qp->attr.retry_cnt);
 		return;
 	}
 	q->retries--;
@@ -99,7 +113,7 @@ static void rnr_nak(struct vb_qp *qp, const struct vb_pkt *p)
 		return;
 	if (q->rnr_retries != 7) { /* rule 1: 7 is for ever */
 		if (!q->rnr_retries) {
-			fail_by(qp, VB_R_RNR, qp->attr.rnr_retry, qp->dest_qpn);
+			give_up(qp, VB_R_RNR, qp->attr.rnr_retry);
 			return;
 		}
 		q->rnr_retries--;
@@ -176,7 +190,7 @@ static struct vb_swqe *answered(struct vb_qp *qp, const struct vb_pkt *p)
 		return NULL;
 	if (!vb_wr_is(w->opcode, VB_WR_FETCH) ||
 	    (p->op->bits & VB_OP_READ) != (vb_wr_is(w->opcode, VB_WR_ATOMIC) ? 0 : VB_OP_READ)) {
-		fail_by(qp, VB_R_RESPONSE_BAD, p->opcode, w->opcode);
+		bad_response(qp, p);
 		return NULL;
 	}
 	return w;
@@ -192,8 +206,7 @@ static void scatter(struct vb_qp *qp, struct vb_swqe *w, const uint8_t *from, ui
 		       VB_SG_SCATTER, &f);
 	if (vb_unlikely(r != VB_OK)) { /* rule 13 */
 		f.reason = r;
-		f.qpn = qp->qpn;
-		vb_rc_fail_send(qp, &f, vb_reasons[r].local_wc);
+		fail(qp, &f);
 		return;
 	}
 	w->got += n;
@@ -218,8 +231,7 @@ static void read_response(struct vb_qp *qp, const struct vb_pkt *p)
 		struct vb_facts f = mtu_facts(qp, p, w->length);
 
 		f.reason = VB_R_RESPONSE_MTU;
-		f.qpn = qp->qpn;
-		vb_rc_fail_send(qp, &f, vb_reasons[f.reason].local_wc);
+		fail(qp, &f);
 		return;
 	}
 	mtu = path_mtu(qp);
@@ -228,7 +240,7 @@ static void read_response(struct vb_qp *qp, const struct vb_pkt *p)
 	 * counts is that only the last packet is short, and none is too long */
 	if ((p->op->bits & VB_OP_LAST) ? p->payload_len != left || left > mtu
 				       : p->payload_len != mtu || left <= mtu) {
-		fail_by(qp, VB_R_RESPONSE_BAD, p->opcode, p->payload_len);
+		bad_response(qp, p);
 		return;
 	}
 	scatter(qp, w, p->payload, p->payload_len);

@@ -14,7 +14,7 @@ void vb_rc_push(struct vb_qp *qp, struct vb_cq *cq, const struct vb_cqe *e, bool
 
 	if (vb_likely(vb_cq_push(cq, e, solicited)) || qp->state == IBV_QPS_ERR)
 		return;
-	f = (struct vb_facts){.reason = VB_R_CQ_OVERRUN, .qpn = qp->qpn, .a = cq->cqe};
+	f = (struct vb_facts){.reason = VB_R_CQ_OVERRUN, .qpn = qp->qpn, .limit = {.most = cq->cqe}};
 	vb_rc_error(qp, &f); /* rule 31 */
 }
 
@@ -295,11 +295,11 @@ static void timed_out(struct vb_qp *qp)
 	struct vb_req *q = &qp->req;
 	struct vb_facts f = {.reason = VB_R_RETRY,
 			     .qpn = qp->qpn,
-			     .a = qp->attr.retry_cnt,
-			     .b = qp->dest_qpn,
-			     .have = qp->reach,
-			     .pd_want = qp->reach_a,
-			     .pd_have = qp->reach_b};
+			     .retry = {.retries = qp->attr.retry_cnt,
+				       .far_qpn = qp->dest_qpn,
+				       .reach = qp->reach,
+				       .reach_a = qp->reach_a,
+				       .reach_b = qp->reach_b}};
 
 	if (!q->retries) {
 		vb_rc_fail_send(qp, &f, vb_reasons[f.reason].local_wc);

@@ -71,7 +71,8 @@ static inline uint32_t smaller_mtu(const struct vb_qp *qp, const struct vb_pkt *
 /* A message of at least len bytes does not go by both. */
 static inline struct vb_facts mtu_facts(const struct vb_qp *qp, const struct vb_pkt *p, uint32_t len)
 {
-	return (struct vb_facts){.len = len, .a = 128u << p->path_mtu, .b = 128u << qp->path_mtu};
+	return (struct vb_facts){.len = len,
+				 .mtu = {.sender = 128u << p->path_mtu, .receiver = 128u << qp->path_mtu}};
 }
 
 /* The packet in b may take the owed ACK along, so that no request overtakes the ACK of what it answers. */

@@ -29,8 +29,7 @@ static bool check(struct vb_qp *qp, struct vb_swqe *w)
 		return false;
 	}
 	if (vb_wr_is(w->opcode, VB_WR_ATOMIC) && w->length != 8) {
-		f.a = w->length;
-		f.b = 8;
+		f.length = (struct vb_length_facts){.bytes = w->length, .fit = 8};
 		fail(qp, w, VB_R_MSG_TOO_LONG, &f);
 		return false;
 	}

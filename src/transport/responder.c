@@ -10,17 +10,51 @@ static void fault(struct vb_qp *qp, struct vb_facts *f, enum vb_reason r, bool t
 {
 	f->reason = r;
 	f->qpn = qp->qpn;
-	if (r == VB_R_KEY_UNKNOWN && f->a & VB_KEYF_STRANGER && f->b == qp->far_pid)
-		f->a |= VB_KEYF_ASKER;
+	if (r == VB_R_KEY_UNKNOWN && f->mem.flags & VB_KEYF_STRANGER && f->mem.process == qp->far_pid)
+		f->mem.flags |= VB_KEYF_ASKER;
 	vb_rc_fail_recv(qp, f, take_wqe);
 }
 
-/* A fault with two numbers. */
-static void fault_by(struct vb_qp *qp, enum vb_reason r, uint64_t a, uint64_t b, bool take_wqe)
+static void bad_length(struct vb_qp *qp, uint64_t bytes, uint64_t due)
 {
-	struct vb_facts f = {.a = a, .b = b};
+	struct vb_facts f = {.length = {.bytes = bytes, .fit = due}};
 
-	fault(qp, &f, r, take_wqe);
+	fault(qp, &f, VB_R_BAD_LENGTH, false);
+}
+
+static void bad_sequence(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	struct vb_facts f = {.packet = {.opcode = p->opcode, .before = qp->resp.last_op}};
+
+	fault(qp, &f, VB_R_BAD_SEQUENCE, false);
+}
+
+static void not_permitted(struct vb_qp *qp, uint32_t want)
+{
+	struct vb_facts f = {.access = {.want = want, .have = qp->access}};
+
+	fault(qp, &f, VB_R_QP_ACCESS, false); /* rule 22 */
+}
+
+/* `memory`: where its address lies in this process. */
+static void not_aligned(struct vb_qp *qp, const struct vb_pkt *p, uint64_t memory)
+{
+	struct vb_facts f = {.key = p->rkey, .addr = p->va, .len = 8, .atomic = {.memory = memory}};
+
+	fault(qp, &f, VB_R_ATOMIC_ALIGN, false); /* rule 18 */
+}
+
+/* Whether one more READ or atomic can be held; else it is a fault. */
+static bool has_room(struct vb_qp *qp)
+{
+	const struct vb_resp *s = &qp->resp;
+	struct vb_facts f;
+
+	if (vb_likely(s->res_head - s->res_next < s->res_size))
+		return true;
+	f = (struct vb_facts){.limit = {.most = s->res_size}};
+	fault(qp, &f, VB_R_TOO_MANY_READS, false);
+	return false;
 }
 
 /* What a request from the far end wants of our memory. */
@@ -133,7 +167,9 @@ static void send_in(struct vb_qp *qp, const struct vb_pkt *p)
 	}
 	if (vb_unlikely(s->got + p->payload_len > s->room ||
 			s->got + p->payload_len < s->got)) { /* rule 23 */
-		fault_by(qp, VB_R_RECV_TOO_SMALL, (uint64_t)s->got + p->payload_len, s->room, true);
+		f.length.bytes = (uint64_t)s->got + p->payload_len;
+		f.length.fit = s->room;
+		fault(qp, &f, VB_R_RECV_TOO_SMALL, true);
 		return;
 	}
 	/* an SRQ's buffers belong to the SRQ's protection domain (rule 21) */
@@ -171,9 +207,7 @@ static bool write_begin(struct vb_qp *qp, const struct vb_pkt *p)
 	enum vb_reason r;
 
 	if (vb_unlikely(!(qp->access & IBV_ACCESS_REMOTE_WRITE))) { /* rule 22 */
-		f.want = IBV_ACCESS_REMOTE_WRITE;
-		f.have = qp->access;
-		fault(qp, &f, VB_R_QP_ACCESS, false);
+		not_permitted(qp, IBV_ACCESS_REMOTE_WRITE);
 		return false;
 	}
 	if (p->dma_len) { /* rule 18: length 0 names no memory */
@@ -203,19 +237,19 @@ static void write_in(struct vb_qp *qp, const struct vb_pkt *p)
 
 	if ((p->op->bits & VB_OP_FIRST) && (p->dma_len > VB_MAX_MSG || !write_begin(qp, p))) {
 		if (p->dma_len > VB_MAX_MSG && qp->state != IBV_QPS_ERR)
-			fault_by(qp, VB_R_BAD_LENGTH, p->dma_len, VB_MAX_MSG, false);
+			bad_length(qp, p->dma_len, VB_MAX_MSG);
 		return;
 	}
 	if (vb_unlikely(p->placed)) { /* by the initiator; checked again here, as if it came now */
 		if (VB_OPERATION(p->opcode) != VB_WRITE_ONLY_IMM || p->payload_len) {
-			fault_by(qp, VB_R_BAD_LENGTH, p->payload_len, 0, false);
+			bad_length(qp, p->payload_len, 0);
 			return;
 		}
 		s->got = s->left;
 		s->left = 0;
 	}
 	if (vb_unlikely(last ? p->payload_len != s->left : p->payload_len >= s->left)) {
-		fault_by(qp, VB_R_BAD_LENGTH, p->payload_len, s->left, false);
+		bad_length(qp, p->payload_len, s->left);
 		return;
 	}
 	if ((p->op->bits & VB_OP_TAKES_WQE) && !take_wqe(qp)) /* rule 25, also for length 0 */
@@ -252,10 +286,8 @@ static struct vb_resource *resource(struct vb_qp *qp, const struct vb_pkt *p, ui
 	struct vb_resp *s = &qp->resp;
 	struct vb_resource *res;
 
-	if (s->res_head - s->res_next >= s->res_size) {
-		fault_by(qp, VB_R_TOO_MANY_READS, s->res_size, s->res_head - s->res_next + 1, false);
+	if (!has_room(qp))
 		return NULL;
-	}
 	res = &s->res[s->res_head % s->res_size];
 	s->msn = vb_psn_add(s->msn, 1);
 	*res = (struct vb_resource){.psn = s->epsn,
@@ -275,11 +307,11 @@ static struct vb_resource *resource(struct vb_qp *qp, const struct vb_pkt *p, ui
 static bool may_fetch(struct vb_qp *qp, const struct vb_pkt *p, uint32_t want, uint64_t len)
 {
 	struct vb_mem_want w = remote(qp, p->rkey, want, p->va, len);
-	struct vb_facts f = {.want = want, .have = qp->access};
+	struct vb_facts f;
 	enum vb_reason r;
 
 	if (!(qp->access & want)) { /* rule 22 */
-		fault(qp, &f, VB_R_QP_ACCESS, false);
+		not_permitted(qp, want);
 		return false;
 	}
 	if (!len) /* rule 18 */
@@ -294,7 +326,7 @@ static bool may_fetch(struct vb_qp *qp, const struct vb_pkt *p, uint32_t want, u
 static void read_in(struct vb_qp *qp, const struct vb_pkt *p)
 {
 	if (p->dma_len > VB_MAX_MSG)
-		fault_by(qp, VB_R_BAD_LENGTH, p->dma_len, VB_MAX_MSG, false);
+		bad_length(qp, p->dma_len, VB_MAX_MSG);
 	else if (may_fetch(qp, p, IBV_ACCESS_REMOTE_READ, p->dma_len))
 		resource(qp, p, psn_count(p->dma_len, path_mtu(qp)));
 }
@@ -310,9 +342,10 @@ static bool atomic_do(struct vb_qp *qp, const struct vb_pkt *p, uint64_t *orig)
 	r = vb_mem_begin(qp->keys, &u, &w, &f);
 	if (r == VB_OK && ((uintptr_t)u.ptr & 7)) { /* CPU atomics: the address itself must be aligned too */
 		vb_mem_end(&u);
-		f = (struct vb_facts){.key = p->rkey, .addr = p->va, .len = 8, .a = (uintptr_t)u.ptr};
-		r = VB_R_ATOMIC_ALIGN;
-	} else if (r == VB_OK) {
+		not_aligned(qp, p, (uintptr_t)u.ptr);
+		return false;
+	}
+	if (r == VB_OK) {
 		ok = VB_OPERATION(p->opcode) == VB_CMP_SWAP
 			 ? vb_mem_cmp_swap(&u, p->compare, p->swap_add, orig)
 			 : vb_mem_fetch_add(&u, p->swap_add, orig);
@@ -331,21 +364,17 @@ static bool atomic_do(struct vb_qp *qp, const struct vb_pkt *p, uint64_t *orig)
 
 static void atomic_in(struct vb_qp *qp, const struct vb_pkt *p)
 {
-	struct vb_resp *s = &qp->resp;
-	struct vb_facts f = {.key = p->rkey, .addr = p->va, .len = 8, .a = p->va};
 	struct vb_resource *res;
 	uint64_t orig;
 
 	if (p->va & 7) { /* rule 18 */
-		fault(qp, &f, VB_R_ATOMIC_ALIGN, false);
+		not_aligned(qp, p, p->va);
 		return;
 	}
 	if (!may_fetch(qp, p, IBV_ACCESS_REMOTE_ATOMIC, 8))
 		return;
-	if (s->res_head - s->res_next >= s->res_size) { /* before it is executed: it must be remembered */
-		fault_by(qp, VB_R_TOO_MANY_READS, s->res_size, s->res_head - s->res_next + 1, false);
+	if (!has_room(qp)) /* before it is executed: it must be remembered */
 		return;
-	}
 	if (!atomic_do(qp, p, &orig))
 		return;
 	res = resource(qp, p, 1);
@@ -419,11 +448,11 @@ static bool in_order(struct vb_qp *qp, const struct vb_pkt *p)
 
 	if (s->in_message ? (bits & VB_OP_FIRST) || (bits & kind) != (vb_opcodes[s->last_op].bits & kind)
 			  : !(bits & VB_OP_FIRST)) {
-		fault_by(qp, VB_R_BAD_SEQUENCE, p->opcode, s->last_op, false);
+		bad_sequence(qp, p);
 		return false;
 	}
 	if ((bits & VB_OP_LAST) ? p->payload_len > mtu : p->payload_len != mtu) {
-		fault_by(qp, VB_R_BAD_LENGTH, p->payload_len, mtu, false);
+		bad_length(qp, p->payload_len, mtu);
 		return false;
 	}
 	return vb_likely(!mtus_differ(qp, p)) || fits_both(qp, p);

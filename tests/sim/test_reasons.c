@@ -624,7 +624,7 @@ static struct sim *retry(void)
 static struct sim *ends(enum vb_reason reason)
 {
 	struct sim *s = desk();
-	struct vb_facts f = {.reason = reason, .qpn = SIM_QPN0, .a = 4711};
+	struct vb_facts f = {.reason = reason, .qpn = SIM_QPN0};
 
 	sim_drop(s, 0, SIM_ANY, SIM_ALWAYS);
 	sim_op(s, 0, IBV_WR_RDMA_READ, 0, 8, 0);

@@ -346,7 +346,7 @@ static void the_kernel_copies(void **state)
 	assert_int_equal(vb_mem_begin(&here.keys, &u, &w, &f), VB_R_MEM_FORBIDDEN);
 	w = want(t, here.pd, LW);
 	assert_int_equal(vb_mem_begin(&here.keys, &u, &w, &f), VB_R_MEM_FORBIDDEN);
-	assert_int_equal(f.b, getpid());
+	assert_int_equal(f.mem.process, getpid());
 }
 
 static void *whose_tid(void *arg)

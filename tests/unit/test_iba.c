@@ -419,6 +419,32 @@ static void every_reason_has_a_sentence_of_its_own(void **state)
 	assert_non_null(strstr(vb_reason_say(buf, sizeof buf, &f), "unknown reason"));
 }
 
+/* Which check it was may come from a far end, too. */
+static void a_receive_buffer_tells_of_checks_only(void **state)
+{
+	static const char bare[] = "the receive buffer [0x1000, +64) cannot be written";
+	struct vb_facts f = {.reason = VB_R_RECV_LOCAL, .key = 0x1200, .addr = 0x1000, .len = 64};
+	char buf[400];
+
+	(void)state;
+	for (uint32_t check = 0; check < VB_REASONS + 2; check++) {
+		bool tells =
+		    check < VB_REASONS && vb_reasons[check].facts == VB_FACTS_mem && check != VB_R_RECV_LOCAL;
+
+		f.check = check;
+		vb_reason_say(buf, sizeof buf, &f);
+		assert_memory_equal(buf, bare, sizeof bare - 1);
+		assert_int_equal(strlen(buf) > sizeof bare, tells);
+	}
+	f.check = UINT32_MAX;
+	assert_string_equal(vb_reason_say(buf, sizeof buf, &f), bare);
+	f.check = VB_R_KEY_STALE;
+	assert_string_equal(
+	    vb_reason_say(buf, sizeof buf, &f),
+	    "the receive buffer [0x1000, +64) cannot be written: L_Key 0x00001200 is stale: its "
+	    "region was deregistered");
+}
+
 static void statuses_follow_the_rules(void **state)
 {
 	static const struct {
@@ -454,10 +480,10 @@ static void sentences_tell_the_numbers(void **state)
 	struct vb_facts f = {
 	    .reason = VB_R_KEY_ACCESS,
 	    .key = 0x4000ab12,
-	    .start = 0x7f0000001000,
-	    .size = 4096,
-	    .want = IBV_ACCESS_REMOTE_WRITE,
-	    .have = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ,
+	    .mem = {.start = 0x7f0000001000,
+		    .size = 4096,
+		    .want = IBV_ACCESS_REMOTE_WRITE,
+		    .have = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ},
 	};
 
 	(void)state;
@@ -473,13 +499,13 @@ static void sentences_tell_the_numbers(void **state)
 	assert_non_null(strstr(buf, "by 16 bytes at the end"));
 	f.addr = 0x7f0000000ff8;
 	assert_non_null(strstr(vb_reason_say(buf, sizeof buf, &f), "by 8 bytes at the start"));
-	f = (struct vb_facts){.reason = VB_R_KEY_IS_LOCAL, .key = 0x1200, .cur_key = 0x40001200};
+	f = (struct vb_facts){.reason = VB_R_KEY_IS_LOCAL, .key = 0x1200, .mem = {.cur_key = 0x40001200}};
 	assert_string_equal(
 	    vb_reason_say(buf, sizeof buf, &f),
 	    "L_Key 0x00001200 given where an R_Key belongs (this region's R_Key is 0x40001200)");
-	f = (struct vb_facts){.reason = VB_R_CQ_OVERRUN, .a = 1};
+	f = (struct vb_facts){.reason = VB_R_CQ_OVERRUN, .limit = {.most = 1}};
 	assert_non_null(strstr(vb_reason_say(buf, sizeof buf, &f), "a completion queue of 1 entry overran"));
-	f = (struct vb_facts){.reason = VB_R_RECV_TOO_SMALL, .a = 2, .b = 1};
+	f = (struct vb_facts){.reason = VB_R_RECV_TOO_SMALL, .length = {.bytes = 2, .fit = 1}};
 	assert_non_null(
 	    strstr(vb_reason_say(buf, sizeof buf, &f), "2 bytes does not fit the receive buffer of 1 byte"));
 }
@@ -498,6 +524,7 @@ int main(void)
 	    cmocka_unit_test(rule_12_psn_wraps),
 	    cmocka_unit_test(every_reason_has_a_row),
 	    cmocka_unit_test(every_reason_has_a_sentence_of_its_own),
+	    cmocka_unit_test(a_receive_buffer_tells_of_checks_only),
 	    cmocka_unit_test(statuses_follow_the_rules),
 	    cmocka_unit_test(sentences_tell_the_numbers),
 	};

@@ -127,8 +127,8 @@ static void rule_19_bounds_by_subtraction(void **state)
 	assert_int_equal(try(&x, r, true, PD, 0x11000, 0, RW, NULL), VB_OK);
 	assert_int_equal(try(&x, r, true, PD, 0x10000, 0x1001, RW, &f), VB_R_KEY_BOUNDS);
 	assert_int_equal(f.reason, VB_R_KEY_BOUNDS);
-	assert_int_equal(f.start, 0x10000);
-	assert_int_equal(f.size, 0x1000);
+	assert_int_equal(f.mem.start, 0x10000);
+	assert_int_equal(f.mem.size, 0x1000);
 	assert_int_equal(f.len, 0x1001);
 	assert_int_equal(try(&x, r, true, PD, 0xffff, 1, RW, NULL), VB_R_KEY_BOUNDS);
 	assert_int_equal(try(&x, r, true, PD, 0xffff, 0x800, RW, NULL), VB_R_KEY_BOUNDS);
@@ -168,8 +168,8 @@ static void rule_21_another_pd_fails(void **state)
 	    &x.t, &(struct vb_key_spec){
 		      .pd = PD, .access = LW | RW, .iova = 0x10000, .addr = 0x10000, .length = 0x1000});
 	assert_int_equal(try(&x, k, false, PD + 1, 0x10000, 1, 0, &f), VB_R_KEY_PD);
-	assert_int_equal(f.pd_want, PD + 1);
-	assert_int_equal(f.pd_have, PD);
+	assert_int_equal(f.mem.pd_want, PD + 1);
+	assert_int_equal(f.mem.pd_have, PD);
 	assert_int_equal(try(&x, k | VB_KEY_REMOTE, true, 0, 0x10000, 1, RW, NULL), VB_R_KEY_PD);
 	unmake(&x);
 }
@@ -200,8 +200,8 @@ static void permission_is_a_subset(void **state)
 			assert_int_equal(try(&x, k, true, PD, 0x10000, 8, w, &f),
 					 (w & ~h) ? VB_R_KEY_ACCESS : VB_OK);
 			if (w & ~h) {
-				assert_int_equal(f.want, w);
-				assert_int_equal(f.have, h);
+				assert_int_equal(f.mem.want, w);
+				assert_int_equal(f.mem.have, h);
 			}
 		}
 	}
@@ -228,7 +228,7 @@ static void equal_keys(void **state)
 	assert_int_equal(try(&x, k, false, PD, 0x10000, 8, LW, &f), VB_R_KEY_UNKNOWN);
 	assert_int_equal(try(&x, k, true, PD, 0x10000, 8, RW, &f), VB_R_KEY_UNKNOWN);
 	assert_int_equal(try(&x, seen + 1, false, PD, 0x10000, 8, LW, &f), VB_R_KEY_UNKNOWN);
-	assert_int_equal(f.cur_key, seen);
+	assert_int_equal(f.mem.cur_key, seen);
 	assert_int_equal(try(&x, seen, false, PD, 0x10000, 0x1001, LW, &f), VB_R_KEY_BOUNDS);
 	/* what takes a key takes it as programs see it */
 	assert_true(vb_key_look(&x.t, seen, &s) && vb_key_tie(&x.t, seen));
@@ -255,17 +255,17 @@ static void wrong_keys_are_told_apart(void **state)
 		      .pd = PD, .access = LW | RW, .iova = 0x10000, .addr = 0x10000, .length = 0x1000});
 	/* rule 13 and DESIGN: L_Key and R_Key never pass for one another */
 	assert_int_equal(try(&x, k, true, PD, 0x10000, 8, RW, &f), VB_R_KEY_IS_LOCAL);
-	assert_int_equal(f.cur_key, k | VB_KEY_REMOTE);
+	assert_int_equal(f.mem.cur_key, k | VB_KEY_REMOTE);
 	assert_int_equal(try(&x, k | VB_KEY_REMOTE, false, PD, 0x10000, 8, LW, &f), VB_R_KEY_IS_REMOTE);
-	assert_int_equal(f.cur_key, k);
+	assert_int_equal(f.mem.cur_key, k);
 	/* rule 44: a wrong variant, which nobody was ever given */
 	assert_int_equal(try(&x, k + 1, false, PD, 0x10000, 8, LW, &f), VB_R_KEY_UNKNOWN);
-	assert_int_equal(f.cur_key, k);
+	assert_int_equal(f.mem.cur_key, k);
 	/* never given, out of the table, and the keys that nobody can have */
 	assert_int_equal(try(&x, 9u << 8, false, PD, 0x10000, 8, LW, &f), VB_R_KEY_UNKNOWN);
-	assert_int_equal(f.a, VB_KEYF_NEAR); /* the region that was probably meant */
-	assert_int_equal(f.start, 0x10000);
-	assert_int_equal(f.cur_key, k);
+	assert_int_equal(f.mem.flags, VB_KEYF_NEAR); /* the region that was probably meant */
+	assert_int_equal(f.mem.start, 0x10000);
+	assert_int_equal(f.mem.cur_key, k);
 	assert_int_equal(try(&x, 64u << 8, false, PD, 0x10000, 8, LW, NULL), VB_R_KEY_UNKNOWN);
 	assert_int_equal(try(&x, 0x1fffffffu, false, PD, 0x10000, 8, LW, NULL), VB_R_KEY_UNKNOWN);
 	assert_int_equal(try(&x, UINT32_MAX, true, PD, 0x10000, 8, LW, NULL), VB_R_KEY_UNKNOWN);
@@ -278,7 +278,7 @@ static void wrong_keys_are_told_apart(void **state)
 	/* deregistered, then the index in use again */
 	take_back(&x.t, k);
 	assert_int_equal(try(&x, k, false, PD, 0x10000, 8, LW, &f), VB_R_KEY_STALE);
-	assert_int_equal(f.cur_key, 0);
+	assert_int_equal(f.mem.cur_key, 0);
 	do
 		k2 = vb_key_publish(
 		    &x.t,
@@ -287,8 +287,8 @@ static void wrong_keys_are_told_apart(void **state)
 	while (VB_KEY_PLACE(k2) != VB_KEY_PLACE(k));
 	assert_int_not_equal(k2, k);
 	assert_int_equal(try(&x, k | VB_KEY_REMOTE, true, PD, 0x20000, 8, RW, &f), VB_R_KEY_STALE);
-	assert_int_equal(f.cur_key, k2 | VB_KEY_REMOTE);
-	assert_int_equal(f.start, 0x20000);
+	assert_int_equal(f.mem.cur_key, k2 | VB_KEY_REMOTE);
+	assert_int_equal(f.mem.start, 0x20000);
 	unmake(&x);
 }
 
@@ -324,28 +324,28 @@ static void the_nearest_region_is_named(void **state)
 	k3 = region(&x, PD, 0x20000, 0x800);
 	/* too long for its own region, but it lies in another one of the domain */
 	assert_int_equal(try(&x, k1 | VB_KEY_REMOTE, true, PD, 0x20000, 0x800, RW, &f), VB_R_KEY_BOUNDS);
-	assert_int_equal(f.a, VB_KEYF_REMOTE | VB_KEYF_NEAR);
-	assert_int_equal(f.cur_key, k3 | VB_KEY_REMOTE);
-	assert_int_equal(f.start, 0x10000);
+	assert_int_equal(f.mem.flags, VB_KEYF_REMOTE | VB_KEYF_NEAR);
+	assert_int_equal(f.mem.cur_key, k3 | VB_KEY_REMOTE);
+	assert_int_equal(f.mem.start, 0x10000);
 	assert_non_null(
 	    strstr(vb_reason_say(text, sizeof text, &f), "that range lies in the region of R_Key"));
 	/* in no other one */
 	assert_int_equal(try(&x, k1, false, PD, 0x10ff8, 16, LW, &f), VB_R_KEY_BOUNDS);
-	assert_int_equal(f.a, 0);
+	assert_int_equal(f.mem.flags, 0);
 	/* another domain's: of two regions that hold it the queue's own is named */
 	assert_int_equal(try(&x, k2, false, PD, 0x20000, 8, LW, &f), VB_R_KEY_PD);
-	assert_int_equal(f.cur_key, k3);
-	assert_int_equal(f.size, 0x1000); /* the key's own */
+	assert_int_equal(f.mem.cur_key, k3);
+	assert_int_equal(f.mem.size, 0x1000); /* the key's own */
 	/* unknown: the nearest, and by how much it is missed */
 	assert_int_equal(try(&x, 30u << 8, false, PD, 0x11008, 8, LW, &f), VB_R_KEY_UNKNOWN);
-	assert_int_equal(f.a, VB_KEYF_NEAR);
-	assert_int_equal(f.cur_key, k1);
+	assert_int_equal(f.mem.flags, VB_KEYF_NEAR);
+	assert_int_equal(f.mem.cur_key, k1);
 	assert_non_null(strstr(vb_reason_say(text, sizeof text, &f), "missed by 16 bytes"));
-	assert_int_equal(vb_range_missed(f.start, f.size, f.addr, f.len), 16);
+	assert_int_equal(vb_range_missed(f.mem.start, f.mem.size, f.addr, f.len), 16);
 	/* another process's */
 	assert_int_equal(try(&x, foreign, true, PD, 0x20000, 8, RW, &f), VB_R_KEY_UNKNOWN);
-	assert_int_equal(f.a, VB_KEYF_REMOTE | VB_KEYF_NEAR | VB_KEYF_STRANGER);
-	assert_int_equal(f.b, 4711);
+	assert_int_equal(f.mem.flags, VB_KEYF_REMOTE | VB_KEYF_NEAR | VB_KEYF_STRANGER);
+	assert_int_equal(f.mem.process, 4711);
 	assert_non_null(
 	    strstr(vb_reason_say(text, sizeof text, &f), "process 4711 on this host has such an R_Key"));
 	/* stale, and no region is left */
@@ -353,11 +353,11 @@ static void the_nearest_region_is_named(void **state)
 	take_back(&x.t, k2);
 	take_back(&x.t, k3);
 	assert_int_equal(try(&x, k1, false, PD, 0x10000, 8, LW, &f), VB_R_KEY_STALE);
-	assert_int_equal(f.size, 0);
+	assert_int_equal(f.mem.size, 0);
 	/* that others number their keys alike says nothing of one that was given out here */
 	foreign = k1 | VB_KEY_REMOTE;
 	assert_int_equal(try(&x, foreign, true, PD, 0x10000, 8, RW, &f), VB_R_KEY_STALE);
-	assert_int_equal(f.a, VB_KEYF_REMOTE);
+	assert_int_equal(f.mem.flags, VB_KEYF_REMOTE);
 	assert_null(strstr(vb_reason_say(text, sizeof text, &f), "process"));
 	unmake(&x);
 }
