@@ -2,6 +2,9 @@
 
 # Those that reserve huge pages of the machine and give them back.
 set_tests_properties(unit.share unit.reg PROPERTIES RESOURCE_LOCK huge_pages)
+# Those that take certain numbers of adapters, each in a network namespace of its own: proc.contact asks that the
+# process be named which has its number in another one.
+set_tests_properties(proc.contact proc.hello proc.impostor proc.names PROPERTIES RESOURCE_LOCK numbers)
 
 # --- the binary interface, and `verbena run`
 include(${CMAKE_CURRENT_LIST_DIR}/abi/abi.cmake)

@@ -5,7 +5,6 @@
  * they were.  Nothing is left behind.
  *
  *     faults-kill [ROUNDS [SEED]]      default 50; 1,000 in make soak */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -48,18 +47,6 @@ struct board {
 static struct board *board;
 static int me;
 static uint64_t rng;
-
-static uint64_t next(void)
-{
-	rng ^= rng << 13;
-	rng ^= rng >> 7;
-	return rng ^= rng << 17;
-}
-
-static uint32_t below(uint32_t n)
-{
-	return (uint32_t)((next() >> 16) % n);
-}
 
 /* What a process has with the one in another slot. */
 struct talk {
@@ -136,7 +123,8 @@ static void take(struct talk *t, int peer, const struct ibv_wc *wc)
 	}
 	if (wc->status == IBV_WC_SUCCESS) {
 		if (receive)
-			CHECK(!kit_recv(&t->e, 1000, below(DEPTH) * (size_t)CHUNK, CHUNK) || t->failed);
+			CHECK(!kit_recv(&t->e, 1000, kit_below(&rng, DEPTH) * (size_t)CHUNK, CHUNK) ||
+			      t->failed);
 		else
 			atomic_fetch_add(&board->places[me][peer].done, 1);
 		return;
@@ -153,15 +141,18 @@ static void post_one(struct talk *t, struct ibv_pd *pd)
 	static const enum ibv_wr_opcode ops[] = {
 	    IBV_WR_RDMA_WRITE,	       IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD,
 	    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_SEND,	 IBV_WR_RDMA_WRITE_WITH_IMM};
-	enum ibv_wr_opcode op = ops[below(sizeof ops / sizeof *ops)];
+	enum ibv_wr_opcode op = ops[kit_below(&rng, sizeof ops / sizeof *ops)];
 	bool atomic = op == IBV_WR_ATOMIC_FETCH_AND_ADD || op == IBV_WR_ATOMIC_CMP_AND_SWP;
-	uint32_t len = atomic ? 8 : below(3) ? 1 + below(64) : 1 + below(CHUNK), i = 0;
+	uint32_t len = atomic		    ? 8
+		       : kit_below(&rng, 3) ? 1 + kit_below(&rng, 64)
+					    : 1 + kit_below(&rng, CHUNK),
+		 i = 0;
 	struct ibv_mr *whole = t->e.mr;
 	int err;
 
 	while (t->busy[i])
 		i++;
-	if (!below(8)) {
+	if (!kit_below(&rng, 8)) {
 		t->extra[i] = ibv_reg_mr(pd, t->e.buf + (size_t)(DEPTH + i) * CHUNK, CHUNK, KIT_ALL);
 		CHECK(t->extra[i]);
 		t->e.mr = t->extra[i];
@@ -220,21 +211,9 @@ static bool turn(struct talk *t, struct ibv_pd *pd, struct ibv_comp_channel *ch,
 		take(t, peer, &wc[i]);
 	if (t->failed) /* it must be dead, then */
 		CHECK(kit_now() < t->ended + PATIENCE, "slot %d: errors from slot %d, which lives", me, peer);
-	else if (t->outstanding < DEPTH && below(2) &&
+	else if (t->outstanding < DEPTH && kit_below(&rng, 2) &&
 		 atomic_load(&board->places[peer][me].ready) == tag_of(t->gen, board->gen[me]))
 		post_one(t, pd);
-	return n;
-}
-
-static int descriptors(void)
-{
-	DIR *d = opendir("/proc/self/fd");
-	int n = 0;
-
-	CHECK(d);
-	while (readdir(d))
-		n++;
-	closedir(d);
 	return n;
 }
 
@@ -303,7 +282,7 @@ static void worker(const char *fault)
 			doze(ch, t);
 		if (!me && kit_now() > next_look) {
 			next_look = kit_now() + 0.02;
-			atomic_store(&board->fds, descriptors());
+			atomic_store(&board->fds, kit_descriptors());
 			atomic_store(&board->peak_kib, rss_kib());
 			atomic_fetch_add(&board->looks, 1);
 		}
@@ -324,13 +303,6 @@ static void start(int slot, const char *fault)
 	rng += (uint64_t)getpid() * 0x9e3779b97f4a7c15ull;
 	alarm(1800);
 	worker(fault);
-}
-
-static void nap(unsigned us)
-{
-	struct timespec t = {us / 1000000, us % 1000000 * 1000L};
-
-	nanosleep(&t, NULL);
 }
 
 /* A worker that ends by itself has found something wrong. */
@@ -364,7 +336,7 @@ static void all_talk(int but)
 					from[i][j] = 0;
 				all_well(but);
 				CHECK(kit_now() < until, "%d to %d: no progress", i, j);
-				nap(200);
+				kit_nap_us(200);
 			}
 		}
 	}
@@ -378,9 +350,9 @@ static void death(int slot, bool by_itself)
 	int status;
 
 	if (!by_itself)
-		nap(below(below(2) ? 2000 : 30000));
+		kit_nap_us(kit_below(&rng, kit_below(&rng, 2) ? 2000 : 30000));
 	while (by_itself && !waitpid(pids[slot], &status, WNOHANG | WNOWAIT) && kit_now() < until)
-		nap(500);
+		kit_nap_us(500);
 	kill(pids[slot], SIGKILL);
 	status = kit_reap(pids[slot]);
 	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "slot %d: 0x%x", slot, status);
@@ -396,24 +368,10 @@ static void look_at_slot_0(void)
 	kit_until(&board->looks, looks + 2);
 }
 
-/* Files that could be ours. */
-static int files(const char *dir)
-{
-	DIR *d = opendir(dir);
-	struct dirent *e;
-	int n = 0;
-
-	while (d && (e = readdir(d)))
-		n += strstr(e->d_name, "verbena") != NULL;
-	if (d)
-		closedir(d);
-	return n;
-}
-
 int main(int argc, char **argv)
 {
 	int rounds = argc > 1 ? atoi(argv[1]) : getenv("VERBENA_SOAK") ? 1000 : 50;
-	int fds = 0, kib = 0, at_points = 0, shm = files("/dev/shm"), tmp = files("/tmp");
+	int fds = 0, kib = 0, at_points = 0, shm = kit_files("/dev/shm"), tmp = kit_files("/tmp");
 	bool armed[SLOTS] = {false};
 
 	rng = argc > 2 ? strtoull(argv[2], NULL, 0) : (uint64_t)getpid() << 20 ^ (uint64_t)time(NULL);
@@ -428,7 +386,7 @@ int main(int argc, char **argv)
 	fds = atomic_load(&board->fds);
 	kib = atomic_load(&board->peak_kib);
 	for (int r = 0; r < rounds; r++) {
-		int slot = 1 + (int)below(SLOTS - 1);
+		int slot = 1 + (int)kit_below(&rng, SLOTS - 1);
 		char fault[32];
 
 		for (int i = 1; i < SLOTS; i++)
@@ -436,12 +394,13 @@ int main(int argc, char **argv)
 				slot = i; /* it may be dead already */
 		death(slot, armed[slot]);
 		at_points += armed[slot];
-		if (!armed[slot] && below(4) == 0)
+		if (!armed[slot] && kit_below(&rng, 4) == 0)
 			all_talk(slot); /* before anybody takes its place */
-		armed[slot] = below(2);
-		snprintf(fault, sizeof fault, "kill:%u", 1 + below(1u << (3 + below(13))));
+		armed[slot] = kit_below(&rng, 2);
+		snprintf(fault, sizeof fault, "kill:%u",
+			 1 + kit_below(&rng, 1u << (3 + kit_below(&rng, 13))));
 		start(slot, armed[slot] ? fault : NULL);
-		if (!armed[slot] && below(4))
+		if (!armed[slot] && kit_below(&rng, 4))
 			all_talk(-1);
 		else if (!armed[slot])
 			all_well(slot);
@@ -464,7 +423,8 @@ int main(int argc, char **argv)
 		CHECK(!kit_bound(board->number[i]), "a name is still bound");
 	}
 	/* other tests may have some for a while */
-	for (double until = kit_now() + PATIENCE; files("/dev/shm") > shm || files("/tmp") > tmp; nap(100000))
+	for (double until = kit_now() + PATIENCE; kit_files("/dev/shm") > shm || kit_files("/tmp") > tmp;
+	     kit_nap_us(100000))
 		CHECK(kit_now() < until, "files were left behind");
 	printf("%d deaths, %d of them at fault points; slot 0: %d then %d descriptors, %d then %d KiB\n",
 	       rounds, at_points, fds, board->fds, kib, board->peak_kib);

@@ -7,7 +7,6 @@
  * before.  Then the end dies at its N-th fault point instead: the other one sees that, in time.
  *
  *     faults-loop [FIRST [LAST [SIDE]]]     default: all N that there are, both sides */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -81,18 +80,6 @@ struct end {
 		if (r_)            \
 			return r_; \
 	} while (0)
-
-static int descriptors(void)
-{
-	DIR *d = opendir("/proc/self/fd");
-	int n = 0;
-
-	CHECK(d);
-	while (readdir(d))
-		n++;
-	closedir(d);
-	return n;
-}
 
 static int segments(void)
 {
@@ -257,26 +244,12 @@ static int other_memory(struct end *e)
 
 static int swap_descriptors(const struct end *e, int *fd)
 {
-	char byte = 0;
-	struct iovec iov = {&byte, 1};
-	_Alignas(struct cmsghdr) char ctl[CMSG_SPACE(sizeof(int))] = {0};
-	struct msghdr m = {
-	    .msg_iov = &iov, .msg_iovlen = 1, .msg_control = ctl, .msg_controllen = sizeof ctl};
-	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-
-	c->cmsg_level = SOL_SOCKET;
-	c->cmsg_type = SCM_RIGHTS;
-	c->cmsg_len = CMSG_LEN(sizeof(int));
-	memcpy(CMSG_DATA(c), &e->ctx->cmd_fd, sizeof(int));
-	CHECK(sendmsg(sock[me], &m, 0) == 1);
+	kit_fd_send(sock[me], e->ctx->cmd_fd);
 	while (poll((struct pollfd[]){{.fd = sock[me], .events = POLLIN}}, 1, 50) != 1)
 		if (atomic_load(&board->gone[!me]))
 			return LEFT_ALONE;
-	m.msg_controllen = sizeof ctl;
-	if (recvmsg(sock[me], &m, 0) != 1 || !CMSG_FIRSTHDR(&m))
-		return LEFT_ALONE;
-	memcpy(fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof(int));
-	return WELL;
+	*fd = kit_fd_receive(sock[me]);
+	return *fd < 0 ? LEFT_ALONE : WELL;
 }
 
 /* Each end joins the other's domain and imports the other's objects. */
@@ -408,13 +381,13 @@ static void run_end(void)
 	alarm(BOUND);
 	e.buf[1] = kit_mapped(LEN, &fd);
 	CHECK(e.buf[0]);
-	fds = descriptors();
+	fds = kit_descriptors();
 	how = converse(&e);
 	if (how)
 		atomic_store(&board->gone[me], 1);
 	tear_down(&e);
 	atomic_store(&board->gone[me], 1);
-	CHECK(descriptors() == fds, "%d descriptors before, %d now", fds, descriptors());
+	CHECK(kit_descriptors() == fds, "%d descriptors before, %d now", fds, kit_descriptors());
 	CHECK(segments() == 0, "segments stay mapped");
 	free(e.buf[0]);
 	exit(how); /* a leak checker looks now */

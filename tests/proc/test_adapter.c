@@ -1,94 +1,94 @@
 /* Adapters among themselves in one process: links, numbers, sleeping and waking, and what they leave behind.
  */
-#include <dirent.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include "adapter_kit.h"
+#include "kit.h"
+#include "node.h"
 
 /* In one process. */
 
 static void contact_both_ways(void **state)
 {
-	struct node *x = node_open(), *y = node_open();
-	struct vb_peer *xy = connected(x, number_of(y)), *yx;
+	struct kit_node *x = kit_node_open(), *y = kit_node_open();
+	struct vb_peer *xy = kit_connected(x, kit_number_of(y)), *yx;
 	static const uint8_t other[16] = {9};
 
 	(void)state;
-	await_at_least(y, &y->ups, 1);
-	yx = vb_peer_get(y->a, number_of(x));
+	kit_await_count(y, &y->ups, 1);
+	yx = vb_peer_get(y->a, kit_number_of(x));
 	assert_int_equal(atomic_load(&yx->state), VB_PEER_UP);
-	assert_int_equal(links_up(x), 1);
-	assert_int_equal(links_up(y), 1);
-	assert_true(vb_peer_is(xy, number_of(y), gids[0]));
-	assert_false(vb_peer_is(xy, number_of(x), gids[0]));
-	assert_false(vb_peer_is(xy, number_of(y), other));
-	assert_false(vb_peer_is(xy, number_of(y), gids[1]));
+	assert_int_equal(kit_peers_up(x), 1);
+	assert_int_equal(kit_peers_up(y), 1);
+	assert_true(vb_peer_is(xy, kit_number_of(y), kit_gids[0]));
+	assert_false(vb_peer_is(xy, kit_number_of(x), kit_gids[0]));
+	assert_false(vb_peer_is(xy, kit_number_of(y), other));
+	assert_false(vb_peer_is(xy, kit_number_of(y), kit_gids[1]));
 	/* Nobody polls: the doorbell wakes the engines. */
 	for (int i = 0; i < 200; i++) {
-		send_to(xy);
-		await(y->arrived);
-		send_to(yx);
-		await(x->arrived);
+		kit_send_to(xy);
+		kit_await(y->arrived);
+		kit_send_to(yx);
+		kit_await(x->arrived);
 	}
 	vb_peer_put(xy);
 	vb_peer_put(yx);
-	node_close(x);
-	await_at_least(y, &y->downs, 1);
+	kit_node_close(x);
+	kit_await_count(y, &y->downs, 1);
 	assert_int_equal(y->goodbyes, 1);
-	node_close(y);
+	kit_node_close(y);
 }
 
 static void link_to_oneself(void **state)
 {
-	struct node *x = node_open();
-	struct vb_peer *peer = vb_peer_get(x->a, number_of(x));
+	struct kit_node *x = kit_node_open();
+	struct vb_peer *peer = vb_peer_get(x->a, kit_number_of(x));
 
 	(void)state;
 	assert_int_equal(atomic_load(&peer->state), VB_PEER_UP);
-	assert_true(vb_peer_is(peer, number_of(x), gids[0]));
+	assert_true(vb_peer_is(peer, kit_number_of(x), kit_gids[0]));
 	for (int i = 0; i < 100; i++) {
-		send_to(peer);
-		await(x->arrived);
+		kit_send_to(peer);
+		kit_await(x->arrived);
 	}
 	vb_peer_put(peer);
-	node_close(x);
+	kit_node_close(x);
 }
 
 static void nobody_there_stays_idle(void **state)
 {
-	struct node *x = node_open(), *y = node_open();
-	uint32_t gone = number_of(y);
+	struct kit_node *x = kit_node_open(), *y = kit_node_open();
+	uint32_t gone = kit_number_of(y);
 	struct vb_peer *peer;
 
 	(void)state;
-	node_close(y);
+	kit_node_close(y);
 	peer = vb_peer_get(x->a, gone);
 	for (int i = 1; i <= 3; i++) {
-		await_at_least(x, &x->fails, i);
+		kit_await_count(x, &x->fails, i);
 		assert_int_equal(atomic_load(&peer->state), VB_PEER_IDLE);
 		vb_peer_contact(peer);
 	}
 	assert_int_equal(x->ups, 0);
 	vb_peer_put(peer);
-	node_close(x);
+	kit_node_close(x);
 }
 
 static void numbers_out_of_range(void **state)
 {
-	struct node *x = node_open();
+	struct kit_node *x = kit_node_open();
 
 	(void)state;
 	assert_null(vb_peer_get(x->a, 0));
 	assert_null(vb_peer_get(x->a, VB_ADAPTERS));
 	assert_null(vb_qpn_find(x->a, 0));
 	assert_null(vb_qpn_find(x->a, UINT32_MAX));
-	node_close(x);
+	kit_node_close(x);
 }
 
 struct racer {
-	struct node *n;
+	struct kit_node *n;
 	uint32_t number;
 	pthread_barrier_t *start;
 	struct vb_peer *peer;
@@ -99,7 +99,7 @@ static void *race(void *arg)
 	struct racer *r = arg;
 
 	pthread_barrier_wait(r->start);
-	r->peer = connected(r->n, r->number);
+	r->peer = kit_connected(r->n, r->number);
 	return NULL;
 }
 
@@ -107,61 +107,62 @@ static void both_contact_at_once(void **state)
 {
 	(void)state;
 	for (int round = 0; round < 100; round++) {
-		struct node *x = node_open(), *y = node_open();
+		struct kit_node *x = kit_node_open(), *y = kit_node_open();
 		pthread_barrier_t start;
-		struct racer r[2] = {{x, number_of(y), &start, NULL}, {y, number_of(x), &start, NULL}};
+		struct racer r[2] = {{x, kit_number_of(y), &start, NULL},
+				     {y, kit_number_of(x), &start, NULL}};
 		pthread_t t;
 
 		pthread_barrier_init(&start, NULL, 2);
 		pthread_create(&t, NULL, race, &r[0]);
 		race(&r[1]);
 		pthread_join(t, NULL);
-		assert_int_equal(links_up(x), 1);
-		assert_int_equal(links_up(y), 1);
-		send_to(r[0].peer);
-		send_to(r[1].peer);
-		await(x->arrived);
-		await(y->arrived);
+		assert_int_equal(kit_peers_up(x), 1);
+		assert_int_equal(kit_peers_up(y), 1);
+		kit_send_to(r[0].peer);
+		kit_send_to(r[1].peer);
+		kit_await(x->arrived);
+		kit_await(y->arrived);
 		assert_int_equal(x->downs + y->downs, 0);
 		assert_int_equal(x->ups, 1);
 		assert_int_equal(y->ups, 1);
 		pthread_barrier_destroy(&start);
-		node_close(x);
-		node_close(y);
+		kit_node_close(x);
+		kit_node_close(y);
 	}
 }
 
 static void sixty_four_adapters(void **state)
 {
 	enum { N = 64 };
-	struct node *n[N];
+	struct kit_node *n[N];
 
 	(void)state;
 	for (int i = 0; i < N; i++)
-		n[i] = node_open();
+		n[i] = kit_node_open();
 	for (int i = 0; i < N; i++) {
 		for (int j = 0; j < N; j += i == 0 ? 1 : 13)
-			vb_peer_put(connected(n[i], number_of(n[j])));
+			vb_peer_put(kit_connected(n[i], kit_number_of(n[j])));
 		for (int j = 0; j < i; j++)
-			assert_int_not_equal(number_of(n[i]), number_of(n[j]));
+			assert_int_not_equal(kit_number_of(n[i]), kit_number_of(n[j]));
 	}
-	assert_int_equal(links_up(n[0]), N - 1);
+	assert_int_equal(kit_peers_up(n[0]), N - 1);
 	for (uint32_t i = 1; i < N; i++)
-		send_to(vb_peer_at(n[0]->a, i));
+		kit_send_to(vb_peer_at(n[0]->a, i));
 	for (int i = 1; i < N; i++)
-		await(n[i]->arrived);
+		kit_await(n[i]->arrived);
 	for (int i = 0; i < N; i++)
-		node_close(n[i]);
+		kit_node_close(n[i]);
 }
 
 static void qpns_rest_as_long_as_they_can(void **state)
 {
-	struct node *x = node_open();
+	struct kit_node *x = kit_node_open();
 	uint32_t first = vb_qpn_take(x->a, x), qpn;
 	int n = 0;
 
 	(void)state;
-	assert_int_equal(first >> VB_QPN_INDEX_BITS, number_of(x));
+	assert_int_equal(first >> VB_QPN_INDEX_BITS, kit_number_of(x));
 	assert_ptr_equal(vb_qpn_find(x->a, first), x);
 	vb_qpn_give(x->a, first);
 	vb_adapter_quiesce(x->a);
@@ -173,37 +174,37 @@ static void qpns_rest_as_long_as_they_can(void **state)
 	}
 	assert_true(n >= VB_QPN_INDICES - 2);
 	assert_int_equal(vb_adapter_number_at(x->a, 1), 0);
-	node_close(x);
+	kit_node_close(x);
 }
 
 /* Takes all QPNs of the first number, and one more. */
-static uint32_t outgrow(struct node *n)
+static uint32_t outgrow(struct kit_node *n)
 {
 	uint32_t qpn;
 
 	do
 		qpn = vb_qpn_take(n->a, n);
-	while (qpn >> VB_QPN_INDEX_BITS == number_of(n));
+	while (qpn >> VB_QPN_INDEX_BITS == kit_number_of(n));
 	assert_int_not_equal(qpn, 0);
 	return qpn >> VB_QPN_INDEX_BITS;
 }
 
 static void second_number_same_link(void **state)
 {
-	struct node *x = node_open(), *y = node_open();
+	struct kit_node *x = kit_node_open(), *y = kit_node_open();
 	uint32_t second = outgrow(y);
-	struct vb_peer *peer = connected(x, number_of(y)), *m = vb_peer_get(x->a, second);
+	struct vb_peer *peer = kit_connected(x, kit_number_of(y)), *m = vb_peer_get(x->a, second);
 
 	(void)state;
 	assert_ptr_equal(peer, m);
-	assert_true(vb_peer_is(peer, second, gids[0]));
+	assert_true(vb_peer_is(peer, second, kit_gids[0]));
 	assert_int_equal(vb_adapter_number_at(y->a, 1), second);
 	atomic_store(&vb_qpn_published(y->a, second << VB_QPN_INDEX_BITS | 5)->state, 1);
 	assert_true(vb_peer_qp_state(peer, second << VB_QPN_INDEX_BITS | 5));
 	assert_false(vb_peer_qp_state(peer, second << VB_QPN_INDEX_BITS | 6));
 	assert_ptr_equal(vb_peer_get(y->a, second), vb_peer_at(y->a, 0));
-	node_close(x);
-	node_close(y);
+	kit_node_close(x);
+	kit_node_close(y);
 }
 
 /* Contact through two numbers before either is up: one link remains, and the other says which. */
@@ -211,80 +212,80 @@ static void two_numbers_at_once(void **state)
 {
 	(void)state;
 	for (int round = 0; round < 30; round++) {
-		struct node *x = node_open(), *y = node_open();
+		struct kit_node *x = kit_node_open(), *y = kit_node_open();
 		uint32_t second = outgrow(y);
-		struct vb_peer *peer = vb_peer_get(x->a, round & 1 ? second : number_of(y));
-		struct vb_peer *m = vb_peer_get(x->a, round & 1 ? number_of(y) : second), *back = NULL;
+		struct vb_peer *peer = vb_peer_get(x->a, round & 1 ? second : kit_number_of(y));
+		struct vb_peer *m = vb_peer_get(x->a, round & 1 ? kit_number_of(y) : second), *back = NULL;
 
 		if (round % 3 == 0)
-			back = vb_peer_get(y->a, number_of(x));
+			back = vb_peer_get(y->a, kit_number_of(x));
 		do {
 			peer = vb_peer_current(peer);
 			m = vb_peer_current(m);
 			vb_peer_contact(peer);
 			vb_peer_contact(m);
 			if (peer != m || atomic_load(&peer->state) != VB_PEER_UP)
-				await(x->changed);
+				kit_await(x->changed);
 		} while (peer != m || atomic_load(&peer->state) != VB_PEER_UP);
 		if (back)
-			await_link(y, back);
-		await_at_least(y, &y->ups, 1);
-		assert_int_equal(links_up(x), 1);
-		assert_int_equal(links_up(y), 1);
+			kit_await_peer(y, back);
+		kit_await_count(y, &y->ups, 1);
+		assert_int_equal(kit_peers_up(x), 1);
+		assert_int_equal(kit_peers_up(y), 1);
 		assert_int_equal(x->downs + y->downs, 0);
-		node_close(x);
-		node_close(y);
+		kit_node_close(x);
+		kit_node_close(y);
 	}
 }
 
 static void link_is_made_anew_for_a_new_peer(void **state)
 {
-	struct node *x = node_open();
+	struct kit_node *x = kit_node_open();
 
 	(void)state;
 	for (int i = 1; i <= 20; i++) {
-		struct node *y = node_open();
-		struct vb_peer *peer = connected(x, number_of(y));
+		struct kit_node *y = kit_node_open();
+		struct vb_peer *peer = kit_connected(x, kit_number_of(y));
 
 		for (int k = 0; k < 5; k++) {
-			send_to(peer);
-			await(y->arrived);
+			kit_send_to(peer);
+			kit_await(y->arrived);
 		}
 		assert_int_equal(y->packets, 5);
-		node_close(y);
-		await_state(x, peer, VB_PEER_DOWN);
-		await_at_least(x, &x->downs, i);
+		kit_node_close(y);
+		kit_await_state(x, peer, VB_PEER_DOWN);
+		kit_await_count(x, &x->downs, i);
 		vb_peer_put(peer);
 	}
 	assert_true(vb_peer_count(x->a) <= 3); /* indices are used again */
-	node_close(x);
+	kit_node_close(x);
 }
 
 static void insane_peer_loses_its_link_only(void **state)
 {
-	struct node *x = node_open(), *y = node_open(), *z = node_open();
-	struct vb_peer *peer = connected(x, number_of(y)), *m = connected(x, number_of(z));
+	struct kit_node *x = kit_node_open(), *y = kit_node_open(), *z = kit_node_open();
+	struct vb_peer *peer = kit_connected(x, kit_number_of(y)), *m = kit_connected(x, kit_number_of(z));
 	struct vb_ring *ring = ((struct vb_shm *)peer->wire)->to;
 
 	(void)state;
-	await_at_least(y, &y->ups, 1);
+	kit_await_count(y, &y->ups, 1);
 	ring->slots[0].hdr_len = 255;
 	atomic_store(&ring->slots[0].seq, 1);
 	atomic_store(&((struct vb_shm *)peer->wire)->head, 1);
 	vb_peer_ring(peer);
-	await_at_least(x, &x->downs, 1);
-	await_at_least(y, &y->downs, 1);
+	kit_await_count(x, &x->downs, 1);
+	kit_await_count(y, &y->downs, 1);
 	assert_int_equal(y->goodbyes, 0);
-	send_to(m);
-	await(z->arrived);
-	node_close(x);
-	node_close(y);
-	node_close(z);
+	kit_send_to(m);
+	kit_await(z->arrived);
+	kit_node_close(x);
+	kit_node_close(y);
+	kit_node_close(z);
 }
 
 /* Waiting and sleeping. */
 
-static uint32_t engine_tid(struct node *n)
+static uint32_t engine_tid(struct kit_node *n)
 {
 	return ((const struct vb_seg_head *)vb_peer_at(n->a, 0)->peer)->tid;
 }
@@ -309,14 +310,14 @@ static long switches(uint32_t tid)
 
 static void idle_engine_sleeps(void **state)
 {
-	struct node *x = node_open(), *y = node_open();
-	struct vb_peer *peer = connected(x, number_of(y));
+	struct kit_node *x = kit_node_open(), *y = kit_node_open();
+	struct vb_peer *peer = kit_connected(x, kit_number_of(y));
 	uint32_t tid;
 	long before;
 
 	(void)state;
-	send_to(peer);
-	await(y->arrived);
+	kit_send_to(peer);
+	kit_await(y->arrived);
 	/* A poller keeps it awake; when it stops, the engine falls asleep by itself. */
 	vb_adapter_wake(y->a);
 	assert_int_equal(atomic_load(vb_adapter_presence(y->a)->awake), VB_POLLING);
@@ -327,61 +328,61 @@ static void idle_engine_sleeps(void **state)
 	before = switches(tid);
 	poll(NULL, 0, 300);
 	assert_int_equal(switches(tid), before);
-	send_to(peer);
-	await(y->arrived);
-	node_close(x);
-	node_close(y);
+	kit_send_to(peer);
+	kit_await(y->arrived);
+	kit_node_close(x);
+	kit_node_close(y);
 }
 
 static void packets_to_a_poller_that_stopped_arrive(void **state)
 {
-	struct node *x = node_open(), *y = node_open();
-	struct vb_peer *peer = connected(x, number_of(y));
+	struct kit_node *x = kit_node_open(), *y = kit_node_open();
+	struct vb_peer *peer = kit_connected(x, kit_number_of(y));
 
 	(void)state;
-	await_at_least(y, &y->ups, 1);
+	kit_await_count(y, &y->ups, 1);
 	for (int i = 0; i < 300; i++) {
 		vb_adapter_wake(y->a);
 		atomic_fetch_add(&vb_adapter_presence(y->a)->polls, 1);
 		if (i % 3)
 			poll(NULL, 0, i % 3);
-		send_to(peer);
-		await(y->arrived);
+		kit_send_to(peer);
+		kit_await(y->arrived);
 	}
-	node_close(x);
-	node_close(y);
+	kit_node_close(x);
+	kit_node_close(y);
 }
 
 static void armed_adapter_is_rung(void **state)
 {
-	struct node *x = node_open(), *y = node_open();
-	struct vb_peer *peer = connected(x, number_of(y));
+	struct kit_node *x = kit_node_open(), *y = kit_node_open();
+	struct vb_peer *peer = kit_connected(x, kit_number_of(y));
 
 	(void)state;
-	await_at_least(y, &y->ups, 1);
+	kit_await_count(y, &y->ups, 1);
 	for (int i = 0; i < 100; i++) {
 		vb_adapter_wake(y->a);
 		if (i & 1)
-			send_to(peer);
+			kit_send_to(peer);
 		vb_adapter_arm(y->a);
 		assert_int_equal(atomic_load(vb_adapter_presence(y->a)->awake), VB_ASLEEP);
 		if (!(i & 1))
-			send_to(peer);
-		await(y->arrived);
+			kit_send_to(peer);
+		kit_await(y->arrived);
 		vb_adapter_disarm(y->a);
 	}
-	node_close(x);
-	node_close(y);
+	kit_node_close(x);
+	kit_node_close(y);
 }
 
 enum { PINGS = 20000 };
 
 struct ponger {
-	struct node *n;
+	struct kit_node *n;
 	struct vb_peer *peer;
 };
 
-static void ping(struct node *n)
+static void ping(struct kit_node *n)
 {
 	uint64_t count;
 
@@ -395,7 +396,7 @@ static void *pong(void *arg)
 
 	for (int i = 0; i < PINGS; i++) {
 		ping(p->n);
-		send_to(p->peer);
+		kit_send_to(p->peer);
 	}
 	return NULL;
 }
@@ -403,19 +404,19 @@ static void *pong(void *arg)
 /* Waiters take the doorbells; the engine is not woken for every message. */
 static void waiters_ping_pong(void **state)
 {
-	struct node *x = node_open(), *y = node_open();
-	struct vb_peer *xy = connected(x, number_of(y));
-	struct ponger p = {y, connected(y, number_of(x))};
+	struct kit_node *x = kit_node_open(), *y = kit_node_open();
+	struct vb_peer *xy = kit_connected(x, kit_number_of(y));
+	struct ponger p = {y, kit_connected(y, kit_number_of(x))};
 	pthread_t t;
 	long woken;
 
 	(void)state;
-	send_to(p.peer);
-	await(x->arrived);
+	kit_send_to(p.peer);
+	kit_await(x->arrived);
 	woken = switches(engine_tid(x)) + switches(engine_tid(y));
 	pthread_create(&t, NULL, pong, &p);
 	for (int i = 0; i < PINGS; i++) {
-		send_to(xy);
+		kit_send_to(xy);
 		ping(x);
 	}
 	pthread_join(t, NULL);
@@ -423,10 +424,10 @@ static void waiters_ping_pong(void **state)
 	if (woken > PINGS / 2)
 		fail_msg("engines were woken %ld times for %d messages each way", woken, PINGS);
 	/* After the waiters have gone somebody still watches. */
-	send_to(xy);
-	await(y->arrived);
-	node_close(x);
-	node_close(y);
+	kit_send_to(xy);
+	kit_await(y->arrived);
+	kit_node_close(x);
+	kit_node_close(y);
 }
 
 static void on_signal(int sig)
@@ -435,7 +436,7 @@ static void on_signal(int sig)
 }
 
 struct interrupted {
-	struct node *n;
+	struct kit_node *n;
 	_Atomic int ret;
 	_Atomic bool waits;
 };
@@ -452,7 +453,7 @@ static void *wait_long(void *arg)
 static void signals_interrupt_unless_restarting(void **state)
 {
 	struct sigaction sa = {.sa_handler = on_signal};
-	struct interrupted w = {.n = node_open(), .ret = -1};
+	struct interrupted w = {.n = kit_node_open(), .ret = -1};
 	pthread_t t;
 
 	(void)state;
@@ -474,28 +475,28 @@ static void signals_interrupt_unless_restarting(void **state)
 		poll(NULL, 0, 1);
 	}
 	assert_int_equal(w.ret, -1);
-	bump(w.n->arrived);
+	kit_bump(w.n->arrived);
 	pthread_join(t, NULL);
 	assert_int_equal(w.ret, 0);
 	signal(SIGUSR1, SIG_DFL);
-	node_close(w.n);
+	kit_node_close(w.n);
 }
 
 static void waiter_can_be_cancelled(void **state)
 {
-	struct node *x = node_open(), *y = node_open();
+	struct kit_node *x = kit_node_open(), *y = kit_node_open();
 	struct interrupted w = {.n = x, .ret = -1};
-	struct vb_peer *peer = connected(y, number_of(x));
+	struct vb_peer *peer = kit_connected(y, kit_number_of(x));
 	pthread_t t;
 
 	(void)state;
 	pthread_create(&t, NULL, wait_long, &w);
 	pthread_cancel(t);
 	pthread_join(t, NULL);
-	send_to(peer);
-	await(x->arrived);
-	node_close(x);
-	node_close(y);
+	kit_send_to(peer);
+	kit_await(x->arrived);
+	kit_node_close(x);
+	kit_node_close(y);
 }
 
 static int connect_raw(uint32_t number)
@@ -512,14 +513,14 @@ static int connect_raw(uint32_t number)
 
 static void rubbish_ends_one_connection(void **state)
 {
-	struct node *x = node_open(), *y = node_open();
+	struct kit_node *x = kit_node_open(), *y = kit_node_open();
 	char junk[512];
 	int fds[200];
 
 	(void)state;
 	memset(junk, 0x5a, sizeof(junk));
 	for (size_t len = 1; len <= sizeof(junk); len += 17) {
-		int fd = connect_raw(number_of(x));
+		int fd = connect_raw(kit_number_of(x));
 
 		assert_true(send(fd, junk, len, MSG_NOSIGNAL) == (ssize_t)len);
 		assert_true(recv(fd, junk, sizeof(junk), 0) <= 0); /* closed */
@@ -527,23 +528,12 @@ static void rubbish_ends_one_connection(void **state)
 	}
 	/* Connections that never speak keep nobody out. */
 	for (int i = 0; i < 200; i++)
-		fds[i] = connect_raw(number_of(x));
-	connected(y, number_of(x));
+		fds[i] = connect_raw(kit_number_of(x));
+	kit_connected(y, kit_number_of(x));
 	for (int i = 0; i < 200; i++)
 		close(fds[i]);
-	node_close(x);
-	node_close(y);
-}
-
-static int count_fds(void)
-{
-	DIR *d = opendir("/proc/self/fd");
-	int n = 0;
-
-	while (readdir(d))
-		n++;
-	closedir(d);
-	return n;
+	kit_node_close(x);
+	kit_node_close(y);
 }
 
 static bool name_exists(uint32_t number)
@@ -562,22 +552,22 @@ static bool name_exists(uint32_t number)
 
 static void nothing_is_left_behind(void **state)
 {
-	int before = count_fds();
+	int before = kit_descriptors();
 	uint32_t nx, ny;
 
 	(void)state;
 	for (int i = 0; i < 10; i++) {
-		struct node *x = node_open(), *y = node_open();
+		struct kit_node *x = kit_node_open(), *y = kit_node_open();
 
-		nx = number_of(x);
-		ny = number_of(y);
-		connected(x, ny);
+		nx = kit_number_of(x);
+		ny = kit_number_of(y);
+		kit_connected(x, ny);
 		assert_true(name_exists(nx) && name_exists(ny));
-		node_close(y);
-		node_close(x);
+		kit_node_close(y);
+		kit_node_close(x);
 		assert_false(name_exists(nx) || name_exists(ny));
 	}
-	assert_int_equal(count_fds(), before);
+	assert_int_equal(kit_descriptors(), before);
 }
 
 int main(void)

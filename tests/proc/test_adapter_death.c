@@ -2,7 +2,8 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-#include "adapter_kit.h"
+#include "kit.h"
+#include "node.h"
 
 /* Other processes: this program again, told by bytes on its standard input. */
 
@@ -14,8 +15,8 @@ struct child {
 
 static int run_child(void)
 {
-	struct node *n = node_open();
-	uint32_t number = number_of(n);
+	struct kit_node *n = kit_node_open();
+	uint32_t number = kit_number_of(n);
 	char c;
 	pid_t held = 0;
 
@@ -24,16 +25,16 @@ static int run_child(void)
 	while (read(0, &c, 1) == 1) {
 		switch (c) {
 		case 'c': /* orderly */
-			node_close(n);
+			kit_node_close(n);
 			return 0;
 		case 'e': /* without closing */
 			exit(0);
 		case 'd':
 			_exit(0);
 		case 's': /* sends, then dies at once */
-			await_at_least(n, &n->ups, 1);
+			kit_await_count(n, &n->ups, 1);
 			for (int i = 0; i < 500; i++)
-				send_to(vb_peer_at(n->a, 1));
+				kit_send_to(vb_peer_at(n->a, 1));
 			_exit(0);
 		case 'f': /* a child that outlives us, with what it inherited */
 			held = fork();
@@ -90,19 +91,19 @@ static void child_end(struct child *c)
 /* Ends a connected child in one way; says whether that was a goodbye. */
 static int goodbye_of(char how)
 {
-	struct node *x = node_open();
+	struct kit_node *x = kit_node_open();
 	struct child c;
 	struct vb_peer *peer;
 	int goodbyes;
 
 	child_start(&c);
-	peer = connected(x, c.number);
+	peer = kit_connected(x, c.number);
 	assert_int_equal(peer->pid, (uint32_t)c.pid);
 	if (how == 'k')
 		kill(c.pid, SIGKILL);
 	else
 		child_tell(&c, how);
-	await_at_least(x, &x->downs, 1);
+	kit_await_count(x, &x->downs, 1);
 	assert_int_equal(atomic_load(&peer->state), VB_PEER_DOWN);
 	goodbyes = x->goodbyes;
 	child_end(&c);
@@ -110,7 +111,7 @@ static int goodbye_of(char how)
 	vb_peer_ring(peer);
 	assert_int_not_equal(((struct vb_shm *)peer->wire)->out.mtu, 0);
 	vb_peer_put(peer);
-	node_close(x);
+	kit_node_close(x);
 	return goodbyes;
 }
 
@@ -131,64 +132,64 @@ static void dying_does_not(void **state)
 
 static void last_words_are_read(void **state)
 {
-	struct node *x = node_open();
+	struct kit_node *x = kit_node_open();
 	struct child c;
 
 	(void)state;
 	child_start(&c);
-	connected(x, c.number);
+	kit_connected(x, c.number);
 	child_tell(&c, 's');
-	await_at_least(x, &x->downs, 1);
+	kit_await_count(x, &x->downs, 1);
 	assert_int_equal(x->packets, 500);
 	child_end(&c);
-	node_close(x);
+	kit_node_close(x);
 }
 
 /* A child of the peer inherits its sockets; death is seen all the same. */
 static void forked_child_does_not_hide_death(void **state)
 {
-	struct node *x = node_open();
+	struct kit_node *x = kit_node_open();
 	struct child c;
 	pid_t held;
 
 	(void)state;
 	child_start(&c);
-	connected(x, c.number);
+	kit_connected(x, c.number);
 	child_tell(&c, 'f');
 	assert_int_equal(read(c.out, &held, sizeof(held)), sizeof(held));
 	assert_true(held > 0);
 	kill(c.pid, SIGKILL);
-	await_at_least(x, &x->downs, 1);
+	kit_await_count(x, &x->downs, 1);
 	assert_int_equal(x->goodbyes, 0);
 	assert_int_equal(kill(held, SIGKILL),
 			 0); /* it was still there: its adapter was dead, and it went on */
 	child_end(&c);
-	node_close(x);
+	kit_node_close(x);
 }
 
 static void forking_does_not_disturb_the_parent(void **state)
 {
-	struct node *x;
+	struct kit_node *x;
 	struct child c;
 	int status;
 	pid_t pid;
 
 	(void)state;
-	SKIP_UNDER_TSAN();
-	x = node_open();
+	KIT_SKIP_UNDER_TSAN();
+	x = kit_node_open();
 	child_start(&c);
-	connected(x, c.number);
+	kit_connected(x, c.number);
 	pid = fork();
 	if (!pid) {
-		struct node *own = calloc(1, sizeof(*own));
-		struct vb_adapter_cfg cfg = {.ops = &ops, .user = own, .gids = gids};
+		struct kit_node *own = calloc(1, sizeof(*own));
+		struct vb_adapter_cfg cfg = {.ops = &kit_node_ops, .user = own, .gids = kit_gids};
 
 		/* It may open one of its own. */
 		own->arrived = eventfd(0, 0);
 		own->changed = eventfd(0, 0);
 		if (vb_adapter_open(&own->a, &cfg))
 			_exit(1);
-		connected(own, c.number);
+		kit_connected(own, c.number);
 		vb_adapter_close(own->a);
 		exit(0);
 	}
@@ -196,68 +197,57 @@ static void forking_does_not_disturb_the_parent(void **state)
 	assert_int_equal(status, 0);
 	assert_int_equal(x->downs, 0);
 	child_tell(&c, 'c');
-	await_at_least(x, &x->downs, 1);
+	kit_await_count(x, &x->downs, 1);
 	assert_int_equal(x->goodbyes, 1);
 	child_end(&c);
-	node_close(x);
-}
-
-/* Root can, but not the root of a user namespace that maps nobody else. */
-static bool can_change_user(void)
-{
-	pid_t pid = fork();
-	int status;
-
-	if (!pid)
-		_exit(setresuid(1, 1, 1) != 0);
-	return waitpid(pid, &status, 0) == pid && status == 0;
+	kit_node_close(x);
 }
 
 static void other_users_are_refused(void **state)
 {
-	struct node *x;
+	struct kit_node *x;
 	struct vb_peer *peer;
 	uint32_t number = 0;
 	int out[2], hold[2];
 	pid_t pid;
 
 	(void)state;
-	SKIP_UNDER_TSAN();
-	if (!can_change_user())
+	KIT_SKIP_UNDER_TSAN();
+	if (!kit_can_be(1))
 		skip();
-	x = node_open();
+	x = kit_node_open();
 	assert_int_equal(pipe(out), 0);
 	assert_int_equal(pipe(hold), 0);
 	pid = fork();
 	if (!pid) {
-		struct node *own = calloc(1, sizeof(*own));
-		struct vb_adapter_cfg cfg = {.ops = &ops, .user = own, .gids = gids};
+		struct kit_node *own = calloc(1, sizeof(*own));
+		struct vb_adapter_cfg cfg = {.ops = &kit_node_ops, .user = own, .gids = kit_gids};
 		char c;
 
 		close(hold[1]);
 		own->changed = eventfd(0, 0);
 		if (setresuid(1, 1, 1) || vb_adapter_open(&own->a, &cfg))
 			_exit(1);
-		number = number_of(own);
+		number = kit_number_of(own);
 		if (write(out[1], &number, sizeof(number)) < 0)
 			_exit(1);
 		/* We refuse them, they refuse us. */
-		vb_peer_get(own->a, number_of(x));
-		await_at_least(own, &own->fails, 1);
+		vb_peer_get(own->a, kit_number_of(x));
+		kit_await_count(own, &own->fails, 1);
 		(void)!read(hold[0], &c, 1);
 		_exit(own->ups);
 	}
 	close(out[1]);
 	assert_int_equal(read(out[0], &number, sizeof(number)), sizeof(number));
 	peer = vb_peer_get(x->a, number);
-	await_at_least(x, &x->fails, 1);
+	kit_await_count(x, &x->fails, 1);
 	assert_int_equal(atomic_load(&peer->state), VB_PEER_IDLE);
 	assert_int_equal(x->ups, 0);
 	close(hold[0]);
 	close(hold[1]);
 	waitpid(pid, NULL, 0);
 	close(out[0]);
-	node_close(x);
+	kit_node_close(x);
 }
 
 int main(int argc, char **argv)

@@ -8,7 +8,6 @@
 
 #include "kit.h"
 #include "mine.h"
-#include "rest.h"
 #include "obj/context.h"
 #include "host/adapter.h"
 
@@ -91,13 +90,12 @@ static int count_in(const char *path, const char *what)
 /* How often it stands there, once it does: a thread of the library may be about to write it. */
 static int says(const char *path, const char *what)
 {
-	struct timespec ms = {0, 1000000};
 	double end = kit_now() + 20;
 	int n;
 
 	while (!(n = count_in(path, what))) {
 		CHECK(kit_now() < end, "no '%s' in %s", what, path);
-		nanosleep(&ms, NULL);
+		kit_nap(1);
 	}
 	return n;
 }
@@ -154,44 +152,41 @@ static void close_descriptors(struct victim *v, enum way way, int kind, int list
 
 	switch (way) {
 	case KICK:
-		number = find("[eventfd]", v->ctx->async_fd, v->ch->fd);
+		number = kit_fd_find("[eventfd]", v->ctx->async_fd, v->ch->fd);
 		break;
 	case EPOLL:
-		number = find("[eventpoll]", -1, -1);
+		number = kit_fd_find("[eventpoll]", -1, -1);
 		break;
 	case LISTENER:
 		number = listening;
 		break;
 	case CONNECTION:
-		number = find("socket:", listening, -1);
+		number = kit_fd_find("socket:", listening, -1);
 		break;
 	case PIDFD:
-		number = find("pidfd", -1, -1);
+		number = kit_fd_find("pidfd", -1, -1);
 		break;
 	case SEGMENT:
 	case SEGMENT_EARLY:
-		number = find("memfd:verbena", v->ctx->cmd_fd, -1);
+		number = kit_fd_find("memfd:verbena", v->ctx->cmd_fd, -1);
 		break;
 	default: {
 		int last = 0;
 		char is[128];
 
-		for (int fd = 3; fd < MOST; fd++) { /* and one that is far up */
-			find_kind(fd, is, sizeof is);
+		for (int fd = 3; fd < KIT_MINE_MOST; fd++) { /* and one that is far up */
+			kit_fd_kind(fd, is, sizeof is);
 			if (is[0])
 				last = fd;
 		}
 		CHECK(!syscall(SYS_close_range, 3, ~0u, 0));
-		while (put(kind++ % KINDS) < last)
+		while (kit_mine_put(kind++ % KIT_MINE_KINDS) < last)
 			;
 		return;
 	}
 	}
 	CHECK(number >= 3, "%s is not to be found", names[way]);
-	/* In one step: a number that is free for a moment may become the library's, for a moment too. */
-	CHECK(dup2(put(kind), number) == number);
-	close(mine[nmine - 1].fd);
-	mine[nmine - 1].fd = number;
+	kit_mine_put_at(number, kind);
 }
 
 static void child_keeps(void)
@@ -199,7 +194,7 @@ static void child_keeps(void)
 	pid_t pid = kit_fork();
 
 	if (!pid) {
-		check_mine("in the child");
+		kit_mine_check("in the child");
 		_exit(0);
 	}
 	CHECK(!kit_reap(pid));
@@ -241,7 +236,7 @@ static void everything_ends(struct victim *v, bool call)
 		ended++;
 	}
 	CHECK(!ibv_query_qp(v->e.qp, &a, IBV_QP_STATE, &ia) && a.qp_state == IBV_QPS_ERR);
-	nobody_spins();
+	kit_nobody_spins();
 	CHECK(says(board->log[0], "the device is lost, its queue pairs go to the error state") == 1);
 	a = (struct ibv_qp_attr){.qp_state = IBV_QPS_RESET};
 	CHECK(!ibv_modify_qp(v->e.qp, &a, IBV_QP_STATE));
@@ -282,7 +277,7 @@ static void victim(enum way way, int kind, char **argv)
 
 	alarm(100);
 	open_all(&v, 0);
-	listening = find("socket:", -1, -1);
+	listening = kit_fd_find("socket:", -1, -1);
 	if (way == SEGMENT_EARLY) {
 		close_descriptors(&v, way, kind, listening);
 	} else {
@@ -299,7 +294,7 @@ static void victim(enum way way, int kind, char **argv)
 		CHECK(!pthread_create(&v.hearer, NULL, hear, &v));
 	}
 	if (way == ALL_QUIETLY || way == SEGMENT_EARLY)
-		until_blocked();
+		kit_until_blocked();
 	if (way == SEGMENT_EARLY)
 		make_contact(&v);
 	if (way == EXEC) {
@@ -313,16 +308,16 @@ static void victim(enum way way, int kind, char **argv)
 		goes_on(&v);
 	else
 		everything_ends(&v, way != ALL_QUIETLY && way != SEGMENT_EARLY);
-	check_mine("afterwards");
+	kit_mine_check("afterwards");
 	atomic_store(&board->closed, 1);
 	if (lasting)
 		kit_until(&board->done, 1);
 	if (way == ALL && kind % 2)
 		opens_anew(); /* though the lost one was not closed */
 	close_all(&v);
-	check_mine("with the device closed");
+	kit_mine_check("with the device closed");
 	opens_anew();
-	check_mine("with the device opened and closed again");
+	kit_mine_check("with the device opened and closed again");
 	if (!lasting)
 		kit_until(&board->done, 1); /* the peer has seen a process that lives */
 	exit(0);
@@ -404,7 +399,7 @@ static void own_channel(bool async, int kind)
 		void *x;
 
 		alarm(100);
-		nmine = 0;
+		kit_mine_forget();
 		snprintf(board->log[0], sizeof board->log[0], "/tmp/verbena-closed-%d", (int)getpid());
 		setenv("VERBENA_LOG", board->log[0], 1);
 		v.ctx = kit_open();
@@ -413,7 +408,7 @@ static void own_channel(bool async, int kind)
 		kit_end_open_on(&v.e, v.pd, v.ch, 8, 4096);
 		kit_connect(&v.e, &v.e.card);
 		close(async ? v.ctx->async_fd : v.ch->fd);
-		CHECK(put(kind) == (async ? v.ctx->async_fd : v.ch->fd));
+		CHECK(kit_mine_put(kind) == (async ? v.ctx->async_fd : v.ch->fd));
 		child_keeps();
 		CHECK(!ibv_req_notify_cq(v.e.cq, 0));
 		CHECK(!kit_post(&v.e, IBV_WR_RDMA_WRITE, 7, 0, 8, &v.e.card, 16));
@@ -431,9 +426,9 @@ static void own_channel(bool async, int kind)
 		}
 		CHECK(says(board->log[0], "was closed by this process though it belongs to the device") == 1);
 		CHECK(!count_in(board->log[0], "the device is lost"));
-		nobody_spins();
+		kit_nobody_spins();
 		close_all(&v);
-		check_mine("with the channel closed");
+		kit_mine_check("with the channel closed");
 		unlink(board->log[0]);
 		exit(0);
 	}
@@ -523,13 +518,13 @@ int main(int argc, char **argv)
 	board = kit_shared(sizeof *board);
 	closes_first();
 	breaks_off();
-	for (int kind = 0; kind < KINDS; kind++)
+	for (int kind = 0; kind < KIT_MINE_KINDS; kind++)
 		for (enum way way = 0; way < EXEC; way++)
 			if (argc < 2 || atoi(argv[1]) == (int)way)
 				run(way, kind, argv);
 	if (argc < 2 || atoi(argv[1]) == EXEC)
 		run(EXEC, 0, argv);
-	for (int kind = 0; kind < KINDS && (argc < 2 || atoi(argv[1]) == WAYS); kind++) {
+	for (int kind = 0; kind < KIT_MINE_KINDS && (argc < 2 || atoi(argv[1]) == WAYS); kind++) {
 		own_channel(false, kind);
 		own_channel(true, kind);
 	}

@@ -8,7 +8,6 @@
 
 #include "kit.h"
 #include "mine.h"
-#include "rest.h"
 
 enum { DEPTH = 8, SIZE = 4096 };
 
@@ -78,19 +77,19 @@ static void epoll_sets(void (*call)(struct device *))
 	char is[128];
 
 	device_open(&d);
-	until_blocked(); /* nobody finds the loss by itself */
-	for (int fd = 3; fd < MOST; fd++) {
-		find_kind(fd, is, sizeof is);
+	kit_until_blocked(); /* nobody finds the loss by itself */
+	for (int fd = 3; fd < KIT_MINE_MOST; fd++) {
+		kit_fd_kind(fd, is, sizeof is);
 		if (is[0])
 			last = fd;
 	}
 	CHECK(!syscall(SYS_close_range, 3, ~0u, 0));
-	while (put(2) < last)
+	while (kit_mine_put(2) < last)
 		;
 	call(&d);
-	check_mine("after the call");
+	kit_mine_check("after the call");
 	device_close(&d);
-	check_mine("with the device closed");
+	kit_mine_check("with the device closed");
 }
 
 /* An asynchronous event is due at the queue pair that answers: its peer may not write there. */
@@ -131,20 +130,18 @@ static void own_eventfd(bool read_first)
 	struct device d;
 
 	device_open(&d);
-	CHECK(dup2(put(1), d.ctx->async_fd) == d.ctx->async_fd);
-	close(mine[0].fd);
-	mine[0].fd = d.ctx->async_fd;
+	kit_mine_put_at(d.ctx->async_fd, 1);
 	write_some(&d);
-	check_mine("after requests that end well");
+	kit_mine_check("after requests that end well");
 	if (read_first)
 		told_without_a_descriptor(&d, false);
-	check_mine("after a call that would read");
+	kit_mine_check("after a call that would read");
 	cause_event(&d);
-	check_mine("after an event");
+	kit_mine_check("after an event");
 	told_without_a_descriptor(&d, true);
-	check_mine("after the event was told");
+	kit_mine_check("after the event was told");
 	device_close(&d);
-	check_mine("with the device closed");
+	kit_mine_check("with the device closed");
 }
 
 static void channel_and_sets(void)

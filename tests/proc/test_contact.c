@@ -3,8 +3,12 @@
  * it, a hello that is none.  And what must not fail: a program that changes its user after opening.
  *
  *     proc-contact [CASE]     default: all */
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/syscall.h>
+
 #include "contact.h"
-#include "sandbox.h"
 #include "verbs/verbs.h"
 
 enum { NUMBER = 17, NUMBERS = 4, STORM = 600 };
@@ -23,9 +27,9 @@ static pid_t impostor(uid_t uid, const struct hello *h, bool hang_up)
 	pid_t pid;
 
 	atomic_store(&board->step, 0);
-	pid = fork_as(uid);
+	pid = kit_fork_as(uid);
 	if (!pid) {
-		int l = number_bind(NUMBER, false), s;
+		int l = kit_number_bind(NUMBER, false), s;
 
 		CHECK(l >= 0);
 		atomic_store(&board->step, 1);
@@ -51,27 +55,27 @@ static void over(pid_t pid)
 
 static void lost(void)
 {
-	enum ibv_wc_status st = ask(NUMBER, 12, 4);
+	enum ibv_wc_status st = kit_ask(NUMBER, 12, 4);
 
 	CHECK(st == IBV_WC_RETRY_EXC_ERR, "%s", ibv_wc_status_str(st));
-	LOG_SAYS_NOT("no process of this user");
-	LOG_SAYS_NOT("Too many open files");
+	KIT_LOG_SAYS_NOT("no process of this user");
+	KIT_LOG_SAYS_NOT("Too many open files");
 }
 
 /* We ask one of another version, which says so. */
 static void other_version_there(void)
 {
-	struct hello h = hello_by_hand();
+	struct hello h = kit_hello();
 	pid_t pid;
 
 	h.kind = MSG_REFUSE;
 	h.why = REFUSE_VERSION;
 	h.version = VB_SEG_VERSION + 7;
-	log_begin();
+	kit_log_begin("info");
 	pid = impostor(geteuid(), &h, true);
 	lost();
-	LOG_SAYS("no acknowledgement from queue pair");
-	LOG_SAYS(
+	KIT_LOG_SAYS("no acknowledgement from queue pair");
+	KIT_LOG_SAYS(
 	    "process %d, which holds that number, has another version of Verbena (segment version %u; this "
 	    "process has %u)",
 	    pid, VB_SEG_VERSION + 7, VB_SEG_VERSION);
@@ -82,19 +86,19 @@ static void other_version_there(void)
 static void other_version_here(void)
 {
 	struct ibv_pd *pd;
-	struct hello h = hello_by_hand(), answer;
+	struct hello h = kit_hello(), answer;
 	struct kit_end e;
 	int s;
 
-	log_begin();
+	kit_log_begin("info");
 	pd = ibv_alloc_pd(kit_open());
 	kit_end_open(&e, pd, 4, 64);
-	s = number_connect(e.card.qpn >> 12);
+	s = kit_number_connect(e.card.qpn >> 12);
 	h.version = VB_SEG_VERSION + 1;
 	CHECK(send(s, &h, sizeof h, 0) == sizeof h);
 	CHECK(recv(s, &answer, sizeof answer, 0) == sizeof answer && answer.kind == MSG_REFUSE &&
 	      answer.why == REFUSE_VERSION && answer.version == VB_SEG_VERSION);
-	LOG_SAYS(
+	KIT_LOG_SAYS(
 	    "process %d of this user: it has another version of Verbena (segment version %u; this process "
 	    "has %u)",
 	    getpid(), VB_SEG_VERSION + 1, VB_SEG_VERSION);
@@ -105,10 +109,10 @@ static void other_user(void)
 {
 	pid_t pid;
 
-	log_begin();
-	pid = impostor(FOREIGN, NULL, false);
+	kit_log_begin("info");
+	pid = impostor(KIT_FOREIGN, NULL, false);
 	lost();
-	LOG_SAYS("held by process %d of user %u: only processes of the same user", pid, FOREIGN);
+	KIT_LOG_SAYS("held by process %d of user %u: only processes of the same user", pid, KIT_FOREIGN);
 	over(pid);
 }
 
@@ -117,83 +121,85 @@ static void deaf(void)
 {
 	pid_t pid;
 
-	log_begin();
+	kit_log_begin("info");
 	atomic_store(&board->step, 0);
-	pid = fork_as(can_be(FOREIGN) ? FOREIGN : geteuid());
+	pid = kit_fork_as(kit_can_be(KIT_FOREIGN) ? KIT_FOREIGN : geteuid());
 	if (!pid) {
-		CHECK(number_bind(NUMBER, true) >= 0);
+		CHECK(kit_number_bind(NUMBER, true) >= 0);
 		atomic_store(&board->step, 1);
 		for (;;)
 			pause();
 	}
 	kit_until(&board->step, 1);
 	lost();
-	LOG_SAYS("that number is bound by a process of user %u that does not listen",
-		 can_be(FOREIGN) ? FOREIGN : geteuid());
+	KIT_LOG_SAYS("that number is bound by a process of user %u that does not listen",
+		     kit_can_be(KIT_FOREIGN) ? KIT_FOREIGN : geteuid());
 	over(pid);
 }
 
 static void nobody(void)
 {
-	log_begin();
+	kit_log_begin("info");
 	lost();
-	LOG_SAYS("no process in this network namespace holds that number");
+	KIT_LOG_SAYS("no process in this network namespace holds that number");
 }
 
 static void hung_up(void)
 {
 	pid_t pid;
 
-	log_begin();
+	kit_log_begin("info");
 	pid = impostor(geteuid(), NULL, true);
 	lost();
-	LOG_SAYS("process %d, which holds that number, closes the connection without an answer", pid);
+	KIT_LOG_SAYS("process %d, which holds that number, closes the connection without an answer", pid);
 	over(pid);
 }
 
 static void refused(void)
 {
-	struct hello h = hello_by_hand();
+	struct hello h = kit_hello();
 	pid_t pid;
 
 	h.kind = MSG_REFUSE;
 	h.why = REFUSE_OTHER;
-	log_begin();
+	kit_log_begin("info");
 	pid = impostor(geteuid(), &h, true);
 	lost();
-	LOG_SAYS("process %d, which holds that number, refuses contact", pid);
+	KIT_LOG_SAYS("process %d, which holds that number, refuses contact", pid);
 	over(pid);
 }
 
 static void hello_without_segment(void)
 {
-	struct hello h = hello_by_hand();
+	struct hello h = kit_hello();
 	pid_t pid;
 
-	log_begin();
+	kit_log_begin("info");
 	pid = impostor(geteuid(), &h, false);
 	lost();
-	LOG_SAYS("process %d, which holds that number, does not speak as this version of Verbena does", pid);
+	KIT_LOG_SAYS("process %d, which holds that number, does not speak as this version of Verbena does",
+		     pid);
 	over(pid);
 }
 
 static void hello_without_segment_here(void)
 {
-	struct hello h = hello_by_hand();
+	struct hello h = kit_hello();
 	struct ibv_pd *pd;
 	struct kit_end e;
 	int s;
 
-	log_begin();
+	kit_log_begin("info");
 	pd = ibv_alloc_pd(kit_open());
 	kit_end_open(&e, pd, 4, 64);
-	s = number_connect(e.card.qpn >> 12);
+	s = kit_number_connect(e.card.qpn >> 12);
 	CHECK(send(s, &h, sizeof h, 0) == sizeof h);
 	CHECK(recv(s, &h, sizeof h, 0) == sizeof h && h.kind == MSG_REFUSE);
-	LOG_SAYS("process %d of this user connected to this process's adapter and sent its hello without its "
-		 "segment",
-		 getpid());
-	LOG_SAYS_NOT("Too many open files");
+	KIT_LOG_SAYS(
+	    "process %d of this user connected to this process's adapter and sent its hello without its "
+	    "segment",
+	    getpid());
+	KIT_LOG_SAYS_NOT("Too many open files");
 	kit_end_close(&e);
 }
 
@@ -202,20 +208,20 @@ static void other_network(void)
 {
 	pid_t pid;
 
-	log_begin();
+	kit_log_begin("info");
 	atomic_store(&board->step, 0);
 	pid = kit_fork();
 	if (!pid) {
-		CHECK(own_network() && number_bind(NUMBER, false) >= 0);
+		CHECK(kit_own_network() && kit_number_bind(NUMBER, false) >= 0);
 		atomic_store(&board->step, 1);
 		for (;;)
 			pause();
 	}
 	kit_until(&board->step, 1);
 	lost();
-	LOG_SAYS("no process in this network namespace holds that number; process %d, in another network "
-		 "namespace, does",
-		 pid);
+	KIT_LOG_SAYS("no process in this network namespace holds that number; process %d, in another network "
+		     "namespace, does",
+		     pid);
 	over(pid);
 }
 
@@ -224,7 +230,7 @@ static void nameless(void)
 {
 	pid_t pid;
 
-	log_begin();
+	kit_log_begin("info");
 	pid = impostor(geteuid(), NULL, false);
 	if (unshare(CLONE_NEWUSER)) {
 		printf("SKIP: no user namespace: %s\n", strerror(errno));
@@ -232,8 +238,8 @@ static void nameless(void)
 		return;
 	}
 	lost();
-	LOG_SAYS("this process's user has no number in its user namespace, where everybody reads as %u",
-		 geteuid());
+	KIT_LOG_SAYS("this process's user has no number in its user namespace, where everybody reads as %u",
+		     geteuid());
 	over(pid);
 }
 
@@ -242,14 +248,14 @@ static void nameless_there(void)
 {
 	pid_t pid;
 
-	log_begin();
+	kit_log_begin("info");
 	atomic_store(&board->step, 0);
 	pid = kit_fork();
 	if (!pid) {
 		struct ibv_pd *pd;
 		struct kit_end e;
 
-		log_begin();
+		kit_log_begin("info");
 		if (unshare(CLONE_NEWUSER)) {
 			atomic_store(&board->step, 2);
 			_exit(0);
@@ -258,8 +264,8 @@ static void nameless_there(void)
 		kit_end_open(&e, pd, 4, 64);
 		board->number = e.card.qpn >> 12;
 		atomic_store(&board->step, 1);
-		log_await("this process's user has no number in its user namespace");
-		LOG_SAYS_NOT("here 65534");
+		kit_log_await("this process's user has no number in its user namespace");
+		KIT_LOG_SAYS_NOT("here 65534");
 		for (;;)
 			pause();
 	}
@@ -267,8 +273,8 @@ static void nameless_there(void)
 	if (atomic_load(&board->step) == 2) {
 		printf("SKIP: no user namespace\n");
 	} else {
-		CHECK(ask(board->number, 12, 4) == IBV_WC_RETRY_EXC_ERR);
-		LOG_SAYS(
+		CHECK(kit_ask(board->number, 12, 4) == IBV_WC_RETRY_EXC_ERR);
+		KIT_LOG_SAYS(
 		    "process %d, which holds that number, refuses: it takes this process for another user's",
 		    pid);
 	}
@@ -280,7 +286,7 @@ static void sandbox(long call, const char *name, bool here)
 {
 	pid_t pid;
 
-	log_begin();
+	kit_log_begin("info");
 	atomic_store(&board->step, 0);
 	pid = kit_fork();
 	if (!pid) {
@@ -288,7 +294,7 @@ static void sandbox(long call, const char *name, bool here)
 		struct kit_end e;
 
 		if (!here)
-			deny(call, 0);
+			CHECK(kit_deny(call, EPERM, false), "%s", strerror(errno));
 		pd = ibv_alloc_pd(kit_open());
 		kit_end_open(&e, pd, 4, 64);
 		board->number = e.card.qpn >> 12;
@@ -298,15 +304,15 @@ static void sandbox(long call, const char *name, bool here)
 	}
 	kit_until(&board->step, 1);
 	if (here)
-		deny(call, 0);
-	CHECK(ask(board->number, 12, 4) == IBV_WC_RETRY_EXC_ERR);
-	LOG_SAYS_NOT("no process of this user");
+		CHECK(kit_deny(call, EPERM, false), "%s", strerror(errno));
+	CHECK(kit_ask(board->number, 12, 4) == IBV_WC_RETRY_EXC_ERR);
+	KIT_LOG_SAYS_NOT("no process of this user");
 	if (here)
-		LOG_SAYS("this process cannot make contact: %s fails: Operation not "
-			 "permitted (a sandbox?)",
-			 name);
+		KIT_LOG_SAYS("this process cannot make contact: %s fails: Operation not "
+			     "permitted (a sandbox?)",
+			     name);
 	else
-		LOG_SAYS(
+		KIT_LOG_SAYS(
 		    "process %d, which holds that number, cannot make contact: %s fails there: Operation not "
 		    "permitted",
 		    pid, name);
@@ -340,12 +346,12 @@ static void other_version_handed_over(void)
 	    .magic = VB_SEG_MAGIC, .version = VB_SEG_VERSION + 7, .number = 17, .incarnation = 77};
 	int fd = memfd_create("verbena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
-	log_begin();
+	kit_log_begin("info");
 	CHECK(fd >= 0 && !ftruncate(fd, 1 << 20) && pwrite(fd, &head, sizeof head, 0) == sizeof head);
 	CHECK(!fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK));
 	CHECK(!ibv_import_device(fd) && errno == EINVAL, "%s", strerror(errno));
-	LOG_SAYS("another version of Verbena (segment version %u; this process has %u)", VB_SEG_VERSION + 7,
-		 VB_SEG_VERSION);
+	KIT_LOG_SAYS("another version of Verbena (segment version %u; this process has %u)",
+		     VB_SEG_VERSION + 7, VB_SEG_VERSION);
 }
 
 /* A daemon: opens as root, then becomes another user.  One of that user reaches it, though it does nothing
@@ -360,10 +366,11 @@ static void after_setuid(void)
 		struct ibv_pd *pd;
 		struct kit_end e;
 
-		log_begin();
+		kit_log_begin("info");
 		pd = ibv_alloc_pd(kit_open());
 		kit_end_open(&e, pd, 4, 64);
-		CHECK(!setresgid(FOREIGN, FOREIGN, FOREIGN) && !setresuid(FOREIGN, FOREIGN, FOREIGN));
+		CHECK(!setresgid(KIT_FOREIGN, KIT_FOREIGN, KIT_FOREIGN) &&
+		      !setresuid(KIT_FOREIGN, KIT_FOREIGN, KIT_FOREIGN));
 		board->theirs = e.card;
 		CHECK(!kit_recv(&e, 1, 0, 64));
 		atomic_store(&board->step, 1);
@@ -372,15 +379,15 @@ static void after_setuid(void)
 		atomic_store(&board->step, 3);
 		kit_until(&board->step, 4);
 		CHECK(kit_wait(&e, 10).status == IBV_WC_SUCCESS);
-		LOG_SAYS_NOT("refused");
+		KIT_LOG_SAYS_NOT("refused");
 		_exit(0);
 	}
-	asker = fork_as(FOREIGN);
+	asker = kit_fork_as(KIT_FOREIGN);
 	if (!asker) {
 		struct ibv_pd *pd;
 		struct kit_end e;
 
-		log_begin();
+		kit_log_begin("info");
 		kit_until(&board->step, 1);
 		/* contact begins here, and is made, while the daemon's queue pair is still in INIT */
 		pd = ibv_alloc_pd(kit_open());
@@ -391,8 +398,8 @@ static void after_setuid(void)
 		kit_until(&board->step, 3);
 		CHECK(!kit_post(&e, IBV_WR_SEND, 1, 0, 32, NULL, 0));
 		CHECK(kit_wait(&e, 20).status == IBV_WC_SUCCESS);
-		LOG_SAYS_NOT("refused");
-		LOG_SAYS_NOT("of user 0");
+		KIT_LOG_SAYS_NOT("refused");
+		KIT_LOG_SAYS_NOT("of user 0");
 		atomic_store(&board->step, 4);
 		_exit(0);
 	}
@@ -409,12 +416,12 @@ static void silent_ones(void)
 	int fds, s[MANY];
 
 	kit_end_open(&e, pd, 4, 64);
-	fds = descriptors();
+	fds = kit_descriptors();
 	begun = kit_now();
 	for (int i = 0; i < MANY; i++)
-		s[i] = number_connect(e.card.qpn >> 12);
-	for (end = kit_now() + 30; descriptors() > fds + MANY;)
-		CHECK(kit_now() < end, "%d descriptors, then %d", fds, descriptors());
+		s[i] = kit_number_connect(e.card.qpn >> 12);
+	for (end = kit_now() + 30; kit_descriptors() > fds + MANY;)
+		CHECK(kit_now() < end, "%d descriptors, then %d", fds, kit_descriptors());
 	CHECK(kit_now() - begun < 20);
 	for (int i = 0; i < MANY; i++)
 		close(s[i]);
@@ -472,13 +479,13 @@ static void reached(void)
 /* Of those that all have spoken nobody has to go: each is answered, however many there are. */
 static void storm_of_hellos(void)
 {
-	struct hello h = hello_by_hand(), answer;
+	struct hello h = kit_hello(), answer;
 	pid_t pid = stormed();
 	int s[STORM];
 
 	CHECK(!kill(pid, SIGSTOP));
 	for (int i = 0; i < STORM; i++) {
-		s[i] = number_connect(board->numbers[i % NUMBERS]);
+		s[i] = kit_number_connect(board->numbers[i % NUMBERS]);
 		CHECK(send(s[i], &h, sizeof h, 0) == sizeof h);
 	}
 	CHECK(!kill(pid, SIGCONT));
@@ -495,73 +502,49 @@ static void storm_of_silence(void)
 {
 	enum { KEPT = 128, EACH = 2, OTHERS = 8 };
 	pid_t pid = stormed();
-	int s[STORM], before = descriptors_of(pid);
+	int s[STORM], before = kit_descriptors_of(pid);
 
 	for (int i = 0; i < STORM; i++)
-		s[i] = number_connect(board->numbers[0]);
+		s[i] = kit_number_connect(board->numbers[0]);
 	reached(); /* so all that came before have been accepted */
-	CHECK(descriptors_of(pid) <= before + KEPT * EACH + OTHERS, "%d descriptors, then %d", before,
-	      descriptors_of(pid));
+	CHECK(kit_descriptors_of(pid) <= before + KEPT * EACH + OTHERS, "%d descriptors, then %d", before,
+	      kit_descriptors_of(pid));
 	for (int i = 0; i < STORM; i++)
 		close(s[i]);
 	over(pid);
 }
 
-static const struct {
-	const char *name;
-	void (*run)(void);
-	bool foreign; /* another user is needed */
-} cases[] = {
-    {"another version there", other_version_there, false},
-    {"another version here", other_version_here, false},
-    {"another version handed over", other_version_handed_over, false},
-    {"another user", other_user, true},
-    {"bound and deaf", deaf, false},
-    {"nobody", nobody, false},
-    {"hung up", hung_up, false},
-    {"refused", refused, false},
-    {"a hello without a segment", hello_without_segment, false},
-    {"a hello without a segment comes", hello_without_segment_here, false},
-    {"another network namespace", other_network, false},
-    {"a user without a number", nameless, false},
-    {"a user without a number there", nameless_there, false},
-    {"no getsockopt", no_getsockopt, false},
-    {"no getsockopt there", no_getsockopt_there, false},
-    {"no fstatfs", no_fstatfs, false},
-    {"no fstatfs there", no_fstatfs_there, false},
-    {"after setuid", after_setuid, true},
-    {"those that never speak", silent_ones, false},
-    {"a storm of hellos", storm_of_hellos, false},
-    {"a storm of silence", storm_of_silence, false},
+static const struct kit_case cases[] = {
+    {.name = "another version there", .run = other_version_there},
+    {.name = "another version here", .run = other_version_here},
+    {.name = "another version handed over", .run = other_version_handed_over},
+    {.name = "another user", .run = other_user, .foreign = true},
+    {.name = "bound and deaf", .run = deaf},
+    {.name = "nobody", .run = nobody},
+    {.name = "hung up", .run = hung_up},
+    {.name = "refused", .run = refused},
+    {.name = "a hello without a segment", .run = hello_without_segment},
+    {.name = "a hello without a segment comes", .run = hello_without_segment_here},
+    {.name = "another network namespace", .run = other_network},
+    {.name = "a user without a number", .run = nameless},
+    {.name = "a user without a number there", .run = nameless_there},
+    {.name = "no getsockopt", .run = no_getsockopt},
+    {.name = "no getsockopt there", .run = no_getsockopt_there},
+    {.name = "no fstatfs", .run = no_fstatfs},
+    {.name = "no fstatfs there", .run = no_fstatfs_there},
+    {.name = "after setuid", .run = after_setuid, .foreign = true},
+    {.name = "those that never speak", .run = silent_ones},
+    {.name = "a storm of hellos", .run = storm_of_hellos},
+    {.name = "a storm of silence", .run = storm_of_silence},
 };
 
 int main(int argc, char **argv)
 {
-	bool foreign = can_be(FOREIGN);
-
-	if (!own_network()) {
+	if (!kit_own_network()) {
 		printf("SKIP: no network namespace of its own: %s\n", strerror(errno));
-		return SKIPPED;
+		return KIT_SKIP;
 	}
 	board = kit_shared(sizeof *board);
-	for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
-		pid_t pid;
-
-		if (argc > 1 && !strstr(cases[i].name, argv[1]))
-			continue;
-		printf("%s\n", cases[i].name);
-		if (cases[i].foreign && !foreign) {
-			printf("SKIP: this user cannot become another one\n");
-			continue;
-		}
-		pid = kit_fork();
-		if (!pid) {
-			alarm(60);
-			cases[i].run();
-			fflush(NULL);
-			_exit(0); /* what a case leaves open is no leak */
-		}
-		CHECK(kit_reap(pid) == 0, "%s", cases[i].name);
-	}
+	KIT_CASES(cases, 60);
 	return 0;
 }

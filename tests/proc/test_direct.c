@@ -47,14 +47,14 @@ static uint32_t psn(struct kit_end *e)
 }
 
 /* The target: is what the initiator says it should be, once that has let it go on. */
-static void passive(struct pair *p)
+static void passive(struct kit_pair *p)
 {
-	pair_open(p, DEPTH, SIZE);
+	kit_pair_open(p, DEPTH, SIZE);
 	atomic_store(&p->board->step, 1);
-	pair_close(p);
+	kit_pair_close(p);
 }
 
-static void write_and_read(struct pair *p, struct kit_end *e, const struct kit_card *peer)
+static void write_and_read(struct kit_pair *p, struct kit_end *e, const struct kit_card *peer)
 {
 	for (unsigned i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
 		uint32_t n = lengths[i], at = i % 17;
@@ -133,7 +133,7 @@ static void to_and_fro(struct kit_end *e, const struct kit_card *peer)
 }
 
 /* The data is there, which the other QP may look at, and the rest waits for the target. */
-static void with_immediate(struct pair *p)
+static void with_immediate(struct kit_pair *p)
 {
 	struct kit_end *e = &p->end[0], *other = &p->end[1];
 	const struct kit_card *peer = &p->board->card[1][0];
@@ -153,34 +153,34 @@ static void with_immediate(struct pair *p)
 			CHECK(memcmp(e->buf, other->buf + HALF, n));
 	}
 	silence(e, 50);
-	pair_cont(p);
+	kit_cont(p->target);
 	done(e, 9, IBV_WC_RDMA_WRITE);
 	done(e, 9, IBV_WC_RDMA_WRITE);
 }
 
-static void initiator_alone(struct pair *p)
+static void initiator_alone(struct kit_pair *p)
 {
 	struct kit_end *e = &p->end[0];
 	const struct kit_card *peer = &p->board->card[1][0];
 	uint32_t began;
 
-	pair_open(p, DEPTH, SIZE);
+	kit_pair_open(p, DEPTH, SIZE);
 	kit_until(&p->board->step, 1);
-	pair_stop(p);
+	kit_stop(p->target);
 	began = psn(e);
 	write_and_read(p, e, peer);
 	a_list(e, peer);
 	to_and_fro(e, peer);
 	CHECK(psn(e) == began, "packets went out");
 	with_immediate(p);
-	pair_close(p);
+	kit_pair_close(p);
 }
 
-static void takes_immediates(struct pair *p)
+static void takes_immediates(struct kit_pair *p)
 {
 	struct kit_end *e = &p->end[0];
 
-	pair_open(p, DEPTH, SIZE);
+	kit_pair_open(p, DEPTH, SIZE);
 	for (int i = 0; i < 2; i++)
 		CHECK(!kit_recv(e, 50 + (uint64_t)i, 0, 0));
 	atomic_store(&p->board->step, 1);
@@ -192,34 +192,34 @@ static void takes_immediates(struct pair *p)
 	}
 	fill(e->buf + HALF, 300000, 5);
 	CHECK(!memcmp(e->buf + 1000, e->buf + HALF, 300000));
-	pair_close(p);
+	kit_pair_close(p);
 }
 
 /* Where one end does not want it, everything waits. */
-static void initiator_waits(struct pair *p)
+static void initiator_waits(struct kit_pair *p)
 {
 	struct kit_end *e = &p->end[0];
 	const struct kit_card *peer = &p->board->card[1][0];
 
-	pair_open(p, DEPTH, SIZE);
+	kit_pair_open(p, DEPTH, SIZE);
 	kit_until(&p->board->step, 1);
-	pair_stop(p);
+	kit_stop(p->target);
 	fill(e->buf, 1000, 3);
 	CHECK(!kit_post(e, IBV_WR_RDMA_WRITE, 1, 0, 1000, peer, 0));
 	CHECK(!kit_post(e, IBV_WR_RDMA_WRITE, 2, 0, 0, peer, 0));
 	CHECK(!kit_post(e, IBV_WR_RDMA_READ, 3, HALF, 1000, peer, 0));
 	silence(e, 100);
-	pair_cont(p);
+	kit_cont(p->target);
 	done(e, 1, IBV_WC_RDMA_WRITE);
 	done(e, 2, IBV_WC_RDMA_WRITE);
 	done(e, 3, IBV_WC_RDMA_READ);
 	CHECK(!memcmp(e->buf, e->buf + HALF, 1000));
-	pair_close(p);
+	kit_pair_close(p);
 }
 
 /* A queue that never runs dry leaves the ring again: after some requests the next WRITE that could be placed
  * waits for those before it.  Few of them do not hold it up. */
-static void never_dry(struct pair *p)
+static void never_dry(struct kit_pair *p)
 {
 	struct kit_end *e = &p->end[0];
 	const struct kit_card *peer = &p->board->card[1][0];
@@ -228,33 +228,33 @@ static void never_dry(struct pair *p)
 		uint32_t packets;
 	} rows[] = {{20, 8, 20}, {4, 8, 12}};
 
-	pair_open(p, DEPTH, SIZE);
+	kit_pair_open(p, DEPTH, SIZE);
 	for (unsigned r = 0; r < 2; r++) {
 		uint32_t began;
 
 		kit_until(&p->board->step, 1 + (int)r);
-		pair_stop(p);
+		kit_stop(p->target);
 		began = psn(e);
 		for (int i = 0; i < rows[r].sends; i++)
 			CHECK(!kit_post(e, IBV_WR_SEND, 1, 0, 0, NULL, 0));
 		for (int i = 0; i < rows[r].writes; i++)
 			CHECK(!kit_post(e, IBV_WR_RDMA_WRITE, 2, 0, 8, peer, 0));
 		silence(e, 20);
-		pair_cont(p);
+		kit_cont(p->target);
 		for (int i = 0; i < rows[r].sends; i++)
 			done(e, 1, IBV_WC_SEND);
 		for (int i = 0; i < rows[r].writes; i++)
 			done(e, 2, IBV_WC_RDMA_WRITE);
 		CHECK(psn(e) - began == rows[r].packets, "%u packets", psn(e) - began);
 	}
-	pair_close(p);
+	kit_pair_close(p);
 }
 
-static void takes_sends(struct pair *p)
+static void takes_sends(struct kit_pair *p)
 {
 	struct kit_end *e = &p->end[0];
 
-	pair_open(p, DEPTH, SIZE);
+	kit_pair_open(p, DEPTH, SIZE);
 	for (int r = 0; r < 2; r++) {
 		int n = r ? 4 : 20;
 
@@ -264,11 +264,11 @@ static void takes_sends(struct pair *p)
 		for (int i = 0; i < n; i++)
 			done(e, 3, IBV_WC_RECV);
 	}
-	pair_close(p);
+	kit_pair_close(p);
 }
 
 /* What is longer than a post's own share is finished by whoever makes progress. */
-static void by_whom(struct pair *p)
+static void by_whom(struct kit_pair *p)
 {
 	struct kit_end *e = &p->end[0];
 	const struct kit_card *peer = &p->board->card[1][0];
@@ -276,9 +276,9 @@ static void by_whom(struct pair *p)
 	struct ibv_cq *cq;
 	void *arg;
 
-	pair_open(p, DEPTH, SIZE);
+	kit_pair_open(p, DEPTH, SIZE);
 	kit_until(&p->board->step, 1);
-	pair_stop(p);
+	kit_stop(p->target);
 	for (int i = 0; i < 6; i++) {
 		enum ibv_wr_opcode op = i % 2 ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
 
@@ -298,21 +298,21 @@ static void by_whom(struct pair *p)
 			ibv_ack_cq_events(cq, 1);
 		}
 	}
-	pair_cont(p);
-	pair_close(p);
+	kit_cont(p->target);
+	kit_pair_close(p);
 }
 
 /* In SQD what is begun is finished, and nothing is begun. */
-static void drains(struct pair *p)
+static void drains(struct kit_pair *p)
 {
 	struct kit_end *e = &p->end[0];
 	const struct kit_card *peer = &p->board->card[1][0];
 	struct ibv_async_event ev;
 	int caught = 0;
 
-	pair_open(p, DEPTH, SIZE);
+	kit_pair_open(p, DEPTH, SIZE);
 	kit_until(&p->board->step, 1);
-	pair_stop(p);
+	kit_stop(p->target);
 	for (int i = 0; i < 30; i++) {
 		struct ibv_qp_attr a = {.qp_state = IBV_QPS_SQD, .en_sqd_async_notify = 1};
 		uint64_t n = 0;
@@ -338,9 +338,9 @@ static void drains(struct pair *p)
 		for (; n < 4; n++)
 			done(e, n, IBV_WC_RDMA_WRITE);
 	}
-	pair_cont(p);
+	kit_cont(p->target);
 	CHECK(caught, "it was never in the middle of a request");
-	pair_close(p);
+	kit_pair_close(p);
 }
 
 /* Memory that both can map: after some use the initiator has it, and atomics are its own too. */
@@ -369,14 +369,14 @@ static uint8_t *shared_make(char *name, size_t size)
 	return p;
 }
 
-static void shares(struct pair *p)
+static void shares(struct kit_pair *p)
 {
-	struct pair_board *b = p->board;
+	struct kit_board *b = p->board;
 	struct ibv_mr *mr, *other;
 	char name[64];
 	uint8_t *at;
 
-	pair_open(p, DEPTH, SIZE);
+	kit_pair_open(p, DEPTH, SIZE);
 	at = shared_make(name, sizeof name);
 	mr = ibv_reg_mr(p->pd, at, SIZE, KIT_ALL);
 	CHECK(mr);
@@ -388,13 +388,13 @@ static void shares(struct pair *p)
 	b->number[2] = other->rkey;
 	atomic_store(&b->step, 1);
 	while (atomic_load(&b->step) != 2)
-		pair_nap(1);
+		kit_nap(1);
 	CHECK(*(uint64_t *)(void *)(at + SIZE - 8) == (uint64_t)b->number[3]);
 	CHECK(!ibv_dereg_mr(other) && !ibv_dereg_mr(mr));
 	memset(at, 0x5a, SIZE); /* it is nobody else's now */
 	atomic_store(&b->step, 3);
 	while (atomic_load(&b->step) != 4)
-		pair_nap(1);
+		kit_nap(1);
 	for (size_t i = 0; i < SIZE; i++)
 		CHECK(at[i] == 0x5a);
 	if (shared == SYSV)
@@ -403,7 +403,7 @@ static void shares(struct pair *p)
 		munmap(at, SIZE);
 	if (*name)
 		unlink(name);
-	pair_close(p);
+	kit_pair_close(p);
 }
 
 /* Files of the kind that are mapped here. */
@@ -421,21 +421,21 @@ static int mapped_here(void)
 	return n;
 }
 
-static void has_share(struct pair *p)
+static void has_share(struct kit_pair *p)
 {
-	struct pair_board *b = p->board;
+	struct kit_board *b = p->board;
 	struct kit_end *e = &p->end[0];
 	struct kit_card peer;
 	uint64_t added = 0;
 	uint32_t began;
 	double end;
 
-	pair_open(p, DEPTH, SIZE);
+	kit_pair_open(p, DEPTH, SIZE);
 	kit_until(&b->step, 1);
 	peer = b->card[1][0];
 	peer.addr = (uint64_t)b->number[0];
 	peer.rkey = (uint32_t)b->number[1];
-	for (end = kit_now() + 20;; pair_nap(1)) { /* until one takes no packet */
+	for (end = kit_now() + 20;; kit_nap(1)) { /* until one takes no packet */
 		began = psn(e);
 		CHECK(!kit_post(e, IBV_WR_ATOMIC_FETCH_AND_ADD, 1, 0, 8, &peer, SIZE - 8));
 		done(e, 1, IBV_WC_FETCH_ADD);
@@ -446,7 +446,7 @@ static void has_share(struct pair *p)
 		CHECK(kit_now() < end, "atomics stay with the ring");
 	}
 	CHECK(mapped_here() > 0);
-	pair_stop(p);
+	kit_stop(p->target);
 	for (int i = 0; i < 100; i++, added++) {
 		CHECK(!kit_post(e, IBV_WR_ATOMIC_FETCH_AND_ADD, 1, 0, 8, &peer, SIZE - 8));
 		done(e, 1, IBV_WC_FETCH_ADD);
@@ -463,17 +463,17 @@ static void has_share(struct pair *p)
 		CHECK(*(uint64_t *)(void *)e->buf == added);
 	}
 	b->number[3] = (int64_t)added;
-	pair_cont(p);
+	kit_cont(p->target);
 	atomic_store(&b->step, 2);
 	kit_until(&b->step, 3);
 	/* its mapping goes with the region */
-	for (end = kit_now() + 20; mapped_here(); pair_nap(1))
+	for (end = kit_now() + 20; mapped_here(); kit_nap(1))
 		CHECK(kit_now() < end, "the mapping stays");
 	peer.rkey = (uint32_t)b->number[1];
 	CHECK(!kit_post(e, IBV_WR_RDMA_WRITE, 2, 0, 8, &peer, 0));
 	CHECK(kit_wait(e, 20).status == IBV_WC_REM_ACCESS_ERR);
 	atomic_store(&b->step, 4);
-	pair_close(p);
+	kit_pair_close(p);
 }
 
 int main(void)
@@ -481,17 +481,17 @@ int main(void)
 	static const bool both[] = {true, true}, none[] = {false, false}, here[] = {true, false},
 			  there[] = {false, true};
 
-	pair_run("stopped target", both, initiator_alone, takes_immediates);
-	pair_run("off at both ends", none, initiator_waits, passive);
-	pair_run("off at the target", here, initiator_waits, passive);
-	pair_run("off at the initiator", there, initiator_waits, passive);
-	pair_run("a queue that never runs dry", both, never_dry, takes_sends);
-	pair_run("finished by", both, by_whom, passive);
-	pair_run("the send queue drains", both, drains, passive);
+	kit_pair_run("stopped target", both, initiator_alone, takes_immediates);
+	kit_pair_run("off at both ends", none, initiator_waits, passive);
+	kit_pair_run("off at the target", here, initiator_waits, passive);
+	kit_pair_run("off at the initiator", there, initiator_waits, passive);
+	kit_pair_run("a queue that never runs dry", both, never_dry, takes_sends);
+	kit_pair_run("finished by", both, by_whom, passive);
+	kit_pair_run("the send queue drains", both, drains, passive);
 	for (shared = MEMFD; shared <= SYSV; shared++)
-		pair_run(shared == MEMFD      ? "a memfd"
-			 : shared == SHM_FILE ? "a file in /dev/shm"
-					      : "SysV memory",
-			 both, has_share, shares);
+		kit_pair_run(shared == MEMFD	  ? "a memfd"
+			     : shared == SHM_FILE ? "a file in /dev/shm"
+						  : "SysV memory",
+			     both, has_share, shares);
 	return 0;
 }

@@ -22,7 +22,7 @@ static uint64_t word(struct ibv_dm *dm, uint64_t at)
 }
 
 /* Whose device memory it is: says its key, and looks at what came of it. */
-static void target(struct pair *p)
+static void target(struct kit_pair *p)
 {
 	struct ibv_alloc_dm_attr a = {.length = SIZE, .log_align_req = 6};
 	uint8_t *buf = malloc(SIZE), *want = malloc(SIZE);
@@ -30,7 +30,7 @@ static void target(struct pair *p)
 	struct ibv_mr *mr;
 
 	CHECK(buf && want);
-	pair_open(p, 16, AREA);
+	kit_pair_open(p, 16, AREA);
 	dm = ibv_alloc_dm(p->ctx, &a);
 	CHECK(dm);
 	mr = ibv_reg_dm_mr(p->pd, dm, 4096, SIZE - 4096, DM_ALL);
@@ -51,7 +51,7 @@ static void target(struct pair *p)
 	CHECK(ibv_free_dm(dm) == EBUSY);
 	CHECK(!ibv_dereg_mr(mr));
 	CHECK(!ibv_free_dm(dm));
-	pair_close(p);
+	kit_pair_close(p);
 	free(buf);
 	free(want);
 }
@@ -82,7 +82,7 @@ static void expect(struct ibv_wc wc, enum ibv_wc_status status, const char *what
 }
 
 /* Reaches it often enough that it may be mapped over here, from device memory of its own. */
-static void initiator(struct pair *p)
+static void initiator(struct kit_pair *p)
 {
 	struct ibv_alloc_dm_attr a = {.length = AREA};
 	struct kit_end *e = &p->end[0];
@@ -92,7 +92,7 @@ static void initiator(struct pair *p)
 	uint8_t want[100];
 	uint32_t rkey;
 
-	pair_open(p, 16, AREA);
+	kit_pair_open(p, 16, AREA);
 	kit_until(&p->board->step, READY);
 	rkey = (uint32_t)atomic_load(&p->board->number[0]);
 	dm = ibv_alloc_dm(p->ctx, &a);
@@ -104,7 +104,7 @@ static void initiator(struct pair *p)
 	for (int i = 0; i < 50; i++) {
 		expect(go(e, IBV_WR_RDMA_WRITE, mr, 0, AREA, rkey, 8192), IBV_WC_SUCCESS, "WRITE");
 		if (i % 10 == 9)
-			pair_nap(2);
+			kit_nap(2);
 	}
 	expect(go(e, IBV_WR_RDMA_READ, mr, 100, 100, rkey, 200), IBV_WC_SUCCESS, "READ");
 	CHECK(!ibv_memcpy_from_dm(e->buf, dm, 100, 100));
@@ -119,7 +119,7 @@ static void initiator(struct pair *p)
 	       "beyond one's own");
 	atomic_store(&p->board->step, DONE);
 	CHECK(!ibv_dereg_mr(mr) && !ibv_free_dm(dm));
-	pair_close(p);
+	kit_pair_close(p);
 }
 
 /* --- what is refused, in one process */
@@ -241,7 +241,7 @@ int main(void)
 		exit(0);
 	}
 	CHECK(!kit_reap(pid));
-	pair_run("direct", (bool[2]){true, true}, initiator, target);
-	pair_run("ring", (bool[2]){false, false}, initiator, target);
+	kit_pair_run("direct", (bool[2]){true, true}, initiator, target);
+	kit_pair_run("ring", (bool[2]){false, false}, initiator, target);
 	return 0;
 }

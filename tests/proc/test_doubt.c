@@ -205,14 +205,6 @@ static void exit_at_once_is_death(void)
 	CHECK(kit_reap(pid) == 0);
 }
 
-static void wait_stopped(pid_t pid)
-{
-	int status;
-
-	CHECK(!kill(pid, SIGSTOP));
-	CHECK(waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status));
-}
-
 /* Requests to a stopped process stay, and go on where it goes on. */
 static void stopped_for(struct side *s, pid_t pid, double seconds)
 {
@@ -266,7 +258,7 @@ static void stop_after_contact_delays(void)
 	pid = stopping_peer(false);
 	begin(&s, 13, 2); /* 34 ms, twice again: an error would come in 0.1 s */
 	say_hello(&s);
-	wait_stopped(pid);
+	kit_stop(pid);
 	stopped_for(&s, pid, getenv("VERBENA_SOAK") ? 20 : 0.7);
 }
 

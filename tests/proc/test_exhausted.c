@@ -3,12 +3,14 @@
  * allows.
  *
  *     proc-exhausted [CASE]     default: all */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/resource.h>
 
 #include "contact.h"
-#include "rest.h"
 
 enum { SIZE = 4096 };
 
@@ -397,27 +399,27 @@ static void backlog(bool waiting)
 		CHECK(!pthread_create(&threads[0], NULL, wait_for_completion, ch));
 		CHECK(!pthread_create(&threads[1], NULL, wait_for_event, pd->context));
 	}
-	until_blocked();
+	kit_until_blocked();
 	atomic_store(&board->step, 0);
 	pid = kit_fork();
 	if (!pid) {
 		kit_until(&board->step, 1);
 		for (int i = 0; i < KNOCKS; i++)
-			number_connect(e.card.qpn >> 12);
+			kit_number_connect(e.card.qpn >> 12);
 		atomic_store(&board->step, 2);
 		for (;;)
 			pause();
 	}
-	before = descriptors();
+	before = kit_descriptors();
 	limit_descriptors(true);
 	atomic_store(&board->step, 1);
 	kit_until(&board->step, 2);
 	for (end = kit_now() + 20; !said(log, "accept");)
 		CHECK(kit_now() < end, "nothing was to be accepted");
 	dup2(errors, 2);
-	nobody_spins();
+	kit_nobody_spins();
 	limit_descriptors(false);
-	for (end = kit_now() + 20; descriptors() < before + KNOCKS;)
+	for (end = kit_now() + 20; kit_descriptors() < before + KNOCKS;)
 		CHECK(kit_now() < end, "those who knocked are not let in");
 	kill(pid, SIGKILL);
 	kit_reap(pid);
@@ -434,38 +436,22 @@ static void backlog_waiting(void)
 	backlog(true);
 }
 
-static const struct {
-	const char *name;
-	void (*run)(void);
-} cases[] = {
-    {"no descriptors here", descriptors_here},
-    {"no descriptors there", descriptors_there},
-    {"no memory here", memory_here},
-    {"no memory there", memory_there},
-    {"no memory for the device", memory_for_the_device},
-    {"few descriptors", few_descriptors},
-    {"no descriptors, and somebody knocks", backlog_idle},
-    {"no descriptors, somebody knocks, and threads wait", backlog_waiting},
-    {"as many peers as possible", as_many_as_possible},
+static const struct kit_case cases[] = {
+    {.name = "no descriptors here", .run = descriptors_here, .clean = true},
+    {.name = "no descriptors there", .run = descriptors_there, .clean = true},
+    {.name = "no memory here", .run = memory_here, .clean = true},
+    {.name = "no memory there", .run = memory_there, .clean = true},
+    {.name = "no memory for the device", .run = memory_for_the_device, .clean = true},
+    {.name = "few descriptors", .run = few_descriptors, .clean = true},
+    {.name = "no descriptors, and somebody knocks", .run = backlog_idle},
+    {.name = "no descriptors, somebody knocks, and threads wait", .run = backlog_waiting},
+    {.name = "as many peers as possible", .run = as_many_as_possible, .clean = true},
 };
 
 int main(int argc, char **argv)
 {
 	CHECK(!close_range(3, ~0u, 0)); /* what was inherited would be counted */
 	board = kit_shared(sizeof *board);
-	for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
-		pid_t pid;
-
-		if (argc > 1 && !strstr(cases[i].name, argv[1]))
-			continue;
-		printf("%s\n", cases[i].name);
-		pid = kit_fork();
-		if (!pid) {
-			alarm(200);
-			cases[i].run();
-			exit(0);
-		}
-		CHECK(kit_reap(pid) == 0, "%s", cases[i].name);
-	}
+	KIT_CASES(cases, 200);
 	return 0;
 }

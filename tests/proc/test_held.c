@@ -33,7 +33,7 @@ static int said(pid_t pid)
 }
 
 struct taking {
-	struct pair *p;
+	struct kit_pair *p;
 	_Atomic bool done;
 };
 
@@ -55,13 +55,13 @@ static void *take_back(void *arg)
 }
 
 /* A message each way on the other queue pair. */
-static void still_works(struct pair *p)
+static void still_works(struct kit_pair *p)
 {
 	struct kit_end *e = &p->end[1];
 
 	CHECK(!kit_recv(e, 1, 0, 0));
 	while (atomic_load(&p->board->step) != 2)
-		pair_nap(1);
+		kit_nap(1);
 	atomic_store(&p->board->step, 3);
 	kit_until(&p->board->step, 4);
 	CHECK(!kit_post(e, IBV_WR_SEND, 2, 0, 0, NULL, 0));
@@ -69,24 +69,24 @@ static void still_works(struct pair *p)
 		CHECK(kit_wait(e, 20).status == IBV_WC_SUCCESS);
 }
 
-static void owner(struct pair *p)
+static void owner(struct kit_pair *p)
 {
 	struct taking t = {.p = p};
 	struct ibv_qp_attr a = {.qp_state = IBV_QPS_ERR};
 	double began;
 	pthread_t thread;
 
-	pair_open(p, DEPTH, SIZE);
+	kit_pair_open(p, DEPTH, SIZE);
 	kit_until(&p->board->step, 1); /* the writer is held */
 	began = kit_now();
 	CHECK(!pthread_create(&thread, NULL, take_back, &t));
-	pair_nap(50);
+	kit_nap(50);
 	atomic_store(&p->board->step, 2);
 	still_works(p);
 	while (!said(p->target)) {
 		CHECK(!atomic_load(&t.done), "it did not wait");
 		CHECK(kit_now() - began < 20, "nothing is said");
-		pair_nap(10);
+		kit_nap(10);
 	}
 	CHECK(kit_now() - began >= 1);
 	still_works(p); /* no more to say, and all goes on */
@@ -119,26 +119,14 @@ static void owner(struct pair *p)
 
 static void *write_from(void *arg)
 {
-	struct pair *p = arg;
+	struct kit_pair *p = arg;
 	struct kit_end *e = &p->end[0];
 
 	CHECK(!kit_post(e, IBV_WR_RDMA_WRITE, 1, PAGE - 100, LEN, &p->board->card[0][0], 0));
 	return NULL;
 }
 
-static int missing(void *page)
-{
-	struct uffdio_api api = {.api = UFFD_API};
-	struct uffdio_register reg = {.range = {(uintptr_t)page, PAGE}, .mode = UFFDIO_REGISTER_MODE_MISSING};
-	int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
-
-	CHECK(fd >= 0 && !ioctl(fd, UFFDIO_API, &api), "%s", strerror(errno));
-	CHECK(!madvise(page, PAGE, MADV_DONTNEED));
-	CHECK(!ioctl(fd, UFFDIO_REGISTER, &reg), "%s", strerror(errno));
-	return fd;
-}
-
-static void writer(struct pair *p)
+static void writer(struct kit_pair *p)
 {
 	struct uffdio_zeropage zero = {0};
 	struct pollfd fd = {.events = POLLIN};
@@ -146,7 +134,7 @@ static void writer(struct pair *p)
 	struct ibv_wc wc;
 	pthread_t thread;
 
-	pair_open(p, DEPTH, SIZE);
+	kit_pair_open(p, DEPTH, SIZE);
 	/* a page of ours in the middle of the message: the first bytes are copied, then it stops */
 	CHECK(!ibv_dereg_mr(e->mr));
 	free(e->buf);
@@ -154,7 +142,7 @@ static void writer(struct pair *p)
 	CHECK(e->buf != MAP_FAILED);
 	e->mr = ibv_reg_mr(p->pd, e->buf, SIZE, IBV_ACCESS_LOCAL_WRITE);
 	CHECK(e->mr);
-	fd.fd = missing(e->buf + PAGE);
+	fd.fd = kit_missing(e->buf + PAGE, PAGE);
 	CHECK(!pthread_create(&thread, NULL, write_from, p));
 	CHECK(poll(&fd, 1, 20000) == 1, "it was not held");
 	atomic_store(&p->board->step, 1);
@@ -201,14 +189,14 @@ int main(void)
 	if (fd < 0) {
 		printf("SKIP: no userfaultfd for faults in system calls (%s)\n", strerror(errno));
 		unlink(log_path);
-		return PAIR_SKIP;
+		return KIT_SKIP;
 	}
 	close(fd);
 	for (unsigned i = 0; i < sizeof rows / sizeof rows[0]; i++) {
 		way = rows[i].way;
 		killed = rows[i].killed;
 		CHECK(!truncate(log_path, 0));
-		CHECK(pair_run(rows[i].name, both, owner, writer));
+		CHECK(kit_pair_run(rows[i].name, both, owner, writer));
 	}
 	unlink(log_path);
 	return 0;

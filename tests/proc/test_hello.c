@@ -5,16 +5,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 
-#include "host/hello.h"
-#include "host/segment.h"
-#include "kit.h"
+#include "contact.h"
 #include "verbs/verbs.h"
 
-enum { SKIPPED = 77, FOREIGN = 12345, NUMBER = 17, INCARNATION = 77 };
+enum { NUMBER = 17, INCARNATION = 77 };
 
 enum wrong {
 	NOTHING,
@@ -45,14 +40,6 @@ struct board {
 	_Atomic int answer; /* to who connects: 1: hello, 2: no */
 };
 static struct board *board;
-
-static socklen_t address(struct sockaddr_un *sa, uint32_t number)
-{
-	memset(sa, 0, sizeof *sa);
-	sa->sun_family = AF_UNIX;
-	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 +
-			   (size_t)sprintf(sa->sun_path + 1, "verbena/1/%u", number));
-}
 
 static int segment(enum wrong w)
 {
@@ -109,19 +96,19 @@ static void become(enum wrong w)
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (w != USER)
 		return;
-	CHECK(!setresgid(FOREIGN, FOREIGN, FOREIGN) && !setresuid(FOREIGN, FOREIGN, FOREIGN));
+	CHECK(!setresgid(KIT_FOREIGN, KIT_FOREIGN, KIT_FOREIGN) &&
+	      !setresuid(KIT_FOREIGN, KIT_FOREIGN, KIT_FOREIGN));
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 }
 
 /* Answers all who connect, and holds the connections. */
 static void listener(enum wrong w)
 {
-	int l = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-	struct sockaddr_un sa;
-	socklen_t len = address(&sa, NUMBER);
+	int l;
 
 	become(w);
-	CHECK(l >= 0 && !bind(l, (struct sockaddr *)&sa, len) && !listen(l, 64));
+	l = kit_number_bind(NUMBER, false);
+	CHECK(l >= 0);
 	atomic_store(&board->step, 1);
 	for (;;) {
 		int s = accept(l, NULL, NULL);
@@ -133,15 +120,12 @@ static void listener(enum wrong w)
 
 static void knocker(enum wrong w)
 {
-	int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-	struct sockaddr_un sa;
 	struct hello h;
-	socklen_t len;
+	int s;
 
 	become(w);
 	kit_until(&board->step, 1);
-	len = address(&sa, board->number);
-	CHECK(s >= 0 && !connect(s, (struct sockaddr *)&sa, len));
+	s = kit_number_connect(board->number);
 	say_hello(s, w);
 	atomic_store(&board->answer, recv(s, &h, sizeof h, 0) == sizeof h && h.kind == MSG_HELLO ? 1 : 2);
 	for (;;)
@@ -216,40 +200,13 @@ static void try(enum wrong w, bool asks)
 	exit(0);
 }
 
-static bool own_network(void)
-{
-	char map[64];
-	uid_t uid = geteuid();
-	int fd;
-
-	if (!unshare(CLONE_NEWNET))
-		return true;
-	if (unshare(CLONE_NEWUSER | CLONE_NEWNET))
-		return false;
-	snprintf(map, sizeof map, "%u %u 1", uid, uid);
-	fd = open("/proc/self/uid_map", O_WRONLY | O_CLOEXEC);
-	if (fd < 0 || write(fd, map, strlen(map)) < 0)
-		return false;
-	close(fd);
-	return true;
-}
-
-static bool can_change_user(void)
-{
-	pid_t pid = kit_fork();
-
-	if (!pid)
-		_exit(setresuid(FOREIGN, FOREIGN, FOREIGN) != 0);
-	return kit_reap(pid) == 0;
-}
-
 int main(void)
 {
-	bool users = can_change_user();
+	bool users = kit_can_be(KIT_FOREIGN);
 
-	if (!own_network()) {
+	if (!kit_own_network()) {
 		printf("SKIP: no network namespace of its own: %s\n", strerror(errno));
-		return SKIPPED;
+		return KIT_SKIP;
 	}
 	board = kit_shared(sizeof *board);
 	if (!users)

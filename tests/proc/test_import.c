@@ -23,36 +23,6 @@ static struct board *board;
 static uint8_t *area; /* the exporter's */
 static bool openable;
 
-static void send_fd(int sock, int fd)
-{
-	char byte = 0;
-	struct iovec iov = {&byte, 1};
-	_Alignas(struct cmsghdr) char ctl[CMSG_SPACE(sizeof(int))] = {0};
-	struct msghdr m = {
-	    .msg_iov = &iov, .msg_iovlen = 1, .msg_control = ctl, .msg_controllen = sizeof ctl};
-	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-
-	c->cmsg_level = SOL_SOCKET;
-	c->cmsg_type = SCM_RIGHTS;
-	c->cmsg_len = CMSG_LEN(sizeof(int));
-	memcpy(CMSG_DATA(c), &fd, sizeof fd);
-	CHECK(sendmsg(sock, &m, 0) == 1);
-}
-
-static int receive_fd(int sock)
-{
-	char byte;
-	struct iovec iov = {&byte, 1};
-	_Alignas(struct cmsghdr) char ctl[CMSG_SPACE(sizeof(int))];
-	struct msghdr m = {
-	    .msg_iov = &iov, .msg_iovlen = 1, .msg_control = ctl, .msg_controllen = sizeof ctl};
-	int fd;
-
-	CHECK(recvmsg(sock, &m, 0) == 1 && CMSG_FIRSTHDR(&m));
-	memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof fd);
-	return fd;
-}
-
 struct exports {
 	struct ibv_dm *dm;
 	struct ibv_context *ctx;
@@ -247,7 +217,7 @@ static void importer(int sock, pid_t exporter, bool stop)
 
 	wrong_descriptors();
 	kit_until(&board->step, 1);
-	i = import(receive_fd(sock));
+	i = import(kit_fd_receive(sock));
 	device_memory(&i);
 	if (stop) {
 		CHECK(!kill(exporter, SIGSTOP) && waitpid(exporter, &status, WUNTRACED) == exporter);
@@ -299,7 +269,7 @@ static void exporter(int sock)
 	struct exports x = export();
 	char four[4];
 
-	send_fd(sock, x.ctx->cmd_fd);
+	kit_fd_send(sock, x.ctx->cmd_fd);
 	atomic_store(&board->step, 1);
 	kit_until(&board->step, 2);
 	CHECK(!ibv_memcpy_from_dm(four, x.dm, 12, 4) && !memcmp(four, "five", 4));

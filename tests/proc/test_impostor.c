@@ -3,87 +3,22 @@
  * of its own, since names belong to one.
  *
  *     proc-impostor [CASE]    default: all */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 
-#include "host/hello.h"
-#include "host/segment.h"
-#include "kit.h"
+#include "contact.h"
 
-enum { FIRST = 1, LAST = 4095, SKIPPED = 77, FOREIGN = 12345 };
+enum { FIRST = 1, LAST = 4095 };
 
 static _Atomic int *step;
 static union ibv_gid *gid; /* the device's, which impostors publish */
 
-static socklen_t address(struct sockaddr_un *sa, int number)
-{
-	memset(sa, 0, sizeof *sa);
-	sa->sun_family = AF_UNIX;
-	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 +
-			   (size_t)sprintf(sa->sun_path + 1, "verbena/1/%d", number));
-}
-
-static int bind_number(int number)
-{
-	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-	struct sockaddr_un sa;
-	socklen_t len = address(&sa, number);
-
-	CHECK(fd >= 0, "%s", strerror(errno));
-	if (!bind(fd, (struct sockaddr *)&sa, len) && !listen(fd, 64))
-		return fd;
-	close(fd);
-	return -1;
-}
-
-static int connect_number(int number)
-{
-	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-	struct sockaddr_un sa;
-	socklen_t len = address(&sa, number);
-
-	CHECK(fd >= 0);
-	CHECK(!connect(fd, (struct sockaddr *)&sa, len), "%s", strerror(errno));
-	return fd;
-}
-
-static int descriptors(void)
-{
-	DIR *d = opendir("/proc/self/fd");
-	int n = 0;
-
-	CHECK(d);
-	while (readdir(d))
-		n++;
-	closedir(d);
-	return n;
-}
-
-/* A child that becomes another user, if it can. */
+/* A child that is another user, or this one. */
 static pid_t fork_as_other(bool other)
 {
-	pid_t pid = kit_fork();
-
-	if (!pid && other) {
-		CHECK(!setresgid(FOREIGN, FOREIGN, FOREIGN) && !setresuid(FOREIGN, FOREIGN, FOREIGN));
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-	}
-	return pid;
-}
-
-static bool can_change_user(void)
-{
-	pid_t pid = kit_fork();
-
-	if (!pid)
-		_exit(setresuid(FOREIGN, FOREIGN, FOREIGN) != 0);
-	return kit_reap(pid) == 0;
+	return kit_fork_as(other ? KIT_FOREIGN : geteuid());
 }
 
 /* Takes every name but one. */
@@ -100,7 +35,7 @@ static void take_names(bool other, int but)
 			continue;
 		for (int n = i * EACH + FIRST; n < (i + 1) * EACH + FIRST && n <= LAST; n++)
 			if (n != but)
-				CHECK(bind_number(n) >= 0);
+				CHECK(kit_number_bind((uint32_t)n, false) >= 0);
 		atomic_fetch_add(step, 1);
 		for (;;)
 			pause();
@@ -193,19 +128,15 @@ static int wrong_segment(enum says what)
 
 static void say(int s, enum says what)
 {
-	struct hello h = {.kind = what == REFUSAL ? MSG_REFUSE : MSG_HELLO,
-			  .why = REFUSE_OTHER,
-			  .version = VB_SEG_VERSION,
-			  .magic = VB_SEG_MAGIC,
-			  .incarnation = 77,
-			  .number = 17,
-			  .index = 3,
-			  .pid = 1};
+	struct hello h = kit_hello();
 	struct iovec iov = {&h, what == HALF ? sizeof h / 2 : sizeof h};
 	_Alignas(struct cmsghdr) char ctl[CMSG_SPACE(sizeof(int))] = {0};
 	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
 	int fd = -1;
 
+	h.why = REFUSE_OTHER;
+	if (what == REFUSAL)
+		h.kind = MSG_REFUSE;
 	if (what == SILENCE || what == HANG_UP)
 		return;
 	if (what == RUBBISH) {
@@ -236,7 +167,7 @@ static void say(int s, enum says what)
 /* Listens at a number and answers in one way. */
 static void listener(int number, enum says what)
 {
-	int l = bind_number(number), held[64], n = 0;
+	int l = kit_number_bind((uint32_t)number, false), held[64], n = 0;
 
 	CHECK(l >= 0);
 	atomic_store(step, 1);
@@ -280,7 +211,7 @@ static void ask_impostor(enum says what, bool other)
 	card = a.card;
 	*gid = a.card.gid;
 	card.qpn = 17u << 12 | 5;
-	fds = descriptors();
+	fds = kit_descriptors();
 	kit_connect_with(&a, &card, 12, 4); /* 16.8 ms, four times again */
 	t = kit_now();
 	CHECK(!kit_post(&a, IBV_WR_SEND, 1, 0, 64, NULL, 0));
@@ -298,8 +229,8 @@ static void ask_impostor(enum says what, bool other)
 	kit_end_close(&a);
 	kit_end_close(&b);
 	kit_end_close(&c);
-	CHECK(descriptors() <= fds + 2, "%d descriptors, then %d", fds,
-	      descriptors()); /* one attempt may hang */
+	CHECK(kit_descriptors() <= fds + 2, "%d descriptors, then %d", fds,
+	      kit_descriptors()); /* one attempt may hang */
 	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
 	kill(pid, SIGKILL);
 	kit_reap(pid);
@@ -314,7 +245,7 @@ static void knocker(int number)
 
 	for (int i = 0; i < 160; i++) {
 		struct timespec patience = {0, 2000000};
-		int s = held[i] = connect_number(number);
+		int s = held[i] = kit_number_connect((uint32_t)number);
 
 		for (int k = 0; k < 1 + i % 3; k++)
 			say(s, all[(size_t)(i + k) % (sizeof all / sizeof all[0])]);
@@ -341,7 +272,7 @@ static void rubbish_at_the_door(bool other)
 	kit_end_open(&b, pd, 8, 4096);
 	kit_connect(&a, &b.card);
 	kit_connect(&b, &a.card);
-	fds = descriptors();
+	fds = kit_descriptors();
 	atomic_store(step, 0);
 	pid = fork_as_other(other);
 	if (!pid)
@@ -350,11 +281,11 @@ static void rubbish_at_the_door(bool other)
 		CHECK(!kit_post(&a, IBV_WR_RDMA_WRITE, 3, 0, 64, &b.card, 0));
 		CHECK(kit_wait(&a, 10).status == IBV_WC_SUCCESS);
 	}
-	CHECK(descriptors() < fds + 300); /* those that never speak are held, up to a number */
+	CHECK(kit_descriptors() < fds + 300); /* those that never speak are held, up to a number */
 	kill(pid, SIGKILL);
 	kit_reap(pid);
-	for (until = kit_now() + 10; descriptors() > fds;)
-		CHECK(kit_now() < until, "%d descriptors, then %d", fds, descriptors());
+	for (until = kit_now() + 10; kit_descriptors() > fds;)
+		CHECK(kit_now() < until, "%d descriptors, then %d", fds, kit_descriptors());
 	kit_end_close(&a);
 	kit_end_close(&b);
 	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
@@ -382,32 +313,14 @@ static void all_impostors(bool other)
 		ask_impostor((enum says)what, other);
 }
 
-static bool own_network(void)
-{
-	char map[64];
-	uid_t uid = geteuid();
-	int fd;
-
-	if (!unshare(CLONE_NEWNET))
-		return true;
-	if (unshare(CLONE_NEWUSER | CLONE_NEWNET))
-		return false;
-	snprintf(map, sizeof map, "%u %u 1", uid, uid);
-	fd = open("/proc/self/uid_map", O_WRONLY | O_CLOEXEC);
-	if (fd < 0 || write(fd, map, strlen(map)) < 0)
-		return false;
-	close(fd);
-	return true;
-}
-
 int main(int argc, char **argv)
 {
 	const char *only = argc > 1 ? argv[1] : NULL;
-	bool other = can_change_user();
+	bool other = kit_can_be(KIT_FOREIGN);
 
-	if (!own_network()) {
+	if (!kit_own_network()) {
 		printf("SKIP: no network namespace of its own: %s\n", strerror(errno));
-		return SKIPPED;
+		return KIT_SKIP;
 	}
 	step = kit_shared(sizeof *step);
 	gid = kit_shared(sizeof *gid);

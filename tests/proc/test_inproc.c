@@ -2,13 +2,15 @@
  * random, see mixed.h.  This is what runs under TSan, which sees both ends of every ring here.
  *
  *     proc-inproc [OPERATIONS [SEED]]      default 8,000 operations per direction */
+#include <pthread.h>
+
 #include "mixed.h"
 
 #include "hca/progress.h"
 #include "verbs/verbs.h"
 
 static struct vb_device *device;
-static uint64_t operations;
+static struct kit_mixed mixed; /* of private memory */
 
 static struct ibv_context *side_open(void)
 {
@@ -30,8 +32,7 @@ static void side_close(struct ibv_context *c)
 
 static void *side(void *arg)
 {
-	me = *(int *)arg;
-	run(operations);
+	kit_mixed_side(&mixed, *(int *)arg);
 	return NULL;
 }
 
@@ -41,19 +42,21 @@ int main(int argc, char **argv)
 	int sides[2] = {0, 1};
 	pthread_t t[2];
 
-	operations = argc > 1 ? strtoull(argv[1], NULL, 0) : 8000;
-	seed = argc > 2 ? strtoull(argv[2], NULL, 0) : (uint64_t)getpid() << 20 ^ (uint64_t)clock();
-	printf("inproc: seed %" PRIu64 "\n", seed);
+	mixed.operations = argc > 1 ? strtoull(argv[1], NULL, 0) : 8000;
+	mixed.seed = argc > 2 ? strtoull(argv[2], NULL, 0) : (uint64_t)getpid() << 20 ^ (uint64_t)clock();
+	printf("inproc: seed %" PRIu64 "\n", mixed.seed);
 	fflush(stdout);
 	CHECK(list && list[0]);
 	device = (struct vb_device *)list[0];
-	cards = calloc(2, sizeof *cards);
-	CHECK(cards);
+	mixed.cards = calloc(2, sizeof *mixed.cards);
+	mixed.open = side_open;
+	mixed.close = side_close;
+	CHECK(mixed.cards);
 	for (int i = 0; i < 2; i++)
 		CHECK(!pthread_create(&t[i], NULL, side, &sides[i]));
 	for (int i = 0; i < 2; i++)
 		CHECK(!pthread_join(t[i], NULL));
-	free(cards);
+	free(mixed.cards);
 	ibv_free_device_list(list);
 	return 0;
 }

@@ -1,7 +1,6 @@
 /* A peer that is killed: outstanding requests end in error at once, an event says so, nothing hangs and
  * nothing is left behind.  A peer that leaves in order says goodbye: then there is silence, and retries run
  * out. */
-#include <dirent.h>
 #include <poll.h>
 
 #include "kit.h"
@@ -12,32 +11,6 @@ struct board {
 };
 
 static struct board *board;
-
-static int descriptors(void)
-{
-	DIR *d = opendir("/proc/self/fd");
-	int n = 0;
-
-	CHECK(d);
-	while (readdir(d))
-		n++;
-	closedir(d);
-	return n;
-}
-
-/* Files that could be ours. */
-static int files(const char *dir)
-{
-	DIR *d = opendir(dir);
-	struct dirent *e;
-	int n = 0;
-
-	while (d && (e = readdir(d)))
-		n += strstr(e->d_name, "verbena") != NULL;
-	if (d)
-		closedir(d);
-	return n;
-}
 
 static void victim(bool goodbye)
 {
@@ -124,13 +97,13 @@ int main(int argc, char **argv)
 	int rounds = argc > 1 ? atoi(argv[1]) : getenv("VERBENA_SOAK") ? 50 : 5, fds;
 
 	board = kit_shared(sizeof *board);
-	fds = descriptors();
+	fds = kit_descriptors();
 	for (int i = 0; i < rounds; i++) {
 		round_of(false);
 		round_of(true);
 	}
-	CHECK(descriptors() == fds, "descriptors: %d before, %d now", fds, descriptors());
-	CHECK(!files("/dev/shm"), "files were left behind");
+	CHECK(kit_descriptors() == fds, "descriptors: %d before, %d now", fds, kit_descriptors());
+	CHECK(!kit_files("/dev/shm"), "files were left behind");
 	printf("%d rounds, nothing left behind\n", rounds);
 	return 0;
 }

@@ -57,12 +57,6 @@ ssize_t process_vm_writev(pid_t pid, const struct iovec *here, unsigned long nhe
 	return syscall(SYS_process_vm_writev, pid, here, nhere, there, nthere, flags);
 }
 
-static uint32_t below(uint32_t n)
-{
-	rng = rng * 6364136223846793005ull + 1442695040888963407ull;
-	return (uint32_t)(rng >> 33) % n;
-}
-
 static void turn(uint32_t *spins)
 {
 	if (++*spins > 2000)
@@ -145,25 +139,26 @@ static void *looker(void *arg)
 
 static uint32_t some_length(void)
 {
-	switch (below(4)) {
+	switch (kit_below(&rng, 4)) {
 	case 0:
-		return 1u << below(4);
+		return 1u << kit_below(&rng, 4);
 	case 1:
-		return 1 + below(200);
+		return 1 + kit_below(&rng, 200);
 	case 2:
-		return 1 + below(5000);
+		return 1 + kit_below(&rng, 5000);
 	default:
-		return 1 + below(1u << (below(16) + 1));
+		return 1 + kit_below(&rng, 1u << (kit_below(&rng, 16) + 1));
 	}
 }
 
 static uint32_t split(struct kit_end *e, struct ibv_sge *sge, uint8_t *at, uint32_t len, bool reads)
 {
-	uint32_t n =
-	    below(2) || (reads && len <= 8) ? 1 : 2; /* a word is not to lie in two pieces of a sink */
+	uint32_t n = kit_below(&rng, 2) || (reads && len <= 8)
+			 ? 1
+			 : 2; /* a word is not to lie in two pieces of a sink */
 
 	for (uint32_t i = 0; i < n; i++) {
-		uint32_t k = i == n - 1 ? len : below(len + 1);
+		uint32_t k = i == n - 1 ? len : kit_below(&rng, len + 1);
 
 		sge[i] = (struct ibv_sge){(uintptr_t)at, k, e->mr->lkey};
 		at += k;
@@ -178,7 +173,8 @@ static void poster(struct kit_end *e, const struct kit_card *peer, bool reads)
 	double end = kit_now() + seconds;
 
 	for (int64_t n = 1; n <= observations && kit_now() < end; n++) {
-		uint32_t len = some_length(), at = below(64) + below(1000) * 64, spins = 0;
+		uint32_t len = some_length(), at = kit_below(&rng, 64) + kit_below(&rng, 1000) * 64,
+			 spins = 0;
 		uint8_t value = (uint8_t)(1 + n % VALUES), *from = e->buf + (size_t)value * AREA;
 		struct ibv_sge sge[2];
 		struct ibv_send_wr wr = {.wr_id = (uint64_t)n,
@@ -190,20 +186,21 @@ static void poster(struct kit_end *e, const struct kit_card *peer, bool reads)
 
 		if (len > LONGEST)
 			len = LONGEST;
-		if (!below(3)) /* aligned words */
+		if (!kit_below(&rng, 3)) /* aligned words */
 			at &= ~7u;
 		if (at + len > AREA)
 			at = 0;
 		/* value 0's area is where everything goes, the others are where it comes from */
-		wr.num_sge = (int)split(e, sge, reads ? e->buf + at : from + below(9), len, reads);
-		wr.wr.rdma.remote_addr = peer->addr + (reads ? (uint64_t)value * AREA + below(9) : at);
+		wr.num_sge = (int)split(e, sge, reads ? e->buf + at : from + kit_below(&rng, 9), len, reads);
+		wr.wr.rdma.remote_addr =
+		    peer->addr + (reads ? (uint64_t)value * AREA + kit_below(&rng, 9) : at);
 		wr.wr.rdma.rkey = peer->rkey;
-		if (!reads && len <= 64 && below(2))
+		if (!reads && len <= 64 && kit_below(&rng, 2))
 			wr.send_flags |= IBV_SEND_INLINE;
 		board->job =
 		    (struct job){(reads ? e->buf : (uint8_t *)(uintptr_t)peer->addr) + at, len, value};
 		atomic_store_explicit(&board->asked, n, memory_order_release);
-		for (uint32_t i = below(3) ? 0 : below(400); i; i--)
+		for (uint32_t i = kit_below(&rng, 3) ? 0 : kit_below(&rng, 400); i; i--)
 			__asm__ volatile("" ::: "memory");
 		CHECK(!ibv_post_send(e->qp, &wr, &bad));
 		wc = kit_wait(e, 30);
@@ -298,7 +295,7 @@ static void end_of(int me, enum way way, bool reads)
 			poster(&e, &board->card[1], reads);
 		while (!atomic_load(&board->over)) /* for the ring: requests are answered */
 			if (way != RING)
-				pair_nap(1);
+				kit_nap(1);
 			else if (ibv_poll_cq(e.cq, 1, &wc) == 0)
 				sched_yield();
 		if (me == !reads)

@@ -8,13 +8,13 @@
 
 enum { LONG = 32 << 20, POSTS = 16 };
 
-static struct pair_board *board;
+static struct kit_board *board;
 
 /* Waits for events only, so that its engine places what a post leaves.  The target has no receive request for
  * the SEND behind the WRITEs: whatever could be placed before the goodbye, that one is cut off. */
 static void initiator(void)
 {
-	struct pair p = {.board = board};
+	struct kit_pair p = {.board = board};
 	struct kit_end *e = &p.end[0];
 	struct vb_key_slot *slots;
 	int got = 0, placed = 0;
@@ -23,7 +23,7 @@ static void initiator(void)
 	void *x;
 
 	alarm(120);
-	pair_open(&p, 64, LONG);
+	kit_pair_open(&p, 64, LONG);
 	CHECK(!ibv_req_notify_cq(e->cq, 0));
 	for (int i = 0; i < POSTS; i++)
 		CHECK(!kit_post(e, i < POSTS - 1 ? IBV_WR_RDMA_WRITE : IBV_WR_SEND, (uint64_t)i, 0,
@@ -53,7 +53,7 @@ static void initiator(void)
 	for (int i = 0; i < VB_MEM_SLOTS; i++)
 		CHECK(!slots[i].index && !slots[i].placing && !slots[i].via && !slots[i].shared.held, "%d",
 		      i);
-	for (int i = 0; i < PAIR_ENDS; i++)
+	for (int i = 0; i < KIT_ENDS; i++)
 		kit_end_close(&p.end[i]);
 	CHECK(!ibv_destroy_comp_channel(p.chan) && !ibv_dealloc_pd(p.pd) && !ibv_close_device(p.ctx));
 	printf("%d of %d requests were cut off\n", POSTS - placed, POSTS);
@@ -62,9 +62,9 @@ static void initiator(void)
 
 static void target(void)
 {
-	struct pair p = {.board = board, .me = 1};
+	struct kit_pair p = {.board = board, .me = 1};
 
-	pair_open(&p, 64, LONG);
+	kit_pair_open(&p, 64, LONG);
 	kit_until(&board->step, 2);
 	exit(0);
 }
@@ -93,7 +93,7 @@ static void leaves_in_the_middle(void)
 	CHECK(!status, "the initiator ended with status 0x%x", status);
 }
 
-static struct pair asker;
+static struct kit_pair asker;
 
 static _Atomic bool enough;
 static _Atomic int rounds; /* of the worker */
@@ -132,19 +132,19 @@ static void cancelled(void)
 	memset(board, 0, sizeof *board);
 	t = kit_fork();
 	if (!t) {
-		struct pair p = {.board = board, .me = 1};
+		struct kit_pair p = {.board = board, .me = 1};
 
-		pair_open(&p, 64, 4096);
+		kit_pair_open(&p, 64, 4096);
 		for (;;)
 			pause();
 	}
 	asker.board = board;
-	pair_open(&asker, 64, 4096);
+	kit_pair_open(&asker, 64, 4096);
 	CHECK(!pthread_create(&w, NULL, worker, NULL));
 	CHECK(!pthread_cancel(w));
 	while (atomic_load(&rounds) < 100000) { /* rings the other end's bell and reads the clock meanwhile */
 		CHECK(pthread_tryjoin_np(w, &end) == EBUSY, "a verb was a cancellation point");
-		pair_nap(1);
+		kit_nap(1);
 	}
 	atomic_store(&enough, true);
 	CHECK(!pthread_join(w, &end));

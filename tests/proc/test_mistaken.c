@@ -1,6 +1,6 @@
 /* Mistakes that an adapter does not let pass, and that nothing in shared memory would have to refuse: each
  * ends over the ring as it does where requests are placed directly. */
-#include "duo.h"
+#include "pair.h"
 #include "iba/profile.h"
 #include "iba/reason.h"
 
@@ -12,17 +12,17 @@ static int log_fd; /* both processes write to it */
 
 /* A program sends its own R_Key where the peer's belongs.  Both ends have made the same objects in the same
  * order, as the two ends of a program do, so only where keys begin tells them apart. */
-static void own_key(struct duo *d)
+static void own_key(struct kit_pair *d)
 {
 	static const enum ibv_wr_opcode ops[] = {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ,
 						 IBV_WR_ATOMIC_FETCH_AND_ADD};
-	struct kit_card *mine = &d->board->card[0], *theirs = &d->board->card[1];
+	struct kit_card *mine = &d->board->card[0][0], *theirs = &d->board->card[1][0];
 
 	for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++) {
 		/* both of them: the address may be the right one */
-		CHECK(duo_do(d, ops[i], 8, theirs->addr, mine->rkey) == IBV_WC_REM_ACCESS_ERR);
-		CHECK(duo_do(d, ops[i], 8, mine->addr, mine->rkey) == IBV_WC_REM_ACCESS_ERR);
-		CHECK(duo_do(d, ops[i], 8, theirs->addr, theirs->rkey) == IBV_WC_SUCCESS);
+		CHECK(kit_duo_do(d, ops[i], 8, theirs->addr, mine->rkey) == IBV_WC_REM_ACCESS_ERR);
+		CHECK(kit_duo_do(d, ops[i], 8, mine->addr, mine->rkey) == IBV_WC_REM_ACCESS_ERR);
+		CHECK(kit_duo_do(d, ops[i], 8, theirs->addr, theirs->rkey) == IBV_WC_SUCCESS);
 	}
 }
 
@@ -32,7 +32,7 @@ static void in_every_profile(void)
 		setenv("VERBENA_PROFILE", vb_profile_at(i)->name, 1);
 		printf("%s:\n", vb_profile_at(i)->name);
 		fflush(stdout);
-		DUO_BOTH(own_key);
+		KIT_DUO_BOTH(own_key);
 	}
 	unsetenv("VERBENA_PROFILE");
 }
@@ -71,10 +71,10 @@ enum { MY_MTU, THEIR_MTU, MY_PSN, THEIR_PSN, RQ_AHEAD };
 enum { PSN_0 = 0xfffff0, PSN_1 = 0x777 }; /* of the initiator, of the target */
 
 /* The target expects RQ_AHEAD more than the initiator sends. */
-static void connect_so(struct duo *d)
+static void connect_so(struct kit_pair *d)
 {
 	const int64_t *in = d->board->in;
-	const struct kit_card *peer = &d->board->card[!d->me];
+	const struct kit_card *peer = &d->board->card[!d->me][0];
 	uint32_t rq = (uint32_t)(d->me ? in[MY_PSN] + in[RQ_AHEAD] : in[THEIR_PSN]) & 0xffffff;
 	struct ibv_qp_attr a = {.qp_state = IBV_QPS_RTR,
 				.path_mtu = (enum ibv_mtu)in[d->me ? THEIR_MTU : MY_MTU],
@@ -84,7 +84,7 @@ static void connect_so(struct duo *d)
 				.min_rnr_timer = 1,
 				.ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = peer->gid}}};
 
-	CHECK(!ibv_modify_qp(d->end.qp, &a,
+	CHECK(!ibv_modify_qp(d->end[0].qp, &a,
 			     IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 				 IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
 	a = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS,
@@ -93,93 +93,93 @@ static void connect_so(struct duo *d)
 				 .retry_cnt = 2,
 				 .rnr_retry = 7,
 				 .max_rd_atomic = 4};
-	CHECK(!ibv_modify_qp(d->end.qp, &a,
+	CHECK(!ibv_modify_qp(d->end[0].qp, &a,
 			     IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
 				 IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC));
 }
 
 /* RESET, and on the way to be connected anew. */
-static void reset(struct duo *d)
+static void reset(struct kit_pair *d)
 {
 	struct ibv_qp_attr a = {.qp_state = IBV_QPS_RESET};
 	struct ibv_wc wc;
 
-	CHECK(!ibv_modify_qp(d->end.qp, &a, IBV_QP_STATE));
-	while (ibv_poll_cq(d->end.cq, 1, &wc) > 0)
+	CHECK(!ibv_modify_qp(d->end[0].qp, &a, IBV_QP_STATE));
+	while (ibv_poll_cq(d->end[0].cq, 1, &wc) > 0)
 		;
 	a = (struct ibv_qp_attr){.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = KIT_ALL};
-	CHECK(!ibv_modify_qp(d->end.qp, &a,
+	CHECK(!ibv_modify_qp(d->end[0].qp, &a,
 			     IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
 	if (!d->me)
-		CHECK(!kit_recv(&d->end, 1000, 0, 0)); /* the target's hello */
+		CHECK(!kit_recv(&d->end[0], 1000, 0, 0)); /* the target's hello */
 }
 
-static void reset_and_connect(struct duo *d)
+static void reset_and_connect(struct kit_pair *d)
 {
 	reset(d);
 	connect_so(d);
 }
 
-static void say_hello(struct duo *d)
+static void say_hello(struct kit_pair *d)
 {
-	CHECK(!kit_post(&d->end, IBV_WR_SEND, 1, 0, 0, NULL, 0));
-	CHECK(kit_wait(&d->end, 20).status == IBV_WC_SUCCESS);
+	CHECK(!kit_post(&d->end[0], IBV_WR_SEND, 1, 0, 0, NULL, 0));
+	CHECK(kit_wait(&d->end[0], 20).status == IBV_WC_SUCCESS);
 }
 
 /* A message from the target: from then on it permits what it permits. */
-static void hear_hello(struct duo *d)
+static void hear_hello(struct kit_pair *d)
 {
-	duo_there_begin(d, say_hello);
-	CHECK(kit_wait(&d->end, 20).status == IBV_WC_SUCCESS);
+	kit_duo_begin(d, say_hello);
+	CHECK(kit_wait(&d->end[0], 20).status == IBV_WC_SUCCESS);
 	kit_until(&d->board->done, atomic_load(&d->board->asked));
 }
 
-static void connect_both(struct duo *d, enum ibv_mtu my_mtu, enum ibv_mtu their_mtu, int64_t ahead)
+static void connect_both(struct kit_pair *d, enum ibv_mtu my_mtu, enum ibv_mtu their_mtu, int64_t ahead)
 {
 	const int64_t in[] = {my_mtu, their_mtu, PSN_0, PSN_1, ahead};
 
 	memcpy(d->board->in, in, sizeof in);
 	reset_and_connect(d);
-	duo_there(d, reset_and_connect);
+	kit_duo_there(d, reset_and_connect);
 	hear_hello(d);
 }
 
-static uint32_t next_psn(struct duo *d)
+static uint32_t next_psn(struct kit_pair *d)
 {
 	struct ibv_qp_init_attr init;
 	struct ibv_qp_attr a;
 
-	CHECK(!ibv_query_qp(d->end.qp, &a, IBV_QP_SQ_PSN, &init));
+	CHECK(!ibv_query_qp(d->end[0].qp, &a, IBV_QP_SQ_PSN, &init));
 	return a.sq_psn;
 }
 
-static void look(struct duo *d)
+static void look(struct kit_pair *d)
 {
-	d->board->out[0] = d->end.buf[0];
+	d->board->out[0] = d->end[0].buf[0];
 }
 
-static void take(struct duo *d)
+static void take(struct kit_pair *d)
 {
-	memset(d->end.buf, 0, DUO_SIZE);
-	CHECK(!kit_recv(&d->end, 2000, 0, DUO_SIZE));
+	memset(d->end[0].buf, 0, KIT_DUO_SIZE);
+	CHECK(!kit_recv(&d->end[0], 2000, 0, KIT_DUO_SIZE));
 }
 
 /* One request, not more; how it ends, and whether its bytes are there. */
-static enum ibv_wc_status ask(struct duo *d, enum ibv_wr_opcode op, uint32_t len, bool *there)
+static enum ibv_wc_status ask(struct kit_pair *d, enum ibv_wr_opcode op, uint32_t len, bool *there)
 {
 	struct ibv_wc wc;
 
-	duo_there(d, take);
-	d->end.buf[0] = op == IBV_WR_RDMA_READ ? 0 : 0xa5;
-	CHECK(!kit_post(&d->end, op, 5, 0, len, &d->board->card[1], 0));
-	wc = kit_wait(&d->end, 20);
+	kit_duo_there(d, take);
+	d->end[0].buf[0] = op == IBV_WR_RDMA_READ ? 0 : 0xa5;
+	CHECK(!kit_post(&d->end[0], op, 5, 0, len, &d->board->card[1][0], 0));
+	wc = kit_wait(&d->end[0], 20);
 	CHECK(wc.wr_id == 5);
-	duo_there(d, look);
+	kit_duo_there(d, look);
 	*there = d->board->out[0] == 0xa5;
 	return wc.status;
 }
 
-static bool said(struct duo *d, const char *what)
+static bool said(struct kit_pair *d, const char *what)
 {
 	static char text[1 << 16];
 	ssize_t n = pread(log_fd, text, sizeof text - 1, 0);
@@ -196,7 +196,7 @@ static bool direct(void)
 }
 
 /* Under a PSN that is not expected nothing is placed, and it ends as packets would. */
-static void wrong_psn(struct duo *d)
+static void wrong_psn(struct kit_pair *d)
 {
 	static const enum ibv_wr_opcode ops[] = {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_SEND,
 						 IBV_WR_ATOMIC_FETCH_AND_ADD};
@@ -218,13 +218,13 @@ static void wrong_psn(struct duo *d)
 		}
 	/* A READ's answer takes so many PSNs that what is expected is one of them.  It was not received. */
 	connect_both(d, IBV_MTU_4096, IBV_MTU_4096, 2);
-	CHECK(ask(d, IBV_WR_RDMA_READ, DUO_SIZE, &there) == IBV_WC_RETRY_EXC_ERR);
+	CHECK(ask(d, IBV_WR_RDMA_READ, KIT_DUO_SIZE, &there) == IBV_WC_RETRY_EXC_ERR);
 	CHECK(said(d, "sq_psn here must equal rq_psn there"));
 }
 
 /* What was connected anew goes on where both agree, and is placed as before; also after messages that were
  * sent.  Where only one end has begun anew, the other notices. */
-static void connected_anew(struct duo *d)
+static void connected_anew(struct kit_pair *d)
 {
 	bool there;
 
@@ -242,18 +242,18 @@ static void connected_anew(struct duo *d)
 	connect_both(d, IBV_MTU_1024, IBV_MTU_1024, 0);
 	for (int i = 0; i < 3; i++)
 		CHECK(ask(d, IBV_WR_SEND, 64, &there) == IBV_WC_SUCCESS);
-	duo_there(d, reset_and_connect); /* as before, but this end is 3 further */
+	kit_duo_there(d, reset_and_connect); /* as before, but this end is 3 further */
 	CHECK(ask(d, IBV_WR_RDMA_WRITE, 64, &there) == IBV_WC_RETRY_EXC_ERR && !there);
 	connect_both(d, IBV_MTU_1024, IBV_MTU_1024, 0);
 	for (int i = 0; i < 3; i++)
 		CHECK(ask(d, IBV_WR_SEND, 64, &there) == IBV_WC_SUCCESS);
 	d->board->in[RQ_AHEAD] = 3; /* where this end stands */
-	duo_there(d, reset_and_connect);
+	kit_duo_there(d, reset_and_connect);
 	CHECK(ask(d, IBV_WR_RDMA_WRITE, 64, &there) == IBV_WC_SUCCESS && there);
 }
 
 /* A message that takes more than one packet of the smaller path MTU fails where they differ. */
-static void wrong_mtu(struct duo *d)
+static void wrong_mtu(struct kit_pair *d)
 {
 	static const enum ibv_wr_opcode ops[] = {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
 						 IBV_WR_RDMA_READ};
@@ -300,9 +300,9 @@ int main(void)
 	first_keys_differ();
 	in_every_profile();
 	open_log();
-	DUO_BOTH(wrong_psn);
-	DUO_BOTH(connected_anew);
-	DUO_BOTH(wrong_mtu);
+	KIT_DUO_BOTH(wrong_psn);
+	KIT_DUO_BOTH(connected_anew);
+	KIT_DUO_BOTH(wrong_mtu);
 	puts("no mistake passed");
 	return 0;
 }

@@ -3,6 +3,7 @@
  * cannot have its thread, the limit is named.
  *
  *     proc-names [CASE]     default: all */
+#include <errno.h>
 #include <sys/resource.h>
 
 #include "contact.h"
@@ -23,7 +24,7 @@ static bool full;
 static void fill(const char *name, int fd)
 {
 	struct sockaddr_un sa;
-	socklen_t len = name_address(&sa, name);
+	socklen_t len = kit_name_address(&sa, name);
 	int err = 0;
 
 	if (fd < 0) /* somebody has it */
@@ -44,7 +45,7 @@ static void fill_both(const char *name, int fd, int number)
 
 	fill(name, fd);
 	snprintf(other, sizeof other, "verbena/1/%d", number);
-	fill(other, name_bind(other, false));
+	fill(other, kit_name_bind(other, false));
 }
 
 /* Children of a user hold a name for each number, made by a format. */
@@ -54,7 +55,7 @@ static void squat(uid_t uid, const char *format, uint32_t domain, int first, int
 
 	atomic_store(&board->step, 0);
 	for (int at = first; at < last; at += EACH) {
-		pid_t pid = squatters[n++] = fork_as(uid);
+		pid_t pid = squatters[n++] = kit_fork_as(uid);
 
 		if (pid)
 			continue;
@@ -66,7 +67,7 @@ static void squat(uid_t uid, const char *format, uint32_t domain, int first, int
 				snprintf(name, sizeof name, format, domain, i);
 			else
 				snprintf(name, sizeof name, format, i);
-			fd = name_bind(name, deaf); /* some may be held already */
+			fd = kit_name_bind(name, deaf); /* some may be held already */
 			if (full)
 				fill_both(name, fd, i);
 		}
@@ -98,12 +99,12 @@ static void cannot_open(int err)
 
 static void all_numbers(bool deaf)
 {
-	log_begin();
-	squat(FOREIGN, "verbena/1/%d", 0, 1, NUMBERS, deaf);
+	kit_log_begin("info");
+	squat(KIT_FOREIGN, "verbena/1/%d", 0, 1, NUMBERS, deaf);
 	cannot_open(EADDRINUSE);
-	LOG_SAYS("all %d numbers that adapters can have in this network namespace", NUMBERS);
-	LOG_SAYS("are taken: %d by user %d (EADDRINUSE)", NUMBERS, FOREIGN);
-	LOG_SAYS_NOT("open files");
+	KIT_LOG_SAYS("all %d numbers that adapters can have in this network namespace", NUMBERS);
+	KIT_LOG_SAYS("are taken: %d by user %d (EADDRINUSE)", NUMBERS, KIT_FOREIGN);
+	KIT_LOG_SAYS_NOT("open files");
 	leave();
 	kit_open();
 }
@@ -126,7 +127,7 @@ static void join_among(int count, bool deaf)
 	double begun, took;
 	pid_t pid;
 
-	log_begin();
+	kit_log_begin("info");
 	atomic_store(&board->step, 0);
 	pid = kit_fork();
 	if (!pid) {
@@ -137,7 +138,7 @@ static void join_among(int count, bool deaf)
 			pause();
 	}
 	kit_until(&board->step, 1);
-	squat(FOREIGN, "verbena/1/pd/%08x/%d", board->shpd.handle, 1, count, deaf);
+	squat(KIT_FOREIGN, "verbena/1/pd/%08x/%d", board->shpd.handle, 1, count, deaf);
 	ctx = kit_open();
 	begun = kit_now();
 	pd = ibv_share_pd(ctx, &board->shpd, 5);
@@ -162,7 +163,7 @@ static void full_members(void)
 {
 	full = true;
 	join_among(100, false);
-	LOG_SAYS_NOT("not answer");
+	KIT_LOG_SAYS_NOT("not answer");
 }
 
 static void all_members(void)
@@ -188,75 +189,58 @@ static void no_member_is_stopped(void)
 	kit_until(&board->step, 1);
 	CHECK(!kill(pid, SIGSTOP) && waitpid(pid, &status, WUNTRACED) == pid);
 	join_among(NUMBERS, false);
-	LOG_SAYS_NOT("do not answer");
+	KIT_LOG_SAYS_NOT("do not answer");
 	kill(pid, SIGKILL);
 	kit_reap(pid);
 }
 
 static void no_thread(void)
 {
-	pid_t pid = fork_as(FOREIGN);
+	pid_t pid = kit_fork_as(KIT_FOREIGN);
 
 	if (!pid) {
 		struct rlimit r = {1, 1};
 
-		log_begin();
+		kit_log_begin("info");
 		CHECK(!setrlimit(RLIMIT_NPROC, &r));
 		cannot_open(EAGAIN);
-		LOG_SAYS(
+		KIT_LOG_SAYS(
 		    "its engine thread cannot be started: Resource temporarily unavailable; RLIMIT_NPROC "
 		    "(ulimit -u) is 1, for all threads of user %d",
-		    FOREIGN);
+		    KIT_FOREIGN);
 		_exit(0);
 	}
 	CHECK(kit_reap(pid) == 0);
 }
 
-static const struct {
-	const char *name;
-	void (*run)(void);
-} cases[] = {
-    {"all numbers, listened at", all_numbers_listened_at},
-    {"all numbers, bound only", all_numbers_deaf},
-    {"300 members' names", some_members},
-    {"others' names that let nobody connect", full_members},
-    {"4000 members' names", all_members},
-    {"one is stopped and no member", no_member_is_stopped},
-    {"no thread", no_thread},
+static const struct kit_case cases[] = {
+    {.name = "all numbers, listened at", .run = all_numbers_listened_at},
+    {.name = "all numbers, bound only", .run = all_numbers_deaf},
+    {.name = "300 members' names", .run = some_members},
+    {.name = "others' names that let nobody connect", .run = full_members},
+    {.name = "4000 members' names", .run = all_members},
+    {.name = "one is stopped and no member", .run = no_member_is_stopped},
+    {.name = "no thread", .run = no_thread},
 };
 
 int main(int argc, char **argv)
 {
 	struct rlimit r;
 
-	if (!can_be(FOREIGN)) {
+	if (!kit_can_be(KIT_FOREIGN)) {
 		printf("SKIP: this user cannot become another one\n");
-		return SKIPPED;
+		return KIT_SKIP;
 	}
 	CHECK(!getrlimit(RLIMIT_NOFILE, &r));
 	if (r.rlim_cur < EACH + 50) {
 		printf("SKIP: RLIMIT_NOFILE is %llu\n", (unsigned long long)r.rlim_cur);
-		return SKIPPED;
+		return KIT_SKIP;
 	}
-	if (!own_network()) {
+	if (!kit_own_network()) {
 		printf("SKIP: no network namespace of its own: %s\n", strerror(errno));
-		return SKIPPED;
+		return KIT_SKIP;
 	}
 	board = kit_shared(sizeof *board);
-	for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
-		pid_t pid;
-
-		if (argc > 1 && !strstr(cases[i].name, argv[1]))
-			continue;
-		printf("%s\n", cases[i].name);
-		pid = kit_fork();
-		if (!pid) {
-			alarm(100);
-			cases[i].run();
-			fflush(NULL);
-			_exit(0); /* what a case leaves open is no leak */
-		}
-		CHECK(kit_reap(pid) == 0, "%s", cases[i].name);
-	}
+	KIT_CASES(cases, 100);
 	return 0;
 }

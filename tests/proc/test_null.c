@@ -2,7 +2,7 @@
  * ordinary memory; no peer can use it.  Between two processes, by direct placement (which leaves such
  * requests to the ring) and without.
  */
-#include "duo.h"
+#include "pair.h"
 
 enum { ALL_ONES = 0xff };
 
@@ -12,32 +12,32 @@ static struct ibv_mr *nothing;
 static uint8_t *sink;
 static struct ibv_mr *sink_mr;
 
-static void make_nothing(struct duo *d)
+static void make_nothing(struct kit_pair *d)
 {
 	nothing = ibv_alloc_null_mr(d->pd);
-	sink = calloc(1, DUO_SIZE);
+	sink = calloc(1, KIT_DUO_SIZE);
 	CHECK(nothing && sink);
-	sink_mr = ibv_reg_mr(d->pd, sink, DUO_SIZE, KIT_ALL);
+	sink_mr = ibv_reg_mr(d->pd, sink, KIT_DUO_SIZE, KIT_ALL);
 	CHECK(sink_mr);
 	d->board->out[0] = nothing->lkey;
 	d->board->out[1] = sink_mr->rkey;
 	d->board->out[2] = (int64_t)(uintptr_t)sink;
 }
 
-static void drop_nothing(struct duo *d)
+static void drop_nothing(struct kit_pair *d)
 {
 	(void)d;
 	CHECK(!ibv_dereg_mr(nothing) && !ibv_dereg_mr(sink_mr));
 	free(sink);
 }
 
-static void fill_sink(struct duo *d)
+static void fill_sink(struct kit_pair *d)
 {
-	memset(sink, (int)d->board->in[0], DUO_SIZE);
+	memset(sink, (int)d->board->in[0], KIT_DUO_SIZE);
 }
 
 /* in: from, to, value; out: whether all of it is that */
-static void look_at_sink(struct duo *d)
+static void look_at_sink(struct kit_pair *d)
 {
 	const int64_t *in = d->board->in;
 
@@ -47,7 +47,7 @@ static void look_at_sink(struct duo *d)
 }
 
 /* in: bytes into the sink's beginning, then into nothing, then into the sink at 4096 */
-static void post_recv(struct duo *d)
+static void post_recv(struct kit_pair *d)
 {
 	struct ibv_sge list[3] = {{(uintptr_t)sink, (uint32_t)d->board->in[0], sink_mr->lkey},
 				  {0x1234, (uint32_t)d->board->in[1], nothing->lkey},
@@ -58,12 +58,12 @@ static void post_recv(struct duo *d)
 	for (int i = 0; i < 3; i++) /* queues of two */
 		if (list[i].length)
 			two[wr.num_sge++] = list[i];
-	CHECK(!ibv_post_recv(d->end.qp, &wr, &bad));
+	CHECK(!ibv_post_recv(d->end[0].qp, &wr, &bad));
 }
 
-static void wait_recv(struct duo *d)
+static void wait_recv(struct kit_pair *d)
 {
-	struct ibv_wc wc = kit_wait(&d->end, 20);
+	struct ibv_wc wc = kit_wait(&d->end[0], 20);
 
 	CHECK(wc.status == IBV_WC_SUCCESS, "%s", ibv_wc_status_str(wc.status));
 	d->board->out[0] = wc.byte_len;
@@ -71,19 +71,19 @@ static void wait_recv(struct duo *d)
 
 /* --- the initiator's */
 
-static bool sink_is(struct duo *d, int64_t from, int64_t to, uint8_t value)
+static bool sink_is(struct kit_pair *d, int64_t from, int64_t to, uint8_t value)
 {
 	d->board->in[0] = from;
 	d->board->in[1] = to;
 	d->board->in[2] = value;
-	duo_there(d, look_at_sink);
+	kit_duo_there(d, look_at_sink);
 	return d->board->out[0];
 }
 
-static void fill(struct duo *d, uint8_t value)
+static void fill(struct kit_pair *d, uint8_t value)
 {
 	d->board->in[0] = value;
-	duo_there(d, fill_sink);
+	kit_duo_there(d, fill_sink);
 }
 
 static bool all(const uint8_t *p, size_t n, uint8_t value)
@@ -98,24 +98,24 @@ static struct ibv_mr *own;
 static uint64_t raddr;
 static uint32_t rkey, far_null;
 
-static void begin(struct duo *d)
+static void begin(struct kit_pair *d)
 {
 	own = ibv_alloc_null_mr(d->pd);
 	CHECK(own);
-	duo_there(d, make_nothing);
+	kit_duo_there(d, make_nothing);
 	far_null = (uint32_t)d->board->out[0];
 	rkey = (uint32_t)d->board->out[1];
 	raddr = (uint64_t)d->board->out[2];
 }
 
-static void end(struct duo *d)
+static void end(struct kit_pair *d)
 {
-	duo_there(d, drop_nothing);
+	kit_duo_there(d, drop_nothing);
 	CHECK(!ibv_dereg_mr(own));
 }
 
 /* SEND and WRITE take zeros from it, at any address and any length. */
-static void it_reads_as_zeros(struct duo *d)
+static void it_reads_as_zeros(struct kit_pair *d)
 {
 	static const uint32_t lens[] = {1, 7, 64, 4000, 40000};
 	static const uint64_t addrs[] = {0, 12345, 1ull << 63, UINT64_MAX - 50000};
@@ -124,63 +124,66 @@ static void it_reads_as_zeros(struct duo *d)
 	for (int i = 0; i < 5; i++)
 		for (int k = 0; k < 4; k++) {
 			fill(d, ALL_ONES);
-			CHECK(duo_try(d, IBV_WR_RDMA_WRITE, addrs[k], lens[i], own->lkey, raddr, rkey) ==
+			CHECK(kit_duo_try(d, IBV_WR_RDMA_WRITE, addrs[k], lens[i], own->lkey, raddr, rkey) ==
 			      IBV_WC_SUCCESS);
-			CHECK(sink_is(d, 0, lens[i], 0) && sink_is(d, lens[i], DUO_SIZE, ALL_ONES));
+			CHECK(sink_is(d, 0, lens[i], 0) && sink_is(d, lens[i], KIT_DUO_SIZE, ALL_ONES));
 			fill(d, ALL_ONES);
 			d->board->in[0] = 50000, d->board->in[1] = d->board->in[2] = 0;
-			duo_there(d, post_recv);
-			CHECK(duo_try(d, IBV_WR_SEND, addrs[k], lens[i], own->lkey, 0, 0) == IBV_WC_SUCCESS);
-			duo_there(d, wait_recv);
+			kit_duo_there(d, post_recv);
+			CHECK(kit_duo_try(d, IBV_WR_SEND, addrs[k], lens[i], own->lkey, 0, 0) ==
+			      IBV_WC_SUCCESS);
+			kit_duo_there(d, wait_recv);
 			CHECK(d->board->out[0] == lens[i]);
-			CHECK(sink_is(d, 0, lens[i], 0) && sink_is(d, lens[i], DUO_SIZE, ALL_ONES));
+			CHECK(sink_is(d, 0, lens[i], 0) && sink_is(d, lens[i], KIT_DUO_SIZE, ALL_ONES));
 		}
 	end(d);
 }
 
 /* READs and atomics leave nothing in it; an atomic is carried out all the same. */
-static void it_loses_what_is_written(struct duo *d)
+static void it_loses_what_is_written(struct kit_pair *d)
 {
 	begin(d);
 	fill(d, 0);
-	CHECK(duo_try(d, IBV_WR_RDMA_READ, 0, 1, own->lkey, raddr, rkey) == IBV_WC_SUCCESS);
-	CHECK(duo_try(d, IBV_WR_RDMA_READ, 77, 60000, own->lkey, raddr, rkey) == IBV_WC_SUCCESS);
-	CHECK(duo_try(d, IBV_WR_ATOMIC_FETCH_AND_ADD, 0, 8, own->lkey, raddr, rkey) == IBV_WC_SUCCESS);
-	CHECK(duo_try(d, IBV_WR_ATOMIC_CMP_AND_SWP, 3, 8, own->lkey, raddr, rkey) == IBV_WC_SUCCESS);
+	CHECK(kit_duo_try(d, IBV_WR_RDMA_READ, 0, 1, own->lkey, raddr, rkey) == IBV_WC_SUCCESS);
+	CHECK(kit_duo_try(d, IBV_WR_RDMA_READ, 77, 60000, own->lkey, raddr, rkey) == IBV_WC_SUCCESS);
+	CHECK(kit_duo_try(d, IBV_WR_ATOMIC_FETCH_AND_ADD, 0, 8, own->lkey, raddr, rkey) == IBV_WC_SUCCESS);
+	CHECK(kit_duo_try(d, IBV_WR_ATOMIC_CMP_AND_SWP, 3, 8, own->lkey, raddr, rkey) == IBV_WC_SUCCESS);
 	CHECK(sink_is(d, 0, 1, 2) && sink_is(d, 1, 8, 0)); /* 0 + 1, then 1 is swapped for 2 */
 	/* and what is read from it afterwards is still zero */
 	fill(d, ALL_ONES);
-	CHECK(duo_try(d, IBV_WR_RDMA_READ, 0, 64, own->lkey, raddr, rkey) == IBV_WC_SUCCESS);
-	CHECK(duo_try(d, IBV_WR_RDMA_WRITE, 0, 64, own->lkey, raddr, rkey) == IBV_WC_SUCCESS);
-	CHECK(sink_is(d, 0, 64, 0) && sink_is(d, 64, DUO_SIZE, ALL_ONES));
+	CHECK(kit_duo_try(d, IBV_WR_RDMA_READ, 0, 64, own->lkey, raddr, rkey) == IBV_WC_SUCCESS);
+	CHECK(kit_duo_try(d, IBV_WR_RDMA_WRITE, 0, 64, own->lkey, raddr, rkey) == IBV_WC_SUCCESS);
+	CHECK(sink_is(d, 0, 64, 0) && sink_is(d, 64, KIT_DUO_SIZE, ALL_ONES));
 	end(d);
 }
 
 /* A message that is wanted in part: the rest goes nowhere. */
-static void a_receive_into_it(struct duo *d)
+static void a_receive_into_it(struct kit_pair *d)
 {
 	begin(d);
-	memset(d->end.buf, 0x55, 9000);
+	memset(d->end[0].buf, 0x55, 9000);
 	for (int i = 0; i < 3; i++) {
 		int64_t before = i == 0 ? 0 : 1000, between = 3000, behind = i == 2 ? 0 : i == 1 ? 0 : 500;
 
 		fill(d, ALL_ONES);
 		d->board->in[0] = before, d->board->in[1] = between, d->board->in[2] = behind;
-		duo_there(d, post_recv);
-		CHECK(duo_do(d, IBV_WR_SEND, (uint32_t)(before + between + behind), 0, 0) == IBV_WC_SUCCESS);
-		duo_there(d, wait_recv);
+		kit_duo_there(d, post_recv);
+		CHECK(kit_duo_do(d, IBV_WR_SEND, (uint32_t)(before + between + behind), 0, 0) ==
+		      IBV_WC_SUCCESS);
+		kit_duo_there(d, wait_recv);
 		CHECK(d->board->out[0] == before + between + behind);
 		CHECK(sink_is(d, 0, before, 0x55) && sink_is(d, before, 4096, ALL_ONES));
-		CHECK(sink_is(d, 4096, 4096 + behind, 0x55) && sink_is(d, 4096 + behind, DUO_SIZE, ALL_ONES));
+		CHECK(sink_is(d, 4096, 4096 + behind, 0x55) &&
+		      sink_is(d, 4096 + behind, KIT_DUO_SIZE, ALL_ONES));
 	}
 	end(d);
 }
 
 /* Beside ordinary memory in one list. */
-static void beside_ordinary_memory(struct duo *d)
+static void beside_ordinary_memory(struct kit_pair *d)
 {
-	uint8_t *buf = d->end.buf;
-	struct ibv_sge first[2] = {{(uintptr_t)buf, 100, d->end.mr->lkey}, {0, 29, own ? own->lkey : 0}};
+	uint8_t *buf = d->end[0].buf;
+	struct ibv_sge first[2] = {{(uintptr_t)buf, 100, d->end[0].mr->lkey}, {0, 29, own ? own->lkey : 0}};
 	struct ibv_sge last[2];
 
 	begin(d);
@@ -192,18 +195,18 @@ static void beside_ordinary_memory(struct duo *d)
 
 		memset(buf, 0x66, 200);
 		fill(d, ALL_ONES);
-		CHECK(duo_list(d, IBV_WR_RDMA_WRITE, i ? last : first, 2, raddr, rkey) == IBV_WC_SUCCESS);
+		CHECK(kit_duo_list(d, IBV_WR_RDMA_WRITE, i ? last : first, 2, raddr, rkey) == IBV_WC_SUCCESS);
 		CHECK(sink_is(d, data, data + 100, 0x66) && sink_is(d, i ? 0 : 100, i ? 29 : 129, 0));
 		CHECK(sink_is(d, 129, 1000, ALL_ONES));
 		fill(d, 0x21);
-		CHECK(duo_list(d, IBV_WR_RDMA_READ, i ? last : first, 2, raddr, rkey) == IBV_WC_SUCCESS);
+		CHECK(kit_duo_list(d, IBV_WR_RDMA_READ, i ? last : first, 2, raddr, rkey) == IBV_WC_SUCCESS);
 		CHECK(all(buf, 100, 0x21) && all(buf + 100, 100, 0x66));
 	}
 	end(d);
 }
 
 /* Its L_Key is no R_Key, nor is anything near it; another domain's queues cannot use it. */
-static void no_peer_reaches_it(struct duo *d)
+static void no_peer_reaches_it(struct kit_pair *d)
 {
 	struct ibv_pd *other = ibv_alloc_pd(d->ctx);
 	struct ibv_mr *foreign;
@@ -215,20 +218,20 @@ static void no_peer_reaches_it(struct duo *d)
 	for (int i = 0; i < 2; i++) {
 		uint32_t key = i ? far_null : far_null | (rkey ^ (rkey & ~0x40000000u));
 
-		CHECK(duo_do(d, IBV_WR_RDMA_WRITE, 8, 0, key) == IBV_WC_REM_ACCESS_ERR);
-		CHECK(duo_do(d, IBV_WR_RDMA_READ, 8, 0, key) == IBV_WC_REM_ACCESS_ERR);
-		CHECK(duo_do(d, IBV_WR_ATOMIC_FETCH_AND_ADD, 8, 0, key) == IBV_WC_REM_ACCESS_ERR);
+		CHECK(kit_duo_do(d, IBV_WR_RDMA_WRITE, 8, 0, key) == IBV_WC_REM_ACCESS_ERR);
+		CHECK(kit_duo_do(d, IBV_WR_RDMA_READ, 8, 0, key) == IBV_WC_REM_ACCESS_ERR);
+		CHECK(kit_duo_do(d, IBV_WR_ATOMIC_FETCH_AND_ADD, 8, 0, key) == IBV_WC_REM_ACCESS_ERR);
 	}
-	CHECK(duo_try(d, IBV_WR_RDMA_WRITE, 0, 8, foreign->lkey, raddr, rkey) == IBV_WC_LOC_PROT_ERR);
-	CHECK(duo_try(d, IBV_WR_RDMA_READ, 0, 8, foreign->lkey, raddr, rkey) == IBV_WC_LOC_PROT_ERR);
+	CHECK(kit_duo_try(d, IBV_WR_RDMA_WRITE, 0, 8, foreign->lkey, raddr, rkey) == IBV_WC_LOC_PROT_ERR);
+	CHECK(kit_duo_try(d, IBV_WR_RDMA_READ, 0, 8, foreign->lkey, raddr, rkey) == IBV_WC_LOC_PROT_ERR);
 	CHECK(!ibv_dereg_mr(foreign) && !ibv_dealloc_pd(other));
 	end(d);
 	/* deregistered, its key is nobody's */
-	CHECK(duo_try(d, IBV_WR_RDMA_WRITE, 0, 8, far_null, raddr, rkey) == IBV_WC_LOC_PROT_ERR);
+	CHECK(kit_duo_try(d, IBV_WR_RDMA_WRITE, 0, 8, far_null, raddr, rkey) == IBV_WC_LOC_PROT_ERR);
 }
 
 /* Windows are for regions that peers could reach. */
-static void no_window_can_be_bound(struct duo *d)
+static void no_window_can_be_bound(struct kit_pair *d)
 {
 	struct ibv_mw *mw[2] = {ibv_alloc_mw(d->pd, IBV_MW_TYPE_1), ibv_alloc_mw(d->pd, IBV_MW_TYPE_2)};
 	struct ibv_mw_bind_info info = {.addr = 0, .length = 64, .mw_access_flags = IBV_ACCESS_REMOTE_READ};
@@ -246,10 +249,10 @@ static void no_window_can_be_bound(struct duo *d)
 	    .send_flags = IBV_SEND_SIGNALED,
 	    .bind_mw = {.mw = mw[1], .rkey = ibv_inc_rkey(mw[1]->rkey), .bind_info = info}};
 	for (int i = 0; i < 2; i++) {
-		err = i ? ibv_post_send(d->end.qp, &wr, &bad) : ibv_bind_mw(d->end.qp, mw[0], &bind);
+		err = i ? ibv_post_send(d->end[0].qp, &wr, &bad) : ibv_bind_mw(d->end[0].qp, mw[0], &bind);
 		if (!err) {
-			CHECK(kit_wait(&d->end, 20).status == IBV_WC_MW_BIND_ERR);
-			duo_fresh(d);
+			CHECK(kit_wait(&d->end[0], 20).status == IBV_WC_MW_BIND_ERR);
+			kit_duo_fresh(d);
 		}
 	}
 	CHECK(!ibv_dealloc_mw(mw[0]) && !ibv_dealloc_mw(mw[1]));
@@ -258,11 +261,11 @@ static void no_window_can_be_bound(struct duo *d)
 
 int main(void)
 {
-	DUO_BOTH(it_reads_as_zeros);
-	DUO_BOTH(it_loses_what_is_written);
-	DUO_BOTH(a_receive_into_it);
-	DUO_BOTH(beside_ordinary_memory);
-	DUO_BOTH(no_peer_reaches_it);
-	DUO_BOTH(no_window_can_be_bound);
+	KIT_DUO_BOTH(it_reads_as_zeros);
+	KIT_DUO_BOTH(it_loses_what_is_written);
+	KIT_DUO_BOTH(a_receive_into_it);
+	KIT_DUO_BOTH(beside_ordinary_memory);
+	KIT_DUO_BOTH(no_peer_reaches_it);
+	KIT_DUO_BOTH(no_window_can_be_bound);
 	return 0;
 }

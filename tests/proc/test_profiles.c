@@ -339,13 +339,13 @@ static void the_table(void)
 /* Between processes of different profiles everything works that works within one. */
 static const char *mine[2];
 
-static void talk(struct pair *p)
+static void talk(struct kit_pair *p)
 {
 	static const enum ibv_wr_opcode ops[] = {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ,
 						 IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_WRITE};
 
 	setenv("VERBENA_PROFILE", mine[p->me], 1);
-	pair_open(p, 16, 4096);
+	kit_pair_open(p, 16, 4096);
 	for (int round = 0; round < 12 && !p->me; round++) /* often enough that regions are asked about */
 		for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++) {
 			struct ibv_wc wc;
@@ -362,7 +362,7 @@ static void talk(struct pair *p)
 		CHECK(!kit_post(&p->end[1], IBV_WR_RDMA_WRITE, 1, 0, 8, &mixed, 0));
 		CHECK(kit_wait(&p->end[1], 20).status == IBV_WC_REM_ACCESS_ERR);
 	}
-	pair_close(p);
+	kit_pair_close(p);
 }
 
 static void mixtures(void)
@@ -376,7 +376,7 @@ static void mixtures(void)
 				mine[1] = vb_profile_at(k)->name;
 				snprintf(name, sizeof name, "%s to %s, direct %s", mine[0], mine[1],
 					 direct ? "on" : "off");
-				CHECK(pair_run(name, (const bool[]){direct, direct}, talk, talk));
+				CHECK(kit_pair_run(name, (const bool[]){direct, direct}, talk, talk));
 			}
 }
 

@@ -2,10 +2,7 @@
  * that is said once for each peer, at the level info. */
 #include <linux/audit.h>
 #include <linux/capability.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <sched.h>
-#include <stddef.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
@@ -36,18 +33,9 @@ static void become_user(void)
 /* process_vm_readv() and process_vm_writev() fail from now on. */
 static void filter(int err)
 {
-	struct sock_filter rows[] = {
-	    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 1, 0),
-	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_writev, 0, 1),
-	    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (uint32_t)err),
-	    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_fprog prog = {sizeof rows / sizeof rows[0], rows};
-
-	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog)) {
+	if (!kit_deny(SYS_process_vm_readv, err, false) || !kit_deny(SYS_process_vm_writev, err, false)) {
 		printf("SKIP: no seccomp filters here (%s)\n", strerror(errno));
-		exit(PAIR_SKIP);
+		exit(KIT_SKIP);
 	}
 }
 
@@ -72,11 +60,11 @@ static void expect(struct kit_end *e)
 	CHECK(wc.status == IBV_WC_SUCCESS, "%s", ibv_wc_status_str(wc.status));
 }
 
-static void traffic(struct pair *p, uint8_t seed)
+static void traffic(struct kit_pair *p, uint8_t seed)
 {
 	static const uint32_t lengths[] = {1, 8, 100, 5000, 70000, HALF};
 
-	for (int i = 0; i < PAIR_ENDS; i++) {
+	for (int i = 0; i < KIT_ENDS; i++) {
 		struct kit_end *e = &p->end[i];
 		const struct kit_card *peer = &p->board->card[1][i];
 
@@ -96,34 +84,34 @@ static void traffic(struct pair *p, uint8_t seed)
 }
 
 /* Whether a WRITE is complete while the target stands still. */
-static bool is_direct(struct pair *p)
+static bool is_direct(struct kit_pair *p)
 {
 	struct kit_end *e = &p->end[0];
 	double end = kit_now() + 0.05;
 	struct ibv_wc wc;
 	int n = 0;
 
-	pair_stop(p);
+	kit_stop(p->target);
 	CHECK(!kit_post(e, IBV_WR_RDMA_WRITE, 1, 0, 64, &p->board->card[1][0], 0));
 	while (!n && kit_now() < end)
 		n = ibv_poll_cq(e->cq, 1, &wc);
-	pair_cont(p);
+	kit_cont(p->target);
 	if (!n)
 		wc = kit_wait(e, 30);
 	CHECK(wc.status == IBV_WC_SUCCESS);
 	return n;
 }
 
-static void initiator(struct pair *p)
+static void initiator(struct kit_pair *p)
 {
 	if (own_ns >= 0 && setns(own_ns, CLONE_NEWPID)) {
 		printf("SKIP: no way back from a PID namespace (%s)\n", strerror(errno));
 		kill(p->target, SIGKILL); /* it may not know yet that it is to go with us */
-		exit(PAIR_SKIP);
+		exit(KIT_SKIP);
 	}
 	if (deny_with)
 		filter(deny_with);
-	pair_open(p, DEPTH, SIZE);
+	kit_pair_open(p, DEPTH, SIZE);
 	for (int i = 0; i < ROUNDS; i++) {
 		kit_until(&p->board->step, i + 1);
 		if (hides_later && !i)
@@ -134,21 +122,21 @@ static void initiator(struct pair *p)
 	CHECK(is_direct(p) == want_direct, "direct, or not");
 	CHECK(lines(getpid(), "the ring carries") == want_lines, "%d lines, not %d",
 	      lines(getpid(), "the ring carries"), want_lines);
-	pair_close(p);
+	kit_pair_close(p);
 }
 
-static void target(struct pair *p)
+static void target(struct kit_pair *p)
 {
 	if (target_hides)
 		CHECK(!prctl(PR_SET_DUMPABLE, 0, 0, 0, 0));
-	pair_open(p, DEPTH, SIZE);
+	kit_pair_open(p, DEPTH, SIZE);
 	for (int i = 0; i < ROUNDS; i++) {
 		if (hides_later && i)
 			CHECK(!prctl(PR_SET_DUMPABLE, 0, 0, 0, 0));
-		for (int k = 0; k < PAIR_ENDS; k++)
+		for (int k = 0; k < KIT_ENDS; k++)
 			CHECK(!kit_recv(&p->end[k], 9, 0, 0));
 		atomic_store(&p->board->step, i + 1);
-		for (int k = 0; k < PAIR_ENDS; k++) {
+		for (int k = 0; k < KIT_ENDS; k++) {
 			struct ibv_wc wc = kit_wait(&p->end[k], 30);
 
 			CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM);
@@ -156,9 +144,9 @@ static void target(struct pair *p)
 				CHECK(p->end[k].buf[n] == (uint8_t)(10 * i + 5));
 		}
 		while (atomic_load(&p->board->number[0]) <= i)
-			pair_nap(1);
+			kit_nap(1);
 	}
-	pair_close(p);
+	kit_pair_close(p);
 }
 
 static void new_pid_namespace(void)
@@ -166,7 +154,7 @@ static void new_pid_namespace(void)
 	own_ns = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
 	if (own_ns < 0 || unshare(CLONE_NEWPID)) {
 		printf("SKIP: no PID namespace of its own (%s)\n", strerror(errno));
-		exit(PAIR_SKIP);
+		exit(KIT_SKIP);
 	}
 }
 
@@ -177,10 +165,10 @@ static void try(const char *name, bool direct, int said)
 	want_direct = direct;
 	want_lines = said;
 	CHECK(!truncate(log_path, 0));
-	if (!pair_run(name, both, initiator, target))
+	if (!kit_pair_run(name, both, initiator, target))
 		printf("%s: SKIP\n", name);
 	deny_with = 0;
-	pair_before = NULL;
+	kit_pair_before = NULL;
 	target_hides = hides_later = false;
 	setenv("VERBENA_LOG_LEVEL", "info", 1);
 	unsetenv("VERBENA_PTRACE");
@@ -194,23 +182,23 @@ int main(void)
 	close(fd);
 	setenv("VERBENA_LOG", log_path, 1);
 	setenv("VERBENA_LOG_LEVEL", "info", 1);
-	pair_before = become_user;
+	kit_pair_before = become_user;
 	try("an ordinary user", true, 0);
-	pair_before = become_user;
+	kit_pair_before = become_user;
 	target_hides = true;
 	try("a target that is not dumpable", false, 1);
-	pair_before = become_user;
+	kit_pair_before = become_user;
 	target_hides = true;
 	setenv("VERBENA_LOG_LEVEL", "warn", 1);
 	try("a target that is not dumpable, at log level warn", false, 0);
-	pair_before = become_user;
+	kit_pair_before = become_user;
 	hides_later = true;
 	try("a target that stops being dumpable", false, 1);
 	deny_with = EPERM;
 	try("a seccomp filter with EPERM", false, 1);
 	deny_with = ENOSYS;
 	try("a seccomp filter with ENOSYS", false, 1);
-	pair_before = new_pid_namespace;
+	kit_pair_before = new_pid_namespace;
 	try("another PID namespace", false, 1);
 	setenv("VERBENA_PTRACE", "off", 1);
 	try("VERBENA_PTRACE=off", true, 0); /* which matters to Yama alone */

@@ -12,7 +12,7 @@
 
 enum { PAGE = 4096, SIZE = 64 << 10, DEPTH = 16, PATTERN = 0x5a, POOL = 32 << 10 };
 
-static struct ibv_mr *relaxed(struct pair *p, void *addr, size_t length, int access)
+static struct ibv_mr *relaxed(struct kit_pair *p, void *addr, size_t length, int access)
 {
 	struct ibv_mr *mr;
 
@@ -31,13 +31,13 @@ static uint8_t *pages(size_t n)
 	return at;
 }
 
-static void tell(struct pair *p, const struct ibv_mr *mr, const void *addr)
+static void tell(struct kit_pair *p, const struct ibv_mr *mr, const void *addr)
 {
 	atomic_store(&p->board->number[0], mr->rkey);
 	atomic_store(&p->board->number[1], (int64_t)(uintptr_t)addr);
 }
 
-static struct ibv_wc put(struct pair *p, int end, uint64_t addr, uint32_t len)
+static struct ibv_wc put(struct kit_pair *p, int end, uint64_t addr, uint32_t len)
 {
 	struct kit_card card = {.rkey = (uint32_t)atomic_load(&p->board->number[0])};
 
@@ -58,12 +58,12 @@ static void intact(const uint8_t *at, size_t n)
 
 /* --- access reaches to page boundaries, and no further */
 
-static void boundaries_target(struct pair *p)
+static void boundaries_target(struct kit_pair *p)
 {
 	uint8_t *at = pages(4 * PAGE);
 	struct ibv_mr *mr;
 
-	pair_open(p, DEPTH, PAGE);
+	kit_pair_open(p, DEPTH, PAGE);
 	mr = relaxed(p, at + PAGE + 100, 300, KIT_ALL);
 	tell(p, mr, at);
 	atomic_store(&p->board->step, 1);
@@ -71,14 +71,14 @@ static void boundaries_target(struct pair *p)
 	for (int i = 0; i < 4 * PAGE; i++)
 		CHECK(at[i] == (i >= PAGE && i < 2 * PAGE ? 0x77 : 0), "byte %d is 0x%02x", i, at[i]);
 	CHECK(!ibv_dereg_mr_relaxed(mr) && !ibv_flush_relaxed_mr(p->pd));
-	pair_close(p);
+	kit_pair_close(p);
 }
 
-static void boundaries_initiator(struct pair *p)
+static void boundaries_initiator(struct kit_pair *p)
 {
 	uint64_t at;
 
-	pair_open(p, DEPTH, 2 * PAGE);
+	kit_pair_open(p, DEPTH, 2 * PAGE);
 	kit_until(&p->board->step, 1);
 	at = (uint64_t)atomic_load(&p->board->number[1]);
 	memset(p->end[0].buf, 0x77, 2 * PAGE);
@@ -87,17 +87,17 @@ static void boundaries_initiator(struct pair *p)
 	expect(put(p, 0, at + PAGE, PAGE + 1), IBV_WC_REM_ACCESS_ERR, "a byte behind it");
 	expect(put(p, 1, at + PAGE - 1, 2), IBV_WC_REM_ACCESS_ERR, "a byte before it");
 	atomic_store(&p->board->step, 2);
-	pair_close(p);
+	kit_pair_close(p);
 }
 
 /* --- a key is dead once its region is deregistered, and others live on */
 
-static void dead_target(struct pair *p)
+static void dead_target(struct kit_pair *p)
 {
 	uint8_t *at = pages(2 * PAGE);
 	struct ibv_mr *mr, *mr2;
 
-	pair_open(p, DEPTH, PAGE);
+	kit_pair_open(p, DEPTH, PAGE);
 	mr = relaxed(p, at, PAGE, KIT_ALL);
 	mr2 = relaxed(p, at + PAGE, PAGE, KIT_ALL);
 	tell(p, mr, at);
@@ -114,14 +114,14 @@ static void dead_target(struct pair *p)
 	intact(at, PAGE);
 	CHECK(at[PAGE] == 0x77 && at[2 * PAGE - 1] == 0x77);
 	CHECK(!ibv_dereg_mr_relaxed(mr2));
-	pair_close(p);
+	kit_pair_close(p);
 }
 
-static void dead_initiator(struct pair *p)
+static void dead_initiator(struct kit_pair *p)
 {
 	uint64_t at;
 
-	pair_open(p, DEPTH, PAGE);
+	kit_pair_open(p, DEPTH, PAGE);
 	kit_until(&p->board->step, 1);
 	at = (uint64_t)atomic_load(&p->board->number[1]);
 	memset(p->end[1].buf, 0x77, PAGE);
@@ -135,7 +135,7 @@ static void dead_initiator(struct pair *p)
 	at = (uint64_t)atomic_load(&p->board->number[1]);
 	expect(put(p, 1, at, PAGE), IBV_WC_SUCCESS, "another region");
 	atomic_store(&p->board->step, 6);
-	pair_close(p);
+	kit_pair_close(p);
 }
 
 /* --- messages without end into regions that come and go: no byte of a region is touched after the flush */
@@ -144,7 +144,7 @@ enum { ROUNDS = 25 };
 
 static bool mapped; /* the memory is a file's, which the peer maps after some use */
 
-static void connect_anew(struct pair *p, struct kit_end *e, int round)
+static void connect_anew(struct kit_pair *p, struct kit_end *e, int round)
 {
 	kit_end_open(e, p->pd, DEPTH, SIZE);
 	p->board->card[p->me][0] = e->card;
@@ -155,7 +155,7 @@ static void connect_anew(struct pair *p, struct kit_end *e, int round)
 	kit_until(&p->board->connected, 2 * round);
 }
 
-static void flood_target(struct pair *p)
+static void flood_target(struct kit_pair *p)
 {
 	p->ctx = kit_open();
 	p->pd = ibv_alloc_pd(p->ctx);
@@ -176,14 +176,14 @@ static void flood_target(struct pair *p)
 			CHECK(!ibv_poll_cq(e.cq, 1, &wc));
 		}
 		if (mapped)
-			pair_nap(1 + round % 5); /* mostly it is by then */
+			kit_nap(1 + round % 5); /* mostly it is by then */
 		CHECK(!ibv_dereg_mr_relaxed(mr));
 		CHECK(!ibv_flush_relaxed_mr(p->pd));
 		memset(at, PATTERN, SIZE);
 		for (int i = 0; i < 20000; i++)
 			__asm__ volatile("" ::: "memory");
 		intact(at, SIZE);
-		pair_nap(round % 3);
+		kit_nap(round % 3);
 		intact(at, SIZE);
 		kit_end_close(&e);
 		munmap(at, SIZE);
@@ -194,7 +194,7 @@ static void flood_target(struct pair *p)
 	CHECK(!ibv_dealloc_pd(p->pd) && !ibv_close_device(p->ctx));
 }
 
-static void flood_initiator(struct pair *p)
+static void flood_initiator(struct kit_pair *p)
 {
 	p->ctx = kit_open();
 	p->pd = ibv_alloc_pd(p->ctx);
@@ -226,13 +226,13 @@ static void flood_initiator(struct pair *p)
 
 /* --- a pool is empty: EAGAIN, while what is registered works; one that ends makes room for one */
 
-static void empty_target(struct pair *p)
+static void empty_target(struct kit_pair *p)
 {
 	uint8_t *at = pages(PAGE);
 	struct ibv_mr **mr = calloc(POOL, sizeof(struct ibv_mr *)), *more;
 
 	CHECK(mr);
-	pair_open(p, DEPTH, PAGE);
+	kit_pair_open(p, DEPTH, PAGE);
 	for (int i = 0; i < POOL; i++) {
 		mr[i] = ibv_reg_mr_relaxed(p->pd, at, PAGE, KIT_ALL);
 		CHECK(mr[i], "region %d: %s", i, strerror(errno));
@@ -253,30 +253,30 @@ static void empty_target(struct pair *p)
 	for (int i = 0; i < POOL; i++)
 		CHECK(!ibv_dereg_mr_relaxed(mr[i]));
 	CHECK(!ibv_flush_relaxed_mr(p->pd));
-	pair_close(p);
+	kit_pair_close(p);
 	free(mr);
 }
 
-static void empty_initiator(struct pair *p)
+static void empty_initiator(struct kit_pair *p)
 {
-	pair_open(p, DEPTH, PAGE);
+	kit_pair_open(p, DEPTH, PAGE);
 	for (int step = 1; step <= 3; step += 2) {
 		kit_until(&p->board->step, step);
 		expect(put(p, 0, (uint64_t)atomic_load(&p->board->number[1]), PAGE), IBV_WC_SUCCESS,
 		       "a region of a full pool");
 		atomic_store(&p->board->step, step + 1);
 	}
-	pair_close(p);
+	kit_pair_close(p);
 }
 
 /* --- in a protection domain that another process made, which uses the region as its own */
 
-static void shared_target(struct pair *p) /* its domain, and its QP */
+static void shared_target(struct kit_pair *p) /* its domain, and its QP */
 {
 	struct kit_end *e;
 	struct ibv_shpd shpd;
 
-	pair_open(p, DEPTH, PAGE);
+	kit_pair_open(p, DEPTH, PAGE);
 	e = &p->end[0];
 	CHECK(ibv_alloc_shpd(p->pd, 4711, &shpd), "%s", strerror(errno));
 	atomic_store(&p->board->number[2], shpd.handle);
@@ -294,17 +294,17 @@ static void shared_target(struct pair *p) /* its domain, and its QP */
 		expect(kit_wait(e, 20), step == 2 ? IBV_WC_SUCCESS : IBV_WC_LOC_PROT_ERR,
 		       "from the other process's region");
 	}
-	pair_close(p);
+	kit_pair_close(p);
 }
 
-static void shared_initiator(struct pair *p) /* its memory */
+static void shared_initiator(struct kit_pair *p) /* its memory */
 {
 	uint8_t *at = pages(PAGE);
 	struct ibv_shpd shpd;
 	struct ibv_pd *pd;
 	struct ibv_mr *mr;
 
-	pair_open(p, DEPTH, PAGE);
+	kit_pair_open(p, DEPTH, PAGE);
 	kit_until(&p->board->step, 1);
 	shpd.handle = (uint32_t)atomic_load(&p->board->number[2]);
 	pd = ibv_share_pd(p->ctx, &shpd, 4711);
@@ -321,7 +321,7 @@ static void shared_initiator(struct pair *p) /* its memory */
 	kit_until(&p->board->step, 3);
 	CHECK(!ibv_dereg_mr_relaxed(mr) && !ibv_flush_relaxed_mr(pd) && !ibv_dealloc_pd(pd));
 	atomic_store(&p->board->step, 4);
-	pair_close(p);
+	kit_pair_close(p);
 }
 
 /* --- a writer that is held in the middle of a copy, by a page of its own that is missing */
@@ -359,7 +359,7 @@ static void *flush(void *arg)
 	return NULL;
 }
 
-static void held_owner(struct pair *p)
+static void held_owner(struct kit_pair *p)
 {
 	uint8_t *at = pages(SIZE), *elsewhere = pages(SIZE);
 	struct flushing f;
@@ -367,7 +367,7 @@ static void held_owner(struct pair *p)
 	double began;
 	pthread_t t;
 
-	pair_open(p, DEPTH, SIZE);
+	kit_pair_open(p, DEPTH, SIZE);
 	mr = relaxed(p, at, SIZE, KIT_ALL);
 	tell(p, mr, at);
 	atomic_store(&p->board->step, 1);
@@ -386,7 +386,7 @@ static void held_owner(struct pair *p)
 	while (!said(p->target)) { /* after a second */
 		CHECK(!atomic_load(&f.done), "the flush did not wait");
 		CHECK(kit_now() - began < 20, "nothing is said");
-		pair_nap(10);
+		kit_nap(10);
 	}
 	CHECK(!atomic_load(&f.done), "the flush did not wait");
 	if (killed) {
@@ -401,7 +401,7 @@ static void held_owner(struct pair *p)
 	intact(at, SIZE);
 	for (int i = 0; i < SIZE; i++)
 		CHECK(!elsewhere[i], "byte %d of a later region was touched", i);
-	for (int i = 0; i < PAIR_ENDS; i++)
+	for (int i = 0; i < KIT_ENDS; i++)
 		kit_end_close(&p->end[i]);
 	CHECK(!ibv_dealloc_pd(p->pd) && !ibv_destroy_comp_channel(p->chan) && !ibv_close_device(p->ctx));
 	if (!killed)
@@ -411,7 +411,7 @@ static void held_owner(struct pair *p)
 
 static void *write_from(void *arg)
 {
-	struct pair *p = arg;
+	struct kit_pair *p = arg;
 	struct kit_card card = {.rkey = (uint32_t)atomic_load(&p->board->number[0]),
 				.addr = (uint64_t)atomic_load(&p->board->number[1])};
 
@@ -419,33 +419,21 @@ static void *write_from(void *arg)
 	return NULL;
 }
 
-static int missing(void *page)
-{
-	struct uffdio_api api = {.api = UFFD_API};
-	struct uffdio_register reg = {.range = {(uintptr_t)page, PAGE}, .mode = UFFDIO_REGISTER_MODE_MISSING};
-	int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
-
-	CHECK(fd >= 0 && !ioctl(fd, UFFDIO_API, &api), "%s", strerror(errno));
-	CHECK(!madvise(page, PAGE, MADV_DONTNEED));
-	CHECK(!ioctl(fd, UFFDIO_REGISTER, &reg), "%s", strerror(errno));
-	return fd;
-}
-
-static void held_writer(struct pair *p)
+static void held_writer(struct kit_pair *p)
 {
 	struct uffdio_zeropage zero = {0};
 	struct pollfd fd = {.events = POLLIN};
 	struct kit_end *e = &p->end[0];
 	pthread_t t;
 
-	pair_open(p, DEPTH, SIZE);
+	kit_pair_open(p, DEPTH, SIZE);
 	CHECK(!ibv_dereg_mr(e->mr));
 	free(e->buf);
 	e->buf = pages(SIZE);
 	e->mr = ibv_reg_mr(p->pd, e->buf, SIZE, IBV_ACCESS_LOCAL_WRITE);
 	CHECK(e->mr);
 	kit_until(&p->board->step, 1);
-	fd.fd = missing(e->buf + PAGE);
+	fd.fd = kit_missing(e->buf + PAGE, PAGE);
 	CHECK(!pthread_create(&t, NULL, write_from, p));
 	CHECK(poll(&fd, 1, 20000) == 1, "it was not held");
 	atomic_store(&p->board->step, 2);
@@ -473,10 +461,10 @@ static void held(void)
 	}
 	close(fd);
 	setenv("VERBENA_LOG", log_path, 1);
-	pair_run("held, and goes on", (bool[2]){true, true}, held_owner, held_writer);
+	kit_pair_run("held, and goes on", (bool[2]){true, true}, held_owner, held_writer);
 	killed = true;
 	CHECK(!truncate(log_path, 0));
-	pair_run("held, and is killed", (bool[2]){true, true}, held_owner, held_writer);
+	kit_pair_run("held, and is killed", (bool[2]){true, true}, held_owner, held_writer);
 	unlink(log_path);
 }
 
@@ -484,7 +472,7 @@ int main(void)
 {
 	static const struct {
 		const char *name;
-		void (*initiator)(struct pair *), (*target)(struct pair *);
+		void (*initiator)(struct kit_pair *), (*target)(struct kit_pair *);
 	} rows[] = {
 	    {"boundaries", boundaries_initiator, boundaries_target},
 	    {"dead keys", dead_initiator, dead_target},
@@ -497,10 +485,10 @@ int main(void)
 	for (unsigned i = 0; i < sizeof rows / sizeof rows[0]; i++)
 		for (int on = 1; on >= 0; on--) {
 			snprintf(name, sizeof name, "%s, direct %s", rows[i].name, on ? "on" : "off");
-			pair_run(name, (bool[2]){on, on}, rows[i].initiator, rows[i].target);
+			kit_pair_run(name, (bool[2]){on, on}, rows[i].initiator, rows[i].target);
 		}
 	mapped = true;
-	pair_run("flood of mapped memory", (bool[2]){true, true}, flood_initiator, flood_target);
+	kit_pair_run("flood of mapped memory", (bool[2]){true, true}, flood_initiator, flood_target);
 	held();
 	return 0;
 }

@@ -5,7 +5,6 @@
  * pattern is still there.  The other one goes on with what its peer gives it next.
  *
  *     proc-revoke [SECONDS]      for each of the twenty cases; in make soak 600 seconds together */
-#include <sched.h>
 
 #include "pair.h"
 
@@ -16,8 +15,9 @@ static const char *const ways[] = {"dereg", "ERR", "RESET", "destroy"};
 
 struct board {
 	struct kit_card card[2];
-	_Atomic int ready[2];  /* rounds that each end has begun; one that ends the test is -1 */
-	_Atomic int connected; /* likewise: the owner's QP is */
+	/* Rounds; -1 ends the test. */
+	_Atomic int ready[2];  /* each end has begun it */
+	_Atomic int connected; /* the owner's QP is */
 	_Atomic int64_t hits, rounds;
 };
 
@@ -27,35 +27,9 @@ static bool shared; /* the owner's memory is one that the peer maps after some u
 static uint64_t rng;
 static int shared_fd;
 
-static uint32_t below(uint32_t n)
-{
-	rng = rng * 6364136223846793005ull + 1442695040888963407ull;
-	return (uint32_t)(rng >> 33) % n;
-}
-
 static uint32_t some_length(void)
 {
-	return 1 + below(1u << below(21));
-}
-
-static void some_time(uint32_t max)
-{
-	uint32_t n = below(max);
-
-	if (!below(8))
-		sched_yield();
-	for (uint32_t i = 0; i < n; i++)
-		__asm__ volatile("" ::: "memory");
-}
-
-static void wait_for(_Atomic int *v, int n)
-{
-	double end = kit_now() + 30;
-
-	while (atomic_load(v) < n && atomic_load(v) >= 0) {
-		CHECK(kit_now() < end, "waited for round %d", n);
-		sched_yield();
-	}
+	return 1 + kit_below(&rng, 1u << kit_below(&rng, 21));
 }
 
 static void intact(const uint8_t *p, const char *what)
@@ -67,7 +41,7 @@ static void intact(const uint8_t *p, const char *what)
 /* At once, and beginning anywhere: where a copy that goes on would be. */
 static void take(uint8_t *p)
 {
-	size_t k = below(AREA);
+	size_t k = kit_below(&rng, AREA);
 
 	memset(p + k, PATTERN, AREA - k);
 	memset(p, PATTERN, k);
@@ -121,29 +95,29 @@ static void owner(struct ibv_pd *pd, enum way way, bool reads)
 			share(&e, pd);
 		board->card[0] = e.card;
 		atomic_store(&board->ready[0], ++round);
-		wait_for(&board->ready[1], round);
+		kit_reach(&board->ready[1], round);
 		kit_connect(&e, &board->card[1]);
 		atomic_store(&board->connected, round);
 		if (reads) { /* all sizes, as long as something is to be read */
-			int n = 1 + (int)below(DEPTH);
+			int n = 1 + (int)kit_below(&rng, DEPTH);
 
 			for (int i = 0; i < n; i++) {
-				uint32_t len = below(3) ? AREA : some_length();
+				uint32_t len = kit_below(&rng, 3) ? AREA : some_length();
 
 				CHECK(
 				    !kit_post(&e, IBV_WR_RDMA_READ, 1, AREA - len, len, &board->card[1], 0));
-				if (!below(3))
+				if (!kit_below(&rng, 3))
 					drain(&e);
 			}
-			some_time(below(2) ? 20000 : 1000000);
+			kit_some_time(&rng, kit_below(&rng, 2) ? 20000 : 1000000);
 		} else {
 			while (!__atomic_load_n(&e.buf[AREA - 1], __ATOMIC_RELAXED)) {
 				CHECK(kit_now() < late, "round %d: no WRITE comes", round);
 				drain(&e); /* until the peer is at it */
 			}
-			some_time(200000);
+			kit_some_time(&rng, 200000);
 			if (shared) /* until it is mapped over there, mostly */
-				pair_nap(1 + (int)below(10));
+				kit_nap(1 + (int)kit_below(&rng, 10));
 		}
 		switch (way) {
 		case DEREG:
@@ -159,11 +133,11 @@ static void owner(struct ibv_pd *pd, enum way way, bool reads)
 			CHECK(!ibv_destroy_qp(e.qp));
 		}
 		take(e.buf);
-		some_time(below(4) ? 20000 : 400000);
+		kit_some_time(&rng, kit_below(&rng, 4) ? 20000 : 400000);
 		intact(e.buf, ways[way]);
 		drain(&e);
-		if (!below(4))
-			pair_nap(2);
+		if (!kit_below(&rng, 4))
+			kit_nap(2);
 		intact(e.buf, ways[way]);
 		if (way != DESTROY)
 			CHECK(!ibv_destroy_qp(e.qp));
@@ -190,7 +164,7 @@ static void other(struct ibv_pd *pd, bool reads)
 		struct ibv_wc wc;
 		int posted = 0;
 
-		wait_for(&board->ready[0], round);
+		kit_reach(&board->ready[0], round);
 		if (atomic_load(&board->ready[0]) < 0)
 			return;
 		kit_end_open(&e, pd, DEPTH, AREA);
@@ -198,13 +172,13 @@ static void other(struct ibv_pd *pd, bool reads)
 		board->card[1] = e.card;
 		kit_connect(&e, &board->card[0]);
 		atomic_store(&board->ready[1], round);
-		wait_for(&board->connected, round);
+		kit_reach(&board->connected, round);
 		while (reads && atomic_load(&board->ready[0]) == round)
 			if (ibv_poll_cq(e.cq, 1, &wc) == 0)
 				sched_yield();
 		for (bool failed = reads; !failed && atomic_load(&board->ready[0]) == round;) {
 			for (; posted < DEPTH; posted++) {
-				uint32_t len = below(4) ? some_length() : AREA;
+				uint32_t len = kit_below(&rng, 4) ? some_length() : AREA;
 
 				CHECK(!kit_post(&e, IBV_WR_RDMA_WRITE, 1, AREA - len, len, &board->card[0],
 						AREA - len));

@@ -22,18 +22,6 @@ struct board {
 static struct board *board;
 static uint64_t rng;
 
-static uint64_t next(void)
-{
-	rng ^= rng << 13;
-	rng ^= rng >> 7;
-	return rng ^= rng << 17;
-}
-
-static uint64_t below(uint64_t n)
-{
-	return (next() >> 8) % n;
-}
-
 static uint8_t *own_segment(void)
 {
 	FILE *f = fopen("/proc/self/maps", "r");
@@ -56,21 +44,21 @@ static uint8_t *own_segment(void)
 /* Somewhere in a table of which the first entries matter. */
 static uint64_t in_table(uint64_t at, uint64_t entries, uint64_t size)
 {
-	return at + below(entries) * size + below(size);
+	return at + kit_below(&rng, entries) * size + kit_below(&rng, size);
 }
 
 /* Where to strike: an offset. */
 static uint64_t aim(int part, uint32_t index)
 {
-	uint64_t ring = VB_SEG_RINGS + below(3) * sizeof(struct vb_ring);
+	uint64_t ring = VB_SEG_RINGS + kit_below(&rng, 3) * sizeof(struct vb_ring);
 
 	switch (part) {
 	case 0:
 		return in_table(ring, VB_RING_SLOTS, sizeof(struct vb_slot));
 	case 1: /* lengths, flags and sequence numbers */
-		return ring + below(VB_RING_SLOTS) * sizeof(struct vb_slot) + below(12);
+		return ring + kit_below(&rng, VB_RING_SLOTS) * sizeof(struct vb_slot) + kit_below(&rng, 12);
 	case 2:
-		return ring + offsetof(struct vb_ring, data) + below(VB_RING_DATA);
+		return ring + offsetof(struct vb_ring, data) + kit_below(&rng, VB_RING_DATA);
 	case 3:
 		return in_table(VB_SEG_CONSUMED, 4, VB_LINE);
 	case 4:
@@ -78,13 +66,13 @@ static uint64_t aim(int part, uint32_t index)
 	case 5:
 		return in_table(VB_SEG_KEY_SLOTS, VB_MEM_SLOTS, VB_LINE);
 	case 6:
-		return VB_SEG_QPS + index * VB_LINE + below(VB_LINE);
+		return VB_SEG_QPS + index * VB_LINE + kit_below(&rng, VB_LINE);
 	case 7:
-		return below(sizeof(struct vb_seg_head));
+		return kit_below(&rng, sizeof(struct vb_seg_head));
 	case 8:
-		return VB_SEG_KEY_MARKS + below(VB_LINE);
+		return VB_SEG_KEY_MARKS + kit_below(&rng, VB_LINE);
 	default:
-		return VB_SEG_AWAKE + below(4);
+		return VB_SEG_AWAKE + kit_below(&rng, 4);
 	}
 }
 
@@ -93,7 +81,8 @@ static uint64_t rubbish(void)
 	static const uint64_t likely[] = {0,	      1,	  0xff,	  0xffffffff,  0x7fffffff,
 					  UINT64_MAX, 1ull << 63, 0x1000, VB_RING_DATA};
 
-	return below(2) ? next() : likely[below(sizeof likely / sizeof *likely)];
+	return kit_below(&rng, 2) ? kit_random(&rng)
+				  : likely[kit_below(&rng, sizeof likely / sizeof *likely)];
 }
 
 /* A packet of our own making, behind the last one: a real one with a few bytes changed. */
@@ -113,7 +102,7 @@ static void forge(uint8_t *seg)
 		return;
 	s = &r->slots[last % VB_RING_SLOTS];
 	memcpy((uint8_t *)s + 4, (uint8_t *)&r->slots[(last - 1) % VB_RING_SLOTS] + 4, sizeof *s - 4);
-	if (below(4)) { /* the next PSN, so that it is not just a duplicate */
+	if (kit_below(&rng, 4)) { /* the next PSN, so that it is not just a duplicate */
 		uint8_t *psn = s->hdr + 9;
 		uint32_t v = ((uint32_t)psn[0] << 16 | (uint32_t)psn[1] << 8 | psn[2]) + 1;
 
@@ -121,16 +110,16 @@ static void forge(uint8_t *seg)
 		psn[1] = (uint8_t)(v >> 8);
 		psn[2] = (uint8_t)v;
 	}
-	if (below(2))
+	if (kit_below(&rng, 2))
 		s->hdr[0] = 4; /* SEND Only, of any length */
-	if (below(2))
+	if (kit_below(&rng, 2))
 		s->flags ^= VB_SLOT_DATA;
-	if (below(2))
+	if (kit_below(&rng, 2))
 		s->data_off = (uint32_t)rubbish();
-	if (below(2))
-		s->data_len = (uint32_t)(below(2) ? rubbish() : below(VB_RING_MTU + 100));
-	for (uint64_t n = below(3); n; n--)
-		((uint8_t *)s)[4 + below(sizeof *s - 4)] = (uint8_t)rubbish();
+	if (kit_below(&rng, 2))
+		s->data_len = (uint32_t)(kit_below(&rng, 2) ? rubbish() : kit_below(&rng, VB_RING_MTU + 100));
+	for (uint64_t n = kit_below(&rng, 3); n; n--)
+		((uint8_t *)s)[4 + kit_below(&rng, sizeof *s - 4)] = (uint8_t)rubbish();
 	atomic_store(&s->seq, last + 1);
 }
 
@@ -140,15 +129,16 @@ static void *scribble(void *arg)
 	int only = *(int *)arg;
 
 	for (;;) {
-		uint64_t at = aim(only >= 0 ? only : (int)below(PARTS), board->b.qpn & 0xfff), v = rubbish();
-		size_t n = (size_t[]){1, 2, 4, 8}[below(4)];
+		uint64_t at = aim(only >= 0 ? only : (int)kit_below(&rng, PARTS), board->b.qpn & 0xfff),
+			 v = rubbish();
+		size_t n = (size_t[]){1, 2, 4, 8}[kit_below(&rng, 4)];
 
-		if (only == FORGE || (only < 0 && below(2))) {
+		if (only == FORGE || (only < 0 && kit_below(&rng, 2))) {
 			forge(seg);
 			continue;
 		}
 		memcpy(seg + (at & ~(n - 1)), &v, n);
-		if (!below(64))
+		if (!kit_below(&rng, 64))
 			sched_yield();
 	}
 	return NULL;
@@ -163,9 +153,11 @@ static const enum ibv_wr_opcode ops[] = {IBV_WR_SEND,
 
 static int post(struct kit_end *e, const struct kit_card *peer)
 {
-	enum ibv_wr_opcode op = ops[below(6)];
+	enum ibv_wr_opcode op = ops[kit_below(&rng, 6)];
 	bool atomic = op == IBV_WR_ATOMIC_FETCH_AND_ADD || op == IBV_WR_ATOMIC_CMP_AND_SWP;
-	uint32_t len = atomic ? 8 : (uint32_t)(below(2) ? 1 + below(64) : 1 + below(SIZE / 2));
+	uint32_t len =
+	    atomic ? 8
+		   : (uint32_t)(kit_below(&rng, 2) ? 1 + kit_below(&rng, 64) : 1 + kit_below(&rng, SIZE / 2));
 
 	return kit_post(e, op, 1, SIZE / 2, len, peer, 0);
 }

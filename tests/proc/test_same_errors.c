@@ -337,7 +337,7 @@ static void target(const struct row *r, struct seen *s, struct ibv_context *ctx,
 		if (ibv_poll_cq(e.cq, 1, &wc) > 0)
 			saw(s, &wc);
 		else
-			pair_nap(1);
+			kit_nap(1);
 	}
 	meet();
 	saw_rest(s, &e, ctx);

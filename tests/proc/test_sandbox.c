@@ -1,12 +1,11 @@
 /* A sandbox denies epoll_ctl, with which the library tells its own descriptors from those that a program made
  * at the same numbers: before the device is opened, before contact, or after it.  Nothing is taken for lost
  * that is not, what worked goes on, and what cannot work says why. */
+#include <errno.h>
 #include <pthread.h>
+#include <sys/syscall.h>
 
-#include "contact.h"
 #include "mine.h"
-#include "rest.h"
-#include "sandbox.h"
 
 enum { SIZE = 4096 };
 
@@ -18,13 +17,13 @@ static struct board *board;
 
 static void denied(void)
 {
-	deny(SYS_epoll_ctl, SECCOMP_FILTER_FLAG_TSYNC);
+	CHECK(kit_deny(SYS_epoll_ctl, EPERM, true), "%s", strerror(errno));
 }
 
 static void nothing_is_lost(void)
 {
-	LOG_SAYS_NOT("the device is lost");
-	LOG_SAYS_NOT("was closed by this process");
+	KIT_LOG_SAYS_NOT("the device is lost");
+	KIT_LOG_SAYS_NOT("was closed by this process");
 }
 
 static void opening(void)
@@ -32,17 +31,17 @@ static void opening(void)
 	struct ibv_device **list;
 	int before;
 
-	log_begin();
-	before = descriptors();
+	kit_log_begin("info");
+	before = kit_descriptors();
 	denied();
 	list = ibv_get_device_list(NULL);
 	errno = 0;
 	CHECK(!ibv_open_device(list[0]) && errno == EPERM, "%s", strerror(errno));
-	LOG_SAYS(
+	KIT_LOG_SAYS(
 	    "ibv_open_device: verbena0 cannot be opened: Operation not permitted; it takes epoll_create1, "
 	    "eventfd2 and epoll_ctl (a sandbox that denies one?)");
 	nothing_is_lost();
-	CHECK(descriptors() == before, "%d descriptors, then %d", before, descriptors());
+	CHECK(kit_descriptors() == before, "%d descriptors, then %d", before, kit_descriptors());
 }
 
 /* The other process: answers with a SEND to each that it gets. */
@@ -134,15 +133,16 @@ static void before_contact(void)
 	pid_t pid = echo();
 	struct asker k;
 
-	log_begin();
+	kit_log_begin("info");
 	asker_open(&k);
 	denied();
 	asker_connect(&k, &board->b);
 	CHECK(!kit_post(&k.e, IBV_WR_SEND, 2, 0, 64, NULL, 0));
 	CHECK(kit_wait(&k.e, 20).status == IBV_WC_RETRY_EXC_ERR);
-	LOG_SAYS("this process cannot make contact: epoll_ctl fails: Operation not permitted (a sandbox?)");
+	KIT_LOG_SAYS(
+	    "this process cannot make contact: epoll_ctl fails: Operation not permitted (a sandbox?)");
 	nothing_is_lost();
-	nobody_spins();
+	kit_nobody_spins();
 	asker_close(&k);
 	kill(pid, SIGKILL);
 	kit_reap(pid);
@@ -155,18 +155,18 @@ static void after_contact(void)
 	pid_t pid = echo();
 	struct asker k;
 
-	log_begin();
+	kit_log_begin("info");
 	asker_open(&k);
 	asker_connect(&k, &board->b);
 	ask_once(&k);
-	until_blocked();
+	kit_until_blocked();
 	denied();
 	for (int i = 0; i < 100; i++)
 		ask_once(&k);
 	ch = ibv_create_comp_channel(k.ctx);
 	CHECK(ch && !ibv_destroy_comp_channel(ch));
 	nothing_is_lost();
-	nobody_spins();
+	kit_nobody_spins();
 	/* its end is noticed, and told */
 	kill(pid, SIGKILL);
 	kit_reap(pid);
@@ -181,29 +181,12 @@ static void after_contact(void)
 
 int main(int argc, char **argv)
 {
-	static const struct {
-		const char *name;
-		void (*run)(void);
-	} cases[] = {{"denied before the device is opened", opening},
-		     {"denied before contact", before_contact},
-		     {"denied after contact", after_contact}};
+	static const struct kit_case cases[] = {
+	    {.name = "denied before the device is opened", .run = opening},
+	    {.name = "denied before contact", .run = before_contact},
+	    {.name = "denied after contact", .run = after_contact}};
 
 	board = kit_shared(sizeof *board);
-	for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
-		pid_t pid;
-
-		if (argc > 1 && !strstr(cases[i].name, argv[1]))
-			continue;
-		printf("%s\n", cases[i].name);
-		fflush(stdout);
-		pid = kit_fork();
-		if (!pid) {
-			alarm(60);
-			cases[i].run();
-			fflush(stdout);
-			_exit(0);
-		}
-		CHECK(kit_reap(pid) == 0, "%s", cases[i].name);
-	}
+	KIT_CASES(cases, 60);
 	return 0;
 }

@@ -33,12 +33,6 @@ struct plan {
 	bool home;     /* the owner made the domain */
 };
 
-static uint32_t below(uint32_t n)
-{
-	rng = rng * 6364136223846793005ull + 1442695040888963407ull;
-	return (uint32_t)(rng >> 33) % n;
-}
-
 static struct ibv_pd *instance(struct ibv_context *ctx, bool home)
 {
 	struct ibv_pd *pd;
@@ -67,7 +61,7 @@ static void wait_for(_Atomic int *v, int n)
 
 static void take(uint8_t *p)
 {
-	size_t k = below(AREA);
+	size_t k = kit_below(&rng, AREA);
 
 	memset(p + k, PATTERN, AREA - k);
 	memset(p, PATTERN, k);
@@ -97,13 +91,13 @@ static void be_owner(const struct plan *p, double length, bool dies)
 		/* into the middle of it */
 		while (!__atomic_load_n(&area[AREA - 1], __ATOMIC_RELAXED))
 			CHECK(kit_now() < late, "round %d: nothing comes", round);
-		for (uint32_t n = below(below(2) ? 2000 : 200000); n; n--)
+		for (uint32_t n = kit_below(&rng, kit_below(&rng, 2) ? 2000 : 200000); n; n--)
 			__asm__ volatile("" ::: "memory");
 		if (dies && round == 3)
 			kill(getpid(), SIGKILL);
 		CHECK(!ibv_dereg_mr(mr));
 		take(area);
-		for (uint32_t n = below(100000); n; n--)
+		for (uint32_t n = kit_below(&rng, 100000); n; n--)
 			__asm__ volatile("" ::: "memory");
 		sched_yield();
 		for (size_t i = 0; i < AREA; i++)
@@ -148,7 +142,7 @@ static void user_round(struct ibv_pd *pd, struct ibv_pd *own, const struct plan 
 		if (wc.status != IBV_WC_SUCCESS)
 			break;
 		atomic_fetch_add(&board->hits, 1);
-		sge.length = below(2) ? AREA : 1 + below(AREA);
+		sge.length = kit_below(&rng, 2) ? AREA : 1 + kit_below(&rng, AREA);
 		CHECK(!ibv_post_send(at->qp, &wr, &bad));
 	}
 	CHECK(wc.status == (p->reads ? IBV_WC_LOC_PROT_ERR : IBV_WC_REM_ACCESS_ERR), "%s%s",

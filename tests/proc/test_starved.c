@@ -3,6 +3,9 @@
  * contact.
  *
  *     proc-starved [CASE]     default: all */
+#include <dirent.h>
+#include <errno.h>
+#include <sched.h>
 #include <sys/resource.h>
 
 #include "contact.h"
@@ -99,7 +102,7 @@ static void a_starved_peer(void)
 		peer(cpu);
 	kit_until(&board->step, 1);
 	stay_on(cpu - 1);
-	log_begin();
+	kit_log_begin("info");
 	kit_end_open(&e, ibv_alloc_pd(kit_open()), 4, 4096);
 	spin(cpu, spinners);
 	begun = kit_now();
@@ -115,8 +118,8 @@ static void a_starved_peer(void)
 	if (!n)
 		wc = kit_wait(&e, 30);
 	CHECK(wc.status == IBV_WC_RETRY_EXC_ERR, "%s", ibv_wc_status_str(wc.status));
-	LOG_SAYS("it is in the state INIT, which takes no packets");
-	LOG_SAYS_NOT("does not answer");
+	KIT_LOG_SAYS("it is in the state INIT, which takes no packets");
+	KIT_LOG_SAYS_NOT("does not answer");
 	kill(pid, SIGKILL);
 	kit_reap(pid);
 }
@@ -172,12 +175,9 @@ static void a_real_time_poller(void)
 		CHECK(kit_reap(pid[i]) == 0);
 }
 
-static const struct {
-	const char *name;
-	void (*run)(void);
-} cases[] = {
-    {"a starved peer", a_starved_peer},
-    {"a real-time poller", a_real_time_poller},
+static const struct kit_case cases[] = {
+    {.name = "a starved peer", .run = a_starved_peer},
+    {.name = "a real-time poller", .run = a_real_time_poller},
 };
 
 int main(int argc, char **argv)
@@ -186,22 +186,8 @@ int main(int argc, char **argv)
 	if (setpriority(PRIO_PROCESS, 0, -1) || setpriority(PRIO_PROCESS, 0, 0) || !real_time(true) ||
 	    !real_time(false)) {
 		printf("SKIP: this user may not raise priorities: %s\n", strerror(errno));
-		return SKIPPED;
+		return KIT_SKIP;
 	}
-	for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
-		pid_t pid;
-
-		if (argc > 1 && !strstr(cases[i].name, argv[1]))
-			continue;
-		printf("%s\n", cases[i].name);
-		pid = kit_fork();
-		if (!pid) {
-			alarm(100);
-			cases[i].run();
-			fflush(NULL);
-			_exit(0); /* what a case leaves open is no leak */
-		}
-		CHECK(kit_reap(pid) == 0, "%s", cases[i].name);
-	}
+	KIT_CASES(cases, 100);
 	return 0;
 }

@@ -1,12 +1,12 @@
 /* A QP takes packets from the process at the other end of its path only, though anybody who knows its number
  * and its PSN can send some: the target has two QPs connected to one another, and the initiator, in contact
  * with that process by a QP of its own, sends to one of them as if it were the other. */
-#include "duo.h"
+#include "pair.h"
 
 static struct kit_end one, two;
 
 /* out: QPN of the one that is sent to, the PSN that it expects, its R_Key and address */
-static void make_two(struct duo *d)
+static void make_two(struct kit_pair *d)
 {
 	kit_end_open(&one, d->pd, 8, 4096);
 	kit_end_open(&two, d->pd, 8, 4096);
@@ -20,7 +20,7 @@ static void make_two(struct duo *d)
 }
 
 /* Nothing has come; what its own peer sends does. */
-static void look_at_two(struct duo *d)
+static void look_at_two(struct kit_pair *d)
 {
 	struct ibv_wc wc;
 
@@ -37,14 +37,14 @@ static void look_at_two(struct duo *d)
 	kit_end_close(&two);
 }
 
-static void sends_as_another(struct duo *d)
+static void sends_as_another(struct kit_pair *d)
 {
 	for (int i = 0; i < 2; i++) {
-		struct kit_card card = d->board->card[1];
+		struct kit_card card = d->board->card[1][0];
 		struct kit_end e;
 		struct ibv_wc wc;
 
-		duo_there(d, make_two);
+		kit_duo_there(d, make_two);
 		card.qpn = (uint32_t)d->board->out[0];
 		card.rkey = (uint32_t)d->board->out[2];
 		card.addr = (uint64_t)d->board->out[3];
@@ -55,13 +55,13 @@ static void sends_as_another(struct duo *d)
 		CHECK(!kit_post(&e, i ? IBV_WR_RDMA_WRITE : IBV_WR_SEND, 1, 0, 64, &card, 0));
 		wc = kit_wait(&e, 20);
 		CHECK(wc.status == IBV_WC_RETRY_EXC_ERR, "%s", ibv_wc_status_str(wc.status));
-		duo_there(d, look_at_two);
+		kit_duo_there(d, look_at_two);
 		kit_end_close(&e);
 	}
 }
 
 int main(void)
 {
-	DUO_BOTH(sends_as_another);
+	KIT_DUO_BOTH(sends_as_another);
 	return 0;
 }

@@ -1,33 +1,22 @@
 /* What upper layers tell each other over the control sockets of their adapters. */
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
-#include "adapter_kit.h"
+#include "kit.h"
+#include "node.h"
 #include "host/hello.h"
 #include "host/private.h"
 
-static int count_fds(void)
-{
-	DIR *d = opendir("/proc/self/fd");
-	int n = 0;
-
-	while (readdir(d))
-		n++;
-	closedir(d);
-	return n;
-}
-
 struct pair {
-	struct node *x, *y;
+	struct kit_node *x, *y;
 	struct vb_peer *xy, *yx;
 };
 
 /* Whoever was reading is through with it, and has closed what came. */
-static void settle_node(struct node *n)
+static void settle_node(struct kit_node *n)
 {
 	pthread_mutex_lock(&n->a->control);
 	pthread_mutex_unlock(&n->a->control);
@@ -41,11 +30,11 @@ static void settle(struct pair *p)
 
 static struct pair pair_open(void)
 {
-	struct pair p = {.x = node_open(), .y = node_open()};
+	struct pair p = {.x = kit_node_open(), .y = kit_node_open()};
 
-	p.xy = connected(p.x, number_of(p.y));
-	await_at_least(p.y, &p.y->ups, 1); /* or it would make contact too, and drop that */
-	p.yx = connected(p.y, number_of(p.x));
+	p.xy = kit_connected(p.x, kit_number_of(p.y));
+	kit_await_count(p.y, &p.y->ups, 1); /* or it would make contact too, and drop that */
+	p.yx = kit_connected(p.y, kit_number_of(p.x));
 	settle(&p); /* what came with the hellos is closed */
 	return p;
 }
@@ -54,8 +43,8 @@ static void pair_close(struct pair *p)
 {
 	vb_peer_put(p->xy);
 	vb_peer_put(p->yx);
-	node_close(p->x);
-	node_close(p->y);
+	kit_node_close(p->x);
+	kit_node_close(p->y);
 }
 
 /* What was heard last, by one node at a time. */
@@ -66,7 +55,7 @@ static struct {
 	ino_t ino;
 } heard;
 
-static void remember(struct node *n, struct vb_peer *peer, const void *msg, size_t len, int fd)
+static void remember(struct kit_node *n, struct vb_peer *peer, const void *msg, size_t len, int fd)
 {
 	struct stat s = {0};
 
@@ -83,7 +72,7 @@ static void remember(struct node *n, struct vb_peer *peer, const void *msg, size
 static void every_size_with_and_without_descriptor(void **state)
 {
 	struct pair p = pair_open();
-	int before = count_fds(), file = memfd_create("x", MFD_CLOEXEC);
+	int before = kit_descriptors(), file = memfd_create("x", MFD_CLOEXEC);
 	uint8_t msg[VB_TELL_MAX];
 	struct stat s;
 
@@ -94,7 +83,7 @@ static void every_size_with_and_without_descriptor(void **state)
 		for (size_t i = 0; i < len; i++)
 			msg[i] = (uint8_t)(len * 7 + i);
 		assert_true(vb_peer_tell(p.xy, msg, len, len % 2 ? file : -1));
-		await_at_least(p.y, &p.y->tolds, (int)len);
+		kit_await_count(p.y, &p.y->tolds, (int)len);
 		assert_int_equal(heard.len, len);
 		assert_memory_equal(heard.msg, msg, len);
 		assert_int_equal(heard.fd, len % 2);
@@ -102,7 +91,7 @@ static void every_size_with_and_without_descriptor(void **state)
 	}
 	close(file);
 	settle(&p);
-	assert_int_equal(count_fds(), before);
+	assert_int_equal(kit_descriptors(), before);
 	assert_int_equal(p.x->tolds, 0);
 	pair_close(&p);
 }
@@ -110,7 +99,7 @@ static void every_size_with_and_without_descriptor(void **state)
 static void what_cannot_be_said(void **state)
 {
 	struct pair p = pair_open();
-	struct vb_peer *self = vb_peer_get(p.x->a, number_of(p.x)), *down;
+	struct vb_peer *self = vb_peer_get(p.x->a, kit_number_of(p.x)), *down;
 	uint8_t msg[VB_TELL_MAX + 1] = {0};
 
 	(void)state;
@@ -120,21 +109,21 @@ static void what_cannot_be_said(void **state)
 	assert_false(vb_peer_tell(p.xy, msg, 1, 9999)); /* no such descriptor */
 	vb_peer_put(self);
 	assert_true(vb_peer_tell(p.xy, msg, 1, -1));
-	await_at_least(p.y, &p.y->tolds, 1);
+	kit_await_count(p.y, &p.y->tolds, 1);
 	vb_peer_put(p.yx);
-	node_close(p.y);
-	await_at_least(p.x, &p.x->downs, 1);
+	kit_node_close(p.y);
+	kit_await_count(p.x, &p.x->downs, 1);
 	assert_false(vb_peer_tell(p.xy, msg, 1, -1));
 	down = vb_peer_get(p.x->a, p.xy->number); /* nobody is there */
 	assert_false(vb_peer_tell(down, msg, 1, -1));
 	vb_peer_put(down);
 	vb_peer_put(p.xy);
-	node_close(p.x);
+	kit_node_close(p.x);
 }
 
 enum { EXCHANGES = 2000 };
 
-static void answer(struct node *n, struct vb_peer *peer, const void *msg, size_t len, int fd)
+static void answer(struct kit_node *n, struct vb_peer *peer, const void *msg, size_t len, int fd)
 {
 	uint32_t count;
 
@@ -148,23 +137,23 @@ static void answer(struct node *n, struct vb_peer *peer, const void *msg, size_t
 static void answers_from_where_it_is_told(void **state)
 {
 	struct pair p = pair_open();
-	int before = count_fds(), file = memfd_create("x", MFD_CLOEXEC);
+	int before = kit_descriptors(), file = memfd_create("x", MFD_CLOEXEC);
 	uint32_t count = 1;
 
 	(void)state;
 	p.x->hear = p.y->hear = answer;
 	assert_true(vb_peer_tell(p.xy, &count, sizeof(count), file)); /* and so wakes who sleeps */
-	await_at_least(p.y, &p.y->tolds, EXCHANGES / 2);
-	await_at_least(p.x, &p.x->tolds, EXCHANGES / 2);
+	kit_await_count(p.y, &p.y->tolds, EXCHANGES / 2);
+	kit_await_count(p.x, &p.x->tolds, EXCHANGES / 2);
 	close(file);
 	settle(&p);
-	assert_int_equal(count_fds(), before);
+	assert_int_equal(kit_descriptors(), before);
 	pair_close(&p);
 }
 
 /* Somebody who polls without end. */
 struct spinner {
-	struct node *n;
+	struct kit_node *n;
 	_Atomic bool stop;
 	_Atomic int found_asleep;
 };
@@ -179,7 +168,7 @@ static void *spin(void *arg)
 			atomic_fetch_add(&s->found_asleep, 1);
 			vb_adapter_wake(s->n->a);
 		}
-		look(s->n->a, false);
+		kit_node_look(s->n->a, false);
 	}
 	return NULL;
 }
@@ -194,7 +183,7 @@ static void heard_while_the_program_polls(void **state)
 	pthread_create(&t, NULL, spin, &s);
 	for (int i = 1; i <= 300; i++) {
 		assert_true(vb_peer_tell(p.xy, &i, sizeof(i), -1));
-		await_at_least(p.y, &p.y->tolds, i);
+		kit_await_count(p.y, &p.y->tolds, i);
 	}
 	atomic_store(&s.stop, true);
 	pthread_join(t, NULL);
@@ -202,7 +191,7 @@ static void heard_while_the_program_polls(void **state)
 }
 
 struct waiter {
-	struct node *n;
+	struct kit_node *n;
 	int until;
 };
 
@@ -226,20 +215,20 @@ static bool heard_behind_a_waiter(struct pair *p)
 
 	pthread_create(&t, NULL, wait_until, &w);
 	while (!atomic_load(&p->y->a->parked)) {
-		send_to(p->xy);
-		await(p->y->arrived);
+		kit_send_to(p->xy);
+		kit_await(p->y->arrived);
 		poll(NULL, 0, 2);
 	}
 	pthread_create(&u, NULL, spin, &s);
 	while (atomic_load(vb_adapter_presence(p->y->a)->awake) == VB_ASLEEP)
 		sched_yield();
 	assert_true(vb_peer_tell(p->xy, "a", 1, -1)); /* to the waiter */
-	await_at_least(p->y, &p->y->tolds, before + 1);
+	kit_await_count(p->y, &p->y->tolds, before + 1);
 	slept = atomic_load(&s.found_asleep);
-	bump(w.until);
+	kit_bump(w.until);
 	pthread_join(t, NULL);
 	assert_true(vb_peer_tell(p->xy, "b", 1, -1));
-	await_at_least(p->y, &p->y->tolds, before + 2);
+	kit_await_count(p->y, &p->y->tolds, before + 2);
 	awake = atomic_load(vb_adapter_presence(p->y->a)->awake) == VB_POLLING &&
 		atomic_load(&s.found_asleep) == slept;
 	atomic_store(&s.stop, true);
@@ -267,7 +256,7 @@ static struct {
 	bool in_order;
 } deaf;
 
-static void stick(struct node *n, struct vb_peer *peer, const void *msg, size_t len, int fd)
+static void stick(struct kit_node *n, struct vb_peer *peer, const void *msg, size_t len, int fd)
 {
 	int i;
 
@@ -279,7 +268,7 @@ static void stick(struct node *n, struct vb_peer *peer, const void *msg, size_t 
 	deaf.in_order &= i == deaf.next++;
 	if (i == 0) {
 		atomic_store(&deaf.stuck, true);
-		await(deaf.gate);
+		kit_await(deaf.gate);
 	}
 }
 
@@ -304,27 +293,27 @@ static int flood(struct pair *p, int file)
 static void flood_stops_at_a_full_socket(void **state)
 {
 	struct pair p = pair_open();
-	int before = count_fds(), file = memfd_create("x", MFD_CLOEXEC), n;
+	int before = kit_descriptors(), file = memfd_create("x", MFD_CLOEXEC), n;
 
 	(void)state;
 	n = flood(&p, file);
 	for (int i = 0; i < 1000; i++)
 		assert_false(vb_peer_tell(p.xy, &n, sizeof(n), file));
-	send_to(p.xy); /* bells may fill what is left: */
+	kit_send_to(p.xy); /* bells may fill what is left: */
 	for (int i = 0; i < 2000; i++)
 		vb_peer_ring(p.xy);
-	send_to(p.xy); /* this one rings in vain */
-	bump(deaf.gate);
-	await(p.y->arrived);
-	await(p.y->arrived);
-	await_at_least(p.y, &p.y->tolds, n);
+	kit_send_to(p.xy); /* this one rings in vain */
+	kit_bump(deaf.gate);
+	kit_await(p.y->arrived);
+	kit_await(p.y->arrived);
+	kit_await_count(p.y, &p.y->tolds, n);
 	assert_true(deaf.in_order);
 	assert_true(vb_peer_tell(p.xy, &n, sizeof(n), -1));
-	await_at_least(p.y, &p.y->tolds, n + 1);
+	kit_await_count(p.y, &p.y->tolds, n + 1);
 	close(deaf.gate);
 	close(file);
 	settle(&p);
-	assert_int_equal(count_fds(), before);
+	assert_int_equal(kit_descriptors(), before);
 	pair_close(&p);
 }
 
@@ -335,14 +324,14 @@ static void goodbye_is_heard_behind_a_flood(void **state)
 
 	(void)state;
 	vb_peer_put(p.xy);
-	node_close(p.x);
-	bump(deaf.gate);
-	await_at_least(p.y, &p.y->downs, 1);
+	kit_node_close(p.x);
+	kit_bump(deaf.gate);
+	kit_await_count(p.y, &p.y->downs, 1);
 	assert_int_equal(p.y->goodbyes, 1);
 	assert_int_equal(p.y->tolds, n); /* before the link went down */
 	close(deaf.gate);
 	vb_peer_put(p.yx);
-	node_close(p.y);
+	kit_node_close(p.y);
 }
 
 static void full_table_of_descriptors(void **state)
@@ -361,12 +350,12 @@ static void full_table_of_descriptors(void **state)
 	while ((fds[n] = dup(p.y->changed)) >= 0)
 		n++;
 	assert_true(vb_peer_tell(p.xy, "none", 4, fds[0]));
-	await_at_least(p.y, &p.y->tolds, 1);
+	kit_await_count(p.y, &p.y->tolds, 1);
 	assert_int_equal(heard.len, 4);
 	assert_false(heard.fd);
 	close(fds[--n]);
 	assert_true(vb_peer_tell(p.xy, "one", 3, fds[0]));
-	await_at_least(p.y, &p.y->tolds, 2);
+	kit_await_count(p.y, &p.y->tolds, 2);
 	assert_int_equal(heard.len, 3);
 	assert_true(heard.fd);
 	while (n)
@@ -398,19 +387,19 @@ static void send_raw(int sock, const void *bytes, size_t len, int nfds, int fd)
 static void too_many_descriptors(void **state)
 {
 	struct pair p = pair_open();
-	int before = count_fds();
+	int before = kit_descriptors();
 	uint8_t msg[16] = {MSG_TELL};
 
 	(void)state;
 	p.y->hear = remember;
 	for (int n = 1; n <= 8; n++) {
 		send_raw(p.xy->sock, msg, sizeof(msg), n, p.x->changed);
-		await_at_least(p.y, &p.y->tolds, n);
+		kit_await_count(p.y, &p.y->tolds, n);
 		assert_int_equal(heard.fd, n == 1);
 	}
 	settle(&p);
-	assert_int_equal(count_fds(), before);
-	assert_int_equal(links_up(p.y), 1);
+	assert_int_equal(kit_descriptors(), before);
+	assert_int_equal(kit_peers_up(p.y), 1);
 	pair_close(&p);
 }
 
@@ -427,37 +416,37 @@ static void rubbish_ends_the_link_that_says_it(void **state)
 	    {MSG_BYE, 1, 1},	{MSG_HELLO, 48, 1},  {0, 1, 0},		 {MSG_TELL + 1, 16, 0},
 	    {255, 16, 1},	{MSG_TELL, 0, 1}, /* an empty packet, as at the end */
 	};
-	struct node *z = node_open();
+	struct kit_node *z = kit_node_open();
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(what) / sizeof(what[0]); i++) {
-		int before = count_fds();
+		int before = kit_descriptors();
 		struct pair p = pair_open();
-		struct vb_peer *zy = connected(z, number_of(p.y));
+		struct vb_peer *zy = kit_connected(z, kit_number_of(p.y));
 		uint8_t bytes[4096] = {what[i].kind};
 
 		send_raw(p.xy->sock, bytes, what[i].len, what[i].nfds, p.x->changed);
-		await_state(p.y, p.yx, VB_PEER_DOWN);
-		await_at_least(p.y, &p.y->downs, 1);
-		await_at_least(p.x, &p.x->downs, 1);
+		kit_await_state(p.y, p.yx, VB_PEER_DOWN);
+		kit_await_count(p.y, &p.y->downs, 1);
+		kit_await_count(p.x, &p.x->downs, 1);
 		assert_int_equal(p.y->goodbyes, 0);
 		assert_int_equal(p.y->tolds, 0);
-		assert_int_equal(links_up(p.y), 1);
+		assert_int_equal(kit_peers_up(p.y), 1);
 		assert_true(vb_peer_tell(zy, "still", 5, -1));
-		await_at_least(p.y, &p.y->tolds, 1);
+		kit_await_count(p.y, &p.y->tolds, 1);
 		vb_peer_put(zy);
 		pair_close(&p);
-		await_at_least(z, &z->downs, (int)i + 1);
+		kit_await_count(z, &z->downs, (int)i + 1);
 		settle_node(z);
-		assert_int_equal(count_fds(), before);
+		assert_int_equal(kit_descriptors(), before);
 	}
-	node_close(z);
+	kit_node_close(z);
 }
 
 /* What follows rubbish in the same batch is not heard, and its descriptors do not stay. */
 static void nothing_counts_after_rubbish(void **state)
 {
-	int before = count_fds();
+	int before = kit_descriptors();
 	struct pair p = pair_open();
 	uint8_t msg[16] = {MSG_TELL};
 
@@ -468,11 +457,11 @@ static void nothing_counts_after_rubbish(void **state)
 	for (int i = 0; i < 30; i++)
 		send_raw(p.xy->sock, msg, sizeof(msg), 1, p.x->changed);
 	pthread_mutex_unlock(&p.y->a->control);
-	await_at_least(p.y, &p.y->downs, 1);
-	await_at_least(p.x, &p.x->downs, 1);
+	kit_await_count(p.y, &p.y->downs, 1);
+	kit_await_count(p.x, &p.x->downs, 1);
 	assert_int_equal(p.y->tolds, 1);
 	pair_close(&p);
-	assert_int_equal(count_fds(), before);
+	assert_int_equal(kit_descriptors(), before);
 }
 
 static void *tell_on(void *arg)
@@ -494,21 +483,21 @@ static void threads_tell_while_the_peer_goes(void **state)
 
 	(void)state;
 	for (int round = 0; round < 30; round++) {
-		int before = count_fds();
+		int before = kit_descriptors();
 		struct pair p = pair_open();
 		pthread_t t[THREADS];
 
 		for (int i = 0; i < THREADS; i++)
 			pthread_create(&t[i], NULL, tell_on, p.xy);
-		await_at_least(p.y, &p.y->tolds, 10);
+		kit_await_count(p.y, &p.y->tolds, 10);
 		vb_peer_put(p.yx);
-		node_close(p.y);
+		kit_node_close(p.y);
 		for (int i = 0; i < THREADS; i++)
 			pthread_join(t[i], NULL);
-		await_at_least(p.x, &p.x->downs, 1);
+		kit_await_count(p.x, &p.x->downs, 1);
 		vb_peer_put(p.xy);
-		node_close(p.x);
-		assert_int_equal(count_fds(), before);
+		kit_node_close(p.x);
+		assert_int_equal(kit_descriptors(), before);
 	}
 }
 

@@ -41,12 +41,6 @@ static int me, at_step, epochs = 40;
 static enum memory memory;
 static uint64_t rng;
 
-static uint32_t below(uint32_t n)
-{
-	rng = rng * 6364136223846793005ull + 1442695040888963407ull;
-	return (uint32_t)(rng >> 33) % n;
-}
-
 static void meet(void)
 {
 	double end = kit_now() + 60;
@@ -76,7 +70,7 @@ static void to_init(struct kit_end *e)
 	a = (struct ibv_qp_attr){.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = KIT_ALL};
 	CHECK(
 	    !ibv_modify_qp(e->qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
-	e->card.psn = below(1 << 24);
+	e->card.psn = kit_below(&rng, 1 << 24);
 }
 
 static bool fits(enum upheaval what, enum ibv_wc_status s)
@@ -100,14 +94,16 @@ static bool fits(enum upheaval what, enum ibv_wc_status s)
 
 static void post(struct kit_end *e, const struct kit_card *peer, uint32_t k, uint32_t *at)
 {
-	uint32_t len = below(3) ? 1 + below(3000) : 1 + below(LONGEST), first = below(len + 1);
+	uint32_t len = kit_below(&rng, 3) ? 1 + kit_below(&rng, 3000) : 1 + kit_below(&rng, LONGEST),
+		 first = kit_below(&rng, len + 1);
 	uint8_t *from = e->buf + (size_t)(k % DEPTH) * LONGEST;
 	struct ibv_sge sge[2] = {{(uintptr_t)from, first, e->mr->lkey},
 				 {(uintptr_t)from + first, len - first, e->mr->lkey}};
 	struct ibv_send_wr wr = {.wr_id = k,
 				 .sg_list = sge,
 				 .num_sge = 2,
-				 .opcode = below(4) ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_WRITE_WITH_IMM,
+				 .opcode =
+				     kit_below(&rng, 4) ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_WRITE_WITH_IMM,
 				 .send_flags = IBV_SEND_SIGNALED,
 				 .imm_data = k},
 			   *bad;
@@ -118,7 +114,7 @@ static void post(struct kit_end *e, const struct kit_card *peer, uint32_t k, uin
 	board->op[k].at = *at;
 	board->op[k].len = len;
 	board->op[k].imm = wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
-	*at += len + below(9);
+	*at += len + kit_below(&rng, 9);
 	CHECK(!ibv_post_send(e->qp, &wr, &bad));
 }
 
@@ -142,7 +138,7 @@ static void initiator_epoch(struct kit_end *e)
 		int n;
 
 		while (!board->status && k - done < DEPTH && k < MAX_OPS && at + LONGEST + 9 < REGION &&
-		       below(8))
+		       kit_below(&rng, 8))
 			post(e, peer, k++, &at);
 		n = ibv_poll_cq(e->cq, 1, &wc);
 		CHECK(n >= 0 && kit_now() < end, "no completion");
@@ -219,7 +215,7 @@ static void mem_drop(struct mem *m)
 
 static enum upheaval choose(void)
 {
-	enum upheaval what = (enum upheaval)below(UPHEAVALS);
+	enum upheaval what = (enum upheaval)kit_below(&rng, UPHEAVALS);
 
 	if (what == TRUNCATE && memory != MEMFD && memory != SHM_FILE)
 		what = UNMAP;
@@ -290,7 +286,7 @@ static void look(const uint8_t *p, uint32_t limit)
 
 static void target_epoch(struct kit_end *e, struct ibv_pd *pd)
 {
-	uint32_t got = 0, imms = 0, when = below(60), limit = REGION;
+	uint32_t got = 0, imms = 0, when = kit_below(&rng, 60), limit = REGION;
 	struct ibv_mr *mr;
 	struct ibv_wc wc;
 	struct mem m;
@@ -310,7 +306,7 @@ static void target_epoch(struct kit_end *e, struct ibv_pd *pd)
 	meet();
 	while (atomic_load(&board->step[0]) == at_step) { /* its requests are not all complete */
 		if (board->what && when != UINT32_MAX && atomic_load(&board->first) >= when) {
-			for (uint32_t i = below(20000); i; i--)
+			for (uint32_t i = kit_below(&rng, 20000); i; i--)
 				__asm__ volatile("" ::: "memory");
 			mr = do_it(e, mr, &m);
 			when = UINT32_MAX;

@@ -1,9 +1,9 @@
 /* Memory windows between two processes, by the ring and placed directly: what works and what is refused
- * (rules 46 to 49) is the same on both ways.  Then windows that are taken back in mid-traffic, see windows.h.
+ * (rules 46 to 49) is the same on both ways.  Then windows that are taken back in mid-traffic, see race.h.
  *
  *     proc-windows [SECONDS]      for each of the sixteen cases of taking back */
 #include "pair.h"
-#include "windows.h"
+#include "race.h"
 
 enum { AREA = 1 << 16, AT = 4096, LEN = 8192, SHARED_USES = 24 };
 
@@ -81,7 +81,7 @@ struct board {
 	uint32_t key;
 	_Atomic int step[2];
 	uint32_t reason[2][ROWS]; /* what the peer's completion says; [direct] */
-	struct race_board race;
+	struct kit_race_board race;
 };
 
 static struct board *board;
@@ -168,7 +168,7 @@ static void disturb(struct owner *o, struct ibv_pd *pd, enum how how)
 	switch (how) {
 	case REBOUND:
 	case REBOUND_NEW:
-		board->key = bind(o, AT, LEN, RACE_RW | IBV_ACCESS_REMOTE_ATOMIC);
+		board->key = bind(o, AT, LEN, KIT_RACE_RW | IBV_ACCESS_REMOTE_ATOMIC);
 		CHECK(board->key != old);
 		if (how == REBOUND)
 			board->key = old;
@@ -181,7 +181,7 @@ static void disturb(struct owner *o, struct ibv_pd *pd, enum how how)
 		break;
 	case BOUND_AGAIN:
 		invalidate(&o->e[0], IBV_WR_LOCAL_INV, old);
-		board->key = bind(o, AT, LEN, RACE_RW);
+		board->key = bind(o, AT, LEN, KIT_RACE_RW);
 		CHECK(board->key != old);
 		break;
 	case DEALLOCATED:
@@ -207,7 +207,7 @@ static void owner_row(struct ibv_pd *pd, const struct row *r, uint8_t *area)
 {
 	unsigned access = r->how == READ_ONLY	 ? IBV_ACCESS_REMOTE_READ
 			  : r->how == WRITE_ONLY ? IBV_ACCESS_REMOTE_WRITE
-						 : (unsigned)(RACE_RW | IBV_ACCESS_REMOTE_ATOMIC);
+						 : (unsigned)(KIT_RACE_RW | IBV_ACCESS_REMOTE_ATOMIC);
 	struct owner o;
 	struct ibv_wc wc;
 
@@ -312,9 +312,9 @@ static void peer_row(struct ibv_pd *pd, const struct row *r, int n)
 		kit_end_close(&e[i]);
 }
 
-static void end_of(int which, bool on, bool shared, enum race_way way, double seconds)
+static void end_of(int which, bool on, bool shared, enum kit_race_way way, double seconds)
 {
-	struct race race = {.board = &board->race, .way = way, .seconds = seconds};
+	struct kit_race race = {.board = &board->race, .way = way, .seconds = seconds};
 	struct ibv_context *ctx;
 	struct ibv_pd *pd;
 	uint8_t *area;
@@ -322,7 +322,7 @@ static void end_of(int which, bool on, bool shared, enum race_way way, double se
 
 	me = which;
 	direct = on;
-	alarm(way < RACE_WAYS ? 60 + (unsigned)seconds * 2 : 120);
+	alarm(way < KIT_RACE_WAYS ? 60 + (unsigned)seconds * 2 : 120);
 	setenv("VERBENA_DIRECT", on ? "on" : "off", 1);
 	ctx = kit_open();
 	pd = ibv_alloc_pd(ctx);
@@ -330,8 +330,8 @@ static void end_of(int which, bool on, bool shared, enum race_way way, double se
 	CHECK(pd && area);
 	race.pd = pd;
 	race.rng = (uint64_t)getpid() << 20 ^ (uint64_t)clock();
-	if (way < RACE_WAYS) {
-		(me ? race_other : race_owner)(&race);
+	if (way < KIT_RACE_WAYS) {
+		(me ? kit_race_other : kit_race_owner)(&race);
 	} else {
 		for (int i = 0; i < ROWS; i++) {
 			if (getenv("VERBENA_TEST_TALK"))
@@ -347,8 +347,8 @@ static void end_of(int which, bool on, bool shared, enum race_way way, double se
 	exit(0);
 }
 
-/* way RACE_WAYS: the rows. */
-static void run(bool on, bool shared, enum race_way way, double seconds)
+/* way KIT_RACE_WAYS: the rows. */
+static void run(bool on, bool shared, enum kit_race_way way, double seconds)
 {
 	pid_t pid[2];
 
@@ -361,37 +361,37 @@ static void run(bool on, bool shared, enum race_way way, double seconds)
 	}
 	for (int i = 0; i < 2; i++)
 		CHECK(kit_reap(pid[i]) == 0, "direct %d, %s: end %d", on,
-		      way < RACE_WAYS ? race_ways[way] : "rows", i);
-	if (way == RACE_WAYS)
+		      way < KIT_RACE_WAYS ? kit_race_ways[way] : "rows", i);
+	if (way == KIT_RACE_WAYS)
 		printf("%d rows, direct %s%s: ok\n", ROWS, on ? "on" : "off", shared ? ", shared" : "");
 	else
-		printf("%s, direct %s: %" PRId64 " rounds, %" PRId64 " WRITEs\n", race_ways[way],
+		printf("%s, direct %s: %" PRId64 " rounds, %" PRId64 " WRITEs\n", kit_race_ways[way],
 		       on ? "on" : "off", atomic_load(&board->race.rounds), atomic_load(&board->race.hits));
 	fflush(stdout);
-	CHECK(way == RACE_WAYS || atomic_load(&board->race.hits) > 0, "nothing was ever placed");
+	CHECK(way == KIT_RACE_WAYS || atomic_load(&board->race.hits) > 0, "nothing was ever placed");
 }
 
 /* ---- placed directly: the owner is stopped, and the WRITE is done all the same ---- */
 
-static void stopped_target(struct pair *p)
+static void stopped_target(struct kit_pair *p)
 {
 	struct owner o = {.type = 2};
 
-	pair_open(p, 16, AREA);
+	kit_pair_open(p, 16, AREA);
 	o.e[0] = p->end[0];
 	o.area = p->end[0].buf;
 	o.mr = ibv_reg_mr(p->pd, o.area, AREA, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
 	o.mw = ibv_alloc_mw(p->pd, IBV_MW_TYPE_2);
 	CHECK(o.mr && o.mw);
-	atomic_store(&p->board->number[0], bind(&o, AT, LEN, RACE_RW));
+	atomic_store(&p->board->number[0], bind(&o, AT, LEN, KIT_RACE_RW));
 	atomic_store(&p->board->step, 1);
 	kit_until(&p->board->step, 2);
 	CHECK(o.area[AT] == 0xc3 && o.area[AT + LEN - 1] == 0xc3 && !o.area[AT + LEN] && !o.area[AT - 1]);
 	CHECK(!ibv_dealloc_mw(o.mw) && !ibv_dereg_mr(o.mr));
-	pair_close(p);
+	kit_pair_close(p);
 }
 
-static void stopped_initiator(struct pair *p)
+static void stopped_initiator(struct kit_pair *p)
 {
 	struct kit_end *e = &p->end[0];
 	struct kit_card to;
@@ -399,19 +399,19 @@ static void stopped_initiator(struct pair *p)
 	double end;
 	int n = 0;
 
-	pair_open(p, 16, AREA);
+	kit_pair_open(p, 16, AREA);
 	to = p->board->card[1][0];
 	kit_until(&p->board->step, 1);
 	memset(e->buf, 0xc3, AREA);
-	pair_stop(p);
+	kit_stop(p->target);
 	CHECK(!kit_post(e, IBV_WR_RDMA_WRITE, 1, 0, 8, &to, 0)); /* to a region */
 	for (end = kit_now() + 5; !n && kit_now() < end;)
 		n = ibv_poll_cq(e->cq, 1, &wc);
 	if (!n) {
 		printf("SKIP: nothing is placed directly here\n");
 		fflush(stdout);
-		pair_cont(p);
-		_exit(PAIR_SKIP);
+		kit_cont(p->target);
+		_exit(KIT_SKIP);
 	}
 	CHECK(wc.status == IBV_WC_SUCCESS);
 	to.rkey = (uint32_t)atomic_load(&p->board->number[0]);
@@ -419,9 +419,9 @@ static void stopped_initiator(struct pair *p)
 	ended(e, IBV_WC_SUCCESS, "WRITE to a stopped process");
 	CHECK(!kit_post(e, IBV_WR_RDMA_READ, 1, LEN, LEN, &to, AT));
 	ended(e, IBV_WC_SUCCESS, "READ from a stopped process");
-	pair_cont(p);
+	kit_cont(p->target);
 	atomic_store(&p->board->step, 2);
-	pair_close(p);
+	kit_pair_close(p);
 }
 
 int main(int argc, char **argv)
@@ -430,13 +430,13 @@ int main(int argc, char **argv)
 
 	board = kit_shared(sizeof *board);
 	for (int k = 0; k < 4; k++)
-		run(k & 1, k & 2, RACE_WAYS, 0);
+		run(k & 1, k & 2, KIT_RACE_WAYS, 0);
 	for (int i = 0; i < ROWS; i++)
 		CHECK(board->reason[0][i] == board->reason[1][i], "row %d: reasons %u and %u", i,
 		      board->reason[0][i], board->reason[1][i]);
-	pair_run("a stopped owner", (bool[2]){true, true}, stopped_initiator, stopped_target);
-	for (int way = 0; way < RACE_WAYS; way++)
+	kit_pair_run("a stopped owner", (bool[2]){true, true}, stopped_initiator, stopped_target);
+	for (int way = 0; way < KIT_RACE_WAYS; way++)
 		for (int on = 0; on < 2; on++)
-			run(on, false, (enum race_way)way, seconds);
+			run(on, false, (enum kit_race_way)way, seconds);
 	return 0;
 }

@@ -43,7 +43,7 @@ static void done(struct kit_end *e)
 }
 
 /* A message each way on the other queue pair, which takes three steps. */
-static void still_works(struct pair *p, int step)
+static void still_works(struct kit_pair *p, int step)
 {
 	struct kit_end *e = &p->end[1];
 
@@ -70,7 +70,7 @@ static void *dealloc(void *arg)
 	return NULL;
 }
 
-static void owner(struct pair *p)
+static void owner(struct kit_pair *p)
 {
 	struct ibv_send_wr inv = {.wr_id = 7, .opcode = IBV_WR_LOCAL_INV, .send_flags = IBV_SEND_SIGNALED};
 	struct ibv_send_wr *bad;
@@ -83,7 +83,7 @@ static void owner(struct pair *p)
 	struct ibv_wc wc;
 	pthread_t thread;
 
-	pair_open(p, DEPTH, SIZE);
+	kit_pair_open(p, DEPTH, SIZE);
 	mr = ibv_reg_mr(p->pd, area, SIZE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
 	other = ibv_reg_mr(p->pd, e->buf, SIZE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
 	d.mw = mw = ibv_alloc_mw(p->pd, type_1 ? IBV_MW_TYPE_1 : IBV_MW_TYPE_2);
@@ -99,11 +99,11 @@ static void owner(struct pair *p)
 		bind(e, mw, other, e->buf, way == REBIND ? 64 : 0);
 	else
 		CHECK(!ibv_post_send(e->qp, &inv, &bad));
-	pair_nap(50);
+	kit_nap(50);
 	atomic_store(&p->board->step, 2);
 	still_works(p, 2);
 	CHECK(ibv_dereg_mr(mr) == EBUSY); /* rule 49 */
-	pair_nap(20);
+	kit_nap(20);
 	still_works(p, 4);
 	CHECK(!ibv_poll_cq(e->cq, 1, &wc) && !atomic_load(&d.done), "it did not wait");
 	CHECK(ibv_dereg_mr(mr) == EBUSY);
@@ -126,7 +126,7 @@ static void owner(struct pair *p)
 	if (way != DEALLOC)
 		CHECK(!ibv_dealloc_mw(mw));
 	CHECK(!ibv_dereg_mr(other));
-	for (int i = 0; i < PAIR_ENDS; i++)
+	for (int i = 0; i < KIT_ENDS; i++)
 		kit_end_close(&p->end[i]);
 	CHECK(!ibv_dealloc_pd(p->pd) && !ibv_destroy_comp_channel(p->chan) && !ibv_close_device(p->ctx));
 	if (!killed)
@@ -136,7 +136,7 @@ static void owner(struct pair *p)
 
 static void *write_from(void *arg)
 {
-	struct pair *p = arg;
+	struct kit_pair *p = arg;
 	struct kit_card to = {.rkey = (uint32_t)atomic_load(&p->board->number[0]),
 			      .addr = (uint64_t)atomic_load(&p->board->number[1])};
 
@@ -144,26 +144,14 @@ static void *write_from(void *arg)
 	return NULL;
 }
 
-static int missing(void *page)
-{
-	struct uffdio_api api = {.api = UFFD_API};
-	struct uffdio_register reg = {.range = {(uintptr_t)page, PAGE}, .mode = UFFDIO_REGISTER_MODE_MISSING};
-	int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
-
-	CHECK(fd >= 0 && !ioctl(fd, UFFDIO_API, &api), "%s", strerror(errno));
-	CHECK(!madvise(page, PAGE, MADV_DONTNEED));
-	CHECK(!ioctl(fd, UFFDIO_REGISTER, &reg), "%s", strerror(errno));
-	return fd;
-}
-
-static void writer(struct pair *p)
+static void writer(struct kit_pair *p)
 {
 	struct uffdio_zeropage zero = {0};
 	struct pollfd fd = {.events = POLLIN};
 	struct kit_end *e = &p->end[0];
 	pthread_t thread;
 
-	pair_open(p, DEPTH, SIZE);
+	kit_pair_open(p, DEPTH, SIZE);
 	/* a page of ours in the middle of the message: the first bytes are copied, then it stops */
 	CHECK(!ibv_dereg_mr(e->mr));
 	free(e->buf);
@@ -172,8 +160,8 @@ static void writer(struct pair *p)
 	e->mr = ibv_reg_mr(p->pd, e->buf, SIZE, IBV_ACCESS_LOCAL_WRITE);
 	CHECK(e->mr);
 	while (!atomic_load(&p->board->number[1]))
-		pair_nap(1);
-	fd.fd = missing(e->buf + PAGE);
+		kit_nap(1);
+	fd.fd = kit_missing(e->buf + PAGE, PAGE);
 	CHECK(!pthread_create(&thread, NULL, write_from, p));
 	CHECK(poll(&fd, 1, 20000) == 1, "it was not held");
 	atomic_store(&p->board->step, 1);
@@ -215,13 +203,13 @@ int main(void)
 
 	if (fd < 0) {
 		printf("SKIP: no userfaultfd for faults in system calls (%s)\n", strerror(errno));
-		return PAIR_SKIP;
+		return KIT_SKIP;
 	}
 	close(fd);
 	for (unsigned i = 0; i < sizeof rows / sizeof rows[0]; i++) {
 		way = rows[i].way;
 		killed = rows[i].killed;
-		CHECK(pair_run(rows[i].name, both, owner, writer));
+		CHECK(kit_pair_run(rows[i].name, both, owner, writer));
 	}
 	return 0;
 }

@@ -1,5 +1,5 @@
 /* Windows that are taken back in mid-traffic, by two threads of one process with an adapter each: what runs
- * under TSan, see windows.h.  And a storm: threads that bind, unbind and deregister the same few windows and
+ * under TSan, see race.h.  And a storm: threads that bind, unbind and deregister the same few windows and
  * regions through QPs of their own, with traffic through all of them.
  *
  *     proc-windows_inproc [SECONDS]      for each case */
@@ -7,10 +7,10 @@
 
 #include "hca/progress.h"
 #include "verbs/verbs.h"
-#include "windows.h"
+#include "race.h"
 
 static struct vb_device *device;
-static struct race_board board;
+static struct kit_race_board board;
 
 static struct ibv_context *side_open(void)
 {
@@ -31,7 +31,7 @@ static void side_close(struct ibv_context *c)
 }
 
 struct side {
-	struct race race;
+	struct kit_race race;
 	bool owner;
 };
 
@@ -39,11 +39,11 @@ static void *side(void *arg)
 {
 	struct side *s = arg;
 
-	(s->owner ? race_owner : race_other)(&s->race);
+	(s->owner ? kit_race_owner : kit_race_other)(&s->race);
 	return NULL;
 }
 
-static void run(enum race_way way, double seconds, struct ibv_pd *pd[2])
+static void run(enum kit_race_way way, double seconds, struct ibv_pd *pd[2])
 {
 	struct side sides[2];
 	pthread_t t[2];
@@ -60,7 +60,7 @@ static void run(enum race_way way, double seconds, struct ibv_pd *pd[2])
 	}
 	for (int i = 0; i < 2; i++)
 		CHECK(!pthread_join(t[i], NULL));
-	printf("%s: %" PRId64 " rounds, %" PRId64 " WRITEs\n", race_ways[way], atomic_load(&board.rounds),
+	printf("%s: %" PRId64 " rounds, %" PRId64 " WRITEs\n", kit_race_ways[way], atomic_load(&board.rounds),
 	       atomic_load(&board.hits));
 	fflush(stdout);
 	CHECK(atomic_load(&board.hits) > 0);
@@ -88,17 +88,13 @@ struct storm_end {
 
 static uint32_t pick(struct storm_end *s, uint32_t n)
 {
-	struct race r = {.rng = s->rng};
-	uint32_t k = race_below(&r, n);
-
-	s->rng = r.rng;
-	return k;
+	return kit_below(&s->rng, n);
 }
 
 /* Connected to itself. */
 static void storm_open(struct storm_end *s)
 {
-	kit_end_open(&s->e, storm.pd, RACE_DEPTH, 4096);
+	kit_end_open(&s->e, storm.pd, KIT_RACE_DEPTH, 4096);
 	kit_connect(&s->e, &s->e.card);
 }
 
@@ -130,7 +126,7 @@ static void storm_bind(struct storm_end *s)
 	struct ibv_mr *mr = storm.mr[pick(s, REGIONS)];
 	uint32_t at = pick(s, ROOM), which = pick(s, WINDOWS);
 	struct ibv_mw_bind b = {.send_flags = IBV_SEND_SIGNALED,
-				.bind_info = {.mr = pick(s, 4) ? mr : NULL, .mw_access_flags = RACE_RW}};
+				.bind_info = {.mr = pick(s, 4) ? mr : NULL, .mw_access_flags = KIT_RACE_RW}};
 
 	if (b.bind_info.mr && pick(s, 8)) {
 		b.bind_info.addr = (uintptr_t)mr->addr + at;
@@ -248,8 +244,8 @@ int main(int argc, char **argv)
 		pd[i] = ibv_alloc_pd(ctx[i]);
 		CHECK(pd[i]);
 	}
-	for (int way = 0; way < RACE_WAYS; way++)
-		run((enum race_way)way, seconds, pd);
+	for (int way = 0; way < KIT_RACE_WAYS; way++)
+		run((enum kit_race_way)way, seconds, pd);
 	blow(seconds, pd[0]);
 	for (int i = 0; i < 2; i++) {
 		CHECK(!ibv_dealloc_pd(pd[i]));

@@ -1,8 +1,7 @@
 # What users of RDMA software reported: one test for each situation (docs/situations.md).
 file(GLOB files CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*.c)
 add_executable(situations ${files})
-target_link_libraries(situations PRIVATE vb)
-target_include_directories(situations PRIVATE ${CMAKE_CURRENT_LIST_DIR}/../proc)
+target_link_libraries(situations PRIVATE kit vb)
 file(STRINGS ${CMAKE_SOURCE_DIR}/docs/situations.md rows REGEX "^\\| N[0-9]")
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/docs/situations.md)
 foreach(row ${rows})

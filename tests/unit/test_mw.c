@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "../proc/kit.h"
+#include "kit.h"
 #include "mem/keys.h"
 #include "obj/context.h"
 #include "hca/progress.h"

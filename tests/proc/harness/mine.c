@@ -1,7 +1,4 @@
-/* Files of the program's own, at numbers that were the library's: what they are, and that they stay as they
- * were. */
-#ifndef VB_TESTS_MINE_H
-#define VB_TESTS_MINE_H
+#include "mine.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,9 +7,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
-#include "kit.h"
-
-enum { MOST = 64, MAX = 1024, KINDS = 4 };
+enum { MAX = 1024 };
 
 /* What the program puts in the place of what it closed. */
 struct mine {
@@ -21,21 +16,19 @@ struct mine {
 	int kind;
 };
 
-static struct mine mine[MOST];
+static struct mine mine[KIT_MINE_MOST];
 static int nmine;
 
 static const char text[] = "the program's own";
 
-/* Gets the lowest number that is free.  kind: 0 a file, 1 an eventfd, 2 an epoll set with a member, 3 a
- * socket; what belongs to these is out of the way.  Returns the number. */
-KIT_UNUSED static int put(int kind)
+int kit_mine_put(int kind)
 {
 	struct mine *m = &mine[nmine++];
 	struct epoll_event ev = {.events = EPOLLIN, .data.u64 = 0x1234};
 	struct stat st;
 	int fd = -1, two[2];
 
-	CHECK(nmine <= MOST);
+	CHECK(nmine <= KIT_MINE_MOST);
 	*m = (struct mine){.other = -1, .kind = kind};
 	if (kind == 0) {
 		fd = memfd_create("mine", 0);
@@ -62,8 +55,20 @@ KIT_UNUSED static int put(int kind)
 	return fd;
 }
 
+void kit_mine_put_at(int number, int kind)
+{
+	CHECK(dup2(kit_mine_put(kind), number) == number);
+	close(mine[nmine - 1].fd);
+	mine[nmine - 1].fd = number;
+}
+
+void kit_mine_forget(void)
+{
+	nmine = 0;
+}
+
 /* How many descriptors an epoll set watches: those that ask for no events are seen only so. */
-KIT_UNUSED static int members(int set)
+static int members(int set)
 {
 	char path[64], line[256];
 	int n = 0;
@@ -78,8 +83,7 @@ KIT_UNUSED static int members(int set)
 	return n;
 }
 
-/* All that the program put there is there, and nobody has read it, written to it or joined it. */
-KIT_UNUSED static void check_mine(const char *where)
+void kit_mine_check(const char *where)
 {
 	for (struct mine *m = mine; m < mine + nmine; m++) {
 		char buf[64];
@@ -112,7 +116,7 @@ KIT_UNUSED static void check_mine(const char *where)
 	}
 }
 
-KIT_UNUSED static void find_kind(int fd, char *to, size_t size)
+void kit_fd_kind(int fd, char *to, size_t size)
 {
 	char path[64];
 	ssize_t n;
@@ -122,17 +126,14 @@ KIT_UNUSED static void find_kind(int fd, char *to, size_t size)
 	to[n > 0 ? n : 0] = 0;
 }
 
-/* The descriptor of that kind which is in none of the two numbers, -1: none. */
-KIT_UNUSED static int find(const char *kind, int not1, int not2)
+int kit_fd_find(const char *kind, int not1, int not2)
 {
 	char is[128];
 
 	for (int fd = 3; fd < MAX; fd++) {
-		find_kind(fd, is, sizeof is);
+		kit_fd_kind(fd, is, sizeof is);
 		if (strstr(is, kind) && fd != not1 && fd != not2)
 			return fd;
 	}
 	return -1;
 }
-
-#endif

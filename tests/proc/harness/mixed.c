@@ -1,90 +1,27 @@
-/* Mixed operations at random, every byte, completion and event against a model: one side of it.
- *
- * Each side is initiator on its own QPs and target on the other's.  A QP owns a slice of the target's memory,
- * so the initiator can keep a shadow of it: what RC promises about order within one QP says exactly what the
- * slice must hold at any fence.  SEND contents follow from (seed, QP, sequence number), which both ends know.
- *
- * The slices may be any kind of memory.  test_mixed.c runs the sides as processes, test_inproc.c as threads
- * with an adapter each. */
-#ifndef VB_TESTS_MIXED_H
-#define VB_TESTS_MIXED_H
+#include "mixed.h"
 
-#include <infiniband/verbs.h>
-#include <inttypes.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ipc.h>
-#include <sys/mman.h>
 #include <sys/shm.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <signal.h>
-#include <unistd.h>
 
 enum {
-	QPS = 3,	  /* per direction; the last one receives from an SRQ */
-	SLICE = 96 << 10, /* bytes of target memory per QP */
-	DEPTH = 64,	  /* send queue */
+	QPS = KIT_MIXED_QPS, /* per direction; the last one receives from an SRQ */
+	SLICE = 96 << 10,    /* bytes of target memory per QP */
+	DEPTH = 64,	     /* send queue */
 	RDEPTH = 48,
 	MSG = 80 << 10, /* longest SEND */
 	SGES = 4,
 	READS = 8,
-	HUGE_PAGE = 2 << 20,
 };
 
-#define CHECK(c, ...)                                                                         \
-	do {                                                                                  \
-		if (!(c)) {                                                                   \
-			fprintf(stderr, "mixed[%d] %s:%d: %s: ", me, __FILE__, __LINE__, #c); \
-			fprintf(stderr, " " __VA_ARGS__);                                     \
-			fprintf(stderr, "\n");                                                \
-			_exit(1);                                                             \
-		}                                                                             \
-	} while (0)
-
-/* What the target's slices are. */
-enum memory { PRIVATE, MEMFD, SHM_FILE, HUGE, SYSV, READ_ONLY, MEMORIES };
-static const char *const memories[] = {"private", "memfd", "/dev/shm", "hugetlbfs", "SysV", "read-only"};
-static enum memory memory;
-
-struct card {
-	_Atomic int ready;
-	union ibv_gid gid;
-	uint32_t qpn[QPS], psn[QPS], rkey[QPS];
-	uint64_t addr[QPS];
-	_Atomic uint64_t
-	    sends[QPS];	  /* SENDs and WRITEs with immediate that the initiator has posted; final when done */
-	_Atomic int done; /* initiator side finished */
-	_Atomic int received; /* target side saw everything */
-	uint64_t sum[QPS];    /* of the slices, by their owner, once received */
-};
-
-static struct card *cards; /* [2], shared */
+static _Thread_local const struct kit_mixed *mixed;
 static _Thread_local int me;
 
-static uint64_t next(uint64_t *s)
-{
-	uint64_t z = (*s += 0x9e3779b97f4a7c15ull);
-
-	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-	z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-	return z ^ (z >> 31);
-}
-
-static uint32_t below(uint64_t *s, uint32_t n)
-{
-	return (uint32_t)(next(s) % n);
-}
-
-static void pattern(uint8_t *p, uint32_t n, uint64_t seed)
+static void pattern(uint8_t *p, uint32_t n, uint64_t from)
 {
 	for (uint32_t i = 0; i < n; i += 8) {
-		uint64_t v = next(&seed);
+		uint64_t v = kit_random(&from);
 
 		memcpy(p + i, &v, n - i < 8 ? n - i : 8);
 	}
@@ -114,7 +51,7 @@ struct op { /* one posted request, until its completion or a later one's */
 struct flow {
 	struct ibv_qp *qp;
 	struct ibv_mr *slice, *buf;
-	struct ibv_mr *source; /* READ_ONLY: buf's memory, mapped again, for reading only; else NULL */
+	struct ibv_mr *source; /* KIT_READ_ONLY: buf's memory, mapped again, for reading only; else NULL */
 	uint8_t *shadow;
 	uint64_t seq, rng;
 	struct op ops[DEPTH];
@@ -135,30 +72,29 @@ static _Thread_local struct ibv_comp_channel *chan;
 static _Thread_local struct ibv_srq *srq;
 static _Thread_local struct ibv_mr *rmr;
 static _Thread_local uint8_t *rbuf;
-static uint64_t seed;
 static _Thread_local uint64_t rrng;
 static _Thread_local uint64_t events;
 
 static uint64_t message_seed(int from, int q, uint64_t seq)
 {
-	uint64_t s = seed + (uint64_t)from * 1000003 + (uint64_t)q * 7919 + seq * 104729;
+	uint64_t s = mixed->seed + (uint64_t)from * 1000003 + (uint64_t)q * 7919 + seq * 104729;
 
-	return next(&s);
+	return kit_random(&s);
 }
 
 /* What SEND number seq is: both ends work it out alike. */
 static void message(int from, int q, uint64_t seq, uint32_t *length, uint32_t *imm, int *kind)
 {
 	uint64_t s = message_seed(from, q, seq);
-	uint32_t shape = below(&s, 10);
+	uint32_t shape = kit_below(&s, 10);
 
 	*length = shape < 2   ? 0
-		  : shape < 6 ? below(&s, 64)
-		  : shape < 9 ? below(&s, 5000)
-			      : below(&s, MSG + 1);
-	*kind = (int)below(&s, memory == READ_ONLY ? 2 : 3); /* 0 SEND, 1 SEND with immediate, 2 WRITE with
-								immediate */
-	*imm = (uint32_t)next(&s);
+		  : shape < 6 ? kit_below(&s, 64)
+		  : shape < 9 ? kit_below(&s, 5000)
+			      : kit_below(&s, MSG + 1);
+	*kind = (int)kit_below(&s, mixed->memory == KIT_READ_ONLY ? 2 : 3); /* 0 SEND, 1 SEND with immediate,
+								2 WRITE with immediate */
+	*imm = (uint32_t)kit_random(&s);
 	if (*kind == 2 && *length > SLICE / 2)
 		*length = SLICE / 2;
 }
@@ -170,11 +106,11 @@ static void post_receive(int q)
 	uint64_t k = slot[q]++ % RDEPTH;
 	uint8_t *at = rbuf + ((uint64_t)q * RDEPTH + k) * MSG;
 	struct ibv_sge sge[SGES];
-	uint32_t n = 1 + below(&rrng, SGES), left = MSG;
+	uint32_t n = 1 + kit_below(&rrng, SGES), left = MSG;
 	struct ibv_recv_wr wr = {.wr_id = (uint64_t)q << 32 | k, .sg_list = sge, .num_sge = (int)n}, *bad;
 
 	for (uint32_t i = 0; i < n; i++) {
-		uint32_t len = i == n - 1 ? left : below(&rrng, left / 2);
+		uint32_t len = i == n - 1 ? left : kit_below(&rrng, left / 2);
 
 		sge[i] = (struct ibv_sge){(uintptr_t)at, len, rmr->lkey};
 		at += len;
@@ -188,10 +124,10 @@ static void post_receive(int q)
 
 static uint32_t split(uint64_t *rng, struct ibv_sge *sge, uint8_t *at, uint32_t length, uint32_t lkey)
 {
-	uint32_t n = 1 + below(rng, SGES);
+	uint32_t n = 1 + kit_below(rng, SGES);
 
 	for (uint32_t i = 0; i < n; i++) {
-		uint32_t len = i == n - 1 ? length : below(rng, length + 1);
+		uint32_t len = i == n - 1 ? length : kit_below(rng, length + 1);
 
 		sge[i] = (struct ibv_sge){(uintptr_t)at, len, lkey};
 		at += len;
@@ -200,17 +136,17 @@ static uint32_t split(uint64_t *rng, struct ibv_sge *sge, uint8_t *at, uint32_t 
 	return n;
 }
 
-static void fill_target_op(struct flow *f, struct op *o, struct ibv_send_wr *wr, const struct card *peer,
-			   int q, uint8_t *local)
+static void fill_target_op(struct flow *f, struct op *o, struct ibv_send_wr *wr,
+			   const struct kit_mixed_card *peer, int q, uint8_t *local)
 {
 	uint64_t *r = &f->rng;
 
 	wr->wr.rdma.rkey = peer->rkey[q];
 	if (o->kind == ATOMIC) {
-		uint64_t cur, arg = next(r);
+		uint64_t cur, arg = kit_random(r);
 
 		o->length = 8;
-		o->at = below(r, SLICE / 8) * 8;
+		o->at = kit_below(r, SLICE / 8) * 8;
 		memcpy(&cur, f->shadow + o->at, 8);
 		o->orig = cur;
 		wr->wr.atomic.rkey = peer->rkey[q];
@@ -219,7 +155,7 @@ static void fill_target_op(struct flow *f, struct op *o, struct ibv_send_wr *wr,
 			wr->wr.atomic.compare_add = arg;
 			cur += arg;
 		} else {
-			wr->wr.atomic.compare_add = below(r, 2) ? cur : cur + 1;
+			wr->wr.atomic.compare_add = kit_below(r, 2) ? cur : cur + 1;
 			wr->wr.atomic.swap = arg;
 			if (wr->wr.atomic.compare_add == cur)
 				cur = arg;
@@ -227,16 +163,16 @@ static void fill_target_op(struct flow *f, struct op *o, struct ibv_send_wr *wr,
 		memcpy(f->shadow + o->at, &cur, 8);
 		return;
 	}
-	o->length = below(r, 5) ? below(r, 3000) : below(r, SLICE / 2);
-	if (!below(r, 12))
+	o->length = kit_below(r, 5) ? kit_below(r, 3000) : kit_below(r, SLICE / 2);
+	if (!kit_below(r, 12))
 		o->length = 0;
-	o->at = below(r, SLICE - o->length);
+	o->at = kit_below(r, SLICE - o->length);
 	wr->wr.rdma.remote_addr = peer->addr[q] + o->at;
 	if (o->kind == READ) {
 		o->expect = malloc(o->length + 1);
 		memcpy(o->expect, f->shadow + o->at, o->length);
 	} else {
-		pattern(local, o->length, next(r));
+		pattern(local, o->length, kit_random(r));
 		memcpy(f->shadow + o->at, local, o->length);
 	}
 }
@@ -244,7 +180,7 @@ static void fill_target_op(struct flow *f, struct op *o, struct ibv_send_wr *wr,
 static void post(int q)
 {
 	struct flow *f = &flows[q];
-	const struct card *peer = &cards[!me];
+	const struct kit_mixed_card *peer = &mixed->cards[!me];
 	uint64_t *r = &f->rng;
 	struct op *o = &f->ops[f->head % DEPTH];
 	uint8_t *local = (uint8_t *)f->buf->addr + (size_t)(f->head % DEPTH) * MSG;
@@ -255,10 +191,11 @@ static void post(int q)
 
 	memset(o, 0, sizeof *o);
 	o->wr_id = (uint64_t)q << 32 | f->head;
-	o->kind = memory == READ_ONLY ? (below(r, 2) ? READ : SEND) : (enum kind)below(r, 4);
+	o->kind =
+	    mixed->memory == KIT_READ_ONLY ? (kit_below(r, 2) ? READ : SEND) : (enum kind)kit_below(r, 4);
 	o->opcode = o->kind == WRITE  ? IBV_WR_RDMA_WRITE
 		    : o->kind == READ ? IBV_WR_RDMA_READ
-		    : below(r, 2)     ? IBV_WR_ATOMIC_CMP_AND_SWP
+		    : kit_below(r, 2) ? IBV_WR_ATOMIC_CMP_AND_SWP
 				      : IBV_WR_ATOMIC_FETCH_AND_ADD;
 	if (o->kind == SEND) {
 		message(me, q, f->seq, &o->length, &imm, &kind);
@@ -285,12 +222,12 @@ static void post(int q)
 			       o->length, f->source->lkey);
 	else
 		wr.num_sge = (int)split(r, sge, local, o->length, f->buf->lkey);
-	o->signaled = f->unsignaled > DEPTH / 3 || below(r, 3);
+	o->signaled = f->unsignaled > DEPTH / 3 || kit_below(r, 3);
 	f->unsignaled = o->signaled ? 0 : f->unsignaled + 1;
-	wr.send_flags = (o->signaled ? IBV_SEND_SIGNALED : 0) | (below(r, 4) ? 0 : IBV_SEND_SOLICITED);
+	wr.send_flags = (o->signaled ? IBV_SEND_SIGNALED : 0) | (kit_below(r, 4) ? 0 : IBV_SEND_SOLICITED);
 	if (f->fetched && o->kind != READ)
 		wr.send_flags |= IBV_SEND_FENCE; /* rule 9: else a WRITE may pass a READ at the target */
-	if ((o->kind == WRITE || o->kind == SEND) && o->length <= 128 && below(r, 2))
+	if ((o->kind == WRITE || o->kind == SEND) && o->length <= 128 && kit_below(r, 2))
 		wr.send_flags |= IBV_SEND_INLINE;
 	f->fetched =
 	    o->kind == READ || o->kind == ATOMIC || (f->fetched && !(wr.send_flags & IBV_SEND_FENCE));
@@ -299,7 +236,7 @@ static void post(int q)
 		memset(local, 0xee, o->length); /* rule 40: the buffer is ours again */
 	f->head++;
 	if (o->kind == SEND)
-		atomic_store(&cards[me].sends[q], f->seq);
+		atomic_store(&mixed->cards[me].sends[q], f->seq);
 }
 
 static void finish(struct flow *f, struct op *o)
@@ -381,12 +318,12 @@ static int poll_both(void)
 	struct ibv_wc wc[16];
 	int n, total = 0;
 
-	n = ibv_poll_cq(scq, 1 + (int)below(&rrng, 16), wc);
+	n = ibv_poll_cq(scq, 1 + (int)kit_below(&rrng, 16), wc);
 	CHECK(n >= 0);
 	for (int i = 0; i < n; i++)
 		send_done(&wc[i]);
 	total += n;
-	n = ibv_poll_cq(rcq, 1 + (int)below(&rrng, 16), wc);
+	n = ibv_poll_cq(rcq, 1 + (int)kit_below(&rrng, 16), wc);
 	CHECK(n >= 0);
 	for (int i = 0; i < n; i++)
 		receive_done(&wc[i]);
@@ -413,7 +350,7 @@ static void sleep_for_event(void)
 
 static void connect_all(void)
 {
-	const struct card *peer = &cards[!me];
+	const struct kit_mixed_card *peer = &mixed->cards[!me];
 
 	for (int q = 0; q < QPS; q++) {
 		struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT,
@@ -438,7 +375,7 @@ static void connect_all(void)
 				     IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
 					 IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
 		a = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS,
-					 .sq_psn = cards[me].psn[q],
+					 .sq_psn = mixed->cards[me].psn[q],
 					 .timeout = 14,
 					 .retry_cnt = 7,
 					 .rnr_retry = 7,
@@ -456,10 +393,6 @@ static void wait_for(_Atomic int *flag)
 	while (!atomic_load(flag))
 		poll_both();
 }
-
-/* How a side gets its device; what includes this file says. */
-static struct ibv_context *side_open(void);
-static void side_close(struct ibv_context *c);
 
 /* `size` bytes of shared memory of some kind, zero. */
 static uint8_t *map_file(size_t size, int fd, int prot)
@@ -479,31 +412,31 @@ static struct ibv_mr *slice_make(uint8_t *shadow)
 	uint8_t *p = NULL;
 	int fd = -1;
 
-	switch (memory) {
-	case MEMFD:
-	case HUGE:
-		fd = memfd_create("slice", memory == HUGE ? MFD_HUGETLB : 0);
-		CHECK(fd >= 0 && !ftruncate(fd, HUGE_PAGE));
-		p = map_file(memory == HUGE ? HUGE_PAGE : SLICE, fd, PROT_READ | PROT_WRITE);
+	switch (mixed->memory) {
+	case KIT_MEMFD:
+	case KIT_HUGE:
+		fd = memfd_create("slice", mixed->memory == KIT_HUGE ? MFD_HUGETLB : 0);
+		CHECK(fd >= 0 && !ftruncate(fd, KIT_HUGE_PAGE));
+		p = map_file(mixed->memory == KIT_HUGE ? KIT_HUGE_PAGE : SLICE, fd, PROT_READ | PROT_WRITE);
 		break; /* the descriptor stays open: who cannot open it again cannot share */
-	case SHM_FILE:
+	case KIT_SHM_FILE:
 		snprintf(name, sizeof name, "/dev/shm/slice-%d-%u", (int)getpid(), files++);
 		fd = open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
 		CHECK(fd >= 0 && !ftruncate(fd, SLICE));
 		p = map_file(SLICE, fd, PROT_READ | PROT_WRITE);
 		close(fd);
 		break;
-	case SYSV:
+	case KIT_SYSV:
 		fd = shmget(IPC_PRIVATE, SLICE, IPC_CREAT | 0600);
 		CHECK(fd >= 0);
 		p = shmat(fd, NULL, 0);
 		CHECK(p != (void *)-1 && !shmctl(fd, IPC_RMID, NULL));
 		break;
-	case READ_ONLY:
+	case KIT_READ_ONLY:
 		p = mmap(NULL, SLICE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		CHECK(p != MAP_FAILED);
-		pattern(p, SLICE, seed);
-		pattern(shadow, SLICE, seed); /* both ends know */
+		pattern(p, SLICE, mixed->seed);
+		pattern(shadow, SLICE, mixed->seed); /* both ends know */
 		CHECK(!mprotect(p, SLICE, PROT_READ));
 		access = IBV_ACCESS_REMOTE_READ;
 		break;
@@ -518,15 +451,15 @@ static void slice_free(void *p)
 {
 	char name[64];
 
-	switch (memory) {
-	case PRIVATE:
+	switch (mixed->memory) {
+	case KIT_PRIVATE:
 		free(p);
 		break;
-	case SYSV:
+	case KIT_SYSV:
 		shmdt(p);
 		break;
 	default:
-		munmap(p, memory == HUGE ? (size_t)HUGE_PAGE : SLICE);
+		munmap(p, mixed->memory == KIT_HUGE ? (size_t)KIT_HUGE_PAGE : SLICE);
 	}
 	while (files) {
 		snprintf(name, sizeof name, "/dev/shm/slice-%d-%u", (int)getpid(), --files);
@@ -534,14 +467,14 @@ static void slice_free(void *p)
 	}
 }
 
-/* Where requests come from; for READ_ONLY through a second mapping that permits no more than that. */
+/* Where requests come from; for KIT_READ_ONLY through a second mapping that permits no more than that. */
 static void buf_make(struct flow *f)
 {
 	size_t size = (size_t)DEPTH * MSG;
 	int fd;
 
 	f->source = NULL;
-	if (memory != READ_ONLY) {
+	if (mixed->memory != KIT_READ_ONLY) {
 		f->buf = ibv_reg_mr(pd, calloc(1, size), size, IBV_ACCESS_LOCAL_WRITE);
 		return;
 	}
@@ -572,9 +505,9 @@ static void buf_free(struct flow *f)
 static void set_up(void)
 {
 	struct ibv_srq_init_attr sa = {.attr = {.max_wr = RDEPTH, .max_sge = SGES}};
-	struct card *c = &cards[me];
+	struct kit_mixed_card *c = &mixed->cards[me];
 
-	ctx = side_open();
+	ctx = mixed->open();
 	CHECK(ibv_query_gid(ctx, 1, 0, &c->gid) == 0);
 	pd = ibv_alloc_pd(ctx);
 	chan = ibv_create_comp_channel(ctx);
@@ -596,17 +529,17 @@ static void set_up(void)
 
 		f->qp = ibv_create_qp(pd, &qa);
 		CHECK(f->qp);
-		f->rng = seed * 31 + (uint64_t)me * 17 + (uint64_t)q;
+		f->rng = mixed->seed * 31 + (uint64_t)me * 17 + (uint64_t)q;
 		f->shadow = calloc(1, SLICE);
 		f->slice = slice_make(f->shadow);
 		buf_make(f);
 		CHECK(f->slice && f->buf);
 		c->qpn[q] = f->qp->qp_num;
-		c->psn[q] = (uint32_t)next(&f->rng) & 0xffffff;
+		c->psn[q] = (uint32_t)kit_random(&f->rng) & 0xffffff;
 		c->rkey[q] = f->slice->rkey;
 		c->addr[q] = (uintptr_t)f->slice->addr;
 	}
-	rrng = seed ^ (uint64_t)me << 40;
+	rrng = mixed->seed ^ (uint64_t)me << 40;
 }
 
 static void tear_down(void)
@@ -622,15 +555,17 @@ static void tear_down(void)
 	}
 	CHECK(!ibv_destroy_srq(srq) && !ibv_destroy_cq(scq) && !ibv_destroy_cq(rcq));
 	CHECK(!ibv_dereg_mr(rmr) && !ibv_destroy_comp_channel(chan) && !ibv_dealloc_pd(pd));
-	side_close(ctx);
+	mixed->close(ctx);
 	free(rbuf);
 }
 
-static int run(uint64_t operations)
+void kit_mixed_side(const struct kit_mixed *m, int side)
 {
-	struct card *c = &cards[me], *peer = &cards[!me];
-	uint64_t r = seed + (uint64_t)me;
+	struct kit_mixed_card *c = &m->cards[side], *peer = &m->cards[!side];
+	uint64_t r = m->seed + (uint64_t)side;
 
+	mixed = m;
+	me = side;
 	set_up();
 	atomic_store(&c->ready, 1);
 	while (!atomic_load(&peer->ready))
@@ -639,13 +574,13 @@ static int run(uint64_t operations)
 	atomic_store(&c->ready, 2);
 	while (atomic_load(&peer->ready) != 2)
 		poll((struct pollfd[1]){{.fd = -1}}, 1, 1);
-	for (uint64_t n = 0; n < operations;) {
-		int q = (int)below(&r, QPS);
+	for (uint64_t n = 0; n < m->operations;) {
+		int q = (int)kit_below(&r, QPS);
 
-		if (flows[q].head - flows[q].tail < DEPTH && below(&r, 4)) {
+		if (flows[q].head - flows[q].tail < DEPTH && kit_below(&r, 4)) {
 			post(q);
 			n++;
-		} else if (!poll_both() && !below(&r, 50)) {
+		} else if (!poll_both() && !kit_below(&r, 50)) {
 			sleep_for_event();
 		}
 	}
@@ -673,8 +608,5 @@ static int run(uint64_t operations)
 	while (atomic_load(&peer->done) != 2)
 		poll((struct pollfd[1]){{.fd = -1}}, 1, 1);
 	tear_down();
-	printf("mixed[%d]: %" PRIu64 " operations, %" PRIu64 " events\n", me, operations, events);
-	return 0;
+	printf("mixed[%d]: %" PRIu64 " operations, %" PRIu64 " events\n", me, m->operations, events);
 }
-
-#endif

@@ -1,0 +1,165 @@
+#include "kit.h"
+
+struct ibv_context *kit_open(void)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	struct ibv_context *ctx;
+
+	CHECK(list && list[0]);
+	ctx = ibv_open_device(list[0]);
+	CHECK(ctx);
+	ibv_free_device_list(list);
+	return ctx;
+}
+
+void kit_end_open_on(struct kit_end *e, struct ibv_pd *pd, struct ibv_comp_channel *channel, int depth,
+		     size_t size)
+{
+	struct ibv_qp_init_attr qa = {.qp_type = IBV_QPT_RC,
+				      .cap = {.max_send_wr = (uint32_t)depth,
+					      .max_recv_wr = (uint32_t)depth,
+					      .max_send_sge = 2,
+					      .max_recv_sge = 2,
+					      .max_inline_data = 64}};
+	struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = KIT_ALL};
+
+	CHECK(!ibv_query_gid(pd->context, 1, 0, &e->card.gid));
+	e->cq = ibv_create_cq(pd->context, 2 * depth, NULL, channel, 0);
+	CHECK(e->cq);
+	qa.send_cq = qa.recv_cq = e->cq;
+	e->qp = ibv_create_qp(pd, &qa);
+	CHECK(e->qp);
+	CHECK(
+	    !ibv_modify_qp(e->qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+	e->buf = calloc(1, size);
+	CHECK(e->buf);
+	e->mr = ibv_reg_mr(pd, e->buf, size, KIT_ALL);
+	CHECK(e->mr);
+	e->card.qpn = e->qp->qp_num;
+	e->card.psn = e->qp->qp_num * 77 & 0xffffff;
+	e->card.rkey = e->mr->rkey;
+	e->card.addr = (uintptr_t)e->buf;
+}
+
+void kit_end_open(struct kit_end *e, struct ibv_pd *pd, int depth, size_t size)
+{
+	kit_end_open_on(e, pd, NULL, depth, size);
+}
+
+void kit_end_close(struct kit_end *e)
+{
+	CHECK(!ibv_destroy_qp(e->qp));
+	CHECK(!ibv_dereg_mr(e->mr));
+	CHECK(!ibv_destroy_cq(e->cq));
+	free(e->buf);
+}
+
+void kit_to_rtr(struct kit_end *e, const struct kit_card *peer)
+{
+	struct ibv_qp_attr a = {.qp_state = IBV_QPS_RTR,
+				.path_mtu = IBV_MTU_1024,
+				.dest_qp_num = peer->qpn,
+				.rq_psn = peer->psn,
+				.max_dest_rd_atomic = 4,
+				.min_rnr_timer = 1,
+				.ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = peer->gid}}};
+
+	CHECK(!ibv_modify_qp(e->qp, &a,
+			     IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+				 IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
+}
+
+void kit_to_rts(struct kit_end *e, int timeout, int retries)
+{
+	struct ibv_qp_attr a = {.qp_state = IBV_QPS_RTS,
+				.sq_psn = e->card.psn,
+				.timeout = (uint8_t)timeout,
+				.retry_cnt = (uint8_t)retries,
+				.rnr_retry = 7,
+				.max_rd_atomic = 4};
+	CHECK(!ibv_modify_qp(e->qp, &a,
+			     IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+				 IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC));
+}
+
+void kit_connect_with(struct kit_end *e, const struct kit_card *peer, int timeout, int retries)
+{
+	kit_to_rtr(e, peer);
+	kit_to_rts(e, timeout, retries);
+}
+
+void kit_connect(struct kit_end *e, const struct kit_card *peer)
+{
+	kit_connect_with(e, peer, 14, 7);
+}
+
+int kit_recv(struct kit_end *e, uint64_t wr_id, size_t at, uint32_t len)
+{
+	struct ibv_sge sge = {(uintptr_t)e->buf + at, len, e->mr->lkey};
+	struct ibv_recv_wr wr = {.wr_id = wr_id, .sg_list = &sge, .num_sge = 1}, *bad;
+
+	return ibv_post_recv(e->qp, &wr, &bad);
+}
+
+int kit_post(struct kit_end *e, enum ibv_wr_opcode op, uint64_t wr_id, size_t at, uint32_t len,
+	     const struct kit_card *peer, size_t remote)
+{
+	struct ibv_sge sge = {(uintptr_t)e->buf + at, len, e->mr->lkey};
+	struct ibv_send_wr wr = {
+	    .wr_id = wr_id, .sg_list = &sge, .num_sge = 1, .opcode = op, .send_flags = IBV_SEND_SIGNALED};
+	struct ibv_send_wr *bad;
+
+	if (op == IBV_WR_ATOMIC_FETCH_AND_ADD || op == IBV_WR_ATOMIC_CMP_AND_SWP) {
+		wr.wr.atomic.remote_addr = peer->addr + remote;
+		wr.wr.atomic.rkey = peer->rkey;
+		wr.wr.atomic.compare_add = 1;
+	} else if (peer) {
+		wr.wr.rdma.remote_addr = peer->addr + remote;
+		wr.wr.rdma.rkey = peer->rkey;
+	}
+	return ibv_post_send(e->qp, &wr, &bad);
+}
+
+struct ibv_wc kit_wait(struct kit_end *e, double seconds)
+{
+	double end = kit_now() + seconds;
+	struct ibv_wc wc;
+	int n;
+
+	while (!(n = ibv_poll_cq(e->cq, 1, &wc)))
+		CHECK(kit_now() < end, "no completion within %g s", seconds);
+	CHECK(n == 1);
+	return wc;
+}
+
+enum ibv_wc_status kit_ask(uint32_t number, int timeout, int retries)
+{
+	struct ibv_pd *pd = ibv_alloc_pd(kit_open());
+	struct kit_card card;
+	struct kit_end e;
+	struct ibv_wc wc;
+
+	CHECK(pd);
+	kit_end_open(&e, pd, 4, 4096);
+	card = e.card;
+	card.qpn = number << 12 | 5;
+	kit_connect_with(&e, &card, timeout, retries);
+	CHECK(!kit_post(&e, IBV_WR_SEND, 1, 0, 64, NULL, 0));
+	wc = kit_wait(&e, 60);
+	kit_end_close(&e);
+	return wc.status;
+}
+
+bool kit_bound(uint32_t qpn)
+{
+	FILE *f = fopen("/proc/net/unix", "r");
+	char line[512], name[64];
+	bool found = false;
+
+	CHECK(f);
+	snprintf(name, sizeof name, "@verbena/1/%u\n", qpn >> 12);
+	while (fgets(line, sizeof line, f))
+		found |= strstr(line, name) != NULL;
+	fclose(f);
+	return found;
+}

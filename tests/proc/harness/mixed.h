@@ -1,0 +1,51 @@
+/* Mixed operations at random, every byte, completion and event against a model: one side of it.
+ *
+ * Each side is initiator on its own QPs and target on the other's.  A QP owns a slice of the target's memory,
+ * so the initiator can keep a shadow of it: what RC promises about order within one QP says exactly what the
+ * slice must hold at any fence.  SEND contents follow from (seed, QP, sequence number), which both ends know.
+ *
+ * The slices may be any kind of memory.  test_mixed.c runs the sides as processes, test_inproc.c as threads
+ * with an adapter each. */
+#ifndef VB_TESTS_MIXED_H
+#define VB_TESTS_MIXED_H
+
+#include "kit.h"
+
+enum { KIT_MIXED_QPS = 3, KIT_HUGE_PAGE = 2 << 20 };
+
+/* What the target's slices are; READ_ONLY is private memory without leave to write. */
+enum kit_memory {
+	KIT_PRIVATE,
+	KIT_MEMFD,
+	KIT_SHM_FILE,
+	KIT_HUGE,
+	KIT_SYSV,
+	KIT_READ_ONLY,
+};
+
+/* What a side shows the other one. */
+struct kit_mixed_card {
+	_Atomic int ready;
+	union ibv_gid gid;
+	uint32_t qpn[KIT_MIXED_QPS], psn[KIT_MIXED_QPS], rkey[KIT_MIXED_QPS];
+	uint64_t addr[KIT_MIXED_QPS];
+	_Atomic uint64_t sends[KIT_MIXED_QPS]; /* SENDs and WRITEs with immediate that the initiator has
+						  posted; final when done */
+	_Atomic int done;		       /* initiator side finished */
+	_Atomic int received;		       /* target side saw everything */
+	uint64_t sum[KIT_MIXED_QPS];	       /* of the slices, by their owner, once received */
+};
+
+struct kit_mixed {
+	struct kit_mixed_card *cards; /* [2], shared by both sides, zero */
+	enum kit_memory memory;
+	uint64_t seed, operations;
+	/* How a side gets its device, and gives it back. */
+	struct ibv_context *(*open)(void);
+	void (*close)(struct ibv_context *ctx);
+};
+
+/* Plays side 0 or 1, with *m alike for both, and returns when both are through. */
+void kit_mixed_side(const struct kit_mixed *m, int side);
+
+#endif
