@@ -234,10 +234,10 @@ static void importer(int sock, pid_t exporter, bool stop)
 	kit_connect(&e, &board->card[1]);
 	meet(0, 2);
 	fill(area, 1);
+	memcpy(&before, area, 8); /* the peer begins as soon as it has the SEND */
 	sge = (struct ibv_sge){board->addr, LEN, i.mr->lkey};
 	CHECK(!ibv_post_send(e.qp, &wr, &bad));
 	ok(&e, "SEND");
-	memcpy(&before, area, 8);
 	meet(0, 3);
 	is_filled(area + LEN, 1, "WRITE");
 	if (openable)

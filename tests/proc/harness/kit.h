@@ -157,8 +157,8 @@ void kit_log_begin(const char *level);
 const char *kit_log_text(void);
 void kit_log_skip(void);
 bool kit_log_says(const char *what);
-/* Waits for it, 20 s at most: whoever holds a lock writes its lines later, and the engine says things when it gets to
- * them. */
+/* Waits for it, 20 s at most: whoever holds a lock writes its lines later, and the engine says things when it
+ * gets to them. */
 void kit_log_await(const char *what);
 /* How often it stands there. */
 int kit_log_count(const char *what);
