@@ -4,6 +4,7 @@
 #   make demo        Debian's own RDMA programs, server and client, on this machine
 #   make test        all tests, within 10 minutes
 #   make soak        the same with long counts
+#   make mutants     breaks the code in every way that tests/mutants.md lists, and expects a test to notice
 #   make bench       figures beside their limits
 #   make install     PREFIX=/usr/local
 #   make check       layers, format, the tables of verbs, memory registration and errors
@@ -38,6 +39,9 @@ test: deps-test all
 soak: deps-test all
 	@scripts/soak $(BUILD)
 
+mutants: deps-test
+	@scripts/mutants
+
 bench: deps-bench all
 	@bench/run $(BUILD)
 
@@ -54,4 +58,4 @@ format:
 clean:
 	rm -rf $(BUILD) $(BUILD).log
 
-.PHONY: all deps-build deps-demo deps-test deps-bench demo test soak bench install check format clean
+.PHONY: all deps-build deps-demo deps-test deps-bench demo test soak mutants bench install check format clean
