@@ -11,6 +11,7 @@
 
 #include "iba/opcode.h"
 #include "iba/pkt.h"
+#include "iba/reach.h"
 #include "iba/reason.h"
 
 /* One packet of every opcode of every family: BTH with S, A, P_Key 0xffff, QPN 0x123456, PSN 0xabcdef;
@@ -445,6 +446,39 @@ static void a_receive_buffer_tells_of_checks_only(void **state)
 	    "region was deregistered");
 }
 
+/* Why a far end does not answer: the numbers may be anything there, too. */
+static void every_reach_has_a_clause_of_its_own(void **state)
+{
+	static const uint32_t numbers[] = {0, 1, 4711, 12 << 16 | 24, UINT32_MAX};
+	static char text[VB_REACHES][600];
+	char cut[20] = "";
+	struct vb_text t = {cut, 10};
+
+	(void)state;
+	for (size_t n = 0; n < 25; n++) {
+		uint32_t a = numbers[n % 5], b = numbers[n / 5];
+
+		for (uint32_t r = VB_REACH_UNKNOWN + 1; r < VB_REACHES; r++) {
+			t = (struct vb_text){text[r], sizeof text[r]};
+			*text[r] = 0;
+			assert_true(vb_reach_add(&t, r, a, b));
+			assert_true(strlen(text[r]) > 5 && strlen(text[r]) + 1 < sizeof text[r]);
+			for (uint32_t other = VB_REACH_UNKNOWN + 1; other < r; other++)
+				assert_string_not_equal(text[r], text[other]);
+		}
+	}
+	memset(cut, 'x', sizeof cut);
+	t = (struct vb_text){cut, 10};
+	assert_true(vb_reach_add(&t, VB_REACH_NOBODY, 0, 0));
+	assert_int_equal(cut[9], 0);
+	assert_int_equal(cut[10], 'x');
+	t = (struct vb_text){text[0], sizeof text[0]};
+	assert_false(vb_reach_add(&t, VB_REACH_UNKNOWN, 1, 2));
+	assert_false(vb_reach_add(&t, VB_REACHES, 1, 2));
+	assert_false(vb_reach_add(&t, UINT32_MAX, 1, 2));
+	assert_int_equal(*text[0], 0);
+}
+
 static void statuses_follow_the_rules(void **state)
 {
 	static const struct {
@@ -525,6 +559,7 @@ int main(void)
 	    cmocka_unit_test(every_reason_has_a_row),
 	    cmocka_unit_test(every_reason_has_a_sentence_of_its_own),
 	    cmocka_unit_test(a_receive_buffer_tells_of_checks_only),
+	    cmocka_unit_test(every_reach_has_a_clause_of_its_own),
 	    cmocka_unit_test(statuses_follow_the_rules),
 	    cmocka_unit_test(sentences_tell_the_numbers),
 	};
