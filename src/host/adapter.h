@@ -206,6 +206,9 @@ uint32_t vb_qpn_take(struct vb_adapter *a, void *qp);
 void vb_qpn_give(struct vb_adapter *a, uint32_t qpn);
 void *vb_qpn_find(const struct vb_adapter *a, uint32_t qpn);
 void vb_adapter_quiesce(struct vb_adapter *a);
+/* SRQ numbers, made of the same adapter numbers; 0 if none is left, as above. */
+uint32_t vb_srqn_take(struct vb_adapter *a);
+void vb_srqn_give(struct vb_adapter *a, uint32_t srqn);
 /* Takes a further number for other ends than QPs; 0, or why there is none (ENFILE: it has all that it may).
  */
 int vb_adapter_number_add(struct vb_adapter *a);

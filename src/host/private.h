@@ -50,6 +50,14 @@ struct number {
 	_Atomic(void *) *qps; /* [VB_QPN_INDICES] */
 };
 
+/* Numbers of one kind (QPs, SRQs) that are free, each the index of an adapter number of ours: a queue, what
+ * was given back first is the first to be taken again.  Guarded by qpn_lock. */
+struct free_numbers {
+	uint32_t *queue;
+	uint32_t head, count, size;
+	uint32_t reach; /* how many of our adapter numbers have their indices in it, or taken from it */
+};
+
 enum conn_state {
 	CONN_NEW,   /* accepted: the peer speaks first */
 	CONN_ASKED, /* we connected and said hello */
@@ -107,14 +115,13 @@ struct vb_adapter {
 	struct vb_seg_head *head; /* at seg->base */
 	uint32_t pid;		  /* of the process that opened it */
 	_Atomic bool dead;	  /* we are a forked child */
-	/* QP numbers */
+	/* QP and SRQ numbers */
 	pthread_mutex_t qpn_lock; /* guards members, too */
 	struct vb_list members;	  /* names of what is held together with other adapters (member.c) */
 	struct number numbers[VB_ADAPTER_NUMBERS]; /* appended under qpn_lock */
 	_Atomic uint32_t nnumbers;
-	uint32_t *free_qpns; /* queue: oldest given back first; guarded by qpn_lock */
-	uint32_t free_head, free_count, free_size;
-	_Atomic uint8_t slot_of[VB_ADAPTERS]; /* number -> index in numbers + 1 */
+	struct free_numbers free_qpns, free_srqns; /* each kind has all indices of every number for itself */
+	_Atomic uint8_t slot_of[VB_ADAPTERS];	   /* number -> index in numbers + 1 */
 	/* links */
 	struct vb_lock peers_lock;
 	_Atomic(struct peer *) peers[VB_MAX_PEERS];

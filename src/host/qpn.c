@@ -1,4 +1,4 @@
-/* Adapter numbers, and the QP numbers that they make. */
+/* Adapter numbers, and the QP and SRQ numbers that they make. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -104,27 +104,11 @@ static int bind_some(int *sock, uint32_t *number)
 	return EADDRINUSE;
 }
 
-static void add_free(struct vb_adapter *a, uint32_t qpn)
-{
-	a->free_qpns[(a->free_head + a->free_count++) % a->free_size] = qpn;
-}
-
-/* The queue of free QPNs, in their order, with room for those of one more number; NULL: no memory. */
-static uint32_t *longer_queue(const struct vb_adapter *a, uint32_t size)
-{
-	uint32_t *queue = malloc((size_t)size * sizeof(*queue));
-
-	for (uint32_t i = 0; queue && i < a->free_count; i++)
-		queue[i] = a->free_qpns[(a->free_head + i) % a->free_size];
-	return queue;
-}
-
 /* Takes one more number. Under qpn_lock, or before anybody else knows the adapter. */
 int vb_number_bind(struct vb_adapter *a)
 {
 	uint32_t k = atomic_load_explicit(&a->nnumbers, memory_order_relaxed);
 	struct number *n = &a->numbers[k];
-	uint32_t *queue;
 	int err;
 
 	if (k == VB_ADAPTER_NUMBERS)
@@ -132,11 +116,8 @@ int vb_number_bind(struct vb_adapter *a)
 	if (k && !vb_adapter_whole(a))
 		return EIO;
 	n->qps = calloc(VB_QPN_INDICES, sizeof(*n->qps));
-	queue = longer_queue(a, (k + 1) * VB_QPN_INDICES);
-	if (!n->qps || !queue) {
-		err = ENOMEM;
-		goto free_qps;
-	}
+	if (!n->qps)
+		return ENOMEM;
 	err = bind_some(&n->sock, &n->number);
 	if (err)
 		goto free_qps;
@@ -148,17 +129,8 @@ int vb_number_bind(struct vb_adapter *a)
 	VB_FAULT_POINT("number bound, nobody listens");
 	n->src.kind = SRC_LISTEN;
 	err = listen(n->sock, VB_BACKLOG) ? errno : vb_ctl_add(a, n->sock, EPOLLIN | EPOLLET, &n->src);
-	if (err) {
+	if (err)
 		goto unlist;
-	}
-	free(a->free_qpns);
-	a->free_qpns = queue;
-	a->free_size = (k + 1) * VB_QPN_INDICES;
-	a->free_head = 0;
-	for (uint32_t i = 0; i < VB_QPN_INDICES; i++) {
-		if (usable(n->number << VB_QPN_INDEX_BITS | i))
-			add_free(a, n->number << VB_QPN_INDEX_BITS | i);
-	}
 	atomic_store_explicit(&a->slot_of[n->number], (uint8_t)(k + 1),
 			      memory_order_release); /* vb_qpn_find */
 	atomic_store_explicit(&a->nnumbers, k + 1, memory_order_release);
@@ -167,7 +139,6 @@ unlist:
 	atomic_store_explicit(&a->head->nnumbers, k, memory_order_release);
 	close(n->sock);
 free_qps:
-	free(queue);
 	free(n->qps);
 	n->qps = NULL;
 	return err;
@@ -191,7 +162,67 @@ void vb_numbers_close(struct vb_adapter *a)
 		vb_own_close(&a->numbers[i].own, a->numbers[i].sock);
 		free(a->numbers[i].qps);
 	}
-	free(a->free_qpns);
+	free(a->free_qpns.queue);
+	free(a->free_srqns.queue);
+}
+
+static void put_free(struct free_numbers *f, uint32_t number)
+{
+	f->queue[(f->head + f->count++) % f->size] = number;
+}
+
+/* Puts the indices of one more adapter number into a queue that is empty; takes a further number if all that
+ * there are have been used for this kind.  Under qpn_lock; 0 or errno. */
+static int extend(struct vb_adapter *a, struct free_numbers *f)
+{
+	uint32_t size = (f->reach + 1) * VB_QPN_INDICES, *queue;
+	int err = 0;
+
+	if (f->reach == atomic_load_explicit(&a->nnumbers, memory_order_relaxed))
+		err = vb_number_bind(a);
+	if (err)
+		return err;
+	queue = malloc((size_t)size * sizeof(*queue));
+	if (!queue)
+		return ENOMEM;
+	free(f->queue);
+	f->queue = queue;
+	f->size = size;
+	f->head = 0;
+	for (uint32_t i = 0; i < VB_QPN_INDICES; i++) {
+		uint32_t number = a->numbers[f->reach].number << VB_QPN_INDEX_BITS | i;
+
+		if (usable(number))
+			put_free(f, number);
+	}
+	f->reach++;
+	return 0;
+}
+
+static void say_none_left(const char *kind, int err)
+{
+	char held[200];
+
+	if (err == EADDRINUSE)
+		vb_log(VB_LOG_WARN,
+		       "no %s number is left: all %d adapter numbers of this network namespace are taken: %s",
+		       kind, VB_ADAPTERS - 1, vb_numbers_say(held, sizeof(held)));
+	else
+		vb_log(VB_LOG_WARN, "no %s number is left, and no more can be had: %s", kind, strerror(err));
+}
+
+/* Under qpn_lock; 0: there is none, and *err says why. */
+static uint32_t take_free(struct vb_adapter *a, struct free_numbers *f, int *err)
+{
+	uint32_t number;
+
+	*err = f->count ? 0 : extend(a, f);
+	if (*err)
+		return 0;
+	number = f->queue[f->head];
+	f->head = (f->head + 1) % f->size;
+	f->count--;
+	return number;
 }
 
 static _Atomic(void *) *place(const struct vb_adapter *a, uint32_t qpn)
@@ -206,31 +237,18 @@ static _Atomic(void *) *place(const struct vb_adapter *a, uint32_t qpn)
 
 uint32_t vb_qpn_take(struct vb_adapter *a, void *qp)
 {
-	uint32_t qpn = 0;
-	int err = 0;
+	uint32_t qpn;
+	int err;
 
 	if (vb_adapter_dead(a) || vb_adapter_lost(a))
 		return 0;
 	pthread_mutex_lock(&a->qpn_lock);
-	if (!a->free_count)
-		err = vb_number_bind(a);
-	if (!err) {
-		qpn = a->free_qpns[a->free_head];
-		a->free_head = (a->free_head + 1) % a->free_size;
-		a->free_count--;
+	qpn = take_free(a, &a->free_qpns, &err);
+	if (qpn)
 		atomic_store_explicit(place(a, qpn), qp, memory_order_release); /* pairs with vb_qpn_find() */
-	}
 	pthread_mutex_unlock(&a->qpn_lock);
-	if (err == EADDRINUSE) {
-		char held[200];
-
-		vb_log(VB_LOG_WARN,
-		       "no QP number is left: all %d adapter numbers of this network namespace are taken: %s",
-		       VB_ADAPTERS - 1, vb_numbers_say(held, sizeof(held)));
-	} else if (err) {
-		vb_log(VB_LOG_WARN, "no QP number is left: no other adapter number can be had: %s",
-		       strerror(err));
-	}
+	if (err)
+		say_none_left("QP", err);
 	return qpn;
 }
 
@@ -242,7 +260,7 @@ void vb_qpn_give(struct vb_adapter *a, uint32_t qpn)
 		return;
 	pthread_mutex_lock(&a->qpn_lock);
 	atomic_store_explicit(p, NULL, memory_order_release);
-	add_free(a, qpn);
+	put_free(&a->free_qpns, qpn);
 	pthread_mutex_unlock(&a->qpn_lock);
 }
 
@@ -251,6 +269,30 @@ void *vb_qpn_find(const struct vb_adapter *a, uint32_t qpn)
 	_Atomic(void *) *p = place(a, qpn);
 
 	return p ? atomic_load_explicit(p, memory_order_acquire) : NULL; /* pairs with vb_qpn_take() */
+}
+
+uint32_t vb_srqn_take(struct vb_adapter *a)
+{
+	uint32_t srqn;
+	int err;
+
+	if (vb_adapter_dead(a) || vb_adapter_lost(a))
+		return 0;
+	pthread_mutex_lock(&a->qpn_lock);
+	srqn = take_free(a, &a->free_srqns, &err);
+	pthread_mutex_unlock(&a->qpn_lock);
+	if (err)
+		say_none_left("SRQ", err);
+	return srqn;
+}
+
+void vb_srqn_give(struct vb_adapter *a, uint32_t srqn)
+{
+	if (vb_adapter_dead(a))
+		return;
+	pthread_mutex_lock(&a->qpn_lock);
+	put_free(&a->free_srqns, srqn);
+	pthread_mutex_unlock(&a->qpn_lock);
 }
 
 struct vb_shown_qp *vb_qpn_published(struct vb_adapter *a, uint32_t qpn)

@@ -7,9 +7,9 @@
 #include "iba/names.h"
 #include "iba/limits.h"
 #include "iba/profile.h"
+#include "hca/lost.h"
 #include "verbs/verbs.h"
 
-static _Atomic uint32_t made; /* rotates through the numbers' indices */
 static _Atomic uint32_t live;
 
 static int check_new(const struct ibv_pd *pd, const struct ibv_srq_attr *a)
@@ -25,6 +25,20 @@ static int check_new(const struct ibv_pd *pd, const struct ibv_srq_attr *a)
 		return vb_refuse(EINVAL, "ibv_create_srq", "max_sge %u, at most %u is possible", a->max_sge,
 				 p->max_srq_sge);
 	return 0;
+}
+
+/* 0 or errno.  A context without an adapter is the unit tests'. */
+static int number(struct vb_srq *srq)
+{
+	struct vb_context *ctx = srq->ctx;
+
+	if (!ctx->adapter)
+		return 0;
+	srq->number = vb_srqn_take(ctx->adapter); /* pairs with ibv_destroy_srq() */
+	if (srq->number)
+		return 0;
+	return vb_context_lost(ctx) ? vb_refuse(EIO, "ibv_create_srq", VB_LOST_TEXT)
+				    : vb_refuse(ENOMEM, "ibv_create_srq", "no SRQ number is left");
 }
 
 VB_EXPORT VB_OBJECT(struct ibv_srq *, ibv_create_srq, (pd, init), struct ibv_pd *pd,
@@ -49,11 +63,11 @@ VB_EXPORT VB_OBJECT(struct ibv_srq *, ibv_create_srq, (pd, init), struct ibv_pd 
 	if (err) /* said */
 		goto uncount;
 	srq->ctx = ctx;
+	err = number(srq);
+	if (err)
+		goto free_queue;
 	srq->pd = vb_pd(pd);
 	vb_pd_count(srq->pd, VB_CHILD_SRQ, 1); /* pairs with ibv_destroy_srq */
-	srq->number = atomic_fetch_add(&made, 1) & (VB_QPN_INDICES - 1);
-	if (ctx->adapter)
-		srq->number |= vb_adapter_number(ctx->adapter) << VB_QPN_INDEX_BITS;
 	vb_async_init(&srq->ev_limit, IBV_EVENT_SRQ_LIMIT_REACHED, &srq->ibv);
 	vb_async_init(&srq->ev_err, IBV_EVENT_SRQ_ERR, &srq->ibv);
 	srq->ibv.context = pd->context;
@@ -63,6 +77,8 @@ VB_EXPORT VB_OBJECT(struct ibv_srq *, ibv_create_srq, (pd, init), struct ibv_pd 
 	pthread_mutex_init(&srq->ibv.mutex, NULL);
 	pthread_cond_init(&srq->ibv.cond, NULL);
 	return &srq->ibv;
+free_queue:
+	vb_rq_fini(&srq->rq);
 uncount:
 	free(srq);
 	atomic_fetch_sub(&live, 1);
@@ -162,6 +178,8 @@ VB_EXPORT VB_CODE(ibv_destroy_srq, (ibsrq), struct ibv_srq *ibsrq)
 	vb_wait_acked(&ibsrq->mutex, &ibsrq->cond, &ibsrq->events_completed, delivered); /* rule 36 */
 	pthread_cond_destroy(&ibsrq->cond);
 	pthread_mutex_destroy(&ibsrq->mutex);
+	if (ctx->adapter)
+		vb_srqn_give(ctx->adapter, srq->number);
 	vb_rq_fini(&srq->rq);
 	vb_pd_count(srq->pd, VB_CHILD_SRQ,
 		    -1u); /* now its domain may go, whose callbacks that may have needed */
@@ -186,9 +204,13 @@ VB_CODE(vb_post_srq_recv, (ibsrq, wr, bad), struct ibv_srq *ibsrq, struct ibv_re
 	return err;
 }
 
-VB_CODE(vb_get_srq_num, (srq, number), struct ibv_srq *srq, uint32_t *number)
+/* As mlx5 does, of every type of SRQ, though peers name only those of XRC. */
+VB_CODE(vb_get_srq_num, (ibsrq, number), struct ibv_srq *ibsrq, uint32_t *number)
 {
-	(void)srq;
-	(void)number;
-	return vb_refuse(EOPNOTSUPP, "ibv_get_srq_num", "only XRC SRQs have a number that peers may use");
+	struct vb_srq *srq = vb_srq(ibsrq);
+
+	if (vb_context_dead(srq->ctx))
+		return vb_refuse(EIO, "ibv_get_srq_num", "the device was opened before fork()");
+	*number = srq->number;
+	return 0;
 }

@@ -207,6 +207,28 @@ static void second_number_same_link(void **state)
 	kit_node_close(y);
 }
 
+/* Each kind has all indices of an adapter number for itself; a further number is taken for the first kind
+ * that outgrows those there are, and then serves the other too. */
+static void srqns_are_made_of_the_same_numbers(void **state)
+{
+	struct kit_node *x = kit_node_open();
+	uint32_t first = vb_srqn_take(x->a), srqn, second;
+
+	(void)state;
+	assert_int_equal(first >> VB_QPN_INDEX_BITS, kit_number_of(x));
+	assert_int_equal(vb_qpn_take(x->a, x), first); /* of another kind */
+	do
+		srqn = vb_srqn_take(x->a);
+	while (srqn >> VB_QPN_INDEX_BITS == kit_number_of(x));
+	second = vb_adapter_number_at(x->a, 1);
+	assert_int_equal(srqn >> VB_QPN_INDEX_BITS, second);
+	assert_int_equal(outgrow(x), second);
+	assert_int_equal(vb_adapter_number_count(x->a), 2);
+	vb_srqn_give(x->a, first);
+	assert_int_not_equal(vb_srqn_take(x->a), first); /* it rests as long as it can */
+	kit_node_close(x);
+}
+
 /* Contact through two numbers before either is up: one link remains, and the other says which. */
 static void two_numbers_at_once(void **state)
 {
@@ -581,6 +603,7 @@ int main(void)
 	    cmocka_unit_test(sixty_four_adapters),
 	    cmocka_unit_test(qpns_rest_as_long_as_they_can),
 	    cmocka_unit_test(second_number_same_link),
+	    cmocka_unit_test(srqns_are_made_of_the_same_numbers),
 	    cmocka_unit_test(two_numbers_at_once),
 	    cmocka_unit_test(link_is_made_anew_for_a_new_peer),
 	    cmocka_unit_test(insane_peer_loses_its_link_only),
