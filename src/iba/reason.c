@@ -1,6 +1,7 @@
 #include "iba/reason.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <infiniband/verbs.h>
@@ -216,47 +217,56 @@ void vb_say_retry(struct vb_text *t, const struct vb_facts *f, const struct vb_r
 		vb_text_add(t, ": %s", text);
 }
 
+/* As the subject of a clause; one of another PID namespace has no number here. */
+static const char *peer(char buf[64], uint32_t pid)
+{
+	if (pid)
+		snprintf(buf, 64, "the peer's process %u", pid);
+	else
+		snprintf(buf, 64, "the peer's process, of another PID namespace,");
+	return buf;
+}
+
 void vb_say_peer_died(struct vb_text *t, const struct vb_facts *f, const struct vb_gone_facts *of)
 {
+	char who[64];
+
 	if (of->how == VB_GONE_UNCLEAR)
-		vb_text_add(
-		    t,
-		    "the peer's process %u"
-		    " hung up without closing its queue pair: it ended, closed the descriptors of its "
-		    "device, or runs another program now, which cannot be seen from here",
-		    of->pid);
+		vb_text_add(t,
+			    "%s hung up without closing its queue pair: it ended, closed the descriptors of "
+			    "its device, or runs another program now, which cannot be seen from here",
+			    peer(who, of->pid));
 	else
-		vb_text_add(t, "the peer's process %u ended without closing its queue pair", of->pid);
+		vb_text_add(t, "%s ended without closing its queue pair", peer(who, of->pid));
 }
 
 void vb_say_peer_closed(struct vb_text *t, const struct vb_facts *f, const struct vb_gone_facts *of)
 {
+	char who[64];
+
+	peer(who, of->pid);
 	switch (of->how) {
 	case VB_GONE_EXEC:
-		vb_text_add(t,
-			    "the peer's process %u"
-			    " is alive, and runs another program now (exec), which has no queue pair",
-			    of->pid);
+		vb_text_add(t, "%s is alive, and runs another program now (exec), which has no queue pair",
+			    who);
 		break;
 	case VB_GONE_BROKEN:
 		vb_text_add(t,
-			    "the peer's process %u"
-			    " is alive, and ended the connection: what came from this process is nothing "
+			    "%s is alive, and ended the connection: what came from this process is nothing "
 			    "that a peer says",
-			    of->pid);
+			    who);
 		break;
 	case VB_GONE_RUBBISH:
-		vb_text_add(t,
-			    "the connection to the peer's process %u"
-			    " was ended: what came from there is nothing that a peer says",
-			    of->pid);
+		vb_text_add(
+		    t, "the connection to %s was ended: what came from there is nothing that a peer says",
+		    who);
 		break;
 	default: /* VB_GONE_CLOSED */
-		vb_text_add(t,
-			    "the peer's process %u"
-			    " is alive, and has closed the descriptors of its open device (as a program does "
-			    "that closes all from 3 up): it is to open the device after that",
-			    of->pid);
+		vb_text_add(
+		    t,
+		    "%s is alive, and has closed the descriptors of its open device (as a program does "
+		    "that closes all from 3 up): it is to open the device after that",
+		    who);
 		break;
 	}
 }

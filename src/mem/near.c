@@ -129,6 +129,13 @@ static void add_stranger(struct vb_keys *t, const struct vb_mem_want *w, struct 
 		f->mem.flags |= VB_KEYF_STRANGER;
 }
 
+/* Another process is known to have, or have had, the key: the range is in that one's memory. */
+static bool is_anothers(const struct vb_facts *f)
+{
+	return f->reason == VB_R_KEY_OWNER_GONE || f->reason == VB_R_MEM_FORBIDDEN ||
+	       f->reason == VB_R_ATOMIC_FOREIGN || (f->reason == VB_R_KEY_NO_CONTACT && f->mem.process);
+}
+
 void vb_key_near(struct vb_keys *t, const struct vb_mem_want *w, struct vb_facts *f)
 {
 	struct vb_mem_facts *m = &f->mem;
@@ -137,8 +144,7 @@ void vb_key_near(struct vb_keys *t, const struct vb_mem_want *w, struct vb_facts
 	if (f->reason != VB_R_KEY_PD && misread(t, w, f))
 		return;
 	add_stranger(t, w, f);
-	/* A process that is known to have, or have had, the key: the range is in that one's memory. */
-	if ((f->reason == VB_R_KEY_OWNER_GONE || f->reason == VB_R_KEY_NO_CONTACT) && m->process)
+	if (is_anothers(f))
 		return;
 	if (!search(t, w, &n))
 		return;

@@ -1,8 +1,10 @@
 /* Every reason of the table can be reached, and whoever meets it sees what the table says: the NAK, both
- * completion statuses, the event, and at both ends the reason itself.  docs/errors.md names these tests. */
+ * completion statuses, the event, and at both ends the reason itself with its sentence and its numbers.
+ * docs/errors.md names these tests. */
 #include <string.h>
 #include <sys/mman.h>
 
+#include "iba/reach.h"
 #include "mem/far.h"
 #include "mem/guard.h"
 #include "sim.h"
@@ -614,6 +616,9 @@ static struct sim *retry(void)
 {
 	struct sim *s = desk();
 
+	s->n[0].qp.reach = VB_REACH_PSN;
+	s->n[0].qp.reach_a = 7;
+	s->n[0].qp.reach_b = 9;
 	sim_drop(s, 0, SIM_ANY, SIM_ALWAYS);
 	sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
 	sim_settle(s);
@@ -621,11 +626,11 @@ static struct sim *retry(void)
 }
 
 /* As the layer above does when the kernel tells of the end of a connection. */
-static struct sim *ends(enum vb_reason reason)
+static struct sim *ends(struct vb_facts f)
 {
 	struct sim *s = desk();
-	struct vb_facts f = {.reason = reason, .qpn = SIM_QPN0};
 
+	f.qpn = SIM_QPN0;
 	sim_drop(s, 0, SIM_ANY, SIM_ALWAYS);
 	sim_op(s, 0, IBV_WR_RDMA_READ, 0, 8, 0);
 	sim_run_for(s, 1000);
@@ -638,18 +643,19 @@ static struct sim *ends(enum vb_reason reason)
 /* proc/test_kill.c has real ones. */
 static struct sim *peer_died(void)
 {
-	return ends(VB_R_PEER_DIED);
+	return ends((struct vb_facts){.reason = VB_R_PEER_DIED, .gone = {.pid = 4711}});
 }
 
 /* proc/test_closed.c has real ones of both kinds. */
 static struct sim *peer_closed(void)
 {
-	return ends(VB_R_PEER_CLOSED);
+	return ends(
+	    (struct vb_facts){.reason = VB_R_PEER_CLOSED, .gone = {.pid = 4711, .how = VB_GONE_EXEC}});
 }
 
 static struct sim *device_lost(void)
 {
-	return ends(VB_R_DEVICE_LOST);
+	return ends((struct vb_facts){.reason = VB_R_DEVICE_LOST});
 }
 
 /* Far ends that say no more than the syndrome: those of other hosts. */
@@ -708,66 +714,103 @@ static const struct reach {
 	enum vb_reason reason;
 	enum where where;
 	struct sim *(*get)(void);
+	const char *says; /* what its sentence has, of what is not an address */
 } reaches[] = {
-    {VB_R_KEY_UNKNOWN, FAR, key_unknown},
-    {VB_R_KEY_UNKNOWN, HERE, key_unknown_here},
-    {VB_R_KEY_STALE, FAR, key_stale},
-    {VB_R_KEY_STALE, HERE, key_stale_here},
-    {VB_R_KEY_IS_LOCAL, FAR, key_is_local},
-    {VB_R_KEY_IS_REMOTE, HERE, key_is_remote},
-    {VB_R_KEY_PD, FAR, key_pd},
-    {VB_R_KEY_PD, HERE, key_pd_here},
-    {VB_R_KEY_QP, FAR, key_qp},
-    {VB_R_KEY_BOUNDS, FAR, key_bounds},
-    {VB_R_KEY_BOUNDS, HERE, key_bounds_here},
-    {VB_R_KEY_ACCESS, FAR, key_access},
-    {VB_R_KEY_ACCESS, HERE, key_access_here},
-    {VB_R_KEY_NOT_WINDOW, FAR, key_not_window},
-    {VB_R_KEY_NOT_WINDOW, HERE, key_not_window_here},
-    {VB_R_KEY_OWNER_GONE, FAR, key_owner_gone},
-    {VB_R_KEY_OWNER_GONE, HERE, key_owner_gone_here},
-    {VB_R_KEY_NO_CONTACT, FAR, key_no_contact},
-    {VB_R_KEY_NO_CONTACT, HERE, key_no_contact_here},
-    {VB_R_MEM_FORBIDDEN, FAR, mem_forbidden},
-    {VB_R_MEM_FORBIDDEN, HERE, mem_forbidden_here},
-    {VB_R_ATOMIC_FOREIGN, FAR, atomic_foreign},
-    {VB_R_MEM_VANISHED, FAR, mem_vanished},
-    {VB_R_MEM_VANISHED, HERE, mem_vanished_here},
-    {VB_R_INV_TYPE, FAR, invalidate_type},
-    {VB_R_INV_TYPE, HERE, invalidate_type_here},
-    {VB_R_INV_KEY, FAR, invalidate_key},
-    {VB_R_INV_KEY, HERE, invalidate_key_here},
-    {VB_R_INV_QP, FAR, invalidate_qp},
-    {VB_R_INV_QP, HERE, invalidate_qp_here},
-    {VB_R_BIND_GONE, HERE, bind_gone},
-    {VB_R_BIND_ZERO, HERE, bind_zero},
-    {VB_R_BIND_BOUND, HERE, bind_bound},
-    {VB_R_BIND_REGION, HERE, bind_region},
-    {VB_R_BIND_PD, HERE, bind_pd},
-    {VB_R_BIND_RANGE, HERE, bind_range},
-    {VB_R_BIND_ACCESS, HERE, bind_access},
-    {VB_R_QP_ACCESS, FAR, qp_access},
-    {VB_R_ATOMIC_ALIGN, FAR, atomic_align},
-    {VB_R_TOO_MANY_READS, FAR, too_many_reads},
-    {VB_R_READ_DEPTH_ZERO, HERE, read_depth_zero},
-    {VB_R_BAD_SEQUENCE, FAR, bad_sequence},
-    {VB_R_BAD_LENGTH, FAR, bad_length},
-    {VB_R_PATH_MTU, FAR, path_mtu},
-    {VB_R_RECV_TOO_SMALL, FAR_RECV, recv_too_small},
-    {VB_R_RECV_LOCAL, FAR_RECV, recv_local},
-    {VB_R_MSG_TOO_LONG, HERE, msg_too_long},
-    {VB_R_RESPONSE_MTU, HERE, response_mtu},
-    {VB_R_RESPONSE_BAD, HERE, response_bad},
-    {VB_R_RNR, HERE, rnr},
-    {VB_R_RETRY, HERE, retry},
-    {VB_R_PEER_DIED, QUEUE, peer_died},
-    {VB_R_PEER_CLOSED, QUEUE, peer_closed},
-    {VB_R_DEVICE_LOST, QUEUE, device_lost},
-    {VB_R_NAK_INVALID_REQUEST, HERE, nak_invalid_request},
-    {VB_R_NAK_REMOTE_ACCESS, HERE, nak_remote_access},
-    {VB_R_NAK_REMOTE_OPERATION, HERE, nak_remote_operation},
-    {VB_R_FLUSHED, HERE, flushed},
-    {VB_R_CQ_OVERRUN, QUEUE, cq_overrun},
+    {VB_R_KEY_UNKNOWN, FAR, key_unknown,
+     "0x40003200, used as an R_Key, was never given out by the device that it was used on; the range ["},
+    {VB_R_KEY_UNKNOWN, HERE, key_unknown_here, ", +262144) of L_Key 0x00000100"},
+    {VB_R_KEY_STALE, FAR, key_stale, "R_Key 0x40000200 is stale: its region was deregistered; the range ["},
+    {VB_R_KEY_STALE, HERE, key_stale_here,
+     "L_Key 0x00000200 is stale: its region was deregistered; the range ["},
+    {VB_R_KEY_IS_LOCAL, FAR, key_is_local,
+     "L_Key 0x00000100 given where an R_Key belongs (this region's R_Key is 0x40000100)"},
+    {VB_R_KEY_IS_REMOTE, HERE, key_is_remote,
+     "R_Key 0x40000100 given where an L_Key belongs (this region's L_Key is 0x00000100)"},
+    {VB_R_KEY_PD, FAR, key_pd,
+     ", +64) must be registered in the domain of the queue pair; that range lies in the region of R_Key "
+     "0x40000100"},
+    {VB_R_KEY_PD, HERE, key_pd_here,
+     ", +64) must be registered in the domain of the queue pair; that range lies in the region of L_Key "
+     "0x00000100"},
+    {VB_R_KEY_QP, FAR, key_qp, "R_Key 0x40000200 is bound on QP 0x022021, the request came to QP 0x022020;"},
+    {VB_R_KEY_BOUNDS, FAR, key_bounds, ", +262144) of R_Key 0x40000100 by 4 bytes at the end"},
+    {VB_R_KEY_BOUNDS, HERE, key_bounds_here, ", +262144) of L_Key 0x00000100 by 1 byte at the end"},
+    {VB_R_KEY_ACCESS, FAR, key_access, ", +64) has REMOTE_READ; register it with IBV_ACCESS_REMOTE_WRITE"},
+    {VB_R_KEY_ACCESS, HERE, key_access_here,
+     ", +64) has local read only; register it with IBV_ACCESS_LOCAL_WRITE"},
+    {VB_R_KEY_NOT_WINDOW, FAR, key_not_window,
+     "R_Key 0x40000100 cannot be invalidated: it names no memory window"},
+    {VB_R_KEY_NOT_WINDOW, HERE, key_not_window_here,
+     "R_Key 0x40000100 cannot be invalidated: it names no memory window"},
+    {VB_R_KEY_OWNER_GONE, FAR, key_owner_gone,
+     "R_Key 0xc0140001 leads to memory of process 4711, which has ended"},
+    {VB_R_KEY_OWNER_GONE, HERE, key_owner_gone_here,
+     "L_Key 0x80140041 leads to memory of process 4711, which has ended"},
+    {VB_R_KEY_NO_CONTACT, FAR, key_no_contact,
+     "R_Key 0xc0140001 leads to memory of process 4711, with which this one is not in contact yet"},
+    {VB_R_KEY_NO_CONTACT, HERE, key_no_contact_here,
+     "0x80180041, used as an L_Key, would be a key of another process"},
+    {VB_R_MEM_FORBIDDEN, FAR, mem_forbidden,
+     "R_Key 0xc0140001 leads to memory of process 4711, into which the kernel does not let this one reach"},
+    {VB_R_MEM_FORBIDDEN, HERE, mem_forbidden_here,
+     "L_Key 0x80140041 leads to memory of process 4711, into which the kernel does not let this one reach"},
+    {VB_R_ATOMIC_FOREIGN, FAR, atomic_foreign,
+     "R_Key 0xc0140001 leads to memory of process 4711, which is private there: an atomic at ["},
+    {VB_R_MEM_VANISHED, FAR, mem_vanished, ", +8) under R_Key 0x40000200 is not mapped any more"},
+    {VB_R_MEM_VANISHED, HERE, mem_vanished_here, ", +8) under L_Key 0x00000200 is not mapped any more"},
+    {VB_R_INV_TYPE, FAR, invalidate_type,
+     "R_Key 0x40000201 cannot be invalidated: it is a memory window of type 1"},
+    {VB_R_INV_TYPE, HERE, invalidate_type_here,
+     "R_Key 0x40000201 cannot be invalidated: it is a memory window of type 1"},
+    {VB_R_INV_KEY, FAR, invalidate_key,
+     "R_Key 0x40000206 cannot be invalidated: its memory window is bound under R_Key 0x40000201"},
+    {VB_R_INV_KEY, HERE, invalidate_key_here,
+     "R_Key 0x40000206 cannot be invalidated: its memory window is bound under R_Key 0x40000201"},
+    {VB_R_INV_QP, FAR, invalidate_qp,
+     "R_Key 0x40000201 cannot be invalidated: its memory window is bound on queue pair 0x022021,"},
+    {VB_R_INV_QP, HERE, invalidate_qp_here,
+     "R_Key 0x40000201 cannot be invalidated: its memory window is bound on queue pair 0x011011,"},
+    {VB_R_BIND_GONE, HERE, bind_gone, "under R_Key 0x40000201: it was deallocated"},
+    {VB_R_BIND_ZERO, HERE, bind_zero, "under R_Key 0x40000201: length 0"},
+    {VB_R_BIND_BOUND, HERE, bind_bound,
+     "under R_Key 0x40000201: it is of type 2 and still bound under R_Key 0x40000201:"},
+    {VB_R_BIND_REGION, HERE, bind_region, "L_Key 0x00000301 names no region"},
+    {VB_R_BIND_PD, HERE, bind_pd, ": the region belongs to another protection domain than the queue pair"},
+    {VB_R_BIND_RANGE, HERE, bind_range, ", +64) of L_Key 0x00000300"},
+    {VB_R_BIND_ACCESS, HERE, bind_access,
+     ", +64) of L_Key 0x00000400 has MW_BIND; register it with IBV_ACCESS_LOCAL_WRITE, which a window"},
+    {VB_R_QP_ACCESS, FAR, qp_access,
+     "queue pair 0x022020 does not permit REMOTE_WRITE: its qp_access_flags are REMOTE_READ; set "
+     "IBV_ACCESS_REMOTE_WRITE"},
+    {VB_R_ATOMIC_ALIGN, FAR, atomic_align, "which is not a multiple of 8"},
+    {VB_R_TOO_MANY_READS, FAR, too_many_reads, "than the 0 that the responder holds"},
+    {VB_R_READ_DEPTH_ZERO, HERE, read_depth_zero, "whose max_rd_atomic is 0"},
+    {VB_R_BAD_SEQUENCE, FAR, bad_sequence,
+     "packet 'RC SEND Middle' (0x01) may not follow 'RC SEND First' (0x00)"},
+    {VB_R_BAD_LENGTH, FAR, bad_length, "of 9 bytes where 8 were due"},
+    {VB_R_PATH_MTU, FAR, path_mtu, "a message of 1025 bytes or more"},
+    {VB_R_RECV_TOO_SMALL, FAR_RECV, recv_too_small,
+     "a message of at least 64 bytes does not fit the receive buffer of 8 bytes"},
+    {VB_R_RECV_LOCAL, FAR_RECV, recv_local,
+     ", +64) cannot be written: 0x00000101, used as an L_Key, was never given out"},
+    {VB_R_MSG_TOO_LONG, HERE, msg_too_long,
+     "an atomic brings 8 bytes back, and its scatter/gather list has 16: give it 8"},
+    {VB_R_RESPONSE_MTU, HERE, response_mtu,
+     "path_mtu is 4096 at the end that sent it, 1024 at the one that got it"},
+    {VB_R_RESPONSE_BAD, HERE, response_bad, "response 'RC ATOMIC Acknowledge' (0x12) does not fit"},
+    {VB_R_RNR, HERE, rnr,
+     "queue pair 0x022020 was not ready: no receive request was posted there within rnr_retry = 0 retries"},
+    {VB_R_RETRY, HERE, retry,
+     "no acknowledgement from queue pair 0x022020 within retry_cnt = 3 retries: it expects PSN 0x000007, "
+     "this end sends 0x000009"},
+    {VB_R_PEER_DIED, QUEUE, peer_died, "process 4711 ended without closing its queue pair"},
+    {VB_R_PEER_CLOSED, QUEUE, peer_closed, "process 4711 is alive, and runs another program now (exec)"},
+    {VB_R_DEVICE_LOST, QUEUE, device_lost, "this process closed descriptors that belong to its open device"},
+    {VB_R_NAK_INVALID_REQUEST, HERE, nak_invalid_request, "the far end refused the request as invalid"},
+    {VB_R_NAK_REMOTE_ACCESS, HERE, nak_remote_access, "the far end refused access to its memory"},
+    {VB_R_NAK_REMOTE_OPERATION, HERE, nak_remote_operation, "the far end failed to carry out the request"},
+    {VB_R_FLUSHED, HERE, flushed, "the queue pair is in the error state"},
+    {VB_R_CQ_OVERRUN, QUEUE, cq_overrun, "a completion queue of 2 entries overran"},
 };
 
 /* The first completion of node n that failed. */
@@ -804,6 +847,16 @@ static bool had_event(struct sim *s, unsigned n, int wanted)
 	return had;
 }
 
+static void says(const struct reach *r, const struct vb_facts *f)
+{
+	char text[600];
+
+	if (!strstr(vb_reason_say(text, sizeof text, f), r->says))
+		fail_msg("%s: not '%s' but '%s'", vb_reasons[r->reason].name, r->says, text);
+	if (r->reason == VB_R_MEM_FORBIDDEN || r->reason == VB_R_ATOMIC_FOREIGN)
+		assert_null(strstr(text, "the range")); /* which is the other process's */
+}
+
 static void check(const struct reach *r)
 {
 	const struct vb_reason_row *row = &vb_reasons[r->reason];
@@ -812,8 +865,10 @@ static void check(const struct reach *r)
 	struct ibv_wc wc;
 
 	print_message("%s\n", row->name);
-	if (r->where != TOLD_NOT)
+	if (r->where != TOLD_NOT) {
 		assert_int_equal(finder->why.reason, r->reason);
+		says(r, &finder->why);
+	}
 	switch (r->where) {
 	case TOLD_NOT:
 		wc = failed(s, 0, true);
@@ -826,7 +881,7 @@ static void check(const struct reach *r)
 		wc = failed(s, 0, true);
 		assert_int_equal(wc.status, row->remote_wc);
 		assert_int_equal(wc.vendor_err, r->reason);
-		assert_int_equal(s->n[0].qp.why.reason, r->reason); /* the facts came along */
+		says(r, &s->n[0].qp.why); /* the facts came along */
 		if (r->where == FAR_RECV) {
 			wc = failed(s, 1, false);
 			assert_int_equal(wc.status, row->local_wc);

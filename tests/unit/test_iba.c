@@ -539,6 +539,16 @@ static void sentences_tell_the_numbers(void **state)
 	    "L_Key 0x00001200 given where an R_Key belongs (this region's R_Key is 0x40001200)");
 	f = (struct vb_facts){.reason = VB_R_CQ_OVERRUN, .limit = {.most = 1}};
 	assert_non_null(strstr(vb_reason_say(buf, sizeof buf, &f), "a completion queue of 1 entry overran"));
+	f = (struct vb_facts){.reason = VB_R_PEER_DIED, .gone = {.how = VB_GONE_UNCLEAR}};
+	assert_non_null(strstr(vb_reason_say(buf, sizeof buf, &f),
+			       "the peer's process, of another PID namespace, hung up without closing"));
+	f.gone.pid = 4711;
+	assert_non_null(strstr(vb_reason_say(buf, sizeof buf, &f),
+			       "the peer's process 4711 hung up without closing its queue pair: it ended,"));
+	f = (struct vb_facts){.reason = VB_R_MEM_FORBIDDEN, .key = 0xc0140001};
+	assert_non_null(
+	    strstr(vb_reason_say(buf, sizeof buf, &f),
+		   "R_Key 0xc0140001 leads to memory of a process of another PID namespace, into"));
 	f = (struct vb_facts){.reason = VB_R_RECV_TOO_SMALL, .length = {.bytes = 2, .fit = 1}};
 	assert_non_null(
 	    strstr(vb_reason_say(buf, sizeof buf, &f), "2 bytes does not fit the receive buffer of 1 byte"));
