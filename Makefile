@@ -7,7 +7,7 @@
 #   make mutants     breaks the code in every way that tests/mutants.md lists, and expects a test to notice
 #   make bench       figures beside their limits
 #   make install     PREFIX=/usr/local
-#   make check       layers, format, the tables of verbs, memory registration and errors
+#   make check       layers, format, the tables of verbs, memory registration, errors and mutants
 #   make format      clang-format over everything
 #   make clean       removes build/
 
@@ -50,7 +50,7 @@ install: all
 
 check:
 	@scripts/layers && scripts/format-check && scripts/verbs-doc-check && scripts/memory-doc-check && \
-		scripts/calls-check && scripts/errors-doc-check
+		scripts/calls-check && scripts/errors-doc-check && scripts/mutants --check
 
 format:
 	@scripts/format-check --fix
