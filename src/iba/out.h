@@ -14,12 +14,13 @@ struct vb_out;
 #define VB_OUT_ACK 0x80000000u
 
 struct vb_outbuf {
-	uint32_t ack; /* VB_OUT_ACK | PSN: an ACK travels along, as if it were the packet before; set by
-			 reserve() to 0, by the caller where the wire carries acks */
+	/* reserve() sets these three to 0; the caller may set them before commit(). */
+	uint32_t ack; /* VB_OUT_ACK | PSN: an ACK travels along, as if it were the packet before; only where
+			 the wire carries acks */
 	bool placed;  /* the message's data is in its place already, and none comes along: only on wires with
-			 direct placement.  Likewise */
-	uint8_t path_mtu; /* enum ibv_mtu of the sending QP, on wires whose packets are larger than that;
-			     likewise, 0: the packet's length says it */
+			 direct placement */
+	uint8_t path_mtu; /* enum ibv_mtu of the sending QP, on wires whose packets are larger than that; 0:
+			     the packet's length says it */
 	uint8_t *hdr;	  /* room for the transport headers, BTH first */
 	uint8_t *payload; /* room for the payload (may be the bytes right after the header) */
 	void *priv;	  /* the wire's own */

@@ -33,7 +33,7 @@ enum vb_build_fault {
 	VB_BUILD_FLAGS,		/* some that there are not */
 	VB_BUILD_NOT_INLINE,	/* it sends no data */
 	VB_BUILD_SGES,		/* more pieces than the queue was made for */
-	VB_BUILD_INLINE_LENGTH, /* likewise more bytes */
+	VB_BUILD_INLINE_LENGTH, /* more bytes inline than the queue was made for */
 	VB_BUILD_LENGTH,	/* a longer message than the port takes */
 };
 

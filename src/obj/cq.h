@@ -55,8 +55,9 @@ struct vb_cq {
 	uint32_t async_delivered; /* guarded by the context's evq lock */
 	struct vb_async_node ev_overrun;
 	struct vb_lock lock __attribute__((aligned(VB_LINE)));
-	_Atomic uint32_t head; /* next to write; written under lock, read without by poll's fast test */
-	_Atomic uint32_t tail; /* next to read; likewise */
+	/* Written under lock, read without it by poll's fast test. */
+	_Atomic uint32_t head; /* next to write */
+	_Atomic uint32_t tail; /* next to read */
 };
 
 static inline struct vb_cq *vb_cq(struct ibv_cq *c)

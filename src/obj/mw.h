@@ -36,7 +36,7 @@ struct vb_mw {
 	enum vb_mw_state state;
 	uint32_t key;	 /* what the key table has for it, or had last */
 	uint32_t region; /* BOUND, GOING: L_Key of the region that it is tied to */
-	uint32_t qpn;	 /* likewise, type 2: the QP that it was bound on; type 1: 0 */
+	uint32_t qpn;	 /* BOUND, GOING: of type 2, the QP that it was bound on; of type 1, 0 */
 };
 
 /* Its key with another variant, as an L_Key. */

@@ -70,7 +70,8 @@ void vb_queue_free(struct vb_queue_mem *m);
 
 enum vb_mr_source {
 	VB_MR_MEMORY,	/* the program's */
-	VB_MR_RELAXED,	/* likewise, of ibv_reg_mr_relaxed(): lives and ends in its pool (obj/relaxed.h) */
+	VB_MR_RELAXED,	/* the program's, of ibv_reg_mr_relaxed(): lives and ends in its pool (obj/relaxed.h)
+			 */
 	VB_MR_DM,	/* device memory */
 	VB_MR_IMPORTED, /* another context's, which alone can take it back */
 	VB_MR_DMABUF,

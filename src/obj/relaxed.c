@@ -9,7 +9,7 @@ enum {
 	RESERVE = 1024,
 	BATCH = 64,	  /* entries that are looked at in one hold of the lock */
 	TRIES = 8,	  /* entries that may turn out to be in use before a new one is taken */
-	MANY_TRIES = 256, /* likewise before none is */
+	MANY_TRIES = 256, /* entries that may turn out to be in use before there is none */
 };
 
 void vb_relaxed_init(struct vb_relaxed *r, struct vb_keys *keys, const struct vb_relaxed_ops *ops,

@@ -50,11 +50,12 @@ enum vb_relaxed_state {
 struct vb_relaxed_mr {
 	struct vb_mr mr; /* first */
 	struct vb_relaxed_pool *pool;
-	struct vb_list idle; /* in pool->idle or pool->worn, unless LIVE or NEW; guarded by pool->lock */
-	uint32_t lkey;	     /* 0: NEW or CLEAN; likewise */
-	uint32_t round;	     /* USED: when its key was hidden; likewise */
-	uint8_t state;	     /* enum vb_relaxed_state; likewise */
-	uint8_t remaps;	     /* uses since it was clean; likewise */
+	/* Guarded by pool->lock. */
+	struct vb_list idle; /* in pool->idle or pool->worn, unless LIVE or NEW */
+	uint32_t lkey;	     /* 0: NEW or CLEAN */
+	uint32_t round;	     /* USED: when its key was hidden */
+	uint8_t state;	     /* enum vb_relaxed_state */
+	uint8_t remaps;	     /* uses since it was clean */
 };
 
 struct vb_relaxed_pool {
@@ -62,12 +63,12 @@ struct vb_relaxed_pool {
 	uint32_t access;	      /* of its regions, exactly, and VB_RELAXED_FOREIGN; set once */
 	uint32_t pages, size;	      /* set once */
 	struct vb_relaxed_mr *mr;     /* [size]; set once */
-	struct vb_lock lock;
-	struct vb_list idle, worn; /* oldest first; guarded by lock */
-	uint32_t idles, worns;	   /* likewise */
-	uint32_t fresh;		   /* below it nothing is NEW; likewise */
-	uint32_t used;		   /* USED in either list; likewise */
-	uint32_t cursor;	   /* where the next sweep goes on; likewise */
+	struct vb_lock lock;	      /* guards all that follows */
+	struct vb_list idle, worn;    /* oldest first */
+	uint32_t idles, worns;	      /* how many are in these */
+	uint32_t fresh;		      /* below it nothing is NEW */
+	uint32_t used;		      /* USED in either list */
+	uint32_t cursor;	      /* where the next sweep goes on */
 };
 
 /* What the pools ask of the layer that knows of peers. */

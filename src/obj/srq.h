@@ -27,7 +27,7 @@ struct vb_rq {
 	uint32_t max_wr; /* as granted */
 	uint32_t max_sge;
 	uint32_t head;		 /* next to post; guarded by the owner's lock */
-	uint32_t tail;		 /* next to consume; likewise */
+	uint32_t tail;		 /* next to consume; guarded by the same lock */
 	_Atomic uint32_t polled; /* posted requests whose completions were polled (or lost); runs freely
 				    like head.  A QP's: its receive CQ's poller writes, under that CQ's
 				    lock.  An SRQ's: pollers of several CQs add */

@@ -183,7 +183,7 @@ static void regions(void)
 	FAILS_NULL(ibv_import_mr(pd, 0x7fffffff), ENOENT);
 	WORKS_MAKE(m, ibv_import_mr(pd, mr->handle));
 	WORKS_VOID(ibv_unimport_mr(m));
-	WORKS_VOID(ibv_unimport_mr(mr)); /* likewise */
+	WORKS_VOID(ibv_unimport_mr(mr)); /* of what was not imported */
 	FAILS_CODE(ibv_dereg_mr_relaxed(mr), EINVAL);
 	WORKS(ibv_dereg_mr(mr));
 	FAILS_NULL(ibv_reg_mr_relaxed(pd, hole, PAGE, 0), EFAULT);
@@ -500,7 +500,7 @@ static void strict(void)
 	exit(0);
 }
 
-/* Likewise, with children in view from the beginning. */
+/* The calls of strict() again, with children in view from the beginning. */
 static void strict_with_fork(void)
 {
 	setenv("VERBENA_PROFILE", "strict", 1);

@@ -263,7 +263,7 @@ static void check_marks(void)
 	CHECK(!ibv_dereg_mr(a) && child_has(p, 8) == 0xfe);
 	CHECK(!ibv_dereg_mr(b) && child_has(p, 8) == 0xff);
 
-	/* relaxed regions likewise, though their memory counts against no limit */
+	/* relaxed regions are kept from children too, though their memory counts against no limit */
 	a = ibv_reg_mr_relaxed(pd, p + PAGE, 2 * PAGE, IBV_ACCESS_LOCAL_WRITE);
 	CHECK(a && child_has(p, 8) == 0xf9);
 	CHECK(!ibv_dereg_mr_relaxed(a) && child_has(p, 8) == 0xff);

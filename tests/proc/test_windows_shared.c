@@ -134,7 +134,8 @@ static void maker(void)
 	atomic_store(&board->step, 4);
 	kit_until(&board->step, 5);
 	write_to(&e, board->key[0], IBV_WC_REM_ACCESS_ERR, "after it was unbound");
-	through(pd, plain, board->key[0], IBV_WC_REM_ACCESS_ERR, "likewise, through another instance's");
+	through(pd, plain, board->key[0], IBV_WC_REM_ACCESS_ERR,
+		"after it was unbound, through another instance's");
 	atomic_store(&board->step, 6);
 	kit_end_close(&e);
 	CHECK(!ibv_dealloc_pd(plain) && !ibv_dealloc_pd(pd) && !ibv_close_device(ctx));

@@ -704,7 +704,7 @@ static struct sim *cq_overrun(void)
 
 enum where {
 	FAR,	  /* node 1 finds it, and node 0, which asked, is told */
-	FAR_RECV, /* likewise, and a receive request takes the error */
+	FAR_RECV, /* node 1 finds it, and a receive request of its own takes the error */
 	HERE,	  /* node 0 finds it: its own request fails */
 	TOLD_NOT, /* node 1 finds it and asks node 0 to try again, which it does in vain */
 	QUEUE,	  /* a queue of node 0 fails, and an event tells of it */

@@ -41,10 +41,10 @@ void ask(enum ibv_wr_opcode op, uint32_t rkey, uint64_t addr, uint32_t len);
 /* The log has said this since the last silence(), and `verbena explain` will know it too. */
 void said(int line, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 #define SAID(...) said(__LINE__, __VA_ARGS__)
-/* Likewise in the log only: what a child of the situation said. */
+/* The log has said this, and `verbena explain` does not know it: a child of the situation said it. */
 void logged(int line, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 #define LOGGED(...) logged(__LINE__, __VA_ARGS__)
-/* And in the history only: what could not be written anywhere. */
+/* `verbena explain` knows this, and the log does not: it could not be written. */
 void kept(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* Forgets what was said so far. */
 void silence(void);

@@ -328,7 +328,7 @@ static struct vb_far *find_it(void *owner, uint32_t number)
 	return number == NUMBER_THERE ? &w->far : NULL;
 }
 
-/* Likewise where a key is one of the far process's domain: who looks comes to an end. */
+/* A hostile table of the process whose shared domain a key is of: who looks comes to an end. */
 static void hostile_tables_of_a_shared_domain(void **state)
 {
 	static const struct vb_keys_ops ops = {.find = find_it};

@@ -265,7 +265,6 @@ static void rule_48_type_1_key(void **state)
 	desk_close(&d);
 }
 
-/* rule 49, with both types, and ibv_rereg_mr likewise */
 /* A READ that is posted before may be using the window that a SEND invalidates: it is fenced by itself. */
 static void send_with_invalidate_is_fenced(void **state)
 {
@@ -287,6 +286,7 @@ static void send_with_invalidate_is_fenced(void **state)
 	desk_close(&d);
 }
 
+/* A window of either type ties its region: it is neither deregistered nor changed by ibv_rereg_mr. */
 static void rule_49_region_stays(void **state)
 {
 	struct ibv_send_wr inv = {.wr_id = 9, .opcode = IBV_WR_LOCAL_INV, .send_flags = IBV_SEND_SIGNALED};

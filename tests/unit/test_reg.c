@@ -1,6 +1,6 @@
 /* Registration, call by call: which arguments are refused with which errno, what a refusal leaves behind
  * (nothing), and what the region says of itself.  On-demand and null regions, advice and re-registration
- * likewise; what traffic does with them is tests/proc's. */
+ * are calls of that kind too; what traffic does with them is tests/proc's. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
