@@ -5,35 +5,22 @@
 
 #include "kit.h"
 
-static int log_fd;
-static off_t log_at;
-static char text[8192];
 static struct ibv_context *ctx;
 static struct ibv_pd *pd;
 static struct kit_end a, b;
-
-/* What the log has got since the last look. */
-static const char *logged(void)
-{
-	ssize_t n = pread(log_fd, text, sizeof text - 1, log_at);
-
-	CHECK(n >= 0);
-	text[n] = 0;
-	log_at += n;
-	return text;
-}
 
 #define SAID(...) said(__LINE__, __VA_ARGS__)
 
 static __attribute__((format(printf, 2, 3))) void said(int line, const char *fmt, ...)
 {
 	char what[256];
+	const char *text = kit_log_take();
 	va_list ap;
 
 	va_start(ap, fmt);
 	vsnprintf(what, sizeof what, fmt, ap);
 	va_end(ap);
-	CHECK(strstr(logged(), what), "line %d: no '%s' in:\n%s", line, what, text);
+	CHECK(strstr(text, what), "line %d: no '%s' in:\n%s", line, what, text);
 }
 
 static void queue_pairs(void)
@@ -46,7 +33,7 @@ static void queue_pairs(void)
 				 .ah_attr = {.is_global = 1, .port_num = 1}};
 
 	CHECK(cq);
-	logged();
+	kit_log_skip();
 	qa.qp_type = IBV_QPT_UC;
 	CHECK(!ibv_create_qp(pd, &qa) && errno == EOPNOTSUPP);
 	SAID("QPs of type IBV_QPT_UC are not supported, only IBV_QPT_RC");
@@ -86,7 +73,7 @@ static void shared_queues(void)
 	struct ibv_qp *qp;
 
 	CHECK(channel && cq && srq);
-	logged();
+	kit_log_skip();
 	CHECK(!ibv_create_srq_ex(ctx, &sx));
 	SAID("SRQs of type IBV_SRQT_XRC are not supported, only IBV_SRQT_BASIC");
 	sx.comp_mask = IBV_SRQ_INIT_ATTR_CQ | IBV_SRQ_INIT_ATTR_PD;
@@ -110,7 +97,7 @@ static void regions(void)
 	struct ibv_mr *mr = ibv_reg_mr(pd, buf, sizeof buf, IBV_ACCESS_LOCAL_WRITE);
 
 	CHECK(mr);
-	logged();
+	kit_log_skip();
 	CHECK(!ibv_reg_mr(pd, buf, sizeof buf, IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE));
 	SAID("access IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ: remote write and atomic need local "
 	     "write");
@@ -140,7 +127,7 @@ static void requests(void)
 	kit_end_open(&b, pd, 4, 64);
 	kit_connect(&a, &b.card);
 	kit_connect(&b, &a.card);
-	logged();
+	kit_log_skip();
 	CHECK(post(IBV_WR_TSO, 0, 8) == EINVAL);
 	SAID("IBV_WR_TSO is no request that an RC QP takes");
 	CHECK(post((enum ibv_wr_opcode)200, 0, 8) == EINVAL);
@@ -160,13 +147,8 @@ static void requests(void)
 
 int main(void)
 {
-	char path[64];
 
-	log_fd = memfd_create("log", 0);
-	CHECK(log_fd >= 0);
-	snprintf(path, sizeof path, "/proc/%d/fd/%d", getpid(), log_fd);
-	setenv("VERBENA_LOG", path, 1);
-	setenv("VERBENA_LOG_LEVEL", "info", 1);
+	kit_log_begin("info");
 	ctx = kit_open();
 	pd = ibv_alloc_pd(ctx);
 	CHECK(pd);

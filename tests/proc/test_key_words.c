@@ -10,8 +10,6 @@
 
 enum { SIZE = 4096 };
 
-static int log_fd;
-static off_t log_at;
 static char text[16384]; /* what the log has got since the last pair was opened */
 static struct ibv_context *ctx;
 static struct ibv_pd *pd;
@@ -21,16 +19,7 @@ static struct ibv_mr *mr; /* of area: it outlives the pairs */
 
 static void read_log(void)
 {
-	ssize_t n = pread(log_fd, text, sizeof text - 1, log_at);
-
-	CHECK(n >= 0);
-	text[n] = 0;
-}
-
-static void skip_log(void)
-{
-	read_log();
-	log_at += (off_t)strlen(text);
+	snprintf(text, sizeof text, "%s", kit_log_text());
 }
 
 #define SAID(...)  said(__LINE__, true, __VA_ARGS__)
@@ -63,7 +52,7 @@ static void pair_open_in(struct ibv_pd *pda, struct ibv_pd *pdb)
 	kit_end_open(&b, pdb, 8, SIZE);
 	kit_connect_with(&a, &b.card, 10, 1);
 	kit_connect_with(&b, &a.card, 10, 1);
-	skip_log();
+	kit_log_skip();
 }
 
 static void pair_close(void)
@@ -380,13 +369,8 @@ static void not_guessed(void)
 
 int main(void)
 {
-	char path[64];
 
-	log_fd = memfd_create("log", 0);
-	CHECK(log_fd >= 0);
-	snprintf(path, sizeof path, "/proc/%d/fd/%d", getpid(), log_fd);
-	setenv("VERBENA_LOG", path, 1);
-	setenv("VERBENA_LOG_LEVEL", "info", 1);
+	kit_log_begin("info");
 	ctx = kit_open();
 	pd = ibv_alloc_pd(ctx);
 	area = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

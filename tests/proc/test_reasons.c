@@ -8,27 +8,15 @@
 
 #include "kit.h"
 
-static int log_fd;
-static off_t log_at;
 static struct ibv_context *ctx;
 static struct ibv_pd *pd;
 static struct kit_end a, b; /* a asks, b answers */
 
-static char *log_new(void)
-{
-	static char buf[8192];
-	ssize_t n = pread(log_fd, buf, sizeof buf - 1, log_at);
-
-	CHECK(n >= 0);
-	buf[n] = 0;
-	log_at += n;
-	return buf;
-}
-
 /* The log has grown by lines that together say all this. */
 static void said(const char *what, ...)
 {
-	char *text = log_new(), want[256];
+	const char *text = kit_log_take();
+	char want[256];
 	const char *fmt;
 	va_list ap;
 
@@ -59,7 +47,7 @@ static void pair_open(void)
 	kit_end_open(&b, pd, 8, 4096);
 	kit_connect_with(&a, &b.card, 10, 1);
 	kit_connect_with(&b, &a.card, 10, 1);
-	log_new();
+	kit_log_skip();
 }
 
 static void pair_close(void)
@@ -212,7 +200,7 @@ static void lost(uint32_t qpn, uint32_t psn)
 	wrong = a.card;
 	wrong.psn = psn;
 	kit_connect_with(&b, &wrong, 8, 1);
-	log_new();
+	kit_log_skip();
 	CHECK(!kit_post(&a, IBV_WR_SEND, 1, 0, 8, NULL, 0));
 	expect(IBV_WC_RETRY_EXC_ERR, 1);
 }
@@ -242,7 +230,7 @@ static void wrong_peers(void)
 static void one_line_for_a_flush(void)
 {
 	struct kit_card to;
-	char *text;
+	const char *text;
 
 	pair_open();
 	to = b.card;
@@ -252,7 +240,7 @@ static void one_line_for_a_flush(void)
 	expect(IBV_WC_REM_ACCESS_ERR, 0);
 	for (uint64_t i = 1; i < 6; i++)
 		CHECK(kit_wait(&a, 5).status == IBV_WC_WR_FLUSH_ERR);
-	text = log_new();
+	text = kit_log_take();
 	CHECK(lines(text, "\n") <= 3, "%s", text); /* one at each end, one for what was flushed */
 	pair_close();
 }
@@ -282,13 +270,8 @@ static void refusals(void)
 
 int main(void)
 {
-	char path[64];
 
-	log_fd = memfd_create("log", 0);
-	CHECK(log_fd >= 0);
-	snprintf(path, sizeof path, "/proc/%d/fd/%d", getpid(), log_fd);
-	setenv("VERBENA_LOG", path, 1);
-	setenv("VERBENA_LOG_LEVEL", "info", 1);
+	kit_log_begin("info");
 	ctx = kit_open();
 	pd = ibv_alloc_pd(ctx);
 	CHECK(pd);

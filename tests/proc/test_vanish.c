@@ -31,8 +31,6 @@ struct order {
 
 static struct order *o;
 static bool two; /* processes */
-static int log_fd;
-static off_t log_at;
 
 static void area_open(struct end *x, struct ibv_pd *pd)
 {
@@ -136,13 +134,9 @@ static void tell(struct ibv_pd *pd, enum what what)
 
 static void said(const char *label, const char *sentence)
 {
-	static char buf[16384];
-	ssize_t n = pread(log_fd, buf, sizeof buf - 1, log_at);
+	const char *text = kit_log_take();
 
-	CHECK(n >= 0);
-	buf[n] = 0;
-	log_at += n;
-	CHECK(strstr(buf, sentence), "%s: no '%s' in:\n%s", label, sentence, buf);
+	CHECK(strstr(text, sentence), "%s: no '%s' in:\n%s", label, sentence, text);
 }
 
 static void ping(struct ibv_pd *pd, struct kit_end *far)
@@ -281,13 +275,8 @@ static void side(bool a)
 
 int main(void)
 {
-	char path[64];
 
-	log_fd = memfd_create("log", 0);
-	CHECK(log_fd >= 0);
-	snprintf(path, sizeof path, "/proc/%d/fd/%d", getpid(), log_fd);
-	setenv("VERBENA_LOG", path, 1);
-	setenv("VERBENA_LOG_LEVEL", "info", 1);
+	kit_log_begin("info");
 	o = kit_shared(sizeof *o);
 	for (int i = 0; i < 4; i++) {
 		pid_t pids[2] = {0};
@@ -295,7 +284,7 @@ int main(void)
 		memset(o, 0, sizeof *o);
 		two = i & 1;
 		setenv("VERBENA_DIRECT", i & 2 ? "off" : "on", 1);
-		log_at = lseek(log_fd, 0, SEEK_END);
+		kit_log_skip();
 		for (int end = 0; end <= two; end++) {
 			pids[end] = kit_fork();
 			if (!pids[end]) {

@@ -156,6 +156,8 @@ void kit_log_begin(const char *level);
 /* What it has got since the last kit_log_skip(). */
 const char *kit_log_text(void);
 void kit_log_skip(void);
+/* Both: the text, which counts as skipped from now on. */
+const char *kit_log_take(void);
 bool kit_log_says(const char *what);
 /* Waits for it, 20 s at most: whoever holds a lock writes its lines later, and the engine says things when it
  * gets to them. */

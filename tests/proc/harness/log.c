@@ -28,6 +28,14 @@ void kit_log_skip(void)
 	log_from += (off_t)strlen(kit_log_text());
 }
 
+const char *kit_log_take(void)
+{
+	const char *text = kit_log_text();
+
+	log_from += (off_t)strlen(text);
+	return text;
+}
+
 bool kit_log_says(const char *what)
 {
 	return strstr(kit_log_text(), what) != NULL;
