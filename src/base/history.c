@@ -72,6 +72,7 @@ static uint32_t choose(const struct vb_history *h, uint64_t hash, bool *again)
 {
 	uint32_t used = atomic_load_explicit(&h->used, memory_order_relaxed), oldest = 0;
 
+	vb_lock_assert_held(&lock);
 	*again = true;
 	for (uint32_t i = 0; i < used; i++) {
 		if (hashes[i] == hash)
@@ -112,6 +113,7 @@ static void write_entry(struct vb_history *h, uint32_t i, struct vb_history_line
 	struct vb_history_entry *e = &h->entries[i];
 	uint32_t seq = atomic_load_explicit(&e->seq, memory_order_relaxed);
 
+	vb_lock_assert_held(&lock);
 	if (again) {
 		l->count = e->line.count + 1;
 		l->first = e->line.first;

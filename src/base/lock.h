@@ -2,7 +2,10 @@
  *
  * Taking it is one exchange, giving it back one store.  A waiter spins for about a microsecond and then
  * yields, so that on a machine with fewer cores than threads the holder gets to run.  It is not recursive and
- * must not be held over a call that can block. */
+ * must not be held over a call that can block.
+ *
+ * Debug builds (base/debug.h) know who holds it: a function that wants a lock held asserts that, and taking
+ * one that this thread holds already does not hang. */
 #ifndef VB_BASE_LOCK_H
 #define VB_BASE_LOCK_H
 
@@ -10,6 +13,9 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <unistd.h>
+
+#include "base/debug.h"
 
 #define VB_LINE				64 /* bytes of a cache line */
 #define vb_likely(x)			__builtin_expect(!!(x), 1)
@@ -17,7 +23,7 @@
 #define vb_containerof(p, type, member) ((type *)((char *)(p)-offsetof(type, member)))
 
 struct vb_lock {
-	_Atomic uint32_t held; /* whoever holds the lock: 1 */
+	_Atomic uint32_t held; /* whoever holds the lock stores vb_lock_me(), 0: nobody does */
 };
 
 static inline void vb_cpu_relax(void)
@@ -29,17 +35,49 @@ static inline void vb_cpu_relax(void)
 #endif
 }
 
+#ifdef VB_DEBUG
+uint32_t vb_lock_me(void); /* this thread's number; never 0 */
+
+static inline bool vb_lock_seize(struct vb_lock *l)
+{
+	uint32_t nobody = 0;
+
+	return atomic_compare_exchange_strong_explicit(&l->held, &nobody, vb_lock_me(), memory_order_acquire,
+						       memory_order_relaxed);
+}
+#else
+static inline uint32_t vb_lock_me(void)
+{
+	return 1;
+}
+
+static inline bool vb_lock_seize(struct vb_lock *l)
+{
+	return !atomic_exchange_explicit(&l->held, vb_lock_me(),
+					 memory_order_acquire); /* pairs with vb_lock_give */
+}
+#endif
+
+static inline bool vb_lock_is_mine(const struct vb_lock *l)
+{
+	return atomic_load_explicit(&l->held, memory_order_relaxed) == vb_lock_me();
+}
+
+/* For functions that are to be called with the lock held. */
+#define vb_lock_assert_held(l) vb_assert(vb_lock_is_mine(l))
+/* The same of a pthread_mutex_t, whose owner glibc notes. */
+#define vb_mutex_assert_held(m) vb_assert((m)->__data.__owner == gettid())
+
 static inline bool vb_lock_try(struct vb_lock *l)
 {
-	return !atomic_load_explicit(&l->held, memory_order_relaxed) &&
-	       !atomic_exchange_explicit(&l->held, 1, memory_order_acquire); /* pairs with vb_lock_give */
+	return !atomic_load_explicit(&l->held, memory_order_relaxed) && vb_lock_seize(l);
 }
 
 void vb_lock_wait(struct vb_lock *l);
 
 static inline void vb_lock_take(struct vb_lock *l)
 {
-	if (vb_unlikely(atomic_exchange_explicit(&l->held, 1, memory_order_acquire)))
+	if (vb_unlikely(!vb_lock_seize(l)))
 		vb_lock_wait(l);
 }
 

@@ -59,11 +59,11 @@ void vb_log_set_path(const char *to)
 	snprintf(path, sizeof path, "%s", to);
 }
 
-/* The lock is held. */
 static void append(enum vb_log_place place, const char *text, size_t length)
 {
 	struct line *l = &lines[(first + count++) % LINES];
 
+	vb_lock_assert_held(&lock);
 	l->place = place;
 	l->length = (uint32_t)length;
 	memcpy(l->text, text, length);

@@ -49,11 +49,12 @@ static struct piece *map_piece(void)
 	return (struct piece *)(void *)(p + before);
 }
 
-/* Under the lock: an object of a piece that has room. */
+/* An object of a piece that has room. */
 static void *take_from(struct vb_slab *s, struct piece *p)
 {
 	char *object = p->free;
 
+	vb_lock_assert_held(&s->lock);
 	if (object) {
 		memcpy(&p->free, object, sizeof(p->free));
 	} else {

@@ -110,11 +110,12 @@ static bool satisfies(const struct vb_cq *cq, const struct vb_cqe *e, bool solic
 	return cq->armed == VB_ARM_NEXT || solicited || e->wc.status != IBV_WC_SUCCESS; /* rule 32 */
 }
 
-/* Under the CQ's lock: the event exists once the arming is used up (rule 31). */
+/* The event exists once the arming is used up (rule 31). */
 static void link_event(struct vb_cq *cq)
 {
 	struct vb_evq *q = &cq->channel->evq;
 
+	vb_lock_assert_held(&cq->lock);
 	cq->armed = VB_ARM_NONE;
 	vb_lock_take(&q->lock);
 	if (cq->undelivered++ == 0)
@@ -138,12 +139,12 @@ static inline void give_slot(const struct vb_cqe *e)
 		atomic_store_explicit(polled, atomic_load_explicit(polled, relaxed) + 1, relaxed);
 }
 
-/* Under the CQ's lock, which this gives back.  The entry is lost; the slot in an SRQ, which others use, is
- * not. */
+/* Gives the CQ's lock back.  The entry is lost; the slot in an SRQ, which others use, is not. */
 static bool refuse_push(struct vb_cq *cq, const struct vb_cqe *e)
 {
 	bool first = !atomic_load_explicit(&cq->overrun, relaxed);
 
+	vb_lock_assert_held(&cq->lock);
 	atomic_store_explicit(&cq->overrun, true, relaxed);
 	vb_lock_give(&cq->lock);
 	if (!e->is_send && e->srq)

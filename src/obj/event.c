@@ -112,6 +112,7 @@ int vb_evq_try(struct vb_evq *q)
 
 bool vb_evq_spent(struct vb_evq *q)
 {
+	vb_lock_assert_held(&q->lock);
 	if (vb_likely(!q->debt))
 		return false;
 	q->debt--;
@@ -120,6 +121,7 @@ bool vb_evq_spent(struct vb_evq *q)
 
 void vb_evq_take_back(struct vb_evq *q, uint32_t n)
 {
+	vb_lock_assert_held(&q->lock);
 	while (n && vb_evq_try(q) == 0)
 		n--;
 	q->debt += n; /* the rest are in the hands of readers */

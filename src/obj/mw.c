@@ -26,11 +26,11 @@ static struct vb_mw **bucket(struct vb_mws *t, uint32_t index)
 	return &t->buckets[index % VB_MW_BUCKETS];
 }
 
-/* Under the lock. */
 static struct vb_mw *find(struct vb_mws *t, uint32_t index)
 {
 	struct vb_mw *mw = *bucket(t, index);
 
+	vb_lock_assert_held(&t->lock);
 	while (mw && mw->index != index)
 		mw = mw->next;
 	return mw;
@@ -65,9 +65,9 @@ bool vb_mw_enter(struct vb_mws *t, struct vb_mw *mw)
 	return room;
 }
 
-/* Under the lock, as the next two. */
 static void hide(struct vb_mws *t, struct vb_mw *mw)
 {
+	vb_lock_assert_held(&t->lock);
 	vb_key_hide(t->keys, mw->key);
 	mw->state = VB_MW_GOING;
 }
@@ -75,6 +75,7 @@ static void hide(struct vb_mws *t, struct vb_mw *mw)
 /* Nobody uses it any more. */
 static void unbind(struct vb_mws *t, struct vb_mw *mw)
 {
+	vb_lock_assert_held(&t->lock);
 	vb_key_clear(t->keys, mw->key, VB_KEY_WINDOW);
 	vb_key_untie(t->keys, mw->region); /* after that its memory may go */
 	mw->state = VB_MW_FREE;
@@ -82,6 +83,7 @@ static void unbind(struct vb_mws *t, struct vb_mw *mw)
 
 static bool settle(struct vb_mws *t, struct vb_mw *mw)
 {
+	vb_lock_assert_held(&t->lock);
 	if (mw->state == VB_MW_GOING) {
 		if (!vb_key_settled(t->keys, mw->key, 0))
 			return false;
@@ -121,9 +123,10 @@ void vb_mw_leave(struct vb_mws *t, struct vb_mw *mw)
 	vb_key_give(t->keys, mw->key);
 }
 
-/* Under the lock: the next one from bucket *b on that was bound on this QP. */
+/* The next one from bucket *b on that was bound on this QP. */
 static struct vb_mw *next_of(struct vb_mws *t, uint32_t *b, uint32_t qpn)
 {
+	vb_lock_assert_held(&t->lock);
 	for (; *b < VB_MW_BUCKETS; ++*b)
 		for (struct vb_mw *mw = t->buckets[*b]; mw; mw = mw->next)
 			if (mw->state != VB_MW_FREE && mw->qpn == qpn)
@@ -237,11 +240,11 @@ static bool set(struct vb_mws *t, struct vb_mw *mw, const struct vb_mw_ask *a, s
 	return true;
 }
 
-/* Under the lock. */
 static enum vb_mw_step bind(struct vb_mws *t, struct vb_mw *mw, const struct vb_mw_ask *a, struct vb_facts *f)
 {
 	struct vb_key_spec s;
 
+	vb_lock_assert_held(&t->lock);
 	if (!may_bind(mw, a, f))
 		return VB_MW_REFUSED;
 	if (mw->state == VB_MW_BOUND) { /* type 1: it changes over, unless that cannot be */

@@ -17,11 +17,12 @@ void vb_pds_init(struct vb_pds *t, struct vb_pd_slot *slots, struct vb_pd_marks 
 	*t = (struct vb_pds){.slots = slots, .marks = marks, .base = base};
 }
 
-/* An index, with `first` if nothing ever stood there; VB_MAX_PD: none.  Under the lock. */
+/* An index, with `first` if nothing ever stood there; VB_MAX_PD: none. */
 static uint32_t take_index(struct vb_pds *t, bool *first)
 {
 	uint32_t used = atomic_load_explicit(&t->marks->used, memory_order_relaxed), i;
 
+	vb_lock_assert_held(&t->lock);
 	*first = !(t->free_head && (t->waiting >= RESERVE || used == VB_MAX_PD));
 	if (*first) {
 		if (used < VB_MAX_PD)

@@ -143,6 +143,7 @@ void vb_qp_fini(struct vb_qp *qp)
  */
 void vb_qp_reset(struct vb_qp *qp)
 {
+	vb_lock_assert_held(&qp->lock);
 	vb_cq_forget(qp->scq, qp);
 	if (qp->rcq != qp->scq)
 		vb_cq_forget(qp->rcq, qp);
@@ -158,6 +159,7 @@ int vb_qp_resources(struct vb_qp *qp, uint32_t n)
 	uint32_t size = n ? vb_ring_entries(n) : 0, keep = size < s->res_size ? size : s->res_size;
 	struct vb_resource *res = NULL;
 
+	vb_lock_assert_held(&qp->lock);
 	if (size == s->res_size || s->res_head - s->res_next > size)
 		return 0;
 	if (size) {

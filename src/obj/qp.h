@@ -219,8 +219,8 @@ int vb_qp_init(struct vb_qp *qp, struct ibv_qp_cap *cap);
 void vb_qp_fini(struct vb_qp *qp);
 /* Forgets all queue contents and PSNs (state RESET), as modify to RESET and creation do.  Under qp->lock. */
 void vb_qp_reset(struct vb_qp *qp);
-/* Responder resources for `n` outstanding READs and atomics; existing contents stay if n allows. Under lock.
- */
+/* Responder resources for `n` outstanding READs and atomics; existing contents stay if n allows.  Under
+ * qp->lock. */
 int vb_qp_resources(struct vb_qp *qp, uint32_t n);
 
 #endif

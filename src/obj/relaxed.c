@@ -88,11 +88,12 @@ free_pools:
 	return find_pool(r, access, 1) != NULL;
 }
 
-/* --- under the pool's lock from here on */
+/* What follows is called with the pool's lock held, up to vb_relaxed_take(). */
 
 /* Nobody uses the key: it goes, and another region of whatever kind may have the index. */
 static void clean(struct vb_relaxed *r, struct vb_relaxed_pool *p, struct vb_relaxed_mr *m)
 {
+	vb_lock_assert_held(&p->lock);
 	/* also without remote access: processes that hold the domain, too, use it as their own */
 	r->ops->gone(r->owner, m->lkey);
 	vb_key_give(r->keys, m->lkey);
@@ -104,6 +105,7 @@ static void clean(struct vb_relaxed *r, struct vb_relaxed_pool *p, struct vb_rel
 
 static void to_idle(struct vb_relaxed_pool *p, struct vb_relaxed_mr *m)
 {
+	vb_lock_assert_held(&p->lock);
 	vb_list_append(&p->idle, &m->idle);
 	p->idles++;
 }
@@ -113,6 +115,7 @@ static bool settle(struct vb_relaxed *r, struct vb_relaxed_pool *p, struct vb_re
 {
 	bool worn = m->remaps >= VB_RELAXED_REMAPS;
 
+	vb_lock_assert_held(&p->lock);
 	if (m->state != VB_RELAXED_USED)
 		return true;
 	if (!vb_key_settled(r->keys, m->lkey, m->round))
@@ -129,6 +132,7 @@ static bool settle(struct vb_relaxed *r, struct vb_relaxed_pool *p, struct vb_re
 /* The oldest of those that have served long enough. */
 static void sweep_worn(struct vb_relaxed *r, struct vb_relaxed_pool *p)
 {
+	vb_lock_assert_held(&p->lock);
 	for (uint32_t n = p->worns < VB_RELAXED_WATERMARK ? p->worns : VB_RELAXED_WATERMARK; n; n--) {
 		struct vb_relaxed_mr *m = vb_list_entry(p->worn.next, struct vb_relaxed_mr, idle);
 
@@ -143,6 +147,7 @@ static void sweep_worn(struct vb_relaxed *r, struct vb_relaxed_pool *p)
  */
 static bool renew(struct vb_relaxed *r, struct vb_relaxed_pool *p, struct vb_relaxed_mr *m)
 {
+	vb_lock_assert_held(&p->lock);
 	if (m->state == VB_RELAXED_USED) { /* straight into its next use: the index stays */
 		if (!vb_key_settled(r->keys, m->lkey, m->round))
 			return false;
@@ -161,6 +166,7 @@ static bool renew(struct vb_relaxed *r, struct vb_relaxed_pool *p, struct vb_rel
 /* An idle entry that nobody uses, of the `tries` oldest. */
 static struct vb_relaxed_mr *take_idle(struct vb_relaxed *r, struct vb_relaxed_pool *p, uint32_t tries)
 {
+	vb_lock_assert_held(&p->lock);
 	if (tries > p->idles)
 		tries = p->idles;
 	while (tries--) {
@@ -179,6 +185,7 @@ static struct vb_relaxed_mr *take_fresh(struct vb_relaxed *r, struct vb_relaxed_
 {
 	struct vb_relaxed_mr *m = &p->mr[p->fresh];
 
+	vb_lock_assert_held(&p->lock);
 	if (p->fresh == p->size || !renew(r, p, m))
 		return NULL;
 	m->pool = p;
@@ -201,8 +208,6 @@ static struct vb_relaxed_mr *take(struct vb_relaxed *r, struct vb_relaxed_pool *
 	}
 	return m;
 }
-
-/* --- the pool's lock is taken from here on */
 
 int vb_relaxed_take(struct vb_relaxed *r, uint32_t access, uint64_t pages, struct vb_relaxed_mr **out)
 {

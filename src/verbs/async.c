@@ -46,9 +46,9 @@ VB_EXPORT const char *ibv_event_type_str(enum ibv_event_type type)
 	return (unsigned)type < sizeof(events) / sizeof(events[0]) ? events[type].text : "unknown";
 }
 
-/* Under the queue's lock. */
-static void count_delivered(const struct ibv_async_event *ev)
+static void count_delivered(struct vb_context *ctx, const struct ibv_async_event *ev)
 {
+	vb_lock_assert_held(&ctx->async.lock);
 	switch (element_of(ev)) {
 	case OF_QP:
 		vb_qp(ev->element.qp)->delivered++;
@@ -104,7 +104,7 @@ static bool next_event(struct vb_context *ctx, struct ibv_async_event *event, bo
 		n = vb_list_pop(&ctx->async.nodes);
 	if (n) {
 		*event = vb_list_entry(n, struct vb_async_node, link)->ev;
-		count_delivered(event);
+		count_delivered(ctx, event);
 	}
 	vb_lock_give(&ctx->async.lock);
 	return n;

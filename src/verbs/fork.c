@@ -194,12 +194,13 @@ static void let_go(size_t i)
 		madvise((void *)p, PAGE, MADV_DOFORK);
 }
 
-/* [start, end) counts once more.  0 or errno; then nothing has changed.  lock held. */
+/* [start, end) counts once more.  0 or errno; then nothing has changed. */
 static int mark(uintptr_t start, uintptr_t end)
 {
 	size_t from, to, i;
 	int err = 0;
 
+	vb_mutex_assert_held(&lock);
 	if (!make_room())
 		return ENOMEM;
 	from = cut_at(start);
@@ -214,11 +215,11 @@ static int mark(uintptr_t start, uintptr_t end)
 	return err;
 }
 
-/* lock held. */
 static int unmark(uintptr_t start, uintptr_t end)
 {
 	size_t from, to;
 
+	vb_mutex_assert_held(&lock);
 	if (!make_room())
 		return ENOMEM;
 	from = cut_at(start);
@@ -262,7 +263,6 @@ static int change(bool more, uintptr_t addr, size_t size)
 	return err;
 }
 
-/* lock not held. */
 static void tell_parts(uint64_t addr, uint64_t length)
 {
 	uint64_t before = addr % PAGE, behind = (PAGE - (addr + length) % PAGE) % PAGE;

@@ -147,7 +147,9 @@ VB_EXPORT VB_OBJECT(struct ibv_qp *, ibv_create_qp, (ibpd, attr), struct ibv_pd 
 	}
 	qp->shown = vb_qpn_published(c->adapter, qp->qpn);
 	describe(qp, attr);
+	vb_lock_take(&qp->lock); /* a packet for an earlier QP of that number may find this one */
 	vb_direct_show(qp);
+	vb_lock_give(&qp->lock);
 	count(qp, 1);
 	vb_lock_take(&c->lock);
 	vb_list_append(&c->qps, &qp->on_ctx);

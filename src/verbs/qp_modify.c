@@ -108,11 +108,11 @@ static int check_values(const struct vb_qp *qp, const struct ibv_qp_attr *a, uin
 	return 0;
 }
 
-/* Under qp->lock. */
 static void store_path(struct vb_qp *qp, const struct ibv_qp_attr *a, uint32_t mask)
 {
 	struct ibv_qp_attr *to = &qp->attr;
 
+	vb_lock_assert_held(&qp->lock);
 	if (mask & IBV_QP_PKEY_INDEX)
 		to->pkey_index = a->pkey_index;
 	if (mask & IBV_QP_PORT)
@@ -131,11 +131,11 @@ static void store_path(struct vb_qp *qp, const struct ibv_qp_attr *a, uint32_t m
 	}
 }
 
-/* Under qp->lock. */
 static void store_protocol(struct vb_qp *qp, const struct ibv_qp_attr *a, uint32_t mask)
 {
 	struct ibv_qp_attr *to = &qp->attr;
 
+	vb_lock_assert_held(&qp->lock);
 	if (mask & IBV_QP_TIMEOUT)
 		to->timeout = a->timeout;
 	if (mask & IBV_QP_RETRY_CNT)
@@ -161,6 +161,7 @@ static void store_protocol(struct vb_qp *qp, const struct ibv_qp_attr *a, uint32
 
 void vb_qp_to_reset(struct vb_qp *qp)
 {
+	vb_lock_assert_held(&qp->lock);
 	vb_progress_disconnect(qp);
 	vb_qp_reset(qp);
 	qp->ibv.state = IBV_QPS_RESET;
@@ -170,6 +171,7 @@ static void to_error(struct vb_qp *qp)
 {
 	const struct vb_facts f = {.reason = VB_R_FLUSHED, .qpn = qp->qpn};
 
+	vb_lock_assert_held(&qp->lock);
 	if (qp->state == IBV_QPS_ERR)
 		return;
 	vb_rc_error(qp, &f);
@@ -192,11 +194,12 @@ void vb_qp_say_unheard(uint32_t qpn)
 	vb_log(VB_LOG_WARN, "QP 0x%06x ends in the state INIT, connected to nobody: " VB_GID_MISSED, qpn);
 }
 
-/* The part that cannot fail; under qp->lock. */
+/* The part that cannot fail. */
 static void apply(struct vb_qp *qp, enum ibv_qp_state to, const struct ibv_qp_attr *a, uint32_t mask)
 {
 	enum ibv_qp_state from = qp->state;
 
+	vb_lock_assert_held(&qp->lock);
 	if (to == IBV_QPS_RESET) {
 		vb_qp_to_reset(qp);
 		return;

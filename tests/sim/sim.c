@@ -375,7 +375,9 @@ static void connect_qp(struct sim *s, unsigned i)
 	qp->attr.min_rnr_timer = c->min_rnr;
 	qp->req.psn = qp->req.psn_una = qp->req.psn_max = c->psn[i];
 	qp->resp.epsn = c->psn[!i];
+	vb_lock_take(&qp->lock);
 	assert_int_equal(vb_qp_resources(qp, c->dest_rd_atomic), 0);
+	vb_lock_give(&qp->lock);
 	sim_modify(s, i, IBV_QPS_INIT);
 	sim_modify(s, i, IBV_QPS_RTR);
 	sim_modify(s, i, IBV_QPS_RTS);

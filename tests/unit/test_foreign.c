@@ -534,10 +534,17 @@ static void *has_a_slot(void *arg)
 	return NULL;
 }
 
+static void *takes(void *lock)
+{
+	vb_lock_take(lock);
+	return NULL;
+}
+
 static void *is_overtaken(void *arg)
 {
 	struct vb_key_slot *slot = &here.slots[VB_MEM_SLOTS - 1];
 	struct crowd *c = arg;
+	pthread_t another;
 
 	pthread_barrier_wait(&c->have_slots);
 	c->shares = !vb_slot_own(&here.keys.slots);
@@ -545,7 +552,8 @@ static void *is_overtaken(void *arg)
 		struct vb_mem_want w = want(c->key[i], i ? here.pd : there.pd, 0);
 		struct vb_mem_use u;
 
-		vb_lock_take(&slot->shared);
+		if (pthread_create(&another, NULL, takes, &slot->shared) || pthread_join(another, NULL))
+			break;
 		atomic_store(&waiting_is_seen, true);
 		c->overtaken[i] = vb_mem_begin(&here.keys, &u, &w, NULL);
 		c->seen[i] = !atomic_load(&waiting_is_seen);

@@ -86,6 +86,23 @@ static void wqes_have_room_for_what_was_granted(void **state)
 	}
 }
 
+static void reset(struct vb_qp *qp)
+{
+	vb_lock_take(&qp->lock);
+	vb_qp_reset(qp);
+	vb_lock_give(&qp->lock);
+}
+
+static int resources(struct vb_qp *qp, uint32_t n)
+{
+	int err;
+
+	vb_lock_take(&qp->lock);
+	err = vb_qp_resources(qp, n);
+	vb_lock_give(&qp->lock);
+	return err;
+}
+
 static void rule_14_queues_of_no_requests_work(void **state)
 {
 	struct bench *b = *state;
@@ -94,7 +111,7 @@ static void rule_14_queues_of_no_requests_work(void **state)
 	init(b, 0, 0, 0);
 	assert_int_equal(vb_rq_post(&b->qp->resp.rq, &wr, &bad, "ibv_post_recv"), ENOMEM);
 	assert_ptr_equal(bad, &wr);
-	vb_qp_reset(b->qp);
+	reset(b->qp);
 	vb_qp_fini(b->qp);
 }
 
@@ -129,7 +146,7 @@ static void a_qp_with_an_srq_has_no_receive_queue(void **state)
 		b->qp->resp.have_wqe = true;
 		assert_int_equal(vb_rq_held(&b->qp->srq->rq), 1);
 		if (i == 0)
-			vb_qp_reset(b->qp);
+			reset(b->qp);
 		else
 			vb_qp_fini(b->qp);
 		assert_int_equal(vb_rq_held(&b->qp->srq->rq), 0);
@@ -152,7 +169,7 @@ static void reset_forgets_requests_and_completions(void **state)
 	for (int i = 0; i < 4; i++)
 		assert_int_equal(vb_rq_post(&b->qp->resp.rq, &wr, &bad, "ibv_post_recv"), 0);
 	assert_true(vb_cq_push(b->qp->scq, &e, false));
-	vb_qp_reset(b->qp);
+	reset(b->qp);
 	assert_int_equal(vb_poll_cq(b->cq, 1, &wc), 0);
 	assert_int_equal(b->qp->state, IBV_QPS_RESET);
 	assert_int_equal(b->qp->req.head, 0);
@@ -176,28 +193,28 @@ static void rule_38_responder_resources_keep_what_is_unanswered(void **state)
 	struct vb_resp *s = &b->qp->resp;
 
 	init(b, 1, 1, 0);
-	assert_int_equal(vb_qp_resources(b->qp, 0), 0);
+	assert_int_equal(resources(b->qp, 0), 0);
 	assert_int_equal(s->res_size, 0);
-	assert_int_equal(vb_qp_resources(b->qp, 4), 0);
+	assert_int_equal(resources(b->qp, 4), 0);
 	assert_int_equal(s->res_size, 4);
 	for (uint32_t psn = 0; psn < 7; psn++)
 		accept_resource(s, psn);
 	s->res_next = 4; /* 4, 5 and 6 are unanswered */
-	assert_int_equal(vb_qp_resources(b->qp, 128), 0);
+	assert_int_equal(resources(b->qp, 128), 0);
 	assert_int_equal(s->res_size, 128);
 	for (uint32_t i = 3; i < 7; i++)
 		assert_int_equal(s->res[i % s->res_size].psn, i);
-	assert_int_equal(vb_qp_resources(b->qp, 2), 0);
+	assert_int_equal(resources(b->qp, 2), 0);
 	assert_int_equal(s->res_size, 128); /* does not fit: stays */
 	s->res_next = 5;
-	assert_int_equal(vb_qp_resources(b->qp, 2), 0);
+	assert_int_equal(resources(b->qp, 2), 0);
 	assert_int_equal(s->res_size, 2);
 	assert_int_equal(s->res[5 % 2].psn, 5);
 	assert_int_equal(s->res[6 % 2].psn, 6);
 	s->res_next = 7;
-	assert_int_equal(vb_qp_resources(b->qp, 0), 0);
+	assert_int_equal(resources(b->qp, 0), 0);
 	assert_int_equal(s->res_size, 0);
-	assert_int_equal(vb_qp_resources(b->qp, VB_MAX_RD_ATOMIC), 0);
+	assert_int_equal(resources(b->qp, VB_MAX_RD_ATOMIC), 0);
 	vb_qp_fini(b->qp);
 }
 

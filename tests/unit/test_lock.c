@@ -1,0 +1,105 @@
+/* Locks: debug builds know who holds one. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/lock.h"
+
+static struct vb_lock lock;
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+
+static void *takes_both(void *arg)
+{
+	vb_lock_take(&lock);
+	pthread_mutex_lock(&mutex);
+	return arg;
+}
+
+static void by_another_thread(void)
+{
+	pthread_t t;
+
+	if (pthread_create(&t, NULL, takes_both, NULL) || pthread_join(t, NULL))
+		_exit(1);
+}
+
+static void assert_lock(void)
+{
+	vb_lock_assert_held(&lock);
+}
+
+static void assert_mutex(void)
+{
+	vb_mutex_assert_held(&mutex);
+}
+
+/* How a child ends that calls `before`, and then `f`: by SIGABRT where assumptions are checked. */
+static void ends(void (*before)(void), void (*f)(void), bool aborts)
+{
+	const struct rlimit none = {0, 0};
+	int status;
+	pid_t pid = fork();
+
+	assert_true(pid >= 0);
+	if (!pid) {
+		setrlimit(RLIMIT_CORE, &none);
+		if (signal(SIGABRT, SIG_DFL) == SIG_ERR)
+			_exit(1);
+		close(STDERR_FILENO);
+		if (before)
+			before();
+		f();
+		_exit(0);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+#ifdef VB_DEBUG
+	assert_int_equal(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT, aborts);
+#else
+	(void)aborts; /* nothing is looked at */
+	assert_int_equal(status, 0);
+#endif
+}
+
+static void by_this_thread(void)
+{
+	takes_both(NULL);
+}
+
+static void who_holds_it_is_known(void **state)
+{
+	(void)state;
+	ends(by_this_thread, assert_lock, false);
+	ends(by_this_thread, assert_mutex, false);
+	ends(NULL, assert_lock, true);
+	ends(NULL, assert_mutex, true);
+	ends(by_another_thread, assert_lock, true);
+	ends(by_another_thread, assert_mutex, true);
+}
+
+static void a_try_leaves_the_holder_alone(void **state)
+{
+	(void)state;
+	assert_true(vb_lock_try(&lock));
+	assert_false(vb_lock_try(&lock));
+	assert_lock();
+	vb_lock_give(&lock);
+	assert_true(vb_lock_try(&lock));
+	vb_lock_give(&lock);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(who_holds_it_is_known),
+	    cmocka_unit_test(a_try_leaves_the_holder_alone),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
