@@ -73,11 +73,11 @@ static void clear_ring(struct peer *p)
 	p->used = false;
 }
 
-/* Under peers_lock. */
 static void peer_init(struct peer *p, uint32_t number)
 {
 	struct vb_peer *peer = &p->pub;
 
+	vb_lock_assert_held(&peer->adapter->peers_lock);
 	peer->number = number;
 	peer->incarnation = 0;
 	peer->pid = 0;
@@ -102,13 +102,14 @@ static void peer_init(struct peer *p, uint32_t number)
 	set_state(p, VB_PEER_IDLE);
 }
 
-/* A free index: of a peer that is gone, else a fresh one with `fresh` as its object.  Under peers_lock. */
+/* A free index: of a peer that is gone, else a fresh one with `fresh` as its object. */
 static struct peer *peer_place(struct vb_adapter *a, struct peer **fresh)
 {
 	struct vb_list *n = vb_list_pop(&a->free_peers);
 	uint32_t i = atomic_load_explicit(&a->npeers, memory_order_relaxed);
 	struct peer *p = *fresh;
 
+	vb_lock_assert_held(&a->peers_lock);
 	if (n)
 		return vb_list_entry(n, struct peer, free_node);
 	if (i == VB_MAX_PEERS || !p)
@@ -120,7 +121,6 @@ static struct peer *peer_place(struct vb_adapter *a, struct peer **fresh)
 	return p;
 }
 
-/* Under peers_lock. */
 static struct peer *peer_make(struct vb_adapter *a, uint32_t number, struct peer **fresh)
 {
 	struct peer *p = peer_place(a, fresh);
@@ -147,9 +147,10 @@ static struct peer *peer_alloc(void)
 	return p;
 }
 
-/* Asks the engine for contact. Under peers_lock. */
+/* Asks the engine for contact. */
 static void ask_contact(struct peer *p)
 {
+	vb_lock_assert_held(&p->pub.adapter->peers_lock);
 	p->want = true;
 	if (!atomic_load_explicit(&p->began, memory_order_relaxed))
 		atomic_store_explicit(&p->began, vb_now(), memory_order_relaxed);
@@ -254,12 +255,13 @@ void vb_peer_failed(struct peer *p, bool tell)
 		a->ops->peer_up(&p->pub);
 }
 
-/* Nobody holds it and nothing of it is left: its index may be used again.  Under peers_lock. */
+/* Nobody holds it and nothing of it is left: its index may be used again. */
 static void peer_retire(struct peer *p)
 {
 	struct vb_adapter *a = p->pub.adapter;
 	uint32_t n = atomic_load_explicit(&a->npeers, memory_order_relaxed);
 
+	vb_lock_assert_held(&a->peers_lock);
 	for (uint32_t i = 0; i < VB_ADAPTERS; i++) {
 		if (a->by_number[i] == p->pub.index + 1)
 			a->by_number[i] = 0;
@@ -352,12 +354,13 @@ struct peer *vb_peer_by_incarnation(struct vb_adapter *a, uint64_t incarnation)
 	return NULL;
 }
 
-/* The link that leads to a number at present, NULL: none.  Under peers_lock. */
+/* The link that leads to a number at present, NULL: none. */
 static struct peer *peer_known(struct vb_adapter *a, uint32_t number)
 {
 	uint32_t i = a->by_number[number];
 	struct peer *p = i ? peer_at(a, i - 1) : NULL;
 
+	vb_lock_assert_held(&a->peers_lock);
 	if (p && p->same)
 		p = p->same;
 	if (p && state_of(p) != VB_PEER_DOWN)
