@@ -47,6 +47,14 @@ static int run_child(void)
 			if (write(1, &held, sizeof(held)) != sizeof(held))
 				return 1;
 			break;
+		case 'r': /* such a one by clone(): nobody closes in it what is ours */
+			held = _Fork();
+			if (!held)
+				for (;;)
+					pause();
+			if (write(1, &held, sizeof(held)) != sizeof(held))
+				return 1;
+			break;
 		}
 	}
 	return 0;
@@ -146,16 +154,15 @@ static void last_words_are_read(void **state)
 }
 
 /* A child of the peer inherits its sockets; death is seen all the same. */
-static void forked_child_does_not_hide_death(void **state)
+static void a_child_does_not_hide_death(char how)
 {
 	struct kit_node *x = kit_node_open();
 	struct child c;
 	pid_t held;
 
-	(void)state;
 	child_start(&c);
 	kit_connected(x, c.number);
-	child_tell(&c, 'f');
+	child_tell(&c, how);
 	assert_int_equal(read(c.out, &held, sizeof(held)), sizeof(held));
 	assert_true(held > 0);
 	kill(c.pid, SIGKILL);
@@ -165,6 +172,19 @@ static void forked_child_does_not_hide_death(void **state)
 			 0); /* it was still there: its adapter was dead, and it went on */
 	child_end(&c);
 	kit_node_close(x);
+}
+
+static void forked_child_does_not_hide_death(void **state)
+{
+	(void)state;
+	a_child_does_not_hide_death('f');
+}
+
+/* It holds our end of the connection: nothing hangs up, and only the process itself can be watched. */
+static void cloned_child_does_not_hide_death(void **state)
+{
+	(void)state;
+	a_child_does_not_hide_death('r');
 }
 
 static void forking_does_not_disturb_the_parent(void **state)
@@ -257,6 +277,7 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(dying_does_not),
 	    cmocka_unit_test(last_words_are_read),
 	    cmocka_unit_test(forked_child_does_not_hide_death),
+	    cmocka_unit_test(cloned_child_does_not_hide_death),
 	    cmocka_unit_test(forking_does_not_disturb_the_parent),
 	    cmocka_unit_test(other_users_are_refused),
 	};
