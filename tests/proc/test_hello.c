@@ -118,6 +118,16 @@ static void listener(enum wrong w)
 	}
 }
 
+/* Who is let in already, and comes by another connection, is told so. */
+static void knock_again(void)
+{
+	int s = kit_number_connect(board->number);
+	struct hello h;
+
+	say_hello(s, NOTHING);
+	CHECK(recv(s, &h, sizeof h, 0) == sizeof h && h.kind == MSG_REFUSE && h.why == REFUSE_KNOWN);
+}
+
 static void knocker(enum wrong w)
 {
 	struct hello h;
@@ -128,6 +138,9 @@ static void knocker(enum wrong w)
 	s = kit_number_connect(board->number);
 	say_hello(s, w);
 	atomic_store(&board->answer, recv(s, &h, sizeof h, 0) == sizeof h && h.kind == MSG_HELLO ? 1 : 2);
+	if (atomic_load(&board->answer) == 1)
+		knock_again();
+	atomic_store(&board->step, 2);
 	for (;;)
 		pause();
 }
@@ -187,6 +200,7 @@ static void try(enum wrong w, bool asks)
 		/* the answer is on its way before the link is up */
 		for (double end = kit_now() + 10; atomic_load(&board->answer) == 1 && !is_up(a);)
 			CHECK(kit_now() < end);
+		kit_until(&board->step, 2);
 	} else {
 		we_ask(a, &e);
 	}
