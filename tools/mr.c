@@ -9,7 +9,7 @@
 #include "host/segment.h"
 #include "iba/profile.h"
 #include "iba/reason.h"
-#include "mem/far.h"
+#include "mem/peer_mem.h"
 #include "mem/keys.h"
 #include "obj/pd.h"
 #include "peek.h"

@@ -1,5 +1,5 @@
 /* Direct placement, composed; see direct.h.  The protocol's part is transport/place.c, the checks and means
- * are mem/far.c.
+ * are mem/peer_mem.c.
  *
  * A QP gives its peer leave (vb_shown_qp.may) only once its link is UP here, that is once this process reads
  * the peer's announcements: whoever then retracts something sees every user.
@@ -17,7 +17,7 @@
 
 #include "base/fault.h"
 #include "base/log.h"
-#include "mem/far.h"
+#include "mem/peer_mem.h"
 #include "obj/context.h"
 #include "hca/progress.h"
 
@@ -52,24 +52,24 @@ static bool wanted(void)
 }
 
 /* The directory leads from a number to this peer; what it was before at this index is forgotten. */
-static void enter(struct vb_peer *peer, struct vb_far *f)
+static void enter(struct vb_peer *peer, struct vb_peer_mem *f)
 {
 	struct vb_hca *h = vb_hca(peer->adapter);
 
 	for (uint32_t i = 0; i < VB_ADAPTERS; i++)
-		if (atomic_load_explicit(&h->fars[i], memory_order_relaxed) == f)
-			atomic_store_explicit(&h->fars[i], NULL, memory_order_relaxed);
-	atomic_store_explicit(&h->fars[peer->number], f, memory_order_release); /* pairs with find() */
+		if (atomic_load_explicit(&h->peer_mems[i], memory_order_relaxed) == f)
+			atomic_store_explicit(&h->peer_mems[i], NULL, memory_order_relaxed);
+	atomic_store_explicit(&h->peer_mems[peer->number], f, memory_order_release); /* pairs with find() */
 }
 
 /* Under another of its numbers, which tagged keys may carry. */
-static struct vb_far *find_slowly(struct vb_adapter *a, uint32_t number)
+static struct vb_peer_mem *find_slowly(struct vb_adapter *a, uint32_t number)
 {
 	uint32_t n = vb_peer_count(a);
 
 	for (uint32_t i = 0; i < n; i++) {
 		struct vb_peer *peer = vb_peer_at(a, i);
-		struct vb_far *f = peer ? atomic_load(&peer->far) : NULL;
+		struct vb_peer_mem *f = peer ? atomic_load(&peer->mem) : NULL;
 
 		for (uint32_t k = 0; f && atomic_load(&f->there) && k < VB_ADAPTER_NUMBERS; k++) {
 			uint32_t one = atomic_load_explicit(&f->marks->numbers[k], memory_order_acquire);
@@ -83,11 +83,11 @@ static struct vb_far *find_slowly(struct vb_adapter *a, uint32_t number)
 	return NULL;
 }
 
-static struct vb_far *find(void *owner, uint32_t number)
+static struct vb_peer_mem *find(void *owner, uint32_t number)
 {
-	struct vb_far *f =
-	    atomic_load_explicit(&vb_hca(owner)->fars[number % VB_ADAPTERS], memory_order_acquire);
-	struct vb_far *other = f && atomic_load(&f->there) ? NULL : find_slowly(owner, number);
+	struct vb_peer_mem *f =
+	    atomic_load_explicit(&vb_hca(owner)->peer_mems[number % VB_ADAPTERS], memory_order_acquire);
+	struct vb_peer_mem *other = f && atomic_load(&f->there) ? NULL : find_slowly(owner, number);
 
 	return other ? other : f; /* one that has gone tells at least whose it was */
 }
@@ -102,7 +102,7 @@ static uint32_t number_for_keys(void *owner, uint32_t k)
 
 void vb_direct_peer_up(struct vb_peer *peer)
 {
-	struct vb_far *f = atomic_load(&peer->far);
+	struct vb_peer_mem *f = atomic_load(&peer->mem);
 	struct vb_peer_tables at;
 
 	/* Also where direct placement is off: keys of shared domains lead to the memory of peers. */
@@ -131,31 +131,31 @@ void vb_direct_peer_up(struct vb_peer *peer)
 	f->gone = false;
 	enter(peer, f);
 	atomic_store(&f->there,
-		     peer->incarnation); /* pairs with vb_direct_attach() and is_there() in mem/foreign.c */
+		     peer->incarnation); /* pairs with vb_direct_attach() and is_there() in mem/peer_key.c */
 	if (f->denied)
 		vb_log(VB_LOG_INFO,
 		       "process %u cannot be told apart by a thread ID here (another PID namespace, or no "
 		       "pidfd): the ring carries everything",
 		       peer->pid);
-	atomic_store(&peer->far, f); /* before any QP permits anything; see wait_for_peers() */
+	atomic_store(&peer->mem, f); /* before any QP permits anything; see wait_for_peers() */
 }
 
 void vb_direct_peer_down(struct vb_peer *peer)
 {
-	struct vb_far *f = atomic_load(&peer->far);
+	struct vb_peer_mem *f = atomic_load(&peer->mem);
 
 	if (!f)
 		return;
 	atomic_store(&f->there, 0); /* the next peer at this index is another */
 	/* Threads of this process that still touch memory of it through its keys; pairs with is_there(). */
-	vb_far_settle(f, &vb_hca(peer->adapter)->keys);
-	vb_far_drop(f, &vb_hca(peer->adapter)->keys, 0);
+	vb_peer_mem_settle(f, &vb_hca(peer->adapter)->keys);
+	vb_peer_mem_drop(f, &vb_hca(peer->adapter)->keys, 0);
 }
 
 void vb_direct_peer_free(struct vb_peer *peer)
 {
 	vb_direct_peer_down(peer);
-	free(atomic_exchange(&peer->far, NULL));
+	free(atomic_exchange(&peer->mem, NULL));
 }
 
 /* What the two ends say to one another about a region. */
@@ -173,12 +173,12 @@ _Static_assert(sizeof(struct tell) <= VB_TELL_MAX, "it fits a message");
 
 void vb_direct_ask(struct vb_peer *peer)
 {
-	struct vb_far *f = atomic_load(&peer->far);
+	struct vb_peer_mem *f = atomic_load(&peer->mem);
 	struct tell t = {.kind = TELL_ASK};
 
-	while ((t.rkey = vb_far_next_ask(f))) {
+	while ((t.rkey = vb_peer_mem_next_ask(f))) {
 		if (!vb_peer_tell(peer, &t, sizeof(t), -1))
-			vb_far_ask_failed(f, t.rkey);
+			vb_peer_mem_ask_failed(f, t.rkey);
 	}
 }
 
@@ -214,7 +214,7 @@ static void answer(struct vb_peer *peer, uint32_t rkey)
 
 void vb_direct_told(struct vb_peer *peer, const void *msg, size_t len, int fd)
 {
-	struct vb_far *f = atomic_load(&peer->far);
+	struct vb_peer_mem *f = atomic_load(&peer->mem);
 	struct tell t;
 	int err;
 
@@ -222,13 +222,13 @@ void vb_direct_told(struct vb_peer *peer, const void *msg, size_t len, int fd)
 		return;
 	memcpy(&t, msg, sizeof(t));
 	if (f)
-		vb_far_sweep(f, &vb_hca(peer->adapter)->keys);
+		vb_peer_mem_sweep(f, &vb_hca(peer->adapter)->keys);
 	switch (t.kind) {
 	case TELL_ASK:
 		answer(peer, t.rkey);
 		break;
 	case TELL_ANSWER:
-		err = f ? vb_far_answer(f, t.rkey, t.seq, t.addr, &t.what, fd, t.write) : 0;
+		err = f ? vb_peer_mem_answer(f, t.rkey, t.seq, t.addr, &t.what, fd, t.write) : 0;
 		if (err && t.what.kind != VB_SHARE_NONE)
 			vb_log(VB_LOG_DEBUG,
 			       "R_Key 0x%08x of process %u is shared memory, but cannot be mapped: %s",
@@ -236,7 +236,7 @@ void vb_direct_told(struct vb_peer *peer, const void *msg, size_t len, int fd)
 		break;
 	case TELL_DROP:
 		if (f && t.rkey)
-			vb_far_drop(f, &vb_hca(peer->adapter)->keys, t.rkey);
+			vb_peer_mem_drop(f, &vb_hca(peer->adapter)->keys, t.rkey);
 		break;
 	default:
 		break;
@@ -261,12 +261,12 @@ void vb_direct_attach(struct vb_qp *qp)
 {
 	struct vb_peer *peer = qp->link;
 
-	qp->far = wanted() ? atomic_load(&peer->far) : NULL;
-	if (qp->far && atomic_load(&qp->far->there) != peer->incarnation)
-		qp->far = NULL; /* not made for this peer yet: peer_up() comes back to the QP */
-	qp->far_qp = qp->far ? vb_peer_shown(peer, qp->dest_qpn) : NULL;
-	if (!qp->far_qp)
-		qp->far = NULL;
+	qp->mem = wanted() ? atomic_load(&peer->mem) : NULL;
+	if (qp->mem && atomic_load(&qp->mem->there) != peer->incarnation)
+		qp->mem = NULL; /* not made for this peer yet: peer_up() comes back to the QP */
+	qp->peer_qp = qp->mem ? vb_peer_shown(peer, qp->dest_qpn) : NULL;
+	if (!qp->peer_qp)
+		qp->mem = NULL;
 }
 
 /* What the QP permits its peer now.  In RTR the first packet is an event (rule 37), so it has to come. */
@@ -274,7 +274,7 @@ static uint32_t permits(const struct vb_qp *qp)
 {
 	uint32_t may = qp->access & IBV_ACCESS_REMOTE_WRITE;
 
-	if (!qp->out || !qp->far || qp->forgotten || qp->unsettled || qp->state < IBV_QPS_RTR ||
+	if (!qp->out || !qp->mem || qp->forgotten || qp->unsettled || qp->state < IBV_QPS_RTR ||
 	    qp->state > IBV_QPS_SQD || (qp->state == IBV_QPS_RTR && !qp->comm_est))
 		return 0;
 	if (qp->resp.res_size) /* else a READ or atomic is one too many */
@@ -304,7 +304,7 @@ void vb_direct_show(struct vb_qp *qp)
 				      memory_order_relaxed);
 	}
 	VB_FAULT_POINT("what a QP permits is about to change");
-	atomic_store(&s->may, may); /* pairs with vb_far_begin() */
+	atomic_store(&s->may, may); /* pairs with vb_peer_mem_begin() */
 	if (had & ~may)
 		qp->unsettled = true; /* vb_direct_revoked() */
 }
@@ -315,11 +315,11 @@ static void wait_for_peers(struct vb_adapter *a, uint32_t index, uint32_t qpn, c
 
 	for (uint32_t i = 0; i < n; i++) {
 		struct vb_peer *peer = vb_peer_at(a, i);
-		struct vb_far *f = peer ? atomic_load(&peer->far) : NULL;
+		struct vb_peer_mem *f = peer ? atomic_load(&peer->mem) : NULL;
 
 		/* Before it has this its peer has no leave to use anything, and once it is DOWN no more. */
 		if (f && atomic_load(&peer->state) == VB_PEER_UP)
-			vb_far_wait(f, number, index, qpn, what);
+			vb_peer_mem_wait(f, number, index, qpn, what);
 	}
 }
 
@@ -346,9 +346,9 @@ static bool in_use(void *owner, uint32_t index)
 
 	for (uint32_t i = 0; i < n; i++) {
 		struct vb_peer *peer = vb_peer_at(a, i);
-		struct vb_far *f = peer ? atomic_load(&peer->far) : NULL;
+		struct vb_peer_mem *f = peer ? atomic_load(&peer->mem) : NULL;
 
-		if (f && atomic_load(&peer->state) == VB_PEER_UP && vb_far_in_use(f, number, index))
+		if (f && atomic_load(&peer->state) == VB_PEER_UP && vb_peer_mem_in_use(f, number, index))
 			return true;
 	}
 	return false;
@@ -372,23 +372,23 @@ void vb_direct_key_settled(struct vb_adapter *a, uint32_t lkey)
 		tell_gone(a, lkey);
 }
 
-static uint32_t stranger(void *owner, uint32_t rkey, uint64_t addr, uint64_t len)
+static uint32_t whose(void *owner, uint32_t rkey, uint64_t addr, uint64_t len)
 {
 	struct vb_adapter *a = owner;
 	uint32_t n = vb_peer_count(a);
 
 	for (uint32_t i = 0; i < n; i++) {
 		struct vb_peer *peer = vb_peer_at(a, i);
-		struct vb_far *f = peer ? atomic_load(&peer->far) : NULL;
+		struct vb_peer_mem *f = peer ? atomic_load(&peer->mem) : NULL;
 
 		if (f && !f->same && atomic_load(&peer->state) == VB_PEER_UP &&
-		    vb_far_has_key(f, rkey, addr, len))
+		    vb_peer_mem_has_key(f, rkey, addr, len))
 			return f->pid;
 	}
 	return 0;
 }
 
-static void ask(void *owner, struct vb_far *f)
+static void ask(void *owner, struct vb_peer_mem *f)
 {
 	struct vb_adapter *a = owner;
 	uint32_t n = vb_peer_count(a);
@@ -396,12 +396,12 @@ static void ask(void *owner, struct vb_far *f)
 	for (uint32_t i = 1; i < n; i++) {
 		struct vb_peer *peer = vb_peer_at(a, i);
 
-		if (peer && atomic_load(&peer->far) == f && atomic_load(&peer->state) == VB_PEER_UP)
+		if (peer && atomic_load(&peer->mem) == f && atomic_load(&peer->state) == VB_PEER_UP)
 			vb_direct_ask(peer);
 	}
 }
 
-static bool held_elsewhere(void *owner, uint64_t pd)
+static bool peers_hold(void *owner, uint64_t pd)
 {
 	const struct vb_pds *own = &vb_hca(owner)->pds;
 	struct vb_pd_view v;
@@ -411,8 +411,8 @@ static bool held_elsewhere(void *owner, uint64_t pd)
 }
 
 const struct vb_keys_ops vb_direct_keys_ops = {.in_use = in_use,
-					       .held_elsewhere = held_elsewhere,
-					       .stranger = stranger,
+					       .peers_hold = peers_hold,
+					       .whose = whose,
 					       .find = find,
 					       .number = number_for_keys,
 					       .ask = ask};

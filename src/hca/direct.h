@@ -17,7 +17,7 @@ void vb_direct_peer_down(struct vb_peer *peer);
 void vb_direct_peer_free(struct vb_peer *peer);
 /* A message of the peer's vb_direct. */
 void vb_direct_told(struct vb_peer *peer, const void *msg, size_t len, int fd);
-/* Asks the peer about regions that are used again and again; if qp->far->asks.  qp->lock may be held. */
+/* Asks the peer about regions that are used again and again; if qp->mem->asks.  qp->lock may be held. */
 void vb_direct_ask(struct vb_peer *peer);
 
 /* qp->lock held, qp->out is set: the QP may reach through its link directly. */

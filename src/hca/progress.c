@@ -16,7 +16,7 @@
 #include "base/log.h"
 #include "iba/profile.h"
 #include "iba/reach.h"
-#include "mem/far.h"
+#include "mem/peer_mem.h"
 #include "mem/keys.h"
 #include "obj/context.h"
 #include "transport/rc.h"
@@ -131,7 +131,7 @@ static void attach(struct vb_qp *qp)
 	s = peer->wire;
 	if (!qp->out)
 		vb_rc_path(qp, &s->out);
-	qp->far_pid = peer->pid;
+	qp->peer_pid = peer->pid;
 	vb_direct_attach(qp);
 	vb_direct_show(qp);
 }
@@ -140,8 +140,8 @@ static void attach(struct vb_qp *qp)
 static void detach(struct vb_qp *qp)
 {
 	vb_rc_path(qp, NULL);
-	qp->far = NULL;
-	qp->far_qp = NULL;
+	qp->mem = NULL;
+	qp->peer_qp = NULL;
 	vb_direct_show(qp);
 }
 
@@ -155,7 +155,7 @@ static bool output(struct vb_qp *qp, uint32_t place)
 		attach(qp);
 	qp->req.budget = place;
 	blocked = vb_rc_output(qp);
-	if (vb_unlikely(qp->far && atomic_load_explicit(&qp->far->asks, memory_order_relaxed)))
+	if (vb_unlikely(qp->mem && atomic_load_explicit(&qp->mem->asks, memory_order_relaxed)))
 		vb_direct_ask(qp->link);
 	if (vb_unlikely(vb_rc_timed(qp) && !qp->req.timing))
 		keep_time(qp);
@@ -579,7 +579,7 @@ static void peer_up(struct vb_peer *peer)
 	vb_lock_take(&peer->rx);
 	for (uint32_t at = 0; (qp = next_qp(peer->adapter, &at));) {
 		vb_lock_take(&qp->lock);
-		if (qp->link == peer && !qp->forgotten && (!qp->out || !qp->far))
+		if (qp->link == peer && !qp->forgotten && (!qp->out || !qp->mem))
 			attach(
 			    qp); /* what it permits is for the peer to see, who may have more to do than we */
 		vb_lock_give(&qp->lock);

@@ -29,19 +29,20 @@ struct vb_hca {
 	_Atomic uint32_t turn;	    /* which of the quiet rings the next poll looks at */
 	struct vb_lock contexts_lock; /* guards contexts; taken before a context's lock */
 	struct vb_list contexts;
-	struct vb_pds pds;			    /* protection domains */
-	_Atomic uint32_t qps, mrs;		    /* QPs and regions of all contexts */
-	struct vb_slab mr_slab;			    /* where the latter stand */
-	_Atomic bool gid_asked;			    /* see vb_gid_missed() */
-	struct vb_relaxed relaxed;		    /* pools of relaxed regions */
-	struct vb_lock dm_lock;			    /* guards dms and dm_handle */
-	struct vb_list dms;			    /* device memory of all contexts */
-	uint32_t dm_handle;			    /* last one given */
-	struct vb_lock import_lock;		    /* guards imports and import_ticket */
-	struct vb_list imports;			    /* threads that wait for somebody's device memory */
-	uint32_t import_ticket;			    /* last one given */
-	_Atomic uint64_t dm_used;		    /* bytes of device memory that are allocated */
-	_Atomic(struct vb_far *) fars[VB_ADAPTERS]; /* who has, or had, a number; peer_up() writes */
+	struct vb_pds pds;	    /* protection domains */
+	_Atomic uint32_t qps, mrs;  /* QPs and regions of all contexts */
+	struct vb_slab mr_slab;	    /* where the latter stand */
+	_Atomic bool gid_asked;	    /* see vb_gid_missed() */
+	struct vb_relaxed relaxed;  /* pools of relaxed regions */
+	struct vb_lock dm_lock;	    /* guards dms and dm_handle */
+	struct vb_list dms;	    /* device memory of all contexts */
+	uint32_t dm_handle;	    /* last one given */
+	struct vb_lock import_lock; /* guards imports and import_ticket */
+	struct vb_list imports;	    /* threads that wait for somebody's device memory */
+	uint32_t import_ticket;	    /* last one given */
+	_Atomic uint64_t dm_used;   /* bytes of device memory that are allocated */
+	_Atomic(struct vb_peer_mem *)
+	    peer_mems[VB_ADAPTERS]; /* who has, or had, a number; peer_up() writes */
 };
 
 extern const struct vb_adapter_ops vb_progress_ops;

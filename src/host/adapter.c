@@ -63,7 +63,7 @@ static void at_exit(void)
 
 		if (a->pid != (uint32_t)getpid())
 			continue;
-		vb_engine_settle(a); /* ACKs that are owed: what this end has received is not lost */
+		vb_engine_pay(a); /* ACKs that are owed: what this end has received is not lost */
 		vb_conns_bye(a);
 	}
 	pthread_mutex_unlock(&vb_host_lock);

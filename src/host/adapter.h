@@ -60,7 +60,7 @@ struct vb_adapter_ops {
 	 * closes it afterwards.  Only while the link is UP, in the order of telling, but in no order with
 	 * packets; called like peer_up, with `control` held, and may itself call vb_peer_tell(). */
 	void (*told)(struct vb_peer *peer, const void *msg, size_t len, int fd);
-	/* The adapter closes: frees what the upper layer keeps at peer->far. */
+	/* The adapter closes: frees what the upper layer keeps at peer->mem. */
 	void (*peer_free)(struct vb_peer *peer);
 };
 
@@ -118,7 +118,7 @@ struct vb_peer {
 	uint32_t unflushed;	/* packets taken in since owed ACKs were last sent; under rx */
 	uint32_t budget;	/* packets that the next look may take, see verbs/progress.c; under rx */
 	_Atomic bool placing;	/* some QP has more to place directly; written under rx */
-	_Atomic(void *) far;	/* the upper layer's, for direct placement: set in peer_up(), then it stays */
+	_Atomic(void *) mem;	/* the upper layer's, for direct placement: set in peer_up(), then it stays */
 	void *acks;		/* a QP that owes no more than an ACK, the upper layer's; under rx */
 };
 

@@ -404,7 +404,7 @@ void vb_engine_stop(struct vb_adapter *a)
 
 /* The calling thread does not do it itself: exit() may have been called in a signal handler, above a lock
  * that progress would take.  Then the engine waits for that lock, and we for the engine not for long. */
-void vb_engine_settle(struct vb_adapter *a)
+void vb_engine_pay(struct vb_adapter *a)
 {
 	static const struct timespec nap = {.tv_nsec = 20000};
 	uint32_t begun = atomic_load_explicit(&a->rounds, memory_order_acquire);

@@ -236,7 +236,7 @@ void vb_peer_rise(struct peer *p)
 	vb_lock_give(&a->peers_lock);
 	a->ops->peer_up(&p->pub);
 	/* From here on the upper layer waits for what the peer announces, if it has memory for that. */
-	if (atomic_load(&p->pub.far))
+	if (atomic_load(&p->pub.mem))
 		atomic_store(heard_of(a->seg->base, p->pub.index), token(p->pub.incarnation));
 }
 
@@ -463,7 +463,7 @@ static bool own_engine_waits(const struct vb_peer *peer)
 	return !vb_engine_here() && vb_thread_runnable(peer->adapter->pid, peer->adapter->head->tid);
 }
 
-static bool far_engine_waits(uint32_t pid)
+static bool peer_engine_waits(uint32_t pid)
 {
 	return pid && vb_thread_runnable(pid, vb_thread_find(pid, VB_ENGINE_NAME));
 }
@@ -478,7 +478,7 @@ static bool has_patience(const struct vb_peer *peer, uint64_t until, unsigned *c
 
 	if (now < until)
 		return true;
-	if (far_engine_waits(asked ? asked : peer->pid) ||
+	if (peer_engine_waits(asked ? asked : peer->pid) ||
 	    (now < until + CONTACT_GRACE && own_engine_waits(peer)))
 		*calm = 0;
 	else
@@ -546,7 +546,7 @@ static bool engines_wait(struct peer *p, uint32_t asked, uint64_t now)
 {
 	if (now - atomic_load(&p->crowd_seen) >= LOOK_APART) {
 		atomic_store(&p->crowd_seen, now);
-		atomic_store(&p->crowd, own_engine_waits(&p->pub) || far_engine_waits(asked));
+		atomic_store(&p->crowd, own_engine_waits(&p->pub) || peer_engine_waits(asked));
 	}
 	return atomic_load(&p->crowd);
 }
@@ -713,7 +713,7 @@ void vb_peers_free(struct vb_adapter *a)
 
 		if (p->pub.wire)
 			a->wire->free(&p->pub);
-		if (atomic_load(&p->pub.far))
+		if (atomic_load(&p->pub.mem))
 			a->ops->peer_free(&p->pub);
 		if (p->seg)
 			vb_segment_put(p->seg);

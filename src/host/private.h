@@ -288,7 +288,7 @@ void vb_lost_settle(struct vb_adapter *a); /* takes control: links end, QPs and 
 int vb_engine_start(struct vb_adapter *a);
 void vb_engine_stop(struct vb_adapter *a);
 void vb_engine_kick(struct vb_adapter *a);
-void vb_engine_settle(struct vb_adapter *a); /* at exit: waits a little for what is owed to go out */
+void vb_engine_pay(struct vb_adapter *a); /* at exit: waits a little for what is owed to go out */
 /* Takes in what there is; false: something is left that another thread is at. */
 bool vb_engine_drain(struct vb_adapter *a);
 bool vb_engine_here(void); /* whether this is an engine thread */

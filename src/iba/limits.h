@@ -26,7 +26,7 @@
 #define VB_QPN_INDEX_BITS  12
 #define VB_QPN_INDICES	   (1 << VB_QPN_INDEX_BITS)
 #define VB_ADAPTER_NUMBERS 32	/* numbers that one adapter may hold: room for VB_MAX_QP and the unusable */
-#define VB_TAGGED_KEYS	   1024 /* keys of foreign protection domains that one number can carry (mem/keys.h) */
+#define VB_TAGGED_KEYS	   1024 /* keys of domains that a peer made that one number can carry (mem/keys.h) */
 #define VB_KEY_PLAIN \
 	(VB_MAX_MR + VB_MAX_MW + 1) /* entries of keys without a tag; the others stand behind them */
 #define VB_KEY_ENTRIES	  (VB_KEY_PLAIN + VB_ADAPTER_NUMBERS * VB_TAGGED_KEYS)

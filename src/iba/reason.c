@@ -203,7 +203,7 @@ void vb_say_rnr(struct vb_text *t, const struct vb_facts *f, const struct vb_ret
 	vb_text_add(t,
 		    "queue pair 0x%06x was not ready: no receive request was posted there within rnr_retry = "
 		    "%u retr%s",
-		    of->far_qpn & VB_QPN_MASK, of->retries, of->retries == 1 ? "y" : "ies");
+		    of->peer_qpn & VB_QPN_MASK, of->retries, of->retries == 1 ? "y" : "ies");
 }
 
 void vb_say_retry(struct vb_text *t, const struct vb_facts *f, const struct vb_retry_facts *of)
@@ -212,7 +212,7 @@ void vb_say_retry(struct vb_text *t, const struct vb_facts *f, const struct vb_r
 	struct vb_text what = {text, sizeof(text)};
 
 	vb_text_add(t, "no acknowledgement from queue pair 0x%06x within retry_cnt = %u retr%s",
-		    of->far_qpn & VB_QPN_MASK, of->retries, of->retries == 1 ? "y" : "ies");
+		    of->peer_qpn & VB_QPN_MASK, of->retries, of->retries == 1 ? "y" : "ies");
 	if (vb_reach_add(&what, of->reach, of->reach_a, of->reach_b))
 		vb_text_add(t, ": %s", text);
 }

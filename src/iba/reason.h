@@ -88,7 +88,7 @@ struct vb_mtu_facts {
 
 struct vb_retry_facts {
 	uint32_t retries;		  /* rnr_retry or retry_cnt */
-	uint32_t far_qpn;		  /* of the QP that did not answer */
+	uint32_t peer_qpn;		  /* of the QP that did not answer */
 	uint32_t reach, reach_a, reach_b; /* RETRY: enum vb_reach (iba/reach.h) and its numbers */
 };
 
@@ -123,13 +123,13 @@ struct vb_facts {
 
 /* What else is known of a wrong key. */
 enum {
-	VB_KEYF_REMOTE = 1,   /* it was used as an R_Key */
-	VB_KEYF_NEAR = 2,     /* cur_key (with start, size and pd_have, unless those are the key's own) is the
-				 key of the region that holds the range, or of the nearest one */
-	VB_KEYF_STRANGER = 4, /* it is a live R_Key of `process` */
-	VB_KEYF_WINDOW = 8,   /* it is a memory window's, or its number is */
-	VB_KEYF_ASKER = 16,   /* `process` is the one that used it here */
-	VB_KEYF_UNSURE = 32,  /* a stale one: whether it was ever given out cannot be told */
+	VB_KEYF_REMOTE = 1,  /* it was used as an R_Key */
+	VB_KEYF_NEAR = 2,    /* cur_key (with start, size and pd_have, unless those are the key's own) is the
+				key of the region that holds the range, or of the nearest one */
+	VB_KEYF_PEERS = 4,   /* it is a live R_Key of `process` */
+	VB_KEYF_WINDOW = 8,  /* it is a memory window's, or its number is */
+	VB_KEYF_ASKER = 16,  /* `process` is the one that used it here */
+	VB_KEYF_UNSURE = 32, /* a stale one: whether it was ever given out cannot be told */
 	VB_KEYF_NEAR_WINDOW = 64, /* what cur_key leads to is a memory window */
 	VB_KEYF_NEAR_PD = 128,	  /* and of another protection domain */
 	VB_KEYF_OTHER_HOME = 256, /* another process made the protection domain that it belongs to */

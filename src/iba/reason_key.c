@@ -118,14 +118,14 @@ static void say_near(struct vb_text *t, const struct vb_facts *f, const struct v
 		vb_text_add(t, ", in another protection domain than the queue's");
 }
 
-static void say_stranger(struct vb_text *t, const struct vb_mem_facts *of)
+static void say_whose(struct vb_text *t, const struct vb_mem_facts *of)
 {
 	if (of->flags & VB_KEYF_ASKER)
 		vb_text_add(t,
 			    "; process %u"
 			    ", which used it, has such an R_Key itself: is it one of its own?",
 			    of->process);
-	else if (of->flags & VB_KEYF_STRANGER)
+	else if (of->flags & VB_KEYF_PEERS)
 		vb_text_add(t, "; process %u on this host has such an R_Key: is it the right peer?",
 			    of->process);
 }
@@ -167,7 +167,7 @@ void vb_say_key_unknown(struct vb_text *t, const struct vb_facts *f, const struc
 {
 	vb_text_add(t, "0x%08x, used as an %s, was never given out by the device that it was used on", f->key,
 		    role(of));
-	say_stranger(t, of);
+	say_whose(t, of);
 	say_near(t, f, of);
 }
 

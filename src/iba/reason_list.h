@@ -46,8 +46,8 @@ REASON(VB_R_KEY_NO_CONTACT, "key-no-contact", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV
 REASON(VB_R_MEM_FORBIDDEN, "mem-forbidden", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_PROT_ERR,
        IBV_EVENT_QP_ACCESS_ERR, mem, vb_say_mem_forbidden)
 /* atomic on private memory of another process */
-REASON(VB_R_ATOMIC_FOREIGN, "atomic-foreign", ACCESS, IBV_WC_REM_ACCESS_ERR, NEVER, IBV_EVENT_QP_ACCESS_ERR,
-       mem, vb_say_atomic_foreign)
+REASON(VB_R_ATOMIC_PEER, "atomic-peer", ACCESS, IBV_WC_REM_ACCESS_ERR, NEVER, IBV_EVENT_QP_ACCESS_ERR, mem,
+       vb_say_atomic_foreign)
 /* the memory is not mapped any more, or not with that permission */
 REASON(VB_R_MEM_VANISHED, "mem-vanished", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_PROT_ERR,
        IBV_EVENT_QP_ACCESS_ERR, mem, vb_say_mem_vanished)

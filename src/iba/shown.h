@@ -9,9 +9,9 @@
 #include "base/lock.h"
 
 /* The permission for direct placement is `may`.  It is the last field that is stored when the QP gives it and
- * the first when the QP takes it back (seq_cst); then the owner waits for announced users (mem/far.h) before
- * it changes what else stands in the second half.  So whoever announces itself and then finds `may` set can
- * rely on that half until its announcement ends. */
+ * the first when the QP takes it back (seq_cst); then the owner waits for announced users (mem/peer_mem.h)
+ * before it changes what else stands in the second half.  So whoever announces itself and then finds `may`
+ * set can rely on that half until its announcement ends. */
 struct vb_shown_qp {
 	_Atomic uint32_t state;	   /* 0: no such QP, else 1 + enum ibv_qp_state */
 	_Atomic uint32_t received; /* VB_SHOWN_RECEIVED | next PSN expected; 0: nothing yet.  Stored before an

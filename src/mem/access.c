@@ -5,14 +5,14 @@
 #include "base/fault.h"
 #include "base/pages.h"
 #include "mem/copy.h"
-#include "mem/foreign.h"
+#include "mem/peer_key.h"
 
 /* The entry in this table that the key names, NULL: there is none. */
 static struct vb_key_entry *own_entry(struct vb_keys *t, uint32_t key)
 {
 	uint32_t index = vb_keys_index(t, key);
 
-	if (key & VB_KEY_SHARED)
+	if (key & VB_KEY_TAGGED)
 		return index && vb_key_used(t->marks, index) ? &t->entries[index] : NULL;
 	return index && index < t->capacity ? &t->entries[index] : NULL;
 }
@@ -27,7 +27,7 @@ static inline enum vb_reason begin_at(struct vb_keys *t, uint32_t index, struct 
 	uint64_t at;
 
 	w.key = vb_key_as_lkey(t, want);
-	u->far = NULL;
+	u->peer = NULL;
 	for (;;) {
 		u->slot = vb_slot_claim(&t->slots);
 		vb_announce_key(u->slot, index);
@@ -51,8 +51,8 @@ static __attribute__((noinline)) enum vb_reason begin_shared(struct vb_keys *t, 
 {
 	struct vb_key_entry *e;
 
-	if (vb_key_is_elsewhere(t, w->key, w->pd))
-		return vb_foreign_begin(t, u, w, f);
+	if (vb_key_is_peers(t, w->key, w->pd))
+		return vb_peer_key_begin(t, u, w, f);
 	e = own_entry(t, w->key);
 	if (!e)
 		return vb_key_classify(t, NULL, w, f);
@@ -61,7 +61,7 @@ static __attribute__((noinline)) enum vb_reason begin_shared(struct vb_keys *t, 
 
 static inline bool is_plain(const struct vb_keys *t, const struct vb_mem_want *w)
 {
-	return !(w->key & VB_KEY_SHARED) && (uint32_t)(w->pd >> 32) == t->home;
+	return !(w->key & VB_KEY_TAGGED) && (uint32_t)(w->pd >> 32) == t->home;
 }
 
 enum vb_reason vb_mem_begin(struct vb_keys *t, struct vb_mem_use *u, const struct vb_mem_want *w,
@@ -80,16 +80,16 @@ bool vb_mem_get(const struct vb_mem_use *u, void *dst, uint32_t n)
 {
 	if (vb_likely(u->how == VB_USE_HERE))
 		return vb_copy_from_app(dst, u->ptr, n);
-	if (u->how == VB_USE_FAR)
-		return vb_foreign_get(u, dst, n);
+	if (u->how == VB_USE_PEER)
+		return vb_peer_key_get(u, dst, n);
 	memset(dst, 0, n);
 	return true;
 }
 
 bool vb_mem_put(const struct vb_mem_use *u, const void *src, uint32_t n)
 {
-	if (vb_unlikely(u->how == VB_USE_FAR))
-		return vb_foreign_put(u, src, n);
+	if (vb_unlikely(u->how == VB_USE_PEER))
+		return vb_peer_key_put(u, src, n);
 	return vb_unlikely(u->how == VB_USE_NULL) || vb_copy_to_app(u->ptr, src, n);
 }
 
@@ -111,10 +111,10 @@ static uint64_t first_gone(const uint8_t *p, uint64_t len)
 enum vb_reason vb_mem_why(const struct vb_mem_use *u, uint32_t key, uint64_t addr, uint64_t len,
 			  struct vb_facts *f)
 {
-	enum vb_reason r = u->how == VB_USE_FAR ? vb_foreign_why(u) : VB_R_MEM_VANISHED;
+	enum vb_reason r = u->how == VB_USE_PEER ? vb_peer_key_why(u) : VB_R_MEM_VANISHED;
 
 	*f = (struct vb_facts){.reason = r, .key = key, .addr = addr, .len = len};
-	f->mem.process = u->far ? vb_foreign_pid(u) : 0;
+	f->mem.process = u->peer ? vb_peer_key_pid(u) : 0;
 	if (r == VB_R_MEM_VANISHED)
 		f->mem.reached = u->how == VB_USE_HERE ? addr + first_gone(u->ptr, len) : addr;
 	return r;
@@ -135,7 +135,7 @@ bool vb_mem_begin_any(struct vb_keys *t, struct vb_mem_use *u)
 {
 	u->slot = vb_slot_own(&t->slots);
 	u->ptr = NULL;
-	u->far = NULL;
+	u->peer = NULL;
 	if (!u->slot)
 		return false;
 	vb_announce_key(u->slot, VB_KEY_ANY);
@@ -149,7 +149,7 @@ uint8_t *vb_mem_find(struct vb_keys *t, const struct vb_mem_want *want)
 	enum vb_key_kind kind;
 	uint64_t at;
 
-	if (vb_unlikely(!is_plain(t, want)) && vb_key_is_elsewhere(t, w.key, w.pd))
+	if (vb_unlikely(!is_plain(t, want)) && vb_key_is_peers(t, w.key, w.pd))
 		return NULL;
 	e = own_entry(t, w.key);
 	if (!e)
@@ -161,7 +161,7 @@ uint8_t *vb_mem_find(struct vb_keys *t, const struct vb_mem_want *want)
 
 void vb_mem_end(struct vb_mem_use *u)
 {
-	if (vb_unlikely(u->far))
+	if (vb_unlikely(u->peer))
 		vb_announce_via_end(u->slot);
 	else
 		vb_announce_key_end(u->slot);
@@ -172,8 +172,8 @@ enum vb_reason vb_mem_check(struct vb_keys *t, const struct vb_mem_want *w, stru
 {
 	struct vb_key_entry *e;
 
-	if (vb_unlikely(!is_plain(t, w)) && vb_key_is_elsewhere(t, w->key, w->pd))
-		return vb_foreign_check(t, w, f);
+	if (vb_unlikely(!is_plain(t, w)) && vb_key_is_peers(t, w->key, w->pd))
+		return vb_peer_key_check(t, w, f);
 	e = own_entry(t, w->key);
 	if (vb_likely(e && vb_key_judge(t, e, w) == VB_OK))
 		return VB_OK;

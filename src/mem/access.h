@@ -18,13 +18,13 @@
 enum vb_use_how {
 	VB_USE_HERE, /* at ptr */
 	VB_USE_NULL, /* a null region */
-	VB_USE_FAR,  /* at ptr in another process, by the kernel's copies */
+	VB_USE_PEER, /* at ptr in another process, by the kernel's copies */
 };
 struct vb_mem_use {
 	uint8_t *ptr; /* CPU address of the first byte (VB_USE_HERE) */
 	enum vb_use_how how;
 	struct vb_key_slot *slot; /* private, as is what follows */
-	struct vb_far *far;	  /* another adapter's; NULL: this one's */
+	struct vb_peer_mem *peer; /* another adapter's; NULL: this one's */
 };
 
 /* What vb_mem_begin() also says, of an atomic on memory of another process: whether it can be done is being

@@ -118,7 +118,7 @@ static uint32_t take_tagged(struct vb_keys *t)
 			return 0;
 	at = index - VB_KEY_PLAIN;
 	last = (uint32_t)atomic_load_explicit(&t->entries[index].iova, memory_order_relaxed);
-	return VB_KEY_SHARED |
+	return VB_KEY_TAGGED |
 	       (uint32_t)atomic_load_explicit(&t->marks->numbers[at / VB_TAGGED_KEYS], memory_order_relaxed)
 		   << 18 |
 	       at % VB_TAGGED_KEYS << 8 | VB_KEY_VARIANT(last + 1);

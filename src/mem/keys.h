@@ -42,7 +42,7 @@
 #include "mem/announce.h"
 
 #define VB_KEY_REMOTE 0x40000000u
-#define VB_KEY_SHARED 0x80000000u
+#define VB_KEY_TAGGED 0x80000000u
 #define VB_KEY_PLACE(k) \
 	(((k) >> 8) & ((1u << VB_KEY_BITS) - 1)) /* index plus offset, or what a tag has there */
 #define VB_KEY_VARIANT(k) ((k)&0xffu)
@@ -95,23 +95,23 @@ struct vb_key_marks {
  * adapter that made it stands in its upper 12 bits. */
 #define VB_PD_HOME(pd) ((uint32_t)((pd) >> 52))
 
-struct vb_far;
+struct vb_peer_mem;
 
 /* What the table asks of the layer that knows of peers. */
 struct vb_keys_ops {
 	/* Whether a peer has announced that it uses this index; does not wait. */
 	bool (*in_use)(void *owner, uint32_t index);
 	/* Whether other processes may hold this protection domain. */
-	bool (*held_elsewhere)(void *owner, uint64_t pd);
+	bool (*peers_hold)(void *owner, uint64_t pd);
 	/* For sentences: the process, other than this one, in which `rkey` is a live R_Key of a region that
 	 * holds [addr, addr+len), or any region if len is 0; 0: none that is known. */
-	uint32_t (*stranger)(void *owner, uint32_t rkey, uint64_t addr, uint64_t len);
+	uint32_t (*whose)(void *owner, uint32_t rkey, uint64_t addr, uint64_t len);
 	/* The adapter that has this number, NULL: not in contact.  It may leave at any time. */
-	struct vb_far *(*find)(void *owner, uint32_t number);
+	struct vb_peer_mem *(*find)(void *owner, uint32_t number);
 	/* The k-th number of this adapter, perhaps by taking one more; 0: there is none. */
 	uint32_t (*number)(void *owner, uint32_t k);
-	/* Its owner is to be asked what memory stands behind the regions that are WANTED (mem/far.h). */
-	void (*ask)(void *owner, struct vb_far *f);
+	/* Its owner is to be asked what memory stands behind the regions that are WANTED (mem/peer_mem.h). */
+	void (*ask)(void *owner, struct vb_peer_mem *f);
 };
 
 /* Indices of one kind of keys. */
@@ -145,7 +145,7 @@ struct vb_keys {
  * used, but never outside the array, whatever the offset. */
 static inline uint32_t vb_key_index(const struct vb_key_marks *m, uint32_t offset, uint32_t key)
 {
-	if (!(key & VB_KEY_SHARED)) {
+	if (!(key & VB_KEY_TAGGED)) {
 		uint32_t index = VB_KEY_PLACE(key) - offset;
 
 		return index < VB_KEY_PLAIN ? index : 0;
@@ -185,9 +185,9 @@ static inline uint32_t vb_key_next(const struct vb_key_marks *m, uint32_t index)
 }
 
 /* Whether a key, used for a domain, stands in another adapter's table. */
-static inline bool vb_key_is_elsewhere(const struct vb_keys *t, uint32_t key, uint64_t pd)
+static inline bool vb_key_is_peers(const struct vb_keys *t, uint32_t key, uint64_t pd)
 {
-	return (key & VB_KEY_SHARED) ? !vb_keys_index(t, key) : (uint32_t)(pd >> 32) != t->home;
+	return (key & VB_KEY_TAGGED) ? !vb_keys_index(t, key) : (uint32_t)(pd >> 32) != t->home;
 }
 
 /* entries, slots and marks must be zero, and stay the caller's.  capacity counts untagged keys; where there
@@ -223,9 +223,10 @@ void vb_key_change(struct vb_keys *t, uint32_t lkey, const struct vb_key_spec *s
 /* Taking a key back, in steps.  vb_key_hide(): nobody finds the key any more; returns the round in which that
  * was.  Then nobody may be using it: vb_key_settled() looks, at threads of this process and at peers (a
  * window's round does not matter); vb_key_wait() waits for threads of this
- * process (a wait of more than a second is logged), after which the caller waits for peers (vb_far_wait);
- * vb_key_retract() hides and waits.  vb_key_clear(): the index stays taken, for something of that kind, and
- * leads nowhere.  vb_key_give(): clears it, and the index may be given out again, with another variant. */
+ * process (a wait of more than a second is logged), after which the caller waits for peers
+ * (vb_peer_mem_wait); vb_key_retract() hides and waits.  vb_key_clear(): the index stays taken, for something
+ * of that kind, and leads nowhere.  vb_key_give(): clears it, and the index may be given out again, with
+ * another variant. */
 uint32_t vb_key_hide(struct vb_keys *t, uint32_t lkey);
 bool vb_key_settled(struct vb_keys *t, uint32_t lkey, uint32_t round);
 void vb_key_wait(struct vb_keys *t, uint32_t lkey);
@@ -260,7 +261,7 @@ struct vb_key_shot {
 };
 void vb_key_shoot(const struct vb_key_entry *e, struct vb_key_shot *s);
 
-/* Notes that the region's memory is mapped elsewhere, and asks: true once. */
+/* Notes that the region's memory is mapped by a peer, and asks: true once. */
 void vb_key_tell(struct vb_keys *t, uint32_t lkey);
 bool vb_key_told(struct vb_keys *t, uint32_t lkey);
 

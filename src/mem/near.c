@@ -66,7 +66,7 @@ static bool leads(struct vb_keys *t, const struct vb_mem_want *w, uint32_t key, 
 {
 	uint32_t role = w->remote ? VB_KEY_REMOTE : t->local_bit;
 
-	return (key & VB_KEY_REMOTE) == role && !vb_key_is_elsewhere(t, key, w->pd) &&
+	return (key & VB_KEY_REMOTE) == role && !vb_key_is_peers(t, key, w->pd) &&
 	       vb_key_look(t, key ^ role, s) && s->pd == w->pd && comparable(s, w);
 }
 
@@ -120,20 +120,20 @@ static bool misread(struct vb_keys *t, const struct vb_mem_want *w, struct vb_fa
 
 /* Whether the key is another process's.  Not where it was one of this table: addresses of different processes
  * may be alike, as their keys may be. */
-static void add_stranger(struct vb_keys *t, const struct vb_mem_want *w, struct vb_facts *f)
+static void add_peer(struct vb_keys *t, const struct vb_mem_want *w, struct vb_facts *f)
 {
-	if (!w->remote || !t->ops || !t->ops->stranger || f->reason != VB_R_KEY_UNKNOWN)
+	if (!w->remote || !t->ops || !t->ops->whose || f->reason != VB_R_KEY_UNKNOWN)
 		return;
-	f->mem.process = t->ops->stranger(t->owner, w->key, w->addr, 0);
+	f->mem.process = t->ops->whose(t->owner, w->key, w->addr, 0);
 	if (f->mem.process)
-		f->mem.flags |= VB_KEYF_STRANGER;
+		f->mem.flags |= VB_KEYF_PEERS;
 }
 
 /* Another process is known to have, or have had, the key: the range is in that one's memory. */
 static bool is_anothers(const struct vb_facts *f)
 {
 	return f->reason == VB_R_KEY_OWNER_GONE || f->reason == VB_R_MEM_FORBIDDEN ||
-	       f->reason == VB_R_ATOMIC_FOREIGN || (f->reason == VB_R_KEY_NO_CONTACT && f->mem.process);
+	       f->reason == VB_R_ATOMIC_PEER || (f->reason == VB_R_KEY_NO_CONTACT && f->mem.process);
 }
 
 void vb_key_near(struct vb_keys *t, const struct vb_mem_want *w, struct vb_facts *f)
@@ -143,7 +143,7 @@ void vb_key_near(struct vb_keys *t, const struct vb_mem_want *w, struct vb_facts
 
 	if (f->reason != VB_R_KEY_PD && misread(t, w, f))
 		return;
-	add_stranger(t, w, f);
+	add_peer(t, w, f);
 	if (is_anothers(f))
 		return;
 	if (!search(t, w, &n))

@@ -21,7 +21,7 @@
 struct vb_out;
 struct vb_keys;
 struct vb_mws;
-struct vb_far;
+struct vb_peer_mem;
 struct vb_shown_qp;
 
 enum vb_wqe_state {
@@ -185,11 +185,11 @@ struct vb_qp {
 	struct vb_req req;
 	struct vb_resp resp;
 	/* composition (verbs/progress.c) */
-	void *link;	    /* struct vb_peer of the peer; NULL: not in contact */
-	struct vb_out *out; /* the link's way out; NULL: no contact yet or gone */
-	uint32_t far_pid;   /* process at the other end, 0: not known; for sentences */
-	struct vb_far *far; /* the far end's tables, for direct placement; NULL: not here, or not yet */
-	const struct vb_shown_qp *far_qp; /* the QP at the other end, in them */
+	void *link;		 /* struct vb_peer of the peer; NULL: not in contact */
+	struct vb_out *out;	 /* the link's way out; NULL: no contact yet or gone */
+	uint32_t peer_pid;	 /* process at the other end, 0: not known; for sentences */
+	struct vb_peer_mem *mem; /* the far end's tables, for direct placement; NULL: not here, or not yet */
+	const struct vb_shown_qp *peer_qp; /* the QP at the other end, in them */
 	bool unsettled; /* `shown->may` was taken back, and users have not been waited for: it stays so */
 	struct vb_list owes;	 /* on the list of QPs with something to send; guarded as that list says */
 	struct vb_list on_timer; /* on the adapter's timer list; guarded by its lock */

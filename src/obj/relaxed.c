@@ -159,7 +159,7 @@ static bool renew(struct vb_relaxed *r, struct vb_relaxed_pool *p, struct vb_rel
 	}
 	/* Keys for other homes than ours are all of one kind (mem/keys.h). */
 	m->lkey = vb_key_take(
-	    r->keys, (uint64_t)(p->access & VB_RELAXED_FOREIGN ? ~r->keys->home : r->keys->home) << 32);
+	    r->keys, (uint64_t)(p->access & VB_RELAXED_TAGGED ? ~r->keys->home : r->keys->home) << 32);
 	return m->lkey;
 }
 

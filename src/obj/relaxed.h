@@ -36,7 +36,7 @@
 #define VB_RELAXED_REMAPS     32u  /* uses of an entry before it has to be swept */
 #define VB_RELAXED_WATERMARK  512u /* so many of these are swept at once */
 #define VB_RELAXED_IDLE_FLUSH (50 * VB_MSEC)
-#define VB_RELAXED_FOREIGN    0x80000000u /* for protection domains that another process made */
+#define VB_RELAXED_TAGGED     0x80000000u /* for protection domains that another process made */
 
 struct vb_relaxed_pool;
 
@@ -60,7 +60,7 @@ struct vb_relaxed_mr {
 
 struct vb_relaxed_pool {
 	struct vb_relaxed_pool *next; /* set once */
-	uint32_t access;	      /* of its regions, exactly, and VB_RELAXED_FOREIGN; set once */
+	uint32_t access;	      /* of its regions, exactly, and VB_RELAXED_TAGGED; set once */
 	uint32_t pages, size;	      /* set once */
 	struct vb_relaxed_mr *mr;     /* [size]; set once */
 	struct vb_lock lock;	      /* guards all that follows */

@@ -36,7 +36,7 @@ static void fail(struct vb_qp *qp, struct vb_facts *f)
 /* The far end does not take it, however often it is asked. */
 static void give_up(struct vb_qp *qp, enum vb_reason r, uint8_t retries)
 {
-	struct vb_facts f = {.reason = r, .retry = {.retries = retries, .far_qpn = qp->dest_qpn}};
+	struct vb_facts f = {.reason = r, .retry = {.retries = retries, .peer_qpn = qp->dest_qpn}};
 
 	fail(qp, &f);
 }
@@ -271,7 +271,7 @@ void vb_rc_input_ack(struct vb_qp *qp, uint32_t psn)
 	if (vb_unlikely(!ack_before(qp, vb_psn_add(psn, 1))))
 		retry(qp);
 	if (vb_likely(qp->state != IBV_QPS_ERR))
-		vb_requester_settle(qp);
+		vb_requester_turn(qp);
 }
 
 void vb_completer_input(struct vb_qp *qp, const struct vb_pkt *p)
@@ -287,5 +287,5 @@ void vb_completer_input(struct vb_qp *qp, const struct vb_pkt *p)
 	else
 		ack(qp, p);
 	if (qp->state != IBV_QPS_ERR)
-		vb_requester_settle(qp);
+		vb_requester_turn(qp);
 }

@@ -9,7 +9,7 @@
  * A stream of requests must not stay with the ring for ever just because it never runs dry: after a few of
  * them the next one that could be placed waits for those before it. */
 #include "base/fault.h"
-#include "mem/far.h"
+#include "mem/peer_mem.h"
 #include "transport/place.h"
 
 enum {
@@ -30,7 +30,7 @@ static bool is_atomic(const struct vb_swqe *w)
 }
 
 /* What remains of the request, as far as it can be placed at all. */
-static bool wanted(const struct vb_qp *qp, const struct vb_swqe *w, struct vb_far_want *x)
+static bool wanted(const struct vb_qp *qp, const struct vb_swqe *w, struct vb_peer_mem_want *x)
 {
 	uint32_t access = vb_wrs[w->opcode].access;
 
@@ -41,17 +41,17 @@ static bool wanted(const struct vb_qp *qp, const struct vb_swqe *w, struct vb_fa
 	if (vb_wr_is(w->opcode, VB_WR_FETCH) && !qp->max_rd_atomic) /* rule 14 */
 		return false;
 	if (is_atomic(w) &&
-	    (w->length != 8 || (w->remote.addr & 7) || !vb_far_mapped(qp->far, w->remote.rkey)))
+	    (w->length != 8 || (w->remote.addr & 7) || !vb_peer_mem_mapped(qp->mem, w->remote.rkey)))
 		return false;
-	*x = (struct vb_far_want){.qp = qp->far_qp,
-				  .far_qpn = qp->dest_qpn,
-				  .qpn = qp->qpn,
-				  .path_mtu = qp->path_mtu,
-				  .psn = qp->req.psn,
-				  .rkey = w->remote.rkey,
-				  .access = access,
-				  .addr = w->remote.addr + w->placed,
-				  .len = w->length - w->placed};
+	*x = (struct vb_peer_mem_want){.qp = qp->peer_qp,
+				       .peer_qpn = qp->dest_qpn,
+				       .qpn = qp->qpn,
+				       .path_mtu = qp->path_mtu,
+				       .psn = qp->req.psn,
+				       .rkey = w->remote.rkey,
+				       .access = access,
+				       .addr = w->remote.addr + w->placed,
+				       .len = w->length - w->placed};
 	return true;
 }
 
@@ -98,11 +98,11 @@ static uint32_t portion(const struct vb_req *q, const struct vb_swqe *w)
 	return n < VB_MEM_CHUNK ? n : VB_MEM_CHUNK;
 }
 
-/* Of the next n bytes, which go to far_at: how many at the end have to be put together first, since they
+/* Of the next n bytes, which go to peer_at: how many at the end have to be put together first, since they
  * stand in one aligned word there and in several pieces here.  The word is to arrive as one. */
-static uint32_t joined(const struct vb_swqe *w, uint64_t far_at, uint32_t n)
+static uint32_t joined(const struct vb_swqe *w, uint64_t peer_at, uint32_t n)
 {
-	uint32_t tail = (uint32_t)((far_at + n - 1) & 7) + 1, i = w->num_sge;
+	uint32_t tail = (uint32_t)((peer_at + n - 1) & 7) + 1, i = w->num_sge;
 
 	if (w->num_sge < 2 || (w->flags & IBV_SEND_INLINE) || vb_wr_is(w->opcode, VB_WR_FETCH) ||
 	    w->placed + n != w->length)
@@ -138,7 +138,7 @@ static bool list_is_there(struct vb_qp *qp, const struct vb_swqe *w, uint32_t wa
 	return true;
 }
 
-static enum vb_placed copy(struct vb_qp *qp, struct vb_swqe *w, struct vb_far_use *u)
+static enum vb_placed copy(struct vb_qp *qp, struct vb_swqe *w, struct vb_peer_mem_use *u)
 {
 	bool fetch = vb_wr_is(w->opcode, VB_WR_FETCH);
 	uint32_t n = portion(&qp->req, w), tail = joined(w, (uintptr_t)u->ptr, n);
@@ -154,11 +154,11 @@ static enum vb_placed copy(struct vb_qp *qp, struct vb_swqe *w, struct vb_far_us
 			       fetch ? VB_SG_FETCH : VB_SG_PLACE, &f);
 	if (r == VB_OK && tail)
 		r = copy_joined(qp, w, u->ptr + n - tail, tail, &f);
-	vb_far_end(u);
+	vb_peer_mem_end(u);
 	return r == VB_OK ? advance(qp, w, n) : give_up(w);
 }
 
-static enum vb_placed atomic(struct vb_qp *qp, struct vb_swqe *w, struct vb_far_use *u)
+static enum vb_placed atomic(struct vb_qp *qp, struct vb_swqe *w, struct vb_peer_mem_use *u)
 {
 	struct vb_facts f = {0};
 	uint64_t orig;
@@ -169,7 +169,7 @@ static enum vb_placed atomic(struct vb_qp *qp, struct vb_swqe *w, struct vb_far_
 		ok = vb_wr_is(w->opcode, VB_WR_COMPARE)
 			 ? vb_atomic_cmp_swap(u->ptr, w->remote.compare_add, w->remote.swap, &orig)
 			 : vb_atomic_fetch_add(u->ptr, w->remote.compare_add, &orig);
-	vb_far_end(u);
+	vb_peer_mem_end(u);
 	if (!ok)
 		return give_up(w);
 	if (vb_sg_copy(qp, qp->pd_id, w->sge, w->num_sge, 0, (uint8_t *)&orig, 8, VB_SG_SCATTER, &f) !=
@@ -208,15 +208,15 @@ static bool add_piece(struct batch *b, uint8_t *at, uint32_t n, uint64_t dst, bo
 }
 
 /* The local end of n bytes of w, under an announcement of all keys. */
-static bool add_local(struct vb_qp *qp, struct batch *b, struct vb_swqe *w, uint64_t far_at, uint32_t n)
+static bool add_local(struct vb_qp *qp, struct batch *b, struct vb_swqe *w, uint64_t peer_at, uint32_t n)
 {
 	bool fetch = vb_wr_is(w->opcode, VB_WR_FETCH), last = w->placed + n == w->length;
-	uint32_t tail = joined(w, far_at, n), body = n - tail;
+	uint32_t tail = joined(w, peer_at, n), body = n - tail;
 	uint8_t *end = b->end[b->nthere];
 	uint64_t off = w->placed;
 
 	if (w->flags & IBV_SEND_INLINE)
-		return add_piece(b, w->inline_data + off, n, far_at, last);
+		return add_piece(b, w->inline_data + off, n, peer_at, last);
 	for (uint32_t i = 0; i < w->num_sge && n; i++) {
 		const struct ibv_sge *s = &w->sge[i];
 		uint8_t *at;
@@ -233,7 +233,7 @@ static bool add_local(struct vb_qp *qp, struct batch *b, struct vb_swqe *w, uint
 								 .pd = qp->pd_id,
 								 .addr = s->addr + off,
 								 .len = k});
-		if (!at || (m && !add_piece(b, at, m, fetch ? (uintptr_t)at : far_at,
+		if (!at || (m && !add_piece(b, at, m, fetch ? (uintptr_t)at : peer_at,
 					    !tail && last && (fetch || k == n))))
 			return false;
 		if (m < k) {
@@ -243,22 +243,22 @@ static bool add_local(struct vb_qp *qp, struct batch *b, struct vb_swqe *w, uint
 		}
 		off = 0;
 		body -= m;
-		far_at += k;
+		peer_at += k;
 		n -= k;
 	}
 	return !tail || add_piece(b, b->end[b->nthere], tail, 0, false);
 }
 
 /* A request, or the next part of it.  false: not this one. */
-static bool add(struct vb_qp *qp, struct batch *b, struct vb_swqe *w, uint64_t far_at, uint32_t n)
+static bool add(struct vb_qp *qp, struct batch *b, struct vb_swqe *w, uint64_t peer_at, uint32_t n)
 {
 	unsigned nhere = b->nhere;
 
-	if (!add_local(qp, b, w, far_at, n)) {
+	if (!add_local(qp, b, w, peer_at, n)) {
 		b->nhere = nhere;
 		return false;
 	}
-	b->there[b->nthere++] = (struct iovec){(void *)(uintptr_t)far_at, n};
+	b->there[b->nthere++] = (struct iovec){(void *)(uintptr_t)peer_at, n};
 	b->bytes += n;
 	return true;
 }
@@ -267,7 +267,7 @@ static bool add(struct vb_qp *qp, struct batch *b, struct vb_swqe *w, uint64_t f
 static void add_more(struct vb_qp *qp, struct batch *b, const struct vb_swqe *w)
 {
 	const struct vb_req *q = &qp->req;
-	struct vb_far_want x;
+	struct vb_peer_mem_want x;
 	uint64_t at;
 
 	for (uint32_t i = q->next + 1; IN_ORDER && i != q->head && b->nthere < BATCH; i++) {
@@ -275,7 +275,7 @@ static void add_more(struct vb_qp *qp, struct batch *b, const struct vb_swqe *w)
 
 		if (m->opcode != w->opcode || m->remote.rkey != w->remote.rkey || !m->length ||
 		    !wanted(qp, m, &x) || m->length > q->budget || b->bytes + m->length > q->budget ||
-		    b->bytes + m->length > VB_MEM_CHUNK || !vb_far_also(qp->far, &x, &at) ||
+		    b->bytes + m->length > VB_MEM_CHUNK || !vb_peer_mem_also(qp->mem, &x, &at) ||
 		    !add(qp, b, m, at, m->length))
 			return;
 	}
@@ -287,17 +287,17 @@ static size_t move(struct vb_qp *qp, struct batch *b, bool write)
 	unsigned k = b->nhere - 1;
 
 	if (IN_ORDER || b->nhere == 1)
-		return vb_far_move(qp->far, write, b->here, b->nhere, b->there, b->nthere);
+		return vb_peer_mem_move(qp->mem, write, b->here, b->nhere, b->there, b->nthere);
 	/* one request; its last piece in a call of its own, behind a barrier */
-	done = vb_far_move(qp->far, write, b->here, k, b->there, 1);
+	done = vb_peer_mem_move(qp->mem, write, b->here, k, b->there, 1);
 	if (done != b->bytes - b->here[k].iov_len)
 		return done;
 	atomic_thread_fence(memory_order_seq_cst);
 	b->there[0] = (struct iovec){(uint8_t *)b->there[0].iov_base + done, b->here[k].iov_len};
-	return done + vb_far_move(qp->far, write, &b->here[k], 1, b->there, 1);
+	return done + vb_peer_mem_move(qp->mem, write, &b->here[k], 1, b->there, 1);
 }
 
-static enum vb_placed call(struct vb_qp *qp, struct vb_swqe *w, struct vb_far_use *u)
+static enum vb_placed call(struct vb_qp *qp, struct vb_swqe *w, struct vb_peer_mem_use *u)
 {
 	struct vb_req *q = &qp->req;
 	uint32_t n = portion(q, w);
@@ -317,7 +317,7 @@ static enum vb_placed call(struct vb_qp *qp, struct vb_swqe *w, struct vb_far_us
 		vb_mem_end(&local);
 	}
 	VB_FAULT_POINT("placed, still announced");
-	vb_far_end(u);
+	vb_peer_mem_end(u);
 	for (unsigned i = 0; i < b.nthere && ret == VB_PLACED && qp->state != IBV_QPS_ERR; i++) {
 		w = vb_sq_at(q, q->next);
 		n = (uint32_t)b.there[i].iov_len;
@@ -333,17 +333,17 @@ static enum vb_placed call(struct vb_qp *qp, struct vb_swqe *w, struct vb_far_us
 
 bool vb_place_holds(const struct vb_qp *qp, const struct vb_swqe *w)
 {
-	struct vb_far_want x;
+	struct vb_peer_mem_want x;
 
 	return qp->req.una != qp->req.next && qp->req.ringed >= RINGED && wanted(qp, w, &x) &&
-	       vb_far_likely(qp->far, &x);
+	       vb_peer_mem_likely(qp->mem, &x);
 }
 
 enum vb_placed vb_place(struct vb_qp *qp, struct vb_swqe *w)
 {
 	struct vb_req *q = &qp->req;
-	struct vb_far_want x;
-	struct vb_far_use u;
+	struct vb_peer_mem_want x;
+	struct vb_peer_mem_use u;
 
 	if (q->una != q->next)
 		return vb_place_holds(qp, w) ? VB_PLACED_LATER : VB_PLACED_NOT;
@@ -354,18 +354,18 @@ enum vb_placed vb_place(struct vb_qp *qp, struct vb_swqe *w)
 		q->placing = true;
 		return VB_PLACED_LATER;
 	}
-	switch (vb_far_begin(qp->far, qp->keys, &u, &x)) {
-	case VB_FAR_QP:
-		vb_far_end(&u);
+	switch (vb_peer_mem_begin(qp->mem, qp->keys, &u, &x)) {
+	case VB_MEANS_QP:
+		vb_peer_mem_end(&u);
 		return advance(qp, w, 0);
-	case VB_FAR_MAPPED:
+	case VB_MEANS_MAPPED:
 		return is_atomic(w) ? atomic(qp, w, &u) : copy(qp, w, &u);
-	case VB_FAR_VM:
+	case VB_MEANS_VM:
 		if (!is_atomic(w))
 			return call(qp, w, &u);
-		vb_far_end(&u);
+		vb_peer_mem_end(&u);
 		break;
-	case VB_FAR_NONE:
+	case VB_MEANS_NONE:
 		break;
 	}
 	return give_up(w);

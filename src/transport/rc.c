@@ -296,7 +296,7 @@ static void timed_out(struct vb_qp *qp)
 	struct vb_facts f = {.reason = VB_R_RETRY,
 			     .qpn = qp->qpn,
 			     .retry = {.retries = qp->attr.retry_cnt,
-				       .far_qpn = qp->dest_qpn,
+				       .peer_qpn = qp->dest_qpn,
 				       .reach = qp->reach,
 				       .reach_a = qp->reach_a,
 				       .reach_b = qp->reach_b}};
@@ -322,7 +322,7 @@ uint64_t vb_rc_timer(struct vb_qp *qp, uint64_t now)
 		if (q->deadline && now >= q->deadline) {
 			while (vb_requester_local(qp))
 				;
-			vb_requester_settle(qp);
+			vb_requester_turn(qp);
 			vb_requester_arm(qp);
 			return q->deadline == VB_NEVER ? VB_NEVER : now;
 		}
@@ -371,7 +371,7 @@ void vb_rc_enter(struct vb_qp *qp, enum ibv_qp_state from)
 	}
 	if (qp->state == IBV_QPS_SQD) {
 		q->drained_posted = false;
-		vb_requester_settle(qp);
+		vb_requester_turn(qp);
 	}
 	/* what was posted and waits for a way out is outstanding in RTS only */
 	if ((q->deadline != VB_NEVER) != vb_requester_outstanding(qp))

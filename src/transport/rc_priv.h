@@ -19,7 +19,7 @@ bool vb_requester_ready(const struct vb_qp *qp); /* whether a request could be s
 void vb_requester_back(struct vb_qp *qp);	 /* sends again from the oldest unacknowledged PSN */
 void vb_requester_arm(struct vb_qp *qp); /* the timer starts over, or stops if nothing is outstanding */
 bool vb_requester_outstanding(const struct vb_qp *qp); /* whether the timer has to run */
-void vb_requester_settle(struct vb_qp *qp);	       /* a failed request whose turn has come; SQ drained */
+void vb_requester_turn(struct vb_qp *qp);	       /* a failed request whose turn has come; SQ drained */
 
 bool vb_requester_settles(const struct vb_qp *qp); /* its oldest request waits for users of a window */
 bool vb_requester_local(struct vb_qp *qp); /* what is next and needs no packet; true: something was done */

@@ -234,7 +234,7 @@ bool vb_requester_run(struct vb_qp *qp)
 	q->blocked = q->placing = false;
 	if (!may_work(qp)) { /* rule 2: a post does not end an RNR wait */
 		if (vb_requester_settles(qp) && !vb_requester_local(qp))
-			vb_requester_settle(qp);
+			vb_requester_turn(qp);
 		goto out;
 	}
 	while (q->next != q->head) {
@@ -250,7 +250,7 @@ bool vb_requester_run(struct vb_qp *qp)
 		if (w->state == VB_WQE_POSTED) {
 			if (qp->state != IBV_QPS_RTS && !w->placed)
 				break;
-			if (qp->far) {
+			if (qp->mem) {
 				enum vb_placed p = vb_place(qp, w);
 
 				if (p == VB_PLACED)
@@ -275,7 +275,7 @@ bool vb_requester_run(struct vb_qp *qp)
 			q->psn_max = q->psn;
 		q->mark = qp->out->ops->mark(qp->out);
 	}
-	vb_requester_settle(qp);
+	vb_requester_turn(qp);
 out:
 	if ((q->deadline != VB_NEVER) != vb_requester_outstanding(qp))
 		vb_requester_arm(qp);
@@ -299,7 +299,7 @@ bool vb_requester_ready(const struct vb_qp *qp)
 	if (w->state == VB_WQE_POSTED) {
 		if (q->placing)
 			return true;
-		if (qp->far && vb_place_holds(qp, w))
+		if (qp->mem && vb_place_holds(qp, w))
 			return false;
 		if (qp->state != IBV_QPS_RTS || ((w->flags & IBV_SEND_FENCE) && q->reads))
 			return false;
@@ -345,7 +345,7 @@ void vb_requester_arm(struct vb_qp *qp)
 	qp->req.deadline = vb_requester_outstanding(qp) ? 0 : VB_NEVER;
 }
 
-void vb_requester_settle(struct vb_qp *qp)
+void vb_requester_turn(struct vb_qp *qp)
 {
 	struct vb_req *q = &qp->req;
 	struct vb_swqe *w = q->una != q->head ? vb_sq_at(q, q->una) : NULL;

@@ -10,7 +10,7 @@ static void fault(struct vb_qp *qp, struct vb_facts *f, enum vb_reason r, bool t
 {
 	f->reason = r;
 	f->qpn = qp->qpn;
-	if (r == VB_R_KEY_UNKNOWN && f->mem.flags & VB_KEYF_STRANGER && f->mem.process == qp->far_pid)
+	if (r == VB_R_KEY_UNKNOWN && f->mem.flags & VB_KEYF_PEERS && f->mem.process == qp->peer_pid)
 		f->mem.flags |= VB_KEYF_ASKER;
 	vb_rc_fail_recv(qp, f, take_wqe);
 }

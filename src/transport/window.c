@@ -45,8 +45,8 @@ enum vb_mw_step vb_window_invalidated(struct vb_qp *qp, uint32_t rkey, struct vb
 
 	/* Nobody can be in the middle of a copy through this window, so nobody is waited for.  It serves this
 	 * QP alone.  This process touches its memory only for packets of this QP, under its lock, which we
-	 * hold.  The peer does so (mem/far.h) under the lock of the one QP that is connected to this one, for
-	 * a request that stands at the head of its send queue; our SEND came from that queue, so what was
-	 * before it is done, and what is behind it begins when it is acknowledged. */
+	 * hold.  The peer does so (mem/peer_mem.h) under the lock of the one QP that is connected to this
+	 * one, for a request that stands at the head of its send queue; our SEND came from that queue, so
+	 * what was before it is done, and what is behind it begins when it is acknowledged. */
 	return vb_mw_invalidate(qp->mws, rkey, qp->qpn, &id, true, f);
 }

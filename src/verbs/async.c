@@ -185,7 +185,7 @@ void vb_wait_acked(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_t 
 	pthread_mutex_unlock(mutex);
 }
 
-void vb_qp_settle_events(struct vb_qp *qp)
+void vb_qp_await_events(struct vb_qp *qp)
 {
 	struct vb_async_node *nodes[] = {&qp->ev_fatal,	   &qp->ev_access,  &qp->ev_req,
 					 &qp->ev_comm_est, &qp->ev_drained, &qp->ev_last_wqe};

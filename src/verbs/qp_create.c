@@ -230,8 +230,8 @@ VB_EXPORT VB_CODE(ibv_destroy_qp, (ibqp), struct ibv_qp *ibqp)
 	vb_qpn_give(c->adapter, qp->qpn);
 	vb_adapter_quiesce(c->adapter);
 	atomic_fetch_sub(&vb_hca(c->adapter)->qps, 1);
-	vb_qp_settle_events(qp); /* rule 36 */
-	vb_qp_fini(qp);		 /* before its domain can go, whose callbacks it may need */
+	vb_qp_await_events(qp); /* rule 36 */
+	vb_qp_fini(qp);		/* before its domain can go, whose callbacks it may need */
 	count(qp, (uint32_t)-1);
 	pthread_cond_destroy(&ibqp->cond);
 	pthread_mutex_destroy(&ibqp->mutex);

@@ -107,8 +107,8 @@ static void publish(struct vb_hca *h, struct vb_pd *pd, struct vb_relaxed_mr *m,
 	struct vb_mr *mr = &m->mr;
 
 	mr->pd = pd;
-	mr->access = m->pool->access & ~(unsigned)(IBV_ACCESS_OPTIONAL_RANGE | VB_RELAXED_FOREIGN);
-	mr->asked = m->pool->access & ~VB_RELAXED_FOREIGN;
+	mr->access = m->pool->access & ~(unsigned)(IBV_ACCESS_OPTIONAL_RANGE | VB_RELAXED_TAGGED);
+	mr->asked = m->pool->access & ~VB_RELAXED_TAGGED;
 	mr->kind = VB_KEY_MEMORY;
 	mr->source = VB_MR_RELAXED;
 	vb_pd_count(pd, VB_CHILD_MR, 1); /* pairs with ibv_dereg_mr_relaxed() */
@@ -133,7 +133,7 @@ VB_EXPORT VB_OBJECT(struct ibv_mr *, ibv_reg_mr_relaxed, (ibpd, address, length,
 {
 	struct vb_context *c = ibpd ? vb_context(ibpd->context) : NULL;
 	uint64_t addr = (uintptr_t)address, start = addr & ~(PAGE - 1), pages;
-	unsigned access = (unsigned)flags, foreign;
+	unsigned access = (unsigned)flags, tagged;
 	struct vb_relaxed_mr *m;
 	struct vb_hca *h;
 	bool write;
@@ -152,9 +152,9 @@ VB_EXPORT VB_OBJECT(struct ibv_mr *, ibv_reg_mr_relaxed, (ibpd, address, length,
 		goto refused;
 	h = vb_hca(c->adapter);
 	pages = (addr - start + length + PAGE - 1) / PAGE;
-	foreign = vb_pd(ibpd)->id >> 32 != h->keys.home ? VB_RELAXED_FOREIGN : 0;
+	tagged = vb_pd(ibpd)->id >> 32 != h->keys.home ? VB_RELAXED_TAGGED : 0;
 	err =
-	    vb_relaxed_take(&h->relaxed, access | foreign, pages, &m); /* pairs with ibv_dereg_mr_relaxed() */
+	    vb_relaxed_take(&h->relaxed, access | tagged, pages, &m); /* pairs with ibv_dereg_mr_relaxed() */
 	if (err) {
 		err = refuse_pool(h, err, vb_pd(ibpd));
 		goto refused;

@@ -174,13 +174,13 @@ int vb_why_tied(struct vb_keys *keys, const char *call, uint32_t lkey)
 
 int vb_why_no_key(const struct vb_keys *keys, const char *call, const struct vb_pd *pd)
 {
-	uint32_t foreign = (uint32_t)(pd->id >> 32) != keys->home;
+	uint32_t tagged = (uint32_t)(pd->id >> 32) != keys->home;
 
-	return vb_refuse(
-	    ENOMEM, call, "all %u keys that this process has for regions and windows in %s are in use",
-	    foreign ? keys->tagged.room : keys->plain.room,
-	    foreign ? "protection domains that other processes made"
-		    : "its own protection domains, relaxed ones that wait for a flush included,");
+	return vb_refuse(ENOMEM, call,
+			 "all %u keys that this process has for regions and windows in %s are in use",
+			 tagged ? keys->tagged.room : keys->plain.room,
+			 tagged ? "protection domains that other processes made"
+				: "its own protection domains, relaxed ones that wait for a flush included,");
 }
 
 int vb_why_pd_busy(struct vb_pd *pd, const char *call)

@@ -143,28 +143,28 @@ static void show_received(struct sim_node *n)
 static void show(struct sim *s, unsigned i)
 {
 	struct sim_node *n = &s->n[i];
-	bool open = n->qp.out && n->qp.far && n->qp.state >= IBV_QPS_RTS && n->qp.state <= IBV_QPS_SQD;
+	bool open = n->qp.out && n->qp.mem && n->qp.state >= IBV_QPS_RTS && n->qp.state <= IBV_QPS_SQD;
 
 	atomic_store(&n->shown.dest_qpn, n->qp.dest_qpn);
 	atomic_store(&n->shown.pd, n->qp.pd_id);
-	atomic_store(&n->shown.peer, s->n[!i].far.here);
+	atomic_store(&n->shown.peer, s->n[!i].mem.here);
 	atomic_store(&n->shown.path_mtu, n->qp.path_mtu);
 	show_received(n);
 	atomic_store(&n->shown.may, open ? n->qp.access : 0u);
 }
 
 /* The other node's tables, as direct placement finds them within one process. */
-static void make_far(struct sim *s, unsigned i)
+static void make_peer_mem(struct sim *s, unsigned i)
 {
 	struct sim_node *n = &s->n[i], *peer = &s->n[!i];
 
-	n->far.keys = peer->keys.entries;
-	n->far.marks = peer->keys.marks;
-	n->far.slots = peer->keys.slots.at;
-	n->far.here = 1 + i;
-	n->far.there = 1 + !i;
-	n->far.number = 1 + !i;
-	n->far.same = true;
+	n->mem.keys = peer->keys.entries;
+	n->mem.marks = peer->keys.marks;
+	n->mem.slots = peer->keys.slots.at;
+	n->mem.here = 1 + i;
+	n->mem.there = 1 + !i;
+	n->mem.number = 1 + !i;
+	n->mem.same = true;
 	n->qp.shown = &n->shown;
 }
 
@@ -176,8 +176,8 @@ static void path_comes(struct sim *s, unsigned i)
 	vb_lock_take(&n->qp.lock);
 	vb_rc_path(&n->qp, &n->wire.out);
 	if (s->cfg.placing) {
-		n->qp.far = &n->far;
-		n->qp.far_qp = &s->n[!i].shown;
+		n->qp.mem = &n->mem;
+		n->qp.peer_qp = &s->n[!i].shown;
 		show(s, i);
 	}
 	vb_lock_give(&n->qp.lock);
@@ -461,7 +461,7 @@ struct sim *sim_new(const struct sim_cfg *cfg)
 	make_node(s, 0);
 	make_node(s, 1);
 	for (unsigned i = 0; i < 2 && cfg->placing; i++)
-		make_far(s, i);
+		make_peer_mem(s, i);
 	connect_qp(s, 0);
 	connect_qp(s, 1);
 	return s;

@@ -18,7 +18,7 @@
 #include "iba/out.h"
 #include "iba/pkt.h"
 #include "iba/shown.h"
-#include "mem/far.h"
+#include "mem/peer_mem.h"
 #include "mem/access.h"
 #include "obj/builder.h"
 #include "obj/context.h"
@@ -133,7 +133,7 @@ struct sim_node {
 	struct vb_qp qp;
 	struct sim_wire wire;	  /* its way out */
 	struct vb_shown_qp shown; /* what its peer may do by itself */
-	struct vb_far far;	  /* what it knows of its peer's memory */
+	struct vb_peer_mem mem;	  /* what it knows of its peer's memory */
 	bool errs;		  /* its QP was seen in the error state */
 	uint64_t deadline, kick;  /* timer; when a held-back ACK leaves */
 };

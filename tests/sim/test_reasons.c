@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 
 #include "iba/reach.h"
-#include "mem/far.h"
+#include "mem/peer_mem.h"
 #include "mem/guard.h"
 #include "sim.h"
 
@@ -210,7 +210,7 @@ static struct {
 	struct vb_key_entry *entries;
 	struct vb_key_slot *slots;
 	struct vb_key_marks marks;
-	struct vb_far far;
+	struct vb_peer_mem mem;
 	_Atomic uint32_t heard;
 } third;
 
@@ -222,10 +222,10 @@ static uint32_t third_number(void *owner, uint32_t k)
 	return k ? 0 : THIRD;
 }
 
-static struct vb_far *third_find(void *owner, uint32_t number)
+static struct vb_peer_mem *third_find(void *owner, uint32_t number)
 {
 	(void)owner;
-	return number == THIRD ? &third.far : NULL;
+	return number == THIRD ? &third.mem : NULL;
 }
 
 static const struct vb_keys_ops third_ops = {.find = third_find, .number = third_number};
@@ -248,16 +248,16 @@ static uint32_t third_key(struct sim *s, unsigned n)
 	vb_keys_init(&third.keys, third.entries, VB_KEY_PLAIN, third.slots, &third.marks);
 	third.keys.home = 77; /* so these domains are another's */
 	third.keys.ops = &third_ops;
-	memset(&third.far, 0, sizeof third.far);
-	third.far.keys = third.entries;
-	third.far.marks = &third.marks;
-	third.far.slots = third.slots;
-	third.far.number = THIRD;
-	third.far.pid = 4711;
-	third.far.pidfd = -1;
-	third.far.heard = &third.heard;
-	third.far.token = 1;
-	third.far.there = 1;
+	memset(&third.mem, 0, sizeof third.mem);
+	third.mem.keys = third.entries;
+	third.mem.marks = &third.marks;
+	third.mem.slots = third.slots;
+	third.mem.number = THIRD;
+	third.mem.pid = 4711;
+	third.mem.pidfd = -1;
+	third.mem.heard = &third.heard;
+	third.mem.token = 1;
+	third.mem.there = 1;
 	third.heard = 1;
 	s->n[n].keys.ops = &third_ops;
 	return vb_key_publish(&third.keys, &(struct vb_key_spec){.pd = s->n[n].pd.id,
@@ -272,7 +272,7 @@ static struct sim *key_owner_gone(void)
 	struct sim *s = desk();
 	uint32_t key = third_key(s, 1);
 
-	third.far.there = 0;
+	third.mem.there = 0;
 	return write_with(s, sim_rkey(key));
 }
 
@@ -281,7 +281,7 @@ static struct sim *key_owner_gone_here(void)
 	struct sim *s = desk();
 	uint32_t key = third_key(s, 0);
 
-	third.far.there = 0;
+	third.mem.there = 0;
 	return send_with(s, key, 8);
 }
 
@@ -306,7 +306,7 @@ static struct sim *mem_forbidden(void)
 	struct sim *s = desk();
 	uint32_t key = third_key(s, 1);
 
-	third.far.denied = true;
+	third.mem.denied = true;
 	return write_with(s, sim_rkey(key));
 }
 
@@ -315,7 +315,7 @@ static struct sim *mem_forbidden_here(void)
 	struct sim *s = desk();
 	uint32_t key = third_key(s, 0);
 
-	third.far.denied = true;
+	third.mem.denied = true;
 	return send_with(s, key, 8);
 }
 
@@ -323,10 +323,10 @@ static struct sim *atomic_foreign(void)
 {
 	struct sim *s = desk();
 	uint32_t rkey = sim_rkey(third_key(s, 1));
-	struct vb_far_share *place = &third.far.shares[VB_KEY_PLACE(rkey) % VB_FAR_SHARES];
+	struct vb_peer_region *place = &third.mem.shares[VB_KEY_PLACE(rkey) % VB_PEER_REGIONS];
 
 	place->rkey = rkey;
-	place->seq = third.entries[vb_far_index(&third.far, rkey)].seq;
+	place->seq = third.entries[vb_peer_mem_index(&third.mem, rkey)].seq;
 	place->state = VB_REGION_CANNOT;
 	return ask(s, IBV_WR_ATOMIC_FETCH_AND_ADD, rkey, 8, 0);
 }
@@ -754,7 +754,7 @@ static const struct reach {
      "R_Key 0xc0140001 leads to memory of process 4711, into which the kernel does not let this one reach"},
     {VB_R_MEM_FORBIDDEN, HERE, mem_forbidden_here,
      "L_Key 0x80140041 leads to memory of process 4711, into which the kernel does not let this one reach"},
-    {VB_R_ATOMIC_FOREIGN, FAR, atomic_foreign,
+    {VB_R_ATOMIC_PEER, FAR, atomic_foreign,
      "R_Key 0xc0140001 leads to memory of process 4711, which is private there: an atomic at ["},
     {VB_R_MEM_VANISHED, FAR, mem_vanished, ", +8) under R_Key 0x40000200 is not mapped any more"},
     {VB_R_MEM_VANISHED, HERE, mem_vanished_here, ", +8) under L_Key 0x00000200 is not mapped any more"},
@@ -853,7 +853,7 @@ static void says(const struct reach *r, const struct vb_facts *f)
 
 	if (!strstr(vb_reason_say(text, sizeof text, f), r->says))
 		fail_msg("%s: not '%s' but '%s'", vb_reasons[r->reason].name, r->says, text);
-	if (r->reason == VB_R_MEM_FORBIDDEN || r->reason == VB_R_ATOMIC_FOREIGN)
+	if (r->reason == VB_R_MEM_FORBIDDEN || r->reason == VB_R_ATOMIC_PEER)
 		assert_null(strstr(text, "the range")); /* which is the other process's */
 }
 

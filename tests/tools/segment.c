@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "host/segment.h"
-#include "mem/far.h"
+#include "mem/peer_mem.h"
 #include "mem/keys.h"
 
 #define CHECK(c)                                                   \

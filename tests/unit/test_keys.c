@@ -86,7 +86,7 @@ static void a_key_leads_to_its_memory(void **state)
 	    &(struct vb_key_spec){
 		.pd = PD, .access = LW | RW, .iova = 0x5000, .addr = (uintptr_t)buf, .length = sizeof buf});
 	assert_int_not_equal(k, 0);
-	assert_int_equal(k & (VB_KEY_REMOTE | VB_KEY_SHARED), 0);
+	assert_int_equal(k & (VB_KEY_REMOTE | VB_KEY_TAGGED), 0);
 	assert_int_equal(vb_mem_begin(&x.t, &u,
 				      &(struct vb_mem_want){.key = k | VB_KEY_REMOTE,
 							    .remote = true,
@@ -269,7 +269,7 @@ static void wrong_keys_are_told_apart(void **state)
 	assert_int_equal(try(&x, 64u << 8, false, PD, 0x10000, 8, LW, NULL), VB_R_KEY_UNKNOWN);
 	assert_int_equal(try(&x, 0x1fffffffu, false, PD, 0x10000, 8, LW, NULL), VB_R_KEY_UNKNOWN);
 	assert_int_equal(try(&x, UINT32_MAX, true, PD, 0x10000, 8, LW, NULL), VB_R_KEY_UNKNOWN);
-	assert_int_equal(try(&x, k | VB_KEY_SHARED, false, PD, 0x10000, 8, LW, NULL), VB_R_KEY_UNKNOWN);
+	assert_int_equal(try(&x, k | VB_KEY_TAGGED, false, PD, 0x10000, 8, LW, NULL), VB_R_KEY_UNKNOWN);
 	for (uint32_t pd = 0; pd < 2; pd++) {
 		assert_int_equal(try(&x, 0, false, pd, 0, 0, 0, NULL), VB_R_KEY_UNKNOWN);
 		assert_int_equal(try(&x, VB_KEY_REMOTE, true, pd, 0, 0, 0, NULL), VB_R_KEY_UNKNOWN);
@@ -292,7 +292,7 @@ static void wrong_keys_are_told_apart(void **state)
 	unmake(&x);
 }
 
-static uint32_t find_stranger(void *owner, uint32_t rkey, uint64_t addr, uint64_t len)
+static uint32_t find_whose(void *owner, uint32_t rkey, uint64_t addr, uint64_t len)
 {
 	(void)addr;
 	(void)len;
@@ -309,7 +309,7 @@ static uint32_t region(struct table *x, uint64_t pd, uint64_t start, uint64_t si
 /* What was probably meant: the region that the range lies in, or the nearest one; another process's key. */
 static void the_nearest_region_is_named(void **state)
 {
-	static const struct vb_keys_ops ops = {.stranger = find_stranger};
+	static const struct vb_keys_ops ops = {.whose = find_whose};
 	uint32_t k1, k2, k3, foreign = 40u << 8 | VB_KEY_REMOTE;
 	struct vb_facts f = {0};
 	struct table x;
@@ -344,7 +344,7 @@ static void the_nearest_region_is_named(void **state)
 	assert_int_equal(vb_range_missed(f.mem.start, f.mem.size, f.addr, f.len), 16);
 	/* another process's */
 	assert_int_equal(try(&x, foreign, true, PD, 0x20000, 8, RW, &f), VB_R_KEY_UNKNOWN);
-	assert_int_equal(f.mem.flags, VB_KEYF_REMOTE | VB_KEYF_NEAR | VB_KEYF_STRANGER);
+	assert_int_equal(f.mem.flags, VB_KEYF_REMOTE | VB_KEYF_NEAR | VB_KEYF_PEERS);
 	assert_int_equal(f.mem.process, 4711);
 	assert_non_null(
 	    strstr(vb_reason_say(text, sizeof text, &f), "process 4711 on this host has such an R_Key"));
@@ -982,7 +982,7 @@ static void where_keys_begin(void **state)
 	for (uint32_t i = 1; i < VB_KEY_PLAIN; i++) {
 		l = vb_key_publish(&y.t, &s);
 		assert_int_equal(vb_keys_index(&y.t, l), i);
-		assert_int_equal(l & (VB_KEY_REMOTE | VB_KEY_SHARED), 0);
+		assert_int_equal(l & (VB_KEY_REMOTE | VB_KEY_TAGGED), 0);
 	}
 	assert_int_equal(l, 0x3fffffff); /* the last one: nothing wraps */
 	assert_int_equal(try(&x, k, false, PD, 0x1000, 8, LW, NULL), VB_OK);

@@ -227,7 +227,7 @@ static void *settle(void *arg)
 {
 	struct settling *s = arg;
 
-	vb_qp_settle_events(s->qp);
+	vb_qp_await_events(s->qp);
 	assert_true(s->acked);
 	return NULL;
 }

@@ -19,8 +19,8 @@
 #include <infiniband/verbs.h>
 
 #include "mem/access.h"
-#include "mem/far.h"
-#include "mem/foreign.h"
+#include "mem/peer_mem.h"
+#include "mem/peer_key.h"
 
 enum {
 	LW = IBV_ACCESS_LOCAL_WRITE,
@@ -39,7 +39,7 @@ struct side {
 	struct vb_key_entry *entries;
 	struct vb_key_slot *slots;
 	struct vb_key_marks *marks;
-	struct vb_far far; /* as the other one knows it */
+	struct vb_peer_mem mem; /* as the other one knows it */
 	_Atomic uint32_t heard;
 	uint64_t pd; /* made here */
 	uint8_t *area;
@@ -49,11 +49,11 @@ static struct side here = {.number = 0x123, .incarnation = 0x1111222233334444, .
 		   there = {.number = 0xfe0, .incarnation = 0x5555666677778888, .offset = 0x54321};
 static unsigned asked, numbers_taken;
 
-static struct vb_far *find(void *owner, uint32_t number)
+static struct vb_peer_mem *find(void *owner, uint32_t number)
 {
 	struct side *other = owner == &here ? &there : &here;
 
-	return number >= other->number && number < other->number + NUMBERS ? &other->far : NULL;
+	return number >= other->number && number < other->number + NUMBERS ? &other->mem : NULL;
 }
 
 static uint32_t number_of(void *owner, uint32_t k)
@@ -62,10 +62,10 @@ static uint32_t number_of(void *owner, uint32_t k)
 	return k < NUMBERS ? ((struct side *)owner)->number + k : 0;
 }
 
-static void ask(void *owner, struct vb_far *f)
+static void ask(void *owner, struct vb_peer_mem *f)
 {
 	(void)owner;
-	(void)vb_far_next_ask(f);
+	(void)vb_peer_mem_next_ask(f);
 	asked++;
 }
 
@@ -91,19 +91,19 @@ static void side_make(struct side *s)
 	s->keys.ops = &ops;
 	s->keys.owner = s;
 	s->pd = (uint64_t)s->keys.home << 32 | 7;
-	memset(&s->far, 0, sizeof s->far);
-	s->far.keys = s->entries;
-	s->far.marks = s->marks;
-	s->far.slots = s->slots;
-	s->far.heard = &s->heard;
-	s->far.token = 1;
-	s->far.number = s->number;
-	s->far.offset = s->offset;
-	s->far.pid = (uint32_t)getpid();
-	s->far.same = true;
-	s->far.tid = (int)syscall(SYS_gettid);
-	s->far.pidfd = -1;
-	s->far.there = s->incarnation;
+	memset(&s->mem, 0, sizeof s->mem);
+	s->mem.keys = s->entries;
+	s->mem.marks = s->marks;
+	s->mem.slots = s->slots;
+	s->mem.heard = &s->heard;
+	s->mem.token = 1;
+	s->mem.number = s->number;
+	s->mem.offset = s->offset;
+	s->mem.pid = (uint32_t)getpid();
+	s->mem.same = true;
+	s->mem.tid = (int)syscall(SYS_gettid);
+	s->mem.pidfd = -1;
+	s->mem.there = s->incarnation;
 	s->heard = 1;
 }
 
@@ -187,7 +187,7 @@ static void each_key_in_its_table(void **state)
 
 	(void)state;
 	/* the same number in two tables, by chance: the domain decides */
-	there.keys.offset = there.far.offset = here.offset;
+	there.keys.offset = there.mem.offset = here.offset;
 	own = reg(&here, here.pd, ALL);
 	home = reg(&there, there.pd, ALL);
 	assert_int_equal(own, home);
@@ -198,7 +198,7 @@ static void each_key_in_its_table(void **state)
 	assert_ptr_equal(place(&here, home | VB_KEY_REMOTE, there.pd), there.area + 16);
 	/* made in a domain of another home: tagged, and good in both processes */
 	tagged = reg(&here, there.pd, ALL);
-	assert_true(tagged & VB_KEY_SHARED);
+	assert_true(tagged & VB_KEY_TAGGED);
 	assert_false(tagged & VB_KEY_REMOTE);
 	assert_int_equal(VB_KEY_NUMBER(tagged), here.number);
 	assert_ptr_equal(place(&here, tagged, there.pd), here.area + 16);
@@ -252,12 +252,12 @@ static void who_is_not_there(void **state)
 	assert_int_equal(try(&here, k, there.pd, 0), VB_R_KEY_NO_CONTACT);
 	assert_int_equal(try(&here, t, here.pd, 0), VB_R_KEY_NO_CONTACT);
 	there.heard = 1;
-	there.far.there = 0; /* gone */
+	there.mem.there = 0; /* gone */
 	assert_int_equal(try(&here, k, there.pd, 0), VB_R_KEY_OWNER_GONE);
 	assert_int_equal(try(&here, t, here.pd, 0), VB_R_KEY_OWNER_GONE);
-	there.far.there = there.incarnation + 1; /* another process has its number */
+	there.mem.there = there.incarnation + 1; /* another process has its number */
 	assert_int_equal(try(&here, k, there.pd, 0), VB_R_KEY_OWNER_GONE);
-	there.far.there = there.incarnation;
+	there.mem.there = there.incarnation;
 	assert_int_equal(try(&here, k, there.pd, 0), VB_OK);
 	/* our own number, of a process before us that is gone */
 	assert_int_equal(try(&there, 1u << 8, there.pd ^ 1ull << 33, 0), VB_R_KEY_NO_CONTACT);
@@ -310,7 +310,7 @@ static void the_kernel_copies(void **state)
 	size_t tail;
 
 	(void)state;
-	there.far.same = false;
+	there.mem.same = false;
 	for (size_t i = 0; i < sizeof bytes; i++)
 		bytes[i] = (uint8_t)(i * 3 + 1);
 	for (size_t n = 1; n <= sizeof bytes; n = n < 40 ? n + 1 : n + 1031)
@@ -319,7 +319,7 @@ static void the_kernel_copies(void **state)
 			w.len = n;
 			memset(there.area, 0, AREA);
 			assert_int_equal(vb_mem_begin(&here.keys, &u, &w, NULL), VB_OK);
-			assert_int_equal(u.how, VB_USE_FAR);
+			assert_int_equal(u.how, VB_USE_PEER);
 			assert_true(vb_mem_put(&u, bytes, (uint32_t)n));
 			assert_true(vb_mem_get(&u, back, (uint32_t)n));
 			vb_mem_end(&u);
@@ -341,7 +341,7 @@ static void the_kernel_copies(void **state)
 	assert_int_equal(vb_mem_why(&u, k, w.addr, 200, &f), VB_R_MEM_VANISHED);
 	assert_int_equal(f.addr, w.addr);
 	/* the kernel forbids */
-	there.far.denied = true;
+	there.mem.denied = true;
 	w = want(k, there.pd, LW);
 	assert_int_equal(vb_mem_begin(&here.keys, &u, &w, &f), VB_R_MEM_FORBIDDEN);
 	w = want(t, here.pd, LW);
@@ -366,11 +366,11 @@ static void its_program_is_another_now(void **state)
 	uint64_t v;
 
 	(void)state;
-	there.far.same = false;
-	assert_int_equal(pthread_create(&t, NULL, whose_tid, &there.far.tid), 0);
+	there.mem.same = false;
+	assert_int_equal(pthread_create(&t, NULL, whose_tid, &there.mem.tid), 0);
 	assert_int_equal(pthread_join(t, NULL), 0);
 	assert_int_equal(vb_mem_begin(&here.keys, &u, &w, NULL), VB_OK);
-	assert_int_equal(u.how, VB_USE_FAR);
+	assert_int_equal(u.how, VB_USE_PEER);
 	assert_false(vb_mem_get(&u, &v, 8));
 	vb_mem_end(&u);
 	assert_int_equal(vb_mem_why(&u, w.key, w.addr, 8, &f), VB_R_KEY_OWNER_GONE);
@@ -394,7 +394,7 @@ static void placement_leaves_them_alone(void **state)
 static void atomics_need_a_mapping(void **state)
 {
 	uint32_t k = reg(&there, there.pd, ALL) | VB_KEY_REMOTE;
-	struct vb_far_share *s = &there.far.shares[VB_KEY_PLACE(k) % VB_FAR_SHARES];
+	struct vb_peer_region *s = &there.mem.shares[VB_KEY_PLACE(k) % VB_PEER_REGIONS];
 	struct vb_mem_want w = want(k, there.pd, RA);
 	struct vb_mem_use u;
 	uint64_t orig;
@@ -402,14 +402,14 @@ static void atomics_need_a_mapping(void **state)
 	(void)state;
 	/* the same process needs none */
 	assert_int_equal(try(&here, k, there.pd, RA), VB_OK);
-	there.far.same = false;
+	there.mem.same = false;
 	assert_int_equal(vb_mem_begin(&here.keys, &u, &w, NULL), (int)VB_MEM_LATER);
 	assert_int_equal(asked, 1);
 	assert_int_equal(s->rkey, k);
 	assert_int_equal(s->state, VB_REGION_ASKED);
 	s->state = VB_REGION_CANNOT;
-	s->seq = there.entries[vb_far_index(&there.far, k)].seq;
-	assert_int_equal(try(&here, k, there.pd, RA), VB_R_ATOMIC_FOREIGN);
+	s->seq = there.entries[vb_peer_mem_index(&there.mem, k)].seq;
+	assert_int_equal(try(&here, k, there.pd, RA), VB_R_ATOMIC_PEER);
 	/* "mapped" */
 	s->addr = (uintptr_t)there.area;
 	s->length = AREA;
@@ -434,7 +434,7 @@ static void *deregister(void *arg)
 	struct waiter *w = arg;
 
 	vb_key_retract(&there.keys, w->lkey);
-	vb_far_wait(&here.far, there.number, vb_far_index(&there.far, w->lkey), 0, "test");
+	vb_peer_mem_wait(&here.mem, there.number, vb_peer_mem_index(&there.mem, w->lkey), 0, "test");
 	atomic_store(&w->done, 1);
 	return NULL;
 }
@@ -453,11 +453,13 @@ static void the_owner_waits(void **state)
 		pthread_t t;
 
 		assert_int_equal(vb_mem_begin(&here.keys, &u, &w, NULL), VB_OK);
-		assert_true(vb_far_in_use(&here.far, there.number, vb_far_index(&there.far, k[i])));
-		assert_false(vb_far_in_use(&here.far, there.number, vb_far_index(&there.far, other)));
-		assert_false(vb_far_in_use(&here.far, there.number + 1, vb_far_index(&there.far, k[i])));
-		vb_far_wait(&here.far, there.number, vb_far_index(&there.far, other), 0, "test");
-		vb_far_wait(&here.far, there.number, 0, 0x123456, "a QP's permission");
+		assert_true(vb_peer_mem_in_use(&here.mem, there.number, vb_peer_mem_index(&there.mem, k[i])));
+		assert_false(
+		    vb_peer_mem_in_use(&here.mem, there.number, vb_peer_mem_index(&there.mem, other)));
+		assert_false(
+		    vb_peer_mem_in_use(&here.mem, there.number + 1, vb_peer_mem_index(&there.mem, k[i])));
+		vb_peer_mem_wait(&here.mem, there.number, vb_peer_mem_index(&there.mem, other), 0, "test");
+		vb_peer_mem_wait(&here.mem, there.number, 0, 0x123456, "a QP's permission");
 		assert_int_equal(pthread_create(&t, NULL, deregister, &x), 0);
 		usleep(20000);
 		assert_int_equal(atomic_load(&x.done), 0);
@@ -510,7 +512,7 @@ static _Atomic bool waiting_is_seen;
 int sched_yield(void)
 {
 	if (atomic_exchange(&waiting_is_seen, false)) {
-		there.far.number += 16;
+		there.mem.number += 16;
 		vb_lock_give(&here.slots[VB_MEM_SLOTS - 1].shared);
 	}
 	return (int)syscall(SYS_sched_yield);
@@ -560,7 +562,7 @@ static void *is_overtaken(void *arg)
 		c->left[i] = slot->via != 0;
 		if (c->overtaken[i] == VB_OK)
 			vb_mem_end(&u);
-		there.far.number -= 16;
+		there.mem.number -= 16;
 		c->later[i] = vb_mem_begin(&here.keys, &u, &w, NULL);
 		if (c->later[i] == VB_OK)
 			vb_mem_end(&u);
@@ -609,5 +611,5 @@ int main(void)
 	    cmocka_unit_test_setup_teardown(whose_number_is_anothers_now, set_up, tear_down),
 	};
 
-	return cmocka_run_group_tests_name("foreign", tests, NULL, NULL);
+	return cmocka_run_group_tests_name("peer_key", tests, NULL, NULL);
 }

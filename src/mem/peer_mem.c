@@ -1,4 +1,4 @@
-#include "mem/far.h"
+#include "mem/peer_mem.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -21,7 +21,7 @@ enum {
 
 #define SEEN_FOR 20000000 /* ns for which a peer that was alive is taken to be so */
 
-static bool qp_permits(const struct vb_far *f, const struct vb_far_want *w)
+static bool qp_permits(const struct vb_peer_mem *f, const struct vb_peer_mem_want *w)
 {
 	return (atomic_load(&w->qp->may) & w->access) &&
 	       atomic_load_explicit(&w->qp->dest_qpn, memory_order_relaxed) == w->qpn &&
@@ -29,17 +29,17 @@ static bool qp_permits(const struct vb_far *f, const struct vb_far_want *w)
 	       atomic_load_explicit(&w->qp->peer, memory_order_relaxed) == f->here;
 }
 
-/* Whether a packet sent now would be the one that the far end expects.  After qp_permits(): what a QP expects
+/* Whether a packet sent now would be the one that the peer expects.  After qp_permits(): what a QP expects
  * is shown before it permits anything, and from then on changes only by packets of this end, whose ACKs come
  * later than that is shown.  A QP that is being connected anew meanwhile has taken its permission back. */
-static bool in_step(const struct vb_far_want *w)
+static bool in_step(const struct vb_peer_mem_want *w)
 {
 	return atomic_load_explicit(&w->qp->received, memory_order_acquire) == (VB_SHOWN_RECEIVED | w->psn);
 }
 
-static bool key_permits(const struct vb_far *f, const struct vb_far_want *w, uint64_t *at)
+static bool key_permits(const struct vb_peer_mem *f, const struct vb_peer_mem_want *w, uint64_t *at)
 {
-	uint32_t index = vb_far_index(f, w->rkey);
+	uint32_t index = vb_peer_mem_index(f, w->rkey);
 	enum vb_key_kind kind;
 
 	/* A key of a shared domain may be another process's, which the ring finds out. */
@@ -50,7 +50,7 @@ static bool key_permits(const struct vb_far *f, const struct vb_far_want *w, uin
 			   &(struct vb_mem_want){.key = w->rkey & ~VB_KEY_REMOTE,
 						 .remote = true,
 						 .access = w->access,
-						 .qpn = w->far_qpn,
+						 .qpn = w->peer_qpn,
 						 .pd = atomic_load_explicit(&w->qp->pd, memory_order_relaxed),
 						 .addr = w->addr,
 						 .len = w->len},
@@ -58,7 +58,7 @@ static bool key_permits(const struct vb_far *f, const struct vb_far_want *w, uin
 	return kind < VB_KEY_KINDS && kind != VB_KEY_NULL;
 }
 
-static void deny(struct vb_far *f, int err)
+static void deny(struct vb_peer_mem *f, int err)
 {
 	if (err == ESRCH)
 		atomic_store(&f->gone, true);
@@ -73,7 +73,7 @@ static void deny(struct vb_far *f, int err)
 
 /* A TID may be given to a new process once its owner is gone and the numbers have wrapped around: never
  * touched without having seen the owner alive a moment ago. */
-bool vb_far_alive(struct vb_far *f)
+bool vb_peer_mem_alive(struct vb_peer_mem *f)
 {
 	struct timespec t;
 	struct pollfd p = {.fd = f->pidfd, .events = POLLIN};
@@ -92,33 +92,33 @@ bool vb_far_alive(struct vb_far *f)
 }
 
 /* Whether what is mapped is still the region that its key names. */
-static bool current(const struct vb_far *f, struct vb_far_share *s)
+static bool current(const struct vb_peer_mem *f, struct vb_peer_region *s)
 {
-	const struct vb_key_entry *e = &f->keys[vb_far_index(f, atomic_load(&s->rkey))];
+	const struct vb_key_entry *e = &f->keys[vb_peer_mem_index(f, atomic_load(&s->rkey))];
 
 	return atomic_load_explicit(&e->seq, memory_order_relaxed) ==
 	       atomic_load_explicit(&s->seq, memory_order_relaxed);
 }
 
-/* Whether a place may be given to another key: its own is gone from the far end's table. */
-static bool replaceable(const struct vb_far *f, struct vb_far_share *s)
+/* Whether a place may be given to another key: its own is gone from the peer's table. */
+static bool replaceable(const struct vb_peer_mem *f, struct vb_peer_region *s)
 {
 	uint32_t rkey = atomic_load(&s->rkey);
 
 	if (atomic_load(&s->at) || atomic_load(&s->state) == VB_REGION_WANTED)
 		return false;
-	return atomic_load(&f->keys[vb_far_index(f, rkey)].key) != (rkey & ~VB_KEY_REMOTE);
+	return atomic_load(&f->keys[vb_peer_mem_index(f, rkey)].key) != (rkey & ~VB_KEY_REMOTE);
 }
 
-static struct vb_far_share *share_of(struct vb_far *f, uint32_t rkey)
+static struct vb_peer_region *share_of(struct vb_peer_mem *f, uint32_t rkey)
 {
-	return &f->shares[VB_KEY_PLACE(rkey) % VB_FAR_SHARES];
+	return &f->shares[VB_KEY_PLACE(rkey) % VB_PEER_REGIONS];
 }
 
 /* Windows come and go too often to be mapped, and what is on demand under a region changes. */
-static bool worth_asking(const struct vb_far *f, uint32_t rkey)
+static bool worth_asking(const struct vb_peer_mem *f, uint32_t rkey)
 {
-	uint32_t index = vb_far_index(f, rkey);
+	uint32_t index = vb_peer_mem_index(f, rkey);
 
 	return index && vb_key_used(f->marks, index) &&
 	       atomic_load_explicit(&f->keys[index].kind, memory_order_relaxed) == VB_KEY_MEMORY;
@@ -126,9 +126,9 @@ static bool worth_asking(const struct vb_far *f, uint32_t rkey)
 
 /* The region is used and no mapping of it is known.  Asking costs both ends some system calls: only for a
  * region that is used again and again, or where nothing else will do. */
-static __attribute__((noinline)) void count_use(struct vb_far *f, uint32_t rkey, bool at_once)
+static __attribute__((noinline)) void count_use(struct vb_peer_mem *f, uint32_t rkey, bool at_once)
 {
-	struct vb_far_share *s = share_of(f, rkey);
+	struct vb_peer_region *s = share_of(f, rkey);
 	uint32_t uses;
 
 	if (!worth_asking(f, rkey))
@@ -167,12 +167,12 @@ static __attribute__((noinline)) void count_use(struct vb_far *f, uint32_t rkey,
 	atomic_store(&f->asks, true);
 }
 
-uint8_t *vb_far_shared_at(struct vb_far *f, uint32_t rkey, uint64_t at, uint64_t len, bool write)
+uint8_t *vb_peer_mem_mapped_at(struct vb_peer_mem *f, uint32_t rkey, uint64_t at, uint64_t len, bool write)
 {
-	struct vb_far_share *s = share_of(f, rkey);
+	struct vb_peer_region *s = share_of(f, rkey);
 	uint8_t *p;
 
-	/* seq_cst: announced before, so vb_far_drop() is seen here or sees us. */
+	/* seq_cst: announced before, so vb_peer_mem_drop() is seen here or sees us. */
 	if (vb_likely(atomic_load(&s->rkey) == rkey && (p = atomic_load(&s->at)))) {
 		uint64_t off = at - s->addr;
 
@@ -187,9 +187,9 @@ uint8_t *vb_far_shared_at(struct vb_far *f, uint32_t rkey, uint64_t at, uint64_t
 	return NULL;
 }
 
-bool vb_far_mapped(struct vb_far *f, uint32_t rkey)
+bool vb_peer_mem_mapped(struct vb_peer_mem *f, uint32_t rkey)
 {
-	struct vb_far_share *s = share_of(f, rkey);
+	struct vb_peer_region *s = share_of(f, rkey);
 
 	if (f->same || (atomic_load(&s->rkey) == rkey && atomic_load(&s->at)))
 		return true;
@@ -197,17 +197,17 @@ bool vb_far_mapped(struct vb_far *f, uint32_t rkey)
 	return false;
 }
 
-bool vb_far_may_map(struct vb_far *f, uint32_t rkey)
+bool vb_peer_mem_may_map(struct vb_peer_mem *f, uint32_t rkey)
 {
-	struct vb_far_share *s = share_of(f, rkey);
+	struct vb_peer_region *s = share_of(f, rkey);
 
 	return atomic_load(&s->rkey) == rkey && atomic_load(&s->state) != VB_REGION_CANNOT;
 }
 
-uint32_t vb_far_next_ask(struct vb_far *f)
+uint32_t vb_peer_mem_next_ask(struct vb_peer_mem *f)
 {
 	atomic_store(&f->asks, false);
-	for (unsigned i = 0; i < VB_FAR_SHARES; i++) {
+	for (unsigned i = 0; i < VB_PEER_REGIONS; i++) {
 		uint32_t wanted = VB_REGION_WANTED;
 
 		if (!atomic_compare_exchange_strong(&f->shares[i].state, &wanted, VB_REGION_ASKED))
@@ -218,9 +218,9 @@ uint32_t vb_far_next_ask(struct vb_far *f)
 	return 0;
 }
 
-void vb_far_ask_failed(struct vb_far *f, uint32_t rkey)
+void vb_peer_mem_ask_failed(struct vb_peer_mem *f, uint32_t rkey)
 {
-	struct vb_far_share *s = share_of(f, rkey);
+	struct vb_peer_region *s = share_of(f, rkey);
 	uint32_t asked = VB_REGION_ASKED;
 
 	if (atomic_load(&s->rkey) != rkey)
@@ -230,12 +230,12 @@ void vb_far_ask_failed(struct vb_far *f, uint32_t rkey)
 }
 
 /* Its place is free for another key afterwards. */
-static void unmap(struct vb_far *f, struct vb_keys *own, struct vb_far_share *s)
+static void unmap(struct vb_peer_mem *f, struct vb_keys *own, struct vb_peer_region *s)
 {
 	uint32_t rkey = atomic_load(&s->rkey);
 
-	if (atomic_exchange(&s->at, NULL)) { /* pairs with vb_far_shared_at() */
-		vb_announced_wait(own->slots.at, own->slots.used, f->number, vb_far_index(f, rkey), 0,
+	if (atomic_exchange(&s->at, NULL)) { /* pairs with vb_peer_mem_mapped_at() */
+		vb_announced_wait(own->slots.at, own->slots.used, f->number, vb_peer_mem_index(f, rkey), 0,
 				  "unmapping shared memory of a peer", (uint32_t)getpid());
 		vb_share_unmap(&s->map);
 	}
@@ -247,10 +247,10 @@ static void unmap(struct vb_far *f, struct vb_keys *own, struct vb_far_share *s)
 	vb_lock_give(&f->lock);
 }
 
-int vb_far_answer(struct vb_far *f, uint32_t rkey, uint32_t seq, uint64_t addr, const struct vb_share_desc *d,
-		  int fd, bool write)
+int vb_peer_mem_answer(struct vb_peer_mem *f, uint32_t rkey, uint32_t seq, uint64_t addr,
+		       const struct vb_share_desc *d, int fd, bool write)
 {
-	struct vb_far_share *s = share_of(f, rkey);
+	struct vb_peer_region *s = share_of(f, rkey);
 	struct vb_share_map map = {0};
 	bool taken = false;
 	int err;
@@ -264,7 +264,8 @@ int vb_far_answer(struct vb_far *f, uint32_t rkey, uint32_t seq, uint64_t addr, 
 		/* What passes, a lack of descriptors say, lets it be asked about again some time. */
 		if (err == ENODEV || err == EXDEV || err == ENXIO || err == EACCES || err == EPERM)
 			atomic_store(&s->state, VB_REGION_CANNOT);
-	} else if (atomic_load(&s->rkey) == rkey && atomic_load(&f->keys[vb_far_index(f, rkey)].seq) != seq) {
+	} else if (atomic_load(&s->rkey) == rkey &&
+		   atomic_load(&f->keys[vb_peer_mem_index(f, rkey)].seq) != seq) {
 		err = ESTALE; /* it was given another meaning meanwhile, and may be asked about anew */
 		atomic_store(&s->uses, 1);
 		atomic_store(&s->state, VB_REGION_COUNTS);
@@ -275,7 +276,8 @@ int vb_far_answer(struct vb_far *f, uint32_t rkey, uint32_t seq, uint64_t addr, 
 		s->write = write;
 		s->seq = seq;
 		atomic_store(&s->state, VB_REGION_MAPPED);
-		atomic_store(&s->at, map.at); /* pairs with vb_far_shared_at(); vb_far_drop() unmaps */
+		atomic_store(&s->at,
+			     map.at); /* pairs with vb_peer_mem_mapped_at(); vb_peer_mem_drop() unmaps */
 		taken = true;
 	}
 	vb_lock_give(&f->lock);
@@ -284,76 +286,76 @@ int vb_far_answer(struct vb_far *f, uint32_t rkey, uint32_t seq, uint64_t addr, 
 	return err;
 }
 
-void vb_far_sweep(struct vb_far *f, struct vb_keys *own)
+void vb_peer_mem_sweep(struct vb_peer_mem *f, struct vb_keys *own)
 {
-	for (unsigned i = 0; i < VB_FAR_SHARES; i++)
+	for (unsigned i = 0; i < VB_PEER_REGIONS; i++)
 		if (atomic_load(&f->shares[i].at) && !current(f, &f->shares[i]))
 			unmap(f, own, &f->shares[i]);
 }
 
-void vb_far_drop(struct vb_far *f, struct vb_keys *own, uint32_t rkey)
+void vb_peer_mem_drop(struct vb_peer_mem *f, struct vb_keys *own, uint32_t rkey)
 {
 	if (rkey) {
 		if (atomic_load(&share_of(f, rkey)->rkey) == rkey)
 			unmap(f, own, share_of(f, rkey));
 		return;
 	}
-	for (unsigned i = 0; i < VB_FAR_SHARES; i++)
+	for (unsigned i = 0; i < VB_PEER_REGIONS; i++)
 		if (atomic_load(&f->shares[i].rkey))
 			unmap(f, own, &f->shares[i]);
 }
 
-void vb_far_settle(struct vb_far *f, struct vb_keys *own)
+void vb_peer_mem_settle(struct vb_peer_mem *f, struct vb_keys *own)
 {
 	vb_announced_wait_via(own->slots.at, own->slots.used, f->number,
 			      "forgetting a process that has ended", (uint32_t)getpid());
 }
 
-enum vb_far_means vb_far_begin(struct vb_far *f, struct vb_keys *own, struct vb_far_use *u,
-			       const struct vb_far_want *w)
+enum vb_means vb_peer_mem_begin(struct vb_peer_mem *f, struct vb_keys *own, struct vb_peer_mem_use *u,
+				const struct vb_peer_mem_want *w)
 {
 	u->slot = vb_slot_own(&own->slots);
 	if (vb_unlikely(!u->slot))
-		return VB_FAR_NONE;
-	/* Either we see the permission go or its owner sees this; pairs with vb_far_wait(). */
-	vb_announce_placing(u->slot, vb_announce_word(f->number, w->far_qpn, vb_far_index(f, w->rkey)));
+		return VB_MEANS_NONE;
+	/* Either we see the permission go or its owner sees this; pairs with vb_peer_mem_wait(). */
+	vb_announce_placing(u->slot, vb_announce_word(f->number, w->peer_qpn, vb_peer_mem_index(f, w->rkey)));
 	if (vb_unlikely(!qp_permits(f, w) || !in_step(w)))
 		goto take_back;
 	if (vb_unlikely(!w->len)) {
-		if (!f->same && !vb_far_alive(f))
+		if (!f->same && !vb_peer_mem_alive(f))
 			goto take_back;
-		return VB_FAR_QP;
+		return VB_MEANS_QP;
 	}
 	if (vb_unlikely(!key_permits(f, w, &u->at)))
 		goto take_back;
-	VB_FAULT_POINT("far memory announced, not yet touched");
+	VB_FAULT_POINT("peer's memory announced, not yet touched");
 	if (f->same) {
 		u->ptr = (uint8_t *)(uintptr_t)u->at;
-		return VB_FAR_MAPPED;
+		return VB_MEANS_MAPPED;
 	}
-	u->ptr = vb_far_shared_at(f, w->rkey, u->at, w->len, w->access != IBV_ACCESS_REMOTE_READ);
+	u->ptr = vb_peer_mem_mapped_at(f, w->rkey, u->at, w->len, w->access != IBV_ACCESS_REMOTE_READ);
 	if (u->ptr)
-		return VB_FAR_MAPPED;
-	if (vb_likely(!atomic_load_explicit(&f->denied, memory_order_relaxed) && vb_far_alive(f)))
-		return VB_FAR_VM;
+		return VB_MEANS_MAPPED;
+	if (vb_likely(!atomic_load_explicit(&f->denied, memory_order_relaxed) && vb_peer_mem_alive(f)))
+		return VB_MEANS_VM;
 take_back:
-	vb_far_end(u);
-	return VB_FAR_NONE;
+	vb_peer_mem_end(u);
+	return VB_MEANS_NONE;
 }
 
-void vb_far_end(struct vb_far_use *u)
+void vb_peer_mem_end(struct vb_peer_mem_use *u)
 {
 	vb_announce_placing_end(u->slot);
 }
 
-bool vb_far_also(const struct vb_far *f, const struct vb_far_want *w, uint64_t *at)
+bool vb_peer_mem_also(const struct vb_peer_mem *f, const struct vb_peer_mem_want *w, uint64_t *at)
 {
 	return key_permits(f, w, at);
 }
 
-bool vb_far_likely(const struct vb_far *f, const struct vb_far_want *w)
+bool vb_peer_mem_likely(const struct vb_peer_mem *f, const struct vb_peer_mem_want *w)
 {
-	const struct vb_far_share *s = &f->shares[VB_KEY_PLACE(w->rkey) % VB_FAR_SHARES];
+	const struct vb_peer_region *s = &f->shares[VB_KEY_PLACE(w->rkey) % VB_PEER_REGIONS];
 	bool means = f->same || !atomic_load_explicit(&f->denied, memory_order_relaxed) ||
 		     (atomic_load(&s->rkey) == w->rkey && atomic_load(&s->at));
 	uint64_t at;
@@ -361,8 +363,8 @@ bool vb_far_likely(const struct vb_far *f, const struct vb_far_want *w)
 	return means && qp_permits(f, w) && (!w->len || key_permits(f, w, &at));
 }
 
-size_t vb_far_move(struct vb_far *f, bool write, const struct iovec *here, unsigned nhere,
-		   const struct iovec *there, unsigned nthere)
+size_t vb_peer_mem_move(struct vb_peer_mem *f, bool write, const struct iovec *here, unsigned nhere,
+			const struct iovec *there, unsigned nthere)
 {
 	ssize_t n = write ? process_vm_writev(f->tid, here, nhere, there, nthere, 0)
 			  : process_vm_readv(f->tid, here, nhere, there, nthere, 0);
@@ -374,25 +376,26 @@ size_t vb_far_move(struct vb_far *f, bool write, const struct iovec *here, unsig
 	return 0;
 }
 
-bool vb_far_in_use(const struct vb_far *f, uint32_t number, uint32_t index)
+bool vb_peer_mem_in_use(const struct vb_peer_mem *f, uint32_t number, uint32_t index)
 {
 	return vb_announced(f->slots, &f->marks->slots, number, index);
 }
 
-void vb_far_wait(const struct vb_far *f, uint32_t number, uint32_t index, uint32_t qpn, const char *what)
+void vb_peer_mem_wait(const struct vb_peer_mem *f, uint32_t number, uint32_t index, uint32_t qpn,
+		      const char *what)
 {
 	vb_announced_wait(f->slots, &f->marks->slots, number, index, qpn, what, f->pid);
 }
 
-bool vb_far_has_key(const struct vb_far *f, uint32_t rkey, uint64_t addr, uint64_t len)
+bool vb_peer_mem_has_key(const struct vb_peer_mem *f, uint32_t rkey, uint64_t addr, uint64_t len)
 {
-	uint32_t index = vb_far_index(f, rkey),
+	uint32_t index = vb_peer_mem_index(f, rkey),
 		 used = atomic_load_explicit(&f->marks->keys, memory_order_acquire);
 	const struct vb_key_entry *e = &f->keys[index];
 	uint64_t iova, length;
 	uint32_t seq, key;
 
-	if (!index || index >= used || (rkey & VB_KEY_SHARED) || !(rkey & VB_KEY_REMOTE))
+	if (!index || index >= used || (rkey & VB_KEY_TAGGED) || !(rkey & VB_KEY_REMOTE))
 		return false;
 	seq = atomic_load_explicit(&e->seq, memory_order_acquire);
 	key = atomic_load_explicit(&e->key, memory_order_acquire);

@@ -21,7 +21,7 @@
 #include "base/clock.h"
 #include "iba/limits.h"
 #include "mem/access.h"
-#include "mem/far.h"
+#include "mem/peer_mem.h"
 
 enum {
 	LW = IBV_ACCESS_LOCAL_WRITE,
@@ -48,12 +48,12 @@ struct side {
 
 struct world {
 	struct side here, there;
-	struct vb_far far;  /* what `here` knows of `there` */
-	struct vb_far back; /* and the other way round */
+	struct vb_peer_mem mem;	 /* what `here` knows of `there` */
+	struct vb_peer_mem back; /* and the other way round */
 	struct vb_shown_qp qp;
 	uint8_t area[AREA];
 	uint32_t rkey;
-	struct vb_far_want want;
+	struct vb_peer_mem_want want;
 };
 
 #define TABLE ((VB_MAX_MR + 1) * sizeof(struct vb_key_entry))
@@ -76,19 +76,19 @@ static int set_up(void **state)
 	memset(w, 0, sizeof *w);
 	side_make(&w->here);
 	side_make(&w->there);
-	w->far = (struct vb_far){.keys = w->there.entries,
-				 .marks = &w->there.marks,
-				 .slots = w->there.slots,
-				 .here = INCARNATION,
-				 .number = NUMBER_THERE,
-				 .pid = (uint32_t)getpid(),
-				 .same = true};
-	w->back = w->far;
+	w->mem = (struct vb_peer_mem){.keys = w->there.entries,
+				      .marks = &w->there.marks,
+				      .slots = w->there.slots,
+				      .here = INCARNATION,
+				      .number = NUMBER_THERE,
+				      .pid = (uint32_t)getpid(),
+				      .same = true};
+	w->back = w->mem;
 	w->back.keys = w->here.entries;
 	w->back.marks = &w->here.marks;
 	w->back.slots = w->here.slots;
 	w->back.number = NUMBER_HERE;
-	w->there.keys.offset = w->far.offset = OFFSET;
+	w->there.keys.offset = w->mem.offset = OFFSET;
 	w->qp.dest_qpn = QPN_HERE;
 	w->qp.pd = PD;
 	w->qp.peer = INCARNATION;
@@ -101,15 +101,15 @@ static int set_up(void **state)
 								       .addr = (uintptr_t)w->area,
 								       .length = AREA}) |
 		  VB_KEY_REMOTE;
-	w->want = (struct vb_far_want){.qp = &w->qp,
-				       .far_qpn = QPN_THERE,
-				       .qpn = QPN_HERE,
-				       .path_mtu = IBV_MTU_2048,
-				       .psn = PSN,
-				       .rkey = w->rkey,
-				       .access = RW,
-				       .addr = 0x50000,
-				       .len = 8};
+	w->want = (struct vb_peer_mem_want){.qp = &w->qp,
+					    .peer_qpn = QPN_THERE,
+					    .qpn = QPN_HERE,
+					    .path_mtu = IBV_MTU_2048,
+					    .psn = PSN,
+					    .rkey = w->rkey,
+					    .access = RW,
+					    .addr = 0x50000,
+					    .len = 8};
 	*state = w;
 	return 0;
 }
@@ -134,43 +134,43 @@ static bool announced(const struct world *w)
 	return false;
 }
 
-/* By vb_far_begin(), which leaves an announcement exactly where it succeeds. */
-static enum vb_far_means try(struct world *w, const struct vb_far_want *x)
+/* By vb_peer_mem_begin(), which leaves an announcement exactly where it succeeds. */
+static enum vb_means try(struct world *w, const struct vb_peer_mem_want *x)
 {
-	struct vb_far_use u;
-	enum vb_far_means m = vb_far_begin(&w->far, &w->here.keys, &u, x);
+	struct vb_peer_mem_use u;
+	enum vb_means m = vb_peer_mem_begin(&w->mem, &w->here.keys, &u, x);
 
-	assert_int_equal(announced(w), m != VB_FAR_NONE);
-	if (m != VB_FAR_NONE)
-		vb_far_end(&u);
+	assert_int_equal(announced(w), m != VB_MEANS_NONE);
+	if (m != VB_MEANS_NONE)
+		vb_peer_mem_end(&u);
 	assert_false(announced(w));
-	assert_int_equal(vb_far_likely(&w->far, x), m != VB_FAR_NONE);
+	assert_int_equal(vb_peer_mem_likely(&w->mem, x), m != VB_MEANS_NONE);
 	return m;
 }
 
 static void permitted(void **state)
 {
 	struct world *w = *state;
-	struct vb_far_want x = w->want;
-	struct vb_far_use u;
+	struct vb_peer_mem_want x = w->want;
+	struct vb_peer_mem_use u;
 
 	x.addr += 100;
-	assert_int_equal(vb_far_begin(&w->far, &w->here.keys, &u, &x), VB_FAR_MAPPED);
+	assert_int_equal(vb_peer_mem_begin(&w->mem, &w->here.keys, &u, &x), VB_MEANS_MAPPED);
 	assert_ptr_equal(u.ptr, w->area + 100);
-	vb_far_end(&u);
+	vb_peer_mem_end(&u);
 	x.addr = 0x50000;
 	x.len = AREA;
-	assert_int_equal(try(w, &x), VB_FAR_MAPPED);
+	assert_int_equal(try(w, &x), VB_MEANS_MAPPED);
 	x.access = RR;
-	assert_int_equal(try(w, &x), VB_FAR_MAPPED);
+	assert_int_equal(try(w, &x), VB_MEANS_MAPPED);
 	x.access = RA;
-	assert_int_equal(try(w, &x), VB_FAR_MAPPED);
+	assert_int_equal(try(w, &x), VB_MEANS_MAPPED);
 }
 
 static void not_permitted(void **state)
 {
 	struct world *w = *state;
-	struct vb_far_want x;
+	struct vb_peer_mem_want x;
 	uint32_t weak;
 
 	for (int i = 0; i < 10; i++) {
@@ -192,7 +192,7 @@ static void not_permitted(void **state)
 			x.rkey ^= 1;
 			break;
 		case 5: /* of a shared PD, or with a bit that no key has */
-			x.rkey |= VB_KEY_SHARED;
+			x.rkey |= VB_KEY_TAGGED;
 			break;
 		case 6:
 			x.rkey |= 1u << 29;
@@ -206,7 +206,7 @@ static void not_permitted(void **state)
 		case 9: /* beyond the table */
 			x.rkey = VB_KEY_REMOTE | 0x3fffffu << 8;
 		}
-		assert_int_equal(try(w, &x), VB_FAR_NONE);
+		assert_int_equal(try(w, &x), VB_MEANS_NONE);
 	}
 	x = w->want; /* the region does not permit it */
 	weak = vb_key_publish(&w->there.keys, &(struct vb_key_spec){.pd = PD,
@@ -216,31 +216,31 @@ static void not_permitted(void **state)
 								    .length = AREA}) |
 	       VB_KEY_REMOTE;
 	x.rkey = weak;
-	assert_int_equal(try(w, &x), VB_FAR_NONE);
+	assert_int_equal(try(w, &x), VB_MEANS_NONE);
 	x.access = RR;
-	assert_int_equal(try(w, &x), VB_FAR_MAPPED);
+	assert_int_equal(try(w, &x), VB_MEANS_MAPPED);
 	x = w->want; /* nor the QP */
 	w->qp.may = RR;
-	assert_int_equal(try(w, &x), VB_FAR_NONE);
+	assert_int_equal(try(w, &x), VB_MEANS_NONE);
 	w->qp.may = 0;
 	x.access = RR;
-	assert_int_equal(try(w, &x), VB_FAR_NONE);
+	assert_int_equal(try(w, &x), VB_MEANS_NONE);
 	w->qp.may = RW;
 	w->qp.pd = PD + 1; /* a QP of another PD than the region */
-	assert_int_equal(try(w, &w->want), VB_FAR_NONE);
+	assert_int_equal(try(w, &w->want), VB_MEANS_NONE);
 }
 
 /* rule 18: of nothing no key is looked at, but the QP's permission */
 static void nothing(void **state)
 {
 	struct world *w = *state;
-	struct vb_far_want x = w->want;
+	struct vb_peer_mem_want x = w->want;
 
 	x.len = 0;
 	x.rkey = 0;
-	assert_int_equal(try(w, &x), VB_FAR_QP);
+	assert_int_equal(try(w, &x), VB_MEANS_QP);
 	w->qp.may = RR;
-	assert_int_equal(try(w, &x), VB_FAR_NONE);
+	assert_int_equal(try(w, &x), VB_MEANS_NONE);
 }
 
 static void not_our_queue_pair(void **state)
@@ -248,12 +248,12 @@ static void not_our_queue_pair(void **state)
 	struct world *w = *state;
 
 	w->qp.dest_qpn = QPN_HERE + 1;
-	assert_int_equal(try(w, &w->want), VB_FAR_NONE);
+	assert_int_equal(try(w, &w->want), VB_MEANS_NONE);
 	w->qp.dest_qpn = QPN_HERE;
 	w->qp.peer = INCARNATION + 1; /* of an adapter that had our number before us */
-	assert_int_equal(try(w, &w->want), VB_FAR_NONE);
+	assert_int_equal(try(w, &w->want), VB_MEANS_NONE);
 	w->qp.peer = INCARNATION;
-	assert_int_equal(try(w, &w->want), VB_FAR_MAPPED);
+	assert_int_equal(try(w, &w->want), VB_MEANS_MAPPED);
 }
 
 /* Where the ends do not agree, the wire finds out what becomes of it: also of nothing. */
@@ -264,21 +264,21 @@ static void not_as_agreed(void **state)
 	static const uint32_t others[] = {0, VB_SHOWN_RECEIVED | (PSN + 1), VB_SHOWN_RECEIVED | (PSN - 1),
 					  PSN};
 	struct world *w = *state;
-	struct vb_far_want x = w->want;
-	struct vb_far_use u;
+	struct vb_peer_mem_want x = w->want;
+	struct vb_peer_mem_use u;
 
 	for (int i = 0; i < 2; i++, x.len = 0) {
 		w->qp.path_mtu = IBV_MTU_1024;
-		assert_int_equal(try(w, &x), VB_FAR_NONE);
+		assert_int_equal(try(w, &x), VB_MEANS_NONE);
 		w->qp.path_mtu = IBV_MTU_2048;
 		for (size_t k = 0; k < sizeof others / sizeof others[0]; k++) {
 			w->qp.received = others[k];
-			assert_int_equal(vb_far_begin(&w->far, &w->here.keys, &u, &x), VB_FAR_NONE);
+			assert_int_equal(vb_peer_mem_begin(&w->mem, &w->here.keys, &u, &x), VB_MEANS_NONE);
 			assert_false(announced(w));
-			assert_true(vb_far_likely(&w->far, &x));
+			assert_true(vb_peer_mem_likely(&w->mem, &x));
 		}
 		w->qp.received = VB_SHOWN_RECEIVED | PSN;
-		assert_int_equal(try(w, &x), i ? VB_FAR_QP : VB_FAR_MAPPED);
+		assert_int_equal(try(w, &x), i ? VB_MEANS_QP : VB_MEANS_MAPPED);
 	}
 }
 
@@ -286,30 +286,30 @@ static void not_as_agreed(void **state)
 static void hostile_tables(void **state)
 {
 	struct world *w = *state;
-	struct vb_far_want x = w->want;
-	struct vb_key_entry *e = &w->there.entries[vb_far_index(&w->far, w->rkey)];
+	struct vb_peer_mem_want x = w->want;
+	struct vb_key_entry *e = &w->there.entries[vb_peer_mem_index(&w->mem, w->rkey)];
 
 	w->there.marks.keys = UINT32_MAX;
 	x.rkey = VB_KEY_REMOTE | 0x3fffffu << 8; /* no such entry in any table */
-	assert_int_equal(try(w, &x), VB_FAR_NONE);
+	assert_int_equal(try(w, &x), VB_MEANS_NONE);
 	x.rkey = VB_KEY_REMOTE | (OFFSET + VB_MAX_MR + 1u) << 8;
-	assert_int_equal(try(w, &x), VB_FAR_NONE);
+	assert_int_equal(try(w, &x), VB_MEANS_NONE);
 	x.rkey = VB_KEY_REMOTE | (OFFSET + VB_MAX_MR) << 8; /* the last one, all zero */
-	assert_int_equal(try(w, &x), VB_FAR_NONE);
-	assert_int_equal(try(w, &w->want), VB_FAR_MAPPED);
+	assert_int_equal(try(w, &x), VB_MEANS_NONE);
+	assert_int_equal(try(w, &w->want), VB_MEANS_MAPPED);
 	w->there.marks.keys = 0; /* nothing in use: entries are not looked at */
-	assert_int_equal(try(w, &w->want), VB_FAR_NONE);
-	w->there.marks.keys = vb_far_index(&w->far, w->rkey) + 1;
+	assert_int_equal(try(w, &w->want), VB_MEANS_NONE);
+	w->there.marks.keys = vb_peer_mem_index(&w->mem, w->rkey) + 1;
 	e->seq++; /* being changed */
-	assert_int_equal(try(w, &w->want), VB_FAR_NONE);
+	assert_int_equal(try(w, &w->want), VB_MEANS_NONE);
 	e->seq++;
-	assert_int_equal(try(w, &w->want), VB_FAR_MAPPED);
+	assert_int_equal(try(w, &w->want), VB_MEANS_MAPPED);
 	e->length = UINT64_MAX; /* a region round the end of the address space */
 	x = w->want;
 	x.addr = 0;
-	assert_int_equal(try(w, &x), VB_FAR_NONE);
-	e->key |= VB_KEY_SHARED;
-	assert_int_equal(try(w, &w->want), VB_FAR_NONE);
+	assert_int_equal(try(w, &x), VB_MEANS_NONE);
+	e->key |= VB_KEY_TAGGED;
+	assert_int_equal(try(w, &w->want), VB_MEANS_NONE);
 	/* keys that begin where none can lead to no entry outside the table */
 	for (uint32_t bit = 0; bit < 32; bit++)
 		for (uint32_t place = 0; place < 1u << VB_KEY_BITS; place += 4097) {
@@ -321,11 +321,11 @@ static void hostile_tables(void **state)
 		}
 }
 
-static struct vb_far *find_it(void *owner, uint32_t number)
+static struct vb_peer_mem *find_it(void *owner, uint32_t number)
 {
 	struct world *w = owner;
 
-	return number == NUMBER_THERE ? &w->far : NULL;
+	return number == NUMBER_THERE ? &w->mem : NULL;
 }
 
 /* A hostile table of the process whose shared domain a key is of: who looks comes to an end. */
@@ -334,7 +334,7 @@ static void hostile_tables_of_a_shared_domain(void **state)
 	static const struct vb_keys_ops ops = {.find = find_it};
 	const uint64_t pd = (uint64_t)NUMBER_THERE << 52 | PD;
 	struct world *w = *state;
-	struct vb_key_entry *e = &w->there.entries[vb_far_index(&w->far, w->rkey)];
+	struct vb_key_entry *e = &w->there.entries[vb_peer_mem_index(&w->mem, w->rkey)];
 	struct vb_mem_want want = {
 	    .key = w->rkey, .remote = true, .access = RW, .pd = pd, .addr = 0x50000, .len = 8};
 	_Atomic uint32_t heard = 1;
@@ -344,9 +344,9 @@ static void hostile_tables_of_a_shared_domain(void **state)
 	w->here.keys.ops = &ops;
 	w->here.keys.owner = w;
 	w->here.keys.home = NUMBER_HERE << 20;
-	w->far.there = 1ull << 32;
-	w->far.heard = &heard;
-	w->far.token = 1;
+	w->mem.there = 1ull << 32;
+	w->mem.heard = &heard;
+	w->mem.token = 1;
 	e->pd = pd;
 	assert_int_equal(vb_mem_begin(&w->here.keys, &u, &want, &f), VB_OK);
 	assert_ptr_equal(u.ptr, w->area);
@@ -369,10 +369,10 @@ static void an_answer_to_no_question(void **state)
 	struct world *w = *state;
 	const struct vb_share_desc none = {.kind = VB_SHARE_NONE, .length = AREA};
 
-	assert_int_equal(vb_far_answer(&w->far, 0, 0, 0x50000, &none, -1, true), 0);
-	assert_int_equal(w->far.shares[0].state, VB_REGION_FREE);
-	assert_int_equal(vb_far_answer(&w->far, w->rkey, 0, 0x50000, &none, -1, true), 0);
-	assert_int_equal(w->far.shares[VB_KEY_PLACE(w->rkey) % VB_FAR_SHARES].state, VB_REGION_FREE);
+	assert_int_equal(vb_peer_mem_answer(&w->mem, 0, 0, 0x50000, &none, -1, true), 0);
+	assert_int_equal(w->mem.shares[0].state, VB_REGION_FREE);
+	assert_int_equal(vb_peer_mem_answer(&w->mem, w->rkey, 0, 0x50000, &none, -1, true), 0);
+	assert_int_equal(w->mem.shares[VB_KEY_PLACE(w->rkey) % VB_PEER_REGIONS].state, VB_REGION_FREE);
 }
 
 /* No thread of its own there, or one that the kernel keeps us from. */
@@ -380,15 +380,15 @@ static void without_means(void **state)
 {
 	struct world *w = *state;
 
-	w->far.same = false;
-	w->far.denied = true;
-	assert_int_equal(try(w, &w->want), VB_FAR_NONE);
-	w->far.denied = false;
-	w->far.tid = (int)syscall(SYS_gettid);
-	w->far.pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
-	assert_true(w->far.pidfd >= 0);
-	assert_int_equal(try(w, &w->want), VB_FAR_VM);
-	close(w->far.pidfd);
+	w->mem.same = false;
+	w->mem.denied = true;
+	assert_int_equal(try(w, &w->want), VB_MEANS_NONE);
+	w->mem.denied = false;
+	w->mem.tid = (int)syscall(SYS_gettid);
+	w->mem.pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+	assert_true(w->mem.pidfd >= 0);
+	assert_int_equal(try(w, &w->want), VB_MEANS_VM);
+	close(w->mem.pidfd);
 }
 
 struct waiting {
@@ -402,7 +402,7 @@ static void *drop_it(void *arg)
 	struct waiting *x = arg;
 
 	atomic_store(&x->began, true);
-	vb_far_drop(&x->w->far, &x->w->here.keys, 0);
+	vb_peer_mem_drop(&x->w->mem, &x->w->here.keys, 0);
 	atomic_store(&x->done, true);
 	return NULL;
 }
@@ -413,11 +413,11 @@ static void a_mapping_is_what_was_said(void **state)
 {
 	struct world *w = *state;
 	int fd, file = memfd_create("test", MFD_CLOEXEC);
-	struct vb_far_want x = w->want;
+	struct vb_peer_mem_want x = w->want;
 	struct vb_key_entry *e;
 	struct waiting drop = {.w = w};
 	struct vb_share_desc d;
-	struct vb_far_use u;
+	struct vb_peer_mem_use u;
 	pthread_t t;
 	uint8_t *p;
 
@@ -430,50 +430,51 @@ static void a_mapping_is_what_was_said(void **state)
 								      .addr = (uintptr_t)p,
 								      .length = AREA}) |
 		 VB_KEY_REMOTE;
-	e = &w->there.entries[vb_far_index(&w->far, x.rkey)];
-	w->far.same = false;
-	w->far.tid = (int)syscall(SYS_gettid);
-	w->far.pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+	e = &w->there.entries[vb_peer_mem_index(&w->mem, x.rkey)];
+	w->mem.same = false;
+	w->mem.tid = (int)syscall(SYS_gettid);
+	w->mem.pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
 	x.access = RR;
-	for (int i = 0; i < 16 && !atomic_load(&w->far.asks); i++)
-		assert_int_equal(try(w, &x), VB_FAR_VM);
-	assert_int_equal(vb_far_next_ask(&w->far), x.rkey);
+	for (int i = 0; i < 16 && !atomic_load(&w->mem.asks); i++)
+		assert_int_equal(try(w, &x), VB_MEANS_VM);
+	assert_int_equal(vb_peer_mem_next_ask(&w->mem), x.rkey);
 	/* the second quarter and the third one, for reading */
 	vb_share_find((uintptr_t)p + AREA / 4, AREA / 2, true, &d, &fd);
 	assert_int_equal(d.kind, VB_SHARE_FILE);
-	assert_int_equal(vb_far_answer(&w->far, x.rkey, e->seq, (uintptr_t)p + AREA / 4, &d, fd, false), 0);
+	assert_int_equal(vb_peer_mem_answer(&w->mem, x.rkey, e->seq, (uintptr_t)p + AREA / 4, &d, fd, false),
+			 0);
 	x.addr += AREA / 4;
-	assert_int_equal(try(w, &x), VB_FAR_MAPPED);
+	assert_int_equal(try(w, &x), VB_MEANS_MAPPED);
 	x.len = AREA / 2;
-	assert_int_equal(try(w, &x), VB_FAR_MAPPED);
+	assert_int_equal(try(w, &x), VB_MEANS_MAPPED);
 	x.len++;
-	assert_int_equal(try(w, &x), VB_FAR_VM);
+	assert_int_equal(try(w, &x), VB_MEANS_VM);
 	x.len = 8;
 	x.addr--;
-	assert_int_equal(try(w, &x), VB_FAR_VM);
+	assert_int_equal(try(w, &x), VB_MEANS_VM);
 	x.addr += AREA / 2 - 6;
-	assert_int_equal(try(w, &x), VB_FAR_VM);
+	assert_int_equal(try(w, &x), VB_MEANS_VM);
 	x.addr -= 16;
-	assert_int_equal(try(w, &x), VB_FAR_MAPPED);
+	assert_int_equal(try(w, &x), VB_MEANS_MAPPED);
 	x.access = RW;
-	assert_int_equal(try(w, &x), VB_FAR_VM);
+	assert_int_equal(try(w, &x), VB_MEANS_VM);
 	x.access = RA;
-	assert_int_equal(try(w, &x), VB_FAR_VM);
+	assert_int_equal(try(w, &x), VB_MEANS_VM);
 	x.access = RR;
 	e->seq += 2;
-	assert_int_equal(try(w, &x), VB_FAR_VM);
+	assert_int_equal(try(w, &x), VB_MEANS_VM);
 	e->seq -= 2;
 	/* it stays mapped for who is in the middle of a copy */
-	assert_int_equal(vb_far_begin(&w->far, &w->here.keys, &u, &x), VB_FAR_MAPPED);
+	assert_int_equal(vb_peer_mem_begin(&w->mem, &w->here.keys, &u, &x), VB_MEANS_MAPPED);
 	assert_int_equal(pthread_create(&t, NULL, drop_it, &drop), 0);
 	for (uint64_t end = vb_now() + 20 * VB_MSEC; !atomic_load(&drop.began) || vb_now() < end;)
 		sched_yield();
 	assert_false(atomic_load(&drop.done));
 	assert_int_equal(*(volatile uint8_t *)u.ptr, 0);
-	vb_far_end(&u);
+	vb_peer_mem_end(&u);
 	pthread_join(t, NULL);
-	assert_int_equal(try(w, &x), VB_FAR_VM);
-	close(w->far.pidfd);
+	assert_int_equal(try(w, &x), VB_MEANS_VM);
+	close(w->mem.pidfd);
 	close(fd);
 	close(file);
 	munmap(p, AREA);
@@ -489,20 +490,20 @@ static void a_dead_process(void **state)
 
 	if (!pid)
 		_exit(0);
-	w->far.same = false;
-	w->far.tid = pid;
-	w->far.pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
-	assert_true(w->far.pidfd >= 0);
+	w->mem.same = false;
+	w->mem.tid = pid;
+	w->mem.pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+	assert_true(w->mem.pidfd >= 0);
 	assert_int_equal(waitid(P_PID, (id_t)pid, &(siginfo_t){0}, WEXITED), 0);
 	{
-		struct vb_far_use u;
+		struct vb_peer_mem_use u;
 
-		assert_int_equal(vb_far_begin(&w->far, &w->here.keys, &u, &w->want), VB_FAR_NONE);
+		assert_int_equal(vb_peer_mem_begin(&w->mem, &w->here.keys, &u, &w->want), VB_MEANS_NONE);
 	}
 	here = there = (struct iovec){&v, sizeof v};
-	assert_int_equal(vb_far_move(&w->far, true, &here, 1, &there, 1), 0);
-	assert_true(w->far.denied); /* and nobody tries again */
-	close(w->far.pidfd);
+	assert_int_equal(vb_peer_mem_move(&w->mem, true, &here, 1, &there, 1), 0);
+	assert_true(w->mem.denied); /* and nobody tries again */
+	close(w->mem.pidfd);
 }
 
 static void moving(void **state)
@@ -512,22 +513,22 @@ static void moving(void **state)
 	struct iovec here[2] = {{from, 10}, {from + 10, 22}}, there[2] = {{to, 12}, {to + 20, 20}};
 	void *hole = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-	w->far.tid = (int)syscall(SYS_gettid);
+	w->mem.tid = (int)syscall(SYS_gettid);
 	for (int i = 0; i < 32; i++)
 		from[i] = (uint8_t)(i + 1);
-	assert_int_equal(vb_far_move(&w->far, true, here, 2, there, 2), 32);
+	assert_int_equal(vb_peer_mem_move(&w->mem, true, here, 2, there, 2), 32);
 	assert_memory_equal(to, from, 12);
 	assert_memory_equal(to + 20, from + 12, 20);
 	memset(from, 0, sizeof from);
-	assert_int_equal(vb_far_move(&w->far, false, here, 2, there, 2), 32);
+	assert_int_equal(vb_peer_mem_move(&w->mem, false, here, 2, there, 2), 32);
 	assert_int_equal(from[31], 32);
 	/* what is not there is no refusal: a part, or nothing */
 	assert_int_equal(munmap((uint8_t *)hole + 4096, 4096), 0);
 	there[0] = (struct iovec){(uint8_t *)hole + 4096 - 12, 12};
 	there[1] = (struct iovec){(uint8_t *)hole + 4096, 20};
-	assert_int_equal(vb_far_move(&w->far, true, here, 2, there, 2), 12);
-	assert_int_equal(vb_far_move(&w->far, true, here + 1, 1, there + 1, 1), 0);
-	assert_false(w->far.denied);
+	assert_int_equal(vb_peer_mem_move(&w->mem, true, here, 2, there, 2), 12);
+	assert_int_equal(vb_peer_mem_move(&w->mem, true, here + 1, 1, there + 1, 1), 0);
+	assert_false(w->mem.denied);
 	munmap(hole, 4096);
 }
 
@@ -536,25 +537,25 @@ static void *wait_it(void *arg)
 	struct waiting *x = arg;
 
 	atomic_store(&x->began, true);
-	vb_far_wait(&x->w->back, x->number, x->index, x->qpn, "a test");
+	vb_peer_mem_wait(&x->w->back, x->number, x->index, x->qpn, "a test");
 	atomic_store(&x->done, true);
 	return NULL;
 }
 
 /* Whether somebody who takes back (number, index, qpn) waits for the use in hand. */
-static bool waits(struct world *w, struct vb_far_use *u, uint32_t number, uint32_t index, uint32_t qpn)
+static bool waits(struct world *w, struct vb_peer_mem_use *u, uint32_t number, uint32_t index, uint32_t qpn)
 {
 	struct waiting x = {.w = w, .number = number, .index = index, .qpn = qpn};
 	uint64_t end = vb_now() + 20 * VB_MSEC;
 	bool waited;
 	pthread_t t;
 
-	assert_int_equal(vb_far_begin(&w->far, &w->here.keys, u, &w->want), VB_FAR_MAPPED);
+	assert_int_equal(vb_peer_mem_begin(&w->mem, &w->here.keys, u, &w->want), VB_MEANS_MAPPED);
 	pthread_create(&t, NULL, wait_it, &x);
 	while (!atomic_load(&x.began) || (!atomic_load(&x.done) && vb_now() < end))
 		sched_yield();
 	waited = !atomic_load(&x.done);
-	vb_far_end(u);
+	vb_peer_mem_end(u);
 	pthread_join(t, NULL);
 	return waited;
 }
@@ -562,8 +563,8 @@ static bool waits(struct world *w, struct vb_far_use *u, uint32_t number, uint32
 static void who_is_waited_for(void **state)
 {
 	struct world *w = *state;
-	uint32_t index = vb_far_index(&w->far, w->rkey);
-	struct vb_far_use u;
+	uint32_t index = vb_peer_mem_index(&w->mem, w->rkey);
+	struct vb_peer_mem_use u;
 
 	assert_true(waits(w, &u, NUMBER_THERE, index, 0));		/* a key */
 	assert_true(waits(w, &u, NUMBER_THERE, 0, QPN_THERE));		/* a QP */
@@ -575,37 +576,37 @@ static void who_is_waited_for(void **state)
 	assert_false(waits(w, &u, NUMBER_THERE, index, QPN_THERE ^ 1));
 	/* a mark beyond the slots does not lead beyond them */
 	w->here.marks.slots = UINT32_MAX;
-	vb_far_wait(&w->back, NUMBER_THERE, index, 0, "a test");
+	vb_peer_mem_wait(&w->back, NUMBER_THERE, index, 0, "a test");
 }
 
 /* The numbers at their largest go into one word and come out of it. */
 static void largest_numbers(void **state)
 {
 	struct world *w = *state;
-	struct vb_far_use u;
+	struct vb_peer_mem_use u;
 
-	w->want.far_qpn = 0xffffff;
-	w->far.number = VB_ADAPTERS - 1;
-	assert_true(waits(w, &u, VB_ADAPTERS - 1, vb_far_index(&w->far, w->rkey), 0xffffff));
-	assert_false(waits(w, &u, VB_ADAPTERS - 2, vb_far_index(&w->far, w->rkey), 0xffffff));
-	assert_false(waits(w, &u, VB_ADAPTERS - 1, vb_far_index(&w->far, w->rkey), 0xfffffe));
+	w->want.peer_qpn = 0xffffff;
+	w->mem.number = VB_ADAPTERS - 1;
+	assert_true(waits(w, &u, VB_ADAPTERS - 1, vb_peer_mem_index(&w->mem, w->rkey), 0xffffff));
+	assert_false(waits(w, &u, VB_ADAPTERS - 2, vb_peer_mem_index(&w->mem, w->rkey), 0xffffff));
+	assert_false(waits(w, &u, VB_ADAPTERS - 1, vb_peer_mem_index(&w->mem, w->rkey), 0xfffffe));
 }
 
 /* Of the gathered ones each is checked. */
 static void another_in_the_same_region(void **state)
 {
 	struct world *w = *state;
-	struct vb_far_want x = w->want;
-	struct vb_far_use u;
+	struct vb_peer_mem_want x = w->want;
+	struct vb_peer_mem_use u;
 	uint64_t at;
 
-	assert_int_equal(vb_far_begin(&w->far, &w->here.keys, &u, &w->want), VB_FAR_MAPPED);
+	assert_int_equal(vb_peer_mem_begin(&w->mem, &w->here.keys, &u, &w->want), VB_MEANS_MAPPED);
 	x.addr += 50;
-	assert_true(vb_far_also(&w->far, &x, &at));
+	assert_true(vb_peer_mem_also(&w->mem, &x, &at));
 	assert_int_equal(at, (uintptr_t)w->area + 50);
 	x.addr = 0x50000 + AREA - 7;
-	assert_false(vb_far_also(&w->far, &x, &at));
-	vb_far_end(&u);
+	assert_false(vb_peer_mem_also(&w->mem, &x, &at));
+	vb_peer_mem_end(&u);
 }
 
 /* An owner who keeps taking the key back, by the book, and users who keep reaching for it: after the wait the
@@ -618,17 +619,17 @@ static _Atomic uint64_t hits;
 static void *reach(void *arg)
 {
 	struct world *w = arg;
-	struct vb_far_want x = w->want;
-	struct vb_far_use u;
+	struct vb_peer_mem_want x = w->want;
+	struct vb_peer_mem_use u;
 
 	x.len = 64;
 	while (!atomic_load_explicit(&stop, memory_order_relaxed)) {
 		x.rkey = atomic_load_explicit(&current, memory_order_relaxed);
-		if (vb_far_begin(&w->far, &w->here.keys, &u, &x) != VB_FAR_MAPPED)
+		if (vb_peer_mem_begin(&w->mem, &w->here.keys, &u, &x) != VB_MEANS_MAPPED)
 			continue;
 		for (int i = 0; i < 64; i++)
 			__atomic_store_n(u.ptr + i, 0xaa, __ATOMIC_RELAXED);
-		vb_far_end(&u);
+		vb_peer_mem_end(&u);
 		atomic_fetch_add_explicit(&hits, 1, memory_order_relaxed);
 	}
 	return NULL;
@@ -646,7 +647,7 @@ static void no_touch_after_the_wait(void **state)
 		uint32_t lkey = atomic_load(&current) & ~VB_KEY_REMOTE;
 
 		vb_key_retract(&w->there.keys, lkey);
-		vb_far_wait(&w->back, NUMBER_THERE, vb_keys_index(&w->there.keys, lkey), 0, "a test");
+		vb_peer_mem_wait(&w->back, NUMBER_THERE, vb_keys_index(&w->there.keys, lkey), 0, "a test");
 		memset(w->area, 0x55, 64);
 		for (int i = 0; i < 20; i++)
 			vb_cpu_relax();
