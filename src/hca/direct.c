@@ -19,7 +19,7 @@
 #include "base/log.h"
 #include "mem/peer_mem.h"
 #include "obj/context.h"
-#include "hca/progress.h"
+#include "hca/hca.h"
 
 #ifndef PR_SET_PTRACER
 #define PR_SET_PTRACER 0x59616d61
@@ -177,7 +177,7 @@ void vb_direct_ask(struct vb_peer *peer)
 	struct tell t = {.kind = TELL_ASK};
 
 	while ((t.rkey = vb_peer_mem_next_ask(f))) {
-		if (!vb_peer_tell(peer, &t, sizeof(t), -1))
+		if (!vb_peer_tell(peer, VB_SUBJECT_DIRECT, &t, sizeof(t), -1))
 			vb_peer_mem_ask_failed(f, t.rkey);
 	}
 }
@@ -203,13 +203,13 @@ static void answer(struct vb_peer *peer, uint32_t rkey)
 	if (v.kind == VB_KEY_MEMORY) /* what is on demand follows what the program maps */
 		vb_share_find(v.addr, v.length, t.write, &t.what, &fd);
 	if (t.what.kind == VB_SHARE_NONE)
-		vb_key_told(keys, lkey);       /* nothing to take back */
-	vb_peer_tell(peer, &t, sizeof(t), fd); /* else it asks again some time */
+		vb_key_told(keys, lkey);			  /* nothing to take back */
+	vb_peer_tell(peer, VB_SUBJECT_DIRECT, &t, sizeof(t), fd); /* else it asks again some time */
 	if (fd >= 0)
 		close(fd);
 	t.kind = TELL_DROP;
 	if (!vb_key_look(keys, lkey, &v)) /* it went meanwhile */
-		vb_peer_tell(peer, &t, sizeof(t), -1);
+		vb_peer_tell(peer, VB_SUBJECT_DIRECT, &t, sizeof(t), -1);
 }
 
 void vb_direct_told(struct vb_peer *peer, const void *msg, size_t len, int fd)
@@ -253,20 +253,20 @@ static void tell_gone(struct vb_adapter *a, uint32_t lkey)
 		struct vb_peer *peer = vb_peer_at(a, i);
 
 		if (peer && peer->index && atomic_load(&peer->state) == VB_PEER_UP)
-			vb_peer_tell(peer, &t, sizeof(t), -1);
+			vb_peer_tell(peer, VB_SUBJECT_DIRECT, &t, sizeof(t), -1);
 	}
 }
 
-void vb_direct_attach(struct vb_qp *qp)
+void vb_direct_attach(struct vb_path *p)
 {
-	struct vb_peer *peer = qp->link;
+	struct vb_peer *peer = p->peer;
 
-	qp->mem = wanted() ? atomic_load(&peer->mem) : NULL;
-	if (qp->mem && atomic_load(&qp->mem->there) != peer->incarnation)
-		qp->mem = NULL; /* not made for this peer yet: peer_up() comes back to the QP */
-	qp->peer_qp = qp->mem ? vb_peer_shown(peer, qp->dest_qpn) : NULL;
-	if (!qp->peer_qp)
-		qp->mem = NULL;
+	p->mem = wanted() ? atomic_load(&peer->mem) : NULL;
+	if (p->mem && atomic_load(&p->mem->there) != peer->incarnation)
+		p->mem = NULL; /* not made for this peer yet: vb_hca_peer_up() comes back to the QP */
+	p->peer_qp = p->mem ? vb_peer_shown(peer, p->qp->dest_qpn) : NULL;
+	if (!p->peer_qp)
+		p->mem = NULL;
 }
 
 /* What the QP permits its peer now.  In RTR the first packet is an event (rule 37), so it has to come. */
@@ -274,7 +274,7 @@ static uint32_t permits(const struct vb_qp *qp)
 {
 	uint32_t may = qp->access & IBV_ACCESS_REMOTE_WRITE;
 
-	if (!qp->out || !qp->mem || qp->forgotten || qp->unsettled || qp->state < IBV_QPS_RTR ||
+	if (!qp->path.rxq || !qp->path.mem || qp->forgotten || qp->unsettled || qp->state < IBV_QPS_RTR ||
 	    qp->state > IBV_QPS_SQD || (qp->state == IBV_QPS_RTR && !qp->comm_est))
 		return 0;
 	if (qp->resp.res_size) /* else a READ or atomic is one too many */
@@ -291,17 +291,19 @@ void vb_direct_show(struct vb_qp *qp)
 			      memory_order_release); /* pairs with vb_peer_qp_received() */
 	if (qp->state < IBV_QPS_RTR)		     /* what strayed was of an earlier connection */
 		atomic_store_explicit(&s->stray, 0, memory_order_relaxed);
-	if (vb_unlikely(atomic_load_explicit(&s->state, memory_order_relaxed) != state))
+	if (vb_unlikely(atomic_load_explicit(&s->state, memory_order_relaxed) != state)) {
+		/* pairs with is_connected_to_us() */
+		atomic_store_explicit(&s->dest_qpn, qp->state < IBV_QPS_RTR ? 0 : qp->dest_qpn,
+				      memory_order_relaxed);
 		atomic_store_explicit(&s->state, state, memory_order_release);
+	}
 	had = atomic_load_explicit(&s->may, memory_order_relaxed);
 	if (vb_likely(may == had))
 		return;
 	if (!had) { /* nobody reads the rest: its users were waited for */
-		atomic_store_explicit(&s->dest_qpn, qp->dest_qpn, memory_order_relaxed);
 		atomic_store_explicit(&s->pd, qp->pd_id, memory_order_relaxed);
 		atomic_store_explicit(&s->path_mtu, qp->path_mtu, memory_order_relaxed);
-		atomic_store_explicit(&s->peer, ((struct vb_peer *)qp->link)->incarnation,
-				      memory_order_relaxed);
+		atomic_store_explicit(&s->peer, qp->path.source.low, memory_order_relaxed);
 	}
 	VB_FAULT_POINT("what a QP permits is about to change");
 	atomic_store(&s->may, may); /* pairs with vb_peer_mem_begin() */

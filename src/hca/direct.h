@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "host/adapter.h"
+#include "hca/hca.h"
 #include "mem/keys.h"
 #include "obj/qp.h"
 
@@ -15,13 +15,13 @@ void vb_direct_peer_up(struct vb_peer *peer);
 /* Its peer is gone, and no QP has its way out any more. */
 void vb_direct_peer_down(struct vb_peer *peer);
 void vb_direct_peer_free(struct vb_peer *peer);
-/* A message of the peer's vb_direct. */
-void vb_direct_told(struct vb_peer *peer, const void *msg, size_t len, int fd);
-/* Asks the peer about regions that are used again and again; if qp->mem->asks.  qp->lock may be held. */
+/* A message of the peer, of VB_SUBJECT_DIRECT. */
+vb_hear_fn vb_direct_told;
+/* Asks the peer about regions that are used again and again; if path->mem->asks.  qp->lock may be held. */
 void vb_direct_ask(struct vb_peer *peer);
 
-/* qp->lock held, qp->out is set: the QP may reach through its link directly. */
-void vb_direct_attach(struct vb_qp *qp);
+/* The path may be used for reaching memory directly: it has its way out.  Under the QP's lock. */
+void vb_direct_attach(struct vb_path *p);
 
 /* qp->lock held: shows peers what the QP is now: state, what it received, what it permits. */
 void vb_direct_show(struct vb_qp *qp);

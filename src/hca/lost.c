@@ -11,6 +11,7 @@
 #include "obj/context.h"
 #include "transport/rc.h"
 #include "hca/lost.h"
+#include "hca/path.h"
 
 enum { CLOSING_MS = 20 };
 
@@ -57,7 +58,7 @@ static void lose_qp(struct vb_qp *qp)
 	vb_lock_take(&qp->lock);
 	if (qp->state != IBV_QPS_RESET && qp->state != IBV_QPS_ERR && !qp->forgotten) {
 		vb_rc_error(qp, &f);
-		vb_progress_disconnect(qp);
+		vb_path_close(qp);
 	}
 	vb_lock_give(&qp->lock);
 }

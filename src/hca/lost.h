@@ -3,7 +3,7 @@
 #define VB_HCA_LOST_H
 
 #include "obj/context.h"
-#include "hca/progress.h"
+#include "hca/hca.h"
 
 /* Why a call is refused then. */
 #define VB_LOST_TEXT                                                                                  \

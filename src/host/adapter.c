@@ -145,7 +145,7 @@ static struct vb_adapter *new_adapter(const struct vb_adapter_cfg *cfg)
 	if (!a)
 		return NULL;
 	a->ops = cfg->ops;
-	a->wire = &vb_shm_wire;
+	a->wire = cfg->wire;
 	a->user = cfg->user;
 	a->pid = (uint32_t)getpid();
 	a->listens_as = geteuid();
@@ -322,21 +322,6 @@ struct vb_presence *vb_adapter_presence(struct vb_adapter *a)
 bool vb_adapter_dead(const struct vb_adapter *a)
 {
 	return atomic_load_explicit(&a->dead, memory_order_relaxed);
-}
-
-/* Whoever was in the middle of a packet is through with it afterwards. */
-void vb_adapter_quiesce(struct vb_adapter *a)
-{
-	uint32_t n = vb_peer_count(a);
-
-	if (vb_adapter_dead(a))
-		return;
-	for (uint32_t i = 0; i < n; i++) {
-		struct vb_peer *peer = vb_peer_at(a, i);
-
-		vb_lock_take(&peer->rx);
-		vb_lock_give(&peer->rx);
-	}
 }
 
 void vb_adapter_forked(struct vb_adapter *a)

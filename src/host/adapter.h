@@ -19,6 +19,10 @@
 
 struct vb_adapter;
 struct vb_peer;
+struct vb_peer_mem;
+struct vb_out;
+struct vb_qp;
+struct vb_rxq;
 struct vb_key_entry;
 struct vb_key_slot;
 struct vb_key_marks;
@@ -42,6 +46,8 @@ struct vb_adapter_ops {
 	 * a few others.  Called by the engine and by waiters, without locks.  Returns how many packets came
 	 * in. */
 	unsigned (*progress)(struct vb_adapter *a, bool all);
+	/* Whether any receive queue holds a packet: the look of somebody who has just stored "asleep". */
+	bool (*ready)(struct vb_adapter *a);
 	/* Looks at timers; returns the next deadline (VB_NEVER: none).  Anything that waits for room in a
 	 * ring makes that at most a millisecond away. */
 	uint64_t (*timers)(struct vb_adapter *a, uint64_t now);
@@ -55,34 +61,34 @@ struct vb_adapter_ops {
 	/* The adapter is lost (vb_adapter_lost), and all its links but the one to oneself are down.  Called
 	 * once, like peer_down. */
 	void (*lost)(struct vb_adapter *a);
-	/* The peer said something by vb_peer_tell(): `len` bytes at an address aligned to 8, and perhaps a
-	 * descriptor, else -1; also -1 if there was one but this process has no room for more.  The caller
-	 * closes it afterwards.  Only while the link is UP, in the order of telling, but in no order with
-	 * packets; called like peer_up, with `control` held, and may itself call vb_peer_tell(). */
-	void (*told)(struct vb_peer *peer, const void *msg, size_t len, int fd);
-	/* The adapter closes: frees what the upper layer keeps at peer->mem. */
+	/* The peer said something of a subject by vb_peer_tell(): `len` bytes at an address aligned to 8, and
+	 * perhaps a descriptor, else -1; also -1 if there was one but this process has no room for more.  The
+	 * caller closes it afterwards.  Only while the link is UP, in the order of telling, but in no order
+	 * with packets; called like peer_up, with `control` held, and may itself call vb_peer_tell(). */
+	void (*told)(struct vb_peer *peer, uint8_t subject, const void *msg, size_t len, int fd);
+	/* The adapter closes: frees peer->mem. */
 	void (*peer_free)(struct vb_peer *peer);
 };
 
-/* What a wire needs of the two segments when a link comes up; the peer's part is checked. */
+/* What a wire between two processes of the host needs of their segments when a peer comes up; the peer's part
+ * is checked. */
 struct vb_wire_parts {
 	struct vb_ring *to;		       /* our ring to the peer */
 	const struct vb_ring *from;	       /* the peer's ring to us */
 	_Atomic uint32_t *consumed;	       /* our counter for it */
 	const _Atomic uint32_t *peer_consumed; /* the peer's for ours */
 	const _Atomic uint32_t *peer_awake;
+	uint64_t incarnation; /* the peer's: the source of what comes from it */
 };
 
-/* The wire above the adapter.  host/ includes nothing of wire/: it declares what it wants from there. */
-struct vb_wire_ops {
-	/* Makes peer->wire, or takes it over from the link that had this index before.  Under peer->rx.  0 or
-	 * errno. */
-	int (*up)(struct vb_peer *peer, const struct vb_wire_parts *p);
-	/* Whether a packet of the peer is in its ring; without locks. */
-	bool (*ready)(const struct vb_peer *peer);
+/* A wire to peers, as wire/ defines it and the adapter's opener chooses it (wire/wires.h). */
+struct vb_wire {
+	const char *name;
+	/* Makes peer->out and peer->rxq, or takes them over from the peer that had this index before, under
+	 * rxq->rx.  0 or errno. */
+	int (*up)(struct vb_peer *peer, const struct vb_wire_parts *parts);
 	void (*free)(struct vb_peer *peer);
 };
-extern const struct vb_wire_ops vb_shm_wire; /* wire/shm.c */
 
 /* Why contact fails: iba/reach.h. */
 struct vb_trouble {
@@ -96,30 +102,26 @@ enum vb_peer_state {
 	VB_PEER_DOWN, /* the peer is gone for good; a new incarnation gets a new link */
 };
 
-/* A peer.  Made by the first QP that names one of its numbers, or when it makes contact. */
+/* Another process of this host that has opened the device, or this one.  Made by the first QP that names one
+ * of its numbers, or when it makes contact.  The pointer stays valid for the adapter's life, and its index
+ * serves another peer when nobody holds it. */
 struct vb_peer {
 	struct vb_adapter *adapter; /* set once */
-	uint32_t index;		    /* of this link's ring and consumed counter in our segment; set once */
-	uint32_t number;	    /* the peer's primary number, the one asked for until UP */
-	uint64_t incarnation;	    /* the peer's; 0 until UP */
-	uint32_t pid;		    /* the peer's process; set when UP */
+	uint32_t index;		    /* of its ring and its consumed counter in our segment; set once */
+	uint32_t number;	    /* its primary number, the one asked for until UP */
+	uint64_t incarnation;	    /* 0 until UP */
+	uint32_t pid;		    /* set when UP */
 	_Atomic int state;	    /* enum vb_peer_state; the engine writes */
-	_Atomic uint32_t refs;	    /* QPs that hold it */
-	int sock;		    /* control socket, -1: none; the link to oneself has none */
-	struct vb_lock rx;	    /* the consumer's role: trylock, whoever fails goes on */
-	struct vb_lock owed_lock;   /* guards `owed` */
-	struct vb_list owed;	/* QPs with something to send on this link (nodes are the upper layer's) */
-	_Atomic bool owes;	/* `owed` is not empty; a hint, readable without the lock */
-	const uint8_t *peer;	/* the peer's segment, read-only; NULL until UP */
-	uint32_t peer_index;	/* of its ring to us and its consumed counter, checked */
-	uint32_t key_offset;	/* where its keys begin, checked */
-	void *wire;		/* struct vb_shm: made when UP, stays (detached) for the adapter's life */
-	_Atomic uint32_t quiet; /* polls since the last packet, for the choice of rings; rx holder writes */
-	uint32_t unflushed;	/* packets taken in since owed ACKs were last sent; under rx */
-	uint32_t budget;	/* packets that the next look may take, see verbs/progress.c; under rx */
-	_Atomic bool placing;	/* some QP has more to place directly; written under rx */
-	_Atomic(void *) mem;	/* the upper layer's, for direct placement: set in peer_up(), then it stays */
-	void *acks;		/* a QP that owes no more than an ACK, the upper layer's; under rx */
+	_Atomic uint32_t refs;	    /* paths and others that hold it */
+	int sock;		    /* control socket, -1: none; this process itself has none */
+	const uint8_t *view;	    /* its segment, read-only; NULL until UP */
+	uint32_t view_index;	    /* of its ring to us and its consumed counter, checked */
+	uint32_t key_offset;	    /* where its keys begin, checked */
+	/* The wire's two halves: made when UP for the first time, then they stay for the adapter's life. */
+	struct vb_out *out;
+	struct vb_rxq *rxq;
+	/* Its tables, for direct placement: hca/ sets it in peer_up(), then it stays. */
+	_Atomic(struct vb_peer_mem *) mem;
 };
 
 enum vb_open_step { VB_OPEN_DESCRIPTORS, VB_OPEN_SEGMENT, VB_OPEN_NUMBER, VB_OPEN_LINK, VB_OPEN_THREAD };
@@ -127,8 +129,9 @@ enum vb_open_step { VB_OPEN_DESCRIPTORS, VB_OPEN_SEGMENT, VB_OPEN_NUMBER, VB_OPE
 struct vb_adapter_cfg {
 	enum vb_open_step *step; /* where it fails; may be NULL */
 	const struct vb_adapter_ops *ops;
-	void *user;		   /* the upper layer's */
-	const uint8_t (*gids)[16]; /* VB_GID_TABLE of them, published */
+	const struct vb_wire *wire; /* to peers */
+	void *user;		    /* the upper layer's */
+	const uint8_t (*gids)[16];  /* VB_GID_TABLE of them, published */
 };
 
 /* Starts an adapter: binds a number, makes the segment, starts the engine.  0 or errno (EADDRINUSE: all 4,095
@@ -201,11 +204,10 @@ int vb_adapter_owner(int fd, struct vb_owner *o);
 
 /* QP numbers.  vb_qpn_take() gives a QPN that leads to `qp` until vb_qpn_give(), 0 if none is left (it binds
  * a further adapter number when the present ones are full).  vb_qpn_find() is safe under any link's rx lock
- * or the timer lock; after vb_qpn_give() and vb_adapter_quiesce() nobody holds the pointer any more. */
-uint32_t vb_qpn_take(struct vb_adapter *a, void *qp);
+ * or the timer lock; after vb_qpn_give() and vb_hca_quiesce() nobody holds the pointer any more. */
+uint32_t vb_qpn_take(struct vb_adapter *a, struct vb_qp *qp);
 void vb_qpn_give(struct vb_adapter *a, uint32_t qpn);
-void *vb_qpn_find(const struct vb_adapter *a, uint32_t qpn);
-void vb_adapter_quiesce(struct vb_adapter *a);
+struct vb_qp *vb_qpn_find(const struct vb_adapter *a, uint32_t qpn);
 /* SRQ numbers, made of the same adapter numbers; 0 if none is left, as above. */
 uint32_t vb_srqn_take(struct vb_adapter *a);
 void vb_srqn_give(struct vb_adapter *a, uint32_t srqn);
@@ -246,14 +248,12 @@ uint32_t vb_peer_unable(struct vb_peer *peer);
 bool vb_peer_pending(struct vb_peer *peer, uint64_t now);
 /* Rings the peer's doorbell; for the wire, which found the peer's word at asleep. */
 void vb_peer_ring(struct vb_peer *peer);
-/* Has the peer's upper layer told `len` (1 to VB_TELL_MAX) bytes, with descriptor `fd` if it is not -1; that
- * stays the caller's.  Wakes the peer if it sleeps.  Never blocks: false if it cannot be said now, since the
- * peer has not read what it was told before, or the link is not UP, or it is the link to oneself; nothing has
- * been said then, and nobody calls when it can be.  Any thread. */
+/* Has the peer's upper layer told, of a subject that the upper layers know, `len` (1 to VB_TELL_MAX) bytes,
+ * with descriptor `fd` if it is not -1; that stays the caller's.  Wakes the peer if it sleeps.  Never blocks:
+ * false if it cannot be said now, since the peer has not read what it was told before, or the link is not UP,
+ * or it is the link to oneself; nothing has been said then, and nobody calls when it can be.  Any thread. */
 enum { VB_TELL_MAX = 128 };
-bool vb_peer_tell(struct vb_peer *peer, const void *msg, size_t len, int fd);
-/* Whether the peer publishes this GID and holds this number.  UP links only. */
-bool vb_peer_is(const struct vb_peer *peer, uint32_t number, const uint8_t gid[16]);
+bool vb_peer_tell(struct vb_peer *peer, uint8_t subject, const void *msg, size_t len, int fd);
 /* What the peer (also one that has just died) shows of this QP; NULL: it has no such number. */
 const struct vb_shown_qp *vb_peer_shown(const struct vb_peer *peer, uint32_t qpn);
 /* The state that it shows of the QP, as there; 0: no such QP. */
@@ -263,8 +263,8 @@ uint32_t vb_peer_qp_received(const struct vb_peer *peer, uint32_t qpn);
 /* Whether the QP shows that it was asked for a READ or atomic of this PSN and will not answer
  * (vb_shown_qp.stray). */
 bool vb_peer_qp_dropped(const struct vb_peer *peer, uint32_t qpn, uint32_t psn);
-/* The peer wrote rubbish: the link goes down soon, as by a death.  Under peer->rx; does not call back itself.
- */
+/* The peer wrote rubbish: it goes down soon, as by a death.  Under its receive queue's rx; does not call
+ * back itself. */
 void vb_peer_insane(struct vb_peer *peer);
 /* Says how many of the numbers of this network namespace are taken, and by which users: "4095 by user 12345".
  * Returns buf. */
@@ -272,9 +272,8 @@ const char *vb_numbers_say(char *buf, size_t size);
 /* How many numbers it has, and the k-th, 0 behind the last. */
 uint32_t vb_adapter_number_count(const struct vb_adapter *a);
 uint32_t vb_adapter_number_at(const struct vb_adapter *a, uint32_t k);
-/* Links by index, for progress: NULL where there is none.  The pointer stays valid for the adapter's life,
- * and so does what a poller reads through it before it has peer->rx: peer->wire is never freed before the
- * adapter is closed (it is made anew, under rx and tx, when the index serves another peer), and the peer's
+/* Peers by index: NULL where there is none.  What a poller reads through the pointer before it has
+ * peer->rxq->rx stays valid: the wire's halves are not freed before the adapter is closed, and the peer's
  * mapping is not taken away but replaced (MAP_FIXED) by empty pages or by the next peer's segment. */
 struct vb_peer *vb_peer_at(const struct vb_adapter *a, uint32_t index);
 uint32_t vb_peer_count(const struct vb_adapter *a); /* indices in use are below this */

@@ -198,7 +198,8 @@ static void open_letter(struct vb_adapter *a, struct conn *c, const struct lette
 		/* It may stand where a bell found no room. */
 		h->rang = true;
 		if (a->ops->told)
-			a->ops->told(&c->peer->pub, l->bytes + head, len - head, fd);
+			a->ops->told(&c->peer->pub, l->bytes[offsetof(struct tell, subject)], l->bytes + head,
+				     len - head, fd);
 	} else {
 		h->rubbish = true;
 	}
@@ -328,9 +329,9 @@ static bool has_room(int sock)
 	       queued < size / 2;
 }
 
-static bool send_letter(int sock, const void *msg, size_t len, int fd)
+static bool send_letter(int sock, uint8_t subject, const void *msg, size_t len, int fd)
 {
-	struct tell head = {.kind = MSG_TELL};
+	struct tell head = {.kind = MSG_TELL, .subject = subject};
 	struct iovec iov[] = {{&head, offsetof(struct tell, msg)}, {(void *)(uintptr_t)msg, len}};
 	_Alignas(struct cmsghdr) char ctl[CMSG_SPACE(sizeof(int))] = {0};
 	struct msghdr m = {.msg_iov = iov, .msg_iovlen = 2};
@@ -348,7 +349,7 @@ static bool send_letter(int sock, const void *msg, size_t len, int fd)
 	return syscall(SYS_sendmsg, sock, &m, MSG_DONTWAIT | MSG_NOSIGNAL) > 0;
 }
 
-bool vb_peer_tell(struct vb_peer *peer, const void *msg, size_t len, int fd)
+bool vb_peer_tell(struct vb_peer *peer, uint8_t subject, const void *msg, size_t len, int fd)
 {
 	struct peer *p = peer_of(peer);
 	bool said = false;
@@ -357,7 +358,7 @@ bool vb_peer_tell(struct vb_peer *peer, const void *msg, size_t len, int fd)
 		return false;
 	atomic_fetch_add_explicit(&p->ringing, 1, memory_order_seq_cst); /* as in vb_peer_ring() */
 	if (may_write(p))
-		said = has_room(peer->sock) && send_letter(peer->sock, msg, len, fd);
+		said = has_room(peer->sock) && send_letter(peer->sock, subject, msg, len, fd);
 	atomic_fetch_sub_explicit(&p->ringing, 1, memory_order_release);
 	return said;
 }

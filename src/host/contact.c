@@ -133,7 +133,7 @@ static int join(struct vb_adapter *a, struct peer *p, struct conn *c, const stru
 	err = p->seg ? 0 : vb_segment_map(&p->window, fd, h->incarnation, &why, t);
 	base = p->seg ? p->seg->base : p->window;
 	if (!err) {
-		err = vb_peer_attach(p, base, h->index);
+		err = vb_peer_attach(p, base, h->index, h->incarnation);
 		why = err == EPROTO ? "its keys begin where none can" : "no memory";
 		*t = err == EPROTO ? (struct vb_trouble){VB_REACH_STRANGER, c->pid, 0}
 				   : (struct vb_trouble){VB_REACH_TROUBLE, (uint32_t)err, VB_CALL_MMAP};

@@ -105,7 +105,7 @@ bool vb_engine_drain(struct vb_adapter *a)
 			idle = 0;
 			continue;
 		}
-		if (!vb_peers_ready(a))
+		if (!a->ops->ready(a))
 			return true;
 		/* Another thread is at that ring. */
 		if (++idle == IDLE_ROUNDS)
@@ -124,7 +124,7 @@ static uint32_t word(struct vb_adapter *a)
 static bool packets_lie(struct vb_adapter *a, struct watch *w)
 {
 	uint32_t taken = atomic_load_explicit(&a->presence.taken, memory_order_relaxed);
-	bool ready = vb_peers_ready(a), lie = ready && w->ready && taken == w->taken;
+	bool ready = a->ops->ready(a), lie = ready && w->ready && taken == w->taken;
 
 	w->ready = ready;
 	w->taken = taken;
@@ -178,7 +178,7 @@ static bool still_polling(struct vb_adapter *a, struct watch *w)
 		if (!packets_lie(a, w))
 			return true;
 		distrust(a, w);
-	} else if (vb_peers_ready(a)) {
+	} else if (a->ops->ready(a)) {
 		distrust(a, w); /* it stopped with packets on their way: the word promised too much */
 	}
 	vb_engine_drain(a);
@@ -462,10 +462,10 @@ static void fall_asleep(struct vb_adapter *a)
 		return;
 	if (atomic_exchange_explicit(a->presence.awake, VB_ASLEEP, memory_order_seq_cst) == VB_ASLEEP)
 		return;
-	if (!vb_peers_ready(a))
+	if (!a->ops->ready(a))
 		return;
 	a->ops->progress(a, true);
-	if (vb_peers_ready(a))
+	if (a->ops->ready(a))
 		vb_engine_kick(a);
 }
 

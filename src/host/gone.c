@@ -51,7 +51,7 @@ static enum thread look_at_process(uint32_t pid)
 /* THREAD_HIDDEN: its number means nothing here. */
 static enum thread look_at_engine(const struct vb_adapter *a, const struct conn *c)
 {
-	const struct vb_seg_head *h = c->peer ? (const void *)c->peer->pub.peer : NULL;
+	const struct vb_seg_head *h = c->peer ? (const void *)c->peer->pub.view : NULL;
 	char path[64];
 
 	if (!h || !h->pid_ns || h->pid_ns != a->head->pid_ns || h->pid != c->pid || !h->tid)

@@ -45,7 +45,8 @@ struct hello {
 /* MSG_TELL; as long as its message. */
 struct tell {
 	uint8_t kind;
-	uint8_t reserved[7];
+	uint8_t subject; /* the upper layer's */
+	uint8_t reserved[6];
 	uint8_t msg[VB_TELL_MAX];
 };
 

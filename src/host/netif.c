@@ -20,8 +20,7 @@ void vb_gid_of_ipv4(uint8_t gid[16], uint32_t addr)
 	memcpy(gid + 12, &addr, 4);
 }
 
-/* The address as a GID; false if it is of another family. */
-static bool gid_of(const struct sockaddr *a, uint8_t gid[16])
+bool vb_gid_of_sockaddr(const struct sockaddr *a, uint8_t gid[16])
 {
 	struct sockaddr_in v4;
 	struct sockaddr_in6 v6;
@@ -52,7 +51,7 @@ static bool is_routable_ipv6(const struct sockaddr *a)
 
 static void take(struct vb_gids *t, int index, const struct ifaddrs *i)
 {
-	gid_of(i->ifa_addr, t->gid[index]);
+	vb_gid_of_sockaddr(i->ifa_addr, t->gid[index]);
 	t->ifindex[index] = if_nametoindex(i->ifa_name);
 }
 
@@ -132,7 +131,7 @@ bool vb_gid_mac(const uint8_t gid[16], uint8_t mac[6])
 	if (getifaddrs(&all))
 		return false;
 	for (const struct ifaddrs *i = all; i && !found; i = i->ifa_next)
-		found = i->ifa_addr && gid_of(i->ifa_addr, own) && !memcmp(own, gid, 16) &&
+		found = i->ifa_addr && vb_gid_of_sockaddr(i->ifa_addr, own) && !memcmp(own, gid, 16) &&
 			mac_of(all, i->ifa_name, mac);
 	freeifaddrs(all);
 	return found;

@@ -23,6 +23,9 @@ bool vb_gid_is_zero(const uint8_t gid[16]);
 int vb_gids_index(const struct vb_gids *t, const uint8_t gid[16]);
 /* Whether the GID is an address of this host, and then the interface's MAC address. */
 bool vb_gid_mac(const uint8_t gid[16], uint8_t mac[6]);
+struct sockaddr;
+/* An address as a GID; false if it is of another family than IPv4 and IPv6. */
+bool vb_gid_of_sockaddr(const struct sockaddr *a, uint8_t gid[16]);
 /* Writes the GID of an IPv4 address (network order). */
 void vb_gid_of_ipv4(uint8_t gid[16], uint32_t addr);
 

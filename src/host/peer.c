@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "host/private.h"
 #include "iba/reach.h"
+#include "iba/rxq.h"
 
 #define CONTACT_GRACE (5 * VB_SEC)   /* for crowded processes to make contact */
 #define LOOK_APART    (50 * VB_MSEC) /* between two looks at that */
@@ -83,11 +84,8 @@ static void peer_init(struct peer *p, uint32_t number)
 	peer->pid = 0;
 	atomic_store_explicit(&peer->refs, 0, memory_order_relaxed);
 	peer->sock = -1;
-	vb_list_init(&peer->owed);
-	atomic_store_explicit(&peer->owes, false, memory_order_relaxed);
-	peer->peer = NULL;
-	peer->peer_index = 0;
-	peer->quiet = 0;
+	peer->view = NULL;
+	peer->view_index = 0;
 	p->conn = NULL;
 	p->same = NULL;
 	p->want = p->over = false;
@@ -127,9 +125,7 @@ static struct peer *peer_make(struct vb_adapter *a, uint32_t number, struct peer
 
 	if (!p)
 		return NULL;
-	vb_lock_take(&p->pub.rx); /* short: whoever takes it for a link that is DOWN gives it back at once */
 	peer_init(p, number);
-	vb_lock_give(&p->pub.rx);
 	if (!peer_at(a, p->pub.index)) {
 		atomic_store_explicit(&a->peers[p->pub.index], p, memory_order_release);
 		atomic_store_explicit(&a->npeers, p->pub.index + 1, memory_order_release);
@@ -184,7 +180,7 @@ int vb_peer_self(struct vb_adapter *a)
 
 	if (!p)
 		return ENOMEM;
-	err = vb_peer_attach(p, a->seg->base, p->pub.index);
+	err = vb_peer_attach(p, a->seg->base, p->pub.index, a->seg->incarnation);
 	if (err)
 		return err;
 	p->pub.incarnation = a->seg->incarnation;
@@ -193,7 +189,7 @@ int vb_peer_self(struct vb_adapter *a)
 	return 0;
 }
 
-int vb_peer_attach(struct peer *p, const uint8_t *base, uint32_t peer_index)
+int vb_peer_attach(struct peer *p, const uint8_t *base, uint32_t peer_index, uint64_t incarnation)
 {
 	struct vb_peer *peer = &p->pub;
 	struct vb_adapter *a = peer->adapter;
@@ -203,22 +199,21 @@ int vb_peer_attach(struct peer *p, const uint8_t *base, uint32_t peer_index)
 	    .consumed = consumed_of(a->seg->base, peer->index),
 	    .peer_consumed = consumed_of(base, peer_index),
 	    .peer_awake = (const _Atomic uint32_t *)(base + VB_SEG_AWAKE),
+	    .incarnation = incarnation,
 	};
 	uint32_t offset = vb_segment_key_offset(base); /* this once */
 	int err;
 
 	if (offset > VB_KEY_OFFSET_MAX)
 		return EPROTO;
-	vb_lock_take(&peer->rx);
 	err = a->wire->up(peer, &parts);
-	if (!err) {
-		peer->peer = base;
-		peer->peer_index = peer_index;
-		peer->key_offset = offset;
-		p->used = true;
-	}
-	vb_lock_give(&peer->rx);
-	return err;
+	if (err)
+		return err;
+	peer->view = base;
+	peer->view_index = peer_index;
+	peer->key_offset = offset;
+	p->used = true;
+	return 0;
 }
 
 void vb_peer_rise(struct peer *p)
@@ -291,7 +286,7 @@ static void read_to_end(struct peer *p)
 {
 	struct vb_adapter *a = p->pub.adapter;
 
-	for (uint32_t i = 0; i < VB_RING_SLOTS && a->wire->ready(&p->pub); i++) {
+	for (uint32_t i = 0; i < VB_RING_SLOTS && vb_rxq_ready(p->pub.rxq); i++) {
 		if (atomic_load_explicit(&p->broken, memory_order_relaxed))
 			return;
 		if (!a->ops->progress(a, true))
@@ -321,10 +316,10 @@ void vb_peer_fall(struct peer *p, enum vb_peer_end how, const char *why)
 		p->conn = NULL;
 	}
 	VB_FAULT_POINT("link down, the segment still mapped");
-	vb_lock_take(&peer->rx); /* nobody reads its ring any more */
+	vb_lock_take(&peer->rxq->rx); /* nobody reads its ring any more */
 	if (!p->seg && p->window)
 		vb_segment_unmap(p->window);
-	vb_lock_give(&peer->rx);
+	vb_lock_give(&peer->rxq->rx);
 	peer_over(p);
 }
 
@@ -335,7 +330,7 @@ struct peer *vb_peer_publishing(struct vb_adapter *a, uint32_t number)
 	for (uint32_t i = 1; i < n; i++) {
 		struct peer *p = peer_at(a, i);
 
-		if (state_of(p) == VB_PEER_UP && vb_segment_lists(p->pub.peer, number))
+		if (state_of(p) == VB_PEER_UP && vb_segment_lists(p->pub.view, number))
 			return p;
 	}
 	return NULL;
@@ -438,7 +433,7 @@ void vb_peer_contact(struct vb_peer *peer)
 
 bool vb_peer_heard(const struct vb_peer *peer)
 {
-	return atomic_load(heard_of(peer->peer, peer->peer_index)) == token(peer->adapter->seg->incarnation);
+	return atomic_load(heard_of(peer->view, peer->view_index)) == token(peer->adapter->seg->incarnation);
 }
 
 static void nap(void)
@@ -596,8 +591,8 @@ void vb_peer_insane(struct vb_peer *peer)
 
 const struct vb_shown_qp *vb_peer_shown(const struct vb_peer *peer, uint32_t qpn)
 {
-	const struct vb_seg_head *h = (const void *)peer->peer;
-	const struct vb_shown_qp *table = (const void *)(peer->peer + VB_SEG_QPS);
+	const struct vb_seg_head *h = (const void *)peer->view;
+	const struct vb_shown_qp *table = (const void *)(peer->view + VB_SEG_QPS);
 	uint32_t n;
 
 	if (!h)
@@ -631,23 +626,6 @@ uint32_t vb_peer_qp_received(const struct vb_peer *peer, uint32_t qpn)
 	return q ? atomic_load_explicit(&q->received, memory_order_acquire) : 0;
 }
 
-bool vb_peer_is(const struct vb_peer *peer, uint32_t number, const uint8_t gid[16])
-{
-	static const uint8_t no_gid[16]; /* empty places of the table */
-	const struct vb_seg_head *h;
-
-	if (atomic_load_explicit(&peer->state, memory_order_acquire) != VB_PEER_UP)
-		return false;
-	h = (const void *)peer->peer;
-	if (!vb_segment_lists(peer->peer, number))
-		return false;
-	for (uint32_t i = 0; i < VB_GID_TABLE; i++) {
-		if (!memcmp(h->gids[i], gid, 16) && memcmp(gid, no_gid, 16))
-			return true;
-	}
-	return false;
-}
-
 struct vb_peer *vb_peer_at(const struct vb_adapter *a, uint32_t index)
 {
 	struct peer *p = index < VB_MAX_PEERS ? peer_at(a, index) : NULL;
@@ -663,7 +641,7 @@ uint32_t vb_peer_count(const struct vb_adapter *a)
 /* Its TID, if it means the same thread here. */
 static int thread_of(const struct vb_adapter *a, const struct vb_peer *peer)
 {
-	const struct vb_seg_head *h = (const void *)peer->peer;
+	const struct vb_seg_head *h = (const void *)peer->view;
 	int tid = (int)h->tid;
 
 	if (!h->pid_ns || h->pid_ns != a->head->pid_ns || h->pid != peer->pid || tid <= 0)
@@ -675,32 +653,17 @@ void vb_peer_tables(const struct vb_peer *peer, struct vb_peer_tables *at)
 {
 	const struct peer *p = (const struct peer *)peer;
 
-	at->keys = (const struct vb_key_entry *)(const void *)(peer->peer + VB_SEG_KEYS);
-	at->slots = (const struct vb_key_slot *)(const void *)(peer->peer + VB_SEG_KEY_SLOTS);
-	at->marks = (const struct vb_key_marks *)(const void *)(peer->peer + VB_SEG_KEY_MARKS);
+	at->keys = (const struct vb_key_entry *)(const void *)(peer->view + VB_SEG_KEYS);
+	at->slots = (const struct vb_key_slot *)(const void *)(peer->view + VB_SEG_KEY_SLOTS);
+	at->marks = (const struct vb_key_marks *)(const void *)(peer->view + VB_SEG_KEY_MARKS);
 	at->key_offset = peer->key_offset;
-	at->pds = (const struct vb_pd_slot *)(const void *)(peer->peer + VB_SEG_PDS);
-	at->pd_marks = (const struct vb_pd_marks *)(const void *)(peer->peer + VB_SEG_PD_MARKS);
-	at->heard = heard_of(peer->peer, peer->peer_index);
+	at->pds = (const struct vb_pd_slot *)(const void *)(peer->view + VB_SEG_PDS);
+	at->pd_marks = (const struct vb_pd_marks *)(const void *)(peer->view + VB_SEG_PD_MARKS);
+	at->heard = heard_of(peer->view, peer->view_index);
 	at->token = token(peer->adapter->seg->incarnation);
 	at->same = peer->index == 0 || p->seg;
 	at->tid = at->same ? 0 : thread_of(peer->adapter, peer);
 	at->pidfd = p->conn ? p->conn->pidfd : -1;
-}
-
-/* Whether any ring holds a packet: the look of somebody who has just stored "asleep". */
-bool vb_peers_ready(struct vb_adapter *a)
-{
-	uint32_t n = atomic_load_explicit(&a->npeers, memory_order_seq_cst);
-
-	for (uint32_t i = 0; i < n; i++) {
-		struct peer *p = peer_at(a, i);
-
-		if (state_of(p) == VB_PEER_UP && !atomic_load_explicit(&p->broken, memory_order_relaxed) &&
-		    a->wire->ready(&p->pub))
-			return true;
-	}
-	return false;
 }
 
 /* The engine is gone, and no QP is left. */
@@ -711,7 +674,7 @@ void vb_peers_free(struct vb_adapter *a)
 	for (uint32_t i = 0; i < n; i++) {
 		struct peer *p = peer_at(a, i);
 
-		if (p->pub.wire)
+		if (p->pub.out)
 			a->wire->free(&p->pub);
 		if (atomic_load(&p->pub.mem))
 			a->ops->peer_free(&p->pub);

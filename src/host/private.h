@@ -45,9 +45,9 @@ enum { VB_BACKLOG = 1024 }; /* of a listening socket */
 struct number {
 	struct source src; /* first */
 	uint32_t number;
-	int sock;	      /* listening */
-	struct vb_own own;    /* it */
-	_Atomic(void *) *qps; /* [VB_QPN_INDICES] */
+	int sock;		      /* listening */
+	struct vb_own own;	      /* it */
+	_Atomic(struct vb_qp *) *qps; /* [VB_QPN_INDICES] */
 };
 
 /* Numbers of one kind (QPs, SRQs) that are free, each the index of an adapter number of ours: a queue, what
@@ -108,7 +108,7 @@ struct peer {
 
 struct vb_adapter {
 	const struct vb_adapter_ops *ops;
-	const struct vb_wire_ops *wire;
+	const struct vb_wire *wire;
 	void *user;
 	struct vb_list node; /* in the process's list; guarded by vb_host_lock */
 	struct vb_segment *seg;
@@ -218,7 +218,7 @@ void vb_members_free(struct vb_adapter *a);
 struct peer *vb_peer_make(struct vb_adapter *a, uint32_t number, bool want);
 int vb_peer_self(struct vb_adapter *a);
 /* Under control: the peer's segment is at `base`; makes the wire. */
-int vb_peer_attach(struct peer *p, const uint8_t *base, uint32_t peer_index);
+int vb_peer_attach(struct peer *p, const uint8_t *base, uint32_t peer_index, uint64_t incarnation);
 /* Under control: state and callback. */
 void vb_peer_rise(struct peer *p);
 void vb_peer_failed(struct peer *p, bool tell);
@@ -226,7 +226,6 @@ void vb_peer_fall(struct peer *p, enum vb_peer_end how, const char *why);
 /* Under peers_lock: the UP link whose peer publishes this number, NULL: none. */
 struct peer *vb_peer_publishing(struct vb_adapter *a, uint32_t number);
 struct peer *vb_peer_by_incarnation(struct vb_adapter *a, uint64_t incarnation);
-bool vb_peers_ready(struct vb_adapter *a);
 void vb_peers_free(struct vb_adapter *a);
 
 /* conn.c; under control */

@@ -225,7 +225,7 @@ static uint32_t take_free(struct vb_adapter *a, struct free_numbers *f, int *err
 	return number;
 }
 
-static _Atomic(void *) *place(const struct vb_adapter *a, uint32_t qpn)
+static _Atomic(struct vb_qp *) *place(const struct vb_adapter *a, uint32_t qpn)
 {
 	uint32_t number = qpn >> VB_QPN_INDEX_BITS, k;
 
@@ -235,7 +235,7 @@ static _Atomic(void *) *place(const struct vb_adapter *a, uint32_t qpn)
 	return k ? &a->numbers[k - 1].qps[qpn % VB_QPN_INDICES] : NULL;
 }
 
-uint32_t vb_qpn_take(struct vb_adapter *a, void *qp)
+uint32_t vb_qpn_take(struct vb_adapter *a, struct vb_qp *qp)
 {
 	uint32_t qpn;
 	int err;
@@ -254,7 +254,7 @@ uint32_t vb_qpn_take(struct vb_adapter *a, void *qp)
 
 void vb_qpn_give(struct vb_adapter *a, uint32_t qpn)
 {
-	_Atomic(void *) *p = place(a, qpn);
+	_Atomic(struct vb_qp *) *p = place(a, qpn);
 
 	if (!p || vb_adapter_dead(a))
 		return;
@@ -264,9 +264,9 @@ void vb_qpn_give(struct vb_adapter *a, uint32_t qpn)
 	pthread_mutex_unlock(&a->qpn_lock);
 }
 
-void *vb_qpn_find(const struct vb_adapter *a, uint32_t qpn)
+struct vb_qp *vb_qpn_find(const struct vb_adapter *a, uint32_t qpn)
 {
-	_Atomic(void *) *p = place(a, qpn);
+	_Atomic(struct vb_qp *) *p = place(a, qpn);
 
 	return p ? atomic_load_explicit(p, memory_order_acquire) : NULL; /* pairs with vb_qpn_take() */
 }

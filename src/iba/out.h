@@ -30,7 +30,7 @@ struct vb_outbuf {
 enum vb_out_class { VB_OUT_REQUEST, VB_OUT_RESPONSE };
 
 struct vb_out_ops {
-	/* false: no room now (the wire remembers that and asks for output again when there is some). */
+	/* false: no room now; room() tells when it is worth another try. */
 	bool (*reserve)(struct vb_out *o, struct vb_outbuf *b, uint32_t hdr_len, uint32_t payload_len,
 			enum vb_out_class cls);
 	void (*commit)(struct vb_out *o, struct vb_outbuf *b);
@@ -39,6 +39,8 @@ struct vb_out_ops {
 	 * wire.  A wire that cannot know answers true. */
 	uint64_t (*mark)(struct vb_out *o);
 	bool (*taken)(struct vb_out *o, uint64_t mark);
+	/* Whether a request of the largest size has room now, for those whom reserve() refused. */
+	bool (*room)(struct vb_out *o);
 };
 
 struct vb_out {

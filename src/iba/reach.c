@@ -198,7 +198,9 @@ static void say_refused(struct vb_text *t, uint32_t pid, uint32_t none)
 
 static void say_address(struct vb_text *t, uint32_t none, uint32_t none_either)
 {
-	vb_text_add(t, "the process that holds that number is not at the GID in the path (dgid)");
+	vb_text_add(
+	    t,
+	    "the GID in the path (dgid) is no address of this host, and there is no wire to other hosts yet");
 }
 
 static void say_no_qp(struct vb_text *t, uint32_t none, uint32_t none_either)
@@ -209,6 +211,15 @@ static void say_no_qp(struct vb_text *t, uint32_t none, uint32_t none_either)
 static void say_state(struct vb_text *t, uint32_t state, uint32_t none)
 {
 	vb_text_add(t, "it is in the state %s, which takes no packets", vb_qp_state_name(state));
+}
+
+static void say_other(struct vb_text *t, uint32_t qpn, uint32_t none)
+{
+	vb_text_add(
+	    t,
+	    "it is connected to queue pair 0x%06x, and takes nothing from this one: dest_qp_num there must "
+	    "be this queue pair's number (or the address was copied from another network namespace)",
+	    qpn);
 }
 
 static void say_psn(struct vb_text *t, uint32_t expected, uint32_t sent)

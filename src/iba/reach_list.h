@@ -16,12 +16,14 @@ REACH(VB_REACH_TROUBLE, say_trouble)
 REACH(VB_REACH_SILENT, say_silent)
 /* its process (a, its PID) closed the connection */
 REACH(VB_REACH_LEFT, say_left)
-/* a process holds the number, but not at the GID in the path */
+/* the GID in the path is no address of this host, and no wire leads to others */
 REACH(VB_REACH_ADDRESS, say_address)
 /* the process is there, the QP is not */
 REACH(VB_REACH_NO_QP, say_no_qp)
 /* the QP takes no packets in its state (a, enum ibv_qp_state) */
 REACH(VB_REACH_STATE, say_state)
+/* it is connected to QP a, and not to this one */
+REACH(VB_REACH_OTHER, say_other)
 /* it expects PSN a, and this end sends b */
 REACH(VB_REACH_PSN, say_psn)
 /* its process (a, its PID) lacks what contact takes */

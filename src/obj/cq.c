@@ -81,19 +81,10 @@ int vb_cq_resize(struct vb_cq *cq, uint32_t cqe, uint32_t *held)
 	return err;
 }
 
-/* The adapter counts armed CQs and is told first, so that the disarming that a completion causes cannot
- * overtake it; and each time, since a program that armed and went on polling may now be about to wait.
- * Without a channel there is nobody to notify. */
-void vb_cq_arm_for(struct vb_cq *cq, bool solicited_only)
+bool vb_cq_arm_for(struct vb_cq *cq, bool solicited_only)
 {
-	struct vb_adapter *a = adapter_of(cq);
 	bool was_armed;
 
-	if (!cq->channel)
-		return;
-	if (a)
-		vb_adapter_arm(
-		    a); /* makes progress, so not under the lock.  Pairs with vb_adapter_disarm() */
 	vb_lock_take(&cq->lock);
 	was_armed = cq->armed != VB_ARM_NONE;
 	if (!solicited_only)
@@ -101,8 +92,7 @@ void vb_cq_arm_for(struct vb_cq *cq, bool solicited_only)
 	else if (!was_armed)
 		cq->armed = VB_ARM_SOLICITED;
 	vb_lock_give(&cq->lock);
-	if (a && was_armed)
-		vb_adapter_disarm(a); /* it is counted already */
+	return was_armed;
 }
 
 static bool satisfies(const struct vb_cq *cq, const struct vb_cqe *e, bool solicited)
@@ -123,7 +113,17 @@ static void link_event(struct vb_cq *cq)
 	vb_lock_give(&q->lock);
 }
 
-__thread struct vb_cq_hand *vb_cq_hand;
+static __thread struct vb_cq_hand *hand; /* of the thread that polls, else NULL */
+
+void vb_cq_hand_open(struct vb_cq_hand *h)
+{
+	hand = h;
+}
+
+void vb_cq_hand_close(void)
+{
+	hand = NULL;
+}
 
 /* The slot of the request that this entry completes is free again.  Under the CQ's lock, or under that of the
  * QP while the CQ is empty. */
@@ -157,7 +157,7 @@ static bool refuse_push(struct vb_cq *cq, const struct vb_cqe *e)
 /* The acquire pairs with the poll that emptied the ring: it has given the slots before ours. */
 static inline bool hand_over(struct vb_cq *cq, const struct vb_cqe *e)
 {
-	struct vb_cq_hand *h = vb_cq_hand;
+	struct vb_cq_hand *h = hand;
 
 	if (!h || h->cq != cq || h->n >= h->room ||
 	    atomic_load_explicit(&cq->armed, relaxed) != VB_ARM_NONE ||

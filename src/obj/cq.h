@@ -80,8 +80,9 @@ void vb_cq_fini(struct vb_cq *cq);
 /* Another capacity, entries kept.  0, ENOMEM, or EINVAL with *held set: that many entries do not fit. */
 int vb_cq_resize(struct vb_cq *cq, uint32_t cqe, uint32_t *held);
 
-/* Arms for the next (solicited) completion; entries that are there already do not count. */
-void vb_cq_arm_for(struct vb_cq *cq, bool solicited_only);
+/* Arms for the next (solicited) completion; entries that are there already do not count.  Returns whether it
+ * was armed.  It has a channel. */
+bool vb_cq_arm_for(struct vb_cq *cq, bool solicited_only);
 
 /* A poller that found its CQ empty and makes progress: completions of that CQ go straight into its array, as
  * long as the ring is empty, so that none passes another (one QP's completions are made under its lock). */
@@ -90,7 +91,9 @@ struct vb_cq_hand {
 	struct ibv_wc *wc;
 	int room, n; /* entries of wc, and how many of them are filled */
 };
-extern __thread struct vb_cq_hand *vb_cq_hand; /* of the thread that polls, else NULL */
+/* Opens and closes it, around the poller's progress.  It is this thread's alone. */
+void vb_cq_hand_open(struct vb_cq_hand *h);
+void vb_cq_hand_close(void);
 
 /* Adds one completion and fires the event if armed for it.  `solicited`: this entry satisfies a
  * solicited-only arming (errors always do, rule 32).  Returns false when the CQ is full: the entry is lost,

@@ -98,7 +98,8 @@ int vb_qp_init(struct vb_qp *qp, struct ibv_qp_cap *cap)
 	int err;
 
 	vb_list_init(&qp->on_ctx);
-	vb_list_init(&qp->owes);
+	vb_list_init(&qp->path.owes);
+	qp->path.qp = qp;
 	vb_list_init(&qp->on_timer);
 	vb_async_init(&qp->ev_fatal, IBV_EVENT_QP_FATAL, q);
 	vb_async_init(&qp->ev_access, IBV_EVENT_QP_ACCESS_ERR, q);

@@ -15,13 +15,12 @@
 #include "iba/reason.h"
 #include "obj/cq.h"
 #include "obj/event.h"
+#include "obj/path.h"
 #include "obj/pd.h"
 #include "obj/srq.h"
 
-struct vb_out;
 struct vb_keys;
 struct vb_mws;
-struct vb_peer_mem;
 struct vb_shown_qp;
 
 enum vb_wqe_state {
@@ -184,19 +183,13 @@ struct vb_qp {
 	uint8_t path_mtu;      /* enum ibv_mtu, as it was agreed upon: a wire's own packets may be larger */
 	struct vb_req req;
 	struct vb_resp resp;
-	/* composition (verbs/progress.c) */
-	void *link;		 /* struct vb_peer of the peer; NULL: not in contact */
-	struct vb_out *out;	 /* the link's way out; NULL: no contact yet or gone */
-	uint32_t peer_pid;	 /* process at the other end, 0: not known; for sentences */
-	struct vb_peer_mem *mem; /* the far end's tables, for direct placement; NULL: not here, or not yet */
-	const struct vb_shown_qp *peer_qp; /* the QP at the other end, in them */
+	struct vb_path path;
 	bool unsettled; /* `shown->may` was taken back, and users have not been waited for: it stays so */
-	struct vb_list owes;	 /* on the list of QPs with something to send; guarded as that list says */
-	struct vb_list on_timer; /* on the adapter's timer list; guarded by its lock */
-	bool forgotten;		 /* being destroyed: goes on no list any more */
-	bool windows;		 /* some window was bound on it */
-	bool comm_est;		 /* a packet came while in RTR; the event was posted */
-	bool last_wqe_done;	 /* IBV_EVENT_QP_LAST_WQE_REACHED was posted */
+	struct vb_list on_timer;	     /* on the adapter's timer list; guarded by its lock */
+	bool forgotten;			     /* being destroyed: goes on no list any more */
+	bool windows;			     /* some window was bound on it */
+	bool comm_est;			     /* a packet came while in RTR; the event was posted */
+	bool last_wqe_done;		     /* IBV_EVENT_QP_LAST_WQE_REACHED was posted */
 	uint32_t flushed_send, flushed_recv; /* summed for one line of log */
 	uint8_t reach; /* enum vb_reach, as the last ACK timeout found it, and its numbers */
 	uint32_t reach_a, reach_b;

@@ -41,9 +41,9 @@ static bool wanted(const struct vb_qp *qp, const struct vb_swqe *w, struct vb_pe
 	if (vb_wr_is(w->opcode, VB_WR_FETCH) && !qp->max_rd_atomic) /* rule 14 */
 		return false;
 	if (is_atomic(w) &&
-	    (w->length != 8 || (w->remote.addr & 7) || !vb_peer_mem_mapped(qp->mem, w->remote.rkey)))
+	    (w->length != 8 || (w->remote.addr & 7) || !vb_peer_mem_mapped(qp->path.mem, w->remote.rkey)))
 		return false;
-	*x = (struct vb_peer_mem_want){.qp = qp->peer_qp,
+	*x = (struct vb_peer_mem_want){.qp = qp->path.peer_qp,
 				       .peer_qpn = qp->dest_qpn,
 				       .qpn = qp->qpn,
 				       .path_mtu = qp->path_mtu,
@@ -275,7 +275,7 @@ static void add_more(struct vb_qp *qp, struct batch *b, const struct vb_swqe *w)
 
 		if (m->opcode != w->opcode || m->remote.rkey != w->remote.rkey || !m->length ||
 		    !wanted(qp, m, &x) || m->length > q->budget || b->bytes + m->length > q->budget ||
-		    b->bytes + m->length > VB_MEM_CHUNK || !vb_peer_mem_also(qp->mem, &x, &at) ||
+		    b->bytes + m->length > VB_MEM_CHUNK || !vb_peer_mem_also(qp->path.mem, &x, &at) ||
 		    !add(qp, b, m, at, m->length))
 			return;
 	}
@@ -287,14 +287,14 @@ static size_t move(struct vb_qp *qp, struct batch *b, bool write)
 	unsigned k = b->nhere - 1;
 
 	if (IN_ORDER || b->nhere == 1)
-		return vb_peer_mem_move(qp->mem, write, b->here, b->nhere, b->there, b->nthere);
+		return vb_peer_mem_move(qp->path.mem, write, b->here, b->nhere, b->there, b->nthere);
 	/* one request; its last piece in a call of its own, behind a barrier */
-	done = vb_peer_mem_move(qp->mem, write, b->here, k, b->there, 1);
+	done = vb_peer_mem_move(qp->path.mem, write, b->here, k, b->there, 1);
 	if (done != b->bytes - b->here[k].iov_len)
 		return done;
 	atomic_thread_fence(memory_order_seq_cst);
 	b->there[0] = (struct iovec){(uint8_t *)b->there[0].iov_base + done, b->here[k].iov_len};
-	return done + vb_peer_mem_move(qp->mem, write, &b->here[k], 1, b->there, 1);
+	return done + vb_peer_mem_move(qp->path.mem, write, &b->here[k], 1, b->there, 1);
 }
 
 static enum vb_placed call(struct vb_qp *qp, struct vb_swqe *w, struct vb_peer_mem_use *u)
@@ -336,7 +336,7 @@ bool vb_place_holds(const struct vb_qp *qp, const struct vb_swqe *w)
 	struct vb_peer_mem_want x;
 
 	return qp->req.una != qp->req.next && qp->req.ringed >= RINGED && wanted(qp, w, &x) &&
-	       vb_peer_mem_likely(qp->mem, &x);
+	       vb_peer_mem_likely(qp->path.mem, &x);
 }
 
 enum vb_placed vb_place(struct vb_qp *qp, struct vb_swqe *w)
@@ -354,7 +354,7 @@ enum vb_placed vb_place(struct vb_qp *qp, struct vb_swqe *w)
 		q->placing = true;
 		return VB_PLACED_LATER;
 	}
-	switch (vb_peer_mem_begin(qp->mem, qp->keys, &u, &x)) {
+	switch (vb_peer_mem_begin(qp->path.mem, qp->keys, &u, &x)) {
 	case VB_MEANS_QP:
 		vb_peer_mem_end(&u);
 		return advance(qp, w, 0);

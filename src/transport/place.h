@@ -12,7 +12,7 @@ enum vb_placed {
 	VB_PLACED_NOT,	 /* send it */
 };
 
-/* w: the request at q->next, not started; qp->mem is set. */
+/* w: the request at q->next, not started; qp->path.mem is set. */
 enum vb_placed vb_place(struct vb_qp *qp, struct vb_swqe *w);
 
 /* Whether it waits for the requests before it, to be placed then. */

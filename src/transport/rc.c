@@ -199,7 +199,7 @@ void vb_rc_fail_recv(struct vb_qp *qp, const struct vb_facts *f, bool take_wqe)
 
 void vb_rc_last_word(struct vb_qp *qp)
 {
-	if (qp->resp.ack_owed && qp->out)
+	if (qp->resp.ack_owed && qp->path.out)
 		vb_responder_ack(qp);
 }
 
@@ -255,7 +255,7 @@ bool vb_rc_output(struct vb_qp *qp)
 		blocked = vb_responder_run(qp);
 	/* What the application sends now may be its answer to what the ACK is for.  Its peer must find the
 	 * ACK first: programs rely on a SEND being complete when the answer to it comes. */
-	if (qp->resp.ack_owed && !(qp->out && qp->out->carries_acks))
+	if (qp->resp.ack_owed && !(qp->path.out && qp->path.out->carries_acks))
 		blocked |= vb_responder_ack(qp);
 	if (qp->req.next != qp->req.head || qp->req.blocked)
 		blocked |= vb_requester_run(qp); /* carries it along */
@@ -334,7 +334,7 @@ uint64_t vb_rc_timer(struct vb_qp *qp, uint64_t now)
 		wait = q->waiting_rnr ? vb_rc_rnr_delay(q->rnr_code) : vb_rc_ack_timeout(qp->attr.timeout);
 		if (wait == VB_NEVER)
 			return VB_NEVER;
-		if (!q->waiting_rnr && qp->out && !qp->out->ops->taken(qp->out, q->mark))
+		if (!q->waiting_rnr && qp->path.out && !qp->path.out->ops->taken(qp->path.out, q->mark))
 			return now + (wait < 10 * VB_MSEC ? wait : 10 * VB_MSEC); /* only slow, not lost */
 		q->deadline = now + wait;
 	}
@@ -354,9 +354,9 @@ uint64_t vb_rc_timer(struct vb_qp *qp, uint64_t now)
 
 void vb_rc_path(struct vb_qp *qp, struct vb_out *out)
 {
-	if (out && !qp->out)
+	if (out && !qp->path.out)
 		qp->req.retries = qp->attr.retry_cnt; /* those used up until now went to nobody */
-	qp->out = out;
+	qp->path.out = out;
 	if (!qp->req.waiting_rnr)
 		vb_requester_arm(qp);
 }

@@ -1,9 +1,9 @@
 /* The reliable-connected protocol: requester, responder, completer.
  *
  * It owns no socket, no thread and no clock.  Packets come in through vb_rc_input(), the time through
- * vb_rc_timer(), and packets leave through qp->out whenever vb_rc_output() runs.  Taking a packet in never
- * sends one.  All functions are called with qp->lock held; none blocks, allocates or makes a system call of
- * its own. */
+ * vb_rc_timer(), and packets leave through qp->path.out whenever vb_rc_output() runs.  Taking a packet in
+ * never sends one.  All functions are called with qp->lock held; none blocks, allocates or makes a system
+ * call of its own. */
 #ifndef VB_TRANSPORT_RC_H
 #define VB_TRANSPORT_RC_H
 
@@ -22,7 +22,7 @@ void vb_rc_input(struct vb_qp *qp, const struct vb_pkt *p);
 void vb_rc_input_ack(struct vb_qp *qp, uint32_t psn);
 
 /* Sends what is owed and allowed: responses, ACK or NAK, then requests (requests before a mere ACK: the ACK
- * can wait, the request is what somebody waits for).  Without qp->out nothing is sent.  Returns true if
+ * can wait, the request is what somebody waits for).  Without qp->path.out nothing is sent.  Returns true if
  * something is left that waits only for room in the wire. */
 bool vb_rc_output(struct vb_qp *qp);
 

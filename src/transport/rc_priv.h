@@ -54,7 +54,7 @@ static inline uint32_t psn_count(uint64_t length, uint32_t mtu)
 /* The way out may be missing (no contact yet); then packets are counted as if the path MTU held. */
 static inline uint32_t path_mtu(const struct vb_qp *qp)
 {
-	return qp->out ? qp->out->mtu : 128u << qp->attr.path_mtu;
+	return qp->path.out ? qp->path.out->mtu : 128u << qp->attr.path_mtu;
 }
 
 /* The path MTU of a packet's sender is told and another than this end's. */
@@ -80,7 +80,7 @@ static inline void carry_ack(struct vb_qp *qp, struct vb_outbuf *b)
 {
 	struct vb_resp *s = &qp->resp;
 
-	if (!s->ack_owed || !qp->out->carries_acks || s->res_next != s->res_head || s->nak_owed)
+	if (!s->ack_owed || !qp->path.out->carries_acks || s->res_next != s->res_head || s->nak_owed)
 		return;
 	b->ack = VB_OUT_ACK | vb_psn_add(s->epsn, VB_PSN_MASK);
 	s->ack_owed = false;

@@ -67,10 +67,10 @@ static bool start(struct vb_qp *qp, struct vb_swqe *w)
 	if (fetch && qp->max_rd_atomic && q->reads >= qp->max_rd_atomic) /* rule 14 */
 		return false;
 	/* One buffer and one packet need no check ahead: the copy's own comes before anything is sent. */
-	if ((fetch || w->num_sge > 1 || w->length > qp->out->mtu) && w->place != VB_PLACE_DONE &&
+	if ((fetch || w->num_sge > 1 || w->length > qp->path.out->mtu) && w->place != VB_PLACE_DONE &&
 	    !check(qp, w))
 		return false;
-	w->npsn = w->place == VB_PLACE_DONE ? 1 : psn_count(w->length, qp->out->mtu);
+	w->npsn = w->place == VB_PLACE_DONE ? 1 : psn_count(w->length, qp->path.out->mtu);
 	if (fetch && !window_open(q, w->npsn))
 		return false;
 	w->psn = q->psn;
@@ -93,7 +93,7 @@ static bool send_fetch(struct vb_qp *qp, struct vb_swqe *w)
 	    .pkey = VB_PKEY_DEFAULT,
 	    .ack_req = true,
 	    .qpn = qp->dest_qpn,
-	    .psn = vb_psn_add(w->psn, w->got / qp->out->mtu),
+	    .psn = vb_psn_add(w->psn, w->got / qp->path.out->mtu),
 	    .rkey = w->remote.rkey,
 	    .va = w->remote.addr + w->got,
 	    .dma_len = w->length - w->got,
@@ -101,11 +101,11 @@ static bool send_fetch(struct vb_qp *qp, struct vb_swqe *w)
 	    .compare = w->remote.compare_add,
 	};
 
-	if (!qp->out->ops->reserve(qp->out, &b, vb_opcodes[p.opcode].hdr_len, 0, VB_OUT_REQUEST))
+	if (!qp->path.out->ops->reserve(qp->path.out, &b, vb_opcodes[p.opcode].hdr_len, 0, VB_OUT_REQUEST))
 		return false;
 	vb_pkt_encode(b.hdr, &p);
 	carry_ack(qp, &b);
-	qp->out->ops->commit(qp->out, &b);
+	qp->path.out->ops->commit(qp->path.out, &b);
 	q->psn = vb_psn_add(w->psn, w->npsn);
 	return true;
 }
@@ -116,7 +116,7 @@ enum sent { SENT, BLOCKED, FAILED };
 static enum sent send_packet(struct vb_qp *qp, struct vb_swqe *w, uint32_t k)
 {
 	const struct vb_wr_packets *set = &vb_wrs[w->opcode].packets;
-	uint32_t mtu = qp->out->mtu, off = k * mtu;
+	uint32_t mtu = qp->path.out->mtu, off = k * mtu;
 	bool placed = w->place == VB_PLACE_DONE;
 	uint32_t len = placed ? 0 : w->length - off < mtu ? w->length - off : mtu;
 	bool first = k == 0, last = k + 1 == w->npsn;
@@ -139,15 +139,15 @@ static enum sent send_packet(struct vb_qp *qp, struct vb_swqe *w, uint32_t k)
 	};
 	enum vb_reason r = VB_OK;
 
-	if (vb_unlikely(!qp->out->ops->reserve(qp->out, &b, vb_opcodes[p.opcode].hdr_len, len + p.pad,
-					       VB_OUT_REQUEST)))
+	if (vb_unlikely(!qp->path.out->ops->reserve(qp->path.out, &b, vb_opcodes[p.opcode].hdr_len,
+						    len + p.pad, VB_OUT_REQUEST)))
 		return BLOCKED;
 	if (w->flags & IBV_SEND_INLINE)
 		memcpy(b.payload, w->inline_data + off, len);
 	else if (len)
 		r = vb_sg_copy(qp, qp->pd_id, w->sge, w->num_sge, off, b.payload, len, VB_SG_GATHER, &f);
 	if (vb_unlikely(r != VB_OK)) {
-		qp->out->ops->cancel(qp->out, &b);
+		qp->path.out->ops->cancel(qp->path.out, &b);
 		fail(qp, w, r, &f);
 		return FAILED;
 	}
@@ -156,7 +156,7 @@ static enum sent send_packet(struct vb_qp *qp, struct vb_swqe *w, uint32_t k)
 	b.placed = placed;
 	b.path_mtu = qp->path_mtu;
 	carry_ack(qp, &b);
-	qp->out->ops->commit(qp->out, &b);
+	qp->path.out->ops->commit(qp->path.out, &b);
 	return SENT;
 }
 
@@ -245,12 +245,12 @@ bool vb_requester_run(struct vb_qp *qp)
 				continue;
 			break;
 		}
-		if (!qp->out)
+		if (!qp->path.out)
 			break;
 		if (w->state == VB_WQE_POSTED) {
 			if (qp->state != IBV_QPS_RTS && !w->placed)
 				break;
-			if (qp->mem) {
+			if (qp->path.mem) {
 				enum vb_placed p = vb_place(qp, w);
 
 				if (p == VB_PLACED)
@@ -273,7 +273,7 @@ bool vb_requester_run(struct vb_qp *qp)
 		/* as distances: a READ alone may take 2^23 PSNs, too many to compare signed */
 		if (((q->psn - q->psn_una) & VB_PSN_MASK) > ((q->psn_max - q->psn_una) & VB_PSN_MASK))
 			q->psn_max = q->psn;
-		q->mark = qp->out->ops->mark(qp->out);
+		q->mark = qp->path.out->ops->mark(qp->path.out);
 	}
 	vb_requester_turn(qp);
 out:
@@ -294,19 +294,19 @@ bool vb_requester_ready(const struct vb_qp *qp)
 	w = vb_sq_at(q, q->next);
 	if (vb_wr_is(w->opcode, VB_WR_LOCAL))
 		return q->una == q->next && w->state == VB_WQE_POSTED && qp->state == IBV_QPS_RTS;
-	if (!qp->out)
+	if (!qp->path.out)
 		return false;
 	if (w->state == VB_WQE_POSTED) {
 		if (q->placing)
 			return true;
-		if (qp->mem && vb_place_holds(qp, w))
+		if (qp->path.mem && vb_place_holds(qp, w))
 			return false;
 		if (qp->state != IBV_QPS_RTS || ((w->flags & IBV_SEND_FENCE) && q->reads))
 			return false;
 		if (vb_wr_is(w->opcode, VB_WR_FETCH) && q->reads && q->reads >= qp->max_rd_atomic)
 			return false;
-		return window_open(q,
-				   vb_wr_is(w->opcode, VB_WR_FETCH) ? psn_count(w->length, qp->out->mtu) : 1);
+		return window_open(
+		    q, vb_wr_is(w->opcode, VB_WR_FETCH) ? psn_count(w->length, qp->path.out->mtu) : 1);
 	}
 	return w->state == VB_WQE_STARTED && (vb_wr_is(w->opcode, VB_WR_FETCH) || window_open(q, 1));
 }
@@ -337,7 +337,7 @@ bool vb_requester_outstanding(const struct vb_qp *qp)
 		return false;
 	/* Without a way out nothing starts; the timer counts down all the same, since packets to nobody are
 	 * lost packets. */
-	return vb_sq_at(q, q->una)->state == VB_WQE_STARTED || (!qp->out && qp->state == IBV_QPS_RTS);
+	return vb_sq_at(q, q->una)->state == VB_WQE_STARTED || (!qp->path.out && qp->state == IBV_QPS_RTS);
 }
 
 void vb_requester_arm(struct vb_qp *qp)

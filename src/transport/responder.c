@@ -10,7 +10,7 @@ static void fault(struct vb_qp *qp, struct vb_facts *f, enum vb_reason r, bool t
 {
 	f->reason = r;
 	f->qpn = qp->qpn;
-	if (r == VB_R_KEY_UNKNOWN && f->mem.flags & VB_KEYF_PEERS && f->mem.process == qp->peer_pid)
+	if (r == VB_R_KEY_UNKNOWN && f->mem.flags & VB_KEYF_PEERS && f->mem.process == qp->path.pid)
 		f->mem.flags |= VB_KEYF_ASKER;
 	vb_rc_fail_recv(qp, f, take_wqe);
 }
@@ -497,13 +497,13 @@ static bool emit(struct vb_qp *qp, const struct vb_pkt *p, const void *payload, 
 {
 	struct vb_outbuf b;
 
-	if (!qp->out ||
-	    !qp->out->ops->reserve(qp->out, &b, vb_opcodes[p->opcode].hdr_len, len, VB_OUT_RESPONSE))
+	if (!qp->path.out || !qp->path.out->ops->reserve(qp->path.out, &b, vb_opcodes[p->opcode].hdr_len, len,
+							 VB_OUT_RESPONSE))
 		return false;
 	vb_pkt_encode(b.hdr, p);
 	if (len)
 		memcpy(b.payload, payload, len);
-	qp->out->ops->commit(qp->out, &b);
+	qp->path.out->ops->commit(qp->path.out, &b);
 	return true;
 }
 
@@ -553,8 +553,8 @@ static int read_packet(struct vb_qp *qp, struct vb_resource *res)
 	enum vb_reason r = VB_OK;
 
 	p.pad = -len & 3;
-	if (!qp->out ||
-	    !qp->out->ops->reserve(qp->out, &b, vb_opcodes[p.opcode].hdr_len, len + p.pad, VB_OUT_RESPONSE))
+	if (!qp->path.out || !qp->path.out->ops->reserve(qp->path.out, &b, vb_opcodes[p.opcode].hdr_len,
+							 len + p.pad, VB_OUT_RESPONSE))
 		return 0;
 	if (len)
 		r = vb_mem_begin(qp->keys, &u, &w, &f);
@@ -567,7 +567,7 @@ static int read_packet(struct vb_qp *qp, struct vb_resource *res)
 		vb_mem_end(&u);
 	}
 	if (r != VB_OK) {
-		qp->out->ops->cancel(qp->out, &b);
+		qp->path.out->ops->cancel(qp->path.out, &b);
 		if (res->replay && qp->resp.epsn != vb_psn_add(res->psn, res->npsn))
 			return refuse_replay(qp, &f, r, p.psn);
 		fault(qp, &f, r, false);
@@ -579,7 +579,7 @@ static int read_packet(struct vb_qp *qp, struct vb_resource *res)
 	memset(b.payload + len, 0, p.pad);
 	b.path_mtu = qp->path_mtu;
 	vb_pkt_encode(b.hdr, &p);
-	qp->out->ops->commit(qp->out, &b);
+	qp->path.out->ops->commit(qp->path.out, &b);
 	return 1;
 }
 
@@ -608,8 +608,8 @@ static int answer(struct vb_qp *qp, struct vb_resource *res)
 static bool send_nak(struct vb_qp *qp)
 {
 	struct vb_resp *s = &qp->resp;
-	bool told =
-	    qp->out && qp->out->local && VB_AETH_KIND(s->nak_owed) == 0x60 && s->nak_owed != VB_AETH_NAK_PSN;
+	bool told = qp->path.out && qp->path.out->local && VB_AETH_KIND(s->nak_owed) == 0x60 &&
+		    s->nak_owed != VB_AETH_NAK_PSN;
 	struct vb_pkt p =
 	    response(qp, s->nak_atomic ? VB_ATOMIC_ACK : VB_ACK, s->nak_psn, s->nak_owed, s->msn);
 

@@ -9,7 +9,7 @@
 
 #include "base/log.h"
 #include "mem/populate.h"
-#include "hca/progress.h"
+#include "hca/hca.h"
 #include "verbs/verbs.h"
 #include "verbs/why.h"
 

@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "iba/profile.h"
 #include "host/netif.h"
-#include "hca/progress.h"
+#include "hca/hca.h"
 #include "verbs/verbs.h"
 
 #define MAX_SL 15 /* four bits */
@@ -154,7 +154,7 @@ VB_EXPORT VB_CODE(ibv_init_ah_from_wc, (context, port, wc, grh, attr), struct ib
 	attr->is_global = 1;
 	if (!by_ipv4(grh, attr, own))
 		by_ipv6(grh, attr, own);
-	index = vb_gids_index(vb_hca_gids(vb_hca(c->adapter)), own);
+	index = vb_gids_index(&vb_hca(c->adapter)->gids, own);
 	if (index < 0 || vb_gid_is_zero(own)) {
 		errno = vb_refuse(EINVAL, "ibv_init_ah_from_wc",
 				  "the address that the packet came to is in no entry of the GID table");

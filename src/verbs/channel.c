@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "hca/lost.h"
+#include "hca/hca.h"
 #include "hca/progress.h"
 #include "verbs/verbs.h"
 
@@ -75,7 +76,7 @@ static int take_token(struct vb_channel *ch)
 	if (flags < 0)
 		return vb_token_gone(&ch->evq);
 	if (flags & O_NONBLOCK) {
-		vb_progress_poll(a);
+		vb_hca_poll(a);
 		err = vb_token_try(&ch->evq);
 		return err == EAGAIN && vb_adapter_lost(a) ? EIO : err;
 	}

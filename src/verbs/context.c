@@ -12,20 +12,12 @@
 #include "iba/profile.h"
 #include "hca/direct.h"
 #include "host/netif.h"
-#include "hca/progress.h"
+#include "hca/hca.h"
 #include "verbs/import.h"
 #include "verbs/verbs.h"
 #include "verbs/why.h"
 
 static_assert(offsetof(struct vb_context, v) == sizeof(struct vb_newer_ops), "newer members stand before");
-static_assert(sizeof(struct vb_key_entry) == VB_LINE && sizeof(struct vb_key_slot) == VB_LINE,
-	      "one line each");
-
-struct hca {
-	struct vb_hca pub;   /* first */
-	struct vb_gids gids; /* set once: what the adapter publishes */
-	unsigned sharers;    /* contexts on it; guarded by lock */
-};
 
 struct context {
 	struct vb_context pub; /* first */
@@ -106,71 +98,14 @@ static void handle_fork(void)
 	pthread_once(&once, register_handlers);
 }
 
-static int open_hca(struct vb_hca **out, enum vb_open_step *step)
+static void prepare(struct vb_hca *h)
 {
-	struct hca *h = calloc(1, sizeof(*h));
-	struct vb_adapter_cfg cfg = {.ops = &vb_progress_ops, .step = step};
-	int err;
-
-	if (!h)
-		return ENOMEM;
-	vb_gids_find(&h->gids);
-	h->pub.told = vb_import_told;
-	vb_list_init(&h->pub.timed);
-	vb_list_init(&h->pub.imports);
-	vb_list_init(&h->pub.dms);
-	vb_slab_init(&h->pub.mr_slab, sizeof(struct vb_mr)); /* pairs with vb_hca_close() */
-	vb_list_init(&h->pub.contexts);
-	err = vb_mws_init(&h->pub.mws, &h->pub.keys, vb_profile()->max_mw); /* pairs with vb_hca_close() */
-	if (err)
-		goto free_hca;
-	vb_relaxed_open(&h->pub); /* before the engine looks; pairs with vb_hca_close() */
-	cfg.user = h;
-	cfg.gids = (const uint8_t(*)[16])h->gids.gid;
-	err = vb_adapter_open(&h->pub.adapter, &cfg); /* pairs with vb_hca_close() */
-	if (err)
-		goto fini_windows;
-	vb_keys_init(&h->pub.keys, vb_adapter_key_entries(h->pub.adapter),
-		     vb_profile()->max_mr + vb_profile()->max_mw + 1, vb_adapter_key_slots(h->pub.adapter),
-		     vb_adapter_key_marks(h->pub.adapter));
-	/* The number may be given to another process once this one is gone: chance tells their PDs apart. */
-	h->pub.keys.home = vb_adapter_number(h->pub.adapter) << 20 |
-			   (uint32_t)(vb_adapter_incarnation(h->pub.adapter) & 0xfffff);
-	h->pub.keys.offset = vb_adapter_key_offset(h->pub.adapter);
-	h->pub.keys.variant = vb_adapter_incarnation(h->pub.adapter) >> 20 & 0xff;
-	h->pub.keys.local_bit = vb_profile()->equal_keys ? VB_KEY_REMOTE : 0;
-	h->pub.keys.ops = &vb_direct_keys_ops;
-	h->pub.keys.owner = h->pub.adapter;
-	vb_pds_init(&h->pub.pds, vb_adapter_pds(h->pub.adapter), vb_adapter_pd_marks(h->pub.adapter),
-		    (uint64_t)h->pub.keys.home << 32);
-	vb_direct_peer_up(vb_peer_at(h->pub.adapter, 0)); /* the link to oneself is UP from the beginning */
-	*out = &h->pub;
-	return 0;
-fini_windows:
-	vb_mws_fini(&h->pub.mws);
-free_hca:
-	free(h);
-	return err;
+	vb_slab_init(&h->mr_slab, sizeof(struct vb_mr));
+	vb_relaxed_open(h);
+	h->hear[VB_SUBJECT_DM] = vb_import_told;
 }
 
-int vb_hca_open(struct vb_hca **out)
-{
-	return open_hca(out, NULL);
-}
-
-void vb_hca_close(struct vb_hca *h)
-{
-	vb_adapter_close(h->adapter);
-	vb_relaxed_fini(&h->relaxed);
-	vb_mws_fini(&h->mws);
-	vb_slab_fini(&h->mr_slab);
-	free(h);
-}
-
-const struct vb_gids *vb_hca_gids(const struct vb_hca *h)
-{
-	return &((const struct hca *)h)->gids;
-}
+const struct vb_hca_upper vb_verbs_upper = {.prepare = prepare};
 
 static int vectors(void)
 {
@@ -300,9 +235,9 @@ static int share(struct vb_hca **out, enum vb_open_step *step)
 	if (shared && !vb_adapter_whole(shared->adapter))
 		shared = NULL;
 	if (!shared)
-		err = open_hca(&shared, step);
+		err = vb_hca_open(&shared, step, &vb_verbs_upper); /* pairs with unshare_hca() */
 	if (!err) {
-		((struct hca *)shared)->sharers++; /* pairs with unshare_hca() */
+		shared->sharers++;
 		*out = shared;
 	}
 	pthread_mutex_unlock(&lock);
@@ -312,7 +247,7 @@ static int share(struct vb_hca **out, enum vb_open_step *step)
 static void unshare_hca(struct vb_hca *h)
 {
 	pthread_mutex_lock(&lock);
-	if (!--((struct hca *)h)->sharers) {
+	if (!--h->sharers) {
 		if (h == shared)
 			shared = NULL;
 		vb_hca_close(h);

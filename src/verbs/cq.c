@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "iba/profile.h"
+#include "hca/hca.h"
 #include "hca/progress.h"
 #include "verbs/verbs.h"
 
@@ -141,9 +142,9 @@ VB_VALUE(int, vb_poll_cq, (ibcq, n, wc), struct ibv_cq *ibcq, int n, struct ibv_
 	if (vb_cq_is_empty(cq) && vb_likely(cq->ctx->adapter != NULL)) { /* none: a test of CQs alone */
 		struct vb_cq_hand hand = {.cq = cq, .wc = wc, .room = n};
 
-		vb_cq_hand = &hand;
-		vb_progress_poll(cq->ctx->adapter);
-		vb_cq_hand = NULL;
+		vb_cq_hand_open(&hand);
+		vb_hca_poll(cq->ctx->adapter);
+		vb_cq_hand_close();
 		if (hand.n)
 			return hand.n;
 	}
@@ -153,10 +154,19 @@ VB_VALUE(int, vb_poll_cq, (ibcq, n, wc), struct ibv_cq *ibcq, int n, struct ibv_
 VB_CODE(vb_req_notify_cq, (ibcq, solicited_only), struct ibv_cq *ibcq, int solicited_only)
 {
 	struct vb_cq *cq = vb_cq(ibcq);
+	struct vb_adapter *a = cq->ctx->adapter;
 
 	if (vb_context_dead(cq->ctx))
 		return vb_refuse(EIO, "ibv_req_notify_cq", "the device was opened before fork()");
-	vb_cq_arm_for(cq, solicited_only);
+	if (!cq->channel) /* nobody is to be notified */
+		return 0;
+	/* The adapter counts armed CQs and is told first, so that the disarming that a completion causes
+	 * cannot overtake it; and each time, since a program that armed and went on polling may now be about
+	 * to wait.  It makes progress. */
+	if (a)
+		vb_adapter_arm(a); /* pairs with vb_adapter_disarm() */
+	if (vb_cq_arm_for(cq, solicited_only) && a)
+		vb_adapter_disarm(a); /* it is counted already */
 	return 0;
 }
 

@@ -20,7 +20,7 @@
 #include "iba/names.h"
 #include "iba/profile.h"
 #include "verbs/mr.h"
-#include "hca/progress.h"
+#include "hca/hca.h"
 #include "verbs/verbs.h"
 
 #define PAGE	  4096ull

@@ -17,7 +17,7 @@
 #include "mem/keys.h"
 #include "hca/direct.h"
 #include "verbs/import.h"
-#include "hca/progress.h"
+#include "hca/hca.h"
 #include "verbs/verbs.h"
 #include "verbs/why.h"
 

@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "verbs/dm.h"
 #include "verbs/import.h"
-#include "hca/progress.h"
+#include "hca/hca.h"
 #include "verbs/verbs.h"
 
 #define CALL	 "ibv_import_dm"
@@ -46,7 +46,7 @@ static void answer(struct vb_peer *peer, struct tell *t)
 	fd = vb_dm_find(vb_hca(peer->adapter), t->handle, &t->length);
 	if (fd < 0)
 		t->length = 0;
-	vb_peer_tell(peer, t, sizeof(*t), fd); /* else it asks again */
+	vb_peer_tell(peer, VB_SUBJECT_DM, t, sizeof(*t), fd); /* else it asks again */
 	if (fd >= 0)
 		close(fd);
 }
@@ -113,7 +113,7 @@ static int ask(struct vb_peer *peer, uint32_t handle, struct waiting *w)
 			    ETIMEDOUT, CALL,
 			    "process %u, whose device memory it is, does not answer (is it stopped?)",
 			    peer->pid);
-		if (now >= again && vb_peer_tell(peer, &t, sizeof(t), -1))
+		if (now >= again && vb_peer_tell(peer, VB_SUBJECT_DM, &t, sizeof(t), -1))
 			again = now + PATIENCE / 8;
 		syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &nap, NULL); /* no cancellation point */
 	}

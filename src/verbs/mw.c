@@ -8,7 +8,7 @@
 #include "obj/mw.h"
 #include "hca/direct.h"
 #include "verbs/mw.h"
-#include "hca/progress.h"
+#include "hca/hca.h"
 #include "verbs/verbs.h"
 #include "verbs/why.h"
 

@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "iba/limits.h"
 #include "iba/profile.h"
-#include "hca/progress.h"
+#include "hca/hca.h"
 #include "verbs/verbs.h"
 #include "verbs/why.h"
 

@@ -8,7 +8,8 @@
 #include "obj/builder.h"
 #include "transport/rc.h"
 #include "verbs/mw.h"
-#include "hca/progress.h"
+#include "hca/hca.h"
+#include "hca/send.h"
 #include "verbs/verbs.h"
 
 static const char *call_of(enum ibv_mw_type binds)
@@ -117,7 +118,7 @@ static inline int post_send(struct vb_qp *qp, struct ibv_send_wr *wr, struct ibv
 	if (vb_unlikely(qp->state == IBV_QPS_ERR))
 		vb_rc_flush(qp); /* rule 30 */
 	else
-		vb_progress_send(qp);
+		vb_hca_send(qp);
 give_lock:
 	vb_lock_give(&qp->lock);
 	if (vb_unlikely(err))

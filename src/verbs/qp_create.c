@@ -10,6 +10,7 @@
 #include "iba/profile.h"
 #include "hca/direct.h"
 #include "hca/lost.h"
+#include "hca/hca.h"
 #include "hca/progress.h"
 #include "verbs/verbs.h"
 
@@ -223,12 +224,12 @@ VB_EXPORT VB_CODE(ibv_destroy_qp, (ibqp), struct ibv_qp *ibqp)
 	vb_lock_take(&qp->lock);
 	vb_qp_to_reset(qp);
 	vb_lock_give(&qp->lock);
-	vb_progress_forget(qp);
+	vb_hca_forget(qp);
 	vb_direct_revoked(qp);
 	if (qp->windows) /* before another QP has the number that theirs is bound to (rule 48) */
 		vb_mw_qp_gone(&vb_hca(c->adapter)->mws, qp->qpn);
 	vb_qpn_give(c->adapter, qp->qpn);
-	vb_adapter_quiesce(c->adapter);
+	vb_hca_quiesce(vb_hca(c->adapter));
 	atomic_fetch_sub(&vb_hca(c->adapter)->qps, 1);
 	vb_qp_await_events(qp); /* rule 36 */
 	vb_qp_fini(qp);		/* before its domain can go, whose callbacks it may need */

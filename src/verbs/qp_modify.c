@@ -11,7 +11,9 @@
 #include "transport/rc.h"
 #include "hca/direct.h"
 #include "hca/lost.h"
-#include "hca/progress.h"
+#include "hca/hca.h"
+#include "hca/send.h"
+#include "hca/path.h"
 #include "verbs/verbs.h"
 
 #define CALL "ibv_modify_qp"
@@ -162,7 +164,7 @@ static void store_protocol(struct vb_qp *qp, const struct ibv_qp_attr *a, uint32
 void vb_qp_to_reset(struct vb_qp *qp)
 {
 	vb_lock_assert_held(&qp->lock);
-	vb_progress_disconnect(qp);
+	vb_path_close(qp);
 	vb_qp_reset(qp);
 	qp->ibv.state = IBV_QPS_RESET;
 }
@@ -175,7 +177,7 @@ static void to_error(struct vb_qp *qp)
 	if (qp->state == IBV_QPS_ERR)
 		return;
 	vb_rc_error(qp, &f);
-	vb_progress_disconnect(qp);
+	vb_path_close(qp);
 }
 
 bool vb_qp_unheard(struct vb_qp *qp)
@@ -213,11 +215,11 @@ static void apply(struct vb_qp *qp, enum ibv_qp_state to, const struct ibv_qp_at
 	qp->state = qp->ibv.state = to;
 	vb_rc_enter(qp, from);
 	if (from == IBV_QPS_SQD && mask & IBV_QP_AV) /* another path */
-		vb_progress_disconnect(qp);
+		vb_path_close(qp);
 	if (mask & IBV_QP_AV)
-		vb_progress_connect(qp);
+		vb_path_open(qp);
 	if (to == IBV_QPS_RTS)
-		vb_progress_send(qp);
+		vb_hca_send(qp);
 }
 
 VB_EXPORT VB_CODE(ibv_modify_qp, (ibqp, a, attr_mask), struct ibv_qp *ibqp, struct ibv_qp_attr *a,
@@ -233,6 +235,8 @@ VB_EXPORT VB_CODE(ibv_modify_qp, (ibqp, a, attr_mask), struct ibv_qp *ibqp, stru
 	if (vb_context_lost(qp->ctx) && mask & IBV_QP_STATE && a->qp_state != IBV_QPS_RESET &&
 	    a->qp_state != IBV_QPS_ERR)
 		return vb_refuse(EIO, CALL, VB_LOST_TEXT);
+	if (mask & IBV_QP_AV)
+		vb_addresses_learn(&vb_hca(qp->ctx->adapter)->addresses, a->ah_attr.grh.dgid.raw);
 	vb_lock_take(&qp->lock);
 	for (;;) {
 		from = qp->state;

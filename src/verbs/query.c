@@ -13,7 +13,7 @@
 #include "iba/profile.h"
 #include "host/identity.h"
 #include "host/netif.h"
-#include "hca/progress.h"
+#include "hca/hca.h"
 #include "verbs/verbs.h"
 
 #define PORTS 1
@@ -40,7 +40,7 @@ int vb_check_port(const char *call, unsigned port)
 
 static const struct vb_gids *gids_of(const struct vb_context *c)
 {
-	return vb_hca_gids(vb_hca(c->adapter));
+	return &vb_hca(c->adapter)->gids;
 }
 
 /* The program asks, so that it can tell others. */

@@ -13,7 +13,7 @@
 #include "hca/direct.h"
 #include "verbs/mr.h"
 #include "verbs/pin.h"
-#include "hca/progress.h"
+#include "hca/hca.h"
 #include "verbs/verbs.h"
 #include "verbs/why.h"
 

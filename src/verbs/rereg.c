@@ -11,7 +11,7 @@
 #include "iba/names.h"
 #include "hca/direct.h"
 #include "verbs/mr.h"
-#include "hca/progress.h"
+#include "hca/hca.h"
 #include "verbs/verbs.h"
 
 #define CALL "ibv_rereg_mr"

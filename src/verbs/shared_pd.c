@@ -17,7 +17,7 @@
 #include "base/text.h"
 #include "iba/reach.h"
 #include "hca/direct.h"
-#include "hca/progress.h"
+#include "hca/hca.h"
 #include "verbs/verbs.h"
 
 #define PATIENCE (2 * VB_SEC) /* for all members together */

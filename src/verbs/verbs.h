@@ -45,9 +45,7 @@ void vb_wait_acked(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_t 
  * tests make further ones. */
 struct vb_hca;
 struct vb_gids;
-int vb_hca_open(struct vb_hca **out); /* 0 or errno; pairs with vb_hca_close */
-void vb_hca_close(struct vb_hca *h);
-const struct vb_gids *vb_hca_gids(const struct vb_hca *h);
+extern const struct vb_hca_upper vb_verbs_upper; /* for vb_hca_open() */
 /* A context on this adapter; dev's reference is the context's.  0 or errno.  Pairs with vb_context_close. */
 int vb_context_open(struct vb_context **out, struct vb_device *dev, struct vb_hca *h);
 /* Whether anything was left: then the context stays, see ibv_close_device(). */

@@ -10,7 +10,7 @@
 #include "base/text.h"
 #include "mem/ground.h"
 #include "mem/near.h"
-#include "hca/progress.h"
+#include "hca/hca.h"
 #include "verbs/verbs.h"
 
 static int no_memory(int err, const char *call, uint64_t addr, uint64_t length)

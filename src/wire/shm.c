@@ -12,10 +12,12 @@ enum {
 	SPARE_SLOTS = VB_RING_SLOTS / 8,
 	SPARE_DATA = VB_RING_DATA / 8,
 	HDR_ROOM = sizeof(((struct vb_slot *)0)->hdr),
+	SLOT_SHIFT = 6,
 };
 
 _Static_assert(sizeof(struct vb_slot) == VB_LINE, "a packet is a cache line");
-_Static_assert(HDR_ROOM == sizeof(((struct vb_shm_pkt *)0)->hdr), "headers are copied at full size");
+_Static_assert(1 << SLOT_SHIFT == sizeof(struct vb_slot) && !offsetof(struct vb_slot, seq), "vb_rxq.words");
+_Static_assert(HDR_ROOM == sizeof(((struct vb_arrival *)0)->hdr), "headers are copied at full size");
 _Static_assert(VB_RING_MTU <= SPARE_DATA / 2, "responses find room behind requests");
 
 static struct vb_shm *shm(struct vb_out *o)
@@ -27,7 +29,7 @@ static struct vb_shm *shm(struct vb_out *o)
 static __attribute__((noinline, cold)) void refresh(struct vb_shm *s, uint32_t head)
 {
 	uint32_t now = atomic_load_explicit(atomic_load_explicit(&s->peer_consumed, memory_order_relaxed),
-					    memory_order_acquire); /* pairs with vb_shm_next() */
+					    memory_order_acquire); /* pairs with next() */
 
 	/* A counter outside what we sent is not one: the peer then stops itself, by finding no more room. */
 	if (now == s->seen || head - now > head - s->seen)
@@ -135,7 +137,7 @@ static void commit(struct vb_out *o, struct vb_outbuf *b)
 	vb_lock_give(&s->tx);
 	VB_FAULT_POINT("packet sent, bell not rung");
 	if (vb_unlikely(atomic_load_explicit(awake, memory_order_seq_cst) == VB_ASLEEP))
-		vb_peer_ring(s->link);
+		vb_peer_ring(s->peer);
 }
 
 static void cancel(struct vb_out *o, struct vb_outbuf *b)
@@ -165,97 +167,10 @@ static bool taken(struct vb_out *o, uint64_t m)
 	return behind > VB_RING_SLOTS ? head >= m : head - behind >= m;
 }
 
-static const struct vb_out_ops out_ops = {reserve, commit, cancel, mark, taken};
-
-void vb_shm_attach(struct vb_shm *s, struct vb_ring *to, const struct vb_ring *from,
-		   _Atomic uint32_t *consumed, const _Atomic uint32_t *peer_consumed,
-		   const _Atomic uint32_t *peer_awake)
+/* Whether a request of the largest size has room now. */
+static bool has_room(struct vb_out *o)
 {
-	vb_lock_take(&s->tx);
-	s->to = to;
-	s->seen = 0;
-	atomic_store_explicit(&s->head, 0, memory_order_relaxed);
-	s->data_head = s->data_next = s->data_tail = 0;
-	memset(s->data_end, 0, sizeof(s->data_end));
-	atomic_store_explicit(&s->peer_consumed, peer_consumed, memory_order_relaxed);
-	atomic_store_explicit(&s->peer_awake, peer_awake, memory_order_relaxed);
-	vb_lock_give(&s->tx);
-	atomic_store_explicit(&s->from, from, memory_order_relaxed);
-	atomic_store_explicit(&s->tail, 0, memory_order_relaxed);
-	s->consumed = consumed;
-}
-
-struct vb_shm *vb_shm_new(struct vb_peer *peer, struct vb_ring *to, const struct vb_ring *from,
-			  _Atomic uint32_t *consumed, const _Atomic uint32_t *peer_consumed,
-			  const _Atomic uint32_t *peer_awake)
-{
-	struct vb_shm *s = aligned_alloc(_Alignof(struct vb_shm), sizeof(*s));
-
-	if (!s)
-		return NULL;
-	memset(s, 0, sizeof(*s));
-	s->out.ops = &out_ops;
-	s->out.mtu = VB_RING_MTU;
-	s->out.local = true;
-	s->out.carries_acks = true;
-	s->link = peer;
-	vb_shm_attach(s, to, from, consumed, peer_consumed, peer_awake);
-	return s;
-}
-
-void vb_shm_free(struct vb_shm *s)
-{
-	free(s);
-}
-
-int vb_shm_peek(struct vb_shm *s, struct vb_shm_pkt *p)
-{
-	uint32_t tail = atomic_load_explicit(&s->tail, memory_order_relaxed);
-	const struct vb_ring *ring = atomic_load_explicit(&s->from, memory_order_relaxed);
-	const struct vb_slot *slot = &ring->slots[tail % VB_RING_SLOTS];
-	uint32_t hdr_len, len, off;
-	uint8_t flags;
-	bool data;
-
-	if (atomic_load_explicit(&slot->seq, memory_order_acquire) != tail + 1) /* pairs with commit() */
-		return 0;
-	/* Each field is read once: a hostile peer may change it under us. */
-	hdr_len = *(const volatile uint8_t *)&slot->hdr_len;
-	flags = *(const volatile uint8_t *)&slot->flags;
-	data = flags & VB_SLOT_DATA;
-	p->placed = flags & VB_SLOT_PLACED;
-	p->path_mtu = flags / VB_SLOT_MTU & 7;
-	memcpy(p->hdr, slot->bytes, sizeof(p->hdr));
-	p->hdr_len = hdr_len;
-	p->ack = *(const volatile uint32_t *)&slot->ack;
-	if (vb_unlikely(hdr_len > HDR_ROOM))
-		return -1;
-	if (vb_likely(!data)) {
-		len = *(const volatile uint16_t *)&slot->inline_len;
-		if (vb_unlikely(len > VB_SLOT_INLINE - hdr_len))
-			return -1;
-		p->payload = slot->bytes + hdr_len;
-	} else {
-		off = *(const volatile uint32_t *)&slot->data_off;
-		len = *(const volatile uint32_t *)&slot->data_len;
-		if (vb_unlikely(len > VB_RING_MTU || off > VB_RING_DATA - len))
-			return -1;
-		p->payload = ring->data + off;
-	}
-	p->payload_len = len;
-	return 1;
-}
-
-void vb_shm_next(struct vb_shm *s)
-{
-	uint32_t tail = atomic_load_explicit(&s->tail, memory_order_relaxed) + 1;
-
-	atomic_store_explicit(&s->tail, tail, memory_order_relaxed);
-	atomic_store_explicit(s->consumed, tail, memory_order_release); /* pairs with refresh() */
-}
-
-bool vb_shm_has_room(struct vb_shm *s)
-{
+	struct vb_shm *s = shm(o);
 	uint32_t head, off;
 	bool ok;
 
@@ -268,26 +183,137 @@ bool vb_shm_has_room(struct vb_shm *s)
 	return ok;
 }
 
-/* The adapter's view of the wire. */
+static const struct vb_out_ops out_ops = {reserve, commit, cancel, mark, taken, has_room};
 
-static int wire_up(struct vb_peer *peer, const struct vb_wire_parts *p)
+static struct vb_shm *shm_of(const struct vb_rxq *r)
 {
-	if (peer->wire)
-		vb_shm_attach(peer->wire, p->to, p->from, p->consumed, p->peer_consumed, p->peer_awake);
-	else
-		peer->wire = vb_shm_new(peer, p->to, p->from, p->consumed, p->peer_consumed, p->peer_awake);
-	return peer->wire ? 0 : ENOMEM;
+	return vb_containerof(r, struct vb_shm, rxq);
 }
 
-static bool wire_ready(const struct vb_peer *peer)
+static int peek(struct vb_rxq *r, struct vb_arrival *p)
 {
-	return vb_shm_ready(peer->wire);
+	const struct vb_shm *s = shm_of(r);
+	uint32_t at = atomic_load_explicit(&r->at, memory_order_relaxed);
+	const struct vb_slot *slot = &s->from->slots[at % VB_RING_SLOTS];
+	uint32_t hdr_len, len, off;
+	uint8_t flags;
+	bool data;
+
+	if (atomic_load_explicit(&slot->seq, memory_order_acquire) != at + 1) /* pairs with commit() */
+		return 0;
+	/* Each field is read once: a hostile peer may change it under us. */
+	hdr_len = *(const volatile uint8_t *)&slot->hdr_len;
+	flags = *(const volatile uint8_t *)&slot->flags;
+	data = flags & VB_SLOT_DATA;
+	p->placed = flags & VB_SLOT_PLACED;
+	p->path_mtu = flags / VB_SLOT_MTU & 7;
+	memcpy(p->hdr, slot->bytes, sizeof(p->hdr));
+	p->hdr_len = hdr_len;
+	p->ack = *(const volatile uint32_t *)&slot->ack;
+	p->source = s->source;
+	if (vb_unlikely(hdr_len > HDR_ROOM))
+		return -1;
+	if (vb_likely(!data)) {
+		len = *(const volatile uint16_t *)&slot->inline_len;
+		if (vb_unlikely(len > VB_SLOT_INLINE - hdr_len))
+			return -1;
+		p->payload = slot->bytes + hdr_len;
+	} else {
+		off = *(const volatile uint32_t *)&slot->data_off;
+		len = *(const volatile uint32_t *)&slot->data_len;
+		if (vb_unlikely(len > VB_RING_MTU || off > VB_RING_DATA - len))
+			return -1;
+		p->payload = s->from->data + off;
+	}
+	p->payload_len = len;
+	return 1;
+}
+
+static void next(struct vb_rxq *r)
+{
+	uint32_t at = atomic_load_explicit(&r->at, memory_order_relaxed) + 1;
+
+	atomic_store_explicit(&r->at, at, memory_order_relaxed);
+	/* pairs with refresh() */
+	atomic_store_explicit(shm_of(r)->consumed, at, memory_order_release);
+}
+
+static void rubbish(struct vb_rxq *r)
+{
+	vb_peer_insane(shm_of(r)->peer);
+}
+
+static const struct vb_rxq_ops rxq_ops = {.peek = peek, .next = next, .rubbish = rubbish};
+
+void vb_shm_attach(struct vb_shm *s, const struct vb_wire_parts *p)
+{
+	vb_lock_take(&s->tx);
+	s->to = p->to;
+	s->seen = 0;
+	atomic_store_explicit(&s->head, 0, memory_order_relaxed);
+	s->data_head = s->data_next = s->data_tail = 0;
+	memset(s->data_end, 0, sizeof(s->data_end));
+	atomic_store_explicit(&s->peer_consumed, p->peer_consumed, memory_order_relaxed);
+	atomic_store_explicit(&s->peer_awake, p->peer_awake, memory_order_relaxed);
+	vb_lock_give(&s->tx);
+	s->from = p->from;
+	s->consumed = p->consumed;
+	s->source = (struct vb_source){VB_SOURCE_PEER, p->incarnation};
+	atomic_store_explicit(&s->rxq.words, (const uint8_t *)p->from->slots, memory_order_relaxed);
+	atomic_store_explicit(&s->rxq.at, 0, memory_order_relaxed);
+}
+
+struct vb_shm *vb_shm_new(struct vb_peer *peer, const struct vb_wire_parts *parts)
+{
+	struct vb_shm *s = aligned_alloc(_Alignof(struct vb_shm), sizeof(*s));
+
+	if (!s)
+		return NULL;
+	memset(s, 0, sizeof(*s));
+	s->out.ops = &out_ops;
+	s->out.mtu = VB_RING_MTU;
+	s->out.local = true;
+	s->out.carries_acks = true;
+	s->peer = peer;
+	s->rxq.ops = &rxq_ops;
+	s->rxq.out = &s->out;
+	s->rxq.mask = VB_RING_SLOTS - 1;
+	s->rxq.shift = SLOT_SHIFT;
+	vb_shm_attach(s, parts);
+	return s;
+}
+
+void vb_shm_free(struct vb_shm *s)
+{
+	free(s);
+}
+
+/* The adapter's view of the wire. */
+
+static int wire_up(struct vb_peer *peer, const struct vb_wire_parts *parts)
+{
+	struct vb_shm *s;
+
+	if (peer->out) {
+		s = shm(peer->out);
+		vb_lock_take(&s->rxq.rx);
+		vb_shm_attach(s, parts);
+		vb_lock_give(&s->rxq.rx);
+		return 0;
+	}
+	s = vb_shm_new(peer, parts);
+	if (!s)
+		return ENOMEM;
+	peer->out = &s->out;
+	peer->rxq = &s->rxq;
+	return 0;
 }
 
 static void wire_free(struct vb_peer *peer)
 {
-	vb_shm_free(peer->wire);
-	peer->wire = NULL;
+	vb_shm_free(shm(peer->out));
+	peer->out = NULL;
+	peer->rxq = NULL;
 }
 
-const struct vb_wire_ops vb_shm_wire = {wire_up, wire_ready, wire_free};
+const struct vb_wire vb_shm_wire = {.name = "shm", .up = wire_up, .free = wire_free};

@@ -39,7 +39,8 @@ static int run_child(void)
 		case 'f': /* a child that outlives us, with what it inherited */
 			held = fork();
 			if (!held) {
-				if (!vb_adapter_dead(n->a) || vb_peer_get(n->a, 5) || vb_qpn_take(n->a, n))
+				if (!vb_adapter_dead(n->a) || vb_peer_get(n->a, 5) ||
+				    vb_qpn_take(n->a, KIT_SOME_QP(n)))
 					_exit(1);
 				vb_adapter_close(n->a);
 				pause();
@@ -117,7 +118,7 @@ static int goodbye_of(char how)
 	child_end(&c);
 	/* The dead peer's way out swallows nothing and hurts nobody. */
 	vb_peer_ring(peer);
-	assert_int_not_equal(((struct vb_shm *)peer->wire)->out.mtu, 0);
+	assert_int_not_equal(((struct vb_shm *)peer->out)->out.mtu, 0);
 	vb_peer_put(peer);
 	kit_node_close(x);
 	return goodbyes;
@@ -202,7 +203,8 @@ static void forking_does_not_disturb_the_parent(void **state)
 	pid = fork();
 	if (!pid) {
 		struct kit_node *own = calloc(1, sizeof(*own));
-		struct vb_adapter_cfg cfg = {.ops = &kit_node_ops, .user = own, .gids = kit_gids};
+		struct vb_adapter_cfg cfg = {
+		    .ops = &kit_node_ops, .wire = &vb_shm_wire, .user = own, .gids = kit_gids};
 
 		/* It may open one of its own. */
 		own->arrived = eventfd(0, 0);
@@ -241,7 +243,8 @@ static void other_users_are_refused(void **state)
 	pid = fork();
 	if (!pid) {
 		struct kit_node *own = calloc(1, sizeof(*own));
-		struct vb_adapter_cfg cfg = {.ops = &kit_node_ops, .user = own, .gids = kit_gids};
+		struct vb_adapter_cfg cfg = {
+		    .ops = &kit_node_ops, .wire = &vb_shm_wire, .user = own, .gids = kit_gids};
 		char c;
 
 		close(hold[1]);

@@ -6,7 +6,7 @@
 
 #include "mixed.h"
 
-#include "hca/progress.h"
+#include "hca/hca.h"
 #include "verbs/verbs.h"
 
 static struct vb_device *device;
@@ -17,7 +17,7 @@ static struct ibv_context *side_open(void)
 	struct vb_context *c;
 	struct vb_hca *h;
 
-	CHECK(!vb_hca_open(&h)); /* not the process's shared adapter, but one more */
+	CHECK(!vb_hca_open(&h, NULL, &vb_verbs_upper)); /* not the process's shared adapter, but one more */
 	CHECK(!vb_context_open(&c, device, h));
 	return &c->v.context;
 }

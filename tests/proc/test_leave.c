@@ -3,7 +3,7 @@
 #include <pthread.h>
 
 #include "pair.h"
-#include "hca/progress.h"
+#include "hca/hca.h"
 #include "verbs/verbs.h"
 
 enum { LONG = 32 << 20, POSTS = 16 };

@@ -10,6 +10,8 @@
 #include "host/hello.h"
 #include "host/private.h"
 
+enum { SUBJECT = 7 };
+
 struct pair {
 	struct kit_node *x, *y;
 	struct vb_peer *xy, *yx;
@@ -82,8 +84,9 @@ static void every_size_with_and_without_descriptor(void **state)
 	for (size_t len = 1; len <= VB_TELL_MAX; len++) {
 		for (size_t i = 0; i < len; i++)
 			msg[i] = (uint8_t)(len * 7 + i);
-		assert_true(vb_peer_tell(p.xy, msg, len, len % 2 ? file : -1));
+		assert_true(vb_peer_tell(p.xy, SUBJECT, msg, len, len % 2 ? file : -1));
 		kit_await_count(p.y, &p.y->tolds, (int)len);
+		assert_int_equal(p.y->subject, SUBJECT);
 		assert_int_equal(heard.len, len);
 		assert_memory_equal(heard.msg, msg, len);
 		assert_int_equal(heard.fd, len % 2);
@@ -103,19 +106,19 @@ static void what_cannot_be_said(void **state)
 	uint8_t msg[VB_TELL_MAX + 1] = {0};
 
 	(void)state;
-	assert_false(vb_peer_tell(p.xy, msg, 0, -1));
-	assert_false(vb_peer_tell(p.xy, msg, VB_TELL_MAX + 1, -1));
-	assert_false(vb_peer_tell(self, msg, 1, -1));
-	assert_false(vb_peer_tell(p.xy, msg, 1, 9999)); /* no such descriptor */
+	assert_false(vb_peer_tell(p.xy, SUBJECT, msg, 0, -1));
+	assert_false(vb_peer_tell(p.xy, SUBJECT, msg, VB_TELL_MAX + 1, -1));
+	assert_false(vb_peer_tell(self, SUBJECT, msg, 1, -1));
+	assert_false(vb_peer_tell(p.xy, SUBJECT, msg, 1, 9999)); /* no such descriptor */
 	vb_peer_put(self);
-	assert_true(vb_peer_tell(p.xy, msg, 1, -1));
+	assert_true(vb_peer_tell(p.xy, SUBJECT, msg, 1, -1));
 	kit_await_count(p.y, &p.y->tolds, 1);
 	vb_peer_put(p.yx);
 	kit_node_close(p.y);
 	kit_await_count(p.x, &p.x->downs, 1);
-	assert_false(vb_peer_tell(p.xy, msg, 1, -1));
+	assert_false(vb_peer_tell(p.xy, SUBJECT, msg, 1, -1));
 	down = vb_peer_get(p.x->a, p.xy->number); /* nobody is there */
-	assert_false(vb_peer_tell(down, msg, 1, -1));
+	assert_false(vb_peer_tell(down, SUBJECT, msg, 1, -1));
 	vb_peer_put(down);
 	vb_peer_put(p.xy);
 	kit_node_close(p.x);
@@ -130,7 +133,7 @@ static void answer(struct kit_node *n, struct vb_peer *peer, const void *msg, si
 	(void)n;
 	(void)len;
 	memcpy(&count, msg, sizeof(count));
-	if (count++ < EXCHANGES && !vb_peer_tell(peer, &count, sizeof(count), fd))
+	if (count++ < EXCHANGES && !vb_peer_tell(peer, SUBJECT, &count, sizeof(count), fd))
 		abort();
 }
 
@@ -142,7 +145,7 @@ static void answers_from_where_it_is_told(void **state)
 
 	(void)state;
 	p.x->hear = p.y->hear = answer;
-	assert_true(vb_peer_tell(p.xy, &count, sizeof(count), file)); /* and so wakes who sleeps */
+	assert_true(vb_peer_tell(p.xy, SUBJECT, &count, sizeof(count), file)); /* and so wakes who sleeps */
 	kit_await_count(p.y, &p.y->tolds, EXCHANGES / 2);
 	kit_await_count(p.x, &p.x->tolds, EXCHANGES / 2);
 	close(file);
@@ -182,7 +185,7 @@ static void heard_while_the_program_polls(void **state)
 	(void)state;
 	pthread_create(&t, NULL, spin, &s);
 	for (int i = 1; i <= 300; i++) {
-		assert_true(vb_peer_tell(p.xy, &i, sizeof(i), -1));
+		assert_true(vb_peer_tell(p.xy, SUBJECT, &i, sizeof(i), -1));
 		kit_await_count(p.y, &p.y->tolds, i);
 	}
 	atomic_store(&s.stop, true);
@@ -222,12 +225,12 @@ static bool heard_behind_a_waiter(struct pair *p)
 	pthread_create(&u, NULL, spin, &s);
 	while (atomic_load(vb_adapter_presence(p->y->a)->awake) == VB_ASLEEP)
 		sched_yield();
-	assert_true(vb_peer_tell(p->xy, "a", 1, -1)); /* to the waiter */
+	assert_true(vb_peer_tell(p->xy, SUBJECT, "a", 1, -1)); /* to the waiter */
 	kit_await_count(p->y, &p->y->tolds, before + 1);
 	slept = atomic_load(&s.found_asleep);
 	kit_bump(w.until);
 	pthread_join(t, NULL);
-	assert_true(vb_peer_tell(p->xy, "b", 1, -1));
+	assert_true(vb_peer_tell(p->xy, SUBJECT, "b", 1, -1));
 	kit_await_count(p->y, &p->y->tolds, before + 2);
 	awake = atomic_load(vb_adapter_presence(p->y->a)->awake) == VB_POLLING &&
 		atomic_load(&s.found_asleep) == slept;
@@ -281,7 +284,7 @@ static int flood(struct pair *p, int file)
 	deaf.in_order = true;
 	atomic_store(&deaf.stuck, false);
 	p->y->hear = stick;
-	while (vb_peer_tell(p->xy, &n, sizeof(n), file)) {
+	while (vb_peer_tell(p->xy, SUBJECT, &n, sizeof(n), file)) {
 		n++;
 		while (!atomic_load(&deaf.stuck))
 			sched_yield();
@@ -298,7 +301,7 @@ static void flood_stops_at_a_full_socket(void **state)
 	(void)state;
 	n = flood(&p, file);
 	for (int i = 0; i < 1000; i++)
-		assert_false(vb_peer_tell(p.xy, &n, sizeof(n), file));
+		assert_false(vb_peer_tell(p.xy, SUBJECT, &n, sizeof(n), file));
 	kit_send_to(p.xy); /* bells may fill what is left: */
 	for (int i = 0; i < 2000; i++)
 		vb_peer_ring(p.xy);
@@ -308,7 +311,7 @@ static void flood_stops_at_a_full_socket(void **state)
 	kit_await(p.y->arrived);
 	kit_await_count(p.y, &p.y->tolds, n);
 	assert_true(deaf.in_order);
-	assert_true(vb_peer_tell(p.xy, &n, sizeof(n), -1));
+	assert_true(vb_peer_tell(p.xy, SUBJECT, &n, sizeof(n), -1));
 	kit_await_count(p.y, &p.y->tolds, n + 1);
 	close(deaf.gate);
 	close(file);
@@ -349,12 +352,12 @@ static void full_table_of_descriptors(void **state)
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
 	while ((fds[n] = dup(p.y->changed)) >= 0)
 		n++;
-	assert_true(vb_peer_tell(p.xy, "none", 4, fds[0]));
+	assert_true(vb_peer_tell(p.xy, SUBJECT, "none", 4, fds[0]));
 	kit_await_count(p.y, &p.y->tolds, 1);
 	assert_int_equal(heard.len, 4);
 	assert_false(heard.fd);
 	close(fds[--n]);
-	assert_true(vb_peer_tell(p.xy, "one", 3, fds[0]));
+	assert_true(vb_peer_tell(p.xy, SUBJECT, "one", 3, fds[0]));
 	kit_await_count(p.y, &p.y->tolds, 2);
 	assert_int_equal(heard.len, 3);
 	assert_true(heard.fd);
@@ -432,7 +435,7 @@ static void rubbish_ends_the_link_that_says_it(void **state)
 		assert_int_equal(p.y->goodbyes, 0);
 		assert_int_equal(p.y->tolds, 0);
 		assert_int_equal(kit_peers_up(p.y), 1);
-		assert_true(vb_peer_tell(zy, "still", 5, -1));
+		assert_true(vb_peer_tell(zy, SUBJECT, "still", 5, -1));
 		kit_await_count(p.y, &p.y->tolds, 1);
 		vb_peer_put(zy);
 		pair_close(&p);
@@ -470,10 +473,10 @@ static void *tell_on(void *arg)
 	uint64_t n = 0;
 
 	while (atomic_load(&peer->state) == VB_PEER_UP) {
-		vb_peer_tell(peer, &n, sizeof(n), -1);
+		vb_peer_tell(peer, SUBJECT, &n, sizeof(n), -1);
 		n++;
 	}
-	assert_false(vb_peer_tell(peer, &n, sizeof(n), -1));
+	assert_false(vb_peer_tell(peer, SUBJECT, &n, sizeof(n), -1));
 	return NULL;
 }
 

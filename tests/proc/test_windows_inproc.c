@@ -5,7 +5,7 @@
  *     proc-windows_inproc [SECONDS]      for each case */
 #include <pthread.h>
 
-#include "hca/progress.h"
+#include "hca/hca.h"
 #include "verbs/verbs.h"
 #include "race.h"
 
@@ -17,7 +17,7 @@ static struct ibv_context *side_open(void)
 	struct vb_context *c;
 	struct vb_hca *h;
 
-	CHECK(!vb_hca_open(&h));
+	CHECK(!vb_hca_open(&h, NULL, &vb_verbs_upper));
 	CHECK(!vb_context_open(&c, device, h));
 	return &c->v.context;
 }

@@ -130,7 +130,18 @@ static bool wire_taken(struct vb_out *o, uint64_t mark)
 	return !w->sim->cfg.lossless || w->delivered >= mark;
 }
 
-static const struct vb_out_ops wire_ops = {wire_reserve, wire_commit, wire_cancel, wire_mark, wire_taken};
+static bool wire_room(struct vb_out *o)
+{
+	struct vb_outbuf b;
+
+	if (!wire_reserve(o, &b, VB_HDR_MAX, o->mtu, VB_OUT_REQUEST))
+		return false;
+	wire_cancel(o, &b);
+	return true;
+}
+
+static const struct vb_out_ops wire_ops = {wire_reserve, wire_commit, wire_cancel,
+					   wire_mark,	 wire_taken,  wire_room};
 
 /* ---- the path ---- */
 
@@ -143,7 +154,8 @@ static void show_received(struct sim_node *n)
 static void show(struct sim *s, unsigned i)
 {
 	struct sim_node *n = &s->n[i];
-	bool open = n->qp.out && n->qp.mem && n->qp.state >= IBV_QPS_RTS && n->qp.state <= IBV_QPS_SQD;
+	bool open =
+	    n->qp.path.out && n->qp.path.mem && n->qp.state >= IBV_QPS_RTS && n->qp.state <= IBV_QPS_SQD;
 
 	atomic_store(&n->shown.dest_qpn, n->qp.dest_qpn);
 	atomic_store(&n->shown.pd, n->qp.pd_id);
@@ -176,8 +188,8 @@ static void path_comes(struct sim *s, unsigned i)
 	vb_lock_take(&n->qp.lock);
 	vb_rc_path(&n->qp, &n->wire.out);
 	if (s->cfg.placing) {
-		n->qp.mem = &n->mem;
-		n->qp.peer_qp = &s->n[!i].shown;
+		n->qp.path.mem = &n->mem;
+		n->qp.path.peer_qp = &s->n[!i].shown;
 		show(s, i);
 	}
 	vb_lock_give(&n->qp.lock);
@@ -232,7 +244,7 @@ static void pump(struct sim *s, unsigned i)
 	owes = vb_rc_owes(&n->qp);
 	if (owes == VB_OWES_ACK && s->cfg.lazy_acks && n->kick == VB_NEVER && sim_below(s, 2))
 		n->kick = s->now + 1 + sim_below(s, 5000);
-	if (!n->qp.out && n->qp.req.next != n->qp.req.head)
+	if (!n->qp.path.out && n->qp.req.next != n->qp.req.head)
 		output(s, n); /* no way out: the timer runs all the same */
 	if (owes != VB_OWES_NOTHING && (owes != VB_OWES_ACK || n->kick == VB_NEVER || n->kick <= s->now)) {
 		n->kick = VB_NEVER;

@@ -245,6 +245,8 @@ static uint32_t third_key(struct sim *s, unsigned n)
 		third.entries = zeros(VB_KEY_ENTRIES * sizeof *third.entries);
 		third.slots = zeros(VB_MEM_SLOTS * sizeof *third.slots);
 	}
+	/* a key that was there before leaves its variant, and the tables begin anew */
+	memset(&third.entries[VB_KEY_PLAIN], 0, VB_TAGGED_KEYS * sizeof *third.entries);
 	vb_keys_init(&third.keys, third.entries, VB_KEY_PLAIN, third.slots, &third.marks);
 	third.keys.home = 77; /* so these domains are another's */
 	third.keys.ops = &third_ops;
@@ -745,15 +747,15 @@ static const struct reach {
     {VB_R_KEY_OWNER_GONE, FAR, key_owner_gone,
      "R_Key 0xc0140001 leads to memory of process 4711, which has ended"},
     {VB_R_KEY_OWNER_GONE, HERE, key_owner_gone_here,
-     "L_Key 0x80140041 leads to memory of process 4711, which has ended"},
+     "L_Key 0x80140001 leads to memory of process 4711, which has ended"},
     {VB_R_KEY_NO_CONTACT, FAR, key_no_contact,
      "R_Key 0xc0140001 leads to memory of process 4711, with which this one is not in contact yet"},
     {VB_R_KEY_NO_CONTACT, HERE, key_no_contact_here,
-     "0x80180041, used as an L_Key, would be a key of another process"},
+     "0x80180001, used as an L_Key, would be a key of another process"},
     {VB_R_MEM_FORBIDDEN, FAR, mem_forbidden,
      "R_Key 0xc0140001 leads to memory of process 4711, into which the kernel does not let this one reach"},
     {VB_R_MEM_FORBIDDEN, HERE, mem_forbidden_here,
-     "L_Key 0x80140041 leads to memory of process 4711, into which the kernel does not let this one reach"},
+     "L_Key 0x80140001 leads to memory of process 4711, into which the kernel does not let this one reach"},
     {VB_R_ATOMIC_PEER, FAR, atomic_foreign,
      "R_Key 0xc0140001 leads to memory of process 4711, which is private there: an atomic at ["},
     {VB_R_MEM_VANISHED, FAR, mem_vanished, ", +8) under R_Key 0x40000200 is not mapped any more"},

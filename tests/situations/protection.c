@@ -57,7 +57,7 @@ static void gid_of_another_machine(void)
 	CHECK(!kit_post(&a, IBV_WR_SEND, 1, 0, 8, NULL, 0));
 	expect(IBV_WC_RETRY_EXC_ERR);
 	SAID("no acknowledgement from queue pair 0x%06x within retry_cnt = 1 retry", far.qpn);
-	SAID("the process that holds that number is not at the GID in the path (dgid)");
+	SAID("the GID in the path (dgid) is no address of this host");
 	atomic_fetch_add(&d->step, 1);
 	CHECK(!kit_reap(pid));
 }

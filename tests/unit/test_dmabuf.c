@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 #include "mem/access.h"
-#include "hca/progress.h"
+#include "hca/hca.h"
 #include "verbs/verbs.h"
 
 #define PAGE 4096ul

@@ -11,7 +11,7 @@
 #include "kit.h"
 #include "mem/keys.h"
 #include "obj/context.h"
-#include "hca/progress.h"
+#include "hca/hca.h"
 #include "verbs/verbs.h"
 
 enum { SIZE = 1 << 16, DEPTH = 8, RW = KIT_ALL & ~IBV_ACCESS_LOCAL_WRITE };

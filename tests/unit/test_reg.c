@@ -18,7 +18,7 @@
 
 #include "huge.h"
 
-#include "hca/progress.h"
+#include "hca/hca.h"
 #include "verbs/verbs.h"
 
 #define PAGE	      4096u

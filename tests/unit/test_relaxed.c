@@ -18,7 +18,7 @@
 #include "mem/access.h"
 #include "mem/guard.h"
 #include "obj/relaxed.h"
-#include "hca/progress.h"
+#include "hca/hca.h"
 #include "verbs/verbs.h"
 
 #define PAGE 4096ul

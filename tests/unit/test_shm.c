@@ -12,9 +12,11 @@
 
 #include "wire/shm.h"
 
+enum { SENDER = 77 };
+
 struct ends {
 	struct vb_ring *ring;
-	struct vb_peer link;
+	struct vb_peer peer;
 	struct vb_shm *tx, *rx;
 	_Atomic uint32_t consumed, awake, unused;
 };
@@ -27,8 +29,10 @@ static int setup(void **state)
 	e->ring = aligned_alloc(4096, sizeof(*e->ring));
 	memset(e->ring, 0, sizeof(*e->ring));
 	e->awake = VB_POLLING; /* no doorbell */
-	e->tx = vb_shm_new(&e->link, e->ring, e->ring, &e->unused, &e->consumed, &e->awake);
-	e->rx = vb_shm_new(&e->link, e->ring, e->ring, &e->consumed, &e->unused, &e->awake);
+	e->tx = vb_shm_new(&e->peer,
+			   &(struct vb_wire_parts){e->ring, e->ring, &e->unused, &e->consumed, &e->awake, 1});
+	e->rx = vb_shm_new(
+	    &e->peer, &(struct vb_wire_parts){e->ring, e->ring, &e->consumed, &e->unused, &e->awake, SENDER});
 	*state = e;
 	return 0;
 }
@@ -42,6 +46,16 @@ static int teardown(void **state)
 	free(e->ring);
 	free(e);
 	return 0;
+}
+
+static int peek(struct ends *e, struct vb_arrival *p)
+{
+	return e->rx->rxq.ops->peek(&e->rx->rxq, p);
+}
+
+static void next(struct ends *e)
+{
+	e->rx->rxq.ops->next(&e->rx->rxq);
 }
 
 static uint8_t byte_at(uint32_t id, uint32_t i)
@@ -66,9 +80,9 @@ static bool send_one(struct ends *e, uint32_t id, uint32_t hdr, uint32_t len, en
 
 static bool take_one(struct ends *e, uint32_t id, uint32_t hdr, uint32_t len)
 {
-	struct vb_shm_pkt p;
+	struct vb_arrival p;
 	uint32_t got;
-	int r = vb_shm_peek(e->rx, &p);
+	int r = peek(e, &p);
 
 	if (!r)
 		return false;
@@ -76,12 +90,13 @@ static bool take_one(struct ends *e, uint32_t id, uint32_t hdr, uint32_t len)
 	memcpy(&got, p.hdr, sizeof(got));
 	assert_int_equal(got, id);
 	assert_int_equal(p.hdr_len, hdr);
+	assert_true(p.source.high == VB_SOURCE_PEER && p.source.low == SENDER);
 	assert_int_equal(p.payload_len, len);
 	for (uint32_t i = 0; i < len; i++) {
 		if (p.payload[i] != byte_at(id, i))
 			fail_msg("packet %u: byte %u of %u is wrong", id, i, len);
 	}
-	vb_shm_next(e->rx);
+	next(e);
 	return true;
 }
 
@@ -91,16 +106,16 @@ static void small_packet_takes_one_line(void **state)
 	struct vb_out *o = &e->tx->out;
 	struct vb_outbuf b;
 
-	assert_false(vb_shm_ready(e->rx));
+	assert_false(vb_rxq_ready(&e->rx->rxq));
 	assert_true(o->ops->reserve(o, &b, 12, 40, VB_OUT_REQUEST));
 	assert_ptr_equal(b.payload, b.hdr + 12);
 	assert_true((uintptr_t)b.payload + 40 <= ((uintptr_t)b.hdr | 63) + 1);
 	o->ops->cancel(o, &b);
-	assert_false(vb_shm_ready(e->rx));
+	assert_false(vb_rxq_ready(&e->rx->rxq));
 	assert_true(send_one(e, 1, 12, 40, VB_OUT_REQUEST));
-	assert_true(vb_shm_ready(e->rx));
+	assert_true(vb_rxq_ready(&e->rx->rxq));
 	assert_true(take_one(e, 1, 12, 40));
-	assert_false(vb_shm_ready(e->rx));
+	assert_false(vb_rxq_ready(&e->rx->rxq));
 }
 
 static void cancelled_data_is_room_again(void **state)
@@ -148,7 +163,7 @@ static void requests_leave_room_for_responses(void **state)
 	uint32_t n = fill(e, 0, 8, VB_OUT_REQUEST), m;
 
 	assert_int_equal(n, VB_RING_SLOTS - VB_RING_SLOTS / 8);
-	assert_false(vb_shm_has_room(e->tx));
+	assert_false(e->tx->out.ops->room(&e->tx->out));
 	m = fill(e, n, 8, VB_OUT_RESPONSE);
 	assert_int_equal(n + m, VB_RING_SLOTS);
 	assert_true(take_one(e, 0, 12, 8));
@@ -156,8 +171,8 @@ static void requests_leave_room_for_responses(void **state)
 	assert_true(send_one(e, n + m, 12, 8, VB_OUT_RESPONSE));
 	for (uint32_t i = 1; i <= n + m; i++)
 		assert_true(take_one(e, i, 12, 8));
-	assert_true(vb_shm_has_room(e->tx));
-	assert_false(vb_shm_ready(e->rx));
+	assert_true(e->tx->out.ops->room(&e->tx->out));
+	assert_false(vb_rxq_ready(&e->rx->rxq));
 }
 
 static void requests_leave_data_for_responses(void **state)
@@ -166,12 +181,12 @@ static void requests_leave_data_for_responses(void **state)
 	uint32_t n = fill(e, 0, VB_RING_MTU, VB_OUT_REQUEST), m;
 
 	assert_int_equal(n, (VB_RING_DATA - VB_RING_DATA / 8) / VB_RING_MTU);
-	assert_false(vb_shm_has_room(e->tx));
+	assert_false(e->tx->out.ops->room(&e->tx->out));
 	m = fill(e, n, VB_RING_MTU, VB_OUT_RESPONSE);
 	assert_int_equal(n + m, VB_RING_DATA / VB_RING_MTU);
 	for (uint32_t i = 0; i < n + m; i++)
 		assert_true(take_one(e, i, 12, VB_RING_MTU));
-	assert_true(vb_shm_has_room(e->tx));
+	assert_true(e->tx->out.ops->room(&e->tx->out));
 }
 
 static void data_wraps_with_every_remainder(void **state)
@@ -216,19 +231,19 @@ static void positions_run_over(void **state)
 	struct ends *e = *state;
 	uint32_t start = UINT32_MAX - 3 * VB_RING_SLOTS + 1;
 	struct vb_out *o = &e->tx->out;
-	struct vb_shm_pkt p;
+	struct vb_arrival p;
 	uint64_t m;
 
 	/* As after 2^32 packets. */
 	atomic_store(&e->tx->head, start);
 	e->tx->seen = start;
-	atomic_store(&e->rx->tail, start);
+	atomic_store(&e->rx->rxq.at, start);
 	atomic_store(&e->consumed, start);
 	for (uint32_t i = 0; i < VB_RING_SLOTS; i++)
 		atomic_store(&e->ring->slots[i].seq, start + i + 1 - VB_RING_SLOTS);
 	for (uint32_t i = 0; i < 6 * VB_RING_SLOTS; i++) {
-		assert_false(vb_shm_ready(e->rx));
-		assert_int_equal(vb_shm_peek(e->rx, &p), 0);
+		assert_false(vb_rxq_ready(&e->rx->rxq));
+		assert_int_equal(peek(e, &p), 0);
 		assert_true(send_one(e, i, 12, 100, VB_OUT_REQUEST));
 		m = o->ops->mark(o);
 		assert_false(o->ops->taken(o, m));
@@ -261,29 +276,29 @@ static void insane_packets_are_refused(void **state)
 {
 	struct ends *e = *state;
 	struct vb_slot *s = &e->ring->slots[0];
-	struct vb_shm_pkt p;
+	struct vb_arrival p;
 
 	atomic_store(&s->seq, 1);
 	s->hdr_len = 49;
-	assert_int_equal(vb_shm_peek(e->rx, &p), -1);
+	assert_int_equal(peek(e, &p), -1);
 	s->hdr_len = 12;
 	s->inline_len = VB_SLOT_INLINE - 12 + 1;
-	assert_int_equal(vb_shm_peek(e->rx, &p), -1);
+	assert_int_equal(peek(e, &p), -1);
 	s->inline_len = VB_SLOT_INLINE - 12;
-	assert_int_equal(vb_shm_peek(e->rx, &p), 1);
+	assert_int_equal(peek(e, &p), 1);
 	s->flags = VB_SLOT_DATA;
 	s->data_len = 1;
 	s->data_off = VB_RING_DATA;
-	assert_int_equal(vb_shm_peek(e->rx, &p), -1);
+	assert_int_equal(peek(e, &p), -1);
 	s->data_off = UINT32_MAX;
-	assert_int_equal(vb_shm_peek(e->rx, &p), -1);
+	assert_int_equal(peek(e, &p), -1);
 	s->data_off = VB_RING_DATA - 1;
-	assert_int_equal(vb_shm_peek(e->rx, &p), 1);
+	assert_int_equal(peek(e, &p), 1);
 	s->data_len = VB_RING_MTU + 1;
 	s->data_off = 0;
-	assert_int_equal(vb_shm_peek(e->rx, &p), -1);
+	assert_int_equal(peek(e, &p), -1);
 	s->data_len = UINT32_MAX;
-	assert_int_equal(vb_shm_peek(e->rx, &p), -1);
+	assert_int_equal(peek(e, &p), -1);
 }
 
 /* A counter that no reader can have reached frees nothing. */
@@ -330,7 +345,7 @@ static void two_threads_stream_a_million(void **state)
 			sched_yield();
 	}
 	pthread_join(t, NULL);
-	assert_false(vb_shm_ready(e->rx));
+	assert_false(vb_rxq_ready(&e->rx->rxq));
 }
 
 static void *stream_many(void *arg)

@@ -25,28 +25,43 @@ unsigned kit_node_look(struct vb_adapter *a, bool all)
 	(void)all;
 	for (uint32_t i = 0; i < vb_peer_count(a); i++) {
 		struct vb_peer *peer = vb_peer_at(a, i);
-		struct vb_shm_pkt p;
-		int r = 0;
+		struct vb_rxq *r = peer->rxq;
+		struct vb_arrival in;
+		int ret = 0;
 
 		if (atomic_load_explicit(&peer->state, memory_order_acquire) != VB_PEER_UP ||
-		    !vb_shm_ready(peer->wire) || !vb_lock_try(&peer->rx))
+		    !vb_rxq_ready(r) || !vb_lock_try(&r->rx))
 			continue;
 		if (atomic_load(&peer->state) == VB_PEER_UP) {
-			while ((r = vb_shm_peek(peer->wire, &p)) > 0) {
-				vb_shm_next(peer->wire);
+			while ((ret = r->ops->peek(r, &in)) > 0) {
+				r->ops->next(r);
 				got++;
 			}
 		}
-		vb_lock_give(&peer->rx);
-		if (r < 0) {
+		vb_lock_give(&r->rx);
+		if (ret < 0) {
 			atomic_store(&n->saw_rubbish, true);
-			vb_peer_insane(peer);
+			r->ops->rubbish(r);
 		}
 	}
 	atomic_fetch_add(&n->packets, got);
 	for (unsigned i = 0; i < got; i++)
 		kit_bump(n->arrived);
 	return got;
+}
+
+static bool any_ready(struct vb_adapter *a)
+{
+	struct kit_node *n = vb_adapter_user(a);
+
+	for (uint32_t i = 0; i < vb_peer_count(a); i++) {
+		struct vb_peer *peer = vb_peer_at(a, i);
+
+		if (atomic_load(&peer->state) == VB_PEER_UP && !atomic_load(&n->saw_rubbish) &&
+		    vb_rxq_ready(peer->rxq))
+			return true;
+	}
+	return false;
 }
 
 static uint64_t no_timers(struct vb_adapter *a, uint64_t now)
@@ -71,32 +86,37 @@ static void peer_down(struct vb_peer *peer, enum vb_peer_end how)
 {
 	struct kit_node *n = vb_adapter_user(peer->adapter);
 
-	if (!atomic_load(&n->saw_rubbish) && vb_shm_ready(peer->wire))
+	if (!atomic_load(&n->saw_rubbish) && vb_rxq_ready(peer->rxq))
 		abort(); /* not read to its end */
 	atomic_fetch_add(&n->goodbyes, how == VB_END_GOODBYE);
 	atomic_fetch_add(&n->downs, 1);
 	kit_bump(n->changed);
 }
 
-static void told(struct vb_peer *peer, const void *msg, size_t len, int fd)
+static void told(struct vb_peer *peer, uint8_t subject, const void *msg, size_t len, int fd)
 {
 	struct kit_node *n = vb_adapter_user(peer->adapter);
 
 	if (atomic_load(&peer->state) != VB_PEER_UP || (uintptr_t)msg % 8)
 		abort();
+	atomic_store(&n->subject, subject);
 	if (n->hear)
 		n->hear(n, peer, msg, len, fd);
 	atomic_fetch_add(&n->tolds, 1);
 	kit_bump(n->changed);
 }
 
-const struct vb_adapter_ops kit_node_ops = {
-    .progress = kit_node_look, .timers = no_timers, .peer_up = peer_up, .peer_down = peer_down, .told = told};
+const struct vb_adapter_ops kit_node_ops = {.progress = kit_node_look,
+					    .ready = any_ready,
+					    .timers = no_timers,
+					    .peer_up = peer_up,
+					    .peer_down = peer_down,
+					    .told = told};
 
 struct kit_node *kit_node_open(void)
 {
 	struct kit_node *n = calloc(1, sizeof(*n));
-	struct vb_adapter_cfg cfg = {.ops = &kit_node_ops, .user = n, .gids = kit_gids};
+	struct vb_adapter_cfg cfg = {.ops = &kit_node_ops, .wire = &vb_shm_wire, .user = n, .gids = kit_gids};
 
 	n->arrived = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
 	n->changed = eventfd(0, EFD_CLOEXEC);
@@ -136,7 +156,7 @@ void kit_await_state(struct kit_node *n, struct vb_peer *peer, int state)
 
 void kit_send_to(struct vb_peer *peer)
 {
-	struct vb_out *o = &((struct vb_shm *)peer->wire)->out;
+	struct vb_out *o = peer->out;
 	struct vb_outbuf b;
 
 	while (!o->ops->reserve(o, &b, 12, 8, VB_OUT_REQUEST))

@@ -37,7 +37,11 @@ struct kit_node {
 	_Atomic int tolds;
 	/* What to do with what a peer tells, besides counting; NULL: nothing. */
 	void (*hear)(struct kit_node *n, struct vb_peer *peer, const void *msg, size_t len, int fd);
+	_Atomic uint8_t subject; /* of what it was told last */
 };
+
+/* Whatever a QPN is to lead to. */
+#define KIT_SOME_QP(p) ((struct vb_qp *)(void *)(p))
 
 /* What the adapters of all nodes show. */
 extern const uint8_t kit_gids[VB_GID_TABLE][16];

@@ -1,0 +1,92 @@
+/* A device at work: where wires, protocol and objects meet. */
+#ifndef VB_HCA_HCA_H
+#define VB_HCA_HCA_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/slab.h"
+#include "host/adapter.h"
+#include "host/addresses.h"
+#include "host/netif.h"
+#include "iba/rxq.h"
+#include "mem/keys.h"
+#include "obj/context.h"
+#include "obj/mw.h"
+#include "obj/pds.h"
+#include "obj/qp.h"
+#include "obj/relaxed.h"
+
+enum { VB_MAX_RXQS = VB_MAX_PEERS + 16 }; /* a ring from each peer, and other wires */
+
+/* What processes tell one another over control sockets, by subject. */
+enum vb_subject {
+	VB_SUBJECT_DIRECT, /* what memory lies under a region: hca/direct.c */
+	VB_SUBJECT_DM,	   /* device memory that is handed over: verbs/import_dm.c */
+	VB_SUBJECTS
+};
+typedef void vb_hear_fn(struct vb_peer *peer, const void *msg, size_t len, int fd);
+
+/* What there is for each adapter (vb_adapter_user). */
+struct vb_hca {
+	struct vb_adapter *adapter;
+	struct vb_gids gids; /* set once: what the adapter publishes */
+	struct vb_addresses addresses;
+	vb_hear_fn *hear[VB_SUBJECTS]; /* set before the adapter runs */
+	/* Receive queues, in the order in which they were first opened; one that was stays here. */
+	_Atomic(struct vb_rxq *) rxqs[VB_MAX_RXQS];
+	_Atomic uint32_t nrxqs; /* written under the adapter's control lock, or before it runs */
+	_Atomic uint32_t turn;	/* which of the quiet ones the next poll looks at */
+	struct vb_keys keys;
+	struct vb_mws mws;
+	struct vb_lock timer_lock;  /* guards timed and every QP's on_timer; taken before QP locks, by trylock
+				       from pollers */
+	struct vb_list timed;	    /* QPs whose timers may run */
+	_Atomic uint32_t rnr_waits; /* QPs waiting out an RNR NAK: pollers look at the clock while > 0 */
+	_Atomic uint64_t next_look; /* earliest deadline at the last scan; 0: something new, scan now */
+	struct vb_lock contexts_lock; /* guards contexts; taken before a context's lock */
+	struct vb_list contexts;
+	uint32_t sharers;	    /* contexts on it; guarded by verbs/context.c */
+	struct vb_pds pds;	    /* protection domains */
+	_Atomic uint32_t qps, mrs;  /* QPs and regions of all contexts */
+	struct vb_slab mr_slab;	    /* where the latter stand */
+	_Atomic bool gid_asked;	    /* see vb_gid_missed() */
+	struct vb_relaxed relaxed;  /* pools of relaxed regions */
+	struct vb_lock dm_lock;	    /* guards dms and dm_handle */
+	struct vb_list dms;	    /* device memory of all contexts */
+	uint32_t dm_handle;	    /* last one given */
+	struct vb_lock import_lock; /* guards imports and import_ticket */
+	struct vb_list imports;	    /* threads that wait for somebody's device memory */
+	uint32_t import_ticket;	    /* last one given */
+	_Atomic uint64_t dm_used;   /* bytes of device memory that are allocated */
+	_Atomic(struct vb_peer_mem *)
+	    peer_mems[VB_ADAPTERS]; /* who has, or had, a number; peer_up() writes */
+};
+
+static inline struct vb_hca *vb_hca(struct vb_adapter *a)
+{
+	return vb_adapter_user(a);
+}
+
+static inline struct vb_adapter *vb_qp_adapter(const struct vb_qp *qp)
+{
+	return qp->ctx->adapter;
+}
+
+static inline struct vb_hca *vb_qp_hca(const struct vb_qp *qp)
+{
+	return vb_hca(qp->ctx->adapter);
+}
+
+/* What the layer above, whose contexts use the device, brings along. */
+struct vb_hca_upper {
+	/* Fills in its own parts (mr_slab, relaxed, hear[VB_SUBJECT_DM]); the engine does not run yet. */
+	void (*prepare)(struct vb_hca *h);
+};
+
+/* Opens the adapter of a device: 0 or errno, with the step that failed in *step (may be NULL). */
+int vb_hca_open(struct vb_hca **out, enum vb_open_step *step, const struct vb_hca_upper *upper);
+/* No QP may be left. */
+void vb_hca_close(struct vb_hca *h);
+
+#endif

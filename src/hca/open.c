@@ -1,0 +1,76 @@
+/* Opening a device's adapter, and what belongs to it. */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+#include "hca/direct.h"
+#include "hca/peers.h"
+#include "hca/progress.h"
+#include "iba/profile.h"
+#include "wire/wires.h"
+
+static_assert(sizeof(struct vb_key_entry) == VB_LINE && sizeof(struct vb_key_slot) == VB_LINE,
+	      "one line each");
+
+static void init_keys(struct vb_hca *h)
+{
+	struct vb_adapter *a = h->adapter;
+	uint64_t chance = vb_adapter_incarnation(a);
+
+	vb_keys_init(&h->keys, vb_adapter_key_entries(a), vb_profile()->max_mr + vb_profile()->max_mw + 1,
+		     vb_adapter_key_slots(a), vb_adapter_key_marks(a));
+	/* The number may be given to another process once this one is gone: chance tells their PDs apart. */
+	h->keys.home = vb_adapter_number(a) << 20 | (uint32_t)(chance & 0xfffff);
+	h->keys.offset = vb_adapter_key_offset(a);
+	h->keys.variant = chance >> 20 & 0xff;
+	h->keys.local_bit = vb_profile()->equal_keys ? VB_KEY_REMOTE : 0;
+	h->keys.ops = &vb_direct_keys_ops;
+	h->keys.owner = a;
+	vb_pds_init(&h->pds, vb_adapter_pds(a), vb_adapter_pd_marks(a), (uint64_t)h->keys.home << 32);
+}
+
+int vb_hca_open(struct vb_hca **out, enum vb_open_step *step, const struct vb_hca_upper *upper)
+{
+	struct vb_hca *h = calloc(1, sizeof(*h));
+	struct vb_adapter_cfg cfg = {.ops = &vb_hca_ops, .wire = vb_wire_to_peers(), .user = h, .step = step};
+	struct vb_peer *self;
+	int err;
+
+	if (!h)
+		return ENOMEM;
+	vb_gids_find(&h->gids);
+	vb_list_init(&h->timed);
+	vb_list_init(&h->imports);
+	vb_list_init(&h->dms);
+	vb_list_init(&h->contexts);
+	h->hear[VB_SUBJECT_DIRECT] = vb_direct_told;
+	err = vb_mws_init(&h->mws, &h->keys, vb_profile()->max_mw); /* pairs with vb_hca_close() */
+	if (err)
+		goto free_hca;
+	upper->prepare(h); /* pairs with vb_hca_close() */
+	cfg.gids = (const uint8_t(*)[16])h->gids.gid;
+	err = vb_adapter_open(&h->adapter, &cfg); /* pairs with vb_hca_close() */
+	if (err)
+		goto fini_windows;
+	init_keys(h);
+	self = vb_peer_at(h->adapter, 0); /* UP from the beginning */
+	vb_direct_peer_up(self);
+	vb_hca_rxq_open(h, self->rxq);
+	*out = h;
+	return 0;
+fini_windows:
+	vb_mws_fini(&h->mws);
+free_hca:
+	free(h);
+	return err;
+}
+
+void vb_hca_close(struct vb_hca *h)
+{
+	vb_adapter_close(h->adapter);
+	vb_relaxed_fini(&h->relaxed);
+	vb_mws_fini(&h->mws);
+	vb_slab_fini(&h->mr_slab);
+	vb_addresses_free(&h->addresses);
+	free(h);
+}

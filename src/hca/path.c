@@ -1,0 +1,87 @@
+#include "hca/path.h"
+
+#include "hca/direct.h"
+#include "hca/hca.h"
+#include "hca/owed.h"
+#include "transport/rc.h"
+
+/* Resolving: an address of this host leads to the process that the QPN's upper bits name.  Whatever GID that
+ * one shows, it is there: all addresses of a host are those of all its processes. */
+static void resolve(struct vb_path *p)
+{
+	const struct vb_qp *qp = p->qp;
+
+	if (qp->state < IBV_QPS_RTR || qp->state > IBV_QPS_SQE)
+		return; /* no path is set, or none any more */
+	if (vb_addresses_have(&vb_qp_hca(qp)->addresses, qp->attr.ah_attr.grh.dgid.raw))
+		p->peer = vb_peer_get(vb_qp_adapter(qp), qp->dest_qpn >> VB_QPN_INDEX_BITS);
+}
+
+/* A GID like 127.0.0.1 may have been copied from another network namespace, where another process has that
+ * number: what is sent goes to nobody but to a queue pair that names this one as its destination. */
+static bool is_connected_to_us(const struct vb_path *p)
+{
+	const struct vb_shown_qp *q = vb_peer_shown(p->peer, p->qp->dest_qpn);
+
+	/* The acquire pairs with vb_direct_show(), which stores the destination first. */
+	return q && atomic_load_explicit(&q->state, memory_order_acquire) > IBV_QPS_RTR &&
+	       atomic_load_explicit(&q->dest_qpn, memory_order_relaxed) == p->qp->qpn;
+}
+
+void vb_path_attach(struct vb_path *p)
+{
+	struct vb_peer *peer;
+
+	if (vb_unlikely(!p->peer))
+		resolve(p);
+	peer = p->peer;
+	if (!peer || atomic_load_explicit(&peer->state, memory_order_acquire) != VB_PEER_UP)
+		return;
+	p->rxq = peer->rxq;
+	p->source = (struct vb_source){VB_SOURCE_PEER, peer->incarnation};
+	p->pid = peer->pid;
+	vb_direct_attach(p);
+	if (!p->out && is_connected_to_us(p))
+		vb_rc_path(p->qp, peer->out);
+	vb_direct_show(p->qp);
+}
+
+void vb_path_detach(struct vb_path *p)
+{
+	vb_owe_no_more(p);
+	p->rxq = NULL;
+	vb_rc_path(p->qp, NULL);
+	p->mem = NULL;
+	p->peer_qp = NULL;
+	vb_direct_show(p->qp);
+}
+
+void vb_path_contact(struct vb_path *p)
+{
+	if (p->peer)
+		vb_peer_contact(p->peer);
+}
+
+void vb_path_move(struct vb_path *p)
+{
+	p->peer = vb_peer_current(p->peer);
+	vb_path_attach(p);
+}
+
+void vb_path_open(struct vb_qp *qp)
+{
+	vb_path_attach(&qp->path);
+}
+
+void vb_path_close(struct vb_qp *qp)
+{
+	struct vb_path *p = &qp->path;
+	struct vb_peer *peer = p->peer;
+
+	if (!peer)
+		return;
+	vb_rc_last_word(qp);
+	vb_path_detach(p);
+	p->peer = NULL;
+	vb_peer_put(peer);
+}

@@ -1,0 +1,27 @@
+/* Where a queue pair's packets go: from destination GID and QPN to a process of this host. */
+#ifndef VB_HCA_PATH_H
+#define VB_HCA_PATH_H
+
+#include <stdbool.h>
+
+#include "obj/qp.h"
+
+/* modify set the path (RTR, SQD): looks where it leads, and makes contact.  Under qp->lock. */
+void vb_path_open(struct vb_qp *qp);
+/* modify cleared it (RESET, ERR, another path in SQD): the ACK that is owed goes out, if it can.  Under
+ * qp->lock. */
+void vb_path_close(struct vb_qp *qp);
+
+/* If the path leads to a process that is UP, packets from there count from now on, and that process gets
+ * leave for what the QP permits.  The way out comes only once it shows a queue pair of that number which is
+ * connected to this one; until then it may be tried again at any time.  Looks again where the path leads, if
+ * that is not known.  Under the QP's lock. */
+void vb_path_attach(struct vb_path *p);
+/* Contact is lost: the way out goes, and the peer stays for what is said about it.  Under the QP's lock. */
+void vb_path_detach(struct vb_path *p);
+/* Asks for contact if there is none.  Under the QP's lock. */
+void vb_path_contact(struct vb_path *p);
+/* The peer turned out to be another one (two of its numbers were asked for at once).  Under the QP's lock. */
+void vb_path_move(struct vb_path *p);
+
+#endif

@@ -1,0 +1,148 @@
+#include "hca/peers.h"
+
+#include "hca/direct.h"
+#include "hca/lost.h"
+#include "hca/owed.h"
+#include "hca/path.h"
+#include "hca/send.h"
+#include "iba/profile.h"
+#include "transport/rc.h"
+
+void vb_hca_rxq_open(struct vb_hca *h, struct vb_rxq *r)
+{
+	uint32_t n = atomic_load_explicit(&h->nrxqs, memory_order_relaxed);
+	bool known = false;
+
+	for (uint32_t i = 0; i < n && !known; i++)
+		known = atomic_load_explicit(&h->rxqs[i], memory_order_relaxed) == r;
+	vb_lock_take(&r->rx);
+	r->adapter = h->adapter;
+	if (!known)
+		vb_list_init(&r->owed);
+	atomic_store_explicit(&r->owes, false, memory_order_relaxed);
+	atomic_store_explicit(&r->placing, false, memory_order_relaxed);
+	atomic_store_explicit(&r->quiet, 0, memory_order_relaxed);
+	r->unflushed = r->budget = 0;
+	r->acks = NULL;
+	atomic_store_explicit(&r->open, true, memory_order_release); /* pairs with is_open() */
+	vb_lock_give(&r->rx);
+	if (known)
+		return;
+	atomic_store_explicit(&h->rxqs[n], r, memory_order_relaxed);
+	atomic_store_explicit(&h->nrxqs, n + 1, memory_order_release); /* pairs with vb_hca_each_rxq() */
+}
+
+/* All QPs of the adapter, in turn; *at begins at 0.  Under some queue's rx, so that none goes meanwhile. */
+static struct vb_qp *next_qp(struct vb_adapter *a, uint32_t *at)
+{
+	uint32_t number;
+
+	while ((number = vb_adapter_number_at(a, *at / VB_QPN_INDICES))) {
+		struct vb_qp *qp = vb_qpn_find(a, number << VB_QPN_INDEX_BITS | *at % VB_QPN_INDICES);
+
+		++*at;
+		if (qp)
+			return qp;
+	}
+	return NULL;
+}
+
+static struct vb_rxq *own_rxq(struct vb_adapter *a)
+{
+	return vb_peer_at(a, 0)->rxq;
+}
+
+/* Contact failed for now, or the peer turned out to be one that is known by another number: then its paths go
+ * over to that one. */
+static void move_paths(struct vb_peer *peer)
+{
+	struct vb_rxq *r = own_rxq(peer->adapter); /* the peer has none */
+	struct vb_qp *qp;
+
+	vb_lock_take(&r->rx);
+	for (uint32_t at = 0; (qp = next_qp(peer->adapter, &at));) {
+		vb_lock_take(&qp->lock);
+		if (qp->path.peer == peer && !qp->forgotten) {
+			vb_path_move(&qp->path);
+			if (qp->path.out && qp->req.next != qp->req.head)
+				vb_hca_send(qp);
+		}
+		vb_lock_give(&qp->lock);
+	}
+	vb_lock_give(&r->rx);
+}
+
+void vb_hca_peer_up(struct vb_peer *peer)
+{
+	struct vb_rxq *r = peer->rxq;
+	struct vb_qp *qp;
+
+	if (atomic_load_explicit(&peer->state, memory_order_acquire) != VB_PEER_UP) {
+		move_paths(peer);
+		return;
+	}
+	vb_direct_peer_up(peer);
+	vb_hca_rxq_open(vb_hca(peer->adapter), r);
+	vb_lock_take(&r->rx);
+	for (uint32_t at = 0; (qp = next_qp(peer->adapter, &at));) {
+		struct vb_path *p = &qp->path;
+
+		vb_lock_take(&qp->lock);
+		if (p->peer == peer && !qp->forgotten) {
+			if (!p->rxq || !p->mem)
+				vb_path_attach(p); /* what it permits is for the peer to see */
+			if (qp->req.next != qp->req.head || vb_rc_owes(qp) != VB_OWES_NOTHING)
+				vb_owe(p);
+		}
+		vb_lock_give(&qp->lock);
+	}
+	vb_hca_flush(r);
+	vb_lock_give(&r->rx);
+}
+
+/* Under its queue's rx. */
+static void lose_peer(struct vb_peer *peer, struct vb_qp *qp, enum vb_peer_end how)
+{
+	struct vb_facts f = vb_end_facts(how, peer->pid);
+	struct vb_path *p = &qp->path;
+
+	vb_lock_take(&qp->lock);
+	if (p->peer == peer && !qp->forgotten) {
+		uint32_t received = p->out ? vb_peer_qp_received(peer, qp->dest_qpn) : 0;
+
+		if (received & VB_SHOWN_RECEIVED) /* the last ACK may have died with the process */
+			vb_rc_input_ack(qp, vb_psn_add(received, VB_PSN_MASK));
+		f.qpn = qp->qpn;
+		if (how != VB_END_GOODBYE && vb_profile()->death_events && p->out &&
+		    qp->state >= IBV_QPS_RTR && qp->state <= IBV_QPS_SQE &&
+		    vb_peer_qp_state(peer, qp->dest_qpn))
+			vb_rc_error(qp, &f);
+		vb_path_detach(p);
+		if (qp->state !=
+		    IBV_QPS_ERR) /* what is left is lost, like packets to nobody: its timer runs */
+			vb_hca_send_on(qp);
+	}
+	vb_lock_give(&qp->lock);
+}
+
+void vb_hca_peer_down(struct vb_peer *peer, enum vb_peer_end how)
+{
+	struct vb_rxq *r = peer->rxq;
+	struct vb_qp *qp;
+
+	vb_lock_take(&r->rx);
+	for (uint32_t at = 0; (qp = next_qp(peer->adapter, &at));)
+		lose_peer(peer, qp, how);
+	r->acks = NULL;
+	atomic_store_explicit(&r->open, false, memory_order_relaxed);
+	vb_lock_give(&r->rx);
+	vb_direct_peer_down(peer);
+}
+
+void vb_hca_told(struct vb_peer *peer, uint8_t subject, const void *msg, size_t len, int fd)
+{
+	struct vb_hca *h = vb_hca(peer->adapter);
+
+	if (subject < VB_SUBJECTS && h->hear[subject])
+		h->hear[subject](peer, msg, len, fd);
+}

@@ -1,0 +1,15 @@
+/* Processes of this host that come and go, and what that means to queue pairs. */
+#ifndef VB_HCA_PEERS_H
+#define VB_HCA_PEERS_H
+
+#include "hca/hca.h"
+
+/* For vb_adapter_ops. */
+void vb_hca_peer_up(struct vb_peer *peer);
+void vb_hca_peer_down(struct vb_peer *peer, enum vb_peer_end how);
+void vb_hca_told(struct vb_peer *peer, uint8_t subject, const void *msg, size_t len, int fd);
+
+/* Has the queue polled from now on.  The thread that brings peers up and down, or before the adapter runs. */
+void vb_hca_rxq_open(struct vb_hca *h, struct vb_rxq *r);
+
+#endif

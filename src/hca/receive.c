@@ -1,0 +1,162 @@
+/* ACKs are lazy: an ACK alone waits until a poll finds nothing to take in, until the program posts on that
+ * QP, or until ACK_BATCH packets have come.  Everything else that a packet makes a QP owe goes out in the
+ * same pass.  The engine's look, once a millisecond, is the longest that an ACK waits for a program that
+ * stopped calling. */
+#include "hca/receive.h"
+
+#include "base/fault.h"
+#include "base/log.h"
+#include "hca/direct.h"
+#include "hca/hca.h"
+#include "hca/owed.h"
+#include "hca/path.h"
+#include "hca/send.h"
+#include "hca/timed.h"
+#include "iba/out.h"
+#include "transport/rc.h"
+
+enum {
+	PASS_PACKETS = 64,     /* one queue's packets before the next one's turn */
+	HELD_BYTES = 64 << 10, /* payload taken in under one QP lock */
+	ACK_BATCH = 32,
+};
+
+/* The QP that packets are being delivered to, its lock held over a few of them. */
+struct delivery {
+	struct vb_rxq *rxq;
+	struct vb_qp *qp; /* locked, or NULL */
+	uint32_t qpn;
+	uint32_t bytes;
+	bool urgent; /* something must go out in this pass */
+};
+
+static void let_go(struct delivery *d)
+{
+	struct vb_qp *qp = d->qp;
+	struct vb_path *p;
+	enum vb_rc_owes owes;
+
+	if (!qp)
+		return;
+	p = &qp->path;
+	owes = vb_rc_owes(qp);
+	if (owes == VB_OWES_ACK && p->rxq == d->rxq && (!d->rxq->acks || d->rxq->acks == p)) {
+		d->rxq->acks = p; /* the common case is spared the list */
+		atomic_store_explicit(&d->rxq->owes, true, memory_order_relaxed);
+	} else if (owes != VB_OWES_NOTHING) {
+		vb_owe(p);
+	}
+	d->urgent |= owes == VB_OWES_MORE;
+	atomic_store_explicit(&qp->shown->received, VB_SHOWN_RECEIVED | qp->resp.epsn,
+			      memory_order_release); /* pairs with vb_peer_qp_received() */
+	if (vb_unlikely(qp->state == IBV_QPS_RTR))   /* from the first packet on it permits more */
+		vb_direct_show(qp);
+	if (vb_unlikely(vb_rc_timed(qp) && (!qp->req.timing || qp->req.waiting_rnr)))
+		vb_hca_keep_time(qp);
+	vb_lock_give(&qp->lock);
+	d->qp = NULL;
+	d->bytes = 0;
+}
+
+/* The QP decides who may send to it, whatever queue the packet came through: the far end of its path.  It may
+ * not know that yet.  Under qp->lock. */
+static bool takes_from(struct vb_qp *qp, const struct vb_source *source)
+{
+	if (vb_unlikely(!qp->path.out && !qp->forgotten))
+		vb_path_attach(&qp->path);
+	/* Not the way out: the sender's queue pair may be gone by now, and what it sent before counts. */
+	return qp->path.rxq && vb_source_is(source, &qp->path.source) && !qp->forgotten;
+}
+
+/* A packet that is no packet names nobody. */
+static __attribute__((cold, noinline)) void say_dropped(const struct vb_arrival *in, const char *why)
+{
+	vb_log(VB_LOG_WARN, "a packet of %u bytes dropped: %s", in->hdr_len + in->payload_len, why);
+}
+
+static void deliver(struct delivery *d, const struct vb_arrival *in)
+{
+	const char *wrong;
+	struct vb_pkt p;
+
+	wrong = vb_pkt_decode(&p, in->hdr, in->hdr_len, in->payload_len);
+	if (vb_unlikely(wrong != NULL)) {
+		say_dropped(in, wrong);
+		return;
+	}
+	p.payload = in->payload;
+	p.placed = in->placed;
+	p.path_mtu = in->path_mtu;
+	if (d->qp && (d->qpn != p.qpn || d->bytes > HELD_BYTES))
+		let_go(d);
+	if (!d->qp) {
+		struct vb_qp *qp = vb_qpn_find(d->rxq->adapter, p.qpn);
+
+		if (!qp)
+			return; /* as on a wire: packets to nobody vanish */
+		vb_lock_take(&qp->lock);
+		if (vb_unlikely(!takes_from(qp, &in->source))) {
+			vb_lock_give(&qp->lock);
+			return;
+		}
+		d->qp = qp;
+		d->qpn = p.qpn;
+	} else if (vb_unlikely(!vb_source_is(&in->source, &d->qp->path.source))) {
+		return;
+	}
+	d->bytes += p.payload_len;
+	if (in->ack & VB_OUT_ACK)
+		vb_rc_input_ack(d->qp, in->ack & VB_PSN_MASK);
+	vb_rc_input(d->qp, &p);
+}
+
+/* Returns how many packets came.  Under r->rx. */
+static unsigned drain(struct vb_rxq *r)
+{
+	struct delivery d = {.rxq = r};
+	unsigned budget = r->budget ? r->budget : 1, n = 0;
+	struct vb_arrival in;
+	int got = 0;
+
+	while (n < budget && (got = r->ops->peek(r, &in)) > 0) {
+		deliver(&d, &in);
+		VB_FAULT_POINT("packet executed, not yet consumed; the QP and the ring are locked");
+		r->ops->next(r);
+		n++;
+	}
+	let_go(&d);
+	/* Where packets come one at a time, a look for a second one would only stall on a line that the
+	 * sender has just made its own. */
+	r->budget = n < budget ? 1 : 2 * n < PASS_PACKETS ? 2 * n : PASS_PACKETS;
+	if (vb_unlikely(got < 0)) {
+		atomic_store_explicit(&r->open, false, memory_order_relaxed);
+		r->ops->rubbish(r);
+	}
+	r->unflushed += n;
+	if (atomic_load_explicit(&r->owes, memory_order_relaxed) &&
+	    (!n || d.urgent || r->unflushed >= ACK_BATCH || !vb_hca_watched(r->adapter)))
+		vb_hca_flush(r);
+	return n;
+}
+
+unsigned vb_hca_look(struct vb_rxq *r, bool all)
+{
+	unsigned n, total = 0;
+
+	if (!vb_rxq_ready(r) && !atomic_load_explicit(&r->owes, memory_order_relaxed)) {
+		atomic_store_explicit(&r->quiet, atomic_load_explicit(&r->quiet, memory_order_relaxed) + 1,
+				      memory_order_relaxed);
+		return 0;
+	}
+	if (!vb_lock_try(&r->rx))
+		return 0; /* somebody else is at it */
+	do {
+		/* its peer may have gone meanwhile */
+		n = atomic_load_explicit(&r->open, memory_order_relaxed) ? drain(r) : 0;
+		total += n;
+	} while (all && n);
+	if (total)
+		atomic_store_explicit(&r->quiet, 0, memory_order_relaxed);
+	vb_lock_give(&r->rx);
+	return total;
+}

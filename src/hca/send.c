@@ -1,0 +1,97 @@
+#include "hca/send.h"
+
+#include "hca/direct.h"
+#include "hca/hca.h"
+#include "hca/owed.h"
+#include "hca/path.h"
+#include "hca/timed.h"
+#include "mem/peer_mem.h"
+#include "transport/rc.h"
+
+enum {
+	POST_BYTES = 64 << 10, /* bytes that a post places directly by itself */
+	FLUSH_BLOCKED = 64,    /* QPs without room after which a flush ends */
+};
+
+/* Under qp->lock; true: something waits for room in the wire, for another call, or for the far end's queue
+ * pair.  place: bytes that may be placed directly. */
+static bool output(struct vb_qp *qp, uint32_t place)
+{
+	struct vb_path *p = &qp->path;
+	bool blocked;
+
+	if (vb_unlikely(!p->out))
+		vb_path_attach(p);
+	qp->req.budget = place;
+	blocked = vb_rc_output(qp);
+	if (vb_unlikely(p->mem && atomic_load_explicit(&p->mem->asks, memory_order_relaxed)))
+		vb_direct_ask(p->peer);
+	if (vb_unlikely(vb_rc_timed(qp) && !qp->req.timing))
+		vb_hca_keep_time(qp);
+	/* An answer that nobody is there to take waits for no room. */
+	return p->out ? blocked : qp->req.next != qp->req.head;
+}
+
+bool vb_hca_watched(struct vb_adapter *a)
+{
+	return atomic_load_explicit(vb_adapter_presence(a)->awake, memory_order_relaxed) == VB_POLLING;
+}
+
+/* Under the QP's lock.  The peer does not say when there is room, and whoever makes progress now may be a
+ * waiter that blocks next: the engine tries again. */
+static void owe_blocked(struct vb_path *p)
+{
+	struct vb_adapter *a = vb_qp_adapter(p->qp);
+
+	vb_owe(p);
+	/* What is to be placed directly is a poller's, while there is one: an engine that loses its CPU to
+	 * the poller in the middle of a copy would hold it up.  When nobody polls any more the engine drains.
+	 */
+	if (p->qp->req.placing && !p->qp->req.blocked && p->rxq && vb_hca_watched(a)) {
+		atomic_store_explicit(&p->rxq->placing, true, memory_order_relaxed);
+		return;
+	}
+	vb_adapter_resume(a);
+}
+
+void vb_hca_send(struct vb_qp *qp)
+{
+	/* without contact: resumed when the peer comes up */
+	if (vb_unlikely(output(qp, POST_BYTES))) {
+		owe_blocked(&qp->path);
+		if (!qp->path.out)
+			vb_path_contact(&qp->path);
+	}
+}
+
+void vb_hca_send_on(struct vb_qp *qp)
+{
+	output(qp, 0);
+}
+
+void vb_hca_flush(struct vb_rxq *r)
+{
+	struct vb_path *p = r->acks;
+	const struct vb_path *first = NULL;
+	unsigned blocked = 0;
+	bool placing = false;
+
+	r->unflushed = 0;
+	r->acks = NULL;
+	for (p = p ? p : vb_owed_pop(r); p; p = vb_owed_pop(r)) {
+		struct vb_qp *qp = p->qp;
+
+		vb_lock_take(&qp->lock);
+		if (!qp->forgotten && p->rxq == r && output(qp, VB_MEM_CHUNK)) {
+			owe_blocked(p); /* to the end, until the next room */
+			placing |= qp->req.placing;
+			blocked++;
+			first = first ? first : p;
+		}
+		vb_lock_give(&qp->lock);
+		/* Requests may be stopped where an ACK finds room: every path has its turn, once. */
+		if (blocked > FLUSH_BLOCKED || (first && vb_owed_next(r) == first))
+			break;
+	}
+	atomic_store_explicit(&r->placing, placing, memory_order_relaxed);
+}

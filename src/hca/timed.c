@@ -1,0 +1,98 @@
+#include "hca/timed.h"
+
+#include "base/clock.h"
+#include "hca/owed.h"
+#include "hca/path.h"
+#include "hca/silence.h"
+#include "transport/rc.h"
+
+#define BUSY_NS (50 * VB_USEC) /* until a QP whose lock was busy is looked at again */
+
+void vb_hca_keep_time(struct vb_qp *qp)
+{
+	struct vb_hca *h = vb_qp_hca(qp);
+
+	if (qp->req.waiting_rnr) {
+		atomic_store_explicit(&h->rnr_waits, 1, memory_order_relaxed);
+		atomic_store_explicit(&h->next_look, 0, memory_order_relaxed);
+		/* The engine may count on a later deadline, and a waiter looks at no timers. */
+		vb_adapter_nudge(h->adapter);
+	}
+	if (qp->req.timing || qp->forgotten)
+		return;
+	qp->req.timing = true;
+	vb_lock_take(&h->timer_lock);
+	vb_list_append(&h->timed, &qp->on_timer);
+	vb_lock_give(&h->timer_lock);
+	vb_adapter_nudge(h->adapter);
+}
+
+/* The last retry has run out.  Under qp->lock. */
+static void consider_end(struct vb_qp *qp, uint64_t now)
+{
+	if (!vb_silence_is_only_slow(qp, now)) {
+		vb_silence_explain(qp);
+		return;
+	}
+	qp->req.deadline = 0; /* what was sent stands; the wait begins anew */
+	qp->req.retries = qp->attr.retry_cnt;
+}
+
+/* Under qp->lock. */
+static uint64_t look(struct vb_qp *qp, uint64_t now)
+{
+	struct vb_path *p = &qp->path;
+	uint64_t t;
+
+	if (vb_unlikely(!p->peer && qp->req.next != qp->req.head)) /* its address may have come since */
+		vb_path_attach(p);
+	if (qp->req.deadline && now >= qp->req.deadline && !qp->req.retries)
+		consider_end(qp, now);
+	t = vb_rc_timer(qp, now);
+	if (vb_rc_owes(qp) == VB_OWES_MORE || (!p->out && qp->req.next != qp->req.head)) {
+		vb_owe(p);
+		if (!p->out)
+			vb_path_contact(p);
+	}
+	return t;
+}
+
+uint64_t vb_hca_scan(struct vb_hca *h, uint64_t now)
+{
+	uint64_t next = VB_NEVER, t;
+	uint32_t rnr = 0;
+
+	if (!vb_lock_try(&h->timer_lock))
+		return now + VB_MSEC;
+	vb_list_each_safe (n, tmp, &h->timed) {
+		struct vb_qp *qp = vb_list_entry(n, struct vb_qp, on_timer);
+
+		if (!vb_lock_try(&qp->lock)) {
+			next = now + BUSY_NS;
+			rnr++;
+			continue;
+		}
+		t = look(qp, now);
+		rnr += qp->req.waiting_rnr;
+		if (!vb_rc_timed(qp)) {
+			vb_list_unlink(n);
+			qp->req.timing = false;
+		}
+		vb_lock_give(&qp->lock);
+		if (t < next)
+			next = t;
+	}
+	atomic_store_explicit(&h->rnr_waits, rnr, memory_order_relaxed);
+	atomic_store_explicit(&h->next_look, next, memory_order_relaxed);
+	vb_lock_give(&h->timer_lock);
+	return next;
+}
+
+void vb_hca_untime(struct vb_qp *qp)
+{
+	struct vb_hca *h = vb_qp_hca(qp);
+
+	vb_lock_take(&h->timer_lock);
+	vb_list_unlink(&qp->on_timer);
+	vb_lock_give(&h->timer_lock);
+}

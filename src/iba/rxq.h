@@ -1,0 +1,95 @@
+/* The way in: what a wire gives that can be polled for packets.
+ *
+ * A receive queue is a ring from one process of this host, or a socket through which many far ends come.  A
+ * wire embeds one and fills in its first part; hca/ polls it, hands its packets to the queue pairs, and keeps
+ * in the second part what those owe.  Packets come out with no trace of their wire: who may send to a queue
+ * pair is decided by that queue pair, from the packet's source. */
+#ifndef VB_IBA_RXQ_H
+#define VB_IBA_RXQ_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/list.h"
+#include "base/lock.h"
+#include "iba/pkt.h"
+
+struct vb_adapter;
+struct vb_out;
+struct vb_path;
+struct vb_rxq;
+
+/* Where a packet comes from: a process of this host, by its incarnation, or an address. */
+struct vb_source {
+	uint64_t high; /* VB_SOURCE_PEER, or the upper half of a GID */
+	uint64_t low;
+};
+#define VB_SOURCE_PEER (~0ull) /* no GID that packets come from begins like this: it would be multicast */
+
+static inline bool vb_source_is(const struct vb_source *a, const struct vb_source *b)
+{
+	return a->low == b->low && a->high == b->high;
+}
+
+/* One packet: its headers copied out, its payload in place until next(). */
+struct vb_arrival {
+	uint32_t hdr_len, payload_len;
+	const uint8_t *payload;
+	struct vb_source source;
+	uint32_t ack;	  /* VB_OUT_ACK | PSN: an ACK that came along, 0: none */
+	uint8_t path_mtu; /* enum ibv_mtu of the sending QP, 0: not told */
+	bool placed;	  /* the message's data is in its place already */
+	uint8_t hdr[VB_HDR_MAX];
+};
+
+struct vb_rxq_ops {
+	/* 1 and the next packet, 0 if there is none, -1 if what is there cannot be a packet: the queue is
+	 * not looked at again, and rubbish() is called.  Under rxq->rx, like next(). */
+	int (*peek)(struct vb_rxq *r, struct vb_arrival *p);
+	/* Done with the packet of peek(): its room is the sender's again. */
+	void (*next)(struct vb_rxq *r);
+	/* Whether a packet is there, for a wire that has no sequence words (rxq->words); without locks. */
+	bool (*ready)(const struct vb_rxq *r);
+	/* Ends the connection; does not call back itself. */
+	void (*rubbish)(struct vb_rxq *r);
+};
+
+struct vb_rxq {
+	/* The wire's part; ops, out, shift and mask are set once, the others under rx. */
+	const struct vb_rxq_ops *ops;
+	struct vb_out *out; /* the way whose room those wait for that owe something here */
+	/* Where packet n has come as soon as a 32-bit word reads n + 1: the words stand 1 << shift apart.
+	 * NULL: ops->ready() tells. */
+	_Atomic(const uint8_t *) words;
+	uint32_t shift, mask;
+	_Atomic uint32_t at; /* the next packet's number */
+	struct vb_lock rx;   /* the consumer's role: trylock, whoever fails goes on */
+
+	/* hca/'s part. */
+	_Atomic bool open;	    /* to be polled; the thread that brings a peer up or down writes */
+	_Atomic bool owes;	    /* `owed` is not empty, or `acks` set; a hint, readable without locks */
+	_Atomic bool placing;	    /* some QP has more to place directly; written under rx */
+	_Atomic uint32_t quiet;	    /* polls since the last packet, for the choice of queues; under rx */
+	uint32_t unflushed;	    /* packets taken in since owed ACKs were last sent; under rx */
+	uint32_t budget;	    /* packets that the next look may take, see hca/receive.c; under rx */
+	struct vb_path *acks;	    /* one that owes no more than an ACK; under rx */
+	struct vb_adapter *adapter; /* set before `open` */
+	struct vb_lock owed_lock;   /* guards `owed` */
+	struct vb_list owed;	    /* paths (path->owes) that have something to send */
+};
+
+/* Whether a packet is there.  Under rx, or as a hint without it. */
+static inline bool vb_rxq_ready(const struct vb_rxq *r)
+{
+	const uint8_t *words = atomic_load_explicit(&r->words, memory_order_relaxed);
+	uint32_t at = atomic_load_explicit(&r->at, memory_order_relaxed);
+
+	if (vb_unlikely(!words))
+		return r->ops->ready(r);
+	return atomic_load_explicit(
+		   (const _Atomic uint32_t *)(const void *)(words + ((size_t)(at & r->mask) << r->shift)),
+		   memory_order_acquire) == at + 1; /* pairs with the sender's exchange */
+}
+
+#endif

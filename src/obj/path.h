@@ -1,0 +1,30 @@
+/* A path: where the packets of a queue pair, or of an address handle, go.  An RC or UC queue pair has one.
+ *
+ * hca/path.c makes and ends it; everything here is guarded by the queue pair's lock but for `owes`. */
+#ifndef VB_OBJ_PATH_H
+#define VB_OBJ_PATH_H
+
+#include "base/list.h"
+#include "iba/rxq.h"
+
+struct vb_peer_mem;
+struct vb_out;
+struct vb_peer;
+struct vb_qp;
+struct vb_shown_qp;
+
+struct vb_path {
+	struct vb_qp *qp;     /* whose it is; set once */
+	struct vb_peer *peer; /* the process of this host that it leads to, with a reference; NULL: none is
+				 known by the destination GID and QPN */
+	struct vb_rxq *rxq; /* that which brings the answers, and on which this path owes; NULL: no contact */
+	struct vb_out *out; /* the way out; NULL: no contact, or the far end's queue pair is not connected to
+			       this one.  Only vb_rc_path() changes it */
+	struct vb_source source; /* packets count if they come from here; set with `rxq` */
+	uint32_t pid;		 /* process at the other end, 0: not known; for sentences */
+	struct vb_peer_mem *mem; /* the far end's tables, for direct placement; NULL: not here, or not yet */
+	const struct vb_shown_qp *peer_qp; /* the queue pair at the other end, in them */
+	struct vb_list owes; /* on rxq->owed, while it has something to send; under rxq->owed_lock */
+};
+
+#endif
