@@ -86,4 +86,26 @@ static inline void vb_lock_give(struct vb_lock *l)
 	atomic_store_explicit(&l->held, 0, memory_order_release); /* pairs with the next taker's exchange */
 }
 
+/* For a lock whose holder looks after what others leave for it.  Who leaves something tries the lock by
+ * vb_lock_claim(): either it gets the lock, or the holder sees what was written before, once it has given the
+ * lock by vb_lock_pass().  Both exchange one word, so one of the two always sees the other. */
+static inline bool vb_lock_claim(struct vb_lock *l)
+{
+#ifdef VB_DEBUG
+	do { /* a compare-and-exchange that fails writes nothing */
+		if (vb_lock_seize(l))
+			return true;
+	} while (!atomic_fetch_or_explicit(&l->held, 0, memory_order_acq_rel));
+	return false;
+#else
+	return !atomic_exchange_explicit(&l->held, vb_lock_me(),
+					 memory_order_acq_rel); /* pairs with vb_lock_pass */
+#endif
+}
+
+static inline void vb_lock_pass(struct vb_lock *l)
+{
+	atomic_exchange_explicit(&l->held, 0, memory_order_acq_rel); /* pairs with vb_lock_claim */
+}
+
 #endif

@@ -20,6 +20,7 @@
 #include "mem/peer_mem.h"
 #include "obj/context.h"
 #include "hca/hca.h"
+#include "hca/send.h"
 
 #ifndef PR_SET_PTRACER
 #define PR_SET_PTRACER 0x59616d61
@@ -331,14 +332,14 @@ void vb_direct_revoked(struct vb_qp *qp)
 
 	vb_lock_take(&qp->lock);
 	unsettled = qp->unsettled;
-	vb_lock_give(&qp->lock);
+	vb_hca_give(qp);
 	if (!unsettled)
 		return;
 	wait_for_peers(qp->ctx->adapter, 0, qp->qpn, "taking back what a QP permits");
 	vb_lock_take(&qp->lock);
 	qp->unsettled = false;
 	vb_direct_show(qp); /* what it permits in its new state */
-	vb_lock_give(&qp->lock);
+	vb_hca_give(qp);
 }
 
 static bool in_use(void *owner, uint32_t index)

@@ -12,6 +12,7 @@
 #include "transport/rc.h"
 #include "hca/lost.h"
 #include "hca/path.h"
+#include "hca/send.h"
 
 enum { CLOSING_MS = 20 };
 
@@ -60,7 +61,7 @@ static void lose_qp(struct vb_qp *qp)
 		vb_rc_error(qp, &f);
 		vb_path_close(qp);
 	}
-	vb_lock_give(&qp->lock);
+	vb_hca_give(qp);
 }
 
 void vb_device_lost(struct vb_adapter *a)

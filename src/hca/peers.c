@@ -64,10 +64,10 @@ static void move_paths(struct vb_peer *peer)
 		vb_lock_take(&qp->lock);
 		if (qp->path.peer == peer && !qp->forgotten) {
 			vb_path_move(&qp->path);
-			if (qp->path.out && qp->req.next != qp->req.head)
+			if (qp->path.out && qp->req.next != qp->req.seen)
 				vb_hca_send(qp);
 		}
-		vb_lock_give(&qp->lock);
+		vb_hca_give(qp);
 	}
 	vb_lock_give(&r->rx);
 }
@@ -91,10 +91,10 @@ void vb_hca_peer_up(struct vb_peer *peer)
 		if (p->peer == peer && !qp->forgotten) {
 			if (!p->rxq || !p->mem)
 				vb_path_attach(p); /* what it permits is for the peer to see */
-			if (qp->req.next != qp->req.head || vb_rc_owes(qp) != VB_OWES_NOTHING)
+			if (qp->req.next != qp->req.seen || vb_rc_owes(qp) != VB_OWES_NOTHING)
 				vb_owe(p);
 		}
-		vb_lock_give(&qp->lock);
+		vb_hca_give(qp);
 	}
 	vb_hca_flush(r);
 	vb_lock_give(&r->rx);
@@ -122,7 +122,7 @@ static void lose_peer(struct vb_peer *peer, struct vb_qp *qp, enum vb_peer_end h
 		    IBV_QPS_ERR) /* what is left is lost, like packets to nobody: its timer runs */
 			vb_hca_send_on(qp);
 	}
-	vb_lock_give(&qp->lock);
+	vb_hca_give(qp);
 }
 
 void vb_hca_peer_down(struct vb_peer *peer, enum vb_peer_end how)

@@ -1,7 +1,7 @@
 /* Locks, in the order in which they are taken: rxq->rx (trylock but for destruction), hca->timer_lock
- * (trylock but to add), qp->lock, then SRQ, CQ and channel, then rxq->owed_lock or the wire's own.
- * hca->timer_lock is also taken under qp->lock to add a QP; the scan that holds it only tries qp->lock, so
- * that the two do not wait for one another. */
+ * (trylock but to add), a QP's posting lock, qp->lock, then its lock for receives, SRQ, CQ and channel, then
+ * rxq->owed_lock or the wire's own. hca->timer_lock is also taken under qp->lock to add a QP; the scan that
+ * holds it only tries qp->lock, so that the two do not wait for one another. */
 #include "hca/progress.h"
 
 #include "base/clock.h"
@@ -190,7 +190,7 @@ void vb_hca_forget(struct vb_qp *qp)
 	qp->forgotten = true;
 	vb_path_close(qp);
 	vb_direct_show(qp); /* no more */
-	vb_lock_give(&qp->lock);
+	vb_hca_give(qp);
 	for (uint32_t i = 0; i < rxq_count(h); i++)
 		forget_acks(rxq_at(h, i), &qp->path);
 	vb_hca_untime(qp);

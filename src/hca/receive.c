@@ -53,7 +53,7 @@ static void let_go(struct delivery *d)
 		vb_direct_show(qp);
 	if (vb_unlikely(vb_rc_timed(qp) && (!qp->req.timing || qp->req.waiting_rnr)))
 		vb_hca_keep_time(qp);
-	vb_lock_give(&qp->lock);
+	vb_hca_give(qp);
 	d->qp = NULL;
 	d->bytes = 0;
 }
@@ -96,7 +96,7 @@ static void deliver(struct delivery *d, const struct vb_arrival *in)
 			return; /* as on a wire: packets to nobody vanish */
 		vb_lock_take(&qp->lock);
 		if (vb_unlikely(!takes_from(qp, &in->source))) {
-			vb_lock_give(&qp->lock);
+			vb_hca_give(qp);
 			return;
 		}
 		d->qp = qp;

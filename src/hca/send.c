@@ -22,14 +22,13 @@ static bool output(struct vb_qp *qp, uint32_t place)
 
 	if (vb_unlikely(!p->out))
 		vb_path_attach(p);
-	qp->req.budget = place;
-	blocked = vb_rc_output(qp);
+	blocked = vb_rc_output(qp, place);
 	if (vb_unlikely(p->mem && atomic_load_explicit(&p->mem->asks, memory_order_relaxed)))
 		vb_direct_ask(p->peer);
 	if (vb_unlikely(vb_rc_timed(qp) && !qp->req.timing))
 		vb_hca_keep_time(qp);
 	/* An answer that nobody is there to take waits for no room. */
-	return p->out ? blocked : qp->req.next != qp->req.head;
+	return p->out ? blocked : qp->req.next != qp->req.seen;
 }
 
 bool vb_hca_watched(struct vb_adapter *a)
@@ -64,6 +63,39 @@ void vb_hca_send(struct vb_qp *qp)
 	}
 }
 
+void vb_hca_take_posted(struct vb_qp *qp)
+{
+	if (vb_unlikely(qp->state == IBV_QPS_ERR))
+		vb_rc_flush(qp); /* rule 30 */
+	else
+		vb_hca_send(qp);
+}
+
+void vb_hca_posted(struct vb_qp *qp)
+{
+	if (vb_unlikely(!vb_lock_claim(&qp->lock)))
+		return; /* vb_hca_give() */
+	vb_hca_take_posted(qp);
+	vb_lock_give(&qp->lock);
+}
+
+bool vb_hca_gives(struct vb_qp *qp)
+{
+	uint32_t seen = qp->req.seen;
+
+	vb_lock_pass(&qp->lock);
+	if (vb_likely(atomic_load_explicit(&qp->post.head, memory_order_relaxed) == seen))
+		return true;
+	/* whoever has it now comes by here too, or is a poster, who has taken all that was posted */
+	return !vb_lock_claim(&qp->lock);
+}
+
+void vb_hca_give(struct vb_qp *qp)
+{
+	while (vb_unlikely(!vb_hca_gives(qp)))
+		vb_hca_take_posted(qp);
+}
+
 void vb_hca_send_on(struct vb_qp *qp)
 {
 	output(qp, 0);
@@ -88,7 +120,7 @@ void vb_hca_flush(struct vb_rxq *r)
 			blocked++;
 			first = first ? first : p;
 		}
-		vb_lock_give(&qp->lock);
+		vb_hca_give(qp);
 		/* Requests may be stopped where an ACK finds room: every path has its turn, once. */
 		if (blocked > FLUSH_BLOCKED || (first && vb_owed_next(r) == first))
 			break;

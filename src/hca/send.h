@@ -8,6 +8,17 @@
 /* After anything changed that may let qp send (post, modify, input): makes contact if needed, sends, and
  * leaves qp on the lists from which progress resumes it.  Under qp->lock. */
 void vb_hca_send(struct vb_qp *qp);
+/* Requests were published: the protocol takes them, unless somebody is at work on the QP, who finds them by
+ * vb_hca_give().  Under the posting lock, which is held all the while: so no other request is published
+ * before the QP's lock is given back, and nobody has to look for one. */
+void vb_hca_posted(struct vb_qp *qp);
+/* What was posted is sent, or flushed.  Under qp->lock. */
+void vb_hca_take_posted(struct vb_qp *qp);
+/* Gives qp->lock back, then takes what was posted meanwhile.  For everybody who holds that lock but a poster:
+ * otherwise a request might be left lying.  The QP must not go once its lock is given: it is looked at. */
+void vb_hca_give(struct vb_qp *qp);
+/* One try of it.  false: something was posted, and the lock is held again. */
+bool vb_hca_gives(struct vb_qp *qp);
 /* What is left after contact was lost: nothing is placed directly.  Under qp->lock. */
 void vb_hca_send_on(struct vb_qp *qp);
 /* Lets every path that owes something on the queue send, until its wire is full.  Under r->rx. */

@@ -3,10 +3,20 @@
 #include "base/clock.h"
 #include "hca/owed.h"
 #include "hca/path.h"
+#include "hca/send.h"
 #include "hca/silence.h"
 #include "transport/rc.h"
 
 #define BUSY_NS (50 * VB_USEC) /* until a QP whose lock was busy is looked at again */
+
+/* Under qp->lock and the timer lock. */
+static void keep(struct vb_hca *h, struct vb_qp *qp)
+{
+	if (qp->req.timing || qp->forgotten)
+		return;
+	qp->req.timing = true;
+	vb_list_append(&h->timed, &qp->on_timer);
+}
 
 void vb_hca_keep_time(struct vb_qp *qp)
 {
@@ -20,9 +30,8 @@ void vb_hca_keep_time(struct vb_qp *qp)
 	}
 	if (qp->req.timing || qp->forgotten)
 		return;
-	qp->req.timing = true;
 	vb_lock_take(&h->timer_lock);
-	vb_list_append(&h->timed, &qp->on_timer);
+	keep(h, qp);
 	vb_lock_give(&h->timer_lock);
 	vb_adapter_nudge(h->adapter);
 }
@@ -38,21 +47,25 @@ static void consider_end(struct vb_qp *qp, uint64_t now)
 	qp->req.retries = qp->attr.retry_cnt;
 }
 
-/* Under qp->lock. */
+/* Under qp->lock and the timer lock.  Returns when to look again. */
 static uint64_t look(struct vb_qp *qp, uint64_t now)
 {
 	struct vb_path *p = &qp->path;
 	uint64_t t;
 
-	if (vb_unlikely(!p->peer && qp->req.next != qp->req.head)) /* its address may have come since */
+	if (vb_unlikely(!p->peer && qp->req.next != qp->req.seen)) /* its address may have come since */
 		vb_path_attach(p);
 	if (qp->req.deadline && now >= qp->req.deadline && !qp->req.retries)
 		consider_end(qp, now);
 	t = vb_rc_timer(qp, now);
-	if (vb_rc_owes(qp) == VB_OWES_MORE || (!p->out && qp->req.next != qp->req.head)) {
+	if (vb_rc_owes(qp) == VB_OWES_MORE || (!p->out && qp->req.next != qp->req.seen)) {
 		vb_owe(p);
 		if (!p->out)
 			vb_path_contact(p);
+	}
+	if (!vb_rc_timed(qp)) {
+		vb_list_unlink(&qp->on_timer);
+		qp->req.timing = false;
 	}
 	return t;
 }
@@ -74,11 +87,11 @@ uint64_t vb_hca_scan(struct vb_hca *h, uint64_t now)
 		}
 		t = look(qp, now);
 		rnr += qp->req.waiting_rnr;
-		if (!vb_rc_timed(qp)) {
-			vb_list_unlink(n);
-			qp->req.timing = false;
+		while (vb_unlikely(!vb_hca_gives(qp))) {
+			keep(h, qp); /* or sending would, which waits for the lock that we hold */
+			vb_hca_take_posted(qp);
+			t = look(qp, now);
 		}
-		vb_lock_give(&qp->lock);
 		if (t < next)
 			next = t;
 	}

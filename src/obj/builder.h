@@ -39,11 +39,12 @@ enum vb_build_fault {
 
 enum { VB_BUILD_FLAGS_KNOWN = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE };
 
-/* qp->lock held until vb_builder_end(). */
+/* No other thread posts until vb_builder_end(). */
 static inline void vb_builder_begin(struct vb_builder *b, struct vb_qp *qp)
 {
 	b->qp = qp;
-	b->next = qp->req.head;
+	vb_posting_take(qp);
+	b->next = atomic_load_explicit(&qp->post.head, memory_order_relaxed);
 }
 
 /* Whether there is a slot for another request; the slots are free again when completions are polled (rule
@@ -54,7 +55,7 @@ static inline bool vb_builder_room(struct vb_builder *b)
 
 	b->w = vb_sq_at(q, b->next);
 	/* the acquire pairs with the poll that gave the slots back */
-	return b->next - atomic_load_explicit(&q->free, memory_order_acquire) < q->max_wr;
+	return b->next - atomic_load_explicit(&b->qp->post.free, memory_order_acquire) < q->max_wr;
 }
 
 /* What every request has.  flags: enum ibv_send_flags. */
@@ -93,10 +94,16 @@ static inline void vb_builder_next(struct vb_builder *b)
 	b->next++;
 }
 
-/* Hands the requests that are whole to the protocol. */
+/* Hands the requests that are whole to the protocol, which may find them at once, or is to be told. */
 static inline void vb_builder_publish(struct vb_builder *b)
 {
-	b->qp->req.head = b->next;
+	atomic_store_explicit(&b->qp->post.head, b->next,
+			      memory_order_release); /* pairs with vb_sq_notice() */
+}
+
+static inline void vb_builder_end(struct vb_builder *b)
+{
+	vb_posting_give(b->qp);
 }
 
 #endif

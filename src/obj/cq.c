@@ -131,12 +131,13 @@ static inline void give_slot(const struct vb_cqe *e)
 {
 	_Atomic uint32_t *polled = &e->qp->resp.rq.polled;
 
-	if (e->is_send) /* pairs with the poster's acquire */
-		atomic_store_explicit(&e->qp->req.free, e->sq_free, memory_order_release);
+	if (e->is_send) /* this and the last one pair with the poster's acquire */
+		atomic_store_explicit(&e->qp->post.free, e->sq_free, memory_order_release);
 	else if (e->srq)
 		atomic_fetch_add_explicit(&e->srq->rq.polled, 1, relaxed);
 	else
-		atomic_store_explicit(polled, atomic_load_explicit(polled, relaxed) + 1, relaxed);
+		atomic_store_explicit(polled, atomic_load_explicit(polled, relaxed) + 1,
+				      memory_order_release);
 }
 
 /* Gives the CQ's lock back.  The entry is lost; the slot in an SRQ, which others use, is not. */

@@ -80,9 +80,12 @@ static void empty_queues(struct vb_qp *qp)
 
 	*r = req;
 	*s = resp;
-	s->rq.head = s->rq.tail = 0;
-	atomic_store_explicit(&s->rq.polled, s->rq.head, relaxed);
-	qp->state = IBV_QPS_RESET;
+	s->rq.tail = 0;
+	atomic_store_explicit(&s->rq.head, 0, relaxed);
+	atomic_store_explicit(&s->rq.polled, 0, relaxed);
+	atomic_store_explicit(&qp->post.head, 0, relaxed);
+	atomic_store_explicit(&qp->post.free, 0, relaxed);
+	vb_qp_set_state(qp, IBV_QPS_RESET);
 	qp->attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RESET, .cap = qp->attr.cap};
 	qp->dest_qpn = 0;
 	qp->max_rd_atomic = 0;
@@ -149,7 +152,9 @@ void vb_qp_reset(struct vb_qp *qp)
 	if (qp->rcq != qp->scq)
 		vb_cq_forget(qp->rcq, qp);
 	return_srq_slot(qp);
+	vb_lock_take(&qp->post.receives);
 	empty_queues(qp);
+	vb_lock_give(&qp->post.receives);
 }
 
 /* Sizes are powers of two, as mlx5 has them, since indices run freely.  A ring whose unanswered entries would

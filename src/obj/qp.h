@@ -1,5 +1,5 @@
 /* Queue pairs: the state that the protocol works on.  No protocol here: transport/ reads and writes the
- * requester and responder parts, verbs/ posts and modifies, all under the QP's lock. */
+ * requester and responder parts under the QP's lock, verbs/ posts under locks of their own. */
 #ifndef VB_OBJ_QP_H
 #define VB_OBJ_QP_H
 
@@ -92,6 +92,19 @@ struct vb_resource {
 	uint64_t orig; /* atomic: saved result (rule 17) */
 };
 
+/* The posters' end of both queues, apart from the protocol's state, so that requests can be filled while the
+ * protocol is at work. */
+struct vb_posting {
+	struct vb_lock sends;  /* held while send requests are filled; before the QP's lock */
+	bool alone;	       /* of a thread domain, so that `sends` is not needed; set once */
+	_Atomic uint32_t head; /* next send request to post; guarded by `sends`, read without */
+	_Atomic uint32_t free; /* oldest slot not given back: polled CQEs advance it (poller writes) */
+	/* Held while receive requests are posted; after the QP's lock.  It guards resp.rq's posting end.  Who
+	 * changes the state takes it afterwards, so that a poster has either seen the new state, or posted
+	 * before: a thread domain keeps it. */
+	struct vb_lock receives;
+};
+
 struct vb_req {
 	/* SQ indices run freely; the slot is index & mask */
 	uint8_t *ring; /* WQEs of `stride` bytes */
@@ -99,15 +112,14 @@ struct vb_req {
 	uint32_t stride, mask;
 	uint32_t max_wr, max_sge, max_inline; /* as granted */
 	uint32_t max_msg;		      /* the profile's */
-	uint32_t head;			      /* next to post */
 	uint32_t next;			      /* next to send, or being sent */
 	uint32_t una;			      /* oldest not completed */
-	_Atomic uint32_t free;	      /* oldest not given back: polled CQEs advance it (poller writes) */
-	uint32_t sent;		      /* packets of `next` sent so far */
-	uint32_t psn;		      /* next PSN to send */
-	uint32_t psn_una;	      /* oldest PSN not acknowledged */
-	uint32_t psn_max;	      /* highest PSN ever sent, plus one */
-	uint32_t reads;		      /* READs and atomics outstanding */
+	uint32_t seen;	  /* what was posted before this is known to the protocol: vb_sq_notice() */
+	uint32_t sent;	  /* packets of `next` sent so far */
+	uint32_t psn;	  /* next PSN to send */
+	uint32_t psn_una; /* oldest PSN not acknowledged */
+	uint32_t psn_max; /* highest PSN ever sent, plus one */
+	uint32_t reads;	  /* READs and atomics outstanding */
 	uint8_t retries, rnr_retries; /* left */
 	bool waiting_rnr;	      /* no sending before `deadline` (rule 2) */
 	bool retry_pending;  /* went back on an implied NAK or sequence error; ignores further ones until
@@ -119,10 +131,9 @@ struct vb_req {
 				VB_NEVER: not running */
 	uint64_t mark;	     /* wire mark of the last packet sent (see vb_out_ops.mark) */
 	bool timing;	     /* on the adapter's timer list */
-	bool placing;	     /* the request at `next` is being placed directly, and `budget` is used up */
-	bool late_sinks;     /* the profile's */
-	uint32_t
-	    budget; /* bytes that may be placed directly in this call; the caller of vb_rc_output() sets it */
+	bool placing; /* the request at `next` is being placed directly, and its bytes for one call are used
+			 up */
+	bool late_sinks; /* the profile's */
 	uint32_t ringed; /* requests started since the queue was last empty */
 };
 
@@ -174,7 +185,11 @@ struct vb_qp {
 	struct vb_async_node ev_fatal, ev_access, ev_req, ev_comm_est, ev_drained, ev_last_wqe;
 	struct vb_list on_ctx; /* context's list of QPs */
 
+	struct vb_posting post __attribute__((aligned(VB_LINE)));
+
 	struct vb_lock lock __attribute__((aligned(VB_LINE))); /* guards everything below */
+	/* Posters read it without the lock: vb_qp_state_now().  Only ibv_modify_qp changes it otherwise than
+	 * to ERR, and holds posters off. */
 	enum ibv_qp_state state;
 	struct ibv_qp_attr attr; /* as set by modify; state and the moving PSNs stand elsewhere */
 	uint32_t dest_qpn;
@@ -206,11 +221,49 @@ static inline struct vb_swqe *vb_sq_at(const struct vb_req *r, uint32_t index)
 	return (struct vb_swqe *)(r->ring + (size_t)(index & r->mask) * r->stride);
 }
 
+static inline enum ibv_qp_state vb_qp_state_now(const struct vb_qp *qp)
+{
+	return __atomic_load_n(&qp->state, __ATOMIC_RELAXED);
+}
+
+/* Under qp->lock; to another state than ERR with the posting lock too. */
+static inline void vb_qp_set_state(struct vb_qp *qp, enum ibv_qp_state state)
+{
+	__atomic_store_n(&qp->state, state, __ATOMIC_RELAXED);
+}
+
+/* The posting lock of the send queue. */
+static inline void vb_posting_take(struct vb_qp *qp)
+{
+	if (vb_likely(!qp->post.alone))
+		vb_lock_take(&qp->post.sends);
+}
+
+static inline void vb_posting_give(struct vb_qp *qp)
+{
+	if (vb_likely(!qp->post.alone))
+		vb_lock_give(&qp->post.sends);
+}
+
+/* Whether requests were posted of which the protocol does not know. */
+static inline bool vb_sq_unseen(const struct vb_qp *qp)
+{
+	return atomic_load_explicit(&qp->post.head, memory_order_relaxed) != qp->req.seen;
+}
+
+/* Lets the protocol know of what was posted.  Under qp->lock. */
+static inline void vb_sq_notice(struct vb_qp *qp)
+{
+	/* pairs with vb_builder_publish() */
+	qp->req.seen = atomic_load_explicit(&qp->post.head, memory_order_acquire);
+}
+
 /* Queues and event nodes of a QP whose ctx, pd, CQs, SRQ, keys and qpn are set; state RESET.  cap: as asked,
  * already checked against the limits; receives what was granted (>= asked).  0 or errno. */
 int vb_qp_init(struct vb_qp *qp, struct ibv_qp_cap *cap);
 void vb_qp_fini(struct vb_qp *qp);
-/* Forgets all queue contents and PSNs (state RESET), as modify to RESET and creation do.  Under qp->lock. */
+/* Forgets all queue contents and PSNs (state RESET), as modify to RESET and creation do.  Under the posting
+ * lock and qp->lock. */
 void vb_qp_reset(struct vb_qp *qp);
 /* Responder resources for `n` outstanding READs and atomics; existing contents stay if n allows.  Under
  * qp->lock. */

@@ -23,7 +23,8 @@ int vb_rq_init(struct vb_rq *rq, struct vb_pd *pd, enum vb_queue_kind kind, uint
 	rq->mask = entries - 1;
 	rq->max_wr = max_wr;
 	rq->max_sge = max_sge;
-	rq->head = rq->tail = 0;
+	rq->tail = 0;
+	atomic_store_explicit(&rq->head, 0, relaxed);
 	atomic_store_explicit(&rq->polled, 0, relaxed);
 	return 0;
 }
@@ -49,10 +50,11 @@ static int refuse(const struct vb_rq *rq, const struct ibv_recv_wr *wr, const ch
 int vb_rq_post(struct vb_rq *rq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad, const char *call)
 {
 	uint32_t room = rq->max_wr - vb_rq_held(rq), n = 0;
+	uint32_t head = atomic_load_explicit(&rq->head, relaxed);
 	int err = 0;
 
 	for (; wr; wr = wr->next, n++) {
-		struct vb_rwqe *w = vb_rq_at(rq, rq->head);
+		struct vb_rwqe *w = vb_rq_at(rq, head + n);
 
 		/* a negative num_sge is a large one here */
 		if (vb_unlikely((uint32_t)wr->num_sge > rq->max_sge || n == room)) {
@@ -64,8 +66,8 @@ int vb_rq_post(struct vb_rq *rq, struct ibv_recv_wr *wr, struct ibv_recv_wr **ba
 		w->num_sge = (uint32_t)wr->num_sge;
 		for (uint32_t i = 0; i < w->num_sge; i++)
 			w->sge[i] = wr->sg_list[i];
-		rq->head++;
 	}
+	atomic_store_explicit(&rq->head, head + n, memory_order_release); /* pairs with vb_rq_empty() */
 	return err;
 }
 

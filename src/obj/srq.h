@@ -26,8 +26,8 @@ struct vb_rq {
 	uint32_t mask;
 	uint32_t max_wr; /* as granted */
 	uint32_t max_sge;
-	uint32_t head;		 /* next to post; guarded by the owner's lock */
-	uint32_t tail;		 /* next to consume; guarded by the same lock */
+	_Atomic uint32_t head;	 /* next to post; guarded by the owner's lock for posting */
+	uint32_t tail;		 /* next to consume; guarded by the owner's lock for consuming */
 	_Atomic uint32_t polled; /* posted requests whose completions were polled (or lost); runs freely
 				    like head.  A QP's: its receive CQ's poller writes, under that CQ's
 				    lock.  An SRQ's: pollers of several CQs add */
@@ -39,7 +39,7 @@ int vb_rq_init(struct vb_rq *rq, struct vb_pd *pd, enum vb_queue_kind kind, uint
 void vb_rq_fini(struct vb_rq *rq);
 
 /* Posts a list; returns 0 or a positive errno with *bad set to the first request that was not posted (rule
- * 11: ENOMEM when full).  Under the owner's lock. */
+ * 11: ENOMEM when full).  Under the owner's lock for posting. */
 int vb_rq_post(struct vb_rq *rq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad, const char *call);
 
 static inline struct vb_rwqe *vb_rq_at(const struct vb_rq *rq, uint32_t index)
@@ -50,12 +50,15 @@ static inline struct vb_rwqe *vb_rq_at(const struct vb_rq *rq, uint32_t index)
 /* Requests that take room: posted and not yet polled. */
 static inline uint32_t vb_rq_held(const struct vb_rq *rq)
 {
-	return rq->head - atomic_load_explicit(&rq->polled, memory_order_relaxed);
+	/* the acquire pairs with the poll that gave the slots back */
+	return atomic_load_explicit(&rq->head, memory_order_relaxed) -
+	       atomic_load_explicit(&rq->polled, memory_order_acquire);
 }
 
 static inline bool vb_rq_empty(const struct vb_rq *rq)
 {
-	return rq->head == rq->tail;
+	return atomic_load_explicit(&rq->head, memory_order_acquire) ==
+	       rq->tail; /* pairs with vb_rq_post() */
 }
 
 struct vb_srq {

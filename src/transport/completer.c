@@ -82,7 +82,7 @@ static bool ack_before(struct vb_qp *qp, uint32_t psn)
 	struct vb_req *q = &qp->req;
 	bool moved = false, whole = true;
 
-	while (q->una != q->head && vb_psn_diff(psn, q->psn_una) > 0) {
+	while (q->una != q->seen && vb_psn_diff(psn, q->psn_una) > 0) {
 		struct vb_swqe *w = vb_sq_at(q, q->una);
 
 		if (w->state != VB_WQE_STARTED)
@@ -164,7 +164,7 @@ static void ack(struct vb_qp *qp, const struct vb_pkt *p)
 		retry(qp);
 		return;
 	}
-	if (positive || qp->req.una == qp->req.head || vb_psn_diff(p->psn, qp->req.psn_una) < 0)
+	if (positive || qp->req.una == qp->req.seen || vb_psn_diff(p->psn, qp->req.psn_una) < 0)
 		return;
 	if (VB_AETH_KIND(p->syndrome) == VB_AETH_RNR)
 		rnr_nak(qp, p);
@@ -183,7 +183,7 @@ static struct vb_swqe *answered(struct vb_qp *qp, const struct vb_pkt *p)
 		retry(qp);
 		return NULL;
 	}
-	if (q->una == q->head || vb_psn_diff(p->psn, q->psn_una) != 0)
+	if (q->una == q->seen || vb_psn_diff(p->psn, q->psn_una) != 0)
 		return NULL; /* a duplicate */
 	w = vb_sq_at(q, q->una);
 	if (w->state != VB_WQE_STARTED)

@@ -64,14 +64,14 @@ static void complete(struct vb_qp *qp, struct vb_swqe *w)
 }
 
 /* n more bytes of w are in place. */
-static enum vb_placed advance(struct vb_qp *qp, struct vb_swqe *w, uint32_t n)
+static enum vb_placed advance(struct vb_qp *qp, struct vb_swqe *w, uint32_t n, uint32_t *budget)
 {
 	struct vb_req *q = &qp->req;
 
 	w->placed += n;
-	q->budget -= n < q->budget ? n : q->budget;
+	*budget -= n < *budget ? n : *budget;
 	if (w->placed < w->length) {
-		q->placing = !q->budget;
+		q->placing = !*budget;
 		return q->placing ? VB_PLACED_LATER : VB_PLACED;
 	}
 	if (vb_wr_is(w->opcode, VB_WR_IMM)) {
@@ -90,11 +90,11 @@ static enum vb_placed give_up(struct vb_swqe *w)
 }
 
 /* How much of w may be copied now. */
-static uint32_t portion(const struct vb_req *q, const struct vb_swqe *w)
+static uint32_t portion(const struct vb_swqe *w, uint32_t budget)
 {
 	uint32_t n = w->length - w->placed;
 
-	n = n < q->budget ? n : q->budget;
+	n = n < budget ? n : budget;
 	return n < VB_MEM_CHUNK ? n : VB_MEM_CHUNK;
 }
 
@@ -138,10 +138,10 @@ static bool list_is_there(struct vb_qp *qp, const struct vb_swqe *w, uint32_t wa
 	return true;
 }
 
-static enum vb_placed copy(struct vb_qp *qp, struct vb_swqe *w, struct vb_peer_mem_use *u)
+static enum vb_placed copy(struct vb_qp *qp, struct vb_swqe *w, struct vb_peer_mem_use *u, uint32_t *budget)
 {
 	bool fetch = vb_wr_is(w->opcode, VB_WR_FETCH);
-	uint32_t n = portion(&qp->req, w), tail = joined(w, (uintptr_t)u->ptr, n);
+	uint32_t n = portion(w, *budget), tail = joined(w, (uintptr_t)u->ptr, n);
 	struct vb_facts f;
 	enum vb_reason r;
 
@@ -155,7 +155,7 @@ static enum vb_placed copy(struct vb_qp *qp, struct vb_swqe *w, struct vb_peer_m
 	if (r == VB_OK && tail)
 		r = copy_joined(qp, w, u->ptr + n - tail, tail, &f);
 	vb_peer_mem_end(u);
-	return r == VB_OK ? advance(qp, w, n) : give_up(w);
+	return r == VB_OK ? advance(qp, w, n, budget) : give_up(w);
 }
 
 static enum vb_placed atomic(struct vb_qp *qp, struct vb_swqe *w, struct vb_peer_mem_use *u)
@@ -264,17 +264,17 @@ static bool add(struct vb_qp *qp, struct batch *b, struct vb_swqe *w, uint64_t p
 }
 
 /* Those behind w that are of its kind, whole, and lie in the same region. */
-static void add_more(struct vb_qp *qp, struct batch *b, const struct vb_swqe *w)
+static void add_more(struct vb_qp *qp, struct batch *b, const struct vb_swqe *w, uint32_t budget)
 {
 	const struct vb_req *q = &qp->req;
 	struct vb_peer_mem_want x;
 	uint64_t at;
 
-	for (uint32_t i = q->next + 1; IN_ORDER && i != q->head && b->nthere < BATCH; i++) {
+	for (uint32_t i = q->next + 1; IN_ORDER && i != q->seen && b->nthere < BATCH; i++) {
 		struct vb_swqe *m = vb_sq_at(q, i);
 
 		if (m->opcode != w->opcode || m->remote.rkey != w->remote.rkey || !m->length ||
-		    !wanted(qp, m, &x) || m->length > q->budget || b->bytes + m->length > q->budget ||
+		    !wanted(qp, m, &x) || m->length > budget || b->bytes + m->length > budget ||
 		    b->bytes + m->length > VB_MEM_CHUNK || !vb_peer_mem_also(qp->path.mem, &x, &at) ||
 		    !add(qp, b, m, at, m->length))
 			return;
@@ -297,10 +297,10 @@ static size_t move(struct vb_qp *qp, struct batch *b, bool write)
 	return done + vb_peer_mem_move(qp->path.mem, write, &b->here[k], 1, b->there, 1);
 }
 
-static enum vb_placed call(struct vb_qp *qp, struct vb_swqe *w, struct vb_peer_mem_use *u)
+static enum vb_placed call(struct vb_qp *qp, struct vb_swqe *w, struct vb_peer_mem_use *u, uint32_t *budget)
 {
 	struct vb_req *q = &qp->req;
-	uint32_t n = portion(q, w);
+	uint32_t n = portion(w, *budget);
 	enum vb_placed ret = VB_PLACED;
 	struct vb_mem_use local;
 	struct batch b;
@@ -311,7 +311,7 @@ static enum vb_placed call(struct vb_qp *qp, struct vb_swqe *w, struct vb_peer_m
 		if (add(qp, &b, w, u->at, n)) {
 			if (w->placed + n == w->length && !vb_wr_is(w->opcode, VB_WR_IMM) &&
 			    qp->state == IBV_QPS_RTS) /* in SQD nothing is begun */
-				add_more(qp, &b, w);
+				add_more(qp, &b, w, *budget);
 			done = move(qp, &b, !vb_wr_is(w->opcode, VB_WR_FETCH));
 		}
 		vb_mem_end(&local);
@@ -326,7 +326,7 @@ static enum vb_placed call(struct vb_qp *qp, struct vb_swqe *w, struct vb_peer_m
 			return i ? VB_PLACED : VB_PLACED_NOT; /* those before it are complete */
 		}
 		done -= n;
-		ret = advance(qp, w, n);
+		ret = advance(qp, w, n, budget);
 	}
 	return b.nthere ? ret : give_up(w);
 }
@@ -339,7 +339,7 @@ bool vb_place_holds(const struct vb_qp *qp, const struct vb_swqe *w)
 	       vb_peer_mem_likely(qp->path.mem, &x);
 }
 
-enum vb_placed vb_place(struct vb_qp *qp, struct vb_swqe *w)
+enum vb_placed vb_place(struct vb_qp *qp, struct vb_swqe *w, uint32_t *budget)
 {
 	struct vb_req *q = &qp->req;
 	struct vb_peer_mem_want x;
@@ -350,19 +350,19 @@ enum vb_placed vb_place(struct vb_qp *qp, struct vb_swqe *w)
 	q->ringed = 0;
 	if (!wanted(qp, w, &x))
 		return w->place == VB_PLACE_DONE ? VB_PLACED_DATA : VB_PLACED_NOT;
-	if (!q->budget) {
+	if (!*budget) {
 		q->placing = true;
 		return VB_PLACED_LATER;
 	}
 	switch (vb_peer_mem_begin(qp->path.mem, qp->keys, &u, &x)) {
 	case VB_MEANS_QP:
 		vb_peer_mem_end(&u);
-		return advance(qp, w, 0);
+		return advance(qp, w, 0, budget);
 	case VB_MEANS_MAPPED:
-		return is_atomic(w) ? atomic(qp, w, &u) : copy(qp, w, &u);
+		return is_atomic(w) ? atomic(qp, w, &u) : copy(qp, w, &u, budget);
 	case VB_MEANS_VM:
 		if (!is_atomic(w))
-			return call(qp, w, &u);
+			return call(qp, w, &u, budget);
 		vb_peer_mem_end(&u);
 		break;
 	case VB_MEANS_NONE:

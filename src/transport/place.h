@@ -12,8 +12,9 @@ enum vb_placed {
 	VB_PLACED_NOT,	 /* send it */
 };
 
-/* w: the request at q->next, not started; qp->path.mem is set. */
-enum vb_placed vb_place(struct vb_qp *qp, struct vb_swqe *w);
+/* w: the request at q->next, not started; qp->path.mem is set.  *budget: bytes that may be placed, less those
+ * that were. */
+enum vb_placed vb_place(struct vb_qp *qp, struct vb_swqe *w, uint32_t *budget);
 
 /* Whether it waits for the requests before it, to be placed then. */
 bool vb_place_holds(const struct vb_qp *qp, const struct vb_swqe *w);

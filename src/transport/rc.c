@@ -76,9 +76,10 @@ void vb_rc_flush(struct vb_qp *qp)
 	struct vb_cqe e = {
 	    .wc = {.status = IBV_WC_WR_FLUSH_ERR, .qp_num = qp->qpn, .vendor_err = VB_R_FLUSHED}, .qp = qp};
 
+	vb_sq_notice(qp);
 	/* A request that has begun to take a window back ends as it would have, and those behind it wait for
 	 * it: nobody would know what has become of the window (rule 46). */
-	while (q->una != q->head && !vb_requester_settles(qp)) {
+	while (q->una != q->seen && !vb_requester_settles(qp)) {
 		struct vb_swqe *w = vb_sq_at(q, q->una++);
 
 		e.wc.wr_id = w->wr_id;
@@ -114,8 +115,10 @@ static void enter_error(struct vb_qp *qp, const struct vb_facts *f)
 {
 	struct vb_req *q = &qp->req;
 
-	qp->state = IBV_QPS_ERR;
+	vb_qp_set_state(qp, IBV_QPS_ERR);
 	qp->ibv.state = IBV_QPS_ERR;
+	vb_lock_take(&qp->post.receives); /* who posts from here on flushes by itself */
+	vb_lock_give(&qp->post.receives);
 	if (qp->shown) { /* before the flush tells the application */
 		qp->unsettled |= atomic_exchange(&qp->shown->may, 0) != 0;
 		atomic_store_explicit(&qp->shown->state, 1 + IBV_QPS_ERR, memory_order_release);
@@ -144,7 +147,7 @@ void vb_rc_fail_send(struct vb_qp *qp, const struct vb_facts *f, uint8_t status)
 	struct vb_req *q = &qp->req;
 	struct vb_swqe *w;
 
-	if (q->una != q->head) {
+	if (q->una != q->seen) {
 		w = vb_sq_at(q, q->una++);
 		w->reason = f->reason;
 		say(qp, vb_wrs[w->opcode].name, w->wr_id, status, f);
@@ -225,7 +228,7 @@ void vb_rc_error(struct vb_qp *qp, const struct vb_facts *f)
 		vb_async_post(qp->ctx, &qp->ev_fatal);
 		return;
 	}
-	if ((f->reason == VB_R_PEER_DIED || f->reason == VB_R_PEER_CLOSED) && q->una != q->head &&
+	if ((f->reason == VB_R_PEER_DIED || f->reason == VB_R_PEER_CLOSED) && q->una != q->seen &&
 	    is_begun(vb_sq_at(q, q->una)))
 		vb_rc_fail_send(qp, f, vb_reasons[f->reason].local_wc);
 	else {
@@ -247,18 +250,19 @@ void vb_rc_input(struct vb_qp *qp, const struct vb_pkt *p)
 		vb_responder_input(qp, p);
 }
 
-bool vb_rc_output(struct vb_qp *qp)
+bool vb_rc_output(struct vb_qp *qp, uint32_t place)
 {
 	bool blocked = false;
 
+	vb_sq_notice(qp);
 	if (vb_unlikely(qp->resp.res_next != qp->resp.res_head || qp->resp.replaying || qp->resp.nak_owed))
 		blocked = vb_responder_run(qp);
 	/* What the application sends now may be its answer to what the ACK is for.  Its peer must find the
 	 * ACK first: programs rely on a SEND being complete when the answer to it comes. */
 	if (qp->resp.ack_owed && !(qp->path.out && qp->path.out->carries_acks))
 		blocked |= vb_responder_ack(qp);
-	if (qp->req.next != qp->req.head || qp->req.blocked)
-		blocked |= vb_requester_run(qp); /* carries it along */
+	if (qp->req.next != qp->req.seen || qp->req.blocked)
+		blocked |= vb_requester_run(qp, place); /* carries it along */
 	if (qp->resp.ack_owed && !blocked)
 		blocked = vb_responder_ack(qp);
 	return blocked;

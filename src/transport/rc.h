@@ -22,11 +22,12 @@ void vb_rc_input(struct vb_qp *qp, const struct vb_pkt *p);
 void vb_rc_input_ack(struct vb_qp *qp, uint32_t psn);
 
 /* Sends what is owed and allowed: responses, ACK or NAK, then requests (requests before a mere ACK: the ACK
- * can wait, the request is what somebody waits for).  Without qp->path.out nothing is sent.  Returns true if
- * something is left that waits only for room in the wire. */
-bool vb_rc_output(struct vb_qp *qp);
+ * can wait, the request is what somebody waits for), what was posted until now among them.  Without
+ * qp->path.out nothing is sent.  place: bytes that may be placed directly.  Returns true if something is left
+ * that waits only for room in the wire, or for another call. */
+bool vb_rc_output(struct vb_qp *qp, uint32_t place);
 
-/* What the QP would send if vb_rc_output() ran now. */
+/* What the QP would send if vb_rc_output() ran now, without what was posted since it ran last. */
 enum vb_rc_owes { VB_OWES_NOTHING, VB_OWES_ACK, VB_OWES_MORE };
 enum vb_rc_owes vb_rc_owes(const struct vb_qp *qp);
 

@@ -194,7 +194,7 @@ static bool may_work(const struct vb_qp *qp)
 bool vb_requester_settles(const struct vb_qp *qp)
 {
 	const struct vb_req *q = &qp->req;
-	const struct vb_swqe *w = q->una != q->head ? vb_sq_at(q, q->una) : NULL;
+	const struct vb_swqe *w = q->una != q->seen ? vb_sq_at(q, q->una) : NULL;
 
 	return w && w->state == VB_WQE_GOING;
 }
@@ -202,7 +202,7 @@ bool vb_requester_settles(const struct vb_qp *qp)
 bool vb_requester_local(struct vb_qp *qp)
 {
 	struct vb_req *q = &qp->req;
-	struct vb_swqe *w = q->next != q->head ? vb_sq_at(q, q->next) : NULL;
+	struct vb_swqe *w = q->next != q->seen ? vb_sq_at(q, q->next) : NULL;
 	struct vb_facts f = {0};
 
 	if (!w || !vb_wr_is(w->opcode, VB_WR_LOCAL) || !(may_work(qp) || vb_requester_settles(qp)))
@@ -226,7 +226,7 @@ bool vb_requester_local(struct vb_qp *qp)
 	return false;
 }
 
-bool vb_requester_run(struct vb_qp *qp)
+bool vb_requester_run(struct vb_qp *qp, uint32_t place)
 {
 	struct vb_req *q = &qp->req;
 	bool sent = false;
@@ -237,7 +237,7 @@ bool vb_requester_run(struct vb_qp *qp)
 			vb_requester_turn(qp);
 		goto out;
 	}
-	while (q->next != q->head) {
+	while (q->next != q->seen) {
 		struct vb_swqe *w = vb_sq_at(q, q->next);
 
 		if (vb_unlikely(vb_wr_is(w->opcode, VB_WR_LOCAL))) {
@@ -251,7 +251,7 @@ bool vb_requester_run(struct vb_qp *qp)
 			if (qp->state != IBV_QPS_RTS && !w->placed)
 				break;
 			if (qp->path.mem) {
-				enum vb_placed p = vb_place(qp, w);
+				enum vb_placed p = vb_place(qp, w, &place);
 
 				if (p == VB_PLACED)
 					continue;
@@ -289,7 +289,7 @@ bool vb_requester_ready(const struct vb_qp *qp)
 
 	if (vb_requester_settles(qp))
 		return true;
-	if (q->next == q->head || !may_work(qp))
+	if (q->next == q->seen || !may_work(qp))
 		return false;
 	w = vb_sq_at(q, q->next);
 	if (vb_wr_is(w->opcode, VB_WR_LOCAL))
@@ -319,7 +319,7 @@ void vb_requester_back(struct vb_qp *qp)
 	q->next = q->una;
 	q->sent = 0;
 	q->psn = q->psn_una;
-	if (q->next == q->head)
+	if (q->next == q->seen)
 		return;
 	w = vb_sq_at(q, q->next);
 	if (w->state == VB_WQE_STARTED && !vb_wr_is(w->opcode, VB_WR_FETCH))
@@ -332,7 +332,7 @@ bool vb_requester_outstanding(const struct vb_qp *qp)
 
 	if (vb_requester_settles(qp))
 		return true;
-	if (q->una == q->head || (qp->state != IBV_QPS_RTS && qp->state != IBV_QPS_SQD) ||
+	if (q->una == q->seen || (qp->state != IBV_QPS_RTS && qp->state != IBV_QPS_SQD) ||
 	    vb_wr_is(vb_sq_at(q, q->una)->opcode, VB_WR_LOCAL))
 		return false;
 	/* Without a way out nothing starts; the timer counts down all the same, since packets to nobody are
@@ -348,7 +348,7 @@ void vb_requester_arm(struct vb_qp *qp)
 void vb_requester_turn(struct vb_qp *qp)
 {
 	struct vb_req *q = &qp->req;
-	struct vb_swqe *w = q->una != q->head ? vb_sq_at(q, q->una) : NULL;
+	struct vb_swqe *w = q->una != q->seen ? vb_sq_at(q, q->una) : NULL;
 
 	if (vb_unlikely(w && w->state == VB_WQE_FAILED)) {
 		struct vb_facts f = qp->why;

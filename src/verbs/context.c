@@ -171,9 +171,9 @@ static unsigned silence(struct vb_context *c)
 	vb_list_each (node, &c->qps) {
 		struct vb_qp *qp = vb_list_entry(node, struct vb_qp, on_ctx);
 
-		vb_lock_take(&qp->lock);
+		vb_qp_hold(qp);
 		vb_qp_to_reset(qp);
-		vb_lock_give(&qp->lock);
+		vb_qp_drop(qp);
 		n++;
 	}
 	vb_lock_give(&c->lock);

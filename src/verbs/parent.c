@@ -2,8 +2,8 @@
  *
  * A parent domain is a protection domain with the number of another, so it goes wherever one goes; what is
  * made in it are its children.  Its callbacks give the memory of queues (obj/pd.h).  A thread domain promises
- * that one thread uses the objects made in it.  Their locks stay, since the engine may work on them too: an
- * uncontended one costs a few nanoseconds. */
+ * that one thread uses the objects made in it.  So its queue pairs have no posting lock; the other locks
+ * stay, since the engine may work on the objects too. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>

@@ -1,5 +1,9 @@
 /* Posting work requests: checks everything that can be checked at the call, fills WQEs in place, and lets the
- * protocol run once per list. */
+ * protocol run once per list.
+ *
+ * Send requests are filled under a lock of their own, before the QP's; a receive request needs only the one
+ * that it shares with whoever moves the QP to the error state, so it waits for nothing that the protocol
+ * does. */
 #include <errno.h>
 #include <string.h>
 
@@ -68,11 +72,12 @@ static __attribute__((cold, noinline)) int refuse_full(const struct vb_qp *qp, c
 	    qp->qpn, qp->req.max_wr);
 }
 
-static __attribute__((cold, noinline)) int refuse_state(const struct vb_qp *qp, const char *call)
+static __attribute__((cold, noinline)) int refuse_state(const struct vb_qp *qp, enum ibv_qp_state state,
+							const char *call)
 {
 	static const char *const names[] = {"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"};
 
-	return vb_refuse(EINVAL, call, "QP 0x%06x is in %s", qp->qpn, names[qp->state]);
+	return vb_refuse(EINVAL, call, "QP 0x%06x is in %s", qp->qpn, names[state]);
 }
 
 /* Fills one request; 0 or errno. */
@@ -95,15 +100,16 @@ static inline int build(struct vb_builder *b, const struct ibv_send_wr *wr, enum
 static inline int post_send(struct vb_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
 			    enum ibv_mw_type binds)
 {
+	enum ibv_qp_state state;
 	struct vb_builder b;
 	int err = 0;
 
-	vb_lock_take(&qp->lock);
-	if (vb_unlikely(qp->state < IBV_QPS_RTS)) {
-		err = refuse_state(qp, call_of(binds));
-		goto give_lock;
-	}
 	vb_builder_begin(&b, qp);
+	state = vb_qp_state_now(qp); /* nobody changes it but to ERR, where requests are taken as well */
+	if (vb_unlikely(state < IBV_QPS_RTS)) {
+		err = refuse_state(qp, state, call_of(binds));
+		goto end;
+	}
 	for (; wr; wr = wr->next) {
 		if (vb_unlikely(!vb_builder_room(&b))) {
 			err = refuse_full(qp, call_of(binds));
@@ -115,12 +121,9 @@ static inline int post_send(struct vb_qp *qp, struct ibv_send_wr *wr, struct ibv
 		vb_builder_next(&b);
 	}
 	vb_builder_publish(&b);
-	if (vb_unlikely(qp->state == IBV_QPS_ERR))
-		vb_rc_flush(qp); /* rule 30 */
-	else
-		vb_hca_send(qp);
-give_lock:
-	vb_lock_give(&qp->lock);
+	vb_hca_posted(qp);
+end:
+	vb_builder_end(&b);
 	if (vb_unlikely(err))
 		*bad = wr;
 	return err;
@@ -141,6 +144,7 @@ int vb_post_bind(struct ibv_qp *qp, struct ibv_send_wr *wr)
 VB_CODE(vb_post_recv, (ibqp, wr, bad), struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
 	struct vb_qp *qp = vb_qp(ibqp);
+	enum ibv_qp_state state;
 	int err;
 
 	if (vb_unlikely(qp->srq != NULL)) { /* rule 34 */
@@ -149,15 +153,20 @@ VB_CODE(vb_post_recv, (ibqp, wr, bad), struct ibv_qp *ibqp, struct ibv_recv_wr *
 				 "QP 0x%06x receives from a shared queue: post to it by ibv_post_srq_recv",
 				 qp->qpn);
 	}
-	vb_lock_take(&qp->lock);
-	if (vb_unlikely(qp->state == IBV_QPS_RESET)) {
-		err = refuse_state(qp, "ibv_post_recv");
+	vb_lock_take(&qp->post.receives);
+	state = vb_qp_state_now(qp);
+	if (vb_unlikely(state == IBV_QPS_RESET)) {
+		err = refuse_state(qp, state, "ibv_post_recv");
 		*bad = wr;
 	} else {
 		err = vb_rq_post(&qp->resp.rq, wr, bad, "ibv_post_recv");
-		if (vb_unlikely(qp->state == IBV_QPS_ERR))
-			vb_rc_flush(qp); /* rule 30 */
 	}
-	vb_lock_give(&qp->lock);
+	vb_lock_give(&qp->post.receives);
+	if (vb_unlikely(state == IBV_QPS_ERR)) {
+		vb_lock_take(&qp->lock);
+		if (qp->state == IBV_QPS_ERR)
+			vb_rc_flush(qp); /* rule 30 */
+		vb_hca_give(qp);
+	}
 	return err;
 }

@@ -130,6 +130,7 @@ VB_EXPORT VB_OBJECT(struct ibv_qp *, ibv_create_qp, (ibpd, attr), struct ibv_pd 
 	qp->keys = &h->keys;
 	qp->mws = &h->mws;
 	qp->sq_sig_all = attr->sq_sig_all;
+	qp->post.alone = qp->pd->parent && qp->pd->parent->td;
 	qp->family = (uint8_t)vb_opcode_family(attr->qp_type);
 	cap = attr->cap;
 	err = vb_qp_init(qp, &cap); /* pairs with ibv_destroy_qp() */
@@ -221,9 +222,9 @@ VB_EXPORT VB_CODE(ibv_destroy_qp, (ibqp), struct ibv_qp *ibqp)
 		vb_qp_say_unheard(qp->qpn);
 	/* a QP in RESET takes no packet and completes nothing: what follows cannot be undone by a latecomer
 	 */
-	vb_lock_take(&qp->lock);
+	vb_qp_hold(qp);
 	vb_qp_to_reset(qp);
-	vb_lock_give(&qp->lock);
+	vb_qp_drop(qp);
 	vb_hca_forget(qp);
 	vb_direct_revoked(qp);
 	if (qp->windows) /* before another QP has the number that theirs is bound to (rule 48) */

@@ -161,6 +161,18 @@ static void store_protocol(struct vb_qp *qp, const struct ibv_qp_attr *a, uint32
 	}
 }
 
+void vb_qp_hold(struct vb_qp *qp)
+{
+	vb_posting_take(qp);
+	vb_lock_take(&qp->lock);
+}
+
+void vb_qp_drop(struct vb_qp *qp)
+{
+	vb_hca_give(qp);
+	vb_posting_give(qp);
+}
+
 void vb_qp_to_reset(struct vb_qp *qp)
 {
 	vb_lock_assert_held(&qp->lock);
@@ -187,7 +199,7 @@ bool vb_qp_unheard(struct vb_qp *qp)
 	if (!vb_lock_try(&qp->lock)) /* at exit() its holder may be this thread */
 		return false;
 	init = qp->state == IBV_QPS_INIT;
-	vb_lock_give(&qp->lock);
+	vb_hca_give(qp);
 	return init && vb_gid_missed(qp->ctx);
 }
 
@@ -196,7 +208,7 @@ void vb_qp_say_unheard(uint32_t qpn)
 	vb_log(VB_LOG_WARN, "QP 0x%06x ends in the state INIT, connected to nobody: " VB_GID_MISSED, qpn);
 }
 
-/* The part that cannot fail. */
+/* The part that cannot fail, under vb_qp_hold(). */
 static void apply(struct vb_qp *qp, enum ibv_qp_state to, const struct ibv_qp_attr *a, uint32_t mask)
 {
 	enum ibv_qp_state from = qp->state;
@@ -212,7 +224,8 @@ static void apply(struct vb_qp *qp, enum ibv_qp_state to, const struct ibv_qp_at
 	}
 	store_path(qp, a, mask);
 	store_protocol(qp, a, mask);
-	qp->state = qp->ibv.state = to;
+	vb_qp_set_state(qp, to);
+	qp->ibv.state = to;
 	vb_rc_enter(qp, from);
 	if (from == IBV_QPS_SQD && mask & IBV_QP_AV) /* another path */
 		vb_path_close(qp);
@@ -237,18 +250,18 @@ VB_EXPORT VB_CODE(ibv_modify_qp, (ibqp, a, attr_mask), struct ibv_qp *ibqp, stru
 		return vb_refuse(EIO, CALL, VB_LOST_TEXT);
 	if (mask & IBV_QP_AV)
 		vb_addresses_learn(&vb_hca(qp->ctx->adapter)->addresses, a->ah_attr.grh.dgid.raw);
-	vb_lock_take(&qp->lock);
+	vb_qp_hold(qp);
 	for (;;) {
 		from = qp->state;
 		to = mask & IBV_QP_STATE ? a->qp_state : from;
 		/* checked without the lock, since refusing may write a line */
-		vb_lock_give(&qp->lock);
+		vb_qp_drop(qp);
 		err = check_transition(qp, from, to, a, mask);
 		if (!err)
 			err = check_values(qp, a, mask);
 		if (err)
 			return err;
-		vb_lock_take(&qp->lock);
+		vb_qp_hold(qp);
 		if (qp->state == from)
 			break; /* else an error came in between, and other rules hold */
 	}
@@ -258,7 +271,7 @@ VB_EXPORT VB_CODE(ibv_modify_qp, (ibqp, a, attr_mask), struct ibv_qp *ibqp, stru
 		apply(qp, to, a, mask);
 		vb_direct_show(qp);
 	}
-	vb_lock_give(&qp->lock);
+	vb_qp_drop(qp);
 	if (!err)
 		vb_direct_revoked(qp);
 	if (err)

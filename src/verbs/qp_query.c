@@ -2,6 +2,7 @@
 #include <errno.h>
 
 #include "base/log.h"
+#include "hca/send.h"
 #include "verbs/verbs.h"
 
 /* All attributes are cheap, so the mask is not looked at: as with other devices it says what is needed at
@@ -24,7 +25,7 @@ VB_EXPORT VB_CODE(ibv_query_qp, (ibqp, attr, attr_mask, init), struct ibv_qp *ib
 			attr->sq_psn = qp->req.psn;
 	}
 	attr->sq_draining = qp->state == IBV_QPS_SQD && qp->req.una != qp->req.next;
-	vb_lock_give(&qp->lock);
+	vb_hca_give(qp);
 	*init = (struct ibv_qp_init_attr){.qp_context = ibqp->qp_context,
 					  .send_cq = ibqp->send_cq,
 					  .recv_cq = ibqp->recv_cq,

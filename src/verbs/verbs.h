@@ -103,7 +103,9 @@ int vb_check_av(const char *call, const struct vb_context *c, const struct ibv_a
 
 /* qp_create.c, qp_modify.c */
 struct ibv_qp *vb_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr);
-void vb_qp_to_reset(struct vb_qp *qp); /* under qp->lock */
+void vb_qp_hold(struct vb_qp *qp); /* keeps posters and the protocol off; pairs with vb_qp_drop() */
+void vb_qp_drop(struct vb_qp *qp);
+void vb_qp_to_reset(struct vb_qp *qp); /* under vb_qp_hold() */
 /* The QP ends: whether it was never connected, and nobody can have known its address (true once); says so. */
 bool vb_qp_unheard(struct vb_qp *qp);
 void vb_qp_say_unheard(uint32_t qpn);

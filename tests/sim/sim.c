@@ -219,8 +219,7 @@ static void look_for_silent_end(struct sim_node *n)
 
 static void output(struct sim *s, struct sim_node *n)
 {
-	n->qp.req.budget = s->cfg.placing ? 1 + sim_below(s, 8192) : 0;
-	vb_rc_output(&n->qp);
+	vb_rc_output(&n->qp, s->cfg.placing ? 1 + sim_below(s, 8192) : 0);
 }
 
 static void look_at_timer(struct sim *s, struct sim_node *n)
@@ -241,10 +240,10 @@ static void pump(struct sim *s, unsigned i)
 
 	vb_lock_take(&n->qp.lock);
 	look_at_timer(s, n);
-	owes = vb_rc_owes(&n->qp);
+	owes = vb_sq_unseen(&n->qp) ? VB_OWES_MORE : vb_rc_owes(&n->qp);
 	if (owes == VB_OWES_ACK && s->cfg.lazy_acks && n->kick == VB_NEVER && sim_below(s, 2))
 		n->kick = s->now + 1 + sim_below(s, 5000);
-	if (!n->qp.path.out && n->qp.req.next != n->qp.req.head)
+	if (!n->qp.path.out && n->qp.req.next != n->qp.req.seen)
 		output(s, n); /* no way out: the timer runs all the same */
 	if (owes != VB_OWES_NOTHING && (owes != VB_OWES_ACK || n->kick == VB_NEVER || n->kick <= s->now)) {
 		n->kick = VB_NEVER;
@@ -411,7 +410,7 @@ void sim_modify(struct sim *s, unsigned i, enum ibv_qp_state to)
 	} else if (to == IBV_QPS_RESET) {
 		vb_qp_reset(qp);
 	} else {
-		qp->state = to;
+		vb_qp_set_state(qp, to);
 		vb_rc_enter(qp, from);
 	}
 	s->n[i].errs = to == IBV_QPS_ERR;
@@ -528,13 +527,19 @@ uint32_t sim_stale(struct sim *s, unsigned n)
 	return key;
 }
 
+static void flush(struct vb_qp *qp)
+{
+	vb_lock_take(&qp->lock);
+	vb_rc_flush(qp);
+	vb_lock_give(&qp->lock);
+}
+
 int sim_send(struct sim *s, unsigned n, const struct ibv_send_wr *wr)
 {
 	struct vb_qp *qp = &s->n[n].qp;
 	struct vb_builder b;
 	int err = ENOMEM;
 
-	vb_lock_take(&qp->lock);
 	vb_builder_begin(&b, qp);
 	if (vb_builder_room(&b)) {
 		err = 0;
@@ -544,9 +549,9 @@ int sim_send(struct sim *s, unsigned n, const struct ibv_send_wr *wr)
 			vb_builder_next(&b);
 	}
 	vb_builder_publish(&b);
-	if (qp->state == IBV_QPS_ERR)
-		vb_rc_flush(qp);
-	vb_lock_give(&qp->lock);
+	if (vb_qp_state_now(qp) == IBV_QPS_ERR)
+		flush(qp);
+	vb_builder_end(&b);
 	return err;
 }
 
@@ -562,11 +567,11 @@ int sim_recv(struct sim *s, unsigned n, uint64_t wr_id, struct ibv_sge *sge, int
 		vb_lock_give(&qp->srq->lock);
 		return err;
 	}
-	vb_lock_take(&qp->lock);
+	vb_lock_take(&qp->post.receives);
 	err = vb_rq_post(&qp->resp.rq, &wr, &bad, "ibv_post_recv");
-	if (qp->state == IBV_QPS_ERR)
-		vb_rc_flush(qp);
-	vb_lock_give(&qp->lock);
+	vb_lock_give(&qp->post.receives);
+	if (vb_qp_state_now(qp) == IBV_QPS_ERR)
+		flush(qp);
 	return err;
 }
 

@@ -704,7 +704,7 @@ static void rule_30_flush(void **state)
 static void output(struct sim *s)
 {
 	vb_lock_take(&s->n[1].qp.lock);
-	vb_rc_output(&s->n[1].qp);
+	vb_rc_output(&s->n[1].qp, 0);
 	vb_lock_give(&s->n[1].qp.lock);
 }
 

@@ -112,17 +112,17 @@ static void slots_are_free_when_their_completion_is_polled(void **state)
 	push_ok(b, 5);
 	assert_true(push_received(b->cq, b->other, &srq, 6, false));
 	push_ok(b, 9); /* 6 to 8 were unsignalled (rule 39) */
-	assert_int_equal(b->qp->req.free, 0);
+	assert_int_equal(b->qp->post.free, 0);
 	assert_int_equal(vb_rq_held(&b->qp->resp.rq), 2);
 
 	assert_int_equal(vb_poll_cq(b->cq, 5, wc), 5);
 	assert_int_equal(vb_rq_held(&b->qp->resp.rq), 0);
 	assert_int_equal(vb_rq_held(&b->other->resp.rq), 0);
 	assert_int_equal(vb_rq_held(&srq.rq), 2);
-	assert_int_equal(b->qp->req.free, 5);
+	assert_int_equal(b->qp->post.free, 5);
 	assert_int_equal(vb_poll_cq(b->cq, 8, wc), 2);
 	assert_int_equal(vb_rq_held(&srq.rq), 1);
-	assert_int_equal(b->qp->req.free, 9);
+	assert_int_equal(b->qp->post.free, 9);
 	assert_int_equal(vb_poll_cq(b->cq, 8, wc), 0);
 	assert_int_equal(vb_poll_cq(b->cq, 0, NULL), 0);
 }

@@ -270,19 +270,19 @@ static void send_with_invalidate_is_fenced(void **state)
 {
 	struct ibv_send_wr wr = {.wr_id = 9, .opcode = IBV_WR_SEND_WITH_INV}, *bad;
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_SQD};
-	struct vb_req *q;
+	struct vb_qp *qp;
 	struct desk d;
 
 	(void)state;
 	desk_open(&d, IBV_MW_TYPE_2);
-	q = &vb_qp(d.a.qp)->req;
+	qp = vb_qp(d.a.qp);
 	assert_int_equal(ibv_modify_qp(d.a.qp, &attr, IBV_QP_STATE), 0); /* so that it stays there */
 	wr.invalidate_rkey = d.mw->rkey;
 	assert_int_equal(ibv_post_send(d.a.qp, &wr, &bad), 0);
-	assert_true(vb_sq_at(q, q->head - 1)->flags & IBV_SEND_FENCE);
+	assert_true(vb_sq_at(&qp->req, qp->post.head - 1)->flags & IBV_SEND_FENCE);
 	wr.opcode = IBV_WR_SEND;
 	assert_int_equal(ibv_post_send(d.a.qp, &wr, &bad), 0);
-	assert_false(vb_sq_at(q, q->head - 1)->flags & IBV_SEND_FENCE);
+	assert_false(vb_sq_at(&qp->req, qp->post.head - 1)->flags & IBV_SEND_FENCE);
 	desk_close(&d);
 }
 

@@ -162,7 +162,7 @@ static void reset_forgets_requests_and_completions(void **state)
 	struct ibv_wc wc;
 
 	init(b, 4, 1, 0);
-	b->qp->req.head = 3;
+	b->qp->post.head = 3;
 	b->qp->req.psn = 77;
 	b->qp->resp.epsn = 88;
 	b->qp->state = IBV_QPS_ERR;
@@ -172,8 +172,8 @@ static void reset_forgets_requests_and_completions(void **state)
 	reset(b->qp);
 	assert_int_equal(vb_poll_cq(b->cq, 1, &wc), 0);
 	assert_int_equal(b->qp->state, IBV_QPS_RESET);
-	assert_int_equal(b->qp->req.head, 0);
-	assert_int_equal(b->qp->req.free, 0);
+	assert_int_equal(b->qp->post.head, 0);
+	assert_int_equal(b->qp->post.free, 0);
 	assert_int_equal(b->qp->req.psn, 0);
 	assert_int_equal(b->qp->resp.epsn, 0);
 	assert_int_equal(b->qp->req.max_wr, 4);

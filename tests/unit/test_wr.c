@@ -180,13 +180,15 @@ static void what_is_not_published_never_was(void **state)
 		vb_builder_next(&d.b);
 	}
 	assert_false(vb_builder_room(&d.b));
-	assert_int_equal(qp.req.head, 0);
+	assert_int_equal(qp.post.head, 0);
+	vb_builder_end(&d.b);
 	vb_builder_begin(&d.b, &qp); /* anew */
 	assert_true(vb_builder_room(&d.b));
 	assert_int_equal(build(&d, &wr), VB_BUILD_FINE);
 	vb_builder_next(&d.b);
 	vb_builder_publish(&d.b);
-	assert_int_equal(qp.req.head, 1);
+	assert_int_equal(qp.post.head, 1);
+	vb_builder_end(&d.b);
 	vb_builder_begin(&d.b, &qp);
 	assert_true(vb_builder_room(&d.b));
 	vb_builder_next(&d.b);
