@@ -1,0 +1,227 @@
+/* Where paths lead: every address of this host leads to its processes, whatever GID the far end shows; what is
+ * sent goes to nobody but a queue pair that is connected to this one; and who may send to a queue pair is
+ * decided by that queue pair. */
+#include <arpa/inet.h>
+
+#include "iba/out.h"
+#include "iba/pkt.h"
+#include "kit.h"
+#include "node.h"
+
+enum { SIZE = 4096, LEN = 64, READY = 1, GO };
+
+static struct board {
+	struct kit_card card[2];
+	_Atomic int step[2];
+} *board;
+
+static bool run(const char *command)
+{
+	return system(command) == 0;
+}
+
+/* A network of its own with two ordinary interfaces; the device publishes the first one's address. */
+static void two_interfaces(void)
+{
+	if (!kit_own_network() ||
+	    !run("{ ip link set lo up && ip link add d0 type veth peer name d1 && for i in 0 1; do ip addr add "
+		 "10.7$i.0.1/24 dev d$i && ip link set d$i up || exit 1; done; } 2>/dev/null")) {
+		printf("SKIP: no network namespace with interfaces of its own here\n");
+		fflush(stdout);
+		_exit(0);
+	}
+}
+
+static union ibv_gid gid_of(const char *address)
+{
+	union ibv_gid g = {.raw = {[10] = 0xff, [11] = 0xff}};
+
+	CHECK(inet_pton(AF_INET, address, g.raw + 12) == 1 || inet_pton(AF_INET6, address, g.raw) == 1);
+	return g;
+}
+
+static void open_end(struct kit_end *e)
+{
+	struct ibv_pd *pd = ibv_alloc_pd(kit_open());
+
+	CHECK(pd);
+	kit_end_open(e, pd, 8, SIZE);
+}
+
+/* The far end: connected by what the board says, and each of its receives is answered. */
+static void echo(const char *address, bool added_later)
+{
+	struct kit_end e;
+
+	open_end(&e);
+	board->card[1] = e.card;
+	CHECK(!kit_recv(&e, 1, 0, LEN));
+	kit_until(&board->step[0], READY);
+	board->card[0].gid = gid_of(added_later ? "127.0.0.1" : address);
+	kit_connect(&e, &board->card[0]);
+	atomic_store(&board->step[1], READY);
+	CHECK(kit_wait(&e, 30).status == IBV_WC_SUCCESS);
+	CHECK(!kit_post(&e, IBV_WR_SEND, 2, 0, LEN, NULL, 0));
+	CHECK(kit_wait(&e, 30).status == IBV_WC_SUCCESS);
+	kit_end_close(&e);
+	exit(0);
+}
+
+static void exchange(const char *address, bool added_later)
+{
+	struct kit_card card;
+	struct kit_end e;
+	struct ibv_wc wc;
+	pid_t pid;
+
+	memset(board, 0, sizeof *board);
+	pid = kit_fork();
+	if (!pid)
+		echo(address, added_later);
+	open_end(&e);
+	board->card[0] = e.card;
+	atomic_store(&board->step[0], READY);
+	kit_until(&board->step[1], READY);
+	CHECK(memcmp(&e.card.gid, &(union ibv_gid){.raw = {[10] = 0xff, [11] = 0xff, 127, 0, 0, 1}}, 16),
+	      "127.0.0.1 is what the device shows");
+	card = board->card[1];
+	card.gid = gid_of(address);
+	kit_connect_with(&e, &card, 18, 7); /* 1 s, seven times */
+	CHECK(!kit_recv(&e, 1, 0, LEN) && !kit_post(&e, IBV_WR_SEND, 2, 0, LEN, NULL, 0));
+	if (added_later) {
+		CHECK(!ibv_poll_cq(e.cq, 1, &wc));
+		CHECK(run("ip addr add 10.79.0.1/24 dev d1"));
+	}
+	for (int i = 0; i < 2; i++) {
+		wc = kit_wait(&e, 30);
+		CHECK(wc.status == IBV_WC_SUCCESS, "%s: %s", address, ibv_wc_status_str(wc.status));
+	}
+	kit_end_close(&e);
+	CHECK(!kit_reap(pid));
+}
+
+static void every_address_leads_here(void)
+{
+	static const char *const addresses[] = {"10.70.0.1", "10.71.0.1", "127.0.0.1", "127.9.8.7", "::1"};
+
+	two_interfaces();
+	for (size_t i = 0; i < sizeof addresses / sizeof *addresses; i++)
+		exchange(addresses[i], false);
+}
+
+static void an_address_that_comes_later(void)
+{
+	two_interfaces();
+	exchange("10.79.0.1", true);
+}
+
+/* As with a GID 127.0.0.1 that was copied from another network namespace, where the QPN is somebody else's
+ * here: that one is connected to another queue pair. */
+static void a_queue_pair_of_others(void)
+{
+	struct kit_card card;
+	struct kit_end e[3];
+	struct ibv_wc wc;
+
+	kit_log_begin("warn");
+	for (int i = 0; i < 3; i++)
+		open_end(&e[i]);
+	for (int i = 0; i < 2; i++) {
+		kit_connect(&e[i], &e[!i].card);
+		CHECK(!kit_recv(&e[i], 1, 0, LEN));
+	}
+	card = e[0].card;
+	card.gid = gid_of("127.0.0.1");
+	e[2].card.psn = e[1].card.psn; /* what e[0] expects */
+	kit_connect_with(&e[2], &card, 10, 1);
+	CHECK(!kit_post(&e[2], IBV_WR_SEND, 2, 0, LEN, NULL, 0));
+	CHECK(kit_wait(&e[2], 20).status == IBV_WC_RETRY_EXC_ERR);
+	KIT_LOG_SAYS("it is connected to queue pair 0x%06x, and takes nothing from this one", e[1].card.qpn);
+	CHECK(!ibv_poll_cq(e[0].cq, 1, &wc));
+	CHECK(!kit_post(&e[1], IBV_WR_SEND, 3, 0, LEN, NULL, 0));
+	CHECK(kit_wait(&e[0], 20).wr_id == 1);
+	for (int i = 0; i < 3; i++)
+		kit_end_close(&e[i]);
+}
+
+/* Puts a SEND to a queue pair into a ring that leads to its process, as if it were that one's far end. */
+static void inject(struct vb_peer *to, uint32_t qpn, uint32_t psn)
+{
+	struct vb_pkt p = {.op = &vb_opcodes[VB_SEND_ONLY],
+			   .opcode = VB_SEND_ONLY,
+			   .pkey = VB_PKEY_DEFAULT,
+			   .ack_req = true,
+			   .qpn = qpn,
+			   .psn = psn};
+	struct vb_out *o = to->out;
+	struct vb_outbuf b;
+
+	CHECK(o->ops->reserve(o, &b, p.op->hdr_len, LEN, VB_OUT_REQUEST));
+	vb_pkt_encode(b.hdr, &p);
+	memset(b.payload, 0x66, LEN);
+	o->ops->commit(o, &b);
+}
+
+static void victim(void)
+{
+	struct kit_end e[2];
+
+	for (int i = 0; i < 2; i++)
+		open_end(&e[i]);
+	kit_connect(&e[0], &e[1].card);
+	kit_connect(&e[1], &e[0].card);
+	CHECK(!kit_recv(&e[0], 7, 0, LEN));
+	board->card[0] = e[0].card;
+	board->card[1] = e[1].card;
+	atomic_store(&board->step[0], READY);
+	kit_until(&board->step[1], GO);
+	/* What was injected lies in the ring before this look, which takes in everything. */
+	for (int i = 0; i < 1000; i++) {
+		struct ibv_wc wc;
+
+		CHECK(!ibv_poll_cq(e[0].cq, 1, &wc), "a stranger's SEND was taken");
+	}
+	memset(e[1].buf, 0x11, LEN);
+	CHECK(!kit_post(&e[1], IBV_WR_SEND, 8, 0, LEN, NULL, 0));
+	CHECK(kit_wait(&e[0], 20).wr_id == 7 && e[0].buf[0] == 0x11);
+	CHECK(kit_wait(&e[1], 20).status == IBV_WC_SUCCESS);
+	exit(0);
+}
+
+static void a_third_process_injects(void)
+{
+	struct kit_node *n;
+	struct vb_peer *peer;
+	pid_t pid;
+
+	memset(board, 0, sizeof *board);
+	pid = kit_fork();
+	if (!pid)
+		victim();
+	kit_until(&board->step[0], READY);
+	n = kit_node_open();
+	peer = kit_connected(n, board->card[0].qpn >> VB_QPN_INDEX_BITS);
+	for (int i = 0; i < 3; i++)
+		inject(peer, board->card[0].qpn, board->card[1].psn);
+	for (int64_t end = 20000; !peer->out->ops->taken(peer->out, peer->out->ops->mark(peer->out)); end--) {
+		CHECK(end, "they were not taken out");
+		kit_nap(1);
+	}
+	atomic_store(&board->step[1], GO);
+	CHECK(!kit_reap(pid));
+	vb_peer_put(peer);
+	kit_node_close(n);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct kit_case cases[] = {
+	    {.name = "every address leads here", .run = every_address_leads_here},
+	    {.name = "an address that comes later", .run = an_address_that_comes_later},
+	    {.name = "a queue pair of others", .run = a_queue_pair_of_others},
+	    {.name = "a third process injects", .run = a_third_process_injects},
+	};
+
+	board = kit_shared(sizeof *board);
+	return KIT_CASES(cases, 120), 0;
+}
