@@ -56,6 +56,13 @@ int vb_hca_open(struct vb_hca **out, enum vb_open_step *step, const struct vb_hc
 	self = vb_peer_at(h->adapter, 0); /* UP from the beginning */
 	vb_direct_peer_up(self);
 	vb_hca_rxq_open(h, self->rxq);
+	err = vb_adapter_run(h->adapter);
+	if (err) {
+		if (step)
+			*step = VB_OPEN_THREAD;
+		vb_hca_close(h);
+		return err;
+	}
 	*out = h;
 	return 0;
 fini_windows:

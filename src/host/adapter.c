@@ -169,9 +169,11 @@ static void free_adapter(struct vb_adapter *a)
 
 	if (a->kick >= 0)
 		vb_adapter_disown(a, a->kick);
+	pthread_mutex_lock(&a->control);
 	while ((n = a->conns.next) != &a->conns)
 		vb_conn_close(a, vb_list_entry(n, struct conn, node));
 	vb_conns_bury(a);
+	pthread_mutex_unlock(&a->control);
 	vb_numbers_close(a);
 	vb_members_close(a);
 	vb_members_free(a);
@@ -210,7 +212,7 @@ int vb_adapter_open(struct vb_adapter **out, const struct vb_adapter_cfg *cfg)
 	/* pairs with free_adapter() */
 	vb_history_keep((struct vb_history *)(a->seg->base + VB_SEG_HISTORY));
 	*step = VB_OPEN_NUMBER;
-	err = vb_number_bind(a);
+	err = vb_adapter_number_add(a);
 	if (err)
 		goto free_a;
 	/* Peers may connect already; nobody answers before the engine runs. */
@@ -222,20 +224,16 @@ int vb_adapter_open(struct vb_adapter **out, const struct vb_adapter_cfg *cfg)
 	pthread_mutex_lock(&vb_host_lock);
 	vb_list_append(&adapters, &a->node);
 	pthread_mutex_unlock(&vb_host_lock);
-	*step = VB_OPEN_THREAD;
-	*out = a; /* the engine may call the upper layer at once */
-	err = vb_engine_start(a);
-	if (err)
-		goto unlist;
+	*out = a;
 	return 0;
-unlist:
-	*out = NULL;
-	pthread_mutex_lock(&vb_host_lock);
-	vb_list_unlink(&a->node);
-	pthread_mutex_unlock(&vb_host_lock);
 free_a:
 	free_adapter(a);
 	return err;
+}
+
+int vb_adapter_run(struct vb_adapter *a)
+{
+	return vb_engine_start(a);
 }
 
 void vb_adapter_close(struct vb_adapter *a)
@@ -246,8 +244,7 @@ void vb_adapter_close(struct vb_adapter *a)
 	vb_list_unlink(&a->node);
 	pthread_mutex_unlock(&vb_host_lock);
 	vb_engine_stop(a);
-	vb_list_each (n, &a->conns)
-		vb_conn_bye(vb_list_entry(n, struct conn, node));
+	vb_conns_bye(a);
 	free_adapter(a);
 }
 

@@ -134,10 +134,13 @@ struct vb_adapter_cfg {
 	const uint8_t (*gids)[16];  /* VB_GID_TABLE of them, published */
 };
 
-/* Starts an adapter: binds a number, makes the segment, starts the engine.  0 or errno (EADDRINUSE: all 4,095
- * numbers are taken, see vb_numbers_say(); EMFILE, ENOMEM as the kernel says), with the step that failed in
- * *cfg->step if that is not NULL. */
+/* Makes an adapter: binds a number, makes the segment.  0 or errno (EADDRINUSE: all 4,095 numbers are taken,
+ * see vb_numbers_say(); EMFILE, ENOMEM as the kernel says), with the step that failed in *cfg->step if that
+ * is not NULL. */
 int vb_adapter_open(struct vb_adapter **out, const struct vb_adapter_cfg *cfg);
+/* Starts its engine, which may call the upper layer at once: what that needs is there by now.  0 or errno; an
+ * adapter that does not run is closed all the same. */
+int vb_adapter_run(struct vb_adapter *a);
 
 /* Has fork() and exit() looked after, which vb_adapter_open() does by itself.  A caller whose own fork
  * handlers take locks that it holds over calls from here calls this before it registers them. */

@@ -209,7 +209,7 @@ static void forking_does_not_disturb_the_parent(void **state)
 		/* It may open one of its own. */
 		own->arrived = eventfd(0, 0);
 		own->changed = eventfd(0, 0);
-		if (vb_adapter_open(&own->a, &cfg))
+		if (vb_adapter_open(&own->a, &cfg) || vb_adapter_run(own->a))
 			_exit(1);
 		kit_connected(own, c.number);
 		vb_adapter_close(own->a);
@@ -249,7 +249,7 @@ static void other_users_are_refused(void **state)
 
 		close(hold[1]);
 		own->changed = eventfd(0, 0);
-		if (setresuid(1, 1, 1) || vb_adapter_open(&own->a, &cfg))
+		if (setresuid(1, 1, 1) || vb_adapter_open(&own->a, &cfg) || vb_adapter_run(own->a))
 			_exit(1);
 		number = kit_number_of(own);
 		if (write(out[1], &number, sizeof(number)) < 0)

@@ -121,6 +121,7 @@ struct kit_node *kit_node_open(void)
 	n->arrived = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
 	n->changed = eventfd(0, EFD_CLOEXEC);
 	assert_int_equal(vb_adapter_open(&n->a, &cfg), 0);
+	assert_int_equal(vb_adapter_run(n->a), 0);
 	return n;
 }
 
