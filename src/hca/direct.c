@@ -262,6 +262,7 @@ void vb_direct_attach(struct vb_path *p)
 {
 	struct vb_peer *peer = p->peer;
 
+	vb_lock_assert_held(&p->qp->lock);
 	p->mem = wanted() ? atomic_load(&peer->mem) : NULL;
 	if (p->mem && atomic_load(&p->mem->there) != peer->incarnation)
 		p->mem = NULL; /* not made for this peer yet: vb_hca_peer_up() comes back to the QP */
@@ -288,6 +289,7 @@ void vb_direct_show(struct vb_qp *qp)
 	struct vb_shown_qp *s = qp->shown;
 	uint32_t state = qp->forgotten ? 0 : 1 + (uint32_t)qp->state, may = permits(qp), had;
 
+	vb_lock_assert_held(&qp->lock);
 	atomic_store_explicit(&s->received, qp->state >= IBV_QPS_RTR ? VB_SHOWN_RECEIVED | qp->resp.epsn : 0,
 			      memory_order_release); /* pairs with vb_peer_qp_received() */
 	if (qp->state < IBV_QPS_RTR)		     /* what strayed was of an earlier connection */

@@ -6,6 +6,7 @@ void vb_owe(struct vb_path *p)
 {
 	struct vb_rxq *r = p->rxq;
 
+	vb_lock_assert_held(&p->qp->lock);
 	if (!r || p->qp->forgotten)
 		return;
 	vb_lock_take(&r->owed_lock);
@@ -19,6 +20,7 @@ void vb_owe_no_more(struct vb_path *p)
 {
 	struct vb_rxq *r = p->rxq;
 
+	vb_lock_assert_held(&p->qp->lock);
 	if (!r)
 		return;
 	vb_lock_take(&r->owed_lock);

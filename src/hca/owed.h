@@ -8,6 +8,7 @@
 /* Puts the path on its queue's list, unless its QP is being destroyed; without contact there is none, and
  * contact sees to it.  Under the QP's lock. */
 void vb_owe(struct vb_path *p);
+/* Takes it off again; under the QP's lock. */
 void vb_owe_no_more(struct vb_path *p);
 /* The path whose turn it is, taken off the list; NULL: none. */
 struct vb_path *vb_owed_pop(struct vb_rxq *r);

@@ -32,6 +32,7 @@ void vb_path_attach(struct vb_path *p)
 {
 	struct vb_peer *peer;
 
+	vb_lock_assert_held(&p->qp->lock);
 	if (vb_unlikely(!p->peer))
 		resolve(p);
 	peer = p->peer;
@@ -48,6 +49,7 @@ void vb_path_attach(struct vb_path *p)
 
 void vb_path_detach(struct vb_path *p)
 {
+	vb_lock_assert_held(&p->qp->lock);
 	vb_owe_no_more(p);
 	p->rxq = NULL;
 	vb_rc_path(p->qp, NULL);
@@ -58,18 +60,21 @@ void vb_path_detach(struct vb_path *p)
 
 void vb_path_contact(struct vb_path *p)
 {
+	vb_lock_assert_held(&p->qp->lock);
 	if (p->peer)
 		vb_peer_contact(p->peer);
 }
 
 void vb_path_move(struct vb_path *p)
 {
+	vb_lock_assert_held(&p->qp->lock);
 	p->peer = vb_peer_current(p->peer);
 	vb_path_attach(p);
 }
 
 void vb_path_open(struct vb_qp *qp)
 {
+	vb_lock_assert_held(&qp->lock);
 	vb_path_attach(&qp->path);
 }
 
@@ -78,6 +83,7 @@ void vb_path_close(struct vb_qp *qp)
 	struct vb_path *p = &qp->path;
 	struct vb_peer *peer = p->peer;
 
+	vb_lock_assert_held(&qp->lock);
 	if (!peer)
 		return;
 	vb_rc_last_word(qp);

@@ -32,11 +32,14 @@ void vb_hca_rxq_open(struct vb_hca *h, struct vb_rxq *r)
 	atomic_store_explicit(&h->nrxqs, n + 1, memory_order_release); /* pairs with vb_hca_each_rxq() */
 }
 
-/* All QPs of the adapter, in turn; *at begins at 0.  Under some queue's rx, so that none goes meanwhile. */
-static struct vb_qp *next_qp(struct vb_adapter *a, uint32_t *at)
+/* All QPs of the adapter, in turn; *at begins at 0.  The caller holds r->rx of some queue, so that none goes
+ * meanwhile (vb_hca_quiesce()). */
+static struct vb_qp *next_qp(const struct vb_rxq *r, uint32_t *at)
 {
+	struct vb_adapter *a = r->adapter;
 	uint32_t number;
 
+	vb_lock_assert_held(&r->rx);
 	while ((number = vb_adapter_number_at(a, *at / VB_QPN_INDICES))) {
 		struct vb_qp *qp = vb_qpn_find(a, number << VB_QPN_INDEX_BITS | *at % VB_QPN_INDICES);
 
@@ -60,7 +63,7 @@ static void move_paths(struct vb_peer *peer)
 	struct vb_qp *qp;
 
 	vb_lock_take(&r->rx);
-	for (uint32_t at = 0; (qp = next_qp(peer->adapter, &at));) {
+	for (uint32_t at = 0; (qp = next_qp(r, &at));) {
 		vb_lock_take(&qp->lock);
 		if (qp->path.peer == peer && !qp->forgotten) {
 			vb_path_move(&qp->path);
@@ -84,7 +87,7 @@ void vb_hca_peer_up(struct vb_peer *peer)
 	vb_direct_peer_up(peer);
 	vb_hca_rxq_open(vb_hca(peer->adapter), r);
 	vb_lock_take(&r->rx);
-	for (uint32_t at = 0; (qp = next_qp(peer->adapter, &at));) {
+	for (uint32_t at = 0; (qp = next_qp(r, &at));) {
 		struct vb_path *p = &qp->path;
 
 		vb_lock_take(&qp->lock);
@@ -100,12 +103,12 @@ void vb_hca_peer_up(struct vb_peer *peer)
 	vb_lock_give(&r->rx);
 }
 
-/* Under its queue's rx. */
 static void lose_peer(struct vb_peer *peer, struct vb_qp *qp, enum vb_peer_end how)
 {
 	struct vb_facts f = vb_end_facts(how, peer->pid);
 	struct vb_path *p = &qp->path;
 
+	vb_lock_assert_held(&peer->rxq->rx);
 	vb_lock_take(&qp->lock);
 	if (p->peer == peer && !qp->forgotten) {
 		uint32_t received = p->out ? vb_peer_qp_received(peer, qp->dest_qpn) : 0;
@@ -131,7 +134,7 @@ void vb_hca_peer_down(struct vb_peer *peer, enum vb_peer_end how)
 	struct vb_qp *qp;
 
 	vb_lock_take(&r->rx);
-	for (uint32_t at = 0; (qp = next_qp(peer->adapter, &at));)
+	for (uint32_t at = 0; (qp = next_qp(r, &at));)
 		lose_peer(peer, qp, how);
 	r->acks = NULL;
 	atomic_store_explicit(&r->open, false, memory_order_relaxed);

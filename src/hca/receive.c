@@ -59,9 +59,10 @@ static void let_go(struct delivery *d)
 }
 
 /* The QP decides who may send to it, whatever queue the packet came through: the far end of its path.  It may
- * not know that yet.  Under qp->lock. */
+ * not know that yet. */
 static bool takes_from(struct vb_qp *qp, const struct vb_source *source)
 {
+	vb_lock_assert_held(&qp->lock);
 	if (vb_unlikely(!qp->path.out && !qp->forgotten))
 		vb_path_attach(&qp->path);
 	/* Not the way out: the sender's queue pair may be gone by now, and what it sent before counts. */
@@ -110,7 +111,7 @@ static void deliver(struct delivery *d, const struct vb_arrival *in)
 	vb_rc_input(d->qp, &p);
 }
 
-/* Returns how many packets came.  Under r->rx. */
+/* Returns how many packets came. */
 static unsigned drain(struct vb_rxq *r)
 {
 	struct delivery d = {.rxq = r};
@@ -118,6 +119,7 @@ static unsigned drain(struct vb_rxq *r)
 	struct vb_arrival in;
 	int got = 0;
 
+	vb_lock_assert_held(&r->rx);
 	while (n < budget && (got = r->ops->peek(r, &in)) > 0) {
 		deliver(&d, &in);
 		VB_FAULT_POINT("packet executed, not yet consumed; the QP and the ring are locked");

@@ -13,13 +13,14 @@ enum {
 	FLUSH_BLOCKED = 64,    /* QPs without room after which a flush ends */
 };
 
-/* Under qp->lock; true: something waits for room in the wire, for another call, or for the far end's queue
- * pair.  place: bytes that may be placed directly. */
+/* true: something waits for room in the wire, for another call, or for the far end's queue pair.  place:
+ * bytes that may be placed directly. */
 static bool output(struct vb_qp *qp, uint32_t place)
 {
 	struct vb_path *p = &qp->path;
 	bool blocked;
 
+	vb_lock_assert_held(&qp->lock);
 	if (vb_unlikely(!p->out))
 		vb_path_attach(p);
 	blocked = vb_rc_output(qp, place);
@@ -36,12 +37,13 @@ bool vb_hca_watched(struct vb_adapter *a)
 	return atomic_load_explicit(vb_adapter_presence(a)->awake, memory_order_relaxed) == VB_POLLING;
 }
 
-/* Under the QP's lock.  The peer does not say when there is room, and whoever makes progress now may be a
+/* The peer does not say when there is room, and whoever makes progress now may be a
  * waiter that blocks next: the engine tries again. */
 static void owe_blocked(struct vb_path *p)
 {
 	struct vb_adapter *a = vb_qp_adapter(p->qp);
 
+	vb_lock_assert_held(&p->qp->lock);
 	vb_owe(p);
 	/* What is to be placed directly is a poller's, while there is one: an engine that loses its CPU to
 	 * the poller in the middle of a copy would hold it up.  When nobody polls any more the engine drains.
@@ -65,6 +67,7 @@ void vb_hca_send(struct vb_qp *qp)
 
 void vb_hca_take_posted(struct vb_qp *qp)
 {
+	vb_lock_assert_held(&qp->lock);
 	if (vb_unlikely(qp->state == IBV_QPS_ERR))
 		vb_rc_flush(qp); /* rule 30 */
 	else
@@ -83,6 +86,7 @@ bool vb_hca_gives(struct vb_qp *qp)
 {
 	uint32_t seen = qp->req.seen;
 
+	vb_lock_assert_held(&qp->lock);
 	vb_lock_pass(&qp->lock);
 	if (vb_likely(atomic_load_explicit(&qp->post.head, memory_order_relaxed) == seen))
 		return true;
@@ -108,6 +112,7 @@ void vb_hca_flush(struct vb_rxq *r)
 	unsigned blocked = 0;
 	bool placing = false;
 
+	vb_lock_assert_held(&r->rx);
 	r->unflushed = 0;
 	r->acks = NULL;
 	for (p = p ? p : vb_owed_pop(r); p; p = vb_owed_pop(r)) {

@@ -56,6 +56,7 @@ void vb_silence_explain(struct vb_qp *qp)
 {
 	struct vb_peer *peer = qp->path.peer;
 
+	vb_lock_assert_held(&qp->lock);
 	if (!peer)
 		qp->reach = vb_addresses_have(&vb_qp_hca(qp)->addresses, qp->attr.ah_attr.grh.dgid.raw)
 				? VB_REACH_NOBODY
@@ -71,6 +72,7 @@ bool vb_silence_is_only_slow(const struct vb_qp *qp, uint64_t now)
 	struct vb_peer *peer = qp->path.peer;
 	uint32_t state, received; /* state: 1 + enum ibv_qp_state, 0: no such QP */
 
+	vb_lock_assert_held(&qp->lock);
 	if (!peer)
 		return false;
 	if (!is_up(peer))

@@ -9,9 +9,10 @@
 
 #define BUSY_NS (50 * VB_USEC) /* until a QP whose lock was busy is looked at again */
 
-/* Under qp->lock and the timer lock. */
 static void keep(struct vb_hca *h, struct vb_qp *qp)
 {
+	vb_lock_assert_held(&qp->lock);
+	vb_lock_assert_held(&h->timer_lock);
 	if (qp->req.timing || qp->forgotten)
 		return;
 	qp->req.timing = true;
@@ -22,6 +23,7 @@ void vb_hca_keep_time(struct vb_qp *qp)
 {
 	struct vb_hca *h = vb_qp_hca(qp);
 
+	vb_lock_assert_held(&qp->lock);
 	if (qp->req.waiting_rnr) {
 		atomic_store_explicit(&h->rnr_waits, 1, memory_order_relaxed);
 		atomic_store_explicit(&h->next_look, 0, memory_order_relaxed);
@@ -36,9 +38,10 @@ void vb_hca_keep_time(struct vb_qp *qp)
 	vb_adapter_nudge(h->adapter);
 }
 
-/* The last retry has run out.  Under qp->lock. */
+/* The last retry has run out. */
 static void consider_end(struct vb_qp *qp, uint64_t now)
 {
+	vb_lock_assert_held(&qp->lock);
 	if (!vb_silence_is_only_slow(qp, now)) {
 		vb_silence_explain(qp);
 		return;
@@ -47,12 +50,14 @@ static void consider_end(struct vb_qp *qp, uint64_t now)
 	qp->req.retries = qp->attr.retry_cnt;
 }
 
-/* Under qp->lock and the timer lock.  Returns when to look again. */
+/* Returns when to look again. */
 static uint64_t look(struct vb_qp *qp, uint64_t now)
 {
 	struct vb_path *p = &qp->path;
 	uint64_t t;
 
+	vb_lock_assert_held(&qp->lock);
+	vb_lock_assert_held(&vb_qp_hca(qp)->timer_lock);
 	if (vb_unlikely(!p->peer && qp->req.next != qp->req.seen)) /* its address may have come since */
 		vb_path_attach(p);
 	if (qp->req.deadline && now >= qp->req.deadline && !qp->req.retries)

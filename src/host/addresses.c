@@ -13,9 +13,9 @@ static bool is_loopback(const uint8_t gid[16])
 	return (!memcmp(gid, v4, sizeof(v4)) && gid[12] == 127) || !memcmp(gid, v6, sizeof(v6));
 }
 
-/* Under t->lock. */
 static bool is_known(const struct vb_addresses *t, const uint8_t gid[16])
 {
+	vb_lock_assert_held(&t->lock);
 	for (uint32_t i = 0; i < t->n; i++)
 		if (!memcmp(t->gids[i], gid, 16))
 			return true;

@@ -47,6 +47,7 @@ bool vb_conn_holds_pidfd(struct vb_adapter *a, struct conn *c)
 
 bool vb_conn_is_ours(struct vb_adapter *a, struct conn *c)
 {
+	vb_mutex_assert_held(&a->control);
 	if (vb_own_is(&c->own, c->sock))
 		return true;
 	vb_adapter_lose(a);
@@ -79,6 +80,7 @@ int vb_conn_make(struct vb_adapter *a, struct conn **out, int sock, uint32_t pid
 	struct conn *c = vb_pages_alloc(sizeof(*c));
 	int err;
 
+	vb_mutex_assert_held(&a->control);
 	if (!c) {
 		close(sock);
 		return ENOMEM;
@@ -113,6 +115,7 @@ close_sock:
 /* The object goes at the end of the batch: an event that points to it may be in hand. */
 void vb_conn_close(struct vb_adapter *a, struct conn *c)
 {
+	vb_mutex_assert_held(&a->control);
 	if (c->state == CONN_DEAD)
 		return;
 	if (c->state == CONN_NEW)
@@ -268,6 +271,7 @@ bool vb_conn_read(struct vb_adapter *a, struct conn *c, bool dead)
 {
 	struct haul h = {.gone = dead};
 
+	vb_mutex_assert_held(&a->control);
 	if (!vb_conn_is_ours(a, c))
 		return false;
 	/* One round, and the epoll set tells whether there is more; but a peer that is gone is read to its

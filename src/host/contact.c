@@ -406,6 +406,7 @@ bool vb_contact_hello(struct vb_adapter *a, struct conn *c, bool dead)
 	struct heard in;
 	bool look = false, same;
 
+	vb_mutex_assert_held(&a->control);
 	if (!vb_conn_is_ours(a, c))
 		return false;
 	receive(c, &in);
@@ -499,6 +500,7 @@ static void accepted(struct vb_adapter *a, int fd)
 
 void vb_contact_accept(struct vb_adapter *a, struct number *nr)
 {
+	vb_mutex_assert_held(&a->control);
 	if (!vb_own_is(&nr->own, nr->sock)) {
 		vb_adapter_lose(a);
 		return;
@@ -623,24 +625,6 @@ static void attempt(struct vb_adapter *a, struct peer *p, uint64_t now)
 	vb_peer_failed(p, true);
 }
 
-/* A socket shows who listened at it.  A program that opens the device and then changes its user would be
- * taken for the one that it was, by processes of the user that it now is. */
-void vb_contact_user(struct vb_adapter *a)
-{
-	uint32_t uid = geteuid(), n;
-
-	if (uid == a->listens_as)
-		return;
-	pthread_mutex_lock(&a->control);
-	a->listens_as = uid;
-	n = atomic_load_explicit(&a->nnumbers, memory_order_acquire);
-	for (uint32_t i = 0; i < n; i++)
-		if (vb_own_is(&a->numbers[i].own, a->numbers[i].sock))
-			(void)!listen(a->numbers[i].sock, VB_BACKLOG); /* again: it shows who we are now */
-	vb_members_listen(a);
-	pthread_mutex_unlock(&a->control);
-}
-
 static void break_links(struct vb_adapter *a)
 {
 	for (uint32_t i = 1; i < vb_peer_count(a); i++) {
@@ -658,9 +642,9 @@ static void break_links(struct vb_adapter *a)
 uint64_t vb_contact_run(struct vb_adapter *a, uint64_t now)
 {
 	uint64_t next = VB_NEVER;
-
 	bool more;
 
+	vb_mutex_assert_held(&a->control);
 	if (atomic_exchange(&a->breaks, false))
 		break_links(a);
 	atomic_store(&a->contact_work, false);

@@ -61,6 +61,7 @@ void vb_conns_bury(struct vb_adapter *a)
 {
 	struct vb_list *n;
 
+	vb_mutex_assert_held(&a->control);
 	while ((n = vb_list_pop(&a->dead_conns)))
 		free(vb_list_entry(n, struct conn, node));
 }

@@ -71,6 +71,7 @@ enum vb_peer_end vb_conn_end(struct vb_adapter *a, const struct conn *c)
 {
 	enum thread engine, process;
 
+	vb_mutex_assert_held(&a->control);
 	if (c->pid == a->pid) /* another adapter of this process, which would have said goodbye */
 		return VB_END_CLOSED;
 	if (!c->pid)

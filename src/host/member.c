@@ -30,6 +30,7 @@ struct member {
 
 static struct member *find(struct vb_adapter *a, uint32_t domain)
 {
+	vb_mutex_assert_held(&a->qpn_lock);
 	vb_list_each (n, &a->members) {
 		struct member *m = vb_list_entry(n, struct member, node);
 
@@ -133,12 +134,12 @@ void vb_members_listen(struct vb_adapter *a)
 	pthread_mutex_unlock(&a->qpn_lock);
 }
 
-/* Under qpn_lock. */
 static int join(struct vb_adapter *a, uint32_t domain)
 {
 	struct member *m = find(a, domain);
 	int err;
 
+	vb_mutex_assert_held(&a->qpn_lock);
 	if (m) {
 		m->refs++;
 		return 0;

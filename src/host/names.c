@@ -290,6 +290,7 @@ bool vb_number_seek(struct vb_adapter *a, uint32_t number, struct vb_trouble *t)
 	uint64_t now = vb_now();
 	struct owners *o;
 
+	vb_mutex_assert_held(&a->control);
 	if (a->looked && now - a->looked < SEEK_APART)
 		return false;
 	a->looked = now;

@@ -185,11 +185,11 @@ void vb_adapter_lose(struct vb_adapter *a)
 	errno = err;
 }
 
-/* Under control. */
 static void let_all_go(struct vb_adapter *a)
 {
 	uint32_t n = atomic_load_explicit(&a->nnumbers, memory_order_acquire);
 
+	vb_mutex_assert_held(&a->control);
 	for (uint32_t i = 0; i < n; i++) /* who asks for contact is refused; and whoever waits here wakes */
 		if (vb_own_is(&a->numbers[i].own, a->numbers[i].sock))
 			shutdown(a->numbers[i].sock, SHUT_RDWR);

@@ -180,7 +180,9 @@ int vb_peer_self(struct vb_adapter *a)
 
 	if (!p)
 		return ENOMEM;
+	pthread_mutex_lock(&a->control);
 	err = vb_peer_attach(p, a->seg->base, p->pub.index, a->seg->incarnation);
+	pthread_mutex_unlock(&a->control);
 	if (err)
 		return err;
 	p->pub.incarnation = a->seg->incarnation;
@@ -204,6 +206,7 @@ int vb_peer_attach(struct peer *p, const uint8_t *base, uint32_t peer_index, uin
 	uint32_t offset = vb_segment_key_offset(base); /* this once */
 	int err;
 
+	vb_mutex_assert_held(&a->control);
 	if (offset > VB_KEY_OFFSET_MAX)
 		return EPROTO;
 	err = a->wire->up(peer, &parts);
@@ -220,6 +223,7 @@ void vb_peer_rise(struct peer *p)
 {
 	struct vb_adapter *a = p->pub.adapter;
 
+	vb_mutex_assert_held(&a->control);
 	atomic_store_explicit(&p->asked, 0, memory_order_relaxed);
 	atomic_store_explicit(&p->unable, 0, memory_order_relaxed);
 	atomic_store_explicit(&p->began, 0, memory_order_relaxed);
@@ -240,6 +244,7 @@ void vb_peer_failed(struct peer *p, bool tell)
 {
 	struct vb_adapter *a = p->pub.adapter;
 
+	vb_mutex_assert_held(&a->control);
 	atomic_store_explicit(&p->asked, 0, memory_order_relaxed);
 	vb_lock_take(&a->peers_lock);
 	p->want = false;
@@ -299,6 +304,7 @@ void vb_peer_fall(struct peer *p, enum vb_peer_end how, const char *why)
 	struct vb_peer *peer = &p->pub;
 	struct vb_adapter *a = peer->adapter;
 
+	vb_mutex_assert_held(&a->control);
 	vb_log(how == VB_END_GOODBYE ? VB_LOG_DEBUG : VB_LOG_INFO,
 	       "the connection to adapter %u (PID %u) ends: %s", peer->number, peer->pid, why);
 	read_to_end(p);
@@ -327,6 +333,7 @@ struct peer *vb_peer_publishing(struct vb_adapter *a, uint32_t number)
 {
 	uint32_t n = atomic_load_explicit(&a->npeers, memory_order_acquire);
 
+	vb_lock_assert_held(&a->peers_lock);
 	for (uint32_t i = 1; i < n; i++) {
 		struct peer *p = peer_at(a, i);
 
@@ -340,6 +347,7 @@ struct peer *vb_peer_by_incarnation(struct vb_adapter *a, uint64_t incarnation)
 {
 	uint32_t n = atomic_load_explicit(&a->npeers, memory_order_acquire);
 
+	vb_mutex_assert_held(&a->control);
 	for (uint32_t i = 0; i < n; i++) {
 		struct peer *p = peer_at(a, i);
 

@@ -193,7 +193,7 @@ uint32_t vb_segment_key_offset(const uint8_t *base);
 bool vb_segment_lists(const uint8_t *base, uint32_t number);
 
 /* qpn.c */
-int vb_number_bind(struct vb_adapter *a);
+int vb_number_bind(struct vb_adapter *a); /* under qpn_lock */
 void vb_numbers_close(struct vb_adapter *a);
 /* Connects to a number and hangs up: whoever waits for connections there looks around (own.c).  No
  * cancellation point. */
@@ -219,12 +219,13 @@ struct peer *vb_peer_make(struct vb_adapter *a, uint32_t number, bool want);
 int vb_peer_self(struct vb_adapter *a);
 /* Under control: the peer's segment is at `base`; makes the wire. */
 int vb_peer_attach(struct peer *p, const uint8_t *base, uint32_t peer_index, uint64_t incarnation);
-/* Under control: state and callback. */
+/* Under control, as are the next two: state and callback. */
 void vb_peer_rise(struct peer *p);
 void vb_peer_failed(struct peer *p, bool tell);
 void vb_peer_fall(struct peer *p, enum vb_peer_end how, const char *why);
 /* Under peers_lock: the UP link whose peer publishes this number, NULL: none. */
 struct peer *vb_peer_publishing(struct vb_adapter *a, uint32_t number);
+/* Under control: the UP link whose peer has this incarnation, NULL: none. */
 struct peer *vb_peer_by_incarnation(struct vb_adapter *a, uint64_t incarnation);
 void vb_peers_free(struct vb_adapter *a);
 
@@ -232,7 +233,8 @@ void vb_peers_free(struct vb_adapter *a);
 int vb_conn_make(struct vb_adapter *a, struct conn **out, int sock, uint32_t pid, enum conn_state state);
 void vb_conn_close(struct vb_adapter *a, struct conn *c);
 bool vb_conn_read(struct vb_adapter *a, struct conn *c, bool dead);
-bool vb_conn_holds_pidfd(struct vb_adapter *a, struct conn *c); /* the set is ours: is its pidfd? */
+/* Whether its pidfd is still in the set, which is ours; in a forked child, where no thread holds control. */
+bool vb_conn_holds_pidfd(struct vb_adapter *a, struct conn *c);
 void vb_conn_bye(struct conn *c);
 void vb_conn_unable(struct conn *c);
 void vb_conn_broken(struct conn *c);
@@ -246,8 +248,6 @@ enum vb_peer_end vb_conn_end(struct vb_adapter *a, const struct conn *c);
 uint64_t vb_contact_run(struct vb_adapter *a, uint64_t now);
 void vb_contact_accept(struct vb_adapter *a, struct number *n);
 bool vb_contact_hello(struct vb_adapter *a, struct conn *c, bool dead);
-void vb_contact_user(
-    struct vb_adapter *a); /* takes control; after setuid(): peers are to see who we are now */
 
 /* who.c */
 /* Whether the process at the other end of a socket may talk to us: 0 and its PID; else EACCES, or errno of
@@ -255,6 +255,8 @@ void vb_contact_user(
 int vb_contact_may(int sock, uint32_t *pid, struct vb_trouble *t);
 /* A process that connected is sent away for *t. */
 void vb_contact_tell_away(struct vb_adapter *a, const struct vb_trouble *t, uint32_t pid);
+/* After setuid(): peers are to see who we are now.  Takes control. */
+void vb_contact_user(struct vb_adapter *a);
 /* This process cannot make contact, or be contacted, at present. */
 void vb_contact_tell_lack(struct vb_adapter *a, const struct vb_trouble *t);
 /* A process of this user has another version of ours: said at both ends, since nobody knows where is looked.

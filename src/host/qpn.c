@@ -104,13 +104,14 @@ static int bind_some(int *sock, uint32_t *number)
 	return EADDRINUSE;
 }
 
-/* Takes one more number. Under qpn_lock, or before anybody else knows the adapter. */
+/* Takes one more number. */
 int vb_number_bind(struct vb_adapter *a)
 {
 	uint32_t k = atomic_load_explicit(&a->nnumbers, memory_order_relaxed);
 	struct number *n = &a->numbers[k];
 	int err;
 
+	vb_mutex_assert_held(&a->qpn_lock);
 	if (k == VB_ADAPTER_NUMBERS)
 		return ENFILE;
 	if (k && !vb_adapter_whole(a))
@@ -172,12 +173,13 @@ static void put_free(struct free_numbers *f, uint32_t number)
 }
 
 /* Puts the indices of one more adapter number into a queue that is empty; takes a further number if all that
- * there are have been used for this kind.  Under qpn_lock; 0 or errno. */
+ * there are have been used for this kind.  0 or errno. */
 static int extend(struct vb_adapter *a, struct free_numbers *f)
 {
 	uint32_t size = (f->reach + 1) * VB_QPN_INDICES, *queue;
 	int err = 0;
 
+	vb_mutex_assert_held(&a->qpn_lock);
 	if (f->reach == atomic_load_explicit(&a->nnumbers, memory_order_relaxed))
 		err = vb_number_bind(a);
 	if (err)
@@ -211,11 +213,12 @@ static void say_none_left(const char *kind, int err)
 		vb_log(VB_LOG_WARN, "no %s number is left, and no more can be had: %s", kind, strerror(err));
 }
 
-/* Under qpn_lock; 0: there is none, and *err says why. */
+/* 0: there is none, and *err says why. */
 static uint32_t take_free(struct vb_adapter *a, struct free_numbers *f, int *err)
 {
 	uint32_t number;
 
+	vb_mutex_assert_held(&a->qpn_lock);
 	*err = f->count ? 0 : extend(a, f);
 	if (*err)
 		return 0;
