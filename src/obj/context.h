@@ -15,6 +15,7 @@
 #include "obj/event.h"
 
 struct vb_adapter;
+struct vb_hca;
 
 struct vb_device {
 	struct ibv_device ibv;	/* first */
@@ -22,6 +23,7 @@ struct vb_device {
 	_Atomic uint32_t refs;	/* device lists and contexts */
 	uint64_t guid;		/* network order */
 	char netdev[16];	/* interface of GID 0 */
+	struct vb_hca *hca;	/* what new contexts use, NULL: none is open; guarded in verbs/context.c */
 };
 
 struct vb_newer_ops { /* lowest address first */

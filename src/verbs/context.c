@@ -29,7 +29,6 @@ struct context {
  * both, so that fork(), which takes it, never finds an adapter half made: its child would keep descriptors
  * that it knows nothing of, and with them the parent's name. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct vb_hca *shared;		  /* that of new contexts; guarded by lock */
 static struct vb_list all = {&all, &all}; /* of struct context; guarded by lock */
 
 static void before_fork(void)
@@ -55,7 +54,8 @@ static void after_fork_in_child(void)
 		vb_ops_fill_dead(&c->pub);
 	}
 	vb_list_init(&all);
-	shared = NULL;
+	for (struct vb_device *d = vb_devices; d->ibv.name[0]; d++)
+		d->hca = NULL;
 }
 
 /* A program whose other end has given up with it ends with its queue pairs in INIT.  It may be in the middle
@@ -226,30 +226,30 @@ static bool profile_known(void)
 	return false;
 }
 
-static int share(struct vb_hca **out, enum vb_open_step *step)
+static int share(struct vb_device *dev, struct vb_hca **out, enum vb_open_step *step)
 {
 	int err = 0;
 
 	handle_fork();
 	pthread_mutex_lock(&lock);
-	if (shared && !vb_adapter_whole(shared->adapter))
-		shared = NULL;
-	if (!shared)
-		err = vb_hca_open(&shared, step, &vb_verbs_upper); /* pairs with unshare_hca() */
+	if (dev->hca && !vb_adapter_whole(dev->hca->adapter))
+		dev->hca = NULL;
+	if (!dev->hca)
+		err = vb_hca_open(&dev->hca, step, &vb_verbs_upper); /* pairs with unshare_hca() */
 	if (!err) {
-		shared->sharers++;
-		*out = shared;
+		dev->hca->sharers++;
+		*out = dev->hca;
 	}
 	pthread_mutex_unlock(&lock);
 	return err;
 }
 
-static void unshare_hca(struct vb_hca *h)
+static void unshare_hca(struct vb_device *dev, struct vb_hca *h)
 {
 	pthread_mutex_lock(&lock);
 	if (!--h->sharers) {
-		if (h == shared)
-			shared = NULL;
+		if (h == dev->hca)
+			dev->hca = NULL;
 		vb_hca_close(h);
 	}
 	pthread_mutex_unlock(&lock);
@@ -264,7 +264,7 @@ int vb_device_open(struct ibv_device *ibdev, struct vb_context **out, const char
 
 	if (!profile_known())
 		return EINVAL;
-	err = share(&h, &step);
+	err = share(dev, &h, &step);
 	if (err)
 		goto refused;
 	err = vb_context_open(out, dev, h);
@@ -273,7 +273,7 @@ int vb_device_open(struct ibv_device *ibdev, struct vb_context **out, const char
 	atomic_fetch_add(&dev->refs, 1); /* pairs with ibv_close_device() */
 	return 0;
 unshare:
-	unshare_hca(h);
+	unshare_hca(dev, h);
 refused:
 	return vb_why_open(err, call, ibdev->name, step);
 }
@@ -304,6 +304,6 @@ VB_EXPORT VB_CODE(ibv_close_device, (context), struct ibv_context *context)
 	if (vb_context_close(c))
 		return 0;
 	vb_device_put(dev);
-	unshare_hca(h);
+	unshare_hca(dev, h);
 	return 0;
 }

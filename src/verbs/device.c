@@ -19,11 +19,12 @@
 static_assert(sizeof(struct ibv_device) == 664, "ABI");
 static_assert(offsetof(struct vb_device, verbs_device_ops) == 664, "where vendor libraries look");
 
-/* The device is one object as long as the process lives, so that programs may compare pointers and use names
- * after they have freed the list, as they may with other libraries.  Its address is looked up again when
+/* Each device is a row, as long as the process lives, so that programs may compare pointers and use names
+ * after they have freed the list, as they may with other libraries.  Its interface is looked up again when
  * nobody holds it. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct vb_device device; /* guarded by lock while refs == 0, constant otherwise */
+/* The last row has no name.  Guarded by lock while refs == 0, constant otherwise. */
+struct vb_device vb_devices[] = {{.ibv = {.name = VB_DEVICE_NAME, .dev_name = VB_UVERBS_NAME}}, {.refs = 0}};
 
 static uint32_t setting(const char *name, uint32_t unset, uint32_t max)
 {
@@ -58,10 +59,8 @@ static void describe(struct vb_device *d)
 	vb_gids_find(&gids);
 	d->ibv.node_type = IBV_NODE_CA;
 	d->ibv.transport_type = IBV_TRANSPORT_IB;
-	snprintf(d->ibv.name, sizeof(d->ibv.name), VB_DEVICE_NAME);
-	snprintf(d->ibv.dev_name, sizeof(d->ibv.dev_name), VB_UVERBS_NAME);
-	snprintf(d->ibv.dev_path, sizeof(d->ibv.dev_path), "/sys/class/infiniband_verbs/" VB_UVERBS_NAME);
-	snprintf(d->ibv.ibdev_path, sizeof(d->ibv.ibdev_path), "/sys/class/infiniband/" VB_DEVICE_NAME);
+	snprintf(d->ibv.dev_path, sizeof(d->ibv.dev_path), "/sys/class/infiniband_verbs/%s", d->ibv.dev_name);
+	snprintf(d->ibv.ibdev_path, sizeof(d->ibv.ibdev_path), "/sys/class/infiniband/%s", d->ibv.name);
 	snprintf(d->netdev, sizeof(d->netdev), "%s", gids.ifname);
 	d->guid = vb_identity_guid(d->netdev);
 }
@@ -77,17 +76,16 @@ static void handle_fork(void)
 	pthread_atfork(NULL, NULL, forked);
 }
 
-static struct vb_device *hold(void)
+static void hold(struct vb_device *d)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 	pthread_once(&once, handle_fork);
 	pthread_mutex_lock(&lock);
-	if (!atomic_load(&device.refs))
-		describe(&device);
-	atomic_fetch_add(&device.refs, 1); /* pairs with vb_device_put() */
+	if (!atomic_load(&d->refs))
+		describe(d);
+	atomic_fetch_add(&d->refs, 1); /* pairs with vb_device_put() */
 	pthread_mutex_unlock(&lock);
-	return &device;
 }
 
 void vb_device_put(struct vb_device *d)
@@ -98,15 +96,19 @@ void vb_device_put(struct vb_device *d)
 #undef ibv_get_device_list
 VB_EXPORT VB_OBJECT(struct ibv_device **, ibv_get_device_list, (num_devices), int *num_devices)
 {
-	struct ibv_device **list = calloc(2, sizeof(*list));
+	const int n = sizeof(vb_devices) / sizeof(*vb_devices) - 1;
+	struct ibv_device **list = calloc((size_t)n + 1, sizeof(*list));
 
 	if (num_devices)
-		*num_devices = list ? 1 : 0;
+		*num_devices = list ? n : 0;
 	if (!list) {
 		errno = vb_refuse(ENOMEM, "ibv_get_device_list", "no memory for the list");
 		return NULL;
 	}
-	list[0] = &hold()->ibv;
+	for (int i = 0; i < n; i++) {
+		hold(&vb_devices[i]);
+		list[i] = &vb_devices[i].ibv;
+	}
 	return list;
 }
 

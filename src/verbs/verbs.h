@@ -52,6 +52,7 @@ int vb_context_open(struct vb_context **out, struct vb_device *dev, struct vb_hc
 bool vb_context_close(struct vb_context *c);
 
 /* Opens a device; 0 or errno, which has been said.  Pairs with ibv_close_device(). */
+extern struct vb_device vb_devices[]; /* the rows, up to one without a name (device.c) */
 int vb_device_open(struct ibv_device *ibdev, struct vb_context **out, const char *call);
 
 /* pd.c: a domain that has no number yet; 0 or errno, which has been said.  Pairs with vb_pd_unmake(). */

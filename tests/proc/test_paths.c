@@ -1,5 +1,5 @@
-/* Where paths lead: every address of this host leads to its processes, whatever GID the far end shows; what is
- * sent goes to nobody but a queue pair that is connected to this one; and who may send to a queue pair is
+/* Where paths lead: every address of this host leads to its processes, whatever GID the far end shows; what
+ * is sent goes to nobody but a queue pair that is connected to this one; and who may send to a queue pair is
  * decided by that queue pair. */
 #include <arpa/inet.h>
 
@@ -13,7 +13,7 @@ enum { SIZE = 4096, LEN = 64, READY = 1, GO };
 static struct board {
 	struct kit_card card[2];
 	_Atomic int step[2];
-} *board;
+} * board;
 
 static bool run(const char *command)
 {
@@ -24,7 +24,8 @@ static bool run(const char *command)
 static void two_interfaces(void)
 {
 	if (!kit_own_network() ||
-	    !run("{ ip link set lo up && ip link add d0 type veth peer name d1 && for i in 0 1; do ip addr add "
+	    !run("{ ip link set lo up && ip link add d0 type veth peer name d1 && for i in 0 1; do ip addr "
+		 "add "
 		 "10.7$i.0.1/24 dev d$i && ip link set d$i up || exit 1; done; } 2>/dev/null")) {
 		printf("SKIP: no network namespace with interfaces of its own here\n");
 		fflush(stdout);

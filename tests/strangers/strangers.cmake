@@ -15,12 +15,13 @@ endforeach()
 set_tests_properties(strangers.perftest PROPERTIES TIMEOUT 1200)
 
 # The rules that scripts check.
-add_test(NAME scripts.layers COMMAND ${CMAKE_SOURCE_DIR}/scripts/layers)
+add_test(NAME scripts.layers COMMAND ${CMAKE_SOURCE_DIR}/scripts/layers ${CMAKE_BINARY_DIR})
+add_test(NAME scripts.circles COMMAND ${CMAKE_SOURCE_DIR}/scripts/circles ${CMAKE_BINARY_DIR})
 add_test(NAME scripts.verbs_doc COMMAND ${CMAKE_SOURCE_DIR}/scripts/verbs-doc-check)
 add_test(NAME scripts.errors_doc COMMAND ${CMAKE_SOURCE_DIR}/scripts/errors-doc-check)
 add_test(NAME scripts.memory_doc COMMAND ${CMAKE_SOURCE_DIR}/scripts/memory-doc-check)
 add_test(NAME scripts.calls COMMAND ${CMAKE_SOURCE_DIR}/scripts/calls-check)
 add_test(NAME scripts.mutants COMMAND ${CMAKE_SOURCE_DIR}/scripts/mutants --check)
-set_tests_properties(scripts.layers scripts.verbs_doc scripts.errors_doc scripts.memory_doc scripts.calls
+set_tests_properties(scripts.layers scripts.circles scripts.verbs_doc scripts.errors_doc scripts.memory_doc scripts.calls
                      scripts.mutants
                      PROPERTIES LABELS scripts)
