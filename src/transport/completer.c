@@ -266,6 +266,7 @@ static inline bool awaited(const struct vb_qp *qp, uint32_t psn)
 
 void vb_rc_input_ack(struct vb_qp *qp, uint32_t psn)
 {
+	vb_lock_assert_held(&qp->lock);
 	if (!awaited(qp, psn))
 		return;
 	if (vb_unlikely(!ack_before(qp, vb_psn_add(psn, 1))))
@@ -276,6 +277,7 @@ void vb_rc_input_ack(struct vb_qp *qp, uint32_t psn)
 
 void vb_completer_input(struct vb_qp *qp, const struct vb_pkt *p)
 {
+	vb_lock_assert_held(&qp->lock);
 	if (!awaited(qp, p->psn))
 		return;
 	if ((p->op->bits & VB_OP_AETH) && VB_AETH_KIND(p->syndrome)) /* rules 8, 16: whatever the opcode */

@@ -345,6 +345,7 @@ enum vb_placed vb_place(struct vb_qp *qp, struct vb_swqe *w, uint32_t *budget)
 	struct vb_peer_mem_want x;
 	struct vb_peer_mem_use u;
 
+	vb_lock_assert_held(&qp->lock);
 	if (q->una != q->next)
 		return vb_place_holds(qp, w) ? VB_PLACED_LATER : VB_PLACED_NOT;
 	q->ringed = 0;

@@ -12,6 +12,7 @@ void vb_rc_push(struct vb_qp *qp, struct vb_cq *cq, const struct vb_cqe *e, bool
 {
 	struct vb_facts f;
 
+	vb_lock_assert_held(&qp->lock);
 	if (vb_likely(vb_cq_push(cq, e, solicited)) || qp->state == IBV_QPS_ERR)
 		return;
 	f = (struct vb_facts){.reason = VB_R_CQ_OVERRUN, .qpn = qp->qpn, .limit = {.most = cq->cqe}};
@@ -28,6 +29,7 @@ void vb_rc_complete_send(struct vb_qp *qp, struct vb_swqe *w, uint8_t status)
 	    .is_send = true,
 	};
 
+	vb_lock_assert_held(&qp->lock);
 	if (status == IBV_WC_SUCCESS) {
 		if (!(w->flags & IBV_SEND_SIGNALED)) /* rule 39 */
 			return;
@@ -76,6 +78,7 @@ void vb_rc_flush(struct vb_qp *qp)
 	struct vb_cqe e = {
 	    .wc = {.status = IBV_WC_WR_FLUSH_ERR, .qp_num = qp->qpn, .vendor_err = VB_R_FLUSHED}, .qp = qp};
 
+	vb_lock_assert_held(&qp->lock);
 	vb_sq_notice(qp);
 	/* A request that has begun to take a window back ends as it would have, and those behind it wait for
 	 * it: nobody would know what has become of the window (rule 46). */
@@ -147,6 +150,7 @@ void vb_rc_fail_send(struct vb_qp *qp, const struct vb_facts *f, uint8_t status)
 	struct vb_req *q = &qp->req;
 	struct vb_swqe *w;
 
+	vb_lock_assert_held(&qp->lock);
 	if (q->una != q->seen) {
 		w = vb_sq_at(q, q->una++);
 		w->reason = f->reason;
@@ -168,6 +172,7 @@ void vb_rc_fail_recv(struct vb_qp *qp, const struct vb_facts *f, bool take_wqe)
 	 * has a status of its own for that (rule 20). */
 	uint8_t status = row->nak == VB_AETH_NAK_REMOTE_ACCESS ? IBV_WC_LOC_ACCESS_ERR : row->local_wc;
 
+	vb_lock_assert_held(&qp->lock);
 	s->nak_owed = row->nak;
 	s->nak_psn = s->epsn;
 	s->nak_facts = *f;
@@ -202,6 +207,7 @@ void vb_rc_fail_recv(struct vb_qp *qp, const struct vb_facts *f, bool take_wqe)
 
 void vb_rc_last_word(struct vb_qp *qp)
 {
+	vb_lock_assert_held(&qp->lock);
 	if (qp->resp.ack_owed && qp->path.out)
 		vb_responder_ack(qp);
 }
@@ -216,6 +222,7 @@ void vb_rc_error(struct vb_qp *qp, const struct vb_facts *f)
 {
 	struct vb_req *q = &qp->req;
 
+	vb_lock_assert_held(&qp->lock);
 	if (qp->state == IBV_QPS_ERR)
 		return;
 	vb_rc_last_word(qp);
@@ -240,6 +247,7 @@ void vb_rc_error(struct vb_qp *qp, const struct vb_facts *f)
 
 void vb_rc_input(struct vb_qp *qp, const struct vb_pkt *p)
 {
+	vb_lock_assert_held(&qp->lock);
 	/* What is no opcode of this type of queue pair is dropped, as on a wire (IBTA 9.6: packet transport
 	 * header validation). */
 	if (vb_unlikely(VB_FAMILY(p->opcode) != qp->family))
@@ -254,6 +262,7 @@ bool vb_rc_output(struct vb_qp *qp, uint32_t place)
 {
 	bool blocked = false;
 
+	vb_lock_assert_held(&qp->lock);
 	vb_sq_notice(qp);
 	if (vb_unlikely(qp->resp.res_next != qp->resp.res_head || qp->resp.replaying || qp->resp.nak_owed))
 		blocked = vb_responder_run(qp);
@@ -272,6 +281,7 @@ enum vb_rc_owes vb_rc_owes(const struct vb_qp *qp)
 {
 	const struct vb_resp *s = &qp->resp;
 
+	vb_lock_assert_held(&qp->lock);
 	if (s->res_next != s->res_head || s->replaying || s->nak_owed || vb_requester_ready(qp))
 		return VB_OWES_MORE;
 	return s->ack_owed ? VB_OWES_ACK : VB_OWES_NOTHING;
@@ -320,6 +330,7 @@ uint64_t vb_rc_timer(struct vb_qp *qp, uint64_t now)
 	struct vb_req *q = &qp->req;
 	uint64_t wait;
 
+	vb_lock_assert_held(&qp->lock);
 	if (q->deadline == VB_NEVER)
 		return VB_NEVER;
 	if (vb_unlikely(vb_requester_settles(qp))) {
@@ -358,6 +369,7 @@ uint64_t vb_rc_timer(struct vb_qp *qp, uint64_t now)
 
 void vb_rc_path(struct vb_qp *qp, struct vb_out *out)
 {
+	vb_lock_assert_held(&qp->lock);
 	if (out && !qp->path.out)
 		qp->req.retries = qp->attr.retry_cnt; /* those used up until now went to nobody */
 	qp->path.out = out;
@@ -369,6 +381,7 @@ void vb_rc_enter(struct vb_qp *qp, enum ibv_qp_state from)
 {
 	struct vb_req *q = &qp->req;
 
+	vb_lock_assert_held(&qp->lock);
 	if (qp->state == IBV_QPS_RTS && from == IBV_QPS_RTR) {
 		q->retries = qp->attr.retry_cnt;
 		q->rnr_retries = qp->attr.rnr_retry;

@@ -205,6 +205,7 @@ bool vb_requester_local(struct vb_qp *qp)
 	struct vb_swqe *w = q->next != q->seen ? vb_sq_at(q, q->next) : NULL;
 	struct vb_facts f = {0};
 
+	vb_lock_assert_held(&qp->lock);
 	if (!w || !vb_wr_is(w->opcode, VB_WR_LOCAL) || !(may_work(qp) || vb_requester_settles(qp)))
 		return false;
 	switch (vb_window_run(qp, w, &f)) {
@@ -231,6 +232,7 @@ bool vb_requester_run(struct vb_qp *qp, uint32_t place)
 	struct vb_req *q = &qp->req;
 	bool sent = false;
 
+	vb_lock_assert_held(&qp->lock);
 	q->blocked = q->placing = false;
 	if (!may_work(qp)) { /* rule 2: a post does not end an RNR wait */
 		if (vb_requester_settles(qp) && !vb_requester_local(qp))
@@ -316,6 +318,7 @@ void vb_requester_back(struct vb_qp *qp)
 	struct vb_req *q = &qp->req;
 	struct vb_swqe *w;
 
+	vb_lock_assert_held(&qp->lock);
 	q->next = q->una;
 	q->sent = 0;
 	q->psn = q->psn_una;
@@ -342,6 +345,7 @@ bool vb_requester_outstanding(const struct vb_qp *qp)
 
 void vb_requester_arm(struct vb_qp *qp)
 {
+	vb_lock_assert_held(&qp->lock);
 	qp->req.deadline = vb_requester_outstanding(qp) ? 0 : VB_NEVER;
 }
 
@@ -350,6 +354,7 @@ void vb_requester_turn(struct vb_qp *qp)
 	struct vb_req *q = &qp->req;
 	struct vb_swqe *w = q->una != q->seen ? vb_sq_at(q, q->una) : NULL;
 
+	vb_lock_assert_held(&qp->lock);
 	if (vb_unlikely(w && w->state == VB_WQE_FAILED)) {
 		struct vb_facts f = qp->why;
 		bool waited = qp->state == IBV_QPS_ERR; /* what is behind it */

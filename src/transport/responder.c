@@ -463,6 +463,7 @@ void vb_responder_input(struct vb_qp *qp, const struct vb_pkt *p)
 	struct vb_resp *s = &qp->resp;
 	int32_t d;
 
+	vb_lock_assert_held(&qp->lock);
 	if (qp->state < IBV_QPS_RTR || qp->state > IBV_QPS_SQE)
 		return; /* rule 26: nothing is executed in ERR */
 	if (vb_unlikely(qp->state == IBV_QPS_RTR) && !qp->comm_est) {
@@ -625,6 +626,7 @@ bool vb_responder_run(struct vb_qp *qp)
 	uint32_t n = s->res_head < s->res_size ? s->res_head : s->res_size;
 	int r;
 
+	vb_lock_assert_held(&qp->lock);
 	for (uint32_t i = s->res_head - n; s->replaying && i != s->res_next; i++) {
 		struct vb_resource *res = &s->res[i % s->res_size];
 
@@ -653,6 +655,7 @@ bool vb_responder_ack(struct vb_qp *qp)
 	struct vb_resp *s = &qp->resp;
 	struct vb_pkt p = response(qp, VB_ACK, vb_psn_add(s->epsn, VB_PSN_MASK), VB_AETH_ACK, s->msn);
 
+	vb_lock_assert_held(&qp->lock);
 	if (s->res_next != s->res_head || s->replaying || s->nak_owed) /* goes behind the answers before it */
 		return true;
 	if (!emit(qp, &p, NULL, 0))

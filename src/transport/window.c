@@ -25,6 +25,7 @@ enum vb_mw_step vb_window_run(struct vb_qp *qp, struct vb_swqe *w, struct vb_fac
 	struct vb_req *q = &qp->req;
 	enum vb_mw_step s;
 
+	vb_lock_assert_held(&qp->lock);
 	if (q->una != q->next ||
 	    (w->state != VB_WQE_GOING && (w->state != VB_WQE_POSTED || qp->state != IBV_QPS_RTS)))
 		return VB_MW_WAITS; /* in SQD nothing is begun */
@@ -43,10 +44,11 @@ enum vb_mw_step vb_window_invalidated(struct vb_qp *qp, uint32_t rkey, struct vb
 {
 	uint64_t id = 0;
 
+	vb_lock_assert_held(&qp->lock);
 	/* Nobody can be in the middle of a copy through this window, so nobody is waited for.  It serves this
-	 * QP alone.  This process touches its memory only for packets of this QP, under its lock, which we
-	 * hold.  The peer does so (mem/peer_mem.h) under the lock of the one QP that is connected to this
-	 * one, for a request that stands at the head of its send queue; our SEND came from that queue, so
-	 * what was before it is done, and what is behind it begins when it is acknowledged. */
+	 * QP alone.  This process touches its memory only for packets of this QP, under its lock, which is
+	 * held here.  The peer does so (mem/peer_mem.h) under the lock of the one QP that is connected to
+	 * this one, for a request that stands at the head of its send queue; our SEND came from that queue,
+	 * so what was before it is done, and what is behind it begins when it is acknowledged. */
 	return vb_mw_invalidate(qp->mws, rkey, qp->qpn, &id, true, f);
 }

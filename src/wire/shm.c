@@ -31,6 +31,7 @@ static __attribute__((noinline, cold)) void refresh(struct vb_shm *s, uint32_t h
 	uint32_t now = atomic_load_explicit(atomic_load_explicit(&s->peer_consumed, memory_order_relaxed),
 					    memory_order_acquire); /* pairs with next() */
 
+	vb_lock_assert_held(&s->tx);
 	/* A counter outside what we sent is not one: the peer then stops itself, by finding no more room. */
 	if (now == s->seen || head - now > head - s->seen)
 		return;
@@ -51,6 +52,7 @@ static bool data_place(struct vb_shm *s, uint32_t len, enum vb_out_class cls, ui
 	uint32_t skip = at + need > VB_RING_DATA ? VB_RING_DATA - at : 0;
 	uint32_t used = s->data_head + skip + need - s->data_tail;
 
+	vb_lock_assert_held(&s->tx);
 	if (used > (cls == VB_OUT_REQUEST ? VB_RING_DATA - SPARE_DATA : VB_RING_DATA))
 		return false;
 	*off = (s->data_head + skip) % VB_RING_DATA;
@@ -199,6 +201,7 @@ static int peek(struct vb_rxq *r, struct vb_arrival *p)
 	uint8_t flags;
 	bool data;
 
+	vb_lock_assert_held(&r->rx);
 	if (atomic_load_explicit(&slot->seq, memory_order_acquire) != at + 1) /* pairs with commit() */
 		return 0;
 	/* Each field is read once: a hostile peer may change it under us. */
@@ -233,6 +236,7 @@ static void next(struct vb_rxq *r)
 {
 	uint32_t at = atomic_load_explicit(&r->at, memory_order_relaxed) + 1;
 
+	vb_lock_assert_held(&r->rx);
 	atomic_store_explicit(&r->at, at, memory_order_relaxed);
 	/* pairs with refresh() */
 	atomic_store_explicit(shm_of(r)->consumed, at, memory_order_release);

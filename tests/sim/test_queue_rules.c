@@ -188,8 +188,11 @@ static void rule_38_unreachable_peer(void **state)
 			uint64_t began = s->now, t = vb_rc_ack_timeout(14), r = sim_take(s, 0, 0, 8);
 
 			sim_drop(s, 0, SIM_ANY, SIM_ALWAYS);
-			if (nowhere)
+			if (nowhere) {
+				vb_lock_take(&s->n[0].qp.lock);
 				vb_rc_path(&s->n[0].qp, NULL);
+				vb_lock_give(&s->n[0].qp.lock);
+			}
 			sim_op(s, 0, IBV_WR_RDMA_WRITE, 0, 8, 0);
 			sim_op(s, 0, IBV_WR_RDMA_WRITE, 0, 8, 0);
 			sim_settle(s);

@@ -743,7 +743,9 @@ static void without_contact(void **state)
 	struct desk d = desk(CFG(.local = true), IBV_MW_TYPE_1);
 
 	(void)state;
+	vb_lock_take(&d.s->n[1].qp.lock);
 	vb_rc_path(&d.s->n[1].qp, NULL);
+	vb_lock_give(&d.s->n[1].qp.lock);
 	bind(&d, 1, 0, 64, RW);
 	bind(&d, 2, 0, 0, 0);
 	assert_int_equal(d.s->n[1].qp.state, IBV_QPS_RTS);

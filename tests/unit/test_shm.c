@@ -50,12 +50,19 @@ static int teardown(void **state)
 
 static int peek(struct ends *e, struct vb_arrival *p)
 {
-	return e->rx->rxq.ops->peek(&e->rx->rxq, p);
+	int ret;
+
+	vb_lock_take(&e->rx->rxq.rx);
+	ret = e->rx->rxq.ops->peek(&e->rx->rxq, p);
+	vb_lock_give(&e->rx->rxq.rx);
+	return ret;
 }
 
 static void next(struct ends *e)
 {
+	vb_lock_take(&e->rx->rxq.rx);
 	e->rx->rxq.ops->next(&e->rx->rxq);
+	vb_lock_give(&e->rx->rxq.rx);
 }
 
 static uint8_t byte_at(uint32_t id, uint32_t i)
