@@ -156,6 +156,7 @@ static struct vb_adapter *new_adapter(const struct vb_adapter_cfg *cfg)
 	vb_list_init(&a->node);
 	vb_list_init(&a->conns);
 	vb_list_init(&a->dead_conns);
+	vb_list_init(&a->stuck_conns);
 	vb_list_init(&a->free_peers);
 	vb_list_init(&a->members);
 	return a;
@@ -173,6 +174,8 @@ static void free_adapter(struct vb_adapter *a)
 	while ((n = a->conns.next) != &a->conns)
 		vb_conn_close(a, vb_list_entry(n, struct conn, node));
 	vb_conns_bury(a);
+	while ((n = vb_list_pop(&a->stuck_conns)))
+		free(vb_list_entry(n, struct conn, node));
 	pthread_mutex_unlock(&a->control);
 	vb_numbers_close(a);
 	vb_members_close(a);

@@ -26,16 +26,19 @@ static int watch(struct vb_adapter *a, int fd, struct source *s)
 }
 
 /* Only what is ours goes.  `own`: NULL where the inode does not tell; where the set cannot be asked either,
- * the number stays as it is. */
-static void forget(struct vb_adapter *a, int fd, const struct vb_own *own)
+ * the number stays as it is.  false: the set may go on to tell of it. */
+static bool forget(struct vb_adapter *a, int fd, const struct vb_own *own)
 {
 	if (fd < 0)
-		return;
+		return true;
 	/* A forked child may hold the description, so that closing alone would leave it in the epoll set. */
-	if (vb_ctl_is_ours(a) && !syscall(SYS_epoll_ctl, a->ctl, EPOLL_CTL_DEL, fd, NULL))
+	if (vb_ctl_is_ours(a) && !syscall(SYS_epoll_ctl, a->ctl, EPOLL_CTL_DEL, fd, NULL)) {
 		close(fd);
-	else if (own)
+		return true;
+	}
+	if (own)
 		vb_own_close(own, fd);
+	return false;
 }
 
 bool vb_conn_holds_pidfd(struct vb_adapter *a, struct conn *c)
@@ -112,20 +115,23 @@ close_sock:
 	return err;
 }
 
-/* The object goes at the end of the batch: an event that points to it may be in hand. */
+/* The object goes at the end of the batch: an event that points to it may be in hand.  Where a sandbox denies
+ * epoll_ctl there may be events for it later too, so it stays until the adapter is closed. */
 void vb_conn_close(struct vb_adapter *a, struct conn *c)
 {
+	bool gone;
+
 	vb_mutex_assert_held(&a->control);
 	if (c->state == CONN_DEAD)
 		return;
 	if (c->state == CONN_NEW)
 		a->nconns_new--;
-	forget(a, c->sock, &c->own);
-	forget(a, c->pidfd, NULL);
+	gone = forget(a, c->sock, &c->own);
+	gone &= forget(a, c->pidfd, NULL);
 	c->sock = c->pidfd = -1;
 	c->state = CONN_DEAD;
 	vb_list_unlink(&c->node);
-	vb_list_append(&a->dead_conns, &c->node);
+	vb_list_append(gone ? &a->dead_conns : &a->stuck_conns, &c->node);
 }
 
 /* Best effort: a socket that is full of doorbells belongs to a peer that does not read. */

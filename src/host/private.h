@@ -132,6 +132,7 @@ struct vb_adapter {
 	pthread_mutex_t control;
 	int ctl; /* epoll of listening and control sockets and pidfds */
 	struct vb_list conns, dead_conns;
+	struct vb_list stuck_conns;    /* dead ones that the set may still point to */
 	uint32_t nconns_new;	       /* accepted, no hello yet */
 	_Atomic uint64_t accept_again; /* accepting pauses until then, 0: it does not */
 	uint32_t listens_as;	       /* the user whom the listening sockets show; the engine's */
