@@ -20,7 +20,8 @@ vb_hear_fn vb_direct_told;
 /* Asks the peer about regions that are used again and again; if path->mem->asks.  qp->lock may be held. */
 void vb_direct_ask(struct vb_peer *peer);
 
-/* The path may be used for reaching memory directly: it has its way out.  Under the QP's lock. */
+/* The path may be used for reaching memory directly, if the wire permits that: its peer is UP.  Under the
+ * QP's lock. */
 void vb_direct_attach(struct vb_path *p);
 
 /* qp->lock held: shows peers what the QP is now: state, what it received, what it permits. */

@@ -48,6 +48,8 @@ struct vb_out {
 	uint32_t mtu;		      /* largest payload of one packet, a power of two; set once */
 	bool local;		      /* same host: a NAK carries the reason as payload; set once */
 	bool carries_acks;	      /* a packet to a QP can bring an ACK for that QP along; set once */
+	bool places; /* direct placement: requests may be carried out past it, in the far end's memory; set
+			once */
 };
 
 #endif

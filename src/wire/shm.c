@@ -278,6 +278,7 @@ struct vb_shm *vb_shm_new(struct vb_peer *peer, const struct vb_wire_parts *part
 	s->out.mtu = VB_RING_MTU;
 	s->out.local = true;
 	s->out.carries_acks = true;
+	s->out.places = true;
 	s->peer = peer;
 	s->rxq.ops = &rxq_ops;
 	s->rxq.out = &s->out;

@@ -4,7 +4,7 @@
 
 #include "host/adapter.h"
 
-/* That between processes of this host. */
+/* That between processes of this host: what VERBENA_WIRE names, if this build has it; it says once if not. */
 const struct vb_wire *vb_wire_to_peers(void);
 
 #endif

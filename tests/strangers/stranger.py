@@ -75,14 +75,15 @@ class _Program:
 
 
 def command(build, argv, mode="run", env=None):
-    """The command line and the environment: mode "run" is `verbena run --`, "path" is LD_LIBRARY_PATH alone."""
+    """The command line and the environment: mode "run" is `verbena run --`, "path" is LD_LIBRARY_PATH alone, "faults" that with the
+    variant of the library that has fault points."""
     e = dict(os.environ)
     e.pop("LD_LIBRARY_PATH", None)
     e.pop("LD_PRELOAD", None)
     e.update(env or {})
     if mode == "run":
         return [os.path.join(build, "verbena"), "run", "--", *argv], e
-    e["LD_LIBRARY_PATH"] = os.path.join(build, "lib")
+    e["LD_LIBRARY_PATH"] = os.path.join(build, "faults", "lib") if mode == "faults" else os.path.join(build, "lib")
     return list(argv), e
 
 

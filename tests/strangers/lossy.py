@@ -1,0 +1,106 @@
+#!/usr/bin/python3
+"""ibv_rc_pingpong and Debian's ib_send_bw over the lossy wire (src/wire/lossy.h), which only the variant of the library
+with fault points has: what is lost is sent again, and nothing else is to be seen of it.  Where everything is lost,
+nothing gets through, and the sentence says why."""
+import re
+import sys
+
+import perftest
+import pingpong
+import stranger
+
+ENV = {"VERBENA_LOG": "stderr", "VERBENA_LOG_LEVEL": "debug"}
+FATES = re.compile(r"lossy wire from process \d+: (\d+) packets passed, (\d+) were lost, (\d+) came twice, (\d+) came late")
+
+
+class Row:
+    """A row of another table over a wire with these settings."""
+
+    def __init__(self, row, settings):
+        self.row, self.argv, self.settings = row, row.argv, settings
+        self.name = f"VERBENA_WIRE=lossy:{settings} {row.name}"
+        self.env = {**ENV, "VERBENA_WIRE": f"lossy:{settings}"}
+
+    def check(self, client, server):
+        return self.row.check(client, server) or self.check_wire(client, server)
+
+    def judge(self, pair):
+        return pair
+
+    def check_wire(self, client, server):
+        """Of thousands of packets some had each fate."""
+        sums = [0, 0, 0, 0]
+        for r in (client, server):
+            for m in FATES.finditer(r.err):
+                sums = [a + int(b) for a, b in zip(sums, m.groups())]
+        print("        {} packets passed, {} were lost, {} came twice, {} came late".format(*sums))
+        if not all(sums):
+            return "the wire did not lose, repeat and delay packets"
+        return None
+
+
+class Silent(Row):
+    """Nothing gets through: the client's retries run out, and the server waits for what never comes."""
+
+    def judge(self, pair):
+        if pair.client.status != 1:
+            pair.why = f"the client ended with {pair.client.status}"
+        elif "retries exceeded" not in pair.client.err and "retry counter exceeded" not in pair.client.err:
+            pair.why = "the client does not say that its retries ran out"
+        else:
+            pair.why = None
+        return pair
+
+
+TABLE = [(pingpong.Row("ibv_rc_pingpong", ""), "seed=1"),
+         (pingpong.Row("ibv_rc_pingpong", "-e"), "seed=2"),
+         (pingpong.Row("ibv_rc_pingpong", "-c -s 1000000 -n 20"), "seed=3"),
+         (pingpong.Row("ibv_rc_pingpong", "-s 1"), "seed=4"),
+         (pingpong.Row("ibv_rc_pingpong", "-c -r 2"), "seed=5,loss=3,dup=3,late=3"),
+         (perftest.Row("ib_send_bw -n 2000"), "seed=6"),
+         (perftest.Row("ib_send_bw -n 5000 -s 8"), "seed=7"),
+         (perftest.Row("ib_send_bw -b -n 1000"), "seed=8"),
+         # Were requests carried out past the wire, it would have nothing to lose.
+         (perftest.Row("ib_write_bw -n 1000"), "seed=9"),
+         (perftest.Row("ib_read_bw -n 1000"), "seed=10")]
+# Which library, what it is asked for, and what it says instead.
+REFUSED = [("path", "lossy:seed=1", "this build has no such wire; shm is used"),
+           ("faults", "smoke", "this build has no such wire; shm is used"),
+           ("faults", "lossy:loss=101", "the wire lossy has no such settings; shm is used"),
+           ("faults", "lossy:loss=50,dup=51", "the wire lossy has no such settings; shm is used"),
+           ("faults", "lossy:seed", "the wire lossy has no such settings; shm is used"),
+           ("faults", "shm:fast", "the wire shm has no such settings; shm is used"),
+           ("path", "shm", None),
+           ("faults", "lossy:seed=0x10,late=0", None)]
+
+
+def refused(a):
+    """A name or a setting that is none is said once, and the device opens all the same."""
+    failed = 0
+    for mode, setting, words in REFUSED:
+        r = stranger.run(a.build, ["ibv_devinfo"], mode, {"VERBENA_LOG": "stderr", "VERBENA_WIRE": setting})
+        lines = [t for t in r.err.splitlines() if "VERBENA_WIRE" in t]
+        if r.status or len(lines) != (words is not None) or (words and words not in lines[0]):
+            print(f"FAILED  VERBENA_WIRE={setting} [{mode}]: status {r.status}, logged {lines}, wanted \"{words}\"")
+            failed += 1
+    print(f"{len(REFUSED)} settings, {failed} failed", flush=True)
+    return not failed
+
+
+def main():
+    a = stranger.arguments()
+    a.mode = "faults"
+    stranger.need("ibv_devinfo", "ibv_rc_pingpong", "ib_send_bw", "ib_write_bw", "ib_read_bw")
+    if not a.rows and not refused(a):
+        sys.exit(1)
+
+    def run(row, mode):
+        p = stranger.pair(a.build, row.argv, mode=mode, env=row.env, limit=300, check=row.check)
+        return row.judge(p)
+
+    silent = Silent(pingpong.Row("ibv_rc_pingpong", "-n 10"), "seed=1,loss=100,dup=0,late=0")
+    stranger.rows(a, [*(Row(*t) for t in TABLE), silent], run)
+
+
+if __name__ == "__main__":
+    main()
