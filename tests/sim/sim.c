@@ -34,6 +34,7 @@ static bool wire_reserve(struct vb_out *o, struct vb_outbuf *b, uint32_t hdr_len
 	w->building->hdr_len = hdr_len;
 	w->building->payload_len = payload_len;
 	memset(w->building->bytes, 0xd7, hdr_len + payload_len);
+	b->ack = 0;
 	b->placed = false;
 	b->path_mtu = 0;
 	b->hdr = w->building->bytes;
@@ -77,6 +78,9 @@ static void wire_commit(struct vb_out *o, struct vb_outbuf *b)
 
 	assert_non_null(f);
 	f->path_mtu = b->path_mtu;
+	f->ack = b->ack;
+	assert_true(!f->ack || o->carries_acks);
+	s->carried += f->ack != 0;
 	w->building = NULL;
 	w->committed++;
 	s->packets++;
@@ -92,10 +96,11 @@ static void wire_commit(struct vb_out *o, struct vb_outbuf *b)
 		s->trace[s->seen++] = (struct sim_seen){
 		    .when = s->now, .from = (uint8_t)w->from, .dropped = v == SIM_DROP, .p = p};
 	if (s->talk)
-		print_message("%10lu %u %-40s psn %06x%s len %u syn %02x msn %u va %lx dma %u%s\n",
+		print_message("%10lu %u %-40s psn %06x%s len %u syn %02x msn %u va %lx dma %u ack %x%s\n",
 			      (unsigned long)(s->now - VB_SEC), w->from, p.op->name, p.psn,
 			      p.ack_req ? " A" : "", p.payload_len, p.syndrome, p.msn, (unsigned long)p.va,
-			      p.dma_len, (const char *[]){"", " DROPPED", " TWICE", " LATE"}[v]);
+			      p.dma_len, f->ack & VB_PSN_MASK,
+			      (const char *[]){"", " DROPPED", " TWICE", " LATE"}[v]);
 	if (v == SIM_DROP) {
 		free(f);
 		return;
@@ -279,6 +284,8 @@ static void deliver(struct sim *s, struct sim_wire *w)
 	p.placed = f->placed;
 	p.path_mtu = f->path_mtu;
 	vb_lock_take(&qp->lock);
+	if (f->ack)
+		vb_rc_input_ack(qp, f->ack & VB_PSN_MASK);
 	vb_rc_input(qp, &p);
 	show_received(&s->n[!w->from]);
 	vb_lock_give(&qp->lock);
@@ -457,7 +464,9 @@ static void make_node(struct sim *s, unsigned i)
 	n->qp.family = c->family;
 	assert_int_equal(vb_qp_init(&n->qp, &cap), 0);
 	n->wire = (struct sim_wire){
-	    .out = {.ops = &wire_ops, .mtu = c->mtu, .local = c->local}, .sim = s, .from = i};
+	    .out = {.ops = &wire_ops, .mtu = c->mtu, .local = c->local, .carries_acks = c->carried},
+	    .sim = s,
+	    .from = i};
 	n->deadline = n->kick = VB_NEVER;
 }
 

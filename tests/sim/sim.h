@@ -76,6 +76,7 @@ struct sim_cfg {
 	uint32_t loss, dup, late; /* per 1000 packets */
 	uint32_t room;		  /* packets that one direction holds */
 	uint64_t path_at[2];	  /* when each end has its way out, after the beginning; 0: from then on */
+	bool carried;		  /* the wire carries ACKs along with requests */
 	bool placing;		  /* requests are placed directly where they can be, once both have it */
 };
 
@@ -107,6 +108,7 @@ struct sim_flying {
 	uint64_t at, order;
 	uint32_t hdr_len, payload_len;
 	bool placed;
+	uint32_t ack;	  /* VB_OUT_ACK | PSN: an ACK that travels along; 0: none */
 	uint8_t path_mtu; /* as told by the sender */
 	uint8_t bytes[];
 };
@@ -143,9 +145,9 @@ struct sim {
 	uint64_t now, rng, order;
 	struct sim_node n[2];
 	enum sim_verdict (*filter)(struct sim *s, unsigned from, const struct vb_pkt *p); /* NULL: by rates */
-	unsigned counter; /* the filter's own */
-	uint64_t packets;
-	bool talk; /* VB_SIM_TRACE is set: every packet is printed */
+	unsigned counter;	   /* the filter's own */
+	uint64_t packets, carried; /* handed to the wires; ACKs that travelled along */
+	bool talk;		   /* VB_SIM_TRACE is set: every packet is printed */
 	uint64_t next_wr;
 	uint8_t *mem[2]; /* memory of each side, and its L_Key; see sim_desk() */
 	uint32_t lkey[2];
