@@ -199,11 +199,13 @@ static int peek(struct vb_rxq *r, struct vb_arrival *p)
 	enum fate fate;
 	int got;
 
+	vb_lock_assert_held(&r->rx);
 	l->shown = find_due(l);
 	if (l->shown) {
 		*p = l->shown->in;
 		return 1;
 	}
+	vb_lock_take(&ring->rx); /* the ring's own consumer's role, which nobody else takes */
 	while ((got = ring->ops->peek(ring, p)) > 0) {
 		fate = draw(l);
 		if ((fate == TWICE || fate == LATE) && !hold(l, p))
@@ -213,17 +215,23 @@ static int peek(struct vb_rxq *r, struct vb_arrival *p)
 			break;
 		ring->ops->next(ring);
 	}
+	vb_lock_give(&ring->rx);
 	return got;
 }
 
 static void next(struct vb_rxq *r)
 {
 	struct vb_lossy *l = lossy_of(r);
+	struct vb_rxq *ring = &l->ring->rxq;
 
-	if (l->shown)
+	vb_lock_assert_held(&r->rx);
+	if (l->shown) {
 		l->shown->used = false;
-	else
-		l->ring->rxq.ops->next(&l->ring->rxq);
+	} else {
+		vb_lock_take(&ring->rx);
+		ring->ops->next(ring);
+		vb_lock_give(&ring->rx);
+	}
 	l->shown = NULL;
 	overtake(l);
 }
@@ -270,7 +278,9 @@ static int up_again(struct vb_lossy *l, struct vb_peer *peer, const struct vb_wi
 {
 	vb_lock_take(&l->rxq.rx);
 	say(l, peer);
+	vb_lock_take(&l->ring->rxq.rx);
 	vb_shm_attach(l->ring, parts);
+	vb_lock_give(&l->ring->rxq.rx);
 	begin(l);
 	vb_lock_give(&l->rxq.rx);
 	return 0;
