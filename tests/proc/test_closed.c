@@ -438,6 +438,7 @@ static void own_channel(bool async, int kind)
 
 static void breaker(void)
 {
+	struct vb_peer *peer;
 	struct victim v;
 	struct ibv_wc wc;
 
@@ -446,7 +447,9 @@ static void breaker(void)
 	kit_connect(&v.e, &board->card[1]);
 	greet(&v);
 	leave_one(&v);
-	vb_peer_insane(vb_peer_at(vb_context(v.ctx)->adapter, 1));
+	peer = vb_peer_get(vb_context(v.ctx)->adapter, board->card[1].qpn >> VB_QPN_INDEX_BITS);
+	vb_peer_insane(peer);
+	vb_peer_put(peer);
 	wc = kit_wait(&v.e, 20);
 	CHECK(wc.wr_id == 50 && wc.status == IBV_WC_WR_FLUSH_ERR, "%s", ibv_wc_status_str(wc.status));
 	CHECK(says(board->log[0], "was ended: what came from there is nothing that a peer says") == 1);
