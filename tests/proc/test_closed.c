@@ -518,6 +518,9 @@ int main(int argc, char **argv)
 			pause();
 	}
 	setvbuf(stdout, NULL, _IOLBF, 0);
+	/* Nobody else makes contact meanwhile, whose sockets would be found instead of those looked for. */
+	if (!kit_own_network())
+		puts("in the network of others");
 	board = kit_shared(sizeof *board);
 	closes_first();
 	breaks_off();
