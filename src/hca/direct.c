@@ -296,7 +296,7 @@ void vb_direct_show(struct vb_qp *qp)
 	if (qp->state < IBV_QPS_RTR)		     /* what strayed was of an earlier connection */
 		atomic_store_explicit(&s->stray, 0, memory_order_relaxed);
 	if (vb_unlikely(atomic_load_explicit(&s->state, memory_order_relaxed) != state)) {
-		/* pairs with is_connected_to_us() */
+		/* pairs with vb_path_is_connected() */
 		atomic_store_explicit(&s->dest_qpn, qp->state < IBV_QPS_RTR ? 0 : qp->dest_qpn,
 				      memory_order_relaxed);
 		atomic_store_explicit(&s->state, state, memory_order_release);

@@ -13,13 +13,15 @@ static void resolve(struct vb_path *p)
 
 	if (qp->state < IBV_QPS_RTR || qp->state > IBV_QPS_SQE)
 		return; /* no path is set, or none any more */
-	if (vb_addresses_have(&vb_qp_hca(qp)->addresses, qp->attr.ah_attr.grh.dgid.raw))
+	/* What the device shows counts for its life, even if the interface has lost the address since. */
+	if (vb_gids_index(&vb_qp_hca(qp)->gids, qp->attr.ah_attr.grh.dgid.raw) >= 0 ||
+	    vb_addresses_have(&vb_qp_hca(qp)->addresses, qp->attr.ah_attr.grh.dgid.raw))
 		p->peer = vb_peer_get(vb_qp_adapter(qp), qp->dest_qpn >> VB_QPN_INDEX_BITS);
 }
 
 /* A GID like 127.0.0.1 may have been copied from another network namespace, where another process has that
  * number: what is sent goes to nobody but to a queue pair that names this one as its destination. */
-static bool is_connected_to_us(const struct vb_path *p)
+bool vb_path_is_connected(const struct vb_path *p)
 {
 	const struct vb_shown_qp *q = vb_peer_shown(p->peer, p->qp->dest_qpn);
 
@@ -30,6 +32,7 @@ static bool is_connected_to_us(const struct vb_path *p)
 
 void vb_path_attach(struct vb_path *p)
 {
+	bool fresh = !p->rxq;
 	struct vb_peer *peer;
 
 	vb_lock_assert_held(&p->qp->lock);
@@ -42,9 +45,12 @@ void vb_path_attach(struct vb_path *p)
 	p->source = (struct vb_source){VB_SOURCE_PEER, peer->incarnation};
 	p->pid = peer->pid;
 	vb_direct_attach(p);
-	if (!p->out && is_connected_to_us(p))
+	if (!p->out && vb_path_is_connected(p))
 		vb_rc_path(p->qp, peer->out);
 	vb_direct_show(p->qp);
+	/* A request over there may wait for this queue pair to be connected: its process looks again. */
+	if (vb_unlikely(fresh))
+		vb_peer_ring(peer);
 }
 
 void vb_path_detach(struct vb_path *p)

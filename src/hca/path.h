@@ -17,6 +17,9 @@ void vb_path_close(struct vb_qp *qp);
  * connected to this one; until then it may be tried again at any time.  Looks again where the path leads, if
  * that is not known.  Under the QP's lock. */
 void vb_path_attach(struct vb_path *p);
+/* Whether the far end shows a queue pair that is connected to this one; its process is or was UP.  Under the
+ * QP's lock. */
+bool vb_path_is_connected(const struct vb_path *p);
 /* Contact is lost: the way out goes, and the peer stays for what is said about it.  Under the QP's lock. */
 void vb_path_detach(struct vb_path *p);
 /* Asks for contact if there is none.  Under the QP's lock. */

@@ -17,10 +17,9 @@ void vb_hca_rxq_open(struct vb_hca *h, struct vb_rxq *r)
 		known = atomic_load_explicit(&h->rxqs[i], memory_order_relaxed) == r;
 	vb_lock_take(&r->rx);
 	r->adapter = h->adapter;
-	if (!known)
-		vb_list_init(&r->owed);
 	atomic_store_explicit(&r->owes, false, memory_order_relaxed);
 	atomic_store_explicit(&r->placing, false, memory_order_relaxed);
+	atomic_store_explicit(&r->waits, false, memory_order_relaxed);
 	atomic_store_explicit(&r->quiet, 0, memory_order_relaxed);
 	r->unflushed = r->budget = 0;
 	r->acks = NULL;
@@ -103,6 +102,15 @@ void vb_hca_peer_up(struct vb_peer *peer)
 	vb_lock_give(&r->rx);
 }
 
+/* Whether the queue pair at the other end was, or could have been, connected to this one: not one that is
+ * gone, or another one's. */
+static bool had_far_end(const struct vb_path *p)
+{
+	uint32_t state = p->rxq ? vb_peer_qp_state(p->peer, p->qp->dest_qpn) : 0; /* 1 + enum ibv_qp_state */
+
+	return state && (state <= IBV_QPS_RTR || vb_path_is_connected(p));
+}
+
 static void lose_peer(struct vb_peer *peer, struct vb_qp *qp, enum vb_peer_end how)
 {
 	struct vb_facts f = vb_end_facts(how, peer->pid);
@@ -116,9 +124,8 @@ static void lose_peer(struct vb_peer *peer, struct vb_qp *qp, enum vb_peer_end h
 		if (received & VB_SHOWN_RECEIVED) /* the last ACK may have died with the process */
 			vb_rc_input_ack(qp, vb_psn_add(received, VB_PSN_MASK));
 		f.qpn = qp->qpn;
-		if (how != VB_END_GOODBYE && vb_profile()->death_events && p->out &&
-		    qp->state >= IBV_QPS_RTR && qp->state <= IBV_QPS_SQE &&
-		    vb_peer_qp_state(peer, qp->dest_qpn))
+		if (how != VB_END_GOODBYE && vb_profile()->death_events && qp->state >= IBV_QPS_RTR &&
+		    qp->state <= IBV_QPS_SQE && had_far_end(p))
 			vb_rc_error(qp, &f);
 		vb_path_detach(p);
 		if (qp->state !=

@@ -94,6 +94,10 @@ static uint64_t push_on(struct vb_rxq *r, uint64_t now)
 		return VB_NEVER;
 	if (atomic_load_explicit(&r->placing, memory_order_relaxed))
 		return now;
+	/* Who waits for the far end's queue pair hears its bell (hca/path.c), and hca/timed.c looks now and
+	 * then. */
+	if (!atomic_load(&r->waits) && !atomic_load_explicit(&r->rx.held, memory_order_relaxed))
+		return VB_NEVER;
 	return now + (o->ops->mark(o) != before || o->ops->room(o) ? VB_MSEC / 10 : VB_MSEC);
 }
 

@@ -45,6 +45,8 @@ static void owe_blocked(struct vb_path *p)
 
 	vb_lock_assert_held(&p->qp->lock);
 	vb_owe(p);
+	if (p->rxq && p->out)
+		atomic_store(&p->rxq->waits, true);
 	/* What is to be placed directly is a poller's, while there is one: an engine that loses its CPU to
 	 * the poller in the middle of a copy would hold it up.  When nobody polls any more the engine drains.
 	 */
@@ -115,6 +117,7 @@ void vb_hca_flush(struct vb_rxq *r)
 	vb_lock_assert_held(&r->rx);
 	r->unflushed = 0;
 	r->acks = NULL;
+	atomic_store(&r->waits, false); /* whoever waits for room says so anew */
 	for (p = p ? p : vb_owed_pop(r); p; p = vb_owed_pop(r)) {
 		struct vb_qp *qp = p->qp;
 
@@ -127,8 +130,12 @@ void vb_hca_flush(struct vb_rxq *r)
 		}
 		vb_hca_give(qp);
 		/* Requests may be stopped where an ACK finds room: every path has its turn, once. */
-		if (blocked > FLUSH_BLOCKED || (first && vb_owed_next(r) == first))
+		if (first && vb_owed_next(r) == first)
 			break;
+		if (blocked > FLUSH_BLOCKED) {
+			atomic_store(&r->waits, true); /* somebody behind them may */
+			break;
+		}
 	}
 	atomic_store_explicit(&r->placing, placing, memory_order_relaxed);
 }

@@ -7,7 +7,8 @@
 #include "hca/silence.h"
 #include "transport/rc.h"
 
-#define BUSY_NS (50 * VB_USEC) /* until a QP whose lock was busy is looked at again */
+#define AGAIN	(100 * VB_MSEC) /* until it is looked again whether the far end is connected */
+#define BUSY_NS (50 * VB_USEC)	/* until a QP whose lock was busy is looked at again */
 
 static void keep(struct vb_hca *h, struct vb_qp *qp)
 {
@@ -68,6 +69,8 @@ static uint64_t look(struct vb_qp *qp, uint64_t now)
 		if (!p->out)
 			vb_path_contact(p);
 	}
+	if (vb_unlikely(p->rxq && !p->out && qp->req.next != qp->req.seen && t > now + AGAIN))
+		t = now + AGAIN;
 	if (!vb_rc_timed(qp)) {
 		vb_list_unlink(&qp->on_timer);
 		qp->req.timing = false;

@@ -51,6 +51,9 @@ static void read_all(struct vb_addresses *t, uint64_t now)
 	uint8_t(*gids)[16], (*old)[16];
 	uint32_t n = 0;
 
+	vb_lock_take(&t->lock);
+	t->read = now; /* also if that fails: not again at once */
+	vb_lock_give(&t->lock);
 	if (getifaddrs(&all))
 		return;
 	gids = calloc(count(all) + 1, sizeof(*gids));
@@ -63,7 +66,6 @@ static void read_all(struct vb_addresses *t, uint64_t now)
 	old = t->gids;
 	t->gids = gids;
 	t->n = n;
-	t->read = now;
 	vb_lock_give(&t->lock);
 	free(old);
 }

@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/lock.h"
 
-#define VB_ADDRESSES_APART (10 * VB_MSEC) /* the kernel is asked again at most so often */
+#define VB_ADDRESSES_APART (50 * VB_MSEC) /* the kernel is asked again at most so often */
 
 struct vb_addresses {
 	struct vb_lock lock; /* guards the next three */
@@ -26,7 +26,7 @@ bool vb_addresses_have(struct vb_addresses *t, const uint8_t gid[16]);
  * held.  Without memory, or if the kernel does not tell, what is known stays. */
 void vb_addresses_learn(struct vb_addresses *t, const uint8_t gid[16]);
 /* For the engine: asks the kernel again if an unknown address was asked for since it was asked last, at most
- * every 10 ms.  Returns whether it is to be called again in 10 ms. */
+ * every 50 ms.  Returns whether it is to be called again in 50 ms. */
 bool vb_addresses_tick(struct vb_addresses *t, uint64_t now);
 void vb_addresses_free(struct vb_addresses *t);
 

@@ -67,17 +67,26 @@ struct vb_rxq {
 	struct vb_lock rx;   /* the consumer's role: trylock, whoever fails goes on */
 
 	/* hca/'s part. */
-	_Atomic bool open;	    /* to be polled; the thread that brings a peer up or down writes */
-	_Atomic bool owes;	    /* `owed` is not empty, or `acks` set; a hint, readable without locks */
-	_Atomic bool placing;	    /* some QP has more to place directly; written under rx */
-	_Atomic uint32_t quiet;	    /* polls since the last packet, for the choice of queues; under rx */
-	uint32_t unflushed;	    /* packets taken in since owed ACKs were last sent; under rx */
-	uint32_t budget;	    /* packets that the next look may take, see hca/receive.c; under rx */
-	struct vb_path *acks;	    /* one that owes no more than an ACK; under rx */
+	_Atomic bool open;	/* to be polled; the thread that brings a peer up or down writes */
+	_Atomic bool owes;	/* `owed` is not empty, or `acks` set; a hint, readable without locks */
+	_Atomic bool waits;	/* somebody on `owed` waits for room, or to place more; see vb_hca_flush() */
+	_Atomic bool placing;	/* some QP has more to place directly; written under rx */
+	_Atomic uint32_t quiet; /* polls since the last packet, for the choice of queues; under rx */
+	uint32_t unflushed;	/* packets taken in since owed ACKs were last sent; under rx */
+	uint32_t budget;	/* packets that the next look may take, see hca/receive.c; under rx */
+	struct vb_path *acks;	/* one that owes no more than an ACK; under rx */
 	struct vb_adapter *adapter; /* set before `open` */
 	struct vb_lock owed_lock;   /* guards `owed` */
 	struct vb_list owed;	    /* paths (path->owes) that have something to send */
 };
+
+/* For a wire that has made one, all zeros, before anybody knows it. */
+static inline void vb_rxq_init(struct vb_rxq *r, const struct vb_rxq_ops *ops, struct vb_out *out)
+{
+	r->ops = ops;
+	r->out = out;
+	vb_list_init(&r->owed);
+}
 
 /* Whether a packet is there.  Under rx, or as a hint without it. */
 static inline bool vb_rxq_ready(const struct vb_rxq *r)

@@ -303,8 +303,7 @@ static int wire_up(struct vb_peer *peer, const struct vb_wire_parts *parts)
 	}
 	l->out.ops = &out_ops; /* what else a way out can do, this one cannot */
 	l->out.mtu = MTU;
-	l->rxq.ops = &rxq_ops;
-	l->rxq.out = &l->out;
+	vb_rxq_init(&l->rxq, &rxq_ops, &l->out);
 	begin(l);
 	peer->out = &l->out;
 	peer->rxq = &l->rxq;

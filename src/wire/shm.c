@@ -280,8 +280,7 @@ struct vb_shm *vb_shm_new(struct vb_peer *peer, const struct vb_wire_parts *part
 	s->out.carries_acks = true;
 	s->out.places = true;
 	s->peer = peer;
-	s->rxq.ops = &rxq_ops;
-	s->rxq.out = &s->out;
+	vb_rxq_init(&s->rxq, &rxq_ops, &s->out);
 	s->rxq.mask = VB_RING_SLOTS - 1;
 	s->rxq.shift = SLOT_SHIFT;
 	vb_shm_attach(s, parts);
