@@ -2,11 +2,14 @@
  * is sent goes to nobody but a queue pair that is connected to this one; and who may send to a queue pair is
  * decided by that queue pair. */
 #include <arpa/inet.h>
+#include <dirent.h>
 
 #include "iba/out.h"
 #include "iba/pkt.h"
 #include "kit.h"
 #include "node.h"
+#include "obj/context.h"
+#include "obj/cq.h"
 
 enum { SIZE = 4096, LEN = 64, READY = 1, GO };
 
@@ -214,6 +217,135 @@ static void a_third_process_injects(void)
 	kit_node_close(n);
 }
 
+/* The far end: its queue pair is connected `late`, when it is told to be, and then it waits to be killed. */
+static void late(void)
+{
+	struct kit_end e;
+
+	open_end(&e);
+	board->card[1] = e.card;
+	CHECK(!kit_recv(&e, 1, 0, LEN));
+	atomic_store(&board->step[1], READY);
+	kit_until(&board->step[0], GO);
+	kit_connect(&e, &board->card[0]);
+	atomic_store(&board->step[1], GO);
+	for (;;)
+		pause();
+}
+
+/* Connects this end, with contact made, to a process whose queue pair is not connected yet. */
+static pid_t begin_late(struct kit_end *e)
+{
+	pid_t pid;
+
+	memset(board, 0, sizeof *board);
+	pid = kit_fork();
+	if (!pid)
+		late();
+	open_end(e);
+	board->card[0] = e->card;
+	kit_until(&board->step[1], READY);
+	kit_connect_with(e, &board->card[1], 0, 7); /* no timeout: nothing but the far end's coming ends it */
+	return pid;
+}
+
+static void contact_is_made(struct kit_end *e)
+{
+	struct vb_adapter *a = vb_context(e->qp->context)->adapter;
+	struct vb_peer *peer = vb_peer_get(a, board->card[1].qpn >> VB_QPN_INDEX_BITS);
+
+	for (int i = 0; atomic_load(&peer->state) != VB_PEER_UP; i++) {
+		CHECK(i < 20000, "no contact");
+		kit_nap(1);
+	}
+	vb_peer_put(peer);
+}
+
+/* Who neither sent nor received hears of the death of its peer all the same. */
+static void death_without_a_word(void)
+{
+	struct kit_end e;
+	struct ibv_wc wc;
+	pid_t pid = begin_late(&e);
+
+	CHECK(!kit_recv(&e, 5, 0, LEN));
+	contact_is_made(&e);
+	atomic_store(&board->step[0], GO);
+	kit_until(&board->step[1], GO);
+	kill(pid, SIGKILL);
+	wc = kit_wait(&e, 20);
+	CHECK(wc.wr_id == 5 && wc.status == IBV_WC_WR_FLUSH_ERR);
+}
+
+/* How often the other threads of this process have gone to sleep, and so been woken. */
+static long sleeps(void)
+{
+	char path[64], line[128];
+	long n = 0, of;
+	DIR *d = opendir("/proc/self/task");
+
+	CHECK(d);
+	for (struct dirent *x; (x = readdir(d));) {
+		FILE *f;
+
+		if (x->d_name[0] == '.' || atoi(x->d_name) == gettid())
+			continue;
+		snprintf(path, sizeof path, "/proc/self/task/%.20s/status", x->d_name);
+		f = fopen(path, "re");
+		while (f && fgets(line, sizeof line, f))
+			n += sscanf(line, "voluntary_ctxt_switches: %ld", &of) == 1 ? of : 0;
+		if (f)
+			fclose(f);
+	}
+	closedir(d);
+	return n;
+}
+
+/* A request waits for a queue pair that is not connected: nobody spins meanwhile, and when it is, the request
+ * goes out though this program does not call. */
+static void a_far_end_that_comes_late(void)
+{
+	struct kit_end e;
+	pid_t pid = begin_late(&e);
+	double begun;
+	long before;
+
+	contact_is_made(&e);
+	CHECK(!kit_post(&e, IBV_WR_SEND, 6, 0, LEN, NULL, 0));
+	before = sleeps();
+	begun = kit_now();
+	kit_nobody_spins(); /* takes 0.2 s */
+	/* ten looks a second, and what was under way */
+	CHECK(sleeps() - before < 50 + 50 * (kit_now() - begun), "%ld wake-ups", sleeps() - before);
+	atomic_store(&board->step[0], GO);
+	kit_until(&board->step[1], GO);
+	while (vb_cq_is_empty(vb_cq(e.cq))) /* no progress is made by looking */
+		kit_nap(1);
+	CHECK(kit_wait(&e, 1).wr_id == 6);
+	kill(pid, SIGKILL);
+}
+
+/* Requests are posted while contact comes to be, and more of them all the time. */
+static void posts_while_contact_comes(void)
+{
+	for (int round = 0; round < 20; round++) {
+		struct kit_end e;
+		pid_t pid = begin_late(&e);
+
+		for (int i = 0; i < 8; i++) {
+			CHECK(!kit_post(&e, IBV_WR_SEND, 1, 0, LEN, NULL, 0));
+			kit_nap_us(10u * (unsigned)round);
+		}
+		CHECK(!kit_recv(&e, 2, 0, LEN));
+		atomic_store(&board->step[0], GO);
+		kit_until(&board->step[1], GO);
+		CHECK(kit_wait(&e, 20).status == IBV_WC_SUCCESS); /* the first: there is one receive */
+		kill(pid, SIGKILL);
+		kit_reap(pid);
+		kit_end_close(&e);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct kit_case cases[] = {
@@ -221,6 +353,9 @@ int main(int argc, char **argv)
 	    {.name = "an address that comes later", .run = an_address_that_comes_later},
 	    {.name = "a queue pair of others", .run = a_queue_pair_of_others},
 	    {.name = "a third process injects", .run = a_third_process_injects},
+	    {.name = "death without a word", .run = death_without_a_word},
+	    {.name = "a far end that comes late", .run = a_far_end_that_comes_late},
+	    {.name = "posts while contact comes", .run = posts_while_contact_comes},
 	};
 
 	board = kit_shared(sizeof *board);
