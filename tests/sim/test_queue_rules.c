@@ -570,6 +570,11 @@ static void the_longest_messages(void **state)
 	uint8_t *at;
 
 	(void)state;
+#if defined(__SANITIZE_THREAD__) /* 2^23 packets in one thread take minutes there, and nothing is to be seen \
+				  */
+	close(fd);
+	skip();
+#endif
 	assert_true(fd >= 0);
 	assert_int_equal(ftruncate(fd, PIECE), 0);
 	at = mmap(NULL, VB_MAX_MSG, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
