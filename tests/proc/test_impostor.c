@@ -194,7 +194,7 @@ static void ask_impostor(enum says what, bool other)
 	struct ibv_wc wc;
 	double t;
 	pid_t pid;
-	int fds;
+	int fds, n;
 
 	atomic_store(step, 0);
 	pid = fork_as_other(other);
@@ -229,8 +229,11 @@ static void ask_impostor(enum says what, bool other)
 	kit_end_close(&a);
 	kit_end_close(&b);
 	kit_end_close(&c);
-	CHECK(kit_descriptors() <= fds + 2, "%d descriptors, then %d", fds,
-	      kit_descriptors()); /* one attempt may hang */
+	/* One attempt may hang, and what looks for the number opens files for an instant: a leak stays. */
+	for (int i = 0; (n = kit_descriptors()) > fds + 2; i++) {
+		CHECK(i < 1000, "%d descriptors, then %d", fds, n);
+		kit_nap(1);
+	}
 	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
 	kill(pid, SIGKILL);
 	kit_reap(pid);
