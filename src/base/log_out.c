@@ -41,7 +41,7 @@ struct line {
 	char text[VB_LOG_LINE];
 };
 
-_Atomic bool vb_log_waits; /* changes under `lock` */
+_Atomic bool vb_log_waits; /* who changes it holds `lock`; it is read without */
 
 static struct vb_lock lock; /* guards what follows; a leaf, held over memory accesses only */
 static struct line lines[LINES];

@@ -20,7 +20,7 @@ struct vb_addresses {
 };
 
 /* Whether a GID is an address of this host, as far as is known: all of 127.0.0.0/8 and ::1 are.  An address
- * that was taken away stays known.  Any thread, with any lock. */
+ * that was taken away stays known until the kernel is asked again.  Any thread, with any lock. */
 bool vb_addresses_have(struct vb_addresses *t, const uint8_t gid[16]);
 /* Asks the kernel for the interfaces' addresses, unless `gid` is known.  Makes system calls: no lock may be
  * held.  Without memory, or if the kernel does not tell, what is known stays. */
