@@ -4,6 +4,7 @@
  *
  *     proc-closed [WAY]     only that one of enum way, or the channels (WAYS) */
 #include <pthread.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 
 #include "kit.h"
@@ -137,6 +138,21 @@ static void leave_one(struct victim *v)
 	kit_until(&board->left, 2);
 }
 
+/* Fresh ones: a run that failed may have left one of this name. */
+static void begin_logs(void)
+{
+	for (int i = 0; i < 2; i++) {
+		snprintf(board->log[i], sizeof board->log[i], "/tmp/verbena-closed-%d-%d", (int)getpid(), i);
+		unlink(board->log[i]);
+	}
+}
+
+static void end_logs(void)
+{
+	for (int i = 0; i < 2; i++)
+		unlink(board->log[i]);
+}
+
 static void close_all(struct victim *v)
 {
 	CHECK(!ibv_destroy_qp(v->e.qp));
@@ -161,7 +177,7 @@ static void close_descriptors(struct victim *v, enum way way, int kind, int list
 		number = listening;
 		break;
 	case CONNECTION:
-		number = kit_fd_find("socket:", listening, -1);
+		number = kit_fd_find("socket:", listening, -1); /* contact is made: no other is open */
 		break;
 	case PIDFD:
 		number = kit_fd_find("pidfd", -1, -1);
@@ -198,6 +214,19 @@ static void child_keeps(void)
 		_exit(0);
 	}
 	CHECK(!kit_reap(pid));
+}
+
+/* The one by which peers come: another socket may be open for an instant. */
+static int find_listener(void)
+{
+	for (int fd = 3; fd < 65536; fd++) {
+		int accepts = 0;
+		socklen_t n = sizeof accepts;
+
+		if (!getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &accepts, &n) && accepts)
+			return fd;
+	}
+	return -1;
 }
 
 /* The device again, and a QP that talks to itself. */
@@ -277,7 +306,7 @@ static void victim(enum way way, int kind, char **argv)
 
 	alarm(100);
 	open_all(&v, 0);
-	listening = kit_fd_find("socket:", -1, -1);
+	listening = find_listener();
 	if (way == SEGMENT_EARLY) {
 		close_descriptors(&v, way, kind, listening);
 	} else {
@@ -365,10 +394,7 @@ static void run(enum way way, int kind, char **argv)
 	memset(board, 0, sizeof *board);
 	lasting = way == SEGMENT || way == PIDFD;
 	quiet = way == ALL_QUIETLY;
-	for (int i = 0; i < 2; i++) {
-		snprintf(board->log[i], sizeof board->log[i], "/tmp/verbena-closed-%d-%d", (int)getpid(), i);
-		unlink(board->log[i]);
-	}
+	begin_logs();
 	pids[0] = kit_fork();
 	if (!pids[0])
 		victim(way, kind, argv);
@@ -380,8 +406,7 @@ static void run(enum way way, int kind, char **argv)
 		kill(pids[0], SIGKILL);
 	CHECK(way == EXEC ? WIFSIGNALED(kit_reap(pids[0])) : !kit_reap(pids[0]), "%s, kind %d", names[way],
 	      kind);
-	for (int i = 0; i < 2; i++)
-		unlink(board->log[i]);
+	end_logs();
 	printf("%s, kind %d: ok\n", names[way], kind);
 	fflush(stdout);
 }
@@ -400,7 +425,7 @@ static void own_channel(bool async, int kind)
 
 		alarm(100);
 		kit_mine_forget();
-		snprintf(board->log[0], sizeof board->log[0], "/tmp/verbena-closed-%d", (int)getpid());
+		begin_logs();
 		setenv("VERBENA_LOG", board->log[0], 1);
 		v.ctx = kit_open();
 		v.pd = ibv_alloc_pd(v.ctx);
@@ -429,7 +454,7 @@ static void own_channel(bool async, int kind)
 		kit_nobody_spins();
 		close_all(&v);
 		kit_mine_check("with the channel closed");
-		unlink(board->log[0]);
+		end_logs();
 		exit(0);
 	}
 	CHECK(!kit_reap(pid), "kind %d", kind);
@@ -466,8 +491,7 @@ static void breaks_off(void)
 
 	memset(board, 0, sizeof *board);
 	quiet = true;
-	for (int i = 0; i < 2; i++)
-		snprintf(board->log[i], sizeof board->log[i], "/tmp/verbena-closed-%d-%d", (int)getpid(), i);
+	begin_logs();
 	pids[0] = kit_fork();
 	if (!pids[0])
 		breaker();
@@ -491,8 +515,7 @@ static void breaks_off(void)
 		exit(0);
 	}
 	CHECK(!kit_reap(pids[1]) && !kit_reap(pids[0]));
-	for (int i = 0; i < 2; i++)
-		unlink(board->log[i]);
+	end_logs();
 	puts("a peer that breaks off: ok");
 }
 
