@@ -16,6 +16,7 @@
 #include "base/lock.h"
 #include "host/segment.h"
 #include "iba/limits.h"
+#include "iba/reach.h"
 
 struct vb_adapter;
 struct vb_peer;
@@ -88,11 +89,6 @@ struct vb_wire {
 	 * rxq->rx.  0 or errno. */
 	int (*up)(struct vb_peer *peer, const struct vb_wire_parts *parts);
 	void (*free)(struct vb_peer *peer);
-};
-
-/* Why contact fails: iba/reach.h. */
-struct vb_trouble {
-	uint32_t reach, a, b; /* enum vb_reach and its numbers */
 };
 
 enum vb_peer_state {
@@ -232,7 +228,7 @@ void vb_peer_contact(struct vb_peer *peer);
  * be talked to; ETIMEDOUT: somebody has it and does not answer; else what this process lacks.  *why: more of
  * it. */
 int vb_peer_reach(struct vb_adapter *a, uint32_t number, uint64_t until, struct vb_peer **l,
-		  struct vb_trouble *why);
+		  struct vb_reach_facts *why);
 /* Whether the peer looks at what this adapter announces, so that it may be relied on to wait for that.  It
  * begins a moment after the link is UP. */
 bool vb_peer_heard(const struct vb_peer *peer);
@@ -242,7 +238,7 @@ bool vb_peer_heard(const struct vb_peer *peer);
 struct vb_peer *vb_peer_current(struct vb_peer *peer);
 /* Why there is no contact yet, as the last attempt found it (VB_REACH_UNKNOWN: it has not failed), and in
  * *asked the process that has our hello and has not answered, 0: none. */
-struct vb_trouble vb_peer_trouble(struct vb_peer *peer, uint32_t *asked);
+struct vb_reach_facts vb_peer_trouble(struct vb_peer *peer, uint32_t *asked);
 /* The process at the other end that said it has no memory or descriptors for contact, 0: none. */
 uint32_t vb_peer_unable(struct vb_peer *peer);
 /* Whether contact is being made and nothing is wrong with that: it has begun less than five seconds ago; or

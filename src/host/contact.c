@@ -62,31 +62,41 @@ static int say_hello(struct vb_adapter *a, struct conn *c, uint32_t index, uint3
 	return sendmsg(c->sock, &m, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof(h) ? 0 : errno;
 }
 
-static void refuse_for(struct vb_adapter *a, struct conn *c, enum refuse_why why, uint32_t detail)
+/* For the peer, which says it where its user looks. */
+static struct denied denied(const struct vb_reach_trouble *t)
+{
+	return (struct denied){.err = (uint16_t)t->err, .call = (uint16_t)t->call};
+}
+
+/* `lack`: which call fails here, for REFUSE_DENIED only. */
+static void refuse_for(struct vb_adapter *a, struct conn *c, enum refuse_why why,
+		       const struct vb_reach_trouble *lack)
 {
 	struct hello h = hello_of(a, MSG_REFUSE);
 
 	h.why = (uint8_t)why;
-	h.detail = detail;
+	if (why == REFUSE_DENIED)
+		h.denied = denied(lack);
 	(void)!send(c->sock, &h, sizeof(h), MSG_DONTWAIT | MSG_NOSIGNAL);
 	vb_conn_close(a, c);
 }
 
 static void refuse(struct vb_adapter *a, struct conn *c, enum refuse_why why)
 {
-	refuse_for(a, c, why, 0);
+	refuse_for(a, c, why, NULL);
 }
 
 /* Says why to one who may not know us: nothing but that. */
-static void send_away(struct vb_adapter *a, int sock, const struct vb_trouble *t)
+static void send_away(struct vb_adapter *a, int sock, const struct vb_reach_facts *t)
 {
 	struct hello h = {.kind = MSG_REFUSE,
 			  .why = t->reach == VB_REACH_TROUBLE ? REFUSE_DENIED : REFUSE_USER,
 			  .version = VB_SEG_VERSION,
 			  .magic = VB_SEG_MAGIC,
-			  .pid = a->pid,
-			  .detail = t->reach == VB_REACH_TROUBLE ? t->b << 16 | t->a : 0};
+			  .pid = a->pid};
 
+	if (h.why == REFUSE_DENIED)
+		h.denied = denied(&t->trouble);
 	(void)!send(sock, &h, sizeof(h), MSG_DONTWAIT | MSG_NOSIGNAL);
 	close(sock);
 }
@@ -111,7 +121,7 @@ static void alias(struct vb_adapter *a, struct peer *p, struct peer *q)
 }
 
 /* Contact with p failed. */
-static void in_trouble(struct peer *p, struct vb_trouble t)
+static void in_trouble(struct peer *p, struct vb_reach_facts t)
 {
 	vb_lock_take(&p->pub.adapter->peers_lock);
 	p->trouble = t;
@@ -121,7 +131,7 @@ static void in_trouble(struct peer *p, struct vb_trouble t)
 /* Maps the peer's segment (or finds the mapping of its owner, if that is in this process) and makes the wire.
  */
 static int join(struct vb_adapter *a, struct peer *p, struct conn *c, const struct hello *h, int fd,
-		struct vb_trouble *t)
+		struct vb_reach_facts *t)
 {
 	struct vb_segment *old = p->seg;
 	const char *why = "no memory";
@@ -129,20 +139,20 @@ static int join(struct vb_adapter *a, struct peer *p, struct conn *c, const stru
 	int err;
 
 	p->seg = c->pid == a->pid ? vb_segment_find(h->incarnation) : NULL;
-	*t = (struct vb_trouble){.reach = VB_REACH_UNKNOWN};
+	*t = (struct vb_reach_facts){.reach = VB_REACH_UNKNOWN};
 	err = p->seg ? 0 : vb_segment_map(&p->window, fd, h->incarnation, &why, t);
 	base = p->seg ? p->seg->base : p->window;
 	if (!err) {
 		err = vb_peer_attach(p, base, h->index, h->incarnation);
 		why = err == EPROTO ? "its keys begin where none can" : "no memory";
-		*t = err == EPROTO ? (struct vb_trouble){VB_REACH_STRANGER, c->pid, 0}
-				   : (struct vb_trouble){VB_REACH_TROUBLE, (uint32_t)err, VB_CALL_MMAP};
+		*t = err == EPROTO ? (struct vb_reach_facts){.reach = VB_REACH_STRANGER}
+				   : vb_reach_trouble(err, VB_CALL_MMAP);
 	}
 	if (old)
 		vb_segment_put(old);
 	if (err) {
 		if (t->reach == VB_REACH_STRANGER)
-			t->a = c->pid;
+			t->process.pid = c->pid;
 		in_trouble(p, *t);
 		if (p->told != h->incarnation) /* each attempt ends like this for a while */
 			vb_log(VB_LOG_WARN, "the segment of adapter %u (PID %u) is not taken: %s (%s)",
@@ -173,7 +183,7 @@ static void came_up(struct vb_adapter *a, struct peer *p, struct conn *c)
 
 /* The link to whoever says hello, among those that we have: NULL and *refused 0: none. */
 static struct peer *candidate(struct vb_adapter *a, const struct hello *h, int fd, enum refuse_why *refused,
-			      struct vb_trouble *t)
+			      struct vb_reach_facts *t)
 {
 	uint32_t numbers[VB_ADAPTER_NUMBERS + 1], n = vb_segment_numbers(fd, numbers, t);
 	struct peer *found = NULL;
@@ -216,7 +226,7 @@ static struct peer *candidate(struct vb_adapter *a, const struct hello *h, int f
 static bool greeted(struct vb_adapter *a, struct conn *c, const struct hello *h, int fd)
 {
 	enum refuse_why why = 0;
-	struct vb_trouble t = {0};
+	struct vb_reach_facts t = {0};
 	struct peer *p;
 	int err;
 
@@ -230,7 +240,7 @@ static bool greeted(struct vb_adapter *a, struct conn *c, const struct hello *h,
 	if (why) {
 		if (why == REFUSE_DENIED)
 			vb_contact_tell_lack(a, &t);
-		refuse_for(a, c, why, why == REFUSE_DENIED ? t.b << 16 | t.a : 0);
+		refuse_for(a, c, why, &t.trouble);
 		return false;
 	}
 	if (p && p->conn) {
@@ -259,7 +269,7 @@ static bool greeted(struct vb_adapter *a, struct conn *c, const struct hello *h,
 static bool answered(struct vb_adapter *a, struct conn *c, const struct hello *h, int fd)
 {
 	struct peer *p = c->peer, *q = vb_peer_by_incarnation(a, h->incarnation);
-	struct vb_trouble t;
+	struct vb_reach_facts t;
 
 	if (q) {
 		alias(a, p, q);
@@ -277,17 +287,18 @@ static bool answered(struct vb_adapter *a, struct conn *c, const struct hello *h
 }
 
 /* What a refusal says, for the sentence at this end. */
-static struct vb_trouble meant(const struct hello *h, uint32_t pid)
+static struct vb_reach_facts meant(const struct hello *h, uint32_t pid)
 {
 	switch (h->why) {
 	case REFUSE_UNABLE:
-		return (struct vb_trouble){VB_REACH_UNABLE, pid, 0};
+		return (struct vb_reach_facts){VB_REACH_UNABLE, .process = {pid}};
 	case REFUSE_USER:
-		return (struct vb_trouble){VB_REACH_NOT_ITS_OWN, pid, 0};
+		return (struct vb_reach_facts){VB_REACH_NOT_ITS_OWN, .process = {pid}};
 	case REFUSE_DENIED:
-		return (struct vb_trouble){VB_REACH_DENIED, pid, h->detail};
+		return (struct vb_reach_facts){VB_REACH_DENIED,
+					       .denied = {pid, h->denied.err, h->denied.call}};
 	default:
-		return (struct vb_trouble){VB_REACH_REFUSED, pid, 0};
+		return (struct vb_reach_facts){VB_REACH_REFUSED, .process = {pid}};
 	}
 }
 
@@ -307,9 +318,9 @@ static void refused(struct vb_adapter *a, struct conn *c, const struct hello *h)
 struct heard {
 	struct hello h;
 	ssize_t n;     /* its length, 0: the other end has closed, -1: nothing yet */
-	int err;       /* of a call that fails otherwise */
+	int err;       /* why it could not be received, 0: it was, or nothing is there */
 	int fd;	       /* that came with it, -1: none */
-	bool no_place; /* one came, for which this process has no room */
+	bool no_place; /* err: a descriptor came, for which this process has no room */
 };
 
 static void receive(struct conn *c, struct heard *in)
@@ -337,6 +348,8 @@ static void receive(struct conn *c, struct heard *in)
 	    cm->cmsg_len >= CMSG_LEN(sizeof(int)))
 		memcpy(&in->fd, CMSG_DATA(cm), sizeof(int));
 	in->no_place = in->fd < 0 && m.msg_flags & MSG_CTRUNC;
+	if (in->no_place)
+		in->err = EMFILE;
 }
 
 /* Of whatever version: what all of them have in common. */
@@ -355,12 +368,11 @@ static bool hello_is_sane(const struct hello *h, ssize_t n)
 /* Whoever connected did not say a hello that can be answered. */
 static void close_new(struct vb_adapter *a, struct conn *c, const struct heard *in)
 {
-	struct vb_trouble lack = {VB_REACH_TROUBLE, in->no_place ? EMFILE : (uint32_t)in->err,
-				  VB_CALL_RECVMSG};
+	if (in->err) {
+		struct vb_reach_facts lack = vb_reach_trouble(in->err, VB_CALL_RECVMSG);
 
-	if (lack.a) {
 		vb_contact_tell_lack(a, &lack);
-		refuse_for(a, c, in->no_place ? REFUSE_UNABLE : REFUSE_DENIED, lack.b << 16 | lack.a);
+		refuse_for(a, c, in->no_place ? REFUSE_UNABLE : REFUSE_DENIED, &lack.trouble);
 		return;
 	}
 	if (is_ours(in) && in->h.version != VB_SEG_VERSION) {
@@ -383,19 +395,18 @@ static void close_new(struct vb_adapter *a, struct conn *c, const struct heard *
 }
 
 /* We asked, and what came is no answer: which trouble that is. */
-static struct vb_trouble no_answer(struct vb_adapter *a, const struct conn *c, const struct heard *in)
+static struct vb_reach_facts no_answer(struct vb_adapter *a, const struct conn *c, const struct heard *in)
 {
-	struct vb_trouble t = {VB_REACH_STRANGER, c->pid, 0};
+	struct vb_reach_facts t = {VB_REACH_STRANGER, .process = {c->pid}};
 
-	if (in->no_place || in->err) {
-		t = (struct vb_trouble){VB_REACH_TROUBLE, in->no_place ? EMFILE : (uint32_t)in->err,
-					VB_CALL_RECVMSG};
+	if (in->err) {
+		t = vb_reach_trouble(in->err, VB_CALL_RECVMSG);
 		vb_contact_tell_lack(a, &t);
 	} else if (in->n <= 0) {
 		t.reach = VB_REACH_CLOSED;
 	} else if (is_ours(in) && in->h.version != VB_SEG_VERSION) {
-		t.reach = VB_REACH_VERSION;
-		t.b = (uint32_t)in->h.version << 16 | VB_SEG_VERSION;
+		t = (struct vb_reach_facts){VB_REACH_VERSION,
+					    .version = {c->pid, in->h.version, VB_SEG_VERSION}};
 		vb_contact_tell_version(a, c->pid, in->h.version);
 	}
 	return t;
@@ -476,7 +487,7 @@ static void have_it_run(struct vb_adapter *a)
 
 static void accepted(struct vb_adapter *a, int fd)
 {
-	struct vb_trouble t;
+	struct vb_reach_facts t;
 	struct conn *c;
 	uint32_t pid;
 	int err;
@@ -491,7 +502,7 @@ static void accepted(struct vb_adapter *a, int fd)
 	}
 	make_room(a);
 	err = vb_conn_make(a, &c, fd, pid, CONN_NEW);
-	t = (struct vb_trouble){VB_REACH_TROUBLE, (uint32_t)err, VB_CALL_EPOLL};
+	t = vb_reach_trouble(err, VB_CALL_EPOLL);
 	if (err)
 		vb_contact_tell_lack(a, &t);
 	else
@@ -509,7 +520,7 @@ void vb_contact_accept(struct vb_adapter *a, struct number *nr)
 		return;
 	for (int i = 0; i < ACCEPT_BATCH; i++) {
 		int fd = accept4(nr->sock, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-		struct vb_trouble t;
+		struct vb_reach_facts t;
 
 		if (fd >= 0) {
 			accepted(a, fd);
@@ -520,7 +531,7 @@ void vb_contact_accept(struct vb_adapter *a, struct number *nr)
 		if (errno == EAGAIN)
 			return;
 		/* No descriptors: they wait in the backlog. */
-		t = (struct vb_trouble){VB_REACH_TROUBLE, (uint32_t)errno, VB_CALL_ACCEPT};
+		t = vb_reach_trouble(errno, VB_CALL_ACCEPT);
 		vb_contact_tell_lack(a, &t);
 		a->accept_again = vb_now() + ACCEPT_AFTER;
 		have_it_run(a);
@@ -530,14 +541,14 @@ void vb_contact_accept(struct vb_adapter *a, struct number *nr)
 	have_it_run(a);
 }
 
-static int failed(struct vb_trouble *t, int err, enum vb_reach_call call)
+static int failed(struct vb_reach_facts *t, int err, enum vb_reach_call call)
 {
-	*t = (struct vb_trouble){VB_REACH_TROUBLE, (uint32_t)err, call};
+	*t = vb_reach_trouble(err, call);
 	return err;
 }
 
 /* Connects to p's number and says hello.  0, EAGAIN (later), or why it failed, which *t says too. */
-static int reach(struct vb_adapter *a, struct peer *p, struct vb_trouble *t)
+static int reach(struct vb_adapter *a, struct peer *p, struct vb_reach_facts *t)
 {
 	int err, fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	struct sockaddr_un sa;
@@ -551,7 +562,7 @@ static int reach(struct vb_adapter *a, struct peer *p, struct vb_trouble *t)
 	if (connect(fd, (struct sockaddr *)&sa, len)) {
 		err = failed(t, errno, VB_CALL_CONNECT);
 		if (err == ECONNREFUSED || err == ECONNRESET)
-			t->reach = VB_REACH_NOBODY;
+			*t = (struct vb_reach_facts){.reach = VB_REACH_NOBODY};
 		goto close_fd;
 	}
 	err = vb_contact_may(fd, &pid, t);
@@ -587,7 +598,7 @@ static bool is_about_others(uint32_t reach)
 
 static void attempt(struct vb_adapter *a, struct peer *p, uint64_t now)
 {
-	struct vb_trouble t, before;
+	struct vb_reach_facts t, before;
 	struct peer *q;
 	int err;
 
@@ -607,7 +618,7 @@ static void attempt(struct vb_adapter *a, struct peer *p, uint64_t now)
 	vb_lock_give(&a->peers_lock);
 	if (!err && is_about_others(before.reach)) {
 		/* Somebody has our hello now: what was wrong is over, and he has all the time to answer. */
-		in_trouble(p, (struct vb_trouble){0});
+		in_trouble(p, (struct vb_reach_facts){0});
 		atomic_store_explicit(&p->began, now, memory_order_relaxed);
 	}
 	if (!err || err == EAGAIN)

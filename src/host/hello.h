@@ -24,7 +24,13 @@ enum refuse_why {
 	REFUSE_UNABLE,	/* no memory or no descriptor for your segment */
 	REFUSE_VERSION, /* you are of another version: mine is in the hello */
 	REFUSE_USER,	/* you are another user's, as it looks from here */
-	REFUSE_DENIED,	/* I may not make a call that it takes: `detail` */
+	REFUSE_DENIED,	/* I may not make a call that it takes: `denied` */
+};
+
+/* A call that the sender of a refusal may not make. */
+struct denied {
+	uint16_t err;  /* errno */
+	uint16_t call; /* enum vb_reach_call */
 };
 
 /* MSG_HELLO, and MSG_REFUSE without a descriptor.  The first 16 bytes stay what they are in all versions, so
@@ -39,7 +45,7 @@ struct hello {
 	uint32_t number;      /* primary */
 	uint32_t index;	      /* of its link: which ring and counter are for the receiver */
 	uint32_t pid;
-	uint32_t detail; /* REFUSE_DENIED: enum vb_reach_call << 16 | errno */
+	struct denied denied; /* REFUSE_DENIED, else 0 */
 };
 
 /* MSG_TELL; as long as its message. */

@@ -229,7 +229,7 @@ static int is_ours(const char *name, uint32_t number, struct found *f, bool *our
 {
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), err = 0;
 	struct sockaddr_un sa;
-	struct vb_trouble t;
+	struct vb_reach_facts t;
 	socklen_t len;
 	uint32_t pid;
 

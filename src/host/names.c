@@ -258,10 +258,11 @@ static unsigned long look_into(struct networks *w, const char *pid, uint32_t num
 	return w->inode[w->n++];
 }
 
-static void seek_elsewhere(uint32_t number, struct vb_trouble *t)
+static void seek_elsewhere(uint32_t number, struct vb_reach_facts *t)
 {
 	struct networks w = {.ino = {network_of("self")}, .n = 1}; /* one's own has been asked */
 	unsigned looked = 0;
+	bool itself = false;
 	DIR *dir = opendir("/proc");
 
 	if (!dir)
@@ -273,19 +274,18 @@ static void seek_elsewhere(uint32_t number, struct vb_trouble *t)
 			continue;
 		looked++;
 		inode = look_into(&w, e->d_name, number);
-		if (!inode || t->b)
+		if (!inode || itself)
 			continue;
-		if (has_open(e->d_name, inode))
-			*t = (struct vb_trouble){VB_REACH_ELSEWHERE, (uint32_t)strtoul(e->d_name, NULL, 10),
-						 1};
-		else if (t->reach != VB_REACH_ELSEWHERE)
-			*t = (struct vb_trouble){VB_REACH_ELSEWHERE, (uint32_t)strtoul(e->d_name, NULL, 10),
-						 0};
+		itself = has_open(e->d_name, inode);
+		if (itself || t->reach != VB_REACH_ELSEWHERE)
+			*t = (struct vb_reach_facts){
+			    VB_REACH_ELSEWHERE,
+			    .elsewhere = {(uint32_t)strtoul(e->d_name, NULL, 10), itself}};
 	}
 	closedir(dir);
 }
 
-bool vb_number_seek(struct vb_adapter *a, uint32_t number, struct vb_trouble *t)
+bool vb_number_seek(struct vb_adapter *a, uint32_t number, struct vb_reach_facts *t)
 {
 	uint64_t now = vb_now();
 	struct owners *o;
@@ -294,11 +294,11 @@ bool vb_number_seek(struct vb_adapter *a, uint32_t number, struct vb_trouble *t)
 	if (a->looked && now - a->looked < SEEK_APART)
 		return false;
 	a->looked = now;
-	*t = (struct vb_trouble){.reach = VB_REACH_NOBODY};
+	*t = (struct vb_reach_facts){.reach = VB_REACH_NOBODY};
 	if (bound_in("self", number)) { /* and yet nobody listens */
 		o = malloc(sizeof(*o));
 		if (o && !read_owners(o) && o->uid_of[number])
-			*t = (struct vb_trouble){VB_REACH_DEAF, (uint32_t)o->uid_of[number] - 1, 0};
+			*t = (struct vb_reach_facts){VB_REACH_DEAF, .uid = {(uint32_t)o->uid_of[number] - 1}};
 		free(o);
 		return true;
 	}

@@ -92,7 +92,7 @@ static void peer_init(struct peer *p, uint32_t number)
 	p->next_try = 0;
 	atomic_store_explicit(&p->broken, false, memory_order_relaxed);
 	atomic_store_explicit(&p->asked, 0, memory_order_relaxed);
-	p->trouble = (struct vb_trouble){0};
+	p->trouble = (struct vb_reach_facts){0};
 	p->sought = 0;
 	atomic_store_explicit(&p->unable, 0, memory_order_relaxed);
 	atomic_store_explicit(&p->began, 0, memory_order_relaxed);
@@ -228,7 +228,7 @@ void vb_peer_rise(struct peer *p)
 	atomic_store_explicit(&p->unable, 0, memory_order_relaxed);
 	atomic_store_explicit(&p->began, 0, memory_order_relaxed);
 	vb_lock_take(&a->peers_lock);
-	p->trouble = (struct vb_trouble){0};
+	p->trouble = (struct vb_reach_facts){0};
 	p->want = false;
 	a->by_number[p->pub.number] = (uint16_t)(p->pub.index + 1);
 	set_state(p, VB_PEER_UP);
@@ -453,11 +453,11 @@ static void nap(void)
 }
 
 /* As an errno: what this process lacks, else ECONNREFUSED. */
-static int trouble_errno(const struct vb_trouble *t)
+static int trouble_errno(const struct vb_reach_facts *t)
 {
 	if (t->reach == VB_REACH_UNKNOWN)
 		return 0;
-	return t->reach == VB_REACH_TROUBLE ? (int)t->a : ECONNREFUSED;
+	return t->reach == VB_REACH_TROUBLE ? (int)t->trouble.err : ECONNREFUSED;
 }
 
 /* Where many spin on few CPUs the thread that makes contact may not have had its turn, at either end. */
@@ -490,13 +490,13 @@ static bool has_patience(const struct vb_peer *peer, uint64_t until, unsigned *c
 }
 
 int vb_peer_reach(struct vb_adapter *a, uint32_t number, uint64_t until, struct vb_peer **out,
-		  struct vb_trouble *why)
+		  struct vb_reach_facts *why)
 {
 	uint32_t failed = 0, asked;
 	unsigned calm = 0;
 	int err = ENOMEM;
 
-	*why = (struct vb_trouble){0};
+	*why = (struct vb_reach_facts){0};
 	for (;;) {
 		struct vb_peer *peer;
 
@@ -527,10 +527,10 @@ int vb_peer_reach(struct vb_adapter *a, uint32_t number, uint64_t until, struct 
 	}
 }
 
-struct vb_trouble vb_peer_trouble(struct vb_peer *peer, uint32_t *asked)
+struct vb_reach_facts vb_peer_trouble(struct vb_peer *peer, uint32_t *asked)
 {
 	struct vb_adapter *a = peer->adapter;
-	struct vb_trouble t;
+	struct vb_reach_facts t;
 
 	*asked = atomic_load_explicit(&peer_of(peer)->asked, memory_order_relaxed);
 	vb_lock_take(&a->peers_lock);

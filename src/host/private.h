@@ -82,17 +82,17 @@ struct conn {
 
 /* A link and what only host/ knows of it. */
 struct peer {
-	struct vb_peer pub;	   /* first */
-	struct conn *conn;	   /* guarded by control */
-	struct vb_own own;	   /* link.sock; set with it */
-	uint8_t *window;	   /* address range for segments of other processes; kept for life */
-	struct vb_segment *seg;	   /* peer of this process: its mapping */
-	struct peer *same;	   /* the peer turned out to have this link; guarded by peers_lock */
-	_Atomic uint32_t ringing;  /* threads that are about to use link.sock */
-	_Atomic bool broken;	   /* vb_peer_insane() */
-	_Atomic uint64_t began;	   /* when contact was first wanted, 0: not, or it is made */
-	struct vb_trouble trouble; /* of the last attempt at contact; guarded by peers_lock */
-	_Atomic uint32_t unable;   /* process that had no room for our segment, 0: none; under control */
+	struct vb_peer pub;	       /* first */
+	struct conn *conn;	       /* guarded by control */
+	struct vb_own own;	       /* link.sock; set with it */
+	uint8_t *window;	       /* address range for segments of other processes; kept for life */
+	struct vb_segment *seg;	       /* peer of this process: its mapping */
+	struct peer *same;	       /* the peer turned out to have this link; guarded by peers_lock */
+	_Atomic uint32_t ringing;      /* threads that are about to use link.sock */
+	_Atomic bool broken;	       /* vb_peer_insane() */
+	_Atomic uint64_t began;	       /* when contact was first wanted, 0: not, or it is made */
+	struct vb_reach_facts trouble; /* of the last attempt at contact; guarded by peers_lock */
+	_Atomic uint32_t unable;       /* process that had no room for our segment, 0: none; under control */
 	_Atomic uint64_t
 	    crowd_seen; /* when it was looked whether an engine waits for a CPU, and what was seen */
 	_Atomic bool crowd;
@@ -182,13 +182,14 @@ struct vb_segment *vb_segment_find(uint64_t incarnation);
 void vb_segment_put(struct vb_segment *s);
 /* Maps a peer's memfd into *window (reserved if NULL) after checking it; 0 or errno (EPROTO: it is none),
  * with why not in *why, and *t for this end's sentence. */
-int vb_segment_map(uint8_t **window, int fd, uint64_t incarnation, const char **why, struct vb_trouble *t);
+int vb_segment_map(uint8_t **window, int fd, uint64_t incarnation, const char **why,
+		   struct vb_reach_facts *t);
 /* Lets go of what is mapped in a window; the addresses stay readable as zeros. */
 void vb_segment_unmap(uint8_t *window);
 void vb_segment_release(uint8_t *window);
 /* Copies the list of numbers out of a peer's memfd; returns how many, 0: it is not a segment, or this process
  * may not look (*t says which). */
-uint32_t vb_segment_numbers(int fd, uint32_t numbers[VB_ADAPTER_NUMBERS], struct vb_trouble *t);
+uint32_t vb_segment_numbers(int fd, uint32_t numbers[VB_ADAPTER_NUMBERS], struct vb_reach_facts *t);
 /* Where its keys begin, as it stands there: not checked. */
 uint32_t vb_segment_key_offset(const uint8_t *base);
 bool vb_segment_lists(const uint8_t *base, uint32_t number);
@@ -207,7 +208,7 @@ void vb_number_address(struct sockaddr_un *sa, socklen_t *len, uint32_t number);
 int32_t *vb_numbers_owners(void);
 /* Where a number is that nobody here answers at: *t is changed where more is known (VB_REACH_DEAF or
  * _ELSEWHERE).  false: not looked, since that was done a moment ago.  Under control. */
-bool vb_number_seek(struct vb_adapter *a, uint32_t number, struct vb_trouble *t);
+bool vb_number_seek(struct vb_adapter *a, uint32_t number, struct vb_reach_facts *t);
 
 /* member.c */
 bool vb_members_accept(struct vb_adapter *a); /* takes qpn_lock; true: there may be more */
@@ -253,13 +254,13 @@ bool vb_contact_hello(struct vb_adapter *a, struct conn *c, bool dead);
 /* who.c */
 /* Whether the process at the other end of a socket may talk to us: 0 and its PID; else EACCES, or errno of
  * the call that asks; *t then says why. */
-int vb_contact_may(int sock, uint32_t *pid, struct vb_trouble *t);
+int vb_contact_may(int sock, uint32_t *pid, struct vb_reach_facts *t);
 /* A process that connected is sent away for *t. */
-void vb_contact_tell_away(struct vb_adapter *a, const struct vb_trouble *t, uint32_t pid);
+void vb_contact_tell_away(struct vb_adapter *a, const struct vb_reach_facts *t, uint32_t pid);
 /* After setuid(): peers are to see who we are now.  Takes control. */
 void vb_contact_user(struct vb_adapter *a);
 /* This process cannot make contact, or be contacted, at present. */
-void vb_contact_tell_lack(struct vb_adapter *a, const struct vb_trouble *t);
+void vb_contact_tell_lack(struct vb_adapter *a, const struct vb_reach_facts *t);
 /* A process of this user has another version of ours: said at both ends, since nobody knows where is looked.
  */
 void vb_contact_tell_version(struct vb_adapter *a, uint32_t pid, uint16_t version);

@@ -116,21 +116,21 @@ void vb_segment_put(struct vb_segment *s)
 }
 
 /* A call that failed though the file may be all right. */
-static int denied(struct vb_trouble *t, enum vb_reach_call call, const char **why)
+static int denied(struct vb_reach_facts *t, enum vb_reach_call call, const char **why)
 {
-	*t = (struct vb_trouble){VB_REACH_TROUBLE, (uint32_t)errno, call};
+	*t = vb_reach_trouble(errno, call);
 	*why = "this process may not look at it";
 	return errno;
 }
 
 /* 0, EPROTO, or errno of a call. */
-static int check_file(int fd, const char **why, struct vb_trouble *t)
+static int check_file(int fd, const char **why, struct vb_reach_facts *t)
 {
 	int seals = fcntl(fd, F_GET_SEALS);
 	struct stat st;
 	struct statfs fs;
 
-	*t = (struct vb_trouble){.reach = VB_REACH_STRANGER};
+	*t = (struct vb_reach_facts){.reach = VB_REACH_STRANGER};
 	*why = NULL;
 	if (seals < 0 && errno != EINVAL && errno != EBADF) /* these say: a file that has none */
 		return denied(t, VB_CALL_GET_SEALS, why);
@@ -148,7 +148,7 @@ static int check_file(int fd, const char **why, struct vb_trouble *t)
 	return *why ? EPROTO : 0;
 }
 
-int vb_segment_map(uint8_t **window, int fd, uint64_t incarnation, const char **why, struct vb_trouble *t)
+int vb_segment_map(uint8_t **window, int fd, uint64_t incarnation, const char **why, struct vb_reach_facts *t)
 {
 	int fixed = *window ? MAP_FIXED : 0, err = check_file(fd, why, t);
 	struct vb_seg_head head;
@@ -192,7 +192,7 @@ void vb_segment_release(uint8_t *window)
 		munmap(window, VB_SEG_SIZE);
 }
 
-uint32_t vb_segment_numbers(int fd, uint32_t numbers[VB_ADAPTER_NUMBERS], struct vb_trouble *t)
+uint32_t vb_segment_numbers(int fd, uint32_t numbers[VB_ADAPTER_NUMBERS], struct vb_reach_facts *t)
 {
 	struct vb_seg_head h;
 	const char *why;
@@ -216,7 +216,7 @@ uint32_t vb_segment_numbers(int fd, uint32_t numbers[VB_ADAPTER_NUMBERS], struct
 int vb_adapter_owner(int fd, struct vb_owner *o)
 {
 	struct vb_seg_head h;
-	struct vb_trouble t;
+	struct vb_reach_facts t;
 	const char *why;
 	int err = check_file(fd, &why, &t), seals;
 

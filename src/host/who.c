@@ -38,7 +38,7 @@ static uint32_t overflow_uid(void)
 	return uid;
 }
 
-int vb_contact_may(int sock, uint32_t *pid, struct vb_trouble *t)
+int vb_contact_may(int sock, uint32_t *pid, struct vb_reach_facts *t)
 {
 	struct ucred cred = {0};
 	socklen_t len = sizeof(cred);
@@ -46,24 +46,24 @@ int vb_contact_may(int sock, uint32_t *pid, struct vb_trouble *t)
 
 	*pid = 0;
 	if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &cred, &len)) {
-		*t = (struct vb_trouble){VB_REACH_TROUBLE, (uint32_t)errno, VB_CALL_PEERCRED};
+		*t = vb_reach_trouble(errno, VB_CALL_PEERCRED);
 		return errno;
 	}
 	*pid = (uint32_t)cred.pid;
-	*t = (struct vb_trouble){VB_REACH_USER, cred.uid, *pid};
+	*t = (struct vb_reach_facts){VB_REACH_USER, .user = {cred.uid, *pid}};
 	overflow = overflow_uid();
 	if (cred.uid != overflow)
 		return cred.uid == geteuid() ? 0 : EACCES;
 	/* As which everybody reads who has no number here: it is a user only where it is mapped itself. */
 	if (uid_is_mapped(overflow))
 		return geteuid() == overflow ? 0 : EACCES;
-	*t = geteuid() == overflow ? (struct vb_trouble){VB_REACH_NAMELESS, overflow, 0}
-				   : (struct vb_trouble){VB_REACH_UNMAPPED, *pid, 0};
+	*t = geteuid() == overflow ? (struct vb_reach_facts){VB_REACH_NAMELESS, .uid = {overflow}}
+				   : (struct vb_reach_facts){VB_REACH_UNMAPPED, .process = {*pid}};
 	return EACCES;
 }
 
 /* Somebody who connected is sent away. */
-void vb_contact_tell_away(struct vb_adapter *a, const struct vb_trouble *t, uint32_t pid)
+void vb_contact_tell_away(struct vb_adapter *a, const struct vb_reach_facts *t, uint32_t pid)
 {
 	char text[400] = "";
 	struct vb_text why = {text, sizeof(text)};
@@ -76,23 +76,23 @@ void vb_contact_tell_away(struct vb_adapter *a, const struct vb_trouble *t, uint
 		    VB_LOG_WARN,
 		    "a process of user %u (PID %u) is refused: only processes of the same user, here %u, may "
 		    "reach one another",
-		    t->a, pid, geteuid());
+		    t->user.uid, pid, geteuid());
 	else if (t->reach == VB_REACH_UNMAPPED)
 		vb_log(VB_LOG_WARN,
 		       "a process (PID %u) of a user that has no number in this user namespace is refused: "
 		       "only processes of the same user may reach one another",
 		       pid);
-	else if (vb_reach_add(&why, t->reach, t->a, t->b))
+	else if (vb_reach_add(&why, t))
 		vb_log(VB_LOG_WARN, "a process (PID %u) that makes contact is refused: %s", pid, text);
 }
 
 /* This process cannot make contact, or be contacted, at present. */
-void vb_contact_tell_lack(struct vb_adapter *a, const struct vb_trouble *t)
+void vb_contact_tell_lack(struct vb_adapter *a, const struct vb_reach_facts *t)
 {
 	char text[400] = "";
 	struct vb_text why = {text, sizeof(text)};
 
-	if (a->told_fds || !vb_reach_add(&why, t->reach, t->a, t->b))
+	if (a->told_fds || !vb_reach_add(&why, t))
 		return;
 	a->told_fds = true;
 	vb_log(VB_LOG_WARN, "%s", text);

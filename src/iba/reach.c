@@ -6,8 +6,11 @@
 
 #include "iba/qp_state.h"
 
-/* Each clause takes both numbers, by the names that they have there. */
+/* A clause takes what its row says, which may be nothing. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
+
+_Static_assert(sizeof(struct vb_reach_facts) == sizeof(uint32_t) + sizeof(struct vb_reach_denied),
+	       "`denied` is the largest member, which an initializer clears");
 
 static const char *const calls[VB_CALLS] = {
     [VB_CALL_NONE] = "a call",
@@ -55,86 +58,86 @@ static const char *process(char buf[64], uint32_t pid)
 	return buf;
 }
 
-static void say_nobody(struct vb_text *t, uint32_t none, uint32_t none_either)
+static void say_nobody(struct vb_text *t, const struct vb_reach_none *of)
 {
 	vb_text_add(t, "no process in this network namespace holds that number (it has ended, runs another "
 		       "program or closed its device's descriptors, the number is wrong, or it is in another "
 		       "network namespace)");
 }
 
-static void say_elsewhere(struct vb_text *t, uint32_t pid, uint32_t itself)
+static void say_elsewhere(struct vb_text *t, const struct vb_reach_elsewhere *of)
 {
 	vb_text_add(t, "no process in this network namespace holds that number; ");
 	vb_text_add(t,
-		    itself ? "process %u, in another network namespace, does"
-			   : "somebody does in that of process %u",
-		    pid);
+		    of->itself ? "process %u, in another network namespace, does"
+			       : "somebody does in that of process %u",
+		    of->pid);
 	vb_text_add(t, ": only processes in the same one reach one another");
 }
 
-static void say_deaf(struct vb_text *t, uint32_t user, uint32_t none)
+static void say_deaf(struct vb_text *t, const struct vb_reach_uid *of)
 {
 	vb_text_add(
 	    t, "that number is bound by a process of user %u that does not listen there: it is no adapter",
-	    user);
+	    of->uid);
 }
 
-static void say_user(struct vb_text *t, uint32_t user, uint32_t pid)
+static void say_user(struct vb_text *t, const struct vb_reach_user *of)
 {
 	char who[64];
 
 	vb_text_add(t,
 		    "that number is held by %s of user %u: only processes of the same user reach one another",
-		    process(who, pid), user);
+		    process(who, of->pid), of->uid);
 }
 
-static void say_unmapped(struct vb_text *t, uint32_t pid, uint32_t none)
+static void say_unmapped(struct vb_text *t, const struct vb_reach_process *of)
 {
 	char who[64];
 
 	vb_text_add(t,
 		    "that number is held by %s of a user that has no number in this user namespace: only "
 		    "processes of the same user reach one another",
-		    process(who, pid));
+		    process(who, of->pid));
 }
 
-static void say_nameless(struct vb_text *t, uint32_t user, uint32_t none)
+static void say_nameless(struct vb_text *t, const struct vb_reach_uid *of)
 {
 	vb_text_add(
 	    t,
 	    "this process's user has no number in its user namespace, where everybody reads as %u, so "
 	    "nobody can be told to be the same user (unshare --map-user, or --map-root-user, gives it "
 	    "one)",
-	    user);
+	    of->uid);
 }
 
-static void say_not_its_own(struct vb_text *t, uint32_t pid, uint32_t none)
+static void say_not_its_own(struct vb_text *t, const struct vb_reach_process *of)
 {
 	char who[64];
 
 	vb_text_add(t,
 		    "%s refuses: it takes this process for another user's (it is in a user namespace that "
 		    "does not map its user, or has changed its user)",
-		    holder(who, pid));
+		    holder(who, of->pid));
 }
 
-static void say_trouble(struct vb_text *t, uint32_t err, uint32_t call)
+static void say_trouble(struct vb_text *t, const struct vb_reach_trouble *of)
 {
-	vb_text_add(t, "this process cannot make contact: %s fails: %s (%s)", call_name(call),
-		    strerror((int)err),
-		    is_lack(err) ? "a peer takes two descriptors and the address space of its segment"
-				 : "a sandbox?");
+	vb_text_add(t, "this process cannot make contact: %s fails: %s (%s)", call_name(of->call),
+		    strerror((int)of->err),
+		    is_lack(of->err) ? "a peer takes two descriptors and the address space of its segment"
+				     : "a sandbox?");
 }
 
-static void say_denied(struct vb_text *t, uint32_t pid, uint32_t call_and_errno)
+static void say_denied(struct vb_text *t, const struct vb_reach_denied *of)
 {
 	char who[64];
 
-	vb_text_add(t, "%s cannot make contact: %s fails there: %s (a sandbox?)", holder(who, pid),
-		    call_name(call_and_errno >> 16), strerror((int)(call_and_errno & 0xffff)));
+	vb_text_add(t, "%s cannot make contact: %s fails there: %s (a sandbox?)", holder(who, of->pid),
+		    call_name(of->call), strerror((int)of->err));
 }
 
-static void say_silent(struct vb_text *t, uint32_t pid, uint32_t none)
+static void say_silent(struct vb_text *t, const struct vb_reach_process *of)
 {
 	char who[64];
 
@@ -142,98 +145,99 @@ static void say_silent(struct vb_text *t, uint32_t pid, uint32_t none)
 	    t,
 	    "%s does not answer, though it is not stopped (no descriptor is left there, or its thread "
 	    "\"verbena\" does not get to run)",
-	    holder(who, pid));
+	    holder(who, of->pid));
 }
 
-static void say_left(struct vb_text *t, uint32_t pid, uint32_t none)
+static void say_left(struct vb_text *t, const struct vb_reach_process *of)
 {
-	vb_text_add(
-	    t, "its process %u has left: it closed its device, destroyed what was connected, or ended", pid);
+	vb_text_add(t,
+		    "its process %u has left: it closed its device, destroyed what was connected, or ended",
+		    of->pid);
 }
 
-static void say_unable(struct vb_text *t, uint32_t pid, uint32_t none)
+static void say_unable(struct vb_text *t, const struct vb_reach_process *of)
 {
 	char who[64];
 
 	vb_text_add(t,
 		    "%s lacks the memory (address space, ulimit -v) or the descriptors for contact with this "
 		    "one, or is denied it by a sandbox; its own log says more",
-		    holder(who, pid));
+		    holder(who, of->pid));
 }
 
-static void say_version(struct vb_text *t, uint32_t pid, uint32_t theirs_and_ours)
+static void say_version(struct vb_text *t, const struct vb_reach_version *of)
 {
 	char who[64];
 
 	vb_text_add(t,
 		    "%s has another version of Verbena (segment version %u; this process has %u): all "
 		    "processes of a user have to use the same",
-		    holder(who, pid), theirs_and_ours >> 16, theirs_and_ours & 0xffff);
+		    holder(who, of->pid), of->theirs, of->ours);
 }
 
-static void say_stranger(struct vb_text *t, uint32_t pid, uint32_t none)
+static void say_stranger(struct vb_text *t, const struct vb_reach_process *of)
 {
 	char who[64];
 
 	vb_text_add(t, "%s does not speak as this version of Verbena does (another program?)",
-		    holder(who, pid));
+		    holder(who, of->pid));
 }
 
-static void say_closed(struct vb_text *t, uint32_t pid, uint32_t none)
+static void say_closed(struct vb_text *t, const struct vb_reach_process *of)
 {
 	char who[64];
 
 	vb_text_add(t,
 		    "%s closes the connection without an answer (it is ending, or is another program or an "
 		    "older version of Verbena)",
-		    holder(who, pid));
+		    holder(who, of->pid));
 }
 
-static void say_refused(struct vb_text *t, uint32_t pid, uint32_t none)
+static void say_refused(struct vb_text *t, const struct vb_reach_process *of)
 {
 	char who[64];
 
-	vb_text_add(t, "%s refuses contact; its own log says more", holder(who, pid));
+	vb_text_add(t, "%s refuses contact; its own log says more", holder(who, of->pid));
 }
 
-static void say_address(struct vb_text *t, uint32_t none, uint32_t none_either)
+static void say_address(struct vb_text *t, const struct vb_reach_none *of)
 {
 	vb_text_add(
 	    t,
 	    "the GID in the path (dgid) is no address of this host, and there is no wire to other hosts yet");
 }
 
-static void say_no_qp(struct vb_text *t, uint32_t none, uint32_t none_either)
+static void say_no_qp(struct vb_text *t, const struct vb_reach_none *of)
 {
 	vb_text_add(t, "its process is there, that queue pair is not (destroyed, or a wrong dest_qp_num)");
 }
 
-static void say_state(struct vb_text *t, uint32_t state, uint32_t none)
+static void say_state(struct vb_text *t, const struct vb_reach_state *of)
 {
-	vb_text_add(t, "it is in the state %s, which takes no packets", vb_qp_state_name(state));
+	vb_text_add(t, "it is in the state %s, which takes no packets", vb_qp_state_name(of->state));
 }
 
-static void say_other(struct vb_text *t, uint32_t qpn, uint32_t none)
+static void say_other(struct vb_text *t, const struct vb_reach_other *of)
 {
 	vb_text_add(
 	    t,
 	    "it is connected to queue pair 0x%06x, and takes nothing from this one: dest_qp_num there must "
 	    "be this queue pair's number (or the address was copied from another network namespace)",
-	    qpn);
+	    of->qpn);
 }
 
-static void say_psn(struct vb_text *t, uint32_t expected, uint32_t sent)
+static void say_psn(struct vb_text *t, const struct vb_reach_psn *of)
 {
 	vb_text_add(t, "it expects PSN 0x%06x, this end sends 0x%06x; sq_psn here must equal rq_psn there",
-		    expected, sent);
+		    of->expected, of->sent);
 }
 
-bool vb_reach_add(struct vb_text *t, uint32_t reach, uint32_t a, uint32_t b)
+bool vb_reach_add(struct vb_text *t, const struct vb_reach_facts *f)
 {
-	switch (reach) {
-#define REACH(r, say)         \
-	case r:               \
-		say(t, a, b); \
+	switch (f->reach) {
+#define REACH(r, kind, say)       \
+	case r:                   \
+		say(t, &f->kind); \
 		return true;
 #include "iba/reach_list.h"
 #undef REACH

@@ -9,7 +9,7 @@
 
 enum vb_reach {
 	VB_REACH_UNKNOWN, /* nothing: another host, or all looks well from here */
-#define REACH(r, say) r,
+#define REACH(r, ...) r,
 #include "iba/reach_list.h"
 #undef REACH
 	VB_REACHES
@@ -33,8 +33,86 @@ enum vb_reach_call {
 	VB_CALLS
 };
 
-/* Adds a clause that says it, without a full stop; false: nothing is known, nothing was added.  All three
- * numbers may come from outside. */
-bool vb_reach_add(struct vb_text *t, uint32_t reach, uint32_t a, uint32_t b);
+/* Facts, by kind.  A PID of 0 is one of another PID namespace. */
+struct vb_reach_none {
+	uint32_t nothing; /* the clause says it all */
+};
+
+struct vb_reach_process {
+	uint32_t pid;
+};
+
+struct vb_reach_elsewhere {
+	uint32_t pid;	 /* a process in the network namespace where the number is bound */
+	uint32_t itself; /* 1: it is the one that has bound it */
+};
+
+struct vb_reach_uid {
+	uint32_t uid;
+};
+
+struct vb_reach_user {
+	uint32_t uid, pid;
+};
+
+/* A call that fails in this process. */
+struct vb_reach_trouble {
+	uint32_t err;  /* errno */
+	uint32_t call; /* enum vb_reach_call */
+};
+
+/* A call that fails in another process. */
+struct vb_reach_denied {
+	uint32_t pid;
+	uint32_t err;  /* errno */
+	uint32_t call; /* enum vb_reach_call */
+};
+
+struct vb_reach_version {
+	uint32_t pid;
+	uint32_t theirs, ours; /* VB_SEG_VERSION */
+};
+
+struct vb_reach_state {
+	uint32_t state; /* enum ibv_qp_state */
+};
+
+struct vb_reach_other {
+	uint32_t qpn; /* that the far end is connected to */
+};
+
+struct vb_reach_psn {
+	uint32_t expected; /* by the far end */
+	uint32_t sent;	   /* by this one */
+};
+
+/* What is known, and its facts: `reach` is the tag of the union, and its row (iba/reach_list.h) names the
+ * member. */
+struct vb_reach_facts {
+	uint32_t reach; /* enum vb_reach */
+	union {
+		struct vb_reach_denied denied; /* the largest: an initializer clears all */
+		struct vb_reach_version version;
+		struct vb_reach_none none;
+		struct vb_reach_process process;
+		struct vb_reach_elsewhere elsewhere;
+		struct vb_reach_uid uid;
+		struct vb_reach_user user;
+		struct vb_reach_trouble trouble;
+		struct vb_reach_state state;
+		struct vb_reach_other other;
+		struct vb_reach_psn psn;
+	};
+};
+
+/* This process cannot make contact, since a call fails. */
+static inline struct vb_reach_facts vb_reach_trouble(int err, enum vb_reach_call call)
+{
+	return (struct vb_reach_facts){.reach = VB_REACH_TROUBLE, .trouble = {(uint32_t)err, call}};
+}
+
+/* Adds a clause that says it, without a full stop; false: nothing is known, nothing was added.  The facts,
+ * `reach` included, may come from outside. */
+bool vb_reach_add(struct vb_text *t, const struct vb_reach_facts *f);
 
 #endif

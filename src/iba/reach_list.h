@@ -1,48 +1,49 @@
 /* What may be known of a far end that does not answer, once: the enum (iba/reach.h) and the choice among the
  * clauses (iba/reach.c) are made from these rows, so one without a clause does not build.
  *
- * With each its two numbers, a and b; b is 0 where none is named.  "Its process" is the one that holds the
- * adapter number in the QP number; a PID of 0 is one of another PID namespace. */
+ * The columns: what is known; kind of its facts, which is a member of struct vb_reach_facts (iba/reach.h);
+ * clause, which takes facts of that kind.  "Its process" is the one that holds the adapter number in the QP
+ * number. */
 
 /* nobody in this network namespace has bound the adapter number */
-REACH(VB_REACH_NOBODY, say_nobody)
-/* nor has anybody here; in the network namespace of process a somebody has, b: that very process */
-REACH(VB_REACH_ELSEWHERE, say_elsewhere)
-/* a process of user a has bound it and does not listen */
-REACH(VB_REACH_DEAF, say_deaf)
-/* this process cannot make contact: errno a, in the call b (enum vb_reach_call) */
-REACH(VB_REACH_TROUBLE, say_trouble)
-/* its process (a, its PID) does not answer our hello */
-REACH(VB_REACH_SILENT, say_silent)
-/* its process (a, its PID) closed the connection */
-REACH(VB_REACH_LEFT, say_left)
+REACH(VB_REACH_NOBODY, none, say_nobody)
+/* nor has anybody here; in another network namespace somebody has */
+REACH(VB_REACH_ELSEWHERE, elsewhere, say_elsewhere)
+/* a process of that user has bound it and does not listen */
+REACH(VB_REACH_DEAF, uid, say_deaf)
+/* this process cannot make contact: a call fails */
+REACH(VB_REACH_TROUBLE, trouble, say_trouble)
+/* its process does not answer our hello */
+REACH(VB_REACH_SILENT, process, say_silent)
+/* its process closed the connection */
+REACH(VB_REACH_LEFT, process, say_left)
 /* the GID in the path is no address of this host, and no wire leads to others */
-REACH(VB_REACH_ADDRESS, say_address)
+REACH(VB_REACH_ADDRESS, none, say_address)
 /* the process is there, the QP is not */
-REACH(VB_REACH_NO_QP, say_no_qp)
-/* the QP takes no packets in its state (a, enum ibv_qp_state) */
-REACH(VB_REACH_STATE, say_state)
-/* it is connected to QP a, and not to this one */
-REACH(VB_REACH_OTHER, say_other)
-/* it expects PSN a, and this end sends b */
-REACH(VB_REACH_PSN, say_psn)
-/* its process (a, its PID) lacks what contact takes */
-REACH(VB_REACH_UNABLE, say_unable)
-/* its process b is of user a, and so not of this one */
-REACH(VB_REACH_USER, say_user)
-/* its process a is of a user that has no number in this user namespace */
-REACH(VB_REACH_UNMAPPED, say_unmapped)
-/* this process's own user has none (it reads as a): nobody can be told to be it */
-REACH(VB_REACH_NAMELESS, say_nameless)
-/* its process a has another version of ours: b, theirs << 16 | this one's */
-REACH(VB_REACH_VERSION, say_version)
-/* its process a does not speak as this version of ours does */
-REACH(VB_REACH_STRANGER, say_stranger)
-/* its process a closed the connection without an answer */
-REACH(VB_REACH_CLOSED, say_closed)
-/* its process a has refused, for a reason that has no line here */
-REACH(VB_REACH_REFUSED, say_refused)
-/* its process a has refused: it takes this one for another user's */
-REACH(VB_REACH_NOT_ITS_OWN, say_not_its_own)
-/* its process a may not make a call that contact takes: b, call << 16 | errno */
-REACH(VB_REACH_DENIED, say_denied)
+REACH(VB_REACH_NO_QP, none, say_no_qp)
+/* the QP takes no packets in its state */
+REACH(VB_REACH_STATE, state, say_state)
+/* it is connected to another QP than this one */
+REACH(VB_REACH_OTHER, other, say_other)
+/* it expects another PSN than this end sends */
+REACH(VB_REACH_PSN, psn, say_psn)
+/* its process lacks what contact takes */
+REACH(VB_REACH_UNABLE, process, say_unable)
+/* its process is another user's */
+REACH(VB_REACH_USER, user, say_user)
+/* its process is of a user that has no number in this user namespace */
+REACH(VB_REACH_UNMAPPED, process, say_unmapped)
+/* this process's own user has none (it reads as the uid): nobody can be told to be it */
+REACH(VB_REACH_NAMELESS, uid, say_nameless)
+/* its process has another version of ours */
+REACH(VB_REACH_VERSION, version, say_version)
+/* its process does not speak as this version of ours does */
+REACH(VB_REACH_STRANGER, process, say_stranger)
+/* its process closed the connection without an answer */
+REACH(VB_REACH_CLOSED, process, say_closed)
+/* its process has refused, for a reason that has no line here */
+REACH(VB_REACH_REFUSED, process, say_refused)
+/* its process has refused: it takes this one for another user's */
+REACH(VB_REACH_NOT_ITS_OWN, process, say_not_its_own)
+/* its process may not make a call that contact takes */
+REACH(VB_REACH_DENIED, denied, say_denied)

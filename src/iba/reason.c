@@ -10,7 +10,6 @@
 #include "iba/qp_state.h"
 #include "iba/reason_priv.h"
 #include "iba/pkt.h"
-#include "iba/reach.h"
 
 /* A sentence takes what its row says, and needs little of it. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
@@ -213,7 +212,7 @@ void vb_say_retry(struct vb_text *t, const struct vb_facts *f, const struct vb_r
 
 	vb_text_add(t, "no acknowledgement from queue pair 0x%06x within retry_cnt = %u retr%s",
 		    of->peer_qpn & VB_QPN_MASK, of->retries, of->retries == 1 ? "y" : "ies");
-	if (vb_reach_add(&what, of->reach, of->reach_a, of->reach_b))
+	if (vb_reach_add(&what, &of->silence))
 		vb_text_add(t, ": %s", text);
 }
 

@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "iba/reach.h"
+
 enum vb_reason {
 #define REASON(r, ...) r,
 #include "iba/reason_list.h"
@@ -87,9 +89,9 @@ struct vb_mtu_facts {
 };
 
 struct vb_retry_facts {
-	uint32_t retries;		  /* rnr_retry or retry_cnt */
-	uint32_t peer_qpn;		  /* of the QP that did not answer */
-	uint32_t reach, reach_a, reach_b; /* RETRY: enum vb_reach (iba/reach.h) and its numbers */
+	uint32_t retries;	       /* rnr_retry or retry_cnt */
+	uint32_t peer_qpn;	       /* of the QP that did not answer */
+	struct vb_reach_facts silence; /* RETRY: why it did not */
 };
 
 struct vb_gone_facts {

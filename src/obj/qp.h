@@ -206,9 +206,8 @@ struct vb_qp {
 	bool comm_est;			     /* a packet came while in RTR; the event was posted */
 	bool last_wqe_done;		     /* IBV_EVENT_QP_LAST_WQE_REACHED was posted */
 	uint32_t flushed_send, flushed_recv; /* summed for one line of log */
-	uint8_t reach; /* enum vb_reach, as the last ACK timeout found it, and its numbers */
-	uint32_t reach_a, reach_b;
-	struct vb_facts why; /* first error of this QP, for the sentence on the flush */
+	struct vb_reach_facts silence;	     /* why the far end is silent, as the last ACK timeout found it */
+	struct vb_facts why;		     /* first error of this QP, for the sentence on the flush */
 };
 
 static inline struct vb_qp *vb_qp(struct ibv_qp *q)

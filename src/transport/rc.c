@@ -307,13 +307,10 @@ uint64_t vb_rc_rnr_delay(uint8_t code)
 static void timed_out(struct vb_qp *qp)
 {
 	struct vb_req *q = &qp->req;
-	struct vb_facts f = {.reason = VB_R_RETRY,
-			     .qpn = qp->qpn,
-			     .retry = {.retries = qp->attr.retry_cnt,
-				       .peer_qpn = qp->dest_qpn,
-				       .reach = qp->reach,
-				       .reach_a = qp->reach_a,
-				       .reach_b = qp->reach_b}};
+	struct vb_facts f = {
+	    .reason = VB_R_RETRY,
+	    .qpn = qp->qpn,
+	    .retry = {.retries = qp->attr.retry_cnt, .peer_qpn = qp->dest_qpn, .silence = qp->silence}};
 
 	if (!q->retries) {
 		vb_rc_fail_send(qp, &f, vb_reasons[f.reason].local_wc);

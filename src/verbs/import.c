@@ -26,7 +26,7 @@
 /* Contact with the adapter that the descriptor stands for. */
 static int meet_owner(struct vb_context *c, const struct vb_owner *o, const char *call)
 {
-	struct vb_trouble why;
+	struct vb_reach_facts why;
 	struct vb_peer *peer;
 	char text[400] = "";
 	struct vb_text t = {text, sizeof(text)};
@@ -39,7 +39,7 @@ static int meet_owner(struct vb_context *c, const struct vb_owner *o, const char
 	if (!err) {
 		if (peer->incarnation != o->incarnation) { /* its number is another process's now */
 			err = ECONNREFUSED;
-			why.reach = VB_REACH_NOBODY;
+			why = (struct vb_reach_facts){.reach = VB_REACH_NOBODY};
 		}
 		vb_peer_put(peer);
 	}
@@ -49,7 +49,7 @@ static int meet_owner(struct vb_context *c, const struct vb_owner *o, const char
 		    "process %u, which opened the device, has closed it or ended, or is in another "
 		    "network namespace",
 		    o->pid);
-	if (err == ECONNREFUSED && vb_reach_add(&t, why.reach, why.a, why.b))
+	if (err == ECONNREFUSED && vb_reach_add(&t, &why))
 		return vb_refuse(ENODEV, call, "no contact with process %u, which opened the device: %s",
 				 o->pid, text);
 	if (err == ETIMEDOUT)

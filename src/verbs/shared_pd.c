@@ -44,7 +44,7 @@ static void call_one(struct vb_adapter *a, uint32_t number)
  */
 static int meet_one(struct vb_adapter *a, uint32_t number, uint64_t until, struct vb_met *met)
 {
-	struct vb_trouble why;
+	struct vb_reach_facts why;
 	struct vb_peer *peer;
 	int err;
 
@@ -204,7 +204,7 @@ static int share(struct vb_pd *pd, uint32_t domain, uint64_t share_key, const ch
 				 met.silent == 1 ? " holds" : "es hold", domain,
 				 met.silent == 1 ? "does not answer (is it stopped?)"
 						 : "none answers (are they stopped?)");
-	if (!f.any && vb_reach_add(&t, met.why.reach, met.why.a, met.why.b))
+	if (!f.any && vb_reach_add(&t, &met.why))
 		return vb_refuse(ENOENT, call,
 				 "no process that can be reached holds a shared domain 0x%08x; contact with "
 				 "one that may fails: %s",

@@ -65,8 +65,8 @@ bool vb_pd_gone(const struct vb_pd *pd);
  * been said.  *met: of members that cannot be reached now.  pd->member says so; vb_pd_unmake() takes it back.
  */
 struct vb_met {
-	uint32_t silent;       /* how many do not answer */
-	struct vb_trouble why; /* that contact with another one fails */
+	uint32_t silent;	   /* how many do not answer */
+	struct vb_reach_facts why; /* that contact with another one fails */
 };
 int vb_pd_join(struct vb_pd *pd, uint32_t domain, struct vb_met *met, const char *call);
 

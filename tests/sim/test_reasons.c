@@ -618,9 +618,7 @@ static struct sim *retry(void)
 {
 	struct sim *s = desk();
 
-	s->n[0].qp.reach = VB_REACH_PSN;
-	s->n[0].qp.reach_a = 7;
-	s->n[0].qp.reach_b = 9;
+	s->n[0].qp.silence = (struct vb_reach_facts){VB_REACH_PSN, .psn = {.expected = 7, .sent = 9}};
 	sim_drop(s, 0, SIM_ANY, SIM_ALWAYS);
 	sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
 	sim_settle(s);

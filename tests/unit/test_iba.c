@@ -1,4 +1,5 @@
 /* Formats as bytes: every opcode against byte strings written by hand after the specification's figures. */
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -446,6 +447,14 @@ static void a_receive_buffer_tells_of_checks_only(void **state)
 	    "region was deregistered");
 }
 
+static bool says_reach(struct vb_text *t, const uint32_t of[4])
+{
+	struct vb_reach_facts f;
+
+	memcpy(&f, of, sizeof f);
+	return vb_reach_add(t, &f);
+}
+
 /* Why a far end does not answer: the numbers may be anything there, too. */
 static void every_reach_has_a_clause_of_its_own(void **state)
 {
@@ -455,13 +464,16 @@ static void every_reach_has_a_clause_of_its_own(void **state)
 	struct vb_text t = {cut, 10};
 
 	(void)state;
-	for (size_t n = 0; n < 25; n++) {
-		uint32_t a = numbers[n % 5], b = numbers[n / 5];
+	for (size_t n = 0; n < 125; n++) {
+		/* the facts of any kind, word by word after the tag */
+		uint32_t of[4] = {0, numbers[n % 5], numbers[n / 5 % 5], numbers[n / 25]};
 
+		_Static_assert(sizeof of == sizeof(struct vb_reach_facts), "all words of all kinds");
 		for (uint32_t r = VB_REACH_UNKNOWN + 1; r < VB_REACHES; r++) {
 			t = (struct vb_text){text[r], sizeof text[r]};
 			*text[r] = 0;
-			assert_true(vb_reach_add(&t, r, a, b));
+			of[0] = r;
+			assert_true(says_reach(&t, of));
 			assert_true(strlen(text[r]) > 5 && strlen(text[r]) + 1 < sizeof text[r]);
 			for (uint32_t other = VB_REACH_UNKNOWN + 1; other < r; other++)
 				assert_string_not_equal(text[r], text[other]);
@@ -469,14 +481,58 @@ static void every_reach_has_a_clause_of_its_own(void **state)
 	}
 	memset(cut, 'x', sizeof cut);
 	t = (struct vb_text){cut, 10};
-	assert_true(vb_reach_add(&t, VB_REACH_NOBODY, 0, 0));
+	assert_true(says_reach(&t, (uint32_t[]){VB_REACH_NOBODY, 0, 0, 0}));
 	assert_int_equal(cut[9], 0);
 	assert_int_equal(cut[10], 'x');
 	t = (struct vb_text){text[0], sizeof text[0]};
-	assert_false(vb_reach_add(&t, VB_REACH_UNKNOWN, 1, 2));
-	assert_false(vb_reach_add(&t, VB_REACHES, 1, 2));
-	assert_false(vb_reach_add(&t, UINT32_MAX, 1, 2));
+	assert_false(says_reach(&t, (uint32_t[]){VB_REACH_UNKNOWN, 1, 2, 3}));
+	assert_false(says_reach(&t, (uint32_t[]){VB_REACHES, 1, 2, 3}));
+	assert_false(says_reach(&t, (uint32_t[]){UINT32_MAX, 1, 2, 3}));
 	assert_int_equal(*text[0], 0);
+}
+
+/* Each number stands where its name says. */
+static void a_clause_has_the_numbers_of_its_kind(void **state)
+{
+	static const struct {
+		struct vb_reach_facts of;
+		const char *says;
+	} rows[] = {
+	    {{VB_REACH_ELSEWHERE, .elsewhere = {.pid = 31, .itself = 1}},
+	     "process 31, in another network namespace, does:"},
+	    {{VB_REACH_ELSEWHERE, .elsewhere = {.pid = 31}}, "somebody does in that of process 31:"},
+	    {{VB_REACH_DEAF, .uid = {41}}, "by a process of user 41 that"},
+	    {{VB_REACH_NAMELESS, .uid = {41}}, "reads as 41,"},
+	    {{VB_REACH_USER, .user = {.uid = 41, .pid = 31}}, "by process 31 of user 41:"},
+	    {{VB_REACH_UNMAPPED, .process = {31}}, "by process 31 of a user"},
+	    {{VB_REACH_SILENT, .process = {31}}, "process 31, which holds that number, does not answer"},
+	    {{VB_REACH_SILENT, .process = {0}}, "a process of another PID namespace holds that number and"},
+	    {{VB_REACH_LEFT, .process = {31}}, "its process 31 has left:"},
+	    {{VB_REACH_TROUBLE, .trouble = {.err = EPERM, .call = VB_CALL_CONNECT}},
+	     "connect fails: Operation not permitted (a sandbox?)"},
+	    {{VB_REACH_TROUBLE, .trouble = {.err = EMFILE, .call = VB_CALL_SOCKET}},
+	     "socket fails: Too many open files (a peer takes two descriptors"},
+	    {{VB_REACH_DENIED, .denied = {.pid = 31, .err = EPERM, .call = VB_CALL_FSTAT}},
+	     "process 31, which holds that number, cannot make contact: fstat fails there: Operation not"},
+	    {{VB_REACH_VERSION, .version = {.pid = 31, .theirs = 12, .ours = 24}},
+	     "process 31, which holds that number, has another version of Verbena (segment version 12; this "
+	     "process has 24)"},
+	    {{VB_REACH_STATE, .state = {IBV_QPS_INIT}}, "in the state INIT,"},
+	    {{VB_REACH_OTHER, .other = {0x1234}}, "connected to queue pair 0x001234,"},
+	    {{VB_REACH_PSN, .psn = {.expected = 7, .sent = 9}},
+	     "it expects PSN 0x000007, this end sends 0x000009;"},
+	};
+	char text[600];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+		struct vb_text t = {text, sizeof text};
+
+		*text = 0;
+		assert_true(vb_reach_add(&t, &rows[i].of));
+		if (!strstr(text, rows[i].says))
+			fail_msg("'%s' is not in '%s'", rows[i].says, text);
+	}
 }
 
 static void statuses_follow_the_rules(void **state)
@@ -570,6 +626,7 @@ int main(void)
 	    cmocka_unit_test(every_reason_has_a_sentence_of_its_own),
 	    cmocka_unit_test(a_receive_buffer_tells_of_checks_only),
 	    cmocka_unit_test(every_reach_has_a_clause_of_its_own),
+	    cmocka_unit_test(a_clause_has_the_numbers_of_its_kind),
 	    cmocka_unit_test(statuses_follow_the_rules),
 	    cmocka_unit_test(sentences_tell_the_numbers),
 	};
