@@ -401,7 +401,7 @@ EXPORT ssize_t __readlinkat_chk(int dir, const char *path, char *buf, size_t len
 						   : NEXT(__readlinkat_chk)(dir, path, buf, len, size);
 }
 
-/* Nor are there extended attributes: `ls -l` asks for access lists. */
+/* There are no extended attributes; `ls -l` asks for access lists. */
 static SLOW ssize_t no_xattr(const char *path)
 {
 	struct vb_view_node n;

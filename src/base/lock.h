@@ -65,7 +65,7 @@ static inline bool vb_lock_is_mine(const struct vb_lock *l)
 
 /* For functions that are to be called with the lock held. */
 #define vb_lock_assert_held(l) vb_assert(vb_lock_is_mine(l))
-/* The same of a pthread_mutex_t, whose owner glibc notes. */
+/* For a pthread_mutex_t, whose owner glibc notes. */
 #define vb_mutex_assert_held(m) vb_assert((m)->__data.__owner == gettid())
 
 static inline bool vb_lock_try(struct vb_lock *l)

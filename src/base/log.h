@@ -50,7 +50,7 @@ static inline void vb_log_tell(void)
  * same sentence of the same call is written once in a second.  Takes errno's value by argument and leaves
  * errno itself as it was. */
 int vb_refuse(int err, const char *call, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-/* The same for a call that programs try in order to learn whether it is there, and do without: that is news
+/* Refuses a call that programs try in order to learn whether it is there, and do without: that is news
  * to whoever asked for the level info only, and no failure to remember.  Sets errno. */
 int vb_decline(int err, const char *call, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 

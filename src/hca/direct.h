@@ -12,7 +12,7 @@
 /* A link is UP (or is that to oneself): the tables of its peer may be used.  Without memory for it there is
  * no direct placement on this link.  Called under peer_up(), never by two at once. */
 void vb_direct_peer_up(struct vb_peer *peer);
-/* Its peer is gone, and no QP has its way out any more. */
+/* The peer is gone, and no QP has its way out any more. */
 void vb_direct_peer_down(struct vb_peer *peer);
 void vb_direct_peer_free(struct vb_peer *peer);
 /* A message of the peer, of VB_SUBJECT_DIRECT. */
@@ -30,18 +30,19 @@ void vb_direct_show(struct vb_qp *qp);
 /* After a change that took permissions back (state, access flags, path): waits until nobody uses them any
  * more.  Without locks; a stopped peer holds it. */
 void vb_direct_revoked(struct vb_qp *qp);
-/* A key was retracted that permitted remote access: waits for the users of peers, likewise. */
+/* A key was retracted that permitted remote access: waits until no peer uses it any more.  Without locks; a
+ * stopped peer holds it. */
 void vb_direct_key_retracted(struct vb_adapter *a, uint32_t lkey);
 
 /* What key tables ask of this layer; their owner is the adapter. */
 extern const struct vb_keys_ops vb_direct_keys_ops;
 
-/* Likewise one that was hidden, and that nobody uses any more: peers that have mapped its memory let go. */
+/* A key was hidden, and nobody uses it any more: has peers that have mapped its memory let go of it. */
 void vb_direct_key_settled(struct vb_adapter *a, uint32_t lkey);
 
 /* A region with remote access is made: lets peers reach in, where Yama asks for leave. */
 void vb_direct_admit(void);
-/* Likewise for the other members of a protection domain. */
+/* A protection domain is shared: lets its other members reach in, also where direct placement is off. */
 void vb_direct_admit_members(void);
 
 #endif

@@ -12,7 +12,7 @@ void vb_owe(struct vb_path *p);
 void vb_owe_no_more(struct vb_path *p);
 /* The path whose turn it is, taken off the list; NULL: none. */
 struct vb_path *vb_owed_pop(struct vb_rxq *r);
-/* The same left where it is; only to compare with. */
+/* The path whose turn it is, left on the list: only to compare with. */
 const struct vb_path *vb_owed_next(struct vb_rxq *r);
 
 #endif

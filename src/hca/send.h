@@ -17,7 +17,7 @@ void vb_hca_take_posted(struct vb_qp *qp);
 /* Gives qp->lock back, then takes what was posted meanwhile.  For everybody who holds that lock but a poster:
  * otherwise a request might be left lying.  The QP must not go once its lock is given: it is looked at. */
 void vb_hca_give(struct vb_qp *qp);
-/* One try of it.  false: something was posted, and the lock is held again. */
+/* Gives qp->lock back; false: something was posted meanwhile, and the lock is held again. */
 bool vb_hca_gives(struct vb_qp *qp);
 /* What is left after contact was lost: nothing is placed directly.  Under qp->lock. */
 void vb_hca_send_on(struct vb_qp *qp);

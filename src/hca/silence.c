@@ -22,7 +22,7 @@ static struct vb_reach_facts why_no_contact(struct vb_peer *peer)
 		     : (struct vb_reach_facts){.reach = VB_REACH_NOBODY};
 }
 
-/* Its process is there. */
+/* The peer is UP: what it shows of the QP tells. */
 static struct vb_reach_facts why_no_answer(const struct vb_qp *qp, const struct vb_peer *peer)
 {
 	const struct vb_shown_qp *q = vb_peer_shown(peer, qp->dest_qpn);

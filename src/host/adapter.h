@@ -166,7 +166,7 @@ struct vb_key_slot *vb_adapter_key_slots(struct vb_adapter *a);
 struct vb_key_marks *vb_adapter_key_marks(struct vb_adapter *a);
 /* By chance, up to VB_KEY_OFFSET_MAX: where this adapter's keys begin. */
 uint32_t vb_adapter_key_offset(const struct vb_adapter *a);
-/* Likewise for protection domains (VB_MAX_PD). */
+/* Space in the segment for the table of protection domains (VB_MAX_PD). */
 struct vb_pd_slot *vb_adapter_pds(struct vb_adapter *a);
 struct vb_pd_marks *vb_adapter_pd_marks(struct vb_adapter *a);
 
@@ -207,7 +207,8 @@ int vb_adapter_owner(int fd, struct vb_owner *o);
 uint32_t vb_qpn_take(struct vb_adapter *a, struct vb_qp *qp);
 void vb_qpn_give(struct vb_adapter *a, uint32_t qpn);
 struct vb_qp *vb_qpn_find(const struct vb_adapter *a, uint32_t qpn);
-/* SRQ numbers, made of the same adapter numbers; 0 if none is left, as above. */
+/* SRQ numbers: an adapter number of ours and an index, as QPNs are, with indices of their own. vb_srqn_take()
+ * gives 0 if none is left. */
 uint32_t vb_srqn_take(struct vb_adapter *a);
 void vb_srqn_give(struct vb_adapter *a, uint32_t srqn);
 /* Takes a further number for other ends than QPs; 0, or why there is none (ENFILE: it has all that it may).
@@ -223,18 +224,18 @@ struct vb_peer *vb_peer_get(struct vb_adapter *a, uint32_t number);
 void vb_peer_put(struct vb_peer *peer);
 /* Asks the engine to try contact again, if the link is IDLE. */
 void vb_peer_contact(struct vb_peer *peer);
-/* Makes contact and waits, until `until` at most: in the calling thread, without locks.  0: *l is UP, with a
- * reference, and its peer hears us (vb_peer_heard).  ECONNREFUSED: nobody has that number, or nobody who may
- * be talked to; ETIMEDOUT: somebody has it and does not answer; else what this process lacks.  *why: more of
- * it. */
-int vb_peer_reach(struct vb_adapter *a, uint32_t number, uint64_t until, struct vb_peer **l,
+/* Makes contact and waits, until `until` at most: in the calling thread, without locks.  0: *peer is UP, with
+ * a reference, and its peer hears us (vb_peer_heard).  ECONNREFUSED: nobody has that number, or nobody who
+ * may be talked to; ETIMEDOUT: somebody has it and does not answer; else what this process lacks.  *why: more
+ * of it. */
+int vb_peer_reach(struct vb_adapter *a, uint32_t number, uint64_t until, struct vb_peer **peer,
 		  struct vb_reach_facts *why);
 /* Whether the peer looks at what this adapter announces, so that it may be relied on to wait for that.  It
  * begins a moment after the link is UP. */
 bool vb_peer_heard(const struct vb_peer *peer);
-/* After peer_up() of a link that is not UP: the link to use instead if it turned out that its number belongs
- * to a peer that has another link (contact through two of its numbers at once), else l itself.  Takes over
- * the caller's reference to l and returns one to the result. */
+/* After peer_up() of a peer that is not UP: the one to use instead if it turned out that both are one process
+ * (contact was made through two of its numbers at once), else this one.  Takes over the caller's reference
+ * and returns one to the result. */
 struct vb_peer *vb_peer_current(struct vb_peer *peer);
 /* Why there is no contact yet, as the last attempt found it (VB_REACH_UNKNOWN: it has not failed), and in
  * *asked the process that has our hello and has not answered, 0: none. */
@@ -255,7 +256,7 @@ enum { VB_TELL_MAX = 128 };
 bool vb_peer_tell(struct vb_peer *peer, uint8_t subject, const void *msg, size_t len, int fd);
 /* What the peer (also one that has just died) shows of this QP; NULL: it has no such number. */
 const struct vb_shown_qp *vb_peer_shown(const struct vb_peer *peer, uint32_t qpn);
-/* The state that it shows of the QP, as there; 0: no such QP. */
+/* The state that the peer shows of the QP: 1 + enum ibv_qp_state, 0: no such QP. */
 uint32_t vb_peer_qp_state(const struct vb_peer *peer, uint32_t qpn);
 /* What the QP shows as received (vb_shown_qp.received), 0: nothing, or no such QP. */
 uint32_t vb_peer_qp_received(const struct vb_peer *peer, uint32_t qpn);
@@ -304,15 +305,16 @@ void vb_adapter_disarm(struct vb_adapter *a);
  * wait that failed (EINTR, unless every signal handler that is installed asks for restarting; EIO: the
  * adapter is lost).  A cancellation point.  For ibv_get_cq_event on a blocking channel. */
 int vb_adapter_wait(struct vb_adapter *a, int fd);
+/* Blocks until `fd` is readable and leaves progress to the engine; returns what vb_adapter_wait() does.  A
+ * cancellation point.  For ibv_get_async_event. */
+int vb_adapter_await(struct vb_adapter *a, int fd);
 /* For a poller that has found nothing for long: gives its CPU to whoever it waits for, which may be this very
  * process's engine.  No cancellation point. */
 void vb_adapter_yield(struct vb_adapter *a);
-/* The same without making progress, for ibv_get_async_event. */
-int vb_adapter_await(struct vb_adapter *a, int fd);
 /* Has the engine look at timers and owed output soon (for instance because something was posted while nobody
  * polls).  Cheap when the engine watches anyhow. */
 void vb_adapter_nudge(struct vb_adapter *a);
-/* The same for output that waits for room, unless the engine itself calls: its timers know of that. */
+/* Has the engine look at output that waits for room, unless it calls itself: its timers know of that. */
 void vb_adapter_resume(struct vb_adapter *a);
 /* In a forked child: closes the adapter's descriptors, unmaps nothing, and leaves the adapter dead. */
 void vb_adapter_forked(struct vb_adapter *a);

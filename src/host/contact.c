@@ -49,7 +49,7 @@ static int say_hello(struct vb_adapter *a, struct conn *c, uint32_t index, uint3
 	    .msg_iov = &iov, .msg_iovlen = 1, .msg_control = ctl, .msg_controllen = sizeof(ctl)};
 	struct cmsghdr *cm = CMSG_FIRSTHDR(&m);
 
-	if (!vb_own_is(&a->seg->own, a->seg->fd)) { /* a stranger's file would go to the peer */
+	if (!vb_own_is(&a->seg->own, a->seg->fd)) { /* another file than ours would go to the peer */
 		vb_adapter_lose(a);
 		return EIO;
 	}
@@ -459,7 +459,7 @@ static uint64_t close_silent(struct vb_adapter *a, uint64_t now)
 	return next;
 }
 
-/* Nor must it keep others out meanwhile. */
+/* A process that connects and does not speak must not keep others out meanwhile. */
 static void make_room(struct vb_adapter *a)
 {
 	if (a->nconns_new < MAX_NEW)

@@ -1,4 +1,4 @@
-/* The table of links: made on first use, DOWN for good when the peer goes, their indices used again once
+/* The table of peers: made on first use, DOWN for good when the peer goes, their indices used again once
  * nobody holds them.  A struct peer lives as long as its adapter, so that a thread may look at any of them at
  * any time. */
 #include <errno.h>
@@ -172,7 +172,7 @@ struct peer *vb_peer_make(struct vb_adapter *a, uint32_t number, bool want)
 	return p;
 }
 
-/* The link to oneself: always the first one. */
+/* This process itself: always the first peer. */
 int vb_peer_self(struct vb_adapter *a)
 {
 	struct peer *p = vb_peer_make(a, a->head->number, false);
@@ -357,7 +357,7 @@ struct peer *vb_peer_by_incarnation(struct vb_adapter *a, uint64_t incarnation)
 	return NULL;
 }
 
-/* The link that leads to a number at present, NULL: none. */
+/* The peer to which a number leads at present, NULL: none. */
 static struct peer *peer_known(struct vb_adapter *a, uint32_t number)
 {
 	uint32_t i = a->by_number[number];
@@ -505,7 +505,7 @@ int vb_peer_reach(struct vb_adapter *a, uint32_t number, uint64_t until, struct 
 		peer = vb_peer_get(a, number); /* asks for contact if there is none */
 		if (!peer)
 			return err;
-		/* A link that is over, or is another one's alias, is asked for anew. */
+		/* A peer that is gone, or is another one's alias, is asked for anew. */
 		while (state_of(peer_of(peer)) == VB_PEER_CONTACTING && has_patience(peer, until, &calm))
 			nap();
 		if (state_of(peer_of(peer)) == VB_PEER_UP) {

@@ -26,7 +26,7 @@
 /* A mapping of our own segment. Adapters of one process share it: two adapters over one mapping. */
 struct vb_segment {
 	struct vb_list node; /* in the process's list; guarded by vb_segments_lock */
-	uint32_t refs;	     /* likewise: the adapter, and links of this process that lead to it */
+	uint32_t refs; /* of the adapter and of links of this process to it; guarded by that lock, too */
 	uint8_t *base;
 	uint64_t incarnation;
 	int fd; /* the memfd; -1 once its adapter is closed */
@@ -75,20 +75,20 @@ struct conn {
 	struct vb_own own; /* sock */
 	uint32_t pid;	   /* of the peer, 0: in another PID namespace */
 	bool bye;	   /* the peer said goodbye */
-	bool unable;	   /* it could not make the link: likewise */
+	bool unable;	   /* the peer could not make the link, and said so: `bye`, too */
 	bool broken;	   /* it ended the link for what came from here */
 	struct peer *peer; /* NULL while NEW */
 };
 
-/* A link and what only host/ knows of it. */
+/* A peer and what only host/ knows of it. */
 struct peer {
 	struct vb_peer pub;	       /* first */
 	struct conn *conn;	       /* guarded by control */
-	struct vb_own own;	       /* link.sock; set with it */
+	struct vb_own own;	       /* pub.sock; set with it */
 	uint8_t *window;	       /* address range for segments of other processes; kept for life */
 	struct vb_segment *seg;	       /* peer of this process: its mapping */
 	struct peer *same;	       /* the peer turned out to have this link; guarded by peers_lock */
-	_Atomic uint32_t ringing;      /* threads that are about to use link.sock */
+	_Atomic uint32_t ringing;      /* threads that are about to use pub.sock */
 	_Atomic bool broken;	       /* vb_peer_insane() */
 	_Atomic uint64_t began;	       /* when contact was first wanted, 0: not, or it is made */
 	struct vb_reach_facts trouble; /* of the last attempt at contact; guarded by peers_lock */
@@ -122,11 +122,11 @@ struct vb_adapter {
 	_Atomic uint32_t nnumbers;
 	struct free_numbers free_qpns, free_srqns; /* each kind has all indices of every number for itself */
 	_Atomic uint8_t slot_of[VB_ADAPTERS];	   /* number -> index in numbers + 1 */
-	/* links */
+	/* peers */
 	struct vb_lock peers_lock;
 	_Atomic(struct peer *) peers[VB_MAX_PEERS];
 	_Atomic uint32_t npeers;
-	uint16_t by_number[VB_ADAPTERS]; /* link index + 1; guarded by peers_lock */
+	uint16_t by_number[VB_ADAPTERS]; /* the peer's index + 1; guarded by peers_lock */
 	struct vb_list free_peers;	 /* indices to use again, oldest first; guarded by peers_lock */
 	/* control sockets */
 	pthread_mutex_t control;
@@ -216,7 +216,7 @@ void vb_members_listen(struct vb_adapter *a); /* likewise: shows this process's 
 void vb_members_close(struct vb_adapter *a);  /* descriptors only, so that a forked child may call it */
 void vb_members_free(struct vb_adapter *a);
 
-/* link.c */
+/* peer.c */
 struct peer *vb_peer_make(struct vb_adapter *a, uint32_t number, bool want);
 int vb_peer_self(struct vb_adapter *a);
 /* Under control: the peer's segment is at `base`; makes the wire. */

@@ -63,7 +63,7 @@ static uint32_t first_try(void)
 	return n;
 }
 
-/* The same socket under a number that a program does not reach (own.c), where there are as many. */
+/* Moves a socket to a descriptor number that a program does not reach (own.c), where there are as many. */
 static int high(int fd)
 {
 	struct rlimit r;

@@ -48,10 +48,10 @@ struct vb_ring {
 	uint8_t data[VB_RING_DATA];
 } __attribute__((aligned(4096)));
 
-/* How far this adapter has read the ring that the peer at this link index writes to it. */
+/* How far this adapter has read the ring that the peer of this index writes to it. */
 struct vb_consumed {
 	_Atomic uint32_t slots; /* position, runs freely */
-	_Atomic uint32_t heard; /* the peer's token (link.c) once this adapter looks at its announcements */
+	_Atomic uint32_t heard; /* the peer's token (peer.c) once this adapter looks at its announcements */
 } __attribute__((aligned(VB_LINE)));
 
 enum vb_awake { VB_ASLEEP = 0, VB_POLLING = 1 };

@@ -219,7 +219,7 @@ void vb_say_key_pd(struct vb_text *t, const struct vb_facts *f, const struct vb_
 
 /* Memory of another process, in a protection domain that both hold; one of another PID namespace has no
  * number here. */
-static void say_foreign(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
+static void say_peers_memory(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
 {
 	vb_text_add(t, "%s 0x%08x leads to memory of ", key_kind(f, of), f->key);
 	if (of->process)
@@ -230,7 +230,7 @@ static void say_foreign(struct vb_text *t, const struct vb_facts *f, const struc
 
 void vb_say_key_owner_gone(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
 {
-	say_foreign(t, f, of);
+	say_peers_memory(t, f, of);
 	vb_text_add(t, "which has ended");
 	say_near(t, f, of);
 }
@@ -238,7 +238,7 @@ void vb_say_key_owner_gone(struct vb_text *t, const struct vb_facts *f, const st
 void vb_say_key_no_contact(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
 {
 	if (of->process) {
-		say_foreign(t, f, of);
+		say_peers_memory(t, f, of);
 		vb_text_add(t, "with which this one is not in contact yet");
 	} else { /* nobody is known who has the number that is in the key */
 		vb_text_add(
@@ -253,16 +253,16 @@ void vb_say_key_no_contact(struct vb_text *t, const struct vb_facts *f, const st
 
 void vb_say_mem_forbidden(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
 {
-	say_foreign(t, f, of);
+	say_peers_memory(t, f, of);
 	vb_text_add(t,
 		    "into which the kernel does not let this one reach: dumpable and ptrace permission are "
 		    "needed, and the same PID namespace");
 	say_near(t, f, of);
 }
 
-void vb_say_atomic_foreign(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
+void vb_say_atomic_peer(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
 {
-	say_foreign(t, f, of);
+	say_peers_memory(t, f, of);
 	vb_text_add(t, "which is private there: an atomic at ");
 	vb_text_range(t, f->addr, f->len);
 	vb_text_add(t, " needs memory that both can map (a memfd, tmpfs or SysV segment)");

@@ -47,7 +47,7 @@ REASON(VB_R_MEM_FORBIDDEN, "mem-forbidden", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_W
        IBV_EVENT_QP_ACCESS_ERR, mem, vb_say_mem_forbidden)
 /* atomic on private memory of another process */
 REASON(VB_R_ATOMIC_PEER, "atomic-peer", ACCESS, IBV_WC_REM_ACCESS_ERR, NEVER, IBV_EVENT_QP_ACCESS_ERR, mem,
-       vb_say_atomic_foreign)
+       vb_say_atomic_peer)
 /* the memory is not mapped any more, or not with that permission */
 REASON(VB_R_MEM_VANISHED, "mem-vanished", ACCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_LOC_PROT_ERR,
        IBV_EVENT_QP_ACCESS_ERR, mem, vb_say_mem_vanished)

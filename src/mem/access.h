@@ -54,8 +54,8 @@ enum vb_reason vb_mem_why(const struct vb_mem_use *u, uint32_t key, uint64_t add
 bool vb_mem_begin_any(struct vb_keys *t, struct vb_mem_use *u);
 uint8_t *vb_mem_find(struct vb_keys *t, const struct vb_mem_want *w);
 
-/* The same check without an access (and without announcing): for requests that are checked before they start.
- */
+/* The check of vb_mem_begin() without an access (and without announcing): for requests that are checked
+ * before they start. */
 enum vb_reason vb_mem_check(struct vb_keys *t, const struct vb_mem_want *w, struct vb_facts *f);
 
 #endif

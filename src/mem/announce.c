@@ -166,7 +166,7 @@ bool vb_slots_settled(const struct vb_slots *s, struct vb_key_rounds *r, uint32_
 	return vb_likely(!any || !ever_any) || rounds_over(s, r, round, high);
 }
 
-/* As vb_announce_word() makes it. */
+/* The parts of a word that vb_announce_word() makes. */
 #define WORD_NUMBER(w)	    ((uint32_t)((w) >> 45) & (VB_ADAPTERS - 1))
 #define WORD_QPN(w)	    ((uint32_t)((w) >> 21) & 0xffffffu)
 #define WORD_INDEX(w)	    ((uint32_t)(w)&WORD_INDEX_ALL_BITS)

@@ -104,7 +104,7 @@ static inline void vb_slot_release(struct vb_key_slot *slot)
 		vb_lock_give(&slot->shared);
 }
 
-/* Its thread alone writes it. */
+/* The slot's thread alone writes its turn. */
 static inline void vb_slot_next_turn(_Atomic uint32_t *turn)
 {
 	atomic_store_explicit(turn, atomic_load_explicit(turn, memory_order_relaxed) + 1,

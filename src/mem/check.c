@@ -22,8 +22,8 @@ enum vb_key_kind vb_key_resolve(const struct vb_key_entry *e, const struct vb_me
 		return VB_KEY_KINDS;
 	*at = atomic_load_explicit(&e->addr, memory_order_acquire) + (w->addr - iova);
 	qpn = atomic_load_explicit(&e->qpn, memory_order_acquire);
-	/* Its meaning may be exchanged under the announcement (vb_key_change): all of one, and none of it
-	 * later than the announcement. */
+	/* The entry's meaning may be exchanged under the announcement (vb_key_change): what was read must be
+	 * all of one meaning, and none that came after the announcement. */
 	if (atomic_load_explicit(&e->seq, memory_order_relaxed) != seq || kind >= VB_KEY_KINDS)
 		return VB_KEY_KINDS;
 	if (vb_unlikely(kind == VB_KEY_WINDOW ? !w->remote || (qpn && qpn != w->qpn)

@@ -32,8 +32,8 @@ enum vb_key_kind vb_key_resolve(const struct vb_key_entry *e, const struct vb_me
 enum vb_reason vb_key_judge(const struct vb_keys *t, const struct vb_key_entry *e,
 			    const struct vb_mem_want *w);
 
-/* The same for the sentence: if f is not NULL, fills in the facts about key, range, region and access.  e is
- * NULL where the key names no entry. */
+/* The reason of vb_key_judge(), with what the sentence needs: if f is not NULL, fills in the facts about key,
+ * range, region and access.  e is NULL where the key names no entry. */
 enum vb_reason vb_key_classify(struct vb_keys *t, const struct vb_key_entry *e, const struct vb_mem_want *w,
 			       struct vb_facts *f);
 

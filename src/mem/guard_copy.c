@@ -37,7 +37,7 @@ fault:
 	return false;
 }
 
-/* 33 to 64 bytes likewise, 32 at either end; last: offset of the second 32, 32: just 64 bytes. */
+/* 33 to 64 bytes: the first and the last 32.  last: offset of the second 32, which is 32 for 64 bytes. */
 static inline bool copy_64(uint8_t *d, const uint8_t *s, size_t last)
 {
 	__asm__ volatile goto(

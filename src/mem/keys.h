@@ -53,7 +53,7 @@
 /* What stands behind a key. */
 enum vb_key_kind {
 	VB_KEY_MEMORY,	  /* memory of the owner's process */
-	VB_KEY_ON_DEMAND, /* likewise, whatever is mapped there at the moment: never mapped by peers */
+	VB_KEY_ON_DEMAND, /* what is mapped in the owner's process at the moment: never mapped by peers */
 	VB_KEY_NULL,	  /* nothing: reads as zeros, and what is written is lost.  No R_Key */
 	VB_KEY_WINDOW,	  /* memory window: a part of a region, under an R_Key of its own.  No L_Key */
 	VB_KEY_KINDS,
@@ -82,11 +82,11 @@ struct vb_key_entry {
 				  L_Key of its region */
 } __attribute__((aligned(VB_LINE)));
 
-/* How far a table is used: what is above holds nothing, and nobody reads there. */
+/* How far a table is used: what is above holds nothing, and nobody reads there.  Its owner writes. */
 struct vb_key_marks {
-	_Atomic uint32_t keys;	 /* entries; its owner writes */
-	_Atomic uint32_t slots;	 /* likewise */
-	_Atomic uint32_t tagged; /* entries for tagged keys; likewise */
+	_Atomic uint32_t keys;	 /* entries */
+	_Atomic uint32_t slots;	 /* of threads that announce */
+	_Atomic uint32_t tagged; /* entries for tagged keys */
 	/* The adapter's numbers that tagged keys carry, in the order of their entries; 0: not yet. */
 	_Atomic uint16_t numbers[VB_ADAPTER_NUMBERS];
 } __attribute__((aligned(VB_LINE)));
@@ -110,7 +110,7 @@ struct vb_keys_ops {
 	struct vb_peer_mem *(*find)(void *owner, uint32_t number);
 	/* The k-th number of this adapter, perhaps by taking one more; 0: there is none. */
 	uint32_t (*number)(void *owner, uint32_t k);
-	/* Its owner is to be asked what memory stands behind the regions that are WANTED (mem/peer_mem.h). */
+	/* Has the peer asked what memory stands behind its regions that are WANTED (mem/peer_mem.h). */
 	void (*ask)(void *owner, struct vb_peer_mem *f);
 };
 
@@ -209,8 +209,8 @@ struct vb_key_spec {
  * is that | VB_KEY_REMOTE), 0: the table is full. */
 uint32_t vb_key_publish(struct vb_keys *t, const struct vb_key_spec *s);
 
-/* The same in two steps, for what is published more than once in its life.  vb_key_take(): an index that
- * leads nowhere yet, as an L_Key with a fresh variant, for use in this domain; 0: the table is full.
+/* vb_key_publish() in two steps, for what is published more than once in its life.  vb_key_take(): an index
+ * that leads nowhere yet, as an L_Key with a fresh variant, for use in this domain; 0: the table is full.
  * vb_key_set(): publishes at it; lkey may have another variant each time. */
 uint32_t vb_key_take(struct vb_keys *t, uint64_t pd);
 void vb_key_set(struct vb_keys *t, uint32_t lkey, const struct vb_key_spec *s);
@@ -246,11 +246,13 @@ uint32_t vb_key_tied(struct vb_keys *t, uint32_t lkey);
 
 /* What a published key means at the moment; false: it is not published. */
 bool vb_key_look(struct vb_keys *t, uint32_t lkey, struct vb_key_spec *spec);
-/* Its sequence number now, which another meaning, or another region, changes. */
+/* The sequence number of a key's entry, which another meaning, or another region, changes. */
 uint32_t vb_key_seq(struct vb_keys *t, uint32_t lkey);
-/* Likewise what stands at an index, and its key: as an L_Key, or an R_Key if `remote`. */
+/* What stands at an index means at the moment, and its key, as an L_Key, or an R_Key if `remote`; false:
+ * nothing is published there. */
 bool vb_key_at(const struct vb_keys *t, uint32_t index, bool remote, uint32_t *key, struct vb_key_spec *spec);
-/* Likewise for an entry of any process's table, with its L_Key. */
+/* What an entry of any process's table means at the moment, and its L_Key; false: nothing is published there.
+ */
 bool vb_key_read(const struct vb_key_entry *e, uint32_t *lkey, struct vb_key_spec *spec);
 /* What an entry said at one moment; odd if it was being changed (then the rest may be mixed). */
 struct vb_key_shot {

@@ -10,7 +10,7 @@
 
 #include "mem/access.h"
 
-/* As vb_mem_begin() and vb_mem_check(), of which vb_key_is_peers() holds. */
+/* What vb_mem_begin() and vb_mem_check() do with a key of which vb_key_is_peers() holds. */
 enum vb_reason vb_peer_key_begin(struct vb_keys *t, struct vb_mem_use *u, const struct vb_mem_want *w,
 				 struct vb_facts *f);
 enum vb_reason vb_peer_key_check(struct vb_keys *t, const struct vb_mem_want *w, struct vb_facts *f);

@@ -229,7 +229,7 @@ void vb_peer_mem_ask_failed(struct vb_peer_mem *f, uint32_t rkey)
 	atomic_compare_exchange_strong(&s->state, &asked, VB_REGION_COUNTS);
 }
 
-/* Its place is free for another key afterwards. */
+/* Unmaps a region; its place is free for another key afterwards. */
 static void unmap(struct vb_peer_mem *f, struct vb_keys *own, struct vb_peer_region *s)
 {
 	uint32_t rkey = atomic_load(&s->rkey);

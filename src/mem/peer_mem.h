@@ -99,7 +99,7 @@ struct vb_peer_mem_want {
 	const struct vb_shown_qp *qp; /* the entry of the peer's QP */
 	uint32_t peer_qpn, qpn;	      /* the two ends */
 	uint32_t path_mtu;	      /* of the one here, enum ibv_mtu */
-	uint32_t psn; /* likewise: of its next packet, everything before which is acknowledged */
+	uint32_t psn; /* of the next packet of the one here: everything before it is acknowledged */
 	uint32_t rkey;
 	uint32_t access; /* one of IBV_ACCESS_REMOTE_* */
 	uint64_t addr, len;
@@ -132,9 +132,10 @@ void vb_peer_mem_ask_failed(struct vb_peer_mem *f, uint32_t rkey);
  * vb_peer_mem_drop() are called by one thread at a time. */
 int vb_peer_mem_answer(struct vb_peer_mem *f, uint32_t rkey, uint32_t seq, uint64_t addr,
 		       const struct vb_share_desc *d, int fd, bool write);
-/* The region is gone (0: all are): unmaps it once no thread of this process uses it.  own: as above. */
+/* The region is gone (0: all are): unmaps it once no thread of this process uses it.  own: this adapter's key
+ * table. */
 void vb_peer_mem_drop(struct vb_peer_mem *f, struct vb_keys *own, uint32_t rkey);
-/* Likewise all that have gone without our having heard of it. */
+/* Unmaps all regions that have gone without our having heard of it. */
 void vb_peer_mem_sweep(struct vb_peer_mem *f, struct vb_keys *own);
 
 /* The peer is gone: waits for threads of this process that touch its memory by keys. */

@@ -293,7 +293,7 @@ static bool find_sysv(const struct vb_vma *v, unsigned key, uint64_t page, struc
 
 	if (shmctl((int)v->ino, IPC_STAT, &ds) || !ds.shm_nattch)
 		return false;
-	/* One that is marked for removal has lost its key. */
+	/* A segment that is marked for removal has lost its key. */
 	if (!(ds.shm_perm.mode & SHM_DEST) && (unsigned)ds.shm_perm.__key != key)
 		return false;
 	size = round_up(ds.shm_segsz, page);

@@ -77,7 +77,8 @@ int vb_cq_init(struct vb_cq *cq, uint32_t cqe);
  * async_delivered have their final values then. */
 void vb_cq_fini(struct vb_cq *cq);
 
-/* Another capacity, entries kept.  0, ENOMEM, or EINVAL with *held set: that many entries do not fit. */
+/* Gives the queue another capacity and keeps its entries.  0, ENOMEM, or EINVAL with *held set: that many
+ * entries do not fit. */
 int vb_cq_resize(struct vb_cq *cq, uint32_t cqe, uint32_t *held);
 
 /* Arms for the next (solicited) completion; entries that are there already do not count.  Returns whether it

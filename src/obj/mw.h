@@ -39,7 +39,7 @@ struct vb_mw {
 	uint32_t qpn;	 /* BOUND, GOING: of type 2, the QP that it was bound on; of type 1, 0 */
 };
 
-/* Its key with another variant, as an L_Key. */
+/* The window's key with another variant, as an L_Key. */
 static inline uint32_t vb_mw_key(const struct vb_mw *mw, uint32_t variant)
 {
 	return mw->base | VB_KEY_VARIANT(variant);

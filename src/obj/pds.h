@@ -48,7 +48,8 @@ struct vb_pds {
 /* slots and marks must be zero, and stay the caller's. */
 void vb_pds_init(struct vb_pds *t, struct vb_pd_slot *slots, struct vb_pd_marks *marks, uint64_t base);
 
-/* A new domain if id is 0, else one more holder of that domain; `key` as below.  False: the table is full. */
+/* A new domain if id is 0, else one more holder of that domain, which others may join with *key (NULL: not).
+ * False: the table is full. */
 bool vb_pds_take(struct vb_pds *t, uint64_t id, const uint64_t *key, uint32_t *handle, uint64_t *new_id);
 void vb_pds_give(struct vb_pds *t, uint32_t handle);
 /* From now on others may join it with this key.  False: they may already. */

@@ -99,7 +99,7 @@ void vb_relaxed_fini(struct vb_relaxed *r);
  * (*out)->lkey publishes.  0, EINVAL: no pool has regions so long, EAGAIN: all that there are are in use,
  * ENOMEM. */
 int vb_relaxed_take(struct vb_relaxed *r, uint32_t access, uint64_t pages, struct vb_relaxed_mr **out);
-/* One whose key was never published. */
+/* Gives an entry back whose key was never published. */
 void vb_relaxed_untake(struct vb_relaxed *r, struct vb_relaxed_mr *m);
 /* Deregisters: false, it is not LIVE.  No access begins under its key any more. */
 bool vb_relaxed_drop(struct vb_relaxed *r, struct vb_relaxed_mr *m);

@@ -55,7 +55,7 @@ static bool wanted(const struct vb_qp *qp, const struct vb_swqe *w, struct vb_pe
 	return true;
 }
 
-/* It and everything before it is complete. */
+/* The request w and everything before it is complete. */
 static void complete(struct vb_qp *qp, struct vb_swqe *w)
 {
 	qp->req.una++;
@@ -263,7 +263,7 @@ static bool add(struct vb_qp *qp, struct batch *b, struct vb_swqe *w, uint64_t p
 	return true;
 }
 
-/* Those behind w that are of its kind, whole, and lie in the same region. */
+/* Adds the requests behind w that are of its kind, whole, and lie in the same region. */
 static void add_more(struct vb_qp *qp, struct batch *b, const struct vb_swqe *w, uint32_t budget)
 {
 	const struct vb_req *q = &qp->req;

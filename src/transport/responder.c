@@ -116,7 +116,7 @@ static bool find_wqe(struct vb_qp *qp)
 	return true;
 }
 
-/* The same; where there is none an RNR NAK is owed. */
+/* Finds a receive WQE as find_wqe() does; where there is none an RNR NAK is owed. */
 static bool take_wqe(struct vb_qp *qp)
 {
 	if (vb_likely(find_wqe(qp)))
@@ -381,8 +381,8 @@ static void atomic_in(struct vb_qp *qp, const struct vb_pkt *p)
 	res->orig = orig; /* rule 17: what a duplicate is answered with */
 }
 
-/* It repeats nothing that is known: dropped, as on a wire.  Here the requester can see that, and need not
- * take its silence for slowness. */
+/* The request repeats nothing that is known: it is dropped, as on a wire.  Here the requester can see that,
+ * and need not take its silence for slowness. */
 static void stray(struct vb_qp *qp, const struct vb_pkt *p)
 {
 	if (qp->shown)

@@ -307,7 +307,7 @@ int vb_dm_find(struct vb_hca *h, uint32_t handle, uint64_t *length)
 
 		if (d->ibv.handle == handle) {
 			*length = d->length;
-			if (vb_own_is(&d->own, d->fd)) /* a stranger's file would go to the peer */
+			if (vb_own_is(&d->own, d->fd)) /* else another file than ours would go to the peer */
 				fd = fcntl(d->fd, F_DUPFD_CLOEXEC, 3);
 			break;
 		}

@@ -305,7 +305,7 @@ void vb_fork_unmark(uint64_t addr, uint64_t length)
 	change(false, addr, length);
 }
 
-/* For drivers and what is like them.  As elsewhere: -1 and errno. */
+/* For drivers and what is like them; they expect -1 and errno. */
 static int change_range(bool more, void *base, size_t size)
 {
 	int err = change(more, (uintptr_t)base, size);

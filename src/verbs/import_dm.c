@@ -161,10 +161,10 @@ VB_EXPORT VB_OBJECT(struct ibv_dm *, ibv_import_dm, (context, handle), struct ib
 
 	peer = vb_import_owner(c, CALL);
 	if (!peer)
-		return NULL; /* errno is set */
+		return NULL; /* errno is set, here and below */
 	fd = fetch(vb_hca(c->adapter), peer, handle, &length);
 	if (fd < 0)
-		return NULL; /* likewise */
+		return NULL;
 	dm = vb_dm_import(context, fd, length, handle, CALL);
 	err = errno;
 	close(fd);

@@ -16,8 +16,9 @@ struct ibv_qp_attach_comp_cntr_attr;
 
 #define REFUSED(name) vb_refuse(EOPNOTSUPP, name, "this call is not supported yet")
 
-/* Each row: kind of result, type, name, arguments.  ERRNO: a positive errno; PROBE: likewise, of a question
- * that programs ask before they use anything of the kind; MINUS: -1 and errno; NONE: NULL and errno. */
+/* Each row: kind of result, type, name, arguments.  ERRNO: a positive errno; PROBE: a positive errno of a
+ * question that programs ask before they use anything of the kind; MINUS: -1 and errno; NONE: NULL and errno.
+ */
 #define CALLS(ERRNO, PROBE, MINUS, NONE)                                                              \
 	/* 1.16 */                                                                                    \
 	MINUS(int, ibv_dm_export_dmabuf_fd, struct ibv_dm *dm)                                        \

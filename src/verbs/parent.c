@@ -106,9 +106,9 @@ VB_OBJECT(struct ibv_pd *, vb_alloc_parent_domain, (context, a), struct ibv_cont
 	}
 	if (a->comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT)
 		w->parent.pd_context = a->pd_context;
-	vb_pd_count(w->parent.pd, VB_CHILD_PARENT, 1); /* pairs with vb_parent_free() */
+	vb_pd_count(w->parent.pd, VB_CHILD_PARENT, 1); /* vb_parent_free() takes both counts back */
 	if (w->parent.td)
-		atomic_fetch_add(&w->parent.td->refs, 1); /* likewise */
+		atomic_fetch_add(&w->parent.td->refs, 1);
 	w->pd.ibv.context = context;
 	w->pd.ibv.handle = a->pd->handle;
 	w->pd.id = w->parent.pd->id;

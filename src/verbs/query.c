@@ -106,7 +106,7 @@ VB_EXPORT VB_CODE(ibv_query_device, (context, attr), struct ibv_context *context
 	return 0;
 }
 
-/* Of the transports that are there. */
+/* On-demand paging works for every request of the transports that there are. */
 static struct ibv_odp_caps on_demand_caps(void)
 {
 	struct ibv_odp_caps caps = {0};
@@ -281,7 +281,7 @@ VB_EXPORT VB_VALUE(ssize_t, _ibv_query_gid_table, (context, entries, max_entries
 	return err ? -err : (ssize_t)n;
 }
 
-/* Of the private node; the values are what the files gid_attrs/types/N distinguish. */
+/* The symbol is private; its values are what the files gid_attrs/types/N distinguish. */
 enum gid_type_file { TYPE_IB_ROCE_V1, TYPE_ROCE_V2 };
 
 VB_EXPORT VB_CODE(ibv_query_gid_type, (context, port, index, type), struct ibv_context *context, uint8_t port,

@@ -159,8 +159,8 @@ VB_EXPORT VB_OBJECT(struct ibv_mr *, ibv_reg_mr_relaxed, (ibpd, address, length,
 		err = refuse_pool(h, err, vb_pd(ibpd));
 		goto refused;
 	}
-	err = vb_fork_mark(CALL, addr,
-			   length); /* likewise; nothing counts against RLIMIT_MEMLOCK on this way */
+	/* Nothing counts against RLIMIT_MEMLOCK on this way.  Pairs with ibv_dereg_mr_relaxed(), too. */
+	err = vb_fork_mark(CALL, addr, length);
 	if (err)
 		goto untake;
 	write = access & IBV_ACCESS_LOCAL_WRITE;

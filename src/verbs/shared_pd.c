@@ -142,7 +142,7 @@ struct found {
 	bool fits; /* with this share key: id is it */
 };
 
-/* One process's table. */
+/* Looks for the domain in the table of one process. */
 static void look_at(struct found *f, const struct vb_pd_slot *slots, const struct vb_pd_marks *marks,
 		    uint32_t domain, uint64_t share_key)
 {

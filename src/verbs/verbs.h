@@ -37,7 +37,7 @@ int vb_get_srq_num(struct ibv_srq *srq, uint32_t *number);
 /* async.c: the last steps with a QP's events at its destruction: takes undelivered ones back, then waits
  * until those that were delivered are acknowledged (rule 36).  Nobody can post further ones by then. */
 void vb_qp_await_events(struct vb_qp *qp);
-/* The same wait for any object: until *completed, guarded by the public mutex, has reached `delivered`. */
+/* Waits until *completed, which the public mutex guards, has reached `delivered`: for any object. */
 void vb_wait_acked(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_t *completed,
 		   uint32_t delivered);
 

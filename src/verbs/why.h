@@ -11,8 +11,8 @@
  * there and what to change.  Returns err. */
 int vb_why_memory(int err, const char *call, uint64_t addr, uint64_t length, bool write);
 
-/* Its pages cannot be kept from children, as ibv_fork_init() asks: each region may cut a mapping in three.
- * Returns err. */
+/* The pages of [addr, addr+length) cannot be kept from children, as ibv_fork_init() asks: each region may cut
+ * a mapping in three. Returns err. */
 int vb_why_fork(int err, const char *call, uint64_t addr, uint64_t length);
 
 struct vb_keys;

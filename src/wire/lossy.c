@@ -151,7 +151,7 @@ static enum fate draw(struct vb_lossy *l)
 	return PASSED;
 }
 
-/* One that nothing goes before any more. */
+/* Finds a packet that was held back and that nothing goes before any more. */
 static struct held *find_due(struct vb_lossy *l)
 {
 	for (unsigned i = 0; i < HELD; i++)

@@ -38,8 +38,8 @@ struct vb_shm {
  */
 struct vb_shm *vb_shm_new(struct vb_peer *peer, const struct vb_wire_parts *parts);
 void vb_shm_free(struct vb_shm *s);
-/* The same object for the next peer at the same index: a thread that still asks vb_rxq_ready() of the old one
- * reads valid memory.  Nobody sends, and s->rxq.rx is held. */
+/* Turns the object over to the next peer at the same index: a thread that still asks vb_rxq_ready() of the
+ * old one reads valid memory.  Nobody sends, and s->rxq.rx is held. */
 void vb_shm_attach(struct vb_shm *s, const struct vb_wire_parts *parts);
 
 extern const struct vb_wire vb_shm_wire;

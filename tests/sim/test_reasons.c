@@ -321,7 +321,7 @@ static struct sim *mem_forbidden_here(void)
 	return send_with(s, key, 8);
 }
 
-static struct sim *atomic_foreign(void)
+static struct sim *atomic_peer(void)
 {
 	struct sim *s = desk();
 	uint32_t rkey = sim_rkey(third_key(s, 1));
@@ -754,7 +754,7 @@ static const struct reach {
      "R_Key 0xc0140001 leads to memory of process 4711, into which the kernel does not let this one reach"},
     {VB_R_MEM_FORBIDDEN, HERE, mem_forbidden_here,
      "L_Key 0x80140001 leads to memory of process 4711, into which the kernel does not let this one reach"},
-    {VB_R_ATOMIC_PEER, FAR, atomic_foreign,
+    {VB_R_ATOMIC_PEER, FAR, atomic_peer,
      "R_Key 0xc0140001 leads to memory of process 4711, which is private there: an atomic at ["},
     {VB_R_MEM_VANISHED, FAR, mem_vanished, ", +8) under R_Key 0x40000200 is not mapped any more"},
     {VB_R_MEM_VANISHED, HERE, mem_vanished_here, ", +8) under L_Key 0x00000200 is not mapped any more"},

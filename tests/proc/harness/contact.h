@@ -13,7 +13,7 @@
 socklen_t kit_name_address(struct sockaddr_un *sa, const char *name);
 /* Binds an abstract name, and listens there unless it is to be deaf.  -1: it is taken. */
 int kit_name_bind(const char *name, bool deaf);
-/* The same with an adapter's number. */
+/* Binds an adapter's number, as kit_name_bind() does a name. */
 int kit_number_bind(uint32_t number, bool deaf);
 int kit_number_connect(uint32_t number);
 

@@ -56,7 +56,7 @@ struct ibv_context *kit_open(void);
 
 /* An RC QP in INIT with its own CQ and `size` registered bytes; `depth` requests fit into each queue. */
 void kit_end_open(struct kit_end *e, struct ibv_pd *pd, int depth, size_t size);
-/* The same, and the CQ reports to a channel. */
+/* kit_end_open() with a CQ that reports to a channel. */
 void kit_end_open_on(struct kit_end *e, struct ibv_pd *pd, struct ibv_comp_channel *channel, int depth,
 		     size_t size);
 void kit_end_close(struct kit_end *e);

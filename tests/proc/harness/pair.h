@@ -75,7 +75,7 @@ enum ibv_wc_status kit_duo_list(struct kit_pair *d, enum ibv_wr_opcode op, struc
 				uint64_t raddr, uint32_t rkey);
 enum ibv_wc_status kit_duo_try(struct kit_pair *d, enum ibv_wr_opcode op, uint64_t addr, uint32_t len,
 			       uint32_t lkey, uint64_t raddr, uint32_t rkey);
-/* The same with the initiator's own buffer, from its first byte on. */
+/* kit_duo_try() with the initiator's own buffer, from its first byte on. */
 enum ibv_wc_status kit_duo_do(struct kit_pair *d, enum ibv_wr_opcode op, uint32_t len, uint64_t raddr,
 			      uint32_t rkey);
 
