@@ -84,24 +84,6 @@ void vb_hca_posted(struct vb_qp *qp)
 	vb_lock_give(&qp->lock);
 }
 
-bool vb_hca_gives(struct vb_qp *qp)
-{
-	uint32_t seen = qp->req.seen;
-
-	vb_lock_assert_held(&qp->lock);
-	vb_lock_pass(&qp->lock);
-	if (vb_likely(atomic_load_explicit(&qp->post.head, memory_order_relaxed) == seen))
-		return true;
-	/* whoever has it now comes by here too, or is a poster, who has taken all that was posted */
-	return !vb_lock_claim(&qp->lock);
-}
-
-void vb_hca_give(struct vb_qp *qp)
-{
-	while (vb_unlikely(!vb_hca_gives(qp)))
-		vb_hca_take_posted(qp);
-}
-
 void vb_hca_send_on(struct vb_qp *qp)
 {
 	output(qp, 0);

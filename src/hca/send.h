@@ -14,11 +14,25 @@ void vb_hca_send(struct vb_qp *qp);
 void vb_hca_posted(struct vb_qp *qp);
 /* What was posted is sent, or flushed.  Under qp->lock. */
 void vb_hca_take_posted(struct vb_qp *qp);
+/* Gives qp->lock back; false: something was posted meanwhile, and the lock is held again. */
+static inline bool vb_hca_gives(struct vb_qp *qp)
+{
+	uint32_t seen = qp->req.seen;
+
+	vb_lock_assert_held(&qp->lock);
+	vb_lock_pass(&qp->lock);
+	if (vb_likely(atomic_load_explicit(&qp->post.head, memory_order_relaxed) == seen))
+		return true;
+	/* whoever has it now comes by here too, or is a poster, who has taken all that was posted */
+	return !vb_lock_claim(&qp->lock);
+}
 /* Gives qp->lock back, then takes what was posted meanwhile.  For everybody who holds that lock but a poster:
  * otherwise a request might be left lying.  The QP must not go once its lock is given: it is looked at. */
-void vb_hca_give(struct vb_qp *qp);
-/* Gives qp->lock back; false: something was posted meanwhile, and the lock is held again. */
-bool vb_hca_gives(struct vb_qp *qp);
+static inline void vb_hca_give(struct vb_qp *qp)
+{
+	while (vb_unlikely(!vb_hca_gives(qp)))
+		vb_hca_take_posted(qp);
+}
 /* What is left after contact was lost: nothing is placed directly.  Under qp->lock. */
 void vb_hca_send_on(struct vb_qp *qp);
 /* Lets every path that owes something on the queue send, until its wire is full.  Under r->rx. */

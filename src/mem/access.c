@@ -18,62 +18,29 @@ static struct vb_key_entry *own_entry(struct vb_keys *t, uint32_t key)
 }
 
 /* A key of this table, not tagged or tagged. */
-static inline enum vb_reason begin_at(struct vb_keys *t, uint32_t index, struct vb_mem_use *u,
-				      const struct vb_mem_want *want, struct vb_facts *f)
+static enum vb_reason begin_at(struct vb_keys *t, uint32_t index, struct vb_mem_use *u,
+			       const struct vb_mem_want *w, struct vb_facts *f)
 {
-	struct vb_mem_want w = *want;
-	enum vb_key_kind kind;
-	enum vb_reason r;
-	uint64_t at;
+	while (!vb_mem_try(t, index, u, w)) {
+		enum vb_reason r = vb_key_classify(t, own_entry(t, w->key), w, f);
 
-	w.key = vb_key_as_lkey(t, want);
-	u->peer = NULL;
-	for (;;) {
-		u->slot = vb_slot_claim(&t->slots);
-		vb_announce_key(u->slot, index);
-		kind = vb_key_resolve(&t->entries[index], &w, &at);
-		if (vb_likely(kind < VB_KEY_KINDS)) {
-			u->how = kind == VB_KEY_NULL ? VB_USE_NULL : VB_USE_HERE;
-			u->ptr = (uint8_t *)(uintptr_t)at;
-			VB_FAULT_POINT("memory announced, not yet touched");
-			return VB_OK;
-		}
-		vb_mem_end(u);
-		r = vb_key_classify(t, own_entry(t, want->key), want, f);
 		if (r != VB_OK) /* else the entry has changed just now, to our favour */
 			return r;
 	}
+	return VB_OK;
 }
 
-/* A key with a tag, or for a domain of another home. */
-static __attribute__((noinline)) enum vb_reason begin_shared(struct vb_keys *t, struct vb_mem_use *u,
-							     const struct vb_mem_want *w, struct vb_facts *f)
+enum vb_reason vb_mem_begin_any_key(struct vb_keys *t, struct vb_mem_use *u, const struct vb_mem_want *w,
+				    struct vb_facts *f)
 {
 	struct vb_key_entry *e;
 
-	if (vb_key_is_peers(t, w->key, w->pd))
+	if (!vb_key_is_plain(t, w) && vb_key_is_peers(t, w->key, w->pd))
 		return vb_peer_key_begin(t, u, w, f);
 	e = own_entry(t, w->key);
 	if (!e)
 		return vb_key_classify(t, NULL, w, f);
 	return begin_at(t, (uint32_t)(e - t->entries), u, w, f);
-}
-
-static inline bool is_plain(const struct vb_keys *t, const struct vb_mem_want *w)
-{
-	return !(w->key & VB_KEY_TAGGED) && (uint32_t)(w->pd >> 32) == t->home;
-}
-
-enum vb_reason vb_mem_begin(struct vb_keys *t, struct vb_mem_use *u, const struct vb_mem_want *w,
-			    struct vb_facts *f)
-{
-	uint32_t index = VB_KEY_PLACE(w->key) - t->offset;
-
-	if (vb_unlikely(!is_plain(t, w)))
-		return begin_shared(t, u, w, f);
-	if (vb_unlikely(index >= t->capacity))
-		return vb_key_classify(t, NULL, w, f);
-	return begin_at(t, index, u, w, f);
 }
 
 bool vb_mem_get(const struct vb_mem_use *u, void *dst, uint32_t n)
@@ -149,7 +116,7 @@ uint8_t *vb_mem_find(struct vb_keys *t, const struct vb_mem_want *want)
 	enum vb_key_kind kind;
 	uint64_t at;
 
-	if (vb_unlikely(!is_plain(t, want)) && vb_key_is_peers(t, w.key, w.pd))
+	if (vb_unlikely(!vb_key_is_plain(t, want)) && vb_key_is_peers(t, w.key, w.pd))
 		return NULL;
 	e = own_entry(t, w.key);
 	if (!e)
@@ -159,20 +126,11 @@ uint8_t *vb_mem_find(struct vb_keys *t, const struct vb_mem_want *want)
 	return kind < VB_KEY_KINDS && kind != VB_KEY_NULL ? (uint8_t *)(uintptr_t)at : NULL;
 }
 
-void vb_mem_end(struct vb_mem_use *u)
-{
-	if (vb_unlikely(u->peer))
-		vb_announce_via_end(u->slot);
-	else
-		vb_announce_key_end(u->slot);
-	vb_slot_release(u->slot);
-}
-
 enum vb_reason vb_mem_check(struct vb_keys *t, const struct vb_mem_want *w, struct vb_facts *f)
 {
 	struct vb_key_entry *e;
 
-	if (vb_unlikely(!is_plain(t, w)) && vb_key_is_peers(t, w->key, w->pd))
+	if (vb_unlikely(!vb_key_is_plain(t, w)) && vb_key_is_peers(t, w->key, w->pd))
 		return vb_peer_key_check(t, w, f);
 	e = own_entry(t, w->key);
 	if (vb_likely(e && vb_key_judge(t, e, w) == VB_OK))

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/fault.h"
 #include "iba/reason.h"
 #include "mem/announce.h"
 #include "mem/check.h"
@@ -31,12 +32,56 @@ struct vb_mem_use {
  * found out, ask again. */
 #define VB_MEM_LATER VB_REASONS
 
+/* Announces the entry `index`, and checks it.  false: not permitted, or being changed, and announced no more.
+ */
+static inline bool vb_mem_try(struct vb_keys *t, uint32_t index, struct vb_mem_use *u,
+			      const struct vb_mem_want *want)
+{
+	struct vb_mem_want w = *want;
+	enum vb_key_kind kind;
+	uint64_t at;
+
+	w.key = vb_key_as_lkey(t, want);
+	u->peer = NULL;
+	u->slot = vb_slot_claim(&t->slots);
+	vb_announce_key(u->slot, index);
+	kind = vb_key_resolve(&t->entries[index], &w, &at);
+	if (vb_likely(kind < VB_KEY_KINDS)) {
+		u->how = kind == VB_KEY_NULL ? VB_USE_NULL : VB_USE_HERE;
+		u->ptr = (uint8_t *)(uintptr_t)at;
+		VB_FAULT_POINT("memory announced, not yet touched");
+		return true;
+	}
+	vb_announce_key_end(u->slot);
+	vb_slot_release(u->slot);
+	return false;
+}
+
 /* The choke point.  On failure returns the reason and, if f is not NULL, fills in the facts about key, range,
  * region and access.  At most VB_MEM_CHUNK of [addr, addr+len) may be touched before vb_mem_end(); the check
  * covers all of it. */
-enum vb_reason vb_mem_begin(struct vb_keys *t, struct vb_mem_use *u, const struct vb_mem_want *w,
-			    struct vb_facts *f);
-void vb_mem_end(struct vb_mem_use *u);
+enum vb_reason vb_mem_begin_any_key(struct vb_keys *t, struct vb_mem_use *u, const struct vb_mem_want *w,
+				    struct vb_facts *f);
+
+/* The common case is a key without a tag that permits it: inline, since every message comes by here. */
+static inline enum vb_reason vb_mem_begin(struct vb_keys *t, struct vb_mem_use *u,
+					  const struct vb_mem_want *w, struct vb_facts *f)
+{
+	uint32_t index = VB_KEY_PLACE(w->key) - t->offset;
+
+	if (vb_likely(vb_key_is_plain(t, w) && index < t->capacity && vb_mem_try(t, index, u, w)))
+		return VB_OK;
+	return vb_mem_begin_any_key(t, u, w, f);
+}
+
+static inline void vb_mem_end(struct vb_mem_use *u)
+{
+	if (vb_unlikely(u->peer))
+		vb_announce_via_end(u->slot);
+	else
+		vb_announce_key_end(u->slot);
+	vb_slot_release(u->slot);
+}
 
 /* Touching what was permitted: the first n bytes of it.  put: with the last bytes last (mem/copy.h).  false:
  * the memory is not there.  Atomics: 8 bytes, the address is aligned. */

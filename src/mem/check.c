@@ -2,36 +2,6 @@
 
 #include "mem/near.h"
 
-static inline bool in_bounds(uint64_t iova, uint64_t length, uint64_t addr, uint64_t len)
-{
-	uint64_t off = addr - iova; /* below the region this wraps to more than any length (rule 19) */
-
-	return addr >= iova && off <= length && len <= length - off;
-}
-
-enum vb_key_kind vb_key_resolve(const struct vb_key_entry *e, const struct vb_mem_want *w, uint64_t *at)
-{
-	uint32_t seq = atomic_load(&e->seq), qpn;
-	uint32_t kind = atomic_load_explicit(&e->kind, memory_order_acquire) & ~(uint32_t)VB_KEY_CHANGING;
-	uint64_t iova = atomic_load_explicit(&e->iova, memory_order_acquire);
-
-	if ((seq & 1) || atomic_load_explicit(&e->key, memory_order_acquire) != w->key ||
-	    atomic_load_explicit(&e->pd, memory_order_acquire) != w->pd ||
-	    (w->access & ~atomic_load_explicit(&e->access, memory_order_acquire)) ||
-	    !in_bounds(iova, atomic_load_explicit(&e->length, memory_order_acquire), w->addr, w->len))
-		return VB_KEY_KINDS;
-	*at = atomic_load_explicit(&e->addr, memory_order_acquire) + (w->addr - iova);
-	qpn = atomic_load_explicit(&e->qpn, memory_order_acquire);
-	/* The entry's meaning may be exchanged under the announcement (vb_key_change): what was read must be
-	 * all of one meaning, and none that came after the announcement. */
-	if (atomic_load_explicit(&e->seq, memory_order_relaxed) != seq || kind >= VB_KEY_KINDS)
-		return VB_KEY_KINDS;
-	if (vb_unlikely(kind == VB_KEY_WINDOW ? !w->remote || (qpn && qpn != w->qpn)
-					      : kind == VB_KEY_NULL && w->remote))
-		return VB_KEY_KINDS;
-	return kind;
-}
-
 /* No key that this index ever had has this variant. */
 static bool never_given(const struct vb_key_shot *s, uint32_t key)
 {
@@ -57,7 +27,7 @@ static enum vb_reason judge(const struct vb_keys *t, const struct vb_key_shot *s
 		return VB_R_KEY_PD; /* rule 21 */
 	if (k->kind == VB_KEY_WINDOW && k->qpn && k->qpn != w->qpn)
 		return VB_R_KEY_QP; /* rule 48 */
-	if (!in_bounds(k->iova, k->length, w->addr, w->len))
+	if (!vb_key_bounds(k->iova, k->length, w->addr, w->len))
 		return VB_R_KEY_BOUNDS;
 	if (w->access & ~k->access)
 		return VB_R_KEY_ACCESS;

@@ -18,15 +18,51 @@ struct vb_mem_want {
 	uint64_t addr, len; /* len 0 is never asked (rule 18) */
 };
 
+/* A key of this table, without a tag. */
+static inline bool vb_key_is_plain(const struct vb_keys *t, const struct vb_mem_want *w)
+{
+	return !(w->key & VB_KEY_TAGGED) && (uint32_t)(w->pd >> 32) == t->home;
+}
+
 /* The wanted key as an L_Key: without the bit that it must have. */
 static inline uint32_t vb_key_as_lkey(const struct vb_keys *t, const struct vb_mem_want *w)
 {
 	return w->key ^ (w->remote ? VB_KEY_REMOTE : t->local_bit);
 }
 
+/* Whether [addr, addr+len) is of a region. */
+static inline bool vb_key_bounds(uint64_t iova, uint64_t length, uint64_t addr, uint64_t len)
+{
+	uint64_t off = addr - iova; /* below the region this wraps to more than any length (rule 19) */
+
+	return addr >= iova && off <= length && len <= length - off;
+}
+
 /* What an entry, which an announcement keeps as it is, says of the wanted range: its kind, and its address;
  * all of it checked.  VB_KEY_KINDS: not permitted, or being changed.  w->key: as an L_Key. */
-enum vb_key_kind vb_key_resolve(const struct vb_key_entry *e, const struct vb_mem_want *w, uint64_t *at);
+static inline enum vb_key_kind vb_key_resolve(const struct vb_key_entry *e, const struct vb_mem_want *w,
+					      uint64_t *at)
+{
+	uint32_t seq = atomic_load(&e->seq), qpn;
+	uint32_t kind = atomic_load_explicit(&e->kind, memory_order_acquire) & ~(uint32_t)VB_KEY_CHANGING;
+	uint64_t iova = atomic_load_explicit(&e->iova, memory_order_acquire);
+
+	if ((seq & 1) || atomic_load_explicit(&e->key, memory_order_acquire) != w->key ||
+	    atomic_load_explicit(&e->pd, memory_order_acquire) != w->pd ||
+	    (w->access & ~atomic_load_explicit(&e->access, memory_order_acquire)) ||
+	    !vb_key_bounds(iova, atomic_load_explicit(&e->length, memory_order_acquire), w->addr, w->len))
+		return VB_KEY_KINDS;
+	*at = atomic_load_explicit(&e->addr, memory_order_acquire) + (w->addr - iova);
+	qpn = atomic_load_explicit(&e->qpn, memory_order_acquire);
+	/* The entry's meaning may be exchanged under the announcement (vb_key_change): what was read must be
+	 * all of one meaning, and none that came after the announcement. */
+	if (atomic_load_explicit(&e->seq, memory_order_relaxed) != seq || kind >= VB_KEY_KINDS)
+		return VB_KEY_KINDS;
+	if (vb_unlikely(kind == VB_KEY_WINDOW ? !w->remote || (qpn && qpn != w->qpn)
+					      : kind == VB_KEY_NULL && w->remote))
+		return VB_KEY_KINDS;
+	return kind;
+}
 
 /* The reason that an entry gives against an access, VB_OK: none.  No facts are filled in. */
 enum vb_reason vb_key_judge(const struct vb_keys *t, const struct vb_key_entry *e,

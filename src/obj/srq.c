@@ -35,7 +35,7 @@ void vb_rq_fini(struct vb_rq *rq)
 	rq->ring = NULL;
 }
 
-static int refuse(const struct vb_rq *rq, const struct ibv_recv_wr *wr, const char *call)
+int vb_rq_refuse(const struct vb_rq *rq, const struct ibv_recv_wr *wr, const char *call)
 {
 	if (wr->num_sge < 0 || (uint32_t)wr->num_sge > rq->max_sge)
 		return vb_refuse(EINVAL, call, "num_sge %d; the queue was made for at most %u (max_sge)",
@@ -47,34 +47,9 @@ static int refuse(const struct vb_rq *rq, const struct ibv_recv_wr *wr, const ch
 	    rq->max_wr);
 }
 
-int vb_rq_post(struct vb_rq *rq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad, const char *call)
-{
-	uint32_t room = rq->max_wr - vb_rq_held(rq), n = 0;
-	uint32_t head = atomic_load_explicit(&rq->head, relaxed);
-	int err = 0;
-
-	for (; wr; wr = wr->next, n++) {
-		struct vb_rwqe *w = vb_rq_at(rq, head + n);
-
-		/* a negative num_sge is a large one here */
-		if (vb_unlikely((uint32_t)wr->num_sge > rq->max_sge || n == room)) {
-			err = refuse(rq, wr, call); /* rule 11 */
-			*bad = wr;
-			break;
-		}
-		w->wr_id = wr->wr_id;
-		w->num_sge = (uint32_t)wr->num_sge;
-		for (uint32_t i = 0; i < w->num_sge; i++)
-			w->sge[i] = wr->sg_list[i];
-	}
-	atomic_store_explicit(&rq->head, head + n, memory_order_release); /* pairs with vb_rq_empty() */
-	return err;
-}
-
 bool vb_srq_take(struct vb_srq *srq, struct vb_rwqe *to)
 {
 	struct vb_rq *rq = &srq->rq;
-	const struct vb_rwqe *w;
 	bool fires;
 
 	vb_lock_take(&srq->lock);
@@ -82,12 +57,7 @@ bool vb_srq_take(struct vb_srq *srq, struct vb_rwqe *to)
 		vb_lock_give(&srq->lock);
 		return false;
 	}
-	w = vb_rq_at(rq, rq->tail);
-	to->wr_id = w->wr_id;
-	to->num_sge = w->num_sge;
-	for (uint32_t i = 0; i < w->num_sge; i++)
-		to->sge[i] = w->sge[i];
-	rq->tail++;
+	vb_rwqe_copy(to, vb_rq_at(rq, rq->tail++));
 	fires = rq->head - rq->tail < srq->limit; /* rule 34: once, then not until armed again */
 	if (vb_unlikely(fires))
 		srq->limit = 0;

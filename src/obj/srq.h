@@ -19,6 +19,15 @@ struct vb_rwqe {
 	struct ibv_sge sge[]; /* max_sge of the queue */
 };
 
+/* Field by field: a length that is not known is a call of memcpy(), longer than a list of one piece. */
+static inline void vb_rwqe_copy(struct vb_rwqe *to, const struct vb_rwqe *w)
+{
+	to->wr_id = w->wr_id;
+	to->num_sge = w->num_sge;
+	for (uint32_t i = 0; i < w->num_sge; i++)
+		to->sge[i] = w->sge[i];
+}
+
 struct vb_rq {
 	uint8_t *ring; /* WQEs of `stride` bytes, mask+1 of them; backed as used */
 	struct vb_queue_mem mem;
@@ -38,10 +47,6 @@ int vb_rq_init(struct vb_rq *rq, struct vb_pd *pd, enum vb_queue_kind kind, uint
 	       uint32_t max_sge);
 void vb_rq_fini(struct vb_rq *rq);
 
-/* Posts a list; returns 0 or a positive errno with *bad set to the first request that was not posted (rule
- * 11: ENOMEM when full).  Under the owner's lock for posting. */
-int vb_rq_post(struct vb_rq *rq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad, const char *call);
-
 static inline struct vb_rwqe *vb_rq_at(const struct vb_rq *rq, uint32_t index)
 {
 	return (struct vb_rwqe *)(rq->ring + (size_t)(index & rq->mask) * rq->stride);
@@ -59,6 +64,37 @@ static inline bool vb_rq_empty(const struct vb_rq *rq)
 {
 	return atomic_load_explicit(&rq->head, memory_order_acquire) ==
 	       rq->tail; /* pairs with vb_rq_post() */
+}
+
+/* Says why a request is not posted: 0 is never returned. */
+__attribute__((cold)) int vb_rq_refuse(const struct vb_rq *rq, const struct ibv_recv_wr *wr,
+				       const char *call);
+
+/* Posts a list; returns 0 or a positive errno with *bad set to the first request that was not posted (rule
+ * 11: ENOMEM when full).  Under the owner's lock for posting. */
+static inline int vb_rq_post(struct vb_rq *rq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad,
+			     const char *call)
+{
+	uint32_t head = atomic_load_explicit(&rq->head, memory_order_relaxed);
+	uint32_t end = head + rq->max_wr - vb_rq_held(rq); /* behind the last free slot */
+	int err = 0;
+
+	for (; wr; wr = wr->next, head++) {
+		struct vb_rwqe *w = vb_rq_at(rq, head);
+		uint32_t n = (uint32_t)wr->num_sge; /* a negative one is a large one here */
+
+		if (vb_unlikely(n > rq->max_sge || head == end)) {
+			err = vb_rq_refuse(rq, wr, call); /* rule 11 */
+			*bad = wr;
+			break;
+		}
+		w->wr_id = wr->wr_id;
+		w->num_sge = n;
+		for (uint32_t i = 0; i < n; i++)
+			w->sge[i] = wr->sg_list[i];
+	}
+	atomic_store_explicit(&rq->head, head, memory_order_release); /* pairs with vb_rq_empty() */
+	return err;
 }
 
 struct vb_srq {

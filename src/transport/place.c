@@ -348,7 +348,6 @@ enum vb_placed vb_place(struct vb_qp *qp, struct vb_swqe *w, uint32_t *budget)
 	vb_lock_assert_held(&qp->lock);
 	if (q->una != q->next)
 		return vb_place_holds(qp, w) ? VB_PLACED_LATER : VB_PLACED_NOT;
-	q->ringed = 0;
 	if (!wanted(qp, w, &x))
 		return w->place == VB_PLACE_DONE ? VB_PLACED_DATA : VB_PLACED_NOT;
 	if (!*budget) {

@@ -78,7 +78,7 @@ static bool start(struct vb_qp *qp, struct vb_swqe *w)
 	w->state = VB_WQE_STARTED;
 	q->sent = 0;
 	q->reads += fetch;
-	q->ringed++;
+	q->ringed = q->una == q->next ? 1 : q->ringed + 1;
 	return true;
 }
 
@@ -120,27 +120,30 @@ static enum sent send_packet(struct vb_qp *qp, struct vb_swqe *w, uint32_t k)
 	bool placed = w->place == VB_PLACE_DONE;
 	uint32_t len = placed ? 0 : w->length - off < mtu ? w->length - off : mtu;
 	bool first = k == 0, last = k + 1 == w->npsn;
+	const struct vb_opcode_row *op;
 	struct vb_outbuf b;
 	struct vb_facts f;
-	struct vb_pkt p = {
-	    .opcode =
-		qp->family | (first ? (last ? set->only : set->first) : (last ? set->last : set->middle)),
-	    .pkey = VB_PKEY_DEFAULT,
-	    .ack_req = last || k % ACK_EVERY == ACK_EVERY - 1,
-	    .solicited = last && (w->flags & IBV_SEND_SOLICITED),
-	    .pad = -len & 3,
-	    .qpn = qp->dest_qpn,
-	    .psn = vb_psn_add(w->psn, k),
-	    .rkey = w->remote.rkey,
-	    .va = w->remote.addr, /* rule 6: only the first packet carries it, and it never shifts */
-	    .dma_len = w->length,
-	    .imm = w->imm,
-	    .inv_rkey = w->inv_rkey,
-	};
+	/* Field by field: clearing those for which its opcode has no header would cost more than the rest. */
+	struct vb_pkt p;
 	enum vb_reason r = VB_OK;
 
-	if (vb_unlikely(!qp->path.out->ops->reserve(qp->path.out, &b, vb_opcodes[p.opcode].hdr_len,
-						    len + p.pad, VB_OUT_REQUEST)))
+	p.opcode = qp->family | (first ? (last ? set->only : set->first) : (last ? set->last : set->middle));
+	p.pkey = VB_PKEY_DEFAULT;
+	p.ack_req = last || k % ACK_EVERY == ACK_EVERY - 1;
+	p.solicited = last && (w->flags & IBV_SEND_SOLICITED);
+	p.pad = -len & 3;
+	p.qpn = qp->dest_qpn;
+	p.psn = vb_psn_add(w->psn, k);
+	op = &vb_opcodes[p.opcode];
+	if (op->bits & VB_OP_HEADERS) {
+		p.rkey = w->remote.rkey;
+		p.va = w->remote.addr; /* rule 6: only the first packet carries it, and it never shifts */
+		p.dma_len = w->length;
+		p.imm = w->imm; /* one with the key to invalidate */
+		p.inv_rkey = w->inv_rkey;
+	}
+	if (vb_unlikely(
+		!qp->path.out->ops->reserve(qp->path.out, &b, op->hdr_len, len + p.pad, VB_OUT_REQUEST)))
 		return BLOCKED;
 	if (w->flags & IBV_SEND_INLINE)
 		memcpy(b.payload, w->inline_data + off, len);
@@ -191,12 +194,80 @@ static bool may_work(const struct vb_qp *qp)
 	return !qp->req.waiting_rnr && (qp->state == IBV_QPS_RTS || qp->state == IBV_QPS_SQD);
 }
 
+/* NULL: none. */
+static inline struct vb_swqe *oldest(const struct vb_req *q)
+{
+	return q->una != q->seen ? vb_sq_at(q, q->una) : NULL;
+}
+
 bool vb_requester_settles(const struct vb_qp *qp)
 {
-	const struct vb_req *q = &qp->req;
-	const struct vb_swqe *w = q->una != q->seen ? vb_sq_at(q, q->una) : NULL;
+	const struct vb_swqe *w = oldest(&qp->req);
 
 	return w && w->state == VB_WQE_GOING;
+}
+
+static inline bool outstanding(const struct vb_qp *qp)
+{
+	const struct vb_swqe *w = oldest(&qp->req);
+
+	if (!w)
+		return false;
+	if (vb_unlikely(w->state == VB_WQE_GOING))
+		return true;
+	if (vb_unlikely(qp->state != IBV_QPS_RTS && qp->state != IBV_QPS_SQD))
+		return false;
+	/* Without a way out nothing starts; the timer counts down all the same, since packets to nobody are
+	 * lost packets. */
+	return w->state == VB_WQE_STARTED ||
+	       (!qp->path.out && qp->state == IBV_QPS_RTS && !vb_wr_is(w->opcode, VB_WR_LOCAL));
+}
+
+bool vb_requester_outstanding(const struct vb_qp *qp)
+{
+	return outstanding(qp);
+}
+
+void vb_requester_arm(struct vb_qp *qp)
+{
+	vb_lock_assert_held(&qp->lock);
+	qp->req.deadline = outstanding(qp) ? 0 : VB_NEVER;
+}
+
+/* A failed request whose turn has come. */
+static __attribute__((cold, noinline)) void fail_oldest(struct vb_qp *qp)
+{
+	struct vb_facts f = qp->why;
+	bool waited = qp->state == IBV_QPS_ERR; /* what is behind it */
+
+	vb_rc_fail_send(qp, &f, vb_reasons[f.reason].local_wc);
+	if (waited)
+		vb_rc_flush(qp);
+}
+
+static __attribute__((cold, noinline)) void look_drained(struct vb_qp *qp, const struct vb_swqe *w)
+{
+	if (qp->req.drained_posted || (w && (w->state != VB_WQE_POSTED || w->placed)))
+		return;
+	qp->req.drained_posted = true;
+	if (qp->attr.en_sqd_async_notify)
+		vb_async_post(qp->ctx, &qp->ev_drained);
+}
+
+static inline void turn(struct vb_qp *qp)
+{
+	struct vb_swqe *w = oldest(&qp->req);
+
+	if (vb_unlikely(w && w->state == VB_WQE_FAILED))
+		fail_oldest(qp);
+	else if (vb_unlikely(qp->state == IBV_QPS_SQD))
+		look_drained(qp, w);
+}
+
+void vb_requester_turn(struct vb_qp *qp)
+{
+	vb_lock_assert_held(&qp->lock);
+	turn(qp);
 }
 
 bool vb_requester_local(struct vb_qp *qp)
@@ -230,7 +301,7 @@ bool vb_requester_local(struct vb_qp *qp)
 bool vb_requester_run(struct vb_qp *qp, uint32_t place)
 {
 	struct vb_req *q = &qp->req;
-	bool sent = false;
+	bool sent = false, runs;
 
 	vb_lock_assert_held(&qp->lock);
 	q->blocked = q->placing = false;
@@ -252,7 +323,7 @@ bool vb_requester_run(struct vb_qp *qp, uint32_t place)
 		if (w->state == VB_WQE_POSTED) {
 			if (qp->state != IBV_QPS_RTS && !w->placed)
 				break;
-			if (qp->path.mem) {
+			if (qp->path.mem && vb_wrs[w->opcode].access) {
 				enum vb_placed p = vb_place(qp, w, &place);
 
 				if (p == VB_PLACED)
@@ -277,10 +348,11 @@ bool vb_requester_run(struct vb_qp *qp, uint32_t place)
 			q->psn_max = q->psn;
 		q->mark = qp->path.out->ops->mark(qp->path.out);
 	}
-	vb_requester_turn(qp);
+	turn(qp);
 out:
-	if ((q->deadline != VB_NEVER) != vb_requester_outstanding(qp))
-		vb_requester_arm(qp);
+	runs = outstanding(qp);
+	if ((q->deadline != VB_NEVER) != runs)
+		q->deadline = runs ? 0 : VB_NEVER;
 	return q->blocked || q->placing;
 }
 
@@ -327,47 +399,4 @@ void vb_requester_back(struct vb_qp *qp)
 	w = vb_sq_at(q, q->next);
 	if (w->state == VB_WQE_STARTED && !vb_wr_is(w->opcode, VB_WR_FETCH))
 		q->sent = (q->psn_una - w->psn) & VB_PSN_MASK;
-}
-
-bool vb_requester_outstanding(const struct vb_qp *qp)
-{
-	const struct vb_req *q = &qp->req;
-
-	if (vb_requester_settles(qp))
-		return true;
-	if (q->una == q->seen || (qp->state != IBV_QPS_RTS && qp->state != IBV_QPS_SQD) ||
-	    vb_wr_is(vb_sq_at(q, q->una)->opcode, VB_WR_LOCAL))
-		return false;
-	/* Without a way out nothing starts; the timer counts down all the same, since packets to nobody are
-	 * lost packets. */
-	return vb_sq_at(q, q->una)->state == VB_WQE_STARTED || (!qp->path.out && qp->state == IBV_QPS_RTS);
-}
-
-void vb_requester_arm(struct vb_qp *qp)
-{
-	vb_lock_assert_held(&qp->lock);
-	qp->req.deadline = vb_requester_outstanding(qp) ? 0 : VB_NEVER;
-}
-
-void vb_requester_turn(struct vb_qp *qp)
-{
-	struct vb_req *q = &qp->req;
-	struct vb_swqe *w = q->una != q->seen ? vb_sq_at(q, q->una) : NULL;
-
-	vb_lock_assert_held(&qp->lock);
-	if (vb_unlikely(w && w->state == VB_WQE_FAILED)) {
-		struct vb_facts f = qp->why;
-		bool waited = qp->state == IBV_QPS_ERR; /* what is behind it */
-
-		vb_rc_fail_send(qp, &f, vb_reasons[f.reason].local_wc);
-		if (waited)
-			vb_rc_flush(qp);
-		return;
-	}
-	if (vb_unlikely(qp->state == IBV_QPS_SQD) && !q->drained_posted &&
-	    (!w || (w->state == VB_WQE_POSTED && !w->placed))) {
-		q->drained_posted = true;
-		if (qp->attr.en_sqd_async_notify)
-			vb_async_post(qp->ctx, &qp->ev_drained);
-	}
 }

@@ -94,25 +94,21 @@ static void accept(struct vb_resp *s, const struct vb_pkt *p)
 static bool find_wqe(struct vb_qp *qp)
 {
 	struct vb_resp *s = &qp->resp;
+	uint64_t room = 0;
 
 	if (s->have_wqe)
 		return true;
 	if (qp->srq) {
 		s->have_wqe = vb_srq_take(qp->srq, s->cur);
 	} else if (!vb_rq_empty(&s->rq)) {
-		const struct vb_rwqe *w = vb_rq_at(&s->rq, s->rq.tail++);
-
-		memcpy(s->cur, w, sizeof *w + w->num_sge * sizeof w->sge[0]);
+		vb_rwqe_copy(s->cur, vb_rq_at(&s->rq, s->rq.tail++));
 		s->have_wqe = true;
 	}
 	if (!s->have_wqe)
 		return false;
-	s->room = 0;
-	for (uint32_t i = 0; i < s->cur->num_sge; i++) {
-		uint32_t room = s->room + s->cur->sge[i].length;
-
-		s->room = room < s->room ? UINT32_MAX : room;
-	}
+	for (uint32_t i = 0; i < s->cur->num_sge; i++)
+		room += s->cur->sge[i].length;
+	s->room = room < UINT32_MAX ? (uint32_t)room : UINT32_MAX;
 	return true;
 }
 
@@ -152,12 +148,30 @@ static void receive_done(struct vb_qp *qp, const struct vb_pkt *p, enum ibv_wc_o
 	vb_rc_push(qp, qp->rcq, &e, p->solicited);
 }
 
+static __attribute__((cold, noinline)) void too_small(struct vb_qp *qp, uint64_t bytes)
+{
+	struct vb_facts f = {.length = {.bytes = bytes, .fit = qp->resp.room}};
+
+	fault(qp, &f, VB_R_RECV_TOO_SMALL, true); /* rule 23 */
+}
+
+/* false: the window cannot be invalidated (rule 46). */
+static __attribute__((noinline)) bool invalidate(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	struct vb_facts f = {0};
+
+	if (vb_window_invalidated(qp, p->inv_rkey, &f) == VB_MW_DONE)
+		return true;
+	fault(qp, &f, f.reason, false);
+	return false;
+}
+
 /* SEND: where the packet belongs in its message was checked. */
 static void send_in(struct vb_qp *qp, const struct vb_pkt *p)
 {
 	struct vb_resp *s = &qp->resp;
 	bool first = p->op->bits & VB_OP_FIRST, last = p->op->bits & VB_OP_LAST;
-	struct vb_facts f = {0};
+	struct vb_facts f; /* set where a check fails */
 	enum vb_reason r;
 
 	if (first) {
@@ -165,11 +179,8 @@ static void send_in(struct vb_qp *qp, const struct vb_pkt *p)
 			return;
 		s->got = 0;
 	}
-	if (vb_unlikely(s->got + p->payload_len > s->room ||
-			s->got + p->payload_len < s->got)) { /* rule 23 */
-		f.length.bytes = (uint64_t)s->got + p->payload_len;
-		f.length.fit = s->room;
-		fault(qp, &f, VB_R_RECV_TOO_SMALL, true);
+	if (vb_unlikely((uint64_t)s->got + p->payload_len > s->room)) {
+		too_small(qp, (uint64_t)s->got + p->payload_len);
 		return;
 	}
 	/* an SRQ's buffers belong to the SRQ's protection domain (rule 21) */
@@ -180,10 +191,8 @@ static void send_in(struct vb_qp *qp, const struct vb_pkt *p)
 		fault(qp, &f, VB_R_RECV_LOCAL, true);
 		return;
 	}
-	if ((p->op->bits & VB_OP_IETH) && vb_window_invalidated(qp, p->inv_rkey, &f) != VB_MW_DONE) {
-		fault(qp, &f, f.reason, false); /* rule 46 */
+	if (vb_unlikely(p->op->bits & VB_OP_IETH) && !invalidate(qp, p))
 		return;
-	}
 	s->got += p->payload_len;
 	accept(s, p);
 	if (last)

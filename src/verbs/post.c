@@ -81,7 +81,8 @@ static __attribute__((cold, noinline)) int refuse_state(const struct vb_qp *qp, 
 }
 
 /* Fills one request; 0 or errno. */
-static inline int build(struct vb_builder *b, const struct ibv_send_wr *wr, enum ibv_mw_type binds)
+static inline __attribute__((always_inline)) int build(struct vb_builder *b, const struct ibv_send_wr *wr,
+						       enum ibv_mw_type binds)
 {
 	enum vb_build_fault fault = vb_builder_start(b, wr->opcode, wr->send_flags, wr->wr_id);
 	int err;
@@ -97,8 +98,8 @@ static inline int build(struct vb_builder *b, const struct ibv_send_wr *wr, enum
 }
 
 /* binds: the type of window that requests in the list may bind. */
-static inline int post_send(struct vb_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
-			    enum ibv_mw_type binds)
+static inline __attribute__((always_inline)) int post_send(struct vb_qp *qp, struct ibv_send_wr *wr,
+							   struct ibv_send_wr **bad, enum ibv_mw_type binds)
 {
 	enum ibv_qp_state state;
 	struct vb_builder b;
@@ -141,6 +142,21 @@ int vb_post_bind(struct ibv_qp *qp, struct ibv_send_wr *wr)
 	return post_send(vb_qp(qp), wr, &bad, IBV_MW_TYPE_1);
 }
 
+static __attribute__((cold, noinline)) int refuse_shared(const struct vb_qp *qp)
+{
+	return vb_refuse(EINVAL, "ibv_post_recv",
+			 "QP 0x%06x receives from a shared queue: post to it by ibv_post_srq_recv", qp->qpn);
+}
+
+/* What was posted to a QP in the error state (rule 30). */
+static __attribute__((cold, noinline)) void flush_receives(struct vb_qp *qp)
+{
+	vb_lock_take(&qp->lock);
+	if (qp->state == IBV_QPS_ERR)
+		vb_rc_flush(qp);
+	vb_hca_give(qp);
+}
+
 VB_CODE(vb_post_recv, (ibqp, wr, bad), struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
 	struct vb_qp *qp = vb_qp(ibqp);
@@ -149,9 +165,7 @@ VB_CODE(vb_post_recv, (ibqp, wr, bad), struct ibv_qp *ibqp, struct ibv_recv_wr *
 
 	if (vb_unlikely(qp->srq != NULL)) { /* rule 34 */
 		*bad = wr;
-		return vb_refuse(EINVAL, "ibv_post_recv",
-				 "QP 0x%06x receives from a shared queue: post to it by ibv_post_srq_recv",
-				 qp->qpn);
+		return refuse_shared(qp);
 	}
 	vb_lock_take(&qp->post.receives);
 	state = vb_qp_state_now(qp);
@@ -162,11 +176,7 @@ VB_CODE(vb_post_recv, (ibqp, wr, bad), struct ibv_qp *ibqp, struct ibv_recv_wr *
 		err = vb_rq_post(&qp->resp.rq, wr, bad, "ibv_post_recv");
 	}
 	vb_lock_give(&qp->post.receives);
-	if (vb_unlikely(state == IBV_QPS_ERR)) {
-		vb_lock_take(&qp->lock);
-		if (qp->state == IBV_QPS_ERR)
-			vb_rc_flush(qp); /* rule 30 */
-		vb_hca_give(qp);
-	}
+	if (vb_unlikely(state == IBV_QPS_ERR))
+		flush_receives(qp);
 	return err;
 }
