@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "obj/context.h"
-#include "transport/rc.h"
+#include "transport/transport.h"
 #include "hca/lost.h"
 #include "hca/path.h"
 #include "hca/send.h"
@@ -58,7 +58,7 @@ static void lose_qp(struct vb_qp *qp)
 
 	vb_lock_take(&qp->lock);
 	if (qp->state != IBV_QPS_RESET && qp->state != IBV_QPS_ERR && !qp->forgotten) {
-		vb_rc_error(qp, &f);
+		qp->transport->error(qp, &f);
 		vb_path_close(qp);
 	}
 	vb_hca_give(qp);

@@ -3,7 +3,7 @@
 #include "hca/direct.h"
 #include "hca/hca.h"
 #include "hca/owed.h"
-#include "transport/rc.h"
+#include "transport/transport.h"
 
 /* Resolving: an address of this host leads to the process that the QPN's upper bits name.  Whatever GID that
  * one shows, it is there: all addresses of a host are those of all its processes. */
@@ -46,7 +46,7 @@ void vb_path_attach(struct vb_path *p)
 	p->pid = peer->pid;
 	vb_direct_attach(p);
 	if (!p->out && vb_path_is_connected(p))
-		vb_rc_path(p->qp, peer->out);
+		p->qp->transport->path(p, peer->out);
 	vb_direct_show(p->qp);
 	/* A request over there may wait for this queue pair to be connected: its process looks again. */
 	if (vb_unlikely(fresh))
@@ -58,7 +58,7 @@ void vb_path_detach(struct vb_path *p)
 	vb_lock_assert_held(&p->qp->lock);
 	vb_owe_no_more(p);
 	p->rxq = NULL;
-	vb_rc_path(p->qp, NULL);
+	p->qp->transport->path(p, NULL);
 	p->mem = NULL;
 	p->peer_qp = NULL;
 	vb_direct_show(p->qp);
@@ -92,7 +92,7 @@ void vb_path_close(struct vb_qp *qp)
 	vb_lock_assert_held(&qp->lock);
 	if (!peer)
 		return;
-	vb_rc_last_word(qp);
+	qp->transport->last_word(qp);
 	vb_path_detach(p);
 	p->peer = NULL;
 	vb_peer_put(peer);

@@ -6,7 +6,7 @@
 #include "hca/path.h"
 #include "hca/send.h"
 #include "iba/profile.h"
-#include "transport/rc.h"
+#include "transport/transport.h"
 
 void vb_hca_rxq_open(struct vb_hca *h, struct vb_rxq *r)
 {
@@ -93,7 +93,7 @@ void vb_hca_peer_up(struct vb_peer *peer)
 		if (p->peer == peer && !qp->forgotten) {
 			if (!p->rxq || !p->mem)
 				vb_path_attach(p); /* what it permits is for the peer to see */
-			if (qp->req.next != qp->req.seen || vb_rc_owes(qp) != VB_OWES_NOTHING)
+			if (qp->req.next != qp->req.seen || qp->transport->owes(qp) != VB_OWES_NOTHING)
 				vb_owe(p);
 		}
 		vb_hca_give(qp);
@@ -122,11 +122,11 @@ static void lose_peer(struct vb_peer *peer, struct vb_qp *qp, enum vb_peer_end h
 		uint32_t received = p->out ? vb_peer_qp_received(peer, qp->dest_qpn) : 0;
 
 		if (received & VB_SHOWN_RECEIVED) /* the last ACK may have died with the process */
-			vb_rc_input_ack(qp, vb_psn_add(received, VB_PSN_MASK));
+			qp->transport->ack(qp, vb_psn_add(received, VB_PSN_MASK));
 		f.qpn = qp->qpn;
 		if (how != VB_END_GOODBYE && vb_profile()->death_events && qp->state >= IBV_QPS_RTR &&
 		    qp->state <= IBV_QPS_SQE && had_far_end(p))
-			vb_rc_error(qp, &f);
+			qp->transport->error(qp, &f);
 		vb_path_detach(p);
 		if (qp->state !=
 		    IBV_QPS_ERR) /* what is left is lost, like packets to nobody: its timer runs */

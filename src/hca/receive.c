@@ -13,7 +13,7 @@
 #include "hca/send.h"
 #include "hca/timed.h"
 #include "iba/out.h"
-#include "transport/rc.h"
+#include "transport/transport.h"
 
 enum {
 	PASS_PACKETS = 64,     /* one queue's packets before the next one's turn */
@@ -33,13 +33,9 @@ struct delivery {
 static void let_go(struct delivery *d)
 {
 	struct vb_qp *qp = d->qp;
-	struct vb_path *p;
-	enum vb_rc_owes owes;
+	struct vb_path *p = &qp->path;
+	enum vb_owes owes = qp->transport->owes(qp);
 
-	if (!qp)
-		return;
-	p = &qp->path;
-	owes = vb_rc_owes(qp);
 	if (owes == VB_OWES_ACK && p->rxq == d->rxq && (!d->rxq->acks || d->rxq->acks == p)) {
 		d->rxq->acks = p; /* the common case is spared the list */
 		atomic_store_explicit(&d->rxq->owes, true, memory_order_relaxed);
@@ -51,7 +47,7 @@ static void let_go(struct delivery *d)
 			      memory_order_release); /* pairs with vb_peer_qp_received() */
 	if (vb_unlikely(qp->state == IBV_QPS_RTR))   /* from the first packet on it permits more */
 		vb_direct_show(qp);
-	if (vb_unlikely(vb_rc_timed(qp) && (!qp->req.timing || qp->req.waiting_rnr)))
+	if (vb_unlikely(vb_qp_timed(qp) && (!qp->req.timing || qp->req.waiting_rnr)))
 		vb_hca_keep_time(qp);
 	vb_hca_give(qp);
 	d->qp = NULL;
@@ -107,8 +103,8 @@ static void deliver(struct delivery *d, const struct vb_arrival *in)
 	}
 	d->bytes += p.payload_len;
 	if (in->ack & VB_OUT_ACK)
-		vb_rc_input_ack(d->qp, in->ack & VB_PSN_MASK);
-	vb_rc_input(d->qp, &p);
+		d->qp->transport->ack(d->qp, in->ack & VB_PSN_MASK);
+	d->qp->transport->input(d->qp, &p);
 }
 
 /* Returns how many packets came. */
@@ -126,7 +122,8 @@ static unsigned drain(struct vb_rxq *r)
 		r->ops->next(r);
 		n++;
 	}
-	let_go(&d);
+	if (d.qp)
+		let_go(&d);
 	/* Where packets come one at a time, a look for a second one would only stall on a line that the
 	 * sender has just made its own. */
 	r->budget = n < budget ? 1 : 2 * n < PASS_PACKETS ? 2 * n : PASS_PACKETS;

@@ -6,7 +6,7 @@
 #include "hca/path.h"
 #include "hca/timed.h"
 #include "mem/peer_mem.h"
-#include "transport/rc.h"
+#include "transport/transport.h"
 
 enum {
 	POST_BYTES = 64 << 10, /* bytes that a post places directly by itself */
@@ -23,10 +23,10 @@ static bool output(struct vb_qp *qp, uint32_t place)
 	vb_lock_assert_held(&qp->lock);
 	if (vb_unlikely(!p->out))
 		vb_path_attach(p);
-	blocked = vb_rc_output(qp, place);
+	blocked = qp->transport->output(qp, place);
 	if (vb_unlikely(p->mem && atomic_load_explicit(&p->mem->asks, memory_order_relaxed)))
 		vb_direct_ask(p->peer);
-	if (vb_unlikely(vb_rc_timed(qp) && !qp->req.timing))
+	if (vb_unlikely(vb_qp_timed(qp) && !qp->req.timing))
 		vb_hca_keep_time(qp);
 	/* An answer that nobody is there to take waits for no room. */
 	return p->out ? blocked : qp->req.next != qp->req.seen;
@@ -71,7 +71,7 @@ void vb_hca_take_posted(struct vb_qp *qp)
 {
 	vb_lock_assert_held(&qp->lock);
 	if (vb_unlikely(qp->state == IBV_QPS_ERR))
-		vb_rc_flush(qp); /* rule 30 */
+		qp->transport->flush(qp); /* rule 30 */
 	else
 		vb_hca_send(qp);
 }

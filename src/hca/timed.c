@@ -5,7 +5,7 @@
 #include "hca/path.h"
 #include "hca/send.h"
 #include "hca/silence.h"
-#include "transport/rc.h"
+#include "transport/transport.h"
 
 #define AGAIN	(100 * VB_MSEC) /* until it is looked again whether the far end is connected */
 #define BUSY_NS (50 * VB_USEC)	/* until a QP whose lock was busy is looked at again */
@@ -63,15 +63,15 @@ static uint64_t look(struct vb_qp *qp, uint64_t now)
 		vb_path_attach(p);
 	if (qp->req.deadline && now >= qp->req.deadline && !qp->req.retries)
 		consider_end(qp, now);
-	t = vb_rc_timer(qp, now);
-	if (vb_rc_owes(qp) == VB_OWES_MORE || (!p->out && qp->req.next != qp->req.seen)) {
+	t = qp->transport->timer(qp, now);
+	if (qp->transport->owes(qp) == VB_OWES_MORE || (!p->out && qp->req.next != qp->req.seen)) {
 		vb_owe(p);
 		if (!p->out)
 			vb_path_contact(p);
 	}
 	if (vb_unlikely(p->rxq && !p->out && qp->req.next != qp->req.seen && t > now + AGAIN))
 		t = now + AGAIN;
-	if (!vb_rc_timed(qp)) {
+	if (!vb_qp_timed(qp)) {
 		vb_list_unlink(&qp->on_timer);
 		qp->req.timing = false;
 	}

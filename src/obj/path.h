@@ -19,7 +19,7 @@ struct vb_path {
 				 known by the destination GID and QPN */
 	struct vb_rxq *rxq; /* that which brings the answers, and on which this path owes; NULL: no contact */
 	struct vb_out *out; /* the way out; NULL: no contact, or the far end's queue pair is not connected to
-			       this one.  Only vb_rc_path() changes it */
+			       this one.  Only vb_transport.path() changes it */
 	struct vb_source source; /* packets count if they come from here; set with `rxq` */
 	uint32_t pid;		 /* process at the other end, 0: not known; for sentences */
 	struct vb_peer_mem *mem; /* the far end's tables, for direct placement; NULL: not here, or not yet */

@@ -10,6 +10,7 @@
 
 #include <infiniband/verbs.h>
 
+#include "base/clock.h"
 #include "base/list.h"
 #include "base/lock.h"
 #include "iba/reason.h"
@@ -22,6 +23,7 @@
 struct vb_keys;
 struct vb_mws;
 struct vb_shown_qp;
+struct vb_transport;
 
 enum vb_wqe_state {
 	VB_WQE_POSTED, /* no packet sent yet */
@@ -180,8 +182,9 @@ struct vb_qp {
 	uint64_t pd_id;
 	uint32_t qpn;
 	bool sq_sig_all;
-	uint8_t family;	    /* enum vb_family of its opcodes, by its type; set once */
-	uint32_t delivered; /* async events handed out; guarded by the context's evq lock */
+	uint8_t family;			      /* enum vb_family of its opcodes, by its type; set once */
+	const struct vb_transport *transport; /* its type's row (transport/transport.h); set once */
+	uint32_t delivered;		      /* async events handed out; guarded by the context's evq lock */
 	struct vb_async_node ev_fatal, ev_access, ev_req, ev_comm_est, ev_drained, ev_last_wqe;
 	struct vb_list on_ctx; /* context's list of QPs */
 
@@ -229,6 +232,12 @@ static inline enum ibv_qp_state vb_qp_state_now(const struct vb_qp *qp)
 static inline void vb_qp_set_state(struct vb_qp *qp, enum ibv_qp_state state)
 {
 	__atomic_store_n(&qp->state, state, __ATOMIC_RELAXED);
+}
+
+/* Whether it waits for a time: its timer is to be looked at.  Under qp->lock. */
+static inline bool vb_qp_timed(const struct vb_qp *qp)
+{
+	return qp->req.deadline != VB_NEVER;
 }
 
 /* The posting lock of the send queue. */

@@ -264,7 +264,7 @@ static inline bool awaited(const struct vb_qp *qp, uint32_t psn)
 	       ((psn - q->psn_una) & VB_PSN_MASK) < ((q->psn_max - q->psn_una) & VB_PSN_MASK);
 }
 
-void vb_rc_input_ack(struct vb_qp *qp, uint32_t psn)
+void vb_completer_ack(struct vb_qp *qp, uint32_t psn)
 {
 	vb_lock_assert_held(&qp->lock);
 	if (!awaited(qp, psn))

@@ -205,7 +205,7 @@ void vb_rc_fail_recv(struct vb_qp *qp, const struct vb_facts *f, bool take_wqe)
 		enter_error(qp, f);
 }
 
-void vb_rc_last_word(struct vb_qp *qp)
+static void last_word(struct vb_qp *qp)
 {
 	vb_lock_assert_held(&qp->lock);
 	if (qp->resp.ack_owed && qp->path.out)
@@ -225,7 +225,7 @@ void vb_rc_error(struct vb_qp *qp, const struct vb_facts *f)
 	vb_lock_assert_held(&qp->lock);
 	if (qp->state == IBV_QPS_ERR)
 		return;
-	vb_rc_last_word(qp);
+	last_word(qp);
 	if (f->reason == VB_R_FLUSHED) {
 		enter_error(qp, f);
 		return;
@@ -245,7 +245,7 @@ void vb_rc_error(struct vb_qp *qp, const struct vb_facts *f)
 	vb_async_post(qp->ctx, &qp->ev_fatal);
 }
 
-void vb_rc_input(struct vb_qp *qp, const struct vb_pkt *p)
+static void input(struct vb_qp *qp, const struct vb_pkt *p)
 {
 	vb_lock_assert_held(&qp->lock);
 	/* What is no opcode of this type of queue pair is dropped, as on a wire (IBTA 9.6: packet transport
@@ -258,7 +258,9 @@ void vb_rc_input(struct vb_qp *qp, const struct vb_pkt *p)
 		vb_responder_input(qp, p);
 }
 
-bool vb_rc_output(struct vb_qp *qp, uint32_t place)
+/* What is owed goes first, then requests (requests before a mere ACK: the ACK can wait, the request is what
+ * somebody waits for). */
+static bool output(struct vb_qp *qp, uint32_t place)
 {
 	bool blocked = false;
 
@@ -277,7 +279,7 @@ bool vb_rc_output(struct vb_qp *qp, uint32_t place)
 	return blocked;
 }
 
-enum vb_rc_owes vb_rc_owes(const struct vb_qp *qp)
+static enum vb_owes owes(const struct vb_qp *qp)
 {
 	const struct vb_resp *s = &qp->resp;
 
@@ -322,7 +324,7 @@ static void timed_out(struct vb_qp *qp)
 	vb_requester_back(qp);
 }
 
-uint64_t vb_rc_timer(struct vb_qp *qp, uint64_t now)
+static uint64_t timer(struct vb_qp *qp, uint64_t now)
 {
 	struct vb_req *q = &qp->req;
 	uint64_t wait;
@@ -364,17 +366,21 @@ uint64_t vb_rc_timer(struct vb_qp *qp, uint64_t now)
 	return q->deadline == VB_NEVER ? VB_NEVER : now;
 }
 
-void vb_rc_path(struct vb_qp *qp, struct vb_out *out)
+/* What was sent before goes on, with all its retries if the way out came; a request that waited for it is not
+ * outstanding any more until it is sent. */
+static void path(struct vb_path *p, struct vb_out *out)
 {
+	struct vb_qp *qp = p->qp;
+
 	vb_lock_assert_held(&qp->lock);
-	if (out && !qp->path.out)
+	if (out && !p->out)
 		qp->req.retries = qp->attr.retry_cnt; /* those used up until now went to nobody */
-	qp->path.out = out;
+	p->out = out;
 	if (!qp->req.waiting_rnr)
 		vb_requester_arm(qp);
 }
 
-void vb_rc_enter(struct vb_qp *qp, enum ibv_qp_state from)
+static void enter(struct vb_qp *qp, enum ibv_qp_state from)
 {
 	struct vb_req *q = &qp->req;
 
@@ -391,3 +397,16 @@ void vb_rc_enter(struct vb_qp *qp, enum ibv_qp_state from)
 	if ((q->deadline != VB_NEVER) != vb_requester_outstanding(qp))
 		vb_requester_arm(qp);
 }
+
+const struct vb_transport vb_rc_transport = {
+    .input = input,
+    .ack = vb_completer_ack,
+    .output = output,
+    .owes = owes,
+    .timer = timer,
+    .path = path,
+    .last_word = last_word,
+    .enter = enter,
+    .error = vb_rc_error,
+    .flush = vb_rc_flush,
+};

@@ -32,6 +32,7 @@ enum vb_mw_step vb_window_invalidated(struct vb_qp *qp, uint32_t rkey, struct vb
 
 /* completer.c */
 void vb_completer_input(struct vb_qp *qp, const struct vb_pkt *p);
+void vb_completer_ack(struct vb_qp *qp, uint32_t psn); /* vb_transport.ack */
 
 /* responder.c */
 void vb_responder_input(struct vb_qp *qp, const struct vb_pkt *p);
@@ -39,6 +40,8 @@ bool vb_responder_run(struct vb_qp *qp); /* answers and NAKs; true: blocked by t
 bool vb_responder_ack(struct vb_qp *qp); /* the owed ACK; true: blocked */
 
 /* rc.c */
+void vb_rc_error(struct vb_qp *qp, const struct vb_facts *f); /* vb_transport.error */
+void vb_rc_flush(struct vb_qp *qp);			      /* vb_transport.flush */
 void vb_rc_complete_send(struct vb_qp *qp, struct vb_swqe *w, uint8_t wc_status);
 void vb_rc_fail_send(struct vb_qp *qp, const struct vb_facts *f, uint8_t wc_status);
 void vb_rc_push(struct vb_qp *qp, struct vb_cq *cq, const struct vb_cqe *e, bool solicited);

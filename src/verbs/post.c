@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "iba/names.h"
 #include "obj/builder.h"
-#include "transport/rc.h"
+#include "transport/transport.h"
 #include "verbs/mw.h"
 #include "hca/hca.h"
 #include "hca/send.h"
@@ -34,7 +34,7 @@ static __attribute__((cold, noinline)) int refuse_request(const struct vb_qp *qp
 							  const struct ibv_send_wr *wr,
 							  enum vb_build_fault fault)
 {
-	const char *name = vb_name_wr_opcode(wr->opcode);
+	const char *name = vb_name_wr_opcode(wr->opcode), *type = vb_name_qp_type(qp->ibv.qp_type);
 	const uint32_t unknown = wr->send_flags & ~(uint32_t)VB_BUILD_FLAGS_KNOWN;
 	char flags[VB_FLAGS_TEXT];
 
@@ -42,11 +42,12 @@ static __attribute__((cold, noinline)) int refuse_request(const struct vb_qp *qp
 	case VB_BUILD_FINE:
 		break;
 	case VB_BUILD_OPCODE:
-		return name ? vb_refuse(EINVAL, call, "%s is no request that an RC QP takes", name)
+		return name ? vb_refuse(EINVAL, call, "%s is no request that a QP of type %s takes", name,
+					type)
 			    : vb_refuse(EINVAL, call, "there is no opcode %u", (unsigned)wr->opcode);
 	case VB_BUILD_FLAGS:
-		return vb_refuse(EINVAL, call, "send_flags: %s is not for an RC QP",
-				 vb_name_flags(flags, sizeof flags, VB_FLAGS_SEND, unknown));
+		return vb_refuse(EINVAL, call, "send_flags: %s is not for a QP of type %s",
+				 vb_name_flags(flags, sizeof flags, VB_FLAGS_SEND, unknown), type);
 	case VB_BUILD_NOT_INLINE:
 		return vb_refuse(EINVAL, call, "IBV_SEND_INLINE with %s, which sends no data", name);
 	case VB_BUILD_SGES:
@@ -153,7 +154,7 @@ static __attribute__((cold, noinline)) void flush_receives(struct vb_qp *qp)
 {
 	vb_lock_take(&qp->lock);
 	if (qp->state == IBV_QPS_ERR)
-		vb_rc_flush(qp);
+		qp->transport->flush(qp);
 	vb_hca_give(qp);
 }
 

@@ -1,6 +1,7 @@
 /* Queue pairs: creation and destruction. */
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,6 +9,7 @@
 #include "iba/names.h"
 #include "iba/opcode.h"
 #include "iba/profile.h"
+#include "transport/transport.h"
 #include "hca/direct.h"
 #include "hca/lost.h"
 #include "hca/hca.h"
@@ -16,23 +18,34 @@
 
 #define CALL "ibv_create_qp"
 
+enum { TYPES_TEXT = 128 }; /* has room for the names of all types */
+
 static_assert(sizeof(struct ibv_qp) == 160 && sizeof(struct ibv_qp_ex) == 352, "ABI");
+
+/* The names of the types that have a row. */
+static const char *types_made(char *buf, size_t size)
+{
+	size_t len = 0;
+
+	buf[0] = '\0';
+	for (uint32_t type = 0; type < VB_TRANSPORTS && len < size; type++)
+		if (vb_transport_of(type))
+			len += (size_t)snprintf(buf + len, size - len, "%s%s", len ? ", " : "",
+						vb_name_qp_type(type));
+	return buf;
+}
 
 static int check_type(enum ibv_qp_type type)
 {
-	switch (type) {
-	case IBV_QPT_RC:
+	const char *name = vb_name_qp_type(type);
+	char made[TYPES_TEXT];
+
+	if (vb_transport_of(type))
 		return 0;
-	case IBV_QPT_UC:
-	case IBV_QPT_UD:
-	case IBV_QPT_RAW_PACKET:
-	case IBV_QPT_XRC_SEND:
-	case IBV_QPT_XRC_RECV:
-	case IBV_QPT_DRIVER:
-		return vb_refuse(EOPNOTSUPP, CALL, "QPs of type %s are not supported, only IBV_QPT_RC",
-				 vb_name_qp_type(type));
-	}
-	return vb_refuse(EINVAL, CALL, "there is no QP type %d", (int)type); /* rule 41 */
+	if (!name)
+		return vb_refuse(EINVAL, CALL, "there is no QP type %d", (int)type); /* rule 41 */
+	return vb_refuse(EOPNOTSUPP, CALL, "QPs of type %s are not supported, only %s", name,
+			 types_made(made, sizeof(made)));
 }
 
 static int check_limit(const char *what, uint32_t asked, uint32_t max)
@@ -132,6 +145,7 @@ VB_EXPORT VB_OBJECT(struct ibv_qp *, ibv_create_qp, (ibpd, attr), struct ibv_pd 
 	qp->sq_sig_all = attr->sq_sig_all;
 	qp->post.alone = qp->pd->parent && qp->pd->parent->td;
 	qp->family = (uint8_t)vb_opcode_family(attr->qp_type);
+	qp->transport = vb_transport_of(attr->qp_type);
 	cap = attr->cap;
 	err = vb_qp_init(qp, &cap); /* pairs with ibv_destroy_qp() */
 	if (err)		    /* said */

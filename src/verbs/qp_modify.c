@@ -8,7 +8,7 @@
 #include "iba/pkt.h"
 #include "iba/profile.h"
 #include "iba/qp_state.h"
-#include "transport/rc.h"
+#include "transport/transport.h"
 #include "hca/direct.h"
 #include "hca/lost.h"
 #include "hca/hca.h"
@@ -188,7 +188,7 @@ static void to_error(struct vb_qp *qp)
 	vb_lock_assert_held(&qp->lock);
 	if (qp->state == IBV_QPS_ERR)
 		return;
-	vb_rc_error(qp, &f);
+	qp->transport->error(qp, &f);
 	vb_path_close(qp);
 }
 
@@ -226,7 +226,7 @@ static void apply(struct vb_qp *qp, enum ibv_qp_state to, const struct ibv_qp_at
 	store_protocol(qp, a, mask);
 	vb_qp_set_state(qp, to);
 	qp->ibv.state = to;
-	vb_rc_enter(qp, from);
+	qp->transport->enter(qp, from);
 	if (from == IBV_QPS_SQD && mask & IBV_QP_AV) /* another path */
 		vb_path_close(qp);
 	if (mask & IBV_QP_AV)

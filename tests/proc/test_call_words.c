@@ -129,11 +129,11 @@ static void requests(void)
 	kit_connect(&b, &a.card);
 	kit_log_skip();
 	CHECK(post(IBV_WR_TSO, 0, 8) == EINVAL);
-	SAID("IBV_WR_TSO is no request that an RC QP takes");
+	SAID("IBV_WR_TSO is no request that a QP of type IBV_QPT_RC takes");
 	CHECK(post((enum ibv_wr_opcode)200, 0, 8) == EINVAL);
 	SAID("there is no opcode 200");
 	CHECK(post(IBV_WR_SEND, IBV_SEND_IP_CSUM, 8) == EINVAL);
-	SAID("send_flags: IBV_SEND_IP_CSUM is not for an RC QP");
+	SAID("send_flags: IBV_SEND_IP_CSUM is not for a QP of type IBV_QPT_RC");
 	CHECK(post(IBV_WR_RDMA_READ, IBV_SEND_INLINE, 8) == EINVAL);
 	SAID("IBV_SEND_INLINE with IBV_WR_RDMA_READ, which sends no data");
 	CHECK(!post(IBV_WR_ATOMIC_FETCH_AND_ADD, 0, 4));

@@ -191,7 +191,7 @@ static void path_comes(struct sim *s, unsigned i)
 
 	s->cfg.path_at[i] = 0;
 	vb_lock_take(&n->qp.lock);
-	vb_rc_path(&n->qp, &n->wire.out);
+	n->qp.transport->path(&n->qp.path, &n->wire.out);
 	if (s->cfg.placing) {
 		n->qp.path.mem = &n->mem;
 		n->qp.path.peer_qp = &s->n[!i].shown;
@@ -224,13 +224,13 @@ static void look_for_silent_end(struct sim_node *n)
 
 static void output(struct sim *s, struct sim_node *n)
 {
-	vb_rc_output(&n->qp, s->cfg.placing ? 1 + sim_below(s, 8192) : 0);
+	n->qp.transport->output(&n->qp, s->cfg.placing ? 1 + sim_below(s, 8192) : 0);
 }
 
 static void look_at_timer(struct sim *s, struct sim_node *n)
 {
 	for (int i = 0; i < 8; i++) {
-		n->deadline = vb_rc_timer(&n->qp, s->now);
+		n->deadline = n->qp.transport->timer(&n->qp, s->now);
 		if (n->deadline > s->now)
 			return;
 	}
@@ -241,11 +241,11 @@ static void look_at_timer(struct sim *s, struct sim_node *n)
 static void pump(struct sim *s, unsigned i)
 {
 	struct sim_node *n = &s->n[i];
-	enum vb_rc_owes owes;
+	enum vb_owes owes;
 
 	vb_lock_take(&n->qp.lock);
 	look_at_timer(s, n);
-	owes = vb_sq_unseen(&n->qp) ? VB_OWES_MORE : vb_rc_owes(&n->qp);
+	owes = vb_sq_unseen(&n->qp) ? VB_OWES_MORE : n->qp.transport->owes(&n->qp);
 	if (owes == VB_OWES_ACK && s->cfg.lazy_acks && n->kick == VB_NEVER && sim_below(s, 2))
 		n->kick = s->now + 1 + sim_below(s, 5000);
 	if (!n->qp.path.out && n->qp.req.next != n->qp.req.seen)
@@ -285,8 +285,8 @@ static void deliver(struct sim *s, struct sim_wire *w)
 	p.path_mtu = f->path_mtu;
 	vb_lock_take(&qp->lock);
 	if (f->ack)
-		vb_rc_input_ack(qp, f->ack & VB_PSN_MASK);
-	vb_rc_input(qp, &p);
+		qp->transport->ack(qp, f->ack & VB_PSN_MASK);
+	qp->transport->input(qp, &p);
 	show_received(&s->n[!w->from]);
 	vb_lock_give(&qp->lock);
 	free(f);
@@ -413,12 +413,12 @@ void sim_modify(struct sim *s, unsigned i, enum ibv_qp_state to)
 
 	vb_lock_take(&qp->lock);
 	if (to == IBV_QPS_ERR) {
-		vb_rc_error(qp, &f);
+		qp->transport->error(qp, &f);
 	} else if (to == IBV_QPS_RESET) {
 		vb_qp_reset(qp);
 	} else {
 		vb_qp_set_state(qp, to);
-		vb_rc_enter(qp, from);
+		qp->transport->enter(qp, from);
 	}
 	s->n[i].errs = to == IBV_QPS_ERR;
 	if (s->cfg.placing)
@@ -451,6 +451,7 @@ static void make_node(struct sim *s, unsigned i)
 		n->qp.srq = &n->srq;
 	}
 	n->qp.ibv.qp_type = IBV_QPT_RC;
+	n->qp.transport = vb_transport_of(IBV_QPT_RC);
 	n->qp.ctx = &n->ctx;
 	n->qp.pd = &n->pd;
 	n->qp.pd_id = n->pd.id;
@@ -539,7 +540,7 @@ uint32_t sim_stale(struct sim *s, unsigned n)
 static void flush(struct vb_qp *qp)
 {
 	vb_lock_take(&qp->lock);
-	vb_rc_flush(qp);
+	qp->transport->flush(qp);
 	vb_lock_give(&qp->lock);
 }
 
@@ -617,7 +618,7 @@ void sim_inject(struct sim *s, unsigned n, struct vb_pkt *p, const void *payload
 	in.payload = payload;
 	in.placed = p->placed; /* which no header carries */
 	vb_lock_take(&qp->lock);
-	vb_rc_input(qp, &in);
+	qp->transport->input(qp, &in);
 	vb_lock_give(&qp->lock);
 	pump(s, n);
 }

@@ -190,7 +190,7 @@ static void rule_38_unreachable_peer(void **state)
 			sim_drop(s, 0, SIM_ANY, SIM_ALWAYS);
 			if (nowhere) {
 				vb_lock_take(&s->n[0].qp.lock);
-				vb_rc_path(&s->n[0].qp, NULL);
+				s->n[0].qp.transport->path(&s->n[0].qp.path, NULL);
 				vb_lock_give(&s->n[0].qp.lock);
 			}
 			sim_op(s, 0, IBV_WR_RDMA_WRITE, 0, 8, 0);
@@ -251,11 +251,11 @@ static void rule_38_slow_is_not_lost(void **state)
 	(void)state;
 	sim_op(s, 0, IBV_WR_RDMA_WRITE, 0, 8, 0);
 	vb_lock_take(&s->n[0].qp.lock);
-	vb_rc_output(&s->n[0].qp, 0);
+	s->n[0].qp.transport->output(&s->n[0].qp, 0);
 	assert_int_equal(s->n[0].wire.n, 1);
 	for (int i = 0; i < 100; i++) { /* it stands in the wire for ten seconds */
 		s->now += 100 * VB_MSEC;
-		assert_true(vb_rc_timer(&s->n[0].qp, s->now) > s->now);
+		assert_true(s->n[0].qp.transport->timer(&s->n[0].qp, s->now) > s->now);
 	}
 	vb_lock_give(&s->n[0].qp.lock);
 	sim_settle(s);

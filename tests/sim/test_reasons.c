@@ -635,7 +635,7 @@ static struct sim *ends(struct vb_facts f)
 	sim_op(s, 0, IBV_WR_RDMA_READ, 0, 8, 0);
 	sim_run_for(s, 1000);
 	vb_lock_take(&s->n[0].qp.lock);
-	vb_rc_error(&s->n[0].qp, &f);
+	s->n[0].qp.transport->error(&s->n[0].qp, &f);
 	vb_lock_give(&s->n[0].qp.lock);
 	return s;
 }

@@ -704,7 +704,7 @@ static void rule_30_flush(void **state)
 static void output(struct sim *s)
 {
 	vb_lock_take(&s->n[1].qp.lock);
-	vb_rc_output(&s->n[1].qp, 0);
+	s->n[1].qp.transport->output(&s->n[1].qp, 0);
 	vb_lock_give(&s->n[1].qp.lock);
 }
 
@@ -744,7 +744,7 @@ static void without_contact(void **state)
 
 	(void)state;
 	vb_lock_take(&d.s->n[1].qp.lock);
-	vb_rc_path(&d.s->n[1].qp, NULL);
+	d.s->n[1].qp.transport->path(&d.s->n[1].qp.path, NULL);
 	vb_lock_give(&d.s->n[1].qp.lock);
 	bind(&d, 1, 0, 64, RW);
 	bind(&d, 2, 0, 0, 0);

@@ -12,7 +12,7 @@
 #include "kit.h"
 #include "hca/send.h"
 #include "obj/builder.h"
-#include "transport/rc.h"
+#include "transport/transport.h"
 
 enum { SIZE = 4096, DEPTH = 64, ROUNDS = 1000 };
 
@@ -152,7 +152,7 @@ static void what_meets_the_error_state_is_flushed(void **state)
 	qp = vb_qp(d.a.qp);
 	vb_lock_take(&qp->lock);
 	assert_int_equal(kit_post(&d.a, IBV_WR_SEND, 1, 0, 8, NULL, 0), 0);
-	vb_rc_error(qp, &f);
+	qp->transport->error(qp, &f);
 	assert_int_equal(kit_post(&d.a, IBV_WR_SEND, 2, 0, 8, NULL, 0), 0);
 	vb_hca_give(qp);
 	for (uint64_t i = 1; i <= 2; i++) {

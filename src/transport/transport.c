@@ -1,0 +1,12 @@
+#include "transport/transport.h"
+
+#include "transport/rc.h"
+
+static const struct vb_transport *const transports[VB_TRANSPORTS] = {
+    [IBV_QPT_RC] = &vb_rc_transport,
+};
+
+const struct vb_transport *vb_transport_of(uint32_t type)
+{
+	return type < VB_TRANSPORTS ? transports[type] : NULL;
+}
