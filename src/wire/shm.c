@@ -61,9 +61,9 @@ static bool data_place(struct vb_shm *s, uint32_t len, enum vb_out_class cls, ui
 }
 
 /* A packet whose payload goes to the data ring. */
-static __attribute__((noinline)) bool reserve_data(struct vb_shm *s, struct vb_outbuf *b,
-						   struct vb_slot *slot, uint32_t head, uint32_t hdr_len,
-						   uint32_t payload_len, enum vb_out_class cls)
+static __attribute__((noinline)) bool reserve_data(struct vb_shm *s, struct vb_outbuf *b, uint32_t head,
+						   uint32_t hdr_len, uint32_t payload_len,
+						   enum vb_out_class cls)
 {
 	uint32_t off;
 
@@ -74,12 +74,12 @@ static __attribute__((noinline)) bool reserve_data(struct vb_shm *s, struct vb_o
 		if (!data_place(s, payload_len, cls, &off))
 			return false;
 	}
-	slot->hdr_len = (uint8_t)hdr_len;
-	slot->flags = VB_SLOT_DATA;
-	slot->inline_len = 0;
-	slot->data_off = off;
-	slot->data_len = payload_len;
-	b->hdr = slot->hdr;
+	s->line.hdr_len = (uint8_t)hdr_len;
+	s->line.flags = VB_SLOT_DATA;
+	s->line.inline_len = 0;
+	s->line.data_off = off;
+	s->line.data_len = payload_len;
+	b->hdr = s->line.hdr;
 	b->payload = s->to->data + off;
 	return true;
 }
@@ -88,7 +88,6 @@ static bool reserve(struct vb_out *o, struct vb_outbuf *b, uint32_t hdr_len, uin
 		    enum vb_out_class cls)
 {
 	struct vb_shm *s = shm(o);
-	struct vb_slot *slot;
 	uint32_t head;
 
 	vb_lock_take(&s->tx); /* given by commit() or cancel() */
@@ -98,36 +97,42 @@ static bool reserve(struct vb_out *o, struct vb_outbuf *b, uint32_t hdr_len, uin
 		if (!slots_left(s, head, cls))
 			goto give_tx;
 	}
-	slot = &s->to->slots[head % VB_RING_SLOTS];
-	b->priv = slot;
 	b->ack = 0;
 	b->placed = false;
 	b->path_mtu = 0;
 	if (hdr_len + payload_len > VB_SLOT_INLINE) {
-		if (!reserve_data(s, b, slot, head, hdr_len, payload_len, cls))
+		if (!reserve_data(s, b, head, hdr_len, payload_len, cls))
 			goto give_tx;
 		return true;
 	}
-	slot->hdr_len = (uint8_t)hdr_len;
-	slot->flags = 0;
-	slot->inline_len = (uint16_t)payload_len;
-	b->hdr = slot->bytes;
-	b->payload = slot->bytes + hdr_len;
+	s->line.hdr_len = (uint8_t)hdr_len;
+	s->line.flags = 0;
+	s->line.inline_len = (uint16_t)payload_len;
+	b->hdr = s->line.bytes;
+	b->payload = s->line.bytes + hdr_len;
 	return true;
 give_tx:
 	vb_lock_give(&s->tx);
 	return false;
 }
 
+/* The whole slot but `seq`. */
+static inline void put(struct vb_slot *slot, const struct vb_slot *line)
+{
+	memcpy((uint8_t *)slot + sizeof(slot->seq), (const uint8_t *)line + sizeof(line->seq),
+	       sizeof(*slot) - sizeof(slot->seq));
+}
+
 static void commit(struct vb_out *o, struct vb_outbuf *b)
 {
 	struct vb_shm *s = shm(o);
-	struct vb_slot *slot = b->priv;
 	uint64_t head = atomic_load_explicit(&s->head, memory_order_relaxed);
+	struct vb_slot *slot = &s->to->slots[head % VB_RING_SLOTS];
 	const _Atomic uint32_t *awake = atomic_load_explicit(&s->peer_awake, memory_order_relaxed);
 
-	slot->ack = b->ack;
-	slot->flags = (uint8_t)(slot->flags | b->path_mtu * VB_SLOT_MTU | b->placed * VB_SLOT_PLACED);
+	s->line.ack = b->ack;
+	s->line.flags = (uint8_t)(s->line.flags | b->path_mtu * VB_SLOT_MTU | b->placed * VB_SLOT_PLACED);
+	put(slot, &s->line);
 	s->data_head = s->data_next;
 	s->data_end[head % VB_RING_SLOTS] = s->data_next;
 	VB_FAULT_POINT("packet written, not yet to be seen");
@@ -256,6 +261,7 @@ void vb_shm_attach(struct vb_shm *s, const struct vb_wire_parts *p)
 	s->seen = 0;
 	atomic_store_explicit(&s->head, 0, memory_order_relaxed);
 	s->data_head = s->data_next = s->data_tail = 0;
+	memset(&s->line, 0, sizeof(s->line)); /* what went to the last peer does not go to this one */
 	memset(s->data_end, 0, sizeof(s->data_end));
 	atomic_store_explicit(&s->peer_consumed, p->peer_consumed, memory_order_relaxed);
 	atomic_store_explicit(&s->peer_awake, p->peer_awake, memory_order_relaxed);

@@ -25,6 +25,10 @@ struct vb_shm {
 	uint32_t data_tail;    /* oldest data byte still in use, runs freely */
 	_Atomic(const _Atomic uint32_t *) peer_consumed;
 	_Atomic(const _Atomic uint32_t *) peer_awake;
+	/* The packet in hand.  It is put together here, and written to its slot in one go: a peer that polls
+	 * looks at the slot all the time, and would fetch the line in the middle of it, the more so as what
+	 * is done in between (announcing a key) waits until all stores are visible. */
+	struct vb_slot line __attribute__((aligned(VB_LINE)));
 	/* consumer; guarded by rxq.rx, and rxq.at is the next slot to read */
 	struct vb_rxq rxq __attribute__((aligned(VB_LINE)));
 	const struct vb_ring *from; /* the peer's ring to us */

@@ -125,6 +125,51 @@ static void small_packet_takes_one_line(void **state)
 	assert_false(vb_rxq_ready(&e->rx->rxq));
 }
 
+static bool is_zero(const void *at, size_t n)
+{
+	const uint8_t *p = at;
+
+	while (n && !p[n - 1])
+		n--;
+	return !n;
+}
+
+/* A peer that polls would take the half-written line away. */
+static void a_slot_is_written_at_once(void **state)
+{
+	struct ends *e = *state;
+	struct vb_out *o = &e->tx->out;
+	const struct vb_slot *slot = &e->ring->slots[0];
+	struct vb_outbuf b;
+
+	for (uint32_t len = 40; len <= 400; len += 360) { /* in the slot, and beside it */
+		assert_true(o->ops->reserve(o, &b, 12, len, VB_OUT_REQUEST));
+		memset(b.hdr, 1, 12);
+		memset(b.payload, 2, len);
+		assert_true(is_zero(slot, sizeof *slot));
+		o->ops->cancel(o, &b);
+		assert_true(is_zero(slot, sizeof *slot));
+	}
+	assert_true(send_one(e, 1, 12, 40, VB_OUT_REQUEST));
+	assert_false(is_zero(slot, sizeof *slot));
+	assert_true(take_one(e, 1, 12, 40));
+}
+
+/* What one peer was sent stands nowhere in what the next one is. */
+static void the_next_peer_sees_nothing_of_it(void **state)
+{
+	struct ends *e = *state;
+	const struct vb_slot *slot = &e->ring->slots[0];
+
+	assert_true(send_one(e, 1, 12, 40, VB_OUT_REQUEST));
+	memset(e->ring->slots, 0, sizeof e->ring->slots);
+	vb_shm_attach(e->tx,
+		      &(struct vb_wire_parts){e->ring, e->ring, &e->unused, &e->consumed, &e->awake, 2});
+	assert_true(send_one(e, 1, 12, 0, VB_OUT_REQUEST));
+	assert_true(is_zero(slot->bytes + 12, sizeof slot->bytes - 12));
+	assert_true(take_one(e, 1, 12, 0));
+}
+
 static void cancelled_data_is_room_again(void **state)
 {
 	struct ends *e = *state;
@@ -387,6 +432,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    T(small_packet_takes_one_line),
+	    T(a_slot_is_written_at_once),
+	    T(the_next_peer_sees_nothing_of_it),
 	    T(cancelled_data_is_room_again),
 	    T(every_length_arrives),
 	    T(requests_leave_room_for_responses),
