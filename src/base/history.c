@@ -4,6 +4,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/text.h"
+
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct vb_lock lock; /* guards what follows, and the entries; a leaf */
 static _Atomic(struct vb_history *) place;
@@ -45,18 +47,6 @@ void vb_history_stop(struct vb_history *h)
 bool vb_history_kept(void)
 {
 	return atomic_load_explicit(&place, memory_order_relaxed) != NULL;
-}
-
-static uint64_t hash_of(const char *a, const char *b)
-{
-	uint64_t h = 0xcbf29ce484222325ull; /* FNV-1a */
-
-	for (; *a; a++)
-		h = (h ^ (uint8_t)*a) * 0x100000001b3ull;
-	h = (h ^ ':') * 0x100000001b3ull;
-	for (; *b; b++)
-		h = (h ^ (uint8_t)*b) * 0x100000001b3ull;
-	return h;
 }
 
 static void copy_text(char *to, size_t size, const char *from)
@@ -129,7 +119,7 @@ static void write_entry(struct vb_history *h, uint32_t i, struct vb_history_line
 void vb_history_note(const char *name, int err, const char *text)
 {
 	struct vb_history_line l = {.count = 1, .err = err};
-	uint64_t hash = hash_of(name, text);
+	uint64_t hash = vb_text_hash(name, text);
 	struct vb_history *h;
 	struct timespec t;
 	bool again;

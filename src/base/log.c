@@ -165,18 +165,6 @@ void vb_log_reason(const char *name, const char *fmt, ...)
 	va_end(ap);
 }
 
-static uint64_t hash_of(const char *a, const char *b)
-{
-	uint64_t h = 0xcbf29ce484222325ull; /* FNV-1a */
-
-	for (; *a; a++)
-		h = (h ^ (uint8_t)*a) * 0x100000001b3ull;
-	h = (h ^ ':') * 0x100000001b3ull;
-	for (; *b; b++)
-		h = (h ^ (uint8_t)*b) * 0x100000001b3ull;
-	return h;
-}
-
 /* Whether this was not said within the last second; remembers it. */
 static bool is_news(uint64_t hash)
 {
@@ -217,7 +205,7 @@ int vb_refuse(int err, const char *call, const char *fmt, ...)
 	va_end(ap);
 	vb_text_add(&t, "%s: %s (%s)", call, sentence, name ? name : "?");
 	vb_history_note(call, err, whole);
-	if (shown(VB_LOG_WARN) && is_news(hash_of(call, sentence)))
+	if (shown(VB_LOG_WARN) && is_news(vb_text_hash(call, sentence)))
 		keep(place, whole);
 	errno = saved;
 	return err;
@@ -232,7 +220,7 @@ int vb_decline(int err, const char *call, const char *fmt, ...)
 		va_start(ap, fmt);
 		vsnprintf(sentence, sizeof sentence, fmt, ap);
 		va_end(ap);
-		if (is_news(hash_of(call, sentence)))
+		if (is_news(vb_text_hash(call, sentence)))
 			vb_log(VB_LOG_INFO, "%s: %s (%s)", call, sentence, strerrorname_np(err));
 	}
 	errno = err;

@@ -18,3 +18,15 @@ void vb_text_add(struct vb_text *t, const char *fmt, ...)
 	t->at += n;
 	t->left -= (size_t)n;
 }
+
+static uint64_t hash_on(uint64_t h, const char *s)
+{
+	for (; *s; s++)
+		h = (h ^ (uint8_t)*s) * 0x100000001b3ull; /* FNV-1a */
+	return h;
+}
+
+uint64_t vb_text_hash(const char *name, const char *sentence)
+{
+	return hash_on(hash_on(hash_on(0xcbf29ce484222325ull, name), ":"), sentence);
+}

@@ -3,6 +3,7 @@
 #define VB_BASE_TEXT_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 struct vb_text {
 	char *at;    /* where the next piece goes; terminated */
@@ -10,5 +11,8 @@ struct vb_text {
 };
 
 void vb_text_add(struct vb_text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* Tells what was said from what else was: a hash of "name:sentence". */
+uint64_t vb_text_hash(const char *name, const char *sentence);
 
 #endif

@@ -43,6 +43,13 @@ static bool is_inherited(const struct vb_dm *d)
 	return vb_context_dead(vb_context(d->ibv.context)) && d->pid != getpid();
 }
 
+static int refuse_range(int err, const char *call, const struct vb_dm *d, uint64_t offset, size_t length)
+{
+	return vb_refuse(err, call,
+			 "%zu bytes at offset %" PRIu64 " leave the device memory, which has %" PRIu64,
+			 length, offset, d->length);
+}
+
 static int check_copy(const char *call, const struct vb_dm *d, uint64_t offset, size_t length)
 {
 	if (is_inherited(d))
@@ -52,10 +59,7 @@ static int check_copy(const char *call, const struct vb_dm *d, uint64_t offset, 
 				 "%zu bytes at offset %" PRIu64 ": both must be multiples of %u", length,
 				 offset, UNIT);
 	if (offset > d->length || length > d->length - offset)
-		return vb_refuse(EFAULT, call,
-				 "%zu bytes at offset %" PRIu64
-				 " leave the device memory, which has %" PRIu64,
-				 length, offset, d->length);
+		return refuse_range(EFAULT, call, d, offset, length);
 	return 0;
 }
 
@@ -249,10 +253,7 @@ static int check_reg(const struct vb_dm *d, struct ibv_pd *pd, uint64_t offset, 
 	if (!vb_mr_may_write(access)) /* rule 42 */
 		return vb_mr_refuse_write(call, access);
 	if (offset > d->length || length > d->length - offset)
-		return vb_refuse(EINVAL, call,
-				 "%zu bytes at offset %" PRIu64
-				 " leave the device memory, which has %" PRIu64,
-				 length, offset, d->length);
+		return refuse_range(EINVAL, call, d, offset, length);
 	return 0;
 }
 

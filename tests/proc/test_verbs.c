@@ -10,27 +10,11 @@
 #include <cmocka.h>
 
 #include "iba/limits.h"
+#include "device.h"
 #include "kit.h"
 
 #define SIZE (1u << 20)
 #define HALF (SIZE / 2)
-
-static struct ibv_context *ctx;
-static struct ibv_pd *pd;
-
-static int open_device(void **state)
-{
-	(void)state;
-	ctx = kit_open();
-	pd = ibv_alloc_pd(ctx);
-	return pd ? 0 : -1;
-}
-
-static int close_device(void **state)
-{
-	(void)state;
-	return ibv_dealloc_pd(pd) | ibv_close_device(ctx);
-}
 
 static void pair(struct kit_end *a, struct kit_end *b, int depth)
 {
@@ -735,5 +719,5 @@ int main(void)
 	    cmocka_unit_test(rule_44_a_hundred_thousand_regions),
 	};
 
-	return cmocka_run_group_tests(tests, open_device, close_device);
+	return cmocka_run_group_tests(tests, kit_device_open, kit_device_close);
 }

@@ -5,30 +5,10 @@
  *     proc-windows_inproc [SECONDS]      for each case */
 #include <pthread.h>
 
-#include "hca/hca.h"
-#include "verbs/verbs.h"
+#include "adapter.h"
 #include "race.h"
 
-static struct vb_device *device;
 static struct kit_race_board board;
-
-static struct ibv_context *side_open(void)
-{
-	struct vb_context *c;
-	struct vb_hca *h;
-
-	CHECK(!vb_hca_open(&h, NULL, &vb_verbs_upper));
-	CHECK(!vb_context_open(&c, device, h));
-	return &c->v.context;
-}
-
-static void side_close(struct ibv_context *c)
-{
-	struct vb_hca *h = vb_hca(vb_context(c)->adapter);
-
-	CHECK(!vb_context_close(vb_context(c)));
-	vb_hca_close(h);
-}
 
 struct side {
 	struct kit_race race;
@@ -233,14 +213,11 @@ static void blow(double seconds, struct ibv_pd *pd)
 int main(int argc, char **argv)
 {
 	double seconds = argc > 1 ? atof(argv[1]) : getenv("VERBENA_SOAK") ? 60 : 0.5;
-	struct ibv_device **list = ibv_get_device_list(NULL);
 	struct ibv_context *ctx[2];
 	struct ibv_pd *pd[2];
 
-	CHECK(list && list[0]);
-	device = (struct vb_device *)list[0];
 	for (int i = 0; i < 2; i++) {
-		ctx[i] = side_open();
+		ctx[i] = kit_adapter_open();
 		pd[i] = ibv_alloc_pd(ctx[i]);
 		CHECK(pd[i]);
 	}
@@ -249,8 +226,7 @@ int main(int argc, char **argv)
 	blow(seconds, pd[0]);
 	for (int i = 0; i < 2; i++) {
 		CHECK(!ibv_dealloc_pd(pd[i]));
-		side_close(ctx[i]);
+		kit_adapter_close(ctx[i]);
 	}
-	ibv_free_device_list(list);
 	return 0;
 }

@@ -14,6 +14,7 @@
 
 #include <infiniband/verbs.h>
 
+#include "kit.h"
 #include "obj/context.h"
 
 #define POSITIVE(X)                  \
@@ -48,9 +49,9 @@ NOTHING(DECLARE)
 static void ints_are_a_positive_errno(void **state)
 {
 	(void)state;
-#define CHECK(name) assert_int_equal((int)CALL(name), EOPNOTSUPP);
-	POSITIVE(CHECK)
-#undef CHECK
+#define FAILS(name) assert_int_equal((int)CALL(name), EOPNOTSUPP);
+	POSITIVE(FAILS)
+#undef FAILS
 }
 
 static void descriptors_are_minus_one(void **state)
@@ -64,12 +65,12 @@ static void descriptors_are_minus_one(void **state)
 static void objects_are_null(void **state)
 {
 	(void)state;
-#define CHECK(name)                      \
+#define FAILS(name)                      \
 	errno = 0;                       \
 	assert_int_equal(CALL(name), 0); \
 	assert_int_equal(errno, EOPNOTSUPP);
-	NOTHING(CHECK)
-#undef CHECK
+	NOTHING(FAILS)
+#undef FAILS
 }
 
 extern bool verbs_allow_disassociate_destroy;
@@ -86,17 +87,6 @@ static void drivers_may_register(void **state)
 /* --- the function tables of a context: every entry is there, and says which call is refused */
 
 static struct ibv_context *ctx;
-
-static int open_device(void)
-{
-	struct ibv_device **list = ibv_get_device_list(NULL);
-
-	if (!list || !list[0])
-		return -1;
-	ctx = ibv_open_device(list[0]);
-	ibv_free_device_list(list);
-	return ctx ? 0 : -1;
-}
 
 /* Objects that no program can have made: the header only wants to know their context. */
 static struct {
@@ -192,31 +182,21 @@ static const char *const names[] = {"ibv_open_xrcd",
 
 enum { ROWS = sizeof(names) / sizeof(names[0]) };
 
-/* Runs f in a child that has the device open and logs into a pipe; its exit status and its lines. */
+static int (*body)(void);
+
+static int run_body(void)
+{
+	ctx = kit_open();
+	return body();
+}
+
+/* Runs f in a child that has the device open; its exit status and the lines of its log. */
 static int logged(const char *level, int (*f)(void), char *text, size_t size)
 {
-	size_t n = 0;
-	ssize_t got;
-	int p[2], status;
-	pid_t pid;
+	int status;
 
-	assert_int_equal(pipe(p), 0);
-	pid = fork();
-	assert_true(pid >= 0);
-	if (!pid) {
-		dup2(p[1], 2);
-		close(p[0]);
-		close(p[1]);
-		setenv("VERBENA_LOG", "stderr", 1);
-		setenv("VERBENA_LOG_LEVEL", level, 1);
-		_exit(open_device() ? 99 : f());
-	}
-	close(p[1]);
-	while ((got = read(p[0], text + n, size - 1 - n)) > 0)
-		n += (size_t)got;
-	text[n] = 0;
-	close(p[0]);
-	waitpid(pid, &status, 0);
+	body = f;
+	status = kit_said("stderr", level, run_body, text, size);
 	assert_true(WIFEXITED(status));
 	return WEXITSTATUS(status);
 }

@@ -15,6 +15,8 @@
 
 #include <cmocka.h>
 
+#include "device.h"
+#include "refused.h"
 #include "mem/access.h"
 #include "hca/hca.h"
 #include "verbs/verbs.h"
@@ -22,33 +24,6 @@
 #define PAGE 4096ul
 #define ALL \
 	(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
-
-static struct ibv_context *ctx;
-static struct ibv_pd *pd;
-
-static int open_device(void **state)
-{
-	struct ibv_device **list = ibv_get_device_list(NULL);
-
-	(void)state;
-	ctx = list && list[0] ? ibv_open_device(list[0]) : NULL;
-	ibv_free_device_list(list);
-	pd = ctx ? ibv_alloc_pd(ctx) : NULL;
-	return pd ? 0 : -1;
-}
-
-static int close_device(void **state)
-{
-	(void)state;
-	return ibv_dealloc_pd(pd) | ibv_close_device(ctx);
-}
-
-#define REFUSED(call, err)                    \
-	do {                                  \
-		errno = 0;                    \
-		assert_null((call));          \
-		assert_int_equal(errno, err); \
-	} while (0)
 
 /* UCX and others ask with descriptor -1 whether the call is there: EBADF says that it is. */
 static void descriptors_that_are_no_dma_bufs(void **state)
@@ -147,5 +122,5 @@ int main(void)
 	    cmocka_unit_test(a_real_one),
 	};
 
-	return cmocka_run_group_tests(tests, open_device, close_device);
+	return cmocka_run_group_tests(tests, kit_device_open, kit_device_close);
 }

@@ -17,6 +17,8 @@
 
 #include <infiniband/verbs.h>
 
+#include "kit.h"
+
 #define MISSED "this process never asked for its own GID"
 
 static struct ibv_context *ctx; /* a child's, as are the others */
@@ -72,32 +74,21 @@ static void refused(const struct ibv_ah_attr *av)
 			       IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == EINVAL);
 }
 
-/* Runs f in a child, which then ends as programs do; what it has logged is in `text`. */
+static void (*body)(void);
+
+static int run_body(void)
+{
+	body();
+	exit(0); /* as programs end */
+}
+
+/* What f logs is in `text`. */
 static void log_of(void (*f)(void))
 {
-	size_t n = 0;
-	ssize_t got;
-	int p[2], status;
-	pid_t pid;
+	int status;
 
-	assert_int_equal(pipe(p), 0);
-	fflush(NULL);
-	pid = fork();
-	assert_true(pid >= 0);
-	if (!pid) {
-		dup2(p[1], 2);
-		close(p[0]);
-		close(p[1]);
-		setenv("VERBENA_LOG", "stderr", 1);
-		f();
-		exit(0);
-	}
-	close(p[1]);
-	while ((got = read(p[0], text + n, sizeof(text) - 1 - n)) > 0)
-		n += (size_t)got;
-	text[n] = 0;
-	close(p[0]);
-	waitpid(pid, &status, 0);
+	body = f;
+	status = kit_said("stderr", NULL, run_body, text, sizeof(text));
 	if (status)
 		fail_msg("it ended with 0x%x: %s", (unsigned)status, text);
 }

@@ -525,6 +525,20 @@ static void *retract(void *arg)
 	return NULL;
 }
 
+/* The key is being retracted: from now on nobody gets in, while the user (its thread is `a`) is still there.
+ */
+static void let_go(struct user *w, pthread_t a)
+{
+	while (try(w->x, w->key, false, PD, 0x1000, 8, LW, NULL) == VB_OK)
+		sched_yield();
+	for (int i = 0; i < 100; i++) {
+		sched_yield();
+		assert_int_equal(atomic_load(&w->stage), 1);
+	}
+	atomic_store(&w->stage, 2);
+	pthread_join(a, NULL);
+}
+
 static void retracting_waits_for_users(void **state)
 {
 	struct table x;
@@ -544,15 +558,7 @@ static void retracting_waits_for_users(void **state)
 	while (atomic_load(&w.stage) != 1 || atomic_load(&other.stage) != 1)
 		sched_yield();
 	pthread_create(&b, NULL, retract, &w);
-	/* from now on nobody gets in, while the user is still there */
-	while (try(&x, w.key, false, PD, 0x1000, 8, LW, NULL) == VB_OK)
-		sched_yield();
-	for (int i = 0; i < 100; i++) {
-		sched_yield();
-		assert_int_equal(atomic_load(&w.stage), 1);
-	}
-	atomic_store(&w.stage, 2);
-	pthread_join(a, NULL);
+	let_go(&w, a);
 	pthread_join(b, NULL); /* the other region's user does not hold this one */
 	assert_int_equal(atomic_load(&w.stage), 3);
 	atomic_store(&other.stage, 2);
@@ -835,14 +841,7 @@ static void retracting_waits_for_who_uses_any(void **state)
 	while (atomic_load(&w.stage) != 1)
 		sched_yield();
 	pthread_create(&b, NULL, retract, &w);
-	while (try(&x, w.key, false, PD, 0x1000, 8, LW, NULL) == VB_OK)
-		sched_yield();
-	for (int i = 0; i < 100; i++) {
-		sched_yield();
-		assert_int_equal(atomic_load(&w.stage), 1);
-	}
-	atomic_store(&w.stage, 2);
-	pthread_join(a, NULL);
+	let_go(&w, a);
 	pthread_join(b, NULL);
 	assert_int_equal(atomic_load(&w.stage), 3);
 	unmake(&x);

@@ -19,43 +19,24 @@
 #include <cmocka.h>
 
 #include "base/log.h"
+#include "kit.h"
 
 static char text[1 << 20];
 
-/* Runs f in a child whose standard error is a pipe; returns what it wrote there. */
+static void (*body)(void);
+
+static int run_body(void)
+{
+	body();
+	vb_log_tell();
+	return 0;
+}
+
+/* What f writes to its standard error. */
 static const char *said(const char *log, const char *level, void (*f)(void))
 {
-	size_t n = 0;
-	ssize_t got;
-	int p[2], status;
-	pid_t pid;
-
-	assert_int_equal(pipe(p), 0);
-	pid = fork();
-	assert_true(pid >= 0);
-	if (!pid) {
-		dup2(p[1], 2);
-		close(p[0]);
-		close(p[1]);
-		if (log)
-			setenv("VERBENA_LOG", log, 1);
-		else
-			unsetenv("VERBENA_LOG");
-		if (level)
-			setenv("VERBENA_LOG_LEVEL", level, 1);
-		else
-			unsetenv("VERBENA_LOG_LEVEL");
-		f();
-		vb_log_tell();
-		_exit(0);
-	}
-	close(p[1]);
-	while ((got = read(p[0], text + n, sizeof text - 1 - n)) > 0)
-		n += (size_t)got;
-	text[n] = 0;
-	close(p[0]);
-	waitpid(pid, &status, 0);
-	assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	body = f;
+	assert_int_equal(kit_said(log, level, run_body, text, sizeof text), 0);
 	return text;
 }
 

@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "device.h"
 #include "kit.h"
 #include "mem/keys.h"
 #include "obj/context.h"
@@ -15,23 +16,6 @@
 #include "verbs/verbs.h"
 
 enum { SIZE = 1 << 16, DEPTH = 8, RW = KIT_ALL & ~IBV_ACCESS_LOCAL_WRITE };
-
-static struct ibv_context *ctx;
-static struct ibv_pd *pd;
-
-static int open_device(void **state)
-{
-	(void)state;
-	ctx = kit_open();
-	pd = ibv_alloc_pd(ctx);
-	return pd ? 0 : -1;
-}
-
-static int close_device(void **state)
-{
-	(void)state;
-	return ibv_dealloc_pd(pd) | ibv_close_device(ctx);
-}
 
 /* Two connected QPs; b has a region that takes windows. */
 struct desk {
@@ -467,5 +451,5 @@ int main(void)
 	    cmocka_unit_test(in_a_forked_child),
 	};
 
-	return cmocka_run_group_tests(tests, open_device, close_device);
+	return cmocka_run_group_tests(tests, kit_device_open, kit_device_close);
 }

@@ -11,6 +11,9 @@
 
 #include <cmocka.h>
 
+#include "device.h"
+#include "kit.h"
+#include "refused.h"
 #include "mem/access.h"
 #include "hca/hca.h"
 #include "verbs/verbs.h"
@@ -18,37 +21,25 @@
 #define PAGE 4096ul
 #define RW   (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
 
-static struct ibv_context *ctx, *other;
-static struct ibv_pd *pd, *pd2;
+static struct ibv_context *other;
+static struct ibv_pd *pd2;
 static uint8_t *mem;
 
 static int open_device(void **state)
 {
-	struct ibv_device **list = ibv_get_device_list(NULL);
+	int err = kit_device_open(state);
 
-	(void)state;
-	ctx = list && list[0] ? ibv_open_device(list[0]) : NULL;
-	other = list && list[0] ? ibv_open_device(list[0]) : NULL;
-	ibv_free_device_list(list);
-	pd = ctx ? ibv_alloc_pd(ctx) : NULL;
-	pd2 = ctx ? ibv_alloc_pd(ctx) : NULL;
+	other = kit_open();
+	pd2 = ibv_alloc_pd(ctx);
 	mem = mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	return pd && pd2 && other && mem != MAP_FAILED ? 0 : -1;
+	return !err && pd2 && mem != MAP_FAILED ? 0 : -1;
 }
 
 static int close_device(void **state)
 {
-	(void)state;
 	munmap(mem, 4 * PAGE);
-	return ibv_dealloc_pd(pd2) | ibv_dealloc_pd(pd) | ibv_close_device(other) | ibv_close_device(ctx);
+	return ibv_dealloc_pd(pd2) | ibv_close_device(other) | kit_device_close(state);
 }
-
-#define REFUSED(call, err)                    \
-	do {                                  \
-		errno = 0;                    \
-		assert_null((call));          \
-		assert_int_equal(errno, err); \
-	} while (0)
 
 static enum vb_reason reach(uint32_t key, uint64_t addr, uint64_t len)
 {

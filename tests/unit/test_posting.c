@@ -9,29 +9,13 @@
 
 #include <cmocka.h>
 
+#include "device.h"
 #include "kit.h"
 #include "hca/send.h"
 #include "obj/builder.h"
 #include "transport/transport.h"
 
 enum { SIZE = 4096, DEPTH = 64, ROUNDS = 1000 };
-
-static struct ibv_context *ctx;
-static struct ibv_pd *pd;
-
-static int open_device(void **state)
-{
-	(void)state;
-	ctx = kit_open();
-	pd = ibv_alloc_pd(ctx);
-	return pd ? 0 : -1;
-}
-
-static int close_device(void **state)
-{
-	(void)state;
-	return ibv_dealloc_pd(pd) | ibv_close_device(ctx);
-}
 
 struct desk {
 	struct kit_end a, b;
@@ -273,5 +257,5 @@ int main(void)
 	    cmocka_unit_test(thread_domains_post_without_the_lock),
 	};
 
-	return cmocka_run_group_tests(tests, open_device, close_device);
+	return cmocka_run_group_tests(tests, kit_device_open, kit_device_close);
 }

@@ -16,8 +16,10 @@
 
 #include <cmocka.h>
 
+#include "device.h"
 #include "huge.h"
-
+#include "kit.h"
+#include "refused.h"
 #include "hca/hca.h"
 #include "verbs/verbs.h"
 
@@ -34,27 +36,17 @@ enum {
 	HT = IBV_ACCESS_HUGETLB,
 };
 
-static struct ibv_context *ctx, *other;
-static struct ibv_pd *pd;
+static struct ibv_context *other;
 
 static int open_device(void **state)
 {
-	struct ibv_device **list = ibv_get_device_list(NULL);
-
-	(void)state;
-	if (!list || !list[0])
-		return -1;
-	ctx = ibv_open_device(list[0]);
-	other = ibv_open_device(list[0]);
-	ibv_free_device_list(list);
-	pd = ctx ? ibv_alloc_pd(ctx) : NULL;
-	return pd && other ? 0 : -1;
+	other = kit_open();
+	return kit_device_open(state);
 }
 
 static int close_device(void **state)
 {
-	(void)state;
-	return ibv_dealloc_pd(pd) | ibv_close_device(other) | ibv_close_device(ctx);
+	return ibv_close_device(other) | kit_device_close(state);
 }
 
 /* After each test: whatever was refused has left nothing behind. */
@@ -65,14 +57,6 @@ static int nothing_is_left(void **state)
 	(void)state;
 	return keys->plain.live || atomic_load(&vb_pd(pd)->refs) ? -1 : 0;
 }
-
-/* The call gives NULL and this errno. */
-#define REFUSED(call, err)                    \
-	do {                                  \
-		errno = 0;                    \
-		assert_null(call);            \
-		assert_int_equal(errno, err); \
-	} while (0)
 
 static void *pages(int prot, unsigned n)
 {

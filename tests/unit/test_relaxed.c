@@ -15,6 +15,8 @@
 
 #include <cmocka.h>
 
+#include "device.h"
+#include "refused.h"
 #include "mem/access.h"
 #include "mem/guard.h"
 #include "obj/relaxed.h"
@@ -26,21 +28,15 @@
 #define ALL  (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)
 
 static struct sigaction ours; /* the library's handler of faults, which cmocka's stands in front of */
-static struct ibv_context *ctx;
-static struct ibv_pd *pd;
 static struct vb_hca *hca;
 static uint8_t *mem; /* 2 MiB of pages */
 
 static int open_device(void **state)
 {
-	struct ibv_device **list = ibv_get_device_list(NULL);
+	int err = kit_device_open(state);
 
-	(void)state;
-	ctx = list && list[0] ? ibv_open_device(list[0]) : NULL;
-	ibv_free_device_list(list);
-	pd = ctx ? ibv_alloc_pd(ctx) : NULL;
 	mem = mmap(NULL, 2 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (!pd || mem == MAP_FAILED)
+	if (err || mem == MAP_FAILED)
 		return -1;
 	hca = vb_hca(vb_context(ctx)->adapter);
 	return 0;
@@ -48,17 +44,9 @@ static int open_device(void **state)
 
 static int close_device(void **state)
 {
-	(void)state;
 	munmap(mem, 2 * MIB);
-	return ibv_dealloc_pd(pd) | ibv_close_device(ctx);
+	return kit_device_close(state);
 }
-
-#define REFUSED(call, err)                    \
-	do {                                  \
-		errno = 0;                    \
-		assert_null((call));          \
-		assert_int_equal(errno, err); \
-	} while (0)
 
 static struct ibv_mr *reg(void *addr, size_t length, int access)
 {

@@ -15,6 +15,8 @@
 
 #include <cmocka.h>
 
+#include "device.h"
+#include "kit.h"
 #include "iba/limits.h"
 #include "host/netif.h"
 #include "verbs/verbs.h"
@@ -30,34 +32,24 @@
 #define UNDER_TSAN 0
 #endif
 
-static struct ibv_context *ctx, *other;
-static struct ibv_pd *pd;
+static struct ibv_context *other;
 static struct ibv_cq *cq, *other_cq;
 static union ibv_gid gid;
 
 static int open_device(void **state)
 {
-	struct ibv_device **list = ibv_get_device_list(NULL);
+	int err = kit_device_open(state);
 
-	(void)state;
-	if (!list || !list[0])
-		return -1;
-	ctx = ibv_open_device(list[0]);
-	other = ibv_open_device(list[0]);
-	ibv_free_device_list(list);
-	if (!ctx || !other)
-		return -1;
-	pd = ibv_alloc_pd(ctx);
+	other = kit_open();
 	cq = ibv_create_cq(ctx, 16, NULL, NULL, 0);
 	other_cq = ibv_create_cq(other, 16, NULL, NULL, 0);
-	return pd && cq && other_cq && !ibv_query_gid(ctx, 1, 0, &gid) ? 0 : -1;
+	return !err && cq && other_cq && !ibv_query_gid(ctx, 1, 0, &gid) ? 0 : -1;
 }
 
 static int close_device(void **state)
 {
-	(void)state;
-	return ibv_destroy_cq(other_cq) | ibv_destroy_cq(cq) | ibv_dealloc_pd(pd) | ibv_close_device(other) |
-	       ibv_close_device(ctx);
+	return ibv_destroy_cq(other_cq) | ibv_destroy_cq(cq) | ibv_close_device(other) |
+	       kit_device_close(state);
 }
 
 /* The call gives NULL or -1 and this errno. */

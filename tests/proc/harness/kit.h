@@ -129,6 +129,11 @@ void *kit_mapped(size_t size, int *fd);
 /* Makes a page missing until somebody fills it through the userfaultfd that this returns. */
 int kit_missing(void *page, size_t size);
 
+/* Runs f in a child whose standard error is a pipe, with VERBENA_LOG and VERBENA_LOG_LEVEL as given (NULL:
+ * not set); what f returns is its exit status.  What was written to the pipe is in text, cut to size. Returns
+ * how the child ended, as waitpid() has it. */
+int kit_said(const char *log, const char *level, int (*f)(void), char *text, size_t size);
+
 /* Cases of a test, each in a process of its own that gets an alarm after `seconds`. */
 struct kit_case {
 	const char *name;

@@ -59,3 +59,39 @@ int kit_log_count(const char *what)
 		n++;
 	return n;
 }
+
+static void set(const char *name, const char *value)
+{
+	if (value)
+		setenv(name, value, 1);
+	else
+		unsetenv(name);
+}
+
+int kit_said(const char *log, const char *level, int (*f)(void), char *text, size_t size)
+{
+	size_t n = 0;
+	ssize_t got;
+	int p[2], status;
+	pid_t pid;
+
+	fflush(NULL);
+	CHECK(!pipe(p));
+	pid = fork();
+	CHECK(pid >= 0);
+	if (!pid) {
+		dup2(p[1], 2);
+		close(p[0]);
+		close(p[1]);
+		set("VERBENA_LOG", log);
+		set("VERBENA_LOG_LEVEL", level);
+		_exit(f());
+	}
+	close(p[1]);
+	while ((got = read(p[0], text + n, size - 1 - n)) > 0)
+		n += (size_t)got;
+	text[n] = 0;
+	close(p[0]);
+	CHECK(waitpid(pid, &status, 0) == pid);
+	return status;
+}
