@@ -37,7 +37,9 @@ static bool in_step(const struct vb_peer_mem_want *w)
 	return atomic_load_explicit(&w->qp->received, memory_order_acquire) == (VB_SHOWN_RECEIVED | w->psn);
 }
 
-static bool key_permits(const struct vb_peer_mem *f, const struct vb_peer_mem_want *w, uint64_t *at)
+/* Flat, so that the wish for memory is not put together only to be read by another function. */
+static __attribute__((flatten)) bool key_permits(const struct vb_peer_mem *f,
+						 const struct vb_peer_mem_want *w, uint64_t *at)
 {
 	uint32_t index = vb_peer_mem_index(f, w->rkey);
 	enum vb_key_kind kind;
