@@ -212,8 +212,9 @@ bool vb_number_seek(struct vb_adapter *a, uint32_t number, struct vb_reach_facts
 
 /* member.c */
 bool vb_members_accept(struct vb_adapter *a); /* takes qpn_lock; true: there may be more */
-void vb_members_listen(struct vb_adapter *a); /* likewise: shows this process's present user */
-void vb_members_close(struct vb_adapter *a);  /* descriptors only, so that a forked child may call it */
+void vb_members_listen(
+    struct vb_adapter *a);		     /* takes qpn_lock; names show this process's present user then */
+void vb_members_close(struct vb_adapter *a); /* descriptors only, so that a forked child may call it */
 void vb_members_free(struct vb_adapter *a);
 
 /* peer.c */
