@@ -13,7 +13,17 @@ uint64_t sim_random(struct sim *s)
 	return z ^ z >> 31;
 }
 
+void *sim_zeroed(size_t bytes)
+{
+	void *p = aligned_alloc(VB_LINE, (bytes + VB_LINE - 1) / VB_LINE * VB_LINE);
+
+	assert_non_null(p);
+	return memset(p, 0, bytes);
+}
+
 /* ---- the wire ---- */
+
+static const struct sim_ground alone;
 
 static struct sim_wire *wire_of(struct vb_out *o)
 {
@@ -28,7 +38,7 @@ static bool wire_reserve(struct vb_out *o, struct vb_outbuf *b, uint32_t hdr_len
 
 	assert_null(w->building);
 	assert_true(payload_len <= o->mtu || payload_len == sizeof(struct vb_facts));
-	if (w->n >= (cls == VB_OUT_REQUEST ? room - room / 4 : room))
+	if (w->n + w->held >= (cls == VB_OUT_REQUEST ? room - room / 4 : room))
 		return false;
 	w->building = malloc(sizeof *w->building + hdr_len + payload_len);
 	w->building->hdr_len = hdr_len;
@@ -88,7 +98,8 @@ static void wire_commit(struct vb_out *o, struct vb_outbuf *b)
 	why = vb_pkt_decode(&p, f->bytes, f->hdr_len, f->payload_len);
 	if (why)
 		fail_msg("QP %u sent an impossible packet: %s", w->from, why);
-	assert_int_equal(p.qpn, s->n[!w->from].qp.qpn);
+	if (s->ground == &alone)
+		assert_int_equal(p.qpn, s->n[!w->from].qp.qpn);
 	p.payload = f->bytes + f->hdr_len;
 	v = s->filter ? s->filter(s, w->from, &p) : by_rates(s);
 	p.payload = NULL;
@@ -148,6 +159,47 @@ static bool wire_room(struct vb_out *o)
 static const struct vb_out_ops wire_ops = {wire_reserve, wire_commit, wire_cancel,
 					   wire_mark,	 wire_taken,  wire_room};
 
+void sim_wire_init(struct sim_wire *w, struct sim *s, unsigned from)
+{
+	*w = (struct sim_wire){.out = {.ops = &wire_ops,
+				       .mtu = s->cfg.mtu,
+				       .local = s->cfg.local,
+				       .carries_acks = s->cfg.carried},
+			       .sim = s,
+			       .from = from};
+}
+
+static uint32_t first_of(const struct sim_wire *w)
+{
+	uint32_t best = 0;
+
+	for (uint32_t i = 1; i < w->n; i++)
+		if (w->flying[i]->at < w->flying[best]->at ||
+		    (w->flying[i]->at == w->flying[best]->at && w->flying[i]->order < w->flying[best]->order))
+			best = i;
+	return best;
+}
+
+uint64_t sim_wire_next(const struct sim_wire *w)
+{
+	return w->n ? w->flying[first_of(w)]->at : VB_NEVER;
+}
+
+struct sim_flying *sim_wire_take(struct sim_wire *w)
+{
+	uint32_t i = first_of(w);
+	struct sim_flying *f = w->flying[i];
+
+	w->flying[i] = w->flying[--w->n];
+	return f;
+}
+
+void sim_wire_free(struct sim_wire *w)
+{
+	while (w->n)
+		free(w->flying[--w->n]);
+}
+
 /* ---- the path ---- */
 
 static void show_received(struct sim_node *n)
@@ -202,8 +254,7 @@ static void path_comes(struct sim *s, unsigned i)
 
 /* ---- time ---- */
 
-/* A QP goes to the error state with a failed request or an event, and a reason; or by its application. */
-static void look_for_silent_end(struct sim_node *n)
+void sim_look_for_silent_end(struct sim_node *n)
 {
 	const struct vb_cq *cqs[] = {&n->scq, &n->rcq};
 	bool told = false;
@@ -255,29 +306,16 @@ static void pump(struct sim *s, unsigned i)
 		output(s, n);
 	}
 	look_at_timer(s, n);
-	look_for_silent_end(n);
+	sim_look_for_silent_end(n);
 	vb_lock_give(&n->qp.lock);
-}
-
-static uint32_t first_of(const struct sim_wire *w)
-{
-	uint32_t best = 0;
-
-	for (uint32_t i = 1; i < w->n; i++)
-		if (w->flying[i]->at < w->flying[best]->at ||
-		    (w->flying[i]->at == w->flying[best]->at && w->flying[i]->order < w->flying[best]->order))
-			best = i;
-	return best;
 }
 
 static void deliver(struct sim *s, struct sim_wire *w)
 {
 	struct vb_qp *qp = &s->n[!w->from].qp;
-	uint32_t i = first_of(w);
-	struct sim_flying *f = w->flying[i];
+	struct sim_flying *f = sim_wire_take(w);
 	struct vb_pkt p;
 
-	w->flying[i] = w->flying[--w->n];
 	w->delivered++;
 	assert_null(vb_pkt_decode(&p, f->bytes, f->hdr_len, f->payload_len));
 	p.payload = f->bytes + f->hdr_len;
@@ -300,7 +338,7 @@ static uint64_t next_event(struct sim *s, struct sim_wire **w)
 	*w = NULL;
 	for (unsigned i = 0; i < 2; i++) {
 		struct sim_node *n = &s->n[i];
-		uint64_t at = n->wire.n ? n->wire.flying[first_of(&n->wire)]->at : VB_NEVER;
+		uint64_t at = sim_wire_next(&n->wire);
 		uint64_t other = n->deadline < n->kick ? n->deadline : n->kick;
 
 		if (at < next) {
@@ -363,16 +401,8 @@ void sim_run_for(struct sim *s, uint64_t ns)
 
 /* ---- objects ---- */
 
-static void *zeroed(size_t bytes)
-{
-	void *p = aligned_alloc(VB_LINE, (bytes + VB_LINE - 1) / VB_LINE * VB_LINE);
-
-	assert_non_null(p);
-	return memset(p, 0, bytes);
-}
-
-/* As ibv_modify_qp brings a QP from RESET to RTS. */
-static void connect_qp(struct sim *s, unsigned i)
+/* As ibv_modify_qp does it. */
+void sim_connect(struct sim *s, unsigned i)
 {
 	const struct sim_cfg *c = &s->cfg;
 	struct vb_qp *qp = &s->n[i].qp;
@@ -399,19 +429,34 @@ static void connect_qp(struct sim *s, unsigned i)
 	sim_modify(s, i, IBV_QPS_INIT);
 	sim_modify(s, i, IBV_QPS_RTR);
 	sim_modify(s, i, IBV_QPS_RTS);
-	if (c->path_at[i])
-		s->cfg.path_at[i] += s->now;
-	else
-		path_comes(s, i);
 }
 
 void sim_modify(struct sim *s, unsigned i, enum ibv_qp_state to)
 {
 	struct vb_qp *qp = &s->n[i].qp;
+
+	s->n[i].errs = to == IBV_QPS_ERR;
+	vb_posting_take(qp);
+	vb_lock_take(&qp->lock);
+	s->ground->modify(s, i, to);
+	vb_posting_give(qp);
+}
+
+/* ---- a pair that stands alone ---- */
+
+static void flush(struct vb_qp *qp)
+{
+	vb_lock_take(&qp->lock);
+	qp->transport->flush(qp);
+	vb_lock_give(&qp->lock);
+}
+
+static void alone_modify(struct sim *s, unsigned i, enum ibv_qp_state to)
+{
+	struct vb_qp *qp = &s->n[i].qp;
 	enum ibv_qp_state from = qp->state;
 	struct vb_facts f = {.reason = VB_R_FLUSHED};
 
-	vb_lock_take(&qp->lock);
 	if (to == IBV_QPS_ERR) {
 		qp->transport->error(qp, &f);
 	} else if (to == IBV_QPS_RESET) {
@@ -420,11 +465,53 @@ void sim_modify(struct sim *s, unsigned i, enum ibv_qp_state to)
 		vb_qp_set_state(qp, to);
 		qp->transport->enter(qp, from);
 	}
-	s->n[i].errs = to == IBV_QPS_ERR;
 	if (s->cfg.placing)
 		show(s, i);
 	vb_lock_give(&qp->lock);
 }
+
+static void alone_attach(struct sim *s, unsigned i)
+{
+	struct sim_node *n = &s->n[i];
+
+	vb_keys_init(&n->keys, sim_zeroed(SIM_KEYS * sizeof(struct vb_key_entry)), SIM_KEYS,
+		     sim_zeroed(VB_MEM_SLOTS * sizeof(struct vb_key_slot)),
+		     sim_zeroed(sizeof(struct vb_key_marks)));
+	n->qp.keys = &n->keys;
+	n->qp.qpn = i ? SIM_QPN1 : SIM_QPN0;
+	sim_wire_init(&n->wire, s, i);
+}
+
+static void alone_leave(struct sim *s, unsigned i)
+{
+	struct sim_node *n = &s->n[i];
+
+	sim_wire_free(&n->wire);
+	free(n->keys.entries);
+	free(n->keys.slots.at);
+	free(n->keys.marks);
+}
+
+static void alone_posted(struct sim *s, unsigned i)
+{
+	struct vb_qp *qp = &s->n[i].qp;
+
+	if (vb_qp_state_now(qp) == IBV_QPS_ERR)
+		flush(qp);
+}
+
+static void alone_drop(struct sim *s, unsigned i)
+{
+	vb_lock_give(&s->n[i].qp.lock);
+}
+
+static const struct sim_ground alone = {
+    .attach = alone_attach,
+    .posted = alone_posted,
+    .modify = alone_modify,
+    .drop = alone_drop,
+    .leave = alone_leave,
+};
 
 static void make_node(struct sim *s, unsigned i)
 {
@@ -438,8 +525,7 @@ static void make_node(struct sim *s, unsigned i)
 
 	assert_int_equal(vb_evq_init(&n->ctx.async), 0);
 	n->pd.id = 10 + i;
-	vb_keys_init(&n->keys, zeroed(SIM_KEYS * sizeof(struct vb_key_entry)), SIM_KEYS,
-		     zeroed(VB_MEM_SLOTS * sizeof(struct vb_key_slot)), zeroed(sizeof(struct vb_key_marks)));
+	n->ctx.adapter = s->on[i];
 	n->scq.ctx = n->rcq.ctx = &n->ctx;
 	assert_int_equal(vb_cq_init(&n->scq, c->cqe), 0);
 	assert_int_equal(vb_cq_init(&n->rcq, c->cqe), 0);
@@ -452,40 +538,59 @@ static void make_node(struct sim *s, unsigned i)
 	}
 	n->qp.ibv.qp_type = IBV_QPT_RC;
 	n->qp.transport = vb_transport_of(IBV_QPT_RC);
+	s->ground->attach(s, i);
+	n->qp.pd_id = n->pd.id;
 	n->qp.ctx = &n->ctx;
 	n->qp.pd = &n->pd;
-	n->qp.pd_id = n->pd.id;
 	n->qp.scq = &n->scq;
 	n->qp.rcq = c->one_cq ? &n->scq : &n->rcq;
-	n->qp.keys = &n->keys;
-	assert_int_equal(vb_mws_init(&n->mws, &n->keys, SIM_KEYS), 0);
+	assert_int_equal(vb_mws_init(&n->mws, n->qp.keys, SIM_KEYS), 0);
 	n->qp.mws = &n->mws;
-	n->qp.qpn = i ? SIM_QPN1 : SIM_QPN0;
 	n->qp.sq_sig_all = c->sig_all;
 	n->qp.family = c->family;
 	assert_int_equal(vb_qp_init(&n->qp, &cap), 0);
-	n->wire = (struct sim_wire){
-	    .out = {.ops = &wire_ops, .mtu = c->mtu, .local = c->local, .carries_acks = c->carried},
-	    .sim = s,
-	    .from = i};
 	n->deadline = n->kick = VB_NEVER;
 }
 
-struct sim *sim_new(const struct sim_cfg *cfg)
+struct sim *sim_new_on(const struct sim_cfg *cfg, const struct sim_ground *g, struct vb_adapter *a,
+		       struct vb_adapter *b)
 {
-	struct sim *s = zeroed(sizeof *s);
+	struct sim *s = sim_zeroed(sizeof *s);
 
+	s->ground = g;
+	s->on[0] = a;
+	s->on[1] = b;
 	s->cfg = *cfg;
 	s->rng = cfg->seed * 0x2545f4914f6cdd1dull;
 	s->now = VB_SEC;
 	s->talk = getenv("VB_SIM_TRACE") != NULL;
 	make_node(s, 0);
 	make_node(s, 1);
-	for (unsigned i = 0; i < 2 && cfg->placing; i++)
+	for (unsigned i = 0; i < 2 && cfg->placing && g == &alone; i++)
 		make_peer_mem(s, i);
-	connect_qp(s, 0);
-	connect_qp(s, 1);
+	sim_connect(s, 0);
+	if (!cfg->one_end)
+		sim_connect(s, 1);
 	return s;
+}
+
+struct sim *sim_new(const struct sim_cfg *cfg)
+{
+	struct sim *s = sim_new_on(cfg, &alone, NULL, NULL);
+
+	for (unsigned i = 0; i < 2; i++)
+		if (cfg->path_at[i])
+			s->cfg.path_at[i] += s->now;
+		else
+			path_comes(s, i);
+	return s;
+}
+
+void sim_leave(struct sim *s, unsigned i)
+{
+	if (!s->n[i].left)
+		s->ground->leave(s, i);
+	s->n[i].left = true;
 }
 
 void sim_free(struct sim *s)
@@ -493,8 +598,7 @@ void sim_free(struct sim *s)
 	for (unsigned i = 0; i < 2; i++) {
 		struct sim_node *n = &s->n[i];
 
-		for (uint32_t k = 0; k < n->wire.n; k++)
-			free(n->wire.flying[k]);
+		sim_leave(s, i);
 		vb_cq_forget(&n->scq, &n->qp);
 		vb_cq_forget(&n->rcq, &n->qp);
 		while (sim_event(s, i) >= 0)
@@ -506,9 +610,6 @@ void sim_free(struct sim *s)
 			vb_rq_fini(&n->srq.rq);
 		vb_evq_fini(&n->ctx.async);
 		vb_mws_fini(&n->mws);
-		free(n->keys.entries);
-		free(n->keys.slots.at);
-		free(n->keys.marks);
 		free(s->mem[i]);
 	}
 	free(s);
@@ -518,11 +619,11 @@ void sim_free(struct sim *s)
 
 uint32_t sim_reg(struct sim *s, unsigned n, void *addr, uint64_t len, uint32_t access)
 {
-	uint32_t key = vb_key_publish(&s->n[n].keys, &(struct vb_key_spec){.pd = s->n[n].pd.id,
-									   .access = access,
-									   .iova = (uintptr_t)addr,
-									   .addr = (uintptr_t)addr,
-									   .length = len});
+	uint32_t key = vb_key_publish(s->n[n].qp.keys, &(struct vb_key_spec){.pd = s->n[n].pd.id,
+									     .access = access,
+									     .iova = (uintptr_t)addr,
+									     .addr = (uintptr_t)addr,
+									     .length = len});
 
 	assert_int_not_equal(key, 0);
 	return key;
@@ -532,16 +633,9 @@ uint32_t sim_stale(struct sim *s, unsigned n)
 {
 	uint32_t key = sim_reg(s, n, s->mem[n], 64, 0xf);
 
-	vb_key_retract(&s->n[n].keys, key);
-	vb_key_give(&s->n[n].keys, key);
+	vb_key_retract(s->n[n].qp.keys, key);
+	vb_key_give(s->n[n].qp.keys, key);
 	return key;
-}
-
-static void flush(struct vb_qp *qp)
-{
-	vb_lock_take(&qp->lock);
-	qp->transport->flush(qp);
-	vb_lock_give(&qp->lock);
 }
 
 int sim_send(struct sim *s, unsigned n, const struct ibv_send_wr *wr)
@@ -559,8 +653,7 @@ int sim_send(struct sim *s, unsigned n, const struct ibv_send_wr *wr)
 			vb_builder_next(&b);
 	}
 	vb_builder_publish(&b);
-	if (vb_qp_state_now(qp) == IBV_QPS_ERR)
-		flush(qp);
+	s->ground->posted(s, n);
 	vb_builder_end(&b);
 	return err;
 }
@@ -580,16 +673,23 @@ int sim_recv(struct sim *s, unsigned n, uint64_t wr_id, struct ibv_sge *sge, int
 	vb_lock_take(&qp->post.receives);
 	err = vb_rq_post(&qp->resp.rq, &wr, &bad, "ibv_post_recv");
 	vb_lock_give(&qp->post.receives);
-	if (vb_qp_state_now(qp) == IBV_QPS_ERR)
-		flush(qp);
+	if (vb_qp_state_now(qp) == IBV_QPS_ERR) {
+		vb_lock_take(&qp->lock);
+		qp->transport->flush(qp);
+		s->ground->drop(s, n);
+	}
 	return err;
 }
 
 bool sim_poll(struct sim *s, unsigned n, bool send, struct ibv_wc *wc)
 {
-	struct vb_qp *qp = &s->n[n].qp;
+	struct vb_cq *cq = send ? s->n[n].qp.scq : s->n[n].qp.rcq;
 
-	return vb_cq_poll(send ? qp->scq : qp->rcq, 1, wc) == 1;
+	if (vb_cq_poll(cq, 1, wc) == 1)
+		return true;
+	if (s->ground->poll)
+		s->ground->poll(s, n);
+	return vb_cq_poll(cq, 1, wc) == 1;
 }
 
 int sim_event(struct sim *s, unsigned n)
@@ -654,17 +754,22 @@ static enum sim_verdict by_plan(struct sim *s, unsigned from, const struct vb_pk
 	return SIM_PASS;
 }
 
+void sim_desk_init(struct sim *s)
+{
+	for (unsigned i = 0; i < 2; i++) {
+		s->mem[i] = sim_zeroed(SIM_MEM);
+		s->lkey[i] = sim_reg(s, i, s->mem[i], SIM_MEM,
+				     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+					 IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC);
+	}
+}
+
 struct sim *sim_desk(const struct sim_cfg *cfg)
 {
 	struct sim *s = sim_new(cfg);
 
 	s->filter = by_plan;
-	for (unsigned i = 0; i < 2; i++) {
-		s->mem[i] = zeroed(SIM_MEM);
-		s->lkey[i] = sim_reg(s, i, s->mem[i], SIM_MEM,
-				     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
-					 IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC);
-	}
+	sim_desk_init(s);
 	return s;
 }
 

@@ -1,6 +1,8 @@
 /* The protocol in virtual time: two queue pairs, and a wire per direction that loses, reorders, duplicates
- * and delays by seed.  No adapter, no thread, no clock: the same seed gives the same packets at the same
- * times. */
+ * and delays by seed.  No thread, no clock: the same seed gives the same packets at the same times.
+ *
+ * A pair stands alone, and then transport/ is driven step by step, or on simulated processes (hosts.h), and
+ * then hca/ drives it. */
 #ifndef VB_TESTS_SIM_H
 #define VB_TESTS_SIM_H
 
@@ -78,6 +80,7 @@ struct sim_cfg {
 	uint64_t path_at[2];	  /* when each end has its way out, after the beginning; 0: from then on */
 	bool carried;		  /* the wire carries ACKs along with requests */
 	bool placing;		  /* requests are placed directly where they can be, once both have it */
+	bool one_end;		  /* side 1 is connected by sim_connect() only */
 };
 
 /* A sensible quiet wire; tests change what they are about. */
@@ -121,8 +124,19 @@ struct sim_wire {
 	unsigned from;
 	struct sim_flying *building;
 	struct sim_flying *flying[1024];
-	uint32_t n;
+	uint32_t n, held; /* held: came, and was not consumed yet */
 	uint64_t committed, delivered;
+};
+
+/* What a pair stands on: nothing, or a process for each side. */
+struct sim_ground {
+	void (*attach)(struct sim *s, unsigned n); /* before the QP is made */
+	void (*posted)(struct sim *s, unsigned n); /* requests were published, the posting lock is held */
+	void (*poll)(struct sim *s, unsigned n);   /* its program found a CQ empty; may be NULL */
+	/* Under the posting lock and the QP's; the QP's is given. */
+	void (*modify)(struct sim *s, unsigned n, enum ibv_qp_state to);
+	void (*drop)(struct sim *s, unsigned n);  /* gives the QP's lock */
+	void (*leave)(struct sim *s, unsigned n); /* destroys what attach() made */
 };
 
 struct sim_node {
@@ -136,11 +150,14 @@ struct sim_node {
 	struct sim_wire wire;	  /* its way out */
 	struct vb_shown_qp shown; /* what its peer may do by itself */
 	struct vb_peer_mem mem;	  /* what it knows of its peer's memory */
+	bool left;		  /* its QP was destroyed */
 	bool errs;		  /* its QP was seen in the error state */
 	uint64_t deadline, kick;  /* timer; when a held-back ACK leaves */
 };
 
 struct sim {
+	const struct sim_ground *ground;
+	struct vb_adapter *on[2]; /* the processes; NULL: it stands alone */
 	struct sim_cfg cfg;
 	uint64_t now, rng, order;
 	struct sim_node n[2];
@@ -160,7 +177,23 @@ struct sim {
 };
 
 struct sim *sim_new(const struct sim_cfg *cfg);
+/* On these processes, which may be one. */
+struct sim *sim_new_on(const struct sim_cfg *cfg, const struct sim_ground *g, struct vb_adapter *a,
+		       struct vb_adapter *b);
 void sim_free(struct sim *s);
+
+/* Destroys the QP of one side, whose program makes no call for it any more. */
+void sim_leave(struct sim *s, unsigned n);
+
+/* A wire of s; its far end takes the packets out in the order in which they arrive. */
+void sim_wire_init(struct sim_wire *w, struct sim *s, unsigned from);
+uint64_t sim_wire_next(const struct sim_wire *w); /* when one arrives, VB_NEVER: none is under way */
+struct sim_flying *sim_wire_take(struct sim_wire *w);
+void sim_wire_free(struct sim_wire *w);
+/* The test fails if its QP went to the error state without a failed request or an event, and a reason, and
+ * not by its application either. */
+void sim_look_for_silent_end(struct sim_node *n);
+void *sim_zeroed(size_t bytes); /* on lines of their own, to be freed */
 uint64_t sim_random(struct sim *s);
 static inline uint32_t sim_below(struct sim *s, uint32_t n)
 {
@@ -191,6 +224,8 @@ int sim_event(struct sim *s, unsigned n);
 /* A packet from nowhere, to node n at once; then what it causes. */
 void sim_inject(struct sim *s, unsigned n, struct vb_pkt *p, const void *payload, uint32_t len);
 void sim_modify(struct sim *s, unsigned n, enum ibv_qp_state to);
+/* From RESET to RTS. */
+void sim_connect(struct sim *s, unsigned n);
 /* How many packets of this opcode node `from` has handed to its wire. */
 unsigned sim_count(const struct sim *s, unsigned from, uint8_t opcode);
 const struct sim_seen *sim_find(const struct sim *s, unsigned from, uint8_t opcode, unsigned nth);
@@ -199,6 +234,7 @@ const struct sim_seen *sim_find(const struct sim *s, unsigned from, uint8_t opco
 
 /* A pair with SIM_MEM bytes of memory at each side, registered for everything. */
 struct sim *sim_desk(const struct sim_cfg *cfg);
+void sim_desk_init(struct sim *s); /* the same for a pair that was made */
 /* The request of these offsets into both memories; fetch-and-add adds 1, compare-and-swap turns 0 into 1. */
 struct ibv_send_wr sim_wr(struct sim *s, unsigned n, enum ibv_wr_opcode op, uint32_t at, uint32_t len,
 			  uint32_t to, struct ibv_sge *sge);

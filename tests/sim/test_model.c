@@ -3,499 +3,46 @@
  *
  * The first argument or VB_SEEDS: how many seeds (50; 1000 with VERBENA_SOAK); the second argument: the first
  * of them. */
-#include <endian.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "sim.h"
-
-enum {
-	OPS = 120,	   /* per direction and seed */
-	SOURCE = 64 << 10, /* constant bytes that are sent */
-	TARGET = 48 << 10, /* what the peer reads, writes and counts in */
-	SINK = 2 << 20,	   /* where READs and receives land; handed out once */
-	MAX_LEN = 12 << 10,
-};
-
-struct expected_wc {
-	struct ibv_wc wc;
-};
-
-/* A receive WQE as posted, or a message as sent. */
-struct recv_wqe {
-	uint64_t wr_id;
-	uint32_t num_sge;
-	struct ibv_sge sge[4];
-};
-
-struct message {
-	bool imm_write;
-	uint32_t flags, imm, len;
-	uint8_t *data;
-};
-
-/* A READ whose answer may still be on its way: until a fence, what it reads must not change (it may be
- * executed again after later requests). */
-struct open_read {
-	uint32_t off, len;
-};
-
-struct side {
-	uint8_t *source, *target, *sink;  /* the memory */
-	uint8_t *target_want, *sink_want; /* what the model says */
-	uint32_t source_key, target_key, sink_key;
-	uint32_t sink_used;
-	/* as sender */
-	unsigned posted, done; /* requests; by completions */
-	uint64_t next_wr;
-	struct expected_wc *wcs; /* expected send completions */
-	unsigned nwcs, wcs_seen;
-	struct message *msgs;	  /* messages that the peer will receive */
-	unsigned nmsgs, received; /* received: by the peer */
-	struct open_read *reads;
-	unsigned nreads;
-	/* as receiver */
-	struct recv_wqe *recvs;
-	unsigned nrecvs, recvs_used;
-};
-
-struct model {
-	struct sim *s;
-	struct side side[2];
-	uint32_t sge_max;
-};
-
-static void side_new(struct model *m, unsigned i)
-{
-	struct side *d = &m->side[i];
-
-	d->source = malloc(SOURCE);
-	d->target = malloc(TARGET);
-	d->sink = malloc(SINK);
-	d->target_want = malloc(TARGET);
-	d->sink_want = malloc(SINK);
-	for (uint32_t k = 0; k < SOURCE; k += 8)
-		*(uint64_t *)(void *)(d->source + k) = sim_random(m->s);
-	for (uint32_t k = 0; k < TARGET; k += 8)
-		*(uint64_t *)(void *)(d->target + k) = sim_random(m->s);
-	memcpy(d->target_want, d->target, TARGET);
-	memset(d->sink, 0x3c, SINK);
-	memset(d->sink_want, 0x3c, SINK);
-	d->source_key = sim_reg(m->s, i, d->source, SOURCE, 0);
-	d->target_key = sim_reg(m->s, i, d->target, TARGET,
-				IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-				    IBV_ACCESS_REMOTE_ATOMIC);
-	d->sink_key = sim_reg(m->s, i, d->sink, SINK, IBV_ACCESS_LOCAL_WRITE);
-	d->wcs = calloc(OPS, sizeof *d->wcs);
-	d->msgs = calloc(OPS, sizeof *d->msgs);
-	d->reads = calloc(OPS, sizeof *d->reads);
-	d->recvs = calloc(OPS, sizeof *d->recvs);
-}
-
-static void side_free(struct side *d)
-{
-	for (unsigned i = 0; i < d->nmsgs; i++)
-		free(d->msgs[i].data);
-	free(d->source);
-	free(d->target);
-	free(d->sink);
-	free(d->target_want);
-	free(d->sink_want);
-	free(d->wcs);
-	free(d->msgs);
-	free(d->reads);
-	free(d->recvs);
-}
-
-static uint32_t pick_length(struct model *m)
-{
-	uint32_t mtu = m->s->cfg.mtu, n;
-
-	switch (sim_below(m->s, 8)) {
-	case 0:
-		return 0;
-	case 1:
-	case 2:
-		return 1 + sim_below(m->s, 64);
-	case 3:
-		n = mtu * (1 + sim_below(m->s, 4)) + sim_below(m->s, 3) - 1;
-		break;
-	case 4:
-		n = sim_below(m->s, MAX_LEN + 1);
-		break;
-	default:
-		n = sim_below(m->s, 2 * mtu);
-	}
-	return n < MAX_LEN ? n : MAX_LEN;
-}
-
-/* Cuts `len` bytes into up to n pieces, some of them empty; where they stand is `place`'s choice. */
-static int cut(struct model *m, struct ibv_sge *sge, uint32_t len,
-	       void (*place)(struct model *, unsigned, struct ibv_sge *), unsigned side)
-{
-	int n = 1 + (int)sim_below(m->s, m->sge_max);
-
-	if (!len && sim_below(m->s, 2))
-		return 0;
-	for (int i = 0; i < n; i++) {
-		sge[i].length = i == n - 1 ? len : sim_below(m->s, len + 1);
-		len -= sge[i].length;
-		place(m, side, &sge[i]);
-	}
-	return n;
-}
-
-static void in_source(struct model *m, unsigned side, struct ibv_sge *e)
-{
-	struct side *d = &m->side[side];
-
-	e->addr = (uintptr_t)d->source + sim_below(m->s, SOURCE - e->length + 1);
-	e->lkey = d->source_key;
-}
-
-static void in_sink(struct model *m, unsigned side, struct ibv_sge *e)
-{
-	struct side *d = &m->side[side];
-
-	assert_true(d->sink_used + e->length + 16 < SINK);
-	e->addr = (uintptr_t)d->sink + d->sink_used;
-	e->lkey = d->sink_key;
-	d->sink_used += e->length + sim_below(m->s, 16); /* a gap that nobody may touch */
-}
-
-/* What the model expects in the sink after `data` was scattered. */
-static void scatter(struct side *d, const struct ibv_sge *sge, uint32_t n, const uint8_t *data, uint32_t len)
-{
-	for (uint32_t i = 0; i < n && len; i++) {
-		uint32_t k = sge[i].length < len ? sge[i].length : len;
-
-		memcpy(d->sink_want + (sge[i].addr - (uintptr_t)d->sink), data, k);
-		data += k;
-		len -= k;
-	}
-}
-
-static void gather(const struct ibv_sge *sge, int n, uint8_t *to)
-{
-	for (int i = 0; i < n; i++) {
-		memcpy(to, (void *)(uintptr_t)sge[i].addr, sge[i].length);
-		to += sge[i].length;
-	}
-}
-
-static bool touches_open_read(const struct side *d, uint32_t off, uint32_t len)
-{
-	for (unsigned i = 0; i < d->nreads; i++)
-		if (off < d->reads[i].off + d->reads[i].len && d->reads[i].off < off + len)
-			return true;
-	return false;
-}
-
-static void expect_send(struct side *d, const struct ibv_send_wr *wr, enum ibv_wc_opcode opcode, uint32_t len)
-{
-	if (!(wr->send_flags & IBV_SEND_SIGNALED))
-		return;
-	d->wcs[d->nwcs++].wc = (struct ibv_wc){.wr_id = wr->wr_id, .opcode = opcode, .byte_len = len};
-}
-
-static void model_message(struct side *d, const struct ibv_send_wr *wr, const uint8_t *data, uint32_t len,
-			  bool imm_write)
-{
-	struct message *msg = &d->msgs[d->nmsgs++];
-
-	msg->imm_write = imm_write;
-	msg->len = len;
-	msg->imm = wr->imm_data;
-	msg->flags = wr->opcode == IBV_WR_SEND ? 0 : IBV_WC_WITH_IMM;
-	msg->data = malloc(len + 1);
-	memcpy(msg->data, data, len);
-}
-
-/* Carries a request out in the model, when it is posted: the order of execution is the order of posting. */
-static void model_request(struct model *m, unsigned i, const struct ibv_send_wr *wr, uint32_t len)
-{
-	static uint8_t data[MAX_LEN];
-	struct side *d = &m->side[i], *peer = &m->side[!i];
-	uint32_t off = (uint32_t)(wr->wr.rdma.remote_addr - (uintptr_t)peer->target);
-	uint64_t before, after;
-
-	switch (wr->opcode) {
-	case IBV_WR_SEND:
-	case IBV_WR_SEND_WITH_IMM:
-		gather(wr->sg_list, wr->num_sge, data);
-		model_message(d, wr, data, len, false);
-		expect_send(d, wr, IBV_WC_SEND, 0);
-		break;
-	case IBV_WR_RDMA_WRITE_WITH_IMM:
-	case IBV_WR_RDMA_WRITE:
-		if (len)
-			gather(wr->sg_list, wr->num_sge, peer->target_want + off);
-		if (wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM)
-			model_message(d, wr, data, len, true);
-		expect_send(d, wr, IBV_WC_RDMA_WRITE, 0);
-		break;
-	case IBV_WR_RDMA_READ:
-		if (len)
-			scatter(d, wr->sg_list, (uint32_t)wr->num_sge, peer->target_want + off, len);
-		d->reads[d->nreads++] = (struct open_read){off, len};
-		expect_send(d, wr, IBV_WC_RDMA_READ, len);
-		break;
-	default:
-		memcpy(&before, peer->target_want + off, 8);
-		after = before + wr->wr.atomic.compare_add;
-		if (wr->opcode == IBV_WR_ATOMIC_CMP_AND_SWP)
-			after = before == wr->wr.atomic.compare_add ? wr->wr.atomic.swap : before;
-		memcpy(peer->target_want + off, &after, 8);
-		scatter(d, wr->sg_list, (uint32_t)wr->num_sge, (uint8_t *)&before, 8);
-		expect_send(d, wr,
-			    wr->opcode == IBV_WR_ATOMIC_CMP_AND_SWP ? IBV_WC_COMP_SWAP : IBV_WC_FETCH_ADD, 8);
-	}
-}
-
-static void pick_atomic(struct model *m, unsigned i, struct ibv_send_wr *wr)
-{
-	struct side *peer = &m->side[!i];
-	uint64_t now;
-	uint32_t off = sim_below(m->s, TARGET / 8) * 8;
-
-	memcpy(&now, peer->target_want + off, 8);
-	wr->wr.atomic.remote_addr = (uintptr_t)peer->target + off;
-	wr->wr.atomic.rkey = sim_rkey(peer->target_key);
-	wr->wr.atomic.compare_add = sim_below(m->s, 2) ? now : sim_random(m->s);
-	wr->wr.atomic.swap = sim_random(m->s);
-}
-
-/* Posts one random request; false: the queue is full. */
-static bool post_one(struct model *m, unsigned i)
-{
-	static const enum ibv_wr_opcode opcodes[] = {IBV_WR_SEND,
-						     IBV_WR_SEND_WITH_IMM,
-						     IBV_WR_RDMA_WRITE,
-						     IBV_WR_RDMA_WRITE_WITH_IMM,
-						     IBV_WR_RDMA_READ,
-						     IBV_WR_ATOMIC_CMP_AND_SWP,
-						     IBV_WR_ATOMIC_FETCH_AND_ADD,
-						     IBV_WR_RDMA_READ};
-	struct side *d = &m->side[i], *peer = &m->side[!i];
-	uint32_t len = pick_length(m), off, before = d->sink_used;
-	struct ibv_sge sge[4];
-	struct ibv_send_wr wr = {.wr_id = d->next_wr, .sg_list = sge, .imm_data = (uint32_t)sim_random(m->s)};
-	bool fetch, atomic;
-	int err;
-
-	wr.opcode = opcodes[sim_below(m->s, 8)];
-	atomic = wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
-	fetch = atomic || wr.opcode == IBV_WR_RDMA_READ;
-	if (atomic)
-		len = 8;
-	else if (!fetch && len <= m->s->cfg.inl && sim_below(m->s, 2))
-		wr.send_flags |= IBV_SEND_INLINE;
-	wr.num_sge = cut(m, sge, len, fetch ? in_sink : in_source, i);
-	if (atomic) {
-		pick_atomic(m, i, &wr);
-	} else {
-		wr.wr.rdma.remote_addr = (uintptr_t)peer->target + sim_below(m->s, TARGET - len + 1);
-		wr.wr.rdma.rkey = sim_rkey(peer->target_key);
-		if (!len && sim_below(m->s, 2)) /* rule 18 */
-			wr.wr.rdma.rkey = 0xdeadbeef;
-	}
-	off = (uint32_t)(wr.wr.rdma.remote_addr - (uintptr_t)peer->target);
-	if (sim_below(m->s, 3) || d->posted == OPS - 1)
-		wr.send_flags |= IBV_SEND_SIGNALED;
-	if (sim_below(m->s, 4) == 0)
-		wr.send_flags |= IBV_SEND_SOLICITED;
-	if (sim_below(m->s, 8) == 0 || (wr.opcode != IBV_WR_RDMA_READ && wr.opcode != IBV_WR_SEND &&
-					wr.opcode != IBV_WR_SEND_WITH_IMM && touches_open_read(d, off, len)))
-		wr.send_flags |= IBV_SEND_FENCE;
-	/* enough signalled ones that the queue cannot fill up with others */
-	if (d->posted % 4 == 3)
-		wr.send_flags |= IBV_SEND_SIGNALED;
-	err = sim_send(m->s, i, &wr);
-	if (err) {
-		assert_int_equal(err, ENOMEM);
-		d->sink_used = before;
-		return false;
-	}
-	if (wr.send_flags & IBV_SEND_FENCE)
-		d->nreads = 0;
-	model_request(m, i, &wr, len);
-	d->next_wr++;
-	d->posted++;
-	return true;
-}
-
-/* Posts a receive for the next message that lacks one, if the sender has decided what it is. */
-static void post_recv(struct model *m, unsigned i)
-{
-	struct side *d = &m->side[i], *peer = &m->side[!i];
-	struct recv_wqe *r = &d->recvs[d->nrecvs];
-	const struct message *msg;
-	uint32_t room;
-
-	if (d->nrecvs >= peer->nmsgs)
-		return;
-	msg = &peer->msgs[d->nrecvs];
-	room = msg->imm_write ? sim_below(m->s, 32) : msg->len + sim_below(m->s, 3) * 16;
-	r->wr_id = 0x1000000u + d->nrecvs;
-	r->num_sge = (uint32_t)cut(m, r->sge, room, in_sink, i);
-	assert_int_equal(sim_recv(m->s, i, r->wr_id, r->sge, (int)r->num_sge), 0);
-	d->nrecvs++;
-}
-
-static void check_recv(struct model *m, unsigned i, const struct ibv_wc *wc)
-{
-	struct side *d = &m->side[i], *peer = &m->side[!i];
-	const struct recv_wqe *r = &d->recvs[d->recvs_used++];
-	const struct message *msg = &peer->msgs[peer->received++];
-
-	assert_true(peer->received <= peer->nmsgs && d->recvs_used <= d->nrecvs);
-	assert_int_equal(wc->status, IBV_WC_SUCCESS);
-	assert_int_equal(wc->wr_id, r->wr_id);
-	assert_int_equal(wc->qp_num, m->s->n[i].qp.qpn);
-	assert_int_equal(wc->opcode, msg->imm_write ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV);
-	assert_int_equal(wc->byte_len, msg->len); /* rule 25 */
-	assert_int_equal(wc->wc_flags, msg->flags);
-	if (msg->flags & IBV_WC_WITH_IMM)
-		assert_int_equal(wc->imm_data, msg->imm);
-	if (!msg->imm_write)
-		scatter(d, r->sge, r->num_sge, msg->data, msg->len);
-	/* its bytes are there now */
-	for (uint32_t k = 0; k < r->num_sge; k++) {
-		uint32_t at = (uint32_t)(r->sge[k].addr - (uintptr_t)d->sink);
-
-		assert_memory_equal(d->sink + at, d->sink_want + at, r->sge[k].length);
-	}
-}
-
-static void check_send(struct model *m, unsigned i, const struct ibv_wc *wc)
-{
-	struct side *d = &m->side[i];
-	const struct ibv_wc *want = &d->wcs[d->wcs_seen++].wc;
-
-	assert_true(d->wcs_seen <= d->nwcs);
-	if (wc->status != IBV_WC_SUCCESS)
-		fail_msg("wr_id %lu failed with status %d", (unsigned long)wc->wr_id, wc->status);
-	assert_int_equal(wc->wr_id, want->wr_id); /* in order, none lost, none twice */
-	assert_int_equal(wc->opcode, want->opcode);
-	assert_int_equal(wc->qp_num, m->s->n[i].qp.qpn);
-	if (want->byte_len)
-		assert_int_equal(wc->byte_len, want->byte_len);
-}
-
-static void poll_side(struct model *m, unsigned i)
-{
-	struct ibv_wc wc;
-
-	while (sim_poll(m->s, i, true, &wc)) {
-		if (wc.wr_id >= 0x1000000u)
-			check_recv(m, i, &wc);
-		else
-			check_send(m, i, &wc);
-	}
-	while (sim_poll(m->s, i, false, &wc))
-		check_recv(m, i, &wc);
-}
-
-static bool finished(const struct side *d)
-{
-	return d->posted == OPS && d->wcs_seen == d->nwcs && d->received == d->nmsgs;
-}
-
-static struct sim_cfg pick_cfg(uint64_t seed)
-{
-	static const uint32_t mtus[] = {256, 512, 1024, 2048, 4096, 256, 1024, 16384};
-	struct sim dice = {.rng = seed * 77 + 5};
-	struct sim_cfg c = {SIM_DEFAULTS};
-
-	c.seed = seed;
-	c.mtu = mtus[sim_below(&dice, 8)];
-	c.local = sim_below(&dice, 2);
-	c.srq = sim_below(&dice, 3) == 0;
-	c.one_cq = sim_below(&dice, 3) == 0;
-	c.lossless = sim_below(&dice, 5) == 0;
-	c.lazy_acks = sim_below(&dice, 2);
-	c.send_wr = 4 + sim_below(&dice, 60);
-	c.recv_wr = OPS;
-	c.cqe = 1024;
-	c.inl = 64;
-	c.rd_atomic = (uint8_t)(1 + sim_below(&dice, 16));
-	c.dest_rd_atomic = (uint8_t)(c.rd_atomic + sim_below(&dice, 3));
-	c.retry_cnt = 7;
-	c.timeout = (uint8_t)(4 + sim_below(&dice, 4));
-	c.min_rnr = (uint8_t)(1 + sim_below(&dice, 8));
-	c.room = 8 + sim_below(&dice, 56);
-	/* close to the wrap, so that PSNs go through it (rule 12) */
-	c.psn[0] = sim_below(&dice, 2) ? 0xffffff - sim_below(&dice, 100) : sim_below(&dice, 1 << 24);
-	c.psn[1] = sim_below(&dice, 2) ? 0x7fffff - sim_below(&dice, 100) : sim_below(&dice, 1 << 24);
-	if (!c.lossless) {
-		c.loss = sim_below(&dice, 4) ? sim_below(&dice, 50) : 0;
-		c.dup = sim_below(&dice, 2) ? sim_below(&dice, 50) : 0;
-		c.late = sim_below(&dice, 2) ? sim_below(&dice, 50) : 0;
-	}
-	/* contact, at each end when it comes, within what the retries allow */
-	for (int i = 0; i < 2; i++)
-		if (sim_below(&dice, 2))
-			c.path_at[i] = 1 + sim_below(&dice, 2u * 4096 << c.timeout);
-	c.placing = sim_below(&dice, 2);
-	c.carried = sim_below(&dice, 2);
-	return c;
-}
+#include "model.h"
 
 static uint64_t seeds = 50, first = 1, current;
 static uint64_t carried; /* ACKs that travelled along with requests */
 
 static void run_seed(uint64_t seed)
 {
-	struct sim_cfg cfg = pick_cfg(seed);
-	struct model m = {.s = sim_new(&cfg), .sge_max = cfg.sge};
+	struct sim_cfg cfg = model_cfg(seed);
+	struct sim *s = sim_new(&cfg);
+	struct model m;
 	unsigned idle = 0;
-	int ev;
+	char buf[128];
 
-	side_new(&m, 0);
-	side_new(&m, 1);
-	while (!finished(&m.side[0]) || !finished(&m.side[1])) {
-		unsigned i = sim_below(m.s, 2), burst = sim_below(m.s, 6);
-		bool acted = false;
+	model_init(&m, s, OPS);
+	while (!model_finished(&m)) {
+		bool acted = model_act(&m);
 
-		while (burst-- && m.side[i].posted < OPS && post_one(&m, i))
-			acted = true;
-		if (sim_below(m.s, 3) == 0) /* late now and then: RNR */
-			for (unsigned k = sim_below(m.s, 8); k; k--)
-				post_recv(&m, sim_below(m.s, 2));
-		for (unsigned k = sim_below(m.s, 60); k; k--)
-			if (!sim_step(m.s))
+		for (unsigned k = sim_below(s, 60); k; k--)
+			if (!sim_step(s))
 				break;
 			else
 				acted = true;
-		if (sim_below(m.s, 3)) {
-			poll_side(&m, 0);
-			poll_side(&m, 1);
-		}
+		if (sim_below(s, 3))
+			model_poll(&m);
 		idle = acted ? 0 : idle + 1;
-		if (idle > 1000 || m.s->now > 1000 * VB_SEC)
-			fail_msg("stuck: sent %u/%u completions, %u/%u; received %u/%u, %u/%u",
-				 m.side[0].wcs_seen, m.side[0].nwcs, m.side[1].wcs_seen, m.side[1].nwcs,
-				 m.side[0].received, m.side[0].nmsgs, m.side[1].received, m.side[1].nmsgs);
+		if (idle > 1000 || s->now > 1000 * VB_SEC) {
+			model_say(&m, buf, sizeof buf);
+			fail_msg("stuck: %s", buf);
+		}
 	}
-	sim_settle(m.s);
-	carried += m.s->carried;
-	poll_side(&m, 0);
-	poll_side(&m, 1);
-	for (unsigned i = 0; i < 2; i++) {
-		struct side *d = &m.side[i];
-
-		assert_true(finished(d));
-		assert_memory_equal(d->target, d->target_want, TARGET);
-		assert_memory_equal(d->sink, d->sink_want, SINK);
-		assert_int_equal(m.s->n[i].qp.state, IBV_QPS_RTS);
-		assert_int_equal(m.s->n[i].qp.req.reads, 0);
-		ev = sim_event(m.s, i);
-		assert_int_equal(ev, -1);
-		side_free(d);
-	}
-	sim_free(m.s);
+	sim_settle(s);
+	carried += s->carried;
+	model_poll(&m);
+	model_check_end(&m);
+	model_fini(&m);
+	sim_free(s);
 }
 
 static void mixed_operations(void **state)
@@ -509,7 +56,7 @@ static void mixed_operations(void **state)
 /* Same seed, same packets: what a failing seed needs. */
 static void seeds_repeat(void **state)
 {
-	struct sim_cfg cfg = pick_cfg(3);
+	struct sim_cfg cfg = model_cfg(3);
 	uint64_t packets[2], now[2];
 	uint8_t buf[4096] = {0};
 

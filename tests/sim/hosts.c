@@ -1,0 +1,820 @@
+#include "hosts.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "hca/direct.h"
+#include "hca/path.h"
+#include "hca/peers.h"
+#include "hca/progress.h"
+#include "hca/send.h"
+
+#pragma GCC diagnostic ignored "-Wunused-parameter" /* stand-ins need little of what they are told */
+
+enum { PROCESSES = 24, LINKS = 24, QPS = 32, CAME = 2048, KEYS = 512, NUMBER0 = 0x11 };
+enum { AT_ONCE = 100000 }; /* events at one instant after which time stands still */
+
+#define TRY_AGAIN (10 * VB_MSEC) /* after an attempt at contact that failed */
+#define TICK	  VB_MSEC	 /* from one look of an engine to the next, while somebody polls */
+
+/* A process and one of its peers. */
+struct link {
+	struct vb_peer peer;
+	struct vb_adapter *far; /* NULL: nobody has that number */
+	struct sim_wire wire;	/* to it */
+	struct vb_rxq rxq;	/* from it */
+	struct sim_flying *came[CAME];
+	uint32_t first, count;
+	uint64_t contact, end; /* when it comes up, and ends; VB_NEVER: that is not under way */
+	enum vb_peer_end how;
+	uint64_t began, next_try;
+	bool was_up;
+	_Atomic uint32_t heard; /* 1: the peer's announcements are looked at */
+};
+
+/* One process. */
+struct vb_adapter {
+	struct hosts *hosts;
+	struct vb_hca hca;
+	uint32_t number;
+	bool alive, nudged, running;
+	struct vb_presence presence;
+	_Atomic uint32_t awake;
+	uint32_t polls; /* as the engine last saw them */
+	uint64_t deadline, watch;
+	struct vb_qp *qps[QPS];
+	struct vb_shown_qp *shown;
+	struct link *links[LINKS];
+	uint32_t nlinks;
+	uint32_t made; /* queue pairs and domains */
+};
+
+struct hosts {
+	struct hosts_cfg cfg;
+	struct sim *air; /* the clock, chance and the trace of all wires; no queue pairs */
+	struct vb_adapter *all[PROCESSES];
+	uint32_t n;
+	const struct vb_transport *row; /* of the queue pairs' type, */
+	struct vb_transport steps;	/* and the same with placement in smaller steps */
+	uint64_t at_once;		/* events since the clock last moved */
+};
+
+static struct hosts *world; /* whose clock counts, NULL: the machine's */
+
+/* What reads the clock below reads the simulated one. */
+int clock_gettime(clockid_t which, struct timespec *t)
+{
+	if (!world)
+		return (int)syscall(SYS_clock_gettime, which, t);
+	*t = (struct timespec){(time_t)(world->air->now / VB_SEC), (long)(world->air->now % VB_SEC)};
+	return 0;
+}
+
+static uint64_t some_of(struct hosts *h, uint64_t ns)
+{
+	return ns ? sim_random(h->air) % ns : 0;
+}
+
+/* ---- links ---- */
+
+static struct link *link_of(const struct vb_peer *peer)
+{
+	return vb_containerof(peer, struct link, peer);
+}
+
+static struct vb_adapter *process_at(struct hosts *h, uint32_t number)
+{
+	return number >= NUMBER0 && number < NUMBER0 + h->n ? h->all[number - NUMBER0] : NULL;
+}
+
+static struct link *find_link(const struct vb_adapter *a, uint32_t number)
+{
+	for (uint32_t i = 0; i < a->nlinks; i++)
+		if (a->links[i]->peer.number == number)
+			return a->links[i];
+	return NULL;
+}
+
+/* The same connection as the process at the other end has it. */
+static struct link *other_end(const struct link *l)
+{
+	return find_link(l->far, l->peer.adapter->number);
+}
+
+static int link_peek(struct vb_rxq *r, struct vb_arrival *p)
+{
+	struct link *l = vb_containerof(r, struct link, rxq);
+	struct sim_flying *f = l->came[l->first % CAME];
+
+	vb_lock_assert_held(&r->rx);
+	if (!l->count)
+		return 0;
+	p->hdr_len = f->hdr_len;
+	p->payload_len = f->payload_len;
+	p->payload = f->bytes + f->hdr_len;
+	p->source = (struct vb_source){VB_SOURCE_PEER, l->peer.incarnation};
+	p->ack = f->ack;
+	p->path_mtu = f->path_mtu;
+	p->placed = f->placed;
+	memcpy(p->hdr, f->bytes, f->hdr_len);
+	return 1;
+}
+
+static void link_next(struct vb_rxq *r)
+{
+	struct link *l = vb_containerof(r, struct link, rxq);
+	struct sim_wire *from = &other_end(l)->wire;
+
+	free(l->came[l->first++ % CAME]);
+	l->count--;
+	from->held--;
+	from->delivered++;
+}
+
+static bool link_ready(const struct vb_rxq *r)
+{
+	return vb_containerof(r, const struct link, rxq)->count > 0;
+}
+
+static void link_rubbish(struct vb_rxq *r)
+{
+	fail_msg("a simulated wire has no rubbish");
+}
+
+static const struct vb_rxq_ops link_ops = {link_peek, link_next, link_ready, link_rubbish};
+
+static struct link *make_link(struct vb_adapter *a, uint32_t number)
+{
+	struct link *l = sim_zeroed(sizeof *l);
+
+	assert_true(a->nlinks < LINKS);
+	l->far = process_at(a->hosts, number);
+	l->contact = l->end = VB_NEVER;
+	l->peer.adapter = a;
+	l->peer.index = a->nlinks;
+	l->peer.number = number;
+	l->peer.state = VB_PEER_IDLE;
+	l->peer.sock = -1;
+	sim_wire_init(&l->wire, a->hosts->air, a->number);
+	l->wire.out.places = a->hosts->cfg.wire.placing;
+	vb_rxq_init(&l->rxq, &link_ops, &l->wire.out);
+	a->links[a->nlinks++] = l;
+	return l;
+}
+
+/* The engine is about to make contact. */
+static void seek(struct link *l)
+{
+	struct hosts *h = l->peer.adapter->hosts;
+
+	if (l->peer.state != VB_PEER_IDLE)
+		return;
+	l->peer.state = VB_PEER_CONTACTING;
+	l->began = h->air->now;
+	l->contact = h->air->now + some_of(h, h->cfg.contact);
+	if (l->contact < l->next_try)
+		l->contact = l->next_try;
+}
+
+static void rise(struct link *l)
+{
+	struct vb_adapter *a = l->peer.adapter;
+
+	l->peer.incarnation = vb_adapter_incarnation(l->far);
+	l->peer.pid = l->far->number;
+	l->peer.out = &l->wire.out;
+	l->peer.rxq = &l->rxq;
+	l->was_up = true;
+	l->peer.state = VB_PEER_UP;
+	vb_hca_ops.peer_up(&l->peer);
+	l->heard = 1;
+	a->nudged = true; /* as after any work of this kind */
+}
+
+static void make_contact(struct link *l)
+{
+	struct link *other;
+
+	l->contact = VB_NEVER;
+	if (!l->far || !l->far->alive) {
+		l->next_try = l->peer.adapter->hosts->air->now + TRY_AGAIN;
+		l->peer.state = VB_PEER_IDLE;
+		vb_hca_ops.peer_up(&l->peer);
+		l->peer.adapter->nudged = true;
+		return;
+	}
+	other = other_end(l);
+	if (!other)
+		other = make_link(l->far, l->peer.adapter->number);
+	if (l->peer.state == VB_PEER_CONTACTING)
+		rise(l);
+	if (other->peer.state == VB_PEER_IDLE) /* its end hears of it, sooner or later */
+		seek(other);
+}
+
+static void arrive(struct sim_wire *w)
+{
+	struct link *from = vb_containerof(w, struct link, wire), *to = other_end(from);
+
+	assert_true(to->count < CAME);
+	to->came[(to->first + to->count++) % CAME] = sim_wire_take(w);
+	w->held++;
+	if (from->far->awake == VB_ASLEEP)
+		from->far->nudged = true; /* the doorbell */
+}
+
+static void fall(struct link *l)
+{
+	struct vb_adapter *a = l->peer.adapter;
+	struct link *other = other_end(l);
+
+	l->end = VB_NEVER;
+	while (sim_wire_next(&other->wire) != VB_NEVER)
+		arrive(&other->wire);
+	for (uint32_t i = 0; i < CAME && l->count; i++)
+		vb_hca_ops.progress(a, true);
+	l->heard = 0;
+	l->peer.state = VB_PEER_DOWN;
+	vb_hca_ops.peer_down(&l->peer, l->how);
+	a->nudged = true;
+}
+
+/* ---- processes ---- */
+
+/* What is placed directly within one call is by chance, so that it ends in the middle of messages. */
+static bool output_in_steps(struct vb_qp *qp, uint32_t place)
+{
+	struct hosts *h = qp->ctx->adapter->hosts;
+
+	return h->row->output(qp, place ? 1 + sim_below(h->air, 8192) : 0);
+}
+
+struct hosts *hosts_new(const struct hosts_cfg *cfg)
+{
+	struct hosts *h = sim_zeroed(sizeof *h);
+
+	assert_null(world);
+	h->cfg = *cfg;
+	h->air = sim_zeroed(sizeof *h->air);
+	h->air->ground = &hosts_ground;
+	h->air->cfg = cfg->wire;
+	h->air->rng = cfg->wire.seed * 0x9e3779b97f4a7c15ull + 7;
+	h->air->now = VB_SEC;
+	h->air->talk = getenv("VB_SIM_TRACE") != NULL;
+	h->row = vb_transport_of(IBV_QPT_RC);
+	h->steps = *h->row;
+	h->steps.output = output_in_steps;
+	world = h;
+	return h;
+}
+
+struct vb_adapter *hosts_start(struct hosts *h)
+{
+	struct vb_adapter *a = sim_zeroed(sizeof *a);
+	struct vb_hca *d = &a->hca;
+	struct link *self;
+
+	assert_true(h->n < PROCESSES);
+	a->hosts = h;
+	a->number = NUMBER0 + h->n;
+	a->alive = true;
+	a->deadline = a->watch = VB_NEVER;
+	a->awake = VB_ASLEEP;
+	a->presence.awake = &a->awake;
+	a->shown = sim_zeroed(QPS * sizeof *a->shown);
+	h->all[h->n++] = a;
+	d->adapter = a;
+	vb_list_init(&d->timed);
+	vb_list_init(&d->contexts);
+	vb_keys_init(&d->keys, sim_zeroed(KEYS * sizeof(struct vb_key_entry)), KEYS,
+		     sim_zeroed(VB_MEM_SLOTS * sizeof(struct vb_key_slot)),
+		     sim_zeroed(sizeof(struct vb_key_marks)));
+	d->keys.home = a->number << 20;
+	d->keys.ops = &vb_direct_keys_ops;
+	d->keys.owner = a;
+	self = make_link(a, a->number);
+	self->peer.incarnation = vb_adapter_incarnation(a);
+	self->peer.pid = a->number;
+	self->peer.out = &self->wire.out;
+	self->peer.rxq = &self->rxq;
+	self->peer.state = VB_PEER_UP;
+	self->was_up = true;
+	self->heard = 1;
+	vb_direct_peer_up(&self->peer);
+	vb_hca_rxq_open(d, &self->rxq);
+	return a;
+}
+
+static void end(struct vb_adapter *a, enum vb_peer_end how)
+{
+	struct hosts *h = a->hosts;
+
+	a->alive = false;
+	for (uint32_t i = 0; i < h->n; i++) {
+		struct link *l = h->all[i] == a ? NULL : find_link(h->all[i], a->number);
+
+		if (!l || !h->all[i]->alive || l->peer.state != VB_PEER_UP)
+			continue; /* who is making contact finds nobody */
+		l->how = how;
+		l->end = h->air->now + some_of(h, h->cfg.notice);
+	}
+}
+
+void hosts_kill(struct vb_adapter *a)
+{
+	end(a, VB_END_DIED);
+}
+
+void hosts_leave(struct vb_adapter *a)
+{
+	for (uint32_t i = 0; i < QPS; i++)
+		assert_null(a->qps[i]);
+	end(a, VB_END_GOODBYE);
+}
+
+bool hosts_alive(const struct vb_adapter *a)
+{
+	return a->alive;
+}
+
+unsigned hosts_peers_up(const struct vb_adapter *a)
+{
+	unsigned n = 0;
+
+	for (uint32_t i = 1; i < a->nlinks; i++)
+		n += a->links[i]->peer.state == VB_PEER_UP;
+	return n;
+}
+
+void hosts_free(struct hosts *h)
+{
+	for (uint32_t i = 0; i < h->n; i++) {
+		struct vb_adapter *a = h->all[i];
+
+		for (uint32_t k = 0; k < a->nlinks; k++) {
+			struct link *l = a->links[k];
+
+			vb_hca_ops.peer_free(&l->peer);
+			sim_wire_free(&l->wire);
+			while (l->count--)
+				free(l->came[l->first++ % CAME]);
+		}
+	}
+	for (uint32_t i = 0; i < h->n; i++) {
+		struct vb_adapter *a = h->all[i];
+
+		for (uint32_t k = 0; k < a->nlinks; k++)
+			free(a->links[k]);
+		free(a->hca.keys.entries);
+		free(a->hca.keys.slots.at);
+		free(a->hca.keys.marks);
+		free(a->shown);
+		free(a);
+	}
+	free(h->air);
+	free(h);
+	world = NULL;
+}
+
+/* ---- time ---- */
+
+/* What host/engine.c does in one round, if nobody polls: else it only looks whether that is still so. */
+static void engine(struct vb_adapter *a)
+{
+	struct hosts *h = a->hosts;
+	bool nudged = a->nudged;
+
+	a->nudged = false;
+	a->running = true;
+	if (a->awake == VB_POLLING && h->air->now >= a->watch) {
+		a->watch = h->air->now + TICK;
+		if (a->presence.polls == a->polls) { /* it has stopped */
+			while (vb_hca_ops.progress(a, true))
+				;
+			a->presence.spins = 0;
+			a->awake = VB_ASLEEP;
+			a->watch = VB_NEVER;
+			nudged = true;
+		}
+		a->polls = a->presence.polls;
+	}
+	while (nudged && (vb_hca_ops.progress(a, true) || vb_hca_ops.ready(a)))
+		;
+	a->deadline = vb_hca_ops.timers(a, h->air->now);
+	a->running = false;
+}
+
+static uint64_t next_of(const struct vb_adapter *a, uint64_t now)
+{
+	if (!a->alive)
+		return VB_NEVER;
+	if (a->nudged)
+		return now;
+	return a->deadline < a->watch ? a->deadline : a->watch;
+}
+
+/* The next event: *a's engine, *l's contact or end (which *ends tells), or a packet on *w. */
+struct event {
+	uint64_t at;
+	struct vb_adapter *a;
+	struct link *l;
+	struct sim_wire *w;
+	bool ends;
+};
+
+static void consider(struct event *e, struct event o)
+{
+	if (o.at < e->at)
+		*e = o;
+}
+
+static struct event next_event(const struct hosts *h)
+{
+	struct event e = {.at = VB_NEVER};
+
+	for (uint32_t i = 0; i < h->n; i++) {
+		struct vb_adapter *a = h->all[i];
+
+		consider(&e, (struct event){.at = next_of(a, h->air->now), .a = a});
+		for (uint32_t k = 0; k < a->nlinks; k++) {
+			struct link *l = a->links[k];
+
+			if (l->far && other_end(l))
+				consider(&e, (struct event){.at = sim_wire_next(&l->wire), .w = &l->wire});
+			if (!a->alive)
+				continue;
+			consider(&e, (struct event){.at = l->contact, .l = l});
+			consider(&e, (struct event){.at = l->end, .l = l, .ends = true});
+		}
+	}
+	return e;
+}
+
+bool hosts_step(struct hosts *h)
+{
+	struct event e = next_event(h);
+
+	if (e.at == VB_NEVER)
+		return false;
+	h->at_once = e.at > h->air->now ? 0 : h->at_once + 1;
+	if (h->at_once > AT_ONCE)
+		fail_msg("time stands still");
+	if (e.at > h->air->now)
+		h->air->now = e.at;
+	if (e.w)
+		arrive(e.w);
+	else if (e.l && e.ends)
+		fall(e.l);
+	else if (e.l)
+		make_contact(e.l);
+	else
+		engine(e.a);
+	for (uint32_t i = 0; i < h->n; i++)
+		for (uint32_t k = 0; k < QPS && h->all[i]->alive; k++)
+			if (h->all[i]->qps[k])
+				sim_look_for_silent_end(
+				    vb_containerof(h->all[i]->qps[k], struct sim_node, qp));
+	return true;
+}
+
+void hosts_settle(struct hosts *h)
+{
+	uint64_t limit = h->air->now + 1000 * VB_SEC;
+
+	while (hosts_step(h))
+		if (h->air->now > limit)
+			fail_msg("no end after 1000 s of virtual time");
+}
+
+void hosts_run_for(struct hosts *h, uint64_t ns)
+{
+	uint64_t end_at = h->air->now + ns;
+
+	while (next_event(h).at <= end_at)
+		hosts_step(h);
+	h->air->now = end_at;
+}
+
+uint64_t hosts_now(const struct hosts *h)
+{
+	return h->air->now;
+}
+
+uint64_t hosts_carried(const struct hosts *h)
+{
+	return h->air->carried;
+}
+
+uint64_t hosts_packets(const struct hosts *h)
+{
+	return h->air->packets;
+}
+
+/* ---- a pair on processes: as verbs/ creates, modifies and destroys queue pairs ---- */
+
+static void ground_attach(struct sim *s, unsigned i)
+{
+	struct vb_adapter *a = s->on[i];
+	struct sim_node *n = &s->n[i];
+	uint32_t at = a->made++; /* none is given twice: a late packet may be on its way to it */
+
+	assert_true(at < QPS);
+	n->pd.id = (uint64_t)a->hca.keys.home << 32 | a->made;
+	n->qp.keys = &a->hca.keys;
+	n->qp.qpn = a->number << VB_QPN_INDEX_BITS | at;
+	n->qp.shown = &a->shown[at];
+	n->qp.transport = &a->hosts->steps;
+	a->qps[at] = &n->qp;
+}
+
+static void ground_posted(struct sim *s, unsigned i)
+{
+	vb_hca_posted(&s->n[i].qp);
+}
+
+static void ground_poll(struct sim *s, unsigned i)
+{
+	vb_hca_poll(s->on[i]);
+}
+
+static void ground_drop(struct sim *s, unsigned i)
+{
+	vb_hca_give(&s->n[i].qp);
+}
+
+static void ground_modify(struct sim *s, unsigned i, enum ibv_qp_state to)
+{
+	struct vb_qp *qp = &s->n[i].qp;
+	const struct vb_facts f = {.reason = VB_R_FLUSHED, .qpn = qp->qpn};
+	enum ibv_qp_state from = qp->state;
+
+	if (to == IBV_QPS_RESET) {
+		vb_path_close(qp);
+		vb_qp_reset(qp);
+	} else if (to == IBV_QPS_ERR) {
+		if (from != IBV_QPS_ERR) {
+			qp->transport->error(qp, &f);
+			vb_path_close(qp);
+		}
+	} else {
+		vb_qp_set_state(qp, to);
+		qp->transport->enter(qp, from);
+		if (to == IBV_QPS_RTR)
+			vb_path_open(qp);
+		if (to == IBV_QPS_RTS)
+			vb_hca_send(qp);
+	}
+	vb_direct_show(qp);
+	vb_hca_give(qp);
+	vb_direct_revoked(qp);
+}
+
+static void ground_leave(struct sim *s, unsigned i)
+{
+	struct vb_adapter *a = s->on[i];
+	struct vb_qp *qp = &s->n[i].qp;
+
+	if (a->alive) {
+		sim_modify(s, i, IBV_QPS_RESET);
+		vb_hca_forget(qp);
+		vb_direct_revoked(qp);
+		vb_hca_quiesce(&a->hca);
+	}
+	a->qps[qp->qpn % VB_QPN_INDICES] = NULL;
+}
+
+const struct sim_ground hosts_ground = {
+    .attach = ground_attach,
+    .posted = ground_posted,
+    .poll = ground_poll,
+    .modify = ground_modify,
+    .drop = ground_drop,
+    .leave = ground_leave,
+};
+
+/* ---- host/adapter.h and host/addresses.h, as far as hca/ and obj/ call them ---- */
+
+uint32_t vb_adapter_number(const struct vb_adapter *a)
+{
+	return a->number;
+}
+
+uint32_t vb_adapter_number_count(const struct vb_adapter *a)
+{
+	return 1;
+}
+
+uint32_t vb_adapter_number_at(const struct vb_adapter *a, uint32_t k)
+{
+	return k ? 0 : a->number;
+}
+
+int vb_adapter_number_add(struct vb_adapter *a)
+{
+	return ENFILE;
+}
+
+uint64_t vb_adapter_incarnation(const struct vb_adapter *a)
+{
+	return 0x1000 + a->number; /* a number is given once */
+}
+
+void *vb_adapter_user(const struct vb_adapter *a)
+{
+	return (void *)(uintptr_t)&a->hca;
+}
+
+struct vb_presence *vb_adapter_presence(struct vb_adapter *a)
+{
+	return &a->presence;
+}
+
+void vb_adapter_wake(struct vb_adapter *a)
+{
+	a->awake = VB_POLLING;
+	a->watch = a->hosts->air->now + TICK;
+}
+
+void vb_adapter_disarm(struct vb_adapter *a)
+{
+}
+
+void vb_adapter_yield(struct vb_adapter *a)
+{
+}
+
+void vb_adapter_nudge(struct vb_adapter *a)
+{
+	a->nudged = true;
+}
+
+void vb_adapter_resume(struct vb_adapter *a)
+{
+	if (!a->running)
+		a->nudged = true;
+}
+
+int vb_adapter_await(struct vb_adapter *a, int fd)
+{
+	return EOPNOTSUPP; /* nobody blocks here */
+}
+
+bool vb_adapter_lost(const struct vb_adapter *a)
+{
+	return false;
+}
+
+bool vb_adapter_whole(struct vb_adapter *a)
+{
+	return true;
+}
+
+int vb_adapter_adopt(struct vb_adapter *a, int fd)
+{
+	return 0;
+}
+
+bool vb_adapter_owns(struct vb_adapter *a, int fd)
+{
+	return true;
+}
+
+void vb_adapter_disown(struct vb_adapter *a, int fd)
+{
+	close(fd);
+}
+
+void vb_adapter_rouse(struct vb_adapter *a)
+{
+}
+
+struct vb_qp *vb_qpn_find(const struct vb_adapter *a, uint32_t qpn)
+{
+	return qpn >> VB_QPN_INDEX_BITS == a->number && qpn % VB_QPN_INDICES < QPS
+		   ? a->qps[qpn % VB_QPN_INDICES]
+		   : NULL;
+}
+
+struct vb_peer *vb_peer_get(struct vb_adapter *a, uint32_t number)
+{
+	struct link *l = find_link(a, number);
+
+	if (!l)
+		l = make_link(a, number);
+	l->peer.refs++;
+	seek(l);
+	if (l->contact == a->hosts->air->now && !a->hosts->cfg.contact)
+		a->nudged = true;
+	return &l->peer;
+}
+
+void vb_peer_put(struct vb_peer *peer)
+{
+	assert_true(peer->refs-- > 0);
+}
+
+void vb_peer_contact(struct vb_peer *peer)
+{
+	seek(link_of(peer));
+}
+
+struct vb_peer *vb_peer_current(struct vb_peer *peer)
+{
+	return peer; /* nobody is asked for by two numbers */
+}
+
+struct vb_reach_facts vb_peer_trouble(struct vb_peer *peer, uint32_t *asked)
+{
+	*asked = 0;
+	return (struct vb_reach_facts){0};
+}
+
+uint32_t vb_peer_unable(struct vb_peer *peer)
+{
+	return 0;
+}
+
+bool vb_peer_pending(struct vb_peer *peer, uint64_t now)
+{
+	const struct link *l = link_of(peer);
+
+	return peer->state == VB_PEER_CONTACTING && l->far && l->far->alive && now - l->began < 5 * VB_SEC;
+}
+
+void vb_peer_ring(struct vb_peer *peer)
+{
+	link_of(peer)->far->nudged = true;
+}
+
+bool vb_peer_tell(struct vb_peer *peer, uint8_t subject, const void *msg, size_t len, int fd)
+{
+	return false; /* nobody listens just now */
+}
+
+const struct vb_shown_qp *vb_peer_shown(const struct vb_peer *peer, uint32_t qpn)
+{
+	const struct link *l = link_of(peer);
+
+	return l->was_up && qpn >> VB_QPN_INDEX_BITS == peer->number && qpn % VB_QPN_INDICES < QPS
+		   ? &l->far->shown[qpn % VB_QPN_INDICES]
+		   : NULL;
+}
+
+uint32_t vb_peer_qp_state(const struct vb_peer *peer, uint32_t qpn)
+{
+	const struct vb_shown_qp *q = vb_peer_shown(peer, qpn);
+
+	return q ? q->state : 0;
+}
+
+uint32_t vb_peer_qp_received(const struct vb_peer *peer, uint32_t qpn)
+{
+	const struct vb_shown_qp *q = vb_peer_shown(peer, qpn);
+
+	return q ? q->received : 0;
+}
+
+bool vb_peer_qp_dropped(const struct vb_peer *peer, uint32_t qpn, uint32_t psn)
+{
+	const struct vb_shown_qp *q = vb_peer_shown(peer, qpn);
+
+	return q && q->stray == (VB_SHOWN_RECEIVED | psn);
+}
+
+struct vb_peer *vb_peer_at(const struct vb_adapter *a, uint32_t index)
+{
+	return index < a->nlinks ? &a->links[index]->peer : NULL;
+}
+
+uint32_t vb_peer_count(const struct vb_adapter *a)
+{
+	return a->nlinks;
+}
+
+void vb_peer_tables(const struct vb_peer *peer, struct vb_peer_tables *at)
+{
+	const struct link *l = link_of(peer);
+	struct vb_adapter *far = l->far;
+	const struct link *other = other_end(l);
+
+	*at = (struct vb_peer_tables){.keys = far->hca.keys.entries,
+				      .slots = far->hca.keys.slots.at,
+				      .marks = far->hca.keys.marks,
+				      .heard = &other->heard,
+				      .token = 1,
+				      .same = true,
+				      .pidfd = -1};
+}
+
+bool vb_addresses_have(struct vb_addresses *n, const uint8_t gid[16])
+{
+	return true;
+}
+
+bool vb_addresses_tick(struct vb_addresses *n, uint64_t now)
+{
+	return false;
+}

@@ -1,0 +1,46 @@
+/* Simulated processes of one host, in virtual time: what stands under a pair of queue pairs when hca/ is to
+ * be driven as a device drives it, by posts, polls, an engine, peers that come, leave and die.
+ *
+ * The functions of host/adapter.h that hca/ calls are defined here (hosts.c) in place of host/'s: the
+ * numbers, the peers, contact, bells and the end of processes.  Receive queues are simulated wires.  All
+ * processes stand in this one, so direct placement copies within it.  Everything that is by chance is by
+ * seed. */
+#ifndef VB_TESTS_HOSTS_H
+#define VB_TESTS_HOSTS_H
+
+#include "sim.h"
+
+#include "hca/hca.h"
+
+struct hosts_cfg {
+	struct sim_cfg wire; /* what it says of wires holds between any two processes */
+	uint64_t contact;    /* the longest time that contact takes; 0: it is there at once */
+	uint64_t notice;     /* the longest time after which a peer's end is noticed */
+};
+
+struct hosts *hosts_new(const struct hosts_cfg *cfg);
+void hosts_free(struct hosts *h); /* no pair may be left */
+
+/* A new process. */
+struct vb_adapter *hosts_start(struct hosts *h);
+/* It ends without a word, or after it destroyed its queue pairs and said goodbye.  Its peers notice some time
+ * later; what it had sent before is still read. */
+void hosts_kill(struct vb_adapter *a);
+void hosts_leave(struct vb_adapter *a);
+bool hosts_alive(const struct vb_adapter *a);
+/* How the peers of this process are: how many of them are UP. */
+unsigned hosts_peers_up(const struct vb_adapter *a);
+
+/* For sim_new_on(). */
+extern const struct sim_ground hosts_ground;
+
+/* One event.  false: nothing will ever happen. */
+bool hosts_step(struct hosts *h);
+/* Until nothing happens any more; the test fails after 1000 virtual seconds. */
+void hosts_settle(struct hosts *h);
+void hosts_run_for(struct hosts *h, uint64_t ns);
+uint64_t hosts_now(const struct hosts *h);
+uint64_t hosts_carried(const struct hosts *h); /* ACKs that travelled along with requests */
+uint64_t hosts_packets(const struct hosts *h);
+
+#endif

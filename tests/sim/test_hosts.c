@@ -1,0 +1,434 @@
+/* A device at work: several processes with several connections, random operations on all of them at once, and
+ * processes that end, leave and begin by seed, over a wire that may lose, against the model.  Whatever
+ * happens to a peer, all that a program posted completes, once and in order; what succeeded was done; and in
+ * the end nothing is under way and no timer runs.
+ *
+ * The first argument or VB_SEEDS: how many seeds (100; 1000 with VERBENA_SOAK); the second argument: the
+ * first of them. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "hosts.h"
+#include "model.h"
+
+enum { PAIRS = 10, FEW = 40 };
+
+/* One connection, and who stands at its ends. */
+struct pair {
+	struct sim *s; /* NULL: both ends are gone, and it was freed */
+	struct model m;
+	bool dies[2]; /* the connection of this side stood when its peer died */
+};
+
+struct run {
+	struct hosts *h;
+	struct hosts_cfg cfg;
+	struct sim dice;
+	struct vb_adapter *process[16];
+	unsigned processes;
+	struct pair pair[PAIRS];
+	unsigned pairs, ends;
+	bool calm; /* nothing is lost and nobody goes, so that no timer is needed */
+};
+
+static unsigned ended, placed, busy;
+static uint64_t carried;
+
+static uint32_t below(struct run *r, uint32_t n)
+{
+	return sim_below(&r->dice, n);
+}
+
+static struct vb_adapter *any_alive(struct run *r)
+{
+	struct vb_adapter *a;
+
+	do
+		a = r->process[below(r, r->processes)];
+	while (!hosts_alive(a));
+	return a;
+}
+
+static void add_pair(struct run *r, struct vb_adapter *a, struct vb_adapter *b)
+{
+	struct pair *p = &r->pair[r->pairs];
+	struct sim_cfg c = model_cfg(r->cfg.wire.seed * 100 + r->pairs);
+
+	c.mtu = r->cfg.wire.mtu;
+	c.local = r->cfg.wire.local;
+	c.placing = r->cfg.wire.placing;
+	c.timeout = (uint8_t)(r->calm ? 0 : 8 + below(r, 4));
+	r->pairs++;
+	p->s = sim_new_on(&c, &hosts_ground, a, b);
+	model_init(&p->m, p->s, 1 + below(r, FEW));
+}
+
+static bool hears(struct sim *s, unsigned i, int event)
+{
+	int e;
+
+	while ((e = sim_event(s, i)) >= 0)
+		if (e == event)
+			return true;
+	return false;
+}
+
+/* What is there of it is as the model says. */
+static void end_pair(struct pair *p)
+{
+	model_poll(&p->m);
+	model_check_end(&p->m);
+	for (unsigned i = 0; i < 2; i++) {
+		const struct vb_qp *qp = &p->s->n[i].qp;
+
+		if (p->m.side[i].gone)
+			continue;
+		assert_int_equal(qp->req.deadline, VB_NEVER);
+		if (p->dies[i]) {
+			assert_int_equal(qp->state, IBV_QPS_ERR);
+			assert_int_equal(qp->why.reason, VB_R_PEER_DIED);
+			assert_true(hears(p->s, i, IBV_EVENT_QP_FATAL));
+		}
+	}
+	model_fini(&p->m);
+	sim_free(p->s);
+	p->s = NULL;
+}
+
+/* The program at one end of it destroys its queue pair, or has ended. */
+static void one_end_goes(struct pair *p, unsigned i, bool orderly)
+{
+	const struct vb_qp *other = &p->s->n[!i].qp;
+
+	if (p->m.side[i].gone)
+		return;
+	p->dies[!i] = !orderly && other->path.out && other->state == IBV_QPS_RTS;
+	if (orderly) {
+		sim_leave(p->s, i);
+		model_left(&p->m, i);
+	} else {
+		model_gone(&p->m, i);
+	}
+	if (p->m.side[!i].gone)
+		end_pair(p);
+}
+
+static void somebody_ends(struct run *r)
+{
+	struct vb_adapter *a = any_alive(r);
+	bool orderly = below(r, 3) == 0;
+
+	for (unsigned k = 0; k < r->pairs; k++)
+		for (unsigned i = 0; i < 2; i++)
+			if (r->pair[k].s && r->pair[k].s->on[i] == a) {
+				busy += !model_finished(&r->pair[k].m);
+				one_end_goes(&r->pair[k], i, orderly);
+			}
+	if (orderly)
+		hosts_leave(a);
+	else
+		hosts_kill(a);
+	ended++;
+	/* another program takes its place, and one that is there connects to it */
+	r->process[r->processes++] = hosts_start(r->h);
+	if (r->pairs < PAIRS)
+		add_pair(r, any_alive(r), r->process[r->processes - 1]);
+}
+
+static void something_happens(struct run *r)
+{
+	struct pair *p = &r->pair[below(r, r->pairs)];
+	unsigned i = below(r, 2);
+
+	r->ends--;
+	switch (below(r, 3)) {
+	case 0: /* one queue pair of many goes, or both ends of it, and their processes stay */
+		if (p->s && hosts_alive(p->s->on[i]))
+			one_end_goes(p, i, true);
+		if (p->s && hosts_alive(p->s->on[!i]) && below(r, 2))
+			one_end_goes(p, !i, true);
+		break;
+	case 1:
+		if (r->pairs < PAIRS)
+			add_pair(r, any_alive(r), any_alive(r));
+		break;
+	default:
+		somebody_ends(r);
+	}
+}
+
+static bool all_finished(const struct run *r)
+{
+	for (unsigned k = 0; k < r->pairs; k++)
+		if (r->pair[k].s && !model_finished(&r->pair[k].m))
+			return false;
+	return true;
+}
+
+static void stuck(const struct run *r)
+{
+	char buf[128];
+
+	for (unsigned k = 0; k < r->pairs; k++)
+		if (r->pair[k].s && !model_finished(&r->pair[k].m)) {
+			model_say(&r->pair[k].m, buf, sizeof buf);
+			fail_msg("stuck: pair %u: %s", k, buf);
+		}
+}
+
+static void begin(struct run *r, uint64_t seed)
+{
+	*r = (struct run){.dice.rng = seed * 31 + 7};
+	r->cfg.wire = model_cfg(seed);
+	r->calm = below(r, 3) == 0;
+	if (r->calm || below(r, 3) == 0) /* as between processes of a host */
+		r->cfg.wire.loss = r->cfg.wire.dup = r->cfg.wire.late = 0;
+	r->cfg.contact = below(r, 3) ? 1 + below(r, 3000000) : 0;
+	r->cfg.notice = 1 + below(r, 5000000);
+	r->ends = r->calm ? 0 : below(r, 6);
+	r->h = hosts_new(&r->cfg);
+	for (unsigned k = 2 + below(r, 3); k; k--)
+		r->process[r->processes++] = hosts_start(r->h);
+	for (unsigned k = 1 + below(r, 5); k; k--)
+		add_pair(r, any_alive(r), any_alive(r)); /* now and then with itself */
+}
+
+static void finish(struct run *r)
+{
+	hosts_settle(r->h);
+	carried += hosts_carried(r->h);
+	placed += r->cfg.wire.placing;
+	for (unsigned k = 0; k < r->pairs; k++)
+		if (r->pair[k].s)
+			end_pair(&r->pair[k]);
+	hosts_free(r->h);
+}
+
+static void run_seed(uint64_t seed)
+{
+	struct run r;
+	unsigned idle = 0;
+
+	begin(&r, seed);
+	while (!all_finished(&r)) {
+		struct pair *p = &r.pair[below(&r, r.pairs)];
+		bool acted = p->s && model_act(&p->m);
+
+		for (unsigned k = below(&r, 40); k && hosts_step(r.h); k--)
+			acted = true;
+		if (p->s && below(&r, 2))
+			model_poll(&p->m);
+		if (r.ends && !below(&r, 30))
+			something_happens(&r);
+		idle = acted ? 0 : idle + 1;
+		if (idle > 1000 || hosts_now(r.h) > 1000 * VB_SEC)
+			stuck(&r);
+	}
+	finish(&r);
+}
+
+static uint64_t seeds = 100, first = 1, current;
+
+static void processes_come_and_go(void **state)
+{
+	(void)state;
+	for (current = first; current < first + seeds; current++)
+		run_seed(current);
+	print_message("%u processes ended, %u connections were in use then\n", ended, busy);
+	assert_true(seeds < 20 || (ended && busy && placed && carried));
+}
+
+/* ---- single rules ---- */
+
+/* Two processes and a pair on them. */
+struct two {
+	struct hosts *h;
+	struct vb_adapter *a[2];
+	struct sim *s;
+};
+
+static struct two two(const struct sim_cfg *c, uint64_t contact)
+{
+	struct two t = {
+	    .h = hosts_new(&(struct hosts_cfg){.wire = *c, .contact = contact, .notice = VB_MSEC})};
+
+	t.a[0] = hosts_start(t.h);
+	t.a[1] = hosts_start(t.h);
+	t.s = sim_new_on(c, &hosts_ground, t.a[0], t.a[1]);
+	sim_desk_init(t.s);
+	return t;
+}
+
+static void over(struct two *t)
+{
+	hosts_settle(t->h);
+	sim_free(t->s);
+	hosts_free(t->h);
+}
+
+/* Polls often enough that its process is taken for one that polls, whose ACKs are lazy. */
+static void keep_polling(struct two *t, unsigned i)
+{
+	struct ibv_wc wc;
+
+	for (int k = 0; k < 40; k++)
+		assert_false(sim_poll(t->s, i, false, &wc));
+}
+
+/* What was posted before the far end was connected goes out as soon as it is, and no timer is needed for it.
+ */
+static void a_far_end_that_comes_late(void **state)
+{
+	struct two t = two(SIM_CFG(.timeout = 0, .one_end = true), VB_MSEC);
+	uint64_t w = sim_op(t.s, 0, IBV_WR_RDMA_WRITE, 0, 8, 0), m = sim_op(t.s, 0, IBV_WR_SEND, 0, 8, 0), r;
+
+	(void)state;
+	hosts_run_for(t.h, 50 * VB_MSEC);
+	sim_expect_none(t.s, 0);
+	assert_int_equal(hosts_packets(t.h), 0); /* there is nobody whom it could be sent to */
+	hosts_run_for(t.h, VB_MSEC);
+	sim_connect(t.s, 1);
+	r = sim_take(t.s, 1, 64, 8);
+	hosts_run_for(t.h, 3 * VB_MSEC);
+	sim_expect(t.s, 0, true, w, IBV_WC_SUCCESS);
+	sim_expect(t.s, 0, true, m, IBV_WC_SUCCESS);
+	sim_expect(t.s, 1, false, r, IBV_WC_SUCCESS);
+	over(&t);
+}
+
+/* What the receiver's program has seen is no failure for the sender, though its ACK had not left when the
+ * receiver destroyed its queue pair, or died. */
+static void what_was_received_was_sent(void **state)
+{
+	(void)state;
+	for (unsigned dies = 0; dies < 2; dies++) {
+		struct two t = two(SIM_CFG(.timeout = 10, .retry_cnt = 1), 0);
+		uint64_t r = sim_take(t.s, 1, 64, 8), m;
+
+		hosts_run_for(t.h, VB_MSEC);
+		keep_polling(&t, 1);
+		m = sim_op(t.s, 0, IBV_WR_SEND, 0, 8, 0);
+		hosts_run_for(t.h, 2000);
+		assert_int_equal(hosts_packets(t.h), 1);
+		sim_expect(t.s, 1, false, r, IBV_WC_SUCCESS);
+		assert_int_equal(hosts_packets(t.h), 1); /* the ACK waits */
+		if (dies)
+			hosts_kill(t.a[1]);
+		else
+			sim_leave(t.s, 1);
+		hosts_settle(t.h);
+		sim_expect(t.s, 0, true, m, IBV_WC_SUCCESS);
+		over(&t);
+	}
+}
+
+/* A program that polls no more after it took a message in: its engine sends the ACK.  Nor is the sender's
+ * timer the judge of that, however short it is: the message can be seen to have been received. */
+static void an_ack_does_not_lie(void **state)
+{
+	static const uint8_t timeouts[] = {0, 4 /* 65 us, while the engine looks after a millisecond */};
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		struct two t = two(SIM_CFG(.timeout = timeouts[i], .retry_cnt = 0, .lossless = true), 0);
+		uint64_t r = sim_take(t.s, 1, 64, 8), m;
+
+		hosts_run_for(t.h, VB_MSEC);
+		keep_polling(&t, 1);
+		m = sim_op(t.s, 0, IBV_WR_SEND, 0, 8, 0);
+		hosts_run_for(t.h, 2000);
+		sim_expect(t.s, 1, false, r, IBV_WC_SUCCESS);
+		hosts_run_for(t.h, 3 * VB_MSEC);
+		sim_expect(t.s, 0, true, m, IBV_WC_SUCCESS);
+		over(&t);
+	}
+}
+
+/* Direct placement by way of the tables that the processes show one another: no packet. */
+static void requests_are_placed(void **state)
+{
+	static const enum ibv_wr_opcode ops[] = {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ,
+						 IBV_WR_ATOMIC_FETCH_AND_ADD};
+	struct two t = two(SIM_CFG(.placing = true), 0);
+	uint64_t r = sim_take(t.s, 1, 128, 8), m;
+
+	(void)state;
+	m = sim_op(t.s, 0, IBV_WR_SEND, 0, 8, 0); /* from the first packet on it permits more (rule 37) */
+	hosts_settle(t.h);
+	sim_expect(t.s, 1, false, r, IBV_WC_SUCCESS);
+	sim_expect(t.s, 0, true, m, IBV_WC_SUCCESS);
+	for (unsigned i = 0; i < 3; i++) {
+		uint64_t packets = hosts_packets(t.h), w;
+
+		t.s->mem[0][64] = (uint8_t)(i + 1);
+		w = sim_op(t.s, 0, ops[i], 64, 8, 64);
+		sim_expect(t.s, 0, true, w, IBV_WC_SUCCESS);
+		assert_int_equal(hosts_packets(t.h), packets);
+	}
+	assert_int_equal(t.s->mem[1][64], 2); /* 1 was written, and 1 added */
+	over(&t);
+}
+
+/* Requests that found no room yet when the peer said goodbye fail as if their packets were lost. */
+static void a_goodbye_with_a_full_wire(void **state)
+{
+	struct two t = two(SIM_CFG(.timeout = 8, .retry_cnt = 1, .room = 4), 0);
+	uint64_t w[20];
+
+	(void)state;
+	hosts_run_for(t.h, VB_MSEC);
+	for (unsigned i = 0; i < 20; i++)
+		w[i] = sim_op(t.s, 0, IBV_WR_RDMA_WRITE, 0, 64, 0);
+	sim_leave(t.s, 1);
+	hosts_leave(t.a[1]);
+	hosts_settle(t.h);
+	for (unsigned i = 0; i < 20; i++)
+		sim_expect(t.s, 0, true, w[i], i ? IBV_WC_WR_FLUSH_ERR : IBV_WC_RETRY_EXC_ERR);
+	over(&t);
+}
+
+static void nobody_has_the_number(void **state)
+{
+	struct two t = two(SIM_CFG(.timeout = 12, .retry_cnt = 2), VB_MSEC);
+	uint64_t w = sim_op(t.s, 0, IBV_WR_RDMA_WRITE, 0, 8, 0);
+
+	(void)state;
+	hosts_kill(t.a[1]);
+	hosts_settle(t.h);
+	assert_int_equal(hosts_peers_up(t.a[0]), 0);
+	sim_expect(t.s, 0, true, w, IBV_WC_RETRY_EXC_ERR);
+	over(&t);
+}
+
+static int tell_seed(void **state)
+{
+	(void)state;
+	if (current < first + seeds)
+		print_message("seed %lu; repeat with: sim-hosts 1 %lu\n", (unsigned long)current,
+			      (unsigned long)current);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(a_far_end_that_comes_late),
+	    cmocka_unit_test(what_was_received_was_sent),
+	    cmocka_unit_test(an_ack_does_not_lie),
+	    cmocka_unit_test(requests_are_placed),
+	    cmocka_unit_test(a_goodbye_with_a_full_wire),
+	    cmocka_unit_test(nobody_has_the_number),
+	    cmocka_unit_test_teardown(processes_come_and_go, tell_seed),
+	};
+	const char *env = getenv("VB_SEEDS");
+
+	if (getenv("VERBENA_SOAK"))
+		seeds = 1000;
+	if (argc > 1)
+		seeds = strtoull(argv[1], NULL, 0);
+	else if (env)
+		seeds = strtoull(env, NULL, 0);
+	if (argc > 2)
+		first = strtoull(argv[2], NULL, 0);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
