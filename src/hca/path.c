@@ -64,6 +64,15 @@ void vb_path_detach(struct vb_path *p)
 	vb_direct_show(p->qp);
 }
 
+void vb_path_unresolve(struct vb_path *p)
+{
+	struct vb_peer *peer = p->peer;
+
+	vb_lock_assert_held(&p->qp->lock);
+	p->peer = NULL;
+	vb_peer_put(peer);
+}
+
 void vb_path_contact(struct vb_path *p)
 {
 	vb_lock_assert_held(&p->qp->lock);
@@ -81,19 +90,18 @@ void vb_path_move(struct vb_path *p)
 void vb_path_open(struct vb_qp *qp)
 {
 	vb_lock_assert_held(&qp->lock);
+	qp->path.pid = 0;
 	vb_path_attach(&qp->path);
 }
 
 void vb_path_close(struct vb_qp *qp)
 {
 	struct vb_path *p = &qp->path;
-	struct vb_peer *peer = p->peer;
 
 	vb_lock_assert_held(&qp->lock);
-	if (!peer)
+	if (!p->peer)
 		return;
 	qp->transport->last_word(qp);
 	vb_path_detach(p);
-	p->peer = NULL;
-	vb_peer_put(peer);
+	vb_path_unresolve(p);
 }

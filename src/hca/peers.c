@@ -119,7 +119,8 @@ static void lose_peer(struct vb_peer *peer, struct vb_qp *qp, enum vb_peer_end h
 	vb_lock_assert_held(&peer->rxq->rx);
 	vb_lock_take(&qp->lock);
 	if (p->peer == peer && !qp->forgotten) {
-		uint32_t received = p->out ? vb_peer_qp_received(peer, qp->dest_qpn) : 0;
+		bool met = p->out != NULL;
+		uint32_t received = met ? vb_peer_qp_received(peer, qp->dest_qpn) : 0;
 
 		if (received & VB_SHOWN_RECEIVED) /* the last ACK may have died with the process */
 			qp->transport->ack(qp, vb_psn_add(received, VB_PSN_MASK));
@@ -128,6 +129,8 @@ static void lose_peer(struct vb_peer *peer, struct vb_qp *qp, enum vb_peer_end h
 		    qp->state <= IBV_QPS_SQE && had_far_end(p))
 			qp->transport->error(qp, &f);
 		vb_path_detach(p);
+		if (!met)
+			vb_path_unresolve(p);
 		if (qp->state !=
 		    IBV_QPS_ERR) /* what is left is lost, like packets to nobody: its timer runs */
 			vb_hca_send_on(qp);

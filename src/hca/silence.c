@@ -7,7 +7,8 @@ static bool is_up(const struct vb_peer *peer)
 	return atomic_load_explicit(&peer->state, memory_order_acquire) == VB_PEER_UP;
 }
 
-static struct vb_reach_facts why_no_contact(struct vb_peer *peer)
+/* pid: of the process that was contacted last, 0: none. */
+static struct vb_reach_facts why_no_contact(struct vb_peer *peer, uint32_t pid)
 {
 	uint32_t asked, unable = vb_peer_unable(peer);
 	struct vb_reach_facts f = vb_peer_trouble(peer, &asked);
@@ -16,10 +17,12 @@ static struct vb_reach_facts why_no_contact(struct vb_peer *peer)
 		return (struct vb_reach_facts){VB_REACH_UNABLE, .process = {unable}};
 	if (atomic_load_explicit(&peer->state, memory_order_acquire) == VB_PEER_DOWN)
 		return (struct vb_reach_facts){VB_REACH_LEFT, .process = {peer->pid}};
-	if (f.reach != VB_REACH_UNKNOWN)
+	if (f.reach != VB_REACH_UNKNOWN && f.reach != VB_REACH_NOBODY)
 		return f;
-	return asked ? (struct vb_reach_facts){VB_REACH_SILENT, .process = {asked}}
-		     : (struct vb_reach_facts){.reach = VB_REACH_NOBODY};
+	if (asked)
+		return (struct vb_reach_facts){VB_REACH_SILENT, .process = {asked}};
+	return pid ? (struct vb_reach_facts){VB_REACH_LEFT, .process = {pid}}
+		   : (struct vb_reach_facts){.reach = VB_REACH_NOBODY};
 }
 
 /* The peer is UP: what it shows of the QP tells. */
@@ -50,7 +53,7 @@ void vb_silence_explain(struct vb_qp *qp)
 
 	vb_lock_assert_held(&qp->lock);
 	if (peer)
-		qp->silence = is_up(peer) ? why_no_answer(qp, peer) : why_no_contact(peer);
+		qp->silence = is_up(peer) ? why_no_answer(qp, peer) : why_no_contact(peer, qp->path.pid);
 	else if (vb_addresses_have(&vb_qp_hca(qp)->addresses, qp->attr.ah_attr.grh.dgid.raw))
 		qp->silence = (struct vb_reach_facts){.reach = VB_REACH_NOBODY};
 	else

@@ -40,6 +40,7 @@ struct vb_adapter {
 	struct hosts *hosts;
 	struct vb_hca hca;
 	uint32_t number;
+	uint64_t incarnation;
 	bool alive, nudged, running;
 	struct vb_presence presence;
 	_Atomic uint32_t awake;
@@ -85,23 +86,43 @@ static struct link *link_of(const struct vb_peer *peer)
 	return vb_containerof(peer, struct link, peer);
 }
 
+/* Who has that number now, or had it last. */
 static struct vb_adapter *process_at(struct hosts *h, uint32_t number)
 {
-	return number >= NUMBER0 && number < NUMBER0 + h->n ? h->all[number - NUMBER0] : NULL;
+	for (uint32_t i = h->n; i-- > 0;)
+		if (h->all[i]->number == number)
+			return h->all[i];
+	return NULL;
 }
 
+/* A peer that is gone for good is not found any more. */
 static struct link *find_link(const struct vb_adapter *a, uint32_t number)
 {
 	for (uint32_t i = 0; i < a->nlinks; i++)
-		if (a->links[i]->peer.number == number)
+		if (a->links[i]->peer.number == number && a->links[i]->peer.state != VB_PEER_DOWN)
 			return a->links[i];
 	return NULL;
+}
+
+static struct link *link_to(const struct vb_adapter *a, const struct vb_adapter *far)
+{
+	for (uint32_t i = 0; i < a->nlinks; i++)
+		if (a->links[i]->far == far)
+			return a->links[i];
+	return NULL;
+}
+
+/* Until there was contact a link leads to whoever has the number now. */
+static void aim(struct link *l)
+{
+	if (!l->was_up && (!l->far || !l->far->alive))
+		l->far = process_at(l->peer.adapter->hosts, l->peer.number);
 }
 
 /* The same connection as the process at the other end has it. */
 static struct link *other_end(const struct link *l)
 {
-	return find_link(l->far, l->peer.adapter->number);
+	return link_to(l->far, l->peer.adapter);
 }
 
 static int link_peek(struct vb_rxq *r, struct vb_arrival *p)
@@ -146,12 +167,12 @@ static void link_rubbish(struct vb_rxq *r)
 
 static const struct vb_rxq_ops link_ops = {link_peek, link_next, link_ready, link_rubbish};
 
-static struct link *make_link(struct vb_adapter *a, uint32_t number)
+static struct link *make_link(struct vb_adapter *a, uint32_t number, struct vb_adapter *far)
 {
 	struct link *l = sim_zeroed(sizeof *l);
 
 	assert_true(a->nlinks < LINKS);
-	l->far = process_at(a->hosts, number);
+	l->far = far;
 	l->contact = l->end = VB_NEVER;
 	l->peer.adapter = a;
 	l->peer.index = a->nlinks;
@@ -199,6 +220,7 @@ static void make_contact(struct link *l)
 	struct link *other;
 
 	l->contact = VB_NEVER;
+	aim(l);
 	if (!l->far || !l->far->alive) {
 		l->next_try = l->peer.adapter->hosts->air->now + TRY_AGAIN;
 		l->peer.state = VB_PEER_IDLE;
@@ -206,9 +228,11 @@ static void make_contact(struct link *l)
 		l->peer.adapter->nudged = true;
 		return;
 	}
-	other = other_end(l);
-	if (!other)
-		other = make_link(l->far, l->peer.adapter->number);
+	other = find_link(l->far, l->peer.adapter->number);
+	if (other)
+		aim(other);
+	if (!other || other->far != l->peer.adapter)
+		other = make_link(l->far, l->peer.adapter->number, l->peer.adapter);
 	if (l->peer.state == VB_PEER_CONTACTING)
 		rise(l);
 	if (other->peer.state == VB_PEER_IDLE) /* its end hears of it, sooner or later */
@@ -273,13 +297,19 @@ struct hosts *hosts_new(const struct hosts_cfg *cfg)
 
 struct vb_adapter *hosts_start(struct hosts *h)
 {
+	return hosts_start_as(h, NUMBER0 + h->n);
+}
+
+struct vb_adapter *hosts_start_as(struct hosts *h, uint32_t number)
+{
 	struct vb_adapter *a = sim_zeroed(sizeof *a);
 	struct vb_hca *d = &a->hca;
 	struct link *self;
 
 	assert_true(h->n < PROCESSES);
 	a->hosts = h;
-	a->number = NUMBER0 + h->n;
+	a->number = number;
+	a->incarnation = 0x1000 + h->n;
 	a->alive = true;
 	a->deadline = a->watch = VB_NEVER;
 	a->awake = VB_ASLEEP;
@@ -295,7 +325,7 @@ struct vb_adapter *hosts_start(struct hosts *h)
 	d->keys.home = a->number << 20;
 	d->keys.ops = &vb_direct_keys_ops;
 	d->keys.owner = a;
-	self = make_link(a, a->number);
+	self = make_link(a, a->number, a);
 	self->peer.incarnation = vb_adapter_incarnation(a);
 	self->peer.pid = a->number;
 	self->peer.out = &self->wire.out;
@@ -314,7 +344,7 @@ static void end(struct vb_adapter *a, enum vb_peer_end how)
 
 	a->alive = false;
 	for (uint32_t i = 0; i < h->n; i++) {
-		struct link *l = h->all[i] == a ? NULL : find_link(h->all[i], a->number);
+		struct link *l = h->all[i] == a ? NULL : link_to(h->all[i], a);
 
 		if (!l || !h->all[i]->alive || l->peer.state != VB_PEER_UP)
 			continue; /* who is making contact finds nobody */
@@ -619,7 +649,7 @@ int vb_adapter_number_add(struct vb_adapter *a)
 
 uint64_t vb_adapter_incarnation(const struct vb_adapter *a)
 {
-	return 0x1000 + a->number; /* a number is given once */
+	return a->incarnation;
 }
 
 void *vb_adapter_user(const struct vb_adapter *a)
@@ -703,7 +733,7 @@ struct vb_peer *vb_peer_get(struct vb_adapter *a, uint32_t number)
 	struct link *l = find_link(a, number);
 
 	if (!l)
-		l = make_link(a, number);
+		l = make_link(a, number, process_at(a->hosts, number));
 	l->peer.refs++;
 	seek(l);
 	if (l->contact == a->hosts->air->now && !a->hosts->cfg.contact)

@@ -21,8 +21,9 @@ struct hosts_cfg {
 struct hosts *hosts_new(const struct hosts_cfg *cfg);
 void hosts_free(struct hosts *h); /* no pair may be left */
 
-/* A new process. */
+/* A new process; with a number that one had which has ended, else a new one. */
 struct vb_adapter *hosts_start(struct hosts *h);
+struct vb_adapter *hosts_start_as(struct hosts *h, uint32_t number);
 /* It ends without a word, or after it destroyed its queue pairs and said goodbye.  Its peers notice some time
  * later; what it had sent before is still read. */
 void hosts_kill(struct vb_adapter *a);

@@ -130,7 +130,8 @@ static void somebody_ends(struct run *r)
 		hosts_kill(a);
 	ended++;
 	/* another program takes its place, and one that is there connects to it */
-	r->process[r->processes++] = hosts_start(r->h);
+	r->process[r->processes++] =
+	    below(r, 4) ? hosts_start(r->h) : hosts_start_as(r->h, vb_adapter_number(a));
 	if (r->pairs < PAIRS)
 		add_pair(r, any_alive(r), r->process[r->processes - 1]);
 }
@@ -387,6 +388,37 @@ static void a_goodbye_with_a_full_wire(void **state)
 	over(&t);
 }
 
+/* A process gets the number of one that has just died, before anybody has noticed that: who connects to it is
+ * not left with the dead one. */
+static void a_number_changes_hands(void **state)
+{
+	struct two t = two(SIM_CFG(.timeout = 0), 0);
+	struct vb_adapter *heir;
+	struct sim *s;
+	uint64_t r, m;
+
+	(void)state;
+	r = sim_take(t.s, 1, 64, 8);
+	m = sim_op(t.s, 0, IBV_WR_SEND, 0, 8, 0);
+	hosts_settle(t.h);
+	sim_expect(t.s, 1, false, r, IBV_WC_SUCCESS);
+	sim_expect(t.s, 0, true, m, IBV_WC_SUCCESS);
+	hosts_kill(t.a[1]);
+	heir = hosts_start_as(t.h, vb_adapter_number(t.a[1]));
+	s = sim_new_on(SIM_CFG(.timeout = 0, .one_end = true), &hosts_ground, t.a[0], heir);
+	sim_desk_init(s);
+	m = sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	hosts_run_for(t.h, 10 * VB_MSEC); /* the death is noticed */
+	assert_int_equal(t.s->n[0].qp.state, IBV_QPS_ERR);
+	sim_connect(s, 1);
+	r = sim_take(s, 1, 64, 8);
+	hosts_settle(t.h);
+	sim_expect(s, 1, false, r, IBV_WC_SUCCESS);
+	sim_expect(s, 0, true, m, IBV_WC_SUCCESS);
+	sim_free(s);
+	over(&t);
+}
+
 static void nobody_has_the_number(void **state)
 {
 	struct two t = two(SIM_CFG(.timeout = 12, .retry_cnt = 2), VB_MSEC);
@@ -417,6 +449,7 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(an_ack_does_not_lie),
 	    cmocka_unit_test(requests_are_placed),
 	    cmocka_unit_test(a_goodbye_with_a_full_wire),
+	    cmocka_unit_test(a_number_changes_hands),
 	    cmocka_unit_test(nobody_has_the_number),
 	    cmocka_unit_test_teardown(processes_come_and_go, tell_seed),
 	};
