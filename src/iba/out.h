@@ -23,7 +23,6 @@ struct vb_outbuf {
 			     the packet's length says it */
 	uint8_t *hdr;	  /* room for the transport headers, BTH first */
 	uint8_t *payload; /* room for the payload (may be the bytes right after the header) */
-	void *priv;	  /* the wire's own */
 };
 
 /* Requests leave room for responses, so that two full wires cannot wait for one another. */

@@ -10,7 +10,7 @@
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 _Static_assert(sizeof(struct vb_reach_facts) == sizeof(uint32_t) + sizeof(struct vb_reach_denied),
-	       "`denied` is the largest member, which an initializer clears");
+	       "`denied` is the largest member, so that `{0}` clears all");
 
 static const char *const calls[VB_CALLS] = {
     [VB_CALL_NONE] = "a call",

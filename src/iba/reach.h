@@ -91,7 +91,7 @@ struct vb_reach_psn {
 struct vb_reach_facts {
 	uint32_t reach; /* enum vb_reach */
 	union {
-		struct vb_reach_denied denied; /* the largest: an initializer clears all */
+		struct vb_reach_denied denied; /* the largest: `{0}` clears all */
 		struct vb_reach_version version;
 		struct vb_reach_none none;
 		struct vb_reach_process process;

@@ -261,7 +261,7 @@ void vb_shm_attach(struct vb_shm *s, const struct vb_wire_parts *p)
 	s->seen = 0;
 	atomic_store_explicit(&s->head, 0, memory_order_relaxed);
 	s->data_head = s->data_next = s->data_tail = 0;
-	memset(&s->line, 0, sizeof(s->line)); /* what went to the last peer does not go to this one */
+	memset(&s->line, 0, sizeof(s->line)); /* no packet carries what went to the last peer */
 	memset(s->data_end, 0, sizeof(s->data_end));
 	atomic_store_explicit(&s->peer_consumed, p->peer_consumed, memory_order_relaxed);
 	atomic_store_explicit(&s->peer_awake, p->peer_awake, memory_order_relaxed);

