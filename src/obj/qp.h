@@ -237,6 +237,7 @@ static inline void vb_qp_set_state(struct vb_qp *qp, enum ibv_qp_state state)
 /* Whether it waits for a time: its timer is to be looked at.  Under qp->lock. */
 static inline bool vb_qp_timed(const struct vb_qp *qp)
 {
+	vb_lock_assert_held(&qp->lock);
 	return qp->req.deadline != VB_NEVER;
 }
 

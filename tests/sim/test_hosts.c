@@ -6,10 +6,10 @@
  * The first argument or VB_SEEDS: how many seeds (100; 1000 with VERBENA_SOAK); the second argument: the
  * first of them. */
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "hosts.h"
 #include "model.h"
+#include "seeds.h"
 
 enum { PAIRS = 10, FEW = 40 };
 
@@ -228,15 +228,12 @@ static void run_seed(uint64_t seed)
 	finish(&r);
 }
 
-static uint64_t seeds = 100, first = 1, current;
-
 static void processes_come_and_go(void **state)
 {
 	(void)state;
-	for (current = first; current < first + seeds; current++)
-		run_seed(current);
+	for_each_seed() run_seed(seeds.current);
 	print_message("%u processes ended, %u connections were in use then\n", ended, busy);
-	assert_true(seeds < 20 || (ended && busy && placed && carried));
+	assert_true(seeds.count < 20 || (ended && busy && placed && carried));
 }
 
 /* ---- single rules ---- */
@@ -432,15 +429,6 @@ static void nobody_has_the_number(void **state)
 	over(&t);
 }
 
-static int tell_seed(void **state)
-{
-	(void)state;
-	if (current < first + seeds)
-		print_message("seed %lu; repeat with: sim-hosts 1 %lu\n", (unsigned long)current,
-			      (unsigned long)current);
-	return 0;
-}
-
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -451,17 +439,9 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(a_goodbye_with_a_full_wire),
 	    cmocka_unit_test(a_number_changes_hands),
 	    cmocka_unit_test(nobody_has_the_number),
-	    cmocka_unit_test_teardown(processes_come_and_go, tell_seed),
+	    cmocka_unit_test_teardown(processes_come_and_go, seeds_tell),
 	};
-	const char *env = getenv("VB_SEEDS");
 
-	if (getenv("VERBENA_SOAK"))
-		seeds = 1000;
-	if (argc > 1)
-		seeds = strtoull(argv[1], NULL, 0);
-	else if (env)
-		seeds = strtoull(env, NULL, 0);
-	if (argc > 2)
-		first = strtoull(argv[2], NULL, 0);
+	seeds_choose(argc, argv, 100);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

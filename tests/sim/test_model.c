@@ -4,12 +4,11 @@
  * The first argument or VB_SEEDS: how many seeds (50; 1000 with VERBENA_SOAK); the second argument: the first
  * of them. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "model.h"
+#include "seeds.h"
 
-static uint64_t seeds = 50, first = 1, current;
 static uint64_t carried; /* ACKs that travelled along with requests */
 
 static void run_seed(uint64_t seed)
@@ -48,9 +47,8 @@ static void run_seed(uint64_t seed)
 static void mixed_operations(void **state)
 {
 	(void)state;
-	for (current = first; current < first + seeds; current++)
-		run_seed(current);
-	assert_true(carried || seeds < 10);
+	for_each_seed() run_seed(seeds.current);
+	assert_true(carried || seeds.count < 10);
 }
 
 /* Same seed, same packets: what a failing seed needs. */
@@ -80,30 +78,13 @@ static void seeds_repeat(void **state)
 	assert_int_equal(now[0], now[1]);
 }
 
-static int tell_seed(void **state)
-{
-	(void)state;
-	if (current < first + seeds)
-		print_message("seed %lu; repeat with: sim-model 1 %lu\n", (unsigned long)current,
-			      (unsigned long)current);
-	return 0;
-}
-
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(seeds_repeat),
-	    cmocka_unit_test_teardown(mixed_operations, tell_seed),
+	    cmocka_unit_test_teardown(mixed_operations, seeds_tell),
 	};
-	const char *env = getenv("VB_SEEDS");
 
-	if (getenv("VERBENA_SOAK"))
-		seeds = 1000;
-	if (argc > 1)
-		seeds = strtoull(argv[1], NULL, 0);
-	else if (env)
-		seeds = strtoull(env, NULL, 0);
-	if (argc > 2)
-		first = strtoull(argv[2], NULL, 0);
+	seeds_choose(argc, argv, 50);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,14 @@
 /* Memory windows, rules 44 and 46 to 48, in virtual time: node 1 has the memory and the windows, node 0 uses
  * them.
  *
- * The first argument or VB_SEEDS: how many seeds of the run over a bad wire (40; 1000 with VERBENA_SOAK). */
+ * The first argument or VB_SEEDS: how many seeds of the run over a bad wire (40; 1000 with VERBENA_SOAK);
+ * the second argument: the first of them. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "seeds.h"
 #include "sim.h"
 
 #define CFG SIM_CFG
@@ -783,12 +785,12 @@ static void round_trips(struct desk *d, unsigned round)
 	assert_int_equal(vb_key_tied(&s->n[1].keys, d->mr.lkey), 0);
 }
 
-static unsigned seeds = 40;
-
 static void over_a_bad_wire(void **state)
 {
 	(void)state;
-	for (unsigned seed = 1; seed <= seeds; seed++) {
+	for_each_seed()
+	{
+		uint64_t seed = seeds.current;
 		struct desk d =
 		    desk(CFG(.seed = seed, .mtu = 1024u << seed % 3, .loss = 60, .dup = 60, .late = 60,
 			     .retry_cnt = 7, .lazy_acks = seed & 1, .local = seed & 2),
@@ -823,12 +825,9 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(rule_30_flush),
 	    cmocka_unit_test(waiting_in_sqd),
 	    cmocka_unit_test(without_contact),
-	    cmocka_unit_test(over_a_bad_wire),
+	    cmocka_unit_test_teardown(over_a_bad_wire, seeds_tell),
 	};
 
-	if (getenv("VERBENA_SOAK"))
-		seeds = 1000;
-	if (argc > 1 || getenv("VB_SEEDS"))
-		seeds = (unsigned)strtoul(argc > 1 ? argv[1] : getenv("VB_SEEDS"), NULL, 0);
+	seeds_choose(argc, argv, 40);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
