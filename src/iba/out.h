@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 struct vb_out;
 
@@ -28,12 +29,30 @@ struct vb_outbuf {
 /* Requests leave room for responses, so that two full wires cannot wait for one another. */
 enum vb_out_class { VB_OUT_REQUEST, VB_OUT_RESPONSE };
 
+/* A packet that its sender puts together by itself before it asks the wire: one call, and nothing of the wire
+ * is held meanwhile.  All of it is read, so it begins zeroed. */
+enum { VB_OUT_BRIEF = 52 }; /* bytes of header and payload together, at most */
+enum {
+	VB_BRIEF_PLACED = 2, /* vb_outbuf.placed */
+	VB_BRIEF_MTU = 4,    /* the first bit of three: vb_outbuf.path_mtu */
+};
+struct vb_brief {
+	uint8_t hdr_len;
+	uint8_t flags; /* VB_BRIEF_* */
+	uint16_t payload_len;
+	uint32_t ack; /* vb_outbuf.ack */
+	uint8_t bytes[VB_OUT_BRIEF];
+};
+
 struct vb_out_ops {
 	/* false: no room now; room() tells when it is worth another try. */
 	bool (*reserve)(struct vb_out *o, struct vb_outbuf *b, uint32_t hdr_len, uint32_t payload_len,
 			enum vb_out_class cls);
 	void (*commit)(struct vb_out *o, struct vb_outbuf *b);
 	void (*cancel)(struct vb_out *o, struct vb_outbuf *b);
+	/* Sends a brief packet, whose header and payload are o->brief bytes at most.  Returns what mark()
+	 * says right behind it; 0: no room now. */
+	uint64_t (*send)(struct vb_out *o, const struct vb_brief *p, enum vb_out_class cls);
 	/* A mark for "everything committed until now", and whether the far end has taken all that out of the
 	 * wire.  A wire that cannot know answers true. */
 	uint64_t (*mark)(struct vb_out *o);
@@ -45,10 +64,27 @@ struct vb_out_ops {
 struct vb_out {
 	const struct vb_out_ops *ops; /* set once by the wire */
 	uint32_t mtu;		      /* largest payload of one packet, a power of two; set once */
+	uint32_t brief;		      /* longest brief packet, up to VB_OUT_BRIEF; set once */
 	bool local;		      /* same host: a NAK carries the reason as payload; set once */
 	bool carries_acks;	      /* a packet to a QP can bring an ACK for that QP along; set once */
 	bool places; /* direct placement: requests may be carried out past it, in the far end's memory; set
 			once */
 };
+
+/* vb_out_ops.send by the others, for a wire that has nothing faster. */
+static inline uint64_t vb_out_send_in_parts(struct vb_out *o, const struct vb_brief *p, enum vb_out_class cls)
+{
+	struct vb_outbuf b;
+
+	if (!o->ops->reserve(o, &b, p->hdr_len, p->payload_len, cls))
+		return 0;
+	memcpy(b.hdr, p->bytes, p->hdr_len);
+	memcpy(b.payload, p->bytes + p->hdr_len, p->payload_len);
+	b.ack = p->ack;
+	b.placed = p->flags & VB_BRIEF_PLACED;
+	b.path_mtu = p->flags / VB_BRIEF_MTU;
+	o->ops->commit(o, &b);
+	return o->ops->mark(o);
+}
 
 #endif

@@ -6,10 +6,7 @@
 #include "base/lock.h"
 #include "iba/reason.h"
 
-enum {
-	MIGREQ = 0x40, /* rule 28: adapters drop what comes without it */
-	TVER = 0x0f,
-};
+enum { TVER = 0x0f };
 
 static inline uint8_t *put32(uint8_t *at, uint32_t v)
 {
@@ -76,10 +73,7 @@ size_t vb_pkt_encode(uint8_t *buf, const struct vb_pkt *p)
 {
 	const struct vb_opcode_row *op = &vb_opcodes[p->opcode];
 
-	put32(buf, (uint32_t)p->opcode << 24 | (uint32_t)p->solicited << 23 | MIGREQ << 16 |
-		       (uint32_t)(p->pad & 3) << 20 | p->pkey);
-	put32(buf + 4, p->qpn & VB_QPN_MASK);
-	put32(buf + 8, (uint32_t)p->ack_req << 31 | (p->psn & VB_PSN_MASK));
+	vb_pkt_put_bth(buf, p);
 	if (op->bits & VB_OP_HEADERS)
 		encode_extensions(buf + VB_BTH_LEN, p, op->bits);
 	return op->hdr_len;

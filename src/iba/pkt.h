@@ -4,9 +4,11 @@
 #ifndef VB_IBA_PKT_H
 #define VB_IBA_PKT_H
 
+#include <endian.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "iba/opcode.h"
 
@@ -54,6 +56,20 @@ enum vb_syndrome {
 	VB_AETH_NAK_REMOTE_OPERATION = 0x63,
 };
 #define VB_AETH_KIND(s) ((s)&0x60) /* 0x00 ACK, 0x20 RNR NAK, 0x60 NAK */
+
+/* Writes the BTH alone, of p's opcode, solicited, pad, pkey, qpn, ack_req and psn. */
+static inline void vb_pkt_put_bth(uint8_t *buf, const struct vb_pkt *p)
+{
+	enum { MIGREQ = 0x40 }; /* rule 28: adapters drop what comes without it */
+	uint32_t w[3] = {
+	    htobe32((uint32_t)p->opcode << 24 | (uint32_t)p->solicited << 23 | MIGREQ << 16 |
+		    (uint32_t)(p->pad & 3) << 20 | p->pkey),
+	    htobe32(p->qpn & VB_QPN_MASK),
+	    htobe32((uint32_t)p->ack_req << 31 | (p->psn & VB_PSN_MASK)),
+	};
+
+	memcpy(buf, w, VB_BTH_LEN);
+}
 
 /* Writes BTH and extension headers of p (p->opcode names them) to buf, which has room for
  * vb_opcodes[p->opcode].hdr_len bytes; returns that length. */

@@ -34,8 +34,8 @@ struct vb_mem_use {
 
 /* Announces the entry `index`, and checks it.  false: not permitted, or being changed, and announced no more.
  */
-static inline bool vb_mem_try(struct vb_keys *t, uint32_t index, struct vb_mem_use *u,
-			      const struct vb_mem_want *want)
+static inline __attribute__((always_inline)) bool
+vb_mem_try(struct vb_keys *t, uint32_t index, struct vb_mem_use *u, const struct vb_mem_want *want)
 {
 	struct vb_mem_want w = *want;
 	enum vb_key_kind kind;
@@ -63,15 +63,20 @@ static inline bool vb_mem_try(struct vb_keys *t, uint32_t index, struct vb_mem_u
 enum vb_reason vb_mem_begin_any_key(struct vb_keys *t, struct vb_mem_use *u, const struct vb_mem_want *w,
 				    struct vb_facts *f);
 
-/* The common case is a key without a tag that permits it: inline, since every message comes by here. */
-static inline enum vb_reason vb_mem_begin(struct vb_keys *t, struct vb_mem_use *u,
-					  const struct vb_mem_want *w, struct vb_facts *f)
+/* The common case is a key without a tag that permits it: inline, since every message comes by here.  false:
+ * vb_mem_begin_any_key() knows. */
+static inline __attribute__((always_inline)) bool vb_mem_begin_plain(struct vb_keys *t, struct vb_mem_use *u,
+								     const struct vb_mem_want *w)
 {
 	uint32_t index = VB_KEY_PLACE(w->key) - t->offset;
 
-	if (vb_likely(vb_key_is_plain(t, w) && index < t->capacity && vb_mem_try(t, index, u, w)))
-		return VB_OK;
-	return vb_mem_begin_any_key(t, u, w, f);
+	return vb_likely(vb_key_is_plain(t, w) && index < t->capacity && vb_mem_try(t, index, u, w));
+}
+
+static inline enum vb_reason vb_mem_begin(struct vb_keys *t, struct vb_mem_use *u,
+					  const struct vb_mem_want *w, struct vb_facts *f)
+{
+	return vb_mem_begin_plain(t, u, w) ? VB_OK : vb_mem_begin_any_key(t, u, w, f);
 }
 
 static inline void vb_mem_end(struct vb_mem_use *u)

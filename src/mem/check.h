@@ -40,8 +40,8 @@ static inline bool vb_key_bounds(uint64_t iova, uint64_t length, uint64_t addr, 
 
 /* What an entry, which an announcement keeps as it is, says of the wanted range: its kind, and its address;
  * all of it checked.  VB_KEY_KINDS: not permitted, or being changed.  w->key: as an L_Key. */
-static inline enum vb_key_kind vb_key_resolve(const struct vb_key_entry *e, const struct vb_mem_want *w,
-					      uint64_t *at)
+static inline __attribute__((always_inline)) enum vb_key_kind
+vb_key_resolve(const struct vb_key_entry *e, const struct vb_mem_want *w, uint64_t *at)
 {
 	uint32_t seq = atomic_load(&e->seq), qpn;
 	uint32_t kind = atomic_load_explicit(&e->kind, memory_order_acquire) & ~(uint32_t)VB_KEY_CHANGING;

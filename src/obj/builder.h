@@ -18,11 +18,13 @@
 
 #include <infiniband/verbs.h>
 
+#include "base/few.h"
 #include "iba/wr.h"
 #include "obj/qp.h"
 
 struct vb_builder {
 	struct vb_qp *qp;
+	uint32_t bits;	   /* enum vb_wr_bits of the request that is being filled */
 	uint32_t next;	   /* index of the request that is being filled */
 	struct vb_swqe *w; /* it */
 };
@@ -75,6 +77,7 @@ static inline enum vb_build_fault vb_builder_start(struct vb_builder *b, uint32_
 		flags |= IBV_SEND_SIGNALED;
 	if (vb_unlikely(row->bits & VB_WR_FENCED))
 		flags |= IBV_SEND_FENCE;
+	b->bits = row->bits;
 	w->wr_id = wr_id;
 	w->opcode = (uint8_t)opcode;
 	w->flags = (uint8_t)flags;
@@ -85,8 +88,42 @@ static inline enum vb_build_fault vb_builder_start(struct vb_builder *b, uint32_
 	return VB_BUILD_FINE;
 }
 
+/* For vb_builder_fill(): what an atomic, or a request about a window, has besides; and the data of any number
+ * of pieces. */
+enum vb_build_fault vb_builder_fill_rare(struct vb_builder *b, const struct ibv_send_wr *wr);
+enum vb_build_fault vb_builder_fill_pieces(struct vb_builder *b, const struct ibv_send_wr *wr);
+
 /* The rest, from a work request whose opcode and flags these are.  A window that is bound is there. */
-enum vb_build_fault vb_builder_fill(struct vb_builder *b, const struct ibv_send_wr *wr);
+static inline enum vb_build_fault vb_builder_fill(struct vb_builder *b, const struct ibv_send_wr *wr)
+{
+	const struct vb_req *q = &b->qp->req;
+	struct vb_swqe *w = b->w;
+	uint32_t length;
+
+	if (vb_unlikely(b->bits & (VB_WR_LOCAL | VB_WR_ATOMIC)))
+		return vb_builder_fill_rare(b, wr);
+	if (b->bits & VB_WR_REMOTE) {
+		w->remote.addr = wr->wr.rdma.remote_addr;
+		w->remote.rkey = wr->wr.rdma.rkey;
+	}
+	w->imm = wr->imm_data; /* one with the key to invalidate */
+	if (vb_unlikely(wr->num_sge != 1 || !q->max_sge))
+		return vb_builder_fill_pieces(b, wr);
+	length = wr->sg_list->length;
+	if (w->flags & IBV_SEND_INLINE) {
+		if (vb_unlikely(length > q->max_inline))
+			return VB_BUILD_INLINE_LENGTH;
+		vb_copy_few(w->inline_data, (const void *)(uintptr_t)wr->sg_list->addr, length); /* rule 40 */
+		w->num_sge = 0;
+	} else {
+		w->sge[0] = *wr->sg_list;
+		w->num_sge = 1;
+	}
+	if (vb_unlikely(length > q->max_msg))
+		return VB_BUILD_LENGTH;
+	w->length = length;
+	return VB_BUILD_FINE;
+}
 
 /* The request is whole. */
 static inline void vb_builder_next(struct vb_builder *b)

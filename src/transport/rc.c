@@ -266,6 +266,8 @@ static bool output(struct vb_qp *qp, uint32_t place)
 
 	vb_lock_assert_held(&qp->lock);
 	vb_sq_notice(qp);
+	if (vb_likely(vb_requester_brief(qp)))
+		return false;
 	if (vb_unlikely(qp->resp.res_next != qp->resp.res_head || qp->resp.replaying || qp->resp.nak_owed))
 		blocked = vb_responder_run(qp);
 	/* What the application sends now may be its answer to what the ACK is for.  Its peer must find the

@@ -16,6 +16,8 @@
 /* requester.c */
 /* true: blocked by the wire, or `place` bytes are placed directly and there is more */
 bool vb_requester_run(struct vb_qp *qp, uint32_t place);
+/* true: the one request that is to be sent was, and nothing else was to be done */
+bool vb_requester_brief(struct vb_qp *qp);
 bool vb_requester_ready(const struct vb_qp *qp); /* whether a request could be sent now */
 void vb_requester_back(struct vb_qp *qp);	 /* sends again from the oldest unacknowledged PSN */
 void vb_requester_arm(struct vb_qp *qp); /* the timer starts over, or stops if nothing is outstanding */
@@ -79,6 +81,12 @@ static inline struct vb_facts mtu_facts(const struct vb_qp *qp, const struct vb_
 				 .mtu = {.sender = 128u << p->path_mtu, .receiver = 128u << qp->path_mtu}};
 }
 
+/* The owed ACK, as a packet takes it along (vb_outbuf.ack). */
+static inline uint32_t ack_word(const struct vb_resp *s)
+{
+	return VB_OUT_ACK | vb_psn_add(s->epsn, VB_PSN_MASK);
+}
+
 /* The packet in b may take the owed ACK along, so that no request overtakes the ACK of what it answers. */
 static inline void carry_ack(struct vb_qp *qp, struct vb_outbuf *b)
 {
@@ -86,7 +94,7 @@ static inline void carry_ack(struct vb_qp *qp, struct vb_outbuf *b)
 
 	if (!s->ack_owed || !qp->path.out->carries_acks || s->res_next != s->res_head || s->nak_owed)
 		return;
-	b->ack = VB_OUT_ACK | vb_psn_add(s->epsn, VB_PSN_MASK);
+	b->ack = ack_word(s);
 	s->ack_owed = false;
 }
 
@@ -101,6 +109,21 @@ enum vb_sg_way {
  * failure f says why. */
 enum vb_reason vb_sg_copy(struct vb_qp *qp, uint64_t pd, const struct ibv_sge *sge, uint32_t num_sge,
 			  uint64_t off, uint8_t *buf, uint32_t n, enum vb_sg_way way, struct vb_facts *f);
+
+/* Copies the first n bytes, a few, of one piece of a list to buf, which is ours.  false: it is not permitted,
+ * or no plain memory of this process; vb_sg_copy() finds out. */
+static inline bool vb_sg_gather(struct vb_qp *qp, const struct ibv_sge *s, uint8_t *buf, uint32_t n)
+{
+	const struct vb_mem_want w = {.key = s->lkey, .pd = qp->pd_id, .addr = s->addr, .len = n};
+	struct vb_mem_use u;
+	bool ok;
+
+	if (vb_unlikely(!vb_mem_begin_plain(qp->keys, &u, &w)))
+		return false;
+	ok = vb_likely(u.how == VB_USE_HERE) && vb_copy_from_app(buf, u.ptr, n);
+	vb_mem_end(&u);
+	return ok;
+}
 
 /* Whether one piece of a request's list may be used so. */
 static inline enum vb_reason vb_sg_check(struct vb_qp *qp, const struct ibv_sge *s, uint32_t access,

@@ -2,6 +2,7 @@
  * wait and the wire allow.  What comes back is the completer's business. */
 #include <string.h>
 
+#include "base/few.h"
 #include "transport/place.h"
 
 /* An ACK is asked for at least this often within a long message: what a lossy wire has to repeat is bounded,
@@ -56,6 +57,24 @@ static inline bool window_open(const struct vb_req *q, uint32_t n)
 	return !out || (uint64_t)out + n <= PSN_WINDOW;
 }
 
+/* The request at q->next, whose npsn is set, has its PSNs. */
+static inline void started(struct vb_req *q, struct vb_swqe *w)
+{
+	w->psn = q->psn;
+	w->got = 0;
+	w->state = VB_WQE_STARTED;
+	q->sent = 0;
+	q->ringed = q->una == q->next ? 1 : q->ringed + 1;
+}
+
+/* Packets up to q->psn have been sent. */
+static inline void note_sent(struct vb_req *q)
+{
+	/* as distances: a READ alone may take 2^23 PSNs, too many to compare signed */
+	if (((q->psn - q->psn_una) & VB_PSN_MASK) > ((q->psn_max - q->psn_una) & VB_PSN_MASK))
+		q->psn_max = q->psn;
+}
+
 /* Gives a posted request its PSNs, unless it has to wait.  true: its packets may go. */
 static bool start(struct vb_qp *qp, struct vb_swqe *w)
 {
@@ -73,12 +92,8 @@ static bool start(struct vb_qp *qp, struct vb_swqe *w)
 	w->npsn = w->place == VB_PLACE_DONE ? 1 : psn_count(w->length, qp->path.out->mtu);
 	if (fetch && !window_open(q, w->npsn))
 		return false;
-	w->psn = q->psn;
-	w->got = 0;
-	w->state = VB_WQE_STARTED;
-	q->sent = 0;
 	q->reads += fetch;
-	q->ringed = q->una == q->next ? 1 : q->ringed + 1;
+	started(q, w);
 	return true;
 }
 
@@ -112,38 +127,50 @@ static bool send_fetch(struct vb_qp *qp, struct vb_swqe *w)
 
 enum sent { SENT, BLOCKED, FAILED };
 
+/* The fields of packet k of a SEND or WRITE, len bytes of payload.  One by one: clearing those for which its
+ * opcode has no header would cost more than the rest. */
+static inline void describe(const struct vb_qp *qp, const struct vb_swqe *w, uint32_t k, uint32_t len,
+			    struct vb_pkt *p)
+{
+	const struct vb_wr_packets *set = &vb_wrs[w->opcode].packets;
+	bool first = k == 0, last = k + 1 == w->npsn;
+
+	p->opcode = qp->family | (first ? (last ? set->only : set->first) : (last ? set->last : set->middle));
+	p->pkey = VB_PKEY_DEFAULT;
+	p->ack_req = last || k % ACK_EVERY == ACK_EVERY - 1;
+	p->solicited = last && (w->flags & IBV_SEND_SOLICITED);
+	p->pad = -len & 3;
+	p->qpn = qp->dest_qpn;
+	p->psn = vb_psn_add(w->psn, k);
+	p->op = &vb_opcodes[p->opcode];
+}
+
+/* What those of its headers say that follow the BTH. */
+static inline void describe_more(const struct vb_swqe *w, struct vb_pkt *p)
+{
+	p->rkey = w->remote.rkey;
+	p->va = w->remote.addr; /* rule 6: only the first packet carries it, and it never shifts */
+	p->dma_len = w->length;
+	p->imm = w->imm; /* one with the key to invalidate */
+	p->inv_rkey = w->inv_rkey;
+}
+
 /* One packet of a SEND or WRITE. */
 static enum sent send_packet(struct vb_qp *qp, struct vb_swqe *w, uint32_t k)
 {
-	const struct vb_wr_packets *set = &vb_wrs[w->opcode].packets;
 	uint32_t mtu = qp->path.out->mtu, off = k * mtu;
 	bool placed = w->place == VB_PLACE_DONE;
 	uint32_t len = placed ? 0 : w->length - off < mtu ? w->length - off : mtu;
-	bool first = k == 0, last = k + 1 == w->npsn;
-	const struct vb_opcode_row *op;
 	struct vb_outbuf b;
 	struct vb_facts f;
-	/* Field by field: clearing those for which its opcode has no header would cost more than the rest. */
 	struct vb_pkt p;
 	enum vb_reason r = VB_OK;
 
-	p.opcode = qp->family | (first ? (last ? set->only : set->first) : (last ? set->last : set->middle));
-	p.pkey = VB_PKEY_DEFAULT;
-	p.ack_req = last || k % ACK_EVERY == ACK_EVERY - 1;
-	p.solicited = last && (w->flags & IBV_SEND_SOLICITED);
-	p.pad = -len & 3;
-	p.qpn = qp->dest_qpn;
-	p.psn = vb_psn_add(w->psn, k);
-	op = &vb_opcodes[p.opcode];
-	if (op->bits & VB_OP_HEADERS) {
-		p.rkey = w->remote.rkey;
-		p.va = w->remote.addr; /* rule 6: only the first packet carries it, and it never shifts */
-		p.dma_len = w->length;
-		p.imm = w->imm; /* one with the key to invalidate */
-		p.inv_rkey = w->inv_rkey;
-	}
+	describe(qp, w, k, len, &p);
+	if (p.op->bits & VB_OP_HEADERS)
+		describe_more(w, &p);
 	if (vb_unlikely(
-		!qp->path.out->ops->reserve(qp->path.out, &b, op->hdr_len, len + p.pad, VB_OUT_REQUEST)))
+		!qp->path.out->ops->reserve(qp->path.out, &b, p.op->hdr_len, len + p.pad, VB_OUT_REQUEST)))
 		return BLOCKED;
 	if (w->flags & IBV_SEND_INLINE)
 		memcpy(b.payload, w->inline_data + off, len);
@@ -298,6 +325,86 @@ bool vb_requester_local(struct vb_qp *qp)
 	return false;
 }
 
+/* Whether nothing but the request at q->next, posted just now, is to be looked at: whatever is rare is left
+ * to vb_requester_run(), which also decides about requests that may be placed directly. */
+static inline bool is_plain(const struct vb_qp *qp, const struct vb_swqe *w)
+{
+	const struct vb_req *q = &qp->req;
+	const struct vb_resp *s = &qp->resp;
+	const struct vb_wr_row *row = &vb_wrs[w->opcode];
+
+	return w->state == VB_WQE_POSTED && qp->state == IBV_QPS_RTS && !q->waiting_rnr &&
+	       !(row->bits & (VB_WR_FETCH | VB_WR_LOCAL)) && !row->access && w->num_sge <= 1 &&
+	       !(w->flags & IBV_SEND_FENCE && q->reads) && window_open(q, 1) && s->res_next == s->res_head &&
+	       !s->replaying && !s->nak_owed && (!s->ack_owed || qp->path.out->carries_acks);
+}
+
+/* All headers of a request of one packet. */
+static __attribute__((noinline)) void put_headers(const struct vb_qp *qp, const struct vb_swqe *w,
+						  uint8_t *to)
+{
+	struct vb_pkt p;
+
+	describe(qp, w, 0, w->length, &p);
+	describe_more(w, &p);
+	vb_pkt_encode(to, &p);
+}
+
+/* The bytes of the one packet of the request at q->next, whose npsn and psn are set.  false: it is not brief,
+ * or its data is not to be had so easily. */
+static inline bool make_brief(struct vb_qp *qp, struct vb_swqe *w, struct vb_brief *b)
+{
+	uint8_t *payload;
+	struct vb_pkt p;
+
+	describe(qp, w, 0, w->length, &p);
+	if (vb_unlikely(p.op->hdr_len + w->length + p.pad > qp->path.out->brief))
+		return false;
+	b->hdr_len = p.op->hdr_len;
+	b->payload_len = (uint16_t)(w->length + p.pad);
+	b->flags = (uint8_t)(qp->path_mtu * VB_BRIEF_MTU);
+	b->ack = qp->resp.ack_owed ? ack_word(&qp->resp) : 0;
+	if (vb_likely(!(p.op->bits & VB_OP_HEADERS)))
+		vb_pkt_put_bth(b->bytes, &p);
+	else
+		put_headers(qp, w, b->bytes);
+	payload = b->bytes + b->hdr_len;
+	if (w->flags & IBV_SEND_INLINE)
+		vb_copy_few(payload, w->inline_data, w->length);
+	else if (w->length)
+		return vb_sg_gather(qp, w->sge, payload, w->length);
+	return true;
+}
+
+bool vb_requester_brief(struct vb_qp *qp)
+{
+	struct vb_req *q = &qp->req;
+	struct vb_swqe *w = vb_sq_at(q, q->next);
+	struct vb_out *out = qp->path.out;
+	struct vb_brief b = {0};
+	uint64_t mark;
+
+	vb_lock_assert_held(&qp->lock);
+	if (vb_unlikely(q->seen - q->next != 1 || !out || w->length > out->brief || !is_plain(qp, w)))
+		return false;
+	w->npsn = 1;
+	w->psn = q->psn;
+	if (vb_unlikely(!make_brief(qp, w, &b)))
+		return false;
+	mark = out->ops->send(out, &b, VB_OUT_REQUEST);
+	if (vb_unlikely(!mark))
+		return false;
+	started(q, w);
+	q->mark = mark;
+	qp->resp.ack_owed = q->blocked = q->placing = false;
+	q->psn = vb_psn_add(w->psn, 1);
+	q->next++;
+	note_sent(q);
+	if (q->deadline == VB_NEVER) /* it is outstanding now */
+		q->deadline = 0;
+	return true;
+}
+
 bool vb_requester_run(struct vb_qp *qp, uint32_t place)
 {
 	struct vb_req *q = &qp->req;
@@ -343,9 +450,7 @@ bool vb_requester_run(struct vb_qp *qp, uint32_t place)
 		q->sent = 0;
 	}
 	if (sent) {
-		/* as distances: a READ alone may take 2^23 PSNs, too many to compare signed */
-		if (((q->psn - q->psn_una) & VB_PSN_MASK) > ((q->psn_max - q->psn_una) & VB_PSN_MASK))
-			q->psn_max = q->psn;
+		note_sent(q);
 		q->mark = qp->path.out->ops->mark(qp->path.out);
 	}
 	turn(qp);

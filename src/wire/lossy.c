@@ -104,6 +104,11 @@ static void cancel(struct vb_out *o, struct vb_outbuf *b)
 	ring_of(o)->ops->cancel(ring_of(o), b);
 }
 
+static uint64_t send(struct vb_out *o, const struct vb_brief *p, enum vb_out_class cls)
+{
+	return ring_of(o)->ops->send(ring_of(o), p, cls);
+}
+
 static uint64_t mark(struct vb_out *o)
 {
 	return ring_of(o)->ops->mark(ring_of(o));
@@ -121,7 +126,7 @@ static bool room(struct vb_out *o)
 	return ring_of(o)->ops->room(ring_of(o));
 }
 
-static const struct vb_out_ops out_ops = {reserve, commit, cancel, mark, taken, room};
+static const struct vb_out_ops out_ops = {reserve, commit, cancel, send, mark, taken, room};
 
 /* ---- the way in ---- */
 
@@ -303,6 +308,7 @@ static int wire_up(struct vb_peer *peer, const struct vb_wire_parts *parts)
 	}
 	l->out.ops = &out_ops; /* what else a way out can do, this one cannot */
 	l->out.mtu = MTU;
+	l->out.brief = VB_SLOT_INLINE;
 	vb_rxq_init(&l->rxq, &rxq_ops, &l->out);
 	begin(l);
 	peer->out = &l->out;

@@ -18,6 +18,12 @@ enum {
 _Static_assert(sizeof(struct vb_slot) == VB_LINE, "a packet is a cache line");
 _Static_assert(1 << SLOT_SHIFT == sizeof(struct vb_slot) && !offsetof(struct vb_slot, seq), "vb_rxq.words");
 _Static_assert(HDR_ROOM == sizeof(((struct vb_arrival *)0)->hdr), "headers are copied at full size");
+_Static_assert(sizeof(struct vb_brief) == VB_LINE - sizeof(uint32_t) &&
+		   offsetof(struct vb_brief, bytes) + sizeof(uint32_t) == offsetof(struct vb_slot, bytes) &&
+		   offsetof(struct vb_brief, ack) + sizeof(uint32_t) == offsetof(struct vb_slot, ack) &&
+		   VB_OUT_BRIEF == VB_SLOT_INLINE && (int)VB_BRIEF_PLACED == VB_SLOT_PLACED &&
+		   (int)VB_BRIEF_MTU == VB_SLOT_MTU,
+	       "a brief packet is a slot behind its number");
 _Static_assert(VB_RING_MTU <= SPARE_DATA / 2, "responses find room behind requests");
 
 static struct vb_shm *shm(struct vb_out *o)
@@ -123,18 +129,12 @@ static inline void put(struct vb_slot *slot, const struct vb_slot *line)
 	       sizeof(*slot) - sizeof(slot->seq));
 }
 
-static void commit(struct vb_out *o, struct vb_outbuf *b)
+/* Lets the peer see the slot, which is written, and gives the ring back. */
+static inline void show(struct vb_shm *s, struct vb_slot *slot, uint64_t head)
 {
-	struct vb_shm *s = shm(o);
-	uint64_t head = atomic_load_explicit(&s->head, memory_order_relaxed);
-	struct vb_slot *slot = &s->to->slots[head % VB_RING_SLOTS];
 	const _Atomic uint32_t *awake = atomic_load_explicit(&s->peer_awake, memory_order_relaxed);
 
-	s->line.ack = b->ack;
-	s->line.flags = (uint8_t)(s->line.flags | b->path_mtu * VB_SLOT_MTU | b->placed * VB_SLOT_PLACED);
-	put(slot, &s->line);
-	s->data_head = s->data_next;
-	s->data_end[head % VB_RING_SLOTS] = s->data_next;
+	s->data_end[head % VB_RING_SLOTS] = s->data_head;
 	VB_FAULT_POINT("packet written, not yet to be seen");
 	/* Store-packet/load-word, against the sleeper's store-word/look-at-ring: seq_cst on both sides. */
 	atomic_exchange_explicit(&slot->seq, (uint32_t)head + 1, memory_order_seq_cst);
@@ -145,6 +145,40 @@ static void commit(struct vb_out *o, struct vb_outbuf *b)
 	VB_FAULT_POINT("packet sent, bell not rung");
 	if (vb_unlikely(atomic_load_explicit(awake, memory_order_seq_cst) == VB_ASLEEP))
 		vb_peer_ring(s->peer);
+}
+
+static void commit(struct vb_out *o, struct vb_outbuf *b)
+{
+	struct vb_shm *s = shm(o);
+	uint64_t head = atomic_load_explicit(&s->head, memory_order_relaxed);
+	struct vb_slot *slot = &s->to->slots[head % VB_RING_SLOTS];
+
+	s->line.ack = b->ack;
+	s->line.flags = (uint8_t)(s->line.flags | b->path_mtu * VB_SLOT_MTU | b->placed * VB_SLOT_PLACED);
+	put(slot, &s->line);
+	s->data_head = s->data_next;
+	show(s, slot, head);
+}
+
+static uint64_t send(struct vb_out *o, const struct vb_brief *p, enum vb_out_class cls)
+{
+	struct vb_shm *s = shm(o);
+	struct vb_slot *slot;
+	uint64_t head;
+
+	vb_lock_take(&s->tx); /* given by show() */
+	head = atomic_load_explicit(&s->head, memory_order_relaxed);
+	if (vb_unlikely(!slots_left(s, (uint32_t)head, cls))) {
+		refresh(s, (uint32_t)head);
+		if (!slots_left(s, (uint32_t)head, cls)) {
+			vb_lock_give(&s->tx);
+			return 0;
+		}
+	}
+	slot = &s->to->slots[head % VB_RING_SLOTS];
+	memcpy((uint8_t *)slot + sizeof(slot->seq), p, sizeof(*p));
+	show(s, slot, head);
+	return head + 1;
 }
 
 static void cancel(struct vb_out *o, struct vb_outbuf *b)
@@ -190,7 +224,7 @@ static bool has_room(struct vb_out *o)
 	return ok;
 }
 
-static const struct vb_out_ops out_ops = {reserve, commit, cancel, mark, taken, has_room};
+static const struct vb_out_ops out_ops = {reserve, commit, cancel, send, mark, taken, has_room};
 
 static struct vb_shm *shm_of(const struct vb_rxq *r)
 {
@@ -282,6 +316,7 @@ struct vb_shm *vb_shm_new(struct vb_peer *peer, const struct vb_wire_parts *part
 	memset(s, 0, sizeof(*s));
 	s->out.ops = &out_ops;
 	s->out.mtu = VB_RING_MTU;
+	s->out.brief = VB_SLOT_INLINE;
 	s->out.local = true;
 	s->out.carries_acks = true;
 	s->out.places = true;

@@ -421,6 +421,7 @@ struct sim_cfg model_cfg(uint64_t seed)
 			c.path_at[i] = 1 + sim_below(&dice, 2u * 4096 << c.timeout);
 	c.placing = sim_below(&dice, 2);
 	c.carried = sim_below(&dice, 2);
+	c.brief = sim_below(&dice, 4) ? VB_OUT_BRIEF : 0;
 	return c;
 }
 

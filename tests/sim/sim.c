@@ -156,13 +156,14 @@ static bool wire_room(struct vb_out *o)
 	return true;
 }
 
-static const struct vb_out_ops wire_ops = {wire_reserve, wire_commit, wire_cancel,
+static const struct vb_out_ops wire_ops = {wire_reserve, wire_commit, wire_cancel, vb_out_send_in_parts,
 					   wire_mark,	 wire_taken,  wire_room};
 
 void sim_wire_init(struct sim_wire *w, struct sim *s, unsigned from)
 {
 	*w = (struct sim_wire){.out = {.ops = &wire_ops,
 				       .mtu = s->cfg.mtu,
+				       .brief = getenv("SIM_NO_BRIEF") ? 0 : s->cfg.brief,
 				       .local = s->cfg.local,
 				       .carries_acks = s->cfg.carried},
 			       .sim = s,

@@ -81,13 +81,14 @@ struct sim_cfg {
 	bool carried;		  /* the wire carries ACKs along with requests */
 	bool placing;		  /* requests are placed directly where they can be, once both have it */
 	bool one_end;		  /* side 1 is connected by sim_connect() only */
+	uint32_t brief;		  /* longest packet that the requester may send as a brief one; 0: none */
 };
 
 /* A sensible quiet wire; tests change what they are about. */
 #define SIM_DEFAULTS                                                                                     \
 	.seed = 1, .mtu = 1024, .send_wr = 64, .recv_wr = 64, .sge = 4, .inl = 64, .cqe = 256,           \
 	.rd_atomic = 4, .dest_rd_atomic = 4, .retry_cnt = 3, .rnr_retry = 7, .timeout = 8, .min_rnr = 3, \
-	.access = 0xf, .psn = {100, 7000}, .room = 64
+	.access = 0xf, .psn = {100, 7000}, .room = 64, .brief = VB_OUT_BRIEF
 
 /* What differs stands behind the defaults, which is what the compilers are asked not to mind. */
 #pragma GCC diagnostic ignored "-Woverride-init"
