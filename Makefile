@@ -5,7 +5,7 @@
 #   make test        all tests, within 10 minutes
 #   make soak        the same with long counts
 #   make mutants     breaks the code in every way that tests/mutants.md lists, and expects a test to notice
-#   make bench       figures beside their limits
+#   make bench       figures beside their limits; ARGS="--rounds 3 --only PATTERN"
 #   make install     PREFIX=/usr/local
 #   make check       layers, format, the tables of verbs, memory registration, errors and mutants
 #   make format      clang-format over everything
@@ -43,7 +43,7 @@ mutants: deps-test
 	@scripts/mutants
 
 bench: deps-bench all
-	@bench/run $(BUILD)
+	@bench/run $(BUILD) $(ARGS)
 
 install: all
 	@cmake --install $(BUILD) --prefix $(PREFIX)

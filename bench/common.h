@@ -1,4 +1,4 @@
-/* What the two programs of the bench share: the clock, CPUs, and one line per figure. */
+/* What the programs of the bench share: the clock, CPUs, and one line per figure. */
 #ifndef VB_BENCH_COMMON_H
 #define VB_BENCH_COMMON_H
 
@@ -25,6 +25,21 @@ static inline double now(void) /* nanoseconds */
 	return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
 }
 
+/* A clock that costs less to read, for times of single messages; of an unknown unit, see spread.c. */
+static inline uint64_t ticks(void)
+{
+#if defined(__x86_64__)
+	return __builtin_ia32_rdtsc();
+#elif defined(__aarch64__)
+	uint64_t t;
+
+	__asm__ volatile("mrs %0, cntvct_el0" : "=r"(t));
+	return t;
+#else
+	return (uint64_t)now();
+#endif
+}
+
 /* A round goes by in laps of which the quickest counts: others may use the machine too. */
 struct laps {
 	double began, least;
@@ -39,25 +54,34 @@ static inline void lap(struct laps *l)
 	l->began = t;
 }
 
-/* The n-th CPU that this process may use, counted round; where there is one only, both sides share it.
- * unpin() gives all back: what a library starts meanwhile should not be bound. */
 static cpu_set_t all_cpus;
 
-static inline void pin(unsigned n)
+/* This thread, and those that it starts, may use so many CPUs from the first-th on that this process may use,
+ * counted round. */
+static inline void confine(unsigned first, unsigned count)
 {
-	cpu_set_t one;
+	cpu_set_t some;
+	unsigned n = 0;
 
 	if (!CPU_COUNT(&all_cpus) && sched_getaffinity(0, sizeof(all_cpus), &all_cpus))
 		return;
-	n %= (unsigned)CPU_COUNT(&all_cpus);
+	CPU_ZERO(&some);
+	first %= (unsigned)CPU_COUNT(&all_cpus);
 	for (int c = 0; c < CPU_SETSIZE; c++) {
-		if (!CPU_ISSET(c, &all_cpus) || n--)
+		if (!CPU_ISSET(c, &all_cpus))
 			continue;
-		CPU_ZERO(&one);
-		CPU_SET(c, &one);
-		sched_setaffinity(0, sizeof(one), &one);
-		return;
+		if (n >= first && n < first + count)
+			CPU_SET(c, &some);
+		n++;
 	}
+	sched_setaffinity(0, sizeof(some), &some);
+}
+
+/* One CPU; where there is one only, both sides share it.  unpin() gives all back: what a library starts
+ * meanwhile should not be bound. */
+static inline void pin(unsigned n)
+{
+	confine(n, 1);
 }
 
 static inline void unpin(void)
@@ -78,21 +102,26 @@ static inline void die(const char *what)
 	exit(1);
 }
 
-/* BUFFER bytes that are present: a process's own, or of a file in memory that others could open (*fd; else
- * -1). The limits are measured in memory of the same kind as Verbena. */
-static inline char *buffer(bool shared, int *fd)
+/* Bytes that are present: a process's own, or of a file in memory that others could open (*fd; else -1).
+ * The limits are measured in memory of the same kind as Verbena. */
+static inline char *memory(size_t bytes, bool shared, int *fd)
 {
 	char *at;
 
 	*fd = shared ? memfd_create("bench", MFD_CLOEXEC) : -1;
-	if (shared && (*fd < 0 || ftruncate(*fd, BUFFER)))
+	if (shared && (*fd < 0 || ftruncate(*fd, (off_t)bytes)))
 		die("memfd");
-	at = mmap(NULL, BUFFER, PROT_READ | PROT_WRITE, shared ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS,
-		  *fd, 0);
+	at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, shared ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS, *fd,
+		  0);
 	if (at == MAP_FAILED)
 		die("mmap");
-	memset(at, 1, BUFFER);
+	memset(at, 1, bytes);
 	return at;
+}
+
+static inline char *buffer(bool shared, int *fd)
+{
+	return memory(BUFFER, shared, fd);
 }
 
 #endif

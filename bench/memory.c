@@ -1,9 +1,7 @@
 /* Tests of memory: registering it, and finding the region of a key. */
 #include <arpa/inet.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
@@ -236,34 +234,9 @@ static void peer(int sock)
 {
 	struct side s = {.sock = sock};
 
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	side_open(&s);
 	side_warm(&s);
 	side_close(&s);
-	_exit(0);
-}
-
-/* Peers, as processes; each waits in its first step for this side's.  They are forked before there is memory
- * to copy. */
-static void fork_peers(struct side side[PEERS])
-{
-	for (unsigned i = 0; i < PEERS; i++) {
-		int sock[2];
-
-		if (socketpair(AF_UNIX, SOCK_STREAM, 0, sock))
-			die("socketpair");
-		side[i] = (struct side){.client = true, .sock = sock[0]};
-		switch (fork()) {
-		case -1:
-			die("fork");
-			break;
-		case 0:
-			for (unsigned k = 0; k <= i; k++)
-				close(side[k].sock);
-			peer(sock[1]);
-		}
-		close(sock[1]);
-	}
 }
 
 void registrations(void)
@@ -274,7 +247,8 @@ void registrations(void)
 	struct ibv_pd *pd;
 	char *a[SIZES];
 
-	fork_peers(side);
+	/* Each waits in its first step for this side's.  They are forked before there is memory to copy. */
+	side_fork(side, PEERS, peer);
 	list = ibv_get_device_list(NULL);
 	ctx = list && list[0] ? ibv_open_device(list[0]) : NULL;
 	pd = ctx ? ibv_alloc_pd(ctx) : NULL;

@@ -1,4 +1,6 @@
 /* Setting up and taking down one side of the bench; see vbench.h. */
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 
 #include "vbench.h"
@@ -59,7 +61,7 @@ static void connect_qp(struct side *s)
 	if (errno)
 		die("RTR");
 	a.qp_state = IBV_QPS_RTS;
-	a.timeout = 14;
+	a.timeout = s->untimed ? 0 : 14;
 	a.retry_cnt = 7;
 	a.rnr_retry = 7;
 	a.max_rd_atomic = 16;
@@ -71,12 +73,26 @@ static void connect_qp(struct side *s)
 	side_meet(s);
 }
 
+static void make_qp(struct side *s)
+{
+	struct ibv_qp_init_attr init = {.qp_type = IBV_QPT_RC};
+
+	init.send_cq = s->scq;
+	init.recv_cq = s->rcq;
+	init.cap.max_send_wr = init.cap.max_recv_wr = DEPTH;
+	init.cap.max_send_sge = init.cap.max_recv_sge = 1;
+	init.cap.max_inline_data = 64;
+	s->qp = ibv_create_qp(s->pd, &init);
+	if (!s->qp)
+		die("QP");
+	connect_qp(s);
+}
+
 void side_open(struct side *s)
 {
 	int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE |
 		     IBV_ACCESS_REMOTE_ATOMIC;
 	struct ibv_device **list = ibv_get_device_list(NULL);
-	struct ibv_qp_init_attr init = {.qp_type = IBV_QPT_RC};
 
 	if (!list || !list[0])
 		die("no RDMA device");
@@ -92,27 +108,41 @@ void side_open(struct side *s)
 	s->rcq = ibv_create_cq(s->ctx, DEPTH, NULL, s->channel, 0);
 	if (!s->scq || !s->rcq)
 		die("CQs");
-	s->buf = buffer(s->shared, &s->fd);
-	s->mr = ibv_reg_mr(s->pd, s->buf, BUFFER, access);
-	init.send_cq = s->scq;
-	init.recv_cq = s->rcq;
-	init.cap.max_send_wr = init.cap.max_recv_wr = DEPTH;
-	init.cap.max_send_sge = init.cap.max_recv_sge = 1;
-	init.cap.max_inline_data = 64;
-	s->qp = ibv_create_qp(s->pd, &init);
-	if (!s->mr || !s->qp)
-		die("MR and QP");
-	connect_qp(s);
+	s->bytes = s->small ? 4096 : BUFFER;
+	s->buf = memory(s->bytes, s->shared, &s->fd);
+	s->mr = ibv_reg_mr(s->pd, s->buf, s->bytes, access);
+	if (!s->mr)
+		die("MR");
+	make_qp(s);
+}
+
+void side_join(struct side *s, const struct side *to)
+{
+	int sock = s->sock;
+	bool untimed = s->untimed;
+
+	*s = *to;
+	s->sock = sock;
+	s->untimed = untimed;
+	s->joined = true;
+	s->scq = ibv_create_cq(s->ctx, DEPTH, NULL, s->channel, 0);
+	s->rcq = ibv_create_cq(s->ctx, DEPTH, NULL, s->channel, 0);
+	if (!s->scq || !s->rcq)
+		die("CQs");
+	make_qp(s);
 }
 
 void side_close(struct side *s)
 {
 	side_meet(s); /* neither leaves while the other still wants an answer */
-	if (ibv_destroy_qp(s->qp) || ibv_dereg_mr(s->mr) || ibv_destroy_cq(s->scq) ||
-	    ibv_destroy_cq(s->rcq) || ibv_destroy_comp_channel(s->channel) || ibv_dealloc_pd(s->pd) ||
+	if (ibv_destroy_qp(s->qp) || ibv_destroy_cq(s->scq) || ibv_destroy_cq(s->rcq))
+		die("closing a QP");
+	if (s->joined)
+		return;
+	if (ibv_dereg_mr(s->mr) || ibv_destroy_comp_channel(s->channel) || ibv_dealloc_pd(s->pd) ||
 	    ibv_close_device(s->ctx))
 		die("closing");
-	munmap(s->buf, BUFFER);
+	munmap(s->buf, s->bytes);
 	if (s->fd >= 0)
 		close(s->fd);
 }
@@ -185,19 +215,47 @@ void side_wait(struct ibv_cq *cq, unsigned n)
 
 void side_warm(struct side *s)
 {
+	side_exchange(s, WARM_ITERS);
+}
+
+void side_exchange(struct side *s, unsigned n)
+{
 	if (!s->client)
 		side_receive(s, 1, 8);
 	side_meet(s);
-	for (unsigned i = 0; i < WARM_ITERS; i++) {
+	for (unsigned i = 0; i < n; i++) {
 		if (s->client)
 			side_receive(s, 1, 8);
 		else
 			side_wait(s->rcq, 1);
-		if (!s->client && i + 1 < WARM_ITERS)
+		if (!s->client && i + 1 < n)
 			side_receive(s, 1, 8);
 		side_post(s, IBV_WR_SEND, 8, IBV_SEND_SIGNALED);
 		if (s->client)
 			side_wait(s->rcq, 1);
 		side_wait(s->scq, 1);
+	}
+}
+
+void side_fork(struct side *sides, unsigned n, void (*peer)(int sock))
+{
+	for (unsigned i = 0; i < n; i++) {
+		int sock[2];
+
+		if (socketpair(AF_UNIX, SOCK_STREAM, 0, sock))
+			die("socketpair");
+		sides[i] = (struct side){.client = true, .sock = sock[0]};
+		switch (fork()) {
+		case -1:
+			die("fork");
+			break;
+		case 0:
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			for (unsigned k = 0; k <= i; k++)
+				close(sides[k].sock);
+			peer(sock[1]);
+			_exit(0);
+		}
+		close(sock[1]);
 	}
 }

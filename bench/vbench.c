@@ -1,8 +1,8 @@
 /* What RC over this library costs: one round, a line per figure.  An ordinary verbs program: two processes,
  * forked before either opens the device, on two CPUs.  The client measures.
  *
- *     vbench direct|ring|lookup [TEST...]
- *     vbench registration
+ *     vbench direct|free|bound|ring|lookup|threads|computing [TEST...]
+ *     vbench registration|quiet
  *
  * Two-sided (direct):
  *   send_lat         ns, half a round trip of 8 B SENDs, both sides polling
@@ -11,6 +11,14 @@
  *   send_bw_N        bytes a second, several outstanding
  *   event_lat        ns, half a round trip, both sides blocking in ibv_get_cq_event
  *   poll_lat         ns, the same, blocking in poll(2) on the channel's descriptor
+ *
+ *   lat_HOW_WHAT     ns, half a round trip of 8 B SENDs, HOW: inline or region; each taken by itself, WHAT:
+ * median, avg, p99, p999.  Group free: nothing is bound to a CPU.  Group bound: each process is, its engine
+ * too.  (Else only the threads of this program are.) threads_rate_N   8 B SENDs a second of N threads a side,
+ * a QP each, on two CPUs quiet_poll_N     ns, a poll that finds nothing, with N quiet peers and one that
+ * plays ping-pong quiet_lat_N      ns, half a round trip with that one quiet_first      ns, from the post of
+ * a peer that was quiet to the receive completion; quiet_busy: of one that was not computing_WHAT_HOW_TIMEOUT
+ * ns, the longest of some, and _median; see computing.c
  *
  * One-sided; KIND is private or shared (memory; the target asleep in a read), or ring (no direct placement,
  * private memory, the target polling):
@@ -26,7 +34,8 @@
  *   reg_N reg16_N    ns, registering and deregistering them, with no peer and with 16 connected ones
  *   odp_N            ns, the same on demand
  *   self_write       ns, WRITE of 8 B of a QP to itself, and (_revoking) while a thread registers and
- * deregisters lookup_N         ns, half a round trip of 8 B SENDs that are gathered from any one of N regions
+ *                    deregisters
+ *   lookup_N         ns, half a round trip of 8 B SENDs that are gathered from any one of N regions
  */
 #include <signal.h>
 #include <sys/prctl.h>
@@ -51,6 +60,12 @@ static const struct test {
     {"direct", "private_pingpong", write_pingpong, false},
     {"direct", "shared", one_sided, true},
     {"direct", "shared_pingpong", write_pingpong, true},
+    {"free", "lat_inline", lat_inline, false},
+    {"free", "lat_region", lat_region, false},
+    {"bound", "lat_inline", lat_inline, false},
+    {"bound", "lat_region", lat_region, false},
+    {"threads", "threads", threads, false},
+    {"computing", "computing", computing, false},
     {"ring", "ring", one_sided, false},
     {"ring", "ring_pingpong", write_pingpong, false},
     {"lookup", "lookup_1", lookup_1, false},
@@ -58,11 +73,27 @@ static const struct test {
     {"lookup", "lookup_1000000", lookup_1m, false},
 };
 
+/* Which CPUs are used: by the whole process, before it opens the device; then by this thread. */
+static void place_process(const struct side *s, const struct test *t)
+{
+	if (!strcmp(t->group, "bound"))
+		pin(s->client ? 0 : 1);
+	if (!strcmp(t->group, "threads"))
+		confine(0, 2);
+}
+
+static void place_thread(const struct side *s, const struct test *t)
+{
+	if (strcmp(t->group, "free") != 0 && strcmp(t->group, "threads") != 0)
+		pin(s->client ? 0 : 1);
+}
+
 static void fresh(struct side *s, const struct test *t) /* each test begins with empty queues */
 {
 	s->shared = t->shared;
+	place_process(s, t);
 	side_open(s);
-	pin(s->client ? 0 : 1);
+	place_thread(s, t);
 	side_warm(s);
 	t->run(s);
 	unpin();
@@ -85,18 +116,25 @@ int main(int argc, char **argv)
 	pid_t peer;
 
 	if (argc < 2) {
-		fprintf(stderr, "usage: vbench direct|ring|lookup|registration [TEST...]\n");
+		fprintf(stderr, "usage: vbench GROUP [TEST...]; its head names them\n");
 		return 2;
 	}
 	if (!strcmp(argv[1], "registration")) {
 		registrations();
 		return 0;
 	}
-	s.ring = !strcmp(argv[1], "ring");
+	if (!strcmp(argv[1], "quiet")) {
+		quiet_peers();
+		return 0;
+	}
+	s.ring = !strcmp(argv[1], "ring") || !strcmp(argv[1], "computing");
 	if (s.ring)
 		setenv("VERBENA_DIRECT", "off", 1);
 	if (socketpair(AF_UNIX, SOCK_STREAM, 0, sock))
 		die("socketpair");
+	s.board = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (s.board == MAP_FAILED)
+		die("mmap");
 	peer = fork();
 	if (peer < 0)
 		die("fork");

@@ -14,29 +14,40 @@
 #define LAP	  5000u /* a divisor of it, and a multiple of what a loop takes at a time */
 
 struct side {
-	bool client; /* measures */
-	bool ring;   /* no direct placement */
-	bool shared; /* the buffer is shareable memory */
-	int sock;    /* to the other side, for everything that is not measured */
+	bool client;  /* measures */
+	bool ring;    /* no direct placement */
+	bool shared;  /* the buffer is shareable memory */
+	bool small;   /* one of many: it has a page of memory only */
+	bool joined;  /* it uses what another side has opened */
+	bool untimed; /* ACK timeout 0; else 14 */
+	int sock;     /* to the other side, for everything that is not measured */
+	void *board;  /* a page that both sides see */
 	struct ibv_context *ctx;
 	struct ibv_pd *pd;
 	struct ibv_comp_channel *channel;
 	struct ibv_cq *scq, *rcq; /* rcq has the channel */
 	struct ibv_qp *qp;
-	char *buf; /* BUFFER bytes */
-	int fd;	   /* its file, or -1 */
+	char *buf;
+	size_t bytes;
+	int fd; /* its file, or -1 */
 	struct ibv_mr *mr;
 	uint64_t far_addr; /* the peer's buffer */
 	uint32_t far_rkey;
 };
 
 void side_open(struct side *s);
+/* A further QP of a side that is open, with CQs of its own on its channel. */
+void side_join(struct side *s, const struct side *to);
 void side_close(struct side *s);
 /* Both sides are here. */
 void side_meet(struct side *s);
 /* The first packet makes contact, and memory is backed when it is first used: neither is what a test
  * measures. */
 void side_warm(struct side *s);
+/* The same with n messages each way. */
+void side_exchange(struct side *s, unsigned n);
+/* n processes that run peer(), which does not return; each side gets its socket. */
+void side_fork(struct side *sides, unsigned n, void (*peer)(int sock));
 
 /* Posts n receives of `size` bytes in lists of at most LIST. */
 void side_receive(struct side *s, unsigned n, uint32_t size);
@@ -46,6 +57,12 @@ void side_post(struct side *s, enum ibv_wr_opcode op, uint32_t size, unsigned fl
 unsigned side_poll(struct ibv_cq *cq, unsigned max);
 /* Takes exactly n completions. */
 void side_wait(struct ibv_cq *cq, unsigned n);
+
+/* spread.c: median, average, 99 % and 99.9 % of n times in `unit` ns each, as NAME_median and so on.  Sorts.
+ */
+double spread_unit(double began, uint64_t began_ticks); /* ns of a tick, by both clocks since then */
+double spread_rank(double *v, unsigned n, double rank);
+void spread_tell(const char *name, double *v, unsigned n, double unit);
 
 /* sends.c */
 void send_lat(struct side *s);
@@ -59,6 +76,19 @@ void poll_lat(struct side *s);
 /* rdma.c */
 void one_sided(struct side *s);
 void write_pingpong(struct side *s);
+
+/* latency.c */
+void lat_inline(struct side *s);
+void lat_region(struct side *s);
+
+/* threads.c */
+void threads(struct side *s);
+
+/* computing.c */
+void computing(struct side *s);
+
+/* quiet.c: a whole run of its own */
+void quiet_peers(void);
 
 /* memory.c */
 void lookup_1(struct side *s);

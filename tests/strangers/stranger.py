@@ -18,6 +18,7 @@ import time
 
 SKIP = 77
 LIMIT = 120  # seconds for one program, unless the caller knows better
+LOOK_EVERY = 0.25  # seconds
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -39,7 +40,7 @@ class Pair:
 class _Program:
     """A running program whose output goes to files, so that no pipe can fill."""
 
-    def __init__(self, argv, env):
+    def __init__(self, argv, env, cpus=None):
         self.argv = argv
         self.out, self.err = tempfile.TemporaryFile(), tempfile.TemporaryFile()
         self.started = time.monotonic()
@@ -49,12 +50,19 @@ class _Program:
             _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != me:
                 os._exit(127)
+            if cpus:
+                os.sched_setaffinity(0, cpus)
 
         self.process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=self.out,
                                         stderr=self.err, preexec_fn=child, start_new_session=True)
 
-    def wait(self, limit):
-        """The exit status, negative for a signal; None when the limit passed."""
+    def wait(self, limit, look=None):
+        """The exit status, negative for a signal; None when the limit passed.  look() is called now and then."""
+        while look and time.monotonic() - self.started < limit:
+            try:
+                return self.process.wait(LOOK_EVERY)
+            except subprocess.TimeoutExpired:
+                look()
         try:
             return self.process.wait(max(0.0, limit - (time.monotonic() - self.started)))
         except subprocess.TimeoutExpired:
@@ -133,17 +141,19 @@ _TAKEN = re.compile(r"in use|[Cc]ouldn.t (listen|bind)|[Uu]nable to open file de
 
 
 def pair(build, argv, port_option="-p", host="127.0.0.1", mode="run", env=None, client_args=(), limit=LIMIT,
-         check=None):
+         check=None, cpus=(None, None), look=None):
     """Runs argv as a server and again, with the host's name at its end, as the client.  "{side}" in a word becomes
     "server" or "client".
 
-    check(client, server) returns a sentence when their output is not what it should be, else None."""
+    check(client, server) returns a sentence when their output is not what it should be, else None.  cpus: the sets of
+    CPUs that the server and the client are bound to.  look(server's pid, client's pid) is called now and then while
+    both run."""
     for _ in range(5):
         port = free_port()
         line = [*argv, port_option, str(port)]
         server = client = None
         try:
-            server = _Program(*command(build, [w.replace("{side}", "server") for w in line], mode, env))
+            server = _Program(*command(build, [w.replace("{side}", "server") for w in line], mode, env), cpus[0])
             if not _wait_listening(server, port, 30):
                 early = server.process.poll()
                 server.end()
@@ -153,8 +163,9 @@ def pair(build, argv, port_option="-p", host="127.0.0.1", mode="run", env=None, 
                 what = "never listened" if early is None else f"ended with status {early} before it listened"
                 return Pair(s, Result([], None, "", "", 0), f"the server {what}")
             client = _Program(*command(build, [*(w.replace("{side}", "client") for w in line), *client_args, host],
-                                       mode, env))
-            cs = client.wait(limit)
+                                       mode, env), cpus[1])
+            pids = server.process.pid, client.process.pid
+            cs = client.wait(limit, (lambda pids=pids: look(*pids)) if look else None)
             # The client is done: the server has its last messages to take in, and must end too.
             ss = server.wait(limit if cs == 0 else time.monotonic() - server.started + 5)
         finally:

@@ -1,0 +1,228 @@
+/* Does what `make bench` has callgrind count: a ping-pong of 8 B SENDs between two QPs of this process, whose
+ * one thread takes both ends in turn, so that every run does the same.  Prints the compiler.
+ *
+ * Each count_...() makes one call of the library, so what callgrind books on that call is what the library
+ * spends: no clock, no other call and nothing of this program is in it.  The library is the one that all use.
+ * They are called in batches of one kind, all other calls of a batch being made past them, and callgrind
+ * writes down what it has booked when batch_over() returns: not in between, since that takes so long that the
+ * library would think that nobody polls. */
+#include <pthread.h>
+#include <sys/socket.h>
+
+#include "vbench.h"
+
+#define BATCHES 10u /* of each kind */
+#define BATCH	20u /* calls */
+#define POLLS	20u /* that find nothing, before each exchange: nothing is owed any more */
+#define WARM	300u
+
+#ifdef __clang__
+#define COMPILER __VERSION__ /* begins with its name */
+#else
+#define COMPILER "gcc " __VERSION__
+#endif
+
+#define COUNTED __attribute__((noinline, noipa))
+
+int count_empty(struct ibv_cq *cq, struct ibv_wc *wc);
+int count_post_inline(struct ibv_qp *qp, struct ibv_send_wr *wr);
+int count_post_region(struct ibv_qp *qp, struct ibv_send_wr *wr);
+int count_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr);
+int count_receive(struct ibv_cq *cq, struct ibv_wc *wc);
+int count_receive_ack(struct ibv_cq *cq, struct ibv_wc *wc);
+int count_ack(struct ibv_cq *cq, struct ibv_wc *wc);
+int count_completion(struct ibv_cq *cq, struct ibv_wc *wc);
+
+COUNTED int count_empty(struct ibv_cq *cq, struct ibv_wc *wc)
+{
+	return ibv_poll_cq(cq, 1, wc);
+}
+
+COUNTED int count_post_inline(struct ibv_qp *qp, struct ibv_send_wr *wr)
+{
+	struct ibv_send_wr *bad;
+
+	return ibv_post_send(qp, wr, &bad);
+}
+
+COUNTED int count_post_region(struct ibv_qp *qp, struct ibv_send_wr *wr)
+{
+	struct ibv_send_wr *bad;
+
+	return ibv_post_send(qp, wr, &bad);
+}
+
+COUNTED int count_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr)
+{
+	struct ibv_recv_wr *bad;
+
+	return ibv_post_recv(qp, wr, &bad);
+}
+
+COUNTED int count_receive(struct ibv_cq *cq, struct ibv_wc *wc)
+{
+	return ibv_poll_cq(cq, 1, wc);
+}
+
+COUNTED int count_receive_ack(struct ibv_cq *cq, struct ibv_wc *wc)
+{
+	return ibv_poll_cq(cq, 1, wc);
+}
+
+COUNTED int count_ack(struct ibv_cq *cq, struct ibv_wc *wc)
+{
+	return ibv_poll_cq(cq, 1, wc);
+}
+
+COUNTED int count_completion(struct ibv_cq *cq, struct ibv_wc *wc)
+{
+	return ibv_poll_cq(cq, 1, wc);
+}
+
+/* Callgrind ends a part of its file when this returns. */
+void batch_over(void);
+
+COUNTED void batch_over(void)
+{
+	__asm__ volatile("");
+}
+
+enum kind { EMPTY, POST_INLINE, POST_REGION, POST_RECV, RECEIVE, RECEIVE_ACK, ACK, COMPLETION, KINDS };
+
+static void post(struct side *s, enum kind k)
+{
+	struct ibv_sge sge = {(uintptr_t)s->buf, 8, s->mr->lkey};
+	struct ibv_send_wr wr = {.sg_list = &sge,
+				 .num_sge = 1,
+				 .opcode = IBV_WR_SEND,
+				 .send_flags = IBV_SEND_SIGNALED | (k == POST_REGION ? 0 : IBV_SEND_INLINE)};
+	struct ibv_recv_wr recv = {.sg_list = &sge, .num_sge = 1};
+	struct ibv_send_wr *bad;
+
+	if (k == POST_RECV)
+		errno = count_post_recv(s->qp, &recv);
+	else
+		side_receive(s, 1, 8);
+	if (k == POST_INLINE)
+		errno = count_post_inline(s->qp, &wr);
+	else if (k == POST_REGION)
+		errno = count_post_region(s->qp, &wr);
+	else
+		errno = ibv_post_send(s->qp, &wr, &bad);
+	if (errno)
+		die("a post");
+}
+
+static int poll_one(struct ibv_cq *cq, struct ibv_wc *wc)
+{
+	return ibv_poll_cq(cq, 1, wc);
+}
+
+/* Nothing is under way, or owed, any more. */
+static void rest(struct side *s)
+{
+	struct ibv_wc wc;
+
+	for (unsigned n = 0; n < POLLS; n++)
+		if (poll_one(s->rcq, &wc))
+			die("a message that nobody sent");
+}
+
+/* A poll that is counted may meet the engine at the ring; then another one finds what it was to find. */
+static unsigned misses;
+
+static void find(struct ibv_cq *cq, int n)
+{
+	misses += n != 1;
+	side_wait(cq, n == 1 ? 0 : 1);
+}
+
+/* A message comes alone, and is acknowledged. */
+static void one_way(struct side *from, struct side *to, enum kind k)
+{
+	struct ibv_wc wc;
+
+	side_receive(to, 1, 8);
+	side_post(from, IBV_WR_SEND, 8, IBV_SEND_INLINE | IBV_SEND_SIGNALED);
+	find(to->rcq, (k == RECEIVE ? count_receive : poll_one)(to->rcq, &wc));
+	if (poll_one(to->rcq, &wc)) /* it finds nothing, and sends what is owed */
+		die("a message that nobody sent");
+	find(from->scq, (k == ACK ? count_ack : poll_one)(from->scq, &wc));
+}
+
+/* The answer carries the ACK along, as in a ping-pong. */
+static void there_and_back(struct side *here, struct side *there, enum kind k)
+{
+	struct ibv_wc wc;
+
+	if (k == EMPTY)
+		count_empty(here->rcq, &wc);
+	side_receive(there, 1, 8);
+	post(here, k);
+	side_wait(there->rcq, 1);
+	side_post(there, IBV_WR_SEND, 8, IBV_SEND_INLINE | IBV_SEND_SIGNALED);
+	find(here->rcq, (k == RECEIVE_ACK ? count_receive_ack : poll_one)(here->rcq, &wc));
+	find(here->scq, (k == COMPLETION ? count_completion : poll_one)(here->scq, &wc));
+	side_wait(there->scq, 1);
+}
+
+static void exchange(struct side *here, struct side *there, enum kind k)
+{
+	rest(here);
+	if (k == RECEIVE || k == ACK)
+		one_way(here, there, k);
+	else
+		there_and_back(here, there, k);
+}
+
+static void *open_side(void *arg)
+{
+	side_open(arg);
+	return NULL;
+}
+
+static void *close_side(void *arg)
+{
+	side_close(arg);
+	return NULL;
+}
+
+/* The sides meet while they are opened and closed, so each needs a thread for that. */
+static void both(void *(*step)(void *), struct side *here, struct side *there)
+{
+	pthread_t t;
+
+	errno = pthread_create(&t, NULL, step, there);
+	if (errno)
+		die("pthread_create");
+	step(here);
+	pthread_join(t, NULL);
+}
+
+int main(void)
+{
+	struct side here = {.client = true}, there = {.client = false};
+	int sock[2];
+
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, sock))
+		die("socketpair");
+	here.sock = sock[0];
+	there.sock = sock[1];
+	both(open_side, &here, &there);
+	for (unsigned i = 0; i < WARM; i++)
+		exchange(&here, &there, KINDS);
+	for (enum kind k = 0; k < KINDS; k++) {
+		for (unsigned b = 0; b < BATCHES; b++) {
+			for (unsigned n = 0; n < BATCH; n++)
+				exchange(&here, &there, k);
+			batch_over();
+		}
+	}
+	if (misses > KINDS * BATCH) {
+		fprintf(stderr, "%u polls found nothing that should have\n", misses);
+		return 1;
+	}
+	printf("compiler\t%s\n", COMPILER);
+	both(close_side, &here, &there);
+	return 0;
+}
