@@ -298,6 +298,8 @@ static void pump(struct sim *s, unsigned i)
 	vb_lock_take(&n->qp.lock);
 	look_at_timer(s, n);
 	owes = vb_sq_unseen(&n->qp) ? VB_OWES_MORE : n->qp.transport->owes(&n->qp);
+	if (owes == VB_OWES_NOTHING) /* it went along with something, or the QP has failed */
+		n->kick = VB_NEVER;
 	if (owes == VB_OWES_ACK && s->cfg.lazy_acks && n->kick == VB_NEVER && sim_below(s, 2))
 		n->kick = s->now + 1 + sim_below(s, 5000);
 	if (!n->qp.path.out && n->qp.req.next != n->qp.req.seen)

@@ -195,6 +195,46 @@ static void what_is_not_published_never_was(void **state)
 	assert_false(vb_builder_room(&d.b));
 }
 
+/* A list of one piece is filled apart: it is judged no less, and its bytes are copied exactly. */
+static void one_piece_is_judged_too(void **state)
+{
+	uint8_t data[33];
+	struct ibv_sge sge = {(uintptr_t)data, 0, 7};
+	struct ibv_send_wr wr = {.opcode = IBV_WR_SEND, .sg_list = &sge, .num_sge = 1};
+	static struct vb_qp qp;
+	struct desk d;
+
+	(void)state;
+	for (uint32_t i = 0; i < sizeof data; i++)
+		data[i] = (uint8_t)(i + 1);
+	open_desk(&d, &qp);
+	vb_builder_begin(&d.b, &qp);
+	assert_true(vb_builder_room(&d.b));
+	for (sge.length = 0; sge.length <= 32; sge.length++) {
+		wr.send_flags = IBV_SEND_INLINE;
+		memset(d.b.w->inline_data, 0xee, 40);
+		assert_int_equal(build(&d, &wr), VB_BUILD_FINE);
+		assert_int_equal(d.b.w->length, sge.length);
+		assert_memory_equal(d.b.w->inline_data, data, sge.length);
+		assert_int_equal(d.b.w->inline_data[sge.length], 0xee);
+		wr.send_flags = 0;
+		assert_int_equal(build(&d, &wr), VB_BUILD_FINE);
+		assert_int_equal(d.b.w->length, sge.length);
+		assert_int_equal(d.b.w->num_sge, 1);
+		assert_memory_equal(d.b.w->sge, &sge, sizeof sge);
+	}
+	wr.send_flags = IBV_SEND_INLINE; /* 33 bytes, of 32 */
+	assert_int_equal(build(&d, &wr), VB_BUILD_INLINE_LENGTH);
+	wr.send_flags = 0;
+	sge.length = 1000;
+	assert_int_equal(build(&d, &wr), VB_BUILD_FINE);
+	sge.length = 1001;
+	assert_int_equal(build(&d, &wr), VB_BUILD_LENGTH);
+	sge.length = 8;
+	qp.req.max_sge = 0;
+	assert_int_equal(build(&d, &wr), VB_BUILD_SGES);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -203,6 +243,7 @@ int main(void)
 	    cmocka_unit_test(packets_carry_what_the_row_has),
 	    cmocka_unit_test(access_is_that_of_the_packets),
 	    cmocka_unit_test(a_request_is_judged_by_its_row),
+	    cmocka_unit_test(one_piece_is_judged_too),
 	    cmocka_unit_test(what_is_not_published_never_was),
 	};
 
