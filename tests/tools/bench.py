@@ -3,8 +3,11 @@
 
     bench.py
 """
+import ctypes
 import os
 import sys
+import threading
+import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "bench"))
@@ -112,12 +115,33 @@ def switches_are_a_rate():
     same("a process that was not seen", s.a_second(), None)
 
 
+def switches_of_the_engine():
+    """A thread of the engine's name sleeps so many times; what others do does not count."""
+    name = ctypes.CDLL(None).prctl  # of the thread that calls it
+    seen = []
+
+    def engine():
+        name(15, b"verbena")
+        seen.append(sources.engine_switches(os.getpid()))
+        for _ in range(20):
+            time.sleep(0.001)
+        seen.append(sources.engine_switches(os.getpid()))
+
+    same("no engine", sources.engine_switches(os.getpid()), None)
+    thread = threading.Thread(target=engine)
+    thread.start()
+    thread.join()
+    if seen[1] - seen[0] < 20:
+        sys.exit(f"FAILED: {seen[1] - seen[0]} switches of a thread that slept 20 times")
+
+
 def main():
     every_key_has_one_source()
     the_median_is_judged()
     limits()
     what_programs_print()
     switches_are_a_rate()
+    switches_of_the_engine()
     print("the rows of make bench: well")
 
 
