@@ -202,7 +202,7 @@ __attribute__((no_sanitize("address"))) long __wrap_syscall(long number, ...)
 	return __real_syscall(number, arg[0], arg[1], arg[2], arg[3], arg[4], arg[5]);
 }
 
-/* A full table of descriptors does not fail the call: the descriptor is missing. */
+/* A full table of descriptors does not fail the call: the last descriptor is missing. */
 static void lose_descriptor(const char *name, struct msghdr *m)
 {
 	struct cmsghdr *c = CMSG_FIRSTHDR(m);
@@ -210,9 +210,10 @@ static void lose_descriptor(const char *name, struct msghdr *m)
 
 	if (!c || c->cmsg_type != SCM_RIGHTS || !fails(name, EMFILE))
 		return;
-	memcpy(&got, CMSG_DATA(c), sizeof got);
+	c->cmsg_len -= sizeof got;
+	memcpy(&got, (char *)c + c->cmsg_len, sizeof got);
 	close(got);
-	m->msg_controllen = 0;
+	m->msg_controllen = c->cmsg_len > CMSG_LEN(0) ? c->cmsg_len : 0;
 	m->msg_flags |= MSG_CTRUNC;
 }
 

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/set.h"
 #include "base/slab.h"
 #include "host/adapter.h"
 #include "host/addresses.h"
@@ -16,8 +17,6 @@
 #include "obj/pds.h"
 #include "obj/qp.h"
 #include "obj/relaxed.h"
-
-enum { VB_MAX_RXQS = VB_MAX_PEERS + 16 }; /* a ring from each peer, and other wires */
 
 /* What processes tell one another over control sockets, by subject. */
 enum vb_subject {
@@ -33,10 +32,12 @@ struct vb_hca {
 	struct vb_gids gids; /* set once: what the adapter publishes */
 	struct vb_addresses addresses;
 	vb_hear_fn *hear[VB_SUBJECTS]; /* set before the adapter runs */
-	/* Receive queues, in the order in which they were first opened; one that was stays here. */
-	_Atomic(struct vb_rxq *) rxqs[VB_MAX_RXQS];
-	_Atomic uint32_t nrxqs; /* written under the adapter's control lock, or before it runs */
-	_Atomic uint32_t turn;	/* which of the quiet ones the next poll looks at */
+	/* Receive queues, by the index of the peer; NULL: it never was UP. */
+	_Atomic(struct vb_rxq *) rxqs[VB_MAX_PEERS];
+	_Atomic uint32_t nrxqs; /* indices in use are below; written under the adapter's control lock, or
+				   before it runs */
+	struct vb_set warm;	/* those that a poll looks at; see hca/warm.h */
+	_Atomic uint32_t looks; /* at warm ones since vb_hca_cool() was last called, about */
 	struct vb_keys keys;
 	struct vb_mws mws;
 	struct vb_lock timer_lock;  /* guards timed and every QP's on_timer; taken before QP locks, by trylock

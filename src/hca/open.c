@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/pages.h"
 #include "hca/direct.h"
 #include "hca/peers.h"
 #include "hca/progress.h"
@@ -31,7 +32,7 @@ static void init_keys(struct vb_hca *h)
 
 int vb_hca_open(struct vb_hca **out, enum vb_open_step *step, const struct vb_hca_upper *upper)
 {
-	struct vb_hca *h = calloc(1, sizeof(*h));
+	struct vb_hca *h = vb_pages_alloc(sizeof(*h));
 	struct vb_adapter_cfg cfg = {.ops = &vb_hca_ops, .wire = vb_wire_to_peers(), .user = h, .step = step};
 	struct vb_peer *self;
 	int err;
@@ -55,7 +56,7 @@ int vb_hca_open(struct vb_hca **out, enum vb_open_step *step, const struct vb_hc
 	init_keys(h);
 	self = vb_peer_at(h->adapter, 0); /* UP from the beginning */
 	vb_direct_peer_up(self);
-	vb_hca_rxq_open(h, self->rxq);
+	vb_hca_rxq_open(h, self->index, self->rxq);
 	err = vb_adapter_run(h->adapter);
 	if (err) {
 		if (step)

@@ -1,5 +1,6 @@
 #include "hca/owed.h"
 
+#include "hca/warm.h"
 #include "obj/qp.h"
 
 void vb_owe(struct vb_path *p)
@@ -12,8 +13,12 @@ void vb_owe(struct vb_path *p)
 	vb_lock_take(&r->owed_lock);
 	if (!vb_list_linked(&p->owes))
 		vb_list_append(&r->owed, &p->owes);
-	atomic_store_explicit(&r->owes, true, memory_order_relaxed);
+	/* Store-owes/look-whether-cold, against store-cold/look-at-owes of vb_hca_cool(). */
+	if (!atomic_load_explicit(&r->owes, memory_order_relaxed))
+		atomic_exchange_explicit(&r->owes, true, memory_order_seq_cst);
 	vb_lock_give(&r->owed_lock);
+	if (vb_unlikely(atomic_load_explicit(r->cold, memory_order_seq_cst)))
+		vb_hca_warm(r);
 }
 
 void vb_owe_no_more(struct vb_path *p)

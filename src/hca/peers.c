@@ -5,30 +5,26 @@
 #include "hca/owed.h"
 #include "hca/path.h"
 #include "hca/send.h"
+#include "hca/warm.h"
 #include "iba/profile.h"
 #include "transport/transport.h"
 
-void vb_hca_rxq_open(struct vb_hca *h, struct vb_rxq *r)
+void vb_hca_rxq_open(struct vb_hca *h, uint32_t index, struct vb_rxq *r)
 {
-	uint32_t n = atomic_load_explicit(&h->nrxqs, memory_order_relaxed);
-	bool known = false;
-
-	for (uint32_t i = 0; i < n && !known; i++)
-		known = atomic_load_explicit(&h->rxqs[i], memory_order_relaxed) == r;
 	vb_lock_take(&r->rx);
 	r->adapter = h->adapter;
+	r->index = index;
 	atomic_store_explicit(&r->owes, false, memory_order_relaxed);
 	atomic_store_explicit(&r->placing, false, memory_order_relaxed);
 	atomic_store_explicit(&r->waits, false, memory_order_relaxed);
-	atomic_store_explicit(&r->quiet, 0, memory_order_relaxed);
-	r->unflushed = r->budget = 0;
+	r->quiet = r->unflushed = r->budget = 0;
 	r->acks = NULL;
-	atomic_store_explicit(&r->open, true, memory_order_release); /* pairs with is_open() */
+	atomic_store_explicit(&h->rxqs[index], r, memory_order_release); /* pairs with vb_hca_rxq_at() */
+	if (index >= vb_hca_rxq_count(h))
+		atomic_store_explicit(&h->nrxqs, index + 1, memory_order_release); /* vb_hca_rxq_count() */
+	atomic_store_explicit(&r->open, true, memory_order_release);		   /* pairs with is_open() */
+	vb_hca_warm(r);
 	vb_lock_give(&r->rx);
-	if (known)
-		return;
-	atomic_store_explicit(&h->rxqs[n], r, memory_order_relaxed);
-	atomic_store_explicit(&h->nrxqs, n + 1, memory_order_release); /* pairs with vb_hca_each_rxq() */
 }
 
 /* All QPs of the adapter, in turn; *at begins at 0.  The caller holds r->rx of some queue, so that none goes
@@ -84,7 +80,7 @@ void vb_hca_peer_up(struct vb_peer *peer)
 		return;
 	}
 	vb_direct_peer_up(peer);
-	vb_hca_rxq_open(vb_hca(peer->adapter), r);
+	vb_hca_rxq_open(vb_hca(peer->adapter), peer->index, r);
 	vb_lock_take(&r->rx);
 	for (uint32_t at = 0; (qp = next_qp(r, &at));) {
 		struct vb_path *p = &qp->path;
@@ -148,6 +144,7 @@ void vb_hca_peer_down(struct vb_peer *peer, enum vb_peer_end how)
 		lose_peer(peer, qp, how);
 	r->acks = NULL;
 	atomic_store_explicit(&r->open, false, memory_order_relaxed);
+	vb_set_drop(&vb_hca(peer->adapter)->warm, r->index);
 	vb_lock_give(&r->rx);
 	vb_direct_peer_down(peer);
 }

@@ -12,11 +12,15 @@
 #include "hca/receive.h"
 #include "hca/send.h"
 #include "hca/timed.h"
+#include "hca/warm.h"
 #include "iba/out.h"
 
 enum {
-	QUIET_AFTER = 4096, /* polls without a packet after which a queue is looked at less often */
-	QUIET_EVERY = 16,
+	/* Polls after which it is counted how many looks at queues they were, and looks after which those
+	 * that were in vain are to become rarer: where few queues are warm, looking costs little, and a
+	 * sender that finds its queue cold loses some 300 ns. */
+	COUNT_EVERY = 256,
+	COOL_EVERY = 8192,
 	SPINS = 16,	  /* polls in a row that make a sleeper a poller */
 	SPINS_ARMED = 64, /* the same while a CQ is armed */
 	/* Polls in a row that found nothing, after which whoever is waited for may need this very CPU.  Rare
@@ -26,57 +30,64 @@ enum {
 
 static __thread unsigned idle_polls;
 
-static struct vb_rxq *rxq_at(struct vb_hca *h, uint32_t i)
+/* Looks at the warm queues of these words, of the first one at those of `bits`. */
+static __attribute__((noinline)) unsigned look_at(struct vb_hca *h, uint64_t any, uint64_t bits, bool drain)
 {
-	return atomic_load_explicit(&h->rxqs[i], memory_order_relaxed);
-}
-
-static uint32_t rxq_count(struct vb_hca *h)
-{
-	return atomic_load_explicit(&h->nrxqs, memory_order_acquire); /* pairs with vb_hca_rxq_open() */
-}
-
-static bool is_open(const struct vb_rxq *r)
-{
-	return atomic_load_explicit(&r->open, memory_order_acquire); /* pairs with vb_hca_rxq_open() */
-}
-
-static unsigned progress(struct vb_adapter *a, bool all)
-{
-	struct vb_hca *h = vb_hca(a);
-	uint32_t queues = rxq_count(h);
-	uint32_t turn = 0;
 	unsigned n = 0;
 
-	if (queues > 1) {
-		turn = atomic_load_explicit(&h->turn, memory_order_relaxed) + 1;
-		atomic_store_explicit(&h->turn, turn, memory_order_relaxed);
-	}
-	for (uint32_t i = 0; i < queues; i++) {
-		struct vb_rxq *r = rxq_at(h, i);
+	for (;;) {
+		uint32_t w = vb_set_lowest(any);
 
-		if (!is_open(r))
-			continue;
-		if (!all && queues > QUIET_EVERY && (turn + i) % QUIET_EVERY &&
-		    atomic_load_explicit(&r->quiet, memory_order_relaxed) > QUIET_AFTER)
-			continue;
-		n += vb_hca_look(r, all);
+		for (; bits; bits &= bits - 1) {
+			struct vb_rxq *r = vb_hca_rxq_at(h, w * VB_SET_WORD + vb_set_lowest(bits));
+
+			if (vb_hca_rxq_is_busy(r))
+				n += vb_hca_look(r, drain);
+		}
+		any &= any - 1;
+		if (!any)
+			return n;
+		bits = vb_set_word(&h->warm, vb_set_lowest(any));
 	}
-	return n;
 }
 
-static bool ready(struct vb_adapter *a)
+/* While there is nothing it calls nobody, and so needs no stack. */
+static inline unsigned look_at_warm(struct vb_hca *h, bool drain)
 {
-	struct vb_hca *h = vb_hca(a);
-	uint32_t queues = rxq_count(h);
+	for (uint64_t any = vb_set_any(&h->warm); any; any &= any - 1) {
+		uint32_t w = vb_set_lowest(any);
 
-	for (uint32_t i = 0; i < queues; i++) {
-		struct vb_rxq *r = rxq_at(h, i);
+		for (uint64_t bits = vb_set_word(&h->warm, w); bits; bits &= bits - 1) {
+			const struct vb_rxq *r = vb_hca_rxq_at(h, w * VB_SET_WORD + vb_set_lowest(bits));
 
-		if (is_open(r) && vb_rxq_ready(r))
-			return true;
+			if (vb_unlikely(vb_hca_rxq_seems_busy(r)))
+				return look_at(h, any, bits, drain);
+		}
 	}
-	return false;
+	return 0;
+}
+
+static unsigned progress(struct vb_adapter *a, enum vb_look how)
+{
+	if (how == VB_LOOK_ALL)
+		vb_hca_notice(a);
+	if (!vb_set_is_empty(vb_adapter_presence(a)->hints))
+		vb_hca_take_hints(vb_hca(a));
+	return look_at_warm(vb_hca(a), how != VB_LOOK_POLL);
+}
+
+static __attribute__((noinline)) void count_looks(struct vb_hca *h)
+{
+	uint32_t looks = atomic_load_explicit(&h->looks, memory_order_relaxed);
+
+	for (uint64_t any = vb_set_any(&h->warm); any; any &= any - 1)
+		looks +=
+		    COUNT_EVERY * (uint32_t)__builtin_popcountll(vb_set_word(&h->warm, vb_set_lowest(any)));
+	if (looks >= COOL_EVERY) {
+		vb_hca_cool(h);
+		looks = 0;
+	}
+	atomic_store_explicit(&h->looks, looks, memory_order_relaxed);
 }
 
 /* Lets the paths on a queue send; returns when to try again.  A peer does not say when there is room in its
@@ -101,24 +112,36 @@ static uint64_t push_on(struct vb_rxq *r, uint64_t now)
 	return now + (o->ops->mark(o) != before || o->ops->room(o) ? VB_MSEC / 10 : VB_MSEC);
 }
 
+/* Who owes something is on a warm queue. */
+static uint64_t push_all(struct vb_hca *h, uint64_t now)
+{
+	uint64_t next = VB_NEVER, at;
+
+	for (uint64_t any = vb_set_any(&h->warm); any; any &= any - 1) {
+		uint32_t w = vb_set_lowest(any);
+
+		for (uint64_t bits = vb_set_word(&h->warm, w); bits; bits &= bits - 1) {
+			struct vb_rxq *r = vb_hca_rxq_at(h, w * VB_SET_WORD + vb_set_lowest(bits));
+
+			if (!vb_hca_rxq_is_open(r) || !atomic_load_explicit(&r->owes, memory_order_relaxed))
+				continue;
+			at = push_on(r, now);
+			if (at < next)
+				next = at;
+		}
+	}
+	return next;
+}
+
 static uint64_t timers(struct vb_adapter *a, uint64_t now)
 {
 	struct vb_hca *h = vb_hca(a);
 	uint64_t next = vb_hca_scan(h, now), at = vb_relaxed_tick(&h->relaxed, now);
-	uint32_t queues = rxq_count(h);
 
 	if (at < next)
 		next = at;
-	for (uint32_t i = 0; i < queues; i++) {
-		struct vb_rxq *r = rxq_at(h, i);
-
-		if (!is_open(r) || !atomic_load_explicit(&r->owes, memory_order_relaxed))
-			continue;
-		at = push_on(r, now);
-		if (at < next)
-			next = at;
-	}
-	return next;
+	at = push_all(h, now);
+	return at < next ? at : next;
 }
 
 /* What the engine alone does besides. */
@@ -135,7 +158,9 @@ const struct vb_adapter_ops vb_hca_ops = {
     .peer_free = vb_direct_peer_free,
     .told = vb_hca_told,
     .progress = progress,
-    .ready = ready,
+    .ready = vb_hca_ready,
+    .notice = vb_hca_notice,
+    .rang = vb_hca_rang,
     .timers = engine_timers,
     .peer_up = vb_hca_peer_up,
     .peer_down = vb_hca_peer_down,
@@ -146,10 +171,12 @@ void vb_hca_poll(struct vb_adapter *a)
 {
 	struct vb_presence *here = vb_adapter_presence(a);
 	struct vb_hca *h = vb_hca(a);
+	uint32_t polls = atomic_load_explicit(&here->polls, memory_order_relaxed) + 1;
 	unsigned n;
 
-	atomic_store_explicit(&here->polls, atomic_load_explicit(&here->polls, memory_order_relaxed) + 1,
-			      memory_order_relaxed);
+	atomic_store_explicit(&here->polls, polls, memory_order_relaxed);
+	if (vb_unlikely(polls % COUNT_EVERY == 0))
+		count_looks(h);
 	if (vb_unlikely(atomic_load_explicit(here->awake, memory_order_relaxed) == VB_ASLEEP)) {
 		/* a few polls after an event are no polling; and a program that arms a CQ is about to sleep
 		 */
@@ -159,7 +186,9 @@ void vb_hca_poll(struct vb_adapter *a)
 		if (spins > (atomic_load_explicit(&here->armed, memory_order_relaxed) ? SPINS_ARMED : SPINS))
 			vb_adapter_wake(a);
 	}
-	n = progress(a, false);
+	if (vb_unlikely(!vb_set_is_empty(here->hints)))
+		vb_hca_take_hints(h);
+	n = look_at_warm(h, false);
 	if (n) {
 		atomic_store_explicit(&here->taken,
 				      atomic_load_explicit(&here->taken, memory_order_relaxed) + n,
@@ -195,16 +224,22 @@ void vb_hca_forget(struct vb_qp *qp)
 	vb_path_close(qp);
 	vb_direct_show(qp); /* no more */
 	vb_hca_give(qp);
-	for (uint32_t i = 0; i < rxq_count(h); i++)
-		forget_acks(rxq_at(h, i), &qp->path);
+	for (uint32_t i = 0; i < vb_hca_rxq_count(h); i++) {
+		struct vb_rxq *r = vb_hca_rxq_at(h, i);
+
+		if (r)
+			forget_acks(r, &qp->path);
+	}
 	vb_hca_untime(qp);
 }
 
 void vb_hca_quiesce(struct vb_hca *h)
 {
-	for (uint32_t i = 0; i < rxq_count(h); i++) {
-		struct vb_rxq *r = rxq_at(h, i);
+	for (uint32_t i = 0; i < vb_hca_rxq_count(h); i++) {
+		struct vb_rxq *r = vb_hca_rxq_at(h, i);
 
+		if (!r)
+			continue;
 		vb_lock_take(&r->rx);
 		vb_lock_give(&r->rx);
 	}

@@ -12,6 +12,7 @@
 #include "hca/path.h"
 #include "hca/send.h"
 #include "hca/timed.h"
+#include "hca/warm.h"
 #include "iba/out.h"
 #include "transport/transport.h"
 
@@ -142,20 +143,17 @@ unsigned vb_hca_look(struct vb_rxq *r, bool all)
 {
 	unsigned n, total = 0;
 
-	if (!vb_rxq_ready(r) && !atomic_load_explicit(&r->owes, memory_order_relaxed)) {
-		atomic_store_explicit(&r->quiet, atomic_load_explicit(&r->quiet, memory_order_relaxed) + 1,
-				      memory_order_relaxed);
-		return 0;
-	}
 	if (!vb_lock_try(&r->rx))
 		return 0; /* somebody else is at it */
+	if (vb_unlikely(atomic_load_explicit(r->cold, memory_order_relaxed)))
+		vb_hca_warm(r); /* what it comes to owe is looked at in warm ones only */
 	do {
 		/* its peer may have gone meanwhile */
 		n = atomic_load_explicit(&r->open, memory_order_relaxed) ? drain(r) : 0;
 		total += n;
 	} while (all && n);
 	if (total)
-		atomic_store_explicit(&r->quiet, 0, memory_order_relaxed);
+		r->quiet = 0;
 	vb_lock_give(&r->rx);
 	return total;
 }

@@ -6,8 +6,8 @@
 
 #include "iba/rxq.h"
 
-/* Takes in what is there, all of it or a batch, and sends what is owed if that is worth it.  Returns how many
- * packets came.  Without locks; whoever finds another thread at it goes on. */
+/* For a busy queue: takes in what is there, all of it or a batch, and sends what is owed if that is worth it.
+ * Returns how many packets came.  Without locks; whoever finds another thread at it goes on. */
 unsigned vb_hca_look(struct vb_rxq *r, bool all);
 
 #endif

@@ -183,8 +183,7 @@ static void free_adapter(struct vb_adapter *a)
 	vb_peers_free(a);
 	if (a->seg) {
 		vb_history_stop((struct vb_history *)(a->seg->base + VB_SEG_HISTORY));
-		vb_own_close(&a->seg->own, a->seg->fd);
-		a->seg->fd = -1;
+		vb_segment_close(a->seg);
 		vb_segment_put(a->seg);
 	}
 	if (ctl)
@@ -212,6 +211,7 @@ int vb_adapter_open(struct vb_adapter **out, const struct vb_adapter_cfg *cfg)
 	if (err)
 		goto free_a;
 	a->presence.awake = (_Atomic uint32_t *)(a->seg->base + VB_SEG_AWAKE);
+	a->presence.hints = a->seg->hints;
 	/* pairs with free_adapter() */
 	vb_history_keep((struct vb_history *)(a->seg->base + VB_SEG_HISTORY));
 	*step = VB_OPEN_NUMBER;
@@ -343,10 +343,11 @@ void vb_adapter_forked(struct vb_adapter *a)
 	for (uint32_t i = 0; i < n; i++)
 		vb_own_close(&a->numbers[i].own, a->numbers[i].sock);
 	vb_members_close(a);
-	vb_own_close(&a->seg->own, a->seg->fd);
+	vb_segment_close(a->seg);
 	if (ctl)
 		close(a->ctl);
 	if (kick)
 		close(a->kick);
-	a->presence.awake = &a->nowhere; /* the segment is not mapped here */
+	a->presence.awake = &a->nowhere; /* the segment is not mapped here, nor are the hints */
+	a->presence.hints = &a->no_hints;
 }

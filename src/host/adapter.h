@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/list.h"
 #include "base/lock.h"
+#include "base/set.h"
 #include "host/segment.h"
 #include "iba/limits.h"
 #include "iba/reach.h"
@@ -42,13 +43,25 @@ enum vb_peer_end {
 	VB_END_LOST,	 /* this process has closed the descriptors of this device */
 };
 
+/* How far a look at the receive queues goes. */
+enum vb_look {
+	VB_LOOK_POLL,  /* once at those that are warm or have a hint */
+	VB_LOOK_DRAIN, /* the same, until there is nothing left */
+	VB_LOOK_ALL,   /* cold ones, too */
+};
+
 struct vb_adapter_ops {
-	/* Takes in and sends out what there is, on all links if `all`, else on those with recent traffic and
-	 * a few others.  Called by the engine and by waiters, without locks.  Returns how many packets came
-	 * in. */
-	unsigned (*progress)(struct vb_adapter *a, bool all);
-	/* Whether any receive queue holds a packet: the look of somebody who has just stored "asleep". */
+	/* Takes in and sends out what there is.  Called by the engine and by waiters, without locks.  Returns
+	 * how many packets came in. */
+	unsigned (*progress)(struct vb_adapter *a, enum vb_look how);
+	/* Whether a warm receive queue holds a packet, or a hint says so of a cold one: the look of somebody
+	 * who has just stored "asleep".  The sender to a cold one finds that word, and rings. */
 	bool (*ready)(struct vb_adapter *a);
+	/* Cold receive queues that hold packets become warm: the engine's look now and then at what a lost
+	 * hint left behind. */
+	void (*notice)(struct vb_adapter *a);
+	/* The peer rang: its receive queue becomes warm, hint or no hint. */
+	void (*rang)(struct vb_peer *peer);
 	/* Looks at timers; returns the next deadline (VB_NEVER: none).  Anything that waits for room in a
 	 * ring makes that at most a millisecond away. */
 	uint64_t (*timers)(struct vb_adapter *a, uint64_t now);
@@ -79,6 +92,10 @@ struct vb_wire_parts {
 	_Atomic uint32_t *consumed;	       /* our counter for it */
 	const _Atomic uint32_t *peer_consumed; /* the peer's for ours */
 	const _Atomic uint32_t *peer_awake;
+	_Atomic uint32_t *cold; /* ours for the peer: whether nobody looks at `from` */
+	const _Atomic uint32_t *peer_cold;
+	struct vb_set *peer_hints; /* in which bit `hint` says that something is in `to` */
+	uint32_t hint;
 	uint64_t incarnation; /* the peer's: the source of what comes from it */
 };
 
@@ -293,6 +310,7 @@ struct vb_presence {
 	_Atomic uint32_t taken;	 /* packets that pollers took in, modulo 2^32 */
 	_Atomic uint32_t spins;	 /* polls since the word became asleep: few of them are no polling yet */
 	_Atomic uint32_t *awake; /* our word in the segment */
+	struct vb_set *hints;	 /* from peers: indices of those that left packets in cold rings */
 };
 struct vb_presence *vb_adapter_presence(struct vb_adapter *a);
 /* A poller found the word at asleep: sets it to polling and has the engine watch. */

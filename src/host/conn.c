@@ -295,6 +295,8 @@ bool vb_conn_read(struct vb_adapter *a, struct conn *c, bool dead)
 		end(a, c, dead);
 	} else if (h.rang) {
 		atomic_fetch_add_explicit(&a->events, 1, memory_order_relaxed);
+		if (a->ops->rang)
+			a->ops->rang(&c->peer->pub);
 	}
 	return h.rang;
 }
@@ -318,6 +320,8 @@ void vb_peer_ring(struct vb_peer *peer)
 	uint8_t msg = MSG_BELL;
 
 	if (peer->index == 0) { /* oneself */
+		if (peer->adapter->ops->rang)
+			peer->adapter->ops->rang(peer);
 		vb_engine_kick(peer->adapter);
 		return;
 	}

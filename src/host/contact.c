@@ -43,23 +43,16 @@ static struct hello hello_of(const struct vb_adapter *a, enum msg_kind kind)
 static int say_hello(struct vb_adapter *a, struct conn *c, uint32_t index, uint32_t asked)
 {
 	struct hello h = hello_of(a, MSG_HELLO);
-	struct iovec iov = {&h, sizeof(h)};
-	_Alignas(struct cmsghdr) char ctl[CMSG_SPACE(sizeof(int))] = {0};
-	struct msghdr m = {
-	    .msg_iov = &iov, .msg_iovlen = 1, .msg_control = ctl, .msg_controllen = sizeof(ctl)};
-	struct cmsghdr *cm = CMSG_FIRSTHDR(&m);
+	int fds[HELLO_FDS] = {a->seg->fd, a->seg->hints_fd};
 
-	if (!vb_own_is(&a->seg->own, a->seg->fd)) { /* another file than ours would go to the peer */
+	/* Another file than ours would go to the peer. */
+	if (!vb_own_is(&a->seg->own, fds[0]) || !vb_own_is(&a->seg->hints_own, fds[1])) {
 		vb_adapter_lose(a);
 		return EIO;
 	}
 	h.index = index;
 	h.asked = asked;
-	cm->cmsg_level = SOL_SOCKET;
-	cm->cmsg_type = SCM_RIGHTS;
-	cm->cmsg_len = CMSG_LEN(sizeof(int));
-	memcpy(CMSG_DATA(cm), &a->seg->fd, sizeof(int));
-	return sendmsg(c->sock, &m, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof(h) ? 0 : errno;
+	return vb_hello_send(c->sock, &h, fds);
 }
 
 /* For the peer, which says it where its user looks. */
@@ -128,22 +121,24 @@ static void in_trouble(struct peer *p, struct vb_reach_facts t)
 	vb_lock_give(&p->pub.adapter->peers_lock);
 }
 
-/* Maps the peer's segment (or finds the mapping of its owner, if that is in this process) and makes the wire.
- */
-static int join(struct vb_adapter *a, struct peer *p, struct conn *c, const struct hello *h, int fd,
+/* Maps the peer's segment and hints (or finds the mappings of their owner, if that is in this process) and
+ * makes the wire. */
+static int join(struct vb_adapter *a, struct peer *p, struct conn *c, const struct heard *in,
 		struct vb_reach_facts *t)
 {
+	const struct hello *h = &in->h;
 	struct vb_segment *old = p->seg;
 	const char *why = "no memory";
-	const uint8_t *base;
 	int err;
 
 	p->seg = c->pid == a->pid ? vb_segment_find(h->incarnation) : NULL;
 	*t = (struct vb_reach_facts){.reach = VB_REACH_UNKNOWN};
-	err = p->seg ? 0 : vb_segment_map(&p->window, fd, h->incarnation, &why, t);
-	base = p->seg ? p->seg->base : p->window;
+	err = p->seg ? 0 : vb_segment_map(&p->window, in->fds[0], h->incarnation, &why, t);
+	if (!err && !p->seg)
+		err = vb_hints_map(&p->hints, in->fds[1], &why, t);
 	if (!err) {
-		err = vb_peer_attach(p, base, h->index, h->incarnation);
+		err = vb_peer_attach(p, p->seg ? p->seg->base : p->window, p->seg ? p->seg->hints : p->hints,
+				     h->index, h->incarnation);
 		why = err == EPROTO ? "its keys begin where none can" : "no memory";
 		*t = err == EPROTO ? (struct vb_reach_facts){.reach = VB_REACH_STRANGER}
 				   : vb_reach_trouble(err, VB_CALL_MMAP);
@@ -223,8 +218,9 @@ static struct peer *candidate(struct vb_adapter *a, const struct hello *h, int f
 }
 
 /* Somebody connected to us and says hello. */
-static bool greeted(struct vb_adapter *a, struct conn *c, const struct hello *h, int fd)
+static bool greeted(struct vb_adapter *a, struct conn *c, const struct heard *in)
 {
+	const struct hello *h = &in->h;
 	enum refuse_why why = 0;
 	struct vb_reach_facts t = {0};
 	struct peer *p;
@@ -234,7 +230,7 @@ static bool greeted(struct vb_adapter *a, struct conn *c, const struct hello *h,
 		refuse(a, c, REFUSE_KNOWN);
 		return false;
 	}
-	p = candidate(a, h, fd, &why, &t);
+	p = candidate(a, h, in->fds[0], &why, &t);
 	if (p && p->conn && a->head->number < h->number)
 		why = REFUSE_TIE;
 	if (why) {
@@ -254,7 +250,7 @@ static bool greeted(struct vb_adapter *a, struct conn *c, const struct hello *h,
 		return false;
 	}
 	VB_FAULT_POINT("greeted, no answer yet");
-	err = join(a, p, c, h, fd, &t);
+	err = join(a, p, c, in, &t);
 	if (err || say_hello(a, c, p->pub.index, h->asked)) {
 		refuse(a, c, err && err != EPROTO ? REFUSE_UNABLE : REFUSE_OTHER);
 		vb_peer_failed(p, true);
@@ -266,9 +262,9 @@ static bool greeted(struct vb_adapter *a, struct conn *c, const struct hello *h,
 }
 
 /* The answer to our hello. */
-static bool answered(struct vb_adapter *a, struct conn *c, const struct hello *h, int fd)
+static bool answered(struct vb_adapter *a, struct conn *c, const struct heard *in)
 {
-	struct peer *p = c->peer, *q = vb_peer_by_incarnation(a, h->incarnation);
+	struct peer *p = c->peer, *q = vb_peer_by_incarnation(a, in->h.incarnation);
 	struct vb_reach_facts t;
 
 	if (q) {
@@ -276,7 +272,7 @@ static bool answered(struct vb_adapter *a, struct conn *c, const struct hello *h
 		give_up(a, c, true);
 		return false;
 	}
-	if (join(a, p, c, h, fd, &t)) {
+	if (join(a, p, c, in, &t)) {
 		vb_conn_unable(c); /* for it the link is UP: this is no death */
 		give_up(a, c, true);
 		return false;
@@ -314,44 +310,6 @@ static void refused(struct vb_adapter *a, struct conn *c, const struct hello *h)
 	give_up(a, c, h->why != REFUSE_TIE || q);
 }
 
-/* One message. */
-struct heard {
-	struct hello h;
-	ssize_t n;     /* its length, 0: the other end has closed, -1: nothing yet */
-	int err;       /* why it could not be received, 0: it was, or nothing is there */
-	int fd;	       /* that came with it, -1: none */
-	bool no_place; /* err: a descriptor came, for which this process has no room */
-};
-
-static void receive(struct conn *c, struct heard *in)
-{
-	struct iovec iov = {&in->h, sizeof(in->h)};
-	_Alignas(struct cmsghdr) char ctl[CMSG_SPACE(sizeof(int))];
-	/* CMSG_LEN: room for one descriptor, and not for the two that the padding would take. */
-	struct msghdr m = {
-	    .msg_iov = &iov, .msg_iovlen = 1, .msg_control = ctl, .msg_controllen = CMSG_LEN(sizeof(int))};
-	struct cmsghdr *cm;
-
-	*in = (struct heard){.fd = -1};
-	in->n = recvmsg(c->sock, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-	if (in->n < 0 && errno == ECONNRESET) /* told once, before what still can be read: why it hung up */
-		in->n = recvmsg(c->sock, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-	if (in->n < 0) {
-		if (errno == EAGAIN || errno == EINTR)
-			return;
-		in->err = errno == ECONNRESET ? 0 : errno;
-		in->n = 0;
-		return;
-	}
-	cm = CMSG_FIRSTHDR(&m);
-	if (cm && cm->cmsg_level == SOL_SOCKET && cm->cmsg_type == SCM_RIGHTS &&
-	    cm->cmsg_len >= CMSG_LEN(sizeof(int)))
-		memcpy(&in->fd, CMSG_DATA(cm), sizeof(int));
-	in->no_place = in->fd < 0 && m.msg_flags & MSG_CTRUNC;
-	if (in->no_place)
-		in->err = EMFILE;
-}
-
 /* Of whatever version: what all of them have in common. */
 static bool is_ours(const struct heard *in)
 {
@@ -384,7 +342,7 @@ static void close_new(struct vb_adapter *a, struct conn *c, const struct heard *
 		vb_contact_tell_stranger(a, c->pid,
 					 is_ours(in) && in->h.kind == MSG_HELLO &&
 						 hello_is_sane(&in->h, in->n)
-					     ? "sent its hello without its segment"
+					     ? "sent its hello without its segment and hints"
 					     : "did not say hello as Verbena does");
 		if (is_ours(in)) {
 			refuse(a, c, REFUSE_OTHER);
@@ -420,12 +378,12 @@ bool vb_contact_hello(struct vb_adapter *a, struct conn *c, bool dead)
 	vb_mutex_assert_held(&a->control);
 	if (!vb_conn_is_ours(a, c))
 		return false;
-	receive(c, &in);
+	vb_hello_receive(c->sock, &in);
 	if (in.n < 0 && !dead)
 		return false;
 	same = is_ours(&in) && in.h.version == VB_SEG_VERSION;
-	if (same && in.h.kind == MSG_HELLO && in.fd >= 0 && hello_is_sane(&in.h, in.n)) {
-		look = c->state == CONN_NEW ? greeted(a, c, &in.h, in.fd) : answered(a, c, &in.h, in.fd);
+	if (same && in.h.kind == MSG_HELLO && in.complete && hello_is_sane(&in.h, in.n)) {
+		look = c->state == CONN_NEW ? greeted(a, c, &in) : answered(a, c, &in);
 	} else if (same && in.h.kind == MSG_REFUSE && in.n == sizeof(in.h) && c->state == CONN_ASKED) {
 		refused(a, c, &in.h);
 	} else if (c->state == CONN_ASKED) {
@@ -434,8 +392,7 @@ bool vb_contact_hello(struct vb_adapter *a, struct conn *c, bool dead)
 	} else {
 		close_new(a, c, &in);
 	}
-	if (in.fd >= 0)
-		close(in.fd);
+	vb_hello_done(&in);
 	return look;
 }
 

@@ -101,7 +101,7 @@ bool vb_engine_drain(struct vb_adapter *a)
 	int idle = 0;
 
 	for (int i = 0; i < DRAIN_ROUNDS; i++) {
-		if (a->ops->progress(a, true)) {
+		if (a->ops->progress(a, VB_LOOK_DRAIN)) {
 			idle = 0;
 			continue;
 		}
@@ -161,6 +161,13 @@ static uint64_t distrusted(struct vb_adapter *a, struct watch *w)
 	return VB_NEVER;
 }
 
+/* What a hint that is lost has left in a cold ring.  While the word said polling nobody rang for it. */
+static void notice(struct vb_adapter *a)
+{
+	if (a->ops->notice)
+		a->ops->notice(a);
+}
+
 /* While the word says polling: true as long as somebody polls; else falls asleep. */
 static bool still_polling(struct vb_adapter *a, struct watch *w)
 {
@@ -168,10 +175,14 @@ static bool still_polling(struct vb_adapter *a, struct watch *w)
 
 	if (word(a) == VB_ASLEEP) {
 		/* Since the last look a poller may have left an ACK owed, counting on this one. */
-		w->drain |= atomic_exchange_explicit(&a->woken, false, memory_order_acquire) || w->awake;
+		if (atomic_exchange_explicit(&a->woken, false, memory_order_acquire) || w->awake) {
+			notice(a);
+			w->drain = true;
+		}
 		w->awake = false;
 		return false;
 	}
+	notice(a);
 	w->awake = true;
 	if (atomic_exchange_explicit(&a->woken, false, memory_order_acquire) || polls != w->polls) {
 		w->polls = polls;
@@ -185,6 +196,7 @@ static bool still_polling(struct vb_adapter *a, struct watch *w)
 	atomic_store_explicit(&a->presence.spins, 0, memory_order_relaxed);
 	atomic_exchange_explicit(a->presence.awake, VB_ASLEEP, memory_order_seq_cst);
 	/* One look more: at what came meanwhile, and for a poller that just before read that we watch. */
+	notice(a);
 	w->drain = true;
 	w->awake = false;
 	return false;
@@ -464,7 +476,7 @@ static void fall_asleep(struct vb_adapter *a)
 		return;
 	if (!a->ops->ready(a))
 		return;
-	a->ops->progress(a, true);
+	a->ops->progress(a, VB_LOOK_DRAIN);
 	if (a->ops->ready(a))
 		vb_engine_kick(a);
 }
@@ -562,7 +574,7 @@ int vb_adapter_wait(struct vb_adapter *a, int fd)
 	atomic_fetch_add_explicit(&a->waiters, 1, memory_order_seq_cst);
 	pthread_cleanup_push(leave, a);
 	fall_asleep(a);
-	a->ops->progress(a, true); /* also what pollers left owed */
+	a->ops->progress(a, VB_LOOK_DRAIN); /* also what pollers left owed */
 	ret = wait_for(a, fd, cancel, true);
 	pthread_cleanup_pop(1);
 	pthread_setcancelstate(cancel, NULL);

@@ -1,9 +1,11 @@
-/* What goes over a control socket.  One hello each way, the segment's memfd with it; then single bytes, and
- * what the upper layer has to say. */
+/* What goes over a control socket.  One hello each way, and the memfds of the segment and of the hints with
+ * it; then single bytes, and what the upper layer has to say. */
 #ifndef VB_HOST_HELLO_H
 #define VB_HOST_HELLO_H
 
+#include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "host/adapter.h"
 
@@ -46,6 +48,16 @@ struct hello {
 	uint32_t index;	      /* of its link: which ring and counter are for the receiver */
 	uint32_t pid;
 	struct denied denied; /* REFUSE_DENIED, else 0 */
+};
+
+/* What a process has heard of another that says hello. */
+struct heard {
+	struct hello h;
+	ssize_t n;     /* its length, 0: the other end has closed, -1: nothing yet */
+	int err;       /* why it could not be received, 0: it was, or nothing is there */
+	int fds[2];    /* HELLO_FDS that came with it, -1: none */
+	bool complete; /* all of them did */
+	bool no_place; /* err: they came, and this process has no room for them */
 };
 
 /* MSG_TELL; as long as its message. */

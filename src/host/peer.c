@@ -60,6 +60,11 @@ static _Atomic uint32_t *heard_of(const uint8_t *base, uint32_t index)
 	return &((struct vb_consumed *)(base + VB_SEG_CONSUMED))[index].heard;
 }
 
+static _Atomic uint32_t *cold_of(const uint8_t *base, uint32_t index)
+{
+	return &((struct vb_cold *)(base + VB_SEG_COLD))[index].is;
+}
+
 /* A new peer must not find packets that were meant for the one before it. */
 static void clear_ring(struct peer *p)
 {
@@ -71,6 +76,7 @@ static void clear_ring(struct peer *p)
 	}
 	atomic_store_explicit(consumed_of(p->pub.adapter->seg->base, p->pub.index), 0, memory_order_release);
 	atomic_store(heard_of(p->pub.adapter->seg->base, p->pub.index), 0);
+	atomic_store(cold_of(p->pub.adapter->seg->base, p->pub.index), 0);
 	p->used = false;
 }
 
@@ -181,7 +187,7 @@ int vb_peer_self(struct vb_adapter *a)
 	if (!p)
 		return ENOMEM;
 	pthread_mutex_lock(&a->control);
-	err = vb_peer_attach(p, a->seg->base, p->pub.index, a->seg->incarnation);
+	err = vb_peer_attach(p, a->seg->base, a->seg->hints, p->pub.index, a->seg->incarnation);
 	pthread_mutex_unlock(&a->control);
 	if (err)
 		return err;
@@ -191,7 +197,8 @@ int vb_peer_self(struct vb_adapter *a)
 	return 0;
 }
 
-int vb_peer_attach(struct peer *p, const uint8_t *base, uint32_t peer_index, uint64_t incarnation)
+int vb_peer_attach(struct peer *p, const uint8_t *base, struct vb_set *hints, uint32_t peer_index,
+		   uint64_t incarnation)
 {
 	struct vb_peer *peer = &p->pub;
 	struct vb_adapter *a = peer->adapter;
@@ -201,6 +208,10 @@ int vb_peer_attach(struct peer *p, const uint8_t *base, uint32_t peer_index, uin
 	    .consumed = consumed_of(a->seg->base, peer->index),
 	    .peer_consumed = consumed_of(base, peer_index),
 	    .peer_awake = (const _Atomic uint32_t *)(base + VB_SEG_AWAKE),
+	    .cold = cold_of(a->seg->base, peer->index),
+	    .peer_cold = cold_of(base, peer_index),
+	    .peer_hints = hints,
+	    .hint = peer_index,
 	    .incarnation = incarnation,
 	};
 	uint32_t offset = vb_segment_key_offset(base); /* this once */
@@ -294,7 +305,7 @@ static void read_to_end(struct peer *p)
 	for (uint32_t i = 0; i < VB_RING_SLOTS && vb_rxq_ready(p->pub.rxq); i++) {
 		if (atomic_load_explicit(&p->broken, memory_order_relaxed))
 			return;
-		if (!a->ops->progress(a, true))
+		if (!a->ops->progress(a, VB_LOOK_ALL))
 			sched_yield();
 	}
 }
@@ -325,6 +336,8 @@ void vb_peer_fall(struct peer *p, enum vb_peer_end how, const char *why)
 	vb_lock_take(&peer->rxq->rx); /* nobody reads its ring any more */
 	if (!p->seg && p->window)
 		vb_segment_unmap(p->window);
+	if (!p->seg && p->hints)
+		vb_hints_unmap(p->hints);
 	vb_lock_give(&peer->rxq->rx);
 	peer_over(p);
 }
@@ -689,6 +702,7 @@ void vb_peers_free(struct vb_adapter *a)
 		if (p->seg)
 			vb_segment_put(p->seg);
 		vb_segment_release(p->window);
+		vb_hints_release(p->hints);
 		free(p);
 	}
 }

@@ -20,6 +20,7 @@
 #include "base/list.h"
 #include "base/lock.h"
 #include "base/own.h"
+#include "base/set.h"
 #include "host/adapter.h"
 #include "host/segment.h"
 
@@ -31,6 +32,9 @@ struct vb_segment {
 	uint64_t incarnation;
 	int fd; /* the memfd; -1 once its adapter is closed */
 	struct vb_own own;
+	struct vb_set *hints; /* from peers; a mapping of hints_fd */
+	int hints_fd;	      /* goes with fd */
+	struct vb_own hints_own;
 };
 
 /* What an epoll event points to. */
@@ -86,6 +90,7 @@ struct peer {
 	struct conn *conn;	       /* guarded by control */
 	struct vb_own own;	       /* pub.sock; set with it */
 	uint8_t *window;	       /* address range for segments of other processes; kept for life */
+	struct vb_set *hints;	       /* the same for their hints */
 	struct vb_segment *seg;	       /* peer of this process: its mapping */
 	struct peer *same;	       /* the peer turned out to have this link; guarded by peers_lock */
 	_Atomic uint32_t ringing;      /* threads that are about to use pub.sock */
@@ -164,6 +169,7 @@ struct vb_adapter {
 	_Atomic uint32_t yield_rounds; /* rounds when a poller last saw them change */
 	_Atomic uint64_t yield_since;  /* and when that was */
 	_Atomic uint32_t nowhere;      /* what presence.awake points to in a forked child */
+	struct vb_set no_hints;	       /* the same for presence.hints */
 };
 
 static inline struct peer *peer_of(struct vb_peer *peer)
@@ -174,12 +180,20 @@ static inline struct peer *peer_of(struct vb_peer *peer)
 /* adapter.c */
 extern pthread_mutex_t vb_host_lock; /* the list of adapters of this process */
 
+/* memfd.c */
+/* Whether a peer's memfd of that size can be mapped without harm: 0, EPROTO (it is none), or errno of a call
+ * that asks, each with why not in *why, and *t for this end's sentence. */
+int vb_file_check(int fd, uint64_t size, const char **why, struct vb_reach_facts *t);
+/* A call failed though the file may be all right: its errno, with *why and *t. */
+int vb_file_denied(struct vb_reach_facts *t, enum vb_reach_call call, const char **why);
+
 /* segment.c */
 extern pthread_mutex_t vb_segments_lock; /* the list of segments of this process; for fork() only */
 int vb_segment_make(struct vb_segment **out, uint64_t incarnation);
 /* The mapping of this process's adapter with that incarnation; takes a reference.  NULL: none. */
 struct vb_segment *vb_segment_find(uint64_t incarnation);
 void vb_segment_put(struct vb_segment *s);
+void vb_segment_close(struct vb_segment *s); /* its descriptors; what is mapped stays */
 /* Maps a peer's memfd into *window (reserved if NULL) after checking it; 0 or errno (EPROTO: it is none),
  * with why not in *why, and *t for this end's sentence. */
 int vb_segment_map(uint8_t **window, int fd, uint64_t incarnation, const char **why,
@@ -193,6 +207,23 @@ uint32_t vb_segment_numbers(int fd, uint32_t numbers[VB_ADAPTER_NUMBERS], struct
 /* Where its keys begin, as it stands there: not checked. */
 uint32_t vb_segment_key_offset(const uint8_t *base);
 bool vb_segment_lists(const uint8_t *base, uint32_t number);
+
+/* hints.c: the memfd that peers write to */
+int vb_hints_make(struct vb_segment *s); /* 0 or errno */
+/* A peer's, as vb_segment_map(). */
+int vb_hints_map(struct vb_set **window, int fd, const char **why, struct vb_reach_facts *t);
+/* Lets go of what is mapped in a window; a thread that is late writes to memory of our own. */
+void vb_hints_unmap(struct vb_set *window);
+void vb_hints_release(struct vb_set *hints); /* NULL: nothing */
+
+/* hello.c: messages that are said before a link is up */
+enum { HELLO_FDS = 2 }; /* the segment's memfd, then that of the hints */
+struct hello;
+struct heard;
+/* 0 or errno; fds: NULL, or HELLO_FDS of them. */
+int vb_hello_send(int sock, const struct hello *h, const int *fds);
+void vb_hello_receive(int sock, struct heard *in); /* pairs with vb_hello_done() */
+void vb_hello_done(struct heard *in);		   /* closes the descriptors that came along */
 
 /* qpn.c */
 int vb_number_bind(struct vb_adapter *a); /* under qpn_lock */
@@ -220,8 +251,9 @@ void vb_members_free(struct vb_adapter *a);
 /* peer.c */
 struct peer *vb_peer_make(struct vb_adapter *a, uint32_t number, bool want);
 int vb_peer_self(struct vb_adapter *a);
-/* Under control: the peer's segment is at `base`; makes the wire. */
-int vb_peer_attach(struct peer *p, const uint8_t *base, uint32_t peer_index, uint64_t incarnation);
+/* Under control: the peer's segment is at `base`, and these are its hints; makes the wire. */
+int vb_peer_attach(struct peer *p, const uint8_t *base, struct vb_set *hints, uint32_t peer_index,
+		   uint64_t incarnation);
 /* Under control, as are the next two: state and callback. */
 void vb_peer_rise(struct peer *p);
 void vb_peer_failed(struct peer *p, bool tell);

@@ -1,13 +1,10 @@
 /* Segments: making our own, checking and mapping those of peers. */
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -21,6 +18,7 @@
 
 _Static_assert(sizeof(struct vb_seg_head) <= VB_SEG_AWAKE, "the head stands before the word");
 _Static_assert(sizeof(struct vb_consumed) == VB_LINE, "a counter is alone in its line");
+_Static_assert(sizeof(struct vb_cold) == VB_LINE, "a flag is alone in its line");
 _Static_assert(sizeof(struct vb_shown_qp) == VB_LINE, "VB_SEG_RINGS counts on it");
 _Static_assert(sizeof(struct vb_history) % 4096 == 0, "the history is whole pages");
 _Static_assert(VB_SEG_RINGS % 4096 == 0 && sizeof(struct vb_ring) % 4096 == 0, "rings begin pages");
@@ -65,6 +63,9 @@ int vb_segment_make(struct vb_segment **out, uint64_t incarnation)
 	if (fcntl(s->fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) ||
 	    madvise(s->base, VB_SEG_SIZE, MADV_DONTFORK) || madvise(s->base, VB_SEG_SIZE, MADV_DONTDUMP))
 		goto unmap;
+	errno = vb_hints_make(s);
+	if (errno)
+		goto unmap;
 	pthread_mutex_lock(&vb_segments_lock);
 	vb_list_append(&segments, &s->node);
 	pthread_mutex_unlock(&vb_segments_lock);
@@ -80,6 +81,13 @@ close_fd:
 		close(s->fd);
 	free(s);
 	return err;
+}
+
+void vb_segment_close(struct vb_segment *s)
+{
+	vb_own_close(&s->own, s->fd);
+	vb_own_close(&s->hints_own, s->hints_fd);
+	s->fd = s->hints_fd = -1;
 }
 
 struct vb_segment *vb_segment_find(uint64_t incarnation)
@@ -110,47 +118,15 @@ void vb_segment_put(struct vb_segment *s)
 	pthread_mutex_unlock(&vb_segments_lock);
 	if (!last)
 		return;
-	vb_own_close(&s->own, s->fd);
+	vb_segment_close(s);
+	vb_hints_release(s->hints);
 	munmap(s->base, VB_SEG_SIZE);
 	free(s);
 }
 
-/* A call that failed though the file may be all right. */
-static int denied(struct vb_reach_facts *t, enum vb_reach_call call, const char **why)
-{
-	*t = vb_reach_trouble(errno, call);
-	*why = "this process may not look at it";
-	return errno;
-}
-
-/* 0, EPROTO, or errno of a call. */
-static int check_file(int fd, const char **why, struct vb_reach_facts *t)
-{
-	int seals = fcntl(fd, F_GET_SEALS);
-	struct stat st;
-	struct statfs fs;
-
-	*t = (struct vb_reach_facts){.reach = VB_REACH_STRANGER};
-	*why = NULL;
-	if (seals < 0 && errno != EINVAL && errno != EBADF) /* these say: a file that has none */
-		return denied(t, VB_CALL_GET_SEALS, why);
-	if (fstat(fd, &st))
-		return denied(t, VB_CALL_FSTAT, why);
-	if (fstatfs(fd, &fs))
-		return denied(t, VB_CALL_FSTATFS, why);
-	/* Without this seal the owner could take pages away under our reads. */
-	if (seals < 0 || !(seals & F_SEAL_SHRINK))
-		*why = "it can be shortened";
-	else if ((uint64_t)st.st_size != VB_SEG_SIZE)
-		*why = "it has another size than this version's";
-	else if (fs.f_type != TMPFS_MAGIC)
-		*why = "it does not lie in ordinary memory";
-	return *why ? EPROTO : 0;
-}
-
 int vb_segment_map(uint8_t **window, int fd, uint64_t incarnation, const char **why, struct vb_reach_facts *t)
 {
-	int fixed = *window ? MAP_FIXED : 0, err = check_file(fd, why, t);
+	int fixed = *window ? MAP_FIXED : 0, err = vb_file_check(fd, VB_SEG_SIZE, why, t);
 	struct vb_seg_head head;
 	uint8_t *base;
 
@@ -158,7 +134,7 @@ int vb_segment_map(uint8_t **window, int fd, uint64_t incarnation, const char **
 		return err;
 	base = mmap(*window, VB_SEG_SIZE, PROT_READ, MAP_SHARED | MAP_NORESERVE | fixed, fd, 0);
 	if (base == MAP_FAILED) {
-		err = denied(t, VB_CALL_MMAP, why);
+		err = vb_file_denied(t, VB_CALL_MMAP, why);
 		*why = "it cannot be mapped";
 		return err;
 	}
@@ -199,11 +175,11 @@ uint32_t vb_segment_numbers(int fd, uint32_t numbers[VB_ADAPTER_NUMBERS], struct
 	ssize_t got;
 	uint32_t n;
 
-	if (check_file(fd, &why, t))
+	if (vb_file_check(fd, VB_SEG_SIZE, &why, t))
 		return 0;
 	got = pread(fd, &h, sizeof(h), 0);
 	if (got < 0)
-		(void)denied(t, VB_CALL_PREAD, &why);
+		(void)vb_file_denied(t, VB_CALL_PREAD, &why);
 	if (got != sizeof(h))
 		return 0;
 	n = atomic_load_explicit(&h.nnumbers, memory_order_relaxed);
@@ -218,7 +194,7 @@ int vb_adapter_owner(int fd, struct vb_owner *o)
 	struct vb_seg_head h;
 	struct vb_reach_facts t;
 	const char *why;
-	int err = check_file(fd, &why, &t), seals;
+	int err = vb_file_check(fd, VB_SEG_SIZE, &why, &t), seals;
 
 	*o = (struct vb_owner){0};
 	if (err && err != EPROTO && err != EBADF)

@@ -1,6 +1,9 @@
 /* The segment: what an adapter shows to its peers.  One memfd, sparse at full size, sealed; the owner maps it
  * for writing, peers read-only and once.  Offsets and indices only; a reader copies what it needs out once
- * and checks it.  Its owner alone writes it. */
+ * and checks it.  Its owner alone writes it.
+ *
+ * What peers write stands in a memfd of its own, handed over with the segment: hints (base/set.h), the
+ * indices of peers that left a packet in a cold ring.  Any peer may set or clear any of them. */
 #ifndef VB_HOST_SEGMENT_H
 #define VB_HOST_SEGMENT_H
 
@@ -13,7 +16,7 @@
 #include "iba/shown.h"
 
 #define VB_SEG_MAGIC   0x3142524556ull /* "VERB1" */
-#define VB_SEG_VERSION 5
+#define VB_SEG_VERSION 6
 
 /* Ring geometry.  Descriptors and payload are apart, so that a payload can never pass for a descriptor. */
 #define VB_RING_SLOTS  1024u
@@ -54,6 +57,13 @@ struct vb_consumed {
 	_Atomic uint32_t heard; /* the peer's token (peer.c) once this adapter looks at its announcements */
 } __attribute__((aligned(VB_LINE)));
 
+/* Whether nobody looks at the ring that the peer of this index writes to this adapter: 1, the ring is cold,
+ * and who puts a packet there leaves a hint; 0.  The line changes with nothing else: a sender looks at it
+ * with each packet. */
+struct vb_cold {
+	_Atomic uint32_t is;
+} __attribute__((aligned(VB_LINE)));
+
 enum vb_awake { VB_ASLEEP = 0, VB_POLLING = 1 };
 
 struct vb_seg_head {
@@ -78,7 +88,8 @@ struct vb_seg_head {
 #define VB_SEG_KEY_MARKS 4224ull /* how far the key table and its announcements are used: two lines */
 #define VB_SEG_PD_MARKS	 4416ull /* how far the table of protection domains is, alone in its line */
 #define VB_SEG_CONSUMED	 8192ull /* struct vb_consumed[VB_MAX_PEERS] */
-#define VB_SEG_KEYS	 (VB_SEG_CONSUMED + (uint64_t)VB_MAX_PEERS * VB_LINE)
+#define VB_SEG_COLD	 (VB_SEG_CONSUMED + (uint64_t)VB_MAX_PEERS * VB_LINE) /* struct vb_cold[VB_MAX_PEERS] */
+#define VB_SEG_KEYS	 (VB_SEG_COLD + (uint64_t)VB_MAX_PEERS * VB_LINE)
 #define VB_SEG_KEY_SLOTS (VB_SEG_KEYS + (uint64_t)VB_KEY_ENTRIES * VB_LINE) /* 64 of them */
 #define VB_SEG_PDS	 ((VB_SEG_KEY_SLOTS + 64 * VB_LINE + 4095) & ~4095ull)
 #define VB_SEG_PD_SIZE	 32ull /* of one */
@@ -86,5 +97,7 @@ struct vb_seg_head {
 #define VB_SEG_RINGS	 (VB_SEG_QPS + (uint64_t)VB_ADAPTER_NUMBERS * VB_QPN_INDICES * VB_LINE)
 #define VB_SEG_HISTORY	 (VB_SEG_RINGS + (uint64_t)VB_MAX_PEERS * sizeof(struct vb_ring))
 #define VB_SEG_SIZE	 (VB_SEG_HISTORY + sizeof(struct vb_history))
+
+#define VB_HINTS_SIZE 4096ull /* of the other memfd: a struct vb_set */
 
 #endif

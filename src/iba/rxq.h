@@ -56,49 +56,62 @@ struct vb_rxq_ops {
 };
 
 struct vb_rxq {
-	/* The wire's part; ops, out, shift and mask are set once, the others under rx. */
+	/* The wire's part; ops, out, cold, shift and mask are set once, the others under rx. */
 	const struct vb_rxq_ops *ops;
 	struct vb_out *out; /* the way whose room those wait for that owe something here */
 	/* Where packet n has come as soon as a 32-bit word reads n + 1: the words stand 1 << shift apart.
 	 * NULL: ops->ready() tells. */
 	_Atomic(const uint8_t *) words;
 	uint32_t shift, mask;
+	/* 1: nobody looks here, and who sends here leaves a hint; hca/ writes, senders read.  See
+	 * hca/warm.h. */
+	_Atomic uint32_t *cold;
 	_Atomic uint32_t at; /* the next packet's number */
 	struct vb_lock rx;   /* the consumer's role: trylock, whoever fails goes on */
 
 	/* hca/'s part. */
-	_Atomic bool open;	/* to be polled; the thread that brings a peer up or down writes */
-	_Atomic bool owes;	/* `owed` is not empty, or `acks` set; a hint, readable without locks */
-	_Atomic bool waits;	/* somebody on `owed` waits for room, or to place more; see vb_hca_flush() */
-	_Atomic bool placing;	/* some QP has more to place directly; written under rx */
-	_Atomic uint32_t quiet; /* polls since the last packet, for the choice of queues; under rx */
-	uint32_t unflushed;	/* packets taken in since owed ACKs were last sent; under rx */
-	uint32_t budget;	/* packets that the next look may take, see hca/receive.c; under rx */
-	struct vb_path *acks;	/* one that owes no more than an ACK; under rx */
+	_Atomic bool open;    /* to be polled; the thread that brings a peer up or down writes */
+	_Atomic bool owes;    /* `owed` is not empty, or `acks` set; a hint, readable without locks */
+	_Atomic bool waits;   /* somebody on `owed` waits for room, or to place more; see vb_hca_flush() */
+	_Atomic bool placing; /* some QP has more to place directly; written under rx */
+	uint32_t index;	      /* in hca/'s table and among the warm ones; set before `open` */
+	uint32_t quiet;	      /* looks of vb_hca_cool() since the last packet; under rx */
+	uint32_t unflushed;   /* packets taken in since owed ACKs were last sent; under rx */
+	uint32_t budget;      /* packets that the next look may take, see hca/receive.c; under rx */
+	struct vb_path *acks; /* one that owes no more than an ACK; under rx */
 	struct vb_adapter *adapter; /* set before `open` */
 	struct vb_lock owed_lock;   /* guards `owed` */
 	struct vb_list owed;	    /* paths (path->owes) that have something to send */
 };
 
 /* For a wire that has made one, all zeros, before anybody knows it. */
-static inline void vb_rxq_init(struct vb_rxq *r, const struct vb_rxq_ops *ops, struct vb_out *out)
+static inline void vb_rxq_init(struct vb_rxq *r, const struct vb_rxq_ops *ops, struct vb_out *out,
+			       _Atomic uint32_t *cold)
 {
 	r->ops = ops;
 	r->out = out;
+	r->cold = cold;
 	vb_list_init(&r->owed);
 }
 
-/* Whether a packet is there.  Under rx, or as a hint without it. */
-static inline bool vb_rxq_ready(const struct vb_rxq *r)
+/* Whether a packet is there, or may be there, which only vb_rxq_ready() tells of a wire without words. */
+static inline bool vb_rxq_seems_ready(const struct vb_rxq *r)
 {
 	const uint8_t *words = atomic_load_explicit(&r->words, memory_order_relaxed);
 	uint32_t at = atomic_load_explicit(&r->at, memory_order_relaxed);
 
 	if (vb_unlikely(!words))
-		return r->ops->ready(r);
+		return true;
 	return atomic_load_explicit(
 		   (const _Atomic uint32_t *)(const void *)(words + ((size_t)(at & r->mask) << r->shift)),
 		   memory_order_acquire) == at + 1; /* pairs with the sender's exchange */
+}
+
+/* Whether a packet is there.  Under rx, or as a hint without it. */
+static inline bool vb_rxq_ready(const struct vb_rxq *r)
+{
+	return vb_rxq_seems_ready(r) &&
+	       (vb_likely(atomic_load_explicit(&r->words, memory_order_relaxed) != NULL) || r->ops->ready(r));
 }
 
 #endif

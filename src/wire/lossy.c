@@ -309,7 +309,7 @@ static int wire_up(struct vb_peer *peer, const struct vb_wire_parts *parts)
 	l->out.ops = &out_ops; /* what else a way out can do, this one cannot */
 	l->out.mtu = MTU;
 	l->out.brief = VB_SLOT_INLINE;
-	vb_rxq_init(&l->rxq, &rxq_ops, &l->out);
+	vb_rxq_init(&l->rxq, &rxq_ops, &l->out, parts->cold);
 	begin(l);
 	peer->out = &l->out;
 	peer->rxq = &l->rxq;

@@ -129,20 +129,31 @@ static inline void put(struct vb_slot *slot, const struct vb_slot *line)
 	       sizeof(*slot) - sizeof(slot->seq));
 }
 
+/* Nobody looks at the ring.  Who falls asleep meanwhile sees the hint, or is seen to sleep. */
+static __attribute__((noinline, cold)) void leave_hint(struct vb_shm *s)
+{
+	vb_set_add(atomic_load_explicit(&s->peer_hints, memory_order_relaxed),
+		   atomic_load_explicit(&s->hint, memory_order_relaxed));
+}
+
 /* Lets the peer see the slot, which is written, and gives the ring back. */
 static inline void show(struct vb_shm *s, struct vb_slot *slot, uint64_t head)
 {
 	const _Atomic uint32_t *awake = atomic_load_explicit(&s->peer_awake, memory_order_relaxed);
+	const _Atomic uint32_t *cold = atomic_load_explicit(&s->peer_cold, memory_order_relaxed);
 
 	s->data_end[head % VB_RING_SLOTS] = s->data_head;
 	VB_FAULT_POINT("packet written, not yet to be seen");
-	/* Store-packet/load-word, against the sleeper's store-word/look-at-ring: seq_cst on both sides. */
+	/* Store-packet/load-word, against the sleeper's store-word/look-at-ring: seq_cst on both sides.  The
+	 * same holds of the ring's flag and who makes it cold. */
 	atomic_exchange_explicit(&slot->seq, (uint32_t)head + 1, memory_order_seq_cst);
 	atomic_store_explicit(&s->head, head + 1, memory_order_relaxed);
 	__builtin_prefetch(&s->to->slots[(head + 1) % VB_RING_SLOTS], 1);
 	__builtin_prefetch(&s->to->slots[(head + 2) % VB_RING_SLOTS], 1);
 	vb_lock_give(&s->tx);
 	VB_FAULT_POINT("packet sent, bell not rung");
+	if (vb_unlikely(atomic_load_explicit(cold, memory_order_seq_cst)))
+		leave_hint(s);
 	if (vb_unlikely(atomic_load_explicit(awake, memory_order_seq_cst) == VB_ASLEEP))
 		vb_peer_ring(s->peer);
 }
@@ -299,6 +310,9 @@ void vb_shm_attach(struct vb_shm *s, const struct vb_wire_parts *p)
 	memset(s->data_end, 0, sizeof(s->data_end));
 	atomic_store_explicit(&s->peer_consumed, p->peer_consumed, memory_order_relaxed);
 	atomic_store_explicit(&s->peer_awake, p->peer_awake, memory_order_relaxed);
+	atomic_store_explicit(&s->peer_cold, p->peer_cold, memory_order_relaxed);
+	atomic_store_explicit(&s->peer_hints, p->peer_hints, memory_order_relaxed);
+	atomic_store_explicit(&s->hint, p->hint, memory_order_relaxed);
 	vb_lock_give(&s->tx);
 	s->from = p->from;
 	s->consumed = p->consumed;
@@ -321,7 +335,7 @@ struct vb_shm *vb_shm_new(struct vb_peer *peer, const struct vb_wire_parts *part
 	s->out.carries_acks = true;
 	s->out.places = true;
 	s->peer = peer;
-	vb_rxq_init(&s->rxq, &rxq_ops, &s->out);
+	vb_rxq_init(&s->rxq, &rxq_ops, &s->out, parts->cold);
 	s->rxq.mask = VB_RING_SLOTS - 1;
 	s->rxq.shift = SLOT_SHIFT;
 	vb_shm_attach(s, parts);

@@ -25,6 +25,9 @@ struct vb_shm {
 	uint32_t data_tail;    /* oldest data byte still in use, runs freely */
 	_Atomic(const _Atomic uint32_t *) peer_consumed;
 	_Atomic(const _Atomic uint32_t *) peer_awake;
+	_Atomic(const _Atomic uint32_t *) peer_cold;
+	_Atomic(struct vb_set *) peer_hints;
+	_Atomic uint32_t hint; /* ours among them */
 	/* The packet in hand.  It is put together here, and written to its slot in one go: a peer that polls
 	 * looks at the slot all the time, and would fetch the line in the middle of it, the more so as what
 	 * is done in between (announcing a key) waits until all stores are visible. */

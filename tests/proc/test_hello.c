@@ -9,6 +9,10 @@
 #include "contact.h"
 #include "verbs/verbs.h"
 
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
 enum { NUMBER = 17, INCARNATION = 77 };
 
 enum wrong {
@@ -30,6 +34,11 @@ enum wrong {
 	SEGMENT_SAYS_SIZE,
 	SEGMENT_INCARNATION,
 	SEGMENT_NUMBERS, /* ours among them: it is of another network namespace */
+	NO_HINTS,
+	HINTS_FILE,
+	HINTS_SIZE,
+	HINTS_SEALS,
+	HINTS_SEALED, /* nobody can write to them */
 	WRONGS
 };
 
@@ -63,6 +72,21 @@ static int segment(enum wrong w)
 	return fd;
 }
 
+static int hints(enum wrong w)
+{
+	int fd;
+
+	if (w < HINTS_FILE)
+		return kit_hints();
+	if (w == HINTS_FILE)
+		return open("/dev/zero", O_RDWR | O_CLOEXEC);
+	fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	CHECK(fd >= 0 && !ftruncate(fd, (off_t)VB_HINTS_SIZE + (w == HINTS_SIZE ? 4096 : 0)));
+	CHECK(w == HINTS_SEALS ||
+	      !fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | (w == HINTS_SEALED ? F_SEAL_FUTURE_WRITE : 0)));
+	return fd;
+}
+
 static void say_hello(int s, enum wrong w)
 {
 	struct hello h = {.kind = MSG_HELLO,
@@ -74,21 +98,11 @@ static void say_hello(int s, enum wrong w)
 							: NUMBER,
 			  .index = w == HELLO_INDEX ? VB_MAX_PEERS : 3,
 			  .pid = (uint32_t)getpid()};
-	struct iovec iov = {&h, sizeof h - (w == HELLO_CUT ? 4 : 0)};
-	_Alignas(struct cmsghdr) char ctl[CMSG_SPACE(sizeof(int))] = {0};
-	struct msghdr m = {
-	    .msg_iov = &iov, .msg_iovlen = 1, .msg_control = ctl, .msg_controllen = sizeof ctl};
-	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-	int fd = segment(w);
+	int fds[] = {segment(w), hints(w)}, n = w == NO_SEGMENT ? 0 : w == NO_HINTS ? 1 : 2;
 
-	c->cmsg_level = SOL_SOCKET;
-	c->cmsg_type = SCM_RIGHTS;
-	c->cmsg_len = CMSG_LEN(sizeof(int));
-	memcpy(CMSG_DATA(c), &fd, sizeof fd);
-	if (w == NO_SEGMENT)
-		m.msg_control = NULL, m.msg_controllen = 0;
-	(void)!sendmsg(s, &m, MSG_NOSIGNAL);
-	close(fd);
+	kit_hello_send(s, &h, sizeof h - (w == HELLO_CUT ? 4 : 0), fds, n);
+	while (n < 2)
+		close(fds[n++]);
 }
 
 static void become(enum wrong w)
@@ -189,6 +203,7 @@ static void try(enum wrong w, bool asks)
 	}
 	if (!asks)
 		kit_until(&board->step, 1);
+	kit_log_begin("info");
 	ctx = kit_open();
 	a = vb_context(ctx)->adapter;
 	pd = ibv_alloc_pd(ctx);
@@ -207,6 +222,8 @@ static void try(enum wrong w, bool asks)
 	up = is_up(a);
 	CHECK(up == (w == NOTHING), "%s with %d wrong: %s", asks ? "who connects" : "who listens", w,
 	      up ? "let in" : "kept out");
+	if (w == HINTS_SEALED)
+		KIT_LOG_SAYS("is not taken: its hints cannot be written");
 	kit_end_close(&e);
 	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
 	kill(pid, SIGKILL);

@@ -129,10 +129,7 @@ static int wrong_segment(enum says what)
 static void say(int s, enum says what)
 {
 	struct hello h = kit_hello();
-	struct iovec iov = {&h, what == HALF ? sizeof h / 2 : sizeof h};
-	_Alignas(struct cmsghdr) char ctl[CMSG_SPACE(sizeof(int))] = {0};
-	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
-	int fd = -1;
+	int fds[2], n = 0;
 
 	h.why = REFUSE_OTHER;
 	if (what == REFUSAL)
@@ -148,20 +145,10 @@ static void say(int s, enum says what)
 		return;
 	}
 	if (what == WRONG_FILE || what == SHORT_FILE || what == UNSEALED || what == WRONG_KEYS) {
-		struct cmsghdr *c;
-
-		m.msg_control = ctl;
-		m.msg_controllen = sizeof ctl;
-		c = CMSG_FIRSTHDR(&m);
-		c->cmsg_level = SOL_SOCKET;
-		c->cmsg_type = SCM_RIGHTS;
-		c->cmsg_len = CMSG_LEN(sizeof(int));
-		fd = wrong_segment(what);
-		memcpy(CMSG_DATA(c), &fd, sizeof fd);
+		fds[n++] = wrong_segment(what);
+		fds[n++] = kit_hints();
 	}
-	(void)!sendmsg(s, &m, MSG_NOSIGNAL);
-	if (fd >= 0)
-		close(fd);
+	kit_hello_send(s, &h, what == HALF ? sizeof h / 2 : sizeof h, fds, n);
 }
 
 /* Listens at a number and answers in one way. */

@@ -11,11 +11,13 @@
 #include "hca/peers.h"
 #include "hca/progress.h"
 #include "hca/send.h"
+#include "hca/warm.h"
 
 #pragma GCC diagnostic ignored "-Wunused-parameter" /* stand-ins need little of what they are told */
 
 enum { PROCESSES = 24, LINKS = 24, QPS = 32, CAME = 2048, KEYS = 512, NUMBER0 = 0x11 };
-enum { AT_ONCE = 100000 }; /* events at one instant after which time stands still */
+enum { HINT_LOST = 4, COOL = 8 }; /* one hint of so many; before one event of so many, a process's rings */
+enum { AT_ONCE = 100000 };	  /* events at one instant after which time stands still */
 
 #define TRY_AGAIN (10 * VB_MSEC) /* after an attempt at contact that failed */
 #define TICK	  VB_MSEC	 /* from one look of an engine to the next, while somebody polls */
@@ -26,6 +28,7 @@ struct link {
 	struct vb_adapter *far; /* NULL: nobody has that number */
 	struct sim_wire wire;	/* to it */
 	struct vb_rxq rxq;	/* from it */
+	_Atomic uint32_t cold;	/* whether nobody looks at it */
 	struct sim_flying *came[CAME];
 	uint32_t first, count;
 	uint64_t contact, end; /* when it comes up, and ends; VB_NEVER: that is not under way */
@@ -44,6 +47,7 @@ struct vb_adapter {
 	bool alive, nudged, running;
 	struct vb_presence presence;
 	_Atomic uint32_t awake;
+	struct vb_set hints;
 	uint32_t polls; /* as the engine last saw them */
 	uint64_t deadline, watch;
 	struct vb_qp *qps[QPS];
@@ -77,6 +81,11 @@ int clock_gettime(clockid_t which, struct timespec *t)
 static uint64_t some_of(struct hosts *h, uint64_t ns)
 {
 	return ns ? sim_random(h->air) % ns : 0;
+}
+
+static bool one_in(struct hosts *h, uint32_t n)
+{
+	return sim_below(h->air, n) == 0;
 }
 
 /* ---- links ---- */
@@ -181,7 +190,7 @@ static struct link *make_link(struct vb_adapter *a, uint32_t number, struct vb_a
 	l->peer.sock = -1;
 	sim_wire_init(&l->wire, a->hosts->air, a->number);
 	l->wire.out.places = a->hosts->cfg.wire.placing;
-	vb_rxq_init(&l->rxq, &link_ops, &l->wire.out);
+	vb_rxq_init(&l->rxq, &link_ops, &l->wire.out, &l->cold);
 	a->links[a->nlinks++] = l;
 	return l;
 }
@@ -246,8 +255,13 @@ static void arrive(struct sim_wire *w)
 	assert_true(to->count < CAME);
 	to->came[(to->first + to->count++) % CAME] = sim_wire_take(w);
 	w->held++;
-	if (from->far->awake == VB_ASLEEP)
-		from->far->nudged = true; /* the doorbell */
+	if (to->cold && !one_in(from->far->hosts, HINT_LOST)) /* a hostile peer took it away */
+		vb_set_add(&from->far->hints, to->peer.index);
+	if (from->far->awake == VB_ASLEEP) { /* the doorbell */
+		if (to->peer.state == VB_PEER_UP)
+			vb_hca_ops.rang(&to->peer);
+		from->far->nudged = true;
+	}
 }
 
 static void fall(struct link *l)
@@ -259,7 +273,7 @@ static void fall(struct link *l)
 	while (sim_wire_next(&other->wire) != VB_NEVER)
 		arrive(&other->wire);
 	for (uint32_t i = 0; i < CAME && l->count; i++)
-		vb_hca_ops.progress(a, true);
+		vb_hca_ops.progress(a, VB_LOOK_ALL);
 	l->heard = 0;
 	l->peer.state = VB_PEER_DOWN;
 	vb_hca_ops.peer_down(&l->peer, l->how);
@@ -314,6 +328,7 @@ struct vb_adapter *hosts_start_as(struct hosts *h, uint32_t number)
 	a->deadline = a->watch = VB_NEVER;
 	a->awake = VB_ASLEEP;
 	a->presence.awake = &a->awake;
+	a->presence.hints = &a->hints;
 	a->shown = sim_zeroed(QPS * sizeof *a->shown);
 	h->all[h->n++] = a;
 	d->adapter = a;
@@ -334,7 +349,7 @@ struct vb_adapter *hosts_start_as(struct hosts *h, uint32_t number)
 	self->was_up = true;
 	self->heard = 1;
 	vb_direct_peer_up(&self->peer);
-	vb_hca_rxq_open(d, &self->rxq);
+	vb_hca_rxq_open(d, 0, &self->rxq);
 	return a;
 }
 
@@ -421,17 +436,19 @@ static void engine(struct vb_adapter *a)
 	a->running = true;
 	if (a->awake == VB_POLLING && h->air->now >= a->watch) {
 		a->watch = h->air->now + TICK;
+		vb_hca_ops.notice(a);
 		if (a->presence.polls == a->polls) { /* it has stopped */
-			while (vb_hca_ops.progress(a, true))
+			while (vb_hca_ops.progress(a, VB_LOOK_DRAIN))
 				;
 			a->presence.spins = 0;
 			a->awake = VB_ASLEEP;
+			vb_hca_ops.notice(a);
 			a->watch = VB_NEVER;
 			nudged = true;
 		}
 		a->polls = a->presence.polls;
 	}
-	while (nudged && (vb_hca_ops.progress(a, true) || vb_hca_ops.ready(a)))
+	while (nudged && (vb_hca_ops.progress(a, VB_LOOK_DRAIN) || vb_hca_ops.ready(a)))
 		;
 	a->deadline = vb_hca_ops.timers(a, h->air->now);
 	a->running = false;
@@ -483,12 +500,24 @@ static struct event next_event(const struct hosts *h)
 	return e;
 }
 
+/* As if it had polled in vain for long. */
+static void grow_cold(struct hosts *h)
+{
+	struct vb_adapter *a = h->all[sim_below(h->air, h->n)];
+
+	if (!a->alive || !one_in(h, COOL))
+		return;
+	vb_hca_cool(&a->hca);
+	vb_hca_cool(&a->hca);
+}
+
 bool hosts_step(struct hosts *h)
 {
 	struct event e = next_event(h);
 
 	if (e.at == VB_NEVER)
 		return false;
+	grow_cold(h);
 	h->at_once = e.at > h->air->now ? 0 : h->at_once + 1;
 	if (h->at_once > AT_ONCE)
 		fail_msg("time stands still");

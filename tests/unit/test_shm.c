@@ -12,27 +12,45 @@
 
 #include "wire/shm.h"
 
-enum { SENDER = 77 };
+enum { SENDER = 77, HINT = 130 };
 
 struct ends {
 	struct vb_ring *ring;
 	struct vb_peer peer;
 	struct vb_shm *tx, *rx;
 	_Atomic uint32_t consumed, awake, unused;
+	_Atomic uint32_t cold, uncold; /* whether nobody looks at the ring; and that of the other direction */
+	struct vb_set hints;
 };
+
+static struct vb_wire_parts parts_of(struct ends *e, bool sends, uint64_t incarnation)
+{
+	return (struct vb_wire_parts){.to = e->ring,
+				      .from = e->ring,
+				      .consumed = sends ? &e->unused : &e->consumed,
+				      .peer_consumed = sends ? &e->consumed : &e->unused,
+				      .peer_awake = &e->awake,
+				      .cold = sends ? &e->uncold : &e->cold,
+				      .peer_cold = sends ? &e->cold : &e->uncold,
+				      .peer_hints = &e->hints,
+				      .hint = HINT,
+				      .incarnation = incarnation};
+}
 
 /* A ring as the adapter would place it; the far end is another object over the same ring. */
 static int setup(void **state)
 {
-	struct ends *e = calloc(1, sizeof(*e));
+	struct ends *e = aligned_alloc(_Alignof(struct ends), sizeof(*e));
+	struct vb_wire_parts tx, rx;
 
+	memset(e, 0, sizeof(*e));
 	e->ring = aligned_alloc(4096, sizeof(*e->ring));
 	memset(e->ring, 0, sizeof(*e->ring));
 	e->awake = VB_POLLING; /* no doorbell */
-	e->tx = vb_shm_new(&e->peer,
-			   &(struct vb_wire_parts){e->ring, e->ring, &e->unused, &e->consumed, &e->awake, 1});
-	e->rx = vb_shm_new(
-	    &e->peer, &(struct vb_wire_parts){e->ring, e->ring, &e->consumed, &e->unused, &e->awake, SENDER});
+	tx = parts_of(e, true, 1);
+	rx = parts_of(e, false, SENDER);
+	e->tx = vb_shm_new(&e->peer, &tx);
+	e->rx = vb_shm_new(&e->peer, &rx);
 	*state = e;
 	return 0;
 }
@@ -160,14 +178,30 @@ static void the_next_peer_sees_nothing_of_it(void **state)
 {
 	struct ends *e = *state;
 	const struct vb_slot *slot = &e->ring->slots[0];
+	struct vb_wire_parts next_one = parts_of(e, true, 2);
 
 	assert_true(send_one(e, 1, 12, 40, VB_OUT_REQUEST));
 	memset(e->ring->slots, 0, sizeof e->ring->slots);
-	vb_shm_attach(e->tx,
-		      &(struct vb_wire_parts){e->ring, e->ring, &e->unused, &e->consumed, &e->awake, 2});
+	vb_shm_attach(e->tx, &next_one);
 	assert_true(send_one(e, 1, 12, 0, VB_OUT_REQUEST));
 	assert_true(is_zero(slot->bytes + 12, sizeof slot->bytes - 12));
 	assert_true(take_one(e, 1, 12, 0));
+}
+
+/* Where nobody looks, a packet leaves a hint; and nowhere else, since that costs two lines. */
+static void a_cold_ring_takes_hints(void **state)
+{
+	struct ends *e = *state;
+
+	assert_true(send_one(e, 1, 12, 40, VB_OUT_REQUEST));
+	assert_true(vb_set_is_empty(&e->hints));
+	atomic_store(&e->cold, 1);
+	assert_true(send_one(e, 2, 12, 40, VB_OUT_REQUEST));
+	assert_true(vb_set_take_any(&e->hints) == 1ull << HINT / 64);
+	assert_true(vb_set_take_word(&e->hints, HINT / 64) == 1ull << HINT % 64);
+	atomic_store(&e->cold, 0);
+	assert_true(send_one(e, 3, 12, 40, VB_OUT_REQUEST));
+	assert_true(vb_set_is_empty(&e->hints));
 }
 
 static void cancelled_data_is_room_again(void **state)
@@ -434,6 +468,7 @@ int main(void)
 	    T(small_packet_takes_one_line),
 	    T(a_slot_is_written_at_once),
 	    T(the_next_peer_sees_nothing_of_it),
+	    T(a_cold_ring_takes_hints),
 	    T(cancelled_data_is_room_again),
 	    T(every_length_arrives),
 	    T(requests_leave_room_for_responses),

@@ -1,6 +1,7 @@
 #include "contact.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stddef.h>
 
 socklen_t kit_name_address(struct sockaddr_un *sa, const char *name)
@@ -59,4 +60,32 @@ struct hello kit_hello(void)
 			      .number = 17,
 			      .index = 3,
 			      .pid = 1};
+}
+
+int kit_hints(void)
+{
+	int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	CHECK(fd >= 0 && !ftruncate(fd, VB_HINTS_SIZE) && !fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK));
+	return fd;
+}
+
+void kit_hello_send(int s, const struct hello *h, size_t len, const int *fds, int n)
+{
+	struct iovec iov = {(void *)(uintptr_t)h, len};
+	_Alignas(struct cmsghdr) char ctl[CMSG_SPACE(4 * sizeof(int))] = {0};
+	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
+	struct cmsghdr *c = (struct cmsghdr *)ctl;
+
+	if (n) {
+		m.msg_control = ctl;
+		m.msg_controllen = CMSG_SPACE((size_t)n * sizeof(int));
+		c->cmsg_level = SOL_SOCKET;
+		c->cmsg_type = SCM_RIGHTS;
+		c->cmsg_len = CMSG_LEN((size_t)n * sizeof(int));
+		memcpy(CMSG_DATA(c), fds, (size_t)n * sizeof(int));
+	}
+	(void)!sendmsg(s, &m, MSG_NOSIGNAL);
+	for (int i = 0; i < n; i++)
+		close(fds[i]);
 }

@@ -19,5 +19,9 @@ int kit_number_connect(uint32_t number);
 
 /* A hello as this version says it, but for what a test changes; without a descriptor. */
 struct hello kit_hello(void);
+/* Hints that go with it, all right: a descriptor. */
+int kit_hints(void);
+/* Sends `len` bytes of it with as many descriptors, and closes these. */
+void kit_hello_send(int s, const struct hello *h, size_t len, const int *fds, int n);
 
 #endif

@@ -17,12 +17,12 @@ void kit_bump(int fd)
 	assert_int_equal(write(fd, &one, sizeof(one)), sizeof(one));
 }
 
-unsigned kit_node_look(struct vb_adapter *a, bool all)
+unsigned kit_node_look(struct vb_adapter *a, enum vb_look how)
 {
 	struct kit_node *n = vb_adapter_user(a);
 	unsigned got = 0;
 
-	(void)all;
+	(void)how;
 	for (uint32_t i = 0; i < vb_peer_count(a); i++) {
 		struct vb_peer *peer = vb_peer_at(a, i);
 		struct vb_rxq *r = peer->rxq;

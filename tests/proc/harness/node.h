@@ -49,7 +49,7 @@ extern const uint8_t kit_gids[VB_GID_TABLE][16];
 /* What a node's adapter calls; the user is the node. */
 extern const struct vb_adapter_ops kit_node_ops;
 /* Its progress: takes and counts the packets that have come. */
-unsigned kit_node_look(struct vb_adapter *a, bool all);
+unsigned kit_node_look(struct vb_adapter *a, enum vb_look how);
 
 struct kit_node *kit_node_open(void);
 void kit_node_close(struct kit_node *n);

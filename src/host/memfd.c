@@ -1,0 +1,40 @@
+/* What a peer handed over as a memfd: whether it can be mapped without harm. */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+
+#include "host/private.h"
+#include "iba/reach.h"
+
+int vb_file_denied(struct vb_reach_facts *t, enum vb_reach_call call, const char **why)
+{
+	*t = vb_reach_trouble(errno, call);
+	*why = "this process may not look at it";
+	return errno;
+}
+
+int vb_file_check(int fd, uint64_t size, const char **why, struct vb_reach_facts *t)
+{
+	int seals = fcntl(fd, F_GET_SEALS);
+	struct stat st;
+	struct statfs fs;
+
+	*t = (struct vb_reach_facts){.reach = VB_REACH_STRANGER};
+	*why = NULL;
+	if (seals < 0 && errno != EINVAL && errno != EBADF) /* these say: a file that has none */
+		return vb_file_denied(t, VB_CALL_GET_SEALS, why);
+	if (fstat(fd, &st))
+		return vb_file_denied(t, VB_CALL_FSTAT, why);
+	if (fstatfs(fd, &fs))
+		return vb_file_denied(t, VB_CALL_FSTATFS, why);
+	/* Without this seal the owner could take pages away under our reads. */
+	if (seals < 0 || !(seals & F_SEAL_SHRINK))
+		*why = "it can be shortened";
+	else if ((uint64_t)st.st_size != size)
+		*why = "it has another size than this version's";
+	else if (fs.f_type != TMPFS_MAGIC)
+		*why = "it does not lie in ordinary memory";
+	return *why ? EPROTO : 0;
+}
