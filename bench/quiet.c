@@ -25,7 +25,8 @@ static void poll_for(struct side *s, double ns)
 		side_poll(s->scq, 1);
 }
 
-/* A quiet peer's part: it says when it leaves its CPU, so that the time of a message has no wake-up in it. */
+/* A quiet peer's part.  Each message carries the time of its post.  The peer has polled for a while by then,
+ * which nobody else sees, so that waking up is no part of what the first one takes. */
 static void speak(struct side *s)
 {
 	pin(1);

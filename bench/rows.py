@@ -54,8 +54,8 @@ class Row:
         scale = UNITS[self.unit]
         values = [v * scale for v in self.values]
         return {"operation": self.name, "key": self.key, "unit": self.unit, "against": self.against,
-                "value": self.value and self.value * scale, "min": min(values), "max": max(values), "limit": self.at and self.at * scale, "ratio": self.ratio,
-                "aim": self.aim, "reached": self.reached, "raw": values,
+                "value": self.value * scale, "min": min(values), "max": max(values),
+                "limit": self.at and self.at * scale, "ratio": self.ratio, "aim": self.aim, "reached": self.reached, "raw": values,
                 "raw_limit": [at * scale for at in self.limits]}
 
 
@@ -191,8 +191,8 @@ def ring():
               "ucx_put", 1)
     yield Row("WRITE 8 B", "ring_write_8", "ns", "UCX put, there and back", ("ucx_put", 2), 1)
     # Its get and its compare-and-swap without shared memory wait for timers here; all are a message and an answer.
-    for op, text in (("read", "READ 8 B"), ("fadd", "fetch-and-add"), ("cas", "compare-and-swap")):
-        yield Row(text, f"ring_{op}_8", "ns", "UCX fetch-and-add", "ucx_fadd", 1)
+    for op, text, times in (("read", "READ 8 B", 2), ("fadd", "fetch-and-add", 1), ("cas", "compare-and-swap", 1)):
+        yield Row(text, f"ring_{op}_8", "ns", "UCX fetch-and-add", "ucx_fadd", times)
     for op in ("write", "read"):
         yield Row(f"{op.upper()} 8 B, each of 16 in a list", f"ring_{op}_8_list", "ns", "cache-line hand-over",
                   "handover")

@@ -12,13 +12,22 @@
  *   event_lat        ns, half a round trip, both sides blocking in ibv_get_cq_event
  *   poll_lat         ns, the same, blocking in poll(2) on the channel's descriptor
  *
- *   lat_HOW_WHAT     ns, half a round trip of 8 B SENDs, HOW: inline or region; each taken by itself, WHAT:
- * median, avg, p99, p999.  Group free: nothing is bound to a CPU.  Group bound: each process is, its engine
- * too.  (Else only the threads of this program are.) threads_rate_N   8 B SENDs a second of N threads a side,
- * a QP each, on two CPUs quiet_poll_N     ns, a poll that finds nothing, with N quiet peers and one that
- * plays ping-pong quiet_lat_N      ns, half a round trip with that one quiet_first      ns, from the post of
- * a peer that was quiet to the receive completion; quiet_busy: of one that was not computing_WHAT_HOW_TIMEOUT
- * ns, the longest of some, and _median; see computing.c
+ *   lat_HOW_WHAT     ns, half a round trip of 8 B SENDs, each timed by itself.  HOW: inline or region; WHAT:
+ *                    median, avg, p99, p999.  In group free nothing is bound to a CPU; in group bound each
+ *                    process is, its engine too; elsewhere the threads of this program are.
+ *
+ *   threads_rate_N   8 B SENDs a second of N threads a side, a QP each, on two CPUs
+ *
+ * With quiet peers:
+ *
+ *   quiet_poll_N     ns, a poll that finds nothing, with N of them and one that plays ping-pong
+ *   quiet_lat_N      ns, half a round trip with that one
+ *   quiet_first      ns, from the post of a peer that was quiet until the message is polled
+ *   quiet_busy       ns, the same of its later messages
+ *
+ * With a target that computes, see computing.c:
+ *
+ *   computing_WHAT_HOW_TIMEOUT     ns, the longest of some; and their median, as ..._median
  *
  * One-sided; KIND is private or shared (memory; the target asleep in a read), or ring (no direct placement,
  * private memory, the target polling):
