@@ -55,8 +55,8 @@ class Row:
         values = [v * scale for v in self.values]
         return {"operation": self.name, "key": self.key, "unit": self.unit, "against": self.against,
                 "value": self.value * scale, "min": min(values), "max": max(values),
-                "limit": self.at and self.at * scale, "ratio": self.ratio, "aim": self.aim, "reached": self.reached, "raw": values,
-                "raw_limit": [at * scale for at in self.limits]}
+                "limit": self.at and self.at * scale, "ratio": self.ratio, "aim": self.aim,
+                "reached": self.reached, "raw": values, "raw_limit": [at * scale for at in self.limits]}
 
 
 def size_text(n):
