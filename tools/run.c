@@ -34,7 +34,7 @@ static const struct setting {
     {"profile", "NAME", "VERBENA_PROFILE",
      "which device this one is like: default, strict (an adapter that pins) or rxe (soft-RoCE)"},
     {"direct", "on|off", "VERBENA_DIRECT",
-     "whether WRITEs and READs may be placed directly (on is the default)"},
+     "whether WRITEs, READs and large SENDs may be carried out in the peer's memory (on is the default)"},
     {"ptrace", "on|off", "VERBENA_PTRACE",
      "whether Yama may be asked to let peers reach into memory (on is the default)"},
     {"vendor-id", "ID", "VERBENA_VENDOR_ID", "vendor_id of the device"},

@@ -9,6 +9,7 @@
  * waits. */
 #include "hca/direct.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +28,8 @@
 #define PR_SET_PTRACER 0x59616d61
 #endif
 
-static bool direct_on, ptrace_on;
+static bool direct_on, ptrace_on, yama;
+static _Atomic int asked; /* Yama, by this process: a forked child asks again */
 static pthread_once_t settings_once = PTHREAD_ONCE_INIT;
 
 static bool is_off(const char *name)
@@ -41,10 +43,30 @@ static bool is_off(const char *name)
 	return !strcmp(s, "off");
 }
 
+static bool yama_restricts(void)
+{
+	int fd = open("/proc/sys/kernel/yama/ptrace_scope", O_RDONLY | O_CLOEXEC);
+	char scope = '0';
+
+	if (fd < 0)
+		return false; /* no Yama, or nothing is known: the kernel will say */
+	if (read(fd, &scope, 1) != 1)
+		scope = '0';
+	close(fd);
+	return scope != '0';
+}
+
 static void read_settings(void)
 {
 	direct_on = !is_off("VERBENA_DIRECT");
 	ptrace_on = !is_off("VERBENA_PTRACE");
+	yama = yama_restricts();
+}
+
+/* SENDs alone are no reason to ask Yama: that lets debuggers in, too. */
+static bool lets_in(void)
+{
+	return !yama || atomic_load(&asked) == (int)getpid();
 }
 
 static bool wanted(void)
@@ -107,6 +129,7 @@ void vb_direct_peer_up(struct vb_peer *peer)
 	struct vb_peer_mem *f = atomic_load(&peer->mem);
 	struct vb_peer_tables at;
 
+	wanted(); /* reads the settings while no queue pair's lock is held */
 	/* Also where direct placement is off: keys of shared domains lead to the memory of peers. */
 	if (!f)
 		f = calloc(1, sizeof(*f)); /* vb_direct_peer_free() */
@@ -272,23 +295,33 @@ void vb_direct_attach(struct vb_path *p)
 		p->mem = NULL;
 }
 
-/* What the QP permits its peer now.  In RTR the first packet is an event (rule 37), so it has to come. */
-static uint32_t permits(const struct vb_qp *qp)
+/* Whether the QP gives its peer leave now.  In RTR the first packet is an event (rule 37), so it has to come.
+ */
+static bool gives_leave(const struct vb_qp *qp)
 {
-	uint32_t may = qp->access & IBV_ACCESS_REMOTE_WRITE;
+	return qp->path.rxq && qp->path.mem && !qp->forgotten && !qp->unsettled && qp->state >= IBV_QPS_RTR &&
+	       qp->state <= IBV_QPS_SQD && (qp->state != IBV_QPS_RTR || qp->comm_est);
+}
 
-	if (!qp->path.rxq || !qp->path.mem || qp->forgotten || qp->unsettled || qp->state < IBV_QPS_RTR ||
-	    qp->state > IBV_QPS_SQD || (qp->state == IBV_QPS_RTR && !qp->comm_est))
+/* What it permits, under the leave that stands, or under the next one.  had: what it did permit. */
+static uint32_t permits(const struct vb_qp *qp, uint32_t had)
+{
+	uint32_t access = qp->access & IBV_ACCESS_REMOTE_WRITE, leave = had >> VB_SHOWN_LEAVE;
+	const uint32_t most = UINT32_MAX >> VB_SHOWN_LEAVE;
+
+	if (!gives_leave(qp))
 		return 0;
 	if (qp->resp.res_size) /* else a READ or atomic is one too many */
-		may |= qp->access & (IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC);
-	return may;
+		access |= qp->access & (IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC);
+	if (!leave && lets_in())
+		leave = qp->shown->leaves = qp->shown->leaves < most ? qp->shown->leaves + 1 : 1;
+	return leave << VB_SHOWN_LEAVE | access;
 }
 
 void vb_direct_show(struct vb_qp *qp)
 {
 	struct vb_shown_qp *s = qp->shown;
-	uint32_t state = qp->forgotten ? 0 : 1 + (uint32_t)qp->state, may = permits(qp), had;
+	uint32_t state = qp->forgotten ? 0 : 1 + (uint32_t)qp->state, may, had;
 
 	vb_lock_assert_held(&qp->lock);
 	atomic_store_explicit(&s->received, qp->state >= IBV_QPS_RTR ? VB_SHOWN_RECEIVED | qp->resp.epsn : 0,
@@ -302,6 +335,7 @@ void vb_direct_show(struct vb_qp *qp)
 		atomic_store_explicit(&s->state, state, memory_order_release);
 	}
 	had = atomic_load_explicit(&s->may, memory_order_relaxed);
+	may = permits(qp, had);
 	if (vb_likely(may == had))
 		return;
 	if (!had) { /* nobody reads the rest: its users were waited for */
@@ -425,8 +459,6 @@ const struct vb_keys_ops vb_direct_keys_ops = {.in_use = in_use,
 
 static void admit(void)
 {
-	static _Atomic int asked; /* by this process: a forked child asks again */
-
 	if (!ptrace_on || atomic_load(&asked) == (int)getpid())
 		return;
 	atomic_store(&asked, (int)getpid());

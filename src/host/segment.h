@@ -43,8 +43,9 @@ struct vb_slot {
 	};
 };
 #define VB_SLOT_DATA   1
-#define VB_SLOT_PLACED 2 /* WRITE with immediate: its data is in place, by direct placement */
-#define VB_SLOT_MTU    4 /* the first bit of three: enum ibv_mtu of the sending QP, 0: not told */
+#define VB_SLOT_PLACED 2  /* WRITE with immediate: its data is in place, by direct placement */
+#define VB_SLOT_MTU    4  /* the first bit of three: enum ibv_mtu of the sending QP, 0: not told */
+#define VB_SLOT_LENT   32 /* SEND: the payload says where its bytes are, which the receiver collects */
 
 struct vb_ring {
 	struct vb_slot slots[VB_RING_SLOTS];

@@ -15,11 +15,12 @@ struct vb_out;
 #define VB_OUT_ACK 0x80000000u
 
 struct vb_outbuf {
-	/* reserve() sets these three to 0; the caller may set them before commit(). */
+	/* reserve() sets these four to 0; the caller may set them before commit(). */
 	uint32_t ack; /* VB_OUT_ACK | PSN: an ACK travels along, as if it were the packet before; only where
 			 the wire carries acks */
 	bool placed;  /* the message's data is in its place already, and none comes along: only on wires with
 			 direct placement */
+	bool lent;    /* the payload is a loan (iba/loan.h): only on wires with direct placement */
 	uint8_t path_mtu; /* enum ibv_mtu of the sending QP, on wires whose packets are larger than that; 0:
 			     the packet's length says it */
 	uint8_t *hdr;	  /* room for the transport headers, BTH first */

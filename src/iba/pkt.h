@@ -18,6 +18,8 @@
 #define VB_QPN_MASK	0xffffffu
 #define VB_PKEY_DEFAULT 0xffffu
 
+struct vb_loan;
+
 struct vb_pkt {
 	const struct vb_opcode_row *op; /* decode: never NULL afterwards */
 	uint8_t opcode;			/* enum vb_family | enum vb_operation */
@@ -42,8 +44,10 @@ struct vb_pkt {
 	uint64_t compare;     /* AtomicETH */
 	uint64_t orig;	      /* AtomicAckETH */
 	uint32_t inv_rkey;    /* IETH */
-	uint32_t payload_len; /* without padding */
+	uint32_t payload_len; /* without padding; of a loan, what it lends */
 	const uint8_t *payload;
+	const struct vb_loan
+	    *loan; /* a SEND's bytes are to be collected (iba/loan.h); NULL: payload has them */
 };
 
 /* AETH syndromes (IBTA 9.7.5.1.2; the credit count of an ACK is always "invalid", that is 31: no limit). */
@@ -54,6 +58,9 @@ enum vb_syndrome {
 	VB_AETH_NAK_INVALID_REQUEST = 0x61,
 	VB_AETH_NAK_REMOTE_ACCESS = 0x62,
 	VB_AETH_NAK_REMOTE_OPERATION = 0x63,
+	/* Ours, from the reserved codes, only between processes of one host: what is lent cannot be collected
+	 * from there, and is to be sent from this PSN on. */
+	VB_AETH_NAK_LOAN = 0x7f,
 };
 #define VB_AETH_KIND(s) ((s)&0x60) /* 0x00 ACK, 0x20 RNR NAK, 0x60 NAK */
 

@@ -40,6 +40,7 @@ struct vb_arrival {
 	uint32_t ack;	  /* VB_OUT_ACK | PSN: an ACK that came along, 0: none */
 	uint8_t path_mtu; /* enum ibv_mtu of the sending QP, 0: not told */
 	bool placed;	  /* the message's data is in its place already */
+	bool lent;	  /* the payload is a loan (iba/loan.h) */
 	uint8_t hdr[VB_HDR_MAX];
 };
 

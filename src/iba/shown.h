@@ -19,7 +19,10 @@ struct vb_shown_qp {
 				      PSN here, or the two ends do not agree, and the wire is to find that
 				      out.  It outlives the process for as long as the peer looks: a sender
 				      whose ACK died with the receiver learns that it was owed one */
-	_Atomic uint32_t may; /* IBV_ACCESS_REMOTE_* that the peer may do by itself, without this process */
+	/* What the peer may do by itself, without this process: IBV_ACCESS_REMOTE_*, and in the bits above
+	 * them a number, the leave, under which the QP lends what it sends; 0: it does not lend.  It is
+	 * another one each time that leave is given anew. */
+	_Atomic uint32_t may;
 	_Atomic uint32_t dest_qpn; /* the QP at the other end */
 	_Atomic uint64_t pd;	   /* protection domain that R_Keys must belong to */
 	_Atomic uint64_t peer;	   /* incarnation of the adapter at the other end */
@@ -28,8 +31,11 @@ struct vb_shown_qp {
 	/* VB_SHOWN_RECEIVED | PSN of the last READ or atomic that came as a duplicate of none; 0: none did.
 	 * It will not be answered, though its PSN has been received. */
 	_Atomic uint32_t stray;
-	uint64_t spare[3];
+	uint32_t leaves; /* the last one that was given; the owner's own */
+	uint32_t spare0;
+	uint64_t spare[2];
 } __attribute__((aligned(VB_LINE)));
 #define VB_SHOWN_RECEIVED 0x80000000u
+#define VB_SHOWN_LEAVE	  8 /* first bit of the leave */
 
 #endif

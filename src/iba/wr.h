@@ -21,6 +21,7 @@ enum vb_wr_bits {
 	VB_WR_FENCED = 1 << 7,
 	VB_WR_LOCAL =
 	    1 << 8, /* carried out by this end alone, without a packet: it is about a memory window */
+	VB_WR_LENT = 1 << 9, /* its bytes, where they are many, may be collected by the far end */
 };
 
 /* Its packets, by their place in the message; a request of one packet has only the first. */

@@ -60,6 +60,39 @@ static __attribute__((flatten)) bool key_permits(const struct vb_peer_mem *f,
 	return kind < VB_KEY_KINDS && kind != VB_KEY_NULL;
 }
 
+/* Whether the QP that lent this still lends: it has given the same leave all the while, to the QP here. */
+static bool lends(const struct vb_peer_mem *f, const struct vb_peer_mem_loan *l)
+{
+	return l->leave && atomic_load(&l->qp->may) >> VB_SHOWN_LEAVE == l->leave &&
+	       atomic_load_explicit(&l->qp->dest_qpn, memory_order_relaxed) == l->qpn &&
+	       atomic_load_explicit(&l->qp->path_mtu, memory_order_relaxed) == l->path_mtu &&
+	       atomic_load_explicit(&l->qp->peer, memory_order_relaxed) == f->here;
+}
+
+bool vb_peer_mem_lent(const struct vb_peer_mem *f, const struct vb_peer_mem_loan *l, uint64_t *at)
+{
+	uint32_t index = vb_peer_mem_index(f, l->lkey);
+	enum vb_key_kind kind;
+
+	if (!index || !vb_key_used(f->marks, index))
+		return false;
+	kind =
+	    vb_key_resolve(&f->keys[index],
+			   &(struct vb_mem_want){.key = l->lkey,
+						 .pd = atomic_load_explicit(&l->qp->pd, memory_order_relaxed),
+						 .addr = l->addr,
+						 .len = l->len},
+			   at);
+	return kind < VB_KEY_KINDS && kind != VB_KEY_NULL;
+}
+
+bool vb_peer_mem_stands(const struct vb_peer_mem *f, const struct vb_peer_mem_loan *l)
+{
+	/* The copy comes before this look: who takes leave back does so before its program hears of it. */
+	atomic_thread_fence(memory_order_acquire);
+	return lends(f, l);
+}
+
 static void deny(struct vb_peer_mem *f, int err)
 {
 	if (err == ESRCH)
@@ -69,7 +102,7 @@ static void deny(struct vb_peer_mem *f, int err)
 	vb_log(
 	    VB_LOG_INFO,
 	    "the kernel does not let this process reach into the memory of process %u (%s): the ring carries "
-	    "its WRITEs and READs",
+	    "its WRITEs and READs, and what is large of its SENDs",
 	    f->pid, strerror(err));
 }
 
@@ -338,6 +371,37 @@ enum vb_means vb_peer_mem_begin(struct vb_peer_mem *f, struct vb_keys *own, stru
 	u->ptr = vb_peer_mem_mapped_at(f, w->rkey, u->at, w->len, w->access != IBV_ACCESS_REMOTE_READ);
 	if (u->ptr)
 		return VB_MEANS_MAPPED;
+	if (vb_likely(!atomic_load_explicit(&f->denied, memory_order_relaxed) && vb_peer_mem_alive(f)))
+		return VB_MEANS_VM;
+take_back:
+	vb_peer_mem_end(u);
+	return VB_MEANS_NONE;
+}
+
+enum vb_means vb_peer_mem_borrow(struct vb_peer_mem *f, struct vb_keys *own, struct vb_peer_mem_use *u,
+				 const struct vb_peer_mem_loan *l)
+{
+	const uint32_t remote = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+	uint32_t index = vb_peer_mem_index(f, l->lkey);
+
+	u->slot = vb_slot_own(&own->slots);
+	if (vb_unlikely(!u->slot))
+		return VB_MEANS_NONE;
+	/* Either we see the leave or the key go, or its owner sees this; pairs with vb_peer_mem_wait(). */
+	vb_announce_placing(u->slot, vb_announce_word(f->number, l->peer_qpn, index));
+	if (vb_unlikely(!lends(f, l) || !vb_peer_mem_lent(f, l, &u->at)))
+		goto take_back;
+	VB_FAULT_POINT("lent memory announced, not yet touched");
+	if (f->same) {
+		u->ptr = (uint8_t *)(uintptr_t)u->at;
+		return VB_MEANS_MAPPED;
+	}
+	/* Of other regions the owner does not tell what memory they are. */
+	if (atomic_load_explicit(&f->keys[index].access, memory_order_relaxed) & remote) {
+		u->ptr = vb_peer_mem_mapped_at(f, l->lkey | VB_KEY_REMOTE, u->at, l->len, false);
+		if (u->ptr)
+			return VB_MEANS_MAPPED;
+	}
 	if (vb_likely(!atomic_load_explicit(&f->denied, memory_order_relaxed) && vb_peer_mem_alive(f)))
 		return VB_MEANS_VM;
 take_back:

@@ -111,6 +111,26 @@ enum vb_means vb_peer_mem_begin(struct vb_peer_mem *f, struct vb_keys *own, stru
 				const struct vb_peer_mem_want *w);
 void vb_peer_mem_end(struct vb_peer_mem_use *u);
 
+/* What the far end has lent of its memory with a SEND (iba/loan.h). */
+struct vb_peer_mem_loan {
+	const struct vb_shown_qp *qp; /* the entry of the peer's QP */
+	uint32_t peer_qpn, qpn;	      /* the two ends */
+	uint32_t path_mtu;	      /* of the one here, enum ibv_mtu */
+	uint32_t leave;		      /* under which it was lent */
+	uint32_t lkey;		      /* of the peer's table */
+	uint64_t addr, len;
+};
+
+/* As vb_peer_mem_begin(), to read what is lent: the peer's L_Key is what counts, and the leave instead of a
+ * permission.  The answer is never VB_MEANS_QP. */
+enum vb_means vb_peer_mem_borrow(struct vb_peer_mem *f, struct vb_keys *own, struct vb_peer_mem_use *u,
+				 const struct vb_peer_mem_loan *l);
+/* Whether what l says lies in the same region as that of the use in hand, and where. */
+bool vb_peer_mem_lent(const struct vb_peer_mem *f, const struct vb_peer_mem_loan *l, uint64_t *at);
+/* After the copy, before vb_peer_mem_end(): whether the leave still stands.  If not, the peer's program may
+ * have been told that its request has failed, and have changed the bytes while they were read. */
+bool vb_peer_mem_stands(const struct vb_peer_mem *f, const struct vb_peer_mem_loan *l);
+
 /* Whether what w wants lies in the same region as that of the use in hand, and where. */
 bool vb_peer_mem_also(const struct vb_peer_mem *f, const struct vb_peer_mem_want *w, uint64_t *at);
 

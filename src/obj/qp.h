@@ -36,6 +36,7 @@ enum vb_place_state {
 	VB_PLACE_MAYBE, /* direct placement is to be tried */
 	VB_PLACE_RING,	/* it was, and did not work */
 	VB_PLACE_DONE,	/* WRITE with immediate: the data is there */
+	VB_PLACE_LENT,	/* SEND: its packets say where its bytes are */
 };
 
 /* A send WQE: the request as posted, and where its execution stands.  Which member of a union it has, the row
@@ -136,6 +137,7 @@ struct vb_req {
 	bool placing; /* the request at `next` is being placed directly, and its bytes for one call are used
 			 up */
 	bool late_sinks; /* the profile's */
+	bool sends_all;	 /* nothing is lent: the far end could not collect something of this connection */
 	uint32_t ringed; /* requests started since the queue was last empty */
 };
 

@@ -2,7 +2,7 @@
  * sent again. */
 #include <string.h>
 
-#include "transport/rc_priv.h"
+#include "transport/lend.h"
 
 /* Something was acknowledged that had not been: retries count from the start again (rule 12), the timer too.
  */
@@ -150,6 +150,15 @@ static void nak(struct vb_qp *qp, const struct vb_pkt *p)
 
 	if (p->syndrome == VB_AETH_NAK_PSN) {
 		retry(qp);
+		return;
+	}
+	if (p->syndrome == VB_AETH_NAK_LOAN) {
+		if (vb_lend_refused(qp) && !qp->req.waiting_rnr) {
+			vb_requester_back(qp);
+			vb_requester_arm(qp);
+		} else {
+			retry(qp);
+		}
 		return;
 	}
 	nak_facts(&f, p);

@@ -114,6 +114,13 @@ void vb_rc_flush(struct vb_qp *qp)
 	}
 }
 
+/* Before the program hears of a failure: from then on it may change what it has lent. */
+static void take_leave_back(struct vb_qp *qp)
+{
+	if (qp->shown)
+		qp->unsettled |= atomic_exchange(&qp->shown->may, 0) != 0;
+}
+
 static void enter_error(struct vb_qp *qp, const struct vb_facts *f)
 {
 	struct vb_req *q = &qp->req;
@@ -122,10 +129,9 @@ static void enter_error(struct vb_qp *qp, const struct vb_facts *f)
 	qp->ibv.state = IBV_QPS_ERR;
 	vb_lock_take(&qp->post.receives); /* who posts from here on flushes by itself */
 	vb_lock_give(&qp->post.receives);
-	if (qp->shown) { /* before the flush tells the application */
-		qp->unsettled |= atomic_exchange(&qp->shown->may, 0) != 0;
+	take_leave_back(qp);
+	if (qp->shown) /* before the flush tells the application */
 		atomic_store_explicit(&qp->shown->state, 1 + IBV_QPS_ERR, memory_order_release);
-	}
 	qp->why = *f;
 	q->waiting_rnr = false;
 	vb_requester_arm(qp);
@@ -151,6 +157,7 @@ void vb_rc_fail_send(struct vb_qp *qp, const struct vb_facts *f, uint8_t status)
 	struct vb_swqe *w;
 
 	vb_lock_assert_held(&qp->lock);
+	take_leave_back(qp);
 	if (q->una != q->seen) {
 		w = vb_sq_at(q, q->una++);
 		w->reason = f->reason;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/few.h"
+#include "transport/lend.h"
 #include "transport/place.h"
 
 /* An ACK is asked for at least this often within a long message: what a lossy wire has to repeat is bounded,
@@ -89,6 +90,8 @@ static bool start(struct vb_qp *qp, struct vb_swqe *w)
 	if ((fetch || w->num_sge > 1 || w->length > qp->path.out->mtu) && w->place != VB_PLACE_DONE &&
 	    !check(qp, w))
 		return false;
+	if (vb_unlikely(w->length >= VB_LEND_FROM) && w->place == VB_PLACE_MAYBE && vb_lend_may(qp, w))
+		w->place = VB_PLACE_LENT;
 	w->npsn = w->place == VB_PLACE_DONE ? 1 : psn_count(w->length, qp->path.out->mtu);
 	if (fetch && !window_open(q, w->npsn))
 		return false;
@@ -190,6 +193,19 @@ static enum sent send_packet(struct vb_qp *qp, struct vb_swqe *w, uint32_t k)
 	return SENT;
 }
 
+/* How many PSNs the next packet of a SEND or WRITE takes. */
+static inline uint32_t span(const struct vb_qp *qp, const struct vb_swqe *w)
+{
+	return vb_unlikely(w->place == VB_PLACE_LENT) ? vb_lend_span(qp, w, qp->req.sent) : 1;
+}
+
+static inline enum sent send_next(struct vb_qp *qp, struct vb_swqe *w)
+{
+	if (vb_unlikely(w->place == VB_PLACE_LENT))
+		return vb_lend_send(qp, w, qp->req.sent) ? SENT : BLOCKED;
+	return send_packet(qp, w, qp->req.sent);
+}
+
 /* The packets of a started request that have not gone (again).  true: all are out. */
 static bool send_wqe(struct vb_qp *qp, struct vb_swqe *w)
 {
@@ -200,16 +216,18 @@ static bool send_wqe(struct vb_qp *qp, struct vb_swqe *w)
 		return !q->blocked;
 	}
 	while (q->sent < w->npsn) {
-		if (vb_unlikely(!window_open(q, 1)))
+		uint32_t n = span(qp, w);
+
+		if (vb_unlikely(!window_open(q, n)))
 			return false;
-		switch (send_packet(qp, w, q->sent)) {
+		switch (send_next(qp, w)) {
 		case BLOCKED:
 			q->blocked = true;
 			return false;
 		case FAILED:
 			return false;
 		case SENT:
-			q->sent++;
+			q->sent += n;
 			q->psn = vb_psn_add(w->psn, q->sent);
 		}
 	}
@@ -487,7 +505,8 @@ bool vb_requester_ready(const struct vb_qp *qp)
 		return window_open(
 		    q, vb_wr_is(w->opcode, VB_WR_FETCH) ? psn_count(w->length, qp->path.out->mtu) : 1);
 	}
-	return w->state == VB_WQE_STARTED && (vb_wr_is(w->opcode, VB_WR_FETCH) || window_open(q, 1));
+	return w->state == VB_WQE_STARTED &&
+	       (vb_wr_is(w->opcode, VB_WR_FETCH) || window_open(q, span(qp, w)));
 }
 
 void vb_requester_back(struct vb_qp *qp)

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "iba/shown.h"
-#include "transport/rc_priv.h"
+#include "transport/lend.h"
 
 static void fault(struct vb_qp *qp, struct vb_facts *f, enum vb_reason r, bool take_wqe)
 {
@@ -80,9 +80,9 @@ static void nak_once(struct vb_resp *s, uint8_t syndrome)
 	s->nak_psn = s->epsn;
 }
 
-static void accept(struct vb_resp *s, const struct vb_pkt *p)
+static void accept(struct vb_resp *s, const struct vb_pkt *p, uint32_t npsn)
 {
-	s->epsn = vb_psn_add(s->epsn, 1);
+	s->epsn = vb_psn_add(s->epsn, npsn);
 	s->last_op = p->opcode;
 	s->in_message = !(p->op->bits & VB_OP_LAST);
 	if (p->op->bits & VB_OP_LAST)
@@ -166,13 +166,34 @@ static __attribute__((noinline)) bool invalidate(struct vb_qp *qp, const struct 
 	return false;
 }
 
+/* The bytes of a SEND's packet go to the receive WQE.  false: the packet does not count. */
+static inline bool send_bytes(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	struct vb_resp *s = &qp->resp;
+	struct vb_facts f; /* set where a check fails */
+	enum vb_reason r;
+
+	if (vb_unlikely(p->loan != NULL)) {
+		if (vb_lend_collect(qp, p))
+			return true;
+		nak_once(s, VB_AETH_NAK_LOAN);
+		return false;
+	}
+	/* an SRQ's buffers belong to the SRQ's protection domain (rule 21) */
+	r = vb_sg_copy(qp, qp->srq ? qp->srq->pd->id : qp->pd_id, s->cur->sge, s->cur->num_sge, s->got,
+		       (uint8_t *)(uintptr_t)p->payload, p->payload_len, true, &f);
+	if (vb_likely(r == VB_OK))
+		return true;
+	f.check = r; /* its sentence is told */
+	fault(qp, &f, VB_R_RECV_LOCAL, true);
+	return false;
+}
+
 /* SEND: where the packet belongs in its message was checked. */
 static void send_in(struct vb_qp *qp, const struct vb_pkt *p)
 {
 	struct vb_resp *s = &qp->resp;
 	bool first = p->op->bits & VB_OP_FIRST, last = p->op->bits & VB_OP_LAST;
-	struct vb_facts f; /* set where a check fails */
-	enum vb_reason r;
 
 	if (first) {
 		if (!take_wqe(qp))
@@ -183,18 +204,12 @@ static void send_in(struct vb_qp *qp, const struct vb_pkt *p)
 		too_small(qp, (uint64_t)s->got + p->payload_len);
 		return;
 	}
-	/* an SRQ's buffers belong to the SRQ's protection domain (rule 21) */
-	r = vb_sg_copy(qp, qp->srq ? qp->srq->pd->id : qp->pd_id, s->cur->sge, s->cur->num_sge, s->got,
-		       (uint8_t *)(uintptr_t)p->payload, p->payload_len, true, &f);
-	if (vb_unlikely(r != VB_OK)) {
-		f.check = r; /* its sentence is told */
-		fault(qp, &f, VB_R_RECV_LOCAL, true);
+	if (vb_unlikely(!send_bytes(qp, p)))
 		return;
-	}
 	if (vb_unlikely(p->op->bits & VB_OP_IETH) && !invalidate(qp, p))
 		return;
 	s->got += p->payload_len;
-	accept(s, p);
+	accept(s, p, vb_unlikely(p->loan != NULL) ? psn_count(p->payload_len, path_mtu(qp)) : 1);
 	if (last)
 		receive_done(qp, p, IBV_WC_RECV, s->got);
 }
@@ -284,7 +299,7 @@ static void write_in(struct vb_qp *qp, const struct vb_pkt *p)
 	s->va += p->payload_len;
 	s->left -= p->payload_len;
 	s->got += p->payload_len;
-	accept(s, p);
+	accept(s, p, 1);
 	if (p->op->bits & VB_OP_TAKES_WQE)
 		receive_done(qp, p, IBV_WC_RECV_RDMA_WITH_IMM, s->got);
 }
@@ -454,13 +469,18 @@ static bool in_order(struct vb_qp *qp, const struct vb_pkt *p)
 {
 	struct vb_resp *s = &qp->resp;
 	uint32_t bits = p->op->bits, kind = VB_OP_SEND | VB_OP_WRITE, mtu = path_mtu(qp);
+	bool wrong;
 
 	if (s->in_message ? (bits & VB_OP_FIRST) || (bits & kind) != (vb_opcodes[s->last_op].bits & kind)
 			  : !(bits & VB_OP_FIRST)) {
 		bad_sequence(qp, p);
 		return false;
 	}
-	if ((bits & VB_OP_LAST) ? p->payload_len > mtu : p->payload_len != mtu) {
+	if (vb_unlikely(p->loan != NULL)) /* it stands for as many packets as its bytes would fill */
+		wrong = !(bits & VB_OP_LAST) && p->payload_len % mtu;
+	else
+		wrong = (bits & VB_OP_LAST) ? p->payload_len > mtu : p->payload_len != mtu;
+	if (vb_unlikely(wrong)) {
 		bad_length(qp, p->payload_len, mtu);
 		return false;
 	}
@@ -619,7 +639,7 @@ static bool send_nak(struct vb_qp *qp)
 {
 	struct vb_resp *s = &qp->resp;
 	bool told = qp->path.out && qp->path.out->local && VB_AETH_KIND(s->nak_owed) == 0x60 &&
-		    s->nak_owed != VB_AETH_NAK_PSN;
+		    s->nak_owed != VB_AETH_NAK_PSN && s->nak_owed != VB_AETH_NAK_LOAN;
 	struct vb_pkt p =
 	    response(qp, s->nak_atomic ? VB_ATOMIC_ACK : VB_ACK, s->nak_psn, s->nak_owed, s->msn);
 

@@ -105,6 +105,7 @@ static bool reserve(struct vb_out *o, struct vb_outbuf *b, uint32_t hdr_len, uin
 	}
 	b->ack = 0;
 	b->placed = false;
+	b->lent = false;
 	b->path_mtu = 0;
 	if (hdr_len + payload_len > VB_SLOT_INLINE) {
 		if (!reserve_data(s, b, head, hdr_len, payload_len, cls))
@@ -165,7 +166,8 @@ static void commit(struct vb_out *o, struct vb_outbuf *b)
 	struct vb_slot *slot = &s->to->slots[head % VB_RING_SLOTS];
 
 	s->line.ack = b->ack;
-	s->line.flags = (uint8_t)(s->line.flags | b->path_mtu * VB_SLOT_MTU | b->placed * VB_SLOT_PLACED);
+	s->line.flags = (uint8_t)(s->line.flags | b->path_mtu * VB_SLOT_MTU | b->placed * VB_SLOT_PLACED |
+				  b->lent * VB_SLOT_LENT);
 	put(slot, &s->line);
 	s->data_head = s->data_next;
 	show(s, slot, head);
@@ -259,6 +261,7 @@ static int peek(struct vb_rxq *r, struct vb_arrival *p)
 	flags = *(const volatile uint8_t *)&slot->flags;
 	data = flags & VB_SLOT_DATA;
 	p->placed = flags & VB_SLOT_PLACED;
+	p->lent = flags & VB_SLOT_LENT;
 	p->path_mtu = flags / VB_SLOT_MTU & 7;
 	memcpy(p->hdr, slot->bytes, sizeof(p->hdr));
 	p->hdr_len = hdr_len;

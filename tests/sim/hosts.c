@@ -149,6 +149,7 @@ static int link_peek(struct vb_rxq *r, struct vb_arrival *p)
 	p->ack = f->ack;
 	p->path_mtu = f->path_mtu;
 	p->placed = f->placed;
+	p->lent = f->lent;
 	memcpy(p->hdr, f->bytes, f->hdr_len);
 	return 1;
 }

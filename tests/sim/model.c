@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "transport/lend.h"
+
 static void side_new(struct model *m, unsigned i)
 {
 	struct side *d = &m->side[i];
@@ -162,7 +164,7 @@ static void model_message(struct side *d, const struct ibv_send_wr *wr, const ui
 /* Carries a request out in the model, when it is posted: the order of execution is the order of posting. */
 static void model_request(struct model *m, unsigned i, const struct ibv_send_wr *wr, uint32_t len)
 {
-	static uint8_t data[MAX_LEN];
+	static uint8_t data[LENT_LEN];
 	struct side *d = &m->side[i], *peer = &m->side[!i];
 	uint32_t off = (uint32_t)(wr->wr.rdma.remote_addr - (uintptr_t)peer->target);
 	uint64_t before, after;
@@ -236,6 +238,8 @@ static bool post_one(struct model *m, unsigned i)
 	fetch = atomic || wr.opcode == IBV_WR_RDMA_READ;
 	if (atomic)
 		len = 8;
+	else if (wr.opcode == IBV_WR_SEND && sim_below(m->s, 4) == 0)
+		len = VB_LEND_FROM + sim_below(m->s, LENT_LEN - VB_LEND_FROM + 1);
 	else if (!fetch && len <= m->s->cfg.inl && sim_below(m->s, 2))
 		wr.send_flags |= IBV_SEND_INLINE;
 	wr.num_sge = cut(m, sge, len, fetch ? in_sink : in_source, i);
@@ -437,6 +441,15 @@ void model_fini(struct model *m)
 {
 	side_free(&m->side[0]);
 	side_free(&m->side[1]);
+}
+
+void model_deny(struct model *m, unsigned i)
+{
+	struct vb_qp *qp = &m->s->n[i].qp;
+
+	vb_lock_take(&qp->lock);
+	qp->path.mem = NULL;
+	vb_lock_give(&qp->lock);
 }
 
 bool model_act(struct model *m)

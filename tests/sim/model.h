@@ -6,11 +6,12 @@
 #include "sim.h"
 
 enum {
-	OPS = 120,	   /* most of them per direction */
-	SOURCE = 64 << 10, /* constant bytes that are sent */
-	TARGET = 48 << 10, /* what the peer reads, writes and counts in */
-	SINK = 2 << 20,	   /* where READs and receives land; handed out once */
-	MAX_LEN = 12 << 10,
+	OPS = 120,	     /* most of them per direction */
+	SOURCE = 64 << 10,   /* constant bytes that are sent */
+	TARGET = 48 << 10,   /* what the peer reads, writes and counts in */
+	SINK = 6 << 20,	     /* where READs and receives land; handed out once */
+	MAX_LEN = 12 << 10,  /* of most requests, */
+	LENT_LEN = 40 << 10, /* and of a few SENDs, so that they are lent where that can be */
 	RECV_WR = 0x1000000, /* wr_ids of receives begin there */
 };
 
@@ -76,6 +77,8 @@ struct sim_cfg model_cfg(uint64_t seed);
 /* Memory and keys for a pair that was just made; ops: requests for either direction, OPS at most. */
 void model_init(struct model *m, struct sim *s, uint32_t ops);
 void model_fini(struct model *m);
+/* From now on that end neither places nor collects, as when the kernel lets it no more. */
+void model_deny(struct model *m, unsigned i);
 /* A program posts some requests, and now and then receives.  true: it did something. */
 bool model_act(struct model *m);
 /* Both programs poll until there is nothing. */

@@ -45,7 +45,7 @@ static bool wire_reserve(struct vb_out *o, struct vb_outbuf *b, uint32_t hdr_len
 	w->building->payload_len = payload_len;
 	memset(w->building->bytes, 0xd7, hdr_len + payload_len);
 	b->ack = 0;
-	b->placed = false;
+	b->placed = b->lent = false;
 	b->path_mtu = 0;
 	b->hdr = w->building->bytes;
 	b->payload = w->building->bytes + hdr_len;
@@ -95,7 +95,9 @@ static void wire_commit(struct vb_out *o, struct vb_outbuf *b)
 	w->committed++;
 	s->packets++;
 	f->placed = b->placed;
+	f->lent = b->lent;
 	why = vb_pkt_decode(&p, f->bytes, f->hdr_len, f->payload_len);
+	s->lent += f->lent;
 	if (why)
 		fail_msg("QP %u sent an impossible packet: %s", w->from, why);
 	if (s->ground == &alone)
@@ -220,7 +222,9 @@ static void show(struct sim *s, unsigned i)
 	atomic_store(&n->shown.peer, s->n[!i].mem.here);
 	atomic_store(&n->shown.path_mtu, n->qp.path_mtu);
 	show_received(n);
-	atomic_store(&n->shown.may, open ? n->qp.access : 0u);
+	if (open && !atomic_load(&n->shown.may))
+		n->shown.leaves++;
+	atomic_store(&n->shown.may, open ? n->shown.leaves << VB_SHOWN_LEAVE | n->qp.access : 0u);
 }
 
 /* The other node's tables, as direct placement finds them within one process. */
@@ -317,6 +321,7 @@ static void deliver(struct sim *s, struct sim_wire *w)
 {
 	struct vb_qp *qp = &s->n[!w->from].qp;
 	struct sim_flying *f = sim_wire_take(w);
+	struct vb_loan loan;
 	struct vb_pkt p;
 
 	w->delivered++;
@@ -324,6 +329,8 @@ static void deliver(struct sim *s, struct sim_wire *w)
 	p.payload = f->bytes + f->hdr_len;
 	p.placed = f->placed;
 	p.path_mtu = f->path_mtu;
+	if (f->lent)
+		assert_null(vb_loan_decode(&loan, &p));
 	vb_lock_take(&qp->lock);
 	if (f->ack)
 		qp->transport->ack(qp, f->ack & VB_PSN_MASK);
@@ -713,13 +720,16 @@ void sim_inject(struct sim *s, unsigned n, struct vb_pkt *p, const void *payload
 {
 	struct vb_qp *qp = &s->n[n].qp;
 	uint8_t hdr[VB_HDR_MAX];
+	struct vb_loan loan;
 	struct vb_pkt in;
 
 	p->qpn = qp->qpn;
 	p->pkey = VB_PKEY_DEFAULT;
 	assert_null(vb_pkt_decode(&in, hdr, vb_pkt_encode(hdr, p), len));
 	in.payload = payload;
-	in.placed = p->placed; /* which no header carries */
+	in.placed = p->placed; /* which no header carries, */
+	if (p->loan)	       /* nor that the payload is one */
+		assert_null(vb_loan_decode(&loan, &in));
 	vb_lock_take(&qp->lock);
 	qp->transport->input(qp, &in);
 	vb_lock_give(&qp->lock);

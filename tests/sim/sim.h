@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "iba/limits.h"
+#include "iba/loan.h"
 #include "iba/out.h"
 #include "iba/pkt.h"
 #include "iba/shown.h"
@@ -111,7 +112,7 @@ struct sim_seen {
 struct sim_flying {
 	uint64_t at, order;
 	uint32_t hdr_len, payload_len;
-	bool placed;
+	bool placed, lent;
 	uint32_t ack;	  /* VB_OUT_ACK | PSN: an ACK that travels along; 0: none */
 	uint8_t path_mtu; /* as told by the sender */
 	uint8_t bytes[];
@@ -165,6 +166,7 @@ struct sim {
 	enum sim_verdict (*filter)(struct sim *s, unsigned from, const struct vb_pkt *p); /* NULL: by rates */
 	unsigned counter;	   /* the filter's own */
 	uint64_t packets, carried; /* handed to the wires; ACKs that travelled along */
+	uint64_t lent;		   /* packets with a loan */
 	bool talk;		   /* VB_SIM_TRACE is set: every packet is printed */
 	uint64_t next_wr;
 	uint8_t *mem[2]; /* memory of each side, and its L_Key; see sim_desk() */

@@ -367,6 +367,34 @@ static void requests_are_placed(void **state)
 	over(&t);
 }
 
+/* What was lent under the leave of one connection is not collected under that of the next. */
+static void each_leave_is_another(void **state)
+{
+	struct two t = two(SIM_CFG(.placing = true), 0);
+	uint32_t last = 0;
+
+	(void)state;
+	for (unsigned i = 0; i < 3; i++) {
+		_Atomic uint32_t *may = &t.s->n[0].qp.shown->may;
+		uint64_t r = sim_take(t.s, 1, 64, 8), m = sim_op(t.s, 0, IBV_WR_SEND, 0, 8, 0);
+
+		hosts_settle(t.h);
+		sim_expect(t.s, 1, false, r, IBV_WC_SUCCESS);
+		sim_expect(t.s, 0, true, m, IBV_WC_SUCCESS);
+		assert_true(atomic_load(may) >> VB_SHOWN_LEAVE > last);
+		last = atomic_load(may) >> VB_SHOWN_LEAVE;
+		for (unsigned n = 0; n < 2; n++) {
+			sim_modify(t.s, n, IBV_QPS_ERR);
+			assert_int_equal(atomic_load(&t.s->n[n].qp.shown->may), 0);
+			sim_modify(t.s, n, IBV_QPS_RESET);
+		}
+		hosts_settle(t.h);
+		sim_connect(t.s, 0);
+		sim_connect(t.s, 1);
+	}
+	over(&t);
+}
+
 /* Requests that found no room yet when the peer said goodbye fail as if their packets were lost. */
 static void a_goodbye_with_a_full_wire(void **state)
 {
@@ -436,6 +464,7 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(what_was_received_was_sent),
 	    cmocka_unit_test(an_ack_does_not_lie),
 	    cmocka_unit_test(requests_are_placed),
+	    cmocka_unit_test(each_leave_is_another),
 	    cmocka_unit_test(a_goodbye_with_a_full_wire),
 	    cmocka_unit_test(a_number_changes_hands),
 	    cmocka_unit_test(nobody_has_the_number),

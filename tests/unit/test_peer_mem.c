@@ -668,6 +668,133 @@ static void no_touch_after_the_wait(void **state)
 		pthread_join(t[i], NULL);
 }
 
+/* What the QP there has lent of the region, which permits nothing to peers. */
+static struct vb_peer_mem_loan loan(struct world *w)
+{
+	atomic_store(&w->qp.may, 5u << VB_SHOWN_LEAVE);
+	return (struct vb_peer_mem_loan){
+	    .qp = &w->qp,
+	    .peer_qpn = QPN_THERE,
+	    .qpn = QPN_HERE,
+	    .path_mtu = IBV_MTU_2048,
+	    .leave = 5,
+	    .lkey = vb_key_publish(
+		&w->there.keys,
+		&(struct vb_key_spec){.pd = PD, .iova = 0x50000, .addr = (uintptr_t)w->area, .length = AREA}),
+	    .addr = 0x50000,
+	    .len = AREA};
+}
+
+static enum vb_means borrow(struct world *w, const struct vb_peer_mem_loan *l)
+{
+	struct vb_peer_mem_use u;
+	enum vb_means m = vb_peer_mem_borrow(&w->mem, &w->here.keys, &u, l);
+
+	assert_int_equal(announced(w), m != VB_MEANS_NONE);
+	if (m != VB_MEANS_NONE) {
+		assert_true(vb_announced(w->here.slots, &w->here.marks.slots, NUMBER_THERE,
+					 vb_peer_mem_index(&w->mem, l->lkey)));
+		vb_peer_mem_end(&u);
+	}
+	return m;
+}
+
+static void what_is_lent(void **state)
+{
+	struct world *w = *state;
+	struct vb_peer_mem_loan l = loan(w), x = l;
+	struct vb_peer_mem_use u;
+
+	x.addr += 100;
+	x.len -= 100;
+	assert_int_equal(vb_peer_mem_borrow(&w->mem, &w->here.keys, &u, &x), VB_MEANS_MAPPED);
+	assert_ptr_equal(u.ptr, w->area + 100);
+	assert_true(vb_peer_mem_stands(&w->mem, &x));
+	atomic_store(&w->qp.may, 0); /* under the copy */
+	assert_false(vb_peer_mem_stands(&w->mem, &x));
+	vb_peer_mem_end(&u);
+	assert_int_equal(borrow(w, &l), VB_MEANS_NONE);
+	atomic_store(&w->qp.may, 6u << VB_SHOWN_LEAVE | RR); /* given anew */
+	assert_int_equal(borrow(w, &l), VB_MEANS_NONE);
+	l.leave = 6;
+	assert_int_equal(borrow(w, &l), VB_MEANS_MAPPED);
+	atomic_store(&w->qp.may, RW | RR | RA); /* what lends nothing names no leave */
+	l.leave = 0;
+	assert_int_equal(borrow(w, &l), VB_MEANS_NONE);
+}
+
+static void what_is_not_lent(void **state)
+{
+	struct world *w = *state;
+	const struct vb_peer_mem_loan l = loan(w);
+
+	assert_int_equal(borrow(w, &l), VB_MEANS_MAPPED);
+	for (int i = 0; i < 9; i++) {
+		struct vb_peer_mem_loan x = l;
+
+		switch (i) {
+		case 0:
+			x.addr++;
+			break;
+		case 1:
+			x.addr--;
+			break;
+		case 2:
+			x.len = UINT64_MAX;
+			break;
+		case 3: /* an R_Key */
+			x.lkey |= VB_KEY_REMOTE;
+			break;
+		case 4: /* of a domain of several processes */
+			x.lkey |= VB_KEY_TAGGED;
+			break;
+		case 5: /* stale */
+			x.lkey ^= 1;
+			break;
+		case 6: /* beyond what is in use */
+			x.lkey += 1u << 8;
+			break;
+		case 7: /* the QP there belongs to another one */
+			x.qpn++;
+			break;
+		case 8: /* the ends do not agree */
+			x.path_mtu = IBV_MTU_4096;
+		}
+		assert_int_equal(borrow(w, &x), VB_MEANS_NONE);
+	}
+	w->qp.pd++;
+	assert_int_equal(borrow(w, &l), VB_MEANS_NONE);
+	w->qp.pd--;
+	w->qp.peer++;
+	assert_int_equal(borrow(w, &l), VB_MEANS_NONE);
+	w->qp.peer--;
+	assert_int_equal(borrow(w, &l), VB_MEANS_MAPPED);
+	vb_key_retract(&w->there.keys, l.lkey);
+	assert_int_equal(borrow(w, &l), VB_MEANS_NONE);
+}
+
+/* What lies under a region is asked only of one that is for peers. */
+static void what_is_lent_by_another_process(void **state)
+{
+	struct world *w = *state;
+	struct vb_peer_mem_loan l = loan(w);
+
+	w->mem.same = false;
+	w->mem.tid = (int)syscall(SYS_gettid);
+	w->mem.pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+	for (int i = 0; i < 16; i++)
+		assert_int_equal(borrow(w, &l), VB_MEANS_VM);
+	assert_false(atomic_load(&w->mem.asks));
+	l.lkey = w->rkey & ~VB_KEY_REMOTE;
+	for (int i = 0; i < 16; i++)
+		assert_int_equal(borrow(w, &l), VB_MEANS_VM);
+	assert_true(atomic_load(&w->mem.asks));
+	assert_int_equal(vb_peer_mem_next_ask(&w->mem), w->rkey);
+	w->mem.denied = true;
+	assert_int_equal(borrow(w, &l), VB_MEANS_NONE);
+	close(w->mem.pidfd);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 
 int main(void)
@@ -689,6 +816,9 @@ int main(void)
 	    TEST(largest_numbers),
 	    TEST(another_in_the_same_region),
 	    TEST(no_touch_after_the_wait),
+	    TEST(what_is_lent),
+	    TEST(what_is_not_lent),
+	    TEST(what_is_lent_by_another_process),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -143,6 +143,28 @@ static void small_packet_takes_one_line(void **state)
 	assert_false(vb_rxq_ready(&e->rx->rxq));
 }
 
+/* What no header says, with the payload in the slot and in the ring; and not of the packet behind it. */
+static void marks_travel(void **state)
+{
+	struct ends *e = *state;
+	struct vb_out *o = &e->tx->out;
+
+	for (unsigned i = 0; i < 16; i++) {
+		struct vb_arrival p;
+		struct vb_outbuf b;
+
+		assert_true(o->ops->reserve(o, &b, 12, i & 8 ? 300 : 8, VB_OUT_REQUEST));
+		assert_true(!b.placed && !b.lent && !b.path_mtu && !b.ack);
+		b.placed = i & 1;
+		b.lent = i & 2;
+		b.path_mtu = i & 4 ? 5 : 0;
+		o->ops->commit(o, &b);
+		assert_int_equal(peek(e, &p), 1);
+		assert_true(p.placed == (i & 1) && p.lent == !!(i & 2) && p.path_mtu == (i & 4 ? 5 : 0));
+		next(e);
+	}
+}
+
 static bool is_zero(const void *at, size_t n)
 {
 	const uint8_t *p = at;
@@ -466,6 +488,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    T(small_packet_takes_one_line),
+	    T(marks_travel),
 	    T(a_slot_is_written_at_once),
 	    T(the_next_peer_sees_nothing_of_it),
 	    T(a_cold_ring_takes_hints),
