@@ -55,8 +55,8 @@ static int recv_queue(struct vb_qp *qp, struct ibv_qp_cap *cap)
 	}
 	if (err)
 		return err;
-	qp->resp.cur = calloc(1, sizeof(struct vb_rwqe) + sges * sizeof(struct ibv_sge));
-	return qp->resp.cur ? 0 : vb_refuse(ENOMEM, "ibv_create_qp", "no memory");
+	qp->resp.copy = calloc(1, sizeof(struct vb_rwqe) + sges * sizeof(struct ibv_sge));
+	return qp->resp.copy ? 0 : vb_refuse(ENOMEM, "ibv_create_qp", "no memory");
 }
 
 /* What state RESET means for the queues; what they may hold stays as it is. */
@@ -75,7 +75,7 @@ static void empty_queues(struct vb_qp *qp)
 			     .late_sinks = r->late_sinks,
 			     .deadline = VB_NEVER,
 			     .timing = r->timing}; /* whoever put the QP on the list takes it off */
-	struct vb_resp resp = {.rq = s->rq, .cur = s->cur, .res = s->res, .res_size = s->res_size};
+	struct vb_resp resp = {.rq = s->rq, .copy = s->copy, .res = s->res, .res_size = s->res_size};
 
 	*r = req;
 	*s = resp;
@@ -136,8 +136,8 @@ void vb_qp_fini(struct vb_qp *qp)
 	qp->req.ring = NULL;
 	if (!qp->srq)
 		vb_rq_fini(&qp->resp.rq);
-	free(qp->resp.cur);
-	qp->resp.cur = NULL;
+	free(qp->resp.copy);
+	qp->resp.copy = NULL;
 	free(qp->resp.res);
 	qp->resp.res = NULL;
 }

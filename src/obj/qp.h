@@ -158,9 +158,12 @@ struct vb_resp {
 	uint32_t got;	 /* bytes of this message so far */
 	uint64_t va;	 /* WRITE: where the next packet's bytes go */
 	uint32_t rkey;
-	uint32_t left;	     /* WRITE: bytes that the RETH promised and have not come */
-	uint32_t room;	     /* SEND: bytes that the receive WQE in use holds */
-	struct vb_rwqe *cur; /* copy of the receive WQE in use; room for max_sge */
+	uint32_t left; /* WRITE: bytes that the RETH promised and have not come */
+	uint32_t room; /* SEND: bytes that the receive WQE in use holds */
+	/* The receive WQE in use.  One of the RQ stays in its slot, which nobody has before its completion is
+	 * polled; that of an SRQ, whose slots are counted for all its QPs, is copied. */
+	const struct vb_rwqe *cur;
+	struct vb_rwqe *copy; /* room for max_sge */
 	/* responder resources: a ring of max_dest_rd_atomic, newest last */
 	struct vb_resource *res;
 	uint32_t res_size; /* entries allocated: the power of two >= max_dest_rd_atomic, or 0 */

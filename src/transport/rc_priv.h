@@ -125,6 +125,22 @@ static inline bool vb_sg_gather(struct vb_qp *qp, const struct ibv_sge *s, uint8
 	return ok;
 }
 
+/* The other way round, into a piece that lies in memory of domain pd: with the last bytes last. */
+static inline bool vb_sg_scatter(struct vb_qp *qp, uint64_t pd, const struct ibv_sge *s, const uint8_t *buf,
+				 uint32_t n)
+{
+	const struct vb_mem_want w = {
+	    .key = s->lkey, .access = IBV_ACCESS_LOCAL_WRITE, .pd = pd, .addr = s->addr, .len = n};
+	struct vb_mem_use u;
+	bool ok;
+
+	if (vb_unlikely(!vb_mem_begin_plain(qp->keys, &u, &w)))
+		return false;
+	ok = vb_likely(u.how == VB_USE_HERE) && vb_copy_to_app(u.ptr, buf, n);
+	vb_mem_end(&u);
+	return ok;
+}
+
 /* Whether one piece of a request's list may be used so. */
 static inline enum vb_reason vb_sg_check(struct vb_qp *qp, const struct ibv_sge *s, uint32_t access,
 					 struct vb_facts *f)

@@ -80,7 +80,7 @@ static void nak_once(struct vb_resp *s, uint8_t syndrome)
 	s->nak_psn = s->epsn;
 }
 
-static void accept(struct vb_resp *s, const struct vb_pkt *p, uint32_t npsn)
+static inline void accept(struct vb_resp *s, const struct vb_pkt *p, uint32_t npsn)
 {
 	s->epsn = vb_psn_add(s->epsn, npsn);
 	s->last_op = p->opcode;
@@ -98,10 +98,11 @@ static bool find_wqe(struct vb_qp *qp)
 
 	if (s->have_wqe)
 		return true;
-	if (qp->srq) {
-		s->have_wqe = vb_srq_take(qp->srq, s->cur);
+	if (vb_unlikely(qp->srq != NULL)) {
+		s->cur = s->copy;
+		s->have_wqe = vb_srq_take(qp->srq, s->copy);
 	} else if (!vb_rq_empty(&s->rq)) {
-		vb_rwqe_copy(s->cur, vb_rq_at(&s->rq, s->rq.tail++));
+		s->cur = vb_rq_at(&s->rq, s->rq.tail++);
 		s->have_wqe = true;
 	}
 	if (!s->have_wqe)
@@ -166,10 +167,13 @@ static __attribute__((noinline)) bool invalidate(struct vb_qp *qp, const struct 
 	return false;
 }
 
-/* The bytes of a SEND's packet go to the receive WQE.  false: the packet does not count. */
+/* The bytes of a SEND's packet go to the receive WQE.  false: the packet does not count.  One piece, from its
+ * beginning, is the common case; whatever is wrong with that is found out by the general copy. */
 static inline bool send_bytes(struct vb_qp *qp, const struct vb_pkt *p)
 {
 	struct vb_resp *s = &qp->resp;
+	/* an SRQ's buffers belong to the SRQ's protection domain (rule 21) */
+	uint64_t pd = qp->srq ? qp->srq->pd->id : qp->pd_id;
 	struct vb_facts f; /* set where a check fails */
 	enum vb_reason r;
 
@@ -179,9 +183,12 @@ static inline bool send_bytes(struct vb_qp *qp, const struct vb_pkt *p)
 		nak_once(s, VB_AETH_NAK_LOAN);
 		return false;
 	}
-	/* an SRQ's buffers belong to the SRQ's protection domain (rule 21) */
-	r = vb_sg_copy(qp, qp->srq ? qp->srq->pd->id : qp->pd_id, s->cur->sge, s->cur->num_sge, s->got,
-		       (uint8_t *)(uintptr_t)p->payload, p->payload_len, true, &f);
+	if (vb_unlikely(!p->payload_len) ||
+	    (vb_likely(!s->got && s->cur->num_sge == 1) &&
+	     vb_likely(vb_sg_scatter(qp, pd, s->cur->sge, p->payload, p->payload_len))))
+		return true;
+	r = vb_sg_copy(qp, pd, s->cur->sge, s->cur->num_sge, s->got, (uint8_t *)(uintptr_t)p->payload,
+		       p->payload_len, VB_SG_SCATTER, &f);
 	if (vb_likely(r == VB_OK))
 		return true;
 	f.check = r; /* its sentence is told */
@@ -525,10 +532,16 @@ void vb_responder_input(struct vb_qp *qp, const struct vb_pkt *p)
 
 static bool emit(struct vb_qp *qp, const struct vb_pkt *p, const void *payload, uint32_t len)
 {
+	uint32_t hdr_len = vb_opcodes[p->opcode].hdr_len;
 	struct vb_outbuf b;
 
-	if (!qp->path.out || !qp->path.out->ops->reserve(qp->path.out, &b, vb_opcodes[p->opcode].hdr_len, len,
-							 VB_OUT_RESPONSE))
+	if (vb_likely(!len && qp->path.out && hdr_len <= qp->path.out->brief)) {
+		struct vb_brief brief = {.hdr_len = (uint8_t)hdr_len};
+
+		vb_pkt_encode(brief.bytes, p);
+		return qp->path.out->ops->send(qp->path.out, &brief, VB_OUT_RESPONSE) != 0;
+	}
+	if (!qp->path.out || !qp->path.out->ops->reserve(qp->path.out, &b, hdr_len, len, VB_OUT_RESPONSE))
 		return false;
 	vb_pkt_encode(b.hdr, p);
 	if (len)
