@@ -222,6 +222,8 @@ static void try(enum wrong w, bool asks)
 	up = is_up(a);
 	CHECK(up == (w == NOTHING), "%s with %d wrong: %s", asks ? "who connects" : "who listens", w,
 	      up ? "let in" : "kept out");
+	if (w == NO_HINTS && asks)
+		KIT_LOG_SAYS("sent its hello without its segment and hints");
 	if (w == HINTS_SEALED)
 		KIT_LOG_SAYS("is not taken: its hints cannot be written");
 	kit_end_close(&e);
