@@ -105,7 +105,7 @@ static inline bool vb_lock_claim(struct vb_lock *l)
 
 static inline void vb_lock_pass(struct vb_lock *l)
 {
-	atomic_exchange_explicit(&l->held, 0, memory_order_acq_rel); /* pairs with vb_lock_claim */
+	atomic_exchange_explicit(&l->held, 0, memory_order_seq_cst); /* pairs with vb_lock_claim */
 }
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "hca/direct.h"
+#include "hca/left.h"
 #include "hca/lost.h"
 #include "hca/path.h"
 #include "hca/peers.h"
@@ -21,11 +22,11 @@ enum {
 	 * sender that finds its queue cold loses some 300 ns. */
 	COUNT_EVERY = 256,
 	COOL_EVERY = 8192,
-	SPINS = 16,	  /* polls in a row that make a sleeper a poller */
-	SPINS_ARMED = 64, /* the same while a CQ is armed */
-	/* Polls in a row that found nothing, after which whoever is waited for may need this very CPU.  Rare
-	 * enough to cost nothing where it does not. */
-	IDLE_POLLS = 2048,
+	SPINS_ARMED = 4 * VB_SPINS, /* polls in a row that make a sleeper a poller while a CQ is armed */
+	LOOK_EVERY = 256, /* polls in a row that found nothing, after which the clock is looked at */
+	/* The same, after which whoever is waited for may need this very CPU.  Rare enough to cost nothing
+	 * where it does not. */
+	YIELD_EVERY = 2048,
 };
 
 static __thread unsigned idle_polls;
@@ -90,15 +91,24 @@ static __attribute__((noinline)) void count_looks(struct vb_hca *h)
 	atomic_store_explicit(&h->looks, looks, memory_order_relaxed);
 }
 
+/* Whether anybody has polled since timers were looked at before. */
+static bool somebody_polled(struct vb_hca *h)
+{
+	uint32_t polls = atomic_load_explicit(&vb_adapter_presence(h->adapter)->polls, memory_order_relaxed);
+
+	return vb_hca_watched(h->adapter) &&
+	       atomic_exchange_explicit(&h->timer_polls, polls, memory_order_relaxed) != polls;
+}
+
 /* Lets the paths on a queue send; returns when to try again.  A peer does not say when there is room in its
  * ring: soon, if it has taken packets out since the last try. */
-static uint64_t push_on(struct vb_rxq *r, uint64_t now)
+static uint64_t push_on(struct vb_rxq *r, bool polled, uint64_t now)
 {
 	struct vb_out *o = r->out;
 	uint64_t before = o->ops->mark(o);
 
 	/* what is to be placed directly is a poller's, while there is one */
-	if (atomic_load_explicit(&r->placing, memory_order_relaxed) && vb_hca_watched(r->adapter))
+	if (polled && atomic_load_explicit(&r->placing, memory_order_relaxed))
 		return now + VB_MSEC;
 	vb_hca_look(r, false);
 	if (!atomic_load_explicit(&r->owes, memory_order_relaxed))
@@ -113,7 +123,7 @@ static uint64_t push_on(struct vb_rxq *r, uint64_t now)
 }
 
 /* Who owes something is on a warm queue. */
-static uint64_t push_all(struct vb_hca *h, uint64_t now)
+static uint64_t push_all(struct vb_hca *h, bool polled, uint64_t now)
 {
 	uint64_t next = VB_NEVER, at;
 
@@ -125,7 +135,7 @@ static uint64_t push_all(struct vb_hca *h, uint64_t now)
 
 			if (!vb_hca_rxq_is_open(r) || !atomic_load_explicit(&r->owes, memory_order_relaxed))
 				continue;
-			at = push_on(r, now);
+			at = push_on(r, polled, now);
 			if (at < next)
 				next = at;
 		}
@@ -136,12 +146,25 @@ static uint64_t push_all(struct vb_hca *h, uint64_t now)
 static uint64_t timers(struct vb_adapter *a, uint64_t now)
 {
 	struct vb_hca *h = vb_hca(a);
-	uint64_t next = vb_hca_scan(h, now), at = vb_relaxed_tick(&h->relaxed, now);
+	bool polled = somebody_polled(h);
+	uint64_t next, soon, at;
 
+	atomic_store_explicit(&h->next_look, VB_NEVER, memory_order_relaxed);
+	next = vb_hca_scan(h, now);
+	at = vb_left_look(h, now);
 	if (at < next)
 		next = at;
-	at = push_all(h, now);
-	return at < next ? at : next;
+	at = vb_relaxed_tick(&h->relaxed, now);
+	if (at < next)
+		next = at;
+	at = push_all(h, polled, now);
+	if (at < next)
+		next = at;
+	/* `next_look` may have become 0 meanwhile, and then stays so. */
+	soon = next < now + VB_MSEC ? next : now + VB_MSEC;
+	if (soon < atomic_load_explicit(&h->next_look, memory_order_relaxed))
+		atomic_store_explicit(&h->next_look, soon, memory_order_relaxed);
+	return next;
 }
 
 /* What the engine alone does besides. */
@@ -154,7 +177,18 @@ static uint64_t engine_timers(struct vb_adapter *a, uint64_t now)
 	return next;
 }
 
+/* Whoever goes to sleep is sent ACKs at once from now on; one that was held back just before shows. */
+static void slept(struct vb_adapter *a)
+{
+	uint64_t now = vb_now(), next = vb_hca_scan(vb_hca(a), now), at = vb_left_look(vb_hca(a), now);
+
+	if (next <= now + VB_MSEC || at != VB_NEVER)
+		vb_adapter_nudge(a);
+}
+
 const struct vb_adapter_ops vb_hca_ops = {
+    .slept = slept,
+    .left = vb_left,
     .peer_free = vb_direct_peer_free,
     .told = vb_hca_told,
     .progress = progress,
@@ -167,43 +201,61 @@ const struct vb_adapter_ops vb_hca_ops = {
     .lost = vb_device_lost,
 };
 
+/* The word says asleep.  A few polls after an event are no polling, nor are polls that are far apart: who
+ * polls now and then waits for something else meanwhile.  And a program that arms a CQ is about to sleep. */
+static __attribute__((cold, noinline)) void spin(struct vb_adapter *a, struct vb_presence *here)
+{
+	uint32_t spins = atomic_load_explicit(&here->spins, memory_order_relaxed) + 1;
+	bool armed = atomic_load_explicit(&here->armed, memory_order_relaxed);
+	uint64_t now = vb_now();
+
+	if (spins == 1 || now - atomic_load_explicit(&here->spun, memory_order_relaxed) > VB_MSEC) {
+		spins = 1;
+		atomic_store_explicit(&here->spun, now, memory_order_relaxed);
+	}
+	atomic_store_explicit(&here->spins, spins, memory_order_relaxed);
+	if (spins > (armed ? SPINS_ARMED : VB_SPINS))
+		vb_adapter_wake(a);
+}
+
+/* The timers are looked at once a millisecond by whoever polls in vain, and for them also what lies in rings.
+ */
+static __attribute__((noinline)) void look_at_clock(struct vb_adapter *a)
+{
+	uint64_t now = vb_now();
+
+	if (now >= atomic_load_explicit(&vb_hca(a)->next_look, memory_order_relaxed))
+		timers(a, now);
+}
+
+static __attribute__((noinline)) void poll_in_vain(struct vb_adapter *a)
+{
+	look_at_clock(a);
+	if (idle_polls < YIELD_EVERY)
+		return;
+	idle_polls = 0;
+	vb_adapter_yield(a);
+}
+
 void vb_hca_poll(struct vb_adapter *a)
 {
 	struct vb_presence *here = vb_adapter_presence(a);
 	struct vb_hca *h = vb_hca(a);
 	uint32_t polls = atomic_load_explicit(&here->polls, memory_order_relaxed) + 1;
-	unsigned n;
 
 	atomic_store_explicit(&here->polls, polls, memory_order_relaxed);
 	if (vb_unlikely(polls % COUNT_EVERY == 0))
 		count_looks(h);
-	if (vb_unlikely(atomic_load_explicit(here->awake, memory_order_relaxed) == VB_ASLEEP)) {
-		/* a few polls after an event are no polling; and a program that arms a CQ is about to sleep
-		 */
-		uint32_t spins = atomic_load_explicit(&here->spins, memory_order_relaxed) + 1;
-
-		atomic_store_explicit(&here->spins, spins, memory_order_relaxed);
-		if (spins > (atomic_load_explicit(&here->armed, memory_order_relaxed) ? SPINS_ARMED : SPINS))
-			vb_adapter_wake(a);
-	}
+	if (vb_unlikely(atomic_load_explicit(here->awake, memory_order_relaxed) == VB_ASLEEP))
+		spin(a, here);
 	if (vb_unlikely(!vb_set_is_empty(here->hints)))
 		vb_hca_take_hints(h);
-	n = look_at_warm(h, false);
-	if (n) {
-		atomic_store_explicit(&here->taken,
-				      atomic_load_explicit(&here->taken, memory_order_relaxed) + n,
-				      memory_order_relaxed);
+	if (look_at_warm(h, false))
 		idle_polls = 0;
-	} else if (vb_unlikely(++idle_polls == IDLE_POLLS)) {
-		idle_polls = 0;
-		vb_adapter_yield(a);
-	}
-	if (vb_unlikely(atomic_load_explicit(&h->rnr_waits, memory_order_relaxed))) {
-		uint64_t now = vb_now();
-
-		if (now >= atomic_load_explicit(&h->next_look, memory_order_relaxed))
-			timers(a, now);
-	}
+	else if (vb_unlikely(!(++idle_polls % LOOK_EVERY)))
+		poll_in_vain(a);
+	if (vb_unlikely(atomic_load_explicit(&h->rnr_waits, memory_order_relaxed)))
+		look_at_clock(a);
 }
 
 /* Whatever queue it was on when it owed. */

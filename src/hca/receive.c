@@ -1,7 +1,8 @@
 /* ACKs are lazy: an ACK alone waits until a poll finds nothing to take in, until the program posts on that
  * QP, or until ACK_BATCH packets have come.  Everything else that a packet makes a QP owe goes out in the
- * same pass.  The engine's look, once a millisecond, is the longest that an ACK waits for a program that
- * stopped calling. */
+ * same pass.  Where the program stops calling, the engine's look at its pollers is the longest that an ACK
+ * waits; and nobody waits for it: a sender that polls in vain, or goes to sleep, takes what this process
+ * shows as received for an ACK (hca/timed.c), and one that sleeps is sent it at once. */
 #include "hca/receive.h"
 
 #include "base/fault.h"
@@ -117,6 +118,15 @@ static void deliver(struct delivery *d, const struct vb_arrival *in)
 	d->qp->transport->input(d->qp, &p);
 }
 
+/* Whether the sender sleeps.  It says so first and then looks at what is shown as received; here it is the
+ * other way round, with the exchange of vb_lock_pass() in between: one of the two always sees the other. */
+static bool sender_sleeps(const struct vb_rxq *r)
+{
+	const _Atomic uint32_t *word = atomic_load_explicit(&r->sender, memory_order_relaxed);
+
+	return word && atomic_load_explicit(word, memory_order_seq_cst) == VB_ASLEEP;
+}
+
 /* Returns how many packets came. */
 static unsigned drain(struct vb_rxq *r)
 {
@@ -148,7 +158,7 @@ static unsigned drain(struct vb_rxq *r)
 	}
 	r->unflushed += n;
 	if (atomic_load_explicit(&r->owes, memory_order_relaxed) &&
-	    (!n || d.urgent || r->unflushed >= ACK_BATCH || !vb_hca_watched(r->adapter)))
+	    (!n || d.urgent || r->unflushed >= ACK_BATCH || !vb_hca_watched(r->adapter) || sender_sleeps(r)))
 		vb_hca_flush(r);
 	return n;
 }

@@ -5,10 +5,12 @@
 #include "hca/path.h"
 #include "hca/send.h"
 #include "hca/silence.h"
+#include "iba/out.h"
 #include "transport/transport.h"
 
 #define AGAIN	(100 * VB_MSEC) /* until it is looked again whether the far end is connected */
 #define BUSY_NS (50 * VB_USEC)	/* until a QP whose lock was busy is looked at again */
+#define QUIET	(10 * VB_MSEC)	/* without a request, after which a QP leaves the list */
 
 static void keep(struct vb_hca *h, struct vb_qp *qp)
 {
@@ -20,6 +22,16 @@ static void keep(struct vb_hca *h, struct vb_qp *qp)
 	vb_list_append(&h->timed, &qp->on_timer);
 }
 
+/* Pollers look at timers themselves, and if they stop, the engine looks 20 ms later at most.  Where nobody
+ * polls it may count on a later deadline, and a waiter looks at no timers. */
+static void look_soon(struct vb_hca *h)
+{
+	if (vb_hca_watched(h->adapter))
+		atomic_store_explicit(&h->next_look, 0, memory_order_relaxed);
+	else
+		vb_adapter_nudge(h->adapter);
+}
+
 void vb_hca_keep_time(struct vb_qp *qp)
 {
 	struct vb_hca *h = vb_qp_hca(qp);
@@ -27,16 +39,14 @@ void vb_hca_keep_time(struct vb_qp *qp)
 	vb_lock_assert_held(&qp->lock);
 	if (qp->req.waiting_rnr) {
 		atomic_store_explicit(&h->rnr_waits, 1, memory_order_relaxed);
-		atomic_store_explicit(&h->next_look, 0, memory_order_relaxed);
-		/* The engine may count on a later deadline, and a waiter looks at no timers. */
-		vb_adapter_nudge(h->adapter);
+		look_soon(h);
 	}
 	if (qp->req.timing || qp->forgotten)
 		return;
 	vb_lock_take(&h->timer_lock);
 	keep(h, qp);
 	vb_lock_give(&h->timer_lock);
-	vb_adapter_nudge(h->adapter);
+	look_soon(h);
 }
 
 /* The last retry has run out. */
@@ -51,6 +61,20 @@ static void consider_end(struct vb_qp *qp, uint64_t now)
 	qp->req.retries = qp->attr.retry_cnt;
 }
 
+/* What the far end shows as received counts as acknowledged: its ACK may wait for a program that has stopped
+ * polling.  Not on a wire that behaves like a network. */
+static void take_shown(struct vb_qp *qp)
+{
+	const struct vb_path *p = &qp->path;
+	uint32_t received;
+
+	if (!p->out || !p->out->carries_acks || !vb_path_is_connected(p))
+		return;
+	received = vb_peer_qp_received(p->peer, qp->dest_qpn);
+	if (received)
+		qp->transport->received(qp, received & VB_PSN_MASK);
+}
+
 /* Returns when to look again. */
 static uint64_t look(struct vb_qp *qp, uint64_t now)
 {
@@ -61,6 +85,8 @@ static uint64_t look(struct vb_qp *qp, uint64_t now)
 	vb_lock_assert_held(&vb_qp_hca(qp)->timer_lock);
 	if (vb_unlikely(!p->peer && qp->req.next != qp->req.seen)) /* its address may have come since */
 		vb_path_attach(p);
+	if (vb_qp_timed(qp))
+		take_shown(qp);
 	if (qp->req.deadline && now >= qp->req.deadline && !qp->req.retries)
 		consider_end(qp, now);
 	t = qp->transport->timer(qp, now);
@@ -71,10 +97,15 @@ static uint64_t look(struct vb_qp *qp, uint64_t now)
 	}
 	if (vb_unlikely(p->rxq && !p->out && qp->req.next != qp->req.seen && t > now + AGAIN))
 		t = now + AGAIN;
-	if (!vb_qp_timed(qp)) {
-		vb_list_unlink(&qp->on_timer);
-		qp->req.timing = false;
+	if (vb_qp_timed(qp))
+		return t;
+	/* Who goes on sending is on the list soon again, and would have to wake the engine for it. */
+	if (qp->req.timed_psn != qp->req.psn) {
+		qp->req.timed_psn = qp->req.psn;
+		return now + QUIET;
 	}
+	vb_list_unlink(&qp->on_timer);
+	qp->req.timing = false;
 	return t;
 }
 
@@ -104,7 +135,6 @@ uint64_t vb_hca_scan(struct vb_hca *h, uint64_t now)
 			next = t;
 	}
 	atomic_store_explicit(&h->rnr_waits, rnr, memory_order_relaxed);
-	atomic_store_explicit(&h->next_look, next, memory_order_relaxed);
 	vb_lock_give(&h->timer_lock);
 	return next;
 }

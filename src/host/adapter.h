@@ -62,6 +62,12 @@ struct vb_adapter_ops {
 	void (*notice)(struct vb_adapter *a);
 	/* The peer rang: its receive queue becomes warm, hint or no hint. */
 	void (*rang)(struct vb_peer *peer);
+	/* The word has just become asleep, which peers may not have read yet: takes what they show as
+	 * received for ACKs, and has the engine look after what was left for pollers.  May be NULL, like the
+	 * next. */
+	void (*slept)(struct vb_adapter *a);
+	/* vb_peer_leave(); with the locks of the wire's caller. */
+	void (*left)(struct vb_peer *peer);
 	/* Looks at timers; returns the next deadline (VB_NEVER: none).  Anything that waits for room in a
 	 * ring makes that at most a millisecond away. */
 	uint64_t (*timers)(struct vb_adapter *a, uint64_t now);
@@ -135,6 +141,9 @@ struct vb_peer {
 	struct vb_rxq *rxq;
 	/* Its tables, for direct placement: hca/ sets it in peer_up(), then it stays. */
 	_Atomic(struct vb_peer_mem *) mem;
+	/* A packet was left for it while its word said polling, and hca/left.c looks after that. */
+	_Atomic bool left;
+	uint64_t left_mark, left_since; /* what lay at the last look, and since when; 0: nothing did */
 };
 
 enum vb_open_step { VB_OPEN_DESCRIPTORS, VB_OPEN_SEGMENT, VB_OPEN_NUMBER, VB_OPEN_LINK, VB_OPEN_THREAD };
@@ -263,6 +272,8 @@ uint32_t vb_peer_unable(struct vb_peer *peer);
  * the process that is to answer is stopped (by a signal or a debugger); or the engine thread of either end
  * waits for a CPU, for a minute at most.  Silence then is no loss.  Looks into /proc. */
 bool vb_peer_pending(struct vb_peer *peer, uint64_t now);
+/* A wire has left a packet for a peer whose word says polling, and peer->left was not set. */
+void vb_peer_leave(struct vb_peer *peer);
 /* Rings the peer's doorbell; for the wire, which found the peer's word at asleep. */
 void vb_peer_ring(struct vb_peer *peer);
 /* Has the peer's upper layer told, of a subject that the upper layers know, `len` (1 to VB_TELL_MAX) bytes,
@@ -303,12 +314,14 @@ int vb_member_join(struct vb_adapter *a, uint32_t domain);
 void vb_member_leave(struct vb_adapter *a, uint32_t domain);
 int vb_member_list(struct vb_adapter *a, uint32_t domain, uint32_t **numbers, uint32_t *count);
 
-/* Progress roles. */
+/* Progress roles.  VB_SPINS polls are polling: within a millisecond where the word says asleep, and then
+ * between two looks of the engine. */
+enum { VB_SPINS = 16 };
 struct vb_presence {
-	_Atomic uint32_t polls;	 /* pollers add; the engine compares once a millisecond */
+	_Atomic uint32_t polls;	 /* pollers add; the engine compares every 10 ms */
 	_Atomic uint32_t armed;	 /* CQs armed: while > 0 the word says asleep, so that senders ring */
-	_Atomic uint32_t taken;	 /* packets that pollers took in, modulo 2^32 */
 	_Atomic uint32_t spins;	 /* polls since the word became asleep: few of them are no polling yet */
+	_Atomic uint64_t spun;	 /* when the first of them was */
 	_Atomic uint32_t *awake; /* our word in the segment */
 	struct vb_set *hints;	 /* from peers: indices of those that left packets in cold rings */
 };

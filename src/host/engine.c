@@ -1,13 +1,16 @@
 /* Who sleeps, who is woken, and who makes progress when the application does not.
  *
- * The word in our segment tells senders whether to ring.  While it says polling, the engine looks once a
- * millisecond whether anybody polled since the last look; if nobody did, it drains the rings, stores asleep,
- * looks at every ring once more, and blocks on the doorbells.
+ * The word in our segment tells senders whether to ring.  While it says polling, the engine leaves everything
+ * to the pollers, and looks every 10 ms whether there still are any: whether somebody has polled VB_SPINS
+ * times since its last look.  If not, it drains the rings, stores asleep, looks at every ring once more, and
+ * blocks on the doorbells.
  *
- * A program that polls now and then but really waits for something else (for a byte in its memory, say) would
- * have each packet wait for that look.  So when the same packets still lie there at the next look, the word
- * stays asleep whoever polls, for a time that doubles from 10 ms to a second while that goes on: senders
- * ring, and the engine takes in what the program does not.
+ * That look is rare because it costs a poller its CPU where both share one.  It need not be frequent: a
+ * sender whose packet lies for a millisecond at a word that says polling rings all the same (hca/left.c).
+ * And the look does not ask what a poller has taken: one that was not running took nothing, and may have been
+ * held up by this very thread.  A program that polls now and then, and really waits for something else (for
+ * a byte in its memory, say), does not poll often enough to count: its senders ring, and the engine takes in
+ * what the program does not.
  *
  * A thread in vb_adapter_wait() blocks on the same doorbells (an epoll descriptor can itself be waited for)
  * and drains by itself.  The first doorbell that the engine shares with a waiter makes it park: it leaves the
@@ -26,30 +29,23 @@
 #include "base/log.h"
 #include "host/private.h"
 
-#define TICK	     VB_MSEC
-#define DISTRUST_MIN (10 * VB_MSEC)
-#define DISTRUST_MAX VB_SEC
-#define OFFENCE_SPAN (20 * VB_MSEC)
-
+#define TICK	   VB_MSEC	  /* while it shares the doorbells, or another thread is at a ring */
+#define LOOK	   (10 * VB_MSEC) /* from one look at the pollers to the next */
 #define SETTLE_MAX (100 * VB_MSEC)
-#define STARVED	   (20 * TICK)
+#define STARVED	   (5 * VB_MSEC) /* after the time at which it wanted to run */
 
 /* Blocking ends now and then while nothing would end it that is to be done: nobody accepts connections, or
  * the log's reader is slow. */
 enum { PAUSE_MS = 100 };
 
-enum { OFFENCES = 3, IDLE_ROUNDS = 64, DRAIN_ROUNDS = 1024 };
+enum { IDLE_ROUNDS = 64, DRAIN_ROUNDS = 1024 };
 
 /* What the engine alone knows. */
 struct watch {
-	uint32_t polls, events, taken; /* as last seen */
-	bool ready;		       /* packets lay there at the last look */
-	unsigned offences;	       /* in a row */
-	uint64_t offended;	       /* when last */
-	uint64_t distrust;	       /* how long, next time */
-	uint64_t until, since;	       /* of the present distrust; of the last one */
+	uint32_t polls, events; /* as last seen */
+	uint64_t look;		/* when the pollers are looked at again */
 	bool parked;
-	bool awake; /* the word said polling at the last look */
+	bool awake; /* the word said polling in the last round */
 	bool drain; /* rings want to be looked at */
 };
 
@@ -64,6 +60,7 @@ static void write_kick(struct vb_adapter *a)
 		return;
 	}
 	(void)!syscall(SYS_write, a->kick, &one, sizeof(one)); /* no cancellation point: locks may be held */
+	atomic_store_explicit(&a->wakes, vb_now(), memory_order_relaxed);
 }
 
 void vb_engine_kick(struct vb_adapter *a)
@@ -77,7 +74,7 @@ void vb_adapter_nudge(struct vb_adapter *a)
 	if (vb_adapter_dead(a) || atomic_load_explicit(&a->nudged, memory_order_relaxed))
 		return;
 	atomic_store_explicit(&a->nudged, true, memory_order_seq_cst);
-	/* Unless it dozes it looks within a millisecond anyhow. */
+	/* Unless it dozes it is about to look anyhow. */
 	if (atomic_load_explicit(&a->dozing, memory_order_seq_cst) &&
 	    atomic_exchange_explicit(&a->dozing, false, memory_order_seq_cst))
 		write_kick(a);
@@ -120,47 +117,6 @@ static uint32_t word(struct vb_adapter *a)
 	return atomic_load_explicit(a->presence.awake, memory_order_seq_cst);
 }
 
-/* Whether packets have been lying there since the last look and no poller took any. */
-static bool packets_lie(struct vb_adapter *a, struct watch *w)
-{
-	uint32_t taken = atomic_load_explicit(&a->presence.taken, memory_order_relaxed);
-	bool ready = a->ops->ready(a), lie = ready && w->ready && taken == w->taken;
-
-	w->ready = ready;
-	w->taken = taken;
-	return lie;
-}
-
-/* Once is chance, but again and again within 20 ms is a habit. */
-static void distrust(struct vb_adapter *a, struct watch *w)
-{
-	uint64_t now = vb_now();
-
-	w->offences = now - w->offended < OFFENCE_SPAN ? w->offences + 1 : 1;
-	w->offended = now;
-	if (w->offences < OFFENCES)
-		return;
-	if (now - w->since > 2 * DISTRUST_MAX)
-		w->distrust = DISTRUST_MIN;
-	w->since = now;
-	w->until = now + w->distrust;
-	if (w->distrust < DISTRUST_MAX)
-		w->distrust *= 2;
-	w->ready = false;
-	atomic_store_explicit(&a->distrust, true, memory_order_relaxed);
-}
-
-/* The time after which pollers are believed again, VB_NEVER: they are. */
-static uint64_t distrusted(struct vb_adapter *a, struct watch *w)
-{
-	if (!atomic_load_explicit(&a->distrust, memory_order_relaxed))
-		return VB_NEVER;
-	if (vb_now() < w->until)
-		return w->until;
-	atomic_store_explicit(&a->distrust, false, memory_order_relaxed);
-	return VB_NEVER;
-}
-
 /* What a hint that is lost has left in a cold ring.  While the word said polling nobody rang for it. */
 static void notice(struct vb_adapter *a)
 {
@@ -172,6 +128,7 @@ static void notice(struct vb_adapter *a)
 static bool still_polling(struct vb_adapter *a, struct watch *w)
 {
 	uint32_t polls = atomic_load_explicit(&a->presence.polls, memory_order_relaxed);
+	uint64_t now = vb_now();
 
 	if (word(a) == VB_ASLEEP) {
 		/* Since the last look a poller may have left an ACK owed, counting on this one. */
@@ -182,15 +139,19 @@ static bool still_polling(struct vb_adapter *a, struct watch *w)
 		w->awake = false;
 		return false;
 	}
-	notice(a);
-	w->awake = true;
-	if (atomic_exchange_explicit(&a->woken, false, memory_order_acquire) || polls != w->polls) {
+	if (atomic_exchange_explicit(&a->woken, false, memory_order_acquire) || !w->awake) {
+		w->awake = true;
 		w->polls = polls;
-		if (!packets_lie(a, w))
-			return true;
-		distrust(a, w);
-	} else if (a->ops->ready(a)) {
-		distrust(a, w); /* it stopped with packets on their way: the word promised too much */
+		w->look = now + LOOK;
+		return true;
+	}
+	if (now < w->look)
+		return true;
+	notice(a);
+	if (polls - w->polls >= VB_SPINS) {
+		w->polls = polls;
+		w->look = now + LOOK;
+		return true;
 	}
 	vb_engine_drain(a);
 	atomic_store_explicit(&a->presence.spins, 0, memory_order_relaxed);
@@ -219,6 +180,13 @@ static bool park(struct vb_adapter *a, struct watch *w)
 	return !atomic_load_explicit(&a->waiters, memory_order_seq_cst);
 }
 
+/* The same while somebody polls: whether there is a waiter, who will kick the engine when it leaves. */
+static bool stay_parked(struct vb_adapter *a)
+{
+	atomic_store_explicit(&a->parked, true, memory_order_seq_cst); /* pairs with leave() */
+	return atomic_load_explicit(&a->waiters, memory_order_seq_cst);
+}
+
 /* The listening socket, for a thread that blocks for long (own.c); -1 while nobody is to accept. */
 static int listener(struct vb_adapter *a)
 {
@@ -238,24 +206,24 @@ static uint64_t tell_before(uint64_t deadline)
 	return again < deadline ? again : deadline;
 }
 
-static void block(struct vb_adapter *a, struct watch *w, uint64_t deadline, bool tick)
+static void block(struct vb_adapter *a, struct watch *w, uint64_t deadline)
 {
 	struct pollfd fds[3] = {{.fd = a->kick, .events = POLLIN},
 				{.fd = listener(a), .events = POLLIN},
 				{.fd = a->ctl, .events = POLLIN}};
 	uint64_t now, left;
 	struct timespec ts;
+	bool forever;
 	int n;
 
 	deadline = tell_before(deadline);
 	now = vb_now();
 	left = deadline > now ? deadline - now : 0;
-	if (tick && left > TICK)
-		left = TICK;
 	if (left > TICK) {
 		/* Who wants to be heard from now on has to kick; who came before is seen here. */
 		atomic_store_explicit(&a->dozing, true, memory_order_seq_cst);
-		if (atomic_load_explicit(&a->nudged, memory_order_seq_cst) || word(a) != VB_ASLEEP ||
+		if (atomic_load_explicit(&a->nudged, memory_order_seq_cst) ||
+		    (!w->awake && word(a) != VB_ASLEEP) ||
 		    atomic_load_explicit(&a->woken, memory_order_relaxed))
 			left = 0;
 		vb_ctl_sure(NULL);
@@ -264,7 +232,9 @@ static void block(struct vb_adapter *a, struct watch *w, uint64_t deadline, bool
 	}
 	vb_ctl_sure(NULL);
 	ts = (struct timespec){(time_t)(left / VB_SEC), (long)(left % VB_SEC)};
-	n = ppoll(fds, w->parked ? 2 : 3, deadline == VB_NEVER && left > TICK ? NULL : &ts, NULL);
+	forever = deadline == VB_NEVER && left;
+	atomic_store_explicit(&a->wakes, forever ? VB_NEVER : now + left, memory_order_relaxed);
+	n = ppoll(fds, w->parked ? 2 : 3, forever ? NULL : &ts, NULL);
 	atomic_store_explicit(&a->dozing, false, memory_order_relaxed);
 	atomic_store_explicit(&a->parked, false, memory_order_relaxed);
 	if (n <= 0) {
@@ -294,10 +264,10 @@ static void block(struct vb_adapter *a, struct watch *w, uint64_t deadline, bool
 static void *engine(void *arg)
 {
 	struct vb_adapter *a = arg;
-	struct watch w = {.distrust = DISTRUST_MIN};
+	struct watch w = {0};
 
 	while (!atomic_load_explicit(&a->stop, memory_order_acquire)) {
-		bool nudged = atomic_exchange_explicit(&a->nudged, false, memory_order_seq_cst), tick;
+		bool nudged = atomic_exchange_explicit(&a->nudged, false, memory_order_seq_cst), shares;
 		uint64_t next = VB_NEVER, deadline;
 		bool work;
 
@@ -329,18 +299,17 @@ static void *engine(void *arg)
 			w.drain = true;
 			continue;
 		}
-		next = distrusted(a, &w);
-		if (next < deadline)
-			deadline = next;
-		tick = still_polling(a, &w);
-		/* While somebody polls it looks once a millisecond anyhow: whether the doorbells, and what is
-		 * told, still have somebody to read them. */
-		if (w.parked && tick)
-			w.parked = atomic_load_explicit(&a->waiters, memory_order_relaxed);
-		else if (w.parked)
-			tick = park(a, &w);
+		shares = false;
+		if (still_polling(a, &w)) {
+			if (w.look < deadline)
+				deadline = w.look;
+			w.parked = w.parked && stay_parked(a);
+		} else if (w.parked) {
+			shares = park(a, &w);
+		}
 		/* What could not be drained is another thread's for the moment: look again soon. */
-		block(a, &w, deadline, tick || w.drain);
+		next = shares || w.drain ? vb_now() + TICK : VB_NEVER;
+		block(a, &w, next < deadline ? next : deadline);
 	}
 	return NULL;
 }
@@ -435,19 +404,13 @@ static void nap(void)
 	syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &t, NULL); /* no cancellation point */
 }
 
-/* The engine looks once a millisecond while somebody polls.  Where it has not for long, it does not get the
- * CPU: sched_yield() is for equals, and a poller with a real-time policy has none. */
+/* The engine said when it would run again.  Where it has not long after that, it does not get the CPU:
+ * sched_yield() is for equals, and a poller with a real-time policy has none. */
 void vb_adapter_yield(struct vb_adapter *a)
 {
-	uint32_t rounds = atomic_load_explicit(&a->rounds, memory_order_relaxed);
-	uint64_t now = vb_now();
+	uint64_t wakes = atomic_load_explicit(&a->wakes, memory_order_relaxed);
 
-	if (rounds != atomic_load_explicit(&a->yield_rounds, memory_order_relaxed) ||
-	    atomic_load_explicit(&a->dozing, memory_order_relaxed)) {
-		atomic_store_explicit(&a->yield_rounds, rounds, memory_order_relaxed);
-		atomic_store_explicit(&a->yield_since, now, memory_order_relaxed);
-	}
-	if (now - atomic_load_explicit(&a->yield_since, memory_order_relaxed) > STARVED && now > STARVED)
+	if (wakes != VB_NEVER && vb_now() > wakes + STARVED)
 		nap();
 	else
 		sched_yield();
@@ -455,7 +418,7 @@ void vb_adapter_yield(struct vb_adapter *a)
 
 void vb_adapter_wake(struct vb_adapter *a)
 {
-	if (vb_adapter_dead(a) || atomic_load_explicit(&a->distrust, memory_order_relaxed))
+	if (vb_adapter_dead(a))
 		return;
 	if (vb_adapter_lost(a)) {
 		vb_lost_settle(a); /* the engine may not have heard */
@@ -474,6 +437,8 @@ static void fall_asleep(struct vb_adapter *a)
 		return;
 	if (atomic_exchange_explicit(a->presence.awake, VB_ASLEEP, memory_order_seq_cst) == VB_ASLEEP)
 		return;
+	if (a->ops->slept)
+		a->ops->slept(a);
 	if (!a->ops->ready(a))
 		return;
 	a->ops->progress(a, VB_LOOK_DRAIN);

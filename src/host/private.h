@@ -156,20 +156,18 @@ struct vb_adapter {
 	bool settled;		     /* and everybody was told; guarded by control */
 	_Atomic uint32_t lost_kicks; /* what the engine blocks on from then on */
 	_Atomic bool stop;
-	_Atomic bool nudged;	       /* look at everything before blocking */
-	_Atomic bool woken;	       /* a poller has come */
-	_Atomic bool distrust;	       /* pollers let packets lie: the word stays asleep for a while */
-	_Atomic bool dozing;	       /* the engine is about to block for long: kick it to be heard */
-	_Atomic bool parked;	       /* the engine leaves the doorbells to waiters, and blocks for long */
-	_Atomic bool contact_work;     /* some link wants contact */
-	_Atomic bool breaks;	       /* some link is broken */
-	_Atomic uint32_t waiters;      /* threads in vb_adapter_wait() */
-	_Atomic uint32_t events;       /* doorbells handled so far */
-	_Atomic uint32_t rounds;       /* in which the engine looked at everything; it writes */
-	_Atomic uint32_t yield_rounds; /* rounds when a poller last saw them change */
-	_Atomic uint64_t yield_since;  /* and when that was */
-	_Atomic uint32_t nowhere;      /* what presence.awake points to in a forked child */
-	struct vb_set no_hints;	       /* the same for presence.hints */
+	_Atomic bool nudged;	   /* look at everything before blocking */
+	_Atomic bool woken;	   /* a poller has come */
+	_Atomic bool dozing;	   /* the engine is about to block for long: kick it to be heard */
+	_Atomic bool parked;	   /* the engine leaves the doorbells to waiters, and blocks for long */
+	_Atomic bool contact_work; /* some link wants contact */
+	_Atomic bool breaks;	   /* some link is broken */
+	_Atomic uint32_t waiters;  /* threads in vb_adapter_wait() */
+	_Atomic uint32_t events;   /* doorbells handled so far */
+	_Atomic uint32_t rounds;   /* in which the engine looked at everything; it writes */
+	_Atomic uint64_t wakes;	   /* when the engine runs again by itself; it writes */
+	_Atomic uint32_t nowhere;  /* what presence.awake points to in a forked child */
+	struct vb_set no_hints;	   /* the same for presence.hints */
 };
 
 static inline struct peer *peer_of(struct vb_peer *peer)

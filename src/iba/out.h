@@ -55,7 +55,7 @@ struct vb_out_ops {
 	 * says right behind it; 0: no room now. */
 	uint64_t (*send)(struct vb_out *o, const struct vb_brief *p, enum vb_out_class cls);
 	/* A mark for "everything committed until now", and whether the far end has taken all that out of the
-	 * wire.  A wire that cannot know answers true. */
+	 * wire.  A wire that cannot know (vb_out.tells) answers true. */
 	uint64_t (*mark)(struct vb_out *o);
 	bool (*taken)(struct vb_out *o, uint64_t mark);
 	/* Whether a request of the largest size has room now, for those whom reserve() refused. */
@@ -66,6 +66,7 @@ struct vb_out {
 	const struct vb_out_ops *ops; /* set once by the wire */
 	uint32_t mtu;		      /* largest payload of one packet, a power of two; set once */
 	uint32_t brief;		      /* longest brief packet, up to VB_OUT_BRIEF; set once */
+	bool tells;		      /* taken() knows; set once */
 	bool local;		      /* same host: a NAK carries the reason as payload; set once */
 	bool carries_acks;	      /* a packet to a QP can bring an ACK for that QP along; set once */
 	bool places; /* direct placement: requests may be carried out past it, in the far end's memory; set

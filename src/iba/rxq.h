@@ -69,6 +69,9 @@ struct vb_rxq {
 	_Atomic uint32_t *cold;
 	_Atomic uint32_t at; /* the next packet's number */
 	struct vb_lock rx;   /* the consumer's role: trylock, whoever fails goes on */
+	/* The one sender's word, VB_ASLEEP or not: what it waits for in its sleep is sent at once.  NULL: not
+	 * known. */
+	_Atomic(const _Atomic uint32_t *) sender;
 
 	/* hca/'s part. */
 	_Atomic bool open;    /* to be polled; the thread that brings a peer up or down writes */

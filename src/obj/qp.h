@@ -134,6 +134,7 @@ struct vb_req {
 				VB_NEVER: not running */
 	uint64_t mark;	     /* wire mark of the last packet sent (see vb_out_ops.mark) */
 	bool timing;	     /* on the adapter's timer list */
+	uint32_t timed_psn;  /* psn at the last look at a timer that did not run */
 	bool placing; /* the request at `next` is being placed directly, and its bytes for one call are used
 			 up */
 	bool late_sinks; /* the profile's */

@@ -284,6 +284,16 @@ void vb_completer_ack(struct vb_qp *qp, uint32_t psn)
 		vb_requester_turn(qp);
 }
 
+void vb_completer_received(struct vb_qp *qp, uint32_t psn)
+{
+	vb_lock_assert_held(&qp->lock);
+	if (!awaited(qp, vb_psn_add(psn, VB_PSN_MASK)))
+		return;
+	ack_before(qp, psn);
+	if (vb_likely(qp->state != IBV_QPS_ERR))
+		vb_requester_turn(qp);
+}
+
 void vb_completer_input(struct vb_qp *qp, const struct vb_pkt *p)
 {
 	vb_lock_assert_held(&qp->lock);

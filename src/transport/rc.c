@@ -410,6 +410,7 @@ static void enter(struct vb_qp *qp, enum ibv_qp_state from)
 const struct vb_transport vb_rc_transport = {
     .input = input,
     .ack = vb_completer_ack,
+    .received = vb_completer_received,
     .output = output,
     .owes = owes,
     .timer = timer,

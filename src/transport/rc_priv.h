@@ -34,7 +34,8 @@ enum vb_mw_step vb_window_invalidated(struct vb_qp *qp, uint32_t rkey, struct vb
 
 /* completer.c */
 void vb_completer_input(struct vb_qp *qp, const struct vb_pkt *p);
-void vb_completer_ack(struct vb_qp *qp, uint32_t psn); /* vb_transport.ack */
+void vb_completer_ack(struct vb_qp *qp, uint32_t psn);	    /* vb_transport.ack */
+void vb_completer_received(struct vb_qp *qp, uint32_t psn); /* vb_transport.received */
 
 /* responder.c */
 void vb_responder_input(struct vb_qp *qp, const struct vb_pkt *p);

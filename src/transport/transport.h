@@ -33,6 +33,10 @@ struct vb_transport {
 	 * far end's process has died and left it written (hca/peers.c).  For types that are acknowledged. */
 	void (*ack)(struct vb_qp *qp, uint32_t psn);
 
+	/* The far end shows that it has received everything before this PSN.  Unlike an ACK that says nothing
+	 * about answers: those to READs may be on their way, or still to come. */
+	void (*received)(struct vb_qp *qp, uint32_t psn);
+
 	/* Sends what is owed and allowed, what was posted until now among it, as far as paths have ways out;
 	 * from hca/send.c, after a post and whenever something may have changed that was waited for.
 	 * place: bytes that may be placed directly.  Whatever has to be waited for with a time limit is

@@ -145,10 +145,10 @@ static inline void show(struct vb_shm *s, struct vb_slot *slot, uint64_t head)
 
 	s->data_end[head % VB_RING_SLOTS] = s->data_head;
 	VB_FAULT_POINT("packet written, not yet to be seen");
+	atomic_store_explicit(&s->head, head + 1, memory_order_relaxed); /* before peer->left is read */
 	/* Store-packet/load-word, against the sleeper's store-word/look-at-ring: seq_cst on both sides.  The
 	 * same holds of the ring's flag and who makes it cold. */
 	atomic_exchange_explicit(&slot->seq, (uint32_t)head + 1, memory_order_seq_cst);
-	atomic_store_explicit(&s->head, head + 1, memory_order_relaxed);
 	__builtin_prefetch(&s->to->slots[(head + 1) % VB_RING_SLOTS], 1);
 	__builtin_prefetch(&s->to->slots[(head + 2) % VB_RING_SLOTS], 1);
 	vb_lock_give(&s->tx);
@@ -157,6 +157,8 @@ static inline void show(struct vb_shm *s, struct vb_slot *slot, uint64_t head)
 		leave_hint(s);
 	if (vb_unlikely(atomic_load_explicit(awake, memory_order_seq_cst) == VB_ASLEEP))
 		vb_peer_ring(s->peer);
+	else if (vb_unlikely(!atomic_load_explicit(&s->peer->left, memory_order_seq_cst)))
+		vb_peer_leave(s->peer);
 }
 
 static void commit(struct vb_out *o, struct vb_outbuf *b)
@@ -322,6 +324,7 @@ void vb_shm_attach(struct vb_shm *s, const struct vb_wire_parts *p)
 	s->source = (struct vb_source){VB_SOURCE_PEER, p->incarnation};
 	atomic_store_explicit(&s->rxq.words, (const uint8_t *)p->from->slots, memory_order_relaxed);
 	atomic_store_explicit(&s->rxq.at, 0, memory_order_relaxed);
+	atomic_store_explicit(&s->rxq.sender, p->peer_awake, memory_order_relaxed);
 }
 
 struct vb_shm *vb_shm_new(struct vb_peer *peer, const struct vb_wire_parts *parts)
@@ -334,6 +337,7 @@ struct vb_shm *vb_shm_new(struct vb_peer *peer, const struct vb_wire_parts *part
 	s->out.ops = &out_ops;
 	s->out.mtu = VB_RING_MTU;
 	s->out.brief = VB_SLOT_INLINE;
+	s->out.tells = true;
 	s->out.local = true;
 	s->out.carries_acks = true;
 	s->out.places = true;

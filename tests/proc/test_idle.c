@@ -60,8 +60,7 @@ static void nap(double seconds)
 	nanosleep(&t, NULL);
 }
 
-/* The server and this process's engine come to rest, and then there is nothing at all.  On a busy machine a
- * poller may have been distrusted, and the end of that, up to a second later, is a last wake-up. */
+/* The server and this process's engine come to rest, and then there is nothing at all. */
 static void both_stay_quiet(pid_t pid)
 {
 	unsigned long theirs = switches(pid, 0), ours = switches(getpid(), getpid()), t, o;

@@ -20,7 +20,7 @@ enum { HINT_LOST = 4, COOL = 8 }; /* one hint of so many; before one event of so
 enum { AT_ONCE = 100000 };	  /* events at one instant after which time stands still */
 
 #define TRY_AGAIN (10 * VB_MSEC) /* after an attempt at contact that failed */
-#define TICK	  VB_MSEC	 /* from one look of an engine to the next, while somebody polls */
+#define LOOK	  (10 * VB_MSEC) /* from one look of an engine to the next, while somebody polls */
 
 /* A process and one of its peers. */
 struct link {
@@ -34,7 +34,7 @@ struct link {
 	uint64_t contact, end; /* when it comes up, and ends; VB_NEVER: that is not under way */
 	enum vb_peer_end how;
 	uint64_t began, next_try;
-	bool was_up;
+	bool was_up, rung;
 	_Atomic uint32_t heard; /* 1: the peer's announcements are looked at */
 };
 
@@ -218,6 +218,7 @@ static void rise(struct link *l)
 	l->peer.pid = l->far->number;
 	l->peer.out = &l->wire.out;
 	l->peer.rxq = &l->rxq;
+	l->rxq.sender = &l->far->awake;
 	l->was_up = true;
 	l->peer.state = VB_PEER_UP;
 	vb_hca_ops.peer_up(&l->peer);
@@ -262,6 +263,8 @@ static void arrive(struct sim_wire *w)
 		if (to->peer.state == VB_PEER_UP)
 			vb_hca_ops.rang(&to->peer);
 		from->far->nudged = true;
+	} else if (!from->peer.left) {
+		vb_hca_ops.left(&from->peer);
 	}
 }
 
@@ -381,6 +384,17 @@ void hosts_leave(struct vb_adapter *a)
 	end(a, VB_END_GOODBYE);
 }
 
+void hosts_sleep(struct vb_adapter *a)
+{
+	a->presence.spins = 0;
+	if (a->awake == VB_ASLEEP)
+		return;
+	a->awake = VB_ASLEEP;
+	vb_hca_ops.slept(a);
+	while (vb_hca_ops.ready(a))
+		vb_hca_ops.progress(a, VB_LOOK_DRAIN);
+}
+
 bool hosts_alive(const struct vb_adapter *a)
 {
 	return a->alive;
@@ -435,10 +449,17 @@ static void engine(struct vb_adapter *a)
 
 	a->nudged = false;
 	a->running = true;
+	for (uint32_t k = 0; k < a->nlinks; k++) {
+		struct link *l = a->links[k];
+
+		if (l->rung && l->peer.state == VB_PEER_UP)
+			vb_hca_ops.rang(&l->peer);
+		l->rung = false;
+	}
 	if (a->awake == VB_POLLING && h->air->now >= a->watch) {
-		a->watch = h->air->now + TICK;
+		a->watch = h->air->now + LOOK;
 		vb_hca_ops.notice(a);
-		if (a->presence.polls == a->polls) { /* it has stopped */
+		if (a->presence.polls - a->polls < VB_SPINS) { /* it has stopped */
 			while (vb_hca_ops.progress(a, VB_LOOK_DRAIN))
 				;
 			a->presence.spins = 0;
@@ -695,7 +716,8 @@ struct vb_presence *vb_adapter_presence(struct vb_adapter *a)
 void vb_adapter_wake(struct vb_adapter *a)
 {
 	a->awake = VB_POLLING;
-	a->watch = a->hosts->air->now + TICK;
+	a->watch = a->hosts->air->now + LOOK;
+	a->polls = a->presence.polls;
 }
 
 void vb_adapter_disarm(struct vb_adapter *a)
@@ -806,7 +828,11 @@ bool vb_peer_pending(struct vb_peer *peer, uint64_t now)
 
 void vb_peer_ring(struct vb_peer *peer)
 {
-	link_of(peer)->far->nudged = true;
+	struct link *l = link_of(peer);
+
+	l->far->nudged = true;
+	if (other_end(l))
+		other_end(l)->rung = true;
 }
 
 bool vb_peer_tell(struct vb_peer *peer, uint8_t subject, const void *msg, size_t len, int fd)

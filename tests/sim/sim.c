@@ -166,6 +166,7 @@ void sim_wire_init(struct sim_wire *w, struct sim *s, unsigned from)
 	*w = (struct sim_wire){.out = {.ops = &wire_ops,
 				       .mtu = s->cfg.mtu,
 				       .brief = getenv("SIM_NO_BRIEF") ? 0 : s->cfg.brief,
+				       .tells = s->cfg.lossless,
 				       .local = s->cfg.local,
 				       .carries_acks = s->cfg.carried},
 			       .sim = s,

@@ -304,6 +304,7 @@ static void what_was_received_was_sent(void **state)
 		uint64_t r = sim_take(t.s, 1, 64, 8), m;
 
 		hosts_run_for(t.h, VB_MSEC);
+		keep_polling(&t, 0);
 		keep_polling(&t, 1);
 		m = sim_op(t.s, 0, IBV_WR_SEND, 0, 8, 0);
 		hosts_run_for(t.h, 2000);
@@ -324,7 +325,7 @@ static void what_was_received_was_sent(void **state)
  * timer the judge of that, however short it is: the message can be seen to have been received. */
 static void an_ack_does_not_lie(void **state)
 {
-	static const uint8_t timeouts[] = {0, 4 /* 65 us, while the engine looks after a millisecond */};
+	static const uint8_t timeouts[] = {0, 4 /* 65 us, while the engine looks after 10 ms */};
 
 	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
@@ -332,14 +333,98 @@ static void an_ack_does_not_lie(void **state)
 		uint64_t r = sim_take(t.s, 1, 64, 8), m;
 
 		hosts_run_for(t.h, VB_MSEC);
+		keep_polling(&t, 0);
 		keep_polling(&t, 1);
 		m = sim_op(t.s, 0, IBV_WR_SEND, 0, 8, 0);
 		hosts_run_for(t.h, 2000);
 		sim_expect(t.s, 1, false, r, IBV_WC_SUCCESS);
-		hosts_run_for(t.h, 3 * VB_MSEC);
+		hosts_run_for(t.h, 25 * VB_MSEC);
 		sim_expect(t.s, 0, true, m, IBV_WC_SUCCESS);
 		over(&t);
 	}
+}
+
+/* What the program of the sender does after it has posted. */
+enum sender {
+	POLLS,
+	SLEEPS,	 /* from then on */
+	SLEPT,	 /* before, too */
+	COMPUTES /* makes no call */
+};
+
+/* How long it takes until the request is complete, at most `most`. */
+static uint64_t takes(struct two *t, enum sender how, uint64_t most)
+{
+	const struct vb_req *q = &t->s->n[0].qp.req;
+	uint64_t began = hosts_now(t->h);
+	struct ibv_wc wc;
+
+	if (how == SLEEPS)
+		hosts_sleep(t->a[0]); /* what was posted has arrived by now */
+	while (q->una != q->next && hosts_now(t->h) - began < most) {
+		hosts_run_for(t->h, 10 * VB_USEC);
+		for (int i = 0; how == POLLS && i < 300 && q->una != q->next; i++)
+			sim_poll(t->s, 0, true, &wc);
+	}
+	return hosts_now(t->h) - began;
+}
+
+/* A program that has polled, and then computes: what comes for it is taken in, and what it owes is sent, soon
+ * if anybody waits for that, and never without end. */
+static void nothing_lies(void **state)
+{
+	static const enum ibv_wr_opcode ops[] = {IBV_WR_SEND, IBV_WR_SEND, IBV_WR_RDMA_READ};
+	static const uint8_t timeouts[] = {0, 14};
+	/* where the program polls until it has the message, and owes the ACK */
+	static const bool acks[] = {false, true, false};
+
+	(void)state;
+	for (unsigned i = 0; i < 3 * 2 * (COMPUTES + 1); i++) {
+		enum sender how = i / 6;
+		bool at_once = acks[i % 3] && (how == SLEEPS || how == SLEPT);
+		uint64_t most = at_once ? 20 * VB_USEC : how == COMPUTES ? 25 * VB_MSEC : 2 * VB_MSEC, r;
+		struct two t = two(SIM_CFG(.timeout = timeouts[i / 3 % 2], .retry_cnt = 0, .lossless = true,
+					   .carried = true),
+				   0);
+
+		r = sim_take(t.s, 1, 64, 8);
+		hosts_run_for(t.h, VB_MSEC);
+		keep_polling(&t, 0);
+		keep_polling(&t, 1);
+		if (how == SLEPT)
+			hosts_sleep(t.a[0]);
+		sim_op(t.s, 0, ops[i % 3], 0, 8, 0);
+		hosts_run_for(t.h, 2 * VB_USEC);
+		if (acks[i % 3])
+			sim_expect(t.s, 1, false, r, IBV_WC_SUCCESS);
+		assert_in_range(takes(&t, how, 2 * most), 0, most);
+		sim_free(t.s);
+		hosts_free(t.h);
+	}
+}
+
+/* What is shown as received says nothing of answers, which may be on their way. */
+static void a_read_is_not_asked_for_twice(void **state)
+{
+	struct two t = two(SIM_CFG(.timeout = 14, .retry_cnt = 1, .lossless = true, .carried = true), 0);
+	uint64_t r, m;
+	struct ibv_wc wc;
+
+	(void)state;
+	hosts_run_for(t.h, VB_MSEC);
+	keep_polling(&t, 0);
+	keep_polling(&t, 1);
+	r = sim_op(t.s, 0, IBV_WR_RDMA_READ, 0, 8, 0);
+	m = sim_op(t.s, 0, IBV_WR_RDMA_WRITE, 0, 8, 0);
+	hosts_run_for(t.h, VB_USEC);
+	keep_polling(&t, 1);
+	for (int i = 0; i < 300; i++)
+		assert_false(sim_poll(t.s, 0, true, &wc));
+	assert_int_equal(t.s->n[0].qp.req.retries, 1);
+	hosts_run_for(t.h, VB_USEC);
+	sim_expect(t.s, 0, true, r, IBV_WC_SUCCESS);
+	sim_expect(t.s, 0, true, m, IBV_WC_SUCCESS);
+	over(&t);
 }
 
 /* Direct placement by way of the tables that the processes show one another: no packet. */
@@ -463,6 +548,8 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(a_far_end_that_comes_late),
 	    cmocka_unit_test(what_was_received_was_sent),
 	    cmocka_unit_test(an_ack_does_not_lie),
+	    cmocka_unit_test(nothing_lies),
+	    cmocka_unit_test(a_read_is_not_asked_for_twice),
 	    cmocka_unit_test(requests_are_placed),
 	    cmocka_unit_test(each_leave_is_another),
 	    cmocka_unit_test(a_goodbye_with_a_full_wire),

@@ -47,6 +47,7 @@ static int setup(void **state)
 	e->ring = aligned_alloc(4096, sizeof(*e->ring));
 	memset(e->ring, 0, sizeof(*e->ring));
 	e->awake = VB_POLLING; /* no doorbell */
+	e->peer.left = true;   /* no adapter looks after what lies */
 	tx = parts_of(e, true, 1);
 	rx = parts_of(e, false, SENDER);
 	e->tx = vb_shm_new(&e->peer, &tx);

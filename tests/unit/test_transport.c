@@ -53,7 +53,7 @@ static void requests_are_of_types_that_there_are(void **state)
 
 static const struct vb_transport *real;
 
-enum op { INPUT, ACK, OUTPUT, OWES, TIMER, PATH, LAST_WORD, ENTER, ERROR, FLUSH, OPS };
+enum op { INPUT, ACK, RECEIVED, OUTPUT, OWES, TIMER, PATH, LAST_WORD, ENTER, ERROR, FLUSH, OPS };
 static _Atomic uint32_t calls[OPS], unlocked;
 
 static void note(enum op op, const struct vb_qp *qp)
@@ -73,6 +73,12 @@ static void spy_ack(struct vb_qp *qp, uint32_t psn)
 {
 	note(ACK, qp);
 	real->ack(qp, psn);
+}
+
+static void spy_received(struct vb_qp *qp, uint32_t psn)
+{
+	note(RECEIVED, qp);
+	real->received(qp, psn);
 }
 
 static bool spy_output(struct vb_qp *qp, uint32_t place)
@@ -123,8 +129,9 @@ static void spy_flush(struct vb_qp *qp)
 	real->flush(qp);
 }
 
-static const struct vb_transport spy = {spy_input, spy_ack,	  spy_output, spy_owes,	 spy_timer,
-					spy_path,  spy_last_word, spy_enter,  spy_error, spy_flush};
+static const struct vb_transport spy = {spy_input, spy_ack,   spy_received, spy_output,
+					spy_owes,  spy_timer, spy_path,	    spy_last_word,
+					spy_enter, spy_error, spy_flush};
 
 static uint32_t count(enum op op)
 {
@@ -189,13 +196,14 @@ static void all_goes_through_the_row(void **state)
 
 	/* nobody is ready for it: a's timer runs */
 	assert_int_equal(kit_post(&a, IBV_WR_SEND, 5, 64, 8, NULL, 0), 0);
-	for (double end = kit_now() + 10; !atomic_load(&calls[TIMER]);) {
+	for (double end = kit_now() + 10; !atomic_load(&calls[TIMER]) || !atomic_load(&calls[RECEIVED]);) {
 		struct ibv_wc wc;
 
 		assert_true(kit_now() < end);
 		assert_int_equal(ibv_poll_cq(a.cq, 1, &wc), 0);
 		assert_int_equal(ibv_poll_cq(b.cq, 1, &wc), 0);
 	}
+	assert_int_not_equal(count(RECEIVED), 0);
 	assert_int_equal(count(ERROR), 0);
 	assert_int_equal(count(FLUSH), 0);
 	assert_int_equal(count(LAST_WORD), 0);

@@ -69,7 +69,7 @@ void kit_to_rtr(struct kit_end *e, const struct kit_card *peer)
 				 IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
 }
 
-void kit_to_rts(struct kit_end *e, int timeout, int retries)
+int kit_try_rts(struct kit_end *e, int timeout, int retries)
 {
 	struct ibv_qp_attr a = {.qp_state = IBV_QPS_RTS,
 				.sq_psn = e->card.psn,
@@ -77,9 +77,15 @@ void kit_to_rts(struct kit_end *e, int timeout, int retries)
 				.retry_cnt = (uint8_t)retries,
 				.rnr_retry = 7,
 				.max_rd_atomic = 4};
-	CHECK(!ibv_modify_qp(e->qp, &a,
+
+	return ibv_modify_qp(e->qp, &a,
 			     IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-				 IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC));
+				 IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
+}
+
+void kit_to_rts(struct kit_end *e, int timeout, int retries)
+{
+	CHECK(!kit_try_rts(e, timeout, retries));
 }
 
 void kit_connect_with(struct kit_end *e, const struct kit_card *peer, int timeout, int retries)

@@ -63,6 +63,8 @@ void kit_end_close(struct kit_end *e);
 
 void kit_to_rtr(struct kit_end *e, const struct kit_card *peer);
 /* timeout: Local ACK Timeout code; retries: retry_cnt. */
+/* 0, or what ibv_modify_qp returns. */
+int kit_try_rts(struct kit_end *e, int timeout, int retries);
 void kit_to_rts(struct kit_end *e, int timeout, int retries);
 void kit_connect_with(struct kit_end *e, const struct kit_card *peer, int timeout, int retries);
 /* With timeout 14 and 7 retries. */

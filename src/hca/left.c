@@ -1,0 +1,82 @@
+#include "hca/left.h"
+
+#include "base/clock.h"
+#include "hca/send.h"
+#include "iba/out.h"
+
+#define LIES_FOR VB_MSEC
+
+void vb_left(struct vb_peer *peer)
+{
+	struct vb_hca *h = vb_hca(peer->adapter);
+
+	if (atomic_exchange_explicit(&peer->left, true, memory_order_seq_cst))
+		return;
+	vb_set_add(&h->left, peer->index);
+	if (vb_hca_watched(h->adapter))
+		atomic_store_explicit(&h->next_look, 0, memory_order_relaxed);
+	else
+		vb_adapter_nudge(h->adapter);
+}
+
+/* Nothing lies there, as far as the wire can tell.  What is committed from here on is noted anew: whoever
+ * commits stores its position and then reads peer->left, and here it is the other way round, seq_cst on both
+ * sides. */
+static bool all_taken(struct vb_peer *peer)
+{
+	struct vb_out *o = peer->out;
+
+	if (!o->tells || !o->ops->taken(o, o->ops->mark(o)))
+		return false;
+	peer->left_since = 0;
+	atomic_exchange_explicit(&peer->left, false, memory_order_seq_cst);
+	return o->ops->taken(o, o->ops->mark(o));
+}
+
+/* Returns when to look at this peer again. */
+static uint64_t look(struct vb_peer *peer, uint64_t now)
+{
+	struct vb_out *o = peer->out;
+	bool up = atomic_load_explicit(&peer->state, memory_order_acquire) == VB_PEER_UP;
+
+	if (up && all_taken(peer))
+		return VB_NEVER;
+	if (up && (!peer->left_since || (o->tells && o->ops->taken(o, peer->left_mark)))) {
+		peer->left_mark = o->ops->mark(o);
+		peer->left_since = now;
+	}
+	if (up && now - peer->left_since < LIES_FOR) {
+		atomic_store_explicit(&peer->left, true, memory_order_relaxed);
+		return peer->left_since + LIES_FOR;
+	}
+	peer->left_since = 0;
+	atomic_store_explicit(&peer->left, false, memory_order_seq_cst);
+	if (up)
+		vb_peer_ring(peer);
+	return VB_NEVER;
+}
+
+uint64_t vb_left_look(struct vb_hca *h, uint64_t now)
+{
+	uint64_t next = VB_NEVER, at;
+
+	if (vb_set_is_empty(&h->left))
+		return VB_NEVER;
+	if (!vb_lock_try(&h->left_lock))
+		return now + LIES_FOR;
+	for (uint64_t any = vb_set_take_any(&h->left); any; any &= any - 1) {
+		uint32_t w = vb_set_lowest(any);
+
+		for (uint64_t bits = vb_set_take_word(&h->left, w); bits; bits &= bits - 1) {
+			uint32_t index = w * VB_SET_WORD + vb_set_lowest(bits);
+
+			at = look(vb_peer_at(h->adapter, index), now);
+			if (at != VB_NEVER)
+				vb_set_add(&h->left, index);
+			if (at < next)
+				next = at;
+		}
+	}
+	vb_lock_give(&h->left_lock);
+	return next;
+}

@@ -1,0 +1,115 @@
+/* Who counts as a poller: the word that a process shows to senders, and how often its engine looks at that.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "device.h"
+#include "host/private.h"
+#include "kit.h"
+#include "obj/context.h"
+
+static struct vb_adapter *adapter(void)
+{
+	return vb_context(ctx)->adapter;
+}
+
+static bool polling(void)
+{
+	return atomic_load(vb_adapter_presence(adapter())->awake) == VB_POLLING;
+}
+
+static void poll_once(struct ibv_cq *cq)
+{
+	struct ibv_wc wc;
+
+	assert_int_equal(ibv_poll_cq(cq, 1, &wc), 0);
+}
+
+static void poll_until_believed(struct ibv_cq *cq)
+{
+	for (double end = kit_now() + 10; !polling();) {
+		assert_true(kit_now() < end);
+		poll_once(cq);
+	}
+}
+
+static void who_stops_is_not_one_any_more(void **state)
+{
+	struct ibv_cq *cq = ibv_create_cq(ctx, 1, NULL, NULL, 0);
+
+	(void)state;
+	poll_until_believed(cq);
+	for (double end = kit_now() + 10; polling(); kit_nap(1))
+		assert_true(kit_now() < end);
+	assert_int_equal(ibv_destroy_cq(cq), 0);
+}
+
+/* A program that waits for a byte in its memory, say, and looks at its completions beside that: senders are
+ * to ring, or what they send would lie until it comes by. */
+static void who_polls_now_and_then_is_none(void **state)
+{
+	struct ibv_cq *cq = ibv_create_cq(ctx, 1, NULL, NULL, 0);
+
+	(void)state;
+	poll_until_believed(cq);
+	for (double end = kit_now() + 10; polling(); kit_nap(2)) {
+		assert_true(kit_now() < end);
+		poll_once(cq);
+	}
+	for (int i = 0; i < 100; i++) {
+		kit_nap(2);
+		poll_once(cq);
+		assert_false(polling());
+	}
+	assert_int_equal(ibv_destroy_cq(cq), 0);
+}
+
+static unsigned long switches_of_engine(void)
+{
+	char path[64], line[256];
+	unsigned long total = 0, n;
+	FILE *f;
+
+	snprintf(path, sizeof path, "/proc/self/task/%u/status", adapter()->head->tid);
+	f = fopen(path, "r");
+	assert_non_null(f);
+	while (fgets(line, sizeof line, f))
+		if (sscanf(line, "voluntary_ctxt_switches: %lu", &n) == 1)
+			total += n;
+	fclose(f);
+	return total;
+}
+
+/* The engine of a program that polls looks a hundred times a second, and is not woken in between. */
+static void pollers_are_left_alone(void **state)
+{
+	struct ibv_cq *cq = ibv_create_cq(ctx, 1, NULL, NULL, 0);
+	unsigned long before;
+	double began;
+
+	(void)state;
+	poll_until_believed(cq);
+	before = switches_of_engine();
+	for (began = kit_now(); kit_now() < began + 0.5;)
+		for (int i = 0; i < 100; i++)
+			poll_once(cq);
+	/* more than half a second may have passed, where other programs had the CPU */
+	assert_in_range(switches_of_engine() - before, 0, (unsigned long)((kit_now() - began) * 110) + 10);
+	assert_int_equal(ibv_destroy_cq(cq), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(who_stops_is_not_one_any_more),
+	    cmocka_unit_test(who_polls_now_and_then_is_none),
+	    cmocka_unit_test(pollers_are_left_alone),
+	};
+
+	return cmocka_run_group_tests(tests, kit_device_open, kit_device_close);
+}
