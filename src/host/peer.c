@@ -44,11 +44,6 @@ static struct vb_ring *ring_of(const struct vb_adapter *a, uint32_t index)
 	return (struct vb_ring *)(a->seg->base + VB_SEG_RINGS) + index;
 }
 
-static _Atomic uint32_t *consumed_of(const uint8_t *base, uint32_t index)
-{
-	return &((struct vb_consumed *)(base + VB_SEG_CONSUMED))[index].slots;
-}
-
 /* What a peer shows to the one with this incarnation, never 0. */
 static uint32_t token(uint64_t incarnation)
 {
@@ -58,11 +53,6 @@ static uint32_t token(uint64_t incarnation)
 static _Atomic uint32_t *heard_of(const uint8_t *base, uint32_t index)
 {
 	return &((struct vb_consumed *)(base + VB_SEG_CONSUMED))[index].heard;
-}
-
-static _Atomic uint32_t *cold_of(const uint8_t *base, uint32_t index)
-{
-	return &((struct vb_cold *)(base + VB_SEG_COLD))[index].is;
 }
 
 /* A new peer must not find packets that were meant for the one before it. */

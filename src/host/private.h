@@ -175,6 +175,17 @@ static inline struct peer *peer_of(struct vb_peer *peer)
 	return (struct peer *)peer;
 }
 
+/* In a segment: how far the ring of that peer has been read, and whether it is cold. */
+static inline _Atomic uint32_t *consumed_of(const uint8_t *base, uint32_t index)
+{
+	return &((struct vb_consumed *)(base + VB_SEG_CONSUMED))[index].slots;
+}
+
+static inline _Atomic uint32_t *cold_of(const uint8_t *base, uint32_t index)
+{
+	return &((struct vb_cold *)(base + VB_SEG_COLD))[index].is;
+}
+
 /* adapter.c */
 extern pthread_mutex_t vb_host_lock; /* the list of adapters of this process */
 
