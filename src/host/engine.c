@@ -59,8 +59,8 @@ static void write_kick(struct vb_adapter *a)
 		vb_lost_wake(a);
 		return;
 	}
+	atomic_store_explicit(&a->wakes, vb_now(), memory_order_relaxed); /* before the engine says more */
 	(void)!syscall(SYS_write, a->kick, &one, sizeof(one)); /* no cancellation point: locks may be held */
-	atomic_store_explicit(&a->wakes, vb_now(), memory_order_relaxed);
 }
 
 void vb_engine_kick(struct vb_adapter *a)
