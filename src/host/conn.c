@@ -333,6 +333,14 @@ void vb_peer_ring(struct vb_peer *peer)
 	atomic_fetch_sub_explicit(&p->ringing, 1, memory_order_release);
 }
 
+void vb_peer_leave(struct vb_peer *peer)
+{
+	const struct vb_adapter *a = peer->adapter;
+
+	if (a->ops->left)
+		a->ops->left(peer);
+}
+
 /* Half of the socket stays free for bells and the goodbye. */
 static bool has_room(int sock)
 {

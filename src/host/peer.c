@@ -426,14 +426,6 @@ void vb_peer_put(struct vb_peer *peer)
 	vb_lock_give(&a->peers_lock);
 }
 
-void vb_peer_leave(struct vb_peer *peer)
-{
-	const struct vb_adapter *a = peer->adapter;
-
-	if (a->ops->left)
-		a->ops->left(peer);
-}
-
 void vb_peer_contact(struct vb_peer *peer)
 {
 	struct vb_adapter *a = peer->adapter;

@@ -39,6 +39,10 @@ void vb_completer_received(struct vb_qp *qp, uint32_t psn); /* vb_transport.rece
 
 /* responder.c */
 void vb_responder_input(struct vb_qp *qp, const struct vb_pkt *p);
+/* What the far end asks for cannot be done: says which process the key is of, and vb_rc_fail_recv(). */
+void vb_responder_fault(struct vb_qp *qp, struct vb_facts *f, enum vb_reason r, bool take_wqe);
+
+/* answers.c */
 bool vb_responder_run(struct vb_qp *qp); /* answers and NAKs; true: blocked by the wire */
 bool vb_responder_ack(struct vb_qp *qp); /* the owed ACK; true: blocked */
 
@@ -97,6 +101,19 @@ static inline void carry_ack(struct vb_qp *qp, struct vb_outbuf *b)
 		return;
 	b->ack = ack_word(s);
 	s->ack_owed = false;
+}
+
+/* What a request from the far end wants of our memory. */
+static inline struct vb_mem_want remote_want(const struct vb_qp *qp, uint32_t rkey, uint32_t access,
+					     uint64_t addr, uint64_t len)
+{
+	return (struct vb_mem_want){.key = rkey,
+				    .remote = true,
+				    .access = access,
+				    .qpn = qp->qpn,
+				    .pd = qp->pd_id,
+				    .addr = addr,
+				    .len = len};
 }
 
 enum vb_sg_way {

@@ -1,12 +1,12 @@
 /* The responder: executes requests in PSN order, once each, and owes answers.  Taking a request in sends
- * nothing: an ACK or NAK owed is one cumulative state, READ and atomic answers wait in responder resources.
- */
+ * nothing: an ACK or NAK owed is one cumulative state, READ and atomic answers wait in responder resources
+ * (answers.c). */
 #include <string.h>
 
 #include "iba/shown.h"
 #include "transport/lend.h"
 
-static void fault(struct vb_qp *qp, struct vb_facts *f, enum vb_reason r, bool take_wqe)
+void vb_responder_fault(struct vb_qp *qp, struct vb_facts *f, enum vb_reason r, bool take_wqe)
 {
 	f->reason = r;
 	f->qpn = qp->qpn;
@@ -19,21 +19,21 @@ static void bad_length(struct vb_qp *qp, uint64_t bytes, uint64_t due)
 {
 	struct vb_facts f = {.length = {.bytes = bytes, .fit = due}};
 
-	fault(qp, &f, VB_R_BAD_LENGTH, false);
+	vb_responder_fault(qp, &f, VB_R_BAD_LENGTH, false);
 }
 
 static void bad_sequence(struct vb_qp *qp, const struct vb_pkt *p)
 {
 	struct vb_facts f = {.packet = {.opcode = p->opcode, .before = qp->resp.last_op}};
 
-	fault(qp, &f, VB_R_BAD_SEQUENCE, false);
+	vb_responder_fault(qp, &f, VB_R_BAD_SEQUENCE, false);
 }
 
 static void not_permitted(struct vb_qp *qp, uint32_t want)
 {
 	struct vb_facts f = {.access = {.want = want, .have = qp->access}};
 
-	fault(qp, &f, VB_R_QP_ACCESS, false); /* rule 22 */
+	vb_responder_fault(qp, &f, VB_R_QP_ACCESS, false); /* rule 22 */
 }
 
 /* `memory`: where its address lies in this process. */
@@ -41,7 +41,7 @@ static void not_aligned(struct vb_qp *qp, const struct vb_pkt *p, uint64_t memor
 {
 	struct vb_facts f = {.key = p->rkey, .addr = p->va, .len = 8, .atomic = {.memory = memory}};
 
-	fault(qp, &f, VB_R_ATOMIC_ALIGN, false); /* rule 18 */
+	vb_responder_fault(qp, &f, VB_R_ATOMIC_ALIGN, false); /* rule 18 */
 }
 
 /* Whether one more READ or atomic can be held; else it is a fault. */
@@ -53,21 +53,8 @@ static bool has_room(struct vb_qp *qp)
 	if (vb_likely(s->res_head - s->res_next < s->res_size))
 		return true;
 	f = (struct vb_facts){.limit = {.most = s->res_size}};
-	fault(qp, &f, VB_R_TOO_MANY_READS, false);
+	vb_responder_fault(qp, &f, VB_R_TOO_MANY_READS, false);
 	return false;
-}
-
-/* What a request from the far end wants of our memory. */
-static struct vb_mem_want remote(const struct vb_qp *qp, uint32_t rkey, uint32_t access, uint64_t addr,
-				 uint64_t len)
-{
-	return (struct vb_mem_want){.key = rkey,
-				    .remote = true,
-				    .access = access,
-				    .qpn = qp->qpn,
-				    .pd = qp->pd_id,
-				    .addr = addr,
-				    .len = len};
 }
 
 /* Out of sequence: said once, then silence until the expected packet comes (IBTA 9.7.5.1.3). */
@@ -153,7 +140,7 @@ static __attribute__((cold, noinline)) void too_small(struct vb_qp *qp, uint64_t
 {
 	struct vb_facts f = {.length = {.bytes = bytes, .fit = qp->resp.room}};
 
-	fault(qp, &f, VB_R_RECV_TOO_SMALL, true); /* rule 23 */
+	vb_responder_fault(qp, &f, VB_R_RECV_TOO_SMALL, true); /* rule 23 */
 }
 
 /* false: the window cannot be invalidated (rule 46). */
@@ -163,7 +150,7 @@ static __attribute__((noinline)) bool invalidate(struct vb_qp *qp, const struct 
 
 	if (vb_window_invalidated(qp, p->inv_rkey, &f) == VB_MW_DONE)
 		return true;
-	fault(qp, &f, f.reason, false);
+	vb_responder_fault(qp, &f, f.reason, false);
 	return false;
 }
 
@@ -192,7 +179,7 @@ static inline bool send_bytes(struct vb_qp *qp, const struct vb_pkt *p)
 	if (vb_likely(r == VB_OK))
 		return true;
 	f.check = r; /* its sentence is told */
-	fault(qp, &f, VB_R_RECV_LOCAL, true);
+	vb_responder_fault(qp, &f, VB_R_RECV_LOCAL, true);
 	return false;
 }
 
@@ -228,7 +215,7 @@ static void write_refused(struct vb_qp *qp, const struct vb_pkt *p, struct vb_fa
 	/* In packets of the path MTU the immediate would have come later. */
 	bool split = p->path_mtu && p->dma_len > 128u << p->path_mtu;
 
-	fault(qp, f, r, (p->op->bits & VB_OP_TAKES_WQE) && !split && find_wqe(qp));
+	vb_responder_fault(qp, f, r, (p->op->bits & VB_OP_TAKES_WQE) && !split && find_wqe(qp));
 }
 
 static bool write_begin(struct vb_qp *qp, const struct vb_pkt *p)
@@ -242,7 +229,7 @@ static bool write_begin(struct vb_qp *qp, const struct vb_pkt *p)
 		return false;
 	}
 	if (p->dma_len) { /* rule 18: length 0 names no memory */
-		struct vb_mem_want w = remote(qp, p->rkey, IBV_ACCESS_REMOTE_WRITE, p->va, p->dma_len);
+		struct vb_mem_want w = remote_want(qp, p->rkey, IBV_ACCESS_REMOTE_WRITE, p->va, p->dma_len);
 
 		r = vb_mem_check(qp->keys, &w, &f);
 		if (vb_unlikely(r != VB_OK)) {
@@ -286,7 +273,8 @@ static void write_in(struct vb_qp *qp, const struct vb_pkt *p)
 	if ((p->op->bits & VB_OP_TAKES_WQE) && !take_wqe(qp)) /* rule 25, also for length 0 */
 		return;
 	if (p->payload_len) {
-		struct vb_mem_want w = remote(qp, s->rkey, IBV_ACCESS_REMOTE_WRITE, s->va, p->payload_len);
+		struct vb_mem_want w =
+		    remote_want(qp, s->rkey, IBV_ACCESS_REMOTE_WRITE, s->va, p->payload_len);
 
 		r = vb_mem_begin(qp->keys, &u, &w, &f);
 		if (vb_unlikely(r != VB_OK)) {
@@ -337,7 +325,7 @@ static struct vb_resource *resource(struct vb_qp *qp, const struct vb_pkt *p, ui
 
 static bool may_fetch(struct vb_qp *qp, const struct vb_pkt *p, uint32_t want, uint64_t len)
 {
-	struct vb_mem_want w = remote(qp, p->rkey, want, p->va, len);
+	struct vb_mem_want w = remote_want(qp, p->rkey, want, p->va, len);
 	struct vb_facts f;
 	enum vb_reason r;
 
@@ -350,7 +338,7 @@ static bool may_fetch(struct vb_qp *qp, const struct vb_pkt *p, uint32_t want, u
 	r = vb_mem_check(qp->keys, &w, &f);
 	if (r == VB_OK)
 		return true;
-	fault(qp, &f, r, false);
+	vb_responder_fault(qp, &f, r, false);
 	return false;
 }
 
@@ -364,7 +352,7 @@ static void read_in(struct vb_qp *qp, const struct vb_pkt *p)
 
 static bool atomic_do(struct vb_qp *qp, const struct vb_pkt *p, uint64_t *orig)
 {
-	struct vb_mem_want w = remote(qp, p->rkey, IBV_ACCESS_REMOTE_ATOMIC, p->va, 8);
+	struct vb_mem_want w = remote_want(qp, p->rkey, IBV_ACCESS_REMOTE_ATOMIC, p->va, 8);
 	struct vb_facts f = {0};
 	struct vb_mem_use u;
 	enum vb_reason r;
@@ -389,7 +377,7 @@ static bool atomic_do(struct vb_qp *qp, const struct vb_pkt *p, uint64_t *orig)
 	if (r == VB_MEM_LATER) /* whose memory it is has been asked */
 		nak_once(&qp->resp, VB_AETH_RNR | (qp->attr.min_rnr_timer & 0x1f));
 	else
-		fault(qp, &f, r, false);
+		vb_responder_fault(qp, &f, r, false);
 	return false;
 }
 
@@ -467,7 +455,7 @@ static bool fits_both(struct vb_qp *qp, const struct vb_pkt *p)
 	if (!(p->op->bits & (VB_OP_SEND | VB_OP_WRITE)) || len <= smaller_mtu(qp, p))
 		return true;
 	f = mtu_facts(qp, p, len);
-	fault(qp, &f, VB_R_PATH_MTU, false);
+	vb_responder_fault(qp, &f, VB_R_PATH_MTU, false);
 	return false;
 }
 
@@ -528,180 +516,4 @@ void vb_responder_input(struct vb_qp *qp, const struct vb_pkt *p)
 		read_in(qp, p);
 	else
 		atomic_in(qp, p);
-}
-
-static bool emit(struct vb_qp *qp, const struct vb_pkt *p, const void *payload, uint32_t len)
-{
-	uint32_t hdr_len = vb_opcodes[p->opcode].hdr_len;
-	struct vb_outbuf b;
-
-	if (vb_likely(!len && qp->path.out && hdr_len <= qp->path.out->brief)) {
-		struct vb_brief brief = {.hdr_len = (uint8_t)hdr_len};
-
-		vb_pkt_encode(brief.bytes, p);
-		return qp->path.out->ops->send(qp->path.out, &brief, VB_OUT_RESPONSE) != 0;
-	}
-	if (!qp->path.out || !qp->path.out->ops->reserve(qp->path.out, &b, hdr_len, len, VB_OUT_RESPONSE))
-		return false;
-	vb_pkt_encode(b.hdr, p);
-	if (len)
-		memcpy(b.payload, payload, len);
-	qp->path.out->ops->commit(qp->path.out, &b);
-	return true;
-}
-
-static struct vb_pkt response(const struct vb_qp *qp, enum vb_operation operation, uint32_t psn,
-			      uint8_t syndrome, uint32_t msn)
-{
-	return (struct vb_pkt){.opcode = qp->family | (uint8_t)operation,
-			       .pkey = VB_PKEY_DEFAULT,
-			       .qpn = qp->dest_qpn,
-			       .psn = psn,
-			       .syndrome = syndrome,
-			       .msn = msn};
-}
-
-/* A READ that was answered before is asked for again, and its key has been taken back since.  Requests behind
- * it have come: mostly this is a late duplicate, whose requester has had its answer; then the NAK finds
- * nobody, and it is no fault of this QP. */
-static int refuse_replay(struct vb_qp *qp, struct vb_facts *f, enum vb_reason r, uint32_t psn)
-{
-	struct vb_resp *s = &qp->resp;
-
-	f->reason = r;
-	f->qpn = qp->qpn;
-	if (!s->nak_owed) {
-		s->nak_owed = vb_reasons[r].nak;
-		s->nak_psn = psn;
-		s->nak_atomic = false;
-		s->nak_facts = *f;
-	}
-	return -1;
-}
-
-/* One packet of a READ's answer.  1: sent, 0: no room, -1: the region is not there any more. */
-static int read_packet(struct vb_qp *qp, struct vb_resource *res)
-{
-	uint32_t mtu = path_mtu(qp), k = res->sent, off = k * mtu;
-	uint32_t len = res->length - off < mtu ? res->length - off : mtu;
-	bool first = k == res->start, last = k + 1 == res->npsn;
-	struct vb_pkt p = response(qp,
-				   first ? (last ? VB_READ_RESP_ONLY : VB_READ_RESP_FIRST)
-					 : (last ? VB_READ_RESP_LAST : VB_READ_RESP_MIDDLE),
-				   vb_psn_add(res->psn, k), VB_AETH_ACK, res->msn);
-	struct vb_mem_want w = remote(qp, res->rkey, IBV_ACCESS_REMOTE_READ, res->va + off, len);
-	struct vb_facts f = {0};
-	struct vb_mem_use u;
-	struct vb_outbuf b;
-	enum vb_reason r = VB_OK;
-
-	p.pad = -len & 3;
-	if (!qp->path.out || !qp->path.out->ops->reserve(qp->path.out, &b, vb_opcodes[p.opcode].hdr_len,
-							 len + p.pad, VB_OUT_RESPONSE))
-		return 0;
-	if (len)
-		r = vb_mem_begin(qp->keys, &u, &w, &f);
-	if (r == VB_OK && len) {
-		if (!vb_mem_get(&u, b.payload, len)) {
-			r = vb_mem_why(&u, res->rkey, res->va + off, len, &f);
-			f.addr = res->va; /* the request's, not this packet's */
-			f.len = res->length;
-		}
-		vb_mem_end(&u);
-	}
-	if (r != VB_OK) {
-		qp->path.out->ops->cancel(qp->path.out, &b);
-		if (res->replay && qp->resp.epsn != vb_psn_add(res->psn, res->npsn))
-			return refuse_replay(qp, &f, r, p.psn);
-		fault(qp, &f, r, false);
-		qp->resp.nak_psn = p.psn; /* rule 8: the answer breaks off here */
-		qp->resp.res_next = qp->resp.res_head;
-		qp->resp.replaying = false;
-		return -1;
-	}
-	memset(b.payload + len, 0, p.pad);
-	b.path_mtu = qp->path_mtu;
-	vb_pkt_encode(b.hdr, &p);
-	qp->path.out->ops->commit(qp->path.out, &b);
-	return 1;
-}
-
-/* All that is left of one answer.  As read_packet(). */
-static int answer(struct vb_qp *qp, struct vb_resource *res)
-{
-	struct vb_pkt p;
-	int r;
-
-	if (VB_OPERATION(res->opcode) == VB_READ_REQUEST) {
-		for (; res->sent < res->npsn; res->sent++) {
-			r = read_packet(qp, res);
-			if (r != 1)
-				return r;
-		}
-		return 1;
-	}
-	p = response(qp, VB_ATOMIC_ACK, res->psn, VB_AETH_ACK, res->msn);
-	p.orig = res->orig;
-	if (!emit(qp, &p, NULL, 0))
-		return 0;
-	res->sent = 1;
-	return 1;
-}
-
-static bool send_nak(struct vb_qp *qp)
-{
-	struct vb_resp *s = &qp->resp;
-	bool told = qp->path.out && qp->path.out->local && VB_AETH_KIND(s->nak_owed) == 0x60 &&
-		    s->nak_owed != VB_AETH_NAK_PSN && s->nak_owed != VB_AETH_NAK_LOAN;
-	struct vb_pkt p =
-	    response(qp, s->nak_atomic ? VB_ATOMIC_ACK : VB_ACK, s->nak_psn, s->nak_owed, s->msn);
-
-	if (!emit(qp, &p, &s->nak_facts, told ? sizeof s->nak_facts : 0))
-		return false;
-	s->nak_owed = 0;
-	return true;
-}
-
-bool vb_responder_run(struct vb_qp *qp)
-{
-	struct vb_resp *s = &qp->resp;
-	uint32_t n = s->res_head < s->res_size ? s->res_head : s->res_size;
-	int r;
-
-	vb_lock_assert_held(&qp->lock);
-	for (uint32_t i = s->res_head - n; s->replaying && i != s->res_next; i++) {
-		struct vb_resource *res = &s->res[i % s->res_size];
-
-		if (!res->replay)
-			continue;
-		r = answer(qp, res);
-		if (r == 0)
-			return true;
-		res->replay = false;
-	}
-	s->replaying = false;
-	while (s->res_next != s->res_head) {
-		r = answer(qp, &s->res[s->res_next % s->res_size]);
-		if (r == 0)
-			return true;
-		if (r > 0)
-			s->res_next++;
-	}
-	if (s->nak_owed && !send_nak(qp))
-		return true;
-	return false;
-}
-
-bool vb_responder_ack(struct vb_qp *qp)
-{
-	struct vb_resp *s = &qp->resp;
-	struct vb_pkt p = response(qp, VB_ACK, vb_psn_add(s->epsn, VB_PSN_MASK), VB_AETH_ACK, s->msn);
-
-	vb_lock_assert_held(&qp->lock);
-	if (s->res_next != s->res_head || s->replaying || s->nak_owed) /* goes behind the answers before it */
-		return true;
-	if (!emit(qp, &p, NULL, 0))
-		return true;
-	s->ack_owed = false;
-	return false;
 }
