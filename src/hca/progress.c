@@ -31,41 +31,34 @@ enum {
 
 static __thread unsigned idle_polls;
 
-/* Looks at the warm queues of these words, of the first one at those of `bits`. */
-static __attribute__((noinline)) unsigned look_at(struct vb_hca *h, uint64_t any, uint64_t bits, bool drain)
+static unsigned look_at_warm(struct vb_hca *h, bool drain)
 {
 	unsigned n = 0;
 
-	for (;;) {
+	for (uint64_t any = vb_set_any(&h->warm); any; any &= any - 1) {
 		uint32_t w = vb_set_lowest(any);
 
-		for (; bits; bits &= bits - 1) {
+		for (uint64_t bits = vb_set_word(&h->warm, w); bits; bits &= bits - 1) {
 			struct vb_rxq *r = vb_hca_rxq_at(h, w * VB_SET_WORD + vb_set_lowest(bits));
 
 			if (vb_hca_rxq_is_busy(r))
 				n += vb_hca_look(r, drain);
 		}
-		any &= any - 1;
-		if (!any)
-			return n;
-		bits = vb_set_word(&h->warm, vb_set_lowest(any));
 	}
+	return n;
 }
 
-/* While there is nothing it calls nobody, and so needs no stack. */
-static inline unsigned look_at_warm(struct vb_hca *h, bool drain)
+/* Whether none of the warm queues has anything.  It calls nobody, and so needs no stack. */
+static inline bool warm_rest(const struct vb_hca *h)
 {
 	for (uint64_t any = vb_set_any(&h->warm); any; any &= any - 1) {
 		uint32_t w = vb_set_lowest(any);
 
-		for (uint64_t bits = vb_set_word(&h->warm, w); bits; bits &= bits - 1) {
-			const struct vb_rxq *r = vb_hca_rxq_at(h, w * VB_SET_WORD + vb_set_lowest(bits));
-
-			if (vb_unlikely(vb_hca_rxq_seems_busy(r)))
-				return look_at(h, any, bits, drain);
-		}
+		for (uint64_t bits = vb_set_word(&h->warm, w); bits; bits &= bits - 1)
+			if (vb_hca_rxq_seems_busy(vb_hca_rxq_at(h, w * VB_SET_WORD + vb_set_lowest(bits))))
+				return false;
 	}
-	return 0;
+	return true;
 }
 
 static unsigned progress(struct vb_adapter *a, enum vb_look how)
@@ -235,6 +228,22 @@ static __attribute__((noinline)) void poll_in_vain(struct vb_adapter *a)
 		return;
 	idle_polls = 0;
 	vb_adapter_yield(a);
+}
+
+bool vb_hca_polled_in_vain(struct vb_adapter *a)
+{
+	struct vb_presence *here = vb_adapter_presence(a);
+	const struct vb_hca *h = vb_hca(a);
+	uint32_t polls = atomic_load_explicit(&here->polls, memory_order_relaxed) + 1;
+
+	if (vb_unlikely(polls % COUNT_EVERY == 0 || (idle_polls + 1) % LOOK_EVERY == 0 ||
+			!vb_set_is_empty(here->hints) ||
+			atomic_load_explicit(here->awake, memory_order_relaxed) == VB_ASLEEP ||
+			atomic_load_explicit(&h->rnr_waits, memory_order_relaxed) || !warm_rest(h)))
+		return false;
+	idle_polls++;
+	atomic_store_explicit(&here->polls, polls, memory_order_relaxed);
+	return true;
 }
 
 void vb_hca_poll(struct vb_adapter *a)

@@ -71,6 +71,12 @@ static inline bool vb_cq_is_empty(const struct vb_cq *cq)
 	       atomic_load_explicit(&cq->tail, memory_order_relaxed);
 }
 
+/* Whether a poll of the queue itself finds neither a completion nor a reason to fail. */
+static inline bool vb_cq_rests(const struct vb_cq *cq)
+{
+	return vb_cq_is_empty(cq) && !atomic_load_explicit(&cq->overrun, memory_order_relaxed);
+}
+
 /* The queue itself; ctx and channel are set before.  0 or errno.  Pairs with vb_cq_fini(). */
 int vb_cq_init(struct vb_cq *cq, uint32_t cqe);
 /* Nobody pushes or polls any more: takes undelivered events back, ends an arming.  delivered and

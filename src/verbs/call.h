@@ -67,6 +67,25 @@ static inline void *vb_leave_object(int was, void *r)
 	}                                                             \
 	static type name##_within(__VA_ARGS__)
 
+/* The same; where `idle` holds, looked at first, there is nothing to do and nothing was touched: it returns 0
+ * at once. */
+#define VB_VALUE_UNLESS(type, name, idle, args, ...)                  \
+	type name(__VA_ARGS__);                                       \
+	static type name##_within(__VA_ARGS__);                       \
+	static __attribute__((noinline)) type name##_all(__VA_ARGS__) \
+	{                                                             \
+		int was = errno;                                      \
+                                                                      \
+		return (type)vb_leave_value(was, name##_within args); \
+	}                                                             \
+	type name(__VA_ARGS__)                                        \
+	{                                                             \
+		if (!vb_log_left() && (idle))                         \
+			return 0;                                     \
+		return name##_all args;                               \
+	}                                                             \
+	static type name##_within(__VA_ARGS__)
+
 #define VB_OBJECT(type, name, args, ...)                         \
 	type name(__VA_ARGS__);                                  \
 	static type name##_within(__VA_ARGS__);                  \

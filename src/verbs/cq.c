@@ -135,7 +135,16 @@ VB_EXPORT VB_CODE(ibv_destroy_cq, (ibcq), struct ibv_cq *ibcq)
 	return 0;
 }
 
-VB_VALUE(int, vb_poll_cq, (ibcq, n, wc), struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
+/* Most polls find nothing. */
+static inline bool polled_in_vain(const struct vb_cq *cq)
+{
+	struct vb_adapter *a = cq->ctx->adapter;
+
+	return vb_likely(vb_cq_rests(cq) && a && vb_hca_polled_in_vain(a));
+}
+
+VB_VALUE_UNLESS(int, vb_poll_cq, polled_in_vain(vb_cq(ibcq)), (ibcq, n, wc), struct ibv_cq *ibcq, int n,
+		struct ibv_wc *wc)
 {
 	struct vb_cq *cq = vb_cq(ibcq);
 
