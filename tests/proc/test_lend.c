@@ -196,6 +196,7 @@ static void take_from_stopped(struct kit_pair *p)
 	ended(e, IBV_WC_SUCCESS);
 	fill(want, SIZE - 7, 5);
 	CHECK(!memcmp(e->buf + 3, want, SIZE - 7));
+	free(want);
 	kit_cont(p->target);
 	kit_pair_close(p);
 }
