@@ -618,7 +618,8 @@ static void ground_posted(struct sim *s, unsigned i)
 
 static void ground_poll(struct sim *s, unsigned i)
 {
-	vb_hca_poll(s->on[i]);
+	if (!vb_hca_polled_in_vain(s->on[i])) /* as verbs/cq.c does */
+		vb_hca_poll(s->on[i]);
 }
 
 static void ground_drop(struct sim *s, unsigned i)
