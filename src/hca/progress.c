@@ -145,13 +145,13 @@ static uint64_t timers(struct vb_adapter *a, uint64_t now)
 {
 	struct vb_hca *h = vb_hca(a);
 	bool polled = somebody_polled(h);
-	uint64_t next, soon, at;
+	uint64_t next, soon, left, at;
 
 	atomic_store_explicit(&h->next_look, VB_NEVER, memory_order_relaxed);
 	next = vb_hca_scan(h, now);
-	at = vb_left_look(h, now);
-	if (at < next)
-		next = at;
+	left = vb_left_look(h, now);
+	if (!polled && left < next) /* else whoever polls looks after it */
+		next = left;
 	at = vb_relaxed_tick(&h->relaxed, now);
 	if (at < next)
 		next = at;
@@ -159,7 +159,9 @@ static uint64_t timers(struct vb_adapter *a, uint64_t now)
 	if (at < next)
 		next = at;
 	/* `next_look` may have become 0 meanwhile, and then stays so. */
-	soon = next < now + VB_MSEC ? next : now + VB_MSEC;
+	soon = next < left ? next : left;
+	if (soon > now + VB_MSEC)
+		soon = now + VB_MSEC;
 	if (soon < atomic_load_explicit(&h->next_look, memory_order_relaxed))
 		atomic_store_explicit(&h->next_look, soon, memory_order_relaxed);
 	return next;

@@ -93,6 +93,11 @@ void vb_adapter_resume(struct vb_adapter *a)
 		vb_adapter_nudge(a);
 }
 
+static uint32_t word(struct vb_adapter *a)
+{
+	return atomic_load_explicit(a->presence.awake, memory_order_seq_cst);
+}
+
 bool vb_engine_drain(struct vb_adapter *a)
 {
 	int idle = 0;
@@ -104,17 +109,15 @@ bool vb_engine_drain(struct vb_adapter *a)
 		}
 		if (!a->ops->ready(a))
 			return true;
-		/* Another thread is at that ring. */
+		/* Another thread is at that ring.  A poller takes what there is; a waiter may be about to
+		 * sleep. */
+		if (word(a) == VB_POLLING)
+			return true;
 		if (++idle == IDLE_ROUNDS)
 			return false;
 		sched_yield();
 	}
 	return false;
-}
-
-static uint32_t word(struct vb_adapter *a)
-{
-	return atomic_load_explicit(a->presence.awake, memory_order_seq_cst);
 }
 
 /* What a hint that is lost has left in a cold ring.  While the word said polling nobody rang for it. */
