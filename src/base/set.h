@@ -32,28 +32,31 @@ static inline void vb_set_add(struct vb_set *s, uint32_t i)
 	atomic_fetch_or_explicit(&s->any, 1ull << w, memory_order_seq_cst);
 }
 
-static inline void vb_set_drop(struct vb_set *s, uint32_t i)
+/* true: other numbers of the set were hidden for a moment from whoever looked meanwhile. */
+static inline bool vb_set_drop(struct vb_set *s, uint32_t i)
 {
 	uint64_t bit = 1ull << i % VB_SET_WORD;
 	uint32_t w = i / VB_SET_WORD;
 
 	if (atomic_fetch_and_explicit(&s->words[w], ~bit, memory_order_seq_cst) & ~bit)
-		return;
+		return false;
 	atomic_fetch_and_explicit(&s->any, ~(1ull << w), memory_order_seq_cst);
 	/* Who added meanwhile may have set the bit that was just cleared. */
-	if (atomic_load_explicit(&s->words[w], memory_order_seq_cst))
-		atomic_fetch_or_explicit(&s->any, 1ull << w, memory_order_seq_cst);
+	if (!atomic_load_explicit(&s->words[w], memory_order_seq_cst))
+		return false;
+	atomic_fetch_or_explicit(&s->any, 1ull << w, memory_order_seq_cst);
+	return true;
 }
 
 /* The words that may have something, to go through from the lowest: for (any = ...; any; any &= any - 1). */
 static inline uint64_t vb_set_any(const struct vb_set *s)
 {
-	return atomic_load_explicit(&s->any, memory_order_acquire);
+	return atomic_load_explicit(&s->any, memory_order_seq_cst);
 }
 
 static inline uint64_t vb_set_word(const struct vb_set *s, uint32_t w)
 {
-	return atomic_load_explicit(&s->words[w], memory_order_acquire);
+	return atomic_load_explicit(&s->words[w], memory_order_seq_cst);
 }
 
 /* The same for somebody who takes what he finds. */

@@ -30,6 +30,7 @@ static bool all_taken(struct vb_peer *peer)
 		return false;
 	peer->left_since = 0;
 	atomic_exchange_explicit(&peer->left, false, memory_order_seq_cst);
+	atomic_thread_fence(memory_order_seq_cst); /* before the wire's position, which is loaded relaxed */
 	return o->ops->taken(o, o->ops->mark(o));
 }
 
@@ -45,7 +46,7 @@ static uint64_t look(struct vb_peer *peer, uint64_t now)
 		peer->left_mark = o->ops->mark(o);
 		peer->left_since = now;
 	}
-	if (up && now - peer->left_since < LIES_FOR) {
+	if (up && now < peer->left_since + LIES_FOR) { /* another thread's clock may have been later */
 		atomic_store_explicit(&peer->left, true, memory_order_relaxed);
 		return peer->left_since + LIES_FOR;
 	}
@@ -56,11 +57,23 @@ static uint64_t look(struct vb_peer *peer, uint64_t now)
 	return VB_NEVER;
 }
 
+void vb_left_forget(struct vb_peer *peer)
+{
+	struct vb_hca *h = vb_hca(peer->adapter);
+
+	vb_lock_take(&h->left_lock);
+	vb_set_drop(&h->left, peer->index);
+	peer->left_since = 0;
+	atomic_store_explicit(&peer->left, false, memory_order_seq_cst);
+	vb_lock_give(&h->left_lock);
+}
+
 uint64_t vb_left_look(struct vb_hca *h, uint64_t now)
 {
 	uint64_t next = VB_NEVER, at;
 
-	if (vb_set_is_empty(&h->left))
+	/* While another thread has the lock, it may have what there is in its hand. */
+	if (vb_set_is_empty(&h->left) && !atomic_load_explicit(&h->left_lock.held, memory_order_seq_cst))
 		return VB_NEVER;
 	if (!vb_lock_try(&h->left_lock))
 		return now + LIES_FOR;

@@ -12,6 +12,8 @@
 /* A wire has left a packet for this peer, and peer->left was not set; with what locks the wire's caller has.
  */
 void vb_left(struct vb_peer *peer);
+/* The peer is gone: the next one at its index begins with nothing. */
+void vb_left_forget(struct vb_peer *peer);
 /* Rings where something lies too long; returns when to look again, VB_NEVER: nothing lies.  Any thread. */
 uint64_t vb_left_look(struct vb_hca *h, uint64_t now);
 

@@ -1,6 +1,7 @@
 #include "hca/peers.h"
 
 #include "hca/direct.h"
+#include "hca/left.h"
 #include "hca/lost.h"
 #include "hca/owed.h"
 #include "hca/path.h"
@@ -138,14 +139,18 @@ void vb_hca_peer_down(struct vb_peer *peer, enum vb_peer_end how)
 {
 	struct vb_rxq *r = peer->rxq;
 	struct vb_qp *qp;
+	bool hid;
 
 	vb_lock_take(&r->rx);
 	for (uint32_t at = 0; (qp = next_qp(r, &at));)
 		lose_peer(peer, qp, how);
 	r->acks = NULL;
 	atomic_store_explicit(&r->open, false, memory_order_relaxed);
-	vb_set_drop(&vb_hca(peer->adapter)->warm, r->index);
+	hid = vb_set_drop(&vb_hca(peer->adapter)->warm, r->index);
 	vb_lock_give(&r->rx);
+	if (hid) /* whoever looked meanwhile saw nothing of other queues */
+		vb_adapter_nudge(peer->adapter);
+	vb_left_forget(peer);
 	vb_direct_peer_down(peer);
 }
 

@@ -1,6 +1,7 @@
 /* Locks, in the order in which they are taken: rxq->rx (trylock but for destruction), hca->timer_lock
  * (trylock but to add), a QP's posting lock, qp->lock, then its lock for receives, SRQ, CQ and channel, then
- * rxq->owed_lock or the wire's own. hca->timer_lock is also taken under qp->lock to add a QP; the scan that
+ * rxq->owed_lock or the wire's own. hca->left_lock (trylock but to forget a peer) is taken with none of these
+ * held, and none is taken under it. hca->timer_lock is also taken under qp->lock to add a QP; the scan that
  * holds it only tries qp->lock, so that the two do not wait for one another. */
 #include "hca/progress.h"
 
@@ -218,8 +219,7 @@ static __attribute__((cold, noinline)) void spin(struct vb_adapter *a, struct vb
 		vb_adapter_wake(a);
 }
 
-/* The timers are looked at once a millisecond by whoever polls in vain, and for them also what lies in rings.
- */
+/* Timers, and what was left in rings, are looked at once a millisecond by whoever polls in vain. */
 static __attribute__((noinline)) void look_at_clock(struct vb_adapter *a)
 {
 	uint64_t now = vb_now();

@@ -48,7 +48,8 @@ static void owe_blocked(struct vb_path *p)
 	if (p->rxq && p->out)
 		atomic_store(&p->rxq->waits, true);
 	/* What is to be placed directly is a poller's, while there is one: an engine that loses its CPU to
-	 * the poller in the middle of a copy would hold it up.  When nobody polls any more the engine drains.
+	 * the poller in the middle of a copy would hold it up.  When nobody polls any more the engine drains:
+	 * at its look at the pollers, up to 20 ms later.
 	 */
 	if (p->qp->req.placing && !p->qp->req.blocked && p->rxq && vb_hca_watched(a)) {
 		atomic_store_explicit(&p->rxq->placing, true, memory_order_relaxed);

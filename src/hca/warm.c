@@ -18,8 +18,8 @@ static void warm_hinted(struct vb_hca *h, uint32_t i)
 		vb_hca_warm(r);
 }
 
-/* For who had hints in his hand, or a queue that was neither warm nor seen to be cold: somebody who fell
- * asleep meanwhile saw nothing of it, and its sender may have found the word at polling. */
+/* For who had hints in his hand, or a queue that was neither warm nor seen to be cold, or hid others:
+ * somebody who fell asleep meanwhile saw nothing of it, and its sender may have found the word at polling. */
 static void tell_sleeper(struct vb_hca *h)
 {
 	const struct vb_presence *here = vb_adapter_presence(h->adapter);
@@ -46,23 +46,29 @@ void vb_hca_take_hints(struct vb_hca *h)
  * flag shows that here, and the bit is set again, or his bit comes after ours went. */
 static void cool(struct vb_hca *h, struct vb_rxq *r)
 {
+	bool hid;
+
 	vb_lock_assert_held(&r->rx);
 	atomic_exchange_explicit(r->cold, 1, memory_order_seq_cst);
-	vb_set_drop(&h->warm, r->index);
+	hid = vb_set_drop(&h->warm, r->index);
 	if (vb_hca_rxq_is_busy(r) || !atomic_load_explicit(r->cold, memory_order_seq_cst)) {
 		vb_hca_warm(r);
-		tell_sleeper(h);
+		hid = true;
 	}
+	if (hid)
+		tell_sleeper(h);
 }
 
 static void consider(struct vb_hca *h, struct vb_rxq *r)
 {
 	if (!vb_lock_try(&r->rx))
-		return;		    /* it is being looked at: no quiet one */
-	if (!vb_hca_rxq_is_open(r)) /* a hint came too late */
-		vb_set_drop(&h->warm, r->index);
-	else if (!vb_hca_rxq_is_busy(r) && ++r->quiet >= QUIET_LOOKS)
+		return;		      /* it is being looked at: no quiet one */
+	if (!vb_hca_rxq_is_open(r)) { /* a hint came too late */
+		if (vb_set_drop(&h->warm, r->index))
+			tell_sleeper(h);
+	} else if (!vb_hca_rxq_is_busy(r) && ++r->quiet >= QUIET_LOOKS) {
 		cool(h, r);
+	}
 	vb_lock_give(&r->rx);
 }
 

@@ -319,7 +319,7 @@ int vb_member_list(struct vb_adapter *a, uint32_t domain, uint32_t **numbers, ui
 enum { VB_SPINS = 16 };
 struct vb_presence {
 	_Atomic uint32_t polls;	 /* pollers add; the engine compares every 10 ms */
-	_Atomic uint32_t armed;	 /* CQs armed: while > 0 the word says asleep, so that senders ring */
+	_Atomic uint32_t armed;	 /* CQs armed: while > 0 it takes more polls to be a poller */
 	_Atomic uint32_t spins;	 /* polls since the word became asleep: few of them are no polling yet */
 	_Atomic uint64_t spun;	 /* when the first of them was */
 	_Atomic uint32_t *awake; /* our word in the segment */
@@ -343,7 +343,7 @@ int vb_adapter_await(struct vb_adapter *a, int fd);
  * process's engine.  No cancellation point. */
 void vb_adapter_yield(struct vb_adapter *a);
 /* Has the engine look at timers and owed output soon (for instance because something was posted while nobody
- * polls).  Cheap when the engine watches anyhow. */
+ * polls). */
 void vb_adapter_nudge(struct vb_adapter *a);
 /* Has the engine look at output that waits for room, unless it calls itself: its timers know of that. */
 void vb_adapter_resume(struct vb_adapter *a);

@@ -47,6 +47,7 @@ struct watch {
 	bool parked;
 	bool awake; /* the word said polling in the last round */
 	bool drain; /* rings want to be looked at */
+	bool fell;  /* the word has become asleep: that look is to be at once */
 };
 
 static void write_kick(struct vb_adapter *a)
@@ -71,9 +72,10 @@ void vb_engine_kick(struct vb_adapter *a)
 
 void vb_adapter_nudge(struct vb_adapter *a)
 {
-	if (vb_adapter_dead(a) || atomic_load_explicit(&a->nudged, memory_order_relaxed))
+	if (vb_adapter_dead(a))
 		return;
-	atomic_store_explicit(&a->nudged, true, memory_order_seq_cst);
+	/* An exchange, so that the engine, which takes it back by one, sees what there is to look at. */
+	atomic_exchange_explicit(&a->nudged, true, memory_order_seq_cst);
 	/* Unless it dozes it is about to look anyhow. */
 	if (atomic_load_explicit(&a->dozing, memory_order_seq_cst) &&
 	    atomic_exchange_explicit(&a->dozing, false, memory_order_seq_cst))
@@ -161,7 +163,7 @@ static bool still_polling(struct vb_adapter *a, struct watch *w)
 	atomic_exchange_explicit(a->presence.awake, VB_ASLEEP, memory_order_seq_cst);
 	/* One look more: at what came meanwhile, and for a poller that just before read that we watch. */
 	notice(a);
-	w->drain = true;
+	w->drain = w->fell = true;
 	w->awake = false;
 	return false;
 }
@@ -311,7 +313,8 @@ static void *engine(void *arg)
 			shares = park(a, &w);
 		}
 		/* What could not be drained is another thread's for the moment: look again soon. */
-		next = shares || w.drain ? vb_now() + TICK : VB_NEVER;
+		next = w.fell ? 0 : shares || w.drain ? vb_now() + TICK : VB_NEVER;
+		w.fell = false;
 		block(a, &w, next < deadline ? next : deadline);
 	}
 	return NULL;
@@ -427,8 +430,8 @@ void vb_adapter_wake(struct vb_adapter *a)
 		vb_lost_settle(a); /* the engine may not have heard */
 		return;
 	}
-	atomic_store_explicit(&a->woken, true, memory_order_relaxed);
 	atomic_exchange_explicit(a->presence.awake, VB_POLLING, memory_order_seq_cst);
+	atomic_store_explicit(&a->woken, true, memory_order_seq_cst); /* whoever takes it sees the word */
 	if (atomic_exchange_explicit(&a->dozing, false, memory_order_seq_cst))
 		write_kick(a);
 }

@@ -634,7 +634,8 @@ uint32_t vb_peer_qp_received(const struct vb_peer *peer, uint32_t qpn)
 {
 	const struct vb_shown_qp *q = vb_peer_shown(peer, qpn);
 
-	return q ? atomic_load_explicit(&q->received, memory_order_acquire) : 0;
+	/* by seq_cst: of who has just said that it sleeps, see hca/receive.c */
+	return q ? atomic_load_explicit(&q->received, memory_order_seq_cst) : 0;
 }
 
 struct vb_peer *vb_peer_at(const struct vb_adapter *a, uint32_t index)

@@ -196,6 +196,16 @@ static void hint_falsely(void)
 	vb_set_add(&shared->hints, QUEUE);
 }
 
+/* The queue of another peer, warm until that one goes, in the same word of the set. */
+static struct vb_rxq neighbour;
+static bool has_neighbour;
+
+static void the_neighbour_goes(void)
+{
+	if (vb_set_drop(&a->hca.warm, QUEUE + 1))
+		resumed++; /* as vb_hca_peer_down() has the engine look */
+}
+
 static void come_to_owe(void)
 {
 	vb_lock_take(&qp.lock);
@@ -330,6 +340,9 @@ static void reset(bool cold)
 	qp.path.rxq = r;
 	atomic_store(&r->owes, false);
 	atomic_store(&r->open, true);
+	atomic_store(&a->hca.rxqs[QUEUE + 1], &neighbour);
+	if (has_neighbour)
+		vb_set_add(&a->hca.warm, QUEUE + 1);
 	r->quiet = QUIET_LOOKS - 1;
 	r->adapter = a;
 	r->index = QUEUE;
@@ -504,9 +517,24 @@ static int teardown(void **unused)
 	return 0;
 }
 
+static void send_and_poll(void)
+{
+	send_one();
+	poll_once();
+}
+
+static void a_neighbour_goes(void **unused)
+{
+	(void)unused;
+	has_neighbour = true;
+	in_all_orders(true, send_and_poll, the_neighbour_goes, fall_asleep, NULL);
+	has_neighbour = false;
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(a_neighbour_goes),
 	    cmocka_unit_test(a_packet_comes_as_it_grows_cold),
 	    cmocka_unit_test(a_packet_comes_as_one_falls_asleep),
 	    cmocka_unit_test(a_false_hint_comes_as_it_grows_cold),
