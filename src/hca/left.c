@@ -30,7 +30,6 @@ static bool all_taken(struct vb_peer *peer)
 		return false;
 	peer->left_since = 0;
 	atomic_exchange_explicit(&peer->left, false, memory_order_seq_cst);
-	atomic_thread_fence(memory_order_seq_cst); /* before the wire's position, which is loaded relaxed */
 	return o->ops->taken(o, o->ops->mark(o));
 }
 

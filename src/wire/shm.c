@@ -207,7 +207,8 @@ static void cancel(struct vb_out *o, struct vb_outbuf *b)
 
 static uint64_t mark(struct vb_out *o)
 {
-	return atomic_load_explicit(&shm(o)->head, memory_order_relaxed);
+	/* after peer->left was stored: pairs with show() */
+	return atomic_load_explicit(&shm(o)->head, memory_order_seq_cst);
 }
 
 static bool taken(struct vb_out *o, uint64_t m)
