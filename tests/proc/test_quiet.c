@@ -91,13 +91,14 @@ static uint32_t rounds(struct vb_adapter *a)
 	return atomic_load(&a->rounds);
 }
 
-/* Polls until the message of that peer is there.  It is there at the next poll once it was sent, unless the
- * engine takes it; true: the engine did nothing meanwhile. */
+/* Polls until the message of that peer is there; true: the next poll after it was sent had it, and the
+ * engine did nothing meanwhile. */
 static bool arrives(struct vb_adapter *a, struct kit_end *e, int i, bool hinted)
 {
 	uint32_t before = rounds(a);
 	double end = kit_now() + 10;
 	struct ibv_wc wc;
+	bool late = false;
 
 	atomic_store(&board->go, i + 1);
 	for (;;) {
@@ -107,11 +108,11 @@ static bool arrives(struct vb_adapter *a, struct kit_end *e, int i, bool hinted)
 		CHECK(n >= 0);
 		if (n == 1)
 			break;
-		CHECK(!hinted || !sent || rounds(a) != before, "the next poll does not find what %d sent", i);
+		late |= hinted && sent; /* or the engine has it in hand, in a round that began before */
 		CHECK(kit_now() < end, "the message of peer %d lies", i);
 	}
 	CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV);
-	return rounds(a) == before;
+	return !late && rounds(a) == before;
 }
 
 /* What is owed goes out meanwhile. */
