@@ -204,7 +204,7 @@ struct vb_peer_tables {
 	uint32_t key_offset;
 	const struct vb_pd_slot *pds;
 	const struct vb_pd_marks *pd_marks;
-	/* Reads as `token` as long as the peer looks at our announcements (see vb_peer_heard). */
+	/* Reads as `token` as long as the peer looks at our announcements (see vb_peer_reach). */
 	const _Atomic uint32_t *heard;
 	uint32_t token;
 	bool same; /* this process */
@@ -251,14 +251,11 @@ void vb_peer_put(struct vb_peer *peer);
 /* Asks the engine to try contact again, if the link is IDLE. */
 void vb_peer_contact(struct vb_peer *peer);
 /* Makes contact and waits, until `until` at most: in the calling thread, without locks.  0: *peer is UP, with
- * a reference, and its peer hears us (vb_peer_heard).  ECONNREFUSED: nobody has that number, or nobody who
- * may be talked to; ETIMEDOUT: somebody has it and does not answer; else what this process lacks.  *why: more
- * of it. */
+ * a reference, and each of the two looks at what the other announces, so that keys lead to memory both ways.
+ * ECONNREFUSED: nobody has that number, or nobody who may be talked to; ETIMEDOUT: somebody has it and does
+ * not answer; else what this process lacks.  *why: more of it. */
 int vb_peer_reach(struct vb_adapter *a, uint32_t number, uint64_t until, struct vb_peer **peer,
 		  struct vb_reach_facts *why);
-/* Whether the peer looks at what this adapter announces, so that it may be relied on to wait for that.  It
- * begins a moment after the link is UP. */
-bool vb_peer_heard(const struct vb_peer *peer);
 /* After peer_up() of a peer that is not UP: the one to use instead if it turned out that both are one process
  * (contact was made through two of its numbers at once), else this one.  Takes over the caller's reference
  * and returns one to the result. */

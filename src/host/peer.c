@@ -442,9 +442,15 @@ void vb_peer_contact(struct vb_peer *peer)
 		vb_adapter_nudge(a);
 }
 
-bool vb_peer_heard(const struct vb_peer *peer)
+/* Whether each of the two looks at what the other announces, so that either may be relied on to wait for
+ * that. It begins a moment after the link is UP, at each end by itself. */
+static bool is_mutual(const struct vb_peer *peer)
 {
-	return atomic_load(heard_of(peer->view, peer->view_index)) == token(peer->adapter->seg->incarnation);
+	const uint8_t *own = peer->adapter->seg->base;
+
+	return !peer->index || (atomic_load(heard_of(own, peer->index)) == token(peer->incarnation) &&
+				atomic_load(heard_of(peer->view, peer->view_index)) ==
+				    token(peer->adapter->seg->incarnation));
 }
 
 static void nap(void)
@@ -512,11 +518,11 @@ int vb_peer_reach(struct vb_adapter *a, uint32_t number, uint64_t until, struct 
 		while (state_of(peer_of(peer)) == VB_PEER_CONTACTING && has_patience(peer, until, &calm))
 			nap();
 		if (state_of(peer_of(peer)) == VB_PEER_UP) {
-			while (!vb_peer_heard(peer) && state_of(peer_of(peer)) == VB_PEER_UP &&
+			while (!is_mutual(peer) && state_of(peer_of(peer)) == VB_PEER_UP &&
 			       has_patience(peer, until, &calm))
 				nap();
 			*out = peer;
-			if (peer->index == 0 || vb_peer_heard(peer))
+			if (is_mutual(peer))
 				return 0; /* with the reference of vb_peer_get() */
 		}
 		*why = vb_peer_trouble(peer, &asked);
@@ -598,44 +604,6 @@ void vb_peer_insane(struct vb_peer *peer)
 	       peer->number, peer->pid);
 	atomic_store(&a->breaks, true);
 	vb_engine_kick(a);
-}
-
-const struct vb_shown_qp *vb_peer_shown(const struct vb_peer *peer, uint32_t qpn)
-{
-	const struct vb_seg_head *h = (const void *)peer->view;
-	const struct vb_shown_qp *table = (const void *)(peer->view + VB_SEG_QPS);
-	uint32_t n;
-
-	if (!h)
-		return NULL;
-	n = atomic_load_explicit(&h->nnumbers, memory_order_acquire);
-	for (uint32_t k = 0; k < n && k < VB_ADAPTER_NUMBERS; k++) {
-		if (h->numbers[k] == qpn >> VB_QPN_INDEX_BITS)
-			return &table[k * VB_QPN_INDICES + qpn % VB_QPN_INDICES];
-	}
-	return NULL;
-}
-
-uint32_t vb_peer_qp_state(const struct vb_peer *peer, uint32_t qpn)
-{
-	const struct vb_shown_qp *q = vb_peer_shown(peer, qpn);
-
-	return q ? atomic_load_explicit(&q->state, memory_order_acquire) : 0;
-}
-
-bool vb_peer_qp_dropped(const struct vb_peer *peer, uint32_t qpn, uint32_t psn)
-{
-	const struct vb_shown_qp *q = vb_peer_shown(peer, qpn);
-
-	return q && atomic_load_explicit(&q->stray, memory_order_acquire) == (VB_SHOWN_RECEIVED | psn);
-}
-
-uint32_t vb_peer_qp_received(const struct vb_peer *peer, uint32_t qpn)
-{
-	const struct vb_shown_qp *q = vb_peer_shown(peer, qpn);
-
-	/* by seq_cst: of who has just said that it sleeps, see hca/receive.c */
-	return q ? atomic_load_explicit(&q->received, memory_order_seq_cst) : 0;
 }
 
 struct vb_peer *vb_peer_at(const struct vb_adapter *a, uint32_t index)

@@ -588,6 +588,56 @@ static void nothing_is_left_behind(void **state)
 	assert_int_equal(kit_descriptors(), before);
 }
 
+static int slow_gate; /* eventfd: slow_up() goes on */
+
+/* Its adapter hears the peer from the end of this on. */
+static void slow_up(struct vb_peer *peer)
+{
+	kit_node_ops.peer_up(peer);
+	kit_await(slow_gate);
+	atomic_store(&peer->mem, (struct vb_peer_mem *)(void *)peer);
+}
+
+static void quick_up(struct vb_peer *peer)
+{
+	atomic_store(&peer->mem, (struct vb_peer_mem *)(void *)peer);
+	kit_node_ops.peer_up(peer);
+}
+
+static void forget_mem(struct vb_peer *peer)
+{
+	atomic_store(&peer->mem, NULL);
+}
+
+/* Keys that either hands to the other as soon as they have met lead to memory, so whoever meets waits until
+ * both ends are ready for that, its own included. */
+static void who_has_met_is_heard_and_hears(void **state)
+{
+	struct vb_adapter_ops slow = kit_node_ops, quick = kit_node_ops;
+	struct kit_node *x, *y;
+	struct vb_reach_facts why;
+	struct vb_peer *peer;
+
+	(void)state;
+	slow.peer_up = slow_up;
+	quick.peer_up = quick_up;
+	slow.peer_free = quick.peer_free = forget_mem;
+	slow_gate = eventfd(0, EFD_CLOEXEC);
+	for (int slow_asks = 0; slow_asks < 2; slow_asks++) {
+		x = kit_node_open_with(slow_asks ? &slow : &quick);
+		y = kit_node_open_with(slow_asks ? &quick : &slow);
+		assert_int_equal(vb_peer_reach(x->a, kit_number_of(y), vb_now() + 100 * VB_MSEC, &peer, &why),
+				 ETIMEDOUT);
+		kit_bump(slow_gate);
+		assert_int_equal(vb_peer_reach(x->a, kit_number_of(y), vb_now() + 20 * VB_SEC, &peer, &why),
+				 0);
+		vb_peer_put(peer);
+		kit_node_close(y);
+		kit_node_close(x);
+	}
+	close(slow_gate);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -596,6 +646,7 @@ int main(void)
 	    cmocka_unit_test(nobody_there_stays_idle),
 	    cmocka_unit_test(numbers_out_of_range),
 	    cmocka_unit_test(both_contact_at_once),
+	    cmocka_unit_test(who_has_met_is_heard_and_hears),
 	    cmocka_unit_test(sixty_four_adapters),
 	    cmocka_unit_test(qpns_rest_as_long_as_they_can),
 	    cmocka_unit_test(second_number_same_link),

@@ -115,8 +115,13 @@ const struct vb_adapter_ops kit_node_ops = {.progress = kit_node_look,
 
 struct kit_node *kit_node_open(void)
 {
+	return kit_node_open_with(&kit_node_ops);
+}
+
+struct kit_node *kit_node_open_with(const struct vb_adapter_ops *ops)
+{
 	struct kit_node *n = calloc(1, sizeof(*n));
-	struct vb_adapter_cfg cfg = {.ops = &kit_node_ops, .wire = &vb_shm_wire, .user = n, .gids = kit_gids};
+	struct vb_adapter_cfg cfg = {.ops = ops, .wire = &vb_shm_wire, .user = n, .gids = kit_gids};
 
 	n->arrived = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
 	n->changed = eventfd(0, EFD_CLOEXEC);
