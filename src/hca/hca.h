@@ -45,6 +45,7 @@ struct vb_hca {
 	struct vb_list timed;	    /* QPs whose timers may run */
 	_Atomic uint32_t rnr_waits; /* QPs waiting out an RNR NAK: pollers look at the clock while > 0 */
 	_Atomic uint64_t next_look; /* when pollers look at the timers again; 0: something new, look now */
+	_Atomic uint32_t yielding;  /* threads that have offered their CPU and do not have it back yet */
 	_Atomic uint32_t timer_polls; /* what had been polled when timers were last looked at */
 	struct vb_lock left_lock;     /* trylock; who looks at what was left (hca/left.h) */
 	struct vb_set left;	      /* peers, by index, for whom a packet was left */

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "hca/direct.h"
+#include "hca/idle.h"
 #include "hca/left.h"
 #include "hca/lost.h"
 #include "hca/path.h"
@@ -24,13 +25,9 @@ enum {
 	COUNT_EVERY = 256,
 	COOL_EVERY = 8192,
 	SPINS_ARMED = 4 * VB_SPINS, /* polls in a row that make a sleeper a poller while a CQ is armed */
-	LOOK_EVERY = 256, /* polls in a row that found nothing, after which the clock is looked at */
-	/* The same, after which whoever is waited for may need this very CPU.  Rare enough to cost nothing
-	 * where it does not. */
-	YIELD_EVERY = 2048,
 };
 
-static __thread unsigned idle_polls;
+static __thread struct vb_idle idle = VB_IDLE_BEGIN;
 
 static unsigned look_at_warm(struct vb_hca *h, bool drain)
 {
@@ -220,21 +217,29 @@ static __attribute__((cold, noinline)) void spin(struct vb_adapter *a, struct vb
 }
 
 /* Timers, and what was left in rings, are looked at once a millisecond by whoever polls in vain. */
-static __attribute__((noinline)) void look_at_clock(struct vb_adapter *a)
+static __attribute__((noinline)) uint64_t look_at_clock(struct vb_adapter *a)
 {
 	uint64_t now = vb_now();
 
 	if (now >= atomic_load_explicit(&vb_hca(a)->next_look, memory_order_relaxed))
 		timers(a, now);
+	return now;
 }
 
 static __attribute__((noinline)) void poll_in_vain(struct vb_adapter *a)
 {
-	look_at_clock(a);
-	if (idle_polls < YIELD_EVERY)
+	_Atomic uint32_t *yielding = &vb_hca(a)->yielding;
+	uint64_t before = look_at_clock(a);
+	uint32_t others;
+
+	idle.looked += idle.polls;
+	idle.polls = 0;
+	if (idle.looked < idle.yield_at)
 		return;
-	idle_polls = 0;
+	atomic_fetch_add_explicit(yielding, 1, memory_order_relaxed);
 	vb_adapter_yield(a);
+	others = atomic_fetch_sub_explicit(yielding, 1, memory_order_relaxed) - 1;
+	vb_idle_offered(&idle, vb_now() - before, others);
 }
 
 bool vb_hca_polled_in_vain(struct vb_adapter *a)
@@ -243,12 +248,12 @@ bool vb_hca_polled_in_vain(struct vb_adapter *a)
 	const struct vb_hca *h = vb_hca(a);
 	uint32_t polls = atomic_load_explicit(&here->polls, memory_order_relaxed) + 1;
 
-	if (vb_unlikely(polls % COUNT_EVERY == 0 || (idle_polls + 1) % LOOK_EVERY == 0 ||
+	if (vb_unlikely(polls % COUNT_EVERY == 0 || idle.polls + 1 >= idle.look_at ||
 			!vb_set_is_empty(here->hints) ||
 			atomic_load_explicit(here->awake, memory_order_relaxed) == VB_ASLEEP ||
 			atomic_load_explicit(&h->rnr_waits, memory_order_relaxed) || !warm_rest(h)))
 		return false;
-	idle_polls++;
+	idle.polls++;
 	atomic_store_explicit(&here->polls, polls, memory_order_relaxed);
 	return true;
 }
@@ -267,8 +272,8 @@ void vb_hca_poll(struct vb_adapter *a)
 	if (vb_unlikely(!vb_set_is_empty(here->hints)))
 		vb_hca_take_hints(h);
 	if (look_at_warm(h, false))
-		idle_polls = 0;
-	else if (vb_unlikely(!(++idle_polls % LOOK_EVERY)))
+		idle.polls = idle.looked = 0;
+	else if (vb_unlikely(++idle.polls >= idle.look_at))
 		poll_in_vain(a);
 	if (vb_unlikely(atomic_load_explicit(&h->rnr_waits, memory_order_relaxed)))
 		look_at_clock(a);
