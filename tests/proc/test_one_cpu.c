@@ -5,7 +5,7 @@
 
 #include "kit.h"
 
-enum { BATCH = 50, BATCHES = 400, ENOUGH = 256 };
+enum { BATCH = 50, BATCHES = 400, ENOUGH = 128 };
 
 struct board {
 	_Atomic int here, done;
