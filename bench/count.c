@@ -1,8 +1,9 @@
 /* Does what `make bench` has callgrind count: a ping-pong of 8 B SENDs between two QPs of this process, whose
  * one thread takes both ends in turn, so that every run does the same.
  *
- * Each count_...() makes one call of the library, so what callgrind books on that call is what the library
- * spends: no clock, no other call and nothing of this program is in it.  The library is the one that all use.
+ * Each vcount_...() makes one call of the library, so what callgrind books on that call is what the library
+ * spends: no clock, no other call and nothing of this program is in it.  The library is the one that all use;
+ * callgrind knows the functions by their names, so they begin as none of the library's does.
  * They are called in batches of one kind, all other calls of a batch being made past them, and callgrind
  * writes down what it has booked when batch_over() returns: not in between, since that takes so long that the
  * library would think that nobody polls. */
@@ -22,57 +23,57 @@
 #define COUNTED __attribute__((noinline, noclone)) /* a clone would have another name */
 #endif
 
-int count_empty(struct ibv_cq *cq, struct ibv_wc *wc);
-int count_post_inline(struct ibv_qp *qp, struct ibv_send_wr *wr);
-int count_post_region(struct ibv_qp *qp, struct ibv_send_wr *wr);
-int count_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr);
-int count_receive(struct ibv_cq *cq, struct ibv_wc *wc);
-int count_receive_ack(struct ibv_cq *cq, struct ibv_wc *wc);
-int count_ack(struct ibv_cq *cq, struct ibv_wc *wc);
-int count_completion(struct ibv_cq *cq, struct ibv_wc *wc);
+int vcount_empty(struct ibv_cq *cq, struct ibv_wc *wc);
+int vcount_post_inline(struct ibv_qp *qp, struct ibv_send_wr *wr);
+int vcount_post_region(struct ibv_qp *qp, struct ibv_send_wr *wr);
+int vcount_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr);
+int vcount_receive(struct ibv_cq *cq, struct ibv_wc *wc);
+int vcount_receive_ack(struct ibv_cq *cq, struct ibv_wc *wc);
+int vcount_ack(struct ibv_cq *cq, struct ibv_wc *wc);
+int vcount_completion(struct ibv_cq *cq, struct ibv_wc *wc);
 
-COUNTED int count_empty(struct ibv_cq *cq, struct ibv_wc *wc)
+COUNTED int vcount_empty(struct ibv_cq *cq, struct ibv_wc *wc)
 {
 	return ibv_poll_cq(cq, 1, wc);
 }
 
-COUNTED int count_post_inline(struct ibv_qp *qp, struct ibv_send_wr *wr)
+COUNTED int vcount_post_inline(struct ibv_qp *qp, struct ibv_send_wr *wr)
 {
 	struct ibv_send_wr *bad;
 
 	return ibv_post_send(qp, wr, &bad);
 }
 
-COUNTED int count_post_region(struct ibv_qp *qp, struct ibv_send_wr *wr)
+COUNTED int vcount_post_region(struct ibv_qp *qp, struct ibv_send_wr *wr)
 {
 	struct ibv_send_wr *bad;
 
 	return ibv_post_send(qp, wr, &bad);
 }
 
-COUNTED int count_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr)
+COUNTED int vcount_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr)
 {
 	struct ibv_recv_wr *bad;
 
 	return ibv_post_recv(qp, wr, &bad);
 }
 
-COUNTED int count_receive(struct ibv_cq *cq, struct ibv_wc *wc)
+COUNTED int vcount_receive(struct ibv_cq *cq, struct ibv_wc *wc)
 {
 	return ibv_poll_cq(cq, 1, wc);
 }
 
-COUNTED int count_receive_ack(struct ibv_cq *cq, struct ibv_wc *wc)
+COUNTED int vcount_receive_ack(struct ibv_cq *cq, struct ibv_wc *wc)
 {
 	return ibv_poll_cq(cq, 1, wc);
 }
 
-COUNTED int count_ack(struct ibv_cq *cq, struct ibv_wc *wc)
+COUNTED int vcount_ack(struct ibv_cq *cq, struct ibv_wc *wc)
 {
 	return ibv_poll_cq(cq, 1, wc);
 }
 
-COUNTED int count_completion(struct ibv_cq *cq, struct ibv_wc *wc)
+COUNTED int vcount_completion(struct ibv_cq *cq, struct ibv_wc *wc)
 {
 	return ibv_poll_cq(cq, 1, wc);
 }
@@ -98,13 +99,13 @@ static void post(struct side *s, enum kind k)
 	struct ibv_send_wr *bad;
 
 	if (k == POST_RECV)
-		errno = count_post_recv(s->qp, &recv);
+		errno = vcount_post_recv(s->qp, &recv);
 	else
 		side_receive(s, 1, 8);
 	if (k == POST_INLINE)
-		errno = count_post_inline(s->qp, &wr);
+		errno = vcount_post_inline(s->qp, &wr);
 	else if (k == POST_REGION)
-		errno = count_post_region(s->qp, &wr);
+		errno = vcount_post_region(s->qp, &wr);
 	else
 		errno = ibv_post_send(s->qp, &wr, &bad);
 	if (errno)
@@ -142,10 +143,10 @@ static void one_way(struct side *from, struct side *to, enum kind k)
 
 	side_receive(to, 1, 8);
 	side_post(from, IBV_WR_SEND, 8, IBV_SEND_INLINE | IBV_SEND_SIGNALED);
-	find(to->rcq, (k == RECEIVE ? count_receive : poll_one)(to->rcq, &wc));
+	find(to->rcq, (k == RECEIVE ? vcount_receive : poll_one)(to->rcq, &wc));
 	if (poll_one(to->rcq, &wc)) /* it finds nothing, and sends what is owed */
 		die("a message that nobody sent");
-	find(from->scq, (k == ACK ? count_ack : poll_one)(from->scq, &wc));
+	find(from->scq, (k == ACK ? vcount_ack : poll_one)(from->scq, &wc));
 }
 
 /* The answer carries the ACK along, as in a ping-pong. */
@@ -154,13 +155,13 @@ static void there_and_back(struct side *here, struct side *there, enum kind k)
 	struct ibv_wc wc;
 
 	if (k == EMPTY)
-		count_empty(here->rcq, &wc);
+		vcount_empty(here->rcq, &wc);
 	side_receive(there, 1, 8);
 	post(here, k);
 	side_wait(there->rcq, 1);
 	side_post(there, IBV_WR_SEND, 8, IBV_SEND_INLINE | IBV_SEND_SIGNALED);
-	find(here->rcq, (k == RECEIVE_ACK ? count_receive_ack : poll_one)(here->rcq, &wc));
-	find(here->scq, (k == COMPLETION ? count_completion : poll_one)(here->scq, &wc));
+	find(here->rcq, (k == RECEIVE_ACK ? vcount_receive_ack : poll_one)(here->rcq, &wc));
+	find(here->scq, (k == COMPLETION ? vcount_completion : poll_one)(here->scq, &wc));
 	side_wait(there->scq, 1);
 }
 

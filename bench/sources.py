@@ -254,7 +254,7 @@ def ucx_fadd(c):
 
 
 def library_calls(part):
-    """What callgrind booked, in one part of its file, on the calls that a count_...() made: that name, and the cost of
+    """What callgrind booked, in one part of its file, on the calls that a vcount_...() made: that name, and the cost of
     one call.  None where there are none."""
     function = name = None
     calls = cost = booked = 0
@@ -264,19 +264,19 @@ def library_calls(part):
         elif line.startswith("calls="):
             booked = int(line[6:].split()[0])
         elif booked:
-            if function.startswith("count_"):
-                name, calls, cost = function[6:], calls + booked, cost + int(line.split()[-1])
+            if function.startswith("vcount_"):
+                name, calls, cost = function[7:], calls + booked, cost + int(line.split()[-1])
             booked = 0
     return (name, cost / calls) if name else None
 
 
 def instructions(c):
-    """bench/count.c calls each count_...() in batches, and callgrind tells each batch by itself.  The median of these
+    """bench/count.c calls each vcount_...() in batches, and callgrind tells each batch by itself.  The median of these
     is told: a call now and then meets the engine."""
     with tempfile.TemporaryDirectory(prefix="verbena-") as folder:
         path = os.path.join(folder, "counts")
         argv = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={path}", "--combine-dumps=yes",
-                "--compress-strings=no", "--toggle-collect=count_*", "--dump-after=batch_over"]
+                "--compress-strings=no", "--toggle-collect=vcount_*", "--dump-after=batch_over"]
         r = stranger.run(c.library, [*argv, os.path.join(c.build, "bench", "vcount")], mode="path", limit=300)
         if r.status != 0:
             raise Lack(f"valgrind, which counts instructions: status {r.status}: {stranger.tail(r.err, 3).strip()}")
