@@ -84,7 +84,7 @@ def main():
         with contextlib.ExitStack() as stack:
             argv = row.argv
             if "{file}" in row.name:
-                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="verbena-", dir="/dev/shm"))
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="perftest-", dir="/dev/shm"))
                 for side in ("server", "client"):
                     with open(os.path.join(folder, side), "wb") as f:
                         f.truncate(64 << 20)
