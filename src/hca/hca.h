@@ -32,8 +32,8 @@ struct vb_hca {
 	struct vb_gids gids; /* set once: what the adapter publishes */
 	struct vb_addresses addresses;
 	vb_hear_fn *hear[VB_SUBJECTS]; /* set before the adapter runs */
-	/* Receive queues, by the index of the peer; NULL: it never was UP. */
-	_Atomic(struct vb_rxq *) rxqs[VB_MAX_PEERS];
+	/* Receive queues, by their index; NULL: what it belongs to never was UP. */
+	_Atomic(struct vb_rxq *) rxqs[VB_MAX_RINGS];
 	_Atomic uint32_t nrxqs; /* indices in use are below; written under the adapter's control lock, or
 				   before it runs */
 	struct vb_set warm;	/* those that a poll looks at; see hca/warm.h */

@@ -19,30 +19,51 @@ void vb_left(struct vb_peer *peer)
 		vb_adapter_nudge(h->adapter);
 }
 
+static bool now_taken(const struct vb_peer *peer)
+{
+	for (uint32_t i = 0; i < peer->nlanes; i++) {
+		struct vb_out *o = peer->lanes[i].out;
+
+		if (!o->tells || !o->ops->taken(o, o->ops->mark(o)))
+			return false;
+	}
+	return true;
+}
+
 /* Nothing lies there, as far as the wire can tell.  What is committed from here on is noted anew: whoever
  * commits stores its position and then reads peer->left, and here it is the other way round, seq_cst on both
  * sides. */
 static bool all_taken(struct vb_peer *peer)
 {
-	struct vb_out *o = peer->out;
-
-	if (!o->tells || !o->ops->taken(o, o->ops->mark(o)))
+	if (!now_taken(peer))
 		return false;
 	peer->left_since = 0;
 	atomic_exchange_explicit(&peer->left, false, memory_order_seq_cst);
-	return o->ops->taken(o, o->ops->mark(o));
+	return now_taken(peer);
+}
+
+/* What lay there at the last look does not any more. */
+static bool then_taken(const struct vb_peer *peer)
+{
+	for (uint32_t i = 0; i < peer->nlanes; i++) {
+		struct vb_out *o = peer->lanes[i].out;
+
+		if (!o->tells || !o->ops->taken(o, peer->lanes[i].left_mark))
+			return false;
+	}
+	return true;
 }
 
 /* Returns when to look at this peer again. */
 static uint64_t look(struct vb_peer *peer, uint64_t now)
 {
-	struct vb_out *o = peer->out;
 	bool up = atomic_load_explicit(&peer->state, memory_order_acquire) == VB_PEER_UP;
 
 	if (up && all_taken(peer))
 		return VB_NEVER;
-	if (up && (!peer->left_since || (o->tells && o->ops->taken(o, peer->left_mark)))) {
-		peer->left_mark = o->ops->mark(o);
+	if (up && (!peer->left_since || then_taken(peer))) {
+		for (uint32_t i = 0; i < peer->nlanes; i++)
+			peer->lanes[i].left_mark = peer->lanes[i].out->ops->mark(peer->lanes[i].out);
 		peer->left_since = now;
 	}
 	if (up && now < peer->left_since + LIES_FOR) { /* another thread's clock may have been later */

@@ -56,7 +56,7 @@ int vb_hca_open(struct vb_hca **out, enum vb_open_step *step, const struct vb_hc
 	init_keys(h);
 	self = vb_peer_at(h->adapter, 0); /* UP from the beginning */
 	vb_direct_peer_up(self);
-	vb_hca_rxq_open(h, self->index, self->rxq);
+	vb_hca_open_lanes(self);
 	err = vb_adapter_run(h->adapter);
 	if (err) {
 		if (step)

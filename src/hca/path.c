@@ -30,9 +30,19 @@ bool vb_path_is_connected(const struct vb_path *p)
 	       atomic_load_explicit(&q->dest_qpn, memory_order_relaxed) == p->qp->qpn;
 }
 
+/* Both ends of a connection choose the same one, and queue pairs that were made one after the other different
+ * ones. */
+static const struct vb_lane *lane_of(const struct vb_path *p)
+{
+	uint32_t own = p->qp->qpn, far = p->qp->dest_qpn;
+
+	return &p->peer->lanes[(own < far ? own : far) % p->peer->nlanes];
+}
+
 void vb_path_attach(struct vb_path *p)
 {
 	bool fresh = !p->rxq;
+	const struct vb_lane *lane;
 	struct vb_peer *peer;
 
 	vb_lock_assert_held(&p->qp->lock);
@@ -41,12 +51,13 @@ void vb_path_attach(struct vb_path *p)
 	peer = p->peer;
 	if (!peer || atomic_load_explicit(&peer->state, memory_order_acquire) != VB_PEER_UP)
 		return;
-	p->rxq = peer->rxq;
+	lane = lane_of(p);
+	p->rxq = lane->rxq;
 	p->source = (struct vb_source){VB_SOURCE_PEER, peer->incarnation};
 	p->pid = peer->pid;
 	vb_direct_attach(p);
 	if (!p->out && vb_path_is_connected(p))
-		p->qp->transport->path(p, peer->out);
+		p->qp->transport->path(p, lane->out);
 	vb_direct_show(p->qp);
 	/* A request over there may wait for this queue pair to be connected: its process looks again. */
 	if (vb_unlikely(fresh))

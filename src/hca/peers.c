@@ -10,7 +10,7 @@
 #include "iba/profile.h"
 #include "transport/transport.h"
 
-void vb_hca_rxq_open(struct vb_hca *h, uint32_t index, struct vb_rxq *r)
+static void open_rxq(struct vb_hca *h, uint32_t index, struct vb_rxq *r)
 {
 	vb_lock_take(&r->rx);
 	r->adapter = h->adapter;
@@ -26,6 +26,12 @@ void vb_hca_rxq_open(struct vb_hca *h, uint32_t index, struct vb_rxq *r)
 	atomic_store_explicit(&r->open, true, memory_order_release);		   /* pairs with is_open() */
 	vb_hca_warm(r);
 	vb_lock_give(&r->rx);
+}
+
+void vb_hca_open_lanes(struct vb_peer *peer)
+{
+	for (uint32_t i = 0; i < peer->nlanes; i++)
+		open_rxq(vb_hca(peer->adapter), peer->index * VB_LANES + i, peer->lanes[i].rxq);
 }
 
 /* All QPs of the adapter, in turn; *at begins at 0.  The caller holds r->rx of some queue, so that none goes
@@ -48,7 +54,21 @@ static struct vb_qp *next_qp(const struct vb_rxq *r, uint32_t *at)
 
 static struct vb_rxq *own_rxq(struct vb_adapter *a)
 {
-	return vb_peer_at(a, 0)->rxq;
+	return vb_peer_at(a, 0)->lanes[0].rxq;
+}
+
+/* All its receive queues, so that nothing of it is taken in meanwhile.  Whoever else takes more than one lock
+ * of this kind only tries. */
+static void take_lanes(const struct vb_peer *peer)
+{
+	for (uint32_t i = 0; i < peer->nlanes; i++)
+		vb_lock_take(&peer->lanes[i].rxq->rx);
+}
+
+static void give_lanes(const struct vb_peer *peer)
+{
+	for (uint32_t i = 0; i < peer->nlanes; i++)
+		vb_lock_give(&peer->lanes[i].rxq->rx);
 }
 
 /* Contact failed for now, or the peer turned out to be one that is known by another number: then its paths go
@@ -73,7 +93,6 @@ static void move_paths(struct vb_peer *peer)
 
 void vb_hca_peer_up(struct vb_peer *peer)
 {
-	struct vb_rxq *r = peer->rxq;
 	struct vb_qp *qp;
 
 	if (atomic_load_explicit(&peer->state, memory_order_acquire) != VB_PEER_UP) {
@@ -81,9 +100,9 @@ void vb_hca_peer_up(struct vb_peer *peer)
 		return;
 	}
 	vb_direct_peer_up(peer);
-	vb_hca_rxq_open(vb_hca(peer->adapter), peer->index, r);
-	vb_lock_take(&r->rx);
-	for (uint32_t at = 0; (qp = next_qp(r, &at));) {
+	vb_hca_open_lanes(peer);
+	take_lanes(peer);
+	for (uint32_t at = 0; (qp = next_qp(peer->lanes[0].rxq, &at));) {
 		struct vb_path *p = &qp->path;
 
 		vb_lock_take(&qp->lock);
@@ -95,8 +114,9 @@ void vb_hca_peer_up(struct vb_peer *peer)
 		}
 		vb_hca_give(qp);
 	}
-	vb_hca_flush(r);
-	vb_lock_give(&r->rx);
+	for (uint32_t i = 0; i < peer->nlanes; i++)
+		vb_hca_flush(peer->lanes[i].rxq);
+	give_lanes(peer);
 }
 
 /* Whether the queue pair at the other end was, or could have been, connected to this one: not one that is
@@ -113,7 +133,7 @@ static void lose_peer(struct vb_peer *peer, struct vb_qp *qp, enum vb_peer_end h
 	struct vb_facts f = vb_end_facts(how, peer->pid);
 	struct vb_path *p = &qp->path;
 
-	vb_lock_assert_held(&peer->rxq->rx);
+	vb_lock_assert_held(&peer->lanes[0].rxq->rx);
 	vb_lock_take(&qp->lock);
 	if (p->peer == peer && !qp->forgotten) {
 		bool met = p->out != NULL;
@@ -137,17 +157,20 @@ static void lose_peer(struct vb_peer *peer, struct vb_qp *qp, enum vb_peer_end h
 
 void vb_hca_peer_down(struct vb_peer *peer, enum vb_peer_end how)
 {
-	struct vb_rxq *r = peer->rxq;
 	struct vb_qp *qp;
-	bool hid;
+	bool hid = false;
 
-	vb_lock_take(&r->rx);
-	for (uint32_t at = 0; (qp = next_qp(r, &at));)
+	take_lanes(peer);
+	for (uint32_t at = 0; (qp = next_qp(peer->lanes[0].rxq, &at));)
 		lose_peer(peer, qp, how);
-	r->acks = NULL;
-	atomic_store_explicit(&r->open, false, memory_order_relaxed);
-	hid = vb_set_drop(&vb_hca(peer->adapter)->warm, r->index);
-	vb_lock_give(&r->rx);
+	for (uint32_t i = 0; i < peer->nlanes; i++) {
+		struct vb_rxq *r = peer->lanes[i].rxq;
+
+		r->acks = NULL;
+		atomic_store_explicit(&r->open, false, memory_order_relaxed);
+		hid |= vb_set_drop(&vb_hca(peer->adapter)->warm, r->index);
+	}
+	give_lanes(peer);
 	if (hid) /* whoever looked meanwhile saw nothing of other queues */
 		vb_adapter_nudge(peer->adapter);
 	vb_left_forget(peer);

@@ -9,8 +9,8 @@ void vb_hca_peer_up(struct vb_peer *peer);
 void vb_hca_peer_down(struct vb_peer *peer, enum vb_peer_end how);
 void vb_hca_told(struct vb_peer *peer, uint8_t subject, const void *msg, size_t len, int fd);
 
-/* Has the queue of the peer with that index polled from now on.  The thread that brings peers up and down, or
- * before the adapter runs. */
-void vb_hca_rxq_open(struct vb_hca *h, uint32_t index, struct vb_rxq *r);
+/* Has the peer's receive queues polled from now on.  The thread that brings peers up and down, or before the
+ * adapter runs. */
+void vb_hca_open_lanes(struct vb_peer *peer);
 
 #endif

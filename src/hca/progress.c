@@ -46,21 +46,16 @@ static unsigned look_at_warm(struct vb_hca *h, bool drain)
 	return n;
 }
 
-/* Whether none of the warm queues has anything.  It answers where they stand in one word of the set, as
- * nearly always, and then needs neither calls nor a stack. */
+/* Whether none of the warm queues has anything.  It needs neither calls nor a stack. */
 static inline bool warm_rest(const struct vb_hca *h)
 {
-	uint64_t any = vb_set_any(&h->warm);
-	uint32_t w;
+	for (uint64_t any = vb_set_any(&h->warm); any; any &= any - 1) {
+		uint32_t w = vb_set_lowest(any);
 
-	if (!any)
-		return true;
-	if (any & (any - 1))
-		return false;
-	w = vb_set_lowest(any);
-	for (uint64_t bits = vb_set_word(&h->warm, w); bits; bits &= bits - 1)
-		if (vb_hca_rxq_seems_busy(vb_hca_rxq_at(h, w * VB_SET_WORD + vb_set_lowest(bits))))
-			return false;
+		for (uint64_t bits = vb_set_word(&h->warm, w); bits; bits &= bits - 1)
+			if (vb_hca_rxq_seems_busy(vb_hca_rxq_at(h, w * VB_SET_WORD + vb_set_lowest(bits))))
+				return false;
+	}
 	return true;
 }
 

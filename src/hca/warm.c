@@ -101,6 +101,13 @@ bool vb_hca_ready(struct vb_adapter *a)
 	return false;
 }
 
+/* A cold queue in which something is. */
+static void warm_if_there(struct vb_rxq *r)
+{
+	if (atomic_load_explicit(r->cold, memory_order_relaxed) && vb_hca_rxq_is_open(r) && vb_rxq_ready(r))
+		vb_hca_warm(r);
+}
+
 void vb_hca_notice(struct vb_adapter *a)
 {
 	struct vb_hca *h = vb_hca(a);
@@ -109,14 +116,13 @@ void vb_hca_notice(struct vb_adapter *a)
 	for (uint32_t i = 0; i < n; i++) {
 		struct vb_rxq *r = vb_hca_rxq_at(h, i);
 
-		if (r && vb_hca_rxq_is_open(r) && vb_rxq_ready(r) &&
-		    atomic_load_explicit(r->cold, memory_order_relaxed))
-			vb_hca_warm(r);
+		if (r)
+			warm_if_there(r);
 	}
 }
 
 void vb_hca_rang(struct vb_peer *peer)
 {
-	if (atomic_load_explicit(peer->rxq->cold, memory_order_relaxed))
-		vb_hca_warm(peer->rxq);
+	for (uint32_t i = 0; i < peer->nlanes; i++)
+		warm_if_there(peer->lanes[i].rxq);
 }

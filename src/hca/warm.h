@@ -1,7 +1,7 @@
 /* Which receive queues a poll looks at: the warm ones.
  *
  * A queue is warm from the beginning, and becomes cold when nothing has come through it for a while.  Its
- * senders see that (vb_rxq.cold), and leave a hint with each packet: the peer's index, in a set that a poll
+ * senders see that (vb_rxq.cold), and leave a hint with each packet: the queue's index, in a set that a poll
  * looks at by one load.  So a poll costs what is busy, not what is connected.
  *
  * Nothing is lost between the two: a sender stores its packet, then loads the flag, leaves its hint if that
@@ -21,18 +21,18 @@
 
 static inline uint32_t vb_hca_rxq_count(const struct vb_hca *h)
 {
-	return atomic_load_explicit(&h->nrxqs, memory_order_acquire); /* pairs with vb_hca_rxq_open() */
+	return atomic_load_explicit(&h->nrxqs, memory_order_acquire); /* pairs with vb_hca_open_lanes() */
 }
 
 /* NULL: there never was one at that index. */
 static inline struct vb_rxq *vb_hca_rxq_at(const struct vb_hca *h, uint32_t i)
 {
-	return atomic_load_explicit(&h->rxqs[i], memory_order_acquire); /* pairs with vb_hca_rxq_open() */
+	return atomic_load_explicit(&h->rxqs[i], memory_order_acquire); /* pairs with vb_hca_open_lanes() */
 }
 
 static inline bool vb_hca_rxq_is_open(const struct vb_rxq *r)
 {
-	return atomic_load_explicit(&r->open, memory_order_acquire); /* pairs with vb_hca_rxq_open() */
+	return atomic_load_explicit(&r->open, memory_order_acquire); /* pairs with vb_hca_open_lanes() */
 }
 
 /* Whether there is something to take in or to send out.  A hint. */

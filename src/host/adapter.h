@@ -105,13 +105,23 @@ struct vb_wire_parts {
 	uint64_t incarnation; /* the peer's: the source of what comes from it */
 };
 
+/* One of the ways to a peer and back.  A queue pair keeps to one for life, and threads that send to the same
+ * process over queue pairs of their own do not meet at its locks.  Both halves are made when the peer is UP
+ * for the first time, then they stay for the adapter's life. */
+struct vb_lane {
+	struct vb_out *out;
+	struct vb_rxq *rxq;
+	uint64_t left_mark; /* what lay in it at the last look of hca/left.c */
+};
+
 /* A wire to peers, as wire/ defines it and the adapter's opener chooses it (wire/wires.h). */
 struct vb_wire {
 	const char *name;
-	/* Makes peer->out and peer->rxq, or takes them over from the peer that had this index before, under
+	uint32_t lanes; /* how many lanes two adapters have, VB_LANES at most */
+	/* Makes a lane's two halves, or takes them over from the peer that had this index before, under
 	 * rxq->rx.  0 or errno. */
-	int (*up)(struct vb_peer *peer, const struct vb_wire_parts *parts);
-	void (*free)(struct vb_peer *peer);
+	int (*up)(struct vb_peer *peer, struct vb_lane *lane, const struct vb_wire_parts *parts);
+	void (*free)(struct vb_lane *lane);
 };
 
 enum vb_peer_state {
@@ -126,7 +136,7 @@ enum vb_peer_state {
  * serves another peer when nobody holds it. */
 struct vb_peer {
 	struct vb_adapter *adapter; /* set once */
-	uint32_t index;		    /* of its ring and its consumed counter in our segment; set once */
+	uint32_t index;		    /* of its rings and their counters in our segment; set once */
 	uint32_t number;	    /* its primary number, the one asked for until UP */
 	uint64_t incarnation;	    /* 0 until UP */
 	uint32_t pid;		    /* set when UP */
@@ -134,16 +144,15 @@ struct vb_peer {
 	_Atomic uint32_t refs;	    /* paths and others that hold it */
 	int sock;		    /* control socket, -1: none; this process itself has none */
 	const uint8_t *view;	    /* its segment, read-only; NULL until UP */
-	uint32_t view_index;	    /* of its ring to us and its consumed counter, checked */
+	uint32_t view_index;	    /* of its rings to us and their counters in its segment, checked */
 	uint32_t key_offset;	    /* where its keys begin, checked */
-	/* The wire's two halves: made when UP for the first time, then they stay for the adapter's life. */
-	struct vb_out *out;
-	struct vb_rxq *rxq;
+	uint32_t nlanes;	    /* set once */
+	struct vb_lane lanes[VB_LANES];
 	/* Its tables, for direct placement: hca/ sets it in peer_up(), then it stays. */
 	_Atomic(struct vb_peer_mem *) mem;
 	/* A packet was left for it while its word said polling, and hca/left.c looks after that. */
 	_Atomic bool left;
-	uint64_t left_mark, left_since; /* what lay at the last look, and since when; 0: nothing did */
+	uint64_t left_since; /* when hca/left.c saw first what lies in the lanes; 0: nothing does */
 };
 
 enum vb_open_step { VB_OPEN_DESCRIPTORS, VB_OPEN_SEGMENT, VB_OPEN_NUMBER, VB_OPEN_LINK, VB_OPEN_THREAD };
@@ -298,7 +307,7 @@ const char *vb_numbers_say(char *buf, size_t size);
 uint32_t vb_adapter_number_count(const struct vb_adapter *a);
 uint32_t vb_adapter_number_at(const struct vb_adapter *a, uint32_t k);
 /* Peers by index: NULL where there is none.  What a poller reads through the pointer before it has
- * peer->rxq->rx stays valid: the wire's halves are not freed before the adapter is closed, and the peer's
+ * its lanes' locks stays valid: the wire's halves are not freed before the adapter is closed, and the peer's
  * mapping is not taken away but replaced (MAP_FIXED) by empty pages or by the next peer's segment. */
 struct vb_peer *vb_peer_at(const struct vb_adapter *a, uint32_t index);
 uint32_t vb_peer_count(const struct vb_adapter *a); /* indices in use are below this */

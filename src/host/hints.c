@@ -15,7 +15,7 @@
 #endif
 
 _Static_assert(sizeof(struct vb_set) <= VB_HINTS_SIZE, "hints fit their memfd");
-_Static_assert(VB_SET_SIZE == VB_MAX_PEERS, "a hint is a peer's index");
+_Static_assert(VB_SET_SIZE == VB_MAX_RINGS, "a hint is a ring's index");
 
 static struct vb_set *map(void *at, int fd)
 {

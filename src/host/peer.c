@@ -39,9 +39,9 @@ static struct peer *peer_at(const struct vb_adapter *a, uint32_t index)
 	return atomic_load_explicit(&a->peers[index], memory_order_acquire); /* pairs with peer_make() */
 }
 
-static struct vb_ring *ring_of(const struct vb_adapter *a, uint32_t index)
+static struct vb_ring *ring_at(const uint8_t *base, uint32_t ring)
 {
-	return (struct vb_ring *)(a->seg->base + VB_SEG_RINGS) + index;
+	return (struct vb_ring *)(base + VB_SEG_RINGS) + ring;
 }
 
 /* What a peer shows to the one with this incarnation, never 0. */
@@ -52,21 +52,30 @@ static uint32_t token(uint64_t incarnation)
 
 static _Atomic uint32_t *heard_of(const uint8_t *base, uint32_t index)
 {
-	return &((struct vb_consumed *)(base + VB_SEG_CONSUMED))[index].heard;
+	return &((struct vb_consumed *)(base + VB_SEG_CONSUMED))[ring_index(index, 0)].heard;
 }
 
 /* A new peer must not find packets that were meant for the one before it. */
-static void clear_ring(struct peer *p)
+static void clear_ring(const uint8_t *base, uint32_t ring, bool used)
 {
-	struct vb_ring *r = ring_of(p->pub.adapter, p->pub.index);
+	struct vb_ring *r = ring_at(base, ring);
 
-	if (p->used) {
+	/* The first slot is the first that is written: pages that nobody has used are not touched. */
+	if (used && atomic_load_explicit(&r->slots[0].seq, memory_order_relaxed)) {
 		for (uint32_t i = 0; i < VB_RING_SLOTS; i++)
 			atomic_store_explicit(&r->slots[i].seq, 0, memory_order_relaxed);
 	}
-	atomic_store_explicit(consumed_of(p->pub.adapter->seg->base, p->pub.index), 0, memory_order_release);
-	atomic_store(heard_of(p->pub.adapter->seg->base, p->pub.index), 0);
-	atomic_store(cold_of(p->pub.adapter->seg->base, p->pub.index), 0);
+	atomic_store_explicit(consumed_of(base, ring), 0, memory_order_release);
+	atomic_store(cold_of(base, ring), 0);
+}
+
+static void clear_rings(struct peer *p)
+{
+	const uint8_t *base = p->pub.adapter->seg->base;
+
+	for (uint32_t lane = 0; lane < VB_LANES; lane++)
+		clear_ring(base, ring_index(p->pub.index, lane), p->used);
+	atomic_store(heard_of(base, p->pub.index), 0);
 	p->used = false;
 }
 
@@ -92,7 +101,7 @@ static void peer_init(struct peer *p, uint32_t number)
 	p->sought = 0;
 	atomic_store_explicit(&p->unable, 0, memory_order_relaxed);
 	atomic_store_explicit(&p->began, 0, memory_order_relaxed);
-	clear_ring(p);
+	clear_rings(p);
 	set_state(p, VB_PEER_IDLE);
 }
 
@@ -111,6 +120,7 @@ static struct peer *peer_place(struct vb_adapter *a, struct peer **fresh)
 	*fresh = NULL;
 	p->pub.adapter = a;
 	p->pub.index = i;
+	p->pub.nlanes = a->wire->lanes;
 	vb_list_init(&p->free_node);
 	return p;
 }
@@ -187,32 +197,45 @@ int vb_peer_self(struct vb_adapter *a)
 	return 0;
 }
 
+/* What is where of a lane: `base` is the peer's segment, in which ours is its peer of index peer_index. */
+static struct vb_wire_parts lane_parts(const struct vb_peer *peer, uint32_t lane, const uint8_t *base,
+				       uint32_t peer_index)
+{
+	const uint8_t *own = peer->adapter->seg->base;
+	uint32_t ours = ring_index(peer->index, lane), theirs = ring_index(peer_index, lane);
+
+	return (struct vb_wire_parts){
+	    .to = ring_at(own, ours),
+	    .from = ring_at(base, theirs),
+	    .consumed = consumed_of(own, ours),
+	    .peer_consumed = consumed_of(base, theirs),
+	    .peer_awake = (const _Atomic uint32_t *)(base + VB_SEG_AWAKE),
+	    .cold = cold_of(own, ours),
+	    .peer_cold = cold_of(base, theirs),
+	    .hint = theirs,
+	};
+}
+
 int vb_peer_attach(struct peer *p, const uint8_t *base, struct vb_set *hints, uint32_t peer_index,
 		   uint64_t incarnation)
 {
 	struct vb_peer *peer = &p->pub;
 	struct vb_adapter *a = peer->adapter;
-	struct vb_wire_parts parts = {
-	    .to = ring_of(a, peer->index),
-	    .from = (const struct vb_ring *)(base + VB_SEG_RINGS) + peer_index,
-	    .consumed = consumed_of(a->seg->base, peer->index),
-	    .peer_consumed = consumed_of(base, peer_index),
-	    .peer_awake = (const _Atomic uint32_t *)(base + VB_SEG_AWAKE),
-	    .cold = cold_of(a->seg->base, peer->index),
-	    .peer_cold = cold_of(base, peer_index),
-	    .peer_hints = hints,
-	    .hint = peer_index,
-	    .incarnation = incarnation,
-	};
 	uint32_t offset = vb_segment_key_offset(base); /* this once */
-	int err;
 
 	vb_mutex_assert_held(&a->control);
 	if (offset > VB_KEY_OFFSET_MAX)
 		return EPROTO;
-	err = a->wire->up(peer, &parts);
-	if (err)
-		return err;
+	for (uint32_t lane = 0; lane < peer->nlanes; lane++) {
+		struct vb_wire_parts parts = lane_parts(peer, lane, base, peer_index);
+		int err;
+
+		parts.peer_hints = hints;
+		parts.incarnation = incarnation;
+		err = a->wire->up(peer, &peer->lanes[lane], &parts);
+		if (err)
+			return err;
+	}
 	peer->view = base;
 	peer->view_index = peer_index;
 	peer->key_offset = offset;
@@ -287,12 +310,21 @@ static void peer_over(struct peer *p)
 	vb_lock_give(&a->peers_lock);
 }
 
-/* Reads what the peer sent before it went.  The peer sends no more, so a ring's worth of rounds is enough. */
+static bool any_ready(const struct vb_peer *peer)
+{
+	for (uint32_t lane = 0; lane < peer->nlanes; lane++)
+		if (vb_rxq_ready(peer->lanes[lane].rxq))
+			return true;
+	return false;
+}
+
+/* Reads what the peer sent before it went.  The peer sends no more, so its rings' worth of rounds is enough.
+ */
 static void read_to_end(struct peer *p)
 {
 	struct vb_adapter *a = p->pub.adapter;
 
-	for (uint32_t i = 0; i < VB_RING_SLOTS && vb_rxq_ready(p->pub.rxq); i++) {
+	for (uint32_t i = 0; i < VB_LANES * VB_RING_SLOTS && any_ready(&p->pub); i++) {
 		if (atomic_load_explicit(&p->broken, memory_order_relaxed))
 			return;
 		if (!a->ops->progress(a, VB_LOOK_ALL))
@@ -323,12 +355,14 @@ void vb_peer_fall(struct peer *p, enum vb_peer_end how, const char *why)
 		p->conn = NULL;
 	}
 	VB_FAULT_POINT("link down, the segment still mapped");
-	vb_lock_take(&peer->rxq->rx); /* nobody reads its ring any more */
+	for (uint32_t lane = 0; lane < peer->nlanes; lane++)
+		vb_lock_take(&peer->lanes[lane].rxq->rx); /* nobody reads its rings any more */
 	if (!p->seg && p->window)
 		vb_segment_unmap(p->window);
 	if (!p->seg && p->hints)
 		vb_hints_unmap(p->hints);
-	vb_lock_give(&peer->rxq->rx);
+	for (uint32_t lane = 0; lane < peer->nlanes; lane++)
+		vb_lock_give(&peer->lanes[lane].rxq->rx);
 	peer_over(p);
 }
 
@@ -654,8 +688,9 @@ void vb_peers_free(struct vb_adapter *a)
 	for (uint32_t i = 0; i < n; i++) {
 		struct peer *p = peer_at(a, i);
 
-		if (p->pub.out)
-			a->wire->free(&p->pub);
+		for (uint32_t lane = 0; lane < p->pub.nlanes; lane++)
+			if (p->pub.lanes[lane].out)
+				a->wire->free(&p->pub.lanes[lane]);
 		if (atomic_load(&p->pub.mem))
 			a->ops->peer_free(&p->pub);
 		if (p->seg)

@@ -175,15 +175,21 @@ static inline struct peer *peer_of(struct vb_peer *peer)
 	return (struct peer *)peer;
 }
 
-/* In a segment: how far the ring of that peer has been read, and whether it is cold. */
-static inline _Atomic uint32_t *consumed_of(const uint8_t *base, uint32_t index)
+/* In a segment: where the ring stands that belongs to a peer's lane, with what belongs to the ring; how far
+ * it has been read; and whether it is cold. */
+static inline uint32_t ring_index(uint32_t peer_index, uint32_t lane)
 {
-	return &((struct vb_consumed *)(base + VB_SEG_CONSUMED))[index].slots;
+	return peer_index * VB_LANES + lane;
 }
 
-static inline _Atomic uint32_t *cold_of(const uint8_t *base, uint32_t index)
+static inline _Atomic uint32_t *consumed_of(const uint8_t *base, uint32_t ring)
 {
-	return &((struct vb_cold *)(base + VB_SEG_COLD))[index].is;
+	return &((struct vb_consumed *)(base + VB_SEG_CONSUMED))[ring].slots;
+}
+
+static inline _Atomic uint32_t *cold_of(const uint8_t *base, uint32_t ring)
+{
+	return &((struct vb_cold *)(base + VB_SEG_COLD))[ring].is;
 }
 
 /* adapter.c */

@@ -3,7 +3,7 @@
  * and checks it.  Its owner alone writes it.
  *
  * What peers write stands in a memfd of its own, handed over with the segment: hints (base/set.h), the
- * indices of peers that left a packet in a cold ring.  Any peer may set or clear any of them. */
+ * ring_index() of those cold rings in which a packet was left.  Any peer may set or clear any of them. */
 #ifndef VB_HOST_SEGMENT_H
 #define VB_HOST_SEGMENT_H
 
@@ -16,7 +16,7 @@
 #include "iba/shown.h"
 
 #define VB_SEG_MAGIC   0x3142524556ull /* "VERB1" */
-#define VB_SEG_VERSION 6
+#define VB_SEG_VERSION 7
 
 /* Ring geometry.  Descriptors and payload are apart, so that a payload can never pass for a descriptor. */
 #define VB_RING_SLOTS  1024u
@@ -52,13 +52,14 @@ struct vb_ring {
 	uint8_t data[VB_RING_DATA];
 } __attribute__((aligned(4096)));
 
-/* How far this adapter has read the ring that the peer of this index writes to it. */
+/* How far this adapter has read a ring that a peer writes to it; by ring_index(). */
 struct vb_consumed {
 	_Atomic uint32_t slots; /* position, runs freely */
-	_Atomic uint32_t heard; /* the peer's token (peer.c) once this adapter looks at its announcements */
+	_Atomic uint32_t heard; /* of the first ring: the peer's token (peer.c) once this adapter looks at
+				   its announcements */
 } __attribute__((aligned(VB_LINE)));
 
-/* Whether nobody looks at the ring that the peer of this index writes to this adapter: 1, the ring is cold,
+/* Whether nobody looks at a ring that a peer writes to this adapter, by ring_index(): 1, the ring is cold,
  * and who puts a packet there leaves a hint; 0.  The line changes with nothing else: a sender looks at it
  * with each packet. */
 struct vb_cold {
@@ -88,15 +89,15 @@ struct vb_seg_head {
 #define VB_SEG_AWAKE	 4096ull /* the word, alone in its line */
 #define VB_SEG_KEY_MARKS 4224ull /* how far the key table and its announcements are used: two lines */
 #define VB_SEG_PD_MARKS	 4416ull /* how far the table of protection domains is, alone in its line */
-#define VB_SEG_CONSUMED	 8192ull /* struct vb_consumed[VB_MAX_PEERS] */
-#define VB_SEG_COLD	 (VB_SEG_CONSUMED + (uint64_t)VB_MAX_PEERS * VB_LINE) /* struct vb_cold[VB_MAX_PEERS] */
-#define VB_SEG_KEYS	 (VB_SEG_COLD + (uint64_t)VB_MAX_PEERS * VB_LINE)
+#define VB_SEG_CONSUMED	 8192ull /* struct vb_consumed[VB_MAX_RINGS] */
+#define VB_SEG_COLD	 (VB_SEG_CONSUMED + (uint64_t)VB_MAX_RINGS * VB_LINE) /* struct vb_cold[VB_MAX_RINGS] */
+#define VB_SEG_KEYS	 (VB_SEG_COLD + (uint64_t)VB_MAX_RINGS * VB_LINE)
 #define VB_SEG_KEY_SLOTS (VB_SEG_KEYS + (uint64_t)VB_KEY_ENTRIES * VB_LINE) /* 64 of them */
 #define VB_SEG_PDS	 ((VB_SEG_KEY_SLOTS + 64 * VB_LINE + 4095) & ~4095ull)
 #define VB_SEG_PD_SIZE	 32ull /* of one */
 #define VB_SEG_QPS	 (VB_SEG_PDS + (uint64_t)VB_MAX_PD * VB_SEG_PD_SIZE)
 #define VB_SEG_RINGS	 (VB_SEG_QPS + (uint64_t)VB_ADAPTER_NUMBERS * VB_QPN_INDICES * VB_LINE)
-#define VB_SEG_HISTORY	 (VB_SEG_RINGS + (uint64_t)VB_MAX_PEERS * sizeof(struct vb_ring))
+#define VB_SEG_HISTORY	 (VB_SEG_RINGS + (uint64_t)VB_MAX_RINGS * sizeof(struct vb_ring))
 #define VB_SEG_SIZE	 (VB_SEG_HISTORY + sizeof(struct vb_history))
 
 #define VB_HINTS_SIZE 4096ull /* of the other memfd: a struct vb_set */

@@ -268,21 +268,21 @@ static void begin(struct vb_lossy *l)
 }
 
 /* Tests look for this line. */
-static void say(const struct vb_lossy *l, const struct vb_peer *peer)
+static void say(const struct vb_lossy *l)
 {
 	if (l->had[PASSED] + l->had[LOST] + l->had[TWICE] + l->had[LATE])
 		vb_log(
 		    VB_LOG_DEBUG,
 		    "the lossy wire from process %u: %llu packets passed, %llu were lost, %llu came twice, "
 		    "%llu came late",
-		    peer->pid, (unsigned long long)l->had[PASSED], (unsigned long long)l->had[LOST],
+		    l->ring->peer->pid, (unsigned long long)l->had[PASSED], (unsigned long long)l->had[LOST],
 		    (unsigned long long)l->had[TWICE], (unsigned long long)l->had[LATE]);
 }
 
-static int up_again(struct vb_lossy *l, struct vb_peer *peer, const struct vb_wire_parts *parts)
+static int up_again(struct vb_lossy *l, const struct vb_wire_parts *parts)
 {
 	vb_lock_take(&l->rxq.rx);
-	say(l, peer);
+	say(l);
 	vb_lock_take(&l->ring->rxq.rx);
 	vb_shm_attach(l->ring, parts);
 	vb_lock_give(&l->ring->rxq.rx);
@@ -291,12 +291,12 @@ static int up_again(struct vb_lossy *l, struct vb_peer *peer, const struct vb_wi
 	return 0;
 }
 
-static int wire_up(struct vb_peer *peer, const struct vb_wire_parts *parts)
+static int wire_up(struct vb_peer *peer, struct vb_lane *lane, const struct vb_wire_parts *parts)
 {
 	struct vb_lossy *l;
 
-	if (peer->out)
-		return up_again(lossy(peer->out), peer, parts);
+	if (lane->out)
+		return up_again(lossy(lane->out), parts);
 	l = aligned_alloc(_Alignof(struct vb_lossy), sizeof(*l));
 	if (!l)
 		return ENOMEM;
@@ -311,21 +311,21 @@ static int wire_up(struct vb_peer *peer, const struct vb_wire_parts *parts)
 	l->out.brief = VB_SLOT_INLINE;
 	vb_rxq_init(&l->rxq, &rxq_ops, &l->out, parts->cold);
 	begin(l);
-	peer->out = &l->out;
-	peer->rxq = &l->rxq;
+	lane->out = &l->out;
+	lane->rxq = &l->rxq;
 	return 0;
 }
 
-static void wire_free(struct vb_peer *peer)
+static void wire_free(struct vb_lane *lane)
 {
-	struct vb_lossy *l = lossy(peer->out);
+	struct vb_lossy *l = lossy(lane->out);
 
-	say(l, peer);
+	say(l);
 	vb_shm_free(l->ring);
 	free(l);
-	peer->out = NULL;
-	peer->rxq = NULL;
+	lane->out = NULL;
+	lane->rxq = NULL;
 }
 
-const struct vb_wire vb_lossy_wire = {.name = "lossy", .up = wire_up, .free = wire_free};
+const struct vb_wire vb_lossy_wire = {.name = "lossy", .lanes = 1, .up = wire_up, .free = wire_free};
 #endif

@@ -357,12 +357,12 @@ void vb_shm_free(struct vb_shm *s)
 
 /* The adapter's view of the wire. */
 
-static int wire_up(struct vb_peer *peer, const struct vb_wire_parts *parts)
+static int wire_up(struct vb_peer *peer, struct vb_lane *lane, const struct vb_wire_parts *parts)
 {
 	struct vb_shm *s;
 
-	if (peer->out) {
-		s = shm(peer->out);
+	if (lane->out) {
+		s = shm(lane->out);
 		vb_lock_take(&s->rxq.rx);
 		vb_shm_attach(s, parts);
 		vb_lock_give(&s->rxq.rx);
@@ -371,16 +371,16 @@ static int wire_up(struct vb_peer *peer, const struct vb_wire_parts *parts)
 	s = vb_shm_new(peer, parts);
 	if (!s)
 		return ENOMEM;
-	peer->out = &s->out;
-	peer->rxq = &s->rxq;
+	lane->out = &s->out;
+	lane->rxq = &s->rxq;
 	return 0;
 }
 
-static void wire_free(struct vb_peer *peer)
+static void wire_free(struct vb_lane *lane)
 {
-	vb_shm_free(shm(peer->out));
-	peer->out = NULL;
-	peer->rxq = NULL;
+	vb_shm_free(shm(lane->out));
+	lane->out = NULL;
+	lane->rxq = NULL;
 }
 
-const struct vb_wire vb_shm_wire = {.name = "shm", .up = wire_up, .free = wire_free};
+const struct vb_wire vb_shm_wire = {.name = "shm", .lanes = VB_LANES, .up = wire_up, .free = wire_free};

@@ -283,13 +283,13 @@ static void insane_peer_loses_its_link_only(void **state)
 {
 	struct kit_node *x = kit_node_open(), *y = kit_node_open(), *z = kit_node_open();
 	struct vb_peer *peer = kit_connected(x, kit_number_of(y)), *m = kit_connected(x, kit_number_of(z));
-	struct vb_ring *ring = ((struct vb_shm *)peer->out)->to;
+	struct vb_ring *ring = ((struct vb_shm *)peer->lanes[0].out)->to;
 
 	(void)state;
 	kit_await_count(y, &y->ups, 1);
 	ring->slots[0].hdr_len = 255;
 	atomic_store(&ring->slots[0].seq, 1);
-	atomic_store(&((struct vb_shm *)peer->out)->head, 1);
+	atomic_store(&((struct vb_shm *)peer->lanes[0].out)->head, 1);
 	vb_peer_ring(peer);
 	kit_await_count(x, &x->downs, 1);
 	kit_await_count(y, &y->downs, 1);

@@ -118,7 +118,7 @@ static int goodbye_of(char how)
 	child_end(&c);
 	/* The dead peer's way out swallows nothing and hurts nobody. */
 	vb_peer_ring(peer);
-	assert_int_not_equal(((struct vb_shm *)peer->out)->out.mtu, 0);
+	assert_int_not_equal(((struct vb_shm *)peer->lanes[0].out)->out.mtu, 0);
 	vb_peer_put(peer);
 	kit_node_close(x);
 	return goodbyes;

@@ -149,7 +149,7 @@ static void a_queue_pair_of_others(void)
 }
 
 /* Puts a SEND to a queue pair into a ring that leads to its process, as if it were that one's far end. */
-static void inject(struct vb_peer *to, uint32_t qpn, uint32_t psn)
+static void inject(struct vb_out *o, uint32_t qpn, uint32_t psn)
 {
 	struct vb_pkt p = {.op = &vb_opcodes[VB_SEND_ONLY],
 			   .opcode = VB_SEND_ONLY,
@@ -157,7 +157,6 @@ static void inject(struct vb_peer *to, uint32_t qpn, uint32_t psn)
 			   .ack_req = true,
 			   .qpn = qpn,
 			   .psn = psn};
-	struct vb_out *o = to->out;
 	struct vb_outbuf b;
 
 	CHECK(o->ops->reserve(o, &b, p.op->hdr_len, LEN, VB_OUT_REQUEST));
@@ -196,6 +195,7 @@ static void a_third_process_injects(void)
 {
 	struct kit_node *n;
 	struct vb_peer *peer;
+	struct vb_out *out;
 	pid_t pid;
 
 	memset(board, 0, sizeof *board);
@@ -205,9 +205,10 @@ static void a_third_process_injects(void)
 	kit_until(&board->step[0], READY);
 	n = kit_node_open();
 	peer = kit_connected(n, board->card[0].qpn >> VB_QPN_INDEX_BITS);
+	out = peer->lanes[0].out;
 	for (int i = 0; i < 3; i++)
-		inject(peer, board->card[0].qpn, board->card[1].psn);
-	for (int64_t end = 20000; !peer->out->ops->taken(peer->out, peer->out->ops->mark(peer->out)); end--) {
+		inject(out, board->card[0].qpn, board->card[1].psn);
+	for (int64_t end = 20000; !out->ops->taken(out, out->ops->mark(out)); end--) {
 		CHECK(end, "they were not taken out");
 		kit_nap(1);
 	}

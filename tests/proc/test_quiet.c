@@ -28,8 +28,8 @@ static void lose_hints(struct vb_adapter *a)
 	for (uint32_t i = 1; i < vb_peer_count(a); i++) {
 		struct vb_peer *peer = vb_peer_at(a, i);
 
-		if (peer->out)
-			atomic_store(&((struct vb_shm *)peer->out)->peer_hints, &nowhere);
+		for (uint32_t k = 0; k < peer->nlanes && peer->lanes[k].out; k++)
+			atomic_store(&((struct vb_shm *)peer->lanes[k].out)->peer_hints, &nowhere);
 	}
 }
 
@@ -70,8 +70,9 @@ static int peer(int i, enum way way)
 static bool all_cold(struct vb_adapter *a)
 {
 	for (uint32_t i = 0; i < vb_peer_count(a); i++)
-		if (!atomic_load(vb_peer_at(a, i)->rxq->cold))
-			return false;
+		for (uint32_t k = 0; k < vb_peer_at(a, i)->nlanes; k++)
+			if (!atomic_load(vb_peer_at(a, i)->lanes[k].rxq->cold))
+				return false;
 	return vb_set_is_empty(&vb_hca(a)->warm);
 }
 

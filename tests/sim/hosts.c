@@ -189,6 +189,7 @@ static struct link *make_link(struct vb_adapter *a, uint32_t number, struct vb_a
 	l->peer.number = number;
 	l->peer.state = VB_PEER_IDLE;
 	l->peer.sock = -1;
+	l->peer.nlanes = 1;
 	sim_wire_init(&l->wire, a->hosts->air, a->number);
 	l->wire.out.places = a->hosts->cfg.wire.placing;
 	vb_rxq_init(&l->rxq, &link_ops, &l->wire.out, &l->cold);
@@ -216,8 +217,7 @@ static void rise(struct link *l)
 
 	l->peer.incarnation = vb_adapter_incarnation(l->far);
 	l->peer.pid = l->far->number;
-	l->peer.out = &l->wire.out;
-	l->peer.rxq = &l->rxq;
+	l->peer.lanes[0] = (struct vb_lane){&l->wire.out, &l->rxq, 0};
 	l->rxq.sender = &l->far->awake;
 	l->was_up = true;
 	l->peer.state = VB_PEER_UP;
@@ -258,7 +258,7 @@ static void arrive(struct sim_wire *w)
 	to->came[(to->first + to->count++) % CAME] = sim_wire_take(w);
 	w->held++;
 	if (to->cold && !one_in(from->far->hosts, HINT_LOST)) /* a hostile peer took it away */
-		vb_set_add(&from->far->hints, to->peer.index);
+		vb_set_add(&from->far->hints, to->rxq.index);
 	if (from->far->awake == VB_ASLEEP) { /* the doorbell */
 		if (to->peer.state == VB_PEER_UP)
 			vb_hca_ops.rang(&to->peer);
@@ -347,13 +347,12 @@ struct vb_adapter *hosts_start_as(struct hosts *h, uint32_t number)
 	self = make_link(a, a->number, a);
 	self->peer.incarnation = vb_adapter_incarnation(a);
 	self->peer.pid = a->number;
-	self->peer.out = &self->wire.out;
-	self->peer.rxq = &self->rxq;
+	self->peer.lanes[0] = (struct vb_lane){&self->wire.out, &self->rxq, 0};
 	self->peer.state = VB_PEER_UP;
 	self->was_up = true;
 	self->heard = 1;
 	vb_direct_peer_up(&self->peer);
-	vb_hca_rxq_open(d, 0, &self->rxq);
+	vb_hca_open_lanes(&self->peer);
 	return a;
 }
 

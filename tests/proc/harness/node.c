@@ -25,7 +25,7 @@ unsigned kit_node_look(struct vb_adapter *a, enum vb_look how)
 	(void)how;
 	for (uint32_t i = 0; i < vb_peer_count(a); i++) {
 		struct vb_peer *peer = vb_peer_at(a, i);
-		struct vb_rxq *r = peer->rxq;
+		struct vb_rxq *r = peer->lanes[0].rxq;
 		struct vb_arrival in;
 		int ret = 0;
 
@@ -58,7 +58,7 @@ static bool any_ready(struct vb_adapter *a)
 		struct vb_peer *peer = vb_peer_at(a, i);
 
 		if (atomic_load(&peer->state) == VB_PEER_UP && !atomic_load(&n->saw_rubbish) &&
-		    vb_rxq_ready(peer->rxq))
+		    vb_rxq_ready(peer->lanes[0].rxq))
 			return true;
 	}
 	return false;
@@ -86,7 +86,7 @@ static void peer_down(struct vb_peer *peer, enum vb_peer_end how)
 {
 	struct kit_node *n = vb_adapter_user(peer->adapter);
 
-	if (!atomic_load(&n->saw_rubbish) && vb_rxq_ready(peer->rxq))
+	if (!atomic_load(&n->saw_rubbish) && vb_rxq_ready(peer->lanes[0].rxq))
 		abort(); /* not read to its end */
 	atomic_fetch_add(&n->goodbyes, how == VB_END_GOODBYE);
 	atomic_fetch_add(&n->downs, 1);
@@ -162,7 +162,7 @@ void kit_await_state(struct kit_node *n, struct vb_peer *peer, int state)
 
 void kit_send_to(struct vb_peer *peer)
 {
-	struct vb_out *o = peer->out;
+	struct vb_out *o = peer->lanes[0].out;
 	struct vb_outbuf b;
 
 	while (!o->ops->reserve(o, &b, 12, 8, VB_OUT_REQUEST))
