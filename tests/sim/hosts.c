@@ -17,20 +17,29 @@
 
 enum { PROCESSES = 24, LINKS = 24, QPS = 32, CAME = 2048, KEYS = 512, NUMBER0 = 0x11 };
 enum { HINT_LOST = 4, COOL = 8 }; /* one hint of so many; before one event of so many, a process's rings */
-enum { AT_ONCE = 100000 };	  /* events at one instant after which time stands still */
+enum { SIM_LANES = 2 };
+enum { AT_ONCE = 100000 }; /* events at one instant after which time stands still */
 
 #define TRY_AGAIN (10 * VB_MSEC) /* after an attempt at contact that failed */
 #define LOOK	  (10 * VB_MSEC) /* from one look of an engine to the next, while somebody polls */
+
+struct link;
+
+/* One of the lanes between a process and a peer of it. */
+struct lane {
+	struct link *link;
+	struct sim_wire wire;  /* to the peer */
+	struct vb_rxq rxq;     /* from it */
+	_Atomic uint32_t cold; /* whether nobody looks at that */
+	struct sim_flying *came[CAME];
+	uint32_t first, count;
+};
 
 /* A process and one of its peers. */
 struct link {
 	struct vb_peer peer;
 	struct vb_adapter *far; /* NULL: nobody has that number */
-	struct sim_wire wire;	/* to it */
-	struct vb_rxq rxq;	/* from it */
-	_Atomic uint32_t cold;	/* whether nobody looks at it */
-	struct sim_flying *came[CAME];
-	uint32_t first, count;
+	struct lane lanes[SIM_LANES];
 	uint64_t contact, end; /* when it comes up, and ends; VB_NEVER: that is not under way */
 	enum vb_peer_end how;
 	uint64_t began, next_try;
@@ -134,9 +143,15 @@ static struct link *other_end(const struct link *l)
 	return link_to(l->far, l->peer.adapter);
 }
 
-static int link_peek(struct vb_rxq *r, struct vb_arrival *p)
+/* The same lane there. */
+static struct lane *other_lane(const struct lane *l)
 {
-	struct link *l = vb_containerof(r, struct link, rxq);
+	return &other_end(l->link)->lanes[l - l->link->lanes];
+}
+
+static int lane_peek(struct vb_rxq *r, struct vb_arrival *p)
+{
+	struct lane *l = vb_containerof(r, struct lane, rxq);
 	struct sim_flying *f = l->came[l->first % CAME];
 
 	vb_lock_assert_held(&r->rx);
@@ -145,7 +160,7 @@ static int link_peek(struct vb_rxq *r, struct vb_arrival *p)
 	p->hdr_len = f->hdr_len;
 	p->payload_len = f->payload_len;
 	p->payload = f->bytes + f->hdr_len;
-	p->source = (struct vb_source){VB_SOURCE_PEER, l->peer.incarnation};
+	p->source = (struct vb_source){VB_SOURCE_PEER, l->link->peer.incarnation};
 	p->ack = f->ack;
 	p->path_mtu = f->path_mtu;
 	p->placed = f->placed;
@@ -154,10 +169,10 @@ static int link_peek(struct vb_rxq *r, struct vb_arrival *p)
 	return 1;
 }
 
-static void link_next(struct vb_rxq *r)
+static void lane_next(struct vb_rxq *r)
 {
-	struct link *l = vb_containerof(r, struct link, rxq);
-	struct sim_wire *from = &other_end(l)->wire;
+	struct lane *l = vb_containerof(r, struct lane, rxq);
+	struct sim_wire *from = &other_lane(l)->wire;
 
 	free(l->came[l->first++ % CAME]);
 	l->count--;
@@ -165,17 +180,46 @@ static void link_next(struct vb_rxq *r)
 	from->delivered++;
 }
 
-static bool link_ready(const struct vb_rxq *r)
+static bool lane_ready(const struct vb_rxq *r)
 {
-	return vb_containerof(r, const struct link, rxq)->count > 0;
+	return vb_containerof(r, const struct lane, rxq)->count > 0;
 }
 
-static void link_rubbish(struct vb_rxq *r)
+static void lane_rubbish(struct vb_rxq *r)
 {
 	fail_msg("a simulated wire has no rubbish");
 }
 
-static const struct vb_rxq_ops link_ops = {link_peek, link_next, link_ready, link_rubbish};
+static const struct vb_rxq_ops lane_ops = {lane_peek, lane_next, lane_ready, lane_rubbish};
+
+static void make_lane(struct lane *lane, struct link *l)
+{
+	const struct hosts *h = l->peer.adapter->hosts;
+
+	lane->link = l;
+	sim_wire_init(&lane->wire, h->air, l->peer.adapter->number);
+	lane->wire.out.places = h->cfg.wire.placing;
+	vb_rxq_init(&lane->rxq, &lane_ops, &lane->wire.out, &lane->cold);
+}
+
+/* What the peer has of them once it is UP. */
+static void give_lanes(struct link *l)
+{
+	for (uint32_t i = 0; i < SIM_LANES; i++) {
+		l->peer.lanes[i] = (struct vb_lane){&l->lanes[i].wire.out, &l->lanes[i].rxq, 0};
+		if (l->peer.number != l->peer.adapter->number)
+			l->lanes[i].rxq.sender = &l->far->awake;
+	}
+}
+
+static uint32_t all_came(const struct link *l)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < SIM_LANES; i++)
+		n += l->lanes[i].count;
+	return n;
+}
 
 static struct link *make_link(struct vb_adapter *a, uint32_t number, struct vb_adapter *far)
 {
@@ -189,10 +233,9 @@ static struct link *make_link(struct vb_adapter *a, uint32_t number, struct vb_a
 	l->peer.number = number;
 	l->peer.state = VB_PEER_IDLE;
 	l->peer.sock = -1;
-	l->peer.nlanes = 1;
-	sim_wire_init(&l->wire, a->hosts->air, a->number);
-	l->wire.out.places = a->hosts->cfg.wire.placing;
-	vb_rxq_init(&l->rxq, &link_ops, &l->wire.out, &l->cold);
+	l->peer.nlanes = SIM_LANES;
+	for (uint32_t i = 0; i < SIM_LANES; i++)
+		make_lane(&l->lanes[i], l);
 	a->links[a->nlinks++] = l;
 	return l;
 }
@@ -217,8 +260,7 @@ static void rise(struct link *l)
 
 	l->peer.incarnation = vb_adapter_incarnation(l->far);
 	l->peer.pid = l->far->number;
-	l->peer.lanes[0] = (struct vb_lane){&l->wire.out, &l->rxq, 0};
-	l->rxq.sender = &l->far->awake;
+	give_lanes(l);
 	l->was_up = true;
 	l->peer.state = VB_PEER_UP;
 	vb_hca_ops.peer_up(&l->peer);
@@ -252,7 +294,8 @@ static void make_contact(struct link *l)
 
 static void arrive(struct sim_wire *w)
 {
-	struct link *from = vb_containerof(w, struct link, wire), *to = other_end(from);
+	struct lane *lane = vb_containerof(w, struct lane, wire), *to = other_lane(lane);
+	struct link *from = lane->link;
 
 	assert_true(to->count < CAME);
 	to->came[(to->first + to->count++) % CAME] = sim_wire_take(w);
@@ -260,8 +303,8 @@ static void arrive(struct sim_wire *w)
 	if (to->cold && !one_in(from->far->hosts, HINT_LOST)) /* a hostile peer took it away */
 		vb_set_add(&from->far->hints, to->rxq.index);
 	if (from->far->awake == VB_ASLEEP) { /* the doorbell */
-		if (to->peer.state == VB_PEER_UP)
-			vb_hca_ops.rang(&to->peer);
+		if (to->link->peer.state == VB_PEER_UP)
+			vb_hca_ops.rang(&to->link->peer);
 		from->far->nudged = true;
 	} else if (!from->peer.left) {
 		vb_hca_ops.left(&from->peer);
@@ -274,9 +317,10 @@ static void fall(struct link *l)
 	struct link *other = other_end(l);
 
 	l->end = VB_NEVER;
-	while (sim_wire_next(&other->wire) != VB_NEVER)
-		arrive(&other->wire);
-	for (uint32_t i = 0; i < CAME && l->count; i++)
+	for (uint32_t i = 0; i < SIM_LANES; i++)
+		while (sim_wire_next(&other->lanes[i].wire) != VB_NEVER)
+			arrive(&other->lanes[i].wire);
+	for (uint32_t i = 0; i < SIM_LANES * CAME && all_came(l); i++)
 		vb_hca_ops.progress(a, VB_LOOK_ALL);
 	l->heard = 0;
 	l->peer.state = VB_PEER_DOWN;
@@ -347,7 +391,7 @@ struct vb_adapter *hosts_start_as(struct hosts *h, uint32_t number)
 	self = make_link(a, a->number, a);
 	self->peer.incarnation = vb_adapter_incarnation(a);
 	self->peer.pid = a->number;
-	self->peer.lanes[0] = (struct vb_lane){&self->wire.out, &self->rxq, 0};
+	give_lanes(self);
 	self->peer.state = VB_PEER_UP;
 	self->was_up = true;
 	self->heard = 1;
@@ -408,6 +452,13 @@ unsigned hosts_peers_up(const struct vb_adapter *a)
 	return n;
 }
 
+static void free_lane(struct lane *l)
+{
+	sim_wire_free(&l->wire);
+	while (l->count--)
+		free(l->came[l->first++ % CAME]);
+}
+
 void hosts_free(struct hosts *h)
 {
 	for (uint32_t i = 0; i < h->n; i++) {
@@ -417,9 +468,8 @@ void hosts_free(struct hosts *h)
 			struct link *l = a->links[k];
 
 			vb_hca_ops.peer_free(&l->peer);
-			sim_wire_free(&l->wire);
-			while (l->count--)
-				free(l->came[l->first++ % CAME]);
+			for (uint32_t n = 0; n < SIM_LANES; n++)
+				free_lane(&l->lanes[n]);
 		}
 	}
 	for (uint32_t i = 0; i < h->n; i++) {
@@ -510,8 +560,9 @@ static struct event next_event(const struct hosts *h)
 		for (uint32_t k = 0; k < a->nlinks; k++) {
 			struct link *l = a->links[k];
 
-			if (l->far && other_end(l))
-				consider(&e, (struct event){.at = sim_wire_next(&l->wire), .w = &l->wire});
+			for (uint32_t n = 0; n < SIM_LANES && l->far && other_end(l); n++)
+				consider(&e, (struct event){.at = sim_wire_next(&l->lanes[n].wire),
+							    .w = &l->lanes[n].wire});
 			if (!a->alive)
 				continue;
 			consider(&e, (struct event){.at = l->contact, .l = l});

@@ -245,16 +245,24 @@ struct two {
 	struct sim *s;
 };
 
-static struct two two(const struct sim_cfg *c, uint64_t contact)
+/* On that lane: queue pairs that are made in turn take lanes in turn. */
+static struct two two_on(const struct sim_cfg *c, uint64_t contact, uint32_t lane)
 {
 	struct two t = {
 	    .h = hosts_new(&(struct hosts_cfg){.wire = *c, .contact = contact, .notice = VB_MSEC})};
 
 	t.a[0] = hosts_start(t.h);
 	t.a[1] = hosts_start(t.h);
+	for (uint32_t i = 0; i < lane; i++)
+		sim_free(sim_new_on(c, &hosts_ground, t.a[0], t.a[1]));
 	t.s = sim_new_on(c, &hosts_ground, t.a[0], t.a[1]);
 	sim_desk_init(t.s);
 	return t;
+}
+
+static struct two two(const struct sim_cfg *c, uint64_t contact)
+{
+	return two_on(c, contact, 0);
 }
 
 static void over(struct two *t)
@@ -379,13 +387,13 @@ static void nothing_lies(void **state)
 	static const bool acks[] = {false, true, false};
 
 	(void)state;
-	for (unsigned i = 0; i < 3 * 2 * (COMPUTES + 1); i++) {
-		enum sender how = i / 6;
+	for (unsigned i = 0; i < 2 * 3 * 2 * (COMPUTES + 1); i++) {
+		enum sender how = i / 6 % (COMPUTES + 1);
 		bool at_once = acks[i % 3] && (how == SLEEPS || how == SLEPT);
 		uint64_t most = at_once ? 20 * VB_USEC : how == COMPUTES ? 25 * VB_MSEC : 2 * VB_MSEC, r;
-		struct two t = two(SIM_CFG(.timeout = timeouts[i / 3 % 2], .retry_cnt = 0, .lossless = true,
-					   .carried = true),
-				   0);
+		struct two t = two_on(SIM_CFG(.timeout = timeouts[i / 3 % 2], .retry_cnt = 0,
+					      .lossless = true, .carried = true),
+				      0, i / (6 * (COMPUTES + 1)));
 
 		r = sim_take(t.s, 1, 64, 8);
 		hosts_run_for(t.h, VB_MSEC);
@@ -401,6 +409,37 @@ static void nothing_lies(void **state)
 		sim_free(t.s);
 		hosts_free(t.h);
 	}
+}
+
+static uint32_t lane_of(const struct sim *s, unsigned i)
+{
+	return s->n[i].qp.path.rxq->index % VB_LANES;
+}
+
+/* Whatever numbers their queue pairs have: what comes for one is looked for where its answers leave. */
+static void both_ends_keep_to_one_lane(void **state)
+{
+	enum { PAIRS = 6 };
+	const struct sim_cfg *c = SIM_CFG(.timeout = 14);
+	struct two t = two(c, 0);
+	struct sim *s[PAIRS] = {t.s};
+	uint32_t used = 0;
+
+	(void)state;
+	for (unsigned i = 1; i < PAIRS; i++) {
+		if (i == PAIRS / 2) /* the far end's numbers run ahead */
+			sim_free(sim_new_on(c, &hosts_ground, t.a[1], hosts_start(t.h)));
+		s[i] = sim_new_on(c, &hosts_ground, t.a[i % 2], t.a[1 - i % 2]);
+	}
+	hosts_settle(t.h);
+	for (unsigned i = 0; i < PAIRS; i++) {
+		assert_int_equal(lane_of(s[i], 0), lane_of(s[i], 1));
+		used |= 1u << lane_of(s[i], 0);
+	}
+	assert_int_equal(used, 3); /* as many as a simulated peer has */
+	for (unsigned i = 1; i < PAIRS; i++)
+		sim_free(s[i]);
+	over(&t);
 }
 
 /* What is shown as received says nothing of answers, which may be on their way. */
@@ -549,6 +588,7 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(what_was_received_was_sent),
 	    cmocka_unit_test(an_ack_does_not_lie),
 	    cmocka_unit_test(nothing_lies),
+	    cmocka_unit_test(both_ends_keep_to_one_lane),
 	    cmocka_unit_test(a_read_is_not_asked_for_twice),
 	    cmocka_unit_test(requests_are_placed),
 	    cmocka_unit_test(each_leave_is_another),
