@@ -67,7 +67,7 @@ desc: Trigger: --dump-after=batch_over
 fn=main
 calls=20 0
 +3 5000
-fn=count_post
+fn=vcount_post
 +1 40
 calls=19 0
 * 1900
