@@ -17,9 +17,10 @@
 _Static_assert(sizeof(struct vb_set) <= VB_HINTS_SIZE, "hints fit their memfd");
 _Static_assert(VB_SET_SIZE == VB_MAX_RINGS, "a hint is a ring's index");
 
+/* The page is there from the beginning: the first message to a cold ring would have to fetch it. */
 static struct vb_set *map(void *at, int fd)
 {
-	int flags = (at ? MAP_FIXED : 0) | (fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED);
+	int flags = (at ? MAP_FIXED : 0) | (fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED | MAP_POPULATE);
 	void *p = mmap(at, VB_HINTS_SIZE, PROT_READ | PROT_WRITE, flags, fd, 0);
 
 	if (p == MAP_FAILED)
