@@ -65,7 +65,7 @@ static unsigned progress(struct vb_adapter *a, enum vb_look how)
 		vb_hca_notice(a);
 	if (!vb_set_is_empty(vb_adapter_presence(a)->hints))
 		vb_hca_take_hints(vb_hca(a));
-	return look_at_warm(vb_hca(a), how != VB_LOOK_POLL);
+	return look_at_warm(vb_hca(a), true);
 }
 
 static __attribute__((noinline)) void count_looks(struct vb_hca *h)

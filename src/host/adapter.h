@@ -45,8 +45,7 @@ enum vb_peer_end {
 
 /* How far a look at the receive queues goes. */
 enum vb_look {
-	VB_LOOK_POLL,  /* once at those that are warm or have a hint */
-	VB_LOOK_DRAIN, /* the same, until there is nothing left */
+	VB_LOOK_DRAIN, /* those that are warm or have a hint, until there is nothing left */
 	VB_LOOK_ALL,   /* cold ones, too */
 };
 

@@ -171,7 +171,7 @@ static void *spin(void *arg)
 			atomic_fetch_add(&s->found_asleep, 1);
 			vb_adapter_wake(s->n->a);
 		}
-		kit_node_look(s->n->a, VB_LOOK_POLL);
+		kit_node_look(s->n->a, VB_LOOK_DRAIN);
 	}
 	return NULL;
 }
