@@ -71,51 +71,71 @@ static bool takes_from(struct vb_qp *qp, const struct vb_source *source)
 	return qp->path.rxq && vb_source_is(source, &qp->path.source) && !qp->forgotten;
 }
 
+/* Has the QP's lock from here on, if there is such a QP and it takes packets from there. */
+static inline bool hold(struct delivery *d, uint32_t qpn, const struct vb_source *source)
+{
+	struct vb_qp *qp;
+
+	if (d->qp && (d->qpn != qpn || d->bytes > HELD_BYTES))
+		let_go(d);
+	if (d->qp)
+		return vb_likely(vb_source_is(source, &d->qp->path.source));
+	qp = vb_qpn_find(d->rxq->adapter, qpn);
+	if (vb_unlikely(!qp))
+		return false; /* as on a wire: packets to nobody vanish */
+	vb_lock_take(&qp->lock);
+	if (vb_unlikely(!takes_from(qp, source))) {
+		vb_hca_give(qp);
+		return false;
+	}
+	d->qp = qp;
+	d->qpn = qpn;
+	return true;
+}
+
 /* A packet that is no packet names nobody. */
 static __attribute__((cold, noinline)) void say_dropped(const struct vb_arrival *in, const char *why)
 {
-	vb_log(VB_LOG_WARN, "a packet of %u bytes dropped: %s", in->hdr_len + in->payload_len, why);
+	vb_log(VB_LOG_WARN, "a packet of %u bytes dropped: %s", in->b.hdr_len + in->payload_len, why);
 }
 
-static void deliver(struct delivery *d, const struct vb_arrival *in)
+/* Any packet. */
+static __attribute__((noinline)) void deliver_any(struct delivery *d, const struct vb_arrival *in)
 {
 	const char *wrong;
 	struct vb_pkt p;
 
-	wrong = vb_pkt_decode(&p, in->hdr, in->hdr_len, in->payload_len);
+	wrong = vb_pkt_decode(&p, in->b.bytes, in->b.hdr_len, in->payload_len);
 	if (vb_unlikely(wrong != NULL)) {
 		say_dropped(in, wrong);
 		return;
 	}
 	p.payload = in->payload;
-	p.placed = in->placed;
-	p.path_mtu = in->path_mtu;
-	if (vb_unlikely(in->lent) && (wrong = vb_loan_decode(&d->loan, &p))) {
+	p.placed = in->b.flags & VB_BRIEF_PLACED;
+	p.path_mtu = in->b.flags / VB_BRIEF_MTU & VB_BRIEF_MTUS;
+	if (vb_unlikely(in->b.flags & VB_BRIEF_LENT) && (wrong = vb_loan_decode(&d->loan, &p))) {
 		say_dropped(in, wrong);
 		return;
 	}
-	if (d->qp && (d->qpn != p.qpn || d->bytes > HELD_BYTES))
-		let_go(d);
-	if (!d->qp) {
-		struct vb_qp *qp = vb_qpn_find(d->rxq->adapter, p.qpn);
-
-		if (!qp)
-			return; /* as on a wire: packets to nobody vanish */
-		vb_lock_take(&qp->lock);
-		if (vb_unlikely(!takes_from(qp, &in->source))) {
-			vb_hca_give(qp);
-			return;
-		}
-		d->qp = qp;
-		d->qpn = p.qpn;
-	} else if (vb_unlikely(!vb_source_is(&in->source, &d->qp->path.source))) {
+	if (!hold(d, p.qpn, in->source))
 		return;
-	}
 	d->bytes += p.payload_len;
 	d->passed += p.payload_len;
-	if (in->ack & VB_OUT_ACK)
-		d->qp->transport->ack(d->qp, in->ack & VB_PSN_MASK);
+	if (in->b.ack & VB_OUT_ACK)
+		d->qp->transport->ack(d->qp, in->b.ack & VB_PSN_MASK);
 	d->qp->transport->input(d->qp, &p);
+}
+
+/* What is brief the QP may know at first sight. */
+static inline void deliver(struct delivery *d, struct vb_arrival *in)
+{
+	if (vb_likely(!(in->b.flags & VB_BRIEF_APART) && hold(d, vb_pkt_get_qpn(in->b.bytes), in->source) &&
+		      d->qp->transport->brief(d->qp, &in->b))) {
+		d->bytes += in->payload_len;
+		d->passed += in->payload_len;
+		return;
+	}
+	deliver_any(d, in);
 }
 
 /* Whether the sender sleeps.  It says so first and then looks at what is shown as received; here it is the
@@ -132,7 +152,7 @@ static unsigned drain(struct vb_rxq *r)
 {
 	struct delivery d;
 	unsigned budget = r->budget ? r->budget : 1, n = 0;
-	struct vb_arrival in;
+	struct vb_arrival in __attribute__((aligned(16)));
 	int got = 0;
 
 	vb_lock_assert_held(&r->rx);

@@ -34,8 +34,11 @@ enum vb_out_class { VB_OUT_REQUEST, VB_OUT_RESPONSE };
  * is held meanwhile.  All of it is read, so it begins zeroed. */
 enum { VB_OUT_BRIEF = 52 }; /* bytes of header and payload together, at most */
 enum {
+	VB_BRIEF_APART = 1,  /* only where packets arrive (iba/rxq.h): the payload stands elsewhere */
 	VB_BRIEF_PLACED = 2, /* vb_outbuf.placed */
 	VB_BRIEF_MTU = 4,    /* the first bit of three: vb_outbuf.path_mtu */
+	VB_BRIEF_MTUS = 7,   /* vb_outbuf.path_mtu at most */
+	VB_BRIEF_LENT = 32,  /* vb_outbuf.lent; only where packets arrive */
 };
 struct vb_brief {
 	uint8_t hdr_len;

@@ -78,6 +78,24 @@ static inline void vb_pkt_put_bth(uint8_t *buf, const struct vb_pkt *p)
 	memcpy(buf, w, VB_BTH_LEN);
 }
 
+/* Fields of a BTH by themselves, for who sees to packets of one kind. */
+static inline uint32_t vb_pkt_get_word(const uint8_t *hdr, unsigned i)
+{
+	uint32_t w;
+
+	memcpy(&w, hdr + 4 * i, sizeof(w));
+	return be32toh(w);
+}
+
+/* Of word 0: the opcode, and the version, which is 0. */
+#define VB_PKT_KIND	  0xff0f0000u
+#define VB_PKT_PAD(word0) ((word0) >> 20 & 3)
+
+static inline uint32_t vb_pkt_get_qpn(const uint8_t *hdr)
+{
+	return vb_pkt_get_word(hdr, 1) & VB_QPN_MASK;
+}
+
 /* Writes BTH and extension headers of p (p->opcode names them) to buf, which has room for
  * vb_opcodes[p->opcode].hdr_len bytes; returns that length. */
 size_t vb_pkt_encode(uint8_t *buf, const struct vb_pkt *p);

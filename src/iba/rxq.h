@@ -13,6 +13,7 @@
 
 #include "base/list.h"
 #include "base/lock.h"
+#include "iba/out.h"
 #include "iba/pkt.h"
 
 struct vb_adapter;
@@ -32,17 +33,15 @@ static inline bool vb_source_is(const struct vb_source *a, const struct vb_sourc
 	return a->low == b->low && a->high == b->high;
 }
 
-/* One packet: its headers copied out, its payload in place until next(). */
+/* One packet.  What is brief is copied out whole, else its headers are; a payload that is apart stays in
+ * place until next(), and so does what says the source. */
 struct vb_arrival {
-	uint32_t hdr_len, payload_len;
-	const uint8_t *payload;
-	struct vb_source source;
-	uint32_t ack;	  /* VB_OUT_ACK | PSN: an ACK that came along, 0: none */
-	uint8_t path_mtu; /* enum ibv_mtu of the sending QP, 0: not told */
-	bool placed;	  /* the message's data is in its place already */
-	bool lent;	  /* the payload is a loan (iba/loan.h) */
-	uint8_t hdr[VB_HDR_MAX];
+	struct vb_brief b; /* as it was sent; flags: VB_BRIEF_* */
+	uint32_t payload_len;
+	const uint8_t *payload; /* behind the header in `b`, unless it is apart */
+	const struct vb_source *source;
 };
+_Static_assert(VB_OUT_BRIEF >= VB_HDR_MAX, "all headers have room");
 
 struct vb_rxq_ops {
 	/* 1 and the next packet, 0 if there is none, -1 if what is there cannot be a packet: the queue is

@@ -113,31 +113,18 @@ static void link_event(struct vb_cq *cq)
 	vb_lock_give(&q->lock);
 }
 
-static __thread struct vb_cq_hand *hand; /* of the thread that polls, else NULL */
-
-void vb_cq_hand_open(struct vb_cq_hand *h)
-{
-	hand = h;
-}
-
-void vb_cq_hand_close(void)
-{
-	hand = NULL;
-}
+__thread struct vb_cq_hand *vb_cq_hand;
 
 /* The slot of the request that this entry completes is free again.  Under the CQ's lock, or under that of the
  * QP while the CQ is empty. */
 static inline void give_slot(const struct vb_cqe *e)
 {
-	_Atomic uint32_t *polled = &e->qp->resp.rq.polled;
-
-	if (e->is_send) /* this and the last one pair with the poster's acquire */
-		atomic_store_explicit(&e->qp->post.free, e->sq_free, memory_order_release);
+	if (e->is_send)
+		vb_sq_give(e->qp, e->sq_free);
 	else if (e->srq)
 		atomic_fetch_add_explicit(&e->srq->rq.polled, 1, relaxed);
 	else
-		atomic_store_explicit(polled, atomic_load_explicit(polled, relaxed) + 1,
-				      memory_order_release);
+		vb_rq_give(&e->qp->resp.rq);
 }
 
 /* Gives the CQ's lock back.  The entry is lost; the slot in an SRQ, which others use, is not. */
@@ -155,29 +142,17 @@ static bool refuse_push(struct vb_cq *cq, const struct vb_cqe *e)
 	return false;
 }
 
-/* The acquire pairs with the poll that emptied the ring: it has given the slots before ours. */
-static inline bool hand_over(struct vb_cq *cq, const struct vb_cqe *e)
-{
-	struct vb_cq_hand *h = hand;
-
-	if (!h || h->cq != cq || h->n >= h->room ||
-	    atomic_load_explicit(&cq->armed, relaxed) != VB_ARM_NONE ||
-	    atomic_load_explicit(&cq->overrun, relaxed) ||
-	    atomic_load_explicit(&cq->tail, memory_order_acquire) != atomic_load_explicit(&cq->head, relaxed))
-		return false;
-	h->wc[h->n++] = e->wc;
-	give_slot(e);
-	return true;
-}
-
 bool vb_cq_push(struct vb_cq *cq, const struct vb_cqe *e, bool solicited)
 {
+	struct ibv_wc *wc = vb_cq_handed(cq);
 	struct vb_evq *fired = NULL;
 	uint32_t head;
 
-	if (hand_over(cq, e))
+	if (wc) {
+		*wc = e->wc;
+		give_slot(e);
 		return true;
-
+	}
 	vb_lock_take(&cq->lock);
 	head = atomic_load_explicit(&cq->head, relaxed);
 	if (vb_unlikely(head - atomic_load_explicit(&cq->tail, relaxed) >= cq->cqe ||
@@ -215,7 +190,7 @@ int vb_cq_poll(struct vb_cq *cq, int n, struct ibv_wc *wc)
 		give_slot(e);
 	}
 	atomic_store_explicit(&cq->tail, tail + (uint32_t)i,
-			      memory_order_release); /* pairs with hand_over() */
+			      memory_order_release); /* pairs with vb_cq_handed() */
 	vb_lock_give(&cq->lock);
 	return i;
 }

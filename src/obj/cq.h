@@ -95,12 +95,26 @@ bool vb_cq_arm_for(struct vb_cq *cq, bool solicited_only);
  * long as the ring is empty, so that none passes another (one QP's completions are made under its lock). */
 struct vb_cq_hand {
 	struct vb_cq *cq;
-	struct ibv_wc *wc;
-	int room, n; /* entries of wc, and how many of them are filled */
+	struct ibv_wc *at, *end; /* the next entry to fill, and behind the last */
 };
-/* Opens and closes it, around the poller's progress.  It is this thread's alone. */
-void vb_cq_hand_open(struct vb_cq_hand *h);
-void vb_cq_hand_close(void);
+/* This thread's, around its progress; else NULL. */
+extern __thread struct vb_cq_hand *vb_cq_hand;
+
+/* Where a completion of cq goes straight to the program: who fills it in gives its request's slot back
+ * (vb_sq_give(), vb_rq_give()).  NULL: it goes to vb_cq_push(). */
+static inline struct ibv_wc *vb_cq_handed(const struct vb_cq *cq)
+{
+	struct vb_cq_hand *h = vb_cq_hand;
+
+	/* The acquire pairs with the poll that emptied the ring: it has given the slots before ours. */
+	if (!h || h->cq != cq || h->at == h->end ||
+	    atomic_load_explicit(&cq->armed, memory_order_relaxed) != VB_ARM_NONE ||
+	    atomic_load_explicit(&cq->overrun, memory_order_relaxed) ||
+	    atomic_load_explicit(&cq->tail, memory_order_acquire) !=
+		atomic_load_explicit(&cq->head, memory_order_relaxed))
+		return NULL;
+	return h->at++;
+}
 
 /* Adds one completion and fires the event if armed for it.  `solicited`: this entry satisfies a
  * solicited-only arming (errors always do, rule 32).  Returns false when the CQ is full: the entry is lost,

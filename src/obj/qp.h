@@ -260,6 +260,14 @@ static inline void vb_posting_give(struct vb_qp *qp)
 		vb_lock_give(&qp->post.sends);
 }
 
+/* The completion of a send request was polled: the slots up to `free` are free.  Under the send CQ's lock, or
+ * under qp->lock while that CQ is empty. */
+static inline void vb_sq_give(struct vb_qp *qp, uint32_t free)
+{
+	/* pairs with vb_builder_room() */
+	atomic_store_explicit(&qp->post.free, free, memory_order_release);
+}
+
 /* Whether requests were posted of which the protocol does not know. */
 static inline bool vb_sq_unseen(const struct vb_qp *qp)
 {

@@ -60,6 +60,14 @@ static inline uint32_t vb_rq_held(const struct vb_rq *rq)
 	       atomic_load_explicit(&rq->polled, memory_order_acquire);
 }
 
+/* The completion of one more request was polled: its slot is free.  For a queue of a QP, under its receive
+ * CQ's lock, or under the QP's while that CQ is empty. */
+static inline void vb_rq_give(struct vb_rq *rq)
+{
+	atomic_store_explicit(&rq->polled, atomic_load_explicit(&rq->polled, memory_order_relaxed) + 1,
+			      memory_order_release); /* pairs with vb_rq_held() */
+}
+
 static inline bool vb_rq_empty(const struct vb_rq *rq)
 {
 	return atomic_load_explicit(&rq->head, memory_order_acquire) ==

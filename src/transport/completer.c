@@ -284,6 +284,16 @@ void vb_completer_ack(struct vb_qp *qp, uint32_t psn)
 		vb_requester_turn(qp);
 }
 
+bool vb_completer_brief(struct vb_qp *qp, const struct vb_brief *b)
+{
+	if (vb_unlikely(b->hdr_len != VB_BTH_LEN + 4 || b->payload_len ||
+			VB_PKT_PAD(vb_pkt_get_word(b->bytes, 0)) || b->flags || b->ack ||
+			VB_AETH_KIND(b->bytes[VB_BTH_LEN])))
+		return false;
+	vb_completer_ack(qp, vb_pkt_get_word(b->bytes, 2) & VB_PSN_MASK);
+	return true;
+}
+
 void vb_completer_received(struct vb_qp *qp, uint32_t psn)
 {
 	vb_lock_assert_held(&qp->lock);

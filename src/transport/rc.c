@@ -19,26 +19,36 @@ void vb_rc_push(struct vb_qp *qp, struct vb_cq *cq, const struct vb_cqe *e, bool
 	vb_rc_error(qp, &f); /* rule 31 */
 }
 
+static inline struct ibv_wc sent_wc(const struct vb_qp *qp, const struct vb_swqe *w, uint8_t status)
+{
+	return (struct ibv_wc){
+	    .wr_id = w->wr_id,
+	    .status = status,
+	    .qp_num = qp->qpn,
+	    .opcode = vb_wrs[w->opcode].wc,
+	    .vendor_err = status == IBV_WC_SUCCESS ? 0 : w->reason,
+	    .byte_len = status == IBV_WC_SUCCESS && vb_wr_is(w->opcode, VB_WR_FETCH) ? w->length : 0,
+	};
+}
+
 /* `w` has left the queue already (q->una is behind it). */
 void vb_rc_complete_send(struct vb_qp *qp, struct vb_swqe *w, uint8_t status)
 {
-	struct vb_cqe e = {
-	    .wc = {.wr_id = w->wr_id, .status = status, .qp_num = qp->qpn, .opcode = vb_wrs[w->opcode].wc},
-	    .qp = qp,
-	    .sq_free = qp->req.una,
-	    .is_send = true,
-	};
+	bool failed = status != IBV_WC_SUCCESS;
+	struct ibv_wc *to;
+	struct vb_cqe e;
 
 	vb_lock_assert_held(&qp->lock);
-	if (status == IBV_WC_SUCCESS) {
-		if (!(w->flags & IBV_SEND_SIGNALED)) /* rule 39 */
-			return;
-		if (vb_wr_is(w->opcode, VB_WR_FETCH))
-			e.wc.byte_len = w->length;
-	} else {
-		e.wc.vendor_err = w->reason;
+	if (!failed && !(w->flags & IBV_SEND_SIGNALED)) /* rule 39 */
+		return;
+	to = vb_cq_handed(qp->scq);
+	if (vb_likely(to != NULL)) {
+		*to = sent_wc(qp, w, status);
+		vb_sq_give(qp, qp->req.una);
+		return;
 	}
-	vb_rc_push(qp, qp->scq, &e, status != IBV_WC_SUCCESS);
+	e = (struct vb_cqe){.wc = sent_wc(qp, w, status), .qp = qp, .sq_free = qp->req.una, .is_send = true};
+	vb_rc_push(qp, qp->scq, &e, failed);
 }
 
 static const char *const far_end[] = {"", " (found by the far end)"};
@@ -252,6 +262,23 @@ void vb_rc_error(struct vb_qp *qp, const struct vb_facts *f)
 	vb_async_post(qp->ctx, &qp->ev_fatal);
 }
 
+static bool brief(struct vb_qp *qp, struct vb_brief *b)
+{
+	uint32_t first = vb_pkt_get_word(b->bytes, 0) ^ (uint32_t)qp->family << 24;
+
+	vb_lock_assert_held(&qp->lock);
+	if (vb_unlikely(qp->state != IBV_QPS_RTS))
+		return false;
+	switch (first & VB_PKT_KIND) {
+	case (uint32_t)VB_SEND_ONLY << 24:
+		return vb_responder_brief(qp, b);
+	case (uint32_t)VB_ACK << 24:
+		return vb_completer_brief(qp, b);
+	default:
+		return false;
+	}
+}
+
 static void input(struct vb_qp *qp, const struct vb_pkt *p)
 {
 	vb_lock_assert_held(&qp->lock);
@@ -408,6 +435,7 @@ static void enter(struct vb_qp *qp, enum ibv_qp_state from)
 }
 
 const struct vb_transport vb_rc_transport = {
+    .brief = brief,
     .input = input,
     .ack = vb_completer_ack,
     .received = vb_completer_received,

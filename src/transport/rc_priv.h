@@ -34,11 +34,13 @@ enum vb_mw_step vb_window_invalidated(struct vb_qp *qp, uint32_t rkey, struct vb
 
 /* completer.c */
 void vb_completer_input(struct vb_qp *qp, const struct vb_pkt *p);
-void vb_completer_ack(struct vb_qp *qp, uint32_t psn);	    /* vb_transport.ack */
-void vb_completer_received(struct vb_qp *qp, uint32_t psn); /* vb_transport.received */
+bool vb_completer_brief(struct vb_qp *qp, const struct vb_brief *b); /* an ACK; vb_transport.brief */
+void vb_completer_ack(struct vb_qp *qp, uint32_t psn);		     /* vb_transport.ack */
+void vb_completer_received(struct vb_qp *qp, uint32_t psn);	     /* vb_transport.received */
 
 /* responder.c */
 void vb_responder_input(struct vb_qp *qp, const struct vb_pkt *p);
+bool vb_responder_brief(struct vb_qp *qp, struct vb_brief *b); /* a SEND of one packet; vb_transport.brief */
 /* What the far end asks for cannot be done: says which process the key is of, and vb_rc_fail_recv(). */
 void vb_responder_fault(struct vb_qp *qp, struct vb_facts *f, enum vb_reason r, bool take_wqe);
 

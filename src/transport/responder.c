@@ -67,14 +67,25 @@ static void nak_once(struct vb_resp *s, uint8_t syndrome)
 	s->nak_psn = s->epsn;
 }
 
-static inline void accept(struct vb_resp *s, const struct vb_pkt *p, uint32_t npsn)
+/* A packet with the expected PSN has come. */
+static inline void expected(struct vb_resp *s, uint32_t bits)
 {
+	s->nak_atomic = bits & VB_OP_ATOMIC; /* rule 16 */
+	s->nak_sent = false;
+	s->nak_owed = 0; /* what was lost has come before the NAK went out */
+}
+
+/* bits: those of the opcode. */
+static inline void accept(struct vb_resp *s, uint8_t opcode, uint32_t bits, uint32_t npsn, bool ack_req)
+{
+	bool last = bits & VB_OP_LAST;
+
 	s->epsn = vb_psn_add(s->epsn, npsn);
-	s->last_op = p->opcode;
-	s->in_message = !(p->op->bits & VB_OP_LAST);
-	if (p->op->bits & VB_OP_LAST)
+	s->last_op = opcode;
+	s->in_message = !last;
+	if (last)
 		s->msn = vb_psn_add(s->msn, 1); /* rule 12: counts finished requests */
-	s->ack_owed |= p->ack_req;
+	s->ack_owed |= ack_req;
 }
 
 /* A receive WQE for the message, from RQ or SRQ.  false: there is none. */
@@ -109,20 +120,22 @@ static bool take_wqe(struct vb_qp *qp)
 	return false;
 }
 
+static inline struct ibv_wc received_wc(const struct vb_qp *qp, uint64_t wr_id, enum ibv_wc_opcode opcode,
+					uint32_t byte_len)
+{
+	return (struct ibv_wc){.wr_id = wr_id,
+			       .status = IBV_WC_SUCCESS,
+			       .opcode = opcode,
+			       .byte_len = byte_len,
+			       .qp_num = qp->qpn,
+			       .src_qp = qp->dest_qpn};
+}
+
 static void receive_done(struct vb_qp *qp, const struct vb_pkt *p, enum ibv_wc_opcode opcode,
 			 uint32_t byte_len)
 {
 	struct vb_resp *s = &qp->resp;
-	struct vb_cqe e = {
-	    .wc = {.wr_id = s->cur->wr_id,
-		   .status = IBV_WC_SUCCESS,
-		   .opcode = opcode,
-		   .byte_len = byte_len,
-		   .qp_num = qp->qpn,
-		   .src_qp = qp->dest_qpn},
-	    .qp = qp,
-	    .srq = qp->srq,
-	};
+	struct vb_cqe e = {.wc = received_wc(qp, s->cur->wr_id, opcode, byte_len), .qp = qp, .srq = qp->srq};
 
 	if (p->op->bits & VB_OP_IMM) {
 		e.wc.wc_flags = IBV_WC_WITH_IMM;
@@ -203,7 +216,8 @@ static void send_in(struct vb_qp *qp, const struct vb_pkt *p)
 	if (vb_unlikely(p->op->bits & VB_OP_IETH) && !invalidate(qp, p))
 		return;
 	s->got += p->payload_len;
-	accept(s, p, vb_unlikely(p->loan != NULL) ? psn_count(p->payload_len, path_mtu(qp)) : 1);
+	accept(s, p->opcode, p->op->bits,
+	       vb_unlikely(p->loan != NULL) ? psn_count(p->payload_len, path_mtu(qp)) : 1, p->ack_req);
 	if (last)
 		receive_done(qp, p, IBV_WC_RECV, s->got);
 }
@@ -294,7 +308,7 @@ static void write_in(struct vb_qp *qp, const struct vb_pkt *p)
 	s->va += p->payload_len;
 	s->left -= p->payload_len;
 	s->got += p->payload_len;
-	accept(s, p, 1);
+	accept(s, p->opcode, p->op->bits, 1, p->ack_req);
 	if (p->op->bits & VB_OP_TAKES_WQE)
 		receive_done(qp, p, IBV_WC_RECV_RDMA_WITH_IMM, s->got);
 }
@@ -482,6 +496,53 @@ static bool in_order(struct vb_qp *qp, const struct vb_pkt *p)
 	return vb_likely(!mtus_differ(qp, p)) || fits_both(qp, p);
 }
 
+/* Whether b, a SEND of one packet, is the one expected, and w, the oldest receive request, has room for
+ * it in its first piece: vb_responder_input() would find nothing to object to, nothing else to see to, and
+ * come to the copy. */
+static inline bool is_plain(const struct vb_qp *qp, const struct vb_brief *b, const struct vb_rwqe *w)
+{
+	const struct vb_resp *s = &qp->resp;
+	uint32_t pad = VB_PKT_PAD(vb_pkt_get_word(b->bytes, 0));
+
+	return b->hdr_len == VB_BTH_LEN && b->payload_len > pad && /* and shorter than any path's */
+	       b->flags == qp->path_mtu * VB_BRIEF_MTU &&
+	       (vb_pkt_get_word(b->bytes, 2) & VB_PSN_MASK) == s->epsn && !s->in_message && !s->have_wqe &&
+	       !vb_rq_empty(&s->rq) && w->num_sge && b->payload_len - pad <= w->sge[0].length;
+}
+
+bool vb_responder_brief(struct vb_qp *qp, struct vb_brief *b)
+{
+	struct vb_resp *s = &qp->resp;
+	const struct vb_rwqe *w = vb_rq_at(&s->rq, s->rq.tail);
+	uint32_t first = vb_pkt_get_word(b->bytes, 0), len = b->payload_len - VB_PKT_PAD(first);
+	struct ibv_wc *to;
+	struct vb_cqe e;
+
+	vb_lock_assert_held(&qp->lock);
+	if (vb_unlikely(!is_plain(qp, b, w)))
+		return false;
+	if (b->ack & VB_OUT_ACK) {
+		vb_completer_ack(qp, b->ack & VB_PSN_MASK);
+		b->ack = 0;
+		if (vb_unlikely(qp->state != IBV_QPS_RTS))
+			return false;
+	}
+	if (vb_unlikely(!vb_sg_scatter(qp, qp->pd_id, w->sge, b->bytes + VB_BTH_LEN, len)))
+		return false;
+	s->rq.tail++;
+	expected(s, 0);
+	accept(s, qp->family | VB_SEND_ONLY, VB_OP_LAST, 1, vb_pkt_get_word(b->bytes, 2) >> 31);
+	to = vb_cq_handed(qp->rcq);
+	if (vb_likely(to != NULL)) {
+		*to = received_wc(qp, w->wr_id, IBV_WC_RECV, len);
+		vb_rq_give(&s->rq);
+		return true;
+	}
+	e = (struct vb_cqe){.wc = received_wc(qp, w->wr_id, IBV_WC_RECV, len), .qp = qp};
+	vb_rc_push(qp, qp->rcq, &e, first >> 23 & 1);
+	return true;
+}
+
 void vb_responder_input(struct vb_qp *qp, const struct vb_pkt *p)
 {
 	struct vb_resp *s = &qp->resp;
@@ -503,9 +564,7 @@ void vb_responder_input(struct vb_qp *qp, const struct vb_pkt *p)
 		duplicate(qp, p);
 		return;
 	}
-	s->nak_atomic = p->op->bits & VB_OP_ATOMIC; /* rule 16 */
-	s->nak_sent = false;
-	s->nak_owed = 0; /* what was lost has come before the NAK went out */
+	expected(s, p->op->bits);
 	if (!in_order(qp, p))
 		return;
 	if (p->op->bits & VB_OP_SEND)

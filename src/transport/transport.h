@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "iba/out.h"
 #include "iba/pkt.h"
 #include "obj/qp.h"
 
@@ -23,6 +24,13 @@ enum vb_owes {
 };
 
 struct vb_transport {
+	/* A packet that is brief, as it came, its lengths within bounds and nothing else looked at, from
+	 * where the QP takes packets: takes it in if it is of a kind that is common and nothing about it or
+	 * the QP is rare, with the ACK that it carries.  false: it is to be decoded, and given to ack() and
+	 * input(), which would have done the same.  The ACK may have been taken (b->ack is 0 then). From
+	 * hca/receive.c, as input(). */
+	bool (*brief)(struct vb_qp *qp, struct vb_brief *b);
+
 	/* One packet for this QP, decoded, and from where the QP takes packets; its payload stays the
 	 * caller's.  One of another family than the QP's type has (qp->family) is dropped, and so is what the
 	 * QP's state does not take.  From hca/receive.c, with the lock of the receive queue. */

@@ -149,13 +149,13 @@ VB_VALUE_UNLESS(int, vb_poll_cq, polled_in_vain(vb_cq(ibcq)), (ibcq, n, wc), str
 	struct vb_cq *cq = vb_cq(ibcq);
 
 	if (vb_cq_is_empty(cq) && vb_likely(cq->ctx->adapter != NULL)) { /* none: a test of CQs alone */
-		struct vb_cq_hand hand = {.cq = cq, .wc = wc, .room = n};
+		struct vb_cq_hand hand = {.cq = cq, .at = wc, .end = n > 0 ? wc + n : wc};
 
-		vb_cq_hand_open(&hand);
+		vb_cq_hand = &hand;
 		vb_hca_poll(cq->ctx->adapter);
-		vb_cq_hand_close();
-		if (hand.n)
-			return hand.n;
+		vb_cq_hand = NULL;
+		if (hand.at != wc)
+			return (int)(hand.at - wc);
 	}
 	return vb_cq_poll(cq, n, wc);
 }

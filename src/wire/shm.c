@@ -17,12 +17,12 @@ enum {
 
 _Static_assert(sizeof(struct vb_slot) == VB_LINE, "a packet is a cache line");
 _Static_assert(1 << SLOT_SHIFT == sizeof(struct vb_slot) && !offsetof(struct vb_slot, seq), "vb_rxq.words");
-_Static_assert(HDR_ROOM == sizeof(((struct vb_arrival *)0)->hdr), "headers are copied at full size");
 _Static_assert(sizeof(struct vb_brief) == VB_LINE - sizeof(uint32_t) &&
 		   offsetof(struct vb_brief, bytes) + sizeof(uint32_t) == offsetof(struct vb_slot, bytes) &&
 		   offsetof(struct vb_brief, ack) + sizeof(uint32_t) == offsetof(struct vb_slot, ack) &&
-		   VB_OUT_BRIEF == VB_SLOT_INLINE && (int)VB_BRIEF_PLACED == VB_SLOT_PLACED &&
-		   (int)VB_BRIEF_MTU == VB_SLOT_MTU,
+		   VB_OUT_BRIEF == VB_SLOT_INLINE && (int)VB_BRIEF_APART == VB_SLOT_DATA &&
+		   (int)VB_BRIEF_PLACED == VB_SLOT_PLACED && (int)VB_BRIEF_MTU == VB_SLOT_MTU &&
+		   (int)VB_BRIEF_LENT == VB_SLOT_LENT,
 	       "a brief packet is a slot behind its number");
 _Static_assert(VB_RING_MTU <= SPARE_DATA / 2, "responses find room behind requests");
 
@@ -247,44 +247,40 @@ static struct vb_shm *shm_of(const struct vb_rxq *r)
 	return vb_containerof(r, struct vb_shm, rxq);
 }
 
+/* The payload of a packet, whose slot was copied, in the data ring. */
+static __attribute__((noinline)) int peek_data(const struct vb_shm *s, struct vb_arrival *p)
+{
+	struct vb_slot slot;
+
+	memcpy((uint8_t *)&slot + sizeof(slot.seq), &p->b, sizeof(p->b));
+	if (slot.hdr_len > HDR_ROOM || slot.data_len > VB_RING_MTU ||
+	    slot.data_off > VB_RING_DATA - slot.data_len)
+		return -1;
+	p->payload = s->from->data + slot.data_off;
+	p->payload_len = slot.data_len;
+	return 1;
+}
+
 static int peek(struct vb_rxq *r, struct vb_arrival *p)
 {
 	const struct vb_shm *s = shm_of(r);
 	uint32_t at = atomic_load_explicit(&r->at, memory_order_relaxed);
 	const struct vb_slot *slot = &s->from->slots[at % VB_RING_SLOTS];
-	uint32_t hdr_len, len, off;
-	uint8_t flags;
-	bool data;
 
 	vb_lock_assert_held(&r->rx);
 	if (atomic_load_explicit(&slot->seq, memory_order_acquire) != at + 1) /* pairs with commit() */
 		return 0;
-	/* Each field is read once: a hostile peer may change it under us. */
-	hdr_len = *(const volatile uint8_t *)&slot->hdr_len;
-	flags = *(const volatile uint8_t *)&slot->flags;
-	data = flags & VB_SLOT_DATA;
-	p->placed = flags & VB_SLOT_PLACED;
-	p->lent = flags & VB_SLOT_LENT;
-	p->path_mtu = flags / VB_SLOT_MTU & 7;
-	memcpy(p->hdr, slot->bytes, sizeof(p->hdr));
-	p->hdr_len = hdr_len;
-	p->ack = *(const volatile uint32_t *)&slot->ack;
-	p->source = s->source;
-	if (vb_unlikely(hdr_len > HDR_ROOM))
+	/* A hostile peer may change the slot under us: it is read once, and the copy is what is checked and
+	 * used.  Without the second line a compiler might read in the slot again what stands in the copy. */
+	memcpy(&p->b, (const uint8_t *)slot + sizeof(slot->seq), sizeof(p->b));
+	__asm__ volatile("" ::: "memory");
+	p->source = &s->source;
+	if (vb_unlikely(p->b.flags & VB_SLOT_DATA))
+		return peek_data(s, p);
+	if (vb_unlikely(p->b.hdr_len > HDR_ROOM || p->b.payload_len > VB_SLOT_INLINE - p->b.hdr_len))
 		return -1;
-	if (vb_likely(!data)) {
-		len = *(const volatile uint16_t *)&slot->inline_len;
-		if (vb_unlikely(len > VB_SLOT_INLINE - hdr_len))
-			return -1;
-		p->payload = slot->bytes + hdr_len;
-	} else {
-		off = *(const volatile uint32_t *)&slot->data_off;
-		len = *(const volatile uint32_t *)&slot->data_len;
-		if (vb_unlikely(len > VB_RING_MTU || off > VB_RING_DATA - len))
-			return -1;
-		p->payload = s->from->data + off;
-	}
-	p->payload_len = len;
+	p->payload = p->b.bytes + p->b.hdr_len;
+	p->payload_len = p->b.payload_len;
 	return 1;
 }
 

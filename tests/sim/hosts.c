@@ -28,9 +28,10 @@ struct link;
 /* One of the lanes between a process and a peer of it. */
 struct lane {
 	struct link *link;
-	struct sim_wire wire;  /* to the peer */
-	struct vb_rxq rxq;     /* from it */
-	_Atomic uint32_t cold; /* whether nobody looks at that */
+	struct sim_wire wire;	 /* to the peer */
+	struct vb_rxq rxq;	 /* from it */
+	struct vb_source source; /* what comes from it shows */
+	_Atomic uint32_t cold;	 /* whether nobody looks at that */
 	struct sim_flying *came[CAME];
 	uint32_t first, count;
 };
@@ -157,15 +158,16 @@ static int lane_peek(struct vb_rxq *r, struct vb_arrival *p)
 	vb_lock_assert_held(&r->rx);
 	if (!l->count)
 		return 0;
-	p->hdr_len = f->hdr_len;
+	l->source = (struct vb_source){VB_SOURCE_PEER, l->link->peer.incarnation};
+	p->source = &l->source;
 	p->payload_len = f->payload_len;
-	p->payload = f->bytes + f->hdr_len;
-	p->source = (struct vb_source){VB_SOURCE_PEER, l->link->peer.incarnation};
-	p->ack = f->ack;
-	p->path_mtu = f->path_mtu;
-	p->placed = f->placed;
-	p->lent = f->lent;
-	memcpy(p->hdr, f->bytes, f->hdr_len);
+	sim_flying_brief(f, &p->b);
+	if (f->hdr_len + f->payload_len <= other_lane(l)->wire.out.brief) {
+		p->payload = p->b.bytes + f->hdr_len;
+	} else {
+		p->b.flags |= VB_BRIEF_APART;
+		p->payload = f->bytes + f->hdr_len;
+	}
 	return 1;
 }
 

@@ -318,6 +318,32 @@ static void pump(struct sim *s, unsigned i)
 	vb_lock_give(&n->qp.lock);
 }
 
+void sim_flying_brief(const struct sim_flying *f, struct vb_brief *b)
+{
+	uint32_t bytes = f->hdr_len + f->payload_len;
+
+	*b = (struct vb_brief){.hdr_len = (uint8_t)f->hdr_len,
+			       .flags = (uint8_t)(f->path_mtu * VB_BRIEF_MTU | f->placed * VB_BRIEF_PLACED |
+						  f->lent * VB_BRIEF_LENT),
+			       .payload_len = (uint16_t)f->payload_len,
+			       .ack = f->ack};
+	memcpy(b->bytes, f->bytes, bytes < sizeof b->bytes ? bytes : sizeof b->bytes);
+}
+
+/* The QP takes the packet as a brief one. */
+static bool deliver_brief(struct vb_qp *qp, struct sim_flying *f, uint32_t brief)
+{
+	struct vb_brief b;
+	bool taken;
+
+	if (f->hdr_len + f->payload_len > brief)
+		return false;
+	sim_flying_brief(f, &b);
+	taken = qp->transport->brief(qp, &b);
+	f->ack = b.ack;
+	return taken;
+}
+
 static void deliver(struct sim *s, struct sim_wire *w)
 {
 	struct vb_qp *qp = &s->n[!w->from].qp;
@@ -333,9 +359,13 @@ static void deliver(struct sim *s, struct sim_wire *w)
 	if (f->lent)
 		assert_null(vb_loan_decode(&loan, &p));
 	vb_lock_take(&qp->lock);
-	if (f->ack)
-		qp->transport->ack(qp, f->ack & VB_PSN_MASK);
-	qp->transport->input(qp, &p);
+	if (!deliver_brief(qp, f, w->out.brief)) {
+		if (f->ack)
+			qp->transport->ack(qp, f->ack & VB_PSN_MASK);
+		qp->transport->input(qp, &p);
+	} else {
+		s->briefs++;
+	}
 	show_received(&s->n[!w->from]);
 	vb_lock_give(&qp->lock);
 	free(f);
@@ -721,6 +751,7 @@ void sim_inject(struct sim *s, unsigned n, struct vb_pkt *p, const void *payload
 {
 	struct vb_qp *qp = &s->n[n].qp;
 	uint8_t hdr[VB_HDR_MAX];
+	struct sim_flying *f;
 	struct vb_loan loan;
 	struct vb_pkt in;
 
@@ -731,8 +762,17 @@ void sim_inject(struct sim *s, unsigned n, struct vb_pkt *p, const void *payload
 	in.placed = p->placed; /* which no header carries, */
 	if (p->loan)	       /* nor that the payload is one */
 		assert_null(vb_loan_decode(&loan, &in));
+	f = malloc(sizeof *f + in.op->hdr_len + len);
+	assert_non_null(f);
+	*f = (struct sim_flying){
+	    .hdr_len = in.op->hdr_len, .payload_len = len, .placed = p->placed, .lent = p->loan != NULL};
+	memcpy(f->bytes, hdr, in.op->hdr_len);
+	if (len)
+		memcpy(f->bytes + in.op->hdr_len, payload, len);
 	vb_lock_take(&qp->lock);
-	qp->transport->input(qp, &in);
+	if (!deliver_brief(qp, f, s->n[!n].wire.out.brief))
+		qp->transport->input(qp, &in);
+	free(f);
 	vb_lock_give(&qp->lock);
 	pump(s, n);
 }

@@ -82,7 +82,7 @@ struct sim_cfg {
 	bool carried;		  /* the wire carries ACKs along with requests */
 	bool placing;		  /* requests are placed directly where they can be, once both have it */
 	bool one_end;		  /* side 1 is connected by sim_connect() only */
-	uint32_t brief;		  /* longest packet that the requester may send as a brief one; 0: none */
+	uint32_t brief;		  /* longest packet that may be sent, and taken in, as a brief one; 0: none */
 };
 
 /* A sensible quiet wire; tests change what they are about. */
@@ -117,6 +117,9 @@ struct sim_flying {
 	uint8_t path_mtu; /* as told by the sender */
 	uint8_t bytes[];
 };
+
+/* As it comes out of a wire: all of it, or as much as has room. */
+void sim_flying_brief(const struct sim_flying *f, struct vb_brief *b);
 
 struct sim;
 
@@ -167,6 +170,7 @@ struct sim {
 	unsigned counter;	   /* the filter's own */
 	uint64_t packets, carried; /* handed to the wires; ACKs that travelled along */
 	uint64_t lent;		   /* packets with a loan */
+	uint64_t briefs;	   /* packets that their QPs took in as brief ones */
 	bool talk;		   /* VB_SIM_TRACE is set: every packet is printed */
 	uint64_t next_wr;
 	uint8_t *mem[2]; /* memory of each side, and its L_Key; see sim_desk() */

@@ -113,10 +113,10 @@ static bool take_one(struct ends *e, uint32_t id, uint32_t hdr, uint32_t len)
 	if (!r)
 		return false;
 	assert_int_equal(r, 1);
-	memcpy(&got, p.hdr, sizeof(got));
+	memcpy(&got, p.b.bytes, sizeof(got));
 	assert_int_equal(got, id);
-	assert_int_equal(p.hdr_len, hdr);
-	assert_true(p.source.high == VB_SOURCE_PEER && p.source.low == SENDER);
+	assert_int_equal(p.b.hdr_len, hdr);
+	assert_true(p.source->high == VB_SOURCE_PEER && p.source->low == SENDER);
 	assert_int_equal(p.payload_len, len);
 	for (uint32_t i = 0; i < len; i++) {
 		if (p.payload[i] != byte_at(id, i))
@@ -161,7 +161,8 @@ static void marks_travel(void **state)
 		b.path_mtu = i & 4 ? 5 : 0;
 		o->ops->commit(o, &b);
 		assert_int_equal(peek(e, &p), 1);
-		assert_true(p.placed == (i & 1) && p.lent == !!(i & 2) && p.path_mtu == (i & 4 ? 5 : 0));
+		assert_int_equal(p.b.flags, (i & 1) * VB_BRIEF_PLACED | !!(i & 2) * VB_BRIEF_LENT |
+						(i & 4 ? 5 : 0) * VB_BRIEF_MTU | !!(i & 8) * VB_BRIEF_APART);
 		next(e);
 	}
 }
@@ -380,6 +381,24 @@ static void mark_tells_what_was_taken(void **state)
 	assert_true(o->ops->taken(o, second));
 }
 
+/* A hostile peer changes a packet that was looked at: what was checked is what is used. */
+static void a_slot_is_read_once(void **state)
+{
+	struct ends *e = *state;
+	struct vb_slot *s = &e->ring->slots[0];
+	struct vb_arrival p;
+	struct vb_brief was;
+
+	assert_true(send_one(e, 1, 12, 40, VB_OUT_REQUEST));
+	assert_int_equal(peek(e, &p), 1);
+	was = p.b;
+	memset((uint8_t *)s + sizeof(s->seq), 0xff, sizeof(*s) - sizeof(s->seq));
+	assert_memory_equal(&p.b, &was, sizeof(was));
+	assert_int_equal(p.payload_len, 40);
+	for (uint32_t i = 0; i < 40; i++)
+		assert_int_equal(p.payload[i], byte_at(1, i));
+}
+
 /* A hostile peer writes what it likes; the reader stays within the ring. */
 static void insane_packets_are_refused(void **state)
 {
@@ -501,6 +520,7 @@ int main(void)
 	    T(what_is_left_at_the_end_is_used),
 	    T(positions_run_over),
 	    T(mark_tells_what_was_taken),
+	    T(a_slot_is_read_once),
 	    T(insane_packets_are_refused),
 	    T(insane_counter_frees_nothing),
 	    T(two_threads_stream_a_million),

@@ -53,7 +53,7 @@ static void requests_are_of_types_that_there_are(void **state)
 
 static const struct vb_transport *real;
 
-enum op { INPUT, ACK, RECEIVED, OUTPUT, OWES, TIMER, PATH, LAST_WORD, ENTER, ERROR, FLUSH, OPS };
+enum op { BRIEF, INPUT, ACK, RECEIVED, OUTPUT, OWES, TIMER, PATH, LAST_WORD, ENTER, ERROR, FLUSH, OPS };
 static _Atomic uint32_t calls[OPS], unlocked;
 
 static void note(enum op op, const struct vb_qp *qp)
@@ -61,6 +61,13 @@ static void note(enum op op, const struct vb_qp *qp)
 	atomic_fetch_add(&calls[op], 1);
 	if (!vb_lock_is_mine(&qp->lock)) /* in builds without VB_DEBUG: somebody's */
 		atomic_fetch_add(&unlocked, 1);
+}
+
+/* Every other packet is left to the general way. */
+static bool spy_brief(struct vb_qp *qp, struct vb_brief *b)
+{
+	note(BRIEF, qp);
+	return atomic_load(&calls[BRIEF]) % 2 && real->brief(qp, b);
 }
 
 static void spy_input(struct vb_qp *qp, const struct vb_pkt *p)
@@ -129,9 +136,9 @@ static void spy_flush(struct vb_qp *qp)
 	real->flush(qp);
 }
 
-static const struct vb_transport spy = {spy_input, spy_ack,   spy_received, spy_output,
-					spy_owes,  spy_timer, spy_path,	    spy_last_word,
-					spy_enter, spy_error, spy_flush};
+static const struct vb_transport spy = {spy_brief,     spy_input, spy_ack,   spy_received,
+					spy_output,    spy_owes,  spy_timer, spy_path,
+					spy_last_word, spy_enter, spy_error, spy_flush};
 
 static uint32_t count(enum op op)
 {
@@ -191,6 +198,7 @@ static void all_goes_through_the_row(void **state)
 	}
 	assert_int_not_equal(count(PATH), 0);
 	assert_int_not_equal(count(OUTPUT), 0);
+	assert_int_not_equal(count(BRIEF), 0);
 	assert_int_not_equal(count(INPUT), 0);
 	assert_int_not_equal(count(OWES), 0);
 
