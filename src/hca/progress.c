@@ -29,7 +29,7 @@ enum {
 
 static __thread struct vb_idle idle = VB_IDLE_BEGIN;
 
-static unsigned look_at_warm(struct vb_hca *h, bool drain)
+static unsigned look_at_warm(struct vb_hca *h, enum vb_take take)
 {
 	unsigned n = 0;
 
@@ -40,23 +40,28 @@ static unsigned look_at_warm(struct vb_hca *h, bool drain)
 			struct vb_rxq *r = vb_hca_rxq_at(h, w * VB_SET_WORD + vb_set_lowest(bits));
 
 			if (vb_hca_rxq_is_busy(r))
-				n += vb_hca_look(r, drain);
+				n += vb_hca_look(r, take);
 		}
 	}
 	return n;
 }
 
-/* Whether none of the warm queues has anything.  It needs neither calls nor a stack. */
-static inline bool warm_rest(const struct vb_hca *h)
+/* What of the warm queues seems busy, where one alone is warm, as most often: that takes neither a loop nor a
+ * stack. */
+static inline struct vb_rxq *busy(const struct vb_hca *h)
 {
-	for (uint64_t any = vb_set_any(&h->warm); any; any &= any - 1) {
-		uint32_t w = vb_set_lowest(any);
+	uint64_t any = vb_set_any(&h->warm), bits;
+	struct vb_rxq *r;
+	uint32_t w;
 
-		for (uint64_t bits = vb_set_word(&h->warm, w); bits; bits &= bits - 1)
-			if (vb_hca_rxq_seems_busy(vb_hca_rxq_at(h, w * VB_SET_WORD + vb_set_lowest(bits))))
-				return false;
-	}
-	return true;
+	if (vb_unlikely(!any))
+		return NULL;
+	w = vb_set_lowest(any);
+	bits = vb_set_word(&h->warm, w);
+	if (vb_unlikely(any & (any - 1)) || vb_unlikely(bits & (bits - 1)) || vb_unlikely(!bits))
+		return VB_POLL_ALL;
+	r = vb_hca_rxq_at(h, w * VB_SET_WORD + vb_set_lowest(bits));
+	return vb_hca_rxq_seems_busy(r) ? r : NULL;
 }
 
 static unsigned progress(struct vb_adapter *a, enum vb_look how)
@@ -65,7 +70,7 @@ static unsigned progress(struct vb_adapter *a, enum vb_look how)
 		vb_hca_notice(a);
 	if (!vb_set_is_empty(vb_adapter_presence(a)->hints))
 		vb_hca_take_hints(vb_hca(a));
-	return look_at_warm(vb_hca(a), true);
+	return look_at_warm(vb_hca(a), VB_TAKE_ALL);
 }
 
 static __attribute__((noinline)) void count_looks(struct vb_hca *h)
@@ -101,7 +106,7 @@ static uint64_t push_on(struct vb_rxq *r, bool polled, uint64_t now)
 	/* what is to be placed directly is a poller's, while there is one */
 	if (polled && atomic_load_explicit(&r->placing, memory_order_relaxed))
 		return now + VB_MSEC;
-	vb_hca_look(r, false);
+	vb_hca_look(r, VB_TAKE_BATCH);
 	if (!atomic_load_explicit(&r->owes, memory_order_relaxed))
 		return VB_NEVER;
 	if (atomic_load_explicit(&r->placing, memory_order_relaxed))
@@ -237,41 +242,63 @@ static __attribute__((noinline)) void poll_in_vain(struct vb_adapter *a)
 	vb_idle_offered(&idle, vb_now() - before, others);
 }
 
-bool vb_hca_polled_in_vain(struct vb_adapter *a)
+struct vb_rxq *vb_hca_poll_where(struct vb_adapter *a)
 {
 	struct vb_presence *here = vb_adapter_presence(a);
 	const struct vb_hca *h = vb_hca(a);
 	uint32_t polls = atomic_load_explicit(&here->polls, memory_order_relaxed) + 1;
+	struct vb_rxq *r;
 
 	if (vb_unlikely(polls % COUNT_EVERY == 0 || idle.polls + 1 >= idle.look_at ||
 			!vb_set_is_empty(here->hints) ||
 			atomic_load_explicit(here->awake, memory_order_relaxed) == VB_ASLEEP ||
-			atomic_load_explicit(&h->rnr_waits, memory_order_relaxed) || !warm_rest(h)))
-		return false;
+			atomic_load_explicit(&h->rnr_waits, memory_order_relaxed)))
+		return VB_POLL_ALL;
+	r = busy(h);
+	if (r)
+		return r;
 	idle.polls++;
 	atomic_store_explicit(&here->polls, polls, memory_order_relaxed);
-	return true;
+	return NULL;
 }
 
-void vb_hca_poll(struct vb_adapter *a)
+/* Where polls in between found nothing, packets come one at a time. */
+static inline enum vb_take by_pace(void)
+{
+	return idle.polls ? VB_TAKE_ONE : VB_TAKE_BATCH;
+}
+
+static __attribute__((noinline)) void poll_all(struct vb_adapter *a, uint32_t polls)
 {
 	struct vb_presence *here = vb_adapter_presence(a);
 	struct vb_hca *h = vb_hca(a);
-	uint32_t polls = atomic_load_explicit(&here->polls, memory_order_relaxed) + 1;
 
-	atomic_store_explicit(&here->polls, polls, memory_order_relaxed);
 	if (vb_unlikely(polls % COUNT_EVERY == 0))
 		count_looks(h);
 	if (vb_unlikely(atomic_load_explicit(here->awake, memory_order_relaxed) == VB_ASLEEP))
 		spin(a, here);
 	if (vb_unlikely(!vb_set_is_empty(here->hints)))
 		vb_hca_take_hints(h);
-	if (look_at_warm(h, false))
+	if (look_at_warm(h, by_pace()))
 		idle.polls = idle.looked = 0;
 	else if (vb_unlikely(++idle.polls >= idle.look_at))
 		poll_in_vain(a);
 	if (vb_unlikely(atomic_load_explicit(&h->rnr_waits, memory_order_relaxed)))
 		look_at_clock(a);
+}
+
+void vb_hca_poll(struct vb_adapter *a, struct vb_rxq *where)
+{
+	struct vb_presence *here = vb_adapter_presence(a);
+	uint32_t polls = atomic_load_explicit(&here->polls, memory_order_relaxed) + 1;
+
+	atomic_store_explicit(&here->polls, polls, memory_order_relaxed);
+	if (vb_unlikely(where == VB_POLL_ALL))
+		poll_all(a, polls);
+	else if (vb_hca_look(where, by_pace()))
+		idle.polls = idle.looked = 0;
+	else
+		idle.polls++;
 }
 
 /* Whatever queue it was on when it owed. */

@@ -6,11 +6,15 @@
 
 extern const struct vb_adapter_ops vb_hca_ops;
 
-/* For ibv_poll_cq on an empty CQ: takes packets in; sends owed ACKs when there was nothing.  Without locks.
- */
-void vb_hca_poll(struct vb_adapter *a);
-/* The same where there is nothing at all to do: such a poll counts.  false: vb_hca_poll() is to be called. */
-bool vb_hca_polled_in_vain(struct vb_adapter *a);
+/* What a poll is to see to: perhaps more than one queue, or something else. */
+#define VB_POLL_ALL ((struct vb_rxq *)1)
+
+/* For ibv_poll_cq on an empty CQ.  NULL: there is nothing at all to do, and that poll has been counted; else
+ * vb_hca_poll() is to be called with what it returns, a queue or VB_POLL_ALL. */
+struct vb_rxq *vb_hca_poll_where(struct vb_adapter *a);
+/* Takes packets in; sends owed ACKs when there was nothing.  where: VB_POLL_ALL, or what vb_hca_poll_where()
+ * has just said.  Without locks. */
+void vb_hca_poll(struct vb_adapter *a, struct vb_rxq *where);
 
 /* Destruction: removes qp from every list; after it, and vb_qpn_give() and vb_hca_quiesce(), no other thread
  * knows it.  Without qp->lock. */

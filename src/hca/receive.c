@@ -36,7 +36,7 @@ struct delivery {
 	struct vb_loan loan; /* of the packet in hand */
 };
 
-static void let_go(struct delivery *d)
+static inline __attribute__((always_inline)) void let_go(struct delivery *d)
 {
 	struct vb_qp *qp = d->qp;
 	struct vb_path *p = &qp->path;
@@ -60,6 +60,11 @@ static void let_go(struct delivery *d)
 	d->bytes = 0;
 }
 
+static __attribute__((noinline)) void let_go_for_another(struct delivery *d)
+{
+	let_go(d);
+}
+
 /* The QP decides who may send to it, whatever queue the packet came through: the far end of its path.  It may
  * not know that yet. */
 static bool takes_from(struct vb_qp *qp, const struct vb_source *source)
@@ -77,7 +82,7 @@ static inline bool hold(struct delivery *d, uint32_t qpn, const struct vb_source
 	struct vb_qp *qp;
 
 	if (d->qp && (d->qpn != qpn || d->bytes > HELD_BYTES))
-		let_go(d);
+		let_go_for_another(d);
 	if (d->qp)
 		return vb_likely(vb_source_is(source, &d->qp->path.source));
 	qp = vb_qpn_find(d->rxq->adapter, qpn);
@@ -148,7 +153,7 @@ static bool sender_sleeps(const struct vb_rxq *r)
 }
 
 /* Returns how many packets came. */
-static unsigned drain(struct vb_rxq *r)
+static inline __attribute__((always_inline)) unsigned drain(struct vb_rxq *r)
 {
 	struct delivery d;
 	unsigned budget = r->budget ? r->budget : 1, n = 0;
@@ -169,8 +174,8 @@ static unsigned drain(struct vb_rxq *r)
 	}
 	if (d.qp)
 		let_go(&d);
-	/* Where packets come one at a time, a look for a second one would only stall on a line that the
-	 * sender has just made its own. */
+	/* Where packets come one at a time (VB_TAKE_ONE), a look for a second one would only stall on a line
+	 * that the sender has just made its own. */
 	r->budget = n < budget ? 1 : 2 * n < PASS_PACKETS ? 2 * n : PASS_PACKETS;
 	if (vb_unlikely(got < 0)) {
 		atomic_store_explicit(&r->open, false, memory_order_relaxed);
@@ -183,7 +188,7 @@ static unsigned drain(struct vb_rxq *r)
 	return n;
 }
 
-unsigned vb_hca_look(struct vb_rxq *r, bool all)
+unsigned vb_hca_look(struct vb_rxq *r, enum vb_take take)
 {
 	unsigned n, total = 0;
 
@@ -191,11 +196,13 @@ unsigned vb_hca_look(struct vb_rxq *r, bool all)
 		return 0; /* somebody else is at it */
 	if (vb_unlikely(atomic_load_explicit(r->cold, memory_order_relaxed)))
 		vb_hca_warm(r); /* what it comes to owe is looked at in warm ones only */
+	if (take == VB_TAKE_ONE)
+		r->budget = 1;
 	do {
 		/* its peer may have gone meanwhile */
 		n = atomic_load_explicit(&r->open, memory_order_relaxed) ? drain(r) : 0;
 		total += n;
-	} while (all && n);
+	} while (vb_unlikely(take == VB_TAKE_ALL) && n);
 	if (total)
 		r->quiet = 0;
 	vb_lock_give(&r->rx);

@@ -6,8 +6,14 @@
 
 #include "iba/rxq.h"
 
-/* For a busy queue: takes in what is there, all of it or a batch, and sends what is owed if that is worth it.
+enum vb_take {
+	VB_TAKE_ONE,   /* packets seem to come one at a time: no look for a second */
+	VB_TAKE_BATCH, /* some of what is there */
+	VB_TAKE_ALL,
+};
+
+/* For a busy queue: takes in what is there, and sends what is owed if that is worth it.
  * Returns how many packets came.  Without locks; whoever finds another thread at it goes on. */
-unsigned vb_hca_look(struct vb_rxq *r, bool all);
+unsigned vb_hca_look(struct vb_rxq *r, enum vb_take take);
 
 #endif

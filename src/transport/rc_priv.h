@@ -132,7 +132,8 @@ enum vb_reason vb_sg_copy(struct vb_qp *qp, uint64_t pd, const struct ibv_sge *s
 
 /* Copies the first n bytes, a few, of one piece of a list to buf, which is ours.  false: it is not permitted,
  * or no plain memory of this process; vb_sg_copy() finds out. */
-static inline bool vb_sg_gather(struct vb_qp *qp, const struct ibv_sge *s, uint8_t *buf, uint32_t n)
+static inline __attribute__((always_inline)) bool vb_sg_gather(struct vb_qp *qp, const struct ibv_sge *s,
+							       uint8_t *buf, uint32_t n)
 {
 	const struct vb_mem_want w = {.key = s->lkey, .pd = qp->pd_id, .addr = s->addr, .len = n};
 	struct vb_mem_use u;
@@ -146,8 +147,8 @@ static inline bool vb_sg_gather(struct vb_qp *qp, const struct ibv_sge *s, uint8
 }
 
 /* The other way round, into a piece that lies in memory of domain pd: with the last bytes last. */
-static inline bool vb_sg_scatter(struct vb_qp *qp, uint64_t pd, const struct ibv_sge *s, const uint8_t *buf,
-				 uint32_t n)
+static inline __attribute__((always_inline)) bool
+vb_sg_scatter(struct vb_qp *qp, uint64_t pd, const struct ibv_sge *s, const uint8_t *buf, uint32_t n)
 {
 	const struct vb_mem_want w = {
 	    .key = s->lkey, .access = IBV_ACCESS_LOCAL_WRITE, .pd = pd, .addr = s->addr, .len = n};

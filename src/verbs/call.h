@@ -67,24 +67,27 @@ static inline void *vb_leave_object(int was, void *r)
 	}                                                             \
 	static type name##_within(__VA_ARGS__)
 
-/* The same; where `idle` holds, looked at first, there is nothing to do and nothing was touched: it returns 0
- * at once. */
-#define VB_VALUE_UNLESS(type, name, idle, args, ...)                  \
-	type name(__VA_ARGS__);                                       \
-	static type name##_within(__VA_ARGS__);                       \
-	static __attribute__((noinline)) type name##_all(__VA_ARGS__) \
-	{                                                             \
-		int was = errno;                                      \
-                                                                      \
-		return (type)vb_leave_value(was, name##_within args); \
-	}                                                             \
-	type name(__VA_ARGS__)                                        \
-	{                                                             \
-		if (!vb_log_left() && (idle))                         \
-			return 0;                                     \
-		return name##_all args;                               \
-	}                                                             \
-	static type name##_within(__VA_ARGS__)
+/* The same for a call that mostly needs no more than a look: find(args) leaves errno alone, and says whether
+ * there is anything to do.  NULL: the call returns 0 at once; else it is the body's last argument. */
+#define VB_VALUE_FOUND(type, name, find, args, params, found_type)                         \
+	type name(VB_BARE params);                                                         \
+	static type name##_within(VB_BARE params, found_type found);                       \
+	static __attribute__((noinline)) type name##_all(VB_BARE params, found_type found) \
+	{                                                                                  \
+		int was = errno;                                                           \
+                                                                                           \
+		return (type)vb_leave_value(was, name##_within(VB_BARE args, found));      \
+	}                                                                                  \
+	type name(VB_BARE params)                                                          \
+	{                                                                                  \
+		found_type found = find args;                                              \
+                                                                                           \
+		if (vb_likely(!found && !vb_log_left()))                                   \
+			return 0;                                                          \
+		return name##_all(VB_BARE args, found);                                    \
+	}                                                                                  \
+	static type name##_within(VB_BARE params, found_type found)
+#define VB_BARE(...) __VA_ARGS__
 
 #define VB_OBJECT(type, name, args, ...)                         \
 	type name(__VA_ARGS__);                                  \

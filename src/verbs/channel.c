@@ -76,7 +76,7 @@ static int take_token(struct vb_channel *ch)
 	if (flags < 0)
 		return vb_token_gone(&ch->evq);
 	if (flags & O_NONBLOCK) {
-		vb_hca_poll(a);
+		vb_hca_poll(a, VB_POLL_ALL);
 		err = vb_token_try(&ch->evq);
 		return err == EAGAIN && vb_adapter_lost(a) ? EIO : err;
 	}

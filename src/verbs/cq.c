@@ -136,23 +136,28 @@ VB_EXPORT VB_CODE(ibv_destroy_cq, (ibcq), struct ibv_cq *ibcq)
 }
 
 /* Most polls find nothing. */
-static inline bool polled_in_vain(const struct vb_cq *cq)
+static inline struct vb_rxq *what_to_poll(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
 {
+	const struct vb_cq *cq = vb_cq(ibcq);
 	struct vb_adapter *a = cq->ctx->adapter;
 
-	return vb_likely(vb_cq_rests(cq) && a && vb_hca_polled_in_vain(a));
+	(void)n;
+	(void)wc;
+	if (!vb_cq_rests(cq) || vb_unlikely(!a)) /* a test of CQs alone has none */
+		return VB_POLL_ALL;
+	return vb_hca_poll_where(a);
 }
 
-VB_VALUE_UNLESS(int, vb_poll_cq, polled_in_vain(vb_cq(ibcq)), (ibcq, n, wc), struct ibv_cq *ibcq, int n,
-		struct ibv_wc *wc)
+VB_VALUE_FOUND(int, vb_poll_cq, what_to_poll, (ibcq, n, wc), (struct ibv_cq * ibcq, int n, struct ibv_wc *wc),
+	       struct vb_rxq *)
 {
 	struct vb_cq *cq = vb_cq(ibcq);
 
-	if (vb_cq_is_empty(cq) && vb_likely(cq->ctx->adapter != NULL)) { /* none: a test of CQs alone */
+	if (vb_cq_is_empty(cq) && vb_likely(found && cq->ctx->adapter)) {
 		struct vb_cq_hand hand = {.cq = cq, .at = wc, .end = n > 0 ? wc + n : wc};
 
 		vb_cq_hand = &hand;
-		vb_hca_poll(cq->ctx->adapter);
+		vb_hca_poll(cq->ctx->adapter, found);
 		vb_cq_hand = NULL;
 		if (hand.at != wc)
 			return (int)(hand.at - wc);

@@ -670,8 +670,10 @@ static void ground_posted(struct sim *s, unsigned i)
 
 static void ground_poll(struct sim *s, unsigned i)
 {
-	if (!vb_hca_polled_in_vain(s->on[i])) /* as verbs/cq.c does */
-		vb_hca_poll(s->on[i]);
+	struct vb_rxq *where = vb_hca_poll_where(s->on[i]); /* as verbs/cq.c does */
+
+	if (where)
+		vb_hca_poll(s->on[i], where);
 }
 
 static void ground_drop(struct sim *s, unsigned i)
