@@ -11,18 +11,28 @@ static void tell(const struct side *s, const char *what, double value)
 {
 	char name[48];
 
-	snprintf(name, sizeof(name), "%s_%s", s->ring ? "ring" : s->shared ? "shared" : "private", what);
+	snprintf(name, sizeof(name), "%s_%s",
+		 s->ring     ? "ring"
+		 : s->polled ? "polled"
+		 : s->shared ? "shared"
+			     : "private",
+		 what);
 	figure(name, value);
 }
 
-/* The target has no part in direct placement: it is asleep in a read.  Where only the ring may, it polls
- * until an empty SEND comes. */
+static bool polls(const struct side *s)
+{
+	return s->ring || s->polled;
+}
+
+/* The target has no part in direct placement: it is asleep in a read.  Where it is to poll, it does so until
+ * an empty SEND comes. */
 static void target(struct side *s)
 {
-	if (s->ring)
+	if (polls(s))
 		side_receive(s, 1, 8);
 	side_meet(s);
-	if (s->ring)
+	if (polls(s))
 		side_wait(s->rcq, 1);
 	else
 		side_meet(s);
@@ -30,7 +40,7 @@ static void target(struct side *s)
 
 static void release_target(struct side *s)
 {
-	if (!s->ring) {
+	if (!polls(s)) {
 		side_meet(s);
 		return;
 	}
@@ -144,11 +154,20 @@ void one_sided(struct side *s)
 	}
 }
 
+void writes_polled(struct side *s)
+{
+	s->polled = true;
+	latency(s, IBV_WR_RDMA_WRITE, "write");
+	list_latency(s, IBV_WR_RDMA_WRITE, "write");
+	write_pingpong(s);
+	s->polled = false;
+}
+
 /* Waits until the peer's WRITE of i is visible; over the ring this side has to take it in. */
 static void look_for(struct side *s, const _Atomic uint64_t *mine, uint64_t i, unsigned *owed)
 {
 	while (atomic_load_explicit(mine, memory_order_acquire) != i)
-		if (s->ring)
+		if (polls(s))
 			*owed -= side_poll(s->scq, 1);
 }
 

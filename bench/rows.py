@@ -173,6 +173,16 @@ def direct():
                       f"vm_{op}_bw_{n}", 0.95)
 
 
+def polled():
+    yield Row("WRITE 8 B until seen, half of a ping-pong", "polled_pingpong", "ns", "SEND 8 B, half round trip",
+              "send_lat", 1.2)
+    yield Row("WRITE 8 B until seen, half of a ping-pong", "polled_pingpong", "ns", "the same, target asleep",
+              "private_pingpong", 1)
+    yield Row("WRITE 8 B", "polled_write_8", "ns", "the same, target asleep", "private_write_8")
+    yield Row("WRITE 8 B, each of 16 in a list", "polled_write_8_list", "ns", "the same, target asleep",
+              "private_write_8_list", 1)
+
+
 def shared():
     line = "cache-line hand-over + 60 ns"
     for op, text in (("write", "WRITE 8 B"), ("read", "READ 8 B"), ("fadd", "fetch-and-add"),
@@ -225,5 +235,6 @@ TABLE = (("As users see it: perftest beside UCX", perftest), ("Our own loop, eac
          ("Instructions", instruction_counts), ("Quiet peers", quiet), ("Threads on two CPUs", thread_counts),
          ("A target that computes", computing), ("Two-sided", two_sided),
          ("One-sided, private memory, target asleep", direct),
+         ("One-sided, private memory, target polling", polled),
          ("One-sided, shareable memory, target asleep", shared),
          ("One-sided, over the ring only, target polling", ring), ("Memory", memory))

@@ -302,6 +302,7 @@ def all_sources():
         group = "ring" if kind == "ring" else "direct"
         yield Source(kind, rf"{kind}_(?!pingpong)\w+", own("vbench", group, kind))
         yield Source(f"{kind}_pingpong", f"{kind}_pingpong", own("vbench", group, f"{kind}_pingpong"))
+    yield Source("polled", r"polled_\w+", own("vbench", "direct", "polled"))
     for where in WHERE:
         yield Source(f"vbench {where}", rf"lat_{where}_\w+", own("vbench", where, rename=prefixed(where)))
     yield Source("threads", r"threads_rate_\d+", own("vbench", "threads"))

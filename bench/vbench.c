@@ -29,8 +29,8 @@
  *
  *   computing_WHAT_HOW_TIMEOUT     ns, the longest of some; and their median, as ..._median
  *
- * One-sided; KIND is private or shared (memory; the target asleep in a read), or ring (no direct placement,
- * private memory, the target polling):
+ * One-sided; KIND is private or shared (memory; the target asleep in a read), polled (private memory, the
+ * target polling all the time), or ring (the same without direct placement):
  *
  *   KIND_OP_8        ns, write, read, fadd, cas: from the post to the completion, one at a time
  *   KIND_OP_8_list   ns for each of 16 that are posted in one list, until the last one's completion
@@ -67,6 +67,7 @@ static const struct test {
     {"direct", "poll_lat", poll_lat, false},
     {"direct", "private", one_sided, false},
     {"direct", "private_pingpong", write_pingpong, false},
+    {"direct", "polled", writes_polled, false},
     {"direct", "shared", one_sided, true},
     {"direct", "shared_pingpong", write_pingpong, true},
     {"free", "lat_inline", lat_inline, false},

@@ -17,6 +17,7 @@ struct side {
 	bool client;  /* measures */
 	bool ring;    /* no direct placement */
 	bool shared;  /* the buffer is shareable memory */
+	bool polled;  /* a target of WRITEs polls, though it need not */
 	bool small;   /* one of many: it has a page of memory only */
 	bool joined;  /* it uses what another side has opened */
 	bool untimed; /* ACK timeout 0; else 14 */
@@ -76,6 +77,7 @@ void poll_lat(struct side *s);
 /* rdma.c */
 void one_sided(struct side *s);
 void write_pingpong(struct side *s);
+void writes_polled(struct side *s);
 
 /* latency.c */
 void lat_inline(struct side *s);

@@ -3,8 +3,11 @@
 #include "base/clock.h"
 #include "hca/send.h"
 #include "iba/out.h"
+#include "mem/peer_mem.h"
 
 #define LIES_FOR VB_MSEC
+/* The same at a peer that is prompt: it is probably not going to take it by itself, or not soon. */
+#define LATE (100 * VB_USEC)
 
 void vb_left(struct vb_peer *peer)
 {
@@ -54,10 +57,27 @@ static bool then_taken(const struct vb_peer *peer)
 	return true;
 }
 
+static bool is_prompt(struct vb_peer *peer)
+{
+	const struct vb_peer_mem *f = atomic_load(&peer->mem);
+
+	return f && vb_prompt_is(&f->prompt);
+}
+
+static void ring(struct vb_peer *peer)
+{
+	struct vb_peer_mem *f = atomic_load(&peer->mem);
+
+	if (f)
+		vb_prompt_late(&f->prompt);
+	vb_peer_ring(peer);
+}
+
 /* Returns when to look at this peer again. */
 static uint64_t look(struct vb_peer *peer, uint64_t now)
 {
 	bool up = atomic_load_explicit(&peer->state, memory_order_acquire) == VB_PEER_UP;
+	uint64_t until;
 
 	if (up && all_taken(peer))
 		return VB_NEVER;
@@ -66,14 +86,15 @@ static uint64_t look(struct vb_peer *peer, uint64_t now)
 			peer->lanes[i].left_mark = peer->lanes[i].out->ops->mark(peer->lanes[i].out);
 		peer->left_since = now;
 	}
-	if (up && now < peer->left_since + LIES_FOR) { /* another thread's clock may have been later */
+	until = peer->left_since + (is_prompt(peer) ? LATE : LIES_FOR);
+	if (up && now < until) { /* another thread's clock may have been later */
 		atomic_store_explicit(&peer->left, true, memory_order_relaxed);
-		return peer->left_since + LIES_FOR;
+		return until;
 	}
 	peer->left_since = 0;
 	atomic_store_explicit(&peer->left, false, memory_order_seq_cst);
 	if (up)
-		vb_peer_ring(peer);
+		ring(peer);
 	return VB_NEVER;
 }
 

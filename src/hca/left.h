@@ -2,8 +2,8 @@
  *
  * Nobody is rung for such a packet: a poller takes it in a moment.  But the word may be up to 20 ms old
  * (host/engine.c), and the program may have turned to something else.  So whoever is here looks after what it
- * has left: if it lies for a millisecond the reader is rung, once.  After that its engine looks, and nobody
- * else has to. */
+ * has left: if it lies for a millisecond, or for less at a peer that is prompt (mem/prompt.h), the reader is
+ * rung, once.  After that its engine looks, and nobody else has to. */
 #ifndef VB_HCA_LEFT_H
 #define VB_HCA_LEFT_H
 

@@ -75,8 +75,11 @@ static unsigned progress(struct vb_adapter *a, enum vb_look how)
 
 static __attribute__((noinline)) void count_looks(struct vb_hca *h)
 {
+	const struct vb_presence *here = vb_adapter_presence(h->adapter);
 	uint32_t looks = atomic_load_explicit(&h->looks, memory_order_relaxed);
 
+	atomic_store_explicit(here->told, atomic_load_explicit(&here->polls, memory_order_relaxed),
+			      memory_order_relaxed);
 	for (uint64_t any = vb_set_any(&h->warm); any; any &= any - 1)
 		looks +=
 		    COUNT_EVERY * (uint32_t)__builtin_popcountll(vb_set_word(&h->warm, vb_set_lowest(any)));

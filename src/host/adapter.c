@@ -211,6 +211,7 @@ int vb_adapter_open(struct vb_adapter **out, const struct vb_adapter_cfg *cfg)
 	if (err)
 		goto free_a;
 	a->presence.awake = (_Atomic uint32_t *)(a->seg->base + VB_SEG_AWAKE);
+	a->presence.told = (_Atomic uint32_t *)(a->seg->base + VB_SEG_POLLS);
 	a->presence.hints = a->seg->hints;
 	/* pairs with free_adapter() */
 	vb_history_keep((struct vb_history *)(a->seg->base + VB_SEG_HISTORY));
@@ -349,5 +350,6 @@ void vb_adapter_forked(struct vb_adapter *a)
 	if (kick)
 		close(a->kick);
 	a->presence.awake = &a->nowhere; /* the segment is not mapped here, nor are the hints */
+	a->presence.told = &a->no_polls;
 	a->presence.hints = &a->no_hints;
 }

@@ -215,7 +215,9 @@ struct vb_peer_tables {
 	/* Reads as `token` as long as the peer looks at our announcements (see vb_peer_reach). */
 	const _Atomic uint32_t *heard;
 	uint32_t token;
-	bool same; /* this process */
+	const _Atomic uint32_t *awake; /* its word */
+	const _Atomic uint32_t *polls; /* how often its threads have polled, as it tells now and then */
+	bool same;		       /* this process */
 	int tid;   /* of its engine thread, 0: it has none that could be told apart here */
 	int pidfd; /* -1: none; stays open until peer_down() has returned */
 };
@@ -328,7 +330,8 @@ struct vb_presence {
 	_Atomic uint32_t spins;	 /* polls since the word became asleep: few of them are no polling yet */
 	_Atomic uint64_t spun;	 /* when the first of them was */
 	_Atomic uint32_t *awake; /* our word in the segment */
-	struct vb_set *hints;	 /* from peers: indices of those that left packets in cold rings */
+	_Atomic uint32_t *told; /* in the segment: `polls` as peers see it, which pollers tell now and then */
+	struct vb_set *hints;	/* from peers: indices of those that left packets in cold rings */
 };
 struct vb_presence *vb_adapter_presence(struct vb_adapter *a);
 /* A poller found the word at asleep: sets it to polling and has the engine watch. */

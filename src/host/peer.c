@@ -675,6 +675,8 @@ void vb_peer_tables(const struct vb_peer *peer, struct vb_peer_tables *at)
 	at->pd_marks = (const struct vb_pd_marks *)(const void *)(peer->view + VB_SEG_PD_MARKS);
 	at->heard = heard_of(peer->view, peer->view_index);
 	at->token = token(peer->adapter->seg->incarnation);
+	at->awake = (const _Atomic uint32_t *)(const void *)(peer->view + VB_SEG_AWAKE);
+	at->polls = (const _Atomic uint32_t *)(const void *)(peer->view + VB_SEG_POLLS);
 	at->same = peer->index == 0 || p->seg;
 	at->tid = at->same ? 0 : thread_of(peer->adapter, peer);
 	at->pidfd = p->conn ? p->conn->pidfd : -1;

@@ -166,8 +166,8 @@ struct vb_adapter {
 	_Atomic uint32_t events;   /* doorbells handled so far */
 	_Atomic uint32_t rounds;   /* in which the engine looked at everything; it writes */
 	_Atomic uint64_t wakes;	   /* when the engine runs again by itself; it writes */
-	_Atomic uint32_t nowhere;  /* what presence.awake points to in a forked child */
-	struct vb_set no_hints;	   /* the same for presence.hints */
+	_Atomic uint32_t nowhere, no_polls; /* what presence.awake and .told point to in a forked child */
+	struct vb_set no_hints;		    /* the same for presence.hints */
 };
 
 static inline struct peer *peer_of(struct vb_peer *peer)

@@ -87,6 +87,7 @@ struct vb_seg_head {
 /* Where things stand in a segment, in bytes.  Key entries and announcements are lines whose contents mem/
  * knows, protection domains are what obj/ knows. */
 #define VB_SEG_AWAKE	 4096ull /* the word, alone in its line */
+#define VB_SEG_POLLS	 4160ull /* how often its threads have polled, told every so many polls */
 #define VB_SEG_KEY_MARKS 4224ull /* how far the key table and its announcements are used: two lines */
 #define VB_SEG_PD_MARKS	 4416ull /* how far the table of protection domains is, alone in its line */
 #define VB_SEG_CONSUMED	 8192ull /* struct vb_consumed[VB_MAX_RINGS] */

@@ -127,7 +127,7 @@ bool vb_peer_mem_alive(struct vb_peer_mem *f)
 }
 
 /* Whether what is mapped is still the region that its key names. */
-static bool current(const struct vb_peer_mem *f, struct vb_peer_region *s)
+static bool current(const struct vb_peer_mem *f, const struct vb_peer_region *s)
 {
 	const struct vb_key_entry *e = &f->keys[vb_peer_mem_index(f, atomic_load(&s->rkey))];
 
@@ -230,6 +230,18 @@ bool vb_peer_mem_mapped(struct vb_peer_mem *f, uint32_t rkey)
 		return true;
 	count_use(f, rkey, true);
 	return false;
+}
+
+bool vb_peer_mem_takes_call(const struct vb_peer_mem *f, uint32_t rkey)
+{
+	const struct vb_peer_region *s = &f->shares[VB_KEY_PLACE(rkey) % VB_PEER_REGIONS];
+
+	if (f->same)
+		return false;
+	if (!worth_asking(f, rkey))
+		return true;
+	return atomic_load_explicit(&s->rkey, memory_order_relaxed) == rkey &&
+	       atomic_load_explicit(&s->state, memory_order_relaxed) == VB_REGION_CANNOT && current(f, s);
 }
 
 bool vb_peer_mem_may_map(struct vb_peer_mem *f, uint32_t rkey)

@@ -26,6 +26,7 @@
 #include "base/lock.h"
 #include "iba/shown.h"
 #include "mem/keys.h"
+#include "mem/prompt.h"
 #include "mem/share.h"
 
 enum { VB_PEER_REGIONS = 128 };
@@ -71,7 +72,8 @@ struct vb_peer_mem {
 	_Atomic bool denied;	/* process_vm_* does not work, or would not be safe */
 	_Atomic int64_t seen;	/* when it was last seen alive, coarse clock */
 	_Atomic bool asks;	/* some share is WANTED */
-	struct vb_lock lock;	/* held to give a place in `shares` to another key */
+	struct vb_prompt prompt;
+	struct vb_lock lock; /* held to give a place in `shares` to another key */
 	struct vb_peer_region shares[VB_PEER_REGIONS];
 };
 
@@ -136,6 +138,10 @@ bool vb_peer_mem_also(const struct vb_peer_mem *f, const struct vb_peer_mem_want
 
 /* Whether this region's memory is mapped here, which atomics need.  If not it may be soon. */
 bool vb_peer_mem_mapped(struct vb_peer_mem *f, uint32_t rkey);
+
+/* Whether placing there takes a system call and will do so: it is no memory that is ever mapped here, or its
+ * owner has answered that it cannot be. */
+bool vb_peer_mem_takes_call(const struct vb_peer_mem *f, uint32_t rkey);
 
 /* For mem/peer_key.c, which announces by itself.  Where [at, at + len) of the peer's process is mapped here,
  * NULL: it is not; whether it may be soon; whether the peer's process was alive a moment ago. */

@@ -140,6 +140,7 @@ struct vb_req {
 	bool late_sinks; /* the profile's */
 	bool sends_all;	 /* nothing is lent: the far end could not collect something of this connection */
 	uint32_t ringed; /* requests started since the queue was last empty */
+	uint32_t small;	 /* small WRITEs in a row: of what could be placed directly there was nothing else */
 };
 
 struct vb_resp {

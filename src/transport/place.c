@@ -7,7 +7,12 @@
  * is sent through the ring from its beginning, and what comes back from there is what it completes with.
  *
  * A stream of requests must not stay with the ring for ever just because it never runs dry: after a few of
- * them the next one that could be placed waits for those before it. */
+ * them the next one that could be placed waits for those before it.
+ *
+ * What is small goes over the ring where that is quicker than a system call: a WRITE with immediate always,
+ * since it needs a packet anyway; a WRITE while the peer is prompt (mem/prompt.h), from a queue whose
+ * requests have been such for a while, so that nothing else has to wait for it, or follow it through the
+ * ring. */
 #include "base/fault.h"
 #include "mem/peer_mem.h"
 #include "transport/place.h"
@@ -16,6 +21,8 @@ enum {
 	BATCH = 32,  /* requests gathered into one system call */
 	PIECES = 64, /* local pieces of it */
 	RINGED = 16, /* requests sent since the queue was last empty after which one waits */
+	SMALL = 256, /* bytes of a WRITE that is small, at most: no wire has packets shorter than that */
+	ROW = 16,    /* small WRITEs in a row, of which the peer's promptness hears at a time */
 };
 
 #if defined(__x86_64__)
@@ -53,6 +60,18 @@ static bool wanted(const struct vb_qp *qp, const struct vb_swqe *w, struct vb_pe
 				       .addr = w->remote.addr + w->placed,
 				       .len = w->length - w->placed};
 	return true;
+}
+
+/* A WRITE that a peer which takes packets as they come has sooner from the ring. */
+static bool is_small(const struct vb_swqe *w)
+{
+	return vb_wrs[w->opcode].access == IBV_ACCESS_REMOTE_WRITE && w->length && w->length <= SMALL;
+}
+
+static void count_small(struct vb_qp *qp)
+{
+	if (++qp->req.small % ROW == 0)
+		vb_prompt_wrote(&qp->path.mem->prompt, ROW);
 }
 
 /* The request w and everything before it is complete. */
@@ -326,9 +345,32 @@ static enum vb_placed call(struct vb_qp *qp, struct vb_swqe *w, struct vb_peer_m
 			return i ? VB_PLACED : VB_PLACED_NOT; /* those before it are complete */
 		}
 		done -= n;
+		if (is_small(w))
+			count_small(qp);
 		ret = advance(qp, w, n, budget);
 	}
 	return b.nthere ? ret : give_up(w);
+}
+
+static bool is_for_ring(const struct vb_qp *qp, const struct vb_swqe *w)
+{
+	const struct vb_peer_mem *f = qp->path.mem;
+
+	if (w->placed || !is_small(w))
+		return false;
+	return vb_wr_is(w->opcode, VB_WR_IMM) || (qp->req.small >= ROW && vb_prompt_is(&f->prompt) &&
+						  vb_peer_mem_takes_call(f, w->remote.rkey));
+}
+
+bool vb_place_rings(struct vb_qp *qp, const struct vb_swqe *w)
+{
+	if (!qp->path.mem)
+		return !w->placed;
+	if (!is_for_ring(qp, w))
+		return false;
+	if (!vb_wr_is(w->opcode, VB_WR_IMM))
+		count_small(qp);
+	return true;
 }
 
 bool vb_place_holds(const struct vb_qp *qp, const struct vb_swqe *w)
@@ -346,6 +388,10 @@ enum vb_placed vb_place(struct vb_qp *qp, struct vb_swqe *w, uint32_t *budget)
 	struct vb_peer_mem_use u;
 
 	vb_lock_assert_held(&qp->lock);
+	if (!is_small(w))
+		q->small = 0;
+	else if (vb_place_rings(qp, w))
+		return VB_PLACED_NOT;
 	if (q->una != q->next)
 		return vb_place_holds(qp, w) ? VB_PLACED_LATER : VB_PLACED_NOT;
 	if (!wanted(qp, w, &x))

@@ -16,6 +16,10 @@ enum vb_placed {
  * that were. */
 enum vb_placed vb_place(struct vb_qp *qp, struct vb_swqe *w, uint32_t *budget);
 
+/* Whether w, a WRITE that is to go now and was not begun, goes over the ring and is not placed: in one packet
+ * that is there sooner than a system call would place it.  Then it counts as gone. */
+bool vb_place_rings(struct vb_qp *qp, const struct vb_swqe *w);
+
 /* Whether it waits for the requests before it, to be placed then. */
 bool vb_place_holds(const struct vb_qp *qp, const struct vb_swqe *w);
 

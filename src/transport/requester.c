@@ -344,7 +344,7 @@ bool vb_requester_local(struct vb_qp *qp)
 }
 
 /* Whether nothing but the request at q->next, posted just now, is to be looked at: whatever is rare is left
- * to vb_requester_run(), which also decides about requests that may be placed directly. */
+ * to vb_requester_run(). */
 static inline bool is_plain(const struct vb_qp *qp, const struct vb_swqe *w)
 {
 	const struct vb_req *q = &qp->req;
@@ -352,7 +352,7 @@ static inline bool is_plain(const struct vb_qp *qp, const struct vb_swqe *w)
 	const struct vb_wr_row *row = &vb_wrs[w->opcode];
 
 	return w->state == VB_WQE_POSTED && qp->state == IBV_QPS_RTS && !q->waiting_rnr &&
-	       !(row->bits & (VB_WR_FETCH | VB_WR_LOCAL)) && !row->access && w->num_sge <= 1 &&
+	       !(row->bits & (VB_WR_FETCH | VB_WR_LOCAL)) && w->num_sge <= 1 &&
 	       !(w->flags & IBV_SEND_FENCE && q->reads) && window_open(q, 1) && s->res_next == s->res_head &&
 	       !s->replaying && !s->nak_owed && (!s->ack_owed || qp->path.out->carries_acks);
 }
@@ -369,7 +369,7 @@ static __attribute__((noinline)) void put_headers(const struct vb_qp *qp, const 
 }
 
 /* The bytes of the one packet of the request at q->next, whose npsn and psn are set.  false: it is not brief,
- * or its data is not to be had so easily. */
+ * or is to be placed directly, or its data is not to be had so easily. */
 static inline bool make_brief(struct vb_qp *qp, struct vb_swqe *w, struct vb_brief *b)
 {
 	uint8_t *payload;
@@ -377,6 +377,8 @@ static inline bool make_brief(struct vb_qp *qp, struct vb_swqe *w, struct vb_bri
 
 	describe(qp, w, 0, w->length, &p);
 	if (vb_unlikely(p.op->hdr_len + w->length + p.pad > qp->path.out->brief))
+		return false;
+	if (vb_unlikely(p.op->bits & VB_OP_WRITE) && !vb_place_rings(qp, w))
 		return false;
 	b->hdr_len = p.op->hdr_len;
 	b->payload_len = (uint16_t)(w->length + p.pad);

@@ -56,7 +56,7 @@ struct vb_adapter {
 	uint64_t incarnation;
 	bool alive, nudged, running;
 	struct vb_presence presence;
-	_Atomic uint32_t awake;
+	_Atomic uint32_t awake, told;
 	struct vb_set hints;
 	uint32_t polls; /* as the engine last saw them */
 	uint64_t deadline, watch;
@@ -75,6 +75,7 @@ struct hosts {
 	const struct vb_transport *row; /* of the queue pairs' type, */
 	struct vb_transport steps;	/* and the same with placement in smaller steps */
 	uint64_t at_once;		/* events since the clock last moved */
+	int pidfd;			/* of this process, which all of them are; -1: not needed */
 };
 
 static struct hosts *world; /* whose clock counts, NULL: the machine's */
@@ -302,7 +303,8 @@ static void arrive(struct sim_wire *w)
 	assert_true(to->count < CAME);
 	to->came[(to->first + to->count++) % CAME] = sim_wire_take(w);
 	w->held++;
-	if (to->cold && !one_in(from->far->hosts, HINT_LOST)) /* a hostile peer took it away */
+	if (to->cold && (from->far->hosts->cfg.calm ||
+			 !one_in(from->far->hosts, HINT_LOST))) /* a hostile peer took it away */
 		vb_set_add(&from->far->hints, to->rxq.index);
 	if (from->far->awake == VB_ASLEEP) { /* the doorbell */
 		if (to->link->peer.state == VB_PEER_UP)
@@ -355,6 +357,8 @@ struct hosts *hosts_new(const struct hosts_cfg *cfg)
 	h->row = vb_transport_of(IBV_QPT_RC);
 	h->steps = *h->row;
 	h->steps.output = output_in_steps;
+	h->pidfd = cfg->apart ? (int)syscall(SYS_pidfd_open, getpid(), 0) : -1;
+	assert_true(h->pidfd >= 0 || !cfg->apart);
 	world = h;
 	return h;
 }
@@ -378,6 +382,7 @@ struct vb_adapter *hosts_start_as(struct hosts *h, uint32_t number)
 	a->deadline = a->watch = VB_NEVER;
 	a->awake = VB_ASLEEP;
 	a->presence.awake = &a->awake;
+	a->presence.told = &a->told;
 	a->presence.hints = &a->hints;
 	a->shown = sim_zeroed(QPS * sizeof *a->shown);
 	h->all[h->n++] = a;
@@ -390,6 +395,7 @@ struct vb_adapter *hosts_start_as(struct hosts *h, uint32_t number)
 	d->keys.home = a->number << 20;
 	d->keys.ops = &vb_direct_keys_ops;
 	d->keys.owner = a;
+	d->hear[VB_SUBJECT_DIRECT] = vb_direct_told;
 	self = make_link(a, a->number, a);
 	self->peer.incarnation = vb_adapter_incarnation(a);
 	self->peer.pid = a->number;
@@ -486,6 +492,8 @@ void hosts_free(struct hosts *h)
 		free(a);
 	}
 	free(h->air);
+	if (h->pidfd >= 0)
+		close(h->pidfd);
 	free(h);
 	world = NULL;
 }
@@ -579,7 +587,7 @@ static void grow_cold(struct hosts *h)
 {
 	struct vb_adapter *a = h->all[sim_below(h->air, h->n)];
 
-	if (!a->alive || !one_in(h, COOL))
+	if (h->cfg.calm || !a->alive || !one_in(h, COOL))
 		return;
 	vb_hca_cool(&a->hca);
 	vb_hca_cool(&a->hca);
@@ -892,7 +900,10 @@ void vb_peer_ring(struct vb_peer *peer)
 
 bool vb_peer_tell(struct vb_peer *peer, uint8_t subject, const void *msg, size_t len, int fd)
 {
-	return false; /* nobody listens just now */
+	if (!peer->adapter->hosts->cfg.apart)
+		return false; /* nobody listens just now */
+	vb_hca_ops.told(&other_end(link_of(peer))->peer, subject, msg, len, fd);
+	return true;
 }
 
 const struct vb_shown_qp *vb_peer_shown(const struct vb_peer *peer, uint32_t qpn)
@@ -946,8 +957,11 @@ void vb_peer_tables(const struct vb_peer *peer, struct vb_peer_tables *at)
 				      .marks = far->hca.keys.marks,
 				      .heard = &other->heard,
 				      .token = 1,
-				      .same = true,
-				      .pidfd = -1};
+				      .awake = &far->awake,
+				      .polls = &far->told,
+				      .same = !far->hosts->cfg.apart,
+				      .tid = gettid(),
+				      .pidfd = far->hosts->pidfd};
 }
 
 bool vb_addresses_have(struct vb_addresses *n, const uint8_t gid[16])

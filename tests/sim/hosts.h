@@ -3,8 +3,8 @@
  *
  * The functions of host/adapter.h that hca/ calls are defined here (hosts.c) in place of host/'s: the
  * numbers, the peers, contact, bells and the end of processes.  Receive queues are simulated wires.  All
- * processes stand in this one, so direct placement copies within it.  Everything that is by chance is by
- * seed. */
+ * processes stand in this one, so direct placement copies within it, unless they are to reach one another's
+ * memory by system calls as separate processes do.  Everything that is by chance is by seed. */
 #ifndef VB_TESTS_HOSTS_H
 #define VB_TESTS_HOSTS_H
 
@@ -16,6 +16,8 @@ struct hosts_cfg {
 	struct sim_cfg wire; /* what it says of wires holds between any two processes */
 	uint64_t contact;    /* the longest time that contact takes; 0: it is there at once */
 	uint64_t notice;     /* the longest time after which a peer's end is noticed */
+	bool apart;	     /* what is placed directly is placed by a system call */
+	bool calm;	     /* no hint is lost, and no receive queue becomes cold by chance */
 };
 
 struct hosts *hosts_new(const struct hosts_cfg *cfg);
