@@ -36,19 +36,19 @@ struct delivery {
 	struct vb_loan loan; /* of the packet in hand */
 };
 
-static inline __attribute__((always_inline)) void let_go(struct delivery *d)
+/* Packets have been delivered to the QP: what it owes is noted, what it has received is shown, and its lock
+ * is given.  true: something must go out in this pass. */
+static inline __attribute__((always_inline)) bool give_qp(struct vb_rxq *r, struct vb_qp *qp)
 {
-	struct vb_qp *qp = d->qp;
 	struct vb_path *p = &qp->path;
 	enum vb_owes owes = qp->transport->owes(qp);
 
-	if (owes == VB_OWES_ACK && p->rxq == d->rxq && (!d->rxq->acks || d->rxq->acks == p)) {
-		d->rxq->acks = p; /* the common case is spared the list */
-		atomic_store_explicit(&d->rxq->owes, true, memory_order_relaxed);
+	if (owes == VB_OWES_ACK && p->rxq == r && (!r->acks || r->acks == p)) {
+		r->acks = p; /* the common case is spared the list */
+		atomic_store_explicit(&r->owes, true, memory_order_relaxed);
 	} else if (owes != VB_OWES_NOTHING) {
 		vb_owe(p);
 	}
-	d->urgent |= owes == VB_OWES_MORE;
 	atomic_store_explicit(&qp->shown->received, VB_SHOWN_RECEIVED | qp->resp.epsn,
 			      memory_order_release); /* pairs with vb_peer_qp_received() */
 	if (vb_unlikely(qp->state == IBV_QPS_RTR))   /* from the first packet on it permits more */
@@ -56,18 +56,19 @@ static inline __attribute__((always_inline)) void let_go(struct delivery *d)
 	if (vb_unlikely(vb_qp_timed(qp) && (!qp->req.timing || qp->req.waiting_rnr)))
 		vb_hca_keep_time(qp);
 	vb_hca_give(qp);
+	return owes == VB_OWES_MORE;
+}
+
+static __attribute__((noinline)) void let_go(struct delivery *d)
+{
+	d->urgent |= give_qp(d->rxq, d->qp);
 	d->qp = NULL;
 	d->bytes = 0;
 }
 
-static __attribute__((noinline)) void let_go_for_another(struct delivery *d)
-{
-	let_go(d);
-}
-
 /* The QP decides who may send to it, whatever queue the packet came through: the far end of its path.  It may
  * not know that yet. */
-static bool takes_from(struct vb_qp *qp, const struct vb_source *source)
+static inline bool takes_from(struct vb_qp *qp, const struct vb_source *source)
 {
 	vb_lock_assert_held(&qp->lock);
 	if (vb_unlikely(!qp->path.out && !qp->forgotten))
@@ -76,26 +77,31 @@ static bool takes_from(struct vb_qp *qp, const struct vb_source *source)
 	return qp->path.rxq && vb_source_is(source, &qp->path.source) && !qp->forgotten;
 }
 
-/* Has the QP's lock from here on, if there is such a QP and it takes packets from there. */
+/* The QP of that number, if it takes packets from there: its lock is held then. */
+static inline __attribute__((always_inline)) struct vb_qp *take_qp(const struct vb_rxq *r, uint32_t qpn,
+								   const struct vb_source *source)
+{
+	struct vb_qp *qp = vb_qpn_find(r->adapter, qpn);
+
+	if (vb_unlikely(!qp))
+		return NULL; /* as on a wire: packets to nobody vanish */
+	vb_lock_take(&qp->lock);
+	if (vb_likely(takes_from(qp, source)))
+		return qp;
+	vb_hca_give(qp);
+	return NULL;
+}
+
+/* Has that QP's lock from here on; false: the packet goes to nobody. */
 static inline bool hold(struct delivery *d, uint32_t qpn, const struct vb_source *source)
 {
-	struct vb_qp *qp;
-
 	if (d->qp && (d->qpn != qpn || d->bytes > HELD_BYTES))
-		let_go_for_another(d);
+		let_go(d);
 	if (d->qp)
 		return vb_likely(vb_source_is(source, &d->qp->path.source));
-	qp = vb_qpn_find(d->rxq->adapter, qpn);
-	if (vb_unlikely(!qp))
-		return false; /* as on a wire: packets to nobody vanish */
-	vb_lock_take(&qp->lock);
-	if (vb_unlikely(!takes_from(qp, source))) {
-		vb_hca_give(qp);
-		return false;
-	}
-	d->qp = qp;
+	d->qp = take_qp(d->rxq, qpn, source);
 	d->qpn = qpn;
-	return true;
+	return d->qp != NULL;
 }
 
 /* A packet that is no packet names nobody. */
@@ -152,15 +158,14 @@ static bool sender_sleeps(const struct vb_rxq *r)
 	return word && atomic_load_explicit(word, memory_order_seq_cst) == VB_ASLEEP;
 }
 
-/* Returns how many packets came. */
-static inline __attribute__((always_inline)) unsigned drain(struct vb_rxq *r)
+/* Takes in up to `budget` packets; *urgent: something must go out in this pass.  Returns how many came. */
+static __attribute__((noinline)) unsigned take_batch(struct vb_rxq *r, unsigned budget, bool *urgent)
 {
-	struct delivery d;
-	unsigned budget = r->budget ? r->budget : 1, n = 0;
 	struct vb_arrival in __attribute__((aligned(16)));
+	struct delivery d;
+	unsigned n = 0;
 	int got = 0;
 
-	vb_lock_assert_held(&r->rx);
 	/* Field by field: clearing what a loan would take costs more than the rest. */
 	d.rxq = r;
 	d.qp = NULL;
@@ -172,18 +177,56 @@ static inline __attribute__((always_inline)) unsigned drain(struct vb_rxq *r)
 		r->ops->next(r);
 		n++;
 	}
+	*urgent = d.urgent;
 	if (d.qp)
-		let_go(&d);
-	/* Where packets come one at a time (VB_TAKE_ONE), a look for a second one would only stall on a line
-	 * that the sender has just made its own. */
-	r->budget = n < budget ? 1 : 2 * n < PASS_PACKETS ? 2 * n : PASS_PACKETS;
+		*urgent |= give_qp(r, d.qp);
 	if (vb_unlikely(got < 0)) {
 		atomic_store_explicit(&r->open, false, memory_order_relaxed);
 		r->ops->rubbish(r);
 	}
+	return n;
+}
+
+/* Takes in one packet that is brief and that its QP knows at first sight: it needs none of what a batch
+ * keeps. false: take_batch() sees to it.  (It takes an ACK that came along once more, which says nothing
+ * new.) */
+static inline bool take_plain(struct vb_rxq *r, bool *urgent)
+{
+	struct vb_arrival in __attribute__((aligned(16)));
+	struct vb_qp *qp;
+
+	if (vb_unlikely(r->ops->peek(r, &in) <= 0 || in.b.flags & VB_BRIEF_APART))
+		return false;
+	qp = take_qp(r, vb_pkt_get_qpn(in.b.bytes), in.source);
+	if (vb_unlikely(!qp))
+		return false;
+	if (vb_unlikely(!qp->transport->brief(qp, &in.b))) {
+		vb_hca_give(qp);
+		return false;
+	}
+	VB_FAULT_POINT("packet executed, not yet consumed; the QP and the ring are locked");
+	r->ops->next(r);
+	*urgent = give_qp(r, qp);
+	return true;
+}
+
+/* Returns how many packets came. */
+static inline __attribute__((always_inline)) unsigned drain(struct vb_rxq *r)
+{
+	unsigned budget = r->budget, n;
+	bool urgent;
+
+	vb_lock_assert_held(&r->rx);
+	if (budget <= 1 && vb_likely(take_plain(r, &urgent)))
+		n = 1;
+	else
+		n = take_batch(r, budget ? budget : 1, &urgent);
+	/* Where packets come one at a time (VB_TAKE_ONE), a look for a second one would only stall on a line
+	 * that the sender has just made its own. */
+	r->budget = n < budget ? 1 : 2 * n < PASS_PACKETS ? 2 * n : PASS_PACKETS;
 	r->unflushed += n;
 	if (atomic_load_explicit(&r->owes, memory_order_relaxed) &&
-	    (!n || d.urgent || r->unflushed >= ACK_BATCH || !vb_hca_watched(r->adapter) || sender_sleeps(r)))
+	    (!n || urgent || r->unflushed >= ACK_BATCH || !vb_hca_watched(r->adapter) || sender_sleeps(r)))
 		vb_hca_flush(r);
 	return n;
 }

@@ -122,7 +122,7 @@ static inline void give_slot(const struct vb_cqe *e)
 	if (e->is_send)
 		vb_sq_give(e->qp, e->sq_free);
 	else if (e->srq)
-		atomic_fetch_add_explicit(&e->srq->rq.polled, 1, relaxed);
+		vb_srq_give(e->srq);
 	else
 		vb_rq_give(&e->qp->resp.rq);
 }
@@ -136,7 +136,7 @@ static bool refuse_push(struct vb_cq *cq, const struct vb_cqe *e)
 	atomic_store_explicit(&cq->overrun, true, relaxed);
 	vb_lock_give(&cq->lock);
 	if (!e->is_send && e->srq)
-		atomic_fetch_add_explicit(&e->srq->rq.polled, 1, relaxed);
+		vb_srq_give(e->srq);
 	if (first && cq->ctx)
 		vb_async_post(cq->ctx, &cq->ev_overrun); /* rule 31 */
 	return false;
@@ -144,15 +144,9 @@ static bool refuse_push(struct vb_cq *cq, const struct vb_cqe *e)
 
 bool vb_cq_push(struct vb_cq *cq, const struct vb_cqe *e, bool solicited)
 {
-	struct ibv_wc *wc = vb_cq_handed(cq);
 	struct vb_evq *fired = NULL;
 	uint32_t head;
 
-	if (wc) {
-		*wc = e->wc;
-		give_slot(e);
-		return true;
-	}
 	vb_lock_take(&cq->lock);
 	head = atomic_load_explicit(&cq->head, relaxed);
 	if (vb_unlikely(head - atomic_load_explicit(&cq->tail, relaxed) >= cq->cqe ||

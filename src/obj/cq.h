@@ -101,7 +101,7 @@ struct vb_cq_hand {
 extern __thread struct vb_cq_hand *vb_cq_hand;
 
 /* Where a completion of cq goes straight to the program: who fills it in gives its request's slot back
- * (vb_sq_give(), vb_rq_give()).  NULL: it goes to vb_cq_push(). */
+ * (vb_sq_give(), vb_rq_give(), vb_srq_give()).  NULL: it goes to vb_cq_push(). */
 static inline struct ibv_wc *vb_cq_handed(const struct vb_cq *cq)
 {
 	struct vb_cq_hand *h = vb_cq_hand;

@@ -124,6 +124,12 @@ static inline struct vb_srq *vb_srq(struct ibv_srq *s)
 	return (struct vb_srq *)s;
 }
 
+/* As vb_rq_give(), of an SRQ's; any number of threads at once. */
+static inline void vb_srq_give(struct vb_srq *srq)
+{
+	atomic_fetch_add_explicit(&srq->rq.polled, 1, memory_order_relaxed);
+}
+
 /* Copies the oldest WQE to `to` (room for max_sge of the SRQ) and removes it, firing the limit event when the
  * rest falls below the limit (rule 34).  false: empty. */
 bool vb_srq_take(struct vb_srq *srq, struct vb_rwqe *to);

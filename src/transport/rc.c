@@ -19,16 +19,13 @@ void vb_rc_push(struct vb_qp *qp, struct vb_cq *cq, const struct vb_cqe *e, bool
 	vb_rc_error(qp, &f); /* rule 31 */
 }
 
-static inline struct ibv_wc sent_wc(const struct vb_qp *qp, const struct vb_swqe *w, uint8_t status)
+/* Field by field, in place: what is put together elsewhere is copied. */
+static inline void put_sent(struct ibv_wc *to, const struct vb_qp *qp, const struct vb_swqe *w)
 {
-	return (struct ibv_wc){
-	    .wr_id = w->wr_id,
-	    .status = status,
-	    .qp_num = qp->qpn,
-	    .opcode = vb_wrs[w->opcode].wc,
-	    .vendor_err = status == IBV_WC_SUCCESS ? 0 : w->reason,
-	    .byte_len = status == IBV_WC_SUCCESS && vb_wr_is(w->opcode, VB_WR_FETCH) ? w->length : 0,
-	};
+	memset(to, 0, sizeof *to);
+	to->wr_id = w->wr_id;
+	to->opcode = vb_wrs[w->opcode].wc;
+	to->qp_num = qp->qpn;
 }
 
 /* `w` has left the queue already (q->una is behind it). */
@@ -41,13 +38,20 @@ void vb_rc_complete_send(struct vb_qp *qp, struct vb_swqe *w, uint8_t status)
 	vb_lock_assert_held(&qp->lock);
 	if (!failed && !(w->flags & IBV_SEND_SIGNALED)) /* rule 39 */
 		return;
-	to = vb_cq_handed(qp->scq);
+	to = vb_likely(!failed) ? vb_cq_handed(qp->scq) : NULL;
+	put_sent(to ? to : &e.wc, qp, w);
+	if (!failed && vb_wr_is(w->opcode, VB_WR_FETCH))
+		(to ? to : &e.wc)->byte_len = w->length;
 	if (vb_likely(to != NULL)) {
-		*to = sent_wc(qp, w, status);
 		vb_sq_give(qp, qp->req.una);
 		return;
 	}
-	e = (struct vb_cqe){.wc = sent_wc(qp, w, status), .qp = qp, .sq_free = qp->req.una, .is_send = true};
+	e.wc.status = status;
+	e.wc.vendor_err = failed ? w->reason : 0;
+	e.qp = qp;
+	e.srq = NULL;
+	e.sq_free = qp->req.una;
+	e.is_send = true;
 	vb_rc_push(qp, qp->scq, &e, failed);
 }
 

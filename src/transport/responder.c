@@ -120,32 +120,47 @@ static bool take_wqe(struct vb_qp *qp)
 	return false;
 }
 
-static inline struct ibv_wc received_wc(const struct vb_qp *qp, uint64_t wr_id, enum ibv_wc_opcode opcode,
-					uint32_t byte_len)
+/* The receive request w is complete.  Field by field, in place: what is put together elsewhere is copied. */
+static inline void put_received(struct ibv_wc *to, const struct vb_qp *qp, const struct vb_rwqe *w,
+				enum ibv_wc_opcode opcode, uint32_t byte_len)
 {
-	return (struct ibv_wc){.wr_id = wr_id,
-			       .status = IBV_WC_SUCCESS,
-			       .opcode = opcode,
-			       .byte_len = byte_len,
-			       .qp_num = qp->qpn,
-			       .src_qp = qp->dest_qpn};
+	memset(to, 0, sizeof *to);
+	to->wr_id = w->wr_id;
+	to->opcode = opcode;
+	to->byte_len = byte_len;
+	to->qp_num = qp->qpn;
+	to->src_qp = qp->dest_qpn;
 }
 
 static void receive_done(struct vb_qp *qp, const struct vb_pkt *p, enum ibv_wc_opcode opcode,
 			 uint32_t byte_len)
 {
+	struct ibv_wc *handed = vb_cq_handed(qp->rcq), *to;
 	struct vb_resp *s = &qp->resp;
-	struct vb_cqe e = {.wc = received_wc(qp, s->cur->wr_id, opcode, byte_len), .qp = qp, .srq = qp->srq};
+	struct vb_cqe e;
 
+	to = handed ? handed : &e.wc;
+	put_received(to, qp, s->cur, opcode, byte_len);
 	if (p->op->bits & VB_OP_IMM) {
-		e.wc.wc_flags = IBV_WC_WITH_IMM;
-		e.wc.imm_data = p->imm;
+		to->wc_flags = IBV_WC_WITH_IMM;
+		to->imm_data = p->imm;
 	}
 	if (p->op->bits & VB_OP_IETH) {
-		e.wc.wc_flags = IBV_WC_WITH_INV;
-		e.wc.invalidated_rkey = p->inv_rkey;
+		to->wc_flags = IBV_WC_WITH_INV;
+		to->invalidated_rkey = p->inv_rkey;
 	}
 	s->have_wqe = false;
+	if (handed) {
+		if (vb_unlikely(qp->srq != NULL))
+			vb_srq_give(qp->srq);
+		else
+			vb_rq_give(&s->rq);
+		return;
+	}
+	e.qp = qp;
+	e.srq = qp->srq;
+	e.sq_free = 0;
+	e.is_send = false;
 	vb_rc_push(qp, qp->rcq, &e, p->solicited);
 }
 
@@ -534,11 +549,12 @@ bool vb_responder_brief(struct vb_qp *qp, struct vb_brief *b)
 	accept(s, qp->family | VB_SEND_ONLY, VB_OP_LAST, 1, vb_pkt_get_word(b->bytes, 2) >> 31);
 	to = vb_cq_handed(qp->rcq);
 	if (vb_likely(to != NULL)) {
-		*to = received_wc(qp, w->wr_id, IBV_WC_RECV, len);
+		put_received(to, qp, w, IBV_WC_RECV, len);
 		vb_rq_give(&s->rq);
 		return true;
 	}
-	e = (struct vb_cqe){.wc = received_wc(qp, w->wr_id, IBV_WC_RECV, len), .qp = qp};
+	e = (struct vb_cqe){.qp = qp};
+	put_received(&e.wc, qp, w, IBV_WC_RECV, len);
 	vb_rc_push(qp, qp->rcq, &e, first >> 23 & 1);
 	return true;
 }
