@@ -5,9 +5,10 @@
 #include "iba/out.h"
 #include "mem/peer_mem.h"
 
+/* How long something lies before the peer is rung; and at a peer that is prompt, which by then is probably
+ * not going to take it by itself, or not soon. */
 #define LIES_FOR VB_MSEC
-/* The same at a peer that is prompt: it is probably not going to take it by itself, or not soon. */
-#define LATE (100 * VB_USEC)
+#define LATE	 (100 * VB_USEC)
 
 void vb_left(struct vb_peer *peer)
 {
@@ -57,11 +58,12 @@ static bool then_taken(const struct vb_peer *peer)
 	return true;
 }
 
-static bool is_prompt(struct vb_peer *peer)
+/* How long something may lie there. */
+static uint64_t patience(struct vb_peer *peer)
 {
 	const struct vb_peer_mem *f = atomic_load(&peer->mem);
 
-	return f && vb_prompt_is(&f->prompt);
+	return f && vb_prompt_is(&f->prompt) ? LATE : LIES_FOR;
 }
 
 static void ring(struct vb_peer *peer)
@@ -86,8 +88,8 @@ static uint64_t look(struct vb_peer *peer, uint64_t now)
 			peer->lanes[i].left_mark = peer->lanes[i].out->ops->mark(peer->lanes[i].out);
 		peer->left_since = now;
 	}
-	until = peer->left_since + (is_prompt(peer) ? LATE : LIES_FOR);
-	if (up && now < until) { /* another thread's clock may have been later */
+	until = up ? peer->left_since + patience(peer) : 0;
+	if (now < until) { /* another thread's clock may have been later */
 		atomic_store_explicit(&peer->left, true, memory_order_relaxed);
 		return until;
 	}

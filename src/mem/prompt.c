@@ -33,15 +33,15 @@ static void doubt(struct vb_prompt *p)
 
 void vb_prompt_begin(struct vb_prompt *p, const _Atomic uint32_t *awake, const _Atomic uint32_t *polls)
 {
-	p->awake = awake;
-	p->polls = polls;
 	doubt(p);
+	atomic_store_explicit(&p->awake, awake, memory_order_relaxed);
+	atomic_store_explicit(&p->polls, polls, memory_order_relaxed);
 	put(&p->apart, APART_FIRST);
 }
 
 static void look(struct vb_prompt *p, uint32_t writes)
 {
-	uint32_t polls = get(p->polls), looks = get(&p->looks);
+	uint32_t polls = get(atomic_load_explicit(&p->polls, memory_order_relaxed)), looks = get(&p->looks);
 	bool enough = polls - get(&p->before) >= POLLS_EACH * writes;
 
 	put(&p->before, polls);
@@ -55,7 +55,7 @@ void vb_prompt_wrote(struct vb_prompt *p, uint32_t n)
 {
 	uint32_t writes = get(&p->writes) + n;
 
-	if (!get(p->awake)) {
+	if (!vb_prompt_peer_awake(p)) {
 		doubt(p);
 		return;
 	}

@@ -21,8 +21,8 @@
 
 struct vb_prompt {
 	/* The peer's, in its segment; set by vb_prompt_begin(). */
-	const _Atomic uint32_t *awake; /* its word; 0: asleep */
-	const _Atomic uint32_t *polls; /* how often it has polled, told now and then */
+	_Atomic(const _Atomic uint32_t *) awake; /* its word; 0: asleep */
+	_Atomic(const _Atomic uint32_t *) polls; /* how often it has polled, told now and then */
 	/* Pollers and posters of this process write these. */
 	_Atomic uint32_t is;
 	_Atomic uint32_t writes; /* small WRITEs since the last look at the polls; while `is`, since it is */
@@ -38,10 +38,15 @@ void vb_prompt_wrote(struct vb_prompt *p, uint32_t n);
 /* A packet has lain there for longer than one lies that a poller takes. */
 void vb_prompt_late(struct vb_prompt *p);
 
+static inline bool vb_prompt_peer_awake(const struct vb_prompt *p)
+{
+	return atomic_load_explicit(atomic_load_explicit(&p->awake, memory_order_relaxed),
+				    memory_order_relaxed);
+}
+
 static inline bool vb_prompt_is(const struct vb_prompt *p)
 {
-	return atomic_load_explicit(&p->is, memory_order_relaxed) &&
-	       atomic_load_explicit(p->awake, memory_order_relaxed);
+	return atomic_load_explicit(&p->is, memory_order_relaxed) && vb_prompt_peer_awake(p);
 }
 
 #endif
