@@ -16,10 +16,9 @@ static void copy_inline(struct vb_swqe *w, const struct ibv_send_wr *wr)
 	w->num_sge = 0;
 }
 
-enum vb_build_fault vb_builder_fill_pieces(struct vb_builder *b, const struct ibv_send_wr *wr)
+enum vb_build_fault vb_builder_fill_pieces(const struct vb_req *q, struct vb_swqe *w,
+					   const struct ibv_send_wr *wr)
 {
-	const struct vb_req *q = &b->qp->req;
-	struct vb_swqe *w = b->w;
 	uint64_t length = 0;
 
 	if (vb_unlikely((uint32_t)wr->num_sge > q->max_sge)) /* a negative one is a large one here */
@@ -64,16 +63,15 @@ static __attribute__((noinline)) enum vb_build_fault fill_window(struct vb_swqe 
 	return VB_BUILD_FINE;
 }
 
-enum vb_build_fault vb_builder_fill_rare(struct vb_builder *b, const struct ibv_send_wr *wr)
+enum vb_build_fault vb_builder_fill_rare(const struct vb_req *q, struct vb_swqe *w,
+					 const struct ibv_send_wr *wr, uint32_t bits)
 {
-	struct vb_swqe *w = b->w;
-
-	if (b->bits & VB_WR_LOCAL)
+	if (bits & VB_WR_LOCAL)
 		return fill_window(w, wr);
 	w->remote.addr = wr->wr.atomic.remote_addr;
 	w->remote.rkey = wr->wr.atomic.rkey;
 	w->remote.compare_add = wr->wr.atomic.compare_add;
 	w->remote.swap = wr->wr.atomic.swap;
 	w->imm = wr->imm_data;
-	return vb_builder_fill_pieces(b, wr);
+	return vb_builder_fill_pieces(q, w, wr);
 }

@@ -45,6 +45,7 @@ enum { VB_BUILD_FLAGS_KNOWN = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLI
 static inline void vb_builder_begin(struct vb_builder *b, struct vb_qp *qp)
 {
 	b->qp = qp;
+	b->bits = 0;
 	vb_posting_take(qp);
 	b->next = atomic_load_explicit(&qp->post.head, memory_order_relaxed);
 }
@@ -89,9 +90,11 @@ static inline enum vb_build_fault vb_builder_start(struct vb_builder *b, uint32_
 }
 
 /* For vb_builder_fill(): what an atomic, or a request about a window, has besides; and the data of any number
- * of pieces. */
-enum vb_build_fault vb_builder_fill_rare(struct vb_builder *b, const struct ibv_send_wr *wr);
-enum vb_build_fault vb_builder_fill_pieces(struct vb_builder *b, const struct ibv_send_wr *wr);
+ * of pieces.  (Without the builder, which then needs no memory.) */
+enum vb_build_fault vb_builder_fill_rare(const struct vb_req *q, struct vb_swqe *w,
+					 const struct ibv_send_wr *wr, uint32_t bits);
+enum vb_build_fault vb_builder_fill_pieces(const struct vb_req *q, struct vb_swqe *w,
+					   const struct ibv_send_wr *wr);
 
 /* The rest, from a work request whose opcode and flags these are.  A window that is bound is there. */
 static inline enum vb_build_fault vb_builder_fill(struct vb_builder *b, const struct ibv_send_wr *wr)
@@ -101,14 +104,14 @@ static inline enum vb_build_fault vb_builder_fill(struct vb_builder *b, const st
 	uint32_t length;
 
 	if (vb_unlikely(b->bits & (VB_WR_LOCAL | VB_WR_ATOMIC)))
-		return vb_builder_fill_rare(b, wr);
+		return vb_builder_fill_rare(q, w, wr, b->bits);
 	if (b->bits & VB_WR_REMOTE) {
 		w->remote.addr = wr->wr.rdma.remote_addr;
 		w->remote.rkey = wr->wr.rdma.rkey;
 	}
 	w->imm = wr->imm_data; /* one with the key to invalidate */
 	if (vb_unlikely(wr->num_sge != 1 || !q->max_sge))
-		return vb_builder_fill_pieces(b, wr);
+		return vb_builder_fill_pieces(q, w, wr);
 	length = wr->sg_list->length;
 	if (w->flags & IBV_SEND_INLINE) {
 		if (vb_unlikely(length > q->max_inline))
