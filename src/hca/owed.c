@@ -54,3 +54,14 @@ const struct vb_path *vb_owed_next(struct vb_rxq *r)
 	vb_lock_give(&r->owed_lock);
 	return p;
 }
+
+void vb_owed_turn(struct vb_rxq *r)
+{
+	struct vb_list *n;
+
+	vb_lock_take(&r->owed_lock);
+	n = vb_list_pop(&r->owed);
+	if (n)
+		vb_list_append(&r->owed, n);
+	vb_lock_give(&r->owed_lock);
+}

@@ -14,5 +14,7 @@ void vb_owe_no_more(struct vb_path *p);
 struct vb_path *vb_owed_pop(struct vb_rxq *r);
 /* The path whose turn it is, left on the list: only to compare with. */
 const struct vb_path *vb_owed_next(struct vb_rxq *r);
+/* The next one becomes the last. */
+void vb_owed_turn(struct vb_rxq *r);
 
 #endif

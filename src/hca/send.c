@@ -112,9 +112,13 @@ void vb_hca_flush(struct vb_rxq *r)
 			first = first ? first : p;
 		}
 		vb_hca_give(qp);
-		/* Requests may be stopped where an ACK finds room: every path has its turn, once. */
-		if (first && vb_owed_next(r) == first)
+		/* Requests may be stopped where an ACK finds room: every path has its turn, once.  The next
+		 * time another one is first, or this one would take all room there is for as long as it has
+		 * anything. */
+		if (first && vb_owed_next(r) == first) {
+			vb_owed_turn(r);
 			break;
+		}
 		if (blocked > FLUSH_BLOCKED) {
 			atomic_store(&r->waits, true); /* somebody behind them may */
 			break;

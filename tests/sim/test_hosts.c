@@ -537,6 +537,35 @@ static void a_goodbye_with_a_full_wire(void **state)
 	over(&t);
 }
 
+/* A queue pair that has much to send does not keep the wire from one that has little. */
+static void everybody_gets_room(void **state)
+{
+	enum { MUCH = 16 };
+	const struct sim_cfg *c = SIM_CFG(.timeout = 0, .room = 8, .mtu = 256);
+	struct two t = two(c, 0);
+	struct sim *other = sim_new_on(c, &hosts_ground, t.a[0], t.a[1]), *s;
+	const struct vb_req *much = &t.s->n[0].qp.req, *little;
+
+	(void)state;
+	s = sim_new_on(c, &hosts_ground, t.a[0], t.a[1]); /* on the same lane as the first pair */
+	sim_desk_init(s);
+	little = &s->n[0].qp.req;
+	hosts_settle(t.h);
+	for (int i = 0; i < MUCH; i++)
+		sim_op(t.s, 0, IBV_WR_RDMA_WRITE, 0, 4096, 0);
+	sim_op(s, 0, IBV_WR_RDMA_WRITE, 0, 8, 0);
+	while (little->una != little->seen) {
+		assert_true(much->una != much->seen);
+		hosts_run_for(t.h, VB_USEC);
+	}
+	assert_in_range(much->seen - much->una, MUCH / 2, MUCH);
+	hosts_settle(t.h);
+	assert_int_equal(much->una, much->seen);
+	sim_free(other);
+	sim_free(s);
+	over(&t);
+}
+
 /* A process gets the number of one that has just died, before anybody has noticed that: who connects to it is
  * not left with the dead one. */
 static void a_number_changes_hands(void **state)
@@ -593,6 +622,7 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(requests_are_placed),
 	    cmocka_unit_test(each_leave_is_another),
 	    cmocka_unit_test(a_goodbye_with_a_full_wire),
+	    cmocka_unit_test(everybody_gets_room),
 	    cmocka_unit_test(a_number_changes_hands),
 	    cmocka_unit_test(nobody_has_the_number),
 	    cmocka_unit_test_teardown(processes_come_and_go, seeds_tell),

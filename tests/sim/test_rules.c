@@ -492,6 +492,24 @@ static void rule_12_retries_reset_on_progress(void **state)
 	sim_free(s);
 }
 
+/* Where others fill the wire for long, what is to be sent again waits, and its retries do not run out. */
+static void rule_12_what_is_not_sent_costs_no_retry(void **state)
+{
+	struct sim *s = sim_desk(CFG(.retry_cnt = 1, .timeout = 8)); /* 1 ms */
+	uint64_t w;
+
+	(void)state;
+	sim_drop(s, 0, VB_RC_WRITE_ONLY, 0);
+	w = sim_op(s, 0, IBV_WR_RDMA_WRITE, 0, 8, 8);
+	s->n[0].wire.held = s->cfg.room;
+	sim_run_for(s, 50 * VB_MSEC);
+	sim_expect_none(s, 0);
+	s->n[0].wire.held = 0;
+	sim_settle(s);
+	sim_expect(s, 0, true, w, OK);
+	sim_free(s);
+}
+
 static void rule_12_old_acks_are_no_progress(void **state)
 {
 	struct sim *s = sim_desk(CFG(.retry_cnt = 3, .timeout = 8)); /* 1 ms */
@@ -744,6 +762,7 @@ int main(void)
 	    cmocka_unit_test(rule_12_psn_wraps),
 	    cmocka_unit_test(rule_12_msn_counts_finished_requests),
 	    cmocka_unit_test(rule_12_retries_reset_on_progress),
+	    cmocka_unit_test(rule_12_what_is_not_sent_costs_no_retry),
 	    cmocka_unit_test(rule_12_old_acks_are_no_progress),
 	    cmocka_unit_test(rule_13_local_key_faults),
 	    cmocka_unit_test(rule_13_sink_checked_when_the_answer_comes),
