@@ -94,14 +94,21 @@ static void send_away(struct vb_adapter *a, int sock, const struct vb_reach_fact
 	close(sock);
 }
 
-/* Our attempt came to nothing; the upper layer is told if trying again is its business. */
-static void give_up(struct vb_adapter *a, struct conn *c, bool tell)
+/* The engine is to call vb_contact_run() again. */
+static void have_it_run(struct vb_adapter *a)
+{
+	atomic_store(&a->contact_work, true);
+	vb_adapter_nudge(a);
+}
+
+/* Our attempt came to nothing; trying again is the upper layer's business. */
+static void give_up(struct vb_adapter *a, struct conn *c)
 {
 	struct peer *p = c->peer;
 
 	vb_conn_close(a, c);
 	p->conn = NULL;
-	vb_peer_failed(p, tell);
+	vb_peer_failed(p, true);
 }
 
 /* p's number leads to the peer of q. */
@@ -269,12 +276,12 @@ static bool answered(struct vb_adapter *a, struct conn *c, const struct heard *i
 
 	if (q) {
 		alias(a, p, q);
-		give_up(a, c, true);
+		give_up(a, c);
 		return false;
 	}
 	if (join(a, p, c, in, &t)) {
 		vb_conn_unable(c); /* for it the link is UP: this is no death */
-		give_up(a, c, true);
+		give_up(a, c);
 		return false;
 	}
 	VB_FAULT_POINT("answer taken, link not up");
@@ -298,16 +305,34 @@ static struct vb_reach_facts meant(const struct hello *h, uint32_t pid)
 	}
 }
 
+/* The peer's own hello is on its way, so contact is being made still, however long that takes; should the
+ * peer not get to it, another attempt will tell. */
+static void tied(struct vb_adapter *a, struct conn *c)
+{
+	struct peer *p = c->peer;
+
+	vb_conn_close(a, c);
+	p->conn = NULL;
+	vb_lock_take(&a->peers_lock);
+	p->want = true;
+	p->next_try = vb_now() + RETRY_AFTER;
+	vb_lock_give(&a->peers_lock);
+	have_it_run(a);
+}
+
 static void refused(struct vb_adapter *a, struct conn *c, const struct hello *h)
 {
 	struct peer *p = c->peer, *q = vb_peer_by_incarnation(a, h->incarnation);
 
+	if (!q && h->why == REFUSE_TIE) {
+		tied(a, c);
+		return;
+	}
 	if (q)
 		alias(a, p, q);
-	else if (h->why != REFUSE_TIE)
+	else
 		in_trouble(p, meant(h, c->pid ? c->pid : h->pid));
-	/* In a tie the peer's own hello is on its way. */
-	give_up(a, c, h->why != REFUSE_TIE || q);
+	give_up(a, c);
 }
 
 /* Of whatever version: what all of them have in common. */
@@ -388,7 +413,7 @@ bool vb_contact_hello(struct vb_adapter *a, struct conn *c, bool dead)
 		refused(a, c, &in.h);
 	} else if (c->state == CONN_ASKED) {
 		in_trouble(c->peer, no_answer(a, c, &in));
-		give_up(a, c, true);
+		give_up(a, c);
 	} else {
 		close_new(a, c, &in);
 	}
@@ -433,13 +458,6 @@ static void make_room(struct vb_adapter *a)
 			return;
 		}
 	}
-}
-
-/* The engine is to call vb_contact_run() again. */
-static void have_it_run(struct vb_adapter *a)
-{
-	atomic_store(&a->contact_work, true);
-	vb_adapter_nudge(a);
 }
 
 static void accepted(struct vb_adapter *a, int fd)

@@ -192,6 +192,18 @@ static inline _Atomic uint32_t *cold_of(const uint8_t *base, uint32_t ring)
 	return &((struct vb_cold *)(base + VB_SEG_COLD))[ring].is;
 }
 
+/* In a segment: what it says of that peer once its owner looks at what the peer announces, which is
+ * token_of() its incarnation, never 0. */
+static inline _Atomic uint32_t *heard_of(const uint8_t *base, uint32_t peer_index)
+{
+	return &((struct vb_consumed *)(base + VB_SEG_CONSUMED))[ring_index(peer_index, 0)].heard;
+}
+
+static inline uint32_t token_of(uint64_t incarnation)
+{
+	return (uint32_t)incarnation ? (uint32_t)incarnation : 1;
+}
+
 /* adapter.c */
 extern pthread_mutex_t vb_host_lock; /* the list of adapters of this process */
 

@@ -169,6 +169,35 @@ static void refused(void)
 	over(pid);
 }
 
+/* Both connect at once, and the other one's connection is the one that counts: it is waited for, however long
+ * its process takes, and no longer than that lives. */
+static void a_tie(void)
+{
+	struct hello h = kit_hello();
+	struct kit_card card;
+	struct ibv_wc wc;
+	struct kit_end e;
+	double end;
+	pid_t pid;
+
+	h.kind = MSG_REFUSE;
+	h.why = REFUSE_TIE;
+	kit_log_begin("info");
+	pid = impostor(geteuid(), &h, true);
+	kit_end_open(&e, ibv_alloc_pd(kit_open()), 4, 4096);
+	card = e.card;
+	card.qpn = NUMBER << 12 | 5;
+	kit_connect_with(&e, &card, 12, 4); /* 16.8 ms, four times again */
+	CHECK(!kit_post(&e, IBV_WR_SEND, 1, 0, 64, NULL, 0));
+	for (end = kit_now() + 0.4; kit_now() < end;)
+		CHECK(!ibv_poll_cq(e.cq, 1, &wc));
+	over(pid);
+	wc = kit_wait(&e, 20);
+	CHECK(wc.status == IBV_WC_RETRY_EXC_ERR, "%s", ibv_wc_status_str(wc.status));
+	KIT_LOG_SAYS("no process in this network namespace holds that number");
+	kit_end_close(&e);
+}
+
 static void hello_without_segment(void)
 {
 	struct hello h = kit_hello();
@@ -523,6 +552,7 @@ static const struct kit_case cases[] = {
     {.name = "nobody", .run = nobody},
     {.name = "hung up", .run = hung_up},
     {.name = "refused", .run = refused},
+    {.name = "a tie", .run = a_tie},
     {.name = "a hello without a segment", .run = hello_without_segment},
     {.name = "a hello without a segment comes", .run = hello_without_segment_here},
     {.name = "another network namespace", .run = other_network},
