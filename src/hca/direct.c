@@ -151,7 +151,7 @@ void vb_direct_peer_up(struct vb_peer *peer)
 	f->same = at.same;
 	f->tid = at.tid;
 	f->pidfd = at.pidfd;
-	vb_prompt_begin(&f->prompt, at.awake, at.polls);
+	vb_prompt_begin(&f->prompt, vb_adapter_presence(peer->adapter)->awake, at.awake, at.polls);
 	f->denied = !at.same && (at.tid <= 0 || at.pidfd < 0);
 	f->seen = 0;
 	f->gone = false;

@@ -220,29 +220,34 @@ static __attribute__((cold, noinline)) void spin(struct vb_adapter *a, struct vb
 }
 
 /* Timers, and what was left in rings, are looked at once a millisecond by whoever polls in vain. */
-static __attribute__((noinline)) uint64_t look_at_clock(struct vb_adapter *a)
+static __attribute__((noinline)) void look_at_clock(struct vb_adapter *a)
 {
 	uint64_t now = vb_now();
 
 	if (now >= atomic_load_explicit(&vb_hca(a)->next_look, memory_order_relaxed))
 		timers(a, now);
-	return now;
 }
 
 static __attribute__((noinline)) void poll_in_vain(struct vb_adapter *a)
 {
 	_Atomic uint32_t *yielding = &vb_hca(a)->yielding;
-	uint64_t before = look_at_clock(a);
+	uint64_t before;
 	uint32_t others;
+	bool offered;
 
+	look_at_clock(a);
 	idle.looked += idle.polls;
 	idle.polls = 0;
 	if (idle.looked < idle.yield_at)
 		return;
+	before = vb_now();
 	atomic_fetch_add_explicit(yielding, 1, memory_order_relaxed);
-	vb_adapter_yield(a);
+	offered = vb_adapter_yield(a);
 	others = atomic_fetch_sub_explicit(yielding, 1, memory_order_relaxed) - 1;
-	vb_idle_offered(&idle, vb_now() - before, others);
+	if (offered)
+		vb_idle_offered(&idle, vb_now() - before, others);
+	else
+		idle.looked = 0;
 }
 
 struct vb_rxq *vb_hca_poll_where(struct vb_adapter *a)

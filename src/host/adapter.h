@@ -348,8 +348,8 @@ int vb_adapter_wait(struct vb_adapter *a, int fd);
  * cancellation point.  For ibv_get_async_event. */
 int vb_adapter_await(struct vb_adapter *a, int fd);
 /* For a poller that has found nothing for long: gives its CPU to whoever it waits for, which may be this very
- * process's engine.  No cancellation point. */
-void vb_adapter_yield(struct vb_adapter *a);
+ * process's engine.  false: that one was late, and the thread slept for it.  No cancellation point. */
+bool vb_adapter_yield(struct vb_adapter *a);
 /* Has the engine look at timers and owed output soon (for instance because something was posted while nobody
  * polls). */
 void vb_adapter_nudge(struct vb_adapter *a);

@@ -412,14 +412,16 @@ static void nap(void)
 
 /* The engine said when it would run again.  Where it has not long after that, it does not get the CPU:
  * sched_yield() is for equals, and a poller with a real-time policy has none. */
-void vb_adapter_yield(struct vb_adapter *a)
+bool vb_adapter_yield(struct vb_adapter *a)
 {
 	uint64_t wakes = atomic_load_explicit(&a->wakes, memory_order_relaxed);
 
-	if (wakes != VB_NEVER && vb_now() > wakes + STARVED)
+	if (wakes != VB_NEVER && vb_now() > wakes + STARVED) {
 		nap();
-	else
-		sched_yield();
+		return false;
+	}
+	sched_yield();
+	return true;
 }
 
 void vb_adapter_wake(struct vb_adapter *a)

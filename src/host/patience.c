@@ -129,7 +129,8 @@ static bool engines_wait(struct peer *p, uint32_t asked, uint64_t now)
 bool vb_peer_pending(struct vb_peer *peer, uint64_t now)
 {
 	struct peer *p = peer_of(peer);
-	uint64_t waited = now - atomic_load_explicit(&p->began, memory_order_relaxed);
+	uint64_t began = atomic_load_explicit(&p->began, memory_order_relaxed);
+	uint64_t waited = now > began ? now - began : 0; /* another thread's clock may have been later */
 	uint32_t asked;
 
 	if (state_of(peer) != VB_PEER_CONTACTING || vb_peer_trouble(peer, &asked).reach != VB_REACH_UNKNOWN)

@@ -31,9 +31,11 @@ static void doubt(struct vb_prompt *p)
 	put(&p->looks, 0);
 }
 
-void vb_prompt_begin(struct vb_prompt *p, const _Atomic uint32_t *awake, const _Atomic uint32_t *polls)
+void vb_prompt_begin(struct vb_prompt *p, const _Atomic uint32_t *own, const _Atomic uint32_t *awake,
+		     const _Atomic uint32_t *polls)
 {
 	doubt(p);
+	atomic_store_explicit(&p->own, own, memory_order_relaxed);
 	atomic_store_explicit(&p->awake, awake, memory_order_relaxed);
 	atomic_store_explicit(&p->polls, polls, memory_order_relaxed);
 	put(&p->apart, APART_FIRST);
@@ -55,7 +57,7 @@ void vb_prompt_wrote(struct vb_prompt *p, uint32_t n)
 {
 	uint32_t writes = get(&p->writes) + n;
 
-	if (!vb_prompt_peer_awake(p)) {
+	if (!vb_prompt_awake(&p->awake)) {
 		doubt(p);
 		return;
 	}

@@ -20,7 +20,8 @@
 #include "base/lock.h"
 
 struct vb_prompt {
-	/* The peer's, in its segment; set by vb_prompt_begin(). */
+	/* Set by vb_prompt_begin(); the peer's stand in its segment. */
+	_Atomic(const _Atomic uint32_t *) own;	 /* this process's word */
 	_Atomic(const _Atomic uint32_t *) awake; /* its word; 0: asleep */
 	_Atomic(const _Atomic uint32_t *) polls; /* how often it has polled, told now and then */
 	/* Pollers and posters of this process write these. */
@@ -32,21 +33,24 @@ struct vb_prompt {
 };
 
 /* A peer comes; nothing is known of it yet. */
-void vb_prompt_begin(struct vb_prompt *p, const _Atomic uint32_t *awake, const _Atomic uint32_t *polls);
+void vb_prompt_begin(struct vb_prompt *p, const _Atomic uint32_t *own, const _Atomic uint32_t *awake,
+		     const _Atomic uint32_t *polls);
 /* n small WRITEs went there, directly or over the ring. */
 void vb_prompt_wrote(struct vb_prompt *p, uint32_t n);
 /* A packet has lain there for longer than one lies that a poller takes. */
 void vb_prompt_late(struct vb_prompt *p);
 
-static inline bool vb_prompt_peer_awake(const struct vb_prompt *p)
+static inline bool vb_prompt_awake(const _Atomic(const _Atomic uint32_t *) *word)
 {
-	return atomic_load_explicit(atomic_load_explicit(&p->awake, memory_order_relaxed),
-				    memory_order_relaxed);
+	return atomic_load_explicit(atomic_load_explicit(word, memory_order_relaxed), memory_order_relaxed);
 }
 
+/* Whoever does not poll himself would have his engine woken to look after each packet, and be rung for its
+ * ACK. */
 static inline bool vb_prompt_is(const struct vb_prompt *p)
 {
-	return atomic_load_explicit(&p->is, memory_order_relaxed) && vb_prompt_peer_awake(p);
+	return atomic_load_explicit(&p->is, memory_order_relaxed) && vb_prompt_awake(&p->awake) &&
+	       vb_prompt_awake(&p->own);
 }
 
 #endif

@@ -347,6 +347,8 @@ static enum vb_placed call(struct vb_qp *qp, struct vb_swqe *w, struct vb_peer_m
 		done -= n;
 		if (is_small(w))
 			count_small(qp);
+		else
+			qp->req.small = 0;
 		ret = advance(qp, w, n, budget);
 	}
 	return b.nthere ? ret : give_up(w);
@@ -356,10 +358,10 @@ static bool is_for_ring(const struct vb_qp *qp, const struct vb_swqe *w)
 {
 	const struct vb_peer_mem *f = qp->path.mem;
 
-	if (w->placed || !is_small(w))
+	if (w->placed || !is_small(w) || !vb_prompt_is(&f->prompt))
 		return false;
-	return vb_wr_is(w->opcode, VB_WR_IMM) || (qp->req.small >= ROW && vb_prompt_is(&f->prompt) &&
-						  vb_peer_mem_takes_call(f, w->remote.rkey));
+	return vb_wr_is(w->opcode, VB_WR_IMM) || /* whose packet goes there anyway */
+	       (qp->req.small >= ROW && vb_peer_mem_takes_call(f, w->remote.rkey));
 }
 
 bool vb_place_rings(struct vb_qp *qp, const struct vb_swqe *w)

@@ -400,7 +400,7 @@ static uint64_t timer(struct vb_qp *qp, uint64_t now)
 	} else if (vb_unlikely(!vb_requester_outstanding(qp))) {
 		vb_assert(!"a timer ran with nothing outstanding");
 		vb_requester_arm(qp);
-	} else if (vb_unlikely(q->blocked && q->psn == q->psn_una)) {
+	} else if (vb_unlikely(q->blocked && qp->path.out && q->psn == q->psn_una)) {
 		q->deadline =
 		    0; /* nothing has gone out again yet, for want of room: nobody can have answered */
 	} else {

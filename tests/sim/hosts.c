@@ -441,6 +441,7 @@ void hosts_sleep(struct vb_adapter *a)
 	if (a->awake == VB_ASLEEP)
 		return;
 	a->awake = VB_ASLEEP;
+	a->watch = VB_NEVER; /* there are no pollers to look at */
 	vb_hca_ops.slept(a);
 	while (vb_hca_ops.ready(a))
 		vb_hca_ops.progress(a, VB_LOOK_DRAIN);
@@ -787,8 +788,9 @@ void vb_adapter_disarm(struct vb_adapter *a)
 {
 }
 
-void vb_adapter_yield(struct vb_adapter *a)
+bool vb_adapter_yield(struct vb_adapter *a)
 {
+	return true;
 }
 
 void vb_adapter_nudge(struct vb_adapter *a)

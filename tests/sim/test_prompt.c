@@ -79,6 +79,7 @@ static bool carried(struct two *t, enum ibv_wr_opcode op, uint32_t len, unsigned
 	assert_int_equal(wc.wr_id, id);
 	assert_int_equal(wc.status, IBV_WC_SUCCESS);
 	hosts_run_for(t->h, VB_USEC);
+	poll_in_vain(t, 0, 1); /* as who waits for an answer */
 	return hosts_packets(t->h) != before;
 }
 
@@ -167,6 +168,22 @@ static void a_sleeper_gets_them_directly(void **state)
 		assert_false(written(&t, 0));
 	poll_in_vain(&t, 1, BUSY);
 	assert_in_range(placed_before(&t, 1000), PROOF, PROOF + 2 * 64);
+	over(&t);
+}
+
+/* Whoever sleeps himself would have to be woken for each packet, to look after it and to take its ACK. */
+static void nor_does_a_sender_that_sleeps(void **state)
+{
+	struct two t = two(1);
+	uint64_t before;
+
+	(void)state;
+	placed_before(&t, 1000);
+	hosts_sleep(t.a[0]);
+	before = hosts_packets(t.h);
+	sim_op(t.s, 0, IBV_WR_RDMA_WRITE, 0, 8, FLAG);
+	assert_int_equal(hosts_packets(t.h), before);
+	hosts_settle(t.h);
 	over(&t);
 }
 
@@ -259,22 +276,30 @@ static void among_large_ones_it_does_not(void **state)
 	}
 }
 
-/* The packet brings its bytes along, since it has to go in any case. */
+/* Where the peer is prompt the packet, which has to go in any case, brings a small one's bytes along; else
+ * they are there at once. */
 static void an_immediate_takes_a_small_one_along(void **state)
 {
 	static const uint32_t lengths[] = {8, 256, 257};
 
 	(void)state;
-	for (unsigned i = 0; i < 3; i++) {
+	for (unsigned i = 0; i < 6; i++) {
 		struct two t = two(1);
-		uint64_t r = sim_take(t.s, 1, 8192, 8), w;
+		bool prompt = i >= 3;
+		uint64_t r, w;
 
+		if (prompt) {
+			placed_before(&t, 1000);
+			carried(&t, IBV_WR_RDMA_WRITE, 4096, BUSY); /* others are directly placed again */
+		}
+		r = sim_take(t.s, 1, 8192, 8);
 		memset(t.s->mem[0], 0x77, 512);
-		w = sim_op(t.s, 0, IBV_WR_RDMA_WRITE_WITH_IMM, 0, lengths[i], FLAG);
-		assert_int_equal(t.s->mem[1][FLAG] == 0x77, lengths[i] > 256);
+		t.s->mem[1][FLAG] = 0;
+		w = sim_op(t.s, 0, IBV_WR_RDMA_WRITE_WITH_IMM, 0, lengths[i % 3], FLAG);
+		assert_int_equal(t.s->mem[1][FLAG] == 0x77, !prompt || lengths[i % 3] > 256);
 		hosts_run_for(t.h, 2 * VB_USEC);
 		sim_expect(t.s, 1, false, r, IBV_WC_SUCCESS);
-		assert_memory_equal(t.s->mem[1] + FLAG, t.s->mem[0], lengths[i]);
+		assert_memory_equal(t.s->mem[1] + FLAG, t.s->mem[0], lengths[i % 3]);
 		hosts_settle(t.h);
 		sim_expect(t.s, 0, true, w, IBV_WC_SUCCESS);
 		over(&t);
@@ -388,6 +413,7 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(who_polls_now_and_then_does_not),
 	    cmocka_unit_test(who_polled_once_does_not),
 	    cmocka_unit_test(a_sleeper_gets_them_directly),
+	    cmocka_unit_test(nor_does_a_sender_that_sleeps),
 	    cmocka_unit_test(what_lies_is_a_lesson),
 	    cmocka_unit_test(a_row_of_them_goes_at_once),
 	    cmocka_unit_test(so_do_those_to_a_region_on_demand),

@@ -63,11 +63,12 @@ static void note(enum op op, const struct vb_qp *qp)
 		atomic_fetch_add(&unlocked, 1);
 }
 
-/* Every other packet is left to the general way. */
+/* One packet of three is left to the general way: of two, it could be an ACK that has gone alone each time.
+ */
 static bool spy_brief(struct vb_qp *qp, struct vb_brief *b)
 {
 	note(BRIEF, qp);
-	return atomic_load(&calls[BRIEF]) % 2 && real->brief(qp, b);
+	return atomic_load(&calls[BRIEF]) % 3 && real->brief(qp, b);
 }
 
 static void spy_input(struct vb_qp *qp, const struct vb_pkt *p)
