@@ -57,8 +57,8 @@ static struct vb_rxq *own_rxq(struct vb_adapter *a)
 	return vb_peer_at(a, 0)->lanes[0].rxq;
 }
 
-/* All its receive queues, so that nothing of it is taken in meanwhile.  Whoever else takes more than one lock
- * of this kind only tries. */
+/* All its receive queues, so that nothing of it is taken in meanwhile.  Only the thread that brings peers up
+ * and down holds more than one lock of this kind, so that no two wait for one another. */
 static void take_lanes(const struct vb_peer *peer)
 {
 	for (uint32_t i = 0; i < peer->nlanes; i++)

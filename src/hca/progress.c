@@ -219,7 +219,8 @@ static __attribute__((cold, noinline)) void spin(struct vb_adapter *a, struct vb
 		vb_adapter_wake(a);
 }
 
-/* Timers, and what was left in rings, are looked at once a millisecond by whoever polls in vain. */
+/* Timers, and what was left in rings, are looked at once a millisecond by whoever polls in vain; sooner where
+ * something lies at a peer that is prompt. */
 static __attribute__((noinline)) void look_at_clock(struct vb_adapter *a)
 {
 	uint64_t now = vb_now();

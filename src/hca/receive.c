@@ -188,7 +188,7 @@ static __attribute__((noinline)) unsigned take_batch(struct vb_rxq *r, unsigned 
 }
 
 /* Takes in one packet that is brief and that its QP knows at first sight: it needs none of what a batch
- * keeps. false: take_batch() sees to it.  (It takes an ACK that came along once more, which says nothing
+ * keeps.  false: take_batch() sees to it.  (It takes an ACK that came along once more, which says nothing
  * new.) */
 static inline bool take_plain(struct vb_rxq *r, bool *urgent)
 {
