@@ -22,7 +22,8 @@ enum {
 	PIECES = 64, /* local pieces of it */
 	RINGED = 16, /* requests sent since the queue was last empty after which one waits */
 	SMALL = 256, /* bytes of a WRITE that is small, at most: no wire has packets shorter than that */
-	ROW = 16,    /* small WRITEs in a row, of which the peer's promptness hears at a time */
+	LINE = 64,
+	ROW = 16, /* small WRITEs in a row, of which the peer's promptness hears at a time */
 };
 
 #if defined(__x86_64__)
@@ -108,13 +109,18 @@ static enum vb_placed give_up(struct vb_swqe *w)
 	return VB_PLACED_NOT;
 }
 
-/* How much of w may be copied now. */
-static uint32_t portion(const struct vb_swqe *w, uint32_t budget)
+/* How much of w may be copied now, to or from peer_at.  Where that is not all, it ends with a cache line
+ * there: who looks at an aligned word meanwhile sees it whole.  So it may be less than a line more than the
+ * budget. */
+static uint32_t portion(const struct vb_swqe *w, uint64_t peer_at, uint32_t budget)
 {
-	uint32_t n = w->length - w->placed;
+	uint32_t rest = w->length - w->placed, n = budget < VB_MEM_CHUNK ? budget : VB_MEM_CHUNK, beyond;
 
-	n = n < budget ? n : budget;
-	return n < VB_MEM_CHUNK ? n : VB_MEM_CHUNK;
+	if (rest <= n)
+		return rest;
+	beyond = (uint32_t)(peer_at + n) % LINE;
+	n = n > beyond ? n - beyond : n + LINE - beyond;
+	return n < rest ? n : rest;
 }
 
 /* Of the next n bytes, which go to peer_at: how many at the end have to be put together first, since they
@@ -160,7 +166,7 @@ static bool list_is_there(struct vb_qp *qp, const struct vb_swqe *w, uint32_t wa
 static enum vb_placed copy(struct vb_qp *qp, struct vb_swqe *w, struct vb_peer_mem_use *u, uint32_t *budget)
 {
 	bool fetch = vb_wr_is(w->opcode, VB_WR_FETCH);
-	uint32_t n = portion(w, *budget), tail = joined(w, (uintptr_t)u->ptr, n);
+	uint32_t n = portion(w, (uintptr_t)u->ptr, *budget), tail = joined(w, (uintptr_t)u->ptr, n);
 	struct vb_facts f;
 	enum vb_reason r;
 
@@ -319,7 +325,7 @@ static size_t move(struct vb_qp *qp, struct batch *b, bool write)
 static enum vb_placed call(struct vb_qp *qp, struct vb_swqe *w, struct vb_peer_mem_use *u, uint32_t *budget)
 {
 	struct vb_req *q = &qp->req;
-	uint32_t n = portion(w, *budget);
+	uint32_t n = portion(w, u->at, *budget);
 	enum vb_placed ret = VB_PLACED;
 	struct vb_mem_use local;
 	struct batch b;

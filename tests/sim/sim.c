@@ -683,12 +683,14 @@ int sim_send(struct sim *s, unsigned n, const struct ibv_send_wr *wr)
 {
 	struct vb_qp *qp = &s->n[n].qp;
 	struct vb_builder b;
-	int err = ENOMEM;
+	int err = 0;
 
 	vb_builder_begin(&b, qp);
-	if (vb_builder_room(&b)) {
-		err = 0;
-		if (vb_builder_start(&b, wr->opcode, wr->send_flags, wr->wr_id) || vb_builder_fill(&b, wr))
+	for (; wr && !err; wr = wr->next) {
+		if (!vb_builder_room(&b))
+			err = ENOMEM;
+		else if (vb_builder_start(&b, wr->opcode, wr->send_flags, wr->wr_id) ||
+			 vb_builder_fill(&b, wr))
 			err = EINVAL;
 		else
 			vb_builder_next(&b);

@@ -221,7 +221,7 @@ static inline uint32_t sim_rkey(uint32_t lkey)
 	return lkey | VB_KEY_REMOTE;
 }
 
-/* As ibv_post_send and ibv_post_recv: 0 or errno. */
+/* As ibv_post_send, of a list, and ibv_post_recv: 0 or errno. */
 int sim_send(struct sim *s, unsigned n, const struct ibv_send_wr *wr);
 int sim_recv(struct sim *s, unsigned n, uint64_t wr_id, struct ibv_sge *sge, int num_sge);
 /* One completion; false: none. */

@@ -491,6 +491,56 @@ static void requests_are_placed(void **state)
 	over(&t);
 }
 
+/* What is placed in several goes is cut between cache lines of the far end's memory, so that who looks at a
+ * word there never sees half of it; and a small one is not cut at all.  How much goes at a time is by chance
+ * here. */
+static void a_placement_is_cut_between_lines(void **state)
+{
+	enum { LEN = 100000, WORDS = 16 };
+	struct two t = two(SIM_CFG(.placing = true), 0);
+	uint64_t r = sim_take(t.s, 1, 128, 8), w;
+
+	(void)state;
+	w = sim_op(t.s, 0, IBV_WR_SEND, 0, 8, 0); /* from the first packet on it permits more (rule 37) */
+	hosts_settle(t.h);
+	sim_expect(t.s, 1, false, r, IBV_WC_SUCCESS);
+	sim_expect(t.s, 0, true, w, IBV_WC_SUCCESS);
+	memset(t.s->mem[0], 0x77, LEN);
+	for (uint32_t i = 0; i < 64; i++) {
+		uint32_t to = 4096 + i, n = 0;
+
+		memset(t.s->mem[1], 0, SIM_MEM);
+		w = sim_op(t.s, 0, IBV_WR_RDMA_WRITE, 0, LEN, to);
+		while (t.s->mem[1][to + n])
+			n++;
+		assert_in_range(n, 1, LEN - 1);
+		assert_int_equal((uintptr_t)(t.s->mem[1] + to + n) % 64, 0);
+		hosts_settle(t.h);
+		sim_expect(t.s, 0, true, w, IBV_WC_SUCCESS);
+		assert_memory_equal(t.s->mem[1] + to, t.s->mem[0], LEN);
+	}
+	for (uint32_t i = 0; i < 1000; i++) {
+		struct ibv_sge sge[WORDS];
+		struct ibv_send_wr wr[WORDS];
+
+		memset(t.s->mem[1], 0, 8 * WORDS);
+		for (uint32_t k = 0; k < WORDS; k++) {
+			wr[k] = sim_wr(t.s, 0, IBV_WR_RDMA_WRITE, 0, 8, 8 * k, &sge[k]);
+			wr[k].next = k + 1 < WORDS ? &wr[k + 1] : NULL;
+		}
+		assert_int_equal(sim_send(t.s, 0, wr), 0);
+		for (uint32_t k = 0; k < WORDS; k++) {
+			uint64_t word = ((uint64_t *)(void *)t.s->mem[1])[k];
+
+			assert_true(!word || word == 0x7777777777777777);
+		}
+		hosts_settle(t.h);
+		for (uint32_t k = 0; k < WORDS; k++)
+			sim_expect(t.s, 0, true, wr[k].wr_id, IBV_WC_SUCCESS);
+	}
+	over(&t);
+}
+
 /* What was lent under the leave of one connection is not collected under that of the next. */
 static void each_leave_is_another(void **state)
 {
@@ -620,6 +670,7 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(both_ends_keep_to_one_lane),
 	    cmocka_unit_test(a_read_is_not_asked_for_twice),
 	    cmocka_unit_test(requests_are_placed),
+	    cmocka_unit_test(a_placement_is_cut_between_lines),
 	    cmocka_unit_test(each_leave_is_another),
 	    cmocka_unit_test(a_goodbye_with_a_full_wire),
 	    cmocka_unit_test(everybody_gets_room),
