@@ -100,7 +100,7 @@ int kit_reap(pid_t pid);
 /* Stops a child with all its threads, and returns when it stands; lets it go on. */
 void kit_stop(pid_t pid);
 void kit_cont(pid_t pid);
-/* Waits until *v reaches n, a minute at most, without sleeping long. */
+/* Waits until *v reaches n, for as long as it goes on changing: a minute at most after each change. */
 void kit_until(_Atomic int *v, int n);
 /* Waits until *v reaches n or is negative, a minute at most, without sleeping at all. */
 void kit_reach(_Atomic int *v, int n);

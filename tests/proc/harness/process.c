@@ -87,9 +87,15 @@ void kit_cont(pid_t pid)
 
 void kit_until(_Atomic int *v, int n)
 {
-	for (int i = 0; atomic_load(v) < n; i++) {
-		CHECK(i < 60000, "waited for %d of %d", atomic_load(v), n);
-		kit_nap(1);
+	int seen = atomic_load(v), now = seen;
+
+	for (int i = 0; now < n; i++) {
+		CHECK(i < 6000, "waited for %d of %d", now, n);
+		kit_nap(i < 100 ? 1 : 10); /* hundreds of processes may wait here, for one that works */
+		now = atomic_load(v);
+		if (now != seen)
+			i = 0;
+		seen = now;
 	}
 }
 
