@@ -46,6 +46,8 @@ enum vb_peer_end {
 /* How far a look at the receive queues goes. */
 enum vb_look {
 	VB_LOOK_DRAIN, /* those that are warm or have a hint, until there is nothing left */
+	VB_LOOK_REST,  /* the same; and what is owed goes out, since the program sleeps or ends: no answer
+			* is to come that would take it along */
 	VB_LOOK_ALL,   /* cold ones, too */
 };
 
@@ -340,10 +342,11 @@ void vb_adapter_wake(struct vb_adapter *a);
  * this thread: no lock may be held) or fired/disarmed. */
 void vb_adapter_arm(struct vb_adapter *a);
 void vb_adapter_disarm(struct vb_adapter *a);
-/* Blocks until `fd` is readable, making progress meanwhile in the engine's place.  Returns 0, or errno of a
- * wait that failed (EINTR, unless every signal handler that is installed asks for restarting; EIO: the
- * adapter is lost).  A cancellation point.  For ibv_get_cq_event on a blocking channel. */
-int vb_adapter_wait(struct vb_adapter *a, int fd);
+/* Blocks until `fd` is readable, or its own progress in the engine's place has made *come true (which it may
+ * be from the beginning).  Returns 0, or errno of a wait that failed (EINTR, unless every signal handler that
+ * is installed asks for restarting; EIO: the adapter is lost).  A cancellation point.  For ibv_get_cq_event
+ * on a blocking channel. */
+int vb_adapter_wait(struct vb_adapter *a, int fd, const bool *come);
 /* Blocks until `fd` is readable and leaves progress to the engine; returns what vb_adapter_wait() does.  A
  * cancellation point.  For ibv_get_async_event. */
 int vb_adapter_await(struct vb_adapter *a, int fd);

@@ -105,7 +105,7 @@ bool vb_engine_drain(struct vb_adapter *a)
 	int idle = 0;
 
 	for (int i = 0; i < DRAIN_ROUNDS; i++) {
-		if (a->ops->progress(a, VB_LOOK_DRAIN)) {
+		if (a->ops->progress(a, a->paying ? VB_LOOK_REST : VB_LOOK_DRAIN)) {
 			idle = 0;
 			continue;
 		}
@@ -397,6 +397,7 @@ void vb_engine_pay(struct vb_adapter *a)
 	uint32_t begun = atomic_load_explicit(&a->rounds, memory_order_acquire);
 	uint64_t until = vb_now() + SETTLE_MAX;
 
+	a->paying = true;
 	do {
 		vb_engine_kick(a); /* the round after the present one begins behind all that we did */
 		nanosleep(&nap, NULL);
@@ -502,8 +503,10 @@ static void leave(void *arg)
 /* progress: in the engine's place.  A cancelled thread leaves the frame without a word to AddressSanitizer,
  * which would then take for poisoned what stands there next. */
 static __attribute__((no_sanitize_address)) int wait_for(struct vb_adapter *a, int fd, int cancel,
-							 bool progress)
+							 bool progress, const bool *come)
 {
+	if (*come)
+		return 0;
 	if (!vb_ctl_is_ours(a))
 		vb_adapter_lose(a);
 	while (!vb_adapter_lost(a)) {
@@ -524,6 +527,8 @@ static __attribute__((no_sanitize_address)) int wait_for(struct vb_adapter *a, i
 		if (n > 0 && (fds[1].revents || fds[2].revents) && vb_control_run(a) && !vb_engine_drain(a))
 			vb_engine_kick(a);
 		vb_ctl_sure(NULL);
+		if (*come)
+			return 0;
 		/* The door's high number is where a loss shows at once. */
 		if (n > 0 && (fds[0].revents | fds[1].revents | fds[2].revents) & POLLNVAL)
 			vb_adapter_whole(a);
@@ -536,7 +541,7 @@ static __attribute__((no_sanitize_address)) int wait_for(struct vb_adapter *a, i
 	return EIO;
 }
 
-int vb_adapter_wait(struct vb_adapter *a, int fd)
+int vb_adapter_wait(struct vb_adapter *a, int fd, const bool *come)
 {
 	int cancel, ret;
 
@@ -547,8 +552,8 @@ int vb_adapter_wait(struct vb_adapter *a, int fd)
 	atomic_fetch_add_explicit(&a->waiters, 1, memory_order_seq_cst);
 	pthread_cleanup_push(leave, a);
 	fall_asleep(a);
-	a->ops->progress(a, VB_LOOK_DRAIN); /* also what pollers left owed */
-	ret = wait_for(a, fd, cancel, true);
+	a->ops->progress(a, VB_LOOK_REST); /* also what pollers left owed */
+	ret = wait_for(a, fd, cancel, true, come);
 	pthread_cleanup_pop(1);
 	pthread_setcancelstate(cancel, NULL);
 	return ret;
@@ -556,12 +561,13 @@ int vb_adapter_wait(struct vb_adapter *a, int fd)
 
 int vb_adapter_await(struct vb_adapter *a, int fd)
 {
+	static const bool never;
 	int cancel, ret;
 
 	if (vb_adapter_dead(a))
 		return ENODEV;
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-	ret = wait_for(a, fd, cancel, false);
+	ret = wait_for(a, fd, cancel, false, &never);
 	pthread_setcancelstate(cancel, NULL);
 	return ret;
 }

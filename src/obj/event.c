@@ -55,6 +55,26 @@ void vb_evq_fini(struct vb_evq *q)
 	q->fd = -1;
 }
 
+__thread uint32_t vb_evq_added;
+
+static __thread struct {
+	struct vb_evq *q; /* NULL: none */
+	bool come;
+} expected;
+
+const bool *vb_evq_expect(struct vb_evq *q)
+{
+	expected.q = q;
+	expected.come = false;
+	return &expected.come;
+}
+
+bool vb_evq_expected(void)
+{
+	expected.q = NULL;
+	return expected.come;
+}
+
 /* Each write is a new edge for edge-triggered epoll, also when tokens are there already (rule 33).  It cannot
  * fail or block: the counter is never near its end. */
 void vb_evq_add(struct vb_evq *q)
@@ -63,6 +83,11 @@ void vb_evq_add(struct vb_evq *q)
 	uint64_t one = 1;
 	ssize_t n;
 
+	vb_evq_added++;
+	if (expected.q == q && !expected.come) {
+		expected.come = true;
+		return;
+	}
 	if (!is_ours(q))
 		return;
 	do

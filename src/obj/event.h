@@ -40,7 +40,14 @@ void vb_evq_fini(struct vb_evq *q);
 void vb_evq_add(struct vb_evq *q);
 int vb_evq_try(
     struct vb_evq *q); /* never blocks: 0, EAGAIN, EBADF (not ours any more), or what else it says */
-int vb_evq_read(struct vb_evq *q);		     /* read(2): 0, EAGAIN if O_NONBLOCK, EINTR */
+int vb_evq_read(struct vb_evq *q); /* read(2): 0, EAGAIN if O_NONBLOCK, EINTR */
+/* A reader that makes progress itself may be the one that adds the token it waits for: that stays in its
+ * hand, and nothing is written or read.  From vb_evq_expect() on, in the calling thread, which looks at what
+ * is returned; until vb_evq_expected(): whether it has one. */
+const bool *vb_evq_expect(struct vb_evq *q);
+bool vb_evq_expected(void);
+/* How many tokens the calling thread has added: whether it has told a program of something. */
+extern __thread uint32_t vb_evq_added;
 bool vb_evq_idle(struct vb_evq *q);		     /* there is no event, so that a token is none either */
 bool vb_evq_spent(struct vb_evq *q);		     /* under lock */
 void vb_evq_take_back(struct vb_evq *q, uint32_t n); /* under lock: n events were unlinked */

@@ -81,8 +81,10 @@ static int take_token(struct vb_channel *ch)
 		return err == EAGAIN && vb_adapter_lost(a) ? EIO : err;
 	}
 	for (;;) {
-		int failed = vb_adapter_wait(a, ch->evq.fd);
+		int failed = vb_adapter_wait(a, ch->evq.fd, vb_evq_expect(&ch->evq));
 
+		if (vb_evq_expected())
+			return 0;
 		if (failed && failed != EIO)
 			return failed == EBADF ? vb_token_gone(&ch->evq) : failed;
 		err = vb_token_try(&ch->evq);

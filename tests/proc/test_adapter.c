@@ -404,7 +404,7 @@ static void ping(struct kit_node *n)
 {
 	uint64_t count;
 
-	assert_int_equal(vb_adapter_wait(n->a, n->arrived), 0);
+	assert_int_equal(vb_adapter_wait(n->a, n->arrived, &(bool){false}), 0);
 	assert_int_equal(read(n->arrived, &count, sizeof(count)), sizeof(count));
 }
 
@@ -464,7 +464,7 @@ static void *wait_long(void *arg)
 	struct interrupted *w = arg;
 
 	atomic_store(&w->waits, true);
-	atomic_store(&w->ret, vb_adapter_wait(w->n->a, w->n->arrived));
+	atomic_store(&w->ret, vb_adapter_wait(w->n->a, w->n->arrived, &(bool){false}));
 	return NULL;
 }
 

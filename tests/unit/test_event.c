@@ -154,6 +154,43 @@ static void a_token_in_hand_of_an_event_taken_back_counts_for_nothing(void **sta
 	assert_false(readable(q->fd));
 }
 
+/* A reader makes progress itself, and finds what it waits for: one token stays in its hand, further ones, and
+ * those of other queues, are written. */
+static void a_token_of_ones_own_is_not_written(void **state)
+{
+	struct pair *p = *state;
+	struct vb_evq *q = &p->f.ctx.async, other;
+	const bool *come = vb_evq_expect(q);
+	uint32_t added = vb_evq_added;
+
+	assert_int_equal(vb_evq_init(&other), 0);
+	vb_evq_add(&other);
+	assert_true(readable(other.fd));
+	assert_false(*come);
+	raise_limit(p, p->a);
+	assert_true(*come);
+	assert_false(readable(q->fd));
+	raise_limit(p, p->b);
+	assert_true(readable(q->fd));
+	assert_int_equal(vb_evq_added - added, 3);
+	assert_true(vb_evq_expected());
+	/* the first is taken back meanwhile: the token in the descriptor goes with it */
+	assert_int_equal(ibv_destroy_srq(p->a), 0);
+	p->a = NULL;
+	assert_false(readable(q->fd));
+	vb_lock_take(&q->lock);
+	assert_false(vb_evq_spent(q)); /* the one in hand stands for the second now */
+	assert_ptr_equal(vb_list_entry(vb_list_pop(&q->nodes), struct vb_async_node, link)->ev.element.srq,
+			 p->b);
+	vb_lock_give(&q->lock);
+	raise_limit(p, p->b); /* nobody expects anything any more */
+	assert_true(readable(q->fd));
+	expect_async(&p->f, IBV_EVENT_SRQ_LIMIT_REACHED, p->b);
+	assert_ptr_equal(vb_evq_expect(q), come);
+	assert_false(vb_evq_expected());
+	vb_evq_fini(&other);
+}
+
 static void *fetch_blocking(void *arg)
 {
 	struct pair *p = arg;
@@ -271,6 +308,7 @@ int main(void)
 	    with_pair(rule_33_every_event_is_an_edge),
 	    with_pair(destruction_takes_an_event_back),
 	    with_pair(a_token_in_hand_of_an_event_taken_back_counts_for_nothing),
+	    with_pair(a_token_of_ones_own_is_not_written),
 	    with_pair(a_blocked_reader_is_woken),
 	    with_pair(rule_36_destroy_waits_for_the_acknowledgement),
 	    with_pair(posting_and_fetching_from_many_threads),
