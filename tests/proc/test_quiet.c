@@ -11,8 +11,8 @@
 
 enum { MAX = 500, BYTES = 64 };
 
-/* What becomes of hints, and what the receiver does meanwhile. */
-enum way { HINTS, NO_HINTS, NO_HINTS_ASLEEP, WAYS };
+/* What becomes of hints, and what the receiver does meanwhile; or the sender stops, and rings nobody. */
+enum way { HINTS, NO_HINTS, NO_HINTS_ASLEEP, NO_HINTS_STOPPED };
 
 struct board {
 	_Atomic int opened, ready, met, turn, go, sent, over;
@@ -58,6 +58,8 @@ static int peer(int i, enum way way)
 	atomic_store(&board->turn, i + 1);
 	kit_reach(&board->go, i + 1);
 	send_one(&e);
+	if (way == NO_HINTS_STOPPED)
+		CHECK(!raise(SIGSTOP));
 	atomic_store(&board->sent, i + 1);
 	CHECK(kit_wait(&e, 30).status == IBV_WC_SUCCESS, "peer %d", i);
 	atomic_fetch_add(&board->over, 1);
@@ -138,7 +140,8 @@ static void until_asleep(struct vb_adapter *a)
 	}
 }
 
-static void receive_all(struct ibv_context *ctx, struct kit_end *e, int peers, enum way way)
+static void receive_all(struct ibv_context *ctx, struct kit_end *e, int peers, const pid_t *pids,
+			enum way way)
 {
 	struct vb_adapter *a = vb_context(ctx)->adapter;
 	int alone = 0;
@@ -152,6 +155,10 @@ static void receive_all(struct ibv_context *ctx, struct kit_end *e, int peers, e
 			kit_until(&board->over, i + 1); /* the engine takes it, and answers */
 		}
 		alone += arrives(a, &e[i], i, way == HINTS);
+		if (way == NO_HINTS_STOPPED) {
+			CHECK(waitpid(pids[i], NULL, WUNTRACED) == pids[i]);
+			kit_cont(pids[i]);
+		}
 		poll_until_over(&e[i], i + 1);
 	}
 	CHECK(way != HINTS || alone, "the engine was at work all the time");
@@ -185,7 +192,7 @@ static void run(int peers, enum way way)
 		while (ibv_poll_cq(e[i].cq, 1, &wc) != 1)
 			continue;
 	kit_until(&board->met, peers);
-	receive_all(ctx, e, peers, way);
+	receive_all(ctx, e, peers, pids, way);
 	atomic_store(&board->go, MAX + 1);
 	for (int i = 0; i < peers; i++)
 		CHECK(!kit_reap(pids[i]));
@@ -204,6 +211,7 @@ int main(int argc, char **argv)
 	run(peers, HINTS);
 	run(peers < 6 ? peers : 6, NO_HINTS);
 	run(peers < 6 ? peers : 6, NO_HINTS_ASLEEP);
+	run(peers < 6 ? peers : 6, NO_HINTS_STOPPED);
 	printf("%d quiet peers\n", peers);
 	return 0;
 }
