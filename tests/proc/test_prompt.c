@@ -203,6 +203,33 @@ static void both_poll_shareable(struct kit_pair *p)
 	kit_pair_close(p);
 }
 
+/* The flag behind a message that is stored to mapped memory: the next message would have to wait for the
+ * flag's packet. */
+static void among_large_ones(struct kit_pair *p)
+{
+	struct kit_end *e = &p->end[0];
+	struct place large;
+	uint32_t began;
+
+	kit_pair_open(p, DEPTH, SIZE);
+	large = shareable_place(p);
+	at = private_place(p);
+	began = psn(e);
+	for (uint64_t value = 1; value <= TRIPS; value++) {
+		if (p->me)
+			await_polling(p, value, value > 1 ? 2 : 0);
+		CHECK(!kit_post(e, IBV_WR_RDMA_WRITE, value, FROM, 4096, &large.far, 0));
+		write_flag(p, value);
+		if (!p->me)
+			await_polling(p, value, 2);
+	}
+	if (p->me)
+		await_polling(p, TRIPS, 2);
+	CHECK(packets_since(p, began) == 0, "%u packets", packets_since(p, began));
+	CHECK(!ibv_dereg_mr(large.mr));
+	kit_pair_close(p);
+}
+
 int main(void)
 {
 	static const bool both[] = {true, true};
@@ -211,5 +238,6 @@ int main(void)
 		return KIT_SKIP;
 	kit_pair_run("both look at their memory", both, both_look, both_look);
 	kit_pair_run("shareable memory", both, both_poll_shareable, both_poll_shareable);
+	kit_pair_run("among large ones", both, among_large_ones, among_large_ones);
 	return 0;
 }
