@@ -257,6 +257,8 @@ static void block(struct vb_adapter *a, struct watch *w, uint64_t deadline)
 		(void)!read(a->kick, &count, sizeof(count));
 		w->drain = true;
 	}
+	if (fds[2].revents)
+		a->ops->progress(a, VB_LOOK_DRAIN); /* first what somebody rang for, then his bell */
 	if (fds[1].revents || fds[2].revents) {
 		w->drain |= vb_control_run(a);
 		if (atomic_load_explicit(&a->waiters, memory_order_relaxed)) {
@@ -524,6 +526,10 @@ static __attribute__((no_sanitize_address)) int wait_for(struct vb_adapter *a, i
 			return err;
 		if (n > 0 && fds[0].revents && !(fds[0].revents & POLLNVAL))
 			return 0; /* the caller looks whether it still is ours */
+		if (n > 0 && fds[2].revents)
+			a->ops->progress(a, VB_LOOK_DRAIN); /* first what somebody rang for, then his bell */
+		if (*come)
+			return 0; /* the bell has the next wait back at once, while others run */
 		if (n > 0 && (fds[1].revents || fds[2].revents) && vb_control_run(a) && !vb_engine_drain(a))
 			vb_engine_kick(a);
 		vb_ctl_sure(NULL);

@@ -38,6 +38,7 @@ struct place {
 struct board {
 	_Atomic uint32_t gen[SLOTS];	/* of the process in the slot; the parent writes */
 	_Atomic uint32_t number[SLOTS]; /* a QPN of it */
+	_Atomic bool dead[SLOTS];	/* and nobody has taken its place yet */
 	_Atomic int stop;
 	_Atomic int looks;
 	_Atomic int fds, peak_kib;	   /* slot 0 */
@@ -210,7 +211,8 @@ static bool turn(struct talk *t, struct ibv_pd *pd, struct ibv_comp_channel *ch,
 	for (int i = 0; i < n; i++)
 		take(t, peer, &wc[i]);
 	if (t->failed) /* it must be dead, then */
-		CHECK(kit_now() < t->ended + PATIENCE, "slot %d: errors from slot %d, which lives", me, peer);
+		CHECK(kit_now() < t->ended + PATIENCE || atomic_load(&board->dead[peer]),
+		      "slot %d: errors from slot %d, which lives", me, peer);
 	else if (t->outstanding < DEPTH && kit_below(&rng, 2) &&
 		 atomic_load(&board->places[peer][me].ready) == tag_of(t->gen, board->gen[me]))
 		post_one(t, pd);
@@ -296,6 +298,7 @@ static void start(int slot, const char *fault)
 {
 	atomic_store(&board->number[slot], 0);
 	atomic_fetch_add(&board->gen[slot], 1);
+	atomic_store(&board->dead[slot], false);
 	pids[slot] = kit_fork();
 	if (pids[slot])
 		return;
@@ -335,7 +338,8 @@ static void all_talk(int but)
 				if (atomic_load(&p->done) < from[i][j])
 					from[i][j] = 0;
 				all_well(but);
-				CHECK(kit_now() < until, "%d to %d: no progress", i, j);
+				CHECK(kit_now() < until, "%d to %d: no progress (processes %d and %d)", i, j,
+				      pids[i], pids[j]);
 				kit_nap_us(200);
 			}
 		}
@@ -355,6 +359,7 @@ static void death(int slot, bool by_itself)
 		kit_nap_us(500);
 	kill(pids[slot], SIGKILL);
 	status = kit_reap(pids[slot]);
+	atomic_store(&board->dead[slot], true);
 	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "slot %d: 0x%x", slot, status);
 	qpn = atomic_load(&board->number[slot]);
 	CHECK(!qpn || !kit_bound(qpn), "the dead one's name is still bound");
