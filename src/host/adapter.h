@@ -277,9 +277,10 @@ struct vb_peer *vb_peer_current(struct vb_peer *peer);
 struct vb_reach_facts vb_peer_trouble(struct vb_peer *peer, uint32_t *asked);
 /* The process at the other end that said it has no memory or descriptors for contact, 0: none. */
 uint32_t vb_peer_unable(struct vb_peer *peer);
-/* Whether contact is being made and nothing is wrong with that: it has begun less than five seconds ago; or
- * the process that is to answer is stopped (by a signal or a debugger); or the engine thread of either end
- * waits for a CPU, for a minute at most.  Silence then is no loss.  Looks into /proc. */
+/* Whether there is contact after all, or it is being made and nothing is wrong with that: it has begun less
+ * than five seconds ago; or the process that is to answer is stopped (by a signal or a debugger); or the
+ * engine thread of either end waits for a CPU, for a minute at most.  Silence then is no loss.  Looks into
+ * /proc. */
 bool vb_peer_pending(struct vb_peer *peer, uint64_t now);
 /* A wire has left a packet for a peer whose word says polling, and peer->left was not set. */
 void vb_peer_leave(struct vb_peer *peer);

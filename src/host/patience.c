@@ -129,11 +129,14 @@ static bool engines_wait(struct peer *p, uint32_t asked, uint64_t now)
 bool vb_peer_pending(struct vb_peer *peer, uint64_t now)
 {
 	struct peer *p = peer_of(peer);
-	uint64_t began = atomic_load_explicit(&p->began, memory_order_relaxed);
+	uint64_t began = atomic_load_explicit(&p->began, memory_order_acquire); /* then the state */
 	uint64_t waited = now > began ? now - began : 0; /* another thread's clock may have been later */
+	int state = state_of(peer);
 	uint32_t asked;
 
-	if (state_of(peer) != VB_PEER_CONTACTING || vb_peer_trouble(peer, &asked).reach != VB_REACH_UNKNOWN)
+	if (state == VB_PEER_UP) /* just now */
+		return true;
+	if (state != VB_PEER_CONTACTING || vb_peer_trouble(peer, &asked).reach != VB_REACH_UNKNOWN)
 		return false;
 	if (waited < CONTACT_GRACE || vb_thread_stopped(asked))
 		return true;

@@ -228,15 +228,16 @@ void vb_peer_rise(struct peer *p)
 	struct vb_adapter *a = p->pub.adapter;
 
 	vb_mutex_assert_held(&a->control);
-	atomic_store_explicit(&p->asked, 0, memory_order_relaxed);
-	atomic_store_explicit(&p->unable, 0, memory_order_relaxed);
-	atomic_store_explicit(&p->began, 0, memory_order_relaxed);
 	vb_lock_take(&a->peers_lock);
 	p->trouble = (struct vb_reach_facts){0};
 	p->want = false;
 	a->by_number[p->pub.number] = (uint16_t)(p->pub.index + 1);
 	set_state(p, VB_PEER_UP);
 	vb_lock_give(&a->peers_lock);
+	/* Behind that: without contact, and not making any for as long as anybody knows, it would be gone. */
+	atomic_store_explicit(&p->asked, 0, memory_order_relaxed);
+	atomic_store_explicit(&p->unable, 0, memory_order_relaxed);
+	atomic_store_explicit(&p->began, 0, memory_order_release); /* pairs with vb_peer_pending() */
 	a->ops->peer_up(&p->pub);
 	/* From here on the upper layer waits for what the peer announces, if it has memory for that. */
 	if (atomic_load(&p->pub.mem))

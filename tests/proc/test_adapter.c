@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include "host/private.h"
 #include "kit.h"
 #include "node.h"
 
@@ -638,6 +639,34 @@ static void who_has_met_is_heard_and_hears(void **state)
 	close(slow_gate);
 }
 
+/* Whoever is asked whether a peer is only slow has an answer up to the very instant at which it is there. The
+ * lock holds up the thread that makes contact, again and again. */
+static void contact_has_begun_until_it_is_made(void **state)
+{
+	struct kit_node *x = kit_node_open();
+	double end = kit_now() + 60;
+
+	(void)state;
+	for (unsigned i = 0; i < 30; i++) {
+		struct kit_node *y = kit_node_open();
+		struct vb_peer *peer = vb_peer_get(x->a, kit_number_of(y));
+
+		while (atomic_load(&peer->state) != VB_PEER_UP) {
+			vb_lock_take(&x->a->peers_lock);
+			kit_nap(1);
+			assert_true(atomic_load(&peer->state) != VB_PEER_CONTACTING ||
+				    atomic_load(&((struct peer *)peer)->began));
+			vb_lock_give(&x->a->peers_lock);
+			kit_nap_us(50);
+			assert_true(kit_now() < end);
+		}
+		assert_true(vb_peer_pending(peer, vb_now()));
+		vb_peer_put(peer);
+		kit_node_close(y);
+	}
+	kit_node_close(x);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -647,6 +676,7 @@ int main(void)
 	    cmocka_unit_test(numbers_out_of_range),
 	    cmocka_unit_test(both_contact_at_once),
 	    cmocka_unit_test(who_has_met_is_heard_and_hears),
+	    cmocka_unit_test(contact_has_begun_until_it_is_made),
 	    cmocka_unit_test(sixty_four_adapters),
 	    cmocka_unit_test(qpns_rest_as_long_as_they_can),
 	    cmocka_unit_test(second_number_same_link),
