@@ -70,7 +70,7 @@ static unsigned progress(struct vb_adapter *a, enum vb_look how)
 		vb_hca_notice(a);
 	if (!vb_set_is_empty(vb_adapter_presence(a)->hints))
 		vb_hca_take_hints(vb_hca(a));
-	return look_at_warm(vb_hca(a), how == VB_LOOK_REST ? VB_TAKE_REST : VB_TAKE_ALL);
+	return look_at_warm(vb_hca(a), VB_TAKE_ALL);
 }
 
 static __attribute__((noinline)) void count_looks(struct vb_hca *h)
@@ -104,11 +104,8 @@ static bool somebody_polled(struct vb_hca *h)
 static uint64_t push_on(struct vb_rxq *r, bool polled, uint64_t now)
 {
 	struct vb_out *o = r->out;
-	uint64_t before = o->ops->mark(o),
-		 answer_by = atomic_load_explicit(&r->answer_by, memory_order_relaxed);
+	uint64_t before = o->ops->mark(o);
 
-	if (now < answer_by)
-		return answer_by;
 	/* what is to be placed directly is a poller's, while there is one */
 	if (polled && atomic_load_explicit(&r->placing, memory_order_relaxed))
 		return now + VB_MSEC;

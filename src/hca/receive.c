@@ -5,7 +5,6 @@
  * shows as received for an ACK (hca/timed.c), and one that sleeps is sent it at once. */
 #include "hca/receive.h"
 
-#include "base/clock.h"
 #include "base/fault.h"
 #include "base/log.h"
 #include "hca/direct.h"
@@ -17,7 +16,6 @@
 #include "hca/warm.h"
 #include "iba/loan.h"
 #include "iba/out.h"
-#include "obj/event.h"
 #include "transport/transport.h"
 
 enum {
@@ -26,9 +24,6 @@ enum {
 	HELD_BYTES = 64 << 10, /* payload taken in under one QP lock */
 	ACK_BATCH = 32,
 };
-
-/* How long an ACK waits for the answer of a program that has just been told of what it acknowledges. */
-#define ANSWERS_IN VB_MSEC
 
 /* The QP that packets are being delivered to, its lock held over a few of them. */
 struct delivery {
@@ -215,26 +210,8 @@ static inline bool take_plain(struct vb_rxq *r, bool *urgent)
 	return true;
 }
 
-/* One look at a queue. */
-struct look {
-	bool may_hold; /* nothing was owed before that does not wait for an answer too */
-	uint32_t told; /* vb_evq_added at its beginning */
-	bool held;
-};
-
-/* Whether what is owed waits though nobody polls: only ACKs are, all of them of packets that have just come,
- * and a program has been told of these.  It may answer at once, and an answer carries the ACK; alone it would
- * cost this process and its peer a bell each, before the program even runs.  The engine's timers end that
- * (hca/progress.c). */
-static bool hold_back(struct look *l, const struct vb_rxq *r, bool urgent)
-{
-	l->held = l->may_hold && !urgent && r->unflushed < ACK_BATCH &&
-		  (l->told != vb_evq_added || atomic_load_explicit(&r->answer_by, memory_order_relaxed));
-	return l->held;
-}
-
 /* Returns how many packets came. */
-static inline __attribute__((always_inline)) unsigned drain(struct vb_rxq *r, struct look *l)
+static inline __attribute__((always_inline)) unsigned drain(struct vb_rxq *r)
 {
 	unsigned budget = r->budget, n;
 	bool urgent;
@@ -249,15 +226,13 @@ static inline __attribute__((always_inline)) unsigned drain(struct vb_rxq *r, st
 	r->budget = n < budget ? 1 : 2 * n < PASS_PACKETS ? 2 * n : PASS_PACKETS;
 	r->unflushed += n;
 	if (atomic_load_explicit(&r->owes, memory_order_relaxed) &&
-	    (!n || urgent || r->unflushed >= ACK_BATCH || !vb_hca_watched(r->adapter) || sender_sleeps(r)) &&
-	    !hold_back(l, r, urgent))
+	    (!n || urgent || r->unflushed >= ACK_BATCH || !vb_hca_watched(r->adapter) || sender_sleeps(r)))
 		vb_hca_flush(r);
 	return n;
 }
 
 unsigned vb_hca_look(struct vb_rxq *r, enum vb_take take)
 {
-	struct look l = {.told = vb_evq_added};
 	unsigned n, total = 0;
 
 	if (!vb_lock_try(&r->rx))
@@ -266,19 +241,13 @@ unsigned vb_hca_look(struct vb_rxq *r, enum vb_take take)
 		vb_hca_warm(r); /* what it comes to owe is looked at in warm ones only */
 	if (take == VB_TAKE_ONE)
 		r->budget = 1;
-	l.may_hold = take == VB_TAKE_ALL && (atomic_load_explicit(&r->answer_by, memory_order_relaxed) ||
-					     !atomic_load_explicit(&r->owes, memory_order_relaxed));
 	do {
 		/* its peer may have gone meanwhile */
-		n = atomic_load_explicit(&r->open, memory_order_relaxed) ? drain(r, &l) : 0;
+		n = atomic_load_explicit(&r->open, memory_order_relaxed) ? drain(r) : 0;
 		total += n;
-	} while (vb_unlikely(take >= VB_TAKE_ALL) && n);
+	} while (vb_unlikely(take == VB_TAKE_ALL) && n);
 	if (total)
 		r->quiet = 0;
-	if (vb_unlikely(l.held) && !atomic_load_explicit(&r->answer_by, memory_order_relaxed))
-		atomic_store_explicit(&r->answer_by, vb_now() + ANSWERS_IN, memory_order_relaxed);
 	vb_lock_give(&r->rx);
-	if (vb_unlikely(l.held))
-		vb_adapter_resume(r->adapter); /* the engine's timers */
 	return total;
 }

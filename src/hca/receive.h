@@ -10,7 +10,6 @@ enum vb_take {
 	VB_TAKE_ONE,   /* packets seem to come one at a time: no look for a second */
 	VB_TAKE_BATCH, /* some of what is there */
 	VB_TAKE_ALL,
-	VB_TAKE_REST, /* the same; and no ACK is held back for an answer, since none is to come */
 };
 
 /* For a busy queue: takes in what is there, and sends what is owed if that is worth it.

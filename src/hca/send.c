@@ -100,7 +100,6 @@ void vb_hca_flush(struct vb_rxq *r)
 	vb_lock_assert_held(&r->rx);
 	r->unflushed = 0;
 	r->acks = NULL;
-	atomic_store_explicit(&r->answer_by, 0, memory_order_relaxed);
 	atomic_store(&r->waits, false); /* whoever waits for room says so anew */
 	for (p = p ? p : vb_owed_pop(r); p; p = vb_owed_pop(r)) {
 		struct vb_qp *qp = p->qp;

@@ -46,8 +46,6 @@ enum vb_peer_end {
 /* How far a look at the receive queues goes. */
 enum vb_look {
 	VB_LOOK_DRAIN, /* those that are warm or have a hint, until there is nothing left */
-	VB_LOOK_REST,  /* the same; and what is owed goes out, since the program sleeps or ends: no answer
-			* is to come that would take it along */
 	VB_LOOK_ALL,   /* cold ones, too */
 };
 

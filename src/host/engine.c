@@ -105,7 +105,7 @@ bool vb_engine_drain(struct vb_adapter *a)
 	int idle = 0;
 
 	for (int i = 0; i < DRAIN_ROUNDS; i++) {
-		if (a->ops->progress(a, a->paying ? VB_LOOK_REST : VB_LOOK_DRAIN)) {
+		if (a->ops->progress(a, VB_LOOK_DRAIN)) {
 			idle = 0;
 			continue;
 		}
@@ -399,7 +399,6 @@ void vb_engine_pay(struct vb_adapter *a)
 	uint32_t begun = atomic_load_explicit(&a->rounds, memory_order_acquire);
 	uint64_t until = vb_now() + SETTLE_MAX;
 
-	a->paying = true;
 	do {
 		vb_engine_kick(a); /* the round after the present one begins behind all that we did */
 		nanosleep(&nap, NULL);
@@ -558,7 +557,7 @@ int vb_adapter_wait(struct vb_adapter *a, int fd, const bool *come)
 	atomic_fetch_add_explicit(&a->waiters, 1, memory_order_seq_cst);
 	pthread_cleanup_push(leave, a);
 	fall_asleep(a);
-	a->ops->progress(a, VB_LOOK_REST); /* also what pollers left owed */
+	a->ops->progress(a, VB_LOOK_DRAIN); /* also what pollers left owed */
 	ret = wait_for(a, fd, cancel, true, come);
 	pthread_cleanup_pop(1);
 	pthread_setcancelstate(cancel, NULL);

@@ -156,7 +156,6 @@ struct vb_adapter {
 	bool settled;		     /* and everybody was told; guarded by control */
 	_Atomic uint32_t lost_kicks; /* what the engine blocks on from then on */
 	_Atomic bool stop;
-	_Atomic bool paying;	   /* the process ends: nothing that is owed waits any more */
 	_Atomic bool nudged;	   /* look at everything before blocking */
 	_Atomic bool woken;	   /* a poller has come */
 	_Atomic bool dozing;	   /* the engine is about to block for long: kick it to be heard */

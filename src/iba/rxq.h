@@ -77,8 +77,6 @@ struct vb_rxq {
 	_Atomic bool owes;    /* `owed` is not empty, or `acks` set; a hint, readable without locks */
 	_Atomic bool waits;   /* somebody on `owed` waits for room, or to place more; see vb_hca_flush() */
 	_Atomic bool placing; /* some QP has more to place directly; written under rx */
-	_Atomic uint64_t
-	    answer_by;	      /* until when owed ACKs wait for an answer that takes them along; 0: not */
 	uint32_t index;	      /* in hca/'s table and among the warm ones; set before `open` */
 	uint32_t quiet;	      /* looks of vb_hca_cool() since the last packet; under rx */
 	uint32_t unflushed;   /* packets taken in since owed ACKs were last sent; under rx */

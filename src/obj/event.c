@@ -55,8 +55,6 @@ void vb_evq_fini(struct vb_evq *q)
 	q->fd = -1;
 }
 
-__thread uint32_t vb_evq_added;
-
 static __thread struct {
 	struct vb_evq *q; /* NULL: none */
 	bool come;
@@ -83,7 +81,6 @@ void vb_evq_add(struct vb_evq *q)
 	uint64_t one = 1;
 	ssize_t n;
 
-	vb_evq_added++;
 	if (expected.q == q && !expected.come) {
 		expected.come = true;
 		return;

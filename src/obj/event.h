@@ -46,8 +46,6 @@ int vb_evq_read(struct vb_evq *q); /* read(2): 0, EAGAIN if O_NONBLOCK, EINTR */
  * is returned; until vb_evq_expected(): whether it has one. */
 const bool *vb_evq_expect(struct vb_evq *q);
 bool vb_evq_expected(void);
-/* How many tokens the calling thread has added: whether it has told a program of something. */
-extern __thread uint32_t vb_evq_added;
 bool vb_evq_idle(struct vb_evq *q);		     /* there is no event, so that a token is none either */
 bool vb_evq_spent(struct vb_evq *q);		     /* under lock */
 void vb_evq_take_back(struct vb_evq *q, uint32_t n); /* under lock: n events were unlinked */

@@ -114,12 +114,9 @@ static enum vb_placed give_up(struct vb_swqe *w)
  * budget. */
 static uint32_t portion(const struct vb_swqe *w, uint64_t peer_at, uint32_t budget)
 {
-	uint32_t rest = w->length - w->placed, n = budget < VB_MEM_CHUNK ? budget : VB_MEM_CHUNK, beyond;
+	uint32_t rest = w->length - w->placed, most = VB_MEM_CHUNK - LINE, n = budget < most ? budget : most;
 
-	if (rest <= n)
-		return rest;
-	beyond = (uint32_t)(peer_at + n) % LINE;
-	n = n > beyond ? n - beyond : n + LINE - beyond;
+	n += -(uint32_t)(peer_at + n) % LINE;
 	return n < rest ? n : rest;
 }
 

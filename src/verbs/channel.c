@@ -61,6 +61,25 @@ VB_EXPORT VB_CODE(ibv_destroy_comp_channel, (channel), struct ibv_comp_channel *
 	return 0;
 }
 
+static void expect_none(void *unused)
+{
+	(void)unused;
+	vb_evq_expected();
+}
+
+/* Waits until there may be a token; *come: there is, in this thread's hand.  A cancelled thread may go on in
+ * handlers, whose events are others'. */
+static int wait_for_token(struct vb_channel *ch, struct vb_adapter *a, bool *come)
+{
+	int failed;
+
+	pthread_cleanup_push(expect_none, NULL);
+	failed = vb_adapter_wait(a, ch->evq.fd, vb_evq_expect(&ch->evq));
+	pthread_cleanup_pop(0);
+	*come = vb_evq_expected();
+	return failed;
+}
+
 /* One token of the channel.  A thread that has to wait makes progress meanwhile, in the engine's place, so it
  * waits in the adapter and not in read(2). */
 static int take_token(struct vb_channel *ch)
@@ -81,9 +100,10 @@ static int take_token(struct vb_channel *ch)
 		return err == EAGAIN && vb_adapter_lost(a) ? EIO : err;
 	}
 	for (;;) {
-		int failed = vb_adapter_wait(a, ch->evq.fd, vb_evq_expect(&ch->evq));
+		bool come;
+		int failed = wait_for_token(ch, a, &come);
 
-		if (vb_evq_expected())
+		if (come)
 			return 0;
 		if (failed && failed != EIO)
 			return failed == EBADF ? vb_token_gone(&ch->evq) : failed;

@@ -374,6 +374,44 @@ static void a_forked_child_has_dead_objects(struct ibv_pd *pd)
 	end_close(&b);
 }
 
+static void fail_qp(void *arg)
+{
+	struct ibv_qp_attr err = {.qp_state = IBV_QPS_ERR};
+
+	CHECK(!ibv_modify_qp(((struct end *)arg)->e.qp, &err, IBV_QP_STATE));
+}
+
+static void *wait_for_ever(void *arg)
+{
+	struct end *x = arg;
+
+	pthread_cleanup_push(fail_qp, x);
+	take_event(x);
+	pthread_cleanup_pop(0);
+	return NULL;
+}
+
+/* What a cancelled thread brings about while it ends is for those that are left. */
+static void a_cancelled_waiter_takes_no_event_along(struct ibv_pd *pd)
+{
+	struct end a, b;
+	pthread_t t;
+
+	end_open(&a, pd, DEPTH, false);
+	end_open(&b, pd, DEPTH, false);
+	connect_pair(&a, &b);
+	post_recv(&b);
+	CHECK(!ibv_req_notify_cq(b.e.cq, 0));
+	CHECK(!pthread_create(&t, NULL, wait_for_ever, &b));
+	kit_until_blocked();
+	CHECK(!pthread_cancel(t) && !pthread_join(t, NULL));
+	CHECK(poll((struct pollfd[]){{.fd = b.ch->fd, .events = POLLIN}}, 1, 10000) == 1);
+	take_event(&b);
+	expect_wc(&b, IBV_WC_WR_FLUSH_ERR);
+	end_close(&a);
+	end_close(&b);
+}
+
 int main(void)
 {
 	struct ibv_context *ctx;
@@ -385,6 +423,7 @@ int main(void)
 	CHECK(pd);
 	srq_events(ctx, pd);
 	overrun(ctx, pd);
+	a_cancelled_waiter_takes_no_event_along(pd);
 	a_forked_child_has_dead_objects(pd);
 	CHECK(!ibv_dealloc_pd(pd));
 	CHECK(!ibv_close_device(ctx));

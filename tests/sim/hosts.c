@@ -55,7 +55,6 @@ struct vb_adapter {
 	uint32_t number;
 	uint64_t incarnation;
 	bool alive, nudged, running;
-	bool waits; /* a thread of its program takes in what comes, see hosts_wait() */
 	struct vb_presence presence;
 	_Atomic uint32_t awake, told;
 	struct vb_set hints;
@@ -296,15 +295,6 @@ static void make_contact(struct link *l)
 		seek(other);
 }
 
-/* The thread that waits for a completion channel; it comes back when there is an event. */
-static void waiter(struct vb_adapter *a)
-{
-	uint32_t added = vb_evq_added;
-
-	vb_hca_ops.progress(a, VB_LOOK_DRAIN);
-	a->waits = vb_evq_added == added;
-}
-
 static void arrive(struct sim_wire *w)
 {
 	struct lane *lane = vb_containerof(w, struct lane, wire), *to = other_lane(lane);
@@ -319,10 +309,7 @@ static void arrive(struct sim_wire *w)
 	if (from->far->awake == VB_ASLEEP) { /* the doorbell */
 		if (to->link->peer.state == VB_PEER_UP)
 			vb_hca_ops.rang(&to->link->peer);
-		if (from->far->waits)
-			waiter(from->far);
-		else
-			from->far->nudged = true;
+		from->far->nudged = true;
 	} else if (!from->peer.left) {
 		vb_hca_ops.left(&from->peer);
 	}
@@ -458,15 +445,6 @@ void hosts_sleep(struct vb_adapter *a)
 	vb_hca_ops.slept(a);
 	while (vb_hca_ops.ready(a))
 		vb_hca_ops.progress(a, VB_LOOK_DRAIN);
-}
-
-void hosts_wait(struct vb_adapter *a)
-{
-	uint32_t added = vb_evq_added;
-
-	hosts_sleep(a);
-	vb_hca_ops.progress(a, VB_LOOK_REST);
-	a->waits = vb_evq_added == added;
 }
 
 bool hosts_alive(const struct vb_adapter *a)

@@ -31,11 +31,8 @@ struct vb_adapter *hosts_start_as(struct hosts *h, uint32_t number);
 void hosts_kill(struct vb_adapter *a);
 void hosts_leave(struct vb_adapter *a);
 bool hosts_alive(const struct vb_adapter *a);
-/* Its program arms a completion queue. */
+/* Its program arms a completion queue, or waits for a completion channel. */
 void hosts_sleep(struct vb_adapter *a);
-/* The same, and then it waits for a completion channel: until there is an event, it takes in what comes, and
- * not its engine. */
-void hosts_wait(struct vb_adapter *a);
 /* How the peers of this process are: how many of them are UP. */
 unsigned hosts_peers_up(const struct vb_adapter *a);
 

@@ -411,58 +411,6 @@ static void nothing_lies(void **state)
 	}
 }
 
-/* What a program does that has been told of a message by a completion event. */
-enum told { ANSWERS, TOLD_COMPUTES, WAITED_COMPUTES, TOLD_WAITS, NOT_TOLD, IS_TOLD_OF_MANY };
-
-/* An ACK waits for the answer of a program that has just been told, and then goes along with it: alone it
- * would wake the sender for nothing.  It waits a millisecond at most, and for nobody who goes to sleep again.
- */
-static void an_answer_takes_the_ack_along(void **state)
-{
-	(void)state;
-	for (enum told told = ANSWERS; told <= IS_TOLD_OF_MANY; told++) {
-		struct two t = two(SIM_CFG(.timeout = 0, .lossless = true, .carried = true), 0);
-		const struct vb_req *q = &t.s->n[0].qp.req;
-		unsigned many = told == IS_TOLD_OF_MANY ? 33 : 1;
-		struct vb_cq *cq = &t.s->n[1].rcq;
-		struct vb_channel ch = {.ibv.fd = -1};
-		uint64_t before, began;
-
-		assert_int_equal(vb_evq_init(&ch.evq), 0);
-		cq->channel = &ch;
-		sim_take(t.s, 0, 64, 8);
-		for (unsigned i = 0; i < many + 1; i++)
-			sim_take(t.s, 1, 64, 8);
-		sim_op(t.s, 0, IBV_WR_SEND, 0, 8, 0); /* more happens at the first than at the others */
-		hosts_settle(t.h);
-		if (told != NOT_TOLD)
-			assert_false(vb_cq_arm_for(cq, false));
-		if (told == WAITED_COMPUTES)
-			hosts_wait(t.a[1]);
-		before = hosts_packets(t.h);
-		began = hosts_now(t.h);
-		for (unsigned i = 0; i < many; i++)
-			sim_op(t.s, 0, IBV_WR_SEND, 0, 8, 0);
-		hosts_run_for(t.h, 20 * VB_USEC);
-		assert_int_equal(vb_evq_try(&ch.evq), told == NOT_TOLD ? EAGAIN : 0);
-		assert_int_equal(q->una == q->next, told == NOT_TOLD || told == IS_TOLD_OF_MANY);
-		if (told == ANSWERS)
-			sim_op(t.s, 1, IBV_WR_SEND, 0, 8, 0);
-		if (told == TOLD_WAITS)
-			hosts_wait(t.a[1]);
-		while (q->una != q->next)
-			assert_true(hosts_step(t.h));
-		if (told == TOLD_COMPUTES || told == WAITED_COMPUTES)
-			assert_in_range(hosts_now(t.h) - began, VB_MSEC / 2, VB_MSEC + 100 * VB_USEC);
-		else
-			assert_in_range(hosts_now(t.h) - began, 0, 100 * VB_USEC);
-		/* the answer is acknowledged, too */
-		assert_int_equal(hosts_packets(t.h) - before, many + (told == ANSWERS ? 2 : 1));
-		over(&t);
-		vb_evq_fini(&ch.evq);
-	}
-}
-
 static uint32_t lane_of(const struct sim *s, unsigned i)
 {
 	return s->n[i].qp.path.rxq->index % VB_LANES;
@@ -719,7 +667,6 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(what_was_received_was_sent),
 	    cmocka_unit_test(an_ack_does_not_lie),
 	    cmocka_unit_test(nothing_lies),
-	    cmocka_unit_test(an_answer_takes_the_ack_along),
 	    cmocka_unit_test(both_ends_keep_to_one_lane),
 	    cmocka_unit_test(a_read_is_not_asked_for_twice),
 	    cmocka_unit_test(requests_are_placed),

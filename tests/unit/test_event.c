@@ -161,7 +161,6 @@ static void a_token_of_ones_own_is_not_written(void **state)
 	struct pair *p = *state;
 	struct vb_evq *q = &p->f.ctx.async, other;
 	const bool *come = vb_evq_expect(q);
-	uint32_t added = vb_evq_added;
 
 	assert_int_equal(vb_evq_init(&other), 0);
 	vb_evq_add(&other);
@@ -172,7 +171,6 @@ static void a_token_of_ones_own_is_not_written(void **state)
 	assert_false(readable(q->fd));
 	raise_limit(p, p->b);
 	assert_true(readable(q->fd));
-	assert_int_equal(vb_evq_added - added, 3);
 	assert_true(vb_evq_expected());
 	/* the first is taken back meanwhile: the token in the descriptor goes with it */
 	assert_int_equal(ibv_destroy_srq(p->a), 0);
