@@ -188,8 +188,7 @@ static void sleeping(struct side *s, bool polling)
 		if (s->client)
 			sleep_for_one(s, polling);
 		side_receive(s, 1, 8);
-		if (owed)
-			owed -= side_poll(s->scq, owed);
+		owed -= side_poll(s->scq, owed);
 	}
 	lap(&l);
 	if (s->client)

@@ -22,8 +22,7 @@ enum {
 	PIECES = 64, /* local pieces of it */
 	RINGED = 16, /* requests sent since the queue was last empty after which one waits */
 	SMALL = 256, /* bytes of a WRITE that is small, at most: no wire has packets shorter than that */
-	LINE = 64,
-	ROW = 16, /* small WRITEs in a row, of which the peer's promptness hears at a time */
+	ROW = 16,    /* small WRITEs in a row, of which the peer's promptness hears at a time */
 };
 
 #if defined(__x86_64__)
@@ -114,9 +113,10 @@ static enum vb_placed give_up(struct vb_swqe *w)
  * budget. */
 static uint32_t portion(const struct vb_swqe *w, uint64_t peer_at, uint32_t budget)
 {
-	uint32_t rest = w->length - w->placed, most = VB_MEM_CHUNK - LINE, n = budget < most ? budget : most;
+	uint32_t rest = w->length - w->placed, most = VB_MEM_CHUNK - VB_LINE,
+		 n = budget < most ? budget : most;
 
-	n += -(uint32_t)(peer_at + n) % LINE;
+	n += -(uint32_t)(peer_at + n) % VB_LINE;
 	return n < rest ? n : rest;
 }
 

@@ -179,8 +179,8 @@ int main(void)
 	}
 	close(log_pipe[1]);
 	kit_until(&board->done, 2);
-	kit_nap(
-	    300); /* until nothing but the log wakes their threads: the timers of queue pairs have ended */
+	/* Until nothing but the log wakes their threads: the timers of queue pairs have ended. */
+	kit_nap(300);
 	CHECK(!ioctl(log_pipe[0], FIONREAD, &there) && there == filled, "%d of %d", there, filled);
 
 	while (filled > 0)

@@ -466,19 +466,25 @@ static void a_read_is_not_asked_for_twice(void **state)
 	over(&t);
 }
 
+/* The first packet of a connection, from which on the far end permits more (rule 37). */
+static void first_packet(struct two *t)
+{
+	uint64_t r = sim_take(t->s, 1, 128, 8), m = sim_op(t->s, 0, IBV_WR_SEND, 0, 8, 0);
+
+	hosts_settle(t->h);
+	sim_expect(t->s, 1, false, r, IBV_WC_SUCCESS);
+	sim_expect(t->s, 0, true, m, IBV_WC_SUCCESS);
+}
+
 /* Direct placement by way of the tables that the processes show one another: no packet. */
 static void requests_are_placed(void **state)
 {
 	static const enum ibv_wr_opcode ops[] = {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ,
 						 IBV_WR_ATOMIC_FETCH_AND_ADD};
 	struct two t = two(SIM_CFG(.placing = true), 0);
-	uint64_t r = sim_take(t.s, 1, 128, 8), m;
 
 	(void)state;
-	m = sim_op(t.s, 0, IBV_WR_SEND, 0, 8, 0); /* from the first packet on it permits more (rule 37) */
-	hosts_settle(t.h);
-	sim_expect(t.s, 1, false, r, IBV_WC_SUCCESS);
-	sim_expect(t.s, 0, true, m, IBV_WC_SUCCESS);
+	first_packet(&t);
 	for (unsigned i = 0; i < 3; i++) {
 		uint64_t packets = hosts_packets(t.h), w;
 
@@ -498,13 +504,10 @@ static void a_placement_is_cut_between_lines(void **state)
 {
 	enum { LEN = 100000, WORDS = 16 };
 	struct two t = two(SIM_CFG(.placing = true), 0);
-	uint64_t r = sim_take(t.s, 1, 128, 8), w;
+	uint64_t w;
 
 	(void)state;
-	w = sim_op(t.s, 0, IBV_WR_SEND, 0, 8, 0); /* from the first packet on it permits more (rule 37) */
-	hosts_settle(t.h);
-	sim_expect(t.s, 1, false, r, IBV_WC_SUCCESS);
-	sim_expect(t.s, 0, true, w, IBV_WC_SUCCESS);
+	first_packet(&t);
 	memset(t.s->mem[0], 0x77, LEN);
 	for (uint32_t i = 0; i < 64; i++) {
 		uint32_t to = 4096 + i, n = 0;
@@ -550,11 +553,8 @@ static void each_leave_is_another(void **state)
 	(void)state;
 	for (unsigned i = 0; i < 3; i++) {
 		_Atomic uint32_t *may = &t.s->n[0].qp.shown->may;
-		uint64_t r = sim_take(t.s, 1, 64, 8), m = sim_op(t.s, 0, IBV_WR_SEND, 0, 8, 0);
 
-		hosts_settle(t.h);
-		sim_expect(t.s, 1, false, r, IBV_WC_SUCCESS);
-		sim_expect(t.s, 0, true, m, IBV_WC_SUCCESS);
+		first_packet(&t);
 		assert_true(atomic_load(may) >> VB_SHOWN_LEAVE > last);
 		last = atomic_load(may) >> VB_SHOWN_LEAVE;
 		for (unsigned n = 0; n < 2; n++) {
