@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "elf.h"
+#include "host/devices.h"
 #include "iba/profile.h"
 #include "loader.h"
 #include "tools.h"
@@ -33,6 +34,10 @@ static const struct setting {
     {"log-level", "LEVEL", "VERBENA_LOG_LEVEL", "error, warn (the default), info or debug"},
     {"profile", "NAME", "VERBENA_PROFILE",
      "which device this one is like: default, strict (an adapter that pins) or rxe (soft-RoCE)"},
+    {"device", "NAME", "VERBENA_DEVICE", "name of the device (verbena0); further ones count on from there"},
+    {"devices", "N", "VERBENA_DEVICES", "how many devices there are, 1 (the default) to 16"},
+    {"link", "LAYER", "VERBENA_LINK",
+     "what link layer the ports show: ethernet (RoCE, the default) or infiniband (with a LID)"},
     {"direct", "on|off", "VERBENA_DIRECT",
      "whether WRITEs, READs and large SENDs may be carried out in the peer's memory (on is the default)"},
     {"ptrace", "on|off", "VERBENA_PTRACE",
@@ -97,7 +102,7 @@ static void parse_command_line(struct run *r, int argc, char **argv)
 	options[SETTINGS] = (struct argp_option){
 	    .name = "no-view",
 	    .key = KEY_NO_VIEW,
-	    .doc = "do not show the device in /sys/class/infiniband and /dev/infiniband",
+	    .doc = "do not show the devices in /sys/class/infiniband and /dev/infiniband",
 	};
 	argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, r);
 }
@@ -360,12 +365,13 @@ static int check_program(const struct run *r)
 }
 
 /* The library would refuse to open the device; here it can be said before anything runs. */
-static bool check_profile(void)
+static bool check_device(void)
 {
-	if (!vb_profile_unknown())
-		return true;
-	vb_say("there is no profile \"%s\"; there are %s", vb_profile_unknown(), vb_profile_names());
-	return false;
+	if (vb_profile_unknown())
+		vb_say("there is no profile \"%s\"; there are %s", vb_profile_unknown(), vb_profile_names());
+	else if (vb_devices_wrong())
+		vb_say("%s", vb_devices_wrong());
+	return !vb_profile_unknown() && !vb_devices_wrong();
 }
 
 /* The library opens the file for each line, when the program is under way and its standard error may be gone.
@@ -394,7 +400,7 @@ int vb_run(int argc, char **argv)
 	int err, status;
 
 	parse_command_line(&r, argc, argv);
-	if (!check_profile() || !find_libraries(&r))
+	if (!check_device() || !find_libraries(&r))
 		return VB_EXIT_SELF;
 	err = find_program(r.program[0], r.path, sizeof(r.path));
 	if (err)

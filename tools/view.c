@@ -1,5 +1,5 @@
 /* libverbena-view.so: stands in for the C library's functions that take paths, and shows a program the files
- * of Verbena's device in /sys/class/infiniband, /sys/class/infiniband_verbs and /dev/infiniband.
+ * of Verbena's devices in /sys/class/infiniband, /sys/class/infiniband_verbs and /dev/infiniband.
  *
  * It must be safe in any process.  A path elsewhere costs one comparison and goes on to the next library that
  * has the function: nothing is allocated or locked.  The constructor only looks up those functions, so that
@@ -200,7 +200,6 @@ FOPEN(fopen64)
 /* ---- looking at ---- */
 
 #define DEVICE_MAJOR 231 /* as the kernel numbers uverbs devices */
-#define DEVICE_MINOR 192
 
 static mode_t mode_of(const struct vb_view_node *n)
 {
@@ -226,7 +225,7 @@ static SLOW int stat_in_view(const char *path, struct stat *st, int flags)
 	st->st_size = (off_t)strlen(n.text);
 	st->st_blksize = 4096;
 	if (n.kind == VB_VIEW_DEVICE)
-		st->st_rdev = makedev(DEVICE_MAJOR, DEVICE_MINOR);
+		st->st_rdev = makedev(DEVICE_MAJOR, n.minor);
 	return 0;
 }
 
@@ -249,7 +248,7 @@ static SLOW int statx_in_view(const char *path, int flags, unsigned mask, struct
 	stx->stx_blksize = 4096;
 	if (n.kind == VB_VIEW_DEVICE) {
 		stx->stx_rdev_major = DEVICE_MAJOR;
-		stx->stx_rdev_minor = DEVICE_MINOR;
+		stx->stx_rdev_minor = n.minor;
 	}
 	return 0;
 }

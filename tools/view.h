@@ -1,4 +1,4 @@
-/* The files that a kernel shows for an RDMA device, as the preloaded view shows them for Verbena's. */
+/* The files that a kernel shows for an RDMA device, as the preloaded view shows them for Verbena's devices. */
 #ifndef VB_TOOLS_VIEW_H
 #define VB_TOOLS_VIEW_H
 
@@ -12,12 +12,14 @@ enum vb_view_kind { VB_VIEW_DIR, VB_VIEW_FILE, VB_VIEW_DEVICE };
 struct vb_view_node {
 	enum vb_view_kind kind;
 	uint64_t ino;
+	unsigned minor; /* of a device */
 	char path[128]; /* absolute */
 	char text[128]; /* a file's contents */
 };
 
-/* The i-th node of the view; false: there is none at this number (an attribute of an empty GID), or *end. */
-bool vb_view_row(unsigned i, struct vb_view_node *n, bool *end);
+struct vb_view_facts;
+/* The i-th node of the view; false: there are not so many. */
+bool vb_view_row(const struct vb_view_facts *f, unsigned i, struct vb_view_node *n);
 
 /* A path that begins in the view.  Returns -1 with n filled, a positive errno (ENOENT, ENOTDIR), or 0 where
  * ".." leads out of it: then `out` is the same path without that detour. */

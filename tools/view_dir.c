@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "view_facts.h"
 #include "view_next.h"
 
 _Static_assert(sizeof(struct dirent) == sizeof(struct dirent64),
@@ -48,14 +49,13 @@ static const unsigned char types[] = {
 };
 
 /* How many nodes stand in the directory; adds them to s unless it is NULL. */
-static size_t children(const char *dir, struct stream *s)
+static size_t children(const struct vb_view_facts *f, const char *dir, struct stream *s)
 {
 	size_t count = 0, len = strlen(dir);
 	struct vb_view_node n;
-	bool end = false;
 
-	for (unsigned i = 0; !end; i++) {
-		if (!vb_view_row(i, &n, &end) || strncmp(n.path, dir, len) || n.path[len] != '/' ||
+	for (unsigned i = 0; vb_view_row(f, i, &n); i++) {
+		if (strncmp(n.path, dir, len) || n.path[len] != '/' ||
 		    strchr(n.path + len + 1, '/'))
 			continue;
 		count++;
@@ -67,8 +67,13 @@ static size_t children(const char *dir, struct stream *s)
 
 static struct stream *new_stream(const struct vb_view_node *dir)
 {
-	size_t count = 2 + children(dir->path, NULL);
-	struct stream *s = malloc(sizeof(*s) + count * sizeof(s->entries[0]));
+	struct vb_view_facts f;
+	struct stream *s;
+	size_t count;
+
+	vb_view_facts_read(&f);
+	count = 2 + children(&f, dir->path, NULL);
+	s = malloc(sizeof(*s) + count * sizeof(s->entries[0]));
 
 	if (!s)
 		return NULL;
@@ -76,7 +81,7 @@ static struct stream *new_stream(const struct vb_view_node *dir)
 	s->count = s->next = 0;
 	add(s, ".", dir->ino, DT_DIR);
 	add(s, "..", dir->ino, DT_DIR);
-	children(dir->path, s);
+	children(&f, dir->path, s);
 	return s;
 }
 

@@ -1,33 +1,29 @@
 #include "view_facts.h"
 
 #include <net/if.h>
-#include <pthread.h>
-#include <stdio.h>
 #include <string.h>
 
-#include "host/identity.h"
-#include "host/netif.h"
-
-static struct vb_view_facts facts;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-static void find_facts(void)
+static void read_one(struct vb_view_device *d, uint32_t k)
 {
-	struct vb_gids gids;
-	uint64_t guid;
+	uint64_t guid = vb_devices_guid(k);
 
-	vb_gids_find(&gids);
-	memcpy(facts.gids, gids.gid, sizeof(facts.gids));
-	for (int i = 0; i < VB_GID_TABLE; i++)
-		if (!gids.ifindex[i] || !if_indextoname(gids.ifindex[i], facts.ndev[i]))
-			snprintf(facts.ndev[i], sizeof(facts.ndev[i]), "%s", gids.ifname);
-	snprintf(facts.netdev, sizeof(facts.netdev), "%s", gids.ifname);
-	guid = vb_identity_guid(gids.ifname);
-	memcpy(facts.guid, &guid, sizeof(facts.guid));
+	vb_devices_name(d->name, k);
+	vb_devices_file(d->file, k);
+	vb_devices_port(k, &d->port);
+	for (uint32_t i = 0; i < d->port.gids.n; i++) {
+		uint32_t ifindex = d->port.gids.ifindex[i];
+
+		if (!ifindex || ifindex == d->port.ifindex || !if_indextoname(ifindex, d->ndev[i]))
+			memcpy(d->ndev[i], d->port.ifname, sizeof(d->ndev[i]));
+	}
+	memcpy(d->guid, &guid, sizeof(d->guid));
+	d->lid = vb_devices_infiniband() ? vb_devices_lid(k) : 0;
 }
 
-const struct vb_view_facts *vb_view_facts(void)
+void vb_view_facts_read(struct vb_view_facts *f)
 {
-	pthread_once(&once, find_facts);
-	return &facts;
+	vb_devices_read();
+	f->n = vb_devices_count();
+	for (uint32_t k = 0; k < f->n; k++)
+		read_one(&f->at[k], k);
 }

@@ -1,19 +1,27 @@
-/* What the view says of the device: the same as the library answers, from the same code. */
+/* What the view says of the devices: the same as the library answers, from the same code. */
 #ifndef VB_TOOLS_VIEW_FACTS_H
 #define VB_TOOLS_VIEW_FACTS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
+#include "host/devices.h"
 #include "iba/limits.h"
 
-struct vb_view_facts {
-	char netdev[16]; /* of GID 0 */
-	char ndev[VB_GID_TABLE][16];
+struct vb_view_device {
+	char name[VB_DEVICE_NAME_MAX], file[VB_DEVICE_NAME_MAX];
+	struct vb_port port;
+	char ndev[VB_GID_TABLE][16]; /* interfaces of the GIDs */
 	uint8_t guid[8];
-	uint8_t gids[VB_GID_TABLE][16];
+	uint16_t lid; /* 0: an Ethernet port */
 };
 
-/* Found out once in a process. */
-const struct vb_view_facts *vb_view_facts(void);
+struct vb_view_facts {
+	uint32_t n;
+	struct vb_view_device at[VB_MAX_DEVICES];
+};
+
+/* As things stand now: asks the kernel. */
+void vb_view_facts_read(struct vb_view_facts *f);
 
 #endif

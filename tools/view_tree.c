@@ -10,13 +10,18 @@
 #include "host/identity.h"
 #include "view_facts.h"
 
+/* What composes a text takes what its row needs, which may be less. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
 #define IB     "/sys/class/infiniband"
-#define DEV    IB "/" VB_DEVICE_NAME
+#define DEV    IB "/@"
 #define VERBS  "/sys/class/infiniband_verbs"
 #define PORT   DEV "/ports/1"
-#define UVERBS VERBS "/" VB_UVERBS_NAME
+#define UVERBS VERBS "/%"
 
-typedef bool text_fn(char *text, size_t size, const struct vb_view_facts *f, unsigned index);
+#define FIRST_MINOR 192 /* as the kernel numbers uverbs devices */
+
+typedef void text_fn(char *text, size_t size, const struct vb_view_device *d, unsigned index);
 
 static void hex_words(char *text, size_t size, const uint8_t *bytes, unsigned words)
 {
@@ -28,135 +33,183 @@ static void hex_words(char *text, size_t size, const uint8_t *bytes, unsigned wo
 	snprintf(text + n, size - n, "\n");
 }
 
-static bool text_guid(char *text, size_t size, const struct vb_view_facts *f, unsigned index)
+static void text_guid(char *text, size_t size, const struct vb_view_device *d, unsigned index)
 {
-	(void)index;
-	hex_words(text, size, f->guid, 4);
-	return true;
+	hex_words(text, size, d->guid, 4);
 }
 
-static bool text_gid(char *text, size_t size, const struct vb_view_facts *f, unsigned index)
+static void text_name(char *text, size_t size, const struct vb_view_device *d, unsigned index)
 {
-	hex_words(text, size, f->gids[index], 8);
-	return true;
+	snprintf(text, size, "%s\n", d->name);
 }
 
-static bool text_gid_type(char *text, size_t size, const struct vb_view_facts *f, unsigned index)
+static void text_state(char *text, size_t size, const struct vb_view_device *d, unsigned index)
 {
-	(void)f;
-	(void)index;
-	snprintf(text, size, "RoCE v2\n");
-	return true;
+	snprintf(text, size, "%s\n", d->port.up ? "4: ACTIVE" : "1: DOWN");
 }
 
-static bool text_gid_ndev(char *text, size_t size, const struct vb_view_facts *f, unsigned index)
+static void text_phys_state(char *text, size_t size, const struct vb_view_device *d, unsigned index)
 {
-	snprintf(text, size, "%s\n", f->ndev[index]);
-	return true;
+	snprintf(text, size, "%s\n", d->port.up ? "5: LinkUp" : "3: Disabled");
 }
 
-static bool text_cap_mask(char *text, size_t size, const struct vb_view_facts *f, unsigned index)
+static void text_link_layer(char *text, size_t size, const struct vb_view_device *d, unsigned index)
 {
-	(void)f;
-	(void)index;
-	snprintf(text, size, "0x%08x\n", (unsigned)VB_PORT_CAPS);
-	return true;
+	snprintf(text, size, "%s\n", vb_devices_link_name(d->lid));
 }
 
-/* In paths, '=' is the network device and '#' the number among `count`. */
+static void text_lid(char *text, size_t size, const struct vb_view_device *d, unsigned index)
+{
+	snprintf(text, size, "0x%x\n", d->lid);
+}
+
+static void text_sm_lid(char *text, size_t size, const struct vb_view_device *d, unsigned index)
+{
+	snprintf(text, size, "0x%x\n", d->lid ? VB_SM_LID : 0);
+}
+
+static void text_gid(char *text, size_t size, const struct vb_view_device *d, unsigned index)
+{
+	hex_words(text, size, d->port.gids.gid[index], 8);
+}
+
+static void text_gid_ndev(char *text, size_t size, const struct vb_view_device *d, unsigned index)
+{
+	snprintf(text, size, "%s\n", d->ndev[index]);
+}
+
+static void text_cap_mask(char *text, size_t size, const struct vb_view_device *d, unsigned index)
+{
+	snprintf(text, size, "0x%08x\n", d->lid ? (unsigned)VB_PORT_CAPS_IB : (unsigned)VB_PORT_CAPS);
+}
+
+static void text_number(char *text, size_t size, const struct vb_view_device *d, unsigned index)
+{
+	snprintf(text, size, "231:%u\n", index);
+}
+
+/* How many nodes a row makes: one, or of each device one, none but on Ethernet, or one for each entry. */
+enum per { ONE, DEVICE, ROCE, GID, ROCE_GID, PKEY };
+
+/* In paths, '@' is the device, '%' its file, '=' the network device and '#' the number of the entry. */
 static const struct row {
 	const char *path;
 	enum vb_view_kind kind;
+	enum per per;
 	const char *text; /* or: */
 	text_fn *compose;
-	unsigned count; /* 0: one */
 } rows[] = {
-    {IB, VB_VIEW_DIR, 0, 0, 0},
-    {DEV, VB_VIEW_DIR, 0, 0, 0},
-    {DEV "/node_type", VB_VIEW_FILE, "1: CA\n", 0, 0},
-    {DEV "/node_guid", VB_VIEW_FILE, 0, text_guid, 0},
-    {DEV "/sys_image_guid", VB_VIEW_FILE, 0, text_guid, 0},
-    {DEV "/node_desc", VB_VIEW_FILE, VB_DEVICE_NAME "\n", 0, 0},
-    {DEV "/fw_ver", VB_VIEW_FILE, VB_FW_VER "\n", 0, 0},
-    {DEV "/device", VB_VIEW_DIR, 0, 0, 0},
-    {DEV "/device/net", VB_VIEW_DIR, 0, 0, 0},
-    {DEV "/device/net/=", VB_VIEW_DIR, 0, 0, 0},
-    {DEV "/ports", VB_VIEW_DIR, 0, 0, 0},
-    {PORT, VB_VIEW_DIR, 0, 0, 0},
-    {PORT "/state", VB_VIEW_FILE, "4: ACTIVE\n", 0, 0},
-    {PORT "/phys_state", VB_VIEW_FILE, "5: LinkUp\n", 0, 0},
-    {PORT "/link_layer", VB_VIEW_FILE, "Ethernet\n", 0, 0},
-    {PORT "/rate", VB_VIEW_FILE, VB_LINK_RATE "\n", 0, 0},
-    {PORT "/cap_mask", VB_VIEW_FILE, 0, text_cap_mask, 0},
-    {PORT "/lid", VB_VIEW_FILE, "0x0\n", 0, 0},
-    {PORT "/lid_mask_count", VB_VIEW_FILE, "0\n", 0, 0},
-    {PORT "/sm_lid", VB_VIEW_FILE, "0x0\n", 0, 0},
-    {PORT "/sm_sl", VB_VIEW_FILE, "0\n", 0, 0},
-    {PORT "/gids", VB_VIEW_DIR, 0, 0, 0},
-    {PORT "/gids/#", VB_VIEW_FILE, 0, text_gid, VB_GID_TABLE},
-    {PORT "/gid_attrs", VB_VIEW_DIR, 0, 0, 0},
-    {PORT "/gid_attrs/types", VB_VIEW_DIR, 0, 0, 0},
-    {PORT "/gid_attrs/types/#", VB_VIEW_FILE, 0, text_gid_type, VB_GID_TABLE},
-    {PORT "/gid_attrs/ndevs", VB_VIEW_DIR, 0, 0, 0},
-    {PORT "/gid_attrs/ndevs/#", VB_VIEW_FILE, 0, text_gid_ndev, VB_GID_TABLE},
-    {PORT "/pkeys", VB_VIEW_DIR, 0, 0, 0},
-    {PORT "/pkeys/#", VB_VIEW_FILE, "0xffff\n", 0, VB_PKEY_TABLE},
-    {VERBS, VB_VIEW_DIR, 0, 0, 0},
-    {VERBS "/abi_version", VB_VIEW_FILE, "6\n", 0, 0},
-    {UVERBS, VB_VIEW_DIR, 0, 0, 0},
-    {UVERBS "/ibdev", VB_VIEW_FILE, VB_DEVICE_NAME "\n", 0, 0},
-    {UVERBS "/abi_version", VB_VIEW_FILE, "1\n", 0, 0},
-    {UVERBS "/dev", VB_VIEW_FILE, "231:192\n", 0, 0},
-    {"/dev/infiniband", VB_VIEW_DIR, 0, 0, 0},
-    {"/dev/infiniband/" VB_UVERBS_NAME, VB_VIEW_DEVICE, 0, 0, 0},
+    {IB, VB_VIEW_DIR, ONE, 0, 0},
+    {DEV, VB_VIEW_DIR, DEVICE, 0, 0},
+    {DEV "/node_type", VB_VIEW_FILE, DEVICE, "1: CA\n", 0},
+    {DEV "/node_guid", VB_VIEW_FILE, DEVICE, 0, text_guid},
+    {DEV "/sys_image_guid", VB_VIEW_FILE, DEVICE, 0, text_guid},
+    {DEV "/node_desc", VB_VIEW_FILE, DEVICE, 0, text_name},
+    {DEV "/fw_ver", VB_VIEW_FILE, DEVICE, VB_FW_VER "\n", 0},
+    {DEV "/device", VB_VIEW_DIR, DEVICE, 0, 0},
+    {DEV "/device/net", VB_VIEW_DIR, DEVICE, 0, 0},
+    {DEV "/device/net/=", VB_VIEW_DIR, DEVICE, 0, 0},
+    {DEV "/ports", VB_VIEW_DIR, DEVICE, 0, 0},
+    {PORT, VB_VIEW_DIR, DEVICE, 0, 0},
+    {PORT "/state", VB_VIEW_FILE, DEVICE, 0, text_state},
+    {PORT "/phys_state", VB_VIEW_FILE, DEVICE, 0, text_phys_state},
+    {PORT "/link_layer", VB_VIEW_FILE, DEVICE, 0, text_link_layer},
+    {PORT "/rate", VB_VIEW_FILE, DEVICE, VB_LINK_RATE "\n", 0},
+    {PORT "/cap_mask", VB_VIEW_FILE, DEVICE, 0, text_cap_mask},
+    {PORT "/lid", VB_VIEW_FILE, DEVICE, 0, text_lid},
+    {PORT "/lid_mask_count", VB_VIEW_FILE, DEVICE, "0\n", 0},
+    {PORT "/sm_lid", VB_VIEW_FILE, DEVICE, 0, text_sm_lid},
+    {PORT "/sm_sl", VB_VIEW_FILE, DEVICE, "0\n", 0},
+    {PORT "/gids", VB_VIEW_DIR, DEVICE, 0, 0},
+    {PORT "/gids/#", VB_VIEW_FILE, GID, 0, text_gid},
+    {PORT "/gid_attrs", VB_VIEW_DIR, ROCE, 0, 0},
+    {PORT "/gid_attrs/types", VB_VIEW_DIR, ROCE, 0, 0},
+    {PORT "/gid_attrs/types/#", VB_VIEW_FILE, ROCE_GID, "RoCE v2\n", 0},
+    {PORT "/gid_attrs/ndevs", VB_VIEW_DIR, ROCE, 0, 0},
+    {PORT "/gid_attrs/ndevs/#", VB_VIEW_FILE, ROCE_GID, 0, text_gid_ndev},
+    {PORT "/pkeys", VB_VIEW_DIR, DEVICE, 0, 0},
+    {PORT "/pkeys/#", VB_VIEW_FILE, PKEY, "0xffff\n", 0},
+    {VERBS, VB_VIEW_DIR, ONE, 0, 0},
+    {VERBS "/abi_version", VB_VIEW_FILE, ONE, "6\n", 0},
+    {UVERBS, VB_VIEW_DIR, DEVICE, 0, 0},
+    {UVERBS "/ibdev", VB_VIEW_FILE, DEVICE, 0, text_name},
+    {UVERBS "/abi_version", VB_VIEW_FILE, DEVICE, "1\n", 0},
+    {UVERBS "/dev", VB_VIEW_FILE, DEVICE, 0, text_number},
+    {"/dev/infiniband", VB_VIEW_DIR, ONE, 0, 0},
+    {"/dev/infiniband/%", VB_VIEW_DEVICE, DEVICE, 0, 0},
 };
 
 #define ROWS (sizeof(rows) / sizeof(rows[0]))
 
-static void compose_path(char *path, size_t size, const char *form, const struct vb_view_facts *f,
+static unsigned count_of(enum per per, const struct vb_view_device *d)
+{
+	switch (per) {
+	case ONE:
+	case DEVICE:
+		return 1;
+	case ROCE:
+		return !d->lid;
+	case GID:
+		return d->port.gids.n;
+	case ROCE_GID:
+		return d->lid ? 0 : d->port.gids.n;
+	case PKEY:
+		return VB_PKEY_TABLE;
+	}
+	return 0;
+}
+
+static void compose_path(char *path, size_t size, const char *form, const struct vb_view_device *d,
 			 unsigned index)
 {
 	size_t n = 0;
 
 	for (; *form && n < size - 1; form++) {
-		int len = *form == '='	 ? snprintf(path + n, size - n, "%s", f->netdev)
+		int len = *form == '@'	 ? snprintf(path + n, size - n, "%s", d->name)
+			  : *form == '%' ? snprintf(path + n, size - n, "%s", d->file)
+			  : *form == '=' ? snprintf(path + n, size - n, "%s", d->port.ifname)
 			  : *form == '#' ? snprintf(path + n, size - n, "%u", index)
 					 : snprintf(path + n, size - n, "%c", *form);
 		n += (size_t)len;
 	}
 }
 
-bool vb_view_row(unsigned i, struct vb_view_node *n, bool *end)
+static void make(struct vb_view_node *n, const struct row *r, const struct vb_view_facts *f, uint32_t device,
+		 unsigned index)
 {
-	const struct vb_view_facts *f = vb_view_facts();
+	const struct vb_view_device *d = &f->at[device];
+
+	n->kind = r->kind;
+	n->minor = FIRST_MINOR + device;
+	compose_path(n->path, sizeof(n->path), r->path, d, index);
+	snprintf(n->text, sizeof(n->text), "%s", r->text ? r->text : "");
+	if (r->compose)
+		r->compose(n->text, sizeof(n->text), d, r->compose == text_number ? n->minor : index);
+}
+
+bool vb_view_row(const struct vb_view_facts *f, unsigned i, struct vb_view_node *n)
+{
 	unsigned first = 0;
 
-	*end = false;
 	for (size_t r = 0; r < ROWS; r++) {
-		unsigned count = rows[r].count ? rows[r].count : 1;
+		for (uint32_t k = 0; k < (rows[r].per == ONE ? 1 : f->n); k++) {
+			unsigned count = count_of(rows[r].per, &f->at[k]);
 
-		if (i >= first + count) {
+			if (i < first + count) {
+				n->ino = i + 1;
+				make(n, &rows[r], f, k, i - first);
+				return true;
+			}
 			first += count;
-			continue;
 		}
-		n->kind = rows[r].kind;
-		n->ino = i + 1;
-		compose_path(n->path, sizeof(n->path), rows[r].path, f, i - first);
-		n->text[0] = '\0';
-		if (rows[r].text)
-			snprintf(n->text, sizeof(n->text), "%s", rows[r].text);
-		return !rows[r].compose || rows[r].compose(n->text, sizeof(n->text), f, i - first);
 	}
-	*end = true;
 	return false;
 }
 
-static bool look_up(const char *path, struct vb_view_node *n)
+static bool look_up(const struct vb_view_facts *f, const char *path, struct vb_view_node *n)
 {
-	bool end = false;
-
-	for (unsigned i = 0; !end; i++)
-		if (vb_view_row(i, n, &end) && !strcmp(n->path, path))
+	for (unsigned i = 0; vb_view_row(f, i, n); i++)
+		if (!strcmp(n->path, path))
 			return true;
 	return false;
 }
@@ -181,15 +234,17 @@ static int left_view(const char *rest, size_t len, struct vb_view_node *n, char 
 int vb_view_find(const char *path, struct vb_view_node *n, char out[PATH_MAX])
 {
 	size_t len = 0, part;
+	struct vb_view_facts f;
 	bool inside;
 
 	if (strlen(path) >= PATH_MAX)
 		return ENAMETOOLONG;
+	vb_view_facts_read(&f);
 	out[0] = '\0';
 	while (path += strspn(path, "/"), *path) {
 		part = strcspn(path, "/");
 		inside = vb_view_begins(out);
-		if (inside && !look_up(out, n))
+		if (inside && !look_up(&f, out, n))
 			return ENOENT;
 		if (inside && n->kind != VB_VIEW_DIR)
 			return ENOTDIR;
@@ -206,7 +261,7 @@ int vb_view_find(const char *path, struct vb_view_node *n, char out[PATH_MAX])
 		}
 		path += part;
 	}
-	if (!look_up(out, n))
+	if (!look_up(&f, out, n))
 		return ENOENT;
 	return path[-1] == '/' && n->kind != VB_VIEW_DIR ? ENOTDIR : -1;
 }

@@ -26,10 +26,18 @@ enum vb_subject {
 };
 typedef void vb_hear_fn(struct vb_peer *peer, const void *msg, size_t len, int fd);
 
+struct vb_shown_gids;
+
 /* What there is for each adapter (vb_adapter_user). */
 struct vb_hca {
 	struct vb_adapter *adapter;
-	struct vb_gids gids; /* set once: what the adapter publishes */
+	uint32_t device; /* its index among the process's; set once */
+	/* The port (hca/port.h); written by the opener, then under the adapter's control lock. */
+	_Atomic(const struct vb_gids *) gids;	/* what it shows now, */
+	_Atomic(struct vb_shown_gids *) shown;	/* and all that it ever did */
+	_Atomic bool port_down;
+	uint32_t port_ifindex; /* of its interface */
+	uint64_t port_owned;   /* vb_port.owned */
 	struct vb_addresses addresses;
 	vb_hear_fn *hear[VB_SUBJECTS]; /* set before the adapter runs */
 	/* Receive queues, by their index; NULL: what it belongs to never was UP. */
@@ -89,8 +97,9 @@ struct vb_hca_upper {
 	void (*prepare)(struct vb_hca *h);
 };
 
-/* Opens the adapter of a device: 0 or errno, with the step that failed in *step (may be NULL). */
-int vb_hca_open(struct vb_hca **out, enum vb_open_step *step, const struct vb_hca_upper *upper);
+/* Opens the adapter of the process's device of that index: 0 or errno, with the step that failed in *step (may be NULL). */
+int vb_hca_open(struct vb_hca **out, uint32_t device, enum vb_open_step *step,
+		const struct vb_hca_upper *upper);
 /* No QP may be left. */
 void vb_hca_close(struct vb_hca *h);
 

@@ -6,6 +6,7 @@
 #include "base/pages.h"
 #include "hca/direct.h"
 #include "hca/peers.h"
+#include "hca/port.h"
 #include "hca/progress.h"
 #include "iba/profile.h"
 #include "wire/wires.h"
@@ -30,16 +31,17 @@ static void init_keys(struct vb_hca *h)
 	vb_pds_init(&h->pds, vb_adapter_pds(a), vb_adapter_pd_marks(a), (uint64_t)h->keys.home << 32);
 }
 
-int vb_hca_open(struct vb_hca **out, enum vb_open_step *step, const struct vb_hca_upper *upper)
+int vb_hca_open(struct vb_hca **out, uint32_t device, enum vb_open_step *step,
+		const struct vb_hca_upper *upper)
 {
 	struct vb_hca *h = vb_pages_alloc(sizeof(*h));
-	struct vb_adapter_cfg cfg = {.ops = &vb_hca_ops, .wire = vb_wire_to_peers(), .user = h, .step = step};
+	struct vb_adapter_cfg cfg = {
+	    .ops = &vb_hca_ops, .wire = vb_wire_to_peers(), .user = h, .device = device, .step = step};
 	struct vb_peer *self;
 	int err;
 
 	if (!h)
 		return ENOMEM;
-	vb_gids_find(&h->gids);
 	vb_list_init(&h->timed);
 	vb_list_init(&h->imports);
 	vb_list_init(&h->dms);
@@ -48,11 +50,15 @@ int vb_hca_open(struct vb_hca **out, enum vb_open_step *step, const struct vb_hc
 	err = vb_mws_init(&h->mws, &h->keys, vb_profile()->max_mw); /* pairs with vb_hca_close() */
 	if (err)
 		goto free_hca;
-	upper->prepare(h); /* pairs with vb_hca_close() */
-	cfg.gids = (const uint8_t(*)[16])h->gids.gid;
-	err = vb_adapter_open(&h->adapter, &cfg); /* pairs with vb_hca_close() */
+	err = vb_port_open(h, device); /* pairs with vb_hca_close() */
 	if (err)
 		goto fini_windows;
+	upper->prepare(h); /* pairs with vb_hca_close() */
+	cfg.gids = vb_port_gids(h)->gid;
+	err = vb_adapter_open(&h->adapter, &cfg); /* pairs with vb_hca_close() */
+	if (err)
+		goto close_port;
+	vb_port_network(h->adapter); /* what changed before the adapter began to watch */
 	init_keys(h);
 	self = vb_peer_at(h->adapter, 0); /* UP from the beginning */
 	vb_direct_peer_up(self);
@@ -66,6 +72,8 @@ int vb_hca_open(struct vb_hca **out, enum vb_open_step *step, const struct vb_hc
 	}
 	*out = h;
 	return 0;
+close_port:
+	vb_port_close(h);
 fini_windows:
 	vb_mws_fini(&h->mws);
 free_hca:
@@ -79,6 +87,6 @@ void vb_hca_close(struct vb_hca *h)
 	vb_relaxed_fini(&h->relaxed);
 	vb_mws_fini(&h->mws);
 	vb_slab_fini(&h->mr_slab);
-	vb_addresses_free(&h->addresses);
+	vb_port_close(h);
 	free(h);
 }

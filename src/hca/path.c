@@ -3,6 +3,7 @@
 #include "hca/direct.h"
 #include "hca/hca.h"
 #include "hca/owed.h"
+#include "hca/port.h"
 #include "transport/transport.h"
 
 /* Resolving: an address of this host leads to the process that the QPN's upper bits name.  Whatever GID that
@@ -13,9 +14,7 @@ static void resolve(struct vb_path *p)
 
 	if (qp->state < IBV_QPS_RTR || qp->state > IBV_QPS_SQE)
 		return; /* no path is set, or none any more */
-	/* What the device shows counts for its life, even if the interface has lost the address since. */
-	if (vb_gids_index(&vb_qp_hca(qp)->gids, qp->attr.ah_attr.grh.dgid.raw) >= 0 ||
-	    vb_addresses_have(&vb_qp_hca(qp)->addresses, qp->attr.ah_attr.grh.dgid.raw))
+	if (vb_port_leads_here(vb_qp_hca(qp), &qp->attr.ah_attr))
 		p->peer = vb_peer_get(vb_qp_adapter(qp), qp->dest_qpn >> VB_QPN_INDEX_BITS);
 }
 

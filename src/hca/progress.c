@@ -12,6 +12,7 @@
 #include "hca/lost.h"
 #include "hca/path.h"
 #include "hca/peers.h"
+#include "hca/port.h"
 #include "hca/receive.h"
 #include "hca/send.h"
 #include "hca/timed.h"
@@ -200,6 +201,8 @@ const struct vb_adapter_ops vb_hca_ops = {
     .peer_up = vb_hca_peer_up,
     .peer_down = vb_hca_peer_down,
     .lost = vb_device_lost,
+    .link = vb_port_link,
+    .network = vb_port_network,
 };
 
 /* The word says asleep.  A few polls after an event are no polling, nor are polls that are far apart: who

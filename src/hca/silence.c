@@ -1,6 +1,8 @@
 #include "hca/silence.h"
 
 #include "hca/hca.h"
+#include "hca/port.h"
+#include "host/devices.h"
 
 static bool is_up(const struct vb_peer *peer)
 {
@@ -54,8 +56,10 @@ void vb_silence_explain(struct vb_qp *qp)
 	vb_lock_assert_held(&qp->lock);
 	if (peer)
 		qp->silence = is_up(peer) ? why_no_answer(qp, peer) : why_no_contact(peer, qp->path.pid);
-	else if (vb_addresses_have(&vb_qp_hca(qp)->addresses, qp->attr.ah_attr.grh.dgid.raw))
+	else if (vb_port_leads_here(vb_qp_hca(qp), &qp->attr.ah_attr))
 		qp->silence = (struct vb_reach_facts){.reach = VB_REACH_NOBODY};
+	else if (vb_devices_infiniband())
+		qp->silence = (struct vb_reach_facts){VB_REACH_LID, .lid = {qp->attr.ah_attr.dlid}};
 	else
 		qp->silence = (struct vb_reach_facts){.reach = VB_REACH_ADDRESS};
 }

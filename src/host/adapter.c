@@ -95,6 +95,7 @@ static void fill_head(struct vb_adapter *a, const struct vb_adapter_cfg *cfg)
 	h->pid = a->pid;
 	h->pid_ns = stat("/proc/self/ns/pid", &st) ? 0 : st.st_ino;
 	memcpy(h->gids, cfg->gids, sizeof(h->gids));
+	h->device = cfg->device;
 	snprintf(h->profile, sizeof(h->profile), "%s", vb_profile()->name);
 }
 
@@ -149,8 +150,9 @@ static struct vb_adapter *new_adapter(const struct vb_adapter_cfg *cfg)
 	a->user = cfg->user;
 	a->pid = (uint32_t)getpid();
 	a->listens_as = geteuid();
-	a->ctl = a->kick = -1;
+	a->ctl = a->kick = a->network = -1;
 	a->on_members.kind = SRC_MEMBERS;
+	a->on_network.kind = SRC_NETWORK;
 	pthread_mutex_init(&a->control, NULL);
 	pthread_mutex_init(&a->qpn_lock, NULL);
 	vb_list_init(&a->node);
@@ -177,6 +179,7 @@ static void free_adapter(struct vb_adapter *a)
 	while ((n = vb_list_pop(&a->stuck_conns)))
 		free(vb_list_entry(n, struct conn, node));
 	pthread_mutex_unlock(&a->control);
+	vb_watch_close(a);
 	vb_numbers_close(a);
 	vb_members_close(a);
 	vb_members_free(a);
@@ -219,6 +222,8 @@ int vb_adapter_open(struct vb_adapter **out, const struct vb_adapter_cfg *cfg)
 	err = vb_adapter_number_add(a);
 	if (err)
 		goto free_a;
+	if (a->ops->network)
+		vb_watch_open(a);
 	/* Peers may connect already; nobody answers before the engine runs. */
 	fill_head(a, cfg);
 	*step = VB_OPEN_LINK;
@@ -343,6 +348,7 @@ void vb_adapter_forked(struct vb_adapter *a)
 	}
 	for (uint32_t i = 0; i < n; i++)
 		vb_own_close(&a->numbers[i].own, a->numbers[i].sock);
+	vb_watch_close(a);
 	vb_members_close(a);
 	vb_segment_close(a->seg);
 	if (ctl)

@@ -1,8 +1,8 @@
 /* The adapter: this process's presence among the processes of the host.
  *
  * One number (the abstract socket that it managed to bind), one segment, one engine thread, one control
- * socket per peer.  A process normally has one adapter; tests make two.  What happens with packets is the
- * business of the layer above, which the adapter reaches through vb_adapter_ops. */
+ * socket per peer.  A process has one for each device that it has opened; tests make more.  What happens with
+ * packets is the business of the layer above, which the adapter reaches through vb_adapter_ops. */
 #ifndef VB_HOST_ADAPTER_H
 #define VB_HOST_ADAPTER_H
 
@@ -85,6 +85,10 @@ struct vb_adapter_ops {
 	 * caller closes it afterwards.  Only while the link is UP, in the order of telling, but in no order
 	 * with packets; called like peer_up, with `control` held, and may itself call vb_peer_tell(). */
 	void (*told)(struct vb_peer *peer, uint8_t subject, const void *msg, size_t len, int fd);
+	/* An interface of the network namespace was said to be up or down; then, that interfaces or addresses
+	 * have changed.  Called like peer_up, with `control` held.  Without the latter nobody watches. */
+	void (*link)(struct vb_adapter *a, uint32_t ifindex, bool up);
+	void (*network)(struct vb_adapter *a);
 	/* The adapter closes: frees peer->mem. */
 	void (*peer_free)(struct vb_peer *peer);
 };
@@ -161,7 +165,8 @@ struct vb_adapter_cfg {
 	const struct vb_adapter_ops *ops;
 	const struct vb_wire *wire; /* to peers */
 	void *user;		    /* the upper layer's */
-	const uint8_t (*gids)[16];  /* VB_GID_TABLE of them, published */
+	const uint8_t (*gids)[16];  /* VB_GID_TABLE of them, published as they stand now */
+	uint32_t device;	    /* index among the process's devices, published */
 };
 
 /* Makes an adapter: binds a number, makes the segment.  0 or errno (EADDRINUSE: all 4,095 numbers are taken,
@@ -230,6 +235,7 @@ int vb_adapter_fd(struct vb_adapter *a);
  * EINVAL: it stands for no adapter, or errno where this process may not look at it. */
 struct vb_owner {
 	uint32_t number; /* primary */
+	uint32_t device; /* index among that process's devices */
 	uint32_t pid;
 	uint64_t incarnation;
 	uint32_t

@@ -1,4 +1,5 @@
-/* Which addresses are this host's: read from the kernel when one is asked for that is not known, and kept. */
+/* Which destinations are this host's, as one device asks: the table of devices (host/devices.h) knows, and the
+ * kernel is asked again when a destination is asked for that is not known. */
 #ifndef VB_HOST_ADDRESSES_H
 #define VB_HOST_ADDRESSES_H
 
@@ -6,28 +7,26 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include <infiniband/verbs.h>
+
 #include "base/clock.h"
-#include "base/lock.h"
 
 #define VB_ADDRESSES_APART (50 * VB_MSEC) /* the kernel is asked again at most so often */
 
 struct vb_addresses {
-	struct vb_lock lock; /* guards the next three */
-	uint8_t (*gids)[16];
-	uint32_t n;
-	uint64_t read;	     /* when, 0: not yet */
-	_Atomic bool wanted; /* somebody asked for one that is not known */
+	_Atomic uint64_t read; /* when the kernel was last asked for one that was not known, 0: never */
+	_Atomic bool wanted;   /* somebody asked for one that is not known */
 };
 
-/* Whether a GID is an address of this host, as far as is known: all of 127.0.0.0/8 and ::1 are.  An address
- * that was taken away stays known until the kernel is asked again.  Any thread, with any lock. */
-bool vb_addresses_have(struct vb_addresses *t, const uint8_t gid[16]);
-/* Asks the kernel for the interfaces' addresses, unless `gid` is known.  Makes system calls: no lock may be
+/* Whether an address vector leads to this host, as far as is known: by its GID on Ethernet, by its LID on
+ * InfiniBand.  An address that was taken away stays known until the kernel is asked again.  Any thread, with
+ * any lock. */
+bool vb_addresses_have(struct vb_addresses *t, const struct ibv_ah_attr *av);
+/* Asks the kernel for the interfaces' addresses, unless this one is known.  Makes system calls: no lock may be
  * held.  Without memory, or if the kernel does not tell, what is known stays. */
-void vb_addresses_learn(struct vb_addresses *t, const uint8_t gid[16]);
+void vb_addresses_learn(struct vb_addresses *t, const struct ibv_ah_attr *av);
 /* For the engine: asks the kernel again if an unknown address was asked for since it was asked last, at most
  * every 50 ms.  Returns whether it is to be called again in 50 ms. */
 bool vb_addresses_tick(struct vb_addresses *t, uint64_t now);
-void vb_addresses_free(struct vb_addresses *t);
 
 #endif

@@ -14,8 +14,11 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include <infiniband/verbs.h>
+
 #include "base/fault.h"
 #include "base/log.h"
+#include "host/devices.h"
 #include "host/hello.h"
 #include "host/private.h"
 #include "iba/reach.h"
@@ -28,6 +31,11 @@
 
 enum { MAX_NEW = 128, ACCEPT_BATCH = 64 };
 
+static uint32_t link_here(void)
+{
+	return vb_devices_infiniband() ? IBV_LINK_LAYER_INFINIBAND : IBV_LINK_LAYER_ETHERNET;
+}
+
 static struct hello hello_of(const struct vb_adapter *a, enum msg_kind kind)
 {
 	return (struct hello){
@@ -37,6 +45,7 @@ static struct hello hello_of(const struct vb_adapter *a, enum msg_kind kind)
 	    .incarnation = a->seg->incarnation,
 	    .number = a->head->number,
 	    .pid = a->pid,
+	    .link = link_here(),
 	};
 }
 
@@ -237,6 +246,10 @@ static bool greeted(struct vb_adapter *a, struct conn *c, const struct heard *in
 		refuse(a, c, REFUSE_KNOWN);
 		return false;
 	}
+	if (h->link != link_here()) {
+		refuse(a, c, REFUSE_LINK);
+		return false;
+	}
 	p = candidate(a, h, in->fds[0], &why, &t);
 	if (p && p->conn && a->head->number < h->number)
 		why = REFUSE_TIE;
@@ -295,6 +308,8 @@ static struct vb_reach_facts meant(const struct hello *h, uint32_t pid)
 	switch (h->why) {
 	case REFUSE_UNABLE:
 		return (struct vb_reach_facts){VB_REACH_UNABLE, .process = {pid}};
+	case REFUSE_LINK:
+		return (struct vb_reach_facts){VB_REACH_LINK, .link = {pid, h->link}};
 	case REFUSE_USER:
 		return (struct vb_reach_facts){VB_REACH_NOT_ITS_OWN, .process = {pid}};
 	case REFUSE_DENIED:

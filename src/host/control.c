@@ -23,6 +23,10 @@ static bool handle(struct vb_adapter *a, struct source *s)
 		}
 		return false;
 	}
+	if (s->kind == SRC_NETWORK) {
+		vb_watch_run(a);
+		return false;
+	}
 	c = dead ? vb_containerof(s, struct conn, on_pid) : vb_containerof(s, struct conn, on_sock);
 	switch (c->state) {
 	case CONN_NEW:

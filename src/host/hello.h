@@ -27,6 +27,7 @@ enum refuse_why {
 	REFUSE_VERSION, /* you are of another version: mine is in the hello */
 	REFUSE_USER,	/* you are another user's, as it looks from here */
 	REFUSE_DENIED,	/* I may not make a call that it takes: `denied` */
+	REFUSE_LINK,	/* my ports are of another link layer: `link` */
 };
 
 /* A call that the sender of a refusal may not make. */
@@ -48,6 +49,8 @@ struct hello {
 	uint32_t index;	      /* of its link: which ring and counter are for the receiver */
 	uint32_t pid;
 	struct denied denied; /* REFUSE_DENIED, else 0 */
+	uint32_t link;	      /* of its ports: IBV_LINK_LAYER_INFINIBAND or _ETHERNET */
+	uint32_t reserved;
 };
 
 /* What a process has heard of another that says hello. */

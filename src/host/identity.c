@@ -1,39 +1,42 @@
 #include "host/identity.h"
 
 #include <fcntl.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-static uint64_t mix(uint64_t h, const void *data, size_t n)
+uint64_t vb_identity_mix(uint64_t h, const void *data, size_t n)
 {
 	const uint8_t *p = data;
 
+	h ^= 0xcbf29ce484222325ull;
 	while (n--)
 		h = (h ^ *p++) * 0x100000001b3ull; /* FNV-1a */
-	return h;
+	h ^= h >> 33; /* its upper bytes have little of the last ones, its lower ones nothing of the upper */
+	h *= 0xff51afd7ed558ccdull;
+	return h ^ h >> 33;
 }
 
-uint64_t vb_identity_guid(const char *ifname)
+static uint64_t mix_file(uint64_t h, const char *path)
 {
-	uint64_t h = 0xcbf29ce484222325ull;
-	char id[64];
-	struct stat st;
-	uint8_t guid[8];
+	char text[64];
 	ssize_t n;
-	int fd = open("/etc/machine-id", O_RDONLY | O_CLOEXEC);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
 
-	if (fd >= 0) {
-		n = read(fd, id, sizeof(id));
-		close(fd);
-		if (n > 0)
-			h = mix(h, id, (size_t)n);
-	}
+	if (fd < 0)
+		return h;
+	n = read(fd, text, sizeof(text));
+	close(fd);
+	return n > 0 ? vb_identity_mix(h, text, (size_t)n) : h;
+}
+
+uint64_t vb_identity_chance(void)
+{
+	uint64_t h = mix_file(0, "/etc/machine-id");
+	struct stat st;
+
+	/* Clones of an image have one machine-id; no two boots have one boot_id. */
+	h = mix_file(h, "/proc/sys/kernel/random/boot_id");
 	if (!stat("/proc/self/ns/net", &st))
-		h = mix(h, &st.st_ino, sizeof(st.st_ino));
-	h = mix(h, ifname, strlen(ifname));
-	memcpy(guid, &h, sizeof(guid));
-	guid[0] = (uint8_t)((guid[0] & ~1u) | 2u); /* EUI-64: one station's, locally administered; never 0 */
-	memcpy(&h, guid, sizeof(h));
+		h = vb_identity_mix(h, &st.st_ino, sizeof(st.st_ino));
 	return h;
 }

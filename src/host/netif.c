@@ -1,17 +1,9 @@
 #include "host/netif.h"
 
-#include <arpa/inet.h>
 #include <ifaddrs.h>
-#include <net/if.h>
 #include <netinet/in.h>
 #include <netpacket/packet.h>
-#include <stdio.h>
 #include <string.h>
-
-static bool is_ordinary(const struct ifaddrs *i)
-{
-	return i->ifa_addr && (i->ifa_flags & (IFF_UP | IFF_LOOPBACK)) == IFF_UP;
-}
 
 void vb_gid_of_ipv4(uint8_t gid[16], uint32_t addr)
 {
@@ -38,61 +30,6 @@ bool vb_gid_of_sockaddr(const struct sockaddr *a, uint8_t gid[16])
 	return false;
 }
 
-/* 2000::/3 or fc00::/7 */
-static bool is_routable_ipv6(const struct sockaddr *a)
-{
-	struct sockaddr_in6 v6;
-
-	if (a->sa_family != AF_INET6)
-		return false;
-	memcpy(&v6, a, sizeof(v6));
-	return (v6.sin6_addr.s6_addr[0] & 0xe0) == 0x20 || (v6.sin6_addr.s6_addr[0] & 0xfe) == 0xfc;
-}
-
-static void take(struct vb_gids *t, int index, const struct ifaddrs *i)
-{
-	vb_gid_of_sockaddr(i->ifa_addr, t->gid[index]);
-	t->ifindex[index] = if_nametoindex(i->ifa_name);
-}
-
-void vb_gids_find(struct vb_gids *t)
-{
-	struct ifaddrs *all = NULL;
-	const struct ifaddrs *v4 = NULL, *v6 = NULL;
-
-	memset(t, 0, sizeof(*t));
-	if (getifaddrs(&all))
-		all = NULL;
-	for (const struct ifaddrs *i = all; i; i = i->ifa_next) {
-		if (!is_ordinary(i))
-			continue;
-		if (!v4 && i->ifa_addr->sa_family == AF_INET)
-			v4 = i;
-	}
-	/* the same interface's IPv6 address if it has one, so that both GIDs are one port's */
-	for (const struct ifaddrs *i = all; i; i = i->ifa_next) {
-		if (!is_ordinary(i) || !is_routable_ipv6(i->ifa_addr))
-			continue;
-		if (!v6 || (v4 && strcmp(v6->ifa_name, v4->ifa_name) && !strcmp(i->ifa_name, v4->ifa_name)))
-			v6 = i;
-	}
-	if (v4) {
-		take(t, 0, v4);
-		snprintf(t->ifname, sizeof(t->ifname), "%s", v4->ifa_name);
-	} else {
-		vb_gid_of_ipv4(t->gid[0], htonl(INADDR_LOOPBACK));
-		t->ifindex[0] = if_nametoindex("lo");
-		strcpy(t->ifname, "lo");
-	}
-	for (int i = 1; i < VB_GID_TABLE; i++) {
-		memcpy(t->gid[i], t->gid[0], sizeof(t->gid[i]));
-		t->ifindex[i] = t->ifindex[0];
-	}
-	if (v6)
-		take(t, 1, v6);
-	freeifaddrs(all);
-}
-
 bool vb_gid_is_zero(const uint8_t gid[16])
 {
 	static const uint8_t zero[16];
@@ -102,9 +39,9 @@ bool vb_gid_is_zero(const uint8_t gid[16])
 
 int vb_gids_index(const struct vb_gids *t, const uint8_t gid[16])
 {
-	for (int i = 0; i < VB_GID_TABLE; i++)
+	for (uint32_t i = 0; i < t->n; i++)
 		if (!memcmp(t->gid[i], gid, 16))
-			return i;
+			return (int)i;
 	return -1;
 }
 

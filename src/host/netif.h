@@ -1,4 +1,4 @@
-/* The host's addresses as GIDs. */
+/* Addresses as GIDs, and tables of them. */
 #ifndef VB_HOST_NETIF_H
 #define VB_HOST_NETIF_H
 
@@ -7,16 +7,12 @@
 
 #include "iba/limits.h"
 
+/* A port's GID table (host/devices.c fills it in). */
 struct vb_gids {
+	uint32_t n; /* entries */
 	uint8_t gid[VB_GID_TABLE][16];
-	uint32_t ifindex[VB_GID_TABLE];
-	char ifname[16]; /* of GID 0 */
+	uint32_t ifindex[VB_GID_TABLE]; /* of the interface with that address; 0 on InfiniBand */
 };
-
-/* Fills in the table: 0 is the first ordinary IPv4 address (127.0.0.1 when there is none), 1 an IPv6 address
- * of global or unique-local scope if there is one.  The others repeat 0, since programs for adapters have 1
- * or 3 written into them, which is where those keep RoCE v2 with IPv4. */
-void vb_gids_find(struct vb_gids *t);
 
 bool vb_gid_is_zero(const uint8_t gid[16]);
 /* Index of a GID in the table, -1: not there. */

@@ -38,7 +38,7 @@ struct vb_segment {
 };
 
 /* What an epoll event points to. */
-enum source_kind { SRC_LISTEN, SRC_SOCK, SRC_PID, SRC_MEMBERS };
+enum source_kind { SRC_LISTEN, SRC_SOCK, SRC_PID, SRC_MEMBERS, SRC_NETWORK };
 struct source {
 	enum source_kind kind;
 };
@@ -145,6 +145,9 @@ struct vb_adapter {
 	uint64_t told_version; /* PID and version of the last one of another version that was told of */
 	bool told_uid, told_fds, told_stranger; /* logged once */
 	struct source on_members;		/* all members' names */
+	struct source on_network;		/* `network` */
+	int network;				/* netlink socket, -1: there is none; under control */
+	struct vb_own network_own;
 	_Atomic bool members_wait;		/* somebody is connected to one of them; contact is to look */
 	/* the engine and the waiters */
 	struct vb_presence presence;
@@ -326,6 +329,11 @@ void vb_contact_tell_lack(struct vb_adapter *a, const struct vb_reach_facts *t);
 void vb_contact_tell_version(struct vb_adapter *a, uint32_t pid, uint16_t version);
 /* A process of this user connected and did not speak as we do: `what` it did. */
 void vb_contact_tell_stranger(struct vb_adapter *a, uint32_t pid, const char *what);
+
+/* watch.c: changes of interfaces and addresses */
+void vb_watch_open(struct vb_adapter *a); /* it works without, too */
+void vb_watch_close(struct vb_adapter *a);
+void vb_watch_run(struct vb_adapter *a); /* under control */
 
 /* control.c: takes control; returns whether rings want to be looked at */
 bool vb_control_run(struct vb_adapter *a);

@@ -208,6 +208,7 @@ int vb_adapter_owner(int fd, struct vb_owner *o)
 	if (err || h.version != VB_SEG_VERSION || !h.number || h.number >= VB_ADAPTERS || !h.incarnation)
 		return EINVAL;
 	o->number = h.number;
+	o->device = h.device;
 	o->pid = h.pid;
 	o->incarnation = h.incarnation;
 	return 0;

@@ -16,7 +16,7 @@
 #include "iba/shown.h"
 
 #define VB_SEG_MAGIC   0x3142524556ull /* "VERB1" */
-#define VB_SEG_VERSION 7
+#define VB_SEG_VERSION 8
 
 /* Ring geometry.  Descriptors and payload are apart, so that a payload can never pass for a descriptor. */
 #define VB_RING_SLOTS  1024u
@@ -77,8 +77,8 @@ struct vb_seg_head {
 	uint32_t pid, tid;   /* tid: of the engine thread */
 	uint64_t pid_ns;     /* PID namespace in which they count, 0: not known */
 	uint32_t key_offset; /* of keys from their indices in the table, by chance (mem/keys.h) */
-	uint32_t reserved;
-	uint8_t gids[VB_GID_TABLE][16];
+	uint32_t device; /* index among the process's devices */
+	uint8_t gids[VB_GID_TABLE][16]; /* when it was opened */
 	uint32_t numbers[VB_ADAPTER_NUMBERS]; /* all numbers held; 0 ends (number 0 is never bound) */
 	_Atomic uint32_t nnumbers;
 	char profile[16]; /* name of the process's profile, for tools */

@@ -21,6 +21,7 @@
 #define VB_PORT_MTU	   4096 /* active_mtu of the port; the shm wire's own packets are larger */
 #define VB_GID_TABLE	   4
 #define VB_PKEY_TABLE	   1
+#define VB_MAX_DEVICES	   16 /* of a process; a power of two, since GUIDs and LIDs of a host stand in a row */
 #define VB_ADAPTER_BITS	   12 /* a QPN is adapter number << 12 | index */
 #define VB_ADAPTERS	   (1 << VB_ADAPTER_BITS)
 #define VB_QPN_INDEX_BITS  12

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <infiniband/verbs.h>
+
 #include "iba/qp_state.h"
 
 /* A clause takes what its row says, which may be nothing. */
@@ -205,6 +207,25 @@ static void say_address(struct vb_text *t, const struct vb_reach_none *of)
 	vb_text_add(
 	    t,
 	    "the GID in the path (dgid) is no address of this host, and there is no wire to other hosts yet");
+}
+
+static void say_lid(struct vb_text *t, const struct vb_reach_lid *of)
+{
+	vb_text_add(t, "the LID in the path (dlid 0x%x) is no port's of this network namespace%s", of->lid,
+		    of->lid ? ", and InfiniBand ports have no wire to others"
+			    : ": 0 is what an Ethernet port has, so the other end was perhaps started without "
+			      "--link=infiniband (VERBENA_LINK), or its LID was not copied");
+}
+
+static void say_link(struct vb_text *t, const struct vb_reach_link *of)
+{
+	bool ib = of->theirs == IBV_LINK_LAYER_INFINIBAND;
+	char who[64];
+
+	vb_text_add(t,
+		    "%s refuses: its ports are %s, this process's are %s, and the two link layers do not reach one "
+		    "another (--link of verbena run, VERBENA_LINK, must be the same at both ends)",
+		    holder(who, of->pid), ib ? "InfiniBand" : "Ethernet", ib ? "Ethernet" : "InfiniBand");
 }
 
 static void say_no_qp(struct vb_text *t, const struct vb_reach_none *of)

@@ -73,6 +73,15 @@ struct vb_reach_version {
 	uint32_t theirs, ours; /* VB_SEG_VERSION */
 };
 
+struct vb_reach_lid {
+	uint32_t lid;
+};
+
+struct vb_reach_link {
+	uint32_t pid;
+	uint32_t theirs; /* enum: IBV_LINK_LAYER_INFINIBAND or _ETHERNET; this process has the other one */
+};
+
 struct vb_reach_state {
 	uint32_t state; /* enum ibv_qp_state */
 };
@@ -99,6 +108,8 @@ struct vb_reach_facts {
 		struct vb_reach_uid uid;
 		struct vb_reach_user user;
 		struct vb_reach_trouble trouble;
+		struct vb_reach_lid lid;
+		struct vb_reach_link link;
 		struct vb_reach_state state;
 		struct vb_reach_other other;
 		struct vb_reach_psn psn;

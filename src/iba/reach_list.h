@@ -19,6 +19,10 @@ REACH(VB_REACH_SILENT, process, say_silent)
 REACH(VB_REACH_LEFT, process, say_left)
 /* the GID in the path is no address of this host, and no wire leads to others */
 REACH(VB_REACH_ADDRESS, none, say_address)
+/* the LID in the path is no port's of this network namespace */
+REACH(VB_REACH_LID, lid, say_lid)
+/* its process presents ports of another link layer, and refuses */
+REACH(VB_REACH_LINK, link, say_link)
 /* the process is there, the QP is not */
 REACH(VB_REACH_NO_QP, none, say_no_qp)
 /* the QP takes no packets in its state */

@@ -20,9 +20,8 @@ struct vb_hca;
 struct vb_device {
 	struct ibv_device ibv;	/* first */
 	void *verbs_device_ops; /* offset 664: what vendor libraries compare with their own; always NULL */
-	_Atomic uint32_t refs;	/* device lists and contexts */
 	uint64_t guid;		/* network order */
-	char netdev[16];	/* interface of GID 0 */
+	uint32_t index;		/* among the process's devices */
 	struct vb_hca *hca;	/* what new contexts use, NULL: none is open; guarded in verbs/context.c */
 };
 
@@ -34,6 +33,9 @@ struct vb_newer_ops { /* lowest address first */
 	int (*dealloc_dmah)(struct ibv_dmah *dmah);
 	struct ibv_dmah *(*alloc_dmah)(struct ibv_context *context, struct ibv_dmah_init_attr *attr);
 };
+
+/* What may happen to the port, by its node in the context. */
+enum vb_port_event { VB_PORT_GID_CHANGE, VB_PORT_ERR, VB_PORT_ACTIVE, VB_PORT_REREGISTER, VB_PORT_EVENTS };
 
 struct vb_context {
 	struct vb_newer_ops newer;
@@ -47,6 +49,7 @@ struct vb_context {
 	struct vb_list qps;
 	struct vb_list on_hca;			       /* guarded by hca->contexts_lock */
 	struct vb_async_node ev_fatal;		       /* the device is lost */
+	struct vb_async_node ev_port[VB_PORT_EVENTS];
 	struct vb_own cmd;			       /* v.context.cmd_fd */
 	struct vb_list pd_list;			       /* those of ibv_alloc_pd() */
 	_Atomic uint32_t pds, cqs, channels, tds, dms; /* children, for close */

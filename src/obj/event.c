@@ -169,6 +169,23 @@ void vb_async_post(struct vb_context *c, struct vb_async_node *n)
 		vb_evq_add(&c->async);
 }
 
+void vb_async_turn(struct vb_context *c, struct vb_async_node *n, struct vb_async_node *opposite)
+{
+	bool fresh;
+
+	vb_lock_take(&c->async.lock);
+	fresh = !vb_list_linked(&n->link);
+	if (fresh) {
+		vb_list_append(&c->async.nodes, &n->link);
+	} else if (opposite != n && vb_list_linked(&opposite->link)) {
+		vb_list_unlink(&opposite->link);
+		vb_evq_take_back(&c->async, 1);
+	}
+	vb_lock_give(&c->async.lock);
+	if (fresh)
+		vb_evq_add(&c->async);
+}
+
 void vb_async_cancel(struct vb_context *c, struct vb_async_node *n)
 {
 	vb_lock_take(&c->async.lock);

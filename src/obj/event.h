@@ -59,6 +59,9 @@ struct vb_async_node {
 
 void vb_async_init(struct vb_async_node *n, enum ibv_event_type type, void *element);
 void vb_async_post(struct vb_context *c, struct vb_async_node *n);
+/* Of two events of which each ends what the other says: one that is waiting already, with its opposite behind
+ * it, is true again, and the opposite is taken back.  An event that has none is its own opposite. */
+void vb_async_turn(struct vb_context *c, struct vb_async_node *n, struct vb_async_node *opposite);
 /* At destruction: takes an undelivered event back. */
 void vb_async_cancel(struct vb_context *c, struct vb_async_node *n);
 /* How many events of this element ibv_get_async_event() handed out is counted by the object, see *_delivered.

@@ -7,8 +7,9 @@
 
 #include "base/log.h"
 #include "iba/profile.h"
-#include "host/netif.h"
+#include "host/devices.h"
 #include "hca/hca.h"
+#include "hca/port.h"
 #include "verbs/verbs.h"
 
 #define MAX_SL 15 /* four bits */
@@ -19,7 +20,7 @@ static _Atomic uint32_t live;
 
 bool vb_gid_missed(const struct vb_context *c)
 {
-	return !atomic_exchange(&vb_hca(c->adapter)->gid_asked, true);
+	return !vb_devices_infiniband() && !atomic_exchange(&vb_hca(c->adapter)->gid_asked, true);
 }
 
 int vb_check_av(const char *call, const struct vb_context *c, const struct ibv_ah_attr *av)
@@ -28,6 +29,10 @@ int vb_check_av(const char *call, const struct vb_context *c, const struct ibv_a
 
 	if (err)
 		return err;
+	if (av->sl > MAX_SL)
+		return vb_refuse(EINVAL, call, "service level %u, at most %d is possible", av->sl, MAX_SL);
+	if (vb_devices_infiniband()) /* the LID leads there, and what has no GRH needs no GID */
+		return av->is_global ? vb_check_gid(call, c, av->grh.sgid_index) : 0;
 	if (vb_gid_is_zero(av->grh.dgid.raw))
 		return vb_refuse(
 		    EINVAL, call,
@@ -39,8 +44,6 @@ int vb_check_av(const char *call, const struct vb_context *c, const struct ibv_a
 		return vb_refuse(EINVAL, call,
 				 "the address has no GRH, which RoCE needs: its destination GID is there, "
 				 "is_global is 0");
-	if (av->sl > MAX_SL)
-		return vb_refuse(EINVAL, call, "service level %u, at most %d is possible", av->sl, MAX_SL);
 	return vb_check_gid(call, c, av->grh.sgid_index);
 }
 
@@ -154,7 +157,7 @@ VB_EXPORT VB_CODE(ibv_init_ah_from_wc, (context, port, wc, grh, attr), struct ib
 	attr->is_global = 1;
 	if (!by_ipv4(grh, attr, own))
 		by_ipv6(grh, attr, own);
-	index = vb_gids_index(&vb_hca(c->adapter)->gids, own);
+	index = vb_gids_index(vb_port_gids(vb_hca(c->adapter)), own);
 	if (index < 0 || vb_gid_is_zero(own)) {
 		errno = vb_refuse(EINVAL, "ibv_init_ah_from_wc",
 				  "the address that the packet came to is in no entry of the GID table");

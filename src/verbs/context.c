@@ -11,7 +11,7 @@
 #include "base/pages.h"
 #include "iba/profile.h"
 #include "hca/direct.h"
-#include "host/netif.h"
+#include "host/devices.h"
 #include "hca/hca.h"
 #include "verbs/import.h"
 #include "verbs/verbs.h"
@@ -114,6 +114,23 @@ static int vectors(void)
 	return n < 1 ? 1 : n > 64 ? 64 : (int)n;
 }
 
+/* Those that are of no object. */
+static void init_events(struct vb_context *c)
+{
+	static const enum ibv_event_type types[VB_PORT_EVENTS] = {
+	    [VB_PORT_GID_CHANGE] = IBV_EVENT_GID_CHANGE,
+	    [VB_PORT_ERR] = IBV_EVENT_PORT_ERR,
+	    [VB_PORT_ACTIVE] = IBV_EVENT_PORT_ACTIVE,
+	    [VB_PORT_REREGISTER] = IBV_EVENT_CLIENT_REREGISTER,
+	};
+
+	vb_async_init(&c->ev_fatal, IBV_EVENT_DEVICE_FATAL, NULL);
+	for (int i = 0; i < VB_PORT_EVENTS; i++) {
+		vb_async_init(&c->ev_port[i], types[i], NULL);
+		c->ev_port[i].ev.element.port_num = 1;
+	}
+}
+
 int vb_context_open(struct vb_context **out, struct vb_device *dev, struct vb_hca *h)
 {
 	struct context *x = vb_pages_alloc(sizeof(*x));
@@ -131,7 +148,7 @@ int vb_context_open(struct vb_context **out, struct vb_device *dev, struct vb_hc
 	c->v.context.device = &dev->ibv;
 	c->v.context.num_comp_vectors = vectors();
 	pthread_mutex_init(&c->v.context.mutex, NULL);
-	vb_async_init(&c->ev_fatal, IBV_EVENT_DEVICE_FATAL, NULL);
+	init_events(c);
 	err = vb_evq_init(&c->async); /* pairs with vb_context_close() */
 	if (err)
 		goto free_context;
@@ -214,16 +231,17 @@ bool vb_context_close(struct vb_context *c)
 	return false;
 }
 
-/* As if the device were not there: what a wrong name means cannot be guessed. */
-static bool profile_known(void)
+/* As if the device were not there: what a wrong setting means cannot be guessed. */
+static bool settings_are_good(void)
 {
-	const char *name = vb_profile_unknown();
+	const char *name = vb_profile_unknown(), *wrong = vb_devices_wrong();
 
-	if (!name)
-		return true;
-	vb_refuse(EINVAL, "ibv_open_device", "VERBENA_PROFILE=%s is no profile; there are %s", name,
-		  vb_profile_names());
-	return false;
+	if (name)
+		vb_refuse(EINVAL, "ibv_open_device", "VERBENA_PROFILE=%s is no profile; there are %s", name,
+			  vb_profile_names());
+	else if (wrong)
+		vb_refuse(EINVAL, "ibv_open_device", "%s", wrong);
+	return !name && !wrong;
 }
 
 static int share(struct vb_device *dev, struct vb_hca **out, enum vb_open_step *step)
@@ -235,7 +253,8 @@ static int share(struct vb_device *dev, struct vb_hca **out, enum vb_open_step *
 	if (dev->hca && !vb_adapter_whole(dev->hca->adapter))
 		dev->hca = NULL;
 	if (!dev->hca)
-		err = vb_hca_open(&dev->hca, step, &vb_verbs_upper); /* pairs with unshare_hca() */
+		err = vb_hca_open(&dev->hca, dev->index, step,
+				  &vb_verbs_upper); /* pairs with unshare_hca() */
 	if (!err) {
 		dev->hca->sharers++;
 		*out = dev->hca;
@@ -262,7 +281,7 @@ int vb_device_open(struct ibv_device *ibdev, struct vb_context **out, const char
 	struct vb_hca *h = NULL;
 	int err;
 
-	if (!profile_known())
+	if (!settings_are_good())
 		return EINVAL;
 	err = share(dev, &h, &step);
 	if (err)
@@ -270,7 +289,6 @@ int vb_device_open(struct ibv_device *ibdev, struct vb_context **out, const char
 	err = vb_context_open(out, dev, h);
 	if (err)
 		goto unshare;
-	atomic_fetch_add(&dev->refs, 1); /* pairs with ibv_close_device() */
 	return 0;
 unshare:
 	unshare_hca(dev, h);
@@ -303,7 +321,6 @@ VB_EXPORT VB_CODE(ibv_close_device, (context), struct ibv_context *context)
 	h = vb_hca(c->adapter);
 	if (vb_context_close(c))
 		return 0;
-	vb_device_put(dev);
 	unshare_hca(dev, h);
 	return 0;
 }

@@ -1,30 +1,25 @@
-/* The device as programs find it: its names, its identity, the list of devices. */
+/* The devices as programs find them: names, identity, the list of them. */
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/log.h"
 #include "iba/profile.h"
-#include "host/identity.h"
-#include "host/netif.h"
+#include "host/devices.h"
 #include "verbs/verbs.h"
 
 static_assert(sizeof(struct ibv_device) == 664, "ABI");
 static_assert(offsetof(struct vb_device, verbs_device_ops) == 664, "where vendor libraries look");
 
 /* Each device is a row, as long as the process lives, so that programs may compare pointers and use names
- * after they have freed the list, as they may with other libraries.  Its interface is looked up again when
- * nobody holds it. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-/* The last row has no name.  Guarded by lock while refs == 0, constant otherwise. */
-struct vb_device vb_devices[] = {{.ibv = {.name = VB_DEVICE_NAME, .dev_name = VB_UVERBS_NAME}}, {.refs = 0}};
+ * after they have freed the list, as they may with other libraries.  What it says of itself (host/devices.h)
+ * is settled with the first list. */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+struct vb_device vb_devices[VB_MAX_DEVICES + 1]; /* the first row without a name ends them; set once */
 
 static uint32_t setting(const char *name, uint32_t unset, uint32_t max)
 {
@@ -52,51 +47,28 @@ uint32_t vb_device_vendor_part(void)
 	return setting("VERBENA_VENDOR_PART_ID", vb_profile()->vendor_part, UINT32_MAX);
 }
 
-static void describe(struct vb_device *d)
+static void describe(struct vb_device *d, uint32_t index)
 {
-	struct vb_gids gids;
-
-	vb_gids_find(&gids);
+	d->index = index;
+	d->guid = vb_devices_guid(index);
+	vb_devices_name(d->ibv.name, index);
+	vb_devices_file(d->ibv.dev_name, index);
 	d->ibv.node_type = IBV_NODE_CA;
 	d->ibv.transport_type = IBV_TRANSPORT_IB;
 	snprintf(d->ibv.dev_path, sizeof(d->ibv.dev_path), "/sys/class/infiniband_verbs/%s", d->ibv.dev_name);
 	snprintf(d->ibv.ibdev_path, sizeof(d->ibv.ibdev_path), "/sys/class/infiniband/%s", d->ibv.name);
-	snprintf(d->netdev, sizeof(d->netdev), "%s", gids.ifname);
-	d->guid = vb_identity_guid(d->netdev);
 }
 
-/* fork() while another thread was in hold(): what it described is described again. */
-static void forked(void)
+static void describe_all(void)
 {
-	pthread_mutex_init(&lock, NULL);
-}
-
-static void handle_fork(void)
-{
-	pthread_atfork(NULL, NULL, forked);
-}
-
-static void hold(struct vb_device *d)
-{
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-	pthread_once(&once, handle_fork);
-	pthread_mutex_lock(&lock);
-	if (!atomic_load(&d->refs))
-		describe(d);
-	atomic_fetch_add(&d->refs, 1); /* pairs with vb_device_put() */
-	pthread_mutex_unlock(&lock);
-}
-
-void vb_device_put(struct vb_device *d)
-{
-	atomic_fetch_sub(&d->refs, 1);
+	for (uint32_t i = 0; i < vb_devices_count(); i++)
+		describe(&vb_devices[i], i);
 }
 
 #undef ibv_get_device_list
 VB_EXPORT VB_OBJECT(struct ibv_device **, ibv_get_device_list, (num_devices), int *num_devices)
 {
-	const int n = sizeof(vb_devices) / sizeof(*vb_devices) - 1;
+	const int n = (int)vb_devices_count();
 	struct ibv_device **list = calloc((size_t)n + 1, sizeof(*list));
 
 	if (num_devices)
@@ -105,20 +77,15 @@ VB_EXPORT VB_OBJECT(struct ibv_device **, ibv_get_device_list, (num_devices), in
 		errno = vb_refuse(ENOMEM, "ibv_get_device_list", "no memory for the list");
 		return NULL;
 	}
-	for (int i = 0; i < n; i++) {
-		hold(&vb_devices[i]);
+	pthread_once(&once, describe_all);
+	for (int i = 0; i < n; i++)
 		list[i] = &vb_devices[i].ibv;
-	}
 	return list;
 }
 
 VB_EXPORT VB_NOTHING(ibv_free_device_list, (list), struct ibv_device **list)
 {
-	if (!list)
-		return;
-	for (struct ibv_device **d = list; *d; d++)
-		vb_device_put((struct vb_device *)*d);
-	free(list);
+	free(list); /* the rows stay */
 }
 
 VB_EXPORT const char *ibv_get_device_name(struct ibv_device *dev)
@@ -131,7 +98,8 @@ VB_EXPORT __be64 ibv_get_device_guid(struct ibv_device *dev)
 	return ((struct vb_device *)dev)->guid;
 }
 
-/* The kernel does not know the device, so it has no index there: -1 says so. */
+/* The kernel does not know the devices, so they have no index there: -1 says so, and keeps programs from asking
+ * the kernel about a device of that index. */
 VB_EXPORT int ibv_get_device_index(struct ibv_device *dev)
 {
 	(void)dev;

@@ -61,14 +61,22 @@ static int meet_owner(struct vb_context *c, const struct vb_owner *o, const char
 		   : 0;
 }
 
-static int open_any(struct vb_context **c, const char *call)
+/* The device of the same index: that of another one would have another address. */
+static int open_same(struct vb_context **c, const struct vb_owner *o, const char *call)
 {
-	struct ibv_device **list = ibv_get_device_list(NULL);
-	int err;
+	struct ibv_device **list;
+	int err, n;
 
+	list = ibv_get_device_list(&n);
 	if (!list)
 		return errno;
-	err = vb_device_open(list[0], c, call);
+	if (o->device < (uint32_t)n)
+		err = vb_device_open(list[o->device], c, call);
+	else
+		err = vb_refuse(ENODEV, call,
+				"the descriptor is of device number %u of process %u, and this process has %d "
+				"(VERBENA_DEVICES, --devices of verbena run)",
+				o->device + 1, o->pid, n);
 	ibv_free_device_list(list);
 	return err;
 }
@@ -92,7 +100,7 @@ VB_EXPORT VB_OBJECT(struct ibv_context *, ibv_import_device, (cmd_fd), int cmd_f
 	else if (err)
 		err = vb_refuse(err, call, "descriptor %d cannot be looked at: %s", cmd_fd, strerror(err));
 	else
-		err = open_any(&c, call);
+		err = open_same(&c, &o, call);
 	if (err)
 		goto refused;
 	err = meet_owner(c, &o, call);

@@ -249,7 +249,7 @@ VB_EXPORT VB_CODE(ibv_modify_qp, (ibqp, a, attr_mask), struct ibv_qp *ibqp, stru
 	    a->qp_state != IBV_QPS_ERR)
 		return vb_refuse(EIO, CALL, VB_LOST_TEXT);
 	if (mask & IBV_QP_AV)
-		vb_addresses_learn(&vb_hca(qp->ctx->adapter)->addresses, a->ah_attr.grh.dgid.raw);
+		vb_addresses_learn(&vb_hca(qp->ctx->adapter)->addresses, &a->ah_attr);
 	vb_qp_hold(qp);
 	for (;;) {
 		from = qp->state;

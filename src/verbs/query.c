@@ -11,15 +11,18 @@
 #include "iba/limits.h"
 #include "iba/pkt.h"
 #include "iba/profile.h"
+#include "host/devices.h"
 #include "host/identity.h"
-#include "host/netif.h"
 #include "hca/hca.h"
+#include "hca/port.h"
 #include "verbs/verbs.h"
 
 #define PORTS 1
 
 #define PHYS_LINK_UP  5
+#define PHYS_DISABLED 3
 #define GRH_REQUIRED  1 /* IBV_QPF_GRH_REQUIRED */
+#define TABLE	      "the table has %u entries, 0 to %u"
 #define OLD_PORT_ATTR offsetof(struct ibv_port_attr, port_cap_flags2)
 
 static_assert(sizeof(struct ibv_port_attr) == 52 && OLD_PORT_ATTR == 48, "ABI");
@@ -40,7 +43,7 @@ int vb_check_port(const char *call, unsigned port)
 
 static const struct vb_gids *gids_of(const struct vb_context *c)
 {
-	return &vb_hca(c->adapter)->gids;
+	return vb_port_gids(vb_hca(c->adapter));
 }
 
 /* The program asks, so that it can tell others. */
@@ -52,9 +55,10 @@ static const struct vb_gids *asked_gids(const struct vb_context *c)
 
 int vb_check_gid(const char *call, const struct vb_context *c, unsigned index)
 {
-	if (index >= VB_GID_TABLE)
-		return vb_refuse(EINVAL, call, "GID index %u: the table has %d entries, 0 to %d%s%s", index,
-				 VB_GID_TABLE, VB_GID_TABLE - 1,
+	uint32_t n = gids_of(c)->n;
+
+	if (index >= n)
+		return vb_refuse(EINVAL, call, "GID index %u: " TABLE "%s%s", index, n, n - 1,
 				 index == UINT8_MAX ? "; it is -1 as sgid_index has it, no index was chosen"
 						    : "",
 				 vb_gid_missed(c) ? "; " VB_GID_MISSED : "");
@@ -141,23 +145,32 @@ VB_CODE(vb_query_device_ex, (context, input, attr, size), struct ibv_context *co
 	return 0;
 }
 
-static void port_attr(struct ibv_port_attr *a)
+static void port_attr(const struct vb_context *c, struct ibv_port_attr *a)
 {
+	bool up = vb_port_is_up(vb_hca(c->adapter));
+
 	*a = (struct ibv_port_attr){
-	    .state = IBV_PORT_ACTIVE,
+	    .state = up ? IBV_PORT_ACTIVE : IBV_PORT_DOWN,
 	    .max_mtu = IBV_MTU_4096,
 	    .active_mtu = IBV_MTU_4096,
-	    .gid_tbl_len = VB_GID_TABLE,
+	    .gid_tbl_len = (int)gids_of(c)->n,
 	    .port_cap_flags = VB_PORT_CAPS,
 	    .max_msg_sz = vb_profile()->max_msg,
 	    .pkey_tbl_len = VB_PKEY_TABLE,
 	    .max_vl_num = 1,
 	    .active_width = VB_LINK_WIDTH,
 	    .active_speed = VB_LINK_SPEED,
-	    .phys_state = PHYS_LINK_UP,
+	    .phys_state = up ? PHYS_LINK_UP : PHYS_DISABLED,
 	    .link_layer = IBV_LINK_LAYER_ETHERNET,
 	    .flags = GRH_REQUIRED,
 	};
+	if (!vb_devices_infiniband())
+		return;
+	a->link_layer = IBV_LINK_LAYER_INFINIBAND;
+	a->flags = 0;
+	a->port_cap_flags = VB_PORT_CAPS_IB;
+	a->lid = vb_devices_lid(c->dev->index);
+	a->sm_lid = VB_SM_LID;
 }
 
 VB_CODE(vb_query_port, (context, port, attr, size), struct ibv_context *context, uint8_t port,
@@ -171,7 +184,7 @@ VB_CODE(vb_query_port, (context, port, attr, size), struct ibv_context *context,
 	err = vb_check_port("ibv_query_port", port);
 	if (err)
 		return err;
-	port_attr(&a);
+	port_attr(vb_context(context), &a);
 	memset(attr, 0, size); /* the caller may be newer than we are */
 	memcpy(attr, &a, size < sizeof(a) ? size : sizeof(a));
 	return 0;
@@ -189,6 +202,7 @@ VB_EXPORT VB_CODE(ibv_query_gid, (context, port, index, gid), struct ibv_context
 		  int index, union ibv_gid *gid)
 {
 	const struct vb_context *c = vb_context(context);
+	const struct vb_gids *t;
 
 	if (vb_context_dead(c)) {
 		errno = dead("ibv_query_gid");
@@ -197,13 +211,12 @@ VB_EXPORT VB_CODE(ibv_query_gid, (context, port, index, gid), struct ibv_context
 	errno = vb_check_port("ibv_query_gid", port);
 	if (errno)
 		return -1;
-	if (index < 0 || index >= VB_GID_TABLE) {
-		asked_gids(c); /* it did ask, if for the wrong one */
-		errno = vb_refuse(EINVAL, "ibv_query_gid", "GID index %d: the table has %d entries, 0 to %d",
-				  index, VB_GID_TABLE, VB_GID_TABLE - 1);
+	t = asked_gids(c); /* also if it asks for the wrong one */
+	if (index < 0 || (uint32_t)index >= t->n) {
+		errno = vb_refuse(EINVAL, "ibv_query_gid", "GID index %d: " TABLE, index, t->n, t->n - 1);
 		return -1;
 	}
-	memcpy(gid->raw, asked_gids(c)->gid[index], 16);
+	memcpy(gid->raw, t->gid[index], 16);
 	return 0;
 }
 
@@ -211,7 +224,8 @@ static struct ibv_gid_entry entry_of(const struct vb_gids *t, uint32_t index)
 {
 	struct ibv_gid_entry e = {.gid_index = index,
 				  .port_num = 1,
-				  .gid_type = IBV_GID_TYPE_ROCE_V2,
+				  .gid_type = vb_devices_infiniband() ? IBV_GID_TYPE_IB
+								      : IBV_GID_TYPE_ROCE_V2,
 				  .ndev_ifindex = t->ifindex[index]};
 
 	memcpy(e.gid.raw, t->gid[index], 16);
@@ -229,6 +243,7 @@ VB_EXPORT VB_CODE(_ibv_query_gid_ex, (context, port, index, entry, flags, entry_
 		  uint32_t flags, size_t entry_size)
 {
 	const struct vb_context *c = vb_context(context);
+	const struct vb_gids *t;
 	struct ibv_gid_entry e;
 	int err;
 
@@ -239,11 +254,10 @@ VB_EXPORT VB_CODE(_ibv_query_gid_ex, (context, port, index, entry, flags, entry_
 		return err;
 	if (flags)
 		return vb_refuse(EINVAL, "ibv_query_gid_ex", "flags 0x%x, none are known", flags);
-	if (index >= VB_GID_TABLE)
-		return vb_refuse(EINVAL, "ibv_query_gid_ex",
-				 "GID index %u: the table has %d entries, 0 to %d", index, VB_GID_TABLE,
-				 VB_GID_TABLE - 1);
-	e = entry_of(asked_gids(c), index);
+	t = asked_gids(c);
+	if (index >= t->n)
+		return vb_refuse(EINVAL, "ibv_query_gid_ex", "GID index %u: " TABLE, index, t->n, t->n - 1);
+	e = entry_of(t, index);
 	give_entry(entry, &e, entry_size);
 	return 0;
 }
@@ -253,13 +267,15 @@ static int list_gids(const struct vb_context *c, char *entries, size_t max_entri
 		     size_t entry_size, size_t *n)
 {
 	static const char call[] = "ibv_query_gid_table";
+	const struct vb_gids *t;
 
 	if (vb_context_dead(c))
 		return dead(call);
 	if (flags)
 		return vb_refuse(EINVAL, call, "flags 0x%x, none are known", flags);
-	for (uint32_t i = 0; i < VB_GID_TABLE; i++) {
-		struct ibv_gid_entry e = entry_of(asked_gids(c), i);
+	t = asked_gids(c);
+	for (uint32_t i = 0; i < t->n; i++) {
+		struct ibv_gid_entry e = entry_of(t, i);
 
 		if (*n == max_entries)
 			return vb_refuse(EINVAL, call,
@@ -291,7 +307,7 @@ VB_EXPORT VB_CODE(ibv_query_gid_type, (context, port, index, type), struct ibv_c
 
 	if (ibv_query_gid(context, port, index > INT32_MAX ? -1 : (int)index, &gid))
 		return -1;
-	*type = TYPE_ROCE_V2;
+	*type = vb_devices_infiniband() ? TYPE_IB_ROCE_V1 : TYPE_ROCE_V2;
 	return 0;
 }
 

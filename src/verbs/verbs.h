@@ -46,7 +46,7 @@ void vb_wait_acked(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_t 
 struct vb_hca;
 struct vb_gids;
 extern const struct vb_hca_upper vb_verbs_upper; /* for vb_hca_open() */
-/* A context on this adapter; dev's reference is the context's.  0 or errno.  Pairs with vb_context_close. */
+/* A context on this adapter.  0 or errno.  Pairs with vb_context_close. */
 int vb_context_open(struct vb_context **out, struct vb_device *dev, struct vb_hca *h);
 /* Whether anything was left: then the context stays, see ibv_close_device(). */
 bool vb_context_close(struct vb_context *c);
@@ -71,7 +71,6 @@ struct vb_met {
 int vb_pd_join(struct vb_pd *pd, uint32_t domain, struct vb_met *met, const char *call);
 
 /* device.c */
-void vb_device_put(struct vb_device *d); /* pairs with the device list's or the context's reference */
 uint32_t vb_device_vendor_id(void);
 uint32_t vb_device_vendor_part(void);
 

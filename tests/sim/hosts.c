@@ -966,7 +966,7 @@ void vb_peer_tables(const struct vb_peer *peer, struct vb_peer_tables *at)
 				      .pidfd = far->hosts->pidfd};
 }
 
-bool vb_addresses_have(struct vb_addresses *n, const uint8_t gid[16])
+bool vb_addresses_have(struct vb_addresses *n, const struct ibv_ah_attr *av)
 {
 	return true;
 }

@@ -59,7 +59,8 @@ struct hello kit_hello(void)
 			      .incarnation = 77,
 			      .number = 17,
 			      .index = 3,
-			      .pid = 1};
+			      .pid = 1,
+			      .link = IBV_LINK_LAYER_ETHERNET};
 }
 
 int kit_hints(void)

@@ -22,8 +22,10 @@ void kit_end_open_on(struct kit_end *e, struct ibv_pd *pd, struct ibv_comp_chann
 					      .max_recv_sge = 2,
 					      .max_inline_data = 64}};
 	struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = KIT_ALL};
+	struct ibv_port_attr port;
 
-	CHECK(!ibv_query_gid(pd->context, 1, 0, &e->card.gid));
+	CHECK(!ibv_query_gid(pd->context, 1, 0, &e->card.gid) && !ibv_query_port(pd->context, 1, &port));
+	e->card.lid = port.lid;
 	e->cq = ibv_create_cq(pd->context, 2 * depth, NULL, channel, 0);
 	CHECK(e->cq);
 	qa.send_cq = qa.recv_cq = e->cq;
@@ -62,7 +64,10 @@ void kit_to_rtr(struct kit_end *e, const struct kit_card *peer)
 				.rq_psn = peer->psn,
 				.max_dest_rd_atomic = 4,
 				.min_rnr_timer = 1,
-				.ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = peer->gid}}};
+				.ah_attr = {.is_global = !peer->lid, /* a LID is enough */
+					    .dlid = peer->lid,
+					    .port_num = 1,
+					    .grh = {.dgid = peer->gid}}};
 
 	CHECK(!ibv_modify_qp(e->qp, &a,
 			     IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |

@@ -39,6 +39,7 @@ enum {
 /* What a peer must know to connect and to reach memory. */
 struct kit_card {
 	union ibv_gid gid;
+	uint16_t lid; /* 0 but on InfiniBand */
 	uint32_t qpn, psn, rkey;
 	uint64_t addr;
 };

@@ -1,0 +1,255 @@
+/* The port follows the interface: addresses that come and go, an interface that goes down and returns, each in
+ * a network namespace of the case's own, and programs hear of it.
+ *
+ *     proc-port [CASE]     default: all */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+
+#include "kit.h"
+#include "net.h"
+
+static struct ibv_context *ctx;
+
+static void expect(enum ibv_event_type type)
+{
+	struct ibv_async_event ev;
+
+	CHECK(!ibv_get_async_event(ctx, &ev));
+	CHECK(ev.event_type == type, "%s instead of %s", ibv_event_type_str(ev.event_type),
+	      ibv_event_type_str(type));
+	CHECK(ev.element.port_num == 1);
+	ibv_ack_async_event(&ev);
+}
+
+static void expect_none(void)
+{
+	int flags = fcntl(ctx->async_fd, F_GETFL);
+	struct ibv_async_event ev;
+
+	CHECK(!fcntl(ctx->async_fd, F_SETFL, flags | O_NONBLOCK));
+	CHECK(ibv_get_async_event(ctx, &ev) == -1 && errno == EAGAIN, "%s", ibv_event_type_str(ev.event_type));
+	CHECK(!fcntl(ctx->async_fd, F_SETFL, flags));
+}
+
+static union ibv_gid gid_of(const char *address)
+{
+	union ibv_gid gid = {.raw = {[10] = 0xff, [11] = 0xff}};
+
+	CHECK(inet_pton(AF_INET, address, gid.raw + 12) == 1);
+	return gid;
+}
+
+static void shows(const char *address)
+{
+	union ibv_gid gid, want = gid_of(address);
+
+	CHECK(!ibv_query_gid(ctx, 1, 0, &gid));
+	CHECK(!memcmp(&gid, &want, sizeof(gid)), "%s is not GID 0", address);
+}
+
+static void is_up(bool up)
+{
+	struct ibv_port_attr a;
+
+	CHECK(!ibv_query_port(ctx, 1, &a));
+	CHECK(a.state == (up ? IBV_PORT_ACTIVE : IBV_PORT_DOWN) && a.phys_state == (up ? 5 : 3), "state %d, %d",
+	      a.state, a.phys_state);
+}
+
+static void begin(void)
+{
+	kit_net_begin();
+	kit_net_make("v0");
+	ctx = kit_open();
+}
+
+/* As begin(), with an address on v0 that the device shows. */
+static void begin_at(const char *address)
+{
+	kit_net_begin();
+	kit_net_make("v0");
+	kit_net_address("v0", address, true);
+	kit_net_set("v0", true);
+	ctx = kit_open();
+	shows(address);
+	is_up(true);
+}
+
+static void an_address_comes_and_goes(void)
+{
+	begin();
+	shows("127.0.0.1");
+	kit_net_set("v0", true);
+	kit_net_address("v0", "10.77.0.1", true);
+	expect(IBV_EVENT_GID_CHANGE);
+	shows("10.77.0.1");
+	kit_net_address("v0", "10.77.0.1", false);
+	expect(IBV_EVENT_GID_CHANGE);
+	shows("127.0.0.1");
+	is_up(true);
+	expect_none();
+}
+
+/* One that the table has no room for leads to the device as well. */
+static void a_second_address_is_told(void)
+{
+	begin_at("10.77.0.1");
+	kit_net_address("v0", "10.77.0.2", true);
+	expect(IBV_EVENT_GID_CHANGE);
+	shows("10.77.0.1");
+	kit_net_address("lo", "10.77.9.9", true);
+	expect(IBV_EVENT_GID_CHANGE);
+	kit_net_address("v0", "10.77.0.2", false);
+	expect(IBV_EVENT_GID_CHANGE);
+	expect_none();
+}
+
+static void the_interface_goes_down_and_returns(void)
+{
+	begin_at("10.77.0.1");
+	for (int i = 0; i < 3; i++) {
+		kit_net_set("v0", false);
+		expect(IBV_EVENT_PORT_ERR);
+		is_up(false);
+		shows("10.77.0.1");
+		kit_net_set("v0", true);
+		expect(IBV_EVENT_PORT_ACTIVE);
+		is_up(true);
+	}
+	expect_none();
+}
+
+/* However short. */
+static void a_short_absence_is_told(void)
+{
+	begin_at("10.77.0.1");
+	kit_net_set("v0", false);
+	kit_net_set("v0", true);
+	expect(IBV_EVENT_PORT_ERR);
+	expect(IBV_EVENT_PORT_ACTIVE);
+	is_up(true);
+}
+
+/* Without any other interface the device stands for lo, as long as that is up at all. */
+static void lo_goes_down_and_returns(void)
+{
+	begin();
+	kit_net_set("lo", false);
+	expect(IBV_EVENT_PORT_ERR);
+	is_up(false);
+	kit_net_set("lo", true);
+	expect(IBV_EVENT_PORT_ACTIVE);
+	is_up(true);
+}
+
+static void lo_never_was_up(void)
+{
+	CHECK(kit_own_network());
+	ctx = kit_open();
+	is_up(true);
+	shows("127.0.0.1");
+	expect_none();
+}
+
+/* What the device has shown leads to it as long as it is open: who got it may only now connect. */
+static void an_address_that_was_shown_still_leads_here(void)
+{
+	struct kit_end e;
+	struct ibv_wc wc;
+
+	begin_at("10.77.0.1");
+	kit_end_open(&e, ibv_alloc_pd(ctx), 4, 64);
+	kit_net_address("v0", "10.77.0.1", false);
+	expect(IBV_EVENT_GID_CHANGE);
+	shows("127.0.0.1");
+	kit_connect_with(&e, &e.card, 12, 1); /* with itself, by the former address */
+	CHECK(!kit_recv(&e, 1, 0, 64) && !kit_post(&e, IBV_WR_SEND, 2, 0, 8, NULL, 0));
+	for (int i = 0; i < 2; i++) {
+		wc = kit_wait(&e, 20);
+		CHECK(wc.status == IBV_WC_SUCCESS, "%s", ibv_wc_status_str(wc.status));
+	}
+}
+
+/* Every context hears of it, once. */
+static void all_contexts_are_told(void)
+{
+	struct ibv_context *other;
+
+	begin_at("10.77.0.1");
+	other = ctx;
+	ctx = kit_open();
+	kit_net_set("v0", false);
+	for (int i = 0; i < 2; i++) {
+		expect(IBV_EVENT_PORT_ERR);
+		expect_none();
+		ctx = other;
+	}
+}
+
+static void infiniband_has_no_addresses(void)
+{
+	union ibv_gid before, after;
+
+	setenv("VERBENA_LINK", "infiniband", 1);
+	kit_net_begin();
+	kit_net_make("v0");
+	kit_net_address("v0", "10.77.0.1", true);
+	kit_net_set("v0", true);
+	ctx = kit_open();
+	CHECK(!ibv_query_gid(ctx, 1, 0, &before));
+	kit_net_address("v0", "10.77.0.2", true);
+	kit_net_set("v0", false);
+	expect(IBV_EVENT_PORT_ERR);
+	CHECK(!ibv_query_gid(ctx, 1, 0, &after) && !memcmp(&before, &after, sizeof(after)));
+	kit_net_set("v0", true);
+	expect(IBV_EVENT_PORT_ACTIVE);
+	expect(IBV_EVENT_CLIENT_REREGISTER);
+	expect_none();
+}
+
+/* The descriptor that watches goes with the device, in a forked child too. */
+static void nothing_is_left_open(void)
+{
+	struct ibv_context *first;
+	int before, open;
+	pid_t pid;
+
+	kit_net_begin();
+	first = kit_open(); /* what is kept once */
+	CHECK(!ibv_close_device(first));
+	before = kit_descriptors();
+	ctx = kit_open();
+	open = kit_descriptors();
+	CHECK(open - before == 8, "%d descriptors for a device", open - before);
+	pid = kit_fork();
+	if (!pid) {
+		/* those of the context go only when it is closed */
+		CHECK(!ibv_close_device(ctx) && kit_descriptors() <= before + 2, "%d, %d before",
+		      kit_descriptors(), before);
+		_exit(0);
+	}
+	CHECK(!kit_reap(pid));
+	CHECK(!ibv_close_device(ctx) && kit_descriptors() == before);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct kit_case cases[] = {
+	    {.name = "comes", .run = an_address_comes_and_goes},
+	    {.name = "second", .run = a_second_address_is_told},
+	    {.name = "down", .run = the_interface_goes_down_and_returns},
+	    {.name = "short", .run = a_short_absence_is_told},
+	    {.name = "lo", .run = lo_goes_down_and_returns},
+	    {.name = "never", .run = lo_never_was_up},
+	    {.name = "shown", .run = an_address_that_was_shown_still_leads_here},
+	    {.name = "contexts", .run = all_contexts_are_told},
+	    {.name = "infiniband", .run = infiniband_has_no_addresses},
+	    {.name = "descriptors", .run = nothing_is_left_open},
+	};
+
+	if (!kit_net_can())
+		return KIT_SKIP;
+	KIT_CASES(cases, 60);
+	return 0;
+}
