@@ -12,10 +12,12 @@ PROFILES = [("ibv_rc_pingpong", "-e"), ("ibv_rc_pingpong", "-s 1000000 -n 200"),
 
 
 class Row:
-    def __init__(self, program, options, profile=None):
-        self.argv = [program, "-g", "0", *options.split()]
-        self.env = {"VERBENA_PROFILE": profile} if profile else None
-        self.name = " ".join(([f"VERBENA_PROFILE={profile}"] if profile else []) + self.argv)
+    def __init__(self, program, options, profile=None, link=None, devices=None):
+        # programs that know only LIDs name no GID
+        self.argv = [program, *([] if link else ["-g", "0"]), *options.split()]
+        env = {"VERBENA_PROFILE": profile, "VERBENA_LINK": link, "VERBENA_DEVICES": devices}
+        self.env = {name: value for name, value in env.items() if value}
+        self.name = " ".join([f"{name}={value}" for name, value in self.env.items()] + self.argv)
         value = dict(zip(self.argv[1:], self.argv[2:]))
         self.size, self.iters = int(value.get("-s", 4096)), int(value.get("-n", 1000))
 
@@ -60,6 +62,9 @@ def main():
     stranger.need("ibv_rc_pingpong", "ibv_srq_pingpong")
     table = [Row("ibv_rc_pingpong", o) for o in RC] + [Row("ibv_srq_pingpong", o) for o in SRQ]
     table += [Row(*p, profile) for profile in ("strict", "rxe") for p in PROFILES]
+    table += [Row("ibv_rc_pingpong", o, link="infiniband") for o in ("", "-e", "-s 1000000 -n 200", "-g 0")]
+    table += [Row("ibv_srq_pingpong", "", link="infiniband")]
+    table += [Row("ibv_rc_pingpong", "-d verbena1", devices="2")]
     if not a.rows and not without_gid(a):
         sys.exit(1)
     if a.mode == "both":

@@ -73,6 +73,29 @@ static void an_event_that_waits_is_not_doubled(void **state)
 	expect_async(&p->f, IBV_EVENT_SRQ_LIMIT_REACHED, p->a);
 }
 
+/* A port that goes down and returns before anybody has fetched it: both are told, and the last one holds. */
+static void an_opposite_that_waits_is_taken_back(void **state)
+{
+	struct pair *p = *state;
+	struct vb_async_node *down = &p->f.ctx.ev_port[VB_PORT_ERR], *up = &p->f.ctx.ev_port[VB_PORT_ACTIVE];
+
+	vb_async_init(down, IBV_EVENT_PORT_ERR, NULL);
+	vb_async_init(up, IBV_EVENT_PORT_ACTIVE, NULL);
+	vb_async_turn(&p->f.ctx, down, up);
+	vb_async_turn(&p->f.ctx, up, down);
+	expect_async(&p->f, IBV_EVENT_PORT_ERR, NULL);
+	vb_async_turn(&p->f.ctx, down, up); /* the first was fetched: a new event behind the other */
+	expect_async(&p->f, IBV_EVENT_PORT_ACTIVE, NULL);
+	vb_async_turn(&p->f.ctx, up, down);
+	vb_async_turn(&p->f.ctx, down, up); /* it waits, with its opposite behind it */
+	expect_async(&p->f, IBV_EVENT_PORT_ERR, NULL);
+	assert_false(readable(p->f.ibctx->async_fd));
+	vb_async_turn(&p->f.ctx, up, up);
+	vb_async_turn(&p->f.ctx, up, up); /* one without an opposite */
+	expect_async(&p->f, IBV_EVENT_PORT_ACTIVE, NULL);
+	assert_false(readable(p->f.ibctx->async_fd));
+}
+
 static void a_nonblocking_descriptor_gives_eagain(void **state)
 {
 	struct pair *p = *state;
@@ -301,6 +324,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    with_pair(events_come_in_the_order_of_their_posting),
 	    with_pair(an_event_that_waits_is_not_doubled),
+	    with_pair(an_opposite_that_waits_is_taken_back),
 	    with_pair(a_nonblocking_descriptor_gives_eagain),
 	    with_pair(a_signal_ends_the_wait),
 	    with_pair(rule_33_every_event_is_an_edge),
