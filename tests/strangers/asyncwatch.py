@@ -37,11 +37,13 @@ def watch(build, device, netdev, address):
     try:
         await_line(path, program, "async event FD")
         ip(f"addr add {address} dev {netdev}")
-        await_line(path, program, "GID table change")
+        await_line(path, program, "IBV_EVENT_GID_CHANGE")
         ip(f"link set {netdev} down")
-        await_line(path, program, "port error")
+        await_line(path, program, "IBV_EVENT_PORT_ERR")
         ip(f"link set {netdev} up")
-        await_line(path, program, "port active")
+        await_line(path, program, "IBV_EVENT_PORT_ACTIVE")
+        ip(f"addr del {address} dev {netdev}")  # it counts among the ordinary ones
+        await_line(path, program, "IBV_EVENT_GID_CHANGE", 2)
     finally:
         program.kill()
         program.wait()
