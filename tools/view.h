@@ -1,4 +1,5 @@
-/* The files that a kernel shows for an RDMA device, as the preloaded view shows them for Verbena's devices. */
+/* The files that a kernel shows for an RDMA device, as the preloaded view shows them for Verbena's devices.
+ */
 #ifndef VB_TOOLS_VIEW_H
 #define VB_TOOLS_VIEW_H
 

@@ -55,8 +55,7 @@ static size_t children(const struct vb_view_facts *f, const char *dir, struct st
 	struct vb_view_node n;
 
 	for (unsigned i = 0; vb_view_row(f, i, &n); i++) {
-		if (strncmp(n.path, dir, len) || n.path[len] != '/' ||
-		    strchr(n.path + len + 1, '/'))
+		if (strncmp(n.path, dir, len) || n.path[len] != '/' || strchr(n.path + len + 1, '/'))
 			continue;
 		count++;
 		if (s)

@@ -33,8 +33,8 @@ struct vb_hca {
 	struct vb_adapter *adapter;
 	uint32_t device; /* its index among the process's; set once */
 	/* The port (hca/port.h); written by the opener, then under the adapter's control lock. */
-	_Atomic(const struct vb_gids *) gids;	/* what it shows now, */
-	_Atomic(struct vb_shown_gids *) shown;	/* and all that it ever did */
+	_Atomic(const struct vb_gids *) gids;  /* what it shows now, */
+	_Atomic(struct vb_shown_gids *) shown; /* and all that it ever did */
 	_Atomic bool port_down;
 	uint32_t port_ifindex; /* of its interface */
 	uint64_t port_owned;   /* vb_port.owned */
@@ -97,7 +97,8 @@ struct vb_hca_upper {
 	void (*prepare)(struct vb_hca *h);
 };
 
-/* Opens the adapter of the process's device of that index: 0 or errno, with the step that failed in *step (may be NULL). */
+/* Opens the adapter of the process's device of that index: 0 or errno, with the step that failed in *step
+ * (may be NULL). */
 int vb_hca_open(struct vb_hca **out, uint32_t device, enum vb_open_step *step,
 		const struct vb_hca_upper *upper);
 /* No QP may be left. */

@@ -111,7 +111,8 @@ static void turn(struct vb_hca *h, bool up)
 		return;
 	atomic_store_explicit(&h->port_down, !up, memory_order_relaxed);
 	tell(h, up ? VB_PORT_ACTIVE : VB_PORT_ERR);
-	/* A port that comes back has a subnet manager again, which may have forgotten who joined which group. */
+	/* A port that comes back has a subnet manager again, which may have forgotten who joined which group.
+	 */
 	if (up && vb_devices_infiniband())
 		tell(h, VB_PORT_REREGISTER);
 }

@@ -14,7 +14,8 @@ bool vb_addresses_have(struct vb_addresses *t, const struct ibv_ah_attr *av)
 
 static void ask(struct vb_addresses *t, uint64_t now)
 {
-	atomic_store_explicit(&t->read, now, memory_order_relaxed); /* also if that fails: not again at once */
+	atomic_store_explicit(&t->read, now,
+			      memory_order_relaxed); /* also if that fails: not again at once */
 	vb_devices_read();
 }
 

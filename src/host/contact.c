@@ -14,8 +14,6 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include <infiniband/verbs.h>
-
 #include "base/fault.h"
 #include "base/log.h"
 #include "host/devices.h"
@@ -31,11 +29,6 @@
 
 enum { MAX_NEW = 128, ACCEPT_BATCH = 64 };
 
-static uint32_t link_here(void)
-{
-	return vb_devices_infiniband() ? IBV_LINK_LAYER_INFINIBAND : IBV_LINK_LAYER_ETHERNET;
-}
-
 static struct hello hello_of(const struct vb_adapter *a, enum msg_kind kind)
 {
 	return (struct hello){
@@ -45,7 +38,7 @@ static struct hello hello_of(const struct vb_adapter *a, enum msg_kind kind)
 	    .incarnation = a->seg->incarnation,
 	    .number = a->head->number,
 	    .pid = a->pid,
-	    .link = link_here(),
+	    .link = vb_devices_link(),
 	};
 }
 
@@ -246,7 +239,7 @@ static bool greeted(struct vb_adapter *a, struct conn *c, const struct heard *in
 		refuse(a, c, REFUSE_KNOWN);
 		return false;
 	}
-	if (h->link != link_here()) {
+	if (h->link != vb_devices_link()) {
 		refuse(a, c, REFUSE_LINK);
 		return false;
 	}
@@ -281,6 +274,11 @@ static bool greeted(struct vb_adapter *a, struct conn *c, const struct heard *in
 	return true;
 }
 
+static struct vb_reach_facts other_link(const struct hello *h, uint32_t pid)
+{
+	return (struct vb_reach_facts){VB_REACH_LINK, .link = {pid, h->link}};
+}
+
 /* The answer to our hello. */
 static bool answered(struct vb_adapter *a, struct conn *c, const struct heard *in)
 {
@@ -289,6 +287,12 @@ static bool answered(struct vb_adapter *a, struct conn *c, const struct heard *i
 
 	if (q) {
 		alias(a, p, q);
+		give_up(a, c);
+		return false;
+	}
+	if (in->h.link != vb_devices_link()) { /* it should have refused */
+		in_trouble(p, other_link(&in->h, c->pid));
+		vb_conn_unable(c);
 		give_up(a, c);
 		return false;
 	}
@@ -309,7 +313,7 @@ static struct vb_reach_facts meant(const struct hello *h, uint32_t pid)
 	case REFUSE_UNABLE:
 		return (struct vb_reach_facts){VB_REACH_UNABLE, .process = {pid}};
 	case REFUSE_LINK:
-		return (struct vb_reach_facts){VB_REACH_LINK, .link = {pid, h->link}};
+		return other_link(h, pid);
 	case REFUSE_USER:
 		return (struct vb_reach_facts){VB_REACH_NOT_ITS_OWN, .process = {pid}};
 	case REFUSE_DENIED:

@@ -11,6 +11,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include <infiniband/verbs.h>
+
 #include "base/lock.h"
 #include "host/identity.h"
 
@@ -46,7 +48,8 @@ static void choose_name(void)
 
 	if (name && *name && !is_name(name)) {
 		snprintf(set.wrong, sizeof(set.wrong),
-			 "VERBENA_DEVICE=%.60s is no name of a device: up to 48 letters, digits, '_', '-' and '.', "
+			 "VERBENA_DEVICE=%.60s is no name of a device: up to 48 letters, digits, '_', '-' "
+			 "and '.', "
 			 "beginning with a letter or digit",
 			 name);
 		name = NULL;
@@ -142,6 +145,11 @@ bool vb_devices_infiniband(void)
 {
 	settle();
 	return set.infiniband;
+}
+
+uint32_t vb_devices_link(void)
+{
+	return vb_devices_infiniband() ? IBV_LINK_LAYER_INFINIBAND : IBV_LINK_LAYER_ETHERNET;
 }
 
 const char *vb_devices_link_name(bool infiniband)
@@ -314,7 +322,8 @@ static void settle_port(struct vb_port *p, const struct reading *r, uint32_t k)
 }
 
 /* The first ordinary IPv6 address that no device has yet: on that interface, or (0) on any. */
-static const struct address *ordinary_v6(const struct reading *r, const struct vb_port *ports, uint32_t ifindex)
+static const struct address *ordinary_v6(const struct reading *r, const struct vb_port *ports,
+					 uint32_t ifindex)
 {
 	for (uint32_t i = 0; i < r->n; i++) {
 		const struct address *a = &r->at[i];

@@ -23,8 +23,9 @@ struct vb_port {
 	uint8_t address[16]; /* its own, as a GID: GID 0 but on InfiniBand */
 	uint32_t ifindex;    /* of the interface that has it, 0: there is none */
 	char ifname[16];
-	bool up;	/* false: that interface was up, and is down now */
-	uint64_t owned; /* another number whenever the set of addresses that are the device's is another one */
+	bool up; /* false: that interface was up, and is down now */
+	uint64_t
+	    owned; /* another number whenever the set of addresses that are the device's is another one */
 };
 
 /* What is wrong with the settings VERBENA_DEVICE, VERBENA_DEVICES and VERBENA_LINK, as a clause; NULL:
@@ -37,6 +38,7 @@ const char *vb_devices_file(char buf[VB_DEVICE_NAME_MAX], uint32_t k);
 
 /* Whether the ports show the InfiniBand link layer, else Ethernet; and for sentences what they show. */
 bool vb_devices_infiniband(void);
+uint32_t vb_devices_link(void); /* IBV_LINK_LAYER_INFINIBAND or _ETHERNET */
 const char *vb_devices_link_name(bool infiniband);
 
 /* The GUID of device k and of its port, in network order: the same in every process of a network namespace

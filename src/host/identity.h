@@ -18,7 +18,8 @@
 
 #define VB_PORT_CAPS	IBV_PORT_IP_BASED_GIDS
 #define VB_PORT_CAPS_IB (IBV_PORT_SYS_IMAGE_GUID_SUP | IBV_PORT_CLIENT_REG_SUP)
-#define VB_SM_LID	1 /* no device's: nobody answers there, but programs take 0 for a subnet without a manager */
+#define VB_SM_LID \
+	1 /* no device's: nobody answers there, but programs take 0 for a subnet without a manager */
 
 /* A number that is the same in every process of a network namespace, and another one in every other, on every
  * other host, be it a clone of this one's image, and after every boot. */

@@ -148,7 +148,7 @@ struct vb_adapter {
 	struct source on_network;		/* `network` */
 	int network;				/* netlink socket, -1: there is none; under control */
 	struct vb_own network_own;
-	_Atomic bool members_wait;		/* somebody is connected to one of them; contact is to look */
+	_Atomic bool members_wait; /* somebody is connected to one of them; contact is to look */
 	/* the engine and the waiters */
 	struct vb_presence presence;
 	pthread_t engine;

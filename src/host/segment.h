@@ -74,10 +74,10 @@ struct vb_seg_head {
 	uint32_t number;      /* primary adapter number */
 	uint64_t incarnation; /* random, never 0 */
 	uint64_t size;
-	uint32_t pid, tid;   /* tid: of the engine thread */
-	uint64_t pid_ns;     /* PID namespace in which they count, 0: not known */
-	uint32_t key_offset; /* of keys from their indices in the table, by chance (mem/keys.h) */
-	uint32_t device; /* index among the process's devices */
+	uint32_t pid, tid;		/* tid: of the engine thread */
+	uint64_t pid_ns;		/* PID namespace in which they count, 0: not known */
+	uint32_t key_offset;		/* of keys from their indices in the table, by chance (mem/keys.h) */
+	uint32_t device;		/* index among the process's devices */
 	uint8_t gids[VB_GID_TABLE][16]; /* when it was opened */
 	uint32_t numbers[VB_ADAPTER_NUMBERS]; /* all numbers held; 0 ends (number 0 is never bound) */
 	_Atomic uint32_t nnumbers;

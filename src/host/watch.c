@@ -29,7 +29,8 @@ void vb_watch_open(struct vb_adapter *a)
 		err = errno;
 		goto without;
 	}
-	err = bind(fd, (struct sockaddr *)&sa, sizeof(sa)) ? errno : vb_ctl_add(a, fd, EPOLLIN, &a->on_network);
+	err =
+	    bind(fd, (struct sockaddr *)&sa, sizeof(sa)) ? errno : vb_ctl_add(a, fd, EPOLLIN, &a->on_network);
 	if (err)
 		goto close_fd;
 	a->network = fd; /* vb_watch_close() */
@@ -39,7 +40,8 @@ close_fd:
 	close(fd);
 without:
 	vb_log(VB_LOG_INFO,
-	       "the device's port does not follow the interfaces: the kernel's notices of them cannot be had: %s",
+	       "the device's port does not follow the interfaces: the kernel's notices of them cannot be "
+	       "had: %s",
 	       strerror(err));
 }
 
@@ -71,11 +73,13 @@ void vb_watch_run(struct vb_adapter *a)
 	for (int i = 0; i < BATCH; i++) {
 		struct sockaddr_nl from = {0};
 		socklen_t size = sizeof(from);
-		ssize_t n = recvfrom(a->network, text, sizeof(text), MSG_DONTWAIT, (struct sockaddr *)&from, &size);
+		ssize_t n =
+		    recvfrom(a->network, text, sizeof(text), MSG_DONTWAIT, (struct sockaddr *)&from, &size);
 
 		if (n < 0 && (errno == EAGAIN || errno == EINTR))
 			break;
-		if (n < 0 && errno != ENOBUFS) { /* that says that some are lost; anything else would not end */
+		if (n < 0 &&
+		    errno != ENOBUFS) { /* that says that some are lost; anything else would not end */
 			vb_watch_close(a);
 			a->network = -1;
 			return;

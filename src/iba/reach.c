@@ -212,9 +212,10 @@ static void say_address(struct vb_text *t, const struct vb_reach_none *of)
 static void say_lid(struct vb_text *t, const struct vb_reach_lid *of)
 {
 	vb_text_add(t, "the LID in the path (dlid 0x%x) is no port's of this network namespace%s", of->lid,
-		    of->lid ? ", and InfiniBand ports have no wire to others"
-			    : ": 0 is what an Ethernet port has, so the other end was perhaps started without "
-			      "--link=infiniband (VERBENA_LINK), or its LID was not copied");
+		    of->lid
+			? ", and InfiniBand ports have no wire to others"
+			: ": 0 is what an Ethernet port has, so the other end was perhaps started without "
+			  "--link=infiniband (VERBENA_LINK), or its LID was not copied");
 }
 
 static void say_link(struct vb_text *t, const struct vb_reach_link *of)
@@ -222,10 +223,11 @@ static void say_link(struct vb_text *t, const struct vb_reach_link *of)
 	bool ib = of->theirs == IBV_LINK_LAYER_INFINIBAND;
 	char who[64];
 
-	vb_text_add(t,
-		    "%s refuses: its ports are %s, this process's are %s, and the two link layers do not reach one "
-		    "another (--link of verbena run, VERBENA_LINK, must be the same at both ends)",
-		    holder(who, of->pid), ib ? "InfiniBand" : "Ethernet", ib ? "Ethernet" : "InfiniBand");
+	vb_text_add(
+	    t,
+	    "%s refuses: its ports are %s, this process's are %s, and the two link layers do not reach one "
+	    "another (--link of verbena run, VERBENA_LINK, must be the same at both ends)",
+	    holder(who, of->pid), ib ? "InfiniBand" : "Ethernet", ib ? "Ethernet" : "InfiniBand");
 }
 
 static void say_no_qp(struct vb_text *t, const struct vb_reach_none *of)

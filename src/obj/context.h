@@ -47,8 +47,8 @@ struct vb_context {
 	struct vb_evq async;
 	struct vb_lock lock; /* guards qps and pd_list */
 	struct vb_list qps;
-	struct vb_list on_hca;			       /* guarded by hca->contexts_lock */
-	struct vb_async_node ev_fatal;		       /* the device is lost */
+	struct vb_list on_hca;	       /* guarded by hca->contexts_lock */
+	struct vb_async_node ev_fatal; /* the device is lost */
 	struct vb_async_node ev_port[VB_PORT_EVENTS];
 	struct vb_own cmd;			       /* v.context.cmd_fd */
 	struct vb_list pd_list;			       /* those of ibv_alloc_pd() */

@@ -253,8 +253,8 @@ static int share(struct vb_device *dev, struct vb_hca **out, enum vb_open_step *
 	if (dev->hca && !vb_adapter_whole(dev->hca->adapter))
 		dev->hca = NULL;
 	if (!dev->hca)
-		err = vb_hca_open(&dev->hca, dev->index, step,
-				  &vb_verbs_upper); /* pairs with unshare_hca() */
+		err =
+		    vb_hca_open(&dev->hca, dev->index, step, &vb_verbs_upper); /* pairs with unshare_hca() */
 	if (!err) {
 		dev->hca->sharers++;
 		*out = dev->hca;

@@ -98,8 +98,8 @@ VB_EXPORT __be64 ibv_get_device_guid(struct ibv_device *dev)
 	return ((struct vb_device *)dev)->guid;
 }
 
-/* The kernel does not know the devices, so they have no index there: -1 says so, and keeps programs from asking
- * the kernel about a device of that index. */
+/* The kernel does not know the devices, so they have no index there: -1 says so, and keeps programs from
+ * asking the kernel about a device of that index. */
 VB_EXPORT int ibv_get_device_index(struct ibv_device *dev)
 {
 	(void)dev;

@@ -73,10 +73,11 @@ static int open_same(struct vb_context **c, const struct vb_owner *o, const char
 	if (o->device < (uint32_t)n)
 		err = vb_device_open(list[o->device], c, call);
 	else
-		err = vb_refuse(ENODEV, call,
-				"the descriptor is of device number %u of process %u, and this process has %d "
-				"(VERBENA_DEVICES, --devices of verbena run)",
-				o->device + 1, o->pid, n);
+		err =
+		    vb_refuse(ENODEV, call,
+			      "the descriptor is of device number %u of process %u, and this process has %d "
+			      "(VERBENA_DEVICES, --devices of verbena run)",
+			      o->device + 1, o->pid, n);
 	ibv_free_device_list(list);
 	return err;
 }

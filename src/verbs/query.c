@@ -224,8 +224,8 @@ static struct ibv_gid_entry entry_of(const struct vb_gids *t, uint32_t index)
 {
 	struct ibv_gid_entry e = {.gid_index = index,
 				  .port_num = 1,
-				  .gid_type = vb_devices_infiniband() ? IBV_GID_TYPE_IB
-								      : IBV_GID_TYPE_ROCE_V2,
+				  .gid_type =
+				      vb_devices_infiniband() ? IBV_GID_TYPE_IB : IBV_GID_TYPE_ROCE_V2,
 				  .ndev_ifindex = t->ifindex[index]};
 
 	memcpy(e.gid.raw, t->gid[index], 16);

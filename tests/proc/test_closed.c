@@ -161,6 +161,20 @@ static void close_all(struct victim *v)
 	CHECK(!ibv_destroy_comp_channel(v->ch) && !ibv_dealloc_pd(v->pd) && !ibv_close_device(v->ctx));
 }
 
+/* Contact is made: no other of its family is open but the listening one. */
+static int control_socket(int listening)
+{
+	for (int fd = 3; fd < KIT_MINE_MOST; fd++) {
+		socklen_t n = sizeof(int);
+		int family;
+
+		if (fd != listening && !getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &n) &&
+		    family == AF_UNIX)
+			return fd;
+	}
+	return -1;
+}
+
 /* Closes, and puts other files there; kind: of the first of them. */
 static void close_descriptors(struct victim *v, enum way way, int kind, int listening)
 {
@@ -177,7 +191,7 @@ static void close_descriptors(struct victim *v, enum way way, int kind, int list
 		number = listening;
 		break;
 	case CONNECTION:
-		number = kit_fd_find("socket:", listening, -1); /* contact is made: no other is open */
+		number = control_socket(listening);
 		break;
 	case PIDFD:
 		number = kit_fd_find("pidfd", -1, -1);

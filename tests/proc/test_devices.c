@@ -384,8 +384,9 @@ static void a_wrong_lid(void)
 	static const struct {
 		uint16_t lid;
 		const char *words;
-	} wrongs[] = {{0xbff0 - 32, "(dlid 0x%x) is no port's of this network namespace, and"},
-		      {0, "(dlid 0x%x) is no port's of this network namespace: 0 is what an Ethernet port has"}};
+	} wrongs[] = {
+	    {0xbff0 - 32, "(dlid 0x%x) is no port's of this network namespace, and"},
+	    {0, "(dlid 0x%x) is no port's of this network namespace: 0 is what an Ethernet port has"}};
 
 	infiniband();
 	kit_log_begin("info");
@@ -456,7 +457,8 @@ static void link_layers_refuse_each_other(void)
 /* What cannot be used as an address is refused at the call, by each link layer as adapters of it do. */
 static void addresses_of_each_link(void)
 {
-	struct ibv_qp_attr a = {.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .ah_attr = {.port_num = 1}};
+	struct ibv_qp_attr a = {
+	    .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .ah_attr = {.port_num = 1}};
 	const int mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 			 IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
 	struct kit_end e;

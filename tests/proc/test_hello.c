@@ -25,6 +25,7 @@ enum wrong {
 	HELLO_NUMBER_0,
 	HELLO_NUMBER,
 	HELLO_INDEX,
+	HELLO_LINK,
 	NO_SEGMENT,
 	SEGMENT_FILE,
 	SEGMENT_SIZE,
@@ -97,7 +98,8 @@ static void say_hello(int s, enum wrong w)
 				    : w == HELLO_NUMBER ? VB_ADAPTERS
 							: NUMBER,
 			  .index = w == HELLO_INDEX ? VB_MAX_PEERS : 3,
-			  .pid = (uint32_t)getpid()};
+			  .pid = (uint32_t)getpid(),
+			  .link = w == HELLO_LINK ? IBV_LINK_LAYER_INFINIBAND : IBV_LINK_LAYER_ETHERNET};
 	int fds[] = {segment(w), hints(w)}, n = w == NO_SEGMENT ? 0 : w == NO_HINTS ? 1 : 2;
 
 	kit_hello_send(s, &h, sizeof h - (w == HELLO_CUT ? 4 : 0), fds, n);

@@ -1,10 +1,12 @@
-/* The port follows the interface: addresses that come and go, an interface that goes down and returns, each in
- * a network namespace of the case's own, and programs hear of it.
+/* The port follows the interface: addresses that come and go, an interface that goes down and returns, each
+ * in a network namespace of the case's own, and programs hear of it.
  *
  *     proc-port [CASE]     default: all */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 
 #include "kit.h"
 #include "net.h"
@@ -28,7 +30,8 @@ static void expect_none(void)
 	struct ibv_async_event ev;
 
 	CHECK(!fcntl(ctx->async_fd, F_SETFL, flags | O_NONBLOCK));
-	CHECK(ibv_get_async_event(ctx, &ev) == -1 && errno == EAGAIN, "%s", ibv_event_type_str(ev.event_type));
+	CHECK(ibv_get_async_event(ctx, &ev) == -1 && errno == EAGAIN, "%s",
+	      ibv_event_type_str(ev.event_type));
 	CHECK(!fcntl(ctx->async_fd, F_SETFL, flags));
 }
 
@@ -53,8 +56,8 @@ static void is_up(bool up)
 	struct ibv_port_attr a;
 
 	CHECK(!ibv_query_port(ctx, 1, &a));
-	CHECK(a.state == (up ? IBV_PORT_ACTIVE : IBV_PORT_DOWN) && a.phys_state == (up ? 5 : 3), "state %d, %d",
-	      a.state, a.phys_state);
+	CHECK(a.state == (up ? IBV_PORT_ACTIVE : IBV_PORT_DOWN) && a.phys_state == (up ? 5 : 3),
+	      "state %d, %d", a.state, a.phys_state);
 }
 
 static void begin(void)
@@ -233,6 +236,32 @@ static void nothing_is_left_open(void)
 	CHECK(!ibv_close_device(ctx) && kit_descriptors() == before);
 }
 
+/* The program closes the descriptor of the notices, and has a file of its own there: that stays as it is, and
+ * the device goes on without notices. */
+static void the_notices_are_closed(void)
+{
+	int mine = memfd_create("mine", MFD_CLOEXEC), number = -1, family;
+	struct stat before, after;
+	socklen_t n = sizeof(family);
+	struct kit_end e;
+
+	begin();
+	for (int fd = 3; fd < 64; fd++)
+		if (!getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &n) && family == AF_NETLINK)
+			number = fd;
+	CHECK(mine >= 0 && number >= 0 && dup2(mine, number) == number && !fstat(number, &before));
+	kit_net_set("v0", true);
+	kit_net_address("v0", "10.77.0.1", true);
+	kit_end_open(&e, ibv_alloc_pd(ctx), 4, 64);
+	kit_connect(&e, &e.card);
+	CHECK(!kit_recv(&e, 1, 0, 64) && !kit_post(&e, IBV_WR_SEND, 2, 0, 8, NULL, 0));
+	for (int i = 0; i < 2; i++)
+		CHECK(kit_wait(&e, 20).status == IBV_WC_SUCCESS);
+	expect_none();
+	CHECK(!ibv_close_device(ctx));
+	CHECK(!fstat(number, &after) && after.st_ino == before.st_ino && !after.st_size);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct kit_case cases[] = {
@@ -246,6 +275,7 @@ int main(int argc, char **argv)
 	    {.name = "contexts", .run = all_contexts_are_told},
 	    {.name = "infiniband", .run = infiniband_has_no_addresses},
 	    {.name = "descriptors", .run = nothing_is_left_open},
+	    {.name = "closed", .run = the_notices_are_closed},
 	};
 
 	if (!kit_net_can())

@@ -29,6 +29,12 @@ check "log as the user has it" 0 "VERBENA_LOG=off" env VERBENA_LOG=off "$verbena
 check "settings are options" 0 "VERBENA_VENDOR_ID=0x2c9" "$verbena" run --vendor-id 0x2c9 env
 check "one word" 0 "VERBENA_LOG_LEVEL=debug" "$verbena" run --log-level=debug -- env
 check "profile" 0 "VERBENA_PROFILE=strict" "$verbena" run --profile=strict env
+check "device" 0 "VERBENA_DEVICE=mlx5_0" "$verbena" run --device=mlx5_0 env
+check "devices" 0 "VERBENA_DEVICES=2" "$verbena" run --devices=2 env
+check "link layer" 0 "VERBENA_LINK=infiniband" "$verbena" run --link=infiniband env
+check "no name" 125 "VERBENA_DEVICE=a/b is no name of a device" "$verbena" run --device=a/b true
+check "no number" 125 "VERBENA_DEVICES=17 is no number from 1 to 16" "$verbena" run --devices 17 true
+check "no link layer" 125 "VERBENA_LINK=ib is no link layer" env VERBENA_LINK=ib "$verbena" run true
 check "unknown profile" 125 'no profile "mlx9"; there are default, strict, rxe' "$verbena" run --profile mlx9 true
 check "unknown profile in the environment" 125 'no profile "x"' env VERBENA_PROFILE=x "$verbena" run true
 check "direct placement" 0 "VERBENA_DIRECT=off" "$verbena" run --direct=off -- env

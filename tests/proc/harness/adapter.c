@@ -11,7 +11,8 @@ struct ibv_context *kit_adapter_open(void)
 	struct vb_hca *h;
 
 	CHECK(list && list[0]);
-	CHECK(!vb_hca_open(&h, 0, NULL, &vb_verbs_upper)); /* not the process's shared adapter, but one more */
+	CHECK(
+	    !vb_hca_open(&h, 0, NULL, &vb_verbs_upper)); /* not the process's shared adapter, but one more */
 	CHECK(!vb_context_open(&c, (struct vb_device *)list[0], h));
 	ibv_free_device_list(list);
 	return &c->v.context;

@@ -106,10 +106,11 @@ void kit_net_set(const char *name, bool up)
 
 void kit_net_address(const char *name, const char *address, bool there)
 {
-	struct request r = {.h = {.nlmsg_len = NLMSG_LENGTH(sizeof(r.addr)),
-				  .nlmsg_type = there ? RTM_NEWADDR : RTM_DELADDR,
-				  .nlmsg_flags = there ? NLM_F_CREATE | NLM_F_EXCL : 0},
-			    .addr = {.ifa_family = AF_INET, .ifa_prefixlen = 24, .ifa_index = if_nametoindex(name)}};
+	struct request r = {
+	    .h = {.nlmsg_len = NLMSG_LENGTH(sizeof(r.addr)),
+		  .nlmsg_type = there ? RTM_NEWADDR : RTM_DELADDR,
+		  .nlmsg_flags = there ? NLM_F_CREATE | NLM_F_EXCL : 0},
+	    .addr = {.ifa_family = AF_INET, .ifa_prefixlen = 24, .ifa_index = if_nametoindex(name)}};
 	struct in_addr in;
 	int err;
 

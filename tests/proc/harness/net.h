@@ -4,7 +4,8 @@
 
 #include <stdbool.h>
 
-/* Whether there can be such a namespace with interfaces; false: it has been said why not.  To be asked first. */
+/* Whether there can be such a namespace with interfaces; false: it has been said why not.  To be asked first.
+ */
 bool kit_net_can(void);
 /* A namespace of this process's own whose lo is up. */
 void kit_net_begin(void);
