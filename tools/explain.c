@@ -119,6 +119,16 @@ static int print_json(const struct peek *p, const struct vb_history_line *lines,
 	return vb_peek_print_json(o);
 }
 
+/* The sentences of a process stand in the segment of one of its devices. */
+static const struct vb_history *history_of(const struct peek *p)
+{
+	const struct vb_history *h = NULL;
+
+	for (unsigned i = 0; i < p->n && (!h || !atomic_load_explicit(&h->said, memory_order_relaxed)); i++)
+		h = (const void *)(p->all[i] + VB_SEG_HISTORY);
+	return h;
+}
+
 int vb_explain(int argc, char **argv)
 {
 	struct vb_history_line lines[VB_HISTORY];
@@ -133,7 +143,7 @@ int vb_explain(int argc, char **argv)
 			  "and error completions, oldest first.\vWithout PID: the only process of this user "
 			  "that has a device of Verbena open."))
 		return VB_EXIT_SELF;
-	h = (const void *)(a.at.base + VB_SEG_HISTORY);
+	h = history_of(&a.at);
 	said = atomic_load_explicit(&h->said, memory_order_relaxed);
 	n = read_lines(h, lines);
 	if (a.json)

@@ -334,14 +334,11 @@ static json_object *region_json(const struct region *r, const struct peek *p)
 	return o;
 }
 
-static int print_json(const struct peek *p, const struct region *list, size_t n)
+static void add_device(json_object *o, const struct peek *p, const struct region *list, size_t n)
 {
-	json_object *o = json_object_new_object(), *regions = json_object_new_array();
-	json_object *totals = json_object_new_object();
+	json_object *regions = json_object_new_array(), *totals = json_object_new_object();
 	struct totals t = add_up(list, n);
 
-	json_object_object_add(o, "pid", json_object_new_int(p->pid));
-	json_object_object_add(o, "program", json_object_new_string(p->program));
 	json_object_object_add(o, "adapter", json_object_new_int64(number_of(p)));
 	for (size_t i = 0; i < n; i++)
 		json_object_array_add(regions, region_json(&list[i], p));
@@ -351,31 +348,56 @@ static int print_json(const struct peek *p, const struct region *list, size_t n)
 	json_object_object_add(totals, "bytes", json_object_new_uint64(t.bytes));
 	json_object_object_add(totals, "windows", json_object_new_uint64(t.windows));
 	json_object_object_add(o, "totals", totals);
-	return vb_peek_print_json(o);
+}
+
+/* Prints what the segment p->base shows, or adds it to `o`: the first device's to that itself, those of
+ * others to a list. */
+static bool show_device(const struct peek *p, json_object *o, json_object *further)
+{
+	size_t n;
+	struct region *list = read_regions(p, &n);
+
+	if (!list && n) {
+		vb_say("no memory for the list of regions");
+		return false;
+	}
+	if (o && p->base != p->all[0]) {
+		json_object_array_add(further, o = json_object_new_object());
+		add_device(o, p, list, n);
+	} else if (o) {
+		add_device(o, p, list, n);
+	} else {
+		print_text(p, list, n);
+	}
+	free(list);
+	return true;
 }
 
 int vb_mr(int argc, char **argv)
 {
-	struct region *list;
+	json_object *o = NULL, *further = NULL;
 	struct peek_ask a;
-	int status = 0;
-	size_t n;
+	bool good = true;
+	int status;
 
 	if (!vb_peek_open(&a, argc, argv,
 			  "Lists the live memory regions and windows of a running process, by address: keys, "
 			  "size, kind, protection domain, access, and who uses them at the moment.\vWithout "
 			  "PID: the only process of this user that has a device of Verbena open."))
 		return VB_EXIT_SELF;
-	list = read_regions(&a.at, &n);
-	if (!list && n) {
-		vb_say("no memory for the list of regions");
-		status = VB_EXIT_SELF;
-	} else if (a.json) {
-		status = print_json(&a.at, list, n);
-	} else {
-		print_text(&a.at, list, n);
+	if (a.json) {
+		o = json_object_new_object();
+		further = json_object_new_array();
+		json_object_object_add(o, "pid", json_object_new_int(a.at.pid));
+		json_object_object_add(o, "program", json_object_new_string(a.at.program));
 	}
-	free(list);
+	for (unsigned i = 0; i < a.at.n && good; i++) {
+		a.at.base = a.at.all[i];
+		good = show_device(&a.at, o, further);
+	}
+	if (o)
+		json_object_object_add(o, "further_devices", further);
+	status = !good ? VB_EXIT_SELF : o ? vb_peek_print_json(o) : 0;
 	vb_peek_close(&a.at);
 	return status;
 }

@@ -1,5 +1,6 @@
-/* Finding the segment of a process: the memfd "verbena" among its descriptors that says it is this process's.
- * Only what the kernel shows in /proc is used, so the process may be stopped, and does not notice. */
+/* Finding the segments of a process: the memfds "verbena" among its descriptors that say they are this
+ * process's. Only what the kernel shows in /proc is used, so the process may be stopped, and does not notice.
+ */
 #include "peek.h"
 
 #include <argp.h>
@@ -60,8 +61,26 @@ static void read_program(struct peek *p)
 	p->program[strcspn(p->program, "\n")] = 0;
 }
 
-/* Whether this descriptor is the process's segment; maps it if so.  A segment of another process may be among
- * them too (ibv_context.cmd_fd can be handed on). */
+static uint32_t device_of(const uint8_t *base)
+{
+	return ((const struct vb_seg_head *)(const void *)base)->device;
+}
+
+static void add(struct peek *p, const uint8_t *base, uint64_t inode)
+{
+	unsigned i = p->n++;
+
+	for (; i && device_of(p->all[i - 1]) > device_of(base); i--) {
+		p->all[i] = p->all[i - 1];
+		p->inode[i] = p->inode[i - 1];
+	}
+	p->all[i] = base;
+	p->inode[i] = inode;
+	p->base = p->all[0];
+}
+
+/* Whether this descriptor is a segment of the process; maps it if so.  A segment of another process may be
+ * among them too (ibv_context.cmd_fd can be handed on). */
 static enum found try_descriptor(struct peek *p, const char *path, pid_t own, uint32_t *version)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC), seals;
@@ -82,15 +101,18 @@ static enum found try_descriptor(struct peek *p, const char *path, pid_t own, ui
 		r = OTHER_VERSION;
 		goto out;
 	}
-	if (h.pid != (uint32_t)own)
+	if (h.pid != (uint32_t)own || p->n == VB_MAX_DEVICES)
 		goto out;
+	r = FOUND;
+	for (unsigned i = 0; i < p->n; i++)
+		if (p->inode[i] == st.st_ino) /* a context's cmd_fd */
+			goto out;
 	base = mmap(NULL, VB_SEG_SIZE, PROT_READ, MAP_SHARED | MAP_NORESERVE, fd, 0);
 	if (base == MAP_FAILED) {
 		r = FAILED;
 		goto out;
 	}
-	p->base = base; /* vb_peek_close() */
-	r = FOUND;
+	add(p, base, st.st_ino); /* vb_peek_close() */
 out:
 	close(fd);
 	return r;
@@ -154,7 +176,7 @@ static enum found find(struct peek *p, pid_t pid, uint32_t *version)
 	p->user = fstat(dirfd(dir), &st) ? (uid_t)-1 : st.st_uid;
 	own = own_number(pid);
 	errno = 0;
-	for (struct dirent *e; best != FOUND && (e = readdir(dir));) {
+	for (struct dirent *e; (e = readdir(dir));) {
 		if (!isdigit((unsigned char)e->d_name[0]))
 			continue;
 		snprintf(path, sizeof path, "/proc/%d/fd/%s", (int)pid, e->d_name);
@@ -322,7 +344,8 @@ bool vb_peek_open(struct peek_ask *a, int argc, char **argv, const char *doc)
 
 void vb_peek_close(struct peek *p)
 {
-	munmap((void *)(uintptr_t)p->base, VB_SEG_SIZE);
+	for (unsigned i = 0; i < p->n; i++)
+		munmap((void *)(uintptr_t)p->all[i], VB_SEG_SIZE);
 }
 
 int vb_peek_print_json(struct json_object *o)

@@ -1,4 +1,4 @@
-/* Looking into another process that uses Verbena: its adapter's segment, read-only, without its help. */
+/* Looking into another process that uses Verbena: its adapters' segments, read-only, without its help. */
 #ifndef VB_TOOLS_PEEK_H
 #define VB_TOOLS_PEEK_H
 
@@ -7,13 +7,19 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "iba/limits.h"
+
 struct json_object;
 
 struct peek {
 	pid_t pid;
 	uid_t user;
 	char program[64];    /* what it calls itself */
-	const uint8_t *base; /* its segment, VB_SEG_SIZE bytes; what stands there may change or be rubbish */
+	const uint8_t *base; /* of one of its segments, VB_SEG_SIZE bytes; what stands there may change or be
+				rubbish */
+	unsigned n;	     /* it has one for each device that it has open, by index: */
+	const uint8_t *all[VB_MAX_DEVICES];
+	uint64_t inode[VB_MAX_DEVICES];
 };
 
 /* The command line of `verbena explain` and `verbena mr`: [--json] [PID].  Finds the process, or the only one

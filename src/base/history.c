@@ -6,9 +6,13 @@
 
 #include "base/text.h"
 
+enum { PLACES = 32 };
+
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static struct vb_lock lock; /* guards what follows, and the entries; a leaf */
-static _Atomic(struct vb_history *) place;
+static struct vb_lock lock;		   /* guards what follows, and the entries; a leaf */
+static _Atomic(struct vb_history *) place; /* one of these: */
+static struct vb_history *places[PLACES];
+static unsigned nplaces;
 static uint64_t hashes[VB_HISTORY]; /* of name and text, so that the entries are not read again */
 static uint64_t lasts[VB_HISTORY];
 
@@ -16,6 +20,7 @@ static uint64_t lasts[VB_HISTORY];
 static void forked(void)
 {
 	atomic_store(&place, NULL);
+	nplaces = 0;
 	vb_lock_give(&lock);
 }
 
@@ -28,19 +33,13 @@ void vb_history_keep(struct vb_history *h)
 {
 	pthread_once(&once, init);
 	vb_lock_take(&lock);
+	if (nplaces < PLACES)
+		places[nplaces++] = h;
 	if (!atomic_load(&place)) {
 		memset(hashes, 0, sizeof hashes);
 		memset(lasts, 0, sizeof lasts);
 		atomic_store(&place, h);
 	}
-	vb_lock_give(&lock);
-}
-
-void vb_history_stop(struct vb_history *h)
-{
-	vb_lock_take(&lock);
-	if (atomic_load(&place) == h)
-		atomic_store(&place, NULL);
 	vb_lock_give(&lock);
 }
 
@@ -114,6 +113,39 @@ static void write_entry(struct vb_history *h, uint32_t i, struct vb_history_line
 	if (i >= atomic_load_explicit(&h->used, memory_order_relaxed))
 		atomic_store_explicit(&h->used, i + 1, memory_order_release);
 	atomic_fetch_add_explicit(&h->said, 1, memory_order_relaxed);
+}
+
+/* What was kept there is kept here from now on. */
+static void move(struct vb_history *to, const struct vb_history *from)
+{
+	uint32_t used = atomic_load_explicit(&from->used, memory_order_relaxed);
+
+	vb_lock_assert_held(&lock);
+	for (uint32_t i = 0; i < used; i++) {
+		struct vb_history_line l;
+
+		get_line(&from->entries[i], &l);
+		write_entry(to, i, &l, false);
+	}
+	atomic_store_explicit(&to->said, atomic_load_explicit(&from->said, memory_order_relaxed),
+			      memory_order_relaxed);
+}
+
+void vb_history_stop(struct vb_history *h)
+{
+	unsigned left = 0;
+
+	vb_lock_take(&lock);
+	for (unsigned i = 0; i < nplaces; i++)
+		if (places[i] != h)
+			places[left++] = places[i];
+	nplaces = left;
+	if (atomic_load(&place) == h) {
+		if (left)
+			move(places[0], h);
+		atomic_store(&place, left ? places[0] : NULL);
+	}
+	vb_lock_give(&lock);
 }
 
 void vb_history_note(const char *name, int err, const char *text)

@@ -35,7 +35,8 @@ struct vb_history {
 } __attribute__((aligned(4096)));
 
 /* From now on this process's sentences are kept in `h`, which is zeroed, unless another place is in use
- * already.  vb_history_stop(): not any more; then nobody touches it.  In a forked child nothing is kept until
+ * already: then as soon as that is given up, with all that stands there.  vb_history_stop(): not any more;
+ * then nobody touches it.  In a forked child nothing is kept until
  * it has a place of its own. */
 void vb_history_keep(struct vb_history *h);
 void vb_history_stop(struct vb_history *h);

@@ -113,6 +113,21 @@ start again "$verbena" run -- "$helpers/tools-trouble" again
 check "one that comes again" 0 "(tools-trouble): 3 said since it opened the device, always the same one
 " "$verbena" explain "$pid"
 kill "$pid"
+start both "$verbena" run --devices=2 -- "$helpers/tools-trouble" both
+both=$pid
+check "regions of both devices" 0 "2 memory regions of at most 1048576, 8192 bytes" "$verbena" mr "$both"
+check "the second's too" 0 "1 memory regions of at most 1048576, 64 bytes" "$verbena" mr "$both"
+json "both in JSON" "len(o['regions']) == 2 and len(o['further_devices']) == 1 and
+	len(o['further_devices'][0]['regions']) == 1 and o['further_devices'][0]['adapter'] != o['adapter']" \
+	"$verbena" mr --json "$both"
+check "sentences of a process with two" 0 "(tools-trouble): 3 said since it opened the device" "$verbena" explain "$both"
+kill "$both"
+start second "$verbena" run --devices=2 -- "$helpers/tools-trouble" second
+check "sentences outlive the first device" 0 "(tools-trouble): 3 said since it opened the device, always the same one
+" "$verbena" explain "$pid"
+check "with their count" 0 "(EFAULT) [3 times since " "$verbena" explain "$pid"
+json "one is left" "len(o['regions']) == 1 and o['further_devices'] == []" "$verbena" mr --json "$pid"
+kill "$pid"
 start two "$verbena" run -- "$helpers/tools-trouble" more
 for kind in memory relaxed on-demand device-memory null; do
 	check "a region of the kind $kind" 0 "  $kind  PD " "$verbena" mr "$pid"

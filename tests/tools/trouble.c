@@ -1,6 +1,7 @@
 /* A program with regions and with failures behind it, for `verbena explain` and `verbena mr` to look at.  It
- * says what it has on one line, then waits until its input ends.   trouble [more|once|again]
- * once: with a single failure; again: the same three times */
+ * says what it has on one line, then waits until its input ends.   trouble [more|once|again|both|second]
+ * once: with a single failure; again: the same three times; both: with a region of a second device, too;
+ * second: and then the first is closed */
 #include <dlfcn.h>
 #include <infiniband/verbs.h>
 #include <stdio.h>
@@ -32,6 +33,14 @@ static void more(struct ibv_context *ctx, struct ibv_pd *pd, void *p)
 	CHECK(ibv_alloc_null_mr(pd));
 }
 
+static void second_device(struct ibv_device *dev, void *p)
+{
+	struct ibv_context *ctx = ibv_open_device(dev);
+	struct ibv_pd *pd = ctx ? ibv_alloc_pd(ctx) : NULL;
+
+	CHECK(pd && ibv_reg_mr(pd, p, 64, IBV_ACCESS_LOCAL_WRITE));
+}
+
 int main(int argc, char **argv)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
@@ -39,7 +48,7 @@ int main(int argc, char **argv)
 	struct ibv_pd *pd = ctx ? ibv_alloc_pd(ctx) : NULL;
 	uint8_t *p = mmap(NULL, 8 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	struct ibv_mr *a, *b;
-	char c;
+	char c, has[200];
 
 	CHECK(pd && p != MAP_FAILED);
 	CHECK(!mprotect(p + 4 * 4096, 4 * 4096, PROT_READ));
@@ -52,8 +61,13 @@ int main(int argc, char **argv)
 	CHECK(a && b);
 	if (argc > 1 && !strcmp(argv[1], "more"))
 		more(ctx, pd, p);
-	printf("%p %p 0x%08x 0x%08x 0x%08x 0x%08x %u\n", (void *)p, (void *)(p + 4 * 4096), a->lkey, a->rkey,
-	       b->lkey, b->rkey, pd->handle);
+	snprintf(has, sizeof(has), "%p %p 0x%08x 0x%08x 0x%08x 0x%08x %u", (void *)p, (void *)(p + 4 * 4096),
+		 a->lkey, a->rkey, b->lkey, b->rkey, pd->handle);
+	if (argc > 1 && (!strcmp(argv[1], "both") || !strcmp(argv[1], "second")))
+		second_device(list[1], p);
+	if (argc > 1 && !strcmp(argv[1], "second"))
+		CHECK(!ibv_dereg_mr(a) && !ibv_dereg_mr(b) && !ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
+	printf("%s\n", has);
 	fflush(stdout);
 	while (read(0, &c, 1) > 0)
 		;

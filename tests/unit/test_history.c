@@ -136,6 +136,32 @@ static void one_place_at_a_time(void **state)
 	vb_history_stop(&other);
 }
 
+/* A process with two devices closes the one whose segment has its sentences. */
+static void what_was_kept_moves_to_the_next_place(void **state)
+{
+	static struct vb_history next;
+	struct vb_history_line l;
+
+	(void)state;
+	vb_history_keep(&next);
+	vb_refuse(EINVAL, "ibv_one", "first");
+	vb_refuse(EINVAL, "ibv_one", "first");
+	vb_refuse(EIO, "ibv_two", "second");
+	assert_int_equal(atomic_load(&next.said), 0);
+	vb_history_stop(h);
+	assert_true(vb_history_kept());
+	vb_refuse(EINVAL, "ibv_one", "first");
+	assert_int_equal(atomic_load(&h->said), 3);
+	assert_int_equal(atomic_load(&next.said), 4);
+	assert_true(vb_history_read(&next, 0, &l));
+	assert_string_equal(l.text, "ibv_one: first (EINVAL)");
+	assert_int_equal(l.count, 3);
+	assert_true(vb_history_read(&next, 1, &l));
+	assert_string_equal(l.name, "ibv_two");
+	assert_false(vb_history_read(&next, 2, &l));
+	vb_history_stop(&next);
+}
+
 static void a_forked_child_has_none(void **state)
 {
 	int status;
@@ -199,6 +225,7 @@ int main(void)
 	    cmocka_unit_test_setup_teardown(the_oldest_makes_room, setup, teardown),
 	    cmocka_unit_test_setup_teardown(long_texts_are_cut, setup, teardown),
 	    cmocka_unit_test_setup_teardown(one_place_at_a_time, setup, teardown),
+	    cmocka_unit_test_setup_teardown(what_was_kept_moves_to_the_next_place, setup, teardown),
 	    cmocka_unit_test_setup_teardown(a_forked_child_has_none, setup, teardown),
 	    cmocka_unit_test_setup_teardown(readers_see_whole_entries, setup, teardown),
 	};
