@@ -310,9 +310,11 @@ static uint32_t permits(const struct vb_qp *qp, uint32_t had)
 	uint32_t access = qp->access & IBV_ACCESS_REMOTE_WRITE, leave = had >> VB_SHOWN_LEAVE;
 	const uint32_t most = UINT32_MAX >> VB_SHOWN_LEAVE;
 
-	if (!gives_leave(qp))
+	if (!gives_leave(qp) || qp->xrcd) /* what a target's peer may reach each message says anew */
 		return 0;
-	if (qp->resp.res_size) /* else a READ or atomic is one too many */
+	if (qp->ibv.qp_type == IBV_QPT_XRC_SEND) /* it takes no requests, and lends all the same */
+		access = 0;
+	else if (qp->resp.res_size) /* else a READ or atomic is one too many */
 		access |= qp->access & (IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC);
 	if (!leave && lets_in())
 		leave = qp->shown->leaves = qp->shown->leaves < most ? qp->shown->leaves + 1 : 1;

@@ -17,6 +17,7 @@
 #include "obj/pds.h"
 #include "obj/qp.h"
 #include "obj/relaxed.h"
+#include "obj/srqs.h"
 
 /* What processes tell one another over control sockets, by subject. */
 enum vb_subject {
@@ -48,6 +49,7 @@ struct vb_hca {
 	_Atomic uint32_t looks; /* at warm ones since vb_hca_cool() was last called, about */
 	struct vb_keys keys;
 	struct vb_mws mws;
+	struct vb_srqs srqs;	    /* those of XRC */
 	struct vb_lock timer_lock;  /* guards timed and every QP's on_timer; taken before QP locks, by trylock
 				       from pollers */
 	struct vb_list timed;	    /* QPs whose timers may run */

@@ -321,12 +321,15 @@ struct vb_peer *vb_peer_at(const struct vb_adapter *a, uint32_t index);
 uint32_t vb_peer_count(const struct vb_adapter *a); /* indices in use are below this */
 
 /* Membership: adapters that hold something together, a protection domain say, know of one another by abstract
- * names, which end with their processes.  vb_member_join() binds this adapter's; joining again counts.  0 or
- * errno.  vb_member_list(): the numbers of the other members in *numbers (to be freed) and how many; 0 or
- * errno. */
-int vb_member_join(struct vb_adapter *a, uint32_t domain);
-void vb_member_leave(struct vb_adapter *a, uint32_t domain);
-int vb_member_list(struct vb_adapter *a, uint32_t domain, uint32_t **numbers, uint32_t *count);
+ * names, which end with their processes.  `what`: its kind and which one, as names have it ("pd/00012345"),
+ * of less than VB_MEMBER_NAME bytes.  vb_member_join() binds this adapter's; joining again counts.  0 or
+ * errno. vb_member_count(): how often this adapter has joined.  vb_member_list(): the numbers of the other
+ * members in *numbers (to be freed) and how many; 0 or errno. */
+enum { VB_MEMBER_NAME = 48 };
+int vb_member_join(struct vb_adapter *a, const char *what);
+void vb_member_leave(struct vb_adapter *a, const char *what);
+uint32_t vb_member_count(struct vb_adapter *a, const char *what);
+int vb_member_list(struct vb_adapter *a, const char *what, uint32_t **numbers, uint32_t *count);
 
 /* Progress roles.  VB_SPINS polls are polling: within a millisecond where the word says asleep, and then
  * between two looks of the engine. */

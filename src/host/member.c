@@ -17,33 +17,33 @@
 #include "base/fault.h"
 #include "host/private.h"
 
-enum { BIND_TRIES = 8, NAME = 64, ACCEPT_BATCH = 64 };
+enum { BIND_TRIES = 8, NAME = 96, ACCEPT_BATCH = 64 };
 
 /* One thing that this adapter holds a part of; guarded by qpn_lock. */
 struct member {
 	struct vb_list node;
-	uint32_t domain;
+	char what[VB_MEMBER_NAME];
 	uint32_t refs;
 	int sock;
 	struct vb_own own; /* it */
 };
 
-static struct member *find(struct vb_adapter *a, uint32_t domain)
+static struct member *find(struct vb_adapter *a, const char *what)
 {
 	vb_mutex_assert_held(&a->qpn_lock);
 	vb_list_each (n, &a->members) {
 		struct member *m = vb_list_entry(n, struct member, node);
 
-		if (m->domain == domain)
+		if (!strcmp(m->what, what))
 			return m;
 	}
 	return NULL;
 }
 
 /* The name without the number of the member and what follows. */
-static int prefix(char *to, size_t size, uint32_t domain)
+static int prefix(char *to, size_t size, const char *what)
 {
-	return snprintf(to, size, "verbena/1/pd/%08x/", domain);
+	return snprintf(to, size, "verbena/1/%s/", what);
 }
 
 static socklen_t address(struct sockaddr_un *sa, const char *name)
@@ -58,7 +58,7 @@ static socklen_t address(struct sockaddr_un *sa, const char *name)
 }
 
 /* Binds a name that nobody has; 0 or errno. */
-static int bind_some(int sock, uint32_t domain, uint32_t number)
+static int bind_some(int sock, const char *what, uint32_t number)
 {
 	struct sockaddr_un sa;
 	char name[NAME];
@@ -70,7 +70,7 @@ static int bind_some(int sock, uint32_t domain, uint32_t number)
 
 		if (getrandom(&chance, sizeof(chance), 0) != sizeof(chance))
 			return EIO;
-		n = prefix(name, sizeof(name), domain);
+		n = prefix(name, sizeof(name), what);
 		snprintf(name + n, sizeof(name) - (size_t)n, "%u/%016llx", number,
 			 (unsigned long long)chance);
 		len = address(&sa, name);
@@ -83,14 +83,14 @@ static int bind_some(int sock, uint32_t domain, uint32_t number)
 }
 
 /* A name that is listened at, so that others are told whose it is. */
-static int make_name(struct vb_adapter *a, int *sock, uint32_t domain)
+static int make_name(struct vb_adapter *a, int *sock, const char *what)
 {
 	int err;
 
 	*sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (*sock < 0)
 		return errno;
-	err = bind_some(*sock, domain, a->numbers[0].number);
+	err = bind_some(*sock, what, a->numbers[0].number);
 	if (!err && listen(*sock, VB_BACKLOG))
 		err = errno;
 	if (!err) /* edges: where nothing can be accepted, for want of descriptors, the engine must not spin
@@ -134,9 +134,9 @@ void vb_members_listen(struct vb_adapter *a)
 	pthread_mutex_unlock(&a->qpn_lock);
 }
 
-static int join(struct vb_adapter *a, uint32_t domain)
+static int join(struct vb_adapter *a, const char *what)
 {
-	struct member *m = find(a, domain);
+	struct member *m = find(a, what);
 	int err;
 
 	vb_mutex_assert_held(&a->qpn_lock);
@@ -147,39 +147,51 @@ static int join(struct vb_adapter *a, uint32_t domain)
 	m = calloc(1, sizeof(*m)); /* vb_member_leave(), vb_members_free() */
 	if (!m)
 		return ENOMEM;
-	err = make_name(a, &m->sock, domain);
+	err = make_name(a, &m->sock, what);
 	if (err) {
 		free(m);
 		return err;
 	}
 	m->own = vb_own_of(m->sock);
 	VB_FAULT_POINT("member's name bound");
-	m->domain = domain;
+	snprintf(m->what, sizeof(m->what), "%s", what);
 	m->refs = 1;
 	vb_list_append(&a->members, &m->node);
 	return 0;
 }
 
-int vb_member_join(struct vb_adapter *a, uint32_t domain)
+int vb_member_join(struct vb_adapter *a, const char *what)
 {
 	int err;
 
 	if (vb_adapter_dead(a) || !vb_adapter_whole(a))
 		return EIO;
 	pthread_mutex_lock(&a->qpn_lock);
-	err = join(a, domain);
+	err = join(a, what);
 	pthread_mutex_unlock(&a->qpn_lock);
 	return err;
 }
 
-void vb_member_leave(struct vb_adapter *a, uint32_t domain)
+uint32_t vb_member_count(struct vb_adapter *a, const char *what)
+{
+	const struct member *m;
+	uint32_t n;
+
+	pthread_mutex_lock(&a->qpn_lock);
+	m = find(a, what);
+	n = m ? m->refs : 0;
+	pthread_mutex_unlock(&a->qpn_lock);
+	return n;
+}
+
+void vb_member_leave(struct vb_adapter *a, const char *what)
 {
 	struct member *m;
 
 	if (vb_adapter_dead(a))
 		return;
 	pthread_mutex_lock(&a->qpn_lock);
-	m = find(a, domain);
+	m = find(a, what);
 	if (m && !--m->refs) {
 		vb_list_unlink(&m->node);
 		/* A forked child may hold the description, so that closing alone would leave it in the set.
@@ -268,7 +280,7 @@ static int consider(struct vb_adapter *a, const char *name, size_t number_at, st
 	return add(&f->numbers, &f->count, (uint32_t)number);
 }
 
-int vb_member_list(struct vb_adapter *a, uint32_t domain, uint32_t **numbers, uint32_t *count)
+int vb_member_list(struct vb_adapter *a, const char *what, uint32_t **numbers, uint32_t *count)
 {
 	FILE *f = fopen("/proc/net/unix", "re");
 	char start[NAME], *line = NULL, *at;
@@ -281,7 +293,7 @@ int vb_member_list(struct vb_adapter *a, uint32_t domain, uint32_t **numbers, ui
 	if (!f)
 		return errno;
 	start[0] = '@';
-	n = 1 + prefix(start + 1, sizeof(start) - 1, domain);
+	n = 1 + prefix(start + 1, sizeof(start) - 1, what);
 	while (!err && getline(&line, &size, f) > 0) {
 		at = strchr(line, '@');
 		if (!at || strncmp(at, start, (size_t)n))

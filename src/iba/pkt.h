@@ -58,6 +58,7 @@ enum vb_syndrome {
 	VB_AETH_NAK_INVALID_REQUEST = 0x61,
 	VB_AETH_NAK_REMOTE_ACCESS = 0x62,
 	VB_AETH_NAK_REMOTE_OPERATION = 0x63,
+	VB_AETH_NAK_INVALID_RD = 0x64, /* of XRC: what its header names is not there, or of another domain */
 	/* Ours, from the reserved codes, only between processes of one host: what is lent cannot be collected
 	 * from there, and is to be sent from this PSN on. */
 	VB_AETH_NAK_LOAN = 0x7f,

@@ -15,7 +15,8 @@
 
 #define CAPS                                                                             \
 	(IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_MEM_WINDOW | \
-	 IBV_DEVICE_MEM_WINDOW_TYPE_2B) /* never both 2A and 2B (rule 48) */
+	 IBV_DEVICE_MEM_WINDOW_TYPE_2B | /* never both 2A and 2B (rule 48) */            \
+	 IBV_DEVICE_XRC)
 
 static const struct vb_profile rows[] = {
     {

@@ -125,6 +125,18 @@ static const struct vb_qp_masks *masks_of(const struct vb_qp_transition *t, enum
 	return &t->ud;
 }
 
+uint32_t vb_qp_ignores(enum ibv_qp_type type)
+{
+	switch (type) {
+	case IBV_QPT_XRC_SEND:
+		return DEST_RD | MIN_RNR;
+	case IBV_QPT_XRC_RECV:
+		return DEPTH | RETRY | RNR;
+	default:
+		return 0;
+	}
+}
+
 enum vb_qp_verdict vb_qp_judge(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_state to,
 			       uint32_t mask, uint32_t *bits)
 {

@@ -30,6 +30,10 @@ enum vb_qp_verdict {
 	VB_QP_EXCESS,  /* *bits: what the transition does not take */
 };
 
+/* Attributes that a QP of the type has no use for, and that Linux drops from a mask before it judges it: an
+ * initiator of XRC receives no requests, a target sends none, and programs set up both as they do RC. */
+uint32_t vb_qp_ignores(enum ibv_qp_type type);
+
 /* Judges one ibv_modify_qp() by its mask (rule 38).  `to` may be any number. */
 enum vb_qp_verdict vb_qp_judge(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_state to,
 			       uint32_t mask, uint32_t *bits);

@@ -14,10 +14,11 @@
 /* A sentence takes what its row says, and needs little of it. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
-#define INVALID	  VB_AETH_NAK_INVALID_REQUEST
-#define ACCESS	  VB_AETH_NAK_REMOTE_ACCESS
-#define OPERATION VB_AETH_NAK_REMOTE_OPERATION
-#define NONE	  0xff
+#define INVALID	   VB_AETH_NAK_INVALID_REQUEST
+#define ACCESS	   VB_AETH_NAK_REMOTE_ACCESS
+#define OPERATION  VB_AETH_NAK_REMOTE_OPERATION
+#define INVALID_RD VB_AETH_NAK_INVALID_RD
+#define NONE	   0xff
 /* a status that nobody asks for: the reason never stands at that side */
 #define NEVER IBV_WC_GENERAL_ERR
 
@@ -289,6 +290,20 @@ void vb_say_nak_remote_access(struct vb_text *t, const struct vb_facts *f, const
 void vb_say_nak_remote_operation(struct vb_text *t, const struct vb_facts *f, const struct vb_none_facts *of)
 {
 	vb_text_add(t, "the far end failed to carry out the request");
+}
+
+void vb_say_nak_invalid_rd(struct vb_text *t, const struct vb_facts *f, const struct vb_none_facts *of)
+{
+	vb_text_add(t, "the far end has no SRQ of that number in the XRC domain of its queue pair");
+}
+
+void vb_say_xrc_srq(struct vb_text *t, const struct vb_facts *f, const struct vb_srq_facts *of)
+{
+	vb_text_add(
+	    t,
+	    "a message for SRQ 0x%06x came to target queue pair 0x%06x, whose XRC domain has no SRQ of that "
+	    "number (the number is ibv_get_srq_num's, of an SRQ of type IBV_SRQT_XRC)",
+	    of->number & VB_QPN_MASK, f->qpn & VB_QPN_MASK);
 }
 
 void vb_say_flushed(struct vb_text *t, const struct vb_facts *f, const struct vb_none_facts *of)

@@ -30,6 +30,7 @@ enum vb_facts_kind {
 	VB_FACTS_mtu,
 	VB_FACTS_retry,
 	VB_FACTS_gone,
+	VB_FACTS_srq,
 };
 
 struct vb_none_facts {
@@ -99,6 +100,11 @@ struct vb_gone_facts {
 	uint32_t how; /* enum vb_gone */
 };
 
+/* What a message of XRC names. */
+struct vb_srq_facts {
+	uint32_t number;
+};
+
 /* The live facts of one failure.  Plain numbers only: they may cross to a peer on the same host inside a NAK
  * (fixed layout, no pointers), and are data from outside there.  The reason is the tag of the union. */
 struct vb_facts {
@@ -120,6 +126,7 @@ struct vb_facts {
 		struct vb_mtu_facts mtu;
 		struct vb_retry_facts retry;
 		struct vb_gone_facts gone;
+		struct vb_srq_facts srq;
 	};
 };
 

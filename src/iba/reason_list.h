@@ -86,6 +86,9 @@ REASON(VB_R_QP_ACCESS, "qp-access", INVALID, IBV_WC_REM_INV_REQ_ERR, IBV_WC_LOC_
 /* atomic address not 8-byte aligned (rule 18) */
 REASON(VB_R_ATOMIC_ALIGN, "atomic-align", INVALID, IBV_WC_REM_INV_REQ_ERR, IBV_WC_LOC_QP_OP_ERR,
        IBV_EVENT_QP_REQ_ERR, atomic, vb_say_atomic_align)
+/* a message of XRC names an SRQ that the target's domain has not got (annex A14) */
+REASON(VB_R_XRC_SRQ, "xrc-srq", INVALID_RD, IBV_WC_REM_INV_RD_REQ_ERR, NEVER, IBV_EVENT_QP_ACCESS_ERR, srq,
+       vb_say_xrc_srq)
 /* more READs and atomics at once than responder resources */
 REASON(VB_R_TOO_MANY_READS, "too-many-reads", INVALID, IBV_WC_REM_INV_REQ_ERR, IBV_WC_LOC_QP_OP_ERR,
        IBV_EVENT_QP_REQ_ERR, limit, vb_say_too_many_reads)
@@ -138,6 +141,8 @@ REASON(VB_R_NAK_REMOTE_ACCESS, "nak-remote-access", ACCESS, IBV_WC_REM_ACCESS_ER
        NONE, none, vb_say_nak_remote_access)
 REASON(VB_R_NAK_REMOTE_OPERATION, "nak-remote-operation", OPERATION, IBV_WC_REM_OP_ERR, IBV_WC_REM_OP_ERR,
        NONE, none, vb_say_nak_remote_operation)
+REASON(VB_R_NAK_INVALID_RD, "nak-invalid-rd", INVALID_RD, IBV_WC_REM_INV_RD_REQ_ERR,
+       IBV_WC_REM_INV_RD_REQ_ERR, NONE, none, vb_say_nak_invalid_rd)
 
 /* Queues. */
 

@@ -3,7 +3,7 @@
 #include "iba/opcode.h"
 
 enum {
-	RC = VB_WR_ON(IBV_QPT_RC),
+	RC = VB_WR_ON(IBV_QPT_RC) | VB_WR_ON(IBV_QPT_XRC_SEND), /* the reliable ones */
 	WRITE = IBV_ACCESS_REMOTE_WRITE,
 	READ = IBV_ACCESS_REMOTE_READ,
 	ATOMIC = IBV_ACCESS_REMOTE_ATOMIC,

@@ -73,5 +73,6 @@ enum vb_build_fault vb_builder_fill_rare(const struct vb_req *q, struct vb_swqe 
 	w->remote.compare_add = wr->wr.atomic.compare_add;
 	w->remote.swap = wr->wr.atomic.swap;
 	w->imm = wr->imm_data;
+	w->remote.srqn = wr->qp_type.xrc.remote_srqn;
 	return vb_builder_fill_pieces(q, w, wr);
 }

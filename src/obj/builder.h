@@ -110,6 +110,7 @@ static inline enum vb_build_fault vb_builder_fill(struct vb_builder *b, const st
 		w->remote.rkey = wr->wr.rdma.rkey;
 	}
 	w->imm = wr->imm_data; /* one with the key to invalidate */
+	w->remote.srqn = wr->qp_type.xrc.remote_srqn;
 	if (vb_unlikely(wr->num_sge != 1 || !q->max_sge))
 		return vb_builder_fill_pieces(q, w, wr);
 	length = wr->sg_list->length;

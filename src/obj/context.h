@@ -50,9 +50,9 @@ struct vb_context {
 	struct vb_list on_hca;	       /* guarded by hca->contexts_lock */
 	struct vb_async_node ev_fatal; /* the device is lost */
 	struct vb_async_node ev_port[VB_PORT_EVENTS];
-	struct vb_own cmd;			       /* v.context.cmd_fd */
-	struct vb_list pd_list;			       /* those of ibv_alloc_pd() */
-	_Atomic uint32_t pds, cqs, channels, tds, dms; /* children, for close */
+	struct vb_own cmd;				      /* v.context.cmd_fd */
+	struct vb_list pd_list;				      /* those of ibv_alloc_pd() */
+	_Atomic uint32_t pds, cqs, channels, tds, dms, xrcds; /* children, for close */
 };
 
 static inline struct vb_context *vb_context(struct ibv_context *c)

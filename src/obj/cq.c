@@ -189,8 +189,9 @@ int vb_cq_poll(struct vb_cq *cq, int n, struct ibv_wc *wc)
 	return i;
 }
 
-/* Closes the gaps, so that what nobody will poll takes no room from others. */
-void vb_cq_forget(struct vb_cq *cq, struct vb_qp *qp)
+/* The entries of a QP, or of an SRQ; the other is NULL.  Closes the gaps, so that what nobody will poll takes
+ * no room from others. */
+static void forget(struct vb_cq *cq, const struct vb_qp *qp, const struct vb_srq *srq)
 {
 	uint32_t head, to;
 
@@ -200,7 +201,7 @@ void vb_cq_forget(struct vb_cq *cq, struct vb_qp *qp)
 	for (uint32_t i = to; i != head; i++) {
 		const struct vb_cqe *e = &cq->ring[i & cq->mask];
 
-		if (e->qp != qp) {
+		if (qp ? e->qp != qp : e->is_send || e->srq != srq) {
 			if (to != i)
 				cq->ring[to & cq->mask] = *e;
 			to++;
@@ -210,4 +211,14 @@ void vb_cq_forget(struct vb_cq *cq, struct vb_qp *qp)
 	}
 	atomic_store_explicit(&cq->head, to, relaxed);
 	vb_lock_give(&cq->lock);
+}
+
+void vb_cq_forget(struct vb_cq *cq, struct vb_qp *qp)
+{
+	forget(cq, qp, NULL);
+}
+
+void vb_cq_forget_srq(struct vb_cq *cq, struct vb_srq *srq)
+{
+	forget(cq, NULL, srq);
 }

@@ -126,5 +126,7 @@ int vb_cq_poll(struct vb_cq *cq, int n, struct ibv_wc *wc);
 
 /* A QP is being destroyed: its entries will not be polled any more, their slots are given back. */
 void vb_cq_forget(struct vb_cq *cq, struct vb_qp *qp);
+/* The same for an SRQ of XRC. */
+void vb_cq_forget_srq(struct vb_cq *cq, struct vb_srq *srq);
 
 #endif

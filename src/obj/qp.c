@@ -44,10 +44,12 @@ static int send_queue(struct vb_qp *qp, struct ibv_qp_cap *cap)
 
 static int recv_queue(struct vb_qp *qp, struct ibv_qp_cap *cap)
 {
-	uint32_t sges = qp->srq ? qp->srq->rq.max_sge : cap->max_recv_sge;
+	uint32_t sges = qp->srq	   ? qp->srq->rq.max_sge
+			: qp->xrcd ? vb_profile()->max_srq_sge /* whatever SRQ a message names */
+				   : cap->max_recv_sge;
 	int err = 0;
 
-	if (qp->srq) { /* the QP's own receive queue does not exist */
+	if (qp->no_rq) {
 		cap->max_recv_wr = 0;
 		cap->max_recv_sge = 0;
 	} else {
@@ -89,6 +91,11 @@ static void empty_queues(struct vb_qp *qp)
 	qp->dest_qpn = 0;
 	qp->max_rd_atomic = 0;
 	qp->access = 0;
+	if (qp->xrcd) { /* no message has named an SRQ yet */
+		qp->srq = NULL;
+		qp->rcq = NULL;
+		qp->pd_id = 0;
+	}
 	qp->comm_est = qp->last_wqe_done = false;
 	qp->flushed_send = qp->flushed_recv = 0;
 	qp->why = (struct vb_facts){0};
@@ -99,6 +106,7 @@ int vb_qp_init(struct vb_qp *qp, struct ibv_qp_cap *cap)
 	struct ibv_qp *q = &qp->ibv;
 	int err;
 
+	qp->no_rq = qp->srq || qp->xrcd || qp->ibv.qp_type == IBV_QPT_XRC_SEND;
 	vb_list_init(&qp->on_ctx);
 	vb_list_init(&qp->path.owes);
 	qp->path.qp = qp;
@@ -129,12 +137,23 @@ static void return_srq_slot(struct vb_qp *qp)
 	qp->resp.have_wqe = false;
 }
 
+void vb_qp_forget_srq(struct vb_qp *qp, const struct vb_srq *srq)
+{
+	vb_lock_assert_held(&qp->lock);
+	if (!qp->xrcd || qp->srq != srq)
+		return;
+	return_srq_slot(qp);
+	qp->srq = NULL;
+	qp->rcq = NULL;
+	qp->pd_id = 0;
+}
+
 void vb_qp_fini(struct vb_qp *qp)
 {
 	return_srq_slot(qp);
 	vb_queue_free(&qp->req.mem);
 	qp->req.ring = NULL;
-	if (!qp->srq)
+	if (!qp->no_rq)
 		vb_rq_fini(&qp->resp.rq);
 	free(qp->resp.copy);
 	qp->resp.copy = NULL;
@@ -147,8 +166,9 @@ void vb_qp_fini(struct vb_qp *qp)
 void vb_qp_reset(struct vb_qp *qp)
 {
 	vb_lock_assert_held(&qp->lock);
-	vb_cq_forget(qp->scq, qp);
-	if (qp->rcq != qp->scq)
+	if (qp->scq)
+		vb_cq_forget(qp->scq, qp);
+	if (qp->rcq && qp->rcq != qp->scq && !qp->xrcd)
 		vb_cq_forget(qp->rcq, qp);
 	return_srq_slot(qp);
 	vb_lock_take(&qp->post.receives);

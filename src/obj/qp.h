@@ -19,10 +19,12 @@
 #include "obj/path.h"
 #include "obj/pd.h"
 #include "obj/srq.h"
+#include "obj/xrcd.h"
 
 struct vb_keys;
 struct vb_mws;
 struct vb_shown_qp;
+struct vb_srqs;
 struct vb_transport;
 
 enum vb_wqe_state {
@@ -44,11 +46,12 @@ enum vb_place_state {
 struct vb_swqe {
 	uint64_t wr_id;
 	union {
-		struct { /* VB_WR_REMOTE */
+		struct { /* VB_WR_REMOTE, but for srqn */
 			uint64_t addr;
 			uint64_t compare_add; /* VB_WR_ATOMIC */
 			uint64_t swap;	      /* VB_WR_COMPARE */
 			uint32_t rkey;
+			uint32_t srqn; /* XRC, of every request that is not local: the SRQ there */
 		} remote;
 		struct {		       /* VB_WR_LOCAL */
 			uint64_t id;	       /* of the window; an invalidation's is 0 until it was found */
@@ -92,6 +95,7 @@ struct vb_resource {
 	uint64_t va;	/* READ: address of the byte that packet 0 begins with */
 	uint32_t rkey;
 	uint32_t length;
+	uint64_t pd;   /* READ: domain that the key must belong to */
 	uint64_t orig; /* atomic: saved result (rule 17) */
 };
 
@@ -180,9 +184,15 @@ struct vb_qp {
 		struct ibv_qp_ex ex;
 	}; /* first */
 	struct vb_context *ctx;
-	struct vb_pd *pd;
+	struct vb_pd *pd; /* NULL: a target's, which has none */
+	/* A target (of XRC) has no send CQ.  Its SRQ, and with it receive CQ and pd_id, are those of the
+	 * message that it is receiving, as packets name them; NULL: none has come yet, or it is gone
+	 * (transport/xrc.c). An initiator of XRC has neither receive CQ nor SRQ. */
 	struct vb_cq *scq, *rcq;
 	struct vb_srq *srq;
+	struct vb_xrcd *xrcd;	   /* of a target; NULL: it is none.  Set once */
+	struct vb_srqs *srqs;	   /* of a target: the adapter's XRC SRQs; set once */
+	bool no_rq;		   /* has no receive queue of its own: an SRQ, or it is XRC's.  Set once */
 	struct vb_keys *keys;	   /* the adapter's key table; set once */
 	struct vb_mws *mws;	   /* the adapter's memory windows; set once */
 	struct vb_shown_qp *shown; /* the adapter's entry that peers read; NULL: none (tests).  Set once */
@@ -282,13 +292,24 @@ static inline void vb_sq_notice(struct vb_qp *qp)
 	qp->req.seen = atomic_load_explicit(&qp->post.head, memory_order_acquire);
 }
 
-/* Queues and event nodes of a QP whose ctx, pd, CQs, SRQ, keys and qpn are set; state RESET.  cap: as asked,
- * already checked against the limits; receives what was granted (>= asked).  0 or errno. */
+/* Whose the completion of a receive request is.  That of an SRQ of XRC stays when the QP goes, which does not
+ * know the CQ: nobody's. */
+static inline struct vb_qp *vb_qp_of_receive(struct vb_qp *qp)
+{
+	return vb_likely(!qp->xrcd) ? qp : NULL;
+}
+
+/* Queues and event nodes of a QP whose type, ctx, pd, CQs, SRQ, XRC domain, keys and qpn are set; state
+ * RESET.  cap: as asked, already checked against the limits; receives what was granted (>= asked).  0 or
+ * errno. */
 int vb_qp_init(struct vb_qp *qp, struct ibv_qp_cap *cap);
 void vb_qp_fini(struct vb_qp *qp);
 /* Forgets all queue contents and PSNs (state RESET), as modify to RESET and creation do.  Under the posting
  * lock and qp->lock. */
 void vb_qp_reset(struct vb_qp *qp);
+/* An SRQ that nobody finds any more is being destroyed: a target in the middle of a message for it has none.
+ * Under qp->lock. */
+void vb_qp_forget_srq(struct vb_qp *qp, const struct vb_srq *srq);
 /* Responder resources for `n` outstanding READs and atomics; existing contents stay if n allows.  Under
  * qp->lock. */
 int vb_qp_resources(struct vb_qp *qp, uint32_t n);

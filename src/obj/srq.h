@@ -8,8 +8,12 @@
 
 #include <infiniband/verbs.h>
 
+#include "base/list.h"
 #include "obj/event.h"
 #include "obj/pd.h"
+
+struct vb_cq;
+struct vb_xrcd;
 
 /* A receive WQE as posted. */
 struct vb_rwqe {
@@ -109,9 +113,12 @@ struct vb_srq {
 	struct ibv_srq ibv; /* first */
 	struct vb_context *ctx;
 	struct vb_pd *pd;
-	uint32_t number;       /* SRQ number: adapter number << 12 | index */
-	_Atomic uint32_t refs; /* QPs */
-	uint32_t delivered;    /* async events handed out; guarded by the context's evq lock */
+	uint32_t number;	/* SRQ number: adapter number << 12 | index */
+	struct vb_xrcd *xrcd;	/* of type XRC; NULL: basic.  Set once, as what follows */
+	struct vb_cq *cq;	/* of type XRC: where its completions go */
+	struct vb_list on_srqs; /* of type XRC: among the adapter's; obj/srqs.h */
+	_Atomic uint32_t refs;	/* QPs */
+	uint32_t delivered;	/* async events handed out; guarded by the context's evq lock */
 	struct vb_async_node ev_limit;
 	struct vb_async_node ev_err;
 	struct vb_lock lock __attribute__((aligned(VB_LINE)));

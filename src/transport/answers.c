@@ -69,6 +69,7 @@ static int read_packet(struct vb_qp *qp, struct vb_resource *res)
 	struct vb_outbuf b;
 	enum vb_reason r = VB_OK;
 
+	w.pd = res->pd;
 	p.pad = -len & 3;
 	if (!qp->path.out || !qp->path.out->ops->reserve(qp->path.out, &b, vb_opcodes[p.opcode].hdr_len,
 							 len + p.pad, VB_OUT_RESPONSE))

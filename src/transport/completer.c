@@ -132,6 +132,7 @@ static void nak_facts(struct vb_facts *f, const struct vb_pkt *p)
 	    [VB_AETH_NAK_INVALID_REQUEST & 0x1f] = VB_R_NAK_INVALID_REQUEST,
 	    [VB_AETH_NAK_REMOTE_ACCESS & 0x1f] = VB_R_NAK_REMOTE_ACCESS,
 	    [VB_AETH_NAK_REMOTE_OPERATION & 0x1f] = VB_R_NAK_REMOTE_OPERATION,
+	    [VB_AETH_NAK_INVALID_RD & 0x1f] = VB_R_NAK_INVALID_RD,
 	};
 	uint32_t code = p->syndrome & 0x1f;
 

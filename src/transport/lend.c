@@ -82,6 +82,7 @@ bool vb_lend_send(struct vb_qp *qp, struct vb_swqe *w, uint32_t k)
 	    .psn = vb_psn_add(w->psn, k),
 	    .imm = w->imm, /* one with the key to invalidate */
 	    .inv_rkey = w->inv_rkey,
+	    .srqn = w->remote.srqn,
 	};
 	struct vb_outbuf b;
 	struct vb_loan l;

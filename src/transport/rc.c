@@ -7,6 +7,7 @@
 #include "iba/names.h"
 #include "iba/shown.h"
 #include "transport/rc_priv.h"
+#include "transport/xrc.h"
 
 void vb_rc_push(struct vb_qp *qp, struct vb_cq *cq, const struct vb_cqe *e, bool solicited)
 {
@@ -109,6 +110,7 @@ void vb_rc_flush(struct vb_qp *qp)
 	q->next = q->una;
 	e.wc.opcode = IBV_WC_RECV;
 	e.is_send = false;
+	e.qp = vb_qp_of_receive(qp);
 	e.srq = qp->srq;
 	if (s->have_wqe) {
 		s->have_wqe = false;
@@ -122,7 +124,7 @@ void vb_rc_flush(struct vb_qp *qp)
 		vb_rc_push(qp, qp->rcq, &e, true);
 	}
 	/* rule 35: none is held any more, and none will be taken */
-	if (qp->srq && !qp->last_wqe_done) {
+	if (qp->srq && !qp->xrcd && !qp->last_wqe_done) {
 		qp->last_wqe_done = true;
 		vb_async_post(qp->ctx, &qp->ev_last_wqe);
 	}
@@ -203,7 +205,7 @@ void vb_rc_fail_recv(struct vb_qp *qp, const struct vb_facts *f, bool take_wqe)
 					  .opcode = IBV_WC_RECV,
 					  .qp_num = qp->qpn,
 					  .vendor_err = f->reason},
-				   .qp = qp,
+				   .qp = vb_qp_of_receive(qp),
 				   .srq = qp->srq};
 
 		s->have_wqe = false;
@@ -444,6 +446,36 @@ static void enter(struct vb_qp *qp, enum ibv_qp_state from)
 const struct vb_transport vb_rc_transport = {
     .brief = brief,
     .input = input,
+    .ack = vb_completer_ack,
+    .received = vb_completer_received,
+    .output = output,
+    .owes = owes,
+    .timer = timer,
+    .path = path,
+    .last_word = last_word,
+    .enter = enter,
+    .error = vb_rc_error,
+    .flush = vb_rc_flush,
+};
+
+const struct vb_transport vb_xrc_initiator_transport = {
+    .brief = brief,
+    .input = vb_xrc_initiator_input,
+    .ack = vb_completer_ack,
+    .received = vb_completer_received,
+    .output = output,
+    .owes = owes,
+    .timer = timer,
+    .path = path,
+    .last_word = last_word,
+    .enter = enter,
+    .error = vb_rc_error,
+    .flush = vb_rc_flush,
+};
+
+const struct vb_transport vb_xrc_target_transport = {
+    .brief = brief,
+    .input = vb_xrc_target_input,
     .ack = vb_completer_ack,
     .received = vb_completer_received,
     .output = output,

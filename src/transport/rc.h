@@ -8,6 +8,7 @@
 #include "transport/transport.h"
 
 extern const struct vb_transport vb_rc_transport;
+extern const struct vb_transport vb_xrc_initiator_transport, vb_xrc_target_transport;
 
 /* Local ACK Timeout code in nanoseconds: 4.096 us * 2^code, 0: VB_NEVER; and a min_rnr_timer code
  * (IBTA 9.7.5.2.8). */

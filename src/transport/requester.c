@@ -117,6 +117,7 @@ static bool send_fetch(struct vb_qp *qp, struct vb_swqe *w)
 	    .dma_len = w->length - w->got,
 	    .swap_add = vb_wr_is(w->opcode, VB_WR_COMPARE) ? w->remote.swap : w->remote.compare_add,
 	    .compare = w->remote.compare_add,
+	    .srqn = w->remote.srqn,
 	};
 
 	if (!qp->path.out->ops->reserve(qp->path.out, &b, vb_opcodes[p.opcode].hdr_len, 0, VB_OUT_REQUEST))
@@ -156,6 +157,7 @@ static inline void describe_more(const struct vb_swqe *w, struct vb_pkt *p)
 	p->dma_len = w->length;
 	p->imm = w->imm; /* one with the key to invalidate */
 	p->inv_rkey = w->inv_rkey;
+	p->srqn = w->remote.srqn;
 }
 
 /* One packet of a SEND or WRITE. */

@@ -157,7 +157,7 @@ static void receive_done(struct vb_qp *qp, const struct vb_pkt *p, enum ibv_wc_o
 			vb_rq_give(&s->rq);
 		return;
 	}
-	e.qp = qp;
+	e.qp = vb_qp_of_receive(qp);
 	e.srq = qp->srq;
 	e.sq_free = 0;
 	e.is_send = false;
@@ -344,7 +344,8 @@ static struct vb_resource *resource(struct vb_qp *qp, const struct vb_pkt *p, ui
 				    .opcode = p->opcode,
 				    .va = p->va,
 				    .rkey = p->rkey,
-				    .length = p->dma_len};
+				    .length = p->dma_len,
+				    .pd = qp->pd_id};
 	s->res_head++;
 	s->epsn = vb_psn_add(s->epsn, npsn);
 	s->last_op = p->opcode;

@@ -14,9 +14,6 @@
 /* Each row: the entry, the public call, what is missing, arguments.  ERRNO: the call returns a positive
  * errno and sets it; NONE: NULL and errno, and the row begins with the type. */
 #define ENTRIES(ERRNO, NONE)                                                                                 \
-	NONE(struct ibv_xrcd *, open_xrcd, "ibv_open_xrcd", "XRC is", struct ibv_context *c,                 \
-	     struct ibv_xrcd_init_attr *attr)                                                                \
-	ERRNO(close_xrcd, "ibv_close_xrcd", "XRC is", struct ibv_xrcd *xrcd)                                 \
 	NONE(struct ibv_qp *, open_qp, "ibv_open_qp", "queue pairs of XRC are", struct ibv_context *c,       \
 	     struct ibv_qp_open_attr *attr)                                                                  \
 	NONE(struct ibv_flow *, ibv_create_flow, "ibv_create_flow", FLOW, struct ibv_qp *qp,                 \

@@ -42,9 +42,10 @@ uncount:
 void vb_pd_unmake(struct vb_pd *pd)
 {
 	struct vb_context *c = vb_context(pd->ibv.context);
+	char name[VB_MEMBER_NAME];
 
 	if (pd->member)
-		vb_member_leave(c->adapter, vb_pd_domain(pd->id));
+		vb_member_leave(c->adapter, vb_pd_member_name(name, vb_pd_domain(pd->id)));
 	vb_lock_take(&c->lock);
 	vb_list_unlink(&pd->on_ctx);
 	vb_lock_give(&c->lock);

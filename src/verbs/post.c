@@ -65,6 +65,9 @@ static __attribute__((cold, noinline)) int refuse_request(const struct vb_qp *qp
 
 static __attribute__((cold, noinline)) int refuse_full(const struct vb_qp *qp, const char *call)
 {
+	if (qp->xrcd)
+		return vb_refuse(EINVAL, call, "QP 0x%06x is a target of XRC, which takes no requests",
+				 qp->qpn);
 	return vb_refuse(
 	    ENOMEM, call,
 	    "the send queue of QP 0x%06x is full: as many requests are posted as it was made for "
@@ -143,8 +146,11 @@ int vb_post_bind(struct ibv_qp *qp, struct ibv_send_wr *wr)
 	return post_send(vb_qp(qp), wr, &bad, IBV_MW_TYPE_1);
 }
 
-static __attribute__((cold, noinline)) int refuse_shared(const struct vb_qp *qp)
+static __attribute__((cold, noinline)) int refuse_receive(const struct vb_qp *qp)
 {
+	if (qp->ibv.qp_type == IBV_QPT_XRC_SEND)
+		return vb_refuse(EINVAL, "ibv_post_recv",
+				 "QP 0x%06x is an initiator of XRC, which receives nothing", qp->qpn);
 	return vb_refuse(EINVAL, "ibv_post_recv",
 			 "QP 0x%06x receives from a shared queue: post to it by ibv_post_srq_recv", qp->qpn);
 }
@@ -164,9 +170,9 @@ VB_CODE(vb_post_recv, (ibqp, wr, bad), struct ibv_qp *ibqp, struct ibv_recv_wr *
 	enum ibv_qp_state state;
 	int err;
 
-	if (vb_unlikely(qp->srq != NULL)) { /* rule 34 */
+	if (vb_unlikely(qp->no_rq)) { /* rule 34 */
 		*bad = wr;
-		return refuse_shared(qp);
+		return refuse_receive(qp);
 	}
 	vb_lock_take(&qp->post.receives);
 	state = vb_qp_state_now(qp);

@@ -55,7 +55,7 @@ static int check_limit(const char *what, uint32_t asked, uint32_t max)
 	return vb_refuse(EINVAL, CALL, "%s %u, at most %u is possible", what, asked, max);
 }
 
-static int check_cap(const struct ibv_qp_cap *cap, bool srq)
+static int check_cap(const struct ibv_qp_cap *cap, bool receives)
 {
 	const struct vb_profile *p = vb_profile();
 	int err = check_limit("max_send_wr", cap->max_send_wr, p->max_qp_wr);
@@ -64,105 +64,151 @@ static int check_cap(const struct ibv_qp_cap *cap, bool srq)
 		err = check_limit("max_send_sge", cap->max_send_sge, p->max_sge);
 	if (!err)
 		err = check_limit("max_inline_data", cap->max_inline_data, p->max_inline);
-	if (!err && !srq) /* with an SRQ these do not count */
+	if (!err && receives) /* else these do not count */
 		err = check_limit("max_recv_wr", cap->max_recv_wr, p->max_qp_wr);
-	if (!err && !srq)
+	if (!err && receives)
 		err = check_limit("max_recv_sge", cap->max_recv_sge, p->max_sge);
 	return err;
 }
 
-static int check_new(const struct ibv_pd *pd, const struct ibv_qp_init_attr *a)
-{
-	const struct ibv_context *c = pd->context;
-	int err;
+/* What a queue pair is made of: XRC's have not everything. */
+struct plan {
+	struct ibv_context *context;
+	const struct ibv_qp_init_attr *attr;
+	struct ibv_pd *pd;	  /* NULL: a target's */
+	struct ibv_cq *scq, *rcq; /* NULL: a target's; an initiator's of XRC has no rcq */
+	struct ibv_srq *srq;	  /* NULL: none */
+	struct vb_xrcd *xrcd;	  /* a target's; NULL: it is none */
+	const struct ibv_qp_cap *cap;
+	bool no_rq;
+};
 
-	if (vb_context_dead(vb_context(pd->context)))
-		return vb_refuse(EIO, CALL, "the device was opened before fork()");
-	err = check_type(a->qp_type);
-	if (err)
-		return err;
-	if (!a->send_cq || !a->recv_cq) /* rule 41 */
-		return vb_refuse(EINVAL, CALL, "no %s CQ", a->send_cq ? "receive" : "send");
-	if (a->send_cq->context != c || a->recv_cq->context != c)
+static int check_queues(const struct plan *p)
+{
+	bool recv = p->attr->qp_type != IBV_QPT_XRC_SEND;
+
+	if (p->xrcd)
+		return 0;
+	if (!p->scq || (recv && !p->rcq)) /* rule 41 */
+		return vb_refuse(EINVAL, CALL, "no %s CQ", p->scq ? "receive" : "send");
+	if (p->scq->context != p->context || (recv && p->rcq->context != p->context))
 		return vb_refuse(EINVAL, CALL, "a CQ belongs to another context than the protection domain");
-	if (a->srq && a->srq->context != c)
+	if (p->srq && p->srq->context != p->context)
 		return vb_refuse(EINVAL, CALL,
 				 "the SRQ belongs to another context than the protection domain");
-	return check_cap(&a->cap, a->srq);
+	if (p->srq && vb_srq(p->srq)->xrcd)
+		return vb_refuse(
+		    EINVAL, CALL,
+		    "the SRQ is of type IBV_SRQT_XRC, from which no queue pair receives but those of "
+		    "its XRC domain");
+	return check_cap(p->cap, !p->no_rq);
+}
+
+static int check_new(const struct plan *p)
+{
+	int err;
+
+	if (vb_context_dead(vb_context(p->context)))
+		return vb_refuse(EIO, CALL, "the device was opened before fork()");
+	err = check_type(p->attr->qp_type);
+	if (err)
+		return err;
+	if (p->attr->qp_type == IBV_QPT_XRC_RECV && !p->xrcd)
+		return vb_refuse(
+		    EINVAL, CALL,
+		    "a QP of type IBV_QPT_XRC_RECV is made in an XRC domain, by ibv_create_qp_ex");
+	return check_queues(p);
 }
 
 /* Counts the QP at everything that it uses; n is 1 at creation and -1 at destruction. */
 static void count(struct vb_qp *qp, uint32_t n)
 {
+	if (qp->xrcd) { /* all that a target has of its own */
+		atomic_fetch_add(&qp->xrcd->refs, n);
+		return;
+	}
 	vb_pd_count(qp->pd, VB_CHILD_QP, n);
 	atomic_fetch_add(&qp->scq->refs, n);
-	atomic_fetch_add(&qp->rcq->refs, n);
+	if (qp->rcq)
+		atomic_fetch_add(&qp->rcq->refs, n);
 	if (qp->srq)
 		atomic_fetch_add(&qp->srq->refs, n);
 }
 
-static void describe(struct vb_qp *qp, const struct ibv_qp_init_attr *a)
+static void describe(struct vb_qp *qp, const struct plan *p)
 {
-	qp->ibv.context = qp->pd->ibv.context;
-	qp->ibv.qp_context = a->qp_context;
-	qp->ibv.pd = &qp->pd->ibv;
-	qp->ibv.send_cq = a->send_cq;
-	qp->ibv.recv_cq = a->recv_cq;
-	qp->ibv.srq = a->srq;
+	qp->ibv.context = p->context;
+	qp->ibv.qp_context = p->attr->qp_context;
+	qp->ibv.pd = p->pd;
+	qp->ibv.send_cq = p->scq;
+	qp->ibv.recv_cq = p->rcq;
+	qp->ibv.srq = p->srq;
 	qp->ibv.handle = qp->ibv.qp_num = qp->qpn;
 	qp->ibv.state = IBV_QPS_RESET;
-	qp->ibv.qp_type = a->qp_type;
+	qp->ibv.qp_type = p->attr->qp_type;
 	pthread_mutex_init(&qp->ibv.mutex, NULL);
 	pthread_cond_init(&qp->ibv.cond, NULL);
 }
 
-VB_EXPORT VB_OBJECT(struct ibv_qp *, ibv_create_qp, (ibpd, attr), struct ibv_pd *ibpd,
-		    struct ibv_qp_init_attr *attr)
+/* What it uses, before it has queues. */
+static void join(struct vb_qp *qp, const struct plan *p)
 {
-	struct vb_context *c = vb_context(ibpd->context);
+	struct vb_context *c = vb_context(p->context);
+	struct vb_hca *h = vb_hca(c->adapter);
+
+	qp->ctx = c;
+	qp->pd = p->pd ? vb_pd(p->pd) : NULL;
+	qp->pd_id = qp->pd ? qp->pd->id : 0;
+	qp->scq = p->scq ? vb_cq(p->scq) : NULL;
+	qp->rcq = p->rcq ? vb_cq(p->rcq) : NULL;
+	qp->srq = p->srq ? vb_srq(p->srq) : NULL;
+	qp->xrcd = p->xrcd;
+	qp->srqs = &h->srqs;
+	qp->keys = &h->keys;
+	qp->mws = &h->mws;
+	qp->sq_sig_all = p->attr->sq_sig_all;
+	qp->post.alone = qp->pd && qp->pd->parent && qp->pd->parent->td;
+	qp->ibv.qp_type = p->attr->qp_type;
+	qp->family = (uint8_t)vb_opcode_family(p->attr->qp_type);
+	qp->transport = vb_transport_of(p->attr->qp_type);
+}
+
+/* NULL: *err says why.  cap receives what was granted. */
+static struct ibv_qp *make(const struct plan *p, struct ibv_qp_cap *granted, int *err)
+{
+	struct vb_context *c = vb_context(p->context);
 	struct ibv_qp_cap cap;
 	struct vb_hca *h;
 	struct vb_qp *qp;
-	int err = check_new(ibpd, attr);
 
-	if (err)
-		goto refused;
+	*err = check_new(p);
+	if (*err)
+		return NULL;
 	qp = aligned_alloc(VB_LINE, sizeof(*qp));
 	if (!qp) {
-		err = vb_refuse(ENOMEM, CALL, "no memory");
-		goto refused;
+		*err = vb_refuse(ENOMEM, CALL, "no memory");
+		return NULL;
 	}
 	memset(qp, 0, sizeof(*qp));
-	qp->ctx = c;
-	qp->pd = vb_pd(ibpd);
-	qp->pd_id = qp->pd->id;
-	qp->scq = vb_cq(attr->send_cq);
-	qp->rcq = vb_cq(attr->recv_cq);
-	qp->srq = attr->srq ? vb_srq(attr->srq) : NULL;
 	h = vb_hca(c->adapter);
-	qp->keys = &h->keys;
-	qp->mws = &h->mws;
-	qp->sq_sig_all = attr->sq_sig_all;
-	qp->post.alone = qp->pd->parent && qp->pd->parent->td;
-	qp->family = (uint8_t)vb_opcode_family(attr->qp_type);
-	qp->transport = vb_transport_of(attr->qp_type);
-	cap = attr->cap;
-	err = vb_qp_init(qp, &cap); /* pairs with ibv_destroy_qp() */
-	if (err)		    /* said */
+	join(qp, p);
+	cap = *p->cap;
+	*err = vb_qp_init(qp, &cap); /* pairs with ibv_destroy_qp() */
+	if (*err)		     /* said */
 		goto free_qp;
 	qp->attr.cap = cap;
 	if (atomic_fetch_add(&h->qps, 1) >= vb_profile()->max_qp) { /* pairs with ibv_destroy_qp() */
-		err = vb_refuse(ENOMEM, CALL, "all %u QPs of the device are in use", vb_profile()->max_qp);
+		*err = vb_refuse(ENOMEM, CALL, "all %u QPs of the device are in use", vb_profile()->max_qp);
 		goto uncount;
 	}
 	qp->qpn = vb_qpn_take(c->adapter, qp); /* pairs with ibv_destroy_qp() */
 	if (!qp->qpn) {
-		err = vb_context_lost(c) ? vb_refuse(EIO, CALL, VB_LOST_TEXT)
-					 : vb_refuse(ENOMEM, CALL, "no QP number is left");
+		*err = vb_context_lost(c) ? vb_refuse(EIO, CALL, VB_LOST_TEXT)
+					  : vb_refuse(ENOMEM, CALL, "no QP number is left");
 		goto uncount;
 	}
 	qp->shown = vb_qpn_published(c->adapter, qp->qpn);
-	describe(qp, attr);
+	describe(qp, p);
 	vb_lock_take(&qp->lock); /* a packet for an earlier QP of that number may find this one */
 	vb_direct_show(qp);
 	vb_lock_give(&qp->lock);
@@ -170,22 +216,64 @@ VB_EXPORT VB_OBJECT(struct ibv_qp *, ibv_create_qp, (ibpd, attr), struct ibv_pd 
 	vb_lock_take(&c->lock);
 	vb_list_append(&c->qps, &qp->on_ctx);
 	vb_lock_give(&c->lock);
-	attr->cap = cap;
+	*granted = cap;
 	return &qp->ibv;
 uncount:
 	atomic_fetch_sub(&h->qps, 1);
 	vb_qp_fini(qp);
 free_qp:
 	free(qp);
-refused:
-	errno = err;
 	return NULL;
 }
 
-VB_OBJECT(struct ibv_qp *, vb_create_qp_ex, (context, a), struct ibv_context *context,
-	  struct ibv_qp_init_attr_ex *a)
+/* Of the attributes that which a QP of the type has. */
+static struct plan plan_of(struct ibv_context *context, struct ibv_pd *pd,
+			   const struct ibv_qp_init_attr *attr)
 {
-	const uint32_t known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS;
+	bool sends_only = attr->qp_type == IBV_QPT_XRC_SEND;
+
+	return (struct plan){.context = context,
+			     .attr = attr,
+			     .pd = pd,
+			     .scq = attr->send_cq,
+			     .rcq = sends_only ? NULL : attr->recv_cq,
+			     .srq = sends_only ? NULL : attr->srq,
+			     .cap = &attr->cap,
+			     .no_rq = sends_only || attr->srq};
+}
+
+VB_EXPORT VB_OBJECT(struct ibv_qp *, ibv_create_qp, (ibpd, attr), struct ibv_pd *ibpd,
+		    struct ibv_qp_init_attr *attr)
+{
+	struct plan p = plan_of(ibpd->context, ibpd, attr);
+	struct ibv_qp *qp;
+	int err;
+
+	qp = make(&p, &attr->cap, &err);
+	if (!qp)
+		errno = err;
+	return qp;
+}
+
+static const char call_ex[] = "ibv_create_qp_ex";
+
+/* A target has none of what the other attributes say. */
+static struct ibv_qp *make_target(struct ibv_context *context, struct ibv_qp_init_attr_ex *a, int *err)
+{
+	static const struct ibv_qp_cap none;
+	const struct ibv_qp_init_attr basic = {.qp_context = a->qp_context, .qp_type = a->qp_type};
+	struct plan p = {.context = context, .attr = &basic, .cap = &none, .no_rq = true};
+
+	if (!(a->comp_mask & IBV_QP_INIT_ATTR_XRCD) || !a->xrcd || a->xrcd->context != context) {
+		*err = vb_refuse(EINVAL, call_ex, "no XRC domain of this context given");
+		return NULL;
+	}
+	p.xrcd = vb_xrcd(a->xrcd);
+	return make(&p, &a->cap, err);
+}
+
+static struct ibv_qp *make_in_pd(struct ibv_context *context, struct ibv_qp_init_attr_ex *a, int *err)
+{
 	struct ibv_qp_init_attr basic = {.qp_context = a->qp_context,
 					 .send_cq = a->send_cq,
 					 .recv_cq = a->recv_cq,
@@ -193,23 +281,36 @@ VB_OBJECT(struct ibv_qp *, vb_create_qp_ex, (context, a), struct ibv_context *co
 					 .cap = a->cap,
 					 .qp_type = a->qp_type,
 					 .sq_sig_all = a->sq_sig_all};
+	struct plan p;
+
+	if (!(a->comp_mask & IBV_QP_INIT_ATTR_PD) || !a->pd || a->pd->context != context) {
+		*err = vb_refuse(EINVAL, call_ex, "no protection domain of this context given");
+		return NULL;
+	}
+	p = plan_of(context, a->pd, &basic);
+	return make(&p, &a->cap, err);
+}
+
+VB_OBJECT(struct ibv_qp *, vb_create_qp_ex, (context, a), struct ibv_context *context,
+	  struct ibv_qp_init_attr_ex *a)
+{
+	const bool target = a->qp_type == IBV_QPT_XRC_RECV;
+	const uint32_t known =
+	    (target ? IBV_QP_INIT_ATTR_XRCD : IBV_QP_INIT_ATTR_PD) | IBV_QP_INIT_ATTR_CREATE_FLAGS;
 	struct ibv_qp *qp = NULL;
 	char names[VB_FLAGS_TEXT];
 	int err;
 
 	if (a->comp_mask & ~known)
-		err = vb_refuse(EOPNOTSUPP, "ibv_create_qp_ex", "comp_mask: %s is not supported",
+		err = vb_refuse(EOPNOTSUPP, call_ex, "comp_mask: %s is not supported",
 				vb_name_flags(names, sizeof(names), VB_FLAGS_QP_INIT, a->comp_mask & ~known));
 	else if (a->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS && a->create_flags)
-		err = vb_refuse(EOPNOTSUPP, "ibv_create_qp_ex", "create_flags: %s is not supported",
+		err = vb_refuse(EOPNOTSUPP, call_ex, "create_flags: %s is not supported",
 				vb_name_flags(names, sizeof(names), VB_FLAGS_QP_CREATE, a->create_flags));
-	else if (!(a->comp_mask & IBV_QP_INIT_ATTR_PD) || !a->pd || a->pd->context != context)
-		err = vb_refuse(EINVAL, "ibv_create_qp_ex", "no protection domain of this context given");
-	else {
-		qp = ibv_create_qp(a->pd, &basic);
-		err = errno;
-		a->cap = basic.cap;
-	}
+	else if (target)
+		qp = make_target(context, a, &err);
+	else
+		qp = make_in_pd(context, a, &err);
 	if (!qp)
 		errno = err;
 	return qp;

@@ -239,7 +239,7 @@ VB_EXPORT VB_CODE(ibv_modify_qp, (ibqp, a, attr_mask), struct ibv_qp *ibqp, stru
 		  int attr_mask)
 {
 	struct vb_qp *qp = vb_qp(ibqp);
-	uint32_t mask = (uint32_t)attr_mask;
+	uint32_t mask = (uint32_t)attr_mask & ~vb_qp_ignores(ibqp->qp_type);
 	enum ibv_qp_state from, to;
 	int err;
 

@@ -138,6 +138,7 @@ VB_CODE(vb_query_device_ex, (context, input, attr, size), struct ibv_context *co
 				 size, offsetof(struct ibv_device_attr_ex, odp_caps));
 	device_attr(c, &a.orig_attr);
 	a.odp_caps = on_demand_caps();
+	a.xrc_odp_caps = a.odp_caps.per_transport_caps.rc_odp_caps;
 	a.max_dm_size = vb_profile()->max_dm;
 	/* the caller may be older or newer than we are */
 	memset(attr, 0, size);

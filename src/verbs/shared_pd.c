@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +22,12 @@
 #include "verbs/verbs.h"
 
 #define PATIENCE (2 * VB_SEC) /* for all members together */
+
+const char *vb_pd_member_name(char name[VB_MEMBER_NAME], uint32_t domain)
+{
+	snprintf(name, VB_MEMBER_NAME, "pd/%08x", domain);
+	return name;
+}
 
 static bool is_own(const struct vb_adapter *a, uint32_t number)
 {
@@ -64,7 +71,8 @@ static int meet(struct vb_adapter *a, uint32_t domain, struct vb_met *met, const
 {
 	uint64_t until = vb_now() + PATIENCE;
 	uint32_t *numbers, n;
-	int err = vb_member_list(a, domain, &numbers, &n);
+	char name[VB_MEMBER_NAME];
+	int err = vb_member_list(a, vb_pd_member_name(name, domain), &numbers, &n);
 
 	if (err)
 		return vb_refuse(err, call,
@@ -86,7 +94,8 @@ static int meet(struct vb_adapter *a, uint32_t domain, struct vb_met *met, const
 int vb_pd_join(struct vb_pd *pd, uint32_t domain, struct vb_met *met, const char *call)
 {
 	struct vb_adapter *a = vb_context(pd->ibv.context)->adapter;
-	int err = vb_member_join(a, domain);
+	char name[VB_MEMBER_NAME];
+	int err = vb_member_join(a, vb_pd_member_name(name, domain));
 
 	if (err)
 		return vb_refuse(err, call, "this process cannot bind its name as a member of the domain: %s",
@@ -94,7 +103,7 @@ int vb_pd_join(struct vb_pd *pd, uint32_t domain, struct vb_met *met, const char
 	VB_FAULT_POINT("member, not in contact with the others");
 	err = meet(a, domain, met, call);
 	if (err) {
-		vb_member_leave(a, domain);
+		vb_member_leave(a, name);
 		return err;
 	}
 	pd->member = true;

@@ -7,28 +7,40 @@
 #include "iba/names.h"
 #include "iba/limits.h"
 #include "iba/profile.h"
+#include "hca/hca.h"
 #include "hca/lost.h"
+#include "hca/srq.h"
 #include "verbs/verbs.h"
 
 static _Atomic uint32_t live;
 
-static int check_new(const struct ibv_pd *pd, const struct ibv_srq_attr *a)
-{
-	const struct vb_profile *p = vb_profile();
+/* What an SRQ is made of. */
+struct plan {
+	const char *call;
+	struct ibv_pd *pd;
+	void *srq_context;
+	const struct ibv_srq_attr *attr;
+	struct vb_xrcd *xrcd; /* of type XRC, as what follows; else NULL */
+	struct vb_cq *cq;
+};
 
-	if (vb_context_dead(vb_context(pd->context)))
-		return vb_refuse(EIO, "ibv_create_srq", "the device was opened before fork()");
-	if (a->max_wr > p->max_srq_wr)
-		return vb_refuse(EINVAL, "ibv_create_srq", "max_wr %u, at most %u is possible", a->max_wr,
-				 p->max_srq_wr);
-	if (a->max_sge > p->max_srq_sge)
-		return vb_refuse(EINVAL, "ibv_create_srq", "max_sge %u, at most %u is possible", a->max_sge,
-				 p->max_srq_sge);
+static int check_new(const struct plan *p)
+{
+	const struct vb_profile *most = vb_profile();
+
+	if (vb_context_dead(vb_context(p->pd->context)))
+		return vb_refuse(EIO, p->call, "the device was opened before fork()");
+	if (p->attr->max_wr > most->max_srq_wr)
+		return vb_refuse(EINVAL, p->call, "max_wr %u, at most %u is possible", p->attr->max_wr,
+				 most->max_srq_wr);
+	if (p->attr->max_sge > most->max_srq_sge)
+		return vb_refuse(EINVAL, p->call, "max_sge %u, at most %u is possible", p->attr->max_sge,
+				 most->max_srq_sge);
 	return 0;
 }
 
 /* 0 or errno.  A context without an adapter is the unit tests'. */
-static int number(struct vb_srq *srq)
+static int number(struct vb_srq *srq, const char *call)
 {
 	struct vb_context *ctx = srq->ctx;
 
@@ -37,85 +49,153 @@ static int number(struct vb_srq *srq)
 	srq->number = vb_srqn_take(ctx->adapter); /* pairs with ibv_destroy_srq() */
 	if (srq->number)
 		return 0;
-	return vb_context_lost(ctx) ? vb_refuse(EIO, "ibv_create_srq", VB_LOST_TEXT)
-				    : vb_refuse(ENOMEM, "ibv_create_srq", "no SRQ number is left");
+	return vb_context_lost(ctx) ? vb_refuse(EIO, call, VB_LOST_TEXT)
+				    : vb_refuse(ENOMEM, call, "no SRQ number is left");
 }
 
-VB_EXPORT VB_OBJECT(struct ibv_srq *, ibv_create_srq, (pd, init), struct ibv_pd *pd,
-		    struct ibv_srq_init_attr *init)
+/* Counts the SRQ at everything that it uses; n is 1 at creation and -1 at destruction. */
+static void count(struct vb_srq *srq, uint32_t n)
 {
-	struct vb_context *ctx = vb_context(pd->context);
-	struct vb_srq *srq = NULL;
-	int err = check_new(pd, &init->attr);
+	if (srq->xrcd) {
+		atomic_fetch_add(&srq->xrcd->refs, n);
+		atomic_fetch_add(&srq->cq->refs, n);
+	}
+	vb_pd_count(srq->pd, VB_CHILD_SRQ, n);
+}
 
-	if (err)
-		goto refused;
+static void describe(struct vb_srq *srq, const struct plan *p)
+{
+	vb_async_init(&srq->ev_limit, IBV_EVENT_SRQ_LIMIT_REACHED, &srq->ibv);
+	vb_async_init(&srq->ev_err, IBV_EVENT_SRQ_ERR, &srq->ibv);
+	srq->ibv.context = p->pd->context;
+	srq->ibv.srq_context = p->srq_context;
+	srq->ibv.pd = p->pd;
+	srq->ibv.handle = srq->number;
+	pthread_mutex_init(&srq->ibv.mutex, NULL);
+	pthread_cond_init(&srq->ibv.cond, NULL);
+}
+
+/* NULL: *err says why. */
+static struct ibv_srq *make(const struct plan *p, int *err)
+{
+	struct vb_srq *srq = NULL;
+
+	*err = check_new(p);
+	if (*err)
+		return NULL;
 	if (atomic_fetch_add(&live, 1) >= vb_profile()->max_srq) { /* pairs with ibv_destroy_srq */
-		err = vb_refuse(ENOMEM, "ibv_create_srq", "all %u SRQs of the device are in use",
-				vb_profile()->max_srq);
+		*err =
+		    vb_refuse(ENOMEM, p->call, "all %u SRQs of the device are in use", vb_profile()->max_srq);
 		goto uncount;
 	}
 	srq = aligned_alloc(VB_LINE, sizeof(*srq));
 	if (srq)
 		memset(srq, 0, sizeof(*srq));
-	err = srq ? vb_rq_init(&srq->rq, vb_pd(pd), VB_QUEUE_SRQ, init->attr.max_wr, init->attr.max_sge)
-		  : vb_refuse(ENOMEM, "ibv_create_srq", "no memory");
-	if (err) /* said */
+	*err = srq ? vb_rq_init(&srq->rq, vb_pd(p->pd), VB_QUEUE_SRQ, p->attr->max_wr, p->attr->max_sge)
+		   : vb_refuse(ENOMEM, p->call, "no memory");
+	if (*err) /* said */
 		goto uncount;
-	srq->ctx = ctx;
-	err = number(srq);
-	if (err)
+	srq->ctx = vb_context(p->pd->context);
+	*err = number(srq, p->call);
+	if (*err)
 		goto free_queue;
-	srq->pd = vb_pd(pd);
-	vb_pd_count(srq->pd, VB_CHILD_SRQ, 1); /* pairs with ibv_destroy_srq */
-	vb_async_init(&srq->ev_limit, IBV_EVENT_SRQ_LIMIT_REACHED, &srq->ibv);
-	vb_async_init(&srq->ev_err, IBV_EVENT_SRQ_ERR, &srq->ibv);
-	srq->ibv.context = pd->context;
-	srq->ibv.srq_context = init->srq_context;
-	srq->ibv.pd = pd;
-	srq->ibv.handle = srq->number;
-	pthread_mutex_init(&srq->ibv.mutex, NULL);
-	pthread_cond_init(&srq->ibv.cond, NULL);
+	srq->pd = vb_pd(p->pd);
+	srq->xrcd = p->xrcd;
+	srq->cq = p->cq;
+	count(srq, 1); /* pairs with ibv_destroy_srq */
+	describe(srq, p);
+	vb_list_init(&srq->on_srqs);
+	if (srq->xrcd) /* packets find it from here on */
+		vb_srqs_add(&vb_hca(srq->ctx->adapter)->srqs, srq);
 	return &srq->ibv;
 free_queue:
 	vb_rq_fini(&srq->rq);
 uncount:
 	free(srq);
 	atomic_fetch_sub(&live, 1);
-refused:
-	errno = err;
 	return NULL;
 }
 
-VB_OBJECT(struct ibv_srq *, vb_create_srq_ex, (context, attr), struct ibv_context *context,
-	  struct ibv_srq_init_attr_ex *attr)
+VB_EXPORT VB_OBJECT(struct ibv_srq *, ibv_create_srq, (pd, init), struct ibv_pd *pd,
+		    struct ibv_srq_init_attr *init)
 {
-	const uint32_t known = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
-	struct ibv_srq_init_attr basic = {.srq_context = attr->srq_context, .attr = attr->attr};
-	char names[VB_FLAGS_TEXT];
+	const struct plan p = {
+	    .call = "ibv_create_srq", .pd = pd, .srq_context = init->srq_context, .attr = &init->attr};
 	struct ibv_srq *srq;
-	const char *name;
+	int err;
 
-	if (attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE && attr->srq_type != IBV_SRQT_BASIC) {
-		name = vb_name_srq_type(attr->srq_type);
-		errno = name ? vb_refuse(EOPNOTSUPP, "ibv_create_srq_ex",
-					 "SRQs of type %s are not supported, only IBV_SRQT_BASIC", name)
-			     : vb_refuse(EOPNOTSUPP, "ibv_create_srq_ex", "there is no SRQ type %u",
-					 (unsigned)attr->srq_type);
-		return NULL;
+	srq = make(&p, &err);
+	if (!srq)
+		errno = err;
+	return srq;
+}
+
+static const char call_ex[] = "ibv_create_srq_ex";
+
+static int check_xrc(const struct ibv_context *context, const struct ibv_srq_init_attr_ex *a)
+{
+	if (!(a->comp_mask & IBV_SRQ_INIT_ATTR_XRCD) || !a->xrcd)
+		return vb_refuse(EINVAL, call_ex, "an SRQ of type IBV_SRQT_XRC needs an XRC domain");
+	if (a->xrcd->context != context)
+		return vb_refuse(EINVAL, call_ex, "the XRC domain belongs to another context");
+	if (!(a->comp_mask & IBV_SRQ_INIT_ATTR_CQ) || !a->cq)
+		return vb_refuse(EINVAL, call_ex, "an SRQ of type IBV_SRQT_XRC needs a CQ");
+	if (a->cq->context != context)
+		return vb_refuse(EINVAL, call_ex, "the CQ belongs to another context");
+	return 0;
+}
+
+/* Members of the attributes that an SRQ of the type has none of. */
+static int check_members(const struct ibv_srq_init_attr_ex *a, enum ibv_srq_type type)
+{
+	const uint32_t both = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
+	uint32_t excess =
+	    a->comp_mask &
+	    ~(type == IBV_SRQT_XRC ? both | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ : both);
+	char names[VB_FLAGS_TEXT];
+
+	if (!excess)
+		return 0;
+	return vb_refuse(EOPNOTSUPP, call_ex, "comp_mask: %s is not for an SRQ of type %s",
+			 vb_name_flags(names, sizeof(names), VB_FLAGS_SRQ_INIT, excess),
+			 vb_name_srq_type(type));
+}
+
+static int check_ex(const struct ibv_context *context, const struct ibv_srq_init_attr_ex *a,
+		    enum ibv_srq_type type)
+{
+	int err;
+
+	if (type == IBV_SRQT_TM)
+		return vb_refuse(EOPNOTSUPP, call_ex,
+				 "SRQs of type IBV_SRQT_TM are not supported: the device matches no tags");
+	if (type != IBV_SRQT_BASIC && type != IBV_SRQT_XRC)
+		return vb_refuse(EOPNOTSUPP, call_ex, "there is no SRQ type %u", (unsigned)type);
+	err = check_members(a, type);
+	if (err)
+		return err;
+	if (!(a->comp_mask & IBV_SRQ_INIT_ATTR_PD) || !a->pd || a->pd->context != context)
+		return vb_refuse(EINVAL, call_ex, "no protection domain of this context given");
+	return type == IBV_SRQT_XRC ? check_xrc(context, a) : 0;
+}
+
+VB_OBJECT(struct ibv_srq *, vb_create_srq_ex, (context, a), struct ibv_context *context,
+	  struct ibv_srq_init_attr_ex *a)
+{
+	enum ibv_srq_type type = a->comp_mask & IBV_SRQ_INIT_ATTR_TYPE ? a->srq_type : IBV_SRQT_BASIC;
+	struct plan p = {.call = call_ex, .pd = a->pd, .srq_context = a->srq_context, .attr = &a->attr};
+	struct ibv_srq *srq = NULL;
+	int err = check_ex(context, a, type);
+
+	if (!err) {
+		if (type == IBV_SRQT_XRC) {
+			p.xrcd = vb_xrcd(a->xrcd);
+			p.cq = vb_cq(a->cq);
+		}
+		srq = make(&p, &err);
 	}
-	if (attr->comp_mask & ~known) {
-		errno = vb_refuse(
-		    EOPNOTSUPP, "ibv_create_srq_ex", "comp_mask: %s is not for an SRQ of type IBV_SRQT_BASIC",
-		    vb_name_flags(names, sizeof(names), VB_FLAGS_SRQ_INIT, attr->comp_mask & ~known));
-		return NULL;
-	}
-	if (!(attr->comp_mask & IBV_SRQ_INIT_ATTR_PD) || !attr->pd || attr->pd->context != context) {
-		errno = vb_refuse(EINVAL, "ibv_create_srq_ex", "no protection domain of this context given");
-		return NULL;
-	}
-	srq = ibv_create_srq(attr->pd, &basic);
-	attr->attr = basic.attr;
+	if (!srq)
+		errno = err;
 	return srq;
 }
 
@@ -170,6 +250,10 @@ VB_EXPORT VB_CODE(ibv_destroy_srq, (ibsrq), struct ibv_srq *ibsrq)
 	if (refs) /* rule 37 */
 		return vb_refuse(EBUSY, "ibv_destroy_srq", "%u QP%s from it", refs,
 				 refs == 1 ? " receives" : "s receive");
+	if (srq->xrcd) {
+		vb_hca_forget_srq(vb_hca(ctx->adapter), srq);
+		vb_cq_forget_srq(srq->cq, srq);
+	}
 	vb_async_cancel(ctx, &srq->ev_limit);
 	vb_async_cancel(ctx, &srq->ev_err);
 	vb_lock_take(&ctx->async.lock);
@@ -181,8 +265,7 @@ VB_EXPORT VB_CODE(ibv_destroy_srq, (ibsrq), struct ibv_srq *ibsrq)
 	if (ctx->adapter)
 		vb_srqn_give(ctx->adapter, srq->number);
 	vb_rq_fini(&srq->rq);
-	vb_pd_count(srq->pd, VB_CHILD_SRQ,
-		    -1u); /* now its domain may go, whose callbacks that may have needed */
+	count(srq, -1u); /* now its domain may go, whose callbacks that may have needed */
 	free(srq);
 	atomic_fetch_sub(&live, 1);
 	return 0;

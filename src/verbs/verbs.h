@@ -68,6 +68,7 @@ struct vb_met {
 	uint32_t silent;	   /* how many do not answer */
 	struct vb_reach_facts why; /* that contact with another one fails */
 };
+const char *vb_pd_member_name(char name[VB_MEMBER_NAME], uint32_t domain); /* for host/'s membership */
 int vb_pd_join(struct vb_pd *pd, uint32_t domain, struct vb_met *met, const char *call);
 
 /* device.c */
@@ -80,6 +81,10 @@ int vb_check_gid(const char *call, const struct vb_context *c, unsigned index);
 int vb_query_port(struct ibv_context *context, uint8_t port, struct ibv_port_attr *attr, size_t size);
 int vb_query_device_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
 		       struct ibv_device_attr_ex *attr, size_t size);
+
+/* xrcd.c, open_qp.c: verbs_context */
+struct ibv_xrcd *vb_open_xrcd(struct ibv_context *context, struct ibv_xrcd_init_attr *attr);
+int vb_close_xrcd(struct ibv_xrcd *xrcd);
 
 /* parent.c: verbs_context; and the end of a parent domain that nobody uses */
 struct ibv_td *vb_alloc_td(struct ibv_context *context, struct ibv_td_init_attr *attr);

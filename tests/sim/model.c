@@ -294,6 +294,12 @@ static void post_recv(struct model *m, unsigned i)
 	d->nrecvs++;
 }
 
+/* How many requests a side posts: a target of XRC posts none. */
+static uint32_t ops_of(const struct model *m, unsigned i)
+{
+	return m->s->cfg.xrc && i == 1 ? 0 : m->ops;
+}
+
 static void bytes_are_there(const struct side *d, const struct ibv_sge *sge, uint32_t n)
 {
 	for (uint32_t k = 0; k < n; k++) {
@@ -457,7 +463,7 @@ bool model_act(struct model *m)
 	unsigned i = sim_below(m->s, 2), burst = sim_below(m->s, 6);
 	bool acted = false;
 
-	while (burst-- && !m->side[i].gone && m->side[i].posted < m->ops && post_one(m, i))
+	while (burst-- && !m->side[i].gone && m->side[i].posted < ops_of(m, i) && post_one(m, i))
 		acted = true;
 	if (sim_below(m->s, 3) == 0) /* late now and then: RNR */
 		for (unsigned k = sim_below(m->s, 8); k; k--)
@@ -478,7 +484,8 @@ static bool finished(const struct model *m, const struct side *d)
 		return true;
 	if (d->may_fail)
 		return d->failed ? d->next_flushed == d->posted : d->wcs_seen == d->nwcs;
-	return d->posted == m->ops && d->wcs_seen == d->nwcs && d->received == d->nmsgs;
+	return d->posted == ops_of(m, (unsigned)(d - m->side)) && d->wcs_seen == d->nwcs &&
+	       d->received == d->nmsgs;
 }
 
 bool model_finished(const struct model *m)

@@ -215,8 +215,8 @@ static void show_received(struct sim_node *n)
 static void show(struct sim *s, unsigned i)
 {
 	struct sim_node *n = &s->n[i];
-	bool open =
-	    n->qp.path.out && n->qp.path.mem && n->qp.state >= IBV_QPS_RTS && n->qp.state <= IBV_QPS_SQD;
+	bool open = n->qp.path.out && n->qp.path.mem && !n->qp.xrcd && n->qp.state >= IBV_QPS_RTS &&
+		    n->qp.state <= IBV_QPS_SQD;
 
 	atomic_store(&n->shown.dest_qpn, n->qp.dest_qpn);
 	atomic_store(&n->shown.pd, n->qp.pd_id);
@@ -225,7 +225,8 @@ static void show(struct sim *s, unsigned i)
 	show_received(n);
 	if (open && !atomic_load(&n->shown.may))
 		n->shown.leaves++;
-	atomic_store(&n->shown.may, open ? n->shown.leaves << VB_SHOWN_LEAVE | n->qp.access : 0u);
+	atomic_store(&n->shown.may,
+		     open ? n->shown.leaves << VB_SHOWN_LEAVE | (s->cfg.xrc ? 0u : n->qp.access) : 0u);
 }
 
 /* The other node's tables, as direct placement finds them within one process. */
@@ -554,6 +555,22 @@ static const struct sim_ground alone = {
     .leave = alone_leave,
 };
 
+/* What the ends of XRC have not got, and what the target has instead. */
+static void make_xrc(struct sim_node *n, unsigned i)
+{
+	n->qp.srq = NULL;
+	n->qp.rcq = NULL;
+	if (!i)
+		return;
+	n->qp.xrcd = n->srq.xrcd = &n->xrcd;
+	n->qp.srqs = &n->srqs;
+	n->srq.cq = &n->rcq;
+	n->srq.number = SIM_SRQN;
+	vb_srqs_init(&n->srqs);
+	vb_list_init(&n->srq.on_srqs);
+	vb_srqs_add(&n->srqs, &n->srq);
+}
+
 static void make_node(struct sim *s, unsigned i)
 {
 	const struct sim_cfg *c = &s->cfg;
@@ -570,15 +587,15 @@ static void make_node(struct sim *s, unsigned i)
 	n->scq.ctx = n->rcq.ctx = &n->ctx;
 	assert_int_equal(vb_cq_init(&n->scq, c->cqe), 0);
 	assert_int_equal(vb_cq_init(&n->rcq, c->cqe), 0);
-	if (c->srq) {
+	if (c->srq || c->xrc) {
 		n->srq.ctx = &n->ctx;
 		n->srq.pd = &n->pd;
 		vb_async_init(&n->srq.ev_limit, IBV_EVENT_SRQ_LIMIT_REACHED, &n->srq.ibv);
 		assert_int_equal(vb_rq_init(&n->srq.rq, NULL, VB_QUEUE_SRQ, c->recv_wr, c->sge), 0);
 		n->qp.srq = &n->srq;
 	}
-	n->qp.ibv.qp_type = IBV_QPT_RC;
-	n->qp.transport = vb_transport_of(IBV_QPT_RC);
+	n->qp.ibv.qp_type = !c->xrc ? IBV_QPT_RC : i ? IBV_QPT_XRC_RECV : IBV_QPT_XRC_SEND;
+	n->qp.transport = vb_transport_of(n->qp.ibv.qp_type);
 	s->ground->attach(s, i);
 	n->qp.pd_id = n->pd.id;
 	n->qp.ctx = &n->ctx;
@@ -588,7 +605,9 @@ static void make_node(struct sim *s, unsigned i)
 	assert_int_equal(vb_mws_init(&n->mws, n->qp.keys, SIM_KEYS), 0);
 	n->qp.mws = &n->mws;
 	n->qp.sq_sig_all = c->sig_all;
-	n->qp.family = c->family;
+	n->qp.family = c->xrc ? VB_FAMILY_XRC : c->family;
+	if (c->xrc)
+		make_xrc(n, i);
 	assert_int_equal(vb_qp_init(&n->qp, &cap), 0);
 	n->deadline = n->kick = VB_NEVER;
 }
@@ -647,7 +666,7 @@ void sim_free(struct sim *s)
 		vb_qp_fini(&n->qp);
 		vb_cq_fini(&n->scq);
 		vb_cq_fini(&n->rcq);
-		if (s->cfg.srq)
+		if (s->cfg.srq || s->cfg.xrc)
 			vb_rq_fini(&n->srq.rq);
 		vb_evq_fini(&n->ctx.async);
 		vb_mws_fini(&n->mws);
@@ -687,10 +706,14 @@ int sim_send(struct sim *s, unsigned n, const struct ibv_send_wr *wr)
 
 	vb_builder_begin(&b, qp);
 	for (; wr && !err; wr = wr->next) {
+		struct ibv_send_wr named = *wr;
+
+		if (!named.qp_type.xrc.remote_srqn) /* unless the test wants another */
+			named.qp_type.xrc.remote_srqn = SIM_SRQN;
 		if (!vb_builder_room(&b))
 			err = ENOMEM;
 		else if (vb_builder_start(&b, wr->opcode, wr->send_flags, wr->wr_id) ||
-			 vb_builder_fill(&b, wr))
+			 vb_builder_fill(&b, &named))
 			err = EINVAL;
 		else
 			vb_builder_next(&b);
@@ -707,10 +730,12 @@ int sim_recv(struct sim *s, unsigned n, uint64_t wr_id, struct ibv_sge *sge, int
 	struct vb_qp *qp = &s->n[n].qp;
 	int err;
 
-	if (qp->srq) {
-		vb_lock_take(&qp->srq->lock);
-		err = vb_rq_post(&qp->srq->rq, &wr, &bad, "ibv_post_srq_recv");
-		vb_lock_give(&qp->srq->lock);
+	if (qp->srq || qp->xrcd) {
+		struct vb_srq *srq = qp->xrcd ? &s->n[n].srq : qp->srq;
+
+		vb_lock_take(&srq->lock);
+		err = vb_rq_post(&srq->rq, &wr, &bad, "ibv_post_srq_recv");
+		vb_lock_give(&srq->lock);
 		return err;
 	}
 	vb_lock_take(&qp->post.receives);
@@ -726,7 +751,8 @@ int sim_recv(struct sim *s, unsigned n, uint64_t wr_id, struct ibv_sge *sge, int
 
 bool sim_poll(struct sim *s, unsigned n, bool send, struct ibv_wc *wc)
 {
-	struct vb_cq *cq = send ? s->n[n].qp.scq : s->n[n].qp.rcq;
+	struct sim_node *to = &s->n[n];
+	struct vb_cq *cq = send ? to->qp.scq : to->qp.rcq ? to->qp.rcq : &to->rcq; /* XRC's have none */
 
 	if (vb_cq_poll(cq, 1, wc) == 1)
 		return true;

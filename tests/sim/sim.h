@@ -29,10 +29,11 @@
 #include "obj/mw.h"
 #include "obj/qp.h"
 #include "obj/srq.h"
+#include "obj/srqs.h"
 #include "transport/rc.h"
 
 enum { SIM_MEM = 256 << 10, SIM_DROPS = 16, SIM_ALWAYS = 1 << 30, SIM_ANY = 0x100 };
-enum { SIM_KEYS = 64, SIM_TRACE = 1 << 14, SIM_QPN0 = 0x11010, SIM_QPN1 = 0x22020 };
+enum { SIM_KEYS = 64, SIM_TRACE = 1 << 14, SIM_QPN0 = 0x11010, SIM_QPN1 = 0x22020, SIM_SRQN = 0x22001 };
 
 /* The opcodes of RC by name. */
 #define SIM_RC(operation) VB_RC_##operation = VB_FAMILY_RC | VB_##operation
@@ -67,7 +68,8 @@ struct sim_cfg {
 	uint32_t mtu;	      /* 256 ... */
 	uint32_t path_mtu[2]; /* of the two, where the wire's own packets are larger; 0: the wire's */
 	uint8_t family;	      /* enum vb_family of both QPs */
-	bool local;	      /* NAKs carry reasons */
+	bool xrc;   /* node 0 is an initiator of XRC, node 1 its target, with an SRQ of its domain */
+	bool local; /* NAKs carry reasons */
 	bool srq, one_cq, sig_all;
 	bool lossless;	/* the wire can tell what was taken out */
 	bool lazy_acks; /* mere ACKs leave late, at random */
@@ -149,6 +151,8 @@ struct sim_node {
 	struct vb_pd pd;
 	struct vb_cq scq, rcq;
 	struct vb_srq srq;
+	struct vb_xrcd xrcd; /* xrc: of node 1, as what follows */
+	struct vb_srqs srqs;
 	struct vb_keys keys;
 	struct vb_mws mws;
 	struct vb_qp qp;

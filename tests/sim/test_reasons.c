@@ -682,6 +682,27 @@ static struct sim *nak_remote_operation(void)
 	return s;
 }
 
+/* Node 0 names an SRQ that node 1 has not got. */
+static struct sim *name_srq(struct sim *s)
+{
+	struct ibv_send_wr wr = sim_wr(s, 0, IBV_WR_SEND, 0, 8, 0, &sge);
+
+	wr.qp_type.xrc.remote_srqn = SIM_SRQN + 1;
+	assert_int_equal(sim_send(s, 0, &wr), 0);
+	sim_settle(s);
+	return s;
+}
+
+static struct sim *xrc_srq(void)
+{
+	return name_srq(sim_desk(CFG(.local = true, .xrc = true)));
+}
+
+static struct sim *nak_invalid_rd(void)
+{
+	return name_srq(sim_desk(CFG(.xrc = true)));
+}
+
 static struct sim *flushed(void)
 {
 	struct sim *s = desk();
@@ -809,6 +830,8 @@ static const struct reach {
     {VB_R_NAK_INVALID_REQUEST, HERE, nak_invalid_request, "the far end refused the request as invalid"},
     {VB_R_NAK_REMOTE_ACCESS, HERE, nak_remote_access, "the far end refused access to its memory"},
     {VB_R_NAK_REMOTE_OPERATION, HERE, nak_remote_operation, "the far end failed to carry out the request"},
+    {VB_R_XRC_SRQ, FAR, xrc_srq, "a message for SRQ 0x022002 came to target queue pair 0x022020"},
+    {VB_R_NAK_INVALID_RD, HERE, nak_invalid_rd, "the far end has no SRQ of that number"},
     {VB_R_FLUSHED, HERE, flushed, "the queue pair is in the error state"},
     {VB_R_CQ_OVERRUN, QUEUE, cq_overrun, "a completion queue of 2 entries overran"},
 };

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Debian's perftest over RC: bandwidth, latency and atomics, with the options that people use, serially.
+"""Debian's perftest over RC and XRC: bandwidth, latency and atomics, with the options that people use, serially.
 
 Rows that begin with a variable run with that in the environment; {file} is a file in /dev/shm, one for each side: its
 memory is mapped by the initiator.  --rounds N repeats the table.  ib_write_bw and ib_write_lat have no -e (their server sees no completion), and
@@ -21,6 +21,8 @@ TABLE = (
     + ["ib_send_lat -e", "ib_read_lat -e"]
     + [f"ib_atomic_{test} -A {kind}" for test in ("bw", "lat") for kind in ("CMP_AND_SWAP", "FETCH_AND_ADD")]
     + ["ib_send_lat -I 64 -s 32"]
+    + [f"ib_{test} -c XRC" for test in ("send_bw -a", "send_bw -b -q 4", "write_bw", "read_bw", "send_lat -s 8 -n 10000",
+                                        "write_lat -s 8 -n 1000", "atomic_bw -A FETCH_AND_ADD")]
     + [f"ib_{test} --mmap={{file}}" for test in ("write_bw -a", "read_bw -a", "write_lat -a", "send_bw -s 4096",
                                                  "atomic_bw -A FETCH_AND_ADD")]
     + [f"ib_{verb}_{test} --odp" for verb in ("send", "write", "read") for test in ("bw", "lat -s 8 -n 1000")]

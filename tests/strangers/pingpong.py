@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""ibv_rc_pingpong and ibv_srq_pingpong, server and client, with the options of everyday use."""
+"""ibv_rc_pingpong, ibv_srq_pingpong and ibv_xsrq_pingpong, server and client, with the options of everyday use."""
 import re
 import sys
 
@@ -8,6 +8,7 @@ import stranger
 RC = ["", "-e", "-c", "-e -c", "-s 1", "-s 1000000 -n 200", "-m 256", "-r 2", "-j", "-j -c",
       "-o", "-o -c", "-o -e", "-O", "-O -c", "-o -P", "-o -P -c", "-O -P -c"]
 SRQ = ["", "-e", "-q 1", "-q 64"]
+XSRQ = ["-n 1000", "-n 1000 -e", "-n 200 -s 100000"]
 PROFILES = [("ibv_rc_pingpong", "-e"), ("ibv_rc_pingpong", "-s 1000000 -n 200"), ("ibv_srq_pingpong", "")]
 
 
@@ -59,8 +60,9 @@ def without_gid(a):
 
 def main():
     a = stranger.arguments()
-    stranger.need("ibv_rc_pingpong", "ibv_srq_pingpong")
+    stranger.need("ibv_rc_pingpong", "ibv_srq_pingpong", "ibv_xsrq_pingpong")
     table = [Row("ibv_rc_pingpong", o) for o in RC] + [Row("ibv_srq_pingpong", o) for o in SRQ]
+    table += [Row("ibv_xsrq_pingpong", o) for o in XSRQ]
     table += [Row(*p, profile) for profile in ("strict", "rxe") for p in PROFILES]
     table += [Row("ibv_rc_pingpong", o, link="infiniband") for o in ("", "-e", "-s 1000000 -n 200", "-g 0")]
     table += [Row("ibv_srq_pingpong", "", link="infiniband")]

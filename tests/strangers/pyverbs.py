@@ -20,7 +20,6 @@ MODULES = ["test_addr", "test_device", "test_pd", "test_cq", "test_cq_events", "
            "test_parent_domain", "test_mr", "test_odp", "test_relaxed_ordering", "test_fork", "test_shared_pd"]
 # pattern of the case -> why it may be skipped
 LATER = [
-    (r"test_atomic\.AtomicTest\.test_xrc_", "XRC"),
     (r"test_device\.DeviceTest\.test_query_gid_ex_bad_flow", "it wants an empty GID index, and none is"),
     (r"test_qp\.QPTest\.test_create_raw_", "raw packet QPs are for Ethernet adapters"),
     (r"test_qp\.QPTest\.test_query_raw_qp", "raw packet QPs are for Ethernet adapters"),
@@ -31,7 +30,6 @@ LATER = [
     (r"test_cq_events\..*_ud$", "UD"),
     (r"test_mr\.DmaBuf", "it takes its dma-bufs from /dev/dri"),
     (r"test_(odp|relaxed_ordering)\..*_ud_", "UD"),
-    (r"test_(odp|relaxed_ordering)\..*_xrc_", "XRC"),
     (r"test_shared_pd\.", "the extended QP interface"),
     (r"test_parent_domain\..*_ud_", "UD"),
     (r"test_parent_domain\..*_excq_", "extended CQs"),

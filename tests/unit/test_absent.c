@@ -90,7 +90,6 @@ static struct ibv_context *ctx;
 
 /* Objects that no program can have made: the header only wants to know their context. */
 static struct {
-	struct ibv_xrcd xrcd;
 	struct ibv_qp qp;
 	struct ibv_flow flow;
 	struct ibv_flow_action action;
@@ -114,44 +113,40 @@ static int rows(int row)
 
 	switch (row) {
 	case 0:
-		return is_null(ibv_open_xrcd(ctx, NULL));
-	case 1:
-		return ibv_close_xrcd(&made.xrcd);
-	case 2:
 		return is_null(ibv_open_qp(ctx, NULL));
-	case 3:
+	case 1:
 		return is_null(ibv_create_flow(&made.qp, NULL));
-	case 4:
+	case 2:
 		return ibv_destroy_flow(&made.flow);
-	case 5:
+	case 3:
 		return is_null(ibv_create_flow_action_esp(ctx, NULL));
-	case 6:
+	case 4:
 		return ibv_modify_flow_action_esp(&made.action, NULL);
-	case 7:
+	case 5:
 		return ibv_destroy_flow_action(&made.action);
-	case 8:
+	case 6:
 		return is_null(ibv_create_wq(ctx, &wq_attr));
-	case 9:
+	case 7:
 		return ibv_modify_wq(&made.wq, NULL);
-	case 10:
+	case 8:
 		return ibv_destroy_wq(&made.wq);
-	case 11:
+	case 9:
 		return is_null(ibv_create_rwq_ind_table(ctx, NULL));
-	case 12:
+	case 10:
 		return ibv_destroy_rwq_ind_table(&made.table);
-	case 13:
+	case 11:
 		return is_null(ibv_create_counters(ctx, NULL));
-	case 14:
+	case 12:
 		return ibv_destroy_counters(&made.counters);
-	case 15:
+	case 13:
 		return ibv_read_counters(&made.counters, &value, 1, 0);
-	case 16:
+	case 14:
 		return ibv_attach_counters_point_flow(&made.counters, NULL, NULL);
-	case 17:
+	case 15:
 		return ibv_modify_qp_rate_limit(&made.qp, NULL);
-	case 18:
+	case 16:
 		return ibv_query_rt_values_ex(ctx, NULL);
-	case 19:
+	case 17:
 		err = ibv_post_srq_ops(&made.srq, &op, &bad);
 		return bad == &op ? err : -1;
 	default:
@@ -159,9 +154,7 @@ static int rows(int row)
 	}
 }
 
-static const char *const names[] = {"ibv_open_xrcd",
-				    "ibv_close_xrcd",
-				    "ibv_open_qp",
+static const char *const names[] = {"ibv_open_qp",
 				    "ibv_create_flow",
 				    "ibv_destroy_flow",
 				    "ibv_create_flow_action_esp",
@@ -203,8 +196,8 @@ static int logged(const char *level, int (*f)(void), char *text, size_t size)
 
 static int all_rows(void)
 {
-	made.xrcd.context = made.qp.context = made.flow.context = made.action.context = made.wq.context =
-	    made.table.context = made.counters.context = made.srq.context = ctx;
+	made.qp.context = made.flow.context = made.action.context = made.wq.context = made.table.context =
+	    made.counters.context = made.srq.context = ctx;
 	for (int i = 0; i < ROWS; i++) {
 		errno = 0;
 		if (rows(i) != EOPNOTSUPP)

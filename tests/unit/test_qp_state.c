@@ -207,6 +207,16 @@ static void rule_38_uc_and_ud_rows(void **state)
 	}
 }
 
+/* As Linux has it; programs set both ends of XRC up as they do RC. */
+static void what_xrc_has_no_use_for_is_ignored(void **state)
+{
+	(void)state;
+	assert_int_equal(vb_qp_ignores(IBV_QPT_XRC_SEND), IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+	assert_int_equal(vb_qp_ignores(IBV_QPT_XRC_RECV),
+			 IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY);
+	assert_int_equal(vb_qp_ignores(IBV_QPT_RC), 0);
+}
+
 static void names_of_attributes(void **state)
 {
 	char buf[256], small[12];
@@ -224,8 +234,11 @@ static void names_of_attributes(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(rule_38_rc_matrix),	   cmocka_unit_test(rule_38_xrc_matrix),
-	    cmocka_unit_test(states_outside_lead_nowhere), cmocka_unit_test(rule_38_uc_and_ud_rows),
+	    cmocka_unit_test(rule_38_rc_matrix),
+	    cmocka_unit_test(rule_38_xrc_matrix),
+	    cmocka_unit_test(states_outside_lead_nowhere),
+	    cmocka_unit_test(rule_38_uc_and_ud_rows),
+	    cmocka_unit_test(what_xrc_has_no_use_for_is_ignored),
 	    cmocka_unit_test(names_of_attributes),
 	};
 

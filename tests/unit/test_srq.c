@@ -220,7 +220,7 @@ static void rule_37_an_srq_with_qps_is_busy(void **state)
 	assert_int_equal(ibv_destroy_srq(s), 0);
 }
 
-static void the_extended_call_makes_basic_srqs_only(void **state)
+static void what_the_extended_call_refuses(void **state)
 {
 	struct fixture *f = *state;
 	struct ibv_srq_init_attr_ex ex = {.attr = {.max_wr = 4, .max_sge = 1},
@@ -234,7 +234,13 @@ static void the_extended_call_makes_basic_srqs_only(void **state)
 	assert_int_equal(vb_get_srq_num(s, &number), 0);
 	assert_int_equal(number, vb_srq(s)->number);
 	assert_int_equal(ibv_destroy_srq(s), 0);
-	ex.srq_type = IBV_SRQT_XRC;
+	ex.srq_type = IBV_SRQT_TM;
+	assert_null(vb_create_srq_ex(f->ibctx, &ex));
+	assert_int_equal(errno, EOPNOTSUPP);
+	ex.srq_type = IBV_SRQT_XRC; /* and neither domain nor CQ */
+	assert_null(vb_create_srq_ex(f->ibctx, &ex));
+	assert_int_equal(errno, EINVAL);
+	ex.srq_type = (enum ibv_srq_type)9;
 	assert_null(vb_create_srq_ex(f->ibctx, &ex));
 	assert_int_equal(errno, EOPNOTSUPP);
 	ex.srq_type = IBV_SRQT_BASIC;
@@ -322,7 +328,7 @@ int main(void)
 	    with_fixture(modify_refuses_what_mlx5_refuses),
 	    with_fixture(the_advertised_maxima_work_and_more_is_refused),
 	    with_fixture(rule_37_an_srq_with_qps_is_busy),
-	    with_fixture(the_extended_call_makes_basic_srqs_only),
+	    with_fixture(what_the_extended_call_refuses),
 	    with_fixture(a_domain_of_another_device_is_refused),
 	    with_fixture(posting_and_consuming_from_many_threads),
 	};

@@ -1,0 +1,53 @@
+/* A target queue pair has neither a protection domain nor a receive queue nor a CQ: a message brings them
+ * along. Each request names an SRQ, and what the request may reach is what that SRQ stands for (annex A14):
+ * its receive requests and its CQ, and for READ, WRITE and atomics the regions of its protection domain. */
+#include "transport/xrc.h"
+
+#include "obj/srqs.h"
+#include "transport/rc_priv.h"
+
+static bool is_ours(const struct vb_qp *qp, const struct vb_pkt *p)
+{
+	return VB_FAMILY(p->opcode) == qp->family;
+}
+
+void vb_xrc_initiator_input(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	vb_lock_assert_held(&qp->lock);
+	if (is_ours(qp, p) && p->op->bits & VB_OP_RESPONSE)
+		vb_completer_input(qp, p);
+}
+
+/* The message is received by the SRQ that it names.  All packets of one name the same. */
+static bool choose(struct vb_qp *qp, uint32_t srqn)
+{
+	struct vb_srq *srq;
+
+	if (qp->resp.in_message)
+		return qp->srq && qp->srq->number == srqn;
+	if (vb_likely(qp->srq && qp->srq->number == srqn)) /* it is taken away before it is destroyed */
+		return true;
+	srq = vb_srqs_find(qp->srqs, srqn);
+	if (!srq || !vb_xrcd_is(&srq->xrcd->id, &qp->xrcd->id))
+		return false;
+	qp->srq = srq;
+	qp->rcq = srq->cq;
+	qp->pd_id = srq->pd->id;
+	return true;
+}
+
+void vb_xrc_target_input(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	struct vb_facts f = {.srq = {.number = p->srqn}};
+
+	vb_lock_assert_held(&qp->lock);
+	if (!is_ours(qp, p) || p->op->bits & VB_OP_RESPONSE || qp->state < IBV_QPS_RTR ||
+	    qp->state > IBV_QPS_SQE)
+		return;
+	/* Of what has come before nothing is looked at again. */
+	if (p->psn == qp->resp.epsn && !choose(qp, p->srqn)) {
+		vb_responder_fault(qp, &f, VB_R_XRC_SRQ, false);
+		return;
+	}
+	vb_responder_input(qp, p);
+}

@@ -1,0 +1,107 @@
+/* A target of XRC, packet by packet: when its SRQ is looked for, and what goes on without one (annex A14). */
+#include "sim.h"
+
+enum { MTU = 256 };
+
+static struct sim *desk(void)
+{
+	return sim_desk(SIM_CFG(.mtu = MTU, .local = true, .xrc = true, .retry_cnt = 7));
+}
+
+/* The SRQ is destroyed, as hca/ does it. */
+static void srq_goes(struct sim *s)
+{
+	struct sim_node *n = &s->n[1];
+
+	vb_srqs_drop(&n->srqs, &n->srq);
+	vb_lock_take(&n->qp.lock);
+	vb_qp_forget_srq(&n->qp, &n->srq);
+	vb_lock_give(&n->qp.lock);
+}
+
+static void every_packet_names_the_srq(void **state)
+{
+	struct sim *s = desk();
+	uint64_t wr;
+
+	(void)state;
+	sim_take(s, 1, 4096, 1024);
+	wr = sim_op(s, 0, IBV_WR_SEND, 0, 1000, 0);
+	sim_settle(s);
+	sim_expect(s, 0, true, wr, IBV_WC_SUCCESS);
+	assert_true(s->seen >= 4);
+	for (uint32_t i = 0; i < s->seen; i++)
+		if (s->trace[i].from == 0)
+			assert_int_equal(s->trace[i].p.srqn, SIM_SRQN);
+	sim_free(s);
+}
+
+/* The ACK is lost and the SRQ gone: what has arrived is acknowledged again, and no error. */
+static void what_has_come_before_needs_no_srq(void **state)
+{
+	struct sim *s = desk();
+	uint64_t wr;
+
+	(void)state;
+	sim_take(s, 1, 4096, 64);
+	sim_drop(s, 1, SIM_ANY, 1);
+	wr = sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	sim_run_for(s, 10000);
+	srq_goes(s);
+	sim_settle(s);
+	sim_expect(s, 0, true, wr, IBV_WC_SUCCESS);
+	assert_int_equal(s->n[1].qp.state, IBV_QPS_RTS);
+	sim_free(s);
+}
+
+/* In the middle of a message: its next packet is refused, and its receive request's slot is free. */
+static void an_srq_goes_in_the_middle(void **state)
+{
+	struct sim *s = desk();
+	uint64_t wr;
+
+	(void)state;
+	sim_take(s, 1, 4096, 1024);
+	sim_drop(s, 0, VB_FAMILY_XRC | VB_SEND_LAST, 1);
+	wr = sim_op(s, 0, IBV_WR_SEND, 0, 1000, 0);
+	sim_run_for(s, 10000);
+	assert_true(s->n[1].qp.resp.in_message && s->n[1].qp.resp.have_wqe);
+	srq_goes(s);
+	assert_int_equal(vb_rq_held(&s->n[1].srq.rq), 0);
+	sim_settle(s);
+	sim_expect(s, 0, true, wr, IBV_WC_REM_INV_RD_REQ_ERR);
+	assert_int_equal(s->n[1].qp.state, IBV_QPS_ERR);
+	sim_free(s);
+}
+
+/* An initiator answers no requests, and a target takes no answers. */
+static void each_end_has_one_half(void **state)
+{
+	struct sim *s = desk();
+	struct vb_pkt ask = {.opcode = VB_FAMILY_XRC | VB_SEND_ONLY,
+			     .psn = s->n[0].qp.resp.epsn,
+			     .srqn = SIM_SRQN,
+			     .ack_req = true};
+	struct vb_pkt answer = {.opcode = VB_FAMILY_XRC | VB_ACK, .syndrome = VB_AETH_ACK};
+
+	(void)state;
+	sim_inject(s, 0, &ask, NULL, 0);
+	sim_inject(s, 1, &answer, NULL, 0);
+	sim_settle(s);
+	assert_int_equal(s->seen, 0);
+	assert_int_equal(s->n[0].qp.state, IBV_QPS_RTS);
+	assert_int_equal(s->n[1].qp.state, IBV_QPS_RTS);
+	sim_free(s);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(every_packet_names_the_srq),
+	    cmocka_unit_test(what_has_come_before_needs_no_srq),
+	    cmocka_unit_test(an_srq_goes_in_the_middle),
+	    cmocka_unit_test(each_end_has_one_half),
+	};
+
+	return cmocka_run_group_tests_name("xrc", tests, NULL, NULL);
+}
