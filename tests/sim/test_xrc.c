@@ -44,7 +44,7 @@ static void what_has_come_before_needs_no_srq(void **state)
 
 	(void)state;
 	sim_take(s, 1, 4096, 64);
-	sim_drop(s, 1, SIM_ANY, 1);
+	sim_drop(s, 1, SIM_ANY, 0);
 	wr = sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
 	sim_run_for(s, 10000);
 	srq_goes(s);
@@ -62,7 +62,7 @@ static void an_srq_goes_in_the_middle(void **state)
 
 	(void)state;
 	sim_take(s, 1, 4096, 1024);
-	sim_drop(s, 0, VB_FAMILY_XRC | VB_SEND_LAST, 1);
+	sim_drop(s, 0, VB_FAMILY_XRC | VB_SEND_LAST, 0);
 	wr = sim_op(s, 0, IBV_WR_SEND, 0, 1000, 0);
 	sim_run_for(s, 10000);
 	assert_true(s->n[1].qp.resp.in_message && s->n[1].qp.resp.have_wqe);
