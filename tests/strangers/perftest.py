@@ -30,6 +30,7 @@ TABLE = (
                                                     "atomic_lat -A CMP_AND_SWAP")]
     + [f"VERBENA_PROFILE={p} ib_{test}" for p in ("strict", "rxe")
        for test in ("send_bw", "write_bw", "read_bw -q 4", "send_lat -s 8 -n 1000", "atomic_bw -A FETCH_AND_ADD")]
+    + [f"VERBENA_LINK=infiniband ib_{test}" for test in ("send_bw -b", "write_bw -q 4", "read_lat -s 8 -n 1000")]
 )
 # perftest turns inline data off on devices that it does not know; of this vendor it knows every part, and it
 # stays with ibv_post_send().
