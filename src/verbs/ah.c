@@ -33,6 +33,13 @@ int vb_check_av(const char *call, const struct vb_context *c, const struct ibv_a
 		return vb_refuse(EINVAL, call, "service level %u, at most %d is possible", av->sl, MAX_SL);
 	if (vb_devices_infiniband()) /* the LID leads there, and what has no GRH needs no GID */
 		return av->is_global ? vb_check_gid(call, c, av->grh.sgid_index) : 0;
+	if (av->dlid && (!av->is_global || vb_gid_is_zero(av->grh.dgid.raw)))
+		return vb_refuse(
+		    EINVAL, call,
+		    "the address has a LID (dlid 0x%x) and no GID: the other end's port is "
+		    "InfiniBand, this one's is Ethernet; --link of verbena run (VERBENA_LINK) must be "
+		    "the same at both ends",
+		    av->dlid);
 	if (vb_gid_is_zero(av->grh.dgid.raw))
 		return vb_refuse(
 		    EINVAL, call,

@@ -477,6 +477,21 @@ static void addresses_of_each_link(void)
 	CHECK(!ibv_modify_qp(e.qp, &a, mask));
 }
 
+/* What an InfiniBand port's process tells is understood, if not usable, on Ethernet. */
+static void a_lid_on_ethernet(void)
+{
+	struct ibv_qp_attr a = {
+	    .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .ah_attr = {.port_num = 1, .dlid = 0x1234}};
+	struct kit_end e;
+
+	kit_log_begin("info");
+	kit_end_open(&e, ibv_alloc_pd(open_one(0)), 8, 64);
+	CHECK(ibv_modify_qp(e.qp, &a,
+			    IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+				IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == EINVAL);
+	KIT_LOG_SAYS("the address has a LID (dlid 0x1234) and no GID: the other end's port is InfiniBand");
+}
+
 int main(int argc, char **argv)
 {
 	static const struct kit_case cases[] = {
@@ -492,6 +507,7 @@ int main(int argc, char **argv)
 	    {.name = "wrong-lid", .run = a_wrong_lid},
 	    {.name = "refused", .run = link_layers_refuse_each_other},
 	    {.name = "vectors", .run = addresses_of_each_link},
+	    {.name = "ethernet-lid", .run = a_lid_on_ethernet},
 	};
 	static const struct kit_case apart[] = {
 	    {.name = "elsewhere", .run = elsewhere},
