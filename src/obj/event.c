@@ -156,7 +156,7 @@ void vb_async_init(struct vb_async_node *n, enum ibv_event_type type, void *elem
 	vb_list_init(&n->link);
 }
 
-void vb_async_post(struct vb_context *c, struct vb_async_node *n)
+static void post_one(struct vb_context *c, struct vb_async_node *n)
 {
 	bool fresh;
 
@@ -167,6 +167,13 @@ void vb_async_post(struct vb_context *c, struct vb_async_node *n)
 	vb_lock_give(&c->async.lock);
 	if (fresh)
 		vb_evq_add(&c->async);
+}
+
+void vb_async_post(struct vb_context *c, struct vb_async_node *n)
+{
+	for (; n; c = n->also_in, n = n->also)
+		if (vb_likely(!n->deaf))
+			post_one(c, n);
 }
 
 void vb_async_turn(struct vb_context *c, struct vb_async_node *n, struct vb_async_node *opposite)

@@ -55,6 +55,11 @@ void vb_evq_take_back(struct vb_evq *q, uint32_t n); /* under lock: n events wer
 struct vb_async_node {
 	struct vb_list link;
 	struct ibv_async_event ev; /* type and element; set at the object's creation */
+	/* Of a queue pair that others have opened: theirs, in which the event is raised too.  Guarded by that
+	 * queue pair's lock, under which its events are posted. */
+	struct vb_async_node *also; /* NULL: there is none more */
+	struct vb_context *also_in;
+	bool deaf; /* whoever made the object has closed it: only the others hear */
 };
 
 void vb_async_init(struct vb_async_node *n, enum ibv_event_type type, void *element);

@@ -101,22 +101,36 @@ static void empty_queues(struct vb_qp *qp)
 	qp->why = (struct vb_facts){0};
 }
 
+struct vb_async_node *vb_qp_event_at(struct vb_qp *qp, unsigned i)
+{
+	struct vb_async_node *const nodes[VB_QP_EVENTS] = {
+	    &qp->ev_fatal, &qp->ev_access, &qp->ev_req, &qp->ev_comm_est, &qp->ev_drained, &qp->ev_last_wqe};
+
+	return nodes[i];
+}
+
+void vb_qp_init_events(struct vb_qp *qp)
+{
+	static const enum ibv_event_type types[VB_QP_EVENTS] = {
+	    IBV_EVENT_QP_FATAL, IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_REQ_ERR,
+	    IBV_EVENT_COMM_EST, IBV_EVENT_SQ_DRAINED,	 IBV_EVENT_QP_LAST_WQE_REACHED};
+
+	for (unsigned i = 0; i < VB_QP_EVENTS; i++)
+		vb_async_init(vb_qp_event_at(qp, i), types[i], &qp->ibv);
+	vb_list_init(&qp->on_ctx);
+	vb_list_init(&qp->opened);
+	vb_list_init(&qp->on_target);
+}
+
 int vb_qp_init(struct vb_qp *qp, struct ibv_qp_cap *cap)
 {
-	struct ibv_qp *q = &qp->ibv;
 	int err;
 
 	qp->no_rq = qp->srq || qp->xrcd || qp->ibv.qp_type == IBV_QPT_XRC_SEND;
-	vb_list_init(&qp->on_ctx);
+	vb_qp_init_events(qp);
 	vb_list_init(&qp->path.owes);
 	qp->path.qp = qp;
 	vb_list_init(&qp->on_timer);
-	vb_async_init(&qp->ev_fatal, IBV_EVENT_QP_FATAL, q);
-	vb_async_init(&qp->ev_access, IBV_EVENT_QP_ACCESS_ERR, q);
-	vb_async_init(&qp->ev_req, IBV_EVENT_QP_REQ_ERR, q);
-	vb_async_init(&qp->ev_comm_est, IBV_EVENT_COMM_EST, q);
-	vb_async_init(&qp->ev_drained, IBV_EVENT_SQ_DRAINED, q);
-	vb_async_init(&qp->ev_last_wqe, IBV_EVENT_QP_LAST_WQE_REACHED, q);
 	err = send_queue(qp, cap);
 	if (!err)
 		err = recv_queue(qp, cap);

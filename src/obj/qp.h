@@ -190,7 +190,7 @@ struct vb_qp {
 	 * (transport/xrc.c). An initiator of XRC has neither receive CQ nor SRQ. */
 	struct vb_cq *scq, *rcq;
 	struct vb_srq *srq;
-	struct vb_xrcd *xrcd;	   /* of a target; NULL: it is none.  Set once */
+	struct vb_xrcd *xrcd;	   /* of a target; NULL: it is none.  Its id stays; verbs/open_qp.c */
 	struct vb_srqs *srqs;	   /* of a target: the adapter's XRC SRQs; set once */
 	bool no_rq;		   /* has no receive queue of its own: an SRQ, or it is XRC's.  Set once */
 	struct vb_keys *keys;	   /* the adapter's key table; set once */
@@ -204,6 +204,13 @@ struct vb_qp {
 	uint32_t delivered;		      /* async events handed out; guarded by the context's evq lock */
 	struct vb_async_node ev_fatal, ev_access, ev_req, ev_comm_est, ev_drained, ev_last_wqe;
 	struct vb_list on_ctx; /* context's list of QPs */
+	/* A target may be opened again and again (verbs/open_qp.c): what that gives is a struct vb_qp with
+	 * little in it but its events, which stands for the target.  Guarded by the target's lock, but for
+	 * `of`. */
+	struct vb_qp *of;	  /* the target that it stands for; NULL: it is a QP itself.  Set once */
+	struct vb_list opened;	  /* of a target: those that stand for it, by their on_target */
+	struct vb_list on_target; /* of what stands for one */
+	bool closed;		  /* of a target: its maker has destroyed it, and others have it open */
 
 	struct vb_posting post __attribute__((aligned(VB_LINE)));
 
@@ -233,6 +240,12 @@ struct vb_qp {
 static inline struct vb_qp *vb_qp(struct ibv_qp *q)
 {
 	return (struct vb_qp *)q;
+}
+
+/* The queue pair itself, of what may only stand for one. */
+static inline struct vb_qp *vb_qp_itself(struct vb_qp *qp)
+{
+	return vb_unlikely(qp->of != NULL) ? qp->of : qp;
 }
 
 static inline struct vb_swqe *vb_sq_at(const struct vb_req *r, uint32_t index)
@@ -303,6 +316,10 @@ static inline struct vb_qp *vb_qp_of_receive(struct vb_qp *qp)
  * RESET.  cap: as asked, already checked against the limits; receives what was granted (>= asked).  0 or
  * errno. */
 int vb_qp_init(struct vb_qp *qp, struct ibv_qp_cap *cap);
+/* What every struct vb_qp has, also one that stands for another: its lists and its events. */
+void vb_qp_init_events(struct vb_qp *qp);
+enum { VB_QP_EVENTS = 6 };
+struct vb_async_node *vb_qp_event_at(struct vb_qp *qp, unsigned i); /* i < VB_QP_EVENTS */
 void vb_qp_fini(struct vb_qp *qp);
 /* Forgets all queue contents and PSNs (state RESET), as modify to RESET and creation do.  Under the posting
  * lock and qp->lock. */

@@ -14,8 +14,6 @@
 /* Each row: the entry, the public call, what is missing, arguments.  ERRNO: the call returns a positive
  * errno and sets it; NONE: NULL and errno, and the row begins with the type. */
 #define ENTRIES(ERRNO, NONE)                                                                                 \
-	NONE(struct ibv_qp *, open_qp, "ibv_open_qp", "queue pairs of XRC are", struct ibv_context *c,       \
-	     struct ibv_qp_open_attr *attr)                                                                  \
 	NONE(struct ibv_flow *, ibv_create_flow, "ibv_create_flow", FLOW, struct ibv_qp *qp,                 \
 	     struct ibv_flow_attr *attr)                                                                     \
 	ERRNO(ibv_destroy_flow, "ibv_destroy_flow", FLOW, struct ibv_flow *flow)                             \

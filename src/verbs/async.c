@@ -187,13 +187,11 @@ void vb_wait_acked(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_t 
 
 void vb_qp_await_events(struct vb_qp *qp)
 {
-	struct vb_async_node *nodes[] = {&qp->ev_fatal,	   &qp->ev_access,  &qp->ev_req,
-					 &qp->ev_comm_est, &qp->ev_drained, &qp->ev_last_wqe};
 	struct vb_context *ctx = qp->ctx;
 	uint32_t delivered;
 
-	for (unsigned i = 0; i < sizeof(nodes) / sizeof(nodes[0]); i++)
-		vb_async_cancel(ctx, nodes[i]);
+	for (unsigned i = 0; i < VB_QP_EVENTS; i++)
+		vb_async_cancel(ctx, vb_qp_event_at(qp, i));
 	vb_lock_take(&ctx->async.lock);
 	delivered = qp->delivered;
 	vb_lock_give(&ctx->async.lock);

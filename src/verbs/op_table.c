@@ -52,6 +52,7 @@ void vb_ops_fill(struct vb_context *c)
 	v->create_qp_ex = vb_create_qp_ex;
 	v->get_srq_num = vb_get_srq_num;
 	v->create_srq_ex = vb_create_srq_ex;
+	v->open_qp = vb_open_qp;
 	v->open_xrcd = vb_open_xrcd;
 	v->close_xrcd = vb_close_xrcd;
 	v->alloc_null_mr = vb_alloc_null_mr;

@@ -81,6 +81,8 @@ static __attribute__((cold, noinline)) int refuse_state(const struct vb_qp *qp, 
 {
 	static const char *const names[] = {"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"};
 
+	if (qp->xrcd)
+		return refuse_full(qp, call);
 	return vb_refuse(EINVAL, call, "QP 0x%06x is in %s", qp->qpn, names[state]);
 }
 

@@ -323,13 +323,11 @@ VB_EXPORT VB_OBJECT(struct ibv_qp_ex *, ibv_qp_to_qp_ex, (qp), struct ibv_qp *qp
 	return NULL;
 }
 
-VB_EXPORT VB_CODE(ibv_destroy_qp, (ibqp), struct ibv_qp *ibqp)
+/* Nobody has it open any more. */
+static void end(struct vb_qp *qp)
 {
-	struct vb_qp *qp = vb_qp(ibqp);
 	struct vb_context *c = qp->ctx;
 
-	if (vb_context_dead(c))
-		return 0;
 	vb_lock_take(&c->lock);
 	vb_list_unlink(&qp->on_ctx);
 	vb_lock_give(&c->lock);
@@ -350,8 +348,20 @@ VB_EXPORT VB_CODE(ibv_destroy_qp, (ibqp), struct ibv_qp *ibqp)
 	vb_qp_await_events(qp); /* rule 36 */
 	vb_qp_fini(qp);		/* before its domain can go, whose callbacks it may need */
 	count(qp, (uint32_t)-1);
-	pthread_cond_destroy(&ibqp->cond);
-	pthread_mutex_destroy(&ibqp->mutex);
+	pthread_cond_destroy(&qp->ibv.cond);
+	pthread_mutex_destroy(&qp->ibv.mutex);
 	free(qp);
+}
+
+VB_EXPORT VB_CODE(ibv_destroy_qp, (ibqp), struct ibv_qp *ibqp)
+{
+	struct vb_qp *qp = vb_qp(ibqp);
+
+	if (vb_context_dead(qp->ctx))
+		return 0;
+	if (qp->xrcd)
+		qp = vb_qp_close(qp);
+	if (qp)
+		end(qp);
 	return 0;
 }

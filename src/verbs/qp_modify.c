@@ -238,7 +238,7 @@ static void apply(struct vb_qp *qp, enum ibv_qp_state to, const struct ibv_qp_at
 VB_EXPORT VB_CODE(ibv_modify_qp, (ibqp, a, attr_mask), struct ibv_qp *ibqp, struct ibv_qp_attr *a,
 		  int attr_mask)
 {
-	struct vb_qp *qp = vb_qp(ibqp);
+	struct vb_qp *qp = vb_qp_itself(vb_qp(ibqp));
 	uint32_t mask = (uint32_t)attr_mask & ~vb_qp_ignores(ibqp->qp_type);
 	enum ibv_qp_state from, to;
 	int err;
@@ -269,6 +269,7 @@ VB_EXPORT VB_CODE(ibv_modify_qp, (ibqp, a, attr_mask), struct ibv_qp *ibqp, stru
 		err = vb_qp_resources(qp, a->max_dest_rd_atomic);
 	if (!err) {
 		apply(qp, to, a, mask);
+		ibqp->state = to;
 		vb_direct_show(qp);
 	}
 	vb_qp_drop(qp);

@@ -10,7 +10,7 @@
 VB_EXPORT VB_CODE(ibv_query_qp, (ibqp, attr, attr_mask, init), struct ibv_qp *ibqp, struct ibv_qp_attr *attr,
 		  int attr_mask, struct ibv_qp_init_attr *init)
 {
-	struct vb_qp *qp = vb_qp(ibqp);
+	struct vb_qp *qp = vb_qp_itself(vb_qp(ibqp));
 
 	(void)attr_mask;
 	if (vb_context_dead(qp->ctx))

@@ -83,6 +83,10 @@ int vb_query_device_ex(struct ibv_context *context, const struct ibv_query_devic
 		       struct ibv_device_attr_ex *attr, size_t size);
 
 /* xrcd.c, open_qp.c: verbs_context */
+struct ibv_qp *vb_open_qp(struct ibv_context *context, struct ibv_qp_open_attr *attr);
+/* A target, or what stands for one, is destroyed by its holder: NULL, unless it was the last; then the
+ * target, which is to end. */
+struct vb_qp *vb_qp_close(struct vb_qp *qp);
 struct ibv_xrcd *vb_open_xrcd(struct ibv_context *context, struct ibv_xrcd_init_attr *attr);
 int vb_close_xrcd(struct ibv_xrcd *xrcd);
 

@@ -397,6 +397,11 @@ static void xrc_domains(void)
 					  .srq_type = IBV_SRQT_XRC,
 					  .pd = pd};
 	struct ibv_cq *c = ibv_create_cq(ctx, 1, NULL, NULL, 0);
+	struct ibv_qp_init_attr_ex qa = {.qp_type = IBV_QPT_XRC_RECV, .comp_mask = IBV_QP_INIT_ATTR_XRCD};
+	struct ibv_qp_open_attr oa = {.comp_mask = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD |
+						   IBV_QP_OPEN_ATTR_TYPE,
+				      .qp_type = IBV_QPT_XRC_RECV};
+	struct ibv_qp *target, *opened;
 	struct ibv_xrcd *x;
 	struct ibv_srq *srq;
 
@@ -409,6 +414,14 @@ static void xrc_domains(void)
 	WORKS_IF(srq = ibv_create_srq_ex(ctx, &sa), srq);
 	FAILS_CODE(ibv_close_xrcd(x), EBUSY);
 	CHECK(!ibv_destroy_srq(srq) && !ibv_destroy_cq(c));
+	qa.xrcd = x;
+	WORKS_IF(target = ibv_create_qp_ex(ctx, &qa), target);
+	oa.xrcd = x;
+	FAILS_NULL(ibv_open_qp(ctx, &oa), EOPNOTSUPP);
+	oa.qp_num = target->qp_num;
+	WORKS_IF(opened = ibv_open_qp(ctx, &oa), opened);
+	WORKS(ibv_destroy_qp(target));
+	WORKS(ibv_destroy_qp(opened));
 	WORKS(ibv_close_xrcd(x));
 }
 

@@ -416,6 +416,85 @@ static void what_is_refused(void)
 	close_side(&s);
 }
 
+static struct ibv_qp *open_target(struct ibv_context *ctx, struct ibv_xrcd *x, uint32_t number)
+{
+	struct ibv_qp_open_attr a = {.comp_mask = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD |
+						  IBV_QP_OPEN_ATTR_TYPE | IBV_QP_OPEN_ATTR_CONTEXT,
+				     .qp_num = number,
+				     .xrcd = x,
+				     .qp_context = x,
+				     .qp_type = IBV_QPT_XRC_RECV};
+	struct ibv_qp *qp;
+
+	errno = 0;
+	qp = ibv_open_qp(ctx, &a);
+	CHECK(!qp || (qp->qp_num == number && qp->qp_context == x && qp->qp_type == IBV_QPT_XRC_RECV &&
+		      qp->context == ctx));
+	return qp;
+}
+
+/* Whoever has a target open may do what its maker may, hears its events, and keeps it. */
+static void a_target_is_opened(void)
+{
+	int fd = domain_file();
+	struct ibv_context *ctx;
+	struct ibv_xrcd *x, *other;
+	struct ibv_qp *h[2];
+	struct ibv_send_wr send = {.opcode = IBV_WR_SEND}, *bad_send;
+	struct ibv_recv_wr recv = {0}, *bad_recv;
+	struct ibv_qp_init_attr init;
+	struct ibv_qp_attr a;
+	struct side s;
+	uint32_t number;
+
+	open_side(&s, fd);
+	number = s.tgt->qp_num;
+	ctx = kit_open();
+	x = open_domain(ctx, fd, 0);
+	other = open_domain(ctx, -1, O_CREAT);
+	CHECK(x && other && !open_target(ctx, other, number) && errno == EINVAL);
+	CHECK(!open_target(ctx, x, s.ini->qp_num) && errno == EINVAL);
+	CHECK(!open_target(ctx, x, number ^ 0x800000) && errno == EOPNOTSUPP);
+	h[0] = open_target(ctx, x, number);
+	h[1] = open_target(ctx, x, number);
+	CHECK(h[0] && h[1] && ibv_close_xrcd(x) == EBUSY);
+	CHECK(ibv_post_send(h[0], &send, &bad_send) == EINVAL &&
+	      ibv_post_recv(h[0], &recv, &bad_recv) == EINVAL);
+	reset(s.ini);
+	to_rts(h[0], &s.gid, s.ini->qp_num);
+	to_rts(s.ini, &s.gid, number);
+	CHECK(h[0]->state == IBV_QPS_RTS);
+	CHECK(!ibv_query_qp(h[1], &a, IBV_QP_STATE, &init) && a.qp_state == IBV_QPS_RTS &&
+	      a.dest_qp_num == s.ini->qp_num && init.qp_context == h[1]->qp_context);
+	post(&s, IBV_WR_SEND, s.srqn + 1, 0, 8, 0, 0);
+	CHECK(ends(&s) == IBV_WC_REM_INV_RD_REQ_ERR);
+	CHECK(event_of(s.ctx, s.tgt) == IBV_EVENT_QP_ACCESS_ERR);
+	for (int i = 0; i < 2; i++) { /* the latest first */
+		struct ibv_async_event e;
+
+		CHECK(!ibv_get_async_event(ctx, &e) && e.event_type == IBV_EVENT_QP_ACCESS_ERR &&
+		      e.element.qp == h[!i]);
+		ibv_ack_async_event(&e);
+	}
+	CHECK(!ibv_destroy_qp(h[0]) && !ibv_destroy_qp(s.tgt));
+	reset(h[1]);
+	reset(s.ini);
+	to_rts(h[1], &s.gid, s.ini->qp_num);
+	to_rts(s.ini, &s.gid, number);
+	s.tgt = h[1];
+	give(s.srq, s.mr, 7, 0, 8);
+	post(&s, IBV_WR_SEND, s.srqn, 0, 8, 0, 0);
+	received(&s, s.rcq, 7, IBV_WC_RECV, 8);
+	CHECK(ends(&s) == IBV_WC_SUCCESS && ibv_close_xrcd(x) == EBUSY);
+	CHECK(!ibv_destroy_srq(s.srq) && !ibv_close_xrcd(s.xrcd)); /* which the target uses no more */
+	CHECK(!ibv_destroy_qp(h[1]) && !open_target(ctx, x, number) && errno == EINVAL);
+	CHECK(!ibv_close_xrcd(x) && !ibv_close_xrcd(other) && !ibv_close_device(ctx));
+	s.xrcd = open_domain(s.ctx, fd, O_CREAT);
+	s.srq = make_srq(s.pd, s.xrcd, s.rcq, &s.srqn);
+	s.tgt = make_target(s.ctx, s.xrcd);
+	close_side(&s);
+}
+
 /* A domain is a file's, and exists as long as somebody has it open. */
 static void domains(void)
 {
@@ -519,6 +598,7 @@ static const struct kit_case cases[] = {
     {.name = "no receive is posted", .run = no_receive_is_posted, .clean = true},
     {.name = "an SRQ goes", .run = an_srq_goes, .clean = true},
     {.name = "what is refused", .run = what_is_refused, .clean = true},
+    {.name = "a target is opened", .run = a_target_is_opened, .clean = true},
     {.name = "domains", .run = domains, .clean = true},
     {.name = "two processes", .run = two_processes, .clean = true},
 };

@@ -113,40 +113,38 @@ static int rows(int row)
 
 	switch (row) {
 	case 0:
-		return is_null(ibv_open_qp(ctx, NULL));
-	case 1:
 		return is_null(ibv_create_flow(&made.qp, NULL));
-	case 2:
+	case 1:
 		return ibv_destroy_flow(&made.flow);
-	case 3:
+	case 2:
 		return is_null(ibv_create_flow_action_esp(ctx, NULL));
-	case 4:
+	case 3:
 		return ibv_modify_flow_action_esp(&made.action, NULL);
-	case 5:
+	case 4:
 		return ibv_destroy_flow_action(&made.action);
-	case 6:
+	case 5:
 		return is_null(ibv_create_wq(ctx, &wq_attr));
-	case 7:
+	case 6:
 		return ibv_modify_wq(&made.wq, NULL);
-	case 8:
+	case 7:
 		return ibv_destroy_wq(&made.wq);
-	case 9:
+	case 8:
 		return is_null(ibv_create_rwq_ind_table(ctx, NULL));
-	case 10:
+	case 9:
 		return ibv_destroy_rwq_ind_table(&made.table);
-	case 11:
+	case 10:
 		return is_null(ibv_create_counters(ctx, NULL));
-	case 12:
+	case 11:
 		return ibv_destroy_counters(&made.counters);
-	case 13:
+	case 12:
 		return ibv_read_counters(&made.counters, &value, 1, 0);
-	case 14:
+	case 13:
 		return ibv_attach_counters_point_flow(&made.counters, NULL, NULL);
-	case 15:
+	case 14:
 		return ibv_modify_qp_rate_limit(&made.qp, NULL);
-	case 16:
+	case 15:
 		return ibv_query_rt_values_ex(ctx, NULL);
-	case 17:
+	case 16:
 		err = ibv_post_srq_ops(&made.srq, &op, &bad);
 		return bad == &op ? err : -1;
 	default:
@@ -154,8 +152,7 @@ static int rows(int row)
 	}
 }
 
-static const char *const names[] = {"ibv_open_qp",
-				    "ibv_create_flow",
+static const char *const names[] = {"ibv_create_flow",
 				    "ibv_destroy_flow",
 				    "ibv_create_flow_action_esp",
 				    "ibv_modify_flow_action_esp",

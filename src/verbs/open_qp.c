@@ -1,0 +1,215 @@
+/* ibv_open_qp(): targets of XRC that several parts of a program share.
+ *
+ * What is opened stands for the target: it may modify, query and destroy it, and hears its events.  The
+ * target ends with the last that has it open, whoever made it.  It lives in the process that made it, and
+ * only there can be opened. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "hca/hca.h"
+#include "hca/send.h"
+#include "verbs/verbs.h"
+
+static const char call[] = "ibv_open_qp";
+
+static int check_new(const struct ibv_context *context, const struct ibv_qp_open_attr *a)
+{
+	const uint32_t needed = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
+	const uint32_t known = needed | IBV_QP_OPEN_ATTR_CONTEXT;
+
+	if (vb_context_dead(vb_context((struct ibv_context *)(uintptr_t)context)))
+		return vb_refuse(EIO, call, "the device was opened before fork()");
+	if (a->comp_mask & ~known)
+		return vb_refuse(EOPNOTSUPP, call, "comp_mask 0x%x has unknown bits 0x%x", a->comp_mask,
+				 a->comp_mask & ~known);
+	if ((a->comp_mask & needed) != needed)
+		return vb_refuse(EINVAL, call,
+				 "it needs a QP number, an XRC domain and a type (comp_mask 0x%x)",
+				 a->comp_mask);
+	if (!a->xrcd || a->xrcd->context != context)
+		return vb_refuse(EINVAL, call, "no XRC domain of this context given");
+	if (a->qp_type != IBV_QPT_XRC_RECV)
+		return vb_refuse(EINVAL, call, "only QPs of type IBV_QPT_XRC_RECV can be opened");
+	return 0;
+}
+
+/* From now on h hears what happens to the target.  Under the target's lock, as leave(). */
+static void join(struct vb_qp *target, struct vb_qp *h)
+{
+	for (unsigned i = 0; i < VB_QP_EVENTS; i++) {
+		struct vb_async_node *n = vb_qp_event_at(h, i), *to = vb_qp_event_at(target, i);
+
+		n->also = to->also;
+		n->also_in = to->also_in;
+		to->also = n;
+		to->also_in = h->ctx;
+	}
+	vb_list_append(&target->opened, &h->on_target);
+}
+
+static void leave(struct vb_qp *target, struct vb_qp *h)
+{
+	for (unsigned i = 0; i < VB_QP_EVENTS; i++) {
+		struct vb_async_node *n = vb_qp_event_at(h, i), *at = vb_qp_event_at(target, i);
+
+		while (at->also != n)
+			at = at->also;
+		at->also = n->also;
+		at->also_in = n->also_in;
+	}
+	vb_list_unlink(&h->on_target);
+}
+
+/* Has h stand for the target of that number, if this context has it and it is of h's domain. */
+static bool find_in(struct vb_context *c, struct vb_qp *h)
+{
+	bool found = false;
+
+	vb_lock_take(&c->lock);
+	vb_list_each (n, &c->qps) {
+		struct vb_qp *qp = vb_list_entry(n, struct vb_qp, on_ctx);
+
+		if (found || !qp->xrcd || qp->qpn != h->qpn)
+			continue;
+		vb_lock_take(&qp->lock);
+		found =
+		    vb_xrcd_is(&qp->xrcd->id, &h->xrcd->id) && !(qp->closed && vb_list_empty(&qp->opened));
+		if (found) {
+			h->of = qp;
+			h->ibv.state = qp->state;
+			join(qp, h);
+		}
+		vb_hca_give(qp);
+	}
+	vb_lock_give(&c->lock);
+	return found;
+}
+
+static bool find(struct vb_qp *h)
+{
+	struct vb_hca *hca = vb_qp_hca(h);
+	bool found = false;
+
+	vb_lock_take(&hca->contexts_lock);
+	vb_list_each (n, &hca->contexts) {
+		if (!found)
+			found = find_in(vb_list_entry(n, struct vb_context, on_hca), h);
+	}
+	vb_lock_give(&hca->contexts_lock);
+	return found;
+}
+
+static int refuse(const struct vb_qp *h)
+{
+	struct vb_adapter *a = h->ctx->adapter;
+
+	for (uint32_t k = 0; k < vb_adapter_number_count(a); k++)
+		if (vb_adapter_number_at(a, k) == h->qpn >> VB_QPN_INDEX_BITS)
+			return vb_refuse(EINVAL, call,
+					 "there is no target queue pair 0x%06x in this XRC domain", h->qpn);
+	return vb_refuse(
+	    EOPNOTSUPP, call,
+	    "QP 0x%06x is no queue pair of this process, and targets of other processes cannot be "
+	    "opened",
+	    h->qpn);
+}
+
+static void unmake(struct vb_qp *h)
+{
+	atomic_fetch_sub(&h->xrcd->refs, 1);
+	pthread_cond_destroy(&h->ibv.cond);
+	pthread_mutex_destroy(&h->ibv.mutex);
+	free(h);
+}
+
+/* NULL: no memory. */
+static struct vb_qp *stand_in(const struct ibv_qp_open_attr *a)
+{
+	struct vb_qp *h = aligned_alloc(VB_LINE, sizeof(*h));
+
+	if (!h)
+		return NULL;
+	memset(h, 0, sizeof(*h));
+	h->ibv.context = a->xrcd->context;
+	h->ctx = vb_context(a->xrcd->context);
+	h->xrcd = vb_xrcd(a->xrcd);
+	h->no_rq = true;
+	h->qpn = h->ibv.qp_num = h->ibv.handle = a->qp_num;
+	h->ibv.qp_type = a->qp_type;
+	if (a->comp_mask & IBV_QP_OPEN_ATTR_CONTEXT)
+		h->ibv.qp_context = a->qp_context;
+	pthread_mutex_init(&h->ibv.mutex, NULL);
+	pthread_cond_init(&h->ibv.cond, NULL);
+	vb_qp_init_events(h);
+	atomic_fetch_add(&h->xrcd->refs, 1); /* pairs with unmake() */
+	return h;
+}
+
+VB_OBJECT(struct ibv_qp *, vb_open_qp, (context, attr), struct ibv_context *context,
+	  struct ibv_qp_open_attr *attr)
+{
+	int err = check_new(context, attr);
+	struct vb_qp *h = NULL;
+
+	if (!err) {
+		h = stand_in(attr);
+		err = !h ? vb_refuse(ENOMEM, call, "no memory") : find(h) ? 0 : refuse(h);
+	}
+	if (!err)
+		return &h->ibv;
+	if (h)
+		unmake(h);
+	errno = err;
+	return NULL;
+}
+
+/* A target that its maker has closed uses the domain of one that has it open. */
+static void lean(struct vb_qp *target)
+{
+	struct vb_qp *on = vb_list_entry(target->opened.next, struct vb_qp, on_target);
+
+	vb_lock_assert_held(&target->lock);
+	atomic_fetch_add(&on->xrcd->refs, 1);
+	atomic_fetch_sub(&target->xrcd->refs, 1);
+	target->xrcd = on->xrcd;
+}
+
+/* The program's own object of the target goes, and the target stays for those that have it open. */
+static bool keeps(struct vb_qp *qp)
+{
+	bool kept;
+
+	vb_lock_take(&qp->lock);
+	kept = !vb_list_empty(&qp->opened);
+	qp->closed = true;
+	for (unsigned i = 0; i < VB_QP_EVENTS; i++)
+		vb_qp_event_at(qp, i)->deaf = true;
+	if (kept)
+		lean(qp);
+	vb_hca_give(qp);
+	return kept;
+}
+
+struct vb_qp *vb_qp_close(struct vb_qp *qp)
+{
+	struct vb_qp *target = qp->of;
+	bool last;
+
+	if (!target) {
+		if (!keeps(qp))
+			return qp;
+		vb_qp_await_events(qp);
+		return NULL;
+	}
+	vb_lock_take(&target->lock);
+	leave(target, qp);
+	last = target->closed && vb_list_empty(&target->opened);
+	if (target->closed && !last)
+		lean(target);
+	vb_hca_give(target);
+	vb_qp_await_events(qp);
+	unmake(qp);
+	return last ? target : NULL;
+}
