@@ -365,18 +365,28 @@ VB_EXPORT VB_CODE(ibv_resolve_eth_l2_from_gid, (context, attr, eth_mac, vid), st
 	return 0;
 }
 
+/* Connection establishment options are a vendor's, and both ends have to be of the same: then they use those
+ * that both know.  This one has none, which two of its queue pairs can agree upon. */
 VB_EXPORT VB_CODE(ibv_query_ece, (qp, ece), struct ibv_qp *qp, struct ibv_ece *ece)
 {
-	(void)qp;
-	(void)ece;
-	return vb_decline(EOPNOTSUPP, "ibv_query_ece", "the device has no connection establishment options");
+	if (vb_context_dead(vb_context(qp->context)))
+		return dead("ibv_query_ece");
+	*ece = (struct ibv_ece){.vendor_id = vb_device_vendor_id()};
+	return 0;
 }
 
 VB_EXPORT VB_CODE(ibv_set_ece, (qp, ece), struct ibv_qp *qp, struct ibv_ece *ece)
 {
-	(void)qp;
-	(void)ece;
-	return vb_refuse(EOPNOTSUPP, "ibv_set_ece", "the device has no connection establishment options");
+	if (vb_context_dead(vb_context(qp->context)))
+		return dead("ibv_set_ece");
+	if (ece->comp_mask)
+		return vb_refuse(EINVAL, "ibv_set_ece", "comp_mask 0x%x, no bits are known", ece->comp_mask);
+	if (ece->vendor_id != vb_device_vendor_id())
+		return vb_refuse(EINVAL, "ibv_set_ece",
+				 "the options are of vendor 0x%06x, this device is of 0x%06x", ece->vendor_id,
+				 vb_device_vendor_id());
+	ece->options = 0; /* those that are accepted */
+	return 0;
 }
 
 /* Our copies go upwards and end with the last bytes, but a long message is several copies by several threads'

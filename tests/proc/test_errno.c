@@ -316,6 +316,7 @@ static void queue_pairs(void)
 	struct ibv_send_wr wr = {.num_sge = 0}, *bad;
 	struct ibv_recv_wr rr = {.num_sge = 0}, *bad_rr;
 	struct ibv_async_event ev;
+	struct ibv_device_attr device;
 	struct ibv_ece ece;
 	struct ibv_qp *qp;
 	union ibv_gid gid;
@@ -342,8 +343,18 @@ static void queue_pairs(void)
 	qx.cap = qa.cap;
 	WORKS_MAKE(qp, ibv_create_qp_ex(ctx, &qx));
 	FAILS_NULL(ibv_qp_to_qp_ex(qp), EOPNOTSUPP);
-	FAILS_CODE(ibv_query_ece(qp, &ece), EOPNOTSUPP);
-	FAILS_CODE(ibv_set_ece(qp, &ece), EOPNOTSUPP);
+	memset(&ece, 0xee, sizeof(ece));
+	CHECK(!ibv_query_device(ctx, &device));
+	WORKS(ibv_query_ece(qp, &ece));
+	CHECK(ece.vendor_id == device.vendor_id && !ece.options && !ece.comp_mask);
+	ece.options = 5; /* which the far end has, say */
+	WORKS(ibv_set_ece(qp, &ece));
+	CHECK(!ece.options);
+	ece.vendor_id++;
+	FAILS_CODE(ibv_set_ece(qp, &ece), EINVAL);
+	ece.vendor_id--;
+	ece.comp_mask = 1;
+	FAILS_CODE(ibv_set_ece(qp, &ece), EINVAL);
 	memset(&gid, 0, sizeof(gid));
 	FAILS_CODE(ibv_attach_mcast(qp, &gid, 0), EOPNOTSUPP);
 	FAILS_CODE(ibv_detach_mcast(qp, &gid, 0), EOPNOTSUPP);
