@@ -26,6 +26,8 @@
 int vcount_empty(struct ibv_cq *cq, struct ibv_wc *wc);
 int vcount_post_inline(struct ibv_qp *qp, struct ibv_send_wr *wr);
 int vcount_post_region(struct ibv_qp *qp, struct ibv_send_wr *wr);
+int vcount_wr_inline(struct ibv_qp_ex *qp, void *data);
+int vcount_wr_region(struct ibv_qp_ex *qp, void *data, uint32_t lkey);
 int vcount_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr);
 int vcount_receive(struct ibv_cq *cq, struct ibv_wc *wc);
 int vcount_receive_ack(struct ibv_cq *cq, struct ibv_wc *wc);
@@ -49,6 +51,25 @@ COUNTED int vcount_post_region(struct ibv_qp *qp, struct ibv_send_wr *wr)
 	struct ibv_send_wr *bad;
 
 	return ibv_post_send(qp, wr, &bad);
+}
+
+/* The same request call by call: four calls. */
+COUNTED int vcount_wr_inline(struct ibv_qp_ex *qp, void *data)
+{
+	ibv_wr_start(qp);
+	qp->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_send(qp);
+	ibv_wr_set_inline_data(qp, data, 8);
+	return ibv_wr_complete(qp);
+}
+
+COUNTED int vcount_wr_region(struct ibv_qp_ex *qp, void *data, uint32_t lkey)
+{
+	ibv_wr_start(qp);
+	qp->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_send(qp);
+	ibv_wr_set_sge(qp, lkey, (uintptr_t)data, 8);
+	return ibv_wr_complete(qp);
 }
 
 COUNTED int vcount_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr)
@@ -86,7 +107,19 @@ COUNTED void batch_over(void)
 	__asm__ volatile("");
 }
 
-enum kind { EMPTY, POST_INLINE, POST_REGION, POST_RECV, RECEIVE, RECEIVE_ACK, ACK, COMPLETION, KINDS };
+enum kind {
+	EMPTY,
+	POST_INLINE,
+	POST_REGION,
+	WR_INLINE,
+	WR_REGION,
+	POST_RECV,
+	RECEIVE,
+	RECEIVE_ACK,
+	ACK,
+	COMPLETION,
+	KINDS
+};
 
 static void post(struct side *s, enum kind k)
 {
@@ -96,6 +129,8 @@ static void post(struct side *s, enum kind k)
 				 .opcode = IBV_WR_SEND,
 				 .send_flags = IBV_SEND_SIGNALED | (k == POST_REGION ? 0 : IBV_SEND_INLINE)};
 	struct ibv_recv_wr recv = {.sg_list = &sge, .num_sge = 1};
+	bool by_calls = k == WR_INLINE || k == WR_REGION;
+	struct ibv_qp_ex *ex = by_calls ? ibv_qp_to_qp_ex(s->qp) : NULL; /* NULL: an older library's */
 	struct ibv_send_wr *bad;
 
 	if (k == POST_RECV)
@@ -106,6 +141,10 @@ static void post(struct side *s, enum kind k)
 		errno = vcount_post_inline(s->qp, &wr);
 	else if (k == POST_REGION)
 		errno = vcount_post_region(s->qp, &wr);
+	else if (ex && k == WR_INLINE)
+		errno = vcount_wr_inline(ex, s->buf);
+	else if (ex)
+		errno = vcount_wr_region(ex, s->buf, s->mr->lkey);
 	else
 		errno = ibv_post_send(s->qp, &wr, &bad);
 	if (errno)

@@ -113,6 +113,8 @@ def own_loop():
 def instruction_counts():
     for key, text, aim in (("empty", "a poll that finds nothing", 50), ("post_inline", "post of a SEND, inline", 250),
                            ("post_region", "post of a SEND, from a region", 250),
+                           ("wr_inline", "the same call by call (ibv_wr_*), inline", None),
+                           ("wr_region", "the same call by call, from a region", None),
                            ("post_recv", "post of a receive", None), ("receive", "poll that takes a SEND in", 350),
                            ("receive_ack", "poll that takes one in, an ACK along", None),
                            ("ack", "poll that takes an ACK in: a send completion", None),

@@ -75,14 +75,21 @@ static void connect_qp(struct side *s)
 
 static void make_qp(struct side *s)
 {
-	struct ibv_qp_init_attr init = {.qp_type = IBV_QPT_RC};
+	struct ibv_qp_init_attr_ex init = {.qp_type = IBV_QPT_RC};
 
+	init.pd = s->pd;
+	init.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+	init.send_ops_flags = IBV_QP_EX_WITH_SEND;
 	init.send_cq = s->scq;
 	init.recv_cq = s->rcq;
 	init.cap.max_send_wr = init.cap.max_recv_wr = DEPTH;
 	init.cap.max_send_sge = init.cap.max_recv_sge = 1;
 	init.cap.max_inline_data = 64;
-	s->qp = ibv_create_qp(s->pd, &init);
+	s->qp = ibv_create_qp_ex(s->ctx, &init);
+	if (!s->qp) { /* an older library's, which is compared with this one */
+		init.comp_mask = IBV_QP_INIT_ATTR_PD;
+		s->qp = ibv_create_qp_ex(s->ctx, &init);
+	}
 	if (!s->qp)
 		die("QP");
 	connect_qp(s);

@@ -253,9 +253,12 @@ def ucx_fadd(c):
     return {"ucx_fadd": min(float(columns["overall_lat"]), float(columns["50.0_percentile_lat"])) * 1e3}
 
 
+CALLS = {"wr_inline": 4, "wr_region": 4}  # calls that make one request; others are one call
+
+
 def library_calls(part):
     """What callgrind booked, in one part of its file, on the calls that a vcount_...() made: that name, and the cost of
-    one call.  None where there are none."""
+    what it stands for.  None where there are none."""
     function = name = None
     calls = cost = booked = 0
     for line in part.splitlines():
@@ -267,7 +270,7 @@ def library_calls(part):
             if function.startswith("vcount_"):
                 name, calls, cost = function[7:], calls + booked, cost + int(line.split()[-1])
             booked = 0
-    return (name, cost / calls) if name else None
+    return (name, cost / calls * CALLS.get(name, 1)) if name else None
 
 
 def instructions(c):

@@ -37,6 +37,7 @@
 #define ibv_export_buf_dmabuf_fd	     ibv_export_buf_dmabuf_fd_system
 #define ibv_dm_export_dmabuf_fd		     ibv_dm_export_dmabuf_fd_system
 #define ibv_query_port_speed		     ibv_query_port_speed_system
+#define ibv_wr_flush			     ibv_wr_flush_system
 #define ibv_shpd			     ibv_shpd_system
 #define ibv_alloc_shpd			     ibv_alloc_shpd_system
 #define ibv_share_pd			     ibv_share_pd_system
@@ -73,6 +74,7 @@
 #undef ibv_export_buf_dmabuf_fd
 #undef ibv_dm_export_dmabuf_fd
 #undef ibv_query_port_speed
+#undef ibv_wr_flush
 #undef ibv_shpd
 #undef ibv_alloc_shpd
 #undef ibv_share_pd
@@ -170,10 +172,31 @@ int ibv_query_port_speed(struct ibv_context *context, uint32_t port, uint64_t *s
 #define IBV_ACCESS_FLUSH_PERSISTENT ((enum ibv_access_flags)(1 << 9))
 #define IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC \
 	((enum ibv_parent_domain_init_attr_mask)(1 << 2))
-#define IBV_WR_FLUSH	    ((enum ibv_wr_opcode)14)
-#define IBV_WR_ATOMIC_WRITE ((enum ibv_wr_opcode)15)
-#define IBV_WC_FLUSH	    ((enum ibv_wc_opcode)8)
-#define IBV_WC_ATOMIC_WRITE ((enum ibv_wc_opcode)9)
+#define IBV_WR_FLUSH	      ((enum ibv_wr_opcode)14)
+#define IBV_WR_ATOMIC_WRITE   ((enum ibv_wr_opcode)15)
+#define IBV_WC_FLUSH	      ((enum ibv_wc_opcode)8)
+#define IBV_WC_ATOMIC_WRITE   ((enum ibv_wc_opcode)9)
+#define IBV_QP_EX_WITH_FLUSH  ((enum ibv_qp_create_send_ops_flags)(1 << 11))
+#define IBV_ODP_SUPPORT_FLUSH ((enum ibv_odp_transport_cap_bits)(1 << 6))
+
+/* What a FLUSH brings about, as bits, and for which bytes. */
+#define IBV_FLUSH_GLOBAL     (1u << 0)
+#define IBV_FLUSH_PERSISTENT (1u << 1)
+#define IBV_FLUSH_RANGE	     0
+#define IBV_FLUSH_MR	     1
+
+/* The member that the system's struct ibv_qp_ex may lack stands behind the others. */
+static inline void ibv_wr_flush(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr, size_t len,
+				uint8_t type, uint8_t level)
+{
+	typedef void flush_call(struct ibv_qp_ex *, uint32_t, uint64_t, size_t, uint8_t, uint8_t);
+	struct with_flush {
+		char older[352];
+		flush_call *wr_flush;
+	};
+
+	((struct with_flush *)(void *)qp)->wr_flush(qp, rkey, remote_addr, len, type, level);
+}
 
 #ifdef __cplusplus
 }

@@ -126,6 +126,23 @@ static const struct flag qp_create_flags[] = {
     FLAG(IBV_QP_CREATE_PCI_WRITE_END_PADDING), {0, NULL},
 };
 
+static const struct flag send_ops_flags[] = {
+    FLAG(IBV_QP_EX_WITH_RDMA_WRITE),
+    FLAG(IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM),
+    FLAG(IBV_QP_EX_WITH_SEND),
+    FLAG(IBV_QP_EX_WITH_SEND_WITH_IMM),
+    FLAG(IBV_QP_EX_WITH_RDMA_READ),
+    FLAG(IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP),
+    FLAG(IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD),
+    FLAG(IBV_QP_EX_WITH_LOCAL_INV),
+    FLAG(IBV_QP_EX_WITH_BIND_MW),
+    FLAG(IBV_QP_EX_WITH_SEND_WITH_INV),
+    FLAG(IBV_QP_EX_WITH_TSO),
+    {1 << 11, "IBV_QP_EX_WITH_FLUSH"}, /* of newer headers */
+    FLAG(IBV_QP_EX_WITH_ATOMIC_WRITE),
+    {0, NULL},
+};
+
 static const struct flag srq_init_flags[] = {
     FLAG(IBV_SRQ_INIT_ATTR_TYPE), FLAG(IBV_SRQ_INIT_ATTR_PD), FLAG(IBV_SRQ_INIT_ATTR_XRCD),
     FLAG(IBV_SRQ_INIT_ATTR_CQ),	  FLAG(IBV_SRQ_INIT_ATTR_TM), {0, NULL},
@@ -143,7 +160,8 @@ const char *vb_name_flags(char *buf, size_t size, enum vb_flags kind, uint64_t b
 	static const struct flag *const tables[] = {
 	    [VB_FLAGS_ACCESS] = access_flags,	  [VB_FLAGS_SEND] = send_flags,
 	    [VB_FLAGS_QP_INIT] = qp_init_flags,	  [VB_FLAGS_QP_CREATE] = qp_create_flags,
-	    [VB_FLAGS_SRQ_INIT] = srq_init_flags, [VB_FLAGS_REREG] = rereg_flags,
+	    [VB_FLAGS_SEND_OPS] = send_ops_flags, [VB_FLAGS_SRQ_INIT] = srq_init_flags,
+	    [VB_FLAGS_REREG] = rereg_flags,
 	};
 	struct vb_text t = {buf, size};
 	const char *sep = "";

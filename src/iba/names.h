@@ -18,6 +18,7 @@ enum vb_flags {
 	VB_FLAGS_SEND,	  /* enum ibv_send_flags */
 	VB_FLAGS_QP_INIT, /* enum ibv_qp_init_attr_mask */
 	VB_FLAGS_QP_CREATE,
+	VB_FLAGS_SEND_OPS, /* enum ibv_qp_create_send_ops_flags */
 	VB_FLAGS_SRQ_INIT,
 	VB_FLAGS_REREG,
 	VB_FLAGS_KINDS,

@@ -60,7 +60,9 @@ enum {
 	ROW(F, CMP_SWAP, "CmpSwap", RELIABLE, VB_OP_ATOMIC | ONLY | VB_OP_ATOMICETH)                   \
 	ROW(F, FETCH_ADD, "FetchAdd", RELIABLE, VB_OP_ATOMIC | ONLY | VB_OP_ATOMICETH)                 \
 	ROW(F, SEND_LAST_INV, "SEND Last with Invalidate", RELIABLE, SEND | LAST | TAKES | VB_OP_IETH) \
-	ROW(F, SEND_ONLY_INV, "SEND Only with Invalidate", RELIABLE, SEND | ONLY | TAKES | VB_OP_IETH)
+	ROW(F, SEND_ONLY_INV, "SEND Only with Invalidate", RELIABLE, SEND | ONLY | TAKES | VB_OP_IETH) \
+	ROW(F, FLUSH, "FLUSH", RELIABLE, VB_OP_FLUSH | ONLY | VB_OP_FETH | VB_OP_RETH)                 \
+	ROW(F, ATOMIC_WRITE, "ATOMIC WRITE", RELIABLE, VB_OP_WORD | ONLY | VB_OP_RETH | VB_OP_PAYLOAD)
 
 /* An opcode's row, from those of its family F and its operation. */
 #define ROW(F, operation, text, families, flags)                                         \
@@ -69,9 +71,10 @@ enum {
 					    HAS(F, families) ? LENGTH(BITS(F, flags)) : 0},
 #define HAS(F, families) ((families)&BIT(F))
 #define BITS(F, flags)	 ((flags) | ((flags)&VB_OP_RESPONSE ? 0 : F##_HEADERS))
-#define LENGTH(bits)                                                                             \
-	(12 + IF(bits, DETH, 8) + IF(bits, XRCETH, 4) + IF(bits, RETH, 16) + IF(bits, AETH, 4) + \
-	 IF(bits, ATOMICETH, 28) + IF(bits, ATOMICACK, 8) + IF(bits, IMM, 4) + IF(bits, IETH, 4))
+#define LENGTH(bits)                                                                               \
+	(12 + IF(bits, DETH, 8) + IF(bits, XRCETH, 4) + IF(bits, FETH, 4) + IF(bits, RETH, 16) +   \
+	 IF(bits, AETH, 4) + IF(bits, ATOMICETH, 28) + IF(bits, ATOMICACK, 8) + IF(bits, IMM, 4) + \
+	 IF(bits, IETH, 4))
 #define IF(bits, header, length) ((bits)&VB_OP_##header ? (length) : 0)
 
 const struct vb_opcode_row vb_opcodes[256] = {OPERATIONS(RC) OPERATIONS(UC) OPERATIONS(UD) OPERATIONS(XRC)};

@@ -1,4 +1,5 @@
-/* BTH opcodes as data (IBTA volume 1, 9.2: operation codes and the headers that follow each; annex A14: XRC).
+/* BTH opcodes as data (IBTA volume 1, 9.2: operation codes and the headers that follow each; annex A14: XRC,
+ * A19: FLUSH and ATOMIC WRITE).
  *
  * An opcode is a family (the transport, in the upper three bits) and an operation (in the lower five).  Each
  * of both has one row in opcode.c, and an opcode's row follows from the two at compile time.  The codec, the
@@ -44,6 +45,8 @@ enum vb_operation {
 	VB_FETCH_ADD = 0x14,
 	VB_SEND_LAST_INV = 0x16,
 	VB_SEND_ONLY_INV = 0x17,
+	VB_FLUSH = 0x1c,
+	VB_ATOMIC_WRITE = 0x1d,
 };
 #define VB_OPERATION(opcode) ((opcode)&0x1f)
 
@@ -52,12 +55,13 @@ enum vb_operation {
 enum vb_opcode_bits {
 	VB_OP_DETH = 1 << 0,	  /* 8 bytes: Q_Key, source QP */
 	VB_OP_XRCETH = 1 << 1,	  /* 4 bytes: XRC SRQ */
-	VB_OP_RETH = 1 << 2,	  /* 16 bytes: address, R_Key, DMA length */
-	VB_OP_AETH = 1 << 3,	  /* 4 bytes: syndrome, MSN */
-	VB_OP_ATOMICETH = 1 << 4, /* 28 bytes: address, R_Key, swap/add, compare */
-	VB_OP_ATOMICACK = 1 << 5, /* 8 bytes: original value */
-	VB_OP_IMM = 1 << 6,	  /* 4 bytes: immediate data */
-	VB_OP_IETH = 1 << 7,	  /* 4 bytes: R_Key to invalidate */
+	VB_OP_FETH = 1 << 2,	  /* 4 bytes: placement type, selectivity level */
+	VB_OP_RETH = 1 << 3,	  /* 16 bytes: address, R_Key, DMA length */
+	VB_OP_AETH = 1 << 4,	  /* 4 bytes: syndrome, MSN */
+	VB_OP_ATOMICETH = 1 << 5, /* 28 bytes: address, R_Key, swap/add, compare */
+	VB_OP_ATOMICACK = 1 << 6, /* 8 bytes: original value */
+	VB_OP_IMM = 1 << 7,	  /* 4 bytes: immediate data */
+	VB_OP_IETH = 1 << 8,	  /* 4 bytes: R_Key to invalidate */
 	VB_OP_HEADERS = 0xffff,	  /* all of these, and those to come */
 
 	VB_OP_PAYLOAD = 1 << 16,  /* may carry payload */
@@ -69,6 +73,10 @@ enum vb_opcode_bits {
 	VB_OP_READ = 1 << 22,
 	VB_OP_ATOMIC = 1 << 23,
 	VB_OP_TAKES_WQE = 1 << 24, /* ends by consuming a receive work request */
+	VB_OP_WORD = 1 << 25,	   /* ATOMIC WRITE */
+	VB_OP_FLUSH = 1 << 26,
+	/* Requests that take a responder resource, and have an answer of their own. */
+	VB_OP_HELD = VB_OP_READ | VB_OP_ATOMIC | VB_OP_WORD | VB_OP_FLUSH,
 };
 
 struct vb_opcode_row {

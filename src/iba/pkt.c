@@ -46,6 +46,8 @@ static void encode_extensions(uint8_t *at, const struct vb_pkt *p, uint32_t bits
 	}
 	if (bits & VB_OP_XRCETH)
 		at = put32(at, p->srqn & VB_QPN_MASK);
+	if (bits & VB_OP_FETH)
+		at = put32(at, (uint32_t)p->flush_level << 4 | p->flush_type);
 	if (bits & VB_OP_RETH) {
 		at = put64(at, p->va);
 		at = put32(at, p->rkey);
@@ -88,6 +90,11 @@ static void decode_extensions(struct vb_pkt *p, const uint8_t *at, uint32_t bits
 	}
 	if (bits & VB_OP_XRCETH) {
 		p->srqn = get32(at) & VB_QPN_MASK;
+		at += 4;
+	}
+	if (bits & VB_OP_FETH) {
+		p->flush_type = VB_FETH_TYPE(get32(at));
+		p->flush_level = VB_FETH_LEVEL(get32(at));
 		at += 4;
 	}
 	if (bits & VB_OP_RETH) {

@@ -44,11 +44,27 @@ struct vb_pkt {
 	uint64_t compare;     /* AtomicETH */
 	uint64_t orig;	      /* AtomicAckETH */
 	uint32_t inv_rkey;    /* IETH */
+	uint8_t flush_type;   /* FETH: enum vb_flush_types */
+	uint8_t flush_level;  /* FETH: enum vb_flush_level */
 	uint32_t payload_len; /* without padding; of a loan, what it lends */
 	const uint8_t *payload;
 	const struct vb_loan
 	    *loan; /* a SEND's bytes are to be collected (iba/loan.h); NULL: payload has them */
 };
+
+/* FETH (annex A19): what a FLUSH is to bring about, as bits, and for which bytes.  The verbs have the same
+ * numbers. */
+enum vb_flush_types {
+	VB_FLUSH_GLOBAL = 1 << 0,     /* what was written before can be seen by all */
+	VB_FLUSH_PERSISTENT = 1 << 1, /* it outlives a loss of power */
+};
+enum vb_flush_level {
+	VB_FLUSH_RANGE, /* those that the RETH names */
+	VB_FLUSH_MR,	/* all of the region */
+	VB_FLUSH_LEVELS,
+};
+#define VB_FETH_TYPE(word)  ((word)&0xf)
+#define VB_FETH_LEVEL(word) ((word) >> 4 & 3)
 
 /* AETH syndromes (IBTA 9.7.5.1.2; the credit count of an ACK is always "invalid", that is 31: no limit). */
 enum vb_syndrome {

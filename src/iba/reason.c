@@ -8,6 +8,7 @@
 
 #include "iba/opcode.h"
 #include "iba/qp_state.h"
+#include "iba/wr.h"
 #include "iba/reason_priv.h"
 #include "iba/pkt.h"
 
@@ -44,6 +45,8 @@ static const struct {
     {IBV_ACCESS_ZERO_BASED, "ZERO_BASED"},
     {IBV_ACCESS_ON_DEMAND, "ON_DEMAND"},
     {IBV_ACCESS_HUGETLB, "HUGETLB"},
+    {VB_ACCESS_FLUSH_GLOBAL, "FLUSH_GLOBAL"},
+    {VB_ACCESS_FLUSH_PERSISTENT, "FLUSH_PERSISTENT"},
     {IBV_ACCESS_RELAXED_ORDERING, "RELAXED_ORDERING"},
 };
 

@@ -56,4 +56,26 @@ const struct vb_wr_row vb_wrs[VB_WR_ROWS] = {
 			      0,
 			      {VB_SEND_ONLY_INV, VB_SEND_FIRST, VB_SEND_MIDDLE, VB_SEND_LAST_INV},
 			      IBV_WC_SEND},
+    [VB_WR_FLUSH] = {"FLUSH",
+		     RC,
+		     VB_WR_REMOTE | VB_WR_FETCH | VB_WR_SELF | VB_WR_BARE,
+		     0,
+		     {VB_FLUSH, 0, 0, 0},
+		     VB_WC_FLUSH},
+    [IBV_WR_ATOMIC_WRITE] = {"ATOMIC WRITE",
+			     RC,
+			     VB_WR_REMOTE | VB_WR_FETCH | VB_WR_SELF | VB_WR_BARE | VB_WR_WORD,
+			     0,
+			     {VB_ATOMIC_WRITE, 0, 0, 0},
+			     IBV_WC_ATOMIC_WRITE},
 };
+
+uint32_t vb_wr_askable(enum ibv_qp_type type)
+{
+	uint32_t all = 0;
+
+	for (uint32_t op = 0; op < VB_WR_NONE; op++)
+		if (vb_wrs[op].types & VB_WR_ON(type))
+			all |= vb_wr_asked(op);
+	return all;
+}

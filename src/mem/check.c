@@ -27,7 +27,7 @@ static enum vb_reason judge(const struct vb_keys *t, const struct vb_key_shot *s
 		return VB_R_KEY_PD; /* rule 21 */
 	if (k->kind == VB_KEY_WINDOW && k->qpn && k->qpn != w->qpn)
 		return VB_R_KEY_QP; /* rule 48 */
-	if (!vb_key_bounds(k->iova, k->length, w->addr, w->len))
+	if (!w->whole && !vb_key_bounds(k->iova, k->length, w->addr, w->len))
 		return VB_R_KEY_BOUNDS;
 	if (w->access & ~k->access)
 		return VB_R_KEY_ACCESS;

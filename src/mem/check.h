@@ -12,6 +12,8 @@
 struct vb_mem_want {
 	uint32_t key; /* an R_Key if remote */
 	bool remote;
+	bool word;  /* 8 bytes that are to be seen all at once: other processes' memory has to be mapped */
+	bool whole; /* of a check: all of the region is meant, whatever addr and len say */
 	uint32_t access; /* enum ibv_access_flags bits needed beyond local read (0 for that) */
 	uint32_t qpn;	 /* remote: the QP that the request came to */
 	uint64_t pd;

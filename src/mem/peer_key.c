@@ -73,7 +73,7 @@ static enum vb_reason reach(struct vb_keys *t, struct vb_mem_use *u, const struc
 	uint64_t at = (uintptr_t)u->ptr;
 	bool write =
 	    w->access & (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC);
-	bool atomic = w->access & IBV_ACCESS_REMOTE_ATOMIC;
+	bool atomic = w->word || w->access & IBV_ACCESS_REMOTE_ATOMIC;
 	uint32_t rkey = w->key | VB_KEY_REMOTE;
 	struct vb_peer_mem *f = u->peer;
 	enum vb_reason r = VB_OK;
@@ -90,7 +90,7 @@ static enum vb_reason reach(struct vb_keys *t, struct vb_mem_use *u, const struc
 		return VB_OK;
 	}
 	u->how = VB_USE_PEER;
-	if (atomic) /* the kernel copies, but does not add */
+	if (atomic) /* the kernel copies, but neither adds nor stores a word in one go */
 		r = vb_peer_mem_may_map(f, rkey) ? VB_MEM_LATER : VB_R_ATOMIC_PEER;
 	else
 		r = vb_peer_key_why(u);

@@ -5,34 +5,35 @@
 #include "mem/keys.h"
 #include "obj/mw.h"
 
-static void copy_inline(struct vb_swqe *w, const struct ibv_send_wr *wr)
+/* The pieces' keys are not looked at (rule 40). */
+static void copy_inline(struct vb_swqe *w, const struct ibv_sge *list, size_t n)
 {
 	uint8_t *to = w->inline_data;
 
-	for (int i = 0; i < wr->num_sge; i++) { /* rule 40: no key is looked at */
-		memcpy(to, (const void *)(uintptr_t)wr->sg_list[i].addr, wr->sg_list[i].length);
-		to += wr->sg_list[i].length;
+	for (size_t i = 0; i < n; i++) {
+		memcpy(to, (const void *)(uintptr_t)list[i].addr, list[i].length);
+		to += list[i].length;
 	}
 	w->num_sge = 0;
 }
 
-enum vb_build_fault vb_builder_fill_pieces(const struct vb_req *q, struct vb_swqe *w,
-					   const struct ibv_send_wr *wr)
+enum vb_build_fault vb_builder_pieces(const struct vb_req *q, struct vb_swqe *w, const struct ibv_sge *list,
+				      size_t n)
 {
 	uint64_t length = 0;
 
-	if (vb_unlikely((uint32_t)wr->num_sge > q->max_sge)) /* a negative one is a large one here */
+	if (vb_unlikely(n > q->max_sge)) /* a negative number of ibv_post_send's is a large one here */
 		return VB_BUILD_SGES;
-	for (int i = 0; i < wr->num_sge; i++)
-		length += wr->sg_list[i].length;
+	for (size_t i = 0; i < n; i++)
+		length += list[i].length;
 	if (vb_unlikely(w->flags & IBV_SEND_INLINE)) {
 		if (length > q->max_inline)
 			return VB_BUILD_INLINE_LENGTH;
-		copy_inline(w, wr);
+		copy_inline(w, list, n);
 	} else {
-		for (int i = 0; i < wr->num_sge; i++)
-			w->sge[i] = wr->sg_list[i];
-		w->num_sge = (uint8_t)wr->num_sge;
+		for (size_t i = 0; i < n; i++)
+			w->sge[i] = list[i];
+		w->num_sge = (uint8_t)n;
 	}
 	if (vb_unlikely(length > q->max_msg))
 		return VB_BUILD_LENGTH;
@@ -40,32 +41,60 @@ enum vb_build_fault vb_builder_fill_pieces(const struct vb_req *q, struct vb_swq
 	return VB_BUILD_FINE;
 }
 
-/* A list of pieces means nothing to such a request. */
-static __attribute__((noinline)) enum vb_build_fault fill_window(struct vb_swqe *w,
-								 const struct ibv_send_wr *wr)
+enum vb_build_fault vb_builder_inlines(const struct vb_req *q, struct vb_swqe *w,
+				       const struct ibv_data_buf *list, size_t n)
 {
-	const struct ibv_mw_bind_info *info = &wr->bind_mw.bind_info;
-	const struct vb_mw *mw = (const struct vb_mw *)wr->bind_mw.mw;
+	size_t length = 0;
 
-	w->length = w->num_sge = 0;
-	if (wr->opcode == IBV_WR_LOCAL_INV) {
-		w->window.id = 0;
-		w->window.rkey = wr->invalidate_rkey;
-		return VB_BUILD_FINE;
+	for (size_t i = 0; i < n; i++) {
+		if (list[i].length > q->max_inline - length)
+			return VB_BUILD_INLINE_LENGTH;
+		if (list[i].length) /* an empty one may have no address */
+			memcpy(w->inline_data + length, list[i].addr, list[i].length);
+		length += list[i].length;
 	}
+	w->num_sge = 0;
+	w->length = (uint32_t)length;
+	return VB_BUILD_FINE;
+}
+
+void vb_builder_bind(struct vb_swqe *w, const struct ibv_mw *ibmw, uint32_t rkey,
+		     const struct ibv_mw_bind_info *info)
+{
+	const struct vb_mw *mw = (const struct vb_mw *)ibmw;
+
 	w->window.id = mw->id;
 	w->window.addr = info->addr;
 	w->window.length = info->length;
 	/* rules 44, 47: of a key that the application gives the low byte counts, whatever stands above it */
-	w->window.rkey = VB_KEY_REMOTE | vb_mw_key(mw, wr->bind_mw.rkey);
+	w->window.rkey = VB_KEY_REMOTE | vb_mw_key(mw, rkey);
 	w->window.access = info->mw_access_flags;
 	w->region = info->mr ? info->mr->lkey : 0;
+}
+
+void vb_builder_invalidate(struct vb_swqe *w, uint32_t rkey)
+{
+	w->window.id = 0;
+	w->window.rkey = rkey;
+}
+
+/* A list of pieces means nothing to such a request. */
+static __attribute__((noinline)) enum vb_build_fault fill_window(struct vb_swqe *w,
+								 const struct ibv_send_wr *wr)
+{
+	w->length = w->num_sge = 0;
+	if (wr->opcode == IBV_WR_LOCAL_INV)
+		vb_builder_invalidate(w, wr->invalidate_rkey);
+	else
+		vb_builder_bind(w, wr->bind_mw.mw, wr->bind_mw.rkey, &wr->bind_mw.bind_info);
 	return VB_BUILD_FINE;
 }
 
 enum vb_build_fault vb_builder_fill_rare(const struct vb_req *q, struct vb_swqe *w,
 					 const struct ibv_send_wr *wr, uint32_t bits)
 {
+	if (bits & VB_WR_SELF)
+		return VB_BUILD_CALL;
 	if (bits & VB_WR_LOCAL)
 		return fill_window(w, wr);
 	w->remote.addr = wr->wr.atomic.remote_addr;
@@ -74,5 +103,5 @@ enum vb_build_fault vb_builder_fill_rare(const struct vb_req *q, struct vb_swqe 
 	w->remote.swap = wr->wr.atomic.swap;
 	w->imm = wr->imm_data;
 	w->remote.srqn = wr->qp_type.xrc.remote_srqn;
-	return vb_builder_fill_pieces(q, w, wr);
+	return vb_builder_pieces(q, w, wr->sg_list, (unsigned)wr->num_sge);
 }

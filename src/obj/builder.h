@@ -1,4 +1,4 @@
-/* Filling send WQEs in place: what ibv_post_send does, and the tests of the protocol.
+/* Filling send WQEs in place: what ibv_post_send and ibv_wr_* do, and the tests of the protocol.
  *
  *	vb_builder_begin(&b, qp);
  *	for each request, while vb_builder_room(&b):
@@ -8,6 +8,9 @@
  *	vb_builder_publish(&b);
  *	vb_builder_end(&b);
  *
+ * In place of vb_builder_fill() there is a function for each thing that a request may say.  Then it begins
+ *with vb_builder_bare(), and what is not said stays away: a request to which nobody gives data has none.
+ *
  * Nothing of it is seen by the protocol before it is published; ending without that drops it.  What a fault
  * means is told by whoever posts. */
 #ifndef VB_OBJ_BUILDER_H
@@ -15,10 +18,12 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <infiniband/verbs.h>
 
 #include "base/few.h"
+#include "iba/pkt.h"
 #include "iba/wr.h"
 #include "obj/qp.h"
 
@@ -37,6 +42,8 @@ enum vb_build_fault {
 	VB_BUILD_SGES,		/* more pieces than the queue was made for */
 	VB_BUILD_INLINE_LENGTH, /* more bytes inline than the queue was made for */
 	VB_BUILD_LENGTH,	/* a longer message than the port takes */
+	VB_BUILD_FLUSH,		/* a placement type or a level that there is not */
+	VB_BUILD_CALL,		/* a work request cannot say what it has to */
 };
 
 enum { VB_BUILD_FLAGS_KNOWN = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE };
@@ -89,44 +96,121 @@ static inline enum vb_build_fault vb_builder_start(struct vb_builder *b, uint32_
 	return VB_BUILD_FINE;
 }
 
-/* For vb_builder_fill(): what an atomic, or a request about a window, has besides; and the data of any number
- * of pieces.  (Without the builder, which then needs no memory.) */
+/* The request has no data, and of XRC no SRQ, until they are given. */
+static inline void vb_builder_bare(struct vb_builder *b)
+{
+	b->w->length = b->w->num_sge = 0;
+	b->w->remote.srqn = 0;
+}
+
+/* XRC: the SRQ at the far end. */
+static inline void vb_builder_srqn(struct vb_builder *b, uint32_t srqn)
+{
+	b->w->remote.srqn = srqn;
+}
+
+static inline void vb_builder_remote(struct vb_builder *b, uint32_t rkey, uint64_t addr)
+{
+	b->w->remote.addr = addr;
+	b->w->remote.rkey = rkey;
+}
+
+/* An atomic's; the other kind than compare-and-swap has one operand. */
+static inline void vb_builder_operands(struct vb_builder *b, uint64_t compare_add, uint64_t swap)
+{
+	b->w->remote.compare_add = compare_add;
+	b->w->remote.swap = swap;
+}
+
+/* Whichever of the two the request has (VB_WR_IMM, VB_WR_INV). */
+static inline void vb_builder_imm(struct vb_builder *b, uint32_t imm)
+{
+	b->w->imm = imm;
+}
+
+/* What is written, 8 bytes, which are copied now. */
+static inline void vb_builder_word(struct vb_builder *b, const void *word)
+{
+	b->w->flags |= IBV_SEND_INLINE;
+	b->w->length = 8;
+	memcpy(b->w->inline_data, word, 8);
+}
+
+/* Which bytes behind the address of the far end, and how: enum vb_flush_types, vb_flush_level. */
+static inline enum vb_build_fault vb_builder_flush(struct vb_builder *b, uint64_t range, uint8_t type,
+						   uint8_t level)
+{
+	if (!type || type & ~(VB_FLUSH_GLOBAL | VB_FLUSH_PERSISTENT) || level >= VB_FLUSH_LEVELS)
+		return VB_BUILD_FLUSH;
+	if (range > b->qp->req.max_msg)
+		return VB_BUILD_LENGTH;
+	b->w->remote.flush.range = (uint32_t)range;
+	b->w->remote.flush.type = type;
+	b->w->remote.flush.level = level;
+	return VB_BUILD_FINE;
+}
+
+/* Which window is bound, to which key and what; the window is there.  A request that invalidates names a key
+ * alone. */
+void vb_builder_bind(struct vb_swqe *w, const struct ibv_mw *mw, uint32_t rkey,
+		     const struct ibv_mw_bind_info *info);
+void vb_builder_invalidate(struct vb_swqe *w, uint32_t rkey);
+
+/* The data: one piece of memory, or bytes that are copied now (rule 40). */
+static inline enum vb_build_fault vb_builder_piece(const struct vb_req *q, struct vb_swqe *w,
+						   const struct ibv_sge *piece)
+{
+	if (vb_unlikely(!q->max_sge))
+		return VB_BUILD_SGES;
+	if (vb_unlikely(piece->length > q->max_msg))
+		return VB_BUILD_LENGTH;
+	w->sge[0] = *piece;
+	w->num_sge = 1;
+	w->length = piece->length;
+	return VB_BUILD_FINE;
+}
+
+static inline enum vb_build_fault vb_builder_inline(const struct vb_req *q, struct vb_swqe *w,
+						    const void *data, size_t length)
+{
+	if (vb_unlikely(length > q->max_inline))
+		return VB_BUILD_INLINE_LENGTH;
+	vb_copy_few(w->inline_data, data, length);
+	w->num_sge = 0;
+	w->length = (uint32_t)length;
+	return VB_BUILD_FINE;
+}
+
+/* Any number of pieces, which the flags of w say whether to copy; and any number of bytes' places.  (They
+ * take no builder, which then needs no memory.) */
+enum vb_build_fault vb_builder_pieces(const struct vb_req *q, struct vb_swqe *w, const struct ibv_sge *list,
+				      size_t n);
+enum vb_build_fault vb_builder_inlines(const struct vb_req *q, struct vb_swqe *w,
+				       const struct ibv_data_buf *list, size_t n);
+
+/* For vb_builder_fill(): what an atomic, or a request about a window, has besides, and its data. */
 enum vb_build_fault vb_builder_fill_rare(const struct vb_req *q, struct vb_swqe *w,
 					 const struct ibv_send_wr *wr, uint32_t bits);
-enum vb_build_fault vb_builder_fill_pieces(const struct vb_req *q, struct vb_swqe *w,
-					   const struct ibv_send_wr *wr);
 
 /* The rest, from a work request whose opcode and flags these are.  A window that is bound is there. */
-static inline enum vb_build_fault vb_builder_fill(struct vb_builder *b, const struct ibv_send_wr *wr)
+static inline __attribute__((always_inline)) enum vb_build_fault vb_builder_fill(struct vb_builder *b,
+										 const struct ibv_send_wr *wr)
 {
 	const struct vb_req *q = &b->qp->req;
 	struct vb_swqe *w = b->w;
-	uint32_t length;
 
-	if (vb_unlikely(b->bits & (VB_WR_LOCAL | VB_WR_ATOMIC)))
+	if (vb_unlikely(b->bits & (VB_WR_LOCAL | VB_WR_ATOMIC | VB_WR_SELF)))
 		return vb_builder_fill_rare(q, w, wr, b->bits);
-	if (b->bits & VB_WR_REMOTE) {
-		w->remote.addr = wr->wr.rdma.remote_addr;
-		w->remote.rkey = wr->wr.rdma.rkey;
-	}
-	w->imm = wr->imm_data; /* one with the key to invalidate */
-	w->remote.srqn = wr->qp_type.xrc.remote_srqn;
+	if (b->bits & VB_WR_REMOTE)
+		vb_builder_remote(b, wr->wr.rdma.rkey, wr->wr.rdma.remote_addr);
+	vb_builder_imm(b, wr->imm_data);
+	vb_builder_srqn(b, wr->qp_type.xrc.remote_srqn);
 	if (vb_unlikely(wr->num_sge != 1 || !q->max_sge))
-		return vb_builder_fill_pieces(q, w, wr);
-	length = wr->sg_list->length;
-	if (w->flags & IBV_SEND_INLINE) {
-		if (vb_unlikely(length > q->max_inline))
-			return VB_BUILD_INLINE_LENGTH;
-		vb_copy_few(w->inline_data, (const void *)(uintptr_t)wr->sg_list->addr, length); /* rule 40 */
-		w->num_sge = 0;
-	} else {
-		w->sge[0] = *wr->sg_list;
-		w->num_sge = 1;
-	}
-	if (vb_unlikely(length > q->max_msg))
-		return VB_BUILD_LENGTH;
-	w->length = length;
-	return VB_BUILD_FINE;
+		return vb_builder_pieces(q, w, wr->sg_list, (unsigned)wr->num_sge);
+	if (w->flags & IBV_SEND_INLINE)
+		return vb_builder_inline(q, w, (const void *)(uintptr_t)wr->sg_list->addr,
+					 wr->sg_list->length);
+	return vb_builder_piece(q, w, wr->sg_list);
 }
 
 /* The request is whole. */

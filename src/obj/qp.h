@@ -48,8 +48,14 @@ struct vb_swqe {
 	union {
 		struct { /* VB_WR_REMOTE, but for srqn */
 			uint64_t addr;
-			uint64_t compare_add; /* VB_WR_ATOMIC */
-			uint64_t swap;	      /* VB_WR_COMPARE */
+			union {
+				uint64_t compare_add; /* VB_WR_ATOMIC */
+				struct {	      /* a FLUSH's */
+					uint32_t range;
+					uint8_t type, level; /* enum vb_flush_types, vb_flush_level */
+				} flush;
+			};
+			uint64_t swap; /* VB_WR_COMPARE */
 			uint32_t rkey;
 			uint32_t srqn; /* XRC, of every request that is not local: the SRQ there */
 		} remote;
@@ -77,13 +83,14 @@ struct vb_swqe {
 	uint8_t reason;	 /* enum vb_reason of VB_WQE_FAILED */
 	union {
 		struct ibv_sge sge[1];	/* num_sge */
-		uint8_t inline_data[1]; /* length, if flags has IBV_SEND_INLINE */
+		uint8_t inline_data[1]; /* length, if flags has IBV_SEND_INLINE; VB_WR_WORD: 8 */
 		uint32_t region;	/* of a bind: L_Key */
 	};
 };
 _Static_assert(offsetof(struct vb_swqe, sge) <= 72, "what most requests have fits two cache lines");
 
-/* A READ or atomic that the responder has accepted (IBTA 9.7.5: responder resources). */
+/* A READ or atomic (or what counts as one, VB_OP_HELD) that the responder has accepted (IBTA 9.7.5: responder
+ * resources). */
 struct vb_resource {
 	uint32_t psn; /* first PSN */
 	uint32_t npsn;
@@ -178,10 +185,18 @@ struct vb_resp {
 	bool replaying;	   /* some entry has .replay set */
 };
 
+/* As newer headers have it. */
+struct vb_newer_qp_ex {
+	struct ibv_qp_ex ex;
+	void (*wr_flush)(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t addr, size_t length, uint8_t type,
+			 uint8_t level);
+};
+
 struct vb_qp {
 	union {
 		struct ibv_qp ibv;
-		struct ibv_qp_ex ex;
+		struct ibv_qp_ex ex; /* of an extended one; else zero but for `ibv` */
+		struct vb_newer_qp_ex newer;
 	}; /* first */
 	struct vb_context *ctx;
 	struct vb_pd *pd; /* NULL: a target's, which has none */
@@ -221,7 +236,7 @@ struct vb_qp {
 	struct ibv_qp_attr attr; /* as set by modify; state and the moving PSNs stand elsewhere */
 	uint32_t dest_qpn;
 	uint8_t max_rd_atomic; /* initiator depth */
-	uint8_t access;	       /* qp_access_flags */
+	uint16_t access;       /* qp_access_flags */
 	uint8_t path_mtu;      /* enum ibv_mtu, as it was agreed upon: a wire's own packets may be larger */
 	struct vb_req req;
 	struct vb_resp resp;

@@ -115,7 +115,10 @@ static int answer(struct vb_qp *qp, struct vb_resource *res)
 		}
 		return 1;
 	}
-	p = response(qp, VB_ATOMIC_ACK, res->psn, VB_AETH_ACK, res->msn);
+	if (vb_opcodes[res->opcode].bits & VB_OP_ATOMIC)
+		p = response(qp, VB_ATOMIC_ACK, res->psn, VB_AETH_ACK, res->msn);
+	else /* FLUSH, ATOMIC WRITE: as to a READ of length 0 (annex A19) */
+		p = response(qp, VB_READ_RESP_ONLY, res->psn, VB_AETH_ACK, res->msn);
 	p.orig = res->orig;
 	if (!emit(qp, &p, NULL, 0))
 		return 0;

@@ -206,6 +206,14 @@ static struct vb_swqe *answered(struct vb_qp *qp, const struct vb_pkt *p)
 	return w;
 }
 
+/* The oldest request has all of its answer. */
+static void answered_whole(struct vb_qp *qp, struct vb_swqe *w)
+{
+	complete_oldest(qp, w);
+	progress(qp);
+	catch_up(qp);
+}
+
 static void scatter(struct vb_qp *qp, struct vb_swqe *w, const uint8_t *from, uint32_t n)
 {
 	struct vb_req *q = &qp->req;
@@ -225,9 +233,7 @@ static void scatter(struct vb_qp *qp, struct vb_swqe *w, const uint8_t *from, ui
 		progress(qp);
 		return;
 	}
-	complete_oldest(qp, w);
-	progress(qp);
-	catch_up(qp);
+	answered_whole(qp, w);
 }
 
 static void read_response(struct vb_qp *qp, const struct vb_pkt *p)
@@ -245,7 +251,7 @@ static void read_response(struct vb_qp *qp, const struct vb_pkt *p)
 		return;
 	}
 	mtu = path_mtu(qp);
-	left = w->length - w->got;
+	left = vb_wr_is(w->opcode, VB_WR_BARE) ? 0 : w->length - w->got;
 	/* rule 5: FIRST or MIDDLE is as good as the other, since a part may have been asked for again; what
 	 * counts is that only the last packet is short, and none is too long */
 	if ((p->op->bits & VB_OP_LAST) ? p->payload_len != left || left > mtu
@@ -253,7 +259,10 @@ static void read_response(struct vb_qp *qp, const struct vb_pkt *p)
 		bad_response(qp, p);
 		return;
 	}
-	scatter(qp, w, p->payload, p->payload_len);
+	if (vb_unlikely(vb_wr_is(w->opcode, VB_WR_BARE)))
+		answered_whole(qp, w);
+	else
+		scatter(qp, w, p->payload, p->payload_len);
 }
 
 static void atomic_response(struct vb_qp *qp, const struct vb_pkt *p)

@@ -100,10 +100,11 @@ static bool start(struct vb_qp *qp, struct vb_swqe *w)
 	return true;
 }
 
-/* READ and atomic requests: one packet without payload.  After a step back a READ asks for the rest (rule 5).
- */
+/* READ, atomic, FLUSH and ATOMIC WRITE requests: one packet, with payload in the last case only.  After a
+ * step back a READ asks for the rest (rule 5). */
 static bool send_fetch(struct vb_qp *qp, struct vb_swqe *w)
 {
+	uint32_t payload = vb_wr_is(w->opcode, VB_WR_WORD) ? 8 : 0;
 	struct vb_req *q = &qp->req;
 	struct vb_outbuf b;
 	struct vb_pkt p = {
@@ -120,8 +121,15 @@ static bool send_fetch(struct vb_qp *qp, struct vb_swqe *w)
 	    .srqn = w->remote.srqn,
 	};
 
-	if (!qp->path.out->ops->reserve(qp->path.out, &b, vb_opcodes[p.opcode].hdr_len, 0, VB_OUT_REQUEST))
+	if (w->opcode == VB_WR_FLUSH) {
+		p.dma_len = w->remote.flush.range;
+		p.flush_type = w->remote.flush.type;
+		p.flush_level = w->remote.flush.level;
+	}
+	if (!qp->path.out->ops->reserve(qp->path.out, &b, vb_opcodes[p.opcode].hdr_len, payload,
+					VB_OUT_REQUEST))
 		return false;
+	memcpy(b.payload, w->inline_data, payload);
 	vb_pkt_encode(b.hdr, &p);
 	carry_ack(qp, &b);
 	qp->path.out->ops->commit(qp->path.out, &b);

@@ -36,7 +36,7 @@ static void not_permitted(struct vb_qp *qp, uint32_t want)
 	vb_responder_fault(qp, &f, VB_R_QP_ACCESS, false); /* rule 22 */
 }
 
-/* `memory`: where its address lies in this process. */
+/* An atomic, or ATOMIC WRITE.  `memory`: where its address lies in this process. */
 static void not_aligned(struct vb_qp *qp, const struct vb_pkt *p, uint64_t memory)
 {
 	struct vb_facts f = {.key = p->rkey, .addr = p->va, .len = 8, .atomic = {.memory = memory}};
@@ -380,6 +380,16 @@ static void read_in(struct vb_qp *qp, const struct vb_pkt *p)
 		resource(qp, p, psn_count(p->dma_len, path_mtu(qp)));
 }
 
+/* What could not be done in one step; returns false. */
+static bool atomic_refused(struct vb_qp *qp, struct vb_facts *f, enum vb_reason r)
+{
+	if (r == VB_MEM_LATER) /* whose memory it is has been asked */
+		nak_once(&qp->resp, VB_AETH_RNR | (qp->attr.min_rnr_timer & 0x1f));
+	else
+		vb_responder_fault(qp, f, r, false);
+	return false;
+}
+
 static bool atomic_do(struct vb_qp *qp, const struct vb_pkt *p, uint64_t *orig)
 {
 	struct vb_mem_want w = remote_want(qp, p->rkey, IBV_ACCESS_REMOTE_ATOMIC, p->va, 8);
@@ -402,13 +412,7 @@ static bool atomic_do(struct vb_qp *qp, const struct vb_pkt *p, uint64_t *orig)
 		if (!ok)
 			r = vb_mem_why(&u, p->rkey, p->va, 8, &f);
 	}
-	if (r == VB_OK)
-		return true;
-	if (r == VB_MEM_LATER) /* whose memory it is has been asked */
-		nak_once(&qp->resp, VB_AETH_RNR | (qp->attr.min_rnr_timer & 0x1f));
-	else
-		vb_responder_fault(qp, &f, r, false);
-	return false;
+	return r == VB_OK || atomic_refused(qp, &f, r);
 }
 
 static void atomic_in(struct vb_qp *qp, const struct vb_pkt *p)
@@ -430,6 +434,71 @@ static void atomic_in(struct vb_qp *qp, const struct vb_pkt *p)
 	res->orig = orig; /* rule 17: what a duplicate is answered with */
 }
 
+/* 8 bytes are stored as one (annex A19), with release: what came before is seen by whoever sees them. */
+static bool word_do(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	struct vb_mem_want w = remote_want(qp, p->rkey, IBV_ACCESS_REMOTE_WRITE, p->va, 8);
+	struct vb_facts f = {0};
+	struct vb_mem_use u;
+	enum vb_reason r;
+	bool ok;
+
+	w.word = true;
+	r = vb_mem_begin(qp->keys, &u, &w, &f);
+	if (r == VB_OK && ((uintptr_t)u.ptr & 7)) { /* as of an atomic */
+		vb_mem_end(&u);
+		not_aligned(qp, p, (uintptr_t)u.ptr);
+		return false;
+	}
+	if (r == VB_OK) {
+		ok = vb_mem_put(&u, p->payload, 8);
+		vb_mem_end(&u);
+		if (!ok)
+			r = vb_mem_why(&u, p->rkey, p->va, 8, &f);
+	}
+	return r == VB_OK || atomic_refused(qp, &f, r);
+}
+
+static void word_in(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	if (p->dma_len != 8 || p->payload_len != 8) {
+		bad_length(qp, p->payload_len, 8);
+		return;
+	}
+	if (p->va & 7) {
+		not_aligned(qp, p, p->va);
+		return;
+	}
+	if (may_fetch(qp, p, IBV_ACCESS_REMOTE_WRITE, 8) && has_room(qp) && word_do(qp, p))
+		resource(qp, p, 1);
+}
+
+/* Everything before has been carried out, in memory that all CPUs see alike: what remains is to say so.  The
+ * rights are asked for even where no byte is named (annex A19). */
+static void flush_in(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	uint32_t want = (p->flush_type & VB_FLUSH_GLOBAL ? VB_ACCESS_FLUSH_GLOBAL : 0) |
+			(p->flush_type & VB_FLUSH_PERSISTENT ? VB_ACCESS_FLUSH_PERSISTENT : 0);
+	struct vb_mem_want w = remote_want(qp, p->rkey, want, p->va, p->dma_len);
+	struct vb_facts f;
+	enum vb_reason r;
+
+	if (want & ~(uint32_t)qp->access) { /* rule 22 */
+		not_permitted(qp, want);
+		return;
+	}
+	w.whole = p->flush_level == VB_FLUSH_MR;
+	r = vb_mem_check(qp->keys, &w, &f);
+	if (r != VB_OK) {
+		vb_responder_fault(qp, &f, r, false);
+		return;
+	}
+	if (!has_room(qp))
+		return;
+	atomic_thread_fence(memory_order_seq_cst);
+	resource(qp, p, 1);
+}
+
 /* The request repeats nothing that is known: it is dropped, as on a wire.  Here the requester can see that,
  * and need not take its silence for slowness. */
 static void stray(struct vb_qp *qp, const struct vb_pkt *p)
@@ -439,14 +508,14 @@ static void stray(struct vb_qp *qp, const struct vb_pkt *p)
 }
 
 /* The request was seen before.  SEND and WRITE are only acknowledged, a READ is executed again, an atomic's
- * saved result is sent again (rules 17, 26). */
+ * saved result is sent again (rules 17, 26), and so is the answer to FLUSH and ATOMIC WRITE. */
 static void duplicate(struct vb_qp *qp, const struct vb_pkt *p)
 {
 	struct vb_resp *s = &qp->resp;
 	uint32_t n = s->res_head < s->res_size ? s->res_head : s->res_size, at;
 	struct vb_resource *res;
 
-	if (!(p->op->bits & (VB_OP_READ | VB_OP_ATOMIC))) {
+	if (!(p->op->bits & VB_OP_HELD)) {
 		s->ack_owed = true;
 		return;
 	}
@@ -590,6 +659,10 @@ void vb_responder_input(struct vb_qp *qp, const struct vb_pkt *p)
 		write_in(qp, p);
 	else if (p->op->bits & VB_OP_READ)
 		read_in(qp, p);
-	else
+	else if (p->op->bits & VB_OP_ATOMIC)
 		atomic_in(qp, p);
+	else if (p->op->bits & VB_OP_WORD)
+		word_in(qp, p);
+	else
+		flush_in(qp, p);
 }

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "iba/names.h"
 #include "iba/profile.h"
+#include "iba/wr.h"
 #include "mem/guard.h"
 #include "mem/populate.h"
 #include "mem/vma.h"
@@ -20,7 +21,7 @@
 #include "verbs/why.h"
 
 #define PAGE  UINT64_C(4096)
-#define KNOWN (0xffu | IBV_ACCESS_OPTIONAL_RANGE)
+#define KNOWN (0x3ffu | IBV_ACCESS_OPTIONAL_RANGE)
 
 static_assert(sizeof(struct ibv_mr) == 48, "ABI");
 
@@ -48,6 +49,8 @@ static int check_access(const struct vb_mr_ask *ask)
 	if (access & ~KNOWN) /* rule 42 */
 		return vb_refuse(EINVAL, ask->call, "access 0x%x has unknown bits 0x%x", access,
 				 access & ~KNOWN);
+	if (access & VB_ACCESS_FLUSH_PERSISTENT)
+		return vb_refuse(EOPNOTSUPP, ask->call, VB_NOT_PERSISTENT);
 	if (!vb_mr_may_write(access)) /* rule 42 */
 		return vb_mr_refuse_write(ask->call, access);
 	if (access & IBV_ACCESS_HUGETLB && !(access & IBV_ACCESS_ON_DEMAND))

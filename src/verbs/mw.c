@@ -100,19 +100,17 @@ static int check_info(const char *call, const struct ibv_mw_bind_info *info, enu
 	return 0;
 }
 
-int vb_mw_check(const struct vb_qp *qp, const struct ibv_send_wr *wr, const char *call, enum ibv_mw_type type)
+int vb_mw_check(const struct vb_qp *qp, const struct ibv_mw *mw, const struct ibv_mw_bind_info *info,
+		const char *call, enum ibv_mw_type type)
 {
-	const struct ibv_mw_bind_info *info = &wr->bind_mw.bind_info;
-	const struct vb_mw *mw = (const struct vb_mw *)wr->bind_mw.mw;
-
 	if (!mw)
 		return vb_refuse(EINVAL, call, "no memory window is named");
-	if (mw->ibv.type != type) /* rule 48 */
+	if (mw->type != type) /* rule 48 */
 		return vb_refuse(EINVAL, call,
 				 type == IBV_MW_TYPE_1
 				     ? "the window is of type 2, which a request IBV_WR_BIND_MW binds"
 				     : "the window is of type 1, which ibv_bind_mw binds");
-	if (vb_context(mw->ibv.context)->adapter != qp->ctx->adapter)
+	if (vb_context(mw->context)->adapter != qp->ctx->adapter)
 		return vb_refuse(EINVAL, call, "window and QP 0x%06x are of different devices", qp->qpn);
 	return check_info(call, info, type);
 }

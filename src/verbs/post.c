@@ -12,6 +12,7 @@
 #include "obj/builder.h"
 #include "transport/transport.h"
 #include "verbs/mw.h"
+#include "verbs/post.h"
 #include "hca/hca.h"
 #include "hca/send.h"
 #include "verbs/verbs.h"
@@ -30,12 +31,10 @@ static uint64_t length_of(const struct ibv_send_wr *wr)
 	return length;
 }
 
-static __attribute__((cold, noinline)) int refuse_request(const struct vb_qp *qp, const char *call,
-							  const struct ibv_send_wr *wr,
-							  enum vb_build_fault fault)
+int vb_post_refuse(const struct vb_qp *qp, const char *call, enum vb_build_fault fault,
+		   const struct vb_post_facts *f)
 {
-	const char *name = vb_name_wr_opcode(wr->opcode), *type = vb_name_qp_type(qp->ibv.qp_type);
-	const uint32_t unknown = wr->send_flags & ~(uint32_t)VB_BUILD_FLAGS_KNOWN;
+	const char *name = vb_name_wr_opcode(f->opcode), *type = vb_name_qp_type(qp->ibv.qp_type);
 	char flags[VB_FLAGS_TEXT];
 
 	switch (fault) {
@@ -44,26 +43,48 @@ static __attribute__((cold, noinline)) int refuse_request(const struct vb_qp *qp
 	case VB_BUILD_OPCODE:
 		return name ? vb_refuse(EINVAL, call, "%s is no request that a QP of type %s takes", name,
 					type)
-			    : vb_refuse(EINVAL, call, "there is no opcode %u", (unsigned)wr->opcode);
+			    : vb_refuse(EINVAL, call, "there is no opcode %u", f->opcode);
 	case VB_BUILD_FLAGS:
 		return vb_refuse(EINVAL, call, "send_flags: %s is not for a QP of type %s",
-				 vb_name_flags(flags, sizeof flags, VB_FLAGS_SEND, unknown), type);
+				 vb_name_flags(flags, sizeof flags, VB_FLAGS_SEND,
+					       f->flags & ~(uint32_t)VB_BUILD_FLAGS_KNOWN),
+				 type);
 	case VB_BUILD_NOT_INLINE:
 		return vb_refuse(EINVAL, call, "IBV_SEND_INLINE with %s, which sends no data", name);
 	case VB_BUILD_SGES:
-		return vb_refuse(EINVAL, call, "num_sge %d; QP 0x%06x was made for at most %u (max_send_sge)",
-				 wr->num_sge, qp->qpn, qp->req.max_sge);
+		return vb_refuse(EINVAL, call,
+				 "num_sge %lld; QP 0x%06x was made for at most %u (max_send_sge)", f->pieces,
+				 qp->qpn, qp->req.max_sge);
 	case VB_BUILD_INLINE_LENGTH:
-		return vb_refuse(EINVAL, call, "%llu bytes inline, QP 0x%06x takes up to %u",
-				 (unsigned long long)length_of(wr), qp->qpn, qp->req.max_inline);
+		return vb_refuse(EINVAL, call, "%llu bytes inline, QP 0x%06x takes up to %u", f->length,
+				 qp->qpn, qp->req.max_inline);
+	case VB_BUILD_FLUSH:
+		return vb_refuse(EINVAL, call,
+				 "type 0x%x is to be of IBV_FLUSH_GLOBAL and IBV_FLUSH_PERSISTENT, level %u "
+				 "IBV_FLUSH_RANGE or IBV_FLUSH_MR",
+				 f->flush_type, f->flush_level);
+	case VB_BUILD_CALL:
+		return vb_refuse(EINVAL, call,
+				 "%s: struct ibv_send_wr has no place for what it says; ibv_wr_%s() has",
+				 name, f->opcode == VB_WR_FLUSH ? "flush" : "atomic_write");
 	case VB_BUILD_LENGTH:
-		return vb_refuse(EINVAL, call, "a message of %llu bytes, the port takes up to %u",
-				 (unsigned long long)length_of(wr), qp->req.max_msg);
+		return vb_refuse(EINVAL, call, "a message of %llu bytes, the port takes up to %u", f->length,
+				 qp->req.max_msg);
 	}
 	return 0;
 }
 
-static __attribute__((cold, noinline)) int refuse_full(const struct vb_qp *qp, const char *call)
+static __attribute__((cold, noinline)) int refuse_request(const struct vb_qp *qp, const char *call,
+							  const struct ibv_send_wr *wr,
+							  enum vb_build_fault fault)
+{
+	const struct vb_post_facts f = {
+	    .opcode = wr->opcode, .flags = wr->send_flags, .pieces = wr->num_sge, .length = length_of(wr)};
+
+	return vb_post_refuse(qp, call, fault, &f);
+}
+
+int vb_post_refuse_full(const struct vb_qp *qp, const char *call)
 {
 	if (qp->xrcd)
 		return vb_refuse(EINVAL, call, "QP 0x%06x is a target of XRC, which takes no requests",
@@ -76,13 +97,12 @@ static __attribute__((cold, noinline)) int refuse_full(const struct vb_qp *qp, c
 	    qp->qpn, qp->req.max_wr);
 }
 
-static __attribute__((cold, noinline)) int refuse_state(const struct vb_qp *qp, enum ibv_qp_state state,
-							const char *call)
+int vb_post_refuse_state(const struct vb_qp *qp, enum ibv_qp_state state, const char *call)
 {
 	static const char *const names[] = {"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"};
 
 	if (qp->xrcd)
-		return refuse_full(qp, call);
+		return vb_post_refuse_full(qp, call);
 	return vb_refuse(EINVAL, call, "QP 0x%06x is in %s", qp->qpn, names[state]);
 }
 
@@ -94,7 +114,7 @@ static inline __attribute__((always_inline)) int build(struct vb_builder *b, con
 	int err;
 
 	if (vb_unlikely(wr->opcode == IBV_WR_BIND_MW && !fault)) {
-		err = vb_mw_check(b->qp, wr, call_of(binds), binds);
+		err = vb_mw_check(b->qp, wr->bind_mw.mw, &wr->bind_mw.bind_info, call_of(binds), binds);
 		if (err)
 			return err;
 	}
@@ -114,12 +134,12 @@ static inline __attribute__((always_inline)) int post_send(struct vb_qp *qp, str
 	vb_builder_begin(&b, qp);
 	state = vb_qp_state_now(qp); /* nobody changes it but to ERR, where requests are taken as well */
 	if (vb_unlikely(state < IBV_QPS_RTS)) {
-		err = refuse_state(qp, state, call_of(binds));
+		err = vb_post_refuse_state(qp, state, call_of(binds));
 		goto end;
 	}
 	for (; wr; wr = wr->next) {
 		if (vb_unlikely(!vb_builder_room(&b))) {
-			err = refuse_full(qp, call_of(binds));
+			err = vb_post_refuse_full(qp, call_of(binds));
 			break;
 		}
 		err = build(&b, wr, binds);
@@ -179,7 +199,7 @@ VB_CODE(vb_post_recv, (ibqp, wr, bad), struct ibv_qp *ibqp, struct ibv_recv_wr *
 	vb_lock_take(&qp->post.receives);
 	state = vb_qp_state_now(qp);
 	if (vb_unlikely(state == IBV_QPS_RESET)) {
-		err = refuse_state(qp, state, "ibv_post_recv");
+		err = vb_post_refuse_state(qp, state, "ibv_post_recv");
 		*bad = wr;
 	} else {
 		err = vb_rq_post(&qp->resp.rq, wr, bad, "ibv_post_recv");

@@ -15,12 +15,15 @@
 #include "hca/hca.h"
 #include "hca/progress.h"
 #include "verbs/verbs.h"
+#include "verbs/wr.h"
 
 #define CALL "ibv_create_qp"
 
 enum { TYPES_TEXT = 128 }; /* has room for the names of all types */
 
-static_assert(sizeof(struct ibv_qp) == 160 && sizeof(struct ibv_qp_ex) == 352, "ABI");
+static_assert(sizeof(struct ibv_qp) == 160 && sizeof(struct ibv_qp_ex) == 352 &&
+		  offsetof(struct vb_qp, newer.wr_flush) == 352,
+	      "ABI");
 
 /* The names of the types that have a row. */
 static const char *types_made(char *buf, size_t size)
@@ -81,6 +84,7 @@ struct plan {
 	struct vb_xrcd *xrcd;	  /* a target's; NULL: it is none */
 	const struct ibv_qp_cap *cap;
 	bool no_rq;
+	bool extended; /* its struct is a struct vb_wr_qp */
 };
 
 static int check_queues(const struct plan *p)
@@ -176,6 +180,7 @@ static void join(struct vb_qp *qp, const struct plan *p)
 /* NULL: *err says why.  cap receives what was granted. */
 static struct ibv_qp *make(const struct plan *p, struct ibv_qp_cap *granted, int *err)
 {
+	size_t size = p->extended ? sizeof(struct vb_wr_qp) : sizeof(struct vb_qp);
 	struct vb_context *c = vb_context(p->context);
 	struct ibv_qp_cap cap;
 	struct vb_hca *h;
@@ -184,12 +189,12 @@ static struct ibv_qp *make(const struct plan *p, struct ibv_qp_cap *granted, int
 	*err = check_new(p);
 	if (*err)
 		return NULL;
-	qp = aligned_alloc(VB_LINE, sizeof(*qp));
+	qp = aligned_alloc(VB_LINE, (size + VB_LINE - 1) & -(size_t)VB_LINE);
 	if (!qp) {
 		*err = vb_refuse(ENOMEM, CALL, "no memory");
 		return NULL;
 	}
-	memset(qp, 0, sizeof(*qp));
+	memset(qp, 0, size);
 	h = vb_hca(c->adapter);
 	join(qp, p);
 	cap = *p->cap;
@@ -281,6 +286,7 @@ static struct ibv_qp *make_in_pd(struct ibv_context *context, struct ibv_qp_init
 					 .cap = a->cap,
 					 .qp_type = a->qp_type,
 					 .sq_sig_all = a->sq_sig_all};
+	struct ibv_qp *qp;
 	struct plan p;
 
 	if (!(a->comp_mask & IBV_QP_INIT_ATTR_PD) || !a->pd || a->pd->context != context) {
@@ -288,29 +294,64 @@ static struct ibv_qp *make_in_pd(struct ibv_context *context, struct ibv_qp_init
 		return NULL;
 	}
 	p = plan_of(context, a->pd, &basic);
-	return make(&p, &a->cap, err);
+	p.extended = a->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+	qp = make(&p, &a->cap, err);
+	if (qp && p.extended)
+		vb_wr_open((struct vb_wr_qp *)qp, (uint32_t)a->send_ops_flags);
+	return qp;
+}
+
+static int check_create_flags(enum ibv_qp_type type, uint32_t flags)
+{
+	const uint32_t known = IBV_QP_CREATE_BLOCK_SELF_MCAST_LB;
+	char names[VB_FLAGS_TEXT];
+
+	if (flags & ~known)
+		return vb_refuse(EOPNOTSUPP, call_ex, "create_flags: %s is not supported",
+				 vb_name_flags(names, sizeof(names), VB_FLAGS_QP_CREATE, flags & ~known));
+	if (flags && type != IBV_QPT_UD)
+		return vb_refuse(EINVAL, call_ex,
+				 "create_flags: IBV_QP_CREATE_BLOCK_SELF_MCAST_LB is for QPs of type "
+				 "IBV_QPT_UD: no multicast comes to others");
+	return 0;
+}
+
+/* What the mask brings beside the basic attributes. */
+static int check_ex(const struct ibv_qp_init_attr_ex *a)
+{
+	const bool target = a->qp_type == IBV_QPT_XRC_RECV; /* which sends nothing */
+	const uint32_t known =
+	    IBV_QP_INIT_ATTR_CREATE_FLAGS | (target ? (uint32_t)IBV_QP_INIT_ATTR_XRCD
+						    : IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
+	uint64_t asked = a->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS ? a->send_ops_flags : 0;
+	char names[VB_FLAGS_TEXT];
+	int err = 0;
+
+	if (a->comp_mask & ~known)
+		return vb_refuse(
+		    EOPNOTSUPP, call_ex, "comp_mask: %s is not supported",
+		    vb_name_flags(names, sizeof(names), VB_FLAGS_QP_INIT, a->comp_mask & ~known));
+	if (a->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS)
+		err = check_create_flags(a->qp_type, a->create_flags);
+	if (err || !vb_transport_of(a->qp_type)) /* of such a type nothing is made */
+		return err;
+	asked &= ~(uint64_t)vb_wr_askable(a->qp_type);
+	if (asked)
+		return vb_refuse(EOPNOTSUPP, call_ex, "send_ops_flags: %s is not for a QP of type %s",
+				 vb_name_flags(names, sizeof(names), VB_FLAGS_SEND_OPS, asked),
+				 vb_name_qp_type(a->qp_type));
+	return 0;
 }
 
 VB_OBJECT(struct ibv_qp *, vb_create_qp_ex, (context, a), struct ibv_context *context,
 	  struct ibv_qp_init_attr_ex *a)
 {
-	const bool target = a->qp_type == IBV_QPT_XRC_RECV;
-	const uint32_t known =
-	    (target ? IBV_QP_INIT_ATTR_XRCD : IBV_QP_INIT_ATTR_PD) | IBV_QP_INIT_ATTR_CREATE_FLAGS;
+	int err = check_ex(a);
 	struct ibv_qp *qp = NULL;
-	char names[VB_FLAGS_TEXT];
-	int err;
 
-	if (a->comp_mask & ~known)
-		err = vb_refuse(EOPNOTSUPP, call_ex, "comp_mask: %s is not supported",
-				vb_name_flags(names, sizeof(names), VB_FLAGS_QP_INIT, a->comp_mask & ~known));
-	else if (a->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS && a->create_flags)
-		err = vb_refuse(EOPNOTSUPP, call_ex, "create_flags: %s is not supported",
-				vb_name_flags(names, sizeof(names), VB_FLAGS_QP_CREATE, a->create_flags));
-	else if (target)
-		qp = make_target(context, a, &err);
-	else
-		qp = make_in_pd(context, a, &err);
+	if (!err)
+		qp = a->qp_type == IBV_QPT_XRC_RECV ? make_target(context, a, &err)
+						    : make_in_pd(context, a, &err);
 	if (!qp)
 		errno = err;
 	return qp;
@@ -318,8 +359,10 @@ VB_OBJECT(struct ibv_qp *, vb_create_qp_ex, (context, a), struct ibv_context *co
 
 VB_EXPORT VB_OBJECT(struct ibv_qp_ex *, ibv_qp_to_qp_ex, (qp), struct ibv_qp *qp)
 {
-	(void)qp;
-	errno = vb_refuse(EOPNOTSUPP, "ibv_qp_to_qp_ex", "ibv_wr_* calls are not supported");
+	if (qp && vb_qp(qp)->ex.wr_start)
+		return &vb_qp(qp)->ex;
+	errno = vb_refuse(EOPNOTSUPP, "ibv_qp_to_qp_ex",
+			  "the QP was created without IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, by ibv_create_qp_ex");
 	return NULL;
 }
 

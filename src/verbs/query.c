@@ -110,6 +110,11 @@ VB_EXPORT VB_CODE(ibv_query_device, (context, attr), struct ibv_context *context
 	return 0;
 }
 
+/* Of newer headers: device_cap_flags_ex, enum ibv_odp_transport_cap_bits. */
+#define CAP_FLUSH_GLOBAL (UINT64_C(1) << 38)
+#define CAP_ATOMIC_WRITE (UINT64_C(1) << 40)
+enum { ODP_FLUSH = 1 << 6, ODP_ATOMIC_WRITE = 1 << 7 };
+
 /* On-demand paging works for every request of the transports that there are. */
 static struct ibv_odp_caps on_demand_caps(void)
 {
@@ -118,9 +123,9 @@ static struct ibv_odp_caps on_demand_caps(void)
 	if (!vb_profile()->on_demand)
 		return caps;
 	caps.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
-	caps.per_transport_caps.rc_odp_caps = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV |
-					      IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ |
-					      IBV_ODP_SUPPORT_ATOMIC | IBV_ODP_SUPPORT_SRQ_RECV;
+	caps.per_transport_caps.rc_odp_caps =
+	    IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ |
+	    IBV_ODP_SUPPORT_ATOMIC | IBV_ODP_SUPPORT_SRQ_RECV | ODP_FLUSH | ODP_ATOMIC_WRITE;
 	return caps;
 }
 
@@ -128,7 +133,9 @@ VB_CODE(vb_query_device_ex, (context, input, attr, size), struct ibv_context *co
 	const struct ibv_query_device_ex_input *input, struct ibv_device_attr_ex *attr, size_t size)
 {
 	const struct vb_context *c = vb_context(context);
-	struct ibv_device_attr_ex a = {.device_cap_flags_ex = vb_profile()->caps, .phys_port_cnt_ex = PORTS};
+	struct ibv_device_attr_ex a = {.device_cap_flags_ex =
+					   vb_profile()->caps | CAP_FLUSH_GLOBAL | CAP_ATOMIC_WRITE,
+				       .phys_port_cnt_ex = PORTS};
 
 	if (input && input->comp_mask)
 		return vb_refuse(EINVAL, "ibv_query_device_ex", "comp_mask 0x%x has unknown bits",

@@ -145,6 +145,55 @@ static void requests(void)
 	kit_end_close(&b);
 }
 
+/* The same mistakes in requests that are built call by call are said at the call that makes them. */
+static void built_requests(void)
+{
+	struct ibv_qp_ex *x = kit_end_open_ex(&a, pd, 4, 64, IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_FLUSH);
+	struct ibv_sge list[3] = {{0}};
+
+	kit_log_skip();
+	ibv_wr_start(x);
+	ibv_wr_send(x);
+	CHECK(ibv_wr_complete(x) == EINVAL);
+	SAID("ibv_wr_start: QP 0x%06x is in INIT", a.qp->qp_num);
+	kit_connect(&a, &a.card);
+	kit_log_skip();
+	ibv_wr_start(x);
+	ibv_wr_rdma_read(x, 1, 1);
+	CHECK(ibv_wr_complete(x) == EINVAL);
+	SAID("ibv_wr_rdma_read: QP 0x%06x was created without IBV_QP_EX_WITH_RDMA_READ in send_ops_flags",
+	     a.qp->qp_num);
+	ibv_wr_start(x);
+	ibv_wr_send(x);
+	ibv_wr_set_inline_data(x, a.buf, 65);
+	ibv_wr_set_sge_list(x, 3, list); /* of the first mistake alone */
+	CHECK(ibv_wr_complete(x) == EINVAL);
+	SAID("ibv_wr_set_inline_data: 65 bytes inline, QP 0x%06x takes up to 64", a.qp->qp_num);
+	ibv_wr_start(x);
+	ibv_wr_send(x);
+	ibv_wr_set_sge_list(x, 3, list);
+	CHECK(ibv_wr_complete(x) == EINVAL);
+	SAID("ibv_wr_set_sge_list: num_sge 3; QP 0x%06x was made for at most 2 (max_send_sge)", a.qp->qp_num);
+	ibv_wr_start(x);
+	ibv_wr_flush(x, 1, 1, 1, 4, IBV_FLUSH_MR);
+	CHECK(ibv_wr_complete(x) == EINVAL);
+	SAID("ibv_wr_flush: type 0x4 is to be of IBV_FLUSH_GLOBAL and IBV_FLUSH_PERSISTENT, level 1");
+	ibv_wr_start(x);
+	ibv_wr_send(x);
+	ibv_wr_set_ud_addr(x, NULL, 1, 1);
+	CHECK(ibv_wr_complete(x) == EINVAL);
+	SAID("ibv_wr_set_ud_addr: QP 0x%06x is of type IBV_QPT_RC, whose requests name no address",
+	     a.qp->qp_num);
+	CHECK(ibv_wr_complete(x) == EINVAL);
+	SAID("ibv_wr_complete: ibv_wr_start() was not called before");
+	CHECK(post(IBV_WR_FLUSH, 0, 8) == EINVAL);
+	SAID("IBV_WR_FLUSH: struct ibv_send_wr has no place for what it says; ibv_wr_flush() has");
+	CHECK(ibv_modify_qp(a.qp, &(struct ibv_qp_attr){.qp_access_flags = IBV_ACCESS_FLUSH_PERSISTENT},
+			    IBV_QP_ACCESS_FLAGS) == EOPNOTSUPP);
+	SAID("IBV_ACCESS_FLUSH_PERSISTENT: the device knows of no memory that is persistent");
+	kit_end_close(&a);
+}
+
 int main(void)
 {
 
@@ -156,6 +205,7 @@ int main(void)
 	shared_queues();
 	regions();
 	requests();
+	built_requests();
 	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
 	puts("every sentence names what it means");
 	return 0;

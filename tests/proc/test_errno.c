@@ -308,6 +308,31 @@ static void queues(void)
 	WORKS(ibv_destroy_srq(srq));
 }
 
+/* Requests that are built call by call: the calls in between fail by nothing that they return. */
+static void built_requests(void)
+{
+	struct ibv_qp_ex *x;
+	struct kit_end e;
+
+	x = kit_end_open_ex(&e, pd, 4, 64, IBV_QP_EX_WITH_SEND);
+	WORKS_MAKE(x, ibv_qp_to_qp_ex(e.qp));
+	WORKS_VOID(ibv_wr_start(x));
+	WORKS_VOID(ibv_wr_send(x));
+	FAILS_CODE(ibv_wr_complete(x), EINVAL);
+	kit_connect(&e, &e.card);
+	WORKS_VOID(ibv_wr_start(x));
+	WORKS_VOID(ibv_wr_rdma_read(x, 1, 1));
+	WORKS_VOID(ibv_wr_set_inline_data(x, e.buf, 1));
+	FAILS_CODE(ibv_wr_complete(x), EINVAL);
+	WORKS_VOID(ibv_wr_start(x));
+	WORKS_VOID(ibv_wr_send(x));
+	WORKS_VOID(ibv_wr_set_inline_data(x, e.buf, 65));
+	WORKS_VOID(ibv_wr_abort(x));
+	WORKS_VOID(ibv_wr_start(x));
+	WORKS(ibv_wr_complete(x));
+	kit_end_close(&e);
+}
+
 static void queue_pairs(void)
 {
 	struct ibv_qp_init_attr qa = {.qp_type = IBV_QPT_RC, .send_cq = cq, .recv_cq = cq};
@@ -343,6 +368,7 @@ static void queue_pairs(void)
 	qx.cap = qa.cap;
 	WORKS_MAKE(qp, ibv_create_qp_ex(ctx, &qx));
 	FAILS_NULL(ibv_qp_to_qp_ex(qp), EOPNOTSUPP);
+	built_requests();
 	memset(&ece, 0xee, sizeof(ece));
 	CHECK(!ibv_query_device(ctx, &device));
 	WORKS(ibv_query_ece(qp, &ece));

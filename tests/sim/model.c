@@ -27,7 +27,7 @@ static void side_new(struct model *m, unsigned i)
 	d->source_key = sim_reg(m->s, i, d->source, SOURCE, 0);
 	d->target_key = sim_reg(m->s, i, d->target, TARGET,
 				IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-				    IBV_ACCESS_REMOTE_ATOMIC);
+				    IBV_ACCESS_REMOTE_ATOMIC | VB_ACCESS_FLUSH_GLOBAL);
 	d->sink_key = sim_reg(m->s, i, d->sink, SINK, IBV_ACCESS_LOCAL_WRITE);
 	d->wcs = calloc(OPS, sizeof *d->wcs);
 	d->msgs = calloc(OPS, sizeof *d->msgs);
@@ -169,7 +169,7 @@ static void model_request(struct model *m, unsigned i, const struct ibv_send_wr 
 	uint32_t off = (uint32_t)(wr->wr.rdma.remote_addr - (uintptr_t)peer->target);
 	uint64_t before, after;
 
-	switch (wr->opcode) {
+	switch ((uint32_t)wr->opcode) {
 	case IBV_WR_SEND:
 	case IBV_WR_SEND_WITH_IMM:
 		gather(wr->sg_list, wr->num_sge, data);
@@ -189,6 +189,13 @@ static void model_request(struct model *m, unsigned i, const struct ibv_send_wr 
 			scatter(d, wr->sg_list, (uint32_t)wr->num_sge, peer->target_want + off, len);
 		d->reads[d->nreads++] = (struct open_read){off, len};
 		expect_send(d, wr, IBV_WC_RDMA_READ, len);
+		break;
+	case IBV_WR_ATOMIC_WRITE:
+		memcpy(peer->target_want + off, &wr->wr.atomic.compare_add, 8);
+		expect_send(d, wr, IBV_WC_ATOMIC_WRITE, 8);
+		break;
+	case VB_WR_FLUSH:
+		expect_send(d, wr, (enum ibv_wc_opcode)VB_WC_FLUSH, 0);
 		break;
 	default:
 		memcpy(&before, peer->target_want + off, 8);
@@ -215,6 +222,13 @@ static void pick_atomic(struct model *m, unsigned i, struct ibv_send_wr *wr)
 	wr->wr.atomic.swap = sim_random(m->s);
 }
 
+/* Of some bytes behind the address, or of all the region. */
+static void pick_flush(struct model *m, struct ibv_send_wr *wr)
+{
+	wr->wr.atomic.compare_add = sim_below(m->s, 9);
+	wr->wr.atomic.swap = VB_FLUSH_GLOBAL | (uint64_t)sim_below(m->s, VB_FLUSH_LEVELS) << 8;
+}
+
 /* Posts one random request; false: the queue is full. */
 static bool post_one(struct model *m, unsigned i)
 {
@@ -225,16 +239,19 @@ static bool post_one(struct model *m, unsigned i)
 						     IBV_WR_RDMA_READ,
 						     IBV_WR_ATOMIC_CMP_AND_SWP,
 						     IBV_WR_ATOMIC_FETCH_AND_ADD,
-						     IBV_WR_RDMA_READ};
+						     IBV_WR_RDMA_READ,
+						     IBV_WR_ATOMIC_WRITE,
+						     (enum ibv_wr_opcode)VB_WR_FLUSH};
 	struct side *d = &m->side[i], *peer = &m->side[!i];
 	uint32_t len = pick_length(m), off, before = d->sink_used;
 	struct ibv_sge sge[4];
 	struct ibv_send_wr wr = {.wr_id = d->next_wr, .sg_list = sge, .imm_data = (uint32_t)sim_random(m->s)};
-	bool fetch, atomic;
+	bool fetch, atomic, self;
 	int err;
 
-	wr.opcode = opcodes[sim_below(m->s, 8)];
-	atomic = wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+	wr.opcode = opcodes[sim_below(m->s, 10)];
+	self = vb_wr_is((uint8_t)wr.opcode, VB_WR_SELF);
+	atomic = self || vb_wr_is((uint8_t)wr.opcode, VB_WR_ATOMIC);
 	fetch = atomic || wr.opcode == IBV_WR_RDMA_READ;
 	if (atomic)
 		len = 8;
@@ -242,9 +259,11 @@ static bool post_one(struct model *m, unsigned i)
 		len = VB_LEND_FROM + sim_below(m->s, LENT_LEN - VB_LEND_FROM + 1);
 	else if (!fetch && len <= m->s->cfg.inl && sim_below(m->s, 2))
 		wr.send_flags |= IBV_SEND_INLINE;
-	wr.num_sge = cut(m, sge, len, fetch ? in_sink : in_source, i);
+	wr.num_sge = self ? 0 : cut(m, sge, len, fetch ? in_sink : in_source, i);
 	if (atomic) {
 		pick_atomic(m, i, &wr);
+		if (wr.opcode == (enum ibv_wr_opcode)VB_WR_FLUSH)
+			pick_flush(m, &wr);
 	} else {
 		wr.wr.rdma.remote_addr = (uintptr_t)peer->target + sim_below(m->s, TARGET - len + 1);
 		wr.wr.rdma.rkey = sim_rkey(peer->target_key);
@@ -411,6 +430,7 @@ struct sim_cfg model_cfg(uint64_t seed)
 	c.recv_wr = OPS;
 	c.cqe = 1024;
 	c.inl = 64;
+	c.access |= VB_ACCESS_FLUSH_GLOBAL;
 	c.rd_atomic = (uint8_t)(1 + sim_below(&dice, 16));
 	c.dest_rd_atomic = (uint8_t)(c.rd_atomic + sim_below(&dice, 3));
 	c.retry_cnt = 7;

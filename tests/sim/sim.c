@@ -226,7 +226,8 @@ static void show(struct sim *s, unsigned i)
 	if (open && !atomic_load(&n->shown.may))
 		n->shown.leaves++;
 	atomic_store(&n->shown.may,
-		     open ? n->shown.leaves << VB_SHOWN_LEAVE | (s->cfg.xrc ? 0u : n->qp.access) : 0u);
+		     open ? n->shown.leaves << VB_SHOWN_LEAVE | (s->cfg.xrc ? 0u : n->qp.access & 0xffu)
+			  : 0u);
 }
 
 /* The other node's tables, as direct placement finds them within one process. */
@@ -453,7 +454,7 @@ void sim_connect(struct sim *s, unsigned i)
 	while (128u << mtu_code < (c->path_mtu[i] ? c->path_mtu[i] : c->mtu))
 		mtu_code++;
 	qp->dest_qpn = s->n[!i].qp.qpn;
-	qp->access = (uint8_t)c->access;
+	qp->access = (uint16_t)c->access;
 	qp->max_rd_atomic = c->rd_atomic;
 	qp->attr.max_rd_atomic = c->rd_atomic;
 	qp->attr.max_dest_rd_atomic = c->dest_rd_atomic;
@@ -698,6 +699,56 @@ uint32_t sim_stale(struct sim *s, unsigned n)
 	return key;
 }
 
+/* As ibv_wr_*, with the work request's data said last. */
+static enum vb_build_fault build_by_calls(struct vb_builder *b, const struct ibv_send_wr *wr)
+{
+	uint32_t n = (uint32_t)wr->num_sge, flags = wr->send_flags & ~(uint32_t)IBV_SEND_INLINE;
+	struct ibv_data_buf bufs[VB_MAX_SGE];
+	enum vb_build_fault fault = vb_builder_start(b, wr->opcode, flags, wr->wr_id);
+
+	if (fault)
+		return fault;
+	vb_builder_bare(b);
+	if (b->bits & (VB_WR_ATOMIC | VB_WR_SELF))
+		vb_builder_remote(b, wr->wr.atomic.rkey, wr->wr.atomic.remote_addr);
+	else if (b->bits & VB_WR_REMOTE)
+		vb_builder_remote(b, wr->wr.rdma.rkey, wr->wr.rdma.remote_addr);
+	if (b->bits & VB_WR_ATOMIC)
+		vb_builder_operands(b, wr->wr.atomic.compare_add, wr->wr.atomic.swap);
+	vb_builder_srqn(b, wr->qp_type.xrc.remote_srqn);
+	if (b->bits & VB_WR_WORD)
+		vb_builder_word(b, &wr->wr.atomic.compare_add);
+	else if (b->bits & VB_WR_SELF)
+		return vb_builder_flush(b, wr->wr.atomic.compare_add, (uint8_t)wr->wr.atomic.swap,
+					(uint8_t)(wr->wr.atomic.swap >> 8));
+	if (b->bits & (VB_WR_IMM | VB_WR_INV))
+		vb_builder_imm(b, wr->imm_data);
+	if (b->bits & VB_WR_SELF || !n)
+		return VB_BUILD_FINE;
+	if (!(wr->send_flags & IBV_SEND_INLINE))
+		return n == 1 ? vb_builder_piece(&b->qp->req, b->w, wr->sg_list)
+			      : vb_builder_pieces(&b->qp->req, b->w, wr->sg_list, n);
+	b->w->flags |= IBV_SEND_INLINE;
+	for (uint32_t i = 0; i < n; i++)
+		bufs[i] =
+		    (struct ibv_data_buf){(void *)(uintptr_t)wr->sg_list[i].addr, wr->sg_list[i].length};
+	return n == 1 ? vb_builder_inline(&b->qp->req, b->w, bufs[0].addr, bufs[0].length)
+		      : vb_builder_inlines(&b->qp->req, b->w, bufs, n);
+}
+
+static enum vb_build_fault build(const struct sim *s, struct vb_builder *b, const struct ibv_send_wr *wr)
+{
+	uint64_t bits = vb_wr_row(wr->opcode)->bits, chance = (s->cfg.seed ^ wr->wr_id) * 0x9e3779b97f4a7c15u;
+	enum vb_build_fault fault;
+
+	if (bits & VB_WR_SELF ||
+	    (chance >> 63 && !(bits & VB_WR_LOCAL) && wr->num_sge >= 0 && wr->num_sge <= VB_MAX_SGE &&
+	     (bits & VB_WR_INLINE || !(wr->send_flags & IBV_SEND_INLINE))))
+		return build_by_calls(b, wr);
+	fault = vb_builder_start(b, wr->opcode, wr->send_flags, wr->wr_id);
+	return fault ? fault : vb_builder_fill(b, wr);
+}
+
 int sim_send(struct sim *s, unsigned n, const struct ibv_send_wr *wr)
 {
 	struct vb_qp *qp = &s->n[n].qp;
@@ -712,8 +763,7 @@ int sim_send(struct sim *s, unsigned n, const struct ibv_send_wr *wr)
 			named.qp_type.xrc.remote_srqn = SIM_SRQN;
 		if (!vb_builder_room(&b))
 			err = ENOMEM;
-		else if (vb_builder_start(&b, wr->opcode, wr->send_flags, wr->wr_id) ||
-			 vb_builder_fill(&b, &named))
+		else if (build(s, &b, &named))
 			err = EINVAL;
 		else
 			vb_builder_next(&b);

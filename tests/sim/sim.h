@@ -61,6 +61,8 @@ enum {
 	SIM_RC(FETCH_ADD),
 	SIM_RC(SEND_LAST_INV),
 	SIM_RC(SEND_ONLY_INV),
+	SIM_RC(FLUSH),
+	SIM_RC(ATOMIC_WRITE),
 };
 
 struct sim_cfg {
@@ -225,7 +227,10 @@ static inline uint32_t sim_rkey(uint32_t lkey)
 	return lkey | VB_KEY_REMOTE;
 }
 
-/* As ibv_post_send, of a list, and ibv_post_recv: 0 or errno. */
+/* As ibv_post_send, of a list, and ibv_post_recv: 0 or errno.  Some of the requests, by seed and wr_id, are
+ * built call by call, as ibv_wr_* builds them; so are those that no work request can say, and here is where
+ * it says them: ATOMIC WRITE and FLUSH have address and R_Key where an atomic has them, and compare_add is
+ * the word that is written, or the range that is flushed; swap a FLUSH's type, and level << 8. */
 int sim_send(struct sim *s, unsigned n, const struct ibv_send_wr *wr);
 int sim_recv(struct sim *s, unsigned n, uint64_t wr_id, struct ibv_sge *sge, int num_sge);
 /* One completion; false: none. */

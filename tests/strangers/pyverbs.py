@@ -17,7 +17,8 @@ import stranger
 
 SOURCE = "/usr/share/doc/rdma-core/tests"
 MODULES = ["test_addr", "test_device", "test_pd", "test_cq", "test_cq_events", "test_atomic", "test_qp",
-           "test_parent_domain", "test_mr", "test_odp", "test_relaxed_ordering", "test_fork", "test_shared_pd"]
+           "test_parent_domain", "test_mr", "test_odp", "test_relaxed_ordering", "test_fork", "test_shared_pd",
+           "test_qpex"]
 # pattern of the case -> why it may be skipped
 LATER = [
     (r"test_device\.DeviceTest\.test_query_gid_ex_bad_flow", "it wants an empty GID index, and none is"),
@@ -30,7 +31,7 @@ LATER = [
     (r"test_cq_events\..*_ud$", "UD"),
     (r"test_mr\.DmaBuf", "it takes its dma-bufs from /dev/dri"),
     (r"test_(odp|relaxed_ordering)\..*_ud_", "UD"),
-    (r"test_shared_pd\.", "the extended QP interface"),
+    (r"test_qpex\..*(_ud_|_bad_flow)", "UD"),
     (r"test_parent_domain\..*_ud_", "UD"),
     (r"test_parent_domain\..*_excq_", "extended CQs"),
 ]

@@ -42,6 +42,7 @@
 #define H_IETH	    "\x40\x00\x33\x01"
 #define H_DETH	    "\x81\x02\x03\x04\x00\xd1\xd2\xd3"
 #define H_XRCETH    "\x00\xe1\xe2\xe3"
+#define H_FETH	    "\x00\x00\x00\x13" /* level 1, both types */
 
 static const struct {
 	uint8_t opcode;
@@ -76,6 +77,8 @@ static const struct {
     S(0x14, "\x14" H_BTH H_ATOMICETH, false, false),
     S(0x16, "\x16" H_BTH H_IETH, true, false),
     S(0x17, "\x17" H_BTH H_IETH, true, false),
+    S(0x1c, "\x1c" H_BTH H_FETH H_RETH, false, false),
+    S(0x1d, "\x1d" H_BTH H_RETH, true, false),
     S(0x20, "\x20" H_BTH, true, true),
     S(0x21, "\x21" H_BTH, true, true),
     S(0x22, "\x22" H_BTH, true, false),
@@ -113,6 +116,8 @@ static const struct {
     S(0xb4, "\xb4" H_BTH H_XRCETH H_ATOMICETH, false, false),
     S(0xb6, "\xb6" H_BTH H_XRCETH H_IETH, true, false),
     S(0xb7, "\xb7" H_BTH H_XRCETH H_IETH, true, false),
+    S(0xbc, "\xbc" H_BTH H_XRCETH H_FETH H_RETH, false, false),
+    S(0xbd, "\xbd" H_BTH H_XRCETH H_RETH, true, false),
 };
 enum { SAMPLES = sizeof samples / sizeof *samples };
 
@@ -137,6 +142,8 @@ static struct vb_pkt full(uint8_t opcode)
 	    .qkey = QKEY,
 	    .src_qpn = SRC_QPN,
 	    .srqn = SRQN,
+	    .flush_type = VB_FLUSH_GLOBAL | VB_FLUSH_PERSISTENT,
+	    .flush_level = VB_FLUSH_MR,
 	};
 	memcpy(&p.imm, H_IMM, 4);
 	return p;
@@ -192,6 +199,8 @@ static void every_opcode_decodes_to_its_fields(void **state)
 		assert_int_equal(p.qkey, bits & VB_OP_DETH ? QKEY : 0);
 		assert_int_equal(p.src_qpn, bits & VB_OP_DETH ? SRC_QPN : 0);
 		assert_int_equal(p.srqn, bits & VB_OP_XRCETH ? SRQN : 0);
+		assert_int_equal(p.flush_type, bits & VB_OP_FETH ? want.flush_type : 0);
+		assert_int_equal(p.flush_level, bits & VB_OP_FETH ? want.flush_level : 0);
 	}
 }
 

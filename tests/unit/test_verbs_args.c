@@ -94,7 +94,7 @@ static void the_device_list(void **state)
 static void what_headers_call_is_there(void **state)
 {
 	struct verbs_context *v = verbs_get_ctx(ctx);
-	struct ibv_qp_init_attr_ex qa = {.qp_type = IBV_QPT_RC, .comp_mask = IBV_QP_INIT_ATTR_SEND_OPS_FLAGS};
+	struct ibv_qp_init_attr_ex qa = {.qp_type = IBV_QPT_RC, .comp_mask = IBV_QP_INIT_ATTR_RX_HASH};
 
 	(void)state;
 	assert_non_null(v);
@@ -515,7 +515,7 @@ static void rule_38_values(void **state)
 	BAD(IBV_QPS_INIT, TO_INIT, a.port_num = 0);
 	BAD(IBV_QPS_INIT, TO_INIT, a.port_num = 2);
 	BAD(IBV_QPS_INIT, TO_INIT, a.pkey_index = 1);
-	BAD(IBV_QPS_INIT, TO_INIT, a.qp_access_flags = 1u << 8);
+	BAD(IBV_QPS_INIT, TO_INIT, a.qp_access_flags = 1u << 10);
 	BAD(IBV_QPS_INIT, TO_INIT | IBV_QP_QKEY, (void)a);
 	BAD(IBV_QPS_INIT, TO_INIT & ~IBV_QP_PORT, (void)a);
 	BAD(IBV_QPS_RTR, TO_RTR, (void)a);

@@ -60,11 +60,15 @@ static void packets_carry_what_the_row_has(void **state)
 		assert_int_equal(only & place, place);
 		assert_int_equal(only & (VB_OP_RETH | VB_OP_ATOMICETH) ? VB_WR_REMOTE : 0,
 				 r->bits & VB_WR_REMOTE);
-		assert_int_equal(only & (VB_OP_READ | VB_OP_ATOMIC) ? VB_WR_FETCH : 0, r->bits & VB_WR_FETCH);
+		assert_int_equal(only & VB_OP_HELD ? VB_WR_FETCH : 0, r->bits & VB_WR_FETCH);
+		assert_int_equal(only & (VB_OP_WORD | VB_OP_FLUSH) ? VB_WR_BARE | VB_WR_SELF : 0,
+				 r->bits & (VB_WR_BARE | VB_WR_SELF));
 		assert_int_equal(only & VB_OP_ATOMIC ? VB_WR_ATOMIC : 0, r->bits & VB_WR_ATOMIC);
 		assert_int_equal(only & VB_OP_IMM ? VB_WR_IMM : 0, r->bits & VB_WR_IMM);
 		assert_int_equal(only & VB_OP_IETH ? VB_WR_INV : 0, r->bits & VB_WR_INV);
-		assert_int_equal(only & VB_OP_PAYLOAD ? VB_WR_INLINE : 0, r->bits & VB_WR_INLINE);
+		assert_int_equal(only & VB_OP_WORD ? VB_WR_WORD : 0, r->bits & VB_WR_WORD);
+		assert_int_equal(only & VB_OP_PAYLOAD && !(only & VB_OP_WORD) ? VB_WR_INLINE : 0,
+				 r->bits & VB_WR_INLINE);
 		if (r->bits & VB_WR_FETCH)
 			continue;
 		assert_int_equal(vb_opcodes[p->first].bits & place, VB_OP_FIRST);
@@ -139,6 +143,10 @@ static void a_request_is_judged_by_its_row(void **state)
 
 		if (op == IBV_WR_BIND_MW)
 			continue;
+		if (r->bits & VB_WR_SELF) { /* a work request has no place for what it says */
+			assert_int_equal(build(&d, &wr), VB_BUILD_CALL);
+			continue;
+		}
 		assert_int_equal(build(&d, &wr), r->name ? VB_BUILD_FINE : VB_BUILD_OPCODE);
 		if (!r->name)
 			continue;
@@ -235,12 +243,34 @@ static void one_piece_is_judged_too(void **state)
 	assert_int_equal(build(&d, &wr), VB_BUILD_SGES);
 }
 
+/* The bits of send_ops_flags are the header's, one for each row. */
+static void each_row_is_asked_for_by_a_bit_of_its_own(void **state)
+{
+	uint32_t all = 0;
+
+	(void)state;
+	EACH_ROW(i)
+	{
+		assert_int_equal(all & vb_wr_asked(i), 0);
+		all |= vb_wr_asked(i);
+	}
+	assert_int_equal(vb_wr_askable(IBV_QPT_RC), all);
+	assert_int_equal(vb_wr_askable(IBV_QPT_XRC_RECV), 0);
+	assert_int_equal(all, 0x1bff); /* all but TSO */
+	assert_int_equal(vb_wr_asked(IBV_WR_SEND_WITH_INV), IBV_QP_EX_WITH_SEND_WITH_INV);
+	assert_int_equal(vb_wr_asked(IBV_WR_TSO), IBV_QP_EX_WITH_TSO);
+	assert_int_equal(vb_wr_asked(IBV_WR_ATOMIC_WRITE), IBV_QP_EX_WITH_ATOMIC_WRITE);
+	assert_int_equal(vb_wr_asked(VB_WR_FLUSH), 1 << 11);
+	assert_int_equal(vb_wr_askable(IBV_QPT_RAW_PACKET), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(opcodes_that_there_are_not_have_no_row),
 	    cmocka_unit_test(a_request_without_packets_is_local),
 	    cmocka_unit_test(packets_carry_what_the_row_has),
+	    cmocka_unit_test(each_row_is_asked_for_by_a_bit_of_its_own),
 	    cmocka_unit_test(access_is_that_of_the_packets),
 	    cmocka_unit_test(a_request_is_judged_by_its_row),
 	    cmocka_unit_test(one_piece_is_judged_too),

@@ -12,15 +12,20 @@ struct ibv_context *kit_open(void)
 	return ctx;
 }
 
-void kit_end_open_on(struct kit_end *e, struct ibv_pd *pd, struct ibv_comp_channel *channel, int depth,
-		     size_t size)
+/* ops: NULL: no extended one. */
+static void open_end(struct kit_end *e, struct ibv_pd *pd, struct ibv_comp_channel *channel, int depth,
+		     size_t size, const uint64_t *ops)
 {
-	struct ibv_qp_init_attr qa = {.qp_type = IBV_QPT_RC,
-				      .cap = {.max_send_wr = (uint32_t)depth,
-					      .max_recv_wr = (uint32_t)depth,
-					      .max_send_sge = 2,
-					      .max_recv_sge = 2,
-					      .max_inline_data = 64}};
+	struct ibv_qp_init_attr_ex qa = {.qp_type = IBV_QPT_RC,
+					 .pd = pd,
+					 .comp_mask = IBV_QP_INIT_ATTR_PD |
+						      (ops ? IBV_QP_INIT_ATTR_SEND_OPS_FLAGS : 0),
+					 .send_ops_flags = ops ? *ops : 0,
+					 .cap = {.max_send_wr = (uint32_t)depth,
+						 .max_recv_wr = (uint32_t)depth,
+						 .max_send_sge = 2,
+						 .max_recv_sge = 2,
+						 .max_inline_data = 64}};
 	struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = KIT_ALL};
 	struct ibv_port_attr port;
 
@@ -29,7 +34,7 @@ void kit_end_open_on(struct kit_end *e, struct ibv_pd *pd, struct ibv_comp_chann
 	e->cq = ibv_create_cq(pd->context, 2 * depth, NULL, channel, 0);
 	CHECK(e->cq);
 	qa.send_cq = qa.recv_cq = e->cq;
-	e->qp = ibv_create_qp(pd, &qa);
+	e->qp = ibv_create_qp_ex(pd->context, &qa);
 	CHECK(e->qp);
 	CHECK(
 	    !ibv_modify_qp(e->qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
@@ -41,6 +46,22 @@ void kit_end_open_on(struct kit_end *e, struct ibv_pd *pd, struct ibv_comp_chann
 	e->card.psn = e->qp->qp_num * 77 & 0xffffff;
 	e->card.rkey = e->mr->rkey;
 	e->card.addr = (uintptr_t)e->buf;
+}
+
+void kit_end_open_on(struct kit_end *e, struct ibv_pd *pd, struct ibv_comp_channel *channel, int depth,
+		     size_t size)
+{
+	open_end(e, pd, channel, depth, size, NULL);
+}
+
+struct ibv_qp_ex *kit_end_open_ex(struct kit_end *e, struct ibv_pd *pd, int depth, size_t size, uint64_t ops)
+{
+	struct ibv_qp_ex *ex;
+
+	open_end(e, pd, NULL, depth, size, &ops);
+	ex = ibv_qp_to_qp_ex(e->qp);
+	CHECK(ex);
+	return ex;
 }
 
 void kit_end_open(struct kit_end *e, struct ibv_pd *pd, int depth, size_t size)

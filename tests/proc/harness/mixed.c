@@ -177,6 +177,59 @@ static void fill_target_op(struct flow *f, struct op *o, struct ibv_send_wr *wr,
 	}
 }
 
+/* The same request call by call. */
+static int post_by_calls(struct ibv_qp_ex *x, const struct ibv_send_wr *wr)
+{
+	struct ibv_data_buf bufs[SGES];
+	int n = wr->num_sge;
+
+	ibv_wr_start(x);
+	x->wr_id = wr->wr_id;
+	x->wr_flags = wr->send_flags;
+	switch (wr->opcode) {
+	case IBV_WR_SEND:
+		ibv_wr_send(x);
+		break;
+	case IBV_WR_SEND_WITH_IMM:
+		ibv_wr_send_imm(x, wr->imm_data);
+		break;
+	case IBV_WR_RDMA_WRITE:
+		ibv_wr_rdma_write(x, wr->wr.rdma.rkey, wr->wr.rdma.remote_addr);
+		break;
+	case IBV_WR_RDMA_WRITE_WITH_IMM:
+		ibv_wr_rdma_write_imm(x, wr->wr.rdma.rkey, wr->wr.rdma.remote_addr, wr->imm_data);
+		break;
+	case IBV_WR_RDMA_READ:
+		ibv_wr_rdma_read(x, wr->wr.rdma.rkey, wr->wr.rdma.remote_addr);
+		break;
+	case IBV_WR_ATOMIC_CMP_AND_SWP:
+		ibv_wr_atomic_cmp_swp(x, wr->wr.atomic.rkey, wr->wr.atomic.remote_addr,
+				      wr->wr.atomic.compare_add, wr->wr.atomic.swap);
+		break;
+	default:
+		ibv_wr_atomic_fetch_add(x, wr->wr.atomic.rkey, wr->wr.atomic.remote_addr,
+					wr->wr.atomic.compare_add);
+	}
+	for (int i = 0; i < n; i++)
+		bufs[i] =
+		    (struct ibv_data_buf){(void *)(uintptr_t)wr->sg_list[i].addr, wr->sg_list[i].length};
+	if (wr->send_flags & IBV_SEND_INLINE)
+		ibv_wr_set_inline_data_list(x, (size_t)n, bufs);
+	else if (n == 1)
+		ibv_wr_set_sge(x, wr->sg_list->lkey, wr->sg_list->addr, wr->sg_list->length);
+	else if (n)
+		ibv_wr_set_sge_list(x, (size_t)n, wr->sg_list);
+	return ibv_wr_complete(x);
+}
+
+static int post_either_way(struct flow *f, struct ibv_send_wr *wr)
+{
+	struct ibv_send_wr *bad;
+
+	return kit_below(&f->rng, 2) ? post_by_calls(ibv_qp_to_qp_ex(f->qp), wr)
+				     : ibv_post_send(f->qp, wr, &bad);
+}
+
 static void post(int q)
 {
 	struct flow *f = &flows[q];
@@ -185,7 +238,7 @@ static void post(int q)
 	struct op *o = &f->ops[f->head % DEPTH];
 	uint8_t *local = (uint8_t *)f->buf->addr + (size_t)(f->head % DEPTH) * MSG;
 	struct ibv_sge sge[SGES];
-	struct ibv_send_wr wr = {.sg_list = sge}, *bad;
+	struct ibv_send_wr wr = {.sg_list = sge};
 	uint32_t imm;
 	int kind;
 
@@ -231,7 +284,7 @@ static void post(int q)
 		wr.send_flags |= IBV_SEND_INLINE;
 	f->fetched =
 	    o->kind == READ || o->kind == ATOMIC || (f->fetched && !(wr.send_flags & IBV_SEND_FENCE));
-	CHECK(ibv_post_send(f->qp, &wr, &bad) == 0, "op %d length %u", o->opcode, o->length);
+	CHECK(post_either_way(f, &wr) == 0, "op %d length %u", o->opcode, o->length);
 	if (wr.send_flags & IBV_SEND_INLINE)
 		memset(local, 0xee, o->length); /* rule 40: the buffer is ours again */
 	f->head++;
@@ -521,13 +574,18 @@ static void set_up(void)
 	CHECK(rmr);
 	for (int q = 0; q < QPS; q++) {
 		struct flow *f = &flows[q];
-		struct ibv_qp_init_attr qa = {.send_cq = scq,
-					      .recv_cq = rcq,
-					      .srq = q == QPS - 1 ? srq : NULL,
-					      .qp_type = IBV_QPT_RC,
-					      .cap = {DEPTH, RDEPTH, SGES, SGES, 128}};
+		struct ibv_qp_init_attr_ex qa = {
+		    .send_cq = scq,
+		    .recv_cq = rcq,
+		    .srq = q == QPS - 1 ? srq : NULL,
+		    .qp_type = IBV_QPT_RC,
+		    .cap = {DEPTH, RDEPTH, SGES, SGES, 128},
+		    .pd = pd,
+		    .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		    .send_ops_flags =
+			(IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD << 1) - 1}; /* that and all below */
 
-		f->qp = ibv_create_qp(pd, &qa);
+		f->qp = ibv_create_qp_ex(ctx, &qa);
 		CHECK(f->qp);
 		f->rng = mixed->seed * 31 + (uint64_t)me * 17 + (uint64_t)q;
 		f->shadow = calloc(1, SLICE);

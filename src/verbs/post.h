@@ -1,0 +1,25 @@
+/* What is wrong with a request that is posted, by whichever call: the errno and the sentence are the same. */
+#ifndef VB_VERBS_POST_H
+#define VB_VERBS_POST_H
+
+#include <stdint.h>
+
+#include "obj/builder.h"
+
+#define VB_POST_COLD __attribute__((cold, noinline))
+
+struct vb_post_facts {
+	uint32_t opcode;
+	uint32_t flags;		   /* as given */
+	long long pieces;	   /* of its list */
+	unsigned long long length; /* of its data, or of the range that is flushed */
+	unsigned flush_type, flush_level;
+};
+
+/* Each says it as `call`, and returns the errno. */
+VB_POST_COLD int vb_post_refuse(const struct vb_qp *qp, const char *call, enum vb_build_fault fault,
+				const struct vb_post_facts *f);
+VB_POST_COLD int vb_post_refuse_full(const struct vb_qp *qp, const char *call);
+VB_POST_COLD int vb_post_refuse_state(const struct vb_qp *qp, enum ibv_qp_state state, const char *call);
+
+#endif
