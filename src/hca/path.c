@@ -4,6 +4,7 @@
 #include "hca/hca.h"
 #include "hca/owed.h"
 #include "hca/port.h"
+#include "hca/silence.h"
 #include "transport/transport.h"
 
 /* Resolving: an address of this host leads to the process that the QPN's upper bits name.  Whatever GID that
@@ -38,6 +39,20 @@ static const struct vb_lane *lane_of(const struct vb_path *p)
 	return &p->peer->lanes[(own < far ? own : far) % p->peer->nlanes];
 }
 
+/* Whether what is sent now is lost, of a type that does not wait for answers: nobody has that number, or
+ * nobody there is connected to this queue pair.  While contact is being made it is not known yet. */
+static void find_nobody(struct vb_path *p)
+{
+	bool before = p->nobody;
+
+	if (p->qp->acked)
+		return;
+	p->nobody = !p->out && (!p->peer || atomic_load_explicit(&p->peer->state, memory_order_acquire) !=
+						VB_PEER_CONTACTING);
+	if (p->nobody && !before)
+		vb_silence_explain(p->qp);
+}
+
 void vb_path_attach(struct vb_path *p)
 {
 	bool fresh = !p->rxq;
@@ -48,8 +63,10 @@ void vb_path_attach(struct vb_path *p)
 	if (vb_unlikely(!p->peer))
 		resolve(p);
 	peer = p->peer;
-	if (!peer || atomic_load_explicit(&peer->state, memory_order_acquire) != VB_PEER_UP)
+	if (!peer || atomic_load_explicit(&peer->state, memory_order_acquire) != VB_PEER_UP) {
+		find_nobody(p);
 		return;
+	}
 	lane = lane_of(p);
 	p->rxq = lane->rxq;
 	p->source = (struct vb_source){VB_SOURCE_PEER, peer->incarnation};
@@ -57,6 +74,7 @@ void vb_path_attach(struct vb_path *p)
 	vb_direct_attach(p);
 	if (!p->out && vb_path_is_connected(p))
 		p->qp->transport->path(p, lane->out);
+	find_nobody(p);
 	vb_direct_show(p->qp);
 	/* A request over there may wait for this queue pair to be connected: its process looks again. */
 	if (vb_unlikely(fresh))

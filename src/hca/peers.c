@@ -83,7 +83,7 @@ static void move_paths(struct vb_peer *peer)
 		vb_lock_take(&qp->lock);
 		if (qp->path.peer == peer && !qp->forgotten) {
 			vb_path_move(&qp->path);
-			if (qp->path.out && qp->req.next != qp->req.seen)
+			if ((qp->path.out || qp->path.nobody) && qp->req.next != qp->req.seen)
 				vb_hca_send(qp);
 		}
 		vb_hca_give(qp);

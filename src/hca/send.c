@@ -71,7 +71,7 @@ void vb_hca_send(struct vb_qp *qp)
 void vb_hca_take_posted(struct vb_qp *qp)
 {
 	vb_lock_assert_held(&qp->lock);
-	if (vb_unlikely(qp->state == IBV_QPS_ERR))
+	if (vb_unlikely(qp->state >= IBV_QPS_SQE))
 		qp->transport->flush(qp); /* rule 30 */
 	else
 		vb_hca_send(qp);

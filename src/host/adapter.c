@@ -297,6 +297,11 @@ struct vb_pd_slot *vb_adapter_pds(struct vb_adapter *a)
 	return (struct vb_pd_slot *)(a->seg->base + VB_SEG_PDS);
 }
 
+struct vb_drops *vb_adapter_drops(struct vb_adapter *a)
+{
+	return (struct vb_drops *)(a->seg->base + VB_SEG_DROPS);
+}
+
 struct vb_pd_marks *vb_adapter_pd_marks(struct vb_adapter *a)
 {
 	return (struct vb_pd_marks *)(a->seg->base + VB_SEG_PD_MARKS);

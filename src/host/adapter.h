@@ -30,6 +30,7 @@ struct vb_key_slot;
 struct vb_key_marks;
 struct vb_pd_slot;
 struct vb_pd_marks;
+struct vb_drops;
 
 /* How a link ended. */
 enum vb_peer_end {
@@ -208,6 +209,9 @@ uint32_t vb_adapter_key_offset(const struct vb_adapter *a);
 /* Space in the segment for the table of protection domains (VB_MAX_PD). */
 struct vb_pd_slot *vb_adapter_pds(struct vb_adapter *a);
 struct vb_pd_marks *vb_adapter_pd_marks(struct vb_adapter *a);
+
+/* Its counts of what was dropped, in the segment. */
+struct vb_drops *vb_adapter_drops(struct vb_adapter *a);
 
 /* Where the peer's tables stand, and how its process is reached; UP links only, from peer_up() on. */
 struct vb_peer_tables {

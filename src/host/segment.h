@@ -90,6 +90,7 @@ struct vb_seg_head {
 #define VB_SEG_POLLS	 4160ull /* how often its threads have polled, told every so many polls */
 #define VB_SEG_KEY_MARKS 4224ull /* how far the key table and its announcements are used: two lines */
 #define VB_SEG_PD_MARKS	 4416ull /* how far the table of protection domains is, alone in its line */
+#define VB_SEG_DROPS	 4480ull /* struct vb_drops */
 #define VB_SEG_CONSUMED	 8192ull /* struct vb_consumed[VB_MAX_RINGS] */
 #define VB_SEG_COLD	 (VB_SEG_CONSUMED + (uint64_t)VB_MAX_RINGS * VB_LINE) /* struct vb_cold[VB_MAX_RINGS] */
 #define VB_SEG_KEYS	 (VB_SEG_COLD + (uint64_t)VB_MAX_RINGS * VB_LINE)

@@ -10,6 +10,7 @@
 #include "iba/qp_state.h"
 #include "iba/wr.h"
 #include "iba/reason_priv.h"
+#include "iba/shown.h"
 #include "iba/pkt.h"
 
 /* A sentence takes what its row says, and needs little of it. */
@@ -23,6 +24,7 @@
 /* a status that nobody asks for: the reason never stands at that side */
 #define NEVER IBV_WC_GENERAL_ERR
 
+_Static_assert((int)VB_REASONS <= (int)VB_DROPS, "each has its count, and its bit in vb_qp.said");
 _Static_assert(sizeof(struct vb_facts) == 32 + sizeof(struct vb_mem_facts),
 	       "NAKs carry no padding, and `mem` is the largest member, which an initializer clears");
 
@@ -307,6 +309,30 @@ void vb_say_xrc_srq(struct vb_text *t, const struct vb_facts *f, const struct vb
 	    "a message for SRQ 0x%06x came to target queue pair 0x%06x, whose XRC domain has no SRQ of that "
 	    "number (the number is ibv_get_srq_num's, of an SRQ of type IBV_SRQT_XRC)",
 	    of->number & VB_QPN_MASK, f->qpn & VB_QPN_MASK);
+}
+
+void vb_say_drop_sequence(struct vb_text *t, const struct vb_facts *f, const struct vb_psn_facts *of)
+{
+	vb_text_add(
+	    t,
+	    "packets were lost on the way (PSN 0x%06x came where 0x%06x was expected), and the message "
+	    "that they belong to with them",
+	    of->came, of->expected);
+}
+
+void vb_say_drop_no_receive(struct vb_text *t, const struct vb_facts *f, const struct vb_none_facts *of)
+{
+	vb_text_add(t, "a message came to queue pair 0x%06x, and no receive request was posted", f->qpn);
+}
+
+void vb_say_drop_nobody(struct vb_text *t, const struct vb_facts *f, const struct vb_retry_facts *of)
+{
+	char text[400] = "";
+	struct vb_text what = {text, sizeof(text)};
+
+	vb_text_add(t, "what is sent to queue pair 0x%06x is lost", of->peer_qpn & VB_QPN_MASK);
+	if (vb_reach_add(&what, &of->silence))
+		vb_text_add(t, ": %s", text);
 }
 
 void vb_say_flushed(struct vb_text *t, const struct vb_facts *f, const struct vb_none_facts *of)

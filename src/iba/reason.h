@@ -31,6 +31,7 @@ enum vb_facts_kind {
 	VB_FACTS_retry,
 	VB_FACTS_gone,
 	VB_FACTS_srq,
+	VB_FACTS_psn,
 };
 
 struct vb_none_facts {
@@ -105,6 +106,10 @@ struct vb_srq_facts {
 	uint32_t number;
 };
 
+struct vb_psn_facts {
+	uint32_t expected, came;
+};
+
 /* The live facts of one failure.  Plain numbers only: they may cross to a peer on the same host inside a NAK
  * (fixed layout, no pointers), and are data from outside there.  The reason is the tag of the union. */
 struct vb_facts {
@@ -127,6 +132,7 @@ struct vb_facts {
 		struct vb_retry_facts retry;
 		struct vb_gone_facts gone;
 		struct vb_srq_facts srq;
+		struct vb_psn_facts psn;
 	};
 };
 

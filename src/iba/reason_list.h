@@ -144,6 +144,16 @@ REASON(VB_R_NAK_REMOTE_OPERATION, "nak-remote-operation", OPERATION, IBV_WC_REM_
 REASON(VB_R_NAK_INVALID_RD, "nak-invalid-rd", INVALID_RD, IBV_WC_REM_INV_RD_REQ_ERR,
        IBV_WC_REM_INV_RD_REQ_ERR, NONE, none, vb_say_nak_invalid_rd)
 
+/* What is dropped in silence, as the specification has it of types that are not acknowledged: no packet and
+ * no completion tells of it (rule 23). */
+
+/* packets before it did not come, and their message is lost */
+REASON(VB_R_DROP_SEQUENCE, "drop-sequence", 0, NEVER, NEVER, NONE, psn, vb_say_drop_sequence)
+/* no receive request was posted */
+REASON(VB_R_DROP_NO_RECV, "drop-no-receive", 0, NEVER, NEVER, NONE, none, vb_say_drop_no_receive)
+/* nobody is there to whom it could be sent */
+REASON(VB_R_DROP_NOBODY, "drop-nobody", 0, NEVER, NEVER, NONE, retry, vb_say_drop_nobody)
+
 /* Queues. */
 
 /* the QP is in the error state */

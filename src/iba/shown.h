@@ -35,6 +35,12 @@ struct vb_shown_qp {
 	uint32_t spare0;
 	uint64_t spare[2];
 } __attribute__((aligned(VB_LINE)));
+/* What an adapter has dropped in silence (vb_drop()), by enum vb_reason, for tools. */
+enum { VB_DROPS = 64 }; /* VB_REASONS at most */
+struct vb_drops {
+	_Atomic uint64_t count[VB_DROPS];
+};
+
 #define VB_SHOWN_RECEIVED 0x80000000u
 #define VB_SHOWN_LEAVE	  8 /* first bit of the leave */
 

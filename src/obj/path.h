@@ -20,6 +20,8 @@ struct vb_path {
 	struct vb_rxq *rxq; /* that which brings the answers, and on which this path owes; NULL: no contact */
 	struct vb_out *out; /* the way out; NULL: no contact, or the far end's queue pair is not connected to
 			       this one.  Only vb_transport.path() changes it */
+	bool nobody; /* what is sent now is lost: nobody is there.  For types that are not acknowledged; the
+			others find out by waiting */
 	struct vb_source source; /* packets count if they come from here; set with `rxq` */
 	uint32_t pid;		 /* process at the other end, 0: not known; for sentences */
 	struct vb_peer_mem *mem; /* the far end's tables, for direct placement; NULL: not here, or not yet */

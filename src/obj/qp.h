@@ -21,6 +21,7 @@
 #include "obj/srq.h"
 #include "obj/xrcd.h"
 
+struct vb_drops;
 struct vb_keys;
 struct vb_mws;
 struct vb_shown_qp;
@@ -211,12 +212,16 @@ struct vb_qp {
 	struct vb_keys *keys;	   /* the adapter's key table; set once */
 	struct vb_mws *mws;	   /* the adapter's memory windows; set once */
 	struct vb_shown_qp *shown; /* the adapter's entry that peers read; NULL: none (tests).  Set once */
+	struct vb_drops *drops;	   /* the adapter's counts; NULL: none (tests).  Set once */
 	uint64_t pd_id;
 	uint32_t qpn;
 	bool sq_sig_all;
-	uint8_t family;			      /* enum vb_family of its opcodes, by its type; set once */
-	const struct vb_transport *transport; /* its type's row (transport/transport.h); set once */
-	uint32_t delivered;		      /* async events handed out; guarded by the context's evq lock */
+	/* By its type, and set once (vb_transport_choose()): its row, the enum vb_family of its opcodes, and
+	 * whether what it sends is acknowledged. */
+	const struct vb_transport *transport;
+	uint8_t family;
+	bool acked;
+	uint32_t delivered; /* async events handed out; guarded by the context's evq lock */
 	struct vb_async_node ev_fatal, ev_access, ev_req, ev_comm_est, ev_drained, ev_last_wqe;
 	struct vb_list on_ctx; /* context's list of QPs */
 	/* A target may be opened again and again (verbs/open_qp.c): what that gives is a struct vb_qp with
@@ -247,6 +252,7 @@ struct vb_qp {
 	bool windows;			     /* some window was bound on it */
 	bool comm_est;			     /* a packet came while in RTR; the event was posted */
 	bool last_wqe_done;		     /* IBV_EVENT_QP_LAST_WQE_REACHED was posted */
+	uint64_t said;			     /* reasons (enum vb_reason) of which a drop was said, as bits */
 	uint32_t flushed_send, flushed_recv; /* summed for one line of log */
 	struct vb_reach_facts silence;	     /* why the far end is silent, as the last ACK timeout found it */
 	struct vb_facts why;		     /* first error of this QP, for the sentence on the flush */

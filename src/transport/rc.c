@@ -85,15 +85,29 @@ static void say_event(struct vb_qp *qp, const char *what, const struct vb_facts 
 			      vb_reason_say(buf, sizeof buf, f));
 }
 
-/* Both queues, in order, oldest first (rule 30). */
-void vb_rc_flush(struct vb_qp *qp)
+void vb_drop(struct vb_qp *qp, const struct vb_facts *f)
 {
-	struct vb_req *q = &qp->req;
-	struct vb_resp *s = &qp->resp;
-	struct vb_cqe e = {
-	    .wc = {.status = IBV_WC_WR_FLUSH_ERR, .qp_num = qp->qpn, .vendor_err = VB_R_FLUSHED}, .qp = qp};
+	uint64_t bit = 1ull << f->reason;
 
 	vb_lock_assert_held(&qp->lock);
+	if (qp->drops)
+		atomic_fetch_add_explicit(&qp->drops->count[f->reason], 1, memory_order_relaxed);
+	if (!(qp->said & bit))
+		say_event(qp, "messages are dropped", f);
+	qp->said |= bit;
+}
+
+static struct vb_cqe flushed(struct vb_qp *qp)
+{
+	return (struct vb_cqe){
+	    .wc = {.status = IBV_WC_WR_FLUSH_ERR, .qp_num = qp->qpn, .vendor_err = VB_R_FLUSHED}, .qp = qp};
+}
+
+static void flush_sends(struct vb_qp *qp)
+{
+	struct vb_req *q = &qp->req;
+	struct vb_cqe e = flushed(qp);
+
 	vb_sq_notice(qp);
 	/* A request that has begun to take a window back ends as it would have, and those behind it wait for
 	 * it: nobody would know what has become of the window (rule 46). */
@@ -108,8 +122,19 @@ void vb_rc_flush(struct vb_qp *qp)
 		vb_rc_push(qp, qp->scq, &e, true);
 	}
 	q->next = q->una;
+}
+
+/* The queues, in order, oldest first (rule 30); in SQE only that which has failed. */
+void vb_rc_flush(struct vb_qp *qp)
+{
+	struct vb_resp *s = &qp->resp;
+	struct vb_cqe e = flushed(qp);
+
+	vb_lock_assert_held(&qp->lock);
+	flush_sends(qp);
+	if (qp->state == IBV_QPS_SQE)
+		return;
 	e.wc.opcode = IBV_WC_RECV;
-	e.is_send = false;
 	e.qp = vb_qp_of_receive(qp);
 	e.srq = qp->srq;
 	if (s->have_wqe) {
@@ -166,6 +191,20 @@ static void enter_error(struct vb_qp *qp, const struct vb_facts *f)
 	qp->flushed_send = qp->flushed_recv = 0;
 }
 
+/* A send request has failed of which the far end hears nothing: what is behind it is flushed, and receiving
+ * goes on, until the program moves the QP on (IBTA 10.3.1: send queue error). */
+static void stop_sending(struct vb_qp *qp, const struct vb_facts *f)
+{
+	vb_qp_set_state(qp, IBV_QPS_SQE);
+	qp->ibv.state = IBV_QPS_SQE;
+	if (qp->shown)
+		atomic_store_explicit(&qp->shown->state, 1 + IBV_QPS_SQE, memory_order_release);
+	qp->why = *f;
+	qp->req.blocked = qp->req.placing = false;
+	vb_rc_flush(qp);
+	qp->flushed_send = 0;
+}
+
 /* The oldest request fails; it has been reached in order, so everything before it is complete. */
 void vb_rc_fail_send(struct vb_qp *qp, const struct vb_facts *f, uint8_t status)
 {
@@ -183,8 +222,12 @@ void vb_rc_fail_send(struct vb_qp *qp, const struct vb_facts *f, uint8_t status)
 		say_event(qp, "goes to the error state", f);
 		vb_async_post(qp->ctx, &qp->ev_fatal);
 	}
-	if (qp->state != IBV_QPS_ERR)
+	if (qp->state == IBV_QPS_ERR)
+		return;
+	if (qp->acked)
 		enter_error(qp, f);
+	else
+		stop_sending(qp, f);
 }
 
 void vb_rc_fail_recv(struct vb_qp *qp, const struct vb_facts *f, bool take_wqe)
@@ -196,7 +239,7 @@ void vb_rc_fail_recv(struct vb_qp *qp, const struct vb_facts *f, bool take_wqe)
 	uint8_t status = row->nak == VB_AETH_NAK_REMOTE_ACCESS ? IBV_WC_LOC_ACCESS_ERR : row->local_wc;
 
 	vb_lock_assert_held(&qp->lock);
-	s->nak_owed = row->nak;
+	s->nak_owed = qp->acked ? row->nak : 0;
 	s->nak_psn = s->epsn;
 	s->nak_facts = *f;
 	if (take_wqe && s->have_wqe) {
@@ -444,6 +487,7 @@ static void enter(struct vb_qp *qp, enum ibv_qp_state from)
 }
 
 const struct vb_transport vb_rc_transport = {
+    .acked = true,
     .brief = brief,
     .input = input,
     .ack = vb_completer_ack,
@@ -459,6 +503,7 @@ const struct vb_transport vb_rc_transport = {
 };
 
 const struct vb_transport vb_xrc_initiator_transport = {
+    .acked = true,
     .brief = brief,
     .input = vb_xrc_initiator_input,
     .ack = vb_completer_ack,
@@ -474,6 +519,7 @@ const struct vb_transport vb_xrc_initiator_transport = {
 };
 
 const struct vb_transport vb_xrc_target_transport = {
+    .acked = true,
     .brief = brief,
     .input = vb_xrc_target_input,
     .ack = vb_completer_ack,
@@ -485,5 +531,76 @@ const struct vb_transport vb_xrc_target_transport = {
     .last_word = last_word,
     .enter = enter,
     .error = vb_rc_error,
+    .flush = vb_rc_flush,
+};
+
+/* Unreliable connections (UC): the same requester and responder; nothing is owed, and nothing waited for. */
+
+static bool uc_brief(struct vb_qp *qp, struct vb_brief *b)
+{
+	uint32_t first = vb_pkt_get_word(b->bytes, 0) ^ (uint32_t)VB_FAMILY_UC << 24;
+	bool taken;
+
+	vb_lock_assert_held(&qp->lock);
+	if (vb_unlikely(qp->state != IBV_QPS_RTS || (first & VB_PKT_KIND) != (uint32_t)VB_SEND_ONLY << 24))
+		return false;
+	b->ack = 0;
+	taken = vb_responder_brief(qp, b);
+	qp->resp.ack_owed = false; /* whatever the packet asked for */
+	return taken;
+}
+
+static void uc_input(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	if (vb_unlikely(p->loan != NULL)) /* nothing is lent to this type */
+		return;
+	input(qp, p);
+	qp->resp.ack_owed = false;
+}
+
+static void uc_ack(struct vb_qp *qp, uint32_t psn)
+{
+	(void)qp, (void)psn;
+}
+
+static bool uc_output(struct vb_qp *qp, uint32_t place)
+{
+	vb_lock_assert_held(&qp->lock);
+	vb_sq_notice(qp);
+	if (vb_likely(vb_requester_brief(qp)))
+		return false;
+	return vb_requester_run(qp, place);
+}
+
+static enum vb_owes uc_owes(const struct vb_qp *qp)
+{
+	vb_lock_assert_held(&qp->lock);
+	return vb_requester_ready(qp) ? VB_OWES_MORE : VB_OWES_NOTHING;
+}
+
+static void uc_last_word(struct vb_qp *qp)
+{
+	(void)qp;
+}
+
+/* That a peer is gone nobody tells one who waits for no answers: what is sent from then on is lost. */
+static void uc_error(struct vb_qp *qp, const struct vb_facts *f)
+{
+	if (f->reason != VB_R_PEER_DIED && f->reason != VB_R_PEER_CLOSED)
+		vb_rc_error(qp, f);
+}
+
+const struct vb_transport vb_uc_transport = {
+    .brief = uc_brief,
+    .input = uc_input,
+    .ack = uc_ack,
+    .received = uc_ack,
+    .output = uc_output,
+    .owes = uc_owes,
+    .timer = timer,
+    .path = path,
+    .last_word = uc_last_word,
+    .enter = enter,
+    .error = uc_error,
     .flush = vb_rc_flush,
 };

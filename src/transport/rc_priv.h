@@ -54,6 +54,9 @@ void vb_rc_flush(struct vb_qp *qp);			      /* vb_transport.flush */
 void vb_rc_complete_send(struct vb_qp *qp, struct vb_swqe *w, uint8_t wc_status);
 void vb_rc_fail_send(struct vb_qp *qp, const struct vb_facts *f, uint8_t wc_status);
 void vb_rc_push(struct vb_qp *qp, struct vb_cq *cq, const struct vb_cqe *e, bool solicited);
+/* Something is dropped, at either end, without anybody being told by a packet or a completion: it is counted,
+ * and said once for each QP and reason. */
+void vb_drop(struct vb_qp *qp, const struct vb_facts *f);
 /* The responder found a fault: NAK it (unless the reason has none), complete the receive WQE in use with the
  * reason's local status (a refused key's: local access error) if `take_wqe`, else post the reason's event;
  * then the error state. */

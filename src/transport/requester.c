@@ -90,7 +90,9 @@ static bool start(struct vb_qp *qp, struct vb_swqe *w)
 	if ((fetch || w->num_sge > 1 || w->length > qp->path.out->mtu) && w->place != VB_PLACE_DONE &&
 	    !check(qp, w))
 		return false;
-	if (vb_unlikely(w->length >= VB_LEND_FROM) && w->place == VB_PLACE_MAYBE && vb_lend_may(qp, w))
+	/* What is not acknowledged is the program's again before it could be collected. */
+	if (vb_unlikely(w->length >= VB_LEND_FROM) && qp->acked && w->place == VB_PLACE_MAYBE &&
+	    vb_lend_may(qp, w))
 		w->place = VB_PLACE_LENT;
 	w->npsn = w->place == VB_PLACE_DONE ? 1 : psn_count(w->length, qp->path.out->mtu);
 	if (fetch && !window_open(q, w->npsn))
@@ -149,7 +151,7 @@ static inline void describe(const struct vb_qp *qp, const struct vb_swqe *w, uin
 
 	p->opcode = qp->family | (first ? (last ? set->only : set->first) : (last ? set->last : set->middle));
 	p->pkey = VB_PKEY_DEFAULT;
-	p->ack_req = last || k % ACK_EVERY == ACK_EVERY - 1;
+	p->ack_req = qp->acked && (last || k % ACK_EVERY == ACK_EVERY - 1);
 	p->solicited = last && (w->flags & IBV_SEND_SOLICITED);
 	p->pad = -len & 3;
 	p->qpn = qp->dest_qpn;
@@ -244,6 +246,12 @@ static bool send_wqe(struct vb_qp *qp, struct vb_swqe *w)
 	return true;
 }
 
+/* In SQD nothing is begun. */
+static inline bool may_begin(const struct vb_qp *qp, const struct vb_swqe *w)
+{
+	return qp->state == IBV_QPS_RTS || w->state != VB_WQE_POSTED || w->placed;
+}
+
 static bool may_work(const struct vb_qp *qp)
 {
 	return !qp->req.waiting_rnr && (qp->state == IBV_QPS_RTS || qp->state == IBV_QPS_SQD);
@@ -270,6 +278,8 @@ static inline bool outstanding(const struct vb_qp *qp)
 		return false;
 	if (vb_unlikely(w->state == VB_WQE_GOING))
 		return true;
+	if (vb_unlikely(!qp->acked))
+		return false;
 	if (vb_unlikely(qp->state != IBV_QPS_RTS && qp->state != IBV_QPS_SQD))
 		return false;
 	/* Without a way out nothing starts; the timer counts down all the same, since packets to nobody are
@@ -353,6 +363,39 @@ bool vb_requester_local(struct vb_qp *qp)
 	return false;
 }
 
+/* All packets of the request before q->next have left, and nobody will acknowledge them. */
+static void complete_sent(struct vb_qp *qp, struct vb_swqe *w)
+{
+	struct vb_req *q = &qp->req;
+
+	q->psn_una = q->psn;
+	q->una++;
+	vb_rc_complete_send(qp, w, IBV_WC_SUCCESS);
+}
+
+/* Nobody is there to whom the request at q->next could be sent: its packets, or those that are left of it,
+ * are lost.  What is wrong with it at this end is an error all the same: false then. */
+static bool lose(struct vb_qp *qp, struct vb_swqe *w)
+{
+	const struct vb_facts f = {.reason = VB_R_DROP_NOBODY,
+				   .qpn = qp->qpn,
+				   .retry = {.peer_qpn = qp->dest_qpn, .silence = qp->silence}};
+	struct vb_req *q = &qp->req;
+
+	if (w->state == VB_WQE_POSTED) {
+		if (!check(qp, w))
+			return false;
+		w->npsn = psn_count(w->length, path_mtu(qp));
+		started(q, w);
+	}
+	q->psn = vb_psn_add(w->psn, w->npsn);
+	q->next++;
+	q->sent = 0;
+	vb_drop(qp, &f);
+	complete_sent(qp, w);
+	return true;
+}
+
 /* Whether nothing but the request at q->next, posted just now, is to be looked at: whatever is rare is left
  * to vb_requester_run(). */
 static inline bool is_plain(const struct vb_qp *qp, const struct vb_swqe *w)
@@ -430,7 +473,9 @@ bool vb_requester_brief(struct vb_qp *qp)
 	q->psn = vb_psn_add(w->psn, 1);
 	q->next++;
 	note_sent(q);
-	if (q->deadline == VB_NEVER) /* it is outstanding now */
+	if (vb_unlikely(!qp->acked))
+		complete_sent(qp, w);
+	else if (q->deadline == VB_NEVER) /* it is outstanding now */
 		q->deadline = 0;
 	return true;
 }
@@ -455,10 +500,13 @@ bool vb_requester_run(struct vb_qp *qp, uint32_t place)
 				continue;
 			break;
 		}
-		if (!qp->path.out)
+		if (vb_unlikely(!qp->path.out)) {
+			if (qp->path.nobody && may_begin(qp, w) && lose(qp, w))
+				continue;
 			break;
+		}
 		if (w->state == VB_WQE_POSTED) {
-			if (qp->state != IBV_QPS_RTS && !w->placed)
+			if (!may_begin(qp, w))
 				break;
 			if (qp->path.mem && vb_wrs[w->opcode].access) {
 				enum vb_placed p = vb_place(qp, w, &place);
@@ -478,6 +526,8 @@ bool vb_requester_run(struct vb_qp *qp, uint32_t place)
 			break;
 		q->next++;
 		q->sent = 0;
+		if (vb_unlikely(!qp->acked))
+			complete_sent(qp, w);
 	}
 	if (sent) {
 		note_sent(q);
@@ -504,7 +554,7 @@ bool vb_requester_ready(const struct vb_qp *qp)
 	if (vb_wr_is(w->opcode, VB_WR_LOCAL))
 		return q->una == q->next && w->state == VB_WQE_POSTED && qp->state == IBV_QPS_RTS;
 	if (!qp->path.out)
-		return false;
+		return qp->path.nobody && may_begin(qp, w);
 	if (w->state == VB_WQE_POSTED) {
 		if (q->placing)
 			return true;

@@ -24,6 +24,10 @@ enum vb_owes {
 };
 
 struct vb_transport {
+	/* Whether requests wait for an acknowledgement.  Otherwise they are complete once they have left, and
+	 * what the far end cannot take is dropped there. */
+	bool acked;
+
 	/* A packet that is brief, as it came, its lengths within bounds and nothing else looked at, from
 	 * where the QP takes packets: takes it in if it is of a kind that is common and nothing about it or
 	 * the QP is rare, with the ACK that it carries.  false: it is to be decoded, and given to ack() and
@@ -90,5 +94,7 @@ enum { VB_TRANSPORTS = IBV_QPT_XRC_RECV + 1 }; /* all that have a row are below 
 
 /* The row of a type; NULL: no such QPs are made.  type: enum ibv_qp_type, or any other number. */
 const struct vb_transport *vb_transport_of(uint32_t type);
+/* Makes qp one of this type, which has a row. */
+void vb_transport_choose(struct vb_qp *qp, enum ibv_qp_type type);
 
 #endif

@@ -173,8 +173,7 @@ static void join(struct vb_qp *qp, const struct plan *p)
 	qp->sq_sig_all = p->attr->sq_sig_all;
 	qp->post.alone = qp->pd && qp->pd->parent && qp->pd->parent->td;
 	qp->ibv.qp_type = p->attr->qp_type;
-	qp->family = (uint8_t)vb_opcode_family(p->attr->qp_type);
-	qp->transport = vb_transport_of(p->attr->qp_type);
+	vb_transport_choose(qp, p->attr->qp_type);
 }
 
 /* NULL: *err says why.  cap receives what was granted. */
@@ -213,6 +212,7 @@ static struct ibv_qp *make(const struct plan *p, struct ibv_qp_cap *granted, int
 		goto uncount;
 	}
 	qp->shown = vb_qpn_published(c->adapter, qp->qpn);
+	qp->drops = vb_adapter_drops(c->adapter);
 	describe(qp, p);
 	vb_lock_take(&qp->lock); /* a packet for an earlier QP of that number may find this one */
 	vb_direct_show(qp);

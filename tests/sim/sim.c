@@ -539,7 +539,7 @@ static void alone_posted(struct sim *s, unsigned i)
 {
 	struct vb_qp *qp = &s->n[i].qp;
 
-	if (vb_qp_state_now(qp) == IBV_QPS_ERR)
+	if (vb_qp_state_now(qp) >= IBV_QPS_SQE)
 		flush(qp);
 }
 
@@ -595,8 +595,11 @@ static void make_node(struct sim *s, unsigned i)
 		assert_int_equal(vb_rq_init(&n->srq.rq, NULL, VB_QUEUE_SRQ, c->recv_wr, c->sge), 0);
 		n->qp.srq = &n->srq;
 	}
-	n->qp.ibv.qp_type = !c->xrc ? IBV_QPT_RC : i ? IBV_QPT_XRC_RECV : IBV_QPT_XRC_SEND;
-	n->qp.transport = vb_transport_of(n->qp.ibv.qp_type);
+	n->qp.ibv.qp_type = c->family == VB_FAMILY_UC ? IBV_QPT_UC
+			    : !c->xrc		       ? IBV_QPT_RC
+			    : i			       ? IBV_QPT_XRC_RECV
+						       : IBV_QPT_XRC_SEND;
+	vb_transport_choose(&n->qp, n->qp.ibv.qp_type);
 	s->ground->attach(s, i);
 	n->qp.pd_id = n->pd.id;
 	n->qp.ctx = &n->ctx;

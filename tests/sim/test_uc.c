@@ -1,0 +1,255 @@
+/* Unreliable connections (IBTA 9.8): a request is complete when it has left, nothing is answered, and what
+ * the responder cannot take it drops, whole messages at a time.
+ *
+ * The first argument or VB_SEEDS: how many seeds (50; 1000 with VERBENA_SOAK); the second argument: the first
+ * of them. */
+#include <string.h>
+
+#include "seeds.h"
+#include "sim.h"
+
+#define CFG(...) SIM_CFG(.family = VB_FAMILY_UC, __VA_ARGS__)
+#define OK	 IBV_WC_SUCCESS
+
+enum { MTU = 256 };
+#define UC(operation) (VB_FAMILY_UC | VB_##operation)
+
+/* The far end has said nothing, and has seen nothing wrong. */
+static void expect_silence(struct sim *s)
+{
+	for (uint32_t i = 0; i < s->seen; i++)
+		assert_int_equal(s->trace[i].from, 0);
+	assert_int_equal(s->n[1].qp.state, IBV_QPS_RTS);
+	assert_int_equal(sim_event(s, 1), -1);
+}
+
+static void a_request_is_complete_when_it_has_left(void **state)
+{
+	struct sim *s = sim_desk(CFG(.mtu = MTU));
+	uint64_t r = sim_take(s, 1, 0, 4096), a;
+	struct ibv_wc wc;
+
+	(void)state;
+	sim_fill(s, 4096);
+	a = sim_op(s, 0, IBV_WR_SEND, 0, 1000, 0);
+	sim_run_for(s, 1);
+	assert_int_equal(s->n[0].wire.delivered, 0);
+	sim_expect(s, 0, true, a, OK);
+	sim_settle(s);
+	wc = sim_expect(s, 1, false, r, OK);
+	assert_int_equal(wc.byte_len, 1000);
+	assert_memory_equal(s->mem[0], s->mem[1], 1000);
+	assert_int_equal(s->seen, 4);
+	for (uint32_t i = 0; i < s->seen; i++)
+		assert_false(s->trace[i].p.ack_req);
+	expect_silence(s);
+	sim_free(s);
+}
+
+static void writes_arrive(void **state)
+{
+	struct sim *s = sim_desk(CFG(.mtu = MTU));
+	uint64_t r = sim_take(s, 1, 0, 8);
+	struct ibv_wc wc;
+
+	(void)state;
+	sim_fill(s, 4096);
+	sim_op(s, 0, IBV_WR_RDMA_WRITE, 0, 700, 8192);
+	sim_op(s, 0, IBV_WR_RDMA_WRITE_WITH_IMM, 1024, 300, 16384);
+	sim_settle(s);
+	assert_memory_equal(s->mem[0], s->mem[1] + 8192, 700);
+	assert_memory_equal(s->mem[0] + 1024, s->mem[1] + 16384, 300);
+	wc = sim_expect(s, 1, false, r, OK);
+	assert_int_equal(wc.opcode, IBV_WC_RECV_RDMA_WITH_IMM);
+	assert_int_equal(wc.byte_len, 300);
+	expect_silence(s);
+	sim_free(s);
+}
+
+/* The receive request of the message that broke off is the next one's. */
+static void a_lost_packet_drops_its_message(void **state)
+{
+	static const uint8_t lost[] = {VB_SEND_FIRST, VB_SEND_MIDDLE, VB_SEND_LAST};
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof lost; i++) {
+		struct sim *s = sim_desk(CFG(.mtu = MTU));
+		uint64_t r = sim_take(s, 1, 0, 4096);
+		struct ibv_wc wc;
+
+		sim_drop(s, 0, VB_FAMILY_UC | lost[i], 0);
+		sim_fill(s, 8192);
+		sim_op(s, 0, IBV_WR_SEND, 0, 3 * MTU, 0);
+		sim_op(s, 0, IBV_WR_SEND, 4096, 500, 0);
+		sim_settle(s);
+		wc = sim_expect(s, 1, false, r, OK);
+		assert_int_equal(wc.byte_len, 500);
+		assert_memory_equal(s->mem[0] + 4096, s->mem[1], 500);
+		sim_expect_none(s, 1);
+		expect_silence(s);
+		assert_true(s->n[1].qp.said >> VB_R_DROP_SEQUENCE & 1);
+		sim_free(s);
+	}
+}
+
+static void what_cannot_be_taken_is_dropped(void **state)
+{
+	struct sim *s = sim_desk(CFG(.mtu = MTU));
+	struct ibv_send_wr wr;
+	struct ibv_sge sge;
+	uint64_t r;
+
+	(void)state;
+	sim_fill(s, 8192);
+	sim_op(s, 0, IBV_WR_SEND, 0, 100, 0); /* no receive request */
+	sim_settle(s);
+	assert_true(s->n[1].qp.said >> VB_R_DROP_NO_RECV & 1);
+	r = sim_take(s, 1, 0, 100);
+	sim_op(s, 0, IBV_WR_SEND, 0, 101, 0); /* longer than it, in one packet and in several */
+	sim_op(s, 0, IBV_WR_SEND, 0, 3 * MTU, 0);
+	wr = sim_wr(s, 0, IBV_WR_RDMA_WRITE, 0, 2 * MTU, 32768, &sge);
+	wr.wr.rdma.rkey ^= 1; /* no such key */
+	assert_int_equal(sim_send(s, 0, &wr), 0);
+	sim_settle(s);
+	assert_true(s->n[1].qp.said >> VB_R_RECV_TOO_SMALL & 1);
+	sim_expect_none(s, 1);
+	sim_op(s, 0, IBV_WR_SEND, 4096, 100, 0);
+	sim_settle(s);
+	sim_expect(s, 1, false, r, OK);
+	assert_memory_equal(s->mem[0] + 4096, s->mem[1], 100);
+	expect_silence(s);
+	sim_free(s);
+}
+
+static void the_qp_has_to_permit_writes(void **state)
+{
+	struct sim *s = sim_desk(CFG(.mtu = MTU, .access = IBV_ACCESS_LOCAL_WRITE));
+	uint8_t before[64];
+
+	(void)state;
+	sim_fill(s, 4096);
+	memcpy(before, s->mem[1] + 1024, sizeof before);
+	sim_op(s, 0, IBV_WR_RDMA_WRITE, 0, sizeof before, 1024);
+	sim_settle(s);
+	assert_memory_equal(before, s->mem[1] + 1024, sizeof before);
+	assert_true(s->n[1].qp.said >> VB_R_QP_ACCESS & 1);
+	expect_silence(s);
+	sim_free(s);
+}
+
+/* The send queue stops; what comes in is taken; and the program may go on. */
+static void an_error_at_this_end_stops_the_send_queue(void **state)
+{
+	struct sim *s = sim_desk(CFG(.mtu = MTU, .sge = 2));
+	uint64_t r[2] = {sim_take(s, 1, 0, 4096), sim_take(s, 1, 0, 4096)}, in = sim_take(s, 0, 8192, 64), a,
+		 b, c;
+	struct ibv_sge sge[2];
+	struct ibv_send_wr wr;
+
+	(void)state;
+	sim_fill(s, 4096);
+	wr = sim_wr(s, 0, IBV_WR_SEND, 0, 2 * MTU, 0, sge);
+	sge[1] = sge[0];
+	sge[1].lkey = sim_stale(s, 0);
+	wr.num_sge = 2;
+	a = wr.wr_id;
+	assert_int_equal(sim_send(s, 0, &wr), 0);
+	b = sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	sim_settle(s);
+	sim_expect(s, 0, true, a, IBV_WC_LOC_PROT_ERR);
+	sim_expect(s, 0, true, b, IBV_WC_WR_FLUSH_ERR);
+	assert_int_equal(s->n[0].qp.state, IBV_QPS_SQE);
+	c = sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	sim_settle(s);
+	sim_expect(s, 0, true, c, IBV_WC_WR_FLUSH_ERR);
+	b = sim_op(s, 1, IBV_WR_SEND, 0, 32, 0);
+	sim_settle(s);
+	sim_expect(s, 1, true, b, OK);
+	sim_expect(s, 0, false, in, OK);
+	sim_modify(s, 0, IBV_QPS_RTS);
+	a = sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	sim_settle(s);
+	sim_expect(s, 0, true, a, OK);
+	sim_expect(s, 1, false, r[0], OK);
+	sim_expect_none(s, 1);
+	(void)r[1];
+	sim_free(s);
+}
+
+static void a_receive_buffer_that_is_none_is_an_error(void **state)
+{
+	struct sim *s = sim_desk(CFG(.mtu = MTU));
+	struct ibv_sge sge = {(uintptr_t)s->mem[1], 64, sim_stale(s, 1)};
+
+	(void)state;
+	assert_int_equal(sim_recv(s, 1, 77, &sge, 1), 0);
+	sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	sim_settle(s);
+	sim_expect(s, 1, false, 77, IBV_WC_LOC_PROT_ERR);
+	assert_int_equal(s->n[1].qp.state, IBV_QPS_ERR);
+	assert_int_equal(s->n[0].qp.state, IBV_QPS_RTS); /* which hears nothing of it */
+	for (uint32_t i = 0; i < s->seen; i++)
+		assert_int_equal(s->trace[i].from, 0);
+	sim_free(s);
+}
+
+/* Every message that arrives arrives whole: its bytes are all of one request. */
+static void run_seed(uint64_t seed)
+{
+	struct sim *s = sim_desk(CFG(.seed = seed, .mtu = MTU, .loss = 60, .dup = 20, .late = 30, .cqe = 512,
+				     .send_wr = 128, .recv_wr = 128));
+	unsigned arrived = 0, sent = 0;
+	struct ibv_wc wc;
+
+	for (unsigned i = 0; i < 64; i++)
+		sim_take(s, 1, i * 1024, 1024);
+	for (unsigned i = 0; i < 60; i++) {
+		uint32_t len = 1 + sim_below(s, 1000);
+
+		memset(s->mem[0] + i * 1024, (int)(i + 1), len);
+		sim_op(s, 0, IBV_WR_SEND, i * 1024, len, 0);
+		sent++;
+		sim_run_for(s, sim_below(s, 20) * VB_USEC);
+	}
+	sim_settle(s);
+	while (sim_poll(s, 0, true, &wc))
+		assert_int_equal(wc.status, OK);
+	while (sim_poll(s, 1, false, &wc)) {
+		const uint8_t *at = s->mem[1] + arrived * 1024; /* receives complete in order */
+		unsigned which = at[0];
+		const uint8_t *from = s->mem[0] + (which - 1) * 1024;
+
+		assert_int_equal(wc.status, OK);
+		assert_in_range(which, 1, 60);
+		assert_memory_equal(at, from, wc.byte_len);
+		assert_true(wc.byte_len == 1024 || from[wc.byte_len] != which);
+		arrived++;
+	}
+	assert_true(arrived > 0);
+	assert_int_equal(s->n[0].qp.state, IBV_QPS_RTS);
+	assert_int_equal(s->n[1].qp.state, IBV_QPS_RTS);
+	sim_free(s);
+}
+
+static void messages_arrive_whole_or_not_at_all(void **state)
+{
+	(void)state;
+	for_each_seed() run_seed(seeds.current);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(a_request_is_complete_when_it_has_left),
+	    cmocka_unit_test(writes_arrive),
+	    cmocka_unit_test(a_lost_packet_drops_its_message),
+	    cmocka_unit_test(what_cannot_be_taken_is_dropped),
+	    cmocka_unit_test(the_qp_has_to_permit_writes),
+	    cmocka_unit_test(an_error_at_this_end_stops_the_send_queue),
+	    cmocka_unit_test(a_receive_buffer_that_is_none_is_an_error),
+	    cmocka_unit_test_teardown(messages_arrive_whole_or_not_at_all, seeds_tell),
+	};
+
+	seeds_choose(argc, argv, 50);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
