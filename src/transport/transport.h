@@ -24,10 +24,6 @@ enum vb_owes {
 };
 
 struct vb_transport {
-	/* Whether requests wait for an acknowledgement.  Otherwise they are complete once they have left, and
-	 * what the far end cannot take is dropped there. */
-	bool acked;
-
 	/* A packet that is brief, as it came, its lengths within bounds and nothing else looked at, from
 	 * where the QP takes packets: takes it in if it is of a kind that is common and nothing about it or
 	 * the QP is rare, with the ACK that it carries.  false: it is to be decoded, and given to ack() and
@@ -88,6 +84,10 @@ struct vb_transport {
 	/* Something was posted to a QP in the error state: flushes what came (rule 30).  From hca/send.c and,
 	 * for receives, verbs/. */
 	void (*flush)(struct vb_qp *qp);
+
+	/* Whether requests wait for an acknowledgement.  Otherwise they are complete once they have left, and
+	 * what the far end cannot take is dropped there. */
+	bool acked;
 };
 
 enum { VB_TRANSPORTS = IBV_QPT_XRC_RECV + 1 }; /* all that have a row are below */

@@ -723,12 +723,46 @@ static struct sim *cq_overrun(void)
 	return s;
 }
 
+/* Of types that are not acknowledged. */
+static struct sim *dropped(unsigned lost)
+{
+	struct sim *s = sim_desk(CFG(.family = VB_FAMILY_UC));
+
+	sim_drop(s, 0, SIM_ANY, lost);
+	for (int i = 0; i < 2; i++)
+		sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	sim_settle(s);
+	return s;
+}
+
+static struct sim *drop_sequence(void)
+{
+	return dropped(0);
+}
+
+static struct sim *drop_no_receive(void)
+{
+	return dropped(SIM_DROPS); /* none */
+}
+
+/* proc/test_uc.c has a real one. */
+static struct sim *drop_nobody(void)
+{
+	struct sim *s = sim_desk(CFG(.family = VB_FAMILY_UC, .path_at = {VB_NEVER, VB_NEVER}));
+
+	s->n[0].qp.path.nobody = true;
+	sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	sim_settle(s);
+	return s;
+}
+
 enum where {
 	FAR,	  /* node 1 finds it, and node 0, which asked, is told */
 	FAR_RECV, /* node 1 finds it, and a receive request of its own takes the error */
 	HERE,	  /* node 0 finds it: its own request fails */
 	TOLD_NOT, /* node 1 finds it and asks node 0 to try again, which it does in vain */
 	QUEUE,	  /* a queue of node 0 fails, and an event tells of it */
+	DROPPED,  /* either finds it, and nobody is told but the log */
 };
 
 static const struct reach {
@@ -834,6 +868,9 @@ static const struct reach {
     {VB_R_NAK_INVALID_RD, HERE, nak_invalid_rd, "the far end has no SRQ of that number"},
     {VB_R_FLUSHED, HERE, flushed, "the queue pair is in the error state"},
     {VB_R_CQ_OVERRUN, QUEUE, cq_overrun, "a completion queue of 2 entries overran"},
+    {VB_R_DROP_SEQUENCE, DROPPED, drop_sequence, NULL},
+    {VB_R_DROP_NO_RECV, DROPPED, drop_no_receive, NULL},
+    {VB_R_DROP_NOBODY, DROPPED, drop_nobody, NULL},
 };
 
 /* The first completion of node n that failed. */
@@ -888,6 +925,15 @@ static void check(const struct reach *r)
 	struct ibv_wc wc;
 
 	print_message("%s\n", row->name);
+	if (r->where == DROPPED) {
+		assert_int_equal((s->n[0].qp.said | s->n[1].qp.said) >> r->reason & 1, 1);
+		assert_int_equal(s->n[0].qp.state, IBV_QPS_RTS);
+		assert_int_equal(s->n[1].qp.state, IBV_QPS_RTS);
+		wc = sim_expect(s, 0, true, 1, IBV_WC_SUCCESS);
+		assert_int_equal(wc.vendor_err, 0);
+		sim_free(s);
+		return;
+	}
 	if (r->where != TOLD_NOT) {
 		assert_int_equal(finder->why.reason, r->reason);
 		says(r, &finder->why);

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""ibv_rc_pingpong, ibv_srq_pingpong and ibv_xsrq_pingpong, server and client, with the options of everyday use."""
+"""rdma-core's ping-pongs over RC, UC and XRC, server and client, with the options of everyday use."""
 import re
 import sys
 
@@ -28,7 +28,7 @@ class Row:
             m = re.search(r"(\d+) bytes in [\d.]+ seconds", text)
             if not m or not re.search(r"\d+ iters in [\d.]+ seconds", text):
                 return f"the {who} printed no result"
-            if self.argv[0] == "ibv_rc_pingpong" and int(m.group(1)) != self.size * self.iters * 2:
+            if self.argv[0] != "ibv_srq_pingpong" and int(m.group(1)) != self.size * self.iters * 2:
                 return f"the {who} counted {m.group(1)} bytes, {self.size * self.iters * 2} were sent"
             if "invalid data" in text:
                 return f"the {who} found wrong bytes"
@@ -60,9 +60,11 @@ def without_gid(a):
 
 def main():
     a = stranger.arguments()
-    stranger.need("ibv_rc_pingpong", "ibv_srq_pingpong", "ibv_xsrq_pingpong")
+    stranger.need("ibv_rc_pingpong", "ibv_srq_pingpong", "ibv_xsrq_pingpong", "ibv_uc_pingpong")
     table = [Row("ibv_rc_pingpong", o) for o in RC] + [Row("ibv_srq_pingpong", o) for o in SRQ]
     table += [Row("ibv_xsrq_pingpong", o) for o in XSRQ]
+    table += [Row("ibv_uc_pingpong", o) for o in ("", "-e", "-s 1", "-s 1000000 -n 200", "-m 256", "-r 2")]
+    table += [Row("ibv_uc_pingpong", "-e", link="infiniband")]
     table += [Row(*p, profile) for profile in ("strict", "rxe") for p in PROFILES]
     table += [Row("ibv_rc_pingpong", o, link="infiniband") for o in ("", "-e", "-s 1000000 -n 200", "-g 0")]
     table += [Row("ibv_srq_pingpong", "", link="infiniband")]

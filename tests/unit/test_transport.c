@@ -23,13 +23,13 @@ static void every_row_is_whole(void **state)
 	(void)state;
 	for (uint32_t type = 0; type < VB_TRANSPORTS; type++) {
 		const struct vb_transport *t = vb_transport_of(type);
-		void (*ops[sizeof *t / sizeof(void (*)(void))])(void);
+		void (*ops[offsetof(struct vb_transport, acked) / sizeof(void (*)(void))])(void);
 
 		if (!t)
 			continue;
 		rows++;
 		assert_non_null(vb_name_qp_type(type));
-		memcpy(ops, t, sizeof *t);
+		memcpy(ops, t, sizeof ops);
 		for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++)
 			assert_true(ops[i] != NULL);
 	}
@@ -137,9 +137,9 @@ static void spy_flush(struct vb_qp *qp)
 	real->flush(qp);
 }
 
-static const struct vb_transport spy = {spy_brief,     spy_input, spy_ack,   spy_received,
-					spy_output,    spy_owes,  spy_timer, spy_path,
-					spy_last_word, spy_enter, spy_error, spy_flush};
+static const struct vb_transport spy = {spy_brief, spy_input, spy_ack,	spy_received,  spy_output,
+					spy_owes,  spy_timer, spy_path, spy_last_word, spy_enter,
+					spy_error, spy_flush, true};
 
 static uint32_t count(enum op op)
 {

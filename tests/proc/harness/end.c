@@ -14,9 +14,9 @@ struct ibv_context *kit_open(void)
 
 /* ops: NULL: no extended one. */
 static void open_end(struct kit_end *e, struct ibv_pd *pd, struct ibv_comp_channel *channel, int depth,
-		     size_t size, const uint64_t *ops)
+		     size_t size, enum ibv_qp_type type, const uint64_t *ops)
 {
-	struct ibv_qp_init_attr_ex qa = {.qp_type = IBV_QPT_RC,
+	struct ibv_qp_init_attr_ex qa = {.qp_type = type,
 					 .pd = pd,
 					 .comp_mask = IBV_QP_INIT_ATTR_PD |
 						      (ops ? IBV_QP_INIT_ATTR_SEND_OPS_FLAGS : 0),
@@ -51,14 +51,19 @@ static void open_end(struct kit_end *e, struct ibv_pd *pd, struct ibv_comp_chann
 void kit_end_open_on(struct kit_end *e, struct ibv_pd *pd, struct ibv_comp_channel *channel, int depth,
 		     size_t size)
 {
-	open_end(e, pd, channel, depth, size, NULL);
+	open_end(e, pd, channel, depth, size, IBV_QPT_RC, NULL);
+}
+
+void kit_end_open_as(struct kit_end *e, struct ibv_pd *pd, int depth, size_t size, enum ibv_qp_type type)
+{
+	open_end(e, pd, NULL, depth, size, type, NULL);
 }
 
 struct ibv_qp_ex *kit_end_open_ex(struct kit_end *e, struct ibv_pd *pd, int depth, size_t size, uint64_t ops)
 {
 	struct ibv_qp_ex *ex;
 
-	open_end(e, pd, NULL, depth, size, &ops);
+	open_end(e, pd, NULL, depth, size, IBV_QPT_RC, &ops);
 	ex = ibv_qp_to_qp_ex(e->qp);
 	CHECK(ex);
 	return ex;
@@ -77,6 +82,12 @@ void kit_end_close(struct kit_end *e)
 	free(e->buf);
 }
 
+/* What reliable connections have besides. */
+static int only_reliable(const struct kit_end *e, int mask)
+{
+	return e->qp->qp_type == IBV_QPT_UC ? 0 : mask;
+}
+
 void kit_to_rtr(struct kit_end *e, const struct kit_card *peer)
 {
 	struct ibv_qp_attr a = {.qp_state = IBV_QPS_RTR,
@@ -92,7 +103,7 @@ void kit_to_rtr(struct kit_end *e, const struct kit_card *peer)
 
 	CHECK(!ibv_modify_qp(e->qp, &a,
 			     IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-				 IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
+				 only_reliable(e, IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER)));
 }
 
 int kit_try_rts(struct kit_end *e, int timeout, int retries)
@@ -105,8 +116,9 @@ int kit_try_rts(struct kit_end *e, int timeout, int retries)
 				.max_rd_atomic = 4};
 
 	return ibv_modify_qp(e->qp, &a,
-			     IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-				 IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
+			     IBV_QP_STATE | IBV_QP_SQ_PSN |
+				 only_reliable(e, IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+						      IBV_QP_MAX_QP_RD_ATOMIC));
 }
 
 void kit_to_rts(struct kit_end *e, int timeout, int retries)

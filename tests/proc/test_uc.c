@@ -1,0 +1,124 @@
+/* Unreliable connections between processes: what is sent arrives; what cannot arrive is lost without a word,
+ * whether nobody is there, or the far end has no receive request, or has been killed. */
+#include "kit.h"
+
+enum { DEPTH = 32, SIZE = 1 << 20, MANY = 20 };
+
+static struct board {
+	struct kit_card card[2];
+	_Atomic int step; /* the child is done with it */
+	_Atomic int go;
+} *board;
+
+static void open_end(struct kit_end *e, struct ibv_pd *pd)
+{
+	kit_end_open_as(e, pd, DEPTH, SIZE, IBV_QPT_UC);
+}
+
+static void expect(struct kit_end *e, enum ibv_wc_opcode opcode, uint32_t len)
+{
+	struct ibv_wc wc = kit_wait(e, 20);
+
+	CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == opcode, "%s", ibv_wc_status_str(wc.status));
+	if (opcode & IBV_WC_RECV)
+		CHECK(wc.byte_len == len);
+}
+
+static void child(void)
+{
+	struct ibv_pd *pd = ibv_alloc_pd(kit_open());
+	struct kit_end e;
+
+	CHECK(pd);
+	open_end(&e, pd);
+	board->card[1] = e.card;
+	for (int i = 0; i < MANY; i++)
+		CHECK(!kit_recv(&e, 7, 0, SIZE / 2));
+	atomic_store(&board->step, 1);
+	kit_until(&board->go, 1);
+	kit_connect(&e, &board->card[0]);
+	atomic_store(&board->step, 2);
+	for (int i = 0; i < MANY; i++) {
+		expect(&e, IBV_WC_RECV, (uint32_t)(1 + i * 20000));
+		for (int k = 0; k < 1 + i * 20000; k++)
+			CHECK((uint8_t)e.buf[k] == (uint8_t)(i + 1), "message %d, byte %d", i, k);
+		atomic_store(&board->step, 3 + i);
+	}
+	kit_until(&board->go, 3);
+	pause(); /* to be killed */
+}
+
+static void sends_arrive(struct kit_end *e)
+{
+	for (int i = 0; i < MANY; i++) {
+		memset(e->buf, i + 1, (size_t)(1 + i * 20000));
+		CHECK(!kit_post(e, IBV_WR_SEND, 1, 0, (uint32_t)(1 + i * 20000), NULL, 0));
+		expect(e, IBV_WC_SEND, 0);
+		kit_until(&board->step, 3 + i);
+	}
+}
+
+static void writes_arrive(struct kit_end *e)
+{
+	/* The far end is in the same host's memory, and shows nobody that they came but by its bytes. */
+	CHECK(!kit_post(e, IBV_WR_RDMA_WRITE, 1, 0, 4096, &board->card[1], SIZE / 2));
+	expect(e, IBV_WC_RDMA_WRITE, 0);
+	/* no receive request is left there */
+	CHECK(!kit_post(e, IBV_WR_SEND, 1, 0, 8, NULL, 0));
+	expect(e, IBV_WC_SEND, 0);
+}
+
+static void nobody_is_there(struct ibv_pd *pd)
+{
+	struct kit_card to;
+	struct kit_end e;
+
+	open_end(&e, pd);
+	to = e.card;
+	to.qpn ^= 0xabc000;
+	kit_connect(&e, &to);
+	for (int i = 0; i < 3; i++) {
+		CHECK(!kit_post(&e, IBV_WR_SEND, 1, 0, 100, NULL, 0));
+		expect(&e, IBV_WC_SEND, 0);
+	}
+	CHECK(e.qp->state == IBV_QPS_RTS);
+	kit_end_close(&e);
+}
+
+int main(void)
+{
+	struct ibv_context *ctx;
+	struct ibv_pd *pd;
+	struct kit_end e;
+	pid_t pid;
+	int status;
+
+	board = kit_shared(sizeof *board);
+	pid = kit_fork();
+	if (!pid) {
+		child();
+		return 1;
+	}
+	ctx = kit_open();
+	pd = ibv_alloc_pd(ctx);
+	CHECK(pd);
+	open_end(&e, pd);
+	board->card[0] = e.card;
+	kit_until(&board->step, 1);
+	kit_connect(&e, &board->card[1]);
+	atomic_store(&board->go, 1);
+	kit_until(&board->step, 2);
+	sends_arrive(&e);
+	writes_arrive(&e);
+	atomic_store(&board->go, 3);
+	CHECK(!kill(pid, SIGKILL) && waitpid(pid, &status, 0) == pid);
+	for (int i = 0; i < 2 * DEPTH; i++) {
+		CHECK(!kit_post(&e, IBV_WR_SEND, 1, 0, 40000, NULL, 0));
+		expect(&e, IBV_WC_SEND, 0);
+	}
+	CHECK(e.qp->state == IBV_QPS_RTS);
+	nobody_is_there(pd);
+	kit_end_close(&e);
+	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
+	return 0;
+}
