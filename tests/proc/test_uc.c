@@ -8,7 +8,7 @@ static struct board {
 	struct kit_card card[2];
 	_Atomic int step; /* the child is done with it */
 	_Atomic int go;
-} *board;
+} * board;
 
 static void open_end(struct kit_end *e, struct ibv_pd *pd)
 {

@@ -596,9 +596,9 @@ static void make_node(struct sim *s, unsigned i)
 		n->qp.srq = &n->srq;
 	}
 	n->qp.ibv.qp_type = c->family == VB_FAMILY_UC ? IBV_QPT_UC
-			    : !c->xrc		       ? IBV_QPT_RC
-			    : i			       ? IBV_QPT_XRC_RECV
-						       : IBV_QPT_XRC_SEND;
+			    : !c->xrc		      ? IBV_QPT_RC
+			    : i			      ? IBV_QPT_XRC_RECV
+						      : IBV_QPT_XRC_SEND;
 	vb_transport_choose(&n->qp, n->qp.ibv.qp_type);
 	s->ground->attach(s, i);
 	n->qp.pd_id = n->pd.id;
