@@ -15,8 +15,7 @@
 
 #define CAPS                                                                             \
 	(IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_MEM_WINDOW | \
-	 IBV_DEVICE_MEM_WINDOW_TYPE_2B | /* never both 2A and 2B (rule 48) */            \
-	 IBV_DEVICE_XRC)
+	 IBV_DEVICE_MEM_WINDOW_TYPE_2B) /* never both 2A and 2B (rule 48) */
 
 static const struct vb_profile rows[] = {
     {
@@ -41,7 +40,7 @@ static const struct vb_profile rows[] = {
 	.max_mr_size = 1ull << 47, /* what an address space holds */
 	.max_dm = VB_MAX_DM,
 	.page_size_cap = ~0xfffull,
-	.caps = CAPS | IBV_DEVICE_CURR_QP_STATE_MOD,
+	.caps = CAPS | IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_XRC,
 	.atomic_cap = IBV_ATOMIC_HCA, /* they are more, GLOB, but programs look for what adapters say */
 	.ack_delay = 16,
 	.vendor_id = VENDOR_ID,
@@ -73,7 +72,7 @@ static const struct vb_profile rows[] = {
 	.max_mr_size = UINT64_MAX,
 	.max_dm = 256u << 10,
 	.page_size_cap = ~0xfffull,
-	.caps = CAPS,
+	.caps = CAPS | IBV_DEVICE_XRC,
 	.atomic_cap = IBV_ATOMIC_HCA,
 	.ack_delay = 16,
 	.vendor_id = VENDOR_ID,

@@ -114,6 +114,8 @@ static void reset(struct ibv_qp *qp)
 
 /* As programs do it that know RC: what one of the two types has no use for is given all the same, and
  * ignored. rnr_retry 1: a receive request that is missing is soon told. */
+static uint8_t rnr_retry = 1;
+
 static void to_rts(struct ibv_qp *qp, const union ibv_gid *gid, uint32_t dest)
 {
 	const int init = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
@@ -132,7 +134,7 @@ static void to_rts(struct ibv_qp *qp, const union ibv_gid *gid, uint32_t dest)
 				.min_rnr_timer = 1,
 				.timeout = 14,
 				.retry_cnt = 7,
-				.rnr_retry = 1};
+				.rnr_retry = rnr_retry};
 
 	CHECK(!ibv_modify_qp(qp, &a, init), "%s", strerror(errno));
 	a.qp_state = IBV_QPS_RTR;
@@ -591,6 +593,97 @@ static void two_processes(void)
 	CHECK(!kit_reap(child));
 }
 
+/* Many initiators, each of a process of its own, and two SRQs of the one that they all send to. */
+enum { SENDERS = 16, EACH = 50 };
+
+struct crowd {
+	struct card target;
+	uint32_t second;
+	uint32_t tgt[SENDERS], ini[SENDERS];
+	_Atomic int opened, ready, done;
+};
+
+static void sender(struct crowd *c, int i)
+{
+	struct side s;
+
+	rnr_retry = 7; /* more may come at once than there are receive requests */
+	open_side(&s, -1);
+	c->ini[i] = s.ini->qp_num;
+	atomic_fetch_add(&c->opened, 1);
+	kit_until(&c->ready, 1);
+	to_rts(s.ini, &c->target.gid, c->tgt[i]);
+	for (uint32_t k = 0; k < EACH; k++) {
+		*(uint32_t *)(void *)s.buf = (uint32_t)i << 16 | k;
+		post(&s, IBV_WR_SEND, k % 2 ? c->second : c->target.srqn, 0, 4 + k, 0, 0);
+		CHECK(ends(&s) == IBV_WC_SUCCESS);
+	}
+	atomic_fetch_add(&c->done, 1);
+	kit_until(&c->done, SENDERS + 1);
+	/* the target's process was killed */
+	post(&s, IBV_WR_SEND, c->target.srqn, 0, 8, 0, 0);
+	CHECK(ends(&s) != IBV_WC_SUCCESS);
+	close_side(&s);
+	exit(0);
+}
+
+/* Each sender's messages for one SRQ come in their order, whoever else sends there. */
+static void everybodys(struct crowd *c)
+{
+	uint32_t next[SENDERS][2], room = SIZE / 2 / (2 * DEPTH);
+	struct ibv_qp *tgt[SENDERS];
+	struct ibv_srq *srq[2];
+	struct side s;
+
+	open_side(&s, -1);
+	srq[0] = s.srq;
+	srq[1] = make_srq(s.pd, s.xrcd, s.rcq, &c->second);
+	c->target = (struct card){.gid = s.gid, .srqn = s.srqn};
+	for (int i = 0; i < SENDERS; i++) {
+		next[i][0] = 0;
+		next[i][1] = 1;
+		tgt[i] = make_target(s.ctx, s.xrcd);
+		c->tgt[i] = tgt[i]->qp_num;
+		to_rts(tgt[i], &s.gid, c->ini[i]);
+	}
+	for (uint32_t k = 0; k < 2 * DEPTH; k++)
+		give(srq[k % 2], s.mr, k, k * room, room);
+	atomic_store(&c->ready, 1);
+	for (uint32_t n = 0; n < SENDERS * EACH; n++) {
+		struct ibv_wc wc = wait_on(s.rcq);
+		uint32_t says = *(uint32_t *)(void *)(s.buf + wc.wr_id * room), i = says >> 16;
+
+		CHECK(wc.status == IBV_WC_SUCCESS && i < SENDERS && wc.qp_num == tgt[i]->qp_num);
+		CHECK((says & 0xffff) == next[i][wc.wr_id % 2] && wc.byte_len == 4 + (says & 0xffff), "%x",
+		      says);
+		next[i][wc.wr_id % 2] += 2;
+		give(srq[wc.wr_id % 2], s.mr, wc.wr_id, wc.wr_id * room, room);
+	}
+	kit_until(&c->done, SENDERS);
+	atomic_fetch_add(&c->done, 1);
+	raise(SIGKILL);
+}
+
+static void many_senders(void)
+{
+	struct crowd *c = kit_shared(sizeof *c);
+	pid_t target, sends[SENDERS];
+	int status;
+
+	for (int i = 0; i < SENDERS; i++) {
+		sends[i] = kit_fork();
+		if (!sends[i])
+			sender(c, i);
+	}
+	kit_until(&c->opened, SENDERS);
+	target = kit_fork();
+	if (!target)
+		everybodys(c);
+	for (int i = 0; i < SENDERS; i++)
+		CHECK(!kit_reap(sends[i]));
+	CHECK(waitpid(target, &status, 0) == target && WIFSIGNALED(status));
+}
+
 static const struct kit_case cases[] = {
     {.name = "all operations", .run = all_operations, .clean = true},
     {.name = "keys are of the SRQ's domain", .run = keys_are_of_the_srqs_domain, .clean = true},
@@ -601,6 +694,7 @@ static const struct kit_case cases[] = {
     {.name = "a target is opened", .run = a_target_is_opened, .clean = true},
     {.name = "domains", .run = domains, .clean = true},
     {.name = "two processes", .run = two_processes, .clean = true},
+    {.name = "many senders", .run = many_senders, .clean = true},
 };
 
 int main(int argc, char **argv)
