@@ -282,10 +282,10 @@ static int post_too_much_inline(struct desk *d)
 static void too_much_inline_in_a_list(struct desk *d)
 {
 	static char bytes[INLINE];
-	struct ibv_data_buf bufs[] = {{bytes, 40}, {bytes, SIZE_MAX - 20}};
+	struct ibv_data_buf bufs[] = {{bytes, 40}, {bytes, SIZE_MAX - 20}, {bytes, 0}};
 
 	ibv_wr_send(d->x);
-	ibv_wr_set_inline_data_list(d->x, 2, bufs);
+	ibv_wr_set_inline_data_list(d->x, 3, bufs);
 }
 
 static void too_many_pieces(struct desk *d)
@@ -435,7 +435,9 @@ static void a_mistake_is_told_at_the_end(void **state)
 
 	(void)state;
 	desk_open(&d, ALL_OPS);
-	for (size_t i = 0; i < sizeof(mistakes) / sizeof(mistakes[0]); i++) {
+	for (size_t k = 0; k < 2 * sizeof(mistakes) / sizeof(mistakes[0]); k++) {
+		size_t i = k / 2;
+
 		if (mistakes[i].same)
 			assert_int_equal(mistakes[i].same(&d), mistakes[i].err);
 		errno = ENOENT;
@@ -448,7 +450,8 @@ static void a_mistake_is_told_at_the_end(void **state)
 		begin(&d, 2);
 		ibv_wr_send(d.x); /* so is this, but it comes too late */
 		piece(&d, 0, 8);
-		too_much_inline(&d); /* and this is another mistake */
+		if (k & 1)
+			too_much_inline(&d); /* and this is another mistake */
 		assert_int_equal(ibv_wr_complete(d.x), mistakes[i].err);
 		assert_int_equal(errno, mistakes[i].err);
 		nothing_is_there(&d);
@@ -645,6 +648,11 @@ static void flags_count(void **state)
 	comes(&d);
 	assert_memory_equal(d.b.buf + WHERE, "late", 4);
 	ends(&d, 2, IBV_WC_SEND);
+	ibv_wr_start(d.x);
+	ibv_wr_rdma_read(d.x, d.b.card.rkey, d.b.card.addr); /* with the flags of the SEND */
+	piece(&d, 64, 8);
+	assert_int_equal(ibv_wr_complete(d.x), 0);
+	ends(&d, 2, IBV_WC_RDMA_READ);
 	vb_qp(d.a.qp)->sq_sig_all = true;
 	ibv_wr_start(d.x);
 	d.x->wr_id = 3;
