@@ -56,10 +56,14 @@ struct vb_hca {
 	_Atomic uint32_t rnr_waits; /* QPs waiting out an RNR NAK: pollers look at the clock while > 0 */
 	_Atomic uint64_t next_look; /* when pollers look at the timers again; 0: something new, look now */
 	_Atomic uint32_t yielding;  /* threads that have offered their CPU and do not have it back yet */
-	_Atomic uint32_t timer_polls; /* what had been polled when timers were last looked at */
-	struct vb_lock left_lock;     /* trylock; who looks at what was left (hca/left.h) */
-	struct vb_set left;	      /* peers, by index, for whom a packet was left */
-	struct vb_lock contexts_lock; /* guards contexts; taken before a context's lock */
+	_Atomic uint32_t timer_polls;  /* what had been polled when timers were last looked at */
+	struct vb_lock left_lock;      /* trylock; who looks at what was left (hca/left.h) */
+	struct vb_set left;	       /* peers, by index, for whom a packet was left */
+	struct vb_lock moderated_lock; /* guards moderated; taken before a CQ's lock */
+	struct vb_list moderated;      /* CQs whose events may be held back (hca/cqs.h) */
+	_Atomic bool moderates;	       /* there has been one */
+	_Atomic bool overran;	       /* a CQ did, and the queue pairs that complete to it are to fail */
+	struct vb_lock contexts_lock;  /* guards contexts; taken before a context's lock */
 	struct vb_list contexts;
 	uint32_t sharers;	    /* contexts on it; guarded by verbs/context.c */
 	struct vb_pds pds;	    /* protection domains */

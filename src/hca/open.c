@@ -47,6 +47,7 @@ int vb_hca_open(struct vb_hca **out, uint32_t device, enum vb_open_step *step,
 	vb_list_init(&h->dms);
 	vb_list_init(&h->contexts);
 	vb_srqs_init(&h->srqs);
+	vb_list_init(&h->moderated);
 	h->hear[VB_SUBJECT_DIRECT] = vb_direct_told;
 	err = vb_mws_init(&h->mws, &h->keys, vb_profile()->max_mw); /* pairs with vb_hca_close() */
 	if (err)

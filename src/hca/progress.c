@@ -1,11 +1,14 @@
 /* Locks, in the order in which they are taken: rxq->rx (trylock but for destruction), hca->timer_lock
  * (trylock but to add), a QP's posting lock, qp->lock, then its lock for receives, SRQ, CQ and channel, then
- * rxq->owed_lock or the wire's own. hca->left_lock (trylock but to forget a peer) is taken with none of these
- * held, and none is taken under it. hca->timer_lock is also taken under qp->lock to add a QP; the scan that
- * holds it only tries qp->lock, so that the two do not wait for one another. */
+ * rxq->owed_lock or the wire's own. hca->moderated_lock comes before a CQ's, and the lock of an extended CQ's
+ * consumer, which the program keeps from one call to another, before all others. hca->left_lock (trylock but
+ * to forget a peer) is taken with none of these held, and none is taken under it. hca->timer_lock is also
+ * taken under qp->lock to add a QP; the scan that holds it only tries qp->lock, so that the two do not wait
+ * for one another. */
 #include "hca/progress.h"
 
 #include "base/clock.h"
+#include "hca/cqs.h"
 #include "hca/direct.h"
 #include "hca/idle.h"
 #include "hca/left.h"
@@ -155,6 +158,9 @@ static uint64_t timers(struct vb_adapter *a, uint64_t now)
 	if (!polled && left < next) /* else whoever polls looks after it */
 		next = left;
 	at = vb_relaxed_tick(&h->relaxed, now);
+	if (at < next)
+		next = at;
+	at = vb_cqs_look(h, now);
 	if (at < next)
 		next = at;
 	at = push_all(h, polled, now);

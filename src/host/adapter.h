@@ -370,6 +370,8 @@ bool vb_adapter_yield(struct vb_adapter *a);
 void vb_adapter_nudge(struct vb_adapter *a);
 /* Has the engine look at output that waits for room, unless it calls itself: its timers know of that. */
 void vb_adapter_resume(struct vb_adapter *a);
+/* The engine is to look at its timers at that time, if not before.  Any thread, under any locks. */
+void vb_adapter_due(struct vb_adapter *a, uint64_t when);
 /* In a forked child: closes the adapter's descriptors, unmaps nothing, and leaves the adapter dead. */
 void vb_adapter_forked(struct vb_adapter *a);
 bool vb_adapter_dead(const struct vb_adapter *a);

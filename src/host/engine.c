@@ -82,6 +82,16 @@ void vb_adapter_nudge(struct vb_adapter *a)
 		write_kick(a);
 }
 
+/* Unlike a nudge it does not leave an engine alone that looks again within a millisecond. */
+void vb_adapter_due(struct vb_adapter *a, uint64_t when)
+{
+	if (vb_adapter_dead(a))
+		return;
+	atomic_exchange_explicit(&a->nudged, true, memory_order_seq_cst);
+	if (atomic_load_explicit(&a->wakes, memory_order_seq_cst) > when) /* pairs with block() */
+		write_kick(a);
+}
+
 static __thread bool in_engine;
 
 bool vb_engine_here(void)
@@ -238,7 +248,11 @@ static void block(struct vb_adapter *a, struct watch *w, uint64_t deadline)
 	vb_ctl_sure(NULL);
 	ts = (struct timespec){(time_t)(left / VB_SEC), (long)(left % VB_SEC)};
 	forever = deadline == VB_NEVER && left;
-	atomic_store_explicit(&a->wakes, forever ? VB_NEVER : now + left, memory_order_relaxed);
+	atomic_store_explicit(&a->wakes, forever ? VB_NEVER : now + left, memory_order_seq_cst);
+	if (atomic_load_explicit(&a->nudged, memory_order_seq_cst)) { /* pairs with vb_adapter_due() */
+		forever = false;
+		ts = (struct timespec){0};
+	}
 	n = ppoll(fds, w->parked ? 2 : 3, forever ? NULL : &ts, NULL);
 	atomic_store_explicit(&a->dozing, false, memory_order_relaxed);
 	atomic_store_explicit(&a->parked, false, memory_order_relaxed);

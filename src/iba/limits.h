@@ -13,6 +13,8 @@
 #define VB_MAX_QP_WR	   16384
 #define VB_MAX_SRQ_WR	   16384
 #define VB_MAX_CQE	   (1 << 22)
+#define VB_MAX_CQ_COUNT	   65535 /* completions that one event can be told of */
+#define VB_MAX_CQ_PERIOD   4095	 /* us that an event can wait */
 #define VB_MAX_SGE	   32
 #define VB_MAX_INLINE	   512
 #define VB_MAX_RD_ATOMIC   128

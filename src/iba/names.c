@@ -155,6 +155,22 @@ static const struct flag rereg_flags[] = {
     {0, NULL},
 };
 
+static const struct flag wc_flags[] = {
+    FLAG(IBV_WC_EX_WITH_BYTE_LEN),
+    FLAG(IBV_WC_EX_WITH_IMM),
+    FLAG(IBV_WC_EX_WITH_QP_NUM),
+    FLAG(IBV_WC_EX_WITH_SRC_QP),
+    FLAG(IBV_WC_EX_WITH_SLID),
+    FLAG(IBV_WC_EX_WITH_SL),
+    FLAG(IBV_WC_EX_WITH_DLID_PATH_BITS),
+    FLAG(IBV_WC_EX_WITH_COMPLETION_TIMESTAMP),
+    FLAG(IBV_WC_EX_WITH_CVLAN),
+    FLAG(IBV_WC_EX_WITH_FLOW_TAG),
+    FLAG(IBV_WC_EX_WITH_TM_INFO),
+    FLAG(IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK),
+    {0, NULL},
+};
+
 const char *vb_name_flags(char *buf, size_t size, enum vb_flags kind, uint64_t bits)
 {
 	static const struct flag *const tables[] = {
@@ -162,6 +178,7 @@ const char *vb_name_flags(char *buf, size_t size, enum vb_flags kind, uint64_t b
 	    [VB_FLAGS_QP_INIT] = qp_init_flags,	  [VB_FLAGS_QP_CREATE] = qp_create_flags,
 	    [VB_FLAGS_SEND_OPS] = send_ops_flags, [VB_FLAGS_SRQ_INIT] = srq_init_flags,
 	    [VB_FLAGS_REREG] = rereg_flags,
+	    [VB_FLAGS_WC] = wc_flags,
 	};
 	struct vb_text t = {buf, size};
 	const char *sep = "";

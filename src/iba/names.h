@@ -21,6 +21,7 @@ enum vb_flags {
 	VB_FLAGS_SEND_OPS, /* enum ibv_qp_create_send_ops_flags */
 	VB_FLAGS_SRQ_INIT,
 	VB_FLAGS_REREG,
+	VB_FLAGS_WC, /* enum ibv_create_cq_wc_flags */
 	VB_FLAGS_KINDS,
 };
 

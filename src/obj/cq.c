@@ -2,7 +2,10 @@
 
 #include <errno.h>
 #include <string.h>
+#include <time.h>
 
+#include "base/clock.h"
+#include "base/log.h"
 #include "host/adapter.h"
 #include "obj/context.h"
 #include "obj/qp.h"
@@ -16,17 +19,61 @@ static struct vb_adapter *adapter_of(const struct vb_cq *cq)
 	return cq->ctx ? cq->ctx->adapter : NULL;
 }
 
-int vb_cq_init(struct vb_cq *cq, uint32_t cqe)
+/* One ring for a capacity, and the times beside it where they are wanted. */
+struct store {
+	struct vb_queue_mem mem;
+	struct vb_cq_stamp *stamps;
+	uint32_t entries;
+};
+
+static void free_store(struct store *r)
+{
+	vb_queue_free(&r->mem);
+	vb_ring_free(r->stamps, r->entries * sizeof(*r->stamps));
+}
+
+/* 0 or errno, which has been said. */
+static int new_store(struct store *r, const struct vb_cq *cq, uint32_t cqe, const char *call)
 {
 	uint32_t entries = vb_ring_entries(cqe);
+	int err;
 
-	cq->ring_bytes = entries * sizeof(*cq->ring);
-	cq->ring = vb_ring_alloc(cq->ring_bytes);
-	if (!cq->ring)
-		return ENOMEM;
-	cq->mask = entries - 1;
+	*r = (struct store){.entries = entries};
+	err = vb_queue_alloc(&r->mem, cq->parent, VB_QUEUE_CQ, entries * sizeof(struct vb_cqe), call);
+	if (err || !cq->stamping)
+		return err;
+	r->stamps = vb_ring_alloc(entries * sizeof(*r->stamps));
+	if (r->stamps)
+		return 0;
+	free_store(r);
+	return vb_refuse(ENOMEM, call, "no memory for the times of %u completions", cqe);
+}
+
+/* Returns what the CQ had before. */
+static struct store put_store(struct vb_cq *cq, const struct store *r, uint32_t cqe)
+{
+	struct store old = {.mem = cq->mem, .stamps = cq->stamps, .entries = cq->mask + 1};
+
+	cq->mem = r->mem;
+	cq->ring = r->mem.at;
+	cq->stamps = r->stamps;
+	cq->mask = r->entries - 1;
 	cq->cqe = cqe;
+	cq->quick = cq->stamping ? 0 : cqe;
+	return old;
+}
+
+int vb_cq_init(struct vb_cq *cq, uint32_t cqe)
+{
+	struct store r;
+	int err = new_store(&r, cq, cqe, "ibv_create_cq"); /* pairs with vb_cq_fini() */
+
+	if (err)
+		return err;
+	put_store(cq, &r, cqe);
 	vb_list_init(&cq->node);
+	vb_list_init(&cq->on_hca);
+	atomic_store_explicit(&cq->moderation.until, VB_NEVER, relaxed);
 	vb_async_init(&cq->ev_overrun, IBV_EVENT_CQ_ERR, &cq->ibv);
 	return 0;
 }
@@ -34,6 +81,7 @@ int vb_cq_init(struct vb_cq *cq, uint32_t cqe)
 void vb_cq_fini(struct vb_cq *cq)
 {
 	struct vb_channel *ch = cq->channel;
+	struct store none = {0}, had;
 
 	if (cq->armed != VB_ARM_NONE && adapter_of(cq))
 		vb_adapter_disarm(adapter_of(cq));
@@ -47,37 +95,41 @@ void vb_cq_fini(struct vb_cq *cq)
 	}
 	if (cq->ctx)
 		vb_async_cancel(cq->ctx, &cq->ev_overrun);
-	vb_ring_free(cq->ring, cq->ring_bytes);
-	cq->ring = NULL;
+	had = put_store(cq, &none, 0);
+	free_store(&had);
+}
+
+/* Entry i of the ring becomes entry j of another. */
+static inline void move(struct vb_cqe *to, struct vb_cq_stamp *times, uint32_t j, const struct vb_cq *cq,
+			uint32_t i)
+{
+	to[j] = cq->ring[i & cq->mask];
+	if (cq->stamps)
+		times[j] = cq->stamps[i & cq->mask];
 }
 
 int vb_cq_resize(struct vb_cq *cq, uint32_t cqe, uint32_t *held)
 {
-	uint32_t entries = vb_ring_entries(cqe), tail, head;
-	size_t bytes = entries * sizeof(struct vb_cqe), spare_bytes = bytes;
-	struct vb_cqe *ring = vb_ring_alloc(bytes), *spare = ring;
-	int err = 0;
+	struct store r;
+	uint32_t tail, head;
+	int err = new_store(&r, cq, cqe, "ibv_resize_cq");
 
-	if (!ring)
-		return ENOMEM;
+	*held = 0;
+	if (err)
+		return err;
 	vb_lock_take(&cq->lock);
 	tail = atomic_load_explicit(&cq->tail, relaxed);
 	head = atomic_load_explicit(&cq->head, relaxed);
-	*held = head - tail;
-	if (*held > cqe) { /* rule 31: resizing must not drop */
+	if (head - tail > cqe) { /* rule 31: resizing must not drop */
+		*held = head - tail;
 		err = EINVAL;
 	} else {
 		for (uint32_t i = tail; i != head; i++)
-			ring[i & (entries - 1)] = cq->ring[i & cq->mask];
-		spare = cq->ring;
-		spare_bytes = cq->ring_bytes;
-		cq->ring = ring;
-		cq->ring_bytes = bytes;
-		cq->mask = entries - 1;
-		cq->cqe = cqe;
+			move(r.mem.at, r.stamps, i & (r.entries - 1), cq, i);
+		r = put_store(cq, &r, cqe);
 	}
 	vb_lock_give(&cq->lock);
-	vb_ring_free(spare, spare_bytes);
+	free_store(&r);
 	return err;
 }
 
@@ -100,17 +152,91 @@ static bool satisfies(const struct vb_cq *cq, const struct vb_cqe *e, bool solic
 	return cq->armed == VB_ARM_NEXT || solicited || e->wc.status != IBV_WC_SUCCESS; /* rule 32 */
 }
 
-/* The event exists once the arming is used up (rule 31). */
-static void link_event(struct vb_cq *cq)
+/* The event exists once the arming is used up (rule 31).  Its token comes from tell_event(). */
+static struct vb_evq *link_event(struct vb_cq *cq)
 {
 	struct vb_evq *q = &cq->channel->evq;
 
 	vb_lock_assert_held(&cq->lock);
 	cq->armed = VB_ARM_NONE;
+	cq->moderation.held = 0;
+	atomic_store_explicit(&cq->moderation.until, VB_NEVER, relaxed);
 	vb_lock_take(&q->lock);
 	if (cq->undelivered++ == 0)
 		vb_list_append(&q->nodes, &cq->node);
 	vb_lock_give(&q->lock);
+	return q;
+}
+
+/* Without the CQ's lock. */
+static void tell_event(const struct vb_cq *cq, struct vb_evq *q)
+{
+	if (adapter_of(cq))
+		vb_adapter_disarm(adapter_of(cq));
+	vb_evq_add(q);
+}
+
+/* One more completion that satisfies the arming: NULL if the event waits for more of them, or for its time.
+ * That is in *until where it begins now, else VB_NEVER. */
+static struct vb_evq *count_event(struct vb_cq *cq, uint64_t *until)
+{
+	struct vb_cq_moderation *m = &cq->moderation;
+
+	vb_lock_assert_held(&cq->lock);
+	*until = VB_NEVER;
+	if (vb_likely(++m->held >= m->count))
+		return link_event(cq);
+	if (m->held == 1) {
+		*until = vb_now() + m->period;
+		atomic_store_explicit(&m->until, *until, relaxed);
+	}
+	return NULL;
+}
+
+/* Gives the CQ's lock back, with an entry in the ring that the arming is for. */
+static __attribute__((noinline)) void notify(struct vb_cq *cq)
+{
+	uint64_t until;
+	struct vb_evq *q = count_event(cq, &until);
+
+	vb_lock_give(&cq->lock);
+	if (q)
+		tell_event(cq, q);
+	else if (until != VB_NEVER && cq->ops)
+		cq->ops->held(cq, until);
+}
+
+void vb_cq_moderate(struct vb_cq *cq, uint32_t count, uint64_t period)
+{
+	struct vb_cq_moderation *m = &cq->moderation;
+	struct vb_evq *q = NULL;
+
+	vb_lock_take(&cq->lock);
+	m->count = count;
+	m->period = period;
+	if (m->held)
+		q = link_event(cq);
+	vb_lock_give(&cq->lock);
+	if (q)
+		tell_event(cq, q);
+}
+
+uint64_t vb_cq_release(struct vb_cq *cq, uint64_t now)
+{
+	struct vb_evq *q = NULL;
+	uint64_t until = atomic_load_explicit(&cq->moderation.until, relaxed);
+
+	if (until > now)
+		return until;
+	vb_lock_take(&cq->lock);
+	until = atomic_load_explicit(&cq->moderation.until, relaxed); /* it may be another event's by now */
+	if (until <= now)
+		q = link_event(cq);
+	vb_lock_give(&cq->lock);
+	if (!q)
+		return until;
+	tell_event(cq, q);
+	return VB_NEVER;
 }
 
 __thread struct vb_cq_hand *vb_cq_hand;
@@ -131,39 +257,78 @@ static inline void give_slot(const struct vb_cqe *e)
 static bool refuse_push(struct vb_cq *cq, const struct vb_cqe *e)
 {
 	bool first = !atomic_load_explicit(&cq->overrun, relaxed);
+	uint32_t cqe = cq->cqe;
 
 	vb_lock_assert_held(&cq->lock);
 	atomic_store_explicit(&cq->overrun, true, relaxed);
 	vb_lock_give(&cq->lock);
 	if (!e->is_send && e->srq)
 		vb_srq_give(e->srq);
-	if (first && cq->ctx)
-		vb_async_post(cq->ctx, &cq->ev_overrun); /* rule 31 */
+	if (!first || !cq->ctx)
+		return false;
+	vb_log(VB_LOG_WARN,
+	       "a completion queue of %u entr%s was full when a completion of QP 0x%06x came, which is lost: "
+	       "the "
+	       "queue is in error, and all queue pairs that complete to it go there",
+	       cqe, cqe == 1 ? "y" : "ies", e->wc.qp_num);
+	vb_async_post(cq->ctx, &cq->ev_overrun); /* rule 31 */
+	if (cq->ops)
+		cq->ops->overran(cq);
 	return false;
+}
+
+static struct vb_cq_stamp now(uint8_t stamping)
+{
+	struct vb_cq_stamp s = {0};
+	struct timespec t;
+
+	if (stamping & VB_STAMP_CLOCK)
+		s.clock = vb_now();
+	if (stamping & VB_STAMP_WALL) {
+		clock_gettime(CLOCK_REALTIME, &t);
+		s.wall = (uint64_t)t.tv_sec * VB_SEC + (uint64_t)t.tv_nsec;
+	}
+	return s;
+}
+
+/* What only some pushes have to see to: the CQ is full, or in error, or wants to know when.  false: there is
+ * no room. */
+static __attribute__((noinline)) bool prepare_push(struct vb_cq *cq, uint32_t head)
+{
+	uint32_t tail = atomic_load_explicit(&cq->tail, relaxed);
+
+	vb_lock_assert_held(&cq->lock);
+	if (atomic_load_explicit(&cq->overrun, relaxed))
+		return false;
+	if (head - tail >= cq->cqe) {
+		if (!cq->lossy)
+			return false;
+		give_slot(&cq->ring[tail & cq->mask]);
+		atomic_store_explicit(&cq->tail, tail + 1,
+				      memory_order_release); /* pairs with vb_cq_handed() */
+	}
+	if (cq->stamping)
+		cq->stamps[head & cq->mask] = now(cq->stamping);
+	return true;
 }
 
 bool vb_cq_push(struct vb_cq *cq, const struct vb_cqe *e, bool solicited)
 {
-	struct vb_evq *fired = NULL;
 	uint32_t head;
 
 	vb_lock_take(&cq->lock);
 	head = atomic_load_explicit(&cq->head, relaxed);
-	if (vb_unlikely(head - atomic_load_explicit(&cq->tail, relaxed) >= cq->cqe ||
-			atomic_load_explicit(&cq->overrun, relaxed)))
+	if (vb_unlikely(head - atomic_load_explicit(&cq->tail, relaxed) >= cq->quick ||
+			atomic_load_explicit(&cq->overrun, relaxed)) &&
+	    !prepare_push(cq, head))
 		return refuse_push(cq, e);
 	cq->ring[head & cq->mask] = *e;
 	atomic_store_explicit(&cq->head, head + 1, relaxed);
 	if (vb_unlikely(cq->armed != VB_ARM_NONE) && satisfies(cq, e, solicited)) {
-		link_event(cq);
-		fired = &cq->channel->evq;
+		notify(cq);
+		return true;
 	}
 	vb_lock_give(&cq->lock);
-	if (vb_unlikely(fired != NULL)) {
-		if (adapter_of(cq))
-			vb_adapter_disarm(adapter_of(cq));
-		vb_evq_add(fired);
-	}
 	return true;
 }
 
@@ -189,6 +354,28 @@ int vb_cq_poll(struct vb_cq *cq, int n, struct ibv_wc *wc)
 	return i;
 }
 
+int vb_cq_next(struct vb_cq *cq)
+{
+	struct vb_cq_turn *t = &cq->turn;
+	const struct vb_cqe *e;
+	uint32_t tail;
+
+	vb_lock_take(&cq->lock);
+	tail = atomic_load_explicit(&cq->tail, relaxed);
+	if (vb_unlikely(tail == atomic_load_explicit(&cq->head, relaxed))) {
+		vb_lock_give(&cq->lock);
+		return atomic_load_explicit(&cq->overrun, relaxed) ? EIO : ENOENT;
+	}
+	e = &cq->ring[tail & cq->mask];
+	t->wc = e->wc;
+	if (cq->stamps)
+		t->stamp = cq->stamps[tail & cq->mask];
+	give_slot(e);
+	atomic_store_explicit(&cq->tail, tail + 1, memory_order_release); /* pairs with vb_cq_handed() */
+	vb_lock_give(&cq->lock);
+	return 0;
+}
+
 /* The entries of a QP, or of an SRQ; the other is NULL.  Closes the gaps, so that what nobody will poll takes
  * no room from others. */
 static void forget(struct vb_cq *cq, const struct vb_qp *qp, const struct vb_srq *srq)
@@ -203,7 +390,7 @@ static void forget(struct vb_cq *cq, const struct vb_qp *qp, const struct vb_srq
 
 		if (qp ? e->qp != qp : e->is_send || e->srq != srq) {
 			if (to != i)
-				cq->ring[to & cq->mask] = *e;
+				move(cq->ring, cq->stamps, to & cq->mask, cq, i);
 			to++;
 		} else {
 			give_slot(e);

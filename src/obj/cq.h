@@ -2,7 +2,11 @@
  *
  * Entries stand in a ring that is reserved at full size and backed as it is used.  The producer is whoever
  * makes progress, the consumer whoever polls; both under the CQ's lock, which also covers arming, so that no
- * notification is lost (rule 31). */
+ * notification is lost (rule 31).
+ *
+ * An extended CQ is the same queue with a place beside it for the one completion that its program reads at a
+ * time (struct vb_cq_turn).  What is there has left the queue: nothing of the queue is held while it is read,
+ * so pushes, resizing and the destruction of queue pairs go on. */
 #ifndef VB_OBJ_CQ_H
 #define VB_OBJ_CQ_H
 
@@ -13,7 +17,9 @@
 #include <infiniband/verbs.h>
 
 #include "obj/event.h"
+#include "obj/pd.h"
 
+struct vb_cq;
 struct vb_qp;
 struct vb_srq;
 
@@ -22,6 +28,7 @@ struct vb_channel {
 	struct vb_evq evq;
 };
 
+enum { VB_STAMP_CLOCK = 1, VB_STAMP_WALL = 2 };
 enum vb_cq_arm { VB_ARM_NONE, VB_ARM_SOLICITED, VB_ARM_NEXT };
 
 /* What a completion gives back when it is polled (rule 39 and mlx5: slots are free when their CQE is polled).
@@ -34,6 +41,39 @@ struct vb_cqe {
 	bool is_send;
 };
 
+/* When a completion came to be: nanoseconds of CLOCK_MONOTONIC and of CLOCK_REALTIME, whichever of them the
+ * CQ asks for. */
+struct vb_cq_stamp {
+	uint64_t clock, wall;
+};
+
+/* The consumer's side of an extended CQ. */
+struct vb_cq_turn {
+	struct vb_lock lock; /* held from ibv_start_poll() to ibv_end_poll(), and before all other locks */
+	bool alone;	     /* made for one thread, so that `lock` is not needed; set once */
+	struct ibv_wc wc;    /* what the program reads; guarded by lock, as is the rest */
+	struct vb_cq_stamp stamp;
+};
+
+/* An armed CQ may wait with its event, so that it tells of several completions: until there are `count` of
+ * them, or `period` is over since the first.  Guarded by the CQ's lock. */
+struct vb_cq_moderation {
+	uint32_t count;	 /* 0: each event comes at once */
+	uint32_t held;	 /* completions that the next event is to tell of */
+	uint64_t period; /* ns */
+	_Atomic uint64_t
+	    until; /* when the event is due, VB_NEVER: none is held back; read without the lock */
+};
+
+/* What a CQ asks of those above, who know the time and all queue pairs; given at its creation, or NULL. */
+struct vb_cq_ops {
+	/* An event is held back until then.  Under the locks of the CQ's producer, but not under its own. */
+	void (*held)(struct vb_cq *cq, uint64_t until);
+	/* The CQ is in error: all queue pairs that complete to it are to go there.  Under the locks of the
+	 * producer, a queue pair's among them, so the others' turn comes later. */
+	void (*overran)(struct vb_cq *cq);
+};
+
 struct vb_cq {
 	union {
 		struct ibv_cq ibv;
@@ -41,10 +81,20 @@ struct vb_cq {
 	}; /* first */
 	struct vb_context *ctx;
 	struct vb_channel *channel; /* NULL: none */
-	struct vb_cqe *ring;	    /* guarded by lock (resize replaces it) */
+	struct vb_pd *parent;	    /* whose callbacks give the ring, NULL: nobody's; set once */
+	const struct vb_cq_ops *ops;
+	uint8_t stamping; /* VB_STAMP_*: the times that completions are to have; set once */
+	bool lossy;	  /* where it is full the oldest entry makes room; set once */
+	/* Guarded by lock; resizing replaces them. */
+	struct vb_cqe *ring; /* mem.at */
+	struct vb_queue_mem mem;
+	struct vb_cq_stamp *stamps; /* of the entries in the ring; NULL: no times are wanted */
 	uint32_t mask;		    /* ring entries - 1, a power of two >= cqe */
 	uint32_t cqe;		    /* capacity that was asked for */
-	size_t ring_bytes;
+	uint32_t quick; /* so many entries are pushed with no more ado: cqe, or 0 where each is to have its
+			   times */
+	struct vb_cq_moderation moderation;
+	struct vb_list on_hca; /* of those that hold events back; guarded above */
 	_Atomic uint8_t armed; /* enum vb_cq_arm; written under lock, read without by a handing push */
 	_Atomic bool overrun;  /* written under lock; a CQ in error stays so */
 	_Atomic uint32_t refs; /* QPs (twice if send and receive) and SRQs */
@@ -54,6 +104,7 @@ struct vb_cq {
 	uint32_t delivered;	  /* handed out by ibv_get_cq_event; ibv.comp_events_completed acks them */
 	uint32_t async_delivered; /* guarded by the context's evq lock */
 	struct vb_async_node ev_overrun;
+	struct vb_cq_turn turn __attribute__((aligned(VB_LINE)));
 	struct vb_lock lock __attribute__((aligned(VB_LINE)));
 	/* Written under lock, read without it by poll's fast test. */
 	_Atomic uint32_t head; /* next to write */
@@ -77,14 +128,15 @@ static inline bool vb_cq_rests(const struct vb_cq *cq)
 	return vb_cq_is_empty(cq) && !atomic_load_explicit(&cq->overrun, memory_order_relaxed);
 }
 
-/* The queue itself; ctx and channel are set before.  0 or errno.  Pairs with vb_cq_fini(). */
+/* The queue itself; what its creation decides (ctx, channel, parent, ops, stamping, lossy, turn.alone) is set
+ * before.  0, or errno, which has been said.  Pairs with vb_cq_fini(). */
 int vb_cq_init(struct vb_cq *cq, uint32_t cqe);
 /* Nobody pushes or polls any more: takes undelivered events back, ends an arming.  delivered and
  * async_delivered have their final values then. */
 void vb_cq_fini(struct vb_cq *cq);
 
-/* Gives the queue another capacity and keeps its entries.  0, ENOMEM, or EINVAL with *held set: that many
- * entries do not fit. */
+/* Gives the queue another capacity and keeps its entries.  0; EINVAL with *held set: so many entries do not
+ * fit; or with *held 0 what kept it from getting the memory, which has been said. */
 int vb_cq_resize(struct vb_cq *cq, uint32_t cqe, uint32_t *held);
 
 /* Arms for the next (solicited) completion; entries that are there already do not count.  Returns whether it
@@ -123,6 +175,17 @@ bool vb_cq_push(struct vb_cq *cq, const struct vb_cqe *e, bool solicited);
 
 /* Takes up to n entries; frees their queue slots. Returns how many, or -1 if the CQ is in error and empty. */
 int vb_cq_poll(struct vb_cq *cq, int n, struct ibv_wc *wc);
+
+/* Takes the oldest entry to cq->turn, as vb_cq_poll() does to an array; under turn.lock.  0, ENOENT where
+ * there is none, or EIO where the CQ is in error and empty. */
+int vb_cq_next(struct vb_cq *cq);
+
+/* From now on events may be held back, by these values (count 0: not at all).  What was held back until now
+ * is told at once. */
+void vb_cq_moderate(struct vb_cq *cq, uint32_t count, uint64_t period);
+/* Tells of what is held back, if the time has come for that.  Returns when it will have, VB_NEVER: nothing is
+ * held back. */
+uint64_t vb_cq_release(struct vb_cq *cq, uint64_t now);
 
 /* A QP is being destroyed: its entries will not be polled any more, their slots are given back. */
 void vb_cq_forget(struct vb_cq *cq, struct vb_qp *qp);

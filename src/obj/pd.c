@@ -7,28 +7,22 @@
 
 #define PAGE ((size_t)4096)
 
-/* What the program called, for the sentences. */
-static const char *call_of(const struct vb_queue_mem *m)
-{
-	return m->kind == VB_QUEUE_SRQ ? "ibv_create_srq" : "ibv_create_qp";
-}
-
 /* Whole pages, as drivers of adapters ask for them, so that callbacks may madvise() what they give. */
-static int ask(struct vb_queue_mem *m, struct vb_pd *pd)
+static int ask(struct vb_queue_mem *m, struct vb_pd *pd, const char *call)
 {
 	const struct vb_parent *p = pd->parent;
 	size_t size = (m->bytes + PAGE - 1) & ~(PAGE - 1);
 
 	m->at = p->alloc(&pd->ibv, p->pd_context, size, PAGE, m->kind);
 	if (!m->at)
-		return vb_refuse(ENOMEM, call_of(m),
-				 "the parent domain's alloc callback gave NULL for %zu bytes", size);
+		return vb_refuse(ENOMEM, call, "the parent domain's alloc callback gave NULL for %zu bytes",
+				 size);
 	if (m->at == IBV_ALLOCATOR_USE_DEFAULT)
 		return 0;
 	m->from = pd;
 	if ((uintptr_t)m->at & (PAGE - 1)) {
 		int err = vb_refuse(
-		    EINVAL, call_of(m),
+		    EINVAL, call,
 		    "the parent domain's alloc callback gave %p, which is not aligned to the %zu bytes "
 		    "that it was asked for",
 		    m->at, PAGE);
@@ -39,17 +33,18 @@ static int ask(struct vb_queue_mem *m, struct vb_pd *pd)
 	return 0;
 }
 
-int vb_queue_alloc(struct vb_queue_mem *m, struct vb_pd *pd, enum vb_queue_kind kind, size_t bytes)
+int vb_queue_alloc(struct vb_queue_mem *m, struct vb_pd *pd, enum vb_queue_kind kind, size_t bytes,
+		   const char *call)
 {
 	*m = (struct vb_queue_mem){.bytes = bytes, .kind = kind};
 	if (pd && pd->parent && pd->parent->alloc) {
-		int err = ask(m, pd);
+		int err = ask(m, pd, call);
 
 		if (err || m->from)
 			return err;
 	}
 	m->at = vb_ring_alloc(bytes);
-	return m->at ? 0 : vb_refuse(ENOMEM, call_of(m), "no memory for the %zu bytes of a queue", bytes);
+	return m->at ? 0 : vb_refuse(ENOMEM, call, "no memory for the %zu bytes of a queue", bytes);
 }
 
 void vb_queue_free(struct vb_queue_mem *m)

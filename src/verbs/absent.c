@@ -37,9 +37,7 @@
 	ERRNO(attach_counters_point_flow, "ibv_attach_counters_point_flow", COUNTERS,                        \
 	      struct ibv_counters *counters, struct ibv_counter_attach_attr *attr, struct ibv_flow *flow)    \
 	ERRNO(modify_qp_rate_limit, "ibv_modify_qp_rate_limit", "a limit of a queue pair's rate is",         \
-	      struct ibv_qp *qp, struct ibv_qp_rate_limit_attr *attr)                                        \
-	ERRNO(query_rt_values, "ibv_query_rt_values_ex", "a clock of the device is", struct ibv_context *c,  \
-	      struct ibv_values_ex *values)
+	      struct ibv_qp *qp, struct ibv_qp_rate_limit_attr *attr)
 
 #define ERRNO(entry, call, what, ...)                                                               \
 	static int absent_##entry(__VA_ARGS__)                                                      \

@@ -26,6 +26,15 @@ static inline int vb_leave_code(int was, int r)
 	return r;
 }
 
+/* 0, ENOENT where there is nothing, which is no failure, or a positive errno.  The caller may hold the
+ * consumer's side of a CQ, which no thread needs for the log. */
+static inline int vb_leave_found(int was, int r)
+{
+	vb_log_tell();
+	errno = r && r != ENOENT ? r : was;
+	return r;
+}
+
 /* A value, or a negative one where the call has failed and set errno itself. */
 static inline long vb_leave_value(int was, long r)
 {

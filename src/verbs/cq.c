@@ -3,29 +3,28 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "iba/profile.h"
-#include "hca/hca.h"
-#include "hca/progress.h"
-#include "verbs/verbs.h"
+#include "hca/cqs.h"
+#include "verbs/cq.h"
 
 static _Atomic uint32_t handles;
 
-static int check_new(const struct vb_context *ctx, int cqe, const struct ibv_comp_channel *channel,
-		     int vector)
+static int check_new(const struct vb_context *ctx, const struct ibv_cq_init_attr_ex *attr, const char *call)
 {
 	const struct ibv_context *c = &ctx->v.context;
 
 	if (vb_context_dead(ctx))
-		return vb_refuse(EIO, "ibv_create_cq", "the device was opened before fork()");
-	if (cqe <= 0 || (uint32_t)cqe > vb_profile()->max_cqe)
-		return vb_refuse(EINVAL, "ibv_create_cq", "cqe %d, 1 to %u is possible", cqe,
+		return vb_refuse(EIO, call, "the device was opened before fork()");
+	if (attr->cqe < 1 || attr->cqe > vb_profile()->max_cqe)
+		return vb_refuse(EINVAL, call, "cqe %d, 1 to %u is possible", (int)attr->cqe,
 				 vb_profile()->max_cqe);
-	if (vector < 0 || vector >= c->num_comp_vectors)
-		return vb_refuse(EINVAL, "ibv_create_cq", "completion vector %d, the device has %d", vector,
-				 c->num_comp_vectors);
-	if (channel && channel->context != c)
-		return vb_refuse(EINVAL, "ibv_create_cq", "the channel belongs to another context");
+	if (attr->comp_vector >= (uint32_t)c->num_comp_vectors)
+		return vb_refuse(EINVAL, call, "completion vector %d, the device has %d",
+				 (int)attr->comp_vector, c->num_comp_vectors);
+	if (attr->channel && attr->channel->context != c)
+		return vb_refuse(EINVAL, call, "the channel belongs to another context");
 	return 0;
 }
 
@@ -38,47 +37,81 @@ static void use_channel(struct vb_channel *ch, int refs)
 	vb_lock_give(&ch->evq.lock);
 }
 
-VB_EXPORT VB_OBJECT(struct ibv_cq *, ibv_create_cq, (context, cqe, cq_context, channel, comp_vector),
-		    struct ibv_context *context, int cqe, void *cq_context, struct ibv_comp_channel *channel,
-		    int comp_vector)
+/* What the attributes decide about the queue, before it is made. */
+static void decide(struct vb_cq *cq, struct vb_context *ctx, const struct ibv_cq_init_attr_ex *attr)
+{
+	const uint32_t flags = attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS ? attr->flags : 0;
+
+	cq->ctx = ctx;
+	cq->channel = (struct vb_channel *)attr->channel;
+	cq->ops = ctx->adapter ? &vb_cqs_ops : NULL;
+	cq->parent = attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD ? vb_pd(attr->parent_domain) : NULL;
+	cq->lossy = flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
+	cq->turn.alone =
+	    (flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED) || (cq->parent && cq->parent->parent->td);
+	cq->stamping = (attr->wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP ? VB_STAMP_CLOCK : 0) |
+		       (attr->wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK ? VB_STAMP_WALL : 0);
+}
+
+/* Those of an extended CQ are the same members, at the same places. */
+static void describe(struct vb_cq *cq, struct ibv_context *context, const struct ibv_cq_init_attr_ex *attr)
+{
+	cq->ibv.context = context;
+	cq->ibv.channel = attr->channel;
+	cq->ibv.cq_context = attr->cq_context;
+	cq->ibv.handle = atomic_fetch_add(&handles, 1);
+	cq->ibv.cqe = (int)attr->cqe;
+	pthread_mutex_init(&cq->ibv.mutex, NULL);
+	pthread_cond_init(&cq->ibv.cond, NULL);
+}
+
+struct vb_cq *vb_cq_make(struct ibv_context *context, const struct ibv_cq_init_attr_ex *attr,
+			 const char *call)
 {
 	struct vb_context *ctx = vb_context(context);
 	struct vb_cq *cq = NULL;
-	int err = check_new(ctx, cqe, channel, comp_vector);
+	int err = check_new(ctx, attr, call);
 
 	if (err)
 		goto refused;
 	if (atomic_fetch_add(&ctx->cqs, 1) >= vb_profile()->max_cq) { /* pairs with ibv_destroy_cq */
-		err = vb_refuse(ENOMEM, "ibv_create_cq", "all %u CQs of the device are in use",
-				vb_profile()->max_cq);
+		err = vb_refuse(ENOMEM, call, "all %u CQs of the device are in use", vb_profile()->max_cq);
 		goto uncount;
 	}
 	cq = aligned_alloc(VB_LINE, sizeof(*cq));
-	if (cq) {
-		memset(cq, 0, sizeof(*cq));
-		cq->ctx = ctx;
-		cq->channel = (struct vb_channel *)channel;
-	}
-	if (!cq || vb_cq_init(cq, (uint32_t)cqe)) {
-		err = vb_refuse(ENOMEM, "ibv_create_cq", "no memory for %d entr%s", cqe,
-				cqe == 1 ? "y" : "ies");
+	if (!cq) {
+		err = vb_refuse(ENOMEM, call, "no memory");
 		goto uncount;
 	}
+	memset(cq, 0, sizeof(*cq));
+	decide(cq, ctx, attr);
+	err = vb_cq_init(cq, attr->cqe); /* pairs with ibv_destroy_cq */
+	if (err)			 /* said */
+		goto uncount;
 	use_channel(cq->channel, 1);
-	cq->ibv.context = context;
-	cq->ibv.channel = channel;
-	cq->ibv.cq_context = cq_context;
-	cq->ibv.handle = atomic_fetch_add(&handles, 1);
-	cq->ibv.cqe = cqe;
-	pthread_mutex_init(&cq->ibv.mutex, NULL);
-	pthread_cond_init(&cq->ibv.cond, NULL);
-	return &cq->ibv;
+	if (cq->parent)
+		vb_pd_count(cq->parent, VB_CHILD_CQ, 1); /* pairs with ibv_destroy_cq */
+	describe(cq, context, attr);
+	return cq;
 uncount:
 	free(cq);
 	atomic_fetch_sub(&ctx->cqs, 1);
 refused:
 	errno = err;
 	return NULL;
+}
+
+VB_EXPORT VB_OBJECT(struct ibv_cq *, ibv_create_cq, (context, cqe, cq_context, channel, comp_vector),
+		    struct ibv_context *context, int cqe, void *cq_context, struct ibv_comp_channel *channel,
+		    int comp_vector)
+{
+	const struct ibv_cq_init_attr_ex attr = {.cqe = (uint32_t)cqe,
+						 .cq_context = cq_context,
+						 .channel = channel,
+						 .comp_vector = (uint32_t)comp_vector};
+	struct vb_cq *cq = vb_cq_make(context, &attr, "ibv_create_cq");
+
+	return cq ? &cq->ibv : NULL;
 }
 
 VB_EXPORT VB_CODE(ibv_resize_cq, (ibcq, cqe), struct ibv_cq *ibcq, int cqe)
@@ -93,14 +126,12 @@ VB_EXPORT VB_CODE(ibv_resize_cq, (ibcq, cqe), struct ibv_cq *ibcq, int cqe)
 		return vb_refuse(EINVAL, "ibv_resize_cq", "cqe %d, 1 to %u is possible", cqe,
 				 vb_profile()->max_cqe);
 	err = vb_cq_resize(cq, (uint32_t)cqe, &held);
-	if (err == EINVAL)
+	if (held)
 		return vb_refuse(err, "ibv_resize_cq", "the CQ holds %u completions, more than %d", held,
 				 cqe);
-	if (err)
-		return vb_refuse(err, "ibv_resize_cq", "no memory for %d entr%s", cqe,
-				 cqe == 1 ? "y" : "ies");
-	ibcq->cqe = cqe;
-	return 0;
+	if (!err)
+		ibcq->cqe = cqe;
+	return err;
 }
 
 VB_EXPORT VB_CODE(ibv_destroy_cq, (ibcq), struct ibv_cq *ibcq)
@@ -115,6 +146,8 @@ VB_EXPORT VB_CODE(ibv_destroy_cq, (ibcq), struct ibv_cq *ibcq)
 	if (refs) /* rule 37 */
 		return vb_refuse(EBUSY, "ibv_destroy_cq", "%u queue%s of QPs and SRQs complete%s to it", refs,
 				 refs == 1 ? "" : "s", refs == 1 ? "s" : "");
+	if (ctx->adapter)
+		vb_cqs_forget(vb_hca(ctx->adapter), cq);
 	vb_cq_fini(cq);
 	/* rule 36: an application may still be working with the CQ that an event gave it */
 	if (cq->channel) {
@@ -128,6 +161,8 @@ VB_EXPORT VB_CODE(ibv_destroy_cq, (ibcq), struct ibv_cq *ibcq)
 	vb_lock_give(&ctx->async.lock);
 	vb_wait_acked(&ibcq->mutex, &ibcq->cond, &ibcq->async_events_completed, delivered);
 	use_channel(cq->channel, -1);
+	if (cq->parent)
+		vb_pd_count(cq->parent, VB_CHILD_CQ, (uint32_t)-1);
 	pthread_cond_destroy(&ibcq->cond);
 	pthread_mutex_destroy(&ibcq->mutex);
 	free(cq);
@@ -135,17 +170,12 @@ VB_EXPORT VB_CODE(ibv_destroy_cq, (ibcq), struct ibv_cq *ibcq)
 	return 0;
 }
 
-/* Most polls find nothing. */
-static inline struct vb_rxq *what_to_poll(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
+/* The arguments are the poll's own. */
+static inline struct vb_rxq *what_to_poll(const struct ibv_cq *ibcq, int n, const struct ibv_wc *wc)
 {
-	const struct vb_cq *cq = vb_cq(ibcq);
-	struct vb_adapter *a = cq->ctx->adapter;
-
 	(void)n;
 	(void)wc;
-	if (!vb_cq_rests(cq) || vb_unlikely(!a)) /* a test of CQs alone has none */
-		return VB_POLL_ALL;
-	return vb_hca_poll_where(a);
+	return vb_cq_to_poll((const struct vb_cq *)ibcq);
 }
 
 VB_VALUE_FOUND(int, vb_poll_cq, what_to_poll, (ibcq, n, wc), (struct ibv_cq * ibcq, int n, struct ibv_wc *wc),
@@ -184,19 +214,27 @@ VB_CODE(vb_req_notify_cq, (ibcq, solicited_only), struct ibv_cq *ibcq, int solic
 	return 0;
 }
 
-VB_OBJECT(struct ibv_cq_ex *, vb_create_cq_ex, (context, attr), struct ibv_context *context,
-	  struct ibv_cq_init_attr_ex *attr)
+/* What a device that coalesces events can be asked: both values, of which 0 means none (mlx5). */
+VB_CODE(vb_modify_cq, (ibcq, attr), struct ibv_cq *ibcq, struct ibv_modify_cq_attr *attr)
 {
-	(void)context;
-	(void)attr;
-	errno = vb_decline(EOPNOTSUPP, "ibv_create_cq_ex",
-			   "extended CQs are not supported, those of ibv_create_cq are");
-	return NULL;
-}
+	static const char call[] = "ibv_modify_cq";
+	const struct ibv_moderate_cq *m = &attr->moderate;
+	struct vb_cq *cq = vb_cq(ibcq);
+	uint32_t count = m->cq_period ? m->cq_count : 0;
 
-VB_CODE(vb_modify_cq, (cq, attr), struct ibv_cq *cq, struct ibv_modify_cq_attr *attr)
-{
-	(void)cq;
-	(void)attr;
-	return vb_refuse(EOPNOTSUPP, "ibv_modify_cq", "CQ moderation is not supported");
+	if (vb_context_dead(cq->ctx))
+		return vb_refuse(EIO, call, "the device was opened before fork()");
+	if (!attr->attr_mask)
+		return vb_refuse(EINVAL, call, "attr_mask is 0: nothing is to be modified");
+	if (attr->attr_mask & ~(uint32_t)IBV_CQ_ATTR_MODERATE)
+		return vb_refuse(EOPNOTSUPP, call, "attr_mask 0x%x has bits beyond IBV_CQ_ATTR_MODERATE",
+				 attr->attr_mask);
+	if (m->cq_period > VB_MAX_CQ_PERIOD)
+		return vb_refuse(EINVAL, call, "cq_period %u us, at most %d is possible", m->cq_period,
+				 VB_MAX_CQ_PERIOD);
+	if (cq->ctx->adapter)
+		vb_cqs_moderate(vb_hca(cq->ctx->adapter), cq, count, m->cq_period * VB_USEC);
+	else
+		vb_cq_moderate(cq, count, m->cq_period * VB_USEC); /* in a test of CQs alone */
+	return 0;
 }

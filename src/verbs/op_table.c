@@ -49,6 +49,7 @@ void vb_ops_fill(struct vb_context *c)
 	v->modify_cq = vb_modify_cq;
 	v->create_cq_ex = vb_create_cq_ex;
 	v->query_device_ex = vb_query_device_ex;
+	v->query_rt_values = vb_query_rt_values_ex;
 	v->create_qp_ex = vb_create_qp_ex;
 	v->get_srq_num = vb_get_srq_num;
 	v->create_srq_ex = vb_create_srq_ex;
@@ -101,6 +102,7 @@ void vb_ops_fill_dead(struct vb_context *c)
 {
 	struct ibv_context_ops *o = &c->v.context.ops;
 
+	c->dead = true;
 	o->post_send = dead_post_send;
 	o->post_recv = dead_post_recv;
 	o->poll_cq = dead_poll_cq;

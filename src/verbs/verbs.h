@@ -23,7 +23,7 @@ static inline bool vb_context_dead(const struct vb_context *c)
 	return vb_unlikely(c->adapter && vb_adapter_dead(c->adapter));
 }
 
-/* cq.c: ibv_context.ops and verbs_context */
+/* cq.c, cq_ex.c: ibv_context.ops and verbs_context */
 int vb_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc);
 int vb_req_notify_cq(struct ibv_cq *cq, int solicited_only);
 struct ibv_cq_ex *vb_create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr);
@@ -81,6 +81,8 @@ int vb_check_gid(const char *call, const struct vb_context *c, unsigned index);
 int vb_query_port(struct ibv_context *context, uint8_t port, struct ibv_port_attr *attr, size_t size);
 int vb_query_device_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
 		       struct ibv_device_attr_ex *attr, size_t size);
+
+int vb_query_rt_values_ex(struct ibv_context *context, struct ibv_values_ex *values);
 
 /* xrcd.c, open_qp.c: verbs_context */
 struct ibv_qp *vb_open_qp(struct ibv_context *context, struct ibv_qp_open_attr *attr);

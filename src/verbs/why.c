@@ -81,7 +81,8 @@ static const struct vb_why_count children[CHILDREN] = {
     [VB_CHILD_MR] = {"memory region", 0},  [VB_CHILD_MW] = {"memory window", 0},
     [VB_CHILD_QP] = {"queue pair", 0},	   [VB_CHILD_SRQ] = {"shared receive queue", 0},
     [VB_CHILD_AH] = {"address handle", 0}, [VB_CHILD_PARENT] = {"parent domain", 0},
-    [VB_CHILD_BUF] = {"buffer", 0},	   [VB_CHILDREN] = {"other object", 0},
+    [VB_CHILD_BUF] = {"buffer", 0},	   [VB_CHILD_CQ] = {"completion queue", 0},
+    [VB_CHILDREN] = {"other object", 0},
 };
 
 /* "1 memory region, 2 queue pairs" */

@@ -249,12 +249,34 @@ static void device_memory(void)
 	WORKS_VOID(ibv_free_buf(buf));
 }
 
+/* That a CQ holds nothing is no failure. */
+static void extended_cqs(void)
+{
+	struct ibv_cq_init_attr_ex a = {.cqe = 4, .wc_flags = IBV_WC_EX_WITH_FLOW_TAG};
+	struct ibv_values_ex v = {.comp_mask = IBV_VALUES_MASK_RESERVED};
+	struct ibv_poll_cq_attr p = {.comp_mask = 1};
+	struct ibv_cq_ex *c;
+
+	FAILS_NULL(ibv_create_cq_ex(ctx, &a), EOPNOTSUPP);
+	a.wc_flags = 0;
+	a.comp_mask = 1u << 31;
+	FAILS_NULL(ibv_create_cq_ex(ctx, &a), EINVAL);
+	a.comp_mask = 0;
+	WORKS_MAKE(c, ibv_create_cq_ex(ctx, &a));
+	FAILS_CODE(ibv_start_poll(c, &p), EINVAL);
+	p.comp_mask = 0;
+	WORKS_IF(int none = ibv_start_poll(c, &p), none == ENOENT);
+	WORKS(ibv_destroy_cq((struct ibv_cq *)c));
+	FAILS_CODE(ibv_query_rt_values_ex(ctx, &v), EINVAL);
+	v.comp_mask = IBV_VALUES_MASK_RAW_CLOCK;
+	WORKS(ibv_query_rt_values_ex(ctx, &v));
+}
+
 static void queues(void)
 {
 	struct ibv_srq_init_attr sa = {.attr = {.max_wr = 4, .max_sge = 1000}};
 	struct ibv_srq_init_attr_ex sx = {.comp_mask = 0};
-	struct ibv_modify_cq_attr ma = {.attr_mask = 1};
-	struct ibv_cq_init_attr_ex cx = {.cqe = 1};
+	struct ibv_modify_cq_attr ma = {.attr_mask = 0};
 	struct ibv_recv_wr wr = {.num_sge = 100}, *bad;
 	struct ibv_comp_channel *ch;
 	struct ibv_srq_attr s;
@@ -265,13 +287,14 @@ static void queues(void)
 
 	WORKS_MAKE(ch, ibv_create_comp_channel(ctx));
 	FAILS_NULL(ibv_create_cq(ctx, 0, NULL, NULL, 0), EINVAL);
-	FAILS_NULL(ibv_create_cq_ex(ctx, &cx), EOPNOTSUPP);
 	WORKS_MAKE(cq, ibv_create_cq(ctx, 16, NULL, NULL, 0));
 	WORKS_MAKE(c, ibv_create_cq(ctx, 16, NULL, ch, 0));
 	FAILS_CODE(ibv_destroy_comp_channel(ch), EBUSY);
 	FAILS_CODE(ibv_resize_cq(c, 0), EINVAL);
 	WORKS(ibv_resize_cq(c, 32));
-	FAILS_CODE(ibv_modify_cq(c, &ma), EOPNOTSUPP);
+	FAILS_CODE(ibv_modify_cq(c, &ma), EINVAL);
+	ma.attr_mask = IBV_CQ_ATTR_MODERATE;
+	WORKS(ibv_modify_cq(c, &ma));
 	WORKS(ibv_poll_cq(c, 1, &wc));
 	WORKS(ibv_req_notify_cq(c, 0));
 	WORKS(ibv_destroy_cq(c));
@@ -617,6 +640,7 @@ int main(void)
 	addresses();
 	regions();
 	device_memory();
+	extended_cqs();
 	queues();
 	queue_pairs();
 	files();

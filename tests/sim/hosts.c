@@ -389,6 +389,7 @@ struct vb_adapter *hosts_start_as(struct hosts *h, uint32_t number)
 	d->adapter = a;
 	vb_list_init(&d->timed);
 	vb_list_init(&d->contexts);
+	vb_list_init(&d->moderated);
 	vb_keys_init(&d->keys, sim_zeroed(KEYS * sizeof(struct vb_key_entry)), KEYS,
 		     sim_zeroed(VB_MEM_SLOTS * sizeof(struct vb_key_slot)),
 		     sim_zeroed(sizeof(struct vb_key_marks)));
@@ -794,6 +795,11 @@ bool vb_adapter_yield(struct vb_adapter *a)
 }
 
 void vb_adapter_nudge(struct vb_adapter *a)
+{
+	a->nudged = true;
+}
+
+void vb_adapter_due(struct vb_adapter *a, uint64_t when)
 {
 	a->nudged = true;
 }

@@ -7,7 +7,8 @@ import stranger
 
 DEVINFO = ["verbena0", "PORT_ACTIVE", "link_layer:\t\tEthernet", "max_qp:\t\t\t\t65536", "max_mr:\t\t\t\t1048576",
            "max_cqe:\t\t\t4194304", "max_sge:\t\t\t32", "max_qp_wr:\t\t\t16384", "max_srq_wr:\t\t\t16384",
-           "max_qp_rd_atom:\t\t\t128", "ATOMIC_HCA", "GID[  0]:"]
+           "max_qp_rd_atom:\t\t\t128", "ATOMIC_HCA", "GID[  0]:", "hca_core_clock:\t\t\t1000000 kHZ",
+           "completion timestamp_mask:\t\t\t0xffffffffffffffff", "max_cq_count:\t65535", "max_cq_period:\t4095 us"]
 
 
 INFINIBAND = {"VERBENA_LINK": "infiniband"}

@@ -6,7 +6,8 @@ import sys
 import stranger
 
 RC = ["", "-e", "-c", "-e -c", "-s 1", "-s 1000000 -n 200", "-m 256", "-r 2", "-j", "-j -c",
-      "-N", "-N -c", "-N -e -c", "-N -s 1000000 -n 200", "-o", "-o -c", "-o -e", "-O", "-O -c", "-o -P", "-o -P -c", "-O -P -c"]
+      "-N", "-N -c", "-N -e -c", "-N -s 1000000 -n 200", "-o", "-o -c", "-o -e", "-O", "-O -c", "-o -P", "-o -P -c", "-O -P -c",
+      "-t", "-t -e", "-t -c -s 1"]
 SRQ = ["", "-e", "-q 1", "-q 64"]
 XSRQ = ["-n 1000", "-n 1000 -e", "-n 200 -s 100000"]
 PROFILES = [("ibv_rc_pingpong", "-e"), ("ibv_rc_pingpong", "-s 1000000 -n 200"), ("ibv_srq_pingpong", "")]

@@ -17,8 +17,8 @@ import stranger
 
 SOURCE = "/usr/share/doc/rdma-core/tests"
 MODULES = ["test_addr", "test_device", "test_pd", "test_cq", "test_cq_events", "test_atomic", "test_qp",
-           "test_parent_domain", "test_mr", "test_odp", "test_relaxed_ordering", "test_fork", "test_shared_pd",
-           "test_qpex"]
+           "test_parent_domain", "test_cqex", "test_mlx5_timestamp", "test_mr", "test_odp", "test_relaxed_ordering",
+           "test_fork", "test_shared_pd", "test_qpex"]
 # pattern of the case -> why it may be skipped
 LATER = [
     (r"test_device\.DeviceTest\.test_query_gid_ex_bad_flow", "it wants an empty GID index, and none is"),
@@ -33,7 +33,11 @@ LATER = [
     (r"test_(odp|relaxed_ordering)\..*_ud_", "UD"),
     (r"test_qpex\..*(_ud_|_bad_flow)", "UD"),
     (r"test_parent_domain\..*_ud_", "UD"),
-    (r"test_parent_domain\..*_excq_", "extended CQs"),
+    (r"test_cqex\..*_ud_", "UD"),
+    (r"test_cqex\..*_xrc_", "XRC"),
+    (r"test_mlx5_timestamp\..*_raw_traffic", "raw packet QPs are for Ethernet adapters"),
+    (r"test_mlx5_timestamp\.(TimeStampTest\.test_timestamp_free_running_rc_|TimeAPITest\.)", "it has mlx5's driver convert the "
+     "time"),
 ]
 
 

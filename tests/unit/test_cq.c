@@ -523,18 +523,6 @@ static void the_largest_cq_is_backed_as_it_is_used(void **state)
 		assert_int_equal(ibv_destroy_cq(cq[i]), 0);
 }
 
-static void what_is_not_supported_says_so(void **state)
-{
-	struct bench *b = *state;
-	struct ibv_cq_init_attr_ex attr = {.cqe = 1};
-	struct ibv_modify_cq_attr modify = {0};
-
-	errno = 0;
-	assert_null(vb_create_cq_ex(b->f.ibctx, &attr));
-	assert_int_equal(errno, EOPNOTSUPP);
-	assert_int_equal(vb_modify_cq(b->cq, &modify), EOPNOTSUPP);
-}
-
 #define with_cq(t) cmocka_unit_test_setup_teardown(t, setup, teardown)
 
 int main(void)
@@ -559,7 +547,6 @@ int main(void)
 	    with_cq(rule_37_what_is_used_is_busy),
 	    with_cq(creation_checks_its_arguments),
 	    with_cq(the_largest_cq_is_backed_as_it_is_used),
-	    with_cq(what_is_not_supported_says_so),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -13,8 +13,8 @@ struct ibv_context *kit_open(void)
 }
 
 /* ops: NULL: no extended one. */
-static void open_end(struct kit_end *e, struct ibv_pd *pd, struct ibv_comp_channel *channel, int depth,
-		     size_t size, enum ibv_qp_type type, const uint64_t *ops)
+static void open_end(struct kit_end *e, struct ibv_pd *pd, struct ibv_cq *cq, int depth, size_t size,
+		     enum ibv_qp_type type, const uint64_t *ops)
 {
 	struct ibv_qp_init_attr_ex qa = {.qp_type = type,
 					 .pd = pd,
@@ -31,8 +31,8 @@ static void open_end(struct kit_end *e, struct ibv_pd *pd, struct ibv_comp_chann
 
 	CHECK(!ibv_query_gid(pd->context, 1, 0, &e->card.gid) && !ibv_query_port(pd->context, 1, &port));
 	e->card.lid = port.lid;
-	e->cq = ibv_create_cq(pd->context, 2 * depth, NULL, channel, 0);
-	CHECK(e->cq);
+	e->cq = cq;
+	CHECK(cq);
 	qa.send_cq = qa.recv_cq = e->cq;
 	e->qp = ibv_create_qp_ex(pd->context, &qa);
 	CHECK(e->qp);
@@ -48,22 +48,32 @@ static void open_end(struct kit_end *e, struct ibv_pd *pd, struct ibv_comp_chann
 	e->card.addr = (uintptr_t)e->buf;
 }
 
+void kit_end_open_with(struct kit_end *e, struct ibv_pd *pd, struct ibv_cq *cq, int depth, size_t size)
+{
+	open_end(e, pd, cq, depth, size, IBV_QPT_RC, NULL);
+}
+
+static struct ibv_cq *new_cq(struct ibv_pd *pd, struct ibv_comp_channel *channel, int depth)
+{
+	return ibv_create_cq(pd->context, 2 * depth, NULL, channel, 0);
+}
+
 void kit_end_open_on(struct kit_end *e, struct ibv_pd *pd, struct ibv_comp_channel *channel, int depth,
 		     size_t size)
 {
-	open_end(e, pd, channel, depth, size, IBV_QPT_RC, NULL);
+	kit_end_open_with(e, pd, new_cq(pd, channel, depth), depth, size);
 }
 
 void kit_end_open_as(struct kit_end *e, struct ibv_pd *pd, int depth, size_t size, enum ibv_qp_type type)
 {
-	open_end(e, pd, NULL, depth, size, type, NULL);
+	open_end(e, pd, new_cq(pd, NULL, depth), depth, size, type, NULL);
 }
 
 struct ibv_qp_ex *kit_end_open_ex(struct kit_end *e, struct ibv_pd *pd, int depth, size_t size, uint64_t ops)
 {
 	struct ibv_qp_ex *ex;
 
-	open_end(e, pd, NULL, depth, size, IBV_QPT_RC, &ops);
+	open_end(e, pd, new_cq(pd, NULL, depth), depth, size, IBV_QPT_RC, &ops);
 	ex = ibv_qp_to_qp_ex(e->qp);
 	CHECK(ex);
 	return ex;
@@ -74,12 +84,17 @@ void kit_end_open(struct kit_end *e, struct ibv_pd *pd, int depth, size_t size)
 	kit_end_open_on(e, pd, NULL, depth, size);
 }
 
-void kit_end_close(struct kit_end *e)
+void kit_end_close_but_cq(struct kit_end *e)
 {
 	CHECK(!ibv_destroy_qp(e->qp));
 	CHECK(!ibv_dereg_mr(e->mr));
-	CHECK(!ibv_destroy_cq(e->cq));
 	free(e->buf);
+}
+
+void kit_end_close(struct kit_end *e)
+{
+	kit_end_close_but_cq(e);
+	CHECK(!ibv_destroy_cq(e->cq));
 }
 
 /* What reliable connections have besides. */

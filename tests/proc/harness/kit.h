@@ -64,7 +64,10 @@ void kit_end_open_on(struct kit_end *e, struct ibv_pd *pd, struct ibv_comp_chann
 struct ibv_qp_ex *kit_end_open_ex(struct kit_end *e, struct ibv_pd *pd, int depth, size_t size, uint64_t ops);
 /* kit_end_open() with a QP of another connected type. */
 void kit_end_open_as(struct kit_end *e, struct ibv_pd *pd, int depth, size_t size, enum ibv_qp_type type);
+/* kit_end_open() with the caller's CQ. */
+void kit_end_open_with(struct kit_end *e, struct ibv_pd *pd, struct ibv_cq *cq, int depth, size_t size);
 void kit_end_close(struct kit_end *e);
+void kit_end_close_but_cq(struct kit_end *e);
 
 void kit_to_rtr(struct kit_end *e, const struct kit_card *peer);
 /* timeout: Local ACK Timeout code; retries: retry_cnt. */

@@ -1,0 +1,104 @@
+#include "hca/cqs.h"
+
+#include "base/clock.h"
+#include "hca/send.h"
+#include "transport/transport.h"
+
+enum { BUSY_NS = 50 * VB_USEC }; /* until it is looked again, where another thread is looking */
+
+static struct vb_hca *hca_of(const struct vb_cq *cq)
+{
+	return vb_hca(cq->ctx->adapter);
+}
+
+static void held(struct vb_cq *cq, uint64_t until)
+{
+	vb_adapter_due(cq->ctx->adapter, until);
+}
+
+static void overran(struct vb_cq *cq)
+{
+	/* pairs with vb_cqs_look() */
+	atomic_store_explicit(&hca_of(cq)->overran, true, memory_order_release);
+	vb_adapter_nudge(cq->ctx->adapter);
+}
+
+const struct vb_cq_ops vb_cqs_ops = {.held = held, .overran = overran};
+
+void vb_cqs_moderate(struct vb_hca *h, struct vb_cq *cq, uint32_t count, uint64_t period)
+{
+	vb_lock_take(&h->moderated_lock);
+	if (count && !vb_list_linked(&cq->on_hca))
+		vb_list_append(&h->moderated, &cq->on_hca);		  /* pairs with vb_cqs_forget() */
+	atomic_store_explicit(&h->moderates, true, memory_order_relaxed); /* before an event is held back */
+	vb_cq_moderate(cq, count, period);
+	vb_lock_give(&h->moderated_lock);
+}
+
+void vb_cqs_forget(struct vb_hca *h, struct vb_cq *cq)
+{
+	vb_lock_take(&h->moderated_lock);
+	if (vb_list_linked(&cq->on_hca))
+		vb_list_unlink(&cq->on_hca);
+	vb_lock_give(&h->moderated_lock);
+}
+
+static uint64_t release(struct vb_hca *h, uint64_t now)
+{
+	uint64_t next = VB_NEVER, at;
+
+	if (!atomic_load_explicit(&h->moderates, memory_order_relaxed))
+		return VB_NEVER;
+	if (!vb_lock_try(&h->moderated_lock))
+		return now + BUSY_NS;
+	vb_list_each (n, &h->moderated) {
+		at = vb_cq_release(vb_list_entry(n, struct vb_cq, on_hca), now);
+		if (at < next)
+			next = at;
+	}
+	vb_lock_give(&h->moderated_lock);
+	return next;
+}
+
+static bool is_in_error(const struct vb_cq *cq)
+{
+	return cq && atomic_load_explicit(&cq->overrun, memory_order_relaxed);
+}
+
+static void fail_if_overrun(struct vb_qp *qp)
+{
+	struct vb_cq *cq = is_in_error(qp->scq) ? qp->scq : is_in_error(qp->rcq) ? qp->rcq : NULL;
+	struct vb_facts f = {.reason = VB_R_CQ_OVERRUN, .qpn = qp->qpn};
+
+	if (!cq)
+		return;
+	f.limit.most = cq->cqe;
+	vb_lock_take(&qp->lock);
+	if (qp->state != IBV_QPS_RESET && qp->state != IBV_QPS_ERR && !qp->forgotten)
+		qp->transport->error(qp, &f);
+	vb_hca_give(qp);
+}
+
+/* Whoever found the CQ full held the lock of a queue pair, so the others' could not be taken then (rule 31).
+ */
+static void fail_all(struct vb_hca *h)
+{
+	vb_lock_take(&h->contexts_lock);
+	vb_list_each (n, &h->contexts) {
+		struct vb_context *c = vb_list_entry(n, struct vb_context, on_hca);
+
+		vb_lock_take(&c->lock);
+		vb_list_each (q, &c->qps)
+			fail_if_overrun(vb_list_entry(q, struct vb_qp, on_ctx));
+		vb_lock_give(&c->lock);
+	}
+	vb_lock_give(&h->contexts_lock);
+}
+
+uint64_t vb_cqs_look(struct vb_hca *h, uint64_t now)
+{
+	if (vb_unlikely(atomic_load_explicit(&h->overran, memory_order_relaxed)) &&
+	    atomic_exchange_explicit(&h->overran, false, memory_order_acquire))
+		fail_all(h);
+	return release(h, now);
+}

@@ -1,0 +1,23 @@
+/* What the two files of completion queues share: how a CQ is made, and what a poll is to look at. */
+#ifndef VB_VERBS_CQ_H
+#define VB_VERBS_CQ_H
+
+#include "hca/progress.h"
+#include "verbs/verbs.h"
+
+/* A CQ of either kind, with attributes that were checked as far as ibv_create_cq() has not got them.  NULL
+ * and errno, after saying it.  Pairs with ibv_destroy_cq(). */
+struct vb_cq *vb_cq_make(struct ibv_context *context, const struct ibv_cq_init_attr_ex *attr,
+			 const char *call);
+
+/* NULL: the CQ is empty and there is nothing to do, as most polls find it; else what is to be polled. */
+static inline struct vb_rxq *vb_cq_to_poll(const struct vb_cq *cq)
+{
+	struct vb_adapter *a = cq->ctx->adapter;
+
+	if (!vb_cq_rests(cq) || vb_unlikely(!a)) /* a test of CQs alone has none */
+		return VB_POLL_ALL;
+	return vb_hca_poll_where(a);
+}
+
+#endif

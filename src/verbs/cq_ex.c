@@ -1,0 +1,223 @@
+/* Extended CQs: their attributes, and one completion at a time.
+ *
+ * From ibv_start_poll() to ibv_end_poll() the calling thread has the consumer's side (obj/cq.h: struct
+ * vb_cq_turn), and one completion stands there for the program to read.  It has left the queue, and its
+ * request's slot is free; so nothing else waits meanwhile, and what the program does with queue pairs in
+ * between changes nothing of it.
+ *
+ * The functions that read are filled in whether or not their field was asked for at creation: but for the
+ * times, which cost something, all of it is there anyway. */
+#include <errno.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "iba/names.h"
+#include "verbs/cq.h"
+
+#define CALL "ibv_create_cq_ex"
+
+/* The rest belongs to raw packets and tag matching. */
+#define WC_FLAGS                                                       \
+	(IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | \
+	 IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
+#define MASK  (uint32_t)(IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD)
+#define FLAGS (uint32_t)(IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN)
+
+static struct vb_cq *cq_of(struct ibv_cq_ex *ex)
+{
+	return (struct vb_cq *)ex;
+}
+
+/* ---- one completion at a time ---- */
+
+static inline void begin_turn(struct vb_cq_turn *t)
+{
+	if (vb_likely(!t->alone))
+		vb_lock_take(&t->lock);
+}
+
+static inline void end_turn(struct vb_cq_turn *t)
+{
+	if (vb_likely(!t->alone))
+		vb_lock_give(&t->lock);
+}
+
+/* What the program reads without a function. */
+static inline void show(struct vb_cq *cq)
+{
+	cq->ex.wr_id = cq->turn.wc.wr_id;
+	cq->ex.status = cq->turn.wc.status;
+}
+
+/* Makes progress.  Whether it brought a completion straight to its place; one that is to have its times goes
+ * through the queue, where it gets them. */
+static inline bool receive(struct vb_cq *cq, struct vb_rxq *where)
+{
+	struct vb_cq_hand hand = {.cq = cq, .at = &cq->turn.wc, .end = &cq->turn.wc + !cq->stamping};
+
+	vb_cq_hand = &hand;
+	vb_hca_poll(cq->ctx->adapter, where);
+	vb_cq_hand = NULL;
+	return hand.at != &cq->turn.wc;
+}
+
+/* 0 with the consumer's side held, ENOENT or what is wrong. */
+static inline int start(struct vb_cq *cq, const struct ibv_poll_cq_attr *attr, struct vb_rxq *where)
+{
+	int err = 0;
+
+	if (vb_unlikely(cq->ctx->dead))
+		return EIO; /* said by nobody: programs poll again and again */
+	if (vb_unlikely(attr->comp_mask))
+		return vb_refuse(EINVAL, "ibv_start_poll", "comp_mask 0x%x, no bits are known",
+				 attr->comp_mask);
+	begin_turn(&cq->turn);
+	if (!vb_cq_is_empty(cq) || vb_unlikely(!cq->ctx->adapter) || !receive(cq, where))
+		err = vb_cq_next(cq);
+	if (vb_likely(!err))
+		show(cq);
+	else
+		end_turn(&cq->turn);
+	return err;
+}
+
+static __attribute__((noinline)) int start_all(struct vb_cq *cq, const struct ibv_poll_cq_attr *attr,
+					       struct vb_rxq *where)
+{
+	int was = errno;
+
+	return vb_leave_found(was, start(cq, attr, where));
+}
+
+static int start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
+{
+	struct vb_cq *cq = cq_of(ex);
+	struct vb_rxq *where;
+
+	if (vb_unlikely(attr->comp_mask | cq->ctx->dead))
+		return start_all(cq, attr, NULL);
+	where = vb_cq_to_poll(cq);
+	if (vb_likely(!where && !vb_log_left()))
+		return ENOENT;
+	return start_all(cq, attr, where);
+}
+
+static int next_poll(struct ibv_cq_ex *ex)
+{
+	struct vb_cq *cq = cq_of(ex);
+	int err = vb_cq_next(cq);
+
+	if (vb_unlikely(err))
+		return vb_leave_found(errno, err);
+	show(cq);
+	return 0;
+}
+
+static void end_poll(struct ibv_cq_ex *ex)
+{
+	end_turn(&cq_of(ex)->turn);
+}
+
+/* ---- what a completion says ---- */
+
+#define READ(type, name, what)                 \
+	static type name(struct ibv_cq_ex *ex) \
+	{                                      \
+		return cq_of(ex)->turn.what;   \
+	}
+
+READ(enum ibv_wc_opcode, read_opcode, wc.opcode)
+READ(uint32_t, read_vendor_err, wc.vendor_err)
+READ(uint32_t, read_byte_len, wc.byte_len)
+READ(__be32, read_imm_data, wc.imm_data) /* the invalidated R_Key has the same place */
+READ(uint32_t, read_qp_num, wc.qp_num)
+READ(uint32_t, read_src_qp, wc.src_qp)
+READ(unsigned int, read_wc_flags, wc.wc_flags)
+READ(uint32_t, read_slid, wc.slid)
+READ(uint8_t, read_sl, wc.sl)
+READ(uint8_t, read_dlid_path_bits, wc.dlid_path_bits)
+READ(uint64_t, read_completion_ts, stamp.clock)
+READ(uint64_t, read_completion_wallclock_ns, stamp.wall)
+
+/* No CQ can ask for what follows, and nobody is to call NULL. */
+static uint16_t read_cvlan(struct ibv_cq_ex *ex)
+{
+	(void)ex;
+	return 0;
+}
+
+static uint32_t read_flow_tag(struct ibv_cq_ex *ex)
+{
+	(void)ex;
+	return 0;
+}
+
+static void read_tm_info(struct ibv_cq_ex *ex, struct ibv_wc_tm_info *info)
+{
+	(void)ex;
+	*info = (struct ibv_wc_tm_info){0};
+}
+
+static void fill_in(struct ibv_cq_ex *ex)
+{
+	ex->start_poll = start_poll;
+	ex->next_poll = next_poll;
+	ex->end_poll = end_poll;
+	ex->read_opcode = read_opcode;
+	ex->read_vendor_err = read_vendor_err;
+	ex->read_byte_len = read_byte_len;
+	ex->read_imm_data = read_imm_data;
+	ex->read_qp_num = read_qp_num;
+	ex->read_src_qp = read_src_qp;
+	ex->read_wc_flags = read_wc_flags;
+	ex->read_slid = read_slid;
+	ex->read_sl = read_sl;
+	ex->read_dlid_path_bits = read_dlid_path_bits;
+	ex->read_completion_ts = read_completion_ts;
+	ex->read_cvlan = read_cvlan;
+	ex->read_flow_tag = read_flow_tag;
+	ex->read_tm_info = read_tm_info;
+	ex->read_completion_wallclock_ns = read_completion_wallclock_ns;
+}
+
+/* ---- creation ---- */
+
+/* In the order in which libibverbs and mlx5 look. */
+static int check_attr(const struct ibv_context *context, const struct ibv_cq_init_attr_ex *a)
+{
+	uint64_t unknown = a->wc_flags & ~(uint64_t)WC_FLAGS;
+	char names[VB_FLAGS_TEXT];
+
+	if (unknown)
+		return vb_refuse(EOPNOTSUPP, CALL, "wc_flags: %s is not supported",
+				 vb_name_flags(names, sizeof(names), VB_FLAGS_WC, unknown));
+	if (a->comp_mask & ~MASK)
+		return vb_refuse(EINVAL, CALL, "comp_mask 0x%x has unknown bits 0x%x", a->comp_mask,
+				 a->comp_mask & ~MASK);
+	if (a->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS && a->flags & ~FLAGS)
+		return vb_refuse(EINVAL, CALL, "flags 0x%x has unknown bits 0x%x", a->flags,
+				 a->flags & ~FLAGS);
+	if (!(a->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD))
+		return 0;
+	if (!a->parent_domain || !vb_pd(a->parent_domain)->parent)
+		return vb_refuse(EINVAL, CALL, "parent_domain is %s",
+				 a->parent_domain ? "an ordinary protection domain" : "NULL");
+	if (a->parent_domain->context != context)
+		return vb_refuse(EINVAL, CALL, "the parent domain belongs to another context");
+	return 0;
+}
+
+VB_OBJECT(struct ibv_cq_ex *, vb_create_cq_ex, (context, attr), struct ibv_context *context,
+	  struct ibv_cq_init_attr_ex *attr)
+{
+	struct vb_cq *cq;
+
+	errno = check_attr(context, attr);
+	if (errno)
+		return NULL;
+	cq = vb_cq_make(context, attr, CALL);
+	if (!cq)
+		return NULL;
+	fill_in(&cq->ex);
+	return &cq->ex;
+}
