@@ -1,12 +1,12 @@
 /* Does what `make bench` has callgrind count: a ping-pong of 8 B SENDs between two QPs of this process, whose
  * one thread takes both ends in turn, so that every run does the same.
  *
- * Each vcount_...() makes one call of the library, so what callgrind books on that call is what the library
- * spends: no clock, no other call and nothing of this program is in it.  The library is the one that all use;
- * callgrind knows the functions by their names, so they begin as none of the library's does.
- * They are called in batches of one kind, all other calls of a batch being made past them, and callgrind
- * writes down what it has booked when batch_over() returns: not in between, since that takes so long that the
- * library would think that nobody polls. */
+ * Each vcount_...() makes one call of the library (two, for a completion by the extended calls), so what
+ * callgrind books on that call is what the library spends: no clock, no other call and nothing of this
+ * program is in it.  The library is the one that all use; callgrind knows the functions by their names, so
+ * they begin as none of the library's does. They are called in batches of one kind, all other calls of a
+ * batch being made past them, and callgrind writes down what it has booked when batch_over() returns: not in
+ * between, since that takes so long that the library would think that nobody polls. */
 #include <pthread.h>
 #include <sys/socket.h>
 
@@ -33,6 +33,10 @@ int vcount_receive(struct ibv_cq *cq, struct ibv_wc *wc);
 int vcount_receive_ack(struct ibv_cq *cq, struct ibv_wc *wc);
 int vcount_ack(struct ibv_cq *cq, struct ibv_wc *wc);
 int vcount_completion(struct ibv_cq *cq, struct ibv_wc *wc);
+int vcount_ex_empty(struct ibv_cq *cq, struct ibv_wc *wc);
+int vcount_ex_receive(struct ibv_cq *cq, struct ibv_wc *wc);
+int vcount_ex_ack(struct ibv_cq *cq, struct ibv_wc *wc);
+int vcount_ex_completion(struct ibv_cq *cq, struct ibv_wc *wc);
 
 COUNTED int vcount_empty(struct ibv_cq *cq, struct ibv_wc *wc)
 {
@@ -99,6 +103,43 @@ COUNTED int vcount_completion(struct ibv_cq *cq, struct ibv_wc *wc)
 	return ibv_poll_cq(cq, 1, wc);
 }
 
+/* One completion by the extended calls: from the start to the end of a batch.  What its program reads of it
+ * costs the same in all cases, and is not counted. */
+static inline __attribute__((always_inline)) int poll_ex(struct ibv_cq *cq)
+{
+	struct ibv_cq_ex *ex = (struct ibv_cq_ex *)cq;
+	struct ibv_poll_cq_attr attr = {0};
+
+	if (ibv_start_poll(ex, &attr))
+		return 0;
+	ibv_end_poll(ex);
+	return 1;
+}
+
+COUNTED int vcount_ex_empty(struct ibv_cq *cq, struct ibv_wc *wc)
+{
+	(void)wc;
+	return poll_ex(cq);
+}
+
+COUNTED int vcount_ex_receive(struct ibv_cq *cq, struct ibv_wc *wc)
+{
+	(void)wc;
+	return poll_ex(cq);
+}
+
+COUNTED int vcount_ex_ack(struct ibv_cq *cq, struct ibv_wc *wc)
+{
+	(void)wc;
+	return poll_ex(cq);
+}
+
+COUNTED int vcount_ex_completion(struct ibv_cq *cq, struct ibv_wc *wc)
+{
+	(void)wc;
+	return poll_ex(cq);
+}
+
 /* Callgrind ends a part of its file when this returns. */
 void batch_over(void);
 
@@ -118,6 +159,10 @@ enum kind {
 	RECEIVE_ACK,
 	ACK,
 	COMPLETION,
+	EX_EMPTY,
+	EX_RECEIVE,
+	EX_ACK,
+	EX_COMPLETION,
 	KINDS
 };
 
@@ -166,6 +211,15 @@ static void rest(struct side *s)
 			die("a message that nobody sent");
 }
 
+/* The poll that is counted in a batch of this kind, else one that is not. */
+static int poll_as(enum kind k, enum kind plain, int (*counted)(struct ibv_cq *, struct ibv_wc *),
+		   enum kind extended, int (*counted_ex)(struct ibv_cq *, struct ibv_wc *), struct ibv_cq *cq)
+{
+	struct ibv_wc wc;
+
+	return (k == plain ? counted : k == extended ? counted_ex : poll_one)(cq, &wc);
+}
+
 /* A poll that is counted may meet the engine at the ring; then another one finds what it was to find. */
 static unsigned misses;
 
@@ -182,10 +236,10 @@ static void one_way(struct side *from, struct side *to, enum kind k)
 
 	side_receive(to, 1, 8);
 	side_post(from, IBV_WR_SEND, 8, IBV_SEND_INLINE | IBV_SEND_SIGNALED);
-	find(to->rcq, (k == RECEIVE ? vcount_receive : poll_one)(to->rcq, &wc));
+	find(to->rcq, poll_as(k, RECEIVE, vcount_receive, EX_RECEIVE, vcount_ex_receive, to->rcq));
 	if (poll_one(to->rcq, &wc)) /* it finds nothing, and sends what is owed */
 		die("a message that nobody sent");
-	find(from->scq, (k == ACK ? vcount_ack : poll_one)(from->scq, &wc));
+	find(from->scq, poll_as(k, ACK, vcount_ack, EX_ACK, vcount_ex_ack, from->scq));
 }
 
 /* The answer carries the ACK along, as in a ping-pong. */
@@ -195,19 +249,22 @@ static void there_and_back(struct side *here, struct side *there, enum kind k)
 
 	if (k == EMPTY)
 		vcount_empty(here->rcq, &wc);
+	if (k == EX_EMPTY)
+		vcount_ex_empty(here->rcq, &wc);
 	side_receive(there, 1, 8);
 	post(here, k);
 	side_wait(there->rcq, 1);
 	side_post(there, IBV_WR_SEND, 8, IBV_SEND_INLINE | IBV_SEND_SIGNALED);
 	find(here->rcq, (k == RECEIVE_ACK ? vcount_receive_ack : poll_one)(here->rcq, &wc));
-	find(here->scq, (k == COMPLETION ? vcount_completion : poll_one)(here->scq, &wc));
+	find(here->scq,
+	     poll_as(k, COMPLETION, vcount_completion, EX_COMPLETION, vcount_ex_completion, here->scq));
 	side_wait(there->scq, 1);
 }
 
 static void exchange(struct side *here, struct side *there, enum kind k)
 {
 	rest(here);
-	if (k == RECEIVE || k == ACK)
+	if (k == RECEIVE || k == ACK || k == EX_RECEIVE || k == EX_ACK)
 		one_way(here, there, k);
 	else
 		there_and_back(here, there, k);
@@ -239,7 +296,7 @@ static void both(void *(*step)(void *), struct side *here, struct side *there)
 
 int main(void)
 {
-	struct side here = {.client = true}, there = {.client = false};
+	struct side here = {.client = true, .extended = true}, there = {.client = false, .extended = true};
 	int sock[2];
 
 	if (socketpair(AF_UNIX, SOCK_STREAM, 0, sock))

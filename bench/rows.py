@@ -120,6 +120,8 @@ def instruction_counts():
                            ("ack", "poll that takes an ACK in: a send completion", None),
                            ("completion", "poll for a send completion that is there", 80)):
         yield Row(text, f"instr_{key}", "instr", "", aim, aim and 1)
+    for key, text in (("empty", "nothing"), ("receive", "a SEND"), ("ack", "an ACK"), ("completion", "a completion that is there")):
+        yield Row(f"ibv_start_poll to ibv_end_poll: {text}", f"instr_ex_{key}", "instr", "ibv_poll_cq", f"instr_{key}", 1.05)
 
 
 def quiet():

@@ -95,6 +95,15 @@ static void make_qp(struct side *s)
 	connect_qp(s);
 }
 
+static struct ibv_cq *make_cq(const struct side *s, struct ibv_comp_channel *channel)
+{
+	struct ibv_cq_init_attr_ex attr = {
+	    .cqe = DEPTH, .channel = channel, .wc_flags = IBV_WC_STANDARD_FLAGS};
+
+	return s->extended ? ibv_cq_ex_to_cq(ibv_create_cq_ex(s->ctx, &attr))
+			   : ibv_create_cq(s->ctx, DEPTH, NULL, channel, 0);
+}
+
 void side_open(struct side *s)
 {
 	int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE |
@@ -111,8 +120,8 @@ void side_open(struct side *s)
 	s->channel = ibv_create_comp_channel(s->ctx);
 	if (!s->pd || !s->channel)
 		die("PD and channel");
-	s->scq = ibv_create_cq(s->ctx, DEPTH, NULL, NULL, 0);
-	s->rcq = ibv_create_cq(s->ctx, DEPTH, NULL, s->channel, 0);
+	s->scq = make_cq(s, NULL);
+	s->rcq = make_cq(s, s->channel);
 	if (!s->scq || !s->rcq)
 		die("CQs");
 	s->bytes = s->small ? 4096 : BUFFER;

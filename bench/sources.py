@@ -253,7 +253,8 @@ def ucx_fadd(c):
     return {"ucx_fadd": min(float(columns["overall_lat"]), float(columns["50.0_percentile_lat"])) * 1e3}
 
 
-CALLS = {"wr_inline": 4, "wr_region": 4}  # calls that make one request; others are one call
+# Calls that make one request, or take one completion; others are one call.
+CALLS = {"wr_inline": 4, "wr_region": 4, "ex_receive": 2, "ex_ack": 2, "ex_completion": 2}
 
 
 def library_calls(part):

@@ -14,15 +14,16 @@
 #define LAP	  5000u /* a divisor of it, and a multiple of what a loop takes at a time */
 
 struct side {
-	bool client;  /* measures */
-	bool ring;    /* no direct placement */
-	bool shared;  /* the buffer is shareable memory */
-	bool polled;  /* a target of WRITEs polls, though it need not */
-	bool small;   /* one of many: it has a page of memory only */
-	bool joined;  /* it uses what another side has opened */
-	bool untimed; /* ACK timeout 0; else 14 */
-	int sock;     /* to the other side, for everything that is not measured */
-	void *board;  /* a page that both sides see */
+	bool client;   /* measures */
+	bool ring;     /* no direct placement */
+	bool shared;   /* the buffer is shareable memory */
+	bool polled;   /* a target of WRITEs polls, though it need not */
+	bool small;    /* one of many: it has a page of memory only */
+	bool joined;   /* it uses what another side has opened */
+	bool untimed;  /* ACK timeout 0; else 14 */
+	bool extended; /* its CQs can be polled either way */
+	int sock;      /* to the other side, for everything that is not measured */
+	void *board;   /* a page that both sides see */
 	struct ibv_context *ctx;
 	struct ibv_pd *pd;
 	struct ibv_comp_channel *channel;

@@ -260,7 +260,7 @@ static __attribute__((noinline)) void poll_in_vain(struct vb_adapter *a)
 		idle.looked = 0;
 }
 
-struct vb_rxq *vb_hca_poll_where(struct vb_adapter *a)
+inline __attribute__((always_inline)) struct vb_rxq *vb_hca_poll_where(struct vb_adapter *a)
 {
 	struct vb_presence *here = vb_adapter_presence(a);
 	const struct vb_hca *h = vb_hca(a);

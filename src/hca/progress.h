@@ -9,8 +9,9 @@ extern const struct vb_adapter_ops vb_hca_ops;
 /* What a poll is to see to: perhaps more than one queue, or something else. */
 #define VB_POLL_ALL ((struct vb_rxq *)1)
 
-/* For ibv_poll_cq on an empty CQ.  NULL: there is nothing at all to do, and that poll has been counted; else
- * vb_hca_poll() is to be called with what it returns, a queue or VB_POLL_ALL. */
+/* For ibv_poll_cq and ibv_start_poll on an empty CQ, in which it is inlined where the library is linked.
+ * NULL: there is nothing at all to do, and that poll has been counted; else vb_hca_poll() is to be called
+ * with what it returns, a queue or VB_POLL_ALL. */
 struct vb_rxq *vb_hca_poll_where(struct vb_adapter *a);
 /* Takes packets in; sends owed ACKs when there was nothing.  where: VB_POLL_ALL, or what vb_hca_poll_where()
  * has just said.  Without locks. */

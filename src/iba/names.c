@@ -177,8 +177,7 @@ const char *vb_name_flags(char *buf, size_t size, enum vb_flags kind, uint64_t b
 	    [VB_FLAGS_ACCESS] = access_flags,	  [VB_FLAGS_SEND] = send_flags,
 	    [VB_FLAGS_QP_INIT] = qp_init_flags,	  [VB_FLAGS_QP_CREATE] = qp_create_flags,
 	    [VB_FLAGS_SEND_OPS] = send_ops_flags, [VB_FLAGS_SRQ_INIT] = srq_init_flags,
-	    [VB_FLAGS_REREG] = rereg_flags,
-	    [VB_FLAGS_WC] = wc_flags,
+	    [VB_FLAGS_REREG] = rereg_flags,	  [VB_FLAGS_WC] = wc_flags,
 	};
 	struct vb_text t = {buf, size};
 	const char *sep = "";

@@ -354,7 +354,7 @@ int vb_cq_poll(struct vb_cq *cq, int n, struct ibv_wc *wc)
 	return i;
 }
 
-int vb_cq_next(struct vb_cq *cq)
+inline __attribute__((always_inline)) int vb_cq_next(struct vb_cq *cq)
 {
 	struct vb_cq_turn *t = &cq->turn;
 	const struct vb_cqe *e;

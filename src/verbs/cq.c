@@ -171,7 +171,8 @@ VB_EXPORT VB_CODE(ibv_destroy_cq, (ibcq), struct ibv_cq *ibcq)
 }
 
 /* The arguments are the poll's own. */
-static inline struct vb_rxq *what_to_poll(const struct ibv_cq *ibcq, int n, const struct ibv_wc *wc)
+static inline __attribute__((always_inline)) struct vb_rxq *what_to_poll(const struct ibv_cq *ibcq, int n,
+									 const struct ibv_wc *wc)
 {
 	(void)n;
 	(void)wc;

@@ -11,7 +11,7 @@ struct vb_cq *vb_cq_make(struct ibv_context *context, const struct ibv_cq_init_a
 			 const char *call);
 
 /* NULL: the CQ is empty and there is nothing to do, as most polls find it; else what is to be polled. */
-static inline struct vb_rxq *vb_cq_to_poll(const struct vb_cq *cq)
+static inline __attribute__((always_inline)) struct vb_rxq *vb_cq_to_poll(const struct vb_cq *cq)
 {
 	struct vb_adapter *a = cq->ctx->adapter;
 

@@ -61,16 +61,11 @@ static inline bool receive(struct vb_cq *cq, struct vb_rxq *where)
 	return hand.at != &cq->turn.wc;
 }
 
-/* 0 with the consumer's side held, ENOENT or what is wrong. */
-static inline int start(struct vb_cq *cq, const struct ibv_poll_cq_attr *attr, struct vb_rxq *where)
+/* 0 with the consumer's side held, ENOENT or EIO. */
+static inline int start(struct vb_cq *cq, struct vb_rxq *where)
 {
 	int err = 0;
 
-	if (vb_unlikely(cq->ctx->dead))
-		return EIO; /* said by nobody: programs poll again and again */
-	if (vb_unlikely(attr->comp_mask))
-		return vb_refuse(EINVAL, "ibv_start_poll", "comp_mask 0x%x, no bits are known",
-				 attr->comp_mask);
 	begin_turn(&cq->turn);
 	if (!vb_cq_is_empty(cq) || vb_unlikely(!cq->ctx->adapter) || !receive(cq, where))
 		err = vb_cq_next(cq);
@@ -81,12 +76,22 @@ static inline int start(struct vb_cq *cq, const struct ibv_poll_cq_attr *attr, s
 	return err;
 }
 
-static __attribute__((noinline)) int start_all(struct vb_cq *cq, const struct ibv_poll_cq_attr *attr,
-					       struct vb_rxq *where)
+static __attribute__((noinline)) int start_all(struct vb_cq *cq, struct vb_rxq *where)
 {
 	int was = errno;
 
-	return vb_leave_found(was, start(cq, attr, where));
+	return vb_leave_found(was, start(cq, where));
+}
+
+static __attribute__((cold, noinline)) int refuse_start(const struct vb_cq *cq,
+							const struct ibv_poll_cq_attr *attr)
+{
+	int was = errno;
+
+	if (cq->ctx->dead)
+		return vb_leave_code(was, EIO); /* said by nobody: programs poll again and again */
+	return vb_leave_code(
+	    was, vb_refuse(EINVAL, "ibv_start_poll", "comp_mask 0x%x, no bits are known", attr->comp_mask));
 }
 
 static int start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
@@ -95,11 +100,11 @@ static int start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
 	struct vb_rxq *where;
 
 	if (vb_unlikely(attr->comp_mask | cq->ctx->dead))
-		return start_all(cq, attr, NULL);
+		return refuse_start(cq, attr);
 	where = vb_cq_to_poll(cq);
 	if (vb_likely(!where && !vb_log_left()))
 		return ENOENT;
-	return start_all(cq, attr, where);
+	return start_all(cq, where);
 }
 
 static int next_poll(struct ibv_cq_ex *ex)
