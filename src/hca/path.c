@@ -12,11 +12,21 @@
 static void resolve(struct vb_path *p)
 {
 	const struct vb_qp *qp = p->qp;
+	struct vb_peer *peer;
 
 	if (qp->state < IBV_QPS_RTR || qp->state > IBV_QPS_SQE)
 		return; /* no path is set, or none any more */
-	if (vb_port_leads_here(vb_qp_hca(qp), &qp->attr.ah_attr))
-		p->peer = vb_peer_get(vb_qp_adapter(qp), qp->dest_qpn >> VB_QPN_INDEX_BITS);
+	if (!vb_port_leads_here(vb_qp_hca(qp), &qp->attr.ah_attr))
+		return;
+	peer = vb_peer_get(vb_qp_adapter(qp), qp->dest_qpn >> VB_QPN_INDEX_BITS);
+	/* Whoever had the number may have died just now, and who has it since is meant: the end of the one is
+	 * not to be taken for the end of the other.  It is looked again, as for an address that is not known
+	 * yet. */
+	if (peer && vb_peer_is_over(peer)) {
+		vb_peer_put(peer);
+		peer = NULL;
+	}
+	p->peer = peer;
 }
 
 /* A GID like 127.0.0.1 may have been copied from another network namespace, where another process has that

@@ -95,7 +95,7 @@ static uint64_t look(struct vb_qp *qp, uint64_t now)
 		if (!p->out)
 			vb_path_contact(p);
 	}
-	if (vb_unlikely(p->rxq && !p->out && qp->req.next != qp->req.seen && t > now + AGAIN))
+	if (vb_unlikely((p->rxq || !p->peer) && !p->out && qp->req.next != qp->req.seen && t > now + AGAIN))
 		t = now + AGAIN;
 	if (vb_qp_timed(qp))
 		return t;

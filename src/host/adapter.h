@@ -268,6 +268,9 @@ struct vb_shown_qp *vb_qpn_published(struct vb_adapter *a, uint32_t qpn);
  * the link to oneself, which is UP at once. */
 struct vb_peer *vb_peer_get(struct vb_adapter *a, uint32_t number);
 void vb_peer_put(struct vb_peer *peer);
+/* Whether a peer that is UP is gone, or has hung up, which was not noticed yet: looks, by a system call.
+ * Somebody else may have its number by now.  Any thread, with any lock. */
+bool vb_peer_is_over(struct vb_peer *peer);
 /* Asks the engine to try contact again, if the link is IDLE. */
 void vb_peer_contact(struct vb_peer *peer);
 /* Makes contact and waits, until `until` at most: in the calling thread, without locks.  0: *peer is UP, with

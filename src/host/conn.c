@@ -1,6 +1,7 @@
 /* One control connection: its descriptors, and the messages after the hello. */
 #include <errno.h>
 #include <linux/sockios.h>
+#include <poll.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -331,6 +332,25 @@ void vb_peer_ring(struct vb_peer *peer)
 		(void)!syscall(SYS_sendto, peer->sock, &msg, 1, MSG_DONTWAIT | MSG_NOSIGNAL, NULL,
 			       0); /* EAGAIN: rung already; no cancellation point, since locks are held */
 	atomic_fetch_sub_explicit(&p->ringing, 1, memory_order_release);
+}
+
+bool vb_peer_is_over(struct vb_peer *peer)
+{
+	struct peer *p = peer_of(peer);
+	static const struct timespec now;
+	struct pollfd fds[2] = {{.fd = -1, .events = POLLRDHUP}, {.fd = -1, .events = POLLIN}};
+	bool over = false;
+
+	atomic_fetch_add_explicit(&p->ringing, 1, memory_order_seq_cst); /* as in vb_peer_ring() */
+	if (peer->index && may_write(p) && p->conn) {
+		fds[0].fd = peer->sock;
+		fds[1].fd = p->conn->pidfd;
+		/* no cancellation point */
+		over = syscall(SYS_ppoll, fds, 2, &now, NULL, 0) > 0 &&
+		       (fds[0].revents & (POLLHUP | POLLRDHUP) || fds[1].revents & POLLIN);
+	}
+	atomic_fetch_sub_explicit(&p->ringing, 1, memory_order_release);
+	return over;
 }
 
 void vb_peer_leave(struct vb_peer *peer)

@@ -869,6 +869,13 @@ void vb_peer_put(struct vb_peer *peer)
 	assert_true(peer->refs-- > 0);
 }
 
+bool vb_peer_is_over(struct vb_peer *peer)
+{
+	const struct link *l = link_of(peer);
+
+	return peer->state == VB_PEER_UP && l->far && !l->far->alive;
+}
+
 void vb_peer_contact(struct vb_peer *peer)
 {
 	seek(link_of(peer));

@@ -647,6 +647,38 @@ static void a_number_changes_hands(void **state)
 	over(&t);
 }
 
+/* The queue pair of that number which died with the first process had not been connected yet, so that one who
+ * looks there could take it for the one that is meant. */
+static void a_number_changes_hands_unconnected(void **state)
+{
+	struct two t = two(SIM_CFG(.timeout = 0), 0);
+	struct vb_adapter *heir;
+	struct sim *s;
+	uint64_t r, m;
+
+	(void)state;
+	r = sim_take(t.s, 1, 64, 8);
+	m = sim_op(t.s, 0, IBV_WR_SEND, 0, 8, 0);
+	hosts_settle(t.h); /* they have met */
+	sim_expect(t.s, 1, false, r, IBV_WC_SUCCESS);
+	sim_expect(t.s, 0, true, m, IBV_WC_SUCCESS);
+	sim_modify(t.s, 1, IBV_QPS_RESET);
+	hosts_kill(t.a[1]);
+	heir = hosts_start_as(t.h, vb_adapter_number(t.a[1]));
+	s = sim_new_on(SIM_CFG(.timeout = 0, .one_end = true), &hosts_ground, t.a[0], heir);
+	sim_desk_init(s);
+	m = sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	hosts_run_for(t.h, 10 * VB_MSEC); /* the death is noticed */
+	sim_expect_none(s, 0);
+	sim_connect(s, 1);
+	r = sim_take(s, 1, 64, 8);
+	hosts_settle(t.h);
+	sim_expect(s, 1, false, r, IBV_WC_SUCCESS);
+	sim_expect(s, 0, true, m, IBV_WC_SUCCESS);
+	sim_free(s);
+	over(&t);
+}
+
 static void nobody_has_the_number(void **state)
 {
 	struct two t = two(SIM_CFG(.timeout = 12, .retry_cnt = 2), VB_MSEC);
@@ -675,6 +707,7 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(a_goodbye_with_a_full_wire),
 	    cmocka_unit_test(everybody_gets_room),
 	    cmocka_unit_test(a_number_changes_hands),
+	    cmocka_unit_test(a_number_changes_hands_unconnected),
 	    cmocka_unit_test(nobody_has_the_number),
 	    cmocka_unit_test_teardown(processes_come_and_go, seeds_tell),
 	};
