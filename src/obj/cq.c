@@ -39,7 +39,7 @@ static int new_store(struct store *r, const struct vb_cq *cq, uint32_t cqe, cons
 	int err;
 
 	*r = (struct store){.entries = entries};
-	err = vb_queue_alloc(&r->mem, cq->parent, VB_QUEUE_CQ, entries * sizeof(struct vb_cqe), call);
+	err = vb_queue_alloc(&r->mem, cq->parent, VB_QUEUE_CQ, entries * sizeof(struct vb_cqe), cqe, call);
 	if (err || !cq->stamping)
 		return err;
 	r->stamps = vb_ring_alloc(entries * sizeof(*r->stamps));

@@ -34,7 +34,7 @@ static int ask(struct vb_queue_mem *m, struct vb_pd *pd, const char *call)
 }
 
 int vb_queue_alloc(struct vb_queue_mem *m, struct vb_pd *pd, enum vb_queue_kind kind, size_t bytes,
-		   const char *call)
+		   uint32_t n, const char *call)
 {
 	*m = (struct vb_queue_mem){.bytes = bytes, .kind = kind};
 	if (pd && pd->parent && pd->parent->alloc) {
@@ -44,7 +44,7 @@ int vb_queue_alloc(struct vb_queue_mem *m, struct vb_pd *pd, enum vb_queue_kind 
 			return err;
 	}
 	m->at = vb_ring_alloc(bytes);
-	return m->at ? 0 : vb_refuse(ENOMEM, call, "no memory for the %zu bytes of a queue", bytes);
+	return m->at ? 0 : vb_refuse(ENOMEM, call, "no memory for %u entr%s", n, n == 1 ? "y" : "ies");
 }
 
 void vb_queue_free(struct vb_queue_mem *m)

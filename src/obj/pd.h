@@ -65,10 +65,10 @@ struct vb_queue_mem {
 };
 
 /* 0, or after saying it ENOMEM, or EINVAL: what the callback gave is not aligned as it was asked to be.  pd:
- * NULL or the domain in which the queue's object is made; call: what the program called, for the sentence.
- * Memory of callbacks is zeroed by them. */
+ * NULL or the domain in which the queue's object is made; n: the entries that were asked for, and call: what
+ * the program called, for the sentence. Memory of callbacks is zeroed by them. */
 int vb_queue_alloc(struct vb_queue_mem *m, struct vb_pd *pd, enum vb_queue_kind kind, size_t bytes,
-		   const char *call);
+		   uint32_t n, const char *call);
 void vb_queue_free(struct vb_queue_mem *m);
 
 enum vb_mr_source {

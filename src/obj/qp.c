@@ -28,7 +28,7 @@ static int send_queue(struct vb_qp *qp, struct ibv_qp_cap *cap)
 	if (room < sizeof(struct vb_swqe) - offsetof(struct vb_swqe, sge))
 		room = sizeof(struct vb_swqe) - offsetof(struct vb_swqe, sge);
 	r->stride = round_up((uint32_t)offsetof(struct vb_swqe, sge) + room, VB_LINE);
-	err = vb_queue_alloc(&r->mem, qp->pd, VB_QUEUE_SEND, (size_t)entries * r->stride,
+	err = vb_queue_alloc(&r->mem, qp->pd, VB_QUEUE_SEND, (size_t)entries * r->stride, cap->max_send_wr,
 			     "ibv_create_qp"); /* pairs with vb_qp_fini() */
 	if (err)
 		return err;

@@ -16,7 +16,7 @@ int vb_rq_init(struct vb_rq *rq, struct vb_pd *pd, enum vb_queue_kind kind, uint
 
 	/* zero-sized queues work (rule 14): every post finds them full */
 	rq->stride = (uint32_t)(sizeof(struct vb_rwqe) + max_sge * sizeof(struct ibv_sge));
-	err = vb_queue_alloc(&rq->mem, pd, kind, (size_t)entries * rq->stride,
+	err = vb_queue_alloc(&rq->mem, pd, kind, (size_t)entries * rq->stride, max_wr,
 			     kind == VB_QUEUE_SRQ ? "ibv_create_srq" : "ibv_create_qp"); /* vb_rq_fini() */
 	if (err)
 		return err;

@@ -1,6 +1,7 @@
 /* Protection domains. */
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/log.h"
@@ -11,6 +12,12 @@
 #include "verbs/why.h"
 
 static_assert(sizeof(struct ibv_pd) == 16, "ABI");
+
+const char *vb_pd_member_name(char name[VB_MEMBER_NAME], uint32_t domain)
+{
+	snprintf(name, VB_MEMBER_NAME, "pd/%08x", domain);
+	return name;
+}
 
 int vb_pd_make(struct vb_pd **out, struct vb_context *c, const char *call)
 {

@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,12 +21,6 @@
 #include "verbs/verbs.h"
 
 #define PATIENCE (2 * VB_SEC) /* for all members together */
-
-const char *vb_pd_member_name(char name[VB_MEMBER_NAME], uint32_t domain)
-{
-	snprintf(name, VB_MEMBER_NAME, "pd/%08x", domain);
-	return name;
-}
 
 static bool is_own(const struct vb_adapter *a, uint32_t number)
 {
