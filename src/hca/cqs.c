@@ -67,15 +67,15 @@ static bool is_in_error(const struct vb_cq *cq)
 
 static void fail_if_overrun(struct vb_qp *qp)
 {
-	struct vb_cq *cq = is_in_error(qp->scq) ? qp->scq : is_in_error(qp->rcq) ? qp->rcq : NULL;
 	struct vb_facts f = {.reason = VB_R_CQ_OVERRUN, .qpn = qp->qpn};
+	struct vb_cq *cq;
 
-	if (!cq)
-		return;
-	f.limit.most = cq->cqe;
-	vb_lock_take(&qp->lock);
-	if (qp->state != IBV_QPS_RESET && qp->state != IBV_QPS_ERR && !qp->forgotten)
+	vb_lock_take(&qp->lock); /* else an XRC target's rcq may go, with its SRQ, while it is looked at */
+	cq = is_in_error(qp->scq) ? qp->scq : is_in_error(qp->rcq) ? qp->rcq : NULL;
+	if (cq && qp->state != IBV_QPS_RESET && qp->state != IBV_QPS_ERR && !qp->forgotten) {
+		f.limit.most = cq->cqe;
 		qp->transport->error(qp, &f);
+	}
 	vb_hca_give(qp);
 }
 

@@ -57,8 +57,10 @@ static void find_nobody(struct vb_path *p)
 
 	if (p->qp->acked)
 		return;
-	p->nobody = !p->out && (!p->peer || atomic_load_explicit(&p->peer->state, memory_order_acquire) !=
-						VB_PEER_CONTACTING);
+	/* Another attempt, after one that failed, holds nothing up. */
+	p->nobody =
+	    !p->out && (before || !p->peer ||
+			atomic_load_explicit(&p->peer->state, memory_order_acquire) != VB_PEER_CONTACTING);
 	if (p->nobody && !before)
 		vb_silence_explain(p->qp);
 }
@@ -108,6 +110,7 @@ void vb_path_unresolve(struct vb_path *p)
 
 	vb_lock_assert_held(&p->qp->lock);
 	p->peer = NULL;
+	p->nobody = false;
 	vb_peer_put(peer);
 }
 
@@ -129,6 +132,7 @@ void vb_path_open(struct vb_qp *qp)
 {
 	vb_lock_assert_held(&qp->lock);
 	qp->path.pid = 0;
+	qp->path.nobody = false;
 	vb_path_attach(&qp->path);
 }
 

@@ -65,6 +65,8 @@ void vb_hca_send(struct vb_qp *qp)
 		owe_blocked(&qp->path);
 		if (!qp->path.out)
 			vb_path_contact(&qp->path);
+	} else if (vb_unlikely(qp->path.nobody)) {
+		vb_path_contact(&qp->path); /* what is posted later may find somebody */
 	}
 }
 

@@ -87,9 +87,15 @@ static uint64_t look(struct vb_qp *qp, uint64_t now)
 		vb_path_attach(p);
 	if (vb_qp_timed(qp))
 		take_shown(qp);
-	if (qp->req.deadline && now >= qp->req.deadline && !qp->req.retries)
-		consider_end(qp, now);
+	if (qp->req.deadline && now >= qp->req.deadline && !qp->req.retries) {
+		if (qp->acked)
+			consider_end(qp, now);
+		else
+			vb_silence_explain(qp);
+	}
 	t = qp->transport->timer(qp, now);
+	if (vb_unlikely(p->nobody && !p->rxq && qp->req.next != qp->req.seen))
+		vb_hca_send(qp); /* there is no queue whose flush would */
 	if (qp->transport->owes(qp) == VB_OWES_MORE || (!p->out && qp->req.next != qp->req.seen)) {
 		vb_owe(p);
 		if (!p->out)

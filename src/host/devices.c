@@ -224,6 +224,7 @@ struct reading {
 static struct {
 	struct vb_lock lock; /* guards all of it; a leaf */
 	bool read;
+	uint64_t begun, settled; /* readings that have begun, and which of them was settled last */
 	struct reading r;
 	bool lo_was_up;
 	struct vb_port ports[VB_MAX_DEVICES];
@@ -430,12 +431,18 @@ static void settle_all(struct reading *r)
 void vb_devices_read(void)
 {
 	struct reading r, old;
+	uint64_t mine;
 	bool told;
 
 	settle();
+	vb_lock_take(&table.lock);
+	mine = ++table.begun;
+	vb_lock_give(&table.lock);
 	told = ask_kernel(&r);
 	vb_lock_take(&table.lock);
-	if (told || !table.read) { /* what is known stays; of nothing the fallbacks are made */
+	/* one that began later knows at least as much */
+	if (table.settled < mine && (told || !table.read)) {
+		table.settled = mine; /* what is known stays; of nothing the fallbacks are made */
 		settle_all(&r);
 		old = table.r;
 		table.r = r;

@@ -31,11 +31,13 @@ static uint64_t mix_file(uint64_t h, const char *path)
 
 uint64_t vb_identity_chance(void)
 {
-	uint64_t h = mix_file(0, "/etc/machine-id");
+	/* No two boots have one boot_id.  Containers that share a network namespace have each a machine-id of
+	 * their own, and clones of an image one: it is the last resort. */
+	uint64_t h = mix_file(0, "/proc/sys/kernel/random/boot_id");
 	struct stat st;
 
-	/* Clones of an image have one machine-id; no two boots have one boot_id. */
-	h = mix_file(h, "/proc/sys/kernel/random/boot_id");
+	if (!h)
+		h = mix_file(0, "/etc/machine-id");
 	if (!stat("/proc/self/ns/net", &st))
 		h = vb_identity_mix(h, &st.st_ino, sizeof(st.st_ino));
 	return h;

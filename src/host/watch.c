@@ -50,12 +50,14 @@ void vb_watch_close(struct vb_adapter *a)
 	vb_own_close(&a->network_own, a->network);
 }
 
-static void take(struct vb_adapter *a, const void *text, size_t len)
+static void take(struct vb_adapter *a, const void *text, ssize_t len)
 {
 	for (const struct nlmsghdr *h = text; NLMSG_OK(h, len); h = NLMSG_NEXT(h, len)) {
 		const struct ifinfomsg *i = NLMSG_DATA(h);
 
-		if (h->nlmsg_type == RTM_NEWLINK && h->nlmsg_len >= NLMSG_LENGTH(sizeof(*i)))
+		/* of other changes, an MTU's say, the flags say nothing new */
+		if (h->nlmsg_type == RTM_NEWLINK && h->nlmsg_len >= NLMSG_LENGTH(sizeof(*i)) &&
+		    i->ifi_change & IFF_UP)
 			a->ops->link(a, (uint32_t)i->ifi_index, i->ifi_flags & IFF_UP);
 	}
 }

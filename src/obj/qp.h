@@ -184,6 +184,7 @@ struct vb_resp {
 	uint32_t res_head; /* next entry to fill, runs freely */
 	uint32_t res_next; /* oldest entry that is not fully answered; == res_head: none */
 	bool replaying;	   /* some entry has .replay set */
+	bool skipping;	   /* not acknowledged: the message that epsn is in, or was, is dropped and counted */
 };
 
 /* As newer headers have it. */

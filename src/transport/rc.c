@@ -274,7 +274,7 @@ void vb_rc_fail_recv(struct vb_qp *qp, const struct vb_facts *f, bool take_wqe)
 static void last_word(struct vb_qp *qp)
 {
 	vb_lock_assert_held(&qp->lock);
-	if (qp->resp.ack_owed && qp->path.out)
+	if (qp->resp.ack_owed && qp->acked && qp->path.out)
 		vb_responder_ack(qp);
 }
 
@@ -351,6 +351,8 @@ static bool output(struct vb_qp *qp, uint32_t place)
 	vb_sq_notice(qp);
 	if (vb_likely(vb_requester_brief(qp)))
 		return false;
+	if (vb_unlikely(qp->state >= IBV_QPS_SQE)) /* whoever posted it may rely on this */
+		flush_sends(qp);
 	if (vb_unlikely(qp->resp.res_next != qp->resp.res_head || qp->resp.replaying || qp->resp.nak_owed))
 		blocked = vb_responder_run(qp);
 	/* What the application sends now may be its answer to what the ACK is for.  Its peer must find the
@@ -390,6 +392,10 @@ uint64_t vb_rc_rnr_delay(uint8_t code)
 	return tens[code & 31] * 10 * VB_USEC;
 }
 
+/* How long what is not acknowledged waits for contact: as long as that may take where nobody is stopped
+ * (vb_peer_pending()). */
+#define CONTACT_WITHIN (5 * VB_SEC)
+
 /* The ACK timer has run out. */
 static void timed_out(struct vb_qp *qp)
 {
@@ -399,6 +405,11 @@ static void timed_out(struct vb_qp *qp)
 	    .qpn = qp->qpn,
 	    .retry = {.retries = qp->attr.retry_cnt, .peer_qpn = qp->dest_qpn, .silence = qp->silence}};
 
+	if (!qp->acked) { /* whoever is to make contact does not */
+		qp->path.nobody = true;
+		vb_requester_arm(qp);
+		return;
+	}
 	if (!q->retries) {
 		vb_rc_fail_send(qp, &f, vb_reasons[f.reason].local_wc);
 		return;
@@ -430,7 +441,9 @@ static uint64_t timer(struct vb_qp *qp, uint64_t now)
 		return q->deadline;
 	}
 	if (q->deadline == 0) { /* begins to run now */
-		wait = q->waiting_rnr ? vb_rc_rnr_delay(q->rnr_code) : vb_rc_ack_timeout(qp->attr.timeout);
+		wait = q->waiting_rnr ? vb_rc_rnr_delay(q->rnr_code)
+		       : qp->acked    ? vb_rc_ack_timeout(qp->attr.timeout)
+				      : CONTACT_WITHIN;
 		if (wait == VB_NEVER)
 			return VB_NEVER;
 		if (!q->waiting_rnr && qp->path.out && !qp->path.out->ops->taken(qp->path.out, q->mark))
@@ -569,6 +582,8 @@ static bool uc_output(struct vb_qp *qp, uint32_t place)
 	vb_sq_notice(qp);
 	if (vb_likely(vb_requester_brief(qp)))
 		return false;
+	if (vb_unlikely(qp->state >= IBV_QPS_SQE)) /* whoever posted it may rely on this */
+		flush_sends(qp);
 	return vb_requester_run(qp, place);
 }
 

@@ -41,8 +41,19 @@ void vb_completer_received(struct vb_qp *qp, uint32_t psn);	     /* vb_transport
 /* responder.c */
 void vb_responder_input(struct vb_qp *qp, const struct vb_pkt *p);
 bool vb_responder_brief(struct vb_qp *qp, struct vb_brief *b); /* a SEND of one packet; vb_transport.brief */
+/* Executes a request whose PSN is the one expected; of a message of UC, perhaps of another that it begins. */
+void vb_responder_next(struct vb_qp *qp, const struct vb_pkt *p);
 /* What the far end asks for cannot be done: says which process the key is of, and vb_rc_fail_recv(). */
 void vb_responder_fault(struct vb_qp *qp, struct vb_facts *f, enum vb_reason r, bool take_wqe);
+
+/* uc.c */
+/* The message that a packet is of is dropped, without a word to the far end, since its type is not
+ * acknowledged. Its receive request stays for the next message (IBTA 9.8.2: the responder of unreliable
+ * connections). */
+void vb_uc_drop(struct vb_qp *qp, struct vb_facts *f, enum vb_reason r);
+/* A request of a type whose packets are not sent again, with any PSN.  Those of a dropped message count too,
+ * so that none is counted twice. */
+void vb_uc_take(struct vb_qp *qp, const struct vb_pkt *p);
 
 /* answers.c */
 bool vb_responder_run(struct vb_qp *qp); /* answers and NAKs; true: blocked by the wire */

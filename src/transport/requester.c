@@ -278,8 +278,10 @@ static inline bool outstanding(const struct vb_qp *qp)
 		return false;
 	if (vb_unlikely(w->state == VB_WQE_GOING))
 		return true;
+	/* Only contact is waited for, and not for ever: nobody would miss what is lost (vb_transport.acked).
+	 */
 	if (vb_unlikely(!qp->acked))
-		return false;
+		return !qp->path.out && !qp->path.nobody && qp->state == IBV_QPS_RTS;
 	if (vb_unlikely(qp->state != IBV_QPS_RTS && qp->state != IBV_QPS_SQD))
 		return false;
 	/* Without a way out nothing starts; the timer counts down all the same, since packets to nobody are
@@ -364,7 +366,7 @@ bool vb_requester_local(struct vb_qp *qp)
 }
 
 /* All packets of the request before q->next have left, and nobody will acknowledge them. */
-static void complete_sent(struct vb_qp *qp, struct vb_swqe *w)
+static __attribute__((noinline)) void complete_sent(struct vb_qp *qp, struct vb_swqe *w)
 {
 	struct vb_req *q = &qp->req;
 

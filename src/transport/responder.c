@@ -6,18 +6,6 @@
 #include "iba/shown.h"
 #include "transport/lend.h"
 
-/* The message that the packet is of is dropped, without a word to the far end, since its type is not
- * acknowledged.  Its receive request stays for the next message (IBTA 9.8.2: the responder of unreliable
- * connections). */
-static __attribute__((cold, noinline)) void drop_message(struct vb_qp *qp, struct vb_facts *f,
-							 enum vb_reason r)
-{
-	f->reason = r;
-	f->qpn = qp->qpn;
-	qp->resp.in_message = false;
-	vb_drop(qp, f);
-}
-
 void vb_responder_fault(struct vb_qp *qp, struct vb_facts *f, enum vb_reason r, bool take_wqe)
 {
 	f->reason = r;
@@ -25,7 +13,7 @@ void vb_responder_fault(struct vb_qp *qp, struct vb_facts *f, enum vb_reason r, 
 	if (r == VB_R_KEY_UNKNOWN && f->mem.flags & VB_KEYF_PEERS && f->mem.process == qp->path.pid)
 		f->mem.flags |= VB_KEYF_ASKER;
 	if (!qp->acked && r != VB_R_RECV_LOCAL) /* what is wrong at this end is an error for both kinds */
-		drop_message(qp, f, r);
+		vb_uc_drop(qp, f, r);
 	else
 		vb_rc_fail_recv(qp, f, take_wqe);
 }
@@ -135,7 +123,7 @@ static bool take_wqe(struct vb_qp *qp)
 		return true;
 	if (!qp->acked) {
 		f = (struct vb_facts){.none = {0}};
-		drop_message(qp, &f, VB_R_DROP_NO_RECV);
+		vb_uc_drop(qp, &f, VB_R_DROP_NO_RECV);
 		return false;
 	}
 	nak_once(&qp->resp, VB_AETH_RNR | (qp->attr.min_rnr_timer & 0x1f));
@@ -651,45 +639,9 @@ bool vb_responder_brief(struct vb_qp *qp, struct vb_brief *b)
 	return true;
 }
 
-/* A packet has come to a QP whose packets are not sent again, and it is not the next one, or begins a message
- * before the one in hand has ended: what is missing is lost, and with it the message that it was of.  true:
- * the packet begins the next one (IBTA 9.8.2). */
-static __attribute__((cold, noinline)) bool goes_on_from(struct vb_qp *qp, const struct vb_pkt *p)
+void vb_responder_next(struct vb_qp *qp, const struct vb_pkt *p)
 {
-	struct vb_facts f = {.psn = {.expected = qp->resp.epsn, .came = p->psn}};
-	bool first = p->op->bits & VB_OP_FIRST;
-
-	if (first || qp->resp.in_message) /* else the rest of what is counted already */
-		drop_message(qp, &f, VB_R_DROP_SEQUENCE);
-	if (first)
-		qp->resp.epsn = p->psn;
-	return first;
-}
-
-void vb_responder_input(struct vb_qp *qp, const struct vb_pkt *p)
-{
-	struct vb_resp *s = &qp->resp;
-	int32_t d;
-
-	vb_lock_assert_held(&qp->lock);
-	if (qp->state < IBV_QPS_RTR || qp->state > IBV_QPS_SQE)
-		return; /* rule 26: nothing is executed in ERR */
-	if (vb_unlikely(qp->state == IBV_QPS_RTR) && !qp->comm_est) {
-		qp->comm_est = true;
-		vb_async_post(qp->ctx, &qp->ev_comm_est);
-	}
-	d = vb_psn_diff(p->psn, s->epsn);
-	if (vb_unlikely(!qp->acked && (d || (s->in_message && p->op->bits & VB_OP_FIRST)))) {
-		if (!goes_on_from(qp, p))
-			return;
-	} else if (vb_unlikely(d > 0)) {
-		nak_once(s, VB_AETH_NAK_PSN);
-		return;
-	} else if (vb_unlikely(d < 0)) {
-		duplicate(qp, p);
-		return;
-	}
-	expected(s, p->op->bits);
+	expected(&qp->resp, p->op->bits);
 	if (!in_order(qp, p))
 		return;
 	if (p->op->bits & VB_OP_SEND)
@@ -704,4 +656,32 @@ void vb_responder_input(struct vb_qp *qp, const struct vb_pkt *p)
 		word_in(qp, p);
 	else
 		flush_in(qp, p);
+}
+
+void vb_responder_input(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	struct vb_resp *s = &qp->resp;
+	int32_t d;
+
+	vb_lock_assert_held(&qp->lock);
+	if (qp->state < IBV_QPS_RTR || qp->state > IBV_QPS_SQE)
+		return; /* rule 26: nothing is executed in ERR */
+	if (vb_unlikely(qp->state == IBV_QPS_RTR) && !qp->comm_est) {
+		qp->comm_est = true;
+		vb_async_post(qp->ctx, &qp->ev_comm_est);
+	}
+	if (vb_unlikely(!qp->acked)) {
+		vb_uc_take(qp, p);
+		return;
+	}
+	d = vb_psn_diff(p->psn, s->epsn);
+	if (vb_unlikely(d > 0)) {
+		nak_once(s, VB_AETH_NAK_PSN);
+		return;
+	}
+	if (vb_unlikely(d < 0)) {
+		duplicate(qp, p);
+		return;
+	}
+	vb_responder_next(qp, p);
 }

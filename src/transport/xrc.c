@@ -23,7 +23,8 @@ static bool choose(struct vb_qp *qp, uint32_t srqn)
 {
 	struct vb_srq *srq;
 
-	if (qp->resp.in_message)
+	if (qp->resp.in_message ||
+	    qp->resp.have_wqe) /* the latter: its first packet is to come again (VB_AETH_NAK_LOAN) */
 		return qp->srq && qp->srq->number == srqn;
 	if (vb_likely(qp->srq && qp->srq->number == srqn)) /* it is taken away before it is destroyed */
 		return true;

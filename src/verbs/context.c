@@ -188,10 +188,11 @@ static unsigned silence(struct vb_context *c)
 	vb_list_each (node, &c->qps) {
 		struct vb_qp *qp = vb_list_entry(node, struct vb_qp, on_ctx);
 
-		vb_qp_hold(qp);
-		vb_qp_to_reset(qp);
-		vb_qp_drop(qp);
 		n++;
+		vb_qp_hold(qp);
+		if (vb_list_empty(&qp->opened)) /* else it is a target that lives on (verbs/open_qp.c) */
+			vb_qp_to_reset(qp);
+		vb_qp_drop(qp);
 	}
 	vb_lock_give(&c->lock);
 	/* Without the lock, since a stopped peer may hold it up; a program that closes destroys nothing

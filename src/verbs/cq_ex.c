@@ -67,7 +67,8 @@ static inline int start(struct vb_cq *cq, struct vb_rxq *where)
 	int err = 0;
 
 	begin_turn(&cq->turn);
-	if (!vb_cq_is_empty(cq) || vb_unlikely(!cq->ctx->adapter) || !receive(cq, where))
+	/* where there is nothing to look at, it is lines of the log that led here */
+	if (!vb_cq_is_empty(cq) || vb_unlikely(!where || !cq->ctx->adapter) || !receive(cq, where))
 		err = vb_cq_next(cq);
 	if (vb_likely(!err))
 		show(cq);

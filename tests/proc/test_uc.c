@@ -85,6 +85,30 @@ static void nobody_is_there(struct ibv_pd *pd)
 	kit_end_close(&e);
 }
 
+/* It never answers the hello: what is sent is lost, after a while. */
+static void stopped_before_contact(struct ibv_pd *pd)
+{
+	struct kit_end e;
+	pid_t pid;
+
+	memset(board, 0, sizeof *board);
+	pid = kit_fork();
+	if (!pid) {
+		child();
+		exit(1);
+	}
+	open_end(&e, pd);
+	kit_until(&board->step, 1);
+	kit_stop(pid);
+	kit_connect(&e, &board->card[1]);
+	CHECK(!kit_post(&e, IBV_WR_SEND, 1, 0, 100, NULL, 0));
+	expect(&e, IBV_WC_SEND, 0);
+	CHECK(e.qp->state == IBV_QPS_RTS);
+	CHECK(!kill(pid, SIGKILL));
+	kit_reap(pid);
+	kit_end_close(&e);
+}
+
 int main(void)
 {
 	struct ibv_context *ctx;
@@ -118,6 +142,7 @@ int main(void)
 	}
 	CHECK(e.qp->state == IBV_QPS_RTS);
 	nobody_is_there(pd);
+	stopped_before_contact(pd);
 	kit_end_close(&e);
 	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
 	return 0;
