@@ -49,14 +49,18 @@ uint32_t vb_device_vendor_part(void)
 
 static void describe(struct vb_device *d, uint32_t index)
 {
+	char name[VB_DEVICE_NAME_MAX], file[VB_DEVICE_NAME_MAX];
+
 	d->index = index;
 	d->guid = vb_devices_guid(index);
-	vb_devices_name(d->ibv.name, index);
-	vb_devices_file(d->ibv.dev_name, index);
+	vb_devices_name(name, index);
+	vb_devices_file(file, index);
+	strcpy(d->ibv.name, name);
+	strcpy(d->ibv.dev_name, file);
 	d->ibv.node_type = IBV_NODE_CA;
 	d->ibv.transport_type = IBV_TRANSPORT_IB;
-	snprintf(d->ibv.dev_path, sizeof(d->ibv.dev_path), "/sys/class/infiniband_verbs/%s", d->ibv.dev_name);
-	snprintf(d->ibv.ibdev_path, sizeof(d->ibv.ibdev_path), "/sys/class/infiniband/%s", d->ibv.name);
+	snprintf(d->ibv.dev_path, sizeof(d->ibv.dev_path), "/sys/class/infiniband_verbs/%s", file);
+	snprintf(d->ibv.ibdev_path, sizeof(d->ibv.ibdev_path), "/sys/class/infiniband/%s", name);
 }
 
 static void describe_all(void)
