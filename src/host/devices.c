@@ -233,7 +233,10 @@ static struct {
 /* Another thread may have been in the middle of it. */
 static void forked(void)
 {
+	struct address *at = atomic_load(&table.lock.held) ? NULL : table.r.at;
+
 	memset(&table, 0, sizeof(table));
+	free(at);
 }
 
 static bool is_loopback(const uint8_t gid[16])

@@ -505,7 +505,6 @@ static void flush_in(struct vb_qp *qp, const struct vb_pkt *p)
 	}
 	if (!has_room(qp))
 		return;
-	atomic_thread_fence(memory_order_seq_cst);
 	resource(qp, p, 1);
 }
 
