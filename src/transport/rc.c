@@ -499,53 +499,18 @@ static void enter(struct vb_qp *qp, enum ibv_qp_state from)
 		vb_requester_arm(qp);
 }
 
-const struct vb_transport vb_rc_transport = {
-    .acked = true,
-    .brief = brief,
-    .input = input,
-    .ack = vb_completer_ack,
-    .received = vb_completer_received,
-    .output = output,
-    .owes = owes,
-    .timer = timer,
-    .path = path,
-    .last_word = last_word,
-    .enter = enter,
-    .error = vb_rc_error,
-    .flush = vb_rc_flush,
-};
+/* The types that are acknowledged differ in how they take a packet in. */
+#define RELIABLE(takes_in)                                                                         \
+	{                                                                                          \
+		.acked = true, .brief = brief, .input = takes_in, .ack = vb_completer_ack,         \
+		.received = vb_completer_received, .output = output, .owes = owes, .timer = timer, \
+		.path = path, .last_word = last_word, .enter = enter, .error = vb_rc_error,        \
+		.flush = vb_rc_flush,                                                              \
+	}
 
-const struct vb_transport vb_xrc_initiator_transport = {
-    .acked = true,
-    .brief = brief,
-    .input = vb_xrc_initiator_input,
-    .ack = vb_completer_ack,
-    .received = vb_completer_received,
-    .output = output,
-    .owes = owes,
-    .timer = timer,
-    .path = path,
-    .last_word = last_word,
-    .enter = enter,
-    .error = vb_rc_error,
-    .flush = vb_rc_flush,
-};
-
-const struct vb_transport vb_xrc_target_transport = {
-    .acked = true,
-    .brief = brief,
-    .input = vb_xrc_target_input,
-    .ack = vb_completer_ack,
-    .received = vb_completer_received,
-    .output = output,
-    .owes = owes,
-    .timer = timer,
-    .path = path,
-    .last_word = last_word,
-    .enter = enter,
-    .error = vb_rc_error,
-    .flush = vb_rc_flush,
-};
+const struct vb_transport vb_rc_transport = RELIABLE(input);
+const struct vb_transport vb_xrc_initiator_transport = RELIABLE(vb_xrc_initiator_input);
+const struct vb_transport vb_xrc_target_transport = RELIABLE(vb_xrc_target_input);
 
 /* Unreliable connections (UC): the same requester and responder; nothing is owed, and nothing waited for. */
 
