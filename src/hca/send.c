@@ -15,7 +15,7 @@ enum {
 
 /* true: something waits for room in the wire, for another call, or for the far end's queue pair.  place:
  * bytes that may be placed directly. */
-static bool output(struct vb_qp *qp, uint32_t place)
+static inline __attribute__((always_inline)) bool output(struct vb_qp *qp, uint32_t place)
 {
 	struct vb_path *p = &qp->path;
 	bool blocked;
@@ -58,7 +58,8 @@ static void owe_blocked(struct vb_path *p)
 	vb_adapter_resume(a);
 }
 
-void vb_hca_send(struct vb_qp *qp)
+/* Every post comes by here, by way of the three functions below. */
+static inline __attribute__((always_inline)) void send(struct vb_qp *qp)
 {
 	/* without contact: resumed when the peer comes up */
 	if (vb_unlikely(output(qp, POST_BYTES))) {
@@ -70,20 +71,30 @@ void vb_hca_send(struct vb_qp *qp)
 	}
 }
 
-void vb_hca_take_posted(struct vb_qp *qp)
+void vb_hca_send(struct vb_qp *qp)
+{
+	send(qp);
+}
+
+static inline __attribute__((always_inline)) void take_posted(struct vb_qp *qp)
 {
 	vb_lock_assert_held(&qp->lock);
 	if (vb_unlikely(qp->state >= IBV_QPS_SQE))
 		qp->transport->flush(qp); /* rule 30 */
 	else
-		vb_hca_send(qp);
+		send(qp);
+}
+
+void vb_hca_take_posted(struct vb_qp *qp)
+{
+	take_posted(qp);
 }
 
 void vb_hca_posted(struct vb_qp *qp)
 {
 	if (vb_unlikely(!vb_lock_claim(&qp->lock)))
 		return; /* vb_hca_give() */
-	vb_hca_take_posted(qp);
+	take_posted(qp);
 	vb_lock_give(&qp->lock);
 }
 

@@ -40,12 +40,14 @@ static inline bool vb_key_bounds(uint64_t iova, uint64_t length, uint64_t addr, 
 	return addr >= iova && off <= length && len <= length - off;
 }
 
+_Static_assert(VB_KEY_WINDOW + 1 == VB_KEY_KINDS, "all before the last kind have an L_Key");
+
 /* What an entry, which an announcement keeps as it is, says of the wanted range: its kind, and its address;
  * all of it checked.  VB_KEY_KINDS: not permitted, or being changed.  w->key: as an L_Key. */
 static inline __attribute__((always_inline)) enum vb_key_kind
 vb_key_resolve(const struct vb_key_entry *e, const struct vb_mem_want *w, uint64_t *at)
 {
-	uint32_t seq = atomic_load(&e->seq), qpn;
+	uint32_t seq = atomic_load(&e->seq), qpn = 0;
 	uint32_t kind = atomic_load_explicit(&e->kind, memory_order_acquire) & ~(uint32_t)VB_KEY_CHANGING;
 	uint64_t iova = atomic_load_explicit(&e->iova, memory_order_acquire);
 
@@ -55,13 +57,14 @@ vb_key_resolve(const struct vb_key_entry *e, const struct vb_mem_want *w, uint64
 	    !vb_key_bounds(iova, atomic_load_explicit(&e->length, memory_order_acquire), w->addr, w->len))
 		return VB_KEY_KINDS;
 	*at = atomic_load_explicit(&e->addr, memory_order_acquire) + (w->addr - iova);
-	qpn = atomic_load_explicit(&e->qpn, memory_order_acquire);
+	if (w->remote) /* windows alone have one, and no L_Key */
+		qpn = atomic_load_explicit(&e->qpn, memory_order_acquire);
 	/* The entry's meaning may be exchanged under the announcement (vb_key_change): what was read must be
 	 * all of one meaning, and none that came after the announcement. */
-	if (atomic_load_explicit(&e->seq, memory_order_relaxed) != seq || kind >= VB_KEY_KINDS)
+	if (atomic_load_explicit(&e->seq, memory_order_relaxed) != seq ||
+	    kind >= (w->remote ? VB_KEY_KINDS : VB_KEY_WINDOW))
 		return VB_KEY_KINDS;
-	if (vb_unlikely(kind == VB_KEY_WINDOW ? !w->remote || (qpn && qpn != w->qpn)
-					      : kind == VB_KEY_NULL && w->remote))
+	if (w->remote && vb_unlikely(kind == VB_KEY_WINDOW ? qpn && qpn != w->qpn : kind == VB_KEY_NULL))
 		return VB_KEY_KINDS;
 	return kind;
 }

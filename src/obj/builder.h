@@ -188,6 +188,12 @@ enum vb_build_fault vb_builder_pieces(const struct vb_req *q, struct vb_swqe *w,
 enum vb_build_fault vb_builder_inlines(const struct vb_req *q, struct vb_swqe *w,
 				       const struct ibv_data_buf *list, size_t n);
 
+/* Whether it is vb_builder_fill_rare() that fills the request. */
+static inline bool vb_builder_is_rare(const struct vb_builder *b)
+{
+	return b->bits & (VB_WR_LOCAL | VB_WR_ATOMIC | VB_WR_SELF);
+}
+
 /* For vb_builder_fill(): what an atomic, or a request about a window, has besides, and its data. */
 enum vb_build_fault vb_builder_fill_rare(const struct vb_req *q, struct vb_swqe *w,
 					 const struct ibv_send_wr *wr, uint32_t bits);
@@ -199,7 +205,7 @@ static inline __attribute__((always_inline)) enum vb_build_fault vb_builder_fill
 	const struct vb_req *q = &b->qp->req;
 	struct vb_swqe *w = b->w;
 
-	if (vb_unlikely(b->bits & (VB_WR_LOCAL | VB_WR_ATOMIC | VB_WR_SELF)))
+	if (vb_unlikely(vb_builder_is_rare(b)))
 		return vb_builder_fill_rare(q, w, wr, b->bits);
 	if (b->bits & VB_WR_REMOTE)
 		vb_builder_remote(b, wr->wr.rdma.rkey, wr->wr.rdma.remote_addr);

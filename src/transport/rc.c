@@ -341,16 +341,11 @@ static void input(struct vb_qp *qp, const struct vb_pkt *p)
 		vb_responder_input(qp, p);
 }
 
-/* What is owed goes first, then requests (requests before a mere ACK: the ACK can wait, the request is what
- * somebody waits for). */
-static bool output(struct vb_qp *qp, uint32_t place)
+bool vb_rc_output(struct vb_qp *qp, uint32_t place)
 {
 	bool blocked = false;
 
 	vb_lock_assert_held(&qp->lock);
-	vb_sq_notice(qp);
-	if (vb_likely(vb_requester_brief(qp)))
-		return false;
 	if (vb_unlikely(qp->state >= IBV_QPS_SQE)) /* whoever posted it may rely on this */
 		flush_sends(qp);
 	if (vb_unlikely(qp->resp.res_next != qp->resp.res_head || qp->resp.replaying || qp->resp.nak_owed))
@@ -371,7 +366,8 @@ static enum vb_owes owes(const struct vb_qp *qp)
 	const struct vb_resp *s = &qp->resp;
 
 	vb_lock_assert_held(&qp->lock);
-	if (s->res_next != s->res_head || s->replaying || s->nak_owed || vb_requester_ready(qp))
+	if (s->res_next != s->res_head || s->replaying || s->nak_owed ||
+	    (qp->req.una != qp->req.seen && vb_requester_ready(qp))) /* mostly there is no request */
 		return VB_OWES_MORE;
 	return s->ack_owed ? VB_OWES_ACK : VB_OWES_NOTHING;
 }
@@ -500,12 +496,12 @@ static void enter(struct vb_qp *qp, enum ibv_qp_state from)
 }
 
 /* The types that are acknowledged differ in how they take a packet in. */
-#define RELIABLE(takes_in)                                                                         \
-	{                                                                                          \
-		.acked = true, .brief = brief, .input = takes_in, .ack = vb_completer_ack,         \
-		.received = vb_completer_received, .output = output, .owes = owes, .timer = timer, \
-		.path = path, .last_word = last_word, .enter = enter, .error = vb_rc_error,        \
-		.flush = vb_rc_flush,                                                              \
+#define RELIABLE(takes_in)                                                                                  \
+	{                                                                                                   \
+		.acked = true, .brief = brief, .input = takes_in, .ack = vb_completer_ack,                  \
+		.received = vb_completer_received, .output = vb_requester_output, .owes = owes,             \
+		.timer = timer, .path = path, .last_word = last_word, .enter = enter, .error = vb_rc_error, \
+		.flush = vb_rc_flush,                                                                       \
 	}
 
 const struct vb_transport vb_rc_transport = RELIABLE(input);
@@ -541,17 +537,6 @@ static void uc_ack(struct vb_qp *qp, uint32_t psn)
 	(void)qp, (void)psn;
 }
 
-static bool uc_output(struct vb_qp *qp, uint32_t place)
-{
-	vb_lock_assert_held(&qp->lock);
-	vb_sq_notice(qp);
-	if (vb_likely(vb_requester_brief(qp)))
-		return false;
-	if (vb_unlikely(qp->state >= IBV_QPS_SQE)) /* whoever posted it may rely on this */
-		flush_sends(qp);
-	return vb_requester_run(qp, place);
-}
-
 static enum vb_owes uc_owes(const struct vb_qp *qp)
 {
 	vb_lock_assert_held(&qp->lock);
@@ -575,7 +560,7 @@ const struct vb_transport vb_uc_transport = {
     .input = uc_input,
     .ack = uc_ack,
     .received = uc_ack,
-    .output = uc_output,
+    .output = vb_requester_output,
     .owes = uc_owes,
     .timer = timer,
     .path = path,

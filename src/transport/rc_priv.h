@@ -16,11 +16,10 @@
 /* requester.c */
 /* true: blocked by the wire, or `place` bytes are placed directly and there is more */
 bool vb_requester_run(struct vb_qp *qp, uint32_t place);
-/* true: the one request that is to be sent was, and nothing else was to be done */
-bool vb_requester_brief(struct vb_qp *qp);
-bool vb_requester_ready(const struct vb_qp *qp); /* whether a request could be sent now */
-void vb_requester_back(struct vb_qp *qp);	 /* sends again from the oldest unacknowledged PSN */
-void vb_requester_arm(struct vb_qp *qp); /* the timer starts over, or stops if nothing is outstanding */
+bool vb_requester_output(struct vb_qp *qp, uint32_t place); /* vb_transport.output */
+bool vb_requester_ready(const struct vb_qp *qp);	    /* whether a request could be sent now */
+void vb_requester_back(struct vb_qp *qp); /* sends again from the oldest unacknowledged PSN */
+void vb_requester_arm(struct vb_qp *qp);  /* the timer starts over, or stops if nothing is outstanding */
 bool vb_requester_outstanding(const struct vb_qp *qp); /* whether the timer has to run */
 void vb_requester_turn(struct vb_qp *qp);	       /* a failed request whose turn has come; SQ drained */
 
@@ -60,6 +59,9 @@ bool vb_responder_run(struct vb_qp *qp); /* answers and NAKs; true: blocked by t
 bool vb_responder_ack(struct vb_qp *qp); /* the owed ACK; true: blocked */
 
 /* rc.c */
+/* Sends what is owed, then requests (requests before a mere ACK: the ACK can wait, the request is what
+ * somebody waits for); place, and true: as vb_transport.output has it. */
+bool vb_rc_output(struct vb_qp *qp, uint32_t place);
 void vb_rc_error(struct vb_qp *qp, const struct vb_facts *f); /* vb_transport.error */
 void vb_rc_flush(struct vb_qp *qp);			      /* vb_transport.flush */
 void vb_rc_complete_send(struct vb_qp *qp, struct vb_swqe *w, uint8_t wc_status);

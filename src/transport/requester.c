@@ -58,10 +58,9 @@ static inline bool window_open(const struct vb_req *q, uint32_t n)
 	return !out || (uint64_t)out + n <= PSN_WINDOW;
 }
 
-/* The request at q->next, whose npsn is set, has its PSNs. */
+/* The request at q->next, whose psn and npsn are set, has its PSNs. */
 static inline void started(struct vb_req *q, struct vb_swqe *w)
 {
-	w->psn = q->psn;
 	w->got = 0;
 	w->state = VB_WQE_STARTED;
 	q->sent = 0;
@@ -98,6 +97,7 @@ static bool start(struct vb_qp *qp, struct vb_swqe *w)
 	if (fetch && !window_open(q, w->npsn))
 		return false;
 	q->reads += fetch;
+	w->psn = q->psn;
 	started(q, w);
 	return true;
 }
@@ -388,6 +388,7 @@ static bool lose(struct vb_qp *qp, struct vb_swqe *w)
 		if (!check(qp, w))
 			return false;
 		w->npsn = psn_count(w->length, path_mtu(qp));
+		w->psn = q->psn;
 		started(q, w);
 	}
 	q->psn = vb_psn_add(w->psn, w->npsn);
@@ -451,19 +452,21 @@ static inline bool make_brief(struct vb_qp *qp, struct vb_swqe *w, struct vb_bri
 	return true;
 }
 
-bool vb_requester_brief(struct vb_qp *qp)
+/* The one request that is to be sent goes, and nothing else is to be done.  false: it has not, or there is
+ * more. */
+static inline __attribute__((always_inline)) bool send_brief(struct vb_qp *qp)
 {
 	struct vb_req *q = &qp->req;
 	struct vb_swqe *w = vb_sq_at(q, q->next);
 	struct vb_out *out = qp->path.out;
 	struct vb_brief b = {0};
+	uint32_t psn = q->psn;
 	uint64_t mark;
 
-	vb_lock_assert_held(&qp->lock);
-	if (vb_unlikely(q->seen - q->next != 1 || !out || w->length > out->brief || !is_plain(qp, w)))
+	if (vb_unlikely(q->seen - q->next != 1 || !out || !is_plain(qp, w)))
 		return false;
 	w->npsn = 1;
-	w->psn = q->psn;
+	w->psn = psn;
 	if (vb_unlikely(!make_brief(qp, w, &b)))
 		return false;
 	mark = out->ops->send(out, &b, VB_OUT_REQUEST);
@@ -472,14 +475,22 @@ bool vb_requester_brief(struct vb_qp *qp)
 	started(q, w);
 	q->mark = mark;
 	qp->resp.ack_owed = q->blocked = q->placing = false;
-	q->psn = vb_psn_add(w->psn, 1);
+	q->psn = vb_psn_add(psn, 1);
+	if (q->psn_max == psn) /* note_sent(), of one packet */
+		q->psn_max = q->psn;
 	q->next++;
-	note_sent(q);
 	if (vb_unlikely(!qp->acked))
 		complete_sent(qp, w);
 	else if (q->deadline == VB_NEVER) /* it is outstanding now */
 		q->deadline = 0;
 	return true;
+}
+
+bool vb_requester_output(struct vb_qp *qp, uint32_t place)
+{
+	vb_lock_assert_held(&qp->lock);
+	vb_sq_notice(qp);
+	return vb_likely(send_brief(qp)) ? false : vb_rc_output(qp, place);
 }
 
 bool vb_requester_run(struct vb_qp *qp, uint32_t place)

@@ -106,20 +106,33 @@ int vb_post_refuse_state(const struct vb_qp *qp, enum ibv_qp_state state, const 
 	return vb_refuse(EINVAL, call, "QP 0x%06x is in %s", qp->qpn, names[state]);
 }
 
+/* A request whose filling takes looking around. */
+static __attribute__((noinline)) int build_rare(const struct vb_qp *qp, struct vb_swqe *w,
+						const struct ibv_send_wr *wr, uint32_t bits,
+						enum ibv_mw_type binds)
+{
+	enum vb_build_fault fault;
+	int err = 0;
+
+	if (wr->opcode == IBV_WR_BIND_MW)
+		err = vb_mw_check(qp, wr->bind_mw.mw, &wr->bind_mw.bind_info, call_of(binds), binds);
+	if (err)
+		return err;
+	fault = vb_builder_fill_rare(&qp->req, w, wr, bits);
+	return fault ? refuse_request(qp, call_of(binds), wr, fault) : 0;
+}
+
 /* Fills one request; 0 or errno. */
 static inline __attribute__((always_inline)) int build(struct vb_builder *b, const struct ibv_send_wr *wr,
 						       enum ibv_mw_type binds)
 {
 	enum vb_build_fault fault = vb_builder_start(b, wr->opcode, wr->send_flags, wr->wr_id);
-	int err;
 
-	if (vb_unlikely(wr->opcode == IBV_WR_BIND_MW && !fault)) {
-		err = vb_mw_check(b->qp, wr->bind_mw.mw, &wr->bind_mw.bind_info, call_of(binds), binds);
-		if (err)
-			return err;
-	}
-	if (vb_likely(!fault))
+	if (vb_likely(!fault)) {
+		if (vb_unlikely(vb_builder_is_rare(b)))
+			return build_rare(b->qp, b->w, wr, b->bits, binds);
 		fault = vb_builder_fill(b, wr);
+	}
 	return vb_likely(!fault) ? 0 : refuse_request(b->qp, call_of(binds), wr, fault);
 }
 

@@ -1,7 +1,7 @@
-/* The short cuts for brief packets (vb_requester_brief(), vb_transport.brief) and the general ways are one
- * protocol: what a pair sends, completes and keeps with the ones is, packet for packet and instant for
- * instant, what it does with the others, over a bad wire, whatever stands in the way of a request or a packet
- * that could take a short cut.
+/* The short cuts for brief packets (send_brief() of transport/requester.c, vb_transport.brief) and the
+ * general ways are one protocol: what a pair sends, completes and keeps with the ones is, packet for packet
+ * and instant for instant, what it does with the others, over a bad wire, whatever stands in the way of a
+ * request or a packet that could take a short cut.
  *
  * The first argument or VB_SEEDS: how many seeds (300; 1000 with VERBENA_SOAK); the second argument: the
  * first of them. */
