@@ -70,7 +70,9 @@ static void text_sm_lid(char *text, size_t size, const struct vb_view_device *d,
 
 static void text_gid(char *text, size_t size, const struct vb_view_device *d, unsigned index)
 {
-	hex_words(text, size, d->port.gids.gid[index], 8);
+	static const uint8_t empty[16];
+
+	hex_words(text, size, index < d->port.gids.n ? d->port.gids.gid[index] : empty, 8);
 }
 
 static void text_gid_ndev(char *text, size_t size, const struct vb_view_device *d, unsigned index)
@@ -88,7 +90,8 @@ static void text_number(char *text, size_t size, const struct vb_view_device *d,
 	snprintf(text, size, "231:%u\n", index);
 }
 
-/* How many nodes a row makes: one, or of each device one, none but on Ethernet, or one for each entry. */
+/* How many nodes a row makes: one, or of each device one, none but on Ethernet, or one for each entry
+ * of a table; types and interfaces have those GIDs alone that are not empty. */
 enum per { ONE, DEVICE, ROCE, GID, ROCE_GID, PKEY };
 
 /* In paths, '@' is the device, '%' its file, '=' the network device and '#' the number of the entry. */
@@ -150,7 +153,7 @@ static unsigned count_of(enum per per, const struct vb_view_device *d)
 	case ROCE:
 		return !d->lid;
 	case GID:
-		return d->port.gids.n;
+		return VB_GID_ROOM;
 	case ROCE_GID:
 		return d->lid ? 0 : d->port.gids.n;
 	case PKEY:

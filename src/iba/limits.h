@@ -21,7 +21,8 @@
 #define VB_MAX_DM	   (16u << 20) /* bytes of device memory, of all its objects */
 #define VB_MAX_MSG	   (1u << 31)
 #define VB_PORT_MTU	   4096 /* active_mtu of the port; the shm wire's own packets are larger */
-#define VB_GID_TABLE	   4
+#define VB_GID_TABLE	   4	/* GIDs that a port can have */
+#define VB_GID_ROOM	   8	/* entries of its table, as an adapter's: the others are empty */
 #define VB_PKEY_TABLE	   1
 #define VB_MAX_DEVICES	   16 /* of a process; a power of two, since GUIDs and LIDs of a host stand in a row */
 #define VB_ADAPTER_BITS	   12 /* a QPN is adapter number << 12 | index */

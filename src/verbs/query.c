@@ -25,6 +25,7 @@
 #define PHYS_DISABLED 3
 #define GRH_REQUIRED  1 /* IBV_QPF_GRH_REQUIRED */
 #define TABLE	      "the table has %u entries, 0 to %u"
+#define EMPTY	      "GID index %u is empty: of the table's %u entries only 0 to %u are filled"
 #define OLD_PORT_ATTR offsetof(struct ibv_port_attr, port_cap_flags2)
 
 static_assert(sizeof(struct ibv_port_attr) == 52 && OLD_PORT_ATTR == 48, "ABI");
@@ -59,11 +60,13 @@ int vb_check_gid(const char *call, const struct vb_context *c, unsigned index)
 {
 	uint32_t n = gids_of(c)->n;
 
-	if (index >= n)
-		return vb_refuse(EINVAL, call, "GID index %u: " TABLE "%s%s", index, n, n - 1,
-				 index == UINT8_MAX ? "; it is -1 as sgid_index has it, no index was chosen"
-						    : "",
-				 vb_gid_missed(c) ? "; " VB_GID_MISSED : "");
+	if (index >= VB_GID_ROOM)
+		return vb_refuse(
+		    EINVAL, call, "GID index %u: " TABLE "%s%s", index, VB_GID_ROOM, VB_GID_ROOM - 1,
+		    index == UINT8_MAX ? "; it is -1 as sgid_index has it, no index was chosen" : "",
+		    vb_gid_missed(c) ? "; " VB_GID_MISSED : "");
+	if (index >= n) /* Linux tells the two apart */
+		return vb_refuse(ENODATA, call, EMPTY, index, VB_GID_ROOM, n - 1);
 	return 0;
 }
 
@@ -128,6 +131,8 @@ static struct ibv_odp_caps on_demand_caps(void)
 	caps.per_transport_caps.rc_odp_caps =
 	    IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ |
 	    IBV_ODP_SUPPORT_ATOMIC | IBV_ODP_SUPPORT_SRQ_RECV | ODP_FLUSH | ODP_ATOMIC_WRITE;
+	caps.per_transport_caps.uc_odp_caps =
+	    IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE;
 	return caps;
 }
 
@@ -181,7 +186,7 @@ static void port_attr(const struct vb_context *c, struct ibv_port_attr *a)
 	    .state = up ? IBV_PORT_ACTIVE : IBV_PORT_DOWN,
 	    .max_mtu = IBV_MTU_4096,
 	    .active_mtu = IBV_MTU_4096,
-	    .gid_tbl_len = (int)gids_of(c)->n,
+	    .gid_tbl_len = VB_GID_ROOM,
 	    .port_cap_flags = VB_PORT_CAPS,
 	    .max_msg_sz = vb_profile()->max_msg,
 	    .pkey_tbl_len = VB_PKEY_TABLE,
@@ -240,11 +245,16 @@ VB_EXPORT VB_CODE(ibv_query_gid, (context, port, index, gid), struct ibv_context
 	if (errno)
 		return -1;
 	t = asked_gids(c); /* also if it asks for the wrong one */
-	if (index < 0 || (uint32_t)index >= t->n) {
-		errno = vb_refuse(EINVAL, "ibv_query_gid", "GID index %d: " TABLE, index, t->n, t->n - 1);
+	if (index < 0 || index >= VB_GID_ROOM) {
+		errno = vb_refuse(EINVAL, "ibv_query_gid", "GID index %d: " TABLE, index, VB_GID_ROOM,
+				  VB_GID_ROOM - 1);
 		return -1;
 	}
-	memcpy(gid->raw, t->gid[index], 16);
+	if ((uint32_t)index < t->n)
+		memcpy(gid->raw, t->gid[index], 16);
+	else
+		memset(gid->raw, 0,
+		       16); /* programs look through the table, and take this for an empty entry */
 	return 0;
 }
 
@@ -283,8 +293,11 @@ VB_EXPORT VB_CODE(_ibv_query_gid_ex, (context, port, index, entry, flags, entry_
 	if (flags)
 		return vb_refuse(EINVAL, "ibv_query_gid_ex", "flags 0x%x, none are known", flags);
 	t = asked_gids(c);
+	if (index >= VB_GID_ROOM)
+		return vb_refuse(EINVAL, "ibv_query_gid_ex", "GID index %u: " TABLE, index, VB_GID_ROOM,
+				 VB_GID_ROOM - 1);
 	if (index >= t->n)
-		return vb_refuse(EINVAL, "ibv_query_gid_ex", "GID index %u: " TABLE, index, t->n, t->n - 1);
+		return vb_decline(ENODATA, "ibv_query_gid_ex", EMPTY, index, VB_GID_ROOM, t->n - 1);
 	e = entry_of(t, index);
 	give_entry(entry, &e, entry_size);
 	return 0;
@@ -335,7 +348,8 @@ VB_EXPORT VB_CODE(ibv_query_gid_type, (context, port, index, type), struct ibv_c
 
 	if (ibv_query_gid(context, port, index > INT32_MAX ? -1 : (int)index, &gid))
 		return -1;
-	*type = vb_devices_infiniband() ? TYPE_IB_ROCE_V1 : TYPE_ROCE_V2;
+	/* that of an empty entry is the type that has no name */
+	*type = vb_devices_infiniband() || vb_gid_is_zero(gid.raw) ? TYPE_IB_ROCE_V1 : TYPE_ROCE_V2;
 	return 0;
 }
 

@@ -346,14 +346,14 @@ static void a_port_of_infiniband(void)
 
 		CHECK(!ibv_query_port(c, 1, &a) && a.link_layer == IBV_LINK_LAYER_INFINIBAND);
 		CHECK(a.lid == vb_devices_lid((uint32_t)i) && a.lid && a.lid < 0xc000 && !a.lmc && a.sm_lid &&
-		      a.sm_lid != a.lid && !(a.flags & 1) && a.gid_tbl_len == 1);
+		      a.sm_lid != a.lid && !(a.flags & 1) && a.gid_tbl_len == 8);
 		CHECK(!ibv_query_gid(c, 1, 0, &gid) && !memcmp(gid.raw, prefix, 8));
 		guid = ibv_get_device_guid(c->device);
 		CHECK(!memcmp(gid.raw + 8, &guid, 8));
 		CHECK(!ibv_query_gid_ex(c, 1, 0, &entry, 0) && entry.gid_type == IBV_GID_TYPE_IB &&
 		      !memcmp(&entry.gid, &gid, 16));
 		CHECK(ibv_query_gid_table(c, table, 8, 0) == 1);
-		CHECK(ibv_query_gid(c, 1, 1, &gid) == -1 && errno == EINVAL);
+		CHECK(ibv_query_gid(c, 1, 8, &gid) == -1 && errno == EINVAL);
 		CHECK(!ibv_close_device(c));
 	}
 }
@@ -467,7 +467,9 @@ static void addresses_of_each_link(void)
 	kit_end_open(&e, ibv_alloc_pd(open_one(0)), 8, 64);
 	a.ah_attr.dlid = e.card.lid;
 	a.ah_attr.is_global = 1;
-	a.ah_attr.grh.sgid_index = 1;
+	a.ah_attr.grh.sgid_index = 1; /* empty */
+	CHECK(ibv_modify_qp(e.qp, &a, mask) == ENODATA);
+	a.ah_attr.grh.sgid_index = 8;
 	CHECK(ibv_modify_qp(e.qp, &a, mask) == EINVAL);
 	a.ah_attr.grh.sgid_index = 0;
 	a.ah_attr.sl = 16;

@@ -109,6 +109,47 @@ static void stopped_before_contact(struct ibv_pd *pd)
 	kit_end_close(&e);
 }
 
+/* A SEND from and to memory that nobody has touched yet, and a WRITE there. */
+static void on_demand(struct ibv_pd *pd)
+{
+	struct ibv_recv_wr recv, *bad;
+	struct ibv_send_wr send, *worse;
+	struct kit_end from, to;
+	struct ibv_sge here, there;
+	struct ibv_mr *mr;
+	uint8_t *area;
+
+	area = mmap(NULL, 2 * SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	mr = ibv_reg_mr(pd, area, 2 * SIZE,
+			IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_ON_DEMAND);
+	CHECK(area != MAP_FAILED && mr);
+	open_end(&from, pd);
+	open_end(&to, pd);
+	kit_connect(&from, &to.card);
+	kit_connect(&to, &from.card);
+	here = (struct ibv_sge){(uintptr_t)area, SIZE / 2, mr->lkey};
+	there = (struct ibv_sge){(uintptr_t)area + SIZE, SIZE / 2, mr->lkey};
+	recv = (struct ibv_recv_wr){.sg_list = &there, .num_sge = 1};
+	CHECK(!ibv_post_recv(to.qp, &recv, &bad));
+	send = (struct ibv_send_wr){
+	    .sg_list = &here, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED};
+	CHECK(!ibv_post_send(from.qp, &send, &worse));
+	expect(&from, IBV_WC_SEND, 0);
+	expect(&to, IBV_WC_RECV, SIZE / 2);
+	CHECK(!madvise(area + SIZE, SIZE, MADV_DONTNEED));
+	area[0] = 5;
+	send.opcode = IBV_WR_RDMA_WRITE;
+	send.wr.rdma.remote_addr = (uintptr_t)area + SIZE;
+	send.wr.rdma.rkey = mr->rkey;
+	CHECK(!ibv_post_send(from.qp, &send, &worse));
+	expect(&from, IBV_WC_RDMA_WRITE, 0);
+	for (double start = kit_now(); atomic_load((_Atomic uint8_t *)&area[SIZE]) != 5;)
+		CHECK(ibv_poll_cq(to.cq, 1, &(struct ibv_wc){0}) == 0 && kit_now() - start < 20);
+	kit_end_close(&from);
+	kit_end_close(&to);
+	CHECK(!ibv_dereg_mr(mr) && !munmap(area, 2 * SIZE));
+}
+
 int main(void)
 {
 	struct ibv_context *ctx;
@@ -143,6 +184,7 @@ int main(void)
 	CHECK(e.qp->state == IBV_QPS_RTS);
 	nobody_is_there(pd);
 	stopped_before_contact(pd);
+	on_demand(pd);
 	kit_end_close(&e);
 	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
 	return 0;

@@ -164,7 +164,7 @@ static void gid_beyond_the_table(void)
 				   .path_mtu = IBV_MTU_1024,
 				   .max_dest_rd_atomic = 1,
 				   .min_rnr_timer = 1,
-				   .ah_attr = {.is_global = 1, .port_num = 1, .grh = {.sgid_index = 4}}};
+				   .ah_attr = {.is_global = 1, .port_num = 1, .grh = {.sgid_index = 8}}};
 
 	kit_end_open(&a, pd, 8, PAGE);
 	attr.dest_qp_num = a.qp->qp_num;
@@ -173,7 +173,7 @@ static void gid_beyond_the_table(void)
 			    IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 				IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == EINVAL);
 	SAID("ibv_modify_qp");
-	SAID("GID index 4: the table has 4 entries, 0 to 3");
+	SAID("GID index 8: the table has 8 entries, 0 to 7");
 }
 
 /* N3.11, in other words: an attribute is missing. */

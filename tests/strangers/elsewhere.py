@@ -13,7 +13,7 @@ import stranger
 HERE = os.path.dirname(os.path.abspath(__file__))
 # What runs there: a program and its rows.
 RUNS = [["devinfo.py"], ["pingpong.py", "ibv_rc_pingpong -g 0 -c", "ibv_srq_pingpong -g 0 -q 1"],
-        ["perftest.py", "ib_write_bw -s 1", "ib_send_lat -e", "ib_atomic_lat -A FETCH_AND_ADD"]]
+        ["perftest.py", "ib_write_bw -s 1", "ib_send_lat -e", "ib_atomic_lat -A FETCH_AND_ADD"], ["pyverbs.py", "--mode", "run"]]
 
 
 def copy_build(build, to):
@@ -44,10 +44,13 @@ def user(build):
         os.chmod(directory, 0o755)
         copied = os.path.join(directory, "elsewhere")
         copy_build(build, copied)
-        shutil.copytree(HERE, os.path.join(directory, "strangers"), ignore=shutil.ignore_patterns("__pycache__"))
+        here = os.path.join(directory, "tests", "strangers")
+        shutil.copytree(HERE, here, ignore=shutil.ignore_patterns("__pycache__"))
+        os.mkdir(os.path.join(directory, "docs"))  # where pyverbs.py finds its table
+        shutil.copy(os.path.join(os.path.dirname(os.path.dirname(HERE)), "docs", "conformance.md"), os.path.join(directory, "docs"))
         subprocess.run(["chmod", "-R", "a+rX", directory], check=True)
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-        return all_runs(prefix, copied, os.path.join(directory, "strangers"))
+        return all_runs(prefix, copied, here)
 
 
 def netns(build):

@@ -1,10 +1,13 @@
 #!/usr/bin/python3
-"""rdma-core's own Python suite, unmodified: the parts that this library claims.
+"""rdma-core's own Python suite, unmodified, all of it but test_rdmacm (which is about librdmacm).
 
-Every case of the modules below must pass, but those in LATER, which may also be skipped by the suite itself (it
-skips what answers EOPNOTSUPP): each has its reason.  A skip that is not listed fails the test.
+Every case must pass, but those of the table in docs/conformance.md, which the suite itself skips, since it asks
+for what is not there.  A case that is skipped and not in the table fails the test, and so does one that passes although
+it is in the table, or a row that is about another number of cases.
 """
+import fnmatch
 import gzip
+import importlib.util
 import json
 import os
 import re
@@ -16,29 +19,48 @@ import tempfile
 import stranger
 
 SOURCE = "/usr/share/doc/rdma-core/tests"
-MODULES = ["test_addr", "test_device", "test_pd", "test_cq", "test_cq_events", "test_atomic", "test_qp",
-           "test_parent_domain", "test_cqex", "test_mlx5_timestamp", "test_mr", "test_odp", "test_relaxed_ordering",
-           "test_fork", "test_shared_pd", "test_qpex"]
-# pattern of the case -> why it may be skipped
-LATER = [
-    (r"test_device\.DeviceTest\.test_query_gid_ex_bad_flow", "it wants an empty GID index, and none is"),
-    (r"test_qp\.QPTest\.test_create_raw_", "raw packet QPs are for Ethernet adapters"),
-    (r"test_qp\.QPTest\.test_query_raw_qp", "raw packet QPs are for Ethernet adapters"),
-    (r"test_qp\.QPTest\.test_(create|query)_uc_", "UC"),
-    (r"test_qp\.QPTest\.test_(create|query|modify)_ud_", "UD"),
-    (r"test_qp\.QPTest\.test_query_data_in_order", "UD"),
-    (r"test_cq\.CQTest\.test_resize_cq", "UD: it resizes a CQ of UD QPs"),
-    (r"test_cq_events\..*_ud$", "UD"),
-    (r"test_mr\.DmaBuf", "it takes its dma-bufs from /dev/dri"),
-    (r"test_(odp|relaxed_ordering)\..*_ud_", "UD"),
-    (r"test_qpex\..*(_ud_|_bad_flow)", "UD"),
-    (r"test_parent_domain\..*_ud_", "UD"),
-    (r"test_cqex\..*_ud_", "UD"),
-    (r"test_cqex\..*_xrc_", "XRC"),
-    (r"test_mlx5_timestamp\..*_raw_traffic", "raw packet QPs are for Ethernet adapters"),
-    (r"test_mlx5_timestamp\.(TimeStampTest\.test_timestamp_free_running_rc_|TimeAPITest\.)", "it has mlx5's driver convert the "
-     "time"),
-]
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+TABLE = os.path.join(ROOT, "docs", "conformance.md")
+SECTION = "## rdma-core's test-suite"
+# What docs name as a test: some case of each has to pass.
+NAMED = ["test_addr", "test_device", "test_pd", "test_cq", "test_cq_events", "test_atomic", "test_qp", "test_parent_domain",
+         "test_cqex", "test_mlx5_timestamp", "test_mr", "test_odp", "test_relaxed_ordering", "test_fork", "test_shared_pd",
+         "test_qpex"]
+SKIPPED, PASSES, EITHER = {"skip"}, {"ok"}, {"ok", "skip"}
+
+
+class Row:
+    """Cases that are skipped: their patterns, how many they are, why, and where they are not."""
+
+    def __init__(self, cells):
+        self.patterns = re.findall(r"`([^`]+)`", cells[0])
+        self.count, self.why, self.unless = int(cells[1]), cells[2], cells[3]
+        self.met = 0
+
+    def has(self, name):
+        return any(fnmatch.fnmatchcase(name, f"tests.{p}") for p in self.patterns)
+
+    def allowed(self, huge):
+        """What may become of the cases on this machine."""
+        if self.unless == "huge pages":
+            return PASSES if huge else SKIPPED
+        if self.unless.startswith("`/dev/"):  # whether they pass depends on what it is, and on who may use it
+            return EITHER if os.path.exists(self.unless.strip("`")) else SKIPPED
+        if self.unless == "CUDA":
+            return EITHER if importlib.util.find_spec("cuda") else SKIPPED
+        return SKIPPED
+
+
+def table():
+    with open(TABLE, encoding="utf-8") as f:
+        section = f.read().split(f"\n{SECTION}\n")[1].split("\n## ")[0]
+    rows = [[c.strip() for c in line.strip("|").split("|")] for line in section.splitlines() if line.startswith("|")]
+    return [Row(cells) for cells in rows[2:]]
+
+
+def modules():
+    names = (re.match(r"(test_\w+)\.py(\.gz)?$", n) for n in os.listdir(SOURCE))
+    return sorted(m.group(1) for m in names if m and m.group(1) != "test_rdmacm")
 
 
 def copy(to):
@@ -86,24 +108,33 @@ def main():
     for mode in ("run", "path") if a.mode == "both" else (a.mode,):
         with stranger.huge_pages(16) as huge, tempfile.TemporaryDirectory(prefix="verbena-pyverbs-") as directory:
             copy(directory)
-            found, status, errors = cases(a.build, directory, a.rows or MODULES, mode)
+            found, status, errors = cases(a.build, directory, a.rows or modules(), mode)
         if status != 0:
             bad += 1
             last = [n for n, (what, _) in found.items() if what == "start"]
             print(f"FAILED  [{mode}] the suite ended with status {status}"
                   + (f" in {last[-1]}" if last else "") + f"\n{stranger.tail(errors)}")
+        rows = table()
         for name, (what, why) in found.items():
-            later = next((reason for pattern, reason in LATER if re.search(pattern, name)), None)
-            if "huge" in name and not huge:
-                later = "no huge pages can be made available here"
-            if what == "ok":
-                passed += 1
-            elif what == "skip" and later:
-                skipped += 1
-                print(f"skipped {name} [{mode}]: {later} ({why})")
-            else:
+            row = next((r for r in rows if r.has(name)), None)
+            if row:
+                row.met += 1
+            if what not in (row.allowed(huge) if row else PASSES):
                 bad += 1
-                print(f"FAILED  {name} [{mode}]: {what}\n{stranger.tail(why)}")
+                print(f"FAILED  {name} [{mode}]: {what}, " + (f"listed as skipped: {row.why}" if row else "not listed")
+                      + f"\n{stranger.tail(why)}")
+            elif what == "ok":
+                passed += 1
+            else:
+                skipped += 1
+        for module in [] if a.rows else NAMED:
+            if not any(what == "ok" and name.startswith(f"tests.{module}.") for name, (what, _) in found.items()):
+                bad += 1
+                print(f"FAILED  {module} [{mode}]: no case of it passed")
+        for row in rows:
+            if not a.rows and row.met != row.count:
+                bad += 1
+                print(f"FAILED  {row.patterns} [{mode}]: {row.met} cases, the table says {row.count}")
         if bad and errors.strip():
             print(f"  [{mode}] errors:\n{stranger.tail(errors, 60)}")
     print(f"{passed} passed, {bad} failed, {skipped} skipped")

@@ -65,13 +65,18 @@ static struct ibv_ah_attr address(void)
 	return av;
 }
 
-static void refused(const struct ibv_ah_attr *av)
+static void refused_with(int err, const struct ibv_ah_attr *av)
 {
 	struct ibv_qp_attr a = {.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .ah_attr = *av};
 
 	need(ibv_modify_qp(qp, &a,
 			   IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-			       IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == EINVAL);
+			       IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == err);
+}
+
+static void refused(const struct ibv_ah_attr *av)
+{
+	refused_with(EINVAL, av);
 }
 
 static void (*body)(void);
@@ -225,8 +230,17 @@ static void index_beyond(void)
 	struct ibv_ah_attr av = address();
 
 	client_that_asked();
-	av.grh.sgid_index = 4;
+	av.grh.sgid_index = 8;
 	refused(&av);
+}
+
+static void index_empty(void)
+{
+	struct ibv_ah_attr av = address();
+
+	client_that_asked();
+	av.grh.sgid_index = 4;
+	refused_with(ENODATA, &av);
 }
 
 static void what_is_wrong_is_named(void **state)
@@ -236,10 +250,12 @@ static void what_is_wrong_is_named(void **state)
 	one_line("its destination GID is there, is_global is 0 (EINVAL)");
 	log_of(no_index);
 	one_line(
-	    "GID index 255: the table has 4 entries, 0 to 3; it is -1 as sgid_index has it, no index was "
+	    "GID index 255: the table has 8 entries, 0 to 7; it is -1 as sgid_index has it, no index was "
 	    "chosen; " MISSED);
 	log_of(index_beyond);
-	one_line("GID index 4: the table has 4 entries, 0 to 3 (EINVAL)");
+	one_line("GID index 8: the table has 8 entries, 0 to 7 (EINVAL)");
+	log_of(index_empty);
+	one_line("GID index 4 is empty: of the table's 8 entries only 0 to 3 are filled (ENODATA)");
 }
 
 int main(void)

@@ -384,8 +384,9 @@ static void what_the_device_says_of_on_demand(void **state)
 	assert_int_equal(a.odp_caps.general_caps, IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT);
 	assert_int_equal(a.odp_caps.per_transport_caps.rc_odp_caps, rc);
 	assert_int_equal(a.xrc_odp_caps, rc);
-	/* as long as these are not there */
-	assert_int_equal(a.odp_caps.per_transport_caps.uc_odp_caps, 0);
+	assert_int_equal(a.odp_caps.per_transport_caps.uc_odp_caps,
+			 IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE);
+	/* as long as it is not there */
 	assert_int_equal(a.odp_caps.per_transport_caps.ud_odp_caps, 0);
 }
 

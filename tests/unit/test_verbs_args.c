@@ -181,7 +181,7 @@ static void port_attributes(void **state)
 	assert_int_equal(a.state, IBV_PORT_ACTIVE);
 	assert_int_equal(a.link_layer, IBV_LINK_LAYER_ETHERNET);
 	assert_int_equal(a.max_msg_sz, 1u << 31); /* rule 50 */
-	assert_int_equal(a.gid_tbl_len, 4);
+	assert_int_equal(a.gid_tbl_len, 8);
 	assert_int_equal(a.pkey_tbl_len, 1);
 	assert_int_equal(ibv_query_port(ctx, 0, &a), EINVAL);
 	assert_int_equal(ibv_query_port(ctx, 2, &a), EINVAL);
@@ -194,13 +194,14 @@ static void port_attributes(void **state)
 
 static void gids(void **state)
 {
+	static const union ibv_gid none;
 	struct ibv_gid_entry e, all[4];
 	union ibv_gid g;
 
 	(void)state;
 	assert_int_equal(gid.raw[10] & gid.raw[11], 0xff); /* IPv4-mapped, at index 0 */
-	/* programs have 1 or 3 written into them: nothing is empty, what has no address of its own repeats 0
-	 */
+	/* programs have 1 or 3 written into them: none of these is empty, and what has no address of its own
+	 * repeats 0 */
 	for (uint32_t i = 0; i < 4; i++) {
 		assert_int_equal(ibv_query_gid(ctx, 1, (int)i, &g), 0);
 		if (i != 1 || !g.raw[0]) /* the host's own IPv6 address may stand at 1 */
@@ -210,14 +211,20 @@ static void gids(void **state)
 		assert_int_equal(e.gid_index, i);
 		assert_true(e.ndev_ifindex > 0);
 	}
-	MINUS_ONE(ibv_query_gid(ctx, 1, 4, &g), EINVAL);
+	for (uint32_t i = 4; i < 8; i++) { /* empty, as most of an adapter's table is */
+		memset(&g, 0xaa, sizeof(g));
+		assert_int_equal(ibv_query_gid(ctx, 1, (int)i, &g), 0);
+		assert_memory_equal(&g, &none, 16);
+		assert_int_equal(ibv_query_gid_ex(ctx, 1, i, &e, 0), ENODATA);
+	}
+	MINUS_ONE(ibv_query_gid(ctx, 1, 8, &g), EINVAL);
 	MINUS_ONE(ibv_query_gid(ctx, 1, -1, &g), EINVAL);
 	MINUS_ONE(ibv_query_gid(ctx, 2, 0, &g), EINVAL);
 	assert_int_equal(ibv_query_gid_ex(ctx, 1, 0, &e, 0), 0);
 	assert_memory_equal(&e.gid, &gid, 16);
 	assert_int_equal(e.gid_type, IBV_GID_TYPE_ROCE_V2);
 	assert_int_equal(e.port_num, 1);
-	assert_int_equal(ibv_query_gid_ex(ctx, 1, 4, &e, 0), EINVAL);
+	assert_int_equal(ibv_query_gid_ex(ctx, 1, 8, &e, 0), EINVAL);
 	assert_int_equal(ibv_query_gid_ex(ctx, 2, 0, &e, 0), EINVAL);
 	assert_int_equal(ibv_query_gid_ex(ctx, 1, 0, &e, 1), EINVAL);
 	assert_int_equal(ibv_query_gid_table(ctx, all, 4, 0), 4);
@@ -273,6 +280,8 @@ static void address_handles(void **state)
 	assert_non_null(ah);
 	assert_int_equal(ibv_destroy_ah(ah), 0);
 	a.grh.sgid_index = 4;
+	REFUSED(ibv_create_ah(pd, &a), ENODATA);
+	a.grh.sgid_index = 8;
 	REFUSED(ibv_create_ah(pd, &a), EINVAL);
 	a = good_av();
 	a.sl = 16;
@@ -485,8 +494,8 @@ static void move(struct ibv_qp *qp, enum ibv_qp_state to, int mask)
 	assert_int_equal(qp->state, to);
 }
 
-/* The attribute is refused, and nothing at all has changed. */
-static void stays(struct ibv_qp *qp, struct ibv_qp_attr *a, int mask)
+/* The attribute is refused with err, and nothing at all has changed. */
+static void stays(struct ibv_qp *qp, struct ibv_qp_attr *a, int mask, int err)
 {
 	struct ibv_qp_init_attr init;
 	struct ibv_qp_attr before, after;
@@ -494,18 +503,19 @@ static void stays(struct ibv_qp *qp, struct ibv_qp_attr *a, int mask)
 	memset(&before, 0, sizeof(before));
 	memset(&after, 0, sizeof(after));
 	assert_int_equal(ibv_query_qp(qp, &before, 0, &init), 0);
-	assert_int_equal(ibv_modify_qp(qp, a, mask), EINVAL);
+	assert_int_equal(ibv_modify_qp(qp, a, mask), err);
 	assert_int_equal(ibv_query_qp(qp, &after, 0, &init), 0);
 	assert_memory_equal(&before, &after, sizeof(before));
 	assert_int_equal(qp->state, before.qp_state);
 }
 
-#define BAD(to, mask, assignment)                         \
+#define BAD_WITH(err, to, mask, assignment)               \
 	do {                                              \
 		struct ibv_qp_attr a = good_attr(qp, to); \
 		assignment;                               \
-		stays(qp, &a, mask);                      \
+		stays(qp, &a, mask, err);                 \
 	} while (0)
+#define BAD(to, mask, assignment) BAD_WITH(EINVAL, to, mask, assignment)
 
 static void rule_38_values(void **state)
 {
@@ -549,7 +559,8 @@ static void rule_38_values_to_rtr(void **state)
 	move(qp, IBV_QPS_INIT, TO_INIT);
 	BAD(IBV_QPS_RTR, TO_RTR, a.ah_attr.is_global = 0);
 	BAD(IBV_QPS_RTR, TO_RTR, a.ah_attr.port_num = 0);
-	BAD(IBV_QPS_RTR, TO_RTR, a.ah_attr.grh.sgid_index = 4);
+	BAD_WITH(ENODATA, IBV_QPS_RTR, TO_RTR, a.ah_attr.grh.sgid_index = 4);
+	BAD(IBV_QPS_RTR, TO_RTR, a.ah_attr.grh.sgid_index = 8);
 	BAD(IBV_QPS_RTR, TO_RTR, a.ah_attr.grh.sgid_index = 200);
 	BAD(IBV_QPS_RTR, TO_RTR, memset(&a.ah_attr.grh.dgid, 0, 16));
 	BAD(IBV_QPS_RTR, TO_RTR, a.path_mtu = (enum ibv_mtu)0);
