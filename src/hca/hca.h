@@ -10,6 +10,7 @@
 #include "host/adapter.h"
 #include "host/addresses.h"
 #include "host/netif.h"
+#include "hca/mcast.h"
 #include "iba/rxq.h"
 #include "mem/keys.h"
 #include "obj/context.h"
@@ -50,6 +51,7 @@ struct vb_hca {
 	struct vb_keys keys;
 	struct vb_mws mws;
 	struct vb_srqs srqs;	    /* those of XRC */
+	struct vb_hca_mcast mcast;  /* groups, and who sends to them (hca/mcast.h) */
 	struct vb_lock timer_lock;  /* guards timed and every QP's on_timer; taken before QP locks, by trylock
 				       from pollers */
 	struct vb_list timed;	    /* QPs whose timers may run */

@@ -47,6 +47,7 @@ int vb_hca_open(struct vb_hca **out, uint32_t device, enum vb_open_step *step,
 	vb_list_init(&h->dms);
 	vb_list_init(&h->contexts);
 	vb_srqs_init(&h->srqs);
+	vb_mcast_open(h); /* pairs with vb_hca_close() */
 	vb_list_init(&h->moderated);
 	h->hear[VB_SUBJECT_DIRECT] = vb_direct_told;
 	err = vb_mws_init(&h->mws, &h->keys, vb_profile()->max_mw); /* pairs with vb_hca_close() */
@@ -79,6 +80,7 @@ close_port:
 fini_windows:
 	vb_mws_fini(&h->mws);
 free_hca:
+	vb_mcast_close(h);
 	free(h);
 	return err;
 }
@@ -88,6 +90,7 @@ void vb_hca_close(struct vb_hca *h)
 	vb_adapter_close(h->adapter);
 	vb_relaxed_fini(&h->relaxed);
 	vb_mws_fini(&h->mws);
+	vb_mcast_close(h);
 	vb_slab_fini(&h->mr_slab);
 	vb_port_close(h);
 	free(h);

@@ -99,6 +99,7 @@ void vb_hca_peer_up(struct vb_peer *peer)
 		move_paths(peer);
 		return;
 	}
+	vb_mcast_peers_changed(&vb_hca(peer->adapter)->mcast);
 	vb_direct_peer_up(peer);
 	vb_hca_open_lanes(peer);
 	take_lanes(peer);
@@ -160,6 +161,8 @@ void vb_hca_peer_down(struct vb_peer *peer, enum vb_peer_end how)
 	struct vb_qp *qp;
 	bool hid = false;
 
+	/* Who sends just now holds a queue pair's lock, which each is asked for below. */
+	vb_mcast_peers_changed(&vb_hca(peer->adapter)->mcast);
 	take_lanes(peer);
 	for (uint32_t at = 0; (qp = next_qp(peer->lanes[0].rxq, &at));)
 		lose_peer(peer, qp, how);

@@ -272,6 +272,11 @@ uint32_t vb_adapter_number_at(const struct vb_adapter *a, uint32_t k)
 	return k < atomic_load_explicit(&a->nnumbers, memory_order_acquire) ? a->numbers[k].number : 0;
 }
 
+bool vb_adapter_has_number(const struct vb_adapter *a, uint32_t number)
+{
+	return number < VB_ADAPTERS && atomic_load_explicit(&a->slot_of[number], memory_order_acquire);
+}
+
 void *vb_adapter_user(const struct vb_adapter *a)
 {
 	return a->user;

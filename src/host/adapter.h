@@ -279,6 +279,20 @@ void vb_peer_contact(struct vb_peer *peer);
  * not answer; else what this process lacks.  *why: more of it. */
 int vb_peer_reach(struct vb_adapter *a, uint32_t number, uint64_t until, struct vb_peer **peer,
 		  struct vb_reach_facts *why);
+/* Meeting several at once: contact with all of them is begun, and vb_peers_meet() waits for each, until
+ * `until` at most.  A number that is nobody's, or this adapter's, is passed over, and so is one with which
+ * there is no contact for a reason of the other end's: *met counts those.  0, or what this process lacks. */
+struct vb_met {
+	uint32_t silent;	   /* how many do not answer */
+	uint32_t refused;	   /* how many cannot be talked to, */
+	struct vb_reach_facts why; /* one of them for that reason */
+};
+void vb_peers_call(struct vb_adapter *a, const uint32_t *numbers, uint32_t n);
+int vb_peers_meet(struct vb_adapter *a, const uint32_t *numbers, uint32_t n, uint64_t until,
+		  struct vb_met *met);
+/* The numbers that this user's processes have bound in this network namespace, this one's among them (all
+ * users', where the kernel does not tell whose they are), in *numbers (to be freed); 0 or errno. */
+int vb_numbers_list(uint32_t **numbers, uint32_t *count);
 /* After peer_up() of a peer that is not UP: the one to use instead if it turned out that both are one process
  * (contact was made through two of its numbers at once), else this one.  Takes over the caller's reference
  * and returns one to the result. */
@@ -318,9 +332,10 @@ void vb_peer_insane(struct vb_peer *peer);
 /* Says how many of the numbers of this network namespace are taken, and by which users: "4095 by user 12345".
  * Returns buf. */
 const char *vb_numbers_say(char *buf, size_t size);
-/* How many numbers it has, and the k-th, 0 behind the last. */
+/* How many numbers it has, and the k-th, 0 behind the last; whether this is one of them. */
 uint32_t vb_adapter_number_count(const struct vb_adapter *a);
 uint32_t vb_adapter_number_at(const struct vb_adapter *a, uint32_t k);
+bool vb_adapter_has_number(const struct vb_adapter *a, uint32_t number);
 /* Peers by index: NULL where there is none.  What a poller reads through the pointer before it has
  * its lanes' locks stays valid: the wire's halves are not freed before the adapter is closed, and the peer's
  * mapping is not taken away but replaced (MAP_FIXED) by empty pages or by the next peer's segment. */
@@ -337,6 +352,19 @@ int vb_member_join(struct vb_adapter *a, const char *what);
 void vb_member_leave(struct vb_adapter *a, const char *what);
 uint32_t vb_member_count(struct vb_adapter *a, const char *what);
 int vb_member_list(struct vb_adapter *a, const char *what, uint32_t **numbers, uint32_t *count);
+
+/* Multicast groups (host/groups.c).  A group's GID is two words here, as it stands in memory; 16 bytes of
+ * zero are none.  vb_group_show(): shows the group to peers, at the index that is returned, VB_MAX_MCAST_GRP:
+ * there is no room; one thread at a time, as vb_group_hide().  vb_peer_shows_group(): whether a peer that is
+ * UP does, this adapter itself being one. */
+uint32_t vb_group_show(struct vb_adapter *a, const uint64_t mgid[2]);
+void vb_group_hide(struct vb_adapter *a, uint32_t index);
+bool vb_peer_shows_group(const struct vb_peer *peer, const uint64_t mgid[2]);
+/* vb_groups_stir(): has all peers, and this adapter, look at the groups again; without locks.
+ * vb_groups_stirs(): counts how often this adapter was told so.  Who reads it, then looks at its peers, and
+ * reads it again, has missed nothing if it has not changed. */
+void vb_groups_stir(struct vb_adapter *a);
+uint32_t vb_groups_stirs(const struct vb_adapter *a);
 
 /* Progress roles.  VB_SPINS polls are polling: within a millisecond where the word says asleep, and then
  * between two looks of the engine. */

@@ -14,7 +14,8 @@
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
 
-_Static_assert(sizeof(struct vb_set) <= VB_HINTS_SIZE, "hints fit their memfd");
+_Static_assert(sizeof(struct vb_set) <= VB_HINTS_STIRS && VB_HINTS_STIRS + VB_LINE <= VB_HINTS_SIZE,
+	       "hints fit their memfd");
 _Static_assert(VB_SET_SIZE == VB_MAX_RINGS, "a hint is a ring's index");
 
 /* The page is there from the beginning: the first message to a cold ring would have to fetch it. */

@@ -143,6 +143,59 @@ int32_t *vb_numbers_owners(void)
 	return NULL;
 }
 
+/* The numbers that are bound, where the kernel does not tell by whom: each as if it were this user's. */
+static int read_names(struct owners *o)
+{
+	FILE *f = fopen("/proc/net/unix", "re");
+	char *line = NULL, *at;
+	size_t size = 0;
+	int err = 0;
+
+	memset(o, 0, sizeof(*o));
+	if (!f)
+		return errno;
+	while (getline(&line, &size, f) > 0) {
+		uint32_t number;
+
+		at = strchr(line, '@');
+		if (!at)
+			continue;
+		at[strcspn(at, "\n")] = 0;
+		*at = 0; /* as the name begins in the kernel */
+		number = number_in(at, strlen(at + 1) + 1);
+		if (number)
+			o->uid_of[number] = (int32_t)(geteuid() + 1);
+	}
+	if (ferror(f))
+		err = EIO;
+	free(line);
+	fclose(f);
+	return err;
+}
+
+int vb_numbers_list(uint32_t **numbers, uint32_t *count)
+{
+	struct owners *o = malloc(sizeof(*o));
+	int err = o ? 0 : ENOMEM;
+	uint32_t n = 0;
+
+	*numbers = o ? malloc(VB_ADAPTERS * sizeof(**numbers)) : NULL;
+	if (!err && !*numbers)
+		err = ENOMEM;
+	if (!err && read_owners(o))
+		err = read_names(o);
+	for (uint32_t i = 1; !err && i < VB_ADAPTERS; i++)
+		if (o->uid_of[i] == (int32_t)(geteuid() + 1))
+			(*numbers)[n++] = i;
+	free(o);
+	*count = n;
+	if (err) {
+		free(*numbers);
+		*numbers = NULL;
+	}
+	return err;
+}
+
 const char *vb_numbers_say(char *buf, size_t size)
 {
 	struct owners *o = malloc(sizeof(*o));

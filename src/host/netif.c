@@ -37,6 +37,13 @@ bool vb_gid_is_zero(const uint8_t gid[16])
 	return !memcmp(gid, zero, 16);
 }
 
+bool vb_gid_is_group(const uint8_t gid[16])
+{
+	static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+
+	return gid[0] == 0xff || (!memcmp(gid, mapped, sizeof(mapped)) && gid[12] >> 4 == 0xe);
+}
+
 int vb_gids_index(const struct vb_gids *t, const uint8_t gid[16])
 {
 	for (uint32_t i = 0; i < t->n; i++)

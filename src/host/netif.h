@@ -15,6 +15,8 @@ struct vb_gids {
 };
 
 bool vb_gid_is_zero(const uint8_t gid[16]);
+/* Whether it is a multicast group's: an address of ff00::/8 (IPv6), or one of 224.0.0.0/4 (IPv4), mapped. */
+bool vb_gid_is_group(const uint8_t gid[16]);
 /* Index of a GID in the table, -1: not there. */
 int vb_gids_index(const struct vb_gids *t, const uint8_t gid[16]);
 /* Whether the GID is an address of this host, and then the interface's MAC address. */

@@ -3,7 +3,8 @@
  * and checks it.  Its owner alone writes it.
  *
  * What peers write stands in a memfd of its own, handed over with the segment: hints (base/set.h), the
- * ring_index() of those cold rings in which a packet was left.  Any peer may set or clear any of them. */
+ * ring_index() of those cold rings in which a packet was left, and a count of changes of their multicast
+ * groups. Any peer may set or clear any of it. */
 #ifndef VB_HOST_SEGMENT_H
 #define VB_HOST_SEGMENT_H
 
@@ -16,7 +17,7 @@
 #include "iba/shown.h"
 
 #define VB_SEG_MAGIC   0x3142524556ull /* "VERB1" */
-#define VB_SEG_VERSION 8
+#define VB_SEG_VERSION 9
 
 /* Ring geometry.  Descriptors and payload are apart, so that a payload can never pass for a descriptor. */
 #define VB_RING_SLOTS  1024u
@@ -91,6 +92,9 @@ struct vb_seg_head {
 #define VB_SEG_KEY_MARKS 4224ull /* how far the key table and its announcements are used: two lines */
 #define VB_SEG_PD_MARKS	 4416ull /* how far the table of protection domains is, alone in its line */
 #define VB_SEG_DROPS	 4480ull /* struct vb_drops */
+#define VB_SEG_GROUP_MARK                                                                                 \
+	4992ull			 /* how many entries of the table of groups are in use, alone in its line \
+				  */
 #define VB_SEG_CONSUMED	 8192ull /* struct vb_consumed[VB_MAX_RINGS] */
 #define VB_SEG_COLD	 (VB_SEG_CONSUMED + (uint64_t)VB_MAX_RINGS * VB_LINE) /* struct vb_cold[VB_MAX_RINGS] */
 #define VB_SEG_KEYS	 (VB_SEG_COLD + (uint64_t)VB_MAX_RINGS * VB_LINE)
@@ -98,10 +102,14 @@ struct vb_seg_head {
 #define VB_SEG_PDS	 ((VB_SEG_KEY_SLOTS + 64 * VB_LINE + 4095) & ~4095ull)
 #define VB_SEG_PD_SIZE	 32ull /* of one */
 #define VB_SEG_QPS	 (VB_SEG_PDS + (uint64_t)VB_MAX_PD * VB_SEG_PD_SIZE)
-#define VB_SEG_RINGS	 (VB_SEG_QPS + (uint64_t)VB_ADAPTER_NUMBERS * VB_QPN_INDICES * VB_LINE)
+#define VB_SEG_GROUPS	 (VB_SEG_QPS + (uint64_t)VB_ADAPTER_NUMBERS * VB_QPN_INDICES * VB_LINE)
+#define VB_SEG_RINGS	 (VB_SEG_GROUPS + (uint64_t)VB_MAX_MCAST_GRP * sizeof(struct vb_shown_group))
 #define VB_SEG_HISTORY	 (VB_SEG_RINGS + (uint64_t)VB_MAX_RINGS * sizeof(struct vb_ring))
 #define VB_SEG_SIZE	 (VB_SEG_HISTORY + sizeof(struct vb_history))
 
-#define VB_HINTS_SIZE 4096ull /* of the other memfd: a struct vb_set */
+/* The other memfd: a struct vb_set, and the word that peers add to when the groups that they show have
+ * changed, alone in its line. */
+#define VB_HINTS_SIZE  4096ull
+#define VB_HINTS_STIRS 1024ull
 
 #endif

@@ -19,6 +19,9 @@ struct vb_profile {
 
 	/* limits: more is refused with EINVAL (a size) or ENOMEM (a number of objects) */
 	uint32_t max_qp, max_cq, max_mr, max_mw, max_pd, max_ah, max_srq; /* objects that live at a time */
+	uint32_t max_mcast_grp;	      /* multicast groups that an adapter's queue pairs are attached to */
+	uint32_t max_mcast_qp_attach; /* queue pairs of one group */
+	uint32_t max_mcast_attach;    /* of all groups: max_total_mcast_qp_attach */
 	uint32_t max_qp_wr, max_srq_wr, max_cqe;
 	uint32_t max_sge, max_srq_sge, max_inline;
 	uint32_t max_rd_atomic;	    /* of one QP, as initiator and as target */

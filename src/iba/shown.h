@@ -41,6 +41,13 @@ struct vb_drops {
 	_Atomic uint64_t count[VB_DROPS];
 };
 
+/* A multicast group to which queue pairs of an adapter are attached, as peers see it; all zero: none.  Who
+ * reads one that changes may see halves of two: the owner tells its peers afterwards that they are to look
+ * again. */
+struct vb_shown_group {
+	_Atomic uint64_t half[2]; /* of the group's GID, as it stands in memory */
+};
+
 #define VB_SHOWN_RECEIVED 0x80000000u
 #define VB_SHOWN_LEAVE	  8 /* first bit of the leave */
 

@@ -118,6 +118,7 @@ void vb_qp_init_events(struct vb_qp *qp)
 	for (unsigned i = 0; i < VB_QP_EVENTS; i++)
 		vb_async_init(vb_qp_event_at(qp, i), types[i], &qp->ibv);
 	vb_list_init(&qp->on_ctx);
+	vb_list_init(&qp->mcasts);
 	vb_list_init(&qp->opened);
 	vb_list_init(&qp->on_target);
 }

@@ -88,6 +88,9 @@ struct vb_transport {
 	/* Whether requests wait for an acknowledgement.  Otherwise they are complete once they have left, and
 	 * what the far end cannot take is dropped there. */
 	bool acked;
+
+	/* Whether its queue pairs may be attached to multicast groups. */
+	bool multicast;
 };
 
 enum { VB_TRANSPORTS = IBV_QPT_XRC_RECV + 1 }; /* all that have a row are below */

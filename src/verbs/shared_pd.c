@@ -22,48 +22,10 @@
 
 #define PATIENCE (2 * VB_SEC) /* for all members together */
 
-static bool is_own(const struct vb_adapter *a, uint32_t number)
-{
-	for (uint32_t k = 0; k < vb_adapter_number_count(a); k++)
-		if (vb_adapter_number_at(a, k) == number)
-			return true;
-	return false;
-}
-
-/* Has contact begun, so that those who answer are there while one who does not is waited for. */
-static void call_one(struct vb_adapter *a, uint32_t number)
-{
-	struct vb_peer *peer =
-	    is_own(a, number) ? NULL : vb_peer_get(a, number); /* pairs with vb_peer_put() */
-
-	if (peer)
-		vb_peer_put(peer);
-}
-
-/* Contact with one member; 0 also if there is none of that number any more, or one that cannot be talked to.
- */
-static int meet_one(struct vb_adapter *a, uint32_t number, uint64_t until, struct vb_met *met)
-{
-	struct vb_reach_facts why;
-	struct vb_peer *peer;
-	int err;
-
-	if (!number || is_own(a, number)) /* 0 is nobody's, but may be asked for */
-		return 0;
-	err = vb_peer_reach(a, number, until, &peer, &why); /* pairs with vb_peer_put() */
-	if (!err)
-		vb_peer_put(peer);
-	if (err == ETIMEDOUT)
-		met->silent++;
-	else if (err == ECONNREFUSED && why.reach != VB_REACH_NOBODY)
-		met->why = why;
-	return err == ETIMEDOUT || err == ECONNREFUSED ? 0 : err;
-}
-
 static int meet(struct vb_adapter *a, uint32_t domain, struct vb_met *met, const char *call)
 {
 	uint64_t until = vb_now() + PATIENCE;
-	uint32_t *numbers, n;
+	uint32_t *numbers, n, home = vb_pd_domain_home(domain);
 	char name[VB_MEMBER_NAME];
 	int err = vb_member_list(a, vb_pd_member_name(name, domain), &numbers, &n);
 
@@ -72,12 +34,10 @@ static int meet(struct vb_adapter *a, uint32_t domain, struct vb_met *met, const
 				 "the members of the domain cannot be looked up in /proc/net/unix: %s",
 				 strerror(err));
 	*met = (struct vb_met){0};
-	call_one(a, vb_pd_domain_home(domain));
-	for (uint32_t i = 0; i < n; i++)
-		call_one(a, numbers[i]);
-	err = meet_one(a, vb_pd_domain_home(domain), until, met);
-	for (uint32_t i = 0; i < n && !err; i++)
-		err = meet_one(a, numbers[i], until, met);
+	vb_peers_call(a, numbers, n);
+	err = vb_peers_meet(a, &home, 1, until, met);
+	if (!err)
+		err = vb_peers_meet(a, numbers, n, until, met);
 	free(numbers);
 	if (err)
 		return vb_refuse(err, call, "no contact with all members of the domain: %s", strerror(err));

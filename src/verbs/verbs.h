@@ -64,10 +64,6 @@ bool vb_pd_gone(const struct vb_pd *pd);
 /* shared_pd.c: makes this process a member of the domain and has it meet the others; 0 or errno, which has
  * been said.  *met: of members that cannot be reached now.  pd->member says so; vb_pd_unmake() takes it back.
  */
-struct vb_met {
-	uint32_t silent;	   /* how many do not answer */
-	struct vb_reach_facts why; /* that contact with another one fails */
-};
 const char *vb_pd_member_name(char name[VB_MEMBER_NAME], uint32_t domain); /* for host/'s membership */
 int vb_pd_join(struct vb_pd *pd, uint32_t domain, struct vb_met *met, const char *call);
 

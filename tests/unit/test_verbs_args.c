@@ -110,8 +110,6 @@ static void what_headers_call_is_there(void **state)
 	REFUSED(ibv_create_qp_ex(ctx, &qa), EINVAL);
 	REFUSED(ibv_reg_dmabuf_mr(pd, 0, PAGE, 0, -1, 0), EBADF);
 	REFUSED(ibv_qp_to_qp_ex(NULL), EOPNOTSUPP);
-	assert_int_equal(ibv_attach_mcast(NULL, &gid, 0), EOPNOTSUPP);
-	assert_int_equal(ibv_detach_mcast(NULL, &gid, 0), EOPNOTSUPP);
 	assert_int_equal(ibv_query_qp_data_in_order(NULL, IBV_WR_SEND, 0), 0);
 	assert_int_equal(ibv_fork_init(), 0);
 	assert_int_equal(ibv_is_fork_initialized(), IBV_FORK_UNNEEDED);

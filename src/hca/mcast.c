@@ -1,0 +1,218 @@
+#include "hca/mcast.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/fault.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "hca/hca.h"
+#include "hca/progress.h"
+
+#define PATIENCE (5 * VB_SEC) /* for all others together */
+
+static const char members[] = "mcast"; /* what their names say (host/member.c) */
+static const char attach[] = "ibv_attach_mcast";
+
+void vb_mcast_open(struct vb_hca *h)
+{
+	vb_mcasts_init(&h->mcast.groups);
+	atomic_store_explicit(&h->mcast.came, 1, memory_order_relaxed); /* a route that is all zero is none */
+}
+
+void vb_mcast_close(struct vb_hca *h)
+{
+	vb_mcasts_fini(&h->mcast.groups);
+}
+
+static void words_of(const union ibv_gid *mgid, uint64_t words[2])
+{
+	memcpy(words, mgid->raw, sizeof(mgid->raw));
+}
+
+/* Others cannot be reached: what that means here. */
+static void say_apart(const char *call, const struct vb_met *met, const char *what)
+{
+	char text[400] = "";
+	struct vb_text t = {text, sizeof(text)};
+
+	if (met->silent)
+		vb_log(VB_LOG_WARN, "%s: %u process%s not answer (stopped?): until then %s", call,
+		       met->silent, met->silent == 1 ? " does" : "es do", what);
+	if (met->refused && vb_reach_add(&t, &met->why))
+		vb_log(VB_LOG_WARN, "%s: contact with %u process%s fails: %s; %s", call, met->refused,
+		       met->refused == 1 ? "" : "es", text, what);
+}
+
+/* Contact with everybody who may send. */
+static int meet_all(struct vb_hca *h)
+{
+	struct vb_met met = {0};
+	uint32_t *numbers, n;
+	int err = vb_numbers_list(&numbers, &n);
+
+	if (err)
+		return vb_refuse(err, attach, "who else has the device open cannot be looked up: %s",
+				 strerror(err));
+	err = vb_peers_meet(h->adapter, numbers, n, vb_now() + PATIENCE, &met);
+	free(numbers);
+	if (err)
+		return vb_refuse(err, attach, "no contact with all processes that may send to the group: %s",
+				 strerror(err));
+	say_apart(attach, &met, "what it sends to groups does not come here");
+	return 0;
+}
+
+/* A group has its first queue pair: it is shown, and this adapter's name counts one more. */
+static int begin(struct vb_hca *h, struct vb_mcast_group *g)
+{
+	uint64_t words[2];
+	int err;
+
+	words_of(&g->mgid, words);
+	/* before the name, for those who read that */
+	g->shown = vb_group_show(h->adapter, words); /* pairs with end() */
+	vb_assert(g->shown < VB_MAX_MCAST_GRP);	     /* the profile's limit is no higher */
+	VB_FAULT_POINT("group shown, no name yet");
+	err = vb_member_join(h->adapter, members); /* pairs with end() */
+	if (!err)
+		return 0;
+	vb_group_hide(h->adapter, g->shown);
+	return vb_refuse(err, attach, "this process cannot bind its name as a member of multicast groups: %s",
+			 strerror(err));
+}
+
+static void end(struct vb_hca *h, const struct vb_mcast_group *g)
+{
+	vb_group_hide(h->adapter, g->shown);
+	vb_member_leave(h->adapter, members);
+}
+
+/* Nobody finds it any more; who has found it may still be at it. */
+static void dispose(struct vb_hca *h, const struct vb_mcast_change *ended)
+{
+	if (ended->group)
+		vb_groups_stir(h->adapter);
+	if (ended->member)
+		vb_hca_quiesce(h);
+	vb_mcasts_free(ended);
+}
+
+int vb_mcast_detach(struct vb_hca *h, struct vb_qp *qp, const union ibv_gid *mgid, uint16_t lid)
+{
+	struct vb_mcasts *t = &h->mcast.groups;
+	struct vb_mcast_change ended;
+	int err;
+
+	pthread_mutex_lock(&t->lock);
+	err = vb_mcasts_detach(t, qp, mgid, lid, &ended);
+	if (!err && ended.group)
+		end(h, ended.group);
+	pthread_mutex_unlock(&t->lock);
+	if (!err)
+		dispose(h, &ended);
+	return err;
+}
+
+int vb_mcast_attach(struct vb_hca *h, struct vb_qp *qp, const union ibv_gid *mgid, uint16_t lid)
+{
+	struct vb_mcasts *t = &h->mcast.groups;
+	struct vb_mcast_change begun, ended = {0};
+	int err;
+
+	pthread_mutex_lock(&t->lock);
+	err = vb_mcasts_attach(t, qp, mgid, lid, &begun);
+	if (!err && begun.group) {
+		err = begin(h, begun.group);
+		if (err)
+			(void)vb_mcasts_detach(t, qp, mgid, lid, &ended);
+	}
+	pthread_mutex_unlock(&t->lock);
+	if (err || !begun.anew) {
+		dispose(h, &ended);
+		return err;
+	}
+	VB_FAULT_POINT("member of a group, not in contact with all");
+	err = meet_all(h);
+	if (err)
+		(void)vb_mcast_detach(h, qp, mgid, lid);
+	else
+		vb_groups_stir(h->adapter);
+	return err;
+}
+
+bool vb_mcast_is_attached(struct vb_hca *h, struct vb_qp *qp)
+{
+	bool is;
+
+	pthread_mutex_lock(&h->mcast.groups.lock);
+	is = !vb_list_empty(&qp->mcasts);
+	pthread_mutex_unlock(&h->mcast.groups.lock);
+	return is;
+}
+
+int vb_mcast_meet(struct vb_hca *h, const char *call)
+{
+	struct vb_met met = {0};
+	uint32_t *numbers, n;
+	int err;
+
+	/* Members that come later look for this adapter themselves, whose number is bound. */
+	if (atomic_load_explicit(&h->mcast.met, memory_order_acquire))
+		return 0;
+	err = vb_member_list(h->adapter, members, &numbers, &n);
+	if (err)
+		return vb_refuse(err, call,
+				 "the members of multicast groups cannot be looked up in /proc/net/unix: %s",
+				 strerror(err));
+	err = vb_peers_meet(h->adapter, numbers, n, vb_now() + PATIENCE, &met);
+	free(numbers);
+	if (err)
+		return vb_refuse(err, call, "no contact with all members of multicast groups: %s",
+				 strerror(err));
+	say_apart(call, &met, "what is sent to groups does not come there");
+	atomic_store_explicit(&h->mcast.met, true, memory_order_release);
+	return 0;
+}
+
+/* Looks through what all peers show. */
+static void look(struct vb_hca *h, struct vb_mcast_route *r)
+{
+	uint32_t n = vb_peer_count(h->adapter);
+
+	memset(r->to.peers, 0, sizeof(r->to.peers));
+	r->to.words = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		if (!vb_peer_shows_group(vb_peer_at(h->adapter, i), r->mgid))
+			continue;
+		r->to.peers[i / 64] |= 1ull << i % 64;
+		r->to.words = i / 64 + 1;
+	}
+}
+
+void vb_mcast_route(struct vb_hca *h, const union ibv_gid *mgid, struct vb_mcast_targets *to)
+{
+	struct vb_mcast_route *r;
+	uint32_t came, stirs;
+	uint64_t words[2];
+
+	words_of(mgid, words);
+	r = &h->mcast.routes[(words[1] * 0x9e3779b97f4a7c15ull >> 32) % VB_MCAST_ROUTES];
+	vb_lock_take(&r->lock);
+	/* before the peers are looked at: what they change later is looked at the next time */
+	came = atomic_load_explicit(&h->mcast.came, memory_order_acquire); /* vb_mcast_peers_changed() */
+	stirs = vb_groups_stirs(h->adapter);
+	if (vb_unlikely(r->came != came || r->stirs != stirs || r->mgid[0] != words[0] ||
+			r->mgid[1] != words[1])) {
+		memcpy(r->mgid, words, sizeof(words));
+		look(h, r);
+		r->came = came;
+		r->stirs = stirs;
+	}
+	to->words = r->to.words;
+	for (uint32_t i = 0; i < r->to.words; i++)
+		to->peers[i] = r->to.peers[i];
+	vb_lock_give(&r->lock);
+}
