@@ -7,6 +7,8 @@
 
 #include "base/history.h"
 #include "host/segment.h"
+#include "iba/reason.h"
+#include "iba/shown.h"
 #include "peek.h"
 #include "tools.h"
 
@@ -53,6 +55,60 @@ static size_t read_lines(const struct vb_history *h, struct vb_history_line *lin
 	}
 	qsort(lines, n, sizeof *lines, by_time);
 	return n;
+}
+
+/* All devices of the process together. */
+static uint64_t dropped(const struct peek *p, enum vb_reason r)
+{
+	uint64_t sum = 0;
+
+	for (unsigned i = 0; i < p->n; i++) {
+		const struct vb_drops *d = (const void *)(p->all[i] + VB_SEG_DROPS);
+
+		sum += atomic_load_explicit(&d->count[r], memory_order_relaxed);
+	}
+	return sum;
+}
+
+static const char *drop_words(enum vb_reason r)
+{
+	const char *words = vb_reason_dropped(r);
+
+	return words ? words : "(see docs/errors.md)";
+}
+
+static void print_drops(const struct peek *p)
+{
+	bool any = false;
+
+	for (enum vb_reason r = VB_OK; r < VB_REASONS; r++) {
+		uint64_t n = dropped(p, r);
+
+		if (n && !any)
+			printf("dropped in silence, as unreliable types of queue pair do:\n");
+		if (n)
+			printf("%12llu  %s: %s\n", (unsigned long long)n, vb_reasons[r].name, drop_words(r));
+		any = any || n;
+	}
+}
+
+static json_object *drops_json(const struct peek *p)
+{
+	json_object *list = json_object_new_array();
+
+	for (enum vb_reason r = VB_OK; r < VB_REASONS; r++) {
+		uint64_t n = dropped(p, r);
+		json_object *o;
+
+		if (!n)
+			continue;
+		o = json_object_new_object();
+		json_object_object_add(o, "reason", json_object_new_string(vb_reasons[r].name));
+		json_object_object_add(o, "count", json_object_new_uint64(n));
+		json_object_object_add(o, "text", json_object_new_string(drop_words(r)));
+		json_object_array_add(list, o);
+	}
+	return list;
 }
 
 static void print_text(const struct peek *p, const struct vb_history_line *lines, size_t n, uint64_t said)
@@ -116,6 +172,7 @@ static int print_json(const struct peek *p, const struct vb_history_line *lines,
 	for (size_t i = 0; i < n; i++)
 		json_object_array_add(list, line_json(&lines[i]));
 	json_object_object_add(o, "lines", list);
+	json_object_object_add(o, "drops", drops_json(p));
 	return vb_peek_print_json(o);
 }
 
@@ -140,16 +197,19 @@ int vb_explain(int argc, char **argv)
 
 	if (!vb_peek_open(&a, argc, argv,
 			  "Prints why calls and requests of a running process failed lately: refused calls "
-			  "and error completions, oldest first.\vWithout PID: the only process of this user "
+			  "and error completions, oldest first; and how much was dropped in "
+			  "silence.\vWithout PID: the only process of this user "
 			  "that has a device of Verbena open."))
 		return VB_EXIT_SELF;
 	h = history_of(&a.at);
 	said = atomic_load_explicit(&h->said, memory_order_relaxed);
 	n = read_lines(h, lines);
-	if (a.json)
+	if (a.json) {
 		status = print_json(&a.at, lines, n, said);
-	else
+	} else {
 		print_text(&a.at, lines, n, said);
+		print_drops(&a.at);
+	}
 	vb_peek_close(&a.at);
 	return status;
 }

@@ -187,6 +187,9 @@ extern const struct vb_reason_row vb_reasons[VB_REASONS];
 /* The sentence with its numbers, cut to `size`; returns buf.  Facts from a peer are bounds-checked here. */
 const char *vb_reason_say(char *buf, size_t size, const struct vb_facts *f);
 
+/* What is dropped in silence for that reason, for counts of it; NULL: nothing is. */
+const char *vb_reason_dropped(enum vb_reason r);
+
 /* By how many bytes a range misses a region; 0: it lies in it. */
 uint64_t vb_range_missed(uint64_t start, uint64_t size, uint64_t addr, uint64_t len);
 /* Access bits by name: "LOCAL_WRITE|REMOTE_READ"; none: "local read only".  Returns buf. */

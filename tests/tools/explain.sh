@@ -128,6 +128,16 @@ check "sentences outlive the first device" 0 "(tools-trouble): 3 said since it o
 check "with their count" 0 "(EFAULT) [3 times since " "$verbena" explain "$pid"
 json "one is left" "len(o['regions']) == 1 and o['further_devices'] == []" "$verbena" mr --json "$pid"
 kill "$pid"
+start drops "$verbena" run -- "$helpers/tools-trouble" drops
+# They have left; that they have arrived takes the engine at most a few milliseconds more.
+for _ in {1..500}; do [[ $("$verbena" explain "$pid") == *" 3  drop-no-receive"* ]] && break; sleep 0.01; done
+check "what was dropped" 0 "
+dropped in silence, as unreliable types of queue pair do:
+           3  drop-no-receive: messages came to queue pairs where no receive request was posted" "$verbena" explain "$pid"
+json "drops in JSON" "[(d['reason'], d['count'], 'no receive request' in d['text']) for d in o['drops']] ==
+	[('drop-no-receive', 3, True)]" "$verbena" explain --json "$pid"
+kill "$pid"
+json "no drops" "o['drops'] == []" "$verbena" explain --json "$one"
 start two "$verbena" run -- "$helpers/tools-trouble" more
 for kind in memory relaxed on-demand device-memory null; do
 	check "a region of the kind $kind" 0 "  $kind  PD " "$verbena" mr "$pid"

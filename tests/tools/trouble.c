@@ -1,7 +1,8 @@
 /* A program with regions and with failures behind it, for `verbena explain` and `verbena mr` to look at.  It
- * says what it has on one line, then waits until its input ends.   trouble [more|once|again|both|second]
- * once: with a single failure; again: the same three times; both: with a region of a second device, too;
- * second: and then the first is closed */
+ * says what it has on one line, then waits until its input ends.   trouble
+ * [more|once|again|both|second|drops] once: with a single failure; again: the same three times; both: with a
+ * region of a second device, too; second: and then the first is closed; drops: three messages over UC came
+ * where no receive request was */
 #include <dlfcn.h>
 #include <infiniband/verbs.h>
 #include <stdio.h>
@@ -41,6 +42,50 @@ static void second_device(struct ibv_device *dev, void *p)
 	CHECK(pd && ibv_reg_mr(pd, p, 64, IBV_ACCESS_LOCAL_WRITE));
 }
 
+static struct ibv_qp *connected(struct ibv_pd *pd, struct ibv_cq *cq)
+{
+	struct ibv_qp_init_attr init = {
+	    .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_UC, .sq_sig_all = 1, .cap = {.max_send_wr = 4}};
+	struct ibv_qp *qp = ibv_create_qp(pd, &init);
+	struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1};
+
+	CHECK(qp &&
+	      !ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+	return qp;
+}
+
+static void connect_to(struct ibv_qp *qp, uint32_t qpn)
+{
+	struct ibv_qp_attr a = {.qp_state = IBV_QPS_RTR,
+				.path_mtu = IBV_MTU_1024,
+				.dest_qp_num = qpn,
+				.ah_attr = {.is_global = 1, .port_num = 1}};
+
+	CHECK(!ibv_query_gid(qp->context, 1, 0, &a.ah_attr.grh.dgid));
+	CHECK(!ibv_modify_qp(qp, &a,
+			     IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN));
+	a.qp_state = IBV_QPS_RTS;
+	CHECK(!ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_SQ_PSN));
+}
+
+static void drops(struct ibv_context *ctx, struct ibv_pd *pd)
+{
+	struct ibv_cq *cq = ibv_create_cq(ctx, 8, NULL, NULL, 0);
+	struct ibv_qp *from = connected(pd, cq), *to = connected(pd, cq);
+	struct ibv_send_wr wr = {.opcode = IBV_WR_SEND}, *bad;
+	struct ibv_wc wc;
+	int n;
+
+	connect_to(from, to->qp_num);
+	connect_to(to, from->qp_num);
+	for (int i = 0; i < 3; i++)
+		CHECK(!ibv_post_send(from, &wr, &bad));
+	for (int i = 0; i < 3; i += n) {
+		n = ibv_poll_cq(cq, 1, &wc);
+		CHECK(n >= 0 && (!n || wc.status == IBV_WC_SUCCESS));
+	}
+}
+
 int main(int argc, char **argv)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
@@ -61,6 +106,8 @@ int main(int argc, char **argv)
 	CHECK(a && b);
 	if (argc > 1 && !strcmp(argv[1], "more"))
 		more(ctx, pd, p);
+	if (argc > 1 && !strcmp(argv[1], "drops"))
+		drops(ctx, pd);
 	snprintf(has, sizeof(has), "%p %p 0x%08x 0x%08x 0x%08x 0x%08x %u", (void *)p, (void *)(p + 4 * 4096),
 		 a->lkey, a->rkey, b->lkey, b->rkey, pd->handle);
 	if (argc > 1 && (!strcmp(argv[1], "both") || !strcmp(argv[1], "second")))
