@@ -18,11 +18,12 @@ static __attribute__((cold, noinline)) bool goes_on_from(struct vb_qp *qp, const
 	struct vb_resp *s = &qp->resp;
 	struct vb_facts f = {.psn = {.expected = s->epsn, .came = p->psn}};
 	bool first = p->op->bits & VB_OP_FIRST, later = vb_psn_diff(p->psn, s->epsn) > 0;
+	bool broken = s->in_message; /* what is still to come of it is of a dropped message */
 
 	/* else the rest of what is counted already, or of what was taken */
-	if (first || s->in_message || (later && !s->skipping))
+	if (first || broken || (later && !s->skipping))
 		vb_uc_drop(qp, &f, VB_R_DROP_SEQUENCE);
-	s->skipping = !first && (later || s->skipping);
+	s->skipping = !first && (later || broken || s->skipping);
 	if (first)
 		s->epsn = p->psn;
 	else if (later)

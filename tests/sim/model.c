@@ -33,12 +33,16 @@ static void side_new(struct model *m, unsigned i)
 	d->msgs = calloc(OPS, sizeof *d->msgs);
 	d->reads = calloc(OPS, sizeof *d->reads);
 	d->recvs = calloc(OPS, sizeof *d->recvs);
+	d->writes = calloc(OPS, sizeof *d->writes);
 }
 
 static void side_free(struct side *d)
 {
 	for (unsigned i = 0; i < d->nmsgs; i++)
 		free(d->msgs[i].data);
+	for (unsigned i = 0; i < d->nwrites; i++)
+		free(d->writes[i].data);
+	free(d->writes);
 	free(d->source);
 	free(d->target);
 	free(d->sink);
@@ -49,6 +53,23 @@ static void side_free(struct side *d)
 	free(d->msgs);
 	free(d->reads);
 	free(d->recvs);
+}
+
+/* Unreliable connections. */
+static bool is_uc(const struct model *m)
+{
+	return m->s->cfg.family == VB_FAMILY_UC;
+}
+
+/* Whether the wire neither doubles packets nor lets them overtake one another; and whether it loses none. */
+static bool in_order(const struct model *m)
+{
+	return !m->s->cfg.dup && !m->s->cfg.late;
+}
+
+static bool is_quiet(const struct model *m)
+{
+	return in_order(m) && !m->s->cfg.loss;
 }
 
 static uint32_t pick_length(struct model *m)
@@ -161,6 +182,20 @@ static void model_message(struct side *d, const struct ibv_send_wr *wr, const ui
 	memcpy(msg->data, data, len);
 }
 
+/* Of UC: a WRITE, which may arrive.  Even a quiet wire loses one whose immediate finds no receive. */
+static void model_write(struct model *m, unsigned i, const struct ibv_send_wr *wr, uint32_t off, uint32_t len)
+{
+	struct side *d = &m->side[i], *peer = &m->side[!i];
+	bool imm = wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+	struct write *w = &peer->writes[peer->nwrites];
+
+	*w = (struct write){.off = off, .len = len, .data = malloc(len + 1), .certain = !imm && is_quiet(m)};
+	gather(wr->sg_list, len ? wr->num_sge : 0, w->data);
+	if (imm)
+		d->msgs[d->nmsgs - 1].write = peer->nwrites;
+	peer->nwrites++;
+}
+
 /* Carries a request out in the model, when it is posted: the order of execution is the order of posting. */
 static void model_request(struct model *m, unsigned i, const struct ibv_send_wr *wr, uint32_t len)
 {
@@ -178,10 +213,12 @@ static void model_request(struct model *m, unsigned i, const struct ibv_send_wr 
 		break;
 	case IBV_WR_RDMA_WRITE_WITH_IMM:
 	case IBV_WR_RDMA_WRITE:
-		if (len)
-			gather(wr->sg_list, wr->num_sge, peer->target_want + off);
 		if (wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM)
 			model_message(d, wr, data, len, true);
+		if (is_uc(m))
+			model_write(m, i, wr, off, len);
+		else if (len)
+			gather(wr->sg_list, wr->num_sge, peer->target_want + off);
 		expect_send(d, wr, IBV_WC_RDMA_WRITE, 0);
 		break;
 	case IBV_WR_RDMA_READ:
@@ -249,7 +286,7 @@ static bool post_one(struct model *m, unsigned i)
 	bool fetch, atomic, self;
 	int err;
 
-	wr.opcode = opcodes[sim_below(m->s, 10)];
+	wr.opcode = opcodes[sim_below(m->s, is_uc(m) ? 4 : 10)];
 	self = vb_wr_is((uint8_t)wr.opcode, VB_WR_SELF);
 	atomic = self || vb_wr_is((uint8_t)wr.opcode, VB_WR_ATOMIC);
 	fetch = atomic || wr.opcode == IBV_WR_RDMA_READ;
@@ -307,6 +344,8 @@ static void post_recv(struct model *m, unsigned i)
 		return;
 	msg = &peer->msgs[d->nrecvs];
 	room = msg->imm_write ? sim_below(m->s, 32) : msg->len + sim_below(m->s, 3) * 16;
+	if (is_uc(m)) /* it may be another's, for which it may be too small */
+		room = sim_below(m->s, 4) ? MAX_LEN : sim_below(m->s, MAX_LEN);
 	r->wr_id = RECV_WR + d->nrecvs;
 	r->num_sge = (uint32_t)cut(m, r->sge, room, in_sink, i);
 	assert_int_equal(sim_recv(m->s, i, r->wr_id, r->sge, (int)r->num_sge), 0);
@@ -347,10 +386,100 @@ static void check_message(struct model *m, unsigned i, const struct ibv_wc *wc, 
 	bytes_are_there(d, r->sge, r->num_sge);
 }
 
+/* Whether a receive has got that message. */
+static bool is_message(const struct ibv_wc *wc, const struct recv_wqe *r, const struct message *msg)
+{
+	uint32_t left = msg->len, n;
+	const uint8_t *data = msg->data;
+
+	if (wc->opcode != (msg->imm_write ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV) ||
+	    wc->byte_len != msg->len || wc->wc_flags != msg->flags ||
+	    ((msg->flags & IBV_WC_WITH_IMM) && wc->imm_data != msg->imm))
+		return false;
+	for (uint32_t k = 0; k < r->num_sge && left && !msg->imm_write; k++) {
+		n = r->sge[k].length < left ? r->sge[k].length : left;
+		if (memcmp((void *)(uintptr_t)r->sge[k].addr, data, n))
+			return false;
+		data += n;
+		left -= n;
+	}
+	return !left || msg->imm_write;
+}
+
+/* What a receive's memory holds behind its message, or while it waits for one: it may be of messages that
+ * broke off. */
+static void take_as_it_is(struct side *d, const struct recv_wqe *r)
+{
+	for (uint32_t k = 0; k < r->num_sge; k++)
+		memcpy(d->sink_want + (r->sge[k].addr - (uintptr_t)d->sink),
+		       (void *)(uintptr_t)r->sge[k].addr, r->sge[k].length);
+}
+
+/* Of UC: some message that was sent, and behind those that came before. */
+static void check_arrival(struct model *m, unsigned i, const struct ibv_wc *wc, const struct recv_wqe *r)
+{
+	struct side *d = &m->side[i], *peer = &m->side[!i];
+	unsigned k = in_order(m) ? peer->received : 0;
+
+	assert_true(d->recvs_used <= d->nrecvs);
+	assert_int_equal(wc->status, IBV_WC_SUCCESS);
+	assert_int_equal(wc->wr_id, r->wr_id);
+	assert_int_equal(wc->qp_num, m->s->n[i].qp.qpn);
+	while (k < peer->nmsgs && !is_message(wc, r, &peer->msgs[k]))
+		k++;
+	if (k == peer->nmsgs)
+		fail_msg("%u bytes came that nobody sent, or not so late", wc->byte_len);
+	d->arrived++;
+	peer->received = k + 1;
+	if (peer->msgs[k].imm_write && in_order(m))
+		d->writes[peer->msgs[k].write].certain = true;
+	take_as_it_is(d, r);
+}
+
+/* A byte of the target is as the last of the writes to it that is certain has left it, or one behind. */
+static void check_byte(const struct side *d, uint32_t at)
+{
+	for (unsigned k = d->nwrites; k--;) {
+		const struct write *w = &d->writes[k];
+
+		if (at - w->off >= w->len)
+			continue;
+		if (d->target[at] == w->data[at - w->off])
+			return;
+		if (w->certain)
+			fail_msg("byte %u of the target is not what write %u, or one behind it, put there",
+				 at, k);
+	}
+	assert_int_equal(d->target[at], d->target_want[at]); /* as it began */
+}
+
+/* Of UC, at the end: nothing is missing but what was counted, or the wire lost. */
+static void check_losses(struct model *m, unsigned i)
+{
+	struct side *d = &m->side[i], *peer = &m->side[!i];
+	const struct vb_drops *drops = &m->s->n[i].drops;
+
+	for (uint32_t at = 0; at < TARGET; at++)
+		check_byte(d, at);
+	if (d->recvs_used < d->nrecvs)
+		take_as_it_is(d, &d->recvs[d->recvs_used]);
+	assert_memory_equal(d->sink, d->sink_want, SINK);
+	assert_int_equal(atomic_load(&drops->count[VB_R_BAD_SEQUENCE]), 0); /* nobody sends such messages */
+	if (is_quiet(m))
+		assert_int_equal(peer->nmsgs - d->arrived,
+				 atomic_load(&drops->count[VB_R_DROP_NO_RECV]) +
+				     atomic_load(&drops->count[VB_R_RECV_TOO_SMALL]));
+}
+
 static void check_recv(struct model *m, unsigned i, const struct ibv_wc *wc)
 {
 	struct side *d = &m->side[i];
 	const struct recv_wqe *r = &d->recvs[d->recvs_used++];
+
+	if (is_uc(m)) {
+		check_arrival(m, i, wc, r);
+		return;
+	}
 
 	if (d->may_fail && wc->status == IBV_WC_WR_FLUSH_ERR) {
 		assert_true(d->recvs_used <= d->nrecvs);
@@ -505,7 +634,7 @@ static bool finished(const struct model *m, const struct side *d)
 	if (d->may_fail)
 		return d->failed ? d->next_flushed == d->posted : d->wcs_seen == d->nwcs;
 	return d->posted == ops_of(m, (unsigned)(d - m->side)) && d->wcs_seen == d->nwcs &&
-	       d->received == d->nmsgs;
+	       (is_uc(m) || d->received == d->nmsgs);
 }
 
 bool model_finished(const struct model *m)
@@ -523,8 +652,12 @@ void model_check_end(struct model *m)
 			assert_memory_equal(d->target, d->target_left, TARGET);
 		if (d->gone || d->may_fail)
 			continue;
-		assert_memory_equal(d->target, d->target_want, TARGET);
-		assert_memory_equal(d->sink, d->sink_want, SINK);
+		if (is_uc(m)) {
+			check_losses(m, i);
+		} else {
+			assert_memory_equal(d->target, d->target_want, TARGET);
+			assert_memory_equal(d->sink, d->sink_want, SINK);
+		}
 		assert_int_equal(m->s->n[i].qp.state, IBV_QPS_RTS);
 		assert_int_equal(m->s->n[i].qp.req.reads, 0);
 		assert_int_equal(sim_event(m->s, i), -1);

@@ -1,5 +1,9 @@
 /* What was posted happens once, in order: a simple model of two queue pairs that are connected to one
- * another, against which their completions and every byte of their memory are held. */
+ * another, against which their completions and every byte of their memory are held.
+ *
+ * Of an unreliable connection (UC) what arrives is what was sent, whole messages, in the order in which they
+ * were sent and once, unless the wire changes that order or doubles packets; and nothing is missing of which
+ * neither the wire nor a count of drops knows. */
 #ifndef VB_TESTS_MODEL_H
 #define VB_TESTS_MODEL_H
 
@@ -33,6 +37,14 @@ struct message {
 	bool imm_write;
 	uint32_t flags, imm, len;
 	uint8_t *data;
+	unsigned write; /* UC, with imm_write: which of the target's writes */
+};
+
+/* UC: what somebody wrote to a target, perhaps. */
+struct write {
+	uint32_t off, len;
+	uint8_t *data;
+	bool certain; /* it has arrived, and nothing that was posted before it can arrive any more */
 };
 
 /* A READ whose answer may still be on its way: until a fence, what it reads must not change (it may be
@@ -59,6 +71,8 @@ struct side {
 	/* as receiver */
 	struct recv_wqe *recvs;
 	unsigned nrecvs, recvs_used;
+	struct write *writes; /* UC: what may have come to the target, instead of target_want */
+	unsigned nwrites, arrived;
 	/* once its connection has ended */
 	bool gone;     /* its program makes no call any more */
 	bool may_fail; /* the other end may be gone */

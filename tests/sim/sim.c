@@ -608,6 +608,7 @@ static void make_node(struct sim *s, unsigned i)
 	n->qp.rcq = c->one_cq ? &n->scq : &n->rcq;
 	assert_int_equal(vb_mws_init(&n->mws, n->qp.keys, SIM_KEYS), 0);
 	n->qp.mws = &n->mws;
+	n->qp.drops = &n->drops;
 	n->qp.sq_sig_all = c->sig_all;
 	n->qp.family = c->xrc ? VB_FAMILY_XRC : c->family;
 	if (c->xrc)
@@ -802,16 +803,27 @@ int sim_recv(struct sim *s, unsigned n, uint64_t wr_id, struct ibv_sge *sge, int
 	return err;
 }
 
+/* As ibv_poll_cq, or as the calls of an extended CQ, by seed. */
+static bool take_one(const struct sim *s, struct vb_cq *cq, struct ibv_wc *wc)
+{
+	if (s->cfg.seed & 2)
+		return vb_cq_poll(cq, 1, wc) == 1;
+	if (vb_cq_next(cq))
+		return false;
+	*wc = cq->turn.wc;
+	return true;
+}
+
 bool sim_poll(struct sim *s, unsigned n, bool send, struct ibv_wc *wc)
 {
 	struct sim_node *to = &s->n[n];
 	struct vb_cq *cq = send ? to->qp.scq : to->qp.rcq ? to->qp.rcq : &to->rcq; /* XRC's have none */
 
-	if (vb_cq_poll(cq, 1, wc) == 1)
+	if (take_one(s, cq, wc))
 		return true;
 	if (s->ground->poll)
 		s->ground->poll(s, n);
-	return vb_cq_poll(cq, 1, wc) == 1;
+	return take_one(s, cq, wc);
 }
 
 int sim_event(struct sim *s, unsigned n)

@@ -159,6 +159,7 @@ struct sim_node {
 	struct vb_mws mws;
 	struct vb_qp qp;
 	struct sim_wire wire;	  /* its way out */
+	struct vb_drops drops;	  /* of its QP */
 	struct vb_shown_qp shown; /* what its peer may do by itself */
 	struct vb_peer_mem mem;	  /* what it knows of its peer's memory */
 	bool left;		  /* its QP was destroyed */

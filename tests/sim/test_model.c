@@ -13,16 +13,24 @@ static uint64_t carried; /* ACKs that travelled along with requests */
 static uint64_t lent;	 /* packets with a loan */
 static unsigned refused; /* queue pairs whose far end could not collect something */
 
-/* One seed of four; an initiator asks, and its target answers. */
-static struct sim_cfg with_xrc(struct sim_cfg c)
+/* One seed of four each: of XRC an initiator asks, and its target answers; of UC only some wires double
+ * packets and let them overtake one another, and some lose none. */
+static struct sim_cfg with_type(struct sim_cfg c)
 {
 	c.xrc = c.seed % 4 == 3;
+	if (c.seed % 4 != 1)
+		return c;
+	c.family = VB_FAMILY_UC;
+	if (c.seed / 4 % 4)
+		c.dup = c.late = 0;
+	if (c.seed / 4 % 4 == 1)
+		c.loss = 0;
 	return c;
 }
 
 static void run_seed(uint64_t seed)
 {
-	struct sim_cfg cfg = with_xrc(model_cfg(seed));
+	struct sim_cfg cfg = with_type(model_cfg(seed));
 	struct sim *s = sim_new(&cfg);
 	struct model m;
 	unsigned idle = 0;

@@ -74,7 +74,7 @@ static void a_lost_packet_drops_its_message(void **state)
 	(void)state;
 	for (unsigned i = 0; i < sizeof lost; i++) {
 		struct sim *s = sim_desk(CFG(.mtu = MTU));
-		uint64_t r = sim_take(s, 1, 0, 4096);
+		uint64_t wr = sim_take(s, 1, 0, 4096);
 		struct ibv_wc wc;
 
 		sim_drop(s, 0, VB_FAMILY_UC | lost[i], 0);
@@ -82,14 +82,41 @@ static void a_lost_packet_drops_its_message(void **state)
 		sim_op(s, 0, IBV_WR_SEND, 0, 3 * MTU, 0);
 		sim_op(s, 0, IBV_WR_SEND, 4096, 500, 0);
 		sim_settle(s);
-		wc = sim_expect(s, 1, false, r, OK);
+		wc = sim_expect(s, 1, false, wr, OK);
 		assert_int_equal(wc.byte_len, 500);
 		assert_memory_equal(s->mem[0] + 4096, s->mem[1], 500);
 		sim_expect_none(s, 1);
 		expect_silence(s);
 		assert_true(s->n[1].qp.said >> VB_R_DROP_SEQUENCE & 1);
+		for (unsigned r = 0; r < VB_REASONS; r++) /* once, as what it is */
+			assert_int_equal(s->n[1].drops.count[r], r == VB_R_DROP_SEQUENCE);
 		sim_free(s);
 	}
+}
+
+/* A packet of an earlier message comes late, in the middle of another, which is dropped and counted once. */
+static void a_stray_packet_drops_the_message_in_hand(void **state)
+{
+	static const struct {
+		uint8_t opcode;
+		int8_t psn;
+	} come[] = {{UC(SEND_FIRST), 0}, {UC(SEND_MIDDLE), -3}, {UC(SEND_MIDDLE), 1}, {UC(SEND_LAST), 2}};
+	struct sim *s = sim_desk(CFG(.mtu = MTU));
+
+	(void)state;
+	sim_take(s, 1, 0, 4096);
+	for (unsigned i = 0; i < sizeof come / sizeof come[0]; i++) {
+		struct vb_pkt p = {.opcode = come[i].opcode, .psn = s->cfg.psn[0] + (uint32_t)come[i].psn};
+
+		sim_inject(s, 1, &p, s->mem[0], MTU);
+	}
+	sim_expect_none(s, 1);
+	for (unsigned r = 0; r < VB_REASONS; r++)
+		assert_int_equal(s->n[1].drops.count[r], r == VB_R_DROP_SEQUENCE);
+	sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	sim_settle(s);
+	assert_true(s->n[1].rcq.head != s->n[1].rcq.tail);
+	sim_free(s);
 }
 
 static void what_cannot_be_taken_is_dropped(void **state)
@@ -243,6 +270,7 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(a_request_is_complete_when_it_has_left),
 	    cmocka_unit_test(writes_arrive),
 	    cmocka_unit_test(a_lost_packet_drops_its_message),
+	    cmocka_unit_test(a_stray_packet_drops_the_message_in_hand),
 	    cmocka_unit_test(what_cannot_be_taken_is_dropped),
 	    cmocka_unit_test(the_qp_has_to_permit_writes),
 	    cmocka_unit_test(an_error_at_this_end_stops_the_send_queue),
