@@ -85,8 +85,12 @@ static bool has_shown(const struct vb_hca *h, const uint8_t gid[16])
 
 bool vb_port_leads_here(struct vb_hca *h, const struct ibv_ah_attr *av)
 {
-	return (!vb_devices_infiniband() && has_shown(h, av->grh.dgid.raw)) ||
-	       vb_addresses_have(&h->addresses, av);
+	if ((!vb_devices_infiniband() && has_shown(h, av->grh.dgid.raw)) ||
+	    vb_addresses_have(&h->addresses, av))
+		return true;
+	/* It may come.  What does not wait for it has no timer by which the engine would be there to see. */
+	vb_adapter_due(h->adapter, vb_now() + VB_ADDRESSES_APART);
+	return false;
 }
 
 static void tell(struct vb_hca *h, enum vb_port_event event)

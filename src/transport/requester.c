@@ -241,6 +241,8 @@ static bool send_wqe(struct vb_qp *qp, struct vb_swqe *w)
 		case SENT:
 			q->sent += n;
 			q->psn = vb_psn_add(w->psn, q->sent);
+			if (vb_unlikely(!qp->acked)) /* what has left is not waited for: no window */
+				q->psn_una = q->psn;
 		}
 	}
 	return true;

@@ -119,6 +119,67 @@ static void an_address_that_comes_later(void)
 	exchange("10.79.0.1", true);
 }
 
+/* Of a UC queue pair, whose requests do not wait: says so when the first of them has come. */
+static void listen_unreliably(const char *address)
+{
+	struct ibv_pd *pd = ibv_alloc_pd(kit_open());
+	struct kit_end e;
+
+	kit_end_open_as(&e, pd, 8, SIZE, IBV_QPT_UC);
+	board->card[1] = e.card;
+	CHECK(!kit_recv(&e, 1, 0, LEN));
+	kit_until(&board->step[0], READY);
+	board->card[0].gid = gid_of(address);
+	kit_connect(&e, &board->card[0]);
+	atomic_store(&board->step[1], READY);
+	CHECK(kit_wait(&e, 60).status == IBV_WC_SUCCESS);
+	atomic_store(&board->step[1], GO);
+	kit_until(&board->step[0], GO);
+	kit_end_close(&e);
+	exit(0);
+}
+
+/* Each end's address for the other; one of them the host gets only after a request was lost. */
+static void send_unreliably(const char *to, const char *from)
+{
+	double start = kit_now();
+	struct kit_card card;
+	struct ibv_pd *pd;
+	struct kit_end e;
+	pid_t pid;
+
+	memset(board, 0, sizeof *board);
+	pid = kit_fork();
+	if (!pid)
+		listen_unreliably(from);
+	pd = ibv_alloc_pd(kit_open());
+	kit_end_open_as(&e, pd, 8, SIZE, IBV_QPT_UC);
+	board->card[0] = e.card;
+	atomic_store(&board->step[0], READY);
+	kit_until(&board->step[1], READY);
+	card = board->card[1];
+	card.gid = gid_of(to);
+	kit_connect(&e, &card);
+	CHECK(!kit_post(&e, IBV_WR_SEND, 1, 0, LEN, NULL, 0));
+	CHECK(kit_wait(&e, 30).status == IBV_WC_SUCCESS);
+	CHECK(atomic_load(&board->step[1]) == READY && run("ip addr add 10.79.0.1/24 dev d1"));
+	while (atomic_load(&board->step[1]) != GO) { /* what is sent while nobody is known is lost */
+		CHECK(!kit_post(&e, IBV_WR_SEND, 1, 0, LEN, NULL, 0));
+		CHECK(kit_wait(&e, 30).status == IBV_WC_SUCCESS && kit_now() - start < 30);
+	}
+	CHECK(run("ip addr del 10.79.0.1/24 dev d1"));
+	atomic_store(&board->step[0], GO);
+	kit_end_close(&e);
+	CHECK(!kit_reap(pid));
+}
+
+static void an_address_of_uc_that_comes_later(void)
+{
+	two_interfaces();
+	send_unreliably("10.79.0.1", "127.0.0.1");
+	send_unreliably("127.0.0.1", "10.79.0.1");
+}
+
 /* As with a GID 127.0.0.1 that was copied from another network namespace, where the QPN is somebody else's
  * here: that one is connected to another queue pair. */
 static void a_queue_pair_of_others(void)
@@ -352,6 +413,7 @@ int main(int argc, char **argv)
 	static const struct kit_case cases[] = {
 	    {.name = "every address leads here", .run = every_address_leads_here},
 	    {.name = "an address that comes later", .run = an_address_that_comes_later},
+	    {.name = "an address of UC that comes later", .run = an_address_of_uc_that_comes_later},
 	    {.name = "a queue pair of others", .run = a_queue_pair_of_others},
 	    {.name = "a third process injects", .run = a_third_process_injects},
 	    {.name = "death without a word", .run = death_without_a_word},

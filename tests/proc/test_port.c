@@ -236,21 +236,31 @@ static void nothing_is_left_open(void)
 	CHECK(!ibv_close_device(ctx) && kit_descriptors() == before);
 }
 
-/* The program closes the descriptor of the notices, and has a file of its own there: that stays as it is, and
- * the device goes on without notices.  It looks for an address only when a request goes there. */
-static void the_notices_are_closed(void)
+/* Opens the device and closes the descriptor of its notices, in whose place a file of the program stands.
+ * Returns it. */
+static int begin_without_notices(void)
 {
 	int mine = memfd_create("mine", MFD_CLOEXEC), number = -1, family;
-	struct stat before, after;
 	socklen_t n = sizeof(family);
-	struct kit_end e;
 
 	begin();
 	for (int fd = 3; fd < 64; fd++)
 		if (!getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &n) && family == AF_NETLINK)
 			number = fd;
-	CHECK(mine >= 0 && number >= 0 && dup2(mine, number) == number && !fstat(number, &before));
+	CHECK(mine >= 0 && number >= 0 && dup2(mine, number) == number);
 	kit_net_set("v0", true);
+	return number;
+}
+
+/* The program closes the descriptor of the notices, and has a file of its own there: that stays as it is, and
+ * the device goes on without notices.  It looks for an address only when a request goes there. */
+static void the_notices_are_closed(void)
+{
+	int number = begin_without_notices();
+	struct stat before, after;
+	struct kit_end e;
+
+	CHECK(!fstat(number, &before));
 	kit_end_open(&e, ibv_alloc_pd(ctx), 4, 64);
 	e.card.gid = gid_of("10.77.0.1"); /* which is nowhere yet */
 	kit_connect_with(&e, &e.card, 18, 7);
@@ -262,6 +272,35 @@ static void the_notices_are_closed(void)
 	expect_none();
 	CHECK(!ibv_close_device(ctx));
 	CHECK(!fstat(number, &after) && after.st_ino == before.st_ino && !after.st_size);
+}
+
+/* A request of UC does not wait for the address, so no timer runs for it; and its program makes no call in
+ * between. */
+static void uc_finds_an_address_without_notices(void)
+{
+	const struct timespec pause = {.tv_nsec = 20000000};
+	double start = kit_now();
+	struct ibv_sge sge;
+	struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND}, *bad;
+	struct ibv_wc wc;
+	struct kit_end e;
+
+	begin_without_notices();
+	kit_end_open_as(&e, ibv_alloc_pd(ctx), 64, 64, IBV_QPT_UC);
+	sge = (struct ibv_sge){(uintptr_t)e.buf, 8, e.mr->lkey};
+	e.buf[0] = 1;
+	e.card.gid = gid_of("10.77.0.1");
+	kit_connect(&e, &e.card);
+	CHECK(!kit_recv(&e, 1, 32, 8) && !ibv_post_send(e.qp, &wr, &bad));
+	kit_net_address("v0", "10.77.0.1", true);
+	while (!atomic_load((_Atomic uint8_t *)&e.buf[32])) {
+		CHECK(kit_now() - start < 20);
+		nanosleep(&pause, NULL);
+		wr.send_flags ^= IBV_SEND_SIGNALED;
+		if (ibv_post_send(e.qp, &wr, &bad)) /* the queue is full */
+			while (ibv_poll_cq(e.cq, 1, &wc))
+				;
+	}
 }
 
 int main(int argc, char **argv)
@@ -278,6 +317,7 @@ int main(int argc, char **argv)
 	    {.name = "infiniband", .run = infiniband_has_no_addresses},
 	    {.name = "descriptors", .run = nothing_is_left_open},
 	    {.name = "closed", .run = the_notices_are_closed},
+	    {.name = "closed, UC", .run = uc_finds_an_address_without_notices},
 	};
 
 	if (!kit_net_can())
