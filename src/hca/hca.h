@@ -72,6 +72,7 @@ struct vb_hca {
 	_Atomic uint32_t qps, mrs;  /* QPs and regions of all contexts */
 	struct vb_slab mr_slab;	    /* where the latter stand */
 	_Atomic bool gid_asked;	    /* see vb_gid_missed() */
+	_Atomic bool said_no_qp;    /* that a datagram came for nobody */
 	struct vb_relaxed relaxed;  /* pools of relaxed regions */
 	struct vb_lock dm_lock;	    /* guards dms and dm_handle */
 	struct vb_list dms;	    /* device memory of all contexts */

@@ -1,5 +1,6 @@
 #include "hca/path.h"
 
+#include "hca/datagrams.h"
 #include "hca/direct.h"
 #include "hca/hca.h"
 #include "hca/owed.h"
@@ -7,18 +8,10 @@
 #include "hca/silence.h"
 #include "transport/transport.h"
 
-/* Resolving: an address of this host leads to the process that the QPN's upper bits name.  Whatever GID that
- * one shows, it is there: all addresses of a host are those of all its processes. */
-static void resolve(struct vb_path *p)
+struct vb_peer *vb_path_peer(struct vb_adapter *a, uint32_t number)
 {
-	const struct vb_qp *qp = p->qp;
-	struct vb_peer *peer;
+	struct vb_peer *peer = vb_peer_get(a, number);
 
-	if (qp->state < IBV_QPS_RTR || qp->state > IBV_QPS_SQE)
-		return; /* no path is set, or none any more */
-	if (!vb_port_leads_here(vb_qp_hca(qp), &qp->attr.ah_attr))
-		return;
-	peer = vb_peer_get(vb_qp_adapter(qp), qp->dest_qpn >> VB_QPN_INDEX_BITS);
 	/* Whoever had the number may have died just now, and who has it since is meant: the end of the one is
 	 * not to be taken for the end of the other.  It is looked again, as for an address that is not known
 	 * yet. */
@@ -26,7 +19,20 @@ static void resolve(struct vb_path *p)
 		vb_peer_put(peer);
 		peer = NULL;
 	}
-	p->peer = peer;
+	return peer;
+}
+
+/* Resolving: an address of this host leads to the process that the QPN's upper bits name.  Whatever GID that
+ * one shows, it is there: all addresses of a host are those of all its processes. */
+static void resolve(struct vb_path *p)
+{
+	const struct vb_qp *qp = p->qp;
+
+	if (qp->state < IBV_QPS_RTR || qp->state > IBV_QPS_SQE)
+		return; /* no path is set, or none any more */
+	if (!vb_port_leads_here(vb_qp_hca(qp), &qp->attr.ah_attr))
+		return;
+	p->peer = vb_path_peer(vb_qp_adapter(qp), qp->dest_qpn >> VB_QPN_INDEX_BITS);
 }
 
 /* A GID like 127.0.0.1 may have been copied from another network namespace, where another process has that
@@ -81,7 +87,7 @@ void vb_path_attach(struct vb_path *p)
 	}
 	lane = lane_of(p);
 	p->rxq = lane->rxq;
-	p->source = (struct vb_source){VB_SOURCE_PEER, peer->incarnation};
+	p->source = (struct vb_source){.high = VB_SOURCE_PEER, .low = peer->incarnation};
 	p->pid = peer->pid;
 	vb_direct_attach(p);
 	if (!p->out && vb_path_is_connected(p))
@@ -141,6 +147,8 @@ void vb_path_close(struct vb_qp *qp)
 	struct vb_path *p = &qp->path;
 
 	vb_lock_assert_held(&qp->lock);
+	if (qp->dests)
+		vb_datagrams_close(qp);
 	if (!p->peer)
 		return;
 	qp->transport->last_word(qp);

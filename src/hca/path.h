@@ -6,6 +6,11 @@
 
 #include "obj/qp.h"
 
+struct vb_adapter;
+struct vb_peer;
+
+/* Who has that number, with a reference; NULL: out of memory or of links, or nobody for now. */
+struct vb_peer *vb_path_peer(struct vb_adapter *a, uint32_t number);
 /* modify set the path (RTR, SQD): looks where it leads, and makes contact.  Under qp->lock. */
 void vb_path_open(struct vb_qp *qp);
 /* modify cleared it (RESET, ERR, another path in SQD): the ACK that is owed goes out, if it can.  Under

@@ -1,5 +1,6 @@
 #include "hca/peers.h"
 
+#include "hca/datagrams.h"
 #include "hca/direct.h"
 #include "hca/left.h"
 #include "hca/lost.h"
@@ -81,7 +82,9 @@ static void move_paths(struct vb_peer *peer)
 	vb_lock_take(&r->rx);
 	for (uint32_t at = 0; (qp = next_qp(r, &at));) {
 		vb_lock_take(&qp->lock);
-		if (qp->path.peer == peer && !qp->forgotten) {
+		if (qp->dests && !qp->forgotten) {
+			vb_datagrams_peer(qp, peer);
+		} else if (qp->path.peer == peer && !qp->forgotten) {
 			vb_path_move(&qp->path);
 			if ((qp->path.out || qp->path.nobody) && qp->req.next != qp->req.seen)
 				vb_hca_send(qp);
@@ -107,7 +110,9 @@ void vb_hca_peer_up(struct vb_peer *peer)
 		struct vb_path *p = &qp->path;
 
 		vb_lock_take(&qp->lock);
-		if (p->peer == peer && !qp->forgotten) {
+		if (qp->dests && !qp->forgotten) {
+			vb_datagrams_peer(qp, peer);
+		} else if (p->peer == peer && !qp->forgotten) {
 			if (!p->rxq || !p->mem)
 				vb_path_attach(p); /* what it permits is for the peer to see */
 			if (qp->req.next != qp->req.seen || qp->transport->owes(qp) != VB_OWES_NOTHING)
@@ -136,7 +141,9 @@ static void lose_peer(struct vb_peer *peer, struct vb_qp *qp, enum vb_peer_end h
 
 	vb_lock_assert_held(&peer->lanes[0].rxq->rx);
 	vb_lock_take(&qp->lock);
-	if (p->peer == peer && !qp->forgotten) {
+	if (qp->dests && !qp->forgotten) {
+		vb_datagrams_lose(qp, peer);
+	} else if (p->peer == peer && !qp->forgotten) {
 		bool met = p->out != NULL;
 		uint32_t received = met ? vb_peer_qp_received(peer, qp->dest_qpn) : 0;
 

@@ -37,6 +37,8 @@ static int show(struct vb_hca *h, const struct vb_gids *g)
 		atomic_store_explicit(&h->shown, s, memory_order_release); /* pairs with has_shown() */
 	}
 	atomic_store_explicit(&h->gids, &s->gids, memory_order_release); /* pairs with vb_port_gids() */
+	if (h->adapter) /* else it is being opened, and shows them itself */
+		vb_adapter_show_gids(h->adapter, s->gids.gid);
 	return 0;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/fault.h"
 #include "base/log.h"
+#include "hca/datagrams.h"
 #include "hca/direct.h"
 #include "hca/hca.h"
 #include "hca/owed.h"
@@ -71,8 +72,12 @@ static __attribute__((noinline)) void let_go(struct delivery *d)
 static inline bool takes_from(struct vb_qp *qp, const struct vb_source *source)
 {
 	vb_lock_assert_held(&qp->lock);
-	if (vb_unlikely(!qp->path.out && !qp->forgotten))
-		vb_path_attach(&qp->path);
+	if (vb_unlikely(!qp->path.out)) {
+		if (qp->dests)
+			return !qp->forgotten; /* datagrams come from anywhere */
+		if (!qp->forgotten)
+			vb_path_attach(&qp->path);
+	}
 	/* Not the way out: the sender's queue pair may be gone by now, and what it sent before counts. */
 	return qp->path.rxq && vb_source_is(source, &qp->path.source) && !qp->forgotten;
 }
@@ -98,7 +103,7 @@ static inline bool hold(struct delivery *d, uint32_t qpn, const struct vb_source
 	if (d->qp && (d->qpn != qpn || d->bytes > HELD_BYTES))
 		let_go(d);
 	if (d->qp)
-		return vb_likely(vb_source_is(source, &d->qp->path.source));
+		return vb_likely(vb_source_is(source, &d->qp->path.source)) || d->qp->dests;
 	d->qp = take_qp(d->rxq, qpn, source);
 	d->qpn = qpn;
 	return d->qp != NULL;
@@ -128,8 +133,13 @@ static __attribute__((noinline)) void deliver_any(struct delivery *d, const stru
 		say_dropped(in, wrong);
 		return;
 	}
-	if (!hold(d, p.qpn, in->source))
+	p.source = in->source;
+	p.grh = in->b.ack;
+	if (!hold(d, p.qpn, in->source)) {
+		if (VB_FAMILY(p.opcode) == VB_FAMILY_UD)
+			vb_datagrams_no_qp(d->rxq->adapter, p.qpn);
 		return;
+	}
 	d->bytes += p.payload_len;
 	d->passed += p.payload_len;
 	if (in->b.ack & VB_OUT_ACK)
@@ -141,7 +151,7 @@ static __attribute__((noinline)) void deliver_any(struct delivery *d, const stru
 static inline void deliver(struct delivery *d, struct vb_arrival *in)
 {
 	if (vb_likely(!(in->b.flags & VB_BRIEF_APART) && hold(d, vb_pkt_get_qpn(in->b.bytes), in->source) &&
-		      d->qp->transport->brief(d->qp, &in->b))) {
+		      d->qp->transport->brief(d->qp, in))) {
 		d->bytes += in->payload_len;
 		d->passed += in->payload_len;
 		return;
@@ -200,7 +210,7 @@ static inline bool take_plain(struct vb_rxq *r, bool *urgent)
 	qp = take_qp(r, vb_pkt_get_qpn(in.b.bytes), in.source);
 	if (vb_unlikely(!qp))
 		return false;
-	if (vb_unlikely(!qp->transport->brief(qp, &in.b))) {
+	if (vb_unlikely(!qp->transport->brief(qp, &in))) {
 		vb_hca_give(qp);
 		return false;
 	}

@@ -1,5 +1,6 @@
 #include "hca/send.h"
 
+#include "hca/datagrams.h"
 #include "hca/direct.h"
 #include "hca/hca.h"
 #include "hca/owed.h"
@@ -15,15 +16,15 @@ enum {
 
 /* true: something waits for room in the wire, for another call, or for the far end's queue pair.  place:
  * bytes that may be placed directly. */
-static inline __attribute__((always_inline)) bool output(struct vb_qp *qp, uint32_t place)
+static inline __attribute__((always_inline)) bool output(struct vb_path *p, uint32_t place)
 {
-	struct vb_path *p = &qp->path;
+	struct vb_qp *qp = p->qp;
 	bool blocked;
 
 	vb_lock_assert_held(&qp->lock);
 	if (vb_unlikely(!p->out))
 		vb_path_attach(p);
-	blocked = qp->transport->output(qp, place);
+	blocked = qp->transport->output(p, place);
 	if (vb_unlikely(p->mem && atomic_load_explicit(&p->mem->asks, memory_order_relaxed)))
 		vb_direct_ask(p->peer);
 	if (vb_unlikely(vb_qp_timed(qp) && !qp->req.timing))
@@ -39,7 +40,7 @@ bool vb_hca_watched(struct vb_adapter *a)
 
 /* The peer does not say when there is room, and whoever makes progress now may be a
  * waiter that blocks next: the engine tries again. */
-static void owe_blocked(struct vb_path *p)
+void vb_hca_owe_blocked(struct vb_path *p)
 {
 	struct vb_adapter *a = vb_qp_adapter(p->qp);
 
@@ -61,9 +62,13 @@ static void owe_blocked(struct vb_path *p)
 /* Every post comes by here, by way of the three functions below. */
 static inline __attribute__((always_inline)) void send(struct vb_qp *qp)
 {
+	if (vb_unlikely(!qp->path.out && qp->dests)) {
+		vb_datagrams_send(qp);
+		return;
+	}
 	/* without contact: resumed when the peer comes up */
-	if (vb_unlikely(output(qp, POST_BYTES))) {
-		owe_blocked(&qp->path);
+	if (vb_unlikely(output(&qp->path, POST_BYTES))) {
+		vb_hca_owe_blocked(&qp->path);
 		if (!qp->path.out)
 			vb_path_contact(&qp->path);
 	} else if (vb_unlikely(qp->path.nobody)) {
@@ -100,7 +105,7 @@ void vb_hca_posted(struct vb_qp *qp)
 
 void vb_hca_send_on(struct vb_qp *qp)
 {
-	output(qp, 0);
+	output(&qp->path, 0);
 }
 
 void vb_hca_flush(struct vb_rxq *r)
@@ -118,8 +123,8 @@ void vb_hca_flush(struct vb_rxq *r)
 		struct vb_qp *qp = p->qp;
 
 		vb_lock_take(&qp->lock);
-		if (!qp->forgotten && p->rxq == r && output(qp, VB_MEM_CHUNK)) {
-			owe_blocked(p); /* to the end, until the next room */
+		if (!qp->forgotten && p->rxq == r && output(p, VB_MEM_CHUNK)) {
+			vb_hca_owe_blocked(p); /* to the end, until the next room */
 			placing |= qp->req.placing;
 			blocked++;
 			first = first ? first : p;

@@ -37,6 +37,9 @@ static inline void vb_hca_give(struct vb_qp *qp)
 void vb_hca_send_on(struct vb_qp *qp);
 /* Lets every path that owes something on the queue send, until its wire is full.  Under r->rx. */
 void vb_hca_flush(struct vb_rxq *r);
+/* Something of the path waits for room, or for another call: whoever makes progress there lets it go on.
+ * Under the QP's lock. */
+void vb_hca_owe_blocked(struct vb_path *p);
 /* Whether the engine looks after what a poller leaves owed. */
 bool vb_hca_watched(struct vb_adapter *a);
 

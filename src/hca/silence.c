@@ -9,8 +9,7 @@ static bool is_up(const struct vb_peer *peer)
 	return atomic_load_explicit(&peer->state, memory_order_acquire) == VB_PEER_UP;
 }
 
-/* pid: of the process that was contacted last, 0: none. */
-static struct vb_reach_facts why_no_contact(struct vb_peer *peer, uint32_t pid)
+struct vb_reach_facts vb_silence_no_contact(struct vb_peer *peer, uint32_t pid)
 {
 	uint32_t asked, unable = vb_peer_unable(peer);
 	struct vb_reach_facts f = vb_peer_trouble(peer, &asked);
@@ -55,7 +54,8 @@ void vb_silence_explain(struct vb_qp *qp)
 
 	vb_lock_assert_held(&qp->lock);
 	if (peer)
-		qp->silence = is_up(peer) ? why_no_answer(qp, peer) : why_no_contact(peer, qp->path.pid);
+		qp->silence =
+		    is_up(peer) ? why_no_answer(qp, peer) : vb_silence_no_contact(peer, qp->path.pid);
 	else if (vb_port_leads_here(vb_qp_hca(qp), &qp->attr.ah_attr))
 		qp->silence = (struct vb_reach_facts){.reach = VB_REACH_NOBODY};
 	else if (vb_devices_infiniband())

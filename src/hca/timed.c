@@ -1,6 +1,7 @@
 #include "hca/timed.h"
 
 #include "base/clock.h"
+#include "hca/datagrams.h"
 #include "hca/owed.h"
 #include "hca/path.h"
 #include "hca/send.h"
@@ -83,6 +84,10 @@ static uint64_t look(struct vb_qp *qp, uint64_t now)
 
 	vb_lock_assert_held(&qp->lock);
 	vb_lock_assert_held(&vb_qp_hca(qp)->timer_lock);
+	if (qp->dests) {
+		t = vb_datagrams_look(qp, now);
+		goto listed;
+	}
 	if (vb_unlikely(!p->peer && qp->req.next != qp->req.seen)) /* its address may have come since */
 		vb_path_attach(p);
 	if (vb_qp_timed(qp))
@@ -103,6 +108,7 @@ static uint64_t look(struct vb_qp *qp, uint64_t now)
 	}
 	if (vb_unlikely((p->rxq || !p->peer) && !p->out && qp->req.next != qp->req.seen && t > now + AGAIN))
 		t = now + AGAIN;
+listed:
 	if (vb_qp_timed(qp))
 		return t;
 	/* Who goes on sending is on the list soon again, and would have to wake the engine for it. */

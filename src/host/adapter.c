@@ -82,6 +82,23 @@ void vb_adapter_handle_fork(void)
 	pthread_once(&once, register_handlers);
 }
 
+/* Halves of 8 bytes, each at once: of an IPv4 address, which is in the second one, a reader never sees a
+ * part. */
+void vb_adapter_show_gids(struct vb_adapter *a, const uint8_t (*gids)[16])
+{
+	uint64_t half;
+
+	for (unsigned i = 0; i < 2 * VB_GID_TABLE; i++) {
+		memcpy(&half, (const uint8_t *)gids + 8 * i, 8);
+		__atomic_store_n((uint64_t *)(void *)a->head->gids + i, half, __ATOMIC_RELAXED);
+	}
+}
+
+const uint8_t (*vb_adapter_gids(const struct vb_adapter *a))[16]
+{
+	return a->head->gids;
+}
+
 static void fill_head(struct vb_adapter *a, const struct vb_adapter_cfg *cfg)
 {
 	struct vb_seg_head *h = a->head;
@@ -94,7 +111,7 @@ static void fill_head(struct vb_adapter *a, const struct vb_adapter_cfg *cfg)
 	h->size = VB_SEG_SIZE;
 	h->pid = a->pid;
 	h->pid_ns = stat("/proc/self/ns/pid", &st) ? 0 : st.st_ino;
-	memcpy(h->gids, cfg->gids, sizeof(h->gids));
+	vb_adapter_show_gids(a, cfg->gids);
 	h->device = cfg->device;
 	snprintf(h->profile, sizeof(h->profile), "%s", vb_profile()->name);
 }

@@ -106,7 +106,9 @@ struct vb_wire_parts {
 	const _Atomic uint32_t *peer_cold;
 	struct vb_set *peer_hints; /* in which bit `hint` says that something is in `to` */
 	uint32_t hint;
-	uint64_t incarnation; /* the peer's: the source of what comes from it */
+	uint64_t incarnation;	   /* the peer's: the source of what comes from it, as is what follows */
+	const uint8_t (*gids)[16]; /* VB_GID_TABLE, in its segment */
+	uint16_t lid;
 };
 
 /* One of the ways to a peer and back.  A queue pair keeps to one for life, and threads that send to the same
@@ -209,6 +211,10 @@ uint32_t vb_adapter_key_offset(const struct vb_adapter *a);
 /* Space in the segment for the table of protection domains (VB_MAX_PD). */
 struct vb_pd_slot *vb_adapter_pds(struct vb_adapter *a);
 struct vb_pd_marks *vb_adapter_pd_marks(struct vb_adapter *a);
+
+/* Shows peers the port's GIDs, VB_GID_TABLE of them, as they stand now; and where they are shown. */
+void vb_adapter_show_gids(struct vb_adapter *a, const uint8_t (*gids)[16]);
+const uint8_t (*vb_adapter_gids(const struct vb_adapter *a))[16];
 
 /* Its counts of what was dropped, in the segment. */
 struct vb_drops *vb_adapter_drops(struct vb_adapter *a);

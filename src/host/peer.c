@@ -11,6 +11,7 @@
 
 #include "base/fault.h"
 #include "base/log.h"
+#include "host/devices.h"
 #include "host/private.h"
 #include "iba/reach.h"
 #include "iba/rxq.h"
@@ -193,6 +194,8 @@ static struct vb_wire_parts lane_parts(const struct vb_peer *peer, uint32_t lane
 	    .cold = cold_of(own, ours),
 	    .peer_cold = cold_of(base, theirs),
 	    .hint = theirs,
+	    .gids = ((const struct vb_seg_head *)base)->gids,
+	    .lid = vb_devices_lid(((const struct vb_seg_head *)base)->device % VB_MAX_DEVICES),
 	};
 }
 

@@ -79,7 +79,7 @@ struct vb_seg_head {
 	uint64_t pid_ns;		/* PID namespace in which they count, 0: not known */
 	uint32_t key_offset;		/* of keys from their indices in the table, by chance (mem/keys.h) */
 	uint32_t device;		/* index among the process's devices */
-	uint8_t gids[VB_GID_TABLE][16]; /* when it was opened */
+	uint8_t gids[VB_GID_TABLE][16]; /* of its port; a reader may see one that is changing */
 	uint32_t numbers[VB_ADAPTER_NUMBERS]; /* all numbers held; 0 ends (number 0 is never bound) */
 	_Atomic uint32_t nnumbers;
 	char profile[16]; /* name of the process's profile, for tools */

@@ -17,7 +17,7 @@ struct vb_out;
 struct vb_outbuf {
 	/* reserve() sets these four to 0; the caller may set them before commit(). */
 	uint32_t ack; /* VB_OUT_ACK | PSN: an ACK travels along, as if it were the packet before; only where
-			 the wire carries acks */
+			 the wire carries acks.  With a datagram: what its GRH says (iba/grh.h) */
 	bool placed;  /* the message's data is in its place already, and none comes along: only on wires with
 			 direct placement */
 	bool lent;    /* the payload is a loan (iba/loan.h): only on wires with direct placement */

@@ -19,6 +19,7 @@
 #define VB_PKEY_DEFAULT 0xffffu
 
 struct vb_loan;
+struct vb_source;
 
 struct vb_pkt {
 	const struct vb_opcode_row *op; /* decode: never NULL afterwards */
@@ -48,6 +49,8 @@ struct vb_pkt {
 	uint8_t flush_level;  /* FETH: enum vb_flush_level */
 	uint32_t payload_len; /* without padding; of a loan, what it lends */
 	const uint8_t *payload;
+	const struct vb_source *source; /* where it came from, and */
+	uint32_t grh;			/* what its GRH says (iba/grh.h): of datagrams */
 	const struct vb_loan
 	    *loan; /* a SEND's bytes are to be collected (iba/loan.h); NULL: payload has them */
 };

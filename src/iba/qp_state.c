@@ -118,7 +118,7 @@ static const struct vb_qp_masks *masks_of(const struct vb_qp_transition *t, enum
 	case IBV_QPT_XRC_RECV:
 		return &t->xrc_recv;
 	case IBV_QPT_UD:
-	case IBV_QPT_RAW_PACKET: /* these two are not made */
+	case IBV_QPT_RAW_PACKET: /* these last two are not made */
 	case IBV_QPT_DRIVER:
 		break;
 	}

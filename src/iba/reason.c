@@ -181,6 +181,14 @@ void vb_say_msg_too_long(struct vb_text *t, const struct vb_facts *f, const stru
 		    of->fit, of->bytes, of->fit);
 }
 
+void vb_say_datagram_too_long(struct vb_text *t, const struct vb_facts *f, const struct vb_length_facts *of)
+{
+	vb_text_add(t,
+		    "a datagram of %" PRIu64 " bytes, and the port sends at most %" PRIu64
+		    " in one packet (active_mtu)",
+		    of->bytes, of->fit);
+}
+
 static void say_mtus(struct vb_text *t, const struct vb_mtu_facts *of)
 {
 	vb_text_add(t,
@@ -323,6 +331,36 @@ void vb_say_drop_sequence(struct vb_text *t, const struct vb_facts *f, const str
 void vb_say_drop_no_receive(struct vb_text *t, const struct vb_facts *f, const struct vb_none_facts *of)
 {
 	vb_text_add(t, "a message came to queue pair 0x%06x, and no receive request was posted", f->qpn);
+}
+
+void vb_say_drop_too_small(struct vb_text *t, const struct vb_facts *f, const struct vb_length_facts *of)
+{
+	vb_text_add(t,
+		    "a message of %" PRIu64 " bytes came, with the 40 of a datagram's GRH, and the receive "
+		    "request has room for %" PRIu64,
+		    of->bytes, of->fit);
+}
+
+void vb_say_drop_qkey(struct vb_text *t, const struct vb_facts *f, const struct vb_qkey_facts *of)
+{
+	vb_text_add(t, "a message came with Q_Key 0x%08x, and that of queue pair 0x%06x is 0x%08x", of->came,
+		    f->qpn, of->have);
+}
+
+void vb_say_drop_no_qp(struct vb_text *t, const struct vb_facts *f, const struct vb_none_facts *of)
+{
+	vb_text_add(t,
+		    "a datagram came for queue pair 0x%06x, which is not there, not of type UD, or not in a "
+		    "state that receives",
+		    f->qpn);
+}
+
+void vb_say_drop_full(struct vb_text *t, const struct vb_facts *f, const struct vb_retry_facts *of)
+{
+	vb_text_add(t,
+		    "the process of queue pair 0x%06x takes nothing (it is stopped, or does not get a CPU), "
+		    "and there is no more room on the way to it",
+		    of->peer_qpn & VB_QPN_MASK);
 }
 
 void vb_say_drop_nobody(struct vb_text *t, const struct vb_facts *f, const struct vb_retry_facts *of)

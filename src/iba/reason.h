@@ -32,6 +32,7 @@ enum vb_facts_kind {
 	VB_FACTS_gone,
 	VB_FACTS_srq,
 	VB_FACTS_psn,
+	VB_FACTS_qkey,
 };
 
 struct vb_none_facts {
@@ -110,6 +111,10 @@ struct vb_psn_facts {
 	uint32_t expected, came;
 };
 
+struct vb_qkey_facts {
+	uint32_t have, came;
+};
+
 /* The live facts of one failure.  Plain numbers only: they may cross to a peer on the same host inside a NAK
  * (fixed layout, no pointers), and are data from outside there.  The reason is the tag of the union. */
 struct vb_facts {
@@ -133,6 +138,7 @@ struct vb_facts {
 		struct vb_gone_facts gone;
 		struct vb_srq_facts srq;
 		struct vb_psn_facts psn;
+		struct vb_qkey_facts qkey;
 	};
 };
 

@@ -112,6 +112,9 @@ REASON(VB_R_RECV_LOCAL, "recv-local", OPERATION, IBV_WC_REM_OP_ERR, IBV_WC_LOC_P
        vb_say_recv_local)
 /* an atomic's buffer that is not 8 bytes */
 REASON(VB_R_MSG_TOO_LONG, "msg-too-long", 0, NEVER, IBV_WC_LOC_LEN_ERR, NONE, length, vb_say_msg_too_long)
+/* a datagram that is longer than a packet of the port */
+REASON(VB_R_DATAGRAM_TOO_LONG, "datagram-too-long", 0, NEVER, IBV_WC_LOC_LEN_ERR, NONE, length,
+       vb_say_datagram_too_long)
 /* as VB_R_PATH_MTU, in the answer to a READ */
 REASON(VB_R_RESPONSE_MTU, "response-mtu", 0, NEVER, IBV_WC_BAD_RESP_ERR, NONE, mtu, vb_say_response_mtu)
 /* a response that fits no request */
@@ -151,6 +154,14 @@ REASON(VB_R_NAK_INVALID_RD, "nak-invalid-rd", INVALID_RD, IBV_WC_REM_INV_RD_REQ_
 REASON(VB_R_DROP_SEQUENCE, "drop-sequence", 0, NEVER, NEVER, NONE, psn, vb_say_drop_sequence)
 /* no receive request was posted */
 REASON(VB_R_DROP_NO_RECV, "drop-no-receive", 0, NEVER, NEVER, NONE, none, vb_say_drop_no_receive)
+/* it is longer than the receive buffer */
+REASON(VB_R_DROP_TOO_SMALL, "drop-too-small", 0, NEVER, NEVER, NONE, length, vb_say_drop_too_small)
+/* its Q_Key is another one than the queue pair's */
+REASON(VB_R_DROP_QKEY, "drop-qkey", 0, NEVER, NEVER, NONE, qkey, vb_say_drop_qkey)
+/* a datagram came for a number that no queue pair has which takes datagrams, and takes them now */
+REASON(VB_R_DROP_NO_QP, "drop-no-qp", 0, NEVER, NEVER, NONE, none, vb_say_drop_no_qp)
+/* the far end has taken nothing for long, and there is no room */
+REASON(VB_R_DROP_FULL, "drop-full", 0, NEVER, NEVER, NONE, retry, vb_say_drop_full)
 /* nobody is there to whom it could be sent */
 REASON(VB_R_DROP_NOBODY, "drop-nobody", 0, NEVER, NEVER, NONE, retry, vb_say_drop_nobody)
 

@@ -25,6 +25,9 @@ struct vb_rxq;
 struct vb_source {
 	uint64_t high; /* VB_SOURCE_PEER, or the upper half of a GID */
 	uint64_t low;
+	/* Of the port there, for the GRH of datagrams: VB_GID_TABLE GIDs, which may change, and its LID. */
+	const uint8_t (*gids)[16];
+	uint16_t lid;
 };
 #define VB_SOURCE_PEER (~0ull) /* no GID that packets come from begins like this: it would be multicast */
 

@@ -25,6 +25,7 @@
 #include "base/few.h"
 #include "iba/pkt.h"
 #include "iba/wr.h"
+#include "obj/dests.h"
 #include "obj/qp.h"
 
 struct vb_builder {
@@ -43,6 +44,8 @@ enum vb_build_fault {
 	VB_BUILD_INLINE_LENGTH, /* more bytes inline than the queue was made for */
 	VB_BUILD_LENGTH,	/* a longer message than the port takes */
 	VB_BUILD_FLUSH,		/* a placement type or a level that there is not */
+	VB_BUILD_NO_ADDRESS,	/* a datagram without an address handle */
+	VB_BUILD_QPN,		/* a datagram to a number of more than 24 bits */
 	VB_BUILD_CALL,		/* a work request cannot say what it has to */
 };
 
@@ -101,6 +104,19 @@ static inline void vb_builder_bare(struct vb_builder *b)
 {
 	b->w->length = b->w->num_sge = 0;
 	b->w->remote.srqn = 0;
+}
+
+/* A datagram's address: qpn has 24 bits, and a Q_Key with the high bit stands for the queue pair's own (IBTA
+ * 10.2.5). */
+static inline void vb_builder_to(const struct vb_qp *qp, struct vb_swqe *w, const struct vb_ah *ah, uint32_t qpn,
+				 uint32_t qkey)
+{
+	w->to.number = vb_likely(atomic_load_explicit(&ah->here, memory_order_relaxed))
+			   ? qpn >> VB_QPN_INDEX_BITS
+			   : VB_DEST_NOWHERE;
+	w->to.qpn = qpn;
+	w->to.qkey = vb_unlikely(qkey >> 31) ? qp->attr.qkey : qkey;
+	w->to.grh = ah->grh;
 }
 
 /* XRC: the SRQ at the far end. */

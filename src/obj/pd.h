@@ -99,6 +99,8 @@ struct vb_mr {
 struct vb_ah {
 	struct ibv_ah ibv;	 /* first */
 	struct ibv_ah_attr attr; /* set once */
+	uint32_t grh;		 /* VB_GRH_*, of attr; set once */
+	_Atomic bool here;	 /* it leads to this host: that may turn out later */
 };
 
 static inline struct vb_pd *vb_pd(struct ibv_pd *p)

@@ -6,7 +6,9 @@
 
 #include "base/log.h"
 #include "iba/profile.h"
+#include "iba/opcode.h"
 #include "obj/context.h"
+#include "obj/dests.h"
 #include "obj/ring.h"
 
 #define relaxed memory_order_relaxed
@@ -96,6 +98,8 @@ static void empty_queues(struct vb_qp *qp)
 		qp->rcq = NULL;
 		qp->pd_id = 0;
 	}
+	if (qp->dests)
+		vb_dests_stop(qp->dests);
 	qp->comm_est = qp->last_wqe_done = false;
 	qp->flushed_send = qp->flushed_recv = 0;
 	qp->why = (struct vb_facts){0};
@@ -132,6 +136,8 @@ int vb_qp_init(struct vb_qp *qp, struct ibv_qp_cap *cap)
 	vb_list_init(&qp->path.owes);
 	qp->path.qp = qp;
 	vb_list_init(&qp->on_timer);
+	if (qp->family == VB_FAMILY_UD && !(qp->dests = vb_dests_new())) /* pairs with vb_qp_fini() */
+		return vb_refuse(ENOMEM, "ibv_create_qp", "no memory");
 	err = send_queue(qp, cap);
 	if (!err)
 		err = recv_queue(qp, cap);
@@ -174,6 +180,8 @@ void vb_qp_fini(struct vb_qp *qp)
 	qp->resp.copy = NULL;
 	free(qp->resp.res);
 	qp->resp.res = NULL;
+	vb_dests_free(qp->dests);
+	qp->dests = NULL;
 }
 
 /* Completions of the time before are forgotten too: polled later, they would give back slots of the new life.

@@ -21,6 +21,7 @@
 #include "obj/srq.h"
 #include "obj/xrcd.h"
 
+struct vb_dests;
 struct vb_drops;
 struct vb_keys;
 struct vb_mws;
@@ -60,6 +61,12 @@ struct vb_swqe {
 			uint32_t rkey;
 			uint32_t srqn; /* XRC, of every request that is not local: the SRQ there */
 		} remote;
+		struct {		 /* a datagram's address */
+			uint32_t number; /* of its destination (obj/dests.h) */
+			uint32_t qpn, qkey;
+			uint32_t grh;  /* VB_GRH_* */
+			uint32_t next; /* SQ index of the next one that waits for the same destination */
+		} to;
 		struct {		       /* VB_WR_LOCAL */
 			uint64_t id;	       /* of the window; an invalidation's is 0 until it was found */
 			uint64_t addr, length; /* of a bind, as is what follows but the key */
@@ -214,6 +221,7 @@ struct vb_qp {
 	struct vb_mws *mws;	   /* the adapter's memory windows; set once */
 	struct vb_shown_qp *shown; /* the adapter's entry that peers read; NULL: none (tests).  Set once */
 	struct vb_drops *drops;	   /* the adapter's counts; NULL: none (tests).  Set once */
+	struct vb_dests *dests; /* of a datagram QP (UD), whose `path` leads nowhere; else NULL.  Set once */
 	uint64_t pd_id;
 	uint32_t qpn;
 	bool sq_sig_all;

@@ -311,8 +311,9 @@ void vb_rc_error(struct vb_qp *qp, const struct vb_facts *f)
 	vb_async_post(qp->ctx, &qp->ev_fatal);
 }
 
-static bool brief(struct vb_qp *qp, struct vb_brief *b)
+static bool brief(struct vb_qp *qp, struct vb_arrival *in)
 {
+	struct vb_brief *b = &in->b;
 	uint32_t first = vb_pkt_get_word(b->bytes, 0) ^ (uint32_t)qp->family << 24;
 
 	vb_lock_assert_held(&qp->lock);
@@ -510,8 +511,9 @@ const struct vb_transport vb_xrc_target_transport = RELIABLE(vb_xrc_target_input
 
 /* Unreliable connections (UC): the same requester and responder; nothing is owed, and nothing waited for. */
 
-static bool uc_brief(struct vb_qp *qp, struct vb_brief *b)
+static bool uc_brief(struct vb_qp *qp, struct vb_arrival *in)
 {
+	struct vb_brief *b = &in->b;
 	uint32_t first = vb_pkt_get_word(b->bytes, 0) ^ (uint32_t)VB_FAMILY_UC << 24;
 	bool taken;
 

@@ -12,6 +12,7 @@
 extern const struct vb_transport vb_rc_transport;
 extern const struct vb_transport vb_xrc_initiator_transport, vb_xrc_target_transport;
 extern const struct vb_transport vb_uc_transport;
+extern const struct vb_transport vb_ud_transport; /* ud.c: no connection, and a short file of its own */
 
 /* Local ACK Timeout code in nanoseconds: 4.096 us * 2^code, 0: VB_NEVER; and a min_rnr_timer code
  * (IBTA 9.7.5.2.8). */

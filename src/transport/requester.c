@@ -488,8 +488,10 @@ static inline __attribute__((always_inline)) bool send_brief(struct vb_qp *qp)
 	return true;
 }
 
-bool vb_requester_output(struct vb_qp *qp, uint32_t place)
+bool vb_requester_output(struct vb_path *p, uint32_t place)
 {
+	struct vb_qp *qp = p->qp;
+
 	vb_lock_assert_held(&qp->lock);
 	vb_sq_notice(qp);
 	return vb_likely(send_brief(qp)) ? false : vb_rc_output(qp, place);

@@ -5,6 +5,7 @@
 
 #include "iba/shown.h"
 #include "transport/lend.h"
+#include "transport/take.h"
 
 void vb_responder_fault(struct vb_qp *qp, struct vb_facts *f, enum vb_reason r, bool take_wqe)
 {
@@ -91,35 +92,13 @@ static inline void accept(struct vb_resp *s, uint8_t opcode, uint32_t bits, uint
 	s->ack_owed |= ack_req;
 }
 
-/* A receive WQE for the message, from RQ or SRQ.  false: there is none. */
-static bool find_wqe(struct vb_qp *qp)
-{
-	struct vb_resp *s = &qp->resp;
-	uint64_t room = 0;
-
-	if (s->have_wqe)
-		return true;
-	if (vb_unlikely(qp->srq != NULL)) {
-		s->cur = s->copy;
-		s->have_wqe = vb_srq_take(qp->srq, s->copy);
-	} else if (!vb_rq_empty(&s->rq)) {
-		s->cur = vb_rq_at(&s->rq, s->rq.tail++);
-		s->have_wqe = true;
-	}
-	if (!s->have_wqe)
-		return false;
-	for (uint32_t i = 0; i < s->cur->num_sge; i++)
-		room += s->cur->sge[i].length;
-	s->room = room < UINT32_MAX ? (uint32_t)room : UINT32_MAX;
-	return true;
-}
-
-/* Finds a receive WQE as find_wqe() does; where there is none an RNR NAK is owed, or the message dropped. */
+/* Finds a receive WQE as vb_take_wqe() does; where there is none an RNR NAK is owed, or the message dropped.
+ */
 static bool take_wqe(struct vb_qp *qp)
 {
 	struct vb_facts f;
 
-	if (vb_likely(find_wqe(qp)))
+	if (vb_likely(vb_take_wqe(qp)))
 		return true;
 	if (!qp->acked) {
 		f = (struct vb_facts){.none = {0}};
@@ -130,27 +109,14 @@ static bool take_wqe(struct vb_qp *qp)
 	return false;
 }
 
-/* The receive request w is complete.  Field by field, in place: what is put together elsewhere is copied. */
-static inline void put_received(struct ibv_wc *to, const struct vb_qp *qp, const struct vb_rwqe *w,
-				enum ibv_wc_opcode opcode, uint32_t byte_len)
-{
-	memset(to, 0, sizeof *to);
-	to->wr_id = w->wr_id;
-	to->opcode = opcode;
-	to->byte_len = byte_len;
-	to->qp_num = qp->qpn;
-	to->src_qp = qp->dest_qpn;
-}
-
 static void receive_done(struct vb_qp *qp, const struct vb_pkt *p, enum ibv_wc_opcode opcode,
 			 uint32_t byte_len)
 {
 	struct ibv_wc *handed = vb_cq_handed(qp->rcq), *to;
-	struct vb_resp *s = &qp->resp;
 	struct vb_cqe e;
 
 	to = handed ? handed : &e.wc;
-	put_received(to, qp, s->cur, opcode, byte_len);
+	vb_take_put(to, qp, qp->resp.cur, opcode, byte_len);
 	if (p->op->bits & VB_OP_IMM) {
 		to->wc_flags = IBV_WC_WITH_IMM;
 		to->imm_data = p->imm;
@@ -159,19 +125,7 @@ static void receive_done(struct vb_qp *qp, const struct vb_pkt *p, enum ibv_wc_o
 		to->wc_flags = IBV_WC_WITH_INV;
 		to->invalidated_rkey = p->inv_rkey;
 	}
-	s->have_wqe = false;
-	if (handed) {
-		if (vb_unlikely(qp->srq != NULL))
-			vb_srq_give(qp->srq);
-		else
-			vb_rq_give(&s->rq);
-		return;
-	}
-	e.qp = vb_qp_of_receive(qp);
-	e.srq = qp->srq;
-	e.sq_free = 0;
-	e.is_send = false;
-	vb_rc_push(qp, qp->rcq, &e, p->solicited);
+	vb_take_done(qp, handed ? NULL : &e, p->solicited);
 }
 
 static __attribute__((cold, noinline)) void too_small(struct vb_qp *qp, uint64_t bytes)
@@ -254,7 +208,7 @@ static void write_refused(struct vb_qp *qp, const struct vb_pkt *p, struct vb_fa
 	/* In packets of the path MTU the immediate would have come later. */
 	bool split = p->path_mtu && p->dma_len > 128u << p->path_mtu;
 
-	vb_responder_fault(qp, f, r, (p->op->bits & VB_OP_TAKES_WQE) && !split && find_wqe(qp));
+	vb_responder_fault(qp, f, r, (p->op->bits & VB_OP_TAKES_WQE) && !split && vb_take_wqe(qp));
 }
 
 static bool write_begin(struct vb_qp *qp, const struct vb_pkt *p)
@@ -628,12 +582,12 @@ bool vb_responder_brief(struct vb_qp *qp, struct vb_brief *b)
 	accept(s, qp->family | VB_SEND_ONLY, VB_OP_LAST, 1, vb_pkt_get_word(b->bytes, 2) >> 31);
 	to = vb_cq_handed(qp->rcq);
 	if (vb_likely(to != NULL)) {
-		put_received(to, qp, w, IBV_WC_RECV, len);
+		vb_take_put(to, qp, w, IBV_WC_RECV, len);
 		vb_rq_give(&s->rq);
 		return true;
 	}
 	e = (struct vb_cqe){.qp = qp};
-	put_received(&e.wc, qp, w, IBV_WC_RECV, len);
+	vb_take_put(&e.wc, qp, w, IBV_WC_RECV, len);
 	vb_rc_push(qp, qp->rcq, &e, first >> 23 & 1);
 	return true;
 }

@@ -7,6 +7,7 @@ static const struct vb_transport *const transports[VB_TRANSPORTS] = {
     [IBV_QPT_XRC_SEND] = &vb_xrc_initiator_transport,
     [IBV_QPT_XRC_RECV] = &vb_xrc_target_transport,
     [IBV_QPT_UC] = &vb_uc_transport,
+    [IBV_QPT_UD] = &vb_ud_transport,
 };
 
 const struct vb_transport *vb_transport_of(uint32_t type)

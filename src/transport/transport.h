@@ -14,6 +14,7 @@
 
 #include "iba/out.h"
 #include "iba/pkt.h"
+#include "iba/rxq.h"
 #include "obj/qp.h"
 
 /* What a QP would send if output() ran now, without what was posted since it ran last. */
@@ -27,9 +28,9 @@ struct vb_transport {
 	/* A packet that is brief, as it came, its lengths within bounds and nothing else looked at, from
 	 * where the QP takes packets: takes it in if it is of a kind that is common and nothing about it or
 	 * the QP is rare, with the ACK that it carries.  false: it is to be decoded, and given to ack() and
-	 * input(), which would have done the same.  The ACK may have been taken (b->ack is 0 then). From
+	 * input(), which would have done the same.  The ACK may have been taken (in->b.ack is 0 then). From
 	 * hca/receive.c, as input(). */
-	bool (*brief)(struct vb_qp *qp, struct vb_brief *b);
+	bool (*brief)(struct vb_qp *qp, struct vb_arrival *in);
 
 	/* One packet for this QP, decoded, and from where the QP takes packets; its payload stays the
 	 * caller's.  One of another family than the QP's type has (qp->family) is dropped, and so is what the
@@ -45,12 +46,13 @@ struct vb_transport {
 	 * about answers: those to READs may be on their way, or still to come. */
 	void (*received)(struct vb_qp *qp, uint32_t psn);
 
-	/* Sends what is owed and allowed, what was posted until now among it, as far as paths have ways out;
-	 * from hca/send.c, after a post and whenever something may have changed that was waited for.
-	 * place: bytes that may be placed directly.  Whatever has to be waited for with a time limit is
-	 * said by qp->req.deadline (0: from now on).  Returns true if something is left that waits only for
-	 * room in the wire, or for another call. */
-	bool (*output)(struct vb_qp *qp, uint32_t place);
+	/* Sends what is owed and allowed, what was posted until now among it, as far as paths have ways out.
+	 * p: &qp->path; or, of a type with many destinations, that of which something may have changed.
+	 * From hca/send.c and hca/datagrams.c, after a post and whenever something may have changed that was
+	 * waited for. place: bytes that may be placed directly.  Whatever has to be waited for with a time
+	 * limit is said by qp->req.deadline (0: from now on).  Returns true if something is left for p (for
+	 * &qp->path: for any) that waits only for room in the wire, or for another call. */
+	bool (*output)(struct vb_path *p, uint32_t place);
 
 	/* Whether output() is to be called: from hca/receive.c when a batch of packets was taken in, from
 	 * hca/timed.c after timer(), from hca/peers.c when a way out came. */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "iba/grh.h"
 #include "iba/profile.h"
 #include "host/devices.h"
 #include "hca/hca.h"
@@ -68,6 +69,7 @@ VB_EXPORT VB_OBJECT(struct ibv_ah *, ibv_create_ah, (ibpd, attr), struct ibv_pd 
 	errno = vb_check_av("ibv_create_ah", c, attr);
 	if (errno)
 		return NULL;
+	vb_addresses_learn(&vb_hca(c->adapter)->addresses, attr);
 	if (atomic_fetch_add(&live, 1) < vb_profile()->max_ah) /* pairs with ibv_destroy_ah() */
 		ah = calloc(1, sizeof(*ah));
 	if (!ah) {
@@ -81,6 +83,10 @@ VB_EXPORT VB_OBJECT(struct ibv_ah *, ibv_create_ah, (ibpd, attr), struct ibv_pd 
 	ah->ibv.context = ibpd->context;
 	ah->ibv.pd = ibpd;
 	ah->attr = *attr;
+	ah->grh = attr->is_global
+		      ? VB_GRH_WORD(attr->grh.sgid_index, attr->grh.traffic_class, attr->grh.flow_label)
+		      : attr->sl;
+	ah->here = vb_port_leads_here(vb_hca(c->adapter), attr);
 	return &ah->ibv;
 }
 

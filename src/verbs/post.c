@@ -14,6 +14,7 @@
 #include "verbs/mw.h"
 #include "verbs/post.h"
 #include "hca/hca.h"
+#include "hca/port.h"
 #include "hca/send.h"
 #include "verbs/verbs.h"
 
@@ -63,6 +64,13 @@ int vb_post_refuse(const struct vb_qp *qp, const char *call, enum vb_build_fault
 				 "type 0x%x is to be of IBV_FLUSH_GLOBAL and IBV_FLUSH_PERSISTENT, level %u "
 				 "IBV_FLUSH_RANGE or IBV_FLUSH_MR",
 				 f->flush_type, f->flush_level);
+	case VB_BUILD_NO_ADDRESS:
+		return vb_refuse(EINVAL, call,
+				 "%s on QP 0x%06x, which is of type %s, without an address handle", name,
+				 qp->qpn, type);
+	case VB_BUILD_QPN:
+		return vb_refuse(EINVAL, call, "remote_qpn 0x%x: numbers of queue pairs have 24 bits",
+				 f->qpn);
 	case VB_BUILD_CALL:
 		return vb_refuse(EINVAL, call,
 				 "%s: struct ibv_send_wr has no place for what it says; ibv_wr_%s() has",
@@ -78,8 +86,11 @@ static __attribute__((cold, noinline)) int refuse_request(const struct vb_qp *qp
 							  const struct ibv_send_wr *wr,
 							  enum vb_build_fault fault)
 {
-	const struct vb_post_facts f = {
-	    .opcode = wr->opcode, .flags = wr->send_flags, .pieces = wr->num_sge, .length = length_of(wr)};
+	const struct vb_post_facts f = {.opcode = wr->opcode,
+					.flags = wr->send_flags,
+					.pieces = wr->num_sge,
+					.length = length_of(wr),
+					.qpn = wr->wr.ud.remote_qpn};
 
 	return vb_post_refuse(qp, call, fault, &f);
 }
@@ -104,6 +115,22 @@ int vb_post_refuse_state(const struct vb_qp *qp, enum ibv_qp_state state, const 
 	if (qp->xrcd)
 		return vb_post_refuse_full(qp, call);
 	return vb_refuse(EINVAL, call, "QP 0x%06x is in %s", qp->qpn, names[state]);
+}
+
+enum vb_build_fault vb_post_to(const struct vb_qp *qp, struct vb_swqe *w, struct ibv_ah *ibah, uint32_t qpn,
+			       uint32_t qkey)
+{
+	struct vb_ah *ah = (struct vb_ah *)ibah;
+
+	if (vb_unlikely(!ah))
+		return VB_BUILD_NO_ADDRESS;
+	if (vb_unlikely(qpn > VB_QPN_MASK))
+		return VB_BUILD_QPN;
+	if (vb_unlikely(!atomic_load_explicit(&ah->here, memory_order_relaxed)) &&
+	    vb_port_leads_here(vb_qp_hca(qp), &ah->attr)) /* its address has come since */
+		atomic_store_explicit(&ah->here, true, memory_order_relaxed);
+	vb_builder_to(qp, w, ah, qpn, qkey);
+	return VB_BUILD_FINE;
 }
 
 /* A request whose filling takes looking around. */
@@ -131,7 +158,11 @@ static inline __attribute__((always_inline)) int build(struct vb_builder *b, con
 	if (vb_likely(!fault)) {
 		if (vb_unlikely(vb_builder_is_rare(b)))
 			return build_rare(b->qp, b->w, wr, b->bits, binds);
-		fault = vb_builder_fill(b, wr);
+		if (vb_unlikely(b->qp->dests != NULL))
+			fault = vb_post_to(b->qp, b->w, wr->wr.ud.ah, wr->wr.ud.remote_qpn,
+					   wr->wr.ud.remote_qkey);
+		if (vb_likely(!fault))
+			fault = vb_builder_fill(b, wr);
 	}
 	return vb_likely(!fault) ? 0 : refuse_request(b->qp, call_of(binds), wr, fault);
 }

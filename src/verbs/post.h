@@ -14,11 +14,15 @@ struct vb_post_facts {
 	long long pieces;	   /* of its list */
 	unsigned long long length; /* of its data, or of the range that is flushed */
 	unsigned flush_type, flush_level;
+	unsigned qpn; /* of a datagram's destination */
 };
 
 /* Each says it as `call`, and returns the errno. */
 VB_POST_COLD int vb_post_refuse(const struct vb_qp *qp, const char *call, enum vb_build_fault fault,
 				const struct vb_post_facts *f);
+/* Gives a datagram its destination. */
+enum vb_build_fault vb_post_to(const struct vb_qp *qp, struct vb_swqe *w, struct ibv_ah *ah, uint32_t qpn,
+			       uint32_t qkey);
 VB_POST_COLD int vb_post_refuse_full(const struct vb_qp *qp, const char *call);
 VB_POST_COLD int vb_post_refuse_state(const struct vb_qp *qp, enum ibv_qp_state state, const char *call);
 

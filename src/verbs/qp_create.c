@@ -9,7 +9,10 @@
 #include "iba/names.h"
 #include "iba/opcode.h"
 #include "iba/profile.h"
+#include "host/devices.h"
+#include "obj/dests.h"
 #include "transport/transport.h"
+#include "hca/datagrams.h"
 #include "hca/direct.h"
 #include "hca/lost.h"
 #include "hca/hca.h"
@@ -211,6 +214,10 @@ static struct ibv_qp *make(const struct plan *p, struct ibv_qp_cap *granted, int
 					  : vb_refuse(ENOMEM, CALL, "no QP number is left");
 		goto uncount;
 	}
+	if (qp->dests) {
+		qp->dests->gids = vb_adapter_gids(c->adapter);
+		qp->dests->infiniband = vb_devices_infiniband();
+	}
 	qp->shown = vb_qpn_published(c->adapter, qp->qpn);
 	qp->drops = vb_adapter_drops(c->adapter);
 	describe(qp, p);
@@ -374,6 +381,8 @@ static void end(struct vb_qp *qp)
 	vb_lock_take(&c->lock);
 	vb_list_unlink(&qp->on_ctx);
 	vb_lock_give(&c->lock);
+	if (qp->dests)
+		vb_datagrams_drain(qp);
 	if (vb_qp_unheard(qp))
 		vb_qp_say_unheard(qp->qpn);
 	/* a QP in RESET takes no packet and completes nothing: what follows cannot be undone by a latecomer

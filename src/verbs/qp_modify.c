@@ -1,6 +1,9 @@
 /* ibv_modify_qp(): everything is checked first, then what cannot fail is done (rule 38). */
 #include <assert.h>
 #include <errno.h>
+#include <linux/capability.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "iba/names.h"
@@ -81,6 +84,16 @@ static int check_numbers(const struct vb_qp *qp, const struct ibv_qp_attr *a, ui
 	return 0;
 }
 
+/* Controlled Q_Keys are for privileged users (IBTA 10.2.5), as Linux counts them. */
+static bool may_control(void)
+{
+	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {0};
+
+	return !syscall(SYS_capget, &head, data) &&
+	       data[CAP_TO_INDEX(CAP_NET_RAW)].effective & CAP_TO_MASK(CAP_NET_RAW);
+}
+
 static int check_values(const struct vb_qp *qp, const struct ibv_qp_attr *a, uint32_t mask)
 {
 	const char *mig = vb_name_mig_state(a->path_mig_state);
@@ -98,6 +111,12 @@ static int check_values(const struct vb_qp *qp, const struct ibv_qp_attr *a, uin
 		    "QP 0x%06x: path_mtu %d is no enum ibv_mtu, which goes from IBV_MTU_256 (%d) to "
 		    "IBV_MTU_4096 (%d)",
 		    qp->qpn, (int)a->path_mtu, IBV_MTU_256, IBV_MTU_4096);
+	if (mask & IBV_QP_QKEY && a->qkey >> 31 && !may_control())
+		return vb_refuse(
+		    EPERM, CALL,
+		    "QP 0x%06x: a Q_Key with the high bit (0x%08x) is a controlled one, which takes "
+		    "CAP_NET_RAW",
+		    qp->qpn, a->qkey);
 	if (mask & IBV_QP_ACCESS_FLAGS && a->qp_access_flags & ~ACCESS_KNOWN)
 		return vb_refuse(EINVAL, CALL, "QP 0x%06x: qp_access_flags 0x%x has unknown bits 0x%x",
 				 qp->qpn, a->qp_access_flags, a->qp_access_flags & ~ACCESS_KNOWN);

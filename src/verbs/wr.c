@@ -75,6 +75,13 @@ static VB_POST_COLD void refuse_operation(struct vb_wr_qp *x, const char *call, 
 	errno = was;
 }
 
+/* The request before this one, or the last one, named no destination: a datagram's. */
+static VB_POST_COLD void refuse_unaddressed(struct vb_wr_qp *x, const char *call)
+{
+	x->unaddressed = false;
+	refuse(x, call, VB_BUILD_NO_ADDRESS, &(struct vb_post_facts){.opcode = x->b.w->opcode});
+}
+
 /* Begins a request; NULL: it cannot be, which is noted. */
 static inline_always struct vb_builder *begin(struct ibv_qp_ex *ex, uint32_t opcode, const char *call)
 {
@@ -83,6 +90,8 @@ static inline_always struct vb_builder *begin(struct ibv_qp_ex *ex, uint32_t opc
 	struct vb_builder *b = &x->b;
 	enum vb_build_fault fault;
 
+	if (vb_unlikely(x->unaddressed))
+		refuse_unaddressed(x, call);
 	if (vb_unlikely(!(x->may & vb_wr_asked(opcode)))) {
 		refuse_operation(x, call, opcode);
 		return NULL;
@@ -98,6 +107,7 @@ static inline_always struct vb_builder *begin(struct ibv_qp_ex *ex, uint32_t opc
 	}
 	vb_builder_bare(b);
 	vb_builder_next(b);
+	x->unaddressed = x->qp.dests != NULL;
 	return b;
 }
 
@@ -324,10 +334,20 @@ static VB_POST_COLD void refuse_address(struct vb_wr_qp *x, const char *call, co
 
 static void set_ud_addr(struct ibv_qp_ex *ex, struct ibv_ah *ah, uint32_t qpn, uint32_t qkey)
 {
-	(void)ah;
-	(void)qpn;
-	(void)qkey;
-	refuse_address(wr_qp(ex), "ibv_wr_set_ud_addr", "address");
+	struct vb_wr_qp *x = wr_qp(ex);
+	enum vb_build_fault fault;
+
+	if (vb_unlikely(!x->qp.dests)) {
+		refuse_address(x, "ibv_wr_set_ud_addr", "address");
+		return;
+	}
+	if (vb_unlikely(x->b.bits == VB_WR_SELF)) /* there is no request, or a fault was kept */
+		return;
+	x->unaddressed = false;
+	fault = vb_post_to(&x->qp, x->b.w, ah, qpn, qkey);
+	if (vb_unlikely(fault))
+		refuse(x, "ibv_wr_set_ud_addr", fault,
+		       &(struct vb_post_facts){.opcode = x->b.w->opcode, .qpn = qpn});
 }
 
 static void set_xrc_srqn(struct ibv_qp_ex *ex, uint32_t srqn)
@@ -369,6 +389,7 @@ static void wr_start(struct ibv_qp_ex *ex)
 	vb_builder_begin(&x->b, &x->qp);
 	x->may = x->asked | OPEN;
 	x->err = 0;
+	x->unaddressed = false;
 	x->b.bits = VB_WR_SELF;
 	state = vb_qp_state_now(&x->qp); /* nobody changes it but to ERR, where requests are taken as well */
 	if (vb_unlikely(state < IBV_QPS_RTS))
@@ -400,6 +421,8 @@ static VB_CODE(wr_complete, (ex), struct ibv_qp_ex *ex)
 {
 	struct vb_wr_qp *x = wr_qp(ex);
 
+	if (vb_unlikely(x->unaddressed))
+		refuse_unaddressed(x, "ibv_wr_complete");
 	if (vb_unlikely(!x->may || is_dead(x)))
 		return complete_refused(x);
 	vb_builder_publish(&x->b);

@@ -159,7 +159,7 @@ static int lane_peek(struct vb_rxq *r, struct vb_arrival *p)
 	vb_lock_assert_held(&r->rx);
 	if (!l->count)
 		return 0;
-	l->source = (struct vb_source){VB_SOURCE_PEER, l->link->peer.incarnation};
+	l->source = (struct vb_source){.high = VB_SOURCE_PEER, .low = l->link->peer.incarnation};
 	p->source = &l->source;
 	p->payload_len = f->payload_len;
 	sim_flying_brief(f, &p->b);
@@ -335,11 +335,11 @@ static void fall(struct link *l)
 /* ---- processes ---- */
 
 /* What is placed directly within one call is by chance, so that it ends in the middle of messages. */
-static bool output_in_steps(struct vb_qp *qp, uint32_t place)
+static bool output_in_steps(struct vb_path *p, uint32_t place)
 {
-	struct hosts *h = qp->ctx->adapter->hosts;
+	struct hosts *h = p->qp->ctx->adapter->hosts;
 
-	return h->row->output(qp, place ? 1 + sim_below(h->air, 8192) : 0);
+	return h->row->output(p, place ? 1 + sim_below(h->air, 8192) : 0);
 }
 
 struct hosts *hosts_new(const struct hosts_cfg *cfg)

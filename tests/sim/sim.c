@@ -283,7 +283,7 @@ void sim_look_for_silent_end(struct sim_node *n)
 
 static void output(struct sim *s, struct sim_node *n)
 {
-	n->qp.transport->output(&n->qp, s->cfg.placing ? 1 + sim_below(s, 8192) : 0);
+	n->qp.transport->output(&n->qp.path, s->cfg.placing ? 1 + sim_below(s, 8192) : 0);
 }
 
 static void look_at_timer(struct sim *s, struct sim_node *n)
@@ -335,14 +335,14 @@ void sim_flying_brief(const struct sim_flying *f, struct vb_brief *b)
 /* The QP takes the packet as a brief one. */
 static bool deliver_brief(struct vb_qp *qp, struct sim_flying *f, uint32_t brief)
 {
-	struct vb_brief b;
+	struct vb_arrival in = {.source = NULL};
 	bool taken;
 
 	if (f->hdr_len + f->payload_len > brief)
 		return false;
-	sim_flying_brief(f, &b);
-	taken = qp->transport->brief(qp, &b);
-	f->ack = b.ack;
+	sim_flying_brief(f, &in.b);
+	taken = qp->transport->brief(qp, &in);
+	f->ack = in.b.ack;
 	return taken;
 }
 

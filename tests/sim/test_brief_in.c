@@ -19,10 +19,12 @@ struct wrong {
 static bool takes(struct sim *s, struct vb_brief *b)
 {
 	struct vb_qp *qp = &s->n[0].qp;
+	struct vb_arrival in = {.b = *b};
 	bool taken;
 
 	vb_lock_take(&qp->lock);
-	taken = qp->transport->brief(qp, b);
+	taken = qp->transport->brief(qp, &in);
+	*b = in.b;
 	vb_lock_give(&qp->lock);
 	return taken;
 }
@@ -121,7 +123,7 @@ static void acks(void **state)
 	sim_take(s, 1, 0, 64);
 	sim_op(s, 0, IBV_WR_SEND, 0, LEN, 0);
 	vb_lock_take(&s->n[0].qp.lock);
-	s->n[0].qp.transport->output(&s->n[0].qp, 0);
+	s->n[0].qp.transport->output(&s->n[0].qp.path, 0);
 	vb_lock_give(&s->n[0].qp.lock);
 	b = packet(s, VB_RC_ACK, s->n[0].qp.req.psn_una, 0);
 	leave(s, &b, wrongs, sizeof wrongs / sizeof *wrongs);
@@ -201,7 +203,7 @@ static void an_ack_along_may_end_it(void **state)
 	sim_take(s, 1, 0, 64);
 	sim_op(s, 0, IBV_WR_SEND, 64, LEN, 0);
 	vb_lock_take(&qp->lock);
-	qp->transport->output(qp, 0);
+	qp->transport->output(&qp->path, 0);
 	vb_lock_give(&qp->lock);
 	atomic_store(&s->n[0].scq.overrun, true);
 	b = a_send(s);

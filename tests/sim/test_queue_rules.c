@@ -251,7 +251,7 @@ static void rule_38_slow_is_not_lost(void **state)
 	(void)state;
 	sim_op(s, 0, IBV_WR_RDMA_WRITE, 0, 8, 0);
 	vb_lock_take(&s->n[0].qp.lock);
-	s->n[0].qp.transport->output(&s->n[0].qp, 0);
+	s->n[0].qp.transport->output(&s->n[0].qp.path, 0);
 	assert_int_equal(s->n[0].wire.n, 1);
 	for (int i = 0; i < 100; i++) { /* it stands in the wire for ten seconds */
 		s->now += 100 * VB_MSEC;

@@ -706,7 +706,7 @@ static void rule_30_flush(void **state)
 static void output(struct sim *s)
 {
 	vb_lock_take(&s->n[1].qp.lock);
-	s->n[1].qp.transport->output(&s->n[1].qp, 0);
+	s->n[1].qp.transport->output(&s->n[1].qp.path, 0);
 	vb_lock_give(&s->n[1].qp.lock);
 }
 

@@ -65,10 +65,10 @@ static void note(enum op op, const struct vb_qp *qp)
 
 /* One packet of three is left to the general way: of two, it could be an ACK that has gone alone each time.
  */
-static bool spy_brief(struct vb_qp *qp, struct vb_brief *b)
+static bool spy_brief(struct vb_qp *qp, struct vb_arrival *in)
 {
 	note(BRIEF, qp);
-	return atomic_load(&calls[BRIEF]) % 3 && real->brief(qp, b);
+	return atomic_load(&calls[BRIEF]) % 3 && real->brief(qp, in);
 }
 
 static void spy_input(struct vb_qp *qp, const struct vb_pkt *p)
@@ -89,10 +89,10 @@ static void spy_received(struct vb_qp *qp, uint32_t psn)
 	real->received(qp, psn);
 }
 
-static bool spy_output(struct vb_qp *qp, uint32_t place)
+static bool spy_output(struct vb_path *p, uint32_t place)
 {
-	note(OUTPUT, qp);
-	return real->output(qp, place);
+	note(OUTPUT, p->qp);
+	return real->output(p, place);
 }
 
 static enum vb_owes spy_owes(const struct vb_qp *qp)

@@ -1,0 +1,211 @@
+#include "hca/datagrams.h"
+
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "hca/hca.h"
+#include "hca/owed.h"
+#include "hca/path.h"
+#include "hca/send.h"
+#include "hca/silence.h"
+#include "hca/timed.h"
+#include "host/devices.h"
+#include "iba/shown.h"
+#include "transport/transport.h"
+
+#define AGAIN (100 * VB_MSEC) /* until it is looked again whether there is contact */
+
+static bool is_state(const struct vb_peer *peer, enum vb_peer_state state)
+{
+	return atomic_load_explicit(&peer->state, memory_order_acquire) == (int)state;
+}
+
+/* Whether what is sent now is lost.  While contact is being made that is not known yet, but another attempt
+ * after one that failed holds nothing up. */
+static void find_nobody(struct vb_dest *d)
+{
+	struct vb_path *p = &d->path;
+
+	if (d->number == VB_DEST_NOWHERE)
+		d->silence = (struct vb_reach_facts){.reach = vb_devices_infiniband() ? VB_REACH_LID
+										      : VB_REACH_ADDRESS};
+	else if (!p->peer)
+		d->silence = (struct vb_reach_facts){.reach = VB_REACH_NOBODY};
+	else if (p->nobody || !is_state(p->peer, VB_PEER_CONTACTING))
+		d->silence = vb_silence_no_contact(p->peer, p->pid);
+	else
+		return;
+	p->nobody = true;
+}
+
+/* A queue pair keeps to one lane, so that what it sends to another one stays in order. */
+static const struct vb_lane *lane_of(const struct vb_path *p)
+{
+	return &p->peer->lanes[p->qp->qpn % p->peer->nlanes];
+}
+
+/* Looks where the destination is, if there is no way out. */
+static void attach(struct vb_dest *d)
+{
+	struct vb_path *p = &d->path;
+	const struct vb_lane *lane;
+
+	if (p->out)
+		return;
+	if (!p->peer && d->number != VB_DEST_NOWHERE)
+		p->peer = vb_path_peer(vb_qp_adapter(p->qp), d->number);
+	if (!p->peer || !is_state(p->peer, VB_PEER_UP)) {
+		find_nobody(d);
+		return;
+	}
+	lane = lane_of(p);
+	p->rxq = lane->rxq;
+	p->pid = p->peer->pid;
+	p->nobody = false;
+	p->qp->transport->path(p, lane->out);
+}
+
+/* What waits for d goes out, if it can, or is left where progress finds it. */
+static void settle(struct vb_dest *d)
+{
+	struct vb_path *p = &d->path;
+
+	vb_lock_assert_held(&p->qp->lock);
+	attach(d);
+	if (d->waits && (p->out || p->nobody))
+		p->qp->transport->output(p, 0);
+	if (d->waits && p->out)
+		vb_hca_owe_blocked(p);
+	else if (!p->out)
+		vb_path_contact(p); /* what is posted later may find somebody */
+}
+
+static void settle_all(struct vb_qp *qp)
+{
+	struct vb_list *waiting = &qp->dests->waiting;
+
+	/* One that has settled is off the list, and others may have come to its end. */
+	for (struct vb_list *n = waiting->next, *before; n != waiting && !vb_list_empty(waiting);) {
+		before = n->prev;
+		settle(vb_list_entry(n, struct vb_dest, waiting));
+		n = vb_list_linked(n) ? n->next : before->next;
+	}
+}
+
+void vb_datagrams_send(struct vb_qp *qp)
+{
+	vb_lock_assert_held(&qp->lock);
+	if (vb_likely(!qp->transport->output(&qp->path, 0)))
+		return;
+	settle_all(qp);
+	if (vb_qp_timed(qp) && !qp->req.timing)
+		vb_hca_keep_time(qp);
+}
+
+uint64_t vb_datagrams_look(struct vb_qp *qp, uint64_t now)
+{
+	uint64_t t;
+
+	vb_lock_assert_held(&qp->lock);
+	settle_all(qp);
+	t = qp->transport->timer(qp, now);
+	return t > now + AGAIN && vb_qp_timed(qp) ? now + AGAIN : t;
+}
+
+/* Those that lead to that process. */
+#define EACH_TO(d, qp, to)                                                                                   \
+	vb_list_each (n_, &(qp)->dests->used)                                                                \
+		for (struct vb_dest *d = vb_list_entry(n_, struct vb_dest, used); d && d->path.peer == (to); \
+		     d = NULL)
+
+void vb_datagrams_peer(struct vb_qp *qp, struct vb_peer *peer)
+{
+	vb_lock_assert_held(&qp->lock);
+	EACH_TO(d, qp, peer)
+	{
+		if (!is_state(peer, VB_PEER_UP))
+			d->path.peer = vb_peer_current(peer);
+		settle(d);
+	}
+}
+
+static void detach(struct vb_dest *d)
+{
+	struct vb_path *p = &d->path;
+
+	vb_owe_no_more(p);
+	p->rxq = NULL;
+	p->qp->transport->path(p, NULL);
+}
+
+static void let_go(struct vb_dest *d)
+{
+	struct vb_peer *peer = d->path.peer;
+
+	d->path.peer = NULL;
+	d->path.nobody = false;
+	if (peer)
+		vb_peer_put(peer);
+}
+
+void vb_datagrams_lose(struct vb_qp *qp, struct vb_peer *peer)
+{
+	vb_lock_assert_held(&qp->lock);
+	EACH_TO(d, qp, peer)
+	{
+		detach(d);
+		d->silence = (struct vb_reach_facts){VB_REACH_LEFT, .process = {peer->pid}};
+		d->path.nobody = true;
+		if (d->waits)
+			qp->transport->output(&d->path, 0);
+		let_go(d);
+	}
+}
+
+void vb_datagrams_close(struct vb_qp *qp)
+{
+	struct vb_list *n;
+
+	vb_lock_assert_held(&qp->lock);
+	vb_dests_stop(qp->dests);
+	while ((n = vb_list_pop(&qp->dests->used))) {
+		struct vb_dest *d = vb_list_entry(n, struct vb_dest, used);
+
+		detach(d);
+		let_go(d);
+	}
+}
+
+static bool waits(struct vb_qp *qp)
+{
+	bool some;
+
+	vb_lock_take(&qp->lock);
+	some = qp->state >= IBV_QPS_RTS && qp->state <= IBV_QPS_SQD && !vb_list_empty(&qp->dests->waiting);
+	vb_hca_give(qp);
+	return some;
+}
+
+void vb_datagrams_drain(struct vb_qp *qp)
+{
+	struct timespec nap = {.tv_nsec = 20 * VB_USEC};
+
+	while (waits(qp)) {
+		vb_adapter_nudge(vb_qp_adapter(qp));
+		nanosleep(&nap, NULL);
+		if (nap.tv_nsec < (long)VB_MSEC)
+			nap.tv_nsec *= 2;
+	}
+}
+
+void vb_datagrams_no_qp(struct vb_adapter *a, uint32_t qpn)
+{
+	const struct vb_facts f = {.reason = VB_R_DROP_NO_QP, .qpn = qpn};
+	char buf[512];
+
+	atomic_fetch_add_explicit(&vb_adapter_drops(a)->count[VB_R_DROP_NO_QP], 1, memory_order_relaxed);
+	if (!atomic_exchange(&vb_hca(a)->said_no_qp, true) && vb_log_wanted(VB_LOG_WARN))
+		vb_log_reason(vb_reasons[f.reason].name, "datagrams are dropped: %s",
+			      vb_reason_say(buf, sizeof(buf), &f));
+}

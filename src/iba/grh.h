@@ -1,0 +1,52 @@
+/* The global route header (GRH): 40 bytes in front of every datagram that is received, which name the two
+ * ends (rule 24), and what a packet between two processes of a host brings along of it. */
+#ifndef VB_IBA_GRH_H
+#define VB_IBA_GRH_H
+
+#include <endian.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { VB_GRH_LEN = 40, VB_GRH_HOPS = 64 };
+
+/* Of an address: which of the sender's GIDs, traffic class and flow label; without VB_GRH_GLOBAL there is no
+ * GRH (on InfiniBand), and the service level in its place. */
+#define VB_GRH_GLOBAL (1u << 30)
+#define VB_GRH_WORD(sgid_index, tclass, flow) \
+	(VB_GRH_GLOBAL | ((sgid_index)&3u) << 28 | ((tclass)&0xffu) << 20 | ((flow)&0xfffffu))
+#define VB_GRH_SGID(word) ((word) >> 28 & 3)
+
+struct vb_grh {
+	const uint8_t *sgid, *dgid;
+	uint32_t word;	 /* VB_GRH_* */
+	uint32_t length; /* of the packet from the BTH to the payload's padding, without a checksum */
+	bool infiniband; /* the link layer: on Ethernet the header is that of IPv4 or IPv6, and UDP's follows
+			  */
+};
+
+/* Whether a GID is an IPv4 address: one of ::ffff:0:0/96. */
+static inline bool vb_gid_is_ipv4(const uint8_t gid[16])
+{
+	uint64_t high;
+	uint32_t next;
+
+	memcpy(&high, gid, 8);
+	memcpy(&next, gid + 8, 4);
+	return !high && next == htobe32(0xffff);
+}
+
+/* Copies a GID from a table that its owner may be changing; see vb_adapter_show_gids(). */
+static inline void vb_gid_read(uint8_t to[16], const uint8_t from[16])
+{
+	const uint64_t *halves = (const uint64_t *)(const void *)from;
+	uint64_t half[2] = {__atomic_load_n(halves, __ATOMIC_RELAXED),
+			    __atomic_load_n(halves + 1, __ATOMIC_RELAXED)};
+
+	memcpy(to, half, 16);
+}
+
+/* Writes the header: for IPv4 in the last 20 bytes, behind as many zeros. */
+void vb_grh_put(uint8_t to[VB_GRH_LEN], const struct vb_grh *g);
+
+#endif

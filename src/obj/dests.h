@@ -1,0 +1,56 @@
+/* Destinations of a datagram queue pair (UD): each request names one, and one for each process that was ever
+ * named is kept here, by the upper bits of the QPN over there.  What waits for room, or for contact, waits at
+ * its destination, so that none holds up the others.
+ *
+ * Guarded by the queue pair's lock, as obj/path.h says. */
+#ifndef VB_OBJ_DESTS_H
+#define VB_OBJ_DESTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/list.h"
+#include "iba/limits.h"
+#include "iba/reach.h"
+#include "obj/path.h"
+
+/* In place of a number: the address is none of this host. */
+#define VB_DEST_NOWHERE VB_ADAPTERS
+
+struct vb_dest {
+	struct vb_path path;
+	uint32_t number; /* set when it is first named, like path.qp */
+	uint32_t first,
+	    last;	/* SQ indices of the requests that wait, if `waits`; vb_swqe.to.next chains them */
+	bool waits;	/* it is on vb_dests.waiting */
+	bool stuck;	/* nothing has had room for so long that what finds none is dropped */
+	uint64_t until; /* when that, or nobody, is assumed; 0: from the next look at the clock */
+	struct vb_list waiting;	       /* on vb_dests.waiting */
+	struct vb_list used;	       /* on vb_dests.used */
+	struct vb_reach_facts silence; /* why nobody is there */
+};
+
+struct vb_dests {
+	struct vb_dest
+	    *at; /* VB_ADAPTERS + 1, by number; pages of those that were never named are not there */
+	struct vb_list waiting; /* those for whom requests wait */
+	struct vb_list used;	/* those that were named since the queue pair was RESET */
+	/* The GIDs of the port at this end: VB_GID_TABLE of them, in the adapter's segment, which change. */
+	const uint8_t (*gids)[16];
+	bool infiniband; /* the port's link layer */
+};
+
+/* NULL: no memory. */
+struct vb_dests *vb_dests_new(void);
+void vb_dests_free(struct vb_dests *d);
+
+/* The one of that number, up to VB_DEST_NOWHERE, of qp. */
+struct vb_dest *vb_dest_at(struct vb_qp *qp, uint32_t number);
+
+/* A request that stands in slot `index` waits, behind those that do. */
+void vb_dest_wait(struct vb_dest *d, uint32_t index);
+/* None waits any more; the requests are left as they are. */
+void vb_dest_stop(struct vb_dest *d);
+void vb_dests_stop(struct vb_dests *d);
+
+#endif

@@ -1,0 +1,502 @@
+/* Unreliable datagrams (UD): each request names its destination, and is one packet.  It is complete when that
+ * has left, or was dropped because nobody is there; a request whose destination has no room now, or no
+ * contact yet, waits there (obj/dests.h), and the others go on.  Completions come in the order of posting all
+ * the same. */
+#include "base/few.h"
+#include "iba/grh.h"
+#include "obj/dests.h"
+#include "transport/take.h"
+
+/* How long a request waits for room where the far end takes nothing, and for contact.  The first to wait so
+ * long is dropped, and those behind it at once until there is room: a process that is stopped holds nobody up
+ * for longer. */
+#define ROOM_WITHIN    (1 * VB_SEC)
+#define CONTACT_WITHIN (5 * VB_SEC)
+
+enum { TOGETHER = 96 }; /* bytes of a datagram that are copied at once with its GRH */
+
+enum sent { SENT, BLOCKED, FAILED };
+
+/* Nothing behind a request that cannot be carried out begins before it has failed in its turn. */
+static __attribute__((cold, noinline)) void refuse(struct vb_qp *qp, struct vb_swqe *w, enum vb_reason r,
+						   struct vb_facts *f)
+{
+	f->reason = r;
+	f->qpn = qp->qpn;
+	qp->why = *f;
+	w->state = VB_WQE_FAILED;
+	w->reason = (uint8_t)r;
+}
+
+/* The packet is lost: its request is complete like one that was sent. */
+static __attribute__((cold, noinline)) void drop(struct vb_qp *qp, struct vb_swqe *w, const struct vb_dest *d,
+						 enum vb_reason r)
+{
+	struct vb_facts f = {.reason = r,
+			     .qpn = qp->qpn,
+			     .retry = {.peer_qpn = w->to.qpn, .silence = d->silence}},
+			wrong = {0};
+
+	/* What is wrong with its memory is an error all the same. */
+	for (uint32_t i = 0; !(w->flags & IBV_SEND_INLINE) && i < w->num_sge; i++) {
+		enum vb_reason m = w->sge[i].length ? vb_sg_check(qp, &w->sge[i], 0, &wrong) : VB_OK;
+
+		if (m != VB_OK) {
+			refuse(qp, w, m, &wrong);
+			return;
+		}
+	}
+	w->state = VB_WQE_STARTED;
+	vb_drop(qp, &f);
+}
+
+/* The bytes of w at `to`. */
+static inline bool gather(struct vb_qp *qp, struct vb_swqe *w, uint8_t *to)
+{
+	struct vb_facts f;
+	enum vb_reason r;
+
+	if (w->flags & IBV_SEND_INLINE) {
+		vb_copy_few(to, w->inline_data, w->length);
+		return true;
+	}
+	if (!w->length || (vb_likely(w->num_sge == 1) && vb_likely(vb_sg_gather(qp, w->sge, to, w->length))))
+		return true;
+	r = vb_sg_copy(qp, qp->pd_id, w->sge, w->num_sge, 0, to, w->length, VB_SG_GATHER, &f);
+	if (vb_likely(r == VB_OK))
+		return true;
+	refuse(qp, w, r, &f);
+	return false;
+}
+
+static inline enum sent send_apart(struct vb_qp *qp, struct vb_swqe *w, struct vb_out *out,
+				   const struct vb_pkt *p)
+{
+	struct vb_outbuf b;
+
+	if (!out->ops->reserve(out, &b, vb_opcodes[p->opcode].hdr_len, w->length + p->pad, VB_OUT_REQUEST))
+		return BLOCKED;
+	if (vb_unlikely(!gather(qp, w, b.payload))) {
+		out->ops->cancel(out, &b);
+		return FAILED;
+	}
+	memset(b.payload + w->length, 0, p->pad);
+	vb_pkt_encode(b.hdr, p);
+	b.ack = w->to.grh;
+	out->ops->commit(out, &b);
+	return SENT;
+}
+
+static inline enum sent send_packet(struct vb_qp *qp, struct vb_swqe *w, struct vb_out *out)
+{
+	struct vb_brief b;
+	struct vb_pkt p;
+
+	p.opcode = (uint8_t)(VB_FAMILY_UD | vb_wrs[w->opcode].packets.only);
+	p.solicited = w->flags & IBV_SEND_SOLICITED;
+	p.ack_req = false;
+	p.pad = -w->length & 3;
+	p.pkey = VB_PKEY_DEFAULT;
+	p.qpn = w->to.qpn;
+	p.psn = qp->req.psn;
+	p.qkey = w->to.qkey;
+	p.src_qpn = qp->qpn;
+	p.imm = w->imm;
+	b.hdr_len = vb_opcodes[p.opcode].hdr_len;
+	if (vb_unlikely(b.hdr_len + w->length + p.pad > out->brief))
+		return send_apart(qp, w, out, &p);
+	b.payload_len = (uint16_t)(w->length + p.pad);
+	b.flags = 0;
+	b.ack = w->to.grh;
+	memset(b.bytes, 0, sizeof(b.bytes)); /* what is not used of it goes along */
+	vb_pkt_encode(b.bytes, &p);
+	if (vb_unlikely(!gather(qp, w, b.bytes + b.hdr_len)))
+		return FAILED;
+	return vb_likely(out->ops->send(out, &b, VB_OUT_REQUEST)) ? SENT : BLOCKED;
+}
+
+static inline enum sent send_to(struct vb_qp *qp, struct vb_swqe *w, struct vb_dest *d)
+{
+	enum sent how = send_packet(qp, w, d->path.out);
+
+	if (vb_likely(how == SENT)) {
+		w->state = VB_WQE_STARTED;
+		qp->req.psn = vb_psn_add(qp->req.psn, 1);
+		if (vb_unlikely(d->stuck))
+			d->stuck = false;
+	} else if (how == BLOCKED && d->stuck) {
+		drop(qp, w, d, VB_R_DROP_FULL);
+		how = SENT;
+	}
+	return how;
+}
+
+static __attribute__((cold, noinline)) void too_long(struct vb_qp *qp, struct vb_swqe *w)
+{
+	struct vb_facts f = {.length = {.bytes = w->length, .fit = VB_PORT_MTU}};
+
+	refuse(qp, w, VB_R_DATAGRAM_TOO_LONG, &f);
+}
+
+/* The request at q->next is sent, or waits at its destination.  false: it cannot be carried out. */
+static inline bool begin(struct vb_qp *qp, struct vb_swqe *w)
+{
+	struct vb_dest *d = vb_dest_at(qp, w->to.number);
+
+	if (vb_unlikely(w->length > VB_PORT_MTU)) {
+		too_long(qp, w);
+		return false;
+	}
+	if (vb_unlikely(!d->path.out || d->waits)) {
+		vb_dest_wait(d, qp->req.next);
+		return true;
+	}
+	switch (send_to(qp, w, d)) {
+	case SENT:
+		return true;
+	case BLOCKED:
+		vb_dest_wait(d, qp->req.next);
+		return true;
+	case FAILED:
+		break;
+	}
+	return false;
+}
+
+/* What waits at d is sent, as far as there is room, or dropped if nobody is there. */
+static void go_on(struct vb_qp *qp, struct vb_dest *d)
+{
+	while (d->waits && (d->path.out || d->path.nobody)) {
+		struct vb_swqe *w = vb_sq_at(&qp->req, d->first);
+
+		if (!d->path.out)
+			drop(qp, w, d, VB_R_DROP_NOBODY);
+		else if (send_to(qp, w, d) == BLOCKED)
+			return;
+		d->until = 0;
+		if (d->first == d->last)
+			vb_dest_stop(d);
+		else
+			d->first = w->to.next;
+	}
+}
+
+/* Nothing waits any more, since what is posted is flushed. */
+static void stop(struct vb_qp *qp)
+{
+	vb_dests_stop(qp->dests);
+	qp->req.deadline = VB_NEVER;
+}
+
+/* Completes what has left, in order, up to what waits. */
+static inline void complete(struct vb_qp *qp)
+{
+	struct vb_req *q = &qp->req;
+
+	while (q->una != q->seen) {
+		struct vb_swqe *w = vb_sq_at(q, q->una);
+
+		if (vb_unlikely(w->state != VB_WQE_STARTED)) {
+			if (w->state != VB_WQE_FAILED)
+				break;
+			stop(qp);
+			vb_requester_turn(qp);
+			return;
+		}
+		q->una++;
+		vb_rc_complete_send(qp, w, IBV_WC_SUCCESS);
+	}
+	if (vb_unlikely(qp->state == IBV_QPS_SQD) && vb_list_empty(&qp->dests->waiting))
+		vb_requester_turn(qp); /* drained, once all before is complete */
+}
+
+/* For the timer of those that wait. */
+static inline bool keep_time(struct vb_qp *qp)
+{
+	bool waits = !vb_list_empty(&qp->dests->waiting);
+
+	if (vb_unlikely((qp->req.deadline != VB_NEVER) != waits))
+		qp->req.deadline = waits ? 0 : VB_NEVER;
+	return waits;
+}
+
+static inline bool is_sending(const struct vb_qp *qp)
+{
+	return qp->state == IBV_QPS_RTS || qp->state == IBV_QPS_SQD;
+}
+
+static bool output(struct vb_path *p, uint32_t place)
+{
+	struct vb_qp *qp = p->qp;
+	struct vb_req *q = &qp->req;
+	bool waits;
+
+	(void)place;
+	vb_lock_assert_held(&qp->lock);
+	vb_sq_notice(qp);
+	if (vb_unlikely(!is_sending(qp))) {
+		stop(qp);
+		if (qp->state >= IBV_QPS_SQE) /* whoever posted it may rely on this */
+			vb_rc_flush(qp);
+		return false;
+	}
+	if (vb_unlikely(p != &qp->path))
+		go_on(qp, (struct vb_dest *)p);
+	while (q->next != q->seen && qp->state == IBV_QPS_RTS && begin(qp, vb_sq_at(q, q->next)))
+		q->next++;
+	complete(qp);
+	waits = keep_time(qp);
+	return vb_likely(p == &qp->path) ? waits : ((struct vb_dest *)p)->waits;
+}
+
+/* What is waited for has not come in time. */
+static void give_up(struct vb_qp *qp, struct vb_dest *d)
+{
+	if (d->path.out)
+		d->stuck = true;
+	else
+		d->path.nobody = true;
+	go_on(qp, d);
+}
+
+static uint64_t timer(struct vb_qp *qp, uint64_t now)
+{
+	uint64_t next = VB_NEVER;
+
+	vb_lock_assert_held(&qp->lock);
+	if (!is_sending(qp)) {
+		stop(qp);
+		return VB_NEVER;
+	}
+	vb_list_each_safe (n, tmp, &qp->dests->waiting) {
+		struct vb_dest *d = vb_list_entry(n, struct vb_dest, waiting);
+
+		if (!d->until)
+			d->until = now + (d->path.out ? ROOM_WITHIN : CONTACT_WITHIN);
+		else if (now >= d->until)
+			give_up(qp, d);
+		if (d->waits && d->until < next)
+			next = d->until;
+	}
+	complete(qp);
+	keep_time(qp);
+	return next;
+}
+
+static void path(struct vb_path *p, struct vb_out *out)
+{
+	struct vb_dest *d = (struct vb_dest *)p;
+
+	vb_lock_assert_held(&p->qp->lock);
+	if (p == &p->qp->path) /* which leads nowhere */
+		return;
+	p->out = out;
+	d->until = 0;
+	d->stuck = false;
+}
+
+/* Receiving. */
+
+/* The GID by which this end was reached: of the port's the first one of the family that the sender's has. */
+static void own_gid(uint8_t to[16], const struct vb_dests *d, const uint8_t sgid[16])
+{
+	static const uint8_t none[16];
+	bool ipv4 = vb_gid_is_ipv4(sgid);
+
+	for (unsigned i = 0; i < VB_GID_TABLE; i++) {
+		vb_gid_read(to, d->gids[i]);
+		if (vb_gid_is_ipv4(to) == ipv4 && memcmp(to, none, 16) != 0)
+			return;
+	}
+	vb_gid_read(to, d->gids[0]);
+}
+
+/* Returns the service level, which on Ethernet says what kind of header it is (0: InfiniBand's). */
+static uint8_t put_grh(uint8_t to[VB_GRH_LEN], const struct vb_dests *d, const struct vb_pkt *p)
+{
+	uint8_t sgid[16], dgid[16];
+	const struct vb_grh g = {.sgid = sgid,
+				 .dgid = dgid,
+				 .word = p->grh,
+				 .length = p->op->hdr_len + p->payload_len + p->pad,
+				 .infiniband = d->infiniband};
+
+	vb_gid_read(sgid, p->source->gids[VB_GRH_SGID(p->grh)]);
+	own_gid(dgid, d, sgid);
+	vb_grh_put(to, &g);
+	return d->infiniband ? 0 : vb_gid_is_ipv4(sgid) ? 2 : 1;
+}
+
+static __attribute__((cold, noinline)) void cannot_take(struct vb_qp *qp, const struct vb_pkt *p,
+							enum vb_reason r)
+{
+	struct vb_facts f = {.reason = r, .qpn = qp->qpn};
+
+	if (r == VB_R_DROP_QKEY)
+		f.qkey = (struct vb_qkey_facts){.have = qp->attr.qkey, .came = p->qkey};
+	else if (r == VB_R_DROP_TOO_SMALL)
+		f.length = (struct vb_length_facts){.bytes = (uint64_t)VB_GRH_LEN + p->payload_len,
+						    .fit = qp->resp.room};
+	vb_drop(qp, &f);
+}
+
+/* GRH, if there is one, and payload go to the receive request in use.  *sl: put_grh()'s. */
+static inline bool scatter(struct vb_qp *qp, const struct vb_pkt *p, uint8_t *sl)
+{
+	struct vb_resp *s = &qp->resp;
+	/* an SRQ's buffers belong to the SRQ's protection domain (rule 21) */
+	uint64_t pd = qp->srq ? qp->srq->pd->id : qp->pd_id;
+	bool global = p->grh & VB_GRH_GLOBAL;
+	uint8_t buf[TOGETHER];
+	enum vb_reason r = VB_OK;
+	struct vb_facts f;
+
+	if (vb_likely(global))
+		*sl = put_grh(buf, qp->dests, p);
+	else
+		*sl = p->grh & 15;
+	if (vb_likely(global && s->cur->num_sge == 1 && p->payload_len <= TOGETHER - VB_GRH_LEN)) {
+		vb_copy_few(buf + VB_GRH_LEN, p->payload, p->payload_len);
+		if (vb_likely(vb_sg_scatter(qp, pd, s->cur->sge, buf, VB_GRH_LEN + p->payload_len)))
+			return true;
+	}
+	if (global)
+		r = vb_sg_copy(qp, pd, s->cur->sge, s->cur->num_sge, 0, buf, VB_GRH_LEN, VB_SG_SCATTER, &f);
+	if (vb_likely(r == VB_OK))
+		r = vb_sg_copy(qp, pd, s->cur->sge, s->cur->num_sge, VB_GRH_LEN,
+			       (uint8_t *)(uintptr_t)p->payload, p->payload_len, VB_SG_SCATTER, &f);
+	if (vb_likely(r == VB_OK))
+		return true;
+	f.check = r; /* its sentence is told */
+	f.reason = VB_R_RECV_LOCAL;
+	f.qpn = qp->qpn;
+	vb_rc_fail_recv(qp, &f, true);
+	return false;
+}
+
+/* One datagram.  Whatever is wrong with it, it is dropped, and the queue pair goes on (rule 23). */
+static inline void take(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	struct vb_resp *s = &qp->resp;
+	struct ibv_wc *handed, *to;
+	struct vb_cqe e;
+	uint8_t sl;
+
+	if (vb_unlikely(p->qkey != qp->attr.qkey)) {
+		cannot_take(qp, p, VB_R_DROP_QKEY);
+		return;
+	}
+	if (vb_unlikely(!vb_take_wqe(qp))) {
+		cannot_take(qp, p, VB_R_DROP_NO_RECV);
+		return;
+	}
+	if (vb_unlikely((uint64_t)VB_GRH_LEN + p->payload_len > s->room)) {
+		cannot_take(qp, p, VB_R_DROP_TOO_SMALL);
+		return;
+	}
+	if (vb_unlikely(!scatter(qp, p, &sl)))
+		return;
+	handed = vb_cq_handed(qp->rcq);
+	to = vb_likely(handed != NULL) ? handed : &e.wc;
+	vb_take_put(to, qp, s->cur, IBV_WC_RECV, VB_GRH_LEN + p->payload_len);
+	to->src_qp = p->src_qpn;
+	to->sl = sl;
+	to->slid = qp->dests->infiniband ? p->source->lid : 0;
+	to->wc_flags = p->grh & VB_GRH_GLOBAL ? IBV_WC_GRH : 0;
+	if (vb_unlikely(p->op->bits & VB_OP_IMM)) {
+		to->wc_flags |= IBV_WC_WITH_IMM;
+		to->imm_data = p->imm;
+	}
+	vb_take_done(qp, handed ? NULL : &e, p->solicited);
+}
+
+static inline bool is_receiving(const struct vb_qp *qp)
+{
+	return qp->state >= IBV_QPS_RTR && qp->state <= IBV_QPS_SQE;
+}
+
+static bool brief(struct vb_qp *qp, struct vb_arrival *in)
+{
+	struct vb_brief *b = &in->b;
+	uint32_t first = vb_pkt_get_word(b->bytes, 0);
+	struct vb_pkt p;
+
+	vb_lock_assert_held(&qp->lock);
+	p.op = &vb_opcodes[VB_FAMILY_UD | VB_SEND_ONLY];
+	p.pad = (uint8_t)VB_PKT_PAD(first);
+	if (vb_unlikely(!is_receiving(qp) ||
+			(first & VB_PKT_KIND) != (uint32_t)(VB_FAMILY_UD | VB_SEND_ONLY) << 24 ||
+			b->hdr_len != p.op->hdr_len || b->payload_len < p.pad))
+		return false;
+	p.solicited = first >> 23 & 1;
+	p.qkey = vb_pkt_get_word(b->bytes, 3);
+	p.src_qpn = vb_pkt_get_word(b->bytes, 4) & VB_QPN_MASK;
+	p.payload_len = b->payload_len - p.pad;
+	p.payload = b->bytes + b->hdr_len;
+	p.source = in->source;
+	p.grh = b->ack;
+	take(qp, &p);
+	return true;
+}
+
+static void input(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	vb_lock_assert_held(&qp->lock);
+	if (vb_unlikely(VB_FAMILY(p->opcode) != VB_FAMILY_UD || !is_receiving(qp)))
+		cannot_take(qp, p, VB_R_DROP_NO_QP);
+	else if (vb_unlikely(p->payload_len > VB_PORT_MTU)) /* no port sends that */
+		cannot_take(qp, p, VB_R_DROP_TOO_SMALL);
+	else
+		take(qp, p);
+}
+
+/* What follows has to do with acknowledgements, or with the one far end of a connection. */
+
+static void no_psn(struct vb_qp *qp, uint32_t psn)
+{
+	(void)qp, (void)psn;
+}
+
+static void no_word(struct vb_qp *qp)
+{
+	(void)qp;
+}
+
+static enum vb_owes owes(const struct vb_qp *qp)
+{
+	(void)qp;
+	return VB_OWES_NOTHING;
+}
+
+static void enter(struct vb_qp *qp, enum ibv_qp_state from)
+{
+	(void)from;
+	vb_lock_assert_held(&qp->lock);
+	if (qp->state == IBV_QPS_SQD) {
+		qp->req.drained_posted = false;
+		complete(qp);
+	}
+}
+
+static void error(struct vb_qp *qp, const struct vb_facts *f)
+{
+	if (f->reason == VB_R_PEER_DIED || f->reason == VB_R_PEER_CLOSED)
+		return;
+	vb_rc_error(qp, f);
+	stop(qp);
+}
+
+const struct vb_transport vb_ud_transport = {
+    .brief = brief,
+    .input = input,
+    .ack = no_psn,
+    .received = no_psn,
+    .output = output,
+    .owes = owes,
+    .timer = timer,
+    .path = path,
+    .last_word = no_word,
+    .enter = enter,
+    .error = error,
+    .flush = vb_rc_flush,
+};
