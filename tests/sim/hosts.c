@@ -62,6 +62,7 @@ struct vb_adapter {
 	uint64_t deadline, watch;
 	struct vb_qp *qps[QPS];
 	struct vb_shown_qp *shown;
+	struct vb_drops drops;
 	struct link *links[LINKS];
 	uint32_t nlinks;
 	uint32_t made; /* queue pairs and domains */
@@ -771,6 +772,15 @@ uint64_t vb_adapter_incarnation(const struct vb_adapter *a)
 void *vb_adapter_user(const struct vb_adapter *a)
 {
 	return (void *)(uintptr_t)&a->hca;
+}
+
+void vb_adapter_show_gids(struct vb_adapter *a, const uint8_t (*gids)[16])
+{
+}
+
+struct vb_drops *vb_adapter_drops(struct vb_adapter *a)
+{
+	return &a->drops;
 }
 
 struct vb_presence *vb_adapter_presence(struct vb_adapter *a)

@@ -4,6 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "iba/grh.h"
+#include "obj/dests.h"
+
 uint64_t sim_random(struct sim *s)
 {
 	uint64_t z = s->rng += 0x9e3779b97f4a7c15ull; /* splitmix64 */
@@ -89,8 +92,8 @@ static void wire_commit(struct vb_out *o, struct vb_outbuf *b)
 	assert_non_null(f);
 	f->path_mtu = b->path_mtu;
 	f->ack = b->ack;
-	assert_true(!f->ack || o->carries_acks);
-	s->carried += f->ack != 0;
+	assert_true(!(f->ack & VB_OUT_ACK) || o->carries_acks);
+	s->carried += (f->ack & VB_OUT_ACK) != 0;
 	w->building = NULL;
 	w->committed++;
 	s->packets++;
@@ -245,13 +248,18 @@ static void make_peer_mem(struct sim *s, unsigned i)
 	n->qp.shown = &n->shown;
 }
 
+static struct vb_path *path_of(struct sim_node *n)
+{
+	return n->qp.dests ? &vb_dest_at(&n->qp, SIM_FAR)->path : &n->qp.path;
+}
+
 static void path_comes(struct sim *s, unsigned i)
 {
 	struct sim_node *n = &s->n[i];
 
 	s->cfg.path_at[i] = 0;
 	vb_lock_take(&n->qp.lock);
-	n->qp.transport->path(&n->qp.path, &n->wire.out);
+	n->qp.transport->path(path_of(n), &n->wire.out);
 	if (s->cfg.placing) {
 		n->qp.path.mem = &n->mem;
 		n->qp.path.peer_qp = &s->n[!i].shown;
@@ -284,6 +292,8 @@ void sim_look_for_silent_end(struct sim_node *n)
 static void output(struct sim *s, struct sim_node *n)
 {
 	n->qp.transport->output(&n->qp.path, s->cfg.placing ? 1 + sim_below(s, 8192) : 0);
+	if (n->qp.dests) /* there may be room */
+		n->qp.transport->output(path_of(n), 0);
 }
 
 static void look_at_timer(struct sim *s, struct sim_node *n)
@@ -309,7 +319,7 @@ static void pump(struct sim *s, unsigned i)
 		n->kick = VB_NEVER;
 	if (owes == VB_OWES_ACK && s->cfg.lazy_acks && n->kick == VB_NEVER && sim_below(s, 2))
 		n->kick = s->now + 1 + sim_below(s, 5000);
-	if (!n->qp.path.out && n->qp.req.next != n->qp.req.seen)
+	if (n->qp.dests ? vb_qp_timed(&n->qp) : !n->qp.path.out && n->qp.req.next != n->qp.req.seen)
 		output(s, n); /* no way out: the timer runs all the same */
 	if (owes != VB_OWES_NOTHING && (owes != VB_OWES_ACK || n->kick == VB_NEVER || n->kick <= s->now)) {
 		n->kick = VB_NEVER;
@@ -333,9 +343,10 @@ void sim_flying_brief(const struct sim_flying *f, struct vb_brief *b)
 }
 
 /* The QP takes the packet as a brief one. */
-static bool deliver_brief(struct vb_qp *qp, struct sim_flying *f, uint32_t brief)
+static bool deliver_brief(struct vb_qp *qp, struct sim_flying *f, uint32_t brief,
+			  const struct vb_source *source)
 {
-	struct vb_arrival in = {.source = NULL};
+	struct vb_arrival in = {.source = source};
 	bool taken;
 
 	if (f->hdr_len + f->payload_len > brief)
@@ -358,11 +369,13 @@ static void deliver(struct sim *s, struct sim_wire *w)
 	p.payload = f->bytes + f->hdr_len;
 	p.placed = f->placed;
 	p.path_mtu = f->path_mtu;
+	p.source = &s->n[w->from].source;
+	p.grh = f->ack;
 	if (f->lent)
 		assert_null(vb_loan_decode(&loan, &p));
 	vb_lock_take(&qp->lock);
-	if (!deliver_brief(qp, f, w->out.brief)) {
-		if (f->ack)
+	if (!deliver_brief(qp, f, w->out.brief, p.source)) {
+		if (f->ack & VB_OUT_ACK)
 			qp->transport->ack(qp, f->ack & VB_PSN_MASK);
 		qp->transport->input(qp, &p);
 	} else {
@@ -595,10 +608,11 @@ static void make_node(struct sim *s, unsigned i)
 		assert_int_equal(vb_rq_init(&n->srq.rq, NULL, VB_QUEUE_SRQ, c->recv_wr, c->sge), 0);
 		n->qp.srq = &n->srq;
 	}
-	n->qp.ibv.qp_type = c->family == VB_FAMILY_UC ? IBV_QPT_UC
-			    : !c->xrc		      ? IBV_QPT_RC
-			    : i			      ? IBV_QPT_XRC_RECV
-						      : IBV_QPT_XRC_SEND;
+	n->qp.ibv.qp_type = c->family == VB_FAMILY_UC	? IBV_QPT_UC
+			    : c->family == VB_FAMILY_UD ? IBV_QPT_UD
+			    : !c->xrc			? IBV_QPT_RC
+			    : i				? IBV_QPT_XRC_RECV
+							: IBV_QPT_XRC_SEND;
 	vb_transport_choose(&n->qp, n->qp.ibv.qp_type);
 	s->ground->attach(s, i);
 	n->qp.pd_id = n->pd.id;
@@ -614,6 +628,11 @@ static void make_node(struct sim *s, unsigned i)
 	if (c->xrc)
 		make_xrc(n, i);
 	assert_int_equal(vb_qp_init(&n->qp, &cap), 0);
+	n->gids[0][15] = (uint8_t)(1 + i);
+	memcpy(&n->gids[1][10], (const uint8_t[]){0xff, 0xff, 192, 0, 2, (uint8_t)(1 + i)}, 6);
+	n->source.gids = n->gids;
+	if (n->qp.dests)
+		n->qp.dests->gids = n->gids;
 	n->deadline = n->kick = VB_NEVER;
 }
 
@@ -753,6 +772,15 @@ static enum vb_build_fault build(const struct sim *s, struct vb_builder *b, cons
 	return fault ? fault : vb_builder_fill(b, wr);
 }
 
+/* Where a datagram goes: over there, from an IPv4 address. */
+static void address(struct sim *s, unsigned n, struct vb_builder *b)
+{
+	const struct vb_ah ah = {.grh = VB_GRH_WORD(1, 0, 0), .here = true};
+
+	vb_builder_to(b, &ah, SIM_FAR << VB_QPN_INDEX_BITS, s->n[n].qkey);
+	b->w->to.qpn = s->n[!n].qp.qpn;
+}
+
 int sim_send(struct sim *s, unsigned n, const struct ibv_send_wr *wr)
 {
 	struct vb_qp *qp = &s->n[n].qp;
@@ -769,7 +797,9 @@ int sim_send(struct sim *s, unsigned n, const struct ibv_send_wr *wr)
 			err = ENOMEM;
 		else if (build(s, &b, &named))
 			err = EINVAL;
-		else
+		if (!err && qp->dests)
+			address(s, n, &b);
+		if (!err)
 			vb_builder_next(&b);
 	}
 	vb_builder_publish(&b);
@@ -863,7 +893,9 @@ void sim_inject(struct sim *s, unsigned n, struct vb_pkt *p, const void *payload
 	if (len)
 		memcpy(f->bytes + in.op->hdr_len, payload, len);
 	vb_lock_take(&qp->lock);
-	if (!deliver_brief(qp, f, s->n[!n].wire.out.brief))
+	in.source = &s->n[!n].source;
+	in.grh = 0;
+	if (!deliver_brief(qp, f, s->n[!n].wire.out.brief, in.source))
 		qp->transport->input(qp, &in);
 	free(f);
 	vb_lock_give(&qp->lock);

@@ -122,6 +122,9 @@ struct sim_flying {
 	uint8_t bytes[];
 };
 
+/* The number of the process at the other end, as a datagram's address has it. */
+enum { SIM_FAR = 1 };
+
 /* As it comes out of a wire: all of it, or as much as has room. */
 void sim_flying_brief(const struct sim_flying *f, struct vb_brief *b);
 
@@ -162,9 +165,12 @@ struct sim_node {
 	struct vb_drops drops;	  /* of its QP */
 	struct vb_shown_qp shown; /* what its peer may do by itself */
 	struct vb_peer_mem mem;	  /* what it knows of its peer's memory */
-	bool left;		  /* its QP was destroyed */
-	bool errs;		  /* its QP was seen in the error state */
-	uint64_t deadline, kick;  /* timer; when a held-back ACK leaves */
+	struct vb_source source;  /* of what it sends: a datagram's receiver looks at it */
+	uint8_t gids[VB_GID_TABLE][16] __attribute__((aligned(8)));
+	uint32_t qkey; /* of the datagrams that it sends; another one than the far end's: those are dropped */
+	bool left;     /* its QP was destroyed */
+	bool errs;     /* its QP was seen in the error state */
+	uint64_t deadline, kick; /* timer; when a held-back ACK leaves */
 };
 
 struct sim {

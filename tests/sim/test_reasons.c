@@ -745,6 +745,54 @@ static struct sim *drop_no_receive(void)
 	return dropped(SIM_DROPS); /* none */
 }
 
+static struct sim *datagrams(const struct sim_cfg *cfg, uint32_t len, uint32_t room)
+{
+	struct sim *s = sim_desk(cfg);
+
+	sim_op(s, 0, IBV_WR_SEND, 0, len, 0);
+	if (room)
+		sim_take(s, 1, 0, room);
+	sim_settle(s);
+	return s;
+}
+
+static struct sim *datagram_too_long(void)
+{
+	return datagrams(CFG(.family = VB_FAMILY_UD), 4097, 0);
+}
+
+static struct sim *drop_too_small(void)
+{
+	return datagrams(CFG(.family = VB_FAMILY_UD), 8, 47);
+}
+
+static struct sim *drop_qkey(void)
+{
+	struct sim *s = sim_desk(CFG(.family = VB_FAMILY_UD));
+
+	s->n[0].qkey = 0x11111111;
+	sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	sim_settle(s);
+	return s;
+}
+
+/* What comes for a number that nobody has, proc/test_ud.c has. */
+static struct sim *drop_no_qp(void)
+{
+	struct sim *s = sim_desk(CFG(.family = VB_FAMILY_UD));
+
+	s->n[1].qp.state = IBV_QPS_INIT;
+	sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	sim_settle(s);
+	s->n[1].qp.state = IBV_QPS_RTS;
+	return s;
+}
+
+static struct sim *drop_full(void)
+{
+	return datagrams(CFG(.family = VB_FAMILY_UD, .room = 0), 8, 0);
+}
+
 /* proc/test_uc.c has a real one. */
 static struct sim *drop_nobody(void)
 {
@@ -870,6 +918,11 @@ static const struct reach {
     {VB_R_CQ_OVERRUN, QUEUE, cq_overrun, "a completion queue of 2 entries overran"},
     {VB_R_DROP_SEQUENCE, DROPPED, drop_sequence, NULL},
     {VB_R_DROP_NO_RECV, DROPPED, drop_no_receive, NULL},
+    {VB_R_DATAGRAM_TOO_LONG, HERE, datagram_too_long, "at most 4096 in one packet"},
+    {VB_R_DROP_TOO_SMALL, DROPPED, drop_too_small, NULL},
+    {VB_R_DROP_QKEY, DROPPED, drop_qkey, NULL},
+    {VB_R_DROP_NO_QP, DROPPED, drop_no_qp, NULL},
+    {VB_R_DROP_FULL, DROPPED, drop_full, NULL},
     {VB_R_DROP_NOBODY, DROPPED, drop_nobody, NULL},
 };
 

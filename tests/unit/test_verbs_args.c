@@ -373,7 +373,7 @@ static struct ibv_qp_init_attr good_qp(void)
 
 static void rule_41_qp_arguments(void **state)
 {
-	const enum ibv_qp_type later[] = {IBV_QPT_UD, IBV_QPT_RAW_PACKET, IBV_QPT_DRIVER};
+	const enum ibv_qp_type later[] = {IBV_QPT_RAW_PACKET, IBV_QPT_DRIVER};
 	struct ibv_srq_init_attr sa = {.attr = {.max_wr = 4, .max_sge = 1}};
 	struct ibv_pd *other_pd = ibv_alloc_pd(other);
 	struct ibv_srq *other_srq = ibv_create_srq(other_pd, &sa);

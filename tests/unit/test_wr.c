@@ -169,7 +169,7 @@ static void a_request_is_judged_by_its_row(void **state)
 		assert_int_equal(build(&d, &wr), VB_BUILD_LENGTH);
 		sge[1].length--;
 	}
-	qp.ibv.qp_type = IBV_QPT_UD; /* whose rows there are not yet */
+	qp.ibv.qp_type = IBV_QPT_RAW_PACKET; /* which no row has */
 	assert_int_equal(build(&d, &(struct ibv_send_wr){.opcode = IBV_WR_SEND}), VB_BUILD_OPCODE);
 }
 

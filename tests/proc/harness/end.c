@@ -13,6 +13,17 @@ struct ibv_context *kit_open(void)
 }
 
 /* ops: NULL: no extended one. */
+static void to_ud_rts(struct ibv_qp *qp)
+{
+	struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = KIT_QKEY};
+
+	CHECK(!ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY));
+	a.qp_state = IBV_QPS_RTR;
+	CHECK(!ibv_modify_qp(qp, &a, IBV_QP_STATE));
+	a.qp_state = IBV_QPS_RTS;
+	CHECK(!ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_SQ_PSN));
+}
+
 static void open_end(struct kit_end *e, struct ibv_pd *pd, struct ibv_cq *cq, int depth, size_t size,
 		     enum ibv_qp_type type, const uint64_t *ops)
 {
@@ -36,8 +47,11 @@ static void open_end(struct kit_end *e, struct ibv_pd *pd, struct ibv_cq *cq, in
 	qa.send_cq = qa.recv_cq = e->cq;
 	e->qp = ibv_create_qp_ex(pd->context, &qa);
 	CHECK(e->qp);
-	CHECK(
-	    !ibv_modify_qp(e->qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+	if (type == IBV_QPT_UD)
+		to_ud_rts(e->qp);
+	else
+		CHECK(!ibv_modify_qp(e->qp, &a,
+				     IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
 	e->buf = calloc(1, size);
 	CHECK(e->buf);
 	e->mr = ibv_reg_mr(pd, e->buf, size, KIT_ALL);
@@ -82,6 +96,32 @@ struct ibv_qp_ex *kit_end_open_ex(struct kit_end *e, struct ibv_pd *pd, int dept
 void kit_end_open(struct kit_end *e, struct ibv_pd *pd, int depth, size_t size)
 {
 	kit_end_open_on(e, pd, NULL, depth, size);
+}
+
+struct ibv_ah *kit_ah(struct ibv_pd *pd, const struct kit_card *to)
+{
+	struct ibv_ah_attr a = {.dlid = to->lid, .is_global = 1, .port_num = 1};
+	struct ibv_ah *ah;
+
+	a.grh.dgid = to->gid;
+	a.grh.hop_limit = 1;
+	ah = ibv_create_ah(pd, &a);
+	CHECK(ah);
+	return ah;
+}
+
+int kit_datagram(struct kit_end *e, struct ibv_ah *ah, uint32_t qpn, uint64_t wr_id, size_t at, uint32_t len)
+{
+	struct ibv_sge sge = {.addr = (uintptr_t)e->buf + at, .length = len, .lkey = e->mr->lkey};
+	struct ibv_send_wr wr = {.wr_id = wr_id,
+				 .sg_list = &sge,
+				 .num_sge = 1,
+				 .opcode = IBV_WR_SEND,
+				 .send_flags = IBV_SEND_SIGNALED,
+				 .wr.ud = {.ah = ah, .remote_qpn = qpn, .remote_qkey = KIT_QKEY}},
+			   *bad;
+
+	return ibv_post_send(e->qp, &wr, &bad);
 }
 
 void kit_end_close_but_cq(struct kit_end *e)

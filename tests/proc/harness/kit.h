@@ -32,6 +32,7 @@ enum {
 		  IBV_ACCESS_REMOTE_ATOMIC,
 	KIT_SKIP = 77,	     /* the exit status of a test that cannot run here and has said why */
 	KIT_FOREIGN = 12345, /* another user's id */
+	KIT_QKEY = 0x1ee7a1,
 };
 
 /* ---- device and endpoint (end.c) ---- */
@@ -62,11 +63,16 @@ void kit_end_open_on(struct kit_end *e, struct ibv_pd *pd, struct ibv_comp_chann
 		     size_t size);
 /* kit_end_open() with a QP of ibv_create_qp_ex(), whose send_ops_flags are `ops`; its other face. */
 struct ibv_qp_ex *kit_end_open_ex(struct kit_end *e, struct ibv_pd *pd, int depth, size_t size, uint64_t ops);
-/* kit_end_open() with a QP of another connected type. */
+/* kit_end_open() with a QP of another type; one for datagrams (UD) is in RTS, with KIT_QKEY. */
 void kit_end_open_as(struct kit_end *e, struct ibv_pd *pd, int depth, size_t size, enum ibv_qp_type type);
 /* kit_end_open() with the caller's CQ. */
 void kit_end_open_with(struct kit_end *e, struct ibv_pd *pd, struct ibv_cq *cq, int depth, size_t size);
 void kit_end_close(struct kit_end *e);
+
+/* An address handle that leads to that process. */
+struct ibv_ah *kit_ah(struct ibv_pd *pd, const struct kit_card *to);
+/* Posts a SEND, signalled, of `len` bytes at `at`; what ibv_post_send() returns. */
+int kit_datagram(struct kit_end *e, struct ibv_ah *ah, uint32_t qpn, uint64_t wr_id, size_t at, uint32_t len);
 void kit_end_close_but_cq(struct kit_end *e);
 
 void kit_to_rtr(struct kit_end *e, const struct kit_card *peer);

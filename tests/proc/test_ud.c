@@ -1,0 +1,386 @@
+/* Datagrams (UD) between processes: what is sent arrives behind a GRH that leads back; what cannot be taken
+ * is dropped and counted, and the queue pair goes on; no destination holds up another one. */
+#include <arpa/inet.h>
+#include <sys/mman.h>
+
+#include "host/segment.h"
+#include "iba/reason.h"
+#include "kit.h"
+
+enum { DEPTH = 256, SIZE = 1 << 20, GRH = 40, MTU = 4096, AT = SIZE / 2 };
+
+static struct board {
+	struct kit_card card;
+	_Atomic int step, go, got;
+} * board;
+
+static struct ibv_context *ctx;
+static struct ibv_pd *pd;
+
+static struct ibv_wc expect(struct kit_end *e, enum ibv_wc_opcode opcode)
+{
+	struct ibv_wc wc = kit_wait(e, 20);
+
+	CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == opcode, "%s", ibv_wc_status_str(wc.status));
+	return wc;
+}
+
+/* How many this process has dropped for that reason. */
+static uint64_t drops(enum vb_reason r)
+{
+	const uint8_t *seg = mmap(NULL, VB_SEG_CONSUMED, PROT_READ, MAP_SHARED, ctx->cmd_fd, 0);
+	uint64_t n;
+
+	CHECK(seg != MAP_FAILED);
+	n = ((const struct vb_drops *)(const void *)(seg + VB_SEG_DROPS))->count[r];
+	CHECK(!munmap((void *)(uintptr_t)seg, VB_SEG_CONSUMED));
+	return n;
+}
+
+static void dropped(enum vb_reason r, uint64_t before, uint64_t n)
+{
+	double end = kit_now() + 20;
+
+	while (drops(r) < before + n && kit_now() < end)
+		kit_nap_us(200);
+	CHECK(drops(r) == before + n, "%s: %" PRIu64 " of %" PRIu64, vb_reasons[r].name, drops(r) - before,
+	      n);
+}
+
+/* The header of IPv4, as RFC 791 has it. */
+static void check_grh(const uint8_t *grh, uint32_t payload)
+{
+	uint16_t w[20];
+	uint32_t sum = 0;
+
+	memcpy(w, grh, sizeof w);
+	for (int i = 0; i < 10; i++)
+		CHECK(!w[i], "the unused bytes are not zero");
+	for (int i = 10; i < 20; i++)
+		sum += w[i];
+	CHECK((sum & 0xffff) + (sum >> 16) == 0xffff, "the checksum is wrong");
+	CHECK(grh[20] == 0x45 && grh[29] == 17);
+	/* IPv4, UDP, BTH, DETH, padding, ICRC */
+	CHECK(ntohs(w[11]) == 20 + 8 + 12 + 8 + ((payload + 3) & ~3u) + 4);
+}
+
+static void fill(uint8_t *at, uint32_t len, unsigned with)
+{
+	for (uint32_t i = 0; i < len; i++)
+		at[i] = (uint8_t)(i * 7 + with);
+}
+
+static void check(const uint8_t *at, uint32_t len, unsigned with)
+{
+	for (uint32_t i = 0; i < len; i++)
+		CHECK(at[i] == (uint8_t)(i * 7 + with), "byte %u of %u", i, len);
+}
+
+/* Answers each datagram through the address that it came from, until it is killed. */
+static void echo(void)
+{
+	struct kit_end e;
+
+	ctx = kit_open();
+	pd = ibv_alloc_pd(ctx);
+	kit_end_open_as(&e, pd, DEPTH, SIZE, IBV_QPT_UD);
+	for (int i = 0; i < DEPTH / 2; i++)
+		CHECK(!kit_recv(&e, 0, 0, GRH + MTU));
+	board->card = e.card;
+	atomic_store(&board->step, 1);
+	for (;;) {
+		struct ibv_wc wc = kit_wait(&e, 60);
+		struct ibv_ah *ah;
+
+		CHECK(wc.status == IBV_WC_SUCCESS);
+		if (wc.opcode != IBV_WC_RECV)
+			continue;
+		atomic_fetch_add(&board->got, 1);
+		CHECK(wc.wc_flags & IBV_WC_GRH && wc.sl == 2 && !wc.slid && !wc.pkey_index);
+		check_grh(e.buf, wc.byte_len - GRH);
+		ah = ibv_create_ah_from_wc(pd, &wc, (struct ibv_grh *)(void *)e.buf, 1);
+		CHECK(ah);
+		memcpy(e.buf + AT, e.buf + GRH, wc.byte_len - GRH);
+		CHECK(!kit_datagram(&e, ah, wc.src_qp, 1, AT, wc.byte_len - GRH));
+		CHECK(!ibv_destroy_ah(ah)); /* it may go right after the post */
+		CHECK(!kit_recv(&e, 0, 0, GRH + MTU));
+	}
+}
+
+static pid_t start_echo(void)
+{
+	pid_t pid;
+
+	memset(board, 0, sizeof *board);
+	pid = kit_fork();
+	if (!pid) {
+		echo();
+		_exit(1);
+	}
+	kit_until(&board->step, 1);
+	return pid;
+}
+
+static void end(pid_t pid)
+{
+	CHECK(!kill(pid, SIGKILL));
+	kit_reap(pid);
+}
+
+static void lengths(struct kit_end *e, struct ibv_ah *ah)
+{
+	static const uint32_t lens[] = {0, 1, 8, 31, 32, 33, 56, 57, 100, 1024, 4095, MTU};
+	struct ibv_qp_attr a = {.qp_state = IBV_QPS_RTS};
+	struct ibv_wc wc;
+
+	for (unsigned i = 0; i < sizeof lens / sizeof *lens; i++) {
+		fill(e->buf, lens[i], i);
+		memset(e->buf + AT, 0xee, GRH + MTU);
+		CHECK(!kit_recv(e, 5, AT, GRH + MTU));
+		CHECK(!kit_datagram(e, ah, board->card.qpn, 6, 0, lens[i]));
+		wc = expect(e, IBV_WC_SEND);
+		CHECK(wc.wr_id == 6);
+		wc = expect(e, IBV_WC_RECV);
+		CHECK(wc.wr_id == 5 && wc.byte_len == GRH + lens[i] && wc.src_qp == board->card.qpn);
+		check_grh(e->buf + AT, lens[i]);
+		check(e->buf + AT + GRH, lens[i], i);
+		CHECK(e->buf[AT + GRH + lens[i]] == 0xee || lens[i] == MTU);
+	}
+	/* A longer one fails, and what is behind it is flushed; what comes is taken on. */
+	CHECK(!kit_datagram(e, ah, board->card.qpn, 1, 0, MTU + 1));
+	CHECK(!kit_datagram(e, ah, board->card.qpn, 2, 0, 8));
+	wc = kit_wait(e, 20);
+	CHECK(wc.wr_id == 1 && wc.status == IBV_WC_LOC_LEN_ERR, "%s", ibv_wc_status_str(wc.status));
+	wc = kit_wait(e, 20);
+	CHECK(wc.wr_id == 2 && wc.status == IBV_WC_WR_FLUSH_ERR, "%s", ibv_wc_status_str(wc.status));
+	CHECK(e->qp->state == IBV_QPS_SQE);
+	CHECK(!ibv_modify_qp(e->qp, &a, IBV_QP_STATE));
+	CHECK(!kit_recv(e, 5, AT, GRH + MTU));
+	CHECK(!kit_datagram(e, ah, board->card.qpn, 6, 0, 8));
+	expect(e, IBV_WC_SEND);
+	expect(e, IBV_WC_RECV);
+}
+
+static struct ibv_send_wr request(struct kit_end *e, struct ibv_sge *sge, struct ibv_ah *ah, uint32_t qpn)
+{
+	*sge = (struct ibv_sge){.addr = (uintptr_t)e->buf, .length = 8, .lkey = e->mr->lkey};
+	return (struct ibv_send_wr){.wr_id = 1,
+				    .sg_list = sge,
+				    .num_sge = 1,
+				    .opcode = IBV_WR_SEND_WITH_IMM,
+				    .imm_data = htonl(0x12345678),
+				    .send_flags = IBV_SEND_SIGNALED,
+				    .wr.ud = {.ah = ah, .remote_qpn = qpn, .remote_qkey = KIT_QKEY}};
+}
+
+/* Two queue pairs of one process, with an immediate, and with the sender's own Q_Key. */
+static void to_oneself(struct kit_end *e)
+{
+	struct ibv_send_wr wr, *bad;
+	struct kit_end other;
+	struct ibv_sge sge;
+	struct ibv_ah *ah;
+	struct ibv_wc wc;
+
+	kit_end_open_as(&other, pd, DEPTH, SIZE, IBV_QPT_UD);
+	ah = kit_ah(pd, &other.card);
+	CHECK(!kit_recv(&other, 9, AT, GRH + 8));
+	wr = request(e, &sge, ah, other.card.qpn);
+	wr.wr.ud.remote_qkey = 0x80000000; /* stands for the sender's own */
+	fill(e->buf, 8, 3);
+	CHECK(!ibv_post_send(e->qp, &wr, &bad));
+	expect(e, IBV_WC_SEND);
+	wc = expect(&other, IBV_WC_RECV);
+	CHECK(wc.wc_flags == (IBV_WC_GRH | IBV_WC_WITH_IMM) && wc.imm_data == htonl(0x12345678));
+	CHECK(wc.src_qp == e->card.qpn && wc.qp_num == other.card.qpn && wc.wr_id == 9);
+	check(other.buf + AT + GRH, 8, 3);
+	wr.wr.ud.ah = NULL;
+	CHECK(ibv_post_send(e->qp, &wr, &bad) == EINVAL && bad == &wr);
+	wr.wr.ud.ah = ah;
+	wr.wr.ud.remote_qpn = 1 << 24;
+	CHECK(ibv_post_send(e->qp, &wr, &bad) == EINVAL);
+	wr.opcode = IBV_WR_RDMA_WRITE;
+	CHECK(ibv_post_send(e->qp, &wr, &bad) == EINVAL);
+	CHECK(!ibv_destroy_ah(ah));
+	kit_end_close(&other);
+}
+
+static void what_is_dropped_is_counted(struct kit_end *e)
+{
+	uint64_t key = drops(VB_R_DROP_QKEY), none = drops(VB_R_DROP_NO_RECV),
+		 small = drops(VB_R_DROP_TOO_SMALL), qp = drops(VB_R_DROP_NO_QP);
+	struct ibv_send_wr wr, *bad;
+	struct kit_end other, rc;
+	struct ibv_sge sge;
+	struct ibv_ah *ah;
+	struct ibv_wc wc;
+
+	kit_end_open_as(&other, pd, DEPTH, SIZE, IBV_QPT_UD);
+	kit_end_open(&rc, pd, DEPTH, SIZE);
+	ah = kit_ah(pd, &other.card);
+	CHECK(!kit_datagram(e, ah, other.card.qpn, 1, 0, 8));
+	expect(e, IBV_WC_SEND);
+	dropped(VB_R_DROP_NO_RECV, none, 1);
+	CHECK(!kit_recv(&other, 9, AT, GRH + 7));
+	for (int i = 0; i < 2; i++) {
+		CHECK(!kit_datagram(e, ah, other.card.qpn, 1, 0, 8));
+		expect(e, IBV_WC_SEND);
+	}
+	dropped(VB_R_DROP_TOO_SMALL, small, 2);
+	wr = request(e, &sge, ah, other.card.qpn);
+	wr.wr.ud.remote_qkey = KIT_QKEY + 1;
+	CHECK(!ibv_post_send(e->qp, &wr, &bad));
+	expect(e, IBV_WC_SEND);
+	dropped(VB_R_DROP_QKEY, key, 1);
+	CHECK(!kit_datagram(e, ah, other.card.qpn ^ 0x800, 1, 0, 8));
+	expect(e, IBV_WC_SEND);
+	CHECK(!kit_datagram(e, ah, rc.card.qpn, 1, 0, 100));
+	expect(e, IBV_WC_SEND);
+	dropped(VB_R_DROP_NO_QP, qp, 2);
+	/* What was too small for it is there for a shorter one. */
+	CHECK(!kit_datagram(e, ah, other.card.qpn, 1, 0, 7));
+	expect(e, IBV_WC_SEND);
+	wc = expect(&other, IBV_WC_RECV);
+	CHECK(wc.wr_id == 9 && wc.byte_len == GRH + 7);
+	CHECK(other.qp->state == IBV_QPS_RTS);
+	CHECK(!ibv_destroy_ah(ah));
+	kit_end_close(&rc);
+	kit_end_close(&other);
+}
+
+/* A bad receive buffer is an error of this end. */
+static void a_receive_buffer_of_no_region(struct kit_end *e)
+{
+	struct kit_end other;
+	struct ibv_ah *ah;
+	struct ibv_wc wc;
+
+	kit_end_open_as(&other, pd, DEPTH, SIZE, IBV_QPT_UD);
+	ah = kit_ah(pd, &other.card);
+	CHECK(!kit_recv(&other, 9, SIZE - 48, GRH + 100));
+	CHECK(!kit_datagram(e, ah, other.card.qpn, 1, 0, 100));
+	expect(e, IBV_WC_SEND);
+	wc = kit_wait(&other, 20);
+	CHECK(wc.wr_id == 9 && wc.status == IBV_WC_LOC_PROT_ERR, "%s", ibv_wc_status_str(wc.status));
+	CHECK(!ibv_destroy_ah(ah));
+	kit_end_close(&other);
+}
+
+/* What was posted arrives, though nobody had met and the queue pair goes at once. */
+static void destroyed_right_after_the_post(void)
+{
+	pid_t pid = start_echo();
+	struct ibv_ah *ah = kit_ah(pd, &board->card);
+	struct kit_end e;
+
+	kit_end_open_as(&e, pd, DEPTH, SIZE, IBV_QPT_UD);
+	for (int i = 0; i < 3; i++)
+		CHECK(!kit_datagram(&e, ah, board->card.qpn, 1, 0, 200));
+	kit_end_close(&e);
+	CHECK(!ibv_destroy_ah(ah));
+	kit_until(&board->got, 3);
+	end(pid);
+}
+
+/* What goes to one that is stopped waits for room, then it is dropped; what goes to another one is there
+ * meanwhile. */
+static void a_stopped_process_holds_nobody_up(struct kit_end *e)
+{
+	enum { ROUND = 100 };
+	uint64_t full = drops(VB_R_DROP_FULL);
+	pid_t pid = start_echo();
+	struct ibv_ah *ah = kit_ah(pd, &board->card), *own;
+	struct kit_end other;
+	int got;
+
+	kit_end_open_as(&other, pd, DEPTH, SIZE, IBV_QPT_UD);
+	own = kit_ah(pd, &other.card);
+	CHECK(!kit_recv(e, 5, AT, GRH + MTU));
+	CHECK(!kit_datagram(e, ah, board->card.qpn, 6, 0, 8));
+	expect(e, IBV_WC_SEND);
+	expect(e, IBV_WC_RECV); /* they have met */
+	got = atomic_load(&board->got);
+	kit_stop(pid);
+	for (int i = 0; i < ROUND; i++)
+		CHECK(!kit_datagram(e, ah, board->card.qpn, 100 + (uint64_t)i, 0, MTU));
+	CHECK(!kit_recv(&other, 9, AT, GRH + MTU));
+	CHECK(!kit_datagram(e, own, other.card.qpn, 999, 0, 8));
+	expect(&other, IBV_WC_RECV);
+	CHECK(drops(VB_R_DROP_FULL) == full, "the other one had to wait");
+	for (int i = 0; i < ROUND; i++)
+		CHECK(expect(e, IBV_WC_SEND).wr_id == 100 + (uint64_t)i, "not in order");
+	CHECK(expect(e, IBV_WC_SEND).wr_id == 999);
+	full = drops(VB_R_DROP_FULL) - full;
+	CHECK(full > 0 && full < ROUND);
+	kit_cont(pid);
+	kit_until(&board->got, got + ROUND - (int)full);
+	CHECK(!ibv_destroy_ah(ah) && !ibv_destroy_ah(own));
+	kit_end_close(&other);
+	end(pid);
+}
+
+static void killed(struct kit_end *e)
+{
+	uint64_t nobody = drops(VB_R_DROP_NOBODY);
+	pid_t pid = start_echo();
+	struct ibv_ah *ah = kit_ah(pd, &board->card);
+
+	CHECK(!kit_recv(e, 5, AT, GRH + MTU));
+	CHECK(!kit_datagram(e, ah, board->card.qpn, 6, 0, 8));
+	expect(e, IBV_WC_SEND);
+	expect(e, IBV_WC_RECV);
+	end(pid);
+	for (int i = 0; i < 2 * DEPTH; i++) { /* some may go to its ring, before the end is noticed */
+		CHECK(!kit_datagram(e, ah, board->card.qpn, 1, 0, MTU));
+		expect(e, IBV_WC_SEND);
+	}
+	CHECK(drops(VB_R_DROP_NOBODY) > nobody);
+	CHECK(e->qp->state == IBV_QPS_RTS);
+	CHECK(!ibv_destroy_ah(ah));
+}
+
+static void nobody_is_there(struct kit_end *e)
+{
+	uint64_t nobody = drops(VB_R_DROP_NOBODY);
+	struct kit_card far = e->card;
+	struct ibv_ah *ah = kit_ah(pd, &e->card), *away;
+
+	far.gid.raw[12] = 192, far.gid.raw[13] = 0, far.gid.raw[14] = 2, far.gid.raw[15] = 77;
+	away = kit_ah(pd, &far);
+	for (int i = 0; i < 3; i++) {
+		CHECK(!kit_datagram(e, ah, e->card.qpn ^ 0xabc000, 1, 0, 8));
+		expect(e, IBV_WC_SEND);
+		CHECK(!kit_datagram(e, away, e->card.qpn, 1, 0, 8));
+		expect(e, IBV_WC_SEND);
+	}
+	CHECK(drops(VB_R_DROP_NOBODY) == nobody + 6);
+	CHECK(!ibv_destroy_ah(ah) && !ibv_destroy_ah(away));
+}
+
+int main(void)
+{
+	struct kit_end e;
+	struct ibv_ah *ah;
+	pid_t pid;
+
+	board = kit_shared(sizeof *board);
+	pid = start_echo();
+	ctx = kit_open();
+	pd = ibv_alloc_pd(ctx);
+	CHECK(pd);
+	kit_end_open_as(&e, pd, DEPTH, SIZE, IBV_QPT_UD);
+	ah = kit_ah(pd, &board->card);
+	lengths(&e, ah);
+	CHECK(!ibv_destroy_ah(ah));
+	end(pid);
+	to_oneself(&e);
+	what_is_dropped_is_counted(&e);
+	a_receive_buffer_of_no_region(&e);
+	destroyed_right_after_the_post();
+	a_stopped_process_holds_nobody_up(&e);
+	killed(&e);
+	nobody_is_there(&e);
+	kit_end_close(&e);
+	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
+	return 0;
+}
