@@ -108,8 +108,8 @@ static inline void vb_builder_bare(struct vb_builder *b)
 
 /* A datagram's address: qpn has 24 bits, and a Q_Key with the high bit stands for the queue pair's own (IBTA
  * 10.2.5). */
-static inline void vb_builder_to(const struct vb_qp *qp, struct vb_swqe *w, const struct vb_ah *ah, uint32_t qpn,
-				 uint32_t qkey)
+static inline void vb_builder_to(const struct vb_qp *qp, struct vb_swqe *w, const struct vb_ah *ah,
+				 uint32_t qpn, uint32_t qkey)
 {
 	w->to.number = vb_likely(atomic_load_explicit(&ah->here, memory_order_relaxed))
 			   ? qpn >> VB_QPN_INDEX_BITS

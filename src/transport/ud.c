@@ -499,4 +499,5 @@ const struct vb_transport vb_ud_transport = {
     .enter = enter,
     .error = error,
     .flush = vb_rc_flush,
+    .multicast = true,
 };

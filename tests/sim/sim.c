@@ -777,7 +777,7 @@ static void address(struct sim *s, unsigned n, struct vb_builder *b)
 {
 	const struct vb_ah ah = {.grh = VB_GRH_WORD(1, 0, 0), .here = true};
 
-	vb_builder_to(b, &ah, SIM_FAR << VB_QPN_INDEX_BITS, s->n[n].qkey);
+	vb_builder_to(b->qp, b->w, &ah, SIM_FAR << VB_QPN_INDEX_BITS, s->n[n].qkey);
 	b->w->to.qpn = s->n[!n].qp.qpn;
 }
 
