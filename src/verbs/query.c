@@ -136,6 +136,8 @@ static struct ibv_odp_caps on_demand_caps(void)
 	    IBV_ODP_SUPPORT_ATOMIC | IBV_ODP_SUPPORT_SRQ_RECV | ODP_FLUSH | ODP_ATOMIC_WRITE;
 	caps.per_transport_caps.uc_odp_caps =
 	    IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE;
+	caps.per_transport_caps.ud_odp_caps =
+	    IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
 	return caps;
 }
 

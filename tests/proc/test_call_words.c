@@ -36,7 +36,7 @@ static void queue_pairs(void)
 	kit_log_skip();
 	qa.qp_type = IBV_QPT_RAW_PACKET;
 	CHECK(!ibv_create_qp(pd, &qa) && errno == EOPNOTSUPP);
-	SAID("QPs of type IBV_QPT_RAW_PACKET are not supported, only IBV_QPT_RC, IBV_QPT_UC, "
+	SAID("QPs of type IBV_QPT_RAW_PACKET are not supported, only IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, "
 	     "IBV_QPT_XRC_SEND, IBV_QPT_XRC_RECV");
 	qa.qp_type = (enum ibv_qp_type)77;
 	CHECK(!ibv_create_qp(pd, &qa) && errno == EINVAL);
