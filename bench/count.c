@@ -1,5 +1,5 @@
-/* Does what `make bench` has callgrind count: a ping-pong of 8 B SENDs between two QPs of this process, whose
- * one thread takes both ends in turn, so that every run does the same.
+/* Does what `make bench` has callgrind count: ping-pongs of 8 B SENDs between two QPs of this process, of RC,
+ * UC and UD, whose one thread takes both ends in turn, so that every run does the same.
  *
  * Each vcount_...() makes one call of the library (two, for a completion by the extended calls), so what
  * callgrind books on that call is what the library spends: no clock, no other call and nothing of this
@@ -23,39 +23,45 @@
 #define COUNTED __attribute__((noinline, noclone)) /* a clone would have another name */
 #endif
 
-int vcount_empty(struct ibv_cq *cq, struct ibv_wc *wc);
-int vcount_post_inline(struct ibv_qp *qp, struct ibv_send_wr *wr);
-int vcount_post_region(struct ibv_qp *qp, struct ibv_send_wr *wr);
+/* A call that is counted, by a name of its own: vcount_NAME(). */
+#define POST(name)                                                           \
+	int vcount_##name(struct ibv_qp *qp, struct ibv_send_wr *wr);        \
+	COUNTED int vcount_##name(struct ibv_qp *qp, struct ibv_send_wr *wr) \
+	{                                                                    \
+		struct ibv_send_wr *bad;                                     \
+                                                                             \
+		return ibv_post_send(qp, wr, &bad);                          \
+	}
+#define POLL(name)                                                      \
+	int vcount_##name(struct ibv_cq *cq, struct ibv_wc *wc);        \
+	COUNTED int vcount_##name(struct ibv_cq *cq, struct ibv_wc *wc) \
+	{                                                               \
+		return ibv_poll_cq(cq, 1, wc);                          \
+	}
+
+POST(post_inline)
+POST(post_region)
+POST(uc_post_inline)
+POST(uc_post_region)
+POST(ud_post_inline)
+POST(ud_post_region)
+POLL(empty)
+POLL(receive)
+POLL(receive_ack)
+POLL(ack)
+POLL(completion)
+POLL(uc_receive)
+POLL(uc_completion)
+POLL(ud_receive)
+POLL(ud_completion)
+
 int vcount_wr_inline(struct ibv_qp_ex *qp, void *data);
 int vcount_wr_region(struct ibv_qp_ex *qp, void *data, uint32_t lkey);
 int vcount_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr);
-int vcount_receive(struct ibv_cq *cq, struct ibv_wc *wc);
-int vcount_receive_ack(struct ibv_cq *cq, struct ibv_wc *wc);
-int vcount_ack(struct ibv_cq *cq, struct ibv_wc *wc);
-int vcount_completion(struct ibv_cq *cq, struct ibv_wc *wc);
 int vcount_ex_empty(struct ibv_cq *cq, struct ibv_wc *wc);
 int vcount_ex_receive(struct ibv_cq *cq, struct ibv_wc *wc);
 int vcount_ex_ack(struct ibv_cq *cq, struct ibv_wc *wc);
 int vcount_ex_completion(struct ibv_cq *cq, struct ibv_wc *wc);
-
-COUNTED int vcount_empty(struct ibv_cq *cq, struct ibv_wc *wc)
-{
-	return ibv_poll_cq(cq, 1, wc);
-}
-
-COUNTED int vcount_post_inline(struct ibv_qp *qp, struct ibv_send_wr *wr)
-{
-	struct ibv_send_wr *bad;
-
-	return ibv_post_send(qp, wr, &bad);
-}
-
-COUNTED int vcount_post_region(struct ibv_qp *qp, struct ibv_send_wr *wr)
-{
-	struct ibv_send_wr *bad;
-
-	return ibv_post_send(qp, wr, &bad);
-}
 
 /* The same request call by call: four calls. */
 COUNTED int vcount_wr_inline(struct ibv_qp_ex *qp, void *data)
@@ -81,26 +87,6 @@ COUNTED int vcount_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr)
 	struct ibv_recv_wr *bad;
 
 	return ibv_post_recv(qp, wr, &bad);
-}
-
-COUNTED int vcount_receive(struct ibv_cq *cq, struct ibv_wc *wc)
-{
-	return ibv_poll_cq(cq, 1, wc);
-}
-
-COUNTED int vcount_receive_ack(struct ibv_cq *cq, struct ibv_wc *wc)
-{
-	return ibv_poll_cq(cq, 1, wc);
-}
-
-COUNTED int vcount_ack(struct ibv_cq *cq, struct ibv_wc *wc)
-{
-	return ibv_poll_cq(cq, 1, wc);
-}
-
-COUNTED int vcount_completion(struct ibv_cq *cq, struct ibv_wc *wc)
-{
-	return ibv_poll_cq(cq, 1, wc);
 }
 
 /* One completion by the extended calls: from the start to the end of a batch.  What its program reads of it
@@ -166,6 +152,23 @@ enum kind {
 	KINDS
 };
 
+/* What is counted of each type: all kinds of RC, and of the others those that stand beside RC's. */
+static const struct counted {
+	int (*post_inline)(struct ibv_qp *qp, struct ibv_send_wr *wr);
+	int (*post_region)(struct ibv_qp *qp, struct ibv_send_wr *wr);
+	int (*receive)(struct ibv_cq *cq, struct ibv_wc *wc);
+	int (*completion)(struct ibv_cq *cq, struct ibv_wc *wc);
+} counted[] = {
+    [IBV_QPT_RC] = {vcount_post_inline, vcount_post_region, vcount_receive, vcount_completion},
+    [IBV_QPT_UC] = {vcount_uc_post_inline, vcount_uc_post_region, vcount_uc_receive, vcount_uc_completion},
+    [IBV_QPT_UD] = {vcount_ud_post_inline, vcount_ud_post_region, vcount_ud_receive, vcount_ud_completion},
+};
+
+static bool is_counted(enum ibv_qp_type type, enum kind k)
+{
+	return type == IBV_QPT_RC || k == POST_INLINE || k == POST_REGION || k == RECEIVE || k == COMPLETION;
+}
+
 static void post(struct side *s, enum kind k)
 {
 	struct ibv_sge sge = {(uintptr_t)s->buf, 8, s->mr->lkey};
@@ -176,16 +179,19 @@ static void post(struct side *s, enum kind k)
 	struct ibv_recv_wr recv = {.sg_list = &sge, .num_sge = 1};
 	bool by_calls = k == WR_INLINE || k == WR_REGION;
 	struct ibv_qp_ex *ex = by_calls ? ibv_qp_to_qp_ex(s->qp) : NULL; /* NULL: an older library's */
+	const struct counted *c = &counted[side_type(s)];
 	struct ibv_send_wr *bad;
 
+	if (s->ah)
+		side_address(s, &wr);
 	if (k == POST_RECV)
 		errno = vcount_post_recv(s->qp, &recv);
 	else
 		side_receive(s, 1, 8);
 	if (k == POST_INLINE)
-		errno = vcount_post_inline(s->qp, &wr);
+		errno = c->post_inline(s->qp, &wr);
 	else if (k == POST_REGION)
-		errno = vcount_post_region(s->qp, &wr);
+		errno = c->post_region(s->qp, &wr);
 	else if (ex && k == WR_INLINE)
 		errno = vcount_wr_inline(ex, s->buf);
 	else if (ex)
@@ -229,14 +235,15 @@ static void find(struct ibv_cq *cq, int n)
 	side_wait(cq, n == 1 ? 0 : 1);
 }
 
-/* A message comes alone, and is acknowledged. */
+/* A message comes alone, and is acknowledged; of UC and UD it is complete already. */
 static void one_way(struct side *from, struct side *to, enum kind k)
 {
 	struct ibv_wc wc;
 
 	side_receive(to, 1, 8);
 	side_post(from, IBV_WR_SEND, 8, IBV_SEND_INLINE | IBV_SEND_SIGNALED);
-	find(to->rcq, poll_as(k, RECEIVE, vcount_receive, EX_RECEIVE, vcount_ex_receive, to->rcq));
+	find(to->rcq,
+	     poll_as(k, RECEIVE, counted[side_type(to)].receive, EX_RECEIVE, vcount_ex_receive, to->rcq));
 	if (poll_one(to->rcq, &wc)) /* it finds nothing, and sends what is owed */
 		die("a message that nobody sent");
 	find(from->scq, poll_as(k, ACK, vcount_ack, EX_ACK, vcount_ex_ack, from->scq));
@@ -256,8 +263,8 @@ static void there_and_back(struct side *here, struct side *there, enum kind k)
 	side_wait(there->rcq, 1);
 	side_post(there, IBV_WR_SEND, 8, IBV_SEND_INLINE | IBV_SEND_SIGNALED);
 	find(here->rcq, (k == RECEIVE_ACK ? vcount_receive_ack : poll_one)(here->rcq, &wc));
-	find(here->scq,
-	     poll_as(k, COMPLETION, vcount_completion, EX_COMPLETION, vcount_ex_completion, here->scq));
+	find(here->scq, poll_as(k, COMPLETION, counted[side_type(here)].completion, EX_COMPLETION,
+				vcount_ex_completion, here->scq));
 	side_wait(there->scq, 1);
 }
 
@@ -294,9 +301,10 @@ static void both(void *(*step)(void *), struct side *here, struct side *there)
 	pthread_join(t, NULL);
 }
 
-int main(void)
+static void count(enum ibv_qp_type type)
 {
-	struct side here = {.client = true, .extended = true}, there = {.client = false, .extended = true};
+	struct side here = {.client = true, .extended = true, .type = type};
+	struct side there = {.client = false, .extended = true, .type = type};
 	int sock[2];
 
 	if (socketpair(AF_UNIX, SOCK_STREAM, 0, sock))
@@ -307,16 +315,25 @@ int main(void)
 	for (unsigned i = 0; i < WARM; i++)
 		exchange(&here, &there, KINDS);
 	for (enum kind k = 0; k < KINDS; k++) {
-		for (unsigned b = 0; b < BATCHES; b++) {
+		for (unsigned b = 0; is_counted(type, k) && b < BATCHES; b++) {
 			for (unsigned n = 0; n < BATCH; n++)
 				exchange(&here, &there, k);
 			batch_over();
 		}
 	}
+	both(close_side, &here, &there);
+	close(here.sock);
+	close(there.sock);
+}
+
+int main(void)
+{
+	count(IBV_QPT_RC);
+	count(IBV_QPT_UC);
+	count(IBV_QPT_UD);
 	if (misses > KINDS * BATCH) {
 		fprintf(stderr, "%u polls found nothing that should have\n", misses);
 		return 1;
 	}
-	both(close_side, &here, &there);
 	return 0;
 }

@@ -122,6 +122,13 @@ def instruction_counts():
         yield Row(text, f"instr_{key}", "instr", "", aim, aim and 1)
     for key, text in (("empty", "nothing"), ("receive", "a SEND"), ("ack", "an ACK"), ("completion", "a completion that is there")):
         yield Row(f"ibv_start_poll to ibv_end_poll: {text}", f"instr_ex_{key}", "instr", "ibv_poll_cq", f"instr_{key}", 1.05)
+    for kind in ("uc", "ud"):
+        for key, text, aim in (("post_inline", "post of a SEND, inline, and its completion", None),
+                               ("post_region", "post of a SEND, from a region, and its completion", None),
+                               ("receive", "poll that takes a SEND in", 1.05),
+                               ("completion", "poll for a send completion that is there", 1.05),
+                               ("send", "a SEND, all of these calls", 1.05)):
+            yield Row(f"{kind.upper()}: {text}", f"instr_{kind}_{key}", "instr", "RC", f"instr_{key}", aim)
 
 
 def quiet():

@@ -6,6 +6,8 @@
 #include "vbench.h"
 
 #define WARM_ITERS 2000u
+#define GRH	   40u /* bytes in front of a datagram */
+#define QKEY	   0x1111u
 
 struct hello { /* what a side tells the other: same program, same machine, so as it stands */
 	uint32_t qpn, rkey;
@@ -28,16 +30,73 @@ void side_meet(struct side *s)
 		die("the other side is gone");
 }
 
-static void connect_qp(struct side *s)
+enum ibv_qp_type side_type(const struct side *s)
 {
-	struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1};
-	struct hello mine = {0}, theirs;
+	return s->type ? s->type : IBV_QPT_RC;
+}
 
-	a.qp_access_flags = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
-	errno =
-	    ibv_modify_qp(s->qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+static void to_init(struct side *s)
+{
+	struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY};
+	bool ud = side_type(s) == IBV_QPT_UD;
+
+	a.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
+	if (side_type(s) == IBV_QPT_RC)
+		a.qp_access_flags |= IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+	errno = ibv_modify_qp(s->qp, &a,
+			      IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+				  (ud ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS));
 	if (errno)
 		die("INIT");
+}
+
+static void to_rtr(struct side *s, const struct hello *theirs)
+{
+	static const int masks[] = {
+	    [IBV_QPT_RC] = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+			   IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
+	    [IBV_QPT_UC] = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN,
+	    [IBV_QPT_UD] = 0,
+	};
+	struct ibv_qp_attr a = {.qp_state = IBV_QPS_RTR,
+				.path_mtu = IBV_MTU_4096,
+				.dest_qp_num = theirs->qpn,
+				.max_dest_rd_atomic = 16,
+				.min_rnr_timer = 1};
+
+	a.ah_attr.port_num = 1;
+	a.ah_attr.is_global = 1;
+	a.ah_attr.grh.dgid = theirs->gid;
+	a.ah_attr.grh.hop_limit = 64;
+	errno = ibv_modify_qp(s->qp, &a, IBV_QP_STATE | masks[side_type(s)]);
+	if (errno)
+		die("RTR");
+	if (side_type(s) != IBV_QPT_UD)
+		return;
+	s->ah = ibv_create_ah(s->pd, &a.ah_attr);
+	if (!s->ah)
+		die("AH");
+}
+
+static void to_rts(struct side *s)
+{
+	struct ibv_qp_attr a = {.qp_state = IBV_QPS_RTS, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 16};
+	bool rc = side_type(s) == IBV_QPT_RC;
+
+	a.timeout = s->untimed ? 0 : 14;
+	errno = ibv_modify_qp(
+	    s->qp, &a,
+	    IBV_QP_STATE | IBV_QP_SQ_PSN |
+		(rc ? IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC : 0));
+	if (errno)
+		die("RTS");
+}
+
+static void connect_qp(struct side *s)
+{
+	struct hello mine = {0}, theirs;
+
+	to_init(s);
 	mine.qpn = s->qp->qp_num;
 	mine.rkey = s->mr->rkey;
 	mine.addr = (uintptr_t)s->buf;
@@ -46,36 +105,15 @@ static void connect_qp(struct side *s)
 	swap(s, &mine, &theirs);
 	s->far_addr = theirs.addr;
 	s->far_rkey = theirs.rkey;
-	a = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTR,
-				 .path_mtu = IBV_MTU_4096,
-				 .dest_qp_num = theirs.qpn,
-				 .max_dest_rd_atomic = 16,
-				 .min_rnr_timer = 1};
-	a.ah_attr.port_num = 1;
-	a.ah_attr.is_global = 1;
-	a.ah_attr.grh.dgid = theirs.gid;
-	a.ah_attr.grh.hop_limit = 64;
-	errno = ibv_modify_qp(s->qp, &a,
-			      IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-				  IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
-	if (errno)
-		die("RTR");
-	a.qp_state = IBV_QPS_RTS;
-	a.timeout = s->untimed ? 0 : 14;
-	a.retry_cnt = 7;
-	a.rnr_retry = 7;
-	a.max_rd_atomic = 16;
-	errno = ibv_modify_qp(s->qp, &a,
-			      IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-				  IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
-	if (errno)
-		die("RTS");
+	s->far_qpn = theirs.qpn;
+	to_rtr(s, &theirs);
+	to_rts(s);
 	side_meet(s);
 }
 
 static void make_qp(struct side *s)
 {
-	struct ibv_qp_init_attr_ex init = {.qp_type = IBV_QPT_RC};
+	struct ibv_qp_init_attr_ex init = {.qp_type = side_type(s)};
 
 	init.pd = s->pd;
 	init.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
@@ -136,8 +174,10 @@ void side_join(struct side *s, const struct side *to)
 {
 	int sock = s->sock;
 	bool untimed = s->untimed;
+	enum ibv_qp_type type = s->type;
 
 	*s = *to;
+	s->type = type;
 	s->sock = sock;
 	s->untimed = untimed;
 	s->joined = true;
@@ -151,7 +191,8 @@ void side_join(struct side *s, const struct side *to)
 void side_close(struct side *s)
 {
 	side_meet(s); /* neither leaves while the other still wants an answer */
-	if (ibv_destroy_qp(s->qp) || ibv_destroy_cq(s->scq) || ibv_destroy_cq(s->rcq))
+	if (ibv_destroy_qp(s->qp) || (s->ah && ibv_destroy_ah(s->ah)) || ibv_destroy_cq(s->scq) ||
+	    ibv_destroy_cq(s->rcq))
 		die("closing a QP");
 	if (s->joined)
 		return;
@@ -165,7 +206,8 @@ void side_close(struct side *s)
 
 void side_receive(struct side *s, unsigned n, uint32_t size)
 {
-	struct ibv_sge sge = {(uintptr_t)s->buf, size, s->mr->lkey};
+	uint32_t header = s->ah ? GRH : 0;
+	struct ibv_sge sge = {(uintptr_t)s->buf, header + size, s->mr->lkey};
 	struct ibv_recv_wr wr[LIST], *bad;
 
 	while (n) {
@@ -179,6 +221,13 @@ void side_receive(struct side *s, unsigned n, uint32_t size)
 			die("ibv_post_recv");
 		n -= k;
 	}
+}
+
+void side_address(const struct side *s, struct ibv_send_wr *wr)
+{
+	wr->wr.ud.ah = s->ah;
+	wr->wr.ud.remote_qpn = s->far_qpn;
+	wr->wr.ud.remote_qkey = QKEY;
 }
 
 void side_post(struct side *s, enum ibv_wr_opcode op, uint32_t size, unsigned flags)
@@ -198,6 +247,8 @@ void side_post(struct side *s, enum ibv_wr_opcode op, uint32_t size, unsigned fl
 		wr.wr.atomic.rkey = s->far_rkey;
 		wr.wr.atomic.compare_add = 1;
 		wr.wr.atomic.swap = 2;
+	} else if (s->ah) {
+		side_address(s, &wr);
 	} else {
 		wr.wr.rdma.remote_addr = s->far_addr;
 		wr.wr.rdma.rkey = s->far_rkey;

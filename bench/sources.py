@@ -289,7 +289,19 @@ def instructions(c):
     counts = {}
     for name, cost in filter(None, map(library_calls, parts)):
         counts.setdefault(f"instr_{name}", []).append(cost)
-    return {key: statistics.median(v) for key, v in counts.items()}
+    return with_sums({key: statistics.median(v) for key, v in counts.items()})
+
+
+# What a SEND of a ping-pong takes at both ends. The ACK of RC comes along with the answer, and its completion is made
+# there; that of UC and UD is made in the post.
+SENDS = {"instr_send": ("instr_post_inline", "instr_receive_ack", "instr_completion"),
+         **{f"instr_{kind}_send": tuple(f"instr_{kind}_{what}" for what in ("post_inline", "receive", "completion"))
+            for kind in ("uc", "ud")}}
+
+
+def with_sums(counts):
+    """Where all that is added is there: an older library's run may have less."""
+    return {**counts, **{key: sum(counts[k] for k in of) for key, of in SENDS.items() if all(k in counts for k in of)}}
 
 
 def prefixed(word):

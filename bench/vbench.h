@@ -1,4 +1,5 @@
-/* One side of the bench: a device, a connected RC QP, one buffer that the peer may use; and the tests. */
+/* One side of the bench: a device, a QP that knows its peer's, one buffer that the peer may use; and the
+ * tests. */
 #ifndef VB_BENCH_VBENCH_H
 #define VB_BENCH_VBENCH_H
 
@@ -14,16 +15,17 @@
 #define LAP	  5000u /* a divisor of it, and a multiple of what a loop takes at a time */
 
 struct side {
-	bool client;   /* measures */
-	bool ring;     /* no direct placement */
-	bool shared;   /* the buffer is shareable memory */
-	bool polled;   /* a target of WRITEs polls, though it need not */
-	bool small;    /* one of many: it has a page of memory only */
-	bool joined;   /* it uses what another side has opened */
-	bool untimed;  /* ACK timeout 0; else 14 */
-	bool extended; /* its CQs can be polled either way */
-	int sock;      /* to the other side, for everything that is not measured */
-	void *board;   /* a page that both sides see */
+	bool client;	       /* measures */
+	bool ring;	       /* no direct placement */
+	bool shared;	       /* the buffer is shareable memory */
+	bool polled;	       /* a target of WRITEs polls, though it need not */
+	bool small;	       /* one of many: it has a page of memory only */
+	bool joined;	       /* it uses what another side has opened */
+	bool untimed;	       /* ACK timeout 0; else 14 */
+	bool extended;	       /* its CQs can be polled either way */
+	enum ibv_qp_type type; /* 0: RC */
+	int sock;	       /* to the other side, for everything that is not measured */
+	void *board;	       /* a page that both sides see */
 	struct ibv_context *ctx;
 	struct ibv_pd *pd;
 	struct ibv_comp_channel *channel;
@@ -34,7 +36,8 @@ struct side {
 	int fd; /* its file, or -1 */
 	struct ibv_mr *mr;
 	uint64_t far_addr; /* the peer's buffer */
-	uint32_t far_rkey;
+	uint32_t far_rkey, far_qpn;
+	struct ibv_ah *ah; /* UD: where the peer is */
 };
 
 void side_open(struct side *s);
@@ -51,7 +54,10 @@ void side_exchange(struct side *s, unsigned n);
 /* n processes that run peer(), which does not return; each side gets its socket. */
 void side_fork(struct side *sides, unsigned n, void (*peer)(int sock));
 
-/* Posts n receives of `size` bytes in lists of at most LIST. */
+/* The type of its QP, and what a request of it says besides. */
+enum ibv_qp_type side_type(const struct side *s);
+void side_address(const struct side *s, struct ibv_send_wr *wr);
+/* Posts n receives of `size` bytes in lists of at most LIST; of a UD QP there is room for the GRH too. */
 void side_receive(struct side *s, unsigned n, uint32_t size);
 /* One request over `size` bytes of the buffer; dies when it is refused. */
 void side_post(struct side *s, enum ibv_wr_opcode op, uint32_t size, unsigned flags);
