@@ -55,6 +55,7 @@ int main(int argc, char **argv)
 	printf("mixed: seed %" PRIu64 "\n", m.seed);
 	for (unsigned i = 0; i < sizeof runs / sizeof runs[0]; i++) {
 		m.memory = runs[i].memory;
+		m.loses = i % 2;
 		printf("mixed: %s memory, direct %s and %s\n", memories[m.memory],
 		       runs[i].direct[0] ? "on" : "off", runs[i].direct[1] ? "on" : "off");
 		if (m.memory == KIT_HUGE && !huge_pages()) {

@@ -4,6 +4,9 @@
  * so the initiator can keep a shadow of it: what RC promises about order within one QP says exactly what the
  * slice must hold at any fence.  SEND contents follow from (seed, QP, sequence number), which both ends know.
  *
+ * The QPs are of all types.  What the unreliable ones send may be lost, where the far end has no receive for
+ * it and only there; the rest arrives as all else does, in order.
+ *
  * The slices may be any kind of memory.  test_mixed.c runs the sides as processes, test_inproc.c as threads
  * with an adapter each. */
 #ifndef VB_TESTS_MIXED_H
@@ -11,7 +14,7 @@
 
 #include "kit.h"
 
-enum { KIT_MIXED_QPS = 3, KIT_HUGE_PAGE = 2 << 20 };
+enum { KIT_MIXED_QPS = 6, KIT_HUGE_PAGE = 2 << 20 };
 
 /* What the target's slices are; READ_ONLY is private memory without leave to write. */
 enum kit_memory {
@@ -29,8 +32,11 @@ struct kit_mixed_card {
 	union ibv_gid gid;
 	uint32_t qpn[KIT_MIXED_QPS], psn[KIT_MIXED_QPS], rkey[KIT_MIXED_QPS];
 	uint64_t addr[KIT_MIXED_QPS];
+	uint32_t target, srqn;		       /* of XRC, whose qpn is the initiator's */
 	_Atomic uint64_t sends[KIT_MIXED_QPS]; /* SENDs and WRITEs with immediate that the initiator has
-						  posted; final when done */
+						  posted, or is posting; final when done */
+	_Atomic uint64_t heard[KIT_MIXED_QPS]; /* of those of the other side this one has the receives up to
+						  here, and posted new ones */
 	_Atomic int done;		       /* initiator side finished */
 	_Atomic int received;		       /* target side saw everything */
 	uint64_t sum[KIT_MIXED_QPS];	       /* of the slices, by their owner, once received */
@@ -40,6 +46,7 @@ struct kit_mixed {
 	struct kit_mixed_card *cards; /* [2], shared by both sides, zero */
 	enum kit_memory memory;
 	uint64_t seed, operations;
+	bool loses; /* who sends unreliably does not care whether the far end has a receive */
 	/* How a side gets its device, and gives it back. */
 	struct ibv_context *(*open)(void);
 	void (*close)(struct ibv_context *ctx);
