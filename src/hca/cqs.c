@@ -1,6 +1,7 @@
 #include "hca/cqs.h"
 
 #include "base/clock.h"
+#include "hca/all.h"
 #include "hca/send.h"
 #include "transport/transport.h"
 
@@ -65,11 +66,12 @@ static bool is_in_error(const struct vb_cq *cq)
 	return cq && atomic_load_explicit(&cq->overrun, memory_order_relaxed);
 }
 
-static void fail_if_overrun(struct vb_qp *qp)
+static void fail_if_overrun(struct vb_qp *qp, void *with)
 {
 	struct vb_facts f = {.reason = VB_R_CQ_OVERRUN, .qpn = qp->qpn};
 	struct vb_cq *cq;
 
+	(void)with;
 	vb_lock_take(&qp->lock); /* else an XRC target's rcq may go, with its SRQ, while it is looked at */
 	cq = is_in_error(qp->scq) ? qp->scq : is_in_error(qp->rcq) ? qp->rcq : NULL;
 	if (cq && qp->state != IBV_QPS_RESET && qp->state != IBV_QPS_ERR && !qp->forgotten) {
@@ -79,26 +81,12 @@ static void fail_if_overrun(struct vb_qp *qp)
 	vb_hca_give(qp);
 }
 
-/* Whoever found the CQ full held the lock of a queue pair, so the others' could not be taken then (rule 31).
- */
-static void fail_all(struct vb_hca *h)
-{
-	vb_lock_take(&h->contexts_lock);
-	vb_list_each (n, &h->contexts) {
-		struct vb_context *c = vb_list_entry(n, struct vb_context, on_hca);
-
-		vb_lock_take(&c->lock);
-		vb_list_each (q, &c->qps)
-			fail_if_overrun(vb_list_entry(q, struct vb_qp, on_ctx));
-		vb_lock_give(&c->lock);
-	}
-	vb_lock_give(&h->contexts_lock);
-}
-
 uint64_t vb_cqs_look(struct vb_hca *h, uint64_t now)
 {
+	/* Whoever found the CQ full held the lock of a queue pair, so the others' could not be taken then
+	 * (rule 31). */
 	if (vb_unlikely(atomic_load_explicit(&h->overran, memory_order_relaxed)) &&
 	    atomic_exchange_explicit(&h->overran, false, memory_order_acquire))
-		fail_all(h);
+		vb_hca_each_qp(h, fail_if_overrun, NULL);
 	return release(h, now);
 }

@@ -24,6 +24,7 @@
 enum vb_subject {
 	VB_SUBJECT_DIRECT, /* what memory lies under a region: hca/direct.c */
 	VB_SUBJECT_DM,	   /* device memory that is handed over: verbs/import_dm.c */
+	VB_SUBJECT_XRC,	   /* messages for SRQs of another process: hca/forward.c */
 	VB_SUBJECTS
 };
 typedef void vb_hear_fn(struct vb_peer *peer, const void *msg, size_t len, int fd);
@@ -68,6 +69,8 @@ struct vb_hca {
 	struct vb_lock contexts_lock;  /* guards contexts; taken before a context's lock */
 	struct vb_list contexts;
 	uint32_t sharers;	    /* contexts on it; guarded by verbs/context.c */
+	struct vb_context inner;    /* of the deputies (hca/forward.h), which are no program's */
+	bool closing;		    /* there will be no more of those; guarded by inner.lock */
 	struct vb_pds pds;	    /* protection domains */
 	_Atomic uint32_t qps, mrs;  /* QPs and regions of all contexts */
 	struct vb_slab mr_slab;	    /* where the latter stand */

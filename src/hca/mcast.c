@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "hca/hca.h"
-#include "hca/progress.h"
+#include "hca/all.h"
 
 #define PATIENCE (5 * VB_SEC) /* for all others together */
 

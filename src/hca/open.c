@@ -5,6 +5,7 @@
 
 #include "base/pages.h"
 #include "hca/direct.h"
+#include "hca/forward.h"
 #include "hca/peers.h"
 #include "hca/port.h"
 #include "hca/progress.h"
@@ -50,6 +51,7 @@ int vb_hca_open(struct vb_hca **out, uint32_t device, enum vb_open_step *step,
 	vb_mcast_open(h); /* pairs with vb_hca_close() */
 	vb_list_init(&h->moderated);
 	h->hear[VB_SUBJECT_DIRECT] = vb_direct_told;
+	vb_forward_prepare(h);
 	err = vb_mws_init(&h->mws, &h->keys, vb_profile()->max_mw); /* pairs with vb_hca_close() */
 	if (err)
 		goto free_hca;
@@ -62,6 +64,7 @@ int vb_hca_open(struct vb_hca **out, uint32_t device, enum vb_open_step *step,
 	if (err)
 		goto close_port;
 	vb_port_network(h->adapter); /* what changed before the adapter began to watch */
+	h->inner.adapter = h->adapter;
 	init_keys(h);
 	self = vb_peer_at(h->adapter, 0); /* UP from the beginning */
 	vb_direct_peer_up(self);
@@ -87,6 +90,7 @@ free_hca:
 
 void vb_hca_close(struct vb_hca *h)
 {
+	vb_deputies_close(h);
 	vb_adapter_close(h->adapter);
 	vb_relaxed_fini(&h->relaxed);
 	vb_mws_fini(&h->mws);

@@ -149,6 +149,8 @@ void vb_path_close(struct vb_qp *qp)
 	vb_lock_assert_held(&qp->lock);
 	if (qp->dests)
 		vb_datagrams_close(qp);
+	if (vb_unlikely(qp->forwards && qp->forwards->ops))
+		qp->forwards->ops->end(qp);
 	if (!p->peer)
 		return;
 	qp->transport->last_word(qp);

@@ -2,6 +2,7 @@
 
 #include "hca/datagrams.h"
 #include "hca/direct.h"
+#include "hca/forward.h"
 #include "hca/left.h"
 #include "hca/lost.h"
 #include "hca/owed.h"
@@ -82,6 +83,7 @@ static void move_paths(struct vb_peer *peer)
 	vb_lock_take(&r->rx);
 	for (uint32_t at = 0; (qp = next_qp(r, &at));) {
 		vb_lock_take(&qp->lock);
+		vb_forward_peer_up(qp, peer);
 		if (qp->dests && !qp->forgotten) {
 			vb_datagrams_peer(qp, peer);
 		} else if (qp->path.peer == peer && !qp->forgotten) {
@@ -110,6 +112,7 @@ void vb_hca_peer_up(struct vb_peer *peer)
 		struct vb_path *p = &qp->path;
 
 		vb_lock_take(&qp->lock);
+		vb_forward_peer_up(qp, peer);
 		if (qp->dests && !qp->forgotten) {
 			vb_datagrams_peer(qp, peer);
 		} else if (p->peer == peer && !qp->forgotten) {
@@ -141,6 +144,7 @@ static void lose_peer(struct vb_peer *peer, struct vb_qp *qp, enum vb_peer_end h
 
 	vb_lock_assert_held(&peer->lanes[0].rxq->rx);
 	vb_lock_take(&qp->lock);
+	vb_forward_peer_down(qp, peer);
 	if (qp->dests && !qp->forgotten) {
 		vb_datagrams_lose(qp, peer);
 	} else if (p->peer == peer && !qp->forgotten) {
@@ -183,6 +187,7 @@ void vb_hca_peer_down(struct vb_peer *peer, enum vb_peer_end how)
 	give_lanes(peer);
 	if (hid) /* whoever looked meanwhile saw nothing of other queues */
 		vb_adapter_nudge(peer->adapter);
+	vb_deputies_end(peer);
 	vb_left_forget(peer);
 	vb_direct_peer_down(peer);
 }

@@ -17,10 +17,4 @@ struct vb_rxq *vb_hca_poll_where(struct vb_adapter *a);
  * has just said.  Without locks. */
 void vb_hca_poll(struct vb_adapter *a, struct vb_rxq *where);
 
-/* Destruction: removes qp from every list; after it, and vb_qpn_give() and vb_hca_quiesce(), no other thread
- * knows it.  Without qp->lock. */
-void vb_hca_forget(struct vb_qp *qp);
-/* Whoever was in the middle of a packet is through with it afterwards.  Without locks. */
-void vb_hca_quiesce(struct vb_hca *h);
-
 #endif

@@ -79,7 +79,9 @@ static inline bool takes_from(struct vb_qp *qp, const struct vb_source *source)
 			vb_path_attach(&qp->path);
 	}
 	/* Not the way out: the sender's queue pair may be gone by now, and what it sent before counts. */
-	return qp->path.rxq && vb_source_is(source, &qp->path.source) && !qp->forgotten;
+	if (vb_likely(qp->path.rxq && vb_source_is(source, &qp->path.source) && !qp->forgotten))
+		return true;
+	return qp->forwards && vb_forward_hears(qp->forwards, source);
 }
 
 /* The QP of that number, if it takes packets from there: its lock is held then. */
@@ -103,7 +105,7 @@ static inline bool hold(struct delivery *d, uint32_t qpn, const struct vb_source
 	if (d->qp && (d->qpn != qpn || d->bytes > HELD_BYTES))
 		let_go(d);
 	if (d->qp)
-		return vb_likely(vb_source_is(source, &d->qp->path.source)) || d->qp->dests;
+		return vb_likely(vb_source_is(source, &d->qp->path.source)) || takes_from(d->qp, source);
 	d->qp = take_qp(d->rxq, qpn, source);
 	d->qpn = qpn;
 	return d->qp != NULL;

@@ -67,7 +67,7 @@ void vb_silence_explain(struct vb_qp *qp)
 bool vb_silence_is_only_slow(const struct vb_qp *qp, uint64_t now)
 {
 	struct vb_peer *peer = qp->path.peer;
-	uint32_t state, received; /* state: 1 + enum ibv_qp_state, 0: no such QP */
+	uint32_t state, received, known; /* state: 1 + enum ibv_qp_state, 0: no such QP */
 
 	vb_lock_assert_held(&qp->lock);
 	if (!peer)
@@ -80,6 +80,9 @@ bool vb_silence_is_only_slow(const struct vb_qp *qp, uint64_t now)
 		return false;
 	state = vb_peer_qp_state(peer, qp->dest_qpn);
 	received = vb_peer_qp_received(peer, qp->dest_qpn);
+	known = vb_peer_qp_known(peer, qp->dest_qpn);
+	if (known)
+		received = known;
 	return state > IBV_QPS_RTR && state <= IBV_QPS_SQE + 1 && /* else it answers nothing any more */
 	       received && vb_psn_diff(received & VB_PSN_MASK, qp->req.psn_una) > 0 &&
 	       vb_psn_diff(received & VB_PSN_MASK, qp->req.psn_max) <= 0 &&

@@ -329,6 +329,8 @@ const struct vb_shown_qp *vb_peer_shown(const struct vb_peer *peer, uint32_t qpn
 uint32_t vb_peer_qp_state(const struct vb_peer *peer, uint32_t qpn);
 /* What the QP shows as received (vb_shown_qp.received), 0: nothing, or no such QP. */
 uint32_t vb_peer_qp_received(const struct vb_peer *peer, uint32_t qpn);
+/* What the QP shows as known (vb_shown_qp.known), 0: nothing, or no such QP. */
+uint32_t vb_peer_qp_known(const struct vb_peer *peer, uint32_t qpn);
 /* Whether the QP shows that it was asked for a READ or atomic of this PSN and will not answer
  * (vb_shown_qp.stray). */
 bool vb_peer_qp_dropped(const struct vb_peer *peer, uint32_t qpn, uint32_t psn);

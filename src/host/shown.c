@@ -31,6 +31,13 @@ bool vb_peer_qp_dropped(const struct vb_peer *peer, uint32_t qpn, uint32_t psn)
 	return q && atomic_load_explicit(&q->stray, memory_order_acquire) == (VB_SHOWN_RECEIVED | psn);
 }
 
+uint32_t vb_peer_qp_known(const struct vb_peer *peer, uint32_t qpn)
+{
+	const struct vb_shown_qp *q = vb_peer_shown(peer, qpn);
+
+	return q ? atomic_load_explicit(&q->known, memory_order_acquire) : 0; /* pairs with forward.c */
+}
+
 uint32_t vb_peer_qp_received(const struct vb_peer *peer, uint32_t qpn)
 {
 	const struct vb_shown_qp *q = vb_peer_shown(peer, qpn);

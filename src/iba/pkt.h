@@ -78,8 +78,10 @@ enum vb_syndrome {
 	VB_AETH_NAK_REMOTE_ACCESS = 0x62,
 	VB_AETH_NAK_REMOTE_OPERATION = 0x63,
 	VB_AETH_NAK_INVALID_RD = 0x64, /* of XRC: what its header names is not there, or of another domain */
-	/* Ours, from the reserved codes, only between processes of one host: what is lent cannot be collected
-	 * from there, and is to be sent from this PSN on. */
+	/* Ours, from the reserved codes, only between processes of one host: what is sent from this PSN on
+	 * was not taken, and may be now; and what is lent cannot be collected from there, and is to be sent.
+	 */
+	VB_AETH_NAK_AGAIN = 0x7e,
 	VB_AETH_NAK_LOAN = 0x7f,
 };
 #define VB_AETH_KIND(s) ((s)&0x60) /* 0x00 ACK, 0x20 RNR NAK, 0x60 NAK */

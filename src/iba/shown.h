@@ -32,7 +32,9 @@ struct vb_shown_qp {
 	 * It will not be answered, though its PSN has been received. */
 	_Atomic uint32_t stray;
 	uint32_t leaves; /* the last one that was given; the owner's own */
-	uint32_t spare0;
+	/* Of a target of XRC: VB_SHOWN_RECEIVED | the PSN up to which it knows of packets that it has not
+	 * received, since another process is to take them (transport/forward.h); 0: there are none. */
+	_Atomic uint32_t known;
 	uint64_t spare[2];
 } __attribute__((aligned(VB_LINE)));
 /* What an adapter has dropped in silence (vb_drop()), by enum vb_reason, for tools. */

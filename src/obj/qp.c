@@ -60,7 +60,14 @@ static int recv_queue(struct vb_qp *qp, struct ibv_qp_cap *cap)
 	if (err)
 		return err;
 	qp->resp.copy = calloc(1, sizeof(struct vb_rwqe) + sges * sizeof(struct ibv_sge));
-	return qp->resp.copy ? 0 : vb_refuse(ENOMEM, "ibv_create_qp", "no memory");
+	if (qp->xrcd && !qp->deputy) {
+		qp->forwards = calloc(1, sizeof(*qp->forwards)); /* pairs with vb_qp_fini() */
+		if (qp->forwards)
+			vb_list_init(&qp->forwards->all);
+	}
+	return qp->resp.copy && (!qp->xrcd || qp->deputy || qp->forwards)
+		   ? 0
+		   : vb_refuse(ENOMEM, "ibv_create_qp", "no memory");
 }
 
 /* What state RESET means for the queues; what they may hold stays as it is. */
@@ -182,6 +189,8 @@ void vb_qp_fini(struct vb_qp *qp)
 	qp->resp.res = NULL;
 	vb_dests_free(qp->dests);
 	qp->dests = NULL;
+	free(qp->forwards);
+	qp->forwards = NULL;
 }
 
 /* Completions of the time before are forgotten too: polled later, they would give back slots of the new life.

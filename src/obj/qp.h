@@ -16,6 +16,7 @@
 #include "iba/reason.h"
 #include "obj/cq.h"
 #include "obj/event.h"
+#include "obj/forward.h"
 #include "obj/path.h"
 #include "obj/pd.h"
 #include "obj/srq.h"
@@ -214,13 +215,14 @@ struct vb_qp {
 	 * (transport/xrc.c). An initiator of XRC has neither receive CQ nor SRQ. */
 	struct vb_cq *scq, *rcq;
 	struct vb_srq *srq;
-	struct vb_xrcd *xrcd;	   /* of a target; NULL: it is none.  Its id stays; verbs/open_qp.c */
-	struct vb_srqs *srqs;	   /* of a target: the adapter's XRC SRQs; set once */
-	bool no_rq;		   /* has no receive queue of its own: an SRQ, or it is XRC's.  Set once */
-	struct vb_keys *keys;	   /* the adapter's key table; set once */
-	struct vb_mws *mws;	   /* the adapter's memory windows; set once */
-	struct vb_shown_qp *shown; /* the adapter's entry that peers read; NULL: none (tests).  Set once */
-	struct vb_drops *drops;	   /* the adapter's counts; NULL: none (tests).  Set once */
+	struct vb_xrcd *xrcd;	      /* of a target; NULL: it is none.  Its id stays; verbs/open_qp.c */
+	struct vb_srqs *srqs;	      /* of a target: the adapter's XRC SRQs; set once */
+	struct vb_forwards *forwards; /* of a target: what is for SRQs of others; NULL: nothing.  Set once */
+	bool no_rq;		      /* has no receive queue of its own: an SRQ, or it is XRC's.  Set once */
+	struct vb_keys *keys;	      /* the adapter's key table; set once */
+	struct vb_mws *mws;	      /* the adapter's memory windows; set once */
+	struct vb_shown_qp *shown;    /* the adapter's entry that peers read; NULL: none (tests).  Set once */
+	struct vb_drops *drops;	      /* the adapter's counts; NULL: none (tests).  Set once */
 	struct vb_dests *dests; /* of a datagram QP (UD), whose `path` leads nowhere; else NULL.  Set once */
 	uint64_t pd_id;
 	uint32_t qpn;
@@ -230,6 +232,9 @@ struct vb_qp {
 	const struct vb_transport *transport;
 	uint8_t family;
 	bool acked;
+	/* It stands for a target of XRC of another process (obj/forward.h): `qpn` is that one's number, which
+	 * completions have, and dest_qpn the number of the QP there that sends.  Set once. */
+	bool deputy;
 	uint32_t delivered; /* async events handed out; guarded by the context's evq lock */
 	struct vb_async_node ev_fatal, ev_access, ev_req, ev_comm_est, ev_drained, ev_last_wqe;
 	struct vb_list on_ctx; /* context's list of QPs */

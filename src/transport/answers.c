@@ -24,12 +24,13 @@ static bool emit(struct vb_qp *qp, const struct vb_pkt *p, const void *payload, 
 	return true;
 }
 
+/* A deputy answers the target that it stands for, whose number it has. */
 static struct vb_pkt response(const struct vb_qp *qp, enum vb_operation operation, uint32_t psn,
 			      uint8_t syndrome, uint32_t msn)
 {
 	return (struct vb_pkt){.opcode = qp->family | (uint8_t)operation,
 			       .pkey = VB_PKEY_DEFAULT,
-			       .qpn = qp->dest_qpn,
+			       .qpn = vb_unlikely(qp->deputy) ? qp->qpn : qp->dest_qpn,
 			       .psn = psn,
 			       .syndrome = syndrome,
 			       .msn = msn};
@@ -130,7 +131,8 @@ static bool send_nak(struct vb_qp *qp)
 {
 	struct vb_resp *s = &qp->resp;
 	bool told = qp->path.out && qp->path.out->local && VB_AETH_KIND(s->nak_owed) == 0x60 &&
-		    s->nak_owed != VB_AETH_NAK_PSN && s->nak_owed != VB_AETH_NAK_LOAN;
+		    s->nak_owed != VB_AETH_NAK_PSN && s->nak_owed != VB_AETH_NAK_AGAIN &&
+		    s->nak_owed != VB_AETH_NAK_LOAN;
 	struct vb_pkt p =
 	    response(qp, s->nak_atomic ? VB_ATOMIC_ACK : VB_ACK, s->nak_psn, s->nak_owed, s->msn);
 

@@ -125,8 +125,7 @@ static void rnr_nak(struct vb_qp *qp, const struct vb_pkt *p)
 	q->deadline = 0;
 }
 
-/* The responder's own words, if they came along and fit the syndrome; else what the syndrome says. */
-static void nak_facts(struct vb_facts *f, const struct vb_pkt *p)
+void vb_nak_facts(struct vb_facts *f, const struct vb_pkt *p)
 {
 	static const uint8_t plain[] = {
 	    [VB_AETH_NAK_INVALID_REQUEST & 0x1f] = VB_R_NAK_INVALID_REQUEST,
@@ -153,6 +152,13 @@ static void nak(struct vb_qp *qp, const struct vb_pkt *p)
 		retry(qp);
 		return;
 	}
+	if (p->syndrome == VB_AETH_NAK_AGAIN) {
+		if (!qp->req.waiting_rnr) {
+			vb_requester_back(qp);
+			vb_requester_arm(qp);
+		}
+		return;
+	}
 	if (p->syndrome == VB_AETH_NAK_LOAN) {
 		if (vb_lend_refused(qp) && !qp->req.waiting_rnr) {
 			vb_requester_back(qp);
@@ -162,7 +168,7 @@ static void nak(struct vb_qp *qp, const struct vb_pkt *p)
 		}
 		return;
 	}
-	nak_facts(&f, p);
+	vb_nak_facts(&f, p);
 	vb_rc_fail_send(qp, &f, vb_reasons[f.reason].remote_wc);
 }
 

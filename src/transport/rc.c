@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "iba/names.h"
 #include "iba/shown.h"
+#include "transport/forward.h"
 #include "transport/rc_priv.h"
 #include "transport/xrc.h"
 
@@ -173,6 +174,8 @@ static void enter_error(struct vb_qp *qp, const struct vb_facts *f)
 	take_leave_back(qp);
 	if (qp->shown) /* before the flush tells the application */
 		atomic_store_explicit(&qp->shown->state, 1 + IBV_QPS_ERR, memory_order_release);
+	if (vb_unlikely(qp->forwards && qp->forwards->ops))
+		qp->forwards->ops->end(qp);
 	qp->why = *f;
 	q->waiting_rnr = false;
 	vb_requester_arm(qp);
@@ -180,6 +183,11 @@ static void enter_error(struct vb_qp *qp, const struct vb_facts *f)
 	q->blocked = q->placing = false;
 	qp->resp.ack_owed = false;
 	qp->resp.in_message = false;
+	if (vb_unlikely(qp->deputy) && !qp->resp.nak_owed && f->reason != VB_R_FLUSHED) {
+		qp->resp.nak_owed = vb_reasons[f->reason].nak; /* the target is to end as well */
+		qp->resp.nak_psn = qp->resp.epsn;
+		qp->resp.nak_facts = *f;
+	}
 	if (!qp->resp.nak_owed) { /* a NAK still goes out, behind the answers that it follows */
 		qp->resp.res_next = qp->resp.res_head;
 		qp->resp.replaying = false;
@@ -362,6 +370,29 @@ bool vb_rc_output(struct vb_qp *qp, uint32_t place)
 	return blocked;
 }
 
+/* A target has no requests; its packets are no common ones, as all of them name an SRQ. */
+static bool target_brief(struct vb_qp *qp, struct vb_arrival *in)
+{
+	(void)qp, (void)in;
+	return false;
+}
+
+static bool target_output(struct vb_path *p, uint32_t place)
+{
+	struct vb_qp *qp = p->qp;
+	struct vb_forwards *w = qp->forwards;
+
+	vb_lock_assert_held(&qp->lock);
+	if (w && w->again) {
+		if (w->wanted && !w->asked)
+			w->ops->seek(qp);
+		vb_forward_resume(qp);
+	}
+	/* Of the other things that packets are held back for somebody tells. */
+	return vb_requester_output(p, place) ||
+	       (w && w->again && !w->busy && (w->full || (w->wanted && !w->asked && !w->contacting)));
+}
+
 static enum vb_owes owes(const struct vb_qp *qp)
 {
 	const struct vb_resp *s = &qp->resp;
@@ -497,17 +528,19 @@ static void enter(struct vb_qp *qp, enum ibv_qp_state from)
 }
 
 /* The types that are acknowledged differ in how they take a packet in. */
-#define RELIABLE(takes_in)                                                                                  \
-	{                                                                                                   \
-		.acked = true, .brief = brief, .input = takes_in, .ack = vb_completer_ack,                  \
-		.received = vb_completer_received, .output = vb_requester_output, .owes = owes,             \
-		.timer = timer, .path = path, .last_word = last_word, .enter = enter, .error = vb_rc_error, \
-		.flush = vb_rc_flush,                                                                       \
+#define RELIABLE(takes_brief, takes_in, sends)                                                    \
+	{                                                                                         \
+		.acked = true, .brief = takes_brief, .input = takes_in, .ack = vb_completer_ack,  \
+		.received = vb_completer_received, .output = sends, .owes = owes, .timer = timer, \
+		.path = path, .last_word = last_word, .enter = enter, .error = vb_rc_error,       \
+		.flush = vb_rc_flush,                                                             \
 	}
 
-const struct vb_transport vb_rc_transport = RELIABLE(input);
-const struct vb_transport vb_xrc_initiator_transport = RELIABLE(vb_xrc_initiator_input);
-const struct vb_transport vb_xrc_target_transport = RELIABLE(vb_xrc_target_input);
+const struct vb_transport vb_rc_transport = RELIABLE(brief, input, vb_requester_output);
+const struct vb_transport vb_xrc_initiator_transport =
+    RELIABLE(brief, vb_xrc_initiator_input, vb_requester_output);
+const struct vb_transport vb_xrc_target_transport =
+    RELIABLE(target_brief, vb_xrc_target_input, target_output);
 
 /* Unreliable connections (UC): the same requester and responder; nothing is owed, and nothing waited for. */
 

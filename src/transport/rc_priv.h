@@ -36,10 +36,21 @@ void vb_completer_input(struct vb_qp *qp, const struct vb_pkt *p);
 bool vb_completer_brief(struct vb_qp *qp, const struct vb_brief *b); /* an ACK; vb_transport.brief */
 void vb_completer_ack(struct vb_qp *qp, uint32_t psn);		     /* vb_transport.ack */
 void vb_completer_received(struct vb_qp *qp, uint32_t psn);	     /* vb_transport.received */
+/* Of a NAK that ends the connection: the responder's own words, if they came along and fit the syndrome; else
+ * what the syndrome says. */
+void vb_nak_facts(struct vb_facts *f, const struct vb_pkt *p);
 
 /* responder.c */
 void vb_responder_input(struct vb_qp *qp, const struct vb_pkt *p);
 bool vb_responder_brief(struct vb_qp *qp, struct vb_brief *b); /* a SEND of one packet; vb_transport.brief */
+/* A request came: to a QP in RTR the first one is an event. */
+static inline void vb_responder_met(struct vb_qp *qp)
+{
+	if (vb_likely(qp->state != IBV_QPS_RTR) || qp->comm_est)
+		return;
+	qp->comm_est = true;
+	vb_async_post(qp->ctx, &qp->ev_comm_est);
+}
 /* Executes a request whose PSN is the one expected; of a message of UC, perhaps of another that it begins. */
 void vb_responder_next(struct vb_qp *qp, const struct vb_pkt *p);
 /* What the far end asks for cannot be done: says which process the key is of, and vb_rc_fail_recv(). */

@@ -619,10 +619,7 @@ void vb_responder_input(struct vb_qp *qp, const struct vb_pkt *p)
 	vb_lock_assert_held(&qp->lock);
 	if (qp->state < IBV_QPS_RTR || qp->state > IBV_QPS_SQE)
 		return; /* rule 26: nothing is executed in ERR */
-	if (vb_unlikely(qp->state == IBV_QPS_RTR) && !qp->comm_est) {
-		qp->comm_est = true;
-		vb_async_post(qp->ctx, &qp->ev_comm_est);
-	}
+	vb_responder_met(qp);
 	if (vb_unlikely(!qp->acked)) {
 		vb_uc_take(qp, p);
 		return;

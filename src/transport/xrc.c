@@ -4,6 +4,7 @@
 #include "transport/xrc.h"
 
 #include "obj/srqs.h"
+#include "transport/forward.h"
 #include "transport/rc_priv.h"
 
 static bool is_ours(const struct vb_qp *qp, const struct vb_pkt *p)
@@ -42,8 +43,14 @@ void vb_xrc_target_input(struct vb_qp *qp, const struct vb_pkt *p)
 	struct vb_facts f = {.srq = {.number = p->srqn}};
 
 	vb_lock_assert_held(&qp->lock);
-	if (!is_ours(qp, p) || p->op->bits & VB_OP_RESPONSE || qp->state < IBV_QPS_RTR ||
-	    qp->state > IBV_QPS_SQE)
+	if (!is_ours(qp, p) || qp->state < IBV_QPS_RTR || qp->state > IBV_QPS_SQE)
+		return;
+	if (p->op->bits & VB_OP_RESPONSE) {
+		if (qp->forwards)
+			vb_forward_answer(qp, p);
+		return;
+	}
+	if (qp->forwards && vb_forward_request(qp, p))
 		return;
 	/* Of what has come before nothing is looked at again. */
 	if (p->psn == qp->resp.epsn && !choose(qp, p->srqn)) {

@@ -14,9 +14,10 @@
 #include "transport/transport.h"
 #include "hca/datagrams.h"
 #include "hca/direct.h"
+#include "hca/forward.h"
 #include "hca/lost.h"
 #include "hca/hca.h"
-#include "hca/progress.h"
+#include "hca/all.h"
 #include "verbs/verbs.h"
 #include "verbs/wr.h"
 
@@ -204,6 +205,8 @@ static struct ibv_qp *make(const struct plan *p, struct ibv_qp_cap *granted, int
 	if (*err)		     /* said */
 		goto free_qp;
 	qp->attr.cap = cap;
+	if (qp->forwards)
+		qp->forwards->ops = &vb_forward_ops;
 	if (atomic_fetch_add(&h->qps, 1) >= vb_profile()->max_qp) { /* pairs with ibv_destroy_qp() */
 		*err = vb_refuse(ENOMEM, CALL, "all %u QPs of the device are in use", vb_profile()->max_qp);
 		goto uncount;

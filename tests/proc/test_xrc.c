@@ -4,313 +4,95 @@
 #include <fcntl.h>
 #include <poll.h>
 
-#include "kit.h"
-
-enum { SIZE = 1 << 20, DEPTH = 16 };
-
-/* One process's half: both kinds of queue pair, in a domain that a file stands for. */
-struct side {
-	struct ibv_context *ctx;
-	struct ibv_pd *pd;
-	struct ibv_cq *cq, *rcq; /* of the initiator, of the SRQ */
-	struct ibv_xrcd *xrcd;
-	struct ibv_srq *srq;
-	struct ibv_qp *ini, *tgt;
-	struct ibv_mr *mr;
-	uint8_t *buf;
-	uint32_t srqn;
-	union ibv_gid gid;
-};
-
-static int domain_file(void)
-{
-	char name[] = "/tmp/verbena-xrc-XXXXXX";
-	int fd = mkstemp(name);
-
-	CHECK(fd >= 0 && !unlink(name));
-	return fd;
-}
-
-static struct ibv_xrcd *open_domain(struct ibv_context *ctx, int fd, int oflags)
-{
-	struct ibv_xrcd_init_attr a = {
-	    .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = fd, .oflags = oflags};
-
-	errno = 0;
-	return ibv_open_xrcd(ctx, &a);
-}
-
-static struct ibv_srq *make_srq(struct ibv_pd *pd, struct ibv_xrcd *x, struct ibv_cq *cq, uint32_t *number)
-{
-	struct ibv_srq_init_attr_ex a = {.attr = {.max_wr = DEPTH, .max_sge = 2},
-					 .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD |
-						      IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ,
-					 .srq_type = IBV_SRQT_XRC,
-					 .pd = pd,
-					 .xrcd = x,
-					 .cq = cq};
-	struct ibv_srq *srq = ibv_create_srq_ex(pd->context, &a);
-
-	CHECK(srq, "%s", strerror(errno));
-	CHECK(!ibv_get_srq_num(srq, number) && *number);
-	return srq;
-}
-
-static struct ibv_qp *make_target(struct ibv_context *ctx, struct ibv_xrcd *x)
-{
-	struct ibv_qp_init_attr_ex a = {
-	    .qp_type = IBV_QPT_XRC_RECV, .comp_mask = IBV_QP_INIT_ATTR_XRCD, .xrcd = x};
-	struct ibv_qp *qp = ibv_create_qp_ex(ctx, &a);
-
-	CHECK(qp && !qp->pd && !qp->send_cq && !qp->recv_cq && !qp->srq, "%s", strerror(errno));
-	return qp;
-}
-
-static struct ibv_qp *make_initiator(struct ibv_pd *pd, struct ibv_cq *cq)
-{
-	struct ibv_qp_init_attr_ex a = {
-	    .qp_type = IBV_QPT_XRC_SEND,
-	    .comp_mask = IBV_QP_INIT_ATTR_PD,
-	    .pd = pd,
-	    .send_cq = cq,
-	    .cap = {.max_send_wr = DEPTH, .max_send_sge = 2, .max_inline_data = 64}};
-	struct ibv_qp *qp = ibv_create_qp_ex(pd->context, &a);
-
-	CHECK(qp && !qp->recv_cq, "%s", strerror(errno));
-	return qp;
-}
-
-static void open_side(struct side *s, int fd)
-{
-	s->ctx = kit_open();
-	s->pd = ibv_alloc_pd(s->ctx);
-	s->cq = ibv_create_cq(s->ctx, 2 * DEPTH, NULL, NULL, 0);
-	s->rcq = ibv_create_cq(s->ctx, 2 * DEPTH, NULL, NULL, 0);
-	s->xrcd = open_domain(s->ctx, fd, O_CREAT);
-	CHECK(s->pd && s->cq && s->rcq && s->xrcd, "%s", strerror(errno));
-	s->srq = make_srq(s->pd, s->xrcd, s->rcq, &s->srqn);
-	s->tgt = make_target(s->ctx, s->xrcd);
-	s->ini = make_initiator(s->pd, s->cq);
-	s->buf = calloc(1, SIZE);
-	s->mr = ibv_reg_mr(s->pd, s->buf, SIZE, KIT_ALL);
-	CHECK(s->mr && !ibv_query_gid(s->ctx, 1, 0, &s->gid));
-}
-
-static void close_side(struct side *s)
-{
-	CHECK(!ibv_destroy_qp(s->ini) && !ibv_destroy_qp(s->tgt));
-	CHECK(!ibv_destroy_srq(s->srq) && !ibv_close_xrcd(s->xrcd));
-	CHECK(!ibv_destroy_cq(s->cq) && !ibv_destroy_cq(s->rcq));
-	CHECK(!ibv_dereg_mr(s->mr) && !ibv_dealloc_pd(s->pd) && !ibv_close_device(s->ctx));
-	free(s->buf);
-}
-
-static void reset(struct ibv_qp *qp)
-{
-	struct ibv_qp_attr a = {.qp_state = IBV_QPS_RESET};
-
-	CHECK(!ibv_modify_qp(qp, &a, IBV_QP_STATE));
-}
-
-/* As programs do it that know RC: what one of the two types has no use for is given all the same, and
- * ignored. rnr_retry 1: a receive request that is missing is soon told. */
-static uint8_t rnr_retry = 1;
-
-static void to_rts(struct ibv_qp *qp, const union ibv_gid *gid, uint32_t dest)
-{
-	const int init = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
-	const int rtr = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-			IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-	const int rts = IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_SQ_PSN | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-			IBV_QP_MAX_QP_RD_ATOMIC;
-	struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT,
-				.port_num = 1,
-				.qp_access_flags = KIT_ALL,
-				.path_mtu = IBV_MTU_1024,
-				.dest_qp_num = dest,
-				.ah_attr = {.port_num = 1, .is_global = 1, .grh = {.dgid = *gid}},
-				.max_dest_rd_atomic = 8,
-				.max_rd_atomic = 8,
-				.min_rnr_timer = 1,
-				.timeout = 14,
-				.retry_cnt = 7,
-				.rnr_retry = rnr_retry};
-
-	CHECK(!ibv_modify_qp(qp, &a, init), "%s", strerror(errno));
-	a.qp_state = IBV_QPS_RTR;
-	CHECK(!ibv_modify_qp(qp, &a, rtr), "%s", strerror(errno));
-	a.qp_state = IBV_QPS_RTS;
-	CHECK(!ibv_modify_qp(qp, &a, rts), "%s", strerror(errno));
-}
-
-/* A queue pair may be connected to one of its own process. */
-static void connect_self(struct side *s)
-{
-	reset(s->ini);
-	reset(s->tgt);
-	to_rts(s->tgt, &s->gid, s->ini->qp_num);
-	to_rts(s->ini, &s->gid, s->tgt->qp_num);
-}
-
-static void give(struct ibv_srq *srq, const struct ibv_mr *mr, uint64_t wr_id, size_t at, uint32_t len)
-{
-	struct ibv_sge sge = {(uintptr_t)mr->addr + at, len, mr->lkey};
-	struct ibv_recv_wr wr = {.wr_id = wr_id, .sg_list = &sge, .num_sge = 1}, *bad;
-
-	CHECK(!ibv_post_srq_recv(srq, &wr, &bad));
-}
-
-static void post(const struct side *s, enum ibv_wr_opcode op, uint32_t srqn, size_t at, uint32_t len,
-		 uint64_t raddr, uint32_t rkey)
-{
-	struct ibv_sge sge = {(uintptr_t)s->buf + at, len, s->mr->lkey};
-	struct ibv_send_wr wr = {.wr_id = op,
-				 .opcode = op,
-				 .send_flags = IBV_SEND_SIGNALED,
-				 .sg_list = &sge,
-				 .num_sge = 1,
-				 .imm_data = 0x01020304,
-				 .qp_type.xrc.remote_srqn = srqn},
-			   *bad;
-
-	if (op >= IBV_WR_ATOMIC_CMP_AND_SWP && op <= IBV_WR_ATOMIC_FETCH_AND_ADD) {
-		wr.wr.atomic.remote_addr = raddr;
-		wr.wr.atomic.rkey = rkey;
-		wr.wr.atomic.compare_add = 5;
-		wr.wr.atomic.swap = 9;
-	} else {
-		wr.wr.rdma.remote_addr = raddr;
-		wr.wr.rdma.rkey = rkey;
-	}
-	CHECK(!ibv_post_send(s->ini, &wr, &bad), "%s", strerror(errno));
-}
-
-/* The next completion; who receives polls meanwhile. */
-static struct ibv_wc wait_on(struct ibv_cq *cq)
-{
-	double end = kit_now() + 60;
-	struct ibv_wc wc;
-	int n;
-
-	while (!(n = ibv_poll_cq(cq, 1, &wc)))
-		CHECK(kit_now() < end, "no completion");
-	CHECK(n == 1);
-	return wc;
-}
-
-static enum ibv_wc_status ends(const struct side *s)
-{
-	return wait_on(s->cq).status;
-}
-
-static void received(const struct side *s, struct ibv_cq *cq, uint64_t wr_id, enum ibv_wc_opcode op,
-		     uint32_t len)
-{
-	struct ibv_wc wc = wait_on(cq);
-
-	CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == wr_id && wc.opcode == op && wc.byte_len == len,
-	      "%s, wr_id %lu, opcode %d, %u bytes", ibv_wc_status_str(wc.status), (unsigned long)wc.wr_id,
-	      wc.opcode, wc.byte_len);
-	CHECK(wc.qp_num == s->tgt->qp_num, "0x%06x", wc.qp_num);
-}
-
-static enum ibv_event_type event_of(struct ibv_context *ctx, void *element)
-{
-	struct pollfd f = {.fd = ctx->async_fd, .events = POLLIN};
-	struct ibv_async_event e;
-
-	CHECK(poll(&f, 1, 20000) == 1, "no event");
-	CHECK(!ibv_get_async_event(ctx, &e));
-	CHECK(e.element.qp == element);
-	ibv_ack_async_event(&e);
-	return e.event_type;
-}
+#include "xrc.h"
 
 /* Every operation, by each of two SRQs, small and of many packets. */
 static void all_operations(void)
 {
-	struct side s;
+	struct xrc_side s;
 	uint32_t second;
 	struct ibv_cq *cq2;
 	struct ibv_srq *srq2;
 	uint64_t *word;
 
-	open_side(&s, domain_file());
-	cq2 = ibv_create_cq(s.ctx, DEPTH, NULL, NULL, 0);
-	srq2 = make_srq(s.pd, s.xrcd, cq2, &second);
-	connect_self(&s);
+	xrc_open_side(&s, xrc_domain_file());
+	cq2 = ibv_create_cq(s.ctx, XRC_DEPTH, NULL, NULL, 0);
+	srq2 = xrc_make_srq(s.pd, s.xrcd, cq2, &second);
+	xrc_connect_self(&s);
 	for (uint32_t len = 8; len <= 300000; len = len * 37 + 1) {
 		for (uint32_t i = 0; i < len; i++)
 			s.buf[i] = (uint8_t)(i * 7 + len);
-		memset(s.buf + SIZE / 2, 0, SIZE / 2);
-		give(s.srq, s.mr, 1, SIZE / 2, SIZE / 4);
-		give(srq2, s.mr, 2, SIZE / 4 * 3, SIZE / 4);
-		post(&s, IBV_WR_SEND, second, 0, len, 0, 0);
-		post(&s, IBV_WR_SEND_WITH_IMM, s.srqn, 0, len, 0, 0);
-		received(&s, cq2, 2, IBV_WC_RECV, len);
-		received(&s, s.rcq, 1, IBV_WC_RECV, len);
-		CHECK(ends(&s) == IBV_WC_SUCCESS && ends(&s) == IBV_WC_SUCCESS);
-		CHECK(!memcmp(s.buf, s.buf + SIZE / 2, len) && !memcmp(s.buf, s.buf + SIZE / 4 * 3, len));
-		memset(s.buf + SIZE / 2, 0, SIZE / 2);
-		give(srq2, s.mr, 3, 0, 0);
-		post(&s, IBV_WR_RDMA_WRITE, s.srqn, 0, len, (uintptr_t)s.buf + SIZE / 2, s.mr->rkey);
-		post(&s, IBV_WR_RDMA_WRITE_WITH_IMM, second, 0, len, (uintptr_t)s.buf + SIZE / 4 * 3,
-		     s.mr->rkey);
-		received(&s, cq2, 3, IBV_WC_RECV_RDMA_WITH_IMM, len);
-		CHECK(ends(&s) == IBV_WC_SUCCESS && ends(&s) == IBV_WC_SUCCESS);
-		CHECK(!memcmp(s.buf, s.buf + SIZE / 2, len) && !memcmp(s.buf, s.buf + SIZE / 4 * 3, len));
+		memset(s.buf + XRC_SIZE / 2, 0, XRC_SIZE / 2);
+		xrc_give(s.srq, s.mr, 1, XRC_SIZE / 2, XRC_SIZE / 4);
+		xrc_give(srq2, s.mr, 2, XRC_SIZE / 4 * 3, XRC_SIZE / 4);
+		xrc_post(&s, IBV_WR_SEND, second, 0, len, 0, 0);
+		xrc_post(&s, IBV_WR_SEND_WITH_IMM, s.srqn, 0, len, 0, 0);
+		xrc_received(&s, cq2, 2, IBV_WC_RECV, len);
+		xrc_received(&s, s.rcq, 1, IBV_WC_RECV, len);
+		CHECK(xrc_ends(&s) == IBV_WC_SUCCESS && xrc_ends(&s) == IBV_WC_SUCCESS);
+		CHECK(!memcmp(s.buf, s.buf + XRC_SIZE / 2, len) &&
+		      !memcmp(s.buf, s.buf + XRC_SIZE / 4 * 3, len));
+		memset(s.buf + XRC_SIZE / 2, 0, XRC_SIZE / 2);
+		xrc_give(srq2, s.mr, 3, 0, 0);
+		xrc_post(&s, IBV_WR_RDMA_WRITE, s.srqn, 0, len, (uintptr_t)s.buf + XRC_SIZE / 2, s.mr->rkey);
+		xrc_post(&s, IBV_WR_RDMA_WRITE_WITH_IMM, second, 0, len, (uintptr_t)s.buf + XRC_SIZE / 4 * 3,
+			 s.mr->rkey);
+		xrc_received(&s, cq2, 3, IBV_WC_RECV_RDMA_WITH_IMM, len);
+		CHECK(xrc_ends(&s) == IBV_WC_SUCCESS && xrc_ends(&s) == IBV_WC_SUCCESS);
+		CHECK(!memcmp(s.buf, s.buf + XRC_SIZE / 2, len) &&
+		      !memcmp(s.buf, s.buf + XRC_SIZE / 4 * 3, len));
 		memset(s.buf, 0, len);
-		post(&s, IBV_WR_RDMA_READ, s.srqn, 0, len, (uintptr_t)s.buf + SIZE / 2, s.mr->rkey);
-		CHECK(ends(&s) == IBV_WC_SUCCESS && !memcmp(s.buf, s.buf + SIZE / 2, len));
+		xrc_post(&s, IBV_WR_RDMA_READ, s.srqn, 0, len, (uintptr_t)s.buf + XRC_SIZE / 2, s.mr->rkey);
+		CHECK(xrc_ends(&s) == IBV_WC_SUCCESS && !memcmp(s.buf, s.buf + XRC_SIZE / 2, len));
 	}
-	word = (uint64_t *)(void *)(s.buf + SIZE / 2);
+	word = (uint64_t *)(void *)(s.buf + XRC_SIZE / 2);
 	*word = 5;
-	post(&s, IBV_WR_ATOMIC_CMP_AND_SWP, s.srqn, 0, 8, (uintptr_t)word, s.mr->rkey);
-	CHECK(ends(&s) == IBV_WC_SUCCESS && *word == 9 && *(uint64_t *)(void *)s.buf == 5);
-	post(&s, IBV_WR_ATOMIC_FETCH_AND_ADD, second, 0, 8, (uintptr_t)word, s.mr->rkey);
-	CHECK(ends(&s) == IBV_WC_SUCCESS && *word == 14 && *(uint64_t *)(void *)s.buf == 9);
+	xrc_post(&s, IBV_WR_ATOMIC_CMP_AND_SWP, s.srqn, 0, 8, (uintptr_t)word, s.mr->rkey);
+	CHECK(xrc_ends(&s) == IBV_WC_SUCCESS && *word == 9 && *(uint64_t *)(void *)s.buf == 5);
+	xrc_post(&s, IBV_WR_ATOMIC_FETCH_AND_ADD, second, 0, 8, (uintptr_t)word, s.mr->rkey);
+	CHECK(xrc_ends(&s) == IBV_WC_SUCCESS && *word == 14 && *(uint64_t *)(void *)s.buf == 9);
 	CHECK(!ibv_destroy_srq(srq2) && !ibv_destroy_cq(cq2));
-	close_side(&s);
+	xrc_close_side(&s);
 }
 
 /* What a target's peer may reach is what the SRQ's protection domain has, whichever domain the initiator's
  * is. */
 static void keys_are_of_the_srqs_domain(void)
 {
-	struct side s;
+	struct xrc_side s;
 	struct ibv_pd *pd2;
 	struct ibv_mr *mr2;
 	struct ibv_srq *srq2;
 	struct ibv_cq *cq2;
 	uint32_t second;
 
-	open_side(&s, -1);
+	xrc_open_side(&s, -1);
 	pd2 = ibv_alloc_pd(s.ctx);
-	mr2 = ibv_reg_mr(pd2, s.buf, SIZE, KIT_ALL);
-	cq2 = ibv_create_cq(s.ctx, DEPTH, NULL, NULL, 0);
-	srq2 = make_srq(pd2, s.xrcd, cq2, &second);
+	mr2 = ibv_reg_mr(pd2, s.buf, XRC_SIZE, KIT_ALL);
+	cq2 = ibv_create_cq(s.ctx, XRC_DEPTH, NULL, NULL, 0);
+	srq2 = xrc_make_srq(pd2, s.xrcd, cq2, &second);
 	static const enum ibv_wr_opcode ops[] = {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ,
 						 IBV_WR_ATOMIC_FETCH_AND_ADD};
 
 	for (unsigned i = 0; i < sizeof ops / sizeof *ops; i++) {
-		connect_self(&s);
-		post(&s, ops[i], second, 0, 8, (uintptr_t)s.buf + 4096, mr2->rkey);
-		CHECK(ends(&s) == IBV_WC_SUCCESS);
-		post(&s, ops[i], s.srqn, 0, 8, (uintptr_t)s.buf + 4096, s.mr->rkey);
-		CHECK(ends(&s) == IBV_WC_SUCCESS);
-		post(&s, ops[i], second, 0, 8, (uintptr_t)s.buf + 4096, s.mr->rkey);
-		CHECK(ends(&s) == IBV_WC_REM_ACCESS_ERR);
-		CHECK(event_of(s.ctx, s.tgt) == IBV_EVENT_QP_ACCESS_ERR);
+		xrc_connect_self(&s);
+		xrc_post(&s, ops[i], second, 0, 8, (uintptr_t)s.buf + 4096, mr2->rkey);
+		CHECK(xrc_ends(&s) == IBV_WC_SUCCESS);
+		xrc_post(&s, ops[i], s.srqn, 0, 8, (uintptr_t)s.buf + 4096, s.mr->rkey);
+		CHECK(xrc_ends(&s) == IBV_WC_SUCCESS);
+		xrc_post(&s, ops[i], second, 0, 8, (uintptr_t)s.buf + 4096, s.mr->rkey);
+		CHECK(xrc_ends(&s) == IBV_WC_REM_ACCESS_ERR);
+		CHECK(xrc_event_of(s.ctx, s.tgt) == IBV_EVENT_QP_ACCESS_ERR);
 	}
 	/* A READ keeps its domain, though a message for the other comes before it is answered. */
-	connect_self(&s);
+	xrc_connect_self(&s);
 	for (int i = 0; i < 100; i++) {
-		post(&s, IBV_WR_RDMA_READ, second, 0, 8, (uintptr_t)s.buf + 4096, mr2->rkey);
-		post(&s, IBV_WR_RDMA_WRITE, s.srqn, 0, 8, (uintptr_t)s.buf + 4096, s.mr->rkey);
-		CHECK(ends(&s) == IBV_WC_SUCCESS && ends(&s) == IBV_WC_SUCCESS, "%d", i);
+		xrc_post(&s, IBV_WR_RDMA_READ, second, 0, 8, (uintptr_t)s.buf + 4096, mr2->rkey);
+		xrc_post(&s, IBV_WR_RDMA_WRITE, s.srqn, 0, 8, (uintptr_t)s.buf + 4096, s.mr->rkey);
+		CHECK(xrc_ends(&s) == IBV_WC_SUCCESS && xrc_ends(&s) == IBV_WC_SUCCESS, "%d", i);
 	}
 	CHECK(!ibv_destroy_srq(srq2) && !ibv_destroy_cq(cq2) && !ibv_dereg_mr(mr2) && !ibv_dealloc_pd(pd2));
-	close_side(&s);
+	xrc_close_side(&s);
 }
 
 /* A number that is nobody's, a basic SRQ's, another domain's: the same NAK, and the same event (annex A14).
@@ -320,65 +102,65 @@ static void srqs_that_are_not_the_domains(void)
 	struct ibv_srq_init_attr basic = {.attr = {.max_wr = 1, .max_sge = 1}};
 	struct ibv_xrcd *other;
 	struct ibv_srq *srq[2];
-	struct side s;
+	struct xrc_side s;
 	uint32_t number[3] = {0};
 
-	open_side(&s, domain_file());
-	other = open_domain(s.ctx, -1, O_CREAT);
+	xrc_open_side(&s, xrc_domain_file());
+	other = xrc_open_domain(s.ctx, -1, O_CREAT);
 	CHECK(other);
 	srq[0] = ibv_create_srq(s.pd, &basic);
 	CHECK(srq[0] && !ibv_get_srq_num(srq[0], &number[0]));
-	srq[1] = make_srq(s.pd, other, s.rcq, &number[1]);
+	srq[1] = xrc_make_srq(s.pd, other, s.rcq, &number[1]);
 	number[2] = s.srqn ^ 0x800;
 	for (int i = 0; i < 3; i++) {
-		connect_self(&s);
+		xrc_connect_self(&s);
 		kit_log_skip();
-		post(&s, IBV_WR_SEND, number[i], 0, 8, 0, 0);
-		CHECK(ends(&s) == IBV_WC_REM_INV_RD_REQ_ERR, "%d", i);
-		CHECK(event_of(s.ctx, s.tgt) == IBV_EVENT_QP_ACCESS_ERR);
+		xrc_post(&s, IBV_WR_SEND, number[i], 0, 8, 0, 0);
+		CHECK(xrc_ends(&s) == IBV_WC_REM_INV_RD_REQ_ERR, "%d", i);
+		CHECK(xrc_event_of(s.ctx, s.tgt) == IBV_EVENT_QP_ACCESS_ERR);
 		KIT_LOG_SAYS("a message for SRQ 0x%06x came to target queue pair 0x%06x, whose XRC domain "
 			     "has no SRQ of "
 			     "that number",
 			     number[i], s.tgt->qp_num);
 	}
 	CHECK(!ibv_destroy_srq(srq[0]) && !ibv_destroy_srq(srq[1]) && !ibv_close_xrcd(other));
-	close_side(&s);
+	xrc_close_side(&s);
 }
 
 static void no_receive_is_posted(void)
 {
-	struct side s;
+	struct xrc_side s;
 
-	open_side(&s, domain_file());
-	connect_self(&s);
-	post(&s, IBV_WR_SEND, s.srqn, 0, 8, 0, 0);
-	CHECK(ends(&s) == IBV_WC_RNR_RETRY_EXC_ERR);
-	close_side(&s);
+	xrc_open_side(&s, xrc_domain_file());
+	xrc_connect_self(&s);
+	xrc_post(&s, IBV_WR_SEND, s.srqn, 0, 8, 0, 0);
+	CHECK(xrc_ends(&s) == IBV_WC_RNR_RETRY_EXC_ERR);
+	xrc_close_side(&s);
 }
 
 /* An SRQ may go while a message for it is on its way, and takes its completions along. */
 static void an_srq_goes(void)
 {
-	struct side s;
+	struct xrc_side s;
 	struct ibv_wc wc;
 
-	open_side(&s, domain_file());
-	connect_self(&s);
-	give(s.srq, s.mr, 1, 0, 8);
-	post(&s, IBV_WR_SEND, s.srqn, 0, 8, 0, 0);
-	CHECK(ends(&s) == IBV_WC_SUCCESS);
+	xrc_open_side(&s, xrc_domain_file());
+	xrc_connect_self(&s);
+	xrc_give(s.srq, s.mr, 1, 0, 8);
+	xrc_post(&s, IBV_WR_SEND, s.srqn, 0, 8, 0, 0);
+	CHECK(xrc_ends(&s) == IBV_WC_SUCCESS);
 	CHECK(!ibv_destroy_srq(s.srq));
 	CHECK(!ibv_poll_cq(s.rcq, 1, &wc));
-	post(&s, IBV_WR_SEND, s.srqn, 0, 8, 0, 0);
-	CHECK(ends(&s) == IBV_WC_REM_INV_RD_REQ_ERR);
-	s.srq = make_srq(s.pd, s.xrcd, s.rcq, &s.srqn);
-	connect_self(&s);
-	give(s.srq, s.mr, 2, 0, 8);
-	post(&s, IBV_WR_SEND, s.srqn, 0, 8, 0, 0);
-	CHECK(ends(&s) == IBV_WC_SUCCESS);
-	reset(s.tgt); /* which the completion outlives: it is the SRQ's */
-	received(&s, s.rcq, 2, IBV_WC_RECV, 8);
-	close_side(&s);
+	xrc_post(&s, IBV_WR_SEND, s.srqn, 0, 8, 0, 0);
+	CHECK(xrc_ends(&s) == IBV_WC_REM_INV_RD_REQ_ERR);
+	s.srq = xrc_make_srq(s.pd, s.xrcd, s.rcq, &s.srqn);
+	xrc_connect_self(&s);
+	xrc_give(s.srq, s.mr, 2, 0, 8);
+	xrc_post(&s, IBV_WR_SEND, s.srqn, 0, 8, 0, 0);
+	CHECK(xrc_ends(&s) == IBV_WC_SUCCESS);
+	xrc_reset(s.tgt); /* which the completion outlives: it is the SRQ's */
+	xrc_received(&s, s.rcq, 2, IBV_WC_RECV, 8);
+	xrc_close_side(&s);
 }
 
 /* What a target has not got is refused at the call. */
@@ -393,9 +175,9 @@ static void what_is_refused(void)
 	struct ibv_sge sge = {0};
 	struct ibv_send_wr send = {.opcode = IBV_WR_SEND, .sg_list = &sge}, *bad_send;
 	struct ibv_recv_wr recv = {.sg_list = &sge}, *bad_recv;
-	struct side s;
+	struct xrc_side s;
 
-	open_side(&s, domain_file());
+	xrc_open_side(&s, xrc_domain_file());
 	qa.pd = s.pd;
 	CHECK(!ibv_create_qp_ex(s.ctx, &qa) && errno == EINVAL);
 	qa.comp_mask = IBV_QP_INIT_ATTR_XRCD;
@@ -409,36 +191,19 @@ static void what_is_refused(void)
 	CHECK(!ibv_open_xrcd(s.ctx, &xa) && errno == EINVAL);
 	xa.comp_mask = 7;
 	CHECK(!ibv_open_xrcd(s.ctx, &xa) && errno == EOPNOTSUPP);
-	connect_self(&s);
+	xrc_connect_self(&s);
 	CHECK(ibv_post_send(s.tgt, &send, &bad_send) == EINVAL && bad_send == &send);
 	CHECK(ibv_post_recv(s.tgt, &recv, &bad_recv) == EINVAL && bad_recv == &recv);
 	CHECK(ibv_post_recv(s.ini, &recv, &bad_recv) == EINVAL);
 	CHECK(ibv_close_xrcd(s.xrcd) == EBUSY);
 	CHECK(ibv_destroy_cq(s.rcq) == EBUSY && ibv_dealloc_pd(s.pd) == EBUSY);
-	close_side(&s);
-}
-
-static struct ibv_qp *open_target(struct ibv_context *ctx, struct ibv_xrcd *x, uint32_t number)
-{
-	struct ibv_qp_open_attr a = {.comp_mask = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD |
-						  IBV_QP_OPEN_ATTR_TYPE | IBV_QP_OPEN_ATTR_CONTEXT,
-				     .qp_num = number,
-				     .xrcd = x,
-				     .qp_context = x,
-				     .qp_type = IBV_QPT_XRC_RECV};
-	struct ibv_qp *qp;
-
-	errno = 0;
-	qp = ibv_open_qp(ctx, &a);
-	CHECK(!qp || (qp->qp_num == number && qp->qp_context == x && qp->qp_type == IBV_QPT_XRC_RECV &&
-		      qp->context == ctx));
-	return qp;
+	xrc_close_side(&s);
 }
 
 /* Whoever has a target open may do what its maker may, hears its events, and keeps it. */
 static void a_target_is_opened(void)
 {
-	int fd = domain_file();
+	int fd = xrc_domain_file();
 	struct ibv_context *ctx;
 	struct ibv_xrcd *x, *other;
 	struct ibv_qp *h[2];
@@ -446,31 +211,31 @@ static void a_target_is_opened(void)
 	struct ibv_recv_wr recv = {0}, *bad_recv;
 	struct ibv_qp_init_attr init;
 	struct ibv_qp_attr a;
-	struct side s;
+	struct xrc_side s;
 	uint32_t number;
 
-	open_side(&s, fd);
+	xrc_open_side(&s, fd);
 	number = s.tgt->qp_num;
 	ctx = kit_open();
-	x = open_domain(ctx, fd, 0);
-	other = open_domain(ctx, -1, O_CREAT);
-	CHECK(x && other && !open_target(ctx, other, number) && errno == EINVAL);
-	CHECK(!open_target(ctx, x, s.ini->qp_num) && errno == EINVAL);
-	CHECK(!open_target(ctx, x, number ^ 0x800000) && errno == EOPNOTSUPP);
-	h[0] = open_target(ctx, x, number);
-	h[1] = open_target(ctx, x, number);
+	x = xrc_open_domain(ctx, fd, 0);
+	other = xrc_open_domain(ctx, -1, O_CREAT);
+	CHECK(x && other && !xrc_open_target(ctx, other, number) && errno == EINVAL);
+	CHECK(!xrc_open_target(ctx, x, s.ini->qp_num) && errno == EINVAL);
+	CHECK(!xrc_open_target(ctx, x, number ^ 0x800000) && errno == EOPNOTSUPP);
+	h[0] = xrc_open_target(ctx, x, number);
+	h[1] = xrc_open_target(ctx, x, number);
 	CHECK(h[0] && h[1] && ibv_close_xrcd(x) == EBUSY);
 	CHECK(ibv_post_send(h[0], &send, &bad_send) == EINVAL &&
 	      ibv_post_recv(h[0], &recv, &bad_recv) == EINVAL);
-	reset(s.ini);
-	to_rts(h[0], &s.gid, s.ini->qp_num);
-	to_rts(s.ini, &s.gid, number);
+	xrc_reset(s.ini);
+	xrc_to_rts(h[0], &s.gid, s.ini->qp_num);
+	xrc_to_rts(s.ini, &s.gid, number);
 	CHECK(h[0]->state == IBV_QPS_RTS);
 	CHECK(!ibv_query_qp(h[1], &a, IBV_QP_STATE, &init) && a.qp_state == IBV_QPS_RTS &&
 	      a.dest_qp_num == s.ini->qp_num && init.qp_context == h[1]->qp_context);
-	post(&s, IBV_WR_SEND, s.srqn + 1, 0, 8, 0, 0);
-	CHECK(ends(&s) == IBV_WC_REM_INV_RD_REQ_ERR);
-	CHECK(event_of(s.ctx, s.tgt) == IBV_EVENT_QP_ACCESS_ERR);
+	xrc_post(&s, IBV_WR_SEND, s.srqn + 1, 0, 8, 0, 0);
+	CHECK(xrc_ends(&s) == IBV_WC_REM_INV_RD_REQ_ERR);
+	CHECK(xrc_event_of(s.ctx, s.tgt) == IBV_EVENT_QP_ACCESS_ERR);
 	for (int i = 0; i < 2; i++) { /* the latest first */
 		struct ibv_async_event e;
 
@@ -479,22 +244,22 @@ static void a_target_is_opened(void)
 		ibv_ack_async_event(&e);
 	}
 	CHECK(!ibv_destroy_qp(h[0]) && !ibv_destroy_qp(s.tgt));
-	reset(h[1]);
-	reset(s.ini);
-	to_rts(h[1], &s.gid, s.ini->qp_num);
-	to_rts(s.ini, &s.gid, number);
+	xrc_reset(h[1]);
+	xrc_reset(s.ini);
+	xrc_to_rts(h[1], &s.gid, s.ini->qp_num);
+	xrc_to_rts(s.ini, &s.gid, number);
 	s.tgt = h[1];
-	give(s.srq, s.mr, 7, 0, 8);
-	post(&s, IBV_WR_SEND, s.srqn, 0, 8, 0, 0);
-	received(&s, s.rcq, 7, IBV_WC_RECV, 8);
-	CHECK(ends(&s) == IBV_WC_SUCCESS && ibv_close_xrcd(x) == EBUSY);
+	xrc_give(s.srq, s.mr, 7, 0, 8);
+	xrc_post(&s, IBV_WR_SEND, s.srqn, 0, 8, 0, 0);
+	xrc_received(&s, s.rcq, 7, IBV_WC_RECV, 8);
+	CHECK(xrc_ends(&s) == IBV_WC_SUCCESS && ibv_close_xrcd(x) == EBUSY);
 	CHECK(!ibv_destroy_srq(s.srq) && !ibv_close_xrcd(s.xrcd)); /* which the target uses no more */
-	CHECK(!ibv_destroy_qp(h[1]) && !open_target(ctx, x, number) && errno == EINVAL);
+	CHECK(!ibv_destroy_qp(h[1]) && !xrc_open_target(ctx, x, number) && errno == EINVAL);
 	CHECK(!ibv_close_xrcd(x) && !ibv_close_xrcd(other) && !ibv_close_device(ctx));
-	s.xrcd = open_domain(s.ctx, fd, O_CREAT);
-	s.srq = make_srq(s.pd, s.xrcd, s.rcq, &s.srqn);
-	s.tgt = make_target(s.ctx, s.xrcd);
-	close_side(&s);
+	s.xrcd = xrc_open_domain(s.ctx, fd, O_CREAT);
+	s.srq = xrc_make_srq(s.pd, s.xrcd, s.rcq, &s.srqn);
+	s.tgt = xrc_make_target(s.ctx, s.xrcd);
+	xrc_close_side(&s);
 }
 
 /* A domain is a file's, and exists as long as somebody has it open. */
@@ -503,15 +268,15 @@ static void domains(void)
 	struct {
 		_Atomic int step;
 	} *board = kit_shared(sizeof *board);
-	int fd = domain_file(), again = dup(fd), status;
+	int fd = xrc_domain_file(), again = dup(fd), status;
 	struct ibv_context *ctx;
 	struct ibv_xrcd *x, *y;
 	pid_t child = kit_fork();
 
 	if (!child) {
 		ctx = kit_open();
-		CHECK(!open_domain(ctx, fd, 0) && errno == EAGAIN);
-		x = open_domain(ctx, fd, O_CREAT | O_EXCL);
+		CHECK(!xrc_open_domain(ctx, fd, 0) && errno == EAGAIN);
+		x = xrc_open_domain(ctx, fd, O_CREAT | O_EXCL);
 		CHECK(x, "%s", strerror(errno));
 		atomic_store(&board->step, 1);
 		for (;;)
@@ -519,20 +284,20 @@ static void domains(void)
 	}
 	kit_until(&board->step, 1);
 	ctx = kit_open();
-	CHECK(!open_domain(ctx, fd, O_CREAT | O_EXCL) && errno == EINVAL);
-	x = open_domain(ctx, again, 0);
+	CHECK(!xrc_open_domain(ctx, fd, O_CREAT | O_EXCL) && errno == EINVAL);
+	x = xrc_open_domain(ctx, again, 0);
 	CHECK(x, "%s", strerror(errno));
 	CHECK(!ibv_close_xrcd(x));
 	CHECK(!kill(child, SIGKILL) && waitpid(child, &status, 0) == child);
-	CHECK(!open_domain(ctx, fd, 0) && errno == EAGAIN);
-	x = open_domain(ctx, fd, O_CREAT | O_EXCL);
-	CHECK(x && !open_domain(ctx, again, O_CREAT | O_EXCL) && errno == EINVAL);
-	y = open_domain(ctx, again, 0);
+	CHECK(!xrc_open_domain(ctx, fd, 0) && errno == EAGAIN);
+	x = xrc_open_domain(ctx, fd, O_CREAT | O_EXCL);
+	CHECK(x && !xrc_open_domain(ctx, again, O_CREAT | O_EXCL) && errno == EINVAL);
+	y = xrc_open_domain(ctx, again, 0);
 	CHECK(y && !ibv_close_xrcd(x) && !ibv_close_xrcd(y));
-	CHECK(!open_domain(ctx, fd, 0) && errno == EAGAIN);
-	CHECK(!open_domain(ctx, 1000, O_CREAT) && errno == EBADF);
-	x = open_domain(ctx, -1, O_CREAT);
-	y = open_domain(ctx, -1, O_CREAT | O_EXCL);
+	CHECK(!xrc_open_domain(ctx, fd, 0) && errno == EAGAIN);
+	CHECK(!xrc_open_domain(ctx, 1000, O_CREAT) && errno == EBADF);
+	x = xrc_open_domain(ctx, -1, O_CREAT);
+	y = xrc_open_domain(ctx, -1, O_CREAT | O_EXCL);
 	CHECK(x && y && !ibv_close_xrcd(x) && !ibv_close_xrcd(y) && !ibv_close_device(ctx));
 }
 
@@ -550,41 +315,41 @@ struct talk {
 static void talk(struct talk *t, int me, int fd)
 {
 	const struct card *peer = &t->card[!me];
-	struct side s;
+	struct xrc_side s;
 
-	open_side(&s, fd);
+	xrc_open_side(&s, fd);
 	t->card[me] =
 	    (struct card){s.gid, s.ini->qp_num, s.tgt->qp_num, s.srqn, s.mr->rkey, (uintptr_t)s.buf};
 	atomic_fetch_add(&t->opened, 1);
 	kit_until(&t->opened, 2);
-	to_rts(s.tgt, &peer->gid, peer->ini);
-	to_rts(s.ini, &peer->gid, peer->tgt);
-	for (int i = 0; i < DEPTH; i++)
-		give(s.srq, s.mr, (uint64_t)i, SIZE / 2, SIZE / 2);
+	xrc_to_rts(s.tgt, &peer->gid, peer->ini);
+	xrc_to_rts(s.ini, &peer->gid, peer->tgt);
+	for (int i = 0; i < XRC_DEPTH; i++)
+		xrc_give(s.srq, s.mr, (uint64_t)i, XRC_SIZE / 2, XRC_SIZE / 2);
 	atomic_fetch_add(&t->connected, 1);
 	kit_until(&t->connected, 2);
-	memset(s.buf, 'a' + me, SIZE / 4);
-	for (int i = 0; i < DEPTH; i++) {
-		uint32_t len = i % 2 ? SIZE / 4 : 64;
+	memset(s.buf, 'a' + me, XRC_SIZE / 4);
+	for (int i = 0; i < XRC_DEPTH; i++) {
+		uint32_t len = i % 2 ? XRC_SIZE / 4 : 64;
 
-		post(&s, IBV_WR_SEND, peer->srqn, 0, len, 0, 0);
-		received(&s, s.rcq, (uint64_t)i, IBV_WC_RECV, len);
-		CHECK(ends(&s) == IBV_WC_SUCCESS);
-		CHECK(s.buf[SIZE / 2] == 'a' + !me && s.buf[SIZE / 2 + len - 1] == 'a' + !me);
-		post(&s, IBV_WR_RDMA_WRITE, peer->srqn, 0, len, peer->addr + SIZE / 4, peer->rkey);
-		CHECK(ends(&s) == IBV_WC_SUCCESS);
+		xrc_post(&s, IBV_WR_SEND, peer->srqn, 0, len, 0, 0);
+		xrc_received(&s, s.rcq, (uint64_t)i, IBV_WC_RECV, len);
+		CHECK(xrc_ends(&s) == IBV_WC_SUCCESS);
+		CHECK(s.buf[XRC_SIZE / 2] == 'a' + !me && s.buf[XRC_SIZE / 2 + len - 1] == 'a' + !me);
+		xrc_post(&s, IBV_WR_RDMA_WRITE, peer->srqn, 0, len, peer->addr + XRC_SIZE / 4, peer->rkey);
+		CHECK(xrc_ends(&s) == IBV_WC_SUCCESS);
 	}
-	post(&s, IBV_WR_RDMA_READ, peer->srqn, SIZE / 2, 64, peer->addr + SIZE / 4, peer->rkey);
-	CHECK(ends(&s) == IBV_WC_SUCCESS && s.buf[SIZE / 2] == 'a' + me);
+	xrc_post(&s, IBV_WR_RDMA_READ, peer->srqn, XRC_SIZE / 2, 64, peer->addr + XRC_SIZE / 4, peer->rkey);
+	CHECK(xrc_ends(&s) == IBV_WC_SUCCESS && s.buf[XRC_SIZE / 2] == 'a' + me);
 	atomic_fetch_add(&t->done, 1);
 	kit_until(&t->done, 2);
-	close_side(&s);
+	xrc_close_side(&s);
 }
 
 static void two_processes(void)
 {
 	struct talk *t = kit_shared(sizeof *t);
-	int fd = domain_file();
+	int fd = xrc_domain_file();
 	pid_t child = kit_fork();
 
 	talk(t, !child, fd);
@@ -605,59 +370,59 @@ struct crowd {
 
 static void sender(struct crowd *c, int i)
 {
-	struct side s;
+	struct xrc_side s;
 
-	rnr_retry = 7; /* more may come at once than there are receive requests */
-	open_side(&s, -1);
+	xrc_rnr_retry = 7; /* more may come at once than there are receive requests */
+	xrc_open_side(&s, -1);
 	c->ini[i] = s.ini->qp_num;
 	atomic_fetch_add(&c->opened, 1);
 	kit_until(&c->ready, 1);
-	to_rts(s.ini, &c->target.gid, c->tgt[i]);
+	xrc_to_rts(s.ini, &c->target.gid, c->tgt[i]);
 	for (uint32_t k = 0; k < EACH; k++) {
 		*(uint32_t *)(void *)s.buf = (uint32_t)i << 16 | k;
-		post(&s, IBV_WR_SEND, k % 2 ? c->second : c->target.srqn, 0, 4 + k, 0, 0);
-		CHECK(ends(&s) == IBV_WC_SUCCESS);
+		xrc_post(&s, IBV_WR_SEND, k % 2 ? c->second : c->target.srqn, 0, 4 + k, 0, 0);
+		CHECK(xrc_ends(&s) == IBV_WC_SUCCESS);
 	}
 	atomic_fetch_add(&c->done, 1);
 	kit_until(&c->done, SENDERS + 1);
 	/* the target's process was killed */
-	post(&s, IBV_WR_SEND, c->target.srqn, 0, 8, 0, 0);
-	CHECK(ends(&s) != IBV_WC_SUCCESS);
-	close_side(&s);
+	xrc_post(&s, IBV_WR_SEND, c->target.srqn, 0, 8, 0, 0);
+	CHECK(xrc_ends(&s) != IBV_WC_SUCCESS);
+	xrc_close_side(&s);
 	exit(0);
 }
 
 /* Each sender's messages for one SRQ come in their order, whoever else sends there. */
 static void everybodys(struct crowd *c)
 {
-	uint32_t next[SENDERS][2], room = SIZE / 2 / (2 * DEPTH);
+	uint32_t next[SENDERS][2], room = XRC_SIZE / 2 / (2 * XRC_DEPTH);
 	struct ibv_qp *tgt[SENDERS];
 	struct ibv_srq *srq[2];
-	struct side s;
+	struct xrc_side s;
 
-	open_side(&s, -1);
+	xrc_open_side(&s, -1);
 	srq[0] = s.srq;
-	srq[1] = make_srq(s.pd, s.xrcd, s.rcq, &c->second);
+	srq[1] = xrc_make_srq(s.pd, s.xrcd, s.rcq, &c->second);
 	c->target = (struct card){.gid = s.gid, .srqn = s.srqn};
 	for (int i = 0; i < SENDERS; i++) {
 		next[i][0] = 0;
 		next[i][1] = 1;
-		tgt[i] = make_target(s.ctx, s.xrcd);
+		tgt[i] = xrc_make_target(s.ctx, s.xrcd);
 		c->tgt[i] = tgt[i]->qp_num;
-		to_rts(tgt[i], &s.gid, c->ini[i]);
+		xrc_to_rts(tgt[i], &s.gid, c->ini[i]);
 	}
-	for (uint32_t k = 0; k < 2 * DEPTH; k++)
-		give(srq[k % 2], s.mr, k, k * room, room);
+	for (uint32_t k = 0; k < 2 * XRC_DEPTH; k++)
+		xrc_give(srq[k % 2], s.mr, k, k * room, room);
 	atomic_store(&c->ready, 1);
 	for (uint32_t n = 0; n < SENDERS * EACH; n++) {
-		struct ibv_wc wc = wait_on(s.rcq);
+		struct ibv_wc wc = xrc_wait_on(s.rcq);
 		uint32_t says = *(uint32_t *)(void *)(s.buf + wc.wr_id * room), i = says >> 16;
 
 		CHECK(wc.status == IBV_WC_SUCCESS && i < SENDERS && wc.qp_num == tgt[i]->qp_num);
 		CHECK((says & 0xffff) == next[i][wc.wr_id % 2] && wc.byte_len == 4 + (says & 0xffff), "%x",
 		      says);
 		next[i][wc.wr_id % 2] += 2;
-		give(srq[wc.wr_id % 2], s.mr, wc.wr_id, wc.wr_id * room, room);
+		xrc_give(srq[wc.wr_id % 2], s.mr, wc.wr_id, wc.wr_id * room, room);
 	}
 	kit_until(&c->done, SENDERS);
 	atomic_fetch_add(&c->done, 1);

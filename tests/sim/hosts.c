@@ -6,7 +6,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "hca/all.h"
 #include "hca/direct.h"
+#include "hca/forward.h"
 #include "hca/path.h"
 #include "hca/peers.h"
 #include "hca/progress.h"
@@ -17,7 +19,7 @@
 
 enum { PROCESSES = 24, LINKS = 24, QPS = 32, CAME = 2048, KEYS = 512, NUMBER0 = 0x11 };
 enum { HINT_LOST = 4, COOL = 8 }; /* one hint of so many; before one event of so many, a process's rings */
-enum { SIM_LANES = 2 };
+enum { SIM_LANES = 2, NOTES = 64 };
 enum { AT_ONCE = 100000 }; /* events at one instant after which time stands still */
 
 #define TRY_AGAIN (10 * VB_MSEC) /* after an attempt at contact that failed */
@@ -48,6 +50,14 @@ struct link {
 	_Atomic uint32_t heard; /* 1: the peer's announcements are looked at */
 };
 
+/* What a peer has said over the control socket, and the engine has not read yet. */
+struct note {
+	struct vb_peer *from;
+	uint8_t subject;
+	size_t len;
+	uint8_t bytes[VB_TELL_MAX] __attribute__((aligned(8)));
+};
+
 /* One process. */
 struct vb_adapter {
 	struct hosts *hosts;
@@ -63,6 +73,8 @@ struct vb_adapter {
 	struct vb_qp *qps[QPS];
 	struct vb_shown_qp *shown;
 	struct vb_drops drops;
+	struct note notes[NOTES];
+	uint32_t notes_first, notes_n;
 	struct link *links[LINKS];
 	uint32_t nlinks;
 	uint32_t made; /* queue pairs and domains */
@@ -398,6 +410,8 @@ struct vb_adapter *hosts_start_as(struct hosts *h, uint32_t number)
 	d->keys.ops = &vb_direct_keys_ops;
 	d->keys.owner = a;
 	d->hear[VB_SUBJECT_DIRECT] = vb_direct_told;
+	d->inner.adapter = a;
+	vb_forward_prepare(d);
 	self = make_link(a, a->number, a);
 	self->peer.incarnation = vb_adapter_incarnation(a);
 	self->peer.pid = a->number;
@@ -432,6 +446,7 @@ void hosts_kill(struct vb_adapter *a)
 
 void hosts_leave(struct vb_adapter *a)
 {
+	vb_deputies_close(&a->hca);
 	for (uint32_t i = 0; i < QPS; i++)
 		assert_null(a->qps[i]);
 	end(a, VB_END_GOODBYE);
@@ -472,6 +487,8 @@ static void free_lane(struct lane *l)
 
 void hosts_free(struct hosts *h)
 {
+	for (uint32_t i = 0; i < h->n; i++)
+		vb_deputies_close(&h->all[i]->hca);
 	for (uint32_t i = 0; i < h->n; i++) {
 		struct vb_adapter *a = h->all[i];
 
@@ -503,6 +520,17 @@ void hosts_free(struct hosts *h)
 
 /* ---- time ---- */
 
+static void read_notes(struct vb_adapter *a)
+{
+	while (a->notes_n) {
+		const struct note n = a->notes[a->notes_first++ % NOTES];
+
+		a->notes_n--;
+		if (n.from->state == VB_PEER_UP)
+			vb_hca_ops.told(n.from, n.subject, n.bytes, n.len, -1);
+	}
+}
+
 /* What host/engine.c does in one round, if nobody polls: else it only looks whether that is still so. */
 static void engine(struct vb_adapter *a)
 {
@@ -511,6 +539,7 @@ static void engine(struct vb_adapter *a)
 
 	a->nudged = false;
 	a->running = true;
+	read_notes(a);
 	for (uint32_t k = 0; k < a->nlinks; k++) {
 		struct link *l = a->links[k];
 
@@ -618,7 +647,7 @@ bool hosts_step(struct hosts *h)
 		engine(e.a);
 	for (uint32_t i = 0; i < h->n; i++)
 		for (uint32_t k = 0; k < QPS && h->all[i]->alive; k++)
-			if (h->all[i]->qps[k])
+			if (h->all[i]->qps[k] && !h->all[i]->qps[k]->deputy)
 				sim_look_for_silent_end(
 				    vb_containerof(h->all[i]->qps[k], struct sim_node, qp));
 	return true;
@@ -861,6 +890,25 @@ struct vb_qp *vb_qpn_find(const struct vb_adapter *a, uint32_t qpn)
 		   : NULL;
 }
 
+uint32_t vb_qpn_take(struct vb_adapter *a, struct vb_qp *qp)
+{
+	uint32_t at = a->made++;
+
+	assert_true(at < QPS);
+	a->qps[at] = qp;
+	return a->number << VB_QPN_INDEX_BITS | at;
+}
+
+void vb_qpn_give(struct vb_adapter *a, uint32_t qpn)
+{
+	a->qps[qpn % VB_QPN_INDICES] = NULL;
+}
+
+struct vb_shown_qp *vb_qpn_published(struct vb_adapter *a, uint32_t qpn)
+{
+	return &a->shown[qpn % VB_QPN_INDICES];
+}
+
 struct vb_peer *vb_peer_get(struct vb_adapter *a, uint32_t number)
 {
 	struct link *l = find_link(a, number);
@@ -925,7 +973,19 @@ void vb_peer_ring(struct vb_peer *peer)
 
 bool vb_peer_tell(struct vb_peer *peer, uint8_t subject, const void *msg, size_t len, int fd)
 {
-	if (!peer->adapter->hosts->cfg.apart)
+	struct vb_adapter *far = link_of(peer)->far;
+
+	if (subject == VB_SUBJECT_XRC && peer->state == VB_PEER_UP && far->notes_n < NOTES) {
+		struct note *n = &far->notes[(far->notes_first + far->notes_n++) % NOTES];
+
+		n->from = &other_end(link_of(peer))->peer;
+		n->subject = subject;
+		n->len = len;
+		memcpy(n->bytes, msg, len);
+		far->nudged = true;
+		return true;
+	}
+	if (subject == VB_SUBJECT_XRC || !peer->adapter->hosts->cfg.apart)
 		return false; /* nobody listens just now */
 	vb_hca_ops.told(&other_end(link_of(peer))->peer, subject, msg, len, fd);
 	return true;
@@ -952,6 +1012,13 @@ uint32_t vb_peer_qp_received(const struct vb_peer *peer, uint32_t qpn)
 	const struct vb_shown_qp *q = vb_peer_shown(peer, qpn);
 
 	return q ? q->received : 0;
+}
+
+uint32_t vb_peer_qp_known(const struct vb_peer *peer, uint32_t qpn)
+{
+	const struct vb_shown_qp *q = vb_peer_shown(peer, qpn);
+
+	return q ? q->known : 0;
 }
 
 bool vb_peer_qp_dropped(const struct vb_peer *peer, uint32_t qpn, uint32_t psn)

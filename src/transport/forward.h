@@ -1,0 +1,16 @@
+/* A target's messages for SRQs of other processes (obj/forward.h).  Everything under the target's lock. */
+#ifndef VB_TRANSPORT_FORWARD_H
+#define VB_TRANSPORT_FORWARD_H
+
+#include "iba/pkt.h"
+#include "obj/forward.h"
+#include "obj/qp.h"
+
+/* A request came, of a target that may forward.  false: it is one for this process. */
+bool vb_forward_request(struct vb_qp *target, const struct vb_pkt *p);
+/* A deputy answers. */
+void vb_forward_answer(struct vb_qp *target, const struct vb_pkt *p);
+/* If what was held back may come now, its sender is told. */
+void vb_forward_resume(struct vb_qp *target);
+
+#endif

@@ -1,0 +1,491 @@
+/* XRC among several processes: an initiator here, its target in another process, and the SRQs that messages
+ * name in further ones.  What becomes of a message when one of them is slow, stopped, or killed. */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+
+#include "pair.h"
+#include "xrc.h"
+
+enum { HOLDERS = 2, GOT = 512, ROOM = XRC_SIZE / 2 };
+
+struct came {
+	uint64_t wr_id, sum;
+	uint32_t len, qpn, imm;
+	int status, opcode;
+};
+
+/* A process with an SRQ: what it is told to do, and what it says. */
+struct holder {
+	_Atomic int opened, asked, given; /* receive requests */
+	_Atomic int got, done;
+	uint32_t slot; /* bytes of each of them */
+	uint32_t srqn, basic, other, rkey;
+	uint64_t addr;
+	struct came came[GOT];
+};
+
+/* All of it; this process has the initiator. */
+struct stage {
+	struct holder holder[HOLDERS];
+	struct holder target; /* which has an SRQ of its own */
+	_Atomic int connected, again, event;
+	uint32_t ini, tgt;
+	union ibv_gid gid;
+};
+
+static uint64_t sum(const uint8_t *at, uint32_t len)
+{
+	uint64_t h = 14695981039346656037ull;
+
+	for (uint32_t i = 0; i < len; i++)
+		h = (h ^ at[i]) * 1099511628211ull;
+	return h;
+}
+
+static void give_more(struct holder *h, struct xrc_side *s)
+{
+	int n = atomic_load(&h->given);
+
+	while (n < atomic_load(&h->asked)) {
+		xrc_give(s->srq, s->mr, (uint64_t)n, ROOM + (size_t)n * h->slot % ROOM, h->slot);
+		atomic_store(&h->given, ++n);
+	}
+}
+
+static void look(struct holder *h, struct xrc_side *s)
+{
+	struct ibv_wc wc;
+	int n = atomic_load(&h->got);
+
+	if (ibv_poll_cq(s->rcq, 1, &wc) != 1)
+		return;
+	h->came[n % GOT] = (struct came){.wr_id = wc.wr_id,
+					 .len = wc.byte_len,
+					 .qpn = wc.qp_num,
+					 .imm = wc.wc_flags & IBV_WC_WITH_IMM ? wc.imm_data : 0,
+					 .status = (int)wc.status,
+					 .opcode = (int)wc.opcode};
+	if (wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV)
+		h->came[n % GOT].sum = sum(s->buf + ROOM + wc.wr_id * h->slot % ROOM, wc.byte_len);
+	atomic_store(&h->got, n + 1);
+}
+
+static void open_holder(struct holder *h, struct xrc_side *s, int fd)
+{
+	struct ibv_srq_init_attr basic = {.attr = {.max_wr = 1, .max_sge = 1}};
+	struct ibv_xrcd *other;
+
+	xrc_open_side(s, fd);
+	other = xrc_open_domain(s->ctx, -1, O_CREAT);
+	CHECK(other && !ibv_get_srq_num(ibv_create_srq(s->pd, &basic), &h->basic));
+	xrc_make_srq(s->pd, other, s->rcq, &h->other);
+	h->srqn = s->srqn;
+	h->rkey = s->mr->rkey;
+	h->addr = (uintptr_t)s->buf;
+	atomic_store(&h->opened, 1);
+}
+
+static void hold(struct holder *h, int fd)
+{
+	struct xrc_side s;
+
+	open_holder(h, &s, fd);
+	while (!atomic_load(&h->done)) {
+		give_more(h, &s);
+		look(h, &s);
+	}
+	exit(0);
+}
+
+/* The target is connected anew each time that `again` grows, and its events are counted. */
+static void be_target(struct stage *t, int fd)
+{
+	struct xrc_side s;
+	int times = 0;
+
+	open_holder(&t->target, &s, fd);
+	t->tgt = s.tgt->qp_num;
+	while (!atomic_load(&t->target.done)) {
+		struct pollfd p = {.fd = s.ctx->async_fd, .events = POLLIN};
+		struct ibv_async_event e;
+
+		give_more(&t->target, &s);
+		look(&t->target, &s);
+		if (times < atomic_load(&t->again)) {
+			xrc_reset(s.tgt);
+			xrc_to_rts(s.tgt, &t->gid, t->ini);
+			atomic_store(&t->connected, ++times);
+		}
+		if (poll(&p, 1, 0) == 1 && !ibv_get_async_event(s.ctx, &e)) {
+			CHECK(e.element.qp == s.tgt);
+			ibv_ack_async_event(&e);
+			atomic_store(&t->event, (int)e.event_type + 1);
+		}
+	}
+	exit(0);
+}
+
+struct cast {
+	struct stage *t;
+	struct xrc_side s;
+	pid_t holder[HOLDERS], target;
+};
+
+static void connect_all(struct cast *c)
+{
+	struct stage *t = c->t;
+	int times = atomic_load(&t->again) + 1;
+
+	xrc_reset(c->s.ini);
+	atomic_store(&t->event, 0);
+	atomic_store(&t->again, times);
+	kit_until(&t->connected, times);
+	xrc_to_rts(c->s.ini, &t->gid, t->tgt);
+}
+
+/* slot: bytes of a receive request. */
+static void begin(struct cast *c, uint32_t slot, uint8_t rnr_retry)
+{
+	struct stage *t = kit_shared(sizeof *t);
+	int fd = xrc_domain_file();
+
+	c->t = t;
+	t->target.slot = slot;
+	for (int i = 0; i < HOLDERS; i++) {
+		t->holder[i].slot = slot;
+		c->holder[i] = kit_fork();
+		if (!c->holder[i])
+			hold(&t->holder[i], fd);
+	}
+	c->target = kit_fork();
+	if (!c->target)
+		be_target(t, fd);
+	xrc_rnr_retry = rnr_retry;
+	xrc_open_side(&c->s, fd);
+	t->gid = c->s.gid;
+	t->ini = c->s.ini->qp_num;
+	for (int i = 0; i < HOLDERS; i++)
+		kit_until(&t->holder[i].opened, 1);
+	kit_until(&t->target.opened, 1);
+	connect_all(c);
+}
+
+static void finish(struct cast *c)
+{
+	xrc_close_side(&c->s);
+	for (int i = 0; i < HOLDERS; i++) {
+		atomic_store(&c->t->holder[i].done, 1);
+		if (c->holder[i])
+			CHECK(!kit_reap(c->holder[i]));
+	}
+	atomic_store(&c->t->target.done, 1);
+	if (c->target)
+		CHECK(!kit_reap(c->target));
+}
+
+static void kill_one(pid_t *pid)
+{
+	int status;
+
+	CHECK(!kill(*pid, SIGKILL) && waitpid(*pid, &status, 0) == *pid);
+	*pid = 0;
+}
+
+static void ask(struct holder *h, int n)
+{
+	int want = atomic_load(&h->asked) + n;
+
+	atomic_store(&h->asked, want);
+	kit_until(&h->given, want);
+}
+
+static void fill(struct cast *c, uint32_t len, uint8_t with)
+{
+	for (uint32_t i = 0; i < len; i++)
+		c->s.buf[i] = (uint8_t)(i * 31 + i / 256 + with);
+}
+
+/* The next thing that came to h, and what it is expected to be. */
+static const struct came *next_of(struct cast *c, struct holder *h, int n)
+{
+	const struct came *k = &h->came[n % GOT];
+
+	kit_until(&h->got, n + 1);
+	CHECK(k->qpn == c->t->tgt, "0x%06x", k->qpn);
+	return k;
+}
+
+/* Each kind of message, small and of many packets, to three processes by turns. */
+static void all_messages(void)
+{
+	struct cast c;
+	struct holder *h[3];
+	int n[3] = {0};
+
+	xrc_timeout = 0;
+	begin(&c, ROOM, 1);
+	h[0] = &c.t->holder[0];
+	h[1] = &c.t->holder[1];
+	h[2] = &c.t->target;
+	for (uint32_t len = 0; len <= 300000; len = len * 37 + 1) {
+		fill(&c, len, (uint8_t)len);
+		for (int i = 0; i < 3; i++) {
+			const struct came *k;
+
+			ask(h[i], 3);
+			xrc_post(&c.s, IBV_WR_SEND, h[i]->srqn, 0, len, 0, 0);
+			xrc_post(&c.s, IBV_WR_RDMA_WRITE, h[i]->srqn, 0, len, h[i]->addr, h[i]->rkey);
+			xrc_post(&c.s, IBV_WR_SEND_WITH_IMM, h[i]->srqn, 0, len, 0, 0);
+			xrc_post(&c.s, IBV_WR_RDMA_WRITE_WITH_IMM, h[i]->srqn, 0, len, h[i]->addr,
+				 h[i]->rkey);
+			for (int m = 0; m < 4; m++)
+				CHECK(xrc_ends(&c.s) == IBV_WC_SUCCESS, "%u bytes, holder %d, %d", len, i, m);
+			for (int m = 0; m < 3; m++) {
+				k = next_of(&c, h[i], n[i]++);
+				CHECK(k->status == IBV_WC_SUCCESS && k->len == len, "%d: %s", m,
+				      ibv_wc_status_str((enum ibv_wc_status)k->status));
+				CHECK(k->opcode == (m < 2 ? IBV_WC_RECV : IBV_WC_RECV_RDMA_WITH_IMM));
+				CHECK(k->imm == (m ? 0x01020304 : 0));
+				CHECK(m == 2 || k->sum == sum(c.s.buf, len));
+			}
+		}
+	}
+	finish(&c);
+}
+
+/* Many messages at once, to whom is by chance; each holder's come in the order of their sending. */
+static void by_turns(void)
+{
+	enum { ALL = 600, LEN = 200 };
+	struct cast c;
+	struct holder *h[3];
+	uint32_t to[ALL], n[3] = {0};
+	unsigned seed = 7;
+	int posted = 0, ended = 0;
+
+	xrc_timeout = 0;
+	begin(&c, ROOM / XRC_DEPTH, 7);
+	h[0] = &c.t->holder[0];
+	h[1] = &c.t->holder[1];
+	h[2] = &c.t->target;
+	for (int i = 0; i < 3; i++)
+		ask(h[i], XRC_DEPTH);
+	while (ended < ALL) {
+		while (posted < ALL && posted - ended < XRC_DEPTH) {
+			to[posted] = (uint32_t)rand_r(&seed) / 64 % 3;
+			fill(&c, LEN, (uint8_t)posted);
+			memcpy(c.s.buf + (posted % XRC_DEPTH + 1) * 1024, c.s.buf, LEN);
+			xrc_post(&c.s, IBV_WR_SEND, h[to[posted]]->srqn,
+				 (size_t)(posted % XRC_DEPTH + 1) * 1024, LEN, 0, 0);
+			posted++;
+		}
+		CHECK(xrc_ends(&c.s) == IBV_WC_SUCCESS, "%d", ended);
+		fill(&c, LEN, (uint8_t)ended);
+		const struct came *k = next_of(&c, h[to[ended]], (int)n[to[ended]]);
+
+		CHECK(k->status == IBV_WC_SUCCESS && k->wr_id == n[to[ended]] && k->sum == sum(c.s.buf, LEN));
+		n[to[ended]]++;
+		atomic_fetch_add(&h[to[ended]]->asked, 1);
+		ended++;
+	}
+	finish(&c);
+}
+
+static void no_receive_is_posted(void)
+{
+	struct cast c;
+	struct holder *h;
+
+	begin(&c, 4096, 1);
+	h = &c.t->holder[0];
+	xrc_post(&c.s, IBV_WR_SEND, h->srqn, 0, 8, 0, 0);
+	CHECK(xrc_ends(&c.s) == IBV_WC_RNR_RETRY_EXC_ERR);
+	xrc_rnr_retry = 7;
+	connect_all(&c);
+	xrc_post(&c.s, IBV_WR_SEND, h->srqn, 0, 8, 0, 0);
+	xrc_post(&c.s, IBV_WR_SEND, h->srqn, 0, 9, 0, 0);
+	xrc_post(&c.s, IBV_WR_RDMA_WRITE_WITH_IMM, h->srqn, 0, 100000, h->addr, h->rkey);
+	for (int i = 0; i < 3; i++) {
+		struct ibv_wc wc;
+
+		CHECK(!ibv_poll_cq(c.s.cq, 1, &wc));
+		ask(h, 1);
+		CHECK(xrc_ends(&c.s) == IBV_WC_SUCCESS);
+		CHECK(next_of(&c, h, i)->len == (i < 2 ? 8u + (uint32_t)i : 100000u));
+	}
+	finish(&c);
+}
+
+/* An error, and the target's event; then all is connected anew. */
+static void fails(struct cast *c, enum ibv_wc_status status, enum ibv_event_type event)
+{
+	enum ibv_wc_status is = xrc_ends(&c->s);
+
+	CHECK(is == status, "%s, not %s", ibv_wc_status_str(is), ibv_wc_status_str(status));
+	kit_until(&c->t->event, (int)event + 1);
+	connect_all(c);
+}
+
+/* What the SRQ's process finds wrong, the initiator's requests end with. */
+static void what_is_wrong(void)
+{
+	struct cast c;
+	struct holder *h;
+	uint32_t wrong[4];
+
+	begin(&c, 64, 1);
+	h = &c.t->holder[0];
+	wrong[0] = h->basic;
+	wrong[1] = h->other;
+	wrong[2] = h->srqn ^ 0x800;
+	wrong[3] = h->srqn ^ 0x7ff000; /* nobody's */
+	for (int i = 0; i < 4; i++) {
+		xrc_post(&c.s, IBV_WR_SEND, wrong[i], 0, 8, 0, 0);
+		fails(&c, IBV_WC_REM_INV_RD_REQ_ERR, IBV_EVENT_QP_ACCESS_ERR);
+	}
+	xrc_post(&c.s, IBV_WR_RDMA_WRITE, h->srqn, 0, 8, h->addr, c.t->holder[1].rkey);
+	fails(&c, IBV_WC_REM_ACCESS_ERR, IBV_EVENT_QP_ACCESS_ERR);
+	ask(h, 2);
+	xrc_post(&c.s, IBV_WR_SEND, h->srqn, 0, 65, 0, 0);
+	CHECK(xrc_ends(&c.s) == IBV_WC_REM_INV_REQ_ERR);
+	CHECK(next_of(&c, h, 0)->status == IBV_WC_LOC_LEN_ERR);
+	connect_all(&c);
+	/* what is behind a message that fails is not received, whoever's it is */
+	ask(&c.t->target, 1);
+	xrc_post(&c.s, IBV_WR_SEND, h->srqn, 0, 65, 0, 0);
+	xrc_post(&c.s, IBV_WR_SEND, c.t->target.srqn, 0, 8, 0, 0);
+	CHECK(xrc_ends(&c.s) == IBV_WC_REM_INV_REQ_ERR && xrc_ends(&c.s) == IBV_WC_WR_FLUSH_ERR);
+	CHECK(next_of(&c, h, 1)->status == IBV_WC_LOC_LEN_ERR);
+	connect_all(&c);
+	xrc_post(&c.s, IBV_WR_SEND, c.t->target.srqn, 0, 9, 0, 0);
+	CHECK(xrc_ends(&c.s) == IBV_WC_SUCCESS && next_of(&c, &c.t->target, 0)->len == 9);
+	finish(&c);
+}
+
+/* A process that is stopped delays; nothing is lost, and no retry is used up. */
+static void a_process_is_stopped(void)
+{
+	struct cast c;
+	struct holder *h;
+	struct ibv_wc wc;
+
+	begin(&c, ROOM / 2, 1);
+	h = &c.t->holder[0];
+	ask(h, 3);
+	ask(&c.t->target, 1);
+	xrc_post(&c.s, IBV_WR_SEND, h->srqn, 0, 8, 0, 0);
+	CHECK(xrc_ends(&c.s) == IBV_WC_SUCCESS);
+	kit_stop(c.holder[0]);
+	fill(&c, ROOM / 2, 3);
+	xrc_post(&c.s, IBV_WR_SEND, h->srqn, 0, ROOM / 2, 0, 0); /* more than its ring has room for */
+	xrc_post(&c.s, IBV_WR_SEND, c.t->target.srqn, 0, 8, 0, 0);
+	for (double end = kit_now() + 1.5; kit_now() < end;)
+		CHECK(!ibv_poll_cq(c.s.cq, 1, &wc));
+	CHECK(!atomic_load(&c.t->target.got)); /* in their order */
+	kit_cont(c.holder[0]);
+	CHECK(xrc_ends(&c.s) == IBV_WC_SUCCESS && xrc_ends(&c.s) == IBV_WC_SUCCESS);
+	CHECK(next_of(&c, h, 1)->sum == sum(c.s.buf, ROOM / 2));
+	CHECK(next_of(&c, &c.t->target, 0)->len == 8);
+	finish(&c);
+}
+
+/* The first packets of a message are to lie with a process that is stopped, of which nothing tells; were they
+ * not there yet, less would be tried. */
+static void let_it_come(void)
+{
+	kit_nap(50);
+}
+
+/* The SRQ's process dies: stopped with half a message, and before a message. */
+static void a_holder_dies(void)
+{
+	struct cast c;
+	struct holder *h;
+
+	xrc_timeout = 0;
+	begin(&c, ROOM, 1);
+	h = &c.t->holder[0];
+	ask(h, 2);
+	xrc_post(&c.s, IBV_WR_SEND, h->srqn, 0, 8, 0, 0);
+	CHECK(xrc_ends(&c.s) == IBV_WC_SUCCESS);
+	kit_stop(c.holder[0]);
+	xrc_post(&c.s, IBV_WR_SEND, h->srqn, 0, ROOM, 0, 0);
+	let_it_come();
+	kill_one(&c.holder[0]);
+	fails(&c, IBV_WC_REM_INV_RD_REQ_ERR, IBV_EVENT_QP_ACCESS_ERR);
+	xrc_post(&c.s, IBV_WR_SEND, h->srqn, 0, 8, 0, 0);
+	fails(&c, IBV_WC_REM_INV_RD_REQ_ERR, IBV_EVENT_QP_ACCESS_ERR);
+	ask(&c.t->holder[1], 1);
+	xrc_post(&c.s, IBV_WR_SEND, c.t->holder[1].srqn, 0, 8, 0, 0);
+	CHECK(xrc_ends(&c.s) == IBV_WC_SUCCESS);
+	finish(&c);
+}
+
+/* The target is connected anew with half a message on its way: its receive request is flushed, and what comes
+ * then is another message. */
+static void the_target_is_reset(void)
+{
+	struct cast c;
+	struct holder *h;
+
+	begin(&c, ROOM, 1);
+	h = &c.t->holder[0];
+	ask(h, 3);
+	xrc_post(&c.s, IBV_WR_SEND, h->srqn, 0, 8, 0, 0);
+	CHECK(xrc_ends(&c.s) == IBV_WC_SUCCESS);
+	kit_stop(c.holder[0]);
+	xrc_post(&c.s, IBV_WR_SEND, h->srqn, 0, ROOM, 0, 0);
+	let_it_come();
+	connect_all(&c);
+	xrc_post(&c.s, IBV_WR_SEND, h->srqn, 0, 9, 0, 0);
+	kit_cont(c.holder[0]);
+	CHECK(xrc_ends(&c.s) == IBV_WC_SUCCESS);
+	CHECK(next_of(&c, h, 0)->len == 8);
+	CHECK(next_of(&c, h, 1)->status == IBV_WC_WR_FLUSH_ERR);
+	CHECK(next_of(&c, h, 2)->status == IBV_WC_SUCCESS && h->came[2].len == 9);
+	finish(&c);
+}
+
+/* The target's process dies with half a message on its way: its receive request is flushed. */
+static void the_target_dies(void)
+{
+	struct cast c;
+	struct holder *h;
+	uint32_t tgt;
+
+	begin(&c, ROOM, 1);
+	h = &c.t->holder[0];
+	tgt = c.t->tgt;
+	ask(h, 2);
+	xrc_post(&c.s, IBV_WR_SEND, h->srqn, 0, 8, 0, 0);
+	CHECK(xrc_ends(&c.s) == IBV_WC_SUCCESS);
+	kit_stop(c.holder[0]);
+	xrc_post(&c.s, IBV_WR_SEND, h->srqn, 0, ROOM, 0, 0);
+	let_it_come();
+	kill_one(&c.target);
+	CHECK(xrc_ends(&c.s) == IBV_WC_RETRY_EXC_ERR);
+	kit_cont(c.holder[0]);
+	CHECK(next_of(&c, h, 0)->status == IBV_WC_SUCCESS);
+	CHECK(next_of(&c, h, 1)->status == IBV_WC_WR_FLUSH_ERR && h->came[1].qpn == tgt);
+	finish(&c);
+}
+
+static const struct kit_case cases[] = {
+    {.name = "all messages", .run = all_messages, .clean = true},
+    {.name = "by turns", .run = by_turns, .clean = true},
+    {.name = "no receive is posted", .run = no_receive_is_posted, .clean = true},
+    {.name = "what is wrong", .run = what_is_wrong, .clean = true},
+    {.name = "a process is stopped", .run = a_process_is_stopped, .clean = true},
+    {.name = "a holder dies", .run = a_holder_dies, .clean = true},
+    {.name = "the target is reset", .run = the_target_is_reset, .clean = true},
+    {.name = "the target dies", .run = the_target_dies, .clean = true},
+};
+
+int main(int argc, char **argv)
+{
+	kit_log_begin("warn");
+	KIT_CASES(cases, 120);
+	printf("ok\n");
+	return 0;
+}
