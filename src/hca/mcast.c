@@ -10,10 +10,11 @@
 #include "base/text.h"
 #include "hca/hca.h"
 #include "hca/all.h"
+#include "hca/owed.h"
 
 #define PATIENCE (5 * VB_SEC) /* for all others together */
 
-static const char members[] = "mcast"; /* what their names say (host/member.c) */
+static const char a_member[] = "mcast"; /* what their names say (host/member.c) */
 static const char attach[] = "ibv_attach_mcast";
 
 void vb_mcast_open(struct vb_hca *h)
@@ -76,7 +77,7 @@ static int begin(struct vb_hca *h, struct vb_mcast_group *g)
 	g->shown = vb_group_show(h->adapter, words); /* pairs with end() */
 	vb_assert(g->shown < VB_MAX_MCAST_GRP);	     /* the profile's limit is no higher */
 	VB_FAULT_POINT("group shown, no name yet");
-	err = vb_member_join(h->adapter, members); /* pairs with end() */
+	err = vb_member_join(h->adapter, a_member); /* pairs with end() */
 	if (!err)
 		return 0;
 	vb_group_hide(h->adapter, g->shown);
@@ -87,7 +88,7 @@ static int begin(struct vb_hca *h, struct vb_mcast_group *g)
 static void end(struct vb_hca *h, const struct vb_mcast_group *g)
 {
 	vb_group_hide(h->adapter, g->shown);
-	vb_member_leave(h->adapter, members);
+	vb_member_leave(h->adapter, a_member);
 }
 
 /* Nobody finds it any more; who has found it may still be at it. */
@@ -162,7 +163,7 @@ int vb_mcast_meet(struct vb_hca *h, const char *call)
 	/* Members that come later look for this adapter themselves, whose number is bound. */
 	if (atomic_load_explicit(&h->mcast.met, memory_order_acquire))
 		return 0;
-	err = vb_member_list(h->adapter, members, &numbers, &n);
+	err = vb_member_list(h->adapter, a_member, &numbers, &n);
 	if (err)
 		return vb_refuse(err, call,
 				 "the members of multicast groups cannot be looked up in /proc/net/unix: %s",
@@ -192,21 +193,19 @@ static void look(struct vb_hca *h, struct vb_mcast_route *r)
 	}
 }
 
-void vb_mcast_route(struct vb_hca *h, const union ibv_gid *mgid, struct vb_mcast_targets *to)
+void vb_mcast_route(struct vb_hca *h, const uint64_t mgid[2], struct vb_targets *to)
 {
-	struct vb_mcast_route *r;
+	struct vb_mcast_route *r =
+	    &h->mcast.routes[(mgid[1] * 0x9e3779b97f4a7c15ull >> 32) % VB_MCAST_ROUTES];
 	uint32_t came, stirs;
-	uint64_t words[2];
 
-	words_of(mgid, words);
-	r = &h->mcast.routes[(words[1] * 0x9e3779b97f4a7c15ull >> 32) % VB_MCAST_ROUTES];
 	vb_lock_take(&r->lock);
 	/* before the peers are looked at: what they change later is looked at the next time */
 	came = atomic_load_explicit(&h->mcast.came, memory_order_acquire); /* vb_mcast_peers_changed() */
 	stirs = vb_groups_stirs(h->adapter);
-	if (vb_unlikely(r->came != came || r->stirs != stirs || r->mgid[0] != words[0] ||
-			r->mgid[1] != words[1])) {
-		memcpy(r->mgid, words, sizeof(words));
+	if (vb_unlikely(r->came != came || r->stirs != stirs || r->mgid[0] != mgid[0] ||
+			r->mgid[1] != mgid[1])) {
+		memcpy(r->mgid, mgid, sizeof(r->mgid));
 		look(h, r);
 		r->came = came;
 		r->stirs = stirs;
@@ -216,3 +215,33 @@ void vb_mcast_route(struct vb_hca *h, const union ibv_gid *mgid, struct vb_mcast
 		to->peers[i] = r->to.peers[i];
 	vb_lock_give(&r->lock);
 }
+
+static void members_of(struct vb_qp *qp, const uint64_t mgid[2], struct vb_targets *to)
+{
+	vb_lock_assert_held(&qp->lock);
+	vb_mcast_route(vb_qp_hca(qp), mgid, to);
+}
+
+/* The lane that the queue pair's other datagrams to that process take. */
+static struct vb_lane *lane_to(struct vb_qp *qp, uint32_t peer)
+{
+	struct vb_peer *p = vb_peer_at(vb_qp_adapter(qp), peer);
+
+	return &p->lanes[qp->qpn % p->nlanes];
+}
+
+static struct vb_out *way(struct vb_qp *qp, uint32_t peer)
+{
+	return lane_to(qp, peer)->out;
+}
+
+static void blocked(struct vb_dest *d, uint32_t peer)
+{
+	const struct vb_lane *lane = lane_to(d->path.qp, peer);
+
+	vb_owe_no_more(&d->path);
+	d->path.rxq = lane->rxq;
+	d->path.out = lane->out;
+}
+
+const struct vb_group_ops vb_mcast_ops = {.members = members_of, .way = way, .blocked = blocked};

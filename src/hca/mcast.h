@@ -11,26 +11,20 @@
 #include <infiniband/verbs.h>
 
 #include "base/lock.h"
-#include "iba/limits.h"
+#include "obj/dests.h"
 #include "obj/mcast.h"
 
 struct vb_hca;
 struct vb_qp;
 
-enum { VB_PEER_WORDS = VB_MAX_PEERS / 64, VB_MCAST_ROUTES = 64 };
-
-/* Who of the peers, by index, has queue pairs in a group. */
-struct vb_mcast_targets {
-	uint32_t words; /* in use */
-	uint64_t peers[VB_PEER_WORDS];
-};
+enum { VB_MCAST_ROUTES = 64 };
 
 /* What a sender found when it looked last: it counts as long as nobody was told to look again. */
 struct vb_mcast_route {
 	struct vb_lock lock; /* a leaf; guards the rest */
 	uint32_t came, stirs;
 	uint64_t mgid[2];
-	struct vb_mcast_targets to;
+	struct vb_targets to;
 };
 
 struct vb_hca_mcast {
@@ -58,7 +52,10 @@ int vb_mcast_meet(struct vb_hca *h, const char *call);
 
 /* Who of the peers is to get what is sent to a group now.  Any thread, with any locks but a route's; no
  * system call.  What is found counts until the sender gives its queue pair's lock, which it holds. */
-void vb_mcast_route(struct vb_hca *h, const union ibv_gid *mgid, struct vb_mcast_targets *to);
+void vb_mcast_route(struct vb_hca *h, const uint64_t mgid[2], struct vb_targets *to);
+
+/* What sending asks for. */
+extern const struct vb_group_ops vb_mcast_ops;
 
 /* A peer has come or is going, and senders are to look again.  From peer_up(), and from peer_down() before
  * that takes the lock of each queue pair. */

@@ -117,6 +117,24 @@ static __attribute__((cold, noinline)) void say_dropped(const struct vb_arrival 
 	vb_log(VB_LOG_WARN, "a packet of %u bytes dropped: %s", in->b.hdr_len + in->payload_len, why);
 }
 
+/* A datagram to a group: each queue pair that is attached here gets it, as one that is its own (rule 29). */
+static __attribute__((noinline)) void deliver_to_group(struct delivery *d, const struct vb_pkt *p)
+{
+	const struct vb_hca *h = vb_hca(d->rxq->adapter);
+	bool own = p->source->low == vb_adapter_incarnation(d->rxq->adapter);
+
+	for (const struct vb_mcast_member *m = vb_mcasts_first(&h->mcast.groups, p->mgid); m;
+	     m = vb_mcasts_next(m)) {
+		if (m->qp->dests->no_echo && own && p->src_qpn == m->qp->qpn)
+			continue;
+		if (!hold(d, m->qp->qpn, p->source))
+			continue;
+		d->bytes += p->payload_len;
+		d->passed += p->payload_len;
+		d->qp->transport->input(d->qp, p);
+	}
+}
+
 /* Any packet. */
 static __attribute__((noinline)) void deliver_any(struct delivery *d, const struct vb_arrival *in)
 {
@@ -137,6 +155,10 @@ static __attribute__((noinline)) void deliver_any(struct delivery *d, const stru
 	}
 	p.source = in->source;
 	p.grh = in->b.ack;
+	if (p.mgid) {
+		deliver_to_group(d, &p);
+		return;
+	}
 	if (!hold(d, p.qpn, in->source)) {
 		if (VB_FAMILY(p.opcode) == VB_FAMILY_UD)
 			vb_datagrams_no_qp(d->rxq->adapter, p.qpn);

@@ -49,7 +49,7 @@ static void put_ipv6(uint8_t *to, const struct vb_grh *g)
 
 void vb_grh_put(uint8_t to[VB_GRH_LEN], const struct vb_grh *g)
 {
-	if (!g->infiniband && vb_gid_is_ipv4(g->sgid))
+	if (vb_grh_is_ipv4(g))
 		put_ipv4(to, g);
 	else
 		put_ipv6(to, g);

@@ -36,6 +36,12 @@ static inline bool vb_gid_is_ipv4(const uint8_t gid[16])
 	return !high && next == htobe32(0xffff);
 }
 
+/* Whether the header is IPv4's: on Ethernet, between two such addresses. */
+static inline bool vb_grh_is_ipv4(const struct vb_grh *g)
+{
+	return !g->infiniband && vb_gid_is_ipv4(g->sgid) && vb_gid_is_ipv4(g->dgid);
+}
+
 /* Copies a GID from a table that its owner may be changing; see vb_adapter_show_gids(). */
 static inline void vb_gid_read(uint8_t to[16], const uint8_t from[16])
 {

@@ -136,7 +136,9 @@ static __attribute__((cold, noinline)) const char *objection(const uint8_t *hdr,
 
 	if (!op->name)
 		return "unknown opcode";
-	if (hdr_len != op->hdr_len)
+	if (hdr_len != op->hdr_len &&
+	    (VB_FAMILY(hdr[0]) != VB_FAMILY_UD || vb_pkt_get_qpn(hdr) != VB_QPN_GROUP ||
+	     hdr_len != op->hdr_len + VB_MGID_LEN))
 		return "the header's length does not fit the opcode";
 	if (hdr[1] & TVER)
 		return "unknown transport header version";
@@ -185,6 +187,8 @@ const char *vb_pkt_decode(struct vb_pkt *p, const uint8_t *hdr, size_t hdr_len, 
 	if (bits & VB_OP_HEADERS)
 		decode_extensions(p, hdr + VB_BTH_LEN, bits);
 	p->op = op;
+	if (vb_unlikely(hdr_len != op->hdr_len))
+		p->mgid = hdr + op->hdr_len;
 	p->opcode = (uint8_t)(w0 >> 24);
 	p->solicited = w0 >> 23 & 1;
 	p->ack_req = w2 >> 31;

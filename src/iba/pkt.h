@@ -17,6 +17,8 @@
 #define VB_PSN_MASK	0xffffffu
 #define VB_QPN_MASK	0xffffffu
 #define VB_PKEY_DEFAULT 0xffffu
+#define VB_QPN_GROUP	0xffffffu /* all queue pairs of a multicast group (IBTA 10.5.1) */
+#define VB_MGID_LEN	16u	  /* between processes of a host the group's GID follows the other headers */
 
 struct vb_loan;
 struct vb_source;
@@ -51,6 +53,8 @@ struct vb_pkt {
 	const uint8_t *payload;
 	const struct vb_source *source; /* where it came from, and */
 	uint32_t grh;			/* what its GRH says (iba/grh.h): of datagrams */
+	const uint8_t
+	    *mgid; /* of a datagram to VB_QPN_GROUP: the group's GID; NULL: it is to one queue pair */
 	const struct vb_loan
 	    *loan; /* a SEND's bytes are to be collected (iba/loan.h); NULL: payload has them */
 };
@@ -123,8 +127,9 @@ static inline uint32_t vb_pkt_get_qpn(const uint8_t *hdr)
 size_t vb_pkt_encode(uint8_t *buf, const struct vb_pkt *p);
 
 /* Takes the header bytes hdr[0..hdr_len) of a packet whose payload (padding included) is `payload_len` bytes;
- * where the payload stands is the caller's to set.  This is the one place where lengths and reserved values
- * from outside are checked: NULL on success, else what is wrong, as a short English phrase. */
+ * where the payload stands is the caller's to set; p->mgid points into the header.  This is the one place
+ * where lengths and reserved values from outside are checked: NULL on success, else what is wrong, as a short
+ * English phrase. */
 const char *vb_pkt_decode(struct vb_pkt *p, const uint8_t *hdr, size_t hdr_len, size_t payload_len);
 
 /* PSNs compare modulo 2^24, signed (rule 12): negative where a is before b. */

@@ -357,10 +357,14 @@ void vb_say_drop_no_qp(struct vb_text *t, const struct vb_facts *f, const struct
 
 void vb_say_drop_full(struct vb_text *t, const struct vb_facts *f, const struct vb_retry_facts *of)
 {
+	char whose[32] = "of a multicast group's member";
+
+	if (of->peer_qpn != VB_QPN_GROUP)
+		snprintf(whose, sizeof(whose), "of queue pair 0x%06x", of->peer_qpn & VB_QPN_MASK);
 	vb_text_add(t,
-		    "the process of queue pair 0x%06x takes nothing (it is stopped, or does not get a CPU), "
-		    "and there is no more room on the way to it",
-		    of->peer_qpn & VB_QPN_MASK);
+		    "the process %s takes nothing (it is stopped, or does not get a CPU), and there is no "
+		    "more room on the way to it",
+		    whose);
 }
 
 void vb_say_drop_nobody(struct vb_text *t, const struct vb_facts *f, const struct vb_retry_facts *of)

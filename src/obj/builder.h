@@ -119,6 +119,14 @@ static inline void vb_builder_to(const struct vb_qp *qp, struct vb_swqe *w, cons
 	w->to.grh = ah->grh;
 }
 
+/* The same of a group's address, whose queue pairs have one number: to any other it leads nowhere. */
+static inline void vb_builder_to_group(struct vb_swqe *w, const struct vb_ah *ah, uint32_t qpn)
+{
+	w->to.number = qpn == VB_QPN_GROUP ? VB_DEST_GROUP : VB_DEST_NOWHERE;
+	if (qpn == VB_QPN_GROUP)
+		memcpy(w->to.mgid, ah->attr.grh.dgid.raw, sizeof(w->to.mgid));
+}
+
 /* XRC: the SRQ at the far end. */
 static inline void vb_builder_srqn(struct vb_builder *b, uint32_t srqn)
 {

@@ -5,7 +5,7 @@
 #include "obj/qp.h"
 #include "obj/ring.h"
 
-#define BYTES ((VB_DEST_NOWHERE + 1) * sizeof(struct vb_dest))
+#define BYTES (VB_DESTS * sizeof(struct vb_dest))
 
 struct vb_dests *vb_dests_new(void)
 {
@@ -79,4 +79,5 @@ void vb_dests_stop(struct vb_dests *d)
 
 	while ((n = vb_list_pop(&d->waiting)))
 		vb_list_entry(n, struct vb_dest, waiting)->waits = false;
+	d->left.words = 0;
 }

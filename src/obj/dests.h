@@ -16,6 +16,32 @@
 
 /* In place of a number: the address is none of this host. */
 #define VB_DEST_NOWHERE VB_ADAPTERS
+/* The members of a multicast group, of whichever: what cannot be sent to one of them now waits here.  Its
+ * path has a way out only while something waits, to one of those who have no room. */
+#define VB_DEST_GROUP (VB_ADAPTERS + 1)
+#define VB_DESTS      (VB_ADAPTERS + 2)
+
+struct vb_dest;
+struct vb_out;
+struct vb_qp;
+
+/* Some of the peers, by their indices. */
+enum { VB_TARGET_WORDS = VB_MAX_PEERS / 64 };
+struct vb_targets {
+	uint32_t words; /* in use; 0: nobody */
+	uint64_t peers[VB_TARGET_WORDS];
+};
+
+/* What a multicast asks of who knows the peers (hca/mcast.c).  Under the queue pair's lock, until that is
+ * given what they say counts. */
+struct vb_group_ops {
+	/* Who is to get what is sent to the group now. */
+	void (*members)(struct vb_qp *qp, const uint64_t mgid[2], struct vb_targets *to);
+	/* The way to one of them. */
+	struct vb_out *(*way)(struct vb_qp *qp, uint32_t peer);
+	/* That one has no room: d's path leads there until there is. */
+	void (*blocked)(struct vb_dest *d, uint32_t peer);
+};
 
 struct vb_dest {
 	struct vb_path path;
@@ -32,19 +58,24 @@ struct vb_dest {
 
 struct vb_dests {
 	struct vb_dest
-	    *at; /* VB_ADAPTERS + 1, by number; pages of those that were never named are not there */
+	    *at; /* VB_DESTS of them, by number; pages of those that were never named are not there */
 	struct vb_list waiting; /* those for whom requests wait */
 	struct vb_list used;	/* those that were named since the queue pair was RESET */
 	/* The GIDs of the port at this end: VB_GID_TABLE of them, in the adapter's segment, which change. */
 	const uint8_t (*gids)[16];
 	bool infiniband; /* the port's link layer */
+	/* Multicast. */
+	bool no_echo; /* what this QP sends to its own group does not come to it; set once */
+	const struct vb_group_ops *group; /* set once */
+	struct vb_targets left;	 /* who has not got the request yet that waits first at VB_DEST_GROUP */
+	struct vb_targets stuck; /* of VB_DEST_GROUP, as vb_dest.stuck */
 };
 
 /* NULL: no memory. */
 struct vb_dests *vb_dests_new(void);
 void vb_dests_free(struct vb_dests *d);
 
-/* The one of that number, up to VB_DEST_NOWHERE, of qp. */
+/* The one of that number, below VB_DESTS, of qp. */
 struct vb_dest *vb_dest_at(struct vb_qp *qp, uint32_t number);
 
 /* A request that stands in slot `index` waits, behind those that do. */

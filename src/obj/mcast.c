@@ -22,25 +22,25 @@ void vb_mcasts_fini(struct vb_mcasts *t)
 }
 
 /* Groups are told apart by their last bytes, whether IPv4's or IPv6's. */
-static uint32_t list_of(const union ibv_gid *mgid)
+static uint32_t list_of(const uint8_t mgid[16])
 {
 	uint64_t low;
 
-	memcpy(&low, mgid->raw + 8, sizeof(low));
+	memcpy(&low, mgid + 8, sizeof(low));
 	return (uint32_t)(low * 0x9e3779b97f4a7c15ull >> 56) % VB_MCAST_LISTS;
 }
 
-static struct vb_mcast_group *find(const struct vb_mcasts *t, const union ibv_gid *mgid)
+static struct vb_mcast_group *find(const struct vb_mcasts *t, const uint8_t mgid[16])
 {
 	struct vb_mcast_group *g = atomic_load_explicit(&t->lists[list_of(mgid)],
 							memory_order_acquire); /* pairs with begin_group() */
 
-	while (g && memcmp(&g->mgid, mgid, sizeof(*mgid)) != 0)
+	while (g && memcmp(g->mgid.raw, mgid, 16) != 0)
 		g = atomic_load_explicit(&g->next, memory_order_acquire);
 	return g;
 }
 
-const struct vb_mcast_member *vb_mcasts_first(const struct vb_mcasts *t, const union ibv_gid *mgid)
+const struct vb_mcast_member *vb_mcasts_first(const struct vb_mcasts *t, const uint8_t mgid[16])
 {
 	const struct vb_mcast_group *g = find(t, mgid);
 
@@ -88,7 +88,7 @@ static int check_limits(const struct vb_mcasts *t, const struct vb_mcast_group *
 
 static void begin_group(struct vb_mcasts *t, struct vb_mcast_group *g)
 {
-	_Atomic(struct vb_mcast_group *) *head = &t->lists[list_of(&g->mgid)];
+	_Atomic(struct vb_mcast_group *) *head = &t->lists[list_of(g->mgid.raw)];
 
 	atomic_store_explicit(&g->next, atomic_load_explicit(head, memory_order_relaxed),
 			      memory_order_relaxed);
@@ -108,7 +108,7 @@ static void begin_member(struct vb_mcasts *t, struct vb_mcast_group *g, struct v
 int vb_mcasts_attach(struct vb_mcasts *t, struct vb_qp *qp, const union ibv_gid *mgid, uint16_t lid,
 		     struct vb_mcast_change *begun)
 {
-	struct vb_mcast_group *g = find(t, mgid);
+	struct vb_mcast_group *g = find(t, mgid->raw);
 	struct vb_mcast_member *m = g ? member_of(g, qp) : NULL;
 	struct vb_mcast_attachment *a;
 	int err = m ? 0 : check_limits(t, g);
@@ -146,7 +146,7 @@ no_memory:
 
 static void end_group(struct vb_mcasts *t, struct vb_mcast_group *g)
 {
-	_Atomic(struct vb_mcast_group *) *at = &t->lists[list_of(&g->mgid)];
+	_Atomic(struct vb_mcast_group *) *at = &t->lists[list_of(g->mgid.raw)];
 
 	while (atomic_load_explicit(at, memory_order_relaxed) != g)
 		at = &atomic_load_explicit(at, memory_order_relaxed)->next;

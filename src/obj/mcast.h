@@ -71,7 +71,7 @@ void vb_mcasts_free(const struct vb_mcast_change *ended);
 
 /* The first member of a group, NULL: it has none; and the one behind.  Under the lock of a receive queue,
  * which keeps what was found, or under the mutex. */
-const struct vb_mcast_member *vb_mcasts_first(const struct vb_mcasts *t, const union ibv_gid *mgid);
+const struct vb_mcast_member *vb_mcasts_first(const struct vb_mcasts *t, const uint8_t mgid[16]);
 static inline const struct vb_mcast_member *vb_mcasts_next(const struct vb_mcast_member *m)
 {
 	return atomic_load_explicit(&m->next, memory_order_acquire); /* pairs with vb_mcasts_attach() */

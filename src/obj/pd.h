@@ -100,6 +100,7 @@ struct vb_ah {
 	struct ibv_ah ibv;	 /* first */
 	struct ibv_ah_attr attr; /* set once */
 	uint32_t grh;		 /* VB_GRH_*, of attr; set once */
+	bool group;		 /* it is a multicast group's; set once */
 	_Atomic bool here;	 /* it leads to this host: that may turn out later */
 };
 

@@ -64,9 +64,14 @@ struct vb_swqe {
 		} remote;
 		struct {		 /* a datagram's address */
 			uint32_t number; /* of its destination (obj/dests.h) */
-			uint32_t qpn, qkey;
+			uint32_t qkey;
 			uint32_t grh;  /* VB_GRH_* */
 			uint32_t next; /* SQ index of the next one that waits for the same destination */
+			union {
+				uint32_t qpn;
+				uint64_t
+				    mgid[2]; /* of VB_DEST_GROUP: the group's GID, as it stands in memory */
+			};
 		} to;
 		struct {		       /* VB_WR_LOCAL */
 			uint64_t id;	       /* of the window; an invalidation's is 0 until it was found */

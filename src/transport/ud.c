@@ -115,10 +115,136 @@ static inline enum sent send_packet(struct vb_qp *qp, struct vb_swqe *w, struct 
 	return vb_likely(out->ops->send(out, &b, VB_OUT_REQUEST)) ? SENT : BLOCKED;
 }
 
+/* A packet to a group, put together once. */
+struct to_group {
+	struct vb_brief b; /* its payload is there only where all of it is brief */
+	const uint8_t *payload;
+	uint32_t payload_len;
+};
+
+static bool send_copy(struct vb_out *out, const struct to_group *g)
+{
+	struct vb_outbuf b;
+
+	if (g->b.hdr_len + g->payload_len <= out->brief)
+		return out->ops->send(out, &g->b, VB_OUT_REQUEST);
+	if (!out->ops->reserve(out, &b, g->b.hdr_len, g->payload_len, VB_OUT_REQUEST))
+		return false;
+	memcpy(b.hdr, g->b.bytes, g->b.hdr_len);
+	memcpy(b.payload, g->payload, g->payload_len);
+	b.ack = g->b.ack;
+	out->ops->commit(out, &b);
+	return true;
+}
+
+/* Sends to each of `to` who has room, and takes those off.  Whoever is stuck and has none loses it.  Returns
+ * one who is left, VB_MAX_PEERS: none. */
+static uint32_t send_copies(struct vb_qp *qp, const struct to_group *g, struct vb_targets *to)
+{
+	const struct vb_facts f = {
+	    .reason = VB_R_DROP_FULL, .qpn = qp->qpn, .retry = {.peer_qpn = VB_QPN_GROUP}};
+	struct vb_targets *stuck = &qp->dests->stuck;
+	uint32_t left = VB_MAX_PEERS;
+
+	for (uint32_t k = 0; k < to->words; k++) {
+		for (uint64_t bits = to->peers[k]; bits; bits &= bits - 1) {
+			uint32_t i = k * 64 + (uint32_t)__builtin_ctzll(bits);
+			uint64_t bit = bits & -bits;
+
+			if (vb_likely(send_copy(qp->dests->group->way(qp, i), g))) {
+				stuck->peers[k] &= ~bit;
+			} else if (stuck->peers[k] & bit) {
+				vb_drop(qp, &f);
+			} else {
+				left = i;
+				continue;
+			}
+			to->peers[k] &= ~bit;
+		}
+	}
+	return left;
+}
+
+/* The packet's headers, with the group's GID behind them, and the bytes of w; `room` is for those of a packet
+ * that is not brief.  false: w is refused. */
+static bool put_together(struct vb_qp *qp, struct vb_swqe *w, struct to_group *g, uint8_t *room)
+{
+	struct vb_pkt p = {.opcode = (uint8_t)(VB_FAMILY_UD | vb_wrs[w->opcode].packets.only),
+			   .solicited = w->flags & IBV_SEND_SOLICITED,
+			   .pad = -w->length & 3,
+			   .pkey = VB_PKEY_DEFAULT,
+			   .qpn = VB_QPN_GROUP,
+			   .psn = qp->req.psn,
+			   .qkey = w->to.qkey,
+			   .src_qpn = qp->qpn,
+			   .imm = w->imm};
+	uint32_t hdr_len = vb_opcodes[p.opcode].hdr_len;
+	uint8_t *to;
+
+	memset(&g->b, 0, sizeof(g->b));
+	vb_pkt_encode(g->b.bytes, &p);
+	memcpy(g->b.bytes + hdr_len, w->to.mgid, VB_MGID_LEN);
+	g->b.hdr_len = (uint8_t)(hdr_len + VB_MGID_LEN);
+	g->b.ack = w->to.grh;
+	g->payload_len = w->length + p.pad;
+	to = g->b.hdr_len + g->payload_len > VB_OUT_BRIEF ? room : g->b.bytes + g->b.hdr_len;
+	g->b.payload_len = (uint16_t)g->payload_len;
+	g->payload = to;
+	memset(to + w->length, 0, p.pad);
+	return gather(qp, w, to);
+}
+
+/* Those of `to` who are in `among`, too. */
+static void keep_common(struct vb_targets *to, const struct vb_targets *among)
+{
+	if (to->words > among->words)
+		to->words = among->words;
+	for (uint32_t k = 0; k < to->words; k++)
+		to->peers[k] &= among->peers[k];
+}
+
+/* One packet for each process with members.  Who has no room keeps the request, and those behind it that go
+ * to groups, for a second at most; of who has left meanwhile nothing is kept. */
+static __attribute__((noinline)) enum sent send_to_group(struct vb_qp *qp, struct vb_swqe *w,
+							 struct vb_dest *d)
+{
+	struct vb_dests *all = qp->dests;
+	uint8_t room[VB_PORT_MTU];
+	struct vb_targets to;
+	struct to_group g;
+	uint32_t blocked;
+
+	if (vb_unlikely(d->stuck)) { /* give_up() */
+		for (uint32_t k = 0; k < all->left.words; k++)
+			all->stuck.peers[k] |= all->left.peers[k];
+		d->stuck = false;
+	}
+	if (!put_together(qp, w, &g, room)) {
+		all->left.words = 0;
+		return FAILED;
+	}
+	all->group->members(qp, w->to.mgid, &to);
+	if (vb_unlikely(all->left.words))
+		keep_common(&to, &all->left);
+	blocked = send_copies(qp, &g, &to);
+	all->left.words = 0;
+	if (vb_likely(blocked == VB_MAX_PEERS)) {
+		w->state = VB_WQE_STARTED;
+		qp->req.psn = vb_psn_add(qp->req.psn, 1);
+		return SENT;
+	}
+	all->left = to;
+	all->group->blocked(d, blocked);
+	return BLOCKED;
+}
+
 static inline enum sent send_to(struct vb_qp *qp, struct vb_swqe *w, struct vb_dest *d)
 {
-	enum sent how = send_packet(qp, w, d->path.out);
+	enum sent how;
 
+	if (vb_unlikely(w->to.number == VB_DEST_GROUP))
+		return send_to_group(qp, w, d);
+	how = send_packet(qp, w, d->path.out);
 	if (vb_likely(how == SENT)) {
 		w->state = VB_WQE_STARTED;
 		qp->req.psn = vb_psn_add(qp->req.psn, 1);
@@ -147,7 +273,7 @@ static inline bool begin(struct vb_qp *qp, struct vb_swqe *w)
 		too_long(qp, w);
 		return false;
 	}
-	if (vb_unlikely(!d->path.out || d->waits)) {
+	if (vb_unlikely(!d->path.out || d->waits) && (w->to.number != VB_DEST_GROUP || d->waits)) {
 		vb_dest_wait(d, qp->req.next);
 		return true;
 	}
@@ -322,9 +448,12 @@ static uint8_t put_grh(uint8_t to[VB_GRH_LEN], const struct vb_dests *d, const s
 				 .infiniband = d->infiniband};
 
 	vb_gid_read(sgid, p->source->gids[VB_GRH_SGID(p->grh)]);
-	own_gid(dgid, d, sgid);
+	if (vb_unlikely(p->mgid != NULL))
+		memcpy(dgid, p->mgid, sizeof(dgid));
+	else
+		own_gid(dgid, d, sgid);
 	vb_grh_put(to, &g);
-	return d->infiniband ? 0 : vb_gid_is_ipv4(sgid) ? 2 : 1;
+	return d->infiniband ? 0 : vb_grh_is_ipv4(&g) ? 2 : 1;
 }
 
 static __attribute__((cold, noinline)) void cannot_take(struct vb_qp *qp, const struct vb_pkt *p,
@@ -435,6 +564,7 @@ static bool brief(struct vb_qp *qp, struct vb_arrival *in)
 	p.payload = b->bytes + b->hdr_len;
 	p.source = in->source;
 	p.grh = b->ack;
+	p.mgid = NULL;
 	take(qp, &p);
 	return true;
 }

@@ -60,6 +60,7 @@ VB_EXPORT VB_OBJECT(struct ibv_ah *, ibv_create_ah, (ibpd, attr), struct ibv_pd 
 {
 	struct vb_context *c = vb_context(ibpd->context);
 	struct vb_ah *ah = NULL;
+	bool group;
 	int err;
 
 	if (vb_context_dead(c)) {
@@ -69,7 +70,13 @@ VB_EXPORT VB_OBJECT(struct ibv_ah *, ibv_create_ah, (ibpd, attr), struct ibv_pd 
 	errno = vb_check_av("ibv_create_ah", c, attr);
 	if (errno)
 		return NULL;
-	vb_addresses_learn(&vb_hca(c->adapter)->addresses, attr);
+	group = attr->is_global && vb_gid_is_group(attr->grh.dgid.raw);
+	if (group)
+		errno = vb_mcast_meet(vb_hca(c->adapter), "ibv_create_ah");
+	else
+		vb_addresses_learn(&vb_hca(c->adapter)->addresses, attr);
+	if (errno)
+		return NULL;
 	if (atomic_fetch_add(&live, 1) < vb_profile()->max_ah) /* pairs with ibv_destroy_ah() */
 		ah = calloc(1, sizeof(*ah));
 	if (!ah) {
@@ -86,7 +93,8 @@ VB_EXPORT VB_OBJECT(struct ibv_ah *, ibv_create_ah, (ibpd, attr), struct ibv_pd 
 	ah->grh = attr->is_global
 		      ? VB_GRH_WORD(attr->grh.sgid_index, attr->grh.traffic_class, attr->grh.flow_label)
 		      : attr->sl;
-	ah->here = vb_port_leads_here(vb_hca(c->adapter), attr);
+	ah->group = group;
+	ah->here = !group && vb_port_leads_here(vb_hca(c->adapter), attr);
 	return &ah->ibv;
 }
 

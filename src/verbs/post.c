@@ -126,10 +126,12 @@ enum vb_build_fault vb_post_to(const struct vb_qp *qp, struct vb_swqe *w, struct
 		return VB_BUILD_NO_ADDRESS;
 	if (vb_unlikely(qpn > VB_QPN_MASK))
 		return VB_BUILD_QPN;
-	if (vb_unlikely(!atomic_load_explicit(&ah->here, memory_order_relaxed)) &&
+	if (vb_unlikely(!atomic_load_explicit(&ah->here, memory_order_relaxed)) && !ah->group &&
 	    vb_port_leads_here(vb_qp_hca(qp), &ah->attr)) /* its address has come since */
 		atomic_store_explicit(&ah->here, true, memory_order_relaxed);
 	vb_builder_to(qp, w, ah, qpn, qkey);
+	if (vb_unlikely(ah->group))
+		vb_builder_to_group(w, ah, qpn);
 	return VB_BUILD_FINE;
 }
 
@@ -158,11 +160,10 @@ static inline __attribute__((always_inline)) int build(struct vb_builder *b, con
 	if (vb_likely(!fault)) {
 		if (vb_unlikely(vb_builder_is_rare(b)))
 			return build_rare(b->qp, b->w, wr, b->bits, binds);
-		if (vb_unlikely(b->qp->dests != NULL))
+		fault = vb_builder_fill(b, wr);
+		if (vb_unlikely(b->qp->dests != NULL) && vb_likely(!fault)) /* over what XRC has there */
 			fault = vb_post_to(b->qp, b->w, wr->wr.ud.ah, wr->wr.ud.remote_qpn,
 					   wr->wr.ud.remote_qkey);
-		if (vb_likely(!fault))
-			fault = vb_builder_fill(b, wr);
 	}
 	return vb_likely(!fault) ? 0 : refuse_request(b->qp, call_of(binds), wr, fault);
 }

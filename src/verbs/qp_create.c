@@ -220,6 +220,7 @@ static struct ibv_qp *make(const struct plan *p, struct ibv_qp_cap *granted, int
 	if (qp->dests) {
 		qp->dests->gids = vb_adapter_gids(c->adapter);
 		qp->dests->infiniband = vb_devices_infiniband();
+		qp->dests->group = &vb_mcast_ops;
 	}
 	qp->shown = vb_qpn_published(c->adapter, qp->qpn);
 	qp->drops = vb_adapter_drops(c->adapter);
@@ -306,6 +307,8 @@ static struct ibv_qp *make_in_pd(struct ibv_context *context, struct ibv_qp_init
 	p = plan_of(context, a->pd, &basic);
 	p.extended = a->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 	qp = make(&p, &a->cap, err);
+	if (qp && a->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS && a->create_flags) /* it is a datagram's */
+		vb_qp(qp)->dests->no_echo = true;
 	if (qp && p.extended)
 		vb_wr_open((struct vb_wr_qp *)qp, (uint32_t)a->send_ops_flags);
 	return qp;

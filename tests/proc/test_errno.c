@@ -356,6 +356,28 @@ static void built_requests(void)
 	kit_end_close(&e);
 }
 
+static void groups(void)
+{
+	struct ibv_qp_init_attr qa = {
+	    .qp_type = IBV_QPT_UD,
+	    .send_cq = cq,
+	    .recv_cq = cq,
+	    .cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1}};
+	union ibv_gid group = {.raw = {0xff, 2, [15] = 9}}, none = {.raw = {0xfe, 0x80, [15] = 9}};
+	struct ibv_qp *qp;
+
+	WORKS_MAKE(qp, ibv_create_qp(pd, &qa));
+	FAILS_CODE(ibv_attach_mcast(qp, &none, 0), EINVAL);
+	FAILS_CODE(ibv_detach_mcast(qp, &none, 0), EINVAL);
+	FAILS_CODE(ibv_detach_mcast(qp, &group, 0), EINVAL);
+	WORKS(ibv_attach_mcast(qp, &group, 0));
+	WORKS(ibv_attach_mcast(qp, &group, 0));
+	FAILS_CODE(ibv_destroy_qp(qp), EBUSY);
+	WORKS(ibv_detach_mcast(qp, &group, 0));
+	FAILS_CODE(ibv_detach_mcast(qp, &group, 0), EINVAL);
+	WORKS(ibv_destroy_qp(qp));
+}
+
 static void queue_pairs(void)
 {
 	struct ibv_qp_init_attr qa = {.qp_type = IBV_QPT_RC, .send_cq = cq, .recv_cq = cq};
@@ -643,6 +665,7 @@ int main(void)
 	extended_cqs();
 	queues();
 	queue_pairs();
+	groups();
 	files();
 	xrc_domains();
 	calls_that_always_fail();

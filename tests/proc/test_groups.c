@@ -80,12 +80,14 @@ static int detach(struct side *s, uint8_t n)
 /* How many processes a send to the group would go to, and whether one is the adapter of that number. */
 static int targets(struct side *s, uint8_t n, uint32_t number, bool *there)
 {
-	struct vb_mcast_targets to;
+	struct vb_targets to;
 	union ibv_gid g = group(n);
+	uint64_t mgid[2];
 	int count = 0;
 
 	*there = false;
-	vb_mcast_route(s->hca, &g, &to);
+	memcpy(mgid, g.raw, sizeof(mgid));
+	vb_mcast_route(s->hca, mgid, &to);
 	for (uint32_t i = 0; i < to.words * 64; i++) {
 		if (!(to.peers[i / 64] >> i % 64 & 1))
 			continue;
@@ -400,7 +402,7 @@ static void *read_members(void *unused)
 
 	while (!atomic_load(&reader.stop)) {
 		vb_lock_take(&r->rx);
-		for (const struct vb_mcast_member *m = vb_mcasts_first(&reader.hca->mcast.groups, &g); m;
+		for (const struct vb_mcast_member *m = vb_mcasts_first(&reader.hca->mcast.groups, g.raw); m;
 		     m = vb_mcasts_next(m)) {
 			sched_yield();
 			CHECK(m->qp->qpn);

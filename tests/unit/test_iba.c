@@ -314,6 +314,36 @@ static void rule_28_wrong_lengths_are_refused(void **state)
 	}
 }
 
+/* Of a datagram to a group, and of no other packet, the headers are followed by the group's GID. */
+static void rule_28_a_groups_gid_follows(void **state)
+{
+	uint8_t buf[VB_HDR_MAX + VB_MGID_LEN] = {0};
+	struct vb_pkt p, made = {.opcode = VB_FAMILY_UD | VB_SEND_ONLY_IMM, .qpn = VB_QPN_GROUP, .qkey = 7};
+	size_t n = vb_pkt_encode(buf, &made);
+
+	(void)state;
+	for (unsigned i = 0; i < VB_MGID_LEN; i++)
+		buf[n + i] = (uint8_t)(0xf0 + i);
+	for (size_t len = 0; len < sizeof buf; len++) {
+		bool right = len == n || len == n + VB_MGID_LEN;
+
+		assert_int_equal(!vb_pkt_decode(&p, buf, len, 8), right);
+	}
+	assert_null(vb_pkt_decode(&p, buf, n, 8));
+	assert_null(p.mgid);
+	assert_null(vb_pkt_decode(&p, buf, n + VB_MGID_LEN, 0));
+	assert_ptr_equal(p.mgid, buf + n);
+	assert_true(p.qkey == 7 && p.qpn == VB_QPN_GROUP);
+	buf[1] |= 0x30; /* the other checks are made all the same */
+	assert_non_null(vb_pkt_decode(&p, buf, n + VB_MGID_LEN, 2));
+	buf[1] &= 0xcf;
+	buf[7] = 0xfe; /* to one queue pair */
+	assert_non_null(vb_pkt_decode(&p, buf, n + VB_MGID_LEN, 8));
+	made.opcode = VB_FAMILY_RC | VB_SEND_ONLY;
+	n = vb_pkt_encode(buf, &made);
+	assert_non_null(vb_pkt_decode(&p, buf, n + VB_MGID_LEN, 8));
+}
+
 static void unknown_opcodes_are_refused(void **state)
 {
 	struct vb_pkt p;
@@ -628,6 +658,7 @@ int main(void)
 	    cmocka_unit_test(reserved_bytes_of_deth_and_xrceth),
 	    cmocka_unit_test(names_of_opcodes),
 	    cmocka_unit_test(rule_28_wrong_lengths_are_refused),
+	    cmocka_unit_test(rule_28_a_groups_gid_follows),
 	    cmocka_unit_test(unknown_opcodes_are_refused),
 	    cmocka_unit_test(nak_carries_facts),
 	    cmocka_unit_test(rule_12_psn_wraps),

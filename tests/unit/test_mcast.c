@@ -81,7 +81,7 @@ static uint32_t members(struct table *b, uint32_t n, const struct vb_qp *qp, uin
 	uint32_t count = 0;
 
 	*times = 0;
-	for (const struct vb_mcast_member *m = vb_mcasts_first(&b->t, &g); m; m = vb_mcasts_next(m)) {
+	for (const struct vb_mcast_member *m = vb_mcasts_first(&b->t, g.raw); m; m = vb_mcasts_next(m)) {
 		*times += m->qp == qp;
 		count++;
 	}
@@ -175,7 +175,7 @@ static void a_reader_goes_on_from_who_has_left(void **state)
 
 	for (int i = 0; i < 3; i++)
 		assert_int_equal(attach(b, &qp[i], 1, 0), 0);
-	m = vb_mcasts_first(&b->t, &g);
+	m = vb_mcasts_first(&b->t, g.raw);
 	while (m->qp != &qp[1])
 		m = vb_mcasts_next(m);
 	pthread_mutex_lock(&b->t.lock);
