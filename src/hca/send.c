@@ -59,13 +59,9 @@ void vb_hca_owe_blocked(struct vb_path *p)
 	vb_adapter_resume(a);
 }
 
-/* Every post comes by here, by way of the three functions below. */
-static inline __attribute__((always_inline)) void send(struct vb_qp *qp)
+/* By the path that the queue pair has. */
+static inline __attribute__((always_inline)) void send_by_path(struct vb_qp *qp)
 {
-	if (vb_unlikely(!qp->path.out && qp->dests)) {
-		vb_datagrams_send(qp);
-		return;
-	}
 	/* without contact: resumed when the peer comes up */
 	if (vb_unlikely(output(&qp->path, POST_BYTES))) {
 		vb_hca_owe_blocked(&qp->path);
@@ -76,30 +72,35 @@ static inline __attribute__((always_inline)) void send(struct vb_qp *qp)
 	}
 }
 
+/* It has none, or no way out yet. */
+static __attribute__((noinline)) void send_elsewhere(struct vb_qp *qp)
+{
+	if (qp->dests)
+		vb_datagrams_send(qp);
+	else
+		send_by_path(qp);
+}
+
+/* Every post comes by here, by way of the functions below.  In the error states what was posted is flushed
+ * (vb_transport.output). */
+static inline __attribute__((always_inline)) void send(struct vb_qp *qp)
+{
+	if (vb_unlikely(!qp->path.out))
+		send_elsewhere(qp);
+	else
+		send_by_path(qp);
+}
+
 void vb_hca_send(struct vb_qp *qp)
 {
 	send(qp);
-}
-
-static inline __attribute__((always_inline)) void take_posted(struct vb_qp *qp)
-{
-	vb_lock_assert_held(&qp->lock);
-	if (vb_unlikely(qp->state >= IBV_QPS_SQE))
-		qp->transport->flush(qp); /* rule 30 */
-	else
-		send(qp);
-}
-
-void vb_hca_take_posted(struct vb_qp *qp)
-{
-	take_posted(qp);
 }
 
 void vb_hca_posted(struct vb_qp *qp)
 {
 	if (vb_unlikely(!vb_lock_claim(&qp->lock)))
 		return; /* vb_hca_give() */
-	take_posted(qp);
+	send(qp);
 	vb_lock_give(&qp->lock);
 }
 

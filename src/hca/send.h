@@ -12,8 +12,6 @@ void vb_hca_send(struct vb_qp *qp);
  * vb_hca_give().  Under the posting lock, which is held all the while: so no other request is published
  * before the QP's lock is given back, and nobody has to look for one. */
 void vb_hca_posted(struct vb_qp *qp);
-/* What was posted is sent, or flushed.  Under qp->lock. */
-void vb_hca_take_posted(struct vb_qp *qp);
 /* Gives qp->lock back; false: something was posted meanwhile, and the lock is held again. */
 static inline bool vb_hca_gives(struct vb_qp *qp)
 {
@@ -31,7 +29,7 @@ static inline bool vb_hca_gives(struct vb_qp *qp)
 static inline void vb_hca_give(struct vb_qp *qp)
 {
 	while (vb_unlikely(!vb_hca_gives(qp)))
-		vb_hca_take_posted(qp);
+		vb_hca_send(qp);
 }
 /* What is left after contact was lost: nothing is placed directly.  Under qp->lock. */
 void vb_hca_send_on(struct vb_qp *qp);

@@ -140,7 +140,7 @@ uint64_t vb_hca_scan(struct vb_hca *h, uint64_t now)
 		rnr += qp->req.waiting_rnr;
 		while (vb_unlikely(!vb_hca_gives(qp))) {
 			keep(h, qp); /* or sending would, which waits for the lock that we hold */
-			vb_hca_take_posted(qp);
+			vb_hca_send(qp);
 			t = look(qp, now);
 		}
 		if (t < next)

@@ -51,7 +51,8 @@ struct vb_transport {
 	 * From hca/send.c and hca/datagrams.c, after a post and whenever something may have changed that was
 	 * waited for. place: bytes that may be placed directly.  Whatever has to be waited for with a time
 	 * limit is said by qp->req.deadline (0: from now on).  Returns true if something is left for p (for
-	 * &qp->path: for any) that waits only for room in the wire, or for another call. */
+	 * &qp->path: for any) that waits only for room in the wire, or for another call.  In SQE and ERR it
+	 * flushes what was posted (rule 30). */
 	bool (*output)(struct vb_path *p, uint32_t place);
 
 	/* Whether output() is to be called: from hca/receive.c when a batch of packets was taken in, from
@@ -83,8 +84,7 @@ struct vb_transport {
 	 * in order (rule 30).  From verbs/ with the posting lock, and from hca/ without. */
 	void (*error)(struct vb_qp *qp, const struct vb_facts *f);
 
-	/* Something was posted to a QP in the error state: flushes what came (rule 30).  From hca/send.c and,
-	 * for receives, verbs/. */
+	/* A receive was posted to a QP in the error state: flushes both queues (rule 30).  From verbs/. */
 	void (*flush)(struct vb_qp *qp);
 
 	/* Whether requests wait for an acknowledgement.  Otherwise they are complete once they have left, and

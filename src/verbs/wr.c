@@ -58,12 +58,21 @@ static VB_POST_COLD void refuse_full(struct vb_wr_qp *x, const char *call)
 	errno = was;
 }
 
-/* `may` has not got the operation. */
+/* The request before this one, or the last one, named no destination: a datagram's. */
+static VB_POST_COLD void refuse_unaddressed(struct vb_wr_qp *x, const char *call)
+{
+	x->unaddressed = false;
+	refuse(x, call, VB_BUILD_NO_ADDRESS, &(struct vb_post_facts){.opcode = x->b.w->opcode});
+}
+
+/* `may` has not got the operation, or the request before this one was not whole. */
 static VB_POST_COLD void refuse_operation(struct vb_wr_qp *x, const char *call, uint32_t opcode)
 {
 	char names[VB_FLAGS_TEXT];
 	int was = errno;
 
+	if (x->unaddressed)
+		refuse_unaddressed(x, call);
 	if (!(x->may & OPEN)) /* what is wrong was said, or ibv_wr_start() is missing */
 		return;
 	if (vb_wr_askable(x->qp.ibv.qp_type) & vb_wr_asked(opcode))
@@ -75,13 +84,6 @@ static VB_POST_COLD void refuse_operation(struct vb_wr_qp *x, const char *call, 
 	errno = was;
 }
 
-/* The request before this one, or the last one, named no destination: a datagram's. */
-static VB_POST_COLD void refuse_unaddressed(struct vb_wr_qp *x, const char *call)
-{
-	x->unaddressed = false;
-	refuse(x, call, VB_BUILD_NO_ADDRESS, &(struct vb_post_facts){.opcode = x->b.w->opcode});
-}
-
 /* Begins a request; NULL: it cannot be, which is noted. */
 static inline_always struct vb_builder *begin(struct ibv_qp_ex *ex, uint32_t opcode, const char *call)
 {
@@ -90,9 +92,7 @@ static inline_always struct vb_builder *begin(struct ibv_qp_ex *ex, uint32_t opc
 	struct vb_builder *b = &x->b;
 	enum vb_build_fault fault;
 
-	if (vb_unlikely(x->unaddressed))
-		refuse_unaddressed(x, call);
-	if (vb_unlikely(!(x->may & vb_wr_asked(opcode)))) {
+	if (vb_unlikely(!(x->may & vb_wr_asked(opcode)) || x->unaddressed)) {
 		refuse_operation(x, call, opcode);
 		return NULL;
 	}

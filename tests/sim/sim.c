@@ -500,13 +500,6 @@ void sim_modify(struct sim *s, unsigned i, enum ibv_qp_state to)
 
 /* ---- a pair that stands alone ---- */
 
-static void flush(struct vb_qp *qp)
-{
-	vb_lock_take(&qp->lock);
-	qp->transport->flush(qp);
-	vb_lock_give(&qp->lock);
-}
-
 static void alone_modify(struct sim *s, unsigned i, enum ibv_qp_state to)
 {
 	struct vb_qp *qp = &s->n[i].qp;
@@ -548,12 +541,16 @@ static void alone_leave(struct sim *s, unsigned i)
 	free(n->keys.marks);
 }
 
+/* What is to be sent waits for the next step; what is flushed comes at once. */
 static void alone_posted(struct sim *s, unsigned i)
 {
-	struct vb_qp *qp = &s->n[i].qp;
+	struct sim_node *n = &s->n[i];
 
-	if (vb_qp_state_now(qp) >= IBV_QPS_SQE)
-		flush(qp);
+	if (vb_qp_state_now(&n->qp) < IBV_QPS_SQE)
+		return;
+	vb_lock_take(&n->qp.lock);
+	output(s, n);
+	vb_lock_give(&n->qp.lock);
 }
 
 static void alone_drop(struct sim *s, unsigned i)
