@@ -205,6 +205,107 @@ static void to_oneself(struct kit_end *e)
 	kit_end_close(&other);
 }
 
+/* A request built call by call names its destination too, or it is not posted. */
+static void by_calls(struct kit_end *to)
+{
+	uint64_t ops = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+	struct ibv_ah *ah = kit_ah(pd, &to->card);
+	struct ibv_qp_ex *ex;
+	struct kit_end e;
+	struct ibv_wc wc;
+
+	ex = kit_end_open_ex_as(&e, pd, DEPTH, SIZE, IBV_QPT_UD, ops);
+	ex->wr_flags = IBV_SEND_SIGNALED;
+	ex->wr_id = 77;
+	ibv_wr_start(ex);
+	ibv_wr_send(ex);
+	ibv_wr_set_inline_data(ex, "no address", 10);
+	CHECK(ibv_wr_complete(ex) == EINVAL);
+	ibv_wr_start(ex);
+	ibv_wr_send(ex);
+	ibv_wr_set_inline_data(ex, "none either", 11);
+	ibv_wr_send_imm(ex, 5);
+	ibv_wr_set_ud_addr(ex, ah, to->card.qpn, KIT_QKEY);
+	ibv_wr_set_inline_data(ex, "one", 3);
+	CHECK(ibv_wr_complete(ex) == EINVAL);
+	ibv_wr_start(ex);
+	ibv_wr_send(ex);
+	ibv_wr_set_ud_addr(ex, NULL, to->card.qpn, KIT_QKEY);
+	CHECK(ibv_wr_complete(ex) == EINVAL);
+	ibv_wr_start(ex);
+	ibv_wr_send(ex);
+	ibv_wr_abort(ex);
+	CHECK(!kit_recv(to, 9, AT, GRH + 64));
+	ibv_wr_start(ex);
+	ibv_wr_send_imm(ex, htonl(42));
+	ibv_wr_set_ud_addr(ex, ah, to->card.qpn, KIT_QKEY);
+	ibv_wr_set_inline_data(ex, "here I am", 10);
+	CHECK(!ibv_wr_complete(ex));
+	CHECK(expect(&e, IBV_WC_SEND).wr_id == 77);
+	wc = expect(to, IBV_WC_RECV);
+	CHECK(wc.byte_len == GRH + 10 && wc.imm_data == htonl(42) &&
+	      !strcmp((char *)to->buf + AT + GRH, "here I am"));
+	CHECK(!ibv_destroy_ah(ah));
+	kit_end_close(&e);
+}
+
+/* A datagram comes to a queue pair that receives from a shared queue: the buffer is of that one's domain. */
+static void from_a_shared_queue(struct kit_end *e)
+{
+	struct ibv_srq_init_attr sa = {.attr = {.max_wr = 8, .max_sge = 2}};
+	struct ibv_srq *srq = ibv_create_srq(pd, &sa);
+	struct ibv_sge sge[2] = {{(uintptr_t)e->buf + AT, 20, e->mr->lkey},
+				 {(uintptr_t)e->buf + AT + 1000, 100, e->mr->lkey}};
+	struct ibv_recv_wr wr = {.wr_id = 55, .sg_list = sge, .num_sge = 2}, *bad;
+	struct ibv_cq *cq = ibv_create_cq(ctx, 8, NULL, NULL, 0);
+	struct ibv_qp_init_attr qa = {
+	    .send_cq = cq, .recv_cq = cq, .srq = srq, .qp_type = IBV_QPT_UD, .cap = {.max_send_wr = 1}};
+	struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = KIT_QKEY};
+	struct ibv_qp *qp = ibv_create_qp(pd, &qa);
+	struct ibv_ah *ah = kit_ah(pd, &e->card);
+	struct ibv_wc wc = {0};
+	double until = kit_now() + 20;
+
+	CHECK(srq && cq && qp);
+	CHECK(!ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY));
+	a.qp_state = IBV_QPS_RTR;
+	CHECK(!ibv_modify_qp(qp, &a, IBV_QP_STATE));
+	CHECK(!ibv_post_srq_recv(srq, &wr, &bad));
+	fill(e->buf, 60, 4);
+	CHECK(!kit_datagram(e, ah, qp->qp_num, 1, 0, 60));
+	expect(e, IBV_WC_SEND);
+	while (ibv_poll_cq(cq, 1, &wc) == 0 && kit_now() < until)
+		;
+	CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == 55 && wc.byte_len == GRH + 60);
+	check(e->buf + AT + 1020, 60, 4); /* behind the GRH, of which 20 bytes are in the first piece */
+	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_srq(srq) && !ibv_destroy_cq(cq) && !ibv_destroy_ah(ah));
+}
+
+/* A Q_Key with the high bit is for privileged users to have. */
+static void controlled_qkeys(void)
+{
+	struct ibv_qp_attr a = {.qp_state = IBV_QPS_RTS, .qkey = 0x80000005};
+	struct kit_end e;
+	pid_t pid;
+
+	if (!kit_can_be(KIT_FOREIGN)) {
+		printf("SKIP: controlled_qkeys: no other user to be\n");
+		return;
+	}
+	pid = kit_fork_as(KIT_FOREIGN);
+	if (pid) {
+		CHECK(!kit_reap(pid));
+		return;
+	}
+	ctx = kit_open();
+	pd = ibv_alloc_pd(ctx);
+	kit_end_open_as(&e, pd, DEPTH, SIZE, IBV_QPT_UD);
+	CHECK(ibv_modify_qp(e.qp, &a, IBV_QP_STATE | IBV_QP_QKEY) == EPERM && errno == EPERM);
+	a.qkey = 5;
+	CHECK(!ibv_modify_qp(e.qp, &a, IBV_QP_STATE | IBV_QP_QKEY));
+	exit(0);
+}
+
 static void what_is_dropped_is_counted(struct kit_end *e)
 {
 	uint64_t key = drops(VB_R_DROP_QKEY), none = drops(VB_R_DROP_NO_RECV),
@@ -282,6 +383,21 @@ static void destroyed_right_after_the_post(void)
 	end(pid);
 }
 
+/* There is no room on the way to it: a queue is drained once that is dropped. */
+static void drained(struct kit_end *e, struct ibv_ah *ah)
+{
+	struct ibv_qp_attr a = {.qp_state = IBV_QPS_SQD, .en_sqd_async_notify = 1};
+	struct ibv_async_event event;
+
+	CHECK(!kit_datagram(e, ah, board->card.qpn, 7, 0, MTU));
+	CHECK(!ibv_modify_qp(e->qp, &a, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY));
+	CHECK(!ibv_get_async_event(ctx, &event) && event.event_type == IBV_EVENT_SQ_DRAINED);
+	ibv_ack_async_event(&event);
+	CHECK(expect(e, IBV_WC_SEND).wr_id == 7);
+	a.qp_state = IBV_QPS_RTS;
+	CHECK(!ibv_modify_qp(e->qp, &a, IBV_QP_STATE));
+}
+
 /* What goes to one that is stopped waits for room, then it is dropped; what goes to another one is there
  * meanwhile. */
 static void a_stopped_process_holds_nobody_up(struct kit_end *e)
@@ -312,6 +428,7 @@ static void a_stopped_process_holds_nobody_up(struct kit_end *e)
 	CHECK(expect(e, IBV_WC_SEND).wr_id == 999);
 	full = drops(VB_R_DROP_FULL) - full;
 	CHECK(full > 0 && full < ROUND);
+	drained(e, ah);
 	kit_cont(pid);
 	kit_until(&board->got, got + ROUND - (int)full);
 	CHECK(!ibv_destroy_ah(ah) && !ibv_destroy_ah(own));
@@ -364,6 +481,7 @@ int main(void)
 	pid_t pid;
 
 	board = kit_shared(sizeof *board);
+	controlled_qkeys();
 	pid = start_echo();
 	ctx = kit_open();
 	pd = ibv_alloc_pd(ctx);
@@ -374,6 +492,8 @@ int main(void)
 	CHECK(!ibv_destroy_ah(ah));
 	end(pid);
 	to_oneself(&e);
+	by_calls(&e);
+	from_a_shared_queue(&e);
 	what_is_dropped_is_counted(&e);
 	a_receive_buffer_of_no_region(&e);
 	destroyed_right_after_the_post();

@@ -386,7 +386,6 @@ static void what_the_device_says_of_on_demand(void **state)
 	assert_int_equal(a.xrc_odp_caps, rc);
 	assert_int_equal(a.odp_caps.per_transport_caps.uc_odp_caps,
 			 IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE);
-	/* as long as it is not there */
 	assert_int_equal(a.odp_caps.per_transport_caps.ud_odp_caps,
 			 IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV);
 }

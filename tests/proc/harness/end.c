@@ -83,14 +83,20 @@ void kit_end_open_as(struct kit_end *e, struct ibv_pd *pd, int depth, size_t siz
 	open_end(e, pd, new_cq(pd, NULL, depth), depth, size, type, NULL);
 }
 
-struct ibv_qp_ex *kit_end_open_ex(struct kit_end *e, struct ibv_pd *pd, int depth, size_t size, uint64_t ops)
+struct ibv_qp_ex *kit_end_open_ex_as(struct kit_end *e, struct ibv_pd *pd, int depth, size_t size,
+				     enum ibv_qp_type type, uint64_t ops)
 {
 	struct ibv_qp_ex *ex;
 
-	open_end(e, pd, new_cq(pd, NULL, depth), depth, size, IBV_QPT_RC, &ops);
+	open_end(e, pd, new_cq(pd, NULL, depth), depth, size, type, &ops);
 	ex = ibv_qp_to_qp_ex(e->qp);
 	CHECK(ex);
 	return ex;
+}
+
+struct ibv_qp_ex *kit_end_open_ex(struct kit_end *e, struct ibv_pd *pd, int depth, size_t size, uint64_t ops)
+{
+	return kit_end_open_ex_as(e, pd, depth, size, IBV_QPT_RC, ops);
 }
 
 void kit_end_open(struct kit_end *e, struct ibv_pd *pd, int depth, size_t size)

@@ -63,6 +63,8 @@ void kit_end_open_on(struct kit_end *e, struct ibv_pd *pd, struct ibv_comp_chann
 		     size_t size);
 /* kit_end_open() with a QP of ibv_create_qp_ex(), whose send_ops_flags are `ops`; its other face. */
 struct ibv_qp_ex *kit_end_open_ex(struct kit_end *e, struct ibv_pd *pd, int depth, size_t size, uint64_t ops);
+struct ibv_qp_ex *kit_end_open_ex_as(struct kit_end *e, struct ibv_pd *pd, int depth, size_t size,
+				     enum ibv_qp_type type, uint64_t ops);
 /* kit_end_open() with a QP of another type; one for datagrams (UD) is in RTS, with KIT_QKEY. */
 void kit_end_open_as(struct kit_end *e, struct ibv_pd *pd, int depth, size_t size, enum ibv_qp_type type);
 /* kit_end_open() with the caller's CQ. */
