@@ -6,6 +6,7 @@
 
 #include <infiniband/verbs.h>
 
+#include "iba/names.h"
 #include "iba/opcode.h"
 #include "iba/qp_state.h"
 #include "iba/wr.h"
@@ -179,6 +180,19 @@ void vb_say_msg_too_long(struct vb_text *t, const struct vb_facts *f, const stru
 		    "an atomic brings %" PRIu64 " bytes back, and its scatter/gather list has %" PRIu64
 		    ": give it %" PRIu64,
 		    of->fit, of->bytes, of->fit);
+}
+
+void vb_say_qp_type(struct vb_text *t, const struct vb_facts *f, const struct vb_request_facts *of)
+{
+	const char *type = vb_name_qp_type(of->type), *name = vb_wr_row(of->opcode)->name;
+
+	vb_text_add(t, "%s is no request that a queue pair of type %s carries out", name ? name : "this",
+		    type ? type : "this");
+}
+
+void vb_say_ah_pd(struct vb_text *t, const struct vb_facts *f, const struct vb_none_facts *of)
+{
+	vb_text_add(t, "the address handle belongs to another protection domain than the queue pair");
 }
 
 void vb_say_datagram_too_long(struct vb_text *t, const struct vb_facts *f, const struct vb_length_facts *of)

@@ -33,6 +33,7 @@ enum vb_facts_kind {
 	VB_FACTS_srq,
 	VB_FACTS_psn,
 	VB_FACTS_qkey,
+	VB_FACTS_request,
 };
 
 struct vb_none_facts {
@@ -115,6 +116,11 @@ struct vb_qkey_facts {
 	uint32_t have, came;
 };
 
+struct vb_request_facts {
+	uint32_t opcode; /* enum ibv_wr_opcode */
+	uint32_t type;	 /* enum ibv_qp_type */
+};
+
 /* The live facts of one failure.  Plain numbers only: they may cross to a peer on the same host inside a NAK
  * (fixed layout, no pointers), and are data from outside there.  The reason is the tag of the union. */
 struct vb_facts {
@@ -139,6 +145,7 @@ struct vb_facts {
 		struct vb_srq_facts srq;
 		struct vb_psn_facts psn;
 		struct vb_qkey_facts qkey;
+		struct vb_request_facts request;
 	};
 };
 

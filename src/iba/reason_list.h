@@ -112,6 +112,10 @@ REASON(VB_R_RECV_LOCAL, "recv-local", OPERATION, IBV_WC_REM_OP_ERR, IBV_WC_LOC_P
        vb_say_recv_local)
 /* an atomic's buffer that is not 8 bytes */
 REASON(VB_R_MSG_TOO_LONG, "msg-too-long", 0, NEVER, IBV_WC_LOC_LEN_ERR, NONE, length, vb_say_msg_too_long)
+/* a request of which queue pairs of this type know nothing */
+REASON(VB_R_QP_TYPE, "qp-type", 0, NEVER, IBV_WC_LOC_QP_OP_ERR, NONE, request, vb_say_qp_type)
+/* a datagram's address handle belongs to another protection domain (rule 21) */
+REASON(VB_R_AH_PD, "ah-pd", 0, NEVER, IBV_WC_LOC_QP_OP_ERR, NONE, none, vb_say_ah_pd)
 /* a datagram that is longer than a packet of the port */
 REASON(VB_R_DATAGRAM_TOO_LONG, "datagram-too-long", 0, NEVER, IBV_WC_LOC_LEN_ERR, NONE, length,
        vb_say_datagram_too_long)

@@ -45,7 +45,6 @@ enum vb_build_fault {
 	VB_BUILD_LENGTH,	/* a longer message than the port takes */
 	VB_BUILD_FLUSH,		/* a placement type or a level that there is not */
 	VB_BUILD_NO_ADDRESS,	/* a datagram without an address handle */
-	VB_BUILD_QPN,		/* a datagram to a number of more than 24 bits */
 	VB_BUILD_CALL,		/* a work request cannot say what it has to */
 };
 
@@ -99,6 +98,13 @@ static inline enum vb_build_fault vb_builder_start(struct vb_builder *b, uint32_
 	return VB_BUILD_FINE;
 }
 
+/* A request that is posted, and fails in its turn. */
+static inline void vb_builder_refused(struct vb_swqe *w, enum vb_reason r)
+{
+	w->state = VB_WQE_REFUSED;
+	w->reason = (uint8_t)r;
+}
+
 /* The request has no data, and of XRC no SRQ, until they are given. */
 static inline void vb_builder_bare(struct vb_builder *b)
 {
@@ -106,15 +112,19 @@ static inline void vb_builder_bare(struct vb_builder *b)
 	b->w->remote.srqn = 0;
 }
 
-/* A datagram's address: qpn has 24 bits, and a Q_Key with the high bit stands for the queue pair's own (IBTA
- * 10.2.5). */
+/* A datagram's address: a number has 24 bits, as packets bring it; a Q_Key with the high bit stands for the
+ * queue pair's own (IBTA 10.2.5); an address handle of another protection domain fails the request (IBTA
+ * C10-10). */
 static inline void vb_builder_to(const struct vb_qp *qp, struct vb_swqe *w, const struct vb_ah *ah,
 				 uint32_t qpn, uint32_t qkey)
 {
+	qpn &= VB_QPN_MASK;
 	w->to.number = vb_likely(atomic_load_explicit(&ah->here, memory_order_relaxed))
 			   ? qpn >> VB_QPN_INDEX_BITS
 			   : VB_DEST_NOWHERE;
 	w->to.qpn = qpn;
+	if (vb_unlikely(ah->pd_id != qp->pd_id))
+		vb_builder_refused(w, VB_R_AH_PD);
 	w->to.qkey = vb_unlikely(qkey >> 31) ? qp->attr.qkey : qkey;
 	w->to.grh = ah->grh;
 }

@@ -99,9 +99,11 @@ struct vb_mr {
 struct vb_ah {
 	struct ibv_ah ibv;	 /* first */
 	struct ibv_ah_attr attr; /* set once */
-	uint32_t grh;		 /* VB_GRH_*, of attr; set once */
-	bool group;		 /* it is a multicast group's; set once */
-	_Atomic bool here;	 /* it leads to this host: that may turn out later */
+	uint32_t grh;		 /* VB_GRH_*, of attr; set once, as are the next three */
+	uint32_t number;	 /* that of ibv.handle */
+	uint64_t pd_id;
+	bool group;	   /* it is a multicast group's */
+	_Atomic bool here; /* it leads to this host: that may turn out later */
 };
 
 static inline struct vb_pd *vb_pd(struct ibv_pd *p)

@@ -34,6 +34,7 @@ enum vb_wqe_state {
 	VB_WQE_POSTED, /* no packet sent yet */
 	VB_WQE_GOING, /* about a window: its old binding is dead, and whoever may be using it is waited for */
 	VB_WQE_STARTED, /* has PSNs; some or all packets sent */
+	VB_WQE_REFUSED, /* posting found that it is to fail in its turn, for its `reason` */
 	VB_WQE_FAILED,	/* checked and refused before its first packet; completes with `reason` in its turn */
 };
 
@@ -94,7 +95,7 @@ struct vb_swqe {
 	uint8_t place;	 /* enum vb_place_state */
 	uint32_t got;	 /* VB_WR_FETCH: response bytes that have come, once started */
 	uint8_t num_sge; /* up to VB_MAX_SGE */
-	uint8_t reason;	 /* enum vb_reason of VB_WQE_FAILED */
+	uint8_t reason;	 /* enum vb_reason of VB_WQE_REFUSED and VB_WQE_FAILED */
 	union {
 		struct ibv_sge sge[1];	/* num_sge */
 		uint8_t inline_data[1]; /* length, if flags has IBV_SEND_INLINE; VB_WR_WORD: 8 */

@@ -23,6 +23,7 @@ void vb_requester_arm(struct vb_qp *qp);  /* the timer starts over, or stops if 
 bool vb_requester_outstanding(const struct vb_qp *qp); /* whether the timer has to run */
 void vb_requester_turn(struct vb_qp *qp);	       /* a failed request whose turn has come; SQ drained */
 
+void vb_requester_refused(struct vb_qp *qp, struct vb_swqe *w); /* VB_WQE_REFUSED: its turn fails it */
 bool vb_requester_settles(const struct vb_qp *qp); /* its oldest request waits for users of a window */
 bool vb_requester_local(struct vb_qp *qp); /* what is next and needs no packet; true: something was done */
 

@@ -19,6 +19,13 @@ static void fail(struct vb_qp *qp, struct vb_swqe *w, enum vb_reason r, struct v
 	w->reason = r;
 }
 
+__attribute__((cold, noinline)) void vb_requester_refused(struct vb_qp *qp, struct vb_swqe *w)
+{
+	struct vb_facts f = {.request = {.opcode = w->opcode, .type = qp->ibv.qp_type}};
+
+	fail(qp, w, w->reason, &f);
+}
+
 /* Everything that can be wrong with a request at this side, before its first packet. */
 static bool check(struct vb_qp *qp, struct vb_swqe *w)
 {
@@ -512,6 +519,10 @@ bool vb_requester_run(struct vb_qp *qp, uint32_t place)
 	while (q->next != q->seen) {
 		struct vb_swqe *w = vb_sq_at(q, q->next);
 
+		if (vb_unlikely(w->state == VB_WQE_REFUSED)) {
+			vb_requester_refused(qp, w);
+			break;
+		}
 		if (vb_unlikely(vb_wr_is(w->opcode, VB_WR_LOCAL))) {
 			if (vb_requester_local(qp))
 				continue;
@@ -568,6 +579,8 @@ bool vb_requester_ready(const struct vb_qp *qp)
 	if (q->next == q->seen || !may_work(qp))
 		return false;
 	w = vb_sq_at(q, q->next);
+	if (vb_unlikely(w->state == VB_WQE_REFUSED))
+		return true;
 	if (vb_wr_is(w->opcode, VB_WR_LOCAL))
 		return q->una == q->next && w->state == VB_WQE_POSTED && qp->state == IBV_QPS_RTS;
 	if (!qp->path.out)

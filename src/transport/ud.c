@@ -257,22 +257,26 @@ static inline enum sent send_to(struct vb_qp *qp, struct vb_swqe *w, struct vb_d
 	return how;
 }
 
-static __attribute__((cold, noinline)) void too_long(struct vb_qp *qp, struct vb_swqe *w)
+static __attribute__((cold, noinline)) void refuse_whole(struct vb_qp *qp, struct vb_swqe *w)
 {
 	struct vb_facts f = {.length = {.bytes = w->length, .fit = VB_PORT_MTU}};
 
-	refuse(qp, w, VB_R_DATAGRAM_TOO_LONG, &f);
+	if (w->state == VB_WQE_REFUSED)
+		vb_requester_refused(qp, w);
+	else
+		refuse(qp, w, VB_R_DATAGRAM_TOO_LONG, &f);
 }
 
 /* The request at q->next is sent, or waits at its destination.  false: it cannot be carried out. */
 static inline bool begin(struct vb_qp *qp, struct vb_swqe *w)
 {
-	struct vb_dest *d = vb_dest_at(qp, w->to.number);
+	struct vb_dest *d;
 
-	if (vb_unlikely(w->length > VB_PORT_MTU)) {
-		too_long(qp, w);
+	if (vb_unlikely(w->length > VB_PORT_MTU || w->state == VB_WQE_REFUSED)) {
+		refuse_whole(qp, w);
 		return false;
 	}
+	d = vb_dest_at(qp, w->to.number);
 	if (vb_unlikely(!d->path.out || d->waits) && (w->to.number != VB_DEST_GROUP || d->waits)) {
 		vb_dest_wait(d, qp->req.next);
 		return true;

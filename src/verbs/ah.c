@@ -18,6 +18,7 @@
 static_assert(sizeof(struct ibv_ah) == 24 && sizeof(struct ibv_grh) == 40, "ABI");
 
 static _Atomic uint32_t live;
+static _Atomic uint32_t handles; /* the next one's */
 
 bool vb_gid_missed(const struct vb_context *c)
 {
@@ -89,6 +90,8 @@ VB_EXPORT VB_OBJECT(struct ibv_ah *, ibv_create_ah, (ibpd, attr), struct ibv_pd 
 	vb_pd_count(vb_pd(ibpd), VB_CHILD_AH, 1); /* pairs with ibv_destroy_ah() */
 	ah->ibv.context = ibpd->context;
 	ah->ibv.pd = ibpd;
+	ah->ibv.handle = ah->number = atomic_fetch_add(&handles, 1);
+	ah->pd_id = vb_pd(ibpd)->id;
 	ah->attr = *attr;
 	ah->grh = attr->is_global
 		      ? VB_GRH_WORD(attr->grh.sgid_index, attr->grh.traffic_class, attr->grh.flow_label)
@@ -102,6 +105,9 @@ VB_EXPORT VB_CODE(ibv_destroy_ah, (ibah), struct ibv_ah *ibah)
 {
 	if (vb_context_dead(vb_context(ibah->context)))
 		return 0;
+	if (ibah->handle != ((struct vb_ah *)ibah)->number) /* rule 37 */
+		return vb_refuse(ENOENT, "ibv_destroy_ah", "the handle is 0x%x and was 0x%x", ibah->handle,
+				 ((struct vb_ah *)ibah)->number);
 	vb_pd_count(vb_pd(ibah->pd), VB_CHILD_AH, -1u);
 	free(ibah);
 	atomic_fetch_sub(&live, 1);

@@ -68,9 +68,6 @@ int vb_post_refuse(const struct vb_qp *qp, const char *call, enum vb_build_fault
 		return vb_refuse(EINVAL, call,
 				 "%s on QP 0x%06x, which is of type %s, without an address handle", name,
 				 qp->qpn, type);
-	case VB_BUILD_QPN:
-		return vb_refuse(EINVAL, call, "remote_qpn 0x%x: numbers of queue pairs have 24 bits",
-				 f->qpn);
 	case VB_BUILD_CALL:
 		return vb_refuse(EINVAL, call,
 				 "%s: struct ibv_send_wr has no place for what it says; ibv_wr_%s() has",
@@ -86,11 +83,8 @@ static __attribute__((cold, noinline)) int refuse_request(const struct vb_qp *qp
 							  const struct ibv_send_wr *wr,
 							  enum vb_build_fault fault)
 {
-	const struct vb_post_facts f = {.opcode = wr->opcode,
-					.flags = wr->send_flags,
-					.pieces = wr->num_sge,
-					.length = length_of(wr),
-					.qpn = wr->wr.ud.remote_qpn};
+	const struct vb_post_facts f = {
+	    .opcode = wr->opcode, .flags = wr->send_flags, .pieces = wr->num_sge, .length = length_of(wr)};
 
 	return vb_post_refuse(qp, call, fault, &f);
 }
@@ -124,8 +118,6 @@ enum vb_build_fault vb_post_to(const struct vb_qp *qp, struct vb_swqe *w, struct
 
 	if (vb_unlikely(!ah))
 		return VB_BUILD_NO_ADDRESS;
-	if (vb_unlikely(qpn > VB_QPN_MASK))
-		return VB_BUILD_QPN;
 	if (vb_unlikely(!atomic_load_explicit(&ah->here, memory_order_relaxed)) && !ah->group &&
 	    vb_port_leads_here(vb_qp_hca(qp), &ah->attr)) /* its address has come since */
 		atomic_store_explicit(&ah->here, true, memory_order_relaxed);
@@ -151,6 +143,18 @@ static __attribute__((noinline)) int build_rare(const struct vb_qp *qp, struct v
 	return fault ? refuse_request(qp, call_of(binds), wr, fault) : 0;
 }
 
+/* A request that there is, on a queue pair of a type that has no such: it fails in its turn, as adapters do
+ * it. */
+static __attribute__((cold, noinline)) int build_foreign(struct vb_swqe *w, const struct ibv_send_wr *wr)
+{
+	memset(w, 0, sizeof(*w));
+	w->wr_id = wr->wr_id;
+	w->opcode = (uint8_t)wr->opcode;
+	w->flags = IBV_SEND_SIGNALED;
+	vb_builder_refused(w, VB_R_QP_TYPE);
+	return 0;
+}
+
 /* Fills one request; 0 or errno. */
 static inline __attribute__((always_inline)) int build(struct vb_builder *b, const struct ibv_send_wr *wr,
 						       enum ibv_mw_type binds)
@@ -165,7 +169,11 @@ static inline __attribute__((always_inline)) int build(struct vb_builder *b, con
 			fault = vb_post_to(b->qp, b->w, wr->wr.ud.ah, wr->wr.ud.remote_qpn,
 					   wr->wr.ud.remote_qkey);
 	}
-	return vb_likely(!fault) ? 0 : refuse_request(b->qp, call_of(binds), wr, fault);
+	if (vb_likely(!fault))
+		return 0;
+	return fault == VB_BUILD_OPCODE && vb_wr_row(wr->opcode)->name
+		   ? build_foreign(b->w, wr)
+		   : refuse_request(b->qp, call_of(binds), wr, fault);
 }
 
 /* binds: the type of window that requests in the list may bind. */

@@ -14,7 +14,6 @@ struct vb_post_facts {
 	long long pieces;	   /* of its list */
 	unsigned long long length; /* of its data, or of the range that is flushed */
 	unsigned flush_type, flush_level;
-	unsigned qpn; /* of a datagram's destination */
 };
 
 /* Each says it as `call`, and returns the errno. */

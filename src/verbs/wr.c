@@ -346,8 +346,7 @@ static void set_ud_addr(struct ibv_qp_ex *ex, struct ibv_ah *ah, uint32_t qpn, u
 	x->unaddressed = false;
 	fault = vb_post_to(&x->qp, x->b.w, ah, qpn, qkey);
 	if (vb_unlikely(fault))
-		refuse(x, "ibv_wr_set_ud_addr", fault,
-		       &(struct vb_post_facts){.opcode = x->b.w->opcode, .qpn = qpn});
+		refuse(x, "ibv_wr_set_ud_addr", fault, &(struct vb_post_facts){.opcode = x->b.w->opcode});
 }
 
 static void set_xrc_srqn(struct ibv_qp_ex *ex, uint32_t srqn)

@@ -197,12 +197,54 @@ static void to_oneself(struct kit_end *e)
 	wr.wr.ud.ah = NULL;
 	CHECK(ibv_post_send(e->qp, &wr, &bad) == EINVAL && bad == &wr);
 	wr.wr.ud.ah = ah;
-	wr.wr.ud.remote_qpn = 1 << 24;
-	CHECK(ibv_post_send(e->qp, &wr, &bad) == EINVAL);
-	wr.opcode = IBV_WR_RDMA_WRITE;
-	CHECK(ibv_post_send(e->qp, &wr, &bad) == EINVAL);
+	wr.wr.ud.remote_qpn |= 0xff000000; /* of which a packet brings 24 bits */
+	CHECK(!kit_recv(&other, 9, AT, GRH + 8));
+	CHECK(!ibv_post_send(e->qp, &wr, &bad));
+	expect(e, IBV_WC_SEND);
+	expect(&other, IBV_WC_RECV);
 	CHECK(!ibv_destroy_ah(ah));
 	kit_end_close(&other);
+}
+
+static void fails(struct kit_end *e, struct ibv_send_wr *wr)
+{
+	struct ibv_qp_attr a = {.qp_state = IBV_QPS_RTS};
+	struct ibv_send_wr *bad;
+	struct ibv_wc wc;
+
+	CHECK(!ibv_post_send(e->qp, wr, &bad));
+	wc = kit_wait(e, 20);
+	CHECK(wc.status == IBV_WC_LOC_QP_OP_ERR && wc.wr_id == wr->wr_id, "%s", ibv_wc_status_str(wc.status));
+	CHECK(e->qp->state == IBV_QPS_SQE && !ibv_modify_qp(e->qp, &a, IBV_QP_STATE));
+}
+
+/* What no datagram can do fails in its turn, and so does one through an address handle of another domain
+ * (rules 10, 21). */
+static void what_a_datagram_cannot(struct kit_end *e)
+{
+	static const enum ibv_wr_opcode others[] = {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_SEND_WITH_INV,
+						    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD};
+	struct ibv_pd *elsewhere = ibv_alloc_pd(ctx);
+	struct ibv_ah *ah = kit_ah(pd, &e->card), *theirs = kit_ah(elsewhere, &e->card);
+	struct ibv_send_wr wr, *bad;
+	struct ibv_sge sge;
+
+	for (unsigned i = 0; i < sizeof others / sizeof *others; i++) {
+		wr = request(e, &sge, ah, e->card.qpn);
+		wr.opcode = others[i];
+		wr.send_flags = 0;
+		wr.wr_id = 40 + i;
+		fails(e, &wr);
+	}
+	wr = request(e, &sge, theirs, e->card.qpn);
+	fails(e, &wr);
+	wr.opcode = IBV_WR_TSO;
+	CHECK(ibv_post_send(e->qp, &wr, &bad) == EINVAL);
+	theirs->handle ^= 0x5555;
+	CHECK(ibv_destroy_ah(theirs) == ENOENT); /* rule 37 */
+	theirs->handle ^= 0x5555;
+	CHECK(ibv_dealloc_pd(elsewhere) == EBUSY);
+	CHECK(!ibv_destroy_ah(ah) && !ibv_destroy_ah(theirs) && !ibv_dealloc_pd(elsewhere));
 }
 
 /* A request built call by call names its destination too, or it is not posted. */
@@ -492,6 +534,7 @@ int main(void)
 	CHECK(!ibv_destroy_ah(ah));
 	end(pid);
 	to_oneself(&e);
+	what_a_datagram_cannot(&e);
 	by_calls(&e);
 	from_a_shared_queue(&e);
 	what_is_dropped_is_counted(&e);

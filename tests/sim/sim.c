@@ -772,7 +772,7 @@ static enum vb_build_fault build(const struct sim *s, struct vb_builder *b, cons
 /* Where a datagram goes: over there, from an IPv4 address. */
 static void address(struct sim *s, unsigned n, struct vb_builder *b)
 {
-	const struct vb_ah ah = {.grh = VB_GRH_WORD(1, 0, 0), .here = true};
+	const struct vb_ah ah = {.grh = VB_GRH_WORD(1, 0, 0), .here = true, .pd_id = b->qp->pd_id};
 
 	vb_builder_to(b->qp, b->w, &ah, SIM_FAR << VB_QPN_INDEX_BITS, s->n[n].qkey);
 	b->w->to.qpn = s->n[!n].qp.qpn;

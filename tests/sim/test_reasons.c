@@ -756,6 +756,27 @@ static struct sim *datagrams(const struct sim_cfg *cfg, uint32_t len, uint32_t r
 	return s;
 }
 
+/* Posting found it; proc/test_ud.c has real ones. */
+static struct sim *refused(enum vb_reason r)
+{
+	struct sim *s = sim_desk(CFG(.family = VB_FAMILY_UC, .path_at = {1000, 1000}));
+
+	sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	vb_builder_refused(vb_sq_at(&s->n[0].qp.req, 0), r);
+	sim_settle(s);
+	return s;
+}
+
+static struct sim *qp_type(void)
+{
+	return refused(VB_R_QP_TYPE);
+}
+
+static struct sim *ah_pd(void)
+{
+	return refused(VB_R_AH_PD);
+}
+
 static struct sim *datagram_too_long(void)
 {
 	return datagrams(CFG(.family = VB_FAMILY_UD), 4097, 0);
@@ -918,6 +939,8 @@ static const struct reach {
     {VB_R_CQ_OVERRUN, QUEUE, cq_overrun, "a completion queue of 2 entries overran"},
     {VB_R_DROP_SEQUENCE, DROPPED, drop_sequence, NULL},
     {VB_R_DROP_NO_RECV, DROPPED, drop_no_receive, NULL},
+    {VB_R_QP_TYPE, HERE, qp_type, "SEND is no request that a queue pair of type IBV_QPT_UC carries out"},
+    {VB_R_AH_PD, HERE, ah_pd, "another protection domain than the queue pair"},
     {VB_R_DATAGRAM_TOO_LONG, HERE, datagram_too_long, "at most 4096 in one packet"},
     {VB_R_DROP_TOO_SMALL, DROPPED, drop_too_small, NULL},
     {VB_R_DROP_QKEY, DROPPED, drop_qkey, NULL},
