@@ -132,8 +132,10 @@ static inline void vb_builder_to(const struct vb_qp *qp, struct vb_swqe *w, cons
 /* The same of a group's address, whose queue pairs have one number: to any other it leads nowhere. */
 static inline void vb_builder_to_group(struct vb_swqe *w, const struct vb_ah *ah, uint32_t qpn)
 {
-	w->to.number = qpn == VB_QPN_GROUP ? VB_DEST_GROUP : VB_DEST_NOWHERE;
-	if (qpn == VB_QPN_GROUP)
+	bool all = (qpn & VB_QPN_MASK) == VB_QPN_GROUP;
+
+	w->to.number = all ? VB_DEST_GROUP : VB_DEST_NOWHERE;
+	if (all)
 		memcpy(w->to.mgid, ah->attr.grh.dgid.raw, sizeof(w->to.mgid));
 }
 
