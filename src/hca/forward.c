@@ -8,6 +8,7 @@
 #include "hca/all.h"
 #include "hca/send.h"
 #include "iba/pkt.h"
+#include "iba/wr.h"
 #include "transport/transport.h"
 
 /* What the two ends say to one another.  They mean a target by its number, and which question by a ticket. */
@@ -125,6 +126,7 @@ static void end(struct vb_qp *qp)
 	}
 	stop_seeking(w);
 	w->busy = w->within = NULL;
+	w->fetch = (struct vb_fetch){0};
 	w->again = false;
 	w->full = NULL;
 	w->wanted = w->nowhere = 0;
@@ -184,8 +186,9 @@ static const struct vb_lane *lane_of(const struct vb_peer *peer, uint32_t target
 static void hear_opened(struct vb_peer *peer, const struct tell *t)
 {
 	struct vb_adapter *a = peer->adapter;
-	struct vb_rxq *r = peer->lanes[0].rxq;	      /* under which no QP goes */
-	struct vb_forward *f = calloc(1, sizeof(*f)); /* pairs with drop() */
+	struct vb_rxq *r = peer->lanes[0].rxq; /* under which no QP goes */
+	const struct vb_lane *lane = lane_of(peer, t->target);
+	struct vb_forward *f = calloc(1, sizeof(*f) + lane->out->mtu); /* pairs with drop() */
 	struct vb_qp *qp;
 
 	vb_lock_take(&r->rx);
@@ -200,7 +203,8 @@ static void hear_opened(struct vb_peer *peer, const struct tell *t)
 			*f = (struct vb_forward){.number = t->number,
 						 .deputy = t->deputy,
 						 .peer = peer,
-						 .out = lane_of(peer, t->target)->out,
+						 .out = lane->out,
+						 .room = lane->out->mtu,
 						 .source = {.high = VB_SOURCE_PEER, .low = peer->incarnation},
 						 .psn = t->ticket & VB_PSN_MASK,
 						 .una = t->ticket & VB_PSN_MASK};
@@ -287,7 +291,8 @@ static void begin(struct deputy *d, struct vb_peer *peer, const struct tell *t)
 
 	vb_lock_take(&qp->lock);
 	qp->dest_qpn = t->dest_qpn;
-	qp->access = IBV_ACCESS_REMOTE_WRITE;
+	qp->access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
+		     VB_ACCESS_FLUSH_GLOBAL;
 	qp->attr.path_mtu = (enum ibv_mtu)t->path_mtu;
 	qp->path_mtu = (uint8_t)t->path_mtu;
 	qp->resp.epsn = t->psn & VB_PSN_MASK;
@@ -308,6 +313,7 @@ static struct deputy *make_deputy(struct vb_hca *h, struct vb_peer *peer, const 
 	size_t size = (sizeof(struct deputy) + VB_LINE - 1) & -(size_t)VB_LINE;
 	struct deputy *d = aligned_alloc(VB_LINE, size); /* pairs with end_deputy() */
 	struct ibv_qp_cap cap = {0};
+	int room;
 
 	if (!d)
 		return NULL;
@@ -320,10 +326,17 @@ static struct deputy *make_deputy(struct vb_hca *h, struct vb_peer *peer, const 
 	d->number = vb_qpn_take(h->adapter, &d->qp);	/* pairs with end_deputy() */
 	if (!d->number)
 		goto fini_qp;
+	vb_lock_take(&d->qp.lock);
+	room = vb_qp_resources(&d->qp, 2);
+	vb_lock_give(&d->qp.lock);
+	if (room)
+		goto give_number;
 	d->qp.shown = vb_qpn_published(h->adapter, d->number);
 	d->qp.drops = vb_adapter_drops(h->adapter);
 	begin(d, peer, t);
 	return d;
+give_number:
+	vb_qpn_give(h->adapter, d->number);
 fini_qp:
 	vb_qp_fini(&d->qp);
 free_deputy:

@@ -55,9 +55,10 @@ void vb_forward_forget(struct vb_qp *qp, struct vb_forward *f, uint32_t received
 		w->within = NULL;
 	if (w->busy != f)
 		return;
-	if (received && vb_psn_diff(psn, f->una) > 0 && vb_psn_diff(psn, f->psn) <= 0)
+	if (received && !w->fetch.under_way && vb_psn_diff(psn, f->una) > 0 && vb_psn_diff(psn, f->psn) <= 0)
 		vb_forward_arrived(qp, f, psn);
 	w->again |= w->busy == f;
 	w->busy = NULL;
+	w->fetch = (struct vb_fetch){0};
 	vb_forward_show(qp);
 }

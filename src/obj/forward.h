@@ -37,6 +37,20 @@ struct vb_forward {
 	uint32_t psn;		 /* next to send */
 	uint32_t una;		 /* oldest that is not answered */
 	uint32_t msn;		 /* as the deputy counts */
+	uint32_t room;		 /* bytes at `piece` */
+	uint8_t piece[];	 /* of a READ's answer, as it came last */
+};
+
+/* A request that is answered with more than an ACK (VB_OP_HELD), and is with a deputy: alone, and of a READ
+ * as many bytes at a time as a packet has, which are asked for when there is room to pass them on. */
+struct vb_fetch {
+	uint32_t psn, npsn; /* the target's */
+	uint64_t va;
+	uint32_t rkey, length, srqn;
+	uint8_t opcode;
+	uint32_t at; /* which packet of its answer, beginning with 0, was asked for last */
+	bool under_way, come;
+	bool first; /* the request itself, which no responder resource stands for yet */
 };
 
 struct vb_forwards {
@@ -50,6 +64,7 @@ struct vb_forwards {
 	 * answers of `busy`, the process that is looked for, room in `full`. */
 	bool again;
 	struct vb_out *full;
+	struct vb_fetch fetch;
 	uint32_t wanted;	 /* the adapter number that is looked for, 0: none */
 	uint32_t nowhere;	 /* the one last looked for that leads to nobody, 0: none */
 	struct vb_peer *seeking; /* who has `wanted`, with a reference; NULL: not known yet */

@@ -117,7 +117,9 @@ struct vb_resource {
 	uint64_t va;	/* READ: address of the byte that packet 0 begins with */
 	uint32_t rkey;
 	uint32_t length;
-	uint64_t pd;   /* READ: domain that the key must belong to */
+	uint64_t pd; /* READ: domain that the key must belong to */
+	/* READ: the adapter number of the process that has the region, 0: this one; and the SRQ named */
+	uint32_t forward, srqn;
 	uint64_t orig; /* atomic: saved result (rule 17) */
 };
 

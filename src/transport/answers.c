@@ -2,6 +2,7 @@
  * requests and each again if it is asked for again; behind them a NAK, or one ACK for all that came. */
 #include <string.h>
 
+#include "transport/forward.h"
 #include "transport/rc_priv.h"
 
 static bool emit(struct vb_qp *qp, const struct vb_pkt *p, const void *payload, uint32_t len)
@@ -65,19 +66,32 @@ static int read_packet(struct vb_qp *qp, struct vb_resource *res)
 					 : (last ? VB_READ_RESP_LAST : VB_READ_RESP_MIDDLE),
 				   vb_psn_add(res->psn, k), VB_AETH_ACK, res->msn);
 	struct vb_mem_want w = remote_want(qp, res->rkey, IBV_ACCESS_REMOTE_READ, res->va + off, len);
+	const uint8_t *bytes = NULL; /* another process's */
 	struct vb_facts f = {0};
 	struct vb_mem_use u;
 	struct vb_outbuf b;
 	enum vb_reason r = VB_OK;
+	int there = 1;
 
 	w.pd = res->pd;
 	p.pad = -len & 3;
+	if (vb_unlikely(res->forward)) {
+		there = vb_forward_fetch(qp, res, k, len, &bytes);
+		if (!there)
+			return 0;
+	}
 	if (!qp->path.out || !qp->path.out->ops->reserve(qp->path.out, &b, vb_opcodes[p.opcode].hdr_len,
 							 len + p.pad, VB_OUT_RESPONSE))
 		return 0;
-	if (len)
+	if (there < 0) {
+		r = VB_R_XRC_SRQ;
+		f.srq.number = res->srqn;
+	} else if (bytes) {
+		memcpy(b.payload, bytes, len);
+	} else if (len) {
 		r = vb_mem_begin(qp->keys, &u, &w, &f);
-	if (r == VB_OK && len) {
+	}
+	if (r == VB_OK && len && !bytes) {
 		if (!vb_mem_get(&u, b.payload, len)) {
 			r = vb_mem_why(&u, res->rkey, res->va + off, len, &f);
 			f.addr = res->va; /* the request's, not this packet's */

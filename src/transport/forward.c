@@ -126,11 +126,30 @@ static bool go_on(struct vb_qp *qp, const struct vb_pkt *p)
 	return true;
 }
 
-/* What a deputy cannot do for the target. */
-static bool cannot_go_on(const struct vb_qp *qp, const struct vb_pkt *p)
+/* What the queue pair has to permit for a request. */
+static uint32_t rights(const struct vb_pkt *p)
 {
-	return p->loan || p->op->bits & VB_OP_HELD ||
-	       (p->op->bits & VB_OP_WRITE && !(qp->access & IBV_ACCESS_REMOTE_WRITE));
+	uint32_t bits = p->op->bits;
+
+	return bits & (VB_OP_WRITE | VB_OP_WORD) ? IBV_ACCESS_REMOTE_WRITE
+	       : bits & VB_OP_READ		 ? IBV_ACCESS_REMOTE_READ
+	       : bits & VB_OP_ATOMIC		 ? IBV_ACCESS_REMOTE_ATOMIC
+	       : bits & VB_OP_HELD
+		   ? (p->flush_type & VB_FLUSH_GLOBAL ? VB_ACCESS_FLUSH_GLOBAL : 0) |
+			 (p->flush_type & VB_FLUSH_PERSISTENT ? VB_ACCESS_FLUSH_PERSISTENT : 0)
+		   : 0;
+}
+
+static bool has_room(const struct vb_resp *s)
+{
+	return s->res_head - s->res_next < s->res_size;
+}
+
+/* What is refused before it goes anywhere. */
+static bool is_refused(const struct vb_qp *qp, const struct vb_pkt *p)
+{
+	return p->loan || rights(p) & ~(uint32_t)qp->access ||
+	       (p->op->bits & VB_OP_HELD && (!has_room(&qp->resp) || p->dma_len > VB_MAX_MSG));
 }
 
 static void stop(struct vb_qp *qp, const struct vb_pkt *p)
@@ -139,14 +158,95 @@ static void stop(struct vb_qp *qp, const struct vb_pkt *p)
 
 	if (p->loan) { /* who lends lends to this process alone */
 		refuse(&qp->resp, VB_AETH_NAK_LOAN);
-	} else if (p->op->bits & VB_OP_HELD) {
-		f.srq.number = p->srqn;
-		vb_responder_fault(qp, &f, VB_R_XRC_SRQ, false);
-	} else {
-		f.access.want = IBV_ACCESS_REMOTE_WRITE;
+	} else if (rights(p) & ~(uint32_t)qp->access) {
+		f.access.want = rights(p);
 		f.access.have = qp->access;
 		vb_responder_fault(qp, &f, VB_R_QP_ACCESS, false); /* rule 22 */
+	} else if (!has_room(&qp->resp)) {
+		f.limit.most = qp->resp.res_size;
+		vb_responder_fault(qp, &f, VB_R_TOO_MANY_READS, false);
+	} else {
+		f.length.bytes = p->dma_len;
+		f.length.fit = VB_MAX_MSG;
+		vb_responder_fault(qp, &f, VB_R_BAD_LENGTH, false);
 	}
+}
+
+/* One packet to a deputy that has nothing else to do.  next: the PSN that the target takes behind it. */
+static bool ask(struct vb_qp *qp, struct vb_forward *f, const struct vb_pkt *p, uint32_t next)
+{
+	struct vb_forwards *w = qp->forwards;
+
+	if (!send(f, p, f->psn)) {
+		w->full = f->out;
+		return false;
+	}
+	f->psn = vb_psn_add(f->psn, 1);
+	w->next = next;
+	w->busy = f;
+	w->fetch.under_way = true;
+	w->fetch.come = false;
+	return true;
+}
+
+/* p is a request that is held, the one that is expected, and nothing is outstanding.  false: not now. */
+static bool go_alone(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	struct vb_forwards *w = qp->forwards;
+	struct vb_forward *f = way_of(qp, p);
+	bool read = VB_OPERATION(p->opcode) == VB_READ_REQUEST;
+	struct vb_pkt to = *p;
+	uint32_t npsn = 1;
+
+	if (!f)
+		return false;
+	if (read) {
+		npsn = psn_count(p->dma_len, path_mtu(qp));
+		to.dma_len = npsn > 1 ? path_mtu(qp) : p->dma_len;
+	}
+	w->fetch = (struct vb_fetch){.psn = p->psn,
+				     .npsn = npsn,
+				     .va = p->va,
+				     .rkey = p->rkey,
+				     .length = p->dma_len,
+				     .opcode = p->opcode,
+				     .srqn = p->srqn,
+				     .first = true};
+	if (!ask(qp, f, &to, vb_psn_add(p->psn, npsn)))
+		return false;
+	vb_responder_met(qp);
+	w->again = false;
+	w->full = NULL;
+	qp->resp.nak_sent = false;
+	qp->resp.nak_owed = 0;
+	vb_forward_show(qp);
+	return true;
+}
+
+int vb_forward_fetch(struct vb_qp *qp, const struct vb_resource *res, uint32_t k, uint32_t len,
+		     const uint8_t **bytes)
+{
+	struct vb_forwards *w = qp->forwards;
+	struct vb_forward *f = find(w, res->forward);
+	struct vb_pkt p = {.op = &vb_opcodes[res->opcode],
+			   .opcode = res->opcode,
+			   .pkey = VB_PKEY_DEFAULT,
+			   .srqn = res->srqn,
+			   .va = res->va + (uint64_t)k * path_mtu(qp),
+			   .rkey = res->rkey,
+			   .dma_len = len};
+
+	if (!f)
+		return -1;
+	if (w->fetch.come && w->fetch.psn == res->psn && w->fetch.at == k) {
+		*bytes = f->piece;
+		return 1;
+	}
+	if (w->busy)
+		return 0;
+	w->fetch = (struct vb_fetch){.psn = res->psn, .npsn = res->npsn, .length = res->length, .at = k};
+	ask(qp, f, &p, qp->resp.epsn);
+	return 0;
 }
 
 bool vb_forward_request(struct vb_qp *qp, const struct vb_pkt *p)
@@ -158,7 +258,7 @@ bool vb_forward_request(struct vb_qp *qp, const struct vb_pkt *p)
 	if (d > 0 || vb_psn_diff(p->psn, qp->resp.epsn) < 0)
 		return false; /* something is lost before it, or it was answered before */
 	if (d < 0) {	      /* it is with the deputy, or was lost on its way there */
-		if (!w->busy->out->tells)
+		if (!w->busy->out->tells && !w->fetch.under_way)
 			send(w->busy, p, vb_psn_add(w->busy->psn, (uint32_t)d & VB_PSN_MASK));
 		return true;
 	}
@@ -172,9 +272,11 @@ bool vb_forward_request(struct vb_qp *qp, const struct vb_pkt *p)
 		hold_back(qp);
 		return true;
 	}
-	if (cannot_go_on(qp, p) && !w->busy) /* else what is before it may yet fail */
+	if (w->busy && (is_refused(qp, p) || p->op->bits & VB_OP_HELD || w->fetch.under_way))
+		hold_back(qp); /* what is before it may yet fail */
+	else if (is_refused(qp, p))
 		stop(qp, p);
-	else if (cannot_go_on(qp, p) || !go_on(qp, p))
+	else if (!(p->op->bits & VB_OP_HELD ? go_alone(qp, p) : go_on(qp, p)))
 		hold_back(qp);
 	return true;
 }
@@ -203,6 +305,58 @@ static void nak(struct vb_qp *qp, const struct vb_pkt *p)
 	}
 }
 
+/* What the target owes from now on for a request that the deputy has carried out. */
+static void owe_answer(struct vb_qp *qp, const struct vb_forward *f, const struct vb_pkt *p)
+{
+	const struct vb_fetch *x = &qp->forwards->fetch;
+	struct vb_resp *s = &qp->resp;
+
+	s->msn = vb_psn_add(s->msn, 1);
+	s->res[s->res_head++ % s->res_size] = (struct vb_resource){.psn = s->epsn,
+								   .npsn = x->npsn,
+								   .msn = s->msn,
+								   .opcode = x->opcode,
+								   .va = x->va,
+								   .rkey = x->rkey,
+								   .length = x->length,
+								   .orig = p->orig,
+								   .forward = f->number,
+								   .srqn = x->srqn};
+	s->epsn = vb_psn_add(s->epsn, x->npsn);
+	s->last_op = x->opcode;
+	s->ack_owed = false; /* the answer acknowledges everything before it */
+}
+
+/* The deputy answers what is fetched. */
+static void fetched(struct vb_qp *qp, struct vb_forward *f, const struct vb_pkt *p)
+{
+	struct vb_forwards *w = qp->forwards;
+	struct vb_fetch *x = &w->fetch;
+	struct vb_resp *s = &qp->resp;
+	bool positive = VB_AETH_KIND(p->syndrome) == 0, first = x->first;
+
+	if (positive && (p->payload_len > f->room || (first && !has_room(s))))
+		return; /* no deputy does, nor does a program take resources away that are in use */
+	x->under_way = x->first = false;
+	w->busy = NULL;
+	f->msn = p->msn;
+	f->una = f->psn;
+	if (!positive) {
+		f->psn = f->una = p->psn;
+		nak(qp, p);
+		if (first || qp->state != IBV_QPS_ERR)
+			return;
+		s->nak_psn = vb_psn_add(x->psn, x->at); /* rule 8: the answer breaks off here */
+		s->res_next = s->res_head;
+		s->replaying = false;
+		return;
+	}
+	if (first)
+		owe_answer(qp, f, p);
+	x->come = true;
+	memcpy(f->piece, p->payload, p->payload_len);
+}
+
 void vb_forward_answer(struct vb_qp *qp, const struct vb_pkt *p)
 {
 	struct vb_forward *f = qp->forwards->busy;
@@ -214,6 +368,14 @@ void vb_forward_answer(struct vb_qp *qp, const struct vb_pkt *p)
 		return;
 	if (vb_psn_diff(upto, f->una) < 0 || vb_psn_diff(upto, f->psn) > 0)
 		return; /* of an earlier time */
+	if (qp->forwards->fetch.under_way) {
+		fetched(qp, f, p);
+		if (qp->state == IBV_QPS_ERR)
+			return;
+		vb_forward_resume(qp);
+		vb_forward_show(qp);
+		return;
+	}
 	qp->resp.msn = vb_psn_add(qp->resp.msn, (p->msn - f->msn) & VB_PSN_MASK);
 	f->msn = p->msn;
 	vb_forward_arrived(qp, f, upto);

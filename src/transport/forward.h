@@ -10,6 +10,10 @@
 bool vb_forward_request(struct vb_qp *target, const struct vb_pkt *p);
 /* A deputy answers. */
 void vb_forward_answer(struct vb_qp *target, const struct vb_pkt *p);
+/* Brings the bytes of packet k, `len` of them, of a READ's answer, whose region another process has.  1: they
+ * are at *bytes; 0: they will come, and output() is to try again; -1: that process is gone. */
+int vb_forward_fetch(struct vb_qp *target, const struct vb_resource *res, uint32_t k, uint32_t len,
+		     const uint8_t **bytes);
 /* If what was held back may come now, its sender is told. */
 void vb_forward_resume(struct vb_qp *target);
 

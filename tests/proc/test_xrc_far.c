@@ -216,6 +216,23 @@ static const struct came *next_of(struct cast *c, struct holder *h, int n)
 	return k;
 }
 
+/* An error, and the target's event; then all is connected anew. */
+static void fails(struct cast *c, enum ibv_wc_status status, enum ibv_event_type event)
+{
+	enum ibv_wc_status is = xrc_ends(&c->s);
+
+	CHECK(is == status, "%s, not %s", ibv_wc_status_str(is), ibv_wc_status_str(status));
+	kit_until(&c->t->event, (int)event + 1);
+	connect_all(c);
+}
+
+/* The first packets of a message are to lie with a process that is stopped, of which nothing tells; were they
+ * not there yet, less would be tried. */
+static void let_it_come(void)
+{
+	kit_nap(50);
+}
+
 /* Each kind of message, small and of many packets, to three processes by turns. */
 static void all_messages(void)
 {
@@ -292,6 +309,55 @@ static void by_turns(void)
 	finish(&c);
 }
 
+/* What is answered with more than an ACK, of every size and many at once. */
+static void reads_and_atomics(void)
+{
+	enum { AT = 4096 };
+	struct cast c;
+	struct holder *h[3];
+	uint64_t *word, n = 0;
+
+	xrc_timeout = 0;
+	begin(&c, ROOM, 1);
+	h[0] = &c.t->holder[0];
+	h[1] = &c.t->holder[1];
+	h[2] = &c.t->target;
+	word = (uint64_t *)(void *)(c.s.buf + ROOM);
+	for (uint32_t len = 0; len <= 300000; len = len * 37 + 1) {
+		for (int i = 0; i < 3; i++) {
+			fill(&c, len, (uint8_t)(len + (uint32_t)i));
+			xrc_post(&c.s, IBV_WR_RDMA_WRITE, h[i]->srqn, 0, len, h[i]->addr + AT, h[i]->rkey);
+			xrc_post(&c.s, IBV_WR_RDMA_READ, h[i]->srqn, ROOM, len, h[i]->addr + AT, h[i]->rkey);
+			CHECK(xrc_ends(&c.s) == IBV_WC_SUCCESS && xrc_ends(&c.s) == IBV_WC_SUCCESS);
+			CHECK(sum(c.s.buf, len) == sum(c.s.buf + ROOM, len), "%u bytes of %d", len, i);
+		}
+	}
+	for (int i = 0; i < 40; i++) { /* by turns, so that each waits for the one before */
+		struct holder *at = h[i % 3];
+
+		xrc_post(&c.s, IBV_WR_ATOMIC_FETCH_AND_ADD, at->srqn, ROOM, 8, at->addr, at->rkey);
+		xrc_post(&c.s, IBV_WR_RDMA_READ, at->srqn, ROOM + 8, 8, at->addr, at->rkey);
+		CHECK(xrc_ends(&c.s) == IBV_WC_SUCCESS && xrc_ends(&c.s) == IBV_WC_SUCCESS);
+		n = (uint64_t)(i / 3) * 5;
+		CHECK(word[0] == n && word[1] == n + 5, "%d: %lu, %lu", i, word[0], word[1]);
+	}
+	for (int i = 0; i < 8; i++)
+		xrc_post(&c.s, IBV_WR_RDMA_READ, h[i % 2]->srqn, ROOM, 50000, h[i % 2]->addr + AT,
+			 h[i % 2]->rkey);
+	for (int i = 0; i < 8; i++)
+		CHECK(xrc_ends(&c.s) == IBV_WC_SUCCESS, "%d", i);
+	xrc_post(&c.s, IBV_WR_RDMA_READ, h[0]->srqn, ROOM, 8, h[0]->addr, h[1]->rkey);
+	fails(&c, IBV_WC_REM_ACCESS_ERR, IBV_EVENT_QP_ACCESS_ERR);
+	xrc_post(&c.s, IBV_WR_ATOMIC_FETCH_AND_ADD, h[1]->srqn, ROOM, 8, h[1]->addr + 4, h[1]->rkey);
+	fails(&c, IBV_WC_REM_INV_REQ_ERR, IBV_EVENT_QP_REQ_ERR);
+	kit_stop(c.holder[0]);
+	xrc_post(&c.s, IBV_WR_RDMA_READ, h[0]->srqn, ROOM, 50000, h[0]->addr, h[0]->rkey);
+	let_it_come();
+	kill_one(&c.holder[0]);
+	fails(&c, IBV_WC_REM_INV_RD_REQ_ERR, IBV_EVENT_QP_ACCESS_ERR);
+	finish(&c);
+}
+
 static void no_receive_is_posted(void)
 {
 	struct cast c;
@@ -315,16 +381,6 @@ static void no_receive_is_posted(void)
 		CHECK(next_of(&c, h, i)->len == (i < 2 ? 8u + (uint32_t)i : 100000u));
 	}
 	finish(&c);
-}
-
-/* An error, and the target's event; then all is connected anew. */
-static void fails(struct cast *c, enum ibv_wc_status status, enum ibv_event_type event)
-{
-	enum ibv_wc_status is = xrc_ends(&c->s);
-
-	CHECK(is == status, "%s, not %s", ibv_wc_status_str(is), ibv_wc_status_str(status));
-	kit_until(&c->t->event, (int)event + 1);
-	connect_all(c);
 }
 
 /* What the SRQ's process finds wrong, the initiator's requests end with. */
@@ -388,13 +444,6 @@ static void a_process_is_stopped(void)
 	CHECK(next_of(&c, h, 1)->sum == sum(c.s.buf, ROOM / 2));
 	CHECK(next_of(&c, &c.t->target, 0)->len == 8);
 	finish(&c);
-}
-
-/* The first packets of a message are to lie with a process that is stopped, of which nothing tells; were they
- * not there yet, less would be tried. */
-static void let_it_come(void)
-{
-	kit_nap(50);
 }
 
 /* The SRQ's process dies: stopped with half a message, and before a message. */
@@ -473,6 +522,7 @@ static void the_target_dies(void)
 
 static const struct kit_case cases[] = {
     {.name = "all messages", .run = all_messages, .clean = true},
+    {.name = "reads and atomics", .run = reads_and_atomics, .clean = true},
     {.name = "by turns", .run = by_turns, .clean = true},
     {.name = "no receive is posted", .run = no_receive_is_posted, .clean = true},
     {.name = "what is wrong", .run = what_is_wrong, .clean = true},
