@@ -267,7 +267,8 @@ void vb_qpn_give(struct vb_adapter *a, uint32_t qpn)
 	pthread_mutex_unlock(&a->qpn_lock);
 }
 
-struct vb_qp *vb_qpn_find(const struct vb_adapter *a, uint32_t qpn)
+/* For each packet. */
+inline __attribute__((always_inline)) struct vb_qp *vb_qpn_find(const struct vb_adapter *a, uint32_t qpn)
 {
 	_Atomic(struct vb_qp *) *p = place(a, qpn);
 
