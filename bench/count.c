@@ -149,7 +149,8 @@ enum kind {
 	EX_RECEIVE,
 	EX_ACK,
 	EX_COMPLETION,
-	KINDS
+	KINDS,
+	NONE
 };
 
 /* What is counted of each type: all kinds of RC, and of the others those that stand beside RC's. */
@@ -186,8 +187,8 @@ static void post(struct side *s, enum kind k)
 		side_address(s, &wr);
 	if (k == POST_RECV)
 		errno = vcount_post_recv(s->qp, &recv);
-	else
-		side_receive(s, 1, 8);
+	else if (side_type(s) == IBV_QPT_RC)
+		side_receive(s, 1, 8); /* for the answer */
 	if (k == POST_INLINE)
 		errno = c->post_inline(s->qp, &wr);
 	else if (k == POST_REGION)
@@ -235,18 +236,28 @@ static void find(struct ibv_cq *cq, int n)
 	side_wait(cq, n == 1 ? 0 : 1);
 }
 
-/* A message comes alone, and is acknowledged; of UC and UD it is complete already. */
+/* A message comes alone, and is acknowledged. */
 static void one_way(struct side *from, struct side *to, enum kind k)
 {
 	struct ibv_wc wc;
 
 	side_receive(to, 1, 8);
 	side_post(from, IBV_WR_SEND, 8, IBV_SEND_INLINE | IBV_SEND_SIGNALED);
-	find(to->rcq,
-	     poll_as(k, RECEIVE, counted[side_type(to)].receive, EX_RECEIVE, vcount_ex_receive, to->rcq));
+	find(to->rcq, poll_as(k, RECEIVE, vcount_receive, EX_RECEIVE, vcount_ex_receive, to->rcq));
 	if (poll_one(to->rcq, &wc)) /* it finds nothing, and sends what is owed */
 		die("a message that nobody sent");
 	find(from->scq, poll_as(k, ACK, vcount_ack, EX_ACK, vcount_ex_ack, from->scq));
+}
+
+/* Nobody acknowledges it: it is complete when it has left. */
+static void unanswered(struct side *from, struct side *to, enum kind k)
+{
+	const struct counted *c = &counted[side_type(from)];
+
+	side_receive(to, 1, 8);
+	post(from, k);
+	find(to->rcq, poll_as(k, RECEIVE, c->receive, NONE, NULL, to->rcq));
+	find(from->scq, poll_as(k, COMPLETION, c->completion, NONE, NULL, from->scq));
 }
 
 /* The answer carries the ACK along, as in a ping-pong. */
@@ -263,15 +274,17 @@ static void there_and_back(struct side *here, struct side *there, enum kind k)
 	side_wait(there->rcq, 1);
 	side_post(there, IBV_WR_SEND, 8, IBV_SEND_INLINE | IBV_SEND_SIGNALED);
 	find(here->rcq, (k == RECEIVE_ACK ? vcount_receive_ack : poll_one)(here->rcq, &wc));
-	find(here->scq, poll_as(k, COMPLETION, counted[side_type(here)].completion, EX_COMPLETION,
-				vcount_ex_completion, here->scq));
+	find(here->scq,
+	     poll_as(k, COMPLETION, vcount_completion, EX_COMPLETION, vcount_ex_completion, here->scq));
 	side_wait(there->scq, 1);
 }
 
 static void exchange(struct side *here, struct side *there, enum kind k)
 {
 	rest(here);
-	if (k == RECEIVE || k == ACK || k == EX_RECEIVE || k == EX_ACK)
+	if (side_type(here) != IBV_QPT_RC)
+		unanswered(here, there, k);
+	else if (k == RECEIVE || k == ACK || k == EX_RECEIVE || k == EX_ACK)
 		one_way(here, there, k);
 	else
 		there_and_back(here, there, k);

@@ -104,6 +104,15 @@ static inline void vb_pkt_put_bth(uint8_t *buf, const struct vb_pkt *p)
 	memcpy(buf, w, VB_BTH_LEN);
 }
 
+/* BTH and DETH, all that a datagram without immediate has. */
+static inline void vb_pkt_put_datagram(uint8_t *buf, const struct vb_pkt *p)
+{
+	uint32_t w[2] = {htobe32(p->qkey), htobe32(p->src_qpn & VB_QPN_MASK)};
+
+	vb_pkt_put_bth(buf, p);
+	memcpy(buf + VB_BTH_LEN, w, sizeof(w));
+}
+
 /* Fields of a BTH by themselves, for who sees to packets of one kind. */
 static inline uint32_t vb_pkt_get_word(const uint8_t *hdr, unsigned i)
 {

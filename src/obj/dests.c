@@ -2,7 +2,6 @@
 
 #include <stdlib.h>
 
-#include "obj/qp.h"
 #include "obj/ring.h"
 
 #define BYTES (VB_DESTS * sizeof(struct vb_dest))
@@ -31,25 +30,19 @@ void vb_dests_free(struct vb_dests *d)
 	free(d);
 }
 
-static __attribute__((cold, noinline)) void begin(struct vb_qp *qp, struct vb_dest *d, uint32_t number)
-{
-	d->number = number;
-	d->path.qp = qp;
-	vb_list_init(&d->path.owes);
-	vb_list_init(&d->waiting);
-	vb_list_init(&d->used);
-}
-
-struct vb_dest *vb_dest_at(struct vb_qp *qp, uint32_t number)
+__attribute__((cold)) void vb_dest_use(struct vb_qp *qp, uint32_t number)
 {
 	struct vb_dest *d = &qp->dests->at[number];
 
 	vb_lock_assert_held(&qp->lock);
-	if (vb_unlikely(!d->path.qp))
-		begin(qp, d, number);
-	if (vb_unlikely(!vb_list_linked(&d->used)))
-		vb_list_append(&qp->dests->used, &d->used);
-	return d;
+	if (!d->path.qp) { /* named for the first time */
+		d->number = number;
+		d->path.qp = qp;
+		vb_list_init(&d->path.owes);
+		vb_list_init(&d->waiting);
+		vb_list_init(&d->used);
+	}
+	vb_list_append(&qp->dests->used, &d->used);
 }
 
 void vb_dest_wait(struct vb_dest *d, uint32_t index)

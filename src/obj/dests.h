@@ -13,6 +13,7 @@
 #include "iba/limits.h"
 #include "iba/reach.h"
 #include "obj/path.h"
+#include "obj/qp.h"
 
 /* In place of a number: the address is none of this host. */
 #define VB_DEST_NOWHERE VB_ADAPTERS
@@ -23,7 +24,6 @@
 
 struct vb_dest;
 struct vb_out;
-struct vb_qp;
 
 /* Some of the peers, by their indices. */
 enum { VB_TARGET_WORDS = VB_MAX_PEERS / 64 };
@@ -75,8 +75,18 @@ struct vb_dests {
 struct vb_dests *vb_dests_new(void);
 void vb_dests_free(struct vb_dests *d);
 
+/* The destination of that number is named for the first time, or after RESET. */
+void vb_dest_use(struct vb_qp *qp, uint32_t number);
 /* The one of that number, below VB_DESTS, of qp. */
-struct vb_dest *vb_dest_at(struct vb_qp *qp, uint32_t number);
+static inline struct vb_dest *vb_dest_at(struct vb_qp *qp, uint32_t number)
+{
+	struct vb_dest *d = &qp->dests->at[number];
+
+	vb_lock_assert_held(&qp->lock);
+	if (vb_unlikely(!d->path.qp || !vb_list_linked(&d->used)))
+		vb_dest_use(qp, number);
+	return d;
+}
 
 /* A request that stands in slot `index` waits, behind those that do. */
 void vb_dest_wait(struct vb_dest *d, uint32_t index);

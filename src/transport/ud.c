@@ -51,7 +51,7 @@ static __attribute__((cold, noinline)) void drop(struct vb_qp *qp, struct vb_swq
 }
 
 /* The bytes of w at `to`. */
-static inline bool gather(struct vb_qp *qp, struct vb_swqe *w, uint8_t *to)
+static inline __attribute__((always_inline)) bool gather(struct vb_qp *qp, struct vb_swqe *w, uint8_t *to)
 {
 	struct vb_facts f;
 	enum vb_reason r;
@@ -69,8 +69,8 @@ static inline bool gather(struct vb_qp *qp, struct vb_swqe *w, uint8_t *to)
 	return false;
 }
 
-static inline enum sent send_apart(struct vb_qp *qp, struct vb_swqe *w, struct vb_out *out,
-				   const struct vb_pkt *p)
+static __attribute__((noinline)) enum sent send_apart(struct vb_qp *qp, struct vb_swqe *w, struct vb_out *out,
+						      const struct vb_pkt *p)
 {
 	struct vb_outbuf b;
 
@@ -87,7 +87,8 @@ static inline enum sent send_apart(struct vb_qp *qp, struct vb_swqe *w, struct v
 	return SENT;
 }
 
-static inline enum sent send_packet(struct vb_qp *qp, struct vb_swqe *w, struct vb_out *out)
+static inline __attribute__((always_inline)) enum sent send_packet(struct vb_qp *qp, struct vb_swqe *w,
+								   struct vb_out *out)
 {
 	struct vb_brief b;
 	struct vb_pkt p;
@@ -109,7 +110,10 @@ static inline enum sent send_packet(struct vb_qp *qp, struct vb_swqe *w, struct 
 	b.flags = 0;
 	b.ack = w->to.grh;
 	memset(b.bytes, 0, sizeof(b.bytes)); /* what is not used of it goes along */
-	vb_pkt_encode(b.bytes, &p);
+	if (vb_likely(w->opcode == IBV_WR_SEND))
+		vb_pkt_put_datagram(b.bytes, &p);
+	else
+		vb_pkt_encode(b.bytes, &p);
 	if (vb_unlikely(!gather(qp, w, b.bytes + b.hdr_len)))
 		return FAILED;
 	return vb_likely(out->ops->send(out, &b, VB_OUT_REQUEST)) ? SENT : BLOCKED;
@@ -238,7 +242,8 @@ static __attribute__((noinline)) enum sent send_to_group(struct vb_qp *qp, struc
 	return BLOCKED;
 }
 
-static inline enum sent send_to(struct vb_qp *qp, struct vb_swqe *w, struct vb_dest *d)
+static inline __attribute__((always_inline)) enum sent send_to(struct vb_qp *qp, struct vb_swqe *w,
+							       struct vb_dest *d)
 {
 	enum sent how;
 
@@ -268,7 +273,7 @@ static __attribute__((cold, noinline)) void refuse_whole(struct vb_qp *qp, struc
 }
 
 /* The request at q->next is sent, or waits at its destination.  false: it cannot be carried out. */
-static inline bool begin(struct vb_qp *qp, struct vb_swqe *w)
+static inline __attribute__((always_inline)) bool begin(struct vb_qp *qp, struct vb_swqe *w)
 {
 	struct vb_dest *d;
 
@@ -294,7 +299,7 @@ static inline bool begin(struct vb_qp *qp, struct vb_swqe *w)
 }
 
 /* What waits at d is sent, as far as there is room, or dropped if nobody is there. */
-static void go_on(struct vb_qp *qp, struct vb_dest *d)
+static __attribute__((noinline)) void go_on(struct vb_qp *qp, struct vb_dest *d)
 {
 	while (d->waits && (d->path.out || d->path.nobody)) {
 		struct vb_swqe *w = vb_sq_at(&qp->req, d->first);
