@@ -2,36 +2,37 @@
 
 enum {
 	ICRC = 4,	/* bytes behind the payload on a wire */
-	UDP = 8,	/* bytes of its header */
+	IPV4 = 20,	/* bytes of its header */
+	UDP = 8,	/* and of UDP's */
 	NEXT_UDP = 17,	/* number of the header that follows: UDP's */
 	NEXT_IBA = 0x1b /* and that of InfiniBand (IBTA 8.3) */
 };
 
-/* RFC 791 and 1071: the words' sum, whose carries are added again, inverted. */
-static uint16_t checksum(const uint16_t *words, unsigned n)
+/* RFC 791 and 1071: the sum of all words of 16 bits, whose carries are added again, inverted.  Words of 32
+ * bits, in the order of memory, have the same sum. */
+static inline uint16_t checksum(const uint32_t words[5])
 {
-	uint32_t sum = 0;
+	uint64_t sum = (uint64_t)words[0] + words[1] + words[2] + words[3] + words[4];
 
-	for (unsigned i = 0; i < n; i++)
-		sum += words[i];
+	sum = (uint32_t)sum + (sum >> 32);
 	sum = (sum & 0xffff) + (sum >> 16);
-	return (uint16_t) ~((sum & 0xffff) + (sum >> 16));
+	return (uint16_t) ~(sum + (sum >> 16));
 }
 
-static void put_ipv4(uint8_t *to, const struct vb_grh *g)
+static inline void put_ipv4(uint8_t *to, const struct vb_grh *g)
 {
-	uint16_t h[10] = {
-	    [0] = htobe16((uint16_t)(0x4500 | (g->word >> 20 & 0xff))),
-	    [1] = htobe16((uint16_t)(sizeof(h) + UDP + g->length + ICRC)),
-	    [3] = htobe16(0x4000), /* not to be cut into fragments */
-	    [4] = htobe16(VB_GRH_HOPS << 8 | NEXT_UDP),
+	uint32_t h[5] = {
+	    htobe32(0x45000000 | (g->word >> 20 & 0xff) << 16 | (IPV4 + UDP + g->length + ICRC)),
+	    htobe32(0x4000), /* not to be cut into fragments */
+	    htobe32(VB_GRH_HOPS << 24 | NEXT_UDP << 16),
+	    vb_gid_ipv4(g->sgid),
+	    vb_gid_ipv4(g->dgid),
 	};
+	uint16_t sum = checksum(h);
 
-	memcpy(&h[6], g->sgid + 12, 4);
-	memcpy(&h[8], g->dgid + 12, 4);
-	h[5] = checksum(h, 10);
-	memset(to, 0, VB_GRH_LEN - sizeof(h));
-	memcpy(to + VB_GRH_LEN - sizeof(h), h, sizeof(h));
+	memset(to, 0, VB_GRH_LEN - IPV4);
+	memcpy(to + VB_GRH_LEN - IPV4, h, IPV4);
+	memcpy(to + VB_GRH_LEN - IPV4 + 10, &sum, sizeof(sum));
 }
 
 static void put_ipv6(uint8_t *to, const struct vb_grh *g)
@@ -43,8 +44,8 @@ static void put_ipv6(uint8_t *to, const struct vb_grh *g)
 	memcpy(to + 4, &length, 2);
 	to[6] = g->infiniband ? NEXT_IBA : NEXT_UDP;
 	to[7] = VB_GRH_HOPS;
-	memcpy(to + 8, g->sgid, 16);
-	memcpy(to + 24, g->dgid, 16);
+	memcpy(to + 8, &g->sgid, 16);
+	memcpy(to + 24, &g->dgid, 16);
 }
 
 void vb_grh_put(uint8_t to[VB_GRH_LEN], const struct vb_grh *g)

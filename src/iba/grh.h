@@ -17,8 +17,13 @@ enum { VB_GRH_LEN = 40, VB_GRH_HOPS = 64 };
 	(VB_GRH_GLOBAL | ((sgid_index)&3u) << 28 | ((tclass)&0xffu) << 20 | ((flow)&0xfffffu))
 #define VB_GRH_SGID(word) ((word) >> 28 & 3)
 
+/* A GID's bytes as two words, in the order of memory. */
+struct vb_gid {
+	uint64_t high, low;
+};
+
 struct vb_grh {
-	const uint8_t *sgid, *dgid;
+	struct vb_gid sgid, dgid;
 	uint32_t word;	 /* VB_GRH_* */
 	uint32_t length; /* of the packet from the BTH to the payload's padding, without a checksum */
 	bool infiniband; /* the link layer: on Ethernet the header is that of IPv4 or IPv6, and UDP's follows
@@ -26,14 +31,12 @@ struct vb_grh {
 };
 
 /* Whether a GID is an IPv4 address: one of ::ffff:0:0/96. */
-static inline bool vb_gid_is_ipv4(const uint8_t gid[16])
+static inline bool vb_gid_is_ipv4(struct vb_gid gid)
 {
-	uint64_t high;
 	uint32_t next;
 
-	memcpy(&high, gid, 8);
-	memcpy(&next, gid + 8, 4);
-	return !high && next == htobe32(0xffff);
+	memcpy(&next, &gid.low, 4);
+	return !gid.high && next == htobe32(0xffff);
 }
 
 /* Whether the header is IPv4's: on Ethernet, between two such addresses. */
@@ -42,14 +45,29 @@ static inline bool vb_grh_is_ipv4(const struct vb_grh *g)
 	return !g->infiniband && vb_gid_is_ipv4(g->sgid) && vb_gid_is_ipv4(g->dgid);
 }
 
-/* Copies a GID from a table that its owner may be changing; see vb_adapter_show_gids(). */
-static inline void vb_gid_read(uint8_t to[16], const uint8_t from[16])
+static inline uint32_t vb_gid_ipv4(struct vb_gid gid) /* in network order */
+{
+	uint32_t w[2];
+
+	memcpy(w, &gid.low, sizeof(w));
+	return w[1];
+}
+
+static inline struct vb_gid vb_gid_of(const uint8_t bytes[16])
+{
+	struct vb_gid g;
+
+	memcpy(&g, bytes, sizeof(g));
+	return g;
+}
+
+/* Reads a GID of a table that its owner may be changing; see vb_adapter_show_gids(). */
+static inline struct vb_gid vb_gid_read(const uint8_t from[16])
 {
 	const uint64_t *halves = (const uint64_t *)(const void *)from;
-	uint64_t half[2] = {__atomic_load_n(halves, __ATOMIC_RELAXED),
-			    __atomic_load_n(halves + 1, __ATOMIC_RELAXED)};
 
-	memcpy(to, half, 16);
+	return (struct vb_gid){__atomic_load_n(halves, __ATOMIC_RELAXED),
+			       __atomic_load_n(halves + 1, __ATOMIC_RELAXED)};
 }
 
 /* Writes the header: for IPv4 in the last 20 bytes, behind as many zeros. */

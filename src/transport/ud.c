@@ -433,34 +433,29 @@ static void path(struct vb_path *p, struct vb_out *out)
 /* Receiving. */
 
 /* The GID by which this end was reached: of the port's the first one of the family that the sender's has. */
-static void own_gid(uint8_t to[16], const struct vb_dests *d, const uint8_t sgid[16])
+static inline struct vb_gid own_gid(const struct vb_dests *d, struct vb_gid sgid)
 {
-	static const uint8_t none[16];
 	bool ipv4 = vb_gid_is_ipv4(sgid);
+	struct vb_gid g;
 
 	for (unsigned i = 0; i < VB_GID_TABLE; i++) {
-		vb_gid_read(to, d->gids[i]);
-		if (vb_gid_is_ipv4(to) == ipv4 && memcmp(to, none, 16) != 0)
-			return;
+		g = vb_gid_read(d->gids[i]);
+		if (vb_gid_is_ipv4(g) == ipv4 && (g.high | g.low))
+			return g;
 	}
-	vb_gid_read(to, d->gids[0]);
+	return vb_gid_read(d->gids[0]);
 }
 
 /* Returns the service level, which on Ethernet says what kind of header it is (0: InfiniBand's). */
-static uint8_t put_grh(uint8_t to[VB_GRH_LEN], const struct vb_dests *d, const struct vb_pkt *p)
+static inline uint8_t put_grh(uint8_t to[VB_GRH_LEN], const struct vb_dests *d, const struct vb_pkt *p)
 {
-	uint8_t sgid[16], dgid[16];
+	struct vb_gid sgid = vb_gid_read(p->source->gids[VB_GRH_SGID(p->grh)]);
 	const struct vb_grh g = {.sgid = sgid,
-				 .dgid = dgid,
+				 .dgid = vb_likely(!p->mgid) ? own_gid(d, sgid) : vb_gid_of(p->mgid),
 				 .word = p->grh,
 				 .length = p->op->hdr_len + p->payload_len + p->pad,
 				 .infiniband = d->infiniband};
 
-	vb_gid_read(sgid, p->source->gids[VB_GRH_SGID(p->grh)]);
-	if (vb_unlikely(p->mgid != NULL))
-		memcpy(dgid, p->mgid, sizeof(dgid));
-	else
-		own_gid(dgid, d, sgid);
 	vb_grh_put(to, &g);
 	return d->infiniband ? 0 : vb_grh_is_ipv4(&g) ? 2 : 1;
 }
@@ -479,7 +474,8 @@ static __attribute__((cold, noinline)) void cannot_take(struct vb_qp *qp, const 
 }
 
 /* GRH, if there is one, and payload go to the receive request in use.  *sl: put_grh()'s. */
-static inline bool scatter(struct vb_qp *qp, const struct vb_pkt *p, uint8_t *sl)
+static inline __attribute__((always_inline)) bool scatter(struct vb_qp *qp, const struct vb_pkt *p,
+							  uint8_t *sl)
 {
 	struct vb_resp *s = &qp->resp;
 	/* an SRQ's buffers belong to the SRQ's protection domain (rule 21) */
@@ -513,7 +509,7 @@ static inline bool scatter(struct vb_qp *qp, const struct vb_pkt *p, uint8_t *sl
 }
 
 /* One datagram.  Whatever is wrong with it, it is dropped, and the queue pair goes on (rule 23). */
-static inline void take(struct vb_qp *qp, const struct vb_pkt *p)
+static inline __attribute__((always_inline)) void take(struct vb_qp *qp, const struct vb_pkt *p)
 {
 	struct vb_resp *s = &qp->resp;
 	struct ibv_wc *handed, *to;
