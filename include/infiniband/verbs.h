@@ -10,40 +10,65 @@
 #pragma GCC system_header /* #include_next is an extension, which the user's warnings should not hear of */
 
 /* Every name that is declared below and that a newer header may declare. */
-#define ibv_mr_init_attr		     ibv_mr_init_attr_system
-#define ibv_mr_init_attr_mask		     ibv_mr_init_attr_mask_system
-#define IBV_REG_MR_MASK_IOVA		     IBV_REG_MR_MASK_IOVA_SYSTEM
-#define IBV_REG_MR_MASK_ADDR		     IBV_REG_MR_MASK_ADDR_SYSTEM
-#define IBV_REG_MR_MASK_FD		     IBV_REG_MR_MASK_FD_SYSTEM
-#define IBV_REG_MR_MASK_FD_OFFSET	     IBV_REG_MR_MASK_FD_OFFSET_SYSTEM
-#define IBV_REG_MR_MASK_DMAH		     IBV_REG_MR_MASK_DMAH_SYSTEM
-#define IBV_REG_MR_MASK_BUF		     IBV_REG_MR_MASK_BUF_SYSTEM
-#define ibv_reg_mr_ex			     ibv_reg_mr_ex_system
-#define ibv_dmah			     ibv_dmah_system
-#define ibv_dmah_init_attr		     ibv_dmah_init_attr_system
-#define ibv_dmah_init_attr_mask		     ibv_dmah_init_attr_mask_system
-#define IBV_DMAH_INIT_ATTR_MASK_CPU_ID	     IBV_DMAH_INIT_ATTR_MASK_CPU_ID_SYSTEM
-#define IBV_DMAH_INIT_ATTR_MASK_PH	     IBV_DMAH_INIT_ATTR_MASK_PH_SYSTEM
-#define IBV_DMAH_INIT_ATTR_MASK_TPH_MEM_TYPE IBV_DMAH_INIT_ATTR_MASK_TPH_MEM_TYPE_SYSTEM
-#define ibv_tph_mem_type		     ibv_tph_mem_type_system
-#define IBV_TPH_MEM_TYPE_VM		     IBV_TPH_MEM_TYPE_VM_SYSTEM
-#define IBV_TPH_MEM_TYPE_PM		     IBV_TPH_MEM_TYPE_PM_SYSTEM
-#define ibv_alloc_dmah			     ibv_alloc_dmah_system
-#define ibv_dealloc_dmah		     ibv_dealloc_dmah_system
-#define ibv_buf				     ibv_buf_system
-#define ibv_alloc_buf			     ibv_alloc_buf_system
-#define ibv_free_buf			     ibv_free_buf_system
-#define ibv_reg_buf_mr			     ibv_reg_buf_mr_system
-#define ibv_export_buf_dmabuf_fd	     ibv_export_buf_dmabuf_fd_system
-#define ibv_dm_export_dmabuf_fd		     ibv_dm_export_dmabuf_fd_system
-#define ibv_query_port_speed		     ibv_query_port_speed_system
-#define ibv_wr_flush			     ibv_wr_flush_system
-#define ibv_shpd			     ibv_shpd_system
-#define ibv_alloc_shpd			     ibv_alloc_shpd_system
-#define ibv_share_pd			     ibv_share_pd_system
-#define ibv_reg_mr_relaxed		     ibv_reg_mr_relaxed_system
-#define ibv_dereg_mr_relaxed		     ibv_dereg_mr_relaxed_system
-#define ibv_flush_relaxed_mr		     ibv_flush_relaxed_mr_system
+#define ibv_mr_init_attr			     ibv_mr_init_attr_system
+#define ibv_mr_init_attr_mask			     ibv_mr_init_attr_mask_system
+#define IBV_REG_MR_MASK_IOVA			     IBV_REG_MR_MASK_IOVA_SYSTEM
+#define IBV_REG_MR_MASK_ADDR			     IBV_REG_MR_MASK_ADDR_SYSTEM
+#define IBV_REG_MR_MASK_FD			     IBV_REG_MR_MASK_FD_SYSTEM
+#define IBV_REG_MR_MASK_FD_OFFSET		     IBV_REG_MR_MASK_FD_OFFSET_SYSTEM
+#define IBV_REG_MR_MASK_DMAH			     IBV_REG_MR_MASK_DMAH_SYSTEM
+#define IBV_REG_MR_MASK_BUF			     IBV_REG_MR_MASK_BUF_SYSTEM
+#define ibv_reg_mr_ex				     ibv_reg_mr_ex_system
+#define ibv_dmah				     ibv_dmah_system
+#define ibv_dmah_init_attr			     ibv_dmah_init_attr_system
+#define ibv_dmah_init_attr_mask			     ibv_dmah_init_attr_mask_system
+#define IBV_DMAH_INIT_ATTR_MASK_CPU_ID		     IBV_DMAH_INIT_ATTR_MASK_CPU_ID_SYSTEM
+#define IBV_DMAH_INIT_ATTR_MASK_PH		     IBV_DMAH_INIT_ATTR_MASK_PH_SYSTEM
+#define IBV_DMAH_INIT_ATTR_MASK_TPH_MEM_TYPE	     IBV_DMAH_INIT_ATTR_MASK_TPH_MEM_TYPE_SYSTEM
+#define ibv_tph_mem_type			     ibv_tph_mem_type_system
+#define IBV_TPH_MEM_TYPE_VM			     IBV_TPH_MEM_TYPE_VM_SYSTEM
+#define IBV_TPH_MEM_TYPE_PM			     IBV_TPH_MEM_TYPE_PM_SYSTEM
+#define ibv_alloc_dmah				     ibv_alloc_dmah_system
+#define ibv_dealloc_dmah			     ibv_dealloc_dmah_system
+#define ibv_buf					     ibv_buf_system
+#define ibv_alloc_buf				     ibv_alloc_buf_system
+#define ibv_free_buf				     ibv_free_buf_system
+#define ibv_reg_buf_mr				     ibv_reg_buf_mr_system
+#define ibv_export_buf_dmabuf_fd		     ibv_export_buf_dmabuf_fd_system
+#define ibv_dm_export_dmabuf_fd			     ibv_dm_export_dmabuf_fd_system
+#define ibv_query_port_speed			     ibv_query_port_speed_system
+#define ibv_comp_cntr				     ibv_comp_cntr_system
+#define ibv_comp_cntr_type			     ibv_comp_cntr_type_system
+#define IBV_COMP_CNTR_TYPE_WRS			     IBV_COMP_CNTR_TYPE_WRS_SYSTEM
+#define IBV_COMP_CNTR_TYPE_BYTES		     IBV_COMP_CNTR_TYPE_BYTES_SYSTEM
+#define ibv_comp_cntr_init_attr			     ibv_comp_cntr_init_attr_system
+#define ibv_comp_cntr_caps			     ibv_comp_cntr_caps_system
+#define ibv_qp_attach_comp_cntr_op		     ibv_qp_attach_comp_cntr_op_system
+#define IBV_QP_ATTACH_COMP_CNTR_OP_SEND		     IBV_QP_ATTACH_COMP_CNTR_OP_SEND_SYSTEM
+#define IBV_QP_ATTACH_COMP_CNTR_OP_RECV		     IBV_QP_ATTACH_COMP_CNTR_OP_RECV_SYSTEM
+#define IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_READ	     IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_READ_SYSTEM
+#define IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_READ  IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_READ_SYSTEM
+#define IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_WRITE	     IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_WRITE_SYSTEM
+#define IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_WRITE IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_WRITE_SYSTEM
+#define ibv_qp_attach_comp_cntr_attr		     ibv_qp_attach_comp_cntr_attr_system
+#define ibv_create_comp_cntr			     ibv_create_comp_cntr_system
+#define ibv_destroy_comp_cntr			     ibv_destroy_comp_cntr_system
+#define ibv_set_comp_cntr			     ibv_set_comp_cntr_system
+#define ibv_set_err_comp_cntr			     ibv_set_err_comp_cntr_system
+#define ibv_inc_comp_cntr			     ibv_inc_comp_cntr_system
+#define ibv_inc_err_comp_cntr			     ibv_inc_err_comp_cntr_system
+#define ibv_read_comp_cntr			     ibv_read_comp_cntr_system
+#define ibv_read_err_comp_cntr			     ibv_read_err_comp_cntr_system
+#define ibv_qp_attach_comp_cntr			     ibv_qp_attach_comp_cntr_system
+#define ibv_query_comp_cntr_caps		     ibv_query_comp_cntr_caps_system
+#define _ibv_query_comp_cntr_caps		     _ibv_query_comp_cntr_caps_system
+#define ibv_wr_flush				     ibv_wr_flush_system
+#define ibv_shpd				     ibv_shpd_system
+#define ibv_alloc_shpd				     ibv_alloc_shpd_system
+#define ibv_share_pd				     ibv_share_pd_system
+#define ibv_reg_mr_relaxed			     ibv_reg_mr_relaxed_system
+#define ibv_dereg_mr_relaxed			     ibv_dereg_mr_relaxed_system
+#define ibv_flush_relaxed_mr			     ibv_flush_relaxed_mr_system
 
 #include_next <infiniband/verbs.h>
 
@@ -74,6 +99,31 @@
 #undef ibv_export_buf_dmabuf_fd
 #undef ibv_dm_export_dmabuf_fd
 #undef ibv_query_port_speed
+#undef ibv_comp_cntr
+#undef ibv_comp_cntr_type
+#undef IBV_COMP_CNTR_TYPE_WRS
+#undef IBV_COMP_CNTR_TYPE_BYTES
+#undef ibv_comp_cntr_init_attr
+#undef ibv_comp_cntr_caps
+#undef ibv_qp_attach_comp_cntr_op
+#undef IBV_QP_ATTACH_COMP_CNTR_OP_SEND
+#undef IBV_QP_ATTACH_COMP_CNTR_OP_RECV
+#undef IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_READ
+#undef IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_READ
+#undef IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_WRITE
+#undef IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_WRITE
+#undef ibv_qp_attach_comp_cntr_attr
+#undef ibv_create_comp_cntr
+#undef ibv_destroy_comp_cntr
+#undef ibv_set_comp_cntr
+#undef ibv_set_err_comp_cntr
+#undef ibv_inc_comp_cntr
+#undef ibv_inc_err_comp_cntr
+#undef ibv_read_comp_cntr
+#undef ibv_read_err_comp_cntr
+#undef ibv_qp_attach_comp_cntr
+#undef ibv_query_comp_cntr_caps
+#undef _ibv_query_comp_cntr_caps
 #undef ibv_wr_flush
 #undef ibv_shpd
 #undef ibv_alloc_shpd
@@ -161,6 +211,61 @@ void *ibv_alloc_buf(struct ibv_pd *pd, size_t size, struct ibv_buf **buf);
 void ibv_free_buf(struct ibv_buf *buf);
 struct ibv_mr *ibv_reg_buf_mr(struct ibv_pd *pd, struct ibv_buf *buf, void *addr, size_t length, int access);
 int ibv_export_buf_dmabuf_fd(struct ibv_buf *buf);
+
+/* --- completion counters: ibv_create_comp_cntr(3) */
+
+struct ibv_comp_cntr {
+	struct ibv_context *context;
+	uint32_t handle;
+};
+
+enum ibv_comp_cntr_type {
+	IBV_COMP_CNTR_TYPE_WRS,	  /* counts work requests */
+	IBV_COMP_CNTR_TYPE_BYTES, /* counts bytes */
+};
+
+struct ibv_comp_cntr_init_attr {
+	uint32_t comp_mask; /* 0 */
+	enum ibv_comp_cntr_type type;
+	uint32_t flags; /* 0 */
+};
+
+struct ibv_comp_cntr_caps {
+	uint64_t max_value;
+	uint32_t max_counters;
+	uint32_t supported_qp_attach_ops; /* enum ibv_qp_attach_comp_cntr_op */
+};
+
+enum ibv_qp_attach_comp_cntr_op {
+	IBV_QP_ATTACH_COMP_CNTR_OP_SEND = 1 << 0,
+	IBV_QP_ATTACH_COMP_CNTR_OP_RECV = 1 << 1,
+	IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_READ = 1 << 2,
+	IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_READ = 1 << 3,
+	IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_WRITE = 1 << 4,
+	IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_WRITE = 1 << 5,
+};
+
+struct ibv_qp_attach_comp_cntr_attr {
+	uint32_t comp_mask; /* 0 */
+	uint32_t op_mask;   /* enum ibv_qp_attach_comp_cntr_op */
+};
+
+struct ibv_comp_cntr *ibv_create_comp_cntr(struct ibv_context *context, struct ibv_comp_cntr_init_attr *attr);
+int ibv_destroy_comp_cntr(struct ibv_comp_cntr *cntr);
+int ibv_set_comp_cntr(struct ibv_comp_cntr *cntr, uint64_t value);
+int ibv_set_err_comp_cntr(struct ibv_comp_cntr *cntr, uint64_t value);
+int ibv_inc_comp_cntr(struct ibv_comp_cntr *cntr, uint64_t amount);
+int ibv_inc_err_comp_cntr(struct ibv_comp_cntr *cntr, uint64_t amount);
+int ibv_read_comp_cntr(struct ibv_comp_cntr *cntr, uint64_t *value);
+int ibv_read_err_comp_cntr(struct ibv_comp_cntr *cntr, uint64_t *value);
+int ibv_qp_attach_comp_cntr(struct ibv_qp *qp, struct ibv_comp_cntr *cntr,
+			    struct ibv_qp_attach_comp_cntr_attr *attr);
+int _ibv_query_comp_cntr_caps(struct ibv_context *context, struct ibv_comp_cntr_caps *caps, size_t size);
+
+static inline int ibv_query_comp_cntr_caps(struct ibv_context *context, struct ibv_comp_cntr_caps *caps)
+{
+	return _ibv_query_comp_cntr_caps(context, caps, sizeof(*caps));
+}
 
 /* --- more of newer releases */
 

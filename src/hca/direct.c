@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "iba/out.h"
 #include "mem/peer_mem.h"
+#include "obj/comp_cntr.h"
 #include "obj/context.h"
 #include "hca/hca.h"
 #include "hca/send.h"
@@ -311,6 +312,8 @@ static uint32_t permits(const struct vb_qp *qp, uint32_t had)
 	const uint32_t most = UINT32_MAX >> VB_SHOWN_LEAVE;
 
 	if (!gives_leave(qp) || qp->xrcd) /* what a target's peer may reach each message says anew */
+		return 0;
+	if (vb_comp_counts_remote(qp)) /* so each request has to come here */
 		return 0;
 	if (qp->ibv.qp_type == IBV_QPT_XRC_SEND) /* it takes no requests, and lends all the same */
 		access = 0;

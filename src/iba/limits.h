@@ -10,6 +10,7 @@
 #define VB_MAX_PD	   65536
 #define VB_MAX_AH	   65536
 #define VB_MAX_SRQ	   65536
+#define VB_MAX_COMP_CNTR   65536
 #define VB_MAX_MCAST_GRP   8192 /* multicast groups of an adapter; a segment shows as many */
 #define VB_MAX_QP_WR	   16384
 #define VB_MAX_SRQ_WR	   16384

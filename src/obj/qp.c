@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "iba/profile.h"
 #include "iba/opcode.h"
+#include "obj/comp_cntr.h"
 #include "obj/context.h"
 #include "obj/dests.h"
 #include "obj/ring.h"
@@ -179,6 +180,7 @@ void vb_qp_forget_srq(struct vb_qp *qp, const struct vb_srq *srq)
 void vb_qp_fini(struct vb_qp *qp)
 {
 	return_srq_slot(qp);
+	vb_comp_detach(qp);
 	vb_queue_free(&qp->req.mem);
 	qp->req.ring = NULL;
 	if (!qp->no_rq)

@@ -22,6 +22,7 @@
 #include "obj/srq.h"
 #include "obj/xrcd.h"
 
+struct vb_comp_cntrs;
 struct vb_dests;
 struct vb_drops;
 struct vb_keys;
@@ -266,6 +267,7 @@ struct vb_qp {
 	uint8_t max_rd_atomic; /* initiator depth */
 	uint16_t access;       /* qp_access_flags */
 	uint8_t path_mtu;      /* enum ibv_mtu, as it was agreed upon: a wire's own packets may be larger */
+	struct vb_comp_cntrs *counters; /* completion counters (obj/comp_cntr.h); NULL: none */
 	struct vb_req req;
 	struct vb_resp resp;
 	struct vb_path path;

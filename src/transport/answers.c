@@ -175,11 +175,16 @@ bool vb_responder_run(struct vb_qp *qp)
 	}
 	s->replaying = false;
 	while (s->res_next != s->res_head) {
-		r = answer(qp, &s->res[s->res_next % s->res_size]);
+		struct vb_resource *res = &s->res[s->res_next % s->res_size];
+
+		r = answer(qp, res);
 		if (r == 0)
 			return true;
 		if (r > 0)
 			s->res_next++;
+		if (r > 0 && vb_unlikely(qp->counters != NULL) &&
+		    VB_OPERATION(res->opcode) == VB_READ_REQUEST)
+			vb_comp_remote(qp, VB_COMP_REMOTE_READ, res->length);
 	}
 	if (s->nak_owed && !send_nak(qp))
 		return true;

@@ -38,6 +38,8 @@ void vb_rc_complete_send(struct vb_qp *qp, struct vb_swqe *w, uint8_t status)
 	struct vb_cqe e;
 
 	vb_lock_assert_held(&qp->lock);
+	if (vb_unlikely(qp->counters != NULL))
+		vb_comp_sent(qp, w, failed);
 	if (!failed && !(w->flags & IBV_SEND_SIGNALED)) /* rule 39 */
 		return;
 	to = vb_likely(!failed) ? vb_cq_handed(qp->scq) : NULL;
@@ -120,9 +122,19 @@ static void flush_sends(struct vb_qp *qp)
 		e.sq_free = q->una;
 		e.is_send = true;
 		qp->flushed_send++;
+		if (qp->counters)
+			vb_comp_sent(qp, w, true);
 		vb_rc_push(qp, qp->scq, &e, true);
 	}
 	q->next = q->una;
+}
+
+static void flush_receive(struct vb_qp *qp, const struct vb_cqe *e)
+{
+	qp->flushed_recv++;
+	if (qp->counters)
+		vb_comp_received(qp, 0, true);
+	vb_rc_push(qp, qp->rcq, e, true);
 }
 
 /* The queues, in order, oldest first (rule 30); in SQE only that which has failed. */
@@ -141,13 +153,11 @@ void vb_rc_flush(struct vb_qp *qp)
 	if (s->have_wqe) {
 		s->have_wqe = false;
 		e.wc.wr_id = s->cur->wr_id;
-		qp->flushed_recv++;
-		vb_rc_push(qp, qp->rcq, &e, true);
+		flush_receive(qp, &e);
 	}
 	while (!qp->srq && !vb_rq_empty(&s->rq)) {
 		e.wc.wr_id = vb_rq_at(&s->rq, s->rq.tail++)->wr_id;
-		qp->flushed_recv++;
-		vb_rc_push(qp, qp->rcq, &e, true);
+		flush_receive(qp, &e);
 	}
 	/* rule 35: none is held any more, and none will be taken */
 	if (qp->srq && !qp->xrcd && !qp->last_wqe_done) {
@@ -265,6 +275,8 @@ void vb_rc_fail_recv(struct vb_qp *qp, const struct vb_facts *f, bool take_wqe)
 			? "the far end's WRITE with immediate was refused: receive request"
 			: "receive request",
 		    e.wc.wr_id, status, f);
+		if (qp->counters)
+			vb_comp_received(qp, 0, true);
 		vb_rc_push(qp, qp->rcq, &e, true);
 	} else {
 		say_event(qp, "a request of the far end was refused", f);

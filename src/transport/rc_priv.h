@@ -7,6 +7,7 @@
 #include "iba/wr.h"
 #include "mem/copy.h"
 #include "mem/access.h"
+#include "obj/comp_cntr.h"
 #include "obj/mw.h"
 #include "transport/rc.h"
 

@@ -288,6 +288,8 @@ static void write_in(struct vb_qp *qp, const struct vb_pkt *p)
 	s->left -= p->payload_len;
 	s->got += p->payload_len;
 	accept(s, p->opcode, p->op->bits, 1, p->ack_req);
+	if (vb_unlikely(qp->counters != NULL) && p->op->bits & VB_OP_LAST)
+		vb_comp_remote(qp, VB_COMP_REMOTE_WRITE, s->got);
 	if (p->op->bits & VB_OP_TAKES_WQE)
 		receive_done(qp, p, IBV_WC_RECV_RDMA_WITH_IMM, s->got);
 }

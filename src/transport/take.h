@@ -39,6 +39,8 @@ static inline void vb_take_put(struct ibv_wc *to, const struct vb_qp *qp, const 
 	to->byte_len = byte_len;
 	to->qp_num = qp->qpn;
 	to->src_qp = qp->dest_qpn;
+	if (vb_unlikely(qp->counters != NULL))
+		vb_comp_received(qp, byte_len, false);
 }
 
 /* The receive request in use is complete: `e` says how (but for whose it is), or the program has it already

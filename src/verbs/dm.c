@@ -352,3 +352,11 @@ void vb_dm_unimport(struct ibv_dm *dm)
 	else
 		unmake(d);
 }
+
+VB_EXPORT VB_CODE(ibv_dm_export_dmabuf_fd, (dm), struct ibv_dm *dm)
+{
+	(void)dm;
+	errno = vb_refuse(EOPNOTSUPP, "ibv_dm_export_dmabuf_fd",
+			  "device memory of this device is no dma-buf, and cannot become one");
+	return -1;
+}

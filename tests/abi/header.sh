@@ -28,6 +28,10 @@ struct ibv_buf;
 struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct ibv_mr_init_attr *in);
 void *ibv_alloc_buf(struct ibv_pd *pd, size_t size, struct ibv_buf **buf);
 static inline int ibv_dm_export_dmabuf_fd(struct ibv_dm *dm) { return dm ? 0 : -1; }
+struct ibv_comp_cntr { struct ibv_context *context; uint32_t handle; };
+enum ibv_comp_cntr_type { IBV_COMP_CNTR_TYPE_WRS, IBV_COMP_CNTR_TYPE_BYTES };
+struct ibv_comp_cntr_caps { uint64_t max_value; uint32_t max_counters, supported_qp_attach_ops; };
+static inline int ibv_query_comp_cntr_caps(struct ibv_context *c, struct ibv_comp_cntr_caps *caps) { return !c || !caps; }
 int ibv_query_port_speed(struct ibv_context *context, uint32_t port_num, uint64_t *port_speed);
 #ifdef __cplusplus
 }

@@ -40,8 +40,6 @@ int ibv_cmd_modify_qp(void);
 void *verbs_open_device(void);
 void verbs_uninit_context(void);
 int ibv_read_ibdev_sysfs_file(void);
-int ibv_destroy_comp_cntr(void *counter);
-void *ibv_create_comp_cntr(struct ibv_context *context, void *attr);
 
 static struct ibv_context *ctx, *other;
 static struct ibv_pd *pd;
@@ -507,6 +505,54 @@ static void xrc_domains(void)
 	WORKS(ibv_close_xrcd(x));
 }
 
+static void completion_counters(void)
+{
+	struct ibv_comp_cntr_init_attr ia = {.type = IBV_COMP_CNTR_TYPE_BYTES};
+	struct ibv_qp_attach_comp_cntr_attr aa = {.op_mask = 1 << 6};
+	struct ibv_qp_init_attr qa = {.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC};
+	struct ibv_comp_cntr_caps caps;
+	struct ibv_comp_cntr *c, *second;
+	struct ibv_qp *qp;
+	uint64_t value;
+
+	WORKS(_ibv_query_comp_cntr_caps(ctx, &caps, sizeof(caps)));
+	CHECK(caps.max_value == UINT64_MAX && caps.max_counters == 65536 &&
+	      caps.supported_qp_attach_ops == 0x3f);
+	WORKS_MAKE(c, ibv_create_comp_cntr(ctx, &ia));
+	WORKS_MAKE(second, ibv_create_comp_cntr(ctx, &ia));
+	CHECK(c->context == ctx && c->handle != second->handle);
+	ia.flags = 1;
+	FAILS_NULL(ibv_create_comp_cntr(ctx, &ia), EINVAL);
+	ia = (struct ibv_comp_cntr_init_attr){.comp_mask = 1};
+	FAILS_NULL(ibv_create_comp_cntr(ctx, &ia), EINVAL);
+	ia = (struct ibv_comp_cntr_init_attr){.type = (enum ibv_comp_cntr_type)2};
+	FAILS_NULL(ibv_create_comp_cntr(ctx, &ia), EINVAL);
+	WORKS(ibv_set_comp_cntr(c, UINT64_MAX));
+	WORKS(ibv_inc_comp_cntr(c, 3)); /* it wraps */
+	WORKS(ibv_set_err_comp_cntr(c, 7));
+	WORKS(ibv_inc_err_comp_cntr(c, 3));
+	WORKS(ibv_read_comp_cntr(c, &value));
+	CHECK(value == 2);
+	WORKS(ibv_read_err_comp_cntr(c, &value));
+	CHECK(value == 10);
+	WORKS_MAKE(qp, ibv_create_qp(pd, &qa));
+	FAILS_CODE(ibv_qp_attach_comp_cntr(qp, c, &aa), EOPNOTSUPP);
+	aa.op_mask = 0;
+	FAILS_CODE(ibv_qp_attach_comp_cntr(qp, c, &aa), EINVAL);
+	aa = (struct ibv_qp_attach_comp_cntr_attr){.comp_mask = 1, .op_mask = 1};
+	FAILS_CODE(ibv_qp_attach_comp_cntr(qp, c, &aa), EINVAL);
+	aa = (struct ibv_qp_attach_comp_cntr_attr){.op_mask = 3};
+	WORKS(ibv_qp_attach_comp_cntr(qp, c, &aa));
+	aa.op_mask = 2 | 4;
+	FAILS_CODE(ibv_qp_attach_comp_cntr(qp, second, &aa), EBUSY);
+	aa.op_mask = 4;
+	WORKS(ibv_qp_attach_comp_cntr(qp, second, &aa));
+	FAILS_CODE(ibv_destroy_comp_cntr(second), EBUSY);
+	WORKS(ibv_destroy_qp(qp));
+	WORKS(ibv_destroy_comp_cntr(second));
+	WORKS(ibv_destroy_comp_cntr(c));
+}
+
 /* One of each macro that makes calls which always fail. */
 static void calls_that_always_fail(void)
 {
@@ -514,8 +560,6 @@ static void calls_that_always_fail(void)
 	FAILS_NULL(verbs_open_device(), EOPNOTSUPP);
 	FAILS_MINUS(ibv_read_ibdev_sysfs_file(), ENOENT);
 	WORKS_VOID(verbs_uninit_context());
-	FAILS_CODE(ibv_destroy_comp_cntr(NULL), EOPNOTSUPP);
-	FAILS_NULL(ibv_create_comp_cntr(ctx, NULL), EOPNOTSUPP);
 }
 
 /* A process that posts, polls and waits under all kinds of system calls: the kernel forbids reaching the
@@ -581,9 +625,26 @@ static void talk(struct board *b, int me)
 	WORKS(ibv_close_device(c));
 }
 
+static void inherited_counter(struct ibv_comp_cntr *c)
+{
+	struct ibv_comp_cntr_caps caps;
+	uint64_t value;
+
+	FAILS_CODE(_ibv_query_comp_cntr_caps(ctx, &caps, sizeof(caps)), EIO);
+	FAILS_CODE(ibv_read_comp_cntr(c, &value), EIO);
+	FAILS_CODE(ibv_read_err_comp_cntr(c, &value), EIO);
+	FAILS_CODE(ibv_set_comp_cntr(c, 1), EIO);
+	FAILS_CODE(ibv_set_err_comp_cntr(c, 1), EIO);
+	FAILS_CODE(ibv_inc_comp_cntr(c, 1), EIO);
+	FAILS_CODE(ibv_inc_err_comp_cntr(c, 1), EIO);
+	WORKS(ibv_destroy_comp_cntr(c));
+}
+
 /* Whoever fails behind fork() says so too. */
 static void inherited(void)
 {
+	struct ibv_comp_cntr_init_attr ia = {0};
+	struct ibv_comp_cntr *counter = ibv_create_comp_cntr(ctx, &ia);
 	struct kit_end e;
 	struct ibv_wc wc;
 	pid_t child;
@@ -597,9 +658,11 @@ static void inherited(void)
 		FAILS_CODE(ibv_req_notify_cq(e.cq, 0), EIO);
 		FAILS_NULL(ibv_create_comp_channel(ctx), EIO);
 		FAILS_CODE(ibv_query_qp(e.qp, NULL, 0, NULL), EIO);
+		inherited_counter(counter);
 		_exit(0);
 	}
 	CHECK(!kit_reap(child));
+	WORKS(ibv_destroy_comp_cntr(counter));
 	kit_end_close(&e);
 }
 
@@ -668,6 +731,7 @@ int main(void)
 	groups();
 	files();
 	xrc_domains();
+	completion_counters();
 	calls_that_always_fail();
 	inherited();
 	WORKS(ibv_destroy_cq(cq));
