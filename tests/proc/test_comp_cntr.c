@@ -3,7 +3,7 @@
  * nothing but a count. */
 #include "pair.h"
 
-enum { OPS = 6, SIZE = 4096, LONG = 100000 };
+enum { OPS = 6, SIZE = 4096, LONG = 100000, ALONE = 20, ALL = ALONE * SIZE };
 enum {
 	SEND = IBV_QP_ATTACH_COMP_CNTR_OP_SEND,
 	RECV = IBV_QP_ATTACH_COMP_CNTR_OP_RECV,
@@ -107,14 +107,28 @@ static void target(enum ibv_comp_cntr_type type, enum ibv_qp_type qp_type)
 		CHECK(!kit_recv(&x.e, 1, 0, LONG));
 	connect_end(&x, 1);
 	await(&x, RECV, units(type, 4, SIZE + 8 + LONG + 1000));
-	await(&x, REMOTE_WRITE, units(type, 3, SIZE + LONG + 1000));
-	await(&x, REMOTE_READ, reads ? units(type, 2, 100 + LONG) : 0);
+	await(&x, REMOTE_WRITE, units(type, ALONE + 3, ALL + SIZE + LONG + 1000));
+	await(&x, REMOTE_READ, reads ? units(type, ALONE + 2, ALL + 100 + LONG) : 0);
 	CHECK(!done(&x, SEND) && !done(&x, READ) && !done(&x, WRITE) && !failed(&x, RECV));
 	atomic_store(&board->over, 1);
 	kit_until(&board->over, 2);
 	CHECK(!ibv_modify_qp(x.e.qp, &(struct ibv_qp_attr){.qp_state = IBV_QPS_ERR}, IBV_QP_STATE));
 	CHECK(failed(&x, RECV) == 2);
 	close_end(&x);
+}
+
+/* Each alone, so that it might be placed directly, of which the target would not know. */
+static void one_by_one(struct end *x, enum ibv_comp_cntr_type type, bool reads)
+{
+	for (unsigned i = 1; i <= ALONE; i++) {
+		if (reads) {
+			post(x, IBV_WR_RDMA_READ, SIZE, false);
+			await(x, READ, units(type, i, i * SIZE));
+		}
+		post(x, IBV_WR_RDMA_WRITE, SIZE, true);
+		await(x, WRITE, units(type, i, i * SIZE));
+		kit_wait(&x->e, 20); /* which gives the slots back */
+	}
 }
 
 static void initiator(enum ibv_comp_cntr_type type, enum ibv_qp_type qp_type)
@@ -126,6 +140,7 @@ static void initiator(enum ibv_comp_cntr_type type, enum ibv_qp_type qp_type)
 	CHECK(pd);
 	open_end(&x, pd, type, qp_type);
 	connect_end(&x, 0);
+	one_by_one(&x, type, reads);
 	post(&x, IBV_WR_SEND, SIZE, false);
 	post(&x, IBV_WR_SEND, 8, true);
 	post(&x, IBV_WR_SEND, LONG, false);
@@ -135,10 +150,10 @@ static void initiator(enum ibv_comp_cntr_type type, enum ibv_qp_type qp_type)
 	if (reads) {
 		post(&x, IBV_WR_RDMA_READ, 100, false);
 		post(&x, IBV_WR_RDMA_READ, LONG, true);
-		await(&x, READ, units(type, 2, 100 + LONG));
+		await(&x, READ, units(type, ALONE + 2, ALL + 100 + LONG));
 	}
 	await(&x, SEND, units(type, 3, SIZE + 8 + LONG));
-	await(&x, WRITE, units(type, 3, SIZE + LONG + 1000));
+	await(&x, WRITE, units(type, ALONE + 3, ALL + SIZE + LONG + 1000));
 	CHECK(!done(&x, RECV) && !done(&x, REMOTE_READ) && !done(&x, REMOTE_WRITE));
 	kit_until(&board->over, 1);
 	CHECK(!ibv_modify_qp(x.e.qp, &(struct ibv_qp_attr){.qp_state = IBV_QPS_ERR}, IBV_QP_STATE));
