@@ -23,6 +23,10 @@ TABLE = (
     + ["ib_send_lat -I 64 -s 32"]
     + [f"ib_{test} -c XRC" for test in ("send_bw -a", "send_bw -b -q 4", "write_bw", "read_bw", "send_lat -s 8 -n 10000",
                                         "write_lat -s 8 -n 1000", "atomic_bw -A FETCH_AND_ADD")]
+    # To a group of an IPv4 address, as the port's is: perftest wants both ends of a kind.
+    + [f"ib_send_{test} -c UD -g -M 0:0:0:0:0:0:0:0:0:0:255:255:239:1:1:1 -r 16384"
+       for test in ("bw -s 4096 -n 5000", "bw -s 64 -n 16000")]
+    + ["ib_send_lat -c UD -g -s 8 -n 10000"]
     + [f"ib_{test} --mmap={{file}}" for test in ("write_bw -a", "read_bw -a", "write_lat -a", "send_bw -s 4096",
                                                  "atomic_bw -A FETCH_AND_ADD")]
     + [f"ib_{verb}_{test} --odp" for verb in ("send", "write", "read") for test in ("bw", "lat -s 8 -n 1000")]
