@@ -132,11 +132,10 @@ static inline void vb_builder_to(const struct vb_qp *qp, struct vb_swqe *w, cons
 /* The same of a group's address, whose queue pairs have one number: to any other it leads nowhere. */
 static inline void vb_builder_to_group(struct vb_swqe *w, const struct vb_ah *ah, uint32_t qpn)
 {
-	bool all = (qpn & VB_QPN_MASK) == VB_QPN_GROUP;
-
-	w->to.number = all ? VB_DEST_GROUP : VB_DEST_NOWHERE;
-	if (all)
-		memcpy(w->to.mgid, ah->attr.grh.dgid.raw, sizeof(w->to.mgid));
+	if (vb_unlikely((qpn & VB_QPN_MASK) != VB_QPN_GROUP))
+		return;
+	w->to.number = VB_DEST_GROUP;
+	memcpy(w->to.mgid, ah->attr.grh.dgid.raw, sizeof(w->to.mgid));
 }
 
 /* XRC: the SRQ at the far end. */

@@ -405,6 +405,7 @@ static void who_is_stopped_misses_it(void)
 	struct ibv_ah *ah;
 	uint64_t before;
 	double begun;
+	int got;
 
 	board = kit_shared(sizeof(*board));
 	stopped = start_counter();
@@ -426,9 +427,16 @@ static void who_is_stopped_misses_it(void)
 	CHECK(drops(VB_R_DROP_FULL) > before + 1000 && drops(VB_R_DROP_FULL) < before + 3000);
 	kit_cont(stopped);
 	kit_until(&board->got, 3002 + 3000 - (int)(drops(VB_R_DROP_FULL) - before));
-	before = (uint64_t)atomic_load(&board->got);
+	got = atomic_load(&board->got);
 	send_some(&e, ah, 1);
-	kit_until(&board->got, (int)before + 2);
+	kit_until(&board->got, got + 2);
+	kit_stop(stopped); /* who has taken something since is waited for again */
+	begun = kit_now();
+	for (int i = 0; i < 11; i++) {
+		send_some(&e, ah, 100);
+		kit_until(&board->got, got + 2 + 100 * (i + 1));
+	}
+	CHECK(kit_now() - begun > 0.9, "nobody was waited for again");
 	end(stopped);
 	end(other);
 	CHECK(!ibv_destroy_ah(ah));
