@@ -18,8 +18,10 @@ static void rule_24_ipv4(void **state)
 	 * 0x2ad96, with its carry 0xb198, inverted 0x4e67. */
 	static const uint8_t want[20] = {0x45, 0x12, 0,	  56, 0, 0, 0x40, 0,  64,  17,
 					 0x4e, 0x67, 192, 0,  2, 1, 198,  51, 100, 7};
-	const struct vb_grh g = {
-	    .sgid = v4_from, .dgid = v4_to, .word = VB_GRH_WORD(1, 0x12, 0xabcde), .length = 24};
+	const struct vb_grh g = {.sgid = vb_gid_of(v4_from),
+				 .dgid = vb_gid_of(v4_to),
+				 .word = VB_GRH_WORD(1, 0x12, 0xabcde),
+				 .length = 24};
 	uint8_t to[VB_GRH_LEN];
 
 	(void)state;
@@ -32,8 +34,10 @@ static void rule_24_ipv4(void **state)
 
 static void rule_24_ipv6(void **state)
 {
-	struct vb_grh g = {
-	    .sgid = v6_from, .dgid = v6_to, .word = VB_GRH_WORD(3, 0x12, 0xabcde), .length = 24};
+	struct vb_grh g = {.sgid = vb_gid_of(v6_from),
+			   .dgid = vb_gid_of(v6_to),
+			   .word = VB_GRH_WORD(3, 0x12, 0xabcde),
+			   .length = 24};
 	uint8_t to[VB_GRH_LEN];
 
 	(void)state;
@@ -45,7 +49,7 @@ static void rule_24_ipv6(void **state)
 	g.infiniband = true;
 	vb_grh_put(to, &g);
 	assert_memory_equal(to, ((const uint8_t[]){0x61, 0x2a, 0xbc, 0xde, 0, 28, 0x1b, 64}), 8);
-	g.sgid = v4_from;
+	g.sgid = vb_gid_of(v4_from);
 	vb_grh_put(to, &g);
 	assert_int_equal(to[0] >> 4, 6);
 }
@@ -66,12 +70,12 @@ static void which_gids_are_ipv4(void **state)
 	uint8_t gid[16];
 
 	(void)state;
-	assert_true(vb_gid_is_ipv4(v4_from));
-	assert_false(vb_gid_is_ipv4(v6_from));
+	assert_true(vb_gid_is_ipv4(vb_gid_of(v4_from)));
+	assert_false(vb_gid_is_ipv4(vb_gid_of(v6_from)));
 	for (unsigned i = 0; i < 12; i++) {
 		memcpy(gid, v4_from, 16);
 		gid[i] ^= 1;
-		assert_false(vb_gid_is_ipv4(gid));
+		assert_false(vb_gid_is_ipv4(vb_gid_of(gid)));
 	}
 }
 
