@@ -577,7 +577,8 @@ static bool brief(struct vb_qp *qp, struct vb_arrival *in)
 static void input(struct vb_qp *qp, const struct vb_pkt *p)
 {
 	vb_lock_assert_held(&qp->lock);
-	if (vb_unlikely(VB_FAMILY(p->opcode) != VB_FAMILY_UD || !is_receiving(qp)))
+	/* Nothing is lent to this type, so whoever sends such a packet is no queue pair of ours. */
+	if (vb_unlikely(VB_FAMILY(p->opcode) != VB_FAMILY_UD || !is_receiving(qp) || p->loan))
 		cannot_take(qp, p, VB_R_DROP_NO_QP);
 	else if (vb_unlikely(p->payload_len > VB_PORT_MTU)) /* no port sends that */
 		cannot_take(qp, p, VB_R_DROP_TOO_SMALL);

@@ -3,8 +3,13 @@
 #include <arpa/inet.h>
 #include <sys/mman.h>
 
+#include "hca/hca.h"
 #include "host/segment.h"
+#include "iba/grh.h"
+#include "iba/loan.h"
+#include "iba/out.h"
 #include "iba/reason.h"
+#include "obj/context.h"
 #include "kit.h"
 
 enum { DEPTH = 256, SIZE = 1 << 20, GRH = 40, MTU = 4096, AT = SIZE / 2 };
@@ -391,6 +396,37 @@ static void what_is_dropped_is_counted(struct kit_end *e)
 	kit_end_close(&other);
 }
 
+/* A packet that says that its bytes are lent brings none; no queue pair sends that to datagrams, but a
+ * process may write what it likes to its ring. */
+static void what_is_lent(struct kit_end *e)
+{
+	struct vb_out *out = vb_peer_at(vb_context(ctx)->adapter, 0)->lanes[0].out;
+	const struct vb_pkt p = {.opcode = (uint8_t)(VB_FAMILY_UD | VB_SEND_ONLY),
+				 .qpn = e->card.qpn,
+				 .qkey = KIT_QKEY,
+				 .src_qpn = e->card.qpn};
+	const struct ibv_sge piece = {(uintptr_t)e->buf, 100, e->mr->lkey};
+	const struct vb_loan l = {.num = 4, .length = 400, .piece = {piece, piece, piece, piece}};
+	uint64_t before = drops(VB_R_DROP_NO_QP);
+	struct ibv_ah *ah = kit_ah(pd, &e->card);
+	struct vb_outbuf b;
+	struct ibv_wc wc;
+
+	CHECK(!kit_recv(e, 9, AT, GRH + MTU));
+	CHECK(out->ops->reserve(out, &b, vb_opcodes[p.opcode].hdr_len, vb_loan_size(&l), VB_OUT_REQUEST));
+	vb_pkt_encode(b.hdr, &p);
+	vb_loan_encode(b.payload, &l);
+	b.lent = true;
+	b.ack = VB_GRH_WORD(0, 0, 0);
+	out->ops->commit(out, &b);
+	CHECK(!kit_datagram(e, ah, e->card.qpn, 1, 0, 8));
+	expect(e, IBV_WC_SEND);
+	wc = expect(e, IBV_WC_RECV);
+	CHECK(wc.wr_id == 9 && wc.byte_len == GRH + 8, "%u bytes", wc.byte_len);
+	dropped(VB_R_DROP_NO_QP, before, 1);
+	CHECK(!ibv_destroy_ah(ah));
+}
+
 /* A bad receive buffer is an error of this end. */
 static void a_receive_buffer_of_no_region(struct kit_end *e)
 {
@@ -538,6 +574,7 @@ int main(void)
 	by_calls(&e);
 	from_a_shared_queue(&e);
 	what_is_dropped_is_counted(&e);
+	what_is_lent(&e);
 	a_receive_buffer_of_no_region(&e);
 	destroyed_right_after_the_post();
 	a_stopped_process_holds_nobody_up(&e);
