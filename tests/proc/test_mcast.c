@@ -22,14 +22,19 @@ static struct board {
 static struct ibv_context *ctx;
 static struct ibv_pd *pd;
 
+static pid_t run; /* of the process that began: others of the network namespace have other groups */
+
 static union ibv_gid group4(uint8_t n)
 {
-	return (union ibv_gid){.raw = {[10] = 0xff, 0xff, 239, 7, 7, n}};
+	return (union ibv_gid){.raw = {[10] = 0xff, 0xff, 239, (uint8_t)(run >> 8), (uint8_t)run, n}};
 }
 
 static union ibv_gid group6(uint8_t n)
 {
-	return (union ibv_gid){.raw = {0xff, 0x0e, [15] = n}};
+	union ibv_gid g = {.raw = {0xff, 0x0e, [15] = n}};
+
+	memcpy(g.raw + 4, &run, sizeof(run));
+	return g;
 }
 
 static struct ibv_ah *address(union ibv_gid group)
@@ -541,6 +546,7 @@ int main(int argc, char **argv)
 	    {"of several devices", of_several_devices, .clean = true},
 	};
 
+	run = getpid();
 	KIT_CASES(cases, 100);
 	return 0;
 }
