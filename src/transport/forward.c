@@ -68,7 +68,8 @@ static bool send(struct vb_forward *f, const struct vb_pkt *p, uint32_t psn)
 	to.ack_req = true;
 	b.path_mtu = p->path_mtu;
 	vb_pkt_encode(b.hdr, &to);
-	memcpy(b.payload, p->payload, p->payload_len);
+	if (p->payload_len)
+		memcpy(b.payload, p->payload, p->payload_len);
 	memset(b.payload + p->payload_len, 0, p->pad);
 	f->out->ops->commit(f->out, &b);
 	return true;
