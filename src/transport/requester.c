@@ -323,7 +323,9 @@ static __attribute__((cold, noinline)) void fail_oldest(struct vb_qp *qp)
 
 static __attribute__((cold, noinline)) void look_drained(struct vb_qp *qp, const struct vb_swqe *w)
 {
-	if (qp->req.drained_posted || (w && (w->state != VB_WQE_POSTED || w->placed)))
+	bool begun = w && ((w->state != VB_WQE_POSTED && w->state != VB_WQE_REFUSED) || w->placed);
+
+	if (qp->req.drained_posted || begun)
 		return;
 	qp->req.drained_posted = true;
 	if (qp->attr.en_sqd_async_notify)
@@ -520,7 +522,8 @@ bool vb_requester_run(struct vb_qp *qp, uint32_t place)
 		struct vb_swqe *w = vb_sq_at(q, q->next);
 
 		if (vb_unlikely(w->state == VB_WQE_REFUSED)) {
-			vb_requester_refused(qp, w);
+			if (qp->state == IBV_QPS_RTS) /* in SQD nothing is begun */
+				vb_requester_refused(qp, w);
 			break;
 		}
 		if (vb_unlikely(vb_wr_is(w->opcode, VB_WR_LOCAL))) {
@@ -580,7 +583,7 @@ bool vb_requester_ready(const struct vb_qp *qp)
 		return false;
 	w = vb_sq_at(q, q->next);
 	if (vb_unlikely(w->state == VB_WQE_REFUSED))
-		return true;
+		return qp->state == IBV_QPS_RTS;
 	if (vb_wr_is(w->opcode, VB_WR_LOCAL))
 		return q->una == q->next && w->state == VB_WQE_POSTED && qp->state == IBV_QPS_RTS;
 	if (!qp->path.out)

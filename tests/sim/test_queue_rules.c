@@ -320,6 +320,32 @@ static void rule_38_sqd_drains_and_resumes(void **state)
 	sim_free(s);
 }
 
+/* A request that is to fail in its turn has none in SQD. */
+static void rule_38_what_is_refused_waits_in_sqd(void **state)
+{
+	struct sim *s = sim_desk(QUIET);
+	struct vb_req *q = &s->n[0].qp.req;
+	uint64_t a;
+
+	(void)state;
+	s->n[0].qp.attr.en_sqd_async_notify = 1;
+	sim_op(s, 0, IBV_WR_RDMA_READ, 0, 8, 0);
+	sim_step(s); /* under way */
+	sim_modify(s, 0, IBV_QPS_SQD);
+	a = sim_op(s, 0, IBV_WR_RDMA_WRITE, 0, 8, 0);
+	vb_builder_refused(vb_sq_at(q, q->next), VB_R_QP_TYPE);
+	sim_settle(s);
+	sim_expect(s, 0, true, 1, OK);
+	assert_int_equal(sim_event(s, 0), IBV_EVENT_SQ_DRAINED);
+	sim_op(s, 0, IBV_WR_RDMA_WRITE, 0, 8, 0);
+	sim_settle(s);
+	sim_expect_none(s, 0);
+	sim_modify(s, 0, IBV_QPS_RTS);
+	sim_settle(s);
+	sim_expect(s, 0, true, a, IBV_WC_LOC_QP_OP_ERR);
+	sim_free(s);
+}
+
 static void communication_established_in_rtr(void **state)
 {
 	struct sim *s = sim_desk(QUIET);
@@ -655,6 +681,7 @@ int main(void)
 	    cmocka_unit_test(rule_38_slow_is_not_lost),
 	    cmocka_unit_test(rule_38_changing_resources_keeps_answers),
 	    cmocka_unit_test(rule_38_sqd_drains_and_resumes),
+	    cmocka_unit_test(rule_38_what_is_refused_waits_in_sqd),
 	    cmocka_unit_test(rule_39_unsignalled_requests),
 	    cmocka_unit_test(rule_39_sq_sig_all),
 	    cmocka_unit_test(rule_40_inline),
