@@ -18,7 +18,7 @@ struct tell {
 	uint32_t kind;
 	uint32_t target; /* QPN */
 	uint32_t ticket;
-	uint32_t number;   /* OPEN, OPENED: of the adapter, as SRQ numbers have it */
+	uint32_t number;   /* of the adapter, as SRQ numbers have it: a process may have several */
 	uint32_t deputy;   /* OPENED: QPN; 0: there is none */
 	uint32_t dest_qpn; /* OPEN, as the rest: the QP that sends to the target */
 	uint32_t psn;	   /* the first */
@@ -31,7 +31,9 @@ struct deputy {
 	struct vb_qp qp; /* first */
 	struct vb_xrcd xrcd;
 	uint32_t number; /* its own QPN */
+	uint32_t of;	 /* of which adapter number the SRQs are; a target has a deputy for each */
 	uint32_t ticket;
+	bool ending; /* guarded by the list's lock */
 };
 
 static bool tell(struct vb_peer *peer, const struct tell *t)
@@ -110,6 +112,14 @@ static void drop(struct vb_forward *f)
 	free(f);
 }
 
+static void dismiss(const struct vb_qp *qp, struct vb_peer *peer, uint32_t number)
+{
+	const struct tell t = {.kind = TELL_CLOSE, .target = qp->qpn, .number = number};
+
+	if (is_up(peer))
+		tell(peer, &t);
+}
+
 static void end(struct vb_qp *qp)
 {
 	struct vb_forwards *w = qp->forwards;
@@ -118,12 +128,12 @@ static void end(struct vb_qp *qp)
 	vb_lock_assert_held(&qp->lock);
 	while ((n = vb_list_pop(&w->all))) {
 		struct vb_forward *f = vb_list_entry(n, struct vb_forward, node);
-		const struct tell t = {.kind = TELL_CLOSE, .target = qp->qpn};
 
-		if (is_up(f->peer))
-			tell(f->peer, &t);
+		dismiss(qp, f->peer, f->number);
 		drop(f);
 	}
+	if (w->asked) /* the deputy is made before this is heard, or is there already */
+		dismiss(qp, w->seeking, w->wanted);
 	stop_seeking(w);
 	w->busy = w->within = NULL;
 	w->fetch = (struct vb_fetch){0};
@@ -231,6 +241,8 @@ static struct deputy *deputy_of(struct vb_list *n)
 	return (struct deputy *)vb_list_entry(n, struct vb_qp, on_ctx);
 }
 
+/* Whoever has it ends it.  It stays on the list until it has no SRQ any more: who destroys one looks for
+ * those that receive by it there (hca/srq.c). */
 static struct deputy *take_deputy(struct vb_hca *h, bool (*is)(const struct deputy *d, const void *of),
 				  const void *of)
 {
@@ -238,16 +250,25 @@ static struct deputy *take_deputy(struct vb_hca *h, bool (*is)(const struct depu
 
 	vb_lock_take(&h->inner.lock);
 	vb_list_each (n, &h->inner.qps) {
-		if (!found && is(deputy_of(n), of))
-			found = deputy_of(n);
+		struct deputy *d = deputy_of(n);
+
+		if (!found && !d->ending && is(d, of))
+			found = d;
 	}
 	if (found)
-		vb_list_unlink(&found->qp.on_ctx);
+		found->ending = true;
 	vb_lock_give(&h->inner.lock);
 	return found;
 }
 
-/* It is on no list any more. */
+static void unlist(struct vb_hca *h, struct deputy *d)
+{
+	vb_lock_take(&h->inner.lock);
+	vb_list_unlink(&d->qp.on_ctx);
+	vb_lock_give(&h->inner.lock);
+}
+
+/* It was taken, or never was on the list. */
 static void end_deputy(struct vb_hca *h, struct deputy *d)
 {
 	struct vb_qp *qp = &d->qp;
@@ -258,6 +279,7 @@ static void end_deputy(struct vb_hca *h, struct deputy *d)
 	vb_path_close(qp);
 	vb_qp_reset(qp);
 	vb_hca_give(qp);
+	unlist(h, d);
 	vb_hca_forget(qp);
 	vb_qpn_give(h->adapter, d->number);
 	vb_hca_quiesce(h);
@@ -270,6 +292,7 @@ static void describe(struct deputy *d, struct vb_hca *h, const struct tell *t)
 	struct vb_qp *qp = &d->qp;
 
 	qp->ctx = &h->inner;
+	d->of = t->number;
 	d->ticket = t->ticket;
 	d->xrcd.id = (struct vb_xrcd_id){t->dev, t->ino};
 	qp->xrcd = &d->xrcd;
@@ -347,24 +370,47 @@ free_deputy:
 /* Which target a deputy stands for. */
 struct whose {
 	uint64_t incarnation;
-	uint32_t target; /* 0: any */
+	uint32_t target; /* 0: any, and the rest does not count */
+	uint32_t number;
 };
 
 static bool is_whose(const struct deputy *d, const void *of)
 {
 	const struct whose *w = of;
 
-	return d->qp.path.source.low == w->incarnation && (!w->target || d->qp.qpn == w->target);
+	return d->qp.path.source.low == w->incarnation &&
+	       (!w->target || (d->qp.qpn == w->target && d->of == w->number));
+}
+
+static void end_those(struct vb_hca *h, const struct whose *w)
+{
+	struct deputy *d;
+
+	while ((d = take_deputy(h, is_whose, w)))
+		end_deputy(h, d);
 }
 
 static void hear_close(struct vb_peer *peer, const struct tell *t)
 {
-	struct vb_hca *h = vb_hca(peer->adapter);
-	const struct whose w = {peer->incarnation, t->target};
-	struct deputy *d = take_deputy(h, is_whose, &w);
+	const struct whose w = {peer->incarnation, t->target, t->number};
 
-	if (d)
-		end_deputy(h, d);
+	end_those(vb_hca(peer->adapter), &w);
+}
+
+/* The QPN of the deputy that the same question has made before; 0: there is none. */
+static uint32_t made_before(struct vb_hca *h, const struct whose *w, uint32_t ticket)
+{
+	uint32_t number = 0;
+
+	vb_lock_take(&h->inner.lock);
+	vb_list_each (n, &h->inner.qps) {
+		const struct deputy *d = deputy_of(n);
+
+		if (!d->ending && is_whose(d, w) && d->ticket == ticket)
+			number = d->number;
+	}
+	vb_lock_give(&h->inner.lock);
+	return number;
 }
 
 /* false: the device is being closed. */
@@ -380,29 +426,33 @@ static bool keep_deputy(struct vb_hca *h, struct deputy *d)
 	return kept;
 }
 
+/* One more deputy: its QPN, 0: there cannot be one. */
+static uint32_t one_more(struct vb_hca *h, struct vb_peer *peer, const struct tell *t)
+{
+	struct deputy *d = make_deputy(h, peer, t);
+	uint32_t number = d ? d->number : 0;
+
+	if (!d || keep_deputy(h, d))
+		return number;
+	end_deputy(h, d);
+	return 0;
+}
+
 /* The one that the target has by an earlier question is of another time, unless the question is the same. */
 static void hear_open(struct vb_peer *peer, const struct tell *t)
 {
-	const struct whose w = {peer->incarnation, t->target};
+	const struct whose w = {peer->incarnation, t->target, t->number};
 	struct vb_hca *h = vb_hca(peer->adapter);
 	struct tell answer = *t;
-	struct deputy *d;
 
 	if (!t->target || t->path_mtu < IBV_MTU_256 || t->path_mtu > IBV_MTU_4096)
 		return;
-	d = take_deputy(h, is_whose, &w);
-	if (d && d->ticket != t->ticket) {
-		end_deputy(h, d);
-		d = NULL;
-	}
-	if (!d)
-		d = make_deputy(h, peer, t);
-	if (d && !keep_deputy(h, d)) {
-		end_deputy(h, d);
-		d = NULL;
-	}
 	answer.kind = TELL_OPENED;
-	answer.deputy = d ? d->number : 0;
+	answer.deputy = made_before(h, &w, t->ticket);
+	if (!answer.deputy) {
+		end_those(h, &w);
+		answer.deputy = one_more(h, peer, t);
+	}
 	tell(peer, &answer); /* else it asks again */
 }
 
@@ -432,10 +482,8 @@ void vb_deputies_end(struct vb_peer *peer)
 {
 	struct vb_hca *h = vb_hca(peer->adapter);
 	const struct whose w = {.incarnation = peer->incarnation};
-	struct deputy *d;
 
-	while ((d = take_deputy(h, is_whose, &w)))
-		end_deputy(h, d);
+	end_those(h, &w);
 }
 
 static bool is_any(const struct deputy *d, const void *of)

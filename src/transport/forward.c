@@ -44,6 +44,14 @@ void vb_forward_resume(struct vb_qp *qp)
 	refuse(&qp->resp, qp->path.out && !qp->path.out->local ? VB_AETH_NAK_PSN : VB_AETH_NAK_AGAIN);
 }
 
+bool vb_forward_waits(const struct vb_qp *qp)
+{
+	const struct vb_forwards *w = qp->forwards;
+
+	vb_lock_assert_held(&qp->lock);
+	return w && w->again && !w->busy && (w->full || (w->wanted && !w->asked && !w->contacting));
+}
+
 static struct vb_forward *find(const struct vb_forwards *w, uint32_t number)
 {
 	vb_list_each (n, &w->all) {

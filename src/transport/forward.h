@@ -14,6 +14,8 @@ void vb_forward_answer(struct vb_qp *target, const struct vb_pkt *p);
  * are at *bytes; 0: they will come, and output() is to try again; -1: that process is gone. */
 int vb_forward_fetch(struct vb_qp *target, const struct vb_resource *res, uint32_t k, uint32_t len,
 		     const uint8_t **bytes);
+/* Whether something is held back, and nobody tells when that is over which it waits for: output() looks. */
+bool vb_forward_waits(const struct vb_qp *target);
 /* If what was held back may come now, its sender is told. */
 void vb_forward_resume(struct vb_qp *target);
 

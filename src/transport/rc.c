@@ -400,9 +400,7 @@ static bool target_output(struct vb_path *p, uint32_t place)
 			w->ops->seek(qp);
 		vb_forward_resume(qp);
 	}
-	/* Of the other things that packets are held back for somebody tells. */
-	return vb_requester_output(p, place) ||
-	       (w && w->again && !w->busy && (w->full || (w->wanted && !w->asked && !w->contacting)));
+	return vb_requester_output(p, place) || vb_forward_waits(qp);
 }
 
 static enum vb_owes owes(const struct vb_qp *qp)
@@ -414,6 +412,12 @@ static enum vb_owes owes(const struct vb_qp *qp)
 	    (qp->req.una != qp->req.seen && vb_requester_ready(qp))) /* mostly there is no request */
 		return VB_OWES_MORE;
 	return s->ack_owed ? VB_OWES_ACK : VB_OWES_NOTHING;
+}
+
+/* What waits for output() to look again owes a look. */
+static enum vb_owes target_owes(const struct vb_qp *qp)
+{
+	return vb_unlikely(vb_forward_waits(qp)) ? VB_OWES_MORE : owes(qp);
 }
 
 uint64_t vb_rc_ack_timeout(uint8_t code)
@@ -540,19 +544,19 @@ static void enter(struct vb_qp *qp, enum ibv_qp_state from)
 }
 
 /* The types that are acknowledged differ in how they take a packet in. */
-#define RELIABLE(takes_brief, takes_in, sends)                                                    \
-	{                                                                                         \
-		.acked = true, .brief = takes_brief, .input = takes_in, .ack = vb_completer_ack,  \
-		.received = vb_completer_received, .output = sends, .owes = owes, .timer = timer, \
-		.path = path, .last_word = last_word, .enter = enter, .error = vb_rc_error,       \
-		.flush = vb_rc_flush,                                                             \
+#define RELIABLE(takes_brief, takes_in, sends, owing)                                              \
+	{                                                                                          \
+		.acked = true, .brief = takes_brief, .input = takes_in, .ack = vb_completer_ack,   \
+		.received = vb_completer_received, .output = sends, .owes = owing, .timer = timer, \
+		.path = path, .last_word = last_word, .enter = enter, .error = vb_rc_error,        \
+		.flush = vb_rc_flush,                                                              \
 	}
 
-const struct vb_transport vb_rc_transport = RELIABLE(brief, input, vb_requester_output);
+const struct vb_transport vb_rc_transport = RELIABLE(brief, input, vb_requester_output, owes);
 const struct vb_transport vb_xrc_initiator_transport =
-    RELIABLE(brief, vb_xrc_initiator_input, vb_requester_output);
+    RELIABLE(brief, vb_xrc_initiator_input, vb_requester_output, owes);
 const struct vb_transport vb_xrc_target_transport =
-    RELIABLE(target_brief, vb_xrc_target_input, target_output);
+    RELIABLE(target_brief, vb_xrc_target_input, target_output, target_owes);
 
 /* Unreliable connections (UC): the same requester and responder; nothing is owed, and nothing waited for. */
 

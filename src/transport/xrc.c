@@ -38,18 +38,44 @@ static bool choose(struct vb_qp *qp, uint32_t srqn)
 	return true;
 }
 
+/* A deputy that has failed says so to whatever comes: when it did, its target may have waited for nothing,
+ * and then heard nothing. */
+static void fail_again(struct vb_qp *qp)
+{
+	struct vb_resp *s = &qp->resp;
+
+	s->nak_owed = vb_reasons[qp->why.reason].nak;
+	s->nak_psn = s->epsn;
+	s->nak_atomic = false;
+	s->nak_facts = qp->why;
+}
+
+/* A deputy's process answers, and asks for nothing. */
+static bool is_from_initiator(const struct vb_qp *qp, const struct vb_pkt *p)
+{
+	return !qp->forwards || !p->source || vb_source_is(p->source, &qp->path.source);
+}
+
 void vb_xrc_target_input(struct vb_qp *qp, const struct vb_pkt *p)
 {
 	struct vb_facts f = {.srq = {.number = p->srqn}};
 
 	vb_lock_assert_held(&qp->lock);
-	if (!is_ours(qp, p) || qp->state < IBV_QPS_RTR || qp->state > IBV_QPS_SQE)
+	if (!is_ours(qp, p))
+		return;
+	if (vb_unlikely(qp->deputy) && qp->state == IBV_QPS_ERR && !(p->op->bits & VB_OP_RESPONSE)) {
+		fail_again(qp);
+		return;
+	}
+	if (qp->state < IBV_QPS_RTR || qp->state > IBV_QPS_SQE)
 		return;
 	if (p->op->bits & VB_OP_RESPONSE) {
 		if (qp->forwards)
 			vb_forward_answer(qp, p);
 		return;
 	}
+	if (!is_from_initiator(qp, p))
+		return;
 	if (qp->forwards && vb_forward_request(qp, p))
 		return;
 	/* Of what has come before nothing is looked at again. */

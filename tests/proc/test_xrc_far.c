@@ -3,7 +3,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 
+#include "hca/hca.h"
+#include "iba/limits.h"
 #include "pair.h"
 #include "xrc.h"
 
@@ -19,8 +22,11 @@ struct came {
 struct holder {
 	_Atomic int opened, asked, given; /* receive requests */
 	_Atomic int got, done;
-	uint32_t slot; /* bytes of each of them */
+	_Atomic int deputies; /* 1 + how many there are, where it was 0 */
+	uint32_t slot;	      /* bytes of each of them */
 	uint32_t srqn, basic, other, rkey;
+	uint32_t narrow; /* one whose completions soon have no room; four receive requests are there */
+	uint32_t apart;	 /* one with another number of the adapter, where `apart` is wanted; two are there */
 	uint64_t addr;
 	struct came came[GOT];
 };
@@ -30,7 +36,7 @@ struct stage {
 	struct holder holder[HOLDERS];
 	struct holder target; /* which has an SRQ of its own */
 	_Atomic int connected, again, event;
-	uint32_t ini, tgt;
+	uint32_t ini, tgt, ini2, tgt2; /* the second pair goes by the same lanes */
 	union ibv_gid gid;
 };
 
@@ -71,6 +77,47 @@ static void look(struct holder *h, struct xrc_side *s)
 	atomic_store(&h->got, n + 1);
 }
 
+static void count_deputies(struct holder *h, const struct xrc_side *s)
+{
+	struct vb_context *inner = &vb_hca(vb_context(s->ctx)->adapter)->inner;
+	int n = 1;
+
+	if (atomic_load(&h->deputies))
+		return;
+	vb_lock_take(&inner->lock);
+	vb_list_each (q, &inner->qps)
+		n++;
+	vb_lock_give(&inner->lock);
+	atomic_store(&h->deputies, n);
+}
+
+/* Numbers of SRQs are used up until one has another adapter number. */
+static bool apart;
+
+static void open_apart(struct holder *h, struct xrc_side *s)
+{
+	struct ibv_srq_init_attr basic = {.attr = {.max_wr = 1, .max_sge = 1}};
+	struct ibv_srq *srq;
+	uint32_t n = h->srqn;
+
+	while (n >> VB_QPN_INDEX_BITS == h->srqn >> VB_QPN_INDEX_BITS)
+		CHECK(!ibv_get_srq_num(ibv_create_srq(s->pd, &basic), &n));
+	srq = xrc_make_srq(s->pd, s->xrcd, s->rcq, &h->apart);
+	xrc_give(srq, s->mr, 0, ROOM, h->slot);
+	xrc_give(srq, s->mr, 1, ROOM, h->slot);
+}
+
+static void open_narrow(struct holder *h, struct xrc_side *s)
+{
+	struct ibv_cq *cq = ibv_create_cq(s->ctx, 1, NULL, NULL, 0);
+	struct ibv_srq *srq;
+
+	CHECK(cq && cq->cqe < 4);
+	srq = xrc_make_srq(s->pd, s->xrcd, cq, &h->narrow);
+	for (uint64_t i = 0; i < 4; i++)
+		xrc_give(srq, s->mr, i, ROOM, 64);
+}
+
 static void open_holder(struct holder *h, struct xrc_side *s, int fd)
 {
 	struct ibv_srq_init_attr basic = {.attr = {.max_wr = 1, .max_sge = 1}};
@@ -83,6 +130,9 @@ static void open_holder(struct holder *h, struct xrc_side *s, int fd)
 	h->srqn = s->srqn;
 	h->rkey = s->mr->rkey;
 	h->addr = (uintptr_t)s->buf;
+	open_narrow(h, s);
+	if (apart)
+		open_apart(h, s);
 	atomic_store(&h->opened, 1);
 }
 
@@ -94,6 +144,7 @@ static void hold(struct holder *h, int fd)
 	while (!atomic_load(&h->done)) {
 		give_more(h, &s);
 		look(h, &s);
+		count_deputies(h, &s);
 	}
 	_exit(0);
 }
@@ -102,10 +153,14 @@ static void hold(struct holder *h, int fd)
 static void be_target(struct stage *t, int fd)
 {
 	struct xrc_side s;
+	struct ibv_qp *second = NULL;
 	int times = 0;
 
 	open_holder(&t->target, &s, fd);
 	t->tgt = s.tgt->qp_num;
+	while (!second || second->qp_num % VB_LANES != t->tgt % VB_LANES)
+		second = xrc_make_target(s.ctx, s.xrcd);
+	t->tgt2 = second->qp_num;
 	while (!atomic_load(&t->target.done)) {
 		struct pollfd p = {.fd = s.ctx->async_fd, .events = POLLIN};
 		struct ibv_async_event e;
@@ -115,6 +170,8 @@ static void be_target(struct stage *t, int fd)
 		if (times < atomic_load(&t->again)) {
 			xrc_reset(s.tgt);
 			xrc_to_rts(s.tgt, &t->gid, t->ini);
+			xrc_reset(second);
+			xrc_to_rts(second, &t->gid, t->ini2);
 			atomic_store(&t->connected, ++times);
 		}
 		if (poll(&p, 1, 0) == 1 && !ibv_get_async_event(s.ctx, &e)) {
@@ -128,7 +185,7 @@ static void be_target(struct stage *t, int fd)
 
 struct cast {
 	struct stage *t;
-	struct xrc_side s;
+	struct xrc_side s, second; /* the same but for its initiator */
 	pid_t holder[HOLDERS], target;
 };
 
@@ -142,6 +199,8 @@ static void connect_all(struct cast *c)
 	atomic_store(&t->again, times);
 	kit_until(&t->connected, times);
 	xrc_to_rts(c->s.ini, &t->gid, t->tgt);
+	xrc_reset(c->second.ini);
+	xrc_to_rts(c->second.ini, &t->gid, t->tgt2);
 }
 
 /* slot: bytes of a receive request. */
@@ -165,6 +224,9 @@ static void begin(struct cast *c, uint32_t slot, uint8_t rnr_retry)
 	xrc_open_side(&c->s, fd);
 	t->gid = c->s.gid;
 	t->ini = c->s.ini->qp_num;
+	c->second = c->s;
+	c->second.ini = xrc_make_initiator(c->s.pd, c->s.cq);
+	t->ini2 = c->second.ini->qp_num;
 	for (int i = 0; i < HOLDERS; i++)
 		kit_until(&t->holder[i].opened, 1);
 	kit_until(&t->target.opened, 1);
@@ -173,6 +235,7 @@ static void begin(struct cast *c, uint32_t slot, uint8_t rnr_retry)
 
 static void finish(struct cast *c)
 {
+	CHECK(!ibv_destroy_qp(c->second.ini));
 	xrc_close_side(&c->s);
 	for (int i = 0; i < HOLDERS; i++) {
 		atomic_store(&c->t->holder[i].done, 1);
@@ -446,6 +509,72 @@ static void a_process_is_stopped(void)
 	finish(&c);
 }
 
+/* Another target has filled the way to a process that is stopped: what is held back for want of room comes
+ * when there is some, though the initiator sends nothing again by itself. */
+static void another_fills_the_way(void)
+{
+	struct cast c;
+	struct holder *h;
+
+	xrc_timeout = 0;
+	begin(&c, ROOM / 2, 1);
+	h = &c.t->holder[0];
+	ask(h, 4);
+	xrc_post(&c.s, IBV_WR_SEND, h->srqn, 0, 8, 0, 0);
+	CHECK(xrc_ends(&c.s) == IBV_WC_SUCCESS);
+	xrc_post(&c.second, IBV_WR_SEND, h->srqn, 0, 9, 0, 0);
+	CHECK(xrc_ends(&c.s) == IBV_WC_SUCCESS);
+	kit_stop(c.holder[0]);
+	xrc_post(&c.s, IBV_WR_SEND, h->srqn, 0, ROOM / 2, 0, 0);
+	let_it_come();
+	xrc_post(&c.second, IBV_WR_SEND, h->srqn, 0, ROOM / 2, 0, 0);
+	let_it_come();
+	kit_cont(c.holder[0]);
+	CHECK(xrc_ends(&c.s) == IBV_WC_SUCCESS && xrc_ends(&c.s) == IBV_WC_SUCCESS);
+	kit_until(&h->got, 4);
+	finish(&c);
+}
+
+/* SRQs of one process that have several numbers of its adapter: there is a deputy for each, and none takes
+ * another's place. */
+static void numbers_of_one_process(void)
+{
+	struct cast c;
+	struct holder *h;
+	uint32_t to[4];
+
+	apart = true;
+	begin(&c, 64, 1);
+	h = &c.t->holder[0];
+	ask(h, 2);
+	CHECK(h->apart >> VB_QPN_INDEX_BITS != h->srqn >> VB_QPN_INDEX_BITS);
+	to[0] = to[2] = h->srqn;
+	to[1] = to[3] = h->apart;
+	for (int i = 0; i < 4; i++) {
+		xrc_post(&c.s, IBV_WR_SEND, to[i], 0, 8 + (uint32_t)i, 0, 0);
+		CHECK(xrc_ends(&c.s) == IBV_WC_SUCCESS, "%d", i);
+		CHECK(next_of(&c, h, i)->len == 8 + (uint32_t)i);
+	}
+	finish(&c);
+}
+
+/* A deputy that has failed when nothing was on its way says so to what comes next. */
+static void a_queue_overruns(void)
+{
+	enum ibv_wc_status is = IBV_WC_SUCCESS;
+	struct cast c;
+
+	begin(&c, 64, 1);
+	for (int i = 0; i < 4 && is == IBV_WC_SUCCESS; i++) {
+		xrc_post(&c.s, IBV_WR_SEND, c.t->holder[0].narrow, 0, 8, 0, 0);
+		is = xrc_ends(&c.s);
+		let_it_come();
+	}
+	CHECK(is == IBV_WC_REM_OP_ERR, "%s", ibv_wc_status_str(is));
+	kit_until(&c.t->event, IBV_EVENT_QP_FATAL + 1);
+	finish(&c);
+}
+
 /* The SRQ's process dies: stopped with half a message, and before a message. */
 static void a_holder_dies(void)
 {
@@ -496,6 +625,33 @@ static void the_target_is_reset(void)
 	finish(&c);
 }
 
+/* The target is connected anew before the deputy that it has asked for is there: none is left behind. */
+static void the_target_is_reset_early(void)
+{
+	struct cast c;
+	struct holder *h;
+
+	begin(&c, 64, 1);
+	h = &c.t->holder[0];
+	ask(h, 2);
+	xrc_post(&c.s, IBV_WR_SEND, h->srqn, 0, 8, 0, 0);
+	CHECK(xrc_ends(&c.s) == IBV_WC_SUCCESS);
+	connect_all(&c);
+	kit_stop(c.holder[0]);
+	xrc_post(&c.s, IBV_WR_SEND, h->srqn, 0, 8, 0, 0);
+	let_it_come();
+	connect_all(&c);
+	kit_cont(c.holder[0]);
+	/* what the second target says there is said later */
+	xrc_post(&c.second, IBV_WR_SEND, h->srqn, 0, 8, 0, 0);
+	CHECK(xrc_ends(&c.s) == IBV_WC_SUCCESS);
+	atomic_store(&h->deputies, 0);
+	while (!atomic_load(&h->deputies))
+		sched_yield();
+	CHECK(atomic_load(&h->deputies) == 1 + 1, "%d", atomic_load(&h->deputies) - 1);
+	finish(&c);
+}
+
 /* The target's process dies with half a message on its way: its receive request is flushed. */
 static void the_target_dies(void)
 {
@@ -527,8 +683,12 @@ static const struct kit_case cases[] = {
     {.name = "no receive is posted", .run = no_receive_is_posted, .clean = true},
     {.name = "what is wrong", .run = what_is_wrong, .clean = true},
     {.name = "a process is stopped", .run = a_process_is_stopped, .clean = true},
+    {.name = "another fills the way", .run = another_fills_the_way, .clean = true},
+    {.name = "numbers of one process", .run = numbers_of_one_process, .clean = true},
+    {.name = "a queue overruns", .run = a_queue_overruns, .clean = true},
     {.name = "a holder dies", .run = a_holder_dies, .clean = true},
     {.name = "the target is reset", .run = the_target_is_reset, .clean = true},
+    {.name = "the target is reset early", .run = the_target_is_reset_early, .clean = true},
     {.name = "the target dies", .run = the_target_dies, .clean = true},
 };
 

@@ -94,13 +94,37 @@ static void each_end_has_one_half(void **state)
 	sim_free(s);
 }
 
+/* Another process may answer, as one that has a deputy does; what it asks for is not carried out. */
+static void only_the_initiator_asks(void **state)
+{
+	static const struct vb_source other = {.high = VB_SOURCE_PEER, .low = 5};
+	struct sim *s = desk();
+	struct vb_qp *qp = &s->n[1].qp;
+	uint32_t before = qp->resp.epsn;
+	struct vb_pkt p = {.op = &vb_opcodes[VB_FAMILY_XRC | VB_SEND_ONLY],
+			   .opcode = VB_FAMILY_XRC | VB_SEND_ONLY,
+			   .psn = before,
+			   .srqn = SIM_SRQN,
+			   .source = &other};
+
+	(void)state;
+	sim_take(s, 1, 4096, 64);
+	vb_lock_take(&qp->lock);
+	qp->transport->input(qp, &p);
+	assert_int_equal(qp->resp.epsn, before);
+	p.source = &qp->path.source;
+	qp->transport->input(qp, &p);
+	assert_int_equal(qp->resp.epsn, before + 1);
+	vb_lock_give(&qp->lock);
+	sim_free(s);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(every_packet_names_the_srq),
-	    cmocka_unit_test(what_has_come_before_needs_no_srq),
-	    cmocka_unit_test(an_srq_goes_in_the_middle),
-	    cmocka_unit_test(each_end_has_one_half),
+	    cmocka_unit_test(every_packet_names_the_srq), cmocka_unit_test(what_has_come_before_needs_no_srq),
+	    cmocka_unit_test(an_srq_goes_in_the_middle),  cmocka_unit_test(each_end_has_one_half),
+	    cmocka_unit_test(only_the_initiator_asks),
 	};
 
 	return cmocka_run_group_tests_name("xrc", tests, NULL, NULL);
