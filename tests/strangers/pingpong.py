@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""rdma-core's ping-pongs over RC, UC and XRC, server and client, with the options of everyday use."""
+"""rdma-core's ping-pongs over RC, UC, UD and XRC, server and client, with the options of everyday use."""
 import re
 import sys
 
@@ -10,6 +10,9 @@ RC = ["", "-e", "-c", "-e -c", "-s 1", "-s 1000000 -n 200", "-m 256", "-r 2", "-
       "-t", "-t -e", "-t -c -s 1"]
 SRQ = ["", "-e", "-q 1", "-q 64"]
 XSRQ = ["-n 1000", "-n 1000 -e", "-n 200 -s 100000"]
+UC = ["", "-e", "-s 1", "-s 1000000 -n 200", "-m 256", "-r 2"]
+# Datagrams: a ping-pong has one of them on its way at a time, so none is lost.
+UD = ["", "-e", "-c", "-s 1", "-s 4096 -c", "-e -c"]
 PROFILES = [("ibv_rc_pingpong", "-e"), ("ibv_rc_pingpong", "-s 1000000 -n 200"), ("ibv_srq_pingpong", "")]
 
 
@@ -21,7 +24,7 @@ class Row:
         self.env = {name: value for name, value in env.items() if value}
         self.name = " ".join([f"{name}={value}" for name, value in self.env.items()] + self.argv)
         value = dict(zip(self.argv[1:], self.argv[2:]))
-        self.size, self.iters = int(value.get("-s", 4096)), int(value.get("-n", 1000))
+        self.size, self.iters = int(value.get("-s", 1024 if "_ud_" in program else 4096)), int(value.get("-n", 1000))
 
     def check(self, client, server):
         for who, r in (("client", client), ("server", server)):
@@ -65,14 +68,15 @@ def without_gid(a):
 
 def main():
     a = stranger.arguments()
-    stranger.need("ibv_rc_pingpong", "ibv_srq_pingpong", "ibv_xsrq_pingpong", "ibv_uc_pingpong")
+    stranger.need("ibv_rc_pingpong", "ibv_srq_pingpong", "ibv_xsrq_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong")
     table = [Row("ibv_rc_pingpong", o) for o in RC] + [Row("ibv_srq_pingpong", o) for o in SRQ]
     table += [Row("ibv_xsrq_pingpong", o) for o in XSRQ]
-    table += [Row("ibv_uc_pingpong", o) for o in ("", "-e", "-s 1", "-s 1000000 -n 200", "-m 256", "-r 2")]
-    table += [Row("ibv_uc_pingpong", "-e", link="infiniband")]
+    table += [Row("ibv_uc_pingpong", o) for o in UC] + [Row("ibv_ud_pingpong", o) for o in UD]
     table += [Row(*p, profile) for profile in ("strict", "rxe") for p in PROFILES]
     table += [Row("ibv_rc_pingpong", o, link="infiniband") for o in ("", "-e", "-s 1000000 -n 200", "-g 0")]
-    table += [Row("ibv_srq_pingpong", "", link="infiniband")]
+    table += [Row(f"ibv_{kind}_pingpong", o, link="infiniband")
+              for kind, options in (("srq", [""]), ("uc", ["", "-e", "-g 0"]), ("ud", ["", "-e -c", "-g 0"]), ("xsrq", XSRQ[:2]))
+              for o in options]
     table += [Row("ibv_rc_pingpong", "-d verbena1", devices="2")]
     if not a.rows and not without_gid(a):
         sys.exit(1)

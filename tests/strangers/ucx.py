@@ -1,0 +1,44 @@
+#!/usr/bin/python3
+"""ucx_perftest over datagrams, and over RC that is set up through them: messages with tags, put, get and atomics.
+
+UCX_TLS leaves UCX nothing but the verbs: were they not usable, it would end with a word about that.  It finds devices by
+their files, so it wants `verbena run`."""
+import re
+
+import stranger
+
+TLS = ["ud_verbs", "rc_verbs,ud_verbs"]
+TESTS = ["tag_lat -s 8 -n 5000", "tag_lat -s 100000 -n 200", "tag_bw -s 8 -n 20000", "tag_bw -s 65536 -n 1000",
+         "ucp_put_lat -s 8 -n 2000", "ucp_put_bw -s 65536 -n 1000", "ucp_get -s 8 -n 1000", "ucp_get -s 65536 -n 200",
+         "ucp_add -s 8 -n 1000", "ucp_fadd -s 4 -n 1000", "ucp_swap -s 8 -n 1000", "ucp_cswap -s 8 -n 1000"]
+FINAL = re.compile(r"^Final: +(\d+) ", re.M)
+
+
+class Row:
+    def __init__(self, tls, test):
+        self.argv = ["ucx_perftest", "-w", "10", "-t", *test.split()]
+        self.env = {"UCX_TLS": tls, "UCX_LOG_LEVEL": "warn", "VERBENA_LOG": "stderr"}
+        self.name = f"UCX_TLS={tls} ucx_perftest {test}"
+        self.iters = int(test.split("-n ")[1])
+
+    def check(self, client, server):
+        m = FINAL.search(client.out)
+        if not m or int(m.group(1)) != self.iters:
+            return f"the client's last line tells of {m.group(1) if m else 'no'} iterations, not {self.iters}"
+        for who, r in (("client", client), ("server", server)):
+            m = re.search(r"^.*(ERROR|WARN |verbena\[).*$", r.out + r.err, re.M)
+            if m:
+                return f"the {who} says: {m.group(0)}"
+        return None
+
+
+def main():
+    a = stranger.arguments()
+    a.mode = "run"
+    stranger.need("ucx_perftest")
+    stranger.rows(a, [Row(tls, test) for tls in TLS for test in TESTS],
+                  lambda row, mode: stranger.pair(a.build, row.argv, mode=mode, env=row.env, check=row.check))
+
+
+if __name__ == "__main__":
+    main()
