@@ -119,6 +119,19 @@ uint64_t vb_datagrams_look(struct vb_qp *qp, uint64_t now)
 		for (struct vb_dest *d = vb_list_entry(n_, struct vb_dest, used); d && d->path.peer == (to); \
 		     d = NULL)
 
+/* Contact has failed.  The peer is not held on to, which may never be one, and is not tried again before
+ * something else is sent there; until there is contact that holds nothing up. */
+static void give_up(struct vb_dest *d)
+{
+	struct vb_path *p = &d->path;
+
+	find_nobody(d);
+	if (d->waits)
+		p->qp->transport->output(p, 0);
+	vb_peer_put(p->peer);
+	p->peer = NULL;
+}
+
 void vb_datagrams_peer(struct vb_qp *qp, struct vb_peer *peer)
 {
 	vb_lock_assert_held(&qp->lock);
@@ -126,7 +139,10 @@ void vb_datagrams_peer(struct vb_qp *qp, struct vb_peer *peer)
 	{
 		if (!is_state(peer, VB_PEER_UP))
 			d->path.peer = vb_peer_current(peer);
-		settle(d);
+		if (is_state(d->path.peer, VB_PEER_IDLE))
+			give_up(d);
+		else
+			settle(d);
 	}
 }
 

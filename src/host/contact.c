@@ -688,6 +688,7 @@ uint64_t vb_contact_run(struct vb_adapter *a, uint64_t now)
 		next = now;
 	}
 	vb_conns_bury(a);
+	vb_peers_sweep(a);
 	if (next != VB_NEVER)
 		atomic_store(&a->contact_work, true);
 	return next;

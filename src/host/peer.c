@@ -1,6 +1,6 @@
 /* The table of peers: made on first use, DOWN for good when the peer goes, their indices used again once
- * nobody holds them.  A struct peer lives as long as its adapter, so that a thread may look at any of them at
- * any time. */
+ * nobody holds them, as are those of numbers that nobody had.  A struct peer lives as long as its adapter, so
+ * that a thread may look at any of them at any time. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +15,9 @@
 #include "host/private.h"
 #include "iba/reach.h"
 #include "iba/rxq.h"
+
+/* A table that is half full is swept when no place is free, in steps: others wait for its lock. */
+enum { SWEEP_FROM = VB_MAX_PEERS / 2, SWEEP_MOST = 16 };
 
 static int state_of(const struct peer *p)
 {
@@ -291,6 +294,37 @@ static void peer_over(struct peer *p)
 	p->over = true;
 	if (!atomic_load_explicit(&p->pub.refs, memory_order_acquire))
 		peer_retire(p);
+	vb_lock_give(&a->peers_lock);
+}
+
+/* Nobody has that number, or nobody of ours, and nobody here holds on to it.  Under `control`, since whoever
+ * says hello may be about to become it. */
+static bool peer_is_idle(const struct peer *p)
+{
+	return state_of(p) == VB_PEER_IDLE && !p->want && !p->conn && !vb_list_linked(&p->free_node) &&
+	       !atomic_load_explicit(&p->pub.refs, memory_order_acquire);
+}
+
+void vb_peers_sweep(struct vb_adapter *a)
+{
+	uint32_t n = atomic_load_explicit(&a->npeers, memory_order_relaxed), swept = 0;
+
+	vb_mutex_assert_held(&a->control);
+	if (n < SWEEP_FROM)
+		return;
+	vb_lock_take(&a->peers_lock);
+	if (!vb_list_empty(&a->free_peers))
+		n = 0;
+	for (uint32_t i = 1; i < n && swept < SWEEP_MOST; i++) {
+		struct peer *p = peer_at(a, i);
+
+		if (!peer_is_idle(p))
+			continue;
+		set_state(p, VB_PEER_DOWN);
+		p->over = true;
+		peer_retire(p);
+		swept++;
+	}
 	vb_lock_give(&a->peers_lock);
 }
 

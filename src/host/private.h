@@ -292,6 +292,9 @@ void vb_peer_fall(struct peer *p, enum vb_peer_end how, const char *why);
 struct peer *vb_peer_publishing(struct vb_adapter *a, uint32_t number);
 /* Under control: the UP link whose peer has this incarnation, NULL: none. */
 struct peer *vb_peer_by_incarnation(struct vb_adapter *a, uint64_t incarnation);
+/* Where the table of peers grows full, those that never were one and that nobody holds make room.  Under
+ * `control`. */
+void vb_peers_sweep(struct vb_adapter *a);
 void vb_peers_free(struct vb_adapter *a);
 
 /* conn.c; under control */

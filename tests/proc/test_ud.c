@@ -552,6 +552,53 @@ static void nobody_is_there(struct kit_end *e)
 	CHECK(!ibv_destroy_ah(ah) && !ibv_destroy_ah(away));
 }
 
+/* Nobody is held on to, or tried again and again, who was not there. */
+static void nobody_is_kept(void)
+{
+	struct vb_adapter *a = vb_context(ctx)->adapter;
+	double until = kit_now() + 20;
+
+	for (uint32_t i = 1; i < vb_peer_count(a); i++) {
+		struct vb_peer *p = vb_peer_at(a, i);
+
+		while (atomic_load(&p->state) != VB_PEER_UP &&
+		       (atomic_load(&p->refs) || atomic_load(&p->state) == VB_PEER_CONTACTING)) {
+			CHECK(kit_now() < until, "adapter %u is held on to", p->number);
+			kit_nap_us(200);
+		}
+	}
+}
+
+/* Numbers that nobody has leave room for who comes: the second newcomer, since the first one may have the
+ * number, and the place, of one that was here before. */
+static void more_numbers_than_peers(struct kit_end *e)
+{
+	struct ibv_ah *ah = kit_ah(pd, &e->card);
+	uint32_t own = e->card.qpn >> VB_QPN_INDEX_BITS;
+	pid_t pids[2];
+
+	nobody_is_kept();
+	for (uint32_t n = 1, sent = 0; sent < VB_MAX_PEERS + 100; n++) {
+		if (n >= own && n < own + 16) /* the next processes' */
+			continue;
+		CHECK(!kit_datagram(e, ah, n << VB_QPN_INDEX_BITS | 5, 1, 0, 8));
+		expect(e, IBV_WC_SEND);
+		sent++;
+	}
+	CHECK(!ibv_destroy_ah(ah));
+	nobody_is_kept();
+	pids[0] = start_echo();
+	pids[1] = start_echo();
+	ah = kit_ah(pd, &board->card);
+	CHECK(!kit_recv(e, 5, AT, GRH + MTU));
+	CHECK(!kit_datagram(e, ah, board->card.qpn, 6, 0, 8));
+	expect(e, IBV_WC_SEND);
+	expect(e, IBV_WC_RECV);
+	CHECK(!ibv_destroy_ah(ah));
+	end(pids[0]);
+	end(pids[1]);
+}
+
 int main(void)
 {
 	struct kit_end e;
@@ -580,6 +627,7 @@ int main(void)
 	a_stopped_process_holds_nobody_up(&e);
 	killed(&e);
 	nobody_is_there(&e);
+	more_numbers_than_peers(&e);
 	kit_end_close(&e);
 	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
 	return 0;
