@@ -1,8 +1,10 @@
 #!/usr/bin/python3
-"""Debian's perftest over RC and XRC: bandwidth, latency and atomics, with the options that people use, serially.
+"""Debian's perftest over RC, UC, UD and XRC: bandwidth, latency and atomics, with the options that people use, serially.
 
 Rows that begin with a variable run with that in the environment; {file} is a file in /dev/shm, one for each side: its
-memory is mapped by the initiator.  --rounds N repeats the table.  ib_write_bw and ib_write_lat have no -e (their server sees no completion), and
+memory is mapped by the initiator.  --rounds N repeats the table.  Over UC and UD SENDs have no flow control: perftest posts
+receives for all that a queue pair is to get, at most 16,384, before the other end begins; for an SRQ it has to be told how
+many, else one message that comes too soon is lost and it waits for ever.  ib_write_bw and ib_write_lat have no -e (their server sees no completion), and
 the atomics have fixed size.
 """
 import contextlib
@@ -14,6 +16,9 @@ import stranger
 
 BW = ["-a", "-b", "-q 16", "-l 16 -n 1600", "-m 1024", "-D 3", "-s 1", "-t 15000"]
 LAT = ["-a", "-s 8 -n 100000"]
+# What perftest takes over any transport; SENDs have receive queues besides.
+EACH_BW = ["-a -n 50", "-b", "-q 16 -n 500", "-l 16 -n 1600", "-m 1024", "-s 1 -n 16000"]
+EACH_SEND = ["-e", "-r 16384 -n 16000 -s 8"]
 TABLE = (
     [f"ib_{verb}_bw {o}" for verb in ("send", "write", "read") for o in BW]
     + ["ib_send_bw -e", "ib_read_bw -e", "ib_send_bw -r 16384", "ib_send_bw --use-srq -q 4"]
@@ -22,7 +27,13 @@ TABLE = (
     + [f"ib_atomic_{test} -A {kind}" for test in ("bw", "lat") for kind in ("CMP_AND_SWAP", "FETCH_AND_ADD")]
     + ["ib_send_lat -I 64 -s 32"]
     + [f"ib_{test} -c XRC" for test in ("send_bw -a", "send_bw -b -q 4", "write_bw", "read_bw", "send_lat -s 8 -n 10000",
-                                        "write_lat -s 8 -n 1000", "atomic_bw -A FETCH_AND_ADD")]
+                                        "write_lat -s 8 -n 1000", "atomic_bw -A FETCH_AND_ADD", "send_bw -r 16384 -n 16000 -s 8",
+                                        "send_bw --use-srq -q 4", "send_bw -l 16 -n 1600", "write_bw -m 1024 -b -q 16 -n 200",
+                                        "read_bw -e", "read_lat -s 8 -n 1000", "atomic_lat -A CMP_AND_SWAP -n 1000")]
+    + [f"ib_send_bw -c {kind} {o}" for kind in ("UC", "UD") for o in EACH_BW + EACH_SEND] + ["ib_send_bw -c UC --use-srq -q 4 -r 4096"]
+    + [f"ib_send_lat -c {kind} {o}" for kind in ("UC", "UD") for o in ("-e", "--use-srq -n 100", "-m 1024 -s 1024")]
+    + [f"ib_write_bw -c UC {o}" for o in EACH_BW[1:]] + ["ib_write_lat -c UC -s 8 -n 1000"]
+    + [f"VERBENA_LINK=infiniband ib_send_{test} -c {kind}" for test in ("bw", "lat") for kind in ("UC", "UD", "XRC")]
     # To a group of an IPv4 address, as the port's is: perftest wants both ends of a kind.
     + [f"ib_send_{test} -c UD -g -M 0:0:0:0:0:0:0:0:0:0:255:255:239:1:1:1 -r 16384"
        for test in ("bw -s 4096 -n 5000", "bw -s 64 -n 16000")]
@@ -57,14 +68,17 @@ class Row:
         # It waits by reading its memory, without a call: where there are no more CPUs than such programs, the
         # engine thread gets its turn when the scheduler says so.
         self.limit = 400 if self.argv[0] == "ib_write_lat" else stranger.LIMIT
+        # perftest shortens what no datagram can be: to the MTU.
+        most = int(value.get("-m", 4096)) if value.get("-c") == "UD" else ALL_SIZES[-1]
         if "-a" in self.argv:
-            self.sizes = ALL_SIZES
+            sizes = ALL_SIZES
         elif "-s" in value:
-            self.sizes = [int(value["-s"])]
+            sizes = [int(value["-s"])]
         elif "atomic" in line:
-            self.sizes = [8]
+            sizes = [8]
         else:
-            self.sizes = [65536] if "_bw" in line else [2]
+            sizes = [65536 if "_bw" in line else 2]
+        self.sizes = [s for s in sizes if s <= most] or [most]
 
     def check(self, client, server):
         found = [(int(m.group(1)), int(m.group(2))) for m in NUMBERS.finditer(client.out)]
