@@ -58,7 +58,7 @@ bool vb_peer_shows_group(const struct vb_peer *peer, const uint64_t mgid[2])
 
 	if (atomic_load_explicit(&peer->state, memory_order_acquire) != VB_PEER_UP)
 		return false;
-	base = peer->view; /* set before that state */
+	base = peer->view;					       /* set before that state */
 	n = atomic_load_explicit(mark_of(base), memory_order_acquire); /* pairs with vb_group_show() */
 	for (uint32_t i = 0; i < n && i < VB_MAX_MCAST_GRP; i++) {
 		const struct vb_shown_group *g = &table_of(base)[i];
