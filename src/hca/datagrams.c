@@ -85,11 +85,15 @@ static void settle_all(struct vb_qp *qp)
 {
 	struct vb_list *waiting = &qp->dests->waiting;
 
-	/* One that has settled is off the list, and others may have come to its end. */
-	for (struct vb_list *n = waiting->next, *before; n != waiting && !vb_list_empty(waiting);) {
-		before = n->prev;
+	/* One that has settled may be off the list, or have come to its end again, and so may others. */
+	for (struct vb_list *n = waiting->next; n != waiting && !vb_list_empty(waiting);) {
+		struct vb_list *before = n->prev, *after = n->next;
+
 		settle(vb_list_entry(n, struct vb_dest, waiting));
-		n = vb_list_linked(n) ? n->next : before->next;
+		if (after != waiting)
+			n = after;
+		else
+			n = before->next == n ? n->next : before->next;
 	}
 }
 

@@ -110,6 +110,19 @@ static struct vb_forward *way_of(struct vb_qp *qp, const struct vb_pkt *p)
 	return NULL;
 }
 
+/* The packet that was expected has gone on: nothing is to be sent again. */
+static void expected_went(struct vb_qp *qp)
+{
+	struct vb_forwards *w = qp->forwards;
+
+	vb_responder_met(qp);
+	w->again = false;
+	w->full = NULL;
+	qp->resp.nak_sent = false;
+	qp->resp.nak_owed = 0;
+	vb_forward_show(qp);
+}
+
 /* p is the packet that is expected.  false: it cannot go on now. */
 static bool go_on(struct vb_qp *qp, const struct vb_pkt *p)
 {
@@ -122,16 +135,11 @@ static bool go_on(struct vb_qp *qp, const struct vb_pkt *p)
 		w->full = f->out;
 		return false;
 	}
-	vb_responder_met(qp);
 	f->psn = vb_psn_add(f->psn, 1);
 	w->next = vb_psn_add(p->psn, 1);
 	w->busy = f;
 	w->within = p->op->bits & VB_OP_LAST ? NULL : f;
-	w->again = false;
-	w->full = NULL;
-	qp->resp.nak_sent = false;
-	qp->resp.nak_owed = 0;
-	vb_forward_show(qp);
+	expected_went(qp);
 	return true;
 }
 
@@ -223,12 +231,7 @@ static bool go_alone(struct vb_qp *qp, const struct vb_pkt *p)
 				     .first = true};
 	if (!ask(qp, f, &to, vb_psn_add(p->psn, npsn)))
 		return false;
-	vb_responder_met(qp);
-	w->again = false;
-	w->full = NULL;
-	qp->resp.nak_sent = false;
-	qp->resp.nak_owed = 0;
-	vb_forward_show(qp);
+	expected_went(qp);
 	return true;
 }
 

@@ -384,11 +384,11 @@ static void end(struct vb_qp *qp)
 {
 	struct vb_context *c = qp->ctx;
 
+	if (qp->dests) /* while the context still finds it, should the device be lost */
+		vb_datagrams_drain(qp);
 	vb_lock_take(&c->lock);
 	vb_list_unlink(&qp->on_ctx);
 	vb_lock_give(&c->lock);
-	if (qp->dests)
-		vb_datagrams_drain(qp);
 	if (vb_qp_unheard(qp))
 		vb_qp_say_unheard(qp->qpn);
 	/* a QP in RESET takes no packet and completes nothing: what follows cannot be undone by a latecomer

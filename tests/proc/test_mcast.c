@@ -4,10 +4,8 @@
  *     proc-mcast [CASE] */
 #include <arpa/inet.h>
 #include <errno.h>
-#include <sys/mman.h>
 
 #include "adapter.h"
-#include "host/segment.h"
 #include "iba/reason.h"
 #include "kit.h"
 
@@ -53,33 +51,14 @@ static void device(void)
 	CHECK(pd);
 }
 
-static struct ibv_wc expect(struct kit_end *e, enum ibv_wc_opcode opcode)
-{
-	struct ibv_wc wc = kit_wait(e, 20);
-
-	CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == opcode, "%s", ibv_wc_status_str(wc.status));
-	return wc;
-}
-
-/* How many the open device has dropped for that reason. */
-static uint64_t drops(enum vb_reason r)
-{
-	const uint8_t *seg = mmap(NULL, VB_SEG_CONSUMED, PROT_READ, MAP_SHARED, ctx->cmd_fd, 0);
-	uint64_t n;
-
-	CHECK(seg != MAP_FAILED);
-	n = ((const struct vb_drops *)(const void *)(seg + VB_SEG_DROPS))->count[r];
-	CHECK(!munmap((void *)(uintptr_t)seg, VB_SEG_CONSUMED));
-	return n;
-}
-
 static void dropped(enum vb_reason r, uint64_t n)
 {
 	double end = kit_now() + 20;
 
-	while (drops(r) < n && kit_now() < end)
+	while (kit_drops(ctx, r) < n && kit_now() < end)
 		kit_nap_us(200);
-	CHECK(drops(r) == n, "%s: %" PRIu64 " of %" PRIu64, vb_reasons[r].name, drops(r), n);
+	CHECK(kit_drops(ctx, r) == n, "%s: %" PRIu64 " of %" PRIu64, vb_reasons[r].name, kit_drops(ctx, r),
+	      n);
 }
 
 static void fill(uint8_t *at, uint32_t len, unsigned with)
@@ -128,7 +107,7 @@ enum { MESSAGES = sizeof(messages) / sizeof(messages[0]) };
 static void take_all(struct kit_end *e, const union ibv_gid *group)
 {
 	for (unsigned i = 0; i < MESSAGES; i++) {
-		struct ibv_wc wc = expect(e, IBV_WC_RECV);
+		struct ibv_wc wc = kit_expect(e, IBV_WC_RECV);
 		const uint8_t *at = e->buf + AT + i * (GRH + MTU);
 
 		CHECK(wc.wr_id == i && wc.byte_len == GRH + messages[i].len, "%u bytes of %u", wc.byte_len,
@@ -188,7 +167,7 @@ static void reaches_all(union ibv_gid group)
 	kit_end_open_as(&e, pd, DEPTH, SIZE, IBV_QPT_UD);
 	ah = address(group);
 	send_one(&e, ah, 8, 0, 0); /* to nobody: complete at once */
-	CHECK(expect(&e, IBV_WC_SEND).wr_id == 3);
+	CHECK(kit_expect(&e, IBV_WC_SEND).wr_id == 3);
 	board->qpn = e.card.qpn;
 	for (int i = 0; i < MEMBERS; i++) {
 		pids[i] = kit_fork();
@@ -249,9 +228,9 @@ static void what_one_cannot_take(void)
 		kit_end_open_as(&e[i], pd, DEPTH, SIZE, IBV_QPT_UD);
 		CHECK(!ibv_attach_mcast(e[i].qp, &group, 0));
 	}
-	key = drops(VB_R_DROP_QKEY);
-	none = drops(VB_R_DROP_NO_RECV);
-	small = drops(VB_R_DROP_TOO_SMALL);
+	key = kit_drops(ctx, VB_R_DROP_QKEY);
+	none = kit_drops(ctx, VB_R_DROP_NO_RECV);
+	small = kit_drops(ctx, VB_R_DROP_TOO_SMALL);
 	CHECK(!kit_recv(&e[0], 1, AT, GRH + 100)); /* and none at number 1 */
 	CHECK(!kit_recv(&e[2], 1, AT, GRH + 99));
 	CHECK(!kit_recv(&e[3], 1, AT, GRH + 100));
@@ -259,7 +238,7 @@ static void what_one_cannot_take(void)
 	CHECK(!ibv_modify_qp(e[3].qp, &a, IBV_QP_QKEY));
 	ah = address(group);
 	send_one(&e[4], ah, 100, 0, 9);
-	CHECK(expect(&e[0], IBV_WC_RECV).byte_len == GRH + 100);
+	CHECK(kit_expect(&e[0], IBV_WC_RECV).byte_len == GRH + 100);
 	check(e[0].buf + AT + GRH, 100, 9);
 	dropped(VB_R_DROP_QKEY, key + 1);
 	dropped(VB_R_DROP_NO_RECV, none + 1);
@@ -271,7 +250,7 @@ static void what_one_cannot_take(void)
 	CHECK(!kit_recv(&e[0], 2, AT, GRH + 4));
 	send_one(&e[4], ah, 4, 0, 4);
 	for (int i = 0; i < 4; i++)
-		CHECK(expect(&e[i], IBV_WC_RECV).byte_len == GRH + 4);
+		CHECK(kit_expect(&e[i], IBV_WC_RECV).byte_len == GRH + 4);
 	CHECK(!ibv_destroy_ah(ah));
 	for (int i = 0; i < 5; i++) {
 		CHECK(!ibv_detach_mcast(e[i].qp, &group, 0));
@@ -312,10 +291,10 @@ static void an_echo_is_not_for_who_wants_none(void)
 		CHECK(!kit_recv(&e, 1, AT, GRH + 8) && !kit_recv(&deaf, 1, AT, GRH + 8));
 	ah = address(group);
 	send_one(&deaf, ah, 8, 0, 1);
-	expect(&deaf, IBV_WC_SEND);
-	expect(&e, IBV_WC_RECV);
+	kit_expect(&deaf, IBV_WC_SEND);
+	kit_expect(&e, IBV_WC_RECV);
 	send_one(&e, ah, 7, 0, 2); /* of which it hears, and not of its own before */
-	CHECK(expect(&deaf, IBV_WC_RECV).byte_len == GRH + 7);
+	CHECK(kit_expect(&deaf, IBV_WC_RECV).byte_len == GRH + 7);
 	for (int i = 0; i < 2; i++)
 		(void)kit_wait(&e, 20);
 	CHECK(!ibv_detach_mcast(e.qp, &group, 0) && !ibv_detach_mcast(deaf.qp, &group, 0));
@@ -339,7 +318,7 @@ static void be_counter(void)
 	CHECK(!ibv_attach_mcast(e.qp, &group, 0));
 	atomic_fetch_add(&board->attached, 1);
 	for (;;) {
-		expect(&e, IBV_WC_RECV);
+		kit_expect(&e, IBV_WC_RECV);
 		CHECK(!kit_recv(&e, 0, AT, GRH + 64));
 		atomic_fetch_add(&board->got, 1);
 	}
@@ -362,7 +341,7 @@ static void send_some(struct kit_end *e, struct ibv_ah *ah, int n)
 {
 	for (int i = 0; i < n; i++) {
 		send_one(e, ah, 64, 0, 1);
-		expect(e, IBV_WC_SEND);
+		kit_expect(e, IBV_WC_SEND);
 	}
 }
 
@@ -421,7 +400,7 @@ static void who_is_stopped_misses_it(void)
 	send_some(&e, ah, 1);
 	kit_until(&board->got, 2);
 	kit_stop(stopped);
-	before = drops(VB_R_DROP_FULL);
+	before = kit_drops(ctx, VB_R_DROP_FULL);
 	begun = kit_now();
 	for (int i = 0; i < 30; i++) {
 		send_some(&e, ah, 100);
@@ -429,9 +408,10 @@ static void who_is_stopped_misses_it(void)
 	}
 	CHECK(kit_now() - begun > 0.9, "nobody was waited for");
 	CHECK(atomic_load(&board->got) == 3002, "%d copies for one", atomic_load(&board->got) - 2);
-	CHECK(drops(VB_R_DROP_FULL) > before + 1000 && drops(VB_R_DROP_FULL) < before + 3000);
+	CHECK(kit_drops(ctx, VB_R_DROP_FULL) > before + 1000 &&
+	      kit_drops(ctx, VB_R_DROP_FULL) < before + 3000);
 	kit_cont(stopped);
-	kit_until(&board->got, 3002 + 3000 - (int)(drops(VB_R_DROP_FULL) - before));
+	kit_until(&board->got, 3002 + 3000 - (int)(kit_drops(ctx, VB_R_DROP_FULL) - before));
 	got = atomic_load(&board->got);
 	send_some(&e, ah, 1);
 	kit_until(&board->got, got + 2);
@@ -465,9 +445,9 @@ static void wrong_numbers(void)
 	card = e.card;
 	one = kit_ah(pd, &card);
 	CHECK(!kit_datagram(&e, ah, e.card.qpn, 5, 0, 8));
-	CHECK(expect(&e, IBV_WC_SEND).wr_id == 5);
+	CHECK(kit_expect(&e, IBV_WC_SEND).wr_id == 5);
 	CHECK(!kit_datagram(&e, one, GROUP_QPN, 6, 0, 8));
-	CHECK(expect(&e, IBV_WC_SEND).wr_id == 6);
+	CHECK(kit_expect(&e, IBV_WC_SEND).wr_id == 6);
 	send_one(&e, ah, 9, 0, 1);
 	for (int i = 0; i < 2; i++) {
 		struct ibv_wc wc = kit_wait(&e, 20);
@@ -518,7 +498,7 @@ static void of_several_devices(void)
 	CHECK(!kit_recv(&a, 1, AT, GRH + 64) && !kit_recv(&b, 1, AT, GRH + 64));
 	ah = address(group);
 	send_one(&a, ah, 33, 0, 5);
-	CHECK(expect(&b, IBV_WC_RECV).byte_len == GRH + 33);
+	CHECK(kit_expect(&b, IBV_WC_RECV).byte_len == GRH + 33);
 	check(b.buf + AT + GRH, 33, 5);
 	for (int i = 0; i < 2; i++)
 		CHECK(kit_wait(&a, 20).status == IBV_WC_SUCCESS);

@@ -1,10 +1,8 @@
 /* Datagrams (UD) between processes: what is sent arrives behind a GRH that leads back; what cannot be taken
  * is dropped and counted, and the queue pair goes on; no destination holds up another one. */
 #include <arpa/inet.h>
-#include <sys/mman.h>
 
 #include "hca/hca.h"
-#include "host/segment.h"
 #include "iba/grh.h"
 #include "iba/loan.h"
 #include "iba/out.h"
@@ -22,34 +20,14 @@ static struct board {
 static struct ibv_context *ctx;
 static struct ibv_pd *pd;
 
-static struct ibv_wc expect(struct kit_end *e, enum ibv_wc_opcode opcode)
-{
-	struct ibv_wc wc = kit_wait(e, 20);
-
-	CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == opcode, "%s", ibv_wc_status_str(wc.status));
-	return wc;
-}
-
-/* How many this process has dropped for that reason. */
-static uint64_t drops(enum vb_reason r)
-{
-	const uint8_t *seg = mmap(NULL, VB_SEG_CONSUMED, PROT_READ, MAP_SHARED, ctx->cmd_fd, 0);
-	uint64_t n;
-
-	CHECK(seg != MAP_FAILED);
-	n = ((const struct vb_drops *)(const void *)(seg + VB_SEG_DROPS))->count[r];
-	CHECK(!munmap((void *)(uintptr_t)seg, VB_SEG_CONSUMED));
-	return n;
-}
-
 static void dropped(enum vb_reason r, uint64_t before, uint64_t n)
 {
 	double end = kit_now() + 20;
 
-	while (drops(r) < before + n && kit_now() < end)
+	while (kit_drops(ctx, r) < before + n && kit_now() < end)
 		kit_nap_us(200);
-	CHECK(drops(r) == before + n, "%s: %" PRIu64 " of %" PRIu64, vb_reasons[r].name, drops(r) - before,
-	      n);
+	CHECK(kit_drops(ctx, r) == before + n, "%s: %" PRIu64 " of %" PRIu64, vb_reasons[r].name,
+	      kit_drops(ctx, r) - before, n);
 }
 
 /* The header of IPv4, as RFC 791 has it. */
@@ -143,9 +121,9 @@ static void lengths(struct kit_end *e, struct ibv_ah *ah)
 		memset(e->buf + AT, 0xee, GRH + MTU);
 		CHECK(!kit_recv(e, 5, AT, GRH + MTU));
 		CHECK(!kit_datagram(e, ah, board->card.qpn, 6, 0, lens[i]));
-		wc = expect(e, IBV_WC_SEND);
+		wc = kit_expect(e, IBV_WC_SEND);
 		CHECK(wc.wr_id == 6);
-		wc = expect(e, IBV_WC_RECV);
+		wc = kit_expect(e, IBV_WC_RECV);
 		CHECK(wc.wr_id == 5 && wc.byte_len == GRH + lens[i] && wc.src_qp == board->card.qpn);
 		check_grh(e->buf + AT, lens[i]);
 		check(e->buf + AT + GRH, lens[i], i);
@@ -162,8 +140,8 @@ static void lengths(struct kit_end *e, struct ibv_ah *ah)
 	CHECK(!ibv_modify_qp(e->qp, &a, IBV_QP_STATE));
 	CHECK(!kit_recv(e, 5, AT, GRH + MTU));
 	CHECK(!kit_datagram(e, ah, board->card.qpn, 6, 0, 8));
-	expect(e, IBV_WC_SEND);
-	expect(e, IBV_WC_RECV);
+	kit_expect(e, IBV_WC_SEND);
+	kit_expect(e, IBV_WC_RECV);
 }
 
 static struct ibv_send_wr request(struct kit_end *e, struct ibv_sge *sge, struct ibv_ah *ah, uint32_t qpn)
@@ -194,8 +172,8 @@ static void to_oneself(struct kit_end *e)
 	wr.wr.ud.remote_qkey = 0x80000000; /* stands for the sender's own */
 	fill(e->buf, 8, 3);
 	CHECK(!ibv_post_send(e->qp, &wr, &bad));
-	expect(e, IBV_WC_SEND);
-	wc = expect(&other, IBV_WC_RECV);
+	kit_expect(e, IBV_WC_SEND);
+	wc = kit_expect(&other, IBV_WC_RECV);
 	CHECK(wc.wc_flags == (IBV_WC_GRH | IBV_WC_WITH_IMM) && wc.imm_data == htonl(0x12345678));
 	CHECK(wc.src_qp == e->card.qpn && wc.qp_num == other.card.qpn && wc.wr_id == 9);
 	check(other.buf + AT + GRH, 8, 3);
@@ -205,8 +183,8 @@ static void to_oneself(struct kit_end *e)
 	wr.wr.ud.remote_qpn |= 0xff000000; /* of which a packet brings 24 bits */
 	CHECK(!kit_recv(&other, 9, AT, GRH + 8));
 	CHECK(!ibv_post_send(e->qp, &wr, &bad));
-	expect(e, IBV_WC_SEND);
-	expect(&other, IBV_WC_RECV);
+	kit_expect(e, IBV_WC_SEND);
+	kit_expect(&other, IBV_WC_RECV);
 	CHECK(!ibv_destroy_ah(ah));
 	kit_end_close(&other);
 }
@@ -288,8 +266,8 @@ static void by_calls(struct kit_end *to)
 	ibv_wr_set_ud_addr(ex, ah, to->card.qpn, KIT_QKEY);
 	ibv_wr_set_inline_data(ex, "here I am", 10);
 	CHECK(!ibv_wr_complete(ex));
-	CHECK(expect(&e, IBV_WC_SEND).wr_id == 77);
-	wc = expect(to, IBV_WC_RECV);
+	CHECK(kit_expect(&e, IBV_WC_SEND).wr_id == 77);
+	wc = kit_expect(to, IBV_WC_RECV);
 	CHECK(wc.byte_len == GRH + 10 && wc.imm_data == htonl(42) &&
 	      !strcmp((char *)to->buf + AT + GRH, "here I am"));
 	CHECK(!ibv_destroy_ah(ah));
@@ -320,7 +298,7 @@ static void from_a_shared_queue(struct kit_end *e)
 	CHECK(!ibv_post_srq_recv(srq, &wr, &bad));
 	fill(e->buf, 60, 4);
 	CHECK(!kit_datagram(e, ah, qp->qp_num, 1, 0, 60));
-	expect(e, IBV_WC_SEND);
+	kit_expect(e, IBV_WC_SEND);
 	while (ibv_poll_cq(cq, 1, &wc) == 0 && kit_now() < until)
 		;
 	CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == 55 && wc.byte_len == GRH + 60);
@@ -355,8 +333,8 @@ static void controlled_qkeys(void)
 
 static void what_is_dropped_is_counted(struct kit_end *e)
 {
-	uint64_t key = drops(VB_R_DROP_QKEY), none = drops(VB_R_DROP_NO_RECV),
-		 small = drops(VB_R_DROP_TOO_SMALL), qp = drops(VB_R_DROP_NO_QP);
+	uint64_t key = kit_drops(ctx, VB_R_DROP_QKEY), none = kit_drops(ctx, VB_R_DROP_NO_RECV),
+		 small = kit_drops(ctx, VB_R_DROP_TOO_SMALL), qp = kit_drops(ctx, VB_R_DROP_NO_QP);
 	struct ibv_send_wr wr, *bad;
 	struct kit_end other, rc;
 	struct ibv_sge sge;
@@ -367,28 +345,28 @@ static void what_is_dropped_is_counted(struct kit_end *e)
 	kit_end_open(&rc, pd, DEPTH, SIZE);
 	ah = kit_ah(pd, &other.card);
 	CHECK(!kit_datagram(e, ah, other.card.qpn, 1, 0, 8));
-	expect(e, IBV_WC_SEND);
+	kit_expect(e, IBV_WC_SEND);
 	dropped(VB_R_DROP_NO_RECV, none, 1);
 	CHECK(!kit_recv(&other, 9, AT, GRH + 7));
 	for (int i = 0; i < 2; i++) {
 		CHECK(!kit_datagram(e, ah, other.card.qpn, 1, 0, 8));
-		expect(e, IBV_WC_SEND);
+		kit_expect(e, IBV_WC_SEND);
 	}
 	dropped(VB_R_DROP_TOO_SMALL, small, 2);
 	wr = request(e, &sge, ah, other.card.qpn);
 	wr.wr.ud.remote_qkey = KIT_QKEY + 1;
 	CHECK(!ibv_post_send(e->qp, &wr, &bad));
-	expect(e, IBV_WC_SEND);
+	kit_expect(e, IBV_WC_SEND);
 	dropped(VB_R_DROP_QKEY, key, 1);
 	CHECK(!kit_datagram(e, ah, other.card.qpn ^ 0x800, 1, 0, 8));
-	expect(e, IBV_WC_SEND);
+	kit_expect(e, IBV_WC_SEND);
 	CHECK(!kit_datagram(e, ah, rc.card.qpn, 1, 0, 100));
-	expect(e, IBV_WC_SEND);
+	kit_expect(e, IBV_WC_SEND);
 	dropped(VB_R_DROP_NO_QP, qp, 2);
 	/* What was too small for it is there for a shorter one. */
 	CHECK(!kit_datagram(e, ah, other.card.qpn, 1, 0, 7));
-	expect(e, IBV_WC_SEND);
-	wc = expect(&other, IBV_WC_RECV);
+	kit_expect(e, IBV_WC_SEND);
+	wc = kit_expect(&other, IBV_WC_RECV);
 	CHECK(wc.wr_id == 9 && wc.byte_len == GRH + 7);
 	CHECK(other.qp->state == IBV_QPS_RTS);
 	CHECK(!ibv_destroy_ah(ah));
@@ -407,7 +385,7 @@ static void what_is_lent(struct kit_end *e)
 				 .src_qpn = e->card.qpn};
 	const struct ibv_sge piece = {(uintptr_t)e->buf, 100, e->mr->lkey};
 	const struct vb_loan l = {.num = 4, .length = 400, .piece = {piece, piece, piece, piece}};
-	uint64_t before = drops(VB_R_DROP_NO_QP);
+	uint64_t before = kit_drops(ctx, VB_R_DROP_NO_QP);
 	struct ibv_ah *ah = kit_ah(pd, &e->card);
 	struct vb_outbuf b;
 	struct ibv_wc wc;
@@ -420,8 +398,8 @@ static void what_is_lent(struct kit_end *e)
 	b.ack = VB_GRH_WORD(0, 0, 0);
 	out->ops->commit(out, &b);
 	CHECK(!kit_datagram(e, ah, e->card.qpn, 1, 0, 8));
-	expect(e, IBV_WC_SEND);
-	wc = expect(e, IBV_WC_RECV);
+	kit_expect(e, IBV_WC_SEND);
+	wc = kit_expect(e, IBV_WC_RECV);
 	CHECK(wc.wr_id == 9 && wc.byte_len == GRH + 8, "%u bytes", wc.byte_len);
 	dropped(VB_R_DROP_NO_QP, before, 1);
 	CHECK(!ibv_destroy_ah(ah));
@@ -438,7 +416,7 @@ static void a_receive_buffer_of_no_region(struct kit_end *e)
 	ah = kit_ah(pd, &other.card);
 	CHECK(!kit_recv(&other, 9, SIZE - 48, GRH + 100));
 	CHECK(!kit_datagram(e, ah, other.card.qpn, 1, 0, 100));
-	expect(e, IBV_WC_SEND);
+	kit_expect(e, IBV_WC_SEND);
 	wc = kit_wait(&other, 20);
 	CHECK(wc.wr_id == 9 && wc.status == IBV_WC_LOC_PROT_ERR, "%s", ibv_wc_status_str(wc.status));
 	CHECK(!ibv_destroy_ah(ah));
@@ -471,7 +449,7 @@ static void drained(struct kit_end *e, struct ibv_ah *ah)
 	CHECK(!ibv_modify_qp(e->qp, &a, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY));
 	CHECK(!ibv_get_async_event(ctx, &event) && event.event_type == IBV_EVENT_SQ_DRAINED);
 	ibv_ack_async_event(&event);
-	CHECK(expect(e, IBV_WC_SEND).wr_id == 7);
+	CHECK(kit_expect(e, IBV_WC_SEND).wr_id == 7);
 	a.qp_state = IBV_QPS_RTS;
 	CHECK(!ibv_modify_qp(e->qp, &a, IBV_QP_STATE));
 }
@@ -481,7 +459,7 @@ static void drained(struct kit_end *e, struct ibv_ah *ah)
 static void a_stopped_process_holds_nobody_up(struct kit_end *e)
 {
 	enum { ROUND = 100 };
-	uint64_t full = drops(VB_R_DROP_FULL);
+	uint64_t full = kit_drops(ctx, VB_R_DROP_FULL);
 	pid_t pid = start_echo();
 	struct ibv_ah *ah = kit_ah(pd, &board->card), *own;
 	struct kit_end other;
@@ -491,20 +469,20 @@ static void a_stopped_process_holds_nobody_up(struct kit_end *e)
 	own = kit_ah(pd, &other.card);
 	CHECK(!kit_recv(e, 5, AT, GRH + MTU));
 	CHECK(!kit_datagram(e, ah, board->card.qpn, 6, 0, 8));
-	expect(e, IBV_WC_SEND);
-	expect(e, IBV_WC_RECV); /* they have met */
+	kit_expect(e, IBV_WC_SEND);
+	kit_expect(e, IBV_WC_RECV); /* they have met */
 	got = atomic_load(&board->got);
 	kit_stop(pid);
 	for (int i = 0; i < ROUND; i++)
 		CHECK(!kit_datagram(e, ah, board->card.qpn, 100 + (uint64_t)i, 0, MTU));
 	CHECK(!kit_recv(&other, 9, AT, GRH + MTU));
 	CHECK(!kit_datagram(e, own, other.card.qpn, 999, 0, 8));
-	expect(&other, IBV_WC_RECV);
-	CHECK(drops(VB_R_DROP_FULL) == full, "the other one had to wait");
+	kit_expect(&other, IBV_WC_RECV);
+	CHECK(kit_drops(ctx, VB_R_DROP_FULL) == full, "the other one had to wait");
 	for (int i = 0; i < ROUND; i++)
-		CHECK(expect(e, IBV_WC_SEND).wr_id == 100 + (uint64_t)i, "not in order");
-	CHECK(expect(e, IBV_WC_SEND).wr_id == 999);
-	full = drops(VB_R_DROP_FULL) - full;
+		CHECK(kit_expect(e, IBV_WC_SEND).wr_id == 100 + (uint64_t)i, "not in order");
+	CHECK(kit_expect(e, IBV_WC_SEND).wr_id == 999);
+	full = kit_drops(ctx, VB_R_DROP_FULL) - full;
 	CHECK(full > 0 && full < ROUND);
 	drained(e, ah);
 	kit_cont(pid);
@@ -516,27 +494,27 @@ static void a_stopped_process_holds_nobody_up(struct kit_end *e)
 
 static void killed(struct kit_end *e)
 {
-	uint64_t nobody = drops(VB_R_DROP_NOBODY);
+	uint64_t nobody = kit_drops(ctx, VB_R_DROP_NOBODY);
 	pid_t pid = start_echo();
 	struct ibv_ah *ah = kit_ah(pd, &board->card);
 
 	CHECK(!kit_recv(e, 5, AT, GRH + MTU));
 	CHECK(!kit_datagram(e, ah, board->card.qpn, 6, 0, 8));
-	expect(e, IBV_WC_SEND);
-	expect(e, IBV_WC_RECV);
+	kit_expect(e, IBV_WC_SEND);
+	kit_expect(e, IBV_WC_RECV);
 	end(pid);
 	for (int i = 0; i < 2 * DEPTH; i++) { /* some may go to its ring, before the end is noticed */
 		CHECK(!kit_datagram(e, ah, board->card.qpn, 1, 0, MTU));
-		expect(e, IBV_WC_SEND);
+		kit_expect(e, IBV_WC_SEND);
 	}
-	CHECK(drops(VB_R_DROP_NOBODY) > nobody);
+	CHECK(kit_drops(ctx, VB_R_DROP_NOBODY) > nobody);
 	CHECK(e->qp->state == IBV_QPS_RTS);
 	CHECK(!ibv_destroy_ah(ah));
 }
 
 static void nobody_is_there(struct kit_end *e)
 {
-	uint64_t nobody = drops(VB_R_DROP_NOBODY);
+	uint64_t nobody = kit_drops(ctx, VB_R_DROP_NOBODY);
 	struct kit_card far = e->card;
 	struct ibv_ah *ah = kit_ah(pd, &e->card), *away;
 
@@ -544,11 +522,11 @@ static void nobody_is_there(struct kit_end *e)
 	away = kit_ah(pd, &far);
 	for (int i = 0; i < 3; i++) {
 		CHECK(!kit_datagram(e, ah, e->card.qpn ^ 0xabc000, 1, 0, 8));
-		expect(e, IBV_WC_SEND);
+		kit_expect(e, IBV_WC_SEND);
 		CHECK(!kit_datagram(e, away, e->card.qpn, 1, 0, 8));
-		expect(e, IBV_WC_SEND);
+		kit_expect(e, IBV_WC_SEND);
 	}
-	CHECK(drops(VB_R_DROP_NOBODY) == nobody + 6);
+	CHECK(kit_drops(ctx, VB_R_DROP_NOBODY) == nobody + 6);
 	CHECK(!ibv_destroy_ah(ah) && !ibv_destroy_ah(away));
 }
 
@@ -582,7 +560,7 @@ static void more_numbers_than_peers(struct kit_end *e)
 		if (n >= own && n < own + 16) /* the next processes' */
 			continue;
 		CHECK(!kit_datagram(e, ah, n << VB_QPN_INDEX_BITS | 5, 1, 0, 8));
-		expect(e, IBV_WC_SEND);
+		kit_expect(e, IBV_WC_SEND);
 		sent++;
 	}
 	CHECK(!ibv_destroy_ah(ah));
@@ -592,8 +570,8 @@ static void more_numbers_than_peers(struct kit_end *e)
 	ah = kit_ah(pd, &board->card);
 	CHECK(!kit_recv(e, 5, AT, GRH + MTU));
 	CHECK(!kit_datagram(e, ah, board->card.qpn, 6, 0, 8));
-	expect(e, IBV_WC_SEND);
-	expect(e, IBV_WC_RECV);
+	kit_expect(e, IBV_WC_SEND);
+	kit_expect(e, IBV_WC_RECV);
 	CHECK(!ibv_destroy_ah(ah));
 	end(pids[0]);
 	end(pids[1]);

@@ -1,3 +1,4 @@
+#include "host/segment.h"
 #include "kit.h"
 
 struct ibv_context *kit_open(void)
@@ -235,6 +236,25 @@ struct ibv_wc kit_wait(struct kit_end *e, double seconds)
 		CHECK(kit_now() < end, "no completion within %g s", seconds);
 	CHECK(n == 1);
 	return wc;
+}
+
+struct ibv_wc kit_expect(struct kit_end *e, enum ibv_wc_opcode opcode)
+{
+	struct ibv_wc wc = kit_wait(e, 20);
+
+	CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == opcode, "%s", ibv_wc_status_str(wc.status));
+	return wc;
+}
+
+uint64_t kit_drops(const struct ibv_context *ctx, uint32_t reason)
+{
+	const uint8_t *seg = mmap(NULL, VB_SEG_CONSUMED, PROT_READ, MAP_SHARED, ctx->cmd_fd, 0);
+	uint64_t n;
+
+	CHECK(seg != MAP_FAILED);
+	n = ((const struct vb_drops *)(const void *)(seg + VB_SEG_DROPS))->count[reason];
+	CHECK(!munmap((void *)(uintptr_t)seg, VB_SEG_CONSUMED));
+	return n;
 }
 
 enum ibv_wc_status kit_ask(uint32_t number, int timeout, int retries)

@@ -94,6 +94,11 @@ int kit_post(struct kit_end *e, enum ibv_wr_opcode op, uint64_t wr_id, size_t at
 /* The next completion, at most `seconds` away. */
 struct ibv_wc kit_wait(struct kit_end *e, double seconds);
 
+/* The next completion, at most 20 seconds away, which is a success of that kind. */
+struct ibv_wc kit_expect(struct kit_end *e, enum ibv_wc_opcode opcode);
+/* How many the device has dropped in silence for that reason (enum vb_reason). */
+uint64_t kit_drops(const struct ibv_context *ctx, uint32_t reason);
+
 /* A SEND to a queue pair of the adapter with that number; its status. */
 enum ibv_wc_status kit_ask(uint32_t number, int timeout, int retries);
 /* Whether the abstract name of the adapter behind a QPN is still bound. */
