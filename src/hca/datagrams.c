@@ -1,6 +1,8 @@
 #include "hca/datagrams.h"
 
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -213,7 +215,7 @@ void vb_datagrams_drain(struct vb_qp *qp)
 
 	while (waits(qp)) {
 		vb_adapter_nudge(vb_qp_adapter(qp));
-		nanosleep(&nap, NULL);
+		syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &nap, NULL); /* no cancellation point */
 		if (nap.tv_nsec < (long)VB_MSEC)
 			nap.tv_nsec *= 2;
 	}
