@@ -101,14 +101,16 @@ static void dispose(struct vb_hca *h, const struct vb_mcast_change *ended)
 	vb_mcasts_free(ended);
 }
 
-int vb_mcast_detach(struct vb_hca *h, struct vb_qp *qp, const union ibv_gid *mgid, uint16_t lid)
+/* if_unmet: only if nobody who attached it has met everybody. */
+static int detach(struct vb_hca *h, struct vb_qp *qp, const union ibv_gid *mgid, uint16_t lid, bool if_unmet)
 {
 	struct vb_mcasts *t = &h->mcast.groups;
-	struct vb_mcast_change ended;
-	int err;
+	struct vb_mcast_change ended = {0};
+	int err = 0;
 
 	pthread_mutex_lock(&t->lock);
-	err = vb_mcasts_detach(t, qp, mgid, lid, &ended);
+	if (!if_unmet || vb_mcasts_unmet(t, qp, mgid, lid))
+		err = vb_mcasts_detach(t, qp, mgid, lid, &ended);
 	if (!err && ended.group)
 		end(h, ended.group);
 	pthread_mutex_unlock(&t->lock);
@@ -117,7 +119,13 @@ int vb_mcast_detach(struct vb_hca *h, struct vb_qp *qp, const union ibv_gid *mgi
 	return err;
 }
 
-int vb_mcast_attach(struct vb_hca *h, struct vb_qp *qp, const union ibv_gid *mgid, uint16_t lid)
+int vb_mcast_detach(struct vb_hca *h, struct vb_qp *qp, const union ibv_gid *mgid, uint16_t lid)
+{
+	return detach(h, qp, mgid, lid, false);
+}
+
+/* The queue pair is a member, and shown to be one.  *met: everybody who may send knows that. */
+static int join(struct vb_hca *h, struct vb_qp *qp, const union ibv_gid *mgid, uint16_t lid, bool *met)
 {
 	struct vb_mcasts *t = &h->mcast.groups;
 	struct vb_mcast_change begun, ended = {0};
@@ -131,17 +139,41 @@ int vb_mcast_attach(struct vb_hca *h, struct vb_qp *qp, const union ibv_gid *mgi
 			(void)vb_mcasts_detach(t, qp, mgid, lid, &ended);
 	}
 	pthread_mutex_unlock(&t->lock);
-	if (err || !begun.anew) {
-		dispose(h, &ended);
-		return err;
-	}
-	VB_FAULT_POINT("member of a group, not in contact with all");
-	err = meet_all(h);
-	if (err)
-		(void)vb_mcast_detach(h, qp, mgid, lid);
-	else
-		vb_groups_stir(h->adapter);
+	dispose(h, &ended);
+	*met = begun.met;
 	return err;
+}
+
+static bool is_met(struct vb_hca *h, struct vb_qp *qp, const union ibv_gid *mgid, uint16_t lid)
+{
+	bool is;
+
+	pthread_mutex_lock(&h->mcast.groups.lock);
+	is = vb_mcasts_met(&h->mcast.groups, qp, mgid, lid);
+	pthread_mutex_unlock(&h->mcast.groups.lock);
+	return is;
+}
+
+int vb_mcast_attach(struct vb_hca *h, struct vb_qp *qp, const union ibv_gid *mgid, uint16_t lid)
+{
+	bool met;
+	int err;
+
+	/* Several threads may attach the same at once.  Each meets everybody before it returns; one that
+	 * cannot takes it off, if it is the first to know, and the others begin anew. */
+	do {
+		err = join(h, qp, mgid, lid, &met);
+		if (err || met)
+			return err;
+		VB_FAULT_POINT("member of a group, not in contact with all");
+		err = meet_all(h);
+		if (err) {
+			(void)detach(h, qp, mgid, lid, true);
+			return err;
+		}
+	} while (!is_met(h, qp, mgid, lid));
+	vb_groups_stir(h->adapter);
+	return 0;
 }
 
 bool vb_mcast_is_attached(struct vb_hca *h, struct vb_qp *qp)

@@ -110,12 +110,12 @@ int vb_mcasts_attach(struct vb_mcasts *t, struct vb_qp *qp, const union ibv_gid 
 {
 	struct vb_mcast_group *g = find(t, mgid->raw);
 	struct vb_mcast_member *m = g ? member_of(g, qp) : NULL;
-	struct vb_mcast_attachment *a;
+	struct vb_mcast_attachment *a = attachment(qp, mgid, lid);
 	int err = m ? 0 : check_limits(t, g);
 
 	vb_mutex_assert_held(&t->lock);
-	*begun = (struct vb_mcast_change){0};
-	if (err || attachment(qp, mgid, lid))
+	*begun = (struct vb_mcast_change){.met = a && a->met};
+	if (err || a)
 		return err;
 	a = malloc(sizeof(*a)); /* vb_mcasts_detach() */
 	if (!g)
@@ -135,13 +135,30 @@ int vb_mcasts_attach(struct vb_mcasts *t, struct vb_qp *qp, const union ibv_gid 
 	m->times++;
 	*a = (struct vb_mcast_attachment){.group = g, .member = m, .lid = lid};
 	vb_list_append(&qp->mcasts, &a->on_qp);
-	begun->anew = true;
 	return 0;
 no_memory:
 	vb_mcasts_free(begun);
 	*begun = (struct vb_mcast_change){0};
 	free(a);
 	return vb_refuse(ENOMEM, attach, "no memory");
+}
+
+bool vb_mcasts_met(struct vb_mcasts *t, struct vb_qp *qp, const union ibv_gid *mgid, uint16_t lid)
+{
+	struct vb_mcast_attachment *a = attachment(qp, mgid, lid);
+
+	vb_mutex_assert_held(&t->lock);
+	if (a)
+		a->met = true;
+	return a;
+}
+
+bool vb_mcasts_unmet(struct vb_mcasts *t, struct vb_qp *qp, const union ibv_gid *mgid, uint16_t lid)
+{
+	const struct vb_mcast_attachment *a = attachment(qp, mgid, lid);
+
+	vb_mutex_assert_held(&t->lock);
+	return a && !a->met;
 }
 
 static void end_group(struct vb_mcasts *t, struct vb_mcast_group *g)

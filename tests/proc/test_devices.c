@@ -379,6 +379,85 @@ static void by_lid(void)
 	exchange(&b, &a);
 }
 
+enum { GRH = 40 };
+
+/* A datagram of 33 bytes; what came with it. */
+static struct ibv_wc datagram(struct kit_end *from, struct kit_end *to, struct ibv_ah *ah, uint32_t qpn)
+{
+	struct ibv_wc wc;
+
+	memset(from->buf, 0x33, 33);
+	memset(to->buf, 0xee, 256);
+	CHECK(ah && !kit_recv(to, 9, 0, GRH + 64) && !kit_datagram(from, ah, qpn, 1, 0, 33));
+	kit_expect(from, IBV_WC_SEND);
+	wc = kit_expect(to, IBV_WC_RECV);
+	CHECK(wc.byte_len == GRH + 33 && wc.src_qp == from->card.qpn && wc.slid == from->card.lid);
+	CHECK(!wc.pkey_index && !wc.dlid_path_bits);
+	for (int i = GRH; i < GRH + 33; i++)
+		CHECK(to->buf[i] == 0x33, "byte %d", i);
+	CHECK(to->buf[GRH + 33] == 0xee && !ibv_destroy_ah(ah));
+	return wc;
+}
+
+/* InfiniBand's own header, which counts what follows: BTH, DETH, padded payload, checksum. */
+static void is_global(const uint8_t *grh, const union ibv_gid *from, const union ibv_gid *to)
+{
+	CHECK(grh[0] >> 4 == 6 && grh[4] == 0 && grh[5] == 12 + 8 + 36 + 4 && grh[6] == 0x1b);
+	CHECK(!memcmp(grh + 8, from, 16) && !memcmp(grh + 24, to, 16));
+}
+
+/* By the LID alone a datagram has no header, and the place of it stays as it was; with is_global it has one.
+ * What is told of it leads back, by the LID that it came from (rule 24). */
+static void datagrams_by_lid(void)
+{
+	struct kit_end a, b;
+
+	infiniband();
+	devices("2");
+	kit_end_open_as(&a, ibv_alloc_pd(open_one(0)), 8, 512, IBV_QPT_UD);
+	kit_end_open_as(&b, ibv_alloc_pd(open_one(1)), 8, 512, IBV_QPT_UD);
+	for (uint8_t global = 0; global < 2; global++) {
+		struct ibv_ah_attr av = {.dlid = b.card.lid, .sl = 5, .is_global = global, .port_num = 1};
+		struct ibv_wc wc;
+
+		if (global)
+			av.grh.dgid = b.card.gid;
+		wc = datagram(&a, &b, ibv_create_ah(a.mr->pd, &av), b.card.qpn);
+		CHECK(wc.wc_flags == (global ? IBV_WC_GRH : 0u) && (global || wc.sl == 5));
+		for (int i = 0; i < GRH && !global; i++)
+			CHECK(b.buf[i] == 0xee, "byte %d", i);
+		if (global)
+			is_global(b.buf, &a.card.gid, &b.card.gid);
+		CHECK(!ibv_init_ah_from_wc(b.qp->context, 1, &wc, (struct ibv_grh *)(void *)b.buf, &av));
+		CHECK(av.dlid == a.card.lid && av.is_global == global && av.sl == wc.sl);
+		datagram(&b, &a, ibv_create_ah(b.mr->pd, &av), wc.src_qp);
+	}
+}
+
+/* A group has a LID of its own there. */
+static void a_group_of_infiniband(void)
+{
+	union ibv_gid group = {.raw = {0xff, 0x1e, [15] = 7}};
+	pid_t pid = getpid();
+	struct ibv_ah_attr av = {.dlid = 0xc001, .is_global = 1, .port_num = 1};
+	struct kit_end a, b;
+
+	infiniband();
+	kit_log_begin("info");
+	memcpy(group.raw + 4, &pid, sizeof(pid));
+	kit_end_open_as(&a, ibv_alloc_pd(open_one(0)), 8, 512, IBV_QPT_UD);
+	kit_end_open_as(&b, a.mr->pd, 8, 512, IBV_QPT_UD);
+	CHECK(ibv_attach_mcast(b.qp, &group, 0xbfff) == EINVAL);
+	KIT_LOG_SAYS("LID 0xbfff is no multicast LID: those are 0xc000 to 0xfffe");
+	CHECK(ibv_attach_mcast(b.qp, &group, 0xffff) == EINVAL);
+	CHECK(!ibv_attach_mcast(b.qp, &group, 0xc001));
+	av.grh.dgid = group;
+	CHECK(datagram(&a, &b, ibv_create_ah(a.mr->pd, &av), 0xffffff).wc_flags == IBV_WC_GRH);
+	is_global(b.buf, &a.card.gid, &group);
+	CHECK(ibv_detach_mcast(b.qp, &group, 0xc002) == EINVAL);
+	CHECK(!ibv_detach_mcast(b.qp, &group, 0xc001));
+}
+
 static void a_wrong_lid(void)
 {
 	static const struct {
@@ -506,6 +585,8 @@ int main(int argc, char **argv)
 	    {.name = "imported-fewer", .run = imported_by_one_that_has_fewer},
 	    {.name = "port", .run = a_port_of_infiniband},
 	    {.name = "lid", .run = by_lid},
+	    {.name = "datagrams", .run = datagrams_by_lid},
+	    {.name = "group", .run = a_group_of_infiniband},
 	    {.name = "wrong-lid", .run = a_wrong_lid},
 	    {.name = "refused", .run = link_layers_refuse_each_other},
 	    {.name = "vectors", .run = addresses_of_each_link},

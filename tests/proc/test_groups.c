@@ -328,6 +328,53 @@ static void a_stopped_sender_is_waited_for(void)
 	side_close(&s);
 }
 
+struct attaching {
+	struct side *s;
+	_Atomic int begun, ended;
+};
+
+static void *attach_as_well(void *arg)
+{
+	struct attaching *a = arg;
+
+	atomic_fetch_add(&a->begun, 1);
+	CHECK(!attach(a->s, 1));
+	atomic_fetch_add(&a->ended, 1);
+	return NULL;
+}
+
+/* Threads that attach the same queue pair at once: none returns before everybody is met, also one that finds
+ * it attached. */
+static void threads_attach_the_same(void)
+{
+	struct attaching a = {0};
+	pthread_t t[2];
+	struct side s;
+	pid_t pid;
+
+	pid = start(be_sender);
+	kit_until(&board->ready, 1);
+	kit_stop(pid);
+	side_open(&s);
+	a.s = &s;
+	for (int i = 0; i < 2; i++) {
+		CHECK(!pthread_create(&t[i], NULL, attach_as_well, &a));
+		kit_until(&a.begun, i + 1);
+		while (!vb_mcast_is_attached(s.hca, vb_qp(s.end.qp)))
+			sched_yield();
+	}
+	kit_nap(50); /* it would be enough for who does not wait */
+	CHECK(!a.ended);
+	kit_cont(pid);
+	for (int i = 0; i < 2; i++)
+		CHECK(!pthread_join(t[i], NULL));
+	step(&board->go);
+	CHECK(!kit_reap(pid));
+	CHECK(!detach(&s, 1));
+	CHECK(detach(&s, 1) == EINVAL);
+	side_close(&s);
+}
+
 /* Each adapter of a process is one of its own, and the sender's own is one too. */
 static void several_devices_of_a_process(void)
 {
@@ -452,6 +499,7 @@ int main(int argc, char **argv)
 	    {"everybody at once", everybody_at_once, .clean = true},
 	    {"a dead member is none", a_dead_member_is_none, .clean = true},
 	    {"a stopped sender is waited for", a_stopped_sender_is_waited_for, .clean = true},
+	    {"threads attach the same", threads_attach_the_same, .clean = true},
 	    {"several devices of a process", several_devices_of_a_process, .clean = true},
 	    {"without descriptors", without_descriptors, .clean = true},
 	    {"who reads while members go", who_reads_while_members_go, .clean = true},

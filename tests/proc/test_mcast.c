@@ -6,8 +6,10 @@
 #include <errno.h>
 
 #include "adapter.h"
+#include "host/adapter.h"
 #include "iba/reason.h"
 #include "kit.h"
+#include "obj/context.h"
 
 enum { DEPTH = 2048, SIZE = 1 << 20, GRH = 40, MTU = 4096, AT = SIZE / 2, MEMBERS = 3, GROUP_QPN = 0xffffff };
 
@@ -429,6 +431,42 @@ static void who_is_stopped_misses_it(void)
 	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
 }
 
+/* A group without members costs a send nothing but a look at memory: after one that had none, and after the
+ * only one has died. */
+static void nobody_costs_no_system_call(void)
+{
+	struct kit_end e;
+	struct ibv_ah *ah;
+	pid_t pid = kit_fork(), member;
+	struct ibv_wc wc;
+
+	if (pid) {
+		CHECK(!kit_reap(pid));
+		return;
+	}
+	board = kit_shared(sizeof(*board));
+	device();
+	kit_end_open_as(&e, pd, DEPTH, SIZE, IBV_QPT_UD);
+	ah = address(group4(4));
+	member = start_counter();
+	send_some(&e, ah, 1);
+	kit_until(&board->got, 1);
+	end(member);
+	for (double until = kit_now() + 20;
+	     atomic_load(&vb_peer_at(vb_context(ctx)->adapter, 1)->state) == VB_PEER_UP;)
+		CHECK(kit_now() < until);
+	send_some(&e, ah, 1);
+	if (!kit_deny_every_call()) {
+		printf("SKIP: there are no filters of system calls here\n");
+		_exit(0);
+	}
+	for (int i = 0; i < 1000; i++) {
+		send_one(&e, ah, i % 100, 0, 1);
+		CHECK(ibv_poll_cq(e.cq, 1, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+	}
+	_exit(0);
+}
+
 /* To another number than the group's a packet goes to nobody; and the group's needs a group's address. */
 static void wrong_numbers(void)
 {
@@ -521,6 +559,7 @@ int main(int argc, char **argv)
 	    {"an echo is not for who wants none", an_echo_is_not_for_who_wants_none, .clean = true},
 	    {"who is killed holds up nobody", who_is_killed_holds_up_nobody, .clean = true},
 	    {"who is stopped misses it", who_is_stopped_misses_it, .clean = true},
+	    {.name = "nobody costs no system call", .run = nobody_costs_no_system_call},
 	    {"wrong numbers", wrong_numbers, .clean = true},
 	    {"wrong memory", wrong_memory, .clean = true},
 	    {"of several devices", of_several_devices, .clean = true},

@@ -374,9 +374,9 @@ static void what_is_dropped_is_counted(struct kit_end *e)
 	kit_end_close(&other);
 }
 
-/* A packet that says that its bytes are lent brings none; no queue pair sends that to datagrams, but a
- * process may write what it likes to its ring. */
-static void what_is_lent(struct kit_end *e)
+/* A packet that says that its bytes are lent brings none, whether the loan is brief or not; no queue pair
+ * sends that to datagrams, but a process may write what it likes to its ring. */
+static void what_is_lent(struct kit_end *e, uint32_t pieces)
 {
 	struct vb_out *out = vb_peer_at(vb_context(ctx)->adapter, 0)->lanes[0].out;
 	const struct vb_pkt p = {.opcode = (uint8_t)(VB_FAMILY_UD | VB_SEND_ONLY),
@@ -384,12 +384,14 @@ static void what_is_lent(struct kit_end *e)
 				 .qkey = KIT_QKEY,
 				 .src_qpn = e->card.qpn};
 	const struct ibv_sge piece = {(uintptr_t)e->buf, 100, e->mr->lkey};
-	const struct vb_loan l = {.num = 4, .length = 400, .piece = {piece, piece, piece, piece}};
+	const struct vb_loan l = {
+	    .num = pieces, .length = 100 * pieces, .piece = {piece, piece, piece, piece}};
 	uint64_t before = kit_drops(ctx, VB_R_DROP_NO_QP);
 	struct ibv_ah *ah = kit_ah(pd, &e->card);
 	struct vb_outbuf b;
 	struct ibv_wc wc;
 
+	CHECK((vb_opcodes[p.opcode].hdr_len + vb_loan_size(&l) <= out->brief) == (pieces == 1));
 	CHECK(!kit_recv(e, 9, AT, GRH + MTU));
 	CHECK(out->ops->reserve(out, &b, vb_opcodes[p.opcode].hdr_len, vb_loan_size(&l), VB_OUT_REQUEST));
 	vb_pkt_encode(b.hdr, &p);
@@ -402,6 +404,27 @@ static void what_is_lent(struct kit_end *e)
 	wc = kit_expect(e, IBV_WC_RECV);
 	CHECK(wc.wr_id == 9 && wc.byte_len == GRH + 8, "%u bytes", wc.byte_len);
 	dropped(VB_R_DROP_NO_QP, before, 1);
+	CHECK(!ibv_destroy_ah(ah));
+}
+
+/* Whatever address of this host a datagram went to, its header names a GID of the receiver's table, so that
+ * the way back is found. */
+static void by_any_address(struct kit_end *e)
+{
+	struct kit_card as = e->card;
+	struct ibv_ah_attr back;
+	union ibv_gid gid;
+	struct ibv_ah *ah;
+	struct ibv_wc wc;
+
+	memcpy(as.gid.raw + 12, (const uint8_t[]){127, 7, 7, 7}, 4);
+	ah = kit_ah(pd, &as);
+	CHECK(!kit_recv(e, 9, AT, GRH + 8) && !kit_datagram(e, ah, e->card.qpn, 1, 0, 8));
+	kit_expect(e, IBV_WC_SEND);
+	wc = kit_expect(e, IBV_WC_RECV);
+	CHECK(!ibv_query_gid(ctx, 1, 0, &gid) && !memcmp(e->buf + AT + 36, gid.raw + 12, 4));
+	CHECK(!ibv_init_ah_from_wc(ctx, 1, &wc, (struct ibv_grh *)(void *)(e->buf + AT), &back));
+	CHECK(!back.grh.sgid_index && !memcmp(&back.grh.dgid, &gid, sizeof(gid)));
 	CHECK(!ibv_destroy_ah(ah));
 }
 
@@ -452,6 +475,37 @@ static void drained(struct kit_end *e, struct ibv_ah *ah)
 	CHECK(kit_expect(e, IBV_WC_SEND).wr_id == 7);
 	a.qp_state = IBV_QPS_RTS;
 	CHECK(!ibv_modify_qp(e->qp, &a, IBV_QP_STATE));
+}
+
+/* Several destinations of one queue pair have no room at once: each has its own wait, all are over, and what
+ * is completed is so in order. */
+static void two_stopped_processes(struct kit_end *e)
+{
+	enum { ROUND = 60, STOPPED = 2 };
+	struct ibv_ah *ah[STOPPED];
+	struct kit_card to[STOPPED];
+	pid_t pid[STOPPED];
+
+	for (int k = 0; k < STOPPED; k++) {
+		pid[k] = start_echo();
+		to[k] = board->card;
+		ah[k] = kit_ah(pd, &to[k]);
+		CHECK(!kit_recv(e, 5, AT, GRH + MTU));
+		CHECK(!kit_datagram(e, ah[k], to[k].qpn, 6, 0, 8));
+		for (int i = 0; i < 2; i++)
+			CHECK(kit_wait(e, 20).status == IBV_WC_SUCCESS);
+		kit_stop(pid[k]);
+	}
+	for (int i = 0; i < STOPPED * ROUND; i++)
+		CHECK(!kit_datagram(e, ah[i % STOPPED], to[i % STOPPED].qpn, (uint64_t)i, 0, MTU));
+	kit_cont(pid[1]); /* which takes what waits for it, while the other one stands still */
+	for (int i = 0; i < STOPPED * ROUND; i++)
+		CHECK(kit_expect(e, IBV_WC_SEND).wr_id == (uint64_t)i, "not in order");
+	kit_until(&board->got, 1 + ROUND);
+	for (int k = 0; k < STOPPED; k++) {
+		CHECK(!ibv_destroy_ah(ah[k]));
+		end(pid[k]);
+	}
 }
 
 /* What goes to one that is stopped waits for room, then it is dropped; what goes to another one is there
@@ -599,10 +653,13 @@ int main(void)
 	by_calls(&e);
 	from_a_shared_queue(&e);
 	what_is_dropped_is_counted(&e);
-	what_is_lent(&e);
+	what_is_lent(&e, 1);
+	what_is_lent(&e, 4);
+	by_any_address(&e);
 	a_receive_buffer_of_no_region(&e);
 	destroyed_right_after_the_post();
 	a_stopped_process_holds_nobody_up(&e);
+	two_stopped_processes(&e);
 	killed(&e);
 	nobody_is_there(&e);
 	more_numbers_than_peers(&e);

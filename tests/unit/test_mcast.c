@@ -119,13 +119,13 @@ static void a_queue_pair_is_a_member_once(void **state)
 	uint32_t times;
 
 	assert_int_equal(attach(b, &qp[0], 1, 0), 0);
-	assert_true(b->c.anew && b->c.group && b->c.member);
+	assert_true(!b->c.met && b->c.group && b->c.member);
 	assert_int_equal(attach(b, &qp[0], 1, 0), 0); /* as the kernel has it: nothing more */
-	assert_true(!b->c.anew && !b->c.group && !b->c.member);
+	assert_true(!b->c.met && !b->c.group && !b->c.member);
 	assert_int_equal(attach(b, &qp[0], 1, 7), 0); /* with another LID it is one more */
-	assert_true(b->c.anew && !b->c.group && !b->c.member);
+	assert_true(!b->c.met && !b->c.group && !b->c.member);
 	assert_int_equal(attach(b, &qp[1], 1, 0), 0);
-	assert_true(b->c.anew && !b->c.group && b->c.member);
+	assert_true(!b->c.met && !b->c.group && b->c.member);
 	assert_int_equal(members(b, 1, &qp[0], &times), 2);
 	assert_int_equal(times, 1);
 	assert_int_equal(detach(b, &qp[0], 1, 8), EINVAL);

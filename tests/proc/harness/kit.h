@@ -131,6 +131,8 @@ bool kit_own_network(void);
 /* From now on this thread and those that it makes, or all of the process, get that errno for a system call.
  * false: there are no such filters here; errno says why. */
 bool kit_deny(long call, int err, bool all);
+/* From now on the process dies of any system call of this thread but its end by _exit(). */
+bool kit_deny_every_call(void);
 
 /* Waits until all threads but the main one have blocked, as the kernel says and not the clock. */
 void kit_until_blocked(void);
