@@ -5,6 +5,8 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
 
 #include "hca/hca.h"
@@ -152,6 +154,38 @@ static void elsewhere(void)
 	}
 	CHECK(!kit_reap(pid));
 	CHECK(vb_devices_guid(0) != board->guid[0]);
+}
+
+/* The same image and network namespace, another boot: what hosts that were cloned differ in.  (Nobody else
+ * sees the file that this process has in the place of the kernel's.) */
+static void another_boot(void)
+{
+	static const char file[] = "/proc/sys/kernel/random/boot_id", text[] = "00000000-cloned\n";
+	__be64 guid;
+	pid_t pid;
+
+	devices("1");
+	atomic_store(&board->step, 0);
+	pid = kit_fork();
+	if (!pid) {
+		char path[] = "/tmp/verbena-boot-XXXXXX";
+		int fd = mkstemp(path), err;
+
+		CHECK(fd >= 0 && write(fd, text, sizeof(text) - 1) == sizeof(text) - 1);
+		err = unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
+		      mount(path, file, NULL, MS_BIND, NULL);
+		CHECK(!unlink(path));
+		if (err) {
+			fprintf(stderr, "SKIP: nothing can be mounted over %s\n", file);
+			_exit(0);
+		}
+		board->guid[0] = vb_devices_guid(0);
+		atomic_store(&board->step, 1);
+		_exit(0);
+	}
+	CHECK(!kit_reap(pid));
+	guid = vb_devices_guid(0);
+	CHECK(!atomic_load(&board->step) || board->guid[0] != guid);
 }
 
 static const char *text_of(const uint8_t gid[16])
@@ -579,6 +613,7 @@ int main(int argc, char **argv)
 	    {.name = "names", .run = names},
 	    {.name = "wrong", .run = wrong_settings},
 	    {.name = "identities", .run = identities},
+	    {.name = "another boot", .run = another_boot},
 	    {.name = "within", .run = within_a_process, .clean = true},
 	    {.name = "between", .run = between_processes},
 	    {.name = "imported", .run = imported},

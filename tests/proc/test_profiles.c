@@ -247,6 +247,9 @@ static void what_is_told(const struct world *w)
 	CHECK(d->device_cap_flags == p->caps && d->atomic_cap == p->atomic_cap);
 	CHECK(d->vendor_id == p->vendor_id && d->vendor_part_id == p->vendor_part);
 	CHECK(d->max_sge == (int)p->max_sge && d->max_sge_rd == (int)p->max_sge);
+	CHECK(d->max_mcast_grp == (int)p->max_mcast_grp); /* unit.mcast has each of them and one more */
+	CHECK(d->max_mcast_qp_attach == (int)p->max_mcast_qp_attach &&
+	      d->max_total_mcast_qp_attach == (int)p->max_mcast_attach);
 	CHECK(d->max_res_rd_atom == (int)p->max_res_rd_atomic && d->local_ca_ack_delay == p->ack_delay);
 }
 

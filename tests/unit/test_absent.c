@@ -33,6 +33,7 @@ typedef long args_fn(void *, void *, void *, void *, int);
 #define DECLARE(name) extern char name[];
 POSITIVE(DECLARE)
 NOTHING(DECLARE)
+DECLARE(ibv_read_ibdev_sysfs_file)
 
 #define CALL(name) ((args_fn *)(void *)name)(NULL, NULL, NULL, NULL, 0)
 
@@ -50,6 +51,9 @@ static void descriptors_are_minus_one(void **state)
 	errno = 0;
 	assert_int_equal(ibv_dm_export_dmabuf_fd(NULL), -1);
 	assert_int_equal(errno, EOPNOTSUPP);
+	errno = 0;
+	assert_int_equal((int)CALL(ibv_read_ibdev_sysfs_file), -1); /* its "no such file" */
+	assert_int_equal(errno, ENOENT);
 }
 
 static void objects_are_null(void **state)
