@@ -445,7 +445,9 @@ static void hear_open(struct vb_peer *peer, const struct tell *t)
 	struct vb_hca *h = vb_hca(peer->adapter);
 	struct tell answer = *t;
 
-	if (!t->target || t->path_mtu < IBV_MTU_256 || t->path_mtu > IBV_MTU_4096)
+	/* a domain without a file is its process's alone, whatever is asked */
+	if (!t->target || t->path_mtu < IBV_MTU_256 || t->path_mtu > IBV_MTU_4096 ||
+	    t->dev == VB_XRCD_PRIVATE)
 		return;
 	answer.kind = TELL_OPENED;
 	answer.deputy = made_before(h, &w, t->ticket);

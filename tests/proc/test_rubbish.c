@@ -3,16 +3,15 @@
  * must not (the sanitizers look), and its requests have ended when the peer is gone at the latest.  It then
  * talks to an honest one.
  *
- *     proc-rubbish [ROUNDS [SEED]]      default 12; 300 in make soak */
+ *     proc-rubbish [ROUNDS [SEED]]      default 13; 300 in make soak */
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
 
-#include "host/segment.h"
 #include "kit.h"
-#include "mem/keys.h"
+#include "scribble.h"
 
-enum { SIZE = 128 << 10, DEPTH = 16, ROUND_MS = 120, PARTS = 10, FORGE = PARTS };
+enum { SIZE = 128 << 10, DEPTH = 16, ROUND_MS = 120, PARTS = SCRIBBLE_PARTS, FORGE = PARTS };
 
 struct board {
 	_Atomic int step;
@@ -22,122 +21,18 @@ struct board {
 static struct board *board;
 static uint64_t rng;
 
-static uint8_t *own_segment(void)
-{
-	FILE *f = fopen("/proc/self/maps", "r");
-	unsigned long from, to;
-	char perms[8], line[512];
-
-	CHECK(f);
-	while (fgets(line, sizeof line, f)) {
-		if (strstr(line, "/memfd:verbena") && sscanf(line, "%lx-%lx %7s", &from, &to, perms) == 3 &&
-		    perms[1] == 'w') {
-			CHECK(to - from == VB_SEG_SIZE);
-			fclose(f);
-			return (uint8_t *)from;
-		}
-	}
-	CHECK(0, "no segment of our own");
-	return NULL;
-}
-
-/* Somewhere in a table of which the first entries matter. */
-static uint64_t in_table(uint64_t at, uint64_t entries, uint64_t size)
-{
-	return at + kit_below(&rng, entries) * size + kit_below(&rng, size);
-}
-
-/* Where to strike: an offset. */
-static uint64_t aim(int part, uint32_t index)
-{
-	uint64_t ring = VB_SEG_RINGS + kit_below(&rng, 3) * sizeof(struct vb_ring);
-
-	switch (part) {
-	case 0:
-		return in_table(ring, VB_RING_SLOTS, sizeof(struct vb_slot));
-	case 1: /* lengths, flags and sequence numbers */
-		return ring + kit_below(&rng, VB_RING_SLOTS) * sizeof(struct vb_slot) + kit_below(&rng, 12);
-	case 2:
-		return ring + offsetof(struct vb_ring, data) + kit_below(&rng, VB_RING_DATA);
-	case 3:
-		return in_table(VB_SEG_CONSUMED, 4, VB_LINE);
-	case 4:
-		return in_table(VB_SEG_KEYS, 8, VB_LINE);
-	case 5:
-		return in_table(VB_SEG_KEY_SLOTS, VB_MEM_SLOTS, VB_LINE);
-	case 6:
-		return VB_SEG_QPS + index * VB_LINE + kit_below(&rng, VB_LINE);
-	case 7:
-		return kit_below(&rng, sizeof(struct vb_seg_head));
-	case 8:
-		return VB_SEG_KEY_MARKS + kit_below(&rng, VB_LINE);
-	default:
-		return VB_SEG_AWAKE + kit_below(&rng, 4);
-	}
-}
-
-static uint64_t rubbish(void)
-{
-	static const uint64_t likely[] = {0,	      1,	  0xff,	  0xffffffff,  0x7fffffff,
-					  UINT64_MAX, 1ull << 63, 0x1000, VB_RING_DATA};
-
-	return kit_below(&rng, 2) ? kit_random(&rng)
-				  : likely[kit_below(&rng, sizeof likely / sizeof *likely)];
-}
-
-/* A packet of our own making, behind the last one: a real one with a few bytes changed. */
-static void forge(uint8_t *seg)
-{
-	struct vb_ring *r = (struct vb_ring *)(seg + VB_SEG_RINGS) + 1;
-	uint32_t last = 0;
-	struct vb_slot *s;
-
-	for (uint32_t i = 0; i < VB_RING_SLOTS; i++) {
-		uint32_t seq = atomic_load(&r->slots[i].seq);
-
-		if (seq > last && seq < 1u << 24)
-			last = seq;
-	}
-	if (!last)
-		return;
-	s = &r->slots[last % VB_RING_SLOTS];
-	memcpy((uint8_t *)s + 4, (uint8_t *)&r->slots[(last - 1) % VB_RING_SLOTS] + 4, sizeof *s - 4);
-	if (kit_below(&rng, 4)) { /* the next PSN, so that it is not just a duplicate */
-		uint8_t *psn = s->hdr + 9;
-		uint32_t v = ((uint32_t)psn[0] << 16 | (uint32_t)psn[1] << 8 | psn[2]) + 1;
-
-		psn[0] = (uint8_t)(v >> 16);
-		psn[1] = (uint8_t)(v >> 8);
-		psn[2] = (uint8_t)v;
-	}
-	if (kit_below(&rng, 2))
-		s->hdr[0] = 4; /* SEND Only, of any length */
-	if (kit_below(&rng, 2))
-		s->flags ^= VB_SLOT_DATA;
-	if (kit_below(&rng, 2))
-		s->data_off = (uint32_t)rubbish();
-	if (kit_below(&rng, 2))
-		s->data_len = (uint32_t)(kit_below(&rng, 2) ? rubbish() : kit_below(&rng, VB_RING_MTU + 100));
-	for (uint64_t n = kit_below(&rng, 3); n; n--)
-		((uint8_t *)s)[4 + kit_below(&rng, sizeof *s - 4)] = (uint8_t)rubbish();
-	atomic_store(&s->seq, last + 1);
-}
-
 static void *scribble(void *arg)
 {
-	uint8_t *seg = own_segment();
+	uint8_t *seg = scribble_segment();
 	int only = *(int *)arg;
 
 	for (;;) {
-		uint64_t at = aim(only >= 0 ? only : (int)kit_below(&rng, PARTS), board->b.qpn & 0xfff),
-			 v = rubbish();
-		size_t n = (size_t[]){1, 2, 4, 8}[kit_below(&rng, 4)];
-
 		if (only == FORGE || (only < 0 && kit_below(&rng, 2))) {
-			forge(seg);
+			scribble_packet(seg, &rng, NULL);
 			continue;
 		}
-		memcpy(seg + (at & ~(n - 1)), &v, n);
+		scribble_word(seg, &rng, only >= 0 ? only : (int)kit_below(&rng, PARTS),
+			      board->b.qpn & 0xfff);
 		if (!kit_below(&rng, 64))
 			sched_yield();
 	}
@@ -267,7 +162,7 @@ static void round_with(struct ibv_context *ctx, struct ibv_pd *pd, bool wild, in
 
 int main(int argc, char **argv)
 {
-	int rounds = argc > 1 ? atoi(argv[1]) : getenv("VERBENA_SOAK") ? 300 : 12;
+	int rounds = argc > 1 ? atoi(argv[1]) : getenv("VERBENA_SOAK") ? 300 : 13;
 	struct ibv_context *ctx;
 	struct ibv_pd *pd;
 
@@ -277,6 +172,7 @@ int main(int argc, char **argv)
 	rng |= 1;
 	board = kit_shared(sizeof *board);
 	alarm(rounds * 20 + 60);
+	kit_log_begin("warn");
 	/* forked peers before this process has a device, and after: both are what programs do */
 	ctx = kit_open();
 	pd = ibv_alloc_pd(ctx);
@@ -287,6 +183,8 @@ int main(int argc, char **argv)
 			round_with(ctx, pd, false, -1);
 	}
 	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
+	/* what was forged did come to its victim */
+	CHECK(rounds <= FORGE + 1 || kit_log_says("bytes dropped: "), "%s", kit_log_text());
 	printf("%d rounds\n", rounds);
 	return 0;
 }
