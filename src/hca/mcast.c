@@ -47,8 +47,8 @@ static void say_apart(const char *call, const struct vb_met *met, const char *wh
 		       met->refused == 1 ? "" : "es", text, what);
 }
 
-/* Contact with everybody who may send. */
-static int meet_all(struct vb_hca *h)
+/* Contact with everybody who may send.  *all: or with all but those whom it may be had with only later. */
+static int meet_all(struct vb_hca *h, bool *all)
 {
 	struct vb_met met = {0};
 	uint32_t *numbers, n;
@@ -63,6 +63,7 @@ static int meet_all(struct vb_hca *h)
 		return vb_refuse(err, attach, "no contact with all processes that may send to the group: %s",
 				 strerror(err));
 	say_apart(attach, &met, "what it sends to groups does not come here");
+	*all = !met.unable;
 	return 0;
 }
 
@@ -101,15 +102,15 @@ static void dispose(struct vb_hca *h, const struct vb_mcast_change *ended)
 	vb_mcasts_free(ended);
 }
 
-/* if_unmet: only if nobody who attached it has met everybody. */
-static int detach(struct vb_hca *h, struct vb_qp *qp, const union ibv_gid *mgid, uint16_t lid, bool if_unmet)
+/* if_loose: only if no attach of it has succeeded. */
+static int detach(struct vb_hca *h, struct vb_qp *qp, const union ibv_gid *mgid, uint16_t lid, bool if_loose)
 {
 	struct vb_mcasts *t = &h->mcast.groups;
 	struct vb_mcast_change ended = {0};
 	int err = 0;
 
 	pthread_mutex_lock(&t->lock);
-	if (!if_unmet || vb_mcasts_unmet(t, qp, mgid, lid))
+	if (!if_loose || vb_mcasts_is_loose(t, qp, mgid, lid))
 		err = vb_mcasts_detach(t, qp, mgid, lid, &ended);
 	if (!err && ended.group)
 		end(h, ended.group);
@@ -144,14 +145,14 @@ static int join(struct vb_hca *h, struct vb_qp *qp, const union ibv_gid *mgid, u
 	return err;
 }
 
-static bool is_met(struct vb_hca *h, struct vb_qp *qp, const union ibv_gid *mgid, uint16_t lid)
+static bool keep(struct vb_hca *h, struct vb_qp *qp, const union ibv_gid *mgid, uint16_t lid, bool met)
 {
-	bool is;
+	bool there;
 
 	pthread_mutex_lock(&h->mcast.groups.lock);
-	is = vb_mcasts_met(&h->mcast.groups, qp, mgid, lid);
+	there = vb_mcasts_keep(&h->mcast.groups, qp, mgid, lid, met);
 	pthread_mutex_unlock(&h->mcast.groups.lock);
-	return is;
+	return there;
 }
 
 int vb_mcast_attach(struct vb_hca *h, struct vb_qp *qp, const union ibv_gid *mgid, uint16_t lid)
@@ -166,12 +167,12 @@ int vb_mcast_attach(struct vb_hca *h, struct vb_qp *qp, const union ibv_gid *mgi
 		if (err || met)
 			return err;
 		VB_FAULT_POINT("member of a group, not in contact with all");
-		err = meet_all(h);
+		err = meet_all(h, &met);
 		if (err) {
 			(void)detach(h, qp, mgid, lid, true);
 			return err;
 		}
-	} while (!is_met(h, qp, mgid, lid));
+	} while (!keep(h, qp, mgid, lid, met));
 	vb_groups_stir(h->adapter);
 	return 0;
 }
@@ -206,7 +207,8 @@ int vb_mcast_meet(struct vb_hca *h, const char *call)
 		return vb_refuse(err, call, "no contact with all members of multicast groups: %s",
 				 strerror(err));
 	say_apart(call, &met, "what is sent to groups does not come there");
-	atomic_store_explicit(&h->mcast.met, true, memory_order_release);
+	/* Who lacked descriptors, say, is asked again the next time. */
+	atomic_store_explicit(&h->mcast.met, !met.unable, memory_order_release);
 	return 0;
 }
 

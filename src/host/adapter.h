@@ -292,6 +292,7 @@ struct vb_met {
 	uint32_t silent;	   /* how many do not answer */
 	uint32_t refused;	   /* how many cannot be talked to, */
 	struct vb_reach_facts why; /* one of them for that reason */
+	uint32_t unable;	   /* how many of them lack what contact takes, which they may have later */
 };
 void vb_peers_call(struct vb_adapter *a, const uint32_t *numbers, uint32_t n);
 int vb_peers_meet(struct vb_adapter *a, const uint32_t *numbers, uint32_t n, uint64_t until,

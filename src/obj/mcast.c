@@ -143,22 +143,24 @@ no_memory:
 	return vb_refuse(ENOMEM, attach, "no memory");
 }
 
-bool vb_mcasts_met(struct vb_mcasts *t, struct vb_qp *qp, const union ibv_gid *mgid, uint16_t lid)
+bool vb_mcasts_keep(struct vb_mcasts *t, struct vb_qp *qp, const union ibv_gid *mgid, uint16_t lid, bool met)
 {
 	struct vb_mcast_attachment *a = attachment(qp, mgid, lid);
 
 	vb_mutex_assert_held(&t->lock);
-	if (a)
-		a->met = true;
-	return a;
+	if (!a)
+		return false;
+	a->kept = true;
+	a->met |= met;
+	return true;
 }
 
-bool vb_mcasts_unmet(struct vb_mcasts *t, struct vb_qp *qp, const union ibv_gid *mgid, uint16_t lid)
+bool vb_mcasts_is_loose(struct vb_mcasts *t, struct vb_qp *qp, const union ibv_gid *mgid, uint16_t lid)
 {
 	const struct vb_mcast_attachment *a = attachment(qp, mgid, lid);
 
 	vb_mutex_assert_held(&t->lock);
-	return a && !a->met;
+	return a && !a->kept;
 }
 
 static void end_group(struct vb_mcasts *t, struct vb_mcast_group *g)

@@ -50,25 +50,26 @@ struct vb_mcast_attachment {
 	struct vb_mcast_group *group;
 	struct vb_mcast_member *member;
 	uint16_t lid;
-	bool met; /* who attached it has met everybody; under the mutex */
+	bool kept; /* an attach has succeeded: one that fails at the same time leaves it; under the mutex */
+	bool met;  /* and it has met everybody: there is nothing left to do for others; under the mutex */
 };
 
 /* What a change of the lists has brought about; of an end, who made the change frees it later. */
 struct vb_mcast_change {
 	struct vb_mcast_group *group;	/* that has begun, or ended; NULL: none */
 	struct vb_mcast_member *member; /* the same */
-	bool met; /* all was as it is before, and its maker has met everybody: vb_mcasts_met() */
+	bool met;			/* all was as it is before, and everybody has been met */
 };
 
 /* Attaches the queue pair; once more with the same LID changes nothing.  0, or ENOMEM, said: a limit of the
  * profile is reached, or there is no memory.  Under the mutex. */
 int vb_mcasts_attach(struct vb_mcasts *t, struct vb_qp *qp, const union ibv_gid *mgid, uint16_t lid,
 		     struct vb_mcast_change *begun);
-/* Whoever attached it, this thread or another one at the same time, has met everybody who may send.  false:
- * there is no such attachment any more.  Under the mutex. */
-bool vb_mcasts_met(struct vb_mcasts *t, struct vb_qp *qp, const union ibv_gid *mgid, uint16_t lid);
-/* Whether there is such an attachment, and nobody who attached it has met everybody.  Under the mutex. */
-bool vb_mcasts_unmet(struct vb_mcasts *t, struct vb_qp *qp, const union ibv_gid *mgid, uint16_t lid);
+/* An attach succeeds.  met: it has met everybody who may send.  false: there is no such attachment any more,
+ * since another thread's failed at the same time.  Under the mutex. */
+bool vb_mcasts_keep(struct vb_mcasts *t, struct vb_qp *qp, const union ibv_gid *mgid, uint16_t lid, bool met);
+/* Whether there is such an attachment, and no attach of it has succeeded yet.  Under the mutex. */
+bool vb_mcasts_is_loose(struct vb_mcasts *t, struct vb_qp *qp, const union ibv_gid *mgid, uint16_t lid);
 /* 0, or EINVAL, said: it is not attached so.  Under the mutex. */
 int vb_mcasts_detach(struct vb_mcasts *t, struct vb_qp *qp, const union ibv_gid *mgid, uint16_t lid,
 		     struct vb_mcast_change *ended);

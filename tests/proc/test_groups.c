@@ -17,7 +17,7 @@
 enum { MOST = 24 };
 
 static struct board {
-	_Atomic int ready, go, attached, detached, done;
+	_Atomic int ready, go, attached, detached, done, left;
 	_Atomic uint32_t number[MOST];
 } * board;
 static pid_t run; /* of the process that began */
@@ -439,6 +439,81 @@ static void without_descriptors(void)
 	side_close(&s);
 }
 
+static void limit_descriptors(rlim_t n)
+{
+	struct rlimit r;
+
+	CHECK(!getrlimit(RLIMIT_NOFILE, &r));
+	r.rlim_cur = n < r.rlim_max ? n : r.rlim_max;
+	CHECK(!setrlimit(RLIMIT_NOFILE, &r));
+}
+
+/* Who connects can be told that there is no room for what a hello brings, or not even that. */
+static void be_poor(void)
+{
+	struct rlimit many;
+	struct side s;
+	int next;
+
+	CHECK(!setenv("VERBENA_LOG", "off", 1)); /* which takes a descriptor, too */
+	side_open(&s);
+	CHECK(!vb_mcast_meet(s.hca, "test") && !attach(&s, 2));
+	CHECK(!getrlimit(RLIMIT_NOFILE, &many));
+	next = dup(0);
+	CHECK(next >= 0 && !close(next));
+	limit_descriptors((rlim_t)(next + atomic_load(&board->left)));
+	step(&board->ready);
+	kit_until(&board->go, 1);
+	goes_to(&s, 1, 0);
+	limit_descriptors(many.rlim_cur);
+	step(&board->ready);
+	kit_until(&board->go, 2);
+	goes_to(&s, 1, 1);
+	step(&board->ready);
+	kit_until(&board->go, 3);
+	CHECK(!detach(&s, 2));
+	side_close(&s);
+}
+
+/* A process that lacks descriptors refuses.  It is asked again by whoever attaches once more, and by who is
+ * to send. */
+static void asked_again(int left)
+{
+	struct side s;
+	pid_t pid;
+
+	board = kit_shared(sizeof(*board));
+	atomic_store(&board->left, left);
+	pid = start(be_poor);
+	kit_log_begin("warn");
+	kit_until(&board->ready, 1);
+	side_open(&s);
+	CHECK(!attach(&s, 1) && !vb_mcast_meet(s.hca, "test"));
+	kit_log_await("contact with 1 process fails: ");
+	goes_to(&s, 2, 0);
+	step(&board->go);
+	kit_until(&board->ready, 2);
+	CHECK(!vb_mcast_meet(s.hca, "test"));
+	goes_to(&s, 2, 1);
+	CHECK(!attach(&s, 1)); /* it is attached */
+	step(&board->go);
+	kit_until(&board->ready, 3);
+	step(&board->go);
+	CHECK(!kit_reap(pid));
+	CHECK(!detach(&s, 1));
+	side_close(&s);
+}
+
+static void who_lacks_descriptors_is_asked_again(void)
+{
+	asked_again(2);
+}
+
+static void who_can_say_nothing_is_asked_again(void)
+{
+	asked_again(1);
+}
+
 static struct reader {
 	struct vb_hca *hca;
 	_Atomic bool stop;
@@ -502,6 +577,8 @@ int main(int argc, char **argv)
 	    {"threads attach the same", threads_attach_the_same, .clean = true},
 	    {"several devices of a process", several_devices_of_a_process, .clean = true},
 	    {"without descriptors", without_descriptors, .clean = true},
+	    {"who lacks descriptors is asked again", who_lacks_descriptors_is_asked_again, .clean = true},
+	    {"who can say nothing is asked again", who_can_say_nothing_is_asked_again, .clean = true},
 	    {"who reads while members go", who_reads_while_members_go, .clean = true},
 	};
 

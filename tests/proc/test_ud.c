@@ -1,6 +1,8 @@
 /* Datagrams (UD) between processes: what is sent arrives behind a GRH that leads back; what cannot be taken
  * is dropped and counted, and the queue pair goes on; no destination holds up another one. */
 #include <arpa/inet.h>
+#include <linux/capability.h>
+#include <sys/syscall.h>
 
 #include "hca/hca.h"
 #include "iba/grh.h"
@@ -306,18 +308,15 @@ static void from_a_shared_queue(struct kit_end *e)
 	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_srq(srq) && !ibv_destroy_cq(cq) && !ibv_destroy_ah(ah));
 }
 
-/* A Q_Key with the high bit is for privileged users to have. */
+/* A Q_Key with the high bit is for privileged users to have; whoever has a capability may lay it down. */
 static void controlled_qkeys(void)
 {
+	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3], *raw = &data[CAP_TO_INDEX(CAP_NET_RAW)];
 	struct ibv_qp_attr a = {.qp_state = IBV_QPS_RTS, .qkey = 0x80000005};
 	struct kit_end e;
-	pid_t pid;
+	pid_t pid = kit_fork();
 
-	if (!kit_can_be(KIT_FOREIGN)) {
-		printf("SKIP: controlled_qkeys: no other user to be\n");
-		return;
-	}
-	pid = kit_fork_as(KIT_FOREIGN);
 	if (pid) {
 		CHECK(!kit_reap(pid));
 		return;
@@ -325,10 +324,15 @@ static void controlled_qkeys(void)
 	ctx = kit_open();
 	pd = ibv_alloc_pd(ctx);
 	kit_end_open_as(&e, pd, DEPTH, SIZE, IBV_QPT_UD);
+	CHECK(!syscall(SYS_capget, &head, data));
+	if (raw->effective & CAP_TO_MASK(CAP_NET_RAW))
+		CHECK(!ibv_modify_qp(e.qp, &a, IBV_QP_STATE | IBV_QP_QKEY));
+	raw->effective &= ~(uint32_t)CAP_TO_MASK(CAP_NET_RAW);
+	CHECK(!syscall(SYS_capset, &head, data));
 	CHECK(ibv_modify_qp(e.qp, &a, IBV_QP_STATE | IBV_QP_QKEY) == EPERM && errno == EPERM);
 	a.qkey = 5;
 	CHECK(!ibv_modify_qp(e.qp, &a, IBV_QP_STATE | IBV_QP_QKEY));
-	exit(0);
+	_exit(0);
 }
 
 static void what_is_dropped_is_counted(struct kit_end *e)
@@ -477,8 +481,8 @@ static void drained(struct kit_end *e, struct ibv_ah *ah)
 	CHECK(!ibv_modify_qp(e->qp, &a, IBV_QP_STATE));
 }
 
-/* Several destinations of one queue pair have no room at once: each has its own wait, all are over, and what
- * is completed is so in order. */
+/* Several destinations of one queue pair have no room at once: what waits for the one that goes on first gets
+ * there, and completions come in order all the same. */
 static void two_stopped_processes(struct kit_end *e)
 {
 	enum { ROUND = 60, STOPPED = 2 };
@@ -498,14 +502,15 @@ static void two_stopped_processes(struct kit_end *e)
 	}
 	for (int i = 0; i < STOPPED * ROUND; i++)
 		CHECK(!kit_datagram(e, ah[i % STOPPED], to[i % STOPPED].qpn, (uint64_t)i, 0, MTU));
+	for (int k = 0; k < STOPPED; k++) /* what waits needs them no more */
+		CHECK(!ibv_destroy_ah(ah[k]));
 	kit_cont(pid[1]); /* which takes what waits for it, while the other one stands still */
+	kit_until(&board->got, 1 + ROUND);
+	kit_cont(pid[0]);
 	for (int i = 0; i < STOPPED * ROUND; i++)
 		CHECK(kit_expect(e, IBV_WC_SEND).wr_id == (uint64_t)i, "not in order");
-	kit_until(&board->got, 1 + ROUND);
-	for (int k = 0; k < STOPPED; k++) {
-		CHECK(!ibv_destroy_ah(ah[k]));
+	for (int k = 0; k < STOPPED; k++)
 		end(pid[k]);
-	}
 }
 
 /* What goes to one that is stopped waits for room, then it is dropped; what goes to another one is there
