@@ -219,6 +219,39 @@ static void placed(void)
 	CHECK(!ibv_destroy_comp_cntr(c));
 }
 
+/* Datagrams to oneself: what is received counts with the 40 bytes in front of it. */
+static void datagrams(void)
+{
+	struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = KIT_QKEY};
+	struct ibv_comp_cntr_init_attr ia = {.type = IBV_COMP_CNTR_TYPE_BYTES};
+	struct ibv_qp_attach_comp_cntr_attr sends = {.op_mask = SEND}, receives = {.op_mask = RECV};
+	struct ibv_pd *pd = ibv_alloc_pd(kit_open());
+	struct ibv_comp_cntr *s = ibv_create_comp_cntr(pd->context, &ia),
+			     *r = ibv_create_comp_cntr(pd->context, &ia);
+	struct kit_end e;
+	struct ibv_ah *ah;
+	uint64_t sent, got;
+
+	kit_end_open_as(&e, pd, 4, 256, IBV_QPT_UD);
+	ah = kit_ah(pd, &e.card);
+	CHECK(!ibv_modify_qp(e.qp, &(struct ibv_qp_attr){.qp_state = IBV_QPS_RESET}, IBV_QP_STATE));
+	CHECK(!ibv_qp_attach_comp_cntr(e.qp, s, &sends) && !ibv_qp_attach_comp_cntr(e.qp, r, &receives));
+	CHECK(!ibv_modify_qp(e.qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY));
+	a.qp_state = IBV_QPS_RTR;
+	CHECK(!ibv_modify_qp(e.qp, &a, IBV_QP_STATE));
+	a.qp_state = IBV_QPS_RTS;
+	CHECK(!ibv_modify_qp(e.qp, &a, IBV_QP_STATE | IBV_QP_SQ_PSN));
+	for (int i = 0; i < 3; i++) {
+		CHECK(!kit_recv(&e, 1, 100, 140) && !kit_datagram(&e, ah, e.card.qpn, 2, 0, 100));
+		kit_expect(&e, IBV_WC_SEND);
+		kit_expect(&e, IBV_WC_RECV);
+	}
+	CHECK(!ibv_read_comp_cntr(s, &sent) && sent == 300 && !ibv_read_comp_cntr(r, &got) && got == 420);
+	CHECK(!ibv_destroy_ah(ah));
+	kit_end_close(&e);
+	CHECK(!ibv_destroy_comp_cntr(s) && !ibv_destroy_comp_cntr(r));
+}
+
 /* A child's counters are dead. */
 static void forked(void)
 {
@@ -243,11 +276,9 @@ static void forked(void)
 int main(int argc, char **argv)
 {
 	static const struct kit_case cases[] = {
-	    {.name = "requests", .run = requests},
-	    {.name = "bytes", .run = bytes},
-	    {.name = "unreliable", .run = unreliable},
-	    {.name = "placed", .run = placed},
-	    {.name = "forked", .run = forked, .clean = true},
+	    {.name = "requests", .run = requests},     {.name = "bytes", .run = bytes},
+	    {.name = "unreliable", .run = unreliable}, {.name = "placed", .run = placed},
+	    {.name = "datagrams", .run = datagrams},   {.name = "forked", .run = forked, .clean = true},
 	};
 
 	board = kit_shared(sizeof *board);

@@ -475,9 +475,19 @@ static void be_poor(void)
 	side_close(&s);
 }
 
+static int attach_again(struct side *s)
+{
+	return attach(s, 1);
+}
+
+static int meet_again(struct side *s)
+{
+	return vb_mcast_meet(s->hca, "test");
+}
+
 /* A process that lacks descriptors refuses.  It is asked again by whoever attaches once more, and by who is
  * to send. */
-static void asked_again(int left)
+static void asked_again(int left, int (*again)(struct side *s))
 {
 	struct side s;
 	pid_t pid;
@@ -493,9 +503,8 @@ static void asked_again(int left)
 	goes_to(&s, 2, 0);
 	step(&board->go);
 	kit_until(&board->ready, 2);
-	CHECK(!vb_mcast_meet(s.hca, "test"));
+	CHECK(!again(&s));
 	goes_to(&s, 2, 1);
-	CHECK(!attach(&s, 1)); /* it is attached */
 	step(&board->go);
 	kit_until(&board->ready, 3);
 	step(&board->go);
@@ -506,12 +515,12 @@ static void asked_again(int left)
 
 static void who_lacks_descriptors_is_asked_again(void)
 {
-	asked_again(2);
+	asked_again(2, attach_again);
 }
 
 static void who_can_say_nothing_is_asked_again(void)
 {
-	asked_again(1);
+	asked_again(1, meet_again);
 }
 
 static struct reader {
