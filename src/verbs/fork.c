@@ -283,13 +283,9 @@ static void tell_parts(uint64_t addr, uint64_t length)
 		       length, addr, before, behind);
 }
 
-int vb_fork_mark(const char *call, uint64_t addr, uint64_t length)
+static void say_refused(int err, const char *call, uint64_t addr, uint64_t length)
 {
-	int err = change(true, addr, length);
-
-	if (!err)
-		tell_parts(addr, length);
-	else if (err == EINVAL)
+	if (err == EINVAL)
 		vb_refuse(err, call,
 			  "after ibv_fork_init() the pages of the 0x%" PRIx64 " bytes at 0x%" PRIx64
 			  " are to be kept from children, and huge pages can be only whole: set "
@@ -297,6 +293,16 @@ int vb_fork_mark(const char *call, uint64_t addr, uint64_t length)
 			  length, addr);
 	else
 		vb_why_fork(err, call, addr, length);
+}
+
+int vb_fork_mark(const char *call, uint64_t addr, uint64_t length)
+{
+	int err = change(true, addr, length);
+
+	if (!err)
+		tell_parts(addr, length);
+	else
+		say_refused(err, call, addr, length);
 	return err;
 }
 
@@ -306,22 +312,23 @@ void vb_fork_unmark(uint64_t addr, uint64_t length)
 }
 
 /* For drivers and what is like them; they expect -1 and errno. */
-static int change_range(bool more, void *base, size_t size)
+static int change_range(bool more, const char *call, void *base, size_t size)
 {
 	int err = change(more, (uintptr_t)base, size);
 
 	if (!err)
 		return 0;
+	say_refused(err, call, (uintptr_t)base, size);
 	errno = err;
 	return -1;
 }
 
 VB_EXPORT VB_CODE(ibv_dontfork_range, (base, size), void *base, size_t size)
 {
-	return change_range(true, base, size);
+	return change_range(true, "ibv_dontfork_range", base, size);
 }
 
 VB_EXPORT VB_CODE(ibv_dofork_range, (base, size), void *base, size_t size)
 {
-	return change_range(false, base, size);
+	return change_range(false, "ibv_dofork_range", base, size);
 }

@@ -94,7 +94,7 @@ static VB_VALUE(int, dead_poll_cq, (cq, n, wc), struct ibv_cq *cq, int n, struct
 	(void)cq;
 	(void)n;
 	(void)wc;
-	errno = EIO; /* said by nobody: programs poll again and again */
+	errno = vb_refuse(EIO, "ibv_poll_cq", "the device was opened before fork()");
 	return -1;
 }
 

@@ -1,19 +1,27 @@
-/* errno: a call that fails sets it, also where it returns the code; a call that succeeds leaves it as it was.
- * All calls, each failing and succeeding where it can (scripts/calls-check compares with what is exported).
- */
+/* errno: a call that fails sets it, also where it returns the code, and says why in a sentence; a call that
+ * succeeds leaves it as it was.  All calls, each failing and succeeding where it can (scripts/calls-check
+ * compares with what is exported). */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 
+#include "base/history.h"
 #include "kit.h"
 
 enum { SENTINEL = 4095, PAGE = 4096 }; /* no error has that number */
 
-#define FAILS_AS(call, answer, err)                                                         \
+/* Why was said by an earlier call of which this one tells, or there is nothing, which is no refusal. */
+#define FAILS_UNSAID(call, answer, err)                                                     \
 	do {                                                                                \
 		errno = SENTINEL;                                                           \
 		CHECK((call) == (answer));                                                  \
 		CHECK(errno == (err), "errno is %s, not %s", strerrorname_np(errno), #err); \
+	} while (0)
+#define FAILS_AS(call, answer, err)              \
+	do {                                     \
+		uint64_t before_ = said();       \
+		FAILS_UNSAID(call, answer, err); \
+		refused(#call, err, before_);    \
 	} while (0)
 /* The code, -1, or NULL is returned. */
 #define FAILS_CODE(call, err)  FAILS_AS(call, err, err)
@@ -45,6 +53,25 @@ static struct ibv_context *ctx, *other;
 static struct ibv_pd *pd;
 static struct ibv_cq *cq;
 static uint8_t *mem;
+static struct vb_history sentences;
+
+static uint64_t said(void)
+{
+	return atomic_load(&sentences.said);
+}
+
+/* A sentence tells of the call, and has its errno. */
+static void refused(const char *call, int err, uint64_t before)
+{
+	struct vb_history_line l, last = {0};
+
+	CHECK(said() > before, "%s: no sentence says why", call);
+	for (uint32_t i = 0; vb_history_read(&sentences, i, &l); i++)
+		if (l.last >= last.last)
+			last = l;
+	CHECK(last.err == err && strstr(last.text, strerrorname_np(err)), "%s: its sentence: %s", call,
+	      last.text);
+}
 
 static void devices(void)
 {
@@ -339,12 +366,12 @@ static void built_requests(void)
 	WORKS_MAKE(x, ibv_qp_to_qp_ex(e.qp));
 	WORKS_VOID(ibv_wr_start(x));
 	WORKS_VOID(ibv_wr_send(x));
-	FAILS_CODE(ibv_wr_complete(x), EINVAL);
+	FAILS_UNSAID(ibv_wr_complete(x), EINVAL, EINVAL);
 	kit_connect(&e, &e.card);
 	WORKS_VOID(ibv_wr_start(x));
 	WORKS_VOID(ibv_wr_rdma_read(x, 1, 1));
 	WORKS_VOID(ibv_wr_set_inline_data(x, e.buf, 1));
-	FAILS_CODE(ibv_wr_complete(x), EINVAL);
+	FAILS_UNSAID(ibv_wr_complete(x), EINVAL, EINVAL);
 	WORKS_VOID(ibv_wr_start(x));
 	WORKS_VOID(ibv_wr_send(x));
 	WORKS_VOID(ibv_wr_set_inline_data(x, e.buf, 65));
@@ -430,7 +457,7 @@ static void queue_pairs(void)
 	WORKS(ibv_query_qp_data_in_order(qp, IBV_WR_SEND, 0));
 	WORKS(ibv_destroy_qp(qp));
 	CHECK(!fcntl(ctx->async_fd, F_SETFL, O_NONBLOCK));
-	FAILS_MINUS(ibv_get_async_event(ctx, &ev), EAGAIN);
+	FAILS_UNSAID(ibv_get_async_event(ctx, &ev), -1, EAGAIN);
 }
 
 static void windows(struct kit_end *e)
@@ -457,7 +484,7 @@ static void files(void)
 	FILE *f;
 
 	CHECK(mkdtemp(dir));
-	FAILS_MINUS(ibv_read_sysfs_file(dir, "x", text, sizeof(text)), ENOENT);
+	FAILS_UNSAID(ibv_read_sysfs_file(dir, "x", text, sizeof(text)), -1, ENOENT);
 	snprintf(path, sizeof(path), "%s/x", dir);
 	f = fopen(path, "w");
 	CHECK(f && fputs("a\n", f) >= 0 && !fclose(f));
@@ -558,7 +585,7 @@ static void calls_that_always_fail(void)
 {
 	FAILS_CODE(ibv_cmd_modify_qp(), EOPNOTSUPP);
 	FAILS_NULL(verbs_open_device(), EOPNOTSUPP);
-	FAILS_MINUS(ibv_read_ibdev_sysfs_file(), ENOENT);
+	FAILS_UNSAID(ibv_read_ibdev_sysfs_file(), -1, ENOENT);
 	WORKS_VOID(verbs_uninit_context());
 }
 
@@ -616,7 +643,7 @@ static void talk(struct board *b, int me)
 	CHECK(!fcntl(ch->fd, F_SETFL, O_NONBLOCK));
 	while (!ibv_get_cq_event(ch, &got, &context))
 		ibv_ack_cq_events(got, 1);
-	FAILS_MINUS(ibv_get_cq_event(ch, &got, &context), EAGAIN);
+	FAILS_UNSAID(ibv_get_cq_event(ch, &got, &context), -1, EAGAIN);
 	atomic_fetch_add(&b->over, 1);
 	kit_until(&b->over, 2);
 	kit_end_close(&e);
@@ -652,6 +679,7 @@ static void inherited(void)
 	kit_end_open(&e, pd, 4, PAGE);
 	child = kit_fork();
 	if (!child) {
+		vb_history_keep(&sentences);
 		FAILS_CODE(kit_recv(&e, 1, 0, 8), EIO);
 		FAILS_CODE(kit_post(&e, IBV_WR_SEND, 1, 0, 8, NULL, 0), EIO);
 		FAILS_MINUS(ibv_poll_cq(e.cq, 1, &wc), EIO);
@@ -696,8 +724,10 @@ static void in_child(void (*what)(void))
 {
 	pid_t child = kit_fork();
 
-	if (!child)
+	if (!child) {
+		vb_history_keep(&sentences);
 		what();
+	}
 	CHECK(!kit_reap(child));
 }
 
@@ -706,6 +736,7 @@ int main(void)
 	struct board *b = kit_shared(sizeof(*b));
 	pid_t peer;
 
+	vb_history_keep(&sentences);
 	mem = mmap(NULL, 16 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	CHECK(mem != MAP_FAILED && !munmap(mem + 8 * PAGE, 8 * PAGE));
 	in_child(strict);
@@ -713,6 +744,7 @@ int main(void)
 
 	peer = kit_fork();
 	if (!peer) {
+		vb_history_keep(&sentences);
 		CHECK(!prctl(PR_SET_DUMPABLE, 0));
 		talk(b, 1);
 		exit(0);
