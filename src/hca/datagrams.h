@@ -23,7 +23,8 @@ void vb_datagrams_close(struct vb_qp *qp);
 /* Without locks, before the queue pair is destroyed: waits until all that was posted has left, or was dropped
  * after its time, since what was sent arrives even if its queue pair goes right afterwards. */
 void vb_datagrams_drain(struct vb_qp *qp);
-/* A datagram came for a number that no queue pair has, or none that takes datagrams. */
+/* A message of a type that is not acknowledged came for a number that no queue pair has, or none that takes
+ * it from there. */
 void vb_datagrams_no_qp(struct vb_adapter *a, uint32_t qpn);
 
 #endif

@@ -160,7 +160,7 @@ static __attribute__((noinline)) void deliver_any(struct delivery *d, const stru
 		return;
 	}
 	if (!hold(d, p.qpn, in->source)) {
-		if (VB_FAMILY(p.opcode) == VB_FAMILY_UD)
+		if (vb_pkt_ends_untold(&p))
 			vb_datagrams_no_qp(d->rxq->adapter, p.qpn);
 		return;
 	}

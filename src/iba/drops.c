@@ -7,7 +7,8 @@ static const char *const words[VB_REASONS] = {
     [VB_R_DROP_TOO_SMALL] =
 	"datagrams came that, with the 40 bytes of their GRH, were longer than the receive request",
     [VB_R_DROP_QKEY] = "datagrams came with another Q_Key than the queue pair's",
-    [VB_R_DROP_NO_QP] = "datagrams came for queue pairs that are not there, or do not take any",
+    [VB_R_DROP_NO_QP] =
+	"messages came for queue pairs that are not there, or take none of this type or from this sender",
     [VB_R_DROP_FULL] = "datagrams to processes that take nothing, and there was no more room on the way",
     [VB_R_DROP_NOBODY] = "requests to queue pairs at which nobody is",
     [VB_R_KEY_UNKNOWN] = "messages came with an R_Key that was never given out",

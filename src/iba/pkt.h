@@ -131,6 +131,13 @@ static inline uint32_t vb_pkt_get_qpn(const uint8_t *hdr)
 	return vb_pkt_get_word(hdr, 1) & VB_QPN_MASK;
 }
 
+/* It ends a message of a type that is not acknowledged: if nobody takes it, nobody will tell its sender. */
+static inline bool vb_pkt_ends_untold(const struct vb_pkt *p)
+{
+	return (VB_FAMILY(p->opcode) == VB_FAMILY_UC || VB_FAMILY(p->opcode) == VB_FAMILY_UD) &&
+	       p->op->bits & VB_OP_LAST;
+}
+
 /* Writes BTH and extension headers of p (p->opcode names them) to buf, which has room for
  * vb_opcodes[p->opcode].hdr_len bytes; returns that length. */
 size_t vb_pkt_encode(uint8_t *buf, const struct vb_pkt *p);

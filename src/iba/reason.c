@@ -363,10 +363,11 @@ void vb_say_drop_qkey(struct vb_text *t, const struct vb_facts *f, const struct 
 
 void vb_say_drop_no_qp(struct vb_text *t, const struct vb_facts *f, const struct vb_none_facts *of)
 {
-	vb_text_add(t,
-		    "a datagram came for queue pair 0x%06x, which is not there, not of type UD, or not in a "
-		    "state that receives",
-		    f->qpn);
+	vb_text_add(
+	    t,
+	    "a message that nobody acknowledges came for queue pair 0x%06x, which is not there, not of "
+	    "the sender's type or not connected to it, or not in a state that receives",
+	    f->qpn);
 }
 
 void vb_say_drop_full(struct vb_text *t, const struct vb_facts *f, const struct vb_retry_facts *of)

@@ -100,6 +100,14 @@ void vb_drop(struct vb_qp *qp, const struct vb_facts *f)
 	qp->said |= bit;
 }
 
+void vb_not_taken(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	const struct vb_facts f = {.reason = VB_R_DROP_NO_QP, .qpn = qp->qpn};
+
+	if (vb_pkt_ends_untold(p))
+		vb_drop(qp, &f);
+}
+
 static struct vb_cqe flushed(struct vb_qp *qp)
 {
 	return (struct vb_cqe){
@@ -354,8 +362,10 @@ static void input(struct vb_qp *qp, const struct vb_pkt *p)
 	vb_lock_assert_held(&qp->lock);
 	/* What is no opcode of this type of queue pair is dropped, as on a wire (IBTA 9.6: packet transport
 	 * header validation). */
-	if (vb_unlikely(VB_FAMILY(p->opcode) != qp->family))
+	if (vb_unlikely(VB_FAMILY(p->opcode) != qp->family)) {
+		vb_not_taken(qp, p);
 		return;
+	}
 	if (p->op->bits & VB_OP_RESPONSE)
 		vb_completer_input(qp, p);
 	else

@@ -83,6 +83,9 @@ void vb_rc_push(struct vb_qp *qp, struct vb_cq *cq, const struct vb_cqe *e, bool
 /* Something is dropped, at either end, without anybody being told by a packet or a completion: it is counted,
  * and said once for each QP and reason. */
 void vb_drop(struct vb_qp *qp, const struct vb_facts *f);
+/* The queue pair takes nothing of p's kind, or nothing now: where nobody will tell p's sender, the message
+ * counts as dropped. */
+void vb_not_taken(struct vb_qp *qp, const struct vb_pkt *p);
 /* The responder found a fault: NAK it (unless the reason has none), complete the receive WQE in use with the
  * reason's local status (a refused key's: local access error) if `take_wqe`, else post the reason's event;
  * then the error state. */

@@ -619,8 +619,10 @@ void vb_responder_input(struct vb_qp *qp, const struct vb_pkt *p)
 	int32_t d;
 
 	vb_lock_assert_held(&qp->lock);
-	if (qp->state < IBV_QPS_RTR || qp->state > IBV_QPS_SQE)
-		return; /* rule 26: nothing is executed in ERR */
+	if (qp->state < IBV_QPS_RTR || qp->state > IBV_QPS_SQE) {
+		vb_not_taken(qp, p); /* rule 26: nothing is executed in ERR */
+		return;
+	}
 	vb_responder_met(qp);
 	if (vb_unlikely(!qp->acked)) {
 		vb_uc_take(qp, p);

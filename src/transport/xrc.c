@@ -15,7 +15,9 @@ static bool is_ours(const struct vb_qp *qp, const struct vb_pkt *p)
 void vb_xrc_initiator_input(struct vb_qp *qp, const struct vb_pkt *p)
 {
 	vb_lock_assert_held(&qp->lock);
-	if (is_ours(qp, p) && p->op->bits & VB_OP_RESPONSE)
+	if (!is_ours(qp, p))
+		vb_not_taken(qp, p);
+	else if (p->op->bits & VB_OP_RESPONSE)
 		vb_completer_input(qp, p);
 }
 
@@ -61,8 +63,10 @@ void vb_xrc_target_input(struct vb_qp *qp, const struct vb_pkt *p)
 	struct vb_facts f = {.srq = {.number = p->srqn}};
 
 	vb_lock_assert_held(&qp->lock);
-	if (!is_ours(qp, p))
+	if (!is_ours(qp, p)) {
+		vb_not_taken(qp, p);
 		return;
+	}
 	if (vb_unlikely(qp->deputy) && qp->state == IBV_QPS_ERR && !(p->op->bits & VB_OP_RESPONSE)) {
 		fail_again(qp);
 		return;

@@ -1,5 +1,8 @@
 /* Unreliable connections between processes: what is sent arrives; what cannot arrive is lost without a word,
  * whether nobody is there, or the far end has no receive request, or has been killed. */
+#include "hca/hca.h"
+#include "iba/reason.h"
+#include "obj/context.h"
 #include "kit.h"
 
 enum { DEPTH = 32, SIZE = 1 << 20, MANY = 20 };
@@ -83,6 +86,41 @@ static void nobody_is_there(struct ibv_pd *pd)
 	}
 	CHECK(e.qp->state == IBV_QPS_RTS);
 	kit_end_close(&e);
+}
+
+static void dropped(struct ibv_context *ctx, uint64_t n)
+{
+	for (double end = kit_now() + 20; kit_drops(ctx, VB_R_DROP_NO_QP) < n; kit_nap_us(200))
+		CHECK(kit_now() < end, "%" PRIu64 " of %" PRIu64, kit_drops(ctx, VB_R_DROP_NO_QP), n);
+	CHECK(kit_drops(ctx, VB_R_DROP_NO_QP) == n);
+}
+
+/* Whole messages are counted that come to a queue pair which takes none any more, and to none. */
+static void who_has_gone(struct ibv_context *ctx, struct ibv_pd *pd)
+{
+	uint64_t before = kit_drops(ctx, VB_R_DROP_NO_QP);
+	struct kit_end from, to;
+
+	open_end(&from, pd);
+	open_end(&to, pd);
+	kit_connect(&from, &to.card);
+	kit_connect(&to, &from.card);
+	CHECK(!kit_recv(&to, 1, 0, SIZE / 2));
+	CHECK(!kit_post(&from, IBV_WR_SEND, 1, 0, 8, NULL, 0));
+	expect(&from, IBV_WC_SEND, 0);
+	expect(&to, IBV_WC_RECV, 8);
+	CHECK(!ibv_modify_qp(to.qp, &(struct ibv_qp_attr){.qp_state = IBV_QPS_ERR}, IBV_QP_STATE));
+	CHECK(!kit_post(&from, IBV_WR_SEND, 1, 0, 100000, NULL, 0));
+	expect(&from, IBV_WC_SEND, 0);
+	dropped(ctx, before + 1);
+	kit_end_close(&to);
+	CHECK(!kit_post(&from, IBV_WR_SEND, 1, 0, 100000, NULL, 0));
+	CHECK(!kit_post(&from, IBV_WR_SEND, 1, 0, 8, NULL, 0));
+	expect(&from, IBV_WC_SEND, 0);
+	expect(&from, IBV_WC_SEND, 0);
+	dropped(ctx, before + 3);
+	CHECK(from.qp->state == IBV_QPS_RTS);
+	kit_end_close(&from);
 }
 
 /* It never answers the hello: what is sent is lost, after a while. */
@@ -184,6 +222,7 @@ int main(void)
 	CHECK(e.qp->state == IBV_QPS_RTS);
 	nobody_is_there(pd);
 	stopped_before_contact(pd);
+	who_has_gone(ctx, pd);
 	on_demand(pd);
 	kit_end_close(&e);
 	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));

@@ -28,8 +28,10 @@ static void another_family_is_dropped(struct sim *s, unsigned opcode)
 	uint32_t bits = vb_opcodes[opcode].bits;
 	uint8_t payload[MTU];
 	struct vb_pkt p = some(s, opcode);
+	bool untold = VB_FAMILY(opcode) == VB_FAMILY_UC || VB_FAMILY(opcode) == VB_FAMILY_UD;
 	uint32_t sent = s->seen;
 	unsigned to = bits & VB_OP_RESPONSE ? 0 : 1;
+	uint64_t counted = s->n[to].drops.count[VB_R_DROP_NO_QP];
 
 	memset(payload, 0xee, sizeof payload);
 	sim_inject(s, to, &p, payload, !(bits & VB_OP_PAYLOAD) ? 0 : bits & VB_OP_LAST ? 8 : MTU);
@@ -39,6 +41,8 @@ static void another_family_is_dropped(struct sim *s, unsigned opcode)
 	assert_int_equal(s->n[to].qp.state, IBV_QPS_RTS);
 	assert_int_equal(sim_event(s, to), -1);
 	sim_expect_none(s, to);
+	/* A message of which nobody else tells counts as dropped. */
+	assert_int_equal(s->n[to].drops.count[VB_R_DROP_NO_QP], counted + (untold && bits & VB_OP_LAST));
 }
 
 /* Each is dropped while a request is on its way and a receive is posted; then all goes on. */
