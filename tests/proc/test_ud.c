@@ -450,17 +450,27 @@ static void a_receive_buffer_of_no_region(struct kit_end *e)
 	kit_end_close(&other);
 }
 
-/* What was posted arrives, though nobody had met and the queue pair goes at once. */
+/* What was posted arrives, though nobody had met and the queue pair goes at once: it cannot have left before,
+ * since the other process stands still until the call that destroys has begun. */
 static void destroyed_right_after_the_post(void)
 {
-	pid_t pid = start_echo();
+	pid_t pid = start_echo(), waker;
 	struct ibv_ah *ah = kit_ah(pd, &board->card);
 	struct kit_end e;
 
 	kit_end_open_as(&e, pd, DEPTH, SIZE, IBV_QPT_UD);
+	kit_stop(pid);
 	for (int i = 0; i < 3; i++)
 		CHECK(!kit_datagram(&e, ah, board->card.qpn, 1, 0, 200));
+	waker = fork();
+	if (!waker) {
+		kit_until(&board->go, 1);
+		kit_nap(20); /* sooner, and the test shows less */
+		_exit(kill(pid, SIGCONT) != 0);
+	}
+	atomic_store(&board->go, 1);
 	kit_end_close(&e);
+	kit_reap(waker);
 	CHECK(!ibv_destroy_ah(ah));
 	kit_until(&board->got, 3);
 	end(pid);

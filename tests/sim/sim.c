@@ -7,6 +7,28 @@
 #include "iba/grh.h"
 #include "obj/dests.h"
 
+enum sim_as sim_as;
+
+/* Of an opcode that a test names as RC's. */
+static uint8_t meant(unsigned opcode)
+{
+	return (uint8_t)(VB_FAMILY(opcode) == VB_FAMILY_RC ? SIM_FAMILY | opcode : opcode);
+}
+
+int sim_run(const struct CMUnitTest *tests, size_t n, unsigned over)
+{
+	static const char *const names[] = {"over RC", "over XRC", "over UC", "over UD"};
+	int failed = 0;
+
+	for (unsigned as = 0; as < sizeof names / sizeof *names; as++) {
+		sim_as = (enum sim_as)as;
+		if (over >> as & 1)
+			failed += _cmocka_run_group_tests(names[as], tests, n, NULL, NULL);
+	}
+	sim_as = SIM_AS_RC;
+	return failed;
+}
+
 uint64_t sim_random(struct sim *s)
 {
 	uint64_t z = s->rng += 0x9e3779b97f4a7c15ull; /* splitmix64 */
@@ -513,6 +535,8 @@ static void alone_modify(struct sim *s, unsigned i, enum ibv_qp_state to)
 	} else {
 		vb_qp_set_state(qp, to);
 		qp->transport->enter(qp, from);
+		if (to == IBV_QPS_RTS && qp->req.next != qp->req.seen)
+			output(s, &s->n[i]);
 	}
 	if (s->cfg.placing)
 		show(s, i);
@@ -877,6 +901,9 @@ void sim_inject(struct sim *s, unsigned n, struct vb_pkt *p, const void *payload
 
 	p->qpn = qp->qpn;
 	p->pkey = VB_PKEY_DEFAULT;
+	p->opcode = meant(p->opcode);
+	if (sim_as == SIM_AS_XRC)
+		p->srqn = SIM_SRQN;
 	assert_null(vb_pkt_decode(&in, hdr, vb_pkt_encode(hdr, p), len));
 	in.payload = payload;
 	in.placed = p->placed; /* which no header carries, */
@@ -903,6 +930,7 @@ unsigned sim_count(const struct sim *s, unsigned from, uint8_t opcode)
 {
 	unsigned k = 0;
 
+	opcode = meant(opcode);
 	for (uint32_t i = 0; i < s->seen; i++)
 		k += s->trace[i].from == from && s->trace[i].p.opcode == opcode;
 	return k;
@@ -910,6 +938,7 @@ unsigned sim_count(const struct sim *s, unsigned from, uint8_t opcode)
 
 const struct sim_seen *sim_find(const struct sim *s, unsigned from, uint8_t opcode, unsigned nth)
 {
+	opcode = meant(opcode);
 	for (uint32_t i = 0; i < s->seen; i++)
 		if (s->trace[i].from == from && s->trace[i].p.opcode == opcode && !nth--)
 			return &s->trace[i];
@@ -983,7 +1012,8 @@ uint64_t sim_op(struct sim *s, unsigned n, enum ibv_wr_opcode op, uint32_t at, u
 
 uint64_t sim_take(struct sim *s, unsigned n, uint32_t at, uint32_t len)
 {
-	struct ibv_sge sge = {(uintptr_t)s->mem[n] + at, len, s->lkey[n]};
+	uint32_t room = sim_as == SIM_AS_UD ? len + VB_GRH_LEN : len;
+	struct ibv_sge sge = {(uintptr_t)s->mem[n] + at, room, s->lkey[n]};
 
 	assert_int_equal(sim_recv(s, n, ++s->next_wr, &sge, 1), 0);
 	return s->next_wr;
@@ -1002,6 +1032,12 @@ struct ibv_wc sim_expect(struct sim *s, unsigned n, bool send, uint64_t wr_id, e
 	return wc;
 }
 
+void sim_flushed(struct sim *s, unsigned n, uint64_t wr_id)
+{
+	if (!s->cfg.srq && !s->cfg.xrc)
+		sim_expect(s, n, false, wr_id, IBV_WC_WR_FLUSH_ERR);
+}
+
 void sim_expect_none(struct sim *s, unsigned n)
 {
 	struct ibv_wc wc;
@@ -1014,7 +1050,7 @@ void sim_drop(struct sim *s, unsigned from, unsigned opcode, unsigned nth)
 {
 	assert_true(s->ndrops < SIM_DROPS);
 	s->drops[s->ndrops].from = from;
-	s->drops[s->ndrops].opcode = opcode;
+	s->drops[s->ndrops].opcode = opcode == SIM_ANY ? opcode : meant(opcode);
 	s->drops[s->ndrops++].nth = nth;
 }
 

@@ -89,11 +89,28 @@ struct sim_cfg {
 	uint32_t brief;		  /* longest packet that may be sent, and taken in, as a brief one; 0: none */
 };
 
+/* The transport of a pair of which its test says nothing: a program runs its tests once for each transport to
+ * which they apply.  Where they name an opcode of RC, that of this transport is meant. */
+enum sim_as { SIM_AS_RC, SIM_AS_XRC, SIM_AS_UC, SIM_AS_UD };
+extern enum sim_as sim_as;
+#define SIM_FAMILY                              \
+	(sim_as == SIM_AS_RC	? VB_FAMILY_RC  \
+	 : sim_as == SIM_AS_XRC ? VB_FAMILY_XRC \
+	 : sim_as == SIM_AS_UC	? VB_FAMILY_UC  \
+				: VB_FAMILY_UD)
+
+/* The far end answers, and what it refuses the requester hears of. */
+static inline bool sim_acked(void)
+{
+	return sim_as == SIM_AS_RC || sim_as == SIM_AS_XRC;
+}
+
 /* A sensible quiet wire; tests change what they are about. */
-#define SIM_DEFAULTS                                                                                     \
-	.seed = 1, .mtu = 1024, .send_wr = 64, .recv_wr = 64, .sge = 4, .inl = 64, .cqe = 256,           \
-	.rd_atomic = 4, .dest_rd_atomic = 4, .retry_cnt = 3, .rnr_retry = 7, .timeout = 8, .min_rnr = 3, \
-	.access = 0xf, .psn = {100, 7000}, .room = 64, .brief = VB_OUT_BRIEF
+#define SIM_DEFAULTS                                                                                         \
+	.family = SIM_FAMILY, .xrc = sim_as == SIM_AS_XRC, .seed = 1, .mtu = 1024, .send_wr = 64,            \
+	.recv_wr = 64, .sge = 4, .inl = 64, .cqe = 256, .rd_atomic = 4, .dest_rd_atomic = 4, .retry_cnt = 3, \
+	.rnr_retry = 7, .timeout = 8, .min_rnr = 3, .access = 0xf, .psn = {100, 7000}, .room = 64,           \
+	.brief = VB_OUT_BRIEF
 
 /* What differs stands behind the defaults, which is what the compilers are asked not to mind. */
 #pragma GCC diagnostic ignored "-Woverride-init"
@@ -196,6 +213,11 @@ struct sim {
 	struct sim_seen trace[SIM_TRACE]; /* the first ones */
 };
 
+enum { SIM_OVER_ALL = 15, SIM_OVER_ACKED = 1 << SIM_AS_RC | 1 << SIM_AS_XRC };
+/* Runs the tests once over each of these transports, 1 << enum sim_as; how many failed. */
+#define SIM_RUN(tests, over) sim_run((tests), sizeof(tests) / sizeof *(tests), (over))
+int sim_run(const struct CMUnitTest *tests, size_t n, unsigned over);
+
 struct sim *sim_new(const struct sim_cfg *cfg);
 /* On these processes, which may be one. */
 struct sim *sim_new_on(const struct sim_cfg *cfg, const struct sim_ground *g, struct vb_adapter *a,
@@ -263,9 +285,12 @@ struct ibv_send_wr sim_wr(struct sim *s, unsigned n, enum ibv_wr_opcode op, uint
 			  uint32_t to, struct ibv_sge *sge);
 /* Posts it, signalled; returns its wr_id. */
 uint64_t sim_op(struct sim *s, unsigned n, enum ibv_wr_opcode op, uint32_t at, uint32_t len, uint32_t to);
-uint64_t sim_take(struct sim *s, unsigned n, uint32_t at, uint32_t len); /* posts a receive */
+/* Posts a receive; a datagram's has room for its GRH, too. */
+uint64_t sim_take(struct sim *s, unsigned n, uint32_t at, uint32_t len);
 /* The next completion is this one. */
 struct ibv_wc sim_expect(struct sim *s, unsigned n, bool send, uint64_t wr_id, enum ibv_wc_status status);
+/* A receive request is flushed with the queue that it stands in; an SRQ keeps it (rule 35). */
+void sim_flushed(struct sim *s, unsigned n, uint64_t wr_id);
 /* Neither queue has a completion. */
 void sim_expect_none(struct sim *s, unsigned n);
 /* Loses the nth (from 0, or SIM_ALWAYS) packet of this opcode (or SIM_ANY) that `from` sends. */

@@ -98,7 +98,7 @@ static void writes_arrive(void **state)
 }
 
 /* The receive request of the message that broke off is the next one's. */
-static void a_lost_packet_drops_its_message(void **state)
+static void rule_26_a_lost_packet_drops_its_message(void **state)
 {
 	static const uint8_t lost[] = {VB_SEND_FIRST, VB_SEND_MIDDLE, VB_SEND_LAST};
 
@@ -126,7 +126,7 @@ static void a_lost_packet_drops_its_message(void **state)
 }
 
 /* A packet of an earlier message comes late, in the middle of another, which is dropped and counted once. */
-static void a_stray_packet_drops_the_message_in_hand(void **state)
+static void rule_26_a_stray_packet_drops_the_message_in_hand(void **state)
 {
 	static const struct {
 		uint8_t opcode;
@@ -150,7 +150,7 @@ static void a_stray_packet_drops_the_message_in_hand(void **state)
 	sim_free(s);
 }
 
-static void what_cannot_be_taken_is_dropped(void **state)
+static void rule_23_what_cannot_be_taken_is_dropped(void **state)
 {
 	struct sim *s = sim_desk(CFG(.mtu = MTU));
 	struct ibv_send_wr wr;
@@ -179,7 +179,7 @@ static void what_cannot_be_taken_is_dropped(void **state)
 	sim_free(s);
 }
 
-static void the_qp_has_to_permit_writes(void **state)
+static void rule_22_the_qp_must_permit_it_too(void **state)
 {
 	struct sim *s = sim_desk(CFG(.mtu = MTU, .access = IBV_ACCESS_LOCAL_WRITE));
 	uint8_t before[64];
@@ -196,7 +196,7 @@ static void the_qp_has_to_permit_writes(void **state)
 }
 
 /* The send queue stops; what comes in is taken; and the program may go on. */
-static void an_error_at_this_end_stops_the_send_queue(void **state)
+static void rule_30_an_error_at_this_end_stops_the_send_queue(void **state)
 {
 	struct sim *s = sim_desk(CFG(.mtu = MTU, .sge = 2));
 	uint64_t r[2] = {sim_take(s, 1, 0, 4096), sim_take(s, 1, 0, 4096)}, in = sim_take(s, 0, 8192, 64), a,
@@ -251,6 +251,203 @@ static void a_receive_buffer_that_is_none_is_an_error(void **state)
 	sim_free(s);
 }
 
+/* One message was dropped, as what it is, and the queue pair takes the next one. */
+static void dropped_as(struct sim *s, enum vb_reason reason, uint64_t receive)
+{
+	uint64_t psn = s->n[1].qp.resp.epsn;
+
+	expect_silence(s);
+	for (unsigned r = 0; r < VB_REASONS; r++)
+		assert_int_equal(s->n[1].drops.count[r], r == reason);
+	sim_expect_none(s, 1);
+	s->n[0].qp.req.psn = (uint32_t)psn;
+	sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	sim_settle(s);
+	sim_expect(s, 1, false, receive, OK);
+}
+
+/* What RC would refuse (sim/test_responder_rules.c: the same faults). */
+static void rule_15_every_fault_is_dropped_and_counted(void **state)
+{
+	static const struct {
+		uint8_t opcode, before; /* a packet that comes first, 0xff: none */
+		uint32_t dma_len, payload;
+		bool bad_key;
+		uint32_t shift;
+		uint8_t reason;
+	} faults[] = {
+	    {VB_SEND_MIDDLE, 0xff, 0, MTU, 0, 0, VB_R_BAD_SEQUENCE},
+	    {VB_SEND_LAST, 0xff, 0, 8, 0, 0, VB_R_BAD_SEQUENCE},
+	    {VB_WRITE_MIDDLE, 0xff, 0, MTU, 0, 0, VB_R_BAD_SEQUENCE},
+	    {VB_WRITE_LAST_IMM, 0xff, 0, 8, 0, 0, VB_R_BAD_SEQUENCE},
+	    {VB_SEND_MIDDLE, VB_WRITE_FIRST, 0, MTU, 0, 0, VB_R_BAD_SEQUENCE},
+	    {VB_WRITE_FIRST, 0xff, 512, 255, 0, 0, VB_R_BAD_LENGTH},
+	    {VB_WRITE_FIRST, 0xff, MTU, MTU, 0, 0, VB_R_BAD_LENGTH},
+	    {VB_WRITE_ONLY, 0xff, 8, 9, 0, 0, VB_R_BAD_LENGTH},
+	    {VB_WRITE_ONLY, 0xff, 300, 300, 0, 0, VB_R_BAD_LENGTH},
+	    {VB_WRITE_LAST, VB_WRITE_FIRST, 0, 255, 0, 0, VB_R_BAD_LENGTH},
+	    {VB_WRITE_ONLY, 0xff, 0x80000001u, 8, 0, 0, VB_R_BAD_LENGTH},
+	    {VB_WRITE_ONLY, 0xff, 8, 8, 1, 0, VB_R_KEY_IS_LOCAL},
+	    {VB_WRITE_ONLY_IMM, 0xff, 8, 8, 1, 0, VB_R_KEY_IS_LOCAL},
+	    {VB_WRITE_FIRST, 0xff, 512, MTU, 1, 0, VB_R_KEY_IS_LOCAL},
+	    {VB_WRITE_FIRST, 0xff, 512, MTU, 0, SIM_MEM - 511, VB_R_KEY_BOUNDS},
+	};
+	uint8_t payload[512] = {0xab};
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof faults / sizeof *faults; i++) {
+		struct sim *s = sim_desk(CFG(.mtu = MTU));
+		uint64_t r = sim_take(s, 1, 65536, 64);
+		struct vb_pkt p = {.opcode = (uint8_t)(VB_FAMILY_UC | faults[i].before),
+				   .psn = 100,
+				   .va = (uintptr_t)s->mem[1],
+				   .dma_len = 512,
+				   .rkey = sim_rkey(s->lkey[1])};
+
+		if (faults[i].before != 0xff) {
+			sim_inject(s, 1, &p, payload, MTU);
+			p.psn++;
+		}
+		p.opcode = (uint8_t)(VB_FAMILY_UC | faults[i].opcode);
+		p.va += faults[i].shift;
+		p.dma_len = faults[i].dma_len;
+		if (faults[i].bad_key)
+			p.rkey = s->lkey[1];
+		sim_inject(s, 1, &p, payload, faults[i].payload);
+		dropped_as(s, (enum vb_reason)faults[i].reason, r);
+		sim_free(s);
+	}
+}
+
+/* rules 19, 20, 21: what may not be written is not; a receive request is for the next message. */
+static void rule_20_rkey_violation(void **state)
+{
+	static const enum vb_reason reasons[] = {VB_R_KEY_STALE, VB_R_KEY_IS_LOCAL, VB_R_KEY_ACCESS,
+						 VB_R_KEY_PD, VB_R_KEY_BOUNDS};
+
+	(void)state;
+	for (unsigned i = 0; i < 10; i++) {
+		struct sim *s = sim_desk(CFG(.mtu = MTU));
+		uint64_t r = sim_take(s, 1, 65536, 64);
+		struct ibv_sge e;
+		struct ibv_send_wr wr =
+		    sim_wr(s, 0, i < 5 ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_WRITE_WITH_IMM, 0, 8, 0, &e);
+		struct vb_key_spec foreign = {.pd = 99,
+					      .access = 0xf,
+					      .iova = (uintptr_t)s->mem[1],
+					      .addr = (uintptr_t)s->mem[1],
+					      .length = 64};
+		uint32_t keys[] = {sim_rkey(sim_stale(s, 1)), s->lkey[1],
+				   sim_rkey(sim_reg(s, 1, s->mem[1], 64, IBV_ACCESS_LOCAL_WRITE)),
+				   sim_rkey(vb_key_publish(&s->n[1].keys, &foreign)), sim_rkey(s->lkey[1])};
+
+		wr.wr.rdma.rkey = keys[i % 5];
+		if (reasons[i % 5] == VB_R_KEY_BOUNDS) /* rule 19 */
+			wr.wr.rdma.remote_addr = UINT64_MAX - 3;
+		assert_int_equal(sim_send(s, 0, &wr), 0);
+		sim_settle(s);
+		sim_expect(s, 0, true, wr.wr_id, OK);
+		for (unsigned k = 0; k < 64; k++)
+			assert_int_equal(s->mem[1][k], 0);
+		dropped_as(s, reasons[i % 5], r);
+		sim_free(s);
+	}
+}
+
+/* Nothing is sent again on such a connection; what comes late, of a message before, completes nothing. */
+static void rule_26_the_rest_of_what_was_taken_is_no_message(void **state)
+{
+	static const uint8_t ops[] = {UC(SEND_ONLY), UC(SEND_ONLY_IMM), UC(WRITE_ONLY_IMM)};
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof ops; i++) {
+		struct sim *s = sim_desk(CFG(.mtu = MTU));
+		uint64_t r[2] = {sim_take(s, 1, 0, 64), sim_take(s, 1, 0, 64)};
+		struct vb_pkt p = {.psn = 100,
+				   .opcode = ops[i],
+				   .va = (uintptr_t)s->mem[1],
+				   .rkey = sim_rkey(s->lkey[1]),
+				   .dma_len = 8};
+
+		sim_inject(s, 1, &p, s->mem[0], 8);
+		sim_expect(s, 1, false, r[0], OK);
+		p.opcode = UC(SEND_LAST);
+		p.psn = 99;
+		sim_inject(s, 1, &p, s->mem[0], 8);
+		sim_expect_none(s, 1);
+		expect_silence(s);
+		sim_free(s);
+	}
+}
+
+/* A packet in hand when the queue pair enters the error state is not taken; it counts. */
+static void rule_26_nothing_is_executed_in_err(void **state)
+{
+	struct sim *s = sim_desk(CFG(.mtu = MTU));
+	uint64_t r = sim_take(s, 1, 0, 4096);
+
+	(void)state;
+	memset(s->mem[0], 0x77, 4096);
+	sim_op(s, 0, IBV_WR_SEND, 0, 2 * MTU, 0);
+	sim_op(s, 0, IBV_WR_RDMA_WRITE, 0, 2 * MTU, 8192);
+	sim_run_for(s, 1);
+	sim_modify(s, 1, IBV_QPS_ERR);
+	sim_settle(s);
+	sim_expect(s, 1, false, r, IBV_WC_WR_FLUSH_ERR);
+	sim_expect_none(s, 1);
+	assert_int_equal(s->mem[1][0], 0);
+	assert_int_equal(s->mem[1][8192], 0);
+	assert_int_equal(s->n[1].drops.count[VB_R_DROP_NO_QP], 2); /* messages, of two packets each */
+	sim_free(s);
+}
+
+/* What an SRQ gave for a message that broke off is held, and consumed before the event (rule 35). */
+static void rule_35_last_wqe_reached(void **state)
+{
+	struct sim *s = sim_desk(CFG(.mtu = MTU, .srq = true));
+	uint64_t r = sim_take(s, 1, 0, 4096);
+
+	(void)state;
+	sim_take(s, 1, 0, 4096);
+	sim_drop(s, 0, UC(SEND_LAST), 0);
+	sim_op(s, 0, IBV_WR_SEND, 0, 3 * MTU, 0);
+	sim_settle(s);
+	sim_modify(s, 1, IBV_QPS_ERR);
+	sim_expect(s, 1, false, r, IBV_WC_WR_FLUSH_ERR);
+	sim_expect_none(s, 1);
+	assert_int_equal(sim_event(s, 1), IBV_EVENT_QP_LAST_WQE_REACHED);
+	assert_int_equal(sim_event(s, 1), -1);
+	assert_false(vb_rq_empty(&s->n[1].srq.rq));
+	sim_free(s);
+}
+
+/* What had begun when the queue was to drain ends, what had not waits. */
+static void rule_38_sqd_drains_and_resumes(void **state)
+{
+	struct sim *s = sim_desk(CFG(.mtu = MTU, .room = 4));
+	uint64_t r[2] = {sim_take(s, 1, 0, 4096), sim_take(s, 1, 0, 4096)}, a[2];
+
+	(void)state;
+	s->n[0].qp.attr.en_sqd_async_notify = 1;
+	s->n[0].wire.held = 2; /* one packet of three goes */
+	a[0] = sim_op(s, 0, IBV_WR_SEND, 0, 3 * MTU, 0);
+	sim_run_for(s, 1);
+	sim_modify(s, 0, IBV_QPS_SQD);
+	a[1] = sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	assert_int_equal(sim_event(s, 0), -1);
+	s->n[0].wire.held = 0;
+	sim_settle(s);
+	sim_expect(s, 0, true, a[0], OK);
+	sim_expect(s, 1, false, r[0], OK);
+	assert_int_equal(sim_event(s, 0), IBV_EVENT_SQ_DRAINED);
+	sim_expect_none(s, 0);
+	sim_modify(s, 0, IBV_QPS_RTS);
+	sim_settle(s);
+	sim_expect(s, 0, true, a[1], OK);
+	sim_expect(s, 1, false, r[1], OK);
+	sim_free(s);
+}
+
 /* Every message that arrives arrives whole: its bytes are all of one request. */
 static void run_seed(uint64_t seed)
 {
@@ -301,12 +498,18 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(a_request_is_complete_when_it_has_left),
 	    cmocka_unit_test(nothing_outstanding_holds_it_up),
 	    cmocka_unit_test(writes_arrive),
-	    cmocka_unit_test(a_lost_packet_drops_its_message),
-	    cmocka_unit_test(a_stray_packet_drops_the_message_in_hand),
-	    cmocka_unit_test(what_cannot_be_taken_is_dropped),
-	    cmocka_unit_test(the_qp_has_to_permit_writes),
-	    cmocka_unit_test(an_error_at_this_end_stops_the_send_queue),
+	    cmocka_unit_test(rule_26_a_lost_packet_drops_its_message),
+	    cmocka_unit_test(rule_26_a_stray_packet_drops_the_message_in_hand),
+	    cmocka_unit_test(rule_23_what_cannot_be_taken_is_dropped),
+	    cmocka_unit_test(rule_22_the_qp_must_permit_it_too),
+	    cmocka_unit_test(rule_30_an_error_at_this_end_stops_the_send_queue),
 	    cmocka_unit_test(a_receive_buffer_that_is_none_is_an_error),
+	    cmocka_unit_test(rule_15_every_fault_is_dropped_and_counted),
+	    cmocka_unit_test(rule_20_rkey_violation),
+	    cmocka_unit_test(rule_26_the_rest_of_what_was_taken_is_no_message),
+	    cmocka_unit_test(rule_26_nothing_is_executed_in_err),
+	    cmocka_unit_test(rule_35_last_wqe_reached),
+	    cmocka_unit_test(rule_38_sqd_drains_and_resumes),
 	    cmocka_unit_test_teardown(messages_arrive_whole_or_not_at_all, seeds_tell),
 	};
 

@@ -1,0 +1,278 @@
+/* Datagrams (UD) over a wire: what the rules ask of them beside what all transports have in common, and the
+ * order of what waits for room. */
+#include <string.h>
+
+#include "iba/grh.h"
+#include "obj/dests.h"
+#include "sim.h"
+
+#define CFG SIM_CFG
+#define OK  IBV_WC_SUCCESS
+
+static void counted(const struct sim *s, unsigned reason, uint64_t n)
+{
+	for (unsigned r = 0; r < VB_REASONS; r++)
+		assert_int_equal(s->n[1].drops.count[r], r == reason ? n : 0);
+}
+
+static void arrives(struct sim *s, uint64_t receive)
+{
+	uint64_t a = sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+
+	sim_settle(s);
+	sim_expect(s, 0, true, a, OK);
+	assert_int_equal(sim_expect(s, 1, false, receive, OK).byte_len, VB_GRH_LEN + 8);
+}
+
+/* An SRQ's buffers are of the SRQ's domain, whichever the queue pair's is. */
+static void rule_21_srq_buffers_belong_to_its_pd(void **state)
+{
+	struct sim *s = sim_desk(CFG(.srq = true));
+	uint64_t r = sim_take(s, 1, 0, 8);
+
+	(void)state;
+	s->n[1].qp.pd_id = 99;
+	arrives(s, r);
+	s->n[1].pd.id = 98;
+	r = sim_take(s, 1, 0, 8);
+	sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	sim_settle(s);
+	sim_expect(s, 1, false, r, IBV_WC_LOC_PROT_ERR);
+	assert_int_equal(s->n[1].qp.state, IBV_QPS_ERR);
+	assert_int_equal(s->n[0].qp.state, IBV_QPS_RTS); /* which hears nothing of it */
+	sim_free(s);
+}
+
+/* Each in silence, and the queue pair and its receive request are as before. */
+static void rule_23_what_cannot_be_taken_is_dropped(void **state)
+{
+	struct sim *s = sim_desk(CFG(.mtu = 1024));
+	uint64_t r;
+
+	(void)state;
+	sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	sim_settle(s);
+	counted(s, VB_R_DROP_NO_RECV, 1);
+	r = sim_take(s, 1, 0, 8);
+	s->n[1].drops.count[VB_R_DROP_NO_RECV] = 0;
+	sim_op(s, 0, IBV_WR_SEND, 0, 9, 0);
+	sim_op(s, 0, IBV_WR_SEND, 0, 1000, 0);
+	sim_settle(s);
+	counted(s, VB_R_DROP_TOO_SMALL, 2);
+	s->n[1].drops.count[VB_R_DROP_TOO_SMALL] = 0;
+	s->n[0].qkey = 5;
+	sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	sim_settle(s);
+	counted(s, VB_R_DROP_QKEY, 1);
+	s->n[0].qkey = 0;
+	for (uint64_t i = 1; i <= 5; i++)
+		if (i != r)
+			sim_expect(s, 0, true, i, OK);
+	sim_expect_none(s, 1);
+	assert_int_equal(sim_event(s, 1), -1);
+	arrives(s, r);
+	for (uint32_t i = 0; i < s->seen; i++) /* nobody is told */
+		assert_int_equal(s->trace[i].from, 0);
+	sim_free(s);
+}
+
+/* It names the address of this end that is of the sender's family, and there are 40 bytes whatever the
+ * length. */
+static void rule_24_the_grh_leads_back(void **state)
+{
+	static const uint8_t from[] = {192, 0, 2, 1}, to[] = {192, 0, 2, 2};
+
+	(void)state;
+	for (uint32_t len = 0; len < 300; len += 149) {
+		struct sim *s = sim_desk(CFG(.mtu = 1024));
+		uint64_t r = sim_take(s, 1, 0, 300);
+		struct ibv_wc wc;
+
+		sim_fill(s, 512);
+		memset(s->mem[1], 0xee, 512);
+		sim_op(s, 0, IBV_WR_SEND_WITH_IMM, 0, len, 0);
+		sim_settle(s);
+		wc = sim_expect(s, 1, false, r, OK);
+		assert_int_equal(wc.byte_len, VB_GRH_LEN + len);
+		assert_int_equal(wc.wc_flags, IBV_WC_GRH | IBV_WC_WITH_IMM);
+		assert_int_equal(wc.imm_data, 0x01020304); /* as given (rule 25) */
+		assert_int_equal(wc.src_qp, SIM_QPN0);
+		assert_int_equal(s->mem[1][20], 0x45);
+		assert_memory_equal(s->mem[1] + 32, from, 4);
+		assert_memory_equal(s->mem[1] + 36, to, 4);
+		assert_memory_equal(s->mem[1] + VB_GRH_LEN, s->mem[0], len);
+		assert_int_equal(s->mem[1][VB_GRH_LEN + len], 0xee);
+		sim_free(s);
+	}
+}
+
+static void rule_26_nothing_is_taken_in_err(void **state)
+{
+	struct sim *s = sim_desk(CFG(.cqe = 64));
+	uint64_t r = sim_take(s, 1, 0, 8);
+
+	(void)state;
+	memset(s->mem[1], 0, 64);
+	sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	sim_run_for(s, 1); /* on its way */
+	sim_modify(s, 1, IBV_QPS_ERR);
+	sim_settle(s);
+	sim_expect(s, 1, false, r, IBV_WC_WR_FLUSH_ERR);
+	sim_expect_none(s, 1);
+	counted(s, VB_R_DROP_NO_QP, 1);
+	for (unsigned i = 0; i < 64; i++)
+		assert_int_equal(s->mem[1][i], 0);
+	sim_free(s);
+}
+
+static void rule_27_receive_requests_are_copied(void **state)
+{
+	struct sim *s = sim_desk(SIM_QUIET);
+	struct ibv_sge e = {(uintptr_t)s->mem[1], VB_GRH_LEN + 8, s->lkey[1]};
+
+	(void)state;
+	assert_int_equal(sim_recv(s, 1, 5, &e, 1), 0);
+	e = (struct ibv_sge){.length = 1 << 30};
+	memcpy(s->mem[0], "message", 8);
+	arrives(s, 5);
+	assert_string_equal((char *)s->mem[1] + VB_GRH_LEN, "message");
+	sim_free(s);
+}
+
+static void rule_35_last_wqe_reached(void **state)
+{
+	struct sim *s = sim_desk(CFG(.srq = true));
+
+	(void)state;
+	sim_take(s, 1, 0, 8);
+	sim_modify(s, 1, IBV_QPS_ERR);
+	assert_int_equal(sim_event(s, 1), IBV_EVENT_QP_LAST_WQE_REACHED);
+	sim_modify(s, 1, IBV_QPS_ERR); /* once */
+	assert_int_equal(sim_event(s, 1), -1);
+	sim_expect_none(s, 1);
+	assert_false(vb_rq_empty(&s->n[1].srq.rq));
+	sim_free(s);
+}
+
+/* The wire has room for so many datagrams more, of a queue pair with .room = 4. */
+static void room(struct sim *s, uint32_t n)
+{
+	s->n[0].wire.held = 3 - n;
+}
+
+static void rule_38_sqd_drains_and_resumes(void **state)
+{
+	struct sim *s = sim_desk(CFG(.room = 4));
+	uint64_t r[2] = {sim_take(s, 1, 0, 8), sim_take(s, 1, 0, 8)}, a[2];
+
+	(void)state;
+	s->n[0].qp.attr.en_sqd_async_notify = 1;
+	room(s, 0);
+	a[0] = sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	sim_run_for(s, 1);
+	sim_modify(s, 0, IBV_QPS_SQD);
+	a[1] = sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	assert_int_equal(sim_event(s, 0), -1); /* one waits, which had begun */
+	room(s, 3);
+	sim_settle(s);
+	sim_expect(s, 0, true, a[0], OK);
+	sim_expect(s, 1, false, r[0], OK);
+	assert_int_equal(sim_event(s, 0), IBV_EVENT_SQ_DRAINED);
+	sim_expect_none(s, 0);
+	sim_modify(s, 0, IBV_QPS_RTS);
+	sim_settle(s);
+	sim_expect(s, 0, true, a[1], OK);
+	sim_expect(s, 1, false, r[1], OK);
+	sim_free(s);
+}
+
+/* There is room again when a later one is posted. */
+static void none_overtakes_what_waits(void **state)
+{
+	struct sim *s = sim_desk(CFG(.room = 4));
+	uint64_t r[2] = {sim_take(s, 1, 0, 8), sim_take(s, 1, 512, 8)};
+
+	(void)state;
+	memcpy(s->mem[0], "the first the second", 21);
+	room(s, 0);
+	sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	sim_run_for(s, 1);
+	room(s, 3);
+	sim_op(s, 0, IBV_WR_SEND, 10, 8, 0);
+	sim_settle(s);
+	for (unsigned i = 0; i < 2; i++) {
+		sim_expect(s, 1, false, r[i], OK);
+		assert_memory_equal(s->mem[1] + 512 * i + VB_GRH_LEN, s->mem[0] + 10 * i, 8);
+	}
+	sim_free(s);
+}
+
+/* The first of those that wait has lost its memory; what waits behind it is flushed, and not sent later. */
+static void what_waits_is_flushed(void **state)
+{
+	struct sim *s = sim_desk(CFG(.room = 4));
+	struct ibv_sge e;
+	struct vb_qp *qp = &s->n[0].qp;
+	struct ibv_send_wr wr;
+	uint32_t key = sim_reg(s, 0, s->mem[0], 64, 0);
+	uint64_t r[2], a[3], last;
+	struct ibv_wc wc;
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++)
+		r[i] = sim_take(s, 1, 512 * i, 8);
+	memcpy(s->mem[0], "0000000 1111111 2222222 the last", 33);
+	room(s, 0);
+	for (uint32_t i = 0; i < 3; i++) {
+		wr = sim_wr(s, 0, IBV_WR_SEND, i * 8, 8, 0, &e);
+		if (!i)
+			e.lkey = key;
+		assert_int_equal(sim_send(s, 0, &wr), 0);
+		a[i] = wr.wr_id;
+	}
+	sim_run_for(s, 1); /* all wait */
+	vb_key_retract(&s->n[0].keys, key);
+	room(s, 1);
+	vb_lock_take(&qp->lock);
+	qp->transport->output(&vb_dest_at(qp, SIM_FAR)->path, 0);
+	vb_lock_give(&qp->lock);
+	assert_int_equal(qp->state, IBV_QPS_SQE);
+	sim_modify(s, 0, IBV_QPS_RTS); /* at once, before anything else has looked */
+	room(s, 3);
+	sim_settle(s);
+	sim_expect(s, 0, true, a[0], IBV_WC_LOC_PROT_ERR);
+	sim_expect(s, 0, true, a[1], IBV_WC_WR_FLUSH_ERR);
+	sim_expect(s, 0, true, a[2], IBV_WC_WR_FLUSH_ERR);
+	last = sim_op(s, 0, IBV_WR_SEND, 24, 8, 0);
+	sim_settle(s);
+	sim_expect(s, 0, true, last, OK);
+	sim_expect_none(s, 0);
+	/* The second may have gone while there was room for one. */
+	assert_true(sim_poll(s, 1, false, &wc));
+	assert_int_equal(wc.wr_id, r[0]);
+	if (!memcmp(s->mem[1] + VB_GRH_LEN, s->mem[0] + 8, 8)) {
+		sim_expect(s, 1, false, r[1], OK);
+		assert_memory_equal(s->mem[1] + 512 + VB_GRH_LEN, s->mem[0] + 24, 8);
+	} else {
+		assert_memory_equal(s->mem[1] + VB_GRH_LEN, s->mem[0] + 24, 8);
+	}
+	assert_int_equal(s->n[1].drops.count[VB_R_DROP_NO_RECV], 0);
+	sim_free(s);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(rule_21_srq_buffers_belong_to_its_pd),
+	    cmocka_unit_test(rule_23_what_cannot_be_taken_is_dropped),
+	    cmocka_unit_test(rule_24_the_grh_leads_back),
+	    cmocka_unit_test(rule_26_nothing_is_taken_in_err),
+	    cmocka_unit_test(rule_27_receive_requests_are_copied),
+	    cmocka_unit_test(rule_35_last_wqe_reached),
+	    cmocka_unit_test(rule_38_sqd_drains_and_resumes),
+	    cmocka_unit_test(none_overtakes_what_waits),
+	    cmocka_unit_test(what_waits_is_flushed),
+	};
+
+	return SIM_RUN(tests, 1 << SIM_AS_UD);
+}
