@@ -113,13 +113,14 @@ def own_loop():
 def instruction_counts():
     for key, text, aim in (("empty", "a poll that finds nothing", 50), ("post_inline", "post of a SEND, inline", 250),
                            ("post_region", "post of a SEND, from a region", 250),
-                           ("wr_inline", "the same call by call (ibv_wr_*), inline", None),
-                           ("wr_region", "the same call by call, from a region", None),
                            ("post_recv", "post of a receive", None), ("receive", "poll that takes a SEND in", 350),
                            ("receive_ack", "poll that takes one in, an ACK along", None),
                            ("ack", "poll that takes an ACK in: a send completion", None),
                            ("completion", "poll for a send completion that is there", 80)):
         yield Row(text, f"instr_{key}", "instr", "", aim, aim and 1)
+    for how, text in (("inline", "inline"), ("region", "from a region")):
+        yield Row(f"post of a SEND call by call (ibv_wr_*), {text}", f"instr_wr_{how}", "instr", "ibv_post_send",
+                  f"instr_post_{how}", 1.05)
     for key, text in (("empty", "nothing"), ("receive", "a SEND"), ("ack", "an ACK"), ("completion", "a completion that is there")):
         yield Row(f"ibv_start_poll to ibv_end_poll: {text}", f"instr_ex_{key}", "instr", "ibv_poll_cq", f"instr_{key}", 1.05)
     for kind in ("uc", "ud"):
@@ -142,6 +143,17 @@ def quiet():
                   "quiet_lat_1", aim)
     yield Row("first message of one of 500 quiet peers", "quiet_first", "ns", "its later ones, + 2 us", "quiet_busy",
               1, 2000)
+
+
+def types():
+    for where in WHERE:
+        for kind in ("UC", "UD"):
+            yield Row(f"ib_send_lat -c {kind}, {where}, median", f"ib_send_lat_{kind.lower()}_{where}", "ns", "-c RC",
+                      f"ib_send_lat_rc_{where}", 1.1)
+    for kind in ("UC", "UD"):
+        yield Row(f"{kind}: SEND 8 B, half round trip, median", f"types_{kind.lower()}", "ns", "RC", "types_rc", 1.1)
+    yield Row("RC by ibv_wr_* and ibv_start_poll, the same", "types_extended", "ns", "ibv_post_send, ibv_poll_cq",
+              "types_rc", 1.1)
 
 
 def thread_counts():
@@ -243,7 +255,7 @@ def memory():
 
 
 TABLE = (("As users see it: perftest beside UCX", perftest), ("Our own loop, each message by itself", own_loop),
-         ("Instructions", instruction_counts), ("Quiet peers", quiet), ("Threads on two CPUs", thread_counts),
+         ("Instructions", instruction_counts), ("Quiet peers", quiet), ("Types of queue pair and interfaces, in turns", types), ("Threads on two CPUs", thread_counts),
          ("A target that computes", computing), ("Two-sided", two_sided),
          ("One-sided, private memory, target asleep", direct),
          ("One-sided, private memory, target polling", polled),

@@ -173,16 +173,17 @@ void side_open(struct side *s)
 void side_join(struct side *s, const struct side *to)
 {
 	int sock = s->sock;
-	bool untimed = s->untimed;
+	bool untimed = s->untimed, extended = s->extended;
 	enum ibv_qp_type type = s->type;
 
 	*s = *to;
 	s->type = type;
+	s->extended = extended;
 	s->sock = sock;
 	s->untimed = untimed;
 	s->joined = true;
-	s->scq = ibv_create_cq(s->ctx, DEPTH, NULL, s->channel, 0);
-	s->rcq = ibv_create_cq(s->ctx, DEPTH, NULL, s->channel, 0);
+	s->scq = make_cq(s, s->channel);
+	s->rcq = make_cq(s, s->channel);
 	if (!s->scq || !s->rcq)
 		die("CQs");
 	make_qp(s);

@@ -180,6 +180,17 @@ def perftest_lat(verb, where, count):
     return make
 
 
+def perftest_types(where):
+    """ib_send_lat of each type of queue pair, one after the other."""
+
+    def make(c):
+        n = min(c.messages, 200000)
+        return {f"ib_send_lat_{kind.lower()}_{where}": 1e3 * float(last_line(run_perftest(
+            c, where, f"ib_send_lat -c {kind} -s 8 -n {n}"), 8)[PERFTEST_STATS["median"]]) for kind in ("RC", "UC", "UD")}
+
+    return make
+
+
 def perftest_bw(verb, where, size, count):
     """The last two columns: MiB a second, and millions of messages a second."""
 
@@ -321,6 +332,7 @@ def all_sources():
     yield Source("polled", r"polled_\w+", own("vbench", "direct", "polled"))
     for where in WHERE:
         yield Source(f"vbench {where}", rf"lat_{where}_\w+", own("vbench", where, rename=prefixed(where)))
+    yield Source("types", r"types_\w+", own("vbench", "types"))
     yield Source("threads", r"threads_rate_\d+", own("vbench", "threads"))
     yield Source("computing", r"computing_\w+", own("vbench", "computing"), turns=3)
     yield Source("quiet", r"quiet_\w+", own("vbench", "quiet"), turns=3)
@@ -337,6 +349,8 @@ def perftest_sources():
     for where in WHERE:
         yield Source(f"ib_send_lat {where}", rf"ib_send_lat_{where}_\w+",
                      perftest_lat("send", where, lambda c: c.messages), program="ib_send_lat")
+        yield Source(f"ib_send_lat types {where}", rf"ib_send_lat_(rc|uc|ud)_{where}", perftest_types(where),
+                     program="ib_send_lat")
         yield Source(f"ib_write_lat {where}", rf"ib_write_lat_{where}_\w+",
                      perftest_lat("write", where, lambda c: c.messages // 4), program="ib_write_lat")
         for verb in ("send", "write"):

@@ -1,7 +1,7 @@
 /* What RC over this library costs: one round, a line per figure.  An ordinary verbs program: two processes,
  * forked before either opens the device, on two CPUs.  The client measures.
  *
- *     vbench direct|free|bound|ring|lookup|threads|computing [TEST...]
+ *     vbench direct|free|bound|ring|lookup|types|threads|computing [TEST...]
  *     vbench registration|quiet
  *
  * Two-sided (direct):
@@ -15,6 +15,8 @@
  *   lat_HOW_WHAT     ns, half a round trip of 8 B SENDs, each timed by itself.  HOW: inline or region; WHAT:
  *                    median, avg, p99, p999.  In group free nothing is bound to a CPU; in group bound each
  *                    process is, its engine too; elsewhere the threads of this program are.
+ *
+ *   types_TYPE       ns, the same of each type of queue pair, the median; and of RC by the extended calls
  *
  *   threads_rate_N   8 B SENDs a second of N threads a side, a QP each, on two CPUs
  *
@@ -74,6 +76,7 @@ static const struct test {
     {"free", "lat_region", lat_region, false},
     {"bound", "lat_inline", lat_inline, false},
     {"bound", "lat_region", lat_region, false},
+    {"types", "types", types, false},
     {"threads", "threads", threads, false},
     {"computing", "computing", computing, false},
     {"ring", "ring", one_sided, false},

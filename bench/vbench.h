@@ -90,6 +90,9 @@ void writes_polled(struct side *s);
 void lat_inline(struct side *s);
 void lat_region(struct side *s);
 
+/* types.c */
+void types(struct side *s);
+
 /* threads.c */
 void threads(struct side *s);
 
