@@ -1,5 +1,6 @@
 /* Does what `make bench` has callgrind count: ping-pongs of 8 B SENDs between two QPs of this process, of RC,
- * UC and UD, whose one thread takes both ends in turn, so that every run does the same.
+ * UC and UD, whose one thread takes both ends in turn, so that every run does the same; and datagrams to one and
+ * to many other processes.
  *
  * Each vcount_...() makes one call of the library (two, for a completion by the extended calls), so what
  * callgrind books on that call is what the library spends: no clock, no other call and nothing of this
@@ -45,6 +46,8 @@ POST(uc_post_inline)
 POST(uc_post_region)
 POST(ud_post_inline)
 POST(ud_post_region)
+POST(peers_1_post)
+POST(peers_64_post)
 POLL(empty)
 POLL(receive)
 POLL(receive_ack)
@@ -339,11 +342,62 @@ static void count(enum ibv_qp_type type)
 	close(there.sock);
 }
 
-int main(void)
+/* The peers are no part of what is counted, and too many for callgrind: each is a program of its own. */
+static const char *program;
+
+static void become_peer(int sock)
 {
+	char number[16];
+
+	snprintf(number, sizeof(number), "%d", sock);
+	execl(program, program, "peer", number, NULL);
+	die(program);
+}
+
+/* One QP of UD that talks to n processes in turn, which have fallen asleep when the next datagram comes.
+ * (Callgrind has address space for the segments of about a hundred.) */
+static void count_peers(unsigned n, int (*counted)(struct ibv_qp *qp, struct ibv_send_wr *wr))
+{
+	struct side *p = calloc(n, sizeof(*p));
+
+	if (!p)
+		die("calloc");
+	side_fork(p, n, become_peer);
+	peers_open(p, n);
+	for (unsigned b = 0; b < BATCHES; b++) {
+		for (unsigned i = 0; i < BATCH; i++) {
+			struct side *to = &p[(b * BATCH + i) % n];
+			struct ibv_sge sge = {(uintptr_t)to->buf, 8, to->mr->lkey};
+			struct ibv_send_wr wr = {.sg_list = &sge,
+						 .num_sge = 1,
+						 .opcode = IBV_WR_SEND,
+						 .send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE};
+
+			side_address(to, &wr);
+			peers_rest(to);
+			if (counted(to->qp, &wr))
+				die("a post");
+			side_wait(to->scq, 1);
+		}
+		batch_over();
+	}
+	peers_close(p, n);
+	free(p);
+}
+
+int main(int argc, char **argv)
+{
+	program = argv[0];
+	if (argc == 3) {
+		peers_listen(atoi(argv[2]));
+		return 0;
+	}
+	side_allow_descriptors();
 	count(IBV_QPT_RC);
 	count(IBV_QPT_UC);
 	count(IBV_QPT_UD);
+	count_peers(1, vcount_peers_1_post);
+	count_peers(64, vcount_peers_64_post);
 	if (misses > KINDS * BATCH) {
 		fprintf(stderr, "%u polls found nothing that should have\n", misses);
 		return 1;

@@ -1,6 +1,5 @@
 /* What quiet peers cost: processes that are connected to the client and send nothing, while it polls, and
  * plays ping-pong with one more that polls.  Then some of them speak. */
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
@@ -172,16 +171,6 @@ static void listen_to(struct side *quiet)
 	figure("quiet_busy", spread_rank(busy, b, 0.5));
 }
 
-static void allow_descriptors(void)
-{
-	struct rlimit r;
-
-	if (getrlimit(RLIMIT_NOFILE, &r))
-		return;
-	r.rlim_cur = r.rlim_max;
-	setrlimit(RLIMIT_NOFILE, &r);
-}
-
 void quiet_peers(void)
 {
 	static struct side quiet[MOST], s;
@@ -190,7 +179,7 @@ void quiet_peers(void)
 
 	if (!v)
 		die("malloc");
-	allow_descriptors();
+	side_allow_descriptors();
 	side_fork(quiet, MOST, quiet_peer);
 	side_fork(&s, 1, active_peer);
 	side_open(&s);

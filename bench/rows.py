@@ -132,6 +132,18 @@ def instruction_counts():
             yield Row(f"{kind.upper()}: {text}", f"instr_{kind}_{key}", "instr", "RC", f"instr_{key}", aim)
 
 
+def peers():
+    for n in (1, 64):
+        yield Row(f"post of a datagram to one of {n} processes that sleep", f"instr_peers_{n}_post", "instr",
+                  *(("1 process", "instr_peers_1_post", 1.2) if n > 1 else ()))
+    for n in (1, 500):
+        yield Row(f"the same to one of {n}, and its completion", f"peers_send_{n}", "ns",
+                  *(("1 process", "peers_send_1", 1.2) if n > 1 else ()))
+    for n in (1, 500):
+        yield Row(f"a byte to one of {n} processes that sleep in recv()", f"peers_bell_{n}", "ns",
+                  *(("1 process", "peers_bell_1") if n > 1 else ()))
+
+
 def quiet():
     yield Row("a poll that finds nothing, 1 quiet peer", "quiet_poll_1", "ns")
     for n, aim in ((50, None), (500, 2)):
@@ -255,7 +267,8 @@ def memory():
 
 
 TABLE = (("As users see it: perftest beside UCX", perftest), ("Our own loop, each message by itself", own_loop),
-         ("Instructions", instruction_counts), ("Quiet peers", quiet), ("Types of queue pair and interfaces, in turns", types), ("Threads on two CPUs", thread_counts),
+         ("Instructions", instruction_counts), ("Quiet peers", quiet), ("Types of queue pair and interfaces, in turns", types),
+         ("One UD queue pair and many processes", peers), ("Threads on two CPUs", thread_counts),
          ("A target that computes", computing), ("Two-sided", two_sided),
          ("One-sided, private memory, target asleep", direct),
          ("One-sided, private memory, target polling", polled),

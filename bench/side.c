@@ -1,6 +1,7 @@
 /* Setting up and taking down one side of the bench; see vbench.h. */
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include "vbench.h"
@@ -50,6 +51,12 @@ static void to_init(struct side *s)
 		die("INIT");
 }
 
+static struct ibv_ah_attr way_to(const struct hello *theirs)
+{
+	return (struct ibv_ah_attr){
+	    .port_num = 1, .is_global = 1, .grh = {.dgid = theirs->gid, .hop_limit = 64}};
+}
+
 static void to_rtr(struct side *s, const struct hello *theirs)
 {
 	static const int masks[] = {
@@ -62,20 +69,12 @@ static void to_rtr(struct side *s, const struct hello *theirs)
 				.path_mtu = IBV_MTU_4096,
 				.dest_qp_num = theirs->qpn,
 				.max_dest_rd_atomic = 16,
-				.min_rnr_timer = 1};
+				.min_rnr_timer = 1,
+				.ah_attr = way_to(theirs)};
 
-	a.ah_attr.port_num = 1;
-	a.ah_attr.is_global = 1;
-	a.ah_attr.grh.dgid = theirs->gid;
-	a.ah_attr.grh.hop_limit = 64;
 	errno = ibv_modify_qp(s->qp, &a, IBV_QP_STATE | masks[side_type(s)]);
 	if (errno)
 		die("RTR");
-	if (side_type(s) != IBV_QPT_UD)
-		return;
-	s->ah = ibv_create_ah(s->pd, &a.ah_attr);
-	if (!s->ah)
-		die("AH");
 }
 
 static void to_rts(struct side *s)
@@ -92,11 +91,11 @@ static void to_rts(struct side *s)
 		die("RTS");
 }
 
-static void connect_qp(struct side *s)
+static struct hello know_peer(struct side *s)
 {
 	struct hello mine = {0}, theirs;
+	struct ibv_ah_attr way;
 
-	to_init(s);
 	mine.qpn = s->qp->qp_num;
 	mine.rkey = s->mr->rkey;
 	mine.addr = (uintptr_t)s->buf;
@@ -106,6 +105,19 @@ static void connect_qp(struct side *s)
 	s->far_addr = theirs.addr;
 	s->far_rkey = theirs.rkey;
 	s->far_qpn = theirs.qpn;
+	way = way_to(&theirs);
+	s->ah = side_type(s) == IBV_QPT_UD ? ibv_create_ah(s->pd, &way) : NULL;
+	if (side_type(s) == IBV_QPT_UD && !s->ah)
+		die("AH");
+	return theirs;
+}
+
+static void connect_qp(struct side *s)
+{
+	struct hello theirs;
+
+	to_init(s);
+	theirs = know_peer(s);
 	to_rtr(s, &theirs);
 	to_rts(s);
 	side_meet(s);
@@ -189,11 +201,25 @@ void side_join(struct side *s, const struct side *to)
 	make_qp(s);
 }
 
+void side_share(struct side *s, const struct side *with)
+{
+	int sock = s->sock;
+
+	*s = *with;
+	s->sock = sock;
+	s->shared_qp = true;
+	know_peer(s);
+	side_meet(s);
+}
+
 void side_close(struct side *s)
 {
 	side_meet(s); /* neither leaves while the other still wants an answer */
-	if (ibv_destroy_qp(s->qp) || (s->ah && ibv_destroy_ah(s->ah)) || ibv_destroy_cq(s->scq) ||
-	    ibv_destroy_cq(s->rcq))
+	if (s->ah && ibv_destroy_ah(s->ah))
+		die("closing an AH");
+	if (s->shared_qp)
+		return;
+	if (ibv_destroy_qp(s->qp) || ibv_destroy_cq(s->scq) || ibv_destroy_cq(s->rcq))
 		die("closing a QP");
 	if (s->joined)
 		return;
@@ -303,6 +329,16 @@ void side_exchange(struct side *s, unsigned n)
 			side_wait(s->rcq, 1);
 		side_wait(s->scq, 1);
 	}
+}
+
+void side_allow_descriptors(void)
+{
+	struct rlimit r;
+
+	if (getrlimit(RLIMIT_NOFILE, &r))
+		return;
+	r.rlim_cur = r.rlim_max;
+	setrlimit(RLIMIT_NOFILE, &r);
 }
 
 void side_fork(struct side *sides, unsigned n, void (*peer)(int sock))

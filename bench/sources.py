@@ -337,6 +337,7 @@ def all_sources():
     yield Source("computing", r"computing_\w+", own("vbench", "computing"), turns=3)
     yield Source("quiet", r"quiet_\w+", own("vbench", "quiet"), turns=3)
     # A million regions take a while to register, and gigabytes to touch.
+    yield Source("peers", r"peers_\w+", own("vbench", "peers"), turns=3)
     yield Source("lookup", r"lookup_\d+", own("vbench", "lookup"), turns=3)
     yield Source("registration", r"(populate|reg|reg16|odp|relaxed|relaxed16)_\d+|self_\w+",
                  own("vbench", "registration"), turns=3)

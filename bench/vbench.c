@@ -2,7 +2,7 @@
  * forked before either opens the device, on two CPUs.  The client measures.
  *
  *     vbench direct|free|bound|ring|lookup|types|threads|computing [TEST...]
- *     vbench registration|quiet
+ *     vbench registration|quiet|peers
  *
  * Two-sided (direct):
  *   send_lat         ns, half a round trip of 8 B SENDs, both sides polling
@@ -26,6 +26,11 @@
  *   quiet_lat_N      ns, half a round trip with that one
  *   quiet_first      ns, from the post of a peer that was quiet until the message is polled
  *   quiet_busy       ns, the same of its later messages
+ *
+ * Of datagrams:
+ *
+ *   peers_send_N     ns, a post of 8 B, and its completion, by a queue pair that talks to N processes, which
+ *                    sleep, each in its turn
  *
  * With a target that computes, see computing.c:
  *
@@ -138,6 +143,10 @@ int main(int argc, char **argv)
 	}
 	if (!strcmp(argv[1], "quiet")) {
 		quiet_peers();
+		return 0;
+	}
+	if (!strcmp(argv[1], "peers")) {
+		peers();
 		return 0;
 	}
 	s.ring = !strcmp(argv[1], "ring") || !strcmp(argv[1], "computing");

@@ -21,6 +21,7 @@ struct side {
 	bool polled;	       /* a target of WRITEs polls, though it need not */
 	bool small;	       /* one of many: it has a page of memory only */
 	bool joined;	       /* it uses what another side has opened */
+	bool shared_qp;	       /* its QP too, of UD, which talks to another peer here */
 	bool untimed;	       /* ACK timeout 0; else 14 */
 	bool extended;	       /* its CQs can be polled either way */
 	enum ibv_qp_type type; /* 0: RC */
@@ -43,6 +44,8 @@ struct side {
 void side_open(struct side *s);
 /* A further QP of a side that is open, with CQs of its own on its channel. */
 void side_join(struct side *s, const struct side *to);
+/* The QP of a side that is open, of UD, and another peer. */
+void side_share(struct side *s, const struct side *with);
 void side_close(struct side *s);
 /* Both sides are here. */
 void side_meet(struct side *s);
@@ -51,6 +54,8 @@ void side_meet(struct side *s);
 void side_warm(struct side *s);
 /* The same with n messages each way. */
 void side_exchange(struct side *s, unsigned n);
+/* As many descriptors as this process may have: a peer takes two. */
+void side_allow_descriptors(void);
 /* n processes that run peer(), which does not return; each side gets its socket. */
 void side_fork(struct side *sides, unsigned n, void (*peer)(int sock));
 
@@ -101,6 +106,13 @@ void computing(struct side *s);
 
 /* quiet.c: a whole run of its own */
 void quiet_peers(void);
+
+/* peers.c: one QP of UD that talks to n processes, each of which listens and does no more. */
+void peers_listen(int sock);
+void peers_open(struct side *peers, unsigned n); /* each has its socket */
+void peers_close(struct side *peers, unsigned n);
+void peers_rest(const struct side *s); /* until whoever was sent something has fallen asleep again */
+void peers(void);		       /* a whole run of its own */
 
 /* memory.c */
 void lookup_1(struct side *s);
