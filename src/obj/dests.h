@@ -43,13 +43,14 @@ struct vb_group_ops {
 	void (*blocked)(struct vb_dest *d, uint32_t peer);
 };
 
+/* A queue pair may talk to many, so what each datagram looks at is in one line. */
 struct vb_dest {
-	struct vb_path path;
+	bool waits __attribute__((aligned(VB_LINE))); /* it is on vb_dests.waiting */
+	bool stuck;	 /* nothing has had room for so long that what finds none is dropped */
 	uint32_t number; /* set when it is first named, like path.qp */
+	struct vb_path path;
 	uint32_t first,
 	    last;	/* SQ indices of the requests that wait, if `waits`; vb_swqe.to.next chains them */
-	bool waits;	/* it is on vb_dests.waiting */
-	bool stuck;	/* nothing has had room for so long that what finds none is dropped */
 	uint64_t until; /* when that, or nobody, is assumed; 0: from the next look at the clock */
 	struct vb_list waiting;	       /* on vb_dests.waiting */
 	struct vb_list used;	       /* on vb_dests.used */
@@ -86,6 +87,11 @@ static inline struct vb_dest *vb_dest_at(struct vb_qp *qp, uint32_t number)
 	if (vb_unlikely(!d->path.qp || !vb_list_linked(&d->used)))
 		vb_dest_use(qp, number);
 	return d;
+}
+
+static inline struct vb_dest *vb_dest_of(struct vb_path *p)
+{
+	return vb_containerof(p, struct vb_dest, path);
 }
 
 /* A request that stands in slot `index` waits, behind those that do. */

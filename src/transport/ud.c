@@ -281,10 +281,13 @@ static inline __attribute__((always_inline)) bool begin(struct vb_qp *qp, struct
 		refuse_whole(qp, w);
 		return false;
 	}
-	d = vb_dest_at(qp, w->to.number);
-	if (vb_unlikely(!d->path.out || d->waits) && (w->to.number != VB_DEST_GROUP || d->waits)) {
-		vb_dest_wait(d, qp->req.next);
-		return true;
+	d = &qp->dests->at[w->to.number];
+	if (vb_unlikely(!d->path.out || d->waits)) {
+		d = vb_dest_at(qp, w->to.number); /* it may have been named never before */
+		if (w->to.number != VB_DEST_GROUP || d->waits) {
+			vb_dest_wait(d, qp->req.next);
+			return true;
+		}
 	}
 	switch (send_to(qp, w, d)) {
 	case SENT:
@@ -376,12 +379,12 @@ static bool output(struct vb_path *p, uint32_t place)
 		return false;
 	}
 	if (vb_unlikely(p != &qp->path))
-		go_on(qp, (struct vb_dest *)p);
+		go_on(qp, vb_dest_of(p));
 	while (q->next != q->seen && qp->state == IBV_QPS_RTS && begin(qp, vb_sq_at(q, q->next)))
 		q->next++;
 	complete(qp);
 	waits = keep_time(qp);
-	return vb_likely(p == &qp->path) ? waits : ((struct vb_dest *)p)->waits;
+	return vb_likely(p == &qp->path) ? waits : (vb_dest_of(p))->waits;
 }
 
 /* What is waited for has not come in time. */
@@ -420,11 +423,12 @@ static uint64_t timer(struct vb_qp *qp, uint64_t now)
 
 static void path(struct vb_path *p, struct vb_out *out)
 {
-	struct vb_dest *d = (struct vb_dest *)p;
+	struct vb_dest *d;
 
 	vb_lock_assert_held(&p->qp->lock);
 	if (p == &p->qp->path) /* which leads nowhere */
 		return;
+	d = vb_dest_of(p);
 	p->out = out;
 	d->until = 0;
 	d->stuck = false;
