@@ -14,6 +14,8 @@
 
 #define relaxed memory_order_relaxed
 
+enum { NEAR = 64 }; /* entries behind which an empty ring begins anew */
+
 static struct vb_adapter *adapter_of(const struct vb_cq *cq)
 {
 	return cq->ctx ? cq->ctx->adapter : NULL;
@@ -332,24 +334,45 @@ bool vb_cq_push(struct vb_cq *cq, const struct vb_cqe *e, bool solicited)
 	return true;
 }
 
+/* The queue is empty, and goes on at the ring's beginning: so a ring is used, and its pages are there, as far
+ * as it was ever filled, and not all the way round.  Both run on as ever, so whoever compares them without
+ * the lock sees the queue empty or looks at it once in vain. */
+static __attribute__((noinline)) void begin_anew(struct vb_cq *cq, uint32_t tail)
+{
+	uint32_t next = (tail | cq->mask) + 1;
+
+	vb_lock_assert_held(&cq->lock);
+	atomic_store_explicit(&cq->head, next, relaxed);
+	atomic_store_explicit(&cq->tail, next, memory_order_release);
+}
+
+/* What stood before `tail` has been taken. */
+static inline void take_up_to(struct vb_cq *cq, uint32_t tail, uint32_t head)
+{
+	vb_lock_assert_held(&cq->lock);
+	if (vb_unlikely((tail & cq->mask) >= NEAR) && tail == head)
+		begin_anew(cq, tail);
+	else
+		atomic_store_explicit(&cq->tail, tail, memory_order_release); /* pairs with vb_cq_handed() */
+}
+
 int vb_cq_poll(struct vb_cq *cq, int n, struct ibv_wc *wc)
 {
-	uint32_t tail, held;
+	uint32_t tail, head;
 	int i;
 
 	if (vb_cq_is_empty(cq))
 		return vb_unlikely(atomic_load_explicit(&cq->overrun, relaxed)) ? -1 : 0;
 	vb_lock_take(&cq->lock);
 	tail = atomic_load_explicit(&cq->tail, relaxed);
-	held = atomic_load_explicit(&cq->head, relaxed) - tail;
-	for (i = 0; i < n && (uint32_t)i < held; i++) {
-		const struct vb_cqe *e = &cq->ring[(tail + (uint32_t)i) & cq->mask];
+	head = atomic_load_explicit(&cq->head, relaxed);
+	for (i = 0; i < n && tail != head; i++, tail++) {
+		const struct vb_cqe *e = &cq->ring[tail & cq->mask];
 
 		wc[i] = e->wc;
 		give_slot(e);
 	}
-	atomic_store_explicit(&cq->tail, tail + (uint32_t)i,
-			      memory_order_release); /* pairs with vb_cq_handed() */
+	take_up_to(cq, tail, head);
 	vb_lock_give(&cq->lock);
 	return i;
 }
@@ -358,11 +381,12 @@ inline __attribute__((always_inline)) int vb_cq_next(struct vb_cq *cq)
 {
 	struct vb_cq_turn *t = &cq->turn;
 	const struct vb_cqe *e;
-	uint32_t tail;
+	uint32_t tail, head;
 
 	vb_lock_take(&cq->lock);
 	tail = atomic_load_explicit(&cq->tail, relaxed);
-	if (vb_unlikely(tail == atomic_load_explicit(&cq->head, relaxed))) {
+	head = atomic_load_explicit(&cq->head, relaxed);
+	if (vb_unlikely(tail == head)) {
 		vb_lock_give(&cq->lock);
 		return atomic_load_explicit(&cq->overrun, relaxed) ? EIO : ENOENT;
 	}
@@ -371,7 +395,7 @@ inline __attribute__((always_inline)) int vb_cq_next(struct vb_cq *cq)
 	if (cq->stamps)
 		t->stamp = cq->stamps[tail & cq->mask];
 	give_slot(e);
-	atomic_store_explicit(&cq->tail, tail + 1, memory_order_release); /* pairs with vb_cq_handed() */
+	take_up_to(cq, tail + 1, head);
 	vb_lock_give(&cq->lock);
 	return 0;
 }

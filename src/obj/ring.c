@@ -15,7 +15,10 @@ void *vb_ring_alloc(size_t bytes)
 	if (bytes >= MAP_FROM) {
 		p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
 			 0);
-		return p == MAP_FAILED ? NULL : p;
+		if (p == MAP_FAILED)
+			return NULL;
+		(void)!madvise(p, bytes, MADV_NOHUGEPAGE); /* one entry would bring 2 MiB along */
+		return p;
 	}
 	bytes = (bytes + VB_LINE - 1) & ~(size_t)(VB_LINE - 1);
 	p = aligned_alloc(VB_LINE, bytes ? bytes : VB_LINE);

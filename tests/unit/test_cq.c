@@ -1,4 +1,6 @@
 /* Completion queues and channels. */
+#include <sys/mman.h>
+
 #include "obj_fixture.h"
 
 struct bench {
@@ -509,18 +511,120 @@ static void creation_checks_its_arguments(void **state)
 	fixture_close(&elsewhere);
 }
 
-static void the_largest_cq_is_backed_as_it_is_used(void **state)
+/* ---- memory, which a CQ takes as it is filled ---- */
+
+enum { LARGE = VB_MAX_CQE, PAGE = 4096 };
+
+/* The largest CQ there is, whose entries have their times too. */
+static struct ibv_cq *largest(struct bench *b, uint64_t times)
+{
+	struct ibv_cq_init_attr_ex a = {.cqe = LARGE, .wc_flags = IBV_WC_STANDARD_FLAGS | times};
+	struct ibv_cq_ex *cq = vb_create_cq_ex(b->f.ibctx, &a);
+
+	assert_non_null(cq);
+	return (struct ibv_cq *)cq;
+}
+
+/* Of these bytes. */
+static size_t resident(void *at, size_t bytes)
+{
+	size_t pages = (bytes + PAGE - 1) / PAGE, n = 0;
+	unsigned char *there = malloc(pages);
+
+	assert_non_null(there);
+	assert_int_equal(mincore(at, bytes, there), 0);
+	for (size_t i = 0; i < pages; i++)
+		n += there[i] & 1;
+	free(there);
+	return n;
+}
+
+static size_t backed(struct ibv_cq *ibcq)
+{
+	struct vb_cq *cq = vb_cq(ibcq);
+	size_t entries = (size_t)cq->mask + 1, n = resident(cq->ring, entries * sizeof(*cq->ring));
+
+	return cq->stamps ? n + resident(cq->stamps, entries * sizeof(*cq->stamps)) : n;
+}
+
+/* How many pages so many entries take, and two that they begin and end in the midst of. */
+static size_t pages_of(struct ibv_cq *ibcq, size_t entries)
+{
+	struct vb_cq *cq = vb_cq(ibcq);
+	size_t n = entries * sizeof(*cq->ring) / PAGE + 2;
+
+	return cq->stamps ? n + entries * sizeof(*cq->stamps) / PAGE + 2 : n;
+}
+
+static void poll_some(struct ibv_cq *cq, unsigned n)
+{
+	struct ibv_wc wc;
+
+	while (n--)
+		assert_int_equal(vb_poll_cq(cq, 1, &wc), 1);
+}
+
+static void push_some(struct bench *b, struct ibv_cq *cq, unsigned n)
+{
+	while (n--)
+		assert_true(push_sent(cq, b->qp, 1, IBV_WC_SUCCESS));
+}
+
+static void memory_comes_with_completions(struct bench *b, uint64_t times)
+{
+	enum { FILLED = 5000, PASSED = 200000 };
+	struct ibv_cq *cq = largest(b, times);
+
+	assert_int_equal(backed(cq), 0);
+	/* Any number of them may pass, as long as they are polled. */
+	for (unsigned i = 0; i < PASSED; i++) {
+		push_some(b, cq, 3);
+		poll_some(cq, 3);
+	}
+	assert_in_range(backed(cq), 1, pages_of(cq, 100));
+	push_some(b, cq, FILLED);
+	assert_in_range(backed(cq), FILLED * sizeof(struct vb_cqe) / PAGE, pages_of(cq, FILLED + 100));
+	poll_some(cq, FILLED);
+	push_some(b, cq, FILLED); /* the same memory */
+	assert_in_range(backed(cq), 1, pages_of(cq, FILLED + 100));
+
+	/* Another size takes what is there along, and no more. */
+	assert_int_equal(ibv_resize_cq(cq, 2 * FILLED), 0);
+	assert_in_range(backed(cq), 1, pages_of(cq, FILLED));
+	poll_some(cq, FILLED - 10);
+	assert_int_equal(ibv_resize_cq(cq, LARGE), 0);
+	assert_in_range(backed(cq), 1, pages_of(cq, 10));
+	poll_some(cq, 10);
+	assert_int_equal(vb_poll_cq(cq, 1, (struct ibv_wc[1]){0}), 0);
+	assert_int_equal(ibv_destroy_cq(cq), 0);
+}
+
+static void the_largest_cq_is_backed_as_it_fills(void **state)
+{
+	memory_comes_with_completions(*state, 0);
+}
+
+static void so_are_the_times_of_its_completions(void **state)
+{
+	memory_comes_with_completions(*state, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
+						  IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK);
+}
+
+/* 300 gigabytes, if they were backed. */
+static void a_thousand_of_the_largest_cqs(void **state)
 {
 	struct bench *b = *state;
-	struct ibv_cq *cq[32];
+	struct ibv_cq *cq[1000];
 
-	for (int i = 0; i < 32; i++) { /* ten gigabytes, if they were backed */
-		cq[i] = ibv_create_cq(b->f.ibctx, VB_MAX_CQE, NULL, NULL, 1);
+	for (int i = 0; i < 1000; i++) {
+		cq[i] = ibv_create_cq(b->f.ibctx, LARGE, NULL, NULL, 1);
 		assert_non_null(cq[i]);
-		assert_true(push_sent(cq[i], b->qp, 1, IBV_WC_SUCCESS));
+		push_some(b, cq[i], 1);
 	}
-	for (int i = 0; i < 32; i++)
+	for (int i = 0; i < 1000; i++) {
+		assert_int_equal(backed(cq[i]), 1);
 		assert_int_equal(ibv_destroy_cq(cq[i]), 0);
+	}
 }
 
 #define with_cq(t) cmocka_unit_test_setup_teardown(t, setup, teardown)
@@ -546,7 +650,9 @@ int main(void)
 	    with_cq(rule_36_a_destroyed_qp_leaves_no_completions),
 	    with_cq(rule_37_what_is_used_is_busy),
 	    with_cq(creation_checks_its_arguments),
-	    with_cq(the_largest_cq_is_backed_as_it_is_used),
+	    with_cq(the_largest_cq_is_backed_as_it_fills),
+	    with_cq(so_are_the_times_of_its_completions),
+	    with_cq(a_thousand_of_the_largest_cqs),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
