@@ -435,8 +435,10 @@ VB_EXPORT VB_CODE(ibv_set_ece, (qp, ece), struct ibv_qp *qp, struct ibv_ece *ece
 	return 0;
 }
 
-/* Our copies go upwards and end with the last bytes, but a long message is several copies by several threads'
- * turns, and nothing promises an order to a reader in the middle of it. */
+/* Neither the whole message nor blocks of 128 bytes, whatever the operation, the type and the flags: what is
+ * long is copied by the CPU's string instruction, which may store in any order within it, or by the kernel
+ * (process_vm_writev), which promises none; and pieces that overlap write bytes twice.  Programs that poll
+ * memory may wait for the last bytes all the same, which come last (mem/copy.c). */
 VB_EXPORT VB_VALUE(int, ibv_query_qp_data_in_order, (qp, op, flags), struct ibv_qp *qp, enum ibv_wr_opcode op,
 		   uint32_t flags)
 {
