@@ -1,6 +1,6 @@
 /* Does what `make bench` has callgrind count: ping-pongs of 8 B SENDs between two QPs of this process, of RC,
- * UC and UD, whose one thread takes both ends in turn, so that every run does the same; and datagrams to one and
- * to many other processes.
+ * UC and UD, whose one thread takes both ends in turn, so that every run does the same; and datagrams to one
+ * and to many other processes.
  *
  * Each vcount_...() makes one call of the library (two, for a completion by the extended calls), so what
  * callgrind books on that call is what the library spends: no clock, no other call and nothing of this

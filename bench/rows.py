@@ -137,8 +137,11 @@ def peers():
         yield Row(f"post of a datagram to one of {n} processes that sleep", f"instr_peers_{n}_post", "instr",
                   *(("1 process", "instr_peers_1_post", 1.2) if n > 1 else ()))
     for n in (1, 500):
-        yield Row(f"the same to one of {n}, and its completion", f"peers_send_{n}", "ns",
+        yield Row(f"the same to one of {n}, and its completion, in time", f"peers_send_{n}", "ns",
                   *(("1 process", "peers_send_1", 1.2) if n > 1 else ()))
+    for n in (1, 500):
+        yield Row(f"the same to one of {n} that poll, and are stopped", f"peers_awake_{n}", "ns",
+                  *(("1 process", "peers_awake_1") if n > 1 else ()))
     for n in (1, 500):
         yield Row(f"a byte to one of {n} processes that sleep in recv()", f"peers_bell_{n}", "ns",
                   *(("1 process", "peers_bell_1") if n > 1 else ()))

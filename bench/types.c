@@ -101,8 +101,8 @@ void types(struct side *s)
 			turn(&w[i], v[i] + k * TURN);
 	for (unsigned i = 0; i < WAYS; i++) {
 		if (s->client)
-			figure(ways[i].name, spread_rank(v[i], TURNS * TURN, 0.5) *
-						 spread_unit(began, began_ticks));
+			figure(ways[i].name,
+			       spread_rank(v[i], TURNS * TURN, 0.5) * spread_unit(began, began_ticks));
 		side_close(&w[i]);
 	}
 }

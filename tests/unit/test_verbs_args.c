@@ -110,7 +110,8 @@ static void what_headers_call_is_there(void **state)
 	REFUSED(ibv_create_qp_ex(ctx, &qa), EINVAL);
 	REFUSED(ibv_reg_dmabuf_mr(pd, 0, PAGE, 0, -1, 0), EBADF);
 	REFUSED(ibv_qp_to_qp_ex(NULL), EOPNOTSUPP);
-	for (int op = IBV_WR_RDMA_WRITE; op <= IBV_WR_DRIVER1 + 1; op++) /* asked with no flags, all, unknown */
+	for (int op = IBV_WR_RDMA_WRITE; op <= IBV_WR_DRIVER1 + 1;
+	     op++) /* asked with no flags, all, unknown */
 		for (uint32_t flags = 0; flags < 16; flags++)
 			assert_int_equal(ibv_query_qp_data_in_order(NULL, op, flags), 0);
 	assert_int_equal(ibv_fork_init(), 0);
