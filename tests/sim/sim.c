@@ -139,6 +139,8 @@ static void wire_commit(struct vb_out *o, struct vb_outbuf *b)
 			      p.ack_req ? " A" : "", p.payload_len, p.syndrome, p.msn, (unsigned long)p.va,
 			      p.dma_len, f->ack & VB_PSN_MASK,
 			      (const char *[]){"", " DROPPED", " TWICE", " LATE"}[v]);
+	w->lost += v == SIM_DROP;
+	w->doubled += v == SIM_DUP;
 	if (v == SIM_DROP) {
 		free(f);
 		return;
@@ -793,13 +795,17 @@ static enum vb_build_fault build(const struct sim *s, struct vb_builder *b, cons
 	return fault ? fault : vb_builder_fill(b, wr);
 }
 
-/* Where a datagram goes: over there, from an IPv4 address. */
+/* Where a datagram goes: as the test says, or over there, from an IPv4 address. */
 static void address(struct sim *s, unsigned n, struct vb_builder *b)
 {
 	const struct vb_ah ah = {.grh = VB_GRH_WORD(1, 0, 0), .here = true, .pd_id = b->qp->pd_id};
+	const struct sim_to far = {&ah, s->n[!n].qp.qpn, s->n[n].qkey}, *to = s->n[n].to ? s->n[n].to : &far;
 
-	vb_builder_to(b->qp, b->w, &ah, SIM_FAR << VB_QPN_INDEX_BITS, s->n[n].qkey);
-	b->w->to.qpn = s->n[!n].qp.qpn;
+	vb_builder_to(b->qp, b->w, to->ah, to->qpn, to->qkey);
+	if (to->ah->group)
+		vb_builder_to_group(b->w, to->ah, to->qpn);
+	if (!s->on[n]) /* there is one other process */
+		b->w->to.number = SIM_FAR;
 }
 
 int sim_send(struct sim *s, unsigned n, const struct ibv_send_wr *wr)

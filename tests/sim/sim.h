@@ -155,6 +155,13 @@ struct sim_wire {
 	struct sim_flying *flying[1024];
 	uint32_t n, held; /* held: came, and was not consumed yet */
 	uint64_t committed, delivered;
+	uint64_t lost, doubled; /* by it */
+};
+
+/* Where a datagram goes. */
+struct sim_to {
+	const struct vb_ah *ah;
+	uint32_t qpn, qkey;
 };
 
 /* What a pair stands on: nothing, or a process for each side. */
@@ -185,8 +192,9 @@ struct sim_node {
 	struct vb_source source;  /* of what it sends: a datagram's receiver looks at it */
 	uint8_t gids[VB_GID_TABLE][16] __attribute__((aligned(8)));
 	uint32_t qkey; /* of the datagrams that it sends; another one than the far end's: those are dropped */
-	bool left;     /* its QP was destroyed */
-	bool errs;     /* its QP was seen in the error state */
+	const struct sim_to *to; /* where these go; NULL: to the far end, with that key */
+	bool left;		 /* its QP was destroyed */
+	bool errs;		 /* its QP was seen in the error state */
 	uint64_t deadline, kick; /* timer; when a held-back ACK leaves */
 };
 
