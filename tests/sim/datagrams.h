@@ -12,9 +12,9 @@ enum { DG_ENDS = 24, DG_GROUPS = 3 };
 struct dg_end {
 	struct sim *s; /* it is node i of that */
 	unsigned i;
-	bool gone;    /* its program makes no call any more */
-	bool stopped; /* nor does it just now */
-	bool fuzzy;   /* whether some message was to come to it cannot be said */
+	bool gone;	  /* its program makes no call any more */
+	unsigned stopped; /* nor does it just now, while this is not 0 */
+	bool fuzzy;	  /* whether some message was to come to it cannot be said */
 	uint32_t qkey;
 	uint8_t *source, *sink, *sink_want;
 	uint32_t source_key, sink_key, sink_used;
@@ -25,7 +25,8 @@ struct dg_end {
 	unsigned posted, done, ops;
 	bool broken;		   /* a request has failed: what was posted behind it is flushed */
 	uint32_t last[DG_ENDS][2]; /* message that came last from there, of its own and to groups */
-	bool member[DG_GROUPS], no_echo;
+	enum dg_member { DG_NOT, DG_PERHAPS, DG_IS } member[DG_GROUPS];
+	bool no_echo;
 };
 
 struct datagrams {
@@ -33,7 +34,7 @@ struct datagrams {
 	struct dg_end end[DG_ENDS];
 	unsigned ends;
 	struct dg_message *all;
-	unsigned n, room;
+	unsigned n, room, came_to_groups;
 	union ibv_gid group[DG_GROUPS];
 	bool groups;   /* messages go to groups, too */
 	bool in_order; /* the wire doubles nothing, and lets nothing overtake */
@@ -55,11 +56,11 @@ void datagrams_check_end(struct datagrams *d);
 /* For the message of a test that got stuck. */
 void datagrams_say(const struct datagrams *d, char *buf, size_t size);
 
-/* Its process has died, or the queue pair was destroyed; what had left before still arrives. */
+/* Its process has died, or the queue pair was destroyed in an orderly way, so that all that was posted has
+ * left or was counted; what had left before still arrives. */
 void datagrams_gone(struct datagrams *d, unsigned k);
-/* It was attached to the group, which has returned; and it is to be detached, or was.  In between, who knows.
- */
-void datagrams_member(struct datagrams *d, unsigned k, unsigned group, bool is);
-void datagrams_unsure(struct datagrams *d, unsigned k, unsigned group);
+void datagrams_left(struct datagrams *d, unsigned k);
+/* Whether it is attached to the group: perhaps, while it is being attached or detached. */
+void datagrams_member(struct datagrams *d, unsigned k, unsigned group, enum dg_member is);
 
 #endif

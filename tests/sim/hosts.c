@@ -19,7 +19,7 @@
 
 enum { PROCESSES = 24, LINKS = 24, QPS = 32, CAME = 2048, KEYS = 512, NUMBER0 = 0x11 };
 enum { HINT_LOST = 4, COOL = 8 }; /* one hint of so many; before one event of so many, a process's rings */
-enum { SIM_LANES = 2, NOTES = 64 };
+enum { SIM_LANES = 2, NOTES = 64, GROUPS = 16, TYPES = IBV_QPT_XRC_RECV + 1 };
 enum { AT_ONCE = 100000 }; /* events at one instant after which time stands still */
 
 #define TRY_AGAIN (10 * VB_MSEC) /* after an attempt at contact that failed */
@@ -73,6 +73,10 @@ struct vb_adapter {
 	struct vb_qp *qps[QPS];
 	struct vb_shown_qp *shown;
 	struct vb_drops drops;
+	uint8_t gids[VB_GID_TABLE][16] __attribute__((aligned(8)));
+	uint64_t groups[GROUPS][2]; /* as it shows them */
+	uint32_t stirs, joined;	    /* joined: how often it is a member of groups */
+	bool stopped;		    /* by a signal, say */
 	struct note notes[NOTES];
 	uint32_t notes_first, notes_n;
 	struct link *links[LINKS];
@@ -85,10 +89,9 @@ struct hosts {
 	struct sim *air; /* the clock, chance and the trace of all wires; no queue pairs */
 	struct vb_adapter *all[PROCESSES];
 	uint32_t n;
-	const struct vb_transport *row; /* of the queue pairs' type, */
-	struct vb_transport steps;	/* and the same with placement in smaller steps */
-	uint64_t at_once;		/* events since the clock last moved */
-	int pidfd;			/* of this process, which all of them are; -1: not needed */
+	struct vb_transport steps[TYPES]; /* the rows of types, with placement in smaller steps */
+	uint64_t at_once;		  /* events since the clock last moved */
+	int pidfd;			  /* of this process, which all of them are; -1: not needed */
 };
 
 static struct hosts *world; /* whose clock counts, NULL: the machine's */
@@ -173,6 +176,7 @@ static int lane_peek(struct vb_rxq *r, struct vb_arrival *p)
 	if (!l->count)
 		return 0;
 	l->source = (struct vb_source){.high = VB_SOURCE_PEER, .low = l->link->peer.incarnation};
+	l->source.gids = (const uint8_t(*)[16])l->link->far->gids;
 	p->source = &l->source;
 	p->payload_len = f->payload_len;
 	sim_flying_brief(f, &p->b);
@@ -284,30 +288,6 @@ static void rise(struct link *l)
 	a->nudged = true; /* as after any work of this kind */
 }
 
-static void make_contact(struct link *l)
-{
-	struct link *other;
-
-	l->contact = VB_NEVER;
-	aim(l);
-	if (!l->far || !l->far->alive) {
-		l->next_try = l->peer.adapter->hosts->air->now + TRY_AGAIN;
-		l->peer.state = VB_PEER_IDLE;
-		vb_hca_ops.peer_up(&l->peer);
-		l->peer.adapter->nudged = true;
-		return;
-	}
-	other = find_link(l->far, l->peer.adapter->number);
-	if (other)
-		aim(other);
-	if (!other || other->far != l->peer.adapter)
-		other = make_link(l->far, l->peer.adapter->number, l->peer.adapter);
-	if (l->peer.state == VB_PEER_CONTACTING)
-		rise(l);
-	if (other->peer.state == VB_PEER_IDLE) /* its end hears of it, sooner or later */
-		seek(other);
-}
-
 static void arrive(struct sim_wire *w)
 {
 	struct lane *lane = vb_containerof(w, struct lane, wire), *to = other_lane(lane);
@@ -345,6 +325,37 @@ static void fall(struct link *l)
 	a->nudged = true;
 }
 
+static void make_contact(struct link *l)
+{
+	struct link *other;
+
+	l->contact = VB_NEVER;
+	aim(l);
+	if (!l->far || !l->far->alive) {
+		l->next_try = l->peer.adapter->hosts->air->now + TRY_AGAIN;
+		l->peer.state = VB_PEER_IDLE;
+		vb_hca_ops.peer_up(&l->peer);
+		l->peer.adapter->nudged = true;
+		return;
+	}
+	if (l->far->stopped) /* hosts_continue() */
+		return;
+	other = find_link(l->far, l->peer.adapter->number);
+	if (other &&
+	    other->end != VB_NEVER) { /* whoever had the number before is gone, which is read first */
+		fall(other);
+		other = NULL;
+	}
+	if (other)
+		aim(other);
+	if (!other || other->far != l->peer.adapter)
+		other = make_link(l->far, l->peer.adapter->number, l->peer.adapter);
+	if (l->peer.state == VB_PEER_CONTACTING)
+		rise(l);
+	if (other->peer.state == VB_PEER_IDLE) /* its end hears of it, sooner or later */
+		seek(other);
+}
+
 /* ---- processes ---- */
 
 /* What is placed directly within one call is by chance, so that it ends in the middle of messages. */
@@ -352,7 +363,7 @@ static bool output_in_steps(struct vb_path *p, uint32_t place)
 {
 	struct hosts *h = p->qp->ctx->adapter->hosts;
 
-	return h->row->output(p, place ? 1 + sim_below(h->air, 8192) : 0);
+	return vb_transport_of(p->qp->ibv.qp_type)->output(p, place ? 1 + sim_below(h->air, 8192) : 0);
 }
 
 struct hosts *hosts_new(const struct hosts_cfg *cfg)
@@ -367,9 +378,11 @@ struct hosts *hosts_new(const struct hosts_cfg *cfg)
 	h->air->rng = cfg->wire.seed * 0x9e3779b97f4a7c15ull + 7;
 	h->air->now = VB_SEC;
 	h->air->talk = getenv("VB_SIM_TRACE") != NULL;
-	h->row = vb_transport_of(IBV_QPT_RC);
-	h->steps = *h->row;
-	h->steps.output = output_in_steps;
+	for (uint32_t type = 0; type < TYPES; type++)
+		if (vb_transport_of(type)) {
+			h->steps[type] = *vb_transport_of(type);
+			h->steps[type].output = output_in_steps;
+		}
 	h->pidfd = cfg->apart ? (int)syscall(SYS_pidfd_open, getpid(), 0) : -1;
 	assert_true(h->pidfd >= 0 || !cfg->apart);
 	world = h;
@@ -403,6 +416,12 @@ struct vb_adapter *hosts_start_as(struct hosts *h, uint32_t number)
 	vb_list_init(&d->timed);
 	vb_list_init(&d->contexts);
 	vb_list_init(&d->moderated);
+	vb_srqs_init(&d->srqs);
+	vb_mcast_open(d);
+	a->gids[0][0] = 0xfe;
+	a->gids[0][1] = 0x80;
+	a->gids[0][15] = (uint8_t)number;
+	memcpy(&a->gids[1][10], (const uint8_t[]){0xff, 0xff, 192, 0, 2, (uint8_t)number}, 6);
 	vb_keys_init(&d->keys, sim_zeroed(KEYS * sizeof(struct vb_key_entry)), KEYS,
 		     sim_zeroed(VB_MEM_SLOTS * sizeof(struct vb_key_slot)),
 		     sim_zeroed(sizeof(struct vb_key_marks)));
@@ -450,6 +469,30 @@ void hosts_leave(struct vb_adapter *a)
 	for (uint32_t i = 0; i < QPS; i++)
 		assert_null(a->qps[i]);
 	end(a, VB_END_GOODBYE);
+}
+
+void hosts_stop(struct vb_adapter *a)
+{
+	a->stopped = true;
+}
+
+void hosts_continue(struct vb_adapter *a)
+{
+	struct hosts *h = a->hosts;
+
+	a->stopped = false;
+	a->nudged = true;
+	for (uint32_t i = 0; i < h->n; i++) { /* their hellos are answered now */
+		struct link *l = h->all[i] == a ? NULL : find_link(h->all[i], a->number);
+
+		if (l && l->peer.state == VB_PEER_CONTACTING && l->contact == VB_NEVER)
+			l->contact = h->air->now;
+	}
+}
+
+bool hosts_stopped(const struct vb_adapter *a)
+{
+	return a->stopped;
 }
 
 void hosts_sleep(struct vb_adapter *a)
@@ -569,7 +612,7 @@ static void engine(struct vb_adapter *a)
 
 static uint64_t next_of(const struct vb_adapter *a, uint64_t now)
 {
-	if (!a->alive)
+	if (!a->alive || a->stopped)
 		return VB_NEVER;
 	if (a->nudged)
 		return now;
@@ -605,7 +648,7 @@ static struct event next_event(const struct hosts *h)
 			for (uint32_t n = 0; n < SIM_LANES && l->far && other_end(l); n++)
 				consider(&e, (struct event){.at = sim_wire_next(&l->lanes[n].wire),
 							    .w = &l->lanes[n].wire});
-			if (!a->alive)
+			if (!a->alive || a->stopped)
 				continue;
 			consider(&e, (struct event){.at = l->contact, .l = l});
 			consider(&e, (struct event){.at = l->end, .l = l, .ends = true});
@@ -619,7 +662,7 @@ static void grow_cold(struct hosts *h)
 {
 	struct vb_adapter *a = h->all[sim_below(h->air, h->n)];
 
-	if (h->cfg.calm || !a->alive || !one_in(h, COOL))
+	if (h->cfg.calm || !a->alive || a->stopped || !one_in(h, COOL))
 		return;
 	vb_hca_cool(&a->hca);
 	vb_hca_cool(&a->hca);
@@ -699,8 +742,19 @@ static void ground_attach(struct sim *s, unsigned i)
 	n->qp.keys = &a->hca.keys;
 	n->qp.qpn = a->number << VB_QPN_INDEX_BITS | at;
 	n->qp.shown = &a->shown[at];
-	n->qp.transport = &a->hosts->steps;
+	n->qp.transport = &a->hosts->steps[n->qp.ibv.qp_type];
 	a->qps[at] = &n->qp;
+}
+
+static void ground_made(struct sim *s, unsigned i)
+{
+	struct vb_adapter *a = s->on[i];
+	struct vb_qp *qp = &s->n[i].qp;
+
+	if (!qp->dests)
+		return;
+	qp->dests->gids = vb_adapter_gids(a);
+	qp->dests->group = &vb_mcast_ops;
 }
 
 static void ground_posted(struct sim *s, unsigned i)
@@ -748,12 +802,42 @@ static void ground_modify(struct sim *s, unsigned i, enum ibv_qp_state to)
 	vb_direct_revoked(qp);
 }
 
+/* Of a process that ended nobody takes them off. */
+static void free_memberships(struct vb_mcasts *t, struct vb_qp *qp)
+{
+	while (!vb_list_empty(&qp->mcasts)) {
+		const struct vb_mcast_attachment *m =
+		    vb_list_entry(qp->mcasts.next, struct vb_mcast_attachment, on_qp);
+		union ibv_gid mgid = m->group->mgid;
+		struct vb_mcast_change ended;
+
+		pthread_mutex_lock(&t->lock);
+		assert_int_equal(vb_mcasts_detach(t, qp, &mgid, m->lid, &ended), 0);
+		pthread_mutex_unlock(&t->lock);
+		vb_mcasts_free(&ended);
+	}
+}
+
+/* As vb_datagrams_drain(), which naps meanwhile. */
+static void drain(struct vb_adapter *a, struct vb_qp *qp)
+{
+	while (qp->dests && qp->state >= IBV_QPS_RTS && qp->state <= IBV_QPS_SQD &&
+	       !vb_list_empty(&qp->dests->waiting)) {
+		vb_adapter_nudge(a);
+		hosts_run_for(a->hosts, VB_MSEC);
+	}
+}
+
 static void ground_leave(struct sim *s, unsigned i)
 {
 	struct vb_adapter *a = s->on[i];
 	struct vb_qp *qp = &s->n[i].qp;
 
+	if (!a->alive)
+		free_memberships(&a->hca.mcast.groups, qp);
 	if (a->alive) {
+		assert_true(vb_list_empty(&qp->mcasts)); /* EBUSY */
+		drain(a, qp);
 		sim_modify(s, i, IBV_QPS_RESET);
 		vb_hca_forget(qp);
 		vb_direct_revoked(qp);
@@ -764,6 +848,7 @@ static void ground_leave(struct sim *s, unsigned i)
 
 const struct sim_ground hosts_ground = {
     .attach = ground_attach,
+    .made = ground_made,
     .posted = ground_posted,
     .poll = ground_poll,
     .modify = ground_modify,
@@ -801,6 +886,11 @@ uint64_t vb_adapter_incarnation(const struct vb_adapter *a)
 void *vb_adapter_user(const struct vb_adapter *a)
 {
 	return (void *)(uintptr_t)&a->hca;
+}
+
+const uint8_t (*vb_adapter_gids(const struct vb_adapter *a))[16]
+{
+	return (const uint8_t(*)[16])a->gids;
 }
 
 void vb_adapter_show_gids(struct vb_adapter *a, const uint8_t (*gids)[16])
@@ -1064,4 +1154,118 @@ bool vb_addresses_have(struct vb_addresses *n, const struct ibv_ah_attr *av)
 bool vb_addresses_tick(struct vb_addresses *n, uint64_t now)
 {
 	return false;
+}
+
+/* ---- groups ---- */
+
+uint32_t vb_group_show(struct vb_adapter *a, const uint64_t mgid[2])
+{
+	uint32_t i = 0;
+
+	while (i < GROUPS && (a->groups[i][0] || a->groups[i][1]))
+		i++;
+	assert_true(i < GROUPS);
+	memcpy(a->groups[i], mgid, 16);
+	return i;
+}
+
+void vb_group_hide(struct vb_adapter *a, uint32_t index)
+{
+	memset(a->groups[index], 0, 16);
+}
+
+bool vb_peer_shows_group(const struct vb_peer *peer, const uint64_t mgid[2])
+{
+	const struct link *l = link_of(peer);
+
+	if (peer->state != VB_PEER_UP)
+		return false;
+	for (uint32_t i = 0; i < GROUPS; i++)
+		if (!memcmp(l->far->groups[i], mgid, 16))
+			return true;
+	return false;
+}
+
+void vb_groups_stir(struct vb_adapter *a)
+{
+	for (uint32_t i = 0; i < a->nlinks; i++)
+		if (a->links[i]->peer.state == VB_PEER_UP)
+			a->links[i]->far->stirs++;
+}
+
+uint32_t vb_groups_stirs(const struct vb_adapter *a)
+{
+	return a->stirs;
+}
+
+int vb_member_join(struct vb_adapter *a, const char *what)
+{
+	a->joined++; /* there is one kind */
+	return 0;
+}
+
+void vb_member_leave(struct vb_adapter *a, const char *what)
+{
+	assert_true(a->joined-- > 0);
+}
+
+/* Names end with their processes. */
+static int list(const struct vb_adapter *but, const struct hosts *h, uint32_t **numbers, uint32_t *count)
+{
+	*numbers = sim_zeroed(PROCESSES * sizeof **numbers);
+	*count = 0;
+	for (uint32_t i = 0; i < h->n; i++)
+		if (h->all[i]->alive && h->all[i] != but && (!but || h->all[i]->joined))
+			(*numbers)[(*count)++] = h->all[i]->number;
+	return 0;
+}
+
+int vb_member_list(struct vb_adapter *a, const char *what, uint32_t **numbers, uint32_t *count)
+{
+	return list(a, a->hosts, numbers, count);
+}
+
+int vb_numbers_list(uint32_t **numbers, uint32_t *count)
+{
+	return list(NULL, world, numbers, count);
+}
+
+/* Each of the two looks at what the other announces. */
+static bool is_mutual(const struct link *l)
+{
+	return l->peer.state == VB_PEER_UP && other_end(l) && other_end(l)->heard;
+}
+
+/* In the thread that asks for it, which waits while others go on. */
+static bool meet(struct vb_adapter *a, uint32_t number, uint64_t until)
+{
+	struct hosts *h = a->hosts;
+
+	for (;;) {
+		struct link *l = find_link(a, number);
+
+		if (!l || l->peer.state == VB_PEER_IDLE) { /* asked for anew */
+			l = link_of(vb_peer_get(a, number));
+			vb_peer_put(&l->peer);
+		}
+		if (is_mutual(l) || !l->far || !l->far->alive)
+			return true;
+		if (next_event(h).at >= until)
+			return false;
+		hosts_step(h);
+		if (h->cfg.meanwhile)
+			h->cfg.meanwhile(h->cfg.user, a);
+	}
+}
+
+int vb_peers_meet(struct vb_adapter *a, const uint32_t *numbers, uint32_t n, uint64_t until,
+		  struct vb_met *met)
+{
+	for (uint32_t i = 0; i < n; i++)
+		if (numbers[i] != a->number)
+			vb_peer_put(vb_peer_get(a, numbers[i]));
+	for (uint32_t i = 0; i < n; i++)
+		if (numbers[i] != a->number && !meet(a, numbers[i], until))
+			met->silent++;
+	return 0;
 }

@@ -18,6 +18,9 @@ struct hosts_cfg {
 	uint64_t notice;     /* the longest time after which a peer's end is noticed */
 	bool apart;	     /* what is placed directly is placed by a system call */
 	bool calm;	     /* no hint is lost, and no receive queue becomes cold by chance */
+	/* What other programs do while this one waits for contact in a call; may be NULL. */
+	void (*meanwhile)(void *user, const struct vb_adapter *waits);
+	void *user;
 };
 
 struct hosts *hosts_new(const struct hosts_cfg *cfg);
@@ -31,6 +34,10 @@ struct vb_adapter *hosts_start_as(struct hosts *h, uint32_t number);
 void hosts_kill(struct vb_adapter *a);
 void hosts_leave(struct vb_adapter *a);
 bool hosts_alive(const struct vb_adapter *a);
+/* It is stopped, as by a signal, and continued. */
+void hosts_stop(struct vb_adapter *a);
+void hosts_continue(struct vb_adapter *a);
+bool hosts_stopped(const struct vb_adapter *a);
 /* Its program arms a completion queue, or waits for a completion channel. */
 void hosts_sleep(struct vb_adapter *a);
 /* How the peers of this process are: how many of them are UP. */

@@ -437,7 +437,7 @@ static void check_arrival(struct model *m, unsigned i, const struct ibv_wc *wc, 
 }
 
 /* A byte of the target is as the last of the writes to it that is certain has left it, or one behind. */
-static void check_byte(const struct side *d, uint32_t at)
+static void check_byte(const struct side *d, uint32_t at, bool certain)
 {
 	for (unsigned k = d->nwrites; k--;) {
 		const struct write *w = &d->writes[k];
@@ -446,7 +446,7 @@ static void check_byte(const struct side *d, uint32_t at)
 			continue;
 		if (d->target[at] == w->data[at - w->off])
 			return;
-		if (w->certain)
+		if (w->certain && certain)
 			fail_msg("byte %u of the target is not what write %u, or one behind it, put there",
 				 at, k);
 	}
@@ -459,16 +459,20 @@ static void check_losses(struct model *m, unsigned i)
 	struct side *d = &m->side[i], *peer = &m->side[!i];
 	const struct vb_drops *drops = &m->s->n[i].drops;
 
+	/* where nobody was found, since somebody else's process had the number and its end was not noticed
+	 * yet */
+	uint64_t nobody = atomic_load(&m->s->n[!i].drops.count[VB_R_DROP_NOBODY]);
+	uint64_t here =
+	    atomic_load(&drops->count[VB_R_DROP_NO_RECV]) + atomic_load(&drops->count[VB_R_RECV_TOO_SMALL]);
+
 	for (uint32_t at = 0; at < TARGET; at++)
-		check_byte(d, at);
+		check_byte(d, at, !nobody);
 	if (d->recvs_used < d->nrecvs)
 		take_as_it_is(d, &d->recvs[d->recvs_used]);
 	assert_memory_equal(d->sink, d->sink_want, SINK);
 	assert_int_equal(atomic_load(&drops->count[VB_R_BAD_SEQUENCE]), 0); /* nobody sends such messages */
 	if (is_quiet(m))
-		assert_int_equal(peer->nmsgs - d->arrived,
-				 atomic_load(&drops->count[VB_R_DROP_NO_RECV]) +
-				     atomic_load(&drops->count[VB_R_RECV_TOO_SMALL]));
+		assert_in_range(peer->nmsgs - d->arrived, here, here + nobody);
 }
 
 static void check_recv(struct model *m, unsigned i, const struct ibv_wc *wc)
@@ -512,7 +516,7 @@ static void check_send(struct model *m, unsigned i, const struct ibv_wc *wc)
 	const struct expected_wc *e = &d->wcs[d->wcs_seen];
 	const struct ibv_wc *want = &e->wc;
 
-	if (d->may_fail && wc->status != IBV_WC_SUCCESS) {
+	if (d->may_fail && !is_uc(m) && wc->status != IBV_WC_SUCCESS) {
 		check_failed(d, wc);
 		return;
 	}

@@ -656,6 +656,8 @@ static void make_node(struct sim *s, unsigned i)
 	n->source.gids = n->gids;
 	if (n->qp.dests)
 		n->qp.dests->gids = n->gids;
+	if (s->ground->made)
+		s->ground->made(s, i);
 	n->deadline = n->kick = VB_NEVER;
 }
 

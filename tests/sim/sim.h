@@ -167,6 +167,7 @@ struct sim_to {
 /* What a pair stands on: nothing, or a process for each side. */
 struct sim_ground {
 	void (*attach)(struct sim *s, unsigned n); /* before the QP is made */
+	void (*made)(struct sim *s, unsigned n);   /* when it has its queues; may be NULL */
 	void (*posted)(struct sim *s, unsigned n); /* requests were published, the posting lock is held */
 	void (*poll)(struct sim *s, unsigned n);   /* its program found a CQ empty; may be NULL */
 	/* Under the posting lock and the QP's; the QP's is given. */

@@ -7,11 +7,12 @@
  * first of them. */
 #include <stdio.h>
 
+#include "datagrams.h"
 #include "hosts.h"
 #include "model.h"
 #include "seeds.h"
 
-enum { PAIRS = 10, FEW = 40 };
+enum { PAIRS = 10, CROWD = 8 /* sims of datagrams, two ends each */, FEW = 40 };
 
 /* One connection, and who stands at its ends. */
 struct pair {
@@ -29,9 +30,15 @@ struct run {
 	struct pair pair[PAIRS];
 	unsigned pairs, ends;
 	bool calm; /* nothing is lost and nobody goes, so that no timer is needed */
+	/* Datagrams between all of them, and to groups. */
+	bool crowded;
+	struct datagrams crowd;
+	struct sim *crowd_sim[CROWD];
+	unsigned crowd_sims, waiting; /* waiting: programs that wait in a call */
+	struct vb_adapter *stopped;
 };
 
-static unsigned ended, placed, busy;
+static unsigned ended, placed, busy, unreliable, attached, stops, came_to_groups;
 static uint64_t carried;
 
 static uint32_t below(struct run *r, uint32_t n)
@@ -58,6 +65,13 @@ static void add_pair(struct run *r, struct vb_adapter *a, struct vb_adapter *b)
 	c.local = r->cfg.wire.local;
 	c.placing = r->cfg.wire.placing;
 	c.timeout = (uint8_t)(r->calm ? 0 : 8 + below(r, 4));
+	if (below(r, 3) == 0) {
+		c.family = VB_FAMILY_UC;
+		c.loss = r->cfg.wire.loss;
+		c.dup = r->cfg.wire.dup;
+		c.late = r->cfg.wire.late;
+		unreliable++;
+	}
 	r->pairs++;
 	p->s = sim_new_on(&c, &hosts_ground, a, b);
 	model_init(&p->m, p->s, 1 + below(r, FEW));
@@ -74,7 +88,7 @@ static bool hears(struct sim *s, unsigned i, int event)
 }
 
 /* What is there of it is as the model says. */
-static void end_pair(struct pair *p)
+static void end_pair(const struct run *r, struct pair *p)
 {
 	model_poll(&p->m);
 	model_check_end(&p->m);
@@ -84,6 +98,10 @@ static void end_pair(struct pair *p)
 		if (p->m.side[i].gone)
 			continue;
 		assert_int_equal(qp->req.deadline, VB_NEVER);
+		if (r->calm)
+			assert_int_equal(p->s->n[i].drops.count[VB_R_DROP_NOBODY], 0);
+		if (!qp->acked)
+			assert_int_equal(qp->state, IBV_QPS_RTS);
 		if (p->dies[i]) {
 			assert_int_equal(qp->state, IBV_QPS_ERR);
 			assert_int_equal(qp->why.reason, VB_R_PEER_DIED);
@@ -96,13 +114,14 @@ static void end_pair(struct pair *p)
 }
 
 /* The program at one end of it destroys its queue pair, or has ended. */
-static void one_end_goes(struct pair *p, unsigned i, bool orderly)
+static void one_end_goes(const struct run *r, struct pair *p, unsigned i, bool orderly)
 {
 	const struct vb_qp *other = &p->s->n[!i].qp;
 
 	if (p->m.side[i].gone)
 		return;
-	p->dies[!i] = !orderly && other->path.out && other->state == IBV_QPS_RTS;
+	/* who is not acknowledged notices nothing */
+	p->dies[!i] = !orderly && other->acked && other->path.out && other->state == IBV_QPS_RTS;
 	if (orderly) {
 		sim_leave(p->s, i);
 		model_left(&p->m, i);
@@ -110,8 +129,156 @@ static void one_end_goes(struct pair *p, unsigned i, bool orderly)
 		model_gone(&p->m, i);
 	}
 	if (p->m.side[!i].gone)
-		end_pair(p);
+		end_pair(r, p);
 }
+
+/* ---- datagrams ---- */
+
+static struct vb_qp *qp_of(const struct dg_end *e)
+{
+	return &e->s->n[e->i].qp;
+}
+
+static struct vb_adapter *process_of(const struct dg_end *e)
+{
+	return e->s->on[e->i];
+}
+
+/* Two queue pairs more. */
+static void join_crowd(struct run *r, struct vb_adapter *a, struct vb_adapter *b)
+{
+	struct sim_cfg c = model_cfg(r->cfg.wire.seed * 100 + 50 + r->crowd_sims);
+	struct vb_adapter *of[2] = {a, b};
+	struct sim *s;
+
+	c.family = VB_FAMILY_UD;
+	s = r->crowd_sim[r->crowd_sims++] = sim_new_on(&c, &hosts_ground, a, b);
+	for (unsigned i = 0; i < 2; i++) {
+		struct dg_end *e;
+
+		assert_int_equal(vb_mcast_meet(vb_adapter_user(of[i]), "ibv_create_ah"), 0);
+		e = &r->crowd.end[datagrams_add(&r->crowd, s, i, 1 + below(r, 2 * FEW))];
+		e->no_echo = qp_of(e)->dests->no_echo = below(r, 3) == 0;
+	}
+}
+
+static void detach(struct run *r, unsigned k, unsigned group)
+{
+	struct dg_end *e = &r->crowd.end[k];
+
+	datagrams_member(&r->crowd, k, group, DG_PERHAPS);
+	assert_int_equal(vb_mcast_detach(vb_adapter_user(process_of(e)), qp_of(e), &r->crowd.group[group], 0),
+			 0);
+	datagrams_member(&r->crowd, k, group, DG_NOT);
+}
+
+/* A program attaches a queue pair to a group, or detaches it. */
+static void change_membership(struct run *r)
+{
+	unsigned k = below(r, r->crowd.ends), group = below(r, DG_GROUPS);
+	struct dg_end *e = &r->crowd.end[k];
+
+	if (e->gone || e->stopped || r->stopped)
+		return;
+	if (e->member[group] == DG_IS) {
+		detach(r, k, group);
+		return;
+	}
+	datagrams_member(&r->crowd, k, group, DG_PERHAPS);
+	assert_int_equal(vb_mcast_attach(vb_adapter_user(process_of(e)), qp_of(e), &r->crowd.group[group], 0),
+			 0);
+	datagrams_member(&r->crowd, k, group, DG_IS);
+	attached++;
+}
+
+/* Of a process that waits, or is stopped, no program makes a call. */
+static void hold(struct run *r, const struct vb_adapter *a, unsigned n)
+{
+	for (unsigned k = 0; k < r->crowd.ends; k++)
+		if (process_of(&r->crowd.end[k]) == a)
+			r->crowd.end[k].stopped += n;
+}
+
+static void meanwhile(void *user, const struct vb_adapter *waits)
+{
+	struct run *r = user;
+
+	if (!r->crowd.ends)
+		return;
+	hold(r, waits, 1);
+	r->waiting++;
+	datagrams_act(&r->crowd);
+	if (below(r, 2))
+		datagrams_poll(&r->crowd);
+	if (r->waiting < 3 && !below(r, 6))
+		change_membership(r);
+	r->waiting--;
+	hold(r, waits, -1u);
+}
+
+/* Its program destroys it, or has ended. */
+static void end_goes(struct run *r, unsigned k, bool orderly)
+{
+	struct dg_end *e = &r->crowd.end[k];
+
+	if (e->gone)
+		return;
+	if (!orderly) {
+		datagrams_gone(&r->crowd, k);
+		return;
+	}
+	for (unsigned g = 0; g < DG_GROUPS; g++)
+		if (e->member[g])
+			detach(r, k, g);
+	datagrams_left(&r->crowd, k);
+	sim_leave(e->s, e->i);
+}
+
+static void go_on(struct run *r)
+{
+	hosts_continue(r->stopped);
+	hold(r, r->stopped, -1u);
+	r->stopped = NULL;
+}
+
+/* For some time one of them is stopped, which delays what comes to it, and then that is counted. */
+static void stop_somebody(struct run *r)
+{
+	if (r->stopped) {
+		go_on(r);
+		return;
+	}
+	r->stopped = any_alive(r);
+	hosts_stop(r->stopped);
+	hold(r, r->stopped, 1);
+	stops++;
+}
+
+static void act_in_crowd(struct run *r, bool *acted)
+{
+	*acted |= datagrams_act(&r->crowd);
+	if (below(r, 2))
+		datagrams_poll(&r->crowd);
+	if (!below(r, 20))
+		change_membership(r);
+	if (!r->calm && !r->pairs && !below(r, 60))
+		stop_somebody(r);
+}
+
+static void end_crowd(struct run *r)
+{
+	datagrams_check_end(&r->crowd);
+	came_to_groups += r->crowd.came_to_groups;
+	for (unsigned k = 0; k < r->crowd.ends; k++)
+		for (unsigned g = 0; g < DG_GROUPS && !r->crowd.end[k].gone; g++)
+			if (r->crowd.end[k].member[g])
+				detach(r, k, g);
+	for (unsigned k = 0; k < r->crowd_sims; k++)
+		sim_free(r->crowd_sim[k]);
+	datagrams_fini(&r->crowd);
+}
+
+/* ---- who comes and goes ---- */
 
 static void somebody_ends(struct run *r)
 {
@@ -122,8 +289,11 @@ static void somebody_ends(struct run *r)
 		for (unsigned i = 0; i < 2; i++)
 			if (r->pair[k].s && r->pair[k].s->on[i] == a) {
 				busy += !model_finished(&r->pair[k].m);
-				one_end_goes(&r->pair[k], i, orderly);
+				one_end_goes(r, &r->pair[k], i, orderly);
 			}
+	for (unsigned k = 0; k < r->crowd.ends; k++)
+		if (process_of(&r->crowd.end[k]) == a)
+			end_goes(r, k, orderly);
 	if (orderly)
 		hosts_leave(a);
 	else
@@ -132,22 +302,30 @@ static void somebody_ends(struct run *r)
 	/* another program takes its place, and one that is there connects to it */
 	r->process[r->processes++] =
 	    below(r, 4) ? hosts_start(r->h) : hosts_start_as(r->h, vb_adapter_number(a));
-	if (r->pairs < PAIRS)
+	if (r->pairs && r->pairs < PAIRS)
 		add_pair(r, any_alive(r), r->process[r->processes - 1]);
+	if (r->crowded && r->crowd_sims < CROWD)
+		join_crowd(r, any_alive(r), r->process[r->processes - 1]);
 }
 
 static void something_happens(struct run *r)
 {
-	struct pair *p = &r->pair[below(r, r->pairs)];
+	struct pair *p = &r->pair[below(r, r->pairs ? r->pairs : 1)];
 	unsigned i = below(r, 2);
 
+	if (r->stopped)
+		return;
 	r->ends--;
-	switch (below(r, 3)) {
+	if (r->crowd.ends && below(r, 3) == 0) {
+		end_goes(r, below(r, r->crowd.ends), true);
+		return;
+	}
+	switch (below(r, r->pairs ? 3 : 1) + !r->pairs * 2) {
 	case 0: /* one queue pair of many goes, or both ends of it, and their processes stay */
 		if (p->s && hosts_alive(p->s->on[i]))
-			one_end_goes(p, i, true);
+			one_end_goes(r, p, i, true);
 		if (p->s && hosts_alive(p->s->on[!i]) && below(r, 2))
-			one_end_goes(p, !i, true);
+			one_end_goes(r, p, !i, true);
 		break;
 	case 1:
 		if (r->pairs < PAIRS)
@@ -163,7 +341,7 @@ static bool all_finished(const struct run *r)
 	for (unsigned k = 0; k < r->pairs; k++)
 		if (r->pair[k].s && !model_finished(&r->pair[k].m))
 			return false;
-	return true;
+	return datagrams_finished(&r->crowd);
 }
 
 static void stuck(const struct run *r)
@@ -175,6 +353,8 @@ static void stuck(const struct run *r)
 			model_say(&r->pair[k].m, buf, sizeof buf);
 			fail_msg("stuck: pair %u: %s", k, buf);
 		}
+	datagrams_say(&r->crowd, buf, sizeof buf);
+	fail_msg("stuck: %s", buf);
 }
 
 static void begin(struct run *r, uint64_t seed)
@@ -187,21 +367,33 @@ static void begin(struct run *r, uint64_t seed)
 	r->cfg.contact = below(r, 3) ? 1 + below(r, 3000000) : 0;
 	r->cfg.notice = 1 + below(r, 5000000);
 	r->ends = r->calm ? 0 : below(r, 6);
+	r->crowded = below(r, 2);
+	if (r->crowded && r->cfg.wire.mtu < 4096) /* a port's */
+		r->cfg.wire.mtu = 4096;
+	r->cfg.meanwhile = meanwhile;
+	r->cfg.user = r;
 	r->h = hosts_new(&r->cfg);
+	datagrams_init(&r->crowd, &r->dice, &r->cfg.wire);
+	r->crowd.groups = true;
 	for (unsigned k = 2 + below(r, 3); k; k--)
 		r->process[r->processes++] = hosts_start(r->h);
-	for (unsigned k = 1 + below(r, 5); k; k--)
+	for (unsigned k = r->crowded && below(r, 2) ? 0 : 1 + below(r, 5); k; k--)
 		add_pair(r, any_alive(r), any_alive(r)); /* now and then with itself */
+	for (unsigned k = r->crowded ? 1 + below(r, 3) : 0; k; k--)
+		join_crowd(r, any_alive(r), any_alive(r));
 }
 
 static void finish(struct run *r)
 {
+	if (r->stopped)
+		go_on(r);
 	hosts_settle(r->h);
 	carried += hosts_carried(r->h);
 	placed += r->cfg.wire.placing;
 	for (unsigned k = 0; k < r->pairs; k++)
 		if (r->pair[k].s)
-			end_pair(&r->pair[k]);
+			end_pair(r, &r->pair[k]);
+	end_crowd(r);
 	hosts_free(r->h);
 }
 
@@ -212,13 +404,15 @@ static void run_seed(uint64_t seed)
 
 	begin(&r, seed);
 	while (!all_finished(&r)) {
-		struct pair *p = &r.pair[below(&r, r.pairs)];
+		struct pair *p = &r.pair[below(&r, r.pairs ? r.pairs : 1)];
 		bool acted = p->s && model_act(&p->m);
 
 		for (unsigned k = below(&r, 40); k && hosts_step(r.h); k--)
 			acted = true;
 		if (p->s && below(&r, 2))
 			model_poll(&p->m);
+		if (r.crowd.ends)
+			act_in_crowd(&r, &acted);
 		if (r.ends && !below(&r, 30))
 			something_happens(&r);
 		idle = acted ? 0 : idle + 1;
@@ -233,7 +427,8 @@ static void processes_come_and_go(void **state)
 	(void)state;
 	for_each_seed() run_seed(seeds.current);
 	print_message("%u processes ended, %u connections were in use then\n", ended, busy);
-	assert_true(seeds.count < 20 || (ended && busy && placed && carried));
+	assert_true(seeds.count < 20 || (ended && busy && placed && carried && unreliable && attached &&
+					 stops && came_to_groups));
 }
 
 /* ---- single rules ---- */
