@@ -142,7 +142,7 @@ static uint32_t who_must(const struct datagrams *d, const struct dg_message *m)
 static void pick_destination(struct datagrams *d, struct dg_message *m)
 {
 	m->to = m->group = -1;
-	if (d->groups && below(d, 3) == 0)
+	if (d->groups && below(d, d->groups) == 0)
 		m->group = (int)below(d, DG_GROUPS);
 	else
 		do

@@ -36,9 +36,9 @@ struct datagrams {
 	struct dg_message *all;
 	unsigned n, room, came_to_groups;
 	union ibv_gid group[DG_GROUPS];
-	bool groups;   /* messages go to groups, too */
-	bool in_order; /* the wire doubles nothing, and lets nothing overtake */
-	bool quiet;    /* and it loses nothing */
+	unsigned groups; /* one message of so many goes to a group; 0: none does */
+	bool in_order;	 /* the wire doubles nothing, and lets nothing overtake */
+	bool quiet;	 /* and it loses nothing */
 };
 
 void datagrams_init(struct datagrams *d, struct sim *dice, const struct sim_cfg *wire);

@@ -245,6 +245,8 @@ static void go_on(struct run *r)
 static void stop_somebody(struct run *r)
 {
 	if (r->stopped) {
+		if (below(r, 2)) /* so long that what finds no room is dropped */
+			hosts_run_for(r->h, below(r, 3) * VB_SEC);
 		go_on(r);
 		return;
 	}
@@ -374,7 +376,7 @@ static void begin(struct run *r, uint64_t seed)
 	r->cfg.user = r;
 	r->h = hosts_new(&r->cfg);
 	datagrams_init(&r->crowd, &r->dice, &r->cfg.wire);
-	r->crowd.groups = true;
+	r->crowd.groups = below(r, 3) ? 3 : 1;
 	for (unsigned k = 2 + below(r, 3); k; k--)
 		r->process[r->processes++] = hosts_start(r->h);
 	for (unsigned k = r->crowded && below(r, 2) ? 0 : 1 + below(r, 5); k; k--)
