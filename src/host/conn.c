@@ -78,15 +78,16 @@ static int watch_process(struct vb_adapter *a, struct conn *c)
 	return err;
 }
 
-/* Takes over `sock` (also when it fails). */
-int vb_conn_make(struct vb_adapter *a, struct conn **out, int sock, uint32_t pid, enum conn_state state)
+/* Takes over `sock`, but not when it fails: *t says why then. */
+int vb_conn_make(struct vb_adapter *a, struct conn **out, int sock, uint32_t pid, enum conn_state state,
+		 struct vb_reach_facts *t)
 {
 	struct conn *c = vb_pages_alloc(sizeof(*c));
 	int err;
 
 	vb_mutex_assert_held(&a->control);
 	if (!c) {
-		close(sock);
+		*t = vb_reach_trouble(ENOMEM, VB_CALL_MMAP);
 		return ENOMEM;
 	}
 	c->on_sock.kind = SRC_SOCK;
@@ -98,9 +99,11 @@ int vb_conn_make(struct vb_adapter *a, struct conn **out, int sock, uint32_t pid
 	c->pidfd = -1;
 	c->own = vb_own_of(sock);
 	err = watch(a, sock, &c->on_sock);
+	*t = vb_reach_trouble(err, VB_CALL_EPOLL);
 	if (err)
-		goto close_sock;
+		goto free_conn;
 	err = watch_process(a, c);
+	*t = vb_reach_trouble(err, VB_CALL_PIDFD_OPEN);
 	if (err)
 		goto unwatch;
 	vb_list_append(&a->conns, &c->node);
@@ -110,8 +113,7 @@ int vb_conn_make(struct vb_adapter *a, struct conn **out, int sock, uint32_t pid
 	return 0;
 unwatch:
 	epoll_ctl(a->ctl, EPOLL_CTL_DEL, sock, NULL);
-close_sock:
-	close(sock);
+free_conn:
 	free(c);
 	return err;
 }

@@ -81,11 +81,19 @@ static void refuse(struct vb_adapter *a, struct conn *c, enum refuse_why why)
 	refuse_for(a, c, why, NULL);
 }
 
+/* Whether what an errno says may be over the next time. */
+static bool is_lack(int err)
+{
+	return err == EMFILE || err == ENFILE || err == ENOMEM;
+}
+
 /* Says why to one who may not know us: nothing but that. */
 static void send_away(struct vb_adapter *a, int sock, const struct vb_reach_facts *t)
 {
 	struct hello h = {.kind = MSG_REFUSE,
-			  .why = t->reach == VB_REACH_TROUBLE ? REFUSE_DENIED : REFUSE_USER,
+			  .why = t->reach != VB_REACH_TROUBLE ? REFUSE_USER
+				 : is_lack(t->trouble.err)    ? REFUSE_UNABLE
+							      : REFUSE_DENIED,
 			  .version = VB_SEG_VERSION,
 			  .magic = VB_SEG_MAGIC,
 			  .pid = a->pid};
@@ -484,7 +492,6 @@ static void accepted(struct vb_adapter *a, int fd)
 	struct vb_reach_facts t;
 	struct conn *c;
 	uint32_t pid;
-	int err;
 
 	if (vb_contact_may(fd, &pid, &t)) {
 		if (t.reach == VB_REACH_TROUBLE)
@@ -495,12 +502,12 @@ static void accepted(struct vb_adapter *a, int fd)
 		return;
 	}
 	make_room(a);
-	err = vb_conn_make(a, &c, fd, pid, CONN_NEW);
-	t = vb_reach_trouble(err, VB_CALL_EPOLL);
-	if (err)
+	if (vb_conn_make(a, &c, fd, pid, CONN_NEW, &t)) {
 		vb_contact_tell_lack(a, &t);
-	else
-		have_it_run(a); /* close_silent() */
+		send_away(a, fd, &t);
+		return;
+	}
+	have_it_run(a); /* close_silent() */
 }
 
 void vb_contact_accept(struct vb_adapter *a, struct number *nr)
@@ -562,9 +569,9 @@ static int reach(struct vb_adapter *a, struct peer *p, struct vb_reach_facts *t)
 	err = vb_contact_may(fd, &pid, t);
 	if (err)
 		goto close_fd;
-	err = vb_conn_make(a, &c, fd, pid, CONN_ASKED);
+	err = vb_conn_make(a, &c, fd, pid, CONN_ASKED, t);
 	if (err)
-		return failed(t, err, VB_CALL_EPOLL);
+		goto close_fd;
 	c->peer = p;
 	VB_FAULT_POINT("connected, no hello yet");
 	err = say_hello(a, c, p->pub.index, p->pub.number);

@@ -298,7 +298,8 @@ void vb_peers_sweep(struct vb_adapter *a);
 void vb_peers_free(struct vb_adapter *a);
 
 /* conn.c; under control */
-int vb_conn_make(struct vb_adapter *a, struct conn **out, int sock, uint32_t pid, enum conn_state state);
+int vb_conn_make(struct vb_adapter *a, struct conn **out, int sock, uint32_t pid, enum conn_state state,
+		 struct vb_reach_facts *t);
 void vb_conn_close(struct vb_adapter *a, struct conn *c);
 bool vb_conn_read(struct vb_adapter *a, struct conn *c, bool dead);
 /* Whether its pidfd is still in the set, which is ours; in a forked child, where no thread holds control. */

@@ -28,6 +28,7 @@ static const char *const calls[VB_CALLS] = {
     [VB_CALL_FSTATFS] = "fstatfs",
     [VB_CALL_PREAD] = "pread",
     [VB_CALL_MMAP] = "mmap",
+    [VB_CALL_PIDFD_OPEN] = "pidfd_open",
 };
 
 static const char *call_name(uint32_t call)

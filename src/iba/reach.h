@@ -30,6 +30,7 @@ enum vb_reach_call {
 	VB_CALL_FSTATFS,
 	VB_CALL_PREAD,
 	VB_CALL_MMAP,
+	VB_CALL_PIDFD_OPEN,
 	VB_CALLS
 };
 

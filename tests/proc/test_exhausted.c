@@ -66,6 +66,14 @@ static void limit_descriptors(bool on)
 	CHECK(!setrlimit(RLIMIT_NOFILE, &r));
 }
 
+/* A connection takes it, and then cannot be kept. */
+static void leave_one(bool on)
+{
+	limit_descriptors(on);
+	if (on)
+		close(used_up[--n_used_up]);
+}
+
 static void limit_memory(bool on)
 {
 	struct rlimit r;
@@ -198,6 +206,16 @@ static void descriptors_here(void)
 static void descriptors_there(void)
 {
 	out_of(limit_descriptors, false, "does not answer");
+}
+
+static void one_here(void)
+{
+	out_of(leave_one, true, "this process cannot make contact: pidfd_open fails: Too many open files");
+}
+
+static void one_there(void)
+{
+	out_of(leave_one, false, "lacks the memory (address space, ulimit -v) or the descriptors");
 }
 
 static void memory_here(void)
@@ -439,6 +457,8 @@ static void backlog_waiting(void)
 static const struct kit_case cases[] = {
     {.name = "no descriptors here", .run = descriptors_here, .clean = true},
     {.name = "no descriptors there", .run = descriptors_there, .clean = true},
+    {.name = "one descriptor here", .run = one_here, .clean = true},
+    {.name = "one descriptor there", .run = one_there, .clean = true},
     {.name = "no memory here", .run = memory_here, .clean = true},
     {.name = "no memory there", .run = memory_there, .clean = true},
     {.name = "no memory for the device", .run = memory_for_the_device, .clean = true},
