@@ -680,7 +680,9 @@ static void rule_37_busy(void **state)
 	munmap(m, PAGE);
 }
 
-static void child(struct ibv_qp *qp, struct ibv_mr *mr)
+static const union ibv_gid group = {.raw = {0xff, 0x0e, [15] = 0x77}};
+
+static void child(struct ibv_qp *qp, struct ibv_mr *mr, struct ibv_qp *member)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
 	struct ibv_device_attr da;
@@ -694,8 +696,9 @@ static void child(struct ibv_qp *qp, struct ibv_mr *mr)
 		 errno == EIO && ibv_post_send(qp, &wr, &bad) == EIO && bad == &wr &&
 		 ibv_post_recv(qp, &rwr, &rbad) == EIO && rbad == &rwr && ibv_poll_cq(cq, 1, &wc) == -1 &&
 		 ibv_modify_qp(qp, &a, IBV_QP_STATE) == EIO && !ibv_reg_mr(pd, &a, sizeof(a), 0) &&
-		 errno == EIO && !ibv_dereg_mr(mr) && !ibv_destroy_qp(qp) && !ibv_destroy_cq(cq) &&
-		 !ibv_dealloc_pd(pd) && !ibv_close_device(ctx);
+		 errno == EIO && ibv_attach_mcast(member, &group, 1) == EIO &&
+		 !ibv_detach_mcast(member, &group, 0) && !ibv_destroy_qp(member) && !ibv_dereg_mr(mr) &&
+		 !ibv_destroy_qp(qp) && !ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd) && !ibv_close_device(ctx);
 
 	if (!ok)
 		_exit(1);
@@ -712,18 +715,26 @@ static void a_forked_child_has_dead_objects(void **state)
 {
 	char *m = pages(PROT_READ | PROT_WRITE, 1);
 	struct ibv_mr *mr = ibv_reg_mr(pd, m, PAGE, 0);
-	struct ibv_qp *qp = make_qp();
-	pid_t pid = fork();
+	struct ibv_qp_init_attr ud = good_qp();
+	struct ibv_qp *qp = make_qp(), *member;
 	int status;
+	pid_t pid;
 
 	(void)state;
+	ud.qp_type = IBV_QPT_UD;
+	member = ibv_create_qp(pd, &ud);
+	assert_int_equal(ibv_attach_mcast(member, &group, 0), 0);
+	pid = fork();
 	assert_true(pid >= 0);
 	if (!pid)
-		child(qp, mr);
+		child(qp, mr, member);
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_true(WIFEXITED(status));
 	assert_int_equal(WEXITSTATUS(status), 0);
 	/* the parent's are as before */
+	assert_int_equal(ibv_destroy_qp(member), EBUSY);
+	assert_int_equal(ibv_detach_mcast(member, &group, 0), 0);
+	assert_int_equal(ibv_destroy_qp(member), 0);
 	move(qp, IBV_QPS_INIT, TO_INIT);
 	assert_int_equal(ibv_destroy_qp(qp), 0);
 	assert_int_equal(ibv_dereg_mr(mr), 0);
