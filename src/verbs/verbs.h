@@ -104,7 +104,8 @@ int vb_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t f
 bool vb_gid_missed(const struct vb_context *c);
 #define VB_GID_MISSED                                                                                       \
 	"this process never asked for its own GID (ibv_query_gid), by which others reach it on RoCE; many " \
-	"programs take its index as an option, -g 0"
+	"programs take its index as an option, -g 0; those that know only LIDs want --link=infiniband of "  \
+	"verbena run at both ends"
 /* 0 or errno: whether an address vector is one that this device can use */
 int vb_check_av(const char *call, const struct vb_context *c, const struct ibv_ah_attr *av);
 

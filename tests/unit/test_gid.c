@@ -202,6 +202,7 @@ static void the_server_hears_of_both_mistakes(void **state)
 	one_line(
 	    "the address has no GRH (is_global is 0), which RoCE needs, and its destination GID is zero");
 	one_line(MISSED); /* and not again at the end */
+	one_line("want --link=infiniband of verbena run at both ends (EINVAL)");
 	log_of(no_address_but_asked);
 	assert_null(strstr(text, MISSED));
 	assert_non_null(strstr(text, ": the destination GID is zero"));
