@@ -33,6 +33,13 @@ int vb_check_av(const char *call, const struct vb_context *c, const struct ibv_a
 		return err;
 	if (av->sl > MAX_SL)
 		return vb_refuse(EINVAL, call, "service level %u, at most %d is possible", av->sl, MAX_SL);
+	if (vb_devices_infiniband() && !av->dlid && vb_gid_is_ipv4(vb_gid_of(av->grh.dgid.raw)) &&
+	    !vb_gid_is_group(av->grh.dgid.raw))
+		return vb_refuse(
+		    EINVAL, call,
+		    "the address has a GID that is an IPv4 address and no LID (dlid 0): the other end's port "
+		    "is Ethernet, this one's is InfiniBand; --link of verbena run (VERBENA_LINK) must be the "
+		    "same at both ends");
 	if (vb_devices_infiniband()) /* the LID leads there, and what has no GRH needs no GID */
 		return av->is_global ? vb_check_gid(call, c, av->grh.sgid_index) : 0;
 	if (av->dlid && (!av->is_global || vb_gid_is_zero(av->grh.dgid.raw)))

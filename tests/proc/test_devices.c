@@ -522,6 +522,27 @@ static void a_wrong_lid(void)
 	}
 }
 
+/* What an Ethernet port's process tells is understood, if not usable, on InfiniBand. */
+static void an_ip_address_on_infiniband(void)
+{
+	struct ibv_ah_attr av = {
+	    .is_global = 1, .port_num = 1, .grh.dgid.raw = {[10] = 0xff, 0xff, 127, 0, 0, 1}};
+	struct ibv_pd *pd;
+
+	infiniband();
+	kit_log_begin("info");
+	pd = ibv_alloc_pd(open_one(0));
+	CHECK(!ibv_create_ah(pd, &av) && errno == EINVAL);
+	KIT_LOG_SAYS(
+	    "the address has a GID that is an IPv4 address and no LID (dlid 0): the other end's port is "
+	    "Ethernet");
+	av.dlid = 1;
+	CHECK(ibv_create_ah(pd, &av));
+	memcpy(av.grh.dgid.raw + 12, (uint8_t[]){239, 1, 2, 3}, 4);
+	av.dlid = 0; /* a group's address says where it leads all the same */
+	CHECK(ibv_create_ah(pd, &av));
+}
+
 /* A process whose ports are of the other kind refuses, and says so at the end that asked. */
 static void refused_by(const char *there, const char *here, const char *words)
 {
@@ -626,6 +647,7 @@ int main(int argc, char **argv)
 	    {.name = "refused", .run = link_layers_refuse_each_other},
 	    {.name = "vectors", .run = addresses_of_each_link},
 	    {.name = "ethernet-lid", .run = a_lid_on_ethernet},
+	    {.name = "infiniband-ip", .run = an_ip_address_on_infiniband},
 	};
 	static const struct kit_case apart[] = {
 	    {.name = "elsewhere", .run = elsewhere},
