@@ -96,7 +96,7 @@ void vb_hca_send(struct vb_qp *qp)
 	send(qp);
 }
 
-void vb_hca_posted(struct vb_qp *qp)
+inline __attribute__((always_inline)) void vb_hca_posted(struct vb_qp *qp)
 {
 	if (vb_unlikely(!vb_lock_claim(&qp->lock)))
 		return; /* vb_hca_give() */
