@@ -305,7 +305,7 @@ static __attribute__((noinline)) void poll_all(struct vb_adapter *a, uint32_t po
 		look_at_clock(a);
 }
 
-void vb_hca_poll(struct vb_adapter *a, struct vb_rxq *where)
+inline __attribute__((always_inline)) void vb_hca_poll(struct vb_adapter *a, struct vb_rxq *where)
 {
 	struct vb_presence *here = vb_adapter_presence(a);
 	uint32_t polls = atomic_load_explicit(&here->polls, memory_order_relaxed) + 1;
