@@ -372,8 +372,7 @@ static void input(struct vb_qp *qp, const struct vb_pkt *p)
 		vb_responder_input(qp, p);
 }
 
-/* (Apart from vb_requester_output(), which each post passes by, and whose registers and stack it would take.)
- */
+/* Apart from vb_requester_output(), whose registers and stack it would take from each post. */
 __attribute__((noinline)) bool vb_rc_output(struct vb_qp *qp, uint32_t place)
 {
 	bool blocked = false;
