@@ -190,6 +190,47 @@ static void all_contexts_are_told(void)
 	}
 }
 
+/* Of several devices each hears of its own interface only. */
+static void each_device_hears_of_its_own(void)
+{
+	struct ibv_context *c[2];
+	struct ibv_device **list;
+
+	setenv("VERBENA_DEVICES", "2", 1);
+	kit_net_begin();
+	kit_net_make("v0");
+	kit_net_make("v1");
+	kit_net_address("v0", "10.77.0.1", true);
+	kit_net_address("v1", "10.77.1.1", true);
+	kit_net_set("v0", true);
+	kit_net_set("v1", true);
+	list = ibv_get_device_list(NULL);
+	for (int i = 0; i < 2; i++) {
+		c[i] = ibv_open_device(list[i]);
+		CHECK(c[i]);
+	}
+	for (int i = 1; i >= 0; i--) {
+		const char *name = i ? "v1" : "v0";
+
+		ctx = c[i];
+		shows(i ? "10.77.1.1" : "10.77.0.1");
+		kit_net_set(name, false);
+		expect(IBV_EVENT_PORT_ERR);
+		if (i) { /* one more of the first would be the second device's: it would be the second of all
+			  */
+			kit_net_address(name, "10.77.1.2", true);
+			expect(IBV_EVENT_GID_CHANGE);
+		}
+		kit_net_set(name, true);
+		expect(IBV_EVENT_PORT_ACTIVE);
+		is_up(true);
+		expect_none();
+		ctx = c[!i];
+		expect_none();
+		is_up(true);
+	}
+}
+
 static void infiniband_has_no_addresses(void)
 {
 	union ibv_gid before, after;
@@ -314,6 +355,7 @@ int main(int argc, char **argv)
 	    {.name = "never", .run = lo_never_was_up},
 	    {.name = "shown", .run = an_address_that_was_shown_still_leads_here},
 	    {.name = "contexts", .run = all_contexts_are_told},
+	    {.name = "devices", .run = each_device_hears_of_its_own},
 	    {.name = "infiniband", .run = infiniband_has_no_addresses},
 	    {.name = "descriptors", .run = nothing_is_left_open},
 	    {.name = "closed", .run = the_notices_are_closed},

@@ -752,6 +752,13 @@ static void what_creation_refuses(void **state)
 	REFUSED(ibv_create_qp_ex(ctx, &a), EOPNOTSUPP);
 	a.send_ops_flags = UINT64_C(1) << 40;
 	REFUSED(ibv_create_qp_ex(ctx, &a), EOPNOTSUPP);
+	a.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_READ;
+	a.qp_type = IBV_QPT_UC; /* what its type has not got */
+	REFUSED(ibv_create_qp_ex(ctx, &a), EOPNOTSUPP);
+	a.send_ops_flags = IBV_QP_EX_WITH_RDMA_WRITE;
+	a.qp_type = IBV_QPT_UD;
+	REFUSED(ibv_create_qp_ex(ctx, &a), EOPNOTSUPP);
+	a.qp_type = IBV_QPT_RC;
 	a.send_ops_flags = 0;
 	for (uint32_t bit = IBV_QP_INIT_ATTR_MAX_TSO_HEADER; bit <= IBV_QP_INIT_ATTR_RX_HASH; bit *= 2) {
 		a.comp_mask = IBV_QP_INIT_ATTR_PD | bit;
