@@ -2,6 +2,7 @@
 #ifndef VB_HCA_HCA_H
 #define VB_HCA_HCA_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -25,6 +26,7 @@ enum vb_subject {
 	VB_SUBJECT_DIRECT, /* what memory lies under a region: hca/direct.c */
 	VB_SUBJECT_DM,	   /* device memory that is handed over: verbs/import_dm.c */
 	VB_SUBJECT_XRC,	   /* messages for SRQs of another process: hca/forward.c */
+	VB_SUBJECT_TARGET, /* targets of XRC that another process has open: verbs/peer_target.c */
 	VB_SUBJECTS
 };
 typedef void vb_hear_fn(struct vb_peer *peer, const void *msg, size_t len, int fd);
@@ -43,6 +45,7 @@ struct vb_hca {
 	uint64_t port_owned;   /* vb_port.owned */
 	struct vb_addresses addresses;
 	vb_hear_fn *hear[VB_SUBJECTS]; /* set before the adapter runs */
+	const struct vb_hca_upper *upper; /* NULL: none (tests).  Set before the adapter runs */
 	/* Receive queues, by their index; NULL: what it belongs to never was UP. */
 	_Atomic(struct vb_rxq *) rxqs[VB_MAX_RINGS];
 	_Atomic uint32_t nrxqs; /* indices in use are below; written under the adapter's control lock, or
@@ -80,9 +83,18 @@ struct vb_hca {
 	struct vb_lock dm_lock;	    /* guards dms and dm_handle */
 	struct vb_list dms;	    /* device memory of all contexts */
 	uint32_t dm_handle;	    /* last one given */
-	struct vb_lock import_lock; /* guards imports and import_ticket */
-	struct vb_list imports;	    /* threads that wait for somebody's device memory */
-	uint32_t import_ticket;	    /* last one given */
+	struct vb_lock ask_lock;    /* guards asked */
+	struct vb_list asked;	    /* threads that wait for an answer (hca/ask.h) */
+	_Atomic uint32_t tickets;   /* given so far: no two questions of this process have the same */
+	struct vb_lock say_lock;    /* guards unsaid */
+	struct vb_list unsaid;	    /* what peers are to hear later (hca/say.h) */
+	struct vb_lock far_lock;    /* guards far; taken before a context's events */
+	struct vb_list far;	    /* targets of other processes that are open here (verbs/peer_target.c) */
+	/* Targets here that other processes have open (verbs/openings.c); taken before contexts_lock, after
+	 * the adapter's control. */
+	pthread_mutex_t openings_lock; /* guards openings */
+	struct vb_list openings;
+	_Atomic bool opening_events; /* inner.async has some, which are to be told */
 	_Atomic uint64_t dm_used;   /* bytes of device memory that are allocated */
 	_Atomic(struct vb_peer_mem *)
 	    peer_mems[VB_ADAPTERS]; /* who has, or had, a number; peer_up() writes */
@@ -105,8 +117,12 @@ static inline struct vb_hca *vb_qp_hca(const struct vb_qp *qp)
 
 /* What the layer above, whose contexts use the device, brings along. */
 struct vb_hca_upper {
-	/* Fills in its own parts (mr_slab, relaxed, hear[VB_SUBJECT_DM]); the engine does not run yet. */
+	/* Fills in its own parts (mr_slab, relaxed, hear[] of its subjects); the engine does not run yet. */
 	void (*prepare)(struct vb_hca *h);
+	/* A peer is gone, as vb_adapter_ops.peer_down has it, and nothing of it is taken in any more. */
+	void (*peer_down)(struct vb_peer *peer, enum vb_peer_end how);
+	/* Says what is to be said; when to be called again.  The engine. */
+	uint64_t (*timers)(struct vb_hca *h, uint64_t now);
 };
 
 /* Opens the adapter of the process's device of that index: 0 or errno, with the step that failed in *step

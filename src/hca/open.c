@@ -9,6 +9,7 @@
 #include "hca/peers.h"
 #include "hca/port.h"
 #include "hca/progress.h"
+#include "hca/say.h"
 #include "iba/profile.h"
 #include "wire/wires.h"
 
@@ -44,7 +45,8 @@ int vb_hca_open(struct vb_hca **out, uint32_t device, enum vb_open_step *step,
 	if (!h)
 		return ENOMEM;
 	vb_list_init(&h->timed);
-	vb_list_init(&h->imports);
+	vb_list_init(&h->asked);
+	vb_list_init(&h->unsaid);
 	vb_list_init(&h->dms);
 	vb_list_init(&h->contexts);
 	vb_srqs_init(&h->srqs);
@@ -59,6 +61,7 @@ int vb_hca_open(struct vb_hca **out, uint32_t device, enum vb_open_step *step,
 	if (err)
 		goto fini_windows;
 	upper->prepare(h); /* pairs with vb_hca_close() */
+	h->upper = upper;
 	cfg.gids = vb_port_gids(h)->gid;
 	err = vb_adapter_open(&h->adapter, &cfg); /* pairs with vb_hca_close() */
 	if (err)
@@ -92,6 +95,7 @@ void vb_hca_close(struct vb_hca *h)
 {
 	vb_deputies_close(h);
 	vb_adapter_close(h->adapter);
+	vb_hca_say_close(h);
 	vb_relaxed_fini(&h->relaxed);
 	vb_mws_fini(&h->mws);
 	vb_mcast_close(h);

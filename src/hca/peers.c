@@ -188,6 +188,8 @@ void vb_hca_peer_down(struct vb_peer *peer, enum vb_peer_end how)
 	if (hid) /* whoever looked meanwhile saw nothing of other queues */
 		vb_adapter_nudge(peer->adapter);
 	vb_deputies_end(peer);
+	if (vb_hca(peer->adapter)->upper)
+		vb_hca(peer->adapter)->upper->peer_down(peer, how);
 	vb_left_forget(peer);
 	vb_direct_peer_down(peer);
 }

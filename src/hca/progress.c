@@ -17,6 +17,7 @@
 #include "hca/peers.h"
 #include "hca/port.h"
 #include "hca/receive.h"
+#include "hca/say.h"
 #include "hca/send.h"
 #include "hca/timed.h"
 #include "hca/warm.h"
@@ -178,8 +179,13 @@ static uint64_t timers(struct vb_adapter *a, uint64_t now)
 /* What the engine alone does besides. */
 static uint64_t engine_timers(struct vb_adapter *a, uint64_t now)
 {
-	uint64_t next = timers(a, now);
+	uint64_t next = timers(a, now), at = vb_hca_say_on(vb_hca(a), now);
 
+	if (at < next)
+		next = at;
+	at = vb_hca(a)->upper ? vb_hca(a)->upper->timers(vb_hca(a), now) : VB_NEVER;
+	if (at < next)
+		next = at;
 	if (vb_addresses_tick(&vb_hca(a)->addresses, now) && next > now + VB_ADDRESSES_APART)
 		next = now + VB_ADDRESSES_APART;
 	return next;

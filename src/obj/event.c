@@ -85,6 +85,10 @@ void vb_evq_add(struct vb_evq *q)
 		expected.come = true;
 		return;
 	}
+	if (q->added) {
+		q->added(q);
+		return;
+	}
 	if (!is_ours(q))
 		return;
 	do
@@ -144,6 +148,8 @@ bool vb_evq_spent(struct vb_evq *q)
 void vb_evq_take_back(struct vb_evq *q, uint32_t n)
 {
 	vb_lock_assert_held(&q->lock);
+	if (q->added)
+		return;
 	while (n && vb_evq_try(q) == 0)
 		n--;
 	q->debt += n; /* the rest are in the hands of readers */

@@ -26,6 +26,8 @@ struct vb_evq {
 	struct vb_adapter *owner; /* who tells whether fd is still ours; NULL: nobody */
 	const char *what;	  /* in words */
 	_Atomic bool gone;	  /* the program closed it */
+	/* Instead of a descriptor, which there is none of then: an event was added.  NULL: there is one. */
+	void (*added)(struct vb_evq *q);
 };
 
 int vb_evq_init(struct vb_evq *q); /* 0 or errno */

@@ -255,6 +255,8 @@ struct vb_qp {
 	struct vb_list opened;	  /* of a target: those that stand for it, by their on_target */
 	struct vb_list on_target; /* of what stands for one */
 	bool closed;		  /* of a target: its maker has destroyed it, and others have it open */
+	bool far; /* stands for a target of another process (verbs/peer_target.c), and `of` is NULL.  Set once
+		   */
 
 	struct vb_posting post __attribute__((aligned(VB_LINE)));
 

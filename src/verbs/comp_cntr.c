@@ -193,6 +193,11 @@ VB_EXPORT VB_CODE(ibv_qp_attach_comp_cntr, (ibqp, cntr, attr), struct ibv_qp *ib
 	if (attr->op_mask & ~KNOWN_OPS)
 		return vb_refuse(EOPNOTSUPP, ATTACH, "op_mask 0x%x: the operations 0x%x are not known",
 				 attr->op_mask, attr->op_mask & ~KNOWN_OPS);
+	if (qp->far)
+		return vb_refuse(EOPNOTSUPP, ATTACH,
+				 "QP 0x%06x is a target of another process, which alone can count what comes "
+				 "to it",
+				 qp->qpn);
 	if (cntr->context != ibqp->context)
 		return vb_refuse(EINVAL, ATTACH, "counter and queue pair are of different contexts");
 	vb_qp_hold(qp); /* keeps the protocol off */

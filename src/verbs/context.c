@@ -14,6 +14,7 @@
 #include "host/devices.h"
 #include "hca/hca.h"
 #include "verbs/import.h"
+#include "verbs/target.h"
 #include "verbs/verbs.h"
 #include "verbs/why.h"
 
@@ -103,9 +104,11 @@ static void prepare(struct vb_hca *h)
 	vb_slab_init(&h->mr_slab, sizeof(struct vb_mr));
 	vb_relaxed_open(h);
 	h->hear[VB_SUBJECT_DM] = vb_import_told;
+	vb_openings_prepare(h);
 }
 
-const struct vb_hca_upper vb_verbs_upper = {.prepare = prepare};
+const struct vb_hca_upper vb_verbs_upper = {
+    .prepare = prepare, .peer_down = vb_openings_peer_down, .timers = vb_openings_tick};
 
 static int vectors(void)
 {
@@ -202,10 +205,19 @@ static unsigned silence(struct vb_context *c)
 	return n;
 }
 
+/* What is left of its queue pairs. */
+static unsigned leave(struct vb_context *c)
+{
+	atomic_store(&c->closing, true);
+	vb_targets_release(c);
+	vb_openings_expel(c);
+	return silence(c);
+}
+
 bool vb_context_close(struct vb_context *c)
 {
 	struct context *x = (struct context *)c;
-	unsigned qps = silence(c), pds = atomic_load(&c->pds), cqs = atomic_load(&c->cqs),
+	unsigned qps = leave(c), pds = atomic_load(&c->pds), cqs = atomic_load(&c->cqs),
 		 channels = atomic_load(&c->channels), tds = atomic_load(&c->tds), dms = atomic_load(&c->dms),
 		 xrcds = atomic_load(&c->xrcds);
 

@@ -1,15 +1,15 @@
-/* ibv_open_qp(): targets of XRC that several parts of a program share.
+/* ibv_open_qp(): targets of XRC that several parts of a program share, or several programs.
  *
  * What is opened stands for the target: it may modify, query and destroy it, and hears its events.  The
- * target ends with the last that has it open, whoever made it.  It lives in the process that made it, and
- * only there can be opened. */
+ * target ends with the last that has it open, whoever made it, and lives in the process that made it.  Where
+ * that is another one, peer_target.c has what stands for it here, and openings.c what does so there. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
-#include "hca/hca.h"
 #include "hca/send.h"
+#include "verbs/target.h"
 #include "verbs/verbs.h"
 
 static const char call[] = "ibv_open_qp";
@@ -74,8 +74,8 @@ static bool find_in(struct vb_context *c, struct vb_qp *h)
 		if (found || !qp->xrcd || qp->qpn != h->qpn)
 			continue;
 		vb_lock_take(&qp->lock);
-		found =
-		    vb_xrcd_is(&qp->xrcd->id, &h->xrcd->id) && !(qp->closed && vb_list_empty(&qp->opened));
+		found = vb_xrcd_is(&qp->xrcd->id, &h->xrcd->id) &&
+			!((qp->closed || atomic_load(&c->closing)) && vb_list_empty(&qp->opened));
 		if (found) {
 			h->of = qp;
 			h->ibv.state = qp->state;
@@ -87,7 +87,7 @@ static bool find_in(struct vb_context *c, struct vb_qp *h)
 	return found;
 }
 
-static bool find(struct vb_qp *h)
+bool vb_target_join(struct vb_qp *h)
 {
 	struct vb_hca *hca = vb_qp_hca(h);
 	bool found = false;
@@ -101,22 +101,7 @@ static bool find(struct vb_qp *h)
 	return found;
 }
 
-static int refuse(const struct vb_qp *h)
-{
-	struct vb_adapter *a = h->ctx->adapter;
-
-	for (uint32_t k = 0; k < vb_adapter_number_count(a); k++)
-		if (vb_adapter_number_at(a, k) == h->qpn >> VB_QPN_INDEX_BITS)
-			return vb_refuse(EINVAL, call,
-					 "there is no target queue pair 0x%06x in this XRC domain", h->qpn);
-	return vb_refuse(
-	    EOPNOTSUPP, call,
-	    "QP 0x%06x is no queue pair of this process, and targets of other processes cannot be "
-	    "opened",
-	    h->qpn);
-}
-
-static void unmake(struct vb_qp *h)
+void vb_target_unmake(struct vb_qp *h)
 {
 	atomic_fetch_sub(&h->xrcd->refs, 1);
 	pthread_cond_destroy(&h->ibv.cond);
@@ -124,14 +109,15 @@ static void unmake(struct vb_qp *h)
 	free(h);
 }
 
-/* NULL: no memory. */
-static struct vb_qp *stand_in(const struct ibv_qp_open_attr *a)
+struct vb_qp *vb_target_stand_in(const struct ibv_qp_open_attr *a, size_t size)
 {
-	struct vb_qp *h = aligned_alloc(VB_LINE, sizeof(*h));
+	struct vb_qp *h;
 
+	size = (size + VB_LINE - 1) & -(size_t)VB_LINE;
+	h = aligned_alloc(VB_LINE, size); /* pairs with vb_target_unmake() */
 	if (!h)
 		return NULL;
-	memset(h, 0, sizeof(*h));
+	memset(h, 0, size);
 	h->ibv.context = a->xrcd->context;
 	h->ctx = vb_context(a->xrcd->context);
 	h->xrcd = vb_xrcd(a->xrcd);
@@ -143,8 +129,21 @@ static struct vb_qp *stand_in(const struct ibv_qp_open_attr *a)
 	pthread_mutex_init(&h->ibv.mutex, NULL);
 	pthread_cond_init(&h->ibv.cond, NULL);
 	vb_qp_init_events(h);
-	atomic_fetch_add(&h->xrcd->refs, 1); /* pairs with unmake() */
+	atomic_fetch_add(&h->xrcd->refs, 1); /* pairs with vb_target_unmake() */
 	return h;
+}
+
+/* One of this process. */
+static int open_here(struct ibv_qp_open_attr *attr, struct vb_qp **h)
+{
+	*h = vb_target_stand_in(attr, sizeof(**h));
+	if (!*h)
+		return vb_refuse(ENOMEM, call, "no memory");
+	if (vb_target_join(*h))
+		return 0;
+	vb_target_unmake(*h);
+	return vb_refuse(EINVAL, call, "there is no target queue pair 0x%06x in this XRC domain",
+			 attr->qp_num);
 }
 
 VB_OBJECT(struct ibv_qp *, vb_open_qp, (context, attr), struct ibv_context *context,
@@ -153,14 +152,12 @@ VB_OBJECT(struct ibv_qp *, vb_open_qp, (context, attr), struct ibv_context *cont
 	int err = check_new(context, attr);
 	struct vb_qp *h = NULL;
 
-	if (!err) {
-		h = stand_in(attr);
-		err = !h ? vb_refuse(ENOMEM, call, "no memory") : find(h) ? 0 : refuse(h);
-	}
+	if (!err)
+		err = vb_adapter_has_number(vb_context(context)->adapter, attr->qp_num >> VB_QPN_INDEX_BITS)
+			  ? open_here(attr, &h)
+			  : vb_target_open_far(attr, &h);
 	if (!err)
 		return &h->ibv;
-	if (h)
-		unmake(h);
 	errno = err;
 	return NULL;
 }
@@ -176,40 +173,56 @@ static void lean(struct vb_qp *target)
 	target->xrcd = on->xrcd;
 }
 
-/* The program's own object of the target goes, and the target stays for those that have it open. */
+/* The program's own object of the target goes, and the target stays for those that have it open.  Only when
+ * nobody needs that object any more may they end it. */
 static bool keeps(struct vb_qp *qp)
 {
 	bool kept;
 
 	vb_lock_take(&qp->lock);
-	kept = !vb_list_empty(&qp->opened);
-	qp->closed = true;
 	for (unsigned i = 0; i < VB_QP_EVENTS; i++)
 		vb_qp_event_at(qp, i)->deaf = true;
+	kept = !vb_list_empty(&qp->opened);
+	qp->closed = !kept;
+	vb_hca_give(qp);
+	if (!kept)
+		return false;
+	vb_qp_await_events(qp);
+	vb_lock_take(&qp->lock);
+	kept = !vb_list_empty(&qp->opened);
+	qp->closed = true;
 	if (kept)
 		lean(qp);
 	vb_hca_give(qp);
 	return kept;
 }
 
-struct vb_qp *vb_qp_close(struct vb_qp *qp)
+struct vb_qp *vb_target_leave(struct vb_qp *h)
 {
-	struct vb_qp *target = qp->of;
+	struct vb_qp *target = h->of;
 	bool last;
 
-	if (!target) {
-		if (!keeps(qp))
-			return qp;
-		vb_qp_await_events(qp);
-		return NULL;
-	}
 	vb_lock_take(&target->lock);
-	leave(target, qp);
+	leave(target, h);
 	last = target->closed && vb_list_empty(&target->opened);
 	if (target->closed && !last)
 		lean(target);
 	vb_hca_give(target);
-	vb_qp_await_events(qp);
-	unmake(qp);
 	return last ? target : NULL;
+}
+
+struct vb_qp *vb_qp_close(struct vb_qp *qp)
+{
+	struct vb_qp *last;
+
+	if (qp->far) {
+		vb_target_close_far(qp);
+		return NULL;
+	}
+	if (!qp->of)
+		return keeps(qp) ? NULL : qp;
+	last = vb_target_leave(qp);
+	vb_qp_await_events(qp);
+	vb_target_unmake(qp);
+	return last;
 }

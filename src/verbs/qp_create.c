@@ -379,8 +379,7 @@ VB_EXPORT VB_OBJECT(struct ibv_qp_ex *, ibv_qp_to_qp_ex, (qp), struct ibv_qp *qp
 	return NULL;
 }
 
-/* Nobody has it open any more. */
-static void end(struct vb_qp *qp)
+void vb_qp_end(struct vb_qp *qp)
 {
 	struct vb_context *c = qp->ctx;
 
@@ -422,6 +421,6 @@ VB_EXPORT VB_CODE(ibv_destroy_qp, (ibqp), struct ibv_qp *ibqp)
 	if (qp->xrcd)
 		qp = vb_qp_close(qp);
 	if (qp)
-		end(qp);
+		vb_qp_end(qp);
 	return 0;
 }

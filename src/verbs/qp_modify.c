@@ -19,6 +19,7 @@
 #include "hca/send.h"
 #include "hca/path.h"
 #include "verbs/mr.h"
+#include "verbs/target.h"
 #include "verbs/verbs.h"
 
 #define CALL "ibv_modify_qp"
@@ -258,12 +259,56 @@ static void apply(struct vb_qp *qp, enum ibv_qp_state to, const struct ibv_qp_at
 		vb_hca_send(qp);
 }
 
+int vb_qp_check(const struct vb_qp *qp, enum ibv_qp_state from, const struct ibv_qp_attr *a, uint32_t mask)
+{
+	enum ibv_qp_state to = mask & IBV_QP_STATE ? a->qp_state : from;
+	int err = check_transition(qp, from, to, a, mask);
+
+	return err ? err : check_values(qp, a, mask);
+}
+
+int vb_qp_change(struct vb_qp *qp, enum ibv_qp_state from, const struct ibv_qp_attr *a, uint32_t mask)
+{
+	int err = 0;
+
+	vb_qp_hold(qp);
+	if (qp->state != from)
+		err = EAGAIN;
+	else if (mask & IBV_QP_MAX_DEST_RD_ATOMIC)
+		err = vb_qp_resources(qp, a->max_dest_rd_atomic);
+	if (!err) {
+		apply(qp, mask & IBV_QP_STATE ? a->qp_state : from, a, mask);
+		vb_direct_show(qp);
+	}
+	vb_qp_drop(qp);
+	if (!err)
+		vb_direct_revoked(qp);
+	return err;
+}
+
+static enum ibv_qp_state state_of(struct vb_qp *qp)
+{
+	enum ibv_qp_state state;
+
+	vb_qp_hold(qp);
+	state = qp->state;
+	vb_qp_drop(qp);
+	return state;
+}
+
+int vb_qp_modify_refuse(const struct vb_qp *qp, int err, const struct ibv_qp_attr *a)
+{
+	return vb_refuse(err, CALL,
+			 "QP 0x%06x: no memory for the responder resources (max_dest_rd_atomic %u)", qp->qpn,
+			 a->max_dest_rd_atomic);
+}
+
 VB_EXPORT VB_CODE(ibv_modify_qp, (ibqp, a, attr_mask), struct ibv_qp *ibqp, struct ibv_qp_attr *a,
 		  int attr_mask)
 {
 	struct vb_qp *qp = vb_qp_itself(vb_qp(ibqp));
 	uint32_t mask = (uint32_t)attr_mask & ~vb_qp_ignores(ibqp->qp_type);
-	enum ibv_qp_state from, to;
+	enum ibv_qp_state from;
 	int err;
 
 	if (vb_context_dead(qp->ctx))
@@ -273,34 +318,17 @@ VB_EXPORT VB_CODE(ibv_modify_qp, (ibqp, a, attr_mask), struct ibv_qp *ibqp, stru
 		return vb_refuse(EIO, CALL, VB_LOST_TEXT);
 	if (mask & IBV_QP_AV)
 		vb_addresses_learn(&vb_hca(qp->ctx->adapter)->addresses, &a->ah_attr);
-	vb_qp_hold(qp);
-	for (;;) {
-		from = qp->state;
-		to = mask & IBV_QP_STATE ? a->qp_state : from;
-		/* checked without the lock, since refusing may write a line */
-		vb_qp_drop(qp);
-		err = check_transition(qp, from, to, a, mask);
-		if (!err)
-			err = check_values(qp, a, mask);
+	if (qp->far)
+		return vb_target_modify(qp, a, mask);
+	do { /* checked without the lock, since refusing may write a line */
+		from = state_of(qp);
+		err = vb_qp_check(qp, from, a, mask);
 		if (err)
 			return err;
-		vb_qp_hold(qp);
-		if (qp->state == from)
-			break; /* else an error came in between, and other rules hold */
-	}
-	if (mask & IBV_QP_MAX_DEST_RD_ATOMIC)
-		err = vb_qp_resources(qp, a->max_dest_rd_atomic);
-	if (!err) {
-		apply(qp, to, a, mask);
-		ibqp->state = to;
-		vb_direct_show(qp);
-	}
-	vb_qp_drop(qp);
-	if (!err)
-		vb_direct_revoked(qp);
+		err = vb_qp_change(qp, from, a, mask);
+	} while (err == EAGAIN); /* an error came in between, and other rules hold */
 	if (err)
-		vb_refuse(err, CALL,
-			  "QP 0x%06x: no memory for the responder resources (max_dest_rd_atomic %u)", qp->qpn,
-			  a->max_dest_rd_atomic);
-	return err;
+		return vb_qp_modify_refuse(qp, err, a);
+	ibqp->state = mask & IBV_QP_STATE ? a->qp_state : from;
+	return 0;
 }

@@ -3,18 +3,11 @@
 
 #include "base/log.h"
 #include "hca/send.h"
+#include "verbs/target.h"
 #include "verbs/verbs.h"
 
-/* All attributes are cheap, so the mask is not looked at: as with other devices it says what is needed at
- * least.  PSNs are the live ones. */
-VB_EXPORT VB_CODE(ibv_query_qp, (ibqp, attr, attr_mask, init), struct ibv_qp *ibqp, struct ibv_qp_attr *attr,
-		  int attr_mask, struct ibv_qp_init_attr *init)
+void vb_qp_attributes(struct vb_qp *qp, struct ibv_qp_attr *attr)
 {
-	struct vb_qp *qp = vb_qp_itself(vb_qp(ibqp));
-
-	(void)attr_mask;
-	if (vb_context_dead(qp->ctx))
-		return vb_refuse(EIO, "ibv_query_qp", "the device was opened before fork()");
 	vb_lock_take(&qp->lock);
 	*attr = qp->attr;
 	attr->qp_state = attr->cur_qp_state = qp->state;
@@ -26,6 +19,25 @@ VB_EXPORT VB_CODE(ibv_query_qp, (ibqp, attr, attr_mask, init), struct ibv_qp *ib
 	}
 	attr->sq_draining = qp->state == IBV_QPS_SQD && qp->req.una != qp->req.next;
 	vb_hca_give(qp);
+}
+
+/* All attributes are cheap, so the mask is not looked at: as with other devices it says what is needed at
+ * least.  PSNs are the live ones. */
+VB_EXPORT VB_CODE(ibv_query_qp, (ibqp, attr, attr_mask, init), struct ibv_qp *ibqp, struct ibv_qp_attr *attr,
+		  int attr_mask, struct ibv_qp_init_attr *init)
+{
+	struct vb_qp *qp = vb_qp_itself(vb_qp(ibqp));
+	int err = 0;
+
+	(void)attr_mask;
+	if (vb_context_dead(qp->ctx))
+		return vb_refuse(EIO, "ibv_query_qp", "the device was opened before fork()");
+	if (qp->far)
+		err = vb_target_query(qp, attr);
+	else
+		vb_qp_attributes(qp, attr);
+	if (err)
+		return err;
 	*init = (struct ibv_qp_init_attr){.qp_context = ibqp->qp_context,
 					  .send_cq = ibqp->send_cq,
 					  .recv_cq = ibqp->recv_cq,

@@ -114,6 +114,15 @@ struct ibv_qp *vb_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_a
 void vb_qp_hold(struct vb_qp *qp); /* keeps posters and the protocol off; pairs with vb_qp_drop() */
 void vb_qp_drop(struct vb_qp *qp);
 void vb_qp_to_reset(struct vb_qp *qp); /* under vb_qp_hold() */
+/* The steps of ibv_modify_qp().  vb_qp_check(): 0, or errno, which has been said.  vb_qp_change(): what was
+ * checked is done, if the state still is `from`, else EAGAIN; ENOMEM, which vb_qp_modify_refuse() says. */
+int vb_qp_check(const struct vb_qp *qp, enum ibv_qp_state from, const struct ibv_qp_attr *a, uint32_t mask);
+int vb_qp_change(struct vb_qp *qp, enum ibv_qp_state from, const struct ibv_qp_attr *a, uint32_t mask);
+int vb_qp_modify_refuse(const struct vb_qp *qp, int err, const struct ibv_qp_attr *a);
+/* qp_query.c: all of a queue pair's attributes, as they are now. */
+void vb_qp_attributes(struct vb_qp *qp, struct ibv_qp_attr *attr);
+/* A queue pair that nobody has open any more, and that is in nobody's hands. */
+void vb_qp_end(struct vb_qp *qp);
 /* The QP ends: whether it was never connected, and nobody can have known its address (true once); says so. */
 bool vb_qp_unheard(struct vb_qp *qp);
 void vb_qp_say_unheard(uint32_t qpn);

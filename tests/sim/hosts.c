@@ -422,6 +422,7 @@ struct vb_adapter *hosts_start_as(struct hosts *h, uint32_t number)
 	a->gids[0][1] = 0x80;
 	a->gids[0][15] = (uint8_t)number;
 	memcpy(&a->gids[1][10], (const uint8_t[]){0xff, 0xff, 192, 0, 2, (uint8_t)number}, 6);
+	vb_list_init(&d->unsaid);
 	vb_keys_init(&d->keys, sim_zeroed(KEYS * sizeof(struct vb_key_entry)), KEYS,
 		     sim_zeroed(VB_MEM_SLOTS * sizeof(struct vb_key_slot)),
 		     sim_zeroed(sizeof(struct vb_key_marks)));
