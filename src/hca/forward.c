@@ -6,12 +6,15 @@
 #include "hca/direct.h"
 #include "hca/path.h"
 #include "hca/all.h"
+#include "hca/say.h"
 #include "hca/send.h"
 #include "iba/pkt.h"
 #include "iba/wr.h"
 #include "transport/transport.h"
 
-/* What the two ends say to one another.  They mean a target by its number, and which question by a ticket. */
+/* What the two ends say to one another.  They mean a target by its number, and which question by a ticket, of
+ * which a process gives each once: the number may be another target's soon.  What is said of a deputy once
+ * is said for certain; a question that found no room is asked again. */
 enum { TELL_OPEN = 1, TELL_OPENED, TELL_CLOSE };
 
 struct tell {
@@ -35,11 +38,6 @@ struct deputy {
 	uint32_t ticket;
 	bool ending; /* guarded by the list's lock */
 };
-
-static bool tell(struct vb_peer *peer, const struct tell *t)
-{
-	return vb_peer_tell(peer, VB_SUBJECT_XRC, t, sizeof(*t), -1);
-}
 
 static bool is_up(const struct vb_peer *peer)
 {
@@ -71,7 +69,7 @@ static bool ask(struct vb_qp *qp)
 			       .dev = qp->xrcd->id.dev,
 			       .ino = qp->xrcd->id.ino};
 
-	return tell(w->seeking, &t);
+	return vb_peer_tell(w->seeking, VB_SUBJECT_XRC, &t, sizeof(t), -1);
 }
 
 static void stop_seeking(struct vb_forwards *w)
@@ -92,7 +90,8 @@ static void seek(struct vb_qp *qp)
 		return;
 	if (!w->seeking) {
 		w->seeking = vb_peer_get(vb_qp_adapter(qp), w->wanted); /* pairs with stop_seeking() */
-		w->ticket += 0x10001; /* PSNs of one time and the next are far apart */
+		w->ticket =
+		    (atomic_fetch_add(&vb_qp_hca(qp)->tickets, 1) + 1) * 0x10001; /* PSNs are far apart */
 	}
 	if (w->seeking && is_up(w->seeking) && vb_peer_is_over(w->seeking))
 		stop_seeking(w);
@@ -112,12 +111,11 @@ static void drop(struct vb_forward *f)
 	free(f);
 }
 
-static void dismiss(const struct vb_qp *qp, struct vb_peer *peer, uint32_t number)
+static void dismiss(const struct vb_qp *qp, struct vb_peer *peer, uint32_t ticket)
 {
-	const struct tell t = {.kind = TELL_CLOSE, .target = qp->qpn, .number = number};
+	const struct tell t = {.kind = TELL_CLOSE, .target = qp->qpn, .ticket = ticket};
 
-	if (is_up(peer))
-		tell(peer, &t);
+	vb_hca_say(peer, VB_SUBJECT_XRC, &t, sizeof(t));
 }
 
 static void end(struct vb_qp *qp)
@@ -129,14 +127,15 @@ static void end(struct vb_qp *qp)
 	while ((n = vb_list_pop(&w->all))) {
 		struct vb_forward *f = vb_list_entry(n, struct vb_forward, node);
 
-		dismiss(qp, f->peer, f->number);
+		dismiss(qp, f->peer, f->ticket);
 		drop(f);
 	}
 	if (w->asked) /* the deputy is made before this is heard, or is there already */
-		dismiss(qp, w->seeking, w->wanted);
+		dismiss(qp, w->seeking, w->ticket);
 	stop_seeking(w);
 	w->busy = w->within = NULL;
 	w->fetch = (struct vb_fetch){0};
+	w->count = (struct vb_forward_count){0};
 	w->again = false;
 	w->full = NULL;
 	w->wanted = w->nowhere = 0;
@@ -211,6 +210,7 @@ static void hear_opened(struct vb_peer *peer, const struct tell *t)
 
 		if (f && t->deputy) {
 			*f = (struct vb_forward){.number = t->number,
+						 .ticket = t->ticket,
 						 .deputy = t->deputy,
 						 .peer = peer,
 						 .out = lane->out,
@@ -372,6 +372,7 @@ struct whose {
 	uint64_t incarnation;
 	uint32_t target; /* 0: any, and the rest does not count */
 	uint32_t number;
+	uint32_t ticket;
 };
 
 static bool is_whose(const struct deputy *d, const void *of)
@@ -390,15 +391,25 @@ static void end_those(struct vb_hca *h, const struct whose *w)
 		end_deputy(h, d);
 }
 
+static bool is_asked_for(const struct deputy *d, const void *of)
+{
+	const struct whose *w = of;
+
+	return d->qp.path.source.low == w->incarnation && d->qp.qpn == w->target && d->ticket == w->ticket;
+}
+
 static void hear_close(struct vb_peer *peer, const struct tell *t)
 {
-	const struct whose w = {peer->incarnation, t->target, t->number};
+	const struct whose w = {.incarnation = peer->incarnation, .target = t->target, .ticket = t->ticket};
+	struct vb_hca *h = vb_hca(peer->adapter);
+	struct deputy *d = take_deputy(h, is_asked_for, &w);
 
-	end_those(vb_hca(peer->adapter), &w);
+	if (d)
+		end_deputy(h, d);
 }
 
 /* The QPN of the deputy that the same question has made before; 0: there is none. */
-static uint32_t made_before(struct vb_hca *h, const struct whose *w, uint32_t ticket)
+static uint32_t made_before(struct vb_hca *h, const struct whose *w)
 {
 	uint32_t number = 0;
 
@@ -406,7 +417,7 @@ static uint32_t made_before(struct vb_hca *h, const struct whose *w, uint32_t ti
 	vb_list_each (n, &h->inner.qps) {
 		const struct deputy *d = deputy_of(n);
 
-		if (!d->ending && is_whose(d, w) && d->ticket == ticket)
+		if (!d->ending && is_asked_for(d, w))
 			number = d->number;
 	}
 	vb_lock_give(&h->inner.lock);
@@ -441,7 +452,7 @@ static uint32_t one_more(struct vb_hca *h, struct vb_peer *peer, const struct te
 /* The one that the target has by an earlier question is of another time, unless the question is the same. */
 static void hear_open(struct vb_peer *peer, const struct tell *t)
 {
-	const struct whose w = {peer->incarnation, t->target, t->number};
+	const struct whose w = {peer->incarnation, t->target, t->number, t->ticket};
 	struct vb_hca *h = vb_hca(peer->adapter);
 	struct tell answer = *t;
 
@@ -450,12 +461,12 @@ static void hear_open(struct vb_peer *peer, const struct tell *t)
 	    t->dev == VB_XRCD_PRIVATE)
 		return;
 	answer.kind = TELL_OPENED;
-	answer.deputy = made_before(h, &w, t->ticket);
+	answer.deputy = made_before(h, &w);
 	if (!answer.deputy) {
 		end_those(h, &w);
 		answer.deputy = one_more(h, peer, t);
 	}
-	tell(peer, &answer); /* else it asks again */
+	vb_hca_say(peer, VB_SUBJECT_XRC, &answer, sizeof(answer));
 }
 
 static void hear(struct vb_peer *peer, const void *msg, size_t len, int fd)

@@ -31,6 +31,7 @@ struct vb_forward {
 	struct vb_list node;	 /* among the target's */
 	uint32_t number;	 /* that of its SRQs' numbers */
 	uint32_t deputy;	 /* QPN there */
+	uint32_t ticket;	 /* of the question that it answered: no other of this process has the same */
 	struct vb_peer *peer;	 /* with a reference */
 	struct vb_out *out;	 /* the way out */
 	struct vb_source source; /* answers count if they come from there */
@@ -53,6 +54,14 @@ struct vb_fetch {
 	bool first; /* the request itself, which no responder resource stands for yet */
 };
 
+/* What a message that has gone on is to count as where it is complete, of a target that has completion
+ * counters: then messages go on one by one. */
+struct vb_forward_count {
+	bool outstanding; /* all of its packets have gone on, and not all are answered */
+	bool receives, writes;
+	uint32_t bytes;
+};
+
 struct vb_forwards {
 	const struct vb_forward_ops *ops; /* NULL: there are no other processes (tests) */
 	struct vb_list all;
@@ -64,6 +73,7 @@ struct vb_forwards {
 	 * answers of `busy`, the process that is looked for, room in `full`. */
 	bool again;
 	struct vb_out *full;
+	struct vb_forward_count count;
 	struct vb_fetch fetch;
 	uint32_t wanted;	 /* the adapter number that is looked for, 0: none */
 	uint32_t nowhere;	 /* the one last looked for that leads to nobody, 0: none */

@@ -12,6 +12,7 @@
 
 #include <string.h>
 
+#include "obj/comp_cntr.h"
 #include "obj/srqs.h"
 #include "transport/rc_priv.h"
 
@@ -50,6 +51,18 @@ bool vb_forward_waits(const struct vb_qp *qp)
 
 	vb_lock_assert_held(&qp->lock);
 	return w && w->again && !w->busy && (w->full || (w->wanted && !w->asked && !w->contacting));
+}
+
+/* The one by which a READ went on; one that leads to a later process of its number is another. */
+static struct vb_forward *find_asked(const struct vb_forwards *w, uint32_t ticket)
+{
+	vb_list_each (n, &w->all) {
+		struct vb_forward *f = vb_list_entry(n, struct vb_forward, node);
+
+		if (f->ticket == ticket)
+			return f;
+	}
+	return NULL;
 }
 
 static struct vb_forward *find(const struct vb_forwards *w, uint32_t number)
@@ -123,18 +136,32 @@ static void expected_went(struct vb_qp *qp)
 	vb_forward_show(qp);
 }
 
+/* p has gone on. */
+static void note(struct vb_forwards *w, const struct vb_pkt *p)
+{
+	struct vb_forward_count *c = &w->count;
+
+	if (!w->within)
+		*c = (struct vb_forward_count){0};
+	c->bytes += p->payload_len;
+	c->writes = p->op->bits & VB_OP_WRITE;
+	c->receives |= p->op->bits & (VB_OP_SEND | VB_OP_TAKES_WQE);
+	c->outstanding = p->op->bits & VB_OP_LAST;
+}
+
 /* p is the packet that is expected.  false: it cannot go on now. */
 static bool go_on(struct vb_qp *qp, const struct vb_pkt *p)
 {
 	struct vb_forwards *w = qp->forwards;
 	struct vb_forward *f = way_of(qp, p);
 
-	if (!f || (w->busy && w->busy != f))
+	if (!f || (w->busy && (w->busy != f || (qp->counters && w->count.outstanding))))
 		return false;
 	if (!send(f, p, f->psn)) {
 		w->full = f->out;
 		return false;
 	}
+	note(w, p);
 	f->psn = vb_psn_add(f->psn, 1);
 	w->next = vb_psn_add(p->psn, 1);
 	w->busy = f;
@@ -239,7 +266,7 @@ int vb_forward_fetch(struct vb_qp *qp, const struct vb_resource *res, uint32_t k
 		     const uint8_t **bytes)
 {
 	struct vb_forwards *w = qp->forwards;
-	struct vb_forward *f = find(w, res->forward);
+	struct vb_forward *f = find_asked(w, res->forward);
 	struct vb_pkt p = {.op = &vb_opcodes[res->opcode],
 			   .opcode = res->opcode,
 			   .pkey = VB_PKEY_DEFAULT,
@@ -301,6 +328,7 @@ static void step_back(struct vb_forwards *w, struct vb_forward *f)
 	w->within = NULL;
 	w->again = false;
 	w->full = NULL;
+	w->count.outstanding = false;
 }
 
 static void nak(struct vb_qp *qp, const struct vb_pkt *p)
@@ -313,6 +341,8 @@ static void nak(struct vb_qp *qp, const struct vb_pkt *p)
 		refuse(&qp->resp, VB_AETH_NAK_PSN);
 	} else {
 		vb_nak_facts(&f, p);
+		if (qp->counters && (f.reason == VB_R_RECV_TOO_SMALL || f.reason == VB_R_RECV_LOCAL))
+			vb_comp_received(qp, 0, true); /* with which a receive request ended there */
 		vb_rc_fail_recv(qp, &f, false);
 	}
 }
@@ -332,7 +362,7 @@ static void owe_answer(struct vb_qp *qp, const struct vb_forward *f, const struc
 								   .rkey = x->rkey,
 								   .length = x->length,
 								   .orig = p->orig,
-								   .forward = f->number,
+								   .forward = f->ticket,
 								   .srqn = x->srqn};
 	s->epsn = vb_psn_add(s->epsn, x->npsn);
 	s->last_op = x->opcode;

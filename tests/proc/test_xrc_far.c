@@ -36,6 +36,8 @@ struct stage {
 	struct holder holder[HOLDERS];
 	struct holder target; /* which has an SRQ of its own */
 	_Atomic int connected, again, event;
+	_Atomic bool both;	       /* pairs are connected then */
+	_Atomic int held;	       /* the first target holds back what came since */
 	uint32_t ini, tgt, ini2, tgt2; /* the second pair goes by the same lanes */
 	union ibv_gid gid;
 };
@@ -170,10 +172,15 @@ static void be_target(struct stage *t, int fd)
 		if (times < atomic_load(&t->again)) {
 			xrc_reset(s.tgt);
 			xrc_to_rts(s.tgt, &t->gid, t->ini);
-			xrc_reset(second);
-			xrc_to_rts(second, &t->gid, t->ini2);
+			if (atomic_load(&t->both)) {
+				xrc_reset(second);
+				xrc_to_rts(second, &t->gid, t->ini2);
+			}
+			atomic_store(&t->held, 0);
 			atomic_store(&t->connected, ++times);
 		}
+		if (vb_qp(s.tgt)->forwards->again)
+			atomic_store(&t->held, 1);
 		if (poll(&p, 1, 0) == 1 && !ibv_get_async_event(s.ctx, &e)) {
 			CHECK(e.element.qp == s.tgt);
 			ibv_ack_async_event(&e);
@@ -189,7 +196,7 @@ struct cast {
 	pid_t holder[HOLDERS], target;
 };
 
-static void connect_all(struct cast *c)
+static void connect_first(struct cast *c)
 {
 	struct stage *t = c->t;
 	int times = atomic_load(&t->again) + 1;
@@ -197,8 +204,17 @@ static void connect_all(struct cast *c)
 	xrc_reset(c->s.ini);
 	atomic_store(&t->event, 0);
 	atomic_store(&t->again, times);
-	kit_until(&t->connected, times);
+	kit_reach(&t->connected, times);
 	xrc_to_rts(c->s.ini, &t->gid, t->tgt);
+}
+
+static void connect_all(struct cast *c)
+{
+	struct stage *t = c->t;
+
+	atomic_store(&t->both, true);
+	connect_first(c);
+	atomic_store(&t->both, false);
 	xrc_reset(c->second.ini);
 	xrc_to_rts(c->second.ini, &t->gid, t->tgt2);
 }
@@ -625,6 +641,14 @@ static void the_target_is_reset(void)
 	finish(&c);
 }
 
+static int deputies_of(struct holder *h)
+{
+	atomic_store(&h->deputies, 0);
+	while (!atomic_load(&h->deputies))
+		sched_yield();
+	return atomic_load(&h->deputies) - 1;
+}
+
 /* The target is connected anew before the deputy that it has asked for is there: none is left behind. */
 static void the_target_is_reset_early(void)
 {
@@ -645,11 +669,42 @@ static void the_target_is_reset_early(void)
 	/* what the second target says there is said later */
 	xrc_post(&c.second, IBV_WR_SEND, h->srqn, 0, 8, 0, 0);
 	CHECK(xrc_ends(&c.s) == IBV_WC_SUCCESS);
-	atomic_store(&h->deputies, 0);
-	while (!atomic_load(&h->deputies))
-		sched_yield();
-	CHECK(atomic_load(&h->deputies) == 1 + 1, "%d", atomic_load(&h->deputies) - 1);
+	CHECK(deputies_of(h) == 1, "%d", deputies_of(h));
 	finish(&c);
+}
+
+/* The target is connected anew so often while the SRQ's process is stopped that the socket to that one is
+ * full. What it is to hear it hears when it goes on: no deputy is left behind, whether the last thing that
+ * had room was a question for one or its end. */
+static void the_socket_is_full(void)
+{
+	enum { TIMES = 150 };
+	struct cast c;
+	struct holder *h;
+
+	for (int odd = 0; odd < 2; odd++) {
+		begin(&c, 64, 1);
+		h = &c.t->holder[0];
+		ask(h, 2);
+		xrc_post(&c.s, IBV_WR_SEND, h->srqn, 0, 8, 0, 0);
+		CHECK(xrc_ends(&c.s) == IBV_WC_SUCCESS);
+		connect_all(&c);
+		kit_stop(c.holder[0]);
+		if (odd)
+			xrc_post(&c.second, IBV_WR_SEND, h->srqn, 0, 8, 0, 0);
+		for (int i = 0; i < TIMES; i++) {
+			xrc_post(&c.s, IBV_WR_SEND, h->srqn, 0, 8, 0, 0);
+			kit_reach(&c.t->held, 1);
+			connect_first(&c);
+		}
+		kit_cont(c.holder[0]);
+		if (!odd)
+			xrc_post(&c.second, IBV_WR_SEND, h->srqn, 0, 8, 0, 0);
+		CHECK(xrc_ends(&c.s) == IBV_WC_SUCCESS);
+		for (double end = kit_now() + 5; deputies_of(h) != 1;)
+			CHECK(kit_now() < end, "%d deputies", deputies_of(h));
+		finish(&c);
+	}
 }
 
 /* The target's process dies with half a message on its way: its receive request is flushed. */
@@ -689,6 +744,7 @@ static const struct kit_case cases[] = {
     {.name = "a holder dies", .run = a_holder_dies, .clean = true},
     {.name = "the target is reset", .run = the_target_is_reset, .clean = true},
     {.name = "the target is reset early", .run = the_target_is_reset_early, .clean = true},
+    {.name = "the socket is full", .run = the_socket_is_full, .clean = true},
     {.name = "the target dies", .run = the_target_dies, .clean = true},
 };
 
