@@ -44,7 +44,7 @@ struct vb_hca {
 	uint32_t port_ifindex; /* of its interface */
 	uint64_t port_owned;   /* vb_port.owned */
 	struct vb_addresses addresses;
-	vb_hear_fn *hear[VB_SUBJECTS]; /* set before the adapter runs */
+	vb_hear_fn *hear[VB_SUBJECTS];	  /* set before the adapter runs */
 	const struct vb_hca_upper *upper; /* NULL: none (tests).  Set before the adapter runs */
 	/* Receive queues, by their index; NULL: what it belongs to never was UP. */
 	_Atomic(struct vb_rxq *) rxqs[VB_MAX_RINGS];
@@ -71,31 +71,31 @@ struct vb_hca {
 	_Atomic bool overran;	       /* a CQ did, and the queue pairs that complete to it are to fail */
 	struct vb_lock contexts_lock;  /* guards contexts; taken before a context's lock */
 	struct vb_list contexts;
-	uint32_t sharers;	    /* contexts on it; guarded by verbs/context.c */
-	struct vb_context inner;    /* of the deputies (hca/forward.h), which are no program's */
-	bool closing;		    /* there will be no more of those; guarded by inner.lock */
-	struct vb_pds pds;	    /* protection domains */
-	_Atomic uint32_t qps, mrs;  /* QPs and regions of all contexts */
-	struct vb_slab mr_slab;	    /* where the latter stand */
-	_Atomic bool gid_asked;	    /* see vb_gid_missed() */
-	_Atomic bool said_no_qp;    /* that a datagram came for nobody */
-	struct vb_relaxed relaxed;  /* pools of relaxed regions */
-	struct vb_lock dm_lock;	    /* guards dms and dm_handle */
-	struct vb_list dms;	    /* device memory of all contexts */
-	uint32_t dm_handle;	    /* last one given */
-	struct vb_lock ask_lock;    /* guards asked */
-	struct vb_list asked;	    /* threads that wait for an answer (hca/ask.h) */
-	_Atomic uint32_t tickets;   /* given so far: no two questions of this process have the same */
-	struct vb_lock say_lock;    /* guards unsaid */
-	struct vb_list unsaid;	    /* what peers are to hear later (hca/say.h) */
-	struct vb_lock far_lock;    /* guards far; taken before a context's events */
-	struct vb_list far;	    /* targets of other processes that are open here (verbs/peer_target.c) */
+	uint32_t sharers;	   /* contexts on it; guarded by verbs/context.c */
+	struct vb_context inner;   /* of the deputies (hca/forward.h), which are no program's */
+	bool closing;		   /* there will be no more of those; guarded by inner.lock */
+	struct vb_pds pds;	   /* protection domains */
+	_Atomic uint32_t qps, mrs; /* QPs and regions of all contexts */
+	struct vb_slab mr_slab;	   /* where the latter stand */
+	_Atomic bool gid_asked;	   /* see vb_gid_missed() */
+	_Atomic bool said_no_qp;   /* that a datagram came for nobody */
+	struct vb_relaxed relaxed; /* pools of relaxed regions */
+	struct vb_lock dm_lock;	   /* guards dms and dm_handle */
+	struct vb_list dms;	   /* device memory of all contexts */
+	uint32_t dm_handle;	   /* last one given */
+	struct vb_lock ask_lock;   /* guards asked */
+	struct vb_list asked;	   /* threads that wait for an answer (hca/ask.h) */
+	_Atomic uint32_t tickets;  /* given so far: no two questions of this process have the same */
+	struct vb_lock say_lock;   /* guards unsaid */
+	struct vb_list unsaid;	   /* what peers are to hear later (hca/say.h) */
+	struct vb_lock far_lock;   /* guards far; taken before a context's events */
+	struct vb_list far;	   /* targets of other processes that are open here (verbs/peer_target.c) */
 	/* Targets here that other processes have open (verbs/openings.c); taken before contexts_lock, after
 	 * the adapter's control. */
 	pthread_mutex_t openings_lock; /* guards openings */
 	struct vb_list openings;
 	_Atomic bool opening_events; /* inner.async has some, which are to be told */
-	_Atomic uint64_t dm_used;   /* bytes of device memory that are allocated */
+	_Atomic uint64_t dm_used;    /* bytes of device memory that are allocated */
 	_Atomic(struct vb_peer_mem *)
 	    peer_mems[VB_ADAPTERS]; /* who has, or had, a number; peer_up() writes */
 };

@@ -43,7 +43,7 @@ struct vb_context {
 	struct vb_device *dev;
 	struct vb_adapter *adapter;
 	_Atomic bool closing; /* ibv_close_device() was called; children may be left */
-	bool dead; /* in a forked child: what extended CQs look at, whose functions stay */
+	bool dead;	      /* in a forked child: what extended CQs look at, whose functions stay */
 	uint64_t
 	    from; /* imported: incarnation of the adapter whose handles it takes, maybe our own; else 0 */
 	struct vb_evq async;

@@ -81,8 +81,8 @@ static int fetch(struct vb_hca *h, struct vb_peer *peer, uint32_t handle, uint64
 		err = ask(peer, handle, &fd, length);
 	if (!err && fd < 0)
 		err = *length ? vb_refuse(EMFILE, CALL, "this process has no room for one more descriptor")
-			      : vb_refuse(ENOENT, CALL,
-					  "the context holds no device memory of handle 0x%08x", handle);
+			      : vb_refuse(ENOENT, CALL, "the context holds no device memory of handle 0x%08x",
+					  handle);
 	errno = err;
 	return err ? -1 : fd;
 }

@@ -213,6 +213,7 @@ struct vb_qp *vb_target_leave(struct vb_qp *h)
 
 struct vb_qp *vb_qp_close(struct vb_qp *qp)
 {
+	struct vb_context *c;
 	struct vb_qp *last;
 
 	if (qp->far) {
@@ -221,7 +222,10 @@ struct vb_qp *vb_qp_close(struct vb_qp *qp)
 	}
 	if (!qp->of)
 		return keeps(qp) ? NULL : qp;
+	c = qp->of->ctx;
 	last = vb_target_leave(qp);
+	if (!last && atomic_load(&c->closing)) /* it is closed, and left the target behind for this one */
+		vb_openings_expel(c);
 	vb_qp_await_events(qp);
 	vb_target_unmake(qp);
 	return last;

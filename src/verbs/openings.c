@@ -19,13 +19,13 @@
 #define AGAIN (10 * VB_MSEC) /* nobody tells when a peer has read what it was told before */
 
 struct opening {
-	struct vb_qp qp;	/* first; its context is hca->inner */
-	struct vb_xrcd xrcd;	/* on which the target leans if its maker's is gone */
-	struct vb_list node;	/* among hca->openings; guarded, as the rest, by their lock */
-	struct vb_peer *peer;	/* who has it open; ended with it, so it takes no reference */
-	uint32_t handle;	/* the peer's name for it */
-	uint32_t ticket;	/* of the last change that it asked for, */
-	int32_t err;		/* and what came of that */
+	struct vb_qp qp;      /* first; its context is hca->inner */
+	struct vb_xrcd xrcd;  /* on which the target leans if its maker's is gone */
+	struct vb_list node;  /* among hca->openings; guarded, as the rest, by their lock */
+	struct vb_peer *peer; /* who has it open; ended with it, so it takes no reference */
+	uint32_t handle;      /* the peer's name for it */
+	uint32_t ticket;      /* of the last change that it asked for, */
+	int32_t err;	      /* and what came of that */
 };
 
 static struct opening *opening_at(struct vb_list *n)
@@ -66,8 +66,7 @@ static void end(struct opening *o)
 static int open_for(struct vb_hca *h, struct vb_peer *peer, const struct vb_target_tell *t)
 {
 	struct vb_xrcd named = {.id = {t->open.dev, t->open.ino}};
-	struct ibv_qp_open_attr a = {
-	    .qp_num = t->open.qpn, .qp_type = IBV_QPT_XRC_RECV, .xrcd = &named.ibv};
+	struct ibv_qp_open_attr a = {.qp_num = t->open.qpn, .qp_type = IBV_QPT_XRC_RECV, .xrcd = &named.ibv};
 	struct opening *o;
 
 	if (t->open.device != h->device || t->open.dev == VB_XRCD_PRIVATE)

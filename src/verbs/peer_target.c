@@ -387,10 +387,10 @@ static int try(struct far_target *f, const struct ibv_qp_attr *a, uint32_t mask,
 	if (!err || err == EAGAIN)
 		return err;
 	return err == EIO || err == ETIMEDOUT ? refuse(f, "ibv_modify_qp", err)
-	       : err == ENOMEM		      ? vb_qp_modify_refuse(&f->qp, err, a)
-					      : vb_refuse(err, "ibv_modify_qp",
-							  "process %u, whose target QP 0x%06x is, refuses: %s",
-							  f->peer->pid, f->qp.qpn, strerror(err));
+	       : err == ENOMEM
+		   ? vb_qp_modify_refuse(&f->qp, err, a)
+		   : vb_refuse(err, "ibv_modify_qp", "process %u, whose target QP 0x%06x is, refuses: %s",
+			       f->peer->pid, f->qp.qpn, strerror(err));
 }
 
 int vb_target_modify(struct vb_qp *h, const struct ibv_qp_attr *a, uint32_t mask)
