@@ -12,7 +12,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include "kit.h"
+#include "xrc.h"
 
 enum { QPS = 2, LEN = 40000, BOUND = 20, ROUNDS = 3, STEPS = ROUNDS + 4 };
 
@@ -24,11 +24,13 @@ struct board {
 	struct kit_card cards[2][QPS];
 	struct ibv_shpd shpd[2];
 	uint32_t pd[2], mr[2], dm[2]; /* handles */
+	uint32_t target[2];
 };
 
 static struct board *board;
 static int me;
 static int sock[2]; /* each end sends the other its cmd_fd */
+static int domain;  /* a file, of XRC */
 
 struct end {
 	struct ibv_device **list;
@@ -51,6 +53,8 @@ struct end {
 	struct ibv_pd *their_pd;
 	struct ibv_mr *their_mr;
 	struct ibv_dm *their_dm;
+	struct ibv_xrcd *xrcd;
+	struct ibv_qp *target, *their_target;
 	/* a window, and the region that it is bound to */
 	struct ibv_mw *mw;
 	struct ibv_mr *wide;
@@ -252,7 +256,34 @@ static int swap_descriptors(const struct end *e, int *fd)
 	return *fd < 0 ? LEFT_ALONE : WELL;
 }
 
-/* Each end joins the other's domain and imports the other's objects. */
+static int make_target(struct end *e)
+{
+	struct ibv_xrcd_init_attr xa = {
+	    .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = domain, .oflags = O_CREAT};
+	struct ibv_qp_init_attr_ex qa = {.qp_type = IBV_QPT_XRC_RECV, .comp_mask = IBV_QP_INIT_ATTR_XRCD};
+
+	MUST(e->xrcd = ibv_open_xrcd(e->ctx, &xa));
+	qa.xrcd = e->xrcd;
+	MUST(e->target = ibv_create_qp_ex(e->ctx, &qa));
+	board->target[me] = e->target->qp_num;
+	return WELL;
+}
+
+static int open_theirs(struct end *e)
+{
+	struct ibv_qp_open_attr oa = {.comp_mask = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD |
+						   IBV_QP_OPEN_ATTR_TYPE,
+				      .qp_num = board->target[!me],
+				      .xrcd = e->xrcd,
+				      .qp_type = IBV_QPT_XRC_RECV};
+	struct ibv_qp_attr a = {.qp_state = IBV_QPS_ERR};
+
+	MUST(e->their_target = ibv_open_qp(e->ctx, &oa));
+	MUST_BE_0(ibv_modify_qp(e->their_target, &a, IBV_QP_STATE));
+	return WELL;
+}
+
+/* Each end joins the other's domain, imports the other's objects and opens the other's target. */
 static int other_end(struct end *e)
 {
 	int fd;
@@ -262,6 +293,7 @@ static int other_end(struct end *e)
 	board->pd[me] = e->pd->handle;
 	board->mr[me] = e->mr[0]->handle;
 	board->dm[me] = e->dm->handle;
+	STEP(make_target(e));
 	STEP(meet(STEPS));
 	STEP(swap_descriptors(e, &fd));
 	e->there = ibv_import_device(fd);
@@ -274,6 +306,7 @@ static int other_end(struct end *e)
 	MUST(e->their_pd = ibv_import_pd(e->there, board->pd[!me]));
 	MUST(e->their_mr = ibv_import_mr(e->their_pd, board->mr[!me]));
 	MUST(e->their_dm = ibv_import_dm(e->there, board->dm[!me]));
+	STEP(open_theirs(e));
 	return meet(STEPS + 1); /* nobody leaves while the other one is at it */
 }
 
@@ -347,6 +380,9 @@ static void tear_down(struct end *e)
 	CHECK(!e->shared || !ibv_dealloc_pd(e->shared));
 	CHECK(!e->nothing || !ibv_dereg_mr(e->nothing));
 	CHECK(!e->demand || !ibv_dereg_mr(e->demand));
+	CHECK(!e->target || !ibv_destroy_qp(e->target));
+	CHECK(!e->their_target || !ibv_destroy_qp(e->their_target));
+	CHECK(!e->xrcd || !ibv_close_xrcd(e->xrcd));
 	for (int i = 0; i < QPS; i++)
 		CHECK(!e->qp[i] || !ibv_destroy_qp(e->qp[i]));
 	for (int i = 0; i < QPS; i++)
@@ -466,6 +502,7 @@ int main(int argc, char **argv)
 	int how[2];
 
 	board = kit_shared(sizeof *board);
+	domain = xrc_domain_file();
 	for (int side = 0; side < 2; side++) {
 		unsigned calls = 0, points = 0;
 

@@ -98,13 +98,11 @@ void xrc_reset(struct ibv_qp *qp)
  * ignored. rnr_retry 1: a receive request that is missing is soon told. */
 uint8_t xrc_rnr_retry = 1, xrc_timeout = 14;
 
-void xrc_to_rts(struct ibv_qp *qp, const union ibv_gid *gid, uint32_t dest)
+void xrc_to_rtr(struct ibv_qp *qp, const union ibv_gid *gid, uint32_t dest)
 {
 	const int init = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
 	const int rtr = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 			IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-	const int rts = IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_SQ_PSN | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-			IBV_QP_MAX_QP_RD_ATOMIC;
 	struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT,
 				.port_num = 1,
 				.qp_access_flags = KIT_ALL,
@@ -112,16 +110,24 @@ void xrc_to_rts(struct ibv_qp *qp, const union ibv_gid *gid, uint32_t dest)
 				.dest_qp_num = dest,
 				.ah_attr = {.port_num = 1, .is_global = 1, .grh = {.dgid = *gid}},
 				.max_dest_rd_atomic = 8,
-				.max_rd_atomic = 8,
-				.min_rnr_timer = 1,
-				.timeout = xrc_timeout,
-				.retry_cnt = 7,
-				.rnr_retry = xrc_rnr_retry};
+				.min_rnr_timer = 1};
 
 	CHECK(!ibv_modify_qp(qp, &a, init), "%s", strerror(errno));
 	a.qp_state = IBV_QPS_RTR;
 	CHECK(!ibv_modify_qp(qp, &a, rtr), "%s", strerror(errno));
-	a.qp_state = IBV_QPS_RTS;
+}
+
+void xrc_to_rts(struct ibv_qp *qp, const union ibv_gid *gid, uint32_t dest)
+{
+	const int rts = IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_SQ_PSN | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+			IBV_QP_MAX_QP_RD_ATOMIC;
+	struct ibv_qp_attr a = {.qp_state = IBV_QPS_RTS,
+				.max_rd_atomic = 8,
+				.timeout = xrc_timeout,
+				.retry_cnt = 7,
+				.rnr_retry = xrc_rnr_retry};
+
+	xrc_to_rtr(qp, gid, dest);
 	CHECK(!ibv_modify_qp(qp, &a, rts), "%s", strerror(errno));
 }
 

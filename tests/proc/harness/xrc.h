@@ -32,6 +32,7 @@ struct ibv_qp *xrc_make_initiator(struct ibv_pd *pd, struct ibv_cq *cq);
 void xrc_open_side(struct xrc_side *s, int fd);
 void xrc_close_side(struct xrc_side *s);
 void xrc_reset(struct ibv_qp *qp);
+void xrc_to_rtr(struct ibv_qp *qp, const union ibv_gid *gid, uint32_t dest);
 void xrc_to_rts(struct ibv_qp *qp, const union ibv_gid *gid, uint32_t dest);
 void xrc_connect_self(struct xrc_side *s);
 void xrc_give(struct ibv_srq *srq, const struct ibv_mr *mr, uint64_t wr_id, size_t at, uint32_t len);
