@@ -29,7 +29,7 @@ static int meet_one(struct vb_adapter *a, uint32_t number, uint64_t until, struc
 	} else if (err == ECONNREFUSED && why.reach != VB_REACH_NOBODY) {
 		met->refused++;
 		met->why = why;
-		met->unable += why.reach == VB_REACH_UNABLE || why.reach == VB_REACH_CLOSED;
+		met->unable += why.reach == VB_REACH_UNABLE;
 	}
 	return err == ETIMEDOUT || err == ECONNREFUSED ? 0 : err;
 }
