@@ -410,6 +410,8 @@ void vb_forward_answer(struct vb_qp *qp, const struct vb_pkt *p)
 		return;
 	if (vb_psn_diff(upto, f->una) < 0 || vb_psn_diff(upto, f->psn) > 0)
 		return; /* of an earlier time */
+	if (positive && upto == f->una)
+		return; /* said once more: no answer to what was asked since */
 	if (qp->forwards->fetch.under_way) {
 		fetched(qp, f, p);
 		if (qp->state == IBV_QPS_ERR)
