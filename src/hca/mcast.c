@@ -172,8 +172,9 @@ int vb_mcast_attach(struct vb_hca *h, struct vb_qp *qp, const union ibv_gid *mgi
 			(void)detach(h, qp, mgid, lid, true);
 			return err;
 		}
+		/* Others look again before keep(), after which other threads return at once. */
+		vb_groups_stir(h->adapter);
 	} while (!keep(h, qp, mgid, lid, met));
-	vb_groups_stir(h->adapter);
 	return 0;
 }
 

@@ -375,6 +375,39 @@ static void threads_attach_the_same(void)
 	side_close(&s);
 }
 
+static bool is_met(struct side *s)
+{
+	struct vb_list *of = &vb_qp(s->end.qp)->mcasts;
+	bool met;
+
+	pthread_mutex_lock(&s->hca->mcast.groups.lock);
+	met = !vb_list_empty(of) && vb_list_entry(of->next, struct vb_mcast_attachment, on_qp)->met;
+	pthread_mutex_unlock(&s->hca->mcast.groups.lock);
+	return met;
+}
+
+/* Who finds that another thread has met everybody returns at once, and what is sent from then on comes. */
+static void who_finds_it_attached_relies_on_it(void)
+{
+	struct attaching a = {0};
+	struct side s;
+
+	side_open(&s);
+	a.s = &s;
+	for (int i = 0; i < 200; i++) {
+		pthread_t t;
+
+		goes_to(&s, 1, 0);
+		CHECK(!pthread_create(&t, NULL, attach_as_well, &a));
+		while (!is_met(&s))
+			sched_yield();
+		CHECK(!attach(&s, 1));
+		goes_to(&s, 1, 1);
+		CHECK(!pthread_join(t, NULL) && !detach(&s, 1));
+	}
+	side_close(&s);
+}
+
 /* Each adapter of a process is one of its own, and the sender's own is one too. */
 static void several_devices_of_a_process(void)
 {
@@ -584,6 +617,7 @@ int main(int argc, char **argv)
 	    {"a dead member is none", a_dead_member_is_none, .clean = true},
 	    {"a stopped sender is waited for", a_stopped_sender_is_waited_for, .clean = true},
 	    {"threads attach the same", threads_attach_the_same, .clean = true},
+	    {"who finds it attached relies on it", who_finds_it_attached_relies_on_it, .clean = true},
 	    {"several devices of a process", several_devices_of_a_process, .clean = true},
 	    {"without descriptors", without_descriptors, .clean = true},
 	    {"who lacks descriptors is asked again", who_lacks_descriptors_is_asked_again, .clean = true},
