@@ -356,13 +356,19 @@ static inline void take_up_to(struct vb_cq *cq, uint32_t tail, uint32_t head)
 		atomic_store_explicit(&cq->tail, tail, memory_order_release); /* pairs with vb_cq_handed() */
 }
 
+static __attribute__((cold, noinline)) int in_error(void)
+{
+	errno = EIO;
+	return -1;
+}
+
 int vb_cq_poll(struct vb_cq *cq, int n, struct ibv_wc *wc)
 {
 	uint32_t tail, head;
 	int i;
 
 	if (vb_cq_is_empty(cq))
-		return vb_unlikely(atomic_load_explicit(&cq->overrun, relaxed)) ? -1 : 0;
+		return vb_unlikely(atomic_load_explicit(&cq->overrun, relaxed)) ? in_error() : 0;
 	vb_lock_take(&cq->lock);
 	tail = atomic_load_explicit(&cq->tail, relaxed);
 	head = atomic_load_explicit(&cq->head, relaxed);

@@ -173,7 +173,8 @@ static inline struct ibv_wc *vb_cq_handed(const struct vb_cq *cq)
  * the CQ is in error and its event is posted; the caller moves the QP to the error state. */
 bool vb_cq_push(struct vb_cq *cq, const struct vb_cqe *e, bool solicited);
 
-/* Takes up to n entries; frees their queue slots. Returns how many, or -1 if the CQ is in error and empty. */
+/* Takes up to n entries; frees their queue slots.  Returns how many, or -1 with errno EIO if the CQ is in
+ * error and empty. */
 int vb_cq_poll(struct vb_cq *cq, int n, struct ibv_wc *wc);
 
 /* Takes the oldest entry to cq->turn, as vb_cq_poll() does to an array; under turn.lock.  0, ENOENT where
