@@ -90,7 +90,8 @@ static __attribute__((cold, noinline)) int refuse_start(const struct vb_cq *cq,
 	int was = errno;
 
 	if (cq->ctx->dead)
-		return vb_leave_code(was, EIO); /* said by nobody: programs poll again and again */
+		return vb_leave_code(was,
+				     vb_refuse(EIO, "ibv_start_poll", "the device was opened before fork()"));
 	return vb_leave_code(
 	    was, vb_refuse(EINVAL, "ibv_start_poll", "comp_mask 0x%x, no bits are known", attr->comp_mask));
 }

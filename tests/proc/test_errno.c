@@ -672,10 +672,13 @@ static void inherited(void)
 {
 	struct ibv_comp_cntr_init_attr ia = {0};
 	struct ibv_comp_cntr *counter = ibv_create_comp_cntr(ctx, &ia);
+	struct ibv_cq_ex *extended = ibv_create_cq_ex(ctx, &(struct ibv_cq_init_attr_ex){.cqe = 4});
+	struct ibv_poll_cq_attr p = {0};
 	struct kit_end e;
 	struct ibv_wc wc;
 	pid_t child;
 
+	CHECK(extended);
 	kit_end_open(&e, pd, 4, PAGE);
 	child = kit_fork();
 	if (!child) {
@@ -683,6 +686,7 @@ static void inherited(void)
 		FAILS_CODE(kit_recv(&e, 1, 0, 8), EIO);
 		FAILS_CODE(kit_post(&e, IBV_WR_SEND, 1, 0, 8, NULL, 0), EIO);
 		FAILS_MINUS(ibv_poll_cq(e.cq, 1, &wc), EIO);
+		FAILS_CODE(ibv_start_poll(extended, &p), EIO);
 		FAILS_CODE(ibv_req_notify_cq(e.cq, 0), EIO);
 		FAILS_NULL(ibv_create_comp_channel(ctx), EIO);
 		FAILS_CODE(ibv_query_qp(e.qp, NULL, 0, NULL), EIO);
@@ -691,6 +695,7 @@ static void inherited(void)
 	}
 	CHECK(!kit_reap(child));
 	WORKS(ibv_destroy_comp_cntr(counter));
+	WORKS(ibv_destroy_cq((struct ibv_cq *)extended));
 	kit_end_close(&e);
 }
 
