@@ -47,11 +47,13 @@ bool vb_path_is_connected(const struct vb_path *p)
 }
 
 /* Both ends of a connection choose the same one, and queue pairs that were made one after the other different
- * ones. */
+ * ones, but where the order among several queue pairs matters. */
 static const struct vb_lane *lane_of(const struct vb_path *p)
 {
 	uint32_t own = p->qp->qpn, far = p->qp->dest_qpn;
 
+	if (p->qp->transport->answers_apart)
+		return &p->peer->lanes[0];
 	return &p->peer->lanes[(own < far ? own : far) % p->peer->nlanes];
 }
 

@@ -555,19 +555,19 @@ static void enter(struct vb_qp *qp, enum ibv_qp_state from)
 }
 
 /* The types that are acknowledged differ in how they take a packet in. */
-#define RELIABLE(takes_brief, takes_in, sends, owing)                                              \
-	{                                                                                          \
-		.acked = true, .brief = takes_brief, .input = takes_in, .ack = vb_completer_ack,   \
-		.received = vb_completer_received, .output = sends, .owes = owing, .timer = timer, \
-		.path = path, .last_word = last_word, .enter = enter, .error = vb_rc_error,        \
-		.flush = vb_rc_flush,                                                              \
+#define RELIABLE(apart, takes_brief, takes_in, sends, owing)                                                \
+	{                                                                                                   \
+		.acked = true, .answers_apart = apart, .brief = takes_brief, .input = takes_in,             \
+		.ack = vb_completer_ack, .received = vb_completer_received, .output = sends, .owes = owing, \
+		.timer = timer, .path = path, .last_word = last_word, .enter = enter, .error = vb_rc_error, \
+		.flush = vb_rc_flush,                                                                       \
 	}
 
-const struct vb_transport vb_rc_transport = RELIABLE(brief, input, vb_requester_output, owes);
+const struct vb_transport vb_rc_transport = RELIABLE(false, brief, input, vb_requester_output, owes);
 const struct vb_transport vb_xrc_initiator_transport =
-    RELIABLE(brief, vb_xrc_initiator_input, vb_requester_output, owes);
+    RELIABLE(true, brief, vb_xrc_initiator_input, vb_requester_output, owes);
 const struct vb_transport vb_xrc_target_transport =
-    RELIABLE(target_brief, vb_xrc_target_input, target_output, target_owes);
+    RELIABLE(true, target_brief, vb_xrc_target_input, target_output, target_owes);
 
 /* Unreliable connections (UC): the same requester and responder; nothing is owed, and nothing waited for. */
 

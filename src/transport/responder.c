@@ -1,6 +1,6 @@
 /* The responder: executes requests in PSN order, once each, and owes answers.  Taking a request in sends
- * nothing: an ACK or NAK owed is one cumulative state, READ and atomic answers wait in responder resources
- * (answers.c). */
+ * nothing (but for receive_done()): an ACK or NAK owed is one cumulative state, READ and atomic answers wait
+ * in responder resources (answers.c). */
 #include <string.h>
 
 #include "iba/shown.h"
@@ -125,6 +125,9 @@ static void receive_done(struct vb_qp *qp, const struct vb_pkt *p, enum ibv_wc_o
 		to->wc_flags = IBV_WC_WITH_INV;
 		to->invalidated_rkey = p->inv_rkey;
 	}
+	/* The peer must find the ACK before the program's answer.  RC's vb_rc_output() sees to that. */
+	if (vb_unlikely(qp->transport->answers_apart) && qp->resp.ack_owed && qp->path.out)
+		vb_responder_ack(qp);
 	vb_take_done(qp, handed ? NULL : &e, p->solicited);
 }
 

@@ -2,10 +2,11 @@
  * protocol through qp->transport, which creation takes from here.
  *
  * A transport owns no socket, no thread and no clock.  Packets come in through input(), the time through
- * timer(), and packets leave through a path's way out whenever output() runs.  Taking a packet in never sends
- * one.  Every operation is called with qp->lock held, and further locks where it says so; none blocks,
- * allocates or makes a system call of its own.  No operation is NULL: where a type has nothing to do it has a
- * function that does nothing. */
+ * timer(), and packets leave through a path's way out whenever output() runs.  Taking a packet in sends none
+ * but the ACK of an XRC target (transport/responder.c), and never needs room for it.  Every operation is
+ * called with qp->lock held, and further locks where it says so; none blocks, allocates or makes a system
+ * call of its own. No operation is NULL: where a type has nothing to do it has a function that does nothing.
+ */
 #ifndef VB_TRANSPORT_TRANSPORT_H
 #define VB_TRANSPORT_TRANSPORT_H
 
@@ -90,6 +91,11 @@ struct vb_transport {
 	/* Whether requests wait for an acknowledgement.  Otherwise they are complete once they have left, and
 	 * what the far end cannot take is dropped there. */
 	bool acked;
+
+	/* Whether a program answers a message by another queue pair than the one whose ACK the message waits
+	 * for (XRC).  That ACK must not be overtaken: it leaves before the completion is there, and all queue
+	 * pairs of such types keep to one lane (hca/path.c). */
+	bool answers_apart;
 
 	/* Whether its queue pairs may be attached to multicast groups. */
 	bool multicast;

@@ -119,12 +119,40 @@ static void only_the_initiator_asks(void **state)
 	sim_free(s);
 }
 
+/* The answer to a message comes from another queue pair than the ACK.  Who waits for events of both must find
+ * the ACK first, so it has left when the message's completion is there. */
+static void the_ack_goes_before_the_completion(void **state)
+{
+	struct sim *s = desk();
+	struct vb_qp *qp = &s->n[1].qp;
+	struct vb_pkt p = {.op = &vb_opcodes[VB_FAMILY_XRC | VB_SEND_ONLY],
+			   .opcode = VB_FAMILY_XRC | VB_SEND_ONLY,
+			   .psn = qp->resp.epsn,
+			   .srqn = SIM_SRQN,
+			   .ack_req = true,
+			   .source = &qp->path.source};
+
+	(void)state;
+	sim_take(s, 1, 4096, 64);
+	vb_lock_take(&qp->lock);
+	qp->transport->input(qp, &p);
+	assert_int_equal(s->seen, 1);
+	assert_int_equal(s->trace[0].p.opcode, VB_FAMILY_XRC | VB_ACK);
+	assert_int_equal(s->trace[0].p.psn, p.psn);
+	assert_false(qp->resp.ack_owed);
+	vb_lock_give(&qp->lock);
+	sim_free(s);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(every_packet_names_the_srq), cmocka_unit_test(what_has_come_before_needs_no_srq),
-	    cmocka_unit_test(an_srq_goes_in_the_middle),  cmocka_unit_test(each_end_has_one_half),
+	    cmocka_unit_test(every_packet_names_the_srq),
+	    cmocka_unit_test(what_has_come_before_needs_no_srq),
+	    cmocka_unit_test(an_srq_goes_in_the_middle),
+	    cmocka_unit_test(each_end_has_one_half),
 	    cmocka_unit_test(only_the_initiator_asks),
+	    cmocka_unit_test(the_ack_goes_before_the_completion),
 	};
 
 	return cmocka_run_group_tests_name("xrc", tests, NULL, NULL);

@@ -139,7 +139,7 @@ static void spy_flush(struct vb_qp *qp)
 
 static const struct vb_transport spy = {spy_brief, spy_input, spy_ack,	spy_received,  spy_output,
 					spy_owes,  spy_timer, spy_path, spy_last_word, spy_enter,
-					spy_error, spy_flush, true,	false};
+					spy_error, spy_flush, true,	false,	       false};
 
 static uint32_t count(enum op op)
 {
