@@ -33,9 +33,10 @@ struct head {
 static struct board {
 	int n;
 	unsigned each, group, xrc; /* messages to each process, to the group, to each SRQ */
-	_Atomic int opened, finished, over;
+	_Atomic int opened, connected, finished, over;
 	_Atomic unsigned sent[MAX];		 /* rounds of datagrams, by each */
 	_Atomic uint64_t got[MAX], dropped[MAX]; /* datagrams, each process's own */
+	_Atomic unsigned xrc_got[MAX];		 /* messages of XRC */
 	struct kit_card card[MAX];
 	union ibv_gid gid[MAX];
 	uint32_t srqn[MAX], ini[MAX], tgt[MAX];
@@ -194,6 +195,7 @@ static bool take_xrc(void)
 		give(wc[i].wr_id);
 	}
 	xrc_got += (unsigned)in;
+	atomic_store(&board->xrc_got[me], xrc_got);
 	return out + in > 0;
 }
 
@@ -225,6 +227,10 @@ static void open_all(int domain)
 	/* In pairs: each one's initiator leads to the other one's target. */
 	xrc_to_rts(side.tgt, &board->gid[me ^ 1], board->ini[me ^ 1]);
 	xrc_to_rts(side.ini, &board->gid[me ^ 1], board->tgt[me ^ 1]);
+	/* A target that is not connected yet drops what comes, and half a second of that is an error: less
+	 * than one of many processes may wait for its CPU. */
+	atomic_fetch_add(&board->connected, 1);
+	kit_until(&board->connected, board->n);
 }
 
 static void close_all(void)
@@ -262,6 +268,28 @@ static void child(int domain)
 	for (int i = 0; i < board->n; i++)
 		CHECK(next_seq[BY_XRC][i] == board->xrc);
 	close_all();
+}
+
+/* They finish at about the same time, and on a busy machine minutes after they began: only where nothing
+ * moves at all they hang. */
+static void until_finished(void)
+{
+	uint64_t moved, last = 0;
+	double since = kit_now();
+
+	while (atomic_load(&board->finished) < board->n) {
+		moved = (uint64_t)atomic_load(&board->finished);
+		for (int i = 0; i < board->n; i++)
+			moved += atomic_load(&board->got[i]) + atomic_load(&board->dropped[i]) +
+				 atomic_load(&board->xrc_got[i]);
+		if (moved != last) {
+			last = moved;
+			since = kit_now();
+		}
+		CHECK(kit_now() < since + 60, "nothing moves, and %d of %d have finished",
+		      atomic_load(&board->finished), board->n);
+		kit_nap(10);
+	}
 }
 
 /* All datagrams have arrived, or have been counted where they were lost.  The two are read one after the
@@ -310,7 +338,7 @@ static void crowd(void)
 			exit(0);
 		}
 	}
-	kit_until(&board->finished, board->n);
+	until_finished();
 	accounted_for((uint64_t)board->n * board->n * (board->each + board->group));
 	atomic_store(&board->over, 1);
 	for (int i = 0; i < board->n; i++)
