@@ -3,6 +3,7 @@
 
 UCX_TLS leaves UCX nothing but the verbs: were they not usable, it would end with a word about that.  It finds devices by
 their files, so it wants `verbena run`."""
+import os
 import re
 
 import stranger
@@ -11,13 +12,20 @@ TLS = ["ud_verbs", "rc_verbs,ud_verbs"]
 TESTS = ["tag_lat -s 8 -n 5000", "tag_lat -s 100000 -n 200", "tag_bw -s 8 -n 20000", "tag_bw -s 65536 -n 1000",
          "ucp_put_lat -s 8 -n 2000", "ucp_put_bw -s 65536 -n 1000", "ucp_get -s 8 -n 1000", "ucp_get -s 65536 -n 200",
          "ucp_add -s 8 -n 1000", "ucp_fadd -s 4 -n 1000", "ucp_swap -s 8 -n 1000", "ucp_cswap -s 8 -n 1000"]
+SIZES = {8: 2000, 4096: 1000, 65536: 300, 1 << 20: 50}
+if os.environ.get("VERBENA_SOAK"):
+    TLS += ["ud_verbs,self", "rc_verbs,ud_verbs,self"]
+    TESTS += [f"{test} -s {size} -n {n}" for test in ("tag_lat", "tag_bw", "ucp_put_lat", "ucp_put_bw", "ucp_get") for size, n in SIZES.items()]
+    TESTS += [f"{test} -s {size} -n 1000" for test in ("ucp_add", "ucp_fadd", "ucp_swap", "ucp_cswap") for size in (4, 8)]
+else:
+    TESTS += [f"{test} -s {1 << 20} -n 20" for test in ("tag_bw", "ucp_put_lat", "ucp_get")]
 FINAL = re.compile(r"^Final: +(\d+) ", re.M)
 
 
 class Row:
     def __init__(self, tls, test):
         self.argv = ["ucx_perftest", "-w", "10", "-t", *test.split()]
-        self.env = {"UCX_TLS": tls, "UCX_LOG_LEVEL": "warn", "VERBENA_LOG": "stderr"}
+        self.env = {"UCX_TLS": tls, "UCX_NET_DEVICES": "verbena0:1", "UCX_LOG_LEVEL": "warn", "VERBENA_LOG": "stderr"}
         self.name = f"UCX_TLS={tls} ucx_perftest {test}"
         self.iters = int(test.split("-n ")[1])
 
