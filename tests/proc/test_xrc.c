@@ -95,6 +95,57 @@ static void keys_are_of_the_srqs_domain(void)
 	xrc_close_side(&s);
 }
 
+/* Regions and windows that a message of XRC may reach (rules 44, 45, 48): a window's key while it is bound,
+ * and a region's of the SRQ's domain only as long as it is there, and of that domain. */
+static void rule_48_keys_come_and_go(void)
+{
+	struct ibv_mw_bind b = {.send_flags = IBV_SEND_SIGNALED};
+	struct ibv_pd *elsewhere;
+	struct ibv_mr *mr;
+	struct ibv_mw *mw;
+	struct xrc_side s;
+	uint32_t key;
+
+	xrc_open_side(&s, -1);
+	elsewhere = ibv_alloc_pd(s.ctx);
+	mr = ibv_reg_mr(s.pd, s.buf, XRC_SIZE, KIT_ALL | IBV_ACCESS_MW_BIND);
+	mw = ibv_alloc_mw(s.pd, IBV_MW_TYPE_1);
+	CHECK(elsewhere && mr && mw);
+	for (int i = 0; i < 3; i++) {
+		xrc_connect_self(&s);
+		if (!i) { /* a window, bound by another queue pair of the domain */
+			b.bind_info = (struct ibv_mw_bind_info){.mr = mr,
+								.addr = (uintptr_t)s.buf + 4096,
+								.length = 64,
+								.mw_access_flags = IBV_ACCESS_REMOTE_WRITE};
+			CHECK(!ibv_bind_mw(s.ini, mw, &b) && xrc_ends(&s) == IBV_WC_SUCCESS);
+		}
+		key = i ? mr->rkey : mw->rkey;
+		s.buf[4096] = 0;
+		s.buf[0] = 7;
+		xrc_post(&s, IBV_WR_RDMA_WRITE, s.srqn, 0, 8, (uintptr_t)s.buf + 4096, key);
+		CHECK(xrc_ends(&s) == IBV_WC_SUCCESS && s.buf[4096] == 7, "%d", i);
+		if (!i) { /* unbound */
+			b.bind_info.length = 0;
+			CHECK(!ibv_bind_mw(s.ini, mw, &b) && xrc_ends(&s) == IBV_WC_SUCCESS);
+			CHECK(!ibv_dealloc_mw(mw));
+		} else if (i == 1) {
+			CHECK(!ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, elsewhere, NULL, 0, 0));
+			key = mr->rkey;
+		} else {
+			CHECK(!ibv_dereg_mr(mr));
+		}
+		s.buf[0] = 8;
+		xrc_post(&s, IBV_WR_RDMA_WRITE, s.srqn, 0, 8, (uintptr_t)s.buf + 4096, key);
+		CHECK(xrc_ends(&s) == IBV_WC_REM_ACCESS_ERR && s.buf[4096] == 7, "%d", i);
+		CHECK(xrc_event_of(s.ctx, s.tgt) == IBV_EVENT_QP_ACCESS_ERR);
+		if (i == 1)
+			CHECK(!ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, s.pd, NULL, 0, 0));
+	}
+	CHECK(!ibv_dealloc_pd(elsewhere));
+	xrc_close_side(&s);
+}
+
 /* A number that is nobody's, a basic SRQ's, another domain's: the same NAK, and the same event (annex A14).
  */
 static void srqs_that_are_not_the_domains(void)
@@ -452,6 +503,7 @@ static void many_senders(void)
 static const struct kit_case cases[] = {
     {.name = "all operations", .run = all_operations, .clean = true},
     {.name = "keys are of the SRQ's domain", .run = keys_are_of_the_srqs_domain, .clean = true},
+    {.name = "keys come and go", .run = rule_48_keys_come_and_go, .clean = true},
     {.name = "SRQs that are not the domain's", .run = srqs_that_are_not_the_domains, .clean = true},
     {.name = "no receive is posted", .run = no_receive_is_posted, .clean = true},
     {.name = "an SRQ goes", .run = an_srq_goes, .clean = true},

@@ -125,6 +125,37 @@ static enum vb_reason why(const struct sim *s, unsigned n)
 	return (enum vb_reason)s->n[n].qp.why.reason;
 }
 
+/* rules 46 to 48 of a transport that refuses nothing: what the window does not let through is dropped, and
+ * counted as what it is; binding and taking back are this end's own, and fail as ever. */
+static void rule_48_over_uc(void **state)
+{
+	struct desk d = desk(SIM_CFG(.family = VB_FAMILY_UC), IBV_MW_TYPE_2);
+	struct vb_drops *drops = &d.s->n[1].drops;
+	struct sim *s = d.s;
+	uint64_t id;
+
+	(void)state;
+	sim_fill(s, 64);
+	id = bind_to(&d, d.mw, rkey(d.mw, 1), (uintptr_t)s->mem[1] + 4096, 0, IBV_ACCESS_REMOTE_WRITE);
+	sim_settle(s);
+	sim_expect(s, 1, true, id, IBV_WC_MW_BIND_ERR);
+	sim_modify(s, 1, IBV_QPS_RTS); /* from SQE */
+	bind(&d, rkey(d.mw, 1), 4096, 64, IBV_ACCESS_REMOTE_WRITE);
+	used(s, IBV_WR_RDMA_WRITE, rkey(d.mw, 1), 4096, 64, OK);
+	assert_memory_equal(s->mem[1] + 4096, s->mem[0], 64);
+	used(s, IBV_WR_RDMA_WRITE, rkey(d.mw, 1), 4097, 64, OK);
+	assert_int_equal(drops->count[VB_R_KEY_BOUNDS], 1);
+	assert_int_equal(s->mem[1][4096 + 64], 0);
+	id = invalidate(s, 1, IBV_WR_LOCAL_INV, rkey(d.mw, 1));
+	sim_settle(s);
+	sim_expect(s, 1, true, id, OK);
+	used(s, IBV_WR_RDMA_WRITE, rkey(d.mw, 1), 4096, 8, OK);
+	assert_int_equal(drops->count[VB_R_KEY_STALE] + drops->count[VB_R_KEY_UNKNOWN], 1);
+	assert_int_equal(s->n[1].qp.state, IBV_QPS_RTS);
+	assert_int_equal(sim_event(s, 1), -1);
+	leave(&d);
+}
+
 /* rule 47: what the region must have, by the flags of the request */
 static void rule_47_access(void **state)
 {
@@ -806,6 +837,7 @@ static void over_a_bad_wire(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(rule_48_over_uc),
 	    cmocka_unit_test(rule_47_access),
 	    cmocka_unit_test(rule_47_window_access),
 	    cmocka_unit_test(rule_47_range),
