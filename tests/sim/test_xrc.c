@@ -74,6 +74,21 @@ static void an_srq_goes_in_the_middle(void **state)
 	sim_free(s);
 }
 
+/* A completion is the SRQ's and outlives the target; what is made in its place, and perhaps completes to the
+ * same queue, has nothing to do with it. */
+static void rule_36_completions_are_the_srqs(void **state)
+{
+	struct sim *s = desk();
+	uint64_t r = sim_take(s, 1, 4096, 1024);
+
+	(void)state;
+	sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	sim_settle(s);
+	vb_cq_forget(&s->n[1].rcq, &s->n[1].qp); /* as of a queue pair that is reset or destroyed */
+	sim_expect(s, 1, false, r, IBV_WC_SUCCESS);
+	sim_free(s);
+}
+
 /* An initiator answers no requests, and a target takes no answers. */
 static void each_end_has_one_half(void **state)
 {
@@ -153,6 +168,7 @@ int main(void)
 	    cmocka_unit_test(each_end_has_one_half),
 	    cmocka_unit_test(only_the_initiator_asks),
 	    cmocka_unit_test(the_ack_goes_before_the_completion),
+	    cmocka_unit_test(rule_36_completions_are_the_srqs),
 	};
 
 	return cmocka_run_group_tests_name("xrc", tests, NULL, NULL);
