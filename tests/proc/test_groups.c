@@ -56,12 +56,16 @@ static void side_close(struct side *s)
 	CHECK(!ibv_close_device(s->ctx));
 }
 
-/* Groups of this run's own: others of the network namespace may be at the same. */
+/* Groups of this run's own: others of the network namespace may be at the same.  Of both families, by turns: half
+ * of an IPv4 group's GID is zero. */
 static union ibv_gid group(uint8_t n)
 {
 	union ibv_gid g = {.raw = {0xff, 0x15, [15] = n}};
 
-	memcpy(g.raw + 4, &run, sizeof(run));
+	if (n % 2)
+		g = (union ibv_gid){.raw = {[10] = 0xff, 0xff, 0xe4, (uint8_t)run, (uint8_t)(run >> 8), n}};
+	else
+		memcpy(g.raw + 4, &run, sizeof(run));
 	return g;
 }
 
