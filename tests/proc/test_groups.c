@@ -56,8 +56,8 @@ static void side_close(struct side *s)
 	CHECK(!ibv_close_device(s->ctx));
 }
 
-/* Groups of this run's own: others of the network namespace may be at the same.  Of both families, by turns: half
- * of an IPv4 group's GID is zero. */
+/* Groups of this run's own: others of the network namespace may be at the same.  Of both families, by turns:
+ * half of an IPv4 group's GID is zero. */
 static union ibv_gid group(uint8_t n)
 {
 	union ibv_gid g = {.raw = {0xff, 0x15, [15] = n}};
