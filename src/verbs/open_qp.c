@@ -202,12 +202,15 @@ struct vb_qp *vb_target_leave(struct vb_qp *h)
 	struct vb_qp *target = h->of;
 	bool last;
 
-	vb_lock_take(&target->lock);
+	vb_qp_hold(target);
 	leave(target, h);
-	last = target->closed && vb_list_empty(&target->opened);
+	last = vb_list_empty(&target->opened);
 	if (target->closed && !last)
 		lean(target);
-	vb_hca_give(target);
+	if (last && !target->closed && atomic_load(&target->ctx->closing))
+		vb_qp_to_reset(target); /* ibv_close_device() has left it for those that had it open */
+	last = last && target->closed;
+	vb_qp_drop(target);
 	return last ? target : NULL;
 }
 

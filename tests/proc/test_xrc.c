@@ -313,6 +313,37 @@ static void a_target_is_opened(void)
 	xrc_close_side(&s);
 }
 
+/* Its maker's device is closed, and the target left to who has it open: it serves until that one lets go. */
+static void a_closed_device_leaves_a_target(void)
+{
+	struct ibv_context *maker, *part;
+	struct ibv_xrcd *x;
+	struct ibv_qp *tgt, *h;
+	struct xrc_side s;
+	int fd = xrc_domain_file();
+
+	xrc_open_side(&s, fd);
+	maker = kit_open();
+	tgt = xrc_make_target(maker, xrc_open_domain(maker, fd, 0));
+	part = kit_open();
+	x = xrc_open_domain(part, fd, 0);
+	h = xrc_open_target(part, x, tgt->qp_num);
+	CHECK(h);
+	xrc_timeout = 8;
+	xrc_to_rts(h, &s.gid, s.ini->qp_num);
+	xrc_to_rts(s.ini, &s.gid, tgt->qp_num);
+	xrc_timeout = 14;
+	CHECK(!ibv_close_device(maker));
+	xrc_give(s.srq, s.mr, 1, XRC_SIZE / 2, 64);
+	xrc_give(s.srq, s.mr, 2, XRC_SIZE / 2, 64);
+	xrc_post(&s, IBV_WR_SEND, s.srqn, 0, 8, 0, 0);
+	CHECK(xrc_ends(&s) == IBV_WC_SUCCESS);
+	CHECK(!ibv_destroy_qp(h) && !ibv_close_xrcd(x) && !ibv_close_device(part));
+	xrc_post(&s, IBV_WR_SEND, s.srqn, 0, 8, 0, 0);
+	CHECK(xrc_ends(&s) == IBV_WC_RETRY_EXC_ERR);
+	xrc_close_side(&s);
+}
+
 /* A domain is a file's, and exists as long as somebody has it open. */
 static void domains(void)
 {
@@ -509,6 +540,7 @@ static const struct kit_case cases[] = {
     {.name = "an SRQ goes", .run = an_srq_goes, .clean = true},
     {.name = "what is refused", .run = what_is_refused, .clean = true},
     {.name = "a target is opened", .run = a_target_is_opened, .clean = true},
+    {.name = "a closed device leaves a target", .run = a_closed_device_leaves_a_target},
     {.name = "domains", .run = domains, .clean = true},
     {.name = "two processes", .run = two_processes, .clean = true},
     {.name = "many senders", .run = many_senders, .clean = true},
