@@ -1,15 +1,16 @@
 /* A peer that writes rubbish (harness/scribble.h) while it talks by datagrams, through a multicast group and
- * by XRC: packets of all types, also to queue pairs that expect nothing of it, what deputies are asked and
- * told over the control socket, the groups that it shows.  The victim does not crash or hang, what takes
- * datagrams goes on taking them, its requests have ended when the peer is gone at the latest, nothing stays
- * of what it had for that peer.  It then talks to an honest one.
+ * by XRC: packets of all types, also to queue pairs that expect nothing of it, what deputies and targets that
+ * others have open are asked and told over the control socket, the groups that it shows.  The victim does not
+ * crash or hang, what takes datagrams goes on taking them, its requests have ended when the peer is gone at
+ * the latest, nothing stays of what it had for that peer.  It then talks to an honest one.
  *
- *     proc-rubbish_kinds [ROUNDS [SEED]]      default 8; 300 in make soak */
+ *     proc-rubbish_kinds [ROUNDS [SEED]]      default 10; 300 in make soak */
 #include <poll.h>
 #include <pthread.h>
 
 #include "hca/hca.h"
 #include "scribble.h"
+#include "verbs/target.h"
 #include "xrc.h"
 
 enum {
@@ -45,6 +46,7 @@ struct half {
 	struct xrc_side x;
 	struct kit_end ud;
 	struct ibv_ah *there, *to_group;
+	struct ibv_qp *far; /* the peer's target, if it let this process open it */
 	const struct card *peer;
 	int posted, ended; /* by the initiator */
 	int sent, left;	   /* datagrams */
@@ -150,8 +152,23 @@ static void drain_events(struct ibv_context *ctx)
 	}
 }
 
+/* Whoever has a target open asks for it, and what comes of that the peer may say as it likes. */
+static void use_far(struct half *h)
+{
+	struct ibv_qp_init_attr init;
+	struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1};
+
+	if (!h->far)
+		h->far = xrc_open_target(h->x.ctx, h->x.xrcd, h->peer->tgt);
+	if (!h->far || kit_below(&rng, 64))
+		return;
+	(void)ibv_query_qp(h->far, &a, IBV_QP_STATE, &init);
+	(void)ibv_modify_qp(h->far, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+}
+
 static void close_half(struct half *h)
 {
+	CHECK(!h->far || !ibv_destroy_qp(h->far));
 	drain_events(h->x.ctx);
 	CHECK(!ibv_destroy_ah(h->there) && !ibv_destroy_ah(h->to_group));
 	CHECK(!ibv_detach_mcast(h->ud.qp, &group, 0));
@@ -193,6 +210,41 @@ static void say_something(const struct scribble_names *names)
 			   kit_below(&rng, 16) ? sizeof t : 1 + kit_below(&rng, VB_TELL_MAX - 28), -1);
 }
 
+/* What is said of targets that others have open: questions of all kinds, answers, events. */
+static void say_of_targets(const struct scribble_names *names)
+{
+	struct vb_adapter *a = vb_context(mine.x.ctx)->adapter;
+	struct vb_peer *peer = vb_peer_at(a, kit_below(&rng, vb_peer_count(a)));
+	struct vb_xrcd *x = vb_xrcd(mine.x.xrcd);
+	struct vb_target_tell t = {
+	    .head = {.kind = kit_below(&rng, 9), .ticket = kit_below(&rng, 200)},
+	    .handle = kit_below(&rng, 40),
+	};
+
+	if (t.head.kind == VB_TARGET_OPEN) {
+		t.open.dev = kit_below(&rng, 8) ? x->id.dev : VB_XRCD_PRIVATE;
+		t.open.ino = x->id.ino;
+		t.open.qpn = kit_below(&rng, 2) ? board->a.tgt : names->qpn[kit_below(&rng, names->nqpns)];
+	} else if (t.head.kind == VB_TARGET_MODIFY || t.head.kind == VB_TARGET_ANSWER) {
+		struct vb_target_attr *to = t.head.kind == VB_TARGET_MODIFY ? &t.modify.attr : &t.answer.attr;
+
+		for (size_t i = 0; i < sizeof *to; i++)
+			((uint8_t *)to)[i] = (uint8_t)scribble_rubbish(&rng);
+		to->state = (uint8_t)kit_below(&rng, 8);
+		if (t.head.kind == VB_TARGET_ANSWER) {
+			t.answer.err = kit_below(&rng, 3) ? (int)kit_below(&rng, 200) - 20 : 0;
+		} else {
+			t.modify.from = kit_below(&rng, 8);
+			t.modify.mask =
+			    1 << kit_below(&rng, 26) | 1 << kit_below(&rng, 26) | kit_below(&rng, 2);
+		}
+	} else {
+		t.event = kit_below(&rng, 12);
+	}
+	(void)vb_peer_tell(peer, VB_SUBJECT_TARGET, &t,
+			   kit_below(&rng, 16) ? sizeof t : 1 + kit_below(&rng, 80), -1);
+}
+
 static void *scribble(void *arg)
 {
 	const struct card *a = &board->a, *b = &board->b;
@@ -207,12 +259,14 @@ static void *scribble(void *arg)
 
 	memcpy(names.mgid, group.raw, sizeof names.mgid);
 	for (;;) {
-		int what = only ? only : 1 + (int)kit_below(&rng, 3);
+		int what = only ? only : 1 + (int)kit_below(&rng, 4);
 
 		if (what == 1)
 			scribble_packet(seg, &rng, &names);
 		else if (what == 2)
 			say_something(&names);
+		else if (what == 4)
+			say_of_targets(&names);
 		else
 			scribble_word(seg, &rng, (int)kit_below(&rng, SCRIBBLE_PARTS), b->tgt & 0xfff);
 		if (!kit_below(&rng, 64))
@@ -268,6 +322,19 @@ static int deputies(struct ibv_context *ctx)
 	return n;
 }
 
+/* How often peers have targets of this process open. */
+static int openings(struct ibv_context *ctx)
+{
+	struct vb_hca *h = vb_hca(vb_context(ctx)->adapter);
+	int n = 0;
+
+	pthread_mutex_lock(&h->openings_lock);
+	vb_list_each (node, &h->openings)
+		n++;
+	pthread_mutex_unlock(&h->openings_lock);
+	return n;
+}
+
 static void round_with(struct ibv_context *ctx, int what)
 {
 	int before = kit_descriptors(), status;
@@ -289,6 +356,8 @@ static void round_with(struct ibv_context *ctx, int what)
 		post_datagram(&h);
 		post_message(&h);
 		(void)deputies(ctx);
+		if (what == 4)
+			use_far(&h);
 	}
 	/* one that spoils its own tables may well crash */
 	CHECK(what >= 0 || waitpid(pid, &status, WNOHANG) == 0, "the honest peer ended: 0x%x", status);
@@ -297,10 +366,11 @@ static void round_with(struct ibv_context *ctx, int what)
 	      h.good, h.posted, h.received);
 	kill(pid, SIGKILL);
 	kit_reap(pid);
-	for (end = kit_now() + 20; h.ended < h.posted || h.left < h.sent || deputies(ctx);) {
+	for (end = kit_now() + 20; h.ended < h.posted || h.left < h.sent || deputies(ctx) || openings(ctx);) {
 		poll_half(&h, true);
-		CHECK(kit_now() < end, "%d of %d messages end, %d of %d datagrams, %d deputies stay: %d",
-		      h.ended, h.posted, h.left, h.sent, deputies(ctx), what);
+		CHECK(kit_now() < end,
+		      "%d of %d messages end, %d of %d datagrams, %d deputies stay, %d openings: %d", h.ended,
+		      h.posted, h.left, h.sent, deputies(ctx), openings(ctx), what);
 	}
 	CHECK(h.ud.qp->state == IBV_QPS_RTS);
 	close_half(&h);
@@ -310,7 +380,7 @@ static void round_with(struct ibv_context *ctx, int what)
 
 int main(int argc, char **argv)
 {
-	int rounds = argc > 1 ? atoi(argv[1]) : getenv("VERBENA_SOAK") ? 300 : 8;
+	int rounds = argc > 1 ? atoi(argv[1]) : getenv("VERBENA_SOAK") ? 300 : 10;
 	struct ibv_context *ctx;
 
 	rng = argc > 2 ? strtoull(argv[2], NULL, 0) : (uint64_t)getpid() << 20 ^ (uint64_t)time(NULL);
@@ -328,14 +398,14 @@ int main(int argc, char **argv)
 	/* forked peers before this process has a device, and after: both are what programs do */
 	ctx = kit_open();
 	for (int r = 0; r < rounds; r++) {
-		round_with(ctx, r % 4);
-		if (r % 4 == 3)
+		round_with(ctx, r % 5);
+		if (r % 5 == 4)
 			round_with(ctx, -1);
 	}
 	drain_events(ctx);
 	CHECK(!ibv_close_device(ctx));
 	/* what was forged did come to its victim */
-	CHECK(rounds < 4 || kit_log_says("bytes dropped: "), "%s", kit_log_text());
+	CHECK(rounds < 5 || kit_log_says("bytes dropped: "), "%s", kit_log_text());
 	printf("%d rounds\n", rounds);
 	return 0;
 }
