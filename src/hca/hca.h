@@ -92,7 +92,8 @@ struct vb_hca {
 	struct vb_list far;	   /* targets of other processes that are open here (verbs/peer_target.c) */
 	/* Targets here that other processes have open (verbs/openings.c); taken before contexts_lock, after
 	 * the adapter's control. */
-	pthread_mutex_t openings_lock; /* guards openings */
+	pthread_mutex_t
+	    openings_lock; /* guards openings; whoever ends a target for having it open holds it */
 	struct vb_list openings;
 	_Atomic bool opening_events; /* inner.async has some, which are to be told */
 	_Atomic uint64_t dm_used;    /* bytes of device memory that are allocated */

@@ -182,6 +182,23 @@ free_context:
 	return err;
 }
 
+/* Waits without the lock, since a stopped peer may hold it up: a program that closes destroys nothing
+ * meanwhile, but others may end a target, which permits nothing to wait for. */
+static void settle(struct vb_context *c)
+{
+	vb_lock_take(&c->lock);
+	vb_list_each (node, &c->qps) {
+		struct vb_qp *qp = vb_list_entry(node, struct vb_qp, on_ctx);
+
+		if (qp->ibv.qp_type == IBV_QPT_XRC_RECV)
+			continue;
+		vb_lock_give(&c->lock);
+		vb_direct_revoked(qp);
+		vb_lock_take(&c->lock);
+	}
+	vb_lock_give(&c->lock);
+}
+
 /* What the kernel does when a device's file is closed: QPs stop and the peers hear nothing more. */
 static unsigned silence(struct vb_context *c)
 {
@@ -198,20 +215,25 @@ static unsigned silence(struct vb_context *c)
 		vb_qp_drop(qp);
 	}
 	vb_lock_give(&c->lock);
-	/* Without the lock, since a stopped peer may hold it up; a program that closes destroys nothing
-	 * meanwhile. */
-	vb_list_each (node, &c->qps)
-		vb_direct_revoked(vb_list_entry(node, struct vb_qp, on_ctx));
+	settle(c);
 	return n;
 }
 
 /* What is left of its queue pairs. */
 static unsigned leave(struct vb_context *c)
 {
+	struct vb_hca *h = vb_hca(c->adapter);
+	unsigned n;
+
 	atomic_store(&c->closing, true);
 	vb_targets_release(c);
+	pthread_mutex_lock(&h->openings_lock);
 	vb_openings_expel(c);
-	return silence(c);
+	pthread_mutex_unlock(&h->openings_lock);
+	n = silence(c);
+	pthread_mutex_lock(&h->openings_lock); /* whoever was ending one of its targets has done so */
+	pthread_mutex_unlock(&h->openings_lock);
+	return n;
 }
 
 bool vb_context_close(struct vb_context *c)

@@ -71,7 +71,7 @@ static bool find_in(struct vb_context *c, struct vb_qp *h)
 	vb_list_each (n, &c->qps) {
 		struct vb_qp *qp = vb_list_entry(n, struct vb_qp, on_ctx);
 
-		if (found || !qp->xrcd || qp->qpn != h->qpn)
+		if (found || qp->ibv.qp_type != IBV_QPT_XRC_RECV || qp->qpn != h->qpn)
 			continue;
 		vb_lock_take(&qp->lock);
 		found = vb_xrcd_is(&qp->xrcd->id, &h->xrcd->id) &&
@@ -177,6 +177,7 @@ static void lean(struct vb_qp *target)
  * nobody needs that object any more may they end it. */
 static bool keeps(struct vb_qp *qp)
 {
+	struct vb_hca *h = vb_qp_hca(qp);
 	bool kept;
 
 	vb_lock_take(&qp->lock);
@@ -188,12 +189,14 @@ static bool keeps(struct vb_qp *qp)
 	if (!kept)
 		return false;
 	vb_qp_await_events(qp);
+	pthread_mutex_lock(&h->openings_lock);
 	vb_lock_take(&qp->lock);
 	kept = !vb_list_empty(&qp->opened);
 	qp->closed = true;
 	if (kept)
 		lean(qp);
 	vb_hca_give(qp);
+	pthread_mutex_unlock(&h->openings_lock);
 	return kept;
 }
 
@@ -202,6 +205,7 @@ struct vb_qp *vb_target_leave(struct vb_qp *h)
 	struct vb_qp *target = h->of;
 	bool last;
 
+	vb_mutex_assert_held(&vb_qp_hca(target)->openings_lock);
 	vb_qp_hold(target);
 	leave(target, h);
 	last = vb_list_empty(&target->opened);
@@ -214,22 +218,31 @@ struct vb_qp *vb_target_leave(struct vb_qp *h)
 	return last ? target : NULL;
 }
 
-struct vb_qp *vb_qp_close(struct vb_qp *qp)
+/* What stands for a target of this process goes. */
+static void part(struct vb_qp *h)
 {
-	struct vb_context *c;
+	struct vb_hca *hca = vb_qp_hca(h);
+	struct vb_context *c = h->of->ctx;
 	struct vb_qp *last;
 
-	if (qp->far) {
-		vb_target_close_far(qp);
-		return NULL;
-	}
-	if (!qp->of)
-		return keeps(qp) ? NULL : qp;
-	c = qp->of->ctx;
-	last = vb_target_leave(qp);
-	if (!last && atomic_load(&c->closing)) /* it is closed, and left the target behind for this one */
+	pthread_mutex_lock(&hca->openings_lock);
+	last = vb_target_leave(h);
+	if (last)
+		vb_qp_end(last);
+	else if (atomic_load(&c->closing)) /* it is closed, and left the target behind for this one */
 		vb_openings_expel(c);
-	vb_qp_await_events(qp);
-	vb_target_unmake(qp);
-	return last;
+	pthread_mutex_unlock(&hca->openings_lock);
+	vb_qp_await_events(h);
+	vb_target_unmake(h);
+}
+
+bool vb_qp_close(struct vb_qp *qp)
+{
+	if (!qp->far && !qp->of)
+		return !keeps(qp);
+	if (qp->far)
+		vb_target_close_far(qp);
+	else
+		part(qp);
+	return false;
 }

@@ -260,7 +260,7 @@ void vb_openings_expel(struct vb_context *c)
 {
 	struct vb_hca *h = vb_hca(c->adapter);
 
-	pthread_mutex_lock(&h->openings_lock);
+	vb_mutex_assert_held(&h->openings_lock);
 	vb_list_each_safe (n, tmp, &h->openings) {
 		struct opening *o = opening_at(n);
 		const struct vb_target_tell t = {.head.kind = VB_TARGET_ENDED, .handle = o->handle};
@@ -270,5 +270,4 @@ void vb_openings_expel(struct vb_context *c)
 		vb_hca_say(o->peer, VB_SUBJECT_TARGET, &t, sizeof(t));
 		end(o);
 	}
-	pthread_mutex_unlock(&h->openings_lock);
 }

@@ -418,9 +418,7 @@ VB_EXPORT VB_CODE(ibv_destroy_qp, (ibqp), struct ibv_qp *ibqp)
 		return 0;
 	if (vb_mcast_is_attached(vb_hca(qp->ctx->adapter), qp)) /* as the kernel has it */
 		return vb_refuse(EBUSY, "ibv_destroy_qp", "the QP is attached to a multicast group");
-	if (qp->xrcd)
-		qp = vb_qp_close(qp);
-	if (qp)
+	if (!qp->xrcd || vb_qp_close(qp))
 		vb_qp_end(qp);
 	return 0;
 }

@@ -14,7 +14,7 @@
  * device has it and it is of h's domain. */
 bool vb_target_join(struct vb_qp *h);
 /* h stands for it no more.  The target, if that was the last that had it open: it is to end (vb_qp_end());
- * else NULL. */
+ * else NULL.  Under hca->openings_lock, as the end. */
 struct vb_qp *vb_target_leave(struct vb_qp *h);
 /* What stands for a target, with the domain counted; `size` bytes, of which struct vb_qp is the first member.
  * NULL: no memory.  Pairs with vb_target_unmake(). */
@@ -87,7 +87,7 @@ void vb_openings_prepare(struct vb_hca *h); /* before the adapter is there */
 void vb_openings_peer_down(struct vb_peer *peer, enum vb_peer_end how);
 uint64_t vb_openings_tick(struct vb_hca *h, uint64_t now); /* vb_hca_upper.timers */
 /* The context closes: those of its targets end that nobody in this process has open any more, and so do,
- * for the others that have them open, those that it leaves behind. */
+ * for the others that have them open, those that it leaves behind.  Under openings_lock. */
 void vb_openings_expel(struct vb_context *c);
 
 #endif

@@ -82,9 +82,9 @@ int vb_query_rt_values_ex(struct ibv_context *context, struct ibv_values_ex *val
 
 /* xrcd.c, open_qp.c: verbs_context */
 struct ibv_qp *vb_open_qp(struct ibv_context *context, struct ibv_qp_open_attr *attr);
-/* A target, or what stands for one, is destroyed by its holder: NULL, unless it was the last; then the
- * target, which is to end. */
-struct vb_qp *vb_qp_close(struct vb_qp *qp);
+/* A target, or what stands for one, is destroyed by its holder.  Whether qp is a target that nobody else has
+ * open, and is to end. */
+bool vb_qp_close(struct vb_qp *qp);
 struct ibv_xrcd *vb_open_xrcd(struct ibv_context *context, struct ibv_xrcd_init_attr *attr);
 int vb_close_xrcd(struct ibv_xrcd *xrcd);
 
