@@ -27,7 +27,7 @@ struct far_target {
 	uint32_t handle;	/* its name there; set once */
 	bool open;		/* ibv_open_qp() has succeeded; until then events wait, */
 	uint32_t early;		/* as bits */
-	bool gone;		/* the target has ended */
+	_Atomic bool gone;	/* the target has ended */
 	pthread_mutex_t asking; /* held over a change: its process remembers what came of the last one */
 };
 
@@ -82,6 +82,17 @@ void vb_target_unpack(struct ibv_qp_attr *to, const struct vb_target_attr *a)
 				   .timeout = a->timeout,
 				   .retry_cnt = a->retry_cnt,
 				   .rnr_retry = a->rnr_retry};
+}
+
+/* As its process has it; once it has ended it stays in ERR. */
+static void note_state(struct far_target *f, enum ibv_qp_state state)
+{
+	struct vb_hca *h = vb_qp_hca(&f->qp);
+
+	vb_lock_take(&h->far_lock);
+	if (!f->gone)
+		f->qp.ibv.state = state;
+	vb_lock_give(&h->far_lock);
 }
 
 /* 0, EIO: target or process are gone; ETIMEDOUT; or what the process says. */
@@ -180,7 +191,7 @@ static int ask_open(struct far_target *f, uint64_t until)
 				 f->peer->pid);
 	if (err)
 		return no_such(f->qp.qpn, "");
-	f->qp.ibv.state = t.answer.attr.state;
+	note_state(f, t.answer.attr.state);
 	return 0;
 }
 
@@ -383,7 +394,7 @@ static int try(struct far_target *f, const struct ibv_qp_attr *a, uint32_t mask,
 	vb_target_pack(&t.modify.attr, a);
 	err = ask(f, &t, until);
 	if (!err)
-		f->qp.ibv.state = mask & IBV_QP_STATE ? a->qp_state : is.qp_state;
+		note_state(f, mask & IBV_QP_STATE ? a->qp_state : is.qp_state);
 	if (!err || err == EAGAIN)
 		return err;
 	return err == EIO || err == ETIMEDOUT ? refuse(f, "ibv_modify_qp", err)
