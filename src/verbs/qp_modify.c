@@ -329,6 +329,7 @@ VB_EXPORT VB_CODE(ibv_modify_qp, (ibqp, a, attr_mask), struct ibv_qp *ibqp, stru
 	} while (err == EAGAIN); /* an error came in between, and other rules hold */
 	if (err)
 		return vb_qp_modify_refuse(qp, err, a);
-	ibqp->state = mask & IBV_QP_STATE ? a->qp_state : from;
+	if (ibqp != &qp->ibv) /* else apply() has said so, and an error may have come since */
+		ibqp->state = mask & IBV_QP_STATE ? a->qp_state : from;
 	return 0;
 }
