@@ -61,17 +61,21 @@ bool vb_conn_is_ours(struct vb_adapter *a, struct conn *c)
 /* Besides the hang-up: a child that the peer forked may keep its sockets open.  In another PID namespace the
  * peer has no PID here, and a kernel or sandbox may refuse; then the hang-up must do.  A lack of descriptors
  * or memory passes: contact is made another time. */
-static int watch_process(struct vb_adapter *a, struct conn *c)
+static int watch_process(struct vb_adapter *a, struct conn *c, struct vb_reach_facts *t)
 {
 	int err;
 
 	if (!c->pid || c->pid == (uint32_t)getpid())
 		return 0;
 	c->pidfd = (int)syscall(SYS_pidfd_open, c->pid, 0);
-	if (c->pidfd < 0)
-		return errno == EMFILE || errno == ENFILE || errno == ENOMEM ? errno : 0;
+	if (c->pidfd < 0) {
+		err = errno == EMFILE || errno == ENFILE || errno == ENOMEM ? errno : 0;
+		*t = vb_reach_trouble(err, VB_CALL_PIDFD_OPEN);
+		return err;
+	}
 	err = watch(a, c->pidfd, &c->on_pid);
 	if (err) {
+		*t = vb_reach_trouble(err, VB_CALL_EPOLL);
 		close(c->pidfd);
 		c->pidfd = -1;
 	}
@@ -102,8 +106,7 @@ int vb_conn_make(struct vb_adapter *a, struct conn **out, int sock, uint32_t pid
 	*t = vb_reach_trouble(err, VB_CALL_EPOLL);
 	if (err)
 		goto free_conn;
-	err = watch_process(a, c);
-	*t = vb_reach_trouble(err, VB_CALL_PIDFD_OPEN);
+	err = watch_process(a, c, t);
 	if (err)
 		goto unwatch;
 	vb_list_append(&a->conns, &c->node);
