@@ -14,11 +14,12 @@ struct waiting {
 	struct vb_list node;
 	struct vb_peer *peer;
 	uint32_t ticket;
+	uint8_t subject;
 	bool done;
 	struct vb_answer *answer;
 };
 
-void vb_ask_answered(struct vb_peer *peer, const void *msg, size_t len, int fd)
+void vb_ask_answered(struct vb_peer *peer, uint8_t subject, const void *msg, size_t len, int fd)
 {
 	struct vb_hca *h = vb_hca(peer->adapter);
 	int mine = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 3) : -1;
@@ -29,7 +30,7 @@ void vb_ask_answered(struct vb_peer *peer, const void *msg, size_t len, int fd)
 	vb_list_each (n, &h->asked) {
 		struct waiting *w = vb_list_entry(n, struct waiting, node);
 
-		if (w->ticket != head.ticket || w->peer != peer || w->done)
+		if (w->ticket != head.ticket || w->subject != subject || w->peer != peer || w->done)
 			continue;
 		memcpy(w->answer->msg, msg, len);
 		w->answer->len = len;
@@ -53,8 +54,7 @@ static bool is_done(struct vb_hca *h, const struct waiting *w)
 }
 
 /* Asks again now and then, since a question or an answer finds no room in a socket that nobody reads. */
-static int await(struct vb_hca *h, const struct waiting *w, uint8_t subject, const void *msg, size_t len,
-		 uint64_t until)
+static int await(struct vb_hca *h, const struct waiting *w, const void *msg, size_t len, uint64_t until)
 {
 	static const struct timespec nap = {.tv_nsec = 200000};
 	uint64_t again = 0;
@@ -66,7 +66,7 @@ static int await(struct vb_hca *h, const struct waiting *w, uint8_t subject, con
 			return EIO;
 		if (now > until)
 			return ETIMEDOUT;
-		if (now >= again && vb_peer_tell(w->peer, subject, msg, len, -1))
+		if (now >= again && vb_peer_tell(w->peer, w->subject, msg, len, -1))
 			again = now + VB_ASK_PATIENCE / 8;
 		syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &nap, NULL); /* no cancellation point */
 	}
@@ -76,7 +76,7 @@ static int await(struct vb_hca *h, const struct waiting *w, uint8_t subject, con
 int vb_ask(struct vb_peer *peer, uint8_t subject, void *msg, size_t len, uint64_t until,
 	   struct vb_answer *answer)
 {
-	struct waiting w = {.peer = peer, .answer = answer};
+	struct waiting w = {.peer = peer, .subject = subject, .answer = answer};
 	struct vb_hca *h = vb_hca(peer->adapter);
 	struct vb_ask_head head;
 	int err;
@@ -89,7 +89,7 @@ int vb_ask(struct vb_peer *peer, uint8_t subject, void *msg, size_t len, uint64_
 	vb_lock_take(&h->ask_lock);
 	vb_list_append(&h->asked, &w.node);
 	vb_lock_give(&h->ask_lock);
-	err = await(h, &w, subject, msg, len, until);
+	err = await(h, &w, msg, len, until);
 	vb_lock_take(&h->ask_lock);
 	vb_list_unlink(&w.node);
 	vb_lock_give(&h->ask_lock);

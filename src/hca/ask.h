@@ -26,7 +26,7 @@ struct vb_answer {
  * answer.  A question may be heard more than once, and also after this has returned.  Without locks. */
 int vb_ask(struct vb_peer *peer, uint8_t subject, void *msg, size_t len, uint64_t until,
 	   struct vb_answer *answer);
-/* An answer came; fd stays the caller's.  For the one who hears the subject. */
-void vb_ask_answered(struct vb_peer *peer, const void *msg, size_t len, int fd);
+/* An answer came, to a question of that subject; fd stays the caller's.  For the one who hears it. */
+void vb_ask_answered(struct vb_peer *peer, uint8_t subject, const void *msg, size_t len, int fd);
 
 #endif

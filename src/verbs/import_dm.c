@@ -47,7 +47,7 @@ void vb_import_told(struct vb_peer *peer, const void *msg, size_t len, int fd)
 	if (t.head.kind == TELL_DM_ASK)
 		answer(peer, &t);
 	else if (t.head.kind == TELL_DM_ANSWER)
-		vb_ask_answered(peer, msg, len, fd);
+		vb_ask_answered(peer, VB_SUBJECT_DM, msg, len, fd);
 }
 
 /* Another process's: a descriptor in *fd, -1: there is none for us; 0 or errno. */

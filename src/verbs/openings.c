@@ -140,7 +140,7 @@ static void hear(struct vb_peer *peer, const void *msg, size_t len, int fd)
 		return;
 	memcpy(&t, msg, sizeof(t));
 	if (t.head.kind == VB_TARGET_ANSWER) {
-		vb_ask_answered(peer, msg, len, -1);
+		vb_ask_answered(peer, VB_SUBJECT_TARGET, msg, len, -1);
 	} else if (t.head.kind == VB_TARGET_EVENT || t.head.kind == VB_TARGET_ENDED) {
 		vb_target_told(peer, &t);
 	} else {

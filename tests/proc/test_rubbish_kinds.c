@@ -34,7 +34,8 @@ struct card {
 
 static struct board {
 	_Atomic int step;
-	struct card a, b; /* the victim's, its peer's */
+	struct card a, b;	 /* the victim's, its peer's */
+	_Atomic uint32_t ticket; /* of the victim's last question */
 } * board;
 
 static union ibv_gid group;
@@ -217,7 +218,7 @@ static void say_of_targets(const struct scribble_names *names)
 	struct vb_peer *peer = vb_peer_at(a, kit_below(&rng, vb_peer_count(a)));
 	struct vb_xrcd *x = vb_xrcd(mine.x.xrcd);
 	struct vb_target_tell t = {
-	    .head = {.kind = kit_below(&rng, 9), .ticket = kit_below(&rng, 200)},
+	    .head = {.kind = kit_below(&rng, 9), .ticket = atomic_load(&board->ticket) + kit_below(&rng, 3)},
 	    .handle = kit_below(&rng, 40),
 	};
 
@@ -240,6 +241,16 @@ static void say_of_targets(const struct scribble_names *names)
 		}
 	} else {
 		t.event = kit_below(&rng, 12);
+	}
+	if (t.head.kind == VB_TARGET_ANSWER && kit_below(&rng, 2)) { /* to another question than was asked */
+		struct {
+			struct vb_ask_head head;
+			uint32_t handle, reserved;
+			uint64_t length;
+		} dm = {.head = {2, t.head.ticket}};
+
+		(void)vb_peer_tell(peer, VB_SUBJECT_DM, &dm, sizeof dm, domain);
+		return;
 	}
 	(void)vb_peer_tell(peer, VB_SUBJECT_TARGET, &t,
 			   kit_below(&rng, 16) ? sizeof t : 1 + kit_below(&rng, 80), -1);
@@ -356,6 +367,7 @@ static void round_with(struct ibv_context *ctx, int what)
 		post_datagram(&h);
 		post_message(&h);
 		(void)deputies(ctx);
+		atomic_store(&board->ticket, vb_hca(vb_context(ctx)->adapter)->tickets);
 		if (what == 4)
 			use_far(&h);
 	}
