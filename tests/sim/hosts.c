@@ -13,6 +13,7 @@
 #include "hca/peers.h"
 #include "hca/progress.h"
 #include "hca/send.h"
+#include "hca/srq.h"
 #include "hca/warm.h"
 
 #pragma GCC diagnostic ignored "-Wunused-parameter" /* stand-ins need little of what they are told */
@@ -82,6 +83,7 @@ struct vb_adapter {
 	struct link *links[LINKS];
 	uint32_t nlinks;
 	uint32_t made; /* queue pairs and domains */
+	uint32_t srqs; /* the same */
 };
 
 struct hosts {
@@ -564,14 +566,17 @@ void hosts_free(struct hosts *h)
 
 /* ---- time ---- */
 
+/* What comes before the link is UP at this end, too, waits for that. */
 static void read_notes(struct vb_adapter *a)
 {
-	while (a->notes_n) {
+	for (uint32_t k = a->notes_n; k; k--) {
 		const struct note n = a->notes[a->notes_first++ % NOTES];
 
 		a->notes_n--;
 		if (n.from->state == VB_PEER_UP)
 			vb_hca_ops.told(n.from, n.subject, n.bytes, n.len, -1);
+		else if (n.from->state != VB_PEER_DOWN)
+			a->notes[(a->notes_first + a->notes_n++) % NOTES] = n;
 	}
 }
 
@@ -732,6 +737,45 @@ uint64_t hosts_packets(const struct hosts *h)
 
 /* ---- a pair on processes: as verbs/ creates, modifies and destroys queue pairs ---- */
 
+/* The SRQ of a target, and what its messages reach, which may be another process's than the target's. */
+static void attach_srq(struct sim *s, struct sim_node *n, struct vb_adapter *a)
+{
+	n->srq_ctx.adapter = a;
+	n->srq_keys = &a->hca.keys;
+	n->pd.id = (uint64_t)a->hca.keys.home << 32 | 0x10000 | a->srqs;
+	n->srq.number = a->number << VB_QPN_INDEX_BITS | a->srqs++;
+	n->xrcd.id = (struct vb_xrcd_id){1, (uintptr_t)s};
+	n->srqs_at = &a->hca.srqs;
+	n->qp.srqs = &s->on[1]->hca.srqs;
+}
+
+/* Nobody receives by it any more. */
+void hosts_end_srq(struct sim *s)
+{
+	struct sim_node *n = &s->n[1];
+	struct vb_adapter *a = n->srq_ctx.adapter;
+
+	if (!vb_list_linked(&n->srq.on_srqs))
+		return;
+	if (a->alive) {
+		vb_hca_forget_srq(&a->hca, &n->srq);
+	} else {
+		vb_srqs_drop(&a->hca.srqs, &n->srq);
+		vb_list_each (l, &a->hca.inner.qps) {
+			struct vb_qp *qp = vb_list_entry(l, struct vb_qp, on_ctx);
+
+			vb_lock_take(&qp->lock);
+			vb_qp_forget_srq(qp, &n->srq);
+			vb_lock_give(&qp->lock);
+		}
+	}
+	if (a != s->on[1] || !s->on[1]->alive)
+		return;
+	vb_lock_take(&n->qp.lock);
+	vb_qp_forget_srq(&n->qp, &n->srq);
+	vb_hca_give(&n->qp);
+}
+
 static void ground_attach(struct sim *s, unsigned i)
 {
 	struct vb_adapter *a = s->on[i];
@@ -745,6 +789,9 @@ static void ground_attach(struct sim *s, unsigned i)
 	n->qp.shown = &a->shown[at];
 	n->qp.transport = &a->hosts->steps[n->qp.ibv.qp_type];
 	a->qps[at] = &n->qp;
+	n->srq_ctx.adapter = a;
+	if (s->cfg.xrc && i == 1)
+		attach_srq(s, n, s->cfg.srq_on ? s->cfg.srq_on : a);
 }
 
 static void ground_made(struct sim *s, unsigned i)
@@ -752,6 +799,8 @@ static void ground_made(struct sim *s, unsigned i)
 	struct vb_adapter *a = s->on[i];
 	struct vb_qp *qp = &s->n[i].qp;
 
+	if (qp->forwards)
+		qp->forwards->ops = &vb_forward_ops;
 	if (!qp->dests)
 		return;
 	qp->dests->gids = vb_adapter_gids(a);
@@ -765,10 +814,11 @@ static void ground_posted(struct sim *s, unsigned i)
 
 static void ground_poll(struct sim *s, unsigned i)
 {
-	struct vb_rxq *where = vb_hca_poll_where(s->on[i]); /* as verbs/cq.c does */
+	struct vb_adapter *a = s->cfg.xrc && i == 1 ? s->n[1].srq_ctx.adapter : s->on[i];
+	struct vb_rxq *where = vb_hca_poll_where(a); /* as verbs/cq.c does */
 
 	if (where)
-		vb_hca_poll(s->on[i], where);
+		vb_hca_poll(a, where);
 }
 
 static void ground_drop(struct sim *s, unsigned i)
@@ -845,6 +895,8 @@ static void ground_leave(struct sim *s, unsigned i)
 		vb_hca_quiesce(&a->hca);
 	}
 	a->qps[qp->qpn % VB_QPN_INDICES] = NULL;
+	if (s->cfg.xrc && i == 1)
+		hosts_end_srq(s);
 }
 
 const struct sim_ground hosts_ground = {

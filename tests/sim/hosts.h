@@ -43,6 +43,9 @@ void hosts_sleep(struct vb_adapter *a);
 /* How the peers of this process are: how many of them are UP. */
 unsigned hosts_peers_up(const struct vb_adapter *a);
 
+/* The SRQ of a target of XRC goes. */
+void hosts_end_srq(struct sim *s);
+
 /* For sim_new_on(). */
 extern const struct sim_ground hosts_ground;
 

@@ -600,12 +600,15 @@ static void make_xrc(struct sim_node *n, unsigned i)
 	if (!i)
 		return;
 	n->qp.xrcd = n->srq.xrcd = &n->xrcd;
-	n->qp.srqs = &n->srqs;
 	n->srq.cq = &n->rcq;
-	n->srq.number = SIM_SRQN;
-	vb_srqs_init(&n->srqs);
+	n->srq.ctx = n->rcq.ctx = &n->srq_ctx;
 	vb_list_init(&n->srq.on_srqs);
-	vb_srqs_add(&n->srqs, &n->srq);
+	vb_srqs_init(&n->srqs);
+	if (!n->srqs_at) {
+		n->qp.srqs = n->srqs_at = &n->srqs;
+		n->srq.number = SIM_SRQN;
+	}
+	vb_srqs_add(n->srqs_at, &n->srq);
 }
 
 static void make_node(struct sim *s, unsigned i)
@@ -619,6 +622,7 @@ static void make_node(struct sim *s, unsigned i)
 				 .max_inline_data = c->inl};
 
 	assert_int_equal(vb_evq_init(&n->ctx.async), 0);
+	assert_int_equal(vb_evq_init(&n->srq_ctx.async), 0);
 	n->pd.id = 10 + i;
 	n->ctx.adapter = s->on[i];
 	n->scq.ctx = n->rcq.ctx = &n->ctx;
@@ -718,6 +722,7 @@ void sim_free(struct sim *s)
 		if (s->cfg.srq || s->cfg.xrc)
 			vb_rq_fini(&n->srq.rq);
 		vb_evq_fini(&n->ctx.async);
+		vb_evq_fini(&n->srq_ctx.async);
 		vb_mws_fini(&n->mws);
 		free(s->mem[i]);
 	}
@@ -728,11 +733,12 @@ void sim_free(struct sim *s)
 
 uint32_t sim_reg(struct sim *s, unsigned n, void *addr, uint64_t len, uint32_t access)
 {
-	uint32_t key = vb_key_publish(s->n[n].qp.keys, &(struct vb_key_spec){.pd = s->n[n].pd.id,
-									     .access = access,
-									     .iova = (uintptr_t)addr,
-									     .addr = (uintptr_t)addr,
-									     .length = len});
+	struct vb_keys *keys = s->n[n].srq_keys ? s->n[n].srq_keys : s->n[n].qp.keys;
+	uint32_t key = vb_key_publish(keys, &(struct vb_key_spec){.pd = s->n[n].pd.id,
+								  .access = access,
+								  .iova = (uintptr_t)addr,
+								  .addr = (uintptr_t)addr,
+								  .length = len});
 
 	assert_int_not_equal(key, 0);
 	return key;
@@ -821,7 +827,7 @@ int sim_send(struct sim *s, unsigned n, const struct ibv_send_wr *wr)
 		struct ibv_send_wr named = *wr;
 
 		if (!named.qp_type.xrc.remote_srqn) /* unless the test wants another */
-			named.qp_type.xrc.remote_srqn = SIM_SRQN;
+			named.qp_type.xrc.remote_srqn = s->n[1].srq.number;
 		if (!vb_builder_room(&b))
 			err = ENOMEM;
 		else if (build(s, &b, &named))

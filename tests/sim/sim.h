@@ -70,8 +70,10 @@ struct sim_cfg {
 	uint32_t mtu;	      /* 256 ... */
 	uint32_t path_mtu[2]; /* of the two, where the wire's own packets are larger; 0: the wire's */
 	uint8_t family;	      /* enum vb_family of both QPs */
-	bool xrc;   /* node 0 is an initiator of XRC, node 1 its target, with an SRQ of its domain */
-	bool local; /* NAKs carry reasons */
+	bool xrc; /* node 0 is an initiator of XRC, node 1 its target, with an SRQ of its domain */
+	struct vb_adapter *srq_on; /* which process, of simulated ones, that SRQ, its CQ and the memory
+				      belong to; NULL: the target's */
+	bool local;		   /* NAKs carry reasons */
 	bool srq, one_cq, sig_all;
 	bool lossless;	/* the wire can tell what was taken out */
 	bool lazy_acks; /* mere ACKs leave late, at random */
@@ -181,8 +183,10 @@ struct sim_node {
 	struct vb_pd pd;
 	struct vb_cq scq, rcq;
 	struct vb_srq srq;
-	struct vb_xrcd xrcd; /* xrc: of node 1, as what follows */
-	struct vb_srqs srqs;
+	struct vb_xrcd xrcd;	       /* xrc: of node 1, as what follows */
+	struct vb_srqs srqs, *srqs_at; /* srqs_at: NULL: the former */
+	struct vb_context srq_ctx;     /* of the SRQ, */
+	struct vb_keys *srq_keys;      /* and the keys of its process; NULL: the QP's */
 	struct vb_keys keys;
 	struct vb_mws mws;
 	struct vb_qp qp;

@@ -1,7 +1,7 @@
-/* A device at work: several processes with several connections, random operations on all of them at once, and
- * processes that end, leave and begin by seed, over a wire that may lose, against the model.  Whatever
- * happens to a peer, all that a program posted completes, once and in order; what succeeded was done; and in
- * the end nothing is under way and no timer runs.
+/* A device at work: several processes with several connections, of all types, and datagrams among them and to
+ * groups; random operations on all of them at once, and processes that end, leave and begin by seed, over a
+ * wire that may lose, against the model.  Whatever happens to a peer, all that a program posted completes,
+ * once and in order; what succeeded was done; and in the end nothing is under way and no timer runs.
  *
  * The first argument or VB_SEEDS: how many seeds (100; 1000 with VERBENA_SOAK); the second argument: the
  * first of them. */
@@ -38,7 +38,7 @@ struct run {
 	struct vb_adapter *stopped;
 };
 
-static unsigned ended, placed, busy, unreliable, attached, stops, came_to_groups;
+static unsigned ended, placed, busy, unreliable, deputies, attached, stops, came_to_groups;
 static uint64_t carried;
 
 static uint32_t below(struct run *r, uint32_t n)
@@ -71,6 +71,13 @@ static void add_pair(struct run *r, struct vb_adapter *a, struct vb_adapter *b)
 		c.dup = r->cfg.wire.dup;
 		c.late = r->cfg.wire.late;
 		unreliable++;
+	} else if (below(r, 3) == 0) {
+		c.xrc = true;
+		if (c.mtu > 4096)
+			c.path_mtu[0] = c.path_mtu[1] = 4096;
+		/* deputies count on a wire that loses nothing, as it is within a host */
+		c.srq_on = r->cfg.wire.loss || r->cfg.wire.dup || r->cfg.wire.late ? b : any_alive(r);
+		deputies += c.srq_on != b;
 	}
 	r->pairs++;
 	p->s = sim_new_on(&c, &hosts_ground, a, b);
@@ -113,13 +120,28 @@ static void end_pair(const struct run *r, struct pair *p)
 	p->s = NULL;
 }
 
+/* The process ends whose SRQ a target's messages name; the target stays. */
+static void srq_goes(const struct run *r, struct pair *p, bool orderly)
+{
+	if (orderly)
+		hosts_end_srq(p->s);
+	if (p->m.side[1].gone)
+		return;
+	model_gone(&p->m, 1);
+	if (p->m.side[0].gone)
+		end_pair(r, p);
+}
+
 /* The program at one end of it destroys its queue pair, or has ended. */
 static void one_end_goes(const struct run *r, struct pair *p, unsigned i, bool orderly)
 {
 	const struct vb_qp *other = &p->s->n[!i].qp;
 
-	if (p->m.side[i].gone)
+	if (p->m.side[i].gone) {
+		if (orderly) /* a target whose SRQ was another process's */
+			sim_leave(p->s, i);
 		return;
+	}
 	/* who is not acknowledged notices nothing */
 	p->dies[!i] = !orderly && other->acked && other->path.out && other->state == IBV_QPS_RTS;
 	if (orderly) {
@@ -288,6 +310,9 @@ static void somebody_ends(struct run *r)
 	bool orderly = below(r, 3) == 0;
 
 	for (unsigned k = 0; k < r->pairs; k++)
+		if (r->pair[k].s && r->pair[k].s->cfg.xrc && r->pair[k].s->cfg.srq_on == a)
+			srq_goes(r, &r->pair[k], orderly);
+	for (unsigned k = 0; k < r->pairs; k++)
 		for (unsigned i = 0; i < 2; i++)
 			if (r->pair[k].s && r->pair[k].s->on[i] == a) {
 				busy += !model_finished(&r->pair[k].m);
@@ -429,8 +454,8 @@ static void processes_come_and_go(void **state)
 	(void)state;
 	for_each_seed() run_seed(seeds.current);
 	print_message("%u processes ended, %u connections were in use then\n", ended, busy);
-	assert_true(seeds.count < 20 || (ended && busy && placed && carried && unreliable && attached &&
-					 stops && came_to_groups));
+	assert_true(seeds.count < 20 || (ended && busy && placed && carried && unreliable && deputies &&
+					 attached && stops && came_to_groups));
 }
 
 /* ---- single rules ---- */
