@@ -869,6 +869,15 @@ static void free_memberships(struct vb_mcasts *t, struct vb_qp *qp)
 	}
 }
 
+/* The same of the ways to its SRQs. */
+static void free_forwards(struct vb_qp *qp)
+{
+	struct vb_list *n;
+
+	while (qp->forwards && (n = vb_list_pop(&qp->forwards->all)))
+		free(vb_list_entry(n, struct vb_forward, node));
+}
+
 /* As vb_datagrams_drain(), which naps meanwhile. */
 static void drain(struct vb_adapter *a, struct vb_qp *qp)
 {
@@ -884,8 +893,10 @@ static void ground_leave(struct sim *s, unsigned i)
 	struct vb_adapter *a = s->on[i];
 	struct vb_qp *qp = &s->n[i].qp;
 
-	if (!a->alive)
+	if (!a->alive) {
 		free_memberships(&a->hca.mcast.groups, qp);
+		free_forwards(qp);
+	}
 	if (a->alive) {
 		assert_true(vb_list_empty(&qp->mcasts)); /* EBUSY */
 		drain(a, qp);
