@@ -1,4 +1,7 @@
 /* A target of XRC, packet by packet: when its SRQ is looked for, and what goes on without one (annex A14). */
+#include <stdlib.h>
+
+#include "obj/forward.h"
 #include "sim.h"
 
 enum { MTU = 256 };
@@ -159,6 +162,122 @@ static void the_ack_goes_before_the_completion(void **state)
 	sim_free(s);
 }
 
+/* ---- an SRQ of another process: the test is the deputy there ---- */
+
+enum { FAR_SRQN = 0x33001, FAR_PSN = 500 };
+
+static const struct vb_source far_source = {.high = VB_SOURCE_PEER, .low = 0x33};
+
+static bool far_is_not_own(const struct vb_qp *qp, uint32_t srqn)
+{
+	(void)qp;
+	return srqn != FAR_SRQN;
+}
+
+static void far_ends(struct vb_qp *qp)
+{
+	(void)qp;
+}
+
+static const struct vb_forward_ops far_ops = {.own = far_is_not_own, .end = far_ends};
+
+struct far {
+	struct sim *s;
+	struct sim_wire wire; /* from the target to the deputy */
+	struct vb_forward *f;
+};
+
+static void far_begin(struct far *d)
+{
+	struct vb_qp *qp;
+
+	d->s = desk();
+	qp = &d->s->n[1].qp;
+	sim_wire_init(&d->wire, d->s, 1);
+	d->f = calloc(1, sizeof *d->f + MTU);
+	assert_non_null(d->f);
+	*d->f = (struct vb_forward){.number = FAR_SRQN >> VB_QPN_INDEX_BITS,
+				    .deputy = d->s->n[0].qp.qpn, /* as all that node 1 sends */
+				    .ticket = 1,
+				    .out = &d->wire.out,
+				    .room = MTU,
+				    .source = far_source,
+				    .psn = FAR_PSN,
+				    .una = FAR_PSN};
+	qp->forwards->ops = &far_ops;
+	vb_lock_take(&qp->lock);
+	vb_forward_add(qp, d->f);
+	vb_lock_give(&qp->lock);
+}
+
+static void far_end(struct far *d)
+{
+	sim_settle(d->s);
+	sim_free(d->s);
+	sim_wire_free(&d->wire);
+	free(d->f);
+}
+
+/* The initiator asks for this, and the deputy is asked in turn. */
+static uint64_t far_op(struct far *d, enum ibv_wr_opcode op, uint8_t operation, uint32_t psn)
+{
+	struct ibv_sge sge;
+	struct ibv_send_wr wr = sim_wr(d->s, 0, op, 0, 8, 0, &sge);
+	struct sim_flying *came;
+	struct vb_pkt p;
+
+	wr.qp_type.xrc.remote_srqn = FAR_SRQN;
+	assert_int_equal(sim_send(d->s, 0, &wr), 0);
+	sim_run_for(d->s, 10000);
+	assert_int_equal(d->wire.n, 1);
+	came = sim_wire_take(&d->wire);
+	assert_null(vb_pkt_decode(&p, came->bytes, came->hdr_len, came->payload_len));
+	assert_int_equal(p.opcode, VB_FAMILY_XRC | operation);
+	assert_int_equal(p.psn, psn);
+	free(came);
+	return wr.wr_id;
+}
+
+/* The deputy answers. */
+static void far_says(struct far *d, uint8_t operation, uint32_t psn, uint32_t msn, uint64_t orig)
+{
+	struct vb_qp *qp = &d->s->n[1].qp;
+	const struct vb_pkt p = {.op = &vb_opcodes[VB_FAMILY_XRC | operation],
+				 .opcode = VB_FAMILY_XRC | operation,
+				 .psn = psn,
+				 .syndrome = VB_AETH_ACK,
+				 .msn = msn,
+				 .orig = orig,
+				 .source = &far_source};
+
+	vb_lock_take(&qp->lock);
+	qp->transport->input(qp, &p);
+	vb_lock_give(&qp->lock);
+	sim_run_for(d->s, 10000);
+}
+
+/* A deputy's ACK for a message comes once more when an atomic is with it: that is no result. */
+static void an_ack_said_again_is_no_answer(void **state)
+{
+	enum { ORIG = 77 };
+	struct far d;
+	uint64_t wr;
+
+	(void)state;
+	far_begin(&d);
+	wr = far_op(&d, IBV_WR_SEND, VB_SEND_ONLY, FAR_PSN);
+	sim_expect_none(d.s, 0);
+	far_says(&d, VB_ACK, FAR_PSN, 1, 0);
+	sim_expect(d.s, 0, true, wr, IBV_WC_SUCCESS);
+	wr = far_op(&d, IBV_WR_ATOMIC_FETCH_AND_ADD, VB_FETCH_ADD, FAR_PSN + 1);
+	far_says(&d, VB_ACK, FAR_PSN, 1, 0);
+	sim_expect_none(d.s, 0);
+	far_says(&d, VB_ATOMIC_ACK, FAR_PSN + 1, 2, ORIG);
+	sim_expect(d.s, 0, true, wr, IBV_WC_SUCCESS);
+	assert_int_equal(*(uint64_t *)(void *)d.s->mem[0], ORIG);
+	far_end(&d);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -169,6 +288,7 @@ int main(void)
 	    cmocka_unit_test(only_the_initiator_asks),
 	    cmocka_unit_test(the_ack_goes_before_the_completion),
 	    cmocka_unit_test(rule_36_completions_are_the_srqs),
+	    cmocka_unit_test(an_ack_said_again_is_no_answer),
 	};
 
 	return cmocka_run_group_tests_name("xrc", tests, NULL, NULL);
