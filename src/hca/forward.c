@@ -8,6 +8,7 @@
 #include "hca/all.h"
 #include "hca/say.h"
 #include "hca/send.h"
+#include "iba/limits.h"
 #include "iba/pkt.h"
 #include "iba/wr.h"
 #include "transport/transport.h"
@@ -350,7 +351,7 @@ static struct deputy *make_deputy(struct vb_hca *h, struct vb_peer *peer, const 
 	if (!d->number)
 		goto fini_qp;
 	vb_lock_take(&d->qp.lock);
-	room = vb_qp_resources(&d->qp, 2);
+	room = vb_qp_resources(&d->qp, VB_MAX_RD_ATOMIC); /* no target answers more of them again */
 	vb_lock_give(&d->qp.lock);
 	if (room)
 		goto give_number;

@@ -42,14 +42,17 @@ struct vb_forward {
 	uint8_t piece[];	 /* of a READ's answer, as it came last */
 };
 
-/* A request that is answered with more than an ACK (VB_OP_HELD), and is with a deputy: alone, and of a READ
- * as many bytes at a time as a packet has, which are asked for when there is room to pass them on. */
+/* A request that is answered with more than an ACK (VB_OP_HELD), and is with a deputy: alone.  A READ's
+ * answer comes packet by packet: each is asked for when there is room to pass it on, as a requester asks
+ * again for the rest of a READ, and so may be asked for as often as it is lost. */
 struct vb_fetch {
 	uint32_t psn, npsn; /* the target's */
+	uint32_t far_psn;   /* the first on the way to the deputy */
 	uint64_t va;
 	uint32_t rkey, length, srqn;
 	uint8_t opcode;
-	uint32_t at; /* which packet of its answer, beginning with 0, was asked for last */
+	uint32_t at;	/* which packet of the deputy's answer, beginning with 0, was asked for last, */
+	uint32_t until; /* and for which packet of the target's */
 	bool under_way, come;
 	bool first; /* the request itself, which no responder resource stands for yet */
 };

@@ -120,8 +120,8 @@ struct vb_resource {
 	uint32_t length;
 	uint64_t pd; /* READ: domain that the key must belong to */
 	/* READ: the ticket of the way to the process that has the region (obj/forward.h), 0: it is this one;
-	 * and the SRQ named */
-	uint32_t forward, srqn;
+	 * its first PSN on that way; and the SRQ named */
+	uint32_t forward, forward_psn, srqn;
 	uint64_t orig; /* atomic: saved result (rule 17) */
 };
 

@@ -76,7 +76,7 @@ static int read_packet(struct vb_qp *qp, struct vb_resource *res)
 	w.pd = res->pd;
 	p.pad = -len & 3;
 	if (vb_unlikely(res->forward)) {
-		there = vb_forward_fetch(qp, res, k, len, &bytes);
+		there = vb_forward_fetch(qp, res, k, &bytes);
 		if (!there)
 			return 0;
 	}
@@ -127,6 +127,8 @@ static int answer(struct vb_qp *qp, struct vb_resource *res)
 			r = read_packet(qp, res);
 			if (r != 1)
 				return r;
+			if (vb_unlikely(qp->deputy)) /* its target asks for each (vb_forward_fetch()) */
+				break;
 		}
 		return 1;
 	}

@@ -217,15 +217,14 @@ static void stop(struct vb_qp *qp, const struct vb_pkt *p)
 }
 
 /* One packet to a deputy that has nothing else to do.  next: the PSN that the target takes behind it. */
-static bool ask(struct vb_qp *qp, struct vb_forward *f, const struct vb_pkt *p, uint32_t next)
+static bool ask(struct vb_qp *qp, struct vb_forward *f, const struct vb_pkt *p, uint32_t psn, uint32_t next)
 {
 	struct vb_forwards *w = qp->forwards;
 
-	if (!send(f, p, f->psn)) {
+	if (!send(f, p, psn)) {
 		w->full = f->out;
 		return false;
 	}
-	f->psn = vb_psn_add(f->psn, 1);
 	w->next = next;
 	w->busy = f;
 	w->fetch.under_way = true;
@@ -239,52 +238,85 @@ static bool go_alone(struct vb_qp *qp, const struct vb_pkt *p)
 	struct vb_forwards *w = qp->forwards;
 	struct vb_forward *f = way_of(qp, p);
 	bool read = VB_OPERATION(p->opcode) == VB_READ_REQUEST;
-	struct vb_pkt to = *p;
-	uint32_t npsn = 1;
+	uint32_t npsn;
 
 	if (!f)
 		return false;
-	if (read) {
-		npsn = psn_count(p->dma_len, path_mtu(qp));
-		to.dma_len = npsn > 1 ? path_mtu(qp) : p->dma_len;
-	}
+	npsn = read ? psn_count(p->dma_len, path_mtu(qp)) : 1;
 	w->fetch = (struct vb_fetch){.psn = p->psn,
 				     .npsn = npsn,
+				     .far_psn = f->psn,
 				     .va = p->va,
 				     .rkey = p->rkey,
 				     .length = p->dma_len,
 				     .opcode = p->opcode,
 				     .srqn = p->srqn,
 				     .first = true};
-	if (!ask(qp, f, &to, vb_psn_add(p->psn, npsn)))
+	if (!ask(qp, f, p, f->psn, vb_psn_add(p->psn, npsn)))
 		return false;
+	f->psn = vb_psn_add(f->psn, read ? psn_count(p->dma_len, f->out->mtu) : 1);
 	expected_went(qp);
 	return true;
 }
 
-int vb_forward_fetch(struct vb_qp *qp, const struct vb_resource *res, uint32_t k, uint32_t len,
-		     const uint8_t **bytes)
+/* The rest of a READ, of which the deputy answers with one packet: it has been asked for all of it before. */
+static struct vb_pkt rest_of(const struct vb_fetch *x, const struct vb_forward *f)
+{
+	uint32_t off = x->at * f->out->mtu;
+
+	return (struct vb_pkt){.op = &vb_opcodes[x->opcode],
+			       .opcode = x->opcode,
+			       .pkey = VB_PKEY_DEFAULT,
+			       .srqn = x->srqn,
+			       .va = x->va + off,
+			       .rkey = x->rkey,
+			       .dma_len = x->length - off};
+}
+
+/* Somebody asks again for what is under way: so does the target, for its request or the answer may be lost.
+ */
+static void ask_again(const struct vb_forwards *w, const struct vb_pkt *p)
+{
+	const struct vb_fetch *x = &w->fetch;
+	struct vb_pkt rest;
+
+	if (w->busy->out->tells)
+		return;
+	if (x->first && p->psn == x->psn) {
+		send(w->busy, p, x->far_psn);
+	} else if (!x->first) {
+		rest = rest_of(x, w->busy);
+		send(w->busy, &rest, vb_psn_add(x->far_psn, x->at));
+	}
+}
+
+int vb_forward_fetch(struct vb_qp *qp, const struct vb_resource *res, uint32_t k, const uint8_t **bytes)
 {
 	struct vb_forwards *w = qp->forwards;
 	struct vb_forward *f = find_asked(w, res->forward);
-	struct vb_pkt p = {.op = &vb_opcodes[res->opcode],
-			   .opcode = res->opcode,
-			   .pkey = VB_PKEY_DEFAULT,
-			   .srqn = res->srqn,
-			   .va = res->va + (uint64_t)k * path_mtu(qp),
-			   .rkey = res->rkey,
-			   .dma_len = len};
+	uint32_t off = k * path_mtu(qp);
+	struct vb_pkt p;
 
 	if (!f)
 		return -1;
-	if (w->fetch.come && w->fetch.psn == res->psn && w->fetch.at == k) {
-		*bytes = f->piece;
+	if (w->fetch.come && w->fetch.psn == res->psn && w->fetch.at == off / f->out->mtu) {
+		*bytes = f->piece + off % f->out->mtu;
 		return 1;
 	}
 	if (w->busy)
 		return 0;
-	w->fetch = (struct vb_fetch){.psn = res->psn, .npsn = res->npsn, .length = res->length, .at = k};
-	ask(qp, f, &p, qp->resp.epsn);
+	w->fetch = (struct vb_fetch){.psn = res->psn,
+				     .npsn = res->npsn,
+				     .far_psn = res->forward_psn,
+				     .va = res->va,
+				     .rkey = res->rkey,
+				     .length = res->length,
+				     .opcode = res->opcode,
+				     .srqn = res->srqn,
+				     .at = off / f->out->mtu,
+				     .until = k};
+	p = rest_of(&w->fetch, f);
+	ask(qp, f, &p, vb_psn_add(w->fetch.far_psn, w->fetch.at), qp->resp.epsn);
 	return 0;
 }
 
@@ -294,6 +326,8 @@ bool vb_forward_request(struct vb_qp *qp, const struct vb_pkt *p)
 	int32_t d = vb_psn_diff(p->psn, w->busy ? w->next : qp->resp.epsn);
 
 	vb_lock_assert_held(&qp->lock);
+	if (d < 0 && w->fetch.under_way)
+		ask_again(w, p);
 	if (d > 0 || vb_psn_diff(p->psn, qp->resp.epsn) < 0)
 		return false; /* something is lost before it, or it was answered before */
 	if (d < 0) {	      /* it is with the deputy, or was lost on its way there */
@@ -363,10 +397,27 @@ static void owe_answer(struct vb_qp *qp, const struct vb_forward *f, const struc
 								   .length = x->length,
 								   .orig = p->orig,
 								   .forward = f->ticket,
+								   .forward_psn = x->far_psn,
 								   .srqn = x->srqn};
 	s->epsn = vb_psn_add(s->epsn, x->npsn);
 	s->last_op = x->opcode;
 	s->ack_owed = false; /* the answer acknowledges everything before it */
+}
+
+/* Whether the deputy says this of what is fetched, and not of something before it, once more. */
+static bool is_of_fetch(const struct vb_fetch *x, const struct vb_forward *f, const struct vb_pkt *p)
+{
+	uint32_t psn = vb_psn_add(x->far_psn, x->at);
+	uint32_t kind = VB_OPERATION(p->opcode);
+
+	if (VB_AETH_KIND(p->syndrome) == 0)
+		return p->psn == psn && (vb_opcodes[x->opcode].bits & VB_OP_ATOMIC
+					     ? kind == VB_ATOMIC_ACK
+					     : kind == VB_READ_RESP_FIRST || kind == VB_READ_RESP_ONLY);
+	/* of a READ that was carried out only what fails it counts, and a deputy that has failed */
+	return x->first ? p->psn == f->una
+			: VB_AETH_KIND(p->syndrome) == 0x60 && p->syndrome != VB_AETH_NAK_PSN &&
+			      (p->psn == psn || p->psn == f->una);
 }
 
 /* The deputy answers what is fetched. */
@@ -377,24 +428,27 @@ static void fetched(struct vb_qp *qp, struct vb_forward *f, const struct vb_pkt 
 	struct vb_resp *s = &qp->resp;
 	bool positive = VB_AETH_KIND(p->syndrome) == 0, first = x->first;
 
+	if (!is_of_fetch(x, f, p))
+		return;
 	if (positive && (p->payload_len > f->room || (first && !has_room(s))))
 		return; /* no deputy does, nor does a program take resources away that are in use */
 	x->under_way = x->first = false;
 	w->busy = NULL;
-	f->msn = p->msn;
-	f->una = f->psn;
 	if (!positive) {
-		f->psn = f->una = p->psn;
+		f->psn = f->una; /* first: it comes again */
 		nak(qp, p);
 		if (first || qp->state != IBV_QPS_ERR)
 			return;
-		s->nak_psn = vb_psn_add(x->psn, x->at); /* rule 8: the answer breaks off here */
+		s->nak_psn = vb_psn_add(x->psn, x->until); /* rule 8: the answer breaks off here */
 		s->res_next = s->res_head;
 		s->replaying = false;
 		return;
 	}
-	if (first)
+	if (first) {
+		f->msn = p->msn;
+		f->una = f->psn;
 		owe_answer(qp, f, p);
+	}
 	x->come = true;
 	memcpy(f->piece, p->payload, p->payload_len);
 }
@@ -408,10 +462,6 @@ void vb_forward_answer(struct vb_qp *qp, const struct vb_pkt *p)
 	vb_lock_assert_held(&qp->lock);
 	if (!f || !p->source || !vb_source_is(p->source, &f->source) || !(p->op->bits & VB_OP_AETH))
 		return;
-	if (vb_psn_diff(upto, f->una) < 0 || vb_psn_diff(upto, f->psn) > 0)
-		return; /* of an earlier time */
-	if (positive && upto == f->una)
-		return; /* said once more: no answer to what was asked since */
 	if (qp->forwards->fetch.under_way) {
 		fetched(qp, f, p);
 		if (qp->state == IBV_QPS_ERR)
@@ -420,6 +470,8 @@ void vb_forward_answer(struct vb_qp *qp, const struct vb_pkt *p)
 		vb_forward_show(qp);
 		return;
 	}
+	if (vb_psn_diff(upto, f->una) < 0 || vb_psn_diff(upto, f->psn) > 0)
+		return; /* of an earlier time */
 	qp->resp.msn = vb_psn_add(qp->resp.msn, (p->msn - f->msn) & VB_PSN_MASK);
 	f->msn = p->msn;
 	vb_forward_arrived(qp, f, upto);

@@ -75,8 +75,7 @@ static void add_pair(struct run *r, struct vb_adapter *a, struct vb_adapter *b)
 		c.xrc = true;
 		if (c.mtu > 4096)
 			c.path_mtu[0] = c.path_mtu[1] = 4096;
-		/* deputies count on a wire that loses nothing, as it is within a host */
-		c.srq_on = r->cfg.wire.loss || r->cfg.wire.dup || r->cfg.wire.late ? b : any_alive(r);
+		c.srq_on = any_alive(r);
 		deputies += c.srq_on != b;
 	}
 	r->pairs++;

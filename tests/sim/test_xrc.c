@@ -1,5 +1,6 @@
 /* A target of XRC, packet by packet: when its SRQ is looked for, and what goes on without one (annex A14). */
 #include <stdlib.h>
+#include <string.h>
 
 #include "obj/forward.h"
 #include "sim.h"
@@ -218,29 +219,39 @@ static void far_end(struct far *d)
 	free(d->f);
 }
 
-/* The initiator asks for this, and the deputy is asked in turn. */
-static uint64_t far_op(struct far *d, enum ibv_wr_opcode op, uint8_t operation, uint32_t psn)
+/* The deputy is asked for this, and for nothing else. */
+static struct vb_pkt far_hears(struct far *d, uint8_t operation, uint32_t psn)
 {
-	struct ibv_sge sge;
-	struct ibv_send_wr wr = sim_wr(d->s, 0, op, 0, 8, 0, &sge);
 	struct sim_flying *came;
 	struct vb_pkt p;
 
-	wr.qp_type.xrc.remote_srqn = FAR_SRQN;
-	assert_int_equal(sim_send(d->s, 0, &wr), 0);
-	sim_run_for(d->s, 10000);
 	assert_int_equal(d->wire.n, 1);
 	came = sim_wire_take(&d->wire);
 	assert_null(vb_pkt_decode(&p, came->bytes, came->hdr_len, came->payload_len));
 	assert_int_equal(p.opcode, VB_FAMILY_XRC | operation);
 	assert_int_equal(p.psn, psn);
 	free(came);
+	return p;
+}
+
+/* The initiator asks for this, and the deputy is asked in turn. */
+static uint64_t far_op(struct far *d, enum ibv_wr_opcode op, uint32_t len, uint8_t operation, uint32_t psn)
+{
+	struct ibv_sge sge;
+	struct ibv_send_wr wr = sim_wr(d->s, 0, op, 0, len, 0, &sge);
+
+	wr.qp_type.xrc.remote_srqn = FAR_SRQN;
+	assert_int_equal(sim_send(d->s, 0, &wr), 0);
+	sim_run_for(d->s, 10000);
+	far_hears(d, operation, psn);
 	return wr.wr_id;
 }
 
-/* The deputy answers. */
-static void far_says(struct far *d, uint8_t operation, uint32_t psn, uint32_t msn, uint64_t orig)
+/* The deputy answers; to a READ with len bytes. */
+static void far_says(struct far *d, uint8_t operation, uint32_t psn, uint32_t msn, uint64_t orig,
+		     uint32_t len)
 {
+	uint8_t bytes[MTU];
 	struct vb_qp *qp = &d->s->n[1].qp;
 	const struct vb_pkt p = {.op = &vb_opcodes[VB_FAMILY_XRC | operation],
 				 .opcode = VB_FAMILY_XRC | operation,
@@ -248,15 +259,19 @@ static void far_says(struct far *d, uint8_t operation, uint32_t psn, uint32_t ms
 				 .syndrome = VB_AETH_ACK,
 				 .msn = msn,
 				 .orig = orig,
+				 .payload = bytes,
+				 .payload_len = len,
 				 .source = &far_source};
 
+	memset(bytes, (int)psn, sizeof bytes);
 	vb_lock_take(&qp->lock);
 	qp->transport->input(qp, &p);
 	vb_lock_give(&qp->lock);
 	sim_run_for(d->s, 10000);
 }
 
-/* A deputy's ACK for a message comes once more when an atomic is with it: that is no result. */
+/* A deputy's ACK for a message comes once more when an atomic is with it, or one for all that came: that is
+ * no result. */
 static void an_ack_said_again_is_no_answer(void **state)
 {
 	enum { ORIG = 77 };
@@ -265,16 +280,53 @@ static void an_ack_said_again_is_no_answer(void **state)
 
 	(void)state;
 	far_begin(&d);
-	wr = far_op(&d, IBV_WR_SEND, VB_SEND_ONLY, FAR_PSN);
+	wr = far_op(&d, IBV_WR_SEND, 8, VB_SEND_ONLY, FAR_PSN);
 	sim_expect_none(d.s, 0);
-	far_says(&d, VB_ACK, FAR_PSN, 1, 0);
+	far_says(&d, VB_ACK, FAR_PSN, 1, 0, 0);
 	sim_expect(d.s, 0, true, wr, IBV_WC_SUCCESS);
-	wr = far_op(&d, IBV_WR_ATOMIC_FETCH_AND_ADD, VB_FETCH_ADD, FAR_PSN + 1);
-	far_says(&d, VB_ACK, FAR_PSN, 1, 0);
+	wr = far_op(&d, IBV_WR_ATOMIC_FETCH_AND_ADD, 8, VB_FETCH_ADD, FAR_PSN + 1);
+	far_says(&d, VB_ACK, FAR_PSN, 1, 0, 0);
+	far_says(&d, VB_ACK, FAR_PSN + 1, 2, 0, 0);
 	sim_expect_none(d.s, 0);
-	far_says(&d, VB_ATOMIC_ACK, FAR_PSN + 1, 2, ORIG);
+	far_says(&d, VB_ATOMIC_ACK, FAR_PSN + 1, 2, ORIG, 0);
 	sim_expect(d.s, 0, true, wr, IBV_WC_SUCCESS);
 	assert_int_equal(*(uint64_t *)(void *)d.s->mem[0], ORIG);
+	far_end(&d);
+}
+
+/* Of a READ's answer each packet is asked for alone; what is lost of that, the request and an answer in the
+ * middle, is asked for again when the initiator does so. */
+static void what_is_lost_of_a_fetch_comes_again(void **state)
+{
+	enum { LEN = 2 * MTU + 8 };
+	struct far d;
+	struct vb_pkt p;
+	uint64_t wr;
+
+	(void)state;
+	far_begin(&d);
+	wr = far_op(&d, IBV_WR_RDMA_READ, LEN, VB_READ_REQUEST, FAR_PSN);
+	while (!d.wire.n)
+		assert_true(sim_step(d.s));
+	p = far_hears(&d, VB_READ_REQUEST, FAR_PSN);
+	assert_int_equal(p.dma_len, LEN);
+	far_says(&d, VB_READ_RESP_FIRST, FAR_PSN, 1, 0, MTU);
+	for (unsigned lost = 0; lost < 2; lost++) {
+		while (!d.wire.n)
+			assert_true(sim_step(d.s));
+		p = far_hears(&d, VB_READ_REQUEST, FAR_PSN + 1);
+		assert_int_equal(p.dma_len, LEN - MTU);
+	}
+	far_says(&d, VB_READ_RESP_FIRST, FAR_PSN + 1, 1, 0, MTU);
+	far_hears(&d, VB_READ_REQUEST, FAR_PSN + 2);
+	far_says(&d, VB_READ_RESP_ONLY, FAR_PSN + 2, 1, 0, 8);
+	sim_expect(d.s, 0, true, wr, IBV_WC_SUCCESS);
+	for (uint32_t i = 0; i < LEN; i++)
+		assert_int_equal(d.s->mem[0][i], (uint8_t)(FAR_PSN + i / MTU));
+	/* what follows has the numbers behind the READ's */
+	wr = far_op(&d, IBV_WR_SEND, 8, VB_SEND_ONLY, FAR_PSN + 3);
+	far_says(&d, VB_ACK, FAR_PSN + 3, 2, 0, 0);
+	sim_expect(d.s, 0, true, wr, IBV_WC_SUCCESS);
 	far_end(&d);
 }
 
@@ -289,6 +341,7 @@ int main(void)
 	    cmocka_unit_test(the_ack_goes_before_the_completion),
 	    cmocka_unit_test(rule_36_completions_are_the_srqs),
 	    cmocka_unit_test(an_ack_said_again_is_no_answer),
+	    cmocka_unit_test(what_is_lost_of_a_fetch_comes_again),
 	};
 
 	return cmocka_run_group_tests_name("xrc", tests, NULL, NULL);
