@@ -888,6 +888,8 @@ bool sim_poll(struct sim *s, unsigned n, bool send, struct ibv_wc *wc)
 		return true;
 	if (s->ground->poll)
 		s->ground->poll(s, n);
+	if (s->on[n])
+		sim_look_for_silent_end(to); /* before what tells of its end is taken */
 	return take_one(s, cq, wc);
 }
 

@@ -76,6 +76,9 @@ static void add_pair(struct run *r, struct vb_adapter *a, struct vb_adapter *b)
 		if (c.mtu > 4096)
 			c.path_mtu[0] = c.path_mtu[1] = 4096;
 		c.srq_on = any_alive(r);
+		if (c.srq_on !=
+		    b) /* two ways, each as slow as one, where slow is lost if the wire cannot tell */
+			c.timeout = 14;
 		deputies += c.srq_on != b;
 	}
 	r->pairs++;
