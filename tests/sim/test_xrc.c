@@ -234,8 +234,8 @@ static struct vb_pkt far_hears(struct far *d, uint8_t operation, uint32_t psn)
 	return p;
 }
 
-/* The initiator asks for this, and the deputy is asked in turn. */
-static uint64_t far_op(struct far *d, enum ibv_wr_opcode op, uint32_t len, uint8_t operation, uint32_t psn)
+/* The initiator asks for this. */
+static uint64_t far_post(struct far *d, enum ibv_wr_opcode op, uint32_t len)
 {
 	struct ibv_sge sge;
 	struct ibv_send_wr wr = sim_wr(d->s, 0, op, 0, len, 0, &sge);
@@ -243,8 +243,16 @@ static uint64_t far_op(struct far *d, enum ibv_wr_opcode op, uint32_t len, uint8
 	wr.qp_type.xrc.remote_srqn = FAR_SRQN;
 	assert_int_equal(sim_send(d->s, 0, &wr), 0);
 	sim_run_for(d->s, 10000);
-	far_hears(d, operation, psn);
 	return wr.wr_id;
+}
+
+/* And the deputy is asked in turn. */
+static uint64_t far_op(struct far *d, enum ibv_wr_opcode op, uint32_t len, uint8_t operation, uint32_t psn)
+{
+	uint64_t wr_id = far_post(d, op, len);
+
+	far_hears(d, operation, psn);
+	return wr_id;
 }
 
 /* The deputy answers; to a READ with len bytes. */
@@ -330,6 +338,25 @@ static void what_is_lost_of_a_fetch_comes_again(void **state)
 	far_end(&d);
 }
 
+/* What comes behind an atomic waits until the deputy has answered that. */
+static void nothing_follows_a_fetch(void **state)
+{
+	struct far d;
+	uint64_t wr, next;
+
+	(void)state;
+	far_begin(&d);
+	wr = far_op(&d, IBV_WR_ATOMIC_FETCH_AND_ADD, 8, VB_FETCH_ADD, FAR_PSN);
+	next = far_post(&d, IBV_WR_SEND, 8);
+	assert_int_equal(d.wire.n, 0);
+	far_says(&d, VB_ATOMIC_ACK, FAR_PSN, 1, 0, 0);
+	sim_expect(d.s, 0, true, wr, IBV_WC_SUCCESS);
+	far_hears(&d, VB_SEND_ONLY, FAR_PSN + 1);
+	far_says(&d, VB_ACK, FAR_PSN + 1, 2, 0, 0);
+	sim_expect(d.s, 0, true, next, IBV_WC_SUCCESS);
+	far_end(&d);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -342,6 +369,7 @@ int main(void)
 	    cmocka_unit_test(rule_36_completions_are_the_srqs),
 	    cmocka_unit_test(an_ack_said_again_is_no_answer),
 	    cmocka_unit_test(what_is_lost_of_a_fetch_comes_again),
+	    cmocka_unit_test(nothing_follows_a_fetch),
 	};
 
 	return cmocka_run_group_tests_name("xrc", tests, NULL, NULL);
