@@ -150,11 +150,23 @@ static struct link *link_to(const struct vb_adapter *a, const struct vb_adapter 
 	return NULL;
 }
 
+/* What came from a process with which contact never was complete is nobody's. */
+static void forget_what_came(struct link *l)
+{
+	for (uint32_t i = 0; i < SIM_LANES; i++)
+		for (struct lane *lane = &l->lanes[i]; lane->count; lane->count--)
+			free(lane->came[lane->first++ % CAME]);
+}
+
 /* Until there was contact a link leads to whoever has the number now. */
 static void aim(struct link *l)
 {
-	if (!l->was_up && (!l->far || !l->far->alive))
-		l->far = process_at(l->peer.adapter->hosts, l->peer.number);
+	struct vb_adapter *now = process_at(l->peer.adapter->hosts, l->peer.number);
+
+	if (l->was_up || (l->far && l->far->alive) || l->far == now)
+		return;
+	forget_what_came(l);
+	l->far = now;
 }
 
 /* The same connection as the process at the other end has it. */
