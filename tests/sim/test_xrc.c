@@ -180,7 +180,15 @@ static void far_ends(struct vb_qp *qp)
 	(void)qp;
 }
 
-static const struct vb_forward_ops far_ops = {.own = far_is_not_own, .end = far_ends};
+static unsigned far_sought;
+
+static void far_seeks(struct vb_qp *qp)
+{
+	(void)qp;
+	far_sought++;
+}
+
+static const struct vb_forward_ops far_ops = {.own = far_is_not_own, .seek = far_seeks, .end = far_ends};
 
 struct far {
 	struct sim *s;
@@ -357,6 +365,27 @@ static void nothing_follows_a_fetch(void **state)
 	far_end(&d);
 }
 
+/* What a process had not answered when it died is asked for again, and the initiator's timer need not run out
+ * for that. */
+static void what_a_dead_process_had_is_looked_for_anew(void **state)
+{
+	struct vb_qp *qp;
+	struct far d;
+
+	(void)state;
+	far_begin(&d);
+	qp = &d.s->n[1].qp;
+	far_op(&d, IBV_WR_SEND, 8, VB_SEND_ONLY, FAR_PSN);
+	far_sought = 0;
+	vb_lock_take(&qp->lock);
+	vb_forward_forget(qp, d.f, 0);
+	qp->transport->output(&qp->path, 0);
+	vb_lock_give(&qp->lock);
+	sim_run_for(d.s, 10000);
+	assert_true(far_sought > 0);
+	far_end(&d);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -370,6 +399,7 @@ int main(void)
 	    cmocka_unit_test(an_ack_said_again_is_no_answer),
 	    cmocka_unit_test(what_is_lost_of_a_fetch_comes_again),
 	    cmocka_unit_test(nothing_follows_a_fetch),
+	    cmocka_unit_test(what_a_dead_process_had_is_looked_for_anew),
 	};
 
 	return cmocka_run_group_tests_name("xrc", tests, NULL, NULL);
