@@ -601,7 +601,8 @@ static void make_xrc(struct sim_node *n, unsigned i)
 		return;
 	n->qp.xrcd = n->srq.xrcd = &n->xrcd;
 	n->srq.cq = &n->rcq;
-	n->srq.ctx = n->rcq.ctx = &n->srq_ctx;
+	/* of simulated processes it may be another's, and so its events are */
+	n->srq.ctx = n->rcq.ctx = n->ctx.adapter ? &n->srq_ctx : &n->ctx;
 	vb_list_init(&n->srq.on_srqs);
 	vb_srqs_init(&n->srqs);
 	if (!n->srqs_at) {
