@@ -8,8 +8,6 @@
  * before the second attempt; then the second link goes back to IDLE for good, remembers the first one
  * (peer.same), and peer_up() has the upper layer move its QPs there with vb_peer_current(). */
 #include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
@@ -492,22 +490,21 @@ static void accepted(struct vb_adapter *a, int fd)
 	struct vb_reach_facts t;
 	struct conn *c;
 	uint32_t pid;
+	int err = vb_contact_may(fd, &pid, &t);
 
-	if (vb_contact_may(fd, &pid, &t)) {
-		if (t.reach == VB_REACH_TROUBLE)
-			vb_contact_tell_lack(a, &t);
-		else
-			vb_contact_tell_away(a, &t, pid);
-		send_away(a, fd, &t);
+	if (!err) {
+		make_room(a);
+		err = vb_conn_make(a, &c, fd, pid, CONN_NEW, &t);
+	}
+	if (!err) {
+		have_it_run(a); /* close_silent() */
 		return;
 	}
-	make_room(a);
-	if (vb_conn_make(a, &c, fd, pid, CONN_NEW, &t)) {
+	if (t.reach == VB_REACH_TROUBLE)
 		vb_contact_tell_lack(a, &t);
-		send_away(a, fd, &t);
-		return;
-	}
-	have_it_run(a); /* close_silent() */
+	else
+		vb_contact_tell_away(a, &t, pid);
+	send_away(a, fd, &t);
 }
 
 void vb_contact_accept(struct vb_adapter *a, struct number *nr)
