@@ -272,6 +272,10 @@ int main(int argc, char **argv)
 {
 	quiet_for = argc > 1 ? atof(argv[1]) : getenv("VERBENA_SOAK") ? 10 : 2;
 	board = kit_shared(sizeof *board);
+	/* In a network that others use they may make contact, as who attaches to a group does with everybody.
+	 */
+	if (!kit_own_network())
+		printf("no network of its own: %s\n", strerror(errno));
 	for (int how = IN_EVENT; how <= POLLED_THEN_READ; how++)
 		round_of((enum how)how);
 	return 0;
