@@ -7,9 +7,9 @@
 
 #include "hca/hca.h"
 
-/* As vb_peer_tell() without a descriptor, but what cannot be said now is said later, in order with what else
- * is said by this call, unless the peer goes or there is no memory to keep it.  Any thread, under any lock of
- * a queue pair. */
+/* As vb_peer_tell() without a descriptor, but what cannot be said now is said later, unless the peer goes or
+ * there is no memory to keep it.  What two threads say at once may change places.  Any thread may call it,
+ * and may hold any lock of a queue pair. */
 void vb_hca_say(struct vb_peer *peer, uint8_t subject, const void *msg, size_t len);
 /* Says what can be said now of what was kept.  Returns when to try again, VB_NEVER: nothing is left. The
  * engine. */
