@@ -285,10 +285,18 @@ static struct vb_reach_facts other_link(const struct hello *h, uint32_t pid)
 	return (struct vb_reach_facts){VB_REACH_LINK, .link = {pid, h->link}};
 }
 
+/* For who answered our hello the link is UP: that we do not take the answer is not to look like a death. */
+static void decline(struct vb_adapter *a, struct conn *c)
+{
+	vb_conn_unable(c);
+	give_up(a, c);
+}
+
 /* The answer to our hello. */
 static bool answered(struct vb_adapter *a, struct conn *c, const struct heard *in)
 {
 	struct peer *p = c->peer, *q = vb_peer_by_incarnation(a, in->h.incarnation);
+	bool other = in->h.link != vb_devices_link();
 	struct vb_reach_facts t;
 
 	if (q) {
@@ -296,15 +304,10 @@ static bool answered(struct vb_adapter *a, struct conn *c, const struct heard *i
 		give_up(a, c);
 		return false;
 	}
-	if (in->h.link != vb_devices_link()) { /* it should have refused */
+	if (other) /* it should have refused */
 		in_trouble(p, other_link(&in->h, c->pid));
-		vb_conn_unable(c);
-		give_up(a, c);
-		return false;
-	}
-	if (join(a, p, c, in, &t)) {
-		vb_conn_unable(c); /* for it the link is UP: this is no death */
-		give_up(a, c);
+	if (other || join(a, p, c, in, &t)) {
+		decline(a, c);
 		return false;
 	}
 	VB_FAULT_POINT("answer taken, link not up");
@@ -388,18 +391,16 @@ static void close_new(struct vb_adapter *a, struct conn *c, const struct heard *
 		refuse(a, c, REFUSE_VERSION);
 		return;
 	}
-	if (in->n > 0) {
+	if (in->n > 0)
 		vb_contact_tell_stranger(a, c->pid,
 					 is_ours(in) && in->h.kind == MSG_HELLO &&
 						 hello_is_sane(&in->h, in->n)
 					     ? "sent its hello without its segment and hints"
 					     : "did not say hello as Verbena does");
-		if (is_ours(in)) {
-			refuse(a, c, REFUSE_OTHER);
-			return;
-		}
-	}
-	vb_conn_close(a, c);
+	if (is_ours(in))
+		refuse(a, c, REFUSE_OTHER);
+	else
+		vb_conn_close(a, c);
 }
 
 /* We asked, and what came is no answer: which trouble that is. */
@@ -438,7 +439,7 @@ bool vb_contact_hello(struct vb_adapter *a, struct conn *c, bool dead)
 		refused(a, c, &in.h);
 	} else if (c->state == CONN_ASKED) {
 		in_trouble(c->peer, no_answer(a, c, &in));
-		give_up(a, c);
+		(same && in.h.kind == MSG_HELLO ? decline : give_up)(a, c); /* a hello without descriptors */
 	} else {
 		close_new(a, c, &in);
 	}

@@ -66,12 +66,29 @@ static void limit_descriptors(bool on)
 	CHECK(!setrlimit(RLIMIT_NOFILE, &r));
 }
 
+static void leave(bool on, int n)
+{
+	limit_descriptors(on);
+	while (on && n--)
+		close(used_up[--n_used_up]);
+}
+
 /* A connection takes it, and then cannot be kept. */
 static void leave_one(bool on)
 {
-	limit_descriptors(on);
-	if (on)
-		close(used_up[--n_used_up]);
+	leave(on, 1);
+}
+
+/* A connection can be kept, and what its hello brings cannot: neither of its two descriptors, or the second.
+ */
+static void leave_two(bool on)
+{
+	leave(on, 2);
+}
+
+static void leave_three(bool on)
+{
+	leave(on, 3);
 }
 
 static void limit_memory(bool on)
@@ -156,14 +173,19 @@ static int errors_go_to(int fd)
 	return old;
 }
 
-static bool said(int fd, const char *what)
+static const char *what_was_said(int fd)
 {
 	static char text[1 << 16];
 	ssize_t n = pread(fd, text, sizeof text - 1, 0);
 
 	CHECK(n >= 0);
 	text[n] = 0;
-	return strstr(text, what);
+	return text;
+}
+
+static bool said(int fd, const char *what)
+{
+	return strstr(what_was_said(fd), what);
 }
 
 /* Contact cannot be made while this or the other end has nothing left; it can when there is room again, and
@@ -195,7 +217,8 @@ static void out_of(void (*limit)(bool), bool here, const char *why)
 		      ibv_wc_status_str(st));
 	}
 	dup2(errors, 2);
-	CHECK(said(log, "no acknowledgement") && said(log, why), "the log does not say: %s", why);
+	CHECK(said(log, "no acknowledgement") && said(log, why), "the log does not say: %s\nIt says:\n%s",
+	      why, what_was_said(log));
 	CHECK(kit_reap(pid) == 0);
 	pd_close(pd);
 }
@@ -218,6 +241,28 @@ static void one_here(void)
 static void one_there(void)
 {
 	out_of(leave_one, false, "lacks the memory (address space, ulimit -v) or the descriptors");
+}
+
+static void two_here(void)
+{
+	out_of(leave_two, true, "this process cannot make contact: recvmsg fails: Too many open files");
+}
+
+static void two_there(void)
+{
+	for (int i = 0; i < 8; i++) /* who asks whom is chance */
+		out_of(leave_two, false, "lacks the memory (address space, ulimit -v) or the descriptors");
+}
+
+static void three_here(void)
+{
+	out_of(leave_three, true, "this process cannot make contact: recvmsg fails: Too many open files");
+}
+
+static void three_there(void)
+{
+	for (int i = 0; i < 8; i++)
+		out_of(leave_three, false, "lacks the memory (address space, ulimit -v) or the descriptors");
 }
 
 static void memory_here(void)
@@ -461,6 +506,10 @@ static const struct kit_case cases[] = {
     {.name = "no descriptors there", .run = descriptors_there, .clean = true},
     {.name = "one descriptor here", .run = one_here, .clean = true},
     {.name = "one descriptor there", .run = one_there, .clean = true},
+    {.name = "two descriptors here", .run = two_here, .clean = true},
+    {.name = "two descriptors there", .run = two_there, .clean = true},
+    {.name = "three descriptors here", .run = three_here, .clean = true},
+    {.name = "three descriptors there", .run = three_there, .clean = true},
     {.name = "no memory here", .run = memory_here, .clean = true},
     {.name = "no memory there", .run = memory_there, .clean = true},
     {.name = "no memory for the device", .run = memory_for_the_device, .clean = true},
@@ -473,6 +522,9 @@ static const struct kit_case cases[] = {
 int main(int argc, char **argv)
 {
 	CHECK(!close_range(3, ~0u, 0)); /* what was inherited would be counted */
+	/* Who attaches to a group meets everybody, which takes descriptors here, and gives them back. */
+	if (!kit_own_network())
+		printf("no network namespace of its own: %s\n", strerror(errno));
 	board = kit_shared(sizeof *board);
 	KIT_CASES(cases, 200);
 	return 0;
