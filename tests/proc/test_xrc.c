@@ -428,16 +428,73 @@ static void talk(struct talk *t, int me, int fd)
 	xrc_close_side(&s);
 }
 
-static void two_processes(void)
+/* The ACK of a message comes from another queue pair than the answer to it, and yet first: a program that
+ * waits for both learns that its message has arrived before it gets the answer. */
+enum { ROUNDS = 5000 };
+
+static void chat_ends(struct ibv_cq *cq, enum ibv_wc_opcode op, int me, int round)
+{
+	struct ibv_wc wc = xrc_wait_on(cq);
+
+	CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == op, "process %d, round %d: %s, opcode %d", me,
+	      round, ibv_wc_status_str(wc.status), wc.opcode);
+}
+
+static void chat(struct talk *t, int me, int fd)
+{
+	const struct card *peer = &t->card[!me];
+	struct xrc_side s;
+	struct ibv_srq *srq;
+	uint32_t number;
+
+	xrc_open_side(&s, fd);
+	srq = xrc_make_srq(s.pd, s.xrcd, s.cq, &number); /* what goes and what comes end in one queue */
+	t->card[me] = (struct card){.gid = s.gid, .ini = s.ini->qp_num, .tgt = s.tgt->qp_num, .srqn = number};
+	atomic_fetch_add(&t->opened, 1);
+	kit_until(&t->opened, 2);
+	xrc_to_rts(s.tgt, &peer->gid, peer->ini);
+	xrc_to_rts(s.ini, &peer->gid, peer->tgt);
+	xrc_give(srq, s.mr, 0, XRC_SIZE / 2, 64);
+	atomic_fetch_add(&t->connected, 1);
+	kit_until(&t->connected, 2);
+	for (int i = 0; i < ROUNDS; i++) {
+		if (!me)
+			xrc_post(&s, IBV_WR_SEND, peer->srqn, 0, 8, 0, 0);
+		if (!me || i) /* its last answer's ACK comes before the next message */
+			chat_ends(s.cq, IBV_WC_SEND, me, i);
+		chat_ends(s.cq, IBV_WC_RECV, me, i);
+		xrc_give(srq, s.mr, 0, XRC_SIZE / 2, 64);
+		if (me)
+			xrc_post(&s, IBV_WR_SEND, peer->srqn, 0, 8, 0, 0);
+	}
+	if (me)
+		chat_ends(s.cq, IBV_WC_SEND, me, ROUNDS);
+	atomic_fetch_add(&t->done, 1);
+	kit_until(&t->done, 2);
+	CHECK(!ibv_destroy_srq(srq));
+	xrc_close_side(&s);
+}
+
+static void two(void (*side)(struct talk *, int, int))
 {
 	struct talk *t = kit_shared(sizeof *t);
 	int fd = xrc_domain_file();
 	pid_t child = kit_fork();
 
-	talk(t, !child, fd);
+	side(t, !child, fd);
 	if (!child)
 		exit(0);
 	CHECK(!kit_reap(child));
+}
+
+static void two_processes(void)
+{
+	two(talk);
+}
+
+static void an_answer_comes_behind_the_ack(void)
+{
+	two(chat);
 }
 
 /* Many initiators, each of a process of its own, and two SRQs of the one that they all send to. */
@@ -543,6 +600,7 @@ static const struct kit_case cases[] = {
     {.name = "a closed device leaves a target", .run = a_closed_device_leaves_a_target},
     {.name = "domains", .run = domains, .clean = true},
     {.name = "two processes", .run = two_processes, .clean = true},
+    {.name = "an answer comes behind the ACK", .run = an_answer_comes_behind_the_ack, .clean = true},
     {.name = "many senders", .run = many_senders, .clean = true},
 };
 
