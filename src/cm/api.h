@@ -1,8 +1,9 @@
 /* What librdmacm.so.1 calls: identifiers of rdma_cm as the C library's program sees them, less what is
  * librdmacm's own (the public structs, synchronous waiting, getaddrinfo, QPs and CQs made on behalf).
  *
- * An identifier belongs to one channel.  Each call is safe from any thread, blocks for nothing but what it says,
- * and returns 0 or a positive errno.  Identifiers and channels of a forked child's parent fail with EIO. */
+ * An identifier belongs to one channel.  Each call is safe from any thread, blocks for nothing but what it
+ * says, and returns 0 or a positive errno.  Identifiers and channels of a forked child's parent fail with
+ * EIO. */
 #ifndef VB_CM_API_H
 #define VB_CM_API_H
 
@@ -14,6 +15,9 @@
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
 
+/* Another library calls these: whoever defines one includes this header, and exports it so. */
+#pragma GCC visibility push(default)
+
 struct vb_cm_channel;
 struct vb_cm_id;
 
@@ -21,21 +25,25 @@ struct vb_cm_id;
 struct vb_cm_param {
 	const void *private_data;
 	uint8_t private_len;
-	uint8_t responder_resources, initiator_depth; /* RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH: as many as there are */
+	/* librdmacm has resolved RDMA_MAX_RESP_RES and RDMA_MAX_INIT_DEPTH, since it sets the QP's
+	 * attributes. */
+	uint8_t responder_resources, initiator_depth;
 	uint8_t flow_control, retry_count, rnr_retry_count, srq;
-	uint32_t qp_num;   /* of the QP; 0: the id has none */
-	uint32_t qkey;	   /* UD */
+	uint32_t qp_num;    /* of the QP; 0: the id has none */
+	uint32_t qkey;	    /* UD; 0: the one of the id's port space (librdmacm gives no other) */
 	struct ibv_ece ece; /* vendor_id 0: none */
 };
 
 /* One event, in the order in which the manual pages have them. */
 struct vb_cm_news {
 	enum rdma_cm_event_type event;
-	int status;		   /* 0, -errno, or a REJ's reason */
-	struct vb_cm_id *id;	   /* which it is about; with CONNECT_REQUEST the listener, */
-	struct vb_cm_id *fresh;	   /* and this the connection's */
-	void *user;		   /* of `id`, when it happened (vb_cm_id_new); multicast: of the join */
-	bool ud;		   /* which of both follows, if any */
+	int status;		/* 0, -errno, or a REJ's reason */
+	struct vb_cm_id *id;	/* which it is about; with CONNECT_REQUEST the listener, */
+	struct vb_cm_id *fresh; /* and this the connection's */
+	void *user;		/* of `id` (vb_cm_id_new, vb_cm_id_user), also for multicast */
+	void *join;   /* MULTICAST_JOIN, MULTICAST_ERROR: what vb_cm_id_join() was given; else NULL */
+	uint64_t arg; /* of vb_cm_id_write(); else 0 */
+	bool ud;      /* which of both follows, if any */
 	struct rdma_conn_param conn; /* private_data points into `data` */
 	struct rdma_ud_param ud_param;
 	struct ibv_ece ece;
@@ -47,9 +55,11 @@ struct vb_cm_news {
 int vb_cm_channel_open(struct vb_cm_channel **out, int *fd);
 /* Every id must have been destroyed or migrated: what is left is the program's mistake, said in the log. */
 void vb_cm_channel_close(struct vb_cm_channel *c);
-/* The next event: waits if the descriptor is blocking; EAGAIN if it is not; EINTR.  It counts as delivered for
- * its id until vb_cm_news_ack(). */
+/* The next event: waits if the descriptor is blocking; EAGAIN if it is not; EINTR.  It counts as delivered
+ * for its id until vb_cm_news_ack(). */
 int vb_cm_channel_get(struct vb_cm_channel *c, struct vb_cm_news *out);
+/* `id` and `event` are those of the news (so the listener's for CONNECT_REQUEST), also where librdmacm shows
+ * the program another type.  The id may be gone when this returns. */
 void vb_cm_news_ack(struct vb_cm_id *id, enum rdma_cm_event_type event);
 
 int vb_cm_id_new(struct vb_cm_id **out, struct vb_cm_channel *c, void *user, enum rdma_port_space ps,
@@ -58,6 +68,9 @@ int vb_cm_id_new(struct vb_cm_id **out, struct vb_cm_channel *c, void *user, enu
 void vb_cm_id_end(struct vb_cm_id *id);
 /* Undelivered events go along; waits for the acknowledgement of those that were delivered. */
 int vb_cm_id_migrate(struct vb_cm_id *id, struct vb_cm_channel *to);
+/* A `fresh` id of CONNECT_REQUEST has none (NULL) until librdmacm sets it, which it does in rdma_accept(). As
+ * long as it has none its events are not delivered: the program knows nothing of it yet, and an accept that
+ * comes too late fails (the kernel's ucma does the same). */
 void vb_cm_id_user(struct vb_cm_id *id, void *user);
 
 /* The device that an id is bound to: its index among the process's, -1: none yet; and the port. */
@@ -67,7 +80,9 @@ int vb_cm_id_listen(struct vb_cm_id *id, int backlog);
 int vb_cm_id_resolve_addr(struct vb_cm_id *id, const struct sockaddr *src, const struct sockaddr *dst,
 			  int timeout_ms);
 int vb_cm_id_resolve_route(struct vb_cm_id *id, int timeout_ms);
-/* Fills in route->addr and, once a route is resolved, one path record (the caller's, to be freed by it). */
+/* Fills in what is known: both addresses as far as they are (of AF_UNSPEC, all zero, if not), GIDs and P_Key
+ * once there is a device, and one path record into *path, *num_paths = 1, once a route is resolved or where a
+ * REQ or SIDR_REQ brought it; else *num_paths = 0. */
 int vb_cm_id_route(const struct vb_cm_id *id, struct rdma_addr *addr, struct ibv_sa_path_rec *path,
 		   int *num_paths);
 int vb_cm_id_connect(struct vb_cm_id *id, const struct vb_cm_param *p);
@@ -79,12 +94,24 @@ int vb_cm_id_notify(struct vb_cm_id *id, enum ibv_event_type event);
 /* For the state in attr->qp_state: attributes and mask, as rdma_init_qp_attr(3). */
 int vb_cm_id_qp_attr(struct vb_cm_id *id, struct ibv_qp_attr *attr, int *mask);
 int vb_cm_id_option(struct vb_cm_id *id, int level, int name, const void *value, size_t len);
-/* flags as RDMA_MC_JOIN_FLAG_*; the event comes with `user`. */
+/* flags as RDMA_MC_JOIN_FLAG_*; the events come with `join`, which nobody looks into. */
 int vb_cm_id_join(struct vb_cm_id *id, const struct sockaddr *addr, uint64_t comp_mask, uint32_t flags,
-		  void *user);
+		  void *join);
+/* Of several joins of one address the last is left.  Its undelivered events are taken back; those that were
+ * delivered are not waited for. */
 int vb_cm_id_leave(struct vb_cm_id *id, const struct sockaddr *addr);
+/* rdma_write_cm_event(): an event of this type, with status and arg, is queued for the id as if it had
+ * happened. librdmacm writes its own types so, too (16 and above). */
+int vb_cm_id_write(struct vb_cm_id *id, enum rdma_cm_event_type event, int status, uint64_t arg);
 
 /* For ibv_open_device() by librdmacm: which of the list's devices has that index. */
 int vb_cm_device_index(const struct ibv_device *device);
+
+/* Refusals of librdmacm's own: says why, as vb_refuse(); returns err. */
+int vb_cm_refuse(int err, const char *call, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* Before librdmacm returns to the program: what was said goes to the log, as vb_log_tell(). */
+void vb_cm_tell(void);
+
+#pragma GCC visibility pop
 
 #endif
