@@ -34,7 +34,15 @@ struct vb_cm_param {
 	struct ibv_ece ece; /* vendor_id 0: none */
 };
 
-/* One event, in the order in which the manual pages have them. */
+/* One event, in the order in which the manual pages have them.
+ *
+ * What answers a connect of a connected type is always CONNECT_RESPONSE here.  Where the program's id has a QP
+ * the caller brings that to RTS (vb_cm_id_qp_attr), calls vb_cm_id_establish(), and shows ESTABLISHED with the
+ * same parameters instead, or CONNECT_ERROR after vb_cm_id_reject() where that fails.
+ *
+ * ADDR_CHANGE never comes: an address does not move to another device under an id.  DEVICE_REMOVAL comes when
+ * the device is lost since the program has closed descriptors that belong to it; all calls but those that end
+ * the id then fail with ENODEV.  ROUTE_ERROR never comes either: what can be wrong is found with the address. */
 struct vb_cm_news {
 	enum rdma_cm_event_type event;
 	int status;		/* 0, -errno, or a REJ's reason */
@@ -60,6 +68,7 @@ void vb_cm_channel_close(struct vb_cm_channel *c);
 int vb_cm_channel_get(struct vb_cm_channel *c, struct vb_cm_news *out);
 /* `id` and `event` are those of the news (so the listener's for CONNECT_REQUEST), also where librdmacm shows
  * the program another type.  The id may be gone when this returns. */
+/* id: as the news had it, with CONNECT_REQUEST the listener. */
 void vb_cm_news_ack(struct vb_cm_id *id, enum rdma_cm_event_type event);
 
 int vb_cm_id_new(struct vb_cm_id **out, struct vb_cm_channel *c, void *user, enum rdma_port_space ps,
@@ -85,9 +94,12 @@ int vb_cm_id_resolve_route(struct vb_cm_id *id, int timeout_ms);
  * REQ or SIDR_REQ brought it; else *num_paths = 0. */
 int vb_cm_id_route(const struct vb_cm_id *id, struct rdma_addr *addr, struct ibv_sa_path_rec *path,
 		   int *num_paths);
+/* Parameters count as the manual pages say; of all zeros but qp_num there are no retries.  For rdma_connect(id,
+ * NULL) and rdma_accept(id, NULL): vb_cm_param_default(). */
 int vb_cm_id_connect(struct vb_cm_id *id, const struct vb_cm_param *p);
 int vb_cm_id_establish(struct vb_cm_id *id);
 int vb_cm_id_accept(struct vb_cm_id *id, const struct vb_cm_param *p);
+void vb_cm_param_default(struct vb_cm_param *p);
 int vb_cm_id_reject(struct vb_cm_id *id, const void *private_data, uint8_t len, uint8_t reason);
 int vb_cm_id_disconnect(struct vb_cm_id *id);
 int vb_cm_id_notify(struct vb_cm_id *id, enum ibv_event_type event);
@@ -99,7 +111,9 @@ int vb_cm_id_join(struct vb_cm_id *id, const struct sockaddr *addr, uint64_t com
 		  void *join);
 /* Of several joins of one address the last is left.  Its undelivered events are taken back; those that were
  * delivered are not waited for. */
-int vb_cm_id_leave(struct vb_cm_id *id, const struct sockaddr *addr);
+/* Undelivered events of the join vanish; *delivered: how many were delivered, whose acknowledgements the caller
+ * awaits before it frees what `user` points to. */
+int vb_cm_id_leave(struct vb_cm_id *id, const struct sockaddr *addr, uint32_t *delivered);
 /* rdma_write_cm_event(): an event of this type, with status and arg, is queued for the id as if it had
  * happened. librdmacm writes its own types so, too (16 and above). */
 int vb_cm_id_write(struct vb_cm_id *id, enum rdma_cm_event_type event, int status, uint64_t arg);
