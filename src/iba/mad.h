@@ -30,6 +30,7 @@ struct vb_mad_head {
 	uint32_t modifier;
 };
 
+/* Writes the first VB_MAD_DATA bytes, reserved ones as 0, and reads them. */
 void vb_mad_head_put(uint8_t mad[VB_MAD_LEN], const struct vb_mad_head *h);
 void vb_mad_head_get(const uint8_t mad[VB_MAD_LEN], struct vb_mad_head *h);
 
