@@ -18,20 +18,16 @@
 		    MEMBER_SIZE(member)                                                         \
 	}
 #define FIELD(name, byte, bit, bits, member) PIECE(name, byte, bit, bits, member, 0, bits)
-/* A number of whole bytes, or bytes: as wide as the value. */
-#define WHOLE(name, byte, member)                                           \
-	{                                                                   \
-		name, (byte)*8, MEMBER_SIZE(member) * 8, 0,                 \
-		    MEMBER_SIZE(member) > 8 ? 0 : MEMBER_SIZE(member) * 8,  \
-		    offsetof(struct vb_cm_msg, member), MEMBER_SIZE(member) \
-	}
+/* A number of whole bytes, as wide as the value; bytes. */
+#define WHOLE(name, byte, member) FIELD(name, byte, 0, MEMBER_SIZE(member) * 8, member)
+#define BYTES(name, byte, member) PIECE(name, byte, 0, MEMBER_SIZE(member) * 8, member, 0, 0)
 
 /* 12.6.5, table of REQ's contents: 44 bytes for each of both paths. */
 #define PATH(text, byte, member)                                                 \
 	WHOLE(text " Local Port LID", byte, member.local_lid),                   \
 	    WHOLE(text " Remote Port LID", (byte) + 2, member.remote_lid),       \
-	    WHOLE(text " Local Port GID", (byte) + 4, member.local_gid),         \
-	    WHOLE(text " Remote Port GID", (byte) + 20, member.remote_gid),      \
+	    BYTES(text " Local Port GID", (byte) + 4, member.local_gid),         \
+	    BYTES(text " Remote Port GID", (byte) + 20, member.remote_gid),      \
 	    FIELD(text " Flow Label", (byte) + 36, 0, 20, member.flow_label),    \
 	    FIELD(text " Packet Rate", (byte) + 39, 2, 6, member.rate),          \
 	    WHOLE(text " Traffic Class", (byte) + 40, member.traffic_class),     \
@@ -83,7 +79,7 @@ static const struct vb_cm_field rej[] = {
     FIELD("Message REJected", 8, 0, 2, rej.about),
     FIELD("Reject Info Length", 9, 0, 7, rej.info_len),
     WHOLE("Reason", 10, rej.reason),
-    WHOLE("Additional Reject Information", 12, rej.info),
+    BYTES("Additional Reject Information", 12, rej.info),
 };
 
 /* 12.6.8; the vendor's ID has the bytes that fill up three numbers of 24 bits. */
@@ -143,7 +139,7 @@ static const struct vb_cm_field sidr_rep[] = {
     PIECE("Vendor ID low", 11, 0, 8, sidr_rep.vendor_id, 0, 24),
     WHOLE("ServiceID", 12, sidr_rep.service_id),
     WHOLE("Q_Key", 20, sidr_rep.qkey),
-    WHOLE("Additional Information", 24, sidr_rep.info),
+    BYTES("Additional Information", 24, sidr_rep.info),
 };
 
 /* 12.8.1; the path that it proposes is not read. */
@@ -158,7 +154,7 @@ static const struct vb_cm_field apr[] = {
     WHOLE("Remote Communication ID", 4, apr.remote_comm_id),
     WHOLE("Additional Information Length", 8, apr.info_len),
     WHOLE("AP Status", 9, apr.status),
-    WHOLE("Additional Information", 12, apr.info),
+    BYTES("Additional Information", 12, apr.info),
 };
 
 /* A row per kind; private data reaches from its byte of the MAD's data to the end in all of them. */

@@ -252,7 +252,7 @@ struct vb_cm_field {
 	uint16_t bit;	    /* where it begins, from the MAD's data (byte 24), */
 	uint16_t bits;	    /* and how wide it is.  Above 64: bytes in the order of the wire */
 	uint8_t shift;	    /* of the value's bits this one has those from here up: 0 but in pieces */
-	uint8_t value_bits; /* of all pieces together */
+	uint8_t value_bits; /* of all pieces together; bytes: 0 */
 	uint16_t at, size;  /* of the value in struct vb_cm_msg */
 };
 /* The fields of a kind, in the order of the MAD, without private data; NULL: no such kind. */
