@@ -68,7 +68,6 @@ void vb_cm_channel_close(struct vb_cm_channel *c);
 int vb_cm_channel_get(struct vb_cm_channel *c, struct vb_cm_news *out);
 /* `id` and `event` are those of the news (so the listener's for CONNECT_REQUEST), also where librdmacm shows
  * the program another type.  The id may be gone when this returns. */
-/* id: as the news had it, with CONNECT_REQUEST the listener. */
 void vb_cm_news_ack(struct vb_cm_id *id, enum rdma_cm_event_type event);
 
 int vb_cm_id_new(struct vb_cm_id **out, struct vb_cm_channel *c, void *user, enum rdma_port_space ps,
@@ -109,10 +108,9 @@ int vb_cm_id_option(struct vb_cm_id *id, int level, int name, const void *value,
 /* flags as RDMA_MC_JOIN_FLAG_*; the events come with `join`, which nobody looks into. */
 int vb_cm_id_join(struct vb_cm_id *id, const struct sockaddr *addr, uint64_t comp_mask, uint32_t flags,
 		  void *join);
-/* Of several joins of one address the last is left.  Its undelivered events are taken back; those that were
- * delivered are not waited for. */
-/* Undelivered events of the join vanish; *delivered: how many were delivered, whose acknowledgements the caller
- * awaits before it frees what `user` points to. */
+/* Of several joins of one address the last is left.  Undelivered events of the join vanish; *delivered: how
+ * many were delivered.  Nobody need wait for these: what librdmacm gives as `join` is a number and no address.
+ */
 int vb_cm_id_leave(struct vb_cm_id *id, const struct sockaddr *addr, uint32_t *delivered);
 /* rdma_write_cm_event(): an event of this type, with status and arg, is queued for the id as if it had
  * happened. librdmacm writes its own types so, too (16 and above). */
@@ -123,8 +121,10 @@ int vb_cm_device_index(const struct ibv_device *device);
 
 /* Refusals of librdmacm's own: says why, as vb_refuse(); returns err. */
 int vb_cm_refuse(int err, const char *call, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* What a program has done that is no failure yet, but will be one: as a warning, "call: sentence". */
+void vb_cm_warn(const char *call, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Before librdmacm returns to the program: what was said goes to the log, as vb_log_tell(). */
-void vb_cm_tell(void);
+void vb_cm_log_tell(void);
 
 #pragma GCC visibility pop
 
