@@ -1,11 +1,22 @@
-/* Communication management (IBTA volume 1, chapter 12): connections, listeners and service ID resolutions of one
- * port, as a protocol.  Like transport/ it owns no socket, thread or clock: MADs come in through vb_cm_input(),
- * the time through vb_cm_timer(), MADs leave through ops->send(), and what happened is said through ops->event().
- * So all of it runs in virtual time.
+/* Communication management (IBTA volume 1, chapter 12): connections, listeners and service ID resolutions of
+ * one port, as a protocol.  Like transport/ it owns no socket, thread or clock: MADs come in through
+ * vb_cm_input(), the time through vb_cm_timer(), MADs leave through ops->send(), and what happened is said
+ * through ops->event(). So all of it runs in virtual time.
  *
- * What a state does with each message and each call is a table (states.c).  One lock, the caller's, is held in all
- * calls (vb_cm.lock, asserted); ops are called with it.  ops->event() may call anything here for any connection
- * but vb_cm_input() and vb_cm_timer(). */
+ * What a state does with each message and each call is a table (states.c).  One lock, the caller's, is held
+ * in all calls (asserted); ops are called with it.  ops->event() may call anything here for any connection,
+ * vb_cm_end() of its own included, but vb_cm_input(), vb_cm_timer() and vb_cm_gone().  The other ops call
+ * nothing here: a MAD that ops->send() brings back to this process is handed over later.
+ *
+ * A connection serves one exchange: once it is IDLE again it can only be ended.  What it tells, in this
+ * order:
+ *
+ *   active:   REP (at most once) then, after vb_cm_rtu(), as below; or REJ or UNREACHED at any time before
+ *   passive:  REQ; RTU (at most once) if vb_cm_established() did not come before it; or REJ or UNREACHED
+ *   both:     DREQ (at most once; at the passive end perhaps in place of RTU); DREP (at most once, in
+ *             answer to vb_cm_dreq() or to a DREQ that was said here for a stale connection; after DREQ
+ *             where both ends say one); or REJ; then TIMEWAIT_OVER if the state had been TIMEWAIT
+ *   SIDR:     SIDR_REQ; or SIDR_REP or UNREACHED */
 #ifndef VB_CM_CM_H
 #define VB_CM_CM_H
 
@@ -49,13 +60,14 @@ struct vb_cm;
 struct vb_cm_conn;
 
 enum vb_cm_happening {
-	VB_CM_EV_REQ,		/* on the new connection, whose `listener` is set */
-	VB_CM_EV_REP,		/* an answer to the REQ: vb_cm_rtu(), vb_cm_rej() or vb_cm_mra() follows */
-	VB_CM_EV_RTU,		/* established, at the passive end */
-	VB_CM_EV_REJ,		/* by the far end, in whichever state; the connection is IDLE, or in TIMEWAIT */
-	VB_CM_EV_UNREACHED,	/* no answer to REQ, REP or SIDR_REQ after all retries: `about`; IDLE */
-	VB_CM_EV_DREQ,		/* the far end ends it: vb_cm_drep() follows */
-	VB_CM_EV_DREP,		/* the end has been confirmed, or will not be (`timed_out`); TIMEWAIT */
+	VB_CM_EV_REQ,	    /* on the new connection, whose `listener` is set */
+	VB_CM_EV_REP,	    /* an answer to the REQ: vb_cm_rtu(), vb_cm_rej() or vb_cm_mra() follows */
+	VB_CM_EV_RTU,	    /* established, at the passive end, by an RTU */
+	VB_CM_EV_REJ,	    /* by the far end, in whichever state; the connection is IDLE, or in TIMEWAIT */
+	VB_CM_EV_UNREACHED, /* no answer to REQ, REP or SIDR_REQ after all retries: `about`; IDLE.  The far
+			     * end has been told (REJ 4) */
+	VB_CM_EV_DREQ,	    /* the far end ends it: vb_cm_drep() follows */
+	VB_CM_EV_DREP,	    /* the end has been confirmed, or will not be (`timed_out`); TIMEWAIT */
 	VB_CM_EV_TIMEWAIT_OVER, /* the QP may be used again; IDLE */
 	VB_CM_EV_SIDR_REQ,	/* on the new exchange */
 	VB_CM_EV_SIDR_REP,	/* the answer, of whichever status; IDLE */
@@ -63,88 +75,122 @@ enum vb_cm_happening {
 
 struct vb_cm_event {
 	enum vb_cm_happening what;
-	const struct vb_cm_msg *msg; /* REQ, REP, REJ, DREQ, DREP, SIDR_REQ, SIDR_REP; else NULL.  During the call */
+	const struct vb_cm_msg *msg; /* REQ, REP, RTU, REJ, DREQ, DREP (if not timed_out), SIDR_REQ, SIDR_REP;
+				      * else NULL.  During the call */
 	const struct vb_cm_av *av;   /* REQ, SIDR_REQ: of the packet that brought it */
 	uint16_t about;		     /* UNREACHED: enum vb_cm_kind */
 	bool timed_out;		     /* DREP */
 };
 
 struct vb_cm_ops {
-	/* One MAD to the port at av->remote_gid.  `number`: upper bits of the comm ID of whom it is for, 0: whoever
-	 * has the service ID (`m`, a REQ or SIDR_REQ).  A MAD that is lost is lost. */
+	/* One MAD to the port at av->remote_gid.  `number`: vb_cm_msg_number(m).  What is lost is lost. */
 	void (*send)(struct vb_cm *cm, const struct vb_cm_av *av, uint32_t number, const struct vb_cm_msg *m,
 		     const uint8_t mad[VB_MAD_LEN]);
 	/* Something happened to c.  REQ and SIDR_REQ: false refuses it (the message is dropped, as by a full
-	 * backlog, and c ends); the return value of others means nothing. */
+	 * backlog, and c ends without a word); the return value of others means nothing. */
 	bool (*event)(struct vb_cm_conn *c, const struct vb_cm_event *e);
 	/* Who listens for this REQ or SIDR_REQ: an upper layer may look at the addresses in the private data.
 	 * NULL: nobody, which is answered so. */
-	struct vb_cm_conn *(*listener)(struct vb_cm *cm, const struct vb_cm_msg *m, const struct vb_cm_av *av);
+	struct vb_cm_conn *(*listener)(struct vb_cm *cm, const struct vb_cm_msg *m,
+				       const struct vb_cm_av *av);
 	/* A number by chance. */
 	uint32_t (*chance)(struct vb_cm *cm);
 };
 
 /* Comm IDs: the number of the adapter, and below it an index that goes round: VB_CM_INDEX_BITS of them. */
-#define VB_CM_INDEX_BITS 20
+#define VB_CM_INDEX_BITS      20
 #define VB_CM_NUMBER(comm_id) ((comm_id) >> VB_CM_INDEX_BITS)
 
-/* One end of a connection, one listener, or one end of a SIDR exchange.  The upper layer's object holds it. */
+/* For which adapter of its port a message is: the number in the comm ID that it is addressed to.  0: none is
+ * known. A REQ or SIDR_REQ is for whoever has its service ID; a REJ (4) of a REQ that was never answered for
+ * whoever took that REQ in, which only itself can tell (by CA GUID and comm ID of its sender): for all. */
+uint32_t vb_cm_msg_number(const struct vb_cm_msg *m);
+
+/* One end of a connection, one listener, or one end of a SIDR exchange.  The upper layer holds it. */
 struct vb_cm_conn {
 	struct vb_cm *cm;
 	void *user;
 	enum vb_cm_state state;
-	uint32_t local_comm_id, remote_comm_id;
-	struct vb_cm_conn *listener; /* the one that a REQ came for; only during VB_CM_EV_REQ, VB_CM_EV_SIDR_REQ */
+	uint32_t local_comm_id, remote_comm_id; /* remote: 0 until the far end has named it */
+	struct vb_cm_conn *listener; /* whose REQ or SIDR_REQ it is; only during the event of that */
 	struct vb_cm_av av;
 	/* What REQ and REP agreed upon, for the QP's attributes. */
 	uint64_t service_id, remote_ca_guid;
 	uint32_t local_qpn, remote_qpn, local_psn, remote_psn, local_qkey, remote_qkey;
-	uint8_t responder_resources, initiator_depth; /* of this end, as it was said or accepted */
-	uint8_t retry_count, rnr_retry_count, path_mtu, local_ack_timeout, remote_ack_timeout, target_ack_delay;
+	uint8_t responder_resources, initiator_depth;	/* of this end, as it was said or accepted */
+	uint8_t retry_count, rnr_retry_count, path_mtu; /* for this end's QP */
+	/* local: for this end's QP, once the REP is there (12.7.34: twice the packet life time and the ACK
+	 * delay); remote: as the REQ said it. */
+	uint8_t local_ack_timeout, remote_ack_timeout, target_ack_delay;
 	uint8_t service_type, extended_type;
-	bool srq;
+	bool srq;    /* the far end's */
+	bool active; /* this end has said REQ or SIDR_REQ */
+	/* Of ECE: the modifier of the REQ, REP or SIDR_REP that is said next.  The upper layer sets it. */
+	uint32_t ece_options;
 	/* Further fields are the protocol's own (conn.h): */
 	struct vb_cm_inner *inner;
 };
 
 /* 0 or ENOMEM.  number: the adapter's, as comm IDs carry it. */
-int vb_cm_open(struct vb_cm **out, const struct vb_cm_ops *ops, void *user, struct vb_lock *lock, uint32_t number,
-	       uint64_t ca_guid);
+int vb_cm_open(struct vb_cm **out, const struct vb_cm_ops *ops, void *user, struct vb_lock *lock,
+	       uint32_t number, uint64_t ca_guid);
 void *vb_cm_user(const struct vb_cm *cm);
-/* No connection may be left; numbers in TIMEWAIT are forgotten. */
+/* No connection may be left; numbers in TIMEWAIT are forgotten.  Pairs with vb_cm_open(). */
 void vb_cm_close(struct vb_cm *cm);
 
-/* A new one, IDLE; NULL: no memory, or no comm ID is free. */
+/* A new one, IDLE; NULL: no memory, or no comm ID is free.  Pairs with vb_cm_end(). */
 struct vb_cm_conn *vb_cm_new(struct vb_cm *cm, void *user);
-/* Ends it, in whichever state, with the message that the state calls for (a REJ to a REQ or REP, a DREQ once); the
- * comm ID and the QPN stay in TIMEWAIT where packets may still be about.  No event comes any more. */
+/* Ends it, in whichever state, with the message that the state calls for (a REJ to a REQ or REP, a DREQ once;
+ * none from the target of XRC, which outlives its connection); the comm ID, and the QPN where its packets may
+ * still be about, stay in TIMEWAIT.  No event comes any more. */
 void vb_cm_end(struct vb_cm_conn *c, uint64_t now);
 
-/* Calls return 0; EINVAL: the state does not permit it, or private data is too long for the message.  `private` is
- * copied. */
+/* Calls return 0; EINVAL: the state does not permit it, or private data is too long for the message.
+ * `private` is copied; NULL: none. */
 int vb_cm_listen(struct vb_cm_conn *c);
-/* req->local_comm_id and ca_guid are filled in.  The response timeouts and retries in it are what both ends go by. */
+/* req->local_comm_id and ca_guid are filled in; of XRC (service_type 3, extended_type 1) what the initiator
+ * does not say is 0.  The response timeouts and retries in it are what both ends go by.  EINVAL: a service
+ * type other than RC, UC and XRC, too. */
 int vb_cm_req(struct vb_cm_conn *c, const struct vb_cm_av *av, const struct vb_cm_req *req,
 	      const struct vb_cm_private *private, uint64_t now);
-int vb_cm_rep(struct vb_cm_conn *c, const struct vb_cm_rep *rep, const struct vb_cm_private *private, uint64_t now);
+/* rep->qpn is this end's, of XRC too, where it goes out as the EECN. */
+int vb_cm_rep(struct vb_cm_conn *c, const struct vb_cm_rep *rep, const struct vb_cm_private *private,
+	      uint64_t now);
 int vb_cm_rtu(struct vb_cm_conn *c, const struct vb_cm_private *private, uint64_t now);
-/* Gives the far end's sender that much time (code as in vb_cm_time()) before it asks again. */
+/* Gives the far end's sender that much time (code as in vb_cm_time()) before it asks again.  With
+ * VB_CM_MRA_LAZY nothing is said until it has asked again once, as the kernel's rdma_cm does it. */
+#define VB_CM_MRA_LAZY 0x80
 int vb_cm_mra(struct vb_cm_conn *c, uint8_t service_timeout, uint64_t now);
 int vb_cm_rej(struct vb_cm_conn *c, uint16_t reason, const uint8_t *info, size_t info_len,
 	      const struct vb_cm_private *private, uint64_t now);
-/* Data came on the QP before the RTU: that establishes it too; the RTU is then no news. */
+/* Data came on the QP before the RTU: that establishes it too, and the RTU is then no news: no event comes.
+ * EISCONN: it is established already. */
 int vb_cm_established(struct vb_cm_conn *c, uint64_t now);
 int vb_cm_dreq(struct vb_cm_conn *c, const struct vb_cm_private *private, uint64_t now);
 int vb_cm_drep(struct vb_cm_conn *c, const struct vb_cm_private *private, uint64_t now);
 int vb_cm_sidr_req(struct vb_cm_conn *c, const struct vb_cm_av *av, const struct vb_cm_sidr_req *req,
-		   uint8_t response_timeout, uint8_t retries, const struct vb_cm_private *private, uint64_t now);
-int vb_cm_sidr_rep(struct vb_cm_conn *c, const struct vb_cm_sidr_rep *rep, const struct vb_cm_private *private,
+		   uint8_t response_timeout, uint8_t retries, const struct vb_cm_private *private,
 		   uint64_t now);
+int vb_cm_sidr_rep(struct vb_cm_conn *c, const struct vb_cm_sidr_rep *rep,
+		   const struct vb_cm_private *private, uint64_t now);
 
 /* A MAD came from the wire. */
 void vb_cm_input(struct vb_cm *cm, const struct vb_cm_av *from, const uint8_t mad[VB_MAD_LEN], uint64_t now);
-/* Sends again what was not answered, and ends what is over; when it wants to be called next, VB_NEVER: not. */
+/* Sends again what was not answered, and ends what is over; when it wants to be called next (VB_NEVER). */
 uint64_t vb_cm_timer(struct vb_cm *cm, uint64_t now);
+/* The same without doing anything: what was begun since may want it earlier than it said. */
+uint64_t vb_cm_next(const struct vb_cm *cm);
+/* The process at the far end of those connections is dead, and nobody there speaks for it, as a kernel would:
+ * what that would have said is taken as heard (a REJ, a DREQ, a DREP, a SIDR_REP).  `is_gone` is asked for
+ * each connection that waits for somebody. */
+void vb_cm_gone(struct vb_cm *cm, bool (*is_gone)(const struct vb_cm_conn *c, void *arg), void *arg,
+		uint64_t now);
+/* Whether packets of a connection of that QP of this end may still be about: it is not to be given to
+ * another. */
+bool vb_cm_qpn_waits(const struct vb_cm *cm, uint32_t qpn);
+/* A REQ or REP from a QP whose connection is in TIMEWAIT at this end is refused as stale, too.  The kernel
+ * takes only live ones for stale, and so does this at first. */
+void vb_cm_strict(struct vb_cm *cm, bool strict);
 /* What was dropped, and why, for `verbena explain`. */
 struct vb_cm_counts {
 	uint64_t malformed, unknown_comm_id, unexpected, duplicates, refused, retried;

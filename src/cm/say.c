@@ -1,0 +1,178 @@
+/* What the communication manager says: messages of connections, which are kept to be said again, and answers
+ * to what leads to none. */
+#include <endian.h>
+#include <string.h>
+
+#include "cm/conn.h"
+
+uint32_t vb_cm_msg_number(const struct vb_cm_msg *m)
+{
+	switch (m->kind) {
+	case VB_CM_MRA:
+		return VB_CM_NUMBER(m->mra.remote_comm_id);
+	case VB_CM_REJ:
+		return VB_CM_NUMBER(m->rej.remote_comm_id);
+	case VB_CM_REP:
+		return VB_CM_NUMBER(m->rep.remote_comm_id);
+	case VB_CM_RTU:
+		return VB_CM_NUMBER(m->rtu.remote_comm_id);
+	case VB_CM_DREQ:
+		return VB_CM_NUMBER(m->dreq.remote_comm_id);
+	case VB_CM_DREP:
+		return VB_CM_NUMBER(m->drep.remote_comm_id);
+	case VB_CM_SIDR_REP:
+		return VB_CM_NUMBER(m->sidr_rep.request_id);
+	case VB_CM_LAP:
+		return VB_CM_NUMBER(m->lap.remote_comm_id);
+	case VB_CM_APR:
+		return VB_CM_NUMBER(m->apr.remote_comm_id);
+	default:
+		return 0;
+	}
+}
+
+static void send(struct vb_cm *cm, const struct vb_cm_av *av, const struct vb_cm_msg *m, const uint8_t *mad)
+{
+	vb_lock_assert_held(cm->lock);
+	cm->ops->send(cm, av, vb_cm_msg_number(m), m, mad);
+}
+
+struct vb_cm_msg vb_cm_compose(const struct vb_cm_conn *c, enum vb_cm_kind kind,
+			       const struct vb_cm_private *private)
+{
+	struct vb_cm_msg m = {.kind = (uint16_t)kind, .tid = c->inner->tid};
+
+	if (private)
+		m.private_data = *private;
+	switch (kind) {
+	case VB_CM_MRA:
+		m.mra.local_comm_id = c->local_comm_id;
+		m.mra.remote_comm_id = c->remote_comm_id;
+		break;
+	case VB_CM_REJ:
+		m.rej.local_comm_id = c->local_comm_id;
+		m.rej.remote_comm_id = c->remote_comm_id;
+		break;
+	case VB_CM_RTU:
+	case VB_CM_DREP:
+		m.rtu = (struct vb_cm_ids){c->local_comm_id, c->remote_comm_id};
+		break;
+	case VB_CM_DREQ:
+		m.dreq = (struct vb_cm_dreq){c->local_comm_id, c->remote_comm_id, c->remote_qpn};
+		break;
+	default: /* the others carry more than that, which comes with the call */
+		break;
+	}
+	return m;
+}
+
+void vb_cm_keep(struct vb_cm_conn *c, const struct vb_cm_msg *m)
+{
+	vb_cm_msg_put(c->inner->mad, m);
+	c->inner->said = m->kind;
+}
+
+void vb_cm_say(struct vb_cm_conn *c, const struct vb_cm_msg *m)
+{
+	vb_cm_keep(c, m);
+	vb_cm_say_again(c);
+}
+
+void vb_cm_say_again(struct vb_cm_conn *c)
+{
+	struct vb_cm_msg m;
+
+	if (!c->inner->said || vb_cm_msg_get(c->inner->mad, &m))
+		return;
+	/* A REJ without the comm ID, and the answer of a SIDR exchange, do not show it. */
+	if (m.kind != VB_CM_SIDR_REP && !(m.kind == VB_CM_REJ && !m.rej.local_comm_id))
+		c->inner->shown = true;
+	send(c->cm, &c->av, &m, c->inner->mad);
+}
+
+void vb_cm_say_rej(struct vb_cm_conn *c, uint16_t reason, const uint8_t *info, size_t info_len,
+		   const struct vb_cm_private *private)
+{
+	const struct vb_cm_row *row = &vb_cm_rows[c->state];
+	struct vb_cm_msg m = vb_cm_compose(c, VB_CM_REJ, private);
+
+	m.rej.reason = reason;
+	m.rej.about = row->about;
+	if (row->nameless)
+		m.rej.local_comm_id = 0;
+	m.rej.info_len = (uint8_t)info_len;
+	if (info_len)
+		memcpy(m.rej.info, info, info_len);
+	vb_cm_say(c, &m);
+}
+
+void vb_cm_say_timeout(struct vb_cm_conn *c)
+{
+	uint64_t guid = htobe64(c->cm->ca_guid);
+
+	vb_cm_say_rej(c, VB_CM_REJ_TIMEOUT, (const uint8_t *)&guid, sizeof(guid), NULL);
+}
+
+void vb_cm_say_dreq(struct vb_cm_conn *c, const struct vb_cm_private *private)
+{
+	struct vb_cm_msg m;
+
+	c->inner->tid = c->cm->tid_high | c->local_comm_id;
+	m = vb_cm_compose(c, VB_CM_DREQ, private);
+	vb_cm_say(c, &m);
+}
+
+static void answer(struct vb_cm *cm, const struct vb_cm_av *av, const struct vb_cm_msg *m)
+{
+	uint8_t mad[VB_MAD_LEN];
+
+	vb_cm_msg_put(mad, m);
+	send(cm, av, m, mad);
+}
+
+void vb_cm_answer_rej(struct vb_cm *cm, const struct vb_cm_av *av, const struct vb_cm_msg *to,
+		      uint16_t reason)
+{
+	struct vb_cm_msg m = {.kind = VB_CM_REJ, .tid = to->tid, .rej.reason = reason};
+
+	if (to->kind == VB_CM_REQ) {
+		m.rej.about = VB_CM_ABOUT_REQ;
+		m.rej.remote_comm_id = to->req.local_comm_id;
+	} else {
+		m.rej.about = VB_CM_ABOUT_REP;
+		m.rej.local_comm_id = to->rep.remote_comm_id;
+		m.rej.remote_comm_id = to->rep.local_comm_id;
+	}
+	answer(cm, av, &m);
+}
+
+void vb_cm_answer_drep(struct vb_cm *cm, const struct vb_cm_av *av, const struct vb_cm_msg *to)
+{
+	const struct vb_cm_msg m = {
+	    .kind = VB_CM_DREP, .tid = to->tid, .drep = {to->dreq.remote_comm_id, to->dreq.local_comm_id}};
+
+	answer(cm, av, &m);
+}
+
+void vb_cm_answer_apr(struct vb_cm *cm, const struct vb_cm_av *av, const struct vb_cm_msg *to, uint8_t status)
+{
+	const struct vb_cm_msg m = {.kind = VB_CM_APR,
+				    .tid = to->tid,
+				    .apr = {.local_comm_id = to->lap.remote_comm_id,
+					    .remote_comm_id = to->lap.local_comm_id,
+					    .status = status}};
+
+	answer(cm, av, &m);
+}
+
+void vb_cm_answer_sidr(struct vb_cm *cm, const struct vb_cm_av *av, const struct vb_cm_msg *to,
+		       uint8_t status)
+{
+	const struct vb_cm_msg m = {.kind = VB_CM_SIDR_REP,
+				    .tid = to->tid,
+				    .sidr_rep = {.request_id = to->sidr_req.request_id,
+						 .service_id = to->sidr_req.service_id,
+						 .status = status}};
+
+	answer(cm, av, &m);
+}
