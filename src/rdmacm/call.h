@@ -1,0 +1,56 @@
+/* Where a program's call of librdmacm comes in and goes out again: the rule of errno stands here alone (as
+ * verbs/call.h of libibverbs has it).  rdma_cm(7): 0, or -1 and errno; a pointer, or NULL and errno.  A call
+ * that succeeds leaves errno as it was.  What was said meanwhile goes to the log here, where no lock is held.
+ */
+#ifndef VB_RDMACM_CALL_H
+#define VB_RDMACM_CALL_H
+
+#include <errno.h>
+#include <stddef.h>
+
+#include "cm/api.h"
+
+/* A public function.  The version script decides what leaves the library. */
+#define VB_EXPORT __attribute__((visibility("default")))
+
+static inline int vb_rdma_leave(int was, int err)
+{
+	vb_cm_log_tell();
+	errno = err ? err : was;
+	return err ? -1 : 0;
+}
+
+static inline void *vb_rdma_leave_object(int was, int err, void *object)
+{
+	vb_cm_log_tell();
+	errno = err ? err : was;
+	return err ? NULL : object;
+}
+
+/* The body follows the macro, as it follows the head of a function, and returns 0 or a positive errno; `args`
+ * are the names in the parameters. */
+#define VB_RDMA_CALL(name, args, ...)                          \
+	int name(__VA_ARGS__);                                 \
+	static int name##_within(__VA_ARGS__);                 \
+	int name(__VA_ARGS__)                                  \
+	{                                                      \
+		int was = errno;                               \
+                                                               \
+		return vb_rdma_leave(was, name##_within args); \
+	}                                                      \
+	static int name##_within(__VA_ARGS__)
+
+#define VB_RDMA_NOTHING(name, args, ...)        \
+	void name(__VA_ARGS__);                 \
+	static void name##_within(__VA_ARGS__); \
+	void name(__VA_ARGS__)                  \
+	{                                       \
+		int was = errno;                \
+                                                \
+		name##_within args;             \
+		vb_cm_log_tell();               \
+		errno = was;                    \
+	}                                       \
+	static void name##_within(__VA_ARGS__)
+
+#endif

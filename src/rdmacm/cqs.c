@@ -1,0 +1,73 @@
+/* Completion queues that rdma_cm makes where a program gives none (rdma_create_qp(3), rdma_create_srq(3)):
+ * each has a channel of its own, for rdma_get_send_comp() and rdma_get_recv_comp(), and is shown in the id.
+ * These inline calls of <rdma/rdma_verbs.h> assert that a queue's context is the id. */
+#include <errno.h>
+
+#include "rdmacm/rdmacm.h"
+
+static int make(struct vb_rdma_id *p, uint32_t size, struct ibv_comp_channel **channel, struct ibv_cq **cq)
+{
+	int err;
+
+	*channel = ibv_create_comp_channel(p->id.verbs);
+	if (!*channel)
+		return errno;
+	*cq = ibv_create_cq(p->id.verbs, (int)size, &p->id, *channel, 0);
+	if (*cq)
+		return 0;
+	err = errno;
+	ibv_destroy_comp_channel(*channel);
+	*channel = NULL;
+	return err;
+}
+
+/* One that is still in use stays, as what rdma_cm did not make would. */
+static void destroy(struct ibv_comp_channel **channel, struct ibv_cq **cq)
+{
+	if (*cq && ibv_destroy_cq(*cq))
+		return;
+	*cq = NULL;
+	if (*channel)
+		ibv_destroy_comp_channel(*channel);
+	*channel = NULL;
+}
+
+int vb_rdma_cqs_make(struct vb_rdma_id *p, uint32_t send_size, uint32_t recv_size, struct vb_rdma_cqs *made)
+{
+	int err = 0;
+
+	*made = (struct vb_rdma_cqs){0};
+	if (recv_size) {
+		err = make(p, recv_size, &p->id.recv_cq_channel, &p->id.recv_cq);
+		made->recv = !err;
+	}
+	if (!err && send_size) {
+		err = make(p, send_size, &p->id.send_cq_channel, &p->id.send_cq);
+		made->send = !err;
+	}
+	if (err)
+		vb_rdma_cqs_undo(p, *made);
+	return err;
+}
+
+void vb_rdma_cqs_undo(struct vb_rdma_id *p, struct vb_rdma_cqs made)
+{
+	if (made.send)
+		destroy(&p->id.send_cq_channel, &p->id.send_cq);
+	if (made.recv)
+		destroy(&p->id.recv_cq_channel, &p->id.recv_cq);
+}
+
+void vb_rdma_cqs_release(struct vb_rdma_id *p)
+{
+	if (p->id.qp)
+		return;
+	if (p->spare_srq && !ibv_destroy_srq(p->spare_srq))
+		p->spare_srq = NULL;
+	/* An XRC SRQ completes to the receive queue, so the last of both takes it along. */
+	if (p->id.srq && p->id.qp_type == IBV_QPT_XRC_RECV)
+		return;
+	destroy(&p->id.send_cq_channel, &p->id.send_cq);
+	destroy(&p->id.recv_cq_channel, &p->id.recv_cq);
+	destroy(&p->spare_channel, &p->spare_cq);
+}

@@ -1,0 +1,294 @@
+/* Event channels and events.  An event that has been taken from a channel is finished here before the program
+ * sees it: the id is filled in, its queue pair is moved on.  So whoever takes the event does the work, as
+ * rdma_create_qp(3) and rdma_join_multicast(3) promise, and no thread of ours touches a program's objects. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "rdmacm/call.h"
+#include "rdmacm/rdmacm.h"
+
+struct event {
+	struct rdma_cm_event event;   /* the program's view */
+	struct vb_cm_id *cm;	      /* what is acknowledged, and */
+	enum rdma_cm_event_type type; /* as what; the program may see another type */
+	uint8_t data[sizeof(((struct vb_cm_news *)0)->data)];
+};
+
+int vb_rdma_channel_open(struct vb_rdma_channel **out)
+{
+	struct vb_rdma_channel *c = calloc(1, sizeof *c);
+	int err;
+
+	if (!c)
+		return ENOMEM;
+	err = vb_cm_channel_open(&c->cm, &c->channel.fd);
+	if (err)
+		free(c);
+	else
+		*out = c;
+	return err;
+}
+
+void vb_rdma_channel_close(struct vb_rdma_channel *c)
+{
+	vb_cm_channel_close(c->cm);
+	free(c);
+}
+
+VB_EXPORT struct rdma_event_channel *rdma_create_event_channel(void)
+{
+	struct vb_rdma_channel *c = NULL;
+	int was = errno, err = vb_rdma_channel_open(&c);
+
+	return vb_rdma_leave_object(was, err, err ? NULL : &c->channel);
+}
+
+VB_EXPORT VB_RDMA_NOTHING(rdma_destroy_event_channel, (channel), struct rdma_event_channel *channel)
+{
+	vb_rdma_channel_close(vb_rdma_channel(channel));
+}
+
+/* Parameters as they came; what they point to is in the event. */
+static void show_param(struct event *e, const struct vb_cm_news *n)
+{
+	const void *from = n->ud ? n->ud_param.private_data : n->conn.private_data;
+	const void *data = from ? e->data + ((const uint8_t *)from - n->data) : NULL;
+
+	memcpy(e->data, n->data, sizeof e->data);
+	if (n->ud) {
+		e->event.param.ud = n->ud_param;
+		e->event.param.ud.private_data = data;
+	} else {
+		e->event.param.conn = n->conn;
+		e->event.param.conn.private_data = data;
+	}
+}
+
+/* The functions of the table below.  False: the event is not for the program. */
+
+static bool fill_in(struct event *e, struct vb_rdma_id *p, enum rdma_cm_event_type failed)
+{
+	int err = vb_rdma_id_refresh(p);
+
+	if (err) {
+		e->event.event = failed;
+		e->event.status = -err;
+	}
+	return true;
+}
+
+static bool address_resolved(struct event *e, struct vb_rdma_id *p, const struct vb_cm_news *n)
+{
+	(void)n;
+	return fill_in(e, p, RDMA_CM_EVENT_ADDR_ERROR);
+}
+
+static bool route_resolved(struct event *e, struct vb_rdma_id *p, const struct vb_cm_news *n)
+{
+	(void)n;
+	return fill_in(e, p, RDMA_CM_EVENT_ROUTE_ERROR);
+}
+
+/* The new id is as its listener is: synchronous or on the same channel, with the same context. */
+static bool requested(struct event *e, struct vb_rdma_id *p, const struct vb_cm_news *n)
+{
+	struct vb_rdma_id *q;
+	int err = vb_rdma_id_make(&q, p->sync ? NULL : p->id.channel, p->id.context, p->id.ps, p->id.qp_type,
+				  n->fresh);
+
+	if (err) {
+		vb_cm_id_end(n->fresh);
+	} else {
+		err = vb_rdma_id_refresh(q);
+		if (err)
+			vb_rdma_id_unmake(q);
+	}
+	if (err) {
+		vb_cm_refuse(err, "rdma_get_cm_event", "a connection request is dropped: %s", strerror(err));
+		return false;
+	}
+	if (!n->ud) {
+		q->initiator_depth = n->conn.initiator_depth;
+		q->responder_resources = n->conn.responder_resources;
+	}
+	q->remote_ece = n->ece;
+	e->event.listen_id = &p->id;
+	e->event.id = &q->id;
+	return true;
+}
+
+/* Without a queue pair the program completes the connection (rdma_establish(3)), else this does. */
+static bool answered(struct event *e, struct vb_rdma_id *p, const struct vb_cm_news *n)
+{
+	int err;
+
+	p->remote_ece = n->ece;
+	if (!p->id.qp)
+		return true;
+	err = vb_rdma_qp_connect(p, -1, -1);
+	if (!err)
+		err = vb_cm_id_establish(p->cm);
+	if (!err) {
+		e->event.event = RDMA_CM_EVENT_ESTABLISHED;
+		return true;
+	}
+	e->event.event = RDMA_CM_EVENT_CONNECT_ERROR;
+	e->event.status = -err;
+	p->connect_failed = true;
+	vb_rdma_qp_error(p);
+	vb_cm_id_reject(p->cm, NULL, 0,
+			VB_RDMA_REJ_CONSUMER); /* else the far end would wait for its timeouts */
+	return true;
+}
+
+static bool rejected(struct event *e, struct vb_rdma_id *p, const struct vb_cm_news *n)
+{
+	(void)e;
+	(void)n;
+	if (!p->connect_failed)
+		vb_rdma_qp_error(p);
+	return !p->connect_failed;
+}
+
+static bool disconnected(struct event *e, struct vb_rdma_id *p, const struct vb_cm_news *n)
+{
+	(void)e;
+	(void)n;
+	return !p->connect_failed;
+}
+
+static bool joined(struct event *e, struct vb_rdma_id *p, const struct vb_cm_news *n)
+{
+	void *context;
+	int err;
+
+	if (!vb_rdma_mcast_context(p, n->join, &context))
+		return false;
+	e->event.param.ud.private_data = context; /* rdma_join_multicast(3) */
+	err = n->event == RDMA_CM_EVENT_MULTICAST_JOIN
+		  ? vb_rdma_mcast_joined(p, n->join, &n->ud_param.ah_attr)
+		  : 0;
+	if (err) {
+		e->event.event = RDMA_CM_EVENT_MULTICAST_ERROR;
+		e->event.status = -err;
+	}
+	return true;
+}
+
+/* param.arg of newer headers, a member of the same union. */
+static bool written(struct event *e, struct vb_rdma_id *p, const struct vb_cm_news *n)
+{
+	(void)p;
+	memset(&e->event.param, 0, sizeof e->event.param);
+	memcpy(&e->event.param, &n->arg, sizeof n->arg);
+	return true;
+}
+
+static bool (*const finish[])(struct event *e, struct vb_rdma_id *p, const struct vb_cm_news *n) = {
+    [RDMA_CM_EVENT_ADDR_RESOLVED] = address_resolved,
+    [RDMA_CM_EVENT_ROUTE_RESOLVED] = route_resolved,
+    [RDMA_CM_EVENT_CONNECT_REQUEST] = requested,
+    [RDMA_CM_EVENT_CONNECT_RESPONSE] = answered,
+    [RDMA_CM_EVENT_REJECTED] = rejected,
+    [RDMA_CM_EVENT_DISCONNECTED] = disconnected,
+    [RDMA_CM_EVENT_MULTICAST_JOIN] = joined,
+    [RDMA_CM_EVENT_MULTICAST_ERROR] = joined,
+    [VB_RDMA_EVENT_ADDRINFO_RESOLVED] = written,
+    [VB_RDMA_EVENT_ADDRINFO_ERROR] = written,
+    [VB_RDMA_EVENT_USER] = written,
+    [VB_RDMA_EVENT_INTERNAL] = written,
+};
+
+enum { FINISHED = sizeof(finish) / sizeof(finish[0]) };
+
+static bool take(struct event *e, const struct vb_cm_news *n)
+{
+	struct vb_rdma_id *p = n->user;
+
+	memset(e, 0, sizeof *e);
+	e->cm = n->id;
+	e->type = n->event;
+	e->event.id = &p->id;
+	e->event.event = n->event;
+	e->event.status = n->status;
+	show_param(e, n);
+	return (unsigned)n->event < FINISHED && finish[n->event] ? finish[n->event](e, p, n) : true;
+}
+
+int vb_rdma_event_get(struct vb_rdma_channel *c, struct rdma_cm_event **out)
+{
+	struct event *e = malloc(sizeof *e); /* before anything is taken that could be lost */
+	struct vb_cm_news n;
+	int err;
+
+	if (!e)
+		return ENOMEM;
+	for (;;) {
+		memset(&n, 0, sizeof n);
+		err = vb_cm_channel_get(c->cm, &n);
+		if (err) {
+			free(e);
+			return err;
+		}
+		/* Without a user it is about a request that the program has not accepted (vb_cm_id_user()).
+		 */
+		if (n.user && take(e, &n))
+			break;
+		vb_cm_news_ack(n.id, n.event);
+	}
+	*out = &e->event;
+	return 0;
+}
+
+void vb_rdma_event_ack(struct rdma_cm_event *event)
+{
+	struct event *e = (struct event *)event;
+	struct vb_cm_id *cm = e->cm;
+	enum rdma_cm_event_type type = e->type;
+
+	free(e);
+	vb_cm_news_ack(cm, type);
+}
+
+VB_EXPORT VB_RDMA_CALL(rdma_get_cm_event, (channel, event), struct rdma_event_channel *channel,
+		       struct rdma_cm_event **event)
+{
+	if (!channel || !event)
+		return vb_cm_refuse(EINVAL, "rdma_get_cm_event", "an argument is NULL");
+	return vb_rdma_event_get(vb_rdma_channel(channel), event);
+}
+
+VB_EXPORT VB_RDMA_CALL(rdma_ack_cm_event, (event), struct rdma_cm_event *event)
+{
+	if (!event)
+		return vb_cm_refuse(EINVAL, "rdma_ack_cm_event", "there is no event");
+	vb_rdma_event_ack(event);
+	return 0;
+}
+
+void vb_rdma_id_ack(struct vb_rdma_id *p)
+{
+	if (p->id.event)
+		vb_rdma_event_ack(p->id.event);
+	p->id.event = NULL;
+}
+
+int vb_rdma_id_complete(struct vb_rdma_id *p)
+{
+	const struct rdma_cm_event *e;
+	int err;
+
+	if (!p->sync)
+		return 0;
+	vb_rdma_id_ack(p);
+	err = vb_rdma_event_get(vb_rdma_channel(p->id.channel), &p->id.event);
+	if (err)
+		return err;
+	e = p->id.event;
+	if (!e->status)
+		return 0;
+	/* What is positive is the far end's answer, the reason of a REJ or the status of a SIDR_REP: a
+	 * refusal. */
+	return e->event == RDMA_CM_EVENT_REJECTED || e->status > 0 ? ECONNREFUSED : -e->status;
+}

@@ -1,0 +1,193 @@
+/* Multicast groups of ids (rdma_join_multicast(3)).  The event of a join carries a token, not an address: who
+ * takes it may find that another thread has left the group meanwhile. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <infiniband/ib.h>
+
+#include "rdmacm/call.h"
+#include "rdmacm/rdmacm.h"
+
+struct vb_rdma_mcast {
+	struct vb_rdma_mcast *next;
+	uintptr_t token;
+	void *context; /* the program's */
+	struct sockaddr_storage addr;
+	uint32_t flags; /* enum rdma_cm_mc_join_flags */
+	bool attached;	/* the id's queue pair, to: */
+	union ibv_gid gid;
+	uint16_t lid;
+};
+
+/* A group is its address: ports mean nothing here. */
+static bool same_group(const struct sockaddr *a, const struct sockaddr *b)
+{
+	if (a->sa_family != b->sa_family)
+		return false;
+	switch (a->sa_family) {
+	case AF_INET:
+		return !memcmp(&((const struct sockaddr_in *)a)->sin_addr,
+			       &((const struct sockaddr_in *)b)->sin_addr, sizeof(struct in_addr));
+	case AF_INET6:
+		return !memcmp(&((const struct sockaddr_in6 *)a)->sin6_addr,
+			       &((const struct sockaddr_in6 *)b)->sin6_addr, sizeof(struct in6_addr));
+	default:
+		return !memcmp(&((const struct sockaddr_ib *)a)->sib_addr,
+			       &((const struct sockaddr_ib *)b)->sib_addr, sizeof(struct ib_addr));
+	}
+}
+
+/* Lock held. */
+static struct vb_rdma_mcast *by_token(struct vb_rdma_id *p, const void *token)
+{
+	struct vb_rdma_mcast *m = p->mcasts;
+
+	while (m && m->token != (uintptr_t)token)
+		m = m->next;
+	return m;
+}
+
+/* Takes the one that *at leads to off the list.  Lock held. */
+static struct vb_rdma_mcast *take_off(struct vb_rdma_mcast **at)
+{
+	struct vb_rdma_mcast *m = *at;
+
+	if (m)
+		*at = m->next;
+	return m;
+}
+
+bool vb_rdma_mcast_context(struct vb_rdma_id *p, const void *token, void **context)
+{
+	struct vb_rdma_mcast *m;
+
+	pthread_mutex_lock(&p->lock);
+	m = by_token(p, token);
+	if (m)
+		*context = m->context;
+	pthread_mutex_unlock(&p->lock);
+	return m != NULL;
+}
+
+int vb_rdma_mcast_joined(struct vb_rdma_id *p, const void *token, const struct ibv_ah_attr *group)
+{
+	struct vb_rdma_mcast *m;
+	int err = 0;
+
+	pthread_mutex_lock(&p->lock);
+	m = by_token(p, token);
+	if (m && p->id.qp && m->flags != RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER) {
+		m->gid = group->grh.dgid;
+		m->lid = group->dlid;
+		err = ibv_attach_mcast(p->id.qp, &m->gid, m->lid);
+		m->attached = !err;
+	}
+	pthread_mutex_unlock(&p->lock);
+	return err;
+}
+
+/* The lock is the caller's affair. */
+static void detach(struct vb_rdma_id *p, struct vb_rdma_mcast *m)
+{
+	if (m->attached && p->id.qp)
+		ibv_detach_mcast(p->id.qp, &m->gid, m->lid);
+	m->attached = false;
+}
+
+void vb_rdma_mcast_detach_all(struct vb_rdma_id *p)
+{
+	pthread_mutex_lock(&p->lock);
+	for (struct vb_rdma_mcast *m = p->mcasts; m; m = m->next)
+		detach(p, m);
+	pthread_mutex_unlock(&p->lock);
+}
+
+void vb_rdma_mcast_free_all(struct vb_rdma_id *p)
+{
+	struct vb_rdma_mcast *m;
+
+	while ((m = take_off(&p->mcasts)))
+		free(m);
+}
+
+static int join(struct vb_rdma_id *p, const char *call, const struct sockaddr *addr, uint32_t flags,
+		void *context)
+{
+	socklen_t len = addr ? vb_rdma_addrlen(addr) : 0;
+	struct vb_rdma_mcast *m, **at;
+	uintptr_t token;
+	int err;
+
+	if (!len)
+		return vb_cm_refuse(EINVAL, call, "there is no address, or it is of no family of rdma_cm's");
+	m = calloc(1, sizeof *m);
+	if (!m)
+		return ENOMEM;
+	memcpy(&m->addr, addr, len);
+	m->context = context;
+	m->flags = flags;
+	pthread_mutex_lock(&p->lock);
+	token = m->token = ++p->joins;
+	m->next = p->mcasts;
+	p->mcasts = m;
+	pthread_mutex_unlock(&p->lock);
+	/* From here on another thread may leave the group, and free this. */
+	err = vb_cm_id_join(p->cm, addr, RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS,
+			    flags, (void *)token);
+	if (!err)
+		return vb_rdma_id_complete(p);
+	pthread_mutex_lock(&p->lock);
+	for (at = &p->mcasts; *at && (*at)->token != token; at = &(*at)->next)
+		;
+	m = take_off(at);
+	pthread_mutex_unlock(&p->lock);
+	free(m);
+	return err;
+}
+
+VB_EXPORT VB_RDMA_CALL(rdma_join_multicast, (id, addr, context), struct rdma_cm_id *id, struct sockaddr *addr,
+		       void *context)
+{
+	return join(vb_rdma_id(id), "rdma_join_multicast", addr, RDMA_MC_JOIN_FLAG_FULLMEMBER, context);
+}
+
+VB_EXPORT VB_RDMA_CALL(rdma_join_multicast_ex, (id, attr, context), struct rdma_cm_id *id,
+		       struct rdma_cm_join_mc_attr_ex *attr, void *context)
+{
+	static const char call[] = "rdma_join_multicast_ex";
+
+	if (attr->comp_mask >= RDMA_CM_JOIN_MC_ATTR_RESERVED)
+		return vb_cm_refuse(EOPNOTSUPP, call, "comp_mask 0x%x has bits that are not known",
+				    attr->comp_mask);
+	if (!(attr->comp_mask & RDMA_CM_JOIN_MC_ATTR_ADDRESS) ||
+	    !(attr->comp_mask & RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS))
+		return vb_cm_refuse(EINVAL, call, "comp_mask 0x%x lacks the address or the join flags",
+				    attr->comp_mask);
+	if (attr->join_flags >= RDMA_MC_JOIN_FLAG_RESERVED)
+		return vb_cm_refuse(EINVAL, call, "join_flags %u are neither of the two", attr->join_flags);
+	return join(vb_rdma_id(id), call, attr->addr, attr->join_flags, context);
+}
+
+VB_EXPORT VB_RDMA_CALL(rdma_leave_multicast, (id, addr), struct rdma_cm_id *id, struct sockaddr *addr)
+{
+	static const char call[] = "rdma_leave_multicast";
+	struct vb_rdma_id *p = vb_rdma_id(id);
+	struct vb_rdma_mcast *m, **at = &p->mcasts;
+	uint32_t delivered; /* their tokens lead nowhere from here on */
+	int err;
+
+	if (!addr || !vb_rdma_addrlen(addr))
+		return vb_cm_refuse(EINVAL, call, "there is no address, or it is of no family of rdma_cm's");
+	pthread_mutex_lock(&p->lock);
+	while (*at && !same_group((const struct sockaddr *)&(*at)->addr, addr))
+		at = &(*at)->next;
+	m = take_off(at);
+	pthread_mutex_unlock(&p->lock);
+	if (!m)
+		return vb_cm_refuse(EADDRNOTAVAIL, call, "the id has not joined this group");
+	detach(p, m);
+	err = vb_cm_id_leave(p->cm, (const struct sockaddr *)&m->addr, &delivered);
+	free(m);
+	return err;
+}

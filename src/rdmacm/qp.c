@@ -1,0 +1,231 @@
+/* Queue pairs of ids: made with what the program leaves out, and brought through their states as the
+ * handshake goes on (rdma_create_qp(3)). */
+#include <errno.h>
+
+#include "rdmacm/call.h"
+#include "rdmacm/rdmacm.h"
+
+static const char create_call[] = "rdma_create_qp";
+
+/* What the handshake says about this state, so far as it has come. */
+static int attributes(struct vb_rdma_id *p, enum ibv_qp_state state, struct ibv_qp_attr *attr, int *mask)
+{
+	*attr = (struct ibv_qp_attr){.qp_state = state};
+	*mask = 0;
+	return vb_cm_id_qp_attr(p->cm, attr, mask);
+}
+
+static int to_init(struct vb_rdma_id *p, struct ibv_qp *qp)
+{
+	struct ibv_qp_attr attr;
+	int mask, err = attributes(p, IBV_QPS_INIT, &attr, &mask);
+
+	return err ? err : ibv_modify_qp(qp, &attr, mask);
+}
+
+/* An unconnected one is ready at once: its Q_Key is in the attributes of INIT. */
+static int to_ready(struct vb_rdma_id *p, struct ibv_qp *qp)
+{
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR};
+	int err = to_init(p, qp);
+
+	if (!err)
+		err = ibv_modify_qp(qp, &attr, IBV_QP_STATE);
+	if (err)
+		return err;
+	attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .sq_psn = 0};
+	return ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN);
+}
+
+/* Vendors' options are agreed upon by those of one vendor; a device that knows none has none. */
+static int agree(struct vb_rdma_id *p, struct ibv_qp *qp)
+{
+	struct ibv_ece ece = p->remote_ece;
+	int err;
+
+	if (!ece.vendor_id || ece.vendor_id != p->local_ece.vendor_id) {
+		if (ece.vendor_id)
+			p->local_ece.options = 0;
+		return 0;
+	}
+	err = ibv_set_ece(qp, &ece);
+	if (!err)
+		p->local_ece.options = ece.options;
+	return err == ECONNREFUSED ? err : 0;
+}
+
+static int begin_ece(struct vb_rdma_id *p, struct ibv_qp *qp)
+{
+	struct ibv_ece ece = {0};
+
+	if (ibv_query_ece(qp, &ece))
+		return 0;
+	p->local_ece = ece;
+	return agree(p, qp);
+}
+
+static int check(const struct vb_rdma_id *p, const char *call, const struct ibv_qp_init_attr_ex *attr)
+{
+	const struct rdma_cm_id *id = &p->id;
+
+	if (!p->device)
+		return vb_cm_refuse(EINVAL, call, "the id is bound to no device yet");
+	if (id->qp)
+		return vb_cm_refuse(EINVAL, call, "the id has a queue pair already, number 0x%06x",
+				    id->qp->qp_num);
+	if ((attr->comp_mask & IBV_QP_INIT_ATTR_PD) && attr->pd && attr->pd->context != id->verbs)
+		return vb_cm_refuse(EINVAL, call,
+				    "the protection domain is of another context than id->verbs");
+	if (id->send_cq && attr->send_cq && id->send_cq != attr->send_cq)
+		return vb_cm_refuse(EINVAL, call,
+				    "send_cq is another one than the id's, which has one already");
+	if (id->recv_cq && attr->recv_cq && id->recv_cq != attr->recv_cq)
+		return vb_cm_refuse(EINVAL, call,
+				    "recv_cq is another one than the id's, which has one already");
+	return 0;
+}
+
+/* What the program leaves out, but for completion queues. */
+static int complete(struct vb_rdma_id *p, struct ibv_qp_init_attr_ex *attr)
+{
+	int err = 0;
+
+	if (!(attr->comp_mask & IBV_QP_INIT_ATTR_PD) || !attr->pd) {
+		attr->comp_mask |= IBV_QP_INIT_ATTR_PD;
+		attr->pd = p->id.pd;
+	}
+	if (p->id.qp_type == IBV_QPT_XRC_RECV &&
+	    (!(attr->comp_mask & IBV_QP_INIT_ATTR_XRCD) || !attr->xrcd)) {
+		err = vb_rdma_device_xrcd(p->device, &attr->xrcd);
+		attr->comp_mask |= IBV_QP_INIT_ATTR_XRCD;
+	}
+	if (p->id.srq && !attr->srq)
+		attr->srq = p->id.srq;
+	return err;
+}
+
+int vb_rdma_qp_create(struct vb_rdma_id *p, const char *call, struct ibv_qp_init_attr_ex *attr)
+{
+	struct ibv_cq *given_send = attr->send_cq, *given_recv = attr->recv_cq;
+	struct vb_rdma_cqs made;
+	struct ibv_qp *qp;
+	int err = check(p, call, attr);
+
+	if (!err)
+		err = complete(p, attr);
+	if (!err)
+		err = vb_rdma_cqs_make(p, given_send || p->id.send_cq ? 0 : attr->cap.max_send_wr,
+				       given_recv || p->id.recv_cq ? 0 : attr->cap.max_recv_wr, &made);
+	if (err)
+		return err;
+	if (!given_send)
+		attr->send_cq = p->id.send_cq;
+	if (!given_recv)
+		attr->recv_cq = p->id.recv_cq;
+	qp = ibv_create_qp_ex(p->id.verbs, attr);
+	if (!qp) {
+		err = errno;
+		goto undo_cqs;
+	}
+	err = begin_ece(p, qp);
+	if (!err)
+		err = p->id.qp_type == IBV_QPT_UD ? to_ready(p, qp) : to_init(p, qp);
+	if (err)
+		goto destroy_qp;
+	p->id.pd = qp->pd;
+	p->id.qp = qp;
+	return 0;
+
+destroy_qp:
+	ibv_destroy_qp(qp);
+undo_cqs:
+	vb_rdma_cqs_undo(p, made);
+	/* Who tries again with fewer requests must not find the queues that have just gone. */
+	attr->send_cq = given_send;
+	attr->recv_cq = given_recv;
+	return err;
+}
+
+int vb_rdma_qp_create_plain(struct vb_rdma_id *p, const char *call, struct ibv_pd *pd,
+			    struct ibv_qp_init_attr *attr)
+{
+	struct ibv_qp_init_attr_ex ex = {
+	    .qp_context = attr->qp_context,
+	    .send_cq = attr->send_cq,
+	    .recv_cq = attr->recv_cq,
+	    .srq = attr->srq,
+	    .cap = attr->cap,
+	    .qp_type = attr->qp_type,
+	    .sq_sig_all = attr->sq_sig_all,
+	    .comp_mask = IBV_QP_INIT_ATTR_PD,
+	    .pd = pd,
+	};
+	int err = vb_rdma_qp_create(p, call, &ex);
+
+	attr->send_cq = ex.send_cq;
+	attr->recv_cq = ex.recv_cq;
+	attr->srq = ex.srq;
+	attr->cap = ex.cap;
+	return err;
+}
+
+VB_EXPORT VB_RDMA_CALL(rdma_create_qp, (id, pd, attr), struct rdma_cm_id *id, struct ibv_pd *pd,
+		       struct ibv_qp_init_attr *attr)
+{
+	return vb_rdma_qp_create_plain(vb_rdma_id(id), create_call, pd, attr);
+}
+
+VB_EXPORT VB_RDMA_CALL(rdma_create_qp_ex, (id, attr), struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *attr)
+{
+	return vb_rdma_qp_create(vb_rdma_id(id), "rdma_create_qp_ex", attr);
+}
+
+void vb_rdma_qp_destroy(struct vb_rdma_id *p)
+{
+	if (p->id.qp) {
+		vb_rdma_mcast_detach_all(p); /* one that is attached would not go */
+		ibv_destroy_qp(p->id.qp);
+	}
+	p->id.qp = NULL;
+	vb_rdma_cqs_release(p);
+}
+
+VB_EXPORT VB_RDMA_NOTHING(rdma_destroy_qp, (id), struct rdma_cm_id *id)
+{
+	vb_rdma_qp_destroy(vb_rdma_id(id));
+}
+
+int vb_rdma_qp_connect(struct vb_rdma_id *p, int responder_resources, int initiator_depth)
+{
+	struct ibv_qp *qp = p->id.qp;
+	struct ibv_qp_attr attr;
+	int mask, err;
+
+	if (!qp)
+		return 0;
+	err = agree(p, qp);
+	/* Once more INIT: what the peer may do with this queue pair is known since the handshake only. */
+	if (!err)
+		err = to_init(p, qp);
+	if (!err)
+		err = attributes(p, IBV_QPS_RTR, &attr, &mask);
+	if (err)
+		return err;
+	if (responder_resources >= 0)
+		attr.max_dest_rd_atomic = (uint8_t)responder_resources;
+	err = ibv_modify_qp(qp, &attr, mask);
+	if (!err)
+		err = attributes(p, IBV_QPS_RTS, &attr, &mask);
+	if (err)
+		return err;
+	if (initiator_depth >= 0)
+		attr.max_rd_atomic = (uint8_t)initiator_depth;
+	return ibv_modify_qp(qp, &attr, mask);
+}
+
+int vb_rdma_qp_error(struct vb_rdma_id *p)
+{
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
+
+	return p->id.qp ? ibv_modify_qp(p->id.qp, &attr, IBV_QP_STATE) : 0;
+}
