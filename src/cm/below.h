@@ -1,0 +1,100 @@
+/* What identifiers (cm/id.h) need from below, as a table of functions: the devices at work, the host's
+ * addresses, names of listeners, time and chance.  The process has one table, handed in by vb_cm_ids_use();
+ * tests hand in one over a network in virtual time.
+ *
+ * Locks.  One lock guards all identifiers, channels and engines of the process: vb_cm_ids_enter() takes it,
+ * vb_cm_ids_leave() gives it back and then writes to the descriptors of channels that got events.  Whoever
+ * calls vb_cm_input() or vb_cm_timer() does so between the two; API calls take it themselves.  It is a
+ * vb_lock, taken behind no lock of host/ or hca/ that is held while MADs are handed over, and before what
+ * vb_cm_ops.send takes. Of the functions below only local(), bound(), set(), find(), now(), chance() and
+ * due() are called with it; all others may block. */
+#ifndef VB_CM_BELOW_H
+#define VB_CM_BELOW_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/lock.h"
+#include "cm/cm.h"
+#include "host/ports.h"
+
+/* A device at work.  Made by open(), and there as long as the process lives; `user` is the maker's. */
+struct vb_cm_device {
+	uint32_t index;	  /* among the process's devices */
+	uint32_t number;  /* the adapter's, by which its MADs find it */
+	struct vb_cm *cm; /* its engine: vb_cm_user() is this struct, the lock vb_cm_ids_lock, and of its ops
+			   * `event` is vb_cm_ids_event and `listener` vb_cm_ids_listener */
+	void *user;
+	/* What the device can do. */
+	uint8_t max_rd_atomic; /* 255 at most */
+	uint8_t ack_delay;     /* local_ca_ack_delay: a code as vb_cm_time() takes it */
+	uint8_t mtu;	       /* enum ibv_mtu */
+	uint8_t rate;	       /* enum ibv_rate */
+	bool lost;	       /* guarded by the lock; vb_cm_ids_device_lost() sets it */
+};
+
+/* One end of a path, at this host: where an address is.  The GID is one of the device's table, of the
+ * address's own family if the table has one: the address itself where it stands there. */
+struct vb_cm_local {
+	uint32_t device;
+	uint8_t gid_index;
+	uint8_t gid[16];
+	uint16_t lid; /* 0 on Ethernet */
+};
+
+struct vb_cm_below {
+	uint32_t (*devices)(void);
+	bool (*infiniband)(void);
+	/* Has a device at work.  0 or errno.  The same one each time, until it is lost. */
+	int (*open)(uint32_t index, struct vb_cm_device **out);
+	/* Where an address of this host is, as far as is known; never blocks, and is called with the lock,
+	 * too.  0; EADDRNOTAVAIL: it is none of this host's. */
+	int (*local)(const uint8_t address[16], struct vb_cm_local *out);
+	/* Asks the kernel for this host's addresses. */
+	void (*refresh)(void);
+	/* The far end of a path to an address, which may be a group's: its GID and LID in *out, and in `from`
+	 * the address of this host that the kernel would choose as the source.  0; EHOSTUNREACH, ENETUNREACH:
+	 * no way there. */
+	int (*far)(const uint8_t address[16], uint8_t from[16], struct vb_cm_local *out);
+	/* Ports, as host/ports.h has them.  bind() knows the process's struct vb_ports, which a forked child
+	 * has anew; `number` of listen() is the device's. */
+	int (*bind)(struct vb_port **out, const struct vb_port_name *name);
+	const struct vb_port_name *(*bound)(const struct vb_port *p);
+	int (*set)(struct vb_port *p, bool afonly, bool reuse);
+	int (*listen)(struct vb_port *p, uint32_t number);
+	void (*release)(struct vb_port *p);
+	/* Who listens there: 0 and the adapter's number, or ENOENT.  Never blocks, and is called with the
+	 * lock. */
+	int (*find)(const struct vb_port_name *n, uint32_t *number);
+	/* The engine has something to do at another time than its last vb_cm_timer() said: it is to be
+	 * called. */
+	void (*due)(struct vb_cm_device *d);
+	uint64_t (*now)(void);
+	uint32_t (*chance)(void);
+};
+
+/* local() and far() by the host's addresses (addr_host.c); refresh() is vb_devices_read(). */
+int vb_cm_host_local(const uint8_t address[16], struct vb_cm_local *out);
+int vb_cm_host_far(const uint8_t address[16], uint8_t from[16], struct vb_cm_local *out);
+
+void vb_cm_ids_use(const struct vb_cm_below *b);
+
+extern struct vb_lock vb_cm_ids_lock;
+void vb_cm_ids_enter(void);
+void vb_cm_ids_leave(void);
+
+/* For the engines' vb_cm_ops. */
+bool vb_cm_ids_event(struct vb_cm_conn *c, const struct vb_cm_event *e);
+struct vb_cm_conn *vb_cm_ids_listener(struct vb_cm *cm, const struct vb_cm_msg *m, const struct vb_cm_av *av);
+
+/* What becomes known below.  All without the lock, and without locks that a program's threads wait for.
+ * A process of this host is gone that had that adapter number: its connections to ids of the device end as
+ * its kernel would have ended them. */
+void vb_cm_ids_peer_gone(struct vb_cm_device *d, uint32_t number);
+/* The first message came on a queue pair that is in RTR: that establishes its connection (12.9.8.3.1),
+ * whatever becomes of the RTU. */
+void vb_cm_ids_data(struct vb_cm_device *d, uint32_t qpn);
+/* The device is lost: its ids hear DEVICE_REMOVAL, and its engine is left as it is. */
+void vb_cm_ids_device_lost(struct vb_cm_device *d);
+
+#endif

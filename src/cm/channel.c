@@ -1,0 +1,428 @@
+/* Event channels: a queue of events behind an eventfd in semaphore mode that counts them, so blocking,
+ * O_NONBLOCK, poll and edge-triggered epoll work as on a kernel's file: each event is a write of its own, and
+ * so an edge.
+ *
+ * A token is written after the lock is given back (vb_cm_channel_ring()).  A reader takes a token first and
+ * then, under the lock, the event that it stands for; where that was taken back meanwhile the channel owes it
+ * (`debt`), and the reader goes on. */
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "cm/id.h"
+
+/* Channels with tokens to write; guarded by the lock. */
+static struct vb_list ringing = {&ringing, &ringing};
+
+/* Acknowledgements come from any thread, and whoever waits for them sleeps. */
+static pthread_mutex_t acks_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t acks_come = PTHREAD_COND_INITIALIZER;
+
+void vb_cm_channels_forked(void)
+{
+	vb_list_init(&ringing);
+	acks_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	acks_come = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
+}
+
+/* ---- opening and closing ---- */
+
+int vb_cm_channel_open(struct vb_cm_channel **out, int *fd)
+{
+	struct vb_cm_channel *c;
+
+	if (!vb_cm_below())
+		return ENODEV;
+	c = calloc(1, sizeof(*c)); /* vb_cm_channel_close() */
+	if (!c)
+		return ENOMEM;
+	c->fd = eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC);
+	if (c->fd < 0) {
+		int err = errno;
+
+		free(c);
+		return err;
+	}
+	c->own = vb_own_of(c->fd);
+	c->birth = vb_cm_birth();
+	vb_list_init(&c->items);
+	vb_list_init(&c->ringing);
+	*out = c;
+	*fd = c->fd;
+	return 0;
+}
+
+void vb_cm_channel_close(struct vb_cm_channel *c)
+{
+	if (c->birth != vb_cm_birth()) { /* the parent's: the child has a descriptor of it, and no more */
+		vb_own_close(&c->own, c->fd);
+		return;
+	}
+	vb_cm_ids_enter();
+	if (c->ids)
+		vb_log(VB_LOG_WARN,
+		       "rdma_destroy_event_channel: %u id%s of the channel still there: destroy them first; "
+		       "the channel's memory stays for them",
+		       c->ids, c->ids == 1 ? " is" : "s are");
+	vb_list_unlink(&c->ringing);
+	c->tokens = 0;
+	while (c->writers) {
+		vb_cm_ids_leave();
+		sched_yield();
+		vb_cm_ids_enter();
+	}
+	vb_own_close(&c->own, c->fd);
+	c->fd = -1;
+	if (c->ids) {
+		vb_cm_ids_leave();
+		return;
+	}
+	vb_cm_ids_leave();
+	free(c);
+}
+
+/* ---- tokens ---- */
+
+static void write_tokens(const struct vb_cm_channel *c, uint32_t n)
+{
+	uint64_t one = 1;
+	ssize_t done;
+
+	if (!vb_own_is(&c->own, c->fd)) /* the program closed it, and the number is another file's */
+		return;
+	while (n--) {
+		do
+			done = write(c->fd, &one, sizeof(one));
+		while (done < 0 && errno == EINTR);
+	}
+}
+
+void vb_cm_channel_ring(void)
+{
+	struct vb_list *node;
+	int err = errno;
+
+	vb_lock_assert_held(&vb_cm_ids_lock);
+	while ((node = vb_list_pop(&ringing))) {
+		struct vb_cm_channel *c = vb_list_entry(node, struct vb_cm_channel, ringing);
+		uint32_t n = c->tokens;
+
+		c->tokens = 0;
+		c->writers++;
+		vb_lock_give(&vb_cm_ids_lock);
+		write_tokens(c, n);
+		vb_lock_take(&vb_cm_ids_lock);
+		c->writers--;
+	}
+	vb_lock_give(&vb_cm_ids_lock);
+	errno = err;
+}
+
+static void add_token(struct vb_cm_channel *c)
+{
+	if (c->fd < 0)
+		return;
+	c->tokens++;
+	if (!vb_list_linked(&c->ringing))
+		vb_list_append(&ringing, &c->ringing);
+}
+
+/* The descriptor blocks or not as the program chooses, so the call itself has to say that it may not. */
+static bool read_token_now(const struct vb_cm_channel *c)
+{
+	uint64_t token;
+	struct iovec v = {.iov_base = &token, .iov_len = sizeof(token)};
+
+	return vb_own_is(&c->own, c->fd) && preadv2(c->fd, &v, 1, -1, RWF_NOWAIT) >= 0;
+}
+
+static void take_token_back(struct vb_cm_channel *c)
+{
+	int err = errno;
+
+	if (c->tokens)
+		c->tokens--;
+	else if (c->fd >= 0 && !read_token_now(c))
+		c->debt++; /* a writer or a reader has it in hand */
+	errno = err;
+}
+
+/* ---- events ---- */
+
+int vb_cm_items_reserve(struct vb_cm_id *id, unsigned n)
+{
+	unsigned have = 0;
+
+	vb_lock_assert_held(&vb_cm_ids_lock);
+	vb_list_each (node, &id->spare)
+		have++;
+	for (; have < n; have++) {
+		struct vb_cm_item *it = calloc(1, sizeof(*it)); /* vb_cm_item_new(), vb_cm_id_free() */
+
+		if (!it)
+			return ENOMEM;
+		vb_list_append(&id->spare, &it->on_id);
+	}
+	return 0;
+}
+
+struct vb_cm_item *vb_cm_item_new(struct vb_cm_id *id, enum rdma_cm_event_type event, int status)
+{
+	struct vb_list *node = vb_list_pop(&id->spare);
+	struct vb_cm_item *it = node ? vb_list_entry(node, struct vb_cm_item, on_id) : calloc(1, sizeof(*it));
+
+	if (!it)
+		return NULL;
+	vb_list_init(&it->on_id);
+	vb_list_init(&it->on_channel);
+	it->news = (struct vb_cm_news){.event = event, .status = status, .id = id, .user = id->user};
+	it->news.ud = id->type == IBV_QPT_UD;
+	return it;
+}
+
+void vb_cm_item_post(struct vb_cm_item *it)
+{
+	struct vb_cm_id *id = it->news.id;
+
+	vb_lock_assert_held(&vb_cm_ids_lock);
+	if (id->passive && !id->user) { /* the program knows nothing of it yet (vb_cm_id_user()) */
+		vb_list_append(&id->spare, &it->on_id);
+		return;
+	}
+	vb_list_append(&id->undelivered, &it->on_id);
+	vb_list_append(&id->channel->items, &it->on_channel);
+	add_token(id->channel);
+}
+
+void vb_cm_id_say(struct vb_cm_id *id, enum rdma_cm_event_type event, int status)
+{
+	struct vb_cm_item *it = vb_cm_item_new(id, event, status);
+
+	if (it)
+		vb_cm_item_post(it);
+}
+
+int vb_cm_id_write(struct vb_cm_id *id, enum rdma_cm_event_type event, int status, uint64_t arg)
+{
+	struct vb_cm_item *it;
+
+	if (id->birth != vb_cm_birth())
+		return EIO;
+	vb_cm_ids_enter();
+	it = vb_cm_item_new(id, event, status);
+	if (it) {
+		it->news.arg = arg;
+		vb_cm_item_post(it);
+	}
+	vb_cm_ids_leave();
+	return it ? 0 : ENOMEM;
+}
+
+void vb_cm_items_drop(struct vb_cm_id *id, const struct vb_cm_join *join, struct vb_list *orphans)
+{
+	vb_lock_assert_held(&vb_cm_ids_lock);
+	vb_list_each_safe (node, tmp, &id->undelivered) {
+		struct vb_cm_item *it = vb_list_entry(node, struct vb_cm_item, on_id);
+		struct vb_cm_id *fresh = it->news.fresh;
+
+		if (join && it->join != join)
+			continue;
+		vb_list_unlink(&it->on_id);
+		vb_list_unlink(&it->on_channel);
+		take_token_back(id->channel);
+		free(it);
+		if (!fresh)
+			continue;
+		vb_list_unlink(&fresh->on_all);
+		vb_list_append(orphans, &fresh->on_all);
+	}
+}
+
+/* Counts it as delivered; false: what the token stood for was taken back. */
+static bool deliver(struct vb_cm_channel *c, struct vb_cm_news *out)
+{
+	struct vb_cm_item *it;
+	struct vb_list *node;
+
+	vb_lock_assert_held(&vb_cm_ids_lock);
+	if (c->debt) {
+		c->debt--;
+		return false;
+	}
+	node = vb_list_pop(&c->items);
+	if (!node)
+		return false;
+	it = vb_list_entry(node, struct vb_cm_item, on_channel);
+	vb_list_unlink(&it->on_id);
+	it->news.id->delivered++;
+	it->news.user = it->news.id->user;
+	if (it->join)
+		it->join->delivered++;
+	if (it->news.fresh)
+		it->news.id->waiting--;
+	*out = it->news;
+	free(it);
+	if (out->ud && out->ud_param.private_data_len)
+		out->ud_param.private_data = out->data;
+	if (!out->ud && out->conn.private_data_len)
+		out->conn.private_data = out->data;
+	return true;
+}
+
+/* ---- acknowledgements ---- */
+
+static void count_unacked(struct vb_cm_id *id, enum rdma_cm_event_type event)
+{
+	pthread_mutex_lock(&acks_lock);
+	if ((unsigned)event < VB_CM_EVENTS)
+		id->unacked[event]++;
+	pthread_mutex_unlock(&acks_lock);
+}
+
+int vb_cm_channel_get(struct vb_cm_channel *c, struct vb_cm_news *out)
+{
+	uint64_t token;
+	bool got;
+
+	do {
+		if (c->birth != vb_cm_birth())
+			return EIO;
+		if (!vb_own_is(&c->own, c->fd))
+			return EBADF;
+		if (read(c->fd, &token, sizeof(token)) < 0)
+			return errno;
+		vb_cm_ids_enter();
+		got = deliver(c, out);
+		vb_cm_ids_leave();
+	} while (!got);
+	count_unacked(out->id, out->event);
+	return 0;
+}
+
+void vb_cm_news_ack(struct vb_cm_id *id, enum rdma_cm_event_type event)
+{
+	if (id->birth != vb_cm_birth())
+		return;
+	pthread_mutex_lock(&acks_lock);
+	id->acked++;
+	if ((unsigned)event < VB_CM_EVENTS && id->unacked[event])
+		id->unacked[event]--;
+	pthread_cond_broadcast(&acks_come);
+	pthread_mutex_unlock(&acks_lock);
+}
+
+enum { PATIENCE_S = 5 };
+
+static const char *const event_names[VB_CM_EVENTS] = {
+    [RDMA_CM_EVENT_ADDR_RESOLVED] = "ADDR_RESOLVED",
+    [RDMA_CM_EVENT_ADDR_ERROR] = "ADDR_ERROR",
+    [RDMA_CM_EVENT_ROUTE_RESOLVED] = "ROUTE_RESOLVED",
+    [RDMA_CM_EVENT_ROUTE_ERROR] = "ROUTE_ERROR",
+    [RDMA_CM_EVENT_CONNECT_REQUEST] = "CONNECT_REQUEST",
+    [RDMA_CM_EVENT_CONNECT_RESPONSE] = "CONNECT_RESPONSE or ESTABLISHED",
+    [RDMA_CM_EVENT_CONNECT_ERROR] = "CONNECT_ERROR",
+    [RDMA_CM_EVENT_UNREACHABLE] = "UNREACHABLE",
+    [RDMA_CM_EVENT_REJECTED] = "REJECTED",
+    [RDMA_CM_EVENT_ESTABLISHED] = "ESTABLISHED",
+    [RDMA_CM_EVENT_DISCONNECTED] = "DISCONNECTED",
+    [RDMA_CM_EVENT_DEVICE_REMOVAL] = "DEVICE_REMOVAL",
+    [RDMA_CM_EVENT_MULTICAST_JOIN] = "MULTICAST_JOIN",
+    [RDMA_CM_EVENT_MULTICAST_ERROR] = "MULTICAST_ERROR",
+    [RDMA_CM_EVENT_ADDR_CHANGE] = "ADDR_CHANGE",
+    [RDMA_CM_EVENT_TIMEWAIT_EXIT] = "TIMEWAIT_EXIT",
+};
+
+/* A program that waits here for itself is the usual mistake, and one that nothing else would tell of. */
+static void say_unacked(const struct vb_cm_id *id)
+{
+	char text[256] = "";
+	struct vb_text t = {text, sizeof(text)};
+
+	for (unsigned e = 0; e < VB_CM_EVENTS; e++)
+		if (id->unacked[e])
+			vb_text_add(&t, "%s%s", *text ? ", " : "", event_names[e]);
+	vb_log(VB_LOG_WARN,
+	       "rdma_destroy_id or rdma_migrate_id waits for events of the id that the program got by "
+	       "rdma_get_cm_event and has not acknowledged by rdma_ack_cm_event: %s",
+	       text);
+}
+
+void vb_cm_acks_await(struct vb_cm_id *id, uint32_t delivered)
+{
+	struct timespec until;
+	bool said = false;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += PATIENCE_S;
+	pthread_mutex_lock(&acks_lock);
+	while (id->acked < delivered) {
+		if (said) {
+			pthread_cond_wait(&acks_come, &acks_lock);
+			continue;
+		}
+		if (pthread_cond_timedwait(&acks_come, &acks_lock, &until) != ETIMEDOUT)
+			continue;
+		said = true;
+		if (id->acked >= delivered)
+			continue;
+		say_unacked(id);
+		vb_log_tell(); /* which never blocks */
+	}
+	pthread_mutex_unlock(&acks_lock);
+}
+
+/* ---- migration ---- */
+
+/* The events of the id, and of connections that come with them, in the order in which they stand. */
+static void move_items(struct vb_cm_channel *from, struct vb_cm_channel *to)
+{
+	vb_list_each_safe (node, tmp, &from->items) {
+		struct vb_cm_item *it = vb_list_entry(node, struct vb_cm_item, on_channel);
+
+		if (it->news.id->channel != to)
+			continue;
+		vb_list_unlink(&it->on_channel);
+		take_token_back(from);
+		vb_list_append(&to->items, &it->on_channel);
+		add_token(to);
+	}
+}
+
+static void change_channel(struct vb_cm_id *id, struct vb_cm_channel *to)
+{
+	id->channel->ids--;
+	id->channel = to;
+	to->ids++;
+}
+
+int vb_cm_id_migrate(struct vb_cm_id *id, struct vb_cm_channel *to)
+{
+	struct vb_cm_channel *from;
+	uint32_t delivered;
+
+	if (id->birth != vb_cm_birth() || to->birth != vb_cm_birth())
+		return EIO;
+	vb_cm_ids_enter();
+	from = id->channel;
+	if (from != to) {
+		change_channel(id, to);
+		vb_list_each (node, &id->undelivered) {
+			struct vb_cm_item *it = vb_list_entry(node, struct vb_cm_item, on_id);
+
+			if (it->news.fresh)
+				change_channel(it->news.fresh, to);
+		}
+		move_items(from, to);
+	}
+	delivered = id->delivered;
+	vb_cm_ids_leave();
+	vb_cm_acks_await(id, delivered);
+	return 0;
+}

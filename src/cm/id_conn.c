@@ -1,0 +1,346 @@
+/* Connecting, accepting and ending: from the program's calls to the protocol's. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <string.h>
+
+#include "cm/id.h"
+
+static const struct vb_cm_private nothing;
+
+enum { MOST_RETRIES = 7, FLOW_CONTROL_LATER = 1 };
+
+static uint8_t at_most_7(uint8_t n)
+{
+	return n > MOST_RETRIES ? MOST_RETRIES : n;
+}
+
+/* The engine has another deadline. */
+static int done(struct vb_cm_id *id, int err)
+{
+	vb_cm_below()->due(id->device);
+	vb_cm_ids_leave();
+	return err;
+}
+
+static uint64_t now(void)
+{
+	return vb_cm_below()->now();
+}
+
+/* The header in front of the program's bytes; AF_IB has none, since its addresses are those of the paths. */
+static const struct vb_cm_ip *header(const struct vb_cm_id *id, struct vb_cm_ip *ip)
+{
+	if (id->dst.ss_family == AF_IB)
+		return NULL;
+	vb_cm_sock_ip(ip, (const struct sockaddr *)&id->src, (const struct sockaddr *)&id->dst);
+	return ip;
+}
+
+/* ---- the active end ---- */
+
+static void make_req(struct vb_cm_id *id, const struct vb_cm_param *p, struct vb_cm_req *req)
+{
+	*req = (struct vb_cm_req){
+	    .vendor_id = p->ece.vendor_id,
+	    .service_id = vb_cm_sock_service((const struct sockaddr *)&id->dst, id->ps),
+	    .qpn = p->qp_num,
+	    .initiator_depth = id->asked.initiator_depth,
+	    .responder_resources = id->asked.responder_resources,
+	    .retry_count = at_most_7(p->retry_count),
+	    .rnr_retry_count = at_most_7(p->rnr_retry_count),
+	    .srq = p->srq != 0,
+	    .remote_response_timeout = VB_CM_RESPONSE_CODE,
+	    .local_response_timeout = VB_CM_RESPONSE_CODE,
+	    .max_cm_retries = VB_CM_RETRIES,
+	    .flow_control = p->flow_control & FLOW_CONTROL_LATER,
+	    .psn = id->deal.local_psn,
+	    .pkey = ntohs(id->path.pkey),
+	    .path_mtu = id->path.mtu,
+	};
+	vb_cm_req_set_type(req, id->type);
+	vb_cm_req_path(&req->primary, &id->path,
+		       id->ack_set ? id->ack_timeout
+				   : vb_cm_ack_timeout(id->device->ack_delay, id->path.packet_life_time));
+}
+
+static int send_req(struct vb_cm_id *id, const struct vb_cm_param *p)
+{
+	uint8_t buf[VB_CM_PRIVATE_MAX];
+	struct vb_cm_private data;
+	struct vb_cm_req req;
+	struct vb_cm_av av;
+	struct vb_cm_ip ip;
+	int err;
+
+	err = vb_cm_wrap(VB_CM_REQ, header(id, &ip), p->private_data, p->private_len, buf, &data);
+	if (!err)
+		err = vb_cm_depths_ask(p, id->device->max_rd_atomic, &id->asked);
+	if (err)
+		return err;
+	make_req(id, p, &req);
+	id->deal.retry_count = at_most_7(p->retry_count);
+	id->deal.responder_resources = req.responder_resources;
+	id->conn->ece_options = p->ece.options;
+	vb_cm_av_of_path(&av, &id->path);
+	return vb_cm_req(id->conn, &av, &req, &data, now());
+}
+
+static int send_sidr_req(struct vb_cm_id *id, const struct vb_cm_param *p)
+{
+	struct vb_cm_sidr_req req = {.pkey = ntohs(id->path.pkey),
+				     .service_id =
+					 vb_cm_sock_service((const struct sockaddr *)&id->dst, id->ps)};
+	uint8_t buf[VB_CM_PRIVATE_MAX];
+	struct vb_cm_private data;
+	struct vb_cm_av av;
+	struct vb_cm_ip ip;
+	int err;
+
+	err = vb_cm_wrap(VB_CM_SIDR_REQ, header(id, &ip), p->private_data, p->private_len, buf, &data);
+	if (err)
+		return err;
+	vb_cm_av_of_path(&av, &id->path);
+	return vb_cm_sidr_req(id->conn, &av, &req, VB_CM_RESPONSE_CODE, VB_CM_RETRIES, &data, now());
+}
+
+int vb_cm_id_connect(struct vb_cm_id *id, const struct vb_cm_param *p)
+{
+	int err = vb_cm_id_enter(id, VB_CALL_CONNECT);
+
+	if (err)
+		return err;
+	err = ENOMEM;
+	if (id->type == IBV_QPT_XRC_RECV)
+		err = EINVAL; /* a target is connected to, and never connects */
+	else if (!vb_cm_items_reserve(id, VB_CM_SPARE))
+		id->conn = vb_cm_new(id->device->cm, id);
+	if (!id->conn) {
+		vb_cm_ids_leave();
+		return err;
+	}
+	id->qpn = p->qp_num;
+	id->srq = p->srq != 0;
+	err = id->type == IBV_QPT_UD ? send_sidr_req(id, p) : send_req(id, p);
+	if (!err) {
+		id->state = VB_ID_CONNECTING;
+		return done(id, 0);
+	}
+	vb_cm_end(id->conn, now());
+	id->conn = NULL;
+	return done(id, err);
+}
+
+int vb_cm_id_establish(struct vb_cm_id *id)
+{
+	int err = vb_cm_id_enter(id, VB_CALL_ESTABLISH);
+
+	if (err)
+		return err;
+	err = vb_cm_rtu(id->conn, &nothing, now());
+	if (!err)
+		id->state = VB_ID_CONNECTED;
+	return done(id, err);
+}
+
+/* ---- the passive end ---- */
+
+static void make_rep(struct vb_cm_id *id, const struct vb_cm_param *p, struct vb_cm_rep *rep)
+{
+	*rep = (struct vb_cm_rep){
+	    .vendor_id = p->ece.vendor_id,
+	    .qpn = p->qp_num,
+	    .psn = id->deal.local_psn,
+	    .srq = p->srq != 0,
+	    .responder_resources = id->deal.responder_resources,
+	    .initiator_depth = id->deal.initiator_depth,
+	    .target_ack_delay = id->device->ack_delay,
+	    .failover_accepted = VB_CM_FAILOVER_UNSUPPORTED,
+	    .flow_control = p->flow_control & FLOW_CONTROL_LATER,
+	    /* of XRC's targets too, unlike the kernel, whose initiators give up at the first RNR NAK */
+	    .rnr_retry_count = at_most_7(p->rnr_retry_count),
+	};
+}
+
+static int send_rep(struct vb_cm_id *id, const struct vb_cm_param *p)
+{
+	uint8_t buf[VB_CM_PRIVATE_MAX];
+	struct vb_cm_depths granted;
+	struct vb_cm_private data;
+	struct vb_cm_rep rep;
+	int err;
+
+	err = vb_cm_wrap(VB_CM_REP, NULL, p->private_data, p->private_len, buf, &data);
+	if (!err)
+		err = vb_cm_depths_grant(p, id->device->max_rd_atomic, &id->asked, &granted);
+	if (err)
+		return err;
+	id->deal.responder_resources = granted.responder_resources;
+	id->deal.initiator_depth = granted.initiator_depth;
+	make_rep(id, p, &rep);
+	id->conn->ece_options = p->ece.options;
+	return vb_cm_rep(id->conn, &rep, &data, now());
+}
+
+static int send_sidr_rep(struct vb_cm_id *id, uint8_t status, const struct vb_cm_param *p)
+{
+	struct vb_cm_sidr_rep rep = {.status = status};
+	uint8_t buf[VB_CM_PRIVATE_MAX];
+	struct vb_cm_private data;
+	int err;
+
+	err = vb_cm_wrap(VB_CM_SIDR_REP, NULL, p->private_data, p->private_len, buf, &data);
+	if (err)
+		return err;
+	rep.service_id = vb_cm_sock_service((const struct sockaddr *)&id->src, id->ps);
+	if (status == VB_CM_SIDR_SUCCESS) {
+		if (p->qkey)
+			id->qkey = p->qkey;
+		rep.qpn = p->qp_num;
+		rep.qkey = id->qkey;
+		rep.vendor_id = p->ece.vendor_id;
+		id->conn->ece_options = p->ece.options;
+	}
+	return vb_cm_sidr_rep(id->conn, &rep, &data, now());
+}
+
+int vb_cm_id_accept(struct vb_cm_id *id, const struct vb_cm_param *p)
+{
+	int err = vb_cm_id_enter(id, VB_CALL_ACCEPT);
+
+	if (err)
+		return err;
+	if (id->type == IBV_QPT_UD) {
+		err = send_sidr_rep(id, VB_CM_SIDR_SUCCESS, p);
+		if (!err) /* an exchange, and no connection: nothing more comes (rdma_get_cm_event(3)) */
+			id->state = VB_ID_CONNECTED;
+	} else {
+		err = send_rep(id, p);
+		if (!err)
+			id->state = VB_ID_ACCEPTED;
+	}
+	if (!err) {
+		id->qpn = p->qp_num;
+		id->srq = p->srq != 0;
+	}
+	return done(id, err);
+}
+
+/* ---- ends ---- */
+
+static int send_rej(struct vb_cm_id *id, const void *data, uint8_t len, uint8_t reason)
+{
+	uint8_t buf[VB_CM_PRIVATE_MAX];
+	struct vb_cm_private private;
+	int err = vb_cm_wrap(VB_CM_REJ, NULL, data, len, buf, &private);
+
+	return err ? err : vb_cm_rej(id->conn, reason, NULL, 0, &private, now());
+}
+
+int vb_cm_id_reject(struct vb_cm_id *id, const void *private_data, uint8_t len, uint8_t reason)
+{
+	struct vb_cm_param p = {.private_data = private_data, .private_len = len};
+	int err;
+
+	if (!reason)
+		reason = VB_CM_REJ_CONSUMER;
+	if (reason != VB_CM_REJ_CONSUMER && reason != VB_CM_REJ_VENDOR_OPTION)
+		return EINVAL;
+	err = vb_cm_id_enter(id, VB_CALL_REJECT);
+	if (err)
+		return err;
+	err = id->type == IBV_QPT_UD ? send_sidr_rep(id, VB_CM_SIDR_REJECT, &p)
+				     : send_rej(id, private_data, len, reason);
+	if (!err)
+		id->state = VB_ID_FAILED;
+	return done(id, err);
+}
+
+/* Asks for the end, or agrees to it where the far end has asked; else there is nothing to end. */
+int vb_cm_id_disconnect(struct vb_cm_id *id)
+{
+	int err = vb_cm_id_enter(id, VB_CALL_DISCONNECT);
+
+	if (err)
+		return err;
+	if (id->conn && id->type != IBV_QPT_UD) {
+		if (id->conn->state == VB_CM_DREQ_RCVD)
+			(void)vb_cm_drep(id->conn, &nothing, now());
+		else if (id->state == VB_ID_CONNECTED)
+			(void)vb_cm_dreq(id->conn, &nothing, now());
+	}
+	return done(id, 0);
+}
+
+/* ---- data before the RTU ---- */
+
+/* The id may have heard of it within the call; the event comes once. */
+static void establish(struct vb_cm_id *id)
+{
+	if (vb_cm_established(id->conn, now()) || id->state != VB_ID_ACCEPTED)
+		return;
+	id->state = VB_ID_CONNECTED;
+	vb_cm_id_say(id, RDMA_CM_EVENT_ESTABLISHED, 0);
+}
+
+int vb_cm_id_notify(struct vb_cm_id *id, enum ibv_event_type event)
+{
+	int err;
+
+	if (event != IBV_EVENT_COMM_EST)
+		return EINVAL; /* the others that the manual page names are of paths that migrate */
+	err = vb_cm_id_enter(id, VB_CALL_NOTIFY);
+	if (err)
+		return err;
+	if (id->type == IBV_QPT_UD)
+		err = EINVAL;
+	else if (id->state == VB_ID_CONNECTED)
+		err = EISCONN;
+	else
+		establish(id);
+	return done(id, err);
+}
+
+struct whose {
+	struct vb_cm_device *device;
+	uint32_t qpn;
+};
+
+static void data_came(struct vb_cm_id *id, void *with)
+{
+	const struct whose *w = with;
+
+	if (id->device == w->device && id->qpn == w->qpn && id->state == VB_ID_ACCEPTED && id->conn)
+		establish(id);
+}
+
+void vb_cm_ids_data(struct vb_cm_device *d, uint32_t qpn)
+{
+	struct whose w = {d, qpn};
+
+	vb_cm_ids_enter();
+	vb_cm_ids_each(data_came, &w);
+	vb_cm_ids_leave();
+}
+
+/* ---- attributes ---- */
+
+int vb_cm_id_qp_attr(struct vb_cm_id *id, struct ibv_qp_attr *attr, int *mask)
+{
+	struct vb_cm_deal deal;
+	bool connected;
+	int err = EINVAL;
+
+	if (id->birth != vb_cm_birth())
+		return EIO;
+	vb_cm_ids_enter();
+	deal = id->deal;
+	if (id->ack_set)
+		deal.timeout = id->ack_timeout;
+	connected = id->state >= VB_ID_CONNECTING && id->state <= VB_ID_DISCONNECTED;
+	if (id->state == VB_ID_REMOVED)
+		err = ENODEV;
+	else if (id->device)
+		err = vb_cm_attr(id->type, &deal, connected, id->qkey, attr, mask);
+	vb_cm_ids_leave();
+	return err;
+}

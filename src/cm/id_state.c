@@ -1,0 +1,52 @@
+/* Which call is permitted in which state of an id: one table. */
+#include <errno.h>
+
+#include "cm/id.h"
+
+#define S(x) (1u << VB_ID_##x)
+
+static const uint32_t permitted[VB_CALLS] = {
+    [VB_CALL_BIND] = S(IDLE),
+    [VB_CALL_RESOLVE_ADDR] = S(IDLE) | S(BOUND),
+    [VB_CALL_RESOLVE_ROUTE] = S(ADDR_RESOLVED),
+    [VB_CALL_SET_PATH] = S(ADDR_RESOLVED),
+    [VB_CALL_LISTEN] = S(IDLE) | S(BOUND),
+    [VB_CALL_CONNECT] = S(ROUTE_RESOLVED),
+    [VB_CALL_ESTABLISH] = S(ANSWERED),
+    [VB_CALL_ACCEPT] = S(REQUESTED),
+    [VB_CALL_REJECT] = S(REQUESTED) | S(ANSWERED) | S(ACCEPTED),
+    /* Programs call it on their way out, whatever has become of the connection; where there is nothing to end
+     * it does nothing, as in the kernel. */
+    [VB_CALL_DISCONNECT] =
+	S(CONNECTING) | S(ANSWERED) | S(REQUESTED) | S(ACCEPTED) | S(CONNECTED) | S(DISCONNECTED) | S(FAILED),
+    [VB_CALL_NOTIFY] = S(ACCEPTED) | S(CONNECTED),
+    [VB_CALL_JOIN] = S(BOUND) | S(ADDR_RESOLVED),
+};
+
+int vb_cm_state_permits(enum vb_cm_id_state s, enum vb_cm_id_call call)
+{
+	if (s == VB_ID_REMOVED)
+		return ENODEV;
+	return permitted[call] & 1u << s ? 0 : EINVAL;
+}
+
+static const char *const names[VB_ID_STATES] = {
+    [VB_ID_IDLE] = "idle",
+    [VB_ID_BOUND] = "bound",
+    [VB_ID_ADDR_RESOLVED] = "address resolved",
+    [VB_ID_ROUTE_RESOLVED] = "route resolved",
+    [VB_ID_LISTENING] = "listening",
+    [VB_ID_CONNECTING] = "connecting",
+    [VB_ID_ANSWERED] = "answered, to be established",
+    [VB_ID_REQUESTED] = "requested, to be accepted",
+    [VB_ID_ACCEPTED] = "accepted, to be established by the far end",
+    [VB_ID_CONNECTED] = "connected",
+    [VB_ID_DISCONNECTED] = "disconnected",
+    [VB_ID_FAILED] = "failed",
+    [VB_ID_REMOVED] = "its device is lost",
+};
+
+const char *vb_cm_id_state_name(enum vb_cm_id_state s)
+{
+	return (unsigned)s < VB_ID_STATES ? names[s] : "?";
+}
