@@ -212,7 +212,8 @@ VB_EXPORT VB_RDMA_CALL(rdma_disconnect, (id), struct rdma_cm_id *id)
 	err = vb_rdma_qp_error(p);
 	if (!err)
 		err = vb_cm_id_disconnect(p->cm);
-	return err ? err : vb_rdma_id_complete(p);
+	/* Datagrams have no connection, and so no event of its end to wait for. */
+	return err || id->qp_type == IBV_QPT_UD ? err : vb_rdma_id_complete(p);
 }
 
 VB_EXPORT VB_RDMA_CALL(rdma_notify, (id, event), struct rdma_cm_id *id, enum ibv_event_type event)

@@ -85,25 +85,26 @@ static struct vb_rdma_device *known(int index)
 
 int vb_rdma_device_get(int index, struct vb_rdma_device **out)
 {
-	struct ibv_device **list = NULL;
-	int err = ENODEV, n = 0;
+	struct ibv_device **list = NULL, *device = NULL;
+	int err = 0, n = 0;
 
 	pthread_mutex_lock(&mutex);
 	*out = known(index);
-	if (*out) {
-		err = 0;
+	if (*out)
 		goto unlock;
-	}
 	list = ibv_get_device_list(&n);
 	if (!list) {
 		err = errno ? errno : ENOMEM;
 		goto unlock;
 	}
-	for (int i = 0; i < n; i++)
-		if (vb_cm_device_index(list[i]) == index) {
-			err = open_one(list[i], index, out);
-			break;
-		}
+	for (int i = 0; i < n && !device; i++)
+		if (vb_cm_device_index(list[i]) == index)
+			device = list[i];
+	if (device)
+		err = open_one(device, index, out);
+	else
+		err = vb_cm_refuse(ENODEV, "rdma_cm", "ibv_get_device_list() lacks the device %d of an id",
+				   index);
 unlock:
 	pthread_mutex_unlock(&mutex);
 	if (list)

@@ -226,6 +226,7 @@ int vb_rdma_event_get(struct vb_rdma_channel *c, struct rdma_cm_event **out)
 		return ENOMEM;
 	for (;;) {
 		memset(&n, 0, sizeof n);
+		vb_cm_log_tell(); /* before it blocks */
 		err = vb_cm_channel_get(c->cm, &n);
 		if (err) {
 			free(e);

@@ -408,8 +408,18 @@ static struct ibv_qp *make_qp(struct ibv_qp_init_attr_ex *attr)
 
 static struct ibv_qp *create_qp_ex(struct ibv_context *c, struct ibv_qp_init_attr_ex *attr)
 {
+	struct ibv_qp *qp;
+
 	(void)c;
-	return make_qp(attr);
+	/* as the device has it: a target is in no protection domain */
+	if (attr->qp_type == IBV_QPT_XRC_RECV && (attr->comp_mask != IBV_QP_INIT_ATTR_XRCD || !attr->xrcd)) {
+		errno = EOPNOTSUPP;
+		return NULL;
+	}
+	qp = make_qp(attr);
+	if (qp && attr->qp_type == IBV_QPT_XRC_RECV)
+		qp->pd = NULL;
+	return qp;
 }
 
 struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
