@@ -27,3 +27,6 @@ if(NOT VB_SANITIZE)
                    ${CMAKE_SOURCE_DIR}/src/rdmacm/librdmacm.map)
   set_tests_properties(abi.rdmacm-symbols PROPERTIES LABELS abi SKIP_RETURN_CODE 77)
 endif()
+
+install(TARGETS rdmacm LIBRARY DESTINATION lib/verbena)
+install(FILES ${CMAKE_SOURCE_DIR}/docs/man/rdma_verbena.7 DESTINATION share/man/man7)
