@@ -13,9 +13,9 @@
  *
  *   active:   REP (at most once) then, after vb_cm_rtu(), as below; or REJ or UNREACHED at any time before
  *   passive:  REQ; RTU (at most once) if vb_cm_established() did not come before it; or REJ or UNREACHED
- *   both:     DREQ (at most once; at the passive end perhaps in place of RTU); DREP (at most once, in
- *             answer to vb_cm_dreq() or to a DREQ that was said here for a stale connection; after DREQ
- *             where both ends say one); or REJ; then TIMEWAIT_OVER if the state had been TIMEWAIT
+ *   both:     REJ; or DREQ (at the passive end perhaps in place of RTU), or DREP (in answer to vb_cm_dreq(),
+ *             or to a DREQ that was said here for a stale connection), or DREQ and then DREP where both ends
+ *             say one; and TIMEWAIT_OVER in the end if the state had been TIMEWAIT.  Each at most once
  *   SIDR:     SIDR_REQ; or SIDR_REP or UNREACHED */
 #ifndef VB_CM_CM_H
 #define VB_CM_CM_H

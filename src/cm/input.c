@@ -81,7 +81,7 @@ static void unknown(const struct heard *h)
 	h->cm->counts.unknown_comm_id++;
 	if (h->m->kind == VB_CM_DREQ)
 		vb_cm_answer_drep(h->cm, h->from, h->m);
-	else if (h->m->kind == VB_CM_REP)
+	else if (h->m->kind == VB_CM_REP || h->m->kind == VB_CM_RTU)
 		vb_cm_answer_rej(h->cm, h->from, h->m, VB_CM_REJ_INVALID_COMM_ID);
 	else if (h->m->kind == VB_CM_LAP)
 		vb_cm_answer_apr(h->cm, h->from, h->m, VB_CM_APR_INVALID_COMM_ID);
@@ -233,6 +233,10 @@ static void refuse(const struct heard *h, struct vb_cm_conn *c)
 		else
 			vb_cm_answer_rej(h->cm, h->from, h->m,
 					 over ? VB_CM_REJ_STALE_CONN : VB_CM_REJ_INVALID_COMM_ID);
+		break;
+	case VB_CM_RTU: /* after anything but a REJ of ours it is an old one */
+		if (c->inner->said == VB_CM_REJ)
+			vb_cm_say_again(c);
 		break;
 	case VB_CM_DREQ:
 		if (c->inner->said == VB_CM_DREP)

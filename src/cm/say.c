@@ -138,10 +138,14 @@ void vb_cm_answer_rej(struct vb_cm *cm, const struct vb_cm_av *av, const struct 
 	if (to->kind == VB_CM_REQ) {
 		m.rej.about = VB_CM_ABOUT_REQ;
 		m.rej.remote_comm_id = to->req.local_comm_id;
-	} else {
+	} else if (to->kind == VB_CM_REP) {
 		m.rej.about = VB_CM_ABOUT_REP;
 		m.rej.local_comm_id = to->rep.remote_comm_id;
 		m.rej.remote_comm_id = to->rep.local_comm_id;
+	} else {
+		m.rej.about = VB_CM_ABOUT_OTHER;
+		m.rej.local_comm_id = to->rtu.remote_comm_id;
+		m.rej.remote_comm_id = to->rtu.local_comm_id;
 	}
 	answer(cm, av, &m);
 }
