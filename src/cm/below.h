@@ -94,7 +94,7 @@ void vb_cm_ids_peer_gone(struct vb_cm_device *d, uint32_t number);
 /* The first message came on a queue pair that is in RTR: that establishes its connection (12.9.8.3.1),
  * whatever becomes of the RTU. */
 void vb_cm_ids_data(struct vb_cm_device *d, uint32_t qpn);
-/* The device is lost: its ids hear DEVICE_REMOVAL, and its engine is left as it is. */
+/* The device is lost: its ids hear DEVICE_REMOVAL, and its engine has no connection any more. */
 void vb_cm_ids_device_lost(struct vb_cm_device *d);
 
 #endif

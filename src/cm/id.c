@@ -173,8 +173,7 @@ void vb_cm_id_undo(struct vb_cm_id *id)
 
 	vb_lock_assert_held(&vb_cm_ids_lock);
 	end_listening(id, now);
-	if (id->state != VB_ID_REMOVED)
-		end_connection(id, now);
+	end_connection(id, now);
 	vb_list_unlink(&id->on_all);
 	id->channel->ids--;
 }
@@ -275,13 +274,25 @@ struct vb_cm_device *vb_cm_device_at(uint32_t index)
 	return index < VB_MAX_DEVICES ? world.devices[index] : NULL;
 }
 
+/* What its engine still says is not heard. */
 static void remove_from(struct vb_cm_id *id, void *with)
 {
-	if (id->device != with || id->state == VB_ID_REMOVED)
+	struct vb_cm_device *d = with;
+	uint64_t now = world.below->now();
+
+	if (id->listens[d->index]) {
+		vb_cm_end(id->listens[d->index], now);
+		id->listens[d->index] = NULL;
+	}
+	/* a connection may be of another device's engine: of the one that heard the request */
+	if (id->conn ? id->conn->cm != d->cm && id->device != d : id->device != d)
+		return;
+	if (id->conn)
+		vb_cm_end(id->conn, now);
+	id->conn = NULL;
+	if (id->state == VB_ID_REMOVED)
 		return;
 	id->state = VB_ID_REMOVED;
-	id->conn = NULL; /* its engine goes with the device, as it is */
-	memset(id->listens, 0, sizeof(id->listens));
 	vb_cm_id_say(id, RDMA_CM_EVENT_DEVICE_REMOVAL, 0);
 }
 

@@ -1,0 +1,46 @@
+/* What identifiers need from below (cm/below.h), in virtual time: a process with two devices whose ports a
+ * wire joins that delivers in order, and loses what a test says.  Device 0 has 10.0.0.1 and fd00::1, device
+ * 1 10.0.0.2 and fd00::2; 127.0.0.0/8 and ::1 are device 0's, and stand in no table. */
+#ifndef VB_TESTS_CM_BELOW_H
+#define VB_TESTS_CM_BELOW_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "cm/api.h"
+#include "cm/below.h"
+
+enum { BELOW_MAX_RD_ATOMIC = 16 };
+
+struct below {
+	bool infiniband;
+	/* false: the MAD is lost */
+	bool (*filter)(const struct vb_cm_msg *m);
+	unsigned said[0x20];		     /* MADs of each kind, those that were lost among them */
+	struct vb_cm_msg last_req, last_rep; /* as they were said, without private data */
+	uint64_t now;
+	unsigned refreshed, ports; /* how often the kernel was asked; ports that are taken */
+};
+extern struct below below;
+
+/* A new world without ids.  The old one's must have ended. */
+void below_open(void);
+void below_close(void);
+struct vb_cm_device *below_device(uint32_t index);
+/* All that is under way arrives; no time passes. */
+void below_settle(void);
+/* Time passes, and timers run when they are due. */
+void below_wait(uint64_t ns);
+
+struct sockaddr *below_addr(const char *address, uint16_t port); /* a static one of 8 */
+
+/* A channel that does not block, and its events.  next(): the event has to be that one. */
+struct vb_cm_channel *below_channel(int *fd);
+struct vb_cm_news below_next(struct vb_cm_channel *c, enum rdma_cm_event_type event);
+void below_none(struct vb_cm_channel *c);
+
+#endif
