@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "cm/id.h"
 
 enum { HOPS = 64, DEFAULT_PKEY = 0xffff };
@@ -80,13 +81,42 @@ static int take_port(struct vb_cm_id *id, const struct sockaddr *addr)
 	return 0;
 }
 
+/* Why an address could not be had. */
+static int refuse(int err, const struct sockaddr *addr)
+{
+	static const char call[] = "rdma_bind_addr";
+	uint16_t port = vb_cm_sock_port(addr);
+
+	switch (err) {
+	case EADDRNOTAVAIL:
+		return vb_refuse(err, call, "the source is no address of this host");
+	case EADDRINUSE:
+		return vb_refuse(err, call, "port %u is taken at this address, by this process or another",
+				 port);
+	case EAFNOSUPPORT:
+		return vb_refuse(err, call, "an address of family %d is neither of IPv4, IPv6 nor AF_IB",
+				 addr->sa_family);
+	case ENODEV:
+		return vb_refuse(
+		    err, call, "%s",
+		    addr->sa_family == AF_IB
+			? "AF_IB needs a port that shows InfiniBand (--link=infiniband of verbena run)"
+			: "there is no such device");
+	case EPROTONOSUPPORT:
+		return vb_refuse(err, call, "the service ID is of another port space than the id");
+	case EINVAL:
+		return vb_refuse(err, call, "a link-local address needs its sin6_scope_id");
+	}
+	return vb_refuse(err, call, "%s", strerror(err));
+}
+
 int vb_cm_id_take(struct vb_cm_id *id, const struct sockaddr *addr)
 {
 	uint8_t gid[16];
 	int err = check(id, addr);
 
 	if (err)
-		return err;
+		return refuse(err, addr);
 	if (!id->afonly_set) /* "::" also takes IPv4, as a socket does */
 		id->afonly = addr->sa_family == AF_INET;
 	if (!vb_cm_sock_any(addr)) {
@@ -99,6 +129,7 @@ int vb_cm_id_take(struct vb_cm_id *id, const struct sockaddr *addr)
 		vb_cm_ids_enter();
 		id->device = NULL;
 		vb_cm_ids_leave();
+		refuse(err, addr);
 	}
 	return err;
 }
@@ -170,6 +201,8 @@ static void name_loopback(struct sockaddr_storage *to, const struct sockaddr *ds
 		vb_cm_sock_of_gid(to, dst->sa_family, dst->sa_family == AF_INET ? v4 : v6);
 }
 
+static const char mixed[] = "source and destination are of different families";
+
 static int resolve(struct vb_cm_id *id, const struct sockaddr *src, const struct sockaddr *dst)
 {
 	struct sockaddr_storage to, any = {.ss_family = dst->sa_family};
@@ -177,14 +210,14 @@ static int resolve(struct vb_cm_id *id, const struct sockaddr *src, const struct
 
 	if (id->state == VB_ID_IDLE) {
 		if (src && vb_cm_sock_size(src) && src->sa_family != dst->sa_family)
-			return EINVAL;
+			return vb_refuse(EINVAL, "rdma_resolve_addr", "%s", mixed);
 		if (dst->sa_family == AF_IB)
 			vb_cm_sock_set_service(&any, vb_cm_sock_service(dst, id->ps) & ~0xffffull);
 		err = vb_cm_id_take(id, src && vb_cm_sock_size(src) ? src : (struct sockaddr *)&any);
 		if (err)
 			return err;
 	} else if (id->src.ss_family != dst->sa_family) {
-		return EINVAL;
+		return vb_refuse(EINVAL, "rdma_resolve_addr", "%s", mixed);
 	}
 	name_loopback(&to, dst);
 	err = find_path(id, (struct sockaddr *)&to);
@@ -199,9 +232,10 @@ int vb_cm_id_resolve_addr(struct vb_cm_id *id, const struct sockaddr *src, const
 
 	(void)timeout_ms; /* nothing is waited for */
 	if (!vb_cm_sock_size(dst))
-		return EINVAL;
+		return vb_refuse(EINVAL, "rdma_resolve_addr", "an address of family %d is none of rdma_cm's",
+				 dst->sa_family);
 	if (dst->sa_family == AF_IB && vb_cm_below() && !vb_cm_below()->infiniband())
-		return ENODEV;
+		return refuse(ENODEV, dst);
 	err = vb_cm_id_work(id, VB_CALL_RESOLVE_ADDR);
 	if (err)
 		return err;

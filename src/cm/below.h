@@ -6,7 +6,7 @@
  * vb_cm_ids_leave() gives it back and then writes to the descriptors of channels that got events.  Whoever
  * calls vb_cm_input() or vb_cm_timer() does so between the two; API calls take it themselves.  It is a
  * vb_lock, taken behind no lock of host/ or hca/ that is held while MADs are handed over, and before what
- * vb_cm_ops.send takes. Of the functions below only local(), bound(), set(), find(), now(), chance() and
+ * vb_cm_ops.send takes. Of the functions below only local(), bound(), find(), now(), chance() and
  * due() are called with it; all others may block. */
 #ifndef VB_CM_BELOW_H
 #define VB_CM_BELOW_H

@@ -16,15 +16,16 @@ struct vb_lock vb_cm_ids_lock;
 static struct {
 	const struct vb_cm_below *below;
 	uint32_t birth;
-	struct vb_list ids;
+	struct vb_list ids, listeners;
 	struct vb_cm_device *devices[VB_MAX_DEVICES]; /* those at work */
-} world = {.ids = {&world.ids, &world.ids}};
+} world = {.ids = {&world.ids, &world.ids}, .listeners = {&world.listeners, &world.listeners}};
 
 /* What a child inherits is dead: its calls fail with EIO.  It begins anew, with nothing. */
 static void forked(void)
 {
 	world.birth++;
 	vb_list_init(&world.ids);
+	vb_list_init(&world.listeners);
 	memset(world.devices, 0, sizeof(world.devices));
 	vb_cm_ids_lock = (struct vb_lock){0};
 	vb_cm_channels_forked();
@@ -76,17 +77,28 @@ static void await_work(const struct vb_cm_id *id)
 	}
 }
 
-int vb_cm_id_enter(struct vb_cm_id *id, enum vb_cm_id_call call)
+int vb_cm_id_hold(struct vb_cm_id *id, const char *call)
 {
-	int err;
-
 	if (id->birth != world.birth)
-		return EIO;
+		return vb_refuse(EIO, call, "the id was made before fork()");
 	vb_cm_ids_enter();
 	await_work(id);
-	err = vb_cm_state_permits(id->state, call);
+	return 0;
+}
+
+int vb_cm_id_enter(struct vb_cm_id *id, enum vb_cm_id_call call)
+{
+	const char *name = vb_cm_id_call_name(call);
+	int err = vb_cm_id_hold(id, name);
+
 	if (err)
-		vb_cm_ids_leave();
+		return err;
+	err = vb_cm_state_permits(id->state, call);
+	if (!err)
+		return 0;
+	vb_refuse(err, name, "that cannot be in the state in which the id is: %s",
+		  vb_cm_id_state_name(id->state));
+	vb_cm_ids_leave();
 	return err;
 }
 
@@ -128,6 +140,7 @@ struct vb_cm_id *vb_cm_id_make(struct vb_cm_channel *c, void *user, enum rdma_po
 	vb_list_init(&id->undelivered);
 	vb_list_init(&id->spare);
 	vb_list_init(&id->joins);
+	vb_list_init(&id->on_listeners);
 	vb_list_append(&world.ids, &id->on_all);
 	c->ids++;
 	return id;
@@ -137,9 +150,10 @@ int vb_cm_id_new(struct vb_cm_id **out, struct vb_cm_channel *c, void *user, enu
 		 enum ibv_qp_type type)
 {
 	if (!c || !vb_cm_type_fits(ps, &type))
-		return EINVAL;
+		return vb_refuse(EINVAL, "rdma_create_id",
+				 "port space 0x%x is none, or has no queue pairs of type %d", ps, type);
 	if (c->birth != world.birth)
-		return EIO;
+		return vb_refuse(EIO, "rdma_create_id", "the channel was made before fork()");
 	vb_cm_ids_enter();
 	*out = vb_cm_id_make(c, user, ps, type);
 	vb_cm_ids_leave();
@@ -161,10 +175,9 @@ static void end_connection(struct vb_cm_id *id, uint64_t now)
 		return;
 	if (id->conn->state == VB_CM_DREQ_RCVD)
 		(void)vb_cm_drep(id->conn, &(struct vb_cm_private){0}, now);
+	world.below->due(vb_cm_user(id->conn->cm));
 	vb_cm_end(id->conn, now);
 	id->conn = NULL;
-	if (id->device)
-		world.below->due(id->device);
 }
 
 void vb_cm_id_undo(struct vb_cm_id *id)
@@ -174,6 +187,7 @@ void vb_cm_id_undo(struct vb_cm_id *id)
 	vb_lock_assert_held(&vb_cm_ids_lock);
 	end_listening(id, now);
 	end_connection(id, now);
+	vb_list_unlink(&id->on_listeners);
 	vb_list_unlink(&id->on_all);
 	id->channel->ids--;
 }
@@ -252,6 +266,20 @@ void vb_cm_ids_each(void (*look)(struct vb_cm_id *id, void *with), void *with)
 	vb_lock_assert_held(&vb_cm_ids_lock);
 	vb_list_each (n, &world.ids)
 		look(vb_list_entry(n, struct vb_cm_id, on_all), with);
+}
+
+void vb_cm_listeners_add(struct vb_cm_id *id)
+{
+	vb_lock_assert_held(&vb_cm_ids_lock);
+	if (!vb_list_linked(&id->on_listeners))
+		vb_list_append(&world.listeners, &id->on_listeners);
+}
+
+void vb_cm_listeners_each(void (*look)(struct vb_cm_id *id, void *with), void *with)
+{
+	vb_lock_assert_held(&vb_cm_ids_lock);
+	vb_list_each (n, &world.listeners)
+		look(vb_list_entry(n, struct vb_cm_id, on_listeners), with);
 }
 
 /* ---- devices ---- */

@@ -53,6 +53,7 @@ enum vb_cm_id_call {
 /* 0, EINVAL: not in that state, ENODEV: the device is lost. */
 int vb_cm_state_permits(enum vb_cm_id_state s, enum vb_cm_id_call call);
 const char *vb_cm_id_state_name(enum vb_cm_id_state s);
+const char *vb_cm_id_call_name(enum vb_cm_id_call call); /* the program's */
 
 /* ---- what both ends have agreed upon (id_param.c, id_attr.c: pure) ---- */
 
@@ -182,7 +183,7 @@ struct vb_cm_join {
 };
 
 struct vb_cm_id {
-	struct vb_list on_all;
+	struct vb_list on_all, on_listeners;
 	struct vb_cm_channel *channel;
 	void *user;
 	uint32_t birth;		 /* which process it is of; set once */
@@ -221,11 +222,13 @@ struct vb_cm_id {
 /* id.c */
 const struct vb_cm_below *vb_cm_below(void);
 uint32_t vb_cm_birth(void); /* another number in each process, as fork() goes */
-/* Takes the lock for a call on an id, unless that is of a forked child's parent (EIO) or the state does not
- * permit the call; then the lock is not held.  Pairs with vb_cm_ids_leave(). */
+/* Takes the lock for a call on an id; EIO: that is of a forked child's parent, and the lock is not held.
+ * Another thread's call that has given the lock back is waited for.  Pairs with vb_cm_ids_leave(). */
+int vb_cm_id_hold(struct vb_cm_id *id, const char *call);
+/* The same, unless the state does not permit the call, which is said. */
 int vb_cm_id_enter(struct vb_cm_id *id, enum vb_cm_id_call call);
-/* The same, for a call that then gives the lock back to ask below, and has the id for itself: another such
- * call meanwhile fails with EBUSY.  vb_cm_id_work() and _worked() go without the lock. */
+/* The same, for a call that then gives the lock back to ask below, and has the id for itself until
+ * vb_cm_id_worked(): both return without the lock. */
 int vb_cm_id_work(struct vb_cm_id *id, enum vb_cm_id_call call);
 void vb_cm_id_worked(struct vb_cm_id *id);
 struct vb_cm_id *vb_cm_id_make(struct vb_cm_channel *c, void *user, enum rdma_port_space ps,
@@ -235,6 +238,9 @@ void vb_cm_id_undo(struct vb_cm_id *id);
 void vb_cm_id_free(struct vb_cm_id *id);
 /* Looks at each id; under the lock. */
 void vb_cm_ids_each(void (*look)(struct vb_cm_id *id, void *with), void *with);
+/* Those that listen. */
+void vb_cm_listeners_each(void (*look)(struct vb_cm_id *id, void *with), void *with);
+void vb_cm_listeners_add(struct vb_cm_id *id);
 /* A device at work: vb_cm_device_open() has it so, 0 or errno, without the lock; vb_cm_device_at(): NULL: it
  * is not; under the lock. */
 int vb_cm_device_open(uint32_t index, struct vb_cm_device **out);

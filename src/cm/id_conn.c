@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "cm/id.h"
 
 static const struct vb_cm_private nothing;
@@ -17,9 +18,29 @@ static uint8_t at_most_7(uint8_t n)
 /* The engine has another deadline. */
 static int done(struct vb_cm_id *id, int err)
 {
-	vb_cm_below()->due(id->device);
+	if (id->conn)
+		vb_cm_below()->due(vb_cm_user(id->conn->cm));
 	vb_cm_ids_leave();
 	return err;
+}
+
+/* vb_cm_wrap(), and why not. */
+static int wrap(const char *call, uint16_t kind, const struct vb_cm_ip *ip, const void *data, size_t len,
+		uint8_t buf[VB_CM_PRIVATE_MAX], struct vb_cm_private *out)
+{
+	char name[32];
+
+	if (!vb_cm_wrap(kind, ip, data, len, buf, out))
+		return 0;
+	return vb_refuse(EINVAL, call, "%zu bytes of private data: a message %s has room for %zu", len,
+			 vb_cm_kind_name(kind, name), vb_cm_private_room(kind) - (ip ? VB_CM_IP_LEN : 0));
+}
+
+static int refuse_depths(const char *call, const struct vb_cm_param *p, const struct vb_cm_device *d)
+{
+	return vb_refuse(EINVAL, call,
+			 "responder_resources %u, initiator_depth %u: the device has %u of each",
+			 p->responder_resources, p->initiator_depth, d->max_rd_atomic);
 }
 
 static uint64_t now(void)
@@ -72,11 +93,11 @@ static int send_req(struct vb_cm_id *id, const struct vb_cm_param *p)
 	struct vb_cm_ip ip;
 	int err;
 
-	err = vb_cm_wrap(VB_CM_REQ, header(id, &ip), p->private_data, p->private_len, buf, &data);
-	if (!err)
-		err = vb_cm_depths_ask(p, id->device->max_rd_atomic, &id->asked);
+	err = wrap("rdma_connect", VB_CM_REQ, header(id, &ip), p->private_data, p->private_len, buf, &data);
 	if (err)
 		return err;
+	if (vb_cm_depths_ask(p, id->device->max_rd_atomic, &id->asked))
+		return refuse_depths("rdma_connect", p, id->device);
 	make_req(id, p, &req);
 	id->deal.retry_count = at_most_7(p->retry_count);
 	id->deal.responder_resources = req.responder_resources;
@@ -96,7 +117,8 @@ static int send_sidr_req(struct vb_cm_id *id, const struct vb_cm_param *p)
 	struct vb_cm_ip ip;
 	int err;
 
-	err = vb_cm_wrap(VB_CM_SIDR_REQ, header(id, &ip), p->private_data, p->private_len, buf, &data);
+	err = wrap("rdma_connect", VB_CM_SIDR_REQ, header(id, &ip), p->private_data, p->private_len, buf,
+		   &data);
 	if (err)
 		return err;
 	vb_cm_av_of_path(&av, &id->path);
@@ -111,7 +133,8 @@ int vb_cm_id_connect(struct vb_cm_id *id, const struct vb_cm_param *p)
 		return err;
 	err = ENOMEM;
 	if (id->type == IBV_QPT_XRC_RECV)
-		err = EINVAL; /* a target is connected to, and never connects */
+		err =
+		    vb_refuse(EINVAL, "rdma_connect", "a target of XRC is connected to, and never connects");
 	else if (!vb_cm_items_reserve(id, VB_CM_SPARE))
 		id->conn = vb_cm_new(id->device->cm, id);
 	if (!id->conn) {
@@ -169,11 +192,11 @@ static int send_rep(struct vb_cm_id *id, const struct vb_cm_param *p)
 	struct vb_cm_rep rep;
 	int err;
 
-	err = vb_cm_wrap(VB_CM_REP, NULL, p->private_data, p->private_len, buf, &data);
-	if (!err)
-		err = vb_cm_depths_grant(p, id->device->max_rd_atomic, &id->asked, &granted);
+	err = wrap("rdma_accept", VB_CM_REP, NULL, p->private_data, p->private_len, buf, &data);
 	if (err)
 		return err;
+	if (vb_cm_depths_grant(p, id->device->max_rd_atomic, &id->asked, &granted))
+		return refuse_depths("rdma_accept", p, id->device);
 	id->deal.responder_resources = granted.responder_resources;
 	id->deal.initiator_depth = granted.initiator_depth;
 	make_rep(id, p, &rep);
@@ -188,7 +211,8 @@ static int send_sidr_rep(struct vb_cm_id *id, uint8_t status, const struct vb_cm
 	struct vb_cm_private data;
 	int err;
 
-	err = vb_cm_wrap(VB_CM_SIDR_REP, NULL, p->private_data, p->private_len, buf, &data);
+	err = wrap(status ? "rdma_reject" : "rdma_accept", VB_CM_SIDR_REP, NULL, p->private_data,
+		   p->private_len, buf, &data);
 	if (err)
 		return err;
 	rep.service_id = vb_cm_sock_service((const struct sockaddr *)&id->src, id->ps);
@@ -231,7 +255,7 @@ static int send_rej(struct vb_cm_id *id, const void *data, uint8_t len, uint8_t 
 {
 	uint8_t buf[VB_CM_PRIVATE_MAX];
 	struct vb_cm_private private;
-	int err = vb_cm_wrap(VB_CM_REJ, NULL, data, len, buf, &private);
+	int err = wrap("rdma_reject", VB_CM_REJ, NULL, data, len, buf, &private);
 
 	return err ? err : vb_cm_rej(id->conn, reason, NULL, 0, &private, now());
 }
@@ -244,7 +268,7 @@ int vb_cm_id_reject(struct vb_cm_id *id, const void *private_data, uint8_t len, 
 	if (!reason)
 		reason = VB_CM_REJ_CONSUMER;
 	if (reason != VB_CM_REJ_CONSUMER && reason != VB_CM_REJ_VENDOR_OPTION)
-		return EINVAL;
+		return vb_refuse(EINVAL, "rdma_reject", "reason %u is not a program's to give", reason);
 	err = vb_cm_id_enter(id, VB_CALL_REJECT);
 	if (err)
 		return err;
@@ -286,8 +310,9 @@ int vb_cm_id_notify(struct vb_cm_id *id, enum ibv_event_type event)
 {
 	int err;
 
-	if (event != IBV_EVENT_COMM_EST)
-		return EINVAL; /* the others that the manual page names are of paths that migrate */
+	if (event != IBV_EVENT_COMM_EST) /* the others that the manual page names are of paths that migrate */
+		return vb_refuse(EINVAL, "rdma_notify", "event %d: there is only IBV_EVENT_COMM_EST to tell",
+				 event);
 	err = vb_cm_id_enter(id, VB_CALL_NOTIFY);
 	if (err)
 		return err;

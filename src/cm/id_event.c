@@ -78,6 +78,32 @@ static void path_of_req(struct vb_cm_id *id, const struct vb_cm_req *req)
 	memcpy(id->path.sgid.raw, p->remote_gid, 16);
 }
 
+/* A SIDR_REQ brings no path; the way back is the one that it came. */
+static void path_of_av(struct vb_cm_id *id, const struct vb_cm_av *av, const struct vb_cm_device *d)
+{
+	bool infiniband = vb_cm_below()->infiniband();
+
+	id->path = (struct ibv_sa_path_rec){
+	    .dlid = infiniband ? htons(av->remote_lid) : 0,
+	    .slid = infiniband ? htons(av->local_lid) : 0,
+	    .flow_label = htonl(av->flow_label),
+	    .hop_limit = av->hop_limit,
+	    .traffic_class = av->traffic_class,
+	    .reversible = 1,
+	    .numb_path = 1,
+	    .pkey = htons(av->pkey),
+	    .sl = av->sl,
+	    .mtu_selector = VB_CM_EXACTLY,
+	    .mtu = d->mtu,
+	    .rate_selector = VB_CM_EXACTLY,
+	    .rate = d->rate,
+	    .packet_life_time_selector = VB_CM_EXACTLY,
+	    .packet_life_time = VB_CM_LIFE_TIME,
+	};
+	memcpy(id->path.dgid.raw, av->remote_gid, 16);
+	memcpy(id->path.sgid.raw, av->local_gid, 16);
+}
+
 static void deal_of_req(struct vb_cm_id *id, const struct vb_cm_req *req)
 {
 	struct vb_cm_deal *d = &id->deal;
@@ -122,6 +148,7 @@ static struct vb_cm_id *make(struct vb_cm_conn *c, const struct request *r)
 		deal_of_req(id, &m->req);
 	} else {
 		locate(id, vb_cm_user(c->cm), r->e->av->local_gid);
+		path_of_av(id, r->e->av, id->device);
 	}
 	if (l->ack_set) {
 		id->ack_set = true;

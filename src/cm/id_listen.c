@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "cm/id.h"
 
 /* An id that is bound to an address listens at its device, one that is not at all of them. */
@@ -67,6 +68,7 @@ static int listen_at(struct vb_cm_id *id, int backlog)
 	if (!err) {
 		id->backlog = backlog > 0 && backlog < VB_CM_BACKLOG ? (uint32_t)backlog : VB_CM_BACKLOG;
 		id->state = VB_ID_LISTENING;
+		vb_cm_listeners_add(id);
 	}
 	vb_cm_ids_leave();
 	return err;
@@ -110,6 +112,12 @@ int vb_cm_id_listen(struct vb_cm_id *id, int backlog)
 		err = show(id);
 		if (err)
 			undo(id);
+		if (err == EADDRINUSE)
+			vb_refuse(
+			    err, "rdma_listen",
+			    "port %u is another id's, too, which RDMA_OPTION_ID_REUSEADDR let bind: only "
+			    "one may listen",
+			    vb_cm_sock_port((const struct sockaddr *)&id->src));
 	}
 	vb_cm_id_worked(id);
 	return err;
@@ -161,6 +169,6 @@ struct vb_cm_conn *vb_cm_ids_listener(struct vb_cm *cm, const struct vb_cm_msg *
 	if (m->private_data.len >= VB_CM_IP_LEN)
 		s.wrapped = !vb_cm_ip_get(m->private_data.at, &s.ip);
 	memcpy(s.gid, av->local_gid, 16);
-	vb_cm_ids_each(consider, &s);
+	vb_cm_listeners_each(consider, &s);
 	return s.found ? s.found->listens[s.engine->index] : NULL;
 }

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "cm/id.h"
 
 /* <rdma/rdma_cma.h> of older releases lacks some. */
@@ -27,18 +28,18 @@ static int set_tos(struct vb_cm_id *id, const void *value, size_t len)
 	return 0;
 }
 
-/* The port learns of both options that are about it; one that listens is what it is. */
+/* The port learns of both options that are about it; one that listens is what it is.  Without the lock, the
+ * id being this call's alone, since the port may have to wait for others' turns. */
 static int change_port(struct vb_cm_id *id, bool afonly, bool reuse)
 {
-	int err;
+	int err = id->port ? vb_cm_below()->set(id->port, afonly, reuse) : 0;
 
-	if (id->port) {
-		err = vb_cm_below()->set(id->port, afonly, reuse);
-		if (err)
-			return err;
-	}
+	if (err)
+		return err;
+	vb_cm_ids_enter();
 	id->afonly = afonly;
 	id->reuse = reuse;
+	vb_cm_ids_leave();
 	return 0;
 }
 
@@ -129,30 +130,44 @@ static const struct option {
 	int level, name;
 	size_t len; /* 0: of a length that its function judges */
 	int (*set)(struct vb_cm_id *id, const void *value, size_t len);
+	bool waits; /* `set` takes the lock itself */
 } options[] = {
-    {ID, TOS, sizeof(uint8_t), set_tos},
-    {ID, REUSEADDR, sizeof(int), set_reuse},
-    {ID, AFONLY, sizeof(int), set_afonly},
-    {ID, ACK_TIMEOUT, sizeof(uint8_t), set_ack_timeout},
-    {IB, PATH, 0, set_path},
+    {ID, TOS, sizeof(uint8_t), set_tos, false},
+    {ID, REUSEADDR, sizeof(int), set_reuse, true},
+    {ID, AFONLY, sizeof(int), set_afonly, true},
+    {ID, ACK_TIMEOUT, sizeof(uint8_t), set_ack_timeout, false},
+    {IB, PATH, 0, set_path, false},
 };
 
 int vb_cm_id_option(struct vb_cm_id *id, int level, int name, const void *value, size_t len)
 {
+	static const char call[] = "rdma_set_option";
 	const struct option *o = NULL;
 	int err;
 
 	for (size_t i = 0; i < sizeof(options) / sizeof(*options); i++)
 		if (options[i].level == level && options[i].name == name)
 			o = &options[i];
-	if (!o)
-		return ENOSYS; /* as the kernel says of names that it does not know */
+	if (!o) /* as the kernel says of names that it does not know */
+		return vb_refuse(ENOSYS, call, "level %d has no option %d", level, name);
 	if ((o->len && len != o->len) || !value)
-		return EINVAL;
-	if (id->birth != vb_cm_birth())
-		return EIO;
-	vb_cm_ids_enter();
-	err = id->state == VB_ID_REMOVED ? ENODEV : o->set(id, value, len);
+		return vb_refuse(EINVAL, call, "%zu bytes for an option of %zu", len, o->len);
+	err = vb_cm_id_hold(id, call);
+	if (err)
+		return err;
+	if (id->state == VB_ID_REMOVED)
+		err = ENODEV;
+	else if (!o->waits)
+		err = o->set(id, value, len);
+	id->working = !err && o->waits;
 	vb_cm_ids_leave();
-	return err;
+	if (!err && o->waits) {
+		err = o->set(id, value, len);
+		vb_cm_id_worked(id);
+	}
+	return err ? vb_refuse(err, call,
+			       "option %d of level %d: not with this value, or not in the state in which "
+			       "the id is",
+			       name, level)
+		   : 0;
 }

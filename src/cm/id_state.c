@@ -50,3 +50,23 @@ const char *vb_cm_id_state_name(enum vb_cm_id_state s)
 {
 	return (unsigned)s < VB_ID_STATES ? names[s] : "?";
 }
+
+static const char *const calls[VB_CALLS] = {
+    [VB_CALL_BIND] = "rdma_bind_addr",
+    [VB_CALL_RESOLVE_ADDR] = "rdma_resolve_addr",
+    [VB_CALL_RESOLVE_ROUTE] = "rdma_resolve_route",
+    [VB_CALL_SET_PATH] = "rdma_set_option",
+    [VB_CALL_LISTEN] = "rdma_listen",
+    [VB_CALL_CONNECT] = "rdma_connect",
+    [VB_CALL_ESTABLISH] = "rdma_establish",
+    [VB_CALL_ACCEPT] = "rdma_accept",
+    [VB_CALL_REJECT] = "rdma_reject",
+    [VB_CALL_DISCONNECT] = "rdma_disconnect",
+    [VB_CALL_NOTIFY] = "rdma_notify",
+    [VB_CALL_JOIN] = "rdma_join_multicast",
+};
+
+const char *vb_cm_id_call_name(enum vb_cm_id_call call)
+{
+	return calls[call];
+}

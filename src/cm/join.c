@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "cm/id.h"
 
 enum {
@@ -99,12 +100,20 @@ static struct vb_cm_join *find(struct vb_cm_id *id, const struct sockaddr *a)
 
 static int check(const struct vb_cm_id *id, const struct sockaddr *a)
 {
+	static const char call[] = "rdma_join_multicast";
+
 	if (!vb_cm_sock_size(a))
-		return EINVAL;
+		return vb_refuse(EINVAL, call, "an address of family %d is none of rdma_cm's", a->sa_family);
 	if (a->sa_family == AF_IB && !vb_cm_below()->infiniband())
-		return ENODEV;
-	if (id->type != IBV_QPT_UD || !id->device || !is_group(a))
-		return EINVAL;
+		return vb_refuse(ENODEV, call, "AF_IB needs a port that shows InfiniBand");
+	if (id->type != IBV_QPT_UD)
+		return vb_refuse(EINVAL, call, "only datagrams go to groups (RDMA_PS_UDP, RDMA_PS_IPOIB)");
+	if (!id->device)
+		return vb_refuse(EINVAL, call,
+				 "the id is bound to no device: bind it to an address of this "
+				 "host, or resolve the group's first");
+	if (!is_group(a))
+		return vb_refuse(EINVAL, call, "the address is no group's");
 	return 0;
 }
 
