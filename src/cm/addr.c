@@ -117,8 +117,10 @@ int vb_cm_id_take(struct vb_cm_id *id, const struct sockaddr *addr)
 
 	if (err)
 		return refuse(err, addr);
+	vb_cm_ids_enter();
 	if (!id->afonly_set) /* "::" also takes IPv4, as a socket does */
 		id->afonly = addr->sa_family == AF_INET;
+	vb_cm_ids_leave();
 	if (!vb_cm_sock_any(addr)) {
 		vb_cm_sock_gid(addr, gid);
 		err = to_device(id, gid);
@@ -153,7 +155,7 @@ static int tell(struct vb_cm_id *id, enum rdma_cm_event_type event, int status, 
 	int err;
 
 	vb_cm_ids_enter();
-	err = vb_cm_items_reserve(id, 1);
+	err = id->state == VB_ID_REMOVED ? ENODEV : vb_cm_items_reserve(id, 1);
 	if (!err) {
 		id->state = state;
 		vb_cm_id_say(id, event, status);

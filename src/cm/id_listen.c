@@ -64,7 +64,7 @@ static int listen_at(struct vb_cm_id *id, int backlog)
 	if (err)
 		return err;
 	vb_cm_ids_enter();
-	err = begin(id, at, n);
+	err = id->state == VB_ID_REMOVED ? ENODEV : begin(id, at, n);
 	if (!err) {
 		id->backlog = backlog > 0 && backlog < VB_CM_BACKLOG ? (uint32_t)backlog : VB_CM_BACKLOG;
 		id->state = VB_ID_LISTENING;
@@ -97,7 +97,8 @@ static void undo(struct vb_cm_id *id)
 			vb_cm_end(id->listens[i], now);
 		id->listens[i] = NULL;
 	}
-	id->state = VB_ID_BOUND;
+	if (id->state != VB_ID_REMOVED)
+		id->state = VB_ID_BOUND;
 	vb_cm_ids_leave();
 }
 

@@ -66,8 +66,8 @@ static int set_ack_timeout(struct vb_cm_id *id, const void *value, size_t len)
 	uint8_t v = *(const uint8_t *)value;
 
 	(void)len;
-	if (v > LONGEST_TIMEOUT || id->type == IBV_QPT_UD)
-		return EINVAL;
+	if (v > LONGEST_TIMEOUT || (id->type != IBV_QPT_RC && id->type != IBV_QPT_XRC_SEND))
+		return EINVAL; /* those that wait for acknowledgements */
 	id->ack_timeout = v;
 	id->ack_set = true;
 	return 0;

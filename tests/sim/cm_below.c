@@ -9,7 +9,7 @@
 
 #include "cm/id.h"
 
-enum { DEVICES = 2, PORTS = 64, FIRST_PORT = 40000 };
+enum { DEVICES = 2, PORTS = 256, FIRST_PORT = 40000 };
 
 struct below below;
 
