@@ -104,6 +104,7 @@ int vb_cm_req(struct vb_cm_conn *c, const struct vb_cm_av *av, const struct vb_c
 	c->initiator_depth = req->initiator_depth;
 	vb_cm_conn_num(c)->local_qpn = req->qpn;
 	in->timeout = vb_cm_time(req->remote_response_timeout) + in->life;
+	in->late = (in->retries + 1ull) * (vb_cm_time(req->local_response_timeout) + in->life);
 	in->left = in->retries;
 	m = vb_cm_compose(c, VB_CM_REQ, private);
 	m.modifier = c->ece_options;

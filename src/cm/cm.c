@@ -205,9 +205,10 @@ void vb_cm_end(struct vb_cm_conn *c, uint64_t now)
 	}
 	if (c->state != VB_CM_TIMEWAIT) {
 		bool ended = c->state == VB_CM_IDLE || !in->about;
+		uint64_t hold = in->about || in->late < in->wait ? in->wait : in->late;
 
 		vb_cm_enter(c, ended ? VB_CM_IDLE : VB_CM_TIMEWAIT, now);
-		vb_cm_num_due(&cm->numbers, in->slot, now + in->wait);
+		vb_cm_num_due(&cm->numbers, in->slot, now + hold);
 	}
 	vb_cm_conn_num(c)->conn = NULL;
 	free_conn(c);

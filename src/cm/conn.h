@@ -33,9 +33,10 @@ struct vb_cm_inner {
 	uint64_t tid;	     /* of the exchange that is under way: of the REQ, the DREQ */
 	uint64_t timeout;    /* of one attempt, ns */
 	uint64_t wait;	     /* how long TIMEWAIT is, ns */
-	uint64_t life;	     /* twice the packet life time, ns; 0: not known */
-	uint8_t retries;     /* how often each message may be said again, */
-	uint8_t left;	     /* and this one still */
+	uint64_t late;	 /* how long a far end may go on saying REP if it is not told that nobody waits, ns */
+	uint64_t life;	 /* twice the packet life time, ns; 0: not known */
+	uint8_t retries; /* how often each message may be said again, */
+	uint8_t left;	 /* and this one still */
 	uint8_t mra_time;
 	bool begun;    /* it has had its exchange */
 	bool shown;    /* its comm ID has been on the wire */

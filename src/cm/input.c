@@ -131,11 +131,16 @@ static uint8_t ack_timeout(uint8_t twice_life, uint8_t delay)
 	return more > 31 ? 31 : more;
 }
 
+static uint32_t rep_qpn(const struct vb_cm_conn *c, const struct vb_cm_rep *rep)
+{
+	return c->service_type == VB_CM_SERVICE_XRC ? rep->eecn : rep->qpn;
+}
+
 /* false: it is refused, and the state is what it was. */
 static bool take_rep(const struct heard *h, struct vb_cm_conn *c)
 {
 	const struct vb_cm_rep *rep = &h->m->rep;
-	uint32_t qpn = c->service_type == VB_CM_SERVICE_XRC ? rep->eecn : rep->qpn;
+	uint32_t qpn = rep_qpn(c, rep);
 	uint32_t slot = find_stale(h->cm, rep->ca_guid, rep->local_comm_id, qpn);
 
 	if (slot != VB_CM_NONE) { /* said again, our REQ may find that end in order */
@@ -250,10 +255,22 @@ static void refuse(const struct heard *h, struct vb_cm_conn *c)
 	}
 }
 
+/* A REP with the comm ID of the one that was taken, but of another QP: that far end has been born anew, too.
+ */
+static bool is_reborn(const struct vb_cm_conn *c, const struct vb_cm_msg *m)
+{
+	return m->kind == VB_CM_REP && c->active &&
+	       (rep_qpn(c, &m->rep) != c->remote_qpn || m->rep.psn != c->remote_psn);
+}
+
 static void act(const struct heard *h, struct vb_cm_conn *c)
 {
 	const struct vb_cm_rule *rule = vb_cm_on(c->state, h->m->kind);
 
+	if ((rule->action == VB_CM_KNOWN || rule->action == VB_CM_AGAIN) && is_reborn(c, h->m)) {
+		stale(h, c->inner->slot);
+		return;
+	}
 	switch (rule->action) {
 	case VB_CM_TAKE:
 		take(h, c, rule->to);

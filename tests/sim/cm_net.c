@@ -179,6 +179,17 @@ static void route(struct net_node *from, const struct vb_cm_av *av, uint32_t num
 	}
 }
 
+/* Whose comm ID is said there.  Later messages, and answers to what leads to nobody, do not tell more. */
+static void show(struct net_node *node, const struct vb_cm_msg *m)
+{
+	bool tells = m->kind == VB_CM_REQ || m->kind == VB_CM_MRA || m->kind == VB_CM_REP;
+	uint32_t id = tells ? m->rtu.local_comm_id : 0; /* it is the first field of all */
+
+	for (struct net_end *e = node->net->ends; e && !node->net->crowd; e = e->next)
+		if (e->node == node && e->life == node->life && e->comm_id == id)
+			e->shown = true;
+}
+
 static void send(struct vb_cm *cm, const struct vb_cm_av *av, uint32_t number, const struct vb_cm_msg *m,
 		 const uint8_t mad[VB_MAD_LEN])
 {
@@ -194,8 +205,8 @@ static void send(struct vb_cm *cm, const struct vb_cm_av *av, uint32_t number, c
 	assert_int_equal(again.kind, m->kind);
 	assert_int_equal(number, vb_cm_msg_number(&again));
 	trace(n, "%s%u>%s", n->traced ? " " : "", node->index, text_of(m, text));
+	show(node, m);
 	n->sent++;
-	n->stale += m->kind == VB_CM_REJ && m->rej.reason == VB_CM_REJ_STALE_CONN;
 	if (n->filter)
 		verdict = n->filter(n, node->index, m);
 	if (verdict == NET_PASS && net_pick(n, 1000) < n->cfg.lost)
@@ -218,11 +229,19 @@ static uint32_t serial_of(const struct vb_cm_msg *m)
 	return le32toh(serial);
 }
 
+/* Whether an end's numbers must not be given to another. */
+static bool holds(const struct net_end *e, const struct net_node *node)
+{
+	return e->node == node && e->life == node->life && (e->conn || e->until > node->net->now);
+}
+
 static struct net_end *new_end(struct net_node *node, struct vb_cm_conn *conn)
 {
 	struct net_end *e = calloc(1, sizeof(*e));
 
 	assert_non_null(e);
+	for (const struct net_end *x = node->net->ends; x && !node->net->crowd; x = x->next)
+		assert_false(holds(x, node) && x->comm_id == conn->local_comm_id);
 	e->node = node;
 	e->life = node->life;
 	e->conn = conn;
@@ -275,6 +294,8 @@ static void check_event(struct net_end *e, const struct vb_cm_event *ev)
 	if (ev->what == VB_CM_EV_DREQ && e->active)
 		assert_true(e->sure);
 	e->heard |= 1u << ev->what;
+	if (e->conn->state == VB_CM_TIMEWAIT)
+		e->timewait = e->node->net->now;
 }
 
 static void trace_event(const struct net_end *e, const struct vb_cm_event *ev)
@@ -305,13 +326,15 @@ static bool event(struct vb_cm_conn *c, const struct vb_cm_event *ev)
 	if (fresh) {
 		e->sidr = ev->what == VB_CM_EV_SIDR_REQ;
 		e->peer = serial_of(ev->msg);
+		if (!e->sidr)
+			e->wait = vb_cm_time(ev->msg->req.primary.local_ack_timeout);
 		assert_ptr_equal(c->listener, node->listener);
 	} else if (ev->what == VB_CM_EV_REP) {
 		e->peer = serial_of(ev->msg);
 	} else if (ev->what == VB_CM_EV_REJ) {
 		e->reason = ev->msg->rej.reason;
 	} else if (ev->what == VB_CM_EV_RTU) {
-		e->sure = true;
+		e->sure = e->about = true;
 	} else if (ev->what == VB_CM_EV_UNREACHED || ev->timed_out) {
 		e->gave_up = true;
 	}
@@ -444,11 +467,16 @@ struct net_end *net_end_new(struct net_node *node)
 
 void net_end_end(struct net_end *e)
 {
+	uint64_t from = e->node->net->now;
 	struct vb_cm_conn *c = e->conn;
 
+	if (c->state == VB_CM_TIMEWAIT)
+		from = e->timewait;
+	vb_cm_end(c, e->node->net->now);
 	e->conn = NULL;
 	e->gave_up = true;
-	vb_cm_end(c, e->node->net->now);
+	if (e->shown && !(e->heard & BIT(TIMEWAIT_OVER)))
+		e->until = from + e->wait;
 }
 
 struct net_end *net_find(struct net *n, uint32_t serial)
@@ -464,8 +492,16 @@ uint32_t net_qpn(struct net_node *node)
 {
 	for (unsigned i = 0; i < NET_QPNS; i++) {
 		uint32_t qpn = node->number << 12 | (node->qpn++ % NET_QPNS + 2);
+		bool used = false;
 
-		if (!vb_cm_qpn_waits(node->cm, qpn))
+		for (const struct net_end *e = node->net->ends; e && !node->net->crowd; e = e->next) {
+			if (e->qpn != qpn || !holds(e, node))
+				continue;
+			used |= e->conn != NULL;
+			if (e->about && !(e->heard & BIT(TIMEWAIT_OVER)))
+				assert_true(vb_cm_qpn_waits(node->cm, qpn));
+		}
+		if (!used && !vb_cm_qpn_waits(node->cm, qpn))
 			return qpn;
 	}
 	return 0;

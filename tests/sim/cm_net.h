@@ -42,12 +42,17 @@ struct net_end {
 	struct vb_cm_conn *conn;
 	struct net_end *next;  /* of all, latest first */
 	uint32_t serial, peer; /* its own, and the far end's as REQ and REP tell; 0: not known */
-	uint32_t comm_id;
+	uint32_t comm_id, qpn; /* qpn: the test's, 0: none */
 	bool active, sidr;
-	unsigned heard;	 /* bit e: event e has come */
-	bool sure;	 /* it has been told or has said that it is established */
-	bool gave_up;	 /* of itself: it heard nothing, or it refused or ended it */
-	uint16_t reason; /* of a REJ that came */
+	unsigned heard;	   /* bit e: event e has come */
+	bool sure;	   /* it has been told or has said that it is established */
+	bool gave_up;	   /* of itself: it heard nothing, or it refused or ended it */
+	bool about;	   /* packets of its QP may be about */
+	bool shown;	   /* its comm ID has been said */
+	uint64_t wait;	   /* the shortest time for which its numbers are held after that */
+	uint64_t timewait; /* when that began, by an event; the test's: by a call */
+	uint64_t until;	   /* it has been ended: when they may be given again */
+	uint16_t reason;   /* of a REJ that came */
 	void *user;
 };
 
@@ -60,8 +65,9 @@ struct net {
 	struct net_end *ends;
 	uint64_t now, chance;
 	uint32_t serials;
-	uint64_t sent, lost, stale; /* MADs; REJ (10) among them */
-	char trace[NET_TRACE];	    /* "0>REQ": node 0 says REQ; "1!REQ": node 1 is told of it */
+	uint64_t sent, lost;   /* MADs */
+	bool crowd;	       /* there are too many ends to look through for each message */
+	char trace[NET_TRACE]; /* "0>REQ": node 0 says REQ; "1!REQ": node 1 is told of it */
 	size_t traced;
 	/* The test's: what the upper layer does, and what becomes of a MAD; both may be NULL. */
 	bool (*upper)(struct net_end *e, const struct vb_cm_event *ev);
@@ -91,7 +97,7 @@ struct net_end *net_end_new(struct net_node *node);
 /* Ends its connection. */
 void net_end_end(struct net_end *e);
 struct net_end *net_find(struct net *n, uint32_t serial);
-/* A QPN of the node that is not waited for; 0: none is left. */
+/* A QPN of the node that no connection has, and that is not waited for; 0: none is left. */
 uint32_t net_qpn(struct net_node *node);
 struct vb_cm_av net_av(struct net_node *from, struct net_node *to);
 /* The private data that says which end it is. */
