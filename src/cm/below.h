@@ -69,6 +69,10 @@ struct vb_cm_below {
 	/* The engine has something to do at another time than its last vb_cm_timer() said: it is to be
 	 * called. */
 	void (*due)(struct vb_cm_device *d);
+	/* Waits until the descriptor is readable, and makes progress meanwhile as a thread does that waits
+	 * for completions: 0, or errno (EINTR).  A cancellation point.  NULL: whoever waits for an event
+	 * leaves progress to others, and blocks in read(2). */
+	int (*wait)(int fd);
 	uint64_t (*now)(void);
 	uint32_t (*chance)(void);
 };

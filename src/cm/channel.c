@@ -6,6 +6,7 @@
  * then, under the lock, the event that it stands for; where that was taken back meanwhile the channel owes it
  * (`debt`), and the reader goes on. */
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -135,12 +136,36 @@ static void add_token(struct vb_cm_channel *c)
 }
 
 /* The descriptor blocks or not as the program chooses, so the call itself has to say that it may not. */
-static bool read_token_now(const struct vb_cm_channel *c)
+static int read_token_now(const struct vb_cm_channel *c)
 {
 	uint64_t token;
 	struct iovec v = {.iov_base = &token, .iov_len = sizeof(token)};
 
-	return vb_own_is(&c->own, c->fd) && preadv2(c->fd, &v, 1, -1, RWF_NOWAIT) >= 0;
+	if (!vb_own_is(&c->own, c->fd))
+		return EBADF;
+	return preadv2(c->fd, &v, 1, -1, RWF_NOWAIT) < 0 ? errno : 0;
+}
+
+/* Waits for one, unless the program has said O_NONBLOCK. */
+static int read_token(const struct vb_cm_channel *c)
+{
+	uint64_t token;
+	int err, flags;
+
+	while (vb_cm_below()->wait) {
+		err = read_token_now(c);
+		if (err != EAGAIN)
+			return err;
+		flags = fcntl(c->fd, F_GETFL);
+		if (flags < 0 || flags & O_NONBLOCK)
+			return flags < 0 ? errno : EAGAIN;
+		err = vb_cm_below()->wait(c->fd);
+		if (err)
+			return err;
+	}
+	if (!vb_own_is(&c->own, c->fd))
+		return EBADF;
+	return read(c->fd, &token, sizeof(token)) < 0 ? errno : 0;
 }
 
 static void take_token_back(struct vb_cm_channel *c)
@@ -149,7 +174,7 @@ static void take_token_back(struct vb_cm_channel *c)
 
 	if (c->tokens)
 		c->tokens--;
-	else if (c->fd >= 0 && !read_token_now(c))
+	else if (c->fd >= 0 && read_token_now(c))
 		c->debt++; /* a writer or a reader has it in hand */
 	errno = err;
 }
@@ -288,16 +313,15 @@ static void count_unacked(struct vb_cm_id *id, enum rdma_cm_event_type event)
 
 int vb_cm_channel_get(struct vb_cm_channel *c, struct vb_cm_news *out)
 {
-	uint64_t token;
 	bool got;
+	int err;
 
 	do {
 		if (c->birth != vb_cm_birth())
 			return EIO;
-		if (!vb_own_is(&c->own, c->fd))
-			return EBADF;
-		if (read(c->fd, &token, sizeof(token)) < 0)
-			return errno;
+		err = read_token(c);
+		if (err)
+			return err;
 		vb_cm_ids_enter();
 		got = deliver(c, out);
 		vb_cm_ids_leave();

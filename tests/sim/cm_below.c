@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <infiniband/ib.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -277,7 +278,16 @@ static uint64_t now(void)
 	return below.now;
 }
 
+static int wait_for(int fd)
+{
+	struct pollfd p = {.fd = fd, .events = POLLIN};
+
+	below.waits++;
+	return poll(&p, 1, -1) < 0 ? errno : 0;
+}
+
 static const struct vb_cm_below table = {
+    .wait = wait_for,
     .devices = count,
     .infiniband = infiniband,
     .open = open_device,
@@ -301,7 +311,7 @@ void below_open(void)
 {
 	struct vb_cm_device *d;
 
-	memset(&below, 0, sizeof below);
+	memset((void *)&below, 0, sizeof below);
 	memset(devices, 0, sizeof devices);
 	memset(ports, 0, sizeof ports);
 	below.now = 1000000;

@@ -24,6 +24,7 @@ struct below {
 	struct vb_cm_msg last_req, last_rep; /* as they were said, without private data */
 	uint64_t now;
 	unsigned refreshed, ports; /* how often the kernel was asked; ports that are taken */
+	_Atomic unsigned waits;	   /* threads that had to wait for an event */
 };
 extern struct below below;
 

@@ -187,7 +187,8 @@ static void a_channel_that_blocks(void **state)
 	assert_int_equal(vb_cm_channel_open(&c, &there), 0);
 	assert_int_equal(vb_cm_id_migrate(id, c), 0);
 	assert_int_equal(pthread_create(&t, NULL, get_one, c), 0);
-	usleep(20000);
+	while (!atomic_load(&below.waits))
+		usleep(1000);
 	assert_int_equal(resolve(id, "10.0.0.2"), 0); /* no lock is held there */
 	assert_int_equal(pthread_join(t, &got), 0);
 	n = got;
