@@ -95,7 +95,7 @@ struct vb_cm_conn *vb_cm_ids_listener(struct vb_cm *cm, const struct vb_cm_msg *
  * A process of this host is gone that had that adapter number: its connections to ids of the device end as
  * its kernel would have ended them. */
 void vb_cm_ids_peer_gone(struct vb_cm_device *d, uint32_t number);
-/* The first message came on a queue pair that is in RTR: that establishes its connection (12.9.8.3.1),
+/* The first message came on a queue pair that is in RTR: that establishes its connection,
  * whatever becomes of the RTU. */
 void vb_cm_ids_data(struct vb_cm_device *d, uint32_t qpn);
 /* The device is lost: its ids hear DEVICE_REMOVAL, and its engine has no connection any more. */
