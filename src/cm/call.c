@@ -93,7 +93,7 @@ int vb_cm_req(struct vb_cm_conn *c, const struct vb_cm_av *av, const struct vb_c
 		return err;
 	if (!vb_cm_service_is_known(req))
 		return EINVAL;
-	in->tid = c->cm->tid_high | c->local_comm_id;
+	vb_cm_new_tid(c);
 	c->av = *av;
 	agree(c, req);
 	c->active = true;
@@ -243,7 +243,7 @@ int vb_cm_sidr_req(struct vb_cm_conn *c, const struct vb_cm_av *av, const struct
 	if (err)
 		return err;
 	in->begun = true;
-	in->tid = c->cm->tid_high | c->local_comm_id;
+	vb_cm_new_tid(c);
 	in->timeout = vb_cm_time(response_timeout);
 	in->retries = in->left = retries;
 	c->active = true;

@@ -32,7 +32,6 @@ int vb_cm_open(struct vb_cm **out, const struct vb_cm_ops *ops, void *user, stru
 	vb_cm_numbers_init(&cm->numbers, (uint64_t)ops->chance(cm) << 32 | ops->chance(cm));
 	/* A process that comes after one with the same number goes on elsewhere, by chance. */
 	cm->index = ops->chance(cm) & (INDICES - 1);
-	cm->tid_high = (uint64_t)ops->chance(cm) << 32;
 	*out = cm;
 	return 0;
 }

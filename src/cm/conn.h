@@ -17,7 +17,6 @@ struct vb_cm {
 	void *user;
 	struct vb_lock *lock; /* the caller's; guards all that follows, and all connections */
 	uint64_t ca_guid;
-	uint64_t tid_high; /* upper half of all transaction IDs */
 	uint32_t number;
 	uint32_t index; /* of the last comm ID that was given */
 	uint32_t conns;
@@ -73,6 +72,9 @@ void vb_cm_say_rej(struct vb_cm_conn *c, uint16_t reason, const uint8_t *info, s
 		   const struct vb_cm_private *private);
 /* REJ (4): nobody answers; with this end's CA GUID, by which the far end knows what it is about. */
 void vb_cm_say_timeout(struct vb_cm_conn *c);
+/* A new transaction: its ID has the comm ID in it, and chance, so that an answer to an earlier holder of the
+ * comm ID is seen to be none to this. */
+void vb_cm_new_tid(struct vb_cm_conn *c);
 void vb_cm_say_dreq(struct vb_cm_conn *c, const struct vb_cm_private *private);
 /* Answers a message that leads to no connection, or to none that would take it. */
 void vb_cm_answer_rej(struct vb_cm *cm, const struct vb_cm_av *av, const struct vb_cm_msg *to,

@@ -143,6 +143,12 @@ static bool take_rep(const struct heard *h, struct vb_cm_conn *c)
 	uint32_t qpn = rep_qpn(c, rep);
 	uint32_t slot = find_stale(h->cm, rep->ca_guid, rep->local_comm_id, qpn);
 
+	/* It answers a REQ of whoever had this comm ID before, and was not told that nobody waits.  A far end
+	 * that does not echo transaction IDs, as it should, is not taken for one. */
+	if ((uint32_t)h->m->tid == c->local_comm_id && h->m->tid != c->inner->tid) {
+		unknown(h);
+		return false;
+	}
 	if (slot != VB_CM_NONE) { /* said again, our REQ may find that end in order */
 		stale(h, slot);
 		return false;
@@ -325,15 +331,21 @@ static void present(const struct heard *h, struct vb_cm_conn *c, struct vb_cm_co
 	vb_cm_discard(c);
 }
 
+/* The REQ that this end has taken.  With another PSN it is not: its sender has been born anew, and counts its
+ * comm IDs and QPNs from the same beginning. */
+static bool is_said_again(const struct vb_cm_conn *c, const struct vb_cm_req *req)
+{
+	return !c->active && c->remote_comm_id == req->local_comm_id && c->remote_qpn == req->qpn &&
+	       c->remote_psn == req->psn;
+}
+
 static void hear_req(const struct heard *h)
 {
 	const struct vb_cm_req *req = &h->m->req;
 	uint32_t slot = find_stale(h->cm, req->ca_guid, req->local_comm_id, req->qpn);
 	struct vb_cm_conn *c = conn_of(h->cm, slot), *l;
 
-	if (c && !c->active && c->remote_comm_id == req->local_comm_id && c->remote_qpn == req->qpn &&
-	    c->remote_psn ==
-		req->psn) { /* another PSN: its sender has been born anew, and counts from the same */
+	if (c && is_said_again(c, req)) {
 		act(h, c);
 		return;
 	}

@@ -113,11 +113,16 @@ void vb_cm_say_timeout(struct vb_cm_conn *c)
 	vb_cm_say_rej(c, VB_CM_REJ_TIMEOUT, (const uint8_t *)&guid, sizeof(guid), NULL);
 }
 
+void vb_cm_new_tid(struct vb_cm_conn *c)
+{
+	c->inner->tid = (uint64_t)c->cm->ops->chance(c->cm) << 32 | c->local_comm_id;
+}
+
 void vb_cm_say_dreq(struct vb_cm_conn *c, const struct vb_cm_private *private)
 {
 	struct vb_cm_msg m;
 
-	c->inner->tid = c->cm->tid_high | c->local_comm_id;
+	vb_cm_new_tid(c);
 	m = vb_cm_compose(c, VB_CM_DREQ, private);
 	vb_cm_say(c, &m);
 }

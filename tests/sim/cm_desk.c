@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cm/conn.h"
+
 bool desk_upper(struct net_end *e, const struct vb_cm_event *ev)
 {
 	struct desk *d = e->node->net->user;
@@ -62,7 +64,8 @@ static int request(struct desk *d)
 
 	d->a = net_end_new(node);
 	assert_non_null(d->a);
-	d->req.qpn = net_qpn(node);
+	if (!d->reuse)
+		d->req.qpn = net_qpn(node);
 	d->req.psn = (uint32_t)net_random(d->n) & 0xffffff;
 	card = net_card(d->a, bytes);
 	return vb_cm_req(d->a->conn, &av, &d->req, &card, d->n->now);
@@ -162,6 +165,17 @@ static void end_it(struct net_end *e)
 	net_end_end(e);
 }
 
+/* The worst that chance can do: it dies, and its heir begins with the comm ID of that end. */
+static void twin(struct net_end *e)
+{
+	struct net_node *node = e->node;
+
+	net_restart(node->net, node->index, false);
+	if (node->index)
+		net_listen(node);
+	node->cm->index = (e->comm_id - 1) & ((1u << VB_CM_INDEX_BITS) - 1);
+}
+
 /* One step; true: the word is known. */
 static bool word(struct desk *d, const char *w, size_t len)
 {
@@ -197,6 +211,10 @@ static bool word(struct desk *d, const char *w, size_t len)
 	DO("deaf", (net_deafen(&d->n->nodes[1]), 0));
 	DO("restart0", (net_restart(d->n, 0, false), 0));
 	DO("restart1", (net_restart(d->n, 1, false), net_listen(&d->n->nodes[1]), 0));
+	DO("strict1", (vb_cm_strict(d->n->nodes[1].cm, true), 0));
+	DO("reuse", (d->reuse = true, 0));
+	DO("twin0", (twin(d->a), 0));
+	DO("twin1", (twin(d->p), 0));
 	DO("gone0", (vb_cm_gone(d->n->nodes[1].cm, is_of, &d->n->nodes[0], now), 0));
 	DO("gone1", (vb_cm_gone(d->n->nodes[0].cm, is_of, &d->n->nodes[1], now), 0));
 	DO("lap", (lap(d, true), 0));

@@ -17,6 +17,7 @@ struct desk {
 	const char *kind; /* of the next message of which `verdict` is true */
 	enum net_verdict verdict;
 	bool full;
+	bool reuse;			   /* the next REQ is of the same QP as the latest */
 	void (*during)(struct net_end *e); /* what the passive end does when it is told of a REQ */
 };
 

@@ -65,9 +65,10 @@ struct net {
 	struct net_end *ends;
 	uint64_t now, chance;
 	uint32_t serials;
-	uint64_t sent, lost;   /* MADs */
-	bool crowd;	       /* there are too many ends to look through for each message */
-	char trace[NET_TRACE]; /* "0>REQ": node 0 says REQ; "1!REQ": node 1 is told of it */
+	uint64_t sent, lost;	    /* MADs */
+	uint8_t sample[VB_MAD_LEN]; /* the latest */
+	bool crowd;		    /* there are too many ends to look through for each message */
+	char trace[NET_TRACE];	    /* "0>REQ": node 0 says REQ; "1!REQ": node 1 is told of it */
 	size_t traced;
 	/* The test's: what the upper layer does, and what becomes of a MAD; both may be NULL. */
 	bool (*upper)(struct net_end *e, const struct vb_cm_event *ev);

@@ -19,6 +19,8 @@ static const struct scene {
      "0>REQ 1!REQ 1>REP 0!REP 0>MRA/1 0>REJ28/1 1!REJ28"},
     {"the passive end takes its answer back", "req lose=RTU rep+ rej1 over",
      "0>REQ 1!REQ 1>REP 1>REJ28/2 0!REP 0!REJ28 1!TIMEWAIT_OVER 0!TIMEWAIT_OVER"},
+    {"it does, but that is lost: said again to the RTU", "req lose=REJ rep+ rej1 rtu over",
+     "0>REQ 1!REQ 1>REP 1>REJ28/2 0!REP 0>RTU 1>REJ28/2 0!REJ28 1!TIMEWAIT_OVER 0!TIMEWAIT_OVER"},
     {"nobody listens", "deaf req over", "0>REQ 1>REJ8/0- 0!REJ8"},
     {"a service type that there is none of", "rd over", "1>REJ9/0-"},
     {"the listener is full: nothing is said until there is room", "full req room timer rep rtu",
@@ -107,6 +109,17 @@ static const struct scene {
      "0>REQ 1!REQ 1>REP 0!REP 0>RTU 1>REJ6/2 0!REJ6 0!TIMEWAIT_OVER"},
     {"a dead process's DREQ", "req rep rtu restart1 dreq0 over",
      "0>REQ 1!REQ 1>REP 0!REP 0>RTU 1!RTU 0>DREQ 1>DREP 0!DREP 0!TIMEWAIT_OVER"},
+    {"its heir has the same comm ID and QPN, but another PSN", "req rep rtu twin0 req over req rep rtu",
+     "0>REQ 1!REQ 1>REP 0!REP 0>RTU 1!RTU 0>REQ 1>REJ10/0- 1>DREQ 0!REJ10 0>DREP 1!DREP "
+     "0!TIMEWAIT_OVER 1!TIMEWAIT_OVER 0>REQ 1!REQ 1>REP 0!REP 0>RTU 1!RTU"},
+    {"a late REQ leads to an heir of the same comm ID", "hold=REQ req timer rep rtu twin1 release rep over",
+     "0>REQ 0>REQ 1!REQ 1>REP 0!REP 0>RTU 1!RTU 1!REQ 1>REP 0>REJ10/1 0>DREQ 1!REJ10 1>DREP 0!DREP "
+     "1!TIMEWAIT_OVER 0!TIMEWAIT_OVER"},
+    {"a QP in TIMEWAIT is used again: that is its own concern", "req rep rtu dreq0 drep1 reuse req",
+     "0>REQ 1!REQ 1>REP 0!REP 0>RTU 1!RTU 0>DREQ 1!DREQ 1>DREP 0!DREP 0>REQ 1!REQ"},
+    {"but not where that is held to be stale", "strict1 req rep rtu dreq0 drep1 reuse req over",
+     "0>REQ 1!REQ 1>REP 0!REP 0>RTU 1!RTU 0>DREQ 1!DREQ 1>DREP 0!DREP 0>REQ 1>REJ10/0- 0!REJ10 "
+     "1!TIMEWAIT_OVER 0!TIMEWAIT_OVER 0!TIMEWAIT_OVER"},
     /* vb_cm_end() in each state. */
     {"ended in REQ_SENT", "req end0 over", "0>REQ 1!REQ 0>REJ4/2 1!REJ4"},
     {"ended in MRA_REQ_RCVD", "req mra1 end0 over", "0>REQ 1!REQ 1>MRA/0 0>REJ4/2 1!REJ4"},

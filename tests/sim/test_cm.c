@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "cm/states.h"
+#include "cm/conn.h"
 #include "cm_desk.h"
 
 #include "cm_scenes.h"
@@ -193,12 +193,61 @@ static void timers_go_off_at_their_instants(void **state)
 	}
 }
 
+/* How long a comm ID is not given again after its connection was ended: while packets may be about, and while
+ * a far end may go on answering a REQ if it was not told that nobody waits. */
+static void a_comm_id_rests(void **state)
+{
+	const uint64_t about = 4096ull << ACK, delay = 4096ull << DELAY,
+		       late = (RETRIES + 1) * ((4096ull << ANSWER) + about);
+	const struct {
+		const char *words;
+		uint64_t rests;
+	} rows[] = {
+	    {"req end0+", late},
+	    {"req mra1 end0+", late},
+	    {"full req over end0+", late}, /* UNREACHED, and the REJ may have been lost */
+	    {"req rep end0+", late},
+	    {"req rep rtu end0+", about + delay},
+	    {"req rep rtu dreq1 end0+", about + delay},
+	    {"req rep rtu dreq1 drep0 over end0+", 0},
+	    {"req end1+", 0}, /* nobody has heard of it */
+	    {"req mra1 end1+", about},
+	    {"req rep end1+", about},
+	    {"req rep rtu end1+", about},
+	    {"sidr end1+", 0},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(rows); i++) {
+		struct desk *d = desk_new();
+		struct net_end *e;
+		uint64_t end;
+
+		net_listen(&d->n->nodes[1]);
+		desk_walk(d, rows[i].words);
+		e = rows[i].words[strlen(rows[i].words) - 2] == '0' ? d->a : d->p;
+		end = d->n->now + rows[i].rests;
+		for (unsigned after = rows[i].rests ? 0 : 1; after < 2; after++) {
+			struct vb_cm *cm = e->node->cm;
+			struct vb_cm_conn *c;
+
+			net_run_until(d->n, end - 1 + after);
+			cm->index = (e->comm_id - 1) & ((1u << VB_CM_INDEX_BITS) - 1);
+			c = vb_cm_new(cm, NULL);
+			assert_int_equal(c->local_comm_id == e->comm_id, after);
+			vb_cm_end(c, d->n->now);
+		}
+		desk_free(d);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(what_is_said_and_told),
 	    cmocka_unit_test(calls_are_permitted_by_state),
 	    cmocka_unit_test(timers_go_off_at_their_instants),
+	    cmocka_unit_test(a_comm_id_rests),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

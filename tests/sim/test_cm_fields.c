@@ -252,12 +252,37 @@ static void strangers_change_nothing(void **state)
 	desk_free(d);
 }
 
+/* A transaction ID that is an echo of another REQ's of the same comm ID shows that the REP is not for this
+ * one; of any other ID nothing is said. */
+static void a_rep_is_for_its_req(void **state)
+{
+	struct desk *d = desk_recording();
+	uint8_t card[VB_CM_REP_PRIVATE] = {77};
+	struct vb_cm_msg m = {.kind = VB_CM_REP,
+			      .rep = {.local_comm_id = 0x10100077, .qpn = 9, .ca_guid = 8},
+			      .private_data = {card, sizeof(card)}};
+
+	(void)state;
+	d->full = true;
+	desk_walk(d, "req");
+	m.rep.remote_comm_id = d->a->comm_id;
+	m.tid = said[VB_CM_REQ].tid ^ 1ull << 40;
+	hear(d, 0, &m);
+	assert_int_equal(d->a->conn->state, VB_CM_REQ_SENT);
+	assert_int_equal(said[VB_CM_REJ].rej.reason, VB_CM_REJ_INVALID_COMM_ID);
+	assert_int_equal(said[VB_CM_REJ].rej.remote_comm_id, m.rep.local_comm_id);
+	m.tid = 5;
+	hear(d, 0, &m);
+	assert_int_equal(d->a->conn->state, VB_CM_REP_RCVD);
+	desk_free(d);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(both_ends_know_what_was_agreed), cmocka_unit_test(xrc_has_its_own_fields),
 	    cmocka_unit_test(a_rej_says_what_and_why),	      cmocka_unit_test(what_does_not_fit_is_refused),
-	    cmocka_unit_test(strangers_change_nothing),
+	    cmocka_unit_test(strangers_change_nothing),	      cmocka_unit_test(a_rep_is_for_its_req),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* Communication management by seed: wires that lose, duplicate and reorder, listeners that come and go, upper
- * layers that change their minds in each state, processes that die and are born anew with the same numbers.
- * Nothing hangs, nothing leaks, no number is given twice, no event comes twice or out of order (cm_net.c),
- * and in the end both ends of a connection think the same of it.
+ * layers that change their minds in each state, processes that die and are born anew with the same numbers,
+ * forged messages.  Nothing hangs, nothing leaks, no number is given twice, no event comes twice or out of
+ * order (cm_net.c), and in the end both ends of a connection think the same of it.
  *
  * The first argument or VB_SEEDS: how many seeds (60; 1000 with VERBENA_SOAK); the second argument: the first
  * of them.
@@ -17,7 +17,7 @@
 enum { ANSWER = 14, ACK = 12, MRA = 15, RETRIES = 4, SPAWNED = 120 };
 
 /* What the world is like. */
-enum world { FIFO, SHUFFLED, LOSSY, MORTAL, WORLDS };
+enum world { FIFO, SHUFFLED, LOSSY, MORTAL, FORGED, WORLDS };
 
 struct story {
 	struct net *n;
@@ -317,6 +317,26 @@ static bool upper_many(struct net_end *e, const struct vb_cm_event *ev)
 	return true;
 }
 
+/* Somebody says what others have said, but for a few bits. */
+static void forge(void *arg)
+{
+	struct story *s = arg;
+	struct net *n = s->n;
+	struct net_node *to = &n->nodes[net_pick(n, NET_NODES)];
+	struct vb_cm_av from = net_av(to, &n->nodes[net_pick(n, NET_NODES)]);
+	uint8_t mad[VB_MAD_LEN];
+
+	if (s->calm)
+		return;
+	memcpy(mad, n->sample, sizeof(mad));
+	for (unsigned i = net_pick(n, 4); i--;)
+		mad[net_pick(n, 2) ? 16 + net_pick(n, 64) : net_pick(n, VB_MAD_LEN)] ^= 1u << net_pick(n, 8);
+	if (!net_pick(n, 3)) /* another kind with the same comm IDs */
+		mad[17] = (uint8_t)(VB_CM_REQ + net_pick(n, 12));
+	vb_cm_input(to->cm, &from, mad, n->now);
+	net_at(n, n->now + net_random(n) % (10 * VB_MSEC), forge, s);
+}
+
 static bool waits(enum vb_cm_state s)
 {
 	return s == VB_CM_REQ_SENT || s == VB_CM_MRA_REQ_RCVD || s == VB_CM_REP_SENT ||
@@ -360,7 +380,7 @@ static void check_nothing_is_left(struct net *n)
 			net_end_end(e);
 	for (unsigned i = 0; i < NET_NODES; i++)
 		net_deafen(&n->nodes[i]);
-	net_run_for(n, 10 * VB_SEC);
+	net_run_for(n, 2 * vb_cm_time(31)); /* the longest time that a REQ can name */
 	assert_int_equal(net_next(n), VB_NEVER);
 	for (unsigned i = 0; i < NET_NODES; i++) {
 		assert_int_equal(n->nodes[i].cm->conns, 0);
@@ -374,7 +394,7 @@ static void tell(uint64_t seed)
 	struct net_cfg cfg = {.delay = VB_MSEC / 2,
 			      .jitter = world == FIFO ? 0 : 20 * VB_MSEC,
 			      .twice = world == FIFO ? 0 : 100,
-			      .lost = world >= LOSSY ? 200 : 0,
+			      .lost = world == LOSSY || world == MORTAL ? 200 : 0,
 			      .one_host = seed / WORLDS & 1,
 			      .seed = seed};
 	const uint64_t attempt = vb_cm_time(ANSWER) + vb_cm_time(MRA) + vb_cm_time(ACK);
@@ -389,6 +409,8 @@ static void tell(uint64_t seed)
 	}
 	spawn(&s);
 	stir(&s);
+	if (world == FORGED)
+		forge(&s);
 	net_run_for(n, net_random(n) % (2 * VB_SEC));
 	s.calm = true;
 	n->cfg.lost = n->cfg.twice = 0;
@@ -397,7 +419,8 @@ static void tell(uint64_t seed)
 			settle(e);
 	/* Whatever anybody waits for, it is no longer than this. */
 	net_run_for(n, 2 * (RETRIES + 1) * attempt + VB_SEC);
-	check_agreement(&s);
+	if (world != FORGED)
+		check_agreement(&s);
 	check_nothing_is_left(n);
 	net_free(n);
 }
@@ -486,12 +509,65 @@ static void comm_ids_go_round(void **state)
 	net_free(n);
 }
 
+enum { LIVE = 600, TURNS = 6000 };
+
+/* The table of numbers against the plainest one that there is: what is found, and what is due first. */
+static void numbers_are_found_and_due_in_order(void **state)
+{
+	struct net_cfg cfg = {.seed = 7};
+	struct net *n = net_new(&cfg);
+	struct vb_cm *cm = n->nodes[0].cm;
+	struct vb_cm_numbers *t = &cm->numbers;
+	struct vb_cm_conn *c[LIVE] = {0};
+	uint64_t due[LIVE], least;
+
+	(void)state;
+	for (unsigned turn = 0; turn < TURNS; turn++) {
+		/* They become many, then few, so that the table grows and shrinks. */
+		unsigned i = net_pick(n, turn / 1500 & 1 ? 40 : LIVE), first;
+
+		for (unsigned k = turn / 1500 & 1 ? 40 : LIVE; k < LIVE; k++) {
+			if (c[k])
+				vb_cm_end(c[k], n->now);
+			c[k] = NULL;
+		}
+		if (c[i] && !net_pick(n, 3)) {
+			vb_cm_end(c[i], n->now);
+			c[i] = NULL;
+		} else if (!c[i]) {
+			c[i] = vb_cm_new(cm, NULL);
+			assert_non_null(c[i]);
+			due[i] = VB_NEVER;
+		} else {
+			due[i] = net_pick(n, 4) ? 1 + net_pick(n, 1000) : VB_NEVER;
+			vb_cm_num_due(t, c[i]->inner->slot, due[i]);
+		}
+		least = VB_NEVER;
+		for (unsigned k = 0; k < LIVE; k++) {
+			if (!c[k])
+				continue;
+			assert_ptr_equal(vb_cm_conn_num(c[k])->conn, c[k]);
+			assert_int_equal(vb_cm_num_find(t, VB_CM_BY_ID, 0, c[k]->local_comm_id),
+					 c[k]->inner->slot);
+			least = due[k] < least ? due[k] : least;
+		}
+		first = vb_cm_num_first(t);
+		assert_int_equal(first == VB_CM_NONE ? VB_NEVER : vb_cm_num(t, first)->due, least);
+		assert_true(t->room >= t->used && (t->room == 64 || t->room <= 8 * (t->used + 1)));
+	}
+	for (unsigned k = 0; k < LIVE; k++)
+		if (c[k])
+			vb_cm_end(c[k], n->now);
+	net_free(n);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test_teardown(whatever_happens_both_ends_agree, seeds_tell),
 	    cmocka_unit_test(many_at_once),
 	    cmocka_unit_test(comm_ids_go_round),
+	    cmocka_unit_test(numbers_are_found_and_due_in_order),
 	};
 
 	seeds_choose(argc, argv, 60);
