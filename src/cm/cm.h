@@ -1,7 +1,7 @@
 /* Communication management (IBTA volume 1, chapter 12): connections, listeners and service ID resolutions of
  * one port, as a protocol.  Like transport/ it owns no socket, thread or clock: MADs come in through
  * vb_cm_input(), the time through vb_cm_timer(), MADs leave through ops->send(), and what happened is said
- * through ops->event(). So all of it runs in virtual time.
+ * through ops->event().  So all of it runs in virtual time.
  *
  * What a state does with each message and each call is a table (states.c).  One lock, the caller's, is held
  * in all calls (asserted); ops are called with it.  ops->event() may call anything here for any connection,

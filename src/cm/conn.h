@@ -36,13 +36,12 @@ struct vb_cm_inner {
 	uint64_t life;	 /* twice the packet life time, ns; 0: not known */
 	uint8_t retries; /* how often each message may be said again, */
 	uint8_t left;	 /* and this one still */
-	uint8_t mra_time;
-	bool begun;    /* it has had its exchange */
-	bool shown;    /* its comm ID has been on the wire */
-	bool about;    /* packets of its QPs may be about */
-	bool busy;     /* in ops->event(), */
-	bool ended;    /* where it was ended: its memory goes after that */
-	uint16_t said; /* enum vb_cm_kind of what stands here; 0: nothing */
+	bool begun;	 /* it has had its exchange */
+	bool shown;	 /* its comm ID has been on the wire */
+	bool about;	 /* packets of its QPs may be about */
+	bool busy;	 /* in ops->event(), */
+	bool ended;	 /* where it was ended: its memory goes after that */
+	uint16_t said;	 /* enum vb_cm_kind of what stands here; 0: nothing */
 	uint8_t mad[VB_MAD_LEN];
 };
 

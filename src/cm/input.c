@@ -328,7 +328,10 @@ static void present(const struct heard *h, struct vb_cm_conn *c, struct vb_cm_co
 	if (vb_cm_tell(c, &e))
 		return;
 	cm->counts.refused++;
-	vb_cm_discard(c);
+	if (c->inner->shown) /* it has been answered meanwhile, so the far end has to hear of its end */
+		vb_cm_end(c, h->now);
+	else
+		vb_cm_discard(c);
 }
 
 /* The REQ that this end has taken.  With another PSN it is not: its sender has been born anew, and counts its

@@ -26,7 +26,6 @@ const struct vb_cm_row vb_cm_rows[VB_CM_STATES] =
 		ON(DREQ) = REFUSE,
 		ON(DREP) = KNOWN,
 		ON(LAP) = REFUSE,
-		.about = VB_CM_ABOUT_REP,
 	    },
 	[VB_CM_LISTEN] = {.name = "LISTEN"},
 	[VB_CM_REQ_SENT] =
@@ -191,7 +190,6 @@ const struct vb_cm_row vb_cm_rows[VB_CM_STATES] =
 		ON(DREQ) = REFUSE,
 		ON(DREP) = KNOWN,
 		ON(LAP) = REFUSE,
-		.about = VB_CM_ABOUT_REP,
 	    },
 	[VB_CM_SIDR_REQ_SENT] =
 	    {

@@ -11,12 +11,10 @@ bool desk_upper(struct net_end *e, const struct vb_cm_event *ev)
 
 	if (ev->what != VB_CM_EV_REQ && ev->what != VB_CM_EV_SIDR_REQ)
 		return true;
-	if (d->full)
-		return false;
 	d->p = e;
 	if (d->during)
 		d->during(e);
-	return true;
+	return !d->full;
 }
 
 enum net_verdict desk_filter(struct net *n, unsigned from, const struct vb_cm_msg *m)
@@ -165,6 +163,11 @@ static void end_it(struct net_end *e)
 	net_end_end(e);
 }
 
+static void ask_for_time(struct net_end *e)
+{
+	assert_int_equal(vb_cm_mra(e->conn, MRA, e->node->net->now), 0);
+}
+
 /* The worst that chance can do: it dies, and its heir begins with the comm ID of that end. */
 static void twin(struct net_end *e)
 {
@@ -223,6 +226,7 @@ static bool word(struct desk *d, const char *w, size_t len)
 	DO("timer", (net_run_until(d->n, net_next_timer(d->n)), 0));
 	DO("over", (net_run_for(d->n, 100 * VB_SEC), 0));
 	DO("during-end", (d->during = end_it, 0));
+	DO("during-mra", (d->during = ask_for_time, 0));
 	DO("xrc", (d->req.service_type = VB_CM_SERVICE_XRC, d->req.extended_type = 1, 0));
 	DO("rd", (strange(d), 0));
 	d->verdict = !strncmp(w, "lose=", 5) ? NET_LOSE : !strncmp(w, "twice=", 6) ? NET_TWICE : NET_HOLD;

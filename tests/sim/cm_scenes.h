@@ -151,6 +151,8 @@ static const struct scene {
      "0>REQ 1!REQ 1>REP 0!REP 0>RTU 1!RTU 0>DREQ 1!DREQ 1>DREP 0>DREQ 1>DREP 0!DREP "
      "0!TIMEWAIT_OVER"},
     {"ended while it is told of the REQ", "during-end req over", "0>REQ 1!REQ 1>REJ28/0- 0!REJ28"},
+    {"refused while it is told of the REQ, after an MRA: that has to be taken back",
+     "during-mra full req over", "0>REQ 1!REQ 1>MRA/0 1>REJ28/0 0!REJ28"},
     {"ended in SIDR_REQ_SENT", "sidr end0 over", "0>SIDR_REQ 1!SIDR_REQ"},
     {"ended in SIDR_REQ_RCVD", "sidr end1 over", "0>SIDR_REQ 1!SIDR_REQ 1>SIDR_REP2 0!SIDR_REP2"},
     /* vb_cm_gone() in each state. */
