@@ -348,6 +348,19 @@ int vb_port_bind(struct vb_ports *p, struct vb_port **out, const struct vb_port_
 	return 0;
 }
 
+uint32_t vb_ports_who(struct vb_ports *p, const struct vb_port_name *name)
+{
+	uint32_t pid;
+	int cancel;
+
+	if (vb_port_space(name->space) < 0 || usable(p))
+		return 0;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	pid = vb_registry_who(&p->registry, name);
+	pthread_setcancelstate(cancel, NULL);
+	return pid;
+}
+
 const struct vb_port_name *vb_port_name(const struct vb_port *port)
 {
 	return &port->name;

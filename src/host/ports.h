@@ -78,6 +78,10 @@ void vb_ports_handle_fork(void);
  * one is free; EINVAL, EAFNOSUPPORT: there is no such space or family; ENOMEM, ENOLCK: the kernel has no
  * memory. */
 int vb_port_bind(struct vb_ports *ports, struct vb_port **out, const struct vb_port_name *name);
+/* For the sentence about EADDRINUSE: the PID of a process that holds what clashes with the name, perhaps this
+ * one's; 0: that cannot be told (it is another user's, or has given it back).  Looks into /proc, at all
+ * processes: no lock may be held, and it is no part of trying again. */
+uint32_t vb_ports_who(struct vb_ports *ports, const struct vb_port_name *name);
 /* What was bound, its number filled in; as long as the port is held. */
 const struct vb_port_name *vb_port_name(const struct vb_port *port);
 /* Options that change while it is bound.  No check is made now: what has become too much is found at

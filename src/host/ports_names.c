@@ -122,6 +122,35 @@ uint32_t vb_port_first(uint64_t at)
 	return at >> PORT_AT & (VB_PORT_NUMBERS - 1);
 }
 
+/* What the claim at that offset, of n's port, says against n. */
+static bool claim_clashes(uint64_t at, const struct vb_port_name *n)
+{
+	unsigned kind = at >> KIND_AT & ((1u << (REUSE_AT - KIND_AT)) - 1);
+	uint32_t address = (uint32_t)at;
+	bool reuse = at >> REUSE_AT & 1;
+
+	if (kind >= KINDS || (reuse && n->reuse) ||
+	    !vb_port_families_meet(n->family, n->afonly, families[kind / 2], kind & 1))
+		return false;
+	return !address || vb_port_is_wild(n) ||
+	       (families[kind / 2] == n->family && address == address_of(n));
+}
+
+bool vb_port_span_clashes(struct vb_span s, const struct vb_port_name *n)
+{
+	enum { MOST = 256 }; /* claims of one process at neighbouring addresses; what is longer is a block */
+	struct vb_span port = vb_port_claims(vb_port_space(n->space), n->port, 1);
+	uint64_t at = s.at > port.at ? s.at : port.at, end = port.at + port.len;
+
+	if (s.len && s.at + s.len < end)
+		end = s.at + s.len;
+	if (at < end && end - at > MOST)
+		return true;
+	while (at < end && !claim_clashes(at, n))
+		at++;
+	return at < end;
+}
+
 /* Where a listener stands: the wildcard of all families, that of one, or an address.  IPv4 has no hosts in
  * the networks 0 and 240 to 255 (RFC 1122, 3.2.1.3; RFC 1112, 4), so that the others have room there. */
 static uint32_t where_everywhere(void)

@@ -49,6 +49,12 @@ int vb_registry_find(const struct vb_registry *r, const struct vb_port_name *n, 
 void vb_registry_enter(const struct vb_registry *r);
 void vb_registry_leave(const struct vb_registry *r);
 
+/* Whether somebody who holds that span holds something that clashes with a name. */
+bool vb_port_span_clashes(struct vb_span s, const struct vb_port_name *n);
+
+/* ports_who.c: the PID of a process that does, this one's maybe; 0: that cannot be told */
+uint32_t vb_registry_who(const struct vb_registry *r, const struct vb_port_name *n);
+
 /* ports_blocks.c: ephemeral ports */
 enum { VB_BLOCK_MIN = 8, VB_BLOCK_MAX = 256 };
 struct vb_port_block {

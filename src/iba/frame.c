@@ -2,9 +2,11 @@
 
 #include <string.h>
 
+#ifdef VB_ISAL /* the build links it */
 #include <isa-l/crc.h>
+#endif
 
-#include "base/lock.h"
+#include "base/debug.h"
 
 enum {
 	IPV4_LEN = 20,
@@ -20,6 +22,25 @@ static uint8_t *put16(uint8_t *at, uint16_t v)
 	at[1] = (uint8_t)v;
 	return at + 2;
 }
+
+#ifndef VB_ISAL
+/* ISA-L's function of that name, where there is none: the CRC of Ethernet, bits from the lowest, four at a
+ * time. */
+static uint32_t crc32_gzip_refl(uint32_t before, const uint8_t *at, uint64_t n)
+{
+	static const uint32_t of[16] = {
+	    0x00000000, 0x1db71064, 0x3b6e20c8, 0x26d930ac, 0x76dc4190, 0x6b6b51f4, 0x4db26158, 0x5005713c,
+	    0xedb88320, 0xf00f9344, 0xd6d6a3e8, 0xcb61b38c, 0x9b64c2b0, 0x86d3d2d4, 0xa00ae278, 0xbdbdf21c};
+	uint32_t c = ~before;
+
+	while (n--) {
+		c ^= *at++;
+		c = c >> 4 ^ of[c & 15];
+		c = c >> 4 ^ of[c & 15];
+	}
+	return ~c;
+}
+#endif
 
 /* The one place that computes a CRC: that of Ethernet, which the ICRC is (7.8.1), from the end of the bytes
  * before. */

@@ -233,6 +233,32 @@ static void each_its_own(void)
 	CHECK(other_find(&c, name_v4("10.0.0.2", PORT)) == 0);
 }
 
+/* Who is in the way is told by its PID, be it by a block of ephemeral ports. */
+static void who_is_in_the_way(void)
+{
+	struct vb_port_name lo, any, ephemeral;
+	struct other a, b, c;
+
+	begin();
+	a = other_new();
+	b = other_new();
+	c = other_new();
+	lo = name_v4("127.0.0.1", PORT);
+	any = name_v6("::", PORT);
+	CHECK(!other_bind(&a, 0, lo) && !other_bind(&b, 0, name_v4("127.0.0.2", PORT)));
+	CHECK(!other_bind(&b, 1, name_v4("127.0.0.3", PORT)) &&
+	      !other_bind(&b, 2, name_v4("0.0.0.0", PORT + 1)));
+	CHECK(other_who(&c, lo) == a.pid && other_who(&a, lo) == a.pid);
+	CHECK(other_who(&c, name_v4("127.0.0.3", PORT)) == b.pid);
+	CHECK(other_who(&c, any) == a.pid || other_who(&c, any) == b.pid);
+	CHECK(other_who(&c, name_only(any)) == 0 && other_who(&c, name_v4("127.0.0.4", PORT)) == 0);
+	CHECK(other_who(&c, name_v4("127.0.0.4", PORT + 1)) == b.pid);
+	CHECK(other_who(&c, name_v4("127.0.0.4", PORT + 2)) == 0);
+	CHECK(!other_bind(&a, 1, name_v4("127.0.0.1", 0)));
+	ephemeral = name_v4("127.0.0.9", other_port(&a, 1));
+	CHECK(other_bind(&c, 0, ephemeral) == EADDRINUSE && other_who(&c, ephemeral) == a.pid);
+}
+
 static void the_dead_have_nothing(void)
 {
 	begin();
@@ -559,6 +585,7 @@ int main(int argc, char **argv)
 	    {"options", options_later},
 	    {"who", who_listens},
 	    {"each", each_its_own},
+	    {"way", who_is_in_the_way},
 	    {"dead", the_dead_have_nothing},
 	    {"children", children_have_nothing},
 	    {"child", a_child_begins_anew, .clean = true},

@@ -59,6 +59,9 @@ static struct answer obey(struct side *s, const struct order *o)
 		a.err = vb_ports_find(s->ports, o->name.space, o->name.port, o->name.family, o->name.addr,
 				      &a.number);
 		break;
+	case ORDER_WHO:
+		a.number = vb_ports_who(s->ports, &o->name);
+		break;
 	case ORDER_NAME:
 		a.number = vb_port_name(*port)->port;
 		break;
@@ -134,6 +137,11 @@ uint32_t other_find(const struct other *o, struct vb_port_name to)
 
 	CHECK(!a.err || a.err == ENOENT, "%s", strerror(a.err));
 	return a.err ? 0 : a.number;
+}
+
+pid_t other_who(const struct other *o, struct vb_port_name n)
+{
+	return (pid_t)other_tell(o, (struct order){ORDER_WHO, .name = n}).number;
 }
 
 uint16_t other_port(const struct other *o, int slot)

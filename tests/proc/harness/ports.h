@@ -15,6 +15,7 @@ enum order_op {
 	ORDER_FREE,
 	ORDER_FIND,
 	ORDER_NAME,
+	ORDER_WHO,
 	ORDER_FORK
 };
 struct order {
@@ -25,7 +26,7 @@ struct order {
 };
 struct answer {
 	int err;
-	uint32_t number; /* FIND; NAME: the port; FORK: the PID of a child that outlives it */
+	uint32_t number; /* FIND; WHO: the PID; NAME: the port; FORK: the PID of a child that outlives it */
 };
 
 struct other {
@@ -42,6 +43,8 @@ int other_listen(const struct other *o, int slot, uint32_t number);
 void other_free(const struct other *o, int slot);
 /* The number that is found, 0: nobody. */
 uint32_t other_find(const struct other *o, struct vb_port_name to);
+/* Who holds what clashes, as vb_ports_who() tells there. */
+pid_t other_who(const struct other *o, struct vb_port_name n);
 uint16_t other_port(const struct other *o, int slot); /* its port */
 void other_kill(const struct other *o);
 
