@@ -31,6 +31,7 @@ enum vb_subject {
 };
 typedef void vb_hear_fn(struct vb_peer *peer, const void *msg, size_t len, int fd);
 
+struct vb_gsi;
 struct vb_shown_gids;
 
 /* What there is for each adapter (vb_adapter_user). */
@@ -96,6 +97,8 @@ struct vb_hca {
 	    openings_lock; /* guards openings; whoever ends a target for having it open holds it */
 	struct vb_list openings;
 	_Atomic bool opening_events; /* inner.async has some, which are to be told */
+	_Atomic(struct vb_gsi *) gsi; /* QP1 (hca/gsi.h); NULL: not open */
+	pthread_mutex_t gsi_busy;     /* held while its user is called; without other locks */
 	_Atomic uint64_t dm_used;    /* bytes of device memory that are allocated */
 	_Atomic(struct vb_peer_mem *)
 	    peer_mems[VB_ADAPTERS]; /* who has, or had, a number; peer_up() writes */

@@ -6,6 +6,7 @@
 #include "base/pages.h"
 #include "hca/direct.h"
 #include "hca/forward.h"
+#include "hca/gsi.h"
 #include "hca/peers.h"
 #include "hca/port.h"
 #include "hca/progress.h"
@@ -52,6 +53,7 @@ int vb_hca_open(struct vb_hca **out, uint32_t device, enum vb_open_step *step,
 	vb_srqs_init(&h->srqs);
 	vb_mcast_open(h); /* pairs with vb_hca_close() */
 	vb_list_init(&h->moderated);
+	pthread_mutex_init(&h->gsi_busy, NULL);
 	h->hear[VB_SUBJECT_DIRECT] = vb_direct_told;
 	vb_forward_prepare(h);
 	err = vb_mws_init(&h->mws, &h->keys, vb_profile()->max_mw); /* pairs with vb_hca_close() */
@@ -94,6 +96,7 @@ free_hca:
 void vb_hca_close(struct vb_hca *h)
 {
 	vb_deputies_close(h);
+	vb_gsi_close(h);
 	vb_adapter_close(h->adapter);
 	vb_hca_say_close(h);
 	vb_relaxed_fini(&h->relaxed);

@@ -3,6 +3,7 @@
 #include "hca/datagrams.h"
 #include "hca/direct.h"
 #include "hca/forward.h"
+#include "hca/gsi.h"
 #include "hca/left.h"
 #include "hca/lost.h"
 #include "hca/owed.h"
@@ -190,6 +191,7 @@ void vb_hca_peer_down(struct vb_peer *peer, enum vb_peer_end how)
 	vb_deputies_end(peer);
 	if (vb_hca(peer->adapter)->upper)
 		vb_hca(peer->adapter)->upper->peer_down(peer, how);
+	vb_gsi_peer_down(vb_hca(peer->adapter), peer, how);
 	vb_left_forget(peer);
 	vb_direct_peer_down(peer);
 }

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "hca/cqs.h"
 #include "hca/direct.h"
+#include "hca/gsi.h"
 #include "hca/idle.h"
 #include "hca/left.h"
 #include "hca/lost.h"
@@ -184,6 +185,9 @@ static uint64_t engine_timers(struct vb_adapter *a, uint64_t now)
 	if (at < next)
 		next = at;
 	at = vb_hca(a)->upper ? vb_hca(a)->upper->timers(vb_hca(a), now) : VB_NEVER;
+	if (at < next)
+		next = at;
+	at = vb_gsi_run(vb_hca(a), now);
 	if (at < next)
 		next = at;
 	if (vb_addresses_tick(&vb_hca(a)->addresses, now) && next > now + VB_ADDRESSES_APART)

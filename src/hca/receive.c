@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "hca/datagrams.h"
 #include "hca/direct.h"
+#include "hca/gsi.h"
 #include "hca/hca.h"
 #include "hca/owed.h"
 #include "hca/path.h"
@@ -160,6 +161,8 @@ static __attribute__((noinline)) void deliver_any(struct delivery *d, const stru
 		return;
 	}
 	if (!hold(d, p.qpn, in->source)) {
+		if (p.qpn == VB_GSI_QPN && vb_gsi_take(vb_hca(d->rxq->adapter), &p))
+			return;
 		if (vb_pkt_ends_untold(&p))
 			vb_datagrams_no_qp(d->rxq->adapter, p.qpn);
 		return;

@@ -1,0 +1,281 @@
+#include "hca/gsi.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "hca/all.h"
+#include "hca/direct.h"
+#include "hca/path.h"
+#include "hca/send.h"
+#include "host/devices.h"
+#include "obj/builder.h"
+#include "obj/cq.h"
+#include "transport/transport.h"
+
+enum {
+	SEND_DEPTH = 512, /* MADs that wait for contact or room */
+	HEARD = 512,	  /* MADs that the engine has not taken yet; what comes then is lost, as on a wire */
+};
+
+struct vb_gsi {
+	struct vb_qp qp;
+	struct vb_cq cq;
+	uint32_t number; /* the QPN by which this adapter's lists have it */
+	const struct vb_gsi_ops *ops;
+	void *user;
+	struct vb_lock lock; /* a leaf; guards the rest */
+	uint32_t head, tail;
+	struct vb_gsi_mad heard[HEARD];
+};
+
+static struct vb_gsi *gsi_of(const struct vb_hca *h)
+{
+	return atomic_load_explicit(&h->gsi, memory_order_acquire); /* pairs with vb_gsi_open() */
+}
+
+static void describe(struct vb_gsi *g, struct vb_hca *h)
+{
+	struct vb_qp *qp = &g->qp;
+
+	g->cq.ctx = &h->inner;
+	qp->ctx = &h->inner;
+	qp->scq = &g->cq;
+	qp->srqs = &h->srqs;
+	qp->keys = &h->keys;
+	qp->mws = &h->mws;
+	qp->qpn = VB_GSI_QPN;
+	qp->ibv.qp_type = IBV_QPT_UD;
+	vb_transport_choose(qp, IBV_QPT_UD);
+}
+
+static void begin(struct vb_gsi *g, struct vb_hca *h)
+{
+	struct vb_qp *qp = &g->qp;
+
+	qp->dests->gids = vb_adapter_gids(h->adapter);
+	qp->dests->infiniband = vb_devices_infiniband();
+	qp->dests->group = &vb_mcast_ops;
+	qp->shown = vb_qpn_published(h->adapter, g->number);
+	qp->drops = vb_adapter_drops(h->adapter);
+	vb_lock_take(&qp->lock);
+	qp->attr.qkey = VB_GSI_QKEY;
+	vb_qp_set_state(qp, IBV_QPS_RTS);
+	qp->ibv.state = IBV_QPS_RTS;
+	vb_direct_show(qp);
+	vb_hca_give(qp);
+}
+
+/* 0 or errno. */
+static int make(struct vb_gsi *g, struct vb_hca *h)
+{
+	struct ibv_qp_cap cap = {.max_send_wr = SEND_DEPTH, .max_send_sge = 1, .max_inline_data = VB_MAD_LEN};
+	int err;
+
+	describe(g, h);
+	err = vb_cq_init(&g->cq, SEND_DEPTH); /* pairs with end() */
+	if (err)
+		return err;
+	err = vb_qp_init(&g->qp, &cap); /* pairs with end() */
+	if (err)
+		goto fini_cq;
+	for (unsigned i = 0; i < VB_QP_EVENTS; i++)
+		vb_qp_event_at(&g->qp, i)->deaf = true; /* there is no program that could hear them */
+	g->number = vb_qpn_take(h->adapter, &g->qp);	/* pairs with end() */
+	if (g->number) {
+		begin(g, h);
+		return 0;
+	}
+	err = ENOMEM;
+	vb_qp_fini(&g->qp);
+fini_cq:
+	vb_cq_fini(&g->cq);
+	return err;
+}
+
+int vb_gsi_open(struct vb_hca *h, const struct vb_gsi_ops *ops, void *user)
+{
+	size_t size = (sizeof(struct vb_gsi) + VB_LINE - 1) & -(size_t)VB_LINE;
+	struct vb_gsi *g;
+	int err;
+
+	if (gsi_of(h))
+		return EBUSY;
+	g = aligned_alloc(VB_LINE, size); /* pairs with vb_gsi_close() */
+	if (!g)
+		return ENOMEM;
+	memset(g, 0, size);
+	g->ops = ops;
+	g->user = user;
+	err = make(g, h);
+	if (err) {
+		free(g);
+		return err;
+	}
+	atomic_store_explicit(&h->gsi, g, memory_order_release); /* pairs with gsi_of() */
+	return 0;
+}
+
+static void end(struct vb_gsi *g, struct vb_hca *h)
+{
+	struct vb_qp *qp = &g->qp;
+
+	vb_hca_forget(qp);
+	vb_qpn_give(h->adapter, g->number);
+	vb_hca_quiesce(h);
+	vb_qp_fini(qp);
+	vb_cq_forget(&g->cq, qp);
+	vb_cq_fini(&g->cq);
+}
+
+void vb_gsi_close(struct vb_hca *h)
+{
+	struct vb_gsi *g;
+
+	pthread_mutex_lock(&h->gsi_busy); /* the engine is through with its user */
+	g = atomic_exchange(&h->gsi, NULL);
+	pthread_mutex_unlock(&h->gsi_busy);
+	if (!g)
+		return;
+	end(g, h);
+	free(g);
+}
+
+/* The slots of what has left are free again once its completions are taken. */
+static void take_completions(struct vb_gsi *g)
+{
+	struct ibv_wc wc[16];
+
+	while (vb_cq_poll(&g->cq, 16, wc) > 0)
+		;
+}
+
+int vb_gsi_send(struct vb_hca *h, uint32_t number, uint32_t word, const uint8_t mad[VB_MAD_LEN])
+{
+	struct vb_gsi *g = gsi_of(h);
+	struct vb_builder b;
+	int err = 0;
+
+	if (!g || vb_adapter_dead(h->adapter) || vb_adapter_lost(h->adapter))
+		return EIO;
+	take_completions(g);
+	vb_builder_begin(&b, &g->qp);
+	if (vb_qp_state_now(&g->qp) != IBV_QPS_RTS) {
+		err = EIO;
+	} else if (!vb_builder_room(&b)) {
+		err = EAGAIN;
+	} else {
+		vb_builder_start(&b, IBV_WR_SEND, IBV_SEND_SIGNALED | IBV_SEND_INLINE, 0);
+		vb_builder_bare(&b);
+		vb_builder_inline(&g->qp.req, b.w, mad, VB_MAD_LEN);
+		b.w->to.number = number;
+		b.w->to.qpn = VB_GSI_QPN;
+		b.w->to.qkey = VB_GSI_QKEY;
+		b.w->to.grh = word;
+		vb_builder_next(&b);
+		vb_builder_publish(&b);
+		vb_hca_posted(&g->qp);
+	}
+	vb_builder_end(&b);
+	return err;
+}
+
+static void drop(const struct vb_hca *h, enum vb_reason r)
+{
+	atomic_fetch_add_explicit(&vb_adapter_drops(h->adapter)->count[r], 1, memory_order_relaxed);
+}
+
+/* The GID by which this port was reached: the first one of the sender's family. */
+static struct vb_gid own_gid(const struct vb_hca *h, struct vb_gid sgid)
+{
+	const uint8_t(*gids)[16] = vb_adapter_gids(h->adapter);
+
+	for (unsigned i = 0; i < VB_GID_TABLE; i++) {
+		struct vb_gid g = vb_gid_read(gids[i]);
+
+		if (vb_gid_is_ipv4(g) == vb_gid_is_ipv4(sgid) && (g.high | g.low))
+			return g;
+	}
+	return vb_gid_read(gids[0]);
+}
+
+bool vb_gsi_take(struct vb_hca *h, const struct vb_pkt *p)
+{
+	struct vb_gsi *g = gsi_of(h);
+	enum vb_reason why = VB_OK;
+
+	if (!g)
+		return false;
+	if (p->opcode != (VB_FAMILY_UD | VB_SEND_ONLY) || p->loan)
+		why = VB_R_DROP_NO_QP;
+	else if (p->qkey != VB_GSI_QKEY)
+		why = VB_R_DROP_QKEY;
+	else if (p->payload_len != VB_MAD_LEN)
+		why = VB_R_DROP_TOO_SMALL;
+	if (why != VB_OK) {
+		drop(h, why);
+		return true;
+	}
+	vb_lock_take(&g->lock);
+	if (g->head - g->tail < HEARD) {
+		struct vb_gsi_mad *m = &g->heard[g->head++ % HEARD];
+
+		m->word = p->grh;
+		m->slid = p->source->lid;
+		m->sgid = vb_gid_read(p->source->gids[VB_GRH_SGID(p->grh)]);
+		m->dgid = own_gid(h, m->sgid);
+		memcpy(m->bytes, p->payload, VB_MAD_LEN);
+	} else {
+		why = VB_R_DROP_NO_RECV;
+	}
+	vb_lock_give(&g->lock);
+	if (why != VB_OK)
+		drop(h, why);
+	vb_adapter_nudge(h->adapter);
+	return true;
+}
+
+static bool next_heard(struct vb_gsi *g, struct vb_gsi_mad *m)
+{
+	bool any;
+
+	vb_lock_take(&g->lock);
+	any = g->head != g->tail;
+	if (any)
+		*m = g->heard[g->tail++ % HEARD];
+	vb_lock_give(&g->lock);
+	return any;
+}
+
+uint64_t vb_gsi_run(struct vb_hca *h, uint64_t now)
+{
+	uint64_t next = VB_NEVER;
+	struct vb_gsi_mad m;
+	struct vb_gsi *g;
+
+	if (!gsi_of(h))
+		return next;
+	pthread_mutex_lock(&h->gsi_busy);
+	g = gsi_of(h);
+	for (unsigned i = 0; g && i < HEARD && next_heard(g, &m); i++)
+		g->ops->heard(g->user, &m);
+	if (g) {
+		take_completions(g);
+		next = g->ops->timers(g->user, now);
+	}
+	pthread_mutex_unlock(&h->gsi_busy);
+	return next;
+}
+
+void vb_gsi_peer_down(struct vb_hca *h, const struct vb_peer *peer, enum vb_peer_end how)
+{
+	struct vb_gsi *g;
+
+	if (!gsi_of(h))
+		return;
+	pthread_mutex_lock(&h->gsi_busy);
+	g = gsi_of(h);
+	if (g)
+		g->ops->peer_down(g->user, peer, how);
+	pthread_mutex_unlock(&h->gsi_busy);
+}

@@ -1,0 +1,50 @@
+/* The general service interface of a device (GSI, QP1): management datagrams (iba/mad.h) go out and come in
+ * as UD packets like any other, through the same paths, so every wire carries them.
+ *
+ * QP1 is a queue pair of our own: it has no receive requests, since what comes is handed to the one who
+ * opened it, and a number for this adapter alone, by which paths know it.  On the wire it is 1 at both ends,
+ * so whom a MAD is for does not follow from a QPN: the sender names the adapter. */
+#ifndef VB_HCA_GSI_H
+#define VB_HCA_GSI_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "hca/hca.h"
+#include "iba/grh.h"
+#include "iba/mad.h"
+
+/* A MAD that came. */
+struct vb_gsi_mad {
+	struct vb_gid sgid, dgid; /* of the sender's port, and the one of this port by which it was reached */
+	uint16_t slid;
+	uint32_t word; /* VB_GRH_*, as the sender said it */
+	uint8_t bytes[VB_MAD_LEN];
+};
+
+/* Who uses it.  All are called by the engine, without locks. */
+struct vb_gsi_ops {
+	void (*heard)(void *user, const struct vb_gsi_mad *m);
+	/* When to be called again, VB_NEVER: not before something is heard, or vb_adapter_nudge(). */
+	uint64_t (*timers)(void *user, uint64_t now);
+	/* A peer is gone. */
+	void (*peer_down)(void *user, const struct vb_peer *peer, enum vb_peer_end how);
+};
+
+/* Opens it, once for an adapter.  0, or errno (ENOMEM; EBUSY: it is open).  Pairs with vb_gsi_close(), which
+ * vb_hca_close() calls; after that, or in a forked child, nobody is called any more. */
+int vb_gsi_open(struct vb_hca *h, const struct vb_gsi_ops *ops, void *user);
+void vb_gsi_close(struct vb_hca *h);
+
+/* Sends a MAD to the adapter of that number (VB_DEST_NOWHERE: to nobody), with those bits of a GRH.  While
+ * contact is being made it waits.  0; EAGAIN: as many wait as may, and this one is lost; EIO: the device is
+ * lost.  Any thread, without the locks of a queue pair. */
+int vb_gsi_send(struct vb_hca *h, uint32_t number, uint32_t word, const uint8_t mad[VB_MAD_LEN]);
+
+/* For hca/receive.c: a packet for QP1.  false: QP1 is not open.  Under the lock of a receive queue. */
+bool vb_gsi_take(struct vb_hca *h, const struct vb_pkt *p);
+/* For the engine: hands over what came; when to be called again. */
+uint64_t vb_gsi_run(struct vb_hca *h, uint64_t now);
+void vb_gsi_peer_down(struct vb_hca *h, const struct vb_peer *peer, enum vb_peer_end how);
+
+#endif
