@@ -282,7 +282,7 @@ unsigned vb_hca_look(struct vb_rxq *r, enum vb_take take)
 		/* its peer may have gone meanwhile */
 		n = atomic_load_explicit(&r->open, memory_order_relaxed) ? drain(r) : 0;
 		total += n;
-	} while (vb_unlikely(take == VB_TAKE_ALL) && n);
+	} while (vb_unlikely(take == VB_TAKE_ALL) && n && total < VB_RXQ_HOLDS);
 	if (total)
 		r->quiet = 0;
 	vb_lock_give(&r->rx);

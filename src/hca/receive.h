@@ -9,7 +9,7 @@
 enum vb_take {
 	VB_TAKE_ONE,   /* packets seem to come one at a time: no look for a second */
 	VB_TAKE_BATCH, /* some of what is there */
-	VB_TAKE_ALL,
+	VB_TAKE_ALL,   /* what is there when the look begins, at least: what comes meanwhile may stay */
 };
 
 /* For a busy queue: takes in what is there, and sends what is owed if that is worth it.

@@ -46,7 +46,7 @@ enum vb_peer_end {
 
 /* How far a look at the receive queues goes. */
 enum vb_look {
-	VB_LOOK_DRAIN, /* those that are warm or have a hint, until there is nothing left */
+	VB_LOOK_DRAIN, /* those that are warm or have a hint: all that is there when the look begins */
 	VB_LOOK_ALL,   /* cold ones, too */
 };
 

@@ -38,7 +38,11 @@
  * the log's reader is slow. */
 enum { PAUSE_MS = 100 };
 
-enum { IDLE_ROUNDS = 64, DRAIN_ROUNDS = 1024 };
+enum {
+	IDLE_ROUNDS = 64,
+	DRAIN_ROUNDS = 1024,
+	MANY = 256, /* packets in one look: they keep coming */
+};
 
 /* What the engine alone knows. */
 struct watch {
@@ -115,7 +119,13 @@ bool vb_engine_drain(struct vb_adapter *a)
 	int idle = 0;
 
 	for (int i = 0; i < DRAIN_ROUNDS; i++) {
-		if (a->ops->progress(a, VB_LOOK_DRAIN)) {
+		unsigned n = a->ops->progress(a, VB_LOOK_DRAIN);
+
+		/* Where packets come without a pause, a program that is to take their completions, and to
+		 * give receive requests for them, may wait for this very CPU. */
+		if (n >= MANY)
+			sched_yield();
+		if (n && word(a) == VB_ASLEEP) {
 			idle = 0;
 			continue;
 		}

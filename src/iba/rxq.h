@@ -58,6 +58,8 @@ struct vb_rxq_ops {
 	void (*rubbish)(struct vb_rxq *r);
 };
 
+#define VB_RXQ_HOLDS 1024u /* packets, at most */
+
 struct vb_rxq {
 	/* The wire's part; ops, out, cold, shift and mask are set once, the others under rx. */
 	const struct vb_rxq_ops *ops;

@@ -15,6 +15,7 @@ enum {
 	SLOT_SHIFT = 6,
 };
 
+_Static_assert(VB_RING_SLOTS <= VB_RXQ_HOLDS, "one look takes in what is there");
 _Static_assert(sizeof(struct vb_slot) == VB_LINE, "a packet is a cache line");
 _Static_assert(1 << SLOT_SHIFT == sizeof(struct vb_slot) && !offsetof(struct vb_slot, seq), "vb_rxq.words");
 _Static_assert(sizeof(struct vb_brief) == VB_LINE - sizeof(uint32_t) &&

@@ -630,6 +630,8 @@ int main(int argc, char **argv)
 	};
 
 	run = getpid();
+	if (!kit_own_network()) /* other tests' processes would be met, too */
+		printf("no network of its own: %s\n", strerror(errno));
 	KIT_CASES(cases, 100);
 	return 0;
 }

@@ -9,7 +9,7 @@ measures the CPU's frequency for 0.22 s, which with -a are five seconds.
 Over UC and UD SENDs have no flow control: perftest posts receives for all that a queue pair is to get, at most 16,384,
 before the other end begins, and where a message is lost it waits for ever; so 16,000 messages at most.  Into an SRQ it
 posts no more than that for all queue pairs together (`-n 1000 -q 4`: 1000 for 4,000 messages), so that with an adapter, too,
-it hangs where the receiver is late by these; with -r 4096 there are enough for all.
+it hangs where the receiver is late by these; so there are as many as may be.
 
 What perftest refuses itself is no row: latency tests with -b, -q or -l; WRITE with -e (its server sees no completion);
 READ and atomics over UC; all but SEND over UD; a group (-g) without -M whose members have GIDs of IPv4, for the one that it
@@ -53,7 +53,7 @@ def cells(conn, tool):
         if not SOAK and f"{conn} {tool}" not in LONG.get(option, [f"{conn} {tool}"]):
             continue
         if lossy and "--use-srq" in option:
-            option += " -r 4096"
+            option += " -n 16000 -r 16384"
         if few and not SOAK:
             option += f" -n {few}"
         elif option in ("-s 1", "-r 16384 -s 8"):
