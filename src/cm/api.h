@@ -36,13 +36,14 @@ struct vb_cm_param {
 
 /* One event, in the order in which the manual pages have them.
  *
- * What answers a connect of a connected type is always CONNECT_RESPONSE here.  Where the program's id has a QP
- * the caller brings that to RTS (vb_cm_id_qp_attr), calls vb_cm_id_establish(), and shows ESTABLISHED with the
- * same parameters instead, or CONNECT_ERROR after vb_cm_id_reject() where that fails.
+ * What answers a connect of a connected type is always CONNECT_RESPONSE here.  Where the program's id has a
+ * QP the caller brings that to RTS (vb_cm_id_qp_attr), calls vb_cm_id_establish(), and shows ESTABLISHED with
+ * the same parameters instead, or CONNECT_ERROR after vb_cm_id_reject() where that fails.
  *
  * ADDR_CHANGE never comes: an address does not move to another device under an id.  DEVICE_REMOVAL comes when
  * the device is lost since the program has closed descriptors that belong to it; all calls but those that end
- * the id then fail with ENODEV.  ROUTE_ERROR never comes either: what can be wrong is found with the address. */
+ * the id then fail with ENODEV.  ROUTE_ERROR never comes either: what can be wrong is found with the address.
+ */
 struct vb_cm_news {
 	enum rdma_cm_event_type event;
 	int status;		/* 0, -errno, or a REJ's reason */
@@ -93,8 +94,8 @@ int vb_cm_id_resolve_route(struct vb_cm_id *id, int timeout_ms);
  * REQ or SIDR_REQ brought it; else *num_paths = 0. */
 int vb_cm_id_route(const struct vb_cm_id *id, struct rdma_addr *addr, struct ibv_sa_path_rec *path,
 		   int *num_paths);
-/* Parameters count as the manual pages say; of all zeros but qp_num there are no retries.  For rdma_connect(id,
- * NULL) and rdma_accept(id, NULL): vb_cm_param_default(). */
+/* Parameters count as the manual pages say; of all zeros but qp_num there are no retries.  For
+ * rdma_connect(id, NULL) and rdma_accept(id, NULL): vb_cm_param_default(). */
 int vb_cm_id_connect(struct vb_cm_id *id, const struct vb_cm_param *p);
 int vb_cm_id_establish(struct vb_cm_id *id);
 int vb_cm_id_accept(struct vb_cm_id *id, const struct vb_cm_param *p);
@@ -109,7 +110,8 @@ int vb_cm_id_option(struct vb_cm_id *id, int level, int name, const void *value,
 int vb_cm_id_join(struct vb_cm_id *id, const struct sockaddr *addr, uint64_t comp_mask, uint32_t flags,
 		  void *join);
 /* Of several joins of one address the last is left.  Undelivered events of the join vanish; *delivered: how
- * many were delivered.  Nobody need wait for these: what librdmacm gives as `join` is a number and no address.
+ * many were delivered.  Nobody need wait for these: what librdmacm gives as `join` is a number and no
+ * address.
  */
 int vb_cm_id_leave(struct vb_cm_id *id, const struct sockaddr *addr, uint32_t *delivered);
 /* rdma_write_cm_event(): an event of this type, with status and arg, is queued for the id as if it had

@@ -96,10 +96,10 @@ struct vb_hca {
 	pthread_mutex_t
 	    openings_lock; /* guards openings; whoever ends a target for having it open holds it */
 	struct vb_list openings;
-	_Atomic bool opening_events; /* inner.async has some, which are to be told */
+	_Atomic bool opening_events;  /* inner.async has some, which are to be told */
 	_Atomic(struct vb_gsi *) gsi; /* QP1 (hca/gsi.h); NULL: not open */
 	pthread_mutex_t gsi_busy;     /* held while its user is called; without other locks */
-	_Atomic uint64_t dm_used;    /* bytes of device memory that are allocated */
+	_Atomic uint64_t dm_used;     /* bytes of device memory that are allocated */
 	_Atomic(struct vb_peer_mem *)
 	    peer_mems[VB_ADAPTERS]; /* who has, or had, a number; peer_up() writes */
 };

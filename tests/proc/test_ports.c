@@ -141,7 +141,7 @@ static void reuse_ends_with_listening(void)
 		CHECK(other_listen(&a, 0, LISTENER) == EINVAL);
 		CHECK(other_find(&b, n) == LISTENER);
 		CHECK(other_bind(&b, 1, n) == EADDRINUSE);
-		other_tell(&a, (struct order){ORDER_UNLISTEN, 0});
+		other_tell(&a, (struct order){.op = ORDER_UNLISTEN, .slot = 0});
 		CHECK(other_find(&b, n) == 0);
 		CHECK(other_bind(&b, 1, n) == EADDRINUSE); /* it is bound still, and no more for others */
 		other_free(&a, 0);
@@ -283,7 +283,7 @@ static void children_have_nothing(void)
 	pid_t child;
 
 	CHECK(!other_bind(&a, 0, n) && !other_listen(&a, 0, LISTENER));
-	child = (pid_t)other_tell(&a, (struct order){ORDER_FORK}).number;
+	child = (pid_t)other_tell(&a, (struct order){.op = ORDER_FORK}).number;
 	CHECK(other_find(&b, n) == LISTENER);
 	other_kill(&a);
 	CHECK(other_find(&b, n) == 0);
@@ -578,26 +578,26 @@ static void threads(void)
 int main(int argc, char **argv)
 {
 	static const struct kit_case cases[] = {
-	    {"spaces", spaces_are_rdma_cms, .clean = true},
-	    {"beside", beside},
-	    {"refused", refused_names},
-	    {"reuse", reuse_ends_with_listening},
-	    {"options", options_later},
-	    {"who", who_listens},
-	    {"each", each_its_own},
-	    {"way", who_is_in_the_way},
-	    {"dead", the_dead_have_nothing},
-	    {"children", children_have_nothing},
-	    {"child", a_child_begins_anew, .clean = true},
-	    {"ephemeral", ephemeral},
-	    {"rest", ephemeral_ports_rest},
-	    {"last", ephemeral_to_the_last},
-	    {"once", at_once},
-	    {"stopped", nobody_is_waited_for},
+	    {.name = "spaces", .run = spaces_are_rdma_cms, .clean = true},
+	    {.name = "beside", .run = beside},
+	    {.name = "refused", .run = refused_names},
+	    {.name = "reuse", .run = reuse_ends_with_listening},
+	    {.name = "options", .run = options_later},
+	    {.name = "who", .run = who_listens},
+	    {.name = "each", .run = each_its_own},
+	    {.name = "way", .run = who_is_in_the_way},
+	    {.name = "dead", .run = the_dead_have_nothing},
+	    {.name = "children", .run = children_have_nothing},
+	    {.name = "child", .run = a_child_begins_anew, .clean = true},
+	    {.name = "ephemeral", .run = ephemeral},
+	    {.name = "rest", .run = ephemeral_ports_rest},
+	    {.name = "last", .run = ephemeral_to_the_last},
+	    {.name = "once", .run = at_once},
+	    {.name = "stopped", .run = nobody_is_waited_for},
 	    {"users", other_users, .foreign = true},
-	    {"occupied", all_occupied},
-	    {"closed", closed_by_the_program},
-	    {"threads", threads, .clean = true},
+	    {.name = "occupied", .run = all_occupied},
+	    {.name = "closed", .run = closed_by_the_program},
+	    {.name = "threads", .run = threads, .clean = true},
 	};
 
 	if (!kit_own_network()) {

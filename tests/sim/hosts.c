@@ -9,6 +9,7 @@
 #include "hca/all.h"
 #include "hca/direct.h"
 #include "hca/forward.h"
+#include "hca/gsi.h"
 #include "hca/path.h"
 #include "hca/peers.h"
 #include "hca/progress.h"
@@ -1013,6 +1014,21 @@ void vb_adapter_resume(struct vb_adapter *a)
 {
 	if (!a->running)
 		a->nudged = true;
+}
+
+/* Nobody has opened QP1. */
+bool vb_gsi_take(struct vb_hca *h, const struct vb_pkt *p)
+{
+	return false;
+}
+
+uint64_t vb_gsi_run(struct vb_hca *h, uint64_t now)
+{
+	return VB_NEVER;
+}
+
+void vb_gsi_peer_down(struct vb_hca *h, const struct vb_peer *peer, enum vb_peer_end how)
+{
 }
 
 int vb_adapter_await(struct vb_adapter *a, int fd)

@@ -118,22 +118,22 @@ struct answer other_tell(const struct other *o, struct order what)
 
 int other_bind(const struct other *o, int slot, struct vb_port_name name)
 {
-	return other_tell(o, (struct order){ORDER_BIND, slot, .name = name}).err;
+	return other_tell(o, (struct order){.op = ORDER_BIND, .slot = slot, .name = name}).err;
 }
 
 int other_listen(const struct other *o, int slot, uint32_t number)
 {
-	return other_tell(o, (struct order){ORDER_LISTEN, slot, .number = number}).err;
+	return other_tell(o, (struct order){.op = ORDER_LISTEN, .slot = slot, .number = number}).err;
 }
 
 void other_free(const struct other *o, int slot)
 {
-	other_tell(o, (struct order){ORDER_FREE, slot});
+	other_tell(o, (struct order){.op = ORDER_FREE, .slot = slot});
 }
 
 uint32_t other_find(const struct other *o, struct vb_port_name to)
 {
-	struct answer a = other_tell(o, (struct order){ORDER_FIND, .name = to});
+	struct answer a = other_tell(o, (struct order){.op = ORDER_FIND, .name = to});
 
 	CHECK(!a.err || a.err == ENOENT, "%s", strerror(a.err));
 	return a.err ? 0 : a.number;
@@ -141,12 +141,12 @@ uint32_t other_find(const struct other *o, struct vb_port_name to)
 
 pid_t other_who(const struct other *o, struct vb_port_name n)
 {
-	return (pid_t)other_tell(o, (struct order){ORDER_WHO, .name = n}).number;
+	return (pid_t)other_tell(o, (struct order){.op = ORDER_WHO, .name = n}).number;
 }
 
 uint16_t other_port(const struct other *o, int slot)
 {
-	return (uint16_t)other_tell(o, (struct order){ORDER_NAME, slot}).number;
+	return (uint16_t)other_tell(o, (struct order){.op = ORDER_NAME, .slot = slot}).number;
 }
 
 void other_kill(const struct other *o)

@@ -1,4 +1,4 @@
-/* The same as test_cm_ids.c: how connections end that nobody asked to end, which listener is meant,
+/* The same as test_ids.c: how connections end that nobody asked to end, which listener is meant,
  * datagrams, XRC. */
 #include "cm_two.h"
 

@@ -1,4 +1,5 @@
-/* What test_cm.c plays: the steps of each scene, and all that is said ("0>REQ": node 0 says REQ) and told
+/* What test_protocol.c plays: the steps of each scene, and all that is said ("0>REQ": node 0 says REQ) and
+ * told
  * ("1!REQ") in it, in that order.  A REJ has its reason, what it is about, and "-" if it has no comm ID of
  * its sender; an MRA what it is about; a DREP that never came "?". */
 static const struct scene {

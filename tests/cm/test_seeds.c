@@ -12,7 +12,7 @@
 
 #include "cm/conn.h"
 #include "cm_net.h"
-#include "seeds.h"
+#include "../sim/seeds.h"
 
 enum { ANSWER = 14, ACK = 12, MRA = 15, RETRIES = 4, SPAWNED = 120 };
 
