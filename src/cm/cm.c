@@ -131,6 +131,12 @@ bool vb_cm_tell(struct vb_cm_conn *c, const struct vb_cm_event *e)
 	return taken;
 }
 
+/* Until the message is said again. */
+static uint64_t patience(const struct vb_cm_inner *in)
+{
+	return in->prolonged ? in->prolonged : in->timeout;
+}
+
 void vb_cm_enter(struct vb_cm_conn *c, enum vb_cm_state to, uint64_t now)
 {
 	struct vb_cm_numbers *n = &c->cm->numbers;
@@ -148,8 +154,10 @@ void vb_cm_enter(struct vb_cm_conn *c, enum vb_cm_state to, uint64_t now)
 	}
 	if (to == VB_CM_IDLE || (to == VB_CM_TIMEWAIT && !c->cm->strict))
 		vb_cm_num_unkey(n, in->slot, VB_CM_BY_REMOTE_QPN);
+	if (to != VB_CM_MRA_REQ_RCVD && to != VB_CM_MRA_REP_RCVD)
+		in->prolonged = 0;
 	if (vb_cm_rows[to].unanswered)
-		due = now + in->timeout;
+		due = now + patience(in);
 	else if (to == VB_CM_TIMEWAIT)
 		due = now + in->wait;
 	vb_cm_num_due(n, in->slot, due);
@@ -223,7 +231,7 @@ static void unanswered(struct vb_cm_conn *c, uint64_t now)
 	if (in->left) {
 		in->left--;
 		c->cm->counts.retried++;
-		vb_cm_num_due(&c->cm->numbers, in->slot, now + in->timeout);
+		vb_cm_num_due(&c->cm->numbers, in->slot, now + patience(in));
 		vb_cm_say_again(c);
 		return;
 	}

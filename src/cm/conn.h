@@ -31,6 +31,7 @@ struct vb_cm_inner {
 	struct vb_list gone; /* in the list of vb_cm_gone() */
 	uint64_t tid;	     /* of the exchange that is under way: of the REQ, the DREQ */
 	uint64_t timeout;    /* of one attempt, ns */
+	uint64_t prolonged;  /* the same of the message that an MRA was about; 0: none was */
 	uint64_t wait;	     /* how long TIMEWAIT is, ns */
 	uint64_t late;	 /* how long a far end may go on saying REP if it is not told that nobody waits, ns */
 	uint64_t life;	 /* twice the packet life time, ns; 0: not known */

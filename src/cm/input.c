@@ -180,7 +180,7 @@ static bool take_mra(const struct heard *h, struct vb_cm_conn *c)
 	}
 	if (req)
 		c->remote_comm_id = mra->local_comm_id;
-	c->inner->timeout = vb_cm_time(mra->service_timeout) + c->inner->life;
+	c->inner->prolonged = vb_cm_time(mra->service_timeout) + c->inner->life;
 	return true;
 }
 
