@@ -630,8 +630,7 @@ int main(int argc, char **argv)
 	};
 
 	run = getpid();
-	if (!kit_own_network()) /* other tests' processes would be met, too */
-		printf("no network of its own: %s\n", strerror(errno));
+	kit_alone();
 	KIT_CASES(cases, 100);
 	return 0;
 }

@@ -274,8 +274,7 @@ int main(int argc, char **argv)
 	board = kit_shared(sizeof *board);
 	/* In a network that others use they may make contact, as who attaches to a group does with everybody.
 	 */
-	if (!kit_own_network())
-		printf("no network of its own: %s\n", strerror(errno));
+	kit_alone();
 	for (int how = IN_EVENT; how <= POLLED_THEN_READ; how++)
 		round_of((enum how)how);
 	return 0;

@@ -567,6 +567,7 @@ int main(int argc, char **argv)
 	};
 
 	run = getpid();
+	kit_alone();
 	KIT_CASES(cases, 100);
 	return 0;
 }

@@ -30,11 +30,16 @@ void silence(void)
 	log_at = lseek(log_fd, 0, SEEK_END);
 }
 
+/* Another thread that has brought a completion may write its line later. */
 static void find(int line, const char *what)
 {
-	const char *text = log_text(log_at);
+	double end = kit_now() + 20;
+	const char *text;
 
-	CHECK(strstr(text, what), "line %d: no '%s' in:\n%s", line, what, text);
+	while (!strstr(text = log_text(log_at), what)) {
+		CHECK(kit_now() < end, "line %d: no '%s' in:\n%s", line, what, text);
+		kit_nap(1);
+	}
 }
 
 void said(int line, const char *fmt, ...)

@@ -127,6 +127,9 @@ void kit_until(_Atomic int *v, int n);
 void kit_reach(_Atomic int *v, int n);
 /* false: this user cannot have a network namespace of its own; errno says why. */
 bool kit_own_network(void);
+/* The same for a test that other tests' processes would disturb where ctest runs it beside them (tests/alone
+ * cannot help an ordinary user); where there is none it says so, and goes on. */
+void kit_alone(void);
 
 /* From now on this thread and those that it makes, or all of the process, get that errno for a system call.
  * false: there are no such filters here; errno says why. */

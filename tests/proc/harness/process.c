@@ -127,6 +127,12 @@ bool kit_own_network(void)
 	return true;
 }
 
+void kit_alone(void)
+{
+	if (!kit_own_network())
+		printf("no network namespace of its own: %s\n", strerror(errno));
+}
+
 int kit_descriptors(void)
 {
 	return kit_descriptors_of(getpid());
