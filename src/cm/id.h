@@ -233,10 +233,10 @@ int vb_cm_id_work(struct vb_cm_id *id, enum vb_cm_id_call call);
 void vb_cm_id_worked(struct vb_cm_id *id);
 struct vb_cm_id *vb_cm_id_make(struct vb_cm_channel *c, void *user, enum rdma_port_space ps,
 			       enum ibv_qp_type type);
-/* Under the lock: nothing of it is known any more.  What vb_cm_id_free() frees then. */
+/* Has nobody know the id any more, and leaves its memory to vb_cm_id_free().  Under the lock. */
 void vb_cm_id_undo(struct vb_cm_id *id);
 void vb_cm_id_free(struct vb_cm_id *id);
-/* Looks at each id; under the lock. */
+/* Calls look() with each id.  Under the lock. */
 void vb_cm_ids_each(void (*look)(struct vb_cm_id *id, void *with), void *with);
 /* Those that listen. */
 void vb_cm_listeners_each(void (*look)(struct vb_cm_id *id, void *with), void *with);
@@ -246,7 +246,7 @@ void vb_cm_listeners_add(struct vb_cm_id *id);
 int vb_cm_device_open(uint32_t index, struct vb_cm_device **out);
 struct vb_cm_device *vb_cm_device_at(uint32_t index);
 
-/* channel.c; all under the lock */
+/* What channel.c has; it is called under the lock where nothing else is said. */
 /* Room for n further events that must not fail for want of memory: 0 or ENOMEM. */
 int vb_cm_items_reserve(struct vb_cm_id *id, unsigned n);
 /* A fresh event of the id; from its spare ones, else from memory; NULL: there is none. */

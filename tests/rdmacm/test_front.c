@@ -1134,6 +1134,7 @@ static void names_in_the_background(void **state)
 	unbound();
 	for (int i = 0; threads() > 1 && i < 5000; i++)
 		usleep(1000);
+	assert_int_equal(threads(), 1);
 }
 
 static void written_events(void **state)

@@ -1,0 +1,110 @@
+/* QP1: management datagrams go to the process whose adapter number the sender names, come there once, in
+ * order and whole, and say which port sent them; who is gone is told to who uses it; what is for nobody is
+ * lost. */
+#include "hca/gsi.h"
+#include "kit.h"
+#include "obj/context.h"
+
+enum { MADS = 2000, AT_ONCE = 64 };
+
+static struct board {
+	_Atomic int ready, done;
+	_Atomic uint32_t number; /* of the one who answers */
+} * board;
+
+static struct vb_hca *hca;
+static _Atomic int came, gone;
+static _Atomic uint32_t wrong;
+
+static void fill(uint8_t mad[VB_MAD_LEN], uint32_t sender, uint32_t n)
+{
+	for (uint32_t i = 0; i < VB_MAD_LEN; i++)
+		mad[i] = (uint8_t)(i * 7 + n);
+	memcpy(mad, &sender, 4);
+	memcpy(mad + 4, &n, 4);
+}
+
+/* The engine of either side: who answers sends each back. */
+static void heard(void *answers, const struct vb_gsi_mad *m)
+{
+	uint8_t want[VB_MAD_LEN];
+	uint32_t to;
+
+	memcpy(&to, m->bytes, 4);
+	fill(want, to, (uint32_t)atomic_load(&came));
+	if (memcmp(want, m->bytes, VB_MAD_LEN) || !(m->word & VB_GRH_GLOBAL) || !(m->sgid.high | m->sgid.low))
+		atomic_fetch_add(&wrong, 1);
+	if (*(bool *)answers)
+		CHECK(!vb_gsi_send(hca, to, VB_GRH_WORD(0, 0, 0), m->bytes));
+	atomic_fetch_add(&came, 1);
+}
+
+static uint64_t timers(void *user, uint64_t now)
+{
+	(void)user, (void)now;
+	return VB_NEVER;
+}
+
+static void peer_down(void *user, const struct vb_peer *peer, enum vb_peer_end how)
+{
+	(void)user, (void)how;
+	if (peer->index)
+		atomic_fetch_add(&gone, 1);
+}
+
+static const struct vb_gsi_ops ops = {heard, timers, peer_down};
+
+static struct ibv_context *begin(bool *answers)
+{
+	struct ibv_context *ctx = kit_open();
+
+	hca = vb_hca(vb_context(ctx)->adapter);
+	CHECK(!vb_gsi_open(hca, &ops, answers) && vb_gsi_open(hca, &ops, answers) == EBUSY);
+	return ctx;
+}
+
+static void answer(void)
+{
+	static bool answers = true;
+	struct ibv_context *ctx = begin(&answers);
+
+	atomic_store(&board->number, vb_adapter_number(hca->adapter));
+	atomic_store(&board->ready, 1);
+	kit_until(&board->done, 1);
+	CHECK(!atomic_load(&wrong) && atomic_load(&came) == MADS, "%d", atomic_load(&came));
+	CHECK(!ibv_close_device(ctx));
+	exit(0);
+}
+
+int main(void)
+{
+	static bool answers;
+	struct ibv_context *ctx;
+	uint8_t mad[VB_MAD_LEN];
+	uint32_t own;
+	pid_t pid;
+
+	kit_alone();
+	board = kit_shared(sizeof *board);
+	pid = kit_fork();
+	if (!pid)
+		answer();
+	kit_until(&board->ready, 1);
+	ctx = begin(&answers);
+	own = vb_adapter_number(hca->adapter);
+	fill(mad, own, 0);
+	CHECK(!vb_gsi_send(hca, VB_DEST_NOWHERE, VB_GRH_WORD(0, 0, 0), mad));
+	for (uint32_t n = 0; n < MADS; n++) {
+		fill(mad, own, n);
+		CHECK(!vb_gsi_send(hca, atomic_load(&board->number), VB_GRH_WORD(0, 0, 0), mad));
+		if (n >= AT_ONCE) /* the far end keeps as many as that */
+			kit_until(&came, (int)n + 1 - AT_ONCE);
+	}
+	kit_until(&came, MADS);
+	CHECK(!atomic_load(&wrong), "%u", atomic_load(&wrong));
+	atomic_store(&board->done, 1);
+	CHECK(!kit_reap(pid));
+	kit_until(&gone, 1);
+	CHECK(!ibv_close_device(ctx));
+	return 0;
+}
