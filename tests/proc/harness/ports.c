@@ -76,8 +76,10 @@ static void serve(int sock)
 {
 	static struct side s;
 	struct order o;
+	char byte = 0;
 
 	CHECK(!vb_ports_open(&s.ports));
+	CHECK(send(sock, &byte, 1, 0) == 1);
 	while (recv(sock, &o, sizeof o, 0) == sizeof o) {
 		struct answer a = obey(&s, &o);
 
@@ -90,6 +92,7 @@ struct other other_as(uint32_t uid)
 {
 	struct other o;
 	int pair[2];
+	char byte;
 
 	CHECK(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair));
 	o.pid = kit_fork_as(uid);
@@ -99,6 +102,7 @@ struct other other_as(uint32_t uid)
 	}
 	close(pair[1]);
 	o.sock = pair[0];
+	CHECK(recv(o.sock, &byte, 1, 0) == 1); /* it has its descriptor: they are counted */
 	return o;
 }
 
