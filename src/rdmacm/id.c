@@ -53,17 +53,6 @@ free_it:
 	return err;
 }
 
-/* rdma_destroy_id(3): "Users must free any associated QP"; else nobody ever does. */
-static void say_left(const struct vb_rdma_id *p)
-{
-	if (p->id.qp)
-		vb_cm_warn("rdma_destroy_id",
-			   "the id still has its queue pair 0x%06x: rdma_destroy_qp() comes first",
-			   p->id.qp->qp_num);
-	else if (p->id.srq)
-		vb_cm_warn("rdma_destroy_id", "the id still has its SRQ: rdma_destroy_srq() comes first");
-}
-
 void vb_rdma_id_unmake(struct vb_rdma_id *p)
 {
 	vb_rdma_id_ack(p); /* else the next call would wait for it */
@@ -92,11 +81,8 @@ VB_EXPORT VB_RDMA_CALL(rdma_create_id, (channel, id, context, ps), struct rdma_e
 
 VB_EXPORT VB_RDMA_CALL(rdma_destroy_id, (id), struct rdma_cm_id *id)
 {
-	struct vb_rdma_id *p = vb_rdma_id(id);
-
-	if (p->forks == vb_rdma_forks())
-		say_left(p);
-	vb_rdma_id_unmake(p);
+	/* id->qp may lead nowhere: programs destroy it by ibv_destroy_qp(), too */
+	vb_rdma_id_unmake(vb_rdma_id(id));
 	return 0;
 }
 

@@ -215,25 +215,21 @@ static void names(void **state)
 	assert_string_equal(rdma_event_str((enum rdma_cm_event_type) - 1), "UNKNOWN EVENT");
 }
 
-static void destroyed_with_a_qp(void **state)
+/* rping does so: the queue pair has been destroyed by ibv_destroy_qp(), so id->qp leads nowhere. */
+static void destroyed_behind_its_back(void **state)
 {
-	struct ibv_qp *qp;
-
 	(void)state;
 	bound(RDMA_PS_TCP);
 	make_qp(id, IBV_QPT_RC);
-	qp = id->qp;
-	struct ibv_cq *send = id->send_cq, *recv = id->recv_cq;
-	struct ibv_comp_channel *a = id->send_cq_channel, *b = id->recv_cq_channel;
-
+	ibv_destroy_qp(id->qp);
+	ibv_destroy_cq(id->send_cq);
+	ibv_destroy_cq(id->recv_cq);
+	ibv_destroy_comp_channel(id->send_cq_channel);
+	ibv_destroy_comp_channel(id->recv_cq_channel);
+	id->qp = (struct ibv_qp *)8; /* whoever looks there finds nothing */
+	fake.said[0] = 0;
 	WORKS(rdma_destroy_id(id));
-	assert_non_null(strstr(fake.said, "0x000777"));
-	assert_int_equal(fake.qps, 1); /* it is the program's */
-	ibv_destroy_qp(qp);
-	ibv_destroy_cq(send);
-	ibv_destroy_cq(recv);
-	ibv_destroy_comp_channel(a);
-	ibv_destroy_comp_channel(b);
+	assert_string_equal(fake.said, "");
 	rdma_destroy_event_channel(channel);
 }
 
@@ -1197,7 +1193,7 @@ int main(void)
 	    cmocka_unit_test(backlog),
 	    cmocka_unit_test(routes),
 	    cmocka_unit_test(names),
-	    cmocka_unit_test(destroyed_with_a_qp),
+	    cmocka_unit_test(destroyed_behind_its_back),
 	    cmocka_unit_test(endpoint_connects),
 	    cmocka_unit_test(connecting_in_vain),
 	    cmocka_unit_test(endpoint_fails),
