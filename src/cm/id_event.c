@@ -32,8 +32,10 @@ static void address(struct vb_cm_id *id, const struct request *r)
 	vb_cm_sock_set_service(&id->src, r->service_id);
 }
 
-/* The device whose GID the active end chose; the engine's own where that one is not at work here. */
-static void locate(struct vb_cm_id *id, struct vb_cm_device *engine, const uint8_t gid[16])
+/* The device that the active end chose, by the GID of a REQ's path or else by the address that it asked for;
+ * the engine's own where that one is not at work here.  A listener at all addresses hears for all devices by
+ * one engine, so where a datagram came says nothing. */
+static void locate(struct vb_cm_id *id, struct vb_cm_device *engine, const uint8_t *gid)
 {
 	struct vb_cm_device *d;
 	struct vb_cm_local l;
@@ -41,13 +43,16 @@ static void locate(struct vb_cm_id *id, struct vb_cm_device *engine, const uint8
 
 	id->device = engine;
 	vb_cm_sock_gid((struct sockaddr *)&id->src, address);
-	if (vb_cm_below()->local(gid, &l) && vb_cm_below()->local(address, &l))
+	if ((!gid || vb_cm_below()->local(gid, &l)) && vb_cm_below()->local(address, &l))
 		return;
 	d = vb_cm_device_at(l.device);
 	if (d && !d->lost)
 		id->device = d;
-	if (id->device->index == l.device)
-		id->sgid_index = l.gid_index;
+	if (id->device->index != l.device)
+		return;
+	id->sgid_index = l.gid_index;
+	memcpy(id->path.sgid.raw, l.gid, 16);
+	id->path.slid = htons(l.lid);
 }
 
 /* The far end's path, turned round. */
@@ -143,12 +148,12 @@ static struct vb_cm_id *make(struct vb_cm_conn *c, const struct request *r)
 	id->afonly = l->afonly;
 	address(id, r);
 	if (m->kind == VB_CM_REQ) {
-		locate(id, vb_cm_user(c->cm), m->req.primary.remote_gid);
 		path_of_req(id, &m->req);
+		locate(id, vb_cm_user(c->cm), m->req.primary.remote_gid);
 		deal_of_req(id, &m->req);
 	} else {
-		locate(id, vb_cm_user(c->cm), r->e->av->local_gid);
-		path_of_av(id, r->e->av, id->device);
+		path_of_av(id, r->e->av, vb_cm_user(c->cm));
+		locate(id, vb_cm_user(c->cm), NULL);
 	}
 	if (l->ack_set) {
 		id->ack_set = true;

@@ -218,9 +218,11 @@ static void send_mad(struct vb_cm *cm, const struct vb_cm_av *av, uint32_t numbe
 		return;
 	f = calloc(1, sizeof *f);
 	assert_non_null(f);
-	f->to = l.device;
+	f->to = below.one_hears ? 0 : l.device;
 	f->from = *av;
 	memcpy(f->from.local_gid, av->remote_gid, 16);
+	if (below.one_hears)
+		gid_of(f->from.local_gid, 0, is_v6(av->remote_gid));
 	memcpy(f->from.remote_gid, av->local_gid, 16);
 	f->from.local_lid = av->remote_lid;
 	f->from.remote_lid = av->local_lid;

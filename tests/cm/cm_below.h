@@ -18,6 +18,7 @@ enum { BELOW_MAX_RD_ATOMIC = 16 };
 
 struct below {
 	bool infiniband;
+	bool one_hears; /* device 0 hears all that is said, as for a listener at all addresses */
 	/* false: the MAD is lost */
 	bool (*filter)(const struct vb_cm_msg *m);
 	unsigned said[0x20];		     /* MADs of each kind, those that were lost among them */

@@ -308,6 +308,32 @@ static void a_service_is_looked_up(void **state)
 	two_end(&t);
 }
 
+/* A listener at all addresses is found by one device, whichever of them is asked for. */
+static void a_service_of_another_device(void **state)
+{
+	struct vb_cm_param p = {.qp_num = 0x301};
+	struct two t = {0};
+	struct rdma_addr a;
+	struct ibv_sa_path_rec path;
+	int n;
+
+	(void)state;
+	below.one_hears = true;
+	two_listen(&t, RDMA_PS_UDP, IBV_QPT_UD, "0.0.0.0", 0);
+	t.client = two_resolve(t.here, RDMA_PS_UDP, IBV_QPT_UD, "10.0.0.2");
+	assert_int_equal(vb_cm_id_connect(t.client, &p), 0);
+	below_settle();
+	two_request(&t);
+	assert_int_equal(vb_cm_id_device(t.server, NULL), 1);
+	assert_int_equal(vb_cm_id_route(t.server, &a, &path, &n), 0);
+	assert_int_equal(n, 1);
+	assert_int_equal(path.sgid.raw[15], 2);
+	assert_int_equal(path.dgid.raw[15], 1);
+	assert_int_equal(vb_cm_id_accept(t.server, &p), 0);
+	below_next(t.here, RDMA_CM_EVENT_ESTABLISHED);
+	two_end(&t);
+}
+
 static void a_service_that_is_not_there(void **state)
 {
 	struct vb_cm_param p = {.qp_num = 0x301};
@@ -374,6 +400,7 @@ int main(void)
 	    CASE(unless_it_is_of_ipv6_only),
 	    CASE(the_narrower_listener_comes_first),
 	    CASE(a_service_is_looked_up),
+	    CASE(a_service_of_another_device),
 	    CASE(a_service_that_is_not_there),
 	    CASE(initiator_and_target),
 	};
