@@ -121,6 +121,26 @@ static const struct scene {
     {"but not where that is held to be stale", "strict1 req rep rtu dreq0 drep1 reuse req over",
      "0>REQ 1!REQ 1>REP 0!REP 0>RTU 1!RTU 0>DREQ 1!DREQ 1>DREP 0!DREP 0>REQ 1>REJ10/0- 0!REJ10 "
      "1!TIMEWAIT_OVER 0!TIMEWAIT_OVER 0!TIMEWAIT_OVER"},
+    {"and a REP from such a one", "strict0 req rep rtu dreq0 drep1 restart1 req rep over",
+     "0>REQ 1!REQ 1>REP 0!REP 0>RTU 1!RTU 0>DREQ 1!DREQ 1>DREP 0!DREP 0>REQ 1!REQ 1>REP 0>REJ10/1 1!REJ10 "
+     "0!TIMEWAIT_OVER 1!TIMEWAIT_OVER 0>REQ 1!REQ 0>REQ 0>REJ4/2 0!UNREACHED/REQ 1!REJ4"},
+    {"that of its answer, where it is its own concern", "req rep rtu dreq0 drep1 restart1 req rep rtu",
+     "0>REQ 1!REQ 1>REP 0!REP 0>RTU 1!RTU 0>DREQ 1!DREQ 1>DREP 0!DREP 0>REQ 1!REQ 1>REP 0!REP "
+     "0!TIMEWAIT_OVER 0>RTU 1!RTU"},
+    /* Only an established connection is ended by what shows that it is stale; others end by themselves. */
+    {"a stale REQ, the old one in REQ_RCVD", "req restart0 req", "0>REQ 1!REQ 0>REQ 1>REJ10/0- 0!REJ10"},
+    {"in MRA_REQ_SENT", "req mra1 restart0 req", "0>REQ 1!REQ 1>MRA/0 0>REQ 1>REJ10/0- 0!REJ10"},
+    {"in REP_SENT", "req rep restart0 req", "0>REQ 1!REQ 1>REP 0!REP 0>REQ 1>REJ10/0- 0!REJ10"},
+    {"in MRA_REP_RCVD", "req rep mra0 restart0 req",
+     "0>REQ 1!REQ 1>REP 0!REP 0>MRA/1 0>REQ 1>REJ10/0- 0!REJ10"},
+    {"in DREQ_SENT", "req rep rtu lose=DREQ dreq1 restart0 req",
+     "0>REQ 1!REQ 1>REP 0!REP 0>RTU 1!RTU 1>DREQ 0>REQ 1>REJ10/0- 0!REJ10"},
+    {"in DREQ_RCVD", "req rep rtu dreq0 restart0 req",
+     "0>REQ 1!REQ 1>REP 0!REP 0>RTU 1!RTU 0>DREQ 1!DREQ 0>REQ 1>REJ10/0- 0!REJ10"},
+    {"a stale REQ twice: the second finds that the old one is over",
+     "req rep rtu restart0 twice=REQ req over",
+     "0>REQ 1!REQ 1>REP 0!REP 0>RTU 1!RTU 0>REQ 1>REJ10/0- 1>DREQ 1>REJ10/0- 0!REJ10 0>DREP 1!DREP "
+     "0!TIMEWAIT_OVER 1!TIMEWAIT_OVER"},
     /* vb_cm_end() in each state. */
     {"ended in REQ_SENT", "req end0 over", "0>REQ 1!REQ 0>REJ4/2 1!REJ4"},
     {"ended in MRA_REQ_RCVD", "req mra1 end0 over", "0>REQ 1!REQ 1>MRA/0 0>REJ4/2 1!REJ4"},
