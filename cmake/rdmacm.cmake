@@ -12,12 +12,6 @@ target_link_libraries(rdmacm-front PRIVATE Threads::Threads ${CMOCKA})
 add_test(NAME rdmacm.front COMMAND rdmacm-front)
 set_tests_properties(rdmacm.front PROPERTIES LABELS unit)
 
-# The library itself waits for what cm/below.h asks for, and for that private node: until then programs find the
-# distribution's, which says that there is no device.
-option(VB_RDMACM "Build librdmacm.so.1" OFF)
-if(NOT VB_RDMACM)
-  return()
-endif()
 add_library(rdmacm SHARED ${VB_RDMACM_SOURCES})
 target_include_directories(rdmacm PRIVATE ${CMAKE_SOURCE_DIR}/src)
 target_compile_definitions(rdmacm PRIVATE _GNU_SOURCE)

@@ -16,6 +16,7 @@
 enum {
 	SEND_DEPTH = 512, /* MADs that wait for contact or room */
 	HEARD = 512,	  /* MADs that the engine has not taken yet; what comes then is lost, as on a wire */
+	BEGUN = 512,	  /* QPNs likewise; connections beyond that wait for their RTU */
 };
 
 struct vb_gsi {
@@ -27,6 +28,8 @@ struct vb_gsi {
 	struct vb_lock lock; /* a leaf; guards the rest */
 	uint32_t head, tail;
 	struct vb_gsi_mad heard[HEARD];
+	uint32_t nbegun;
+	uint32_t begun[BEGUN]; /* of queue pairs that have heard their far end */
 };
 
 static struct vb_gsi *gsi_of(const struct vb_hca *h)
@@ -247,11 +250,36 @@ static bool next_heard(struct vb_gsi *g, struct vb_gsi_mad *m)
 	return any;
 }
 
+void vb_gsi_established(struct vb_context *c, uint32_t qpn)
+{
+	struct vb_gsi *g = gsi_of(vb_hca(c->adapter));
+
+	if (!g)
+		return;
+	vb_lock_take(&g->lock);
+	if (g->nbegun < BEGUN)
+		g->begun[g->nbegun++] = qpn;
+	vb_lock_give(&g->lock);
+	vb_adapter_nudge(c->adapter);
+}
+
+/* One of those; 0: there is none. */
+static uint32_t next_begun(struct vb_gsi *g)
+{
+	uint32_t qpn;
+
+	vb_lock_take(&g->lock);
+	qpn = g->nbegun ? g->begun[--g->nbegun] : 0;
+	vb_lock_give(&g->lock);
+	return qpn;
+}
+
 uint64_t vb_gsi_run(struct vb_hca *h, uint64_t now)
 {
 	uint64_t next = VB_NEVER;
 	struct vb_gsi_mad m;
 	struct vb_gsi *g;
+	uint32_t qpn;
 
 	if (!gsi_of(h))
 		return next;
@@ -259,6 +287,8 @@ uint64_t vb_gsi_run(struct vb_hca *h, uint64_t now)
 	g = gsi_of(h);
 	for (unsigned i = 0; g && i < HEARD && next_heard(g, &m); i++)
 		g->ops->heard(g->user, &m);
+	for (unsigned i = 0; g && i < BEGUN && (qpn = next_begun(g)); i++)
+		g->ops->established(g->user, qpn);
 	if (g) {
 		take_completions(g);
 		next = g->ops->timers(g->user, now);
@@ -277,5 +307,18 @@ void vb_gsi_peer_down(struct vb_hca *h, const struct vb_peer *peer, enum vb_peer
 	g = gsi_of(h);
 	if (g)
 		g->ops->peer_down(g->user, peer, how);
+	pthread_mutex_unlock(&h->gsi_busy);
+}
+
+void vb_gsi_lost(struct vb_hca *h)
+{
+	struct vb_gsi *g;
+
+	if (!gsi_of(h))
+		return;
+	pthread_mutex_lock(&h->gsi_busy);
+	g = gsi_of(h);
+	if (g)
+		g->ops->lost(g->user);
 	pthread_mutex_unlock(&h->gsi_busy);
 }

@@ -22,13 +22,17 @@ struct vb_gsi_mad {
 	uint8_t bytes[VB_MAD_LEN];
 };
 
-/* Who uses it.  All are called by the engine, without locks. */
+/* Who uses it.  All are called by the engine, one at a time, without locks where nothing else is said. */
 struct vb_gsi_ops {
 	void (*heard)(void *user, const struct vb_gsi_mad *m);
 	/* When to be called again, VB_NEVER: not before something is heard, or vb_adapter_nudge(). */
 	uint64_t (*timers)(void *user, uint64_t now);
-	/* A peer is gone. */
+	/* A peer is gone.  With the adapter's control lock held, as is the last. */
 	void (*peer_down)(void *user, const struct vb_peer *peer, enum vb_peer_end how);
+	/* The first packet came for that queue pair, which is in RTR (IBV_EVENT_COMM_EST). */
+	void (*established)(void *user, uint32_t qpn);
+	/* The device is lost (hca/lost.c).  Nothing is called any more. */
+	void (*lost)(void *user);
 };
 
 /* Opens it, once for an adapter.  0, or errno (ENOMEM; EBUSY: it is open).  Pairs with vb_gsi_close(), which
@@ -46,5 +50,8 @@ bool vb_gsi_take(struct vb_hca *h, const struct vb_pkt *p);
 /* For the engine: hands over what came; when to be called again. */
 uint64_t vb_gsi_run(struct vb_hca *h, uint64_t now);
 void vb_gsi_peer_down(struct vb_hca *h, const struct vb_peer *peer, enum vb_peer_end how);
+void vb_gsi_lost(struct vb_hca *h);
+/* For contexts (vb_context.established): notes it for the engine.  Under a queue pair's lock. */
+void vb_gsi_established(struct vb_context *c, uint32_t qpn);
 
 #endif

@@ -204,6 +204,12 @@ static void slept(struct vb_adapter *a)
 		vb_adapter_nudge(a);
 }
 
+static void lost(struct vb_adapter *a)
+{
+	vb_device_lost(a);
+	vb_gsi_lost(vb_hca(a));
+}
+
 const struct vb_adapter_ops vb_hca_ops = {
     .slept = slept,
     .left = vb_left,
@@ -216,7 +222,7 @@ const struct vb_adapter_ops vb_hca_ops = {
     .timers = engine_timers,
     .peer_up = vb_hca_peer_up,
     .peer_down = vb_hca_peer_down,
-    .lost = vb_device_lost,
+    .lost = lost,
     .link = vb_port_link,
     .network = vb_port_network,
 };

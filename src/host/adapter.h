@@ -259,6 +259,10 @@ int vb_adapter_owner(int fd, struct vb_owner *o);
 uint32_t vb_qpn_take(struct vb_adapter *a, struct vb_qp *qp);
 void vb_qpn_give(struct vb_adapter *a, uint32_t qpn);
 struct vb_qp *vb_qpn_find(const struct vb_adapter *a, uint32_t qpn);
+/* From now on rests() is asked before a QPN is given: one of which it says true is passed over until it says
+ * otherwise.  It is called with qpn_lock held. */
+typedef bool vb_qpn_rests_fn(void *user, uint32_t qpn);
+void vb_qpn_rest(struct vb_adapter *a, vb_qpn_rests_fn *rests, void *user);
 /* SRQ numbers: an adapter number of ours and an index, as QPNs are, with indices of their own. vb_srqn_take()
  * gives 0 if none is left. */
 uint32_t vb_srqn_take(struct vb_adapter *a);

@@ -126,7 +126,9 @@ struct vb_adapter {
 	struct number numbers[VB_ADAPTER_NUMBERS]; /* appended under qpn_lock */
 	_Atomic uint32_t nnumbers;
 	struct free_numbers free_qpns, free_srqns; /* each kind has all indices of every number for itself */
-	_Atomic uint8_t slot_of[VB_ADAPTERS];	   /* number -> index in numbers + 1 */
+	vb_qpn_rests_fn *qpn_rests;		   /* NULL: none does; guarded by qpn_lock, as is the next */
+	void *qpn_user;
+	_Atomic uint8_t slot_of[VB_ADAPTERS]; /* number -> index in numbers + 1 */
 	/* peers */
 	struct vb_lock peers_lock;
 	_Atomic(struct peer *) peers[VB_MAX_PEERS];

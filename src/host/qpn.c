@@ -172,7 +172,7 @@ static void put_free(struct free_numbers *f, uint32_t number)
 	f->queue[(f->head + f->count++) % f->size] = number;
 }
 
-/* Puts the indices of one more adapter number into a queue that is empty; takes a further number if all that
+/* Puts the indices of one more adapter number behind what is in the queue; takes a further number if all that
  * there are have been used for this kind.  0 or errno. */
 static int extend(struct vb_adapter *a, struct free_numbers *f)
 {
@@ -187,6 +187,8 @@ static int extend(struct vb_adapter *a, struct free_numbers *f)
 	queue = malloc((size_t)size * sizeof(*queue));
 	if (!queue)
 		return ENOMEM;
+	for (uint32_t i = 0; i < f->count; i++)
+		queue[i] = f->queue[(f->head + i) % f->size];
 	free(f->queue);
 	f->queue = queue;
 	f->size = size;
@@ -213,19 +215,36 @@ static void say_none_left(const char *kind, int err)
 		vb_log(VB_LOG_WARN, "no %s number is left, and no more can be had: %s", kind, strerror(err));
 }
 
-/* 0: there is none, and *err says why. */
-static uint32_t take_free(struct vb_adapter *a, struct free_numbers *f, int *err)
+static uint32_t pop_free(struct free_numbers *f)
 {
-	uint32_t number;
+	uint32_t number = f->queue[f->head];
 
-	vb_mutex_assert_held(&a->qpn_lock);
-	*err = f->count ? 0 : extend(a, f);
-	if (*err)
-		return 0;
-	number = f->queue[f->head];
 	f->head = (f->head + 1) % f->size;
 	f->count--;
 	return number;
+}
+
+/* The first that need not rest; where all do, one of a further adapter number.  0: there is none, and *err
+ * says why. */
+static uint32_t take_free(struct vb_adapter *a, struct free_numbers *f, vb_qpn_rests_fn *rests, int *err)
+{
+	uint32_t number, n;
+
+	vb_mutex_assert_held(&a->qpn_lock);
+	*err = 0;
+	for (n = f->count; n; n--) {
+		number = pop_free(f);
+		if (!rests || !rests(a->qpn_user, number))
+			return number;
+		put_free(f, number);
+	}
+	n = f->count;
+	*err = extend(a, f);
+	if (*err)
+		return 0;
+	while (n--)
+		put_free(f, pop_free(f));
+	return pop_free(f);
 }
 
 static _Atomic(struct vb_qp *) *place(const struct vb_adapter *a, uint32_t qpn)
@@ -238,6 +257,14 @@ static _Atomic(struct vb_qp *) *place(const struct vb_adapter *a, uint32_t qpn)
 	return k ? &a->numbers[k - 1].qps[qpn % VB_QPN_INDICES] : NULL;
 }
 
+void vb_qpn_rest(struct vb_adapter *a, vb_qpn_rests_fn *rests, void *user)
+{
+	pthread_mutex_lock(&a->qpn_lock);
+	a->qpn_rests = rests;
+	a->qpn_user = user;
+	pthread_mutex_unlock(&a->qpn_lock);
+}
+
 uint32_t vb_qpn_take(struct vb_adapter *a, struct vb_qp *qp)
 {
 	uint32_t qpn;
@@ -246,7 +273,7 @@ uint32_t vb_qpn_take(struct vb_adapter *a, struct vb_qp *qp)
 	if (vb_adapter_dead(a) || vb_adapter_lost(a))
 		return 0;
 	pthread_mutex_lock(&a->qpn_lock);
-	qpn = take_free(a, &a->free_qpns, &err);
+	qpn = take_free(a, &a->free_qpns, a->qpn_rests, &err);
 	if (qpn)
 		atomic_store_explicit(place(a, qpn), qp, memory_order_release); /* pairs with vb_qpn_find() */
 	pthread_mutex_unlock(&a->qpn_lock);
@@ -283,7 +310,7 @@ uint32_t vb_srqn_take(struct vb_adapter *a)
 	if (vb_adapter_dead(a) || vb_adapter_lost(a))
 		return 0;
 	pthread_mutex_lock(&a->qpn_lock);
-	srqn = take_free(a, &a->free_srqns, &err);
+	srqn = take_free(a, &a->free_srqns, NULL, &err);
 	pthread_mutex_unlock(&a->qpn_lock);
 	if (err)
 		say_none_left("SRQ", err);

@@ -22,7 +22,7 @@ static inline uint16_t checksum(const uint32_t words[5])
 static inline void put_ipv4(uint8_t *to, const struct vb_grh *g)
 {
 	uint32_t h[5] = {
-	    htobe32(0x45000000 | (g->word >> 20 & 0xff) << 16 | (IPV4 + UDP + g->length + ICRC)),
+	    htobe32(0x45000000 | VB_GRH_TCLASS(g->word) << 16 | (IPV4 + UDP + g->length + ICRC)),
 	    htobe32(0x4000), /* not to be cut into fragments */
 	    htobe32(VB_GRH_HOPS << 24 | NEXT_UDP << 16),
 	    vb_gid_ipv4(g->sgid),

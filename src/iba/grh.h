@@ -15,7 +15,9 @@ enum { VB_GRH_LEN = 40, VB_GRH_HOPS = 64 };
 #define VB_GRH_GLOBAL (1u << 30)
 #define VB_GRH_WORD(sgid_index, tclass, flow) \
 	(VB_GRH_GLOBAL | ((sgid_index)&3u) << 28 | ((tclass)&0xffu) << 20 | ((flow)&0xfffffu))
-#define VB_GRH_SGID(word) ((word) >> 28 & 3)
+#define VB_GRH_SGID(word)   ((word) >> 28 & 3)
+#define VB_GRH_TCLASS(word) ((word) >> 20 & 0xff)
+#define VB_GRH_FLOW(word)   ((word)&0xfffff)
 
 /* A GID's bytes as two words, in the order of memory. */
 struct vb_gid {

@@ -52,6 +52,9 @@ struct vb_context {
 	struct vb_list on_hca;	       /* guarded by hca->contexts_lock */
 	struct vb_async_node ev_fatal; /* the device is lost */
 	struct vb_async_node ev_port[VB_PORT_EVENTS];
+	/* A queue pair in RTR has heard its far end.  NULL: nobody is to be told.  Set once; called under the
+	 * queue pair's lock. */
+	void (*established)(struct vb_context *c, uint32_t qpn);
 	struct vb_own cmd;				      /* v.context.cmd_fd */
 	struct vb_list pd_list;				      /* those of ibv_alloc_pd() */
 	_Atomic uint32_t pds, cqs, channels, tds, dms, xrcds; /* children, for close */

@@ -23,10 +23,14 @@ static int send_queue(struct vb_qp *qp, struct ibv_qp_cap *cap)
 {
 	struct vb_req *r = &qp->req;
 	uint32_t entries = vb_ring_entries(cap->max_send_wr), sges, room;
+	uint32_t max_inline = vb_profile()->max_inline & ~15u;
 	int err;
 
 	cap->max_inline_data = round_up(cap->max_inline_data, 16); /* rule 40: at least what was asked */
 	sges = cap->max_send_sge * (uint32_t)sizeof(struct ibv_sge);
+	/* The place of the list serves for inline data, too, which programs rely on that ask for none. */
+	if (cap->max_inline_data < sges)
+		cap->max_inline_data = sges < max_inline ? sges : max_inline;
 	room = sges > cap->max_inline_data ? sges : cap->max_inline_data;
 	if (room < sizeof(struct vb_swqe) - offsetof(struct vb_swqe, sge))
 		room = sizeof(struct vb_swqe) - offsetof(struct vb_swqe, sge);
@@ -119,6 +123,13 @@ struct vb_async_node *vb_qp_event_at(struct vb_qp *qp, unsigned i)
 	    &qp->ev_fatal, &qp->ev_access, &qp->ev_req, &qp->ev_comm_est, &qp->ev_drained, &qp->ev_last_wqe};
 
 	return nodes[i];
+}
+
+void vb_qp_established(struct vb_qp *qp)
+{
+	vb_async_post(qp->ctx, &qp->ev_comm_est);
+	if (qp->ctx->established)
+		qp->ctx->established(qp->ctx, qp->qpn);
 }
 
 void vb_qp_init_events(struct vb_qp *qp)

@@ -369,6 +369,9 @@ int vb_qp_init(struct vb_qp *qp, struct ibv_qp_cap *cap);
 void vb_qp_init_events(struct vb_qp *qp);
 enum { VB_QP_EVENTS = 6 };
 struct vb_async_node *vb_qp_event_at(struct vb_qp *qp, unsigned i); /* i < VB_QP_EVENTS */
+/* The first packet came to it in RTR: the program has an event, and whoever asked is told.  Under its lock.
+ */
+void vb_qp_established(struct vb_qp *qp);
 void vb_qp_fini(struct vb_qp *qp);
 /* Forgets all queue contents and PSNs (state RESET), as modify to RESET and creation do.  Under the posting
  * lock and qp->lock. */

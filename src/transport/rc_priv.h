@@ -51,7 +51,7 @@ static inline void vb_responder_met(struct vb_qp *qp)
 	if (vb_likely(qp->state != IBV_QPS_RTR) || qp->comm_est)
 		return;
 	qp->comm_est = true;
-	vb_async_post(qp->ctx, &qp->ev_comm_est);
+	vb_qp_established(qp);
 }
 /* Executes a request whose PSN is the one expected; of a message of UC, perhaps of another that it begins. */
 void vb_responder_next(struct vb_qp *qp, const struct vb_pkt *p);

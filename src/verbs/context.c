@@ -11,6 +11,7 @@
 #include "base/pages.h"
 #include "iba/profile.h"
 #include "hca/direct.h"
+#include "hca/gsi.h"
 #include "host/devices.h"
 #include "hca/hca.h"
 #include "verbs/import.h"
@@ -92,7 +93,7 @@ static void register_handlers(void)
 	atexit(at_exit);
 }
 
-static void handle_fork(void)
+void vb_device_handle_fork(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -145,6 +146,7 @@ int vb_context_open(struct vb_context **out, struct vb_device *dev, struct vb_hc
 	c = &x->pub;
 	c->dev = dev;
 	c->adapter = h->adapter;
+	c->established = vb_gsi_established;
 	vb_list_init(&c->qps);
 	vb_list_init(&c->pd_list);
 	vb_ops_fill(c);
@@ -168,7 +170,7 @@ int vb_context_open(struct vb_context **out, struct vb_device *dev, struct vb_hc
 	vb_lock_take(&h->contexts_lock);
 	vb_list_append(&h->contexts, &c->on_hca);
 	vb_lock_give(&h->contexts_lock);
-	handle_fork();
+	vb_device_handle_fork();
 	pthread_mutex_lock(&lock);
 	vb_list_append(&all, &x->on_all);
 	pthread_mutex_unlock(&lock);
@@ -285,13 +287,13 @@ static int share(struct vb_device *dev, struct vb_hca **out, enum vb_open_step *
 {
 	int err = 0;
 
-	handle_fork();
+	vb_device_handle_fork();
 	pthread_mutex_lock(&lock);
 	if (dev->hca && !vb_adapter_whole(dev->hca->adapter))
 		dev->hca = NULL;
 	if (!dev->hca)
-		err =
-		    vb_hca_open(&dev->hca, dev->index, step, &vb_verbs_upper); /* pairs with unshare_hca() */
+		err = vb_hca_open(&dev->hca, dev->index, step,
+				  &vb_verbs_upper); /* pairs with vb_device_unshare() */
 	if (!err) {
 		dev->hca->sharers++;
 		*out = dev->hca;
@@ -300,7 +302,7 @@ static int share(struct vb_device *dev, struct vb_hca **out, enum vb_open_step *
 	return err;
 }
 
-static void unshare_hca(struct vb_device *dev, struct vb_hca *h)
+void vb_device_unshare(struct vb_device *dev, struct vb_hca *h)
 {
 	pthread_mutex_lock(&lock);
 	if (!--h->sharers) {
@@ -311,26 +313,30 @@ static void unshare_hca(struct vb_device *dev, struct vb_hca *h)
 	pthread_mutex_unlock(&lock);
 }
 
-int vb_device_open(struct ibv_device *ibdev, struct vb_context **out, const char *call)
+int vb_device_share(struct vb_device *dev, struct vb_hca **out, const char *call)
 {
-	struct vb_device *dev = (struct vb_device *)ibdev;
 	enum vb_open_step step = VB_OPEN_DESCRIPTORS;
-	struct vb_hca *h = NULL;
 	int err;
 
 	if (!settings_are_good())
 		return EINVAL;
-	err = share(dev, &h, &step);
+	err = share(dev, out, &step); /* pairs with vb_device_unshare() */
+	return err ? vb_why_open(err, call, dev->ibv.name, step) : 0;
+}
+
+int vb_device_open(struct ibv_device *ibdev, struct vb_context **out, const char *call)
+{
+	struct vb_device *dev = (struct vb_device *)ibdev;
+	struct vb_hca *h;
+	int err = vb_device_share(dev, &h, call);
+
 	if (err)
-		goto refused;
+		return err;
 	err = vb_context_open(out, dev, h);
-	if (err)
-		goto unshare;
-	return 0;
-unshare:
-	unshare_hca(dev, h);
-refused:
-	return vb_why_open(err, call, ibdev->name, step);
+	if (!err)
+		return 0;
+	vb_device_unshare(dev, h);
+	return vb_why_open(err, call, ibdev->name, VB_OPEN_DESCRIPTORS);
 }
 
 VB_EXPORT VB_OBJECT(struct ibv_context *, ibv_open_device, (ibdev), struct ibv_device *ibdev)
@@ -358,6 +364,6 @@ VB_EXPORT VB_CODE(ibv_close_device, (context), struct ibv_context *context)
 	h = vb_hca(c->adapter);
 	if (vb_context_close(c))
 		return 0;
-	unshare_hca(dev, h);
+	vb_device_unshare(dev, h);
 	return 0;
 }

@@ -69,6 +69,12 @@ static void describe_all(void)
 		describe(&vb_devices[i], i);
 }
 
+struct vb_device *vb_device_row(uint32_t index)
+{
+	pthread_once(&once, describe_all);
+	return &vb_devices[index];
+}
+
 #undef ibv_get_device_list
 VB_EXPORT VB_OBJECT(struct ibv_device **, ibv_get_device_list, (num_devices), int *num_devices)
 {

@@ -52,7 +52,17 @@ static void peer_down(void *user, const struct vb_peer *peer, enum vb_peer_end h
 		atomic_fetch_add(&gone, 1);
 }
 
-static const struct vb_gsi_ops ops = {heard, timers, peer_down};
+static void established(void *user, uint32_t qpn)
+{
+	(void)user, (void)qpn;
+}
+
+static void lost(void *user)
+{
+	(void)user;
+}
+
+static const struct vb_gsi_ops ops = {heard, timers, peer_down, established, lost};
 
 static struct ibv_context *begin(bool *answers)
 {

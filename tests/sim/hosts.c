@@ -1031,6 +1031,10 @@ void vb_gsi_peer_down(struct vb_hca *h, const struct vb_peer *peer, enum vb_peer
 {
 }
 
+void vb_gsi_lost(struct vb_hca *h)
+{
+}
+
 int vb_adapter_await(struct vb_adapter *a, int fd)
 {
 	return EOPNOTSUPP; /* nobody blocks here */

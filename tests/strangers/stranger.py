@@ -37,7 +37,7 @@ class Pair:
         return self.why is None
 
 
-class _Program:
+class Program:
     """A running program whose output goes to files, so that no pipe can fill."""
 
     def __init__(self, argv, env, cpus=None):
@@ -96,7 +96,7 @@ def command(build, argv, mode="run", env=None):
 
 
 def run(build, argv, mode="run", env=None, limit=LIMIT):
-    program = _Program(*command(build, argv, mode, env))
+    program = Program(*command(build, argv, mode, env))
     try:
         status = program.wait(limit)
     finally:
@@ -127,9 +127,24 @@ def listening(port):
     return False
 
 
-def _wait_listening(server, port, limit):
+def rdma_listening(port, pid):
+    """Whether the process has a listener of rdma_cm: its claim on the port is a lock, and who listens has another
+    one (src/host/ports.h).  The number of the port does not matter."""
+    del port
+    try:
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            if os.readlink(f"/proc/{pid}/fd/{fd}").startswith("net:["):
+                with open(f"/proc/{pid}/fdinfo/{fd}", encoding="ascii") as f:
+                    if sum("OFDLCK" in line for line in f) >= 2:
+                        return True
+    except OSError:
+        pass  # it has just closed a descriptor, or is gone
+    return False
+
+
+def _wait_listening(server, port, limit, ready=None):
     while time.monotonic() - server.started < limit:
-        if listening(port):
+        if ready(port, server.process.pid) if ready else listening(port):
             return True
         if server.process.poll() is not None:
             return False
@@ -140,21 +155,39 @@ def _wait_listening(server, port, limit):
 _TAKEN = re.compile(r"in use|[Cc]ouldn.t (listen|bind)|[Uu]nable to open file descriptor|bind", re.I)
 
 
+@contextlib.contextmanager
+def server(build, argv, ready, mode="run", env=None):
+    """A server that stays, until it is ended behind; "{port}" in a word becomes its port.  Yields both."""
+    port = free_port()
+    s = Program(*command(build, [w.replace("{port}", str(port)) for w in argv], mode, env))
+    try:
+        if not _wait_listening(s, port, 30, ready):
+            raise RuntimeError(f"{argv} never listened:\n{tail(s.result().err)}")
+        yield s, port
+    finally:
+        s.end()
+
+
 def pair(build, argv, port_option="-p", host="127.0.0.1", mode="run", env=None, client_args=(), limit=LIMIT,
-         check=None, cpus=(None, None), look=None):
+         check=None, cpus=(None, None), look=None, other=None, ready=None):
     """Runs argv as a server and again, with the host's name at its end, as the client.  "{side}" in a word becomes
-    "server" or "client".
+    "server" or "client".  Where the client's words are others, `other` has them; "{port}" becomes the port where
+    there is no option for it.  ready(port, server's pid): whether the server listens, if not by TCP.
 
     check(client, server) returns a sentence when their output is not what it should be, else None.  cpus: the sets of
     CPUs that the server and the client are bound to.  look(server's pid, client's pid) is called now and then while
     both run."""
     for _ in range(5):
         port = free_port()
-        line = [*argv, port_option, str(port)]
+
+        def words(side, line, more=(), port=port):
+            line = [*line, *([port_option, str(port)] if port_option else []), *more]
+            return [w.replace("{side}", side).replace("{port}", str(port)) for w in line]
+
         server = client = None
         try:
-            server = _Program(*command(build, [w.replace("{side}", "server") for w in line], mode, env), cpus[0])
-            if not _wait_listening(server, port, 30):
+            server = Program(*command(build, words("server", argv), mode, env), cpus[0])
+            if not _wait_listening(server, port, 30, ready):
                 early = server.process.poll()
                 server.end()
                 s = server.result(early)
@@ -162,8 +195,8 @@ def pair(build, argv, port_option="-p", host="127.0.0.1", mode="run", env=None, 
                     continue  # somebody took the port between our look and its bind
                 what = "never listened" if early is None else f"ended with status {early} before it listened"
                 return Pair(s, Result([], None, "", "", 0), f"the server {what}")
-            client = _Program(*command(build, [*(w.replace("{side}", "client") for w in line), *client_args, host],
-                                       mode, env), cpus[1])
+            client = Program(*command(build, words("client", other or argv, [*client_args, *([host] if host else [])]),
+                                      mode, env), cpus[1])
             pids = server.process.pid, client.process.pid
             cs = client.wait(limit, (lambda pids=pids: look(*pids)) if look else None)
             # The client is done: the server has its last messages to take in, and must end too.

@@ -1,0 +1,384 @@
+/* What identifiers of rdma_cm (src/cm) need from below, over the devices of this process: which are at work,
+ * QP1 by which their MADs come and go, and the ports that the process holds.
+ *
+ * A device that an id has been bound to stays open until the process ends, as the kernel's rdma_cm has it:
+ * QP1 answers for connections and listeners of whichever context.  One that is lost (hca/lost.c) is followed
+ * by another at the next open().  A forked child begins with nothing. */
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "base/clock.h"
+#include "cm/below.h"
+#include "hca/gsi.h"
+#include "hca/hca.h"
+#include "host/devices.h"
+#include "iba/pkt.h"
+#include "iba/profile.h"
+#include "verbs/verbs.h"
+
+struct device {
+	struct vb_cm_device pub; /* first */
+	struct vb_hca *hca;
+	_Atomic uint64_t next; /* when the engine calls vb_cm_timer(); 0: something was begun */
+};
+
+/* Taken before verbs/context.c's, the ports' and vb_cm_ids_lock; guards `devices` and `ports` while they are
+ * made.  Once there they are read without it. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic(struct device *) devices[VB_MAX_DEVICES]; /* the last that was opened of each */
+static _Atomic(struct vb_ports *) ports;
+
+static struct device *device_of(const struct vb_cm *cm)
+{
+	return vb_cm_user(cm);
+}
+
+/* ---- fork() ---- */
+
+static void before_fork(void)
+{
+	pthread_mutex_lock(&lock);
+}
+
+static void after_fork_in_parent(void)
+{
+	pthread_mutex_unlock(&lock);
+}
+
+/* What the parent had stays as it is: its engines may have been in the middle of it. */
+static void after_fork_in_child(void)
+{
+	pthread_mutex_init(&lock, NULL);
+	for (int i = 0; i < VB_MAX_DEVICES; i++)
+		atomic_store(&devices[i], NULL);
+	atomic_store(&ports, NULL);
+}
+
+static void register_handlers(void)
+{
+	vb_device_handle_fork(); /* first, so that their handlers take their locks after ours */
+	vb_ports_handle_fork();
+	pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+static void handle_fork(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, register_handlers);
+}
+
+/* ---- time and chance ---- */
+
+static uint32_t chance(void)
+{
+	uint32_t r;
+
+	if (getrandom(&r, sizeof(r), GRND_NONBLOCK) != sizeof(r))
+		r = (uint32_t)vb_now() * 2654435761u; /* early in the boot of a host */
+	return r;
+}
+
+static uint32_t chance_of(struct vb_cm *cm)
+{
+	(void)cm;
+	return chance();
+}
+
+/* ---- what comes ---- */
+
+static void av_of(struct vb_cm_av *av, const struct device *d, const struct vb_gsi_mad *m)
+{
+	*av = (struct vb_cm_av){
+	    .local_lid = vb_devices_infiniband() ? vb_devices_lid(d->pub.index) : 0,
+	    .remote_lid = m->slid,
+	    .flow_label = VB_GRH_FLOW(m->word),
+	    .traffic_class = VB_GRH_TCLASS(m->word),
+	    .hop_limit = VB_GRH_HOPS,
+	    .rate = d->pub.rate,
+	    .pkey = VB_PKEY_DEFAULT,
+	};
+	memcpy(av->remote_gid, &m->sgid, 16);
+	memcpy(av->local_gid, &m->dgid, 16);
+}
+
+static void heard(void *user, const struct vb_gsi_mad *m)
+{
+	struct device *d = user;
+	struct vb_cm_av from;
+
+	av_of(&from, d, m);
+	vb_cm_ids_enter();
+	if (!d->pub.lost)
+		vb_cm_input(d->pub.cm, &from, m->bytes, vb_now());
+	vb_cm_ids_leave();
+	atomic_store(&d->next, 0);
+}
+
+/* Most calls find nothing to be done, and take no lock. */
+static uint64_t timers(void *user, uint64_t now)
+{
+	struct device *d = user;
+	uint64_t next = atomic_load(&d->next);
+
+	if (now < next)
+		return next;
+	vb_cm_ids_enter();
+	next = d->pub.lost ? VB_NEVER : vb_cm_timer(d->pub.cm, now);
+	atomic_store(&d->next, next); /* under the lock: whoever begins something stores 0 after it */
+	vb_cm_ids_leave();
+	return next;
+}
+
+static void peer_down(void *user, const struct vb_peer *peer, enum vb_peer_end how)
+{
+	struct device *d = user;
+
+	(void)how;
+	if (peer->number != d->pub.number)
+		vb_cm_ids_peer_gone(&d->pub, peer->number);
+	atomic_store(&d->next, 0);
+}
+
+static void established(void *user, uint32_t qpn)
+{
+	struct device *d = user;
+
+	vb_cm_ids_data(&d->pub, qpn);
+}
+
+static void lost(void *user)
+{
+	struct device *d = user;
+
+	vb_cm_ids_device_lost(&d->pub);
+}
+
+static const struct vb_gsi_ops gsi_ops = {heard, timers, peer_down, established, lost};
+
+/* ---- what goes ---- */
+
+/* Whoever listens where a REQ or SIDR_REQ goes; without anybody it is answered by this process itself, which
+ * finds nobody either and says so.  IPv4 and IPv6 by the header of the private data, which keeps what was
+ * asked for; others (AF_IB) by the port's GID. */
+static uint32_t listener_of(const struct device *d, const struct vb_cm_av *av, const struct vb_cm_msg *m)
+{
+	uint64_t service = m->kind == VB_CM_REQ ? m->req.service_id : m->sidr_req.service_id;
+	uint16_t space = (uint16_t)(service >> 16), port = (uint16_t)service;
+	struct vb_ports *p = atomic_load(&ports);
+	uint16_t family = VB_AF_IB;
+	uint32_t number = d->pub.number;
+	const uint8_t *to = av->remote_gid;
+	struct vb_cm_ip ip;
+
+	if (m->private_data.len >= VB_CM_IP_LEN && !vb_cm_ip_get(m->private_data.at, &ip)) {
+		family = ip.version == 4 ? AF_INET : AF_INET6;
+		if (p && !vb_ports_find(p, space, port, family, ip.dst, &number))
+			return number;
+	}
+	if (p)
+		(void)vb_ports_find(p, space, port, VB_AF_IB, to, &number);
+	return number;
+}
+
+static uint32_t word_of(const struct device *d, const struct vb_cm_av *av)
+{
+	const uint8_t(*gids)[16] = vb_adapter_gids(d->hca->adapter);
+	uint32_t index = 0;
+
+	for (uint32_t i = 0; i < VB_GID_TABLE; i++)
+		if (!memcmp(gids[i], av->local_gid, 16)) {
+			index = i;
+			break;
+		}
+	return VB_GRH_WORD(index, av->traffic_class, av->flow_label);
+}
+
+/* To all that may be meant: the one who took a REQ in can tell, and nobody else minds. */
+static void send_to_all(const struct device *d, uint32_t word, const uint8_t mad[VB_MAD_LEN])
+{
+	const struct vb_adapter *a = d->hca->adapter;
+	uint32_t n = vb_peer_count(a);
+
+	for (uint32_t i = 0; i < n; i++) {
+		const struct vb_peer *peer = vb_peer_at(a, i);
+
+		if (peer && atomic_load(&peer->state) == VB_PEER_UP)
+			(void)vb_gsi_send(d->hca, peer->number, word, mad);
+	}
+}
+
+static void send_mad(struct vb_cm *cm, const struct vb_cm_av *av, uint32_t number, const struct vb_cm_msg *m,
+		     const uint8_t mad[VB_MAD_LEN])
+{
+	const struct device *d = device_of(cm);
+	uint32_t word = word_of(d, av);
+
+	vb_lock_assert_held(&vb_cm_ids_lock);
+	if (number || m->kind == VB_CM_REQ || m->kind == VB_CM_SIDR_REQ)
+		/* what is lost is said again */
+		(void)vb_gsi_send(d->hca, number ? number : listener_of(d, av, m), word, mad);
+	else if (m->kind == VB_CM_REJ)
+		send_to_all(d, word, mad);
+}
+
+static const struct vb_cm_ops cm_ops = {send_mad, vb_cm_ids_event, vb_cm_ids_listener, chance_of};
+
+/* The engine has slept since its last look at the timers, or is about to. */
+static void due(struct vb_cm_device *pub)
+{
+	struct device *d = (struct device *)pub;
+
+	atomic_store(&d->next, 0);
+	vb_adapter_nudge(d->hca->adapter);
+}
+
+/* ---- opening ---- */
+
+static bool qpn_waits(void *user, uint32_t qpn)
+{
+	const struct device *d = user;
+	bool waits;
+
+	vb_cm_ids_enter();
+	waits = !d->pub.lost && vb_cm_qpn_waits(d->pub.cm, qpn);
+	vb_cm_ids_leave();
+	return waits;
+}
+
+static void describe(struct device *d, uint32_t index)
+{
+	const struct vb_profile *p = vb_profile();
+
+	d->pub.index = index;
+	d->pub.number = vb_adapter_number(d->hca->adapter);
+	d->pub.user = d;
+	d->pub.max_rd_atomic = (uint8_t)(p->max_rd_atomic < 255 ? p->max_rd_atomic : 255);
+	d->pub.ack_delay = p->ack_delay;
+	d->pub.mtu = IBV_MTU_4096;
+	d->pub.rate = IBV_RATE_100_GBPS;
+}
+
+static int make(uint32_t index, struct device **out)
+{
+	struct device *d = calloc(1, sizeof(*d)); /* the process's, for good */
+	int err;
+
+	if (!d)
+		return vb_refuse(ENOMEM, "rdma_bind_addr", "no memory");
+	err = vb_device_share(vb_device_row(index), &d->hca, "rdma_bind_addr"); /* never given back */
+	if (err)
+		goto free_device;
+	describe(d, index);
+	err = vb_cm_open(&d->pub.cm, &cm_ops, d, &vb_cm_ids_lock, d->pub.number,
+			 be64toh(vb_devices_guid(index)));
+	if (err)
+		goto unshare;
+	err = vb_gsi_open(d->hca, &gsi_ops, d);
+	if (err)
+		goto close_cm;
+	vb_qpn_rest(d->hca->adapter, qpn_waits, d);
+	*out = d;
+	return 0;
+close_cm:
+	vb_cm_close(d->pub.cm);
+unshare:
+	vb_device_unshare(vb_device_row(index), d->hca);
+free_device:
+	free(d);
+	return err;
+}
+
+static bool is_lost(struct device *d)
+{
+	bool is;
+
+	vb_cm_ids_enter();
+	is = d->pub.lost;
+	vb_cm_ids_leave();
+	return is;
+}
+
+static int open_device(uint32_t index, struct vb_cm_device **out)
+{
+	struct device *d;
+	int err = 0, cancel;
+
+	handle_fork();
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	pthread_mutex_lock(&lock);
+	d = atomic_load(&devices[index]);
+	if (!d || !vb_adapter_whole(d->hca->adapter) || is_lost(d)) {
+		err = make(index, &d);
+		if (!err)
+			atomic_store(&devices[index], d);
+	}
+	pthread_mutex_unlock(&lock);
+	pthread_setcancelstate(cancel, NULL);
+	if (!err)
+		*out = &d->pub;
+	return err;
+}
+
+/* ---- ports ---- */
+
+static int ports_open(struct vb_ports **out)
+{
+	struct vb_ports *p = atomic_load(&ports);
+	int err = 0;
+
+	if (!p) {
+		handle_fork();
+		pthread_mutex_lock(&lock);
+		p = atomic_load(&ports);
+		if (!p) {
+			err = vb_ports_open(&p);
+			if (!err)
+				atomic_store(&ports, p);
+		}
+		pthread_mutex_unlock(&lock);
+	}
+	*out = p;
+	return err;
+}
+
+static int bind_port(struct vb_port **out, const struct vb_port_name *name)
+{
+	struct vb_ports *p;
+	int err = ports_open(&p);
+
+	return err ? err : vb_port_bind(p, out, name);
+}
+
+static int find(const struct vb_port_name *n, uint32_t *number)
+{
+	struct vb_ports *p = atomic_load(&ports);
+
+	return p ? vb_ports_find(p, n->space, n->port, n->family, n->addr, number) : ENOENT;
+}
+
+static const struct vb_cm_below below = {
+    .devices = vb_devices_count,
+    .infiniband = vb_devices_infiniband,
+    .open = open_device,
+    .local = vb_cm_host_local,
+    .refresh = vb_devices_read,
+    .far = vb_cm_host_far,
+    .bind = bind_port,
+    .bound = vb_port_name,
+    .set = vb_port_set,
+    .listen = vb_port_listen,
+    .release = vb_port_free,
+    .find = find,
+    .due = due,
+    .now = vb_now,
+    .chance = chance,
+};
+
+__attribute__((constructor)) static void begin(void)
+{
+	vb_cm_ids_use(&below);
+}

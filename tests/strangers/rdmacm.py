@@ -1,0 +1,159 @@
+#!/usr/bin/python3
+"""rdmacm-utils: the programs of rdma-core that connect by rdma_cm, server and client, over IPv4 and IPv6."""
+import re
+import sys
+
+import stranger
+
+V4, OWN, V6 = "127.0.0.1", "own", "::1"  # own: an ordinary address of this host, 127.0.0.2 where there is none
+NEED = ["rping", "ucmatose", "udaddy", "cmtime", "rdma_server", "rdma_client", "rdma_xserver", "rdma_xclient", "mckey"]
+
+
+class Row:
+    """A server's and a client's words; {host} and {port} in them are filled in.  `says`: what the outputs have to have,
+    or must not have if it begins with "!"."""
+
+    def __init__(self, server, client, host=V4, says=(), servers=1, lines=0):
+        self.server, self.client, self.host, self.says = server.split(), client.split(), host, says
+        self.servers, self.lines = servers, lines
+        self.name = f"{client} ({host})"
+
+    def check(self, client, server):
+        for who, words in self.says:
+            text = {"client": client, "server": server}[who]
+            text = text.out + text.err
+            if words.startswith("!") == bool(re.search(words.lstrip("!"), text)):
+                return f"the {who} {'says' if words.startswith('!') else 'does not say'} {words.lstrip('!')!r}"
+        if self.lines and len(re.findall(r"^ping data: ", client.out, re.M)) != self.lines:
+            return f"the client did not print {self.lines} lines of data"
+        return None
+
+
+def rping(options, host=V4, lines=0):
+    return Row(f"rping -s -a {{host}} -p {{port}} {options}", f"rping -c -a {{host}} -p {{port}} {options}", host,
+               [("client", "!error"), ("client", "!mismatch"), ("server", "!mismatch")], lines=lines)
+
+
+def ucmatose(options, host=V4):
+    form = "-f ipv6 " if ":" in host else ""
+    done = [(who, "return status 0") for who in ("client", "server")]
+    return Row(f"ucmatose {form}-b {{host}} -p {{port}} {options}",
+               f"ucmatose {form}-s {{host}} -b {{host}} -p {{port}} {options}", host, done)
+
+
+def udaddy(options, host=V4):
+    form = "-f ipv6 " if ":" in host else ""
+    done = [(who, "return status 0") for who in ("client", "server")]
+    return Row(f"udaddy {form}-b {{host}} {options}", f"udaddy {form}-s {{host}} -b {{host}} {options}", host, done)
+
+
+def small(program, options="", host=V4):
+    return Row(f"rdma_{program}server -p {{port}} {options}" + (" -s {host}" if program == "" else ""),
+               f"rdma_{program}client -s {{host}} -p {{port}} {options}", host,
+               [(who, "end 0|end\\s*$") for who in ("client", "server")])
+
+
+HOSTS = (V4, OWN, V6)
+TABLE = [r for h in HOSTS for r in (
+    rping("-v -C 1000", h, lines=1000), rping("-C 100 -S 23", h), rping("-C 100 -S 65535", h),
+    ucmatose("", h), ucmatose("-c 100", h), ucmatose("-t 8", h), ucmatose("-C 100 -S 4000", h), ucmatose("-m", h),
+    udaddy("", h), udaddy("-c 20", h), udaddy("-C 50 -S 2000", h),
+    small("", host=h))]
+TABLE += [small("x", f"-c {kind}", h) for kind in "rx" for h in (V4, OWN)]
+
+
+def own_address():
+    """An address of this host other than loopback's, by the routing table; none is talked to."""
+    import socket
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        try:
+            s.connect(("192.0.2.99", 9))
+            return s.getsockname()[0]
+        except OSError:
+            return "127.0.0.2"
+
+
+def one(a, row, mode):
+    host = own_address() if row.host == OWN else row.host
+
+    def fill(words):
+        return [w.replace("{host}", host) for w in words]
+    return stranger.pair(a.build, fill(row.server), other=fill(row.client), port_option=None, host=None, mode=mode, check=row.check,
+                         ready=stranger.rdma_listening)
+
+
+def persistent(a):
+    """rping's server that stays takes one client after another."""
+    with stranger.server(a.build, ["rping", "-s", "-P", "-a", V4, "-p", "{port}"], stranger.rdma_listening) as (s, port):
+        for turn in range(5):
+            r = stranger.run(a.build, ["rping", "-c", "-a", V4, "-p", str(port), "-C", "10", "-v"])
+            if r.status or len(re.findall("^ping data", r.out, re.M)) != 10:
+                print(f"FAILED  rping -P, client {turn}: status {r.status}\n{stranger.tail(r.out + r.err)}")
+                return False
+        if s.process.poll() is not None:
+            print(f"FAILED  rping -P: the server ended with {s.process.returncode}")
+            return False
+    print("ok      rping -P, five clients")
+    return True
+
+
+def cmtime(a):
+    """Its server stays."""
+    with stranger.server(a.build, ["cmtime", "-b", V4, "-p", "{port}", "-c", "100"], stranger.rdma_listening) as (_, port):
+        r = stranger.run(a.build, ["cmtime", "-s", V4, "-b", V4, "-p", str(port), "-c", "100"])
+    if r.status or not re.search(r"^connect\s*:", r.out, re.M) or "failed" in r.out + r.err:
+        print(f"FAILED  cmtime: status {r.status}\n{stranger.tail(r.out + r.err)}")
+        return False
+    print("ok      cmtime")
+    return True
+
+
+def nobody(a):
+    """A connect to nobody is refused at once."""
+    r = stranger.run(a.build, ["rping", "-c", "-a", V4, "-p", str(stranger.free_port()), "-C", "1"], limit=20)
+    if r.status in (0, None) or "REJECTED" not in r.out + r.err:
+        print(f"FAILED  rping to nobody: status {r.status}\n{stranger.tail(r.out + r.err)}")
+        return False
+    print("ok      rping to nobody")
+    return True
+
+
+def groups(a):
+    """mckey: a sender, and receivers that join before it; it waits for them itself (three seconds)."""
+    bad = 0
+    for group, bind, options, receivers in (("224.0.77.1", "own", "", 1), ("224.0.77.2", "own", "-c 3", 1),
+                                            ("224.0.77.3", "own", "", 2), ("224.0.77.4", "own", "-o", 1),
+                                            ("ff1e::77", "::1", "", 1), ("224.0.77.5", V4, "", 1)):
+        host = own_address() if bind == "own" else bind
+        only = options if options != "-o" else ""
+        argv = ["mckey", "-m", group, "-b", host]
+        programs = [stranger.Program(*stranger.command(a.build, [*argv, *only.split()])) for _ in range(receivers)]
+        programs.append(stranger.Program(*stranger.command(a.build, [*argv, "-s", *options.split()])))
+        try:
+            status = [p.wait(30) for p in programs]
+        finally:
+            for p in programs:
+                p.end()
+        texts = [p.result().out + p.result().err for p in programs]
+        if any(status) or not all("return status 0" in t for t in texts):
+            bad += 1
+            print(f"FAILED  mckey -m {group} -b {host} {options}, {receivers} receivers: {status}")
+            for t in texts:
+                print(stranger.tail(t))
+        else:
+            print(f"ok      mckey -m {group} -b {host} {options}, {receivers} receivers", flush=True)
+    return not bad
+
+
+def main():
+    a = stranger.arguments()
+    stranger.need(*NEED)
+    if not a.rows:
+        well = [check(a) for check in (persistent, cmtime, nobody, groups)]
+        if not all(well):
+            sys.exit(1)
+    stranger.rows(a, TABLE, lambda row, mode: one(a, row, mode))
+
+
+if __name__ == "__main__":
+    main()
