@@ -37,6 +37,11 @@ static struct vb_gsi *gsi_of(const struct vb_hca *h)
 	return atomic_load_explicit(&h->gsi, memory_order_acquire); /* pairs with vb_gsi_open() */
 }
 
+bool vb_gsi_is_open(const struct vb_hca *h)
+{
+	return gsi_of(h);
+}
+
 static void describe(struct vb_gsi *g, struct vb_hca *h)
 {
 	struct vb_qp *qp = &g->qp;

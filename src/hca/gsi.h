@@ -39,6 +39,7 @@ struct vb_gsi_ops {
  * vb_hca_close() calls; after that, or in a forked child, nobody is called any more. */
 int vb_gsi_open(struct vb_hca *h, const struct vb_gsi_ops *ops, void *user);
 void vb_gsi_close(struct vb_hca *h);
+bool vb_gsi_is_open(const struct vb_hca *h);
 
 /* Sends a MAD to the adapter of that number (VB_DEST_NOWHERE: to nobody), with those bits of a GRH.  While
  * contact is being made it waits.  0; EAGAIN: as many wait as may, and this one is lost; EIO: the device is

@@ -17,6 +17,7 @@
 #include "hca/lost.h"
 #include "hca/hca.h"
 #include "hca/send.h"
+#include "hca/gsi.h"
 #include "hca/path.h"
 #include "verbs/mr.h"
 #include "verbs/target.h"
@@ -220,6 +221,8 @@ bool vb_qp_unheard(struct vb_qp *qp)
 {
 	bool init;
 
+	if (vb_gsi_is_open(vb_qp_hca(qp))) /* who connects by rdma_cm needs no GID, and has events */
+		return false;
 	if (!vb_lock_try(&qp->lock)) /* at exit() its holder may be this thread */
 		return false;
 	init = qp->state == IBV_QPS_INIT;
