@@ -157,11 +157,16 @@ static int translate(struct rdma_addrinfo *rai, const struct rdma_addrinfo *hint
 	return copy_addr(addr, len, ai->ai_addr, ai->ai_addrlen);
 }
 
+/* Where the program gives no hints. */
+static const struct rdma_addrinfo none;
+
+/* No hints are the C library's, too: it then answers with no family of which this host has no address
+ * (AI_ADDRCONFIG), while hints that say nothing ask for all. */
 static int ask(struct rdma_addrinfo *rai, const char *node, const char *service,
 	       const struct rdma_addrinfo *hints, int *err)
 {
 	struct addrinfo q = question(hints), *ai = NULL;
-	int code = getaddrinfo(node, service, &q, &ai);
+	int code = getaddrinfo(node, service, hints == &none ? NULL : &q, &ai);
 
 	if (code) {
 		*err = errno; /* of EAI_SYSTEM */
@@ -185,7 +190,6 @@ static int repeat(struct rdma_addrinfo *rai, const struct rdma_addrinfo *hints)
 int vb_rdma_addrinfo_find(const char *node, const char *service, const struct rdma_addrinfo *hints,
 			  struct rdma_addrinfo **out, int *err)
 {
-	static const struct rdma_addrinfo none;
 	struct rdma_addrinfo *rai = calloc(1, sizeof *rai);
 	int code = 0;
 

@@ -2,6 +2,7 @@
  * queue pairs, SRQs, groups and names, and in which order things are done below. */
 #include <arpa/inet.h>
 #include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <netdb.h>
 #include <setjmp.h>
@@ -1033,6 +1034,32 @@ static void addresses_of_names(void **state)
 	assert_int_not_equal(rdma_getaddrinfo("192.0.2.9", "7471", &hints, &ai), 0);
 }
 
+/* The C library's, which this program is asked for first. */
+static const struct addrinfo *hints_asked;
+
+int getaddrinfo(const char *node, const char *service, const struct addrinfo *hints, struct addrinfo **res)
+{
+	int (*next)(const char *node, const char *service, const struct addrinfo *hints,
+		    struct addrinfo **res) = dlsym(RTLD_NEXT, "getaddrinfo");
+
+	hints_asked = hints;
+	return next(node, service, hints, res);
+}
+
+/* To no hints it answers with families only of which this host has addresses, to empty ones with all. */
+static void no_hints_are_the_c_librarys(void **state)
+{
+	struct rdma_addrinfo hints = {0}, *ai = NULL;
+
+	(void)state;
+	WORKS(rdma_getaddrinfo("localhost", "7471", NULL, &ai));
+	assert_null(hints_asked);
+	rdma_freeaddrinfo(ai);
+	WORKS(rdma_getaddrinfo("localhost", "7471", &hints, &ai));
+	assert_non_null(hints_asked);
+	rdma_freeaddrinfo(ai);
+}
+
 static void addresses_of_gids(void **state)
 {
 	struct rdma_addrinfo hints = {.ai_flags = RAI_FAMILY | RAI_NUMERICHOST,
@@ -1220,6 +1247,7 @@ int main(void)
 	    cmocka_unit_test(groups),
 	    cmocka_unit_test(groups_in_vain),
 	    cmocka_unit_test(addresses_of_names),
+	    cmocka_unit_test(no_hints_are_the_c_librarys),
 	    cmocka_unit_test(addresses_of_gids),
 	    cmocka_unit_test(hints_alone),
 	    cmocka_unit_test(names_in_the_background),
