@@ -14,9 +14,10 @@
 #include "transport/transport.h"
 
 enum {
-	SEND_DEPTH = 512, /* MADs that wait for contact or room */
-	HEARD = 512,	  /* MADs that the engine has not taken yet; what comes then is lost, as on a wire */
-	BEGUN = 512,	  /* QPNs likewise; connections beyond that wait for their RTU */
+	/* A thousand connects at once are ordinary, and what is lost is said again after seconds only. */
+	SEND_DEPTH = 4096, /* MADs that wait for contact or room */
+	HEARD = 8192,	   /* MADs that the engine has not taken yet; what comes then is lost, as on a wire */
+	BEGUN = 4096,	   /* QPNs likewise; connections beyond that wait for their RTU */
 };
 
 struct vb_gsi {
@@ -26,10 +27,10 @@ struct vb_gsi {
 	const struct vb_gsi_ops *ops;
 	void *user;
 	struct vb_lock lock; /* a leaf; guards the rest */
-	uint32_t head, tail;
-	struct vb_gsi_mad heard[HEARD];
-	uint32_t nbegun;
+	uint32_t head, tail, nbegun;
+	/* Both are touched only as far as there was ever something in them. */
 	uint32_t begun[BEGUN]; /* of queue pairs that have heard their far end */
+	struct vb_gsi_mad heard[HEARD];
 };
 
 static struct vb_gsi *gsi_of(const struct vb_hca *h)
@@ -112,7 +113,7 @@ int vb_gsi_open(struct vb_hca *h, const struct vb_gsi_ops *ops, void *user)
 	g = aligned_alloc(VB_LINE, size); /* pairs with vb_gsi_close() */
 	if (!g)
 		return ENOMEM;
-	memset(g, 0, size);
+	memset(g, 0, offsetof(struct vb_gsi, begun));
 	g->ops = ops;
 	g->user = user;
 	err = make(g, h);
@@ -251,6 +252,8 @@ static bool next_heard(struct vb_gsi *g, struct vb_gsi_mad *m)
 	any = g->head != g->tail;
 	if (any)
 		*m = g->heard[g->tail++ % HEARD];
+	if (g->head == g->tail)
+		g->head = g->tail = 0;
 	vb_lock_give(&g->lock);
 	return any;
 }

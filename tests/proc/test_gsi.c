@@ -5,7 +5,7 @@
 #include "kit.h"
 #include "obj/context.h"
 
-enum { MADS = 2000, AT_ONCE = 64 };
+enum { MADS = 2000 }; /* at once, as a thousand connects are */
 
 static struct board {
 	_Atomic int ready, done;
@@ -107,8 +107,6 @@ int main(void)
 	for (uint32_t n = 0; n < MADS; n++) {
 		fill(mad, own, n);
 		CHECK(!vb_gsi_send(hca, atomic_load(&board->number), VB_GRH_WORD(0, 0, 0), mad));
-		if (n >= AT_ONCE) /* the far end keeps as many as that */
-			kit_until(&came, (int)n + 1 - AT_ONCE);
 	}
 	kit_until(&came, MADS);
 	CHECK(!atomic_load(&wrong), "%u", atomic_load(&wrong));
