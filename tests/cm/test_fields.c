@@ -96,6 +96,8 @@ static void both_ends_know_what_was_agreed(void **state)
 	assert_int_equal(said[VB_CM_RTU].tid, said[VB_CM_REQ].tid);
 	assert_int_equal(said[VB_CM_DREP].tid, said[VB_CM_DREQ].tid);
 	assert_int_not_equal(said[VB_CM_DREQ].tid, said[VB_CM_REQ].tid);
+	/* What is above the comm ID in it is chance: who has the comm ID next has another. */
+	assert_true(said[VB_CM_DREQ].tid >> 32 && said[VB_CM_DREQ].tid >> 32 != said[VB_CM_REQ].tid >> 32);
 	assert_int_equal(said[VB_CM_DREQ].dreq.remote_qpn, d->req.qpn);
 	desk_free(d);
 }
@@ -249,6 +251,11 @@ static void strangers_change_nothing(void **state)
 	     &(struct vb_cm_msg){.kind = VB_CM_MRA,
 				 .mra = {d->p->comm_id, d->a->comm_id, VB_CM_ABOUT_REP, 3}});
 	assert_int_equal(d->a->conn->state, VB_CM_REQ_SENT);
+	desk_walk(d, "rep");
+	hear(d, 1,
+	     &(struct vb_cm_msg){.kind = VB_CM_MRA,
+				 .mra = {d->a->comm_id, d->p->comm_id, VB_CM_ABOUT_OTHER, 3}});
+	assert_int_equal(d->p->conn->state, VB_CM_REP_SENT);
 	desk_free(d);
 }
 

@@ -170,6 +170,26 @@ static void a_process_dies_before_it_answers(void **state)
 	two_end(&t);
 }
 
+/* Its request was lost, or nobody had answered it: who dies concerns it once nobody listens there any more.
+ */
+static void a_process_dies_unheard(void **state)
+{
+	struct two t = {0};
+
+	(void)state;
+	two_listen(&t, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2", 0);
+	t.client = two_resolve(t.here, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2");
+	below.filter = two_silence;
+	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
+	vb_cm_ids_peer_gone(below_device(0), 99);
+	below_none(t.here);
+	vb_cm_id_end(t.listener);
+	t.listener = NULL;
+	vb_cm_ids_peer_gone(below_device(0), below_device(1)->number);
+	assert_int_equal(below_next(t.here, RDMA_CM_EVENT_REJECTED).status, VB_CM_REJ_CONSUMER);
+	two_end(&t);
+}
+
 static void the_device_is_lost(void **state)
 {
 	struct two t = {0};
@@ -394,6 +414,7 @@ int main(void)
 	    CASE(a_listener_ends_with_its_requests),
 	    CASE(a_process_dies),
 	    CASE(a_process_dies_before_it_answers),
+	    CASE(a_process_dies_unheard),
 	    CASE(the_device_is_lost),
 	    CASE(loopback_keeps_its_name),
 	    CASE(any_address_of_ipv6_takes_ipv4),

@@ -241,6 +241,36 @@ static void a_comm_id_rests(void **state)
 	}
 }
 
+/* From when packets of its QP may be about until TIMEWAIT is over; its connection may be there longer. */
+static void a_queue_pair_rests(void **state)
+{
+	static const struct {
+		const char *words;
+		bool rests[2];
+	} rows[] = {
+	    {"req", {false, false}},
+	    {"req rep", {false, true}},
+	    {"req rep rtu", {true, true}},
+	    {"req rep rtu dreq0", {true, true}},
+	    {"req rep rtu dreq0 drep1", {true, true}},
+	    {"req rep rtu dreq0 drep1 over", {false, false}},
+	    {"req rej1", {false, false}},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(rows); i++) {
+		struct desk *d = desk_new();
+
+		net_listen(&d->n->nodes[1]);
+		desk_walk(d, rows[i].words);
+		assert_int_equal(vb_cm_qpn_waits(d->n->nodes[0].cm, d->a->conn->local_qpn), rows[i].rests[0]);
+		if (d->p->conn->local_qpn)
+			assert_int_equal(vb_cm_qpn_waits(d->n->nodes[1].cm, d->p->conn->local_qpn),
+					 rows[i].rests[1]);
+		desk_free(d);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -248,6 +278,7 @@ int main(void)
 	    cmocka_unit_test(calls_are_permitted_by_state),
 	    cmocka_unit_test(timers_go_off_at_their_instants),
 	    cmocka_unit_test(a_comm_id_rests),
+	    cmocka_unit_test(a_queue_pair_rests),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
