@@ -22,6 +22,11 @@
 /* Channels with tokens to write; guarded by the lock. */
 static struct vb_list ringing = {&ringing, &ringing};
 
+/* Closed channels, by their `ringing`, to be opened again: their memory stays what it is, since a program's
+ * thread may be about to wait at a channel that another one destroys, and then finds it closed (rping does so
+ * when it ends).  Guarded by the lock. */
+static struct vb_list closed = {&closed, &closed};
+
 /* Acknowledgements come from any thread, and whoever waits for them sleeps. */
 static pthread_mutex_t acks_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t acks_come = PTHREAD_COND_INITIALIZER;
@@ -29,11 +34,22 @@ static pthread_cond_t acks_come = PTHREAD_COND_INITIALIZER;
 void vb_cm_channels_forked(void)
 {
 	vb_list_init(&ringing);
+	vb_list_init(&closed);
 	acks_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	acks_come = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
 }
 
 /* ---- opening and closing ---- */
+
+static struct vb_cm_channel *take_memory(void)
+{
+	struct vb_list *n;
+
+	vb_cm_ids_enter();
+	n = vb_list_pop(&closed);
+	vb_cm_ids_leave();
+	return n ? vb_list_entry(n, struct vb_cm_channel, ringing) : calloc(1, sizeof(struct vb_cm_channel));
+}
 
 int vb_cm_channel_open(struct vb_cm_channel **out, int *fd)
 {
@@ -41,14 +57,16 @@ int vb_cm_channel_open(struct vb_cm_channel **out, int *fd)
 
 	if (!vb_cm_below())
 		return ENODEV;
-	c = calloc(1, sizeof(*c)); /* vb_cm_channel_close() */
+	c = take_memory(); /* vb_cm_channel_close() */
 	if (!c)
 		return ENOMEM;
 	c->fd = eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC);
 	if (c->fd < 0) {
 		int err = errno;
 
-		free(c);
+		vb_cm_ids_enter();
+		vb_list_append(&closed, &c->ringing);
+		vb_cm_ids_leave();
 		return err;
 	}
 	c->own = vb_own_of(c->fd);
@@ -81,12 +99,9 @@ void vb_cm_channel_close(struct vb_cm_channel *c)
 	}
 	vb_own_close(&c->own, c->fd);
 	c->fd = -1;
-	if (c->ids) {
-		vb_cm_ids_leave();
-		return;
-	}
+	if (!c->ids)
+		vb_list_append(&closed, &c->ringing);
 	vb_cm_ids_leave();
-	free(c);
 }
 
 /* ---- tokens ---- */

@@ -19,6 +19,7 @@ static void child(void)
 	forks++;
 	devices = NULL;
 	pthread_mutex_init(&mutex, NULL);
+	vb_rdma_channels_forked();
 }
 
 __attribute__((constructor)) static void begin(void)

@@ -2,8 +2,10 @@
  * sees it: the id is filled in, its queue pair is moved on.  So whoever takes the event does the work, as
  * rdma_create_qp(3) and rdma_join_multicast(3) promise, and no thread of ours touches a program's objects. */
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "rdmacm/call.h"
 #include "rdmacm/rdmacm.h"
@@ -15,16 +17,47 @@ struct event {
 	uint8_t data[sizeof(((struct vb_cm_news *)0)->data)];
 };
 
+/* Closed channels, whose memory stays a channel's: a thread that is about to wait at one which another thread
+ * destroys finds it closed (EBADF), as it would find the descriptor (rping's threads end like that). */
+static struct vb_rdma_channel *closed;
+static pthread_mutex_t closed_lock = PTHREAD_MUTEX_INITIALIZER;
+
+void vb_rdma_channels_forked(void)
+{
+	closed = NULL;
+	pthread_mutex_init(&closed_lock, NULL);
+}
+
+static void keep(struct vb_rdma_channel *c)
+{
+	pthread_mutex_lock(&closed_lock);
+	c->next = closed;
+	closed = c;
+	pthread_mutex_unlock(&closed_lock);
+}
+
+static struct vb_rdma_channel *take_memory(void)
+{
+	struct vb_rdma_channel *c;
+
+	pthread_mutex_lock(&closed_lock);
+	c = closed;
+	if (c)
+		closed = c->next;
+	pthread_mutex_unlock(&closed_lock);
+	return c ? c : calloc(1, sizeof *c);
+}
+
 int vb_rdma_channel_open(struct vb_rdma_channel **out)
 {
-	struct vb_rdma_channel *c = calloc(1, sizeof *c);
+	struct vb_rdma_channel *c = take_memory(); /* pairs with vb_rdma_channel_close() */
 	int err;
 
 	if (!c)
 		return ENOMEM;
 	err = vb_cm_channel_open(&c->cm, &c->channel.fd);
 	if (err)
-		free(c);
+		keep(c);
 	else
 		*out = c;
 	return err;
@@ -33,7 +66,8 @@ int vb_rdma_channel_open(struct vb_rdma_channel **out)
 void vb_rdma_channel_close(struct vb_rdma_channel *c)
 {
 	vb_cm_channel_close(c->cm);
-	free(c);
+	c->channel.fd = -1;
+	keep(c);
 }
 
 VB_EXPORT struct rdma_event_channel *rdma_create_event_channel(void)
@@ -252,12 +286,27 @@ void vb_rdma_event_ack(struct rdma_cm_event *event)
 	vb_cm_news_ack(cm, type);
 }
 
+/* Another thread has destroyed the channel since this one acknowledged its last event.  On a kernel that
+ * takes so long that this one is back in the call before, and waits there for good.  Programs take that for
+ * granted: while main() returns, their thread would exit() with an error for EBADF.  So it comes late. */
+static void come_late(void)
+{
+	static const struct timespec while_main_returns = {.tv_nsec = 200 * 1000 * 1000};
+
+	nanosleep(&while_main_returns, NULL);
+}
+
 VB_EXPORT VB_RDMA_CALL(rdma_get_cm_event, (channel, event), struct rdma_event_channel *channel,
 		       struct rdma_cm_event **event)
 {
+	int err;
+
 	if (!channel || !event)
 		return vb_cm_refuse(EINVAL, "rdma_get_cm_event", "an argument is NULL");
-	return vb_rdma_event_get(vb_rdma_channel(channel), event);
+	err = vb_rdma_event_get(vb_rdma_channel(channel), event);
+	if (err == EBADF && channel->fd < 0)
+		come_late();
+	return err;
 }
 
 VB_EXPORT VB_RDMA_CALL(rdma_ack_cm_event, (event), struct rdma_cm_event *event)

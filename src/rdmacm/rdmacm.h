@@ -47,6 +47,7 @@ struct vb_rdma_device {
 struct vb_rdma_channel {
 	struct rdma_event_channel channel; /* the program's view */
 	struct vb_cm_channel *cm;
+	struct vb_rdma_channel *next; /* closed: in the list of events.c */
 };
 
 struct vb_rdma_mcast;
@@ -114,6 +115,7 @@ int vb_rdma_device_xrcd(struct vb_rdma_device *d, struct ibv_xrcd **out);
 /* events.c */
 int vb_rdma_channel_open(struct vb_rdma_channel **out);
 void vb_rdma_channel_close(struct vb_rdma_channel *c);
+void vb_rdma_channels_forked(void); /* in the child */
 int vb_rdma_event_get(struct vb_rdma_channel *c, struct rdma_cm_event **out);
 void vb_rdma_event_ack(struct rdma_cm_event *event);
 /* Synchronous ids: acknowledges what id->event shows, then waits for the event that the call just made leads
