@@ -123,8 +123,6 @@ int vb_cm_device_index(const struct ibv_device *device);
 
 /* Refusals of librdmacm's own: says why, as vb_refuse(); returns err. */
 int vb_cm_refuse(int err, const char *call, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-/* What a program has done that is no failure yet, but will be one: as a warning, "call: sentence". */
-void vb_cm_warn(const char *call, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Before librdmacm returns to the program: what was said goes to the log, as vb_log_tell(). */
 void vb_cm_log_tell(void);
 

@@ -24,17 +24,6 @@ int vb_cm_refuse(int err, const char *call, const char *fmt, ...)
 	return vb_refuse(err, call, "%s", text);
 }
 
-void vb_cm_warn(const char *call, const char *fmt, ...)
-{
-	char text[SENTENCE];
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(text, sizeof(text), fmt, ap);
-	va_end(ap);
-	vb_log(VB_LOG_WARN, "%s: %s", call, text);
-}
-
 void vb_cm_log_tell(void)
 {
 	vb_log_tell();

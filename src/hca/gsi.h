@@ -27,7 +27,8 @@ struct vb_gsi_ops {
 	void (*heard)(void *user, const struct vb_gsi_mad *m);
 	/* When to be called again, VB_NEVER: not before something is heard, or vb_adapter_nudge(). */
 	uint64_t (*timers)(void *user, uint64_t now);
-	/* A peer is gone.  With the adapter's control lock held, as is the last. */
+	/* A peer is gone, or there is no contact with it (VB_END_UNCLEAR).  With the adapter's control lock
+	 * held, as is the last. */
 	void (*peer_down)(void *user, const struct vb_peer *peer, enum vb_peer_end how);
 	/* The first packet came for that queue pair, which is in RTR (IBV_EVENT_COMM_EST). */
 	void (*established)(void *user, uint32_t qpn);

@@ -99,10 +99,13 @@ static void move_paths(struct vb_peer *peer)
 
 void vb_hca_peer_up(struct vb_peer *peer)
 {
+	int state = atomic_load_explicit(&peer->state, memory_order_acquire);
 	struct vb_qp *qp;
 
-	if (atomic_load_explicit(&peer->state, memory_order_acquire) != VB_PEER_UP) {
+	if (state != VB_PEER_UP) {
 		move_paths(peer);
+		if (state == VB_PEER_IDLE) /* contact failed: what QP1 said to it is lost */
+			vb_gsi_peer_down(vb_hca(peer->adapter), peer, VB_END_UNCLEAR);
 		return;
 	}
 	vb_mcast_peers_changed(&vb_hca(peer->adapter)->mcast);

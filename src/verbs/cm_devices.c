@@ -19,10 +19,19 @@
 #include "iba/profile.h"
 #include "verbs/verbs.h"
 
+/* A REQ or SIDR_REQ for a port at which nobody listens yet. */
+struct late {
+	struct vb_list node;
+	uint64_t until; /* then it is refused */
+	struct vb_cm_av av;
+	uint8_t mad[VB_MAD_LEN];
+};
+
 struct device {
 	struct vb_cm_device pub; /* first */
 	struct vb_hca *hca;
-	_Atomic uint64_t next; /* when the engine calls vb_cm_timer(); 0: something was begun */
+	_Atomic uint64_t next; /* when the engine calls timers() below in earnest; 0: something was begun */
+	struct vb_list late;   /* in the order of `until`; guarded by vb_cm_ids_lock */
 };
 
 /* Taken before verbs/context.c's, the ports' and vb_cm_ids_lock; guards `devices` and `ports` while they are
@@ -88,6 +97,120 @@ static uint32_t chance_of(struct vb_cm *cm)
 	return chance();
 }
 
+/* ---- what goes ---- */
+
+/* The engine has slept since its last look at the timers, or is about to. */
+static void due(struct vb_cm_device *pub)
+{
+	struct device *d = (struct device *)pub;
+
+	atomic_store(&d->next, 0);
+	vb_adapter_nudge(d->hca->adapter);
+}
+
+/* Whoever listens where a REQ or SIDR_REQ goes, 0: nobody.  IPv4 and IPv6 by the header of the private data,
+ * which keeps what was asked for; others (AF_IB) by the port's GID. */
+static uint32_t listener_of(const struct vb_cm_av *av, const struct vb_cm_msg *m)
+{
+	uint64_t service = m->kind == VB_CM_REQ ? m->req.service_id : m->sidr_req.service_id;
+	uint16_t space = (uint16_t)(service >> 16), port = (uint16_t)service;
+	struct vb_ports *p = atomic_load(&ports);
+	uint32_t number;
+	struct vb_cm_ip ip;
+
+	if (m->private_data.len >= VB_CM_IP_LEN && !vb_cm_ip_get(m->private_data.at, &ip)) {
+		uint16_t family = ip.version == 4 ? AF_INET : AF_INET6;
+
+		if (p && !vb_ports_find(p, space, port, family, ip.dst, &number))
+			return number;
+	}
+	return p && !vb_ports_find(p, space, port, VB_AF_IB, av->remote_gid, &number) ? number : 0;
+}
+
+static uint32_t word_of(const struct device *d, const struct vb_cm_av *av)
+{
+	const uint8_t(*gids)[16] = vb_adapter_gids(d->hca->adapter);
+	uint32_t index = 0;
+
+	for (uint32_t i = 0; i < VB_GID_TABLE; i++)
+		if (!memcmp(gids[i], av->local_gid, 16)) {
+			index = i;
+			break;
+		}
+	return VB_GRH_WORD(index, av->traffic_class, av->flow_label);
+}
+
+/* To all that may be meant: the one who took a REQ in can tell, and nobody else minds. */
+static void send_to_all(const struct device *d, uint32_t word, const uint8_t mad[VB_MAD_LEN])
+{
+	const struct vb_adapter *a = d->hca->adapter;
+	uint32_t n = vb_peer_count(a);
+
+	for (uint32_t i = 0; i < n; i++) {
+		const struct vb_peer *peer = vb_peer_at(a, i);
+
+		if (peer && atomic_load(&peer->state) == VB_PEER_UP)
+			(void)vb_gsi_send(d->hca, peer->number, word, mad);
+	}
+}
+
+/* What the wire and the look for an address would take elsewhere: programs begin to listen and tell their
+ * clients so in either order (perftest -R tells first).  So a request that finds nobody looks again for a
+ * while, and is then answered by this process itself, which finds nobody either and says so. */
+enum { GRACE_MS = 100, APART_MS = 5 };
+
+static void send_late(struct device *d, const struct vb_cm_av *av, const uint8_t mad[VB_MAD_LEN])
+{
+	struct late *l = malloc(sizeof(*l)); /* look_again() */
+
+	if (!l)
+		return; /* it is said again */
+	l->until = vb_now() + GRACE_MS * VB_MSEC;
+	l->av = *av;
+	memcpy(l->mad, mad, VB_MAD_LEN);
+	vb_list_append(&d->late, &l->node);
+	due(&d->pub);
+}
+
+/* When to look next. */
+static uint64_t look_again(struct device *d, uint64_t now)
+{
+	struct vb_cm_msg m;
+
+	vb_lock_assert_held(&vb_cm_ids_lock);
+	vb_list_each_safe (node, tmp, &d->late) {
+		struct late *l = vb_list_entry(node, struct late, node);
+		uint32_t number = vb_cm_msg_get(l->mad, &m) ? 0 : listener_of(&l->av, &m);
+
+		if (!number && now < l->until && !d->pub.lost)
+			continue;
+		(void)vb_gsi_send(d->hca, number ? number : d->pub.number, word_of(d, &l->av), l->mad);
+		vb_list_unlink(node);
+		free(l);
+	}
+	return vb_list_empty(&d->late) ? VB_NEVER : now + APART_MS * VB_MSEC;
+}
+
+static void send_mad(struct vb_cm *cm, const struct vb_cm_av *av, uint32_t number, const struct vb_cm_msg *m,
+		     const uint8_t mad[VB_MAD_LEN])
+{
+	struct device *d = device_of(cm);
+	uint32_t word = word_of(d, av);
+
+	vb_lock_assert_held(&vb_cm_ids_lock);
+	if (!number && (m->kind == VB_CM_REQ || m->kind == VB_CM_SIDR_REQ)) {
+		number = listener_of(av, m);
+		if (!number) {
+			send_late(d, av, mad);
+			return;
+		}
+	}
+	if (number)
+		(void)vb_gsi_send(d->hca, number, word, mad); /* what is lost is said again */
+	else if (m->kind == VB_CM_REJ)
+		send_to_all(d, word, mad);
+}
+
 /* ---- what comes ---- */
 
 static void av_of(struct vb_cm_av *av, const struct device *d, const struct vb_gsi_mad *m)
@@ -122,12 +245,15 @@ static void heard(void *user, const struct vb_gsi_mad *m)
 static uint64_t timers(void *user, uint64_t now)
 {
 	struct device *d = user;
-	uint64_t next = atomic_load(&d->next);
+	uint64_t next = atomic_load(&d->next), again;
 
 	if (now < next)
 		return next;
 	vb_cm_ids_enter();
 	next = d->pub.lost ? VB_NEVER : vb_cm_timer(d->pub.cm, now);
+	again = look_again(d, now);
+	if (again < next)
+		next = again;
 	atomic_store(&d->next, next); /* under the lock: whoever begins something stores 0 after it */
 	vb_cm_ids_leave();
 	return next;
@@ -159,82 +285,7 @@ static void lost(void *user)
 
 static const struct vb_gsi_ops gsi_ops = {heard, timers, peer_down, established, lost};
 
-/* ---- what goes ---- */
-
-/* Whoever listens where a REQ or SIDR_REQ goes; without anybody it is answered by this process itself, which
- * finds nobody either and says so.  IPv4 and IPv6 by the header of the private data, which keeps what was
- * asked for; others (AF_IB) by the port's GID. */
-static uint32_t listener_of(const struct device *d, const struct vb_cm_av *av, const struct vb_cm_msg *m)
-{
-	uint64_t service = m->kind == VB_CM_REQ ? m->req.service_id : m->sidr_req.service_id;
-	uint16_t space = (uint16_t)(service >> 16), port = (uint16_t)service;
-	struct vb_ports *p = atomic_load(&ports);
-	uint16_t family = VB_AF_IB;
-	uint32_t number = d->pub.number;
-	const uint8_t *to = av->remote_gid;
-	struct vb_cm_ip ip;
-
-	if (m->private_data.len >= VB_CM_IP_LEN && !vb_cm_ip_get(m->private_data.at, &ip)) {
-		family = ip.version == 4 ? AF_INET : AF_INET6;
-		if (p && !vb_ports_find(p, space, port, family, ip.dst, &number))
-			return number;
-	}
-	if (p)
-		(void)vb_ports_find(p, space, port, VB_AF_IB, to, &number);
-	return number;
-}
-
-static uint32_t word_of(const struct device *d, const struct vb_cm_av *av)
-{
-	const uint8_t(*gids)[16] = vb_adapter_gids(d->hca->adapter);
-	uint32_t index = 0;
-
-	for (uint32_t i = 0; i < VB_GID_TABLE; i++)
-		if (!memcmp(gids[i], av->local_gid, 16)) {
-			index = i;
-			break;
-		}
-	return VB_GRH_WORD(index, av->traffic_class, av->flow_label);
-}
-
-/* To all that may be meant: the one who took a REQ in can tell, and nobody else minds. */
-static void send_to_all(const struct device *d, uint32_t word, const uint8_t mad[VB_MAD_LEN])
-{
-	const struct vb_adapter *a = d->hca->adapter;
-	uint32_t n = vb_peer_count(a);
-
-	for (uint32_t i = 0; i < n; i++) {
-		const struct vb_peer *peer = vb_peer_at(a, i);
-
-		if (peer && atomic_load(&peer->state) == VB_PEER_UP)
-			(void)vb_gsi_send(d->hca, peer->number, word, mad);
-	}
-}
-
-static void send_mad(struct vb_cm *cm, const struct vb_cm_av *av, uint32_t number, const struct vb_cm_msg *m,
-		     const uint8_t mad[VB_MAD_LEN])
-{
-	const struct device *d = device_of(cm);
-	uint32_t word = word_of(d, av);
-
-	vb_lock_assert_held(&vb_cm_ids_lock);
-	if (number || m->kind == VB_CM_REQ || m->kind == VB_CM_SIDR_REQ)
-		/* what is lost is said again */
-		(void)vb_gsi_send(d->hca, number ? number : listener_of(d, av, m), word, mad);
-	else if (m->kind == VB_CM_REJ)
-		send_to_all(d, word, mad);
-}
-
 static const struct vb_cm_ops cm_ops = {send_mad, vb_cm_ids_event, vb_cm_ids_listener, chance_of};
-
-/* The engine has slept since its last look at the timers, or is about to. */
-static void due(struct vb_cm_device *pub)
-{
-	struct device *d = (struct device *)pub;
-
-	atomic_store(&d->next, 0);
-	vb_adapter_nudge(d->hca->adapter);
-}
 
 /* ---- opening ---- */
 
@@ -272,6 +323,7 @@ static int make(uint32_t index, struct device **out)
 	err = vb_device_share(vb_device_row(index), &d->hca, "rdma_bind_addr"); /* never given back */
 	if (err)
 		goto free_device;
+	vb_list_init(&d->late);
 	describe(d, index);
 	err = vb_cm_open(&d->pub.cm, &cm_ops, d, &vb_cm_ids_lock, d->pub.number,
 			 be64toh(vb_devices_guid(index)));

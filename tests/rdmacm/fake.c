@@ -46,17 +46,6 @@ int vb_cm_refuse(int err, const char *call, const char *fmt, ...)
 	return err;
 }
 
-void vb_cm_warn(const char *call, const char *fmt, ...)
-{
-	char sentence[200];
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(sentence, sizeof sentence, fmt, ap);
-	va_end(ap);
-	snprintf(fake.said, sizeof fake.said, "%s: %s", call, sentence);
-}
-
 void vb_cm_log_tell(void)
 {
 	errno = EXDEV; /* what a log might leave there */
