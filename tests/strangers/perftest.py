@@ -12,8 +12,8 @@ posts no more than that for all queue pairs together (`-n 1000 -q 4`: 1000 for 4
 it hangs where the receiver is late by these; so there are as many as may be.
 
 What perftest refuses itself is no row: latency tests with -b, -q or -l; WRITE with -e (its server sees no completion);
-READ and atomics over UC; all but SEND over UD; a group (-g) without -M whose members have GIDs of IPv4, for the one that it
-has built in is of IPv6 (ib_send_lat does not look); -z, which wants librdmacm.
+READ and atomics over UC; all but SEND over UD; -R over UC and XRC; a group (-g) without -M whose members have GIDs of IPv4,
+for the one that it has built in is of IPv6 (ib_send_lat does not look).
 """
 import contextlib
 import os
@@ -88,6 +88,12 @@ TABLE = (
     + [f"VERBENA_PROFILE={p} ib_{test} -n 500" for p in ("strict", "rxe")
        for test in ("send_bw", "write_bw", "read_bw -q 4", "send_lat -s 8", "atomic_bw -A FETCH_AND_ADD")]
     + [f"VERBENA_LINK=infiniband ib_{test} -n 500" for test in ("send_bw -b", "write_bw -q 4", "read_lat -s 8")]
+    # Connected by rdma_cm (-R), or with what is agreed upon told by it (-z); a soak has all tools.
+    + [f"ib_{tool} -n 500 -R" for tool in (TOOLS["RC"] if SOAK else ("send_bw", "write_lat", "read_bw", "atomic_lat"))]
+    + [f"ib_{tool} -n 500 -z" for tool in (TOOLS["RC"] if SOAK else ("send_lat", "write_bw"))]
+    + [f"ib_{tool}_bw -n 500 -R -q 16" for tool in (("send", "write", "read", "atomic") if SOAK else ("send",))]
+    + ["ib_send_bw -n 500 -R -T 8"] + [f"ib_send_{test} -c UD -n 500 -R" for test in ("bw", "lat")]
+    + [f"ib_{tool} -c {conn} -n 500 -z" for conn in ("UC", "UD") for tool in (TOOLS[conn] if SOAK else ("send_bw",))]
 )
 # perftest turns inline data off on devices that it does not know; of this vendor it knows every part, and it
 # stays with ibv_post_send().
@@ -138,6 +144,11 @@ class Row:
         return None
 
 
+def ready(port, pid):
+    """With -z the server listens by rdma_cm, else by TCP, with -R too."""
+    return stranger.listening(port) or stranger.rdma_listening(port, pid)
+
+
 def main():
     a = stranger.arguments()
     table = [Row(line) for line in TABLE]
@@ -152,7 +163,7 @@ def main():
                     with open(os.path.join(folder, side), "wb") as f:
                         f.truncate(64 << 20)
                 argv = [w.replace("{file}", folder + "/{side}") for w in argv]
-            return stranger.pair(a.build, argv, mode=mode, env=row.env, limit=row.limit, check=row.check)
+            return stranger.pair(a.build, argv, mode=mode, env=row.env, limit=row.limit, check=row.check, ready=ready)
 
     stranger.rows(a, table, run)
 
