@@ -269,10 +269,19 @@ def memory():
               "from 1 region, and a load of a cold line", ("lookup_1", 1, "cold_line"), 1.2)
 
 
+def connecting():
+    yield Row("a connection, until the first byte", "connect_one", "ns", "TCP: connect, accept, a byte", "connect_tcp", 1)
+    for step, text in (("id", "rdma_create_id"), ("addr", "rdma_resolve_addr"), ("route", "rdma_resolve_route"),
+                       ("qp", "rdma_create_qp, a receive"), ("connect", "rdma_connect until ESTABLISHED"),
+                       ("byte", "the first byte after that"), ("down", "rdma_disconnect, destroying (not in the sum)")):
+        yield Row(f"of that: {text}", f"connect_{step}", "ns")
+    yield Row("each of 100 connections at once", "connect_many", "ns", "TCP, one after another", "connect_tcp", 1)
+
+
 TABLE = (("As users see it: perftest beside UCX", perftest), ("Our own loop, each message by itself", own_loop),
          ("Instructions", instruction_counts), ("Quiet peers", quiet), ("Types of queue pair and interfaces, in turns", types),
          ("One UD queue pair and many processes", peers), ("Threads on two CPUs", thread_counts),
-         ("A target that computes", computing), ("Two-sided", two_sided),
+         ("A target that computes", computing), ("Connections by rdma_cm", connecting), ("Two-sided", two_sided),
          ("One-sided, private memory, target asleep", direct),
          ("One-sided, private memory, target polling", polled),
          ("One-sided, shareable memory, target asleep", shared),

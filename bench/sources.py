@@ -334,6 +334,7 @@ def all_sources():
         yield Source(f"vbench {where}", rf"lat_{where}_\w+", own("vbench", where, rename=prefixed(where)))
     yield Source("types", r"types_\w+", own("vbench", "types"))
     yield Source("threads", r"threads_rate_\d+", own("vbench", "threads"))
+    yield Source("connect", r"connect_\w+", own("vconnect"))
     yield Source("computing", r"computing_\w+", own("vbench", "computing"), turns=3)
     yield Source("quiet", r"quiet_\w+", own("vbench", "quiet"), turns=3)
     # A million regions take a while to register, and gigabytes to touch.
