@@ -4,10 +4,9 @@
  *   vconnect
  *
  *   connect_tcp         ns: socket, connect; accept, write of a byte; read
- *   connect_one         ns: the same by rdma_create_id ... rdma_connect, with a queue pair and a receive posted;
- *                       rdma_accept and, established, a SEND of a byte; its completion
- *   connect_STEP        ns, of that: id, addr, route, qp, connect, byte, and down: disconnect and destroy, which
- *                       connect_one does without
+ *   connect_one         ns: the same by rdma_create_id ... rdma_connect, with a queue pair and a receive
+ * posted; rdma_accept and, established, a SEND of a byte; its completion connect_STEP        ns, of that: id,
+ * addr, route, qp, connect, byte, and down: disconnect and destroy, which connect_one does without
  *   connect_many        ns for each of 100 that are made at once, by one thread at each end
  *
  * Median of the laps' means. */
@@ -36,7 +35,8 @@ static void check(bool well, const char *what)
 
 static struct sockaddr_in local(uint16_t port)
 {
-	return (struct sockaddr_in){.sin_family = AF_INET, .sin_port = port, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+	return (struct sockaddr_in){
+	    .sin_family = AF_INET, .sin_port = port, .sin_addr = {htonl(INADDR_LOOPBACK)}};
 }
 
 static int by_value(const void *a, const void *b)
@@ -249,8 +249,8 @@ static void note(double *step, double *at)
 static void rdma_one(uint16_t port, double steps[STEPS])
 {
 	struct sockaddr_in a = local(port);
-	struct rdma_conn_param param = {.responder_resources = 1, .initiator_depth = 1, .retry_count = 7,
-					.rnr_retry_count = 7};
+	struct rdma_conn_param param = {
+	    .responder_resources = 1, .initiator_depth = 1, .retry_count = 7, .rnr_retry_count = 7};
 	struct rdma_cm_id *id;
 	double at = now();
 

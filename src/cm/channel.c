@@ -161,6 +161,13 @@ static int read_token_now(const struct vb_cm_channel *c)
 	return preadv2(c->fd, &v, 1, -1, RWF_NOWAIT) < 0 ? errno : 0;
 }
 
+/* Another thread has destroyed the channel in which this one waits: on a kernel it waits for good. */
+static void stay(void)
+{
+	for (;;)
+		pause();
+}
+
 /* Waits for one, unless the program has said O_NONBLOCK. */
 static int read_token(const struct vb_cm_channel *c)
 {
@@ -175,6 +182,8 @@ static int read_token(const struct vb_cm_channel *c)
 		if (flags < 0 || flags & O_NONBLOCK)
 			return flags < 0 ? errno : EAGAIN;
 		err = vb_cm_below()->wait(c->fd);
+		if (c->fd < 0)
+			stay();
 		if (err)
 			return err;
 	}

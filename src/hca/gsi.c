@@ -159,6 +159,23 @@ static void take_completions(struct vb_gsi *g)
 		;
 }
 
+/* A process that polls is left alone (DESIGN.md), but whom a MAD is for may wait in poll(2) for an event: its
+ * engine is to look now. */
+static void ring(struct vb_hca *h, uint32_t number)
+{
+	struct vb_peer *peer = vb_peer_get(h->adapter, number);
+	struct vb_peer_tables at;
+
+	if (!peer)
+		return;
+	if (peer->index && atomic_load_explicit(&peer->state, memory_order_acquire) == VB_PEER_UP) {
+		vb_peer_tables(peer, &at);
+		if (atomic_load_explicit(at.awake, memory_order_relaxed) != VB_ASLEEP)
+			vb_peer_ring(peer);
+	}
+	vb_peer_put(peer);
+}
+
 int vb_gsi_send(struct vb_hca *h, uint32_t number, uint32_t word, const uint8_t mad[VB_MAD_LEN])
 {
 	struct vb_gsi *g = gsi_of(h);
@@ -186,6 +203,8 @@ int vb_gsi_send(struct vb_hca *h, uint32_t number, uint32_t word, const uint8_t 
 		vb_hca_posted(&g->qp);
 	}
 	vb_builder_end(&b);
+	if (!err)
+		ring(h, number);
 	return err;
 }
 
@@ -206,6 +225,32 @@ static struct vb_gid own_gid(const struct vb_hca *h, struct vb_gid sgid)
 			return g;
 	}
 	return vb_gid_read(gids[0]);
+}
+
+static __thread bool hears; /* this thread hands over what comes, when it is through with what there is */
+
+void vb_gsi_listen(void)
+{
+	hears = true;
+}
+
+void vb_gsi_hear(struct vb_hca *h)
+{
+	struct vb_gsi *g = gsi_of(h);
+	uint64_t next;
+	bool any;
+
+	hears = false;
+	if (vb_likely(!g))
+		return;
+	vb_lock_take(&g->lock);
+	any = g->head != g->tail || g->nbegun;
+	vb_lock_give(&g->lock);
+	if (!any)
+		return;
+	next = vb_gsi_run(h, vb_now());
+	if (next != VB_NEVER)
+		vb_adapter_due(h->adapter, next);
 }
 
 bool vb_gsi_take(struct vb_hca *h, const struct vb_pkt *p)
@@ -240,7 +285,8 @@ bool vb_gsi_take(struct vb_hca *h, const struct vb_pkt *p)
 	vb_lock_give(&g->lock);
 	if (why != VB_OK)
 		drop(h, why);
-	vb_adapter_nudge(h->adapter);
+	if (!hears)
+		vb_adapter_nudge(h->adapter);
 	return true;
 }
 

@@ -51,6 +51,9 @@ int vb_gsi_send(struct vb_hca *h, uint32_t number, uint32_t word, const uint8_t 
 bool vb_gsi_take(struct vb_hca *h, const struct vb_pkt *p);
 /* For the engine: hands over what came; when to be called again. */
 uint64_t vb_gsi_run(struct vb_hca *h, uint64_t now);
+/* For the engine and waiters, around a look at receive queues: what came is handed over by this thread. */
+void vb_gsi_listen(void);
+void vb_gsi_hear(struct vb_hca *h);
 void vb_gsi_peer_down(struct vb_hca *h, const struct vb_peer *peer, enum vb_peer_end how);
 void vb_gsi_lost(struct vb_hca *h);
 /* For contexts (vb_context.established): notes it for the engine.  Under a queue pair's lock. */

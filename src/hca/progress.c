@@ -72,11 +72,16 @@ static inline struct vb_rxq *busy(const struct vb_hca *h)
 
 static unsigned progress(struct vb_adapter *a, enum vb_look how)
 {
+	unsigned n;
+
 	if (how == VB_LOOK_ALL)
 		vb_hca_notice(a);
 	if (!vb_set_is_empty(vb_adapter_presence(a)->hints))
 		vb_hca_take_hints(vb_hca(a));
-	return look_at_warm(vb_hca(a), VB_TAKE_ALL);
+	vb_gsi_listen();
+	n = look_at_warm(vb_hca(a), VB_TAKE_ALL);
+	vb_gsi_hear(vb_hca(a));
+	return n;
 }
 
 static __attribute__((noinline)) void count_looks(struct vb_hca *h)

@@ -5,6 +5,7 @@
  * QP1 answers for connections and listeners of whichever context.  One that is lost (hca/lost.c) is followed
  * by another at the next open().  A forked child begins with nothing. */
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,13 +100,22 @@ static uint32_t chance_of(struct vb_cm *cm)
 
 /* ---- what goes ---- */
 
-/* The engine has slept since its last look at the timers, or is about to. */
+/* When something is due next; has the engine wake up by then. */
+static void plan(struct device *d)
+{
+	uint64_t next = d->pub.lost ? VB_NEVER : vb_cm_next(d->pub.cm);
+
+	vb_lock_assert_held(&vb_cm_ids_lock);
+	if (!vb_list_empty(&d->late))
+		next = 0;
+	atomic_store(&d->next, next);
+	if (next != VB_NEVER)
+		vb_adapter_due(d->hca->adapter, next);
+}
+
 static void due(struct vb_cm_device *pub)
 {
-	struct device *d = (struct device *)pub;
-
-	atomic_store(&d->next, 0);
-	vb_adapter_nudge(d->hca->adapter);
+	plan((struct device *)pub);
 }
 
 /* Whoever listens where a REQ or SIDR_REQ goes, 0: nobody.  IPv4 and IPv6 by the header of the private data,
@@ -169,7 +179,7 @@ static void send_late(struct device *d, const struct vb_cm_av *av, const uint8_t
 	l->av = *av;
 	memcpy(l->mad, mad, VB_MAD_LEN);
 	vb_list_append(&d->late, &l->node);
-	due(&d->pub);
+	plan(d);
 }
 
 /* When to look next. */
@@ -238,7 +248,7 @@ static void heard(void *user, const struct vb_gsi_mad *m)
 	if (!d->pub.lost)
 		vb_cm_input(d->pub.cm, &from, m->bytes, vb_now());
 	vb_cm_ids_leave();
-	atomic_store(&d->next, 0);
+	atomic_store(&d->next, 0); /* timers() follows */
 }
 
 /* Most calls find nothing to be done, and take no lock. */
@@ -264,9 +274,12 @@ static void peer_down(void *user, const struct vb_peer *peer, enum vb_peer_end h
 	struct device *d = user;
 
 	(void)how;
-	if (peer->number != d->pub.number)
-		vb_cm_ids_peer_gone(&d->pub, peer->number);
-	atomic_store(&d->next, 0);
+	if (peer->number == d->pub.number)
+		return;
+	vb_cm_ids_peer_gone(&d->pub, peer->number);
+	vb_cm_ids_enter();
+	plan(d);
+	vb_cm_ids_leave();
 }
 
 static void established(void *user, uint32_t qpn)
@@ -274,6 +287,7 @@ static void established(void *user, uint32_t qpn)
 	struct device *d = user;
 
 	vb_cm_ids_data(&d->pub, qpn);
+	atomic_store(&d->next, 0); /* timers() follows */
 }
 
 static void lost(void *user)
@@ -412,6 +426,21 @@ static int find(const struct vb_port_name *n, uint32_t *number)
 	return p ? vb_ports_find(p, n->space, n->port, n->family, n->addr, number) : ENOENT;
 }
 
+/* Whoever waits for an event takes in what comes meanwhile, as one who waits for completions does: two
+ * threads less wake up for each message.  With several devices the others' engines do. */
+static int wait_for(int fd)
+{
+	static const bool never;
+
+	for (int i = 0; i < VB_MAX_DEVICES; i++) {
+		struct device *d = atomic_load(&devices[i]);
+
+		if (d && !vb_adapter_lost(d->hca->adapter))
+			return vb_adapter_wait(d->hca->adapter, fd, &never);
+	}
+	return poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, -1) < 0 ? errno : 0;
+}
+
 static const struct vb_cm_below below = {
     .devices = vb_devices_count,
     .infiniband = vb_devices_infiniband,
@@ -426,6 +455,7 @@ static const struct vb_cm_below below = {
     .release = vb_port_free,
     .find = find,
     .due = due,
+    .wait = wait_for,
     .now = vb_now,
     .chance = chance,
 };

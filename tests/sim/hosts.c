@@ -1035,6 +1035,14 @@ void vb_gsi_lost(struct vb_hca *h)
 {
 }
 
+void vb_gsi_listen(void)
+{
+}
+
+void vb_gsi_hear(struct vb_hca *h)
+{
+}
+
 int vb_adapter_await(struct vb_adapter *a, int fd)
 {
 	return EOPNOTSUPP; /* nobody blocks here */
