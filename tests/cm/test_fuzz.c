@@ -16,13 +16,19 @@
 #include "cm_golden.h"
 #include "cm_net.h"
 
-enum { TURNS = 600, CROWD = 48, RETRIES = 3, CODE = 14 };
+enum { TURNS = 1000, CROWD = 48, RETRIES = 3, CODE = 20 };
 
 static struct forge forge;
 
 static uint32_t pick(uint32_t below)
 {
 	return forge_pick(&forge, below);
+}
+
+/* Of a time: 67 us to 134 ms, and now and then whatever there is. */
+static uint8_t some_code(void)
+{
+	return (uint8_t)(pick(16) ? 4 + pick(12) : 1 + pick(CODE));
 }
 
 /* ---- the protocol ---- */
@@ -38,7 +44,7 @@ static enum net_verdict note(struct net *n, unsigned from, const struct vb_cm_ms
 	(void)n, (void)from;
 	vb_cm_msg_put(mad, m);
 	forge_note(&forge, mad);
-	return pick(8) ? NET_PASS : (enum net_verdict)pick(4);
+	return pick(10) ? NET_PASS : (enum net_verdict)pick(4);
 }
 
 static void ask(struct net_end *e, const struct vb_cm_av *av, const struct vb_cm_private *card)
@@ -47,12 +53,12 @@ static void ask(struct net_end *e, const struct vb_cm_av *av, const struct vb_cm
 	struct vb_cm_req req = {.service_id = NET_SERVICE,
 				.qpn = qpn,
 				.psn = pick(1 << 24),
-				.remote_response_timeout = (uint8_t)pick(CODE),
-				.local_response_timeout = (uint8_t)pick(CODE),
+				.remote_response_timeout = some_code(),
+				.local_response_timeout = some_code(),
 				.max_cm_retries = (uint8_t)pick(RETRIES),
 				.service_type = (uint8_t)pick(4),
-				.extended_type = (uint8_t)pick(2),
-				.primary.local_ack_timeout = (uint8_t)(1 + pick(CODE))};
+				.extended_type = (uint8_t)(1 - pick(8) / 7),
+				.primary.local_ack_timeout = some_code()};
 
 	if (vb_cm_req(e->conn, av, &req, card, net->now))
 		return;
@@ -70,7 +76,27 @@ static void answer(struct net_end *e, const struct vb_cm_private *card)
 	e->about = true;
 }
 
-/* Any call, whether or not the state permits it. */
+static bool is_over(const struct vb_cm_conn *c)
+{
+	return c->state == VB_CM_IDLE && c->inner->begun;
+}
+
+/* One of the calls that the state permits, mostly; VB_CM_CALLS: there is none. */
+static enum vb_cm_call some_call(const struct vb_cm_conn *c)
+{
+	unsigned found = 0;
+	enum vb_cm_call which = VB_CM_CALLS;
+
+	if (!pick(4))
+		return VB_CM_CALL_REQ + pick(VB_CM_CALLS - VB_CM_CALL_REQ);
+	if (is_over(c))
+		return which;
+	for (unsigned k = VB_CM_CALL_REQ; k < VB_CM_CALLS; k++)
+		if (vb_cm_rows[c->state].may[k].action && !pick(++found))
+			which = k;
+	return which;
+}
+
 static void call(struct net_end *e)
 {
 	struct vb_cm_av av = net_av(e->node, &net->nodes[pick(NET_NODES)]);
@@ -82,41 +108,41 @@ static void call(struct net_end *e)
 	enum vb_cm_state was = e->conn->state;
 
 	acts++;
-	switch (pick(11)) {
-	case 0:
+	switch (some_call(e->conn)) {
+	case VB_CM_CALL_REQ:
 		ask(e, &av, &card);
 		break;
-	case 1:
-	case 2:
+	case VB_CM_CALL_REP:
 		answer(e, &card);
 		break;
-	case 3:
+	case VB_CM_CALL_RTU:
 		if (!vb_cm_rtu(e->conn, NULL, now))
 			e->sure = e->about = true;
 		break;
-	case 4:
+	case VB_CM_CALL_MRA:
 		vb_cm_mra(e->conn, (uint8_t)(pick(CODE) | (pick(2) ? VB_CM_MRA_LAZY : 0)), now);
 		break;
-	case 5:
+	case VB_CM_CALL_REJ:
 		vb_cm_rej(e->conn, (uint16_t)pick(40), info, pick(2) ? sizeof(info) : 0, &card, now);
 		break;
-	case 6:
+	case VB_CM_CALL_ESTABLISHED:
 		if (!vb_cm_established(e->conn, now))
 			e->sure = true;
 		break;
-	case 7:
+	case VB_CM_CALL_DREQ:
 		vb_cm_dreq(e->conn, &card, now);
 		break;
-	case 8:
+	case VB_CM_CALL_DREP:
 		vb_cm_drep(e->conn, &card, now);
 		break;
-	case 9:
-		if (!vb_cm_sidr_req(e->conn, &av, &sidr, (uint8_t)pick(CODE), (uint8_t)pick(RETRIES), &card,
-				    now))
+	case VB_CM_CALL_SIDR_REQ:
+		if (!vb_cm_sidr_req(e->conn, &av, &sidr, some_code(), (uint8_t)pick(RETRIES), &card, now))
 			e->sidr = true;
 		break;
-	default:
+	case VB_CM_CALL_SIDR_REP:
 		vb_cm_sidr_rep(e->conn, &found, &card, now);
+		break;
+	default:
 		break;
 	}
 	if (was != VB_CM_TIMEWAIT && e->conn->state == VB_CM_TIMEWAIT)
@@ -130,13 +156,31 @@ static void finish(struct net_end *e)
 	net_end_end(e);
 }
 
+static struct net_end *some_end(void)
+{
+	unsigned n = live ? pick(live) : 0;
+
+	for (struct net_end *e = net->ends; e; e = e->next)
+		if (e->conn && !n--)
+			return e;
+	return NULL;
+}
+
 static bool upper(struct net_end *e, const struct vb_cm_event *ev)
 {
 	bool fresh = ev->what == VB_CM_EV_REQ || ev->what == VB_CM_EV_SIDR_REQ;
+	struct net_end *other;
 
 	live += fresh;
 	for (unsigned n = pick(3); n--;)
 		call(e);
+	other = pick(4) ? NULL : some_end();
+	if (other && other != e && pick(2))
+		finish(other);
+	else if (other)
+		call(other);
+	if (!pick(8) && live < CROWD && net_end_new(e->node))
+		live++;
 	if (!pick(8)) {
 		finish(e);
 		return pick(2);
@@ -147,16 +191,6 @@ static bool upper(struct net_end *e, const struct vb_cm_event *ev)
 		return false;
 	}
 	return true;
-}
-
-static struct net_end *some_end(void)
-{
-	unsigned n = live ? pick(live) : 0;
-
-	for (struct net_end *e = net->ends; e; e = e->next)
-		if (e->conn && !n--)
-			return e;
-	return NULL;
 }
 
 static void hear(void)
@@ -179,7 +213,7 @@ static void hear(void)
 static bool by_chance(const struct vb_cm_conn *c, void *arg)
 {
 	(void)c, (void)arg;
-	return !pick(3);
+	return pick(8);
 }
 
 static void count_live(void)
@@ -189,6 +223,39 @@ static void count_live(void)
 		live += e->conn != NULL;
 }
 
+/* Those whose exchange is over are of little interest. */
+static void sweep(void)
+{
+	for (struct net_end *e = net->ends; e; e = e->next)
+		if (e->conn && is_over(e->conn) && pick(4))
+			finish(e);
+}
+
+static void upheaval(struct net_node *node)
+{
+	switch (pick(8)) {
+	case 0:
+	case 1:
+	case 2:
+	case 3:
+		vb_cm_gone(node->cm, by_chance, NULL, net->now);
+		break;
+	case 4:
+	case 5:
+		net_deafen(node);
+		break;
+	case 6:
+		net_run_for(net, forge_random(&forge) % (100 * VB_SEC));
+		break;
+	default:
+		if (pick(4))
+			break;
+		net_restart(net, node->index, pick(2));
+		count_live();
+		break;
+	}
+}
+
 static void turn(void)
 {
 	struct net_node *node = &net->nodes[pick(NET_NODES)];
@@ -196,45 +263,44 @@ static void turn(void)
 
 	switch (pick(16)) {
 	case 0:
-		if (live < CROWD && net_end_new(node))
-			live++;
-		break;
 	case 1:
+		e = live < CROWD ? net_end_new(node) : NULL;
+		live += e != NULL;
+		if (e && pick(4))
+			call(e);
+		break;
 	case 2:
 	case 3:
+	case 4:
+	case 5:
 		e = some_end();
 		if (e)
 			call(e);
 		break;
-	case 4:
-		e = live > CROWD / 2 || !pick(3) ? some_end() : NULL;
+	case 6:
+		e = live > CROWD / 2 || !pick(8) ? some_end() : NULL;
 		if (e)
 			finish(e);
 		break;
-	case 5:
-		if (pick(2))
-			net_deafen(node);
-		else
-			net_listen(node);
-		break;
-	case 6:
-		net_run_for(net, forge_random(&forge) % (pick(8) ? 20 * VB_MSEC : 100 * VB_SEC));
-		break;
 	case 7:
-		if (!pick(8)) {
-			vb_cm_gone(node->cm, by_chance, NULL, net->now);
-		} else if (!pick(16)) {
-			net_restart(net, node->index, pick(2));
-			count_live();
-		}
+		net_listen(node);
 		break;
 	case 8:
-		net_step(net);
+		if (!pick(4))
+			upheaval(node);
+		break;
+	case 9:
+	case 10:
+	case 11:
+	case 12:
+		net_run_for(net, forge_random(&forge) % (25 * VB_MSEC));
 		break;
 	default:
 		hear();
 		break;
 	}
+	if (!pick(4))
+		sweep();
 }
 
 static void check_nothing_is_left(void)
