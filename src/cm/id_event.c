@@ -213,7 +213,7 @@ static bool request(struct vb_cm_conn *c, const struct vb_cm_event *e)
 	c->user = id;
 	announce(id, &r, it);
 	if (!sidr) /* the program may take its time */
-		(void)vb_cm_mra(c, VB_CM_MRA_CODE, now);
+		(void)vb_cm_mra(c, VB_CM_MRA_CODE | VB_CM_MRA_LAZY, now);
 	return true;
 }
 

@@ -164,7 +164,7 @@ static void a_process_dies_before_it_answers(void **state)
 	two_listen(&t, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2", 0);
 	t.client = two_resolve(t.here, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2");
 	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
-	below_settle(); /* the MRA has said who has it */
+	below_settle(); /* the program there has not answered, so only the port says who has it */
 	vb_cm_ids_peer_gone(below_device(0), below_device(1)->number);
 	assert_int_equal(below_next(t.here, RDMA_CM_EVENT_REJECTED).status, VB_CM_REJ_CONSUMER);
 	two_end(&t);
