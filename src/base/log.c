@@ -24,6 +24,8 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static enum vb_log_place place;
 static enum vb_log_level limit;
 
+static _Atomic(void (*)(const char *)) ear; /* vb_log_also() */
+
 /* What was refused lately, by a hash of call and sentence. */
 static struct vb_lock recent_lock;
 static struct {
@@ -117,10 +119,25 @@ static bool shown(enum vb_log_level level)
 	return place != VB_LOG_NOWHERE && level <= limit;
 }
 
-/* The history wants what tells of failures, the log whatever it was asked for. */
+/* The history, and who listens, want what tells of failures, the log whatever it was asked for. */
 static bool remembered(enum vb_log_level level)
 {
-	return level <= VB_LOG_WARN && vb_history_kept();
+	return level <= VB_LOG_WARN &&
+	       (vb_history_kept() || atomic_load_explicit(&ear, memory_order_relaxed));
+}
+
+static void hear(const char *sentence)
+{
+	void (*heard)(const char *) = atomic_load(&ear);
+
+	if (heard)
+		heard(sentence);
+}
+
+void vb_log_also(void (*heard)(const char *sentence), void (*written)(void))
+{
+	vb_log_set_other(written);
+	atomic_store(&ear, heard);
 }
 
 bool vb_log_wanted(enum vb_log_level level)
@@ -136,8 +153,10 @@ static void say(enum vb_log_level level, const char *name, const char *fmt, va_l
 	char line[LINE];
 
 	vsnprintf(line, sizeof line, fmt, ap);
-	if (remembered(level))
+	if (remembered(level)) {
 		vb_history_note(name, 0, line);
+		hear(line);
+	}
 	if (shown(level))
 		keep(place, line);
 	errno = err;
@@ -205,8 +224,11 @@ int vb_refuse(int err, const char *call, const char *fmt, ...)
 	va_end(ap);
 	vb_text_add(&t, "%s: %s (%s)", call, sentence, name ? name : "?");
 	vb_history_note(call, err, whole);
-	if (shown(VB_LOG_WARN) && is_news(vb_text_hash(call, sentence)))
-		keep(place, whole);
+	if ((shown(VB_LOG_WARN) || atomic_load(&ear)) && is_news(vb_text_hash(call, sentence))) {
+		hear(whole);
+		if (shown(VB_LOG_WARN))
+			keep(place, whole);
+	}
 	errno = saved;
 	return err;
 }

@@ -15,6 +15,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "base/lock.h"
 
@@ -28,13 +29,20 @@ void vb_log(enum vb_log_level level, const char *fmt, ...) __attribute__((format
  * history. */
 void vb_log_reason(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Whether lines wait to be written.  Read at each call of the program, so it changes with lines only. */
-extern _Atomic bool vb_log_waits;
+/* What waits to be written, as bits.  Read at each call of the program, so it changes with what waits only.
+ */
+enum { VB_LOG_LINES = 1, VB_LOG_OTHER = 2 };
+extern _Atomic uint8_t vb_log_waits;
 
 static inline bool vb_log_left(void)
 {
 	return vb_unlikely(atomic_load_explicit(&vb_log_waits, memory_order_relaxed));
 }
+
+/* Somebody else who writes where the log does (hca/capture_file.c).  heard() is given each sentence that
+ * tells of a failure, whatever the log is set to, and whatever locks are held; written() is called by
+ * vb_log_write() while VB_LOG_OTHER is set in vb_log_waits, which he sets and clears. */
+void vb_log_also(void (*heard)(const char *sentence), void (*written)(void));
 
 /* Writes the lines that wait, as far as they are taken now; for threads that hold no lock.  Never blocks, is
  * no cancellation point, leaves errno as it was. */

@@ -41,7 +41,8 @@ struct line {
 	char text[VB_LOG_LINE];
 };
 
-_Atomic bool vb_log_waits; /* who changes it holds `lock`; it is read without */
+_Atomic uint8_t vb_log_waits; /* who changes VB_LOG_LINES holds `lock`; it is read without */
+static _Atomic(void (*)(void)) other;
 
 static struct vb_lock lock; /* guards what follows; a leaf, held over memory accesses only */
 static struct line lines[LINES];
@@ -53,6 +54,16 @@ static _Atomic bool writing;   /* a thread is in write_all() */
 static _Atomic uint64_t again; /* no attempt before; the writer stores it */
 static char path[4096];	       /* constant once there is a line for it */
 static bool path_failed;       /* it was said that the file cannot be opened; the writer's */
+
+void vb_log_set_other(void (*written)(void))
+{
+	atomic_store(&other, written);
+}
+
+static bool lines_wait(void)
+{
+	return atomic_load(&vb_log_waits) & VB_LOG_LINES;
+}
 
 void vb_log_set_path(const char *to)
 {
@@ -80,14 +91,14 @@ void vb_log_keep(enum vb_log_place place, const char *text, size_t length)
 		lost++;
 		lost_place = place;
 	}
-	atomic_store(&vb_log_waits, true);
+	atomic_fetch_or(&vb_log_waits, VB_LOG_LINES);
 	vb_lock_give(&lock);
 }
 
 void vb_log_out_forked(void)
 {
 	first = count = lost = 0;
-	atomic_store(&vb_log_waits, false);
+	atomic_fetch_and(&vb_log_waits, (uint8_t)~VB_LOG_LINES);
 	atomic_store(&again, 0);
 	atomic_store(&writing, false); /* its holder may not exist any more, nor the lock's */
 	vb_lock_give(&lock);
@@ -105,7 +116,7 @@ static struct line *next(void)
 		l = &lines[first];
 	} else {
 		first = 0; /* few of the pages are ever touched */
-		atomic_store(&vb_log_waits, false);
+		atomic_fetch_and(&vb_log_waits, (uint8_t)~VB_LOG_LINES);
 	}
 	vb_lock_give(&lock);
 	return l;
@@ -225,10 +236,11 @@ static bool write_all(void)
 void vb_log_write(void)
 {
 	int err = errno, cancel, yields = 0;
+	void (*writes)(void) = atomic_load(&other);
 	bool all = true;
 
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); /* not while `writing` is ours */
-	while (all && atomic_load(&vb_log_waits) && vb_now() >= atomic_load(&again)) {
+	while (all && lines_wait() && vb_now() >= atomic_load(&again)) {
 		/* The exchanges order this: who finds it taken has left its line before, and whoever has it
 		 * sees that line after giving it back. */
 		if (atomic_exchange(&writing, true)) {
@@ -241,6 +253,8 @@ void vb_log_write(void)
 		atomic_store(&again, all ? 0 : vb_now() + AGAIN);
 		atomic_exchange(&writing, false);
 	}
+	if (writes && atomic_load(&vb_log_waits) & VB_LOG_OTHER)
+		writes();
 	pthread_setcancelstate(cancel, &cancel);
 	errno = err;
 }
@@ -252,12 +266,12 @@ static __attribute__((destructor)) void flush(void)
 	static const struct timespec nap = {.tv_nsec = 1000000};
 	uint64_t until = vb_now() + EXIT_FOR;
 
-	while (atomic_load(&vb_log_waits) && vb_now() < until) {
+	while (lines_wait() && vb_now() < until) {
 		if (vb_lock_try(&lock)) {
 			vb_lock_give(&lock);
 			atomic_store(&again, 0);
 			vb_log_write();
-			if (!atomic_load(&vb_log_waits))
+			if (!lines_wait())
 				return;
 		}
 		nanosleep(&nap, NULL);

@@ -15,6 +15,9 @@ void vb_log_set_path(const char *path);
  * lock. */
 void vb_log_keep(enum vb_log_place place, const char *line, size_t length);
 
+/* The one of vb_log_also(), NULL: nobody. */
+void vb_log_set_other(void (*written)(void));
+
 /* In a child of fork(): the parent's lines are the parent's to write. */
 void vb_log_out_forked(void);
 

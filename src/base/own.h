@@ -20,6 +20,8 @@ struct vb_own {
 
 struct vb_own vb_own_of(int fd);
 bool vb_own_is(const struct vb_own *o, int fd); /* no cancellation point; leaves errno as it was */
+/* Moves a new descriptor to a number that a program does not reach, where there are as many; returns it. */
+int vb_own_high(int fd);
 /* Closes it if it is ours; a number that is not, -1 say, is left alone. */
 void vb_own_close(const struct vb_own *o, int fd);
 

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -31,6 +32,7 @@ enum { BUFFER = 65536, NAME = 64, PATH = 4096 };
 struct vb_pcapng {
 	int fd; /* -1: none */
 	struct vb_own own;
+	bool alone;
 	int err; /* why nothing is written any more, 0: it is */
 	uint32_t snap, files, file;
 	uint64_t file_size, size; /* of the present file, with what is in the buffer */
@@ -178,11 +180,19 @@ static int open_file(struct vb_pcapng *w, bool fresh)
 	    0666);
 	if (w->fd < 0)
 		return errno;
+	w->fd = vb_own_high(w->fd);
 	w->own = vb_own_of(w->fd);
 	if (fstat(w->fd, &st) || !S_ISREG(st.st_mode)) {
 		close(w->fd);
 		w->fd = -1;
 		return EINVAL;
+	}
+	/* It ends with the descriptor, that is with the process at the latest.  Where the file system knows
+	 * no such locks there is nothing to wait for. */
+	if (w->alone && flock(w->fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) {
+		close(w->fd);
+		w->fd = -1;
+		return EBUSY;
 	}
 	w->size = (uint64_t)st.st_size;
 	put_beginning(w);
@@ -216,6 +226,7 @@ int vb_pcapng_open(struct vb_pcapng **out, const struct vb_pcapng_cfg *cfg)
 	if (!w)
 		return ENOMEM;
 	w->buffer = malloc(BUFFER);
+	w->alone = cfg->alone;
 	w->snap = cfg->snap;
 	w->files = cfg->files;
 	w->file_size = cfg->file_size;

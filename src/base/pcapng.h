@@ -24,6 +24,7 @@ struct vb_pcapng_cfg {
 	const char *application; /* who writes */
 	uint32_t snap;		 /* bytes kept of a packet; 0: all */
 	bool fresh;		 /* what the file has is removed; else it is appended to */
+	bool alone;		 /* not while another process writes to it by such a writer: EBUSY then */
 	/* A ring: `files` of `file_size` bytes at most, PATH.0 and so on, the oldest being written anew.  0:
 	 * one file of any size, PATH. */
 	uint32_t files;
@@ -34,8 +35,8 @@ enum { VB_PCAPNG_COMMENT = 1024 }; /* bytes of a comment; the rest is cut */
 #define VB_PCAPNG_SMALLEST 65536   /* least file_size of a ring */
 
 /* Opens the file, or the first of the ring, and writes its beginning; one descriptor.  EINVAL: a ring's size
- * is too small, or the path leads to no regular file; ENOMEM, or what open() and write() say.  Pairs with
- * vb_pcapng_close(), which flushes. */
+ * is too small, or the path leads to no regular file; EBUSY; ENOMEM, or what open() and write() say.  Pairs
+ * with vb_pcapng_close(), which flushes. */
 int vb_pcapng_open(struct vb_pcapng **out, const struct vb_pcapng_cfg *cfg);
 int vb_pcapng_close(struct vb_pcapng *w);
 /* One packet: `len` bytes, of which `kept` are at `frame` and no more than the snap length goes to the file;

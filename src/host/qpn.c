@@ -1,20 +1,16 @@
 /* Adapter numbers, and the QP and SRQ numbers that they make. */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/fault.h"
 #include "base/log.h"
 #include "host/private.h"
-
-enum { HIGH = 1024 };
 
 static bool usable(uint32_t qpn)
 {
@@ -63,27 +59,12 @@ static uint32_t first_try(void)
 	return n;
 }
 
-/* Moves a socket to a descriptor number that a program does not reach (own.c), where there are as many. */
-static int high(int fd)
-{
-	struct rlimit r;
-	int up;
-
-	if (fd < 0 || getrlimit(RLIMIT_NOFILE, &r))
-		return fd;
-	up = fcntl(fd, F_DUPFD_CLOEXEC, (int)(r.rlim_cur < HIGH ? r.rlim_cur : HIGH) / 2);
-	if (up < 0)
-		return fd;
-	close(fd);
-	return up;
-}
-
 /* A listening socket on the first number that is free. */
 static int bind_some(int *sock, uint32_t *number)
 {
 	struct sockaddr_un sa;
 	socklen_t len;
-	int err, fd = high(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+	int err, fd = vb_own_high(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 
 	if (fd < 0)
 		return errno;

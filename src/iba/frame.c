@@ -132,39 +132,76 @@ static uint16_t udp6_checksum(const uint8_t *ip, const uint8_t *udp, size_t len)
 	return sum ? (uint16_t)sum : 0xffff;
 }
 
-size_t vb_frame_put(uint8_t to[VB_FRAME_MAX], const struct vb_frame_ends *e, const struct vb_pkt *p)
+/* Where the parts of a frame stand. */
+struct parts {
+	uint8_t *ip, *udp, *hdr, *payload;
+	size_t ip_len, hdr_len, len; /* len: of the payload, with its padding */
+};
+
+/* All before the payload, without checksums. */
+static void put_headers(struct parts *f, uint8_t *to, const struct vb_frame_ends *e, struct vb_pkt *p)
 {
-	struct vb_pkt q = *p;
 	struct vb_grh g = {.sgid = e->sgid, .dgid = e->dgid, .word = e->word};
 	bool ipv4 = vb_grh_is_ipv4(&g);
-	size_t ip_len = ipv4 ? IPV4_LEN : IPV6_LEN, hdr_len, len;
-	uint8_t grh[VB_GRH_LEN], *ip = to + VB_ETHER_LEN, *udp = ip + ip_len, *hdr = udp + VB_UDP_LEN,
-				 *payload;
+	uint8_t grh[VB_GRH_LEN];
+
+	if (!(vb_opcodes[p->opcode].bits & VB_OP_PAYLOAD))
+		p->payload_len = 0;
+	vb_assert(p->payload_len <= VB_FRAME_PAYLOAD);
+	p->pad = -p->payload_len & 3;
+	f->ip_len = ipv4 ? IPV4_LEN : IPV6_LEN;
+	f->ip = to + VB_ETHER_LEN;
+	f->udp = f->ip + f->ip_len;
+	f->hdr = f->udp + VB_UDP_LEN;
+	f->hdr_len = vb_pkt_encode(f->hdr, p);
+	f->payload = f->hdr + f->hdr_len;
+	f->len = p->payload_len + p->pad;
+	put16(put_mac(put_mac(to, e->dgid, ipv4), e->sgid, ipv4), ipv4 ? TYPE_IPV4 : TYPE_IPV6);
+	g.length = (uint32_t)(f->hdr_len + f->len);
+	vb_grh_put(grh, &g);
+	memcpy(f->ip, grh + VB_GRH_LEN - f->ip_len, f->ip_len);
+	put16(f->udp, vb_frame_port(e->word, e->src_qpn, p->qpn));
+	put16(f->udp + 2, VB_ROCE_PORT);
+	put16(f->udp + 4, (uint16_t)(VB_UDP_LEN + f->hdr_len + f->len + VB_ICRC_LEN));
+	put16(f->udp + 6, 0); /* over IPv4 there need not be one (RFC 768), and adapters send none */
+}
+
+size_t vb_frame_cut(uint8_t to[VB_FRAME_MAX], const struct vb_frame_ends *e, const struct vb_pkt *p,
+		    size_t most, size_t *len)
+{
+	struct vb_pkt q = *p;
+	size_t kept, whole;
+	struct parts f;
 	uint32_t sum;
 
-	q.payload_len = vb_opcodes[p->opcode].bits & VB_OP_PAYLOAD ? p->payload_len : 0;
-	vb_assert(q.payload_len <= VB_FRAME_PAYLOAD);
-	q.pad = -q.payload_len & 3;
-	hdr_len = vb_pkt_encode(hdr, &q);
-	payload = hdr + hdr_len;
-	len = q.payload_len + q.pad;
-	memset(payload, 0, len);
+	put_headers(&f, to, e, &q);
+	whole = (size_t)(f.payload - to) + f.len + VB_ICRC_LEN;
+	*len = whole;
+	kept = whole <= most ? f.len : most <= (size_t)(f.payload - to) ? 0 : most - (size_t)(f.payload - to);
+	if (kept > f.len)
+		kept = f.len;
+	memset(f.payload, 0, kept);
 	if (q.payload)
-		memcpy(payload, q.payload, q.payload_len);
-	put16(put_mac(put_mac(to, e->dgid, ipv4), e->sgid, ipv4), ipv4 ? TYPE_IPV4 : TYPE_IPV6);
-	g.length = (uint32_t)(hdr_len + len);
-	vb_grh_put(grh, &g);
-	memcpy(ip, grh + VB_GRH_LEN - ip_len, ip_len);
-	put16(udp, vb_frame_port(e->word, e->src_qpn, p->qpn));
-	put16(udp + 2, VB_ROCE_PORT);
-	put16(udp + 4, (uint16_t)(VB_UDP_LEN + hdr_len + len + VB_ICRC_LEN));
-	put16(udp + 6, 0); /* over IPv4 there need not be one (RFC 768), and adapters send none */
-	sum = htole32(vb_frame_icrc(ip, ip_len, udp, hdr, hdr_len, payload, len));
-	memcpy(payload + len, &sum, sizeof(sum));
-	len = (size_t)(payload - udp) + len + VB_ICRC_LEN;
-	if (!ipv4)
-		put16(udp + 6, udp6_checksum(ip, udp, len));
-	return (size_t)(udp - to) + len;
+		memcpy(f.payload, q.payload, kept < q.payload_len ? kept : q.payload_len);
+	if (whole > most) {
+		if (f.ip_len == IPV6_LEN)
+			put16(f.udp + 6, 0xffff);
+		kept += (size_t)(f.payload - to);
+		return kept < most ? kept : most;
+	}
+	sum = htole32(vb_frame_icrc(f.ip, f.ip_len, f.udp, f.hdr, f.hdr_len, f.payload, f.len));
+	memcpy(f.payload + f.len, &sum, sizeof(sum));
+	if (f.ip_len == IPV6_LEN)
+		put16(f.udp + 6,
+		      udp6_checksum(f.ip, f.udp, (size_t)(f.payload - f.udp) + f.len + VB_ICRC_LEN));
+	return whole;
+}
+
+size_t vb_frame_put(uint8_t to[VB_FRAME_MAX], const struct vb_frame_ends *e, const struct vb_pkt *p)
+{
+	size_t len;
+
+	return vb_frame_cut(to, e, p, VB_FRAME_MAX, &len);
 }
 
 size_t vb_frame_note(uint8_t to[VB_FRAME_MAX], const char *text)

@@ -37,6 +37,12 @@ struct vb_frame_ends {
  * many zeros.  What p says of processes of one host (placed, mgid, loan) is no part of it. */
 size_t vb_frame_put(uint8_t to[VB_FRAME_MAX], const struct vb_frame_ends *e, const struct vb_pkt *p);
 
+/* The same for a capture that keeps `most` bytes.  Where the frame is longer, which *len says all the same,
+ * only what is kept of the payload is read, so nobody knows its ICRC; UDP's checksum, which IPv6 wants, is
+ * then one that says nothing, 0xffff.  Returns what is kept; all headers are written. */
+size_t vb_frame_cut(uint8_t to[VB_FRAME_MAX], const struct vb_frame_ends *e, const struct vb_pkt *p,
+		    size_t most, size_t *len);
+
 /* The ICRC (A17.3.3; 7.8.1) as it is stored, its first byte in the lowest bits: of an IPv4 header without
  * options (`ip_len` 20) or an IPv6 header (40), UDP's, the transport headers, BTH first, and the payload with
  * its padding. */

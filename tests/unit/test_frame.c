@@ -529,26 +529,99 @@ static void forked(void **state)
 	assert_int_equal(walk(path), 1);
 }
 
+/* The descriptor by which this process writes to the file. */
+static int writers(void)
+{
+	char name[64], to[128];
+	ssize_t n;
+
+	for (int fd = 3; fd < 1024; fd++) {
+		snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+		n = readlink(name, to, sizeof to - 1);
+		if (n > 0 && (size_t)n == strlen(path) && !memcmp(to, path, (size_t)n))
+			return fd;
+	}
+	return -1;
+}
+
 /* The program has closed the descriptor, and its number is a file of its own. */
 static void closed(void **state)
 {
-	int next = dup(0), fd;
 	struct vb_pcapng *w;
 	struct stat st;
+	int next, fd;
 
 	(void)state;
-	close(next);
 	w = writer((struct vb_pcapng_cfg){.fresh = true});
-	close(next);
+	next = writers();
+	assert_true(next > 2);
 	fd = memfd_create("mine", 0);
-	assert_int_equal(fd, next);
+	assert_int_equal(dup2(fd, next), next);
 	assert_int_equal(vb_pcapng_packet(w, 0, bytes, 100, 100, NULL), 0);
 	assert_int_equal(vb_pcapng_flush(w), EIO);
 	assert_int_equal(vb_pcapng_lost(w), 1);
 	assert_int_equal(vb_pcapng_close(w), EIO);
-	assert_int_equal(fstat(fd, &st), 0);
+	assert_int_equal(fstat(next, &st), 0);
 	assert_int_equal(st.st_size, 0);
+	close(next);
 	close(fd);
+}
+
+/* One that is to be alone finds the other; one that is gone is in nobody's way. */
+static void alone(void **state)
+{
+	struct vb_pcapng_cfg cfg = {.path = path, .interface = "eth", .application = "test 1", .alone = true};
+	struct vb_pcapng *first, *second;
+	int status;
+	pid_t pid;
+
+	(void)state;
+	pid = fork();
+	if (!pid) {
+		if (!vb_pcapng_open(&first, &cfg))
+			raise(SIGKILL);
+		_exit(1);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFSIGNALED(status));
+	assert_int_equal(vb_pcapng_open(&first, &cfg), 0);
+	assert_int_equal(vb_pcapng_open(&second, &cfg), EBUSY);
+	assert_int_equal(vb_pcapng_close(first), 0);
+	assert_int_equal(vb_pcapng_open(&second, &cfg), 0);
+	assert_int_equal(vb_pcapng_close(second), 0);
+	assert_int_equal(walk(path), 0);
+}
+
+/* Where a frame is longer than what is kept of it, nothing behind that is read, and its length is told. */
+static void cut(void **state)
+{
+	const struct vb_frame_ends v4 = {.sgid = vb_gid_of(v4_from), .dgid = vb_gid_of(v4_to)};
+	const struct vb_frame_ends v6 = {.sgid = vb_gid_of(v6_from), .dgid = vb_gid_of(v6_group)};
+	struct vb_pkt p = {
+	    .opcode = VB_FAMILY_RC | VB_SEND_ONLY, .payload = bytes, .payload_len = 1023, .pkey = 0xffff};
+	uint8_t whole[VB_FRAME_MAX], to[VB_FRAME_MAX];
+	size_t len, n;
+
+	(void)state;
+	n = vb_frame_put(whole, &v4, &p);
+	assert_int_equal(n, 14 + 20 + 8 + 12 + 1024 + 4);
+	assert_int_equal(vb_frame_cut(to, &v4, &p, n, &len), n);
+	assert_int_equal(len, n);
+	assert_memory_equal(to, whole, n);
+	for (size_t most = 0; most < n; most += 3) {
+		memset(to, 0xee, sizeof to);
+		assert_int_equal(vb_frame_cut(to, &v4, &p, most, &len), most < n - 4 ? most : n - 4);
+		assert_int_equal(len, n);
+		assert_memory_equal(to, whole, most < n - 4 ? most : n - 4);
+		assert_int_equal(to[most < 54 ? 54 : most < n - 4 ? most : n - 4], 0xee);
+	}
+	assert_int_equal(vb_frame_cut(to, &v6, &p, 200, &len), 200);
+	assert_int_equal(len, n + 20);
+	assert_true(to[60] == 0xff && to[61] == 0xff);
+	/* what has no payload is none, whatever comes with it */
+	p.opcode = VB_FAMILY_RC | VB_ACK;
+	assert_int_equal(vb_frame_cut(to, &v4, &p, 200, &len), 62);
+	assert_int_equal(len, 62);
 }
 
 int main(void)
@@ -572,6 +645,8 @@ int main(void)
 	    cmocka_unit_test_setup_teardown(no_more_room, temporary, remove_it),
 	    cmocka_unit_test_setup_teardown(forked, temporary, remove_it),
 	    cmocka_unit_test_setup_teardown(closed, temporary, remove_it),
+	    cmocka_unit_test_setup_teardown(alone, temporary, remove_it),
+	    cmocka_unit_test(cut),
 	};
 
 	return cmocka_run_group_tests_name("frame", tests, NULL, NULL);
