@@ -8,12 +8,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
 #include "elf.h"
+#include "hca/capture_file.h"
 #include "host/devices.h"
 #include "iba/profile.h"
 #include "loader.h"
@@ -42,6 +44,12 @@ static const struct setting {
      "whether WRITEs, READs and large SENDs may be carried out in the peer's memory (on is the default)"},
     {"ptrace", "on|off", "VERBENA_PTRACE",
      "whether Yama may be asked to let peers reach into memory (on is the default)"},
+    {"pcap", "FILE", "VERBENA_PCAP",
+     "write what crosses the wire to FILE, as pcapng for Wireshark; FILE begins anew"},
+    {"pcap-snap", "BYTES", "VERBENA_PCAP_SNAP",
+     "bytes of each packet that are kept: 384 (the default), 0: all"},
+    {"pcap-ring", "FILES:SIZE", "VERBENA_PCAP_RING",
+     "so many files of at most that size (64K, 10M, ...) for each process, the oldest overwritten"},
     {"vendor-id", "ID", "VERBENA_VENDOR_ID", "vendor_id of the device"},
     {"vendor-part-id", "ID", "VERBENA_VENDOR_PART_ID", "vendor_part_id of the device"},
 };
@@ -52,6 +60,7 @@ static const struct setting {
 
 struct run {
 	bool no_view;
+	bool pcap;	     /* the option, not just the variable */
 	char **program;	     /* its argv; NULL: none given */
 	char lib[PATH_MAX];  /* directory of our libraries */
 	char path[PATH_MAX]; /* the program's file */
@@ -61,8 +70,10 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 {
 	struct run *r = state->input;
 
-	if (key >= KEY_SETTING && key < KEY_SETTING + (int)SETTINGS)
+	if (key >= KEY_SETTING && key < KEY_SETTING + (int)SETTINGS) {
+		r->pcap |= !strcmp(settings[key - KEY_SETTING].env, "VERBENA_PCAP");
 		return setenv(settings[key - KEY_SETTING].env, arg, 1) ? errno : 0;
+	}
 	switch (key) {
 	case KEY_NO_VIEW:
 		r->no_view = true;
@@ -393,6 +404,65 @@ static bool check_log(void)
 	return true;
 }
 
+/* The capture is the first process's to write, wherever that runs by then. */
+static bool make_pcap_absolute(void)
+{
+	const char *name = getenv("VERBENA_PCAP");
+	char dir[PATH_MAX], *path;
+	bool ok;
+
+	if (*name == '/')
+		return true;
+	if (!getcwd(dir, sizeof(dir)) || asprintf(&path, "%s/%s", dir, name) < 0)
+		return false;
+	ok = !setenv("VERBENA_PCAP", path, 1);
+	free(path);
+	return ok;
+}
+
+/* Whether the file can be written; with the option it begins anew, unless a capture is being written to it.
+ */
+static bool check_pcap_file(const struct run *r, const char *path)
+{
+	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666);
+	bool ok = false;
+	struct stat st;
+
+	if (fd < 0 || fstat(fd, &st))
+		vb_say("the capture %s cannot be written: %s", path, strerror(errno));
+	else if (!S_ISREG(st.st_mode))
+		vb_say("the capture %s is no ordinary file", path);
+	else if (r->pcap && flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+		vb_say("the capture %s is being written by a process; name another file, or wait for its end",
+		       path);
+	else if (r->pcap && ftruncate(fd, 0))
+		vb_say("the capture %s cannot be written: %s", path, strerror(errno));
+	else
+		ok = true;
+	if (fd >= 0)
+		close(fd);
+	return ok;
+}
+
+static bool check_pcap(const struct run *r)
+{
+	const char *path;
+	uint32_t files;
+
+	if (!getenv("VERBENA_PCAP") || !*getenv("VERBENA_PCAP"))
+		return true;
+	if (!make_pcap_absolute()) {
+		vb_say("VERBENA_PCAP: %s", strerror(errno));
+		return false;
+	}
+	if (vb_capture_wrong()) {
+		vb_say("%s", vb_capture_wrong());
+		return false;
+	}
+	path = vb_capture_path(&files);
+	return files || check_pcap_file(r, path); /* those of a ring have the PIDs in their names */
+}
+
 int vb_run(int argc, char **argv)
 {
 	struct run r = {0};
@@ -415,7 +485,7 @@ int vb_run(int argc, char **argv)
 		vb_say("the environment: %s", strerror(errno));
 		return VB_EXIT_SELF;
 	}
-	if (!check_log())
+	if (!check_log() || !check_pcap(&r))
 		return VB_EXIT_SELF;
 	status = check_program(&r);
 	if (status)

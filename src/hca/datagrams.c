@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "hca/capture.h"
 #include "hca/hca.h"
 #include "hca/owed.h"
 #include "hca/path.h"
@@ -65,7 +66,7 @@ static void attach(struct vb_dest *d)
 	p->rxq = lane->rxq;
 	p->pid = p->peer->pid;
 	p->nobody = false;
-	p->qp->transport->path(p, lane->out);
+	p->qp->transport->path(p, vb_capture_way(p->qp, p->peer, lane->out, false));
 }
 
 /* What waits for d goes out, if it can, or is left where progress finds it. */
@@ -155,10 +156,12 @@ void vb_datagrams_peer(struct vb_qp *qp, struct vb_peer *peer)
 static void detach(struct vb_dest *d)
 {
 	struct vb_path *p = &d->path;
+	struct vb_out *out = p->out;
 
 	vb_owe_no_more(p);
 	p->rxq = NULL;
 	p->qp->transport->path(p, NULL);
+	vb_capture_end(out);
 }
 
 static void let_go(struct vb_dest *d)
@@ -197,6 +200,8 @@ void vb_datagrams_close(struct vb_qp *qp)
 		detach(d);
 		let_go(d);
 	}
+	vb_capture_end(qp->dests->kept);
+	qp->dests->kept = NULL;
 }
 
 static bool waits(struct vb_qp *qp)

@@ -8,6 +8,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "hca/capture.h"
 #include "hca/hca.h"
 #include "hca/all.h"
 #include "hca/owed.h"
@@ -267,7 +268,7 @@ static struct vb_lane *lane_to(struct vb_qp *qp, uint32_t peer)
 
 static struct vb_out *way(struct vb_qp *qp, uint32_t peer)
 {
-	return lane_to(qp, peer)->out;
+	return vb_capture_group(qp, vb_peer_at(vb_qp_adapter(qp), peer), lane_to(qp, peer)->out);
 }
 
 static void blocked(struct vb_dest *d, uint32_t peer)

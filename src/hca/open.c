@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/pages.h"
+#include "hca/capture_file.h"
 #include "hca/direct.h"
 #include "hca/forward.h"
 #include "hca/gsi.h"
@@ -45,6 +46,7 @@ int vb_hca_open(struct vb_hca **out, uint32_t device, enum vb_open_step *step,
 
 	if (!h)
 		return ENOMEM;
+	vb_capture_begin();
 	vb_list_init(&h->timed);
 	vb_list_init(&h->asked);
 	vb_list_init(&h->unsaid);

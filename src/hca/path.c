@@ -1,5 +1,6 @@
 #include "hca/path.h"
 
+#include "hca/capture.h"
 #include "hca/datagrams.h"
 #include "hca/direct.h"
 #include "hca/hca.h"
@@ -93,7 +94,7 @@ void vb_path_attach(struct vb_path *p)
 	p->pid = peer->pid;
 	vb_direct_attach(p);
 	if (!p->out && vb_path_is_connected(p))
-		p->qp->transport->path(p, lane->out);
+		p->qp->transport->path(p, vb_capture_way(p->qp, peer, lane->out, true));
 	find_nobody(p);
 	vb_direct_show(p->qp);
 	/* A request over there may wait for this queue pair to be connected: its process looks again. */
@@ -103,10 +104,13 @@ void vb_path_attach(struct vb_path *p)
 
 void vb_path_detach(struct vb_path *p)
 {
+	struct vb_out *out = p->out;
+
 	vb_lock_assert_held(&p->qp->lock);
 	vb_owe_no_more(p);
 	p->rxq = NULL;
 	p->qp->transport->path(p, NULL);
+	vb_capture_end(out);
 	p->mem = NULL;
 	p->peer_qp = NULL;
 	vb_direct_show(p->qp);

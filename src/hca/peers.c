@@ -1,5 +1,6 @@
 #include "hca/peers.h"
 
+#include "hca/capture.h"
 #include "hca/datagrams.h"
 #include "hca/direct.h"
 #include "hca/forward.h"
@@ -13,8 +14,12 @@
 #include "iba/profile.h"
 #include "transport/transport.h"
 
-static void open_rxq(struct vb_hca *h, uint32_t index, struct vb_rxq *r)
+static void open_rxq(const struct vb_peer *peer, uint32_t lane)
 {
+	struct vb_hca *h = vb_hca(peer->adapter);
+	struct vb_rxq *r = peer->lanes[lane].rxq;
+	uint32_t index = peer->index * VB_LANES + lane;
+
 	vb_lock_take(&r->rx);
 	r->adapter = h->adapter;
 	r->index = index;
@@ -23,6 +28,7 @@ static void open_rxq(struct vb_hca *h, uint32_t index, struct vb_rxq *r)
 	atomic_store_explicit(&r->waits, false, memory_order_relaxed);
 	r->quiet = r->unflushed = r->budget = 0;
 	r->acks = NULL;
+	r->kept = vb_capture_from(peer);
 	atomic_store_explicit(&h->rxqs[index], r, memory_order_release); /* pairs with vb_hca_rxq_at() */
 	if (index >= vb_hca_rxq_count(h))
 		atomic_store_explicit(&h->nrxqs, index + 1, memory_order_release); /* vb_hca_rxq_count() */
@@ -34,7 +40,7 @@ static void open_rxq(struct vb_hca *h, uint32_t index, struct vb_rxq *r)
 void vb_hca_open_lanes(struct vb_peer *peer)
 {
 	for (uint32_t i = 0; i < peer->nlanes; i++)
-		open_rxq(vb_hca(peer->adapter), peer->index * VB_LANES + i, peer->lanes[i].rxq);
+		open_rxq(peer, i);
 }
 
 /* All QPs of the adapter, in turn; *at begins at 0.  The caller holds r->rx of some queue, so that none goes

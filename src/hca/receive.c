@@ -7,6 +7,7 @@
 
 #include "base/fault.h"
 #include "base/log.h"
+#include "hca/capture.h"
 #include "hca/datagrams.h"
 #include "hca/direct.h"
 #include "hca/gsi.h"
@@ -136,26 +137,50 @@ static __attribute__((noinline)) void deliver_to_group(struct delivery *d, const
 	}
 }
 
+/* Reads a packet whole: NULL, or what is wrong with it. */
+static inline __attribute__((always_inline)) const char *
+read_packet(struct delivery *d, const struct vb_arrival *in, struct vb_pkt *p)
+{
+	const char *wrong = vb_pkt_decode(p, in->b.bytes, in->b.hdr_len, in->payload_len);
+
+	if (vb_unlikely(wrong != NULL))
+		return wrong;
+	p->payload = in->payload;
+	p->placed = in->b.flags & VB_BRIEF_PLACED;
+	p->path_mtu = in->b.flags / VB_BRIEF_MTU & VB_BRIEF_MTUS;
+	if (vb_unlikely(in->b.flags & VB_BRIEF_LENT) && (wrong = vb_loan_decode(&d->loan, p)))
+		return wrong;
+	p->source = in->source;
+	p->grh = in->b.ack;
+	return NULL;
+}
+
+/* For a capture, before the packet is taken in. */
+static __attribute__((cold, noinline)) void keep(struct delivery *d, const struct vb_arrival *in)
+{
+	struct vb_pkt p;
+
+	if (read_packet(d, in, &p))
+		return;
+	if (VB_FAMILY(p.opcode) != VB_FAMILY_UD) {
+		if (hold(d, p.qpn, in->source))
+			vb_capture_in(d->qp, &p, in->b.ack);
+	} else if (d->rxq->kept != VB_KEPT_OWN) {
+		vb_capture_datagram(d->rxq->adapter, &p);
+	}
+}
+
 /* Any packet. */
 static __attribute__((noinline)) void deliver_any(struct delivery *d, const struct vb_arrival *in)
 {
 	const char *wrong;
 	struct vb_pkt p;
 
-	wrong = vb_pkt_decode(&p, in->b.bytes, in->b.hdr_len, in->payload_len);
+	wrong = read_packet(d, in, &p);
 	if (vb_unlikely(wrong != NULL)) {
 		say_dropped(in, wrong);
 		return;
 	}
-	p.payload = in->payload;
-	p.placed = in->b.flags & VB_BRIEF_PLACED;
-	p.path_mtu = in->b.flags / VB_BRIEF_MTU & VB_BRIEF_MTUS;
-	if (vb_unlikely(in->b.flags & VB_BRIEF_LENT) && (wrong = vb_loan_decode(&d->loan, &p))) {
-		say_dropped(in, wrong);
-		return;
-	}
-	p.source = in->source;
-	p.grh = in->b.ack;
 	if (p.mgid) {
 		deliver_to_group(d, &p);
 		return;
@@ -195,8 +220,10 @@ static bool sender_sleeps(const struct vb_rxq *r)
 	return word && atomic_load_explicit(word, memory_order_seq_cst) == VB_ASLEEP;
 }
 
-/* Takes in up to `budget` packets; *urgent: something must go out in this pass.  Returns how many came. */
-static __attribute__((noinline)) unsigned take_batch(struct vb_rxq *r, unsigned budget, bool *urgent)
+/* Takes in up to `budget` packets, which are kept for a capture or not; *urgent: something must go out in
+ * this pass. Returns how many came. */
+static inline __attribute__((always_inline)) unsigned take(struct vb_rxq *r, unsigned budget, bool *urgent,
+							   bool kept)
 {
 	struct vb_arrival in __attribute__((aligned(16)));
 	struct delivery d;
@@ -209,6 +236,8 @@ static __attribute__((noinline)) unsigned take_batch(struct vb_rxq *r, unsigned 
 	d.bytes = d.passed = 0;
 	d.urgent = false;
 	while (n < budget && d.passed < PASS_BYTES && (got = r->ops->peek(r, &in)) > 0) {
+		if (kept)
+			keep(&d, &in);
 		deliver(&d, &in);
 		VB_FAULT_POINT("packet executed, not yet consumed; the QP and the ring are locked");
 		r->ops->next(r);
@@ -222,6 +251,17 @@ static __attribute__((noinline)) unsigned take_batch(struct vb_rxq *r, unsigned 
 		r->ops->rubbish(r);
 	}
 	return n;
+}
+
+static __attribute__((noinline)) unsigned take_batch(struct vb_rxq *r, unsigned budget, bool *urgent)
+{
+	return take(r, budget, urgent, false);
+}
+
+/* Apart, so that the other one costs what it did. */
+static __attribute__((cold, noinline)) unsigned take_kept(struct vb_rxq *r, unsigned budget, bool *urgent)
+{
+	return take(r, budget, urgent, true);
 }
 
 /* Takes in one packet that is brief and that its QP knows at first sight: it needs none of what a batch
@@ -254,7 +294,9 @@ static inline __attribute__((always_inline)) unsigned drain(struct vb_rxq *r)
 	bool urgent;
 
 	vb_lock_assert_held(&r->rx);
-	if (budget <= 1 && vb_likely(take_plain(r, &urgent)))
+	if (vb_unlikely(r->kept))
+		n = take_kept(r, budget ? budget : 1, &urgent);
+	else if (budget <= 1 && vb_likely(take_plain(r, &urgent)))
 		n = 1;
 	else
 		n = take_batch(r, budget ? budget : 1, &urgent);

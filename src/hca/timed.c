@@ -1,6 +1,7 @@
 #include "hca/timed.h"
 
 #include "base/clock.h"
+#include "hca/capture.h"
 #include "hca/datagrams.h"
 #include "hca/owed.h"
 #include "hca/path.h"
@@ -72,8 +73,10 @@ static void take_shown(struct vb_qp *qp)
 	if (!p->out || !p->out->carries_acks || !vb_path_is_connected(p))
 		return;
 	received = vb_peer_qp_received(p->peer, qp->dest_qpn);
-	if (received)
-		qp->transport->received(qp, received & VB_PSN_MASK);
+	if (!received)
+		return;
+	vb_capture_shown(qp, received & VB_PSN_MASK);
+	qp->transport->received(qp, received & VB_PSN_MASK);
 }
 
 /* Returns when to look again. */

@@ -328,6 +328,8 @@ void vb_peer_ring(struct vb_peer *peer);
  * or it is the link to oneself; nothing has been said then, and nobody calls when it can be.  Any thread. */
 enum { VB_TELL_MAX = 128 };
 bool vb_peer_tell(struct vb_peer *peer, uint8_t subject, const void *msg, size_t len, int fd);
+/* The GIDs of its port, VB_GID_TABLE of them, which may change; UP links only. */
+const uint8_t (*vb_peer_gids(const struct vb_peer *peer))[16];
 /* What the peer (also one that has just died) shows of this QP; NULL: it has no such number. */
 const struct vb_shown_qp *vb_peer_shown(const struct vb_peer *peer, uint32_t qpn);
 /* The state that the peer shows of the QP: 1 + enum ibv_qp_state, 0: no such QP. */

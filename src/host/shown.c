@@ -1,6 +1,11 @@
 /* What a peer shows of its queue pairs in its segment. */
 #include "host/private.h"
 
+const uint8_t (*vb_peer_gids(const struct vb_peer *peer))[16]
+{
+	return ((const struct vb_seg_head *)(const void *)peer->view)->gids;
+}
+
 const struct vb_shown_qp *vb_peer_shown(const struct vb_peer *peer, uint32_t qpn)
 {
 	const struct vb_seg_head *h = (const void *)peer->view;

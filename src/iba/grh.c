@@ -48,7 +48,8 @@ static void put_ipv6(uint8_t *to, const struct vb_grh *g)
 	memcpy(to + 24, &g->dgid, 16);
 }
 
-void vb_grh_put(uint8_t to[VB_GRH_LEN], const struct vb_grh *g)
+/* Inlined where datagrams are received, however many others call it. */
+inline __attribute__((always_inline)) void vb_grh_put(uint8_t to[VB_GRH_LEN], const struct vb_grh *g)
 {
 	if (vb_grh_is_ipv4(g))
 		put_ipv4(to, g);

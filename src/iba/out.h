@@ -11,6 +11,7 @@
 #include <string.h>
 
 struct vb_out;
+struct vb_swqe;
 
 #define VB_OUT_ACK 0x80000000u
 
@@ -74,6 +75,9 @@ struct vb_out {
 	bool carries_acks;	      /* a packet to a QP can bring an ACK for that QP along; set once */
 	bool places; /* direct placement: requests may be carried out past it, in the far end's memory; set
 			once */
+	/* Is told of that: the next n bytes of a request are in place, or its atomic is carried out, with
+	 * that original value, and it is not complete yet.  NULL: nobody wants to know; set once */
+	void (*past)(struct vb_out *o, const struct vb_swqe *w, uint32_t n, uint64_t orig);
 };
 
 /* vb_out_ops.send by the others, for a wire that has nothing faster. */

@@ -86,6 +86,7 @@ struct vb_rxq {
 	uint32_t quiet;	      /* looks of vb_hca_cool() since the last packet; under rx */
 	uint32_t unflushed;   /* packets taken in since owed ACKs were last sent; under rx */
 	uint32_t budget;      /* packets that the next look may take, see hca/receive.c; under rx */
+	uint32_t kept;	      /* enum vb_kept: whether what comes is kept for a capture; set before `open` */
 	struct vb_path *acks; /* one that owes no more than an ACK; under rx */
 	struct vb_adapter *adapter; /* set before `open` */
 	struct vb_lock owed_lock;   /* guards `owed` */

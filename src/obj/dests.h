@@ -68,6 +68,7 @@ struct vb_dests {
 	/* Multicast. */
 	bool no_echo; /* what this QP sends to its own group does not come to it; set once */
 	const struct vb_group_ops *group; /* set once */
+	struct vb_out *kept;	 /* hca/capture.c's, in front of what group->way() finds; NULL: none */
 	struct vb_targets left;	 /* who has not got the request yet that waits first at VB_DEST_GROUP */
 	struct vb_targets stuck; /* of VB_DEST_GROUP, as vb_dest.stuck */
 };

@@ -82,11 +82,21 @@ static void complete(struct vb_qp *qp, struct vb_swqe *w)
 	vb_rc_complete_send(qp, w, IBV_WC_SUCCESS);
 }
 
+/* For who keeps what crosses the wire (hca/capture.c). */
+static inline void show(const struct vb_qp *qp, const struct vb_swqe *w, uint32_t n, uint64_t orig)
+{
+	struct vb_out *o = qp->path.out;
+
+	if (vb_unlikely(o && o->past))
+		o->past(o, w, n, orig);
+}
+
 /* n more bytes of w are in place. */
 static enum vb_placed advance(struct vb_qp *qp, struct vb_swqe *w, uint32_t n, uint32_t *budget)
 {
 	struct vb_req *q = &qp->req;
 
+	show(qp, w, n, 0);
 	w->placed += n;
 	*budget -= n < *budget ? n : *budget;
 	if (w->placed < w->length) {
@@ -199,6 +209,7 @@ static enum vb_placed atomic(struct vb_qp *qp, struct vb_swqe *w, struct vb_peer
 		vb_rc_fail_send(qp, &f, vb_reasons[f.reason].local_wc);
 		return VB_PLACED;
 	}
+	show(qp, w, 8, orig);
 	complete(qp, w);
 	return VB_PLACED;
 }

@@ -1,4 +1,6 @@
 /* Scatter and gather: the only loop over SGEs that touches bytes. */
+#include <string.h>
+
 #include "transport/rc_priv.h"
 
 static enum vb_reason piece(struct vb_qp *qp, uint64_t pd, uint32_t lkey, uint64_t addr, uint8_t *buf,
@@ -81,4 +83,16 @@ enum vb_reason vb_sg_copy(struct vb_qp *qp, uint64_t pd, const struct ibv_sge *s
 		n -= k;
 	}
 	return VB_OK;
+}
+
+bool vb_request_bytes(struct vb_qp *qp, const struct vb_swqe *w, uint64_t off, uint8_t *to, uint32_t n)
+{
+	struct vb_facts f;
+
+	vb_lock_assert_held(&qp->lock);
+	if (w->flags & IBV_SEND_INLINE) {
+		memcpy(to, w->inline_data + off, n);
+		return true;
+	}
+	return vb_sg_copy(qp, qp->pd_id, w->sge, w->num_sge, off, to, n, VB_SG_GATHER, &f) == VB_OK;
 }

@@ -101,6 +101,10 @@ struct vb_transport {
 	bool multicast;
 };
 
+/* The bytes [off, off + n) of a send request, from its list or inline, for who shows them (hca/capture.c).
+ * false: they are not to be had.  With the QP's lock, and without an announcement of this thread. */
+bool vb_request_bytes(struct vb_qp *qp, const struct vb_swqe *w, uint64_t off, uint8_t *to, uint32_t n);
+
 enum { VB_TRANSPORTS = IBV_QPT_XRC_RECV + 1 }; /* all that have a row are below */
 
 /* The row of a type; NULL: no such QPs are made.  type: enum ibv_qp_type, or any other number. */

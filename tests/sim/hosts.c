@@ -1185,6 +1185,11 @@ bool vb_peer_tell(struct vb_peer *peer, uint8_t subject, const void *msg, size_t
 	return true;
 }
 
+const uint8_t (*vb_peer_gids(const struct vb_peer *peer))[16]
+{
+	return (const uint8_t(*)[16])link_of(peer)->far->gids;
+}
+
 const struct vb_shown_qp *vb_peer_shown(const struct vb_peer *peer, uint32_t qpn)
 {
 	const struct link *l = link_of(peer);
