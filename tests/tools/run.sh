@@ -116,6 +116,22 @@ check "a log that can be" 0 "" "$verbena" run --log "$tmp/log" true
 check "a log in the working directory" 0 "VERBENA_LOG=here" env -C "$tmp" "$verbena" run --log here env
 mkfifo "$tmp/pipe"
 check "a log that is read later" 0 "" "$verbena" run --log "$tmp/pipe" true
+# the capture's file
+check "a capture" 0 "VERBENA_PCAP=$tmp/c.pcapng" "$verbena" run --pcap "$tmp/c.pcapng" env
+check "a capture in the working directory" 0 "VERBENA_PCAP=$tmp/here.pcapng" env -C "$tmp" "$verbena" run --pcap here.pcapng env
+check "a capture that cannot be written" 125 "the capture /no/such/file cannot be written: No such file or directory" \
+	"$verbena" run --pcap /no/such/file true
+check "a capture that is a directory" 125 "the capture $tmp cannot be written: Is a directory" env VERBENA_PCAP="$tmp" "$verbena" run true
+check "a capture that is a device" 125 "the capture /dev/null is no ordinary file" "$verbena" run --pcap /dev/null true
+check "too little of a packet" 125 "VERBENA_PCAP_SNAP=63 is no number of bytes from 64 on, nor 0 for all" \
+	"$verbena" run --pcap "$tmp/c.pcapng" --pcap-snap 63 true
+check "no number of bytes" 125 "VERBENA_PCAP_SNAP=1x is no number" "$verbena" run --pcap "$tmp/c.pcapng" --pcap-snap=1x true
+for ring in 0:64K 3 3: 3:63K :64K 1001:1M 3:1T -1:64K; do
+	check "no ring: $ring" 125 "VERBENA_PCAP_RING=$ring is not FILES:SIZE, 1 to 1000 files of at least 64K" \
+		"$verbena" run --pcap "$tmp/c.pcapng" --pcap-ring="$ring" true
+done
+check "a ring" 0 "VERBENA_PCAP_RING=1000:65536" "$verbena" run --pcap "$tmp/c.pcapng" --pcap-ring=1000:65536 env
+check "no capture" 0 "" env VERBENA_PCAP= VERBENA_PCAP_RING=x "$verbena" run true
 check "no log" 0 "" "$verbena" run --log off true
 
 if [[ -x $helpers/tools-asan ]]; then
