@@ -108,6 +108,20 @@ def cmtime(a):
     return True
 
 
+def fabric(a):
+    """libfabric's provider for verbs connects by rdma_cm, also for endpoints without connections (ofi_rxm)."""
+    bad = 0
+    if not stranger.there("fi_pingpong"):
+        print("SKIP: fi_pingpong is not installed (scripts/deps test)")
+        return True
+    for provider, kind in (("verbs", "msg"), ("verbs;ofi_rxm", "rdm"), ("verbs", "dgram")):
+        words = ["fi_pingpong", "-p", provider, "-e", kind, "-I", "100", "-c"]
+        p = stranger.pair(a.build, [*words, "-B", "{port}"], other=[*words, "-P", "{port}", own_address()], port_option=None,
+                          host=None, check=lambda c, s: None if re.search(r"^64 .*=100 ", c.out, re.M) else "no figures")
+        bad += not stranger.report(f"fi_pingpong -p '{provider}' -e {kind}", p)
+    return not bad
+
+
 def nobody(a):
     """A connect to nobody is refused at once."""
     r = stranger.run(a.build, ["rping", "-c", "-a", V4, "-p", str(stranger.free_port()), "-C", "1"], limit=20)
@@ -149,7 +163,7 @@ def main():
     a = stranger.arguments()
     stranger.need(*NEED)
     if not a.rows:
-        well = [check(a) for check in (persistent, cmtime, nobody, groups)]
+        well = [check(a) for check in (persistent, cmtime, fabric, nobody, groups)]
         if not all(well):
             sys.exit(1)
     stranger.rows(a, TABLE, lambda row, mode: one(a, row, mode))

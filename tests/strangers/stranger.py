@@ -227,8 +227,12 @@ def skip(why):
     sys.exit(SKIP)
 
 
+def there(program):
+    return shutil.which(program) is not None
+
+
 def need(*programs):
-    lack = [p for p in programs if not shutil.which(p)]
+    lack = [p for p in programs if not there(p)]
     if lack:
         skip(f"{', '.join(lack)} not installed (scripts/deps demo test)")
 
