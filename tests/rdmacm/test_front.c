@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -27,6 +28,8 @@ int rdma_resolve_addrinfo(struct rdma_cm_id *id, const char *node, const char *s
 int rdma_query_addrinfo(struct rdma_cm_id *id, struct rdma_addrinfo **info);
 int rdma_write_cm_event(struct rdma_cm_id *id, enum rdma_cm_event_type event, int status, uint64_t arg);
 int repoll_create(int flags);
+int repoll_ctl(int repfd, int op, int fd, struct epoll_event *event);
+int repoll_wait(int repfd, struct epoll_event *events, int maxevents, int timeout);
 
 #define FAILS(call, err)                      \
 	do {                                  \
@@ -211,7 +214,10 @@ static void names(void **state)
 	(void)state;
 	assert_string_equal(rdma_event_str(RDMA_CM_EVENT_ADDR_RESOLVED), "RDMA_CM_EVENT_ADDR_RESOLVED");
 	assert_string_equal(rdma_event_str(RDMA_CM_EVENT_TIMEWAIT_EXIT), "RDMA_CM_EVENT_TIMEWAIT_EXIT");
+	assert_string_equal(rdma_event_str((enum rdma_cm_event_type)16), "RDMA_CM_EVENT_ADDRINFO_RESOLVED");
+	assert_string_equal(rdma_event_str((enum rdma_cm_event_type)17), "RDMA_CM_EVENT_ADDRINFO_ERROR");
 	assert_string_equal(rdma_event_str((enum rdma_cm_event_type)18), "RDMA_CM_EVENT_USER");
+	assert_string_equal(rdma_event_str((enum rdma_cm_event_type)19), "RDMA_CM_EVENT_INTERNAL");
 	assert_string_equal(rdma_event_str((enum rdma_cm_event_type)20), "UNKNOWN EVENT");
 	assert_string_equal(rdma_event_str((enum rdma_cm_event_type) - 1), "UNKNOWN EVENT");
 }
@@ -1136,7 +1142,9 @@ static void names_in_the_background(void **state)
 	FAILS(rdma_query_addrinfo(id, &ai), ENODATA);
 	hints.ai_flags = 16; /* RAI_SA */
 	FAILS(rdma_resolve_addrinfo(id, NULL, "1", &hints), EOPNOTSUPP);
-	hints.ai_flags = RAI_NUMERICHOST;
+	hints.ai_flags = 16 | 32; /* and RAI_DNS */
+	FAILS(rdma_resolve_addrinfo(id, NULL, "1", &hints), EINVAL);
+	hints.ai_flags = 32 | RAI_NUMERICHOST; /* which says what is done anyway */
 	WORKS(rdma_resolve_addrinfo(id, "192.0.2.9", "7471", &hints));
 	assert_int_equal(answer(&ai), 0);
 	assert_int_equal(((struct sockaddr_in *)ai->ai_dst_addr)->sin_port, htons(7471));
@@ -1168,6 +1176,7 @@ static void written_events(void **state)
 	(void)state;
 	bound(RDMA_PS_TCP);
 	FAILS(rdma_write_cm_event(id, RDMA_CM_EVENT_ESTABLISHED, 0, 0), EINVAL);
+	FAILS(rdma_write_cm_event(id, (enum rdma_cm_event_type)19, 0, 0), EINVAL);
 	WORKS(rdma_write_cm_event(id, (enum rdma_cm_event_type)18, 0x11223344, 0x55667788aabbccddull));
 	e = next();
 	memcpy(&arg, &e->param, sizeof arg);
@@ -1185,6 +1194,8 @@ static void sockets_are_absent(void **state)
 	FAILS((int)rsend(3, "x", 1, 0), EOPNOTSUPP);
 	FAILS((int)riowrite(3, "x", 1, 0, 0), EOPNOTSUPP);
 	FAILS(rfcntl(3, 1), EOPNOTSUPP);
+	FAILS(repoll_ctl(3, EPOLL_CTL_ADD, 4, NULL), EOPNOTSUPP);
+	FAILS(repoll_wait(3, NULL, 1, 0), EOPNOTSUPP);
 	FAILS(repoll_create(0), EOPNOTSUPP);
 	assert_string_equal(fake.said, "repoll_create: Verbena has no rsockets yet");
 }
