@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "base/text.h"
+#include "base/told.h"
 
 enum { PLACES = 32 };
 
@@ -73,43 +74,19 @@ static uint32_t choose(const struct vb_history *h, uint64_t hash, bool *again)
 	return used < VB_HISTORY ? used : oldest;
 }
 
-/* Word by word: each store is a release, so that a reader that sees it sees the odd sequence number too, and
- * each load an acquire, so that what comes after it is looked at later. */
 enum { WORDS = sizeof(struct vb_history_line) / sizeof(uint64_t) };
 _Static_assert(sizeof(struct vb_history_line) % sizeof(uint64_t) == 0, "whole words");
-
-static void put_line(struct vb_history_entry *e, const struct vb_history_line *l)
-{
-	uint64_t words[WORDS], *to = (uint64_t *)(void *)&e->line;
-
-	memcpy(words, l, sizeof words);
-	for (unsigned i = 0; i < WORDS; i++)
-		__atomic_store_n(&to[i], words[i], __ATOMIC_RELEASE); /* pairs with get_line() */
-}
-
-static void get_line(const struct vb_history_entry *e, struct vb_history_line *l)
-{
-	const uint64_t *from = (const uint64_t *)(const void *)&e->line;
-	uint64_t words[WORDS];
-
-	for (unsigned i = 0; i < WORDS; i++)
-		words[i] = __atomic_load_n(&from[i], __ATOMIC_ACQUIRE);
-	memcpy(l, words, sizeof words);
-}
 
 static void write_entry(struct vb_history *h, uint32_t i, struct vb_history_line *l, bool again)
 {
 	struct vb_history_entry *e = &h->entries[i];
-	uint32_t seq = atomic_load_explicit(&e->seq, memory_order_relaxed);
 
 	vb_lock_assert_held(&lock);
 	if (again) {
 		l->count = e->line.count + 1;
 		l->first = e->line.first;
 	}
-	atomic_store_explicit(&e->seq, seq + 1, memory_order_relaxed);
-	put_line(e, l);
-	atomic_store_explicit(&e->seq, seq + 2, memory_order_release); /* pairs with vb_history_read() */
+	vb_told_put(&e->seq, &e->line, l, WORDS);
 	if (i >= atomic_load_explicit(&h->used, memory_order_relaxed))
 		atomic_store_explicit(&h->used, i + 1, memory_order_release);
 	atomic_fetch_add_explicit(&h->said, 1, memory_order_relaxed);
@@ -122,9 +99,8 @@ static void move(struct vb_history *to, const struct vb_history *from)
 
 	vb_lock_assert_held(&lock);
 	for (uint32_t i = 0; i < used; i++) {
-		struct vb_history_line l;
+		struct vb_history_line l = from->entries[i].line;
 
-		get_line(&from->entries[i], &l);
 		write_entry(to, i, &l, false);
 	}
 	atomic_store_explicit(&to->said, atomic_load_explicit(&from->said, memory_order_relaxed),
@@ -177,23 +153,11 @@ void vb_history_note(const char *name, int err, const char *text)
 bool vb_history_read(const struct vb_history *h, uint32_t i, struct vb_history_line *out)
 {
 	const struct vb_history_entry *e = &h->entries[i];
-	uint32_t seq;
 
-	if (i >= VB_HISTORY || i >= atomic_load_explicit(&h->used, memory_order_acquire))
+	if (i >= VB_HISTORY || i >= atomic_load_explicit(&h->used, memory_order_acquire) ||
+	    !vb_told_get(&e->seq, &e->line, out, WORDS))
 		return false;
-	for (int tries = 0; tries < 1000; tries++) {
-		seq = atomic_load_explicit(&e->seq, memory_order_acquire);
-		if (!seq)
-			return false;
-		if (!(seq & 1)) {
-			get_line(e, out);
-			if (atomic_load_explicit(&e->seq, memory_order_relaxed) == seq) {
-				out->name[VB_HISTORY_NAME - 1] = 0;
-				out->text[VB_HISTORY_TEXT - 1] = 0;
-				return true;
-			}
-		}
-		vb_cpu_relax();
-	}
-	return false;
+	out->name[VB_HISTORY_NAME - 1] = 0;
+	out->text[VB_HISTORY_TEXT - 1] = 0;
+	return true;
 }
