@@ -1,4 +1,5 @@
-/* verbena explain: what went wrong lately in a running process, as it said it itself. */
+/* verbena explain: what went wrong lately in a running process, as it said it itself; and what its ids wait
+ * for. */
 #include <json-c/json.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,16 +7,14 @@
 #include <time.h>
 
 #include "base/history.h"
+#include "explain.h"
 #include "host/segment.h"
 #include "iba/reason.h"
 #include "iba/shown.h"
 #include "peek.h"
 #include "tools.h"
 
-enum { TIME_TEXT = 40 };
-
-/* In UTC, as logs of several machines are compared; or local, for people. */
-static void time_text(char buf[TIME_TEXT], uint64_t ns, bool utc)
+void vb_time_text(char buf[VB_TIME_TEXT], uint64_t ns, bool utc)
 {
 	time_t s = (time_t)(ns / 1000000000u);
 	unsigned ms = (unsigned)(ns / 1000000u % 1000);
@@ -24,7 +23,7 @@ static void time_text(char buf[TIME_TEXT], uint64_t ns, bool utc)
 
 	if (utc ? gmtime_r(&s, &tm) : localtime_r(&s, &tm))
 		strftime(day, sizeof day, utc ? "%Y-%m-%dT%H:%M:%S" : "%Y-%m-%d %H:%M:%S", &tm);
-	snprintf(buf, TIME_TEXT, "%s.%03u%s", day, ms, utc ? "Z" : "");
+	snprintf(buf, VB_TIME_TEXT, "%s.%03u%s", day, ms, utc ? "Z" : "");
 }
 
 static int by_time(const void *a, const void *b)
@@ -113,7 +112,7 @@ static json_object *drops_json(const struct peek *p)
 
 static void print_text(const struct peek *p, const struct vb_history_line *lines, size_t n, uint64_t said)
 {
-	char when[TIME_TEXT], since[TIME_TEXT];
+	char when[VB_TIME_TEXT], since[VB_TIME_TEXT];
 
 	if (!n) {
 		printf("process %d (%s): nothing went wrong since it opened the device\n", (int)p->pid,
@@ -131,10 +130,10 @@ static void print_text(const struct peek *p, const struct vb_history_line *lines
 	for (size_t i = 0; i < n; i++) {
 		const struct vb_history_line *l = &lines[i];
 
-		time_text(when, l->last, false);
+		vb_time_text(when, l->last, false);
 		printf("%s  %s", when, l->text);
 		if (l->count > 1) {
-			time_text(since, l->first, false);
+			vb_time_text(since, l->first, false);
 			printf(" [%u times since %s]", l->count, since);
 		}
 		printf("\n");
@@ -145,11 +144,11 @@ static json_object *line_json(const struct vb_history_line *l)
 {
 	json_object *o = json_object_new_object();
 	const char *err = strerrorname_np(l->err);
-	char when[TIME_TEXT];
+	char when[VB_TIME_TEXT];
 
-	time_text(when, l->first, true);
+	vb_time_text(when, l->first, true);
 	json_object_object_add(o, "first", json_object_new_string(when));
-	time_text(when, l->last, true);
+	vb_time_text(when, l->last, true);
 	json_object_object_add(o, "last", json_object_new_string(when));
 	json_object_object_add(o, "count", json_object_new_int64(l->count));
 	if (l->err) {
@@ -173,6 +172,7 @@ static int print_json(const struct peek *p, const struct vb_history_line *lines,
 		json_object_array_add(list, line_json(&lines[i]));
 	json_object_object_add(o, "lines", list);
 	json_object_object_add(o, "drops", drops_json(p));
+	vb_ids_json(p, o);
 	return vb_peek_print_json(o);
 }
 
@@ -195,11 +195,12 @@ int vb_explain(int argc, char **argv)
 	int status = 0;
 	size_t n;
 
-	if (!vb_peek_open(&a, argc, argv,
-			  "Prints why calls and requests of a running process failed lately: refused calls "
-			  "and error completions, oldest first; and how much was dropped in "
-			  "silence.\vWithout PID: the only process of this user "
-			  "that has a device of Verbena open."))
+	if (!vb_peek_open(
+		&a, argc, argv,
+		"Prints why calls and requests of a running process failed lately: refused calls "
+		"and error completions, oldest first; how much was dropped in silence; and "
+		"what its identifiers of rdma_cm wait for.\vWithout PID: the only process of this user "
+		"that has a device of Verbena open."))
 		return VB_EXIT_SELF;
 	h = history_of(&a.at);
 	said = atomic_load_explicit(&h->said, memory_order_relaxed);
@@ -209,6 +210,7 @@ int vb_explain(int argc, char **argv)
 	} else {
 		print_text(&a.at, lines, n, said);
 		print_drops(&a.at);
+		vb_ids_print(&a.at);
 	}
 	vb_peek_close(&a.at);
 	return status;

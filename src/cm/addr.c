@@ -2,7 +2,9 @@
  * by an event is known when the call returns, and the event comes at once. */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "cm/id.h"
@@ -60,39 +62,26 @@ static int check(const struct vb_cm_id *id, const struct sockaddr *addr)
 	return 0;
 }
 
-static int take_port(struct vb_cm_id *id, const struct sockaddr *addr)
+int vb_cm_refuse_port(const char *call, const struct vb_port_name *name, const char *why)
 {
-	struct vb_port_name name;
-	struct vb_port *p;
-	int err;
+	uint32_t pid = vb_cm_below()->who ? vb_cm_below()->who(name) : 0;
+	char whose[64] = "this process or another";
 
-	vb_cm_sock_name(&name, addr, id->ps);
-	name.afonly = id->afonly;
-	name.reuse = id->reuse;
-	err = vb_cm_below()->bind(&p, &name);
-	if (err)
-		return err;
-	vb_cm_ids_enter();
-	id->port = p; /* vb_cm_id_end() */
-	memcpy(&id->src, addr, vb_cm_sock_size(addr));
-	vb_cm_sock_set_port(&id->src, vb_cm_below()->bound(p)->port);
-	id->state = VB_ID_BOUND;
-	vb_cm_ids_leave();
-	return 0;
+	if (pid)
+		snprintf(whose, sizeof(whose), "%s %u",
+			 pid == (uint32_t)getpid() ? "this process," : "process", pid);
+	return vb_refuse(EADDRINUSE, call, "port %u is taken at this address by %s%s", name->port, whose,
+			 why);
 }
 
 /* Why an address could not be had. */
 static int refuse(int err, const struct sockaddr *addr)
 {
 	static const char call[] = "rdma_bind_addr";
-	uint16_t port = vb_cm_sock_port(addr);
 
 	switch (err) {
 	case EADDRNOTAVAIL:
 		return vb_refuse(err, call, "the source is no address of this host");
-	case EADDRINUSE:
-		return vb_refuse(err, call, "port %u is taken at this address, by this process or another",
-				 port);
 	case EAFNOSUPPORT:
 		return vb_refuse(err, call, "an address of family %d is neither of IPv4, IPv6 nor AF_IB",
 				 addr->sa_family);
@@ -110,6 +99,37 @@ static int refuse(int err, const struct sockaddr *addr)
 	return vb_refuse(err, call, "%s", strerror(err));
 }
 
+static int refuse_port(int err, const struct sockaddr *addr, const struct vb_port_name *name)
+{
+	if (err == EADDRINUSE)
+		return vb_cm_refuse_port("rdma_bind_addr", name, "");
+	if (err == EADDRNOTAVAIL)
+		return vb_refuse(err, "rdma_bind_addr",
+				 "no ephemeral port is free (net.ipv4.ip_local_port_range)");
+	return refuse(err, addr);
+}
+
+static int take_port(struct vb_cm_id *id, const struct sockaddr *addr)
+{
+	struct vb_port_name name;
+	struct vb_port *p;
+	int err;
+
+	vb_cm_sock_name(&name, addr, id->ps);
+	name.afonly = id->afonly;
+	name.reuse = id->reuse;
+	err = vb_cm_below()->bind(&p, &name);
+	if (err)
+		return refuse_port(err, addr, &name);
+	vb_cm_ids_enter();
+	id->port = p; /* vb_cm_id_end() */
+	memcpy(&id->src, addr, vb_cm_sock_size(addr));
+	vb_cm_sock_set_port(&id->src, vb_cm_below()->bound(p)->port);
+	id->state = VB_ID_BOUND;
+	vb_cm_ids_leave();
+	return 0;
+}
+
 int vb_cm_id_take(struct vb_cm_id *id, const struct sockaddr *addr)
 {
 	uint8_t gid[16];
@@ -124,6 +144,8 @@ int vb_cm_id_take(struct vb_cm_id *id, const struct sockaddr *addr)
 	if (!vb_cm_sock_any(addr)) {
 		vb_cm_sock_gid(addr, gid);
 		err = to_device(id, gid);
+		if (err)
+			refuse(err, addr);
 	}
 	if (!err)
 		err = take_port(id, addr);
@@ -131,7 +153,6 @@ int vb_cm_id_take(struct vb_cm_id *id, const struct sockaddr *addr)
 		vb_cm_ids_enter();
 		id->device = NULL;
 		vb_cm_ids_leave();
-		refuse(err, addr);
 	}
 	return err;
 }
@@ -223,6 +244,8 @@ static int resolve(struct vb_cm_id *id, const struct sockaddr *src, const struct
 	}
 	name_loopback(&to, dst);
 	err = find_path(id, (struct sockaddr *)&to);
+	if (err)
+		vb_cm_id_why_no_way((struct sockaddr *)&to, err);
 	return err ? tell(id, RDMA_CM_EVENT_ADDR_ERROR, -err, VB_ID_BOUND)
 		   : tell(id, RDMA_CM_EVENT_ADDR_RESOLVED, 0, VB_ID_ADDR_RESOLVED);
 }

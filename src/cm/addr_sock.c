@@ -187,6 +187,21 @@ uint64_t vb_cm_sock_service(const struct sockaddr *a, enum rdma_port_space own)
 	return vb_cm_service_id((uint32_t)own, vb_cm_sock_port(a));
 }
 
+void vb_cm_sock_add(struct vb_text *t, const struct sockaddr *a)
+{
+	char text[INET6_ADDRSTRLEN];
+	uint8_t gid[16];
+	bool v4 = a->sa_family == AF_INET;
+
+	if (!vb_cm_sock_size(a)) {
+		vb_text_add(t, "no address");
+		return;
+	}
+	vb_cm_sock_gid(a, gid);
+	inet_ntop(v4 ? AF_INET : AF_INET6, v4 ? gid + 12 : gid, text, sizeof(text));
+	vb_text_add(t, "%s port %u", text, vb_cm_sock_port(a));
+}
+
 /* ---- the header ---- */
 
 static void ip_address(uint8_t to[16], const struct sockaddr *a)

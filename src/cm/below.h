@@ -17,14 +17,17 @@
 #include "base/lock.h"
 #include "cm/cm.h"
 #include "host/ports.h"
+#include "iba/shown_id.h"
 
 /* A device at work.  Made by open(), and there as long as the process lives; `user` is the maker's. */
 struct vb_cm_device {
 	uint32_t index;	  /* among the process's devices */
 	uint32_t number;  /* the adapter's, by which its MADs find it */
 	struct vb_cm *cm; /* its engine: vb_cm_user() is this struct, the lock vb_cm_ids_lock, and of its ops
-			   * `event` is vb_cm_ids_event and `listener` vb_cm_ids_listener */
+			   * `event` is vb_cm_ids_event, `listener` vb_cm_ids_listener, and `changed`
+			   * vb_cm_ids_changed */
 	void *user;
+	struct vb_shown_ids shown; /* its part of what tools see (iba/shown_id.h), if any */
 	/* What the device can do. */
 	uint8_t max_rd_atomic; /* 255 at most */
 	uint8_t ack_delay;     /* local_ca_ack_delay: a code as vb_cm_time() takes it */
@@ -66,6 +69,9 @@ struct vb_cm_below {
 	/* Who listens there: 0 and the adapter's number, or ENOENT.  Never blocks, and is called with the
 	 * lock. */
 	int (*find)(const struct vb_port_name *n, uint32_t *number);
+	/* For the sentence about EADDRINUSE: the PID of a process that has what clashes with the name; 0:
+	 * that cannot be told.  NULL: it never can. */
+	uint32_t (*who)(const struct vb_port_name *n);
 	/* The engine has something to do at another time than its last vb_cm_timer() said: it is to be
 	 * called. */
 	void (*due)(struct vb_cm_device *d);
@@ -90,6 +96,10 @@ void vb_cm_ids_leave(void);
 /* For the engines' vb_cm_ops. */
 bool vb_cm_ids_event(struct vb_cm_conn *c, const struct vb_cm_event *e);
 struct vb_cm_conn *vb_cm_ids_listener(struct vb_cm *cm, const struct vb_cm_msg *m, const struct vb_cm_av *av);
+
+void vb_cm_ids_changed(struct vb_cm_conn *c);
+/* Under the lock, after vb_cm_input() and vb_cm_timer(): shows what the engine has counted. */
+void vb_cm_ids_counted(struct vb_cm_device *d);
 
 /* What becomes known below.  All without the lock, and without locks that a program's threads wait for.
  * A process of this host is gone that had that adapter number: its connections to ids of the device end as

@@ -27,7 +27,7 @@ static struct vb_list ringing = {&ringing, &ringing};
  * when it ends).  Guarded by the lock. */
 static struct vb_list closed = {&closed, &closed};
 
-/* Acknowledgements come from any thread, and whoever waits for them sleeps. */
+/* Acknowledgements come from any thread, and whoever waits for them sleeps.  Taken before vb_cm_ids_lock. */
 static pthread_mutex_t acks_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t acks_come = PTHREAD_COND_INITIALIZER;
 
@@ -236,15 +236,23 @@ struct vb_cm_item *vb_cm_item_new(struct vb_cm_id *id, enum rdma_cm_event_type e
 	return it;
 }
 
+static void count(uint16_t by_event[VB_CM_EVENTS], unsigned event, int more)
+{
+	if (event < VB_CM_EVENTS)
+		by_event[event] = (uint16_t)(by_event[event] + more);
+}
+
 void vb_cm_item_post(struct vb_cm_item *it)
 {
 	struct vb_cm_id *id = it->news.id;
 
 	vb_lock_assert_held(&vb_cm_ids_lock);
+	vb_cm_show(id);
 	if (id->passive && !id->user) { /* the program knows nothing of it yet (vb_cm_id_user()) */
 		vb_list_append(&id->spare, &it->on_id);
 		return;
 	}
+	count(id->queued, it->news.event, 1);
 	vb_list_append(&id->undelivered, &it->on_id);
 	vb_list_append(&id->channel->items, &it->on_channel);
 	add_token(id->channel);
@@ -286,6 +294,8 @@ void vb_cm_items_drop(struct vb_cm_id *id, const struct vb_cm_join *join, struct
 		vb_list_unlink(&it->on_id);
 		vb_list_unlink(&it->on_channel);
 		take_token_back(id->channel);
+		count(id->queued, it->news.event, -1);
+		vb_cm_show(id);
 		free(it);
 		if (!fresh)
 			continue;
@@ -311,6 +321,9 @@ static bool deliver(struct vb_cm_channel *c, struct vb_cm_news *out)
 	it = vb_list_entry(node, struct vb_cm_item, on_channel);
 	vb_list_unlink(&it->on_id);
 	it->news.id->delivered++;
+	count(it->news.id->queued, it->news.event, -1);
+	count(it->news.id->unacked, it->news.event, 1);
+	vb_cm_show(it->news.id);
 	it->news.user = it->news.id->user;
 	if (it->join)
 		it->join->delivered++;
@@ -327,14 +340,6 @@ static bool deliver(struct vb_cm_channel *c, struct vb_cm_news *out)
 
 /* ---- acknowledgements ---- */
 
-static void count_unacked(struct vb_cm_id *id, enum rdma_cm_event_type event)
-{
-	pthread_mutex_lock(&acks_lock);
-	if ((unsigned)event < VB_CM_EVENTS)
-		id->unacked[event]++;
-	pthread_mutex_unlock(&acks_lock);
-}
-
 int vb_cm_channel_get(struct vb_cm_channel *c, struct vb_cm_news *out)
 {
 	bool got;
@@ -350,7 +355,6 @@ int vb_cm_channel_get(struct vb_cm_channel *c, struct vb_cm_news *out)
 		got = deliver(c, out);
 		vb_cm_ids_leave();
 	} while (!got);
-	count_unacked(out->id, out->event);
 	return 0;
 }
 
@@ -358,34 +362,18 @@ void vb_cm_news_ack(struct vb_cm_id *id, enum rdma_cm_event_type event)
 {
 	if (id->birth != vb_cm_birth())
 		return;
-	pthread_mutex_lock(&acks_lock);
-	id->acked++;
+	vb_cm_ids_enter();
 	if ((unsigned)event < VB_CM_EVENTS && id->unacked[event])
-		id->unacked[event]--;
+		count(id->unacked, event, -1);
+	vb_cm_show(id);
+	vb_cm_ids_leave();
+	pthread_mutex_lock(&acks_lock); /* whoever waits for this may free the id then */
+	id->acked++;
 	pthread_cond_broadcast(&acks_come);
 	pthread_mutex_unlock(&acks_lock);
 }
 
 enum { PATIENCE_S = 5 };
-
-static const char *const event_names[VB_CM_EVENTS] = {
-    [RDMA_CM_EVENT_ADDR_RESOLVED] = "ADDR_RESOLVED",
-    [RDMA_CM_EVENT_ADDR_ERROR] = "ADDR_ERROR",
-    [RDMA_CM_EVENT_ROUTE_RESOLVED] = "ROUTE_RESOLVED",
-    [RDMA_CM_EVENT_ROUTE_ERROR] = "ROUTE_ERROR",
-    [RDMA_CM_EVENT_CONNECT_REQUEST] = "CONNECT_REQUEST",
-    [RDMA_CM_EVENT_CONNECT_RESPONSE] = "CONNECT_RESPONSE or ESTABLISHED",
-    [RDMA_CM_EVENT_CONNECT_ERROR] = "CONNECT_ERROR",
-    [RDMA_CM_EVENT_UNREACHABLE] = "UNREACHABLE",
-    [RDMA_CM_EVENT_REJECTED] = "REJECTED",
-    [RDMA_CM_EVENT_ESTABLISHED] = "ESTABLISHED",
-    [RDMA_CM_EVENT_DISCONNECTED] = "DISCONNECTED",
-    [RDMA_CM_EVENT_DEVICE_REMOVAL] = "DEVICE_REMOVAL",
-    [RDMA_CM_EVENT_MULTICAST_JOIN] = "MULTICAST_JOIN",
-    [RDMA_CM_EVENT_MULTICAST_ERROR] = "MULTICAST_ERROR",
-    [RDMA_CM_EVENT_ADDR_CHANGE] = "ADDR_CHANGE",
-    [RDMA_CM_EVENT_TIMEWAIT_EXIT] = "TIMEWAIT_EXIT",
-};
 
 /* A program that waits here for itself is the usual mistake, and one that nothing else would tell of. */
 static void say_unacked(const struct vb_cm_id *id)
@@ -393,9 +381,11 @@ static void say_unacked(const struct vb_cm_id *id)
 	char text[256] = "";
 	struct vb_text t = {text, sizeof(text)};
 
+	vb_cm_ids_enter();
 	for (unsigned e = 0; e < VB_CM_EVENTS; e++)
 		if (id->unacked[e])
-			vb_text_add(&t, "%s%s", *text ? ", " : "", event_names[e]);
+			vb_text_add(&t, "%s%s", *text ? ", " : "", vb_cm_event_name(e));
+	vb_cm_ids_leave();
 	vb_log(VB_LOG_WARN,
 	       "rdma_destroy_id or rdma_migrate_id waits for events of the id that the program got by "
 	       "rdma_get_cm_event and has not acknowledged by rdma_ack_cm_event: %s",

@@ -110,6 +110,7 @@ static void free_conn(struct vb_cm_conn *c)
 
 void vb_cm_discard(struct vb_cm_conn *c)
 {
+	c->cm->resting -= c->state == VB_CM_TIMEWAIT;
 	vb_cm_num_drop(&c->cm->numbers, c->inner->slot);
 	free_conn(c);
 }
@@ -129,6 +130,12 @@ bool vb_cm_tell(struct vb_cm_conn *c, const struct vb_cm_event *e)
 	}
 	c->listener = NULL;
 	return taken;
+}
+
+static void changed(struct vb_cm_conn *c)
+{
+	if (c->cm->ops->changed)
+		c->cm->ops->changed(c);
 }
 
 /* Until the message is said again. */
@@ -161,7 +168,9 @@ void vb_cm_enter(struct vb_cm_conn *c, enum vb_cm_state to, uint64_t now)
 	else if (to == VB_CM_TIMEWAIT)
 		due = now + in->wait;
 	vb_cm_num_due(n, in->slot, due);
+	c->cm->resting += (to == VB_CM_TIMEWAIT) - (c->state == VB_CM_TIMEWAIT);
 	c->state = to;
+	changed(c);
 }
 
 /* What the state calls for when the connection ends. */
@@ -216,6 +225,7 @@ void vb_cm_end(struct vb_cm_conn *c, uint64_t now)
 
 		vb_cm_enter(c, ended ? VB_CM_IDLE : VB_CM_TIMEWAIT, now);
 		vb_cm_num_due(&cm->numbers, in->slot, now + hold);
+		cm->resting += c->state != VB_CM_TIMEWAIT;
 	}
 	vb_cm_conn_num(c)->conn = NULL;
 	free_conn(c);
@@ -225,18 +235,20 @@ void vb_cm_end(struct vb_cm_conn *c, uint64_t now)
 static void unanswered(struct vb_cm_conn *c, uint64_t now)
 {
 	const struct vb_cm_row *row = &vb_cm_rows[c->state];
-	struct vb_cm_event e = {.what = VB_CM_EV_UNREACHED, .about = row->unanswered};
 	struct vb_cm_inner *in = c->inner;
+	struct vb_cm_event e = {
+	    .what = VB_CM_EV_UNREACHED, .about = row->unanswered, .said = (uint8_t)(in->retries + 1)};
 
 	if (in->left) {
 		in->left--;
 		c->cm->counts.retried++;
 		vb_cm_num_due(&c->cm->numbers, in->slot, now + patience(in));
 		vb_cm_say_again(c);
+		changed(c);
 		return;
 	}
 	if (row->unanswered == VB_CM_DREQ)
-		e = (struct vb_cm_event){.what = VB_CM_EV_DREP, .timed_out = true};
+		e = (struct vb_cm_event){.what = VB_CM_EV_DREP, .said = e.said, .timed_out = true};
 	else if (row->unanswered != VB_CM_SIDR_REQ)
 		vb_cm_say_timeout(c);
 	vb_cm_enter(c, row->gives_up, now);
@@ -268,12 +280,14 @@ uint64_t vb_cm_timer(struct vb_cm *cm, uint64_t now)
 		uint32_t slot = vb_cm_num_first(&cm->numbers);
 		struct vb_cm_conn *c = vb_cm_num(&cm->numbers, slot)->conn;
 
-		if (!c)
+		if (!c) {
+			cm->resting--;
 			vb_cm_num_drop(&cm->numbers, slot);
-		else if (c->state == VB_CM_TIMEWAIT)
+		} else if (c->state == VB_CM_TIMEWAIT) {
 			timewait_over(c, now);
-		else
+		} else {
 			unanswered(c, now);
+		}
 	}
 	return next;
 }
@@ -306,4 +320,17 @@ void vb_cm_counts(const struct vb_cm *cm, struct vb_cm_counts *out)
 {
 	vb_lock_assert_held(cm->lock);
 	*out = cm->counts;
+	out->resting = cm->resting;
+}
+
+void vb_cm_awaits(struct vb_cm_conn *c, struct vb_cm_awaited *out)
+{
+	const struct vb_cm_inner *in = c->inner;
+
+	vb_lock_assert_held(c->cm->lock);
+	*out = (struct vb_cm_awaited){.kind = vb_cm_rows[c->state].unanswered, .due = vb_cm_conn_num(c)->due};
+	if (out->kind) {
+		out->most = in->retries < UINT8_MAX ? in->retries + 1 : UINT8_MAX;
+		out->said = (uint8_t)(out->most - in->left);
+	}
 }

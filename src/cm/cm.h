@@ -79,6 +79,7 @@ struct vb_cm_event {
 				      * else NULL.  During the call */
 	const struct vb_cm_av *av;   /* REQ, SIDR_REQ: of the packet that brought it */
 	uint16_t about;		     /* UNREACHED: enum vb_cm_kind */
+	uint8_t said;		     /* UNREACHED, a DREP that timed_out: how often */
 	bool timed_out;		     /* DREP */
 };
 
@@ -95,6 +96,9 @@ struct vb_cm_ops {
 				       const struct vb_cm_av *av);
 	/* A number by chance. */
 	uint32_t (*chance)(struct vb_cm *cm);
+	/* Its state, or what vb_cm_awaits() says of it, is another one; perhaps within another call here.
+	 * NULL: nobody wants to know. */
+	void (*changed)(struct vb_cm_conn *c);
 };
 
 /* Comm IDs: the number of the adapter, and below it an index that goes round: VB_CM_INDEX_BITS of them. */
@@ -191,9 +195,18 @@ bool vb_cm_qpn_waits(const struct vb_cm *cm, uint32_t qpn);
 /* A REQ or REP from a QP whose connection is in TIMEWAIT at this end is refused as stale, too.  The kernel
  * takes only live ones for stale, and so does this at first. */
 void vb_cm_strict(struct vb_cm *cm, bool strict);
+/* What a connection waits for. */
+struct vb_cm_awaited {
+	uint16_t kind;	    /* its message that has not been answered yet; 0: none */
+	uint8_t said, most; /* how often that was said, and will be at most */
+	uint64_t due; /* when it is said again or given up, or TIMEWAIT ends; VB_NEVER: nothing is due */
+};
+void vb_cm_awaits(struct vb_cm_conn *c, struct vb_cm_awaited *out);
+
 /* What was dropped, and why, for `verbena explain`. */
 struct vb_cm_counts {
 	uint64_t malformed, unknown_comm_id, unexpected, duplicates, refused, retried;
+	uint32_t resting; /* comm IDs that are not given again, since their TIMEWAIT is not over */
 };
 void vb_cm_counts(const struct vb_cm *cm, struct vb_cm_counts *out);
 const char *vb_cm_state_name(enum vb_cm_state s);

@@ -29,6 +29,7 @@ static void forked(void)
 	memset(world.devices, 0, sizeof(world.devices));
 	vb_cm_ids_lock = (struct vb_lock){0};
 	vb_cm_channels_forked();
+	vb_cm_board_forked();
 }
 
 static void register_handler(void)
@@ -61,6 +62,10 @@ void vb_cm_ids_enter(void)
 
 void vb_cm_ids_leave(void)
 {
+	if (vb_cm_shown_flush())
+		for (int i = 0; i < VB_MAX_DEVICES; i++)
+			if (world.devices[i])
+				vb_cm_ids_counted(world.devices[i]);
 	vb_cm_channel_ring();
 }
 
@@ -94,8 +99,10 @@ int vb_cm_id_enter(struct vb_cm_id *id, enum vb_cm_id_call call)
 	if (err)
 		return err;
 	err = vb_cm_state_permits(id->state, call);
-	if (!err)
+	if (!err) {
+		vb_cm_show(id);
 		return 0;
+	}
 	vb_refuse(err, name, "that cannot be in the state in which the id is: %s",
 		  vb_cm_id_state_name(id->state));
 	vb_cm_ids_leave();
@@ -117,6 +124,7 @@ void vb_cm_id_worked(struct vb_cm_id *id)
 {
 	vb_cm_ids_enter();
 	id->working = false;
+	vb_cm_show(id);
 	vb_cm_ids_leave();
 }
 
@@ -142,6 +150,7 @@ struct vb_cm_id *vb_cm_id_make(struct vb_cm_channel *c, void *user, enum rdma_po
 	vb_list_init(&id->joins);
 	vb_list_init(&id->on_listeners);
 	vb_list_append(&world.ids, &id->on_all);
+	vb_cm_show_first(id); /* vb_cm_unshow() */
 	c->ids++;
 	return id;
 }
@@ -224,8 +233,11 @@ void vb_cm_id_end(struct vb_cm_id *id)
 		struct vb_cm_id *fresh = vb_list_entry(node, struct vb_cm_id, on_all);
 
 		vb_cm_id_undo(fresh);
+		vb_cm_unshow(fresh);
 		vb_cm_id_free(fresh);
 	}
+	id->ends = true;
+	vb_cm_show(id);
 	vb_cm_id_undo(id);
 	delivered = id->delivered;
 	vb_cm_ids_leave();
@@ -233,6 +245,9 @@ void vb_cm_id_end(struct vb_cm_id *id)
 		world.below->release(id->port);
 	id->port = NULL;
 	vb_cm_acks_await(id, delivered);
+	vb_cm_ids_enter();
+	vb_cm_unshow(id);
+	vb_cm_ids_leave();
 	vb_cm_id_free(id);
 }
 
@@ -242,6 +257,7 @@ void vb_cm_id_user(struct vb_cm_id *id, void *user)
 		return;
 	vb_cm_ids_enter();
 	id->user = user;
+	vb_cm_show(id);
 	vb_cm_ids_leave();
 }
 
@@ -284,6 +300,12 @@ void vb_cm_listeners_each(void (*look)(struct vb_cm_id *id, void *with), void *w
 
 /* ---- devices ---- */
 
+static void show(struct vb_cm_id *id, void *with)
+{
+	(void)with;
+	vb_cm_show(id);
+}
+
 int vb_cm_device_open(uint32_t index, struct vb_cm_device **out)
 {
 	int err = index < VB_MAX_DEVICES ? world.below->open(index, out) : ENODEV;
@@ -292,6 +314,8 @@ int vb_cm_device_open(uint32_t index, struct vb_cm_device **out)
 		return err;
 	vb_cm_ids_enter();
 	world.devices[index] = *out;
+	if (vb_cm_board_use(&(*out)->shown))
+		vb_cm_ids_each(show, NULL);
 	vb_cm_ids_leave();
 	return 0;
 }
@@ -331,5 +355,11 @@ void vb_cm_ids_device_lost(struct vb_cm_device *d)
 	if (world.devices[d->index] == d)
 		world.devices[d->index] = NULL;
 	vb_cm_ids_each(remove_from, d);
+	if (vb_cm_board_leave(&d->shown)) {
+		for (int i = 0; i < VB_MAX_DEVICES; i++)
+			if (world.devices[i])
+				vb_cm_board_use(&world.devices[i]->shown);
+		vb_cm_ids_each(show, NULL);
+	}
 	vb_cm_ids_leave();
 }

@@ -11,6 +11,7 @@
 
 #include "base/list.h"
 #include "base/own.h"
+#include "base/text.h"
 #include "cm/api.h"
 #include "cm/below.h"
 #include "iba/limits.h"
@@ -54,6 +55,7 @@ enum vb_cm_id_call {
 int vb_cm_state_permits(enum vb_cm_id_state s, enum vb_cm_id_call call);
 const char *vb_cm_id_state_name(enum vb_cm_id_state s);
 const char *vb_cm_id_call_name(enum vb_cm_id_call call); /* the program's */
+const char *vb_cm_event_name(unsigned event);		 /* without RDMA_CM_EVENT_; of VB_CM_EVENTS */
 
 /* ---- what both ends have agreed upon (id_param.c, id_attr.c: pure) ---- */
 
@@ -144,6 +146,8 @@ void vb_cm_sock_set_service(struct sockaddr_storage *a, uint64_t service_id); /*
 /* What to bind. */
 void vb_cm_sock_name(struct vb_port_name *n, const struct sockaddr *a, enum rdma_port_space own);
 uint64_t vb_cm_sock_service(const struct sockaddr *a, enum rdma_port_space own);
+/* "10.0.0.1 port 7471" for a sentence. */
+void vb_cm_sock_add(struct vb_text *t, const struct sockaddr *a);
 /* Whether a listener at `own` takes what was sent to ip->dst. */
 bool vb_cm_sock_takes(const struct sockaddr *own, bool afonly, const struct vb_cm_ip *ip);
 
@@ -155,7 +159,8 @@ enum { VB_CM_LIFE_TIME = 18 }; /* of packets: what the kernel assumes of RoCE, f
 enum { VB_CM_GROUP_QPN = 0xffffff, VB_CM_IPOIB_QKEY = 0x0b1b };
 /* Events that a connection can bring about without a call: an answer, the end, TIMEWAIT_EXIT, DEVICE_REMOVAL.
  */
-enum { VB_CM_SPARE = 4, VB_CM_EVENTS = RDMA_CM_EVENT_TIMEWAIT_EXIT + 1 };
+enum { VB_CM_SPARE = 4 };
+enum { VB_CM_EVENTS = 20 }; /* those that newer headers have after TIMEWAIT_EXIT (15) included */
 
 /* An event that is or will be in a channel's queue. */
 struct vb_cm_item {
@@ -184,6 +189,8 @@ struct vb_cm_join {
 
 struct vb_cm_id {
 	struct vb_list on_all, on_listeners;
+	struct vb_list on_changed; /* what is shown of it (show.c) is not what it is now */
+	int place;		   /* where that is; -1: nowhere */
 	struct vb_cm_channel *channel;
 	void *user;
 	uint32_t birth;		 /* which process it is of; set once */
@@ -213,9 +220,11 @@ struct vb_cm_id {
 	uint32_t backlog, waiting; /* CONNECT_REQUESTs that may be, and that are undelivered */
 	/* events */
 	struct vb_list undelivered, spare; /* of vb_cm_item.on_id */
+	uint16_t queued[VB_CM_EVENTS];	   /* undelivered, by event */
+	uint16_t unacked[VB_CM_EVENTS];	   /* delivered, and not acknowledged */
 	uint32_t delivered;
-	uint32_t acked;			/* guarded by the mutex of channel.c, as is the next */
-	uint16_t unacked[VB_CM_EVENTS]; /* delivered, by event */
+	uint32_t acked; /* guarded by the mutex of channel.c */
+	bool ends;	/* vb_cm_id_end() is at work */
 	struct vb_list joins;
 };
 
@@ -262,8 +271,32 @@ void vb_cm_channels_forked(void);
 /* Without the lock: waits until so many events of the id are acknowledged. */
 void vb_cm_acks_await(struct vb_cm_id *id, uint32_t delivered);
 
+/* id_why.c: why there is no connection, in a sentence. */
+void vb_cm_id_why_rejected(const struct vb_cm_id *id, uint16_t reason);
+void vb_cm_id_why_sidr(const struct vb_cm_id *id, uint8_t status);
+/* `event` tells the program that a message of this kind was said so often in vain. */
+void vb_cm_id_why_unanswered(const struct vb_cm_id *id, enum rdma_cm_event_type event, uint16_t kind,
+			     uint8_t said);
+void vb_cm_id_why_no_way(const struct sockaddr *dst, int err);
+
+/* show.c; under the lock.  The id is another one than what tools see of it; they will when the lock is given
+ * back. */
+void vb_cm_show(struct vb_cm_id *id);
+/* A new one is shown from now on; one that is about to go is not any more. */
+void vb_cm_show_first(struct vb_cm_id *id);
+void vb_cm_unshow(struct vb_cm_id *id);
+/* Writes what has changed; false: nothing has. */
+bool vb_cm_shown_flush(void);
+/* A device comes or goes in whose table ids may be shown.  use(): true: they are from now on, all of them.
+ * leave(): true: they were. */
+bool vb_cm_board_use(const struct vb_shown_ids *at);
+bool vb_cm_board_leave(const struct vb_shown_ids *at);
+void vb_cm_board_forked(void);
+
 /* addr.c; under vb_cm_id_work() */
 /* Takes an address and a port for an id that is idle: 0 or errno. */
 int vb_cm_id_take(struct vb_cm_id *id, const struct sockaddr *addr);
+/* EADDRINUSE, with the process that has the port; without the lock. */
+int vb_cm_refuse_port(const char *call, const struct vb_port_name *name, const char *why);
 
 #endif

@@ -317,7 +317,7 @@ int vb_cm_id_notify(struct vb_cm_id *id, enum ibv_event_type event)
 	if (err)
 		return err;
 	if (id->type == IBV_QPT_UD)
-		err = EINVAL;
+		err = vb_refuse(EINVAL, "rdma_notify", "datagrams establish nothing");
 	else if (id->state == VB_ID_CONNECTED)
 		err = EISCONN;
 	else

@@ -140,6 +140,7 @@ static struct vb_cm_id *make(struct vb_cm_conn *c, const struct request *r)
 	id->passive = true;
 	if (vb_cm_items_reserve(id, VB_CM_SPARE)) {
 		vb_cm_id_undo(id);
+		vb_cm_unshow(id);
 		vb_cm_id_free(id);
 		return NULL;
 	}
@@ -257,6 +258,7 @@ static void sidr_answered(struct vb_cm_id *id, const struct vb_cm_msg *m)
 	if (id->state != VB_ID_CONNECTING)
 		return;
 	id->state = good ? VB_ID_CONNECTED : VB_ID_FAILED;
+	vb_cm_id_why_sidr(id, m->sidr_rep.status);
 	it = vb_cm_item_new(id, good ? RDMA_CM_EVENT_ESTABLISHED : RDMA_CM_EVENT_UNREACHABLE,
 			    m->sidr_rep.status);
 	if (!it)
@@ -274,9 +276,14 @@ static void sidr_answered(struct vb_cm_id *id, const struct vb_cm_msg *m)
 
 /* ---- ends ---- */
 
+static bool is_connected(const struct vb_cm_id *id)
+{
+	return id->state == VB_ID_CONNECTED || id->state == VB_ID_ACCEPTED;
+}
+
 static void disconnected(struct vb_cm_id *id, int status)
 {
-	if (id->state != VB_ID_CONNECTED && id->state != VB_ID_ACCEPTED)
+	if (!is_connected(id))
 		return;
 	id->state = VB_ID_DISCONNECTED;
 	vb_cm_id_say(id, RDMA_CM_EVENT_DISCONNECTED, status);
@@ -292,6 +299,8 @@ static void rejected(struct vb_cm_id *id, uint16_t reason, struct vb_cm_private 
 {
 	struct vb_cm_item *it;
 
+	if (is_being_made(id) || is_connected(id))
+		vb_cm_id_why_rejected(id, reason);
 	if (!is_being_made(id)) {
 		disconnected(id, 0);
 		return;
@@ -304,11 +313,12 @@ static void rejected(struct vb_cm_id *id, uint16_t reason, struct vb_cm_private 
 	vb_cm_item_post(it);
 }
 
-static void unreached(struct vb_cm_id *id)
+static void unreached(struct vb_cm_id *id, const struct vb_cm_event *e)
 {
 	if (!is_being_made(id))
 		return;
 	id->state = VB_ID_FAILED;
+	vb_cm_id_why_unanswered(id, RDMA_CM_EVENT_UNREACHABLE, e->about, e->said);
 	vb_cm_id_say(id, RDMA_CM_EVENT_UNREACHABLE, -ETIMEDOUT);
 }
 
@@ -342,12 +352,14 @@ bool vb_cm_ids_event(struct vb_cm_conn *c, const struct vb_cm_event *e)
 		rejected(id, e->msg->rej.reason, e->msg->private_data);
 		break;
 	case VB_CM_EV_UNREACHED:
-		unreached(id);
+		unreached(id, e);
 		break;
 	case VB_CM_EV_DREQ:
 		disconnected(id, 0);
 		break;
 	case VB_CM_EV_DREP:
+		if (e->timed_out && is_connected(id))
+			vb_cm_id_why_unanswered(id, RDMA_CM_EVENT_DISCONNECTED, VB_CM_DREQ, e->said);
 		disconnected(id, e->timed_out ? -ETIMEDOUT : 0);
 		break;
 	case VB_CM_EV_TIMEWAIT_OVER:
@@ -356,6 +368,12 @@ bool vb_cm_ids_event(struct vb_cm_conn *c, const struct vb_cm_event *e)
 		break;
 	}
 	return true;
+}
+
+void vb_cm_ids_changed(struct vb_cm_conn *c)
+{
+	if (c->user)
+		vb_cm_show(c->user);
 }
 
 /* ---- a process that is gone ---- */

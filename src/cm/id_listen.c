@@ -114,11 +114,9 @@ int vb_cm_id_listen(struct vb_cm_id *id, int backlog)
 		if (err)
 			undo(id);
 		if (err == EADDRINUSE)
-			vb_refuse(
-			    err, "rdma_listen",
-			    "port %u is another id's, too, which RDMA_OPTION_ID_REUSEADDR let bind: only "
-			    "one may listen",
-			    vb_cm_sock_port((const struct sockaddr *)&id->src));
+			vb_cm_refuse_port("rdma_listen", vb_cm_below()->bound(id->port),
+					  ", too, which RDMA_OPTION_ID_REUSEADDR let bind: only one may "
+					  "listen");
 	}
 	vb_cm_id_worked(id);
 	return err;

@@ -1,4 +1,4 @@
-/* Which call is permitted in which state of an id: one table. */
+/* Which call is permitted in which state of an id: one table; and the names of states, calls and events. */
 #include <errno.h>
 
 #include "cm/id.h"
@@ -69,4 +69,32 @@ static const char *const calls[VB_CALLS] = {
 const char *vb_cm_id_call_name(enum vb_cm_id_call call)
 {
 	return calls[call];
+}
+
+static const char *const events[VB_CM_EVENTS] = {
+    [RDMA_CM_EVENT_ADDR_RESOLVED] = "ADDR_RESOLVED",
+    [RDMA_CM_EVENT_ADDR_ERROR] = "ADDR_ERROR",
+    [RDMA_CM_EVENT_ROUTE_RESOLVED] = "ROUTE_RESOLVED",
+    [RDMA_CM_EVENT_ROUTE_ERROR] = "ROUTE_ERROR",
+    [RDMA_CM_EVENT_CONNECT_REQUEST] = "CONNECT_REQUEST",
+    [RDMA_CM_EVENT_CONNECT_RESPONSE] = "CONNECT_RESPONSE or ESTABLISHED",
+    [RDMA_CM_EVENT_CONNECT_ERROR] = "CONNECT_ERROR",
+    [RDMA_CM_EVENT_UNREACHABLE] = "UNREACHABLE",
+    [RDMA_CM_EVENT_REJECTED] = "REJECTED",
+    [RDMA_CM_EVENT_ESTABLISHED] = "ESTABLISHED",
+    [RDMA_CM_EVENT_DISCONNECTED] = "DISCONNECTED",
+    [RDMA_CM_EVENT_DEVICE_REMOVAL] = "DEVICE_REMOVAL",
+    [RDMA_CM_EVENT_MULTICAST_JOIN] = "MULTICAST_JOIN",
+    [RDMA_CM_EVENT_MULTICAST_ERROR] = "MULTICAST_ERROR",
+    [RDMA_CM_EVENT_ADDR_CHANGE] = "ADDR_CHANGE",
+    [RDMA_CM_EVENT_TIMEWAIT_EXIT] = "TIMEWAIT_EXIT",
+    [RDMA_CM_EVENT_TIMEWAIT_EXIT + 1] = "ADDRINFO_RESOLVED",
+    [RDMA_CM_EVENT_TIMEWAIT_EXIT + 2] = "ADDRINFO_ERROR",
+    [RDMA_CM_EVENT_TIMEWAIT_EXIT + 3] = "USER",
+    [RDMA_CM_EVENT_TIMEWAIT_EXIT + 4] = "INTERNAL",
+};
+
+const char *vb_cm_event_name(unsigned event)
+{
+	return event < VB_CM_EVENTS ? events[event] : "?";
 }

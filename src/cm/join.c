@@ -143,13 +143,15 @@ enum { MASK_ADDRESS = 1, MASK_FLAGS = 2, FLAGS_KNOWN = 2 };
 int vb_cm_id_join(struct vb_cm_id *id, const struct sockaddr *addr, uint64_t comp_mask, uint32_t flags,
 		  void *join)
 {
+	static const char call[] = "rdma_join_multicast_ex";
 	int err;
 
 	if (comp_mask & ~(uint64_t)(MASK_ADDRESS | MASK_FLAGS))
-		return EINVAL;
+		return vb_refuse(EINVAL, call, "comp_mask 0x%llx: only bits 0 and 1 are known",
+				 (unsigned long long)comp_mask);
 	/* A full member or one that only sends: who sends joins nothing here, and may attach all the same. */
 	if (comp_mask & MASK_FLAGS && flags >= FLAGS_KNOWN)
-		return EINVAL;
+		return vb_refuse(EINVAL, call, "join_flags %u are none", flags);
 	err = vb_cm_id_enter(id, VB_CALL_JOIN);
 	if (err)
 		return err;
@@ -180,5 +182,5 @@ int vb_cm_id_leave(struct vb_cm_id *id, const struct sockaddr *addr, uint32_t *d
 		free(j);
 	}
 	vb_cm_ids_leave();
-	return j ? 0 : EADDRNOTAVAIL;
+	return j ? 0 : vb_refuse(EADDRNOTAVAIL, "rdma_leave_multicast", "the id has not joined this group");
 }

@@ -324,6 +324,12 @@ struct vb_drops *vb_adapter_drops(struct vb_adapter *a)
 	return (struct vb_drops *)(a->seg->base + VB_SEG_DROPS);
 }
 
+struct vb_shown_ids vb_adapter_ids(struct vb_adapter *a)
+{
+	return (struct vb_shown_ids){.marks = (struct vb_shown_marks *)(a->seg->base + VB_SEG_ID_MARKS),
+				     .entries = (struct vb_shown_id_entry *)(a->seg->base + VB_SEG_IDS)};
+}
+
 struct vb_pd_marks *vb_adapter_pd_marks(struct vb_adapter *a)
 {
 	return (struct vb_pd_marks *)(a->seg->base + VB_SEG_PD_MARKS);

@@ -218,6 +218,8 @@ const uint8_t (*vb_adapter_gids(const struct vb_adapter *a))[16];
 
 /* Its counts of what was dropped, in the segment. */
 struct vb_drops *vb_adapter_drops(struct vb_adapter *a);
+/* Where identifiers of rdma_cm are shown, in the segment. */
+struct vb_shown_ids vb_adapter_ids(struct vb_adapter *a);
 
 /* Where the peer's tables stand, and how its process is reached; UP links only, from peer_up() on. */
 struct vb_peer_tables {

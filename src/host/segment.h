@@ -15,9 +15,10 @@
 #include "base/lock.h"
 #include "iba/limits.h"
 #include "iba/shown.h"
+#include "iba/shown_id.h"
 
 #define VB_SEG_MAGIC   0x3142524556ull /* "VERB1" */
-#define VB_SEG_VERSION 10
+#define VB_SEG_VERSION 11
 
 /* Ring geometry.  Descriptors and payload are apart, so that a payload can never pass for a descriptor. */
 #define VB_RING_SLOTS  1024u
@@ -95,6 +96,7 @@ struct vb_seg_head {
 #define VB_SEG_GROUP_MARK                                                                                 \
 	4992ull			 /* how many entries of the table of groups are in use, alone in its line \
 				  */
+#define VB_SEG_ID_MARKS	 5120ull /* struct vb_shown_marks */
 #define VB_SEG_CONSUMED	 8192ull /* struct vb_consumed[VB_MAX_RINGS] */
 #define VB_SEG_COLD	 (VB_SEG_CONSUMED + (uint64_t)VB_MAX_RINGS * VB_LINE) /* struct vb_cold[VB_MAX_RINGS] */
 #define VB_SEG_KEYS	 (VB_SEG_COLD + (uint64_t)VB_MAX_RINGS * VB_LINE)
@@ -104,7 +106,8 @@ struct vb_seg_head {
 #define VB_SEG_QPS	 (VB_SEG_PDS + (uint64_t)VB_MAX_PD * VB_SEG_PD_SIZE)
 #define VB_SEG_GROUPS	 (VB_SEG_QPS + (uint64_t)VB_ADAPTER_NUMBERS * VB_QPN_INDICES * VB_LINE)
 #define VB_SEG_RINGS	 (VB_SEG_GROUPS + (uint64_t)VB_MAX_MCAST_GRP * sizeof(struct vb_shown_group))
-#define VB_SEG_HISTORY	 (VB_SEG_RINGS + (uint64_t)VB_MAX_RINGS * sizeof(struct vb_ring))
+#define VB_SEG_IDS	 (VB_SEG_RINGS + (uint64_t)VB_MAX_RINGS * sizeof(struct vb_ring))
+#define VB_SEG_HISTORY	 (VB_SEG_IDS + (uint64_t)VB_SHOWN_IDS * sizeof(struct vb_shown_id_entry))
 #define VB_SEG_SIZE	 (VB_SEG_HISTORY + sizeof(struct vb_history))
 
 /* The other memfd: a struct vb_set, and the word that peers add to when the groups that they show have

@@ -247,6 +247,7 @@ static void heard(void *user, const struct vb_gsi_mad *m)
 	vb_cm_ids_enter();
 	if (!d->pub.lost)
 		vb_cm_input(d->pub.cm, &from, m->bytes, vb_now());
+	vb_cm_ids_counted(&d->pub);
 	vb_cm_ids_leave();
 	atomic_store(&d->next, 0); /* timers() follows */
 }
@@ -261,6 +262,7 @@ static uint64_t timers(void *user, uint64_t now)
 		return next;
 	vb_cm_ids_enter();
 	next = d->pub.lost ? VB_NEVER : vb_cm_timer(d->pub.cm, now);
+	vb_cm_ids_counted(&d->pub);
 	again = look_again(d, now);
 	if (again < next)
 		next = again;
@@ -299,7 +301,8 @@ static void lost(void *user)
 
 static const struct vb_gsi_ops gsi_ops = {heard, timers, peer_down, established, lost};
 
-static const struct vb_cm_ops cm_ops = {send_mad, vb_cm_ids_event, vb_cm_ids_listener, chance_of};
+static const struct vb_cm_ops cm_ops = {send_mad, vb_cm_ids_event, vb_cm_ids_listener, chance_of,
+					vb_cm_ids_changed};
 
 /* ---- opening ---- */
 
@@ -321,6 +324,7 @@ static void describe(struct device *d, uint32_t index)
 	d->pub.index = index;
 	d->pub.number = vb_adapter_number(d->hca->adapter);
 	d->pub.user = d;
+	d->pub.shown = vb_adapter_ids(d->hca->adapter);
 	d->pub.max_rd_atomic = (uint8_t)(p->max_rd_atomic < 255 ? p->max_rd_atomic : 255);
 	d->pub.ack_delay = p->ack_delay;
 	d->pub.mtu = IBV_MTU_4096;
@@ -419,6 +423,13 @@ static int bind_port(struct vb_port **out, const struct vb_port_name *name)
 	return err ? err : vb_port_bind(p, out, name);
 }
 
+static uint32_t who_has(const struct vb_port_name *n)
+{
+	struct vb_ports *p = atomic_load(&ports);
+
+	return p ? vb_ports_who(p, n) : 0;
+}
+
 static int find(const struct vb_port_name *n, uint32_t *number)
 {
 	struct vb_ports *p = atomic_load(&ports);
@@ -454,6 +465,7 @@ static const struct vb_cm_below below = {
     .listen = vb_port_listen,
     .release = vb_port_free,
     .find = find,
+    .who = who_has,
     .due = due,
     .wait = wait_for,
     .now = vb_now,

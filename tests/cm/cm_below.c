@@ -10,9 +10,11 @@
 
 #include "cm/id.h"
 
-enum { DEVICES = 2, PORTS = 256, FIRST_PORT = 40000 };
+enum { DEVICES = BELOW_DEVICES, PORTS = 256, FIRST_PORT = 40000 };
 
 struct below below;
+struct vb_shown_marks below_shown[DEVICES];
+struct vb_shown_id_entry below_entries[DEVICES][VB_SHOWN_IDS];
 
 struct flight {
 	struct vb_list node;
@@ -241,7 +243,8 @@ static uint32_t chance(void)
 	return chance_of(NULL);
 }
 
-static const struct vb_cm_ops ops = {send_mad, vb_cm_ids_event, vb_cm_ids_listener, chance_of};
+static const struct vb_cm_ops ops = {send_mad, vb_cm_ids_event, vb_cm_ids_listener, chance_of,
+				     vb_cm_ids_changed};
 
 static uint32_t count(void)
 {
@@ -260,6 +263,7 @@ static int open_device(uint32_t index, struct vb_cm_device **out)
 	if (!d->cm) {
 		*d = (struct vb_cm_device){.index = index,
 					   .number = index + 1,
+					   .shown = {&below_shown[index], below_entries[index]},
 					   .max_rd_atomic = BELOW_MAX_RD_ATOMIC,
 					   .ack_delay = 16,
 					   .mtu = IBV_MTU_4096,
@@ -331,7 +335,10 @@ void below_close(void)
 		vb_cm_ids_enter();
 		if (devices[i].cm)
 			vb_cm_close(devices[i].cm);
+		vb_cm_board_leave(&devices[i].shown);
 		vb_cm_ids_leave();
+		memset((void *)&below_shown[i], 0, sizeof below_shown[i]);
+		memset((void *)below_entries[i], 0, sizeof below_entries[i]);
 	}
 }
 
@@ -349,6 +356,7 @@ void below_settle(void)
 		struct flight *f = vb_list_entry(n, struct flight, node);
 
 		vb_cm_input(devices[f->to].cm, &f->from, f->mad, below.now);
+		vb_cm_ids_counted(&devices[f->to]);
 		free(f);
 	}
 	vb_cm_ids_leave();
@@ -379,6 +387,7 @@ void below_wait(uint64_t ns)
 		for (int i = 0; i < DEVICES; i++) {
 			vb_cm_ids_enter();
 			vb_cm_timer(devices[i].cm, below.now);
+			vb_cm_ids_counted(&devices[i]);
 			vb_cm_ids_leave();
 		}
 		below_settle();

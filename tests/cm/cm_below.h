@@ -14,7 +14,7 @@
 #include "cm/api.h"
 #include "cm/below.h"
 
-enum { BELOW_MAX_RD_ATOMIC = 16 };
+enum { BELOW_MAX_RD_ATOMIC = 16, BELOW_DEVICES = 2 };
 
 struct below {
 	bool infiniband;
@@ -28,6 +28,8 @@ struct below {
 	_Atomic unsigned waits;	   /* threads that had to wait for an event */
 };
 extern struct below below;
+extern struct vb_shown_marks below_shown[BELOW_DEVICES]; /* what tools see; of the ids in the first one's */
+extern struct vb_shown_id_entry below_entries[BELOW_DEVICES][VB_SHOWN_IDS];
 
 /* A new world without ids.  The old one's must have ended. */
 void below_open(void);

@@ -78,13 +78,6 @@ kill -STOP "$one"
 look # of a process that is stopped
 kill -CONT "$one"
 
-# The process's memory is not grown by being looked at.
-before=$(stat -Lc %b "$(find "/proc/$one/fd" -lname '/memfd:verbena*' | head -1)")
-"$verbena" mr "$one" >/dev/null
-after=$(stat -Lc %b "$(find "/proc/$one/fd" -lname '/memfd:verbena*' | head -1)")
-checks=$((checks + 1))
-[[ $before == "$after" ]] || { echo "FAIL: the segment had $before blocks, has $after"; bad=$((bad + 1)); }
-
 check "no such process" 125 "no process 4194304" "$verbena" explain 4194304
 check "no number" 125 "\"x1\" is no process ID" "$verbena" mr x1
 check "no device" 125 "process $$ has no device of Verbena open" "$verbena" explain $$
@@ -150,6 +143,14 @@ check "several" 125 "$one tools-trouble" "$verbena" explain
 # What lasts too short a time to be met: uses, an entry that changes, windows, equal keys, a domain of another process.
 start fake "$helpers/tools-segment" 99
 fake=$pid
+# Its memory is not grown by being looked at.
+blocks() { stat -Lc %b "$(find "/proc/$fake/fd" -lname '/memfd:verbena*' | head -1)"; }
+before=$(blocks)
+"$verbena" mr "$fake" >/dev/null
+"$verbena" explain "$fake" >/dev/null
+after=$(blocks)
+checks=$((checks + 1))
+[[ $before == "$after" ]] || { echo "FAIL: the segment had $before blocks, has $after"; bad=$((bad + 1)); }
 start user "$helpers/tools-segment" 98 99
 user=$pid
 check "keys of this profile, a mapping, a user elsewhere" 0 "0x000000009000 +4096  L_Key 0x40000107 R_Key 0x40000107  memory  PD 5  LOCAL_WRITE|REMOTE_WRITE|REMOTE_READ; 1 window bound; in use by process $user; peers may have it mapped" \
@@ -173,7 +174,10 @@ if len(sys.argv) > 3:
     size = int(sys.argv[1])
     os.pwrite(fd, b"\xff" * 8192, 4096)
     os.pwrite(fd, os.urandom(1 << 20), 8192 + 4096 * 64)
+    # the history, and the ids of rdma_cm, with sequence numbers that are even
     os.pwrite(fd, os.urandom(80 * 1024), size - 80 * 1024)
+    ids = b"".join(struct.pack("<Q", 2) + os.urandom(120) for _ in range(1024))
+    os.pwrite(fd, ids, int(sys.argv[4]))
 fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
 print("ready", flush=True)
 sys.stdin.read()
@@ -183,8 +187,9 @@ version=$(od -An -tu4 -j8 -N4 "$(find "/proc/$one/fd" -lname '/memfd:verbena*' |
 start old /usr/bin/python3 "$tmp/fake.py" "$size" $((version - 1))
 check "another version" 125 "another version of Verbena (segment version $((version - 1)); this command knows $version)" \
 	"$verbena" explain "$pid"
-start rubbish /usr/bin/python3 "$tmp/fake.py" "$size" "$version" rubbish
+start rubbish /usr/bin/python3 "$tmp/fake.py" "$size" "$version" rubbish "$("$helpers/tools-segment" ids)"
 check "rubbish does no harm" 0 "process $pid (python3)" "$verbena" explain "$pid"
+check "ids of rubbish" 0 " ids for which there is no room here" "$verbena" explain "$pid"
 check "nor to mr" 0 "process $pid (python3)" "$verbena" mr "$pid"
 json "nor in JSON" "o['pid'] == $pid" "$verbena" explain --json "$pid"
 start short /usr/bin/python3 "$tmp/fake.py" 8192 "$version"

@@ -1,9 +1,11 @@
 /* A process that only shows an adapter's segment, as if it were in the middle of things that last
  * nanoseconds: a thread uses a region, a peer uses another one's, an entry is being changed.   segment NUMBER
- * [OTHER] shows adapter NUMBER; with OTHER a thread of it is using key index 1 of that adapter. */
+ * [OTHER] shows adapter NUMBER; with OTHER a thread of it is using key index 1 of that adapter.   segment ids
+ * says where the ids of rdma_cm stand. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -34,6 +36,8 @@ int main(int argc, char **argv)
 	uint64_t pd;
 	char c;
 
+	if (argc > 1 && !strcmp(argv[1], "ids"))
+		return printf("%llu\n", (unsigned long long)VB_SEG_IDS) < 0;
 	CHECK(argc > 1 && fd >= 0 && !ftruncate(fd, VB_SEG_SIZE));
 	base = mmap(NULL, VB_SEG_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
 	CHECK(base != MAP_FAILED && !fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW));
@@ -76,6 +80,7 @@ int main(int argc, char **argv)
 	marks = (void *)(base + VB_SEG_KEY_MARKS);
 	marks->keys = 5;
 	marks->slots = 2;
+	atomic_store(&((struct vb_history *)(void *)(base + VB_SEG_HISTORY))->used, 0); /* has its page */
 	slots = (void *)(base + VB_SEG_KEY_SLOTS);
 	slots[1].index = 2;
 	if (argc > 2)

@@ -1,0 +1,412 @@
+/* verbena explain, of rdma_cm: the ids of a process, their state and addresses, what each waits for, and what
+ * the connection managers of its devices have counted. */
+#include <arpa/inet.h>
+#include <json-c/json.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "base/told.h"
+#include "cm/id.h"
+#include "explain.h"
+#include "host/segment.h"
+#include "iba/names.h"
+
+enum { TEXT = 512 };
+
+/* ---- reading ---- */
+
+static const struct vb_shown_marks *marks(const struct peek *p, unsigned device)
+{
+	return (const void *)(p->all[device] + VB_SEG_ID_MARKS);
+}
+
+/* A copy of the i-th entry; false: it is no id's, or changes all the time. */
+static bool read_id(const struct peek *p, unsigned device, uint32_t i, struct vb_shown_id *out)
+{
+	const struct vb_shown_id_entry *e =
+	    &((const struct vb_shown_id_entry *)(const void *)(p->all[device] + VB_SEG_IDS))[i];
+
+	return vb_told_get(&e->seq, &e->id, out, VB_SHOWN_ID_WORDS) && out->flags & VB_SHOWN_LIVE;
+}
+
+static uint32_t used(const struct vb_shown_marks *m)
+{
+	uint32_t n = atomic_load_explicit(&m->used, memory_order_acquire);
+
+	return n < VB_SHOWN_IDS ? n : VB_SHOWN_IDS;
+}
+
+/* Calls look() with each id. */
+static uint32_t each(const struct peek *p, void (*look)(const struct vb_shown_id *id, void *with), void *with)
+{
+	struct vb_shown_id id;
+	uint32_t n = 0;
+
+	for (unsigned d = 0; d < p->n; d++) {
+		uint32_t end = used(marks(p, d));
+
+		for (uint32_t i = 0; i < end; i++) {
+			if (!read_id(p, d, i, &id))
+				continue;
+			n++;
+			if (look)
+				look(&id, with);
+		}
+	}
+	return n;
+}
+
+/* Those that the process has no entries for. */
+static uint32_t further(const struct peek *p)
+{
+	uint32_t all = 0, seen = each(p, NULL, NULL);
+
+	for (unsigned d = 0; d < p->n; d++)
+		all += atomic_load_explicit(&marks(p, d)->all, memory_order_relaxed);
+	return all > seen ? all - seen : 0;
+}
+
+static uint64_t resting(const struct peek *p)
+{
+	uint64_t sum = 0;
+
+	for (unsigned d = 0; d < p->n; d++)
+		sum += atomic_load_explicit(&marks(p, d)->resting, memory_order_relaxed);
+	return sum;
+}
+
+static uint64_t counted(const struct peek *p, enum vb_shown_count c)
+{
+	uint64_t sum = 0;
+
+	for (unsigned d = 0; d < p->n; d++)
+		sum += atomic_load_explicit(&marks(p, d)->counts[c], memory_order_relaxed);
+	return sum;
+}
+
+/* ---- words ---- */
+
+static const struct {
+	const char *name, *text;
+} counts[VB_SHOWN_COUNTS] = {
+    [VB_SHOWN_MALFORMED] = {"malformed", "were no messages of communication management, or malformed"},
+    [VB_SHOWN_UNKNOWN] = {"unknown-comm-id", "were for a comm ID that nobody has, or not any more"},
+    [VB_SHOWN_UNEXPECTED] = {"unexpected", "came in a state that expects no such message"},
+    [VB_SHOWN_DUPLICATES] = {"duplicate", "had come before"},
+    [VB_SHOWN_REFUSED] = {"refused",
+			  "asked for what was refused: nobody listened, a backlog was full, or the "
+			  "far end's queue pair was still in use"},
+    [VB_SHOWN_RETRIED] = {"retried", "were said again by this process, since no answer came"},
+};
+
+static const struct {
+	uint32_t space;
+	const char *name;
+} spaces[] = {{RDMA_PS_TCP, "TCP"}, {RDMA_PS_UDP, "UDP"}, {RDMA_PS_IPOIB, "IPOIB"}, {RDMA_PS_IB, "IB"}};
+
+static const char *space_name(uint32_t space)
+{
+	for (size_t i = 0; i < sizeof(spaces) / sizeof(*spaces); i++)
+		if (spaces[i].space == space)
+			return spaces[i].name;
+	return "?";
+}
+
+/* What the program is to do next, by the id's state; NULL: nothing is waited for, or the connection says. */
+static const char *const steps[VB_ID_STATES] = {
+    [VB_ID_IDLE] = "rdma_bind_addr or rdma_resolve_addr",
+    [VB_ID_BOUND] = "rdma_listen or rdma_resolve_addr",
+    [VB_ID_ADDR_RESOLVED] = "rdma_resolve_route",
+    [VB_ID_ROUTE_RESOLVED] = "rdma_connect",
+    [VB_ID_LISTENING] = "requests",
+    [VB_ID_ANSWERED] = "rdma_get_cm_event, and rdma_establish if the id has no queue pair",
+    [VB_ID_REQUESTED] = "rdma_accept or rdma_reject",
+    [VB_ID_DISCONNECTED] = "rdma_destroy_id",
+    [VB_ID_FAILED] = "rdma_destroy_id",
+    [VB_ID_REMOVED] = "rdma_destroy_id",
+};
+
+/* The same of a connection, where that comes first. */
+static const char *const conn_steps[VB_CM_STATES] = {
+    [VB_CM_DREQ_RCVD] = "rdma_disconnect, which confirms the far end's",
+};
+
+/* Who answers which message. */
+static const struct {
+	uint16_t kind;
+	const char *words;
+} answers[] = {
+    {VB_CM_REQ, "the REP to its REQ"},
+    {VB_CM_REP, "the RTU to its REP"},
+    {VB_CM_DREQ, "the DREP to its DREQ"},
+    {VB_CM_SIDR_REQ, "the SIDR_REP to its SIDR_REQ"},
+};
+
+static const char *answer_to(uint16_t kind)
+{
+	for (size_t i = 0; i < sizeof(answers) / sizeof(*answers); i++)
+		if (answers[i].kind == kind)
+			return answers[i].words;
+	return "an answer";
+}
+
+/* From the clock of deadlines to that of people. */
+static uint64_t real_time(uint64_t due)
+{
+	struct timespec t;
+	uint64_t now = vb_now(), real;
+
+	clock_gettime(CLOCK_REALTIME, &t);
+	real = (uint64_t)t.tv_sec * VB_SEC + (uint64_t)t.tv_nsec;
+	return due >= now ? real + (due - now) : real - (now - due);
+}
+
+static void add_names(struct vb_text *t, uint32_t events)
+{
+	bool first = true;
+
+	for (unsigned e = 0; e < VB_CM_EVENTS; e++) {
+		if (!(events >> e & 1))
+			continue;
+		vb_text_add(t, "%s%s", first ? "" : ", ", vb_cm_event_name(e));
+		first = false;
+	}
+}
+
+static void add_time(struct vb_text *t, const char *what, uint64_t due, bool utc)
+{
+	char when[VB_TIME_TEXT];
+
+	if (due == VB_NEVER)
+		return;
+	vb_time_text(when, real_time(due), utc);
+	vb_text_add(t, "%s%s", what, when);
+}
+
+/* What the connection or the program is waited for; nothing: the id is connected, say. */
+static void add_wait(struct vb_text *t, const struct vb_shown_id *id, bool utc)
+{
+	const char *step = id->state < VB_ID_STATES ? steps[id->state] : NULL;
+
+	if (id->cm_state < VB_CM_STATES && conn_steps[id->cm_state])
+		step = conn_steps[id->cm_state];
+	if (id->flags & VB_SHOWN_ENDS) {
+		vb_text_add(t, "rdma_destroy_id is at work");
+	} else if (id->awaited) {
+		vb_text_add(t, "waits for %s, said %u of %u times", answer_to(id->awaited), id->said,
+			    id->most);
+		add_time(t, id->said < id->most ? ", next at " : ", given up at ", id->due, utc);
+	} else if (id->cm_state == VB_CM_TIMEWAIT) {
+		add_time(t, "TIMEWAIT until ", id->due, utc);
+	} else if (step) {
+		vb_text_add(t, "waits for %s", step);
+	}
+}
+
+/* All of it, as one clause after another. */
+static void add_waits(struct vb_text *t, const struct vb_shown_id *id, bool utc)
+{
+	const char *begin = t->at;
+
+	add_wait(t, id, utc);
+	if (id->state == VB_ID_LISTENING)
+		vb_text_add(t, ", %u of at most %u unfetched", id->requests, id->backlog);
+	if (id->queued) {
+		vb_text_add(t, "%s", t->at == begin ? "" : "; ");
+		add_names(t, id->queued);
+		vb_text_add(t, " undelivered (rdma_get_cm_event gets %s)", id->nqueued == 1 ? "it" : "them");
+	}
+	if (id->unacked) {
+		vb_text_add(t, "%sevents unacknowledged: ", t->at == begin ? "" : "; ");
+		add_names(t, id->unacked);
+		vb_text_add(t, " (rdma_destroy_id waits for them)");
+	}
+}
+
+static void add_address(struct vb_text *t, const struct vb_shown_id *id, const uint8_t gid[16], uint16_t port)
+{
+	static const uint8_t v4[12] = {[10] = 0xff, [11] = 0xff};
+	bool is_v4 = id->family == AF_INET, any = is_v4 && memcmp(gid, v4, sizeof(v4));
+	char text[INET6_ADDRSTRLEN];
+
+	inet_ntop(is_v4 ? AF_INET : AF_INET6, is_v4 ? gid + 12 : gid, text, sizeof(text));
+	vb_text_add(t, is_v4 ? "%s:%u" : "[%s]:%u", any ? "0.0.0.0" : text, port);
+}
+
+static const char *state_words(const struct vb_shown_id *id)
+{
+	return vb_cm_id_state_name(id->state);
+}
+
+/* "RC" of "IBV_QPT_RC" */
+static const char *type_words(const struct vb_shown_id *id)
+{
+	static const char prefix[] = "IBV_QPT_";
+	const char *name = vb_name_qp_type(id->type);
+
+	return !name ? "?" : !strncmp(name, prefix, sizeof(prefix) - 1) ? name + sizeof(prefix) - 1 : name;
+}
+
+/* ---- for people ---- */
+
+static void print_id(const struct vb_shown_id *id, void *with)
+{
+	char text[TEXT] = "";
+	struct vb_text t = {text, sizeof(text)};
+
+	(void)with;
+	if (id->id)
+		vb_text_add(&t, "id 0x%llx", (unsigned long long)id->id);
+	else
+		vb_text_add(&t, "a request");
+	vb_text_add(&t, "  %s %s", space_name(id->space), type_words(id));
+	if (id->family) {
+		vb_text_add(&t, "  ");
+		add_address(&t, id, id->src, id->src_port);
+	}
+	if (id->far) {
+		vb_text_add(&t, " %s ", id->flags & VB_SHOWN_PASSIVE ? "<-" : "->");
+		add_address(&t, id, id->dst, id->dst_port);
+	}
+	if (id->qpn)
+		vb_text_add(&t, "  QP 0x%06x", id->qpn);
+	vb_text_add(&t, "  %s", state_words(id));
+	if (id->cm_state)
+		vb_text_add(&t, " (%s)", vb_cm_state_name(id->cm_state));
+	printf("%s", text);
+	t = (struct vb_text){text, sizeof(text)};
+	*text = 0;
+	add_waits(&t, id, false);
+	printf("%s%s\n", *text ? ": " : "", text);
+}
+
+void vb_ids_print(const struct peek *p)
+{
+	uint32_t seen = each(p, NULL, NULL), more = further(p);
+	uint64_t rest = resting(p);
+	bool any = false;
+
+	if (seen || more || rest)
+		printf("rdma_cm: %u id%s, %llu comm ID%s in TIMEWAIT\n", seen + more,
+		       seen + more == 1 ? "" : "s", (unsigned long long)rest, rest == 1 ? "" : "s");
+	each(p, print_id, NULL);
+	if (more)
+		printf("and %u ids for which there is no room here\n", more);
+	for (int c = 0; c < VB_SHOWN_COUNTS; c++) {
+		uint64_t n = counted(p, c);
+
+		if (n && !any)
+			printf("messages of rdma_cm (MADs):\n");
+		if (n)
+			printf("%12llu  %s: %s\n", (unsigned long long)n, counts[c].name, counts[c].text);
+		any = any || n;
+	}
+}
+
+/* ---- for machines ---- */
+
+static void add_string(json_object *o, const char *name, const char *text)
+{
+	json_object_object_add(o, name, json_object_new_string(text));
+}
+
+static void add_number(json_object *o, const char *name, uint32_t n, int digits)
+{
+	char text[16];
+
+	if (!n)
+		return;
+	snprintf(text, sizeof(text), "0x%0*x", digits, n);
+	add_string(o, name, text);
+}
+
+static json_object *events_json(uint32_t events)
+{
+	json_object *list = json_object_new_array();
+
+	for (unsigned e = 0; e < VB_CM_EVENTS; e++)
+		if (events >> e & 1)
+			json_object_array_add(list, json_object_new_string(vb_cm_event_name(e)));
+	return list;
+}
+
+static void add_endpoint(json_object *o, const char *name, const struct vb_shown_id *id,
+			 const uint8_t gid[16], uint16_t port)
+{
+	char text[TEXT] = "";
+	struct vb_text t = {text, sizeof(text)};
+
+	add_address(&t, id, gid, port);
+	add_string(o, name, text);
+}
+
+static void wait_json(json_object *o, const struct vb_shown_id *id)
+{
+	char text[TEXT] = "", name[32];
+	struct vb_text t = {text, sizeof(text)};
+
+	add_waits(&t, id, true);
+	add_string(o, "waits", text);
+	if (id->awaited) {
+		add_string(o, "unanswered", vb_cm_kind_name(id->awaited, name));
+		json_object_object_add(o, "said", json_object_new_int(id->said));
+		json_object_object_add(o, "said_at_most", json_object_new_int(id->most));
+	}
+	if (id->due != VB_NEVER) {
+		vb_time_text(text, real_time(id->due), true);
+		add_string(o, "due", text);
+	}
+	json_object_object_add(o, "undelivered", events_json(id->queued));
+	json_object_object_add(o, "unacknowledged", events_json(id->unacked));
+}
+
+static void id_json(const struct vb_shown_id *id, void *list)
+{
+	json_object *o = json_object_new_object();
+	char text[24];
+
+	if (id->id) {
+		snprintf(text, sizeof(text), "0x%llx", (unsigned long long)id->id);
+		add_string(o, "id", text);
+	}
+	add_string(o, "port_space", space_name(id->space));
+	add_string(o, "qp_type", type_words(id));
+	add_string(o, "state", state_words(id));
+	if (id->cm_state)
+		add_string(o, "connection", vb_cm_state_name(id->cm_state));
+	json_object_object_add(o, "passive", json_object_new_boolean(id->flags & VB_SHOWN_PASSIVE));
+	json_object_object_add(o, "destroying", json_object_new_boolean(id->flags & VB_SHOWN_ENDS));
+	if (id->device != VB_SHOWN_NOWHERE)
+		json_object_object_add(o, "device", json_object_new_int(id->device));
+	if (id->family)
+		add_endpoint(o, "source", id, id->src, id->src_port);
+	if (id->far)
+		add_endpoint(o, "destination", id, id->dst, id->dst_port);
+	add_number(o, "qp", id->qpn, 6);
+	add_number(o, "far_qp", id->far_qpn, 6);
+	add_number(o, "comm_id", id->comm_id, 8);
+	add_number(o, "far_comm_id", id->far_comm_id, 8);
+	if (id->state == VB_ID_LISTENING) {
+		json_object_object_add(o, "requests", json_object_new_int64(id->requests));
+		json_object_object_add(o, "backlog", json_object_new_int64(id->backlog));
+	}
+	wait_json(o, id);
+	json_object_array_add(list, o);
+}
+
+void vb_ids_json(const struct peek *p, json_object *o)
+{
+	json_object *list = json_object_new_array(), *mads = json_object_new_object();
+
+	each(p, id_json, list);
+	json_object_object_add(o, "ids", list);
+	json_object_object_add(o, "further_ids", json_object_new_int64(further(p)));
+	json_object_object_add(o, "timewait", json_object_new_uint64(resting(p)));
+	for (int c = 0; c < VB_SHOWN_COUNTS; c++)
+		json_object_object_add(mads, counts[c].name, json_object_new_uint64(counted(p, c)));
+	json_object_object_add(o, "mads", mads);
+}
