@@ -168,31 +168,72 @@ static int write_out(struct vb_pcapng *w)
 	return 0;
 }
 
+/* The length of the block at `at`, 0: there is no whole one of ours. */
+static uint32_t block_at(int fd, off_t at, off_t size)
+{
+	uint32_t head[2], tail;
+
+	if (size - at < 12 || pread(fd, head, sizeof(head), at) != sizeof(head))
+		return 0;
+	if ((head[0] != SECTION && head[0] != INTERFACE && head[0] != PACKET) || head[1] < 12 ||
+	    head[1] % 4 || head[1] > size - at ||
+	    pread(fd, &tail, sizeof(tail), at + head[1] - 4) != sizeof(tail))
+		return 0;
+	return tail == head[1] ? head[1] : 0;
+}
+
+/* What is appended to ends with a whole block: a writer that was killed in write() may have left half of one,
+ * which is taken away.  EINVAL: the file is no capture. */
+static int mend(struct vb_pcapng *w, off_t size)
+{
+	uint32_t last, n;
+	off_t at = 0;
+
+	if (!size)
+		return 0;
+	if (pread(w->fd, &n, sizeof(n), 0) != sizeof(n) || n != SECTION || !block_at(w->fd, 0, size))
+		return EINVAL;
+	if (pread(w->fd, &last, sizeof(last), size - 4) == sizeof(last) && last && last <= size &&
+	    block_at(w->fd, size - last, size) == last)
+		return 0;
+	while ((n = block_at(w->fd, at, size)))
+		at += n;
+	return ftruncate(w->fd, at) ? errno : 0;
+}
+
+/* Closes what was opened in vain. */
+static int give_up(struct vb_pcapng *w, int err)
+{
+	close(w->fd);
+	w->fd = -1;
+	return err;
+}
+
 static int open_file(struct vb_pcapng *w, bool fresh)
 {
 	char path[PATH + 16];
 	struct stat st;
+	int err;
 
 	snprintf(path, sizeof(path), w->files ? "%s.%u" : "%s", w->path, w->file);
 	/* Not to wait for a reader, should it be a pipe, which it may not be. */
-	w->fd = open(
-	    path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | (fresh ? O_TRUNC : 0),
-	    0666);
+	w->fd = open(path,
+		     O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | (fresh ? O_TRUNC : 0),
+		     0666);
 	if (w->fd < 0)
 		return errno;
 	w->fd = vb_own_high(w->fd);
 	w->own = vb_own_of(w->fd);
-	if (fstat(w->fd, &st) || !S_ISREG(st.st_mode)) {
-		close(w->fd);
-		w->fd = -1;
-		return EINVAL;
-	}
+	if (fstat(w->fd, &st) || !S_ISREG(st.st_mode))
+		return give_up(w, EINVAL);
 	/* It ends with the descriptor, that is with the process at the latest.  Where the file system knows
 	 * no such locks there is nothing to wait for. */
-	if (w->alone && flock(w->fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) {
-		close(w->fd);
-		w->fd = -1;
-		return EBUSY;
+	if (w->alone && flock(w->fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+		return give_up(w, EBUSY);
+	if (w->alone && !fresh) { /* nobody else is writing to it */
+		err = mend(w, st.st_size);
+		if (err || fstat(w->fd, &st))
+			return give_up(w, err ? err : EIO);
 	}
 	w->size = (uint64_t)st.st_size;
 	put_beginning(w);

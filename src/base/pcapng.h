@@ -24,7 +24,9 @@ struct vb_pcapng_cfg {
 	const char *application; /* who writes */
 	uint32_t snap;		 /* bytes kept of a packet; 0: all */
 	bool fresh;		 /* what the file has is removed; else it is appended to */
-	bool alone;		 /* not while another process writes to it by such a writer: EBUSY then */
+	/* Not while another process writes to it by such a writer: EBUSY then.  Half a block at its end,
+	 * which one left that was killed in write(), goes; EINVAL: what is there is no capture. */
+	bool alone;
 	/* A ring: `files` of `file_size` bytes at most, PATH.0 and so on, the oldest being written anew.  0:
 	 * one file of any size, PATH. */
 	uint32_t files;

@@ -320,6 +320,32 @@ def taken(a, folder):
     return True
 
 
+def killed(a, folder):
+    """Whenever a process is killed, what it wrote before can be read, and another one may append to it."""
+    path = os.path.join(folder, "file")
+
+    def look(*pids):
+        files = [n for n in os.listdir(folder) if os.path.getsize(os.path.join(folder, n)) > 300000]
+        if files:
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+
+    stranger.pair(a.build, ["ib_write_bw", "-F", "-D", "30", "-s", "65536", "-m", "1024"], env={"VERBENA_PCAP": path},
+                  limit=60, look=look)
+    files = [os.path.join(folder, n) for n in sorted(os.listdir(folder))]
+    want("files", len(files), 2)
+    before = [[len(found) for _, found in wire.read(f, torn=True)] for f in files]
+    want("packets", max(b[0] for b in before) > 500, True)
+    for f, b in zip(files, before):
+        for _, found in wire.read(f, torn=True):
+            wire.streams(found, MTU)
+        r = stranger.run(a.build, ["ibv_devinfo"], env={"VERBENA_PCAP": f})
+        want("status of another process", r.status, 0)
+        want("packets with another section", [len(found) for _, found in wire.read(f)], b + [0])
+        tshark(f, wire.packets(f))
+    return True
+
+
 # ---- programs of others ----
 
 ADDRESS = re.compile(r"(local|remote) address:.*?QPN 0x([0-9a-f]+), PSN 0x([0-9a-f]+)(?:, GID (\S+))?")
@@ -330,6 +356,9 @@ class Row:
     """A program, the path MTU that it uses, and how many requests of which kind each connection's file has."""
 
     def __init__(self, line, mtu, kind, count, size, both=False):
+        words = line.split()
+        self.env = dict(w.split("=", 1) for w in words if re.match("[A-Z_]+=", w))
+        self.argv = words[len(self.env):]
         self.line, self.mtu, self.kind, self.count, self.size, self.both = line, mtu, kind, count, size, both
 
 
@@ -337,6 +366,8 @@ ROWS = [Row("ibv_rc_pingpong -g 0 -n 50 -s 5000", 1024, "SEND", 50, 5000, True),
         Row("ibv_rc_pingpong -g 0 -n 5 -s 100000 -m 256", 256, "SEND", 5, 100000, True),
         Row("ibv_uc_pingpong -g 0 -n 50 -s 3000", 1024, "SEND", 50, 3000, True),
         Row("ibv_ud_pingpong -g 0 -n 50 -s 2000", 1024, "SEND", 50, 2000, True),
+        Row("VERBENA_LINK=infiniband ibv_rc_pingpong -n 20 -s 5000", 1024, "SEND", 20, 5000, True),  # over IPv6
+        Row("VERBENA_LINK=infiniband ibv_ud_pingpong -n 20 -s 1000", 1024, "SEND", 20, 1000, True),
         Row("ibv_xsrq_pingpong -g 0 -n 20 -s 5000", 1024, "SEND", 20, 5000, True),
         Row("ib_write_bw -F -n 20 -s 65536 -m 2048", 2048, "WRITE", 20, 65536),
         Row("ib_write_lat -F -n 100 -s 8 -m 1024", 1024, "WRITE", 100, 8, True),
@@ -363,7 +394,7 @@ def sizes_of(row, found):
 
 def program(a, folder, row):
     path = os.path.join(folder, "file")
-    p = stranger.pair(a.build, row.line.split(), env={"VERBENA_PCAP": path, "VERBENA_PCAP_SNAP": "0"})
+    p = stranger.pair(a.build, row.argv, env={"VERBENA_PCAP": path, "VERBENA_PCAP_SNAP": "0", **row.env})
     if not p.ok:
         raise Wrong(p.why)
     files = sorted(os.listdir(folder))
@@ -522,6 +553,7 @@ def main():
              ("one process", lambda d: alone(a, d, "loop", 1)),
              ("exec", lambda d: alone(a, d, "exec", 2)),
              ("killed", lambda d: alone(a, d, "kill", 1, -signal.SIGKILL)),
+             ("killed in mid-stream", lambda d: killed(a, d)),
              ("datagrams", lambda d: datagrams(a, d, "ud")),
              ("a group", lambda d: datagrams(a, d, "group")),
              ("a ring of files", lambda d: ring(a, d)),

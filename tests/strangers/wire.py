@@ -34,10 +34,12 @@ class Broken(Exception):
     pass
 
 
-def blocks(data):
-    """(type, body) of each block; every length stands at both ends, and the file ends with a block."""
+def blocks(data, torn):
+    """(type, body) of each block; every length stands at both ends, and the file ends with a block, or half of one."""
     at = 0
     while at < len(data):
+        if torn and (len(data) - at < 12 or struct.unpack_from("<I", data, at + 4)[0] > len(data) - at):
+            return
         if len(data) - at < 12:
             raise Broken(f"{len(data) - at} bytes behind the last block")
         kind, length = struct.unpack_from("<II", data, at)
@@ -150,12 +152,12 @@ class Packet:
                 raise Broken(f"{self}: UDP's checksum is wrong")
 
 
-def read(path):
-    """The sections of a file: (who wrote it, its packets) of each."""
+def read(path, torn=False):
+    """The sections of a file: (who wrote it, its packets) of each.  torn: its writer may have been killed in write()."""
     with open(path, "rb") as f:
         data = f.read()
     sections = []
-    for kind, body in blocks(data):
+    for kind, body in blocks(data, torn):
         if kind == SECTION:
             magic, major = struct.unpack_from("<IH", body)
             if magic != 0x1A2B3C4D or major != 1:

@@ -592,6 +592,36 @@ static void alone(void **state)
 	assert_int_equal(walk(path), 0);
 }
 
+/* A writer that was killed may have left half a block; other files are left alone. */
+static void half_a_block(void **state)
+{
+	struct vb_pcapng_cfg cfg = {.path = path, .interface = "eth", .application = "test 1", .alone = true};
+	struct vb_pcapng *w;
+	struct stat st;
+	uint8_t got[64];
+	FILE *f;
+
+	(void)state;
+	for (off_t less = 0; less <= 36; less++) {
+		w = writer((struct vb_pcapng_cfg){.fresh = true});
+		assert_int_equal(vb_pcapng_packet(w, 0, bytes, 4, 4, NULL), 0);
+		assert_int_equal(vb_pcapng_packet(w, 0, bytes, 4, 4, NULL), 0);
+		assert_int_equal(vb_pcapng_close(w), 0);
+		assert_int_equal(stat(path, &st), 0);
+		assert_int_equal(truncate(path, st.st_size - less), 0);
+		assert_int_equal(vb_pcapng_open(&w, &cfg), 0);
+		assert_int_equal(vb_pcapng_packet(w, 0, bytes, 4, 4, NULL), 0);
+		assert_int_equal(vb_pcapng_close(w), 0);
+		assert_int_equal(walk(path), less ? 2 : 3);
+	}
+	f = fopen(path, "we");
+	assert_non_null(f);
+	assert_int_equal(fputs("no capture, but mine", f), 1);
+	fclose(f);
+	assert_int_equal(vb_pcapng_open(&w, &cfg), EINVAL);
+	assert_int_equal(contents(path, got, sizeof got), 20);
+}
+
 /* Where a frame is longer than what is kept of it, nothing behind that is read, and its length is told. */
 static void cut(void **state)
 {
@@ -646,6 +676,7 @@ int main(void)
 	    cmocka_unit_test_setup_teardown(forked, temporary, remove_it),
 	    cmocka_unit_test_setup_teardown(closed, temporary, remove_it),
 	    cmocka_unit_test_setup_teardown(alone, temporary, remove_it),
+	    cmocka_unit_test_setup_teardown(half_a_block, temporary, remove_it),
 	    cmocka_unit_test(cut),
 	};
 
