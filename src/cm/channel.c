@@ -99,6 +99,7 @@ void vb_cm_channel_close(struct vb_cm_channel *c)
 	}
 	vb_own_close(&c->own, c->fd);
 	c->fd = -1;
+	c->lives++;
 	if (!c->ids)
 		vb_list_append(&closed, &c->ringing);
 	vb_cm_ids_leave();
@@ -171,6 +172,7 @@ static void stay(void)
 /* Waits for one, unless the program has said O_NONBLOCK. */
 static int read_token(const struct vb_cm_channel *c)
 {
+	uint32_t life = c->lives;
 	uint64_t token;
 	int err, flags;
 
@@ -182,7 +184,7 @@ static int read_token(const struct vb_cm_channel *c)
 		if (flags < 0 || flags & O_NONBLOCK)
 			return flags < 0 ? errno : EAGAIN;
 		err = vb_cm_below()->wait(c->fd);
-		if (c->fd < 0)
+		if (c->fd < 0 || c->lives != life) /* memory and descriptor may be another channel's by now */
 			stay();
 		if (err)
 			return err;

@@ -177,7 +177,8 @@ struct vb_cm_channel {
 	uint32_t debt;		/* tokens of events that were taken back while a reader held them */
 	uint32_t ids;
 	uint32_t birth; /* which process it is of; set once */
-	int fd;		/* an eventfd that counts; set once */
+	uint32_t lives; /* how often it was closed: the same memory is another channel then */
+	int fd;		/* an eventfd that counts; -1: closed */
 	struct vb_own own;
 };
 
