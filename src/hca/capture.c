@@ -23,6 +23,8 @@ static const char direct[] = "placed directly: the sender copied it, and no pack
 		  seen[] = "no packet: the sender saw in the receiver's memory what has arrived",
 		  again[] = "between processes it asks for what was sent from here on, and costs no retry";
 
+enum { AT_ONCE = 1024 }; /* packets that one of a wire's, or 256 KiB that are placed, comes to at most */
+
 enum side { MINE, THEIRS }; /* whose requests a stream is of: this end's, or the far end's */
 
 /* A way out in front of another. */
@@ -126,7 +128,15 @@ static void keep_parts(const struct way *w, bool out, const struct vb_pkt *p, ui
 static void keep_all(const struct way *w, bool out, const struct vb_pkt *p, const struct bytes *b,
 		     const char *comment)
 {
-	keep_parts(w, out, p, 0, vb_frame_parts(p, path_mtu(w->qp)), b, comment);
+	uint32_t n = vb_frame_parts(p, path_mtu(w->qp));
+
+	/* Of a message of two gigabytes that was placed directly here nobody knows more than its headers. */
+	if (n > AT_ONCE) {
+		keep_parts(w, out, p, 0, AT_ONCE - 1, b, comment);
+		keep_parts(w, out, p, n - 1, n, b, comment);
+	} else {
+		keep_parts(w, out, p, 0, n, b, comment);
+	}
 }
 
 /* A request, of this end or the far end. */
@@ -149,7 +159,10 @@ static void keep_request(struct way *w, bool out, const struct vb_pkt *p)
 	}
 	q.psn = vb_psns_take(&w->psns[out ? MINE : THEIRS], p->psn, n, vb_frame_psns(&q, mtu),
 			     wire > mtu ? wire / mtu : 1, p->op->bits & (VB_OP_LAST | VB_OP_HELD));
-	keep_all(w, out, &q, &b, p->placed ? with_imm : p->loan ? lent : NULL);
+	if (out && p->placed) /* those before it were kept as they were placed */
+		keep_parts(w, out, &q, vb_frame_parts(&q, mtu) - 1, vb_frame_parts(&q, mtu), &b, with_imm);
+	else
+		keep_all(w, out, &q, &b, p->placed ? with_imm : p->loan ? lent : NULL);
 }
 
 /* An answer, to this end or the far end. */
@@ -366,9 +379,12 @@ static void keep_placed(struct way *w, const struct vb_swqe *r, uint32_t n)
 {
 	uint32_t mtu = path_mtu(w->qp), all = packets(r->length, mtu), end = r->placed + n;
 	uint32_t from = r->placed / mtu, to = end == r->length ? all : end / mtu;
+	bool imm = vb_wr_is(r->opcode, VB_WR_IMM); /* the last packet is still to come */
 	const struct bytes b = {.list = r};
 	struct vb_pkt p, a;
 
+	if (imm && to == all)
+		to--;
 	p = as_packet(w->qp, r, vb_wrs[r->opcode].packets.only, w->placing);
 	if (vb_wr_is(r->opcode, VB_WR_FETCH)) {
 		a = as_answer(w, VB_READ_RESP_ONLY, w->placing);
@@ -381,7 +397,7 @@ static void keep_placed(struct way *w, const struct vb_swqe *r, uint32_t n)
 	p.payload_len = r->length;
 	p.solicited = r->flags & IBV_SEND_SOLICITED;
 	keep_parts(w, true, &p, from, to, &b, direct);
-	if (end == r->length && w->qp->acked) {
+	if (end == r->length && w->qp->acked && !imm) {
 		a = as_answer(w, VB_ACK, vb_psn_add(w->placing, all - 1));
 		keep_all(w, false, &a, &(struct bytes){0}, direct);
 	}
@@ -403,17 +419,15 @@ static void past(struct vb_out *o, const struct vb_swqe *r, uint32_t n, uint64_t
 	bool atomic = vb_wr_is(r->opcode, VB_WR_ATOMIC);
 
 	vb_lock_assert_held(&w->qp->lock);
-	if (vb_wr_is(r->opcode, VB_WR_IMM)) /* its packet is still to come, and is shown with the data */
-		return;
-	/* Where it goes on through the ring after all, it has the same PSNs there: they are taken at the end.
-	 */
+	/* Where it goes on through the ring after all, it has the same PSNs there: they are taken at the end,
+	 * and those of a WRITE with immediate with its packet. */
 	if (!r->placed)
 		w->placing = vb_psns_take(&w->psns[MINE], w->qp->req.psn, 0, 0, 0, false);
 	if (atomic)
 		keep_atomic(w, r, orig);
 	else
 		keep_placed(w, r, n);
-	if (atomic || r->placed + n == r->length)
+	if (atomic || (r->placed + n == r->length && !vb_wr_is(r->opcode, VB_WR_IMM)))
 		vb_psns_take(&w->psns[MINE], w->qp->req.psn, 0, packets(r->length, path_mtu(w->qp)), 0, true);
 }
 

@@ -128,6 +128,9 @@ static void requests(const struct kit_card *to)
 	ibv_wr_atomic_write(x, to->rkey, word, eight);
 	CHECK(!ibv_wr_complete(x));
 	kit_expect(&end, IBV_WC_ATOMIC_WRITE);
+	begin("WRITE_IMM", 90000, there, to->rkey);
+	ibv_wr_rdma_write_imm(x, to->rkey, there, htobe32(0x89abcdef));
+	finish(IBV_WC_RDMA_WRITE, 6, 90000);
 	begin("FLUSH", 777, there, to->rkey);
 	ibv_wr_flush(x, to->rkey, there, 777, IBV_FLUSH_GLOBAL, IBV_FLUSH_RANGE);
 	CHECK(!ibv_wr_complete(x));
@@ -167,10 +170,10 @@ static void target(void)
 {
 	kit_until(&board->step, 1);
 	open_end(1);
-	for (int i = 0; i < 4; i++)
+	for (int i = 0; i < 5; i++)
 		CHECK(!kit_recv(&end, (uint64_t)i, SIZE / 2, SIZE / 2));
 	meet(1);
-	for (int i = 0; i < 4; i++)
+	for (int i = 0; i < 5; i++)
 		kit_wait(&end, 30);
 	kit_until(&board->step, 3);
 	CHECK(!kit_post(&end, IBV_WR_SEND, 1, 0, 300, NULL, 0));
