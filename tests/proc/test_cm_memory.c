@@ -290,6 +290,50 @@ static void not_registered(struct kit_pair *d)
 	no_region(d);
 }
 
+/* A datagram goes from one such region into another, behind the 40 bytes of its GRH, with the Q_Key that
+ * rdma_post_ud_send() says: that of the other end's id. */
+static void equip(struct kit_pair *d, struct rdma_cm_id *id)
+{
+	struct ibv_qp_init_attr attr = kit_ep(d)->attr;
+
+	CHECK(!rdma_create_qp(id, NULL, &attr), "%m");
+	mr = calls[MSGS](id, memory() + AT, LEN);
+	CHECK(mr && !rdma_post_recv(id, mem, mem + AT, LEN, mr), "%m");
+}
+
+static void equip_there(struct kit_pair *d)
+{
+	kit_ep(d)->equip = equip;
+}
+
+enum { GRH = 40 };
+
+static void datagrams(struct kit_pair *d)
+{
+	const struct rdma_ud_param *to;
+	struct rdma_cm_id *id;
+	struct ibv_ah *ah;
+
+	kit_duo_there(d, equip_there);
+	kit_ep_connect(d);
+	id = kit_ep(d)->id;
+	make(d, MSGS);
+	to = &id->event->param.ud; /* of ESTABLISHED */
+	CHECK(id->event->event == RDMA_CM_EVENT_ESTABLISHED && to->qkey == RDMA_UDP_QKEY);
+	ah = ibv_create_ah(id->pd, (struct ibv_ah_attr *)&to->ah_attr);
+	CHECK(ah, "%m");
+	memset(mem + AT, 0x6c, 64);
+	CHECK(!rdma_post_ud_send(id, mem, mem + AT, 64, mr, 0, ah, to->qp_num), "%m");
+	kit_ep_sent(id);
+	kit_duo_there(d, receive_there);
+	CHECK(!d->board->out[0] && d->board->out[1] == GRH + 64);
+	CHECK(byte_there(d, AT + GRH) == 0x6c && byte_there(d, AT + GRH + 63) == 0x6c);
+	CHECK(!ibv_destroy_ah(ah));
+	drop();
+	kit_duo_there(d, drop_there);
+	kit_ep_disconnect(d);
+}
+
 /* --- domains: "registered with the protection domain associated with the rdma_cm_id" */
 
 static void in_its_own_domain(struct kit_pair *d)
@@ -530,5 +574,7 @@ int main(int argc, char **argv)
 			kit_ep_run(pairs[i / 2].name, i % 2, IBV_QPT_RC, pairs[i / 2].test);
 	if (argc < 2 || strstr("in_its_own_domain", argv[1]))
 		kit_ep_run_apart("in_its_own_domain", IBV_QPT_RC, in_its_own_domain);
+	if (argc < 2 || strstr("datagrams", argv[1]))
+		kit_ep_run_apart("datagrams", IBV_QPT_UD, datagrams);
 	return 0;
 }

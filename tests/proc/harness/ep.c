@@ -12,6 +12,8 @@ static struct rdma_addrinfo *resolve(const char *service, int flags, enum ibv_qp
 
 	if (type == IBV_QPT_XRC_SEND || type == IBV_QPT_XRC_RECV)
 		hints.ai_port_space = RDMA_PS_IB;
+	if (type == IBV_QPT_UD)
+		hints.ai_port_space = RDMA_PS_UDP;
 	CHECK(!rdma_getaddrinfo(host, service, &hints, &res), "%m");
 	return res;
 }
