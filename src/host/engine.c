@@ -394,6 +394,10 @@ int vb_engine_start(struct vb_adapter *a)
 	sigdelset(&all, SIGBUS);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	err = pthread_create(&a->engine, &attr, engine_begin, a);
+	if (err == EPERM) { /* an ordinary user's SCHED_IDLE is not left again (sched(7)) */
+		pthread_attr_setinheritsched(&attr, PTHREAD_INHERIT_SCHED);
+		err = pthread_create(&a->engine, &attr, engine_begin, a);
+	}
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	pthread_attr_destroy(&attr);
 	if (err)
