@@ -6,8 +6,8 @@
  * vb_cm_ids_leave() gives it back and then writes to the descriptors of channels that got events.  Whoever
  * calls vb_cm_input() or vb_cm_timer() does so between the two; API calls take it themselves.  It is a
  * vb_lock, taken behind no lock of host/ or hca/ that is held while MADs are handed over, and before what
- * vb_cm_ops.send takes. Of the functions below only local(), bound(), find(), now(), chance() and
- * due() are called with it; all others may block. */
+ * vb_cm_ops.send takes. Of the functions below only local(), bound(), now(), chance() and due() are
+ * called with it; all others may block. */
 #ifndef VB_CM_BELOW_H
 #define VB_CM_BELOW_H
 
@@ -66,9 +66,6 @@ struct vb_cm_below {
 	int (*set)(struct vb_port *p, bool afonly, bool reuse);
 	int (*listen)(struct vb_port *p, uint32_t number);
 	void (*release)(struct vb_port *p);
-	/* Who listens there: 0 and the adapter's number, or ENOENT.  Never blocks, and is called with the
-	 * lock. */
-	int (*find)(const struct vb_port_name *n, uint32_t *number);
 	/* For the sentence about EADDRINUSE: the PID of a process that has what clashes with the name; 0:
 	 * that cannot be told.  NULL: it never can. */
 	uint32_t (*who)(const struct vb_port_name *n);

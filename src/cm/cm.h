@@ -109,6 +109,9 @@ struct vb_cm_ops {
  * known. A REQ or SIDR_REQ is for whoever has its service ID; a REJ (4) of a REQ that was never answered for
  * whoever took that REQ in, which only itself can tell (by CA GUID and comm ID of its sender): for all. */
 uint32_t vb_cm_msg_number(const struct vb_cm_msg *m);
+/* Whoever sends finds out to which process of this host a REQ or SIDR_REQ of the engine's goes: the adapter's
+ * number.  That is who may be gone before it has named itself. */
+void vb_cm_went(struct vb_cm *cm, const struct vb_cm_msg *m, uint32_t number);
 
 /* One end of a connection, one listener, or one end of a SIDR exchange.  The upper layer holds it. */
 struct vb_cm_conn {
@@ -116,6 +119,7 @@ struct vb_cm_conn {
 	void *user;
 	enum vb_cm_state state;
 	uint32_t local_comm_id, remote_comm_id; /* remote: 0 until the far end has named it */
+	uint32_t asked;		     /* whom the REQ or SIDR_REQ went to (vb_cm_went()); 0: nobody yet */
 	struct vb_cm_conn *listener; /* whose REQ or SIDR_REQ it is; only during the event of that */
 	struct vb_cm_av av;
 	/* What REQ and REP agreed upon, for the QP's attributes. */

@@ -378,24 +378,12 @@ void vb_cm_ids_changed(struct vb_cm_conn *c)
 
 /* ---- a process that is gone ---- */
 
-/* Whether nobody, or nobody but the one that is gone, listens where a REQ or SIDR_REQ went that was never
- * answered. */
-static bool is_unheard(const struct vb_cm_id *id, uint32_t gone)
-{
-	struct vb_port_name n;
-	uint32_t number;
-
-	if (id->state != VB_ID_CONNECTING)
-		return false;
-	vb_cm_sock_name(&n, (const struct sockaddr *)&id->dst, id->ps);
-	return vb_cm_below()->find(&n, &number) == ENOENT || number == gone;
-}
-
+/* Who has not named itself yet is who the request went to. */
 static bool is_gone(const struct vb_cm_conn *c, void *number)
 {
-	if (c->remote_comm_id)
-		return VB_CM_NUMBER(c->remote_comm_id) == *(const uint32_t *)number;
-	return is_unheard(c->user, *(const uint32_t *)number);
+	uint32_t far = c->remote_comm_id ? VB_CM_NUMBER(c->remote_comm_id) : c->asked;
+
+	return far == *(const uint32_t *)number;
 }
 
 void vb_cm_ids_peer_gone(struct vb_cm_device *d, uint32_t number)

@@ -31,6 +31,17 @@ uint32_t vb_cm_msg_number(const struct vb_cm_msg *m)
 	}
 }
 
+void vb_cm_went(struct vb_cm *cm, const struct vb_cm_msg *m, uint32_t number)
+{
+	uint32_t id = m->kind == VB_CM_REQ ? m->req.local_comm_id : m->sidr_req.request_id;
+	uint32_t slot = vb_cm_num_find(&cm->numbers, VB_CM_BY_ID, 0, id);
+	struct vb_cm_conn *c = slot == VB_CM_NONE ? NULL : vb_cm_num(&cm->numbers, slot)->conn;
+
+	vb_lock_assert_held(cm->lock);
+	if (c)
+		c->asked = number;
+}
+
 static void send(struct vb_cm *cm, const struct vb_cm_av *av, const struct vb_cm_msg *m, const uint8_t *mad)
 {
 	vb_lock_assert_held(cm->lock);

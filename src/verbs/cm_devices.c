@@ -164,6 +164,13 @@ static void send_to_all(const struct device *d, uint32_t word, const uint8_t mad
 	}
 }
 
+static void send_request(struct device *d, const struct vb_cm_av *av, uint32_t number,
+			 const struct vb_cm_msg *m, const uint8_t mad[VB_MAD_LEN])
+{
+	vb_cm_went(d->pub.cm, m, number);
+	(void)vb_gsi_send(d->hca, number, word_of(d, av), mad); /* what is lost is said again */
+}
+
 /* What the wire and the look for an address would take elsewhere: programs begin to listen and tell their
  * clients so in either order (perftest -R tells first).  So a request that finds nobody looks again for a
  * while, and is then answered by this process itself, which finds nobody either and says so. */
@@ -194,7 +201,7 @@ static uint64_t look_again(struct device *d, uint64_t now)
 
 		if (!number && now < l->until && !d->pub.lost)
 			continue;
-		(void)vb_gsi_send(d->hca, number ? number : d->pub.number, word_of(d, &l->av), l->mad);
+		send_request(d, &l->av, number ? number : d->pub.number, &m, l->mad);
 		vb_list_unlink(node);
 		free(l);
 	}
@@ -205,20 +212,19 @@ static void send_mad(struct vb_cm *cm, const struct vb_cm_av *av, uint32_t numbe
 		     const uint8_t mad[VB_MAD_LEN])
 {
 	struct device *d = device_of(cm);
-	uint32_t word = word_of(d, av);
 
 	vb_lock_assert_held(&vb_cm_ids_lock);
-	if (!number && (m->kind == VB_CM_REQ || m->kind == VB_CM_SIDR_REQ)) {
+	if (m->kind == VB_CM_REQ || m->kind == VB_CM_SIDR_REQ) {
 		number = listener_of(av, m);
-		if (!number) {
+		if (number)
+			send_request(d, av, number, m, mad);
+		else
 			send_late(d, av, mad);
-			return;
-		}
+	} else if (number) {
+		(void)vb_gsi_send(d->hca, number, word_of(d, av), mad);
+	} else if (m->kind == VB_CM_REJ) {
+		send_to_all(d, word_of(d, av), mad);
 	}
-	if (number)
-		(void)vb_gsi_send(d->hca, number, word, mad); /* what is lost is said again */
-	else if (m->kind == VB_CM_REJ)
-		send_to_all(d, word, mad);
 }
 
 /* ---- what comes ---- */
@@ -430,13 +436,6 @@ static uint32_t who_has(const struct vb_port_name *n)
 	return p ? vb_ports_who(p, n) : 0;
 }
 
-static int find(const struct vb_port_name *n, uint32_t *number)
-{
-	struct vb_ports *p = atomic_load(&ports);
-
-	return p ? vb_ports_find(p, n->space, n->port, n->family, n->addr, number) : ENOENT;
-}
-
 /* Whoever waits for an event takes in what comes meanwhile, as one who waits for completions does: two
  * threads less wake up for each message.  With several devices the others' engines do. */
 static int wait_for(int fd)
@@ -464,7 +463,6 @@ static const struct vb_cm_below below = {
     .set = vb_port_set,
     .listen = vb_port_listen,
     .release = vb_port_free,
-    .find = find,
     .who = who_has,
     .due = due,
     .wait = wait_for,

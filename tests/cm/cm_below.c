@@ -180,22 +180,6 @@ static void release(struct vb_port *p)
 	below.ports--;
 }
 
-static int find(const struct vb_port_name *n, uint32_t *number)
-{
-	for (int i = 0; i < PORTS; i++) {
-		const struct vb_port_name *o = &ports[i].name;
-
-		if (!ports[i].used || !ports[i].listens || o->space != n->space || o->port != n->port ||
-		    (o->family != n->family && o->afonly))
-			continue;
-		if (!is_zero(o->addr) && memcmp(o->addr, n->addr, 16))
-			continue;
-		*number = ports[i].number;
-		return 0;
-	}
-	return ENOENT;
-}
-
 /* ---- the wire ---- */
 
 static void note(const struct vb_cm_msg *m)
@@ -213,10 +197,13 @@ static void send_mad(struct vb_cm *cm, const struct vb_cm_av *av, uint32_t numbe
 	struct vb_cm_local l;
 	struct flight *f;
 
-	(void)cm;
 	(void)number;
 	note(m);
-	if ((below.filter && !below.filter(m)) || local(av->remote_gid, &l))
+	if (local(av->remote_gid, &l))
+		return;
+	if (m->kind == VB_CM_REQ || m->kind == VB_CM_SIDR_REQ)
+		vb_cm_went(cm, m, l.device + 1);
+	if (below.filter && !below.filter(m))
 		return;
 	f = calloc(1, sizeof *f);
 	assert_non_null(f);
@@ -305,7 +292,6 @@ static const struct vb_cm_below table = {
     .set = set_port,
     .listen = listen_port,
     .release = release,
-    .find = find,
     .due = due,
     .now = now,
     .chance = chance,

@@ -170,8 +170,8 @@ static void a_process_dies_before_it_answers(void **state)
 	two_end(&t);
 }
 
-/* Its request was lost, or nobody had answered it: who dies concerns it once nobody listens there any more.
- */
+/* Its request was lost, or nobody had answered it: it waits for the process that it went to, whoever else
+ * dies, and whether or not that one still listens. */
 static void a_process_dies_unheard(void **state)
 {
 	struct two t = {0};
@@ -185,8 +185,10 @@ static void a_process_dies_unheard(void **state)
 	below_none(t.here);
 	vb_cm_id_end(t.listener);
 	t.listener = NULL;
+	vb_cm_ids_peer_gone(below_device(0), 99);
+	below_none(t.here);
 	vb_cm_ids_peer_gone(below_device(0), below_device(1)->number);
-	assert_int_equal(below_next(t.here, RDMA_CM_EVENT_REJECTED).status, VB_CM_REJ_CONSUMER);
+	assert_int_equal(below_next(t.here, RDMA_CM_EVENT_REJECTED).status, VB_CM_REJ_INVALID_SERVICE_ID);
 	two_end(&t);
 }
 
