@@ -196,6 +196,7 @@ void vb_cm_id_undo(struct vb_cm_id *id)
 	vb_lock_assert_held(&vb_cm_ids_lock);
 	end_listening(id, now);
 	end_connection(id, now);
+	id->state = VB_ID_FAILED; /* a thread that has just taken its event still answers for it */
 	vb_list_unlink(&id->on_listeners);
 	vb_list_unlink(&id->on_all);
 	id->channel->ids--;
