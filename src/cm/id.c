@@ -98,13 +98,14 @@ int vb_cm_id_enter(struct vb_cm_id *id, enum vb_cm_id_call call)
 
 	if (err)
 		return err;
-	err = vb_cm_state_permits(id->state, call);
+	/* A thread that has just taken its event answers for it, while another one destroys it. */
+	err = id->ends ? EINVAL : vb_cm_state_permits(id->state, call);
 	if (!err) {
 		vb_cm_show(id);
 		return 0;
 	}
 	vb_refuse(err, name, "that cannot be in the state in which the id is: %s",
-		  vb_cm_id_state_name(id->state));
+		  id->ends ? "being destroyed" : vb_cm_id_state_name(id->state));
 	vb_cm_ids_leave();
 	return err;
 }
@@ -196,7 +197,6 @@ void vb_cm_id_undo(struct vb_cm_id *id)
 	vb_lock_assert_held(&vb_cm_ids_lock);
 	end_listening(id, now);
 	end_connection(id, now);
-	id->state = VB_ID_FAILED; /* a thread that has just taken its event still answers for it */
 	vb_list_unlink(&id->on_listeners);
 	vb_list_unlink(&id->on_all);
 	id->channel->ids--;
