@@ -67,7 +67,8 @@ int vb_cm_channel_open(struct vb_cm_channel **out, int *fd)
 		vb_cm_ids_enter();
 		vb_list_append(&closed, &c->ringing);
 		vb_cm_ids_leave();
-		return err;
+		return vb_refuse(err, "rdma_create_event_channel", "no descriptor for the channel: %s",
+				 strerror(err));
 	}
 	c->own = vb_own_of(c->fd);
 	c->birth = vb_cm_birth();
@@ -271,10 +272,10 @@ void vb_cm_id_say(struct vb_cm_id *id, enum rdma_cm_event_type event, int status
 int vb_cm_id_write(struct vb_cm_id *id, enum rdma_cm_event_type event, int status, uint64_t arg)
 {
 	struct vb_cm_item *it;
+	int err = vb_cm_id_hold(id, "rdma_write_cm_event");
 
-	if (id->birth != vb_cm_birth())
-		return EIO;
-	vb_cm_ids_enter();
+	if (err)
+		return err;
 	it = vb_cm_item_new(id, event, status);
 	if (it) {
 		it->news.arg = arg;
@@ -446,10 +447,13 @@ int vb_cm_id_migrate(struct vb_cm_id *id, struct vb_cm_channel *to)
 {
 	struct vb_cm_channel *from;
 	uint32_t delivered;
+	int err;
 
-	if (id->birth != vb_cm_birth() || to->birth != vb_cm_birth())
-		return EIO;
-	vb_cm_ids_enter();
+	if (to->birth != vb_cm_birth())
+		return vb_refuse(EIO, "rdma_migrate_id", "the channel was made before fork()");
+	err = vb_cm_id_hold(id, "rdma_migrate_id");
+	if (err)
+		return err;
 	from = id->channel;
 	if (from != to) {
 		change_channel(id, to);

@@ -139,7 +139,8 @@ int vb_cm_id_connect(struct vb_cm_id *id, const struct vb_cm_param *p)
 		id->conn = vb_cm_new(id->device->cm, id);
 	if (!id->conn) {
 		vb_cm_ids_leave();
-		return err;
+		return err == ENOMEM ? vb_refuse(err, "rdma_connect", "no memory, or no comm ID is free")
+				     : err;
 	}
 	id->qpn = p->qp_num;
 	id->srq = p->srq != 0;
@@ -351,13 +352,14 @@ void vb_cm_ids_data(struct vb_cm_device *d, uint32_t qpn)
 
 int vb_cm_id_qp_attr(struct vb_cm_id *id, struct ibv_qp_attr *attr, int *mask)
 {
+	static const char call[] = "rdma_init_qp_attr";
 	struct vb_cm_deal deal;
 	bool connected;
-	int err = EINVAL;
+	int err = vb_cm_id_hold(id, call);
 
-	if (id->birth != vb_cm_birth())
-		return EIO;
-	vb_cm_ids_enter();
+	if (err)
+		return err;
+	err = EINVAL;
 	deal = id->deal;
 	if (id->ack_set)
 		deal.timeout = id->ack_timeout;
@@ -366,6 +368,10 @@ int vb_cm_id_qp_attr(struct vb_cm_id *id, struct ibv_qp_attr *attr, int *mask)
 		err = ENODEV;
 	else if (id->device)
 		err = vb_cm_attr(id->type, &deal, connected, id->qkey, attr, mask);
+	if (err)
+		vb_refuse(err, call,
+			  "nothing is known for a queue pair's state %d in the state in which the id is: %s",
+			  attr->qp_state, vb_cm_id_state_name(id->state));
 	vb_cm_ids_leave();
 	return err;
 }

@@ -117,6 +117,8 @@ int vb_cm_id_listen(struct vb_cm_id *id, int backlog)
 			vb_cm_refuse_port("rdma_listen", vb_cm_below()->bound(id->port),
 					  ", too, which RDMA_OPTION_ID_REUSEADDR let bind: only one may "
 					  "listen");
+		else if (err)
+			vb_refuse(err, "rdma_listen", "%s", strerror(err));
 	}
 	vb_cm_id_worked(id);
 	return err;

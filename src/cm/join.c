@@ -164,16 +164,19 @@ int vb_cm_id_join(struct vb_cm_id *id, const struct sockaddr *addr, uint64_t com
 
 int vb_cm_id_leave(struct vb_cm_id *id, const struct sockaddr *addr, uint32_t *delivered)
 {
+	static const char call[] = "rdma_leave_multicast";
 	struct vb_list none;
 	struct vb_cm_join *j;
+	int err;
 
 	*delivered = 0;
-	if (id->birth != vb_cm_birth())
-		return EIO;
 	if (!vb_cm_sock_size(addr))
-		return EINVAL;
+		return vb_refuse(EINVAL, call, "an address of family %d is none of rdma_cm's",
+				 addr->sa_family);
 	vb_list_init(&none);
-	vb_cm_ids_enter();
+	err = vb_cm_id_hold(id, call);
+	if (err)
+		return err;
 	j = find(id, addr);
 	if (j) {
 		vb_list_unlink(&j->node);
@@ -182,5 +185,5 @@ int vb_cm_id_leave(struct vb_cm_id *id, const struct sockaddr *addr, uint32_t *d
 		free(j);
 	}
 	vb_cm_ids_leave();
-	return j ? 0 : vb_refuse(EADDRNOTAVAIL, "rdma_leave_multicast", "the id has not joined this group");
+	return j ? 0 : vb_refuse(EADDRNOTAVAIL, call, "the id has not joined this group");
 }

@@ -23,8 +23,8 @@ struct situation {
 	void (*run)(void);   /* until it has SAID what was to be said; leaves the device open */
 	const char *profile; /* NULL: the default one */
 };
-extern const struct situation registration[], limits[], protection[],
-    lifetime[]; /* each ends with an empty one */
+extern const struct situation registration[], limits[], protection[], lifetime[],
+    connections[]; /* each ends with an empty one */
 
 /* What the situation's process has, made before run(). */
 extern struct ibv_context *ctx;

@@ -12,7 +12,7 @@ static char sayings[SAYINGS][SAYING]; /* what `verbena explain` is to know */
 static int nsayings, nlogged, log_fd;
 static off_t log_at;
 
-static const struct situation *const all[] = {registration, limits, protection, lifetime};
+static const struct situation *const all[] = {registration, limits, protection, lifetime, connections};
 
 /* What the log says from `from` on. */
 static const char *log_text(off_t from)

@@ -1,0 +1,224 @@
+/* What is said of connections that do not come about, and what of those that a program did not want: nothing.
+ */
+#include "cm_two.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/history.h"
+#include "cm/id.h"
+
+static struct vb_history *h;
+
+static int open_all(void **state)
+{
+	h = aligned_alloc(4096, sizeof *h);
+	assert_non_null(h);
+	memset((void *)h, 0, sizeof *h);
+	vb_history_keep(h);
+	return two_open(state);
+}
+
+static int close_all(void **state)
+{
+	int bad = two_close(state);
+
+	vb_history_stop(h);
+	free(h);
+	return bad;
+}
+
+/* That alone; NULL: nothing. */
+static void said(const char *what)
+{
+	struct vb_history_line l;
+
+	assert_int_equal(h->said, what != NULL);
+	if (!what)
+		return;
+	assert_true(vb_history_read(h, 0, &l));
+	if (!strstr(l.text, what))
+		print_error("said: %s\n", l.text);
+	assert_non_null(strstr(l.text, what));
+}
+
+static void nobody_listens(void **state)
+{
+	struct vb_cm_channel *c = below_channel(NULL);
+	struct vb_cm_id *id = two_resolve(c, RDMA_PS_TCP, IBV_QPT_RC, "fd00::2");
+
+	(void)state;
+	assert_int_equal(vb_cm_id_connect(id, &two_asking), 0);
+	below_next(c, RDMA_CM_EVENT_REJECTED);
+	said("rdma_connect to fd00::2 port 7471: REJECTED, status 8: invalid service ID: nobody listens "
+	     "there");
+	vb_cm_id_end(id);
+	vb_cm_channel_close(c);
+}
+
+static void nobody_looks_up(void **state)
+{
+	struct vb_cm_channel *c = below_channel(NULL);
+	struct vb_cm_id *id = two_resolve(c, RDMA_PS_UDP, IBV_QPT_UD, "10.0.0.2");
+
+	(void)state;
+	assert_int_equal(vb_cm_id_connect(id, &two_asking), 0);
+	assert_int_equal(below_next(c, RDMA_CM_EVENT_UNREACHABLE).status, VB_CM_SIDR_UNSUPPORTED);
+	said("rdma_connect to 10.0.0.2 port 7471: UNREACHABLE, status 1: service ID not supported: nobody "
+	     "listens there");
+	vb_cm_id_end(id);
+	vb_cm_channel_close(c);
+}
+
+static void the_program_wants_it_so(void **state)
+{
+	struct two t = {0};
+
+	(void)state;
+	two_listen(&t, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2", 0);
+	t.client = two_resolve(t.here, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2");
+	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
+	below_settle();
+	two_request(&t);
+	assert_int_equal(vb_cm_id_reject(t.server, NULL, 0, 0), 0);
+	below_next(t.here, RDMA_CM_EVENT_REJECTED);
+	said(NULL);
+	two_end(&t);
+}
+
+static void no_answer_to_the_req(void **state)
+{
+	struct two t = {0};
+
+	(void)state;
+	two_listen(&t, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2", 0);
+	t.client = two_resolve(t.here, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2");
+	below.filter = two_silence;
+	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
+	below_wait(200 * VB_SEC);
+	below_next(t.here, RDMA_CM_EVENT_UNREACHABLE);
+	said(
+	    "rdma_connect to 10.0.0.2 port 7471: UNREACHABLE: no answer to the REQ, which was said 16 times");
+	assert_int_equal(below.said[VB_CM_REQ], 16);
+	two_end(&t);
+}
+
+/* The passive end's program is told of it, too, once it has accepted. */
+static void no_answer_to_the_rep(void **state)
+{
+	char expected[128];
+	struct two t = {0};
+
+	(void)state;
+	two_listen(&t, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2", 0);
+	t.client = two_resolve(t.here, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2");
+	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
+	below_settle();
+	two_request(&t);
+	below.filter = two_silence;
+	snprintf(expected, sizeof expected,
+		 "rdma_accept of 10.0.0.1 port %u: UNREACHABLE: no answer to the REP, which",
+		 vb_cm_sock_port((struct sockaddr *)&t.server->dst));
+	assert_int_equal(vb_cm_id_accept(t.server, &two_granting), 0);
+	vb_cm_id_end(t.client);
+	t.client = NULL;
+	below_wait(200 * VB_SEC);
+	below_next(t.there, RDMA_CM_EVENT_UNREACHABLE);
+	said(expected);
+	two_end(&t);
+}
+
+static void no_answer_to_the_dreq(void **state)
+{
+	struct two t = {0};
+
+	(void)state;
+	two_connect(&t, "10.0.0.2", "10.0.0.2");
+	below.filter = two_silence;
+	assert_int_equal(vb_cm_id_disconnect(t.client), 0);
+	below_wait(200 * VB_SEC);
+	assert_int_equal(below_next(t.here, RDMA_CM_EVENT_DISCONNECTED).status, -ETIMEDOUT);
+	said("rdma_disconnect from 10.0.0.2 port 7471: DISCONNECTED: no answer to the DREQ, which was said "
+	     "16 times");
+	two_end(&t);
+}
+
+/* It has not accepted, so it hears of nothing, and nothing is said. */
+static void a_request_is_called_off(void **state)
+{
+	struct two t = {0};
+
+	(void)state;
+	two_listen(&t, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2", 0);
+	t.client = two_resolve(t.here, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2");
+	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
+	below_settle();
+	vb_cm_id_end(t.client);
+	t.client = NULL;
+	below_settle();
+	said(NULL);
+	two_end(&t);
+}
+
+static void no_way_there(void **state)
+{
+	struct vb_cm_channel *c = below_channel(NULL);
+	struct vb_cm_id *id = two_id(c, RDMA_PS_TCP, IBV_QPT_RC);
+
+	(void)state;
+	assert_int_equal(vb_cm_id_resolve_addr(id, NULL, below_addr("192.0.2.9", 5), 0), 0);
+	assert_int_equal(below_next(c, RDMA_CM_EVENT_ADDR_ERROR).status, -EHOSTUNREACH);
+	said(
+	    "rdma_resolve_addr of 192.0.2.9 port 5: ADDR_ERROR, EHOSTUNREACH: it is no address of this host");
+	vb_cm_id_end(id);
+	vb_cm_channel_close(c);
+}
+
+static void the_wrong_state(void **state)
+{
+	struct vb_cm_channel *c = below_channel(NULL);
+	struct vb_cm_id *id = two_id(c, RDMA_PS_TCP, IBV_QPT_RC);
+
+	(void)state;
+	assert_int_equal(vb_cm_id_connect(id, &two_asking), EINVAL);
+	said("rdma_connect: that cannot be in the state in which the id is: idle (EINVAL)");
+	vb_cm_id_end(id);
+	vb_cm_channel_close(c);
+}
+
+static void attributes_that_nobody_knows(void **state)
+{
+	struct ibv_qp_attr a = {.qp_state = IBV_QPS_RTR};
+	struct vb_cm_channel *c = below_channel(NULL);
+	struct vb_cm_id *id = two_resolve(c, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2");
+	int mask;
+
+	(void)state;
+	assert_int_equal(vb_cm_id_qp_attr(id, &a, &mask), EINVAL);
+	said("rdma_init_qp_attr: nothing is known for a queue pair's state 2 in the state in which the id "
+	     "is: route "
+	     "resolved (EINVAL)");
+	vb_cm_id_end(id);
+	vb_cm_channel_close(c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test_setup_teardown(nobody_listens, open_all, close_all),
+	    cmocka_unit_test_setup_teardown(nobody_looks_up, open_all, close_all),
+	    cmocka_unit_test_setup_teardown(the_program_wants_it_so, open_all, close_all),
+	    cmocka_unit_test_setup_teardown(no_answer_to_the_req, open_all, close_all),
+	    cmocka_unit_test_setup_teardown(no_answer_to_the_rep, open_all, close_all),
+	    cmocka_unit_test_setup_teardown(no_answer_to_the_dreq, open_all, close_all),
+	    cmocka_unit_test_setup_teardown(a_request_is_called_off, open_all, close_all),
+	    cmocka_unit_test_setup_teardown(no_way_there, open_all, close_all),
+	    cmocka_unit_test_setup_teardown(the_wrong_state, open_all, close_all),
+	    cmocka_unit_test_setup_teardown(attributes_that_nobody_knows, open_all, close_all),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,160 @@
+/* N3: connections by rdma_cm that do not come about.  The calls are those behind librdmacm's (cm/api.h),
+ * which say the same: this program has the library linked in. */
+#include <arpa/inet.h>
+#include <pthread.h>
+
+#include "cm/api.h"
+#include "situation.h"
+
+static struct vb_cm_channel *channel;
+
+static struct sockaddr *at(uint16_t port)
+{
+	static struct sockaddr_in a;
+
+	a = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port)};
+	a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	return (struct sockaddr *)&a;
+}
+
+static struct vb_cm_id *new_id(void)
+{
+	static char user;
+	struct vb_cm_id *id;
+	int fd;
+
+	if (!channel)
+		CHECK(!vb_cm_channel_open(&channel, &fd));
+	CHECK(!vb_cm_id_new(&id, channel, &user, RDMA_PS_TCP, IBV_QPT_RC));
+	return id;
+}
+
+static struct vb_cm_news next(enum rdma_cm_event_type event)
+{
+	struct vb_cm_news n;
+
+	CHECK(!vb_cm_channel_get(channel, &n));
+	CHECK(n.event == event, "event %d", n.event);
+	vb_cm_news_ack(n.id, n.event);
+	return n;
+}
+
+/* A port that no other process takes meanwhile. */
+static uint16_t bound(struct vb_cm_id *id)
+{
+	struct rdma_addr addr;
+	int n;
+
+	CHECK(!vb_cm_id_bind(id, at(0)) && !vb_cm_id_route(id, &addr, NULL, &n));
+	return ntohs(addr.src_sin.sin_port);
+}
+
+static struct vb_cm_id *resolved(uint16_t port)
+{
+	struct vb_cm_id *id = new_id();
+
+	CHECK(!vb_cm_id_resolve_addr(id, NULL, at(port), 1000));
+	next(RDMA_CM_EVENT_ADDR_RESOLVED);
+	CHECK(!vb_cm_id_resolve_route(id, 1000));
+	next(RDMA_CM_EVENT_ROUTE_RESOLVED);
+	return id;
+}
+
+/* The client is started before its server: REJECTED, and a number. */
+static void nobody_listens(void)
+{
+	uint16_t port = bound(new_id());
+	const struct vb_cm_param p = {.qp_num = 1};
+
+	CHECK(!vb_cm_id_connect(resolved(port), &p));
+	CHECK(next(RDMA_CM_EVENT_REJECTED).status == 8);
+	SAID(
+	    "rdma_connect to 127.0.0.1 port %u: REJECTED, status 8: invalid service ID: nobody listens there",
+	    port);
+}
+
+/* The server cannot be started again: who has its port? */
+static void port_in_use(void)
+{
+	uint16_t port;
+	int fds[2];
+	pid_t pid;
+
+	CHECK(!pipe2(fds, O_CLOEXEC));
+	pid = kit_fork();
+	if (!pid) {
+		port = bound(new_id());
+		CHECK(write(fds[1], &port, sizeof port) == sizeof port);
+		pause();
+	}
+	CHECK(!close(fds[1]));
+	CHECK(read(fds[0], &port, sizeof port) == sizeof port);
+	CHECK(vb_cm_id_bind(new_id(), at(port)) == EADDRINUSE);
+	SAID("rdma_bind_addr: port %u is taken at this address by process %d (EADDRINUSE)", port, (int)pid);
+	CHECK(!kill(pid, SIGKILL));
+}
+
+/* rdma_connect fails with EINVAL: the program says more than there is room for. */
+static void too_much_to_say(void)
+{
+	static const char data[57];
+	struct vb_cm_param p = {.qp_num = 1, .private_data = data, .private_len = sizeof data};
+
+	CHECK(vb_cm_id_connect(resolved(7471), &p) == EINVAL);
+	SAID("rdma_connect: 57 bytes of private data: a message REQ has room for 56 (EINVAL)");
+}
+
+/* The same, since a step was left out. */
+static void step_left_out(void)
+{
+	const struct vb_cm_param p = {.qp_num = 1};
+	struct vb_cm_id *id = new_id();
+
+	bound(id);
+	CHECK(vb_cm_id_connect(id, &p) == EINVAL);
+	SAID("rdma_connect: that cannot be in the state in which the id is: bound (EINVAL)");
+}
+
+/* The destination is another machine's. */
+static void another_machine(void)
+{
+	struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(7471)};
+
+	CHECK(inet_pton(AF_INET, "198.51.100.7", &a.sin_addr) == 1);
+	CHECK(!vb_cm_id_resolve_addr(new_id(), NULL, (struct sockaddr *)&a, 1000));
+	CHECK(next(RDMA_CM_EVENT_ADDR_ERROR).status == -EHOSTUNREACH);
+	SAID("rdma_resolve_addr of 198.51.100.7 port 7471: ADDR_ERROR, EHOSTUNREACH: it is no address of "
+	     "this host, "
+	     "and there is no wire to other hosts yet");
+}
+
+static void *end(void *id)
+{
+	vb_cm_id_end(id);
+	return NULL;
+}
+
+/* rdma_destroy_id hangs. */
+static void not_acknowledged(void)
+{
+	struct vb_cm_id *id = new_id();
+	struct vb_cm_news n;
+	pthread_t t;
+
+	CHECK(!vb_cm_id_resolve_addr(id, NULL, at(7471), 1000) && !vb_cm_channel_get(channel, &n));
+	CHECK(!pthread_create(&t, NULL, end, id));
+	SAID("rdma_destroy_id or rdma_migrate_id waits for events of the id that the program got by "
+	     "rdma_get_cm_event and has not acknowledged by rdma_ack_cm_event: ADDR_RESOLVED");
+	vb_cm_news_ack(n.id, n.event);
+	CHECK(!pthread_join(t, NULL));
+}
+
+const struct situation connections[] = {
+    {"N3-nobody", nobody_listens, NULL},
+    {"N3-port", port_in_use, NULL},
+    {"N3-private", too_much_to_say, NULL},
+    {"N3-step", step_left_out, NULL},
+    {"N3-elsewhere", another_machine, NULL},
+    {"N3-destroy", not_acknowledged, NULL},
+    {0},
+};
