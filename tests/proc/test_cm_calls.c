@@ -243,7 +243,8 @@ static void serve_with_data(void)
 
 static void in_order_with_data(void)
 {
-	struct rdma_conn_param p = {.private_data = "may I",
+	static const char words[57] = "may I";
+	struct rdma_conn_param p = {.private_data = words,
 				    .private_data_len = 5,
 				    .responder_resources = 8,
 				    .initiator_depth = 9,
