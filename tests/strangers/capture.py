@@ -193,6 +193,7 @@ def exact(a, folder, *options):
     found = wire.packets(path)
     mine = [p for p in found if p.op and (p.request and p.dqpn == ends["B"]["qpn"] or not p.request and p.dqpn == ends["A"]["qpn"])]
     mine = without_repeats(mine)
+    want("two addresses", gid(ends["A"]) != gid(ends["B"]), "--devices=2" in options)
     psn, at, whole = ends["A"]["psn"], 0, "--pcap-snap=0" in options
     for packets, answers in expected_of(said, pattern()):
         first = psn
@@ -547,7 +548,7 @@ def main():
     if not os.path.exists(helper):
         stranger.skip("no tools-talk in this build")
     stranger.need("ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_xsrq_pingpong", "ib_write_bw", "ib_atomic_lat")
-    cases = [("each packet", lambda d: exact(a, d, "--pcap-snap=0")),
+    cases = [("each packet", lambda d: exact(a, d, "--pcap-snap=0", "--devices=2")),
              ("each packet, without direct placement", lambda d: exact(a, d, "--pcap-snap=0", "--direct=off")),
              ("each packet, cut", lambda d: exact(a, d)),
              ("one process", lambda d: alone(a, d, "loop", 1)),

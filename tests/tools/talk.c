@@ -51,6 +51,21 @@ static void permit_flush(void)
 	    !ibv_modify_qp(end.qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
 }
 
+/* The last device of the list, so that two have an address each. */
+static struct ibv_context *open_last(void)
+{
+	struct ibv_device **list;
+	struct ibv_context *ctx;
+	int n;
+
+	list = ibv_get_device_list(&n);
+	CHECK(list && n);
+	ctx = ibv_open_device(list[n - 1]);
+	CHECK(ctx);
+	ibv_free_device_list(list);
+	return ctx;
+}
+
 static void open_end(int me)
 {
 	const uint64_t ops = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_WRITE |
@@ -58,7 +73,7 @@ static void open_end(int me)
 			     IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD |
 			     IBV_QP_EX_WITH_ATOMIC_WRITE | IBV_QP_EX_WITH_FLUSH;
 
-	pd = ibv_alloc_pd(kit_open());
+	pd = ibv_alloc_pd(me ? open_last() : kit_open());
 	CHECK(pd);
 	x = kit_end_open_ex(&end, pd, DEPTH, SIZE, ops);
 	permit_flush();
