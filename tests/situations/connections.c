@@ -6,6 +6,9 @@
 #include "cm/api.h"
 #include "situation.h"
 
+/* Each call of librdmacm ends so; here it is called below that. */
+#define TOLD(...) (vb_cm_log_tell(), SAID(__VA_ARGS__))
+
 static struct vb_cm_channel *channel;
 
 static struct sockaddr *at(uint16_t port)
@@ -68,7 +71,7 @@ static void nobody_listens(void)
 
 	CHECK(!vb_cm_id_connect(resolved(port), &p));
 	CHECK(next(RDMA_CM_EVENT_REJECTED).status == 8);
-	SAID(
+	TOLD(
 	    "rdma_connect to 127.0.0.1 port %u: REJECTED, status 8: invalid service ID: nobody listens there",
 	    port);
 }
@@ -90,7 +93,7 @@ static void port_in_use(void)
 	CHECK(!close(fds[1]));
 	CHECK(read(fds[0], &port, sizeof port) == sizeof port);
 	CHECK(vb_cm_id_bind(new_id(), at(port)) == EADDRINUSE);
-	SAID("rdma_bind_addr: port %u is taken at this address by process %d (EADDRINUSE)", port, (int)pid);
+	TOLD("rdma_bind_addr: port %u is taken at this address by process %d (EADDRINUSE)", port, (int)pid);
 	CHECK(!kill(pid, SIGKILL));
 }
 
@@ -101,7 +104,7 @@ static void too_much_to_say(void)
 	struct vb_cm_param p = {.qp_num = 1, .private_data = data, .private_len = sizeof data};
 
 	CHECK(vb_cm_id_connect(resolved(7471), &p) == EINVAL);
-	SAID("rdma_connect: 57 bytes of private data: a message REQ has room for 56 (EINVAL)");
+	TOLD("rdma_connect: 57 bytes of private data: a message REQ has room for 56 (EINVAL)");
 }
 
 /* The same, since a step was left out. */
@@ -112,7 +115,7 @@ static void step_left_out(void)
 
 	bound(id);
 	CHECK(vb_cm_id_connect(id, &p) == EINVAL);
-	SAID("rdma_connect: that cannot be in the state in which the id is: bound (EINVAL)");
+	TOLD("rdma_connect: that cannot be in the state in which the id is: bound (EINVAL)");
 }
 
 /* The destination is another machine's. */
@@ -123,7 +126,7 @@ static void another_machine(void)
 	CHECK(inet_pton(AF_INET, "198.51.100.7", &a.sin_addr) == 1);
 	CHECK(!vb_cm_id_resolve_addr(new_id(), NULL, (struct sockaddr *)&a, 1000));
 	CHECK(next(RDMA_CM_EVENT_ADDR_ERROR).status == -EHOSTUNREACH);
-	SAID("rdma_resolve_addr of 198.51.100.7 port 7471: ADDR_ERROR, EHOSTUNREACH: it is no address of "
+	TOLD("rdma_resolve_addr of 198.51.100.7 port 7471: ADDR_ERROR, EHOSTUNREACH: it is no address of "
 	     "this host, "
 	     "and there is no wire to other hosts yet");
 }
@@ -143,7 +146,7 @@ static void not_acknowledged(void)
 
 	CHECK(!vb_cm_id_resolve_addr(id, NULL, at(7471), 1000) && !vb_cm_channel_get(channel, &n));
 	CHECK(!pthread_create(&t, NULL, end, id));
-	SAID("rdma_destroy_id or rdma_migrate_id waits for events of the id that the program got by "
+	TOLD("rdma_destroy_id or rdma_migrate_id waits for events of the id that the program got by "
 	     "rdma_get_cm_event and has not acknowledged by rdma_ack_cm_event: ADDR_RESOLVED");
 	vb_cm_news_ack(n.id, n.event);
 	CHECK(!pthread_join(t, NULL));
