@@ -208,7 +208,7 @@ static void rdma_server(int tell)
 {
 	struct sockaddr_in a = local(0);
 	struct rdma_cm_event *e;
-	struct rdma_cm_id *id;
+	struct rdma_cm_id *id = NULL;
 
 	side.channel = rdma_create_event_channel();
 	check(side.channel && !rdma_create_id(side.channel, &id, NULL, RDMA_PS_TCP) &&
