@@ -5,18 +5,19 @@ import sys
 
 import stranger
 
-V4, OWN, V6 = "127.0.0.1", "own", "::1"  # own: an ordinary address of this host, 127.0.0.2 where there is none
-NEED = ["rping", "ucmatose", "udaddy", "cmtime", "rdma_server", "rdma_client", "rdma_xserver", "rdma_xclient", "mckey"]
+# own: an ordinary address of this host, 127.0.0.2 where there is none; gid: the port's, for AF_IB
+V4, OWN, V6, GID = "127.0.0.1", "own", "::1", "gid"
+NEED = ["rping", "ucmatose", "udaddy", "cmtime", "rdma_server", "rdma_client", "rdma_xserver", "rdma_xclient", "mckey", "ibv_devinfo"]
 
 
 class Row:
     """A server's and a client's words; {host} and {port} in them are filled in.  `says`: what the outputs have to have,
     or must not have if it begins with "!"."""
 
-    def __init__(self, server, client, host=V4, says=(), servers=1, lines=0):
-        self.server, self.client, self.host, self.says = server.split(), client.split(), host, says
-        self.servers, self.lines = servers, lines
-        self.name = f"{client} ({host})"
+    def __init__(self, server, client, host=V4, says=(), lines=0, link=None):
+        self.server, self.client, self.host, self.says, self.lines = server.split(), client.split(), host, says, lines
+        self.env = {"VERBENA_LINK": link} if link else {}
+        self.name = f"{'VERBENA_LINK=' + link + ' ' if link else ''}{client} ({host})"
 
     def check(self, client, server):
         for who, words in self.says:
@@ -29,20 +30,30 @@ class Row:
         return None
 
 
+def on_infiniband(row):
+    """The same on ports of InfiniBand's link layer."""
+    return Row(" ".join(row.server), " ".join(row.client), row.host, row.says, row.lines, "infiniband")
+
+
 def rping(options, host=V4, lines=0):
     return Row(f"rping -s -a {{host}} -p {{port}} {options}", f"rping -c -a {{host}} -p {{port}} {options}", host,
                [("client", "!error"), ("client", "!mismatch"), ("server", "!mismatch")], lines=lines)
 
 
+def form_of(host):
+    """ucmatose and udaddy want to be told of what kind an address is."""
+    return "-f gid " if host == GID else "-f ipv6 " if ":" in host else ""
+
+
 def ucmatose(options, host=V4):
-    form = "-f ipv6 " if ":" in host else ""
+    form = form_of(host)
     done = [(who, "return status 0") for who in ("client", "server")]
     return Row(f"ucmatose {form}-b {{host}} -p {{port}} {options}",
                f"ucmatose {form}-s {{host}} -b {{host}} -p {{port}} {options}", host, done)
 
 
 def udaddy(options, host=V4):
-    form = "-f ipv6 " if ":" in host else ""
+    form = form_of(host)
     done = [(who, "return status 0") for who in ("client", "server")]
     return Row(f"udaddy {form}-b {{host}} {options}", f"udaddy {form}-s {{host}} -b {{host}} {options}", host, done)
 
@@ -60,6 +71,9 @@ TABLE = [r for h in HOSTS for r in (
     udaddy("", h), udaddy("-c 20", h), udaddy("-C 50 -S 2000", h),
     small("", host=h))]
 TABLE += [small("x", f"-c {kind}", h) for kind in "rx" for h in (V4, OWN)]
+TABLE += [on_infiniband(r) for r in (rping("-v -C 10", OWN, lines=10), ucmatose("-c 10", OWN), udaddy("", OWN),
+                                     udaddy("-p 0x0002", OWN), ucmatose("", GID), ucmatose("-P ib", GID), udaddy("", GID),
+                                     small("x", "-c x", OWN))]
 
 
 def own_address():
@@ -73,13 +87,18 @@ def own_address():
             return "127.0.0.2"
 
 
+def gid_of_port(a):
+    r = stranger.run(a.build, ["ibv_devinfo", "-v"], env={"VERBENA_LINK": "infiniband"})
+    return re.search(r"GID\[ *0\]:\s*([0-9a-f:]+)", r.out).group(1)
+
+
 def one(a, row, mode):
-    host = own_address() if row.host == OWN else row.host
+    host = own_address() if row.host == OWN else gid_of_port(a) if row.host == GID else row.host
 
     def fill(words):
         return [w.replace("{host}", host) for w in words]
     return stranger.pair(a.build, fill(row.server), other=fill(row.client), port_option=None, host=None, mode=mode, check=row.check,
-                         ready=stranger.rdma_listening)
+                         env=row.env, ready=stranger.rdma_listening)
 
 
 def persistent(a):
@@ -139,7 +158,7 @@ def groups(a):
     bad = 0
     for group, bind, options, receivers in (("224.0.77.1", "own", "", 1), ("224.0.77.2", "own", "-c 3", 1),
                                             ("224.0.77.3", "own", "", 2), ("224.0.77.4", "own", "-o", 1),
-                                            ("ff1e::77", "::1", "", 1), ("224.0.77.5", V4, "", 1)):
+                                            ("ff1e::77", "::1", "-c 3", 1), ("224.0.77.5", V4, "-l", 1)):
         host = own_address() if bind == "own" else bind
         only = options if options != "-o" else ""
         argv = ["mckey", "-m", group, "-b", host]
