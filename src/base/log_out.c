@@ -240,6 +240,9 @@ void vb_log_write(void)
 	bool all = true;
 
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); /* not while `writing` is ours */
+	/* First: who reads a line of the log finds the sentence there, too. */
+	if (writes && atomic_load(&vb_log_waits) & VB_LOG_OTHER)
+		writes();
 	while (all && lines_wait() && vb_now() >= atomic_load(&again)) {
 		/* The exchanges order this: who finds it taken has left its line before, and whoever has it
 		 * sees that line after giving it back. */
@@ -253,8 +256,6 @@ void vb_log_write(void)
 		atomic_store(&again, all ? 0 : vb_now() + AGAIN);
 		atomic_exchange(&writing, false);
 	}
-	if (writes && atomic_load(&vb_log_waits) & VB_LOG_OTHER)
-		writes();
 	pthread_setcancelstate(cancel, &cancel);
 	errno = err;
 }

@@ -58,9 +58,10 @@ def table():
     return [Row(cells) for cells in rows[2:]]
 
 
-def modules():
+def modules(mode):
+    """test_rdmacm asks /sys for the interface of the device, which only `verbena run` shows."""
     names = (re.match(r"(test_\w+)\.py(\.gz)?$", n) for n in os.listdir(SOURCE))
-    return sorted(m.group(1) for m in names if m)
+    return sorted(m.group(1) for m in names if m and (mode == "run" or m.group(1) != "test_rdmacm"))
 
 
 def copy(to):
@@ -108,7 +109,7 @@ def main():
     for mode in ("run", "path") if a.mode == "both" else (a.mode,):
         with stranger.huge_pages(16) as huge, tempfile.TemporaryDirectory(prefix="verbena-pyverbs-") as directory:
             copy(directory)
-            found, status, errors = cases(a.build, directory, a.rows or modules(), mode)
+            found, status, errors = cases(a.build, directory, a.rows or modules(mode), mode)
         if status != 0:
             bad += 1
             last = [n for n, (what, _) in found.items() if what == "start"]
@@ -128,6 +129,8 @@ def main():
             else:
                 skipped += 1
         for module in [] if a.rows else NAMED:
+            if module not in modules(mode):
+                continue
             if not any(what == "ok" and name.startswith(f"tests.{module}.") for name, (what, _) in found.items()):
                 bad += 1
                 print(f"FAILED  {module} [{mode}]: no case of it passed")

@@ -153,30 +153,38 @@ def nobody(a):
     return True
 
 
+GROUPS = (("224.0.77.1", OWN, "", 1), ("224.0.77.2", OWN, "-c 3", 1), ("224.0.77.3", OWN, "", 2), ("224.0.77.4", OWN, "-o", 1),
+          ("ff1e::77", V6, "-c 3", 1), ("224.0.77.5", V4, "-l", 1))
+
+
+def start_group(a, group, bind, options, receivers):
+    """Receivers, and then a sender, which waits for them itself (three seconds)."""
+    argv = ["mckey", "-m", group, "-b", own_address() if bind == OWN else bind]
+    both = [] if options == "-o" else options.split()  # who joins to send only is no receiver
+    lines = [[*argv, *both] for _ in range(receivers)] + [[*argv, "-s", *options.split()]]
+    return [stranger.Program(*stranger.command(a.build, line)) for line in lines]
+
+
 def groups(a):
-    """mckey: a sender, and receivers that join before it; it waits for them itself (three seconds)."""
+    """mckey, all groups at once."""
     bad = 0
-    for group, bind, options, receivers in (("224.0.77.1", "own", "", 1), ("224.0.77.2", "own", "-c 3", 1),
-                                            ("224.0.77.3", "own", "", 2), ("224.0.77.4", "own", "-o", 1),
-                                            ("ff1e::77", "::1", "-c 3", 1), ("224.0.77.5", V4, "-l", 1)):
-        host = own_address() if bind == "own" else bind
-        only = options if options != "-o" else ""
-        argv = ["mckey", "-m", group, "-b", host]
-        programs = [stranger.Program(*stranger.command(a.build, [*argv, *only.split()])) for _ in range(receivers)]
-        programs.append(stranger.Program(*stranger.command(a.build, [*argv, "-s", *options.split()])))
-        try:
-            status = [p.wait(30) for p in programs]
-        finally:
+    started = [start_group(a, *row) for row in GROUPS]
+    try:
+        status = [[p.wait(60) for p in programs] for programs in started]
+    finally:
+        for programs in started:
             for p in programs:
                 p.end()
+    for (group, bind, options, receivers), programs, ended in zip(GROUPS, started, status):
+        name = f"mckey -m {group} -b {bind} {options}, {receivers} receivers"
         texts = [p.result().out + p.result().err for p in programs]
-        if any(status) or not all("return status 0" in t for t in texts):
+        if any(s != 0 for s in ended) or not all("return status 0" in t for t in texts):
             bad += 1
-            print(f"FAILED  mckey -m {group} -b {host} {options}, {receivers} receivers: {status}")
+            print(f"FAILED  {name}: {ended}")
             for t in texts:
                 print(stranger.tail(t))
         else:
-            print(f"ok      mckey -m {group} -b {host} {options}, {receivers} receivers", flush=True)
+            print(f"ok      {name}", flush=True)
     return not bad
 
 
