@@ -94,12 +94,11 @@ int vb_cm_id_resolve_route(struct vb_cm_id *id, int timeout_ms);
  * REQ or SIDR_REQ brought it; else *num_paths = 0. */
 int vb_cm_id_route(const struct vb_cm_id *id, struct rdma_addr *addr, struct ibv_sa_path_rec *path,
 		   int *num_paths);
-/* Parameters count as the manual pages say; of all zeros but qp_num there are no retries.  For
- * rdma_connect(id, NULL) and rdma_accept(id, NULL): vb_cm_param_default(). */
+/* Parameters count as the manual pages say; of all zeros but qp_num there are no retries.  What
+ * rdma_connect(id, NULL) and rdma_accept(id, NULL) mean is librdmacm's to say. */
 int vb_cm_id_connect(struct vb_cm_id *id, const struct vb_cm_param *p);
 int vb_cm_id_establish(struct vb_cm_id *id);
 int vb_cm_id_accept(struct vb_cm_id *id, const struct vb_cm_param *p);
-void vb_cm_param_default(struct vb_cm_param *p);
 int vb_cm_id_reject(struct vb_cm_id *id, const void *private_data, uint8_t len, uint8_t reason);
 int vb_cm_id_disconnect(struct vb_cm_id *id);
 int vb_cm_id_notify(struct vb_cm_id *id, enum ibv_event_type event);

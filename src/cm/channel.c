@@ -413,8 +413,11 @@ void vb_cm_acks_await(struct vb_cm_id *id, uint32_t delivered)
 		said = true;
 		if (id->acked >= delivered)
 			continue;
+		/* without the lock, so that others may acknowledge while the log or a capture is written */
+		pthread_mutex_unlock(&acks_lock);
 		say_unacked(id);
-		vb_log_tell(); /* which never blocks */
+		vb_log_tell();
+		pthread_mutex_lock(&acks_lock);
 	}
 	pthread_mutex_unlock(&acks_lock);
 }

@@ -8,16 +8,7 @@
 
 #define AS_MANY_AS_THERE_ARE 0xff /* RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH */
 
-enum { MOST_RETRIES = 7, EXTENDED_XRC = 1 };
-
-/* rdma_connect(3) of NULL leaves it to the library: all there is, and as many retries as the fields hold. */
-void vb_cm_param_default(struct vb_cm_param *p)
-{
-	*p = (struct vb_cm_param){.responder_resources = AS_MANY_AS_THERE_ARE,
-				  .initiator_depth = AS_MANY_AS_THERE_ARE,
-				  .retry_count = MOST_RETRIES,
-				  .rnr_retry_count = MOST_RETRIES};
-}
+enum { EXTENDED_XRC = 1 };
 
 static uint8_t lesser(uint8_t a, uint8_t b)
 {

@@ -22,7 +22,8 @@ struct vb_gsi_mad {
 	uint8_t bytes[VB_MAD_LEN];
 };
 
-/* Who uses it.  All are called by the engine, one at a time, without locks where nothing else is said. */
+/* Who uses it.  All are called by the engine, or by a thread that waits in its place, one at a time, without
+ * locks where nothing else is said. */
 struct vb_gsi_ops {
 	void (*heard)(void *user, const struct vb_gsi_mad *m);
 	/* When to be called again, VB_NEVER: not before something is heard, or vb_adapter_nudge(). */

@@ -127,19 +127,6 @@ static void depths_that_are_left(void **state)
 	assert_int_equal(d.responder_resources, 4);
 }
 
-static void parameters_by_default(void **state)
-{
-	struct vb_cm_param p;
-
-	(void)state;
-	vb_cm_param_default(&p);
-	assert_int_equal(p.retry_count, 7);
-	assert_int_equal(p.rnr_retry_count, 7);
-	assert_int_equal(p.responder_resources, 0xff);
-	assert_int_equal(p.initiator_depth, 0xff);
-	assert_int_equal(p.private_len, 0);
-}
-
 /* 12.7.34, as codes: 2 * 2^life + 2^delay, rounded up to a power of two where the smaller counts. */
 static void ack_timeouts(void **state)
 {
@@ -539,7 +526,6 @@ int main(void)
 	    cmocka_unit_test(depths_of_a_req),
 	    cmocka_unit_test(depths_of_a_rep),
 	    cmocka_unit_test(depths_that_are_left),
-	    cmocka_unit_test(parameters_by_default),
 	    cmocka_unit_test(ack_timeouts),
 	    cmocka_unit_test(port_spaces_and_types),
 	    cmocka_unit_test(transport_services),
