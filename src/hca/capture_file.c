@@ -155,6 +155,11 @@ static void read_settings(void)
 		pthread_atfork(before_fork, after_fork, in_child);
 }
 
+void vb_capture_handle_fork(void)
+{
+	pthread_once(&once, read_settings);
+}
+
 const char *vb_capture_wrong(void)
 {
 	pthread_once(&once, read_settings);

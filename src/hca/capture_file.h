@@ -20,6 +20,11 @@ const char *vb_capture_wrong(void);
 /* The setting VERBENA_PCAP; NULL: there is to be no capture.  *files: of a ring, 0: it is one file. */
 const char *vb_capture_path(uint32_t *files);
 
+/* Has fork() looked after, if there is to be a capture.  Whoever has fork handlers that take locks under
+ * which packets are kept calls this before it registers them, since fork() takes the last one's locks first.
+ */
+void vb_capture_handle_fork(void);
+
 /* Begins the capture, if there is to be one and it has not begun; without locks. */
 void vb_capture_begin(void);
 bool vb_capture_is_on(void);

@@ -48,6 +48,7 @@ static void in_child(void)
 
 	while ((n = vb_list_pop(&adapters)))
 		vb_adapter_forked(adapter_of(n));
+	vb_numbers_forked();
 	pthread_mutex_init(&vb_host_lock, NULL);
 	pthread_mutex_init(&vb_segments_lock, NULL);
 }

@@ -260,6 +260,7 @@ void vb_hello_done(struct heard *in);		   /* closes the descriptors that came al
 /* qpn.c */
 int vb_number_bind(struct vb_adapter *a); /* under qpn_lock */
 void vb_numbers_close(struct vb_adapter *a);
+void vb_numbers_forked(void); /* in the child */
 /* Connects to a number and hangs up: whoever waits for connections there looks around (own.c).  No
  * cancellation point. */
 void vb_number_poke(uint32_t number);

@@ -40,11 +40,12 @@ void vb_number_poke(uint32_t number)
 	(void)syscall(SYS_close, fd);
 }
 
+static _Atomic uint32_t last; /* number that was tried first; 0: none */
+
 /* The number to try first: random in the beginning, the one after the last taken from then on, so that a
  * number that was given back rests as long as it can. */
 static uint32_t first_try(void)
 {
-	static _Atomic uint32_t last;
 	uint32_t n = atomic_load(&last), r = 1;
 
 	if (!n) {
@@ -57,6 +58,13 @@ static uint32_t first_try(void)
 	n = n % (VB_ADAPTERS - 1) + 1;
 	atomic_store(&last, n);
 	return n;
+}
+
+/* Otherwise the children of one parent would have one number after the other, and with it the QPNs and
+ * communication IDs of connections that rest in TIMEWAIT at the other end. */
+void vb_numbers_forked(void)
+{
+	atomic_store(&last, 0);
 }
 
 /* A listening socket on the first number that is free. */

@@ -69,8 +69,7 @@ static void after_fork_in_child(void)
 
 static void register_handlers(void)
 {
-	vb_device_handle_fork(); /* first, so that their handlers take their locks after ours */
-	vb_ports_handle_fork();
+	vb_device_handle_fork(); /* first, so that its handlers take their locks after ours: the ports' too */
 	pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 

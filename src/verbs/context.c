@@ -10,9 +10,12 @@
 #include "base/log.h"
 #include "base/pages.h"
 #include "iba/profile.h"
+#include "hca/capture_file.h"
 #include "hca/direct.h"
 #include "hca/gsi.h"
+#include "host/adapter.h"
 #include "host/devices.h"
+#include "host/ports.h"
 #include "hca/hca.h"
 #include "verbs/import.h"
 #include "verbs/target.h"
@@ -88,7 +91,12 @@ static void at_exit(void)
 
 static void register_handlers(void)
 {
-	vb_adapter_handle_fork(); /* first, so that its handler takes its locks after ours */
+	/* fork() takes the locks of the last registered first, so those that are taken under others' come
+	 * first: packets are kept under every lock, and ports are looked for under rdma_cm's, which is taken
+	 * under the adapter's. */
+	vb_capture_handle_fork();
+	vb_ports_handle_fork();
+	vb_adapter_handle_fork();
 	pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 	atexit(at_exit);
 }
