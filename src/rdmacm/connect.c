@@ -85,6 +85,8 @@ VB_EXPORT VB_RDMA_CALL(rdma_connect, (id, conn_param), struct rdma_cm_id *id,
 {
 	static const char call[] = "rdma_connect";
 	struct vb_rdma_id *p = vb_rdma_id(id);
+	bool sync = p->sync;
+	void *connect = p->connect;
 	struct saying s;
 	int err = check(p, call, conn_param);
 
@@ -100,13 +102,14 @@ VB_EXPORT VB_RDMA_CALL(rdma_connect, (id, conn_param), struct rdma_cm_id *id,
 	if (err)
 		return err;
 	s.param.ece = p->local_ece;
+	p->connect = NULL; /* it is in the request; with an event, the id is another thread's */
 	err = vb_cm_id_connect(p->cm, &s.param);
-	if (err)
+	if (err) {
+		p->connect = connect;
 		return err;
-	free(p->connect);
-	p->connect = NULL;
-	p->connect_len = 0;
-	return vb_rdma_id_complete(p);
+	}
+	free(connect);
+	return vb_rdma_id_complete(p, sync);
 }
 
 static uint8_t least(uint8_t a, uint8_t b)
@@ -149,8 +152,8 @@ VB_EXPORT VB_RDMA_CALL(rdma_accept, (id, conn_param), struct rdma_cm_id *id,
 		       struct rdma_conn_param *conn_param)
 {
 	static const char call[] = "rdma_accept";
-	bool datagrams = id->qp_type == IBV_QPT_UD;
 	struct vb_rdma_id *p = vb_rdma_id(id);
+	bool datagrams = id->qp_type == IBV_QPT_UD, sync = p->sync;
 	struct saying s;
 	int err = check(p, call, conn_param);
 
@@ -174,8 +177,8 @@ VB_EXPORT VB_RDMA_CALL(rdma_accept, (id, conn_param), struct rdma_cm_id *id,
 		return err;
 	}
 	if (!datagrams)
-		return vb_rdma_id_complete(p);
-	if (p->sync) /* no event tells that an answer to a lookup has arrived */
+		return vb_rdma_id_complete(p, sync);
+	if (sync) /* no event tells that an answer to a lookup has arrived */
 		vb_rdma_id_ack(p);
 	return 0;
 }
@@ -205,6 +208,8 @@ VB_EXPORT VB_RDMA_CALL(rdma_establish, (id), struct rdma_cm_id *id)
 VB_EXPORT VB_RDMA_CALL(rdma_disconnect, (id), struct rdma_cm_id *id)
 {
 	struct vb_rdma_id *p = vb_rdma_id(id);
+	/* Datagrams have no connection, and so no event of its end to wait for. */
+	bool sync = p->sync && id->qp_type != IBV_QPT_UD;
 	int err;
 
 	if (!p->device)
@@ -212,8 +217,7 @@ VB_EXPORT VB_RDMA_CALL(rdma_disconnect, (id), struct rdma_cm_id *id)
 	err = vb_rdma_qp_error(p);
 	if (!err)
 		err = vb_cm_id_disconnect(p->cm);
-	/* Datagrams have no connection, and so no event of its end to wait for. */
-	return err || id->qp_type == IBV_QPT_UD ? err : vb_rdma_id_complete(p);
+	return err ? err : vb_rdma_id_complete(p, sync);
 }
 
 VB_EXPORT VB_RDMA_CALL(rdma_notify, (id, event), struct rdma_cm_id *id, enum ibv_event_type event)

@@ -38,6 +38,7 @@ static int passive(struct vb_rdma_id *p, const struct rdma_addrinfo *res, struct
 
 static int resolve_route(struct vb_rdma_id *p, const struct rdma_addrinfo *res)
 {
+	bool sync = p->sync;
 	int err;
 
 	if (res->ai_route_len) /* which resolves it, too: the event is the same */
@@ -45,7 +46,7 @@ static int resolve_route(struct vb_rdma_id *p, const struct rdma_addrinfo *res)
 				      res->ai_route_len);
 	else
 		err = vb_cm_id_resolve_route(p->cm, TIMEOUT_MS);
-	return err ? err : vb_rdma_id_complete(p);
+	return err ? err : vb_rdma_id_complete(p, sync);
 }
 
 /* Ready for rdma_connect(). */

@@ -324,12 +324,12 @@ void vb_rdma_id_ack(struct vb_rdma_id *p)
 	p->id.event = NULL;
 }
 
-int vb_rdma_id_complete(struct vb_rdma_id *p)
+int vb_rdma_id_complete(struct vb_rdma_id *p, bool sync)
 {
 	const struct rdma_cm_event *e;
 	int err;
 
-	if (!p->sync)
+	if (!sync)
 		return 0;
 	vb_rdma_id_ack(p);
 	err = vb_rdma_event_get(vb_rdma_channel(p->id.channel), &p->id.event);

@@ -185,6 +185,7 @@ int vb_rdma_id_resolve_addr(struct vb_rdma_id *p, const char *call, struct socka
 			    struct sockaddr *dst, int timeout_ms)
 {
 	struct sockaddr_storage *shown = &p->id.route.addr.dst_storage, before = *shown;
+	bool sync = p->sync;
 	int err = check_address(call, "dst_addr", dst);
 
 	if (!err && src)
@@ -198,7 +199,7 @@ int vb_rdma_id_resolve_addr(struct vb_rdma_id *p, const char *call, struct socka
 		*shown = before;
 		return err;
 	}
-	return vb_rdma_id_complete(p);
+	return vb_rdma_id_complete(p, sync);
 }
 
 VB_EXPORT VB_RDMA_CALL(rdma_resolve_addr, (id, src_addr, dst_addr, timeout_ms), struct rdma_cm_id *id,
@@ -210,9 +211,10 @@ VB_EXPORT VB_RDMA_CALL(rdma_resolve_addr, (id, src_addr, dst_addr, timeout_ms), 
 VB_EXPORT VB_RDMA_CALL(rdma_resolve_route, (id, timeout_ms), struct rdma_cm_id *id, int timeout_ms)
 {
 	struct vb_rdma_id *p = vb_rdma_id(id);
+	bool sync = p->sync;
 	int err = vb_cm_id_resolve_route(p->cm, timeout_ms);
 
-	return err ? err : vb_rdma_id_complete(p);
+	return err ? err : vb_rdma_id_complete(p, sync);
 }
 
 VB_EXPORT VB_RDMA_CALL(rdma_listen, (id, backlog), struct rdma_cm_id *id, int backlog)

@@ -178,6 +178,7 @@ VB_EXPORT VB_RDMA_CALL(rdma_resolve_addrinfo, (id, node, service, hints), struct
 {
 	static const char call[] = "rdma_resolve_addrinfo";
 	struct vb_rdma_id *p = vb_rdma_id(id);
+	bool sync = p->sync;
 	struct vb_rdma_lookup *l;
 	int err = check(call, p, node, service, hints);
 
@@ -197,7 +198,7 @@ VB_EXPORT VB_RDMA_CALL(rdma_resolve_addrinfo, (id, node, service, hints), struct
 		vb_rdma_lookup_end(p);
 		return err;
 	}
-	return vb_rdma_id_complete(p);
+	return vb_rdma_id_complete(p, sync);
 }
 
 VB_EXPORT VB_RDMA_CALL(rdma_query_addrinfo, (id, info), struct rdma_cm_id *id, struct rdma_addrinfo **info)

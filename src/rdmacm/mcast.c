@@ -116,6 +116,7 @@ static int join(struct vb_rdma_id *p, const char *call, const struct sockaddr *a
 {
 	socklen_t len = addr ? vb_rdma_addrlen(addr) : 0;
 	struct vb_rdma_mcast *m, **at;
+	bool sync = p->sync;
 	uintptr_t token;
 	int err;
 
@@ -132,11 +133,11 @@ static int join(struct vb_rdma_id *p, const char *call, const struct sockaddr *a
 	m->next = p->mcasts;
 	p->mcasts = m;
 	pthread_mutex_unlock(&p->lock);
-	/* From here on another thread may leave the group, and free this. */
+	/* From here on another thread may leave the group, and free this; with the event, the id too. */
 	err = vb_cm_id_join(p->cm, addr, RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS,
 			    flags, (void *)token);
 	if (!err)
-		return vb_rdma_id_complete(p);
+		return vb_rdma_id_complete(p, sync);
 	pthread_mutex_lock(&p->lock);
 	for (at = &p->mcasts; *at && (*at)->token != token; at = &(*at)->next)
 		;

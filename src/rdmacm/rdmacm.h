@@ -119,8 +119,9 @@ void vb_rdma_channels_forked(void); /* in the child */
 int vb_rdma_event_get(struct vb_rdma_channel *c, struct rdma_cm_event **out);
 void vb_rdma_event_ack(struct rdma_cm_event *event);
 /* Synchronous ids: acknowledges what id->event shows, then waits for the event that the call just made leads
- * to, which id->event shows until the next call.  0 for asynchronous ones. */
-int vb_rdma_id_complete(struct vb_rdma_id *p);
+ * to, which id->event shows until the next call.  0 for asynchronous ones: `sync` is p->sync as it was before
+ * the call, since with the event another thread may have destroyed such an id by now. */
+int vb_rdma_id_complete(struct vb_rdma_id *p, bool sync);
 /* Acknowledges what id->event shows, if anything. */
 void vb_rdma_id_ack(struct vb_rdma_id *p);
 
