@@ -2,7 +2,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/epoll.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -53,4 +55,86 @@ void vb_own_close(const struct vb_own *o, int fd)
 {
 	if (vb_own_is(o, fd))
 		close(fd);
+}
+
+static int ask(int set, int op, int fd)
+{
+	struct epoll_event none = {0};
+
+	return epoll_ctl(set, op, fd, &none) ? errno : 0;
+}
+
+bool vb_own_set_is_ours(const struct vb_own_set *s)
+{
+	int err = errno, answer;
+
+	if (!vb_own_is(&s->own, s->anchor))
+		return false;
+	answer = ask(s->set, EPOLL_CTL_MOD, s->anchor);
+	errno = err;
+	return !answer || answer == EPERM;
+}
+
+int vb_own_set_open(struct vb_own_set *s)
+{
+	int err;
+
+	*s = VB_OWN_SET_NONE;
+	s->set = vb_own_high(epoll_create1(EPOLL_CLOEXEC));
+	if (s->set < 0)
+		return errno;
+	s->anchor = vb_own_high(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+	if (s->anchor < 0) {
+		err = errno;
+	} else {
+		s->own = vb_own_of(s->anchor);
+		err = vb_own_set_add(s, s->anchor);
+	}
+	if (!err)
+		return 0;
+	if (s->anchor >= 0)
+		close(s->anchor);
+	close(s->set);
+	*s = VB_OWN_SET_NONE;
+	return err;
+}
+
+void vb_own_set_close(struct vb_own_set *s)
+{
+	if (vb_own_set_is_ours(s)) {
+		close(s->set);
+		close(s->anchor);
+	}
+	*s = VB_OWN_SET_NONE;
+}
+
+int vb_own_set_add(const struct vb_own_set *s, int fd)
+{
+	int err = errno, answer = ask(s->set, EPOLL_CTL_ADD, fd);
+
+	errno = err;
+	return answer == EPERM ? 0 : answer; /* forbidden by a sandbox: then nobody can look either */
+}
+
+bool vb_own_set_has(const struct vb_own_set *s, const struct vb_own *o, int fd)
+{
+	int err = errno, answer;
+
+	if (fd < 0 || !vb_own_is(&s->own, s->anchor))
+		return false;
+	answer = ask(s->set, EPOLL_CTL_MOD, fd);
+	errno = err;
+	return !answer || (answer == EPERM && vb_own_is(o, fd));
+}
+
+void vb_own_set_drop(const struct vb_own_set *s, const struct vb_own *o, int fd)
+{
+	int err = errno;
+
+	/* A forked child may hold the description, so that closing alone would leave it in the set. */
+	if (vb_own_set_has(s, o, fd)) {
+		ask(s->set, EPOLL_CTL_DEL, fd);
+		close(fd);
+	}
+	errno = err;
 }

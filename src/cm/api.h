@@ -119,6 +119,9 @@ int vb_cm_id_write(struct vb_cm_id *id, enum rdma_cm_event_type event, int statu
 
 /* For ibv_open_device() by librdmacm: which of the list's devices has that index. */
 int vb_cm_device_index(const struct ibv_device *device);
+/* Whether the device behind that opening is lost: ids are then bound to another one, which has to be opened.
+ */
+bool vb_cm_device_lost(const struct ibv_context *verbs);
 
 /* Refusals of librdmacm's own: says why, as vb_refuse(); returns err. */
 int vb_cm_refuse(int err, const char *call, const char *fmt, ...) __attribute__((format(printf, 3, 4)));

@@ -2,6 +2,9 @@
  * O_NONBLOCK, poll and edge-triggered epoll work as on a kernel's file: each event is a write of its own, and
  * so an edge.
  *
+ * A program may close that descriptor though it is not its own (base/own.h).  Nothing is written to the
+ * number then, and the events that are there are delivered without tokens.
+ *
  * A token is written after the lock is given back (vb_cm_channel_ring()).  A reader takes a token first and
  * then, under the lock, the event that it stands for; where that was taken back meanwhile the channel owes it
  * (`debt`), and the reader goes on. */
@@ -27,6 +30,13 @@ static struct vb_list ringing = {&ringing, &ringing};
  * when it ends).  Guarded by the lock. */
 static struct vb_list closed = {&closed, &closed};
 
+enum { CLOSED = -1, GONE = -2 };
+
+/* Open channels, and the set that their descriptors are in, which is open as long as there is one.  Guarded
+ * by the lock. */
+static struct vb_list all = {&all, &all};
+static struct vb_own_set members = {.set = -1, .anchor = -1};
+
 /* Acknowledgements come from any thread, and whoever waits for them sleeps.  Taken before vb_cm_ids_lock. */
 static pthread_mutex_t acks_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t acks_come = PTHREAD_COND_INITIALIZER;
@@ -35,6 +45,8 @@ void vb_cm_channels_forked(void)
 {
 	vb_list_init(&ringing);
 	vb_list_init(&closed);
+	vb_list_init(&all);
+	vb_own_set_close(&members);
 	acks_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	acks_come = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
 }
@@ -51,31 +63,78 @@ static struct vb_cm_channel *take_memory(void)
 	return n ? vb_list_entry(n, struct vb_cm_channel, ringing) : calloc(1, sizeof(struct vb_cm_channel));
 }
 
+/* The set that channels of now are in; where the program closed it, its members are nobody's any more. */
+static int have_set(void)
+{
+	vb_lock_assert_held(&vb_cm_ids_lock);
+	return vb_own_set_is_ours(&members) ? 0 : vb_own_set_open(&members);
+}
+
+/* Puts an open descriptor into a channel. */
+static int fit(struct vb_cm_channel *c, int fd)
+{
+	int err;
+
+	vb_lock_assert_held(&vb_cm_ids_lock);
+	err = have_set();
+	if (!err)
+		err = vb_own_set_add(&members, fd);
+	if (err)
+		return err;
+	vb_list_each (n, &all) { /* whoever has that number has lost it */
+		struct vb_cm_channel *other = vb_list_entry(n, struct vb_cm_channel, on_all);
+
+		if (other->fd == fd)
+			other->fd = GONE;
+	}
+	c->fd = fd;
+	c->own = vb_own_of(fd);
+	c->in = members;
+	c->birth = vb_cm_birth();
+	c->debt = 0;
+	vb_list_init(&c->items);
+	vb_list_init(&c->ringing);
+	vb_list_append(&all, &c->on_all);
+	return 0;
+}
+
+/* The last one takes the set along. */
+static void unfit(struct vb_cm_channel *c)
+{
+	vb_lock_assert_held(&vb_cm_ids_lock);
+	vb_own_set_drop(&c->in, &c->own, c->fd);
+	c->fd = CLOSED;
+	vb_list_unlink(&c->on_all);
+	if (vb_list_empty(&all))
+		vb_own_set_close(&members);
+}
+
 int vb_cm_channel_open(struct vb_cm_channel **out, int *fd)
 {
 	struct vb_cm_channel *c;
+	int err = 0;
 
 	if (!vb_cm_below())
 		return ENODEV;
 	c = take_memory(); /* vb_cm_channel_close() */
 	if (!c)
 		return ENOMEM;
-	c->fd = eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC);
-	if (c->fd < 0) {
-		int err = errno;
-
-		vb_cm_ids_enter();
+	*fd = eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC);
+	if (*fd < 0)
+		err = errno;
+	vb_cm_ids_enter();
+	if (!err) {
+		err = fit(c, *fd);
+		if (err)
+			close(*fd);
+	}
+	if (err)
 		vb_list_append(&closed, &c->ringing);
-		vb_cm_ids_leave();
+	vb_cm_ids_leave();
+	if (err)
 		return vb_refuse(err, "rdma_create_event_channel", "no descriptor for the channel: %s",
 				 strerror(err));
-	}
-	c->own = vb_own_of(c->fd);
-	c->birth = vb_cm_birth();
-	vb_list_init(&c->items);
-	vb_list_init(&c->ringing);
 	*out = c;
-	*fd = c->fd;
 	return 0;
 }
 
@@ -98,8 +157,7 @@ void vb_cm_channel_close(struct vb_cm_channel *c)
 		sched_yield();
 		vb_cm_ids_enter();
 	}
-	vb_own_close(&c->own, c->fd);
-	c->fd = -1;
+	unfit(c);
 	c->lives++;
 	if (!c->ids)
 		vb_list_append(&closed, &c->ringing);
@@ -108,12 +166,18 @@ void vb_cm_channel_close(struct vb_cm_channel *c)
 
 /* ---- tokens ---- */
 
+/* Not where the program closed it, and the number is another file's. */
+static bool is_ours(const struct vb_cm_channel *c)
+{
+	return vb_own_set_has(&c->in, &c->own, c->fd);
+}
+
 static void write_tokens(const struct vb_cm_channel *c, uint32_t n)
 {
 	uint64_t one = 1;
 	ssize_t done;
 
-	if (!vb_own_is(&c->own, c->fd)) /* the program closed it, and the number is another file's */
+	if (!is_ours(c))
 		return;
 	while (n--) {
 		do
@@ -158,7 +222,7 @@ static int read_token_now(const struct vb_cm_channel *c)
 	uint64_t token;
 	struct iovec v = {.iov_base = &token, .iov_len = sizeof(token)};
 
-	if (!vb_own_is(&c->own, c->fd))
+	if (!is_ours(c))
 		return EBADF;
 	return preadv2(c->fd, &v, 1, -1, RWF_NOWAIT) < 0 ? errno : 0;
 }
@@ -185,12 +249,13 @@ static int read_token(const struct vb_cm_channel *c)
 		if (flags < 0 || flags & O_NONBLOCK)
 			return flags < 0 ? errno : EAGAIN;
 		err = vb_cm_below()->wait(c->fd);
-		if (c->fd < 0 || c->lives != life) /* memory and descriptor may be another channel's by now */
+		if (c->fd == CLOSED ||
+		    c->lives != life) /* memory and descriptor may be another channel's by now */
 			stay();
 		if (err)
 			return err;
 	}
-	if (!vb_own_is(&c->own, c->fd))
+	if (!is_ours(c))
 		return EBADF;
 	return read(c->fd, &token, sizeof(token)) < 0 ? errno : 0;
 }
@@ -352,13 +417,15 @@ int vb_cm_channel_get(struct vb_cm_channel *c, struct vb_cm_news *out)
 		if (c->birth != vb_cm_birth())
 			return EIO;
 		err = read_token(c);
-		if (err)
+		if (err && is_ours(c))
 			return err;
 		vb_cm_ids_enter();
-		got = deliver(c, out);
+		if (err)
+			c->debt = 0;
+		got = c->fd != CLOSED && deliver(c, out);
 		vb_cm_ids_leave();
-	} while (!got);
-	return 0;
+	} while (!got && !err);
+	return got ? 0 : err;
 }
 
 void vb_cm_news_ack(struct vb_cm_id *id, enum rdma_cm_event_type event)

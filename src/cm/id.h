@@ -178,8 +178,11 @@ struct vb_cm_channel {
 	uint32_t ids;
 	uint32_t birth; /* which process it is of; set once */
 	uint32_t lives; /* how often it was closed: the same memory is another channel then */
-	int fd;		/* an eventfd that counts; -1: closed */
+	struct vb_list on_all;
+	int fd; /* an eventfd that counts; -1: closed; -2: by the program, and the number is another channel's
+		 */
 	struct vb_own own;
+	struct vb_own_set in; /* of which it is a member */
 };
 
 struct vb_cm_join {

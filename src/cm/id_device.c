@@ -4,11 +4,19 @@
 
 #include "base/log.h"
 #include "cm/api.h"
+#include "host/adapter.h"
 #include "obj/context.h"
 
 int vb_cm_device_index(const struct ibv_device *device)
 {
 	return (int)((const struct vb_device *)device)->index;
+}
+
+bool vb_cm_device_lost(const struct ibv_context *verbs)
+{
+	const struct vb_context *c = vb_context((struct ibv_context *)verbs);
+
+	return c->adapter && vb_adapter_lost(c->adapter);
 }
 
 enum { SENTENCE = 512 };

@@ -104,6 +104,11 @@ static int usable(struct vb_ports *p)
 	return EIO;
 }
 
+bool vb_ports_usable(struct vb_ports *p)
+{
+	return !usable(p);
+}
+
 int vb_port_name_of(struct vb_port_name *n, uint32_t space, const struct sockaddr *addr)
 {
 	/* struct sockaddr_ib of <rdma/ib.h>: family, P_Key, flow label, address, service ID, ... */

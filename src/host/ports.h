@@ -69,6 +69,9 @@ int vb_port_name_of(struct vb_port_name *n, uint32_t space, const struct sockadd
 int vb_ports_open(struct vb_ports **out);
 void vb_ports_close(struct vb_ports *ports);
 
+/* false: calls fail with EIO from now on, and whoever goes on needs others. */
+bool vb_ports_usable(struct vb_ports *ports);
+
 /* Has fork() looked after, which vb_ports_open() does by itself.  A caller whose own fork handlers take locks
  * that it holds over calls from here calls this before it registers them. */
 void vb_ports_handle_fork(void);

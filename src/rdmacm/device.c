@@ -1,5 +1,6 @@
 /* The devices that ids are bound to.  Each is opened once for all ids, by whoever needs it first, and stays
  * open as long as the process, with one protection domain for programs that bring none (rdma_create_qp(3)).
+ * One that is lost, since the program has closed descriptors that belong to it, is followed by another.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -79,7 +80,7 @@ static struct vb_rdma_device *known(int index)
 {
 	struct vb_rdma_device *d = devices;
 
-	while (d && d->index != index)
+	while (d && (d->index != index || vb_cm_device_lost(d->verbs)))
 		d = d->next;
 	return d;
 }

@@ -400,16 +400,18 @@ static int open_device(uint32_t index, struct vb_cm_device **out)
 
 /* ---- ports ---- */
 
+/* Those whose descriptor the program has closed are followed by others, as a device is; ids keep what they
+ * have of the old ones. */
 static int ports_open(struct vb_ports **out)
 {
 	struct vb_ports *p = atomic_load(&ports);
 	int err = 0;
 
-	if (!p) {
+	if (!p || !vb_ports_usable(p)) {
 		handle_fork();
 		pthread_mutex_lock(&lock);
 		p = atomic_load(&ports);
-		if (!p) {
+		if (!p || !vb_ports_usable(p)) {
 			err = vb_ports_open(&p);
 			if (!err)
 				atomic_store(&ports, p);

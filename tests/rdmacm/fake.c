@@ -340,6 +340,12 @@ int vb_cm_device_index(const struct ibv_device *d)
 	return 0;
 }
 
+bool vb_cm_device_lost(const struct ibv_context *verbs)
+{
+	(void)verbs;
+	return false;
+}
+
 struct vb_cm_id *fake_cm(struct rdma_cm_id *id)
 {
 	return vb_rdma_id(id)->cm;
