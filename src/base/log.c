@@ -83,9 +83,9 @@ static void read_settings(void)
 	const char *to = secure_getenv("VERBENA_LOG");
 	size_t n = 0;
 
+	pthread_atfork(NULL, NULL, forked); /* a capture hears what is said, too, where there is no log */
 	if (!to || !*to || !strcmp(to, "off"))
 		return;
-	pthread_atfork(NULL, NULL, forked);
 	limit = parse_level(secure_getenv("VERBENA_LOG_LEVEL"));
 	if (!strcmp(to, "stderr")) {
 		place = VB_LOG_STDERR;

@@ -46,7 +46,7 @@ void vb_cm_channels_forked(void)
 	vb_list_init(&ringing);
 	vb_list_init(&closed);
 	vb_list_init(&all);
-	vb_own_set_close(&members);
+	members = VB_OWN_SET_NONE; /* the parent's channels are still told by it */
 	acks_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	acks_come = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
 }
@@ -141,7 +141,8 @@ int vb_cm_channel_open(struct vb_cm_channel **out, int *fd)
 void vb_cm_channel_close(struct vb_cm_channel *c)
 {
 	if (c->birth != vb_cm_birth()) { /* the parent's: the child has a descriptor of it, and no more */
-		vb_own_close(&c->own, c->fd);
+		if (vb_own_set_has(&c->in, &c->own, c->fd))
+			close(c->fd); /* a member it stays, since the set is the parent's, too */
 		return;
 	}
 	vb_cm_ids_enter();
@@ -230,6 +231,7 @@ static int read_token_now(const struct vb_cm_channel *c)
 /* Another thread has destroyed the channel in which this one waits: on a kernel it waits for good. */
 static void stay(void)
 {
+	vb_cm_wait_begin();
 	for (;;)
 		pause();
 }
@@ -248,7 +250,9 @@ static int read_token(const struct vb_cm_channel *c)
 		flags = fcntl(c->fd, F_GETFL);
 		if (flags < 0 || flags & O_NONBLOCK)
 			return flags < 0 ? errno : EAGAIN;
+		vb_cm_wait_begin();
 		err = vb_cm_below()->wait(c->fd);
+		vb_cm_wait_end();
 		if (c->fd == CLOSED ||
 		    c->lives != life) /* memory and descriptor may be another channel's by now */
 			stay();
@@ -257,7 +261,10 @@ static int read_token(const struct vb_cm_channel *c)
 	}
 	if (!is_ours(c))
 		return EBADF;
-	return read(c->fd, &token, sizeof(token)) < 0 ? errno : 0;
+	vb_cm_wait_begin();
+	err = read(c->fd, &token, sizeof(token)) < 0 ? errno : 0;
+	vb_cm_wait_end();
+	return err;
 }
 
 static void take_token_back(struct vb_cm_channel *c)
@@ -462,6 +469,26 @@ static void say_unacked(const struct vb_cm_id *id)
 	       text);
 }
 
+/* pthread_cond_wait(3) ends a cancelled thread with the mutex locked. */
+static void give_acks_lock(void *lock)
+{
+	pthread_mutex_unlock(lock);
+}
+
+/* Like waiting for an event, this may take for ever. */
+static int await_ack(const struct timespec *until)
+{
+	int err;
+
+	pthread_cleanup_push(give_acks_lock, &acks_lock);
+	vb_cm_wait_begin();
+	err = until ? pthread_cond_timedwait(&acks_come, &acks_lock, until)
+		    : pthread_cond_wait(&acks_come, &acks_lock);
+	vb_cm_wait_end();
+	pthread_cleanup_pop(0);
+	return err;
+}
+
 void vb_cm_acks_await(struct vb_cm_id *id, uint32_t delivered)
 {
 	struct timespec until;
@@ -471,11 +498,7 @@ void vb_cm_acks_await(struct vb_cm_id *id, uint32_t delivered)
 	until.tv_sec += PATIENCE_S;
 	pthread_mutex_lock(&acks_lock);
 	while (id->acked < delivered) {
-		if (said) {
-			pthread_cond_wait(&acks_come, &acks_lock);
-			continue;
-		}
-		if (pthread_cond_timedwait(&acks_come, &acks_lock, &until) != ETIMEDOUT)
+		if (await_ack(said ? NULL : &until) != ETIMEDOUT)
 			continue;
 		said = true;
 		if (id->acked >= delivered)

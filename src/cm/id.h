@@ -297,6 +297,10 @@ bool vb_cm_board_use(const struct vb_shown_ids *at);
 bool vb_cm_board_leave(const struct vb_shown_ids *at);
 void vb_cm_board_forked(void);
 
+/* cancel.c: around what a thread may be cancelled in; without locks. */
+void vb_cm_wait_begin(void);
+void vb_cm_wait_end(void);
+
 /* addr.c; under vb_cm_id_work() */
 /* Takes an address and a port for an id that is idle: 0 or errno. */
 int vb_cm_id_take(struct vb_cm_id *id, const struct sockaddr *addr);

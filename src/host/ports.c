@@ -92,6 +92,8 @@ static int usable(struct vb_ports *p)
 		return EIO;
 	if (vb_registry_whole(&p->registry))
 		return 0;
+	/* For good: the next ports may get that number, and every opening of the file has one inode. */
+	atomic_store(&p->dead, true);
 	if (!atomic_exchange(&p->told, true))
 		vb_log(
 		    VB_LOG_ERROR,

@@ -217,13 +217,13 @@ int vb_rdma_addrinfo_find(const char *node, const char *service, const struct rd
 VB_EXPORT int rdma_getaddrinfo(const char *node, const char *service, const struct rdma_addrinfo *hints,
 			       struct rdma_addrinfo **res)
 {
-	int was = errno, err = 0, code = -1;
+	int was = vb_rdma_enter(), err = 0, code = -1;
 
 	if (!node && !service && !hints)
 		err = vb_cm_refuse(EINVAL, "rdma_getaddrinfo", "neither node, service nor hints is given");
 	else
 		code = vb_rdma_addrinfo_find(node, service, hints, res, &err);
-	vb_cm_log_tell();
+	vb_cm_call_end();
 	errno = code == -1 || code == EAI_SYSTEM ? err : was;
 	return code;
 }

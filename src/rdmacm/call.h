@@ -1,7 +1,7 @@
 /* Where a program's call of librdmacm comes in and goes out again: the rule of errno stands here alone (as
  * verbs/call.h of libibverbs has it).  rdma_cm(7): 0, or -1 and errno; a pointer, or NULL and errno.  A call
- * that succeeds leaves errno as it was.  What was said meanwhile goes to the log here, where no lock is held.
- */
+ * that succeeds leaves errno as it was.  What was said meanwhile goes to the log here, where no lock is held,
+ * and meanwhile the thread is not cancelled but where it waits for an event (cm/cancel.c). */
 #ifndef VB_RDMACM_CALL_H
 #define VB_RDMACM_CALL_H
 
@@ -10,19 +10,28 @@
 
 #include "cm/api.h"
 
+/* Returns errno, for the end of the call. */
+static inline int vb_rdma_enter(void)
+{
+	int was = errno;
+
+	vb_cm_call_begin();
+	return was;
+}
+
 /* A public function.  The version script decides what leaves the library. */
 #define VB_EXPORT __attribute__((visibility("default")))
 
 static inline int vb_rdma_leave(int was, int err)
 {
-	vb_cm_log_tell();
+	vb_cm_call_end();
 	errno = err ? err : was;
 	return err ? -1 : 0;
 }
 
 static inline void *vb_rdma_leave_object(int was, int err, void *object)
 {
-	vb_cm_log_tell();
+	vb_cm_call_end();
 	errno = err ? err : was;
 	return err ? NULL : object;
 }
@@ -34,7 +43,7 @@ static inline void *vb_rdma_leave_object(int was, int err, void *object)
 	static int name##_within(__VA_ARGS__);                 \
 	int name(__VA_ARGS__)                                  \
 	{                                                      \
-		int was = errno;                               \
+		int was = vb_rdma_enter();                     \
                                                                \
 		return vb_rdma_leave(was, name##_within args); \
 	}                                                      \
@@ -45,10 +54,10 @@ static inline void *vb_rdma_leave_object(int was, int err, void *object)
 	static void name##_within(__VA_ARGS__); \
 	void name(__VA_ARGS__)                  \
 	{                                       \
-		int was = errno;                \
+		int was = vb_rdma_enter();      \
                                                 \
 		name##_within args;             \
-		vb_cm_log_tell();               \
+		vb_cm_call_end();               \
 		errno = was;                    \
 	}                                       \
 	static void name##_within(__VA_ARGS__)

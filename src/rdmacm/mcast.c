@@ -95,8 +95,16 @@ static void detach(struct vb_rdma_id *p, struct vb_rdma_mcast *m)
 	m->attached = false;
 }
 
+/* In a child the parent's lock stays as the fork found it, and the attachments are the parent's. */
+static bool is_the_parents(const struct vb_rdma_id *p)
+{
+	return p->forks != vb_rdma_forks();
+}
+
 void vb_rdma_mcast_detach_all(struct vb_rdma_id *p)
 {
+	if (is_the_parents(p))
+		return;
 	pthread_mutex_lock(&p->lock);
 	for (struct vb_rdma_mcast *m = p->mcasts; m; m = m->next)
 		detach(p, m);
@@ -122,6 +130,8 @@ static int join(struct vb_rdma_id *p, const char *call, const struct sockaddr *a
 
 	if (!len)
 		return vb_cm_refuse(EINVAL, call, "there is no address, or it is of no family of rdma_cm's");
+	if (is_the_parents(p))
+		return vb_cm_refuse(EIO, call, "the id was made before fork()");
 	m = calloc(1, sizeof *m);
 	if (!m)
 		return ENOMEM;
@@ -180,6 +190,8 @@ VB_EXPORT VB_RDMA_CALL(rdma_leave_multicast, (id, addr), struct rdma_cm_id *id, 
 
 	if (!addr || !vb_rdma_addrlen(addr))
 		return vb_cm_refuse(EINVAL, call, "there is no address, or it is of no family of rdma_cm's");
+	if (is_the_parents(p))
+		return vb_cm_refuse(EIO, call, "the id was made before fork()");
 	pthread_mutex_lock(&p->lock);
 	while (*at && !same_group((const struct sockaddr *)&(*at)->addr, addr))
 		at = &(*at)->next;

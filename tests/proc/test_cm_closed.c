@@ -163,6 +163,29 @@ static int all_and_a_new_channel(void)
 	return 0;
 }
 
+/* With no file of the program's between them, all is opened anew at the numbers that it had before. */
+static void the_old_one_has_no_part_in_the_new(void)
+{
+	uint16_t of_both = 0;
+	struct rdma_event_channel *before, *after;
+	struct rdma_cm_id *old, *fresh;
+	int locks;
+
+	CHECK(!syscall(SYS_close_range, 3, ~0u, 0)); /* what is inherited */
+	before = kit_cm_channel();
+	old = kit_cm_listen(before, &of_both);
+	CHECK(!syscall(SYS_close_range, 3, ~0u, 0));
+	after = kit_cm_channel();
+	fresh = kit_cm_listen(after, &of_both);
+	locks = kit_cm_port_locks();
+	KIT_CM(rdma_destroy_id(old));
+	rdma_destroy_event_channel(before);
+	CHECK(kit_cm_port_locks() == locks);
+	KIT_CM(rdma_destroy_id(fresh));
+	CHECK(kit_cm_port_locks() < locks);
+	rdma_destroy_event_channel(after);
+}
+
 /* Nothing of the device's is closed. */
 static void the_channel_alone(void)
 {
@@ -219,6 +242,7 @@ int main(int argc, char **argv)
 	    {"all but the channel", the_channel_stays, false, false},
 	    {"the channel alone, and a new one has its number", the_channel_alone, false, false},
 	    {"all, and a new channel has the number", the_number_is_a_new_ones, false, false},
+	    {"the old one has no part in the new", the_old_one_has_no_part_in_the_new, false, false},
 	    {"all", nothing_stays, false, false},
 	};
 

@@ -1,7 +1,10 @@
 /* fork() in rdma_cm programs: to a child its parent's ids and channels are dead, it begins anew with its own,
  * and the parent goes on as if nothing had been; also where other threads of the parent are in the middle of
  * calls. */
+#include <fcntl.h>
 #include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
 
 #include "cm.h"
 
@@ -118,6 +121,8 @@ static void its_parents_are_dead(const struct parents *p)
 	KIT_CM_FAILS(rdma_notify(p->connected, IBV_EVENT_COMM_EST), EIO);
 	KIT_CM_FAILS(rdma_init_qp_attr(p->connected, &attr, &mask), EIO);
 	KIT_CM_FAILS(rdma_migrate_id(p->connected, p->ch), EIO);
+	KIT_CM_FAILS(rdma_join_multicast(p->idle, kit_cm_local(9), NULL), EIO);
+	KIT_CM_FAILS(rdma_leave_multicast(p->idle, kit_cm_local(9)), EIO);
 	/* being rid of them is no mistake, and touches nothing of the parent's; nor does it wait for
 	 * acknowledgements */
 	rdma_destroy_qp(p->connected);
@@ -166,6 +171,28 @@ static void a_child_begins_anew(void)
 	KIT_CM(rdma_destroy_id(p.listener));
 	rdma_destroy_event_channel(p.ch);
 	end(server);
+}
+
+/* It closes all descriptors that it inherits, and has one of its own where its parent has a channel. */
+static void a_child_keeps_its_own(void)
+{
+	struct rdma_event_channel *ch = kit_cm_channel();
+	pid_t child = kit_fork();
+
+	if (!child) {
+		int fd;
+
+		CHECK(!syscall(SYS_close_range, 3, ~0u, 0));
+		do
+			fd = eventfd(0, 0);
+		while (fd < ch->fd);
+		CHECK(fd == ch->fd);
+		rdma_destroy_event_channel(ch);
+		CHECK(fcntl(fd, F_GETFD) >= 0);
+		_exit(0);
+	}
+	CHECK(!kit_reap(child));
+	rdma_destroy_event_channel(ch);
 }
 
 static _Atomic int enough;
@@ -248,6 +275,7 @@ int main(int argc, char **argv)
 	static const struct kit_case cases[] = {
 	    {"a child begins anew", a_child_begins_anew, false, true},
 	    {"while others are in calls", while_others_are_in_calls, false, false},
+	    {"a child keeps its own", a_child_keeps_its_own, false, true},
 	    {"each child has another number", each_child_has_another_number, false, false},
 	};
 

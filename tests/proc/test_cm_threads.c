@@ -416,6 +416,50 @@ static void interrupt_and_cancel(struct rdma_event_channel *ch)
 	KIT_CM(rdma_destroy_id(id));
 }
 
+/* A thread that is to end does so where it waits, and nowhere else: a call leaves nothing half done. */
+static void *resolves_and_waits(void *arg)
+{
+	struct rdma_cm_id *id = arg;
+	struct rdma_event_channel *nothing_comes = kit_cm_channel();
+
+	CHECK(!pthread_cancel(pthread_self()));
+	KIT_CM(rdma_resolve_addr(id, NULL, kit_cm_local(9), 2000));
+	(void)is_cancelled(nothing_comes);
+	return NULL;
+}
+
+static void *destroys_and_waits(void *id)
+{
+	CHECK(!pthread_cancel(pthread_self()));
+	(void)rdma_destroy_id(id);
+	return NULL;
+}
+
+static void end_in(void *(*f)(void *), struct rdma_cm_id *id)
+{
+	pthread_t t;
+	void *how;
+
+	CHECK(!pthread_create(&t, NULL, f, id));
+	CHECK(!pthread_join(t, &how) && how == PTHREAD_CANCELED);
+}
+
+static void cancelled_threads_leave_nothing_held(void)
+{
+	struct rdma_event_channel *ch = kit_cm_channel();
+	struct rdma_cm_id *id = kit_cm_id(ch, RDMA_PS_TCP), *other = kit_cm_id(ch, RDMA_PS_TCP);
+	struct rdma_cm_event *e, *unacknowledged;
+
+	end_in(resolves_and_waits, id);
+	KIT_CM(rdma_get_cm_event(ch, &unacknowledged));
+	end_in(destroys_and_waits, id);
+	KIT_CM(rdma_resolve_addr(other, NULL, kit_cm_local(9), 2000));
+	KIT_CM(rdma_get_cm_event(ch, &e));
+	KIT_CM(rdma_ack_cm_event(e));
+	KIT_CM(rdma_destroy_id(other));
+	KIT_CM(rdma_ack_cm_event(unacknowledged));
+}
+
 /* Before there is a device, and when one is at work. */
 static void waiting_threads_are_interrupted_and_cancelled(void)
 {
@@ -435,6 +479,7 @@ int main(int argc, char **argv)
 	    {"undelivered events go along", undelivered_events_go_along, false, true},
 	    {"destroying waits for acknowledgements", destroying_waits_for_acknowledgements, false, true},
 	    {"each event is an edge", each_event_is_an_edge, false, true},
+	    {"cancelled threads leave nothing held", cancelled_threads_leave_nothing_held, false, false},
 	    {"waiting threads are interrupted and cancelled", waiting_threads_are_interrupted_and_cancelled,
 	     false, false},
 	};
