@@ -112,6 +112,8 @@ uint32_t vb_cm_msg_number(const struct vb_cm_msg *m);
 /* Whoever sends finds out to which process of this host a REQ or SIDR_REQ of the engine's goes: the adapter's
  * number.  That is who may be gone before it has named itself. */
 void vb_cm_went(struct vb_cm *cm, const struct vb_cm_msg *m, uint32_t number);
+/* Whether a REQ or SIDR_REQ of the engine's still waits for its answer. */
+bool vb_cm_asks(struct vb_cm *cm, const struct vb_cm_msg *m);
 
 /* One end of a connection, one listener, or one end of a SIDR exchange.  The upper layer holds it. */
 struct vb_cm_conn {

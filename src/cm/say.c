@@ -31,15 +31,29 @@ uint32_t vb_cm_msg_number(const struct vb_cm_msg *m)
 	}
 }
 
-void vb_cm_went(struct vb_cm *cm, const struct vb_cm_msg *m, uint32_t number)
+/* Whose REQ or SIDR_REQ it is; NULL: nobody's any more. */
+static struct vb_cm_conn *asking(struct vb_cm *cm, const struct vb_cm_msg *m)
 {
 	uint32_t id = m->kind == VB_CM_REQ ? m->req.local_comm_id : m->sidr_req.request_id;
 	uint32_t slot = vb_cm_num_find(&cm->numbers, VB_CM_BY_ID, 0, id);
-	struct vb_cm_conn *c = slot == VB_CM_NONE ? NULL : vb_cm_num(&cm->numbers, slot)->conn;
 
 	vb_lock_assert_held(cm->lock);
+	return slot == VB_CM_NONE ? NULL : vb_cm_num(&cm->numbers, slot)->conn;
+}
+
+void vb_cm_went(struct vb_cm *cm, const struct vb_cm_msg *m, uint32_t number)
+{
+	struct vb_cm_conn *c = asking(cm, m);
+
 	if (c)
 		c->asked = number;
+}
+
+bool vb_cm_asks(struct vb_cm *cm, const struct vb_cm_msg *m)
+{
+	const struct vb_cm_conn *c = asking(cm, m);
+
+	return c && vb_cm_rows[c->state].unanswered == m->kind;
 }
 
 static void send(struct vb_cm *cm, const struct vb_cm_av *av, const struct vb_cm_msg *m, const uint8_t *mad)

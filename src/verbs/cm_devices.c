@@ -196,11 +196,14 @@ static uint64_t look_again(struct device *d, uint64_t now)
 	vb_lock_assert_held(&vb_cm_ids_lock);
 	vb_list_each_safe (node, tmp, &d->late) {
 		struct late *l = vb_list_entry(node, struct late, node);
-		uint32_t number = vb_cm_msg_get(l->mad, &m) ? 0 : listener_of(&l->av, &m);
+		/* One that was called off has gone nowhere, and will not: its REJ was ahead of it. */
+		bool asks = !vb_cm_msg_get(l->mad, &m) && vb_cm_asks(d->pub.cm, &m);
+		uint32_t number = asks ? listener_of(&l->av, &m) : 0;
 
-		if (!number && now < l->until && !d->pub.lost)
+		if (asks && !number && now < l->until)
 			continue;
-		send_request(d, &l->av, number ? number : d->pub.number, &m, l->mad);
+		if (asks)
+			send_request(d, &l->av, number ? number : d->pub.number, &m, l->mad);
 		vb_list_unlink(node);
 		free(l);
 	}

@@ -21,12 +21,17 @@ static struct sockaddr *local(uint16_t port)
 	return (struct sockaddr *)&a;
 }
 
-static struct rdma_cm_id *id_of(struct rdma_event_channel *c)
+static struct rdma_cm_id *id_in(struct rdma_event_channel *c, enum rdma_port_space ps)
 {
 	struct rdma_cm_id *id;
 
-	CHECK(!rdma_create_id(c, &id, NULL, RDMA_PS_TCP), "%m");
+	CHECK(!rdma_create_id(c, &id, NULL, ps), "%m");
 	return id;
+}
+
+static struct rdma_cm_id *id_of(struct rdma_event_channel *c)
+{
+	return id_in(c, RDMA_PS_TCP);
 }
 
 /* Its event, which is acknowledged. */
@@ -53,10 +58,13 @@ static void expect(enum rdma_cm_event_type type)
 }
 
 /* With nobody at that port yet. */
-static struct rdma_cm_id *connect_to(uint16_t port)
+static struct rdma_cm_id *ask(enum rdma_port_space ps, uint16_t port, const char *saying)
 {
-	struct rdma_conn_param param = {.retry_count = 1, .qp_num = 0x123};
-	struct rdma_cm_id *id = id_of(channel);
+	struct rdma_conn_param param = {.retry_count = 1,
+					.qp_num = 0x123,
+					.private_data = saying,
+					.private_data_len = (uint8_t)strlen(saying)};
+	struct rdma_cm_id *id = id_in(channel, ps);
 
 	CHECK(!rdma_resolve_addr(id, NULL, local(port), 1000), "%m");
 	expect(RDMA_CM_EVENT_ADDR_RESOLVED);
@@ -64,6 +72,11 @@ static struct rdma_cm_id *connect_to(uint16_t port)
 	expect(RDMA_CM_EVENT_ROUTE_RESOLVED);
 	CHECK(!rdma_connect(id, &param), "%m");
 	return id;
+}
+
+static struct rdma_cm_id *connect_to(uint16_t port)
+{
+	return ask(RDMA_PS_TCP, port, "");
 }
 
 /* One that nobody has. */
@@ -172,6 +185,52 @@ static void a_listener_of_its_own(void)
 	CHECK(false, "this machine is too busy");
 }
 
+/* One that is called off before its listener comes is not heard of: the next one is, which waited behind it.
+ */
+static void called_off(enum rdma_port_space ps)
+{
+	struct rdma_cm_id *id, *listener;
+	struct rdma_cm_event *e;
+	bool came = false;
+	uint16_t port;
+	double asked;
+
+	for (int i = 0; i < ATTEMPTS && !came; i++) {
+		port = free_port();
+		asked = kit_now();
+		CHECK(!rdma_destroy_id(ask(ps, port, "gone")), "%m");
+		id = ask(ps, port, "here");
+		listener = id_in(channel, ps);
+		CHECK(!rdma_bind_addr(listener, local(port)), "%m");
+		CHECK(!rdma_listen(listener, 4), "%m");
+		asked = kit_now() - asked;
+		CHECK(!rdma_get_cm_event(channel, &e), "%m");
+		came = e->event == RDMA_CM_EVENT_CONNECT_REQUEST;
+		if (came) {
+			const struct rdma_conn_param *p = &e->param.conn;
+
+			/* both kinds of parameters begin with the data */
+			CHECK(p->private_data_len >= 4 && !memcmp(p->private_data, "here", 4));
+			CHECK(!rdma_destroy_id(e->id), "%m");
+		} else {
+			CHECK(asked * 1000 >= SOON_MS, "refused, though it listened after %.0f ms",
+			      asked * 1000);
+		}
+		CHECK(!rdma_ack_cm_event(e), "%m");
+		CHECK(!rdma_destroy_id(id), "%m");
+		CHECK(!rdma_destroy_id(listener), "%m");
+	}
+	CHECK(came, "this machine is too busy");
+}
+
+static void a_request_that_was_called_off(void)
+{
+	begin();
+	called_off(RDMA_PS_TCP);
+	called_off(RDMA_PS_UDP);
+	rdma_destroy_event_channel(channel);
+}
+
 static void nobody_comes(void)
 {
 	double asked;
@@ -271,9 +330,9 @@ int main(int argc, char **argv)
 	{                                          \
 		.name = #function, .run = function \
 	}
-	static const struct kit_case cases[] = {CASE(a_request_waits_for_its_listener),
-						CASE(a_listener_of_its_own), CASE(nobody_comes),
-						CASE(a_channel_that_is_destroyed)};
+	static const struct kit_case cases[] = {
+	    CASE(a_request_waits_for_its_listener), CASE(a_listener_of_its_own),
+	    CASE(a_request_that_was_called_off), CASE(nobody_comes), CASE(a_channel_that_is_destroyed)};
 
 	KIT_CASES(cases, 60);
 	return 0;
