@@ -49,7 +49,7 @@ struct vb_cm_news {
 	int status;		/* 0, -errno, or a REJ's reason */
 	struct vb_cm_id *id;	/* which it is about; with CONNECT_REQUEST the listener, */
 	struct vb_cm_id *fresh; /* and this the connection's */
-	void *user;		/* of `id` (vb_cm_id_new, vb_cm_id_user), also for multicast */
+	void *user;		/* of `id` (vb_cm_id_new, vb_cm_id_accept), also for multicast */
 	void *join;   /* MULTICAST_JOIN, MULTICAST_ERROR: what vb_cm_id_join() was given; else NULL */
 	uint64_t arg; /* of vb_cm_id_write(); else 0 */
 	bool ud;      /* which of both follows, if any */
@@ -77,10 +77,6 @@ int vb_cm_id_new(struct vb_cm_id **out, struct vb_cm_channel *c, void *user, enu
 void vb_cm_id_end(struct vb_cm_id *id);
 /* Undelivered events go along; waits for the acknowledgement of those that were delivered. */
 int vb_cm_id_migrate(struct vb_cm_id *id, struct vb_cm_channel *to);
-/* A `fresh` id of CONNECT_REQUEST has none (NULL) until librdmacm sets it, which it does in rdma_accept(). As
- * long as it has none its events are not delivered: the program knows nothing of it yet, and an accept that
- * comes too late fails (the kernel's ucma does the same). */
-void vb_cm_id_user(struct vb_cm_id *id, void *user);
 
 /* The device that an id is bound to: its index among the process's, -1: none yet; and the port. */
 int vb_cm_id_device(const struct vb_cm_id *id, uint8_t *port);
@@ -98,7 +94,11 @@ int vb_cm_id_route(const struct vb_cm_id *id, struct rdma_addr *addr, struct ibv
  * rdma_connect(id, NULL) and rdma_accept(id, NULL) mean is librdmacm's to say. */
 int vb_cm_id_connect(struct vb_cm_id *id, const struct vb_cm_param *p);
 int vb_cm_id_establish(struct vb_cm_id *id);
-int vb_cm_id_accept(struct vb_cm_id *id, const struct vb_cm_param *p);
+/* A `fresh` id of CONNECT_REQUEST has no user until this succeeds, and then that one.  As long as it has none
+ * its events are not delivered: the program knows nothing of it yet, and an accept that comes too late fails
+ * (the kernel's ucma does the same).  With a user its events come, and whoever takes one may end the id
+ * before this returns. */
+int vb_cm_id_accept(struct vb_cm_id *id, const struct vb_cm_param *p, void *user);
 int vb_cm_id_reject(struct vb_cm_id *id, const void *private_data, uint8_t len, uint8_t reason);
 int vb_cm_id_disconnect(struct vb_cm_id *id);
 int vb_cm_id_notify(struct vb_cm_id *id, enum ibv_event_type event);

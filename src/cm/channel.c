@@ -323,7 +323,7 @@ void vb_cm_item_post(struct vb_cm_item *it)
 
 	vb_lock_assert_held(&vb_cm_ids_lock);
 	vb_cm_show(id);
-	if (id->passive && !id->user) { /* the program knows nothing of it yet (vb_cm_id_user()) */
+	if (id->passive && !id->user) { /* the program knows nothing of it yet (vb_cm_id_accept()) */
 		vb_list_append(&id->spare, &it->on_id);
 		return;
 	}

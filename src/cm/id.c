@@ -252,16 +252,6 @@ void vb_cm_id_end(struct vb_cm_id *id)
 	vb_cm_id_free(id);
 }
 
-void vb_cm_id_user(struct vb_cm_id *id, void *user)
-{
-	if (id->birth != world.birth)
-		return;
-	vb_cm_ids_enter();
-	id->user = user;
-	vb_cm_show(id);
-	vb_cm_ids_leave();
-}
-
 int vb_cm_id_device(const struct vb_cm_id *id, uint8_t *port)
 {
 	int k;

@@ -228,7 +228,7 @@ static int send_sidr_rep(struct vb_cm_id *id, uint8_t status, const struct vb_cm
 	return vb_cm_sidr_rep(id->conn, &rep, &data, now());
 }
 
-int vb_cm_id_accept(struct vb_cm_id *id, const struct vb_cm_param *p)
+int vb_cm_id_accept(struct vb_cm_id *id, const struct vb_cm_param *p, void *user)
 {
 	int err = vb_cm_id_enter(id, VB_CALL_ACCEPT);
 
@@ -244,6 +244,7 @@ int vb_cm_id_accept(struct vb_cm_id *id, const struct vb_cm_param *p)
 			id->state = VB_ID_ACCEPTED;
 	}
 	if (!err) {
+		id->user = user;
 		id->qpn = p->qp_num;
 		id->srq = p->srq != 0;
 	}

@@ -128,26 +128,6 @@ static void choose_depths(struct vb_rdma_id *p, const struct rdma_conn_param *pa
 				     : least(p->responder_resources, p->device->max_responder_resources);
 }
 
-static void know(struct vb_rdma_id *p, bool known)
-{
-	p->known = known;
-	vb_cm_id_user(p->cm, known ? p : NULL);
-}
-
-/* From now on the program hears of the id (vb_cm_id_user()), unless this fails. */
-static int accept_known(struct vb_rdma_id *p, const struct vb_cm_param *param)
-{
-	bool was_known = p->known;
-	int err;
-
-	if (!was_known)
-		know(p, true);
-	err = vb_cm_id_accept(p->cm, param);
-	if (err && !was_known)
-		know(p, false);
-	return err;
-}
-
 VB_EXPORT VB_RDMA_CALL(rdma_accept, (id, conn_param), struct rdma_cm_id *id,
 		       struct rdma_conn_param *conn_param)
 {
@@ -170,7 +150,7 @@ VB_EXPORT VB_RDMA_CALL(rdma_accept, (id, conn_param), struct rdma_cm_id *id,
 	if (p->remote_ece.vendor_id)
 		s.param.ece =
 		    (struct ibv_ece){.vendor_id = p->remote_ece.vendor_id, .options = p->local_ece.options};
-	err = accept_known(p, &s.param);
+	err = vb_cm_id_accept(p->cm, &s.param, p); /* from here on its events come, to any thread */
 	if (err) {
 		if (!datagrams)
 			vb_rdma_qp_error(p);

@@ -266,9 +266,7 @@ int vb_rdma_event_get(struct vb_rdma_channel *c, struct rdma_cm_event **out)
 			free(e);
 			return err;
 		}
-		/* Without a user it is about a request that the program has not accepted (vb_cm_id_user()).
-		 */
-		if (n.user && take(e, &n))
+		if (take(e, &n))
 			break;
 		vb_cm_news_ack(n.id, n.event);
 	}

@@ -34,7 +34,6 @@ int vb_rdma_id_make(struct vb_rdma_id **out, struct rdma_event_channel *channel,
 	p->forks = vb_rdma_forks();
 	pthread_mutex_init(&p->lock, NULL);
 	p->cm = cm;
-	p->known = !cm; /* the program hears of a request that came once it has accepted it, and not before */
 	if (!cm)
 		err = vb_cm_id_new(&p->cm, vb_rdma_channel(channel)->cm, p, ps, type);
 	else

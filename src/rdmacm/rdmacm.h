@@ -59,7 +59,6 @@ struct vb_rdma_id {
 	struct vb_rdma_device *device; /* NULL: bound to none yet */
 	unsigned forks;		       /* vb_rdma_forks() when it was made */
 	bool sync;		       /* id.channel is its own, and calls wait */
-	bool known;		       /* `cm` leads here, so that its events come (vb_cm_id_user()) */
 	bool connect_failed; /* the program has had CONNECT_ERROR: what follows from it is no news */
 	/* Of a request that came: what the far end asks for; then what was said in connect or accept. */
 	uint8_t initiator_depth, responder_resources;

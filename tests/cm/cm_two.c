@@ -52,7 +52,6 @@ void two_request(struct two *t)
 	assert_ptr_equal(n.user, (void *)0x77);
 	assert_int_equal(n.status, 0);
 	t->server = n.fresh;
-	vb_cm_id_user(t->server, (void *)0x88);
 }
 
 void two_connect(struct two *t, const char *at, const char *to)
@@ -62,10 +61,10 @@ void two_connect(struct two *t, const char *at, const char *to)
 	assert_int_equal(vb_cm_id_connect(t->client, &two_asking), 0);
 	below_settle();
 	two_request(t);
-	assert_int_equal(vb_cm_id_accept(t->server, &two_granting), 0);
+	assert_int_equal(vb_cm_id_accept(t->server, &two_granting, TWO_USER), 0);
 	below_next(t->here, RDMA_CM_EVENT_CONNECT_RESPONSE);
 	assert_int_equal(vb_cm_id_establish(t->client), 0);
-	assert_ptr_equal(below_next(t->there, RDMA_CM_EVENT_ESTABLISHED).user, (void *)0x88);
+	assert_ptr_equal(below_next(t->there, RDMA_CM_EVENT_ESTABLISHED).user, TWO_USER);
 	below_none(t->here);
 	below_none(t->there);
 }

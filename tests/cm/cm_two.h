@@ -5,6 +5,7 @@
 #include "cm_below.h"
 
 enum { TWO_PORT = 7471 };
+#define TWO_USER ((void *)0x88) /* the server's, once it has accepted */
 
 /* Both ends. */
 struct two {
@@ -24,7 +25,7 @@ void two_listen(struct two *t, enum rdma_port_space ps, enum ibv_qp_type type, c
 /* An id with a route to the listener's port there; its events are taken. */
 struct vb_cm_id *two_resolve(struct vb_cm_channel *c, enum rdma_port_space ps, enum ibv_qp_type type,
 			     const char *to);
-/* The server takes its request, and makes it known. */
+/* The server takes its request. */
 void two_request(struct two *t);
 /* A connection of the port space TCP that is established; no event is left. */
 void two_connect(struct two *t, const char *at, const char *to);

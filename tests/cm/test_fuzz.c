@@ -407,7 +407,6 @@ static void hear_of(struct vb_cm_news *n)
 		return;
 	}
 	*slot = n->fresh;
-	vb_cm_id_user(n->fresh, &channel);
 }
 
 /* Any call, whether or not the state permits it. */
@@ -426,7 +425,7 @@ static void call_id(struct vb_cm_id *id)
 	switch (pick(9)) {
 	case 0:
 	case 1:
-		vb_cm_id_accept(id, &p);
+		vb_cm_id_accept(id, &p, &channel);
 		break;
 	case 2:
 		vb_cm_id_reject(id, "no", 2, pick(2) ? VB_CM_REJ_CONSUMER : VB_CM_REJ_VENDOR_OPTION);

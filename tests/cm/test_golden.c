@@ -304,7 +304,7 @@ static void the_calls_here_say_the_same(void **state)
 	t.client = two_resolve(t.here, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.1");
 	assert_int_equal(vb_cm_id_connect(t.client, &ask), 0);
 	two_request(&t);
-	assert_int_equal(vb_cm_id_accept(t.server, &give), 0);
+	assert_int_equal(vb_cm_id_accept(t.server, &give, TWO_USER), 0);
 	below_settle();
 	check_fields(&below.last_req, &message("whole", VB_CM_REQ, 0)->m, own_of_req, LENGTH(own_of_req));
 	check_fields(&below.last_rep, &message("whole", VB_CM_REP, 0)->m, own_of_rep, LENGTH(own_of_rep));

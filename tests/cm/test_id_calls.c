@@ -257,7 +257,7 @@ static void refused_in_each_state(void **state)
 	(void)state;
 	assert_int_equal(vb_cm_id_resolve_route(id, 0), EINVAL);
 	assert_int_equal(vb_cm_id_connect(id, &p), EINVAL);
-	assert_int_equal(vb_cm_id_accept(id, &p), EINVAL);
+	assert_int_equal(vb_cm_id_accept(id, &p, NULL), EINVAL);
 	assert_int_equal(vb_cm_id_establish(id), EINVAL);
 	assert_int_equal(vb_cm_id_reject(id, NULL, 0, 0), EINVAL);
 	assert_int_equal(vb_cm_id_disconnect(id), EINVAL);

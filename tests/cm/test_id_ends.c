@@ -89,8 +89,7 @@ static void many_at_once(void **state)
 		struct vb_cm_param p = {.qp_num = 0x2000 + i};
 
 		servers[i] = below_next(t.there, RDMA_CM_EVENT_CONNECT_REQUEST).fresh;
-		vb_cm_id_user(servers[i], (void *)0x88);
-		assert_int_equal(vb_cm_id_accept(servers[i], &p), 0);
+		assert_int_equal(vb_cm_id_accept(servers[i], &p, TWO_USER), 0);
 	}
 	for (uint32_t i = 0; i < MANY; i++) {
 		struct vb_cm_news n = below_next(t.here, RDMA_CM_EVENT_CONNECT_RESPONSE);
@@ -123,7 +122,28 @@ static void the_client_goes_before_the_answer(void **state)
 	t.client = NULL;
 	/* it has no user yet, so nothing is heard of it, and what comes too late fails */
 	below_none(t.there);
-	assert_int_equal(vb_cm_id_accept(t.server, &two_granting), EINVAL);
+	assert_int_equal(vb_cm_id_accept(t.server, &two_granting, TWO_USER), EINVAL);
+	two_end(&t);
+}
+
+/* The answer could not be sent: no more is heard of it than before. */
+static void the_answer_fails(void **state)
+{
+	struct vb_cm_param longer = {.private_data = (const uint8_t[255]){0}, .private_len = 255};
+	struct two t = {0};
+
+	(void)state;
+	two_listen(&t, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2", 0);
+	t.client = two_resolve(t.here, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2");
+	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
+	below_settle();
+	two_request(&t);
+	assert_int_equal(vb_cm_id_accept(t.server, &longer, TWO_USER), EINVAL);
+	vb_cm_id_end(t.client);
+	t.client = NULL;
+	below_none(t.there);
+	assert_int_equal(vb_cm_id_accept(t.server, &two_granting, TWO_USER), EINVAL);
+	below_none(t.there);
 	two_end(&t);
 }
 
@@ -312,10 +332,9 @@ static void a_service_is_looked_up(void **state)
 	assert_int_equal(n.ud_param.private_data_len, 180);
 	assert_memory_equal(n.data, "who", 4);
 	t.server = n.fresh;
-	vb_cm_id_user(t.server, (void *)0x88);
 	longer.private_len = 137;
-	assert_int_equal(vb_cm_id_accept(t.server, &longer), EINVAL);
-	assert_int_equal(vb_cm_id_accept(t.server, &q), 0);
+	assert_int_equal(vb_cm_id_accept(t.server, &longer, TWO_USER), EINVAL);
+	assert_int_equal(vb_cm_id_accept(t.server, &q, TWO_USER), 0);
 	n = below_next(t.here, RDMA_CM_EVENT_ESTABLISHED);
 	assert_true(n.ud);
 	assert_int_equal(n.ud_param.qp_num, 0x302);
@@ -351,7 +370,7 @@ static void a_service_of_another_device(void **state)
 	assert_int_equal(n, 1);
 	assert_int_equal(path.sgid.raw[15], 2);
 	assert_int_equal(path.dgid.raw[15], 1);
-	assert_int_equal(vb_cm_id_accept(t.server, &p), 0);
+	assert_int_equal(vb_cm_id_accept(t.server, &p, TWO_USER), 0);
 	below_next(t.here, RDMA_CM_EVENT_ESTABLISHED);
 	two_end(&t);
 }
@@ -390,7 +409,7 @@ static void initiator_and_target(void **state)
 	assert_int_equal(below.last_req.req.service_id, 0x013f0000 + TWO_PORT);
 	below_settle();
 	two_request(&t);
-	assert_int_equal(vb_cm_id_accept(t.server, &two_granting), 0);
+	assert_int_equal(vb_cm_id_accept(t.server, &two_granting, TWO_USER), 0);
 	assert_int_equal(below_next(t.here, RDMA_CM_EVENT_CONNECT_RESPONSE).conn.qp_num, 0x202);
 	assert_int_equal(vb_cm_id_establish(t.client), 0);
 	below_next(t.there, RDMA_CM_EVENT_ESTABLISHED);
@@ -413,6 +432,7 @@ int main(void)
 	    CASE(nobody_agrees),
 	    CASE(many_at_once),
 	    CASE(the_client_goes_before_the_answer),
+	    CASE(the_answer_fails),
 	    CASE(a_listener_ends_with_its_requests),
 	    CASE(a_process_dies),
 	    CASE(a_process_dies_before_it_answers),

@@ -76,7 +76,7 @@ static void what_the_client_hears(void **state)
 	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
 	below_settle();
 	two_request(&t);
-	assert_int_equal(vb_cm_id_accept(t.server, &two_granting), 0);
+	assert_int_equal(vb_cm_id_accept(t.server, &two_granting, TWO_USER), 0);
 	below_settle();
 	assert_int_equal(vb_cm_channel_get(t.here, &n), 0);
 	vb_cm_news_ack(n.id, n.event);
@@ -185,7 +185,7 @@ static void options_of_vendors(void **state)
 		assert_int_equal(n.ece.vendor_id, 0x15b3);
 		assert_int_equal(n.ece.options, 0x12345678);
 	}
-	assert_int_equal(vb_cm_id_accept(t.server, &q), 0);
+	assert_int_equal(vb_cm_id_accept(t.server, &q, TWO_USER), 0);
 	assert_int_equal(below_next(t.here, RDMA_CM_EVENT_CONNECT_RESPONSE).ece.options, 0x02040608);
 	two_end(&t);
 }
@@ -227,7 +227,7 @@ static void rejected_with_reasons(void **state)
 	assert_int_equal(n.status, VB_CM_REJ_CONSUMER);
 	assert_int_equal(n.conn.private_data_len, 148);
 	assert_memory_equal(n.data, "no", 3);
-	assert_int_equal(vb_cm_id_accept(t.server, &two_granting), EINVAL);
+	assert_int_equal(vb_cm_id_accept(t.server, &two_granting, TWO_USER), EINVAL);
 	below_none(t.there);
 	two_end(&t);
 }
@@ -243,7 +243,7 @@ static void the_client_rejects(void **state)
 	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
 	below_settle();
 	two_request(&t);
-	assert_int_equal(vb_cm_id_accept(t.server, &two_granting), 0);
+	assert_int_equal(vb_cm_id_accept(t.server, &two_granting, TWO_USER), 0);
 	below_next(t.here, RDMA_CM_EVENT_CONNECT_RESPONSE);
 	assert_int_equal(vb_cm_id_reject(t.client, NULL, 0, 0), 0);
 	assert_int_equal(below_next(t.there, RDMA_CM_EVENT_REJECTED).status, VB_CM_REJ_CONSUMER);
@@ -297,7 +297,7 @@ static void no_rtu_comes(void **state)
 	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
 	below_settle();
 	two_request(&t);
-	assert_int_equal(vb_cm_id_accept(t.server, &two_granting), 0);
+	assert_int_equal(vb_cm_id_accept(t.server, &two_granting, TWO_USER), 0);
 	below_next(t.here, RDMA_CM_EVENT_CONNECT_RESPONSE);
 	assert_int_equal(vb_cm_id_establish(t.client), 0);
 	below_none(t.there);
@@ -323,7 +323,7 @@ static void notified_of_data(void **state)
 	below_settle();
 	two_request(&t);
 	assert_int_equal(vb_cm_id_notify(t.server, IBV_EVENT_COMM_EST), EINVAL);
-	assert_int_equal(vb_cm_id_accept(t.server, &two_granting), 0);
+	assert_int_equal(vb_cm_id_accept(t.server, &two_granting, TWO_USER), 0);
 	assert_int_equal(vb_cm_id_notify(t.server, IBV_EVENT_COMM_EST), 0);
 	below_next(t.there, RDMA_CM_EVENT_ESTABLISHED);
 	two_end(&t);
@@ -375,9 +375,9 @@ static void too_long(void **state)
 	two_request(&t);
 	assert_int_equal(vb_cm_id_reject(t.server, bytes, 149, 0), EINVAL);
 	q.private_len = 197;
-	assert_int_equal(vb_cm_id_accept(t.server, &q), EINVAL);
+	assert_int_equal(vb_cm_id_accept(t.server, &q, TWO_USER), EINVAL);
 	q.private_len = 196;
-	assert_int_equal(vb_cm_id_accept(t.server, &q), 0);
+	assert_int_equal(vb_cm_id_accept(t.server, &q, TWO_USER), 0);
 	below_next(t.here, RDMA_CM_EVENT_CONNECT_RESPONSE);
 	two_end(&t);
 }

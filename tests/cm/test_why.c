@@ -122,7 +122,7 @@ static void no_answer_to_the_rep(void **state)
 	snprintf(expected, sizeof expected,
 		 "rdma_accept of 10.0.0.1 port %u: UNREACHABLE: no answer to the REP, which",
 		 vb_cm_sock_port((struct sockaddr *)&t.server->dst));
-	assert_int_equal(vb_cm_id_accept(t.server, &two_granting), 0);
+	assert_int_equal(vb_cm_id_accept(t.server, &two_granting, TWO_USER), 0);
 	vb_cm_id_end(t.client);
 	t.client = NULL;
 	below_wait(200 * VB_SEC);

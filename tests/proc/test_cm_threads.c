@@ -269,6 +269,90 @@ static void ids_go_while_events_come(void)
 	end();
 }
 
+/* ---- requests that are called off while they are accepted ---- */
+
+struct answer {
+	_Atomic int given; /* 1: by rdma_accept(); -1: it failed; 0: it has not returned yet */
+};
+
+/* Whoever takes the end of a connection destroys it, while the thread that accepts it may still do so. */
+static void *accept_all(void *channel)
+{
+	struct rdma_event_channel *ch = channel;
+
+	while (!atomic_load(&enough)) {
+		struct rdma_conn_param p = {.qp_num = 77, .responder_resources = 1, .initiator_depth = 1};
+		struct rdma_cm_event *e;
+		struct rdma_cm_id *id;
+		struct answer *a;
+		int type, err;
+
+		if (!kit_cm_comes(ch, 0.01) || rdma_get_cm_event(ch, &e))
+			continue;
+		id = e->id;
+		type = (int)e->event;
+		if (type == RDMA_CM_EVENT_CONNECT_REQUEST) {
+			id->context = a = calloc(1, sizeof(*a)); /* kept */
+			KIT_CM(rdma_ack_cm_event(e));
+			err = rdma_accept(id, &p);
+			if (err)
+				KIT_CM(rdma_destroy_id(id));
+			atomic_store(&a->given, err ? -1 : 1);
+			continue;
+		}
+		a = id->context;
+		kit_until(&a->given, 1);
+		CHECK(atomic_load(&a->given) == 1, "%s of an id that was not accepted",
+		      rdma_event_str(e->event));
+		KIT_CM(rdma_ack_cm_event(e));
+		if (type != RDMA_CM_EVENT_ESTABLISHED && type != RDMA_CM_EVENT_TIMEWAIT_EXIT)
+			KIT_CM(rdma_destroy_id(id));
+	}
+	return NULL;
+}
+
+static void call_off(void)
+{
+	struct rdma_conn_param p = {.qp_num = 78, .responder_resources = 1, .initiator_depth = 1};
+	struct rdma_event_channel *ch = kit_cm_channel();
+	uint64_t rng = 7;
+
+	kit_until(&board->listening, 1);
+	for (int i = 0; i < 100 * rounds(); i++) {
+		struct rdma_cm_id *id = kit_cm_bare(ch, RDMA_PS_TCP, board->port);
+
+		KIT_CM(rdma_connect(id, &p));
+		kit_nap_us(kit_below(&rng, 400));
+		KIT_CM(rdma_destroy_id(id));
+	}
+}
+
+static void requests_are_called_off(void)
+{
+	struct rdma_event_channel *ch;
+	struct rdma_cm_id *listener;
+	pthread_t t[4];
+	pid_t client;
+
+	board = kit_shared(sizeof *board);
+	client = kit_fork();
+	if (!client) {
+		call_off();
+		exit(0);
+	}
+	ch = kit_cm_channel();
+	listener = kit_cm_listen_at(ch, RDMA_PS_TCP, &board->port, 100);
+	CHECK(!fcntl(ch->fd, F_SETFL, O_NONBLOCK));
+	atomic_store(&board->listening, 1);
+	for (int i = 0; i < 4; i++)
+		CHECK(!pthread_create(&t[i], NULL, accept_all, ch));
+	CHECK(!kit_reap(client));
+	atomic_store(&enough, 1);
+	for (int i = 0; i < 4; i++)
+		CHECK(!pthread_join(t[i], NULL));
+	KIT_CM(rdma_destroy_id(listener));
+}
+
 /* ---- migration ---- */
 
 static void undelivered_events_go_along(void)
@@ -476,6 +560,7 @@ int main(int argc, char **argv)
 	    {"channels of their own", channels_of_their_own, false, true},
 	    {"one channel for all", one_channel_for_all, false, true},
 	    {"ids go while events come", ids_go_while_events_come, false, false},
+	    {"requests are called off", requests_are_called_off, false, false},
 	    {"undelivered events go along", undelivered_events_go_along, false, true},
 	    {"destroying waits for acknowledgements", destroying_waits_for_acknowledgements, false, true},
 	    {"each event is an edge", each_event_is_an_edge, false, true},

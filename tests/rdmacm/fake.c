@@ -170,12 +170,6 @@ int vb_cm_id_migrate(struct vb_cm_id *id, struct vb_cm_channel *to)
 	return 0;
 }
 
-void vb_cm_id_user(struct vb_cm_id *id, void *user)
-{
-	did(user ? "known" : "unknown");
-	id->user = user;
-}
-
 int vb_cm_id_device(const struct vb_cm_id *id, uint8_t *port)
 {
 	*port = 1;
@@ -234,6 +228,15 @@ int vb_cm_id_route(const struct vb_cm_id *id, struct rdma_addr *addr, struct ibv
 	return did("route");
 }
 
+static void meanwhile(void)
+{
+	void (*f)(void) = fake.meanwhile;
+
+	fake.meanwhile = NULL;
+	if (f)
+		f();
+}
+
 static int say(const char *name, const struct vb_cm_param *p)
 {
 	fake.param = *p;
@@ -248,10 +251,15 @@ int vb_cm_id_connect(struct vb_cm_id *id, const struct vb_cm_param *p)
 	return say("connect", p);
 }
 
-int vb_cm_id_accept(struct vb_cm_id *id, const struct vb_cm_param *p)
+int vb_cm_id_accept(struct vb_cm_id *id, const struct vb_cm_param *p, void *user)
 {
-	(void)id;
-	return say("accept", p);
+	int err = say("accept", p);
+
+	if (err)
+		return err;
+	id->user = user;
+	meanwhile();
+	return 0;
 }
 
 int vb_cm_id_establish(struct vb_cm_id *id)
