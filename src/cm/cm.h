@@ -84,7 +84,8 @@ struct vb_cm_event {
 };
 
 struct vb_cm_ops {
-	/* One MAD to the port at av->remote_gid.  `number`: vb_cm_msg_number(m).  What is lost is lost. */
+	/* One MAD to the port at av->remote_gid.  `number`: vb_cm_msg_number(m); of a REQ or SIDR_REQ that is
+	 * said again, whom it went to (vb_cm_went()).  What is lost is lost. */
 	void (*send)(struct vb_cm *cm, const struct vb_cm_av *av, uint32_t number, const struct vb_cm_msg *m,
 		     const uint8_t mad[VB_MAD_LEN]);
 	/* Something happened to c.  REQ and SIDR_REQ: false refuses it (the message is dropped, as by a full
@@ -94,6 +95,10 @@ struct vb_cm_ops {
 	 * NULL: nobody, which is answered so. */
 	struct vb_cm_conn *(*listener)(struct vb_cm *cm, const struct vb_cm_msg *m,
 				       const struct vb_cm_av *av);
+	/* Nobody listens here, and nobody here knows of it: whether that REQ or SIDR_REQ was handed on to
+	 * another process of this host that listens now; else it is answered so.  NULL: it never is. */
+	bool (*elsewhere)(struct vb_cm *cm, const struct vb_cm_msg *m, const struct vb_cm_av *av,
+			  const uint8_t mad[VB_MAD_LEN]);
 	/* A number by chance. */
 	uint32_t (*chance)(struct vb_cm *cm);
 	/* Its state, or what vb_cm_awaits() says of it, is another one; perhaps within another call here.
@@ -110,7 +115,8 @@ struct vb_cm_ops {
  * whoever took that REQ in, which only itself can tell (by CA GUID and comm ID of its sender): for all. */
 uint32_t vb_cm_msg_number(const struct vb_cm_msg *m);
 /* Whoever sends finds out to which process of this host a REQ or SIDR_REQ of the engine's goes: the adapter's
- * number.  That is who may be gone before it has named itself. */
+ * number.  That is who may be gone before it has named itself, and to whom it is said again: that one may
+ * have taken it, and have closed its listener since. */
 void vb_cm_went(struct vb_cm *cm, const struct vb_cm_msg *m, uint32_t number);
 /* Whether a REQ or SIDR_REQ of the engine's still waits for its answer. */
 bool vb_cm_asks(struct vb_cm *cm, const struct vb_cm_msg *m);

@@ -12,6 +12,7 @@ struct heard {
 	const struct vb_cm_av *from;
 	const struct vb_cm_msg *m;
 	uint64_t now;
+	const uint8_t *mad; /* NULL: it is taken as heard */
 };
 
 static struct vb_cm_conn *conn_of(struct vb_cm *cm, uint32_t slot)
@@ -317,6 +318,15 @@ static struct vb_cm_conn *listener(const struct heard *h)
 	return l;
 }
 
+/* Who listened here when the request set out may have closed its listener since, and another process of this
+ * host have begun to listen. */
+static bool is_handed_on(const struct heard *h)
+{
+	const struct vb_cm_ops *ops = h->cm->ops;
+
+	return ops->elsewhere && ops->elsewhere(h->cm, h->m, h->from, h->mad);
+}
+
 /* Hands a new exchange to the upper layer, which may refuse it. */
 static void present(const struct heard *h, struct vb_cm_conn *c, struct vb_cm_conn *l,
 		    enum vb_cm_happening what)
@@ -357,6 +367,8 @@ static void hear_req(const struct heard *h)
 		return;
 	}
 	l = listener(h);
+	if (!l && is_handed_on(h))
+		return;
 	if (!l || !vb_cm_service_is_known(req)) {
 		h->cm->counts.refused++;
 		vb_cm_answer_rej(h->cm, h->from, h->m,
@@ -400,6 +412,8 @@ static void hear_sidr_req(const struct heard *h)
 		}
 	}
 	l = listener(h);
+	if (!l && is_handed_on(h))
+		return;
 	c = l ? vb_cm_conn_new(h->cm, NULL) : NULL;
 	if (!c) {
 		h->cm->counts.refused++;
@@ -424,7 +438,7 @@ static void hear_sidr_req(const struct heard *h)
 void vb_cm_input(struct vb_cm *cm, const struct vb_cm_av *from, const uint8_t mad[VB_MAD_LEN], uint64_t now)
 {
 	struct vb_cm_msg m;
-	const struct heard h = {cm, from, &m, now};
+	const struct heard h = {cm, from, &m, now, mad};
 	struct vb_cm_conn *c;
 
 	vb_lock_assert_held(cm->lock);
@@ -450,7 +464,7 @@ void vb_cm_inherit(struct vb_cm_conn *c, uint64_t now)
 	static const uint8_t nothing[VB_CM_PRIVATE_MAX];
 	struct vb_cm_word heir = vb_cm_rows[c->state].heir;
 	struct vb_cm_msg m = {.kind = heir.kind, .tid = c->inner->tid};
-	const struct heard h = {c->cm, &c->av, &m, now};
+	const struct heard h = {c->cm, &c->av, &m, now, NULL};
 
 	if (!heir.kind) /* an event of another connection has changed its state */
 		return;

@@ -56,10 +56,11 @@ bool vb_cm_asks(struct vb_cm *cm, const struct vb_cm_msg *m)
 	return c && vb_cm_rows[c->state].unanswered == m->kind;
 }
 
-static void send(struct vb_cm *cm, const struct vb_cm_av *av, const struct vb_cm_msg *m, const uint8_t *mad)
+static void send(struct vb_cm *cm, const struct vb_cm_av *av, uint32_t number, const struct vb_cm_msg *m,
+		 const uint8_t *mad)
 {
 	vb_lock_assert_held(cm->lock);
-	cm->ops->send(cm, av, vb_cm_msg_number(m), m, mad);
+	cm->ops->send(cm, av, number, m, mad);
 }
 
 struct vb_cm_msg vb_cm_compose(const struct vb_cm_conn *c, enum vb_cm_kind kind,
@@ -106,13 +107,15 @@ void vb_cm_say(struct vb_cm_conn *c, const struct vb_cm_msg *m)
 void vb_cm_say_again(struct vb_cm_conn *c)
 {
 	struct vb_cm_msg m;
+	bool asks;
 
 	if (!c->inner->said || vb_cm_msg_get(c->inner->mad, &m))
 		return;
 	/* A REJ without the comm ID, and the answer of a SIDR exchange, do not show it. */
 	if (m.kind != VB_CM_SIDR_REP && !(m.kind == VB_CM_REJ && !m.rej.local_comm_id))
 		c->inner->shown = true;
-	send(c->cm, &c->av, &m, c->inner->mad);
+	asks = m.kind == VB_CM_REQ || m.kind == VB_CM_SIDR_REQ;
+	send(c->cm, &c->av, asks ? c->asked : vb_cm_msg_number(&m), &m, c->inner->mad);
 }
 
 void vb_cm_say_rej(struct vb_cm_conn *c, uint16_t reason, const uint8_t *info, size_t info_len,
@@ -157,7 +160,7 @@ static void answer(struct vb_cm *cm, const struct vb_cm_av *av, const struct vb_
 	uint8_t mad[VB_MAD_LEN];
 
 	vb_cm_msg_put(mad, m);
-	send(cm, av, m, mad);
+	send(cm, av, vb_cm_msg_number(m), m, mad);
 }
 
 void vb_cm_answer_rej(struct vb_cm *cm, const struct vb_cm_av *av, const struct vb_cm_msg *to,

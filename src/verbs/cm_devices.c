@@ -118,8 +118,8 @@ static void due(struct vb_cm_device *pub)
 }
 
 /* Whoever listens where a REQ or SIDR_REQ goes, 0: nobody.  IPv4 and IPv6 by the header of the private data,
- * which keeps what was asked for; others (AF_IB) by the port's GID. */
-static uint32_t listener_of(const struct vb_cm_av *av, const struct vb_cm_msg *m)
+ * which keeps what was asked for; others (AF_IB) by the GID of the port that it goes to. */
+static uint32_t listener_of(const uint8_t gid[16], const struct vb_cm_msg *m)
 {
 	uint64_t service = m->kind == VB_CM_REQ ? m->req.service_id : m->sidr_req.service_id;
 	uint16_t space = (uint16_t)(service >> 16), port = (uint16_t)service;
@@ -133,7 +133,7 @@ static uint32_t listener_of(const struct vb_cm_av *av, const struct vb_cm_msg *m
 		if (p && !vb_ports_find(p, space, port, family, ip.dst, &number))
 			return number;
 	}
-	return p && !vb_ports_find(p, space, port, VB_AF_IB, av->remote_gid, &number) ? number : 0;
+	return p && !vb_ports_find(p, space, port, VB_AF_IB, gid, &number) ? number : 0;
 }
 
 static uint32_t word_of(const struct device *d, const struct vb_cm_av *av)
@@ -198,7 +198,7 @@ static uint64_t look_again(struct device *d, uint64_t now)
 		struct late *l = vb_list_entry(node, struct late, node);
 		/* One that was called off has gone nowhere, and will not: its REJ was ahead of it. */
 		bool asks = !vb_cm_msg_get(l->mad, &m) && vb_cm_asks(d->pub.cm, &m);
-		uint32_t number = asks ? listener_of(&l->av, &m) : 0;
+		uint32_t number = asks ? listener_of(l->av.remote_gid, &m) : 0;
 
 		if (asks && !number && now < l->until)
 			continue;
@@ -217,7 +217,8 @@ static void send_mad(struct vb_cm *cm, const struct vb_cm_av *av, uint32_t numbe
 
 	vb_lock_assert_held(&vb_cm_ids_lock);
 	if (m->kind == VB_CM_REQ || m->kind == VB_CM_SIDR_REQ) {
-		number = listener_of(av, m);
+		if (!number)
+			number = listener_of(av->remote_gid, m);
 		if (number)
 			send_request(d, av, number, m, mad);
 		else
@@ -227,6 +228,21 @@ static void send_mad(struct vb_cm *cm, const struct vb_cm_av *av, uint32_t numbe
 	} else if (m->kind == VB_CM_REJ) {
 		send_to_all(d, word_of(d, av), mad);
 	}
+}
+
+static bool hand_on(struct vb_cm *cm, const struct vb_cm_msg *m, const struct vb_cm_av *from,
+		    const uint8_t mad[VB_MAD_LEN])
+{
+	struct device *d = device_of(cm);
+	uint32_t number = listener_of(from->local_gid, m);
+	struct vb_cm_av av = *from;
+
+	vb_lock_assert_held(&vb_cm_ids_lock);
+	if (!number || number == d->pub.number)
+		return false;
+	memcpy(av.local_gid, from->remote_gid, sizeof(av.local_gid)); /* the sender's, as it was */
+	(void)vb_gsi_send(d->hca, number, word_of(d, &av), mad);
+	return true;
 }
 
 /* ---- what comes ---- */
@@ -309,8 +325,12 @@ static void lost(void *user)
 
 static const struct vb_gsi_ops gsi_ops = {heard, timers, peer_down, established, lost};
 
-static const struct vb_cm_ops cm_ops = {send_mad, vb_cm_ids_event, vb_cm_ids_listener, chance_of,
-					vb_cm_ids_changed};
+static const struct vb_cm_ops cm_ops = {.send = send_mad,
+					.event = vb_cm_ids_event,
+					.listener = vb_cm_ids_listener,
+					.elsewhere = hand_on,
+					.chance = chance_of,
+					.changed = vb_cm_ids_changed};
 
 /* ---- opening ---- */
 

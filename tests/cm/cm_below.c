@@ -230,8 +230,11 @@ static uint32_t chance(void)
 	return chance_of(NULL);
 }
 
-static const struct vb_cm_ops ops = {send_mad, vb_cm_ids_event, vb_cm_ids_listener, chance_of,
-				     vb_cm_ids_changed};
+static const struct vb_cm_ops ops = {.send = send_mad,
+				     .event = vb_cm_ids_event,
+				     .listener = vb_cm_ids_listener,
+				     .chance = chance_of,
+				     .changed = vb_cm_ids_changed};
 
 static uint32_t count(void)
 {

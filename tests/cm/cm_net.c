@@ -363,7 +363,7 @@ static uint32_t chance(struct vb_cm *cm)
 	return (uint32_t)net_random(((struct net_node *)vb_cm_user(cm))->net);
 }
 
-static const struct vb_cm_ops ops = {send, event, listener, chance, NULL};
+static const struct vb_cm_ops ops = {.send = send, .event = event, .listener = listener, .chance = chance};
 
 static void start(struct net_node *node)
 {

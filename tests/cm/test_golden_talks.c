@@ -129,7 +129,7 @@ static uint32_t chance(struct vb_cm *cm)
 	return 0x5eed;
 }
 
-static const struct vb_cm_ops ops = {carry, event, listener, chance, NULL};
+static const struct vb_cm_ops ops = {.send = carry, .event = event, .listener = listener, .chance = chance};
 
 static bool is_nobody(const char *story)
 {
