@@ -216,13 +216,25 @@ VB_EXPORT VB_RDMA_CALL(rdma_resolve_route, (id, timeout_ms), struct rdma_cm_id *
 	return err ? err : vb_rdma_id_complete(p, sync);
 }
 
+/* One that has no address gets any, and a port.  An address may be there that the id does not show yet: after
+ * ADDR_ERROR. */
+static int have_address(struct vb_rdma_id *p)
+{
+	static struct sockaddr_in any = {.sin_family = AF_INET};
+	const struct sockaddr *shown = &p->id.route.addr.src_addr;
+	int err = shown->sa_family ? 0 : vb_rdma_id_refresh(p);
+
+	return err || shown->sa_family ? err : vb_rdma_id_bind(p, "rdma_listen", (struct sockaddr *)&any);
+}
+
 VB_EXPORT VB_RDMA_CALL(rdma_listen, (id, backlog), struct rdma_cm_id *id, int backlog)
 {
 	struct vb_rdma_id *p = vb_rdma_id(id);
-	int err = vb_cm_id_listen(p->cm, backlog > 0 && backlog < MAX_BACKLOG ? backlog : MAX_BACKLOG);
+	int err = have_address(p);
 
-	/* One that was not bound has a port now. */
-	return err ? err : vb_rdma_id_refresh(p);
+	/* with a request, the id is another thread's */
+	return err ? err
+		   : vb_cm_id_listen(p->cm, backlog > 0 && backlog < MAX_BACKLOG ? backlog : MAX_BACKLOG);
 }
 
 VB_EXPORT VB_RDMA_CALL(rdma_set_option, (id, level, optname, optval, optlen), struct rdma_cm_id *id,

@@ -54,6 +54,15 @@ void vb_cm_call_end(void)
 {
 }
 
+static void meanwhile(void)
+{
+	void (*f)(void) = fake.meanwhile;
+
+	fake.meanwhile = NULL;
+	if (f)
+		f();
+}
+
 void vb_cm_log_tell(void)
 {
 	errno = EXDEV; /* what a log might leave there */
@@ -191,7 +200,10 @@ int vb_cm_id_listen(struct vb_cm_id *id, int backlog)
 {
 	(void)id;
 	fake.backlog = backlog;
-	return did("listen");
+	if (did("listen"))
+		return fake.err;
+	meanwhile();
+	return 0;
 }
 
 int vb_cm_id_resolve_addr(struct vb_cm_id *id, const struct sockaddr *src, const struct sockaddr *dst,
@@ -220,21 +232,13 @@ int vb_cm_id_resolve_route(struct vb_cm_id *id, int timeout_ms)
 
 int vb_cm_id_route(const struct vb_cm_id *id, struct rdma_addr *addr, struct ibv_sa_path_rec *path, int *n)
 {
-	addr->src_sin = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = id->port};
+	if (id->port)
+		addr->src_sin = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = id->port};
 	if (id->device >= 0)
 		addr->dst_sin = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(7471)};
 	path->mtu = IBV_MTU_4096;
 	*n = id->routed;
 	return did("route");
-}
-
-static void meanwhile(void)
-{
-	void (*f)(void) = fake.meanwhile;
-
-	fake.meanwhile = NULL;
-	if (f)
-		f();
 }
 
 static int say(const char *name, const struct vb_cm_param *p)

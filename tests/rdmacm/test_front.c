@@ -619,6 +619,54 @@ static void accepted_and_destroyed(void **state)
 	unbound();
 }
 
+static void they_hear_of_a_request(void)
+{
+	struct rdma_cm_event *e;
+	struct rdma_cm_id *q;
+
+	fake_request(fake_cm(theirs), "");
+	e = next();
+	q = e->id;
+	WORKS(rdma_ack_cm_event(e));
+	WORKS(rdma_destroy_id(q));
+	WORKS(rdma_destroy_id(theirs));
+	rdma_destroy_event_channel(channel);
+}
+
+static void heard_and_destroyed(void **state)
+{
+	(void)state;
+	bound(RDMA_PS_TCP);
+	theirs = id;
+	fake.meanwhile = they_hear_of_a_request;
+	WORKS(rdma_listen(id, 0));
+	DID("listen route end end "); /* the route is the request's */
+	/* one that is not bound, too, which shows its port before it listens */
+	fake_reset();
+	channel = rdma_create_event_channel();
+	WORKS(rdma_create_id(channel, &theirs, NULL, RDMA_PS_TCP));
+	forget();
+	fake.meanwhile = they_hear_of_a_request;
+	WORKS(rdma_listen(theirs, 0));
+	DID("route bind route listen route end end ");
+	assert_int_equal(fake.ids + fake.channels + fake.events, 0);
+}
+
+static void listening_at_any_address(void **state)
+{
+	(void)state;
+	fake_reset();
+	channel = rdma_create_event_channel();
+	WORKS(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
+	fake.fail = "bind";
+	fake.err = EADDRNOTAVAIL;
+	FAILS(rdma_listen(id, 0), EADDRNOTAVAIL);
+	fake.fail = NULL;
+	WORKS(rdma_listen(id, 0));
+	assert_int_equal(rdma_get_src_port(id), htons(40000));
+	unbound();
+}
+
 static void refusing(void **state)
 {
 	struct rdma_cm_event *e;
@@ -1272,6 +1320,8 @@ int main(void)
 	    cmocka_unit_test(accepting),
 	    cmocka_unit_test(not_accepted),
 	    cmocka_unit_test(accepted_and_destroyed),
+	    cmocka_unit_test(heard_and_destroyed),
+	    cmocka_unit_test(listening_at_any_address),
 	    cmocka_unit_test(refusing),
 	    cmocka_unit_test(request_is_dropped),
 	    cmocka_unit_test(ece_of_one_vendor),
