@@ -99,6 +99,9 @@ int vb_cm_id_establish(struct vb_cm_id *id);
  * (the kernel's ucma does the same).  With a user its events come, and whoever takes one may end the id
  * before this returns. */
 int vb_cm_id_accept(struct vb_cm_id *id, const struct vb_cm_param *p, void *user);
+/* What the call above would refuse of a connection, as far as that can be told beforehand: a queue pair that
+ * has been moved for an answer which then does not go cannot be used for another try. */
+int vb_cm_id_may_accept(struct vb_cm_id *id, const struct vb_cm_param *p);
 int vb_cm_id_reject(struct vb_cm_id *id, const void *private_data, uint8_t len, uint8_t reason);
 int vb_cm_id_disconnect(struct vb_cm_id *id);
 int vb_cm_id_notify(struct vb_cm_id *id, enum ibv_event_type event);

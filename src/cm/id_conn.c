@@ -185,19 +185,27 @@ static void make_rep(struct vb_cm_id *id, const struct vb_cm_param *p, struct vb
 	};
 }
 
+/* What the program gives for the REP. */
+static int check_rep(const struct vb_cm_id *id, const struct vb_cm_param *p, uint8_t buf[VB_CM_PRIVATE_MAX],
+		     struct vb_cm_private *data, struct vb_cm_depths *granted)
+{
+	int err = wrap("rdma_accept", VB_CM_REP, NULL, p->private_data, p->private_len, buf, data);
+
+	if (!err && vb_cm_depths_grant(p, id->device->max_rd_atomic, &id->asked, granted))
+		err = refuse_depths("rdma_accept", p, id->device);
+	return err;
+}
+
 static int send_rep(struct vb_cm_id *id, const struct vb_cm_param *p)
 {
 	uint8_t buf[VB_CM_PRIVATE_MAX];
 	struct vb_cm_depths granted;
 	struct vb_cm_private data;
 	struct vb_cm_rep rep;
-	int err;
+	int err = check_rep(id, p, buf, &data, &granted);
 
-	err = wrap("rdma_accept", VB_CM_REP, NULL, p->private_data, p->private_len, buf, &data);
 	if (err)
 		return err;
-	if (vb_cm_depths_grant(p, id->device->max_rd_atomic, &id->asked, &granted))
-		return refuse_depths("rdma_accept", p, id->device);
 	id->deal.responder_resources = granted.responder_resources;
 	id->deal.initiator_depth = granted.initiator_depth;
 	make_rep(id, p, &rep);
@@ -226,6 +234,20 @@ static int send_sidr_rep(struct vb_cm_id *id, uint8_t status, const struct vb_cm
 		id->conn->ece_options = p->ece.options;
 	}
 	return vb_cm_sidr_rep(id->conn, &rep, &data, now());
+}
+
+int vb_cm_id_may_accept(struct vb_cm_id *id, const struct vb_cm_param *p)
+{
+	uint8_t buf[VB_CM_PRIVATE_MAX];
+	struct vb_cm_depths granted;
+	struct vb_cm_private data;
+	int err = vb_cm_id_enter(id, VB_CALL_ACCEPT);
+
+	if (err)
+		return err;
+	err = check_rep(id, p, buf, &data, &granted);
+	vb_cm_ids_leave();
+	return err;
 }
 
 int vb_cm_id_accept(struct vb_cm_id *id, const struct vb_cm_param *p, void *user)

@@ -141,6 +141,8 @@ VB_EXPORT VB_RDMA_CALL(rdma_accept, (id, conn_param), struct rdma_cm_id *id,
 		return err;
 	choose_depths(p, conn_param);
 	err = prepare(p, call, conn_param, &s);
+	if (!err && !datagrams)
+		err = vb_cm_id_may_accept(p->cm, &s.param);
 	/* Before the answer, since data may follow on it at once. */
 	if (!err && !datagrams)
 		err = vb_rdma_qp_connect(p, p->responder_resources, p->initiator_depth);

@@ -375,8 +375,13 @@ static void too_long(void **state)
 	two_request(&t);
 	assert_int_equal(vb_cm_id_reject(t.server, bytes, 149, 0), EINVAL);
 	q.private_len = 197;
+	assert_int_equal(vb_cm_id_may_accept(t.server, &q), EINVAL);
 	assert_int_equal(vb_cm_id_accept(t.server, &q, TWO_USER), EINVAL);
 	q.private_len = 196;
+	assert_int_equal(vb_cm_id_may_accept(t.server, &q), 0);
+	q.responder_resources = BELOW_MAX_RD_ATOMIC + 1;
+	assert_int_equal(vb_cm_id_may_accept(t.server, &q), EINVAL);
+	q.responder_resources = 0;
 	assert_int_equal(vb_cm_id_accept(t.server, &q, TWO_USER), 0);
 	below_next(t.here, RDMA_CM_EVENT_CONNECT_RESPONSE);
 	two_end(&t);

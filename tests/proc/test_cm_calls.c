@@ -205,12 +205,9 @@ static void errno_says_why(void)
 
 static void serve_with_data(void)
 {
+	static const char longer[197] = "welcome";
 	struct rdma_cm_id *listener = listen_as(RDMA_PS_TCP);
-	struct rdma_conn_param p = {.private_data = "welcome",
-				    .private_data_len = 7,
-				    .responder_resources = 2,
-				    .initiator_depth = 3,
-				    .rnr_retry_count = 5};
+	struct rdma_conn_param p = {.responder_resources = 2, .initiator_depth = 3, .rnr_retry_count = 5};
 	struct kit_cm_event e = kit_cm_expect(ch, RDMA_CM_EVENT_CONNECT_REQUEST, 0);
 
 	CHECK(e.listener == listener && e.id != listener && e.id->channel == ch && e.id->verbs);
@@ -219,6 +216,10 @@ static void serve_with_data(void)
 	      e.conn.responder_resources, e.conn.initiator_depth);
 	CHECK(e.conn.retry_count == 6 && e.conn.rnr_retry_count == 4 && e.conn.qp_num);
 	kit_cm_qp(e.id);
+	p.private_data = longer;
+	p.private_data_len = 197;
+	KIT_CM_FAILS(rdma_accept(e.id, &p), EINVAL);
+	p.private_data_len = 196; /* it may be tried again */
 	KIT_CM(rdma_accept(e.id, &p));
 	CHECK(kit_cm_expect(ch, RDMA_CM_EVENT_ESTABLISHED, 0).id == e.id);
 	CHECK(kit_cm_expect(ch, RDMA_CM_EVENT_DISCONNECTED, 0).id == e.id);

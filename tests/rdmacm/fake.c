@@ -266,6 +266,12 @@ int vb_cm_id_accept(struct vb_cm_id *id, const struct vb_cm_param *p, void *user
 	return 0;
 }
 
+int vb_cm_id_may_accept(struct vb_cm_id *id, const struct vb_cm_param *p)
+{
+	(void)id;
+	return say("may_accept", p);
+}
+
 int vb_cm_id_establish(struct vb_cm_id *id)
 {
 	(void)id;

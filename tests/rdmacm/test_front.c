@@ -543,7 +543,7 @@ static void accepting(void **state)
 	make_qp(q, IBV_QPT_RC);
 	forget();
 	WORKS(rdma_accept(q, NULL));
-	DID("attr INIT attr RTR attr RTS accept "); /* it is ready before the answer goes */
+	DID("may_accept attr INIT attr RTR attr RTS accept "); /* it is ready before the answer goes */
 	assert_int_equal(fake.param.responder_resources,
 			 3); /* what was asked for, as far as the device has it */
 	assert_int_equal(fake.param.initiator_depth, 128);
@@ -573,10 +573,14 @@ static void not_accepted(void **state)
 	q = e->id;
 	make_qp(q, IBV_QPT_RC);
 	forget();
-	fake.fail = "accept";
+	fake.fail = "may_accept";
 	fake.err = EINVAL;
 	FAILS(rdma_accept(q, &param), EINVAL);
-	DID("attr INIT attr RTR attr RTS accept ERR ");
+	DID("may_accept "); /* the queue pair is as it was, for another try */
+	forget();
+	fake.fail = "accept";
+	FAILS(rdma_accept(q, &param), EINVAL);
+	DID("may_accept attr INIT attr RTR attr RTS accept ERR ");
 	assert_int_equal(fake.attr[IBV_QPS_RTR].max_dest_rd_atomic, 2);
 	assert_int_equal(fake.attr[IBV_QPS_RTS].max_rd_atomic, 1);
 	WORKS(rdma_ack_cm_event(e));
