@@ -99,9 +99,9 @@ void vb_cm_ids_changed(struct vb_cm_conn *c);
 void vb_cm_ids_counted(struct vb_cm_device *d);
 
 /* What becomes known below.  All without the lock, and without locks that a program's threads wait for.
- * A process of this host is gone that had that adapter number: its connections to ids of the device end as
- * its kernel would have ended them. */
-void vb_cm_ids_peer_gone(struct vb_cm_device *d, uint32_t number);
+ * A process of this host is gone that had that adapter number, or cannot be reached, as the clause `why`
+ * says: its connections to ids of the device end as its kernel would have ended them. */
+void vb_cm_ids_peer_gone(struct vb_cm_device *d, uint32_t number, const char *why);
 /* The first message came on a queue pair that is in RTR: that establishes its connection,
  * whatever becomes of the RTU. */
 void vb_cm_ids_data(struct vb_cm_device *d, uint32_t qpn);

@@ -307,7 +307,7 @@ void vb_cm_gone(struct vb_cm *cm, bool (*is_gone)(const struct vb_cm_conn *c, vo
 	}
 	/* Those that an event of another ends meanwhile leave the list. */
 	while ((node = vb_list_pop(&gone)))
-		vb_cm_inherit(&vb_list_entry(node, struct whole, inner.gone)->conn, now);
+		vb_cm_inherit(&vb_list_entry(node, struct whole, inner.gone)->conn, arg, now);
 }
 
 bool vb_cm_qpn_waits(const struct vb_cm *cm, uint32_t qpn)

@@ -81,6 +81,7 @@ struct vb_cm_event {
 	uint16_t about;		     /* UNREACHED: enum vb_cm_kind */
 	uint8_t said;		     /* UNREACHED, a DREP that timed_out: how often */
 	bool timed_out;		     /* DREP */
+	const void *gone; /* REJ, DREQ, DREP, SIDR_REP that nobody said: what vb_cm_gone() was given */
 };
 
 struct vb_cm_ops {
@@ -198,7 +199,7 @@ uint64_t vb_cm_timer(struct vb_cm *cm, uint64_t now);
 uint64_t vb_cm_next(const struct vb_cm *cm);
 /* The process at the far end of those connections is dead, and nobody there speaks for it, as a kernel would:
  * what that would have said is taken as heard (a REJ, a DREQ, a DREP, a SIDR_REP).  `is_gone` is asked for
- * each connection that waits for somebody. */
+ * each connection that waits for somebody; `arg` comes with the events. */
 void vb_cm_gone(struct vb_cm *cm, bool (*is_gone)(const struct vb_cm_conn *c, void *arg), void *arg,
 		uint64_t now);
 /* Whether packets of a connection of that QP of this end may still be about: it is not to be given to

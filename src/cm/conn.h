@@ -91,7 +91,7 @@ void vb_cm_agree_passive(struct vb_cm_conn *c, const struct vb_cm_msg *m, const 
 
 /* input.c.  RC, UC or XRC. */
 bool vb_cm_service_is_known(const struct vb_cm_req *req);
-/* Takes what c's far end would have said, had it lived. */
-void vb_cm_inherit(struct vb_cm_conn *c, uint64_t now);
+/* Takes what c's far end would have said, had it lived; `gone` comes with the event. */
+void vb_cm_inherit(struct vb_cm_conn *c, const void *gone, uint64_t now);
 
 #endif

@@ -276,8 +276,9 @@ void vb_cm_channels_forked(void);
 void vb_cm_acks_await(struct vb_cm_id *id, uint32_t delivered);
 
 /* id_why.c: why there is no connection, in a sentence. */
-void vb_cm_id_why_rejected(const struct vb_cm_id *id, uint16_t reason);
-void vb_cm_id_why_sidr(const struct vb_cm_id *id, uint8_t status);
+/* `gone`: nobody has said so, but the far end's process is gone, as that clause says; else NULL. */
+void vb_cm_id_why_rejected(const struct vb_cm_id *id, uint16_t reason, const char *gone);
+void vb_cm_id_why_sidr(const struct vb_cm_id *id, uint8_t status, const char *gone);
 /* `event` tells the program that a message of this kind was said so often in vain. */
 void vb_cm_id_why_unanswered(const struct vb_cm_id *id, enum rdma_cm_event_type event, uint16_t kind,
 			     uint8_t said);

@@ -250,15 +250,27 @@ static void answered(struct vb_cm_id *id, const struct vb_cm_msg *m)
 	(void)vb_cm_mra(id->conn, VB_CM_MRA_CODE | VB_CM_MRA_LAZY, vb_cm_below()->now());
 }
 
-static void sidr_answered(struct vb_cm_id *id, const struct vb_cm_msg *m)
+/* Who is gone, and what is said of it. */
+struct gone {
+	uint32_t number;
+	const char *why;
+};
+
+static const char *why_gone(const struct vb_cm_event *e)
 {
+	return e->gone ? ((const struct gone *)e->gone)->why : NULL;
+}
+
+static void sidr_answered(struct vb_cm_id *id, const struct vb_cm_event *e)
+{
+	const struct vb_cm_msg *m = e->msg;
 	bool good = m->sidr_rep.status == VB_CM_SIDR_SUCCESS;
 	struct vb_cm_item *it;
 
 	if (id->state != VB_ID_CONNECTING)
 		return;
 	id->state = good ? VB_ID_CONNECTED : VB_ID_FAILED;
-	vb_cm_id_why_sidr(id, m->sidr_rep.status);
+	vb_cm_id_why_sidr(id, m->sidr_rep.status, why_gone(e));
 	it = vb_cm_item_new(id, good ? RDMA_CM_EVENT_ESTABLISHED : RDMA_CM_EVENT_UNREACHABLE,
 			    m->sidr_rep.status);
 	if (!it)
@@ -295,12 +307,13 @@ static bool is_being_made(const struct vb_cm_id *id)
 }
 
 /* What was a connection is over all the same, for whichever reason. */
-static void rejected(struct vb_cm_id *id, uint16_t reason, struct vb_cm_private data)
+static void rejected(struct vb_cm_id *id, const struct vb_cm_event *e)
 {
+	uint16_t reason = e->msg->rej.reason;
 	struct vb_cm_item *it;
 
 	if (is_being_made(id) || is_connected(id))
-		vb_cm_id_why_rejected(id, reason);
+		vb_cm_id_why_rejected(id, reason, why_gone(e));
 	if (!is_being_made(id)) {
 		disconnected(id, 0);
 		return;
@@ -309,7 +322,7 @@ static void rejected(struct vb_cm_id *id, uint16_t reason, struct vb_cm_private 
 	it = vb_cm_item_new(id, RDMA_CM_EVENT_REJECTED, reason);
 	if (!it)
 		return;
-	vb_cm_news_data(&it->news, data);
+	vb_cm_news_data(&it->news, e->msg->private_data);
 	vb_cm_item_post(it);
 }
 
@@ -343,13 +356,13 @@ bool vb_cm_ids_event(struct vb_cm_conn *c, const struct vb_cm_event *e)
 		answered(id, e->msg);
 		break;
 	case VB_CM_EV_SIDR_REP:
-		sidr_answered(id, e->msg);
+		sidr_answered(id, e);
 		break;
 	case VB_CM_EV_RTU:
 		established(id);
 		break;
 	case VB_CM_EV_REJ:
-		rejected(id, e->msg->rej.reason, e->msg->private_data);
+		rejected(id, e);
 		break;
 	case VB_CM_EV_UNREACHED:
 		unreached(id, e);
@@ -379,17 +392,19 @@ void vb_cm_ids_changed(struct vb_cm_conn *c)
 /* ---- a process that is gone ---- */
 
 /* Who has not named itself yet is who the request went to. */
-static bool is_gone(const struct vb_cm_conn *c, void *number)
+static bool is_gone(const struct vb_cm_conn *c, void *gone)
 {
 	uint32_t far = c->remote_comm_id ? VB_CM_NUMBER(c->remote_comm_id) : c->asked;
 
-	return far == *(const uint32_t *)number;
+	return far == ((const struct gone *)gone)->number;
 }
 
-void vb_cm_ids_peer_gone(struct vb_cm_device *d, uint32_t number)
+void vb_cm_ids_peer_gone(struct vb_cm_device *d, uint32_t number, const char *why)
 {
+	struct gone gone = {number, why};
+
 	vb_cm_ids_enter();
 	if (!d->lost)
-		vb_cm_gone(d->cm, is_gone, &number, vb_cm_below()->now());
+		vb_cm_gone(d->cm, is_gone, &gone, vb_cm_below()->now());
 	vb_cm_ids_leave();
 }

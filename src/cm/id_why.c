@@ -31,23 +31,42 @@ static const char *call_of(const struct vb_cm_id *id)
 	return id->passive ? "rdma_accept of" : "rdma_connect to";
 }
 
+/* What the end of the far end's process has put an end to. */
+static const char *unfinished(const struct vb_cm_id *id)
+{
+	return id->conn && !id->conn->remote_comm_id ? "the request was not answered"
+						     : "the connection was not completed";
+}
+
 /* What helps, where a number alone leads nowhere. */
 static const char nobody[] = "; on this host only processes of the same user and network namespace are found";
 
-void vb_cm_id_why_rejected(const struct vb_cm_id *id, uint16_t reason)
+void vb_cm_id_why_rejected(const struct vb_cm_id *id, uint16_t reason, const char *gone)
 {
 	char far[ADDRESS];
 
-	if (is_hidden(id) || reason == VB_CM_REJ_CONSUMER || reason == VB_CM_REJ_VENDOR_OPTION)
+	if (is_hidden(id))
+		return;
+	if (gone) {
+		vb_log_reason("cm-rejected", "%s %s: REJECTED, status %u: %s: %s", call_of(id),
+			      text_of(&id->dst, far), reason, unfinished(id), gone);
+		return;
+	}
+	if (reason == VB_CM_REJ_CONSUMER || reason == VB_CM_REJ_VENDOR_OPTION)
 		return;
 	vb_log_reason("cm-rejected", "%s %s: REJECTED, status %u: %s%s", call_of(id), text_of(&id->dst, far),
 		      reason, vb_cm_rej_text(reason), reason == VB_CM_REJ_INVALID_SERVICE_ID ? nobody : "");
 }
 
-void vb_cm_id_why_sidr(const struct vb_cm_id *id, uint8_t status)
+void vb_cm_id_why_sidr(const struct vb_cm_id *id, uint8_t status, const char *gone)
 {
 	char far[ADDRESS];
 
+	if (gone) {
+		vb_log_reason("cm-unreachable", "%s %s: UNREACHABLE, status %u: %s: %s", call_of(id),
+			      text_of(&id->dst, far), status, unfinished(id), gone);
+		return;
+	}
 	if (status == VB_CM_SIDR_SUCCESS || status == VB_CM_SIDR_REJECT)
 		return;
 	vb_log_reason("cm-unreachable", "%s %s: UNREACHABLE, status %u: %s%s", call_of(id),

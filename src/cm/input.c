@@ -12,7 +12,8 @@ struct heard {
 	const struct vb_cm_av *from;
 	const struct vb_cm_msg *m;
 	uint64_t now;
-	const uint8_t *mad; /* NULL: it is taken as heard */
+	const uint8_t *mad; /* NULL: it is taken as heard, */
+	const void *gone;   /* since its sender is gone: of vb_cm_gone() */
 };
 
 static struct vb_cm_conn *conn_of(struct vb_cm *cm, uint32_t slot)
@@ -227,7 +228,7 @@ static void take(const struct heard *h, struct vb_cm_conn *c, enum vb_cm_state t
 		to = VB_CM_TIMEWAIT;
 	vb_cm_enter(c, to, h->now);
 	if (!kinds[k].silent)
-		vb_cm_tell(c, &(struct vb_cm_event){.what = kinds[k].what, .msg = h->m});
+		vb_cm_tell(c, &(struct vb_cm_event){.what = kinds[k].what, .msg = h->m, .gone = h->gone});
 }
 
 /* Who comes too late is told: in the words that were said before if they are still there. */
@@ -438,7 +439,7 @@ static void hear_sidr_req(const struct heard *h)
 void vb_cm_input(struct vb_cm *cm, const struct vb_cm_av *from, const uint8_t mad[VB_MAD_LEN], uint64_t now)
 {
 	struct vb_cm_msg m;
-	const struct heard h = {cm, from, &m, now, mad};
+	const struct heard h = {cm, from, &m, now, mad, NULL};
 	struct vb_cm_conn *c;
 
 	vb_lock_assert_held(cm->lock);
@@ -459,12 +460,12 @@ void vb_cm_input(struct vb_cm *cm, const struct vb_cm_av *from, const uint8_t ma
 	}
 }
 
-void vb_cm_inherit(struct vb_cm_conn *c, uint64_t now)
+void vb_cm_inherit(struct vb_cm_conn *c, const void *gone, uint64_t now)
 {
 	static const uint8_t nothing[VB_CM_PRIVATE_MAX];
 	struct vb_cm_word heir = vb_cm_rows[c->state].heir;
 	struct vb_cm_msg m = {.kind = heir.kind, .tid = c->inner->tid};
-	const struct heard h = {c->cm, &c->av, &m, now, NULL};
+	const struct heard h = {c->cm, &c->av, &m, now, NULL, gone};
 
 	if (!heir.kind) /* an event of another connection has changed its state */
 		return;

@@ -351,7 +351,7 @@ uint64_t vb_gsi_run(struct vb_hca *h, uint64_t now)
 	return next;
 }
 
-void vb_gsi_peer_down(struct vb_hca *h, const struct vb_peer *peer, enum vb_peer_end how)
+void vb_gsi_peer_down(struct vb_hca *h, struct vb_peer *peer, enum vb_peer_end how)
 {
 	struct vb_gsi *g;
 

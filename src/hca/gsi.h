@@ -30,7 +30,7 @@ struct vb_gsi_ops {
 	uint64_t (*timers)(void *user, uint64_t now);
 	/* A peer is gone, or there is no contact with it (VB_END_UNCLEAR).  With the adapter's control lock
 	 * held, as is the last. */
-	void (*peer_down)(void *user, const struct vb_peer *peer, enum vb_peer_end how);
+	void (*peer_down)(void *user, struct vb_peer *peer, enum vb_peer_end how);
 	/* The first packet came for that queue pair, which is in RTR (IBV_EVENT_COMM_EST). */
 	void (*established)(void *user, uint32_t qpn);
 	/* The device is lost (hca/lost.c).  Nothing is called any more. */
@@ -55,7 +55,7 @@ uint64_t vb_gsi_run(struct vb_hca *h, uint64_t now);
 /* For the engine and waiters, around a look at receive queues: what came is handed over by this thread. */
 void vb_gsi_listen(void);
 void vb_gsi_hear(struct vb_hca *h);
-void vb_gsi_peer_down(struct vb_hca *h, const struct vb_peer *peer, enum vb_peer_end how);
+void vb_gsi_peer_down(struct vb_hca *h, struct vb_peer *peer, enum vb_peer_end how);
 void vb_gsi_lost(struct vb_hca *h);
 /* For contexts (vb_context.established): notes it for the engine.  Under a queue pair's lock. */
 void vb_gsi_established(struct vb_context *c, uint32_t qpn);

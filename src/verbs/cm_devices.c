@@ -15,9 +15,12 @@
 #include "cm/below.h"
 #include "hca/gsi.h"
 #include "hca/hca.h"
+#include "hca/lost.h"
+#include "hca/silence.h"
 #include "host/devices.h"
 #include "iba/pkt.h"
 #include "iba/profile.h"
+#include "iba/reason.h"
 #include "verbs/verbs.h"
 
 /* A REQ or SIDR_REQ for a port at which nobody listens yet. */
@@ -295,14 +298,39 @@ static uint64_t timers(void *user, uint64_t now)
 	return next;
 }
 
-static void peer_down(void *user, const struct vb_peer *peer, enum vb_peer_end how)
+enum { WHY = 400 };
+
+/* Without contact the last attempt says why; a goodbye is no failure of queue pairs, but of a request. */
+static void say_gone(char why[WHY], struct vb_peer *peer, enum vb_peer_end how)
+{
+	struct vb_text t = {why, WHY};
+	struct vb_reach_facts silence;
+	struct vb_facts end;
+
+	*why = 0;
+	if (!peer->incarnation || vb_peer_unable(peer)) {
+		silence = vb_silence_no_contact(peer, 0);
+		if (!vb_reach_add(&t, &silence))
+			vb_text_add(&t, "there is no contact with its process");
+	} else if (peer->pid && (how == VB_END_GOODBYE || how == VB_END_DIED)) {
+		vb_text_add(&t, "process %u ended", peer->pid);
+	} else if (how == VB_END_GOODBYE) {
+		vb_text_add(&t, "its process, of another PID namespace, ended");
+	} else {
+		end = vb_end_facts(how, peer->pid);
+		vb_reason_say(why, WHY, &end);
+	}
+}
+
+static void peer_down(void *user, struct vb_peer *peer, enum vb_peer_end how)
 {
 	struct device *d = user;
+	char why[WHY];
 
-	(void)how;
 	if (peer->number == d->pub.number)
 		return;
-	vb_cm_ids_peer_gone(&d->pub, peer->number);
+	say_gone(why, peer, how);
+	vb_cm_ids_peer_gone(&d->pub, peer->number, why);
 	vb_cm_ids_enter();
 	plan(d);
 	vb_cm_ids_leave();

@@ -89,6 +89,58 @@ static void the_program_wants_it_so(void **state)
 	two_end(&t);
 }
 
+/* It has not wanted that: nobody has answered for it, or its answer is worth nothing any more. */
+static void a_process_ends(void **state)
+{
+	struct two t = {0};
+
+	(void)state;
+	two_listen(&t, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2", 0);
+	t.client = two_resolve(t.here, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2");
+	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
+	below_settle();
+	vb_cm_ids_peer_gone(below_device(0), below_device(1)->number, "process 7 ended");
+	assert_int_equal(below_next(t.here, RDMA_CM_EVENT_REJECTED).status, VB_CM_REJ_CONSUMER);
+	said("rdma_connect to 10.0.0.2 port 7471: REJECTED, status 28: the request was not answered: process "
+	     "7 ended");
+	two_end(&t);
+}
+
+static void a_process_ends_after_its_answer(void **state)
+{
+	struct two t = {0};
+
+	(void)state;
+	two_listen(&t, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2", 0);
+	t.client = two_resolve(t.here, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2");
+	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
+	below_settle();
+	two_request(&t);
+	assert_int_equal(vb_cm_id_accept(t.server, &two_granting, TWO_USER), 0);
+	below_next(t.here, RDMA_CM_EVENT_CONNECT_RESPONSE);
+	vb_cm_ids_peer_gone(below_device(0), below_device(1)->number, "process 7 ended");
+	assert_int_equal(below_next(t.here, RDMA_CM_EVENT_REJECTED).status, VB_CM_REJ_CONSUMER);
+	said("rdma_connect to 10.0.0.2 port 7471: REJECTED, status 28: the connection was not completed: "
+	     "process 7 ended");
+	two_end(&t);
+}
+
+static void a_process_ends_at_a_lookup(void **state)
+{
+	struct two t = {0};
+
+	(void)state;
+	two_listen(&t, RDMA_PS_UDP, IBV_QPT_UD, "10.0.0.2", 0);
+	t.client = two_resolve(t.here, RDMA_PS_UDP, IBV_QPT_UD, "10.0.0.2");
+	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
+	below_settle();
+	vb_cm_ids_peer_gone(below_device(0), below_device(1)->number, "process 7 ended");
+	assert_int_equal(below_next(t.here, RDMA_CM_EVENT_UNREACHABLE).status, VB_CM_SIDR_REJECT);
+	said("rdma_connect to 10.0.0.2 port 7471: UNREACHABLE, status 2: the request was not answered: "
+	     "process 7 ended");
+	two_end(&t);
+}
+
 static void no_answer_to_the_req(void **state)
 {
 	struct two t = {0};
@@ -211,6 +263,9 @@ int main(void)
 	    cmocka_unit_test_setup_teardown(nobody_listens, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(nobody_looks_up, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(the_program_wants_it_so, open_all, close_all),
+	    cmocka_unit_test_setup_teardown(a_process_ends, open_all, close_all),
+	    cmocka_unit_test_setup_teardown(a_process_ends_after_its_answer, open_all, close_all),
+	    cmocka_unit_test_setup_teardown(a_process_ends_at_a_lookup, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(no_answer_to_the_req, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(no_answer_to_the_rep, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(no_answer_to_the_dreq, open_all, close_all),

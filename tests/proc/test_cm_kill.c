@@ -318,6 +318,7 @@ static void survive(const struct death *d, pid_t victim)
 {
 	double t;
 
+	kit_log_begin("warn");
 	if (d->stopped) {
 		kit_until(&board->there, 1);
 		kit_stop(victim);
@@ -336,6 +337,13 @@ static void survive(const struct death *d, pid_t victim)
 		t = kit_now() - t;
 		printf("  %.0f ms\n", t * 1e3);
 		CHECK(t < SOON, "%.1f s", t);
+	}
+	if (d->event == RDMA_CM_EVENT_REJECTED || d->event == RDMA_CM_EVENT_UNREACHABLE) {
+		KIT_LOG_SAYS(": process %d", victim); /* the status alone would have it a program's wish */
+		KIT_LOG_SAYS("status %d: the %s", d->status,
+			     d->before == before_response || d->before == at_accept
+				 ? "connection was not completed"
+				 : "request was not answered");
 	}
 	if (d->after)
 		d->after();

@@ -45,7 +45,7 @@ static uint64_t timers(void *user, uint64_t now)
 	return VB_NEVER;
 }
 
-static void peer_down(void *user, const struct vb_peer *peer, enum vb_peer_end how)
+static void peer_down(void *user, struct vb_peer *peer, enum vb_peer_end how)
 {
 	(void)user, (void)how;
 	if (peer->index)
