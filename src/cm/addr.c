@@ -36,12 +36,16 @@ static int to_device(struct vb_cm_id *id, const uint8_t address[16])
 	if (err)
 		return err;
 	vb_cm_ids_enter();
-	id->device = d;
-	id->sgid_index = l.gid_index;
-	memcpy(id->path.sgid.raw, l.gid, 16);
-	id->path.slid = htons(l.lid);
+	if (d->lost) { /* since it was opened: the id would never hear of it */
+		err = ENODEV;
+	} else {
+		id->device = d;
+		id->sgid_index = l.gid_index;
+		memcpy(id->path.sgid.raw, l.gid, 16);
+		id->path.slid = htons(l.lid);
+	}
 	vb_cm_ids_leave();
-	return 0;
+	return err;
 }
 
 static int check(const struct vb_cm_id *id, const struct sockaddr *addr)
@@ -90,7 +94,7 @@ static int refuse(int err, const struct sockaddr *addr)
 		    err, call, "%s",
 		    addr->sa_family == AF_IB
 			? "AF_IB needs a port that shows InfiniBand (--link=infiniband of verbena run)"
-			: "there is no such device");
+			: "there is no such device, or it is lost");
 	case EPROTONOSUPPORT:
 		return vb_refuse(err, call, "the service ID is of another port space than the id");
 	case EINVAL:
@@ -125,9 +129,12 @@ static int take_port(struct vb_cm_id *id, const struct sockaddr *addr)
 	id->port = p; /* vb_cm_id_end() */
 	memcpy(&id->src, addr, vb_cm_sock_size(addr));
 	vb_cm_sock_set_port(&id->src, vb_cm_below()->bound(p)->port);
-	id->state = VB_ID_BOUND;
+	if (id->state == VB_ID_REMOVED)
+		err = ENODEV;
+	else
+		id->state = VB_ID_BOUND;
 	vb_cm_ids_leave();
-	return 0;
+	return err ? refuse(err, addr) : 0;
 }
 
 int vb_cm_id_take(struct vb_cm_id *id, const struct sockaddr *addr)

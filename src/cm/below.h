@@ -48,7 +48,8 @@ struct vb_cm_local {
 struct vb_cm_below {
 	uint32_t (*devices)(void);
 	bool (*infiniband)(void);
-	/* Has a device at work.  0 or errno.  The same one each time, until it is lost. */
+	/* Has a device at work.  0 or errno.  The same one each time, until it is lost: that has been told
+	 * (vb_cm_ids_device_lost()) before another one has its index. */
 	int (*open)(uint32_t index, struct vb_cm_device **out);
 	/* Where an address of this host is, as far as is known; never blocks, and is called with the lock,
 	 * too.  0; EADDRNOTAVAIL: it is none of this host's. */
@@ -105,7 +106,8 @@ void vb_cm_ids_peer_gone(struct vb_cm_device *d, uint32_t number, const char *wh
 /* The first message came on a queue pair that is in RTR: that establishes its connection,
  * whatever becomes of the RTU. */
 void vb_cm_ids_data(struct vb_cm_device *d, uint32_t qpn);
-/* The device is lost: its ids hear DEVICE_REMOVAL, and its engine has no connection any more. */
+/* The device is lost: its ids hear DEVICE_REMOVAL, and its engine has no connection any more.  Whoever finds
+ * it tells; the first time counts. */
 void vb_cm_ids_device_lost(struct vb_cm_device *d);
 
 #endif

@@ -304,9 +304,11 @@ int vb_cm_device_open(uint32_t index, struct vb_cm_device **out)
 	if (err)
 		return err;
 	vb_cm_ids_enter();
-	world.devices[index] = *out;
-	if (vb_cm_board_use(&(*out)->shown))
-		vb_cm_ids_each(show, NULL);
+	if (!(*out)->lost) { /* whoever wants to use it looks again */
+		world.devices[index] = *out;
+		if (vb_cm_board_use(&(*out)->shown))
+			vb_cm_ids_each(show, NULL);
+	}
 	vb_cm_ids_leave();
 	return 0;
 }
@@ -339,12 +341,11 @@ static void remove_from(struct vb_cm_id *id, void *with)
 	vb_cm_id_say(id, RDMA_CM_EVENT_DEVICE_REMOVAL, 0);
 }
 
-void vb_cm_ids_device_lost(struct vb_cm_device *d)
+static void lose(struct vb_cm_device *d)
 {
-	vb_cm_ids_enter();
+	vb_lock_assert_held(&vb_cm_ids_lock);
 	d->lost = true;
-	if (world.devices[d->index] == d)
-		world.devices[d->index] = NULL;
+	world.devices[d->index] = NULL;
 	vb_cm_ids_each(remove_from, d);
 	if (vb_cm_board_leave(&d->shown)) {
 		for (int i = 0; i < VB_MAX_DEVICES; i++)
@@ -352,5 +353,12 @@ void vb_cm_ids_device_lost(struct vb_cm_device *d)
 				vb_cm_board_use(&world.devices[i]->shown);
 		vb_cm_ids_each(show, NULL);
 	}
+}
+
+void vb_cm_ids_device_lost(struct vb_cm_device *d)
+{
+	vb_cm_ids_enter();
+	if (!d->lost) /* else its index may be another one's by now */
+		lose(d);
 	vb_cm_ids_leave();
 }

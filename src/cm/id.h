@@ -254,8 +254,8 @@ void vb_cm_ids_each(void (*look)(struct vb_cm_id *id, void *with), void *with);
 /* Those that listen. */
 void vb_cm_listeners_each(void (*look)(struct vb_cm_id *id, void *with), void *with);
 void vb_cm_listeners_add(struct vb_cm_id *id);
-/* A device at work: vb_cm_device_open() has it so, 0 or errno, without the lock; vb_cm_device_at(): NULL: it
- * is not; under the lock. */
+/* A device at work: vb_cm_device_open() has it so, 0 or errno, without the lock, so that it may be lost by
+ * the time that the lock is taken; vb_cm_device_at(): NULL: it is not; under the lock. */
 int vb_cm_device_open(uint32_t index, struct vb_cm_device **out);
 struct vb_cm_device *vb_cm_device_at(uint32_t index);
 

@@ -46,7 +46,7 @@ static void locate(struct vb_cm_id *id, struct vb_cm_device *engine, const uint8
 	if ((!gid || vb_cm_below()->local(gid, &l)) && vb_cm_below()->local(address, &l))
 		return;
 	d = vb_cm_device_at(l.device);
-	if (d && !d->lost)
+	if (d)
 		id->device = d;
 	if (id->device->index != l.device)
 		return;

@@ -32,9 +32,9 @@ static int begin(struct vb_cm_id *id, struct vb_cm_device *const at[], uint32_t 
 
 	vb_lock_assert_held(&vb_cm_ids_lock);
 	for (uint32_t i = 0; i < n && !err; i++) {
-		struct vb_cm_conn *c = vb_cm_new(at[i]->cm, id);
+		struct vb_cm_conn *c = at[i]->lost ? NULL : vb_cm_new(at[i]->cm, id);
 
-		err = c ? vb_cm_listen(c) : ENOMEM;
+		err = c ? vb_cm_listen(c) : at[i]->lost ? ENODEV : ENOMEM;
 		if (c && err)
 			vb_cm_end(c, now);
 		else
@@ -50,7 +50,8 @@ static int begin(struct vb_cm_id *id, struct vb_cm_device *const at[], uint32_t 
 	return err;
 }
 
-static int listen_at(struct vb_cm_id *id, int backlog)
+/* *number: by which requests find it. */
+static int listen_at(struct vb_cm_id *id, int backlog, uint32_t *number)
 {
 	static const struct sockaddr_in any = {.sin_family = AF_INET};
 	struct vb_cm_device *at[VB_MAX_DEVICES];
@@ -63,8 +64,9 @@ static int listen_at(struct vb_cm_id *id, int backlog)
 		err = open_devices(id, at, &n);
 	if (err)
 		return err;
+	*number = at[0]->number;
 	vb_cm_ids_enter();
-	err = id->state == VB_ID_REMOVED ? ENODEV : begin(id, at, n);
+	err = begin(id, at, n);
 	if (!err) {
 		id->backlog = backlog > 0 && backlog < VB_CM_BACKLOG ? (uint32_t)backlog : VB_CM_BACKLOG;
 		id->state = VB_ID_LISTENING;
@@ -72,19 +74,6 @@ static int listen_at(struct vb_cm_id *id, int backlog)
 	}
 	vb_cm_ids_leave();
 	return err;
-}
-
-/* Requests find it once the port says so, and only then. */
-static int show(struct vb_cm_id *id)
-{
-	uint32_t number = 0;
-
-	vb_cm_ids_enter();
-	for (uint32_t i = 0; i < VB_MAX_DEVICES && !number; i++)
-		if (id->listens[i])
-			number = (id->device ? id->device : vb_cm_device_at(i))->number;
-	vb_cm_ids_leave();
-	return vb_cm_below()->listen(id->port, number);
 }
 
 static void undo(struct vb_cm_id *id)
@@ -104,13 +93,15 @@ static void undo(struct vb_cm_id *id)
 
 int vb_cm_id_listen(struct vb_cm_id *id, int backlog)
 {
+	uint32_t number;
 	int err = vb_cm_id_work(id, VB_CALL_LISTEN);
 
 	if (err)
 		return err;
-	err = listen_at(id, backlog);
+	err = listen_at(id, backlog, &number);
 	if (!err) {
-		err = show(id);
+		/* Requests find it once the port says so, and only then. */
+		err = vb_cm_below()->listen(id->port, number);
 		if (err)
 			undo(id);
 		if (err == EADDRINUSE)

@@ -418,16 +418,6 @@ free_device:
 	return err;
 }
 
-static bool is_lost(struct device *d)
-{
-	bool is;
-
-	vb_cm_ids_enter();
-	is = d->pub.lost;
-	vb_cm_ids_leave();
-	return is;
-}
-
 static int open_device(uint32_t index, struct vb_cm_device **out)
 {
 	struct device *d;
@@ -437,7 +427,10 @@ static int open_device(uint32_t index, struct vb_cm_device **out)
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	pthread_mutex_lock(&lock);
 	d = atomic_load(&devices[index]);
-	if (!d || !vb_adapter_whole(d->hca->adapter) || is_lost(d)) {
+	if (!d || !vb_adapter_whole(d->hca->adapter)) {
+		/* Its engine may not have told it yet, and would end what begins at the new one. */
+		if (d)
+			vb_cm_ids_device_lost(&d->pub);
 		err = make(index, &d);
 		if (!err)
 			atomic_store(&devices[index], d);

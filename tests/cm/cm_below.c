@@ -10,7 +10,7 @@
 
 #include "cm/id.h"
 
-enum { DEVICES = BELOW_DEVICES, PORTS = 256, FIRST_PORT = 40000 };
+enum { DEVICES = BELOW_DEVICES, LIVES = 4, PORTS = 256, FIRST_PORT = 40000 };
 
 struct below below;
 struct vb_shown_marks below_shown[DEVICES];
@@ -29,11 +29,25 @@ struct vb_port {
 	bool listens, used;
 };
 
-static struct vb_cm_device devices[DEVICES];
+static struct vb_cm_device devices[DEVICES][LIVES]; /* lost ones are followed by others */
+static uint32_t life[DEVICES];
 static struct vb_list wire = {&wire, &wire};
 static struct vb_port ports[PORTS];
 static uint16_t next_port;
 static uint32_t chances;
+
+struct vb_cm_device *below_device(uint32_t index)
+{
+	return &devices[index][life[index]];
+}
+
+static void lose_during(enum below_call call)
+{
+	if (below.loses != call)
+		return;
+	below.loses = 0;
+	vb_cm_ids_device_lost(below_device(0));
+}
 
 /* ---- addresses ---- */
 
@@ -145,6 +159,7 @@ static int bind_port(struct vb_port **out, const struct vb_port_name *name)
 	*p = (struct vb_port){.name = n, .used = true};
 	below.ports++;
 	*out = p;
+	lose_during(BELOW_BIND);
 	return 0;
 }
 
@@ -248,8 +263,12 @@ static bool infiniband(void)
 
 static int open_device(uint32_t index, struct vb_cm_device **out)
 {
-	struct vb_cm_device *d = &devices[index];
+	struct vb_cm_device *d;
 
+	if (below_device(index)->lost)
+		life[index]++;
+	assert_true(life[index] < LIVES);
+	d = below_device(index);
 	if (!d->cm) {
 		*d = (struct vb_cm_device){.index = index,
 					   .number = index + 1,
@@ -261,6 +280,7 @@ static int open_device(uint32_t index, struct vb_cm_device **out)
 		assert_int_equal(vb_cm_open(&d->cm, &ops, d, &vb_cm_ids_lock, d->number, 0x1000 + index), 0);
 	}
 	*out = d;
+	lose_during(BELOW_OPEN);
 	return 0;
 }
 
@@ -308,6 +328,7 @@ void below_open(void)
 
 	memset((void *)&below, 0, sizeof below);
 	memset(devices, 0, sizeof devices);
+	memset(life, 0, sizeof life);
 	memset(ports, 0, sizeof ports);
 	below.now = 1000000;
 	next_port = FIRST_PORT;
@@ -322,18 +343,14 @@ void below_close(void)
 	assert_int_equal(below.ports, 0);
 	for (int i = 0; i < DEVICES; i++) {
 		vb_cm_ids_enter();
-		if (devices[i].cm)
-			vb_cm_close(devices[i].cm);
-		vb_cm_board_leave(&devices[i].shown);
+		for (int k = 0; k < LIVES; k++)
+			if (devices[i][k].cm)
+				vb_cm_close(devices[i][k].cm);
+		vb_cm_board_leave(&devices[i][0].shown);
 		vb_cm_ids_leave();
 		memset((void *)&below_shown[i], 0, sizeof below_shown[i]);
 		memset((void *)below_entries[i], 0, sizeof below_entries[i]);
 	}
-}
-
-struct vb_cm_device *below_device(uint32_t index)
-{
-	return &devices[index];
 }
 
 void below_settle(void)
@@ -344,8 +361,8 @@ void below_settle(void)
 	while ((n = vb_list_pop(&wire))) {
 		struct flight *f = vb_list_entry(n, struct flight, node);
 
-		vb_cm_input(devices[f->to].cm, &f->from, f->mad, below.now);
-		vb_cm_ids_counted(&devices[f->to]);
+		vb_cm_input(below_device(f->to)->cm, &f->from, f->mad, below.now);
+		vb_cm_ids_counted(below_device(f->to));
 		free(f);
 	}
 	vb_cm_ids_leave();
@@ -359,7 +376,7 @@ static uint64_t first_timer(void)
 		uint64_t t;
 
 		vb_cm_ids_enter();
-		t = vb_cm_next(devices[i].cm);
+		t = vb_cm_next(below_device((uint32_t)i)->cm);
 		vb_cm_ids_leave();
 		first = t < first ? t : first;
 	}
@@ -375,8 +392,8 @@ void below_wait(uint64_t ns)
 		below.now = t > below.now ? t : below.now;
 		for (int i = 0; i < DEVICES; i++) {
 			vb_cm_ids_enter();
-			vb_cm_timer(devices[i].cm, below.now);
-			vb_cm_ids_counted(&devices[i]);
+			vb_cm_timer(below_device((uint32_t)i)->cm, below.now);
+			vb_cm_ids_counted(below_device((uint32_t)i));
 			vb_cm_ids_leave();
 		}
 		below_settle();

@@ -15,6 +15,8 @@
 #include "cm/below.h"
 
 enum { BELOW_MAX_RD_ATOMIC = 16, BELOW_DEVICES = 2 };
+/* What is asked of this. */
+enum below_call { BELOW_OPEN = 1, BELOW_BIND };
 
 struct below {
 	bool infiniband;
@@ -26,6 +28,7 @@ struct below {
 	uint64_t now;
 	unsigned refreshed, ports; /* how often the kernel was asked; ports that are taken */
 	_Atomic unsigned waits;	   /* threads that had to wait for an event */
+	enum below_call loses;	   /* during the next such call device 0 is lost */
 };
 extern struct below below;
 extern struct vb_shown_marks below_shown[BELOW_DEVICES]; /* what tools see; of the ids in the first one's */
@@ -34,6 +37,7 @@ extern struct vb_shown_id_entry below_entries[BELOW_DEVICES][VB_SHOWN_IDS];
 /* A new world without ids.  The old one's must have ended. */
 void below_open(void);
 void below_close(void);
+/* The one at work, or the last one that was. */
 struct vb_cm_device *below_device(uint32_t index);
 /* All that is under way arrives; no time passes. */
 void below_settle(void);

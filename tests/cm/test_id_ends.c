@@ -226,6 +226,53 @@ static void the_device_is_lost(void **state)
 	two_end(&t);
 }
 
+/* By another thread, while this one looks for a device or a port. */
+static void lost_during_a_call(void **state)
+{
+	struct vb_cm_channel *c = below_channel(NULL);
+	struct vb_cm_id *id;
+
+	(void)state;
+	id = two_id(c, RDMA_PS_TCP, IBV_QPT_RC);
+	below.loses = BELOW_OPEN;
+	assert_int_equal(vb_cm_id_bind(id, below_addr("10.0.0.1", TWO_PORT)), ENODEV);
+	vb_cm_ids_enter();
+	assert_null(vb_cm_device_at(0));
+	vb_cm_ids_leave();
+	assert_int_equal(vb_cm_id_bind(id, below_addr("10.0.0.1", TWO_PORT)), 0); /* at the next one */
+	vb_cm_id_end(id);
+	id = two_id(c, RDMA_PS_TCP, IBV_QPT_RC);
+	below.loses = BELOW_OPEN;
+	assert_int_equal(vb_cm_id_listen(id, 0), ENODEV);
+	assert_int_equal(vb_cm_id_listen(id, 0), 0);
+	vb_cm_id_end(id);
+	below_none(c);
+	id = two_id(c, RDMA_PS_TCP, IBV_QPT_RC);
+	below.loses = BELOW_BIND;
+	assert_int_equal(vb_cm_id_bind(id, below_addr("10.0.0.1", TWO_PORT)), ENODEV);
+	below_next(c, RDMA_CM_EVENT_DEVICE_REMOVAL);
+	assert_int_equal(vb_cm_id_listen(id, 0), ENODEV);
+	vb_cm_id_end(id);
+	vb_cm_channel_close(c);
+}
+
+/* Told once more when another device has its index: what is at that one stays. */
+static void lost_and_told_twice(void **state)
+{
+	struct vb_cm_device *lost = below_device(1);
+	struct two t = {0};
+
+	(void)state;
+	vb_cm_ids_device_lost(lost);
+	two_listen(&t, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2", 0);
+	assert_ptr_not_equal(below_device(1), lost);
+	vb_cm_ids_device_lost(lost);
+	t.client = two_resolve(t.here, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2");
+	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
+	two_request(&t);
+	two_end(&t);
+}
+
 /* ---- addresses ---- */
 
 static void loopback_keeps_its_name(void **state)
@@ -438,6 +485,8 @@ int main(void)
 	    CASE(a_process_dies_before_it_answers),
 	    CASE(a_process_dies_unheard),
 	    CASE(the_device_is_lost),
+	    CASE(lost_during_a_call),
+	    CASE(lost_and_told_twice),
 	    CASE(loopback_keeps_its_name),
 	    CASE(any_address_of_ipv6_takes_ipv4),
 	    CASE(unless_it_is_of_ipv6_only),

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <sys/syscall.h>
 
+#include "obj/context.h"
 #include "cm.h"
 #include "mine.h"
 
@@ -186,6 +187,67 @@ static void the_old_one_has_no_part_in_the_new(void)
 	rdma_destroy_event_channel(after);
 }
 
+static void hear_it(struct rdma_event_channel *c, const struct rdma_cm_id *id)
+{
+	struct rdma_cm_event *e;
+
+	while (rdma_get_cm_event(c, &e))
+		sched_yield();
+	CHECK(e->event == RDMA_CM_EVENT_DEVICE_REMOVAL && e->id == id, "%s", rdma_event_str(e->event));
+	KIT_CM(rdma_ack_cm_event(e));
+}
+
+static void ask_when_told(void)
+{
+	struct rdma_event_channel *c;
+	struct rdma_cm_id *id;
+
+	kit_until(&board->listening, 1);
+	c = kit_cm_channel();
+	id = kit_cm_ready(c, RDMA_PS_TCP, board->port);
+	kit_cm_connect(id);
+	kit_cm_expect(c, RDMA_CM_EVENT_REJECTED, 28);
+	kit_cm_end(id);
+	rdma_destroy_event_channel(c);
+}
+
+/* The old device's engine is held up on its way to tell the loss, until the program listens at a new one:
+ * that listener is none of its business. */
+static int all_and_the_engine_is_late(void)
+{
+	struct rdma_event_channel *old;
+	struct vb_context *held;
+	struct kit_cm_event e;
+	pid_t client;
+
+	board = kit_shared(sizeof *board);
+	client = kit_fork();
+	if (!client) {
+		ask_when_told();
+		_exit(0);
+	}
+	old = kit_cm_channel();
+	connected = kit_cm_ready(old, RDMA_PS_TCP, 1);
+	held = vb_context(connected->verbs);
+	vb_lock_take(&held->lock); /* vb_device_lost() */
+	CHECK(!syscall(SYS_close_range, 3, ~0u, 0));
+	kit_cm_cq = NULL;
+	ch = kit_cm_channel();
+	listener = kit_cm_listen(ch, &board->port);
+	vb_lock_give(&held->lock);
+	hear_it(old, connected);
+	atomic_store(&board->listening, 1);
+	e = kit_cm_expect(ch, RDMA_CM_EVENT_CONNECT_REQUEST, 0);
+	KIT_CM(rdma_reject(e.id, NULL, 0));
+	KIT_CM(rdma_destroy_id(e.id));
+	CHECK(!kit_reap(client));
+	kit_cm_end(connected);
+	KIT_CM(rdma_destroy_id(listener));
+	rdma_destroy_event_channel(old);
+	rdma_destroy_event_channel(ch);
+	return 0;
+}
+
 /* Nothing of the device's is closed. */
 static void the_channel_alone(void)
 {
@@ -226,6 +288,11 @@ static void the_channel_stays(void)
 	said(all_but_the_channel);
 }
 
+static void the_engine_is_late(void)
+{
+	said(all_and_the_engine_is_late);
+}
+
 static void nothing_stays(void)
 {
 	said(all);
@@ -243,6 +310,7 @@ int main(int argc, char **argv)
 	    {"the channel alone, and a new one has its number", the_channel_alone, false, false},
 	    {"all, and a new channel has the number", the_number_is_a_new_ones, false, false},
 	    {"the old one has no part in the new", the_old_one_has_no_part_in_the_new, false, false},
+	    {"all, and the old engine is late", the_engine_is_late, false, false},
 	    {"all", nothing_stays, false, false},
 	};
 
