@@ -104,6 +104,8 @@ int vb_cm_id_accept(struct vb_cm_id *id, const struct vb_cm_param *p, void *user
 int vb_cm_id_may_accept(struct vb_cm_id *id, const struct vb_cm_param *p);
 int vb_cm_id_reject(struct vb_cm_id *id, const void *private_data, uint8_t len, uint8_t reason);
 int vb_cm_id_disconnect(struct vb_cm_id *id);
+/* Whether an event of its waits to be taken, or one of its connection is still to come. */
+bool vb_cm_id_has_news(struct vb_cm_id *id);
 int vb_cm_id_notify(struct vb_cm_id *id, enum ibv_event_type event);
 /* For the state in attr->qp_state: attributes and mask, as rdma_init_qp_attr(3). */
 int vb_cm_id_qp_attr(struct vb_cm_id *id, struct ibv_qp_attr *attr, int *mask);

@@ -319,6 +319,19 @@ int vb_cm_id_disconnect(struct vb_cm_id *id)
 	return done(id, 0);
 }
 
+bool vb_cm_id_has_news(struct vb_cm_id *id)
+{
+	bool is_over, has;
+
+	if (vb_cm_id_hold(id, "rdma_disconnect"))
+		return false;
+	is_over = !id->conn || id->conn->state == VB_CM_IDLE || id->state == VB_ID_REQUESTED ||
+		  id->state == VB_ID_FAILED || id->type == IBV_QPT_UD;
+	has = !is_over || !vb_list_empty(&id->undelivered);
+	vb_cm_ids_leave();
+	return has;
+}
+
 /* ---- data before the RTU ---- */
 
 /* The id may have heard of it within the call; the event comes once. */

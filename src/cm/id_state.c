@@ -15,10 +15,10 @@ static const uint32_t permitted[VB_CALLS] = {
     [VB_CALL_ESTABLISH] = S(ANSWERED),
     [VB_CALL_ACCEPT] = S(REQUESTED),
     [VB_CALL_REJECT] = S(REQUESTED) | S(ANSWERED) | S(ACCEPTED),
-    /* Programs call it on their way out.  Where the connection is being made, or is over, there is nothing to
-     * end, and it does nothing, as in the kernel; but where nothing will ever be heard of a connection, a
-     * synchronous call would wait for ever for its end. */
-    [VB_CALL_DISCONNECT] = S(CONNECTING) | S(ANSWERED) | S(ACCEPTED) | S(CONNECTED) | S(DISCONNECTED),
+    /* Programs call it on their way out.  Where the connection is being made, is over, or has never come
+     * about, there is nothing to end, and it does nothing, as in the kernel. */
+    [VB_CALL_DISCONNECT] =
+	S(CONNECTING) | S(ANSWERED) | S(REQUESTED) | S(ACCEPTED) | S(CONNECTED) | S(DISCONNECTED) | S(FAILED),
     [VB_CALL_NOTIFY] = S(ACCEPTED) | S(CONNECTED),
     [VB_CALL_JOIN] = S(BOUND) | S(ADDR_RESOLVED),
 };

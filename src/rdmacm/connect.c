@@ -190,8 +190,7 @@ VB_EXPORT VB_RDMA_CALL(rdma_establish, (id), struct rdma_cm_id *id)
 VB_EXPORT VB_RDMA_CALL(rdma_disconnect, (id), struct rdma_cm_id *id)
 {
 	struct vb_rdma_id *p = vb_rdma_id(id);
-	/* Datagrams have no connection, and so no event of its end to wait for. */
-	bool sync = p->sync && id->qp_type != IBV_QPT_UD;
+	bool sync = p->sync;
 	int err;
 
 	if (!p->device)
@@ -199,7 +198,8 @@ VB_EXPORT VB_RDMA_CALL(rdma_disconnect, (id), struct rdma_cm_id *id)
 	err = vb_rdma_qp_error(p);
 	if (!err)
 		err = vb_cm_id_disconnect(p->cm);
-	return err ? err : vb_rdma_id_complete(p, sync);
+	/* Where there is no connection, or has been one that is forgotten, nothing comes to be waited for. */
+	return err || !sync || !vb_cm_id_has_news(p->cm) ? err : vb_rdma_id_complete(p, sync);
 }
 
 VB_EXPORT VB_RDMA_CALL(rdma_notify, (id, event), struct rdma_cm_id *id, enum ibv_event_type event)

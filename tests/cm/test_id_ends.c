@@ -39,7 +39,35 @@ static void the_server_ends_instead_of_agreeing(void **state)
 	two_end(&t);
 }
 
-/* Both at once: each hears of it once. */
+/* What never was a connection, and what is none any more, has no end to wait for. */
+static void nothing_to_disconnect(void **state)
+{
+	struct two t = {0};
+
+	(void)state;
+	two_listen(&t, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2", 0);
+	t.client = two_resolve(t.here, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2");
+	assert_int_equal(vb_cm_id_disconnect(t.client), EINVAL);
+	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
+	assert_true(vb_cm_id_has_news(t.client));
+	below_settle();
+	two_request(&t);
+	assert_int_equal(vb_cm_id_disconnect(t.server), 0);
+	assert_false(vb_cm_id_has_news(t.server));
+	assert_int_equal(vb_cm_id_reject(t.server, NULL, 0, 0), 0); /* the request is still there */
+	assert_int_equal(vb_cm_id_disconnect(t.server), 0);
+	assert_false(vb_cm_id_has_news(t.server));
+	below_settle();
+	assert_true(vb_cm_id_has_news(t.client));
+	below_next(t.here, RDMA_CM_EVENT_REJECTED);
+	assert_int_equal(vb_cm_id_disconnect(t.client), 0);
+	assert_false(vb_cm_id_has_news(t.client));
+	assert_int_equal(below.said[VB_CM_DREQ] + below.said[VB_CM_DREP], 0);
+	two_end(&t);
+}
+
+/* Both at once: each hears of it once, and each waits for the other's confirmation, which another call gives.
+ */
 static void both_disconnect(void **state)
 {
 	struct two t = {0};
@@ -52,6 +80,15 @@ static void both_disconnect(void **state)
 	below_next(t.there, RDMA_CM_EVENT_DISCONNECTED);
 	below_none(t.here);
 	below_none(t.there);
+	below_wait(200 * VB_SEC);
+	below_none(t.here);
+	assert_int_equal(below.said[VB_CM_DREP], 0);
+	assert_int_equal(vb_cm_id_disconnect(t.client), 0);
+	below_wait(10 * VB_SEC);
+	below_next(t.here, RDMA_CM_EVENT_TIMEWAIT_EXIT);
+	below_next(t.there, RDMA_CM_EVENT_TIMEWAIT_EXIT); /* the other end has heard the confirmation */
+	assert_int_equal(vb_cm_id_disconnect(t.client), 0);
+	assert_false(vb_cm_id_has_news(t.client));
 	two_end(&t);
 }
 
@@ -64,7 +101,7 @@ static void nobody_agrees(void **state)
 	two_connect(&t, "10.0.0.2", "10.0.0.2");
 	below.filter = two_silence;
 	assert_int_equal(vb_cm_id_disconnect(t.client), 0);
-	below_wait(200 * VB_SEC); /* 16 times 4.3 s and some; an MRA's minute counts for what it was about */
+	below_wait(200 * VB_SEC); /* 16 times 6.44 s; an MRA's minute counts for what it was about */
 	assert_int_equal(below_next(t.here, RDMA_CM_EVENT_DISCONNECTED).status, -ETIMEDOUT);
 	below_next(t.here, RDMA_CM_EVENT_TIMEWAIT_EXIT);
 	two_end(&t);
@@ -475,6 +512,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    CASE(the_server_ends),
 	    CASE(the_server_ends_instead_of_agreeing),
+	    CASE(nothing_to_disconnect),
 	    CASE(both_disconnect),
 	    CASE(nobody_agrees),
 	    CASE(many_at_once),

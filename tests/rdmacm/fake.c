@@ -291,9 +291,14 @@ int vb_cm_id_disconnect(struct vb_cm_id *id)
 {
 	int err = did("disconnect");
 
-	if (!err)
+	if (!err && !fake.over)
 		fake_news(id, RDMA_CM_EVENT_DISCONNECTED, 0);
 	return err;
+}
+
+bool vb_cm_id_has_news(struct vb_cm_id *id)
+{
+	return id->type != IBV_QPT_UD && !fake.over;
 }
 
 int vb_cm_id_notify(struct vb_cm_id *id, enum ibv_event_type event)

@@ -45,6 +45,7 @@ struct fake {
 	uint32_t flags;
 	struct ibv_ece ece; /* what ibv_query_ece() says */
 	struct ibv_context *last_opened;
+	bool over; /* there is no connection, so its end brings no event */
 };
 extern struct fake fake;
 
