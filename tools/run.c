@@ -66,13 +66,24 @@ struct run {
 	char path[PATH_MAX]; /* the program's file */
 };
 
+/* A value that was left out would have the next word taken for it: `--pcap -- PROGRAM`, say. */
+static void set(const struct setting *s, char *arg, struct argp_state *state, struct run *r)
+{
+	if (arg == state->argv[state->next - 1] && !strncmp(arg, "--", 2))
+		argp_error(state, "--%s needs %s, and \"%s\" follows it; a value that begins so is --%s=%s",
+			   s->option, s->arg, arg, s->option, arg);
+	r->pcap |= !strcmp(s->env, "VERBENA_PCAP");
+	if (setenv(s->env, arg, 1))
+		argp_failure(state, VB_EXIT_SELF, errno, "--%s", s->option);
+}
+
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
 	struct run *r = state->input;
 
 	if (key >= KEY_SETTING && key < KEY_SETTING + (int)SETTINGS) {
-		r->pcap |= !strcmp(settings[key - KEY_SETTING].env, "VERBENA_PCAP");
-		return setenv(settings[key - KEY_SETTING].env, arg, 1) ? errno : 0;
+		set(&settings[key - KEY_SETTING], arg, state, r);
+		return 0;
 	}
 	switch (key) {
 	case KEY_NO_VIEW:

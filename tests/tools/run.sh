@@ -122,6 +122,9 @@ check "a capture in the working directory" 0 "VERBENA_PCAP=$tmp/here.pcapng" env
 check "a capture that cannot be written" 125 "the capture /no/such/file cannot be written: No such file or directory" \
 	"$verbena" run --pcap /no/such/file true
 check "a capture that is a directory" 125 "the capture $tmp cannot be written: Is a directory" env VERBENA_PCAP="$tmp" "$verbena" run true
+check "a value left out" 125 '--pcap needs FILE, and "--" follows it' "$verbena" run --pcap -- true
+check "another option instead of a value" 125 '--log needs DEST, and "--no-view" follows it' "$verbena" run --log --no-view true
+check "a value that begins so" 0 "VERBENA_PCAP=$tmp/--x" env -C "$tmp" "$verbena" run --pcap=--x env
 check "a capture that is a device" 125 "the capture /dev/null is no ordinary file" "$verbena" run --pcap /dev/null true
 check "too little of a packet" 125 "VERBENA_PCAP_SNAP=63 is no number of bytes from 64 on, nor 0 for all" \
 	"$verbena" run --pcap "$tmp/c.pcapng" --pcap-snap 63 true
