@@ -75,7 +75,8 @@ int vb_cm_id_new(struct vb_cm_id **out, struct vb_cm_channel *c, void *user, enu
 		 enum ibv_qp_type type);
 /* Waits until all events that were delivered for it are acknowledged. */
 void vb_cm_id_end(struct vb_cm_id *id);
-/* Undelivered events go along; waits for the acknowledgement of those that were delivered. */
+/* Undelivered events go along; waits for the acknowledgement of those that were delivered.  Whoever takes one
+ * there may end the id, which is gone then when this returns. */
 int vb_cm_id_migrate(struct vb_cm_id *id, struct vb_cm_channel *to);
 
 /* The device that an id is bound to: its index among the process's, -1: none yet; and the port. */

@@ -435,6 +435,15 @@ int vb_cm_channel_get(struct vb_cm_channel *c, struct vb_cm_news *out)
 	return got ? 0 : err;
 }
 
+/* Whoever waits for this may free the id then. */
+static void count_ack(uint32_t *n)
+{
+	pthread_mutex_lock(&acks_lock);
+	++*n;
+	pthread_cond_broadcast(&acks_come);
+	pthread_mutex_unlock(&acks_lock);
+}
+
 void vb_cm_news_ack(struct vb_cm_id *id, enum rdma_cm_event_type event)
 {
 	if (id->birth != vb_cm_birth())
@@ -444,10 +453,7 @@ void vb_cm_news_ack(struct vb_cm_id *id, enum rdma_cm_event_type event)
 		count(id->unacked, event, -1);
 	vb_cm_show(id);
 	vb_cm_ids_leave();
-	pthread_mutex_lock(&acks_lock); /* whoever waits for this may free the id then */
-	id->acked++;
-	pthread_cond_broadcast(&acks_come);
-	pthread_mutex_unlock(&acks_lock);
+	count_ack(&id->acked);
 }
 
 enum { PATIENCE_S = 5 };
@@ -489,7 +495,7 @@ static int await_ack(const struct timespec *until)
 	return err;
 }
 
-void vb_cm_acks_await(struct vb_cm_id *id, uint32_t delivered)
+void vb_cm_acks_await(struct vb_cm_id *id, uint32_t delivered, uint32_t migrations)
 {
 	struct timespec until;
 	bool said = false;
@@ -497,7 +503,7 @@ void vb_cm_acks_await(struct vb_cm_id *id, uint32_t delivered)
 	clock_gettime(CLOCK_REALTIME, &until);
 	until.tv_sec += PATIENCE_S;
 	pthread_mutex_lock(&acks_lock);
-	while (id->acked < delivered) {
+	while (id->acked < delivered || id->migrated < migrations) {
 		if (await_ack(said ? NULL : &until) != ETIMEDOUT)
 			continue;
 		said = true;
@@ -536,6 +542,12 @@ static void change_channel(struct vb_cm_id *id, struct vb_cm_channel *to)
 	to->ids++;
 }
 
+/* The thread returns, or was cancelled as it waited. */
+static void end_migration(void *id)
+{
+	count_ack(&((struct vb_cm_id *)id)->migrated);
+}
+
 int vb_cm_id_migrate(struct vb_cm_id *id, struct vb_cm_channel *to)
 {
 	struct vb_cm_channel *from;
@@ -559,7 +571,10 @@ int vb_cm_id_migrate(struct vb_cm_id *id, struct vb_cm_channel *to)
 		move_items(from, to);
 	}
 	delivered = id->delivered;
+	id->migrations++; /* whoever takes an event there may end the id meanwhile, which waits for this */
 	vb_cm_ids_leave();
-	vb_cm_acks_await(id, delivered);
+	pthread_cleanup_push(end_migration, id);
+	vb_cm_acks_await(id, delivered, 0);
+	pthread_cleanup_pop(1);
 	return 0;
 }

@@ -219,7 +219,7 @@ void vb_cm_id_free(struct vb_cm_id *id)
 void vb_cm_id_end(struct vb_cm_id *id)
 {
 	struct vb_list orphans;
-	uint32_t delivered;
+	uint32_t delivered, migrations;
 
 	if (id->birth != world.birth)
 		return; /* the memory stays: another thread of the parent may have been in the middle of it */
@@ -241,11 +241,12 @@ void vb_cm_id_end(struct vb_cm_id *id)
 	vb_cm_show(id);
 	vb_cm_id_undo(id);
 	delivered = id->delivered;
+	migrations = id->migrations;
 	vb_cm_ids_leave();
 	if (id->port) /* others may have it at once, whatever is not acknowledged yet */
 		world.below->release(id->port);
 	id->port = NULL;
-	vb_cm_acks_await(id, delivered);
+	vb_cm_acks_await(id, delivered, migrations);
 	vb_cm_ids_enter();
 	vb_cm_unshow(id);
 	vb_cm_ids_leave();

@@ -226,9 +226,10 @@ struct vb_cm_id {
 	struct vb_list undelivered, spare; /* of vb_cm_item.on_id */
 	uint16_t queued[VB_CM_EVENTS];	   /* undelivered, by event */
 	uint16_t unacked[VB_CM_EVENTS];	   /* delivered, and not acknowledged */
-	uint32_t delivered;
-	uint32_t acked; /* guarded by the mutex of channel.c */
-	bool ends;	/* vb_cm_id_end() is at work */
+	/* of events, and of calls that move it to another channel */
+	uint32_t delivered, migrations;
+	uint32_t acked, migrated; /* as many are done with it; guarded by the mutex of channel.c */
+	bool ends;		  /* vb_cm_id_end() is at work */
 	struct vb_list joins;
 };
 
@@ -272,8 +273,10 @@ void vb_cm_id_say(struct vb_cm_id *id, enum rdma_cm_event_type event, int status
 void vb_cm_items_drop(struct vb_cm_id *id, const struct vb_cm_join *join, struct vb_list *orphans);
 void vb_cm_channel_ring(void); /* gives the lock back, writes, and returns without it */
 void vb_cm_channels_forked(void);
-/* Without the lock: waits until so many events of the id are acknowledged. */
-void vb_cm_acks_await(struct vb_cm_id *id, uint32_t delivered);
+/* Without the lock: waits until so many events of the id are acknowledged, and so many migrations done with
+ * it.
+ */
+void vb_cm_acks_await(struct vb_cm_id *id, uint32_t delivered, uint32_t migrations);
 
 /* id_why.c: why there is no connection, in a sentence. */
 /* `gone`: nobody has said so, but the far end's process is gone, as that clause says; else NULL. */

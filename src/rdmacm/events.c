@@ -11,9 +11,10 @@
 #include "rdmacm/rdmacm.h"
 
 struct event {
-	struct rdma_cm_event event;   /* the program's view */
-	struct vb_cm_id *cm;	      /* what is acknowledged, and */
-	enum rdma_cm_event_type type; /* as what; the program may see another type */
+	struct rdma_cm_event event;	    /* the program's view */
+	struct rdma_event_channel *channel; /* from which it was taken */
+	struct vb_cm_id *cm;		    /* what is acknowledged, and */
+	enum rdma_cm_event_type type;	    /* as what; the program may see another type */
 	uint8_t data[sizeof(((struct vb_cm_news *)0)->data)];
 };
 
@@ -124,12 +125,14 @@ static bool route_resolved(struct event *e, struct vb_rdma_id *p, const struct v
 	return fill_in(e, p, RDMA_CM_EVENT_ROUTE_ERROR);
 }
 
-/* The new id is as its listener is: synchronous or on the same channel, with the same context. */
+/* The new id is as its listener is: synchronous or on the same channel, with the same context.  Another
+ * thread may be moving the listener, so its channel is the event's. */
 static bool requested(struct event *e, struct vb_rdma_id *p, const struct vb_cm_news *n)
 {
 	struct vb_rdma_id *q;
-	int err = vb_rdma_id_make(&q, p->sync ? NULL : p->id.channel, p->id.context, p->id.ps, p->id.qp_type,
-				  n->fresh);
+	bool sync = p->sync && p->id.channel == e->channel;
+	int err =
+	    vb_rdma_id_make(&q, sync ? NULL : e->channel, p->id.context, p->id.ps, p->id.qp_type, n->fresh);
 
 	if (err) {
 		vb_cm_id_end(n->fresh);
@@ -236,11 +239,12 @@ static bool (*const finish[])(struct event *e, struct vb_rdma_id *p, const struc
 
 enum { FINISHED = sizeof(finish) / sizeof(finish[0]) };
 
-static bool take(struct event *e, const struct vb_cm_news *n)
+static bool take(struct event *e, struct vb_rdma_channel *c, const struct vb_cm_news *n)
 {
 	struct vb_rdma_id *p = n->user;
 
 	memset(e, 0, sizeof *e);
+	e->channel = &c->channel;
 	e->cm = n->id;
 	e->type = n->event;
 	e->event.id = &p->id;
@@ -266,7 +270,7 @@ int vb_rdma_event_get(struct vb_rdma_channel *c, struct rdma_cm_event **out)
 			free(e);
 			return err;
 		}
-		if (take(e, &n))
+		if (take(e, c, &n))
 			break;
 		vb_cm_news_ack(n.id, n.event);
 	}

@@ -85,14 +85,21 @@ VB_EXPORT VB_RDMA_CALL(rdma_destroy_id, (id), struct rdma_cm_id *id)
 	return 0;
 }
 
+static void set_channel(struct vb_rdma_id *p, struct rdma_event_channel *channel, bool sync)
+{
+	p->id.channel = channel;
+	p->sync = sync;
+}
+
 VB_EXPORT VB_RDMA_CALL(rdma_migrate_id, (id, channel), struct rdma_cm_id *id,
 		       struct rdma_event_channel *channel)
 {
 	struct vb_rdma_channel *own = NULL, *old = vb_rdma_channel(id->channel);
 	struct vb_rdma_id *p = vb_rdma_id(id);
+	bool sync = p->sync;
 	int err;
 
-	if (p->sync && !channel)
+	if (sync && !channel)
 		return vb_cm_refuse(EINVAL, "rdma_migrate_id", "the id has a channel of its own already");
 	if (!channel) {
 		err = vb_rdma_channel_open(&own);
@@ -101,17 +108,17 @@ VB_EXPORT VB_RDMA_CALL(rdma_migrate_id, (id, channel), struct rdma_cm_id *id,
 		channel = &own->channel;
 	}
 	vb_rdma_id_ack(p);
+	set_channel(p, channel, own != NULL); /* with an event there, the id is another thread's */
 	err = vb_cm_id_migrate(p->cm, vb_rdma_channel(channel)->cm);
-	if (err) {
-		if (own)
-			vb_rdma_channel_close(own);
-		return err;
+	if (!err) {
+		if (sync)
+			vb_rdma_channel_close(old);
+		return 0;
 	}
-	id->channel = channel;
-	if (p->sync)
-		vb_rdma_channel_close(old);
-	p->sync = own != NULL;
-	return 0;
+	set_channel(p, &old->channel, sync);
+	if (own)
+		vb_rdma_channel_close(own);
+	return err;
 }
 
 /* Device, port and the default domain, once the id is bound to one.  It stays bound to it. */

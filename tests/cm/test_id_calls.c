@@ -8,7 +8,9 @@
 #include <infiniband/ib.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/wait.h>
@@ -165,6 +167,108 @@ static void the_end_waits_for_acknowledgements(void **state)
 	vb_cm_news_ack(n.id, n.event);
 	assert_int_equal(pthread_join(t, NULL), 0);
 	assert_true(atomic_load(&ended));
+}
+
+/* One thread moves an id, and another, which takes its event there, ends it; both wait for acknowledgements.
+ */
+struct moved {
+	struct vb_cm_id *id;
+	struct vb_cm_channel *to;
+	struct vb_cm_id *again; /* what has the memory next */
+};
+
+static void *move_it(void *arg)
+{
+	struct moved *m = arg;
+
+	(void)vb_cm_id_migrate(m->id, m->to);
+	return NULL;
+}
+
+static void take_it(struct moved *m)
+{
+	struct vb_cm_news n;
+
+	while (vb_cm_channel_get(m->to, &n))
+		sched_yield();
+	assert_int_equal(n.event, RDMA_CM_EVENT_ADDR_CHANGE);
+}
+
+static void *take_and_end_it(void *arg)
+{
+	struct moved *m = arg;
+
+	take_it(m);
+	vb_cm_id_end(m->id);
+	m->again = malloc(sizeof(*m->again));
+	*(volatile uint32_t *)&m->again->acked = 0; /* who still looks at the id waits for ever */
+	return NULL;
+}
+
+static bool is_being_ended(struct vb_cm_id *id)
+{
+	bool yes;
+
+	vb_cm_ids_enter();
+	yes = id->ends;
+	vb_cm_ids_leave();
+	return yes;
+}
+
+static void it_ends_while_it_moves(void **state)
+{
+	struct moved m;
+	int there;
+
+	(void)state;
+	m.to = below_channel(&there);
+	for (int i = 0; i < 100; i++) {
+		struct timespec until;
+		struct vb_cm_news n;
+		pthread_t mover, ender;
+
+		m.id = tcp();
+		assert_int_equal(resolve(m.id, "10.0.0.2"), 0);
+		assert_int_equal(vb_cm_channel_get(channel, &n), 0);
+		assert_int_equal(vb_cm_id_write(m.id, RDMA_CM_EVENT_ADDR_CHANGE, 0, 0), 0);
+		assert_int_equal(pthread_create(&ender, NULL, take_and_end_it, &m), 0);
+		assert_int_equal(pthread_create(&mover, NULL, move_it, &m), 0);
+		while (!is_being_ended(m.id))
+			sched_yield();
+		vb_cm_news_ack(m.id, RDMA_CM_EVENT_ADDR_RESOLVED);
+		vb_cm_news_ack(m.id, RDMA_CM_EVENT_ADDR_CHANGE);
+		assert_int_equal(pthread_join(ender, NULL), 0);
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_sec += 10;
+		assert_int_equal(pthread_timedjoin_np(mover, NULL, &until), 0);
+		free(m.again);
+	}
+	vb_cm_channel_close(m.to);
+}
+
+/* It waits for an acknowledgement, and whoever ends the id does not wait for it then. */
+static void a_mover_is_cancelled(void **state)
+{
+	struct moved m = {.id = tcp()};
+	struct vb_cm_news n;
+	pthread_t mover;
+	void *how;
+	int there;
+
+	(void)state;
+	m.to = below_channel(&there);
+	assert_int_equal(resolve(m.id, "10.0.0.2"), 0);
+	assert_int_equal(vb_cm_channel_get(channel, &n), 0);
+	assert_int_equal(vb_cm_id_write(m.id, RDMA_CM_EVENT_ADDR_CHANGE, 0, 0), 0);
+	assert_int_equal(pthread_create(&mover, NULL, move_it, &m), 0);
+	take_it(&m);
+	assert_int_equal(pthread_cancel(mover), 0);
+	assert_int_equal(pthread_join(mover, &how), 0);
+	assert_ptr_equal(how, PTHREAD_CANCELED);
+	vb_cm_news_ack(m.id, RDMA_CM_EVENT_ADDR_RESOLVED);
+	vb_cm_news_ack(m.id, RDMA_CM_EVENT_ADDR_CHANGE);
+	vb_cm_id_end(m.id);
+	vb_cm_channel_close(m.to);
 }
 
 static void *get_one(void *c)
@@ -636,6 +740,8 @@ int main(void)
 	    CASE(events_go_with_their_id),
 	    CASE(events_migrate),
 	    CASE(the_end_waits_for_acknowledgements),
+	    CASE(it_ends_while_it_moves),
+	    CASE(a_mover_is_cancelled),
 	    CASE(a_channel_that_blocks),
 	    CASE(a_forked_child),
 	    CASE(refused_in_each_state),

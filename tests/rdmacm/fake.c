@@ -176,6 +176,7 @@ int vb_cm_id_migrate(struct vb_cm_id *id, struct vb_cm_channel *to)
 	if (id->user && id->delivered != id->acked)
 		abort();
 	id->channel = to;
+	meanwhile();
 	return 0;
 }
 

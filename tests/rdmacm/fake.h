@@ -30,7 +30,8 @@ struct fake {
 	const char *fail; /* the name of what is to fail, with */
 	int err;
 	int skip; /* so many calls of it work before */
-	/* What another thread does as soon as an accept or listen has worked, before that returns: once. */
+	/* What another thread does as soon as an accept, listen or migration has worked, before that returns:
+	 * once. */
 	void (*meanwhile)(void);
 	int ids, channels, events, contexts, pds, cqs, comp_channels, qps, srqs, xrcds; /* there are */
 	char said[256]; /* the last sentence */

@@ -626,6 +626,60 @@ static void accepted_and_destroyed(void **state)
 	unbound();
 }
 
+static void they_hear_of_the_end_there(void)
+{
+	assert_ptr_equal(theirs->channel, channel);
+	they_hear_of_the_end();
+}
+
+static void moved_and_destroyed(void **state)
+{
+	struct ibv_qp_init_attr attr = qp_attr(IBV_QPT_RC);
+	struct rdma_event_channel *old;
+
+	(void)state;
+	theirs = endpoint(&attr, NULL); /* with a channel of its own */
+	channel = rdma_create_event_channel();
+	fake.meanwhile = they_hear_of_the_end_there;
+	WORKS(rdma_migrate_id(theirs, channel));
+	assert_int_equal(fake.channels, 1);
+	rdma_destroy_event_channel(channel);
+	bound(RDMA_PS_TCP);
+	theirs = id;
+	make_qp(theirs, IBV_QPT_RC);
+	old = channel;
+	channel = rdma_create_event_channel();
+	fake.meanwhile = they_hear_of_the_end_there;
+	WORKS(rdma_migrate_id(theirs, channel));
+	rdma_destroy_event_channel(old);
+	rdma_destroy_event_channel(channel);
+	assert_int_equal(fake.ids + fake.channels + fake.events + fake.qps + fake.cqs, 0);
+}
+
+/* Another thread is about to make the listener synchronous, or to move it. */
+static void taken_before_it_moves(void **state)
+{
+	struct rdma_event_channel other;
+	struct rdma_cm_event *e;
+
+	(void)state;
+	for (int sync = 0; sync < 2; sync++) {
+		bound(RDMA_PS_TCP);
+		WORKS(rdma_listen(id, 0));
+		fake_request(fake_cm(id), "");
+		id->channel = &other;
+		vb_rdma_id(id)->sync = sync;
+		e = next();
+		assert_ptr_equal(e->id->channel, channel);
+		assert_false(vb_rdma_id(e->id)->sync);
+		vb_rdma_id(id)->sync = false;
+		theirs = e->id;
+		WORKS(rdma_ack_cm_event(e));
+		WORKS(rdma_destroy_id(theirs));
+		unbound();
+	}
+}
+
 static void they_hear_of_a_request(void)
 {
 	struct rdma_cm_event *e;
@@ -1327,6 +1381,8 @@ int main(void)
 	    cmocka_unit_test(accepting),
 	    cmocka_unit_test(not_accepted),
 	    cmocka_unit_test(accepted_and_destroyed),
+	    cmocka_unit_test(moved_and_destroyed),
+	    cmocka_unit_test(taken_before_it_moves),
 	    cmocka_unit_test(heard_and_destroyed),
 	    cmocka_unit_test(listening_at_any_address),
 	    cmocka_unit_test(refusing),
