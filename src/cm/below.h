@@ -6,8 +6,8 @@
  * vb_cm_ids_leave() gives it back and then writes to the descriptors of channels that got events.  Whoever
  * calls vb_cm_input() or vb_cm_timer() does so between the two; API calls take it themselves.  It is a
  * vb_lock, taken behind no lock of host/ or hca/ that is held while MADs are handed over, and before what
- * vb_cm_ops.send takes. Of the functions below only local(), bound(), now(), chance() and due() are
- * called with it; all others may block. */
+ * vb_cm_ops.send takes. Of the functions below only local(), bound(), now(), chance(), due() and
+ * silent() are called with it; all others may block. */
 #ifndef VB_CM_BELOW_H
 #define VB_CM_BELOW_H
 
@@ -70,6 +70,9 @@ struct vb_cm_below {
 	/* For the sentence about EADDRINUSE: the PID of a process that has what clashes with the name; 0:
 	 * that cannot be told.  NULL: it never can. */
 	uint32_t (*who)(const struct vb_port_name *n);
+	/* What is known of a process that does not answer, as a clause in `why`, empty: nothing.  false:
+	 * there is no contact with it, so nothing that was said to it has arrived.  NULL: there always is. */
+	bool (*silent)(struct vb_cm_device *d, uint32_t number, char *why, size_t size);
 	/* The engine has something to do at another time than its last vb_cm_timer() said: it is to be
 	 * called. */
 	void (*due)(struct vb_cm_device *d);

@@ -391,12 +391,14 @@ void vb_cm_ids_changed(struct vb_cm_conn *c)
 
 /* ---- a process that is gone ---- */
 
-/* Who has not named itself yet is who the request went to. */
+uint32_t vb_cm_far_number(const struct vb_cm_conn *c)
+{
+	return c->remote_comm_id ? VB_CM_NUMBER(c->remote_comm_id) : c->asked;
+}
+
 static bool is_gone(const struct vb_cm_conn *c, void *gone)
 {
-	uint32_t far = c->remote_comm_id ? VB_CM_NUMBER(c->remote_comm_id) : c->asked;
-
-	return far == ((const struct gone *)gone)->number;
+	return vb_cm_far_number(c) == ((const struct gone *)gone)->number;
 }
 
 void vb_cm_ids_peer_gone(struct vb_cm_device *d, uint32_t number, const char *why)

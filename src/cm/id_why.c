@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "cm/id.h"
 
-enum { ADDRESS = 96 };
+enum { ADDRESS = 96, WHY = 400 };
 
 /* "10.0.0.1 port 7471" */
 static const char *text_of(const struct sockaddr_storage *s, char buf[ADDRESS])
@@ -74,17 +74,29 @@ void vb_cm_id_why_sidr(const struct vb_cm_id *id, uint8_t status, const char *go
 		      status == VB_CM_SIDR_UNSUPPORTED ? nobody : "");
 }
 
+/* What is known of the far end's process; whether there is contact with it. */
+static bool look(const struct vb_cm_conn *c, char why[WHY])
+{
+	uint32_t number = vb_cm_far_number(c);
+
+	*why = 0;
+	return !number || !vb_cm_below()->silent ||
+	       vb_cm_below()->silent(vb_cm_user(c->cm), number, why, WHY);
+}
+
 void vb_cm_id_why_unanswered(const struct vb_cm_id *id, enum rdma_cm_event_type event, uint16_t kind,
 			     uint8_t said)
 {
-	char far[ADDRESS], name[32];
+	char far[ADDRESS], name[32], why[WHY];
+	bool met;
 
 	if (is_hidden(id))
 		return;
-	vb_log_reason("cm-unanswered", "%s %s: %s: no answer to the %s, which was said %u time%s",
+	met = look(id->conn, why);
+	vb_log_reason("cm-unanswered", "%s %s: %s: no answer to the %s, which was said %u time%s%s%s%s",
 		      event == RDMA_CM_EVENT_DISCONNECTED ? "rdma_disconnect from" : call_of(id),
 		      text_of(&id->dst, far), vb_cm_event_name(event), vb_cm_kind_name(kind, name), said,
-		      said == 1 ? "" : "s");
+		      said == 1 ? "" : "s", met ? "" : " and never got through", *why ? ": " : "", why);
 }
 
 void vb_cm_id_why_no_way(const struct sockaddr *dst, int err)

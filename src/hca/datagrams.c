@@ -29,17 +29,29 @@ static bool is_state(const struct vb_peer *peer, enum vb_peer_state state)
 static void find_nobody(struct vb_dest *d)
 {
 	struct vb_path *p = &d->path;
+	struct vb_reach_facts f;
 
-	if (d->number == VB_DEST_NOWHERE)
+	if (d->number == VB_DEST_NOWHERE) {
 		d->silence = (struct vb_reach_facts){.reach = vb_devices_infiniband() ? VB_REACH_LID
 										      : VB_REACH_ADDRESS};
-	else if (!p->peer)
+	} else if (!p->peer) {
 		d->silence = (struct vb_reach_facts){.reach = VB_REACH_NOBODY};
-	else if (p->nobody || !is_state(p->peer, VB_PEER_CONTACTING))
-		d->silence = vb_silence_no_contact(p->peer, p->pid);
-	else
+	} else if (p->nobody || !is_state(p->peer, VB_PEER_CONTACTING)) {
+		f = vb_silence_no_contact(p->peer, p->pid);
+		/* look_closer() knows more, and is too slow for each datagram. */
+		if (f.reach != VB_REACH_SILENT || d->silence.reach != VB_REACH_STOPPED)
+			d->silence = f;
+	} else {
 		return;
+	}
 	p->nobody = true;
+}
+
+/* Contact is not waited for any longer: what waits is dropped, for this reason. */
+static void look_closer(struct vb_dest *d)
+{
+	if (!d->path.out && d->path.peer)
+		d->silence = vb_silence_look(d->path.peer, d->path.pid);
 }
 
 /* A queue pair keeps to one lane, so that what it sends to another one stays in order. */
@@ -116,6 +128,12 @@ uint64_t vb_datagrams_look(struct vb_qp *qp, uint64_t now)
 
 	vb_lock_assert_held(&qp->lock);
 	settle_all(qp);
+	vb_list_each (n, &qp->dests->waiting) {
+		struct vb_dest *d = vb_list_entry(n, struct vb_dest, waiting);
+
+		if (d->until && now >= d->until)
+			look_closer(d);
+	}
 	t = qp->transport->timer(qp, now);
 	return t > now + AGAIN && vb_qp_timed(qp) ? now + AGAIN : t;
 }

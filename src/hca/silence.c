@@ -26,6 +26,19 @@ struct vb_reach_facts vb_silence_no_contact(struct vb_peer *peer, uint32_t pid)
 		   : (struct vb_reach_facts){.reach = VB_REACH_NOBODY};
 }
 
+struct vb_reach_facts vb_silence_look(struct vb_peer *peer, uint32_t pid)
+{
+	uint32_t stopped;
+	struct vb_reach_facts f = {.reach = VB_REACH_UNKNOWN};
+
+	if (!is_up(peer))
+		f = vb_silence_no_contact(peer, pid);
+	if (f.reach != VB_REACH_UNKNOWN && f.reach != VB_REACH_SILENT)
+		return f;
+	stopped = vb_peer_stopped(peer);
+	return stopped ? (struct vb_reach_facts){VB_REACH_STOPPED, .process = {stopped}} : f;
+}
+
 /* The peer is UP: what it shows of the QP tells. */
 static struct vb_reach_facts why_no_answer(const struct vb_qp *qp, const struct vb_peer *peer)
 {
@@ -54,8 +67,7 @@ void vb_silence_explain(struct vb_qp *qp)
 
 	vb_lock_assert_held(&qp->lock);
 	if (peer)
-		qp->silence =
-		    is_up(peer) ? why_no_answer(qp, peer) : vb_silence_no_contact(peer, qp->path.pid);
+		qp->silence = is_up(peer) ? why_no_answer(qp, peer) : vb_silence_look(peer, qp->path.pid);
 	else if (vb_port_leads_here(vb_qp_hca(qp), &qp->attr.ah_attr))
 		qp->silence = (struct vb_reach_facts){.reach = VB_REACH_NOBODY};
 	else if (vb_devices_infiniband())

@@ -320,6 +320,9 @@ uint32_t vb_peer_unable(struct vb_peer *peer);
  * engine thread of either end waits for a CPU, for a minute at most.  Silence then is no loss.  Looks into
  * /proc. */
 bool vb_peer_pending(struct vb_peer *peer, uint64_t now);
+/* The process at the other end, or that has our hello and has not answered, if it is stopped (by a signal or
+ * a debugger); 0: none is, as far as can be seen.  Looks into /proc. */
+uint32_t vb_peer_stopped(struct vb_peer *peer);
 /* A wire has left a packet for a peer whose word says polling, and peer->left was not set. */
 void vb_peer_leave(struct vb_peer *peer);
 /* Rings the peer's doorbell; for the wire, which found the peer's word at asleep. */

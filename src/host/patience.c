@@ -142,3 +142,12 @@ bool vb_peer_pending(struct vb_peer *peer, uint64_t now)
 		return true;
 	return waited < CROWD_GRACE && engines_wait(p, asked, now);
 }
+
+uint32_t vb_peer_stopped(struct vb_peer *peer)
+{
+	uint32_t asked, pid;
+
+	(void)vb_peer_trouble(peer, &asked);
+	pid = asked ? asked : peer->pid;
+	return vb_thread_stopped(pid) ? pid : 0;
+}

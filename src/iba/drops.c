@@ -10,7 +10,8 @@ static const char *const words[VB_REASONS] = {
     [VB_R_DROP_NO_QP] =
 	"messages came for queue pairs that are not there, or take none of this type or from this sender",
     [VB_R_DROP_FULL] = "datagrams to processes that take nothing, and there was no more room on the way",
-    [VB_R_DROP_NOBODY] = "requests to queue pairs at which nobody is",
+    [VB_R_DROP_NOBODY] =
+	"requests to queue pairs at which nobody is, or with whose process there was no contact in time",
     [VB_R_KEY_UNKNOWN] = "messages came with an R_Key that was never given out",
     [VB_R_KEY_STALE] = "messages came with an R_Key that is no longer valid",
     [VB_R_KEY_IS_LOCAL] = "messages came with an L_Key where an R_Key belongs",

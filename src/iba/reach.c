@@ -151,6 +151,11 @@ static void say_silent(struct vb_text *t, const struct vb_reach_process *of)
 	    holder(who, of->pid));
 }
 
+static void say_stopped(struct vb_text *t, const struct vb_reach_process *of)
+{
+	vb_text_add(t, "process %u is stopped (by a signal, or in a debugger)", of->pid);
+}
+
 static void say_left(struct vb_text *t, const struct vb_reach_process *of)
 {
 	vb_text_add(t,

@@ -51,3 +51,5 @@ REACH(VB_REACH_REFUSED, process, say_refused)
 REACH(VB_REACH_NOT_ITS_OWN, process, say_not_its_own)
 /* its process may not make a call that contact takes */
 REACH(VB_REACH_DENIED, denied, say_denied)
+/* its process is stopped, by a signal or a debugger */
+REACH(VB_REACH_STOPPED, process, say_stopped)

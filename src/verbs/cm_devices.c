@@ -322,6 +322,27 @@ static void say_gone(char why[WHY], struct vb_peer *peer, enum vb_peer_end how)
 	}
 }
 
+static bool say_silent(struct vb_cm_device *pub, uint32_t number, char *why, size_t size)
+{
+	struct vb_adapter *a = ((struct device *)pub)->hca->adapter;
+	struct vb_text t = {why, size};
+	struct vb_reach_facts f;
+	struct vb_peer *peer;
+	bool up;
+
+	*why = 0;
+	if (pub->lost)
+		return true;
+	peer = vb_peer_get(a, number);
+	if (!peer)
+		return true;
+	up = atomic_load(&peer->state) == VB_PEER_UP;
+	f = vb_silence_look(peer, 0);
+	(void)vb_reach_add(&t, &f);
+	vb_peer_put(peer);
+	return up;
+}
+
 static void peer_down(void *user, struct vb_peer *peer, enum vb_peer_end how)
 {
 	struct device *d = user;
@@ -509,6 +530,7 @@ static const struct vb_cm_below below = {
     .listen = vb_port_listen,
     .release = vb_port_free,
     .who = who_has,
+    .silent = say_silent,
     .due = due,
     .wait = wait_for,
     .now = vb_now,

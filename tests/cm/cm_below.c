@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <infiniband/ib.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -289,6 +290,14 @@ static void due(struct vb_cm_device *d)
 	(void)d;
 }
 
+static bool silent(struct vb_cm_device *d, uint32_t number, char *why, size_t size)
+{
+	if (below.silence)
+		assert_int_equal(number, below_device(1 - d->index)->number);
+	snprintf(why, size, "%s", below.silence ? below.silence : "");
+	return !below.silence;
+}
+
 static uint64_t now(void)
 {
 	return below.now;
@@ -315,6 +324,7 @@ static const struct vb_cm_below table = {
     .set = set_port,
     .listen = listen_port,
     .release = release,
+    .silent = silent,
     .due = due,
     .now = now,
     .chance = chance,

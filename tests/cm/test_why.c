@@ -158,6 +158,23 @@ static void no_answer_to_the_req(void **state)
 	two_end(&t);
 }
 
+static void no_contact_for_the_req(void **state)
+{
+	struct two t = {0};
+
+	(void)state;
+	two_listen(&t, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2", 0);
+	t.client = two_resolve(t.here, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2");
+	below.filter = two_silence;
+	below.silence = "process 7 is stopped";
+	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
+	below_wait(200 * VB_SEC);
+	below_next(t.here, RDMA_CM_EVENT_UNREACHABLE);
+	said("rdma_connect to 10.0.0.2 port 7471: UNREACHABLE: no answer to the REQ, which was said 16 "
+	     "times and never got through: process 7 is stopped");
+	two_end(&t);
+}
+
 /* The passive end's program is told of it, too, once it has accepted. */
 static void no_answer_to_the_rep(void **state)
 {
@@ -267,6 +284,7 @@ int main(void)
 	    cmocka_unit_test_setup_teardown(a_process_ends_after_its_answer, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(a_process_ends_at_a_lookup, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(no_answer_to_the_req, open_all, close_all),
+	    cmocka_unit_test_setup_teardown(no_contact_for_the_req, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(no_answer_to_the_rep, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(no_answer_to_the_dreq, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(a_request_is_called_off, open_all, close_all),

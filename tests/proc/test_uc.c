@@ -123,10 +123,11 @@ static void who_has_gone(struct ibv_context *ctx, struct ibv_pd *pd)
 	kit_end_close(&from);
 }
 
-/* It never answers the hello: what is sent is lost, after a while. */
+/* It never answers the hello: what is sent is lost, after a while, a datagram too. */
 static void stopped_before_contact(struct ibv_pd *pd)
 {
-	struct kit_end e;
+	struct kit_end e, ud;
+	struct ibv_ah *ah;
 	pid_t pid;
 
 	memset(board, 0, sizeof *board);
@@ -136,11 +137,25 @@ static void stopped_before_contact(struct ibv_pd *pd)
 		exit(1);
 	}
 	open_end(&e, pd);
+	kit_end_open_as(&ud, pd, DEPTH, SIZE, IBV_QPT_UD);
 	kit_until(&board->step, 1);
 	kit_stop(pid);
 	kit_connect(&e, &board->card[1]);
+	ah = kit_ah(pd, &board->card[1]);
 	CHECK(!kit_post(&e, IBV_WR_SEND, 1, 0, 100, NULL, 0));
+	CHECK(!kit_datagram(&ud, ah, board->card[1].qpn, 2, 0, 8));
 	expect(&e, IBV_WC_SEND, 0);
+	kit_expect(&ud, IBV_WC_SEND);
+	KIT_LOG_SAYS(
+	    "QP 0x%06x: messages are dropped: what is sent to queue pair 0x%06x is lost: process %d is "
+	    "stopped",
+	    e.card.qpn, board->card[1].qpn, pid);
+	KIT_LOG_SAYS(
+	    "QP 0x%06x: messages are dropped: what is sent to queue pair 0x%06x is lost: process %d is "
+	    "stopped",
+	    ud.card.qpn, board->card[1].qpn, pid);
+	CHECK(!ibv_destroy_ah(ah));
+	kit_end_close(&ud);
 	CHECK(e.qp->state == IBV_QPS_RTS);
 	CHECK(!kill(pid, SIGKILL));
 	kit_reap(pid);
@@ -202,6 +217,7 @@ int main(void)
 		child();
 		return 1;
 	}
+	kit_log_begin("warn");
 	ctx = kit_open();
 	pd = ibv_alloc_pd(ctx);
 	CHECK(pd);

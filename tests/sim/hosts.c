@@ -1149,6 +1149,11 @@ uint32_t vb_peer_unable(struct vb_peer *peer)
 	return 0;
 }
 
+uint32_t vb_peer_stopped(struct vb_peer *peer)
+{
+	return 0;
+}
+
 bool vb_peer_pending(struct vb_peer *peer, uint64_t now)
 {
 	const struct link *l = link_of(peer);

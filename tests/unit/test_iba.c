@@ -546,6 +546,7 @@ static void a_clause_has_the_numbers_of_its_kind(void **state)
 	    {{VB_REACH_UNMAPPED, .process = {31}}, "by process 31 of a user"},
 	    {{VB_REACH_SILENT, .process = {31}}, "process 31, which holds that number, does not answer"},
 	    {{VB_REACH_SILENT, .process = {0}}, "a process of another PID namespace holds that number and"},
+	    {{VB_REACH_STOPPED, .process = {31}}, "process 31 is stopped (by a signal"},
 	    {{VB_REACH_LEFT, .process = {31}}, "its process 31 has left:"},
 	    {{VB_REACH_TROUBLE, .trouble = {.err = EPERM, .call = VB_CALL_CONNECT}},
 	     "connect fails: Operation not permitted (a sandbox?)"},
