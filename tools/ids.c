@@ -207,6 +207,23 @@ static void add_wait(struct vb_text *t, const struct vb_shown_id *id, bool utc)
 	}
 }
 
+/* What the program has and has not given back.  Of a synchronous id that is what id->event shows; nobody
+ * waits for it but a listener for that of the request's id. */
+static void add_unacked(struct vb_text *t, const struct vb_shown_id *id)
+{
+	if (!(id->flags & VB_SHOWN_SYNC)) {
+		vb_text_add(t, "events unacknowledged: ");
+		add_names(t, id->unacked);
+		vb_text_add(t, " (rdma_destroy_id waits for them)");
+	} else if (id->unacked & 1u << RDMA_CM_EVENT_CONNECT_REQUEST) {
+		vb_text_add(
+		    t, "rdma_destroy_id waits until the id of rdma_get_request is accepted or destroyed");
+	} else {
+		add_names(t, id->unacked);
+		vb_text_add(t, " is in id->event");
+	}
+}
+
 /* All of it, as one clause after another. */
 static void add_waits(struct vb_text *t, const struct vb_shown_id *id, bool utc)
 {
@@ -221,9 +238,8 @@ static void add_waits(struct vb_text *t, const struct vb_shown_id *id, bool utc)
 		vb_text_add(t, " undelivered (rdma_get_cm_event gets %s)", id->nqueued == 1 ? "it" : "them");
 	}
 	if (id->unacked) {
-		vb_text_add(t, "%sevents unacknowledged: ", t->at == begin ? "" : "; ");
-		add_names(t, id->unacked);
-		vb_text_add(t, " (rdma_destroy_id waits for them)");
+		vb_text_add(t, "%s", t->at == begin ? "" : "; ");
+		add_unacked(t, id);
 	}
 }
 
@@ -275,6 +291,8 @@ static void print_id(const struct vb_shown_id *id, void *with)
 	if (id->qpn)
 		vb_text_add(&t, "  QP 0x%06x", id->qpn);
 	vb_text_add(&t, "  %s", state_words(id));
+	if (id->failed_by)
+		vb_text_add(&t, " by %s, status %d", vb_cm_event_name(id->failed_by), id->failed_status);
 	if (id->cm_state)
 		vb_text_add(&t, " (%s)", vb_cm_state_name(id->cm_state));
 	printf("%s", text);
@@ -378,6 +396,10 @@ static void id_json(const struct vb_shown_id *id, void *list)
 	add_string(o, "state", state_words(id));
 	if (id->cm_state)
 		add_string(o, "connection", vb_cm_state_name(id->cm_state));
+	if (id->failed_by) {
+		add_string(o, "failed_by", vb_cm_event_name(id->failed_by));
+		json_object_object_add(o, "failed_status", json_object_new_int(id->failed_status));
+	}
 	json_object_object_add(o, "passive", json_object_new_boolean(id->flags & VB_SHOWN_PASSIVE));
 	json_object_object_add(o, "destroying", json_object_new_boolean(id->flags & VB_SHOWN_ENDS));
 	if (id->device != VB_SHOWN_NOWHERE)

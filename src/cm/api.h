@@ -62,6 +62,8 @@ struct vb_cm_news {
 /* An event channel: a descriptor that polls readable while an event waits, and may be set O_NONBLOCK by the
  * program. */
 int vb_cm_channel_open(struct vb_cm_channel **out, int *fd);
+/* It is a synchronous id's own: what is said of events that are not acknowledged is another sentence. */
+void vb_cm_channel_sync(struct vb_cm_channel *c);
 /* Every id must have been destroyed or migrated: what is left is the program's mistake, said in the log. */
 void vb_cm_channel_close(struct vb_cm_channel *c);
 /* The next event: waits if the descriptor is blocking; EAGAIN if it is not; EINTR.  It counts as delivered

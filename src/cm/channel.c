@@ -92,6 +92,7 @@ static int fit(struct vb_cm_channel *c, int fd)
 	c->in = members;
 	c->birth = vb_cm_birth();
 	c->debt = 0;
+	c->sync = false;
 	vb_list_init(&c->items);
 	vb_list_init(&c->ringing);
 	vb_list_append(&all, &c->on_all);
@@ -136,6 +137,11 @@ int vb_cm_channel_open(struct vb_cm_channel **out, int *fd)
 				 strerror(err));
 	*out = c;
 	return 0;
+}
+
+void vb_cm_channel_sync(struct vb_cm_channel *c)
+{
+	c->sync = true;
 }
 
 void vb_cm_channel_close(struct vb_cm_channel *c)
@@ -463,16 +469,24 @@ static void say_unacked(const struct vb_cm_id *id)
 {
 	char text[256] = "";
 	struct vb_text t = {text, sizeof(text)};
+	bool sync;
 
 	vb_cm_ids_enter();
+	sync = id->channel->sync && id->unacked[RDMA_CM_EVENT_CONNECT_REQUEST];
 	for (unsigned e = 0; e < VB_CM_EVENTS; e++)
 		if (id->unacked[e])
 			vb_text_add(&t, "%s%s", *text ? ", " : "", vb_cm_event_name(e));
 	vb_cm_ids_leave();
-	vb_log(VB_LOG_WARN,
-	       "rdma_destroy_id or rdma_migrate_id waits for events of the id that the program got by "
-	       "rdma_get_cm_event and has not acknowledged by rdma_ack_cm_event: %s",
-	       text);
+	if (sync) /* rdma_get_request() took it, and acknowledges it when its id is accepted or destroyed */
+		vb_log(VB_LOG_WARN,
+		       "rdma_destroy_id or rdma_migrate_id of a synchronous listener waits for an id of "
+		       "rdma_get_request that is neither accepted nor destroyed yet: do that first");
+	else
+		vb_log(
+		    VB_LOG_WARN,
+		    "rdma_destroy_id or rdma_migrate_id waits for events of the id that the program got by "
+		    "rdma_get_cm_event and has not acknowledged by rdma_ack_cm_event: %s",
+		    text);
 }
 
 /* pthread_cond_wait(3) ends a cancelled thread with the mutex locked. */
@@ -572,6 +586,7 @@ int vb_cm_id_migrate(struct vb_cm_id *id, struct vb_cm_channel *to)
 	}
 	delivered = id->delivered;
 	id->migrations++; /* whoever takes an event there may end the id meanwhile, which waits for this */
+	vb_cm_show(id);
 	vb_cm_ids_leave();
 	pthread_cleanup_push(end_migration, id);
 	vb_cm_acks_await(id, delivered, 0);

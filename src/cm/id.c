@@ -95,6 +95,7 @@ int vb_cm_id_enter(struct vb_cm_id *id, enum vb_cm_id_call call)
 {
 	const char *name = vb_cm_id_call_name(call);
 	int err = vb_cm_id_hold(id, name);
+	char why[VB_CM_FAILURE];
 
 	if (err)
 		return err;
@@ -104,8 +105,8 @@ int vb_cm_id_enter(struct vb_cm_id *id, enum vb_cm_id_call call)
 		vb_cm_show(id);
 		return 0;
 	}
-	vb_refuse(err, name, "that cannot be in the state in which the id is: %s",
-		  id->ends ? "being destroyed" : vb_cm_id_state_name(id->state));
+	vb_refuse(err, name, "the id's state \"%s\" does not permit that%s",
+		  id->ends ? "being destroyed" : vb_cm_id_state_name(id->state), vb_cm_id_failure(id, why));
 	vb_cm_ids_leave();
 	return err;
 }

@@ -54,6 +54,10 @@ enum vb_cm_id_call {
 /* 0, EINVAL: not in that state, ENODEV: the device is lost. */
 int vb_cm_state_permits(enum vb_cm_id_state s, enum vb_cm_id_call call);
 const char *vb_cm_id_state_name(enum vb_cm_id_state s);
+/* Why it is VB_ID_FAILED, as the end of a sentence: a colon and an event; else nothing. */
+struct vb_cm_id;
+enum { VB_CM_FAILURE = 64 };
+const char *vb_cm_id_failure(const struct vb_cm_id *id, char buf[VB_CM_FAILURE]);
 const char *vb_cm_id_call_name(enum vb_cm_id_call call); /* the program's */
 const char *vb_cm_event_name(unsigned event);		 /* without RDMA_CM_EVENT_; of VB_CM_EVENTS */
 
@@ -179,6 +183,7 @@ struct vb_cm_channel {
 	uint32_t birth; /* which process it is of; set once */
 	uint32_t lives; /* how often it was closed: the same memory is another channel then */
 	struct vb_list on_all;
+	bool sync; /* a synchronous id's own */
 	int fd; /* an eventfd that counts; -1: closed; -2: by the program, and the number is another channel's
 		 */
 	struct vb_own own;
@@ -218,6 +223,9 @@ struct vb_cm_id {
 	uint32_t qpn, qkey;
 	bool srq;
 	bool passive; /* a request brought it about */
+	/* VB_ID_FAILED: the event that tells so, and its status; 0: none does, the program rejected it */
+	enum rdma_cm_event_type failed_by;
+	int failed_status;
 	bool wrapped; /* passive: the request had a header of addresses */
 	/* a listener */
 	struct vb_cm_conn *listens[VB_MAX_DEVICES];

@@ -405,8 +405,7 @@ int vb_cm_id_qp_attr(struct vb_cm_id *id, struct ibv_qp_attr *attr, int *mask)
 	else if (id->device)
 		err = vb_cm_attr(id->type, &deal, connected, id->qkey, attr, mask);
 	if (err)
-		vb_refuse(err, call,
-			  "nothing is known for a queue pair's state %d in the state in which the id is: %s",
+		vb_refuse(err, call, "nothing is known for a queue pair's state %d in the id's state \"%s\"",
 			  attr->qp_state, vb_cm_id_state_name(id->state));
 	vb_cm_ids_leave();
 	return err;

@@ -261,6 +261,13 @@ static const char *why_gone(const struct vb_cm_event *e)
 	return e->gone ? ((const struct gone *)e->gone)->why : NULL;
 }
 
+static void fail(struct vb_cm_id *id, enum rdma_cm_event_type event, int status)
+{
+	id->state = VB_ID_FAILED;
+	id->failed_by = event;
+	id->failed_status = status;
+}
+
 static void sidr_answered(struct vb_cm_id *id, const struct vb_cm_event *e)
 {
 	const struct vb_cm_msg *m = e->msg;
@@ -269,7 +276,10 @@ static void sidr_answered(struct vb_cm_id *id, const struct vb_cm_event *e)
 
 	if (id->state != VB_ID_CONNECTING)
 		return;
-	id->state = good ? VB_ID_CONNECTED : VB_ID_FAILED;
+	if (good)
+		id->state = VB_ID_CONNECTED;
+	else
+		fail(id, RDMA_CM_EVENT_UNREACHABLE, m->sidr_rep.status);
 	vb_cm_id_why_sidr(id, m->sidr_rep.status, why_gone(e));
 	it = vb_cm_item_new(id, good ? RDMA_CM_EVENT_ESTABLISHED : RDMA_CM_EVENT_UNREACHABLE,
 			    m->sidr_rep.status);
@@ -318,7 +328,7 @@ static void rejected(struct vb_cm_id *id, const struct vb_cm_event *e)
 		disconnected(id, 0);
 		return;
 	}
-	id->state = VB_ID_FAILED;
+	fail(id, RDMA_CM_EVENT_REJECTED, reason);
 	it = vb_cm_item_new(id, RDMA_CM_EVENT_REJECTED, reason);
 	if (!it)
 		return;
@@ -330,7 +340,7 @@ static void unreached(struct vb_cm_id *id, const struct vb_cm_event *e)
 {
 	if (!is_being_made(id))
 		return;
-	id->state = VB_ID_FAILED;
+	fail(id, RDMA_CM_EVENT_UNREACHABLE, -ETIMEDOUT);
 	vb_cm_id_why_unanswered(id, RDMA_CM_EVENT_UNREACHABLE, e->about, e->said);
 	vb_cm_id_say(id, RDMA_CM_EVENT_UNREACHABLE, -ETIMEDOUT);
 }

@@ -1,5 +1,6 @@
 /* Which call is permitted in which state of an id: one table; and the names of states, calls and events. */
 #include <errno.h>
+#include <stdio.h>
 
 #include "cm/id.h"
 
@@ -49,6 +50,19 @@ static const char *const names[VB_ID_STATES] = {
 const char *vb_cm_id_state_name(enum vb_cm_id_state s)
 {
 	return (unsigned)s < VB_ID_STATES ? names[s] : "?";
+}
+
+const char *vb_cm_id_failure(const struct vb_cm_id *id, char buf[VB_CM_FAILURE])
+{
+	bool is_called_off =
+	    id->passive && id->failed_by == RDMA_CM_EVENT_REJECTED && id->failed_status == VB_CM_REJ_TIMEOUT;
+
+	*buf = 0;
+	if (id->state == VB_ID_FAILED && id->failed_by)
+		snprintf(buf, VB_CM_FAILURE,
+			 is_called_off ? ": the far end has given up (%s, status %d)" : ": %s, status %d",
+			 vb_cm_event_name(id->failed_by), id->failed_status);
+	return buf;
 }
 
 static const char *const calls[VB_CALLS] = {

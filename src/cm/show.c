@@ -87,8 +87,13 @@ static void describe(struct vb_shown_id *out, const struct vb_cm_id *id)
 	    .state = (uint8_t)id->state,
 	    .type = (uint8_t)id->type,
 	    .device = id->device ? (uint8_t)id->device->index : VB_SHOWN_NOWHERE,
-	    .flags = VB_SHOWN_LIVE | (id->ends ? VB_SHOWN_ENDS : 0) | (id->passive ? VB_SHOWN_PASSIVE : 0),
+	    .flags = VB_SHOWN_LIVE | (id->ends ? VB_SHOWN_ENDS : 0) | (id->passive ? VB_SHOWN_PASSIVE : 0) |
+		     (id->channel->sync ? VB_SHOWN_SYNC : 0),
 	};
+	if (id->state == VB_ID_FAILED) {
+		out->failed_by = (uint8_t)id->failed_by;
+		out->failed_status = (int16_t)id->failed_status;
+	}
 	address(out->src, &out->src_port, &id->src);
 	address(out->dst, &out->dst_port, &id->dst);
 	connection(out, id->conn);

@@ -14,6 +14,7 @@ enum vb_shown_flags {
 	VB_SHOWN_LIVE = 1,    /* the entry is an id's */
 	VB_SHOWN_ENDS = 2,    /* rdma_destroy_id() is at work */
 	VB_SHOWN_PASSIVE = 4, /* a request brought it about */
+	VB_SHOWN_SYNC = 8,    /* its channel is its own: it is synchronous */
 };
 
 struct vb_shown_id {
@@ -36,7 +37,8 @@ struct vb_shown_id {
 	uint8_t device;		    /* index among the process's; VB_SHOWN_NOWHERE: bound to none */
 	uint8_t said, most;	    /* how often `awaited` was said, and will be */
 	uint8_t flags;		    /* enum vb_shown_flags */
-	uint8_t spare[3];
+	uint8_t failed_by;	    /* of one that has failed: the event that tells so; 0: none does */
+	int16_t failed_status;	    /* and its status */
 };
 
 enum { VB_SHOWN_NOWHERE = 0xff, VB_SHOWN_ID_WORDS = sizeof(struct vb_shown_id) / sizeof(uint64_t) };

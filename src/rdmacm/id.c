@@ -11,6 +11,16 @@
 
 enum { MAX_BACKLOG = 1024 }; /* the kernel's default of net.rdma_ucm.max_backlog */
 
+/* The channel of a synchronous id. */
+static int open_own(struct vb_rdma_channel **own)
+{
+	int err = vb_rdma_channel_open(own);
+
+	if (!err)
+		vb_cm_channel_sync((*own)->cm);
+	return err;
+}
+
 int vb_rdma_id_make(struct vb_rdma_id **out, struct rdma_event_channel *channel, void *context,
 		    enum rdma_port_space ps, enum ibv_qp_type type, struct vb_cm_id *cm)
 {
@@ -21,7 +31,7 @@ int vb_rdma_id_make(struct vb_rdma_id **out, struct rdma_event_channel *channel,
 	if (!p)
 		return ENOMEM;
 	if (!channel) {
-		err = vb_rdma_channel_open(&own);
+		err = open_own(&own);
 		if (err)
 			goto free_it;
 		channel = &own->channel;
@@ -102,7 +112,7 @@ VB_EXPORT VB_RDMA_CALL(rdma_migrate_id, (id, channel), struct rdma_cm_id *id,
 	if (sync && !channel)
 		return vb_cm_refuse(EINVAL, "rdma_migrate_id", "the id has a channel of its own already");
 	if (!channel) {
-		err = vb_rdma_channel_open(&own);
+		err = open_own(&own);
 		if (err)
 			return err;
 		channel = &own->channel;

@@ -12,7 +12,7 @@ SYSTEM = ["/usr/lib/x86_64-linux-gnu/libibverbs.so.1", "/usr/lib/aarch64-linux-g
           "/usr/lib64/libibverbs.so.1"]
 # Nodes that Debian 12's library does not have, and what is in them.
 NEWER = {"IBVERBS_1.15": 3, "IBVERBS_1.16": 2, "IBVERBS_1.17": 3, "IBVERBS_1.18": 11,
-         "VERBENA_CM_1": 32}  # our librdmacm's
+         "VERBENA_CM_1": 33}  # our librdmacm's
 # Calls that Debian's library never had, under the version that they once had elsewhere.
 OURS = {"ibv_alloc_shpd": "IBVERBS_1.1", "ibv_share_pd": "IBVERBS_1.1", "ibv_reg_mr_relaxed": "IBVERBS_1.1",
         "ibv_dereg_mr_relaxed": "IBVERBS_1.1", "ibv_flush_relaxed_mr": "IBVERBS_1.1"}

@@ -49,13 +49,16 @@ static void before_a_connection(void **state)
 
 	(void)state;
 	assert_int_equal(s.id, 0x77);
+	assert_int_equal(s.flags, VB_SHOWN_LIVE);
 	assert_int_equal(s.state, VB_ID_IDLE);
+	vb_cm_channel_sync(c); /* as librdmacm does before the id is made */
 	assert_int_equal(s.family, AF_UNSPEC);
 	assert_int_equal(s.device, VB_SHOWN_NOWHERE);
 	assert_int_equal(s.space, RDMA_PS_TCP);
 	assert_int_equal(s.type, IBV_QPT_RC);
 	assert_int_equal(vb_cm_id_bind(id, below_addr("10.0.0.2", 7000)), 0);
 	s = shown(id);
+	assert_int_equal(s.flags, VB_SHOWN_LIVE | VB_SHOWN_SYNC);
 	assert_int_equal(s.state, VB_ID_BOUND);
 	assert_int_equal(s.family, AF_INET);
 	assert_int_equal(s.src_port, 7000);
@@ -199,6 +202,8 @@ static void what_is_refused_is_counted(void **state)
 	assert_int_equal(vb_cm_id_connect(id, &two_asking), 0);
 	assert_int_equal(below_next(c, RDMA_CM_EVENT_REJECTED).status, VB_CM_REJ_INVALID_SERVICE_ID);
 	assert_int_equal(shown(id).state, VB_ID_FAILED);
+	assert_int_equal(shown(id).failed_by, RDMA_CM_EVENT_REJECTED);
+	assert_int_equal(shown(id).failed_status, VB_CM_REJ_INVALID_SERVICE_ID);
 	assert_int_equal(below_shown[1].counts[VB_SHOWN_REFUSED], 1);
 	assert_int_equal(below_shown[0].counts[VB_SHOWN_REFUSED], 0);
 	vb_cm_id_end(id);

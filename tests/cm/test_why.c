@@ -225,10 +225,15 @@ static void a_request_is_called_off(void **state)
 	t.client = two_resolve(t.here, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2");
 	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
 	below_settle();
+	two_request(&t);
 	vb_cm_id_end(t.client);
 	t.client = NULL;
 	below_settle();
 	said(NULL);
+	assert_int_equal(vb_cm_id_accept(t.server, &two_granting, TWO_USER), EINVAL);
+	said("rdma_accept: the id's state \"failed\" does not permit that: the far end has given up "
+	     "(REJECTED, "
+	     "status 4) (EINVAL)");
 	two_end(&t);
 }
 
@@ -253,7 +258,7 @@ static void the_wrong_state(void **state)
 
 	(void)state;
 	assert_int_equal(vb_cm_id_connect(id, &two_asking), EINVAL);
-	said("rdma_connect: that cannot be in the state in which the id is: idle (EINVAL)");
+	said("rdma_connect: the id's state \"idle\" does not permit that (EINVAL)");
 	vb_cm_id_end(id);
 	vb_cm_channel_close(c);
 }
@@ -267,9 +272,8 @@ static void attributes_that_nobody_knows(void **state)
 
 	(void)state;
 	assert_int_equal(vb_cm_id_qp_attr(id, &a, &mask), EINVAL);
-	said("rdma_init_qp_attr: nothing is known for a queue pair's state 2 in the state in which the id "
-	     "is: route "
-	     "resolved (EINVAL)");
+	said("rdma_init_qp_attr: nothing is known for a queue pair's state 2 in the id's state \"route "
+	     "resolved\" (EINVAL)");
 	vb_cm_id_end(id);
 	vb_cm_channel_close(c);
 }

@@ -115,7 +115,7 @@ static void step_left_out(void)
 
 	bound(id);
 	CHECK(vb_cm_id_connect(id, &p) == EINVAL);
-	TOLD("rdma_connect: that cannot be in the state in which the id is: bound (EINVAL)");
+	TOLD("rdma_connect: the id's state \"bound\" does not permit that (EINVAL)");
 }
 
 /* The destination is another machine's. */

@@ -141,11 +141,12 @@ def is_refused(server, client, port):
     client.do("connect")
     check("nobody listens", client.do("get") == "REJECTED 8", client.text())
     says(client, f"rdma_connect to 127.0.0.1 port {port}: REJECTED, status 8: invalid service ID: nobody listens there",
-         "failed: waits for rdma_destroy_id; events unacknowledged: REJECTED", "1  refused: ")
+         "failed by REJECTED, status 8: waits for rdma_destroy_id; events unacknowledged: REJECTED", "1  refused: ")
     last = client.json()
     check("what was counted, in JSON", last["mads"]["refused"] == 1 and last["mads"]["malformed"] == 0 and
           last["further_ids"] == 0, last)
-    check("and its id", client.id(own)["state"] == "failed", last)
+    check("and its id", client.id(own)["state"] == "failed" and client.id(own)["failed_by"] == "REJECTED" and
+          client.id(own)["failed_status"] == 8, last)
 
 
 def main():
