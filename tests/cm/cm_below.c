@@ -292,9 +292,9 @@ static void due(struct vb_cm_device *d)
 
 static bool silent(struct vb_cm_device *d, uint32_t number, char *why, size_t size)
 {
-	if (below.silence)
-		assert_int_equal(number, below_device(1 - d->index)->number);
-	snprintf(why, size, "%s", below.silence ? below.silence : "");
+	bool other = number == below_device(1 - d->index)->number;
+
+	snprintf(why, size, "%s", below.silence && other ? below.silence : "");
 	return !below.silence;
 }
 
