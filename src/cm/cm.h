@@ -148,6 +148,12 @@ struct vb_cm_conn {
 	struct vb_cm_inner *inner;
 };
 
+/* The adapter of the far end: who has not named itself yet is who the request went to; 0: not known. */
+static inline uint32_t vb_cm_far_number(const struct vb_cm_conn *c)
+{
+	return c->remote_comm_id ? VB_CM_NUMBER(c->remote_comm_id) : c->asked;
+}
+
 /* 0 or ENOMEM.  number: the adapter's, as comm IDs carry it. */
 int vb_cm_open(struct vb_cm **out, const struct vb_cm_ops *ops, void *user, struct vb_lock *lock,
 	       uint32_t number, uint64_t ca_guid);

@@ -286,9 +286,6 @@ void vb_cm_channels_forked(void);
  */
 void vb_cm_acks_await(struct vb_cm_id *id, uint32_t delivered, uint32_t migrations);
 
-/* The adapter of the far end: who has not named itself yet is who the request went to; 0: not known. */
-uint32_t vb_cm_far_number(const struct vb_cm_conn *c);
-
 /* id_why.c: why there is no connection, in a sentence. */
 /* `gone`: nobody has said so, but the far end's process is gone, as that clause says; else NULL. */
 void vb_cm_id_why_rejected(const struct vb_cm_id *id, uint16_t reason, const char *gone);

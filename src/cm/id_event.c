@@ -401,11 +401,6 @@ void vb_cm_ids_changed(struct vb_cm_conn *c)
 
 /* ---- a process that is gone ---- */
 
-uint32_t vb_cm_far_number(const struct vb_cm_conn *c)
-{
-	return c->remote_comm_id ? VB_CM_NUMBER(c->remote_comm_id) : c->asked;
-}
-
 static bool is_gone(const struct vb_cm_conn *c, void *gone)
 {
 	return vb_cm_far_number(c) == ((const struct gone *)gone)->number;
