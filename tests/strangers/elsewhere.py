@@ -14,7 +14,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 # What runs there: a program and its rows.
 RUNS = [["devinfo.py"],
         ["pingpong.py", "--mode", "run", "ibv_rc_pingpong -g 0 -c", "ibv_srq_pingpong -g 0 -q 1", "ibv_rc_pingpong -g 0 -N -c",
-         "ibv_rc_pingpong -g 0 -t -e", "ibv_uc_pingpong -g 0 -e", "ibv_ud_pingpong -g 0 -e", "ibv_xsrq_pingpong -g 0 -n 1000",
+         "ibv_rc_pingpong -g 0 -t", "ibv_uc_pingpong -g 0 -e", "ibv_ud_pingpong -g 0 -e", "ibv_xsrq_pingpong -g 0 -n 1000",
          "VERBENA_LINK=infiniband ibv_uc_pingpong -e", "VERBENA_LINK=infiniband ibv_ud_pingpong -e -c",
          "VERBENA_LINK=infiniband ibv_xsrq_pingpong"],
         ["perftest.py", "ib_write_bw -c RC -s 1", "ib_send_lat -c UD -e", "ib_send_bw -c UC -e", "ib_send_bw -c UD -q 16",
