@@ -39,8 +39,8 @@ struct vb_own_set {
  * which leaves the members open. */
 int vb_own_set_open(struct vb_own_set *s);
 void vb_own_set_close(struct vb_own_set *s);
-/* All three leave errno as it was.  add(): 0 or errno.  `o` is of vb_own_of(): where a sandbox forbids to
- * ask, it has to do. */
+/* These leave errno as it was.  add(): 0 or errno.  `o` is of vb_own_of(): where a sandbox forbids to ask, it
+ * has to do. */
 bool vb_own_set_is_ours(const struct vb_own_set *s);
 int vb_own_set_add(const struct vb_own_set *s, int fd);
 bool vb_own_set_has(const struct vb_own_set *s, const struct vb_own *o, int fd);

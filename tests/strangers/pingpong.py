@@ -5,7 +5,7 @@ import sys
 
 import stranger
 
-# Not -t -e together: an event may come for a completion that was polled since the queue was armed, from any adapter,
+# Not -t -e together (rdma-core's libibverbs/examples/rc_pingpong.c): an event may come for a completion that was polled since the queue was armed, from any adapter,
 # and with both options the program takes an empty queue then for an error ("poll CQ failed 2", which is ENOENT).
 RC = ["", "-e", "-c", "-e -c", "-s 1", "-s 1000000 -n 200", "-m 256", "-r 2", "-j", "-j -c",
       "-N", "-N -c", "-N -e -c", "-N -s 1000000 -n 200", "-o", "-o -c", "-o -e", "-O", "-O -c", "-o -P", "-o -P -c", "-O -P -c",
