@@ -1,6 +1,11 @@
 #include "base/lock.h"
 
+#include <sys/syscall.h>
+
+#include "base/clock.h"
+
 enum { SPINS = 64 };
+#define YIELDS VB_MSEC /* of waiting; from then on it sleeps */
 
 #ifdef VB_DEBUG
 uint32_t vb_lock_me(void)
@@ -14,8 +19,29 @@ uint32_t vb_lock_me(void)
 }
 #endif
 
+void vb_cpu_nap(void)
+{
+	static const struct timespec t = {.tv_nsec = 50000};
+
+	syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &t, NULL);
+}
+
+void vb_cpu_offer(uint64_t *began)
+{
+	uint64_t now = vb_now();
+
+	if (!*began)
+		*began = now;
+	if (now - *began < YIELDS)
+		sched_yield();
+	else
+		vb_cpu_nap();
+}
+
 void vb_lock_wait(struct vb_lock *l)
 {
+	uint64_t began = 0;
+
 	vb_assert(!vb_lock_is_mine(l)); /* it is not recursive */
 	for (;;) {
 		for (int i = 0; i < SPINS; i++) {
@@ -23,6 +49,6 @@ void vb_lock_wait(struct vb_lock *l)
 				return;
 			vb_cpu_relax();
 		}
-		sched_yield();
+		vb_cpu_offer(&began);
 	}
 }

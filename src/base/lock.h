@@ -1,8 +1,8 @@
 /* A lock that is held for tens of nanoseconds, or for one chunk of a copy.
  *
  * Taking it is one exchange, giving it back one store.  A waiter spins for about a microsecond and then
- * yields, so that on a machine with fewer cores than threads the holder gets to run.  It is not recursive and
- * must not be held over a call that can block.
+ * gives the CPU away (vb_cpu_offer()), so that the holder gets to run, which may have no other.  It is not
+ * recursive and must not be held over a call that can block.
  *
  * Debug builds (base/debug.h) know who holds it: a function that wants a lock held asserts that, and taking
  * one that this thread holds already does not hang. */
@@ -21,6 +21,14 @@
 #define vb_likely(x)			__builtin_expect(!!(x), 1)
 #define vb_unlikely(x)			__builtin_expect(!!(x), 0)
 #define vb_containerof(p, type, member) ((type *)((char *)(p)-offsetof(type, member)))
+
+/* Sleeps for 50 us; no cancellation point. */
+void vb_cpu_nap(void);
+/* For a thread that looks again and again whether another one is done: gives that one the CPU, by
+ * sched_yield(), and once a millisecond of that has not helped by a nap.  For sched_yield() is for equals: a
+ * thread with a real-time policy that waits for one without would keep the CPU for ever.  *began: 0 before
+ * the first call.  No cancellation point. */
+void vb_cpu_offer(uint64_t *began);
 
 struct vb_lock {
 	_Atomic uint32_t held; /* whoever holds the lock stores vb_lock_me(), 0: nobody does */

@@ -11,7 +11,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -146,6 +145,8 @@ void vb_cm_channel_sync(struct vb_cm_channel *c)
 
 void vb_cm_channel_close(struct vb_cm_channel *c)
 {
+	uint64_t began = 0;
+
 	if (c->birth != vb_cm_birth()) { /* the parent's: the child has a descriptor of it, and no more */
 		if (vb_own_set_has(&c->in, &c->own, c->fd))
 			close(c->fd); /* a member it stays, since the set is the parent's, too */
@@ -161,7 +162,7 @@ void vb_cm_channel_close(struct vb_cm_channel *c)
 	c->tokens = 0;
 	while (c->writers) {
 		vb_cm_ids_leave();
-		sched_yield();
+		vb_cpu_offer(&began);
 		vb_cm_ids_enter();
 	}
 	unfit(c);

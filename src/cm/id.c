@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -74,10 +73,12 @@ void vb_cm_ids_leave(void)
 /* Another thread's call that has given the lock back is done with in a moment. */
 static void await_work(const struct vb_cm_id *id)
 {
+	uint64_t began = 0;
+
 	vb_lock_assert_held(&vb_cm_ids_lock);
 	while (id->working) {
 		vb_cm_ids_leave();
-		sched_yield();
+		vb_cpu_offer(&began);
 		vb_cm_ids_enter();
 	}
 }

@@ -381,6 +381,7 @@ int vb_engine_start(struct vb_adapter *a)
 	struct sched_param param = {0};
 	sigset_t all, old;
 	pthread_attr_t attr;
+	uint64_t began = 0;
 	int err = pthread_attr_init(&attr);
 
 	if (err)
@@ -404,7 +405,7 @@ int vb_engine_start(struct vb_adapter *a)
 		return err;
 	a->engine_started = true;				  /* vb_engine_stop() */
 	while (!__atomic_load_n(&a->head->tid, __ATOMIC_ACQUIRE)) /* before any peer may ask for it */
-		sched_yield();
+		vb_cpu_offer(&began);
 	pthread_setname_np(a->engine, VB_ENGINE_NAME);
 	return 0;
 }
@@ -433,13 +434,6 @@ void vb_engine_pay(struct vb_adapter *a)
 	} while (atomic_load_explicit(&a->rounds, memory_order_acquire) - begun < 2 && vb_now() < until);
 }
 
-static void nap(void)
-{
-	static const struct timespec t = {.tv_nsec = 50000};
-
-	syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &t, NULL); /* no cancellation point */
-}
-
 /* The engine said when it would run again.  Where it has not long after that, it does not get the CPU:
  * sched_yield() is for equals, and a poller with a real-time policy has none. */
 bool vb_adapter_yield(struct vb_adapter *a)
@@ -447,7 +441,7 @@ bool vb_adapter_yield(struct vb_adapter *a)
 	uint64_t wakes = atomic_load_explicit(&a->wakes, memory_order_relaxed);
 
 	if (wakes != VB_NEVER && vb_now() > wakes + STARVED) {
-		nap();
+		vb_cpu_nap();
 		return false;
 	}
 	sched_yield();

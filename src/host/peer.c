@@ -354,6 +354,7 @@ void vb_peer_fall(struct peer *p, enum vb_peer_end how, const char *why)
 {
 	struct vb_peer *peer = &p->pub;
 	struct vb_adapter *a = peer->adapter;
+	uint64_t began = 0;
 
 	vb_mutex_assert_held(&a->control);
 	vb_log(how == VB_END_GOODBYE ? VB_LOG_DEBUG : VB_LOG_INFO,
@@ -364,7 +365,7 @@ void vb_peer_fall(struct peer *p, enum vb_peer_end how, const char *why)
 	set_state(p, VB_PEER_DOWN);
 	vb_lock_give(&a->peers_lock);
 	while (atomic_load_explicit(&p->ringing, memory_order_seq_cst)) /* pairs with vb_peer_ring() */
-		sched_yield();
+		vb_cpu_offer(&began);
 	peer->sock = -1;
 	VB_FAULT_POINT("link down, its QPs do not know yet");
 	a->ops->peer_down(peer, how); /* still reads the peer's tables */

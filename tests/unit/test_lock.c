@@ -1,12 +1,17 @@
 /* Locks: debug builds know who holds one. */
+#include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -95,11 +100,62 @@ static void a_try_leaves_the_holder_alone(void **state)
 	vb_lock_give(&lock);
 }
 
+static bool waits;
+
+static bool under(int policy)
+{
+	const struct sched_param param = {.sched_priority = policy == SCHED_FIFO ? 1 : 0};
+
+	return !sched_setscheduler(0, policy, &param);
+}
+
+/* Once it runs under a real-time policy the thread that holds the lock gets the CPU only if this one sleeps.
+ * What it uses of the CPU is asked for, and not how long it waits: the machine may have others to serve. */
+static void *takes_hard(void *arg)
+{
+	struct timespec used;
+
+	assert_true(under(SCHED_FIFO));
+	__atomic_store_n(&waits, true, __ATOMIC_RELEASE);
+	vb_lock_take(&lock);
+	vb_lock_give(&lock);
+	assert_true(under(SCHED_OTHER));
+	assert_int_equal(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used), 0);
+	*(double *)arg = (double)used.tv_sec + (double)used.tv_nsec / 1e9;
+	return NULL;
+}
+
+static void a_holder_without_a_cpu_gets_one(void **state)
+{
+	cpu_set_t was, one;
+	pthread_t t;
+	double used = -1;
+
+	(void)state;
+	if (!under(SCHED_FIFO) || !under(SCHED_OTHER)) {
+		printf("SKIP: this user may not raise priorities: %s\n", strerror(errno));
+		skip();
+	}
+	assert_int_equal(sched_getaffinity(0, sizeof was, &was), 0);
+	CPU_ZERO(&one);
+	CPU_SET(sched_getcpu(), &one);
+	assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+	vb_lock_take(&lock);
+	assert_int_equal(pthread_create(&t, NULL, takes_hard, &used), 0);
+	while (!__atomic_load_n(&waits, __ATOMIC_ACQUIRE))
+		sched_yield();
+	vb_lock_give(&lock);
+	assert_int_equal(pthread_join(t, NULL), 0);
+	assert_int_equal(sched_setaffinity(0, sizeof was, &was), 0);
+	assert_true(used >= 0 && used < 0.1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(who_holds_it_is_known),
 	    cmocka_unit_test(a_try_leaves_the_holder_alone),
+	    cmocka_unit_test(a_holder_without_a_cpu_gets_one),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
