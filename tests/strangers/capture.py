@@ -486,14 +486,22 @@ def rdma_cm(a, folder, server, client):
     return first, p
 
 
-def connections(a, folder):
-    """rping: what both say before their first packet and behind the last one is what these packets are."""
-    (one, two), p = rdma_cm(a, folder, ["rping", "-s", "-a", "127.0.0.1", "-p", "{port}", "-C", "3"],
-                            ["rping", "-c", "-a", "127.0.0.1", "-p", "{port}", "-C", "3"])
+CONNECTIONS = [(["rping", "-s", "-a", "127.0.0.1", "-p", "{port}", "-C", "3"],
+                ["rping", "-c", "-a", "127.0.0.1", "-p", "{port}", "-C", "3"]),
+               (["ucmatose", "-b", "127.0.0.1", "-p", "{port}"],
+                ["ucmatose", "-s", "127.0.0.1", "-b", "127.0.0.1", "-p", "{port}"])]
+
+
+def connections(a, folder, server, client):
+    """What both say before their first packet and behind the last one is what these packets are.  rping's client does
+    not wait for the answer to its farewell; what ends before that is there has none in its file."""
+    (one, two), p = rdma_cm(a, folder, server, client)
     port = int(p.client.argv[p.client.argv.index("-p") + 1])
+    waits = server[0] != "rping"
     for found in (one, two):
         said = wire.mads(found)
-        req, rep, rtu, dreq, drep = (only(said, n) for n in ("REQ", "REP", "RTU", "DREQ", "DREP"))
+        req, rep, rtu, dreq = (only(said, n) for n in ("REQ", "REP", "RTU", "DREQ"))
+        drep = only(said, "DREP") if waits or any(m.name == "DREP" for m in said) else None
         want("service ID", req.service, RDMA_TCP | port)
         want("addresses", (req.ip_version, req.src, req.dst), (4, "127.0.0.1", "127.0.0.1"))
         want("GIDs of the path", [str(ipaddress.ip_address((g & 0xFFFFFFFF).to_bytes(4, "big"))) for g in (req.sgid, req.dgid)],
@@ -501,8 +509,11 @@ def connections(a, folder):
         want("type", req.type, 0)
         want("comm IDs", (rep.remote, rtu.local, rtu.remote), (req.local, req.local, rep.local))
         ids = {req.local, rep.local}
-        want("comm IDs at the end", ({dreq.local, dreq.remote}, {drep.local, drep.remote}, drep.remote), (ids, ids, dreq.local))
-        want("transactions", (rep.transaction, drep.transaction), (req.transaction, dreq.transaction))
+        want("comm IDs at the end", {dreq.local, dreq.remote}, ids)
+        want("transactions", rep.transaction, req.transaction)
+        if drep:
+            want("comm IDs of the answer", ({drep.local, drep.remote}, drep.remote), (ids, dreq.local))
+            want("its transaction", drep.transaction, dreq.transaction)
         want("the queue pair that is left", dreq.qpn, rep.qpn if dreq.local == req.local else req.qpn)
         mtu = 128 << req.mtu
         streams = wire.streams(found, mtu)
@@ -561,8 +572,9 @@ def main():
              ("a group", lambda d: datagrams(a, d, "group")),
              ("a ring of files", lambda d: ring(a, d)),
              ("a file that is taken", lambda d: taken(a, d))]
-    if os.path.exists(os.path.join(a.build, "lib/librdmacm.so.1")) and all(map(shutil.which, ("rping", "udaddy"))):
-        cases += [("connections", lambda d: connections(a, d)), ("nobody listens", lambda d: nobody_listens(a, d)),
+    if os.path.exists(os.path.join(a.build, "lib/librdmacm.so.1")) and all(map(shutil.which, ("rping", "ucmatose", "udaddy"))):
+        cases += [("connections: " + server[0], lambda d, ends=(server, client): connections(a, d, *ends)) for server, client in CONNECTIONS]
+        cases += [("nobody listens", lambda d: nobody_listens(a, d)),
                   ("services", lambda d: services(a, d))]
     # tshark takes a second to start: each transport and operation once, and all rows in a soak
     rows = ROWS if os.environ.get("VERBENA_SOAK") or a.rows else [ROWS[i] for i in (1, 2, 3, 4, 9, 11)]
