@@ -39,7 +39,9 @@ static const char *unfinished(const struct vb_cm_id *id)
 }
 
 /* What helps, where a number alone leads nowhere. */
-static const char nobody[] = "; on this host only processes of the same user and network namespace are found";
+static const char nobody[] =
+    "; found is who listens at that very address or at all of them, and on this host only "
+    "processes of the same user and network namespace";
 
 void vb_cm_id_why_rejected(const struct vb_cm_id *id, uint16_t reason, const char *gone)
 {

@@ -21,6 +21,7 @@
 
 #define RETRY_AFTER  (10 * VB_MSEC)  /* between two attempts at a number */
 #define BUSY_AFTER   VB_MSEC	     /* the peer's backlog is full */
+#define PASSES	     VB_SEC	     /* what passes by itself has passed: ETOOMANYREFS */
 #define ACCEPT_AFTER (100 * VB_MSEC) /* we have no descriptors */
 #define SEEK_AFTER   VB_SEC	     /* that nobody has a number is looked into once in this time */
 #define SPEAK_WITHIN (5 * VB_SEC)    /* who connects says hello at once, unless it is stopped just then */
@@ -53,6 +54,15 @@ static int say_hello(struct vb_adapter *a, struct conn *c, uint32_t index, uint3
 	h.index = index;
 	h.asked = asked;
 	return vb_hello_send(c->sock, &h, fds);
+}
+
+/* The kernel counts the descriptors of a user that are on their way through sockets, and lets nobody send
+ * more who may not have as many open (unix(7)).  They arrive in a moment, unless somebody does not read. */
+static bool passes(const struct peer *p, uint64_t now)
+{
+	uint64_t began = atomic_load_explicit(&p->began, memory_order_relaxed);
+
+	return !began || now < began + PASSES;
 }
 
 /* For the peer, which says it where its user looks. */
@@ -270,8 +280,13 @@ static bool greeted(struct vb_adapter *a, struct conn *c, const struct heard *in
 	}
 	VB_FAULT_POINT("greeted, no answer yet");
 	err = join(a, p, c, in, &t);
-	if (err || say_hello(a, c, p->pub.index, h->asked)) {
-		refuse(a, c, err && err != EPROTO ? REFUSE_UNABLE : REFUSE_OTHER);
+	if (!err)
+		err = say_hello(a, c, p->pub.index, h->asked);
+	if (err) {
+		refuse(a, c,
+		       err == EPROTO || err == EIO ? REFUSE_OTHER
+		       : err == ETOOMANYREFS	   ? REFUSE_BUSY
+						   : REFUSE_UNABLE);
 		vb_peer_failed(p, true);
 		return false;
 	}
@@ -320,6 +335,7 @@ static struct vb_reach_facts meant(const struct hello *h, uint32_t pid)
 {
 	switch (h->why) {
 	case REFUSE_UNABLE:
+	case REFUSE_BUSY: /* for long */
 		return (struct vb_reach_facts){VB_REACH_UNABLE, .process = {pid}};
 	case REFUSE_LINK:
 		return other_link(h, pid);
@@ -333,9 +349,9 @@ static struct vb_reach_facts meant(const struct hello *h, uint32_t pid)
 	}
 }
 
-/* The peer's own hello is on its way, so contact is being made still, however long that takes; should the
- * peer not get to it, another attempt will tell. */
-static void tied(struct vb_adapter *a, struct conn *c)
+/* Contact is being made still: the peer's own hello is on its way, however long that takes, or the peer can
+ * answer in a moment.  Should it not get to it, another attempt will tell. */
+static void ask_again(struct vb_adapter *a, struct conn *c)
 {
 	struct peer *p = c->peer;
 
@@ -352,8 +368,8 @@ static void refused(struct vb_adapter *a, struct conn *c, const struct hello *h)
 {
 	struct peer *p = c->peer, *q = vb_peer_by_incarnation(a, h->incarnation);
 
-	if (!q && h->why == REFUSE_TIE) {
-		tied(a, c);
+	if (!q && (h->why == REFUSE_TIE || (h->why == REFUSE_BUSY && passes(p, vb_now())))) {
+		ask_again(a, c);
 		return;
 	}
 	if (q)
@@ -611,6 +627,8 @@ static void attempt(struct vb_adapter *a, struct peer *p, uint64_t now)
 		return;
 	}
 	err = reach(a, p, &t);
+	if (err == ETOOMANYREFS && passes(p, now))
+		err = EAGAIN;
 	vb_lock_take(&a->peers_lock);
 	p->next_try = now + (err == EAGAIN ? BUSY_AFTER : RETRY_AFTER);
 	p->want = err == EAGAIN;

@@ -28,6 +28,7 @@ enum refuse_why {
 	REFUSE_USER,	/* you are another user's, as it looks from here */
 	REFUSE_DENIED,	/* I may not make a call that it takes: `denied` */
 	REFUSE_LINK,	/* my ports are of another link layer: `link` */
+	REFUSE_BUSY,	/* I cannot send my descriptors just now (ETOOMANYREFS): ask again */
 };
 
 /* A call that the sender of a refusal may not make. */

@@ -124,12 +124,20 @@ static void say_not_its_own(struct vb_text *t, const struct vb_reach_process *of
 		    holder(who, of->pid));
 }
 
+static const char *remedy(uint32_t err)
+{
+	if (err == ETOOMANYREFS)
+		return "this user's processes have more descriptors on their way to one another than this "
+		       "one "
+		       "may have open: ulimit -n";
+	return is_lack(err) ? "a peer takes two descriptors and the address space of its segment"
+			    : "a sandbox?";
+}
+
 static void say_trouble(struct vb_text *t, const struct vb_reach_trouble *of)
 {
 	vb_text_add(t, "this process cannot make contact: %s fails: %s (%s)", call_name(of->call),
-		    strerror((int)of->err),
-		    is_lack(of->err) ? "a peer takes two descriptors and the address space of its segment"
-				     : "a sandbox?");
+		    strerror((int)of->err), remedy(of->err));
 }
 
 static void say_denied(struct vb_text *t, const struct vb_reach_denied *of)

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 
 #include "adapter.h"
 #include "base/log.h"
@@ -14,7 +15,7 @@
 #include "kit.h"
 #include "obj/context.h"
 
-enum { MOST = 24 };
+enum { MOST = 24, ON_THE_WAY = 100 };
 
 static struct board {
 	_Atomic int ready, go, attached, detached, done, left;
@@ -485,6 +486,77 @@ static void limit_descriptors(rlim_t n)
 	CHECK(!setrlimit(RLIMIT_NOFILE, &r));
 }
 
+/* A message with that many descriptors, which nobody has received yet. */
+static void send_descriptors(const int way[2])
+{
+	_Alignas(struct cmsghdr) char ctl[CMSG_SPACE(ON_THE_WAY * sizeof(int))] = {0};
+	struct iovec iov = {"", 1};
+	struct msghdr m = {
+	    .msg_iov = &iov, .msg_iovlen = 1, .msg_control = ctl, .msg_controllen = sizeof(ctl)};
+	struct cmsghdr *cm = (struct cmsghdr *)ctl;
+
+	cm->cmsg_level = SOL_SOCKET;
+	cm->cmsg_type = SCM_RIGHTS;
+	cm->cmsg_len = CMSG_LEN(ON_THE_WAY * sizeof(int));
+	CHECK(sendmsg(way[0], &m, MSG_DONTWAIT) == 1, "%s", strerror(errno));
+}
+
+static void be_limited_sender(void)
+{
+	limit_descriptors(ON_THE_WAY - 1);
+	be_sender();
+}
+
+/* Who may have fewer descriptors open than its user has on their way cannot send any, and cannot make contact
+ * meanwhile: the one that asks for it, or the one that is asked. */
+static void wait_for_the_way(bool asker)
+{
+	struct attaching a = {0};
+	struct rlimit few, many;
+	struct side s;
+	pthread_t t;
+	int way[2];
+	pid_t pid;
+
+	pid = start(asker ? be_sender : be_limited_sender);
+	kit_until(&board->ready, 1);
+	side_open(&s);
+	CHECK(!socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, way));
+	send_descriptors(way);
+	CHECK(!getrlimit(RLIMIT_NOFILE, &many));
+	few = many;
+	if (asker)
+		few.rlim_cur = ON_THE_WAY - 1;
+	CHECK(!setrlimit(RLIMIT_NOFILE, &few));
+	a.s = &s;
+	CHECK(!pthread_create(&t, NULL, attach_as_well, &a));
+	kit_until(&a.begun, 1);
+	kit_nap(150); /* four attempts take 40 ms */
+	CHECK(!a.ended);
+	CHECK(!close(way[0]) && !close(way[1]));
+	CHECK(!pthread_join(t, NULL));
+	CHECK(!setrlimit(RLIMIT_NOFILE, &many));
+	step(&board->go);
+	CHECK(!kit_reap(pid));
+	CHECK(!detach(&s, 1));
+	side_close(&s);
+	memset(board, 0, sizeof(*board));
+}
+
+/* The superuser may send what it likes. */
+static void descriptors_on_their_way(void)
+{
+	pid_t pid = kit_fork_as(KIT_FOREIGN);
+
+	if (!pid) {
+		alarm(60);
+		wait_for_the_way(true);
+		wait_for_the_way(false);
+		exit(0);
+	}
+	CHECK(!kit_reap(pid));
+}
+
 /* Who connects can be told that there is no room for what a hello brings, or not even that. */
 static void be_poor(void)
 {
@@ -624,6 +696,7 @@ int main(int argc, char **argv)
 	    {"who finds it attached relies on it", who_finds_it_attached_relies_on_it, .clean = true},
 	    {"several devices of a process", several_devices_of_a_process, .clean = true},
 	    {"without descriptors", without_descriptors, .clean = true},
+	    {"descriptors on their way", descriptors_on_their_way, .foreign = true, .clean = true},
 	    {"who lacks descriptors is asked again", who_lacks_descriptors_is_asked_again, .clean = true},
 	    {"who can say nothing is asked again", who_can_say_nothing_is_asked_again, .clean = true},
 	    {"who reads while members go", who_reads_while_members_go, .clean = true},
