@@ -153,30 +153,31 @@ static uint64_t push_all(struct vb_hca *h, bool polled, uint64_t now)
 	return next;
 }
 
+static uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* Returns when the engine has to look again.  Whoever polls looks by himself, after a millisecond at most; if
+ * he stops, the engine finds that at its next look at the pollers. */
 static uint64_t timers(struct vb_adapter *a, uint64_t now)
 {
 	struct vb_hca *h = vb_hca(a);
 	bool polled = somebody_polled(h);
-	uint64_t next, soon, left, at;
+	uint64_t next, soon, again;
 
 	atomic_store_explicit(&h->next_look, VB_NEVER, memory_order_relaxed);
-	next = vb_hca_scan(h, now);
-	left = vb_left_look(h, now);
-	if (!polled && left < next) /* else whoever polls looks after it */
-		next = left;
-	at = vb_relaxed_tick(&h->relaxed, now);
-	if (at < next)
-		next = at;
-	at = vb_cqs_look(h, now);
-	if (at < next)
-		next = at;
-	at = push_all(h, polled, now);
-	if (at < next)
-		next = at;
+	soon = vb_hca_scan(h, now, &again);
+	soon = least(soon, again);
+	soon = least(soon, vb_left_look(h, now));
+	soon = least(soon, vb_relaxed_tick(&h->relaxed, now));
+	soon = least(soon, push_all(h, polled, now));
+	next = vb_cqs_look(h, now); /* events for those that sleep */
+	soon = least(soon, next);
+	if (!polled)
+		next = soon;
 	/* `next_look` may have become 0 meanwhile, and then stays so. */
-	soon = next < left ? next : left;
-	if (soon > now + VB_MSEC)
-		soon = now + VB_MSEC;
+	soon = least(soon, now + VB_MSEC);
 	if (soon < atomic_load_explicit(&h->next_look, memory_order_relaxed))
 		atomic_store_explicit(&h->next_look, soon, memory_order_relaxed);
 	return next;
@@ -185,16 +186,11 @@ static uint64_t timers(struct vb_adapter *a, uint64_t now)
 /* What the engine alone does besides. */
 static uint64_t engine_timers(struct vb_adapter *a, uint64_t now)
 {
-	uint64_t next = timers(a, now), at = vb_hca_say_on(vb_hca(a), now);
+	uint64_t next = least(timers(a, now), vb_hca_say_on(vb_hca(a), now));
 
-	if (at < next)
-		next = at;
-	at = vb_hca(a)->upper ? vb_hca(a)->upper->timers(vb_hca(a), now) : VB_NEVER;
-	if (at < next)
-		next = at;
-	at = vb_gsi_run(vb_hca(a), now);
-	if (at < next)
-		next = at;
+	if (vb_hca(a)->upper)
+		next = least(next, vb_hca(a)->upper->timers(vb_hca(a), now));
+	next = least(next, vb_gsi_run(vb_hca(a), now));
 	if (vb_addresses_tick(&vb_hca(a)->addresses, now) && next > now + VB_ADDRESSES_APART)
 		next = now + VB_ADDRESSES_APART;
 	return next;
@@ -203,9 +199,10 @@ static uint64_t engine_timers(struct vb_adapter *a, uint64_t now)
 /* Whoever goes to sleep is sent ACKs at once from now on; one that was held back just before shows. */
 static void slept(struct vb_adapter *a)
 {
-	uint64_t now = vb_now(), next = vb_hca_scan(vb_hca(a), now), at = vb_left_look(vb_hca(a), now);
+	uint64_t now = vb_now(), again, next = vb_hca_scan(vb_hca(a), now, &again),
+		 at = vb_left_look(vb_hca(a), now);
 
-	if (next <= now + VB_MSEC || at != VB_NEVER)
+	if (next <= now + VB_MSEC || again != VB_NEVER || at != VB_NEVER)
 		vb_adapter_nudge(a);
 }
 

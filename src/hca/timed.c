@@ -124,18 +124,21 @@ listed:
 	return t;
 }
 
-uint64_t vb_hca_scan(struct vb_hca *h, uint64_t now)
+uint64_t vb_hca_scan(struct vb_hca *h, uint64_t now, uint64_t *again)
 {
 	uint64_t next = VB_NEVER, t;
 	uint32_t rnr = 0;
 
-	if (!vb_lock_try(&h->timer_lock))
-		return now + VB_MSEC;
+	*again = VB_NEVER;
+	if (!vb_lock_try(&h->timer_lock)) {
+		*again = now + VB_MSEC;
+		return VB_NEVER;
+	}
 	vb_list_each_safe (n, tmp, &h->timed) {
 		struct vb_qp *qp = vb_list_entry(n, struct vb_qp, on_timer);
 
 		if (!vb_lock_try(&qp->lock)) {
-			next = now + BUSY_NS;
+			*again = now + BUSY_NS;
 			rnr++;
 			continue;
 		}

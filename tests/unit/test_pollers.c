@@ -103,12 +103,39 @@ static void pollers_are_left_alone(void **state)
 	assert_int_equal(ibv_destroy_cq(cq), 0);
 }
 
+/* Nor is it woken for the timers of a queue pair in use, which the poller sees to: for one that another
+ * thread had in hand, say, or that may leave the list of timers. */
+static void timers_are_the_pollers(void **state)
+{
+	unsigned long before;
+	struct ibv_pd *pd = ibv_alloc_pd(ctx);
+	struct kit_end e;
+	struct ibv_wc wc;
+	double began;
+
+	(void)state;
+	kit_end_open(&e, pd, 8, 4096);
+	kit_connect(&e, &e.card);
+	poll_until_believed(e.cq);
+	before = switches_of_engine();
+	for (began = kit_now(); kit_now() < began + 1;) {
+		assert_int_equal(kit_recv(&e, 1, 0, 8), 0);
+		assert_int_equal(kit_post(&e, IBV_WR_SEND, 2, 64, 8, NULL, 0), 0);
+		for (int left = 2; left;)
+			left -= ibv_poll_cq(e.cq, 1, &wc);
+	}
+	assert_in_range(switches_of_engine() - before, 0, (unsigned long)((kit_now() - began) * 110) + 5);
+	kit_end_close(&e);
+	assert_int_equal(ibv_dealloc_pd(pd), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(who_stops_is_not_one_any_more),
 	    cmocka_unit_test(who_polls_now_and_then_is_none),
 	    cmocka_unit_test(pollers_are_left_alone),
+	    cmocka_unit_test(timers_are_the_pollers),
 	};
 
 	return cmocka_run_group_tests(tests, kit_device_open, kit_device_close);
