@@ -525,12 +525,17 @@ static void *retract(void *arg)
 	return NULL;
 }
 
-/* The key is being retracted: from now on nobody gets in, while the user (its thread is `a`) is still there.
- */
+/* The key is being retracted, which may come at any moment (and so between the two looks of try()): from then
+ * on nobody gets in, while the user (its thread is `a`) is still there. */
 static void let_go(struct user *w, pthread_t a)
 {
-	while (try(w->x, w->key, false, PD, 0x1000, 8, LW, NULL) == VB_OK)
+	const struct vb_mem_want want = {.key = w->key, .pd = PD, .addr = 0x1000, .len = 8, .access = LW};
+	struct vb_mem_use u;
+
+	while (vb_mem_begin(&w->x->t, &u, &want, NULL) == VB_OK) {
+		vb_mem_end(&u);
 		sched_yield();
+	}
 	for (int i = 0; i < 100; i++) {
 		sched_yield();
 		assert_int_equal(atomic_load(&w->stage), 1);
