@@ -667,6 +667,7 @@ static void who_reads_while_members_go(void)
 	side_open(&s);
 	reader.hca = s.hca;
 	CHECK(!pthread_create(&t, NULL, read_members, NULL));
+	kit_until(&reader.looks, 1);
 	for (int i = 0; i < 60; i++) {
 		struct kit_end more;
 		union ibv_gid g = group(1);

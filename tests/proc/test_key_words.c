@@ -73,6 +73,8 @@ static enum ibv_wc_status write_to(uint32_t rkey, uint64_t addr, uint32_t len)
 	pair_open_in(pd, pd);
 	CHECK(!kit_post(&a, IBV_WR_RDMA_WRITE, 1, 0, len, &to, 0));
 	status = kit_wait(&a, 10).status;
+	if (status != IBV_WC_SUCCESS) /* another thread may be writing the line still */
+		kit_log_await("(found by the far end)");
 	read_log();
 	pair_close();
 	return status;

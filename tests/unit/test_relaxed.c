@@ -309,8 +309,10 @@ static void idle_pools_are_flushed(void **state)
 	const struct timespec ms = {0, 1000000};
 
 	(void)state;
-	assert_int_equal(ibv_dereg_mr_relaxed(reg(mem, PAGE, ALL)), 0);
-	assert_int_equal(used(), 1);
+	for (int i = 0; !used(); i++) { /* what earlier tests left to be flushed may be flushed just now */
+		assert_true(i < 100);
+		assert_int_equal(ibv_dereg_mr_relaxed(reg(mem, PAGE, ALL)), 0);
+	}
 	for (int i = 0; used() || atomic_load(&hca->relaxed.due); i++) {
 		assert_true(i < 10000);
 		nanosleep(&ms, NULL);
