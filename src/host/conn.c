@@ -21,10 +21,9 @@ enum {
 	MAX_LEFT = 1 << 16, /* messages read from a peer that is gone */
 };
 
-static int watch(struct vb_adapter *a, int fd, struct source *s)
-{
-	return vb_ctl_add(a, fd, EPOLLIN, s);
-}
+/* A process ends once: where its pidfd cannot be taken out of the set again (forget()), the set is not to
+ * tell of it for ever. */
+enum { PID_EVENTS = EPOLLIN | EPOLLET };
 
 /* Only what is ours goes.  `own`: NULL where the inode does not tell; where the set cannot be asked either,
  * the number stays as it is.  false: the set may go on to tell of it. */
@@ -44,7 +43,7 @@ static bool forget(struct vb_adapter *a, int fd, const struct vb_own *own)
 
 bool vb_conn_holds_pidfd(struct vb_adapter *a, struct conn *c)
 {
-	struct epoll_event ev = {.events = EPOLLIN, .data.ptr = &c->on_pid};
+	struct epoll_event ev = {.events = PID_EVENTS, .data.ptr = &c->on_pid};
 
 	return c->pidfd >= 0 && !epoll_ctl(a->ctl, EPOLL_CTL_MOD, c->pidfd, &ev);
 }
@@ -73,7 +72,7 @@ static int watch_process(struct vb_adapter *a, struct conn *c, struct vb_reach_f
 		*t = vb_reach_trouble(err, VB_CALL_PIDFD_OPEN);
 		return err;
 	}
-	err = watch(a, c->pidfd, &c->on_pid);
+	err = vb_ctl_add(a, c->pidfd, PID_EVENTS, &c->on_pid);
 	if (err) {
 		*t = vb_reach_trouble(err, VB_CALL_EPOLL);
 		close(c->pidfd);
@@ -102,7 +101,7 @@ int vb_conn_make(struct vb_adapter *a, struct conn **out, int sock, uint32_t pid
 	c->pid = pid;
 	c->pidfd = -1;
 	c->own = vb_own_of(sock);
-	err = watch(a, sock, &c->on_sock);
+	err = vb_ctl_add(a, sock, EPOLLIN, &c->on_sock);
 	*t = vb_reach_trouble(err, VB_CALL_EPOLL);
 	if (err)
 		goto free_conn;

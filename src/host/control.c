@@ -9,7 +9,7 @@ enum { BATCH = 64 };
 static bool handle(struct vb_adapter *a, struct source *s)
 {
 	struct conn *c;
-	bool dead = s->kind == SRC_PID;
+	bool dead = s->kind == SRC_PID, look;
 
 	if (s->kind == SRC_LISTEN) {
 		vb_contact_accept(a, (struct number *)s);
@@ -31,7 +31,10 @@ static bool handle(struct vb_adapter *a, struct source *s)
 	switch (c->state) {
 	case CONN_NEW:
 	case CONN_ASKED:
-		return vb_contact_hello(a, c, dead);
+		look = vb_contact_hello(a, c, dead);
+		if (dead && c->state == CONN_UP) /* its last word was a hello, and its end is told once */
+			look |= vb_conn_read(a, c, true);
+		return look;
 	case CONN_UP:
 		return vb_conn_read(a, c, dead);
 	case CONN_DEAD:

@@ -175,6 +175,7 @@ static void after_contact(void)
 	CHECK(!ibv_get_async_event(k.ctx, &ev));
 	ibv_ack_async_event(&ev);
 	nothing_is_lost();
+	kit_nobody_spins();
 	asker_close(&k);
 	nothing_is_lost();
 }
