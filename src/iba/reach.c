@@ -127,9 +127,8 @@ static void say_not_its_own(struct vb_text *t, const struct vb_reach_process *of
 static const char *remedy(uint32_t err)
 {
 	if (err == ETOOMANYREFS)
-		return "this user's processes have more descriptors on their way to one another than this "
-		       "one "
-		       "may have open: ulimit -n";
+		return "its user has more descriptors on their way between processes than this one may have "
+		       "open: ulimit -n";
 	return is_lack(err) ? "a peer takes two descriptors and the address space of its segment"
 			    : "a sandbox?";
 }

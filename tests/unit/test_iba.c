@@ -552,6 +552,9 @@ static void a_clause_has_the_numbers_of_its_kind(void **state)
 	     "connect fails: Operation not permitted (a sandbox?)"},
 	    {{VB_REACH_TROUBLE, .trouble = {.err = EMFILE, .call = VB_CALL_SOCKET}},
 	     "socket fails: Too many open files (a peer takes two descriptors"},
+	    {{VB_REACH_TROUBLE, .trouble = {.err = ETOOMANYREFS, .call = VB_CALL_SENDMSG}},
+	     "sendmsg fails: Too many references: cannot splice (its user has more descriptors on their way "
+	     "between processes than this one may have open: ulimit -n)"},
 	    {{VB_REACH_DENIED, .denied = {.pid = 31, .err = EPERM, .call = VB_CALL_FSTAT}},
 	     "process 31, which holds that number, cannot make contact: fstat fails there: Operation not"},
 	    {{VB_REACH_VERSION, .version = {.pid = 31, .theirs = 12, .ours = 24}},
