@@ -1,4 +1,5 @@
-/* Making contact: who connects to whom, who may, and what both must say.
+/* Making contact: what both must say over a connection, and which of several links counts.  How a connection
+ * begins is connect.c's.
  *
  * Exactly one link results for a pair of adapters, whoever began and through whichever of its numbers:
  * - When both connect at once, the connection of the one with the lower primary number wins.  It refuses the
@@ -19,14 +20,7 @@
 #include "host/private.h"
 #include "iba/reach.h"
 
-#define RETRY_AFTER  (10 * VB_MSEC)  /* between two attempts at a number */
-#define BUSY_AFTER   VB_MSEC	     /* the peer's backlog is full */
-#define PASSES	     VB_SEC	     /* what passes by itself has passed: ETOOMANYREFS */
-#define ACCEPT_AFTER (100 * VB_MSEC) /* we have no descriptors */
-#define SEEK_AFTER   VB_SEC	     /* that nobody has a number is looked into once in this time */
-#define SPEAK_WITHIN (5 * VB_SEC)    /* who connects says hello at once, unless it is stopped just then */
-
-enum { MAX_NEW = 128, ACCEPT_BATCH = 64 };
+#define PASSES VB_SEC /* what passes by itself has passed: ETOOMANYREFS */
 
 static struct hello hello_of(const struct vb_adapter *a, enum msg_kind kind)
 {
@@ -41,7 +35,7 @@ static struct hello hello_of(const struct vb_adapter *a, enum msg_kind kind)
 	};
 }
 
-static int say_hello(struct vb_adapter *a, struct conn *c, uint32_t index, uint32_t asked)
+int vb_contact_say_hello(struct vb_adapter *a, struct conn *c, uint32_t index, uint32_t asked)
 {
 	struct hello h = hello_of(a, MSG_HELLO);
 	int fds[HELLO_FDS] = {a->seg->fd, a->seg->hints_fd};
@@ -56,19 +50,11 @@ static int say_hello(struct vb_adapter *a, struct conn *c, uint32_t index, uint3
 	return vb_hello_send(c->sock, &h, fds);
 }
 
-/* The kernel counts the descriptors of a user that are on their way through sockets, and lets nobody send
- * more who may not have as many open (unix(7)).  They arrive in a moment, unless somebody does not read. */
-static bool passes(const struct peer *p, uint64_t now)
+bool vb_contact_passes(const struct peer *p, uint64_t now)
 {
 	uint64_t began = atomic_load_explicit(&p->began, memory_order_relaxed);
 
 	return !began || now < began + PASSES;
-}
-
-/* For the peer, which says it where its user looks. */
-static struct denied denied(const struct vb_reach_trouble *t)
-{
-	return (struct denied){.err = (uint16_t)t->err, .call = (uint16_t)t->call};
 }
 
 /* `lack`: which call fails here, for REFUSE_DENIED only. */
@@ -79,7 +65,7 @@ static void refuse_for(struct vb_adapter *a, struct conn *c, enum refuse_why why
 
 	h.why = (uint8_t)why;
 	if (why == REFUSE_DENIED)
-		h.denied = denied(lack);
+		h.denied = vb_hello_denied(lack);
 	(void)!send(c->sock, &h, sizeof(h), MSG_DONTWAIT | MSG_NOSIGNAL);
 	vb_conn_close(a, c);
 }
@@ -89,31 +75,7 @@ static void refuse(struct vb_adapter *a, struct conn *c, enum refuse_why why)
 	refuse_for(a, c, why, NULL);
 }
 
-/* Whether what an errno says may be over the next time. */
-static bool is_lack(int err)
-{
-	return err == EMFILE || err == ENFILE || err == ENOMEM;
-}
-
-/* Says why to one who may not know us: nothing but that. */
-static void send_away(struct vb_adapter *a, int sock, const struct vb_reach_facts *t)
-{
-	struct hello h = {.kind = MSG_REFUSE,
-			  .why = t->reach != VB_REACH_TROUBLE ? REFUSE_USER
-				 : is_lack(t->trouble.err)    ? REFUSE_UNABLE
-							      : REFUSE_DENIED,
-			  .version = VB_SEG_VERSION,
-			  .magic = VB_SEG_MAGIC,
-			  .pid = a->pid};
-
-	if (h.why == REFUSE_DENIED)
-		h.denied = denied(&t->trouble);
-	(void)!send(sock, &h, sizeof(h), MSG_DONTWAIT | MSG_NOSIGNAL);
-	close(sock);
-}
-
-/* The engine is to call vb_contact_run() again. */
-static void have_it_run(struct vb_adapter *a)
+void vb_contact_wanted(struct vb_adapter *a)
 {
 	atomic_store(&a->contact_work, true);
 	vb_adapter_nudge(a);
@@ -129,8 +91,7 @@ static void give_up(struct vb_adapter *a, struct conn *c)
 	vb_peer_failed(p, true);
 }
 
-/* p's number leads to the peer of q. */
-static void alias(struct vb_adapter *a, struct peer *p, struct peer *q)
+void vb_contact_alias(struct vb_adapter *a, struct peer *p, struct peer *q)
 {
 	vb_lock_take(&a->peers_lock);
 	p->same = q;
@@ -138,8 +99,7 @@ static void alias(struct vb_adapter *a, struct peer *p, struct peer *q)
 	vb_lock_give(&a->peers_lock);
 }
 
-/* Contact with p failed. */
-static void in_trouble(struct peer *p, struct vb_reach_facts t)
+void vb_contact_trouble(struct peer *p, struct vb_reach_facts t)
 {
 	vb_lock_take(&p->pub.adapter->peers_lock);
 	p->trouble = t;
@@ -173,7 +133,7 @@ static int join(struct vb_adapter *a, struct peer *p, struct conn *c, const stru
 	if (err) {
 		if (t->reach == VB_REACH_STRANGER)
 			t->process.pid = c->pid;
-		in_trouble(p, *t);
+		vb_contact_trouble(p, *t);
 		if (p->told != h->incarnation) /* each attempt ends like this for a while */
 			vb_log(VB_LOG_WARN, "the segment of adapter %u (PID %u) is not taken: %s (%s)",
 			       h->number, c->pid, why, strerror(err));
@@ -281,7 +241,7 @@ static bool greeted(struct vb_adapter *a, struct conn *c, const struct heard *in
 	VB_FAULT_POINT("greeted, no answer yet");
 	err = join(a, p, c, in, &t);
 	if (!err)
-		err = say_hello(a, c, p->pub.index, h->asked);
+		err = vb_contact_say_hello(a, c, p->pub.index, h->asked);
 	if (err) {
 		refuse(a, c,
 		       err == EPROTO || err == EIO ? REFUSE_OTHER
@@ -315,12 +275,12 @@ static bool answered(struct vb_adapter *a, struct conn *c, const struct heard *i
 	struct vb_reach_facts t;
 
 	if (q) {
-		alias(a, p, q);
+		vb_contact_alias(a, p, q);
 		give_up(a, c);
 		return false;
 	}
 	if (other) /* it should have refused */
-		in_trouble(p, other_link(&in->h, c->pid));
+		vb_contact_trouble(p, other_link(&in->h, c->pid));
 	if (other || join(a, p, c, in, &t)) {
 		decline(a, c);
 		return false;
@@ -359,23 +319,23 @@ static void ask_again(struct vb_adapter *a, struct conn *c)
 	p->conn = NULL;
 	vb_lock_take(&a->peers_lock);
 	p->want = true;
-	p->next_try = vb_now() + RETRY_AFTER;
+	p->next_try = vb_now() + VB_CONTACT_AGAIN;
 	vb_lock_give(&a->peers_lock);
-	have_it_run(a);
+	vb_contact_wanted(a);
 }
 
 static void refused(struct vb_adapter *a, struct conn *c, const struct hello *h)
 {
 	struct peer *p = c->peer, *q = vb_peer_by_incarnation(a, h->incarnation);
 
-	if (!q && (h->why == REFUSE_TIE || (h->why == REFUSE_BUSY && passes(p, vb_now())))) {
+	if (!q && (h->why == REFUSE_TIE || (h->why == REFUSE_BUSY && vb_contact_passes(p, vb_now())))) {
 		ask_again(a, c);
 		return;
 	}
 	if (q)
-		alias(a, p, q);
+		vb_contact_alias(a, p, q);
 	else
-		in_trouble(p, meant(h, c->pid ? c->pid : h->pid));
+		vb_contact_trouble(p, meant(h, c->pid ? c->pid : h->pid));
 	give_up(a, c);
 }
 
@@ -454,265 +414,11 @@ bool vb_contact_hello(struct vb_adapter *a, struct conn *c, bool dead)
 	} else if (same && in.h.kind == MSG_REFUSE && in.n == sizeof(in.h) && c->state == CONN_ASKED) {
 		refused(a, c, &in.h);
 	} else if (c->state == CONN_ASKED) {
-		in_trouble(c->peer, no_answer(a, c, &in));
+		vb_contact_trouble(c->peer, no_answer(a, c, &in));
 		(same && in.h.kind == MSG_HELLO ? decline : give_up)(a, c); /* a hello without descriptors */
 	} else {
 		close_new(a, c, &in);
 	}
 	vb_hello_done(&in);
 	return look;
-}
-
-/* A process that connects and never speaks is not kept for ever; returns when the next one has to go. */
-static uint64_t close_silent(struct vb_adapter *a, uint64_t now)
-{
-	uint64_t next = VB_NEVER;
-
-	if (!a->nconns_new)
-		return next;
-	vb_list_each_safe (n, tmp, &a->conns) {
-		struct conn *c = vb_list_entry(n, struct conn, node);
-
-		if (c->state != CONN_NEW)
-			continue;
-		if (c->since + SPEAK_WITHIN <= now)
-			vb_conn_close(a, c);
-		else if (c->since + SPEAK_WITHIN < next)
-			next = c->since + SPEAK_WITHIN;
-	}
-	return next;
-}
-
-/* A process that connects and does not speak must not keep others out meanwhile. */
-static void make_room(struct vb_adapter *a)
-{
-	if (a->nconns_new < MAX_NEW)
-		return;
-	vb_list_each (n, &a->conns) {
-		struct conn *c = vb_list_entry(n, struct conn, node);
-
-		if (c->state == CONN_NEW) {
-			uint32_t before = a->nconns_new;
-
-			vb_contact_hello(a, c, false); /* it may have spoken */
-			if (a->nconns_new == before)
-				vb_conn_close(a, c);
-			return;
-		}
-	}
-}
-
-static void accepted(struct vb_adapter *a, int fd)
-{
-	struct vb_reach_facts t;
-	struct conn *c;
-	uint32_t pid;
-	int err = vb_contact_may(fd, &pid, &t);
-
-	if (!err) {
-		make_room(a);
-		err = vb_conn_make(a, &c, fd, pid, CONN_NEW, &t);
-	}
-	if (!err) {
-		have_it_run(a); /* close_silent() */
-		return;
-	}
-	if (t.reach == VB_REACH_TROUBLE)
-		vb_contact_tell_lack(a, &t);
-	else
-		vb_contact_tell_away(a, &t, pid);
-	send_away(a, fd, &t);
-}
-
-void vb_contact_accept(struct vb_adapter *a, struct number *nr)
-{
-	vb_mutex_assert_held(&a->control);
-	if (!vb_own_is(&nr->own, nr->sock)) {
-		vb_adapter_lose(a);
-		return;
-	}
-	if (a->accept_again > vb_now())
-		return;
-	for (int i = 0; i < ACCEPT_BATCH; i++) {
-		int fd = accept4(nr->sock, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-		struct vb_reach_facts t;
-
-		if (fd >= 0) {
-			accepted(a, fd);
-			continue;
-		}
-		if (errno == ECONNABORTED || errno == EINTR)
-			continue;
-		if (errno == EAGAIN)
-			return;
-		/* No descriptors: they wait in the backlog. */
-		t = vb_reach_trouble(errno, VB_CALL_ACCEPT);
-		vb_contact_tell_lack(a, &t);
-		a->accept_again = vb_now() + ACCEPT_AFTER;
-		have_it_run(a);
-		return;
-	}
-	a->accept_again = vb_now(); /* there may be more, and no edge would tell of them */
-	have_it_run(a);
-}
-
-static int failed(struct vb_reach_facts *t, int err, enum vb_reach_call call)
-{
-	*t = vb_reach_trouble(err, call);
-	return err;
-}
-
-/* Connects to p's number and says hello.  0, EAGAIN (later), or why it failed, which *t says too. */
-static int reach(struct vb_adapter *a, struct peer *p, struct vb_reach_facts *t)
-{
-	int err, fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	struct sockaddr_un sa;
-	socklen_t len;
-	struct conn *c;
-	uint32_t pid;
-
-	if (fd < 0)
-		return failed(t, errno, VB_CALL_SOCKET);
-	vb_number_address(&sa, &len, p->pub.number);
-	if (connect(fd, (struct sockaddr *)&sa, len)) {
-		err = failed(t, errno, VB_CALL_CONNECT);
-		if (err == ECONNREFUSED || err == ECONNRESET)
-			*t = (struct vb_reach_facts){.reach = VB_REACH_NOBODY};
-		goto close_fd;
-	}
-	err = vb_contact_may(fd, &pid, t);
-	if (err)
-		goto close_fd;
-	err = vb_conn_make(a, &c, fd, pid, CONN_ASKED, t);
-	if (err)
-		goto close_fd;
-	c->peer = p;
-	VB_FAULT_POINT("connected, no hello yet");
-	err = say_hello(a, c, p->pub.index, p->pub.number);
-	/* Who hung up at once may have said why: that is read as any answer is. */
-	if (err && err != EPIPE && err != ECONNRESET) {
-		vb_conn_close(a, c);
-		failed(t, err, VB_CALL_SENDMSG);
-		return err == EAGAIN ? ECONNREFUSED : err;
-	}
-	p->conn = c;
-	atomic_store_explicit(&p->asked, pid, memory_order_relaxed); /* vb_peer_rise(), vb_peer_failed() */
-	VB_FAULT_POINT("hello said, no answer yet");
-	return 0;
-close_fd:
-	close(fd);
-	return err;
-}
-
-/* Trouble that is over as soon as a process of this user has been connected to. */
-static bool is_about_others(uint32_t reach)
-{
-	return reach == VB_REACH_NOBODY || reach == VB_REACH_ELSEWHERE || reach == VB_REACH_DEAF ||
-	       reach == VB_REACH_USER || reach == VB_REACH_UNMAPPED;
-}
-
-static void attempt(struct vb_adapter *a, struct peer *p, uint64_t now)
-{
-	struct vb_reach_facts t, before;
-	struct peer *q;
-	int err;
-
-	vb_lock_take(&a->peers_lock);
-	q = vb_peer_publishing(a, p->pub.number);
-	before = p->trouble;
-	vb_lock_give(&a->peers_lock);
-	if (q) {
-		alias(a, p, q);
-		vb_peer_failed(p, true);
-		return;
-	}
-	err = reach(a, p, &t);
-	if (err == ETOOMANYREFS && passes(p, now))
-		err = EAGAIN;
-	vb_lock_take(&a->peers_lock);
-	p->next_try = now + (err == EAGAIN ? BUSY_AFTER : RETRY_AFTER);
-	p->want = err == EAGAIN;
-	vb_lock_give(&a->peers_lock);
-	if (!err && is_about_others(before.reach)) {
-		/* Somebody has our hello now: what was wrong is over, and he has all the time to answer. */
-		in_trouble(p, (struct vb_reach_facts){0});
-		atomic_store_explicit(&p->began, now, memory_order_relaxed);
-	}
-	if (!err || err == EAGAIN)
-		return;
-	if (t.reach == VB_REACH_NOBODY && (!p->sought || now - p->sought > SEEK_AFTER)) {
-		if (vb_number_seek(a, p->pub.number, &t))
-			p->sought = now;
-	} else if (t.reach == VB_REACH_NOBODY &&
-		   (before.reach == VB_REACH_ELSEWHERE || before.reach == VB_REACH_DEAF)) {
-		t = before;
-	}
-	in_trouble(p, t);
-	if (t.reach == VB_REACH_TROUBLE)
-		vb_contact_tell_lack(a, &t);
-	vb_peer_failed(p, true);
-}
-
-static void break_links(struct vb_adapter *a)
-{
-	for (uint32_t i = 1; i < vb_peer_count(a); i++) {
-		struct peer *p = peer_of(vb_peer_at(a, i));
-
-		if (!atomic_load(&p->broken) || atomic_load(&p->pub.state) != VB_PEER_UP)
-			continue;
-		if (p->conn)
-			vb_conn_broken(p->conn);
-		vb_peer_fall(p, VB_END_RUBBISH, "it breaks the rules of the shared ring");
-	}
-}
-
-/* What the engine has to begin by itself; returns when it wants to be called again. */
-uint64_t vb_contact_run(struct vb_adapter *a, uint64_t now)
-{
-	uint64_t next = VB_NEVER;
-	bool more;
-
-	vb_mutex_assert_held(&a->control);
-	if (atomic_exchange(&a->breaks, false))
-		break_links(a);
-	atomic_store(&a->contact_work, false);
-	more = atomic_exchange(&a->members_wait, false) && vb_members_accept(a);
-	if (a->accept_again && a->accept_again <= now) {
-		uint32_t n = atomic_load_explicit(&a->nnumbers, memory_order_acquire);
-
-		a->accept_again = 0;
-		for (uint32_t i = 0; i < n && !vb_adapter_lost(a); i++)
-			vb_contact_accept(a, &a->numbers[i]);
-	}
-	next = close_silent(a, now);
-	if (a->accept_again && a->accept_again < next)
-		next = a->accept_again;
-	for (uint32_t i = 1; i < vb_peer_count(a); i++) {
-		struct peer *p = peer_of(vb_peer_at(a, i));
-		uint64_t at;
-		bool want;
-
-		vb_lock_take(&a->peers_lock);
-		want = p->want;
-		at = p->next_try;
-		vb_lock_give(&a->peers_lock);
-		if (want && at <= now) {
-			attempt(a, p, now);
-			vb_lock_take(&a->peers_lock);
-			want = p->want;
-			at = p->next_try;
-			vb_lock_give(&a->peers_lock);
-		}
-		if (want && at < next)
-			next = at;
-	}
-	if (more) {
-		atomic_store(&a->members_wait, true);
-		next = now;
-	}
-	vb_conns_bury(a);
-	vb_peers_sweep(a);
-	if (next != VB_NEVER)
-		atomic_store(&a->contact_work, true);
-	return next;
 }

@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include "host/adapter.h"
+#include "iba/reach.h"
 
 enum msg_kind {
 	MSG_HELLO = 1,
@@ -36,6 +37,11 @@ struct denied {
 	uint16_t err;  /* errno */
 	uint16_t call; /* enum vb_reach_call */
 };
+
+static inline struct denied vb_hello_denied(const struct vb_reach_trouble *t)
+{
+	return (struct denied){.err = (uint16_t)t->err, .call = (uint16_t)t->call};
+}
 
 /* MSG_HELLO, and MSG_REFUSE without a descriptor.  The first 16 bytes stay what they are in all versions, so
  * that two that differ can say so; what follows counts only where `version` is the same. */

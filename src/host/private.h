@@ -316,10 +316,23 @@ void vb_conns_bye(struct vb_adapter *a); /* takes control: goodbye to all, with 
 /* gone.c: how a peer ended whose socket hung up without a goodbye; under control */
 enum vb_peer_end vb_conn_end(struct vb_adapter *a, const struct conn *c);
 
+#define VB_CONTACT_AGAIN (10 * VB_MSEC) /* between two attempts at a number */
+
 /* contact.c; under control */
+bool vb_contact_hello(struct vb_adapter *a, struct conn *c, bool dead);
+int vb_contact_say_hello(struct vb_adapter *a, struct conn *c, uint32_t index, uint32_t asked);
+/* Whether ETOOMANYREFS, at either end, is waited for.  The kernel counts the descriptors of a user that are
+ * on their way through sockets, and lets nobody send more who may not have as many open (unix(7)).  They
+ * arrive in a moment, unless somebody does not read. */
+bool vb_contact_passes(const struct peer *p, uint64_t now);
+void vb_contact_alias(struct vb_adapter *a, struct peer *p,
+		      struct peer *q);				  /* p's number leads to q's peer */
+void vb_contact_trouble(struct peer *p, struct vb_reach_facts t); /* contact with p failed: why */
+void vb_contact_wanted(struct vb_adapter *a);			  /* the engine is to call vb_contact_run() */
+
+/* connect.c; under control */
 uint64_t vb_contact_run(struct vb_adapter *a, uint64_t now);
 void vb_contact_accept(struct vb_adapter *a, struct number *n);
-bool vb_contact_hello(struct vb_adapter *a, struct conn *c, bool dead);
 
 /* who.c */
 /* Whether the process at the other end of a socket may talk to us: 0 and its PID; else EACCES, or errno of
