@@ -102,7 +102,7 @@ def cases(build, directory, wanted, mode):
 def main():
     a = stranger.arguments()
     if not os.path.isdir(SOURCE):
-        stranger.skip(f"{SOURCE} is not there (package rdma-core; some images leave out /usr/share/doc)")
+        stranger.skip(f"{SOURCE} is not there (package python3-pyverbs; some images leave out /usr/share/doc)")
     if subprocess.run(["/usr/bin/python3", "-c", "import pyverbs"], capture_output=True).returncode:
         stranger.skip("python3-pyverbs not installed (scripts/deps test)")
     bad = passed = skipped = 0
