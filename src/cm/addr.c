@@ -212,6 +212,9 @@ static int find_path(struct vb_cm_id *id, const struct sockaddr *dst)
 	vb_cm_ids_enter();
 	if (!chosen)
 		vb_cm_sock_of_gid(&id->src, dst->sa_family, from);
+	if (!chosen && vb_cm_sock_linklocal((struct sockaddr *)&id->src)) /* of that link */
+		((struct sockaddr_in6 *)&id->src)->sin6_scope_id =
+		    ((const struct sockaddr_in6 *)dst)->sin6_scope_id;
 	memset(&id->dst, 0, sizeof(id->dst));
 	memcpy(&id->dst, dst, vb_cm_sock_size(dst));
 	memcpy(id->path.dgid.raw, far.gid, 16);

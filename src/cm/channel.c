@@ -351,7 +351,7 @@ void vb_cm_id_say(struct vb_cm_id *id, enum rdma_cm_event_type event, int status
 int vb_cm_id_write(struct vb_cm_id *id, enum rdma_cm_event_type event, int status, uint64_t arg)
 {
 	struct vb_cm_item *it;
-	int err = vb_cm_id_hold(id, "rdma_write_cm_event");
+	int err = vb_cm_id_use(id, "rdma_write_cm_event");
 
 	if (err)
 		return err;
@@ -571,7 +571,7 @@ int vb_cm_id_migrate(struct vb_cm_id *id, struct vb_cm_channel *to)
 
 	if (to->birth != vb_cm_birth())
 		return vb_refuse(EIO, "rdma_migrate_id", "the channel was made before fork()");
-	err = vb_cm_id_hold(id, "rdma_migrate_id");
+	err = vb_cm_id_use(id, "rdma_migrate_id");
 	if (err)
 		return err;
 	from = id->channel;

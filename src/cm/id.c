@@ -92,22 +92,31 @@ int vb_cm_id_hold(struct vb_cm_id *id, const char *call)
 	return 0;
 }
 
+int vb_cm_id_use(struct vb_cm_id *id, const char *call)
+{
+	int err = vb_cm_id_hold(id, call);
+
+	if (err || !id->ends)
+		return err;
+	vb_cm_ids_leave();
+	return vb_refuse(EINVAL, call, "the id's state \"being destroyed\" does not permit that");
+}
+
 int vb_cm_id_enter(struct vb_cm_id *id, enum vb_cm_id_call call)
 {
 	const char *name = vb_cm_id_call_name(call);
-	int err = vb_cm_id_hold(id, name);
+	int err = vb_cm_id_use(id, name);
 	char why[VB_CM_FAILURE];
 
 	if (err)
 		return err;
-	/* A thread that has just taken its event answers for it, while another one destroys it. */
-	err = id->ends ? EINVAL : vb_cm_state_permits(id->state, call);
+	err = vb_cm_state_permits(id->state, call);
 	if (!err) {
 		vb_cm_show(id);
 		return 0;
 	}
-	vb_refuse(err, name, "the id's state \"%s\" does not permit that%s",
-		  id->ends ? "being destroyed" : vb_cm_id_state_name(id->state), vb_cm_id_failure(id, why));
+	vb_refuse(err, name, "the id's state \"%s\" does not permit that%s", vb_cm_id_state_name(id->state),
+		  vb_cm_id_failure(id, why));
 	vb_cm_ids_leave();
 	return err;
 }
@@ -183,13 +192,16 @@ static void end_listening(struct vb_cm_id *id, uint64_t now)
 
 static void end_connection(struct vb_cm_id *id, uint64_t now)
 {
+	struct vb_cm_device *d;
+
 	if (!id->conn)
 		return;
+	d = vb_cm_user(id->conn->cm);
 	if (id->conn->state == VB_CM_DREQ_RCVD)
 		(void)vb_cm_drep(id->conn, &(struct vb_cm_private){0}, now);
-	world.below->due(vb_cm_user(id->conn->cm));
 	vb_cm_end(id->conn, now);
 	id->conn = NULL;
+	world.below->due(d); /* what the end leaves: its numbers rest for a while */
 }
 
 void vb_cm_id_undo(struct vb_cm_id *id)

@@ -247,6 +247,9 @@ uint32_t vb_cm_birth(void); /* another number in each process, as fork() goes */
 /* Takes the lock for a call on an id; EIO: that is of a forked child's parent, and the lock is not held.
  * Another thread's call that has given the lock back is waited for.  Pairs with vb_cm_ids_leave(). */
 int vb_cm_id_hold(struct vb_cm_id *id, const char *call);
+/* The same, for a call that leaves something with the id; EINVAL, which is said: another thread is destroying
+ * it, and waits for the event that this one has taken. */
+int vb_cm_id_use(struct vb_cm_id *id, const char *call);
 /* The same, unless the state does not permit the call, which is said. */
 int vb_cm_id_enter(struct vb_cm_id *id, enum vb_cm_id_call call);
 /* The same, for a call that then gives the lock back to ask below, and has the id for itself until

@@ -152,7 +152,7 @@ int vb_cm_id_option(struct vb_cm_id *id, int level, int name, const void *value,
 		return vb_refuse(ENOSYS, call, "level %d has no option %d", level, name);
 	if ((o->len && len != o->len) || !value)
 		return vb_refuse(EINVAL, call, "%zu bytes for an option of %zu", len, o->len);
-	err = vb_cm_id_hold(id, call);
+	err = vb_cm_id_use(id, call);
 	if (err)
 		return err;
 	if (id->state == VB_ID_REMOVED)

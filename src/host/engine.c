@@ -493,9 +493,8 @@ void vb_adapter_disarm(struct vb_adapter *a)
 		atomic_fetch_sub_explicit(&a->presence.armed, 1, memory_order_release);
 }
 
-/* After EINTR: whether the handler asked for restarting (SA_RESTART), as the read() that programs expect here
- * would.  poll() does not know that, nor which signal it was; but programs seldom mix. */
-static bool restarts(void)
+/* Poll() does not know SA_RESTART, nor which signal it was; but programs seldom mix. */
+bool vb_wait_restarts(void)
 {
 	struct sigaction sa;
 	bool any = false;
@@ -543,7 +542,7 @@ static __attribute__((no_sanitize_address)) int wait_for(struct vb_adapter *a, i
 		n = poll(fds, 3, door < 0 || vb_log_left() ? PAUSE_MS : -1);
 		err = errno;
 		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &unused);
-		if (n < 0 && !(err == EINTR && restarts()))
+		if (n < 0 && !(err == EINTR && vb_wait_restarts()))
 			return err;
 		if (n > 0 && fds[0].revents && !(fds[0].revents & POLLNVAL))
 			return 0; /* the caller looks whether it still is ours */

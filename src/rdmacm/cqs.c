@@ -67,6 +67,11 @@ void vb_rdma_cqs_release(struct vb_rdma_id *p)
 	/* An XRC SRQ completes to the receive queue, so the last of both takes it along. */
 	if (p->id.srq && p->id.qp_type == IBV_QPT_XRC_RECV)
 		return;
+	/* A program may have put one queue, or one channel, into both fields. */
+	if (p->id.send_cq == p->id.recv_cq)
+		p->id.send_cq = NULL;
+	if (p->id.send_cq_channel == p->id.recv_cq_channel)
+		p->id.send_cq_channel = NULL;
 	destroy(&p->id.send_cq_channel, &p->id.send_cq);
 	destroy(&p->id.recv_cq_channel, &p->id.recv_cq);
 	destroy(&p->spare_channel, &p->spare_cq);

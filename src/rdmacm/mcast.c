@@ -15,7 +15,8 @@ struct vb_rdma_mcast {
 	void *context; /* the program's */
 	struct sockaddr_storage addr;
 	uint32_t flags; /* enum rdma_cm_mc_join_flags */
-	bool attached;	/* the id's queue pair, to: */
+	bool attached;	/* by rdma_cm, the id's queue pair */
+	bool joined;	/* the event was taken, so these are known: */
 	union ibv_gid gid;
 	uint16_t lid;
 };
@@ -77,9 +78,12 @@ int vb_rdma_mcast_joined(struct vb_rdma_id *p, const void *token, const struct i
 
 	pthread_mutex_lock(&p->lock);
 	m = by_token(p, token);
-	if (m && p->id.qp && m->flags != RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER) {
+	if (m) {
 		m->gid = group->grh.dgid;
 		m->lid = group->dlid;
+		m->joined = true;
+	}
+	if (m && p->id.qp && m->flags != RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER) {
 		err = ibv_attach_mcast(p->id.qp, &m->gid, m->lid);
 		m->attached = !err;
 	}
@@ -199,6 +203,8 @@ VB_EXPORT VB_RDMA_CALL(rdma_leave_multicast, (id, addr), struct rdma_cm_id *id, 
 	pthread_mutex_unlock(&p->lock);
 	if (!m)
 		return vb_cm_refuse(EADDRNOTAVAIL, call, "the id has not joined this group");
+	/* Also where the program made its queue pair after the join, and attached it itself. */
+	m->attached |= m->joined && m->flags != RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER;
 	detach(p, m);
 	err = vb_cm_id_leave(p->cm, (const struct sockaddr *)&m->addr, &delivered);
 	free(m);

@@ -507,6 +507,8 @@ static uint32_t who_has(const struct vb_port_name *n)
 static int wait_for(int fd)
 {
 	static const bool never;
+	struct pollfd p = {.fd = fd, .events = POLLIN};
+	int n;
 
 	for (int i = 0; i < VB_MAX_DEVICES; i++) {
 		struct device *d = atomic_load(&devices[i]);
@@ -514,7 +516,10 @@ static int wait_for(int fd)
 		if (d && !vb_adapter_lost(d->hca->adapter))
 			return vb_adapter_wait(d->hca->adapter, fd, &never);
 	}
-	return poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, -1) < 0 ? errno : 0;
+	do
+		n = poll(&p, 1, -1);
+	while (n < 0 && errno == EINTR && vb_wait_restarts());
+	return n < 0 ? errno : 0;
 }
 
 static const struct vb_cm_below below = {
