@@ -48,13 +48,24 @@ int vb_rq_refuse(const struct vb_rq *rq, const struct ibv_recv_wr *wr, const cha
 	    rq->max_wr);
 }
 
-bool vb_srq_take(struct vb_srq *srq, struct vb_rwqe *to)
+/* Whether there is one that is for `need` bytes. */
+static bool has_next(const struct vb_rq *rq, uint32_t need, uint32_t *room)
+{
+	if (vb_rq_empty(rq))
+		return false;
+	if (vb_likely(!need))
+		return true;
+	*room = vb_rwqe_room(vb_rq_at(rq, rq->tail));
+	return *room >= need;
+}
+
+bool vb_srq_take(struct vb_srq *srq, struct vb_rwqe *to, uint32_t need, uint32_t *room)
 {
 	struct vb_rq *rq = &srq->rq;
 	bool fires;
 
 	vb_lock_take(&srq->lock);
-	if (vb_rq_empty(rq)) {
+	if (!has_next(rq, need, room)) {
 		vb_lock_give(&srq->lock);
 		return false;
 	}

@@ -32,6 +32,16 @@ static inline void vb_rwqe_copy(struct vb_rwqe *to, const struct vb_rwqe *w)
 		to->sge[i] = w->sge[i];
 }
 
+/* For how many bytes it is; more than messages have counts as UINT32_MAX. */
+static inline uint32_t vb_rwqe_room(const struct vb_rwqe *w)
+{
+	uint64_t room = 0;
+
+	for (uint32_t i = 0; i < w->num_sge; i++)
+		room += w->sge[i].length;
+	return room < UINT32_MAX ? (uint32_t)room : UINT32_MAX;
+}
+
 struct vb_rq {
 	uint8_t *ring; /* WQEs of `stride` bytes, mask+1 of them; backed as used */
 	struct vb_queue_mem mem;
@@ -138,7 +148,8 @@ static inline void vb_srq_give(struct vb_srq *srq)
 }
 
 /* Copies the oldest WQE to `to` (room for max_sge of the SRQ) and removes it, firing the limit event when the
- * rest falls below the limit (rule 34).  false: empty. */
-bool vb_srq_take(struct vb_srq *srq, struct vb_rwqe *to);
+ * rest falls below the limit (rule 34).  false: empty, or it has room for less than `need` bytes: *room says
+ * for how many. */
+bool vb_srq_take(struct vb_srq *srq, struct vb_rwqe *to, uint32_t need, uint32_t *room);
 
 #endif

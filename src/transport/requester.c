@@ -295,8 +295,8 @@ static inline bool outstanding(const struct vb_qp *qp)
 		return false;
 	/* Without a way out nothing starts; the timer counts down all the same, since packets to nobody are
 	 * lost packets. */
-	return w->state == VB_WQE_STARTED ||
-	       (!qp->path.out && qp->state == IBV_QPS_RTS && !vb_wr_is(w->opcode, VB_WR_LOCAL));
+	return w->state == VB_WQE_STARTED || (!qp->path.out && (qp->state == IBV_QPS_RTS || w->placed) &&
+					      !vb_wr_is(w->opcode, VB_WR_LOCAL));
 }
 
 bool vb_requester_outstanding(const struct vb_qp *qp)

@@ -98,7 +98,7 @@ static bool take_wqe(struct vb_qp *qp)
 {
 	struct vb_facts f;
 
-	if (vb_likely(vb_take_wqe(qp)))
+	if (vb_likely(vb_take_wqe(qp, 0)))
 		return true;
 	if (!qp->acked) {
 		f = (struct vb_facts){.none = {0}};
@@ -211,7 +211,7 @@ static void write_refused(struct vb_qp *qp, const struct vb_pkt *p, struct vb_fa
 	/* In packets of the path MTU the immediate would have come later. */
 	bool split = p->path_mtu && p->dma_len > 128u << p->path_mtu;
 
-	vb_responder_fault(qp, f, r, (p->op->bits & VB_OP_TAKES_WQE) && !split && vb_take_wqe(qp));
+	vb_responder_fault(qp, f, r, (p->op->bits & VB_OP_TAKES_WQE) && !split && vb_take_wqe(qp, 0));
 }
 
 static bool write_begin(struct vb_qp *qp, const struct vb_pkt *p)

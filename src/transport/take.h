@@ -6,26 +6,25 @@
 
 #include "transport/rc_priv.h"
 
-/* A receive WQE for the message, from RQ or SRQ.  false: there is none. */
-static inline bool vb_take_wqe(struct vb_qp *qp)
+/* A receive WQE for the message, from RQ or SRQ.  false: there is none, and room is UINT32_MAX; or the SRQ's
+ * next one is for less than `need` bytes, as room says, and stays there for others. */
+static inline bool vb_take_wqe(struct vb_qp *qp, uint32_t need)
 {
 	struct vb_resp *s = &qp->resp;
-	uint64_t room = 0;
 
 	if (s->have_wqe)
 		return true;
+	s->room = UINT32_MAX;
 	if (vb_unlikely(qp->srq != NULL)) {
 		s->cur = s->copy;
-		s->have_wqe = vb_srq_take(qp->srq, s->copy);
+		s->have_wqe = vb_srq_take(qp->srq, s->copy, need, &s->room);
 	} else if (!vb_rq_empty(&s->rq)) {
 		s->cur = vb_rq_at(&s->rq, s->rq.tail++);
 		s->have_wqe = true;
 	}
 	if (!s->have_wqe)
 		return false;
-	for (uint32_t i = 0; i < s->cur->num_sge; i++)
-		room += s->cur->sge[i].length;
-	s->room = room < UINT32_MAX ? (uint32_t)room : UINT32_MAX;
+	s->room = vb_rwqe_room(s->cur);
 	return true;
 }
 

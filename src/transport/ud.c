@@ -17,13 +17,23 @@ enum { TOGETHER = 96 }; /* bytes of a datagram that are copied at once with its 
 
 enum sent { SENT, BLOCKED, FAILED };
 
+/* Whether none of the requests before w has failed, whose reason is the queue pair's: w is flushed then. */
+static bool fails_first(struct vb_qp *qp, const struct vb_swqe *w)
+{
+	for (uint32_t i = qp->req.una; vb_sq_at(&qp->req, i) != w; i++)
+		if (vb_sq_at(&qp->req, i)->state == VB_WQE_FAILED)
+			return false;
+	return true;
+}
+
 /* Nothing behind a request that cannot be carried out begins before it has failed in its turn. */
 static __attribute__((cold, noinline)) void refuse(struct vb_qp *qp, struct vb_swqe *w, enum vb_reason r,
 						   struct vb_facts *f)
 {
 	f->reason = r;
 	f->qpn = qp->qpn;
-	qp->why = *f;
+	if (fails_first(qp, w))
+		qp->why = *f;
 	w->state = VB_WQE_FAILED;
 	w->reason = (uint8_t)r;
 }
@@ -266,10 +276,14 @@ static __attribute__((cold, noinline)) void refuse_whole(struct vb_qp *qp, struc
 {
 	struct vb_facts f = {.length = {.bytes = w->length, .fit = VB_PORT_MTU}};
 
-	if (w->state == VB_WQE_REFUSED)
+	if (w->state == VB_WQE_FAILED) /* its turn has not come yet */
+		return;
+	if (w->state != VB_WQE_REFUSED)
+		refuse(qp, w, VB_R_DATAGRAM_TOO_LONG, &f);
+	else if (fails_first(qp, w))
 		vb_requester_refused(qp, w);
 	else
-		refuse(qp, w, VB_R_DATAGRAM_TOO_LONG, &f);
+		w->state = VB_WQE_FAILED;
 }
 
 /* The request at q->next is sent, or waits at its destination.  false: it cannot be carried out. */
@@ -277,7 +291,7 @@ static inline __attribute__((always_inline)) bool begin(struct vb_qp *qp, struct
 {
 	struct vb_dest *d;
 
-	if (vb_unlikely(w->length > VB_PORT_MTU || w->state == VB_WQE_REFUSED)) {
+	if (vb_unlikely(w->length > VB_PORT_MTU || w->state != VB_WQE_POSTED)) {
 		refuse_whole(qp, w);
 		return false;
 	}
@@ -515,6 +529,7 @@ static inline __attribute__((always_inline)) bool scatter(struct vb_qp *qp, cons
 /* One datagram.  Whatever is wrong with it, it is dropped, and the queue pair goes on (rule 23). */
 static inline __attribute__((always_inline)) void take(struct vb_qp *qp, const struct vb_pkt *p)
 {
+	const uint32_t need = VB_GRH_LEN + p->payload_len;
 	struct vb_resp *s = &qp->resp;
 	struct ibv_wc *handed, *to;
 	struct vb_cqe e;
@@ -524,19 +539,15 @@ static inline __attribute__((always_inline)) void take(struct vb_qp *qp, const s
 		cannot_take(qp, p, VB_R_DROP_QKEY);
 		return;
 	}
-	if (vb_unlikely(!vb_take_wqe(qp))) {
-		cannot_take(qp, p, VB_R_DROP_NO_RECV);
-		return;
-	}
-	if (vb_unlikely((uint64_t)VB_GRH_LEN + p->payload_len > s->room)) {
-		cannot_take(qp, p, VB_R_DROP_TOO_SMALL);
+	if (vb_unlikely(!vb_take_wqe(qp, need) || need > s->room)) {
+		cannot_take(qp, p, need > s->room ? VB_R_DROP_TOO_SMALL : VB_R_DROP_NO_RECV);
 		return;
 	}
 	if (vb_unlikely(!scatter(qp, p, &sl)))
 		return;
 	handed = vb_cq_handed(qp->rcq);
 	to = vb_likely(handed != NULL) ? handed : &e.wc;
-	vb_take_put(to, qp, s->cur, IBV_WC_RECV, VB_GRH_LEN + p->payload_len);
+	vb_take_put(to, qp, s->cur, IBV_WC_RECV, need);
 	to->src_qp = p->src_qpn;
 	to->sl = sl;
 	to->slid = qp->dests->infiniband ? p->source->lid : 0;

@@ -17,7 +17,7 @@ void vb_qp_attributes(struct vb_qp *qp, struct ibv_qp_attr *attr)
 		if (qp->state != IBV_QPS_RTR)
 			attr->sq_psn = qp->req.psn;
 	}
-	attr->sq_draining = qp->state == IBV_QPS_SQD && qp->req.una != qp->req.next;
+	attr->sq_draining = qp->state == IBV_QPS_SQD && !qp->req.drained_posted;
 	vb_hca_give(qp);
 }
 

@@ -142,7 +142,7 @@ static void a_qp_with_an_srq_has_no_receive_queue(void **state)
 	/* a message is under way when the QP is reset, and again when it is destroyed: no slot is lost */
 	for (int i = 0; i < 2; i++) {
 		assert_int_equal(vb_post_srq_recv(srq, &wr, &bad), 0);
-		assert_true(vb_srq_take(b->qp->srq, b->qp->resp.copy));
+		assert_true(vb_srq_take(b->qp->srq, b->qp->resp.copy, 0, NULL));
 		b->qp->resp.have_wqe = true;
 		assert_int_equal(vb_rq_held(&b->qp->srq->rq), 1);
 		if (i == 0)

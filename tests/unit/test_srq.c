@@ -59,7 +59,7 @@ static int64_t take(struct ibv_srq *s)
 	    __attribute__((aligned(8)));
 	struct vb_rwqe *w = (struct vb_rwqe *)room;
 
-	return vb_srq_take(vb_srq(s), w) ? (int64_t)w->wr_id : -1;
+	return vb_srq_take(vb_srq(s), w, 0, NULL) ? (int64_t)w->wr_id : -1;
 }
 
 /* Consumed, completed and polled. */
@@ -81,7 +81,7 @@ static void requests_are_consumed_in_order_with_their_sges(void **state)
 	for (int round = 0; round < 5; round++) { /* around the ring */
 		assert_int_equal(post(s, 100, 3, 3, &posted), 0);
 		for (uint64_t i = 0; i < 3; i++) {
-			assert_true(vb_srq_take(vb_srq(s), w));
+			assert_true(vb_srq_take(vb_srq(s), w, 0, NULL));
 			atomic_fetch_add(&vb_srq(s)->rq.polled, 1);
 			assert_int_equal(w->wr_id, 100 + i);
 			assert_int_equal(w->num_sge, 3);
@@ -89,7 +89,7 @@ static void requests_are_consumed_in_order_with_their_sges(void **state)
 			assert_int_equal(w->sge[2].length, 256);
 			assert_int_equal(w->sge[2].lkey, 3);
 		}
-		assert_false(vb_srq_take(vb_srq(s), w));
+		assert_false(vb_srq_take(vb_srq(s), w, 0, NULL));
 	}
 	free(w);
 	assert_int_equal(ibv_destroy_srq(s), 0);
@@ -244,6 +244,10 @@ static void what_the_extended_call_refuses(void **state)
 	assert_null(vb_create_srq_ex(f->ibctx, &ex));
 	assert_int_equal(errno, EOPNOTSUPP);
 	ex.srq_type = IBV_SRQT_BASIC;
+	ex.comp_mask |= IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ; /* no use for this type */
+	s = vb_create_srq_ex(f->ibctx, &ex);
+	assert_non_null(s);
+	assert_int_equal(ibv_destroy_srq(s), 0);
 	ex.comp_mask |= IBV_SRQ_INIT_ATTR_TM;
 	assert_null(vb_create_srq_ex(f->ibctx, &ex));
 	assert_int_equal(errno, EOPNOTSUPP);
