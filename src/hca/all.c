@@ -37,7 +37,7 @@ void vb_hca_forget(struct vb_qp *qp)
 	struct vb_hca *h = vb_qp_hca(qp);
 
 	vb_lock_take(&qp->lock);
-	qp->forgotten = true;
+	qp->forgotten = true; /* which a deputy is not yet */
 	vb_path_close(qp);
 	vb_direct_show(qp); /* no more */
 	vb_hca_give(qp);

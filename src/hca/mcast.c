@@ -179,14 +179,15 @@ int vb_mcast_attach(struct vb_hca *h, struct vb_qp *qp, const union ibv_gid *mgi
 	return 0;
 }
 
-bool vb_mcast_is_attached(struct vb_hca *h, struct vb_qp *qp)
+bool vb_mcast_shut(struct vb_hca *h, struct vb_qp *qp)
 {
-	bool is;
+	bool shut;
 
 	pthread_mutex_lock(&h->mcast.groups.lock);
-	is = !vb_list_empty(&qp->mcasts);
+	shut = vb_list_empty(&qp->mcasts);
+	qp->mcasts_shut |= shut;
 	pthread_mutex_unlock(&h->mcast.groups.lock);
-	return is;
+	return shut;
 }
 
 int vb_mcast_meet(struct vb_hca *h, const char *call)

@@ -43,8 +43,9 @@ int vb_mcast_attach(struct vb_hca *h, struct vb_qp *qp, const union ibv_gid *mgi
 /* After that nothing comes to the queue pair by that group any more.  0, or EINVAL, which has been said.
  * Without locks. */
 int vb_mcast_detach(struct vb_hca *h, struct vb_qp *qp, const union ibv_gid *mgid, uint16_t lid);
-/* Whether it is attached to some group.  Without locks. */
-bool vb_mcast_is_attached(struct vb_hca *h, struct vb_qp *qp);
+/* It is to be destroyed: no attach succeeds any more.  false: it is attached to some group, and goes on.
+ * Without locks. */
+bool vb_mcast_shut(struct vb_hca *h, struct vb_qp *qp);
 
 /* Somebody is to send to groups: meets their members, unless that was done.  0, or errno, which has been
  * said. Without locks. */

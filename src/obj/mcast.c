@@ -115,6 +115,8 @@ int vb_mcasts_attach(struct vb_mcasts *t, struct vb_qp *qp, const union ibv_gid 
 
 	vb_mutex_assert_held(&t->lock);
 	*begun = (struct vb_mcast_change){.met = a && a->met};
+	if (qp->mcasts_shut)
+		return vb_refuse(EINVAL, attach, "QP 0x%06x is being destroyed", qp->qpn);
 	if (err || a)
 		return err;
 	a = malloc(sizeof(*a)); /* vb_mcasts_detach() */

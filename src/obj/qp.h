@@ -249,6 +249,7 @@ struct vb_qp {
 	struct vb_async_node ev_fatal, ev_access, ev_req, ev_comm_est, ev_drained, ev_last_wqe;
 	struct vb_list on_ctx; /* context's list of QPs */
 	struct vb_list mcasts; /* attachments to multicast groups (obj/mcast.h); guarded by their mutex */
+	bool mcasts_shut;      /* no more of them: the QP is being destroyed; guarded likewise */
 	/* A target may be opened again and again (verbs/open_qp.c): what that gives is a struct vb_qp with
 	 * little in it but its events, which stands for the target.  Guarded by the target's lock, but for
 	 * `of`. */

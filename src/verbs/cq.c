@@ -134,6 +134,14 @@ VB_EXPORT VB_CODE(ibv_resize_cq, (ibcq, cqe), struct ibv_cq *ibcq, int cqe)
 	return err;
 }
 
+/* Nobody finds it any more, and nothing is left of it but its memory.  May be called again. */
+static void end(struct vb_cq *cq)
+{
+	if (cq->ctx->adapter)
+		vb_cqs_forget(vb_hca(cq->ctx->adapter), cq);
+	vb_cq_fini(cq);
+}
+
 VB_EXPORT VB_CODE(ibv_destroy_cq, (ibcq), struct ibv_cq *ibcq)
 {
 	struct vb_cq *cq = vb_cq(ibcq);
@@ -146,9 +154,7 @@ VB_EXPORT VB_CODE(ibv_destroy_cq, (ibcq), struct ibv_cq *ibcq)
 	if (refs) /* rule 37 */
 		return vb_refuse(EBUSY, "ibv_destroy_cq", "%u queue%s of QPs and SRQs complete%s to it", refs,
 				 refs == 1 ? "" : "s", refs == 1 ? "s" : "");
-	if (ctx->adapter)
-		vb_cqs_forget(vb_hca(ctx->adapter), cq);
-	vb_cq_fini(cq);
+	end(cq);
 	/* rule 36: an application may still be working with the CQ that an event gave it */
 	if (cq->channel) {
 		vb_lock_take(&cq->channel->evq.lock);
@@ -160,6 +166,7 @@ VB_EXPORT VB_CODE(ibv_destroy_cq, (ibcq), struct ibv_cq *ibcq)
 	delivered = cq->async_delivered;
 	vb_lock_give(&ctx->async.lock);
 	vb_wait_acked(&ibcq->mutex, &ibcq->cond, &ibcq->async_events_completed, delivered);
+	end(cq); /* which may have armed, moderated or resized it */
 	use_channel(cq->channel, -1);
 	if (cq->parent)
 		vb_pd_count(cq->parent, VB_CHILD_CQ, (uint32_t)-1);

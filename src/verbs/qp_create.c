@@ -332,10 +332,10 @@ static int check_create_flags(enum ibv_qp_type type, uint32_t flags)
 /* What the mask brings beside the basic attributes. */
 static int check_ex(const struct ibv_qp_init_attr_ex *a)
 {
-	const bool target = a->qp_type == IBV_QPT_XRC_RECV; /* which sends nothing */
-	const uint32_t known =
-	    IBV_QP_INIT_ATTR_CREATE_FLAGS | (target ? (uint32_t)IBV_QP_INIT_ATTR_XRCD
-						    : IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
+	/* What a type has no use for is not looked at, as with other libraries: rdma_create_qp_ex() gives XRC
+	 * targets a domain. */
+	const uint32_t known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD | IBV_QP_INIT_ATTR_CREATE_FLAGS |
+			       IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 	uint64_t asked = a->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS ? a->send_ops_flags : 0;
 	char names[VB_FLAGS_TEXT];
 	int err = 0;
@@ -385,16 +385,17 @@ void vb_qp_end(struct vb_qp *qp)
 
 	if (qp->dests) /* while the context still finds it, should the device be lost */
 		vb_datagrams_drain(qp);
-	vb_lock_take(&c->lock);
-	vb_list_unlink(&qp->on_ctx);
-	vb_lock_give(&c->lock);
 	if (vb_qp_unheard(qp))
 		vb_qp_say_unheard(qp->qpn);
-	/* a QP in RESET takes no packet and completes nothing: what follows cannot be undone by a latecomer
-	 */
+	/* A QP in RESET takes no packet and completes nothing, and one that is forgotten stays there: what
+	 * follows cannot be undone by a latecomer. */
 	vb_qp_hold(qp);
 	vb_qp_to_reset(qp);
+	qp->forgotten = true;
 	vb_qp_drop(qp);
+	vb_lock_take(&c->lock);
+	vb_list_unlink(&qp->on_ctx); /* not before a target has let go of its SRQ, which finds it here */
+	vb_lock_give(&c->lock);
 	vb_hca_forget(qp);
 	vb_direct_revoked(qp);
 	if (qp->windows) /* before another QP has the number that theirs is bound to (rule 48) */
@@ -416,7 +417,7 @@ VB_EXPORT VB_CODE(ibv_destroy_qp, (ibqp), struct ibv_qp *ibqp)
 
 	if (vb_context_dead(qp->ctx))
 		return 0;
-	if (vb_mcast_is_attached(vb_hca(qp->ctx->adapter), qp)) /* as the kernel has it */
+	if (!vb_mcast_shut(vb_hca(qp->ctx->adapter), qp)) /* as the kernel has it */
 		return vb_refuse(EBUSY, "ibv_destroy_qp", "the QP is attached to a multicast group");
 	if (!qp->xrcd || vb_qp_close(qp))
 		vb_qp_end(qp);

@@ -275,7 +275,9 @@ int vb_qp_change(struct vb_qp *qp, enum ibv_qp_state from, const struct ibv_qp_a
 	int err = 0;
 
 	vb_qp_hold(qp);
-	if (qp->state != from)
+	if (qp->forgotten) /* its destruction waits for who handles an event of it (rule 36) */
+		err = EINVAL;
+	else if (qp->state != from)
 		err = EAGAIN;
 	else if (mask & IBV_QP_MAX_DEST_RD_ATOMIC)
 		err = vb_qp_resources(qp, a->max_dest_rd_atomic);
@@ -301,6 +303,8 @@ static enum ibv_qp_state state_of(struct vb_qp *qp)
 
 int vb_qp_modify_refuse(const struct vb_qp *qp, int err, const struct ibv_qp_attr *a)
 {
+	if (err == EINVAL)
+		return vb_refuse(err, CALL, "QP 0x%06x is being destroyed", qp->qpn);
 	return vb_refuse(err, CALL,
 			 "QP 0x%06x: no memory for the responder resources (max_dest_rd_atomic %u)", qp->qpn,
 			 a->max_dest_rd_atomic);

@@ -122,7 +122,8 @@ void vb_qp_hold(struct vb_qp *qp); /* keeps posters and the protocol off; pairs 
 void vb_qp_drop(struct vb_qp *qp);
 void vb_qp_to_reset(struct vb_qp *qp); /* under vb_qp_hold() */
 /* The steps of ibv_modify_qp().  vb_qp_check(): 0, or errno, which has been said.  vb_qp_change(): what was
- * checked is done, if the state still is `from`, else EAGAIN; ENOMEM, which vb_qp_modify_refuse() says. */
+ * checked is done, if the state still is `from`, else EAGAIN; ENOMEM, or EINVAL (it is being destroyed),
+ * which vb_qp_modify_refuse() says. */
 int vb_qp_check(const struct vb_qp *qp, enum ibv_qp_state from, const struct ibv_qp_attr *a, uint32_t mask);
 int vb_qp_change(struct vb_qp *qp, enum ibv_qp_state from, const struct ibv_qp_attr *a, uint32_t mask);
 int vb_qp_modify_refuse(const struct vb_qp *qp, int err, const struct ibv_qp_attr *a);

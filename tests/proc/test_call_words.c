@@ -77,9 +77,10 @@ static void shared_queues(void)
 	kit_log_skip();
 	CHECK(!ibv_create_srq_ex(ctx, &sx));
 	SAID("SRQs of type IBV_SRQT_TM are not supported: the device matches no tags");
-	sx.comp_mask = IBV_SRQ_INIT_ATTR_CQ | IBV_SRQ_INIT_ATTR_PD;
+	sx.srq_type = IBV_SRQT_BASIC;
+	sx.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_TM | IBV_SRQ_INIT_ATTR_PD;
 	CHECK(!ibv_create_srq_ex(ctx, &sx));
-	SAID("comp_mask: IBV_SRQ_INIT_ATTR_CQ is not for an SRQ of type IBV_SRQT_BASIC");
+	SAID("comp_mask: IBV_SRQ_INIT_ATTR_TM is not supported");
 	qp = ibv_create_qp(pd, &qa);
 	CHECK(qp);
 	CHECK(ibv_destroy_srq(srq) == EBUSY);

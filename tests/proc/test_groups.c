@@ -338,6 +338,16 @@ struct attaching {
 	_Atomic int begun, ended;
 };
 
+static bool is_attached(struct side *s)
+{
+	bool is;
+
+	pthread_mutex_lock(&s->hca->mcast.groups.lock);
+	is = !vb_list_empty(&vb_qp(s->end.qp)->mcasts);
+	pthread_mutex_unlock(&s->hca->mcast.groups.lock);
+	return is;
+}
+
 static void *attach_as_well(void *arg)
 {
 	struct attaching *a = arg;
@@ -365,7 +375,7 @@ static void threads_attach_the_same(void)
 	for (int i = 0; i < 2; i++) {
 		CHECK(!pthread_create(&t[i], NULL, attach_as_well, &a));
 		kit_until(&a.begun, i + 1);
-		while (!vb_mcast_is_attached(s.hca, vb_qp(s.end.qp)))
+		while (!is_attached(&s))
 			sched_yield();
 	}
 	kit_nap(50); /* it would be enough for who does not wait */
