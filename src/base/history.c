@@ -30,9 +30,14 @@ static void init(void)
 	pthread_atfork(NULL, NULL, forked);
 }
 
-void vb_history_keep(struct vb_history *h)
+void vb_history_handle_fork(void)
 {
 	pthread_once(&once, init);
+}
+
+void vb_history_keep(struct vb_history *h)
+{
+	vb_history_handle_fork();
 	vb_lock_take(&lock);
 	if (nplaces < PLACES)
 		places[nplaces++] = h;

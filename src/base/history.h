@@ -39,6 +39,7 @@ struct vb_history {
  * then nobody touches it.  In a forked child nothing is kept until
  * it has a place of its own. */
 void vb_history_keep(struct vb_history *h);
+void vb_history_handle_fork(void); /* as vb_log_handle_fork() */
 void vb_history_stop(struct vb_history *h);
 bool vb_history_kept(void);
 

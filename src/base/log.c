@@ -77,6 +77,11 @@ static void forked(void)
 	vb_log_out_forked();
 }
 
+void vb_log_handle_fork(void)
+{
+	(void)vb_log_wanted(VB_LOG_ERROR); /* read_settings() */
+}
+
 static void read_settings(void)
 {
 	char path[4096];

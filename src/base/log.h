@@ -24,6 +24,9 @@ enum vb_log_level { VB_LOG_ERROR, VB_LOG_WARN, VB_LOG_INFO, VB_LOG_DEBUG };
 /* Whether a line of this level would be written or remembered: test it before composing an expensive
  * sentence. */
 bool vb_log_wanted(enum vb_log_level level);
+
+/* Registers what a forked child does: before any lock is held that fork() takes. */
+void vb_log_handle_fork(void);
 void vb_log(enum vb_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Why something failed: as vb_log() at the level of warnings; `name` is the reason's, for tools that read the
  * history. */

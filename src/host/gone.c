@@ -82,7 +82,10 @@ enum vb_peer_end vb_conn_end(struct vb_adapter *a, const struct conn *c)
 	if (engine == THREAD_LIVES)
 		return VB_END_CLOSED;
 	process = look_at_process(c->pid);
-	if (engine == THREAD_EXITS || process == THREAD_EXITS || process == THREAD_GONE)
+	if (engine == THREAD_EXITS || process == THREAD_EXITS)
+		return VB_END_DIED;
+	/* Where there is a pidfd that knows better, or /proc shows nobody. */
+	if (process == THREAD_GONE && c->pidfd < 0 && look_at("/proc/self/stat") != THREAD_GONE)
 		return VB_END_DIED;
 	if (process == THREAD_LIVES)
 		return engine == THREAD_GONE && !has_ended(c, 0) ? VB_END_REPLACED : VB_END_UNCLEAR;

@@ -162,13 +162,15 @@ static int join(struct vb_adapter *a, const char *what)
 
 int vb_member_join(struct vb_adapter *a, const char *what)
 {
-	int err;
+	int cancel, err;
 
 	if (vb_adapter_dead(a) || !vb_adapter_whole(a))
 		return EIO;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	pthread_mutex_lock(&a->qpn_lock);
 	err = join(a, what);
 	pthread_mutex_unlock(&a->qpn_lock);
+	pthread_setcancelstate(cancel, NULL);
 	return err;
 }
 
@@ -187,9 +189,11 @@ uint32_t vb_member_count(struct vb_adapter *a, const char *what)
 void vb_member_leave(struct vb_adapter *a, const char *what)
 {
 	struct member *m;
+	int cancel;
 
 	if (vb_adapter_dead(a))
 		return;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	pthread_mutex_lock(&a->qpn_lock);
 	m = find(a, what);
 	if (m && !--m->refs) {
@@ -202,6 +206,7 @@ void vb_member_leave(struct vb_adapter *a, const char *what)
 		free(m);
 	}
 	pthread_mutex_unlock(&a->qpn_lock);
+	pthread_setcancelstate(cancel, NULL);
 }
 
 /* One more number; 0 or ENOMEM. */

@@ -2,6 +2,7 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,16 +12,19 @@
 
 enum { MOST_THREADS = 256 }; /* looked through for one: ours is among the first of a process */
 
-/* Reads a small file; its length, 0 if there is none. */
+/* Reads a small file; its length, 0 if there is none.  No cancellation point: locks are held. */
 static size_t slurp(const char *path, char *text, size_t size)
 {
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	ssize_t n;
+	ssize_t n = 0;
+	int cancel, fd;
 
-	if (fd < 0)
-		return 0;
-	n = read(fd, text, size - 1);
-	close(fd);
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd >= 0) {
+		n = read(fd, text, size - 1);
+		close(fd);
+	}
+	pthread_setcancelstate(cancel, NULL);
 	text[n > 0 ? n : 0] = 0;
 	return n > 0 ? (size_t)n : 0;
 }

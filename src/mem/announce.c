@@ -43,12 +43,17 @@ static void slots_init(void)
 	pthread_atfork(NULL, NULL, forked);
 }
 
+void vb_slots_handle_fork(void)
+{
+	pthread_once(&slots_once, slots_init);
+}
+
 __attribute__((cold, noinline)) uint8_t vb_slot_number(void)
 {
 	uint64_t taken = atomic_load(&slots_taken);
 	unsigned n;
 
-	pthread_once(&slots_once, slots_init);
+	vb_slots_handle_fork();
 	do {
 		n = ~taken ? (unsigned)__builtin_ctzll(~taken) : PRIVATE_SLOTS;
 		if (n >= PRIVATE_SLOTS) {

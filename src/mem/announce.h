@@ -65,6 +65,7 @@ extern __thread uint8_t vb_slot_mine;
 /* Gives this thread a number.  vb_slot_show(): lets those who wait look at the slot, before its first use in
  * this table. */
 uint8_t vb_slot_number(void);
+void vb_slots_handle_fork(void); /* as vb_log_handle_fork() */
 void vb_slot_show(const struct vb_slots *s, uint32_t mine);
 
 static inline uint32_t vb_slot_shown(const struct vb_slots *s)

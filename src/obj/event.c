@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -92,7 +93,7 @@ void vb_evq_add(struct vb_evq *q)
 	if (!is_ours(q))
 		return;
 	do
-		n = write(q->fd, &one, sizeof(one));
+		n = syscall(SYS_write, q->fd, &one, sizeof(one)); /* no cancellation point: locks are held */
 	while (n < 0 && errno == EINTR);
 	errno = err; /* whoever makes progress is in the middle of another call */
 }
@@ -122,18 +123,20 @@ int vb_evq_try(struct vb_evq *q)
 	uint64_t token;
 	struct iovec v = {.iov_base = &token, .iov_len = sizeof(token)};
 	struct pollfd p = {.fd = q->fd, .events = POLLIN};
+	struct timespec now = {0};
 
 	if (!is_ours(q))
 		return EBADF;
-	if (preadv2(q->fd, &v, 1, -1, RWF_NOWAIT) >= 0)
+	/* No cancellation points: locks may be held. */
+	if (syscall(SYS_preadv2, q->fd, &v, 1l, -1l, 0l, RWF_NOWAIT) >= 0)
 		return 0;
 	if (errno != EOPNOTSUPP && errno != ENOSYS)
 		return errno;
 	/* A kernel that does not know this for an eventfd: two threads may then race for one token, and the
 	 * loser waits for the next. */
-	if (poll(&p, 1, 0) != 1)
+	if (syscall(SYS_ppoll, &p, 1l, &now, NULL, 0l) != 1)
 		return EAGAIN;
-	return vb_evq_read(q);
+	return syscall(SYS_read, q->fd, &token, sizeof(token)) < 0 ? errno : 0;
 }
 
 bool vb_evq_spent(struct vb_evq *q)

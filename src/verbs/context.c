@@ -93,7 +93,11 @@ static void register_handlers(void)
 {
 	/* fork() takes the locks of the last registered first, so those that are taken under others' come
 	 * first: packets are kept under every lock, and ports are looked for under rdma_cm's, which is taken
-	 * under the adapter's. */
+	 * under the adapter's.  All of them do so here, without a lock: older C libraries hold theirs over
+	 * the handlers of a fork(). */
+	vb_log_handle_fork();
+	vb_history_handle_fork();
+	vb_slots_handle_fork();
 	vb_capture_handle_fork();
 	vb_ports_handle_fork();
 	vb_adapter_handle_fork();
@@ -293,9 +297,10 @@ static bool settings_are_good(void)
 
 static int share(struct vb_device *dev, struct vb_hca **out, enum vb_open_step *step)
 {
-	int err = 0;
+	int cancel, err = 0;
 
 	vb_device_handle_fork();
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); /* not with `lock` */
 	pthread_mutex_lock(&lock);
 	if (dev->hca && !vb_adapter_whole(dev->hca->adapter))
 		dev->hca = NULL;
@@ -307,11 +312,15 @@ static int share(struct vb_device *dev, struct vb_hca **out, enum vb_open_step *
 		*out = dev->hca;
 	}
 	pthread_mutex_unlock(&lock);
+	pthread_setcancelstate(cancel, NULL);
 	return err;
 }
 
 void vb_device_unshare(struct vb_device *dev, struct vb_hca *h)
 {
+	int cancel;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	pthread_mutex_lock(&lock);
 	if (!--h->sharers) {
 		if (h == dev->hca)
@@ -319,6 +328,7 @@ void vb_device_unshare(struct vb_device *dev, struct vb_hca *h)
 		vb_hca_close(h);
 	}
 	pthread_mutex_unlock(&lock);
+	pthread_setcancelstate(cancel, NULL);
 }
 
 int vb_device_share(struct vb_device *dev, struct vb_hca **out, const char *call)

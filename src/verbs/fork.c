@@ -78,8 +78,10 @@ static void after_fork_in_child(void)
 	vb_pin_forked();
 }
 
+/* Sentences are kept for a capture under `lock`, so the capture's lock comes first (verbs/context.c). */
 static void start(void)
 {
+	vb_device_handle_fork();
 	pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 	if (is_set("RDMAV_FORK_SAFE") || is_set("IBV_FORK_SAFE")) {
 		ready = true;
@@ -100,21 +102,19 @@ static bool counts(void)
 
 VB_EXPORT VB_CODE(ibv_fork_init, (), void)
 {
-	int err = 0;
+	bool can;
 
 	if (!counts())
 		return 0;
 	pthread_mutex_lock(&lock);
 	huge_safe |= getenv("RDMAV_HUGEPAGES_SAFE") != NULL;
-	if (!ready && too_late)
-		err =
-		    vb_refuse(EINVAL, "ibv_fork_init",
-			      "memory was registered before, whose pages are not kept from children: call it "
-			      "first of all");
-	else
-		ready = true;
+	can = ready || !too_late;
+	ready |= can;
 	pthread_mutex_unlock(&lock);
-	return err;
+	return can ? 0
+		   : vb_refuse(EINVAL, "ibv_fork_init",
+			       "memory was registered before, whose pages are not kept from children: call "
+			       "it first of all");
 }
 
 VB_EXPORT VB_VALUE(enum ibv_fork_status, ibv_is_fork_initialized, (), void)
