@@ -65,13 +65,6 @@ const char *vb_name_qp_type(uint32_t type)
 	return name_in(names, LENGTH(names), type);
 }
 
-const char *vb_name_srq_type(uint32_t type)
-{
-	static const char *const names[] = {ROW(IBV_SRQT_BASIC), ROW(IBV_SRQT_XRC), ROW(IBV_SRQT_TM)};
-
-	return name_in(names, LENGTH(names), type);
-}
-
 const char *vb_name_mig_state(uint32_t state)
 {
 	static const char *const names[] = {ROW(IBV_MIG_MIGRATED), ROW(IBV_MIG_REARM), ROW(IBV_MIG_ARMED)};

@@ -9,7 +9,6 @@
 const char *vb_name_wc_status(uint32_t status); /* "IBV_WC_SUCCESS", as are the others */
 const char *vb_name_wr_opcode(uint32_t opcode);
 const char *vb_name_qp_type(uint32_t type);
-const char *vb_name_srq_type(uint32_t type);
 const char *vb_name_mig_state(uint32_t state);
 
 /* Bits of a mask. */
