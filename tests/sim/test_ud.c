@@ -260,6 +260,111 @@ static void what_waits_is_flushed(void **state)
 	sim_free(s);
 }
 
+/* What is wrong with a request in itself, so that it fails in its turn. */
+enum wrong { FOREIGN_AH, FOREIGN_OPCODE, TOO_LONG, WRONGS };
+
+static const struct {
+	enum vb_reason why;
+	enum ibv_wc_status status;
+} wrongs[WRONGS] = {{VB_R_AH_PD, IBV_WC_LOC_QP_OP_ERR},
+		    {VB_R_QP_TYPE, IBV_WC_LOC_QP_OP_ERR},
+		    {VB_R_DATAGRAM_TOO_LONG, IBV_WC_LOC_LEN_ERR}};
+
+static uint64_t post_wrong(struct sim *s, enum wrong what)
+{
+	struct vb_qp *qp = &s->n[0].qp;
+	const struct vb_ah ah = {.grh = VB_GRH_WORD(1, 0, 0), .here = true, .pd_id = qp->pd_id + 1};
+	const struct sim_to to = {&ah, SIM_QPN1, 0};
+	struct vb_swqe *w = vb_sq_at(&qp->req, atomic_load(&qp->post.head));
+	uint64_t id;
+
+	s->n[0].to = what == FOREIGN_AH ? &to : NULL;
+	id = sim_op(s, 0, IBV_WR_SEND, 0, what == TOO_LONG ? VB_PORT_MTU + 1 : 8, 0);
+	s->n[0].to = NULL;
+	if (what == FOREIGN_OPCODE) { /* as posting leaves it, and nobody has looked at it yet */
+		w->opcode = IBV_WR_RDMA_READ;
+		vb_builder_refused(w, VB_R_QP_TYPE);
+	}
+	return id;
+}
+
+/* The one before it waits for room, and meanwhile the queue is looked at again and again. */
+static void what_is_refused_fails_in_its_turn(void **state)
+{
+	(void)state;
+	for (enum wrong what = 0; what < WRONGS; what++) {
+		struct sim *s = sim_desk(CFG(.room = 4));
+		struct vb_qp *qp = &s->n[0].qp;
+		uint64_t r[2] = {sim_take(s, 1, 0, 8), sim_take(s, 1, 512, 8)}, a[3];
+
+		room(s, 0);
+		a[0] = sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+		a[1] = post_wrong(s, what);
+		a[2] = sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+		for (unsigned i = 0; i < 3; i++)
+			sim_run_for(s, 1);
+		sim_expect_none(s, 0);
+		assert_int_equal(qp->state, IBV_QPS_RTS);
+		room(s, 3);
+		sim_settle(s);
+		sim_expect(s, 0, true, a[0], OK);
+		sim_expect(s, 0, true, a[1], wrongs[what].status);
+		sim_expect(s, 0, true, a[2], IBV_WC_WR_FLUSH_ERR);
+		sim_expect_none(s, 0);
+		assert_int_equal(qp->state, IBV_QPS_SQE);
+		assert_int_equal(qp->why.reason, wrongs[what].why);
+		sim_expect(s, 1, false, r[0], OK);
+		sim_expect_none(s, 1);
+		sim_modify(s, 0, IBV_QPS_RTS);
+		arrives(s, r[1]);
+		sim_free(s);
+	}
+}
+
+/* The first one waits for room and loses its memory, and the one behind it is wrong as well, which is found
+ * before that or after it: the first says why, and the other is flushed. */
+static void the_first_that_fails_says_why(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < 2 * WRONGS; i++) {
+		struct sim *s = sim_desk(CFG(.room = 4));
+		struct vb_qp *qp = &s->n[0].qp;
+		uint32_t key = sim_reg(s, 0, s->mem[0], 64, 0);
+		uint64_t r = sim_take(s, 1, 0, 8), a[3];
+		struct ibv_sge e;
+		struct ibv_send_wr wr = sim_wr(s, 0, IBV_WR_SEND, 0, 8, 0, &e);
+		bool found = i % 2; /* before */
+
+		room(s, 0);
+		e.lkey = key;
+		assert_int_equal(sim_send(s, 0, &wr), 0);
+		a[0] = wr.wr_id;
+		sim_run_for(s, 1);
+		a[1] = found ? post_wrong(s, i / 2) : 0;
+		if (found)
+			sim_run_for(s, 1);
+		vb_key_retract(&s->n[0].keys, key);
+		if (!found)
+			a[1] = post_wrong(s, i / 2);
+		a[2] = sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+		room(s, 3);
+		vb_lock_take(&qp->lock); /* what waits is looked at first */
+		qp->transport->output(&vb_dest_at(qp, SIM_FAR)->path, 0);
+		vb_lock_give(&qp->lock);
+		sim_settle(s);
+		sim_expect(s, 0, true, a[0], IBV_WC_LOC_PROT_ERR);
+		sim_expect(s, 0, true, a[1], IBV_WC_WR_FLUSH_ERR);
+		sim_expect(s, 0, true, a[2], IBV_WC_WR_FLUSH_ERR);
+		sim_expect_none(s, 0);
+		assert_int_equal(qp->state, IBV_QPS_SQE);
+		assert_int_equal(vb_reasons[qp->why.reason].local_wc, IBV_WC_LOC_PROT_ERR);
+		sim_expect_none(s, 1); /* nothing has left */
+		sim_modify(s, 0, IBV_QPS_RTS);
+		arrives(s, r);
+		sim_free(s);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -272,6 +377,8 @@ int main(void)
 	    cmocka_unit_test(rule_38_sqd_drains_and_resumes),
 	    cmocka_unit_test(none_overtakes_what_waits),
 	    cmocka_unit_test(what_waits_is_flushed),
+	    cmocka_unit_test(what_is_refused_fails_in_its_turn),
+	    cmocka_unit_test(the_first_that_fails_says_why),
 	};
 
 	return SIM_RUN(tests, 1 << SIM_AS_UD);
