@@ -2,6 +2,7 @@
  * is dropped and counted, and the queue pair goes on; no destination holds up another one. */
 #include <arpa/inet.h>
 #include <linux/capability.h>
+#include <poll.h>
 #include <sys/syscall.h>
 
 #include "hca/hca.h"
@@ -276,6 +277,20 @@ static void by_calls(struct kit_end *to)
 	kit_end_close(&e);
 }
 
+/* A queue pair that receives from srq, and completes to cq. */
+static struct ibv_qp *sharer(struct ibv_srq *srq, struct ibv_cq *cq)
+{
+	struct ibv_qp_init_attr qa = {
+	    .send_cq = cq, .recv_cq = cq, .srq = srq, .qp_type = IBV_QPT_UD, .cap = {.max_send_wr = 1}};
+	struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = KIT_QKEY};
+	struct ibv_qp *qp = ibv_create_qp(pd, &qa);
+
+	CHECK(qp && !ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY));
+	a.qp_state = IBV_QPS_RTR;
+	CHECK(!ibv_modify_qp(qp, &a, IBV_QP_STATE));
+	return qp;
+}
+
 /* A datagram comes to a queue pair that receives from a shared queue: the buffer is of that one's domain. */
 static void from_a_shared_queue(struct kit_end *e)
 {
@@ -285,18 +300,13 @@ static void from_a_shared_queue(struct kit_end *e)
 				 {(uintptr_t)e->buf + AT + 1000, 100, e->mr->lkey}};
 	struct ibv_recv_wr wr = {.wr_id = 55, .sg_list = sge, .num_sge = 2}, *bad;
 	struct ibv_cq *cq = ibv_create_cq(ctx, 8, NULL, NULL, 0);
-	struct ibv_qp_init_attr qa = {
-	    .send_cq = cq, .recv_cq = cq, .srq = srq, .qp_type = IBV_QPT_UD, .cap = {.max_send_wr = 1}};
-	struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = KIT_QKEY};
-	struct ibv_qp *qp = ibv_create_qp(pd, &qa);
 	struct ibv_ah *ah = kit_ah(pd, &e->card);
 	struct ibv_wc wc = {0};
 	double until = kit_now() + 20;
+	struct ibv_qp *qp;
 
-	CHECK(srq && cq && qp);
-	CHECK(!ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY));
-	a.qp_state = IBV_QPS_RTR;
-	CHECK(!ibv_modify_qp(qp, &a, IBV_QP_STATE));
+	CHECK(srq && cq);
+	qp = sharer(srq, cq);
 	CHECK(!ibv_post_srq_recv(srq, &wr, &bad));
 	fill(e->buf, 60, 4);
 	CHECK(!kit_datagram(e, ah, qp->qp_num, 1, 0, 60));
@@ -306,6 +316,52 @@ static void from_a_shared_queue(struct kit_end *e)
 	CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == 55 && wc.byte_len == GRH + 60);
 	check(e->buf + AT + 1020, 60, 4); /* behind the GRH, of which 20 bytes are in the first piece */
 	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_srq(srq) && !ibv_destroy_cq(cq) && !ibv_destroy_ah(ah));
+}
+
+/* Two queue pairs share a queue.  A datagram to one that is too long for the next request is dropped, and the
+ * request is there for the other one, also when the first goes to another state meanwhile. */
+static void too_long_for_a_shared_queue(struct kit_end *e, enum ibv_qp_state to)
+{
+	struct ibv_srq_init_attr sa = {.attr = {.max_wr = 8, .max_sge = 1, .srq_limit = 1}};
+	struct ibv_srq *srq = ibv_create_srq(pd, &sa);
+	struct ibv_sge sge = {(uintptr_t)e->buf + AT, GRH + 8, e->mr->lkey};
+	struct ibv_recv_wr wr = {.wr_id = 55, .sg_list = &sge, .num_sge = 1}, *bad;
+	struct kit_end other = {.cq = ibv_create_cq(ctx, 8, NULL, NULL, 0)};
+	struct ibv_cq *cq = ibv_create_cq(ctx, 8, NULL, NULL, 0);
+	struct pollfd told = {.fd = ctx->async_fd, .events = POLLIN};
+	uint64_t small = kit_drops(ctx, VB_R_DROP_TOO_SMALL);
+	struct ibv_qp_attr a = {.qp_state = to};
+	struct ibv_ah *ah = kit_ah(pd, &e->card);
+	struct ibv_async_event event;
+	struct ibv_qp *first;
+	struct ibv_wc wc;
+
+	CHECK(srq && cq && other.cq);
+	first = sharer(srq, cq);
+	other.qp = sharer(srq, other.cq);
+	CHECK(!ibv_modify_srq(srq, &sa.attr, IBV_SRQ_LIMIT) && !ibv_post_srq_recv(srq, &wr, &bad));
+	CHECK(!kit_datagram(e, ah, first->qp_num, 1, 0, 9));
+	kit_expect(e, IBV_WC_SEND);
+	dropped(VB_R_DROP_TOO_SMALL, small, 1);
+	CHECK(poll(&told, 1, 0) == 0, "the limit is reached, and nothing was taken");
+	if (to != IBV_QPS_RTR)
+		CHECK(!ibv_modify_qp(first, &a, IBV_QP_STATE));
+	if (to == IBV_QPS_ERR) {
+		CHECK(!ibv_get_async_event(ctx, &event) &&
+		      event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED && event.element.qp == first);
+		ibv_ack_async_event(&event);
+	}
+	CHECK(ibv_poll_cq(cq, 1, &wc) == 0, "it had the request");
+	fill(e->buf, 8, 3);
+	CHECK(!kit_datagram(e, ah, other.qp->qp_num, 1, 0, 8));
+	kit_expect(e, IBV_WC_SEND);
+	wc = kit_expect(&other, IBV_WC_RECV);
+	CHECK(wc.wr_id == 55 && wc.byte_len == GRH + 8 && wc.qp_num == other.qp->qp_num);
+	check(e->buf + AT + GRH, 8, 3);
+	CHECK(!ibv_get_async_event(ctx, &event) && event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED);
+	ibv_ack_async_event(&event);
+	CHECK(!ibv_destroy_qp(first) && !ibv_destroy_qp(other.qp) && !ibv_destroy_srq(srq));
+	CHECK(!ibv_destroy_cq(cq) && !ibv_destroy_cq(other.cq) && !ibv_destroy_ah(ah));
 }
 
 /* A Q_Key with the high bit is for privileged users to have; whoever has a capability may lay it down. */
@@ -707,6 +763,9 @@ int main(void)
 	what_a_datagram_cannot(&e);
 	by_calls(&e);
 	from_a_shared_queue(&e);
+	too_long_for_a_shared_queue(&e, IBV_QPS_RTR);
+	too_long_for_a_shared_queue(&e, IBV_QPS_ERR);
+	too_long_for_a_shared_queue(&e, IBV_QPS_RESET);
 	what_is_dropped_is_counted(&e);
 	what_is_lent(&e, 1);
 	what_is_lent(&e, 4);

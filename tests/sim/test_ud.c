@@ -365,6 +365,43 @@ static void the_first_that_fails_says_why(void **state)
 	}
 }
 
+/* A datagram that is too long for the next receive request of an SRQ leaves that for others: it is not held
+ * by the queue pair to which the datagram came, and what that has found says nothing of the next. */
+static void rule_23_what_is_too_long_takes_nothing_from_an_srq(void **state)
+{
+	static const enum ibv_qp_state ends[] = {IBV_QPS_ERR, IBV_QPS_RESET};
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		struct sim *s = sim_desk(CFG(.srq = true));
+		struct vb_srq *srq = &s->n[1].srq;
+		uint64_t r = sim_take(s, 1, 0, 8);
+
+		srq->limit = 1;
+		sim_op(s, 0, IBV_WR_SEND, 0, 9, 0);
+		sim_settle(s);
+		counted(s, VB_R_DROP_TOO_SMALL, 1);
+		assert_false(vb_rq_empty(&srq->rq));
+		assert_int_equal(sim_event(s, 1), -1);
+		if (i) {
+			sim_expect(s, 0, true, r + 1, OK);
+			arrives(s, r); /* what fits has it */
+			assert_int_equal(sim_event(s, 1), IBV_EVENT_SRQ_LIMIT_REACHED);
+			s->n[1].drops.count[VB_R_DROP_TOO_SMALL] = 0;
+			sim_op(s, 0, IBV_WR_SEND, 0, 9, 0);
+			sim_settle(s);
+			counted(s, VB_R_DROP_NO_RECV, 1);
+			sim_take(s, 1, 0, 8);
+			sim_op(s, 0, IBV_WR_SEND, 0, 9, 0);
+			sim_settle(s);
+		}
+		sim_modify(s, 1, ends[i]);
+		sim_expect_none(s, 1);
+		assert_false(vb_rq_empty(&srq->rq));
+		sim_free(s);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -379,6 +416,7 @@ int main(void)
 	    cmocka_unit_test(what_waits_is_flushed),
 	    cmocka_unit_test(what_is_refused_fails_in_its_turn),
 	    cmocka_unit_test(the_first_that_fails_says_why),
+	    cmocka_unit_test(rule_23_what_is_too_long_takes_nothing_from_an_srq),
 	};
 
 	return SIM_RUN(tests, 1 << SIM_AS_UD);

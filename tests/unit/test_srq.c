@@ -52,14 +52,19 @@ static void post_all(struct ibv_srq *s, uint64_t first, int n)
 	assert_int_equal(post(s, first, n, 1, &posted), 0);
 }
 
-/* Consumes one request; returns its wr_id, or -1 if there was none. */
-static int64_t take(struct ibv_srq *s)
+/* Consumes one request that has room for so many bytes; returns its wr_id, or -1 if there was none. */
+static int64_t take_for(struct ibv_srq *s, uint32_t need, uint32_t *has)
 {
 	uint8_t room[sizeof(struct vb_rwqe) + VB_MAX_SGE * sizeof(struct ibv_sge)]
 	    __attribute__((aligned(8)));
 	struct vb_rwqe *w = (struct vb_rwqe *)room;
 
-	return vb_srq_take(vb_srq(s), w, 0, NULL) ? (int64_t)w->wr_id : -1;
+	return vb_srq_take(vb_srq(s), w, need, has) ? (int64_t)w->wr_id : -1;
+}
+
+static int64_t take(struct ibv_srq *s)
+{
+	return take_for(s, 0, NULL);
 }
 
 /* Consumed, completed and polled. */
@@ -166,6 +171,38 @@ static void rule_34_the_limit_event_comes_once(void **state)
 	assert_int_equal(attr.srq_limit, 8);
 	finish(s);
 	expect_async(f, IBV_EVENT_SRQ_LIMIT_REACHED, s);
+	assert_int_equal(ibv_destroy_srq(s), 0);
+}
+
+/* What has less room than somebody needs is not consumed, and nothing is fired. */
+static void what_is_too_small_stays(void **state)
+{
+	struct fixture *f = *state;
+	struct ibv_srq *s = new_srq(f, 4, 3);
+	struct ibv_srq_attr attr = {.srq_limit = 2};
+	struct ibv_sge large[3] = {{0, 1u << 31, 1}, {0, 1u << 31, 1}, {0, 64, 1}};
+	struct ibv_recv_wr wr = {.wr_id = 3, .sg_list = large, .num_sge = 3}, *bad;
+	uint32_t has = 7;
+	int posted;
+
+	assert_int_equal(take_for(s, 1, &has), -1);
+	assert_int_equal(has, 7); /* there is none */
+	assert_int_equal(post(s, 1, 1, 1, &posted), 0);
+	assert_int_equal(post(s, 2, 1, 3, &posted), 0);
+	assert_int_equal(ibv_modify_srq(s, &attr, IBV_SRQ_LIMIT), 0);
+	for (int i = 0; i < 3; i++) {
+		assert_int_equal(take_for(s, 65, &has), -1);
+		assert_int_equal(has, 64);
+		assert_int_equal(vb_rq_held(&vb_srq(s)->rq), 2);
+		assert_false(readable(f->ibctx->async_fd));
+	}
+	assert_int_equal(take_for(s, 64, &has), 1);
+	expect_async(f, IBV_EVENT_SRQ_LIMIT_REACHED, s);
+	assert_int_equal(take_for(s, 449, &has), -1);
+	assert_int_equal(has, 448); /* of all pieces */
+	assert_int_equal(take_for(s, 448, &has), 2);
+	assert_int_equal(vb_post_srq_recv(s, &wr, &bad), 0);
+	assert_int_equal(take_for(s, UINT32_MAX, &has), 3); /* more than messages have */
 	assert_int_equal(ibv_destroy_srq(s), 0);
 }
 
@@ -329,6 +366,7 @@ int main(void)
 	    with_fixture(too_many_sges_are_refused),
 	    with_fixture(rule_14_a_queue_of_no_requests_works),
 	    with_fixture(rule_34_the_limit_event_comes_once),
+	    with_fixture(what_is_too_small_stays),
 	    with_fixture(modify_refuses_what_mlx5_refuses),
 	    with_fixture(the_advertised_maxima_work_and_more_is_refused),
 	    with_fixture(rule_37_an_srq_with_qps_is_busy),
