@@ -302,6 +302,16 @@ static void by_whom(struct kit_pair *p)
 	kit_pair_close(p);
 }
 
+/* What is told of a send queue in SQD. */
+static bool is_draining(struct kit_end *e)
+{
+	struct ibv_qp_init_attr init;
+	struct ibv_qp_attr a;
+
+	CHECK(!ibv_query_qp(e->qp, &a, IBV_QP_STATE, &init) && a.qp_state == IBV_QPS_SQD);
+	return a.sq_draining;
+}
+
 /* In SQD what is begun is finished, and nothing is begun. */
 static void drains(struct kit_pair *p)
 {
@@ -317,17 +327,20 @@ static void drains(struct kit_pair *p)
 		struct ibv_qp_attr a = {.qp_state = IBV_QPS_SQD, .en_sqd_async_notify = 1};
 		uint64_t n = 0;
 		struct ibv_wc wc;
-		bool middle;
+		bool draining, middle;
 
 		/* a last part that leaves room for more in one go */
 		CHECK(!kit_post(e, IBV_WR_RDMA_WRITE, 0, 0, HALF - 100000, peer, 0));
 		for (uint64_t k = 1; k < 4; k++)
 			CHECK(!kit_post(e, IBV_WR_RDMA_WRITE, k, 0, 8, peer, HALF + k * 8));
 		CHECK(!ibv_modify_qp(e->qp, &a, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY));
+		draining = is_draining(e);
 		middle = ibv_poll_cq(e->cq, 1, &wc) == 0; /* not even the first one was done in time */
 		n = !middle;
+		CHECK(draining || !middle, "drained, and what is begun is not complete");
 		CHECK(!ibv_get_async_event(p->ctx, &ev) && ev.event_type == IBV_EVENT_SQ_DRAINED);
 		ibv_ack_async_event(&ev);
+		CHECK(!is_draining(e));
 		while (ibv_poll_cq(e->cq, 1, &wc) > 0)
 			CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == n++);
 		CHECK(n == 1 || (n == 4 && !middle), "%" PRIu64 " of 4 requests were done", n);

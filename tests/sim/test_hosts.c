@@ -811,6 +811,43 @@ static void a_goodbye_with_a_full_wire(void **state)
 	over(&t);
 }
 
+/* In SQD a request that is placed in part goes on; when its peer says goodbye in the middle of that it fails
+ * as if its packets were lost. */
+static void a_goodbye_in_the_middle_of_a_placement(void **state)
+{
+	static const enum ibv_wr_opcode ops[] = {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ};
+	enum { LEN = 200000 };
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		struct two t = two(SIM_CFG(.placing = true, .timeout = 8, .retry_cnt = 1), 0);
+		struct vb_req *q = &t.s->n[0].qp.req;
+		const struct vb_swqe *first = vb_sq_at(q, 1); /* behind first_packet()'s */
+		uint64_t w, behind;
+
+		first_packet(&t);
+		t.s->n[0].qp.attr.en_sqd_async_notify = 1;
+		w = sim_op(t.s, 0, ops[i], 0, LEN, 0);
+		sim_modify(t.s, 0, IBV_QPS_SQD);
+		behind = sim_op(t.s, 0, IBV_WR_RDMA_WRITE, 0, 8, 0);
+		hosts_stop(t.a[0]); /* so that it finds the goodbye before it goes on */
+		assert_int_equal(first->wr_id, w);
+		assert_int_equal(first->state, VB_WQE_POSTED);
+		assert_in_range(first->placed, 1, LEN - 1);
+		sim_leave(t.s, 1);
+		hosts_leave(t.a[1]);
+		hosts_run_for(t.h, 2 * VB_MSEC);
+		hosts_continue(t.a[0]);
+		hosts_settle(t.h);
+		sim_expect(t.s, 0, true, w, IBV_WC_RETRY_EXC_ERR);
+		sim_expect(t.s, 0, true, behind, IBV_WC_WR_FLUSH_ERR);
+		sim_expect_none(t.s, 0);
+		assert_int_equal(t.s->n[0].qp.state, IBV_QPS_ERR);
+		assert_int_equal(sim_event(t.s, 0), -1); /* it was never drained */
+		over(&t);
+	}
+}
+
 /* A queue pair that has much to send does not keep the wire from one that has little. */
 static void everybody_gets_room(void **state)
 {
@@ -929,6 +966,7 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(a_placement_is_cut_between_lines),
 	    cmocka_unit_test(each_leave_is_another),
 	    cmocka_unit_test(a_goodbye_with_a_full_wire),
+	    cmocka_unit_test(a_goodbye_in_the_middle_of_a_placement),
 	    cmocka_unit_test(everybody_gets_room),
 	    cmocka_unit_test(a_number_changes_hands),
 	    cmocka_unit_test(a_number_changes_hands_unconnected),
