@@ -55,9 +55,9 @@ struct vb_context {
 	/* A queue pair in RTR has heard its far end.  NULL: nobody is to be told.  Set once; called under the
 	 * queue pair's lock. */
 	void (*established)(struct vb_context *c, uint32_t qpn);
-	struct vb_own cmd;				      /* v.context.cmd_fd */
-	struct vb_list pd_list;				      /* those of ibv_alloc_pd() */
-	_Atomic uint32_t pds, cqs, channels, tds, dms, xrcds; /* children, for close */
+	struct vb_own cmd;					     /* v.context.cmd_fd */
+	struct vb_list pd_list;					     /* those of ibv_alloc_pd() */
+	_Atomic uint32_t pds, cqs, channels, tds, dms, xrcds, cntrs; /* children, for close */
 };
 
 static inline struct vb_context *vb_context(struct ibv_context *c)

@@ -80,6 +80,7 @@ VB_EXPORT VB_OBJECT(struct ibv_comp_cntr *, ibv_create_comp_cntr, (context, attr
 	c->ibv.context = context;
 	c->ibv.handle = atomic_fetch_add(&handles, 1);
 	c->bytes = attr->type == IBV_COMP_CNTR_TYPE_BYTES;
+	atomic_fetch_add(&vb_context(context)->cntrs, 1);
 	return &c->ibv;
 uncount:
 	atomic_fetch_sub(&live, 1);
@@ -95,6 +96,7 @@ VB_EXPORT VB_CODE(ibv_destroy_comp_cntr, (cntr), struct ibv_comp_cntr *cntr)
 	if (atomic_load(&c->refs))
 		return vb_refuse(EBUSY, "ibv_destroy_comp_cntr",
 				 "it is attached to queue pairs, which must be destroyed first");
+	atomic_fetch_sub(&vb_context(cntr->context)->cntrs, 1);
 	free(c);
 	atomic_fetch_sub(&live, 1);
 	return 0;

@@ -255,16 +255,17 @@ bool vb_context_close(struct vb_context *c)
 	struct context *x = (struct context *)c;
 	unsigned qps = leave(c), pds = atomic_load(&c->pds), cqs = atomic_load(&c->cqs),
 		 channels = atomic_load(&c->channels), tds = atomic_load(&c->tds), dms = atomic_load(&c->dms),
-		 xrcds = atomic_load(&c->xrcds);
+		 xrcds = atomic_load(&c->xrcds), cntrs = atomic_load(&c->cntrs);
 
-	if (qps || pds || cqs || channels || tds || dms || xrcds) {
+	if (qps || pds || cqs || channels || tds || dms || xrcds || cntrs) {
 		const struct vb_why_count left[] = {{"queue pair", qps},
 						    {"protection domain", pds},
 						    {"CQ", cqs},
 						    {"completion channel", channels},
 						    {"thread domain", tds},
 						    {"piece of device memory", dms},
-						    {"XRC domain", xrcds}};
+						    {"XRC domain", xrcds},
+						    {"completion counter", cntrs}};
 
 		vb_why_left(c, left, sizeof(left) / sizeof(*left));
 		return true;

@@ -222,14 +222,12 @@ VB_CODE(vb_free_dm, (dm), struct ibv_dm *dm)
 	if (refs) /* rule 37 */
 		return vb_refuse(EBUSY, "ibv_free_dm", "%u region%s of the device memory still exist%s", refs,
 				 refs == 1 ? "" : "s", refs == 1 ? "s" : "");
-	if (d->imported) { /* its owner's: only that can take it away */
-		unmake(d);
-		return 0;
+	if (!d->imported) { /* else its owner's: only that can take it away */
+		vb_lock_take(&h->dm_lock);
+		vb_list_unlink(&d->on_hca);
+		vb_lock_give(&h->dm_lock);
+		atomic_fetch_sub(&h->dm_used, d->mapped);
 	}
-	vb_lock_take(&h->dm_lock);
-	vb_list_unlink(&d->on_hca);
-	vb_lock_give(&h->dm_lock);
-	atomic_fetch_sub(&h->dm_used, d->mapped);
 	atomic_fetch_sub(&c->dms, 1);
 	unmake(d);
 	return 0;
@@ -336,6 +334,7 @@ struct ibv_dm *vb_dm_import(struct ibv_context *context, int fd, uint64_t length
 				  length, strerror(errno));
 		return NULL;
 	}
+	atomic_fetch_add(&vb_context(context)->dms, 1);
 	d->imported = true;
 	d->ibv.handle = handle;
 	return &d->ibv;
@@ -346,11 +345,13 @@ void vb_dm_unimport(struct ibv_dm *dm)
 	struct vb_dm *d = vb_dm(dm);
 	uint32_t refs = atomic_load(&d->refs);
 
-	if (refs)
+	if (refs) {
 		vb_refuse(EBUSY, "ibv_unimport_dm", "%u region%s of the device memory still exist%s", refs,
 			  refs == 1 ? "" : "s", refs == 1 ? "s" : "");
-	else
-		unmake(d);
+		return;
+	}
+	atomic_fetch_sub(&vb_context(dm->context)->dms, 1);
+	unmake(d);
 }
 
 VB_EXPORT VB_CODE(ibv_dm_export_dmabuf_fd, (dm), struct ibv_dm *dm)

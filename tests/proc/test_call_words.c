@@ -93,6 +93,20 @@ static void shared_queues(void)
 	      !ibv_destroy_comp_channel(channel));
 }
 
+/* What is closed with something left goes on until the process ends, so that this may be destroyed later. */
+static void closing(void)
+{
+	struct ibv_comp_cntr_init_attr ia = {.type = IBV_COMP_CNTR_TYPE_WRS};
+	struct ibv_context *closed = kit_open();
+	struct ibv_comp_cntr *counter = ibv_create_comp_cntr(closed, &ia);
+
+	CHECK(counter);
+	kit_log_skip();
+	CHECK(!ibv_close_device(closed));
+	SAID("not destroyed before: 1 completion counter;");
+	CHECK(!ibv_destroy_comp_cntr(counter));
+}
+
 static void regions(void)
 {
 	static uint8_t buf[4096];
@@ -208,6 +222,7 @@ int main(void)
 	regions();
 	requests();
 	built_requests();
+	closing();
 	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
 	puts("every sentence names what it means");
 	return 0;

@@ -5,7 +5,9 @@
 #include <poll.h>
 #include <pthread.h>
 
+#include "hca/hca.h"
 #include "kit.h"
+#include "verbs/verbs.h"
 
 enum { ROUNDS = 300, DEPTH = 16 };
 
@@ -309,6 +311,139 @@ static void srq_events(struct ibv_context *ctx, struct ibv_pd *pd)
 	end_close(&a);
 }
 
+static void *destroy_cq(void *arg)
+{
+	CHECK(!ibv_destroy_cq(arg));
+	return NULL;
+}
+
+/* Whoever handles an event uses the queue pair or CQ until it is acknowledged, while another thread destroys
+ * that: what it does then is refused, or leaves nothing behind (rule 36). */
+static void handlers_of_what_is_destroyed(struct ibv_context *ctx, struct ibv_pd *pd)
+{
+	struct vb_presence *presence = vb_adapter_presence(vb_context(ctx)->adapter);
+	struct ibv_modify_cq_attr few = {.attr_mask = IBV_CQ_ATTR_MODERATE,
+					 .moderate = {.cq_count = 4, .cq_period = 100}};
+	struct ibv_qp_attr to = {.qp_state = IBV_QPS_ERR, .port_num = 1};
+	struct destruction d = {0};
+	struct ibv_async_event ev;
+	struct ibv_cq *cq;
+	void *context;
+	struct end a, b;
+	uint32_t armed;
+	pthread_t t;
+
+	armed = atomic_load(&presence->armed);
+	end_open(&a, pd, DEPTH, false);
+	end_open(&b, pd, DEPTH, true);
+	connect_pair(&a, &b);
+	post_srq(&b);
+	CHECK(!ibv_req_notify_cq(b.e.cq, 0));
+	send_one(&a, IBV_SEND_SIGNALED);
+	CHECK(!ibv_get_cq_event(b.ch, &cq, &context) && cq == b.e.cq);
+	expect_wc(&a, IBV_WC_SUCCESS);
+	expect_wc(&b, IBV_WC_SUCCESS);
+	CHECK(!ibv_modify_qp(b.e.qp, &to, IBV_QP_STATE));
+	ev = expect_async(ctx, IBV_EVENT_QP_LAST_WQE_REACHED);
+	d.qp = b.e.qp;
+	CHECK(!pthread_create(&t, NULL, destroy_qp, &d));
+	kit_until_blocked();
+	CHECK(ibv_modify_qp(b.e.qp, &to, IBV_QP_STATE) == EINVAL);
+	to.qp_state = IBV_QPS_INIT;
+	CHECK(ibv_modify_qp(b.e.qp, &to,
+			    IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == EINVAL);
+	d.acked = true;
+	ibv_ack_async_event(&ev);
+	CHECK(!pthread_join(t, NULL) && !readable(ctx->async_fd));
+	CHECK(!ibv_destroy_srq(b.srq));
+	CHECK(!pthread_create(&t, NULL, destroy_cq, b.e.cq));
+	kit_until_blocked();
+	CHECK(!ibv_req_notify_cq(b.e.cq, 0));
+	CHECK(!ibv_modify_cq(b.e.cq, &few));
+	CHECK(!ibv_resize_cq(b.e.cq, 4 * DEPTH));
+	ibv_ack_cq_events(b.e.cq, 1);
+	CHECK(!pthread_join(t, NULL));
+	end_close(&a);
+	CHECK(atomic_load(&presence->armed) == armed, "the adapter counts a CQ that is gone as armed");
+	CHECK(vb_list_empty(&vb_hca(vb_context(ctx)->adapter)->moderated));
+	CHECK(!ibv_dereg_mr(b.e.mr) && !ibv_destroy_comp_channel(b.ch));
+	free(b.e.buf);
+}
+
+/* The same of a queue pair that would be attached to a group. */
+static void a_group_does_not_get_what_is_destroyed(struct ibv_context *ctx, struct ibv_pd *pd)
+{
+	union ibv_gid group = {.raw = {[10] = 0xff, [11] = 0xff, [12] = 239, [13] = 1, [14] = 2, [15] = 3}};
+	struct ibv_qp_attr drain = {.qp_state = IBV_QPS_SQD, .en_sqd_async_notify = 1};
+	struct destruction d = {0};
+	struct ibv_async_event ev;
+	struct kit_end e;
+	pthread_t t;
+
+	kit_end_open_as(&e, pd, DEPTH, 64, IBV_QPT_UD);
+	kit_connect(&e, &e.card);
+	CHECK(!ibv_modify_qp(e.qp, &drain, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY));
+	ev = expect_async(ctx, IBV_EVENT_SQ_DRAINED);
+	d.qp = e.qp;
+	CHECK(!pthread_create(&t, NULL, destroy_qp, &d));
+	kit_until_blocked();
+	CHECK(ibv_attach_mcast(e.qp, &group, 0) == EINVAL);
+	d.acked = true;
+	ibv_ack_async_event(&ev);
+	CHECK(!pthread_join(t, NULL));
+	CHECK(!ibv_dereg_mr(e.mr) && !ibv_destroy_cq(e.cq));
+	free(e.buf);
+}
+
+struct teller {
+	struct end a, b;
+	_Atomic bool enough;
+	_Atomic int rounds;
+};
+
+static void *tell(void *arg)
+{
+	struct teller *x = arg;
+
+	while (!atomic_load(&x->enough)) {
+		post_recv(&x->b);
+		CHECK(!ibv_req_notify_cq(x->b.e.cq, 0));
+		send_one(&x->a, IBV_SEND_SIGNALED);
+		expect_wc(&x->a, IBV_WC_SUCCESS);
+		expect_wc(&x->b, IBV_WC_SUCCESS);
+		atomic_fetch_add(&x->rounds, 1);
+	}
+	return arg;
+}
+
+/* Whoever polls may tell of completions elsewhere, with locks held that others want. */
+static void telling_is_no_cancellation_point(struct ibv_pd *pd)
+{
+	struct teller x = {0};
+	struct ibv_cq *cq;
+	void *context, *end;
+	unsigned events = 0;
+	pthread_t t;
+
+	end_open(&x.a, pd, DEPTH, false);
+	end_open(&x.b, pd, DEPTH, false);
+	connect_pair(&x.a, &x.b);
+	CHECK(!pthread_create(&t, NULL, tell, &x));
+	CHECK(!pthread_cancel(t));
+	while (atomic_load(&x.rounds) < ROUNDS) {
+		CHECK(pthread_tryjoin_np(t, &end) == EBUSY, "a verb was a cancellation point");
+		kit_nap(1);
+	}
+	atomic_store(&x.enough, true);
+	CHECK(!pthread_join(t, &end) && end == &x);
+	for (; readable(x.b.ch->fd); events++)
+		CHECK(!ibv_get_cq_event(x.b.ch, &cq, &context));
+	CHECK(events == (unsigned)x.rounds, "%u events of %d", events, x.rounds);
+	ibv_ack_cq_events(x.b.e.cq, events);
+	end_close(&x.a);
+	end_close(&x.b);
+}
+
 /* Rule 31 with traffic: the receiver's CQ has room for one completion. */
 static void overrun(struct ibv_context *ctx, struct ibv_pd *pd)
 {
@@ -422,6 +557,9 @@ int main(void)
 	pd = ibv_alloc_pd(ctx);
 	CHECK(pd);
 	srq_events(ctx, pd);
+	handlers_of_what_is_destroyed(ctx, pd);
+	a_group_does_not_get_what_is_destroyed(ctx, pd);
+	telling_is_no_cancellation_point(pd);
 	overrun(ctx, pd);
 	a_cancelled_waiter_takes_no_event_along(pd);
 	a_forked_child_has_dead_objects(pd);

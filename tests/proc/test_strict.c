@@ -18,7 +18,7 @@ enum { PAGE = 4096, HUGE = 2 << 20 };
 
 static struct ibv_context *ctx;
 static struct ibv_pd *pd;
-static char log_path[] = "/tmp/verbena-strict-XXXXXX";
+static char log_path[] = "/tmp/verbena-strict-XXXXXX", capture_path[] = "/tmp/verbena-strict-pcap-XXXXXX";
 
 static void open_as(const char *profile)
 {
@@ -313,6 +313,25 @@ static void fork_by_environment_off(void)
 	CHECK(ibv_is_fork_initialized() == IBV_FORK_DISABLED);
 }
 
+/* A capture hears what fork() has to say, so its lock is taken after that of who says it, whoever came first.
+ */
+static void fork_with_a_capture(void)
+{
+	char *p = pages(1);
+	pid_t pid;
+
+	setenv("VERBENA_PCAP", capture_path, 1);
+	setenv("VERBENA_PROFILE", "strict", 1);
+	CHECK(ibv_is_fork_initialized() == IBV_FORK_DISABLED);
+	open_as("strict");
+	CHECK(reg(p, PAGE));
+	pid = kit_fork();
+	if (!pid)
+		_exit(0);
+	CHECK(!kit_reap(pid));
+	CHECK(said("fork() with 1 registered region") == 1);
+}
+
 /* Buffers all over the heap, where the library's own objects are too: a child runs, and its parent's traffic
  * goes on. */
 static void heap_with_marks(void)
@@ -576,6 +595,7 @@ static const struct {
     {"fork with ibv_fork_init", fork_with_init},
     {"fork with RDMAV_FORK_SAFE", fork_by_environment},
     {"fork with IBV_FORK_SAFE=0", fork_by_environment_off},
+    {"fork with a capture", fork_with_a_capture},
     {"regions on the heap", heap_with_marks},
     {"huge pages in part", huge_pages_in_part},
     {"huge pages whole", huge_pages_whole},
@@ -588,9 +608,9 @@ static const struct {
 
 int main(void)
 {
-	int fd = mkstemp(log_path), status;
+	int fd = mkstemp(log_path), capture = mkstemp(capture_path), status;
 
-	CHECK(fd >= 0);
+	CHECK(fd >= 0 && capture >= 0);
 	unsetenv("RDMAV_FORK_SAFE");
 	unsetenv("IBV_FORK_SAFE");
 	unsetenv("RDMAV_HUGEPAGES_SAFE");
@@ -606,11 +626,14 @@ int main(void)
 			_exit(0);
 		}
 		status = kit_reap(pid);
-		if (status)
+		if (status) {
 			unlink(log_path);
+			unlink(capture_path);
+		}
 		CHECK(!status, "%s: 0x%x", situations[i].name, status);
 	}
 	unlink(log_path);
+	unlink(capture_path);
 	printf("ok\n");
 	return 0;
 }

@@ -226,6 +226,7 @@ static void what_is_refused(void)
 	struct ibv_sge sge = {0};
 	struct ibv_send_wr send = {.opcode = IBV_WR_SEND, .sg_list = &sge}, *bad_send;
 	struct ibv_recv_wr recv = {.sg_list = &sge}, *bad_recv;
+	struct ibv_qp *given;
 	struct xrc_side s;
 
 	xrc_open_side(&s, xrc_domain_file());
@@ -233,6 +234,13 @@ static void what_is_refused(void)
 	CHECK(!ibv_create_qp_ex(s.ctx, &qa) && errno == EINVAL);
 	qa.comp_mask = IBV_QP_INIT_ATTR_XRCD;
 	CHECK(!ibv_create_qp_ex(s.ctx, &qa) && errno == EINVAL);
+	/* what it has no use for is not looked at */
+	qa.comp_mask |= IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+	qa.xrcd = s.xrcd;
+	given = ibv_create_qp_ex(s.ctx, &qa);
+	CHECK(given && !ibv_destroy_qp(given));
+	qa.send_ops_flags = IBV_QP_EX_WITH_SEND;
+	CHECK(!ibv_create_qp_ex(s.ctx, &qa) && errno == EOPNOTSUPP);
 	sa.pd = s.pd;
 	sa.cq = s.rcq;
 	CHECK(!ibv_create_srq_ex(s.ctx, &sa) && errno == EINVAL);
