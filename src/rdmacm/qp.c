@@ -104,20 +104,6 @@ static int complete(struct vb_rdma_id *p, struct ibv_qp_init_attr_ex *attr)
 	return err;
 }
 
-/* An XRC target is in a domain of its own kind and in no protection domain; what the program gave is for what
- * it makes beside it, as the id shows it. */
-static struct ibv_qp *make(struct vb_rdma_id *p, struct ibv_qp_init_attr_ex *attr)
-{
-	uint32_t mask = attr->comp_mask;
-	struct ibv_qp *qp;
-
-	if (attr->qp_type == IBV_QPT_XRC_RECV)
-		attr->comp_mask &= ~(uint32_t)IBV_QP_INIT_ATTR_PD;
-	qp = ibv_create_qp_ex(p->id.verbs, attr);
-	attr->comp_mask = mask;
-	return qp;
-}
-
 int vb_rdma_qp_create(struct vb_rdma_id *p, const char *call, struct ibv_qp_init_attr_ex *attr)
 {
 	struct ibv_cq *given_send = attr->send_cq, *given_recv = attr->recv_cq;
@@ -136,7 +122,7 @@ int vb_rdma_qp_create(struct vb_rdma_id *p, const char *call, struct ibv_qp_init
 		attr->send_cq = p->id.send_cq;
 	if (!given_recv)
 		attr->recv_cq = p->id.recv_cq;
-	qp = make(p, attr);
+	qp = ibv_create_qp_ex(p->id.verbs, attr);
 	if (!qp) {
 		err = errno;
 		goto undo_cqs;

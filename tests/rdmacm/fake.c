@@ -443,9 +443,10 @@ static struct ibv_qp *create_qp_ex(struct ibv_context *c, struct ibv_qp_init_att
 	struct ibv_qp *qp;
 
 	(void)c;
-	/* as the device has it: a target is in no protection domain */
-	if (attr->qp_type == IBV_QPT_XRC_RECV && (attr->comp_mask != IBV_QP_INIT_ATTR_XRCD || !attr->xrcd)) {
-		errno = EOPNOTSUPP;
+	/* as the device has it: a target is in an XRC domain, and in no protection domain */
+	if (attr->qp_type == IBV_QPT_XRC_RECV &&
+	    (!(attr->comp_mask & IBV_QP_INIT_ATTR_XRCD) || !attr->xrcd)) {
+		errno = EINVAL;
 		return NULL;
 	}
 	qp = make_qp(attr);
