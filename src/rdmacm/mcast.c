@@ -14,9 +14,9 @@ struct vb_rdma_mcast {
 	uintptr_t token;
 	void *context; /* the program's */
 	struct sockaddr_storage addr;
-	uint32_t flags; /* enum rdma_cm_mc_join_flags */
-	bool attached;	/* by rdma_cm, the id's queue pair */
-	bool joined;	/* the event was taken, so these are known: */
+	uint32_t flags;	 /* enum rdma_cm_mc_join_flags */
+	bool attached;	 /* the id's queue pair, to: */
+	bool unattached; /* it had none: the program attaches the one that it makes, to these: */
 	union ibv_gid gid;
 	uint16_t lid;
 };
@@ -78,14 +78,12 @@ int vb_rdma_mcast_joined(struct vb_rdma_id *p, const void *token, const struct i
 
 	pthread_mutex_lock(&p->lock);
 	m = by_token(p, token);
-	if (m) {
+	if (m && m->flags != RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER) {
 		m->gid = group->grh.dgid;
 		m->lid = group->dlid;
-		m->joined = true;
-	}
-	if (m && p->id.qp && m->flags != RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER) {
-		err = ibv_attach_mcast(p->id.qp, &m->gid, m->lid);
-		m->attached = !err;
+		m->unattached = !p->id.qp;
+		err = p->id.qp ? ibv_attach_mcast(p->id.qp, &m->gid, m->lid) : 0;
+		m->attached = p->id.qp && !err;
 	}
 	pthread_mutex_unlock(&p->lock);
 	return err;
@@ -203,8 +201,7 @@ VB_EXPORT VB_RDMA_CALL(rdma_leave_multicast, (id, addr), struct rdma_cm_id *id, 
 	pthread_mutex_unlock(&p->lock);
 	if (!m)
 		return vb_cm_refuse(EADDRNOTAVAIL, call, "the id has not joined this group");
-	/* Also where the program made its queue pair after the join, and attached it itself. */
-	m->attached |= m->joined && m->flags != RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER;
+	m->attached |= m->unattached;
 	detach(p, m);
 	err = vb_cm_id_leave(p->cm, (const struct sockaddr *)&m->addr, &delivered);
 	free(m);

@@ -381,7 +381,6 @@ static void a_group_does_not_get_what_is_destroyed(struct ibv_context *ctx, stru
 	pthread_t t;
 
 	kit_end_open_as(&e, pd, DEPTH, 64, IBV_QPT_UD);
-	kit_connect(&e, &e.card);
 	CHECK(!ibv_modify_qp(e.qp, &drain, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY));
 	ev = expect_async(ctx, IBV_EVENT_SQ_DRAINED);
 	d.qp = e.qp;
