@@ -60,7 +60,8 @@ static void gid_of(uint8_t gid[16], uint32_t device, bool v6)
 		gid[1] = 0x80;
 		gid[15] = (uint8_t)(device + 1);
 	} else if (v6) {
-		gid[0] = 0xfd;
+		gid[0] = below.linklocal ? 0xfe : 0xfd;
+		gid[1] = below.linklocal ? 0x80 : 0;
 		gid[15] = (uint8_t)(device + 1);
 	} else {
 		gid[10] = gid[11] = 0xff;

@@ -20,6 +20,7 @@ enum below_call { BELOW_OPEN = 1, BELOW_BIND };
 
 struct below {
 	bool infiniband;
+	bool linklocal; /* the IPv6 addresses are fe80::1 and fe80::2 */
 	bool one_hears; /* device 0 hears all that is said, as for a listener at all addresses */
 	/* false: the MAD is lost */
 	bool (*filter)(const struct vb_cm_msg *m);

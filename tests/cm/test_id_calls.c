@@ -215,6 +215,34 @@ static bool is_being_ended(struct vb_cm_id *id)
 	return yes;
 }
 
+/* Whoever has its event leaves nothing with it that would outlive the end. */
+static void what_ends_takes_nothing(void **state)
+{
+	struct vb_cm_id *id = tcp();
+	struct vb_cm_channel *other;
+	struct vb_cm_news n;
+	uint8_t tos = 1;
+	pthread_t t;
+	int there;
+
+	(void)state;
+	other = below_channel(&there);
+	assert_int_equal(resolve(id, "10.0.0.2"), 0);
+	assert_int_equal(vb_cm_channel_get(channel, &n), 0);
+	assert_int_equal(pthread_create(&t, NULL, end_it, id), 0);
+	while (!is_being_ended(id))
+		sched_yield();
+	assert_int_equal(vb_cm_id_write(id, RDMA_CM_EVENT_ADDR_CHANGE, 0, 0), EINVAL);
+	assert_int_equal(vb_cm_id_option(id, 0, RDMA_OPTION_ID_TOS, &tos, sizeof tos), EINVAL);
+	assert_int_equal(vb_cm_id_migrate(id, other), EINVAL);
+	assert_int_equal(vb_cm_id_resolve_route(id, 0), EINVAL);
+	vb_cm_news_ack(n.id, n.event);
+	assert_int_equal(pthread_join(t, NULL), 0);
+	below_none(channel);
+	below_none(other);
+	vb_cm_channel_close(other);
+}
+
 static void it_ends_while_it_moves(void **state)
 {
 	struct moved m;
@@ -504,6 +532,52 @@ static void sources(void **state)
 	vb_cm_id_end(id);
 }
 
+static struct sockaddr *of_link(const char *address, uint32_t link)
+{
+	struct sockaddr *a = below_addr(address, PORT);
+
+	((struct sockaddr_in6 *)a)->sin6_scope_id = link;
+	return a;
+}
+
+static struct sockaddr_in6 source_of(struct vb_cm_id *id)
+{
+	struct rdma_addr a;
+	int n;
+
+	below_next(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
+	assert_int_equal(vb_cm_id_route(id, &a, NULL, &n), 0);
+	assert_int_equal(a.src_sin6.sin6_family, AF_INET6);
+	return a.src_sin6;
+}
+
+/* A link-local source that is chosen is of the destination's link.  Others have none, and the program's own
+ * stays as it is. */
+static void sources_of_a_link(void **state)
+{
+	struct vb_cm_id *id = tcp();
+	struct sockaddr_in6 src;
+
+	(void)state;
+	below.linklocal = true;
+	assert_int_equal(vb_cm_id_resolve_addr(id, NULL, of_link("fe80::2", 7), 0), 0);
+	src = source_of(id);
+	assert_int_equal(src.sin6_addr.s6_addr[0], 0xfe);
+	assert_int_equal(src.sin6_addr.s6_addr[15], 1);
+	assert_int_equal(src.sin6_scope_id, 7);
+	assert_int_not_equal(src.sin6_port, 0);
+	vb_cm_id_end(id);
+	id = tcp();
+	assert_int_equal(vb_cm_id_resolve_addr(id, of_link("fe80::1", 5), of_link("fe80::2", 7), 0), 0);
+	assert_int_equal(source_of(id).sin6_scope_id, 5);
+	vb_cm_id_end(id);
+	below.linklocal = false;
+	id = tcp();
+	assert_int_equal(vb_cm_id_resolve_addr(id, NULL, of_link("fd00::2", 7), 0), 0);
+	assert_int_equal(source_of(id).sin6_scope_id, 0);
+	vb_cm_id_end(id);
+}
+
 /* A wildcard as a destination is this host. */
 static void to_any_address(void **state)
 {
@@ -740,6 +814,7 @@ int main(void)
 	    CASE(events_go_with_their_id),
 	    CASE(events_migrate),
 	    CASE(the_end_waits_for_acknowledgements),
+	    CASE(what_ends_takes_nothing),
 	    CASE(it_ends_while_it_moves),
 	    CASE(a_mover_is_cancelled),
 	    CASE(a_channel_that_blocks),
@@ -751,6 +826,7 @@ int main(void)
 	    CASE(listening_without_binding),
 	    CASE(addresses_that_lead_nowhere),
 	    CASE(sources),
+	    CASE(sources_of_a_link),
 	    CASE(to_any_address),
 	    CASE(options),
 	    CASE(a_path_of_ones_own),
