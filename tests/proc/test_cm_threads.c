@@ -9,6 +9,10 @@
 
 enum { THREADS = 8 };
 
+/* What the system's header lacks. */
+enum { USER = 18 };
+int rdma_write_cm_event(struct rdma_cm_id *id, enum rdma_cm_event_type event, int status, uint64_t arg);
+
 static struct board {
 	_Atomic int listening, done;
 	uint16_t port;
@@ -421,6 +425,37 @@ static void destroying_waits_for_acknowledgements(void)
 	rdma_destroy_event_channel(ch);
 }
 
+static void *destroys(void *id)
+{
+	KIT_CM(rdma_destroy_id(id));
+	return NULL;
+}
+
+/* Whoever has an event of it leaves nothing with an id that is being destroyed: no event, no option, and it
+ * stays on its channel. */
+static void what_is_destroyed_takes_nothing(void)
+{
+	struct rdma_event_channel *ch = kit_cm_channel(), *other = kit_cm_channel();
+	struct rdma_cm_id *id = kit_cm_id(ch, RDMA_PS_TCP);
+	struct rdma_cm_event *e;
+	uint8_t tos = 1;
+	pthread_t t;
+
+	KIT_CM(rdma_resolve_addr(id, NULL, kit_cm_local(9), 2000));
+	KIT_CM(rdma_get_cm_event(ch, &e));
+	CHECK(!pthread_create(&t, NULL, destroys, id));
+	kit_until_blocked();
+	KIT_CM_FAILS(rdma_write_cm_event(id, (enum rdma_cm_event_type)USER, 0, 0), EINVAL);
+	KIT_CM_FAILS(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, sizeof tos), EINVAL);
+	KIT_CM_FAILS(rdma_migrate_id(id, other), EINVAL);
+	CHECK(id->channel == ch);
+	KIT_CM(rdma_ack_cm_event(e));
+	CHECK(!pthread_join(t, NULL));
+	CHECK(!kit_cm_comes(ch, 0) && !kit_cm_comes(other, 0));
+	rdma_destroy_event_channel(ch);
+	rdma_destroy_event_channel(other);
+}
+
 /* ---- waiting ---- */
 
 static void each_event_is_an_edge(void)
@@ -450,9 +485,12 @@ static void each_event_is_an_edge(void)
 	rdma_destroy_event_channel(ch);
 }
 
+static _Atomic int signals;
+
 static void on_signal(int sig)
 {
 	(void)sig;
+	atomic_fetch_add(&signals, 1);
 }
 
 static void *is_interrupted(void *channel)
@@ -494,6 +532,35 @@ static void interrupt_and_cancel(struct rdma_event_channel *ch)
 	/* nothing was left held */
 	CHECK(!pthread_create(&t, NULL, takes_one, ch));
 	kit_until_blocked();
+	id = kit_cm_id(ch, RDMA_PS_TCP);
+	KIT_CM(rdma_resolve_addr(id, NULL, kit_cm_local(9), 2000));
+	CHECK(!pthread_join(t, NULL));
+	KIT_CM(rdma_destroy_id(id));
+}
+
+static void *goes_on(void *channel)
+{
+	struct rdma_cm_event *e;
+
+	KIT_CM(rdma_get_cm_event(channel, &e));
+	CHECK(e->event == RDMA_CM_EVENT_ADDR_RESOLVED, "%s", rdma_event_str(e->event));
+	KIT_CM(rdma_ack_cm_event(e));
+	return NULL;
+}
+
+static void interrupt_in_passing(struct rdma_event_channel *ch)
+{
+	struct sigaction act = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+	int before = atomic_load(&signals);
+	struct rdma_cm_id *id;
+	pthread_t t;
+
+	CHECK(!sigaction(SIGUSR1, &act, NULL));
+	CHECK(!pthread_create(&t, NULL, goes_on, ch));
+	kit_until_blocked();
+	CHECK(!pthread_kill(t, SIGUSR1));
+	kit_until(&signals, before + 1);
+	kit_until_blocked(); /* it waits again */
 	id = kit_cm_id(ch, RDMA_PS_TCP);
 	KIT_CM(rdma_resolve_addr(id, NULL, kit_cm_local(9), 2000));
 	CHECK(!pthread_join(t, NULL));
@@ -554,6 +621,16 @@ static void waiting_threads_are_interrupted_and_cancelled(void)
 	rdma_destroy_event_channel(ch);
 }
 
+/* As read() of the channel would be; in the same two situations. */
+static void waiting_is_begun_again(void)
+{
+	struct rdma_event_channel *ch = kit_cm_channel();
+
+	interrupt_in_passing(ch);
+	interrupt_in_passing(ch);
+	rdma_destroy_event_channel(ch);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct kit_case cases[] = {
@@ -563,10 +640,12 @@ int main(int argc, char **argv)
 	    {"requests are called off", requests_are_called_off, false, false},
 	    {"undelivered events go along", undelivered_events_go_along, false, true},
 	    {"destroying waits for acknowledgements", destroying_waits_for_acknowledgements, false, true},
+	    {"what is destroyed takes nothing", what_is_destroyed_takes_nothing, false, true},
 	    {"each event is an edge", each_event_is_an_edge, false, true},
 	    {"cancelled threads leave nothing held", cancelled_threads_leave_nothing_held, false, false},
 	    {"waiting threads are interrupted and cancelled", waiting_threads_are_interrupted_and_cancelled,
 	     false, false},
+	    {"waiting is begun again", waiting_is_begun_again, false, true},
 	};
 
 	KIT_CASES(cases, getenv("VERBENA_SOAK") ? 300 : 60);
