@@ -912,6 +912,40 @@ static void queue_pairs(void **state)
 	unbound();
 }
 
+/* What a program has put into both pairs of fields goes once. */
+static void one_queue_in_both_fields(void **state)
+{
+	struct ibv_qp_init_attr attr = qp_attr(IBV_QPT_RC);
+	struct ibv_cq *mine;
+
+	(void)state;
+	bound(RDMA_PS_TCP);
+	id->send_cq_channel = id->recv_cq_channel = ibv_create_comp_channel(id->verbs);
+	id->send_cq = id->recv_cq = ibv_create_cq(id->verbs, 9, id, id->send_cq_channel, 0);
+	attr.send_cq = attr.recv_cq = id->send_cq;
+	WORKS(rdma_create_qp(id, NULL, &attr));
+	assert_int_equal(fake.cqs, 1);
+	rdma_destroy_qp(id);
+	assert_int_equal(fake.cqs, 0);
+	assert_int_equal(fake.comp_channels, 0);
+	assert_null(id->send_cq);
+	assert_null(id->recv_cq);
+	assert_null(id->send_cq_channel);
+	assert_null(id->recv_cq_channel);
+
+	id->send_cq_channel = id->recv_cq_channel = ibv_create_comp_channel(id->verbs);
+	mine = ibv_create_cq(id->verbs, 9, id, NULL, 0); /* which stands in no field */
+	attr.send_cq = attr.recv_cq = mine;
+	WORKS(rdma_create_qp(id, NULL, &attr));
+	rdma_destroy_qp(id);
+	assert_int_equal(fake.cqs, 1);
+	assert_int_equal(fake.comp_channels, 0);
+	assert_null(id->send_cq_channel);
+	assert_null(id->recv_cq_channel);
+	ibv_destroy_cq(mine);
+	unbound();
+}
+
 static void queue_pair_fails(void **state)
 {
 	static const char *const steps[] = {"create_cq", "create_qp", "attr", "INIT"};
@@ -1088,6 +1122,37 @@ static void groups(void **state)
 	WORKS(rdma_leave_multicast(id, (struct sockaddr *)&group));
 	DID("detach leave ");
 	FAILS(rdma_leave_multicast(id, (struct sockaddr *)&group), EADDRNOTAVAIL);
+	rdma_destroy_qp(id);
+	unbound();
+}
+
+/* The program attaches the queue pair, as rdma_cm had none when the event was taken.  Leaving detaches it but
+ * for a group that the id only sends to. */
+static void groups_joined_first(void **state)
+{
+	struct sockaddr_in group = address("239.1.2.3", 0), other = address("239.1.2.4", 0),
+			   late = address("239.1.2.5", 0);
+	struct rdma_cm_join_mc_attr_ex ex = {.comp_mask = 3,
+					     .join_flags = RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER,
+					     .addr = (struct sockaddr *)&other};
+
+	(void)state;
+	bound(RDMA_PS_UDP);
+	WORKS(rdma_join_multicast(id, (struct sockaddr *)&group, NULL));
+	WORKS(rdma_join_multicast_ex(id, &ex, NULL));
+	for (int i = 0; i < 2; i++)
+		WORKS(rdma_ack_cm_event(next()));
+	DID("join join ");
+	WORKS(rdma_join_multicast(id, (struct sockaddr *)&late, NULL));
+	make_qp(id, IBV_QPT_UD);
+	forget();
+	WORKS(rdma_leave_multicast(id, (struct sockaddr *)&late));
+	DID("leave "); /* what its event would have said nobody knows */
+	WORKS(rdma_leave_multicast(id, (struct sockaddr *)&other));
+	DID("leave leave ");
+	forget();
+	WORKS(rdma_leave_multicast(id, (struct sockaddr *)&group));
+	DID("detach leave ");
 	rdma_destroy_qp(id);
 	unbound();
 }
@@ -1392,12 +1457,14 @@ int main(void)
 	    cmocka_unit_test(requests_fail),
 	    cmocka_unit_test(datagrams_are_accepted),
 	    cmocka_unit_test(queue_pairs),
+	    cmocka_unit_test(one_queue_in_both_fields),
 	    cmocka_unit_test(queue_pair_fails),
 	    cmocka_unit_test(unbound_id),
 	    cmocka_unit_test(shared_receives),
 	    cmocka_unit_test(xrc_srq),
 	    cmocka_unit_test(xrc_srq_after_qp),
 	    cmocka_unit_test(groups),
+	    cmocka_unit_test(groups_joined_first),
 	    cmocka_unit_test(groups_in_vain),
 	    cmocka_unit_test(addresses_of_names),
 	    cmocka_unit_test(no_hints_are_the_c_librarys),
