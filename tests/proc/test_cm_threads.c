@@ -329,6 +329,7 @@ static void call_off(void)
 		kit_nap_us(kit_below(&rng, 400));
 		KIT_CM(rdma_destroy_id(id));
 	}
+	rdma_destroy_event_channel(ch);
 }
 
 static void requests_are_called_off(void)
