@@ -16,6 +16,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/fault.h"
 #include "base/log.h"
 #include "iba/out.h"
@@ -24,6 +25,8 @@
 #include "obj/context.h"
 #include "hca/hca.h"
 #include "hca/send.h"
+
+#define FADES_WITHIN VB_SEC /* an access that is begun ends, unless its process is stopped */
 
 #ifndef PR_SET_PTRACER
 #define PR_SET_PTRACER 0x59616d61
@@ -167,10 +170,43 @@ void vb_direct_peer_up(struct vb_peer *peer)
 	atomic_store(&peer->mem, f); /* before any QP permits anything; see wait_for_peers() */
 }
 
+/* Whoever may be using memory of this process.  Before it has `f` a peer has no leave to use anything, and
+ * once it is DOWN and has faded no more. */
+static struct vb_peer_mem *user(struct vb_adapter *a, uint32_t i)
+{
+	struct vb_peer *peer = vb_peer_at(a, i);
+	struct vb_peer_mem *f = peer ? atomic_load(&peer->mem) : NULL;
+
+	return f && (atomic_load(&peer->state) == VB_PEER_UP || atomic_load(&peer->fades)) ? f : NULL;
+}
+
+/* A process that has lost its link and lives ends the access that it is in the middle of, and begins no
+ * other: its leave was taken back.  One that is stopped there does not, and is not waited for any longer. */
+static void fade(struct vb_peer *peer, const struct vb_peer_mem *f)
+{
+	uint32_t number = vb_adapter_number(peer->adapter);
+	uint64_t began = 0, until = vb_now() + FADES_WITHIN;
+
+	while (f && vb_peer_mem_in_use(f, number, 0)) {
+		if (vb_now() > until) {
+			vb_log(VB_LOG_WARN,
+			       "process %u was in the middle of an access to this process's memory when "
+			       "their connection ended, and has not ended it in a second: what it does "
+			       "there from now on, nobody waits for",
+			       peer->pid);
+			break;
+		}
+		vb_cpu_offer(&began);
+	}
+	atomic_store(&peer->fades, false);
+}
+
 void vb_direct_peer_down(struct vb_peer *peer)
 {
 	struct vb_peer_mem *f = atomic_load(&peer->mem);
 
+	if (atomic_load(&peer->fades))
+		fade(peer, f);
 	if (!f)
 		return;
 	atomic_store(&f->there, 0); /* the next peer at this index is another */
@@ -360,11 +396,9 @@ static void wait_for_peers(struct vb_adapter *a, uint32_t index, uint32_t qpn, c
 	uint32_t n = vb_peer_count(a), number = vb_adapter_number(a);
 
 	for (uint32_t i = 0; i < n; i++) {
-		struct vb_peer *peer = vb_peer_at(a, i);
-		struct vb_peer_mem *f = peer ? atomic_load(&peer->mem) : NULL;
+		struct vb_peer_mem *f = user(a, i);
 
-		/* Before it has this its peer has no leave to use anything, and once it is DOWN no more. */
-		if (f && atomic_load(&peer->state) == VB_PEER_UP)
+		if (f)
 			vb_peer_mem_wait(f, number, index, qpn, what);
 	}
 }
@@ -391,10 +425,9 @@ static bool in_use(void *owner, uint32_t index)
 	uint32_t n = vb_peer_count(a), number = vb_adapter_number(a);
 
 	for (uint32_t i = 0; i < n; i++) {
-		struct vb_peer *peer = vb_peer_at(a, i);
-		struct vb_peer_mem *f = peer ? atomic_load(&peer->mem) : NULL;
+		struct vb_peer_mem *f = user(a, i);
 
-		if (f && atomic_load(&peer->state) == VB_PEER_UP && vb_peer_mem_in_use(f, number, index))
+		if (f && vb_peer_mem_in_use(f, number, index))
 			return true;
 	}
 	return false;

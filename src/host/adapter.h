@@ -159,6 +159,9 @@ struct vb_peer {
 	/* A packet was left for it while its word said polling, and hca/left.c looks after that. */
 	_Atomic bool left;
 	uint64_t left_since; /* when hca/left.c saw first what lies in the lanes; 0: nothing does */
+	/* The link is DOWN, and the process may live, in the middle of an access to memory here: who takes
+	 * that back waits still (hca/direct.c).  The engine writes. */
+	_Atomic bool fades;
 };
 
 enum vb_open_step { VB_OPEN_DESCRIPTORS, VB_OPEN_SEGMENT, VB_OPEN_NUMBER, VB_OPEN_LINK, VB_OPEN_THREAD };
