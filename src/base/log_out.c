@@ -27,6 +27,7 @@
 #include "base/clock.h"
 #include "base/lock.h"
 #include "base/log.h"
+#include "base/quiet.h"
 
 #define AGAIN	 (10 * VB_MSEC)	 /* from one attempt that was not taken to the next */
 #define EXIT_FOR (100 * VB_MSEC) /* what exit() gives to a slow reader */
@@ -156,7 +157,7 @@ static ssize_t write_now(int fd, const char *text, size_t n)
 		if (done >= 0 || errno != EOPNOTSUPP) /* older kernels do not have it for pipes */
 			return done;
 	}
-	return write(fd, text, n);
+	return vb_write_quietly(fd, text, n);
 }
 
 static enum fate put_stderr(const char *text, size_t n)
@@ -180,7 +181,7 @@ static enum fate put_file(const char *text, size_t n)
 	 * daemons do. */
 	fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600);
 	if (fd >= 0) {
-		fate = fate_of(write(fd, text, n));
+		fate = fate_of(vb_write_quietly(fd, text, n));
 		close(fd);
 		return fate;
 	}

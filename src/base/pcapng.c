@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/own.h"
+#include "base/quiet.h"
 
 /* Numbers of the format: blocks (draft, section 4), their options (3.5, 4.1 to 4.3). */
 enum {
@@ -152,7 +153,7 @@ static int write_out(struct vb_pcapng *w)
 		       w->fd)) /* the program has closed it, and the number may be a file of its own */
 		return fail(w, EIO);
 	while (done < w->used) {
-		ssize_t n = write(w->fd, w->buffer + done, w->used - done);
+		ssize_t n = vb_write_quietly(w->fd, w->buffer + done, w->used - done);
 
 		if (n < 0 && errno == EINTR)
 			continue;

@@ -4,11 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/log.h"
 #include "base/pages.h"
+#include "base/quiet.h"
 #include "host/private.h"
 #include "iba/reach.h"
 
@@ -29,18 +29,17 @@ _Static_assert(VB_SEG_RINGS % 4096 == 0 && sizeof(struct vb_ring) % 4096 == 0, "
 static struct vb_list segments = {&segments, &segments};
 pthread_mutex_t vb_segments_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* ftruncate() beyond RLIMIT_FSIZE would not just fail, it would raise SIGXFSZ. */
 static int size_allowed(void)
 {
-	struct rlimit r;
+	uint64_t most;
 
-	if (getrlimit(RLIMIT_FSIZE, &r) || r.rlim_cur >= VB_SEG_SIZE)
+	if (vb_file_may_have(VB_SEG_SIZE, &most))
 		return 0;
 	vb_log(
 	    VB_LOG_ERROR,
 	    "the file size limit of this process (RLIMIT_FSIZE, %llu bytes) is below the %llu bytes (sparse) "
 	    "that an adapter's shared segment spans",
-	    (unsigned long long)r.rlim_cur, (unsigned long long)VB_SEG_SIZE);
+	    (unsigned long long)most, (unsigned long long)VB_SEG_SIZE);
 	return EFBIG;
 }
 

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/quiet.h"
 #include "iba/names.h"
 #include "iba/profile.h"
 #include "verbs/mr.h"
@@ -86,8 +87,14 @@ static VB_CODE(copy_from, (host, dm, offset, length), void *host, struct ibv_dm 
 /* A sealed file of that many bytes; -1 and errno. */
 static int make_file(uint64_t size)
 {
-	int fd = memfd_create("verbena-dm", MFD_CLOEXEC | MFD_ALLOW_SEALING), err;
+	uint64_t most;
+	int fd, err;
 
+	if (!vb_file_may_have(size, &most)) {
+		errno = EFBIG;
+		return -1;
+	}
+	fd = memfd_create("verbena-dm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (fd < 0)
 		return -1;
 	if (!ftruncate(fd, (off_t)size) && !fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))

@@ -1,4 +1,6 @@
 /* Device memory: allocated, copied to and from, registered, and reached by a peer in every way. */
+#include <sys/resource.h>
+
 #include "pair.h"
 #include "verbs/dm.h"
 
@@ -143,6 +145,7 @@ static void refusals(void)
 	struct ibv_pd *pd = ibv_alloc_pd(ctx), *foreign = ibv_alloc_pd(other);
 	struct ibv_device_attr_ex attr;
 	struct ibv_dm *dm, *most, *small;
+	struct rlimit few = {.rlim_cur = 100}, had;
 	uint8_t buf[128] = {0};
 	struct ibv_mr *mr;
 
@@ -155,6 +158,11 @@ static void refusals(void)
 	CHECK(most);
 	NONE(alloc(other, 1, 0, 0), ENOMEM); /* of the device, not of a context */
 	CHECK(!ibv_free_dm(most));
+	CHECK(!getrlimit(RLIMIT_FSIZE, &had));
+	few.rlim_max = had.rlim_max;
+	CHECK(!setrlimit(RLIMIT_FSIZE, &few)); /* no SIGXFSZ, which would end the program */
+	NONE(alloc(ctx, 4096, 0, 0), EFBIG);
+	CHECK(!setrlimit(RLIMIT_FSIZE, &had));
 	dm = alloc(ctx, 100, 3, 0);
 	small = alloc(ctx, 4, 0, 0);
 	CHECK(dm && small && dm->context == ctx && dm->handle != small->handle);

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -347,6 +348,33 @@ static void a_pipe_without_a_reader_takes_nothing(void **state)
 	assert_true(waitpid(pid, &status, 0) == pid && !status);
 }
 
+/* A program may lower the limit once it has begun. */
+static void a_file_that_may_not_grow_takes_nothing(void **state)
+{
+	char path[] = "/tmp/verbena-log-XXXXXX";
+	int fd = mkstemp(path), status;
+	pid_t pid;
+
+	(void)state;
+	assert_true(fd >= 0);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (!pid) {
+		const struct rlimit none = {0};
+
+		signal(SIGXFSZ, SIG_DFL);
+		if (setrlimit(RLIMIT_FSIZE, &none))
+			_exit(1);
+		setenv("VERBENA_LOG", path, 1);
+		say_one();
+		_exit(0);
+	}
+	assert_true(waitpid(pid, &status, 0) == pid);
+	close(fd);
+	unlink(path);
+	assert_int_equal(status, 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -358,6 +386,7 @@ int main(void)
 	    cmocka_unit_test(a_child_writes_its_own_lines),
 	    cmocka_unit_test(a_full_pipe_holds_nobody_up),
 	    cmocka_unit_test(a_pipe_without_a_reader_takes_nothing),
+	    cmocka_unit_test(a_file_that_may_not_grow_takes_nothing),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
