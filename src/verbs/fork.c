@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "hca/capture_file.h"
 #include "iba/profile.h"
 #include "mem/vma.h"
 #include "verbs/pin.h"
@@ -81,7 +82,7 @@ static void after_fork_in_child(void)
 /* Sentences are kept for a capture under `lock`, so the capture's lock comes first (verbs/context.c). */
 static void start(void)
 {
-	vb_device_handle_fork();
+	vb_capture_handle_fork();
 	pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 	if (is_set("RDMAV_FORK_SAFE") || is_set("IBV_FORK_SAFE")) {
 		ready = true;
