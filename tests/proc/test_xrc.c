@@ -572,7 +572,6 @@ static void everybodys(struct crowd *c)
 		xrc_give(srq[wc.wr_id % 2], s.mr, wc.wr_id, wc.wr_id * room, room);
 	}
 	kit_until(&c->done, SENDERS);
-	atomic_fetch_add(&c->done, 1);
 	raise(SIGKILL);
 }
 
@@ -591,9 +590,10 @@ static void many_senders(void)
 	target = kit_fork();
 	if (!target)
 		everybodys(c);
+	CHECK(waitpid(target, &status, 0) == target && WIFSIGNALED(status));
+	atomic_fetch_add(&c->done, 1); /* not before, or what is sent next may arrive still */
 	for (int i = 0; i < SENDERS; i++)
 		CHECK(!kit_reap(sends[i]));
-	CHECK(waitpid(target, &status, 0) == target && WIFSIGNALED(status));
 }
 
 static const struct kit_case cases[] = {
