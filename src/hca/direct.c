@@ -6,7 +6,8 @@
  *
  * An error that the protocol finds takes the leave back at once, but does not wait: whoever found it may be
  * the engine, which a stopped peer must not hold.  An application that asks (modify, destroy, deregister)
- * waits. */
+ * waits.  Where a link ends the engine waits as well, for a second at most (fade()): then the peer's
+ * announcements are unmapped, and nobody could. */
 #include "hca/direct.h"
 
 #include <fcntl.h>

@@ -493,7 +493,7 @@ void vb_adapter_disarm(struct vb_adapter *a)
 		atomic_fetch_sub_explicit(&a->presence.armed, 1, memory_order_release);
 }
 
-/* Poll() does not know SA_RESTART, nor which signal it was; but programs seldom mix. */
+/* What waits is poll(), which knows no SA_RESTART, nor which signal it was; but programs seldom mix. */
 bool vb_wait_restarts(void)
 {
 	struct sigaction sa;

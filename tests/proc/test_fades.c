@@ -19,12 +19,9 @@ static struct kit_end end;
 /* Holds the thread wherever it is. */
 static void hold(int sig)
 {
-	struct timespec ms = {.tv_nsec = 1000000};
-
 	(void)sig;
 	atomic_store(&board->held, 1);
-	while (!atomic_load(&board->go_on))
-		nanosleep(&ms, NULL);
+	kit_until(&board->go_on, 1);
 }
 
 static void *write_on(void *rounds)
@@ -155,6 +152,10 @@ int main(int argc, char **argv)
 		status = kit_reap(pid);
 		CHECK(!status || (WIFEXITED(status) && WEXITSTATUS(status) == WAITED), "0x%x", status);
 		waited += status != 0;
+	}
+	if (!waited) { /* what was written directly, if anything, was never caught in the middle */
+		puts("SKIP: no process was in the middle of a WRITE when it closed its descriptors");
+		return KIT_SKIP;
 	}
 	printf("%d of %d were in the middle of a WRITE\n", waited, times);
 	return 0;
