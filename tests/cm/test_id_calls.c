@@ -250,7 +250,7 @@ static void it_ends_while_it_moves(void **state)
 
 	(void)state;
 	m.to = below_channel(&there);
-	for (int i = 0; i < 100; i++) {
+	for (int i = 0; i < 1000; i++) {
 		struct timespec until;
 		struct vb_cm_news n;
 		pthread_t mover, ender;

@@ -66,6 +66,29 @@ static void nothing_to_disconnect(void **state)
 	two_end(&t);
 }
 
+/* It has been answered, so its end takes as long as a connection's; nobody is told when that is over. */
+static void nothing_to_disconnect_after_an_answer(void **state)
+{
+	struct two t = {0};
+
+	(void)state;
+	two_listen(&t, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2", 0);
+	t.client = two_resolve(t.here, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2");
+	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
+	below_settle();
+	two_request(&t);
+	assert_int_equal(vb_cm_id_accept(t.server, &two_granting, TWO_USER), 0);
+	below_next(t.here, RDMA_CM_EVENT_CONNECT_RESPONSE);
+	vb_cm_id_end(t.server);
+	t.server = NULL;
+	below_next(t.here, RDMA_CM_EVENT_REJECTED);
+	assert_int_equal(vb_cm_id_disconnect(t.client), 0);
+	assert_false(vb_cm_id_has_news(t.client));
+	below_wait(200 * VB_SEC);
+	below_none(t.here);
+	two_end(&t);
+}
+
 /* Both at once: each hears of it once, and each waits for the other's confirmation, which another call gives.
  */
 static void both_disconnect(void **state)
@@ -98,7 +121,16 @@ static void nobody_agrees(void **state)
 	struct two t = {0};
 
 	(void)state;
-	two_connect(&t, "10.0.0.2", "10.0.0.2");
+	two_listen(&t, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2", 0);
+	t.client = two_resolve(t.here, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2");
+	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
+	below_settle();
+	two_request(&t);
+	below_wait(20 * VB_SEC); /* until it is asked again */
+	assert_true(below.said[VB_CM_MRA] > 0);
+	assert_int_equal(vb_cm_id_accept(t.server, &two_granting, TWO_USER), 0);
+	below_next(t.here, RDMA_CM_EVENT_CONNECT_RESPONSE);
+	assert_int_equal(vb_cm_id_establish(t.client), 0);
 	below.filter = two_silence;
 	assert_int_equal(vb_cm_id_disconnect(t.client), 0);
 	below_wait(200 * VB_SEC); /* 16 times 6.44 s; an MRA's minute counts for what it was about */
@@ -515,6 +547,7 @@ int main(void)
 	    CASE(the_server_ends),
 	    CASE(the_server_ends_instead_of_agreeing),
 	    CASE(nothing_to_disconnect),
+	    CASE(nothing_to_disconnect_after_an_answer),
 	    CASE(both_disconnect),
 	    CASE(nobody_agrees),
 	    CASE(many_at_once),

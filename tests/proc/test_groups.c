@@ -401,6 +401,21 @@ static bool is_met(struct side *s)
 	return met;
 }
 
+/* Groups that share a place among the routes that a sender keeps: what was found of one is not another's. */
+static void groups_of_one_place(void)
+{
+	struct side s;
+
+	side_open(&s);
+	CHECK(!attach(&s, 1));
+	for (int n = 2; n < 256; n++) {
+		goes_to(&s, (uint8_t)n, 0);
+		goes_to(&s, 1, 1);
+	}
+	CHECK(!detach(&s, 1));
+	side_close(&s);
+}
+
 /* Who finds that another thread has met everybody returns at once, and what is sent from then on comes. */
 static void who_finds_it_attached_relies_on_it(void)
 {
@@ -704,6 +719,7 @@ int main(int argc, char **argv)
 	    {"a dead member is none", a_dead_member_is_none, .clean = true},
 	    {"a stopped sender is waited for", a_stopped_sender_is_waited_for, .clean = true},
 	    {"threads attach the same", threads_attach_the_same, .clean = true},
+	    {"groups of one place", groups_of_one_place, .clean = true},
 	    {"who finds it attached relies on it", who_finds_it_attached_relies_on_it, .clean = true},
 	    {"several devices of a process", several_devices_of_a_process, .clean = true},
 	    {"without descriptors", without_descriptors, .clean = true},

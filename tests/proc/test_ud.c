@@ -18,6 +18,7 @@ enum { DEPTH = 256, SIZE = 1 << 20, GRH = 40, MTU = 4096, AT = SIZE / 2 };
 static struct board {
 	struct kit_card card;
 	_Atomic int step, go, got;
+	_Atomic int astray; /* datagrams that came to a process which has no such queue pair */
 } * board;
 
 static struct ibv_context *ctx;
@@ -81,6 +82,8 @@ static void echo(void)
 		CHECK(wc.status == IBV_WC_SUCCESS);
 		if (wc.opcode != IBV_WC_RECV)
 			continue;
+		if (kit_drops(ctx, VB_R_DROP_NO_QP))
+			atomic_store(&board->astray, 1);
 		atomic_fetch_add(&board->got, 1);
 		CHECK(wc.wc_flags & IBV_WC_GRH && wc.sl == 2 && !wc.slid && !wc.pkey_index);
 		check_grh(e.buf, wc.byte_len - GRH);
@@ -575,6 +578,8 @@ static void two_stopped_processes(struct kit_end *e)
 	kit_cont(pid[0]);
 	for (int i = 0; i < STOPPED * ROUND; i++)
 		CHECK(kit_expect(e, IBV_WC_SEND).wr_id == (uint64_t)i, "not in order");
+	kit_until(&board->got, 1 + STOPPED * ROUND);
+	CHECK(!board->astray, "one has got what was for the other");
 	for (int k = 0; k < STOPPED; k++)
 		end(pid[k]);
 }

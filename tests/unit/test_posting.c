@@ -130,15 +130,19 @@ static void what_meets_the_error_state_is_flushed(void **state)
 	const struct vb_facts f = {.reason = VB_R_FLUSHED};
 	struct vb_qp *qp;
 	struct desk d;
+	uint32_t flushed, una;
 
 	(void)state;
 	desk_open(&d);
 	qp = vb_qp(d.a.qp);
+	una = qp->req.una;
 	vb_lock_take(&qp->lock);
 	assert_int_equal(kit_post(&d.a, IBV_WR_SEND, 1, 0, 8, NULL, 0), 0);
 	qp->transport->error(qp, &f);
+	flushed = qp->req.una - una;
 	assert_int_equal(kit_post(&d.a, IBV_WR_SEND, 2, 0, 8, NULL, 0), 0);
 	vb_hca_give(qp);
+	assert_int_equal(flushed, 1); /* what was posted before is part of the error's own flush */
 	for (uint64_t i = 1; i <= 2; i++) {
 		struct ibv_wc wc;
 

@@ -241,6 +241,8 @@ static void one_piece_is_judged_too(void **state)
 	sge.length = 8;
 	qp.req.max_sge = 0;
 	assert_int_equal(build(&d, &wr), VB_BUILD_SGES);
+	wr.send_flags = IBV_SEND_INLINE; /* a list counts, whether or not its bytes are copied */
+	assert_int_equal(build(&d, &wr), VB_BUILD_SGES);
 }
 
 /* The bits of send_ops_flags are the header's, one for each row. */
