@@ -54,15 +54,25 @@ void two_request(struct two *t)
 	t->server = n.fresh;
 }
 
-void two_connect(struct two *t, const char *at, const char *to)
+void two_ask(struct two *t, const char *at, const char *to)
 {
 	two_listen(t, RDMA_PS_TCP, IBV_QPT_RC, at, 0);
 	t->client = two_resolve(t->here, RDMA_PS_TCP, IBV_QPT_RC, to);
 	assert_int_equal(vb_cm_id_connect(t->client, &two_asking), 0);
 	below_settle();
 	two_request(t);
+}
+
+void two_answer(struct two *t)
+{
 	assert_int_equal(vb_cm_id_accept(t->server, &two_granting, TWO_USER), 0);
 	below_next(t->here, RDMA_CM_EVENT_CONNECT_RESPONSE);
+}
+
+void two_connect(struct two *t, const char *at, const char *to)
+{
+	two_ask(t, at, to);
+	two_answer(t);
 	assert_int_equal(vb_cm_id_establish(t->client), 0);
 	assert_ptr_equal(below_next(t->there, RDMA_CM_EVENT_ESTABLISHED).user, TWO_USER);
 	below_none(t->here);

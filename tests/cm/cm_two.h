@@ -27,6 +27,10 @@ struct vb_cm_id *two_resolve(struct vb_cm_channel *c, enum rdma_port_space ps, e
 			     const char *to);
 /* The server takes its request. */
 void two_request(struct two *t);
+/* A listener at `at`, and a client that has asked there for a connection to `to`, which is `server`. */
+void two_ask(struct two *t, const char *at, const char *to);
+/* It is granted, and the client has heard so. */
+void two_answer(struct two *t);
 /* A connection of the port space TCP that is established; no event is left. */
 void two_connect(struct two *t, const char *at, const char *to);
 /* What there is of the three ids ends, and both channels. */

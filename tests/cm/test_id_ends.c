@@ -72,13 +72,8 @@ static void nothing_to_disconnect_after_an_answer(void **state)
 	struct two t = {0};
 
 	(void)state;
-	two_listen(&t, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2", 0);
-	t.client = two_resolve(t.here, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2");
-	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
-	below_settle();
-	two_request(&t);
-	assert_int_equal(vb_cm_id_accept(t.server, &two_granting, TWO_USER), 0);
-	below_next(t.here, RDMA_CM_EVENT_CONNECT_RESPONSE);
+	two_ask(&t, "10.0.0.2", "10.0.0.2");
+	two_answer(&t);
 	vb_cm_id_end(t.server);
 	t.server = NULL;
 	below_next(t.here, RDMA_CM_EVENT_REJECTED);
@@ -121,15 +116,10 @@ static void nobody_agrees(void **state)
 	struct two t = {0};
 
 	(void)state;
-	two_listen(&t, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2", 0);
-	t.client = two_resolve(t.here, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2");
-	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
-	below_settle();
-	two_request(&t);
+	two_ask(&t, "10.0.0.2", "10.0.0.2");
 	below_wait(20 * VB_SEC); /* until it is asked again */
 	assert_true(below.said[VB_CM_MRA] > 0);
-	assert_int_equal(vb_cm_id_accept(t.server, &two_granting, TWO_USER), 0);
-	below_next(t.here, RDMA_CM_EVENT_CONNECT_RESPONSE);
+	two_answer(&t);
 	assert_int_equal(vb_cm_id_establish(t.client), 0);
 	below.filter = two_silence;
 	assert_int_equal(vb_cm_id_disconnect(t.client), 0);
@@ -202,11 +192,7 @@ static void the_answer_fails(void **state)
 	struct two t = {0};
 
 	(void)state;
-	two_listen(&t, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2", 0);
-	t.client = two_resolve(t.here, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2");
-	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
-	below_settle();
-	two_request(&t);
+	two_ask(&t, "10.0.0.2", "10.0.0.2");
 	assert_int_equal(vb_cm_id_accept(t.server, &longer, TWO_USER), EINVAL);
 	vb_cm_id_end(t.client);
 	t.client = NULL;

@@ -71,11 +71,7 @@ static void what_the_client_hears(void **state)
 	struct vb_cm_news n;
 
 	(void)state;
-	two_listen(&t, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2", 0);
-	t.client = two_resolve(t.here, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2");
-	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
-	below_settle();
-	two_request(&t);
+	two_ask(&t, "10.0.0.2", "10.0.0.2");
 	assert_int_equal(vb_cm_id_accept(t.server, &two_granting, TWO_USER), 0);
 	below_settle();
 	assert_int_equal(vb_cm_channel_get(t.here, &n), 0);
@@ -216,11 +212,7 @@ static void rejected_with_reasons(void **state)
 	struct vb_cm_news n;
 
 	(void)state;
-	two_listen(&t, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2", 0);
-	t.client = two_resolve(t.here, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2");
-	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
-	below_settle();
-	two_request(&t);
+	two_ask(&t, "10.0.0.2", "10.0.0.2");
 	assert_int_equal(vb_cm_id_reject(t.server, "no", 3, 8), EINVAL);
 	assert_int_equal(vb_cm_id_reject(t.server, "no", 3, 0), 0);
 	n = below_next(t.here, RDMA_CM_EVENT_REJECTED);
@@ -238,13 +230,8 @@ static void the_client_rejects(void **state)
 	struct two t = {0};
 
 	(void)state;
-	two_listen(&t, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2", 0);
-	t.client = two_resolve(t.here, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2");
-	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
-	below_settle();
-	two_request(&t);
-	assert_int_equal(vb_cm_id_accept(t.server, &two_granting, TWO_USER), 0);
-	below_next(t.here, RDMA_CM_EVENT_CONNECT_RESPONSE);
+	two_ask(&t, "10.0.0.2", "10.0.0.2");
+	two_answer(&t);
 	assert_int_equal(vb_cm_id_reject(t.client, NULL, 0, 0), 0);
 	assert_int_equal(below_next(t.there, RDMA_CM_EVENT_REJECTED).status, VB_CM_REJ_CONSUMER);
 	two_end(&t);
@@ -297,8 +284,7 @@ static void no_rtu_comes(void **state)
 	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
 	below_settle();
 	two_request(&t);
-	assert_int_equal(vb_cm_id_accept(t.server, &two_granting, TWO_USER), 0);
-	below_next(t.here, RDMA_CM_EVENT_CONNECT_RESPONSE);
+	two_answer(&t);
 	assert_int_equal(vb_cm_id_establish(t.client), 0);
 	below_none(t.there);
 	/* the first data says so too, once */

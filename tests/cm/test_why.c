@@ -78,11 +78,7 @@ static void the_program_wants_it_so(void **state)
 	struct two t = {0};
 
 	(void)state;
-	two_listen(&t, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2", 0);
-	t.client = two_resolve(t.here, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2");
-	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
-	below_settle();
-	two_request(&t);
+	two_ask(&t, "10.0.0.2", "10.0.0.2");
 	assert_int_equal(vb_cm_id_reject(t.server, NULL, 0, 0), 0);
 	below_next(t.here, RDMA_CM_EVENT_REJECTED);
 	said(NULL);
@@ -111,13 +107,8 @@ static void a_process_ends_after_its_answer(void **state)
 	struct two t = {0};
 
 	(void)state;
-	two_listen(&t, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2", 0);
-	t.client = two_resolve(t.here, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2");
-	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
-	below_settle();
-	two_request(&t);
-	assert_int_equal(vb_cm_id_accept(t.server, &two_granting, TWO_USER), 0);
-	below_next(t.here, RDMA_CM_EVENT_CONNECT_RESPONSE);
+	two_ask(&t, "10.0.0.2", "10.0.0.2");
+	two_answer(&t);
 	vb_cm_ids_peer_gone(below_device(0), below_device(1)->number, "process 7 ended");
 	assert_int_equal(below_next(t.here, RDMA_CM_EVENT_REJECTED).status, VB_CM_REJ_CONSUMER);
 	said("rdma_connect to 10.0.0.2 port 7471: REJECTED, status 28: the connection was not completed: "
@@ -182,11 +173,7 @@ static void no_answer_to_the_rep(void **state)
 	struct two t = {0};
 
 	(void)state;
-	two_listen(&t, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2", 0);
-	t.client = two_resolve(t.here, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2");
-	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
-	below_settle();
-	two_request(&t);
+	two_ask(&t, "10.0.0.2", "10.0.0.2");
 	below.filter = two_silence;
 	snprintf(expected, sizeof expected,
 		 "rdma_accept of 10.0.0.1 port %u: UNREACHABLE: no answer to the REP, which",
@@ -221,11 +208,7 @@ static void a_request_is_called_off(void **state)
 	struct two t = {0};
 
 	(void)state;
-	two_listen(&t, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2", 0);
-	t.client = two_resolve(t.here, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2");
-	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
-	below_settle();
-	two_request(&t);
+	two_ask(&t, "10.0.0.2", "10.0.0.2");
 	vb_cm_id_end(t.client);
 	t.client = NULL;
 	below_settle();
