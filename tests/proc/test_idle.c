@@ -3,7 +3,6 @@
  * the same, promptly: SENDs, READs, atomics.  And what peers place directly wakes nobody.
  *
  *     proc-idle [SECONDS]     how long it must be quiet; default 2, 10 in make soak */
-#include <dirent.h>
 #include <errno.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -27,30 +26,9 @@ static double quiet_for;
 /* All context switches so far of a process's threads; `but`: without that thread. */
 static unsigned long switches(pid_t pid, pid_t but)
 {
-	char path[300], line[256];
-	unsigned long total = 0, n;
-	struct dirent *e;
-	DIR *d;
+	struct kit_switches s = kit_switches(pid, but);
 
-	snprintf(path, sizeof path, "/proc/%d/task", pid);
-	d = opendir(path);
-	CHECK(d);
-	while ((e = readdir(d))) {
-		FILE *f;
-
-		if (e->d_name[0] == '.' || atoi(e->d_name) == but)
-			continue;
-		snprintf(path, sizeof path, "/proc/%d/task/%.20s/status", pid, e->d_name);
-		f = fopen(path, "r");
-		CHECK(f);
-		while (fgets(line, sizeof line, f))
-			if (sscanf(line, "voluntary_ctxt_switches: %lu", &n) == 1 ||
-			    sscanf(line, "nonvoluntary_ctxt_switches: %lu", &n) == 1)
-				total += n;
-		fclose(f);
-	}
-	closedir(d);
-	return total;
+	return s.slept + s.forced;
 }
 
 static void nap(double seconds)

@@ -163,6 +163,23 @@ static int lines_of(const char *text, pid_t pid, int *lost)
 	return lines;
 }
 
+/* What waits for room is tried again ten times a second.  What else wakes its thread, looks at pollers and
+ * timers of queue pairs, comes to an end. */
+static void until_only_the_log_wakes(pid_t pid)
+{
+	double until = kit_now() + 60;
+	struct kit_switches before, now;
+	unsigned long slept;
+
+	do {
+		CHECK(kit_now() < until, "process %d does not come to rest", pid);
+		before = kit_switches(pid, pid);
+		kit_nap(500);
+		now = kit_switches(pid, pid);
+		slept = now.slept - before.slept;
+	} while (slept > 8 || before.running || now.running);
+}
+
 int main(void)
 {
 	static char text[1 << 20];
@@ -179,8 +196,8 @@ int main(void)
 	}
 	close(log_pipe[1]);
 	kit_until(&board->done, 2);
-	/* Until nothing but the log wakes their threads: the timers of queue pairs have ended. */
-	kit_nap(300);
+	for (int me = 0; me < 2; me++)
+		until_only_the_log_wakes(pid[me]);
 	CHECK(!ioctl(log_pipe[0], FIONREAD, &there) && there == filled, "%d of %d", there, filled);
 
 	while (filled > 0)

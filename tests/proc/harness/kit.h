@@ -141,6 +141,12 @@ bool kit_deny_every_call(void);
 void kit_until_blocked(void);
 /* While this thread uses 0.2 s of CPU time, the others use next to none. */
 void kit_nobody_spins(void);
+/* How often threads of a process gave up the CPU so far, or lost it; `but`: without that one, 0: of all. */
+struct kit_switches {
+	unsigned long slept, forced; /* gave it up to wait; lost it to others */
+	bool running;		     /* some thread has the CPU, or waits for it */
+};
+struct kit_switches kit_switches(pid_t pid, pid_t but);
 
 /* How many descriptors this process has, or another; how many files of a folder could be the library's. */
 int kit_descriptors(void);
