@@ -350,7 +350,7 @@ void vb_share_find(uint64_t addr, uint64_t len, bool write, struct vb_share_desc
 	*fd = -1;
 	if (!len || len > INT64_MAX || addr > UINT64_MAX - len)
 		return;
-	if (!find_mapping(addr, len, write, &v, &found.offset) || !v.ino)
+	if (!find_mapping(addr, len, write, &v, &found.offset))
 		return;
 	dev = makedev(v.dev_major, v.dev_minor);
 	if (!dev_is_memory(dev))

@@ -402,6 +402,38 @@ static void sysv_of_another_namespace(void **state)
 	assert_int_equal(status, 0);
 }
 
+/* The first segment of an IPC namespace, of a fresh container say, has the id 0, and so has its mapping for
+ * an inode number. */
+static void sysv_first_of_a_namespace(void **state)
+{
+	pid_t pid = fork();
+	int status;
+
+	(void)state;
+	if (!pid) {
+		struct vb_share_desc d;
+		uint8_t *p;
+		int fd, id;
+
+		if (unshare(CLONE_NEWIPC))
+			_exit(77);
+		id = shmget(IPC_PRIVATE, SIZE, IPC_CREAT | 0600);
+		p = shmat(id, NULL, 0);
+		if (id || p == (void *)-1)
+			_exit(1);
+		shmctl(id, IPC_RMID, NULL);
+		fill(p, SIZE);
+		vb_share_find((uintptr_t)p, SIZE, true, &d, &fd);
+		if (d.kind != VB_SHARE_SYSV || d.shmid)
+			_exit(2);
+		_exit(child(&d, fd, true, p, SIZE));
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+		skip(); /* no right to make a namespace */
+	assert_int_equal(status, 0);
+}
+
 /* Huge pages: a few of them, if we may have them (huge.h). */
 
 static void test_huge(int fd, const char *what)
@@ -696,6 +728,7 @@ int main(void)
 	    cmocka_unit_test(seals_and_sizes_are_kept_to),
 	    cmocka_unit_test(sysv_segments),
 	    cmocka_unit_test(sysv_of_another_namespace),
+	    cmocka_unit_test(sysv_first_of_a_namespace),
 	    cmocka_unit_test_setup_teardown(huge_pages, reserve_pages, give_pages_back),
 	    cmocka_unit_test_setup_teardown(where_huge_pages_are, reserve_pages, give_pages_back),
 	    cmocka_unit_test(descriptions_that_lie),
