@@ -7,6 +7,7 @@
  *     faults-kill [ROUNDS [SEED]]      default 50; 1,000 in make soak */
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <poll.h>
 
 #include "kit.h"
@@ -58,7 +59,8 @@ struct talk {
 	struct ibv_mr *extra[DEPTH]; /* a request's own region, deregistered when it ends */
 	bool busy[DEPTH];
 	int outstanding, fd; /* fd: of the region's file, if it has one */
-	double ended;	     /* when the peer's process was replaced or the first error came */
+	double ended;	     /* when the first error came */
+	struct ibv_wc first; /* and which it was */
 };
 
 static uint64_t tag_of(uint32_t of, uint32_t to)
@@ -132,8 +134,10 @@ static void take(struct talk *t, int peer, const struct ibv_wc *wc)
 	}
 	CHECK(wc->status == IBV_WC_RETRY_EXC_ERR || wc->status == IBV_WC_WR_FLUSH_ERR, "slot %d to %d: %s",
 	      me, peer, ibv_wc_status_str(wc->status));
-	if (!t->failed)
+	if (!t->failed) {
 		t->ended = kit_now();
+		t->first = *wc;
+	}
 	t->failed = true;
 }
 
@@ -212,7 +216,10 @@ static bool turn(struct talk *t, struct ibv_pd *pd, struct ibv_comp_channel *ch,
 		take(t, peer, &wc[i]);
 	if (t->failed) /* it must be dead, then */
 		CHECK(kit_now() < t->ended + PATIENCE || atomic_load(&board->dead[peer]),
-		      "slot %d: errors from slot %d, which lives", me, peer);
+		      "slot %d: errors from slot %d, which lives: first %s of request %" PRIu64
+		      " (vendor_err 0x%x), %.1f s ago",
+		      me, peer, ibv_wc_status_str(t->first.status), t->first.wr_id, t->first.vendor_err,
+		      kit_now() - t->ended);
 	else if (t->outstanding < DEPTH && kit_below(&rng, 2) &&
 		 atomic_load(&board->places[peer][me].ready) == tag_of(t->gen, board->gen[me]))
 		post_one(t, pd);

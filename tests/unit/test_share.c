@@ -376,62 +376,65 @@ static void sysv_segments(void **state)
 	shmdt(p);
 }
 
+/* What `look` of the segment at `p` tells in an IPC namespace of its own: 0 is as it must be. */
+static void in_a_namespace(int (*look)(uint8_t *p), uint8_t *p)
+{
+	pid_t pid = fork();
+	int status;
+
+	if (!pid)
+		_exit(unshare(CLONE_NEWIPC) ? 77 : look(p));
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+		skip(); /* no right to make a namespace */
+	assert_int_equal(status, 0);
+}
+
+static int is_shareable(uint8_t *p)
+{
+	struct vb_share_desc d;
+	int fd;
+
+	vb_share_find((uintptr_t)p, SIZE, true, &d, &fd);
+	return d.kind != VB_SHARE_NONE;
+}
+
 /* A segment attached before the IPC namespace changed is no segment of this one. */
 static void sysv_of_another_namespace(void **state)
 {
-	int id = shmget(IPC_PRIVATE, SIZE, IPC_CREAT | 0600), status;
+	int id = shmget(IPC_PRIVATE, SIZE, IPC_CREAT | 0600);
 	uint8_t *p = shmat(id, NULL, 0);
-	pid_t pid = fork();
 
 	(void)state;
 	assert_ptr_not_equal(p, (void *)-1);
 	shmctl(id, IPC_RMID, NULL);
-	if (!pid) {
-		struct vb_share_desc d;
-		int fd;
-
-		if (unshare(CLONE_NEWIPC))
-			_exit(77);
-		vb_share_find((uintptr_t)p, SIZE, true, &d, &fd);
-		_exit(d.kind != VB_SHARE_NONE);
-	}
-	assert_int_equal(waitpid(pid, &status, 0), pid);
+	in_a_namespace(is_shareable, p);
 	shmdt(p);
-	if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
-		skip(); /* no right to make a namespace */
-	assert_int_equal(status, 0);
+}
+
+static int first_segment(uint8_t *unused)
+{
+	int id = shmget(IPC_PRIVATE, SIZE, IPC_CREAT | 0600), fd;
+	uint8_t *p = shmat(id, NULL, 0);
+	struct vb_share_desc d;
+
+	(void)unused;
+	if (id || p == (void *)-1)
+		return 1;
+	shmctl(id, IPC_RMID, NULL);
+	fill(p, SIZE);
+	vb_share_find((uintptr_t)p, SIZE, true, &d, &fd);
+	if (d.kind != VB_SHARE_SYSV || d.shmid)
+		return 2;
+	return seen_by(&d, fd, true, p, SIZE);
 }
 
 /* The first segment of an IPC namespace, of a fresh container say, has the id 0, and so has its mapping for
  * an inode number. */
 static void sysv_first_of_a_namespace(void **state)
 {
-	pid_t pid = fork();
-	int status;
-
 	(void)state;
-	if (!pid) {
-		struct vb_share_desc d;
-		uint8_t *p;
-		int fd, id;
-
-		if (unshare(CLONE_NEWIPC))
-			_exit(77);
-		id = shmget(IPC_PRIVATE, SIZE, IPC_CREAT | 0600);
-		p = shmat(id, NULL, 0);
-		if (id || p == (void *)-1)
-			_exit(1);
-		shmctl(id, IPC_RMID, NULL);
-		fill(p, SIZE);
-		vb_share_find((uintptr_t)p, SIZE, true, &d, &fd);
-		if (d.kind != VB_SHARE_SYSV || d.shmid)
-			_exit(2);
-		_exit(child(&d, fd, true, p, SIZE));
-	}
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
-		skip(); /* no right to make a namespace */
-	assert_int_equal(status, 0);
+	in_a_namespace(first_segment, NULL);
 }
 
 /* Huge pages: a few of them, if we may have them (huge.h). */
