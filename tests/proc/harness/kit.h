@@ -148,6 +148,14 @@ struct kit_switches {
 };
 struct kit_switches kit_switches(pid_t pid, pid_t but);
 
+/* ---- the machine (still.c) ---- */
+
+/* From now on a thread on each CPU that this process may use notes when that CPU runs; what they note is
+ * shared with children that are forked later. */
+void kit_watch_cpus(void);
+/* For how many seconds one of them did not run since then, the longest time in one piece; 0: less than 2. */
+double kit_stood_still(double since);
+
 /* How many descriptors this process has, or another; how many files of a folder could be the library's. */
 int kit_descriptors(void);
 int kit_descriptors_of(pid_t pid);

@@ -29,25 +29,33 @@ void kit_nap(int ms)
 	kit_nap_us((unsigned)ms * 1000);
 }
 
+/* The parent may have ended before that was said.  From within a new PID namespace it is seen as 0. */
+static void end_with(pid_t parent)
+{
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() && getppid() != parent)
+		_exit(1);
+}
+
 pid_t kit_fork(void)
 {
-	pid_t pid;
+	pid_t pid, parent = getpid();
 
 	fflush(stdout);
 	pid = fork();
 	CHECK(pid >= 0);
 	if (!pid)
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		end_with(parent);
 	return pid;
 }
 
 pid_t kit_fork_as(uid_t uid)
 {
-	pid_t pid = kit_fork();
+	pid_t parent = getpid(), pid = kit_fork();
 
 	if (!pid && uid != geteuid()) {
 		CHECK(!setresgid(uid, uid, uid) && !setresuid(uid, uid, uid));
-		prctl(PR_SET_PDEATHSIG, SIGKILL); /* a change of the user forgets it */
+		end_with(parent); /* a change of the user forgets it */
 	}
 	return pid;
 }
