@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 struct vb_own vb_own_of(int fd)
@@ -47,7 +48,7 @@ int vb_own_high(int fd)
 	up = fcntl(fd, F_DUPFD_CLOEXEC, (int)(r.rlim_cur < HIGH ? r.rlim_cur : HIGH) / 2);
 	if (up < 0)
 		return fd;
-	close(fd);
+	syscall(SYS_close, fd); /* no cancellation point: callers hold locks */
 	return up;
 }
 

@@ -51,10 +51,16 @@ static uint64_t close_silent(struct vb_adapter *a, uint64_t now)
 
 		if (c->state != CONN_NEW)
 			continue;
-		if (c->since + SPEAK_WITHIN <= now)
-			vb_conn_close(a, c);
-		else if (c->since + SPEAK_WITHIN < next)
+		if (c->since + SPEAK_WITHIN <= now) { /* it may have spoken, and this engine not have run */
+			if (vb_contact_hello(a, c, false))
+				vb_adapter_nudge(a);
+			if (c->state == CONN_NEW)
+				vb_conn_close(a, c);
+		} else if (c->since + SPEAK_WITHIN < next) {
 			next = c->since + SPEAK_WITHIN;
+		}
+		if (c->state != CONN_NEW) /* what it said may have ended the next one, too */
+			tmp = a->conns.next;
 	}
 	return next;
 }

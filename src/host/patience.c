@@ -15,6 +15,7 @@
 enum {
 	REACH_TRIES = 4,  /* a number may have gone from one process to another just now */
 	CALM_LOOKS = 500, /* 0.1 s or more: attempts are 10 ms apart */
+	CALM_ENOUGH = 4,  /* looks at the engines in a row, LOOK_APART or more between two */
 };
 
 static int state_of(const struct vb_peer *peer)
@@ -116,14 +117,19 @@ int vb_peer_reach(struct vb_adapter *a, uint32_t number, uint64_t until, struct 
 	}
 }
 
-/* Looked for once in a while: this is asked for each QP whose timer runs out, under its lock. */
+/* Looked for once in a while: this is asked for each QP whose timer runs out, under its lock.  An engine in a
+ * crowd sleeps now and then, for a lock whose holder waits for a CPU: one look that finds it so says nothing.
+ */
 static bool engines_wait(struct peer *p, uint32_t asked, uint64_t now)
 {
 	if (now - atomic_load(&p->crowd_seen) >= LOOK_APART) {
 		atomic_store(&p->crowd_seen, now);
-		atomic_store(&p->crowd, own_engine_waits(&p->pub) || peer_engine_waits(asked));
+		if (own_engine_waits(&p->pub) || peer_engine_waits(asked))
+			atomic_store(&p->calm, 0);
+		else
+			atomic_fetch_add(&p->calm, 1);
 	}
-	return atomic_load(&p->crowd);
+	return atomic_load(&p->calm) < CALM_ENOUGH;
 }
 
 bool vb_peer_pending(struct vb_peer *peer, uint64_t now)
@@ -136,10 +142,14 @@ bool vb_peer_pending(struct vb_peer *peer, uint64_t now)
 
 	if (state == VB_PEER_UP) /* just now */
 		return true;
-	if (state != VB_PEER_CONTACTING || vb_peer_trouble(peer, &asked).reach != VB_REACH_UNKNOWN)
+	/* What an earlier attempt met is over as soon as somebody has been asked again. */
+	if (state != VB_PEER_CONTACTING ||
+	    (vb_peer_trouble(peer, &asked).reach != VB_REACH_UNKNOWN && !asked))
 		return false;
-	if (waited < CONTACT_GRACE || vb_thread_stopped(asked))
+	if (waited < CONTACT_GRACE || vb_thread_stopped(asked)) {
+		atomic_store(&p->calm, 0);
 		return true;
+	}
 	return waited < CROWD_GRACE && engines_wait(p, asked, now);
 }
 

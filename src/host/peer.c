@@ -361,7 +361,8 @@ void vb_peer_fall(struct peer *p, enum vb_peer_end how, const char *why)
 	       "the connection to adapter %u (PID %u) ends: %s", peer->number, peer->pid, why);
 	read_to_end(p);
 	atomic_store(heard_of(a->seg->base, peer->index), 0);
-	atomic_store(&peer->fades, how == VB_END_UNCLEAR || how == VB_END_CLOSED || how == VB_END_LOST);
+	atomic_store(&peer->fades, how == VB_END_UNCLEAR || how == VB_END_CLOSED || how == VB_END_LOST ||
+				       how == VB_END_RUBBISH);
 	vb_lock_take(&a->peers_lock);
 	set_state(p, VB_PEER_DOWN);
 	vb_lock_give(&a->peers_lock);

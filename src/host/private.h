@@ -99,15 +99,15 @@ struct peer {
 	struct vb_reach_facts trouble; /* of the last attempt at contact; guarded by peers_lock */
 	_Atomic uint32_t unable;       /* process that had no room for our segment, 0: none; under control */
 	_Atomic uint64_t
-	    crowd_seen; /* when it was looked whether an engine waits for a CPU, and what was seen */
-	_Atomic bool crowd;
-	uint64_t sought;	  /* when it was looked where its number is; under control */
-	uint64_t told;		  /* incarnation whose segment was said not to be taken; under control */
-	_Atomic uint32_t asked;	  /* process that has our hello and owes an answer, 0: none; under control */
-	bool want;		  /* contact is to be made; guarded by peers_lock */
-	bool over;		  /* DOWN, and nothing of it is left; guarded by peers_lock */
-	bool used;		  /* the ring has been written to; guarded by peers_lock */
-	uint64_t next_try;	  /* no contact before; guarded by peers_lock */
+	    crowd_seen;		/* when it was looked whether an engine waits for a CPU, and what was seen */
+	_Atomic uint32_t calm;	/* so many looks in a row saw none that does */
+	uint64_t sought;	/* when it was looked where its number is; under control */
+	uint64_t told;		/* incarnation whose segment was said not to be taken; under control */
+	_Atomic uint32_t asked; /* process that has our hello and owes an answer, 0: none; under control */
+	bool want;		/* contact is to be made; guarded by peers_lock */
+	bool over;		/* DOWN, and nothing of it is left; guarded by peers_lock */
+	bool used;		/* the ring has been written to; guarded by peers_lock */
+	uint64_t next_try;	/* no contact before; guarded by peers_lock */
 	struct vb_list free_node; /* guarded by peers_lock */
 };
 

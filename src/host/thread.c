@@ -53,12 +53,13 @@ bool vb_thread_stopped(uint32_t pid)
 
 bool vb_thread_runnable(uint32_t pid, uint32_t tid)
 {
-	char path[64];
+	char path[64], state;
 
 	if (!pid || !tid)
 		return false;
 	snprintf(path, sizeof(path), "/proc/%u/task/%u/stat", pid, tid);
-	return state_of(path) == 'R';
+	state = state_of(path);
+	return state == 'R' || state == 'D'; /* D: its pages are on their way */
 }
 
 uint32_t vb_thread_find(uint32_t pid, const char *name)

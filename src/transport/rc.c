@@ -513,9 +513,9 @@ static uint64_t timer(struct vb_qp *qp, uint64_t now)
 	} else if (vb_unlikely(!vb_requester_outstanding(qp))) {
 		vb_assert(!"a timer ran with nothing outstanding");
 		vb_requester_arm(qp);
-	} else if (vb_unlikely(q->blocked && qp->path.out && q->psn == q->psn_una)) {
-		q->deadline =
-		    0; /* nothing has gone out again yet, for want of room: nobody can have answered */
+	} else if (vb_unlikely(qp->path.out && q->psn == q->psn_una)) {
+		q->deadline = 0; /* nothing has gone out again yet, for want of room or of a thread that holds
+				  * the ring and does not run: nobody can have answered */
 	} else {
 		timed_out(qp);
 	}
@@ -545,7 +545,7 @@ static void enter(struct vb_qp *qp, enum ibv_qp_state from)
 		q->retries = qp->attr.retry_cnt;
 		q->rnr_retries = qp->attr.rnr_retry;
 	}
-	if (qp->state == IBV_QPS_SQD) {
+	if (qp->state == IBV_QPS_SQD && from != IBV_QPS_SQD) { /* one event for each time */
 		q->drained_posted = false;
 		vb_requester_turn(qp);
 	}

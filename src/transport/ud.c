@@ -621,9 +621,8 @@ static enum vb_owes owes(const struct vb_qp *qp)
 
 static void enter(struct vb_qp *qp, enum ibv_qp_state from)
 {
-	(void)from;
 	vb_lock_assert_held(&qp->lock);
-	if (qp->state == IBV_QPS_SQD) {
+	if (qp->state == IBV_QPS_SQD && from != IBV_QPS_SQD) {
 		qp->req.drained_posted = false;
 		complete(qp);
 	}

@@ -325,12 +325,13 @@ int vb_dm_find(struct vb_hca *h, uint32_t handle, uint64_t *length)
 struct ibv_dm *vb_dm_import(struct ibv_context *context, int fd, uint64_t length, uint32_t handle,
 			    const char *call)
 {
+	int seals = fcntl(fd, F_GET_SEALS); /* -1: a file that has none */
 	struct vb_dm *d;
 	struct stat st;
 
 	/* What is shorter, or may become so, would be a SIGBUS some day. */
-	if (!length || length > vb_profile()->max_dm || fstat(fd, &st) || (uint64_t)st.st_size < length ||
-	    !(fcntl(fd, F_GET_SEALS) & F_SEAL_SHRINK)) {
+	if (!length || length > vb_profile()->max_dm || seals < 0 || !(seals & F_SEAL_SHRINK) ||
+	    fstat(fd, &st) || (uint64_t)st.st_size < length) {
 		errno = vb_refuse(EINVAL, call, "what was given is not %" PRIu64 " bytes of device memory",
 				  length);
 		return NULL;
@@ -352,6 +353,10 @@ void vb_dm_unimport(struct ibv_dm *dm)
 	struct vb_dm *d = vb_dm(dm);
 	uint32_t refs = atomic_load(&d->refs);
 
+	if (!d->imported) {
+		vb_refuse(EINVAL, "ibv_unimport_dm", "the device memory was not imported: it stays");
+		return;
+	}
 	if (refs) {
 		vb_refuse(EBUSY, "ibv_unimport_dm", "%u region%s of the device memory still exist%s", refs,
 			  refs == 1 ? "" : "s", refs == 1 ? "s" : "");

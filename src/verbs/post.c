@@ -83,9 +83,11 @@ static __attribute__((cold, noinline)) int refuse_request(const struct vb_qp *qp
 							  const struct ibv_send_wr *wr,
 							  enum vb_build_fault fault)
 {
-	const struct vb_post_facts f = {
-	    .opcode = wr->opcode, .flags = wr->send_flags, .pieces = wr->num_sge, .length = length_of(wr)};
+	struct vb_post_facts f = {.opcode = wr->opcode, .flags = wr->send_flags, .pieces = wr->num_sge};
 
+	/* Else the list may be shorter than it says, which the builder has not looked at. */
+	if (fault == VB_BUILD_INLINE_LENGTH || fault == VB_BUILD_LENGTH)
+		f.length = length_of(wr);
 	return vb_post_refuse(qp, call, fault, &f);
 }
 

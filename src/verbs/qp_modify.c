@@ -177,6 +177,8 @@ static void store_protocol(struct vb_qp *qp, const struct ibv_qp_attr *a, uint32
 		to->max_dest_rd_atomic = a->max_dest_rd_atomic;
 	if (mask & IBV_QP_EN_SQD_ASYNC_NOTIFY)
 		to->en_sqd_async_notify = a->en_sqd_async_notify;
+	else if (mask & IBV_QP_STATE && a->qp_state == IBV_QPS_SQD && qp->state != IBV_QPS_SQD)
+		to->en_sqd_async_notify = 0; /* an earlier time's does not count */
 	/* PSNs count modulo 2^24: as mlx5 does, the rest of the word is not looked at */
 	if (mask & IBV_QP_RQ_PSN)
 		qp->resp.epsn = to->rq_psn = a->rq_psn & VB_PSN_MASK;

@@ -407,7 +407,8 @@ VB_EXPORT VB_CODE(ibv_resolve_eth_l2_from_gid, (context, attr, eth_mac, vid), st
 	if (!vb_gid_mac(attr->grh.dgid.raw, eth_mac))
 		return vb_refuse(EHOSTUNREACH, "ibv_resolve_eth_l2_from_gid",
 				 "the GID is no address of this host, and others are the kernel's to find");
-	*vid = 0xffff; /* none */
+	if (vid)
+		*vid = 0xffff; /* none */
 	return 0;
 }
 

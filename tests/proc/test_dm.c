@@ -207,7 +207,25 @@ static void imports(void)
 	CHECK(dm);
 	vb_dm_unimport(dm);
 	close(fd);
+	fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC); /* a file that has no seals at all */
+	errno = 0;
+	CHECK(fd >= 0 && !vb_dm_import(ctx, fd, 4096, 1, "test") && errno == EINVAL);
+	close(fd);
 	CHECK(!ibv_close_device(ctx));
+}
+
+/* Taking back as imported what was not leaves it as it is. */
+static void not_imported(void)
+{
+	struct ibv_context *ctx = kit_open();
+	struct ibv_dm *dm = ibv_alloc_dm(ctx, &(struct ibv_alloc_dm_attr){.length = 4096}), *other;
+	uint64_t word = 0;
+
+	CHECK(dm);
+	ibv_unimport_dm(dm);
+	other = ibv_alloc_dm(ctx, &(struct ibv_alloc_dm_attr){.length = 4096});
+	CHECK(other && !ibv_memcpy_to_dm(dm, 0, &word, sizeof word));
+	CHECK(!ibv_free_dm(other) && !ibv_free_dm(dm) && !ibv_close_device(ctx));
 }
 
 static void after_fork(void)
@@ -245,6 +263,7 @@ int main(void)
 	if (!pid) {
 		refusals();
 		imports();
+		not_imported();
 		after_fork();
 		exit(0);
 	}

@@ -171,6 +171,10 @@ static void rule_11_bad_requests(void **state)
 	assert_int_equal(post_one(&a, &wr), EINVAL);
 	wr.num_sge = -1;
 	assert_int_equal(post_one(&a, &wr), EINVAL);
+	wr.num_sge = INT32_MAX; /* nobody looks at a list that is too long */
+	wr.sg_list = NULL;
+	assert_int_equal(post_one(&a, &wr), EINVAL);
+	wr.sg_list = sge;
 	wr.num_sge = 2;
 	sge[0].length = 1u << 31; /* the longest message, and a byte too many */
 	sge[1].length = 1;

@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -359,6 +360,7 @@ static void own_address_has_a_mac(void **state)
 	(void)state;
 	assert_int_equal(ibv_resolve_eth_l2_from_gid(ctx, &a, mac, &vid), 0);
 	assert_int_equal(vid, 0xffff);
+	assert_int_equal(ibv_resolve_eth_l2_from_gid(ctx, &a, mac, NULL), 0);	    /* who does not want it */
 	a.grh.dgid.raw[12] = 203, a.grh.dgid.raw[13] = 0, a.grh.dgid.raw[14] = 113; /* 203.0.113.x */
 	assert_int_equal(ibv_resolve_eth_l2_from_gid(ctx, &a, mac, &vid), EHOSTUNREACH);
 	a.is_global = 0;
@@ -645,6 +647,40 @@ static void rule_38_round_trips(void **state)
 	assert_int_equal(ibv_destroy_qp(qp), 0);
 }
 
+/* Whether there is an event that the send queue is drained, which is taken then. */
+static bool drained(void)
+{
+	struct ibv_async_event ev;
+
+	if (poll((struct pollfd[]){{.fd = ctx->async_fd, .events = POLLIN}}, 1, 0) != 1)
+		return false;
+	assert_int_equal(ibv_get_async_event(ctx, &ev), 0);
+	assert_int_equal(ev.event_type, IBV_EVENT_SQ_DRAINED);
+	ibv_ack_async_event(&ev);
+	return true;
+}
+
+/* Each time that a queue is drained there is one event, if it was asked for that time. */
+static void drained_once(void **state)
+{
+	struct ibv_qp *qp = make_qp();
+	struct ibv_qp_attr a = good_attr(qp, IBV_QPS_SQD);
+
+	(void)state;
+	a.en_sqd_async_notify = 1;
+	move(qp, IBV_QPS_INIT, TO_INIT);
+	move(qp, IBV_QPS_RTR, TO_RTR);
+	move(qp, IBV_QPS_RTS, TO_RTS);
+	assert_int_equal(ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY), 0);
+	assert_true(drained());
+	assert_int_equal(ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_TIMEOUT), 0);
+	assert_false(drained());
+	move(qp, IBV_QPS_RTS, IBV_QP_STATE);
+	move(qp, IBV_QPS_SQD, IBV_QP_STATE);
+	assert_false(drained());
+	assert_int_equal(ibv_destroy_qp(qp), 0);
+}
+
 static void rule_37_busy(void **state)
 {
 	struct ibv_pd *p = ibv_alloc_pd(ctx);
@@ -784,6 +820,7 @@ int main(void)
 	    cmocka_unit_test(rule_38_values_to_rtr),
 	    cmocka_unit_test(rule_38_what_is_set_is_told),
 	    cmocka_unit_test(rule_38_round_trips),
+	    cmocka_unit_test(drained_once),
 	    cmocka_unit_test(rule_37_busy),
 	    cmocka_unit_test(a_forked_child_has_dead_objects),
 	    cmocka_unit_test(closing_with_children),
