@@ -27,7 +27,7 @@ static void *tick(void *arg)
 	for (;;) {
 		double now = kit_now(), last = atomic_exchange(&t->last, now);
 
-		if (now - last > STILL) {
+		if (last > 0 && now - last > STILL) {
 			atomic_store(&t->pause, now - last);
 			atomic_store(&t->pause_ended, now);
 		}
@@ -51,10 +51,13 @@ void kit_watch_cpus(void)
 			continue;
 		CPU_ZERO(&one);
 		CPU_SET(i, &one);
-		atomic_store(&cpus[i].last, kit_now());
 		CHECK(!pthread_attr_init(&attr) && !pthread_attr_setaffinity_np(&attr, sizeof one, &one) &&
 		      !pthread_create(&thread, &attr, tick, &cpus[i]) && !pthread_detach(thread));
 		pthread_attr_destroy(&attr);
+		/* Who forks while a thread begins forks what its beginning has locked (sanitizers do not undo
+		 * that). */
+		while (atomic_load(&cpus[i].last) <= 0)
+			kit_nap_us(100);
 	}
 }
 
