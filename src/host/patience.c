@@ -117,9 +117,9 @@ int vb_peer_reach(struct vb_adapter *a, uint32_t number, uint64_t until, struct 
 	}
 }
 
-/* Looked for once in a while: this is asked for each QP whose timer runs out, under its lock.  An engine in a
- * crowd sleeps now and then, for a lock whose holder waits for a CPU: one look that finds it so says nothing.
- */
+/* Whether an engine still has to be waited for.  /proc is read once in a while only, since each queue pair
+ * asks whose timer runs out, under its lock.  An engine in a crowd sleeps now and then, for a lock whose
+ * holder waits for a CPU, so one look that finds it asleep says nothing. */
 static bool engines_wait(struct peer *p, uint32_t asked, uint64_t now)
 {
 	if (now - atomic_load(&p->crowd_seen) >= LOOK_APART) {
