@@ -10,8 +10,11 @@
 #include "hca/send.h"
 #include "iba/limits.h"
 #include "iba/pkt.h"
+#include "iba/reach.h"
 #include "iba/wr.h"
 #include "transport/transport.h"
+
+#define PATIENCE (30 * VB_SEC) /* with a process that there is no contact with, though there may be soon */
 
 /* What the two ends say to one another.  They mean a target by its number, and which question by a ticket, of
  * which a process gives each once: the number may be another target's soon.  What is said of a deputy once
@@ -81,6 +84,13 @@ static void stop_seeking(struct vb_forwards *w)
 	w->contacting = w->asked = false;
 }
 
+/* Nobody is there, or nobody who can be reached. */
+static void find_nobody(struct vb_qp *qp)
+{
+	stop_seeking(qp->forwards);
+	vb_forward_fail(qp);
+}
+
 /* As hca/path.c does, it looks whether whoever has the number is not one that has just died. */
 static void seek(struct vb_qp *qp)
 {
@@ -89,6 +99,8 @@ static void seek(struct vb_qp *qp)
 	vb_lock_assert_held(&qp->lock);
 	if (w->contacting)
 		return;
+	if (!w->since)
+		w->since = vb_now();
 	if (!w->seeking) {
 		w->seeking = vb_peer_get(vb_qp_adapter(qp), w->wanted); /* pairs with stop_seeking() */
 		w->ticket =
@@ -140,11 +152,23 @@ static void end(struct vb_qp *qp)
 	w->again = false;
 	w->full = NULL;
 	w->wanted = w->nowhere = 0;
+	w->since = 0;
 	if (qp->shown)
 		atomic_store_explicit(&qp->shown->known, 0, memory_order_relaxed);
 }
 
 const struct vb_forward_ops vb_forward_ops = {.own = own, .seek = seek, .end = end};
+
+/* Contact failed.  Whether there may be some the next time: what one of the two lacks may be there again, and
+ * a process in a crowd may have had no time to answer.  Meanwhile the far end waits. */
+static bool may_come_yet(const struct vb_forwards *w)
+{
+	uint32_t asked, reach = vb_peer_trouble(w->seeking, &asked).reach;
+
+	return vb_now() < w->since + PATIENCE &&
+	       (vb_peer_unable(w->seeking) || reach == VB_REACH_UNKNOWN || reach == VB_REACH_TROUBLE ||
+		reach == VB_REACH_UNABLE || reach == VB_REACH_CLOSED);
+}
 
 void vb_forward_peer_up(struct vb_qp *qp, struct vb_peer *peer)
 {
@@ -155,12 +179,10 @@ void vb_forward_peer_up(struct vb_qp *qp, struct vb_peer *peer)
 		return;
 	w->seeking = vb_peer_current(peer);
 	w->contacting = false;
-	if (is_up(w->seeking) || vb_peer_unable(w->seeking)) {
+	if (is_up(w->seeking) || may_come_yet(w))
 		seek(qp);
-	} else {
-		stop_seeking(w);
-		vb_forward_fail(qp);
-	}
+	else
+		find_nobody(qp);
 	vb_hca_send(qp);
 }
 
@@ -171,10 +193,8 @@ void vb_forward_peer_down(struct vb_qp *qp, struct vb_peer *peer)
 	vb_lock_assert_held(&qp->lock);
 	if (vb_likely(!w || (!w->seeking && vb_list_empty(&w->all))))
 		return;
-	if (w->seeking == peer) {
-		stop_seeking(w);
-		vb_forward_fail(qp);
-	}
+	if (w->seeking == peer)
+		find_nobody(qp);
 	vb_list_each_safe (n, tmp, &w->all) {
 		struct vb_forward *f = vb_list_entry(n, struct vb_forward, node);
 
@@ -224,8 +244,7 @@ static void hear_opened(struct vb_peer *peer, const struct tell *t)
 			vb_forward_add(qp, f);
 			f = NULL;
 		} else {
-			stop_seeking(w);
-			vb_forward_fail(qp);
+			find_nobody(qp);
 		}
 		vb_hca_send(qp);
 	}

@@ -41,6 +41,7 @@ void vb_forward_add(struct vb_qp *qp, struct vb_forward *f)
 	vb_lock_assert_held(&qp->lock);
 	vb_list_append(&qp->forwards->all, &f->node);
 	qp->forwards->wanted = 0;
+	qp->forwards->since = 0;
 }
 
 void vb_forward_fail(struct vb_qp *qp)
@@ -48,6 +49,7 @@ void vb_forward_fail(struct vb_qp *qp)
 	vb_lock_assert_held(&qp->lock);
 	qp->forwards->nowhere = qp->forwards->wanted;
 	qp->forwards->wanted = 0;
+	qp->forwards->since = 0;
 }
 
 void vb_forward_forget(struct vb_qp *qp, struct vb_forward *f, uint32_t received)

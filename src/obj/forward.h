@@ -84,6 +84,7 @@ struct vb_forwards {
 	bool contacting;	 /* it will be known whether there is contact */
 	bool asked;		 /* it was told to make a deputy, and answers */
 	uint32_t ticket;	 /* of the last question */
+	uint64_t since;		 /* vb_now() when `wanted` was looked for first, 0: not yet */
 };
 
 /* Whether packets for the target count that come from there, since a deputy of its is. */

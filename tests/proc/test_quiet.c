@@ -3,6 +3,9 @@
  * memory that any peer may write: where they are lost, the engine's look or the bell brings the message.
  *
  *     proc-quiet [PEERS]      default 24; 300 in make soak */
+#include <errno.h>
+#include <semaphore.h>
+
 #include "hca/hca.h"
 #include "host/private.h"
 #include "kit.h"
@@ -15,7 +18,8 @@ enum { MAX = 500, BYTES = 64 };
 enum way { HINTS, NO_HINTS, NO_HINTS_ASLEEP, NO_HINTS_STOPPED };
 
 struct board {
-	_Atomic int opened, ready, met, turn, go, sent, over;
+	_Atomic int opened, met, turn, go, sent, over;
+	sem_t next[MAX]; /* that peer goes on: it meets the receiver, has its turn, ends */
 	struct kit_card mine[MAX], theirs[MAX];
 };
 static struct board *board;
@@ -38,6 +42,17 @@ static void send_one(struct kit_end *e)
 	CHECK(!kit_post(e, IBV_WR_SEND, 1, 0, 8, NULL, 0));
 }
 
+static void call(int i)
+{
+	CHECK(!sem_post(&board->next[i]));
+}
+
+static void until_called(int i)
+{
+	while (sem_wait(&board->next[i]))
+		CHECK(errno == EINTR, "%s", strerror(errno));
+}
+
 static int peer(int i, enum way way)
 {
 	struct ibv_context *ctx = kit_open();
@@ -47,14 +62,15 @@ static int peer(int i, enum way way)
 	kit_end_open(&e, pd, 4, BYTES);
 	board->theirs[i] = e.card;
 	atomic_fetch_add(&board->opened, 1);
-	kit_until(&board->ready, 1);
+	/* One by one: hundreds that poll at once would leave none of them the time that contact takes. */
+	until_called(i);
 	kit_connect(&e, &board->mine[i]);
 	send_one(&e);
 	CHECK(kit_wait(&e, 30).status == IBV_WC_SUCCESS);
 	if (way != HINTS)
 		lose_hints(vb_context(ctx)->adapter);
 	atomic_fetch_add(&board->met, 1);
-	kit_until(&board->go, i);
+	until_called(i);
 	atomic_store(&board->turn, i + 1);
 	kit_reach(&board->go, i + 1);
 	send_one(&e);
@@ -63,7 +79,7 @@ static int peer(int i, enum way way)
 	atomic_store(&board->sent, i + 1);
 	CHECK(kit_wait(&e, 30).status == IBV_WC_SUCCESS, "peer %d", i);
 	atomic_fetch_add(&board->over, 1);
-	kit_until(&board->go, MAX + 1);
+	until_called(i);
 	kit_end_close(&e);
 	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
 	return 0;
@@ -147,6 +163,7 @@ static void receive_all(struct ibv_context *ctx, struct kit_end *e, int peers, c
 	int alone = 0;
 
 	for (int i = 0; i < peers; i++) {
+		call(i);
 		kit_reach(&board->turn, i + 1);
 		poll_until_cold(a, &e[i]);
 		if (way == NO_HINTS_ASLEEP) {
@@ -170,10 +187,10 @@ static void run(int peers, enum way way)
 	pid_t pids[MAX];
 	struct ibv_context *ctx;
 	struct ibv_pd *pd;
-	struct ibv_wc wc;
 
 	board = kit_shared(sizeof *board);
 	for (int i = 0; i < peers; i++) {
+		CHECK(!sem_init(&board->next[i], 1, 0)); /* before the peer is there */
 		pids[i] = kit_fork();
 		if (!pids[i])
 			_exit(peer(i, way));
@@ -187,13 +204,14 @@ static void run(int peers, enum way way)
 		kit_connect(&e[i], &board->theirs[i]);
 		board->mine[i] = e[i].card;
 	}
-	atomic_store(&board->ready, 1);
-	for (int i = 0; i < peers; i++)
-		while (ibv_poll_cq(e[i].cq, 1, &wc) != 1)
-			continue;
-	kit_until(&board->met, peers);
+	for (int i = 0; i < peers; i++) {
+		call(i);
+		CHECK(kit_wait(&e[i], 30).status == IBV_WC_SUCCESS, "peer %d", i);
+		kit_until(&board->met, i + 1);
+	}
 	receive_all(ctx, e, peers, pids, way);
-	atomic_store(&board->go, MAX + 1);
+	for (int i = 0; i < peers; i++)
+		call(i);
 	for (int i = 0; i < peers; i++)
 		CHECK(!kit_reap(pids[i]));
 	for (int i = 0; i < peers; i++)

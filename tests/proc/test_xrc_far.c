@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
+#include <sys/resource.h>
 
 #include "hca/hca.h"
 #include "iba/limits.h"
@@ -731,6 +732,37 @@ static void the_target_dies(void)
 	finish(&c);
 }
 
+static void limit_descriptors(pid_t pid, bool on)
+{
+	struct rlimit r;
+
+	CHECK(!prlimit(pid, RLIMIT_NOFILE, NULL, &r));
+	r.rlim_cur = on ? 3 : r.rlim_max;
+	CHECK(!prlimit(pid, RLIMIT_NOFILE, &r, NULL));
+}
+
+/* The target's process cannot make contact with a holder, for the one or the other has no descriptor left for
+ * it.  The message waits until there is one. */
+static void descriptors_run_out(void)
+{
+	struct cast c;
+
+	begin(&c, ROOM, 1);
+	for (int i = 0; i < HOLDERS; i++) {
+		pid_t lacks = i ? c.holder[i] : c.target;
+
+		ask(&c.t->holder[i], 1);
+		limit_descriptors(lacks, true);
+		xrc_post(&c.s, IBV_WR_SEND, c.t->holder[i].srqn, 0, 64, 0, 0);
+		kit_nap(300); /* the message is there at once, and attempts are 10 ms apart */
+		CHECK(!atomic_load(&c.t->holder[i].got));
+		limit_descriptors(lacks, false);
+		CHECK(xrc_ends(&c.s) == IBV_WC_SUCCESS, "holder %d", i);
+		CHECK(next_of(&c, &c.t->holder[i], 0)->status == IBV_WC_SUCCESS);
+	}
+	finish(&c);
+}
+
 static const struct kit_case cases[] = {
     {.name = "all messages", .run = all_messages, .clean = true},
     {.name = "reads and atomics", .run = reads_and_atomics, .clean = true},
@@ -744,6 +776,7 @@ static const struct kit_case cases[] = {
     {.name = "a holder dies", .run = a_holder_dies, .clean = true},
     {.name = "the target is reset", .run = the_target_is_reset, .clean = true},
     {.name = "the target is reset early", .run = the_target_is_reset_early, .clean = true},
+    {.name = "descriptors run out", .run = descriptors_run_out, .clean = true},
     {.name = "the socket is full", .run = the_socket_is_full, .clean = true},
     {.name = "the target dies", .run = the_target_dies, .clean = true},
 };
