@@ -21,8 +21,8 @@ _Static_assert(VB_SET_SIZE == VB_MAX_RINGS, "a hint is a ring's index");
 /* The page is there from the beginning: the first message to a cold ring would have to fetch it. */
 static struct vb_set *map(void *at, int fd)
 {
-	int flags = (at ? MAP_FIXED : 0) | (fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED | MAP_POPULATE);
-	void *p = mmap(at, VB_HINTS_SIZE, PROT_READ | PROT_WRITE, flags, fd, 0);
+	int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED | MAP_POPULATE;
+	void *p = vb_file_map(at, VB_HINTS_SIZE, PROT_READ | PROT_WRITE, flags, fd);
 
 	if (p == MAP_FAILED)
 		return NULL;
@@ -59,7 +59,7 @@ int vb_hints_map(struct vb_set **window, int fd, const char **why, struct vb_rea
 	if (err)
 		return err;
 	seals = fcntl(fd, F_GET_SEALS);
-	if (seals < 0 || seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) {
+	if (seals < 0 || seals & F_SEAL_FUTURE_WRITE) {
 		*why = "its hints cannot be written";
 		return EPROTO;
 	}

@@ -1,10 +1,13 @@
-/* What a peer handed over as a memfd: whether it can be mapped without harm. */
+/* Memory that is shared with peers: whether what a peer handed over as a memfd can be mapped without harm,
+ * and mapping it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 
+#include "base/pages.h"
 #include "host/private.h"
 #include "iba/reach.h"
 
@@ -32,9 +35,32 @@ int vb_file_check(int fd, uint64_t size, const char **why, struct vb_reach_facts
 	/* Without this seal the owner could take pages away under our reads. */
 	if (seals < 0 || !(seals & F_SEAL_SHRINK))
 		*why = "it can be shortened";
+	/* What can be mapped now can be a moment later. */
+	else if (!(seals & F_SEAL_SEAL))
+		*why = "it can be sealed further";
+	else if (seals & F_SEAL_WRITE)
+		*why = "it cannot be written";
 	else if ((uint64_t)st.st_size != size)
 		*why = "it has another size than this version's";
 	else if (fs.f_type != TMPFS_MAGIC)
 		*why = "it does not lie in ordinary memory";
 	return *why ? EPROTO : 0;
+}
+
+void *vb_file_map(void *at, uint64_t size, int prot, int flags, int fd)
+{
+	/* A mapping that fails may have taken away what was there already, and the program would map
+	 * something of its own in the hole.  So a page is mapped elsewhere, which shows that it can be done,
+	 * and put there. */
+	void *page = mmap(NULL, VB_PAGE, prot, flags, fd, 0), *all;
+
+	if (page == MAP_FAILED)
+		return MAP_FAILED;
+	all = at ? mremap(page, VB_PAGE, size, MREMAP_MAYMOVE | MREMAP_FIXED, at)
+		 : mremap(page, VB_PAGE, size, MREMAP_MAYMOVE);
+	if (all != MAP_FAILED)
+		return all;
+	munmap(page, VB_PAGE);
+	/* Some kernels count it beside what it replaces (RLIMIT_AS). */
+	return mmap(at, size, prot, flags | (at ? MAP_FIXED : 0), fd, 0);
 }

@@ -218,6 +218,9 @@ extern pthread_mutex_t vb_host_lock; /* the list of adapters of this process */
 int vb_file_check(int fd, uint64_t size, const char **why, struct vb_reach_facts *t);
 /* A call failed though the file may be all right: its errno, with *why and *t. */
 int vb_file_denied(struct vb_reach_facts *t, enum vb_reach_call call, const char **why);
+/* As mmap(), from the file's beginning.  At `at`, if that is not NULL, it takes the place of what is mapped
+ * there: at once, and that stays if it fails. */
+void *vb_file_map(void *at, uint64_t size, int prot, int flags, int fd);
 
 /* segment.c */
 extern pthread_mutex_t vb_segments_lock; /* the list of segments of this process; for fork() only */

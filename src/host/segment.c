@@ -128,13 +128,13 @@ void vb_segment_put(struct vb_segment *s)
 
 int vb_segment_map(uint8_t **window, int fd, uint64_t incarnation, const char **why, struct vb_reach_facts *t)
 {
-	int fixed = *window ? MAP_FIXED : 0, err = vb_file_check(fd, VB_SEG_SIZE, why, t);
+	int err = vb_file_check(fd, VB_SEG_SIZE, why, t);
 	struct vb_seg_head head;
 	uint8_t *base;
 
 	if (err)
 		return err;
-	base = mmap(*window, VB_SEG_SIZE, PROT_READ, MAP_SHARED | MAP_NORESERVE | fixed, fd, 0);
+	base = vb_file_map(*window, VB_SEG_SIZE, PROT_READ, MAP_SHARED | MAP_NORESERVE, fd);
 	if (base == MAP_FAILED) {
 		err = vb_file_denied(t, VB_CALL_MMAP, why);
 		*why = "it cannot be mapped";
@@ -157,8 +157,8 @@ int vb_segment_map(uint8_t **window, int fd, uint64_t incarnation, const char **
 void vb_segment_unmap(uint8_t *window)
 {
 	/* Replaced at once, never absent: a thread may be on its way to look at a ring of the dead peer. */
-	void *p = mmap(window, VB_SEG_SIZE, PROT_READ,
-		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+	void *p =
+	    vb_file_map(window, VB_SEG_SIZE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
 
 	if (p == MAP_FAILED)
 		vb_log(VB_LOG_WARN, "the segment of a peer that left stays mapped: %s", strerror(errno));

@@ -377,7 +377,7 @@ static void other_version_handed_over(void)
 
 	kit_log_begin("info");
 	CHECK(fd >= 0 && !ftruncate(fd, 1 << 20) && pwrite(fd, &head, sizeof head, 0) == sizeof head);
-	CHECK(!fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK));
+	CHECK(!fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL));
 	CHECK(!ibv_import_device(fd) && errno == EINVAL, "%s", strerror(errno));
 	KIT_LOG_SAYS("another version of Verbena (segment version %u; this process has %u)",
 		     VB_SEG_VERSION + 7, VB_SEG_VERSION);

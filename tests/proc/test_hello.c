@@ -30,6 +30,8 @@ enum wrong {
 	SEGMENT_FILE,
 	SEGMENT_SIZE,
 	SEGMENT_SEALS,
+	SEGMENT_OPEN,	/* further seals may come */
+	SEGMENT_SEALED, /* nobody can write to it */
 	SEGMENT_MAGIC,
 	SEGMENT_VERSION,
 	SEGMENT_SAYS_SIZE,
@@ -39,6 +41,7 @@ enum wrong {
 	HINTS_FILE,
 	HINTS_SIZE,
 	HINTS_SEALS,
+	HINTS_OPEN,
 	HINTS_SEALED, /* nobody can write to them */
 	WRONGS
 };
@@ -69,7 +72,9 @@ static int segment(enum wrong w)
 		return fd;
 	CHECK(!ftruncate(fd, (off_t)VB_SEG_SIZE + (w == SEGMENT_SIZE ? 4096 : 0)));
 	CHECK(pwrite(fd, &head, sizeof head, 0) == sizeof head);
-	CHECK(w == SEGMENT_SEALS || !fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK));
+	CHECK(w == SEGMENT_SEALS || !fcntl(fd, F_ADD_SEALS,
+					   F_SEAL_SHRINK | (w == SEGMENT_OPEN ? 0 : F_SEAL_SEAL) |
+					       (w == SEGMENT_SEALED ? F_SEAL_WRITE : 0)));
 	return fd;
 }
 
@@ -83,8 +88,9 @@ static int hints(enum wrong w)
 		return open("/dev/zero", O_RDWR | O_CLOEXEC);
 	fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	CHECK(fd >= 0 && !ftruncate(fd, (off_t)VB_HINTS_SIZE + (w == HINTS_SIZE ? 4096 : 0)));
-	CHECK(w == HINTS_SEALS ||
-	      !fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | (w == HINTS_SEALED ? F_SEAL_FUTURE_WRITE : 0)));
+	CHECK(w == HINTS_SEALS || !fcntl(fd, F_ADD_SEALS,
+					 F_SEAL_SHRINK | (w == HINTS_OPEN ? 0 : F_SEAL_SEAL) |
+					     (w == HINTS_SEALED ? F_SEAL_FUTURE_WRITE : 0)));
 	return fd;
 }
 

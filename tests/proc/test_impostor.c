@@ -122,7 +122,7 @@ static int wrong_segment(enum says what)
 		CHECK(pwrite(fd, &head, sizeof head, 0) == sizeof head);
 	}
 	if (what == SHORT_FILE || what == WRONG_KEYS)
-		CHECK(!fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK));
+		CHECK(!fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL));
 	return fd;
 }
 

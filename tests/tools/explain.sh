@@ -178,7 +178,7 @@ if len(sys.argv) > 3:
     os.pwrite(fd, os.urandom(80 * 1024), size - 80 * 1024)
     ids = b"".join(struct.pack("<Q", 2) + os.urandom(120) for _ in range(1024))
     os.pwrite(fd, ids, int(sys.argv[4]))
-fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
 print("ready", flush=True)
 sys.stdin.read()
 PY

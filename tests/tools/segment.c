@@ -40,7 +40,7 @@ int main(int argc, char **argv)
 		return printf("%llu\n", (unsigned long long)VB_SEG_IDS) < 0;
 	CHECK(argc > 1 && fd >= 0 && !ftruncate(fd, VB_SEG_SIZE));
 	base = mmap(NULL, VB_SEG_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-	CHECK(base != MAP_FAILED && !fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW));
+	CHECK(base != MAP_FAILED && !fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL));
 	h = (void *)base;
 	*h = (struct vb_seg_head){.magic = VB_SEG_MAGIC,
 				  .version = VB_SEG_VERSION,

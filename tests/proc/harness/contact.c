@@ -67,7 +67,8 @@ int kit_hints(void)
 {
 	int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
-	CHECK(fd >= 0 && !ftruncate(fd, VB_HINTS_SIZE) && !fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK));
+	CHECK(fd >= 0 && !ftruncate(fd, VB_HINTS_SIZE) &&
+	      !fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL));
 	return fd;
 }
 
