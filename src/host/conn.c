@@ -17,7 +17,7 @@
 #include "host/private.h"
 
 enum {
-	BATCH = 16,	    /* messages taken with one call */
+	BATCH = 4,	    /* messages taken with one call */
 	MAX_LEFT = 1 << 16, /* messages read from a peer that is gone */
 };
 
@@ -161,10 +161,10 @@ void vb_conn_broken(struct conn *c)
 	say_byte(c, MSG_BROKEN);
 }
 
-/* Room for a message, one byte more than the longest, and for one descriptor. */
+/* Room for a message, one byte more than the longest, and for what comes with it. */
 struct letter {
 	_Alignas(8) uint8_t bytes[sizeof(struct tell) + 1];
-	_Alignas(struct cmsghdr) char ctl[CMSG_SPACE(sizeof(int))];
+	struct foreign_room fds;
 };
 
 /* What one round of reading brought, besides what the upper layer was told. */
@@ -177,14 +177,10 @@ struct haul {
 /* The descriptor that came with a message, -1: none, or not all that were sent. */
 static int descriptor_of(struct msghdr *m)
 {
-	struct cmsghdr *cm = CMSG_FIRSTHDR(m);
-	int fd = -1;
+	int fd = -1, n = vb_foreign_take(m, &fd, 1);
 
-	if (cm && cm->cmsg_level == SOL_SOCKET && cm->cmsg_type == SCM_RIGHTS &&
-	    cm->cmsg_len >= CMSG_LEN(sizeof(int)))
-		memcpy(&fd, CMSG_DATA(cm), sizeof(int));
-	if (fd >= 0 && m->msg_flags & MSG_CTRUNC) {
-		close(fd);
+	if (n > 1 || m->msg_flags & MSG_CTRUNC) {
+		vb_foreign_close(fd);
 		fd = -1;
 	}
 	return fd;
@@ -232,9 +228,8 @@ static bool take_messages(struct vb_adapter *a, struct conn *c, struct haul *h)
 		iov[i] = (struct iovec){in[i].bytes, sizeof(in[i].bytes)};
 		m[i].msg_hdr.msg_iov = &iov[i];
 		m[i].msg_hdr.msg_iovlen = 1;
-		m[i].msg_hdr.msg_control = in[i].ctl;
-		/* For one descriptor, and not for the two that the padding would take. */
-		m[i].msg_hdr.msg_controllen = CMSG_LEN(sizeof(int));
+		m[i].msg_hdr.msg_control = in[i].fds.bytes;
+		m[i].msg_hdr.msg_controllen = sizeof(in[i].fds.bytes);
 	}
 	n = recvmmsg(c->sock, m, BATCH, MSG_DONTWAIT | MSG_CMSG_CLOEXEC, NULL);
 	if (n < 0) {
@@ -250,8 +245,7 @@ static bool take_messages(struct vb_adapter *a, struct conn *c, struct haul *h)
 		int fd = descriptor_of(&m[i].msg_hdr);
 
 		open_letter(a, c, &in[i], m[i].msg_len, fd, h);
-		if (fd >= 0)
-			close(fd);
+		vb_foreign_close(fd);
 	}
 	return n && m[n - 1].msg_len;
 }

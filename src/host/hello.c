@@ -26,16 +26,43 @@ int vb_hello_send(int sock, const struct hello *h, const int *fds)
 	return sendmsg(sock, &m, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof(*h) ? 0 : errno;
 }
 
+void vb_foreign_close(int fd)
+{
+	static const struct linger none;
+
+	if (fd < 0)
+		return;
+	(void)!setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof(none));
+	close(fd);
+}
+
+int vb_foreign_take(struct msghdr *m, int *fds, int most)
+{
+	struct cmsghdr *cm = CMSG_FIRSTHDR(m);
+	int n = 0;
+
+	if (cm && cm->cmsg_level == SOL_SOCKET && cm->cmsg_type == SCM_RIGHTS)
+		n = (int)((cm->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+	for (int i = 0; i < n; i++) {
+		int fd;
+
+		memcpy(&fd, CMSG_DATA(cm) + (size_t)i * sizeof(fd), sizeof(fd));
+		if (i < most)
+			fds[i] = fd;
+		else
+			vb_foreign_close(fd);
+	}
+	return n;
+}
+
 void vb_hello_receive(int sock, struct heard *in)
 {
 	struct iovec iov = {&in->h, sizeof(in->h)};
-	_Alignas(struct cmsghdr) char ctl[CMSG_SPACE(HELLO_FDS * sizeof(int))];
-	/* CMSG_LEN: room for as many as are wanted, and not for one that the padding would take. */
+	struct foreign_room room;
 	struct msghdr m = {.msg_iov = &iov,
 			   .msg_iovlen = 1,
-			   .msg_control = ctl,
-			   .msg_controllen = CMSG_LEN(HELLO_FDS * sizeof(int))};
-	struct cmsghdr *cm;
+			   .msg_control = room.bytes,
+			   .msg_controllen = sizeof(room.bytes)};
 
 	*in = (struct heard){.fds = {-1, -1}};
 	in->n = recvmsg(sock, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
@@ -48,9 +75,7 @@ void vb_hello_receive(int sock, struct heard *in)
 		in->n = 0;
 		return;
 	}
-	cm = CMSG_FIRSTHDR(&m);
-	if (cm && cm->cmsg_level == SOL_SOCKET && cm->cmsg_type == SCM_RIGHTS)
-		memcpy(in->fds, CMSG_DATA(cm), cm->cmsg_len - CMSG_LEN(0));
+	vb_foreign_take(&m, in->fds, HELLO_FDS);
 	in->complete = in->fds[HELLO_FDS - 1] >= 0;
 	in->no_place = !in->complete && m.msg_flags & MSG_CTRUNC;
 	if (in->no_place)
@@ -60,8 +85,7 @@ void vb_hello_receive(int sock, struct heard *in)
 void vb_hello_done(struct heard *in)
 {
 	for (int i = 0; i < HELLO_FDS; i++) {
-		if (in->fds[i] >= 0)
-			close(in->fds[i]);
+		vb_foreign_close(in->fds[i]);
 		in->fds[i] = -1;
 	}
 }

@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/socket.h>
 #include <sys/types.h>
 
 #include "host/adapter.h"
@@ -69,6 +70,17 @@ struct heard {
 	bool complete; /* all of them did */
 	bool no_place; /* err: they came, and this process has no room for them */
 };
+
+/* Room for all descriptors that one message can bring (the kernel's SCM_MAX_FD).  The kernel would close
+ * those that find none, and wait where the sender has a socket linger. */
+struct foreign_room {
+	_Alignas(struct cmsghdr) char bytes[CMSG_SPACE(253 * sizeof(int))];
+};
+
+/* How many descriptors came with a message: the first `most` of them stand in fds, the others are closed. */
+int vb_foreign_take(struct msghdr *m, int *fds, int most);
+/* Closes what a peer sent, whatever it is, without waiting for it to linger; -1: nothing. */
+void vb_foreign_close(int fd);
 
 /* MSG_TELL; as long as its message. */
 struct tell {

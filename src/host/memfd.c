@@ -28,15 +28,18 @@ int vb_file_check(int fd, uint64_t size, const char **why, struct vb_reach_facts
 	*why = NULL;
 	if (seals < 0 && errno != EINVAL && errno != EBADF) /* these say: a file that has none */
 		return vb_file_denied(t, VB_CALL_GET_SEALS, why);
+	/* Without this seal the owner could take pages away under our reads.  Nothing else is asked of such a
+	 * file: of some file systems the process that serves them answers, or never does. */
+	if (seals < 0 || !(seals & F_SEAL_SHRINK)) {
+		*why = "it can be shortened";
+		return EPROTO;
+	}
 	if (fstat(fd, &st))
 		return vb_file_denied(t, VB_CALL_FSTAT, why);
 	if (fstatfs(fd, &fs))
 		return vb_file_denied(t, VB_CALL_FSTATFS, why);
-	/* Without this seal the owner could take pages away under our reads. */
-	if (seals < 0 || !(seals & F_SEAL_SHRINK))
-		*why = "it can be shortened";
 	/* What can be mapped now can be a moment later. */
-	else if (!(seals & F_SEAL_SEAL))
+	if (!(seals & F_SEAL_SEAL))
 		*why = "it can be sealed further";
 	else if (seals & F_SEAL_WRITE)
 		*why = "it cannot be written";

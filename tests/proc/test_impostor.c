@@ -9,6 +9,7 @@
 #include <sys/resource.h>
 
 #include "contact.h"
+#include "net.h"
 
 enum { FIRST = 1, LAST = 4095 };
 
@@ -97,6 +98,7 @@ enum says {
 	SHORT_FILE,
 	UNSEALED,
 	WRONG_KEYS,
+	LINGERING,
 	REFUSAL,
 	HANG_UP,
 	ALL_SAYS
@@ -129,7 +131,7 @@ static int wrong_segment(enum says what)
 static void say(int s, enum says what)
 {
 	struct hello h = kit_hello();
-	int fds[2], n = 0;
+	int fds[4], n = 0;
 
 	h.why = REFUSE_OTHER;
 	if (what == REFUSAL)
@@ -147,6 +149,10 @@ static void say(int s, enum says what)
 	if (what == WRONG_FILE || what == SHORT_FILE || what == UNSEALED || what == WRONG_KEYS) {
 		fds[n++] = wrong_segment(what);
 		fds[n++] = kit_hints();
+	}
+	if (what == LINGERING) { /* whoever closes them last would wait */
+		while (n < 4)
+			fds[n++] = kit_lingering(60);
 	}
 	kit_hello_send(s, &h, what == HALF ? sizeof h / 2 : sizeof h, fds, n);
 }
@@ -230,7 +236,7 @@ static void ask_impostor(enum says what, bool other)
 static void knocker(int number)
 {
 	static const enum says all[] = {SILENCE,    RUBBISH,  HALF,	  NO_SEGMENT, WRONG_FILE,
-					SHORT_FILE, UNSEALED, WRONG_KEYS, REFUSAL};
+					SHORT_FILE, UNSEALED, WRONG_KEYS, LINGERING,  REFUSAL};
 	int held[160];
 
 	for (int i = 0; i < 160; i++) {
@@ -312,6 +318,7 @@ int main(int argc, char **argv)
 		printf("SKIP: no network namespace of its own: %s\n", strerror(errno));
 		return KIT_SKIP;
 	}
+	kit_net_set("lo", true); /* LINGERING */
 	step = kit_shared(sizeof *step);
 	gid = kit_shared(sizeof *gid);
 	if (!other)

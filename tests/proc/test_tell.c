@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include "contact.h"
 #include "kit.h"
 #include "node.h"
 #include "host/hello.h"
@@ -406,6 +407,53 @@ static void too_many_descriptors(void **state)
 	pair_close(&p);
 }
 
+/* Sends `len` bytes and sockets that linger, which are the node's alone when it reads that. */
+static void send_lingering(struct kit_node *to, int sock, const void *bytes, size_t len, int n)
+{
+	int fds[4];
+
+	for (int i = 0; i < n; i++)
+		fds[i] = kit_lingering(60);
+	pthread_mutex_lock(&to->a->control);
+	kit_hello_send(sock, bytes, len, fds, n);
+	pthread_mutex_unlock(&to->a->control);
+}
+
+/* Whoever closes such a socket last would wait. */
+static void sockets_that_linger(void **state)
+{
+	struct pair p = pair_open();
+	uint8_t msg[16] = {MSG_TELL};
+	double began = kit_now();
+
+	(void)state;
+	p.y->hear = remember;
+	for (int n = 1; n <= 4; n++) {
+		send_lingering(p.y, p.xy->sock, msg, sizeof(msg), n);
+		kit_await_count(p.y, &p.y->tolds, n);
+	}
+	settle(&p);
+	assert_true(kit_now() - began < 30);
+	pair_close(&p);
+}
+
+static void a_hello_with_sockets_that_linger(void **state)
+{
+	struct kit_node *y = kit_node_open();
+	int s = kit_number_connect(kit_number_of(y));
+	struct hello h = kit_hello();
+	double began = kit_now();
+
+	(void)state;
+	send_lingering(y, s, &h, sizeof(h), 4);
+	assert_int_equal(recv(s, &h, sizeof(h), 0), sizeof(h));
+	assert_int_equal(h.kind, MSG_REFUSE);
+	settle_node(y);
+	assert_true(kit_now() - began < 30);
+	close(s);
+	kit_node_close(y);
+}
+
 static void rubbish_ends_the_link_that_says_it(void **state)
 {
 	static const struct {
@@ -516,6 +564,8 @@ int main(void)
 	    cmocka_unit_test(goodbye_is_heard_behind_a_flood),
 	    cmocka_unit_test(full_table_of_descriptors),
 	    cmocka_unit_test(too_many_descriptors),
+	    cmocka_unit_test(sockets_that_linger),
+	    cmocka_unit_test(a_hello_with_sockets_that_linger),
 	    cmocka_unit_test(rubbish_ends_the_link_that_says_it),
 	    cmocka_unit_test(nothing_counts_after_rubbish),
 	    cmocka_unit_test(threads_tell_while_the_peer_goes),

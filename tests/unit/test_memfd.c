@@ -1,4 +1,5 @@
 /* Memory that is shared with peers: how it is mapped. */
+#include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -7,10 +8,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include <cmocka.h>
 
 #include "host/private.h"
+#include "kit.h"
 
 enum { PAGE = 4096, SIZE = 16 * PAGE };
 
@@ -75,11 +78,38 @@ static void what_fails_leaves_no_hole(void **state)
 	close(one);
 }
 
+/* A file whose server does not answer would hold up whoever asks for its size. */
+static void a_file_that_cannot_be_sealed_is_not_looked_at(void **state)
+{
+	pid_t pid = kit_fork();
+
+	(void)state;
+	if (!pid) {
+		int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+		struct vb_reach_facts t;
+		const char *why;
+
+		if (!kit_deny(SYS_newfstatat, EIO, true) || !kit_deny(SYS_fstat, EIO, true))
+			_exit(KIT_SKIP);
+		_exit(vb_file_check(fd, SIZE, &why, &t) != EPROTO);
+	}
+	switch (kit_reap(pid)) {
+	case KIT_SKIP:
+		skip();
+		break;
+	case 0:
+		break;
+	default:
+		fail();
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(a_window_is_replaced),
 	    cmocka_unit_test(what_fails_leaves_no_hole),
+	    cmocka_unit_test(a_file_that_cannot_be_sealed_is_not_looked_at),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <stddef.h>
 
 socklen_t kit_name_address(struct sockaddr_un *sa, const char *name)
@@ -72,7 +73,26 @@ int kit_hints(void)
 	return fd;
 }
 
-void kit_hello_send(int s, const struct hello *h, size_t len, const int *fds, int n)
+int kit_lingering(int seconds)
+{
+	static const char bytes[65536];
+	struct sockaddr_in sa = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+	struct linger l = {1, seconds};
+	int door = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0),
+	    fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	socklen_t len = sizeof sa;
+
+	/* What connects stays in the backlog of `door`, which stays open. */
+	CHECK(!bind(door, (struct sockaddr *)&sa, len) && !listen(door, 1) &&
+	      !getsockname(door, (struct sockaddr *)&sa, &len));
+	CHECK(!connect(fd, (struct sockaddr *)&sa, len), "%s", strerror(errno));
+	while (send(fd, bytes, sizeof bytes, MSG_DONTWAIT | MSG_NOSIGNAL) > 0)
+		;
+	CHECK(errno == EAGAIN && !setsockopt(fd, SOL_SOCKET, SO_LINGER, &l, sizeof l));
+	return fd;
+}
+
+void kit_hello_send(int s, const void *h, size_t len, const int *fds, int n)
 {
 	struct iovec iov = {(void *)(uintptr_t)h, len};
 	_Alignas(struct cmsghdr) char ctl[CMSG_SPACE(4 * sizeof(int))] = {0};

@@ -21,7 +21,9 @@ int kit_number_connect(uint32_t number);
 struct hello kit_hello(void);
 /* Hints that go with it, all right: a descriptor. */
 int kit_hints(void);
+/* A socket whose last close() waits for so many seconds, since nobody reads at its far end. */
+int kit_lingering(int seconds);
 /* Sends `len` bytes of it with as many descriptors, and closes these. */
-void kit_hello_send(int s, const struct hello *h, size_t len, const int *fds, int n);
+void kit_hello_send(int s, const void *h, size_t len, const int *fds, int n);
 
 #endif
