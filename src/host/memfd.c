@@ -59,6 +59,9 @@ void *vb_file_map(void *at, uint64_t size, int prot, int flags, int fd)
 
 	if (page == MAP_FAILED)
 		return MAP_FAILED;
+	/* Where the program has what it maps locked (mlockall), all of it would be made present, and count
+	 * against RLIMIT_MEMLOCK.  What is not locked grows by what is not. */
+	munlock(page, VB_PAGE);
 	all = at ? mremap(page, VB_PAGE, size, MREMAP_MAYMOVE | MREMAP_FIXED, at)
 		 : mremap(page, VB_PAGE, size, MREMAP_MAYMOVE);
 	if (all != MAP_FAILED)

@@ -219,7 +219,7 @@ int vb_file_check(int fd, uint64_t size, const char **why, struct vb_reach_facts
 /* A call failed though the file may be all right: its errno, with *why and *t. */
 int vb_file_denied(struct vb_reach_facts *t, enum vb_reach_call call, const char **why);
 /* As mmap(), from the file's beginning.  At `at`, if that is not NULL, it takes the place of what is mapped
- * there: at once, and that stays if it fails. */
+ * there: at once, and that stays if it fails.  Nothing is made present or locked by mlockall(MCL_FUTURE). */
 void *vb_file_map(void *at, uint64_t size, int prot, int flags, int fd);
 
 /* segment.c */

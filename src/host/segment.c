@@ -58,7 +58,7 @@ int vb_segment_make(struct vb_segment **out, uint64_t incarnation)
 	if (s->fd < 0 || ftruncate(s->fd, VB_SEG_SIZE))
 		goto close_fd;
 	s->own = vb_own_of(s->fd);
-	s->base = mmap(NULL, VB_SEG_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, s->fd, 0);
+	s->base = vb_file_map(NULL, VB_SEG_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, s->fd);
 	if (s->base == MAP_FAILED)
 		goto close_fd;
 	/* Writable through this mapping and no other, and never shorter. */
