@@ -138,6 +138,9 @@ struct vb_adapter {
 	/* control sockets */
 	pthread_mutex_t control;
 	int ctl; /* epoll of listening and control sockets and pidfds */
+	/* What is being read from a control socket, or from `network`; under control.  Not on the stack,
+	 * since the program's threads, which may have small ones, read as the engine does. */
+	_Alignas(16) uint8_t inbox[8192];
 	struct vb_list conns, dead_conns;
 	struct vb_list stuck_conns;    /* dead ones that the set may still point to */
 	uint32_t nconns_new;	       /* accepted, no hello yet */

@@ -17,7 +17,7 @@
 #include "base/log.h"
 #include "host/private.h"
 
-enum { BATCH = 64, ROOM = 8192 }; /* messages taken in one go; bytes of one */
+enum { BATCH = 64 }; /* messages taken in one go */
 
 void vb_watch_open(struct vb_adapter *a)
 {
@@ -64,7 +64,6 @@ static void take(struct vb_adapter *a, const void *text, ssize_t len)
 
 void vb_watch_run(struct vb_adapter *a)
 {
-	_Alignas(struct nlmsghdr) char text[ROOM];
 	bool any = false;
 
 	vb_mutex_assert_held(&a->control);
@@ -75,8 +74,8 @@ void vb_watch_run(struct vb_adapter *a)
 	for (int i = 0; i < BATCH; i++) {
 		struct sockaddr_nl from = {0};
 		socklen_t size = sizeof(from);
-		ssize_t n =
-		    recvfrom(a->network, text, sizeof(text), MSG_DONTWAIT, (struct sockaddr *)&from, &size);
+		ssize_t n = recvfrom(a->network, a->inbox, sizeof(a->inbox), MSG_DONTWAIT,
+				     (struct sockaddr *)&from, &size);
 
 		if (n < 0 && (errno == EAGAIN || errno == EINTR))
 			break;
@@ -88,7 +87,7 @@ void vb_watch_run(struct vb_adapter *a)
 		}
 		any = true;
 		if (n > 0 && !from.nl_pid) /* the kernel's */
-			take(a, text, (size_t)n);
+			take(a, a->inbox, (size_t)n);
 	}
 	if (any)
 		a->ops->network(a);

@@ -314,56 +314,67 @@ static bool continues(const struct vb_vma *v, const struct vb_vma *first, uint64
 	       v->ino == first->ino && v->offset + (addr - v->start) == offset;
 }
 
-/* The first mapping of the range, if the whole range is shared memory of one file without a gap. */
-static bool find_mapping(uint64_t addr, uint64_t len, bool write, struct vb_vma *first, uint64_t *offset)
+/* The mapping at the beginning of the range, in v[0], if the whole range is shared memory of one file without
+ * a gap; v[1] is for those behind it. */
+static bool find_mapping(uint64_t addr, uint64_t len, bool write, struct vb_vma v[2], uint64_t *offset)
 {
+	const struct vb_vma *here = v;
 	struct vb_vmas s;
-	struct vb_vma v;
 	bool fits;
 
 	if (vb_vmas_begin(&s))
 		return false;
-	fits = vb_vmas_at(&s, addr, first, true);
+	fits = vb_vmas_at(&s, addr, v, true);
 	if (fits)
-		*offset = first->offset + (addr - first->start);
-	v = *first;
-	for (uint64_t at = addr; fits;) {
-		fits =
-		    continues(&v, first, at, *offset + (at - addr)) && v.readable && (v.writable || !write);
-		if (!fits || v.end - addr >= len)
+		*offset = v->offset + (addr - v->start);
+	for (uint64_t at = addr; fits; here = v + 1) {
+		fits = continues(here, v, at, *offset + (at - addr)) && here->readable &&
+		       (here->writable || !write);
+		if (!fits || here->end - addr >= len)
 			break;
-		at = v.end;
-		fits = vb_vmas_at(&s, at, &v, false);
+		at = here->end;
+		fits = vb_vmas_at(&s, at, v + 1, false);
 	}
 	vb_vmas_end(&s);
 	return fits;
 }
 
-void vb_share_find(uint64_t addr, uint64_t len, bool write, struct vb_share_desc *d, int *fd)
+/* *d stays as it is where there is nothing to describe. */
+static void describe(uint64_t addr, uint64_t len, bool write, struct vb_vma v[2], struct vb_share_desc *d,
+		     int *fd)
 {
 	struct vb_share_desc found = {.length = len};
-	struct vb_vma v;
 	unsigned key;
 	uint64_t dev, page;
+
+	if (!find_mapping(addr, len, write, v, &found.offset))
+		return;
+	dev = makedev(v->dev_major, v->dev_minor);
+	if (!dev_is_memory(dev))
+		return;
+	page = sysv_key(v, &key) ? internal_page(dev) : 0;
+	if (page) {
+		if (find_sysv(v, key, page, &found))
+			*d = found;
+		return;
+	}
+	*fd = find_file(v, write, &found);
+	if (*fd >= 0)
+		*d = found;
+}
+
+void vb_share_find(uint64_t addr, uint64_t len, bool write, struct vb_share_desc *d, int *fd)
+{
+	struct vb_vma *v;
 
 	*d = (struct vb_share_desc){.kind = VB_SHARE_NONE};
 	*fd = -1;
 	if (!len || len > INT64_MAX || addr > UINT64_MAX - len)
 		return;
-	if (!find_mapping(addr, len, write, &v, &found.offset))
-		return;
-	dev = makedev(v.dev_major, v.dev_minor);
-	if (!dev_is_memory(dev))
-		return;
-	page = sysv_key(&v, &key) ? internal_page(dev) : 0;
-	if (page) {
-		if (find_sysv(&v, key, page, &found))
-			*d = found;
-		return;
-	}
-	*fd = find_file(&v, write, &found);
-	if (*fd >= 0)
-		*d = found;
+	v = malloc(2 * sizeof(*v)); /* not on the stack: each has room for a path */
+	if (v)
+		describe(addr, len, write, v, d, fd);
+	free(v);
 }
 
 /* Mapping. */
