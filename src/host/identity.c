@@ -38,7 +38,7 @@ uint64_t vb_identity_chance(void)
 
 	if (!h)
 		h = mix_file(0, "/etc/machine-id");
-	if (!stat("/proc/self/ns/net", &st))
+	if (!stat("/proc/thread-self/ns/net", &st))
 		h = vb_identity_mix(h, &st.st_ino, sizeof(st.st_ino));
 	return h;
 }

@@ -287,7 +287,7 @@ static int consider(struct vb_adapter *a, const char *name, size_t number_at, st
 
 int vb_member_list(struct vb_adapter *a, const char *what, uint32_t **numbers, uint32_t *count)
 {
-	FILE *f = fopen("/proc/net/unix", "re");
+	FILE *f = fopen("/proc/thread-self/net/unix", "re");
 	char start[NAME], *line = NULL, *at;
 	struct found found = {0};
 	size_t size = 0;

@@ -23,6 +23,9 @@
 #define UNIX_DIAG_UID  7
 #endif
 
+/* Not "self": the first thread may have ended, or be in another network namespace. */
+#define SELF "thread-self"
+
 #define SEEK_APART VB_SEC /* between two searches, which read a file for each process */
 
 enum {
@@ -146,7 +149,7 @@ int32_t *vb_numbers_owners(void)
 /* The numbers that are bound, where the kernel does not tell by whom: each as if it were this user's. */
 static int read_names(struct owners *o)
 {
-	FILE *f = fopen("/proc/net/unix", "re");
+	FILE *f = fopen("/proc/thread-self/net/unix", "re");
 	char *line = NULL, *at;
 	size_t size = 0;
 	int err = 0;
@@ -313,7 +316,7 @@ static unsigned long look_into(struct networks *w, const char *pid, uint32_t num
 
 static void seek_elsewhere(uint32_t number, struct vb_reach_facts *t)
 {
-	struct networks w = {.ino = {network_of("self")}, .n = 1}; /* one's own has been asked */
+	struct networks w = {.ino = {network_of(SELF)}, .n = 1}; /* one's own has been asked */
 	unsigned looked = 0;
 	bool itself = false;
 	DIR *dir = opendir("/proc");
@@ -348,7 +351,7 @@ bool vb_number_seek(struct vb_adapter *a, uint32_t number, struct vb_reach_facts
 		return false;
 	a->looked = now;
 	*t = (struct vb_reach_facts){.reach = VB_REACH_NOBODY};
-	if (bound_in("self", number)) { /* and yet nobody listens */
+	if (bound_in(SELF, number)) { /* and yet nobody listens */
 		o = malloc(sizeof(*o));
 		if (o && !read_owners(o) && o->uid_of[number])
 			*t = (struct vb_reach_facts){VB_REACH_DEAF, .uid = {(uint32_t)o->uid_of[number] - 1}};
