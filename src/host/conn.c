@@ -25,20 +25,18 @@ enum {
  * tell of it for ever. */
 enum { PID_EVENTS = EPOLLIN | EPOLLET };
 
-/* Only what is ours goes.  `own`: NULL where the inode does not tell; where the set cannot be asked either,
- * the number stays as it is.  false: the set may go on to tell of it. */
+/* Only what is ours goes.  `own`: of a socket; NULL: a pidfd, whose inode does not tell; where the set cannot
+ * be asked either, the number stays as it is.  false: the set may go on to tell of it. */
 static bool forget(struct vb_adapter *a, int fd, const struct vb_own *own)
 {
-	if (fd < 0)
-		return true;
 	/* A forked child may hold the description, so that closing alone would leave it in the epoll set. */
-	if (vb_ctl_is_ours(a) && !syscall(SYS_epoll_ctl, a->ctl, EPOLL_CTL_DEL, fd, NULL)) {
+	bool gone = vb_ctl_is_ours(a) && !syscall(SYS_epoll_ctl, a->ctl, EPOLL_CTL_DEL, fd, NULL);
+
+	if (own && (gone || vb_own_is(own, fd)))
+		vb_foreign_hang_up(fd);
+	else if (gone)
 		close(fd);
-		return true;
-	}
-	if (own)
-		vb_own_close(own, fd);
-	return false;
+	return gone;
 }
 
 bool vb_conn_holds_pidfd(struct vb_adapter *a, struct conn *c)
@@ -132,7 +130,7 @@ void vb_conn_close(struct vb_adapter *a, struct conn *c)
 	if (c->state == CONN_NEW)
 		a->nconns_new--;
 	gone = forget(a, c->sock, &c->own);
-	gone &= forget(a, c->pidfd, NULL);
+	gone &= c->pidfd < 0 || forget(a, c->pidfd, NULL);
 	c->sock = c->pidfd = -1;
 	c->state = CONN_DEAD;
 	vb_list_unlink(&c->node);

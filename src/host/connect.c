@@ -36,7 +36,7 @@ static void send_away(struct vb_adapter *a, int sock, const struct vb_reach_fact
 	if (h.why == REFUSE_DENIED)
 		h.denied = vb_hello_denied(&t->trouble);
 	(void)!send(sock, &h, sizeof(h), MSG_DONTWAIT | MSG_NOSIGNAL);
-	close(sock);
+	vb_foreign_hang_up(sock);
 }
 
 /* A process that connects and never speaks is not kept for ever; returns when the next one has to go. */
@@ -182,7 +182,7 @@ static int reach(struct vb_adapter *a, struct peer *p, struct vb_reach_facts *t)
 	VB_FAULT_POINT("hello said, no answer yet");
 	return 0;
 close_fd:
-	close(fd);
+	vb_foreign_hang_up(fd);
 	return err;
 }
 

@@ -41,7 +41,9 @@ int vb_foreign_take(struct msghdr *m, int *fds, int most)
 	struct cmsghdr *cm = CMSG_FIRSTHDR(m);
 	int n = 0;
 
-	if (cm && cm->cmsg_level == SOL_SOCKET && cm->cmsg_type == SCM_RIGHTS)
+	while (cm && (cm->cmsg_level != SOL_SOCKET || cm->cmsg_type != SCM_RIGHTS))
+		cm = CMSG_NXTHDR(m, cm);
+	if (cm)
 		n = (int)((cm->cmsg_len - CMSG_LEN(0)) / sizeof(int));
 	for (int i = 0; i < n; i++) {
 		int fd;
@@ -53,6 +55,26 @@ int vb_foreign_take(struct msghdr *m, int *fds, int most)
 			vb_foreign_close(fd);
 	}
 	return n;
+}
+
+void vb_foreign_hang_up(int sock)
+{
+	struct foreign_room room;
+	struct msghdr m;
+	int on = 1;
+	ssize_t n;
+
+	(void)!shutdown(sock, SHUT_RD);
+	/* Each message then comes with who sent it, and the end does not, which is as long as an empty one.
+	 */
+	(void)!setsockopt(sock, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on));
+	do {
+		m = (struct msghdr){.msg_control = room.bytes, .msg_controllen = sizeof(room.bytes)};
+		n = recvmsg(sock, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+		if (n >= 0)
+			vb_foreign_take(&m, NULL, 0);
+	} while (n < 0 ? errno == ECONNRESET || errno == EINTR : m.msg_controllen > 0);
+	close(sock);
 }
 
 void vb_hello_receive(int sock, struct heard *in)

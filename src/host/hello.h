@@ -71,16 +71,18 @@ struct heard {
 	bool no_place; /* err: they came, and this process has no room for them */
 };
 
-/* Room for all descriptors that one message can bring (the kernel's SCM_MAX_FD).  The kernel would close
- * those that find none, and wait where the sender has a socket linger. */
+/* Room for all descriptors that one message can bring (the kernel's SCM_MAX_FD), and who sent it.  The kernel
+ * would close those that find none, and wait where the sender has a socket linger. */
 struct foreign_room {
-	_Alignas(struct cmsghdr) char bytes[CMSG_SPACE(253 * sizeof(int))];
+	_Alignas(struct cmsghdr) char bytes[CMSG_SPACE(253 * sizeof(int)) + CMSG_SPACE(sizeof(struct ucred))];
 };
 
 /* How many descriptors came with a message: the first `most` of them stand in fds, the others are closed. */
 int vb_foreign_take(struct msghdr *m, int *fds, int most);
 /* Closes what a peer sent, whatever it is, without waiting for it to linger; -1: nothing. */
 void vb_foreign_close(int fd);
+/* Closes a socket at whose other end somebody is or was, with what lies there unread. */
+void vb_foreign_hang_up(int sock);
 
 /* MSG_TELL; as long as its message. */
 struct tell {

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/fault.h"
+#include "host/hello.h"
 #include "host/private.h"
 
 enum { BIND_TRIES = 8, NAME = 96, ACCEPT_BATCH = 64 };
@@ -115,7 +116,7 @@ bool vb_members_accept(struct vb_adapter *a)
 			break;
 		}
 		for (i = 0; i < ACCEPT_BATCH && (fd = accept4(m->sock, NULL, NULL, SOCK_CLOEXEC)) >= 0; i++)
-			close(fd);
+			vb_foreign_hang_up(fd);
 		more |= i == ACCEPT_BATCH;
 	}
 	pthread_mutex_unlock(&a->qpn_lock);
@@ -264,7 +265,7 @@ static int is_ours(const char *name, uint32_t number, struct found *f, bool *our
 	} else if (errno != ECONNREFUSED) { /* that says: gone, or bound only */
 		err = errno;
 	}
-	close(fd);
+	vb_foreign_hang_up(fd);
 	return err;
 }
 

@@ -454,6 +454,29 @@ static void a_hello_with_sockets_that_linger(void **state)
 	kit_node_close(y);
 }
 
+/* What is left unread when a connection is closed goes with it. */
+static void sockets_that_linger_unread(void **state)
+{
+	struct kit_node *y = kit_node_open();
+	int s = kit_number_connect(kit_number_of(y));
+	struct hello h = kit_hello();
+	double began = kit_now();
+
+	(void)state;
+	pthread_mutex_lock(&y->a->control);
+	kit_hello_send(s, &h, sizeof(h), NULL, 0); /* which is refused */
+	for (int i = 0; i < 3; i++)
+		kit_hello_send(s, "", 0, NULL, 0);
+	kit_hello_send(s, "x", 1, (int[]){kit_lingering(60)}, 1);
+	pthread_mutex_unlock(&y->a->control);
+	while (recv(s, &h, sizeof(h), 0) > 0 || errno == ECONNRESET) /* to its end */
+		errno = 0;
+	settle_node(y);
+	assert_true(kit_now() - began < 30);
+	close(s);
+	kit_node_close(y);
+}
+
 static void rubbish_ends_the_link_that_says_it(void **state)
 {
 	static const struct {
@@ -566,6 +589,7 @@ int main(void)
 	    cmocka_unit_test(too_many_descriptors),
 	    cmocka_unit_test(sockets_that_linger),
 	    cmocka_unit_test(a_hello_with_sockets_that_linger),
+	    cmocka_unit_test(sockets_that_linger_unread),
 	    cmocka_unit_test(rubbish_ends_the_link_that_says_it),
 	    cmocka_unit_test(nothing_counts_after_rubbish),
 	    cmocka_unit_test(threads_tell_while_the_peer_goes),

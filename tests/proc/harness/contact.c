@@ -98,6 +98,8 @@ void kit_hello_send(int s, const void *h, size_t len, const int *fds, int n)
 	_Alignas(struct cmsghdr) char ctl[CMSG_SPACE(4 * sizeof(int))] = {0};
 	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
 	struct cmsghdr *c = (struct cmsghdr *)ctl;
+	static const struct linger none;
+	bool sent;
 
 	if (n) {
 		m.msg_control = ctl;
@@ -107,7 +109,10 @@ void kit_hello_send(int s, const void *h, size_t len, const int *fds, int n)
 		c->cmsg_len = CMSG_LEN((size_t)n * sizeof(int));
 		memcpy(CMSG_DATA(c), fds, (size_t)n * sizeof(int));
 	}
-	(void)!sendmsg(s, &m, MSG_NOSIGNAL);
-	for (int i = 0; i < n; i++)
+	sent = sendmsg(s, &m, MSG_NOSIGNAL) >= 0;
+	for (int i = 0; i < n; i++) {
+		if (!sent) /* kit_lingering(), and nobody else has it */
+			(void)!setsockopt(fds[i], SOL_SOCKET, SO_LINGER, &none, sizeof none);
 		close(fds[i]);
+	}
 }
