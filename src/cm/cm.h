@@ -34,6 +34,7 @@ struct vb_cm_av {
 	uint32_t flow_label;
 	uint8_t traffic_class, hop_limit, sl, rate;
 	uint16_t pkey;
+	uint32_t number; /* of a MAD that came: the adapter that sent it; 0: not known */
 };
 
 enum vb_cm_state {
@@ -115,6 +116,9 @@ struct vb_cm_ops {
  * known. A REQ or SIDR_REQ is for whoever has its service ID; a REJ (4) of a REQ that was never answered for
  * whoever took that REQ in, which only itself can tell (by CA GUID and comm ID of its sender): for all. */
 uint32_t vb_cm_msg_number(const struct vb_cm_msg *m);
+/* The comm ID by which whoever says it names itself, 0: by none.  The number in it is that of its adapter; a
+ * REQ or SIDR_REQ, about which this says nothing, may have been handed on by another one. */
+uint32_t vb_cm_msg_speaker(const struct vb_cm_msg *m);
 /* Whoever sends finds out to which process of this host a REQ or SIDR_REQ of the engine's goes: the adapter's
  * number.  That is who may be gone before it has named itself, and to whom it is said again: that one may
  * have taken it, and have closed its listener since. */
@@ -197,7 +201,8 @@ int vb_cm_sidr_req(struct vb_cm_conn *c, const struct vb_cm_av *av, const struct
 int vb_cm_sidr_rep(struct vb_cm_conn *c, const struct vb_cm_sidr_rep *rep,
 		   const struct vb_cm_private *private, uint64_t now);
 
-/* A MAD came from the wire. */
+/* A MAD came from the wire.  It counts for a connection only if the process that it is with has sent it,
+ * where from->number tells. */
 void vb_cm_input(struct vb_cm *cm, const struct vb_cm_av *from, const uint8_t mad[VB_MAD_LEN], uint64_t now);
 /* Sends again what was not answered, and ends what is over; when it wants to be called next (VB_NEVER). */
 uint64_t vb_cm_timer(struct vb_cm *cm, uint64_t now);

@@ -21,6 +21,12 @@ static struct vb_cm_conn *conn_of(struct vb_cm *cm, uint32_t slot)
 	return slot == VB_CM_NONE ? NULL : vb_cm_num(&cm->numbers, slot)->conn;
 }
 
+/* Whether the process of that adapter may have sent it. */
+static bool is_from(const struct heard *h, uint32_t number)
+{
+	return !h->from->number || h->from->number == number;
+}
+
 /* The connection with that ID of ours, if the other ID is its far end's. */
 static struct vb_cm_conn *find_ids(struct vb_cm *cm, uint32_t ours, uint32_t theirs, bool half)
 {
@@ -90,14 +96,15 @@ static void unknown(const struct heard *h)
 }
 
 /* 12.9.8.3.1: the QP of a REQ or REP (or its comm ID) is one that a connection here is with, of which the far
- * end knows nothing any more.  The message is refused, and that connection is ended. */
+ * end knows nothing any more.  The message is refused, and that connection is ended, unless somebody else
+ * says so: it may be wrong. */
 static void stale(const struct heard *h, uint32_t slot)
 {
 	struct vb_cm_conn *old = conn_of(h->cm, slot);
 
 	h->cm->counts.refused++;
 	vb_cm_answer_rej(h->cm, h->from, h->m, VB_CM_REJ_STALE_CONN);
-	if (old && old->state == VB_CM_ESTABLISHED)
+	if (old && old->state == VB_CM_ESTABLISHED && is_from(h, vb_cm_far_number(old)))
 		vb_cm_dreq(old, NULL, h->now);
 }
 
@@ -441,16 +448,20 @@ void vb_cm_input(struct vb_cm *cm, const struct vb_cm_av *from, const uint8_t ma
 	struct vb_cm_msg m;
 	const struct heard h = {cm, from, &m, now, mad, NULL};
 	struct vb_cm_conn *c;
+	uint32_t speaker;
 
 	vb_lock_assert_held(cm->lock);
 	if (vb_cm_msg_get(mad, &m)) {
 		cm->counts.malformed++;
 		return;
 	}
+	speaker = vb_cm_msg_speaker(&m);
 	if (m.kind == VB_CM_REQ) {
 		hear_req(&h);
 	} else if (m.kind == VB_CM_SIDR_REQ) {
 		hear_sidr_req(&h);
+	} else if (speaker && !is_from(&h, VB_CM_NUMBER(speaker))) {
+		cm->counts.unknown_comm_id++; /* an answer would go to whom it speaks for */
 	} else {
 		c = find(cm, &m);
 		if (c)

@@ -31,6 +31,29 @@ uint32_t vb_cm_msg_number(const struct vb_cm_msg *m)
 	}
 }
 
+uint32_t vb_cm_msg_speaker(const struct vb_cm_msg *m)
+{
+	switch (m->kind) {
+	case VB_CM_MRA:
+		return m->mra.local_comm_id;
+	case VB_CM_REJ:
+		return m->rej.local_comm_id;
+	case VB_CM_REP:
+		return m->rep.local_comm_id;
+	case VB_CM_RTU:
+	case VB_CM_DREP:
+		return m->rtu.local_comm_id;
+	case VB_CM_DREQ:
+		return m->dreq.local_comm_id;
+	case VB_CM_LAP:
+		return m->lap.local_comm_id;
+	case VB_CM_APR:
+		return m->apr.local_comm_id;
+	default:
+		return 0;
+	}
+}
+
 /* Whose REQ or SIDR_REQ it is; NULL: nobody's any more. */
 static struct vb_cm_conn *asking(struct vb_cm *cm, const struct vb_cm_msg *m)
 {

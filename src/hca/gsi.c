@@ -253,11 +253,12 @@ void vb_gsi_hear(struct vb_hca *h)
 		vb_adapter_due(h->adapter, next);
 }
 
-bool vb_gsi_take(struct vb_hca *h, const struct vb_pkt *p)
+bool vb_gsi_take(struct vb_hca *h, const struct vb_rxq *r, const struct vb_pkt *p)
 {
 	struct vb_gsi *g = gsi_of(h);
 	enum vb_reason why = VB_OK;
 
+	vb_lock_assert_held(&r->rx);
 	if (!g)
 		return false;
 	if (p->opcode != (VB_FAMILY_UD | VB_SEND_ONLY) || p->loan)
@@ -274,6 +275,7 @@ bool vb_gsi_take(struct vb_hca *h, const struct vb_pkt *p)
 	if (g->head - g->tail < HEARD) {
 		struct vb_gsi_mad *m = &g->heard[g->head++ % HEARD];
 
+		m->number = vb_peer_at(h->adapter, r->index / VB_LANES)->number;
 		m->word = p->grh;
 		m->slid = p->source->lid;
 		m->sgid = vb_gid_read(p->source->gids[VB_GRH_SGID(p->grh)]);

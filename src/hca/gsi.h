@@ -18,7 +18,8 @@
 struct vb_gsi_mad {
 	struct vb_gid sgid, dgid; /* of the sender's port, and the one of this port by which it was reached */
 	uint16_t slid;
-	uint32_t word; /* VB_GRH_*, as the sender said it */
+	uint32_t number; /* the adapter that sent it */
+	uint32_t word;	 /* VB_GRH_*, as the sender said it */
 	uint8_t bytes[VB_MAD_LEN];
 };
 
@@ -48,8 +49,9 @@ bool vb_gsi_is_open(const struct vb_hca *h);
  * lost.  Any thread, without the locks of a queue pair. */
 int vb_gsi_send(struct vb_hca *h, uint32_t number, uint32_t word, const uint8_t mad[VB_MAD_LEN]);
 
-/* For hca/receive.c: a packet for QP1.  false: QP1 is not open.  Under the lock of a receive queue. */
-bool vb_gsi_take(struct vb_hca *h, const struct vb_pkt *p);
+/* For hca/receive.c: a packet for QP1, from that receive queue, whose lock is held.  false: QP1 is not open.
+ */
+bool vb_gsi_take(struct vb_hca *h, const struct vb_rxq *r, const struct vb_pkt *p);
 /* For the engine: hands over what came; when to be called again. */
 uint64_t vb_gsi_run(struct vb_hca *h, uint64_t now);
 /* For the engine and waiters, around a look at receive queues: what came is handed over by this thread. */

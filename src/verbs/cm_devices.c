@@ -260,6 +260,7 @@ static void av_of(struct vb_cm_av *av, const struct device *d, const struct vb_g
 	    .hop_limit = VB_GRH_HOPS,
 	    .rate = d->pub.rate,
 	    .pkey = VB_PKEY_DEFAULT,
+	    .number = m->number,
 	};
 	memcpy(av->remote_gid, &m->sgid, 16);
 	memcpy(av->local_gid, &m->dgid, 16);

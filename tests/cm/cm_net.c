@@ -162,6 +162,7 @@ static void route(struct net_node *from, const struct vb_cm_av *av, uint32_t num
 
 	memcpy(back.local_gid, av->remote_gid, 16);
 	memcpy(back.remote_gid, av->local_gid, 16);
+	back.number = from->number;
 	for (int pass = 0; pass < 2 && !found;
 	     pass++) { /* where nobody listens anybody of the port says so */
 		for (unsigned i = 0; i < NET_NODES; i++) {

@@ -191,13 +191,20 @@ static void what_does_not_fit_is_refused(void **state)
 	desk_free(d);
 }
 
-static void hear(struct desk *d, unsigned node, const struct vb_cm_msg *m)
+/* That adapter sends it; 0: nobody knows which. */
+static void hear_from(struct desk *d, unsigned node, uint32_t number, const struct vb_cm_msg *m)
 {
 	struct vb_cm_av from = net_av(&d->n->nodes[node], &d->n->nodes[1 - node]);
 	uint8_t mad[VB_MAD_LEN];
 
+	from.number = number;
 	vb_cm_msg_put(mad, m);
 	vb_cm_input(d->n->nodes[node].cm, &from, mad, d->n->now);
+}
+
+static void hear(struct desk *d, unsigned node, const struct vb_cm_msg *m)
+{
+	hear_from(d, node, 0, m);
 }
 
 /* What has the right comm ID but not all else, and what is no message at all, changes nothing, and is
@@ -284,12 +291,57 @@ static void a_rep_is_for_its_req(void **state)
 	desk_free(d);
 }
 
+/* All of it is right but the process that says it.  The far end itself is heard. */
+static void who_speaks_for_others_is_not_heard(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < 3; i++) {
+		struct desk *d = desk_recording();
+		struct net_node *nodes = d->n->nodes;
+		struct vb_cm_counts c;
+		struct vb_cm_msg m;
+		bool answered;
+		uint64_t sent;
+
+		desk_walk(d, "req rep rtu");
+		if (i == 0) {
+			m = (struct vb_cm_msg){.kind = VB_CM_DREQ};
+			m.dreq = (struct vb_cm_dreq){d->a->comm_id, d->p->comm_id, d->p->conn->local_qpn};
+		} else if (i == 1) {
+			m = (struct vb_cm_msg){.kind = VB_CM_REJ};
+			m.rej = (struct vb_cm_rej_msg){.local_comm_id = d->a->comm_id,
+						       .remote_comm_id = d->p->comm_id,
+						       .about = VB_CM_ABOUT_OTHER,
+						       .reason = VB_CM_REJ_CONSUMER};
+		} else { /* of the far end's queue pair */
+			m = (struct vb_cm_msg){.kind = VB_CM_REQ, .req = d->req};
+			m.req.ca_guid = nodes[0].guid;
+			m.req.local_comm_id = nodes[2].number << VB_CM_INDEX_BITS | 7;
+		}
+		answered = m.kind == VB_CM_REQ;
+		sent = d->n->sent;
+		hear_from(d, 1, nodes[2].number, &m);
+		assert_int_equal(d->p->conn->state, VB_CM_ESTABLISHED);
+		assert_int_equal(d->n->sent, sent + answered);
+		vb_cm_counts(nodes[1].cm, &c);
+		assert_int_equal(c.unknown_comm_id, !answered);
+		assert_int_equal(c.refused, answered);
+		hear_from(d, 1, nodes[0].number, &m);
+		assert_int_not_equal(d->p->conn->state, VB_CM_ESTABLISHED);
+		desk_free(d);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(both_ends_know_what_was_agreed), cmocka_unit_test(xrc_has_its_own_fields),
-	    cmocka_unit_test(a_rej_says_what_and_why),	      cmocka_unit_test(what_does_not_fit_is_refused),
-	    cmocka_unit_test(strangers_change_nothing),	      cmocka_unit_test(a_rep_is_for_its_req),
+	    cmocka_unit_test(both_ends_know_what_was_agreed),
+	    cmocka_unit_test(xrc_has_its_own_fields),
+	    cmocka_unit_test(a_rej_says_what_and_why),
+	    cmocka_unit_test(what_does_not_fit_is_refused),
+	    cmocka_unit_test(strangers_change_nothing),
+	    cmocka_unit_test(who_speaks_for_others_is_not_heard),
+	    cmocka_unit_test(a_rep_is_for_its_req),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

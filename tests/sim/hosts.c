@@ -1017,7 +1017,7 @@ void vb_adapter_resume(struct vb_adapter *a)
 }
 
 /* Nobody has opened QP1. */
-bool vb_gsi_take(struct vb_hca *h, const struct vb_pkt *p)
+bool vb_gsi_take(struct vb_hca *h, const struct vb_rxq *r, const struct vb_pkt *p)
 {
 	return false;
 }
