@@ -110,7 +110,8 @@ void vb_hca_peer_up(struct vb_peer *peer)
 
 	if (state != VB_PEER_UP) {
 		move_paths(peer);
-		if (state == VB_PEER_IDLE) /* contact failed: what QP1 said to it is lost */
+		/* Contact failed: what QP1 said to it is lost, unless that has just gone another way. */
+		if (state == VB_PEER_IDLE && !vb_peer_is_alias(peer))
 			vb_gsi_peer_down(vb_hca(peer->adapter), peer, VB_END_UNCLEAR);
 		return;
 	}

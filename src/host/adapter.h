@@ -313,6 +313,8 @@ int vb_numbers_list(uint32_t **numbers, uint32_t *count);
  * (contact was made through two of its numbers at once), else this one.  Takes over the caller's reference
  * and returns one to the result. */
 struct vb_peer *vb_peer_current(struct vb_peer *peer);
+/* Whether that is another one. */
+bool vb_peer_is_alias(struct vb_peer *peer);
 /* Why there is no contact yet, as the last attempt found it (VB_REACH_UNKNOWN: it has not failed), and in
  * *asked the process that has our hello and has not answered, 0: none. */
 struct vb_reach_facts vb_peer_trouble(struct vb_peer *peer, uint32_t *asked);

@@ -532,6 +532,17 @@ struct vb_peer *vb_peer_current(struct vb_peer *peer)
 	return &same->pub;
 }
 
+bool vb_peer_is_alias(struct vb_peer *peer)
+{
+	struct vb_adapter *a = peer->adapter;
+	bool is;
+
+	vb_lock_take(&a->peers_lock);
+	is = peer_of(peer)->same;
+	vb_lock_give(&a->peers_lock);
+	return is;
+}
+
 void vb_peer_insane(struct vb_peer *peer)
 {
 	struct vb_adapter *a = peer->adapter;

@@ -1138,6 +1138,11 @@ struct vb_peer *vb_peer_current(struct vb_peer *peer)
 	return peer; /* nobody is asked for by two numbers */
 }
 
+bool vb_peer_is_alias(struct vb_peer *peer)
+{
+	return false;
+}
+
 struct vb_reach_facts vb_peer_trouble(struct vb_peer *peer, uint32_t *asked)
 {
 	*asked = 0;
