@@ -262,8 +262,10 @@ void vb_peer_failed(struct peer *p, bool tell)
 	p->conn = NULL;
 	set_state(p, VB_PEER_IDLE);
 	vb_lock_give(&a->peers_lock);
-	if (tell)
-		a->ops->peer_up(&p->pub);
+	if (!tell)
+		return;
+	a->ops->peer_up(&p->pub);
+	vb_adapter_resume(a); /* what waits for contact has the engine ask for it anew */
 }
 
 /* Nobody holds it and nothing of it is left: its index may be used again. */
