@@ -338,17 +338,35 @@ static bool any_ready(const struct vb_peer *peer)
 	return false;
 }
 
-/* Reads what the peer sent before it went.  The peer sends no more, so its rings' worth of rounds is enough.
- */
+/* How many packets of it were taken in, ever. */
+static uint32_t taken(const struct vb_peer *peer)
+{
+	uint32_t n = 0;
+
+	for (uint32_t lane = 0; lane < peer->nlanes; lane++)
+		n += atomic_load_explicit(&peer->lanes[lane].rxq->at, memory_order_relaxed);
+	return n;
+}
+
+/* A look at a ring that another thread holds takes nothing; what that one leaves, the next look finds. */
+static void await_holders(const struct vb_peer *peer)
+{
+	for (uint32_t lane = 0; lane < peer->nlanes; lane++) {
+		vb_lock_take(&peer->lanes[lane].rxq->rx);
+		vb_lock_give(&peer->lanes[lane].rxq->rx);
+	}
+}
+
+/* Reads what the peer sent before it went: as much as its rings can hold, for it may live and go on. */
 static void read_to_end(struct peer *p)
 {
 	struct vb_adapter *a = p->pub.adapter;
+	uint32_t begun = taken(&p->pub);
 
-	for (uint32_t i = 0; i < VB_LANES * VB_RING_SLOTS && any_ready(&p->pub); i++) {
-		if (atomic_load_explicit(&p->broken, memory_order_relaxed))
-			return;
-		if (!a->ops->progress(a, VB_LOOK_ALL))
-			sched_yield();
+	while (any_ready(&p->pub) && taken(&p->pub) - begun < VB_LANES * VB_RING_SLOTS &&
+	       !atomic_load_explicit(&p->broken, memory_order_relaxed)) {
+		a->ops->progress(a, VB_LOOK_ALL);
+		await_holders(&p->pub);
 	}
 }
 

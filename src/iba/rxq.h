@@ -71,7 +71,7 @@ struct vb_rxq {
 	/* 1: nobody looks here, and who sends here leaves a hint; hca/ writes, senders read.  See
 	 * hca/warm.h. */
 	_Atomic uint32_t *cold;
-	_Atomic uint32_t at; /* the next packet's number */
+	_Atomic uint32_t at; /* the next packet's number; of a wire without words: how many were taken */
 	struct vb_lock rx;   /* the consumer's role: trylock, whoever fails goes on */
 	/* The one sender's word, VB_ASLEEP or not: what it waits for in its sleep is sent at once.  NULL: not
 	 * known. */

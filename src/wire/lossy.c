@@ -238,6 +238,7 @@ static void next(struct vb_rxq *r)
 		vb_lock_give(&ring->rx);
 	}
 	l->shown = NULL;
+	atomic_fetch_add_explicit(&r->at, 1, memory_order_relaxed);
 	overtake(l);
 }
 

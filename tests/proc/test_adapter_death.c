@@ -154,6 +154,46 @@ static void last_words_are_read(void **state)
 	kit_node_close(x);
 }
 
+static _Atomic uint32_t looks;
+
+static unsigned counted_look(struct vb_adapter *a, enum vb_look how)
+{
+	atomic_fetch_add(&looks, 1);
+	return kit_node_look(a, how);
+}
+
+/* A thread that polls is at the ring just then, and loses its CPU there. */
+static void last_words_wait_for_who_reads_them(void **state)
+{
+	struct vb_adapter_ops ops = kit_node_ops;
+	struct vb_peer *peer;
+	struct kit_node *x;
+	struct vb_lock *rx;
+	struct child c;
+	siginfo_t info;
+	double end;
+
+	(void)state;
+	ops.progress = counted_look;
+	x = kit_node_open_with(&ops);
+	child_start(&c);
+	peer = kit_connected(x, c.number);
+	rx = &peer->lanes[0].rxq->rx;
+	vb_lock_take(rx);
+	child_tell(&c, 's');
+	assert_int_equal(waitid(P_PID, (id_t)c.pid, &info, WEXITED | WNOWAIT), 0);
+	atomic_store(&looks, 0);
+	end = kit_now() + 0.3;
+	while (atomic_load(&looks) < 2 * VB_LANES * VB_RING_SLOTS && !x->downs && kit_now() < end)
+		kit_nap(1);
+	assert_int_equal(x->downs, 0);
+	vb_lock_give(rx);
+	kit_await_count(x, &x->downs, 1);
+	assert_int_equal(x->packets, 500);
+	child_end(&c);
+	kit_node_close(x);
+}
+
 /* A child of the peer inherits its sockets; death is seen all the same. */
 static void a_child_does_not_hide_death(char how)
 {
@@ -279,6 +319,7 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(leaving_says_goodbye),
 	    cmocka_unit_test(dying_does_not),
 	    cmocka_unit_test(last_words_are_read),
+	    cmocka_unit_test(last_words_wait_for_who_reads_them),
 	    cmocka_unit_test(forked_child_does_not_hide_death),
 	    cmocka_unit_test(cloned_child_does_not_hide_death),
 	    cmocka_unit_test(forking_does_not_disturb_the_parent),
