@@ -155,9 +155,9 @@ void vb_direct_peer_up(struct vb_peer *peer)
 	f->pid = peer->pid;
 	f->same = at.same;
 	f->tid = at.tid;
-	f->pidfd = at.pidfd;
+	f->pidfd = vb_peer_pidfd(peer);
 	vb_prompt_begin(&f->prompt, vb_adapter_presence(peer->adapter)->awake, at.awake, at.polls);
-	f->denied = !at.same && (at.tid <= 0 || at.pidfd < 0);
+	f->denied = !at.same && (at.tid <= 0 || f->pidfd < 0);
 	f->seen = 0;
 	f->gone = false;
 	enter(peer, f);

@@ -224,7 +224,8 @@ struct vb_drops *vb_adapter_drops(struct vb_adapter *a);
 /* Where identifiers of rdma_cm are shown, in the segment. */
 struct vb_shown_ids vb_adapter_ids(struct vb_adapter *a);
 
-/* Where the peer's tables stand, and how its process is reached; UP links only, from peer_up() on. */
+/* Where the peer's tables stand, and how its process is reached; of links that are or were UP, from peer_up()
+ * on: what is mapped stays readable, as zeros once the link is DOWN. */
 struct vb_peer_tables {
 	const struct vb_key_entry *keys;
 	const struct vb_key_slot *slots;
@@ -238,10 +239,11 @@ struct vb_peer_tables {
 	const _Atomic uint32_t *awake; /* its word */
 	const _Atomic uint32_t *polls; /* how often its threads have polled, as it tells now and then */
 	bool same;		       /* this process */
-	int tid;   /* of its engine thread, 0: it has none that could be told apart here */
-	int pidfd; /* -1: none; stays open until peer_down() has returned */
+	int tid; /* of its engine thread, 0: it has none that could be told apart here */
 };
 void vb_peer_tables(const struct vb_peer *peer, struct vb_peer_tables *at);
+/* In peer_up(): its process's, which stays open until peer_down() has returned; -1: none, as of oneself. */
+int vb_peer_pidfd(struct vb_peer *peer);
 uint64_t vb_adapter_incarnation(const struct vb_adapter *a);
 /* A descriptor that stands for the adapter (its segment), for ibv_context.cmd_fd; the adapter's own.  -1: the
  * program has closed it. */

@@ -614,7 +614,16 @@ void vb_peer_tables(const struct vb_peer *peer, struct vb_peer_tables *at)
 	at->polls = (const _Atomic uint32_t *)(const void *)(peer->view + VB_SEG_POLLS);
 	at->same = peer->index == 0 || p->seg;
 	at->tid = at->same ? 0 : thread_of(peer->adapter, peer);
-	at->pidfd = p->conn ? p->conn->pidfd : -1;
+}
+
+int vb_peer_pidfd(struct vb_peer *peer)
+{
+	const struct peer *p = peer_of(peer);
+
+	if (!peer->index)
+		return -1;
+	vb_mutex_assert_held(&peer->adapter->control);
+	return p->conn ? p->conn->pidfd : -1;
 }
 
 /* The engine is gone, and no QP is left. */

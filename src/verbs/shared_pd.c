@@ -7,7 +7,6 @@
  * that every pair of holders has a link over which the owner of memory sees who is using it. */
 #include <errno.h>
 #include <inttypes.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -117,15 +116,8 @@ static void look_at(struct found *f, const struct vb_pd_slot *slots, const struc
 	}
 }
 
-/* A process that ended just now may have left its table as it was: its link goes down a moment later. */
-static bool has_ended(const struct vb_peer_tables *at)
-{
-	struct pollfd p = {.fd = at->pidfd, .events = POLLIN};
-
-	return at->pidfd >= 0 && poll(&p, 1, 0) > 0;
-}
-
-/* Own table and those of all processes in contact, that of the domain's home first. */
+/* Own table and those of all processes in contact, that of the domain's home first.  A process that ended
+ * just now may have left its table as it was: its link goes down a moment later. */
 static void look(struct vb_adapter *a, uint32_t domain, uint64_t share_key, struct found *f)
 {
 	uint32_t n = vb_peer_count(a), home = vb_pd_domain_home(domain);
@@ -139,11 +131,10 @@ static void look(struct vb_adapter *a, uint32_t domain, uint64_t share_key, stru
 			struct vb_peer_tables at;
 
 			if (!peer || atomic_load(&peer->state) != VB_PEER_UP ||
-			    (peer->number == home) == (pass != 0))
+			    (peer->number == home) == (pass != 0) || vb_peer_is_over(peer))
 				continue;
 			vb_peer_tables(peer, &at);
-			if (!has_ended(&at))
-				look_at(f, at.pds, at.pd_marks, domain, share_key);
+			look_at(f, at.pds, at.pd_marks, domain, share_key);
 		}
 	}
 }

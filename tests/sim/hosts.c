@@ -1261,8 +1261,12 @@ void vb_peer_tables(const struct vb_peer *peer, struct vb_peer_tables *at)
 				      .awake = &far->awake,
 				      .polls = &far->told,
 				      .same = !far->hosts->cfg.apart,
-				      .tid = gettid(),
-				      .pidfd = far->hosts->pidfd};
+				      .tid = gettid()};
+}
+
+int vb_peer_pidfd(struct vb_peer *peer)
+{
+	return link_of(peer)->far->hosts->pidfd;
 }
 
 bool vb_addresses_have(struct vb_addresses *n, const struct ibv_ah_attr *av)
