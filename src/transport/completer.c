@@ -105,13 +105,23 @@ static bool ack_before(struct vb_qp *qp, uint32_t psn)
 	return whole;
 }
 
+/* A request that takes no receive request misses none.  A process of this host says "not ready" to an atomic
+ * while it waits for another one's memory (atomic_refused() in responder.c), and that is no failure. */
+static bool misses_receive(const struct vb_qp *qp)
+{
+	uint8_t opcode = vb_sq_at(&qp->req, qp->req.una)->opcode;
+
+	return !qp->path.out || !qp->path.out->local || !vb_wr_is(opcode, VB_WR_REMOTE) ||
+	       vb_wr_is(opcode, VB_WR_IMM);
+}
+
 static void rnr_nak(struct vb_qp *qp, const struct vb_pkt *p)
 {
 	struct vb_req *q = &qp->req;
 
 	if (q->waiting_rnr)
 		return;
-	if (q->rnr_retries != 7) { /* rule 1: 7 is for ever */
+	if (q->rnr_retries != 7 && misses_receive(qp)) { /* rule 1: 7 is for ever */
 		if (!q->rnr_retries) {
 			give_up(qp, VB_R_RNR, qp->attr.rnr_retry);
 			return;

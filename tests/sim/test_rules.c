@@ -72,6 +72,29 @@ static void rule_01_rnr_count_starts_again(void **state)
 	sim_free(s);
 }
 
+/* Within a host an atomic is not ready while another process's memory is on its way: no receive is missing.
+ */
+static void rule_01_rnr_of_an_atomic_is_not_counted(void **state)
+{
+	(void)state;
+	for (int local = 0; local < 2; local++) {
+		struct sim *s = sim_desk(CFG(.rnr_retry = 0, .local = local));
+		struct vb_pkt p = {.opcode = VB_RC_ACK, .syndrome = VB_AETH_RNR | 1};
+		uint64_t a;
+
+		sim_drop(s, 0, VB_RC_FETCH_ADD, 0);
+		a = sim_op(s, 0, IBV_WR_ATOMIC_FETCH_AND_ADD, 0, 8, 64);
+		sim_run_for(s, 500);
+		assert_int_equal(sim_count(s, 0, VB_RC_FETCH_ADD), 1);
+		p.psn = s->n[0].qp.req.psn_una;
+		sim_inject(s, 0, &p, NULL, 0);
+		assert_int_equal(s->n[0].qp.req.waiting_rnr, local);
+		sim_settle(s);
+		sim_expect(s, 0, true, a, local ? OK : IBV_WC_RNR_RETRY_EXC_ERR);
+		sim_free(s);
+	}
+}
+
 static void rule_02_rnr_wait_is_waited_out(void **state)
 {
 	/* an ACK timeout of 16 us, an RNR wait of 10.24 ms */
@@ -757,6 +780,7 @@ int main(void)
 	    cmocka_unit_test(rule_01_rnr_retry_0_fails_at_once),
 	    cmocka_unit_test(rule_01_rnr_retry_7_is_for_ever),
 	    cmocka_unit_test(rule_01_rnr_count_starts_again),
+	    cmocka_unit_test(rule_01_rnr_of_an_atomic_is_not_counted),
 	    cmocka_unit_test(rule_02_rnr_wait_is_waited_out),
 	    cmocka_unit_test(rule_02_rnr_wait_survives_other_packets),
 	    cmocka_unit_test(rule_03_first_retry_at_once_later_by_timeout),
