@@ -412,13 +412,13 @@ void vb_adapter_wake(struct vb_adapter *a);
  * this thread: no lock may be held) or fired/disarmed. */
 void vb_adapter_arm(struct vb_adapter *a);
 void vb_adapter_disarm(struct vb_adapter *a);
-/* After EINTR: whether all signal handlers that are installed ask for restarting (SA_RESTART), as the read()
- * that programs expect in a wait's place would. */
+/* After EINTR: whether all handlers of signals that this thread does not block ask for restarting
+ * (SA_RESTART), as the read() that programs expect in a wait's place would. */
 bool vb_wait_restarts(void);
 /* Blocks until `fd` is readable, or its own progress in the engine's place has made *come true (which it may
- * be from the beginning).  Returns 0, or errno of a wait that failed (EINTR, unless every signal handler that
- * is installed asks for restarting; EIO: the adapter is lost).  A cancellation point.  For ibv_get_cq_event
- * on a blocking channel. */
+ * be from the beginning).  Returns 0, or errno of a wait that failed (EINTR, unless every handler of a signal
+ * that this thread does not block asks for restarting; EIO: the adapter is lost).  A cancellation point.  For
+ * ibv_get_cq_event on a blocking channel. */
 int vb_adapter_wait(struct vb_adapter *a, int fd, const bool *come);
 /* Blocks until `fd` is readable and leaves progress to the engine; returns what vb_adapter_wait() does.  A
  * cancellation point.  For ibv_get_async_event. */

@@ -493,24 +493,31 @@ void vb_adapter_disarm(struct vb_adapter *a)
 		atomic_fetch_sub_explicit(&a->presence.armed, 1, memory_order_release);
 }
 
+enum { GOES_ON = 1, ENDS = 2 }; /* what a wait does after a signal's handler, by its SA_RESTART */
+
+/* Both, of the handlers that may interrupt this thread.  Those of faults do not interrupt a wait. */
+static unsigned handlers(void)
+{
+	struct sigaction sa;
+	sigset_t blocked;
+	unsigned found = 0;
+
+	pthread_sigmask(SIG_SETMASK, NULL, &blocked);
+	for (int s = 1; s < NSIG; s++) {
+		if (sigismember(&blocked, s) == 1 || sigaction(s, NULL, &sa) ||
+		    (!(sa.sa_flags & SA_SIGINFO) && (sa.sa_handler == SIG_DFL || sa.sa_handler == SIG_IGN)))
+			continue;
+		if (s == SIGSEGV || s == SIGBUS || s == SIGILL || s == SIGFPE || s == SIGSYS || s == SIGTRAP)
+			continue;
+		found |= sa.sa_flags & SA_RESTART ? GOES_ON : ENDS;
+	}
+	return found;
+}
+
 /* What waits is poll(), which knows no SA_RESTART, nor which signal it was; but programs seldom mix. */
 bool vb_wait_restarts(void)
 {
-	struct sigaction sa;
-	bool any = false;
-
-	for (int s = 1; s < NSIG; s++) {
-		if (sigaction(s, NULL, &sa) ||
-		    (!(sa.sa_flags & SA_SIGINFO) && (sa.sa_handler == SIG_DFL || sa.sa_handler == SIG_IGN)))
-			continue;
-		/* Handlers of faults do not interrupt a wait. */
-		if (s == SIGSEGV || s == SIGBUS || s == SIGILL || s == SIGFPE || s == SIGSYS || s == SIGTRAP)
-			continue;
-		if (!(sa.sa_flags & SA_RESTART))
-			return false;
-		any = true;
-	}
-	return any;
+	return handlers() == GOES_ON;
 }
 
 static void leave(void *arg)
@@ -527,6 +534,11 @@ static void leave(void *arg)
 static __attribute__((no_sanitize_address)) int wait_for(struct vb_adapter *a, int fd, int cancel,
 							 bool progress, const bool *come)
 {
+	/* The handlers once they were looked at, which short waits are spared.  One that is called once only
+	 * (SA_RESETHAND) cannot be seen afterwards; where none was there before nor is now, the interruption
+	 * was the C library's own, for setuid() in another thread. */
+	unsigned before = progress ? 0 : GOES_ON | handlers();
+
 	if (*come)
 		return 0;
 	if (!vb_ctl_is_ours(a))
@@ -539,11 +551,13 @@ static __attribute__((no_sanitize_address)) int wait_for(struct vb_adapter *a, i
 
 		vb_log_tell();
 		pthread_setcancelstate(cancel, &unused);
-		n = poll(fds, 3, door < 0 || vb_log_left() ? PAUSE_MS : -1);
+		n = poll(fds, 3, door < 0 || vb_log_left() || !before ? PAUSE_MS : -1);
 		err = errno;
 		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &unused);
-		if (n < 0 && !(err == EINTR && vb_wait_restarts()))
+		if (n < 0 && !(err == EINTR && (before | handlers()) == GOES_ON))
 			return err;
+		if (n == 0 && !before)
+			before = GOES_ON | handlers();
 		if (n > 0 && fds[0].revents && !(fds[0].revents & POLLNVAL))
 			return 0; /* the caller looks whether it still is ours */
 		if (n > 0 && fds[2].revents)

@@ -509,6 +509,95 @@ static void signals_interrupt_unless_restarting(void **state)
 	kit_node_close(w.n);
 }
 
+struct patient {
+	struct kit_node *n;
+	bool awaits; /* and leaves progress to the engine */
+	_Atomic uint32_t tid;
+	_Atomic int ret;
+};
+
+static void *wait_patiently(void *arg)
+{
+	struct patient *p = arg;
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGUSR2);
+	pthread_sigmask(SIG_BLOCK, &set, NULL);
+	atomic_store(&p->tid, (uint32_t)gettid());
+	atomic_store(&p->ret, p->awaits ? vb_adapter_await(p->n->a, p->n->arrived)
+					: vb_adapter_wait(p->n->a, p->n->arrived, &(bool){false}));
+	return NULL;
+}
+
+/* Until it sleeps for good: some waits look around once more after a while. */
+static pthread_t begin_patient(struct patient *p)
+{
+	pthread_t t;
+	long before;
+
+	atomic_store(&p->tid, 0);
+	atomic_store(&p->ret, -1);
+	pthread_create(&t, NULL, wait_patiently, p);
+	while (!atomic_load(&p->tid))
+		poll(NULL, 0, 1);
+	do {
+		before = switches(atomic_load(&p->tid));
+		poll(NULL, 0, 300);
+	} while (switches(atomic_load(&p->tid)) != before);
+	return t;
+}
+
+/* Whether it woke up and waits again. */
+static bool goes_on(struct patient *p, long before)
+{
+	while (atomic_load(&p->ret) == -1 && switches(atomic_load(&p->tid)) == before)
+		poll(NULL, 0, 1);
+	return atomic_load(&p->ret) == -1;
+}
+
+static void other_interruptions_pass(struct patient *p)
+{
+	struct sigaction sa = {.sa_handler = on_signal};
+	pthread_t t = begin_patient(p);
+	long before = switches(atomic_load(&p->tid));
+
+	/* the C library interrupts all threads, by a signal that no program sees */
+	assert_int_equal(setgid(getgid()), 0);
+	assert_true(goes_on(p, before));
+	/* one that the thread blocks has a handler that would have ended it */
+	sigaction(SIGUSR2, &sa, NULL);
+	sa.sa_flags = SA_RESTART;
+	sigaction(SIGUSR1, &sa, NULL);
+	before = switches(atomic_load(&p->tid));
+	pthread_kill(t, SIGUSR1);
+	assert_true(goes_on(p, before));
+	signal(SIGUSR2, SIG_DFL);
+	signal(SIGUSR1, SIG_DFL);
+	kit_bump(p->n->arrived);
+	pthread_join(t, NULL);
+	assert_int_equal(p->ret, 0);
+	kit_await(p->n->arrived);
+	/* a handler for once has gone when it has run */
+	sa.sa_flags = (int)SA_RESETHAND;
+	sigaction(SIGUSR1, &sa, NULL);
+	t = begin_patient(p);
+	pthread_kill(t, SIGUSR1);
+	pthread_join(t, NULL);
+	assert_int_equal(p->ret, EINTR);
+}
+
+static void only_handlers_end_a_wait(void **state)
+{
+	struct patient p = {.n = kit_node_open()};
+
+	(void)state;
+	other_interruptions_pass(&p);
+	p.awaits = true;
+	other_interruptions_pass(&p);
+	kit_node_close(p.n);
+}
+
 static void waiter_can_be_cancelled(void **state)
 {
 	struct kit_node *x = kit_node_open(), *y = kit_node_open();
@@ -697,6 +786,7 @@ int main(void)
 	    cmocka_unit_test(armed_adapter_is_rung),
 	    cmocka_unit_test(waiters_ping_pong),
 	    cmocka_unit_test(signals_interrupt_unless_restarting),
+	    cmocka_unit_test(only_handlers_end_a_wait),
 	    cmocka_unit_test(waiter_can_be_cancelled),
 	    cmocka_unit_test(rubbish_ends_one_connection),
 	    cmocka_unit_test(nothing_is_left_behind),
