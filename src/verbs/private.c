@@ -1,4 +1,5 @@
-/* The private node, IBVERBS_PRIVATE_34: what drivers call in the library that loads them.
+/* The private node, IBVERBS_PRIVATE_34: what drivers call in the library that loads them.  The releases from
+ * 34 to 56 have this node, and some added to it: here is what any of them has.
  *
  * Vendor libraries (libmlx5 and the like) bind these symbols when they are loaded, and many programs load
  * them; so they must exist.  No driver ever gets a device from us: each first compares the device's driver
@@ -31,6 +32,7 @@
 	X(ibv_cmd_create_counters)        \
 	X(ibv_cmd_create_cq)              \
 	X(ibv_cmd_create_cq_ex)           \
+	X(ibv_cmd_create_cq_ex2)          \
 	X(ibv_cmd_create_flow)            \
 	X(ibv_cmd_create_flow_action_esp) \
 	X(ibv_cmd_create_qp)              \
@@ -68,6 +70,7 @@
 	X(ibv_cmd_post_send)              \
 	X(ibv_cmd_post_srq_recv)          \
 	X(ibv_cmd_query_context)          \
+	X(ibv_cmd_query_device)           \
 	X(ibv_cmd_query_device_any)       \
 	X(ibv_cmd_query_mr)               \
 	X(ibv_cmd_query_port)             \

@@ -1,6 +1,7 @@
 /* Names for enumerators.  The words are those that users find in logs, manuals and search engines. */
 #include <infiniband/verbs.h>
 
+#include "iba/wr.h"
 #include "verbs/verbs.h"
 
 #define LENGTH(a) (sizeof(a) / sizeof((a)[0]))
@@ -51,6 +52,23 @@ static const char *const port_state[] = {
     [IBV_PORT_ACTIVE_DEFER] = "active defer",
 };
 
+static const char *const wr_opcode[] = {
+    [IBV_WR_RDMA_WRITE] = "rdma-write",
+    [IBV_WR_RDMA_WRITE_WITH_IMM] = "rdma-write-with-imm",
+    [IBV_WR_SEND] = "send",
+    [IBV_WR_SEND_WITH_IMM] = "send-with-imm",
+    [IBV_WR_RDMA_READ] = "rdma-read",
+    [IBV_WR_ATOMIC_CMP_AND_SWP] = "atomic-cmp-and-swp",
+    [IBV_WR_ATOMIC_FETCH_AND_ADD] = "atomic-fetch-and-add",
+    [IBV_WR_LOCAL_INV] = "local-inv",
+    [IBV_WR_BIND_MW] = "bind-mw",
+    [IBV_WR_SEND_WITH_INV] = "send-with-inv",
+    [IBV_WR_TSO] = "tso",
+    [IBV_WR_DRIVER1] = "driver1",
+    [VB_WR_FLUSH] = "flush",
+    [IBV_WR_ATOMIC_WRITE] = "atomic-write",
+};
+
 /* A negative value is a large index here, hence unknown too. */
 static const char *name_of(const char *const *names, size_t count, unsigned int value)
 {
@@ -70,4 +88,11 @@ VB_EXPORT const char *ibv_node_type_str(enum ibv_node_type type)
 VB_EXPORT const char *ibv_port_state_str(enum ibv_port_state state)
 {
 	return name_of(port_state, LENGTH(port_state), (unsigned int)state);
+}
+
+/* Of release 49, whose header declares it. */
+VB_EXPORT const char *ibv_wr_opcode_str(enum ibv_wr_opcode opcode);
+const char *ibv_wr_opcode_str(enum ibv_wr_opcode opcode)
+{
+	return name_of(wr_opcode, LENGTH(wr_opcode), (unsigned int)opcode);
 }

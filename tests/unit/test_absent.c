@@ -17,10 +17,12 @@
 #include "kit.h"
 #include "obj/context.h"
 
-#define POSITIVE(X)            \
-	X(execute_ioctl)       \
-	X(ibv_cmd_get_context) \
-	X(ibv_cmd_reg_mr)      \
+#define POSITIVE(X)              \
+	X(execute_ioctl)         \
+	X(ibv_cmd_create_cq_ex2) \
+	X(ibv_cmd_get_context)   \
+	X(ibv_cmd_query_device)  \
+	X(ibv_cmd_reg_mr)        \
 	X(ibv_cmd_resize_cq)
 
 #define NOTHING(X)                       \

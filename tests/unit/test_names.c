@@ -61,6 +61,22 @@ static void names_as_in_the_distribution(void **state)
 	}
 }
 
+const char *ibv_wr_opcode_str(enum ibv_wr_opcode opcode);
+
+/* Debian's library has not got it yet. */
+static void opcodes_have_names(void **state)
+{
+	(void)state;
+	assert_string_equal(ibv_wr_opcode_str(IBV_WR_RDMA_WRITE), "rdma-write");
+	assert_string_equal(ibv_wr_opcode_str(IBV_WR_SEND_WITH_INV), "send-with-inv");
+	assert_string_equal(ibv_wr_opcode_str(IBV_WR_ATOMIC_WRITE), "atomic-write");
+	for (int i = -2; i < 40; i++)
+		assert_non_null(ibv_wr_opcode_str((enum ibv_wr_opcode)i));
+	assert_string_equal(ibv_wr_opcode_str((enum ibv_wr_opcode)12), "unknown"); /* between two of them */
+	assert_string_equal(ibv_wr_opcode_str((enum ibv_wr_opcode)16), "unknown");
+	assert_string_equal(ibv_wr_opcode_str((enum ibv_wr_opcode) - 1), "unknown");
+}
+
 static void rates_as_in_the_distribution(void **state)
 {
 	int (*to_mult)(enum ibv_rate), (*to_mbps)(enum ibv_rate);
@@ -153,6 +169,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(names_as_in_the_distribution),
+	    cmocka_unit_test(opcodes_have_names),
 	    cmocka_unit_test(rates_as_in_the_distribution),
 	    cmocka_unit_test(attributes_as_in_the_distribution),
 	    cmocka_unit_test(path_records_survive_the_way_and_back),
