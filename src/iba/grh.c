@@ -1,11 +1,9 @@
 #include "iba/grh.h"
 
 enum {
-	ICRC = 4,	/* bytes behind the payload on a wire */
-	IPV4 = 20,	/* bytes of its header */
-	UDP = 8,	/* and of UDP's */
-	NEXT_UDP = 17,	/* number of the header that follows: UDP's */
-	NEXT_IBA = 0x1b /* and that of InfiniBand (IBTA 8.3) */
+	ICRC = 4,  /* bytes behind the payload on a wire */
+	IPV4 = 20, /* bytes of its header */
+	UDP = 8,   /* and of UDP's */
 };
 
 /* RFC 791 and 1071: the sum of all words of 16 bits, whose carries are added again, inverted.  Words of 32
@@ -24,7 +22,7 @@ static inline void put_ipv4(uint8_t *to, const struct vb_grh *g)
 	uint32_t h[5] = {
 	    htobe32(0x45000000 | VB_GRH_TCLASS(g->word) << 16 | (IPV4 + UDP + g->length + ICRC)),
 	    htobe32(0x4000), /* not to be cut into fragments */
-	    htobe32(VB_GRH_HOPS << 24 | NEXT_UDP << 16),
+	    htobe32(VB_GRH_HOPS << 24 | (uint32_t)vb_grh_next(false) << 16),
 	    vb_gid_ipv4(g->sgid),
 	    vb_gid_ipv4(g->dgid),
 	};
@@ -42,7 +40,7 @@ static void put_ipv6(uint8_t *to, const struct vb_grh *g)
 
 	memcpy(to, &first, 4);
 	memcpy(to + 4, &length, 2);
-	to[6] = g->infiniband ? NEXT_IBA : NEXT_UDP;
+	to[6] = vb_grh_next(g->infiniband);
 	to[7] = VB_GRH_HOPS;
 	memcpy(to + 8, &g->sgid, 16);
 	memcpy(to + 24, &g->dgid, 16);

@@ -32,6 +32,12 @@ struct vb_grh {
 			  */
 };
 
+/* The number of the header that follows: UDP's, or InfiniBand's (IBTA 8.3). */
+static inline uint8_t vb_grh_next(bool infiniband)
+{
+	return infiniband ? 0x1b : 17;
+}
+
 /* Whether a GID is an IPv4 address: one of ::ffff:0:0/96. */
 static inline bool vb_gid_is_ipv4(struct vb_gid gid)
 {

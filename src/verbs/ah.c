@@ -159,15 +159,18 @@ static bool by_ipv4(const struct ibv_grh *grh, struct ibv_ah_attr *a, uint8_t ow
 	return true;
 }
 
-static void by_ipv6(const struct ibv_grh *grh, struct ibv_ah_attr *a, uint8_t own[16])
+static bool by_ipv6(const struct ibv_grh *grh, struct ibv_ah_attr *a, uint8_t own[16])
 {
 	uint32_t first = ntohl(grh->version_tclass_flow);
 
+	if (first >> 28 != 6 || grh->next_hdr != vb_grh_next(vb_devices_infiniband()))
+		return false;
 	a->grh.dgid = grh->sgid;
 	memcpy(own, grh->dgid.raw, 16);
 	a->grh.traffic_class = (uint8_t)(first >> 20);
 	a->grh.flow_label = first & 0xfffff;
-	a->grh.hop_limit = 0xff; /* what came is what was left of it */
+	a->grh.hop_limit = grh->hop_limit;
+	return true;
 }
 
 VB_EXPORT VB_CODE(ibv_init_ah_from_wc, (context, port, wc, grh, attr), struct ibv_context *context,
@@ -189,8 +192,11 @@ VB_EXPORT VB_CODE(ibv_init_ah_from_wc, (context, port, wc, grh, attr), struct ib
 	if (!(wc->wc_flags & IBV_WC_GRH))
 		return 0;
 	attr->is_global = 1;
-	if (!by_ipv4(grh, attr, own))
-		by_ipv6(grh, attr, own);
+	if (!by_ipv4(grh, attr, own) && !by_ipv6(grh, attr, own)) {
+		errno = vb_refuse(EPROTONOSUPPORT, "ibv_init_ah_from_wc",
+				  "the GRH is none of a packet of RoCE v2 by IPv4 or IPv6, or of InfiniBand");
+		return -1;
+	}
 	index = vb_gids_index(vb_port_gids(vb_hca(c->adapter)), own);
 	if (index < 0 || vb_gid_is_zero(own)) {
 		errno = vb_refuse(EINVAL, "ibv_init_ah_from_wc",

@@ -139,6 +139,8 @@ static void addresses(void)
 	WORKS(ibv_destroy_ah(ah));
 	memset(&grh, 0, sizeof(grh));
 	grh.version_tclass_flow = htonl(6u << 28);
+	FAILS_MINUS(ibv_init_ah_from_wc(ctx, 1, &wc, &grh, &out), EPROTONOSUPPORT);
+	grh.next_hdr = 17; /* UDP */
 	FAILS_MINUS(ibv_init_ah_from_wc(ctx, 1, &wc, &grh, &out), EINVAL);
 	FAILS_NULL(ibv_create_ah_from_wc(pd, &wc, &grh, 1), EINVAL);
 	grh.dgid = grh.sgid = av.grh.dgid;

@@ -343,12 +343,23 @@ static void rule_24_address_from_a_completion(void **state)
 	/* IPv6, whose addresses are 16 bytes */
 	memset(&grh, 0, sizeof(grh));
 	grh.version_tclass_flow = htonl(0x6a512345);
+	grh.next_hdr = 17;
+	grh.hop_limit = 7;
 	memset(grh.sgid.raw, 0x20, 16);
 	grh.dgid = gid;
 	assert_int_equal(ibv_init_ah_from_wc(ctx, 1, &wc, &grh, &a), 0);
 	assert_memory_equal(&a.grh.dgid, &grh.sgid, 16);
 	assert_int_equal(a.grh.traffic_class, 0xa5);
 	assert_int_equal(a.grh.flow_label, 0x12345);
+	assert_int_equal(a.grh.hop_limit, 7);
+	/* InfiniBand's header, TCP's, none at all */
+	grh.next_hdr = 0x1b;
+	MINUS_ONE(ibv_init_ah_from_wc(ctx, 1, &wc, &grh, &a), EPROTONOSUPPORT);
+	grh.next_hdr = 6;
+	REFUSED(ibv_create_ah_from_wc(pd, &wc, &grh, 1), EPROTONOSUPPORT);
+	grh.next_hdr = 17;
+	grh.version_tclass_flow = htonl(0x0a512345);
+	MINUS_ONE(ibv_init_ah_from_wc(ctx, 1, &wc, &grh, &a), EPROTONOSUPPORT);
 }
 
 static void own_address_has_a_mac(void **state)
