@@ -152,9 +152,9 @@ VB_CODE(vb_query_device_ex, (context, input, attr, size), struct ibv_context *co
 	if (input && input->comp_mask)
 		return vb_refuse(EINVAL, "ibv_query_device_ex", "comp_mask 0x%x has unknown bits",
 				 input->comp_mask);
-	if (size < offsetof(struct ibv_device_attr_ex, odp_caps))
+	if (size < sizeof(a.orig_attr))
 		return vb_refuse(EINVAL, "ibv_query_device_ex", "%zu bytes for attributes of at least %zu",
-				 size, offsetof(struct ibv_device_attr_ex, odp_caps));
+				 size, sizeof(a.orig_attr));
 	device_attr(c, &a.orig_attr);
 	a.odp_caps = on_demand_caps();
 	a.xrc_odp_caps = a.odp_caps.per_transport_caps.rc_odp_caps;

@@ -155,7 +155,12 @@ static void rule_50_device_attributes(void **state)
 	memset(room, 0xaa, sizeof(room));
 	assert_int_equal(vb_query_device_ex(ctx, NULL, (void *)room, 240), 0);
 	assert_int_equal(room[240], (char)0xaa);
-	assert_int_equal(vb_query_device_ex(ctx, NULL, (void *)room, 100), EINVAL);
+	memset(room, 0xaa, sizeof(room));
+	assert_int_equal(vb_query_device_ex(ctx, NULL, (void *)room, sizeof(a)),
+			 0); /* the oldest part alone */
+	assert_memory_equal(room, &a, sizeof(a));
+	assert_int_equal(room[sizeof(a)], (char)0xaa);
+	assert_int_equal(vb_query_device_ex(ctx, NULL, (void *)room, sizeof(a) - 1), EINVAL);
 }
 
 static void vendor_id_is_settable(void **state)
