@@ -428,6 +428,9 @@ VB_EXPORT VB_CODE(ibv_set_ece, (qp, ece), struct ibv_qp *qp, struct ibv_ece *ece
 		return dead("ibv_set_ece");
 	if (ece->comp_mask)
 		return vb_refuse(EINVAL, "ibv_set_ece", "comp_mask 0x%x, no bits are known", ece->comp_mask);
+	if (!ece->vendor_id) /* the far end's, which has none */
+		return vb_refuse(EOPNOTSUPP, "ibv_set_ece",
+				 "the options are of vendor 0, which means nobody's");
 	if (ece->vendor_id != vb_device_vendor_id())
 		return vb_refuse(EINVAL, "ibv_set_ece",
 				 "the options are of vendor 0x%06x, this device is of 0x%06x", ece->vendor_id,
