@@ -36,7 +36,8 @@ VB_EXPORT const char *ibv_get_sysfs_path(void)
 	return sysfs_path;
 }
 
-/* The file's first size - 1 bytes without a newline at their end; the number of them, or -1 and errno. */
+/* The file's bytes without a newline at their end; the number of them, or -1 and errno: a value that does not
+ * fit is no other, shorter one. */
 VB_EXPORT VB_VALUE(int, ibv_read_sysfs_file, (dir, file, buf, size), const char *dir, const char *file,
 		   char *buf, size_t size)
 {
@@ -52,7 +53,7 @@ VB_EXPORT VB_VALUE(int, ibv_read_sysfs_file, (dir, file, buf, size), const char 
 	if (fd < 0)
 		return -1;
 	do {
-		n = read(fd, buf, size - 1);
+		n = read(fd, buf, size);
 	} while (n < 0 && errno == EINTR);
 	err = errno;
 	close(fd);
@@ -61,6 +62,10 @@ VB_EXPORT VB_VALUE(int, ibv_read_sysfs_file, (dir, file, buf, size), const char 
 		return -1;
 	if (n > 0 && buf[n - 1] == '\n')
 		n--;
+	if ((size_t)n == size) {
+		errno = EOVERFLOW;
+		return -1;
+	}
 	buf[n] = '\0';
 	return (int)n;
 }

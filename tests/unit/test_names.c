@@ -1,5 +1,6 @@
 /* The helpers that only translate, against the distribution's library where there is one. */
 #include <dlfcn.h>
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -157,8 +158,11 @@ static void attribute_files(void **state)
 	fclose(f);
 	assert_int_equal(ibv_read_sysfs_file(dir, "attr", buf, sizeof(buf)), 9);
 	assert_string_equal(buf, "4: ACTIVE");
-	assert_int_equal(ibv_read_sysfs_file(dir, "attr", buf, 3), 2);
-	assert_string_equal(buf, "4:");
+	assert_int_equal(ibv_read_sysfs_file(dir, "attr", buf, 10), 9);
+	assert_string_equal(buf, "4: ACTIVE");
+	errno = 0;
+	assert_int_equal(ibv_read_sysfs_file(dir, "attr", buf, 9), -1); /* "4: ACTIV" is no state */
+	assert_int_equal(errno, EOVERFLOW);
 	assert_int_equal(ibv_read_sysfs_file(dir, "none", buf, sizeof(buf)), -1);
 	assert_int_equal(ibv_read_sysfs_file(dir, "attr", buf, 0), -1);
 	unlink(path);
