@@ -157,7 +157,7 @@ static int check_alloc(const struct ibv_alloc_dm_attr *a)
 		return vb_refuse(EINVAL, "ibv_alloc_dm", "an alignment of 2^%u bytes; at most 2^%d",
 				 a->log_align_req, MAX_ALIGN);
 	if (a->length > vb_profile()->max_dm)
-		return vb_refuse(ENOMEM, "ibv_alloc_dm", "%zu bytes; the device has %u (max_dm_size)",
+		return vb_refuse(EINVAL, "ibv_alloc_dm", "%zu bytes; the device has %u (max_dm_size)",
 				 a->length, vb_profile()->max_dm);
 	return 0;
 }

@@ -153,7 +153,7 @@ static void refusals(void)
 	NONE(alloc(ctx, 0, 0, 0), EINVAL);
 	NONE(alloc(ctx, 64, 0, 1), EINVAL);
 	NONE(alloc(ctx, 64, 40, 0), EINVAL);
-	NONE(alloc(ctx, attr.max_dm_size + 1, 0, 0), ENOMEM);
+	NONE(alloc(ctx, attr.max_dm_size + 1, 0, 0), EINVAL);
 	most = alloc(ctx, attr.max_dm_size, 12, 0); /* advertised maxima are usable */
 	CHECK(most);
 	NONE(alloc(other, 1, 0, 0), ENOMEM); /* of the device, not of a context */
