@@ -374,7 +374,10 @@ int vb_target_query(struct vb_qp *h, struct ibv_qp_attr *attr)
 	struct far_target *f = far_target(h);
 	int err = query(f, attr, vb_now() + VB_ASK_PATIENCE);
 
-	return err ? refuse(f, "ibv_query_qp", err) : 0;
+	if (err)
+		return refuse(f, "ibv_query_qp", err);
+	note_state(f, attr->qp_state);
+	return 0;
 }
 
 /* Under f->asking.  0; EAGAIN: it has changed its state meanwhile; or errno, which has been said. */

@@ -38,6 +38,8 @@ VB_EXPORT VB_CODE(ibv_query_qp, (ibqp, attr, attr_mask, init), struct ibv_qp *ib
 		vb_qp_attributes(qp, attr);
 	if (err)
 		return err;
+	if (ibqp != &qp->ibv) /* what stands for a target, which others may have changed */
+		ibqp->state = attr->qp_state;
 	*init = (struct ibv_qp_init_attr){.qp_context = ibqp->qp_context,
 					  .send_cq = ibqp->send_cq,
 					  .recv_cq = ibqp->recv_cq,

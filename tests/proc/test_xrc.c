@@ -290,8 +290,10 @@ static void a_target_is_opened(void)
 	xrc_to_rts(h[0], &s.gid, s.ini->qp_num);
 	xrc_to_rts(s.ini, &s.gid, number);
 	CHECK(h[0]->state == IBV_QPS_RTS);
+	CHECK(h[1]->state == IBV_QPS_RESET); /* as it was when it was asked last */
 	CHECK(!ibv_query_qp(h[1], &a, IBV_QP_STATE, &init) && a.qp_state == IBV_QPS_RTS &&
-	      a.dest_qp_num == s.ini->qp_num && init.qp_context == h[1]->qp_context);
+	      a.dest_qp_num == s.ini->qp_num && init.qp_context == h[1]->qp_context &&
+	      h[1]->state == IBV_QPS_RTS);
 	xrc_post(&s, IBV_WR_SEND, s.srqn + 1, 0, 8, 0, 0);
 	CHECK(xrc_ends(&s) == IBV_WC_REM_INV_RD_REQ_ERR);
 	CHECK(xrc_event_of(s.ctx, s.tgt) == IBV_EVENT_QP_ACCESS_ERR);

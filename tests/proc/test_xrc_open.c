@@ -179,6 +179,7 @@ static enum ibv_qp_state state_of(struct ibv_qp *h)
 	CHECK(!ibv_query_qp(h, &a, IBV_QP_STATE, &init), "%s", strerror(errno));
 	CHECK(a.cur_qp_state == a.qp_state && init.qp_type == IBV_QPT_XRC_RECV &&
 	      init.qp_context == h->qp_context && !init.send_cq);
+	CHECK(h->state == a.qp_state); /* whoever has changed it */
 	return a.qp_state;
 }
 
