@@ -5,6 +5,8 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <stdatomic.h>
+#include <stddef.h>
 #include <stdlib.h>
 
 #include "view_facts.h"
@@ -18,7 +20,8 @@ _Static_assert(sizeof(struct dirent) == sizeof(struct dirent64),
 
 struct stream {
 	uint64_t ours;
-	size_t count, next;
+	size_t count;
+	_Atomic size_t next;
 	struct dirent entries[];
 };
 
@@ -104,18 +107,55 @@ EXPORT DIR *opendir(const char *path)
 	return vb_view_begins(path) ? opendir_in_view(path) : NEXT(opendir)(path);
 }
 
-#define READDIR(name, type)                                                               \
-	EXPORT struct type *name(DIR *d)                                                  \
-	{                                                                                 \
-		struct stream *s = our_stream(d);                                         \
-                                                                                          \
-		if (!s)                                                                   \
-			return NEXT(name)(d);                                             \
-		return s->next < s->count ? (struct type *)&s->entries[s->next++] : NULL; \
+/* NULL: no more. */
+static struct dirent *next_entry(struct stream *s)
+{
+	size_t at = s->next;
+
+	while (at < s->count && !atomic_compare_exchange_weak(&s->next, &at, at + 1))
+		;
+	return at < s->count ? &s->entries[at] : NULL;
+}
+
+#define READDIR(name, type)                                              \
+	EXPORT struct type *name(DIR *d)                                 \
+	{                                                                \
+		struct stream *s = our_stream(d);                        \
+                                                                         \
+		return s ? (struct type *)next_entry(s) : NEXT(name)(d); \
 	}
 
 READDIR(readdir, dirent)
 READDIR(readdir64, dirent64)
+
+/* The caller's entry may end with the name. */
+static int copy_entry(struct stream *s, struct dirent *to, struct dirent **result)
+{
+	const struct dirent *e = next_entry(s);
+
+	if (e)
+		memcpy(to, e, offsetof(struct dirent, d_name) + strlen(e->d_name) + 1);
+	*result = e ? to : NULL;
+	return 0;
+}
+
+/* They are deprecated, but the C library's would take a stream of ours for its own, and wait for its lock for
+ * ever.
+ */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+#define READDIR_R(name, type)                                                           \
+	EXPORT int name(DIR *d, struct type *to, struct type **result)                  \
+	{                                                                               \
+		struct stream *s = our_stream(d);                                       \
+                                                                                        \
+		return s ? copy_entry(s, (struct dirent *)to, (struct dirent **)result) \
+			 : NEXT(name)(d, to, result);                                   \
+	}
+
+READDIR_R(readdir_r, dirent)
+READDIR_R(readdir64_r, dirent64)
+#pragma GCC diagnostic pop
 
 EXPORT int closedir(DIR *d)
 {

@@ -16,7 +16,7 @@
 	X(realpath) X(__realpath_chk) X(canonicalize_file_name) X(readlink) X(readlinkat) \
 	X(__readlink_chk) X(__readlinkat_chk) \
 	X(getxattr) X(lgetxattr) X(listxattr) X(llistxattr) \
-	X(opendir) X(readdir) X(readdir64) X(closedir) X(rewinddir) X(telldir) X(seekdir) \
+	X(opendir) X(readdir) X(readdir64) X(readdir_r) X(readdir64_r) X(closedir) X(rewinddir) X(telldir) X(seekdir) \
 	X(dirfd) X(scandir) X(scandir64) \
 	X(sigaction) X(__sigaction) X(signal) X(bsd_signal) X(ssignal) X(sysv_signal) \
 	X(__sysv_signal) X(sigset) X(sigignore)

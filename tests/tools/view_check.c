@@ -121,6 +121,31 @@ static void check_port(const char *dir, struct ibv_context *c)
 	}
 }
 
+/* Programs that know no better still call it. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+static void check_reentrant(const char *dir, int wanted)
+{
+	struct dirent e, *at = NULL;
+	struct dirent64 e64, *at64 = NULL;
+	DIR *d = opendir(dir);
+	int n = 0;
+
+	if (!d)
+		return;
+	EXPECT(!readdir64_r(d, &e64, &at64) && at64 == &e64 && !strcmp(e64.d_name, "."));
+	while (!readdir_r(d, &e, &at) && at) {
+		EXPECT(at == &e);
+		n += e.d_type == DT_REG && e.d_name[0] != '.';
+	}
+	EXPECT(n == wanted && !at);
+	EXPECT(!readdir64_r(d, &e64, &at64) && !at64);
+	EXPECT(!closedir(d));
+	d = opendir("/proc/self");
+	EXPECT(d && !readdir_r(d, &e, &at) && at == &e && !closedir(d));
+}
+#pragma GCC diagnostic pop
+
 static void check_streams(const char *dir)
 {
 	char buf[8];
@@ -144,6 +169,7 @@ static void check_streams(const char *dir)
 		EXPECT(dirfd(d) == -1 && errno == ENOTSUP);
 		EXPECT(!closedir(d));
 	}
+	check_reentrant(dir, n);
 	EXPECT(opendir("/sys/class/infiniband/other") == NULL && errno == ENOENT);
 	fd = open("/sys/class/infiniband//./verbena0/../verbena0/node_type", O_RDONLY | O_CLOEXEC);
 	EXPECT(fd >= 0 && (fcntl(fd, F_GETFD) & FD_CLOEXEC));
@@ -187,6 +213,7 @@ int main(void)
 	struct ibv_device **list = ibv_get_device_list(&n);
 	char port[PATH_MAX];
 
+	alarm(100); /* for what hangs */
 	for (int i = 0; i < n; i++) {
 		struct ibv_context *c = ibv_open_device(list[i]);
 
