@@ -21,6 +21,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include "base/quiet.h"
 #include "view_next.h"
 
 #define SLOW __attribute__((noinline, cold)) /* keeps large frames out of calls that pass on */
@@ -87,7 +88,7 @@ static int open_file(const struct vb_view_node *n, int flags)
 
 	if (fd < 0)
 		return -1;
-	if (write(fd, n->text, len) != (ssize_t)len || lseek(fd, 0, SEEK_SET) ||
+	if (vb_write_quietly(fd, n->text, len) != (ssize_t)len || lseek(fd, 0, SEEK_SET) ||
 	    fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL)) {
 		close(fd);
 		return fail(EIO);

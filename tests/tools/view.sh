@@ -38,6 +38,7 @@ print(os.path.exists('$dev/device/net/'), os.access('/dev/infiniband/uverbs0', o
       subprocess.check_output(['cat', '$dev/ports/1/pkeys/0'], text=True).strip())
 assert os.listdir('$dev/device/net') == ['$netdev']
 assert [e.name for e in os.scandir('/sys/class/infiniband') if e.is_dir()] == ['verbena0']"
+check "a program that may write no files" "status 1." sh -c "(ulimit -f 0; cat $dev/node_type); echo status \$?."
 check "handlers installed later stay beneath ours" "its own faults, and no others" "$helpers/tools-handlers"
 [[ ! -e $dev ]] || echo "this machine has a verbena0 of its own"
 ((bad == 0)) && echo "the view is as it should be"
