@@ -33,14 +33,6 @@ static int by_time(const void *a, const void *b)
 	return (x->last > y->last) - (x->last < y->last);
 }
 
-/* What another process wrote goes to a terminal: no control characters. */
-static void clean(char *text)
-{
-	for (; *text; text++)
-		if ((unsigned char)*text < ' ' || *text == 0x7f)
-			*text = '?';
-}
-
 static size_t read_lines(const struct vb_history *h, struct vb_history_line *lines)
 {
 	size_t n = 0;
@@ -48,8 +40,8 @@ static size_t read_lines(const struct vb_history *h, struct vb_history_line *lin
 	for (uint32_t i = 0; i < VB_HISTORY; i++) {
 		if (!vb_history_read(h, i, &lines[n]))
 			continue;
-		clean(lines[n].name);
-		clean(lines[n].text);
+		vb_peek_clean(lines[n].name);
+		vb_peek_clean(lines[n].text);
 		n++;
 	}
 	qsort(lines, n, sizeof *lines, by_time);

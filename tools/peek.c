@@ -47,6 +47,18 @@ static pid_t own_number(pid_t pid)
 	return own;
 }
 
+void vb_peek_clean(char *text)
+{
+	for (; *text; text++) {
+		bool high = (uint8_t)text[0] == 0xc2 && ((uint8_t)text[1] & 0xe0) == 0x80; /* U+0080 on */
+
+		if (high)
+			*text++ = '?';
+		if (high || (uint8_t)*text < ' ' || *text == 0x7f)
+			*text = '?';
+	}
+}
+
 static void read_program(struct peek *p)
 {
 	char path[64];
@@ -59,6 +71,7 @@ static void read_program(struct peek *p)
 	if (f)
 		fclose(f);
 	p->program[strcspn(p->program, "\n")] = 0;
+	vb_peek_clean(p->program);
 }
 
 static uint32_t device_of(const uint8_t *base)

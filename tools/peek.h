@@ -31,6 +31,9 @@ struct peek_ask {
 bool vb_peek_open(struct peek_ask *a, int argc, char **argv, const char *doc);
 void vb_peek_close(struct peek *p);
 
+/* What another process wrote goes to a terminal: no control characters. */
+void vb_peek_clean(char *text);
+
 /* Every further process of that user that has an adapter. */
 size_t vb_peek_all(struct peek **list, uid_t user); /* *list: free() it, after vb_peek_close() of each */
 

@@ -167,6 +167,9 @@ json "users in JSON" "[r['used_by'] for r in o['regions']] == [[], [$user], [$fa
 # A segment of another version, and one that is rubbish: both in a process that only holds a memfd of that name.
 cat >"$tmp/fake.py" <<'PY'
 import ctypes, fcntl, os, struct, sys
+if "COMM" in os.environ:
+    with open("/proc/self/comm", "wb") as f:
+        f.write(os.environb[b"COMM"])
 fd = os.memfd_create("verbena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
 os.ftruncate(fd, int(sys.argv[1]))
 os.pwrite(fd, struct.pack("<QIIQQII", 0x3142524556, int(sys.argv[2]), 5, 7, int(sys.argv[1]), os.getpid(), 1), 0)
@@ -192,6 +195,10 @@ check "rubbish does no harm" 0 "process $pid (python3)" "$verbena" explain "$pid
 check "ids of rubbish" 0 " ids for which there is no room here" "$verbena" explain "$pid"
 check "nor to mr" 0 "process $pid (python3)" "$verbena" mr "$pid"
 json "nor in JSON" "o['pid'] == $pid" "$verbena" explain --json "$pid"
+# What it calls itself goes to a terminal.
+start hostile env COMM=$'a\e[2J\x7f\xc2\x9bm\xc3\x9b' /usr/bin/python3 "$tmp/fake.py" "$size" "$version"
+check "a program's name has no control characters" 0 "process $pid (a?[2J???m"$'\xc3\x9b'")" "$verbena" explain "$pid"
+check "nor has it in mr" 0 "process $pid (a?[2J???m"$'\xc3\x9b'")" "$verbena" mr "$pid"
 start short /usr/bin/python3 "$tmp/fake.py" 8192 "$version"
 check "a short one" 125 "process $pid " "$verbena" mr "$pid"
 
