@@ -501,6 +501,7 @@ static unsigned handlers(void)
 	struct sigaction sa;
 	sigset_t blocked;
 	unsigned found = 0;
+	int err = errno;
 
 	pthread_sigmask(SIG_SETMASK, NULL, &blocked);
 	for (int s = 1; s < NSIG; s++) {
@@ -511,6 +512,7 @@ static unsigned handlers(void)
 			continue;
 		found |= sa.sa_flags & SA_RESTART ? GOES_ON : ENDS;
 	}
+	errno = err; /* the C library keeps some signals for itself, and refuses to tell */
 	return found;
 }
 
