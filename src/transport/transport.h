@@ -82,7 +82,7 @@ struct vb_transport {
 	 * application's own doing; VB_R_DEVICE_LOST, VB_R_PEER_DIED, VB_R_PEER_CLOSED, VB_R_CQ_OVERRUN), if
 	 * it is not there.  With any but the first IBV_EVENT_QP_FATAL is posted; with VB_R_PEER_* an
 	 * outstanding request completes with the reason's status; everything else in both queues is flushed
-	 * in order (rule 30).  From verbs/ with the posting lock, and from hca/ without. */
+	 * in order (rule 30).  Without the posting lock. */
 	void (*error)(struct vb_qp *qp, const struct vb_facts *f);
 
 	/* A receive was posted to a QP in the error state: flushes both queues (rule 30).  From verbs/. */

@@ -237,7 +237,7 @@ void vb_qp_say_unheard(uint32_t qpn)
 	vb_log(VB_LOG_WARN, "QP 0x%06x ends in the state INIT, connected to nobody: " VB_GID_MISSED, qpn);
 }
 
-/* The part that cannot fail, under vb_qp_hold(). */
+/* The part that cannot fail, under the QP's lock, and to another state than ERR under its posting lock. */
 static void apply(struct vb_qp *qp, enum ibv_qp_state to, const struct ibv_qp_attr *a, uint32_t mask)
 {
 	enum ibv_qp_state from = qp->state;
@@ -274,9 +274,15 @@ int vb_qp_check(const struct vb_qp *qp, enum ibv_qp_state from, const struct ibv
 
 int vb_qp_change(struct vb_qp *qp, enum ibv_qp_state from, const struct ibv_qp_attr *a, uint32_t mask)
 {
+	enum ibv_qp_state to = mask & IBV_QP_STATE ? a->qp_state : from;
+	/* The protocol's errors do not wait for whoever is posting, which may be this very thread
+	 * (ibv_wr_start()): nor does this one. */
+	bool waits = to != IBV_QPS_ERR;
 	int err = 0;
 
-	vb_qp_hold(qp);
+	if (waits)
+		vb_posting_take(qp);
+	vb_lock_take(&qp->lock);
 	if (qp->forgotten) /* its destruction waits for who handles an event of it (rule 36) */
 		err = EINVAL;
 	else if (qp->state != from)
@@ -284,10 +290,12 @@ int vb_qp_change(struct vb_qp *qp, enum ibv_qp_state from, const struct ibv_qp_a
 	else if (mask & IBV_QP_MAX_DEST_RD_ATOMIC)
 		err = vb_qp_resources(qp, a->max_dest_rd_atomic);
 	if (!err) {
-		apply(qp, mask & IBV_QP_STATE ? a->qp_state : from, a, mask);
+		apply(qp, to, a, mask);
 		vb_direct_show(qp);
 	}
-	vb_qp_drop(qp);
+	vb_hca_give(qp);
+	if (waits)
+		vb_posting_give(qp);
 	if (!err)
 		vb_direct_revoked(qp);
 	return err;
@@ -297,9 +305,9 @@ static enum ibv_qp_state state_of(struct vb_qp *qp)
 {
 	enum ibv_qp_state state;
 
-	vb_qp_hold(qp);
+	vb_lock_take(&qp->lock);
 	state = qp->state;
-	vb_qp_drop(qp);
+	vb_hca_give(qp);
 	return state;
 }
 

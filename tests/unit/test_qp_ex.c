@@ -479,6 +479,27 @@ static void a_mistake_is_told_at_the_end(void **state)
 	desk_close(&d);
 }
 
+/* While requests are built, by the very thread that builds them; these are flushed. */
+static void the_error_state_is_not_waited_for(void **state)
+{
+	struct ibv_qp_attr err = {.qp_state = IBV_QPS_ERR};
+	struct ibv_wc wc;
+	struct desk d;
+
+	(void)state;
+	desk_open(&d, ALL_OPS);
+	ibv_wr_start(d.x);
+	begin(&d, 1);
+	ibv_wr_send(d.x);
+	piece(&d, 0, 8);
+	assert_int_equal(ibv_modify_qp(d.a.qp, &err, IBV_QP_STATE), 0);
+	assert_int_equal(ibv_wr_complete(d.x), 0);
+	wc = kit_wait(&d.a, 10);
+	assert_int_equal(wc.wr_id, 1);
+	assert_int_equal(wc.status, IBV_WC_WR_FLUSH_ERR);
+	desk_close(&d);
+}
+
 /* Every operation, of which none was asked for. */
 static void what_was_not_asked_for_fails(void **state)
 {
@@ -796,6 +817,7 @@ int main(void)
 	    cmocka_unit_test(states_are_judged),
 	    cmocka_unit_test(flags_count),
 	    cmocka_unit_test(another_thread_polls_meanwhile),
+	    cmocka_unit_test(the_error_state_is_not_waited_for),
 	    cmocka_unit_test(a_forked_child_has_none),
 	    cmocka_unit_test(what_creation_refuses),
 	};
