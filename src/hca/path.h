@@ -27,9 +27,8 @@ void vb_path_attach(struct vb_path *p);
 bool vb_path_is_connected(const struct vb_path *p);
 /* Contact is lost: the way out goes, and the peer stays for what is said about it.  Under the QP's lock. */
 void vb_path_detach(struct vb_path *p);
-/* Behind vb_path_detach(): the peer is gone, and showed no queue pair that is connected to this one, or for
- * want of descriptors or memory did not take the link up.  Perhaps a process that has got the peer's number
- * since was meant, or the peer has more by now: it is looked for anew.  Under the QP's lock. */
+/* Behind vb_path_detach(): the peer is gone, and showed no queue pair that is connected to this one.  Perhaps
+ * a process that has got the peer's number since was meant: it is looked for anew.  Under the QP's lock. */
 void vb_path_unresolve(struct vb_path *p);
 /* Asks for contact if there is none.  Under the QP's lock. */
 void vb_path_contact(struct vb_path *p);

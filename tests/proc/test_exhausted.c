@@ -11,7 +11,6 @@
 #include <sys/resource.h>
 
 #include "contact.h"
-#include "verbs/verbs.h"
 
 enum { SIZE = 4096 };
 
@@ -67,17 +66,11 @@ static void limit_descriptors(bool on)
 	CHECK(!setrlimit(RLIMIT_NOFILE, &r));
 }
 
-static void give_back(int n)
-{
-	while (n--)
-		close(used_up[--n_used_up]);
-}
-
 static void leave(bool on, int n)
 {
 	limit_descriptors(on);
-	if (on)
-		give_back(n);
+	while (on && n--)
+		close(used_up[--n_used_up]);
 }
 
 /* A connection takes it, and then cannot be kept. */
@@ -228,69 +221,6 @@ static void out_of(void (*limit)(bool), bool here, const char *why)
 	CHECK(said(log, "no acknowledgement") && said(log, why), "the log does not say: %s\nIt says:\n%s",
 	      why, what_was_said(log));
 	CHECK(kit_reap(pid) == 0);
-	pd_close(pd);
-}
-
-/* The link went up there, and down again. */
-static void until_declined(const struct vb_adapter *a)
-{
-	double end = kit_now() + 20;
-
-	for (;;) {
-		for (uint32_t i = 1; i < vb_peer_count(a); i++)
-			if (atomic_load(&vb_peer_at(a, i)->state) == VB_PEER_DOWN)
-				return;
-		CHECK(kit_now() < end);
-		kit_nap(1);
-	}
-}
-
-/* The other end has taken the link for made, and its queue pair with it. */
-static void same_queue_pair(void)
-{
-	int log = memfd_create("log", MFD_CLOEXEC), errors;
-	struct ibv_pd *pd;
-	struct kit_end e;
-	struct ibv_wc wc;
-	pid_t pid;
-
-	atomic_store(&board->step, 0);
-	pid = kit_fork();
-	if (!pid) {
-		pd = pd_open();
-		kit_end_open(&e, pd, 8, SIZE);
-		CHECK(!kit_recv(&e, 1, 0, 64));
-		board->b = e.card;
-		atomic_store(&board->step, 1);
-		kit_until(&board->step, 2);
-		kit_connect(&e, &board->a);
-		atomic_store(&board->step, 3);
-		until_declined(vb_context(pd->context)->adapter);
-		atomic_store(&board->step, 4);
-		kit_until(&board->step, 5);
-		exit(0);
-	}
-	CHECK(log >= 0 && !setenv("VERBENA_LOG", "stderr", 1));
-	errors = errors_go_to(log);
-	pd = pd_open();
-	kit_end_open(&e, pd, 8, SIZE);
-	kit_until(&board->step, 1);
-	limit_descriptors(true);
-	board->a = e.card;
-	atomic_store(&board->step, 2);
-	kit_until(&board->step, 3);
-	kit_connect_with(&e, &board->b, 16, 7); /* 2 s */
-	give_back(2);				/* no hello was said before the queue pair was in RTS */
-	CHECK(!kit_post(&e, IBV_WR_SEND, 7, 0, 64, NULL, 0));
-	kit_until(&board->step, 4);
-	leave_two(false);
-	wc = kit_wait(&e, 10);
-	dup2(errors, 2);
-	CHECK(wc.status == IBV_WC_SUCCESS, "%s; the log says:\n%s", ibv_wc_status_str(wc.status),
-	      what_was_said(log));
-	atomic_store(&board->step, 5);
-	CHECK(kit_reap(pid) == 0);
-	kit_end_close(&e);
 	pd_close(pd);
 }
 
@@ -578,7 +508,6 @@ static const struct kit_case cases[] = {
     {.name = "one descriptor here", .run = one_here, .clean = true},
     {.name = "one descriptor there", .run = one_there, .clean = true},
     {.name = "two descriptors here", .run = two_here, .clean = true},
-    {.name = "two descriptors here, the same queue pair", .run = same_queue_pair, .clean = true},
     {.name = "two descriptors there", .run = two_there, .clean = true},
     {.name = "three descriptors here", .run = three_here, .clean = true},
     {.name = "three descriptors there", .run = three_there, .clean = true},
