@@ -745,9 +745,13 @@ static void limit_descriptors(pid_t pid, bool on)
  * it.  The message waits until there is one. */
 static void descriptors_run_out(void)
 {
+	struct ibv_wc wc;
 	struct cast c;
 
 	begin(&c, ROOM, 1);
+	ask(&c.t->target, 1); /* so that the initiator's process and the target's are in contact */
+	xrc_post(&c.s, IBV_WR_SEND, c.t->target.srqn, 0, 64, 0, 0);
+	CHECK(xrc_ends(&c.s) == IBV_WC_SUCCESS);
 	for (int i = 0; i < HOLDERS; i++) {
 		pid_t lacks = i ? c.holder[i] : c.target;
 
@@ -757,7 +761,9 @@ static void descriptors_run_out(void)
 		kit_nap(300); /* the message is there at once, and attempts are 10 ms apart */
 		CHECK(!atomic_load(&c.t->holder[i].got));
 		limit_descriptors(lacks, false);
-		CHECK(xrc_ends(&c.s) == IBV_WC_SUCCESS, "holder %d", i);
+		wc = xrc_wait_on(c.s.cq);
+		CHECK(wc.status == IBV_WC_SUCCESS, "holder %d: %s, vendor_err 0x%x", i,
+		      ibv_wc_status_str(wc.status), wc.vendor_err);
 		CHECK(next_of(&c, &c.t->holder[i], 0)->status == IBV_WC_SUCCESS);
 	}
 	finish(&c);
