@@ -5,7 +5,9 @@
 #include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 
 #include "base/pages.h"
 #include "host/private.h"
@@ -62,8 +64,9 @@ void *vb_file_map(void *at, uint64_t size, int prot, int flags, int fd)
 	/* Where the program has what it maps locked (mlockall), all of it would be made present, and count
 	 * against RLIMIT_MEMLOCK.  What is not locked grows by what is not. */
 	munlock(page, VB_PAGE);
-	all = at ? mremap(page, VB_PAGE, size, MREMAP_MAYMOVE | MREMAP_FIXED, at)
-		 : mremap(page, VB_PAGE, size, MREMAP_MAYMOVE);
+	/* Not by mremap(): libraries that watch what a program maps put one in its place that knows no fifth
+	 * argument. */
+	all = (void *)syscall(SYS_mremap, page, VB_PAGE, size, MREMAP_MAYMOVE | (at ? MREMAP_FIXED : 0), at);
 	if (all != MAP_FAILED)
 		return all;
 	munmap(page, VB_PAGE);
