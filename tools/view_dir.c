@@ -80,7 +80,8 @@ static struct stream *new_stream(const struct vb_view_node *dir)
 	if (!s)
 		return NULL;
 	s->ours = OURS;
-	s->count = s->next = 0;
+	s->count = 0;
+	atomic_init(&s->next, 0);
 	add(s, ".", dir->ino, DT_DIR);
 	add(s, "..", dir->ino, DT_DIR);
 	children(&f, dir->path, s);
@@ -110,7 +111,7 @@ EXPORT DIR *opendir(const char *path)
 /* NULL: no more. */
 static struct dirent *next_entry(struct stream *s)
 {
-	size_t at = s->next;
+	size_t at = atomic_load(&s->next);
 
 	while (at < s->count && !atomic_compare_exchange_weak(&s->next, &at, at + 1))
 		;
