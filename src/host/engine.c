@@ -536,9 +536,10 @@ static void leave(void *arg)
 static __attribute__((no_sanitize_address)) int wait_for(struct vb_adapter *a, int fd, int cancel,
 							 bool progress, const bool *come)
 {
-	/* The handlers once they were looked at, which short waits are spared.  One that is called once only
-	 * (SA_RESETHAND) cannot be seen afterwards; where none was there before nor is now, the interruption
-	 * was the C library's own, for setuid() in another thread. */
+	/* What was there before the wait, 0: nobody has looked yet, which short waits are spared.  A handler
+	 * that is called once only (SA_RESETHAND) is gone when it has run, so the looks before and after are
+	 * taken together.  If neither finds one, the C library has interrupted the wait for setuid() in
+	 * another thread. */
 	unsigned before = progress ? 0 : GOES_ON | handlers();
 
 	if (*come)

@@ -54,9 +54,9 @@ int vb_file_check(int fd, uint64_t size, const char **why, struct vb_reach_facts
 
 void *vb_file_map(void *at, uint64_t size, int prot, int flags, int fd)
 {
-	/* A mapping that fails may have taken away what was there already, and the program would map
-	 * something of its own in the hole.  So a page is mapped elsewhere, which shows that it can be done,
-	 * and put there. */
+	/* mmap() with MAP_FIXED may fail after it has taken away what was there, and the program could map
+	 * something of its own in the hole.  So one page is mapped elsewhere first, which shows that the file
+	 * can be mapped, and is then moved there. */
 	void *page = mmap(NULL, VB_PAGE, prot, flags, fd, 0), *all;
 
 	if (page == MAP_FAILED)

@@ -1,7 +1,7 @@
 /* QP1: management datagrams go to the process whose adapter number the sender names, come there once, in
  * order and whole, and say which port sent them; who is gone is told to who uses it; what is for nobody is
  * lost. */
-#include "hca/gsi.h"
+#include "gsi.h"
 #include "kit.h"
 #include "obj/context.h"
 
@@ -13,7 +13,7 @@ static struct board {
 } * board;
 
 static struct vb_hca *hca;
-static _Atomic int came, gone;
+static _Atomic int came;
 static _Atomic uint32_t wrong;
 
 static void fill(uint8_t mad[VB_MAD_LEN], uint32_t sender, uint32_t n)
@@ -39,37 +39,12 @@ static void heard(void *answers, const struct vb_gsi_mad *m)
 	atomic_fetch_add(&came, 1);
 }
 
-static uint64_t timers(void *user, uint64_t now)
-{
-	(void)user, (void)now;
-	return VB_NEVER;
-}
-
-static void peer_down(void *user, struct vb_peer *peer, enum vb_peer_end how)
-{
-	(void)user, (void)how;
-	if (peer->index)
-		atomic_fetch_add(&gone, 1);
-}
-
-static void established(void *user, uint32_t qpn)
-{
-	(void)user, (void)qpn;
-}
-
-static void lost(void *user)
-{
-	(void)user;
-}
-
-static const struct vb_gsi_ops ops = {heard, timers, peer_down, established, lost};
-
 static struct ibv_context *begin(bool *answers)
 {
 	struct ibv_context *ctx = kit_open();
 
 	hca = vb_hca(vb_context(ctx)->adapter);
-	CHECK(!vb_gsi_open(hca, &ops, answers) && vb_gsi_open(hca, &ops, answers) == EBUSY);
+	kit_gsi_open(hca, heard, answers);
 	return ctx;
 }
 
@@ -113,7 +88,7 @@ int main(void)
 	CHECK(!atomic_load(&wrong), "%u", atomic_load(&wrong));
 	atomic_store(&board->done, 1);
 	CHECK(!kit_reap(pid));
-	kit_until(&gone, 1);
+	kit_until(&kit_gsi_gone, 1);
 	CHECK(!ibv_close_device(ctx));
 	return 0;
 }

@@ -1,6 +1,6 @@
 /* A process that is asked for contact by two of its numbers at once turns out to be one: what QP1 has said to
  * the second number goes to it all the same, and its user is not told that there is no contact. */
-#include "hca/gsi.h"
+#include "gsi.h"
 #include "kit.h"
 #include "obj/context.h"
 
@@ -10,7 +10,6 @@ static struct board {
 } * board;
 
 static struct vb_hca *hca;
-static _Atomic int gone;
 
 static void heard(void *user, const struct vb_gsi_mad *m)
 {
@@ -18,35 +17,10 @@ static void heard(void *user, const struct vb_gsi_mad *m)
 	atomic_fetch_add(&board->heard, 1);
 }
 
-static uint64_t timers(void *user, uint64_t now)
-{
-	(void)user, (void)now;
-	return VB_NEVER;
-}
-
-static void peer_down(void *user, struct vb_peer *peer, enum vb_peer_end how)
-{
-	(void)user, (void)how;
-	if (peer->index)
-		atomic_fetch_add(&gone, 1);
-}
-
-static void established(void *user, uint32_t qpn)
-{
-	(void)user, (void)qpn;
-}
-
-static void lost(void *user)
-{
-	(void)user;
-}
-
-static const struct vb_gsi_ops ops = {heard, timers, peer_down, established, lost};
-
 static void begin(void)
 {
 	hca = vb_hca(vb_context(kit_open())->adapter);
-	CHECK(!vb_gsi_open(hca, &ops, NULL));
+	kit_gsi_open(hca, heard, NULL);
 }
 
 static void child(void)
@@ -99,7 +73,7 @@ int main(void)
 					  atomic_load(&first->state) == VB_PEER_CONTACTING;)
 		CHECK(kit_now() < end);
 	CHECK(atomic_load(&first->state) == VB_PEER_UP && atomic_load(&second->state) == VB_PEER_IDLE);
-	CHECK(!atomic_load(&gone), "QP1's user was told of the number that is not used");
+	CHECK(!atomic_load(&kit_gsi_gone), "QP1's user was told of the number that is not used");
 	CHECK(atomic_load(&board->heard) == 1);
 	vb_peer_put(first);
 	vb_peer_put(second);
