@@ -237,18 +237,19 @@ void vb_qp_say_unheard(uint32_t qpn)
 	vb_log(VB_LOG_WARN, "QP 0x%06x ends in the state INIT, connected to nobody: " VB_GID_MISSED, qpn);
 }
 
-/* The part that cannot fail, under the QP's lock, and to another state than ERR under its posting lock. */
+/* This part cannot fail. */
 static void apply(struct vb_qp *qp, enum ibv_qp_state to, const struct ibv_qp_attr *a, uint32_t mask)
 {
 	enum ibv_qp_state from = qp->state;
 
 	vb_lock_assert_held(&qp->lock);
-	if (to == IBV_QPS_RESET) {
-		vb_qp_to_reset(qp);
-		return;
-	}
 	if (to == IBV_QPS_ERR) {
 		to_error(qp);
+		return;
+	}
+	vb_assert(qp->post.alone || vb_lock_is_mine(&qp->post.sends));
+	if (to == IBV_QPS_RESET) {
+		vb_qp_to_reset(qp);
 		return;
 	}
 	store_path(qp, a, mask);
