@@ -51,10 +51,30 @@ void vb_hca_keep_time(struct vb_qp *qp)
 	look_soon(h);
 }
 
+/* Whether the answer may lie in our own queue, where nobody has got round to it: the thread that has the
+ * queue may not run.  What lies there now has been taken when as much has been as there is room for, however
+ * much comes after it. */
+static bool may_lie_here(struct vb_qp *qp)
+{
+	const struct vb_rxq *r = qp->path.rxq;
+	uint32_t at;
+
+	if (!r || !atomic_load_explicit(&r->open, memory_order_relaxed) || !vb_rxq_ready(r))
+		return false;
+	at = atomic_load_explicit(&r->at, memory_order_relaxed);
+	if (qp->unread_until != qp->req.deadline)
+		qp->unread_at = at;
+	return at - qp->unread_at < VB_RXQ_HOLDS;
+}
+
 /* The last retry has run out. */
 static void consider_end(struct vb_qp *qp, uint64_t now)
 {
 	vb_lock_assert_held(&qp->lock);
+	if (vb_unlikely(may_lie_here(qp))) {
+		qp->req.deadline = qp->unread_until = now + VB_MSEC;
+		return;
+	}
 	if (!vb_silence_is_only_slow(qp, now)) {
 		vb_silence_explain(qp);
 		return;

@@ -285,6 +285,9 @@ struct vb_qp {
 	uint32_t flushed_send, flushed_recv; /* summed for one line of log */
 	struct vb_reach_facts silence;	     /* why the far end is silent, as the last ACK timeout found it */
 	struct vb_facts why;		     /* first error of this QP, for the sentence on the flush */
+	/* The deadline that stands because an answer may lie unread, and rxq->at when that was first so. */
+	uint64_t unread_until;
+	uint32_t unread_at;
 };
 
 static inline struct vb_qp *vb_qp(struct ibv_qp *q)

@@ -79,6 +79,7 @@ struct vb_adapter {
 	uint64_t groups[GROUPS][2]; /* as it shows them */
 	uint32_t stirs, joined;	    /* joined: how often it is a member of groups */
 	bool stopped;		    /* by a signal, say */
+	bool held;		    /* its receive queues are, by a thread that does not run */
 	struct note notes[NOTES];
 	uint32_t notes_first, notes_n;
 	struct link *links[LINKS];
@@ -211,6 +212,7 @@ static void lane_next(struct vb_rxq *r)
 
 	free(l->came[l->first++ % CAME]);
 	l->count--;
+	atomic_fetch_add(&r->at, 1);
 	from->held--;
 	from->delivered++;
 }
@@ -506,6 +508,23 @@ void hosts_continue(struct vb_adapter *a)
 	}
 }
 
+void hosts_hold(struct vb_adapter *a)
+{
+	for (uint32_t i = 0; i < vb_hca_rxq_count(&a->hca); i++)
+		if (vb_hca_rxq_at(&a->hca, i))
+			vb_lock_take(&vb_hca_rxq_at(&a->hca, i)->rx);
+	a->held = true;
+}
+
+void hosts_release(struct vb_adapter *a)
+{
+	for (uint32_t i = 0; i < vb_hca_rxq_count(&a->hca); i++)
+		if (vb_hca_rxq_at(&a->hca, i))
+			vb_lock_give(&vb_hca_rxq_at(&a->hca, i)->rx);
+	a->held = false;
+	a->nudged = true; /* the engine looks again until it has them */
+}
+
 bool hosts_stopped(const struct vb_adapter *a)
 {
 	return a->stopped;
@@ -623,7 +642,7 @@ static void engine(struct vb_adapter *a)
 		}
 		a->polls = a->presence.polls;
 	}
-	while (nudged && (vb_hca_ops.progress(a, VB_LOOK_DRAIN) || vb_hca_ops.ready(a)))
+	while (nudged && (vb_hca_ops.progress(a, VB_LOOK_DRAIN) || (vb_hca_ops.ready(a) && !a->held)))
 		;
 	a->deadline = vb_hca_ops.timers(a, h->air->now);
 	a->running = false;

@@ -38,6 +38,9 @@ bool hosts_alive(const struct vb_adapter *a);
 void hosts_stop(struct vb_adapter *a);
 void hosts_continue(struct vb_adapter *a);
 bool hosts_stopped(const struct vb_adapter *a);
+/* A thread of its program has all its receive queues, and does not run until it is released. */
+void hosts_hold(struct vb_adapter *a);
+void hosts_release(struct vb_adapter *a);
 /* Its program arms a completion queue, or waits for a completion channel. */
 void hosts_sleep(struct vb_adapter *a);
 /* How the peers of this process are: how many of them are UP. */

@@ -953,6 +953,43 @@ static void nobody_has_the_number(void **state)
 	over(&t);
 }
 
+/* The time runs out while the answer lies in the queue of the one that waits for it, whose reader does
+ * not run.  What comes after the answer does not put the end off: as much as the queue has room for is read.
+ */
+static void an_answer_lies_unread(void **state)
+{
+	(void)state;
+	for (unsigned passed = 0; passed < 2; passed++) {
+		struct two t = two(SIM_CFG(.timeout = 8 /* 1 ms */, .retry_cnt = 0), 0);
+		uint64_t m = sim_op(t.s, 0, IBV_WR_RDMA_WRITE, 0, 8, 0), r; /* for the contact */
+		struct vb_rxq *q;
+
+		hosts_run_for(t.h, VB_MSEC);
+		sim_expect(t.s, 0, true, m, IBV_WC_SUCCESS);
+		q = t.s->n[0].qp.path.rxq;
+		hosts_hold(t.a[0]);
+		m = sim_op(t.s, 0, IBV_WR_SEND, 0, 8, 0); /* which the far end has no room for */
+		hosts_run_for(t.h, 100 * VB_MSEC);
+		assert_true(vb_rxq_ready(q));
+		sim_expect_none(t.s, 0);
+		if (passed)
+			atomic_fetch_add(&q->at, VB_RXQ_HOLDS);
+		else
+			hosts_release(t.a[0]);
+		hosts_run_for(t.h, 5 * VB_MSEC);
+		if (passed) {
+			sim_expect(t.s, 0, true, m, IBV_WC_RETRY_EXC_ERR);
+			hosts_release(t.a[0]);
+		} else {
+			r = sim_take(t.s, 1, 64, 8);
+			hosts_settle(t.h);
+			sim_expect(t.s, 0, true, m, IBV_WC_SUCCESS);
+			sim_expect(t.s, 1, false, r, IBV_WC_SUCCESS);
+		}
+		over(&t);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -971,6 +1008,7 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(a_number_changes_hands),
 	    cmocka_unit_test(a_number_changes_hands_unconnected),
 	    cmocka_unit_test(nobody_has_the_number),
+	    cmocka_unit_test(an_answer_lies_unread),
 	    cmocka_unit_test_teardown(processes_come_and_go, seeds_tell),
 	};
 
