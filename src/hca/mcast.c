@@ -201,9 +201,10 @@ int vb_mcast_meet(struct vb_hca *h, const char *call)
 		return 0;
 	err = vb_member_list(h->adapter, a_member, &numbers, &n);
 	if (err)
-		return vb_refuse(err, call,
-				 "the members of multicast groups cannot be looked up in /proc/net/unix: %s",
-				 strerror(err));
+		return vb_refuse(
+		    err, call,
+		    "the members of multicast groups cannot be looked up in /proc/thread-self/net/unix: %s",
+		    strerror(err));
 	err = vb_peers_meet(h->adapter, numbers, n, vb_now() + PATIENCE, &met);
 	free(numbers);
 	if (err)

@@ -29,9 +29,10 @@ static int meet(struct vb_adapter *a, uint32_t domain, struct vb_met *met, const
 	int err = vb_member_list(a, vb_pd_member_name(name, domain), &numbers, &n);
 
 	if (err)
-		return vb_refuse(err, call,
-				 "the members of the domain cannot be looked up in /proc/net/unix: %s",
-				 strerror(err));
+		return vb_refuse(
+		    err, call,
+		    "the members of the domain cannot be looked up in /proc/thread-self/net/unix: %s",
+		    strerror(err));
 	*met = (struct vb_met){0};
 	vb_peers_call(a, numbers, n);
 	err = vb_peers_meet(a, &home, 1, until, met);

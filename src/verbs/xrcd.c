@@ -32,7 +32,8 @@ static const char *name_of(char name[VB_MEMBER_NAME], const struct vb_xrcd_id *i
 
 static int refuse_list(int err)
 {
-	return vb_refuse(err, call, "who has the domain open cannot be looked up in /proc/net/unix: %s",
+	return vb_refuse(err, call,
+			 "who has the domain open cannot be looked up in /proc/thread-self/net/unix: %s",
 			 strerror(err));
 }
 
