@@ -2,13 +2,16 @@
  *
  *   handover      ns, one cache line handed from one process to the other, one way
  *   eventfd       ns, a blocking eventfd ping-pong, one way
+ *   relayed       ns, the same where in each process a thread hands on to the one that waits
  *   vm_OP_8       ns, process_vm_writev() or _readv() of 8 aligned bytes of the other process, asleep (one
  *                 piece: the kernel stores them as one)
  *   vm_OP_8_list  ns, the same for each of 16 that are gathered into one call
  *   vm_OP_bw_N    bytes a second of such calls of N bytes
  *   memcpy_bw_N   bytes a second of memcpy() of N bytes between two shared mappings
  *   cold_line     ns, one load from a line that no cache has, each after the one before
+ *   page_fault    ns, the first byte that is written to a page of new memory
  */
+#include <pthread.h>
 #include <stdatomic.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
@@ -28,7 +31,7 @@ struct shared {
 	_Atomic uint32_t to __attribute__((aligned(256)));
 	_Atomic uint32_t from __attribute__((aligned(256)));
 	char *far; /* the other process's buffer */
-	int fd[2];
+	int fd[4]; /* to the other process, from it; and the same from a thread that hands on */
 };
 
 static void signal_fd(int fd)
@@ -47,8 +50,36 @@ static void wait_fd(int fd)
 		die("eventfd read");
 }
 
+struct relay {
+	int from, to;
+};
+
+static void *hand_on(void *arg)
+{
+	const struct relay *r = arg;
+
+	unpin();
+	for (unsigned i = 0; i < EVENTS; i++) {
+		wait_fd(r->from);
+		signal_fd(r->to);
+	}
+	return NULL;
+}
+
+static pthread_t start_relay(struct relay *r)
+{
+	pthread_t t;
+
+	errno = pthread_create(&t, NULL, hand_on, r);
+	if (errno)
+		die("pthread_create");
+	return t;
+}
+
 static void echo(struct shared *s)
 {
+	struct relay r = {s->fd[0], s->fd[2]};
+	pthread_t t;
 	int none;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -63,13 +94,36 @@ static void echo(struct shared *s)
 		wait_fd(s->fd[0]);
 		signal_fd(s->fd[1]);
 	}
+	t = start_relay(&r);
+	for (unsigned i = 0; i < EVENTS; i++) {
+		wait_fd(s->fd[2]);
+		signal_fd(s->fd[1]);
+	}
+	pthread_join(t, NULL);
 	wait_fd(s->fd[0]); /* until the calls are done */
 	_exit(0);
 }
 
+/* Half a ping-pong by eventfds. */
+static double signals(int to, int from)
+{
+	struct laps t = {0};
+
+	for (unsigned i = 0; i < EVENTS; i++) {
+		if (i % (EVENTS / LAPS) == 0)
+			lap(&t);
+		signal_fd(to);
+		wait_fd(from);
+	}
+	lap(&t);
+	return t.least / (EVENTS / LAPS) / 2;
+}
+
 static void handover(struct shared *s)
 {
-	struct laps l = {0}, e = {0};
+	struct relay r = {s->fd[1], s->fd[3]};
+	struct laps l = {0};
+	pthread_t t;
 
 	for (uint32_t i = 1; i <= HANDOVERS; i++) {
 		if (i % (HANDOVERS / LAPS) == 1)
@@ -80,14 +134,10 @@ static void handover(struct shared *s)
 	}
 	lap(&l);
 	figure("handover", l.least / (HANDOVERS / LAPS) / 2);
-	for (unsigned i = 0; i < EVENTS; i++) {
-		if (i % (EVENTS / LAPS) == 0)
-			lap(&e);
-		signal_fd(s->fd[0]);
-		wait_fd(s->fd[1]);
-	}
-	lap(&e);
-	figure("eventfd", e.least / (EVENTS / LAPS) / 2);
+	figure("eventfd", signals(s->fd[0], s->fd[1]));
+	t = start_relay(&r);
+	figure("relayed", signals(s->fd[0], s->fd[3]));
+	pthread_join(t, NULL);
 }
 
 /* ns of one call for `pieces` pieces of n bytes, 0 where the kernel does not allow it. */
@@ -190,6 +240,27 @@ static void cold(void)
 	close(fd);
 }
 
+/* The first byte that is written to a page. */
+static void fault(void)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE), each = BUFFER / page;
+	volatile char *a =
+	    mmap(NULL, LAPS * BUFFER, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct laps t = {0};
+
+	if (a == MAP_FAILED)
+		die("mmap");
+	madvise((void *)a, LAPS * BUFFER, MADV_NOHUGEPAGE);
+	for (size_t i = 0; i < each * LAPS; i++) {
+		if (i % each == 0)
+			lap(&t);
+		a[i * page] = 1;
+	}
+	lap(&t);
+	figure("page_fault", t.least / (double)each);
+	munmap((void *)a, LAPS * BUFFER);
+}
+
 int main(void)
 {
 	struct shared *s = mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -197,10 +268,11 @@ int main(void)
 
 	if (s == MAP_FAILED)
 		die("mmap");
-	s->fd[0] = eventfd(0, 0);
-	s->fd[1] = eventfd(0, 0);
-	if (s->fd[0] < 0 || s->fd[1] < 0)
-		die("eventfd");
+	for (int i = 0; i < 4; i++) {
+		s->fd[i] = eventfd(0, 0);
+		if (s->fd[i] < 0)
+			die("eventfd");
+	}
 	peer = fork();
 	if (peer < 0)
 		die("fork");
@@ -214,5 +286,6 @@ int main(void)
 	waitpid(peer, NULL, 0);
 	copies();
 	cold();
+	fault();
 	return 0;
 }

@@ -1,7 +1,8 @@
 /* What a datagram costs its sender where one queue pair talks to many processes, each in its turn, beside one
  * that talks to one only.  First those sleep, as such a number of them must on few CPUs: their engines take
- * the datagrams, and have fallen asleep when the next one comes.  Then they poll, but are stopped, so that
- * the sender has a CPU to itself and wakes nobody. */
+ * the datagrams, and have fallen asleep when the next one comes.  They are bound to the other CPU: one that
+ * woke on the sender's would run in the middle of what is timed.  Then they poll, but are stopped, so that
+ * the sender wakes nobody. */
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -18,6 +19,7 @@ static void listener(int sock)
 {
 	char word;
 
+	pin(1);
 	if (recv(sock, &word, 1, 0) == 1)
 		peers_listen(sock);
 }

@@ -1,5 +1,6 @@
 /* What quiet peers cost: processes that are connected to the client and send nothing, while it polls, and
- * plays ping-pong with one more that polls.  Then some of them speak. */
+ * plays ping-pong with one more that polls.  Then some of them speak, for the first time in their lives, and
+ * once more after they have been quiet for a while. */
 #include <sys/socket.h>
 #include <sys/wait.h>
 
@@ -146,10 +147,11 @@ static void stage(struct side *s, unsigned n, double *v)
 
 /* Some of the peers say a few words each, a while apart: the first one comes from a peer that was quiet, the
  * others from one that is not. */
-static void listen_to(struct side *quiet)
+static void listen_to(struct side *quiet, const char *key)
 {
 	static double first[SPEAKERS], busy[SPEAKERS * (WORDS - 1)];
 	unsigned f = 0, b = 0;
+	char name[32];
 
 	for (unsigned i = 0; i < SPEAKERS; i++) {
 		struct side *q = &quiet[i * (MOST / SPEAKERS)];
@@ -167,8 +169,10 @@ static void listen_to(struct side *quiet)
 			*(k ? &busy[b++] : &first[f++]) = t - (double)said;
 		}
 	}
-	figure("quiet_first", spread_rank(first, f, 0.5));
-	figure("quiet_busy", spread_rank(busy, b, 0.5));
+	snprintf(name, sizeof(name), "%s_first", key);
+	figure(name, spread_rank(first, f, 0.5));
+	snprintf(name, sizeof(name), "%s_busy", key);
+	figure(name, spread_rank(busy, b, 0.5));
 }
 
 void quiet_peers(void)
@@ -190,7 +194,9 @@ void quiet_peers(void)
 		have = stages[i];
 		stage(&s, have, v);
 	}
-	listen_to(quiet);
+	listen_to(quiet, "quiet");
+	poll_for(&s, REST);
+	listen_to(quiet, "quiet_again");
 	unpin();
 	for (unsigned i = 0; i < MOST; i++) {
 		if (send(quiet[i].sock, "", 1, 0) != 1)

@@ -86,6 +86,7 @@ def perftest():
         yield from spread(f"ib_send_lat, {where}", key, "ucx_tag", where,
                           (f"UCX tag_lat, {where}", f"ucx_tag_{where}_median", 0.95))
         yield Row(f"ib_send_lat, {where}: engine's switches", f"{key}_switches", "/s", "", 110, 1)
+        yield from spread(f"ib_send_lat, {where}, its times' pages present", f"ib_send_lat_touched_{where}", None, where)
     for where in WHERE:
         yield from spread(f"ib_write_lat, {where}", f"ib_write_lat_{where}", "ucx_put", where,
                           (f"UCX put_lat, {where}", f"ucx_put_{where}_median", 1), tails=False)
@@ -97,6 +98,7 @@ def perftest():
                   f"ucx_bw_65536{tail}", 1)
         yield Row(f"ib_write_bw 64 KiB, {where}", f"ib_write_bw_65536_{where}", "GB/s", "process_vm_writev",
                   "vm_write_bw_65536", 0.95)
+    yield Row("a page fault, of which ib_send_lat has one for 512 messages", "page_fault", "ns")
     text = "two ib_send_lat on two CPUs"
     yield Row(f"{text}: over 20 ms", "pairs_late", "ppm", "1 of a million messages", 1, 1)
     yield Row(f"{text}: the longest", "pairs_longest", "ms", "", 200e6, 1)
@@ -156,8 +158,9 @@ def quiet():
     for n, aim in ((50, None), (500, 1.2)):
         yield Row(f"SEND 8 B, half round trip, {n} quiet peers", f"quiet_lat_{n}", "ns", "1 quiet peer",
                   "quiet_lat_1", aim)
-    yield Row("first message of one of 500 quiet peers", "quiet_first", "ns", "its later ones, + 2 us", "quiet_busy",
-              1, 2000)
+    for key, text in (("quiet_again", "after 200 ms of silence"), ("quiet", "of its life")):
+        yield Row(f"first message of one of 500 quiet peers {text}", f"{key}_first", "ns", "its later ones, + 2 us",
+                  f"{key}_busy", 1, 2000)
 
 
 def types():
@@ -197,6 +200,7 @@ def two_sided():
         yield Row(f"SEND {text}", f"send_bw_{n}", "GB/s", "UCX tag bandwidth", f"ucx_bw_{n}", 1)
     yield Row("SEND 8 B, half round trip, get_cq_event", "event_lat", "ns", "eventfd ping-pong", "eventfd", 1.2)
     yield Row("SEND 8 B, half round trip, poll(channel fd)", "poll_lat", "ns", "eventfd ping-pong", "eventfd", 1.5)
+    yield Row("SEND 8 B, half round trip, poll(channel fd)", "poll_lat", "ns", "the same handed on by a thread", "relayed")
 
 
 def direct():

@@ -149,9 +149,9 @@ def steal_share(before):
 SLOWEST = 50000  # round trips a second; a latency test that is slower counts as hung
 
 
-def run_perftest(c, where, line, limit=120, look=None):
+def run_perftest(c, where, line, limit=120, look=None, env=None):
     argv = line.split()
-    p = stranger.pair(c.library, [argv[0], "-F", *argv[1:]], mode="path", limit=limit, look=look,
+    p = stranger.pair(c.library, [argv[0], "-F", *argv[1:]], mode="path", limit=limit, look=look, env=env,
                       cpus=c.cpus if where == "bound" else (None, None))
     if not p.ok:
         raise Lack(f"{line}, {where}: {p.why}")
@@ -165,16 +165,20 @@ def last_line(text, size):
     return found[-1]
 
 
-def perftest_lat(verb, where, count):
+def perftest_lat(verb, where, count, touched=False):
+    """touched: the pages of its table of times are present before (bench/touch.c)."""
+
     def make(c):
         s = Switches()
         name = f"ib_{verb}_lat"
+        key = f"{name}_touched_{where}" if touched else f"{name}_{where}"
+        env = {"LD_PRELOAD": os.path.join(c.build, "bench", "bench-touch.so")} if touched else None
         n = count(c)
-        text = run_perftest(c, where, f"{name} -s 8 -n {n}", limit=60 + n // SLOWEST, look=s.look)
+        text = run_perftest(c, where, f"{name} -s 8 -n {n}", limit=60 + n // SLOWEST, look=s.look, env=env)
         words = last_line(text, 8)
-        out = {f"{name}_{where}_{stat}": float(words[column]) * 1e3 for stat, column in PERFTEST_STATS.items()}
-        if s.a_second() is not None:
-            out[f"{name}_{where}_switches"] = s.a_second()
+        out = {f"{key}_{stat}": float(words[column]) * 1e3 for stat, column in PERFTEST_STATS.items()}
+        if s.a_second() is not None and not touched:
+            out[f"{key}_switches"] = s.a_second()
         return out
 
     return make
@@ -320,7 +324,7 @@ def prefixed(word):
 
 
 def all_sources():
-    yield Source("bench-limits", r"handover|eventfd|(vm|memcpy)_\w+|cold_line", own("bench-limits"))
+    yield Source("bench-limits", r"handover|eventfd|relayed|(vm|memcpy)_\w+|cold_line|page_fault", own("bench-limits"))
     for test in ("send_lat", "send_rate", "send_rate_list", "event_lat", "poll_lat"):
         yield Source(test, test, own("vbench", "direct", test))
     yield Source("send_64k", "send_bw_65536", own("vbench", "direct", "send_64k"))
@@ -351,6 +355,8 @@ def perftest_sources():
     for where in WHERE:
         yield Source(f"ib_send_lat {where}", rf"ib_send_lat_{where}_\w+",
                      perftest_lat("send", where, lambda c: c.messages), program="ib_send_lat")
+        yield Source(f"ib_send_lat touched {where}", rf"ib_send_lat_touched_{where}_\w+",
+                     perftest_lat("send", where, lambda c: c.messages, touched=True), program="ib_send_lat")
         yield Source(f"ib_send_lat types {where}", rf"ib_send_lat_(rc|uc|ud)_{where}", perftest_types(where),
                      program="ib_send_lat")
         yield Source(f"ib_write_lat {where}", rf"ib_write_lat_{where}_\w+",
