@@ -9,6 +9,8 @@
  *   vm_OP_bw_N    bytes a second of such calls of N bytes
  *   memcpy_bw_N   bytes a second of memcpy() of N bytes between two shared mappings
  *   cold_line     ns, one load from a line that no cache has, each after the one before
+ *   held_up       how often a second a thread that reads the clock is held up for more than 2 us,
+ *   held_up_share and for how many per cent of its time
  *   page_fault    ns, the first byte that is written to a page of new memory
  */
 #include <pthread.h>
@@ -26,6 +28,8 @@
 #define CALLS	  50000u
 #define VOLUME	  (512u << 20)
 #define LAPS	  10u
+#define WATCHED	  1e9 /* ns */
+#define HELD_UP	  2e3
 
 struct shared {
 	_Atomic uint32_t to __attribute__((aligned(256)));
@@ -261,6 +265,25 @@ static void fault(void)
 	munmap((void *)a, LAPS * BUFFER);
 }
 
+/* How often a thread that does nothing but read the clock is held up, and for how much of its time: by the
+ * kernel's ticks, and by the host of a virtual machine. */
+static void interruptions(void)
+{
+	double began = now(), last = began, t = began, lost = 0;
+	unsigned n = 0;
+
+	while (t - began < WATCHED) {
+		t = now();
+		if (t - last > HELD_UP) {
+			n++;
+			lost += t - last;
+		}
+		last = t;
+	}
+	figure("held_up", n / (t - began) * 1e9);
+	figure("held_up_share", 100 * lost / (t - began));
+}
+
 int main(void)
 {
 	struct shared *s = mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -287,5 +310,6 @@ int main(void)
 	copies();
 	cold();
 	fault();
+	interruptions();
 	return 0;
 }

@@ -98,6 +98,8 @@ def perftest():
                   f"ucx_bw_65536{tail}", 1)
         yield Row(f"ib_write_bw 64 KiB, {where}", f"ib_write_bw_65536_{where}", "GB/s", "process_vm_writev",
                   "vm_write_bw_65536", 0.95)
+    yield Row("a thread that only reads the clock is held up", "held_up", "/s")
+    yield Row("the same, share of its time", "held_up_share", "%")
     yield Row("a page fault, of which ib_send_lat has one for 512 messages", "page_fault", "ns")
     text = "two ib_send_lat on two CPUs"
     yield Row(f"{text}: over 20 ms", "pairs_late", "ppm", "1 of a million messages", 1, 1)
