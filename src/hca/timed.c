@@ -51,14 +51,15 @@ void vb_hca_keep_time(struct vb_qp *qp)
 	look_soon(h);
 }
 
-/* Whether the answer may lie in our own queue, where nobody has got round to it: the thread that has the
- * queue may not run.  What lies there now has been taken when as much has been as there is room for, however
- * much comes after it. */
+/* An answer may lie in our own queue because the thread that has the queue does not run.  Whatever lies there
+ * now has been taken once as many packets have been as the queue has room for; what comes after them does not
+ * count. */
 static bool may_lie_here(struct vb_qp *qp)
 {
 	const struct vb_rxq *r = qp->path.rxq;
 	uint32_t at;
 
+	vb_lock_assert_held(&qp->lock);
 	if (!r || !atomic_load_explicit(&r->open, memory_order_relaxed) || !vb_rxq_ready(r))
 		return false;
 	at = atomic_load_explicit(&r->at, memory_order_relaxed);
