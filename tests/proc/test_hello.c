@@ -29,7 +29,7 @@ enum wrong {
 	NO_SEGMENT,
 	SEGMENT_FILE,
 	SEGMENT_SIZE,
-	SEGMENT_SEALS,
+	SEGMENT_SHORT,	/* it can be shortened, and that is all: no further seal can come */
 	SEGMENT_OPEN,	/* further seals may come */
 	SEGMENT_SEALED, /* nobody can write to it */
 	SEGMENT_MAGIC,
@@ -40,7 +40,7 @@ enum wrong {
 	NO_HINTS,
 	HINTS_FILE,
 	HINTS_SIZE,
-	HINTS_SEALS,
+	HINTS_SHORT,
 	HINTS_OPEN,
 	HINTS_SEALED, /* nobody can write to them */
 	WRONGS
@@ -53,6 +53,11 @@ struct board {
 	_Atomic int answer; /* to who connects: 1: hello, 2: no */
 };
 static struct board *board;
+
+static void seal(int fd, int seals)
+{
+	CHECK(!fcntl(fd, F_ADD_SEALS, seals));
+}
 
 static int segment(enum wrong w)
 {
@@ -72,9 +77,8 @@ static int segment(enum wrong w)
 		return fd;
 	CHECK(!ftruncate(fd, (off_t)VB_SEG_SIZE + (w == SEGMENT_SIZE ? 4096 : 0)));
 	CHECK(pwrite(fd, &head, sizeof head, 0) == sizeof head);
-	CHECK(w == SEGMENT_SEALS || !fcntl(fd, F_ADD_SEALS,
-					   F_SEAL_SHRINK | (w == SEGMENT_OPEN ? 0 : F_SEAL_SEAL) |
-					       (w == SEGMENT_SEALED ? F_SEAL_WRITE : 0)));
+	seal(fd, (w == SEGMENT_SHORT ? 0 : F_SEAL_SHRINK) | (w == SEGMENT_OPEN ? 0 : F_SEAL_SEAL) |
+		     (w == SEGMENT_SEALED ? F_SEAL_WRITE : 0));
 	return fd;
 }
 
@@ -88,9 +92,8 @@ static int hints(enum wrong w)
 		return open("/dev/zero", O_RDWR | O_CLOEXEC);
 	fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	CHECK(fd >= 0 && !ftruncate(fd, (off_t)VB_HINTS_SIZE + (w == HINTS_SIZE ? 4096 : 0)));
-	CHECK(w == HINTS_SEALS || !fcntl(fd, F_ADD_SEALS,
-					 F_SEAL_SHRINK | (w == HINTS_OPEN ? 0 : F_SEAL_SEAL) |
-					     (w == HINTS_SEALED ? F_SEAL_FUTURE_WRITE : 0)));
+	seal(fd, (w == HINTS_SHORT ? 0 : F_SEAL_SHRINK) | (w == HINTS_OPEN ? 0 : F_SEAL_SEAL) |
+		     (w == HINTS_SEALED ? F_SEAL_FUTURE_WRITE : 0));
 	return fd;
 }
 
