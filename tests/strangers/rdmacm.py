@@ -76,24 +76,13 @@ TABLE += [on_infiniband(r) for r in (rping("-v -C 10", OWN, lines=10), ucmatose(
                                      small("x", "-c x", OWN))]
 
 
-def own_address():
-    """An address of this host other than loopback's, by the routing table; none is talked to."""
-    import socket
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-        try:
-            s.connect(("192.0.2.99", 9))
-            return s.getsockname()[0]
-        except OSError:
-            return "127.0.0.2"
-
-
 def gid_of_port(a):
     r = stranger.run(a.build, ["ibv_devinfo", "-v"], env={"VERBENA_LINK": "infiniband"})
     return re.search(r"GID\[ *0\]:\s*([0-9a-f:]+)", r.out).group(1)
 
 
 def one(a, row, mode):
-    host = own_address() if row.host == OWN else gid_of_port(a) if row.host == GID else row.host
+    host = stranger.own_address() if row.host == OWN else gid_of_port(a) if row.host == GID else row.host
 
     def fill(words):
         return [w.replace("{host}", host) for w in words]
@@ -119,7 +108,7 @@ def persistent(a):
 def cmtime(a):
     """Its server stays."""
     bad = 0
-    for host in (V4, own_address(), V6):
+    for host in (V4, stranger.own_address(), V6):
         words = ["cmtime", "-b", host, "-c", "100", "-p"]
         with stranger.server(a.build, [*words, "{port}"], stranger.rdma_listening) as (_, port):
             r = stranger.run(a.build, [*words, str(port), "-s", host])
@@ -135,13 +124,13 @@ def fabric(a):
     """libfabric's provider for verbs connects by rdma_cm, also for endpoints without connections (ofi_rxm)."""
     bad = 0
     lacks = ("fi_pingpong is not installed (scripts/deps test)" if not stranger.there("fi_pingpong") else
-             "libfabric passes over loopback, and there is no other address" if own_address().startswith("127.") else None)
+             "libfabric passes over loopback, and there is no other address" if stranger.own_address().startswith("127.") else None)
     if lacks:
         print(f"SKIP: {lacks}")
         return True
     for provider, kind in (("verbs", "msg"), ("verbs;ofi_rxm", "rdm"), ("verbs", "dgram")):
         words = ["fi_pingpong", "-p", provider, "-e", kind, "-I", "100", "-c"]
-        p = stranger.pair(a.build, [*words, "-B", "{port}"], other=[*words, "-P", "{port}", own_address()], port_option=None,
+        p = stranger.pair(a.build, [*words, "-B", "{port}"], other=[*words, "-P", "{port}", stranger.own_address()], port_option=None,
                           host=None, check=lambda c, s: None if re.search(r"^64 .*=100 ", c.out, re.M) else "no figures")
         bad += not stranger.report(f"fi_pingpong -p '{provider}' -e {kind}", p)
     return not bad
@@ -163,7 +152,7 @@ GROUPS = (("224.0.77.1", OWN, "", 1), ("224.0.77.2", OWN, "-c 3", 1), ("224.0.77
 
 def start_group(a, group, bind, options, receivers):
     """Receivers, and then a sender, which waits for them itself (three seconds)."""
-    argv = ["mckey", "-m", group, "-b", own_address() if bind == OWN else bind]
+    argv = ["mckey", "-m", group, "-b", stranger.own_address() if bind == OWN else bind]
     both = [] if options == "-o" else options.split()  # who joins to send only is no receiver
     lines = [[*argv, *both] for _ in range(receivers)] + [[*argv, "-s", *options.split()]]
     return [stranger.Program(*stranger.command(a.build, line)) for line in lines]

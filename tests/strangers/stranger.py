@@ -114,6 +114,16 @@ def free_port():
         return s.getsockname()[1]
 
 
+def own_address():
+    """An address of this host other than loopback's, by the routing table; none is talked to."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        try:
+            s.connect(("192.0.2.99", 9))
+            return s.getsockname()[0]
+        except OSError:
+            return "127.0.0.2"
+
+
 def listening(port):
     for name in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:

@@ -1,0 +1,53 @@
+#!/usr/bin/python3
+"""Open MPI, four ranks, by each of its ways to the verbs: UCX over RC and over datagrams, libfabric over RC, and the
+BTL "openib" of its own, which asks for InfiniBand.  The ranks run mpi_ranks.py in Python (mpi4py).
+
+Open MPI's own shared memory is left out in every row, so that the verbs carry all there is."""
+import os
+import re
+
+import stranger
+
+RANKS = 4
+UCX = ["--mca", "pml", "ucx", "--mca", "osc", "ucx"]
+ROWS = [("UCX over RC", UCX, {"UCX_TLS": "rc_verbs,ud_verbs,self"}),
+        ("UCX over datagrams", UCX, {"UCX_TLS": "ud_verbs,self"}),
+        ("libfabric's verbs", ["--mca", "pml", "cm", "--mca", "mtl", "ofi", "--mca", "mtl_ofi_provider_include", "verbs;ofi_rxm",
+                               "--mca", "osc", "pt2pt"], {"FI_PROVIDER": "verbs;ofi_rxm"}),
+        ("the BTL openib", ["--mca", "pml", "ob1", "--mca", "btl", "openib,self", "--mca", "btl_openib_allow_ib", "1", "--mca",
+                            "btl_openib_warn_no_device_params_found", "0"], {"VERBENA_LINK": "infiniband"})]
+
+
+class Row:
+    def __init__(self, name, words, env):
+        script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "mpi_ranks.py")
+        self.name = f"Open MPI by {name}"
+        self.argv = ["mpirun", "--oversubscribe", "-np", str(RANKS), *words, "/usr/bin/python3", script]
+        self.env = {"UCX_NET_DEVICES": "verbena0:1", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                    "PYTHONDONTWRITEBYTECODE": "1", **env}
+
+
+def one(a, row):
+    r = stranger.run(a.build, row.argv, env=row.env)
+    well = len(re.findall(r"^rank \d: well$", r.out, re.M))
+    why = (f"status {r.status}" if r.status != 0 else f"{well} ranks of {RANKS} are well" if well != RANKS else None)
+    return stranger.Pair(stranger.Result([], None, "", "", 0), r, why)
+
+
+def main():
+    a = stranger.arguments()
+    a.mode = "run"
+    stranger.need("mpirun")
+    if stranger.run(a.build, ["/usr/bin/python3", "-c", "import mpi4py"]).status:
+        stranger.skip("mpi4py is not installed (scripts/deps test)")
+    if "Open MPI" not in stranger.run(a.build, ["mpirun", "--version"]).out:
+        stranger.skip("mpirun is another MPI's")
+    table = [Row(*row) for row in ROWS]
+    if stranger.own_address().startswith("127."):
+        print("SKIP: libfabric passes over loopback, and there is no other address")
+        table = [row for row in table if "FI_PROVIDER" not in row.env]
+    stranger.rows(a, table, lambda row, mode: one(a, row))
+
+
+if __name__ == "__main__":
+    main()
