@@ -95,24 +95,42 @@ static unsigned long switches_of_engine(void)
 	return total;
 }
 
-/* Polls by `some` for that long, in which the engine may have switched so often: at its looks, and some
- * times more whenever this thread was without a CPU for so long that it was believed to have stopped. */
+#define WINDOW 0.01
+enum { PATIENCE = 20, LEAST = 10 }; /* times the wanted seconds; of those, in percent */
+
+/* Polls by `some` for that long, in which the engine may have switched so often as it looks, and a few times
+ * more.  A window in which this thread was without a CPU for so long that it was believed to have stopped
+ * does not count, nor does the one behind it, in which it is believed again. */
 static void watched(void (*some)(void *arg), void *arg, double seconds)
 {
-	unsigned long before = switches_of_engine(), after, lapses = 0;
-	double began = kit_now(), last = began, now = began, took;
-	bool was = true;
+	double counted = 0, until = kit_now() + PATIENCE * seconds;
+	bool lapsed = false, was;
+	unsigned long seen = 0;
 
-	for (; now < began + seconds; last = now) {
-		some(arg);
-		now = kit_now();
-		/* By the time that this thread is back it may be believed again. */
-		lapses += (was && !polling()) || now > last + LAPSE;
-		was = polling();
+	while (counted < seconds && kit_now() < until) {
+		unsigned long before = switches_of_engine();
+		double began = kit_now(), last, now = began;
+
+		was = lapsed;
+		lapsed = false;
+		do {
+			last = now;
+			some(arg);
+			now = kit_now();
+			lapsed |= !polling() || now > last + LAPSE;
+		} while (now < began + WINDOW);
+		if (lapsed || was)
+			continue;
+		seen += switches_of_engine() - before;
+		counted += now - began;
 	}
-	after = switches_of_engine();
-	took = kit_now() - began; /* more than wanted, where other programs had the CPU */
-	assert_in_range(after - before, 0, (unsigned long)(took * 110) + 5 + 10 * lapses);
+	if (counted < seconds * LEAST / 100) {
+		printf(
+		    "SKIP: the other programs of this machine leave a poller no CPU for %.0f ms in a row\n",
+		    WINDOW * 1000);
+		skip();
+	}
+	assert_in_range(seen, 0, (unsigned long)(counted * 110) + 5);
 }
 
 static void polls(void *cq)
