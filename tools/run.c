@@ -28,12 +28,12 @@
 /* Options that only set a variable of the environment: one row each.  verbena_environment(7) has the same. */
 static const struct setting {
 	const char *option;
-	const char *arg;
+	const char *arg; /* with a "|", the words that it may be; with "..", the numbers */
 	const char *env;
 	const char *doc;
 } settings[] = {
     {"log", "DEST", "VERBENA_LOG", "where sentences go: stderr (the default here), off, or a file's path"},
-    {"log-level", "LEVEL", "VERBENA_LOG_LEVEL", "error, warn (the default), info or debug"},
+    {"log-level", "error|warn|info|debug", "VERBENA_LOG_LEVEL", "which sentences: warn is the default"},
     {"profile", "NAME", "VERBENA_PROFILE",
      "which device this one is like: default, strict (an adapter that pins) or rxe (soft-RoCE)"},
     {"device", "NAME", "VERBENA_DEVICE", "name of the device (verbena0); further ones count on from there"},
@@ -50,8 +50,8 @@ static const struct setting {
      "bytes of each packet that are kept: 384 (the default), 0: all"},
     {"pcap-ring", "FILES:SIZE", "VERBENA_PCAP_RING",
      "so many files of at most that size (64K, 10M, ...) for each process, the oldest overwritten"},
-    {"vendor-id", "ID", "VERBENA_VENDOR_ID", "vendor_id of the device"},
-    {"vendor-part-id", "ID", "VERBENA_VENDOR_PART_ID", "vendor_part_id of the device"},
+    {"vendor-id", "0..0xffffff", "VERBENA_VENDOR_ID", "vendor_id of the device"},
+    {"vendor-part-id", "0..0xffffffff", "VERBENA_VENDOR_PART_ID", "vendor_part_id of the device"},
 };
 
 #define SETTINGS    (sizeof(settings) / sizeof(settings[0]))
@@ -66,12 +66,44 @@ struct run {
 	char path[PATH_MAX]; /* the program's file */
 };
 
+static bool is_listed(const char *list, const char *word)
+{
+	size_t len = strlen(word);
+
+	for (const char *at = list; at; at = strchr(at, '|'), at = at ? at + 1 : NULL)
+		if (!strncmp(at, word, len) && (!at[len] || at[len] == '|'))
+			return true;
+	return false;
+}
+
+static bool is_number(const char *word, unsigned long max)
+{
+	char *end;
+	unsigned long v;
+
+	errno = 0;
+	v = strtoul(word, &end, 0);
+	return !errno && !*end && *word != '-' && v <= max;
+}
+
+/* What the library would replace by the default, with a word in the log, is refused here.  An empty value
+ * stands for the default.  The other settings' values are looked at where they are used. */
+static void check_value(const struct setting *s, const char *value, const struct argp_state *state)
+{
+	const char *range = strstr(s->arg, "..");
+
+	if (*value && ((strchr(s->arg, '|') && !is_listed(s->arg, value)) ||
+		       (range && !is_number(value, strtoul(range + 2, NULL, 0)))))
+		argp_error(state, "--%s=%s is none of %s", s->option, value, s->arg);
+}
+
 /* A value that was left out would have the next word taken for it: `--pcap -- PROGRAM`, say. */
 static void set(const struct setting *s, char *arg, struct argp_state *state, struct run *r)
 {
 	if (arg == state->argv[state->next - 1] && !strncmp(arg, "--", 2))
 		argp_error(state, "--%s needs %s, and \"%s\" follows it; a value that begins so is --%s=%s",
 			   s->option, s->arg, arg, s->option, arg);
+	check_value(s, arg, state);
 	r->pcap |= !strcmp(s->env, "VERBENA_PCAP");
 	if (setenv(s->env, arg, 1))
 		argp_failure(state, VB_EXIT_SELF, errno, "--%s", s->option);

@@ -1,10 +1,12 @@
 /* verbena: the command.  Chooses a subcommand. */
 #include <argp.h>
+#include <errno.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tools.h"
 #include "host/identity.h"
@@ -81,6 +83,15 @@ static char *list_commands(int key, const char *text, void *input)
 	return out;
 }
 
+/* At exit, also that of --help: what could not be written in full is no success. */
+static void written(void)
+{
+	if (!ferror(stdout) && !fflush(stdout))
+		return;
+	vb_say("cannot write what it says: %s", strerror(errno));
+	_exit(VB_EXIT_SELF);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct argp argp = {
@@ -92,6 +103,7 @@ int main(int argc, char **argv)
 	struct choice c = {0};
 	char name[64];
 
+	atexit(written);
 	argp_err_exit_status = VB_EXIT_SELF;
 	argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &c);
 	snprintf(name, sizeof(name), "verbena %s", c.command->name);

@@ -209,5 +209,10 @@ if [[ $(id -u) == 0 ]] && setpriv --reuid=65534 --clear-groups true 2>/dev/null;
 		setpriv --reuid=65534 --clear-groups "$tmp/verbena" explain "$one"
 fi
 
+for words in "explain $one" "explain --json $one" "mr $one" "mr --json $one" --help --version; do
+	check "$words to a full disk" 125 "cannot write" sh -c "'$verbena' $words >/dev/full"
+	check "$words to nowhere" 125 "cannot write" sh -c "'$verbena' $words >&-"
+done
+
 echo "$checks checks, $bad failed"
 ((bad == 0))

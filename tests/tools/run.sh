@@ -50,6 +50,10 @@ check "not executable" 126 "verbena: $tmp/plain: Permission denied" "$verbena" r
 check "usage" 125 "no program is given" "$verbena" run
 check "usage of verbena" 125 "there is no command \"walk\"" "$verbena" walk
 check "unknown option" 125 "unrecognized option" "$verbena" run --nonsense true
+for wrong in log-level=foo log-level=war direct=maybe ptrace=1 vendor-id=zz vendor-id=0x1000000 vendor-part-id=-5; do
+	check "a wrong value" 125 "--$wrong" "$verbena" run "--$wrong" -- true
+done
+check "an empty value" 0 "" "$verbena" run --log-level= --direct= --vendor-id= -- true
 check "help" 0 "--vendor-id" "$verbena" run --help
 
 # scripts and their interpreters
