@@ -1,7 +1,10 @@
 /* What quiet peers cost: processes that are connected to the client and send nothing, while it polls, and
- * plays ping-pong with one more that polls.  Then some of them speak, for the first time in their lives, and
- * once more after they have been quiet for a while. */
+ * plays ping-pong with one more that polls.  Then some of them speak: for the first time in their lives; once
+ * more after they have been quiet for a while; and after as long a while in which a speaker was quiet towards
+ * the client only, since just before it talks to itself.  The last tells what is the quiet pair's from what
+ * is a process's that has done nothing. */
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 
 #include "vbench.h"
@@ -25,15 +28,45 @@ static void poll_for(struct side *s, double ns)
 		side_poll(s->scq, 1);
 }
 
+/* A socket that gives back what is sent. */
+static int mirror(void)
+{
+	struct sockaddr_un name = {.sun_family = AF_UNIX};
+	socklen_t len = sizeof(name);
+	int sock = socket(AF_UNIX, SOCK_DGRAM, 0);
+
+	if (sock < 0 || bind(sock, (struct sockaddr *)&name, sizeof(name.sun_family)) ||
+	    getsockname(sock, (struct sockaddr *)&name, &len) || connect(sock, (struct sockaddr *)&name, len))
+		die("a socket to itself");
+	return sock;
+}
+
+/* A QP whose peer is itself. */
+static void talk_for(struct side *self, double ns)
+{
+	double until = now() + ns;
+
+	while (now() < until) {
+		side_receive(self, 1, 8);
+		side_post(self, IBV_WR_SEND, 8, IBV_SEND_INLINE | IBV_SEND_SIGNALED);
+		side_wait(self->rcq, 1);
+		side_wait(self->scq, 1);
+	}
+}
+
 /* A quiet peer's part.  Each message carries the time of its post.  The peer has polled for a while by then,
- * which nobody else sees, so that waking up is no part of what the first one takes. */
-static void speak(struct side *s)
+ * which nobody else sees, so that waking up is no part of what the first one takes.  self: it has talked to
+ * itself instead; else NULL. */
+static void speak(struct side *s, struct side *self)
 {
 	pin(1);
 	for (unsigned i = 0; i < WORDS; i++) {
 		uint64_t t;
 
-		poll_for(s, PAUSE);
+		if (self)
+			talk_for(self, PAUSE);
+		else
+			poll_for(s, PAUSE);
 		t = (uint64_t)now();
 		memcpy(s->buf, &t, sizeof(t));
 		side_post(s, IBV_WR_SEND, sizeof(t), IBV_SEND_INLINE | IBV_SEND_SIGNALED);
@@ -44,15 +77,22 @@ static void speak(struct side *s)
 
 static void quiet_peer(int sock)
 {
-	struct side s = {.sock = sock, .small = true};
+	struct side s = {.sock = sock, .small = true}, self = {.sock = -1};
 	char word;
 
 	if (recv(sock, &word, 1, 0) != 1)
 		return;
 	side_open(&s);
 	side_exchange(&s, 1);
-	while (recv(sock, &word, 1, 0) == 1 && word)
-		speak(&s);
+	while (recv(sock, &word, 1, 0) == 1 && word) {
+		if (word == 't' && self.sock < 0) {
+			self.sock = mirror();
+			side_join(&self, &s);
+		}
+		speak(&s, word == 't' ? &self : NULL);
+	}
+	if (self.sock >= 0)
+		side_close(&self);
 	side_close(&s);
 }
 
@@ -147,7 +187,7 @@ static void stage(struct side *s, unsigned n, double *v)
 
 /* Some of the peers say a few words each, a while apart: the first one comes from a peer that was quiet, the
  * others from one that is not. */
-static void listen_to(struct side *quiet, const char *key)
+static void listen_to(struct side *quiet, const char *word, const char *key)
 {
 	static double first[SPEAKERS], busy[SPEAKERS * (WORDS - 1)];
 	unsigned f = 0, b = 0;
@@ -157,7 +197,7 @@ static void listen_to(struct side *quiet, const char *key)
 		struct side *q = &quiet[i * (MOST / SPEAKERS)];
 
 		side_receive(q, WORDS, 8);
-		if (send(q->sock, "s", 1, 0) != 1)
+		if (send(q->sock, word, 1, 0) != 1)
 			die("a quiet peer is gone");
 		for (unsigned k = 0; k < WORDS; k++) {
 			uint64_t said;
@@ -194,9 +234,11 @@ void quiet_peers(void)
 		have = stages[i];
 		stage(&s, have, v);
 	}
-	listen_to(quiet, "quiet");
+	listen_to(quiet, "s", "quiet");
 	poll_for(&s, REST);
-	listen_to(quiet, "quiet_again");
+	listen_to(quiet, "s", "quiet_again");
+	poll_for(&s, REST);
+	listen_to(quiet, "t", "quiet_talking");
 	unpin();
 	for (unsigned i = 0; i < MOST; i++) {
 		if (send(quiet[i].sock, "", 1, 0) != 1)

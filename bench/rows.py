@@ -160,7 +160,8 @@ def quiet():
     for n, aim in ((50, None), (500, 1.2)):
         yield Row(f"SEND 8 B, half round trip, {n} quiet peers", f"quiet_lat_{n}", "ns", "1 quiet peer",
                   "quiet_lat_1", aim)
-    for key, text in (("quiet_again", "after 200 ms of silence"), ("quiet", "of its life")):
+    for key, text in (("quiet_talking", "after 200 ms, in which it talks to itself"),
+                      ("quiet_again", "after 200 ms of silence"), ("quiet", "of its life")):
         yield Row(f"first message of one of 500 quiet peers {text}", f"{key}_first", "ns", "its later ones, + 2 us",
                   f"{key}_busy", 1, 2000)
 
