@@ -1,6 +1,7 @@
 /* Adapters among themselves in one process: links, numbers, sleeping and waking, and what they leave behind.
  */
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -764,6 +765,18 @@ static void contact_has_begun_until_it_is_made(void **state)
 	kit_node_close(x);
 }
 
+/* Many adapters and their connections are in this one process. */
+static int allow_descriptors(void **state)
+{
+	struct rlimit r;
+
+	(void)state;
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &r), 0);
+	r.rlim_cur = r.rlim_max;
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &r), 0);
+	return 0;
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -792,5 +805,5 @@ int main(void)
 	    cmocka_unit_test(nothing_is_left_behind),
 	};
 
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return cmocka_run_group_tests(tests, allow_descriptors, NULL);
 }

@@ -31,6 +31,7 @@ class Row:
     def __init__(self, row, settings):
         self.row, self.argv, self.settings = row, row.argv, settings
         self.name = f"VERBENA_WIRE=lossy:{settings} {row.name}"
+        self.lacks = getattr(row, "lacks", None)
         self.env = {**ENV, "VERBENA_WIRE": f"lossy:{settings}"}
 
     def check(self, client, server):

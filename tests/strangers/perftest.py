@@ -102,6 +102,14 @@ ALL_SIZES = [2 ** i for i in range(1, 24)]
 NUMBERS = re.compile(r"^ *(\d+) +(\d+) +([\d.]+) +([\d.]+)", re.M)
 
 
+def no_domain():
+    """perftest keeps its domains of XRC in files of /tmp, which are the first user's who ran it."""
+    for name in ("/tmp/xrc_domain", "/tmp/xrc_domain_client", "/tmp/xrc_domain_server"):
+        if os.path.exists(name) and not os.access(name, os.R_OK):
+            return f"{name}, in which perftest has its domain, is another user's"
+    return None
+
+
 class Row:
     def __init__(self, line):
         self.name = line
@@ -112,6 +120,7 @@ class Row:
         if "-I" in self.argv:
             self.env.update(INLINE)
         value = dict(zip(self.argv, self.argv[1:]))
+        self.lacks = no_domain() if value.get("-c") == "XRC" else None
         self.iters = int(value["-n"]) if "-n" in value else None
         # Some wait by reading their memory, without a call: where there are fewer CPUs than such programs, each
         # message takes the scheduler's time.  With -a a soak moves 16 GiB in a row, and WRITEs five times that.
