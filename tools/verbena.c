@@ -86,9 +86,10 @@ static char *list_commands(int key, const char *text, void *input)
 /* At exit, also that of --help: what could not be written in full is no success. */
 static void written(void)
 {
-	if (!ferror(stdout) && !fflush(stdout))
+	errno = 0;
+	if (!fflush(stdout) && !ferror(stdout))
 		return;
-	vb_say("cannot write what it says: %s", strerror(errno));
+	vb_say("cannot write what it says: %s", errno ? strerror(errno) : "an earlier part is lost");
 	_exit(VB_EXIT_SELF);
 }
 
