@@ -1,5 +1,6 @@
 #include "base/lock.h"
 
+#include <errno.h>
 #include <sys/syscall.h>
 
 #include "base/clock.h"
@@ -22,8 +23,10 @@ uint32_t vb_lock_me(void)
 void vb_cpu_nap(void)
 {
 	static const struct timespec t = {.tv_nsec = 50000};
+	int err = errno;
 
 	syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &t, NULL);
+	errno = err; /* who waits for a lock need not keep it */
 }
 
 void vb_cpu_offer(uint64_t *began)

@@ -346,11 +346,17 @@ static __attribute__((noinline)) void begin_anew(struct vb_cq *cq, uint32_t tail
 	atomic_store_explicit(&cq->tail, next, memory_order_release);
 }
 
+/* Whether a queue that is empty at `tail` goes on at the beginning. */
+static inline bool ends_far(const struct vb_cq *cq, uint32_t tail)
+{
+	return (tail & cq->mask) >= NEAR;
+}
+
 /* What stood before `tail` has been taken. */
 static inline void take_up_to(struct vb_cq *cq, uint32_t tail, uint32_t head)
 {
 	vb_lock_assert_held(&cq->lock);
-	if (vb_unlikely((tail & cq->mask) >= NEAR) && tail == head)
+	if (vb_unlikely(ends_far(cq, tail)) && tail == head)
 		begin_anew(cq, tail);
 	else
 		atomic_store_explicit(&cq->tail, tail, memory_order_release); /* pairs with vb_cq_handed() */
@@ -383,10 +389,18 @@ int vb_cq_poll(struct vb_cq *cq, int n, struct ibv_wc *wc)
 	return i;
 }
 
+static inline void take_to_turn(struct vb_cq *cq, uint32_t tail)
+{
+	const struct vb_cqe *e = &cq->ring[tail & cq->mask];
+
+	cq->turn.wc = e->wc;
+	if (cq->stamps)
+		cq->turn.stamp = cq->stamps[tail & cq->mask];
+	give_slot(e);
+}
+
 inline __attribute__((always_inline)) int vb_cq_next(struct vb_cq *cq)
 {
-	struct vb_cq_turn *t = &cq->turn;
-	const struct vb_cqe *e;
 	uint32_t tail, head;
 
 	vb_lock_take(&cq->lock);
@@ -396,14 +410,27 @@ inline __attribute__((always_inline)) int vb_cq_next(struct vb_cq *cq)
 		vb_lock_give(&cq->lock);
 		return atomic_load_explicit(&cq->overrun, relaxed) ? EIO : ENOENT;
 	}
-	e = &cq->ring[tail & cq->mask];
-	t->wc = e->wc;
-	if (cq->stamps)
-		t->stamp = cq->stamps[tail & cq->mask];
-	give_slot(e);
+	take_to_turn(cq, tail);
 	take_up_to(cq, tail + 1, head);
 	vb_lock_give(&cq->lock);
 	return 0;
+}
+
+inline __attribute__((always_inline)) bool vb_cq_next_at_once(struct vb_cq *cq)
+{
+	uint32_t tail;
+
+	if (vb_unlikely(!vb_lock_seize(&cq->lock)))
+		return false;
+	tail = atomic_load_explicit(&cq->tail, relaxed);
+	if (vb_unlikely(atomic_load_explicit(&cq->head, relaxed) == tail || ends_far(cq, tail + 1))) {
+		vb_lock_give(&cq->lock);
+		return false;
+	}
+	take_to_turn(cq, tail);
+	atomic_store_explicit(&cq->tail, tail + 1, memory_order_release); /* pairs with vb_cq_handed() */
+	vb_lock_give(&cq->lock);
+	return true;
 }
 
 /* The entries of a QP, or of an SRQ; the other is NULL.  Closes the gaps, so that what nobody will poll takes

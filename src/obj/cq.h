@@ -122,10 +122,10 @@ static inline bool vb_cq_is_empty(const struct vb_cq *cq)
 	       atomic_load_explicit(&cq->tail, memory_order_relaxed);
 }
 
-/* Whether a poll of the queue itself finds neither a completion nor a reason to fail. */
-static inline bool vb_cq_rests(const struct vb_cq *cq)
+/* Whether a poll fails that finds the queue empty. */
+static inline bool vb_cq_is_in_error(const struct vb_cq *cq)
 {
-	return vb_cq_is_empty(cq) && !atomic_load_explicit(&cq->overrun, memory_order_relaxed);
+	return atomic_load_explicit(&cq->overrun, memory_order_relaxed);
 }
 
 /* The queue itself; what its creation decides (ctx, channel, parent, ops, stamping, lossy, turn.alone) is set
@@ -180,6 +180,8 @@ int vb_cq_poll(struct vb_cq *cq, int n, struct ibv_wc *wc);
 /* Takes the oldest entry to cq->turn, as vb_cq_poll() does to an array; under turn.lock.  0, ENOENT where
  * there is none, or EIO where the CQ is in error and empty. */
 int vb_cq_next(struct vb_cq *cq);
+/* The same where nothing has to be waited for, so that it is short; false: vb_cq_next() is to see to it. */
+bool vb_cq_next_at_once(struct vb_cq *cq);
 
 /* From now on events may be held back, by these values (count 0: not at all).  What was held back until now
  * is told at once. */

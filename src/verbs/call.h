@@ -76,9 +76,10 @@ static inline void *vb_leave_object(int was, void *r)
 	}                                                             \
 	static type name##_within(__VA_ARGS__)
 
-/* The same for a call that mostly needs no more than a look: find(args) leaves errno alone, and says whether
- * there is anything to do.  NULL: the call returns 0 at once; else it is the body's last argument. */
-#define VB_VALUE_FOUND(type, name, find, args, params, found_type)                         \
+/* The same for a call that mostly needs no more than a look: where there(args), take(args) is the call, which
+ * leaves errno alone unless it fails; else find(args) leaves it alone, and says whether there is anything to
+ * do. NULL: the call returns 0 at once; else it is the body's last argument. */
+#define VB_VALUE_FOUND(type, name, there, take, find, args, params, found_type)            \
 	type name(VB_BARE params);                                                         \
 	static type name##_within(VB_BARE params, found_type found);                       \
 	static __attribute__((noinline)) type name##_all(VB_BARE params, found_type found) \
@@ -89,8 +90,11 @@ static inline void *vb_leave_object(int was, void *r)
 	}                                                                                  \
 	type name(VB_BARE params)                                                          \
 	{                                                                                  \
-		found_type found = find args;                                              \
+		found_type found;                                                          \
                                                                                            \
+		if (there args && !vb_log_left())                                          \
+			return take args;                                                  \
+		found = find args;                                                         \
 		if (vb_likely(!found && !vb_log_left()))                                   \
 			return 0;                                                          \
 		return name##_all(VB_BARE args, found);                                    \

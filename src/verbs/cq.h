@@ -10,12 +10,13 @@
 struct vb_cq *vb_cq_make(struct ibv_context *context, const struct ibv_cq_init_attr_ex *attr,
 			 const char *call);
 
-/* NULL: the CQ is empty and there is nothing to do, as most polls find it; else what is to be polled. */
+/* Of a CQ that was seen to be empty: NULL, there is nothing to do, as most polls find it; else what is to be
+ * polled. */
 static inline __attribute__((always_inline)) struct vb_rxq *vb_cq_to_poll(const struct vb_cq *cq)
 {
 	struct vb_adapter *a = cq->ctx->adapter;
 
-	if (!vb_cq_rests(cq) || vb_unlikely(!a)) /* a test of CQs alone has none */
+	if (vb_unlikely(vb_cq_is_in_error(cq) || !a)) /* a test of CQs alone has none */
 		return VB_POLL_ALL;
 	return vb_hca_poll_where(a);
 }

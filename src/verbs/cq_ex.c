@@ -84,6 +84,20 @@ static __attribute__((noinline)) int start_all(struct vb_cq *cq, struct vb_rxq *
 	return vb_leave_found(was, start(cq, where));
 }
 
+/* A completion is there, unless another thread is quicker.  Nothing that waits is called here, which would
+ * cost each poll registers. */
+static __attribute__((noinline)) int start_there(struct vb_cq *cq)
+{
+	if (!cq->turn.alone && vb_unlikely(!vb_lock_seize(&cq->turn.lock)))
+		return start_all(cq, VB_POLL_ALL);
+	if (vb_unlikely(!vb_cq_next_at_once(cq))) {
+		end_turn(&cq->turn);
+		return start_all(cq, VB_POLL_ALL);
+	}
+	show(cq);
+	return 0;
+}
+
 static __attribute__((cold, noinline)) int refuse_start(const struct vb_cq *cq,
 							const struct ibv_poll_cq_attr *attr)
 {
@@ -103,6 +117,8 @@ static int start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
 
 	if (vb_unlikely(attr->comp_mask | cq->ctx->dead))
 		return refuse_start(cq, attr);
+	if (!vb_cq_is_empty(cq) && !vb_log_left())
+		return start_there(cq);
 	where = vb_cq_to_poll(cq);
 	if (vb_likely(!where && !vb_log_left()))
 		return ENOENT;
