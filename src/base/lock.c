@@ -26,7 +26,7 @@ void vb_cpu_nap(void)
 	int err = errno;
 
 	syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &t, NULL);
-	errno = err; /* who waits for a lock need not keep it */
+	errno = err;
 }
 
 void vb_cpu_offer(uint64_t *began)

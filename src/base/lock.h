@@ -22,7 +22,7 @@
 #define vb_unlikely(x)			__builtin_expect(!!(x), 0)
 #define vb_containerof(p, type, member) ((type *)((char *)(p)-offsetof(type, member)))
 
-/* Sleeps for 50 us; no cancellation point. */
+/* Sleeps for 50 us; no cancellation point, and leaves errno as it was. */
 void vb_cpu_nap(void);
 /* For a thread that looks again and again whether another one is done: gives that one the CPU, by
  * sched_yield(), and once a millisecond of that has not helped by a nap.  For sched_yield() is for equals: a

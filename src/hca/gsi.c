@@ -68,7 +68,7 @@ static void begin(struct vb_gsi *g, struct vb_hca *h)
 	qp->shown = vb_qpn_published(h->adapter, g->number);
 	qp->drops = vb_adapter_drops(h->adapter);
 	vb_lock_take(&qp->lock);
-	qp->attr.qkey = VB_GSI_QKEY;
+	qp->qkey = qp->attr.qkey = VB_GSI_QKEY;
 	vb_qp_set_state(qp, IBV_QPS_RTS);
 	qp->ibv.state = IBV_QPS_RTS;
 	vb_direct_show(qp);

@@ -85,10 +85,14 @@ static __attribute__((noinline)) void send_elsewhere(struct vb_qp *qp)
  * (vb_transport.output). */
 static inline __attribute__((always_inline)) void send(struct vb_qp *qp)
 {
-	if (vb_unlikely(!qp->path.out))
+	const uint8_t *out = (const uint8_t *)qp->path.out;
+
+	if (vb_unlikely(!out)) {
 		send_elsewhere(qp);
-	else
-		send_by_path(qp);
+		return;
+	}
+	__builtin_prefetch(out + VB_LINE); /* behind what is in iba/out.h: the wire's own */
+	send_by_path(qp);
 }
 
 void vb_hca_send(struct vb_qp *qp)

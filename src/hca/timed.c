@@ -81,7 +81,7 @@ static void consider_end(struct vb_qp *qp, uint64_t now)
 		return;
 	}
 	qp->req.deadline = 0; /* what was sent stands; the wait begins anew */
-	qp->req.retries = qp->attr.retry_cnt;
+	qp->req.retried = 0;
 }
 
 /* What the far end shows as received counts as acknowledged: its ACK may wait for a program that has stopped
@@ -116,7 +116,7 @@ static uint64_t look(struct vb_qp *qp, uint64_t now)
 		vb_path_attach(p);
 	if (vb_qp_timed(qp))
 		take_shown(qp);
-	if (qp->req.deadline && now >= qp->req.deadline && !qp->req.retries) {
+	if (qp->req.deadline && now >= qp->req.deadline && qp->req.retried >= qp->attr.retry_cnt) {
 		if (qp->acked)
 			consider_end(qp, now);
 		else

@@ -9,13 +9,29 @@ void vb_hca_warm(struct vb_rxq *r)
 	vb_set_add(&vb_hca(r->adapter)->warm, r->index);
 }
 
+/* A packet has come to a queue that was quiet, and mostly the queue pair was so as well: its lines come while
+ * the packet is on its way to it. */
+static void expect(struct vb_rxq *r)
+{
+	const struct vb_qp *qp;
+
+	if (!r->ops->names || !vb_lock_try(&r->rx))
+		return;
+	qp = vb_qpn_find(r->adapter, r->ops->names(r));
+	if (qp)
+		vb_qp_expect_packet(qp);
+	vb_lock_give(&r->rx);
+}
+
 /* Any number may stand in the set. */
 static void warm_hinted(struct vb_hca *h, uint32_t i)
 {
 	struct vb_rxq *r = vb_hca_rxq_at(h, i);
 
-	if (r && vb_hca_rxq_is_open(r))
-		vb_hca_warm(r);
+	if (!r || !vb_hca_rxq_is_open(r))
+		return;
+	expect(r);
+	vb_hca_warm(r);
 }
 
 /* For who had hints in his hand, or a queue that was neither warm nor seen to be cold, or hid others:

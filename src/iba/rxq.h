@@ -56,6 +56,9 @@ struct vb_rxq_ops {
 	bool (*ready)(const struct vb_rxq *r);
 	/* Ends the connection; does not call back itself. */
 	void (*rubbish)(struct vb_rxq *r);
+	/* The number of the queue pair that the next packet names, 0: none is there; as a hint, since nobody
+	 * has looked whether it is a packet.  Under rxq->rx.  NULL: the wire does not tell. */
+	uint32_t (*names)(const struct vb_rxq *r);
 };
 
 #define VB_RXQ_HOLDS 1024u /* packets, at most */

@@ -53,6 +53,7 @@ enum { VB_BUILD_FLAGS_KNOWN = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLI
 /* No other thread posts until vb_builder_end(). */
 static inline void vb_builder_begin(struct vb_builder *b, struct vb_qp *qp)
 {
+	vb_qp_expect_post(qp);
 	b->qp = qp;
 	b->bits = 0;
 	vb_posting_take(qp);
@@ -125,7 +126,7 @@ static inline void vb_builder_to(const struct vb_qp *qp, struct vb_swqe *w, cons
 	w->to.qpn = qpn;
 	if (vb_unlikely(ah->pd_id != qp->pd_id))
 		vb_builder_refused(w, VB_R_AH_PD);
-	w->to.qkey = vb_unlikely(qkey >> 31) ? qp->attr.qkey : qkey;
+	w->to.qkey = vb_unlikely(qkey >> 31) ? qp->qkey : qkey;
 	w->to.grh = ah->grh;
 }
 

@@ -346,7 +346,7 @@ static __attribute__((noinline)) void begin_anew(struct vb_cq *cq, uint32_t tail
 	atomic_store_explicit(&cq->tail, next, memory_order_release);
 }
 
-/* Whether a queue that is empty at `tail` goes on at the beginning. */
+/* Whether a queue that is empty at `tail` is to go on at the beginning. */
 static inline bool ends_far(const struct vb_cq *cq, uint32_t tail)
 {
 	return (tail & cq->mask) >= NEAR;
@@ -418,12 +418,13 @@ inline __attribute__((always_inline)) int vb_cq_next(struct vb_cq *cq)
 
 inline __attribute__((always_inline)) bool vb_cq_next_at_once(struct vb_cq *cq)
 {
-	uint32_t tail;
+	uint32_t tail, head;
 
 	if (vb_unlikely(!vb_lock_seize(&cq->lock)))
 		return false;
 	tail = atomic_load_explicit(&cq->tail, relaxed);
-	if (vb_unlikely(atomic_load_explicit(&cq->head, relaxed) == tail || ends_far(cq, tail + 1))) {
+	head = atomic_load_explicit(&cq->head, relaxed);
+	if (vb_unlikely(head == tail || (head == tail + 1 && ends_far(cq, head)))) {
 		vb_lock_give(&cq->lock);
 		return false;
 	}

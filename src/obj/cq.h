@@ -180,7 +180,8 @@ int vb_cq_poll(struct vb_cq *cq, int n, struct ibv_wc *wc);
 /* Takes the oldest entry to cq->turn, as vb_cq_poll() does to an array; under turn.lock.  0, ENOENT where
  * there is none, or EIO where the CQ is in error and empty. */
 int vb_cq_next(struct vb_cq *cq);
-/* The same where nothing has to be waited for, so that it is short; false: vb_cq_next() is to see to it. */
+/* The same where one is there, the lock is free, and the ring does not begin anew: so it calls nothing.
+ * false: vb_cq_next() is to see to it. */
 bool vb_cq_next_at_once(struct vb_cq *cq);
 
 /* From now on events may be held back, by these values (count 0: not at all).  What was held back until now

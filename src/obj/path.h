@@ -14,18 +14,18 @@ struct vb_qp;
 struct vb_shown_qp;
 
 struct vb_path {
-	struct vb_qp *qp;     /* whose it is; set once */
-	struct vb_peer *peer; /* the process of this host that it leads to, with a reference; NULL: none is
-				 known by the destination GID and QPN */
-	struct vb_rxq *rxq; /* that which brings the answers, and on which this path owes; NULL: no contact */
 	struct vb_out *out; /* the way out; NULL: no contact, or the far end's queue pair is not connected to
 			       this one.  Only vb_transport.path() changes it */
-	bool nobody; /* what is sent now is lost: nobody is there.  For types that are not acknowledged; the
-			others find out by waiting */
-	struct vb_source source; /* packets count if they come from here; set with `rxq` */
-	uint32_t pid;		 /* process at the other end, 0: not known; for sentences */
+	struct vb_rxq *rxq; /* that which brings the answers, and on which this path owes; NULL: no contact */
 	struct vb_peer_mem *mem; /* the far end's tables, for direct placement; NULL: not here, or not yet */
-	const struct vb_shown_qp *peer_qp; /* the queue pair at the other end, in them */
+	struct vb_qp *qp;	 /* whose it is; set once */
+	struct vb_source source; /* packets count if they come from here; set with `rxq` */
+	bool nobody;  /* what is sent now is lost: nobody is there.  For types that are not acknowledged; the
+			 others find out by waiting */
+	uint32_t pid; /* process at the other end, 0: not known; for sentences */
+	struct vb_peer *peer; /* the process of this host that it leads to, with a reference; NULL: none is
+				 known by the destination GID and QPN */
+	const struct vb_shown_qp *peer_qp; /* the queue pair at the other end, in `mem` */
 	struct vb_list owes; /* on rxq->owed, while it has something to send; under rxq->owed_lock */
 };
 

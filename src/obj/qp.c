@@ -35,11 +35,11 @@ static int send_queue(struct vb_qp *qp, struct ibv_qp_cap *cap)
 	if (room < sizeof(struct vb_swqe) - offsetof(struct vb_swqe, sge))
 		room = sizeof(struct vb_swqe) - offsetof(struct vb_swqe, sge);
 	r->stride = round_up((uint32_t)offsetof(struct vb_swqe, sge) + room, VB_LINE);
-	err = vb_queue_alloc(&r->mem, qp->pd, VB_QUEUE_SEND, (size_t)entries * r->stride, cap->max_send_wr,
-			     "ibv_create_qp"); /* pairs with vb_qp_fini() */
+	err = vb_queue_alloc(&qp->sq_mem, qp->pd, VB_QUEUE_SEND, (size_t)entries * r->stride,
+			     cap->max_send_wr, "ibv_create_qp"); /* pairs with vb_qp_fini() */
 	if (err)
 		return err;
-	r->ring = r->mem.at;
+	r->ring = qp->sq_mem.at;
 	r->mask = entries - 1;
 	r->max_wr = cap->max_send_wr;
 	r->max_sge = cap->max_send_sge;
@@ -81,7 +81,6 @@ static void empty_queues(struct vb_qp *qp)
 	struct vb_req *r = &qp->req;
 	struct vb_resp *s = &qp->resp;
 	struct vb_req req = {.ring = r->ring,
-			     .mem = r->mem,
 			     .stride = r->stride,
 			     .mask = r->mask,
 			     .max_wr = r->max_wr,
@@ -103,6 +102,7 @@ static void empty_queues(struct vb_qp *qp)
 	vb_qp_set_state(qp, IBV_QPS_RESET);
 	qp->attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RESET, .cap = qp->attr.cap};
 	qp->dest_qpn = 0;
+	qp->qkey = 0;
 	qp->max_rd_atomic = 0;
 	qp->access = 0;
 	if (qp->xrcd) { /* no message has named an SRQ yet */
@@ -192,7 +192,7 @@ void vb_qp_fini(struct vb_qp *qp)
 {
 	return_srq_slot(qp);
 	vb_comp_detach(qp);
-	vb_queue_free(&qp->req.mem);
+	vb_queue_free(&qp->sq_mem);
 	qp->req.ring = NULL;
 	if (!qp->no_rq)
 		vb_rq_fini(&qp->resp.rq);

@@ -138,71 +138,72 @@ struct vb_posting {
 	struct vb_lock receives;
 };
 
+/* What a plain request takes stands first. */
 struct vb_req {
 	/* SQ indices run freely; the slot is index & mask */
 	uint8_t *ring; /* WQEs of `stride` bytes */
-	struct vb_queue_mem mem;
 	uint32_t stride, mask;
 	uint32_t max_wr, max_sge, max_inline; /* as granted */
 	uint32_t max_msg;		      /* the profile's */
 	uint32_t next;			      /* next to send, or being sent */
 	uint32_t una;			      /* oldest not completed */
-	uint32_t seen;	  /* what was posted before this is known to the protocol: vb_sq_notice() */
-	uint32_t sent;	  /* packets of `next` sent so far */
-	uint32_t psn;	  /* next PSN to send */
-	uint32_t psn_una; /* oldest PSN not acknowledged */
-	uint32_t psn_max; /* highest PSN ever sent, plus one */
-	uint32_t reads;	  /* READs and atomics outstanding */
-	uint8_t retries, rnr_retries; /* left */
-	bool waiting_rnr;	      /* no sending before `deadline` (rule 2) */
-	bool retry_pending;  /* went back on an implied NAK or sequence error; ignores further ones until
-				progress (rule 3) */
-	uint8_t rnr_code;    /* of the RNR NAK being waited out */
-	bool blocked;	     /* the wire had no room */
-	bool drained_posted; /* IBV_EVENT_SQ_DRAINED posted for this SQD */
-	uint64_t deadline;   /* of the ACK timer or the RNR wait; 0: runs from the next look at the clock;
-				VB_NEVER: not running */
-	uint64_t mark;	     /* wire mark of the last packet sent (see vb_out_ops.mark) */
-	bool timing;	     /* on the adapter's timer list */
-	uint32_t timed_psn;  /* psn at the last look at a timer that did not run */
-	bool placing; /* the request at `next` is being placed directly, and its bytes for one call are used
-			 up */
-	bool late_sinks; /* the profile's */
-	bool sends_all;	 /* nothing is lent: the far end could not collect something of this connection */
-	uint32_t ringed; /* requests started since the queue was last empty */
+	uint32_t seen;	   /* what was posted before this is known to the protocol: vb_sq_notice() */
+	uint32_t psn;	   /* next PSN to send */
+	uint32_t psn_una;  /* oldest PSN not acknowledged */
+	uint32_t psn_max;  /* highest PSN ever sent, plus one */
+	uint64_t deadline; /* of the ACK timer or the RNR wait; 0: runs from the next look at the clock;
+			      VB_NEVER: not running */
+	uint64_t mark;	   /* wire mark of the last packet sent (see vb_out_ops.mark) */
+	uint32_t ringed;   /* requests started since the queue was last empty */
+	bool waiting_rnr;  /* no sending before `deadline` (rule 2) */
+	bool blocked;	   /* the wire had no room */
+	bool placing;	/* the request at `next` is being placed directly, and its bytes for one call are used
+			   up */
+	bool timing;	/* on the adapter's timer list */
+	uint32_t sent;	/* packets of `next` sent so far */
+	uint32_t reads; /* READs and atomics outstanding */
+	uint8_t retried, rnr_retried; /* since something was acknowledged; attr has how often it may be */
+	bool retry_pending; /* went back on an implied NAK or sequence error; ignores further ones until
+			       progress (rule 3) */
+	uint8_t rnr_code;   /* of the RNR NAK being waited out */
+	uint32_t timed_psn; /* psn at the last look at a timer that did not run */
 	uint32_t small;	 /* small WRITEs in a row: of what could be placed directly there was nothing else */
+	bool late_sinks; /* the profile's */
+	bool drained_posted; /* IBV_EVENT_SQ_DRAINED posted for this SQD */
+	bool sends_all;	     /* nothing is lent: the far end could not collect something of this connection */
 };
 
+/* What a plain SEND takes stands first. */
 struct vb_resp {
-	struct vb_rq rq; /* unused when the QP has an SRQ */
 	uint32_t epsn;
 	uint32_t msn;
-	bool nak_sent;	  /* a sequence-error NAK is out: silence until the ePSN arrives */
-	bool ack_owed;	  /* everything before epsn wants an ACK */
-	uint8_t nak_owed; /* syndrome, 0: none */
-	bool nak_atomic;  /* the request in hand is an atomic: a NAK has its opcode (rule 16) */
-	uint32_t nak_psn;
-	struct vb_facts nak_facts; /* goes along on the same host */
+	/* responder resources: a ring of max_dest_rd_atomic, newest last */
+	uint32_t res_head; /* next entry to fill, runs freely */
+	uint32_t res_next; /* oldest entry that is not fully answered; == res_head: none */
+	bool replaying;	   /* some entry has .replay set */
+	bool nak_sent;	   /* a sequence-error NAK is out: silence until the ePSN arrives */
+	bool ack_owed;	   /* everything before epsn wants an ACK */
+	uint8_t nak_owed;  /* syndrome, 0: none */
 	/* message being received */
 	uint8_t last_op; /* opcode of the last accepted request packet */
 	bool in_message; /* between FIRST and LAST */
 	bool have_wqe;	 /* `cur` is taken from RQ or SRQ */
-	uint32_t got;	 /* bytes of this message so far */
-	uint64_t va;	 /* WRITE: where the next packet's bytes go */
-	uint32_t rkey;
-	uint32_t left; /* WRITE: bytes that the RETH promised and have not come */
-	uint32_t room; /* SEND: bytes that the receive WQE in use holds */
+	bool nak_atomic; /* the request in hand is an atomic: a NAK has its opcode (rule 16) */
+	struct vb_rq rq; /* unused when the QP has an SRQ */
 	/* The receive WQE in use.  One of the RQ stays in its slot, which nobody has before its completion is
 	 * polled; that of an SRQ, whose slots are counted for all its QPs, is copied. */
 	const struct vb_rwqe *cur;
 	struct vb_rwqe *copy; /* room for max_sge */
-	/* responder resources: a ring of max_dest_rd_atomic, newest last */
+	uint32_t got;	      /* bytes of this message so far */
+	uint32_t rkey;
+	uint64_t va;   /* WRITE: where the next packet's bytes go */
+	uint32_t left; /* WRITE: bytes that the RETH promised and have not come */
+	uint32_t room; /* SEND: bytes that the receive WQE in use holds */
 	struct vb_resource *res;
 	uint32_t res_size; /* entries allocated: the power of two >= max_dest_rd_atomic, or 0 */
-	uint32_t res_head; /* next entry to fill, runs freely */
-	uint32_t res_next; /* oldest entry that is not fully answered; == res_head: none */
-	bool replaying;	   /* some entry has .replay set */
 	bool skipping;	   /* not acknowledged: the message that epsn is in, or was, is dropped and counted */
+	uint32_t nak_psn;
+	struct vb_facts nak_facts; /* goes along on the same host */
 };
 
 /* As newer headers have it. */
@@ -218,34 +219,36 @@ struct vb_qp {
 		struct ibv_qp_ex ex; /* of an extended one; else zero but for `ibv` */
 		struct vb_newer_qp_ex newer;
 	}; /* first */
-	struct vb_context *ctx;
-	struct vb_pd *pd; /* NULL: a target's, which has none */
-	/* A target (of XRC) has no send CQ.  Its SRQ, and with it receive CQ and pd_id, are those of the
+	/* What plain requests and packets read is one cache line: `ctx` to `deputy`.  Set once, but of a
+	 * target of XRC.  That has no send CQ; its SRQ, and with it receive CQ and pd_id, are those of the
 	 * message that it is receiving, as packets name them; NULL: none has come yet, or it is gone
 	 * (transport/xrc.c). An initiator of XRC has neither receive CQ nor SRQ. */
+	struct vb_context *ctx __attribute__((aligned(VB_LINE)));
 	struct vb_cq *scq, *rcq;
+	struct vb_keys *keys;	   /* the adapter's key table */
+	struct vb_shown_qp *shown; /* the adapter's entry that peers read; NULL: none (tests) */
+	/* By its type (vb_transport_choose()): its row, the enum vb_family of its opcodes, and whether what
+	 * it sends is acknowledged. */
+	const struct vb_transport *transport;
+	uint64_t pd_id;
+	uint32_t qpn;
+	uint8_t family;
+	bool acked;
+	bool sq_sig_all;
+	/* It stands for a target of XRC of another process (obj/forward.h): `qpn` is that one's number, which
+	 * completions have, and dest_qpn the number of the QP there that sends. */
+	bool deputy;
+
+	struct vb_pd *pd; /* NULL: a target's, which has none */
 	struct vb_srq *srq;
 	struct vb_xrcd *xrcd;	      /* of a target; NULL: it is none.  Its id stays; verbs/open_qp.c */
 	struct vb_srqs *srqs;	      /* of a target: the adapter's XRC SRQs; set once */
 	struct vb_forwards *forwards; /* of a target: what is for SRQs of others; NULL: nothing.  Set once */
 	bool no_rq;		      /* has no receive queue of its own: an SRQ, or it is XRC's.  Set once */
-	struct vb_keys *keys;	      /* the adapter's key table; set once */
 	struct vb_mws *mws;	      /* the adapter's memory windows; set once */
-	struct vb_shown_qp *shown;    /* the adapter's entry that peers read; NULL: none (tests).  Set once */
 	struct vb_drops *drops;	      /* the adapter's counts; NULL: none (tests).  Set once */
-	struct vb_dests *dests; /* of a datagram QP (UD), whose `path` leads nowhere; else NULL.  Set once */
-	uint64_t pd_id;
-	uint32_t qpn;
-	bool sq_sig_all;
-	/* By its type, and set once (vb_transport_choose()): its row, the enum vb_family of its opcodes, and
-	 * whether what it sends is acknowledged. */
-	const struct vb_transport *transport;
-	uint8_t family;
-	bool acked;
-	/* It stands for a target of XRC of another process (obj/forward.h): `qpn` is that one's number, which
-	 * completions have, and dest_qpn the number of the QP there that sends.  Set once. */
-	bool deputy;
-	uint32_t delivered; /* async events handed out; guarded by the context's evq lock */
+	struct vb_queue_mem sq_mem;   /* of req.ring; set once */
+	uint32_t delivered;	      /* async events handed out; guarded by the context's evq lock */
 	struct vb_async_node ev_fatal, ev_access, ev_req, ev_comm_est, ev_drained, ev_last_wqe;
 	struct vb_list on_ctx; /* context's list of QPs */
 	struct vb_list mcasts; /* attachments to multicast groups (obj/mcast.h); guarded by their mutex */
@@ -261,23 +264,25 @@ struct vb_qp {
 		   */
 
 	struct vb_posting post __attribute__((aligned(VB_LINE)));
+	struct vb_dests *dests; /* of a datagram QP (UD), whose `path` leads nowhere; else NULL.  Set once */
+	uint32_t qkey;		/* attr.qkey: what datagrams have to bring; guarded by `lock` */
 
 	struct vb_lock lock __attribute__((aligned(VB_LINE))); /* guards everything below */
 	/* Posters read it without the lock: vb_qp_state_now().  Only ibv_modify_qp changes it otherwise than
 	 * to ERR, and holds posters off. */
 	enum ibv_qp_state state;
-	struct ibv_qp_attr attr; /* as set by modify; state and the moving PSNs stand elsewhere */
 	uint32_t dest_qpn;
-	uint8_t max_rd_atomic; /* initiator depth */
-	uint16_t access;       /* qp_access_flags */
-	uint8_t path_mtu;      /* enum ibv_mtu, as it was agreed upon: a wire's own packets may be larger */
+	uint16_t access;  /* qp_access_flags */
+	uint8_t path_mtu; /* enum ibv_mtu, as it was agreed upon: a wire's own packets may be larger */
+	bool forgotten;	  /* being destroyed: goes on no list any more */
 	struct vb_comp_cntrs *counters; /* completion counters (obj/comp_cntr.h); NULL: none */
+	struct vb_path path;
 	struct vb_req req;
 	struct vb_resp resp;
-	struct vb_path path;
+	uint8_t max_rd_atomic;	 /* initiator depth */
+	struct ibv_qp_attr attr; /* as set by modify; state and the moving PSNs stand elsewhere */
 	bool unsettled; /* `shown->may` was taken back, and users have not been waited for: it stays so */
 	struct vb_list on_timer;	     /* on the adapter's timer list; guarded by its lock */
-	bool forgotten;			     /* being destroyed: goes on no list any more */
 	bool windows;			     /* some window was bound on it */
 	bool comm_est;			     /* a packet came while in RTR; the event was posted */
 	bool last_wqe_done;		     /* IBV_EVENT_QP_LAST_WQE_REACHED was posted */
@@ -289,6 +294,33 @@ struct vb_qp {
 	uint64_t unread_until;
 	uint32_t unread_at;
 };
+_Static_assert(offsetof(struct vb_qp, deputy) < offsetof(struct vb_qp, ctx) + VB_LINE &&
+		   offsetof(struct vb_qp, resp.nak_atomic) < offsetof(struct vb_qp, lock) + 4 * VB_LINE &&
+		   offsetof(struct vb_qp, resp.rq.max_sge) < offsetof(struct vb_qp, lock) + 5 * VB_LINE,
+	       "what vb_qp_expect() has come is what there is to come");
+
+/* Has the lines come that a plain request takes, besides that of `post`, which the posting lock is in; for a
+ * queue pair that was quiet they are in no cache.  Nothing of it is read. */
+static inline void vb_qp_expect_post(const struct vb_qp *qp)
+{
+	const uint8_t *lock = (const uint8_t *)&qp->lock;
+
+	__asm__(""
+		: "+r"(lock)); /* else the compiler keeps addresses for later, in registers that it lacks */
+	__builtin_prefetch(lock - (offsetof(struct vb_qp, lock) - offsetof(struct vb_qp, ctx)));
+	__builtin_prefetch(lock);
+	__builtin_prefetch(lock + VB_LINE);
+	__builtin_prefetch(lock + 2 * VB_LINE);
+	__builtin_prefetch(lock + 3 * VB_LINE);
+}
+
+/* The same of a plain SEND that comes. */
+static inline void vb_qp_expect_packet(const struct vb_qp *qp)
+{
+	vb_qp_expect_post(qp);
+	__builtin_prefetch(&qp->post);
+	__builtin_prefetch((const uint8_t *)&qp->lock + 4 * VB_LINE);
+}
 
 static inline struct vb_qp *vb_qp(struct ibv_qp *q)
 {

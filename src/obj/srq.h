@@ -44,16 +44,16 @@ static inline uint32_t vb_rwqe_room(const struct vb_rwqe *w)
 
 struct vb_rq {
 	uint8_t *ring; /* WQEs of `stride` bytes, mask+1 of them; backed as used */
-	struct vb_queue_mem mem;
 	uint32_t stride;
 	uint32_t mask;
-	uint32_t max_wr; /* as granted */
-	uint32_t max_sge;
 	_Atomic uint32_t head;	 /* next to post; guarded by the owner's lock for posting */
 	uint32_t tail;		 /* next to consume; guarded by the owner's lock for consuming */
 	_Atomic uint32_t polled; /* posted requests whose completions were polled (or lost); runs freely
 				    like head.  A QP's: its receive CQ's poller writes, under that CQ's
 				    lock.  An SRQ's: pollers of several CQs add */
+	uint32_t max_wr;	 /* as granted */
+	uint32_t max_sge;
+	struct vb_queue_mem mem;
 };
 
 /* pd: as for vb_queue_alloc().  0 or errno. */
@@ -132,8 +132,9 @@ struct vb_srq {
 	struct vb_async_node ev_limit;
 	struct vb_async_node ev_err;
 	struct vb_lock lock __attribute__((aligned(VB_LINE)));
-	struct vb_rq rq; /* guarded by lock */
-	uint32_t limit;	 /* 0: not armed; guarded by lock */
+	uint32_t limit; /* 0: not armed; guarded by lock */
+	/* Guarded by lock; but many threads give back to it, none of which is to slow who waits for that. */
+	struct vb_rq rq __attribute__((aligned(VB_LINE)));
 };
 
 static inline struct vb_srq *vb_srq(struct ibv_srq *s)

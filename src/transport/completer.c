@@ -10,8 +10,7 @@ static void progress(struct vb_qp *qp)
 {
 	struct vb_req *q = &qp->req;
 
-	q->retries = qp->attr.retry_cnt;
-	q->rnr_retries = qp->attr.rnr_retry;
+	q->retried = q->rnr_retried = 0;
 	q->retry_pending = false;
 	q->waiting_rnr =
 	    false; /* what the receiver was not ready for has arrived after all, as a duplicate */
@@ -56,11 +55,11 @@ static void retry(struct vb_qp *qp)
 
 	if (q->retry_pending || q->waiting_rnr)
 		return;
-	if (!q->retries) {
+	if (q->retried >= qp->attr.retry_cnt) {
 		give_up(qp, VB_R_RETRY, qp->attr.retry_cnt);
 		return;
 	}
-	q->retries--;
+	q->retried++;
 	q->retry_pending = true;
 	vb_requester_back(qp);
 }
@@ -121,16 +120,16 @@ static void rnr_nak(struct vb_qp *qp, const struct vb_pkt *p)
 
 	if (q->waiting_rnr)
 		return;
-	if (q->rnr_retries != 7 && misses_receive(qp)) { /* rule 1: 7 is for ever */
-		if (!q->rnr_retries) {
+	if (qp->attr.rnr_retry != 7 && misses_receive(qp)) { /* rule 1: 7 is for ever */
+		if (q->rnr_retried >= qp->attr.rnr_retry) {
 			give_up(qp, VB_R_RNR, qp->attr.rnr_retry);
 			return;
 		}
-		q->rnr_retries--;
+		q->rnr_retried++;
 	}
 	vb_requester_back(qp);
-	q->retries = qp->attr.retry_cnt; /* the path works: losses during a long wait do not add up */
-	q->waiting_rnr = true;		 /* rule 2 */
+	q->retried = 0;	       /* the path works: losses during a long wait do not add up */
+	q->waiting_rnr = true; /* rule 2 */
 	q->rnr_code = p->syndrome & 0x1f;
 	q->deadline = 0;
 }

@@ -465,11 +465,11 @@ static void timed_out(struct vb_qp *qp)
 		vb_requester_arm(qp);
 		return;
 	}
-	if (!q->retries) {
+	if (q->retried >= qp->attr.retry_cnt) {
 		vb_rc_fail_send(qp, &f, vb_reasons[f.reason].local_wc);
 		return;
 	}
-	q->retries--;
+	q->retried++;
 	q->retry_pending = false;
 	q->deadline = 0;
 	vb_requester_back(qp);
@@ -530,7 +530,7 @@ static void path(struct vb_path *p, struct vb_out *out)
 
 	vb_lock_assert_held(&qp->lock);
 	if (out && !p->out)
-		qp->req.retries = qp->attr.retry_cnt; /* those used up until now went to nobody */
+		qp->req.retried = 0; /* those used up until now went to nobody */
 	p->out = out;
 	if (!qp->req.waiting_rnr)
 		vb_requester_arm(qp);
@@ -542,8 +542,7 @@ static void enter(struct vb_qp *qp, enum ibv_qp_state from)
 
 	vb_lock_assert_held(&qp->lock);
 	if (qp->state == IBV_QPS_RTS && from == IBV_QPS_RTR) {
-		q->retries = qp->attr.retry_cnt;
-		q->rnr_retries = qp->attr.rnr_retry;
+		q->retried = q->rnr_retried = 0;
 	}
 	if (qp->state == IBV_QPS_SQD && from != IBV_QPS_SQD) { /* one event for each time */
 		q->drained_posted = false;

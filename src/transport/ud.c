@@ -484,7 +484,7 @@ static __attribute__((cold, noinline)) void cannot_take(struct vb_qp *qp, const 
 	struct vb_facts f = {.reason = r, .qpn = qp->qpn};
 
 	if (r == VB_R_DROP_QKEY)
-		f.qkey = (struct vb_qkey_facts){.have = qp->attr.qkey, .came = p->qkey};
+		f.qkey = (struct vb_qkey_facts){.have = qp->qkey, .came = p->qkey};
 	else if (r == VB_R_DROP_TOO_SMALL)
 		f.length = (struct vb_length_facts){.bytes = (uint64_t)VB_GRH_LEN + p->payload_len,
 						    .fit = qp->resp.room};
@@ -535,7 +535,7 @@ static inline __attribute__((always_inline)) void take(struct vb_qp *qp, const s
 	struct vb_cqe e;
 	uint8_t sl;
 
-	if (vb_unlikely(p->qkey != qp->attr.qkey)) {
+	if (vb_unlikely(p->qkey != qp->qkey)) {
 		cannot_take(qp, p, VB_R_DROP_QKEY);
 		return;
 	}

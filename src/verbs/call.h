@@ -76,10 +76,11 @@ static inline void *vb_leave_object(int was, void *r)
 	}                                                             \
 	static type name##_within(__VA_ARGS__)
 
-/* The same for a call that mostly needs no more than a look: where there(args), take(args) is the call, which
- * leaves errno alone unless it fails; else find(args) leaves it alone, and says whether there is anything to
- * do. NULL: the call returns 0 at once; else it is the body's last argument. */
-#define VB_VALUE_FOUND(type, name, there, take, find, args, params, found_type)            \
+/* The same for a call that mostly needs no more than a look.  Where there(args), take(args) is all that there
+ * is to do, and leaves errno alone unless it fails.  Else find(args) leaves errno alone, and says whether
+ * there is anything to do.  NULL: the call returns 0 at once; else it is the body's last argument, and `any`
+ * is where nobody has looked.  Lines of the log that are left are told by the long way. */
+#define VB_VALUE_FOUND(type, name, there, take, find, any, args, params, found_type)       \
 	type name(VB_BARE params);                                                         \
 	static type name##_within(VB_BARE params, found_type found);                       \
 	static __attribute__((noinline)) type name##_all(VB_BARE params, found_type found) \
@@ -92,8 +93,8 @@ static inline void *vb_leave_object(int was, void *r)
 	{                                                                                  \
 		found_type found;                                                          \
                                                                                            \
-		if (there args && !vb_log_left())                                          \
-			return take args;                                                  \
+		if (there args)                                                            \
+			return vb_log_left() ? name##_all(VB_BARE args, any) : take args;  \
 		found = find args;                                                         \
 		if (vb_likely(!found && !vb_log_left()))                                   \
 			return 0;                                                          \

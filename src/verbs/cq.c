@@ -199,7 +199,7 @@ static inline __attribute__((always_inline)) struct vb_rxq *what_to_poll(const s
 	return vb_cq_to_poll((const struct vb_cq *)ibcq);
 }
 
-VB_VALUE_FOUND(int, vb_poll_cq, is_there, take, what_to_poll, (ibcq, n, wc),
+VB_VALUE_FOUND(int, vb_poll_cq, is_there, take, what_to_poll, VB_POLL_ALL, (ibcq, n, wc),
 	       (struct ibv_cq * ibcq, int n, struct ibv_wc *wc), struct vb_rxq *)
 {
 	struct vb_cq *cq = vb_cq(ibcq);

@@ -117,8 +117,8 @@ static int start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
 
 	if (vb_unlikely(attr->comp_mask | cq->ctx->dead))
 		return refuse_start(cq, attr);
-	if (!vb_cq_is_empty(cq) && !vb_log_left())
-		return start_there(cq);
+	if (!vb_cq_is_empty(cq))
+		return vb_log_left() ? start_all(cq, VB_POLL_ALL) : start_there(cq);
 	where = vb_cq_to_poll(cq);
 	if (vb_likely(!where && !vb_log_left()))
 		return ENOENT;

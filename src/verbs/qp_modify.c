@@ -145,7 +145,7 @@ static void store_path(struct vb_qp *qp, const struct ibv_qp_attr *a, uint32_t m
 	if (mask & IBV_QP_PORT)
 		to->port_num = a->port_num;
 	if (mask & IBV_QP_QKEY)
-		to->qkey = a->qkey;
+		qp->qkey = to->qkey = a->qkey;
 	if (mask & IBV_QP_AV)
 		to->ah_attr = a->ah_attr;
 	if (mask & IBV_QP_PATH_MTU)
@@ -166,9 +166,11 @@ static void store_protocol(struct vb_qp *qp, const struct ibv_qp_attr *a, uint32
 	if (mask & IBV_QP_TIMEOUT)
 		to->timeout = a->timeout;
 	if (mask & IBV_QP_RETRY_CNT)
-		qp->req.retries = to->retry_cnt = a->retry_cnt;
+		to->retry_cnt = a->retry_cnt;
 	if (mask & IBV_QP_RNR_RETRY)
-		qp->req.rnr_retries = to->rnr_retry = a->rnr_retry;
+		to->rnr_retry = a->rnr_retry;
+	if (mask & (IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY))
+		qp->req.retried = qp->req.rnr_retried = 0;
 	if (mask & IBV_QP_MIN_RNR_TIMER)
 		to->min_rnr_timer = a->min_rnr_timer;
 	if (mask & IBV_QP_MAX_QP_RD_ATOMIC)

@@ -254,7 +254,7 @@ static void rubbish(struct vb_rxq *r)
 	lossy_of(r)->ring->rxq.ops->rubbish(&lossy_of(r)->ring->rxq);
 }
 
-static const struct vb_rxq_ops rxq_ops = {peek, next, ready, rubbish};
+static const struct vb_rxq_ops rxq_ops = {.peek = peek, .next = next, .ready = ready, .rubbish = rubbish};
 
 /* ---- the adapter's view ---- */
 

@@ -98,7 +98,7 @@ unsigned datagrams_add(struct datagrams *d, struct sim *s, unsigned i, uint32_t 
 	e->recvs = calloc(RECVS, sizeof *e->recvs);
 	e->sent = calloc(ops, sizeof *e->sent);
 	vb_lock_take(&qp_of(e)->lock);
-	qp_of(e)->attr.qkey = e->qkey;
+	qp_of(e)->qkey = qp_of(e)->attr.qkey = e->qkey;
 	vb_lock_give(&qp_of(e)->lock);
 	for (unsigned k = 0; k < d->ends; k++)
 		e->fuzzy |= is_heir(e, &d->end[k]);

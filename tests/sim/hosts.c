@@ -227,7 +227,14 @@ static void lane_rubbish(struct vb_rxq *r)
 	fail_msg("a simulated wire has no rubbish");
 }
 
-static const struct vb_rxq_ops lane_ops = {lane_peek, lane_next, lane_ready, lane_rubbish};
+static uint32_t lane_names(const struct vb_rxq *r)
+{
+	const struct lane *l = vb_containerof(r, const struct lane, rxq);
+
+	return l->count ? vb_pkt_get_qpn(l->came[l->first % CAME]->bytes) : 0;
+}
+
+static const struct vb_rxq_ops lane_ops = {lane_peek, lane_next, lane_ready, lane_rubbish, lane_names};
 
 static void make_lane(struct lane *lane, struct link *l)
 {

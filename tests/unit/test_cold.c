@@ -108,6 +108,13 @@ void vb_adapter_resume(struct vb_adapter *of)
 	resumed++;
 }
 
+struct vb_qp *vb_qpn_find(const struct vb_adapter *of, uint32_t qpn)
+{
+	(void)of;
+	(void)qpn;
+	return &qp;
+}
+
 void vb_peer_ring(struct vb_peer *to)
 {
 	(void)to;

@@ -647,12 +647,57 @@ static void a_thousand_of_the_largest_cqs(void **state)
 	}
 }
 
+/* ---- the log ---- */
+
+static unsigned told;
+
+static void hear(const char *sentence)
+{
+	(void)sentence;
+}
+
+static void tell(void)
+{
+	told++;
+	atomic_fetch_and(&vb_log_waits, (uint8_t)~VB_LOG_OTHER);
+}
+
+/* What waits to be written where this thread holds no lock. */
+static void leave_lines(void)
+{
+	told = 0;
+	atomic_fetch_or(&vb_log_waits, VB_LOG_OTHER);
+}
+
+static void each_poll_tells_what_is_left(void **state)
+{
+	struct bench *b = *state;
+	struct ibv_cq *cq = largest(b, 0);
+
+	vb_log_also(hear, tell);
+	for (int found = 0; found < 2; found++) {
+		push_some(b, cq, found);
+		leave_lines();
+		assert_int_equal(vb_poll_cq(cq, 1, (struct ibv_wc[1]){0}), found);
+		assert_int_equal(told, 1);
+		push_some(b, cq, found);
+		leave_lines();
+		assert_int_equal(ibv_start_poll((struct ibv_cq_ex *)cq, &(struct ibv_poll_cq_attr){0}),
+				 found ? 0 : ENOENT);
+		assert_int_equal(told, 1);
+	}
+	ibv_end_poll((struct ibv_cq_ex *)cq);
+	vb_log_also(NULL, NULL);
+	assert_int_equal(ibv_destroy_cq(cq), 0);
+}
+
 #define with_cq(t) cmocka_unit_test_setup_teardown(t, setup, teardown)
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    with_cq(slots_are_free_when_their_completion_is_polled),
+	    with_cq(each_poll_tells_what_is_left),
 	    with_cq(rule_30_an_error_completion_names_request_and_qp),
 	    with_cq(rule_31_overrun),
 	    with_cq(rule_31_resize_keeps_what_is_there),

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -71,6 +72,29 @@ static void ends(void (*before)(void), void (*f)(void), bool aborts)
 	(void)aborts; /* nothing is looked at */
 	assert_int_equal(status, 0);
 #endif
+}
+
+static void woken(int sig)
+{
+	(void)sig;
+}
+
+/* Calls that succeed leave errno alone, and may have waited for a lock. */
+static void a_nap_leaves_errno_alone(void **state)
+{
+	const struct sigaction on = {.sa_handler = woken};
+	const struct itimerval soon = {{0, 20}, {0, 20}}, never = {{0, 0}, {0, 0}};
+	struct sigaction before;
+
+	(void)state;
+	assert_int_equal(sigaction(SIGALRM, &on, &before), 0);
+	assert_int_equal(setitimer(ITIMER_REAL, &soon, NULL), 0);
+	errno = 0;
+	for (int i = 0; i < 200; i++)
+		vb_cpu_nap(); /* many of these are interrupted */
+	assert_int_equal(errno, 0);
+	assert_int_equal(setitimer(ITIMER_REAL, &never, NULL), 0);
+	assert_int_equal(sigaction(SIGALRM, &before, NULL), 0);
 }
 
 static void by_this_thread(void)
@@ -153,6 +177,7 @@ static void a_holder_without_a_cpu_gets_one(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(a_nap_leaves_errno_alone),
 	    cmocka_unit_test(who_holds_it_is_known),
 	    cmocka_unit_test(a_try_leaves_the_holder_alone),
 	    cmocka_unit_test(a_holder_without_a_cpu_gets_one),
