@@ -321,6 +321,39 @@ static void one_consumer_at_a_time(void **state)
 	pthread_join(t, NULL);
 }
 
+struct turn {
+	struct ibv_cq_ex *cq;
+	_Atomic bool begun;
+};
+
+static void *begin_turn(void *arg)
+{
+	struct turn *t = arg;
+
+	assert_int_equal(start(t->cq), 0);
+	atomic_store(&t->begun, true);
+	return NULL;
+}
+
+/* Somebody is at the queue itself: whoever comes for a completion waits, and gets it. */
+static void the_queue_is_waited_for(void **state)
+{
+	const struct timespec some = {0, 20000000};
+	struct bench *b = *state;
+	struct turn turn = {.cq = b->cq};
+	pthread_t t;
+
+	push(b->cq, b->qp, 1);
+	vb_lock_take(&vb_cq(plain(b->cq))->lock);
+	assert_int_equal(pthread_create(&t, NULL, begin_turn, &turn), 0);
+	nanosleep(&some, NULL); /* it has every chance to be too early */
+	assert_false(atomic_load(&turn.begun));
+	vb_lock_give(&vb_cq(plain(b->cq))->lock);
+	pthread_join(t, NULL);
+	assert_int_equal(b->cq->wr_id, 1);
+	ibv_end_poll(b->cq);
+}
+
 /* Who promises to be alone pays for no lock: a second turn of the same thread would wait for it. */
 static void single_threaded_has_no_lock(void **state)
 {
@@ -642,6 +675,7 @@ int main(void)
 	    with_cq(a_batch_begins_and_ends),
 	    with_cq(in_between_all_else_goes_on),
 	    with_cq(one_consumer_at_a_time),
+	    with_cq(the_queue_is_waited_for),
 	    with_cq(single_threaded_has_no_lock),
 	    with_cq(rule_31_nothing_is_lost_under_load),
 	    with_cq(rule_31_overrun),
