@@ -297,7 +297,7 @@ struct vb_qp {
 _Static_assert(offsetof(struct vb_qp, deputy) < offsetof(struct vb_qp, ctx) + VB_LINE &&
 		   offsetof(struct vb_qp, resp.nak_atomic) < offsetof(struct vb_qp, lock) + 4 * VB_LINE &&
 		   offsetof(struct vb_qp, resp.rq.max_sge) < offsetof(struct vb_qp, lock) + 5 * VB_LINE,
-	       "what vb_qp_expect() has come is what there is to come");
+	       "the lines that are asked for below are those that are taken");
 
 /* Has the lines come that a plain request takes, besides that of `post`, which the posting lock is in; for a
  * queue pair that was quiet they are in no cache.  Nothing of it is read. */
@@ -305,8 +305,8 @@ static inline void vb_qp_expect_post(const struct vb_qp *qp)
 {
 	const uint8_t *lock = (const uint8_t *)&qp->lock;
 
-	__asm__(""
-		: "+r"(lock)); /* else the compiler keeps addresses for later, in registers that it lacks */
+	/* Else the compiler keeps these addresses for later, in registers that it lacks. */
+	__asm__("" : "+r"(lock));
 	__builtin_prefetch(lock - (offsetof(struct vb_qp, lock) - offsetof(struct vb_qp, ctx)));
 	__builtin_prefetch(lock);
 	__builtin_prefetch(lock + VB_LINE);
