@@ -13,7 +13,9 @@
 #include <sys/un.h>
 
 #include "base/log.h"
+#include "host/ports_priv.h"
 #include "ports.h"
+#include "verbs/verbs.h"
 
 enum { PORT = 7174, LISTENER = 77 };
 
@@ -575,6 +577,33 @@ static void threads(void)
 	vb_ports_close(threads_ports);
 }
 
+static struct vb_ports *looked_at;
+static bool held;
+
+static void look(void)
+{
+	held = pthread_mutex_trylock(&looked_at->lock);
+	if (!held)
+		pthread_mutex_unlock(&looked_at->lock);
+}
+
+/* Ports are looked for under the locks of the device and of rdma_cm, so fork() takes theirs after those: what
+ * was registered later than the device's handlers is called while the ports are nobody's. */
+static void fork_takes_them_last(void)
+{
+	pid_t pid;
+
+	vb_device_handle_fork();
+	CHECK(!pthread_atfork(look, NULL, NULL) && !vb_ports_open(&looked_at));
+	held = true;
+	pid = kit_fork();
+	if (!pid)
+		_exit(0);
+	CHECK(kit_reap(pid) == 0);
+	CHECK(!held);
+	vb_ports_close(looked_at);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct kit_case cases[] = {
@@ -589,6 +618,7 @@ int main(int argc, char **argv)
 	    {.name = "dead", .run = the_dead_have_nothing},
 	    {.name = "children", .run = children_have_nothing},
 	    {.name = "child", .run = a_child_begins_anew, .clean = true},
+	    {.name = "order", .run = fork_takes_them_last},
 	    {.name = "ephemeral", .run = ephemeral},
 	    {.name = "rest", .run = ephemeral_ports_rest},
 	    {.name = "last", .run = ephemeral_to_the_last},
