@@ -541,9 +541,8 @@ static void enter(struct vb_qp *qp, enum ibv_qp_state from)
 	struct vb_req *q = &qp->req;
 
 	vb_lock_assert_held(&qp->lock);
-	if (qp->state == IBV_QPS_RTS && from == IBV_QPS_RTR) {
+	if (qp->state == IBV_QPS_RTS && from == IBV_QPS_RTR)
 		q->retried = q->rnr_retried = 0;
-	}
 	if (qp->state == IBV_QPS_SQD && from != IBV_QPS_SQD) { /* one event for each time */
 		q->drained_posted = false;
 		vb_requester_turn(qp);

@@ -205,22 +205,6 @@ static void *connects(void *arg)
 	return NULL;
 }
 
-/* Is hardly ever without a lock: a port is looked for under that of the ids. */
-static void *binds(void *arg)
-{
-	struct rdma_event_channel *ch = kit_cm_channel();
-
-	(void)arg;
-	while (!atomic_load(&enough)) {
-		struct rdma_cm_id *id = kit_cm_id(ch, RDMA_PS_TCP);
-
-		KIT_CM(rdma_bind_addr(id, kit_cm_local(0)));
-		KIT_CM(rdma_destroy_id(id));
-	}
-	rdma_destroy_event_channel(ch);
-	return NULL;
-}
-
 /* The locks that fork() takes are taken in one order by everybody. */
 static void while_others_are_in_calls(void)
 {
@@ -231,7 +215,7 @@ static void while_others_are_in_calls(void)
 
 	connect_once(board->port);
 	for (int i = 0; i < THREADS; i++)
-		CHECK(!pthread_create(&t[i], NULL, i % 2 ? binds : connects, NULL));
+		CHECK(!pthread_create(&t[i], NULL, connects, NULL));
 	for (int i = 0; i < children; i++) {
 		pid_t child = kit_fork();
 
