@@ -730,7 +730,8 @@ static void more_numbers_than_peers(void)
 	own = e.card.qpn >> VB_QPN_INDEX_BITS;
 	nobody_is_kept();
 	for (uint32_t sent = 0; sent < VB_MAX_PEERS + 100; n++) {
-		if (n == own || n == far)
+		/* An ordinary user's tests are in one network namespace: theirs hear nothing of this. */
+		if (n == own || n == far || kit_bound(n << VB_QPN_INDEX_BITS))
 			continue;
 		CHECK(!kit_datagram(&e, ah, n << VB_QPN_INDEX_BITS | 5, 1, 0, 8));
 		kit_expect(&e, IBV_WC_SEND);

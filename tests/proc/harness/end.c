@@ -1,4 +1,5 @@
 #include "host/segment.h"
+#include "iba/reason.h"
 #include "kit.h"
 
 struct ibv_context *kit_open(void)
@@ -226,23 +227,42 @@ int kit_post(struct kit_end *e, enum ibv_wr_opcode op, uint64_t wr_id, size_t at
 	return ibv_post_send(e->qp, &wr, &bad);
 }
 
-struct ibv_wc kit_wait(struct kit_end *e, double seconds)
+/* What the device has dropped in silence so far may be why nothing came. */
+static void say_drops(const struct ibv_context *ctx)
+{
+	for (uint32_t r = 0; r < VB_REASONS; r++) {
+		uint64_t n = kit_drops(ctx, r);
+
+		if (n)
+			fprintf(stderr, "[%d] dropped for reason %u of enum vb_reason: %" PRIu64 "\n",
+				(int)gettid(), r, n);
+	}
+}
+
+struct ibv_wc kit_wait_at(struct kit_end *e, double seconds, const char *file, int line)
 {
 	double end = kit_now() + seconds;
 	struct ibv_wc wc;
 	int n;
 
-	while (!(n = ibv_poll_cq(e->cq, 1, &wc)))
-		CHECK(kit_now() < end, "no completion within %g s", seconds);
-	CHECK(n == 1);
+	while (!(n = ibv_poll_cq(e->cq, 1, &wc))) {
+		if (kit_now() < end)
+			continue;
+		fprintf(stderr, "[%d] %s:%d: no completion within %g s; the queue pair's state is %d\n",
+			(int)gettid(), file, line, seconds, e->qp ? (int)e->qp->state : -1);
+		say_drops(e->cq->context);
+		_exit(1);
+	}
+	CHECK(n == 1, "for %s:%d", file, line);
 	return wc;
 }
 
-struct ibv_wc kit_expect(struct kit_end *e, enum ibv_wc_opcode opcode)
+struct ibv_wc kit_expect_at(struct kit_end *e, enum ibv_wc_opcode opcode, const char *file, int line)
 {
-	struct ibv_wc wc = kit_wait(e, 20);
+	struct ibv_wc wc = kit_wait_at(e, 20, file, line);
 
-	CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == opcode, "%s", ibv_wc_status_str(wc.status));
+	CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == opcode, "%s, opcode %d, for %s:%d",
+	      ibv_wc_status_str(wc.status), (int)wc.opcode, file, line);
 	return wc;
 }
 

@@ -91,11 +91,13 @@ int kit_recv(struct kit_end *e, uint64_t wr_id, size_t at, uint32_t len);
 /* Posts any operation, signalled; SEND ignores `remote`.  What ibv_post_send() returns. */
 int kit_post(struct kit_end *e, enum ibv_wr_opcode op, uint64_t wr_id, size_t at, uint32_t len,
 	     const struct kit_card *peer, size_t remote);
-/* The next completion, at most `seconds` away. */
-struct ibv_wc kit_wait(struct kit_end *e, double seconds);
+/* The next completion, at most `seconds` away.  What fails is said with the line of the test that asked. */
+#define kit_wait(e, seconds) kit_wait_at(e, seconds, __FILE__, __LINE__)
+struct ibv_wc kit_wait_at(struct kit_end *e, double seconds, const char *file, int line);
 
 /* The next completion, at most 20 seconds away, which is a success of that kind. */
-struct ibv_wc kit_expect(struct kit_end *e, enum ibv_wc_opcode opcode);
+#define kit_expect(e, opcode) kit_expect_at(e, opcode, __FILE__, __LINE__)
+struct ibv_wc kit_expect_at(struct kit_end *e, enum ibv_wc_opcode opcode, const char *file, int line);
 /* How many the device has dropped in silence for that reason (enum vb_reason). */
 uint64_t kit_drops(const struct ibv_context *ctx, uint32_t reason);
 
