@@ -108,7 +108,8 @@ static const char *scene(void)
 	return text;
 }
 
-/* A process has to be in time here, if the machine is: where a CPU stood still nothing can be told. */
+/* A process has to be in time here, if the machine is: where a CPU stood still, or a thread got none, nothing
+ * can be told. */
 #define IN_TIME(c, ...)                                              \
 	do {                                                         \
 		if (!(c)) {                                          \
@@ -121,7 +122,10 @@ static void excuse(double still)
 {
 	if (still <= 0)
 		return;
-	printf("SKIP: a CPU of this machine did not run for %.1f s, and what is late is not judged\n", still);
+	printf("SKIP: a CPU of this machine did not run for %.1f s, or a thread got none, and what is late "
+	       "is not "
+	       "judged\n",
+	       still);
 	fflush(stdout);
 	_exit(KIT_SKIP);
 }

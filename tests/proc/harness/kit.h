@@ -152,10 +152,12 @@ struct kit_switches kit_switches(pid_t pid, pid_t but);
 
 /* ---- the machine (still.c) ---- */
 
-/* From now on a thread on each CPU that this process may use notes when that CPU runs; what they note is
- * shared with children that are forked later. */
+/* From now on a thread on each CPU that this process may use notes when that CPU runs, and another one how
+ * long threads of this session are ready to run and get no CPU; what they note is shared with children that
+ * are forked later. */
 void kit_watch_cpus(void);
-/* For how many seconds one of them did not run since then, the longest time in one piece; 0: less than 2. */
+/* For how many seconds a CPU did not run since then, or a thread got none, the longest time in one piece; 0:
+ * less than 2. */
 double kit_stood_still(double since);
 
 /* How many descriptors this process has, or another; how many files of a folder could be the library's. */
