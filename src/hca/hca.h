@@ -63,6 +63,8 @@ struct vb_hca {
 	_Atomic uint32_t rnr_waits; /* QPs waiting out an RNR NAK: pollers look at the clock while > 0 */
 	_Atomic uint64_t next_look; /* when pollers look at the timers again; 0: something new, look now */
 	_Atomic uint32_t yielding;  /* threads that have offered their CPU and do not have it back yet */
+	/* The thread that offered it last while all that came was for others: an address of its own. */
+	_Atomic(const void *) for_others;
 	_Atomic uint32_t timer_polls;  /* what had been polled when timers were last looked at */
 	struct vb_lock left_lock;      /* trylock; who looks at what was left (hca/left.h) */
 	struct vb_set left;	       /* peers, by index, for whom a packet was left */

@@ -256,19 +256,13 @@ static __attribute__((noinline)) void look_at_clock(struct vb_adapter *a)
 		timers(a, now);
 }
 
-static __attribute__((noinline)) void poll_in_vain(struct vb_adapter *a)
+static __attribute__((noinline)) void offer_cpu(struct vb_adapter *a)
 {
 	_Atomic uint32_t *yielding = &vb_hca(a)->yielding;
-	uint64_t before;
+	uint64_t before = vb_now();
 	uint32_t others;
 	bool offered;
 
-	look_at_clock(a);
-	idle.looked += idle.polls;
-	idle.polls = 0;
-	if (idle.looked < idle.yield_at)
-		return;
-	before = vb_now();
 	atomic_fetch_add_explicit(yielding, 1, memory_order_relaxed);
 	offered = vb_adapter_yield(a);
 	others = atomic_fetch_sub_explicit(yielding, 1, memory_order_relaxed) - 1;
@@ -276,6 +270,39 @@ static __attribute__((noinline)) void poll_in_vain(struct vb_adapter *a)
 		vb_idle_offered(&idle, vb_now() - before, others);
 	else
 		idle.looked = 0;
+}
+
+static __attribute__((noinline)) void poll_in_vain(struct vb_adapter *a)
+{
+	look_at_clock(a);
+	idle.looked += idle.polls;
+	idle.polls = 0;
+	if (idle.looked >= idle.yield_at)
+		offer_cpu(a);
+}
+
+/* Where no other thread has come to this since this one did, there is none that waits. */
+static __attribute__((noinline)) void offer_to_others(struct vb_adapter *a)
+{
+	_Atomic(const void *) *last = &vb_hca(a)->for_others;
+
+	if (atomic_load_explicit(last, memory_order_relaxed) == &idle) {
+		idle.looked = 0;
+		return;
+	}
+	atomic_store_explicit(last, &idle, memory_order_relaxed);
+	offer_cpu(a);
+}
+
+void vb_hca_polled_for_others(struct vb_adapter *a)
+{
+	if (vb_unlikely(++idle.looked >= idle.yield_at))
+		offer_to_others(a);
+}
+
+inline __attribute__((always_inline)) void vb_hca_polled_well(void)
+{
+	idle.looked = 0;
 }
 
 inline __attribute__((always_inline)) struct vb_rxq *vb_hca_poll_where(struct vb_adapter *a)
@@ -304,10 +331,19 @@ static inline enum vb_take by_pace(void)
 	return idle.polls ? VB_TAKE_ONE : VB_TAKE_BATCH;
 }
 
-static __attribute__((noinline)) void poll_all(struct vb_adapter *a, uint32_t polls)
+/* Something came, for whom is not known here. */
+static inline bool came(void)
+{
+	idle.looked += idle.polls;
+	idle.polls = 0;
+	return true;
+}
+
+static __attribute__((noinline)) bool poll_all(struct vb_adapter *a, uint32_t polls)
 {
 	struct vb_presence *here = vb_adapter_presence(a);
 	struct vb_hca *h = vb_hca(a);
+	bool some = false;
 
 	if (vb_unlikely(polls % COUNT_EVERY == 0))
 		count_looks(h);
@@ -316,23 +352,24 @@ static __attribute__((noinline)) void poll_all(struct vb_adapter *a, uint32_t po
 	if (vb_unlikely(!vb_set_is_empty(here->hints)))
 		vb_hca_take_hints(h);
 	if (look_at_warm(h, by_pace()))
-		idle.polls = idle.looked = 0;
+		some = came();
 	else if (vb_unlikely(++idle.polls >= idle.look_at))
 		poll_in_vain(a);
 	if (vb_unlikely(atomic_load_explicit(&h->rnr_waits, memory_order_relaxed)))
 		look_at_clock(a);
+	return some;
 }
 
-inline __attribute__((always_inline)) void vb_hca_poll(struct vb_adapter *a, struct vb_rxq *where)
+inline __attribute__((always_inline)) bool vb_hca_poll(struct vb_adapter *a, struct vb_rxq *where)
 {
 	struct vb_presence *here = vb_adapter_presence(a);
 	uint32_t polls = atomic_load_explicit(&here->polls, memory_order_relaxed) + 1;
 
 	atomic_store_explicit(&here->polls, polls, memory_order_relaxed);
 	if (vb_unlikely(where == VB_POLL_ALL))
-		poll_all(a, polls);
-	else if (vb_hca_look(where, by_pace()))
-		idle.polls = idle.looked = 0;
-	else
-		idle.polls++;
+		return poll_all(a, polls);
+	if (vb_hca_look(where, by_pace()))
+		return came();
+	idle.polls++;
+	return false;
 }

@@ -130,8 +130,8 @@ static int get(struct ibv_comp_cntr *cntr, const char *call, _Atomic uint64_t *f
 	if (err)
 		return err;
 	where = a ? vb_hca_poll_where(a) : NULL;
-	if (where)
-		vb_hca_poll(a, where);
+	if (where && vb_hca_poll(a, where))
+		vb_hca_polled_well();
 	*value = atomic_load_explicit(from, memory_order_acquire); /* pairs with count(), obj/comp_cntr.c */
 	return 0;
 }

@@ -207,11 +207,17 @@ VB_VALUE_FOUND(int, vb_poll_cq, is_there, take, what_to_poll, VB_POLL_ALL, (ibcq
 	if (vb_cq_is_empty(cq) && vb_likely(found && cq->ctx->adapter)) {
 		struct vb_cq_hand hand = {.cq = cq, .at = wc, .end = n > 0 ? wc + n : wc};
 
+		bool some;
+
 		vb_cq_hand = &hand;
-		vb_hca_poll(cq->ctx->adapter, found);
+		some = vb_hca_poll(cq->ctx->adapter, found);
 		vb_cq_hand = NULL;
-		if (hand.at != wc)
+		if (hand.at != wc) {
+			vb_hca_polled_well();
 			return (int)(hand.at - wc);
+		}
+		if (some)
+			vb_cq_polled(cq);
 	}
 	return vb_cq_poll(cq, n, wc);
 }

@@ -10,6 +10,15 @@
 struct vb_cq *vb_cq_make(struct ibv_context *context, const struct ibv_cq_init_attr_ex *attr,
 			 const char *call);
 
+/* After vb_hca_poll() has taken packets in. */
+static inline void vb_cq_polled(const struct vb_cq *cq)
+{
+	if (vb_cq_is_empty(cq))
+		vb_hca_polled_for_others(cq->ctx->adapter);
+	else
+		vb_hca_polled_well();
+}
+
 /* Of a CQ that was seen to be empty: NULL, there is nothing to do, as most polls find it; else what is to be
  * polled. */
 static inline __attribute__((always_inline)) struct vb_rxq *vb_cq_to_poll(const struct vb_cq *cq)

@@ -54,11 +54,18 @@ static inline void show(struct vb_cq *cq)
 static inline bool receive(struct vb_cq *cq, struct vb_rxq *where)
 {
 	struct vb_cq_hand hand = {.cq = cq, .at = &cq->turn.wc, .end = &cq->turn.wc + !cq->stamping};
+	bool some;
 
 	vb_cq_hand = &hand;
-	vb_hca_poll(cq->ctx->adapter, where);
+	some = vb_hca_poll(cq->ctx->adapter, where);
 	vb_cq_hand = NULL;
-	return hand.at != &cq->turn.wc;
+	if (hand.at != &cq->turn.wc) {
+		vb_hca_polled_well();
+		return true;
+	}
+	if (some)
+		vb_cq_polled(cq);
+	return false;
 }
 
 /* 0 with the consumer's side held, ENOENT or EIO. */

@@ -2,6 +2,8 @@
  */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <errno.h>
+#include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <time.h>
@@ -9,6 +11,8 @@
 #include <cmocka.h>
 
 #include "device.h"
+#include "hca/hca.h"
+#include "hca/idle.h"
 #include "host/private.h"
 #include "kit.h"
 #include "obj/context.h"
@@ -184,6 +188,154 @@ static void timers_are_the_pollers(void **state)
 	assert_int_equal(ibv_dealloc_pd(pd), 0);
 }
 
+/* How often a poll has offered its CPU; who waits for a lock does so, too, and is not counted. */
+static unsigned offers;
+static struct vb_hca *counted; /* NULL: none is */
+
+/* The library takes this one. */
+int sched_yield(void)
+{
+	offers += counted && atomic_load(&counted->yielding);
+	return 0;
+}
+
+/* Whether there was a completion. */
+static bool plainly(struct ibv_cq *cq)
+{
+	struct ibv_wc wc;
+
+	return ibv_poll_cq(cq, 1, &wc) == 1;
+}
+
+static bool by_calls(struct ibv_cq *cq)
+{
+	struct ibv_poll_cq_attr attr = {0};
+
+	if (ibv_start_poll((struct ibv_cq_ex *)cq, &attr))
+		return false;
+	ibv_end_poll((struct ibv_cq_ex *)cq);
+	return true;
+}
+
+/* Messages; of them so many that a thread that polls VAIN times before each one and then finds it to be for
+ * others has polled in vain often enough to offer its CPU; and polls. */
+enum { MANY = 6 * VB_IDLE_MOST, VAIN = 2, ENOUGH = VB_IDLE_MOST / (VAIN + 1) + 64, ROUNDS = 3 };
+
+/* A message from e to itself, without a completion of its SEND. */
+static void send_one(struct kit_end *e)
+{
+	struct ibv_sge sge = {(uintptr_t)e->buf, 8, e->mr->lkey};
+	struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND}, *bad;
+
+	assert_int_equal(kit_recv(e, 1, 64, 8), 0);
+	assert_int_equal(ibv_post_send(e->qp, &wr, &bad), 0);
+}
+
+static struct ibv_cq *new_cq(int cqe)
+{
+	struct ibv_cq_init_attr_ex attr = {.cqe = (uint32_t)cqe, .wc_flags = IBV_WC_EX_WITH_BYTE_LEN};
+	struct ibv_cq *cq = ibv_cq_ex_to_cq(ibv_create_cq_ex(ctx, &attr));
+
+	assert_non_null(cq);
+	return cq;
+}
+
+struct others {
+	struct kit_end e;
+	struct ibv_cq *other; /* to which nothing completes */
+	bool (*poll)(struct ibv_cq *cq);
+	unsigned offered; /* by another thread */
+};
+
+/* ENOUGH messages of which the caller takes in each one for others; how often it has offered its CPU. */
+static unsigned take_for_others(struct others *o)
+{
+	offers = 0;
+	for (int i = 0; i < ENOUGH; i++) {
+		for (int k = 0; k < VAIN; k++)
+			assert_false(o->poll(o->other));
+		send_one(&o->e);
+		assert_false(o->poll(o->other));
+	}
+	return offers;
+}
+
+static void *another_thread(void *arg)
+{
+	struct others *o = arg;
+
+	o->offered += take_for_others(o);
+	return NULL;
+}
+
+static void in_another_thread(struct others *o)
+{
+	pthread_t t;
+
+	assert_int_equal(pthread_create(&t, NULL, another_thread, o), 0);
+	assert_int_equal(pthread_join(t, NULL), 0);
+}
+
+/* As many messages, each of which the caller polls for, and one more for others. */
+static void take_own(struct others *o, struct ibv_cq *cq)
+{
+	while (o->poll(cq))
+		;
+	offers = 0;
+	for (int i = 0; i < ENOUGH; i++) {
+		for (int k = 0; k < VAIN; k++)
+			assert_false(o->poll(cq));
+		send_one(&o->e);
+		while (!o->poll(cq)) /* the engine may be at it */
+			;
+	}
+	send_one(&o->e);
+	assert_false(o->poll(o->other));
+	assert_int_equal(offers, 0);
+}
+
+/* A thread that finds nothing of its own offers its CPU, though it takes in what is for others: they may have
+ * no other one.  Where it is alone with that it does not, nor if it finds what it polls for, however long it
+ * took. */
+static void poll_for_others(bool (*poll)(struct ibv_cq *cq))
+{
+	struct others o = {.other = new_cq(1), .poll = poll};
+	struct ibv_pd *pd = ibv_alloc_pd(ctx);
+	struct ibv_cq *cq = new_cq(2 * MANY);
+	unsigned offered = 0, alone = 0;
+
+	kit_end_open_with(&o.e, pd, cq, MANY, 4096);
+	kit_connect(&o.e, &o.e.card);
+	poll_until_believed(o.other);
+	for (int i = 0; i < VB_IDLE_MOST; i++) /* the next offer is as far away as it may be */
+		poll_once(o.other);
+	take_for_others(&o); /* there may have been another thread before */
+	for (int i = 0; i < 2 * ROUNDS; i++)
+		alone += take_for_others(&o);
+	assert_int_equal(alone, 0);
+	for (int i = 0; i < ROUNDS; i++) {
+		in_another_thread(&o);
+		offered += take_for_others(&o);
+	}
+	/* Not each time: who has kept the engine from running sleeps instead. */
+	assert_in_range(offered, 1, ROUNDS * ENOUGH);
+	assert_in_range(o.offered, 1, ROUNDS * ENOUGH);
+	in_another_thread(&o);
+	take_own(&o, cq);
+	kit_end_close(&o.e);
+	assert_int_equal(ibv_destroy_cq(o.other), 0);
+	assert_int_equal(ibv_dealloc_pd(pd), 0);
+}
+
+static void who_polls_for_others_offers_its_cpu(void **state)
+{
+	(void)state;
+	counted = vb_hca(adapter());
+	poll_for_others(plainly);
+	poll_for_others(by_calls);
+	counted = NULL;
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -191,6 +343,7 @@ int main(void)
 	    cmocka_unit_test(who_polls_now_and_then_is_none),
 	    cmocka_unit_test(pollers_are_left_alone),
 	    cmocka_unit_test(timers_are_the_pollers),
+	    cmocka_unit_test(who_polls_for_others_offers_its_cpu),
 	};
 
 	return cmocka_run_group_tests(tests, kit_device_open, kit_device_close);
