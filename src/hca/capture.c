@@ -336,7 +336,7 @@ static bool room(struct vb_out *o)
 	return way(o)->below->ops->room(way(o)->below);
 }
 
-static const struct vb_out_ops ops = {reserve, commit, cancel, send, mark, taken, room};
+static const struct vb_out_ops ops = {reserve, commit, cancel, send, vb_out_send_singly, mark, taken, room};
 
 /* What is placed directly, as the packets that it stands for. */
 

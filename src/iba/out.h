@@ -58,6 +58,9 @@ struct vb_out_ops {
 	/* Sends a brief packet, whose header and payload are o->brief bytes at most.  Returns what mark()
 	 * says right behind it; 0: no room now. */
 	uint64_t (*send)(struct vb_out *o, const struct vb_brief *p, enum vb_out_class cls);
+	/* The same for n of them, one behind the other, at least one.  Returns how many there was room for.
+	 */
+	uint32_t (*send_list)(struct vb_out *o, const struct vb_brief *p, uint32_t n, enum vb_out_class cls);
 	/* A mark for "everything committed until now", and whether the far end has taken all that out of the
 	 * wire.  A wire that cannot know (vb_out.tells) answers true. */
 	uint64_t (*mark)(struct vb_out *o);
@@ -94,6 +97,16 @@ static inline uint64_t vb_out_send_in_parts(struct vb_out *o, const struct vb_br
 	b.path_mtu = p->flags / VB_BRIEF_MTU;
 	o->ops->commit(o, &b);
 	return o->ops->mark(o);
+}
+
+/* vb_out_ops.send_list likewise. */
+static inline uint32_t vb_out_send_singly(struct vb_out *o, const struct vb_brief *p, uint32_t n,
+					  enum vb_out_class cls)
+{
+	for (uint32_t i = 0; i < n; i++)
+		if (!o->ops->send(o, &p[i], cls))
+			return i;
+	return n;
 }
 
 #endif

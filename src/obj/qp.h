@@ -163,14 +163,16 @@ struct vb_req {
 	uint32_t sent;	/* packets of `next` sent so far */
 	uint32_t reads; /* READs and atomics outstanding */
 	uint8_t retried, rnr_retried; /* since something was acknowledged; attr has how often it may be */
-	bool retry_pending; /* went back on an implied NAK or sequence error; ignores further ones until
-			       progress (rule 3) */
+	uint8_t rnr_row;    /* RNR NAKs since something was acknowledged, 255 at most: while there is one the
+			       oldest request alone is sent */
 	uint8_t rnr_code;   /* of the RNR NAK being waited out */
 	uint32_t timed_psn; /* psn at the last look at a timer that did not run */
 	uint32_t small;	 /* small WRITEs in a row: of what could be placed directly there was nothing else */
 	bool late_sinks; /* the profile's */
 	bool drained_posted; /* IBV_EVENT_SQ_DRAINED posted for this SQD */
 	bool sends_all;	     /* nothing is lent: the far end could not collect something of this connection */
+	bool retry_pending;  /* went back on an implied NAK or sequence error; ignores further ones until
+				progress (rule 3) */
 };
 
 /* What a plain SEND takes stands first. */

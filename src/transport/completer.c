@@ -10,7 +10,7 @@ static void progress(struct vb_qp *qp)
 {
 	struct vb_req *q = &qp->req;
 
-	q->retried = q->rnr_retried = 0;
+	q->retried = q->rnr_retried = q->rnr_row = 0;
 	q->retry_pending = false;
 	q->waiting_rnr =
 	    false; /* what the receiver was not ready for has arrived after all, as a duplicate */
@@ -130,6 +130,7 @@ static void rnr_nak(struct vb_qp *qp, const struct vb_pkt *p)
 	vb_requester_back(qp);
 	q->retried = 0;	       /* the path works: losses during a long wait do not add up */
 	q->waiting_rnr = true; /* rule 2 */
+	q->rnr_row += q->rnr_row < 255;
 	q->rnr_code = p->syndrome & 0x1f;
 	q->deadline = 0;
 }

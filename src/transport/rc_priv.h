@@ -18,9 +18,10 @@
 /* true: blocked by the wire, or `place` bytes are placed directly and there is more */
 bool vb_requester_run(struct vb_qp *qp, uint32_t place);
 bool vb_requester_output(struct vb_path *p, uint32_t place); /* vb_transport.output */
-bool vb_requester_ready(const struct vb_qp *qp);	     /* whether a request could be sent now */
-void vb_requester_back(struct vb_qp *qp); /* sends again from the oldest unacknowledged PSN */
-void vb_requester_arm(struct vb_qp *qp);  /* the timer starts over, or stops if nothing is outstanding */
+void vb_requester_list(struct vb_qp *qp);	 /* requests that are common and brief, as many as are next */
+bool vb_requester_ready(const struct vb_qp *qp); /* whether a request could be sent now */
+void vb_requester_back(struct vb_qp *qp);	 /* sends again from the oldest unacknowledged PSN */
+void vb_requester_arm(struct vb_qp *qp); /* the timer starts over, or stops if nothing is outstanding */
 bool vb_requester_outstanding(const struct vb_qp *qp); /* whether the timer has to run */
 void vb_requester_turn(struct vb_qp *qp);	       /* a failed request whose turn has come; SQ drained */
 

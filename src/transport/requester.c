@@ -10,6 +10,8 @@
  * and a sender whose ring was full hears that it has room. */
 enum { ACK_EVERY = 8 };
 
+enum { TOGETHER = 8 }; /* requests of a list that leave with one call of the wire */
+
 static void fail(struct vb_qp *qp, struct vb_swqe *w, enum vb_reason r, struct vb_facts *f)
 {
 	f->reason = r;
@@ -261,6 +263,13 @@ static inline bool may_begin(const struct vb_qp *qp, const struct vb_swqe *w)
 	return qp->state == IBV_QPS_RTS || w->state != VB_WQE_POSTED || w->placed;
 }
 
+/* The receiver was not ready for the oldest request, which is out again: whether it is ready now will be
+ * heard, and what would follow it meanwhile would be sent in vain. */
+static inline bool probes(const struct vb_req *q)
+{
+	return vb_unlikely(q->rnr_row) && q->next != q->una;
+}
+
 static bool may_work(const struct vb_qp *qp)
 {
 	return !qp->req.waiting_rnr && (qp->state == IBV_QPS_RTS || qp->state == IBV_QPS_SQD);
@@ -410,18 +419,22 @@ static bool lose(struct vb_qp *qp, struct vb_swqe *w)
 	return true;
 }
 
-/* Whether nothing but the request at q->next, posted just now, is to be looked at: whatever is rare is left
- * to vb_requester_run(). */
-static inline bool is_plain(const struct vb_qp *qp, const struct vb_swqe *w)
+/* Whether nothing but requests that were posted is to be looked at, and there is a way out. */
+static inline bool only_sends(const struct vb_qp *qp)
 {
-	const struct vb_req *q = &qp->req;
 	const struct vb_resp *s = &qp->resp;
-	const struct vb_wr_row *row = &vb_wrs[w->opcode];
 
-	return w->state == VB_WQE_POSTED && qp->state == IBV_QPS_RTS && !q->waiting_rnr &&
-	       !(row->bits & (VB_WR_FETCH | VB_WR_LOCAL)) && w->num_sge <= 1 &&
-	       !(w->flags & IBV_SEND_FENCE && q->reads) && window_open(q, 1) && s->res_next == s->res_head &&
-	       !s->replaying && !s->nak_owed && (!s->ack_owed || qp->path.out->carries_acks);
+	return qp->path.out && qp->state == IBV_QPS_RTS && !qp->req.rnr_row && /* nor an RNR wait */
+	       s->res_next == s->res_head && !s->replaying && !s->nak_owed &&
+	       (!s->ack_owed || qp->path.out->carries_acks);
+}
+
+/* Whether the request is the common one, which goes next but for `before` such; whatever is rare is left to
+ * vb_requester_run(). */
+static inline bool is_plain(const struct vb_req *q, const struct vb_swqe *w, uint32_t before)
+{
+	return w->state == VB_WQE_POSTED && !(vb_wrs[w->opcode].bits & (VB_WR_FETCH | VB_WR_LOCAL)) &&
+	       w->num_sge <= 1 && !(w->flags & IBV_SEND_FENCE && q->reads) && window_open(q, before + 1);
 }
 
 /* All headers of a request of one packet. */
@@ -437,7 +450,8 @@ static __attribute__((noinline)) void put_headers(const struct vb_qp *qp, const 
 
 /* The bytes of the one packet of the request at q->next, whose npsn and psn are set.  false: it is not brief,
  * or is to be placed directly, or its data is not to be had so easily. */
-static inline bool make_brief(struct vb_qp *qp, struct vb_swqe *w, struct vb_brief *b)
+static inline __attribute__((always_inline)) bool make_brief(struct vb_qp *qp, struct vb_swqe *w,
+							     struct vb_brief *b)
 {
 	uint8_t *payload;
 	struct vb_pkt p;
@@ -474,7 +488,7 @@ static inline __attribute__((always_inline)) bool send_brief(struct vb_qp *qp)
 	uint32_t psn = q->psn;
 	uint64_t mark;
 
-	if (vb_unlikely(q->seen - q->next != 1 || !out || !is_plain(qp, w)))
+	if (vb_unlikely(q->seen - q->next != 1 || !only_sends(qp) || !is_plain(q, w, 0)))
 		return false;
 	w->npsn = 1;
 	w->psn = psn;
@@ -495,6 +509,53 @@ static inline __attribute__((always_inline)) bool send_brief(struct vb_qp *qp)
 	else if (q->deadline == VB_NEVER) /* it is outstanding now */
 		q->deadline = 0;
 	return true;
+}
+
+/* Those at q->next that could be sent by send_brief(), one after the other, leave together, as far as there
+ * is room. */
+void vb_requester_list(struct vb_qp *qp)
+{
+	struct vb_req *q = &qp->req;
+	struct vb_brief b[TOGETHER];
+	uint32_t n, sent;
+
+	vb_lock_assert_held(&qp->lock);
+	if (!only_sends(qp))
+		return;
+	do {
+		for (n = 0; n < TOGETHER && q->next + n != q->seen; n++) {
+			struct vb_swqe *w = vb_sq_at(q, q->next + n);
+
+			if (!is_plain(q, w, n))
+				break;
+			w->npsn = 1;
+			w->psn = vb_psn_add(q->psn, n);
+			b[n] = (struct vb_brief){0};
+			if (!make_brief(qp, w, &b[n]))
+				break;
+			if (n)
+				b[n].ack = 0;
+		}
+		if (!n)
+			return;
+		sent = qp->path.out->ops->send_list(qp->path.out, b, n, VB_OUT_REQUEST);
+		if (!sent)
+			return;
+		qp->resp.ack_owed = false;
+		for (uint32_t i = 0; i < sent && qp->state == IBV_QPS_RTS; i++) {
+			struct vb_swqe *w = vb_sq_at(q, q->next);
+
+			started(q, w);
+			q->psn = vb_psn_add(q->psn, 1);
+			q->next++;
+			if (!qp->acked)
+				complete_sent(qp, w);
+		}
+		note_sent(q);
+		q->mark = qp->path.out->ops->mark(qp->path.out);
+		if (qp->acked && q->deadline == VB_NEVER)
+			q->deadline = 0;
+	} while (sent == TOGETHER);
 }
 
 bool vb_requester_output(struct vb_path *p, uint32_t place)
@@ -521,6 +582,8 @@ bool vb_requester_run(struct vb_qp *qp, uint32_t place)
 	while (q->next != q->seen) {
 		struct vb_swqe *w = vb_sq_at(q, q->next);
 
+		if (probes(q))
+			break;
 		if (vb_unlikely(w->state == VB_WQE_REFUSED)) {
 			if (qp->state == IBV_QPS_RTS) /* in SQD nothing is begun */
 				vb_requester_refused(qp, w);
@@ -579,7 +642,7 @@ bool vb_requester_ready(const struct vb_qp *qp)
 
 	if (vb_requester_settles(qp))
 		return true;
-	if (q->next == q->seen || !may_work(qp))
+	if (q->next == q->seen || !may_work(qp) || probes(q))
 		return false;
 	w = vb_sq_at(q, q->next);
 	if (vb_unlikely(w->state == VB_WQE_REFUSED))

@@ -109,6 +109,11 @@ static uint64_t send(struct vb_out *o, const struct vb_brief *p, enum vb_out_cla
 	return ring_of(o)->ops->send(ring_of(o), p, cls);
 }
 
+static uint32_t send_list(struct vb_out *o, const struct vb_brief *p, uint32_t n, enum vb_out_class cls)
+{
+	return ring_of(o)->ops->send_list(ring_of(o), p, n, cls);
+}
+
 static uint64_t mark(struct vb_out *o)
 {
 	return ring_of(o)->ops->mark(ring_of(o));
@@ -126,7 +131,7 @@ static bool room(struct vb_out *o)
 	return ring_of(o)->ops->room(ring_of(o));
 }
 
-static const struct vb_out_ops out_ops = {reserve, commit, cancel, send, mark, taken, room};
+static const struct vb_out_ops out_ops = {reserve, commit, cancel, send, send_list, mark, taken, room};
 
 /* ---- the way in ---- */
 

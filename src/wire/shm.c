@@ -46,9 +46,22 @@ static __attribute__((noinline, cold)) void refresh(struct vb_shm *s, uint32_t h
 	s->data_tail = s->data_end[(now - 1) % VB_RING_SLOTS];
 }
 
+static uint32_t slots_for(enum vb_out_class cls)
+{
+	return cls == VB_OUT_REQUEST ? VB_RING_SLOTS - SPARE_SLOTS : VB_RING_SLOTS;
+}
+
 static bool slots_left(const struct vb_shm *s, uint32_t head, enum vb_out_class cls)
 {
-	return head - s->seen < (cls == VB_OUT_REQUEST ? VB_RING_SLOTS - SPARE_SLOTS : VB_RING_SLOTS);
+	return head - s->seen < slots_for(cls);
+}
+
+/* At most n. */
+static uint32_t how_many_left(const struct vb_shm *s, uint32_t head, uint32_t n, enum vb_out_class cls)
+{
+	uint32_t used = head - s->seen, all = slots_for(cls);
+
+	return used >= all ? 0 : all - used < n ? all - used : n;
 }
 
 /* Where `len` contiguous bytes may go: sets data_next, or returns false. */
@@ -138,20 +151,20 @@ static __attribute__((noinline, cold)) void leave_hint(struct vb_shm *s)
 		   atomic_load_explicit(&s->hint, memory_order_relaxed));
 }
 
-/* Lets the peer see the slot, which is written, and gives the ring back. */
-static inline void show(struct vb_shm *s, struct vb_slot *slot, uint64_t head)
+/* Lets the peer see the slot, which is written, and with it the n - 1 behind it, and gives the ring back. */
+static inline void show(struct vb_shm *s, struct vb_slot *slot, uint64_t head, uint32_t n)
 {
 	const _Atomic uint32_t *awake = atomic_load_explicit(&s->peer_awake, memory_order_relaxed);
 	const _Atomic uint32_t *cold = atomic_load_explicit(&s->peer_cold, memory_order_relaxed);
 
 	s->data_end[head % VB_RING_SLOTS] = s->data_head;
 	VB_FAULT_POINT("packet written, not yet to be seen");
-	atomic_store_explicit(&s->head, head + 1, memory_order_relaxed); /* before peer->left is read */
+	atomic_store_explicit(&s->head, head + n, memory_order_relaxed); /* before peer->left is read */
 	/* Store-packet/load-word, against the sleeper's store-word/look-at-ring: seq_cst on both sides.  The
 	 * same holds of the ring's flag and who makes it cold. */
 	atomic_exchange_explicit(&slot->seq, (uint32_t)head + 1, memory_order_seq_cst);
-	__builtin_prefetch(&s->to->slots[(head + 1) % VB_RING_SLOTS], 1);
-	__builtin_prefetch(&s->to->slots[(head + 2) % VB_RING_SLOTS], 1);
+	__builtin_prefetch(&s->to->slots[(head + n) % VB_RING_SLOTS], 1);
+	__builtin_prefetch(&s->to->slots[(head + n + 1) % VB_RING_SLOTS], 1);
 	vb_lock_give(&s->tx);
 	VB_FAULT_POINT("packet sent, bell not rung");
 	if (vb_unlikely(atomic_load_explicit(cold, memory_order_seq_cst)))
@@ -173,13 +186,21 @@ static void commit(struct vb_out *o, struct vb_outbuf *b)
 				  b->lent * VB_SLOT_LENT);
 	put(slot, &s->line);
 	s->data_head = s->data_next;
-	show(s, slot, head);
+	show(s, slot, head, 1);
+}
+
+/* The slot at head, with all of a brief packet but `seq`. */
+static inline struct vb_slot *fill(struct vb_shm *s, uint64_t head, const struct vb_brief *p)
+{
+	struct vb_slot *slot = &s->to->slots[head % VB_RING_SLOTS];
+
+	memcpy((uint8_t *)slot + sizeof(slot->seq), p, sizeof(*p));
+	return slot;
 }
 
 static uint64_t send(struct vb_out *o, const struct vb_brief *p, enum vb_out_class cls)
 {
 	struct vb_shm *s = shm(o);
-	struct vb_slot *slot;
 	uint64_t head;
 
 	vb_lock_take(&s->tx); /* given by show() */
@@ -194,10 +215,37 @@ static uint64_t send(struct vb_out *o, const struct vb_brief *p, enum vb_out_cla
 	/* show() reads them when the slot is written: at a peer that was quiet none of the three is near. */
 	__builtin_prefetch((const void *)atomic_load_explicit(&s->peer_cold, memory_order_relaxed));
 	__builtin_prefetch((const void *)atomic_load_explicit(&s->peer_awake, memory_order_relaxed));
-	slot = &s->to->slots[head % VB_RING_SLOTS];
-	memcpy((uint8_t *)slot + sizeof(slot->seq), p, sizeof(*p));
-	show(s, slot, head);
+	show(s, fill(s, head, p), head, 1);
 	return head + 1;
+}
+
+/* The first one is written last: a peer that looks at it does not take the lines of the others away while they
+ * are written, and finds all of them at once. */
+static uint32_t send_list(struct vb_out *o, const struct vb_brief *p, uint32_t n, enum vb_out_class cls)
+{
+	struct vb_shm *s = shm(o);
+	uint64_t head;
+	uint32_t fit;
+
+	vb_lock_take(&s->tx); /* given by show() */
+	head = atomic_load_explicit(&s->head, memory_order_relaxed);
+	fit = how_many_left(s, (uint32_t)head, n, cls);
+	if (fit < n) {
+		refresh(s, (uint32_t)head);
+		fit = how_many_left(s, (uint32_t)head, n, cls);
+	}
+	if (!fit) {
+		vb_lock_give(&s->tx);
+		return 0;
+	}
+	for (uint32_t i = fit - 1; i; i--) {
+		struct vb_slot *slot = fill(s, head + i, &p[i]);
+
+		s->data_end[(head + i) % VB_RING_SLOTS] = s->data_head;
+		atomic_store_explicit(&slot->seq, (uint32_t)(head + i) + 1, memory_order_relaxed);
+	}
+	show(s, fill(s, head, p), head, fit);
+	return fit;
 }
 
 static void cancel(struct vb_out *o, struct vb_outbuf *b)
@@ -244,7 +292,7 @@ static bool has_room(struct vb_out *o)
 	return ok;
 }
 
-static const struct vb_out_ops out_ops = {reserve, commit, cancel, send, mark, taken, has_room};
+static const struct vb_out_ops out_ops = {reserve, commit, cancel, send, send_list, mark, taken, has_room};
 
 static struct vb_shm *shm_of(const struct vb_rxq *r)
 {

@@ -185,8 +185,14 @@ static bool wire_room(struct vb_out *o)
 	return true;
 }
 
-static const struct vb_out_ops wire_ops = {wire_reserve, wire_commit, wire_cancel, vb_out_send_in_parts,
-					   wire_mark,	 wire_taken,  wire_room};
+static uint32_t wire_send_list(struct vb_out *o, const struct vb_brief *p, uint32_t n, enum vb_out_class cls)
+{
+	wire_of(o)->sim->lists++;
+	return vb_out_send_singly(o, p, n, cls);
+}
+
+static const struct vb_out_ops wire_ops = {wire_reserve,   wire_commit, wire_cancel, vb_out_send_in_parts,
+					   wire_send_list, wire_mark,	wire_taken,  wire_room};
 
 void sim_wire_init(struct sim_wire *w, struct sim *s, unsigned from)
 {

@@ -214,6 +214,7 @@ struct sim {
 	uint64_t packets, carried; /* handed to the wires; ACKs that travelled along */
 	uint64_t lent;		   /* packets with a loan */
 	uint64_t briefs;	   /* packets that their QPs took in as brief ones */
+	uint64_t lists;		   /* of brief packets that left with one call */
 	bool talk;		   /* VB_SIM_TRACE is set: every packet is printed */
 	uint64_t next_wr;
 	uint8_t *mem[2]; /* memory of each side, and its L_Key; see sim_desk() */

@@ -157,6 +157,31 @@ static void the_psn_window(void **state)
 	sim_free(s);
 }
 
+/* Of requests that are posted together as many go as the window has room for. */
+static void the_psn_window_ends_a_list(void **state)
+{
+	enum { LIST = 6, ROOM = 3, WINDOW = 0x7fffff }; /* half of all PSNs */
+	struct sim *s = sim_desk(CFG(.mtu = 256, .timeout = 0));
+	struct vb_key_spec nothing = {
+	    .kind = VB_KEY_NULL, .pd = s->n[0].pd.id, .access = IBV_ACCESS_LOCAL_WRITE, .length = UINT64_MAX};
+	struct ibv_sge e[LIST];
+	struct ibv_send_wr wr[LIST] = {sim_wr(s, 0, IBV_WR_RDMA_READ, 0, 8, 0, &e[0])};
+
+	(void)state;
+	sim_drop(s, 0, SIM_ANY, SIM_ALWAYS);
+	e[0] = (struct ibv_sge){0, (WINDOW - ROOM) * 256u, vb_key_publish(&s->n[0].keys, &nothing)};
+	assert_int_equal(sim_send(s, 0, wr), 0);
+	sim_settle(s);
+	for (unsigned i = 0; i < LIST; i++) {
+		wr[i] = sim_wr(s, 0, IBV_WR_SEND, 0, 8, 0, &e[i]);
+		wr[i].next = i < LIST - 1 ? &wr[i + 1] : NULL;
+	}
+	assert_int_equal(sim_send(s, 0, wr), 0);
+	sim_settle(s);
+	assert_int_equal(sim_count(s, 0, VB_SEND_ONLY), ROOM);
+	sim_free(s);
+}
+
 /* What has come and is not acknowledged yet is so before the QP stops answering. */
 static void the_last_word(void **state)
 {
@@ -188,6 +213,7 @@ int main(void)
 	    cmocka_unit_test(no_retries),
 	    cmocka_unit_test(timer_codes),
 	    cmocka_unit_test(the_psn_window),
+	    cmocka_unit_test(the_psn_window_ends_a_list),
 	    cmocka_unit_test(the_last_word),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

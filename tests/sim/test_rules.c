@@ -120,6 +120,37 @@ static void rule_02_rnr_wait_is_waited_out(void **state)
 	sim_free(s);
 }
 
+/* What the receiver was not ready for is asked again by the oldest request alone: what stands behind it would
+ * be sent in vain each time.  Once that is taken all goes on as before. */
+static void rule_02_the_oldest_asks_again(void **state)
+{
+	enum { MANY = 5, WAITS = 4 };
+	struct sim *s = sim_desk(CFG(.min_rnr = 14 /* 1 ms */));
+	uint64_t first[MANY];
+	unsigned sent;
+
+	(void)state;
+	for (int i = 0; i < MANY; i++)
+		first[i] = sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	sim_run_for(s, WAITS * vb_rc_rnr_delay(14) + VB_MSEC / 2);
+	assert_int_equal(sim_count(s, 0, VB_RC_SEND_ONLY), MANY + WAITS);
+	for (int i = 0; i < MANY; i++)
+		sim_take(s, 1, 64, 8);
+	sim_settle(s);
+	assert_int_equal(sim_count(s, 0, VB_RC_SEND_ONLY), MANY + WAITS + MANY);
+	for (int i = 0; i < MANY; i++) {
+		sim_expect(s, 0, true, first[i], OK);
+		sim_take(s, 1, 64, 8);
+	}
+	sent = sim_count(s, 0, VB_RC_SEND_ONLY);
+	sim_drop(s, 1, SIM_ANY, SIM_ALWAYS);
+	for (int i = 0; i < MANY; i++)
+		sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	sim_run_for(s, 1); /* no answer is here, and none was waited for */
+	assert_int_equal(sim_count(s, 0, VB_RC_SEND_ONLY), sent + MANY);
+	sim_free(s);
+}
+
 static void rule_02_rnr_wait_survives_other_packets(void **state)
 {
 	struct sim *s = sim_desk(CFG(.timeout = 2, .min_rnr = 20));
@@ -782,6 +813,7 @@ int main(void)
 	    cmocka_unit_test(rule_01_rnr_count_starts_again),
 	    cmocka_unit_test(rule_01_rnr_of_an_atomic_is_not_counted),
 	    cmocka_unit_test(rule_02_rnr_wait_is_waited_out),
+	    cmocka_unit_test(rule_02_the_oldest_asks_again),
 	    cmocka_unit_test(rule_02_rnr_wait_survives_other_packets),
 	    cmocka_unit_test(rule_03_first_retry_at_once_later_by_timeout),
 	    cmocka_unit_test(rule_03_acks_count_while_a_retry_is_scheduled),

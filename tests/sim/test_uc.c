@@ -46,6 +46,30 @@ static void a_request_is_complete_when_it_has_left(void **state)
 	sim_free(s);
 }
 
+/* Requests that are posted together complete one after the other as they leave, and nothing is left of them
+ * once that has failed. */
+static void a_list_ends_where_completions_overrun(void **state)
+{
+	enum { LIST = 7 };
+	struct sim *s = sim_desk(CFG(.mtu = MTU, .cqe = 2));
+	const struct vb_req *q = &s->n[0].qp.req;
+	struct ibv_send_wr wr[LIST];
+	struct ibv_sge sge[LIST];
+
+	(void)state;
+	for (unsigned i = 0; i < LIST; i++) {
+		wr[i] = sim_wr(s, 0, IBV_WR_SEND, 0, 8, 0, &sge[i]);
+		wr[i].next = i < LIST - 1 ? &wr[i + 1] : NULL;
+	}
+	assert_int_equal(sim_send(s, 0, wr), 0);
+	sim_settle(s);
+	assert_int_equal(s->n[0].qp.state, IBV_QPS_ERR);
+	assert_int_equal(s->n[0].qp.why.reason, VB_R_CQ_OVERRUN);
+	assert_int_equal(q->seen, LIST);
+	assert_int_equal(q->una, LIST);
+	sim_free(s);
+}
+
 static enum sim_verdict lost(struct sim *s, unsigned from, const struct vb_pkt *p)
 {
 	(void)s, (void)from, (void)p;
@@ -496,6 +520,7 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(a_request_is_complete_when_it_has_left),
+	    cmocka_unit_test(a_list_ends_where_completions_overrun),
 	    cmocka_unit_test(nothing_outstanding_holds_it_up),
 	    cmocka_unit_test(writes_arrive),
 	    cmocka_unit_test(rule_26_a_lost_packet_drops_its_message),

@@ -12,7 +12,7 @@
 
 #include "wire/shm.h"
 
-enum { SENDER = 77, HINT = 130 };
+enum { SENDER = 77, HINT = 130, LIST = 8 };
 
 struct ends {
 	struct vb_ring *ring;
@@ -267,6 +267,84 @@ static uint32_t fill(struct ends *e, uint32_t id, uint32_t len, enum vb_out_clas
 	return n;
 }
 
+/* Packets of 12 and 8 bytes as take_one() expects them; how many there was room for. */
+static uint32_t send_list(struct ends *e, uint32_t id, uint32_t n, enum vb_out_class cls)
+{
+	struct vb_out *o = &e->tx->out;
+	struct vb_brief b[LIST];
+
+	memset(b, 0, sizeof(b));
+	for (uint32_t k = 0; k < n; k++) {
+		b[k].hdr_len = 12;
+		b[k].payload_len = 8;
+		memset(b[k].bytes, (int)(id + k), 12);
+		memcpy(b[k].bytes, &(uint32_t){id + k}, 4);
+		for (uint32_t i = 0; i < 8; i++)
+			b[k].bytes[12 + i] = byte_at(id + k, i);
+	}
+	return o->ops->send_list(o, b, n, cls);
+}
+
+static void a_list_goes_as_far_as_there_is_room(void **state)
+{
+	struct ends *e = *state;
+	struct vb_out *o = &e->tx->out;
+	uint32_t sent = 0, got = 0, room = VB_RING_SLOTS - VB_RING_SLOTS / 8, n, fit;
+	uint64_t before;
+
+	for (uint32_t round = 0; round < 5000; round++) {
+		n = 1 + round % LIST;
+		fit = room - (sent - got) < n ? room - (sent - got) : n;
+		before = o->ops->mark(o);
+		assert_int_equal(send_list(e, sent, n, VB_OUT_REQUEST), fit);
+		assert_int_equal(o->ops->mark(o), before + fit);
+		sent += fit;
+		if (fit < n) /* a response has room all the same */
+			assert_int_equal(send_list(e, sent++, 1, VB_OUT_RESPONSE), 1);
+		for (uint32_t k = fit < n ? 17 : round % 4; k && got < sent; k--)
+			assert_true(take_one(e, got++, 12, 8));
+		assert_int_equal(o->ops->taken(o, o->ops->mark(o)), got == sent);
+	}
+	while (got < sent)
+		assert_true(take_one(e, got++, 12, 8));
+	assert_false(vb_rxq_ready(&e->rx->rxq));
+	assert_true(o->ops->taken(o, o->ops->mark(o)));
+}
+
+/* Whichever packet of a list was taken last: the data before it is room again, and no other is. */
+static void a_list_keeps_count_of_data(void **state)
+{
+	struct ends *e = *state;
+	uint32_t all = VB_RING_DATA / VB_RING_MTU, id = 0, taken = 0;
+
+	for (uint32_t k = 0; k < 3 * VB_RING_SLOTS; k++) {
+		assert_true(send_one(e, id++, 12, VB_RING_MTU, VB_OUT_RESPONSE));
+		assert_int_equal(send_list(e, id, LIST, VB_OUT_RESPONSE), LIST);
+		id += LIST;
+		assert_true(take_one(e, taken++, 12, VB_RING_MTU));
+		for (uint32_t i = 0; i <= k % LIST; i++)
+			assert_true(take_one(e, taken++, 12, 8));
+		assert_int_equal(fill(e, id, VB_RING_MTU, VB_OUT_RESPONSE), all);
+		for (uint32_t i = k % LIST + 1; i < LIST; i++)
+			assert_true(take_one(e, taken++, 12, 8));
+		for (uint32_t i = 0; i < all; i++)
+			assert_true(take_one(e, taken++, 12, VB_RING_MTU));
+		id += all;
+	}
+}
+
+/* One hint and one bell are enough for all of it. */
+static void a_list_to_a_cold_ring_leaves_a_hint(void **state)
+{
+	struct ends *e = *state;
+
+	atomic_store(&e->cold, 1);
+	assert_int_equal(send_list(e, 0, LIST, VB_OUT_REQUEST), LIST);
+	assert_true(vb_set_take_any(&e->hints) == 1ull << HINT / 64);
+	for (uint32_t i = 0; i < LIST; i++)
+		assert_true(take_one(e, i, 12, 8));
+}
+
 static void requests_leave_room_for_responses(void **state)
 {
 	struct ends *e = *state;
@@ -487,6 +565,33 @@ static void *stream_many(void *arg)
 	return NULL;
 }
 
+static void *stream_lists(void *arg)
+{
+	for (uint32_t i = 0; i < 50000;) {
+		uint32_t n = 1 + i % LIST,
+			 sent = send_list(arg, i, n < 50000 - i ? n : 50000 - i, VB_OUT_REQUEST);
+
+		i += sent;
+		if (!sent)
+			sched_yield();
+	}
+	return NULL;
+}
+
+static void lists_are_taken_as_they_come(void **state)
+{
+	struct ends *e = *state;
+	pthread_t t;
+
+	assert_int_equal(pthread_create(&t, NULL, stream_lists, e), 0);
+	for (uint32_t i = 0; i < 50000; i++) {
+		while (!take_one(e, i, 12, 8))
+			sched_yield();
+	}
+	pthread_join(t, NULL);
+	assert_false(vb_rxq_ready(&e->rx->rxq));
+}
+
 static void senders_share_a_ring(void **state)
 {
 	struct ends *e = *state;
@@ -514,6 +619,9 @@ int main(void)
 	    T(a_cold_ring_takes_hints),
 	    T(cancelled_data_is_room_again),
 	    T(every_length_arrives),
+	    T(a_list_goes_as_far_as_there_is_room),
+	    T(a_list_keeps_count_of_data),
+	    T(a_list_to_a_cold_ring_leaves_a_hint),
 	    T(requests_leave_room_for_responses),
 	    T(requests_leave_data_for_responses),
 	    T(data_wraps_with_every_remainder),
@@ -524,6 +632,7 @@ int main(void)
 	    T(insane_packets_are_refused),
 	    T(insane_counter_frees_nothing),
 	    T(two_threads_stream_a_million),
+	    T(lists_are_taken_as_they_come),
 	    T(senders_share_a_ring),
 	};
 
