@@ -16,8 +16,8 @@ struct vb_rxq *vb_hca_poll_where(struct vb_adapter *a);
 /* Takes packets in; sends owed ACKs when there was nothing.  where: VB_POLL_ALL, or what vb_hca_poll_where()
  * has just said.  Returns whether any came.  Without locks. */
 bool vb_hca_poll(struct vb_adapter *a, struct vb_rxq *where);
-/* What came after that: something that the caller polls for, or nothing of that, so that he goes on polling in
- * vain, and whoever the packets were for may have no CPU. */
+/* What came after that: something that the caller polls for, or nothing of that, so that he goes on polling
+ * in vain, and whoever the packets were for may have no CPU. */
 void vb_hca_polled_well(void);
 void vb_hca_polled_for_others(struct vb_adapter *a);
 

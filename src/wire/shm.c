@@ -219,8 +219,8 @@ static uint64_t send(struct vb_out *o, const struct vb_brief *p, enum vb_out_cla
 	return head + 1;
 }
 
-/* The first one is written last: a peer that looks at it does not take the lines of the others away while they
- * are written, and finds all of them at once. */
+/* The first one is written last: a peer that looks at it does not take the lines of the others away while
+ * they are written, and finds all of them at once. */
 static uint32_t send_list(struct vb_out *o, const struct vb_brief *p, uint32_t n, enum vb_out_class cls)
 {
 	struct vb_shm *s = shm(o);
