@@ -189,13 +189,16 @@ static void timers_are_the_pollers(void **state)
 }
 
 /* How often a poll has offered its CPU; who waits for a lock does so, too, and is not counted. */
-static unsigned offers;
-static struct vb_hca *counted; /* NULL: none is */
+static _Atomic unsigned offers;
+static _Atomic(struct vb_hca *) counted; /* NULL: none is */
 
 /* The library takes this one. */
 int sched_yield(void)
 {
-	offers += counted && atomic_load(&counted->yielding);
+	const struct vb_hca *h = counted;
+
+	if (h && atomic_load(&h->yielding))
+		offers++;
 	return 0;
 }
 

@@ -21,7 +21,7 @@ enum {
 
 /* One CPU, or all the threads; only one thread writes. */
 struct ticks {
-	_Atomic double last;		   /* when the CPU ran, 0: it is not watched */
+	_Atomic double last;		   /* when who watches ran, 0: nobody does */
 	_Atomic double pause, pause_ended; /* the latest pause over STILL, and when it was over */
 };
 
@@ -119,6 +119,7 @@ static void *watch_threads(void *arg)
 		nready[1] = 0;
 		each_number("/proc", look_at_process);
 		now = kit_now();
+		atomic_store(&waits->last, now);
 		for (unsigned i = 0; i < nready[1]; i++)
 			if (now - ready[1][i].since > longest)
 				longest = now - ready[1][i].since;
@@ -149,6 +150,13 @@ static void *tick(void *arg)
 	return NULL;
 }
 
+/* Who forks while a thread begins forks what its beginning has locked (sanitizers do not undo that). */
+static void await(struct ticks *t)
+{
+	while (atomic_load(&t->last) <= 0)
+		kit_nap_us(100);
+}
+
 void kit_watch_cpus(void)
 {
 	pthread_t watch;
@@ -169,12 +177,10 @@ void kit_watch_cpus(void)
 		CHECK(!pthread_attr_init(&attr) && !pthread_attr_setaffinity_np(&attr, sizeof one, &one) &&
 		      !pthread_create(&thread, &attr, tick, &cpus[i]) && !pthread_detach(thread));
 		pthread_attr_destroy(&attr);
-		/* Who forks while a thread begins forks what its beginning has locked (sanitizers do not undo
-		 * that). */
-		while (atomic_load(&cpus[i].last) <= 0)
-			kit_nap_us(100);
+		await(&cpus[i]);
 	}
 	CHECK(!pthread_create(&watch, NULL, watch_threads, NULL) && !pthread_detach(watch));
+	await(waits);
 }
 
 double kit_stood_still(double since)
