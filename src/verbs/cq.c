@@ -206,7 +206,6 @@ VB_VALUE_FOUND(int, vb_poll_cq, is_there, take, what_to_poll, VB_POLL_ALL, (ibcq
 
 	if (vb_cq_is_empty(cq) && vb_likely(found && cq->ctx->adapter)) {
 		struct vb_cq_hand hand = {.cq = cq, .at = wc, .end = n > 0 ? wc + n : wc};
-
 		bool some;
 
 		vb_cq_hand = &hand;
