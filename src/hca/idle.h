@@ -25,6 +25,8 @@ struct vb_idle {
 	unsigned polls,
 	    look_at; /* in a row that found nothing: since the clock was looked at, and how many */
 	unsigned looked, yield_at; /* before that, since the CPU was offered; and how many in all */
+	unsigned others; /* polls since the caller last found what it polls for, of which some took packets in
+			    for others */
 };
 #define VB_IDLE_BEGIN ((struct vb_idle){.look_at = VB_IDLE_LOOK, .yield_at = VB_IDLE_MOST})
 
@@ -38,7 +40,7 @@ static inline void vb_idle_offered(struct vb_idle *i, uint64_t took, uint32_t ot
 	else
 		i->yield_at = i->yield_at / 2 > VB_IDLE_LEAST ? i->yield_at / 2 : VB_IDLE_LEAST;
 	i->look_at = i->yield_at < VB_IDLE_LOOK ? i->yield_at : VB_IDLE_LOOK;
-	i->looked = 0;
+	i->looked = i->others = 0;
 }
 
 #endif

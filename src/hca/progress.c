@@ -281,13 +281,13 @@ static __attribute__((noinline)) void poll_in_vain(struct vb_adapter *a)
 		offer_cpu(a);
 }
 
-/* Where no other thread has come to this since this one did, there is none that waits. */
+/* Where no other thread has come to this since this one did, most likely none waits. */
 static __attribute__((noinline)) void offer_to_others(struct vb_adapter *a)
 {
 	_Atomic(const void *) *last = &vb_hca(a)->for_others;
 
 	if (atomic_load_explicit(last, memory_order_relaxed) == &idle) {
-		idle.looked = 0;
+		idle.others = 0;
 		return;
 	}
 	atomic_store_explicit(last, &idle, memory_order_relaxed);
@@ -296,13 +296,13 @@ static __attribute__((noinline)) void offer_to_others(struct vb_adapter *a)
 
 void vb_hca_polled_for_others(struct vb_adapter *a)
 {
-	if (vb_unlikely(++idle.looked >= idle.yield_at))
+	if (vb_unlikely(++idle.others >= idle.yield_at))
 		offer_to_others(a);
 }
 
 inline __attribute__((always_inline)) void vb_hca_polled_well(void)
 {
-	idle.looked = 0;
+	idle.others = 0;
 }
 
 inline __attribute__((always_inline)) struct vb_rxq *vb_hca_poll_where(struct vb_adapter *a)
@@ -334,8 +334,8 @@ static inline enum vb_take by_pace(void)
 /* Something came, for whom is not known here. */
 static inline bool came(void)
 {
-	idle.looked += idle.polls;
-	idle.polls = 0;
+	idle.others += idle.polls;
+	idle.polls = idle.looked = 0;
 	return true;
 }
 

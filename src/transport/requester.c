@@ -520,7 +520,7 @@ void vb_requester_list(struct vb_qp *qp)
 	uint32_t n, sent;
 
 	vb_lock_assert_held(&qp->lock);
-	if (!only_sends(qp))
+	if (!only_sends(qp) || (q->blocked && !qp->path.out->ops->room(qp->path.out)))
 		return;
 	do {
 		for (n = 0; n < TOGETHER && q->next + n != q->seen; n++) {
