@@ -99,7 +99,7 @@ static inline uint64_t vb_out_send_in_parts(struct vb_out *o, const struct vb_br
 	return o->ops->mark(o);
 }
 
-/* vb_out_ops.send_list likewise. */
+/* This is vb_out_ops.send_list for a wire that sends no list faster than its packets one by one. */
 static inline uint32_t vb_out_send_singly(struct vb_out *o, const struct vb_brief *p, uint32_t n,
 					  enum vb_out_class cls)
 {

@@ -448,8 +448,8 @@ static __attribute__((noinline)) void put_headers(const struct vb_qp *qp, const 
 	vb_pkt_encode(to, &p);
 }
 
-/* The bytes of the one packet of the request at q->next, whose npsn and psn are set.  false: it is not brief,
- * or is to be placed directly, or its data is not to be had so easily. */
+/* The bytes of the one packet of a request whose npsn and psn are set, at q->next or behind it in a list.
+ * false: it is not brief, or is to be placed directly, or its data is not to be had so easily. */
 static inline __attribute__((always_inline)) bool make_brief(struct vb_qp *qp, struct vb_swqe *w,
 							     struct vb_brief *b)
 {
@@ -511,8 +511,8 @@ static inline __attribute__((always_inline)) bool send_brief(struct vb_qp *qp)
 	return true;
 }
 
-/* Those at q->next that could be sent by send_brief(), one after the other, leave together, as far as there
- * is room. */
+/* The requests at q->next that send_brief() could send, one after the other, leave together here, as far as
+ * there is room for them. */
 void vb_requester_list(struct vb_qp *qp)
 {
 	struct vb_req *q = &qp->req;
