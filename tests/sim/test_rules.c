@@ -210,6 +210,28 @@ static void rule_03_acks_count_while_a_retry_is_scheduled(void **state)
 	sim_free(s);
 }
 
+/* Where what was lost has come, by whatever way it is taken in, the next loss is told of as well. */
+static void rule_03_each_loss_is_nakked(void **state)
+{
+	struct sim *s = sim_desk(QUIET);
+	uint32_t naks = 0;
+
+	(void)state;
+	for (uint32_t i = 0; i < 2; i++) {
+		sim_drop(s, 0, VB_RC_SEND_ONLY, 6 * i); /* the first of three, which are all sent again */
+		for (uint32_t k = 0; k < 3; k++) {
+			sim_take(s, 1, 4096, 64);
+			sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+		}
+		sim_settle(s);
+	}
+	assert_int_equal(sim_count(s, 0, VB_RC_SEND_ONLY), 12);
+	for (uint32_t i = 0; i < sim_count(s, 1, VB_RC_ACK); i++)
+		naks += sim_find(s, 1, VB_RC_ACK, i)->p.syndrome == VB_AETH_NAK_PSN;
+	assert_int_equal(naks, 2);
+	sim_free(s);
+}
+
 /* rule 4: an ACK of a later PSN does not answer a READ; it says that its answer was lost */
 static void rule_04_implied_nak_for_a_read(void **state)
 {
@@ -438,12 +460,20 @@ static void rule_09_fence_waits_for_fetches_only(void **state)
 	sim_settle(s);
 	assert_int_equal(sim_find(s, 0, VB_RC_WRITE_ONLY, 2)->when,
 			 sim_find(s, 0, VB_RC_WRITE_ONLY, 3)->when);
+	/* nor does one that is too long to be brief */
+	sim_op(s, 0, IBV_WR_RDMA_WRITE, 0, 8, 0);
+	wr = sim_wr(s, 0, IBV_WR_RDMA_WRITE, 128, 256, 128, &e);
+	wr.send_flags |= IBV_SEND_FENCE;
+	assert_int_equal(sim_send(s, 0, &wr), 0);
+	sim_settle(s);
+	assert_int_equal(sim_find(s, 0, VB_RC_WRITE_ONLY, 4)->when,
+			 sim_find(s, 0, VB_RC_WRITE_ONLY, 5)->when);
 	/* a READ, then an unfenced WRITE: does not wait either */
 	sim_op(s, 0, IBV_WR_RDMA_READ, 64, 8, 0);
 	sim_op(s, 0, IBV_WR_RDMA_WRITE, 128, 8, 128);
 	sim_settle(s);
 	assert_int_equal(sim_find(s, 0, VB_RC_READ_REQUEST, 1)->when,
-			 sim_find(s, 0, VB_RC_WRITE_ONLY, 4)->when);
+			 sim_find(s, 0, VB_RC_WRITE_ONLY, 6)->when);
 	sim_free(s);
 }
 
@@ -817,6 +847,7 @@ int main(void)
 	    cmocka_unit_test(rule_02_rnr_wait_survives_other_packets),
 	    cmocka_unit_test(rule_03_first_retry_at_once_later_by_timeout),
 	    cmocka_unit_test(rule_03_acks_count_while_a_retry_is_scheduled),
+	    cmocka_unit_test(rule_03_each_loss_is_nakked),
 	    cmocka_unit_test(rule_04_implied_nak_for_a_read),
 	    cmocka_unit_test(rule_04_implied_nak_for_an_atomic),
 	    cmocka_unit_test(rule_05_partial_read_resumes),
