@@ -72,5 +72,6 @@ void vb_dests_stop(struct vb_dests *d)
 
 	while ((n = vb_list_pop(&d->waiting)))
 		vb_list_entry(n, struct vb_dest, waiting)->waits = false;
+	d->failed = false;
 	d->left.words = 0;
 }

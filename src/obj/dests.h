@@ -62,6 +62,10 @@ struct vb_dests {
 	    *at; /* VB_DESTS of them, by number; pages of those that were never named are not there */
 	struct vb_list waiting; /* those for whom requests wait */
 	struct vb_list used;	/* those that were named since the queue pair was RESET */
+	/* A request that had waited has failed, while others before it still wait: its SQ index.  Nothing
+	 * behind it leaves any more. */
+	bool failed;
+	uint32_t failed_at;
 	/* The GIDs of the port at this end: VB_GID_TABLE of them, in the adapter's segment, which change. */
 	const uint8_t (*gids)[16];
 	bool infiniband; /* the port's link layer */

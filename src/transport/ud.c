@@ -315,16 +315,35 @@ static inline __attribute__((always_inline)) bool begin(struct vb_qp *qp, struct
 	return false;
 }
 
-/* What waits at d is sent, as far as there is room, or dropped if nobody is there. */
+/* Whether the request is behind one that has failed. */
+static inline bool is_behind(const struct vb_dests *all, uint32_t index)
+{
+	return vb_unlikely(all->failed) && (int32_t)(index - all->failed_at) > 0;
+}
+
+/* What waits at d is sent, as far as there is room, or dropped if nobody is there.  From the first that fails
+ * on nothing is: it waits no more, and is flushed in its turn. */
 static __attribute__((noinline)) void go_on(struct vb_qp *qp, struct vb_dest *d)
 {
+	struct vb_dests *all = qp->dests;
+
 	while (d->waits && (d->path.out || d->path.nobody)) {
 		struct vb_swqe *w = vb_sq_at(&qp->req, d->first);
 
+		if (is_behind(all, d->first)) {
+			vb_dest_stop(d);
+			return;
+		}
 		if (!d->path.out)
 			drop(qp, w, d, VB_R_DROP_NOBODY);
 		else if (send_to(qp, w, d) == BLOCKED)
 			return;
+		if (vb_unlikely(w->state == VB_WQE_FAILED)) {
+			all->failed = true;
+			all->failed_at = d->first;
+			vb_dest_stop(d);
+			return;
+		}
 		d->until = 0;
 		if (d->first == d->last)
 			vb_dest_stop(d);
@@ -394,7 +413,8 @@ static bool output(struct vb_path *p, uint32_t place)
 	}
 	if (vb_unlikely(p != &qp->path))
 		go_on(qp, vb_dest_of(p));
-	while (q->next != q->seen && qp->state == IBV_QPS_RTS && begin(qp, vb_sq_at(q, q->next)))
+	while (q->next != q->seen && qp->state == IBV_QPS_RTS && vb_likely(!qp->dests->failed) &&
+	       begin(qp, vb_sq_at(q, q->next)))
 		q->next++;
 	complete(qp);
 	waits = keep_time(qp);
