@@ -814,13 +814,14 @@ static enum vb_build_fault build(const struct sim *s, struct vb_builder *b, cons
 static void address(struct sim *s, unsigned n, struct vb_builder *b)
 {
 	const struct vb_ah ah = {.grh = VB_GRH_WORD(1, 0, 0), .here = true, .pd_id = b->qp->pd_id};
-	const struct sim_to far = {&ah, s->n[!n].qp.qpn, s->n[n].qkey}, *to = s->n[n].to ? s->n[n].to : &far;
+	const struct sim_to far = {&ah, s->n[!n].qp.qpn, s->n[n].qkey, SIM_FAR},
+			    *to = s->n[n].to ? s->n[n].to : &far;
 
 	vb_builder_to(b->qp, b->w, to->ah, to->qpn, to->qkey);
 	if (to->ah->group)
 		vb_builder_to_group(b->w, to->ah, to->qpn);
-	if (!s->on[n]) /* there is one other process */
-		b->w->to.number = SIM_FAR;
+	if (!s->on[n]) /* there is one other process, and others that are never found */
+		b->w->to.number = to->number ? to->number : SIM_FAR;
 }
 
 int sim_send(struct sim *s, unsigned n, const struct ibv_send_wr *wr)

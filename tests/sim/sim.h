@@ -164,6 +164,7 @@ struct sim_wire {
 struct sim_to {
 	const struct vb_ah *ah;
 	uint32_t qpn, qkey;
+	uint32_t number; /* of the process, where a side stands alone; 0: SIM_FAR */
 };
 
 /* What a pair stands on: nothing, or a process for each side. */

@@ -207,6 +207,13 @@ static void none_overtakes_what_waits(void **state)
 	sim_free(s);
 }
 
+static void look_at_far(struct vb_qp *qp)
+{
+	vb_lock_take(&qp->lock);
+	qp->transport->output(&vb_dest_at(qp, SIM_FAR)->path, 0);
+	vb_lock_give(&qp->lock);
+}
+
 /* The first of those that wait has lost its memory; what waits behind it is flushed, and not sent later. */
 static void what_waits_is_flushed(void **state)
 {
@@ -231,9 +238,7 @@ static void what_waits_is_flushed(void **state)
 	sim_run_for(s, 1); /* all wait */
 	vb_key_retract(&s->n[0].keys, key);
 	room(s, 1);
-	vb_lock_take(&qp->lock);
-	qp->transport->output(&vb_dest_at(qp, SIM_FAR)->path, 0);
-	vb_lock_give(&qp->lock);
+	look_at_far(qp);
 	assert_int_equal(qp->state, IBV_QPS_SQE);
 	sim_modify(s, 0, IBV_QPS_RTS); /* at once, before anything else has looked */
 	room(s, 3);
@@ -252,6 +257,52 @@ static void what_waits_is_flushed(void **state)
 	sim_free(s);
 }
 
+/* The first one waits for a process that is never found, and the second loses its memory while it waits for
+ * room: what is behind that, to whomever it is, does not leave while the first one is waited for. */
+static void nothing_leaves_behind_what_failed(void **state)
+{
+	struct sim *s = sim_desk(CFG(.room = 4));
+	struct vb_qp *qp = &s->n[0].qp;
+	const struct vb_ah ah = {.grh = VB_GRH_WORD(1, 0, 0), .here = true, .pd_id = qp->pd_id};
+	const struct sim_to none = {&ah, s->n[1].qp.qpn, s->n[0].qkey, SIM_FAR + 1},
+			    neither = {&ah, s->n[1].qp.qpn, s->n[0].qkey, SIM_FAR + 2};
+	uint32_t key = sim_reg(s, 0, s->mem[0], 64, 0);
+	struct ibv_sge e;
+	struct ibv_send_wr wr = sim_wr(s, 0, IBV_WR_SEND, 0, 8, 0, &e);
+	uint64_t r = sim_take(s, 1, 0, 8), a[5];
+
+	(void)state;
+	room(s, 0);
+	s->n[0].to = &none;
+	a[0] = sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	s->n[0].to = NULL;
+	e.lkey = key;
+	assert_int_equal(sim_send(s, 0, &wr), 0);
+	a[1] = wr.wr_id;
+	a[2] = sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	s->n[0].to = &neither;
+	a[3] = sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	s->n[0].to = NULL;
+	sim_run_for(s, 1); /* all wait */
+	vb_key_retract(&s->n[0].keys, key);
+	room(s, 3);
+	look_at_far(qp);
+	a[4] = sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	look_at_far(qp);
+	sim_run_for(s, VB_SEC);
+	sim_expect_none(s, 0);
+	sim_settle(s);
+	sim_expect(s, 0, true, a[0], OK);
+	sim_expect(s, 0, true, a[1], IBV_WC_LOC_PROT_ERR);
+	for (unsigned i = 2; i < 5; i++)
+		sim_expect(s, 0, true, a[i], IBV_WC_WR_FLUSH_ERR);
+	sim_expect_none(s, 1);
+	assert_int_equal(s->n[0].drops.count[VB_R_DROP_NOBODY], 1);
+	sim_modify(s, 0, IBV_QPS_RTS);
+	arrives(s, r);
+	sim_free(s);
+}
+
 /* What is wrong with a request in itself, so that it fails in its turn. */
 enum wrong { FOREIGN_AH, FOREIGN_OPCODE, TOO_LONG, WRONGS };
 
@@ -266,7 +317,7 @@ static uint64_t post_wrong(struct sim *s, enum wrong what)
 {
 	struct vb_qp *qp = &s->n[0].qp;
 	const struct vb_ah ah = {.grh = VB_GRH_WORD(1, 0, 0), .here = true, .pd_id = qp->pd_id + 1};
-	const struct sim_to to = {&ah, SIM_QPN1, 0};
+	const struct sim_to to = {.ah = &ah, .qpn = SIM_QPN1};
 	struct vb_swqe *w = vb_sq_at(&qp->req, atomic_load(&qp->post.head));
 	uint64_t id;
 
@@ -340,9 +391,7 @@ static void the_first_that_fails_says_why(void **state)
 			a[1] = post_wrong(s, i / 2);
 		a[2] = sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
 		room(s, 3);
-		vb_lock_take(&qp->lock); /* what waits is looked at first */
-		qp->transport->output(&vb_dest_at(qp, SIM_FAR)->path, 0);
-		vb_lock_give(&qp->lock);
+		look_at_far(qp); /* what waits comes first */
 		sim_settle(s);
 		sim_expect(s, 0, true, a[0], IBV_WC_LOC_PROT_ERR);
 		sim_expect(s, 0, true, a[1], IBV_WC_WR_FLUSH_ERR);
@@ -406,6 +455,7 @@ int main(void)
 	    cmocka_unit_test(rule_38_sqd_drains_and_resumes),
 	    cmocka_unit_test(none_overtakes_what_waits),
 	    cmocka_unit_test(what_waits_is_flushed),
+	    cmocka_unit_test(nothing_leaves_behind_what_failed),
 	    cmocka_unit_test(what_is_refused_fails_in_its_turn),
 	    cmocka_unit_test(the_first_that_fails_says_why),
 	    cmocka_unit_test(rule_23_what_is_too_long_takes_nothing_from_an_srq),
