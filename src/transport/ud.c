@@ -1,7 +1,7 @@
 /* Unreliable datagrams (UD): each request names its destination, and is one packet.  It is complete when that
  * has left, or was dropped because nobody is there; a request whose destination has no room now, or no
- * contact yet, waits there (obj/dests.h), and the others go on.  Completions come in the order of posting all
- * the same. */
+ * contact yet, waits there (obj/dests.h), and the others go on, but for those behind one that has failed.
+ * Completions come in the order of posting all the same. */
 #include "base/few.h"
 #include "iba/grh.h"
 #include "obj/dests.h"
@@ -321,8 +321,8 @@ static inline bool is_behind(const struct vb_dests *all, uint32_t index)
 	return vb_unlikely(all->failed) && (int32_t)(index - all->failed_at) > 0;
 }
 
-/* What waits at d is sent, as far as there is room, or dropped if nobody is there.  From the first that fails
- * on nothing is: it waits no more, and is flushed in its turn. */
+/* What waits at d is sent, as far as there is room, or dropped if nobody is there.  What is behind a request
+ * that has failed neither leaves nor waits any more: it is flushed when that one has failed in its turn. */
 static __attribute__((noinline)) void go_on(struct vb_qp *qp, struct vb_dest *d)
 {
 	struct vb_dests *all = qp->dests;
