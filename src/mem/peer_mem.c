@@ -159,6 +159,13 @@ static bool worth_asking(const struct vb_peer_mem *f, uint32_t rkey)
 	       atomic_load_explicit(&f->keys[index].kind, memory_order_relaxed) == VB_KEY_MEMORY;
 }
 
+/* Its owner has said that it is private memory. */
+static bool is_private(const struct vb_peer_mem *f, const struct vb_peer_region *s, uint32_t rkey)
+{
+	return atomic_load_explicit(&s->rkey, memory_order_relaxed) == rkey &&
+	       atomic_load_explicit(&s->state, memory_order_relaxed) == VB_REGION_CANNOT && current(f, s);
+}
+
 /* The region is used and no mapping of it is known.  Asking costs both ends some system calls: only for a
  * region that is used again and again, or where nothing else will do. */
 static __attribute__((noinline)) void count_use(struct vb_peer_mem *f, uint32_t rkey, bool at_once)
@@ -166,7 +173,7 @@ static __attribute__((noinline)) void count_use(struct vb_peer_mem *f, uint32_t 
 	struct vb_peer_region *s = share_of(f, rkey);
 	uint32_t uses;
 
-	if (!worth_asking(f, rkey))
+	if (vb_likely(is_private(f, s, rkey)) || !worth_asking(f, rkey))
 		return;
 	if (atomic_load(&s->rkey) != rkey) {
 		if (!vb_lock_try(&f->lock))
@@ -191,10 +198,8 @@ static __attribute__((noinline)) void count_use(struct vb_peer_mem *f, uint32_t 
 		if (uses % ASK_AGAIN)
 			return;
 		break;
-	case VB_REGION_CANNOT:
-		if (current(f, s))
-			return;
-		break; /* it may have been given other memory (ibv_rereg_mr) */
+	case VB_REGION_CANNOT: /* it may have been given other memory (ibv_rereg_mr) */
+		break;
 	default:
 		return;
 	}
@@ -240,8 +245,7 @@ bool vb_peer_mem_takes_call(const struct vb_peer_mem *f, uint32_t rkey)
 		return false;
 	if (!worth_asking(f, rkey))
 		return true;
-	return atomic_load_explicit(&s->rkey, memory_order_relaxed) == rkey &&
-	       atomic_load_explicit(&s->state, memory_order_relaxed) == VB_REGION_CANNOT && current(f, s);
+	return is_private(f, s, rkey);
 }
 
 bool vb_peer_mem_may_map(struct vb_peer_mem *f, uint32_t rkey)

@@ -123,8 +123,7 @@ static enum vb_placed give_up(struct vb_swqe *w)
  * budget. */
 static uint32_t portion(const struct vb_swqe *w, uint64_t peer_at, uint32_t budget)
 {
-	uint32_t rest = w->length - w->placed, most = VB_MEM_CHUNK - VB_LINE,
-		 n = budget < most ? budget : most;
+	uint32_t rest = w->length - w->placed, n = budget < VB_PLACE_MOST ? budget : VB_PLACE_MOST;
 
 	n += -(uint32_t)(peer_at + n) % VB_LINE;
 	return n < rest ? n : rest;
@@ -218,8 +217,9 @@ static enum vb_placed atomic(struct vb_qp *qp, struct vb_swqe *w, struct vb_peer
 struct batch {
 	struct iovec here[PIECES], there[BATCH];
 	unsigned nhere, nthere;
-	uint32_t bytes;	       /* of all */
-	uint8_t end[BATCH][8]; /* joined last bytes */
+	uint32_t bytes;		/* of all */
+	uint8_t end[BATCH][8];	/* joined last bytes */
+	struct vb_mem_use keys; /* announces those of this process; .slot NULL: none is in use */
 };
 
 /* Adds one local piece.  The kernel copies piece by piece: what holds the last up to 8 aligned bytes of the
@@ -240,7 +240,7 @@ static bool add_piece(struct batch *b, uint8_t *at, uint32_t n, uint64_t dst, bo
 	return true;
 }
 
-/* The local end of n bytes of w, under an announcement of all keys. */
+/* The local end of n bytes of w. */
 static bool add_local(struct vb_qp *qp, struct batch *b, struct vb_swqe *w, uint64_t peer_at, uint32_t n)
 {
 	bool fetch = vb_wr_is(w->opcode, VB_WR_FETCH), last = w->placed + n == w->length;
@@ -250,6 +250,8 @@ static bool add_local(struct vb_qp *qp, struct batch *b, struct vb_swqe *w, uint
 
 	if (w->flags & IBV_SEND_INLINE)
 		return add_piece(b, w->inline_data + off, n, peer_at, last);
+	if (!b->keys.slot && !vb_mem_begin_any(qp->keys, &b->keys)) /* ended by call() */
+		return false;
 	for (uint32_t i = 0; i < w->num_sge && n; i++) {
 		const struct ibv_sge *s = &w->sge[i];
 		uint8_t *at;
@@ -335,20 +337,19 @@ static enum vb_placed call(struct vb_qp *qp, struct vb_swqe *w, struct vb_peer_m
 	struct vb_req *q = &qp->req;
 	uint32_t n = portion(w, u->at, *budget);
 	enum vb_placed ret = VB_PLACED;
-	struct vb_mem_use local;
 	struct batch b;
 	size_t done = 0;
 
 	b.nhere = b.nthere = b.bytes = 0;
-	if (vb_mem_begin_any(qp->keys, &local)) {
-		if (add(qp, &b, w, u->at, n)) {
-			if (w->placed + n == w->length && !vb_wr_is(w->opcode, VB_WR_IMM) &&
-			    qp->state == IBV_QPS_RTS) /* in SQD nothing is begun */
-				add_more(qp, &b, w, *budget);
-			done = move(qp, &b, !vb_wr_is(w->opcode, VB_WR_FETCH));
-		}
-		vb_mem_end(&local);
+	b.keys.slot = NULL;
+	if (add(qp, &b, w, u->at, n)) {
+		if (w->placed + n == w->length && !vb_wr_is(w->opcode, VB_WR_IMM) &&
+		    qp->state == IBV_QPS_RTS) /* in SQD nothing is begun */
+			add_more(qp, &b, w, *budget);
+		done = move(qp, &b, !vb_wr_is(w->opcode, VB_WR_FETCH));
 	}
+	if (b.keys.slot)
+		vb_mem_end(&b.keys);
 	VB_FAULT_POINT("placed, still announced");
 	vb_peer_mem_end(u);
 	for (unsigned i = 0; i < b.nthere && ret == VB_PLACED && qp->state != IBV_QPS_ERR; i++) {
@@ -370,18 +371,14 @@ static enum vb_placed call(struct vb_qp *qp, struct vb_swqe *w, struct vb_peer_m
 
 static bool is_for_ring(const struct vb_qp *qp, const struct vb_swqe *w)
 {
-	const struct vb_peer_mem *f = qp->path.mem;
-
-	if (w->placed || !is_small(w) || !vb_prompt_is(&f->prompt))
+	if (w->placed || !is_small(w))
 		return false;
 	return vb_wr_is(w->opcode, VB_WR_IMM) || /* whose packet goes there anyway */
-	       (qp->req.small >= ROW && vb_peer_mem_takes_call(f, w->remote.rkey));
+	       (qp->req.small >= ROW && vb_peer_mem_takes_call(qp->path.mem, w->remote.rkey));
 }
 
-bool vb_place_rings(struct vb_qp *qp, const struct vb_swqe *w)
+bool vb_place_rings_prompt(struct vb_qp *qp, const struct vb_swqe *w)
 {
-	if (!qp->path.mem)
-		return !w->placed;
 	if (!is_for_ring(qp, w))
 		return false;
 	if (!vb_wr_is(w->opcode, VB_WR_IMM))

@@ -4,6 +4,7 @@
 #include <sys/shm.h>
 
 #include "pair.h"
+#include "obj/qp.h"
 
 enum { SIZE = 9 << 20, HALF = 4 << 20, DEPTH = 128, SGES = 2 };
 
@@ -302,6 +303,38 @@ static void by_whom(struct kit_pair *p)
 	kit_pair_close(p);
 }
 
+static unsigned portions;
+
+static void count_portion(struct vb_out *o, const struct vb_swqe *w, uint32_t n, uint64_t orig)
+{
+	(void)o, (void)w, (void)n, (void)orig;
+	portions++;
+}
+
+/* A post places 64 KiB, and each look after it a quarter of a MiB, by one system call each: a portion that
+ * is cut costs one more. */
+static void in_whole_portions(struct kit_pair *p)
+{
+	struct kit_end *e = &p->end[0];
+	const struct kit_card *peer = &p->board->card[1][0];
+
+	kit_pair_open(p, DEPTH, SIZE);
+	kit_until(&p->board->step, 1);
+	kit_stop(p->target);
+	CHECK(!kit_post(e, IBV_WR_RDMA_WRITE, 1, 0, 8, peer, 0));
+	done(e, 1, IBV_WC_RDMA_WRITE);
+	vb_qp(e->qp)->path.out->past = count_portion;
+	for (int i = 0; i < 2; i++) {
+		portions = 0;
+		CHECK(!kit_post(e, i ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE, 2, 0, 1 << 20, peer, 0));
+		done(e, 2, i ? IBV_WC_RDMA_READ : IBV_WC_RDMA_WRITE);
+		CHECK(portions == 5, "%u", portions);
+	}
+	vb_qp(e->qp)->path.out->past = NULL;
+	kit_cont(p->target);
+	kit_pair_close(p);
+}
+
 /* What is told of a send queue in SQD. */
 static bool is_draining(struct kit_end *e)
 {
@@ -500,6 +533,7 @@ int main(void)
 	kit_pair_run("off at the initiator", there, initiator_waits, passive);
 	kit_pair_run("a queue that never runs dry", both, never_dry, takes_sends);
 	kit_pair_run("finished by", both, by_whom, passive);
+	kit_pair_run("in whole portions", both, in_whole_portions, passive);
 	kit_pair_run("the send queue drains", both, drains, passive);
 	for (shared = MEMFD; shared <= SYSV; shared++)
 		kit_pair_run(shared == MEMFD	  ? "a memfd"

@@ -788,6 +788,35 @@ static void what_is_not_lent(void **state)
 }
 
 /* What lies under a region is asked only of one that is for peers. */
+/* Whose owner has said that a region is private memory is asked again when the region has been given other
+ * memory, and not before. */
+static void private_memory(void **state)
+{
+	const struct vb_share_desc none = {.kind = VB_SHARE_NONE, .length = AREA};
+	struct world *w = *state;
+	struct vb_key_entry *e = &w->there.entries[vb_peer_mem_index(&w->mem, w->rkey)];
+
+	w->mem.same = false;
+	w->mem.tid = (int)syscall(SYS_gettid);
+	w->mem.pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+	assert_false(vb_peer_mem_takes_call(&w->mem, w->rkey)); /* nobody knows yet */
+	for (int round = 0; round < 2; round++) {
+		for (int i = 0; i < 16; i++)
+			assert_int_equal(try(w, &w->want), VB_MEANS_VM);
+		assert_int_equal(vb_peer_mem_next_ask(&w->mem), w->rkey);
+		assert_int_equal(vb_peer_mem_next_ask(&w->mem), 0);
+		assert_int_equal(vb_peer_mem_answer(&w->mem, w->rkey, e->seq, 0, &none, -1, true), ENODEV);
+		assert_true(vb_peer_mem_takes_call(&w->mem, w->rkey));
+		for (int i = 0; i < 5000; i++) {
+			assert_int_equal(try(w, &w->want), VB_MEANS_VM);
+			assert_false(atomic_load(&w->mem.asks));
+		}
+		e->seq += 2; /* ibv_rereg_mr() */
+		assert_false(vb_peer_mem_takes_call(&w->mem, w->rkey));
+	}
+	close(w->mem.pidfd);
+}
+
 static void what_is_lent_by_another_process(void **state)
 {
 	struct world *w = *state;
@@ -832,6 +861,7 @@ int main(void)
 	    TEST(no_touch_after_the_wait),
 	    TEST(what_is_lent),
 	    TEST(what_is_not_lent),
+	    TEST(private_memory),
 	    TEST(what_is_lent_by_another_process),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
