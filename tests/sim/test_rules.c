@@ -126,6 +126,7 @@ static void rule_02_the_oldest_asks_again(void **state)
 {
 	enum { MANY = 5, WAITS = 4 };
 	struct sim *s = sim_desk(CFG(.min_rnr = 14 /* 1 ms */));
+	struct vb_qp *qp = &s->n[0].qp;
 	uint64_t first[MANY];
 	unsigned sent;
 
@@ -134,6 +135,11 @@ static void rule_02_the_oldest_asks_again(void **state)
 		first[i] = sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
 	sim_run_for(s, WAITS * vb_rc_rnr_delay(14) + VB_MSEC / 2);
 	assert_int_equal(sim_count(s, 0, VB_RC_SEND_ONLY), MANY + WAITS);
+	while (sim_count(s, 0, VB_RC_SEND_ONLY) == MANY + WAITS)
+		sim_run_for(s, 50);
+	vb_lock_take(&qp->lock);
+	assert_int_equal(qp->transport->owes(qp), VB_OWES_NOTHING); /* until it is answered */
+	vb_lock_give(&qp->lock);
 	for (int i = 0; i < MANY; i++)
 		sim_take(s, 1, 64, 8);
 	sim_settle(s);
@@ -148,6 +154,21 @@ static void rule_02_the_oldest_asks_again(void **state)
 		sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
 	sim_run_for(s, 1); /* no answer is here, and none was waited for */
 	assert_int_equal(sim_count(s, 0, VB_RC_SEND_ONLY), sent + MANY);
+	sim_free(s);
+}
+
+/* However often it has asked. */
+static void rule_02_it_asks_alone_for_ever(void **state)
+{
+	enum { MANY = 5, OFTEN = 600 };
+	struct sim *s = sim_desk(CFG(.min_rnr = 1 /* 10 us */));
+
+	(void)state;
+	for (int i = 0; i < MANY; i++)
+		sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	while (sim_count(s, 0, VB_RC_SEND_ONLY) < OFTEN)
+		sim_run_for(s, VB_USEC);
+	assert_in_range(sim_count(s, 1, VB_RC_ACK), OFTEN - MANY, OFTEN - MANY + 1); /* each was answered */
 	sim_free(s);
 }
 
@@ -838,6 +859,7 @@ int main(void)
 	    cmocka_unit_test(rule_01_rnr_of_an_atomic_is_not_counted),
 	    cmocka_unit_test(rule_02_rnr_wait_is_waited_out),
 	    cmocka_unit_test(rule_02_the_oldest_asks_again),
+	    cmocka_unit_test(rule_02_it_asks_alone_for_ever),
 	    cmocka_unit_test(rule_02_rnr_wait_survives_other_packets),
 	    cmocka_unit_test(rule_03_first_retry_at_once_later_by_timeout),
 	    cmocka_unit_test(rule_03_acks_count_while_a_retry_is_scheduled),
