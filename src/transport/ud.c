@@ -17,28 +17,19 @@ enum { TOGETHER = 96 }; /* bytes of a datagram that are copied at once with its 
 
 enum sent { SENT, BLOCKED, FAILED };
 
-/* Whether none of the requests before w has failed, whose reason is the queue pair's: w is flushed then. */
-static bool fails_first(struct vb_qp *qp, const struct vb_swqe *w)
-{
-	for (uint32_t i = qp->req.una; vb_sq_at(&qp->req, i) != w; i++)
-		if (vb_sq_at(&qp->req, i)->state == VB_WQE_FAILED)
-			return false;
-	return true;
-}
-
-/* Nothing behind a request that cannot be carried out begins before it has failed in its turn. */
+/* Nothing behind a request that cannot be carried out begins before it has failed in its turn.  So what fails
+ * after another one stands before it, and its reason is the queue pair's: the other one is flushed. */
 static __attribute__((cold, noinline)) void refuse(struct vb_qp *qp, struct vb_swqe *w, enum vb_reason r,
 						   struct vb_facts *f)
 {
 	f->reason = r;
 	f->qpn = qp->qpn;
-	if (fails_first(qp, w))
-		qp->why = *f;
+	qp->why = *f;
 	w->state = VB_WQE_FAILED;
 	w->reason = (uint8_t)r;
 }
 
-/* The packet is lost: its request is complete like one that was sent. */
+/* The packet is lost: its request is complete like one that was sent, or has failed. */
 static __attribute__((cold, noinline)) void drop(struct vb_qp *qp, struct vb_swqe *w, const struct vb_dest *d,
 						 enum vb_reason r)
 {
@@ -267,7 +258,7 @@ static inline __attribute__((always_inline)) enum sent send_to(struct vb_qp *qp,
 			d->stuck = false;
 	} else if (how == BLOCKED && d->stuck) {
 		drop(qp, w, d, VB_R_DROP_FULL);
-		how = SENT;
+		how = w->state == VB_WQE_FAILED ? FAILED : SENT;
 	}
 	return how;
 }
@@ -280,10 +271,8 @@ static __attribute__((cold, noinline)) void refuse_whole(struct vb_qp *qp, struc
 		return;
 	if (w->state != VB_WQE_REFUSED)
 		refuse(qp, w, VB_R_DATAGRAM_TOO_LONG, &f);
-	else if (fails_first(qp, w))
-		vb_requester_refused(qp, w);
 	else
-		w->state = VB_WQE_FAILED;
+		vb_requester_refused(qp, w);
 }
 
 /* The request at q->next is sent, or waits at its destination.  false: it cannot be carried out. */

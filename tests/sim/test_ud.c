@@ -406,6 +406,41 @@ static void the_first_that_fails_says_why(void **state)
 	}
 }
 
+/* The far end has taken nothing for so long that what is for it is dropped, and one is dropped whose memory
+ * is not there: it fails, and what is behind it has no part in either. */
+static void what_is_dropped_may_fail(void **state)
+{
+	struct sim *s = sim_desk(CFG(.room = 4));
+	struct vb_qp *qp = &s->n[0].qp;
+	uint64_t r = sim_take(s, 1, 0, 8), a[4];
+	struct ibv_sge e;
+	struct ibv_send_wr wr = sim_wr(s, 0, IBV_WR_SEND, 0, 1024, 0, &e); /* room is looked for first */
+
+	(void)state;
+	room(s, 0);
+	a[0] = sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	sim_settle(s);
+	sim_expect(s, 0, true, a[0], OK);
+	assert_int_equal(s->n[0].drops.count[VB_R_DROP_FULL], 1);
+	e.lkey = sim_reg(s, 0, s->mem[0], 64, 0);
+	vb_key_retract(&s->n[0].keys, e.lkey);
+	assert_int_equal(sim_send(s, 0, &wr), 0);
+	a[1] = wr.wr_id;
+	a[2] = sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	a[3] = post_wrong(s, TOO_LONG);
+	sim_settle(s);
+	sim_expect(s, 0, true, a[1], IBV_WC_LOC_PROT_ERR);
+	sim_expect(s, 0, true, a[2], IBV_WC_WR_FLUSH_ERR);
+	sim_expect(s, 0, true, a[3], IBV_WC_WR_FLUSH_ERR);
+	sim_expect_none(s, 0);
+	assert_int_equal(s->n[0].drops.count[VB_R_DROP_FULL], 1);
+	assert_int_equal(vb_reasons[qp->why.reason].local_wc, IBV_WC_LOC_PROT_ERR);
+	room(s, 3);
+	sim_modify(s, 0, IBV_QPS_RTS);
+	arrives(s, r);
+	sim_free(s);
+}
+
 /* A datagram that is too long for the next receive request of an SRQ leaves that for others: it is not held
  * by the queue pair to which the datagram came, and what that has found says nothing of the next. */
 static void rule_23_what_is_too_long_takes_nothing_from_an_srq(void **state)
@@ -458,6 +493,7 @@ int main(void)
 	    cmocka_unit_test(nothing_leaves_behind_what_failed),
 	    cmocka_unit_test(what_is_refused_fails_in_its_turn),
 	    cmocka_unit_test(the_first_that_fails_says_why),
+	    cmocka_unit_test(what_is_dropped_may_fail),
 	    cmocka_unit_test(rule_23_what_is_too_long_takes_nothing_from_an_srq),
 	};
 
