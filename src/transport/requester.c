@@ -456,7 +456,7 @@ static inline __attribute__((always_inline)) bool make_brief(struct vb_qp *qp, s
 	uint8_t *payload;
 	struct vb_pkt p;
 
-	if (vb_unlikely(vb_wrs[w->opcode].access) && !vb_place_rings(qp, w))
+	if (vb_unlikely(vb_wr_is(w->opcode, VB_WR_REMOTE)) && !vb_place_rings(qp, w))
 		return false;
 	describe(qp, w, 0, w->length, &p);
 	if (vb_unlikely(p.op->hdr_len + w->length + p.pad > qp->path.out->brief))
