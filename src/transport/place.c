@@ -371,14 +371,18 @@ static enum vb_placed call(struct vb_qp *qp, struct vb_swqe *w, struct vb_peer_m
 
 static bool is_for_ring(const struct vb_qp *qp, const struct vb_swqe *w)
 {
-	if (w->placed || !is_small(w))
+	const struct vb_peer_mem *f = qp->path.mem;
+
+	if (!vb_prompt_is(&f->prompt) || w->placed || !is_small(w))
 		return false;
 	return vb_wr_is(w->opcode, VB_WR_IMM) || /* whose packet goes there anyway */
-	       (qp->req.small >= ROW && vb_peer_mem_takes_call(qp->path.mem, w->remote.rkey));
+	       (qp->req.small >= ROW && vb_peer_mem_takes_call(f, w->remote.rkey));
 }
 
-bool vb_place_rings_prompt(struct vb_qp *qp, const struct vb_swqe *w)
+bool vb_place_rings(struct vb_qp *qp, const struct vb_swqe *w)
 {
+	if (!qp->path.mem)
+		return !w->placed;
 	if (!is_for_ring(qp, w))
 		return false;
 	if (!vb_wr_is(w->opcode, VB_WR_IMM))

@@ -2,7 +2,6 @@
 #ifndef VB_TRANSPORT_PLACE_H
 #define VB_TRANSPORT_PLACE_H
 
-#include "mem/peer_mem.h"
 #include "transport/rc_priv.h"
 
 enum vb_placed {
@@ -17,19 +16,9 @@ enum vb_placed {
  * that were. */
 enum vb_placed vb_place(struct vb_qp *qp, struct vb_swqe *w, uint32_t *budget);
 
-/* For vb_place_rings(), at a peer that is prompt. */
-bool vb_place_rings_prompt(struct vb_qp *qp, const struct vb_swqe *w);
-
 /* Whether w, a WRITE that is to go now and was not begun, goes over the ring and is not placed: in one packet
  * that is there sooner than a system call would place it.  Then it counts as gone. */
-static inline bool vb_place_rings(struct vb_qp *qp, const struct vb_swqe *w)
-{
-	const struct vb_peer_mem *f = qp->path.mem;
-
-	if (!f)
-		return !w->placed;
-	return vb_unlikely(vb_prompt_is(&f->prompt)) && vb_place_rings_prompt(qp, w);
-}
+bool vb_place_rings(struct vb_qp *qp, const struct vb_swqe *w);
 
 /* Whether it waits for the requests before it, to be placed then. */
 bool vb_place_holds(const struct vb_qp *qp, const struct vb_swqe *w);

@@ -456,10 +456,10 @@ static inline __attribute__((always_inline)) bool make_brief(struct vb_qp *qp, s
 	uint8_t *payload;
 	struct vb_pkt p;
 
-	if (vb_unlikely(vb_wr_is(w->opcode, VB_WR_REMOTE)) && !vb_place_rings(qp, w))
-		return false;
 	describe(qp, w, 0, w->length, &p);
 	if (vb_unlikely(p.op->hdr_len + w->length + p.pad > qp->path.out->brief))
+		return false;
+	if (vb_unlikely(p.op->bits & VB_OP_WRITE) && !vb_place_rings(qp, w))
 		return false;
 	b->hdr_len = p.op->hdr_len;
 	b->payload_len = (uint16_t)(w->length + p.pad);
