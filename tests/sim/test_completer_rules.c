@@ -182,6 +182,33 @@ static void the_psn_window_ends_a_list(void **state)
 	sim_free(s);
 }
 
+/* What has left together is waited for like what left by itself, and goes again. */
+static void a_list_that_is_lost_goes_again(void **state)
+{
+	enum { LIST = 3 };
+	struct sim *s = sim_desk(CFG(.timeout = 10));
+	struct vb_qp *qp = &s->n[0].qp;
+	struct ibv_send_wr wr[LIST];
+	struct ibv_sge e[LIST];
+
+	(void)state;
+	for (unsigned i = 0; i < LIST; i++) {
+		sim_take(s, 1, 64, 8);
+		wr[i] = sim_wr(s, 0, IBV_WR_SEND, 0, 8, 0, &e[i]);
+		if (i)
+			wr[i - 1].next = &wr[i];
+	}
+	sim_drop(s, 0, VB_SEND_ONLY, LIST);
+	assert_int_equal(sim_send(s, 0, wr), 0);
+	sim_run_for(s, 1);
+	assert_int_equal(s->lists, 1);
+	assert_int_equal(qp->req.mark, qp->path.out->ops->mark(qp->path.out));
+	sim_settle(s);
+	for (unsigned i = 0; i < LIST; i++)
+		sim_expect(s, 0, true, wr[i].wr_id, OK);
+	sim_free(s);
+}
+
 /* What has come and is not acknowledged yet is so before the QP stops answering. */
 static void the_last_word(void **state)
 {
@@ -214,6 +241,7 @@ int main(void)
 	    cmocka_unit_test(timer_codes),
 	    cmocka_unit_test(the_psn_window),
 	    cmocka_unit_test(the_psn_window_ends_a_list),
+	    cmocka_unit_test(a_list_that_is_lost_goes_again),
 	    cmocka_unit_test(the_last_word),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
