@@ -128,7 +128,7 @@ void vb_hca_flush(struct vb_rxq *r)
 		struct vb_qp *qp = p->qp;
 
 		vb_lock_take(&qp->lock);
-		if (!qp->forgotten && p->rxq == r && output(p, VB_PLACE_MOST)) {
+		if (!qp->forgotten && p->rxq == r && output(p, VB_MEM_CHUNK)) {
 			vb_hca_owe_blocked(p); /* to the end, until the next room */
 			placing |= qp->req.placing;
 			blocked++;

@@ -159,7 +159,7 @@ static bool worth_asking(const struct vb_peer_mem *f, uint32_t rkey)
 	       atomic_load_explicit(&f->keys[index].kind, memory_order_relaxed) == VB_KEY_MEMORY;
 }
 
-/* Its owner has said that it is private memory. */
+/* It is known that it cannot be mapped here. */
 static bool is_private(const struct vb_peer_mem *f, const struct vb_peer_region *s, uint32_t rkey)
 {
 	return atomic_load_explicit(&s->rkey, memory_order_relaxed) == rkey &&

@@ -37,7 +37,7 @@ enum vb_peer_region_state {
 	VB_REGION_WANTED, /* its owner is to be asked what memory it is */
 	VB_REGION_ASKED,
 	VB_REGION_MAPPED,
-	VB_REGION_CANNOT, /* it is private memory */
+	VB_REGION_CANNOT, /* it is private memory, or cannot be mapped here for another reason */
 };
 
 /* What is known of one of the peer's regions.  Its place is given by the key's index; a region whose place

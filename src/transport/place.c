@@ -100,6 +100,8 @@ static enum vb_placed advance(struct vb_qp *qp, struct vb_swqe *w, uint32_t n, u
 	w->placed += n;
 	*budget -= n < *budget ? n : *budget;
 	if (w->placed < w->length) {
+		if (*budget <= VB_LINE) /* not worth a call */
+			*budget = 0;
 		q->placing = !*budget;
 		return q->placing ? VB_PLACED_LATER : VB_PLACED;
 	}
@@ -123,7 +125,8 @@ static enum vb_placed give_up(struct vb_swqe *w)
  * budget. */
 static uint32_t portion(const struct vb_swqe *w, uint64_t peer_at, uint32_t budget)
 {
-	uint32_t rest = w->length - w->placed, n = budget < VB_PLACE_MOST ? budget : VB_PLACE_MOST;
+	uint32_t rest = w->length - w->placed, most = VB_MEM_CHUNK - VB_LINE,
+		 n = budget < most ? budget : most;
 
 	n += -(uint32_t)(peer_at + n) % VB_LINE;
 	return n < rest ? n : rest;

@@ -386,7 +386,7 @@ __attribute__((noinline)) bool vb_rc_output(struct vb_qp *qp, uint32_t place)
 	 * ACK first: programs rely on a SEND being complete when the answer to it comes. */
 	if (qp->resp.ack_owed && !(qp->path.out && qp->path.out->carries_acks))
 		blocked |= vb_responder_ack(qp);
-	if (qp->req.seen - qp->req.next > 1) /* one alone has been tried */
+	if (qp->req.seen - qp->req.next > 1) /* one alone has been tried, or is rare */
 		vb_requester_list(qp);
 	if (qp->req.next != qp->req.seen || qp->req.blocked)
 		blocked |= vb_requester_run(qp, place); /* carries it along */

@@ -25,9 +25,6 @@ enum vb_owes {
 	VB_OWES_MORE,
 };
 
-/* Bytes that are placed directly at a time, and up to the end of a cache line: a chunk. */
-#define VB_PLACE_MOST (VB_MEM_CHUNK - VB_LINE)
-
 struct vb_transport {
 	/* A packet that is brief, as it came, its lengths within bounds and nothing else looked at, from
 	 * where the QP takes packets: takes it in if it is of a kind that is common and nothing about it or

@@ -188,17 +188,23 @@ static void a_list_that_is_lost_goes_again(void **state)
 	enum { LIST = 3 };
 	struct sim *s = sim_desk(CFG(.timeout = 10));
 	struct vb_qp *qp = &s->n[0].qp;
+	uint64_t r = sim_take(s, 1, 64, 8), id = sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
 	struct ibv_send_wr wr[LIST];
 	struct ibv_sge e[LIST];
 
 	(void)state;
+	sim_settle(s);
+	sim_expect(s, 0, true, id, OK);
+	sim_expect(s, 1, false, r, OK);
+	assert_true(qp->req.deadline == VB_NEVER); /* nothing is waited for */
 	for (unsigned i = 0; i < LIST; i++) {
 		sim_take(s, 1, 64, 8);
 		wr[i] = sim_wr(s, 0, IBV_WR_SEND, 0, 8, 0, &e[i]);
 		if (i)
 			wr[i - 1].next = &wr[i];
 	}
-	sim_drop(s, 0, VB_SEND_ONLY, LIST);
+	for (unsigned i = 0; i < LIST; i++)
+		sim_drop(s, 0, VB_SEND_ONLY, i + 1);
 	assert_int_equal(sim_send(s, 0, wr), 0);
 	sim_run_for(s, 1);
 	assert_int_equal(s->lists, 1);
@@ -206,6 +212,7 @@ static void a_list_that_is_lost_goes_again(void **state)
 	sim_settle(s);
 	for (unsigned i = 0; i < LIST; i++)
 		sim_expect(s, 0, true, wr[i].wr_id, OK);
+	assert_int_equal(sim_count(s, 0, VB_SEND_ONLY), 1 + 2 * LIST);
 	sim_free(s);
 }
 

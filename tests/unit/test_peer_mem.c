@@ -787,7 +787,6 @@ static void what_is_not_lent(void **state)
 	assert_int_equal(borrow(w, &l), VB_MEANS_NONE);
 }
 
-/* What lies under a region is asked only of one that is for peers. */
 /* Whose owner has said that a region is private memory is asked again when the region has been given other
  * memory, and not before. */
 static void private_memory(void **state)
@@ -817,6 +816,7 @@ static void private_memory(void **state)
 	close(w->mem.pidfd);
 }
 
+/* What lies under a region is asked only of one that is for peers. */
 static void what_is_lent_by_another_process(void **state)
 {
 	struct world *w = *state;
