@@ -787,8 +787,8 @@ static void what_is_not_lent(void **state)
 	assert_int_equal(borrow(w, &l), VB_MEANS_NONE);
 }
 
-/* Whose owner has said that a region is private memory is asked again when the region has been given other
- * memory, and not before. */
+/* A region of which its owner has said that it is private memory is asked about again when it has been given
+ * other memory, and not before. */
 static void private_memory(void **state)
 {
 	const struct vb_share_desc none = {.kind = VB_SHARE_NONE, .length = AREA};
