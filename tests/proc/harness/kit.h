@@ -3,6 +3,7 @@
 #ifndef VB_TESTS_KIT_H
 #define VB_TESTS_KIT_H
 
+#include <errno.h>
 #include <infiniband/verbs.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -20,11 +21,20 @@
 #define CHECK(c, ...)                                                                               \
 	do {                                                                                        \
 		if (!(c)) {                                                                         \
+			int check_errno_ = errno;                                                   \
 			fprintf(stderr, "[%d] %s:%d: %s: ", (int)gettid(), __FILE__, __LINE__, #c); \
 			fprintf(stderr, " " __VA_ARGS__);                                           \
-			fprintf(stderr, "\n");                                                      \
+			fprintf(stderr, " (errno %d: %s)\n", check_errno_, strerror(check_errno_)); \
 			_exit(1);                                                                   \
 		}                                                                                   \
+	} while (0)
+
+/* Two integers are equal: an exit status, an errno, a status of a completion.  Prints both when they are not.
+ */
+#define CHECK_EQ(got, want)                                                                              \
+	do {                                                                                             \
+		long long check_got_ = (long long)(got), check_want_ = (long long)(want);                \
+		CHECK(check_got_ == check_want_, "%s is %lld, not %lld", #got, check_got_, check_want_); \
 	} while (0)
 
 enum {
