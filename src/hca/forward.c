@@ -335,7 +335,7 @@ static void begin(struct deputy *d, struct vb_peer *peer, const struct tell *t)
 	vb_lock_take(&qp->lock);
 	qp->dest_qpn = t->dest_qpn;
 	qp->access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
-		     VB_ACCESS_FLUSH_GLOBAL;
+		     VB_ACCESS_FLUSH_GLOBAL | VB_ACCESS_FLUSH_PERSISTENT;
 	qp->attr.path_mtu = (enum ibv_mtu)t->path_mtu;
 	qp->path_mtu = (uint8_t)t->path_mtu;
 	qp->resp.epsn = t->psn & VB_PSN_MASK;

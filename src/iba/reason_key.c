@@ -6,6 +6,7 @@
 #include "iba/pkt.h"
 #include "iba/profile.h"
 #include "iba/reason_priv.h"
+#include "iba/wr.h"
 
 /* A sentence takes what its row says, and needs little of it. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
@@ -40,14 +41,21 @@ static const char *near_thing(const struct vb_mem_facts *of)
 
 void vb_say_key_access(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
 {
+	uint32_t lacks = of->want & ~of->have;
+
 	vb_text_add(t, "%s 0x%08x does not permit ", key_kind(f, of), f->key);
-	vb_text_access(t, of->want & ~of->have, "", "|", "this");
+	vb_text_access(t, lacks, "", "|", "this");
 	vb_text_add(t, ": the %s ", thing(of));
 	vb_text_range(t, of->start, of->size);
 	vb_text_add(t, " has ");
 	vb_text_access(t, of->have, "", "|", of->flags & VB_KEYF_WINDOW ? "nothing" : "local read only");
-	vb_text_add(t, "; %s it with ", of->flags & VB_KEYF_WINDOW ? "bind" : "register");
-	vb_text_access(t, of->want & ~of->have, "IBV_ACCESS_", " | ", "more access");
+	if (lacks != VB_ACCESS_FLUSH_PERSISTENT) {
+		vb_text_add(t, "; %s it with ", of->flags & VB_KEYF_WINDOW ? "bind" : "register");
+		vb_text_access(t, lacks & ~(uint32_t)VB_ACCESS_FLUSH_PERSISTENT, "IBV_ACCESS_", " | ",
+			       "more access");
+	}
+	if (lacks & VB_ACCESS_FLUSH_PERSISTENT) /* which no region can have */
+		vb_text_add(t, "; no memory here is persistent: flush with IBV_FLUSH_GLOBAL alone");
 }
 
 /* How the numbers of the request must be read to lead somewhere: true if that is known. */

@@ -50,7 +50,9 @@ static int check_access(const struct vb_mr_ask *ask)
 		return vb_refuse(EINVAL, ask->call, "access 0x%x has unknown bits 0x%x", access,
 				 access & ~KNOWN);
 	if (access & VB_ACCESS_FLUSH_PERSISTENT)
-		return vb_refuse(EOPNOTSUPP, ask->call, VB_NOT_PERSISTENT);
+		return vb_refuse(
+		    EOPNOTSUPP, ask->call,
+		    "IBV_ACCESS_FLUSH_PERSISTENT: the device knows of no memory that is persistent");
 	if (!vb_mr_may_write(access)) /* rule 42 */
 		return vb_mr_refuse_write(ask->call, access);
 	if (access & IBV_ACCESS_HUGETLB && !(access & IBV_ACCESS_ON_DEMAND))

@@ -24,8 +24,7 @@ struct vb_mr_ask {
 	bool unmarked; /* told by vb_mr_prepare(): it failed since they cannot be kept from children */
 };
 
-#define VB_NOT_PERSISTENT "IBV_ACCESS_FLUSH_PERSISTENT: the device knows of no memory that is persistent"
-#define VB_MR_REMOTE	  (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
+#define VB_MR_REMOTE (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
 
 /* Checks everything that ibv_reg_mr() and ibv_rereg_mr() check of a range of the program's memory, sets
  * `kind` and `release`, and makes the memory present, unless it is to be so on demand.  0 or errno, which has

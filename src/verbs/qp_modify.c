@@ -19,7 +19,6 @@
 #include "hca/send.h"
 #include "hca/gsi.h"
 #include "hca/path.h"
-#include "verbs/mr.h"
 #include "verbs/target.h"
 #include "verbs/verbs.h"
 
@@ -31,7 +30,8 @@ static_assert(sizeof(struct ibv_qp_attr) == 144, "ABI");
 #define ACCESS_KNOWN (0x3ffu | IBV_ACCESS_OPTIONAL_RANGE)
 #define ACCESS_KEPT                                                                  \
 	(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | \
-	 IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | VB_ACCESS_FLUSH_GLOBAL)
+	 IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | VB_ACCESS_FLUSH_GLOBAL |    \
+	 VB_ACCESS_FLUSH_PERSISTENT)
 
 static int check_transition(const struct vb_qp *qp, enum ibv_qp_state from, enum ibv_qp_state to,
 			    const struct ibv_qp_attr *a, uint32_t mask)
@@ -122,8 +122,6 @@ static int check_values(const struct vb_qp *qp, const struct ibv_qp_attr *a, uin
 	if (mask & IBV_QP_ACCESS_FLAGS && a->qp_access_flags & ~ACCESS_KNOWN)
 		return vb_refuse(EINVAL, CALL, "QP 0x%06x: qp_access_flags 0x%x has unknown bits 0x%x",
 				 qp->qpn, a->qp_access_flags, a->qp_access_flags & ~ACCESS_KNOWN);
-	if (mask & IBV_QP_ACCESS_FLAGS && a->qp_access_flags & VB_ACCESS_FLUSH_PERSISTENT)
-		return vb_refuse(EOPNOTSUPP, CALL, "QP 0x%06x: " VB_NOT_PERSISTENT, qp->qpn);
 	/* without IBV_DEVICE_AUTO_PATH_MIG a QP has one path, to which it has, if one will, migrated */
 	if (mask & IBV_QP_ALT_PATH)
 		return vb_refuse(EINVAL, CALL, "QP 0x%06x: the device has no alternate paths", qp->qpn);

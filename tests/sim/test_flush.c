@@ -275,9 +275,21 @@ static void a_flush_is_permitted_by_queue_pair_and_region(void **state)
 	/* all of the region, wherever the address is */
 	refused(CFG(), GRANTED, FLUSH, AT - 8, REGION + 1, whole, OK);
 	refused(CFG(), 0xf, FLUSH, AT, 8, whole, IBV_WC_REM_ACCESS_ERR);
-	/* which nobody can grant here */
-	refused(CFG(), GRANTED, FLUSH, AT, 8, VB_FLUSH_PERSISTENT, IBV_WC_REM_INV_REQ_ERR);
-	refused(CFG(), GRANTED, FLUSH, AT, 8, VB_FLUSH_PERSISTENT | VB_FLUSH_GLOBAL, IBV_WC_REM_INV_REQ_ERR);
+}
+
+/* A queue pair may grant it, and no region does. */
+static void a_persistent_flush_is_refused(void **state)
+{
+	static const uint64_t hows[] = {
+	    VB_FLUSH_PERSISTENT | VB_FLUSH_RANGE << 8, VB_FLUSH_PERSISTENT | VB_FLUSH_MR << 8,
+	    VB_FLUSH_PERSISTENT | VB_FLUSH_GLOBAL, VB_FLUSH_PERSISTENT | VB_FLUSH_GLOBAL | VB_FLUSH_MR << 8};
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof hows / sizeof *hows; i++) {
+		refused(CFG(), GRANTED, FLUSH, AT, 8, hows[i], IBV_WC_REM_INV_REQ_ERR);
+		refused(CFG(.access = GRANTED | VB_ACCESS_FLUSH_PERSISTENT), GRANTED, FLUSH, AT, 8, hows[i],
+			IBV_WC_REM_ACCESS_ERR);
+	}
 }
 
 /* A far end of another make might ask for this. */
@@ -337,6 +349,7 @@ int main(void)
 	    cmocka_unit_test(an_atomic_write_is_aligned_and_permitted),
 	    cmocka_unit_test(an_atomic_write_is_aligned_for_the_cpu_too),
 	    cmocka_unit_test(a_flush_is_permitted_by_queue_pair_and_region),
+	    cmocka_unit_test(a_persistent_flush_is_refused),
 	    cmocka_unit_test(an_atomic_write_has_eight_bytes),
 	    cmocka_unit_test(an_answer_brings_nothing),
 	};

@@ -144,6 +144,21 @@ static struct sim *key_access(void)
 	return write_with(s, sim_rkey(sim_reg(s, 1, s->mem[1], 64, IBV_ACCESS_REMOTE_READ)));
 }
 
+static struct sim *key_access_flush(void)
+{
+	const uint32_t access = IBV_ACCESS_REMOTE_WRITE | VB_ACCESS_FLUSH_GLOBAL;
+	struct sim *s = sim_desk(CFG(.local = true, .access = access | VB_ACCESS_FLUSH_PERSISTENT));
+	struct ibv_send_wr wr = {.opcode = (enum ibv_wr_opcode)VB_WR_FLUSH};
+
+	wr.wr.atomic.remote_addr = (uintptr_t)s->mem[1];
+	wr.wr.atomic.rkey = sim_rkey(sim_reg(s, 1, s->mem[1], 64, access));
+	wr.wr.atomic.compare_add = 8;
+	wr.wr.atomic.swap = VB_FLUSH_PERSISTENT;
+	assert_int_equal(sim_send(s, 0, &wr), 0);
+	sim_settle(s);
+	return s;
+}
+
 static struct sim *key_access_here(void)
 {
 	struct sim *s = desk();
@@ -860,6 +875,8 @@ static const struct reach {
     {VB_R_KEY_BOUNDS, FAR, key_bounds, ", +262144) of R_Key 0x40000100 by 4 bytes at the end"},
     {VB_R_KEY_BOUNDS, HERE, key_bounds_here, ", +262144) of L_Key 0x00000100 by 1 byte at the end"},
     {VB_R_KEY_ACCESS, FAR, key_access, ", +64) has REMOTE_READ; register it with IBV_ACCESS_REMOTE_WRITE"},
+    {VB_R_KEY_ACCESS, FAR, key_access_flush,
+     ", +64) has REMOTE_WRITE|FLUSH_GLOBAL; no memory here is persistent: flush with IBV_FLUSH_GLOBAL alone"},
     {VB_R_KEY_ACCESS, HERE, key_access_here,
      ", +64) has local read only; register it with IBV_ACCESS_LOCAL_WRITE"},
     {VB_R_KEY_NOT_WINDOW, FAR, key_not_window,

@@ -477,12 +477,18 @@ enum {
 		 IBV_QP_MAX_QP_RD_ATOMIC
 };
 
+/* All of a queue pair's, persistent flushes too: whether there can be any is for regions to say. */
+enum {
+	ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+		 IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | 1 << 8 | 1 << 9
+};
+
 /* Values that fit every transition; qp_state is set by the caller. */
 static struct ibv_qp_attr good_attr(const struct ibv_qp *qp, enum ibv_qp_state to)
 {
 	return (struct ibv_qp_attr){.qp_state = to,
 				    .port_num = 1,
-				    .qp_access_flags = IBV_ACCESS_REMOTE_WRITE,
+				    .qp_access_flags = ACCESS,
 				    .ah_attr = good_av(),
 				    .path_mtu = IBV_MTU_1024,
 				    .dest_qp_num = qp->qp_num,
@@ -628,7 +634,7 @@ static void rule_38_what_is_set_is_told(void **state)
 	assert_int_equal(a.max_rd_atomic, 128);
 	assert_int_equal(a.max_dest_rd_atomic, 128);
 	assert_int_equal(a.port_num, 1);
-	assert_int_equal(a.qp_access_flags, IBV_ACCESS_REMOTE_WRITE);
+	assert_int_equal(a.qp_access_flags, ACCESS);
 	assert_memory_equal(&a.ah_attr, &want.ah_attr, sizeof(a.ah_attr));
 	assert_int_equal(a.path_mig_state, IBV_MIG_MIGRATED);
 	assert_int_equal(ibv_destroy_qp(qp), 0);
