@@ -124,11 +124,16 @@ static bool shown(enum vb_log_level level)
 	return place != VB_LOG_NOWHERE && level <= limit;
 }
 
-/* The history, and who listens, want what tells of failures, the log whatever it was asked for. */
+/* The history, or who listens. */
+static bool somebody_remembers(void)
+{
+	return vb_history_kept() || atomic_load_explicit(&ear, memory_order_relaxed);
+}
+
+/* They want what tells of failures, the log whatever it was asked for. */
 static bool remembered(enum vb_log_level level)
 {
-	return level <= VB_LOG_WARN &&
-	       (vb_history_kept() || atomic_load_explicit(&ear, memory_order_relaxed));
+	return level <= VB_LOG_WARN && somebody_remembers();
 }
 
 static void hear(const char *sentence)
@@ -150,15 +155,15 @@ bool vb_log_wanted(enum vb_log_level level)
 	return remembered(level) || shown(level);
 }
 
-static void say(enum vb_log_level level, const char *name, const char *fmt, va_list ap)
-    __attribute__((format(printf, 3, 0)));
-static void say(enum vb_log_level level, const char *name, const char *fmt, va_list ap)
+static void say(enum vb_log_level level, bool remember, const char *name, const char *fmt, va_list ap)
+    __attribute__((format(printf, 4, 0)));
+static void say(enum vb_log_level level, bool remember, const char *name, const char *fmt, va_list ap)
 {
 	int err = errno;
 	char line[LINE];
 
 	vsnprintf(line, sizeof line, fmt, ap);
-	if (remembered(level)) {
+	if (remember) {
 		vb_history_note(name, 0, line);
 		hear(line);
 	}
@@ -174,7 +179,18 @@ void vb_log(enum vb_log_level level, const char *fmt, ...)
 	if (!vb_log_wanted(level))
 		return;
 	va_start(ap, fmt);
-	say(level, "", fmt, ap);
+	say(level, remembered(level), "", fmt, ap);
+	va_end(ap);
+}
+
+void vb_log_note(const char *fmt, ...)
+{
+	va_list ap;
+
+	if (!somebody_remembers() && !shown(VB_LOG_INFO))
+		return;
+	va_start(ap, fmt);
+	say(VB_LOG_INFO, somebody_remembers(), "", fmt, ap);
 	va_end(ap);
 }
 
@@ -185,7 +201,7 @@ void vb_log_reason(const char *name, const char *fmt, ...)
 	if (!vb_log_wanted(VB_LOG_WARN))
 		return;
 	va_start(ap, fmt);
-	say(VB_LOG_WARN, name, fmt, ap);
+	say(VB_LOG_WARN, somebody_remembers(), name, fmt, ap);
 	va_end(ap);
 }
 
@@ -243,12 +259,12 @@ int vb_decline(int err, const char *call, const char *fmt, ...)
 	char sentence[LINE];
 	va_list ap;
 
-	if (shown(VB_LOG_INFO)) {
+	if (shown(VB_LOG_DEBUG)) {
 		va_start(ap, fmt);
 		vsnprintf(sentence, sizeof sentence, fmt, ap);
 		va_end(ap);
 		if (is_news(vb_text_hash(call, sentence)))
-			vb_log(VB_LOG_INFO, "%s: %s (%s)", call, sentence, strerrorname_np(err));
+			vb_log(VB_LOG_DEBUG, "%s: %s (%s)", call, sentence, strerrorname_np(err));
 	}
 	errno = err;
 	return err;

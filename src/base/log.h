@@ -28,6 +28,9 @@ bool vb_log_wanted(enum vb_log_level level);
 /* Registers what a forked child does: before any lock is held that fork() takes. */
 void vb_log_handle_fork(void);
 void vb_log(enum vb_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Something that harms nobody and that `verbena explain` is to know: written at the level info, and
+ * remembered as a warning is. */
+void vb_log_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* Why something failed: as vb_log() at the level of warnings; `name` is the reason's, for tools that read the
  * history. */
 void vb_log_reason(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -61,8 +64,8 @@ static inline void vb_log_tell(void)
  * same sentence of the same call is written once in a second.  Takes errno's value by argument and leaves
  * errno itself as it was. */
 int vb_refuse(int err, const char *call, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-/* Refuses a call that programs try in order to learn whether it is there, and do without: that is news
- * to whoever asked for the level info only, and no failure to remember.  Sets errno. */
+/* Refuses a call by which programs look for what there is: no failure to remember, and written at the level
+ * debug only.  Sets errno. */
 int vb_decline(int err, const char *call, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 #endif

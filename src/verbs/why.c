@@ -199,16 +199,13 @@ int vb_why_pd_busy(struct vb_pd *pd, const char *call)
 	return vb_refuse(EBUSY, call, "the protection domain still has %s; destroy that first", text);
 }
 
-/* A program that closes destroys nothing meanwhile. */
-void vb_why_left(struct vb_context *c, const struct vb_why_count *left, unsigned kinds)
+/* What the context's domains hold, without what the context counts itself.  Returns a domain that holds
+ * something, or NULL. */
+static struct vb_pd *sum_domains(struct vb_context *c, struct vb_why_count n[CHILDREN])
 {
-	struct vb_why_count n[CHILDREN];
 	struct vb_pd *example = NULL;
-	char text[500];
-	struct vb_text t = {text, sizeof(text)};
 
-	add_counts(&t, left, kinds);
-	memcpy(n, children, sizeof(n));
+	memcpy(n, children, sizeof(children));
 	vb_lock_take(&c->lock);
 	vb_list_each (node, &c->pd_list) {
 		struct vb_pd *pd = vb_list_entry(node, struct vb_pd, on_ctx);
@@ -218,14 +215,25 @@ void vb_why_left(struct vb_context *c, const struct vb_why_count *left, unsigned
 			example = pd;
 	}
 	vb_lock_give(&c->lock);
-	if (example) {
-		vb_text_add(&t, ", and in the domains ");
-		add_counts(&t, n, CHILDREN);
+	n[VB_CHILD_QP].n = n[VB_CHILD_CQ].n = 0;
+	return example;
+}
+
+/* A program that closes destroys nothing meanwhile. */
+void vb_why_left(struct vb_context *c, const struct vb_why_count *left, unsigned kinds)
+{
+	struct vb_why_count n[CHILDREN];
+	struct vb_pd *example = sum_domains(c, n);
+	char text[500], inside[200] = "";
+	struct vb_text t = {text, sizeof(text)}, in = {inside, sizeof(inside)};
+
+	add_counts(&t, left, kinds);
+	add_counts(&in, n, CHILDREN);
+	if (inside[0])
+		vb_text_add(&t, ", and in the domains %s", inside);
+	if (example)
 		add_example(&t, c, example);
-	}
-	vb_log(
-	    VB_LOG_WARN,
-	    "ibv_close_device: not destroyed before: %s; QPs are stopped, the rest stays until the process "
-	    "ends",
-	    text);
+	vb_log_note("ibv_close_device: not destroyed before: %s; QPs are stopped, the rest stays until the "
+		    "process ends",
+		    text);
 }

@@ -107,6 +107,23 @@ static void closing(void)
 	CHECK(!ibv_destroy_comp_cntr(counter));
 }
 
+/* Whatever a domain and its context both count is said once. */
+static void closing_with_a_queue_pair(void)
+{
+	struct ibv_context *closed = kit_open();
+	struct ibv_pd *left = ibv_alloc_pd(closed);
+	struct kit_end e;
+
+	CHECK(left);
+	kit_end_open(&e, left, 4, 64);
+	kit_log_skip();
+	CHECK(!ibv_close_device(closed));
+	SAID("not destroyed before: 1 queue pair, 1 protection domain, 1 CQ, and in the domains 1 memory "
+	     "region; ");
+	kit_end_close(&e);
+	CHECK(!ibv_dealloc_pd(left));
+}
+
 static void regions(void)
 {
 	static uint8_t buf[4096];
@@ -222,6 +239,7 @@ int main(void)
 	requests();
 	built_requests();
 	closing();
+	closing_with_a_queue_pair();
 	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
 	puts("every sentence names what it means");
 	return 0;

@@ -23,7 +23,7 @@ int main(void)
 	struct ibv_pd *pd, *parent;
 	struct ibv_context *ctx;
 
-	kit_log_begin("warn");
+	kit_log_begin("info");
 	ctx = kit_open();
 	pd = ibv_alloc_pd(ctx);
 	CHECK(pd);

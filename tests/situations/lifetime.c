@@ -97,21 +97,24 @@ static void wrong_order(void)
 	SAID("2 queue pairs");
 }
 
-/* N8: the device is closed while objects live: what leaks? */
+/* N8: the device is closed while objects live: what leaks?  That harms nobody, so the log says it to those
+ * who ask for the level info. */
 static void left_at_close(void)
 {
 	struct ibv_context *second = kit_open();
 	struct ibv_pd *mine = ibv_alloc_pd(second);
 	uint8_t *p = alone(PAGE, PROT_READ | PROT_WRITE);
+	struct kit_end e;
 
 	CHECK(mine && ibv_reg_mr(mine, p, PAGE, IBV_ACCESS_LOCAL_WRITE));
-	CHECK(ibv_create_cq(second, 4, NULL, NULL, 0));
+	kit_end_open(&e, mine, 4, PAGE);
+	CHECK(!ibv_dereg_mr(e.mr));
 	CHECK(!ibv_close_device(second));
-	SAID("ibv_close_device: ");
-	SAID("1 protection domain");
-	SAID("1 CQ");
-	SAID("1 memory region");
-	SAID("[0x%" PRIxPTR ", +%d)", (uintptr_t)p, PAGE);
+	kept("ibv_close_device: not destroyed before: 1 queue pair, 1 protection domain, 1 CQ, and in the "
+	     "domains 1 memory region; a region is [0x%" PRIxPTR ", +%d)",
+	     (uintptr_t)p, PAGE);
+	kept("; a queue pair is 0x%06x; QPs are stopped, the rest stays until the process ends", e.card.qpn);
+	SAID_NOT("ibv_close_device");
 }
 
 const struct situation lifetime[] = {

@@ -44,7 +44,10 @@ void said(int line, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* The log has said this, and `verbena explain` does not know it: a child of the situation said it. */
 void logged(int line, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 #define LOGGED(...) logged(__LINE__, __VA_ARGS__)
-/* `verbena explain` knows this, and the log does not: it could not be written. */
+/* The log has not said this since the last silence(). */
+void said_not(int line, const char *what);
+#define SAID_NOT(what) said_not(__LINE__, what)
+/* `verbena explain` knows this, whether or not the log does. */
 void kept(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* Forgets what was said so far. */
 void silence(void);

@@ -53,6 +53,13 @@ void said(int line, const char *fmt, ...)
 	find(line, sayings[nsayings++]);
 }
 
+void said_not(int line, const char *what)
+{
+	const char *text = log_text(log_at);
+
+	CHECK(!strstr(text, what), "line %d: '%s' in:\n%s", line, what, text);
+}
+
 void kept(const char *fmt, ...)
 {
 	va_list ap;

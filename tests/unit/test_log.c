@@ -103,6 +103,18 @@ static void refusals_are_said_once(void **state)
 	assert_string_equal(said(NULL, NULL, refuse), "");
 }
 
+static void note(void)
+{
+	vb_log_note("%d objects are left", 3);
+}
+
+static void notes_are_information(void **state)
+{
+	(void)state;
+	assert_string_equal(said("stderr", "warn", note), "");
+	assert_non_null(strstr(said("stderr", "info", note), "]: 3 objects are left\n"));
+}
+
 static void errno_survives(void)
 {
 	errno = 42;
@@ -380,6 +392,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(goes_where_it_is_told),
 	    cmocka_unit_test(refusals_are_said_once),
+	    cmocka_unit_test(notes_are_information),
 	    cmocka_unit_test(errno_is_left_alone),
 	    cmocka_unit_test(a_line_is_whole),
 	    cmocka_unit_test(wrong_settings_are_told),
