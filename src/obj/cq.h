@@ -49,9 +49,11 @@ struct vb_cq_stamp {
 
 /* The consumer's side of an extended CQ. */
 struct vb_cq_turn {
-	struct vb_lock lock; /* held from ibv_start_poll() to ibv_end_poll(), and before all other locks */
-	bool alone;	     /* made for one thread, so that `lock` is not needed; set once */
-	struct ibv_wc wc;    /* what the program reads; guarded by lock, as is the rest */
+	/* Whose turn it is, from ibv_start_poll() to ibv_end_poll(): an address of that thread's own; 0:
+	 * nobody's.  A lock that knows its holder, taken before all other locks. */
+	_Atomic uintptr_t holder;
+	bool alone;	  /* made for one thread, so that nobody waits for `holder`; set once */
+	struct ibv_wc wc; /* what the program reads; the holder's, as is the rest */
 	struct vb_cq_stamp stamp;
 };
 
@@ -177,7 +179,7 @@ bool vb_cq_push(struct vb_cq *cq, const struct vb_cqe *e, bool solicited);
  * error and empty. */
 int vb_cq_poll(struct vb_cq *cq, int n, struct ibv_wc *wc);
 
-/* Takes the oldest entry to cq->turn, as vb_cq_poll() does to an array; under turn.lock.  0, ENOENT where
+/* Takes the oldest entry to cq->turn, as vb_cq_poll() does to an array; in a turn.  0, ENOENT where
  * there is none, or EIO where the CQ is in error and empty. */
 int vb_cq_next(struct vb_cq *cq);
 /* The same where one is there, the lock is free, and the ring does not begin anew: so it calls nothing.

@@ -150,6 +150,10 @@ VB_EXPORT VB_CODE(ibv_destroy_cq, (ibcq), struct ibv_cq *ibcq)
 
 	if (vb_context_dead(ctx))
 		return 0;
+	if (atomic_load_explicit(&cq->turn.holder, memory_order_relaxed))
+		return vb_refuse(EBUSY, "ibv_destroy_cq",
+				 "a thread is between ibv_start_poll() and ibv_end_poll() of the CQ; call "
+				 "ibv_end_poll() first");
 	refs = atomic_load(&cq->refs);
 	if (refs) /* rule 37 */
 		return vb_refuse(EBUSY, "ibv_destroy_cq", "%u queue%s of QPs and SRQs complete%s to it", refs,

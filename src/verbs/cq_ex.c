@@ -23,6 +23,8 @@
 #define MASK  (uint32_t)(IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD)
 #define FLAGS (uint32_t)(IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN)
 
+enum { SPINS = 64 }; /* of waiting for another thread's turn to end; from then on the CPU is given away */
+
 static struct vb_cq *cq_of(struct ibv_cq_ex *ex)
 {
 	return (struct vb_cq *)ex;
@@ -30,16 +32,50 @@ static struct vb_cq *cq_of(struct ibv_cq_ex *ex)
 
 /* ---- one completion at a time ---- */
 
-static inline void begin_turn(struct vb_cq_turn *t)
+/* Tells this thread from others: an address of its own. */
+static inline uintptr_t me(void)
 {
+#if __has_builtin(__builtin_thread_pointer)
+	return (uintptr_t)__builtin_thread_pointer(); /* one instruction */
+#else
+	return (uintptr_t)&vb_cq_hand;
+#endif
+}
+
+static inline bool in_turn(const struct vb_cq *cq)
+{
+	return atomic_load_explicit(&cq->turn.holder, memory_order_relaxed);
+}
+
+/* false: it is taken. */
+static inline bool try_turn(struct vb_cq_turn *t)
+{
+	uintptr_t nobody = 0;
+
 	if (vb_likely(!t->alone))
-		vb_lock_take(&t->lock);
+		return atomic_compare_exchange_strong_explicit(&t->holder, &nobody, me(),
+							       memory_order_acquire, memory_order_relaxed);
+	if (atomic_load_explicit(&t->holder, memory_order_relaxed))
+		return false;
+	atomic_store_explicit(&t->holder, me(), memory_order_relaxed);
+	return true;
+}
+
+static __attribute__((cold, noinline)) void wait_for_turn(struct vb_cq_turn *t)
+{
+	uint64_t began = 0;
+
+	while (!try_turn(t)) {
+		for (int i = 0; i < SPINS && atomic_load_explicit(&t->holder, memory_order_relaxed); i++)
+			vb_cpu_relax();
+		if (atomic_load_explicit(&t->holder, memory_order_relaxed))
+			vb_cpu_offer(&began);
+	}
 }
 
 static inline void end_turn(struct vb_cq_turn *t)
 {
-	if (vb_likely(!t->alone))
-		vb_lock_give(&t->lock);
+	atomic_store_explicit(&t->holder, 0, memory_order_release); /* pairs with try_turn() */
 }
 
 /* What the program reads without a function. */
@@ -68,12 +104,31 @@ static inline bool receive(struct vb_cq *cq, struct vb_rxq *where)
 	return false;
 }
 
-/* 0 with the consumer's side held, ENOENT or EIO. */
+/* Whether this thread has a turn already, for whose end it would wait for ever. */
+static int check_turn(const struct vb_cq *cq)
+{
+	uintptr_t holder = atomic_load_explicit(&cq->turn.holder, memory_order_relaxed);
+
+	if (!holder || (holder != me() && !cq->turn.alone))
+		return 0;
+	return vb_refuse(EINVAL, "ibv_start_poll",
+			 "the last ibv_start_poll() of this CQ returned 0 and was not ended; call "
+			 "ibv_next_poll() for the next completion, or ibv_end_poll() first");
+}
+
+/* 0 with the consumer's side held, ENOENT, EINVAL or EIO. */
 static inline int start(struct vb_cq *cq, struct vb_rxq *where)
 {
 	int err = 0;
 
-	begin_turn(&cq->turn);
+	if (vb_unlikely(!try_turn(&cq->turn))) {
+		err = check_turn(cq);
+		if (err)
+			return err;
+		if (!where && vb_cq_is_empty(cq))
+			return ENOENT;
+		wait_for_turn(&cq->turn);
+	}
 	/* where there is nothing to look at, it is lines of the log that led here */
 	if (!vb_cq_is_empty(cq) || vb_unlikely(!where || !cq->ctx->adapter) || !receive(cq, where))
 		err = vb_cq_next(cq);
@@ -95,7 +150,7 @@ static __attribute__((noinline)) int start_all(struct vb_cq *cq, struct vb_rxq *
  * cost each poll registers. */
 static __attribute__((noinline)) int start_there(struct vb_cq *cq)
 {
-	if (!cq->turn.alone && vb_unlikely(!vb_lock_seize(&cq->turn.lock)))
+	if (vb_unlikely(!try_turn(&cq->turn)))
 		return start_all(cq, VB_POLL_ALL);
 	if (vb_unlikely(!vb_cq_next_at_once(cq))) {
 		end_turn(&cq->turn);
@@ -127,16 +182,30 @@ static int start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
 	if (!vb_cq_is_empty(cq))
 		return vb_log_left() ? start_all(cq, VB_POLL_ALL) : start_there(cq);
 	where = vb_cq_to_poll(cq);
-	if (vb_likely(!where && !vb_log_left()))
+	if (vb_likely(!where && !vb_log_left() && !in_turn(cq)))
 		return ENOENT;
 	return start_all(cq, where);
+}
+
+/* EINVAL, and errno as it was. */
+static __attribute__((cold, noinline)) int without_turn(const char *call)
+{
+	int err = vb_refuse(EINVAL, call,
+			    "no ibv_start_poll() of this CQ has returned 0 since the last ibv_end_poll(), so "
+			    "there is no completion to work on; call ibv_start_poll() first");
+
+	vb_log_tell();
+	return err;
 }
 
 static int next_poll(struct ibv_cq_ex *ex)
 {
 	struct vb_cq *cq = cq_of(ex);
-	int err = vb_cq_next(cq);
+	int err;
 
+	if (vb_unlikely(!in_turn(cq)))
+		return errno = without_turn("ibv_next_poll");
+	err = vb_cq_next(cq);
 	if (vb_unlikely(err))
 		return vb_leave_found(errno, err);
 	show(cq);
@@ -145,15 +214,23 @@ static int next_poll(struct ibv_cq_ex *ex)
 
 static void end_poll(struct ibv_cq_ex *ex)
 {
-	end_turn(&cq_of(ex)->turn);
+	if (vb_unlikely(!in_turn(cq_of(ex))))
+		without_turn("ibv_end_poll");
+	else
+		end_turn(&cq_of(ex)->turn);
 }
 
 /* ---- what a completion says ---- */
 
-#define READ(type, name, what)                 \
-	static type name(struct ibv_cq_ex *ex) \
-	{                                      \
-		return cq_of(ex)->turn.what;   \
+/* Without a turn there is no completion to read: 0. */
+#define READ(type, name, what)                          \
+	static type name(struct ibv_cq_ex *ex)          \
+	{                                               \
+		if (vb_unlikely(!in_turn(cq_of(ex)))) { \
+			without_turn("ibv_wc_" #name);  \
+			return (type)0;                 \
+		}                                       \
+		return cq_of(ex)->turn.what;            \
 	}
 
 READ(enum ibv_wc_opcode, read_opcode, wc.opcode)

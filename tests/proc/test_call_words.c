@@ -124,6 +124,36 @@ static void closing_with_a_queue_pair(void)
 	CHECK(!ibv_dealloc_pd(left));
 }
 
+/* What is never right between ibv_start_poll() and ibv_end_poll(), and outside. */
+static void turns(void)
+{
+	struct ibv_cq_init_attr_ex a = {.cqe = 4};
+	struct ibv_cq_ex *cq = ibv_create_cq_ex(ctx, &a);
+	struct ibv_qp_attr err = {.qp_state = IBV_QPS_ERR};
+	struct ibv_poll_cq_attr none = {0};
+	struct kit_end e;
+
+	CHECK(cq);
+	kit_end_open_with(&e, pd, ibv_cq_ex_to_cq(cq), 2, 64);
+	CHECK_EQ(ibv_modify_qp(e.qp, &err, IBV_QP_STATE), 0);
+	kit_log_skip();
+	CHECK_EQ(ibv_next_poll(cq), EINVAL);
+	SAID("ibv_next_poll: no ibv_start_poll() of this CQ has returned 0 since the last ibv_end_poll()");
+	ibv_end_poll(cq);
+	SAID("ibv_end_poll: no ibv_start_poll() of this CQ has returned 0");
+	CHECK_EQ(ibv_wc_read_qp_num(cq), 0);
+	SAID("ibv_wc_read_qp_num: no ibv_start_poll() of this CQ has returned 0");
+	CHECK_EQ(kit_recv(&e, 1, 0, 0), 0); /* which is flushed */
+	CHECK_EQ(ibv_start_poll(cq, &none), 0);
+	kit_log_skip();
+	CHECK_EQ(ibv_start_poll(cq, &none), EINVAL);
+	SAID("ibv_start_poll: the last ibv_start_poll() of this CQ returned 0 and was not ended");
+	CHECK_EQ(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), EBUSY);
+	SAID("ibv_destroy_cq: a thread is between ibv_start_poll() and ibv_end_poll() of the CQ");
+	ibv_end_poll(cq);
+	kit_end_close(&e);
+}
+
 static void regions(void)
 {
 	static uint8_t buf[4096];
@@ -238,6 +268,7 @@ int main(void)
 	regions();
 	requests();
 	built_requests();
+	turns();
 	closing();
 	closing_with_a_queue_pair();
 	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));

@@ -322,7 +322,6 @@ static void one_consumer_at_a_time(void **state)
 	push(b->cq, b->qp, 2);
 	assert_int_equal(start(b->cq), 0);
 	assert_int_equal(pthread_create(&t, NULL, poll_as_well, &r), 0);
-	assert_false(vb_lock_try(&vb_cq(plain(b->cq))->turn.lock));
 	watch_for_absence();
 	assert_int_equal(b->cq->wr_id, 1);
 	r.ended = true;
@@ -362,7 +361,70 @@ static void the_queue_is_waited_for(void **state)
 	ibv_end_poll(b->cq);
 }
 
-/* Who promises to be alone pays for no lock: a second turn of the same thread would wait for it. */
+/* A second turn of the same thread would wait for the first one for ever, whether or not anything is there.
+ */
+static void a_turn_is_begun_once(void **state)
+{
+	struct bench *b = *state;
+	struct ibv_cq_ex *cqs[] = {b->cq, new_cq(b, 0, IBV_CREATE_CQ_ATTR_SINGLE_THREADED)};
+
+	for (int i = 0; i < 2; i++) {
+		struct ibv_cq_ex *cq = cqs[i];
+
+		push(cq, b->qp, 1);
+		assert_int_equal(start(cq), 0);
+		assert_int_equal(start(cq), EINVAL);
+		assert_int_equal(errno, EINVAL);
+		push(cq, b->qp, 2);
+		assert_int_equal(start(cq), EINVAL);
+		assert_int_equal(cq->wr_id, 1); /* it is the first one's as before */
+		assert_int_equal(ibv_next_poll(cq), 0);
+		assert_int_equal(cq->wr_id, 2);
+		ibv_end_poll(cq);
+		assert_int_equal(start(cq), ENOENT);
+	}
+	assert_int_equal(ibv_destroy_cq(plain(cqs[1])), 0);
+}
+
+/* Not begun yet, begun in vain, and ended. */
+static void nothing_without_a_turn(void **state)
+{
+	struct bench *b = *state;
+	struct vb_cqe e = {.wc = {.wr_id = 1, .byte_len = 100, .qp_num = 5, .sl = 9}, .qp = b->qp};
+
+	for (int i = 0; i < 3; i++) {
+		if (i == 1)
+			assert_int_equal(start(b->cq), ENOENT);
+		assert_true(vb_cq_push(vb_cq(plain(b->cq)), &e, false));
+		errno = 0;
+		assert_int_equal(ibv_next_poll(b->cq), EINVAL);
+		assert_int_equal(errno, EINVAL);
+		errno = 77;
+		ibv_end_poll(b->cq);
+		assert_int_equal(ibv_wc_read_byte_len(b->cq), 0);
+		assert_int_equal(ibv_wc_read_qp_num(b->cq), 0);
+		assert_int_equal(ibv_wc_read_sl(b->cq), 0);
+		assert_int_equal(errno, 77);
+		assert_int_equal(start(b->cq), 0); /* the completion is still there */
+		assert_int_equal(ibv_wc_read_byte_len(b->cq), 100);
+		ibv_end_poll(b->cq);
+	}
+}
+
+static void a_queue_in_a_turn_stays(void **state)
+{
+	struct bench *b = *state;
+	struct ibv_cq_ex *cq = new_cq(b, 0, 0);
+
+	push(cq, b->qp, 1);
+	assert_int_equal(start(cq), 0);
+	assert_int_equal(ibv_destroy_cq(plain(cq)), EBUSY);
+	assert_int_equal(cq->wr_id, 1);
+	ibv_end_poll(cq);
+	assert_int_equal(ibv_destroy_cq(plain(cq)), 0);
+}
+
+/* Who promises to be alone waits for nobody. */
 static void single_threaded_has_no_lock(void **state)
 {
 	struct bench *b = *state;
@@ -376,7 +438,7 @@ static void single_threaded_has_no_lock(void **state)
 
 	for (int i = 0; i < 2; i++) {
 		assert_non_null(cqs[i]);
-		assert_true(vb_lock_try(&vb_cq(plain(cqs[i]))->turn.lock)); /* nobody asks who has it */
+		assert_true(vb_cq(plain(cqs[i]))->turn.alone);
 		push(cqs[i], b->qp, 1);
 		poll_one(cqs[i], 1);
 		assert_int_equal(start(cqs[i]), ENOENT);
@@ -683,6 +745,9 @@ int main(void)
 	    with_cq(a_batch_begins_and_ends),
 	    with_cq(in_between_all_else_goes_on),
 	    with_cq(one_consumer_at_a_time),
+	    with_cq(a_turn_is_begun_once),
+	    with_cq(nothing_without_a_turn),
+	    with_cq(a_queue_in_a_turn_stays),
 	    with_cq(the_queue_is_waited_for),
 	    with_cq(single_threaded_has_no_lock),
 	    with_cq(rule_31_nothing_is_lost_under_load),
