@@ -105,10 +105,11 @@ VB_EXPORT VB_OBJECT(struct ibv_ah *, ibv_create_ah, (ibpd, attr), struct ibv_pd 
 		      : attr->sl;
 	ah->group = group;
 	ah->here = !group && vb_port_leads_here(vb_hca(c->adapter), attr);
+	vb_live_enter(&ah->ibv, VB_LIVE_AH);
 	return &ah->ibv;
 }
 
-VB_EXPORT VB_CODE(ibv_destroy_ah, (ibah), struct ibv_ah *ibah)
+VB_EXPORT VB_END(ibv_destroy_ah, "ibv_destroy_ah", VB_LIVE_AH, ibah, struct ibv_ah *ibah)
 {
 	if (vb_context_dead(vb_context(ibah->context)))
 		return 0;

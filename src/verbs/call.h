@@ -13,6 +13,7 @@
 #include <stddef.h>
 
 #include "base/log.h"
+#include "obj/live.h"
 
 /* A public function.  The version script decides what leaves the library. */
 #define VB_EXPORT __attribute__((visibility("default")))
@@ -64,6 +65,25 @@ static inline void *vb_leave_object(int was, void *r)
 		return vb_leave_code(was, name##_within args); \
 	}                                                      \
 	static int name##_within(__VA_ARGS__)
+
+/* A call that ends an object, by the name that programs know: what is no live object of that kind is refused
+ * before anything of it is read.  The object stays where the body fails. */
+#define VB_END(name, call, kind, object, param)              \
+	int name(param);                                     \
+	static int name##_within(param);                     \
+	int name(param)                                      \
+	{                                                    \
+		int was = errno;                             \
+		int err = vb_live_leave(call, object, kind); \
+                                                             \
+		if (!err) {                                  \
+			err = name##_within(object);         \
+			if (err)                             \
+				vb_live_enter(object, kind); \
+		}                                            \
+		return vb_leave_code(was, err);              \
+	}                                                    \
+	static int name##_within(param)
 
 #define VB_VALUE(type, name, args, ...)                               \
 	type name(__VA_ARGS__);                                       \

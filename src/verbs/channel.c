@@ -38,10 +38,12 @@ VB_EXPORT VB_OBJECT(struct ibv_comp_channel *, ibv_create_comp_channel, (context
 	ch->ibv.context = context;
 	ch->ibv.fd = ch->evq.fd;
 	atomic_fetch_add(&ctx->channels, 1); /* pairs with ibv_destroy_comp_channel */
+	vb_live_enter(&ch->ibv, VB_LIVE_CHANNEL);
 	return &ch->ibv;
 }
 
-VB_EXPORT VB_CODE(ibv_destroy_comp_channel, (channel), struct ibv_comp_channel *channel)
+VB_EXPORT VB_END(ibv_destroy_comp_channel, "ibv_destroy_comp_channel", VB_LIVE_CHANNEL, channel,
+		 struct ibv_comp_channel *channel)
 {
 	struct vb_channel *ch = (struct vb_channel *)channel;
 	struct vb_context *ctx = vb_context(channel->context);

@@ -81,13 +81,15 @@ VB_EXPORT VB_OBJECT(struct ibv_comp_cntr *, ibv_create_comp_cntr, (context, attr
 	c->ibv.handle = atomic_fetch_add(&handles, 1);
 	c->bytes = attr->type == IBV_COMP_CNTR_TYPE_BYTES;
 	atomic_fetch_add(&vb_context(context)->cntrs, 1);
+	vb_live_enter(&c->ibv, VB_LIVE_CNTR);
 	return &c->ibv;
 uncount:
 	atomic_fetch_sub(&live, 1);
 	return NULL;
 }
 
-VB_EXPORT VB_CODE(ibv_destroy_comp_cntr, (cntr), struct ibv_comp_cntr *cntr)
+VB_EXPORT VB_END(ibv_destroy_comp_cntr, "ibv_destroy_comp_cntr", VB_LIVE_CNTR, cntr,
+		 struct ibv_comp_cntr *cntr)
 {
 	struct vb_comp_cntr *c = counter(cntr);
 

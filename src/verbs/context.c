@@ -95,6 +95,7 @@ static void register_handlers(void)
 	 * first: packets are kept under every lock, and ports are looked for under rdma_cm's, which is taken
 	 * under the adapter's.  All of them do so here, without a lock: older C libraries hold theirs over
 	 * the handlers of a fork(). */
+	vb_live_handle_fork();
 	vb_log_handle_fork();
 	vb_history_handle_fork();
 	vb_slots_handle_fork();

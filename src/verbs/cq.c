@@ -92,6 +92,7 @@ struct vb_cq *vb_cq_make(struct ibv_context *context, const struct ibv_cq_init_a
 	if (cq->parent)
 		vb_pd_count(cq->parent, VB_CHILD_CQ, 1); /* pairs with ibv_destroy_cq */
 	describe(cq, context, attr);
+	vb_live_enter(&cq->ibv, VB_LIVE_CQ);
 	return cq;
 uncount:
 	free(cq);
@@ -142,7 +143,7 @@ static void end(struct vb_cq *cq)
 	vb_cq_fini(cq);
 }
 
-VB_EXPORT VB_CODE(ibv_destroy_cq, (ibcq), struct ibv_cq *ibcq)
+VB_EXPORT VB_END(ibv_destroy_cq, "ibv_destroy_cq", VB_LIVE_CQ, ibcq, struct ibv_cq *ibcq)
 {
 	struct vb_cq *cq = vb_cq(ibcq);
 	struct vb_context *ctx = cq->ctx;

@@ -90,12 +90,14 @@ VB_EXPORT VB_OBJECT(struct ibv_device **, ibv_get_device_list, (num_devices), in
 	pthread_once(&once, describe_all);
 	for (int i = 0; i < n; i++)
 		list[i] = &vb_devices[i].ibv;
+	vb_live_enter(list, VB_LIVE_DEVICES);
 	return list;
 }
 
 VB_EXPORT VB_NOTHING(ibv_free_device_list, (list), struct ibv_device **list)
 {
-	free(list); /* the rows stay */
+	if (list && !vb_live_leave("ibv_free_device_list", list, VB_LIVE_DEVICES))
+		free(list); /* the rows stay */
 }
 
 VB_EXPORT const char *ibv_get_device_name(struct ibv_device *dev)

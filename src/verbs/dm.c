@@ -198,6 +198,7 @@ VB_OBJECT(struct ibv_dm *, vb_alloc_dm, (context, attr), struct ibv_context *con
 		goto uncount;
 	}
 	atomic_fetch_add(&c->dms, 1);
+	vb_live_enter(&d->ibv, VB_LIVE_DM);
 	/* A forked child has no use for an adapter, which this needs none of: its memory is its own. */
 	if (!vb_context_dead(c)) {
 		vb_lock_take(&h->dm_lock);
@@ -213,7 +214,7 @@ refused:
 	return NULL;
 }
 
-VB_CODE(vb_free_dm, (dm), struct ibv_dm *dm)
+VB_END(vb_free_dm, "ibv_free_dm", VB_LIVE_DM, dm, struct ibv_dm *dm)
 {
 	struct vb_context *c = vb_context(dm->context);
 	struct vb_hca *h = vb_hca(c->adapter);
@@ -345,25 +346,27 @@ struct ibv_dm *vb_dm_import(struct ibv_context *context, int fd, uint64_t length
 	atomic_fetch_add(&vb_context(context)->dms, 1);
 	d->imported = true;
 	d->ibv.handle = handle;
+	vb_live_enter(&d->ibv, VB_LIVE_DM);
 	return &d->ibv;
 }
 
-void vb_dm_unimport(struct ibv_dm *dm)
+bool vb_dm_unimport(struct ibv_dm *dm)
 {
 	struct vb_dm *d = vb_dm(dm);
 	uint32_t refs = atomic_load(&d->refs);
 
 	if (!d->imported) {
 		vb_refuse(EINVAL, "ibv_unimport_dm", "the device memory was not imported: it stays");
-		return;
+		return false;
 	}
 	if (refs) {
 		vb_refuse(EBUSY, "ibv_unimport_dm", "%u region%s of the device memory still exist%s", refs,
 			  refs == 1 ? "" : "s", refs == 1 ? "s" : "");
-		return;
+		return false;
 	}
 	atomic_fetch_sub(&vb_context(dm->context)->dms, 1);
 	unmake(d);
+	return true;
 }
 
 VB_EXPORT VB_CODE(ibv_dm_export_dmabuf_fd, (dm), struct ibv_dm *dm)

@@ -39,6 +39,6 @@ int vb_dm_find(struct vb_hca *h, uint32_t handle, uint64_t *length);
  * which has been said in the name of `call`.  Pairs with vb_dm_unimport(). */
 struct ibv_dm *vb_dm_import(struct ibv_context *context, int fd, uint64_t length, uint32_t handle,
 			    const char *call);
-void vb_dm_unimport(struct ibv_dm *dm);
+bool vb_dm_unimport(struct ibv_dm *dm); /* false: it stays, which has been said */
 
 #endif

@@ -17,6 +17,7 @@
 #include "mem/keys.h"
 #include "hca/direct.h"
 #include "verbs/import.h"
+#include "verbs/mr.h"
 #include "hca/hca.h"
 #include "verbs/verbs.h"
 #include "verbs/why.h"
@@ -171,8 +172,10 @@ VB_EXPORT VB_OBJECT(struct ibv_pd *, ibv_import_pd, (context, handle), struct ib
 	pd->id = v.id;
 	if ((uint32_t)(v.id >> 32) != vb_hca(c->adapter)->keys.home)
 		err = vb_pd_join(pd, vb_pd_domain(v.id), &met, call);
-	if (!err)
+	if (!err) {
+		vb_live_enter(&pd->ibv, VB_LIVE_PD);
 		return &pd->ibv; /* pairs with ibv_unimport_pd() */
+	}
 	vb_pd_unmake(pd);
 refused:
 	errno = err;
@@ -181,16 +184,18 @@ refused:
 
 VB_EXPORT VB_NOTHING(ibv_unimport_pd, (ibpd), struct ibv_pd *ibpd)
 {
+	static const char call[] = "ibv_unimport_pd";
 	struct vb_pd *pd = vb_pd(ibpd);
+	int err = 0;
 
-	if (vb_context_dead(vb_context(ibpd->context)))
+	if (vb_live_leave(call, ibpd, VB_LIVE_PD) || vb_context_dead(vb_context(ibpd->context)))
 		return;
 	if (!pd->imported)
-		vb_refuse(EINVAL, "ibv_unimport_pd", "the domain was not imported: it stays");
-	else if (vb_pd_gone(pd))
-		vb_refuse(EINVAL, "ibv_unimport_pd", "the protection domain has been given back before");
+		err = vb_refuse(EINVAL, call, "the domain was not imported: it stays");
 	else if (atomic_load(&pd->refs))
-		vb_why_pd_busy(pd, "ibv_unimport_pd");
+		err = vb_why_pd_busy(pd, call);
+	if (err)
+		vb_live_enter(ibpd, VB_LIVE_PD);
 	else
 		vb_pd_unmake(pd);
 }
@@ -240,22 +245,30 @@ VB_EXPORT VB_OBJECT(struct ibv_mr *, ibv_import_mr, (ibpd, handle), struct ibv_p
 	mr->ibv.handle = handle;
 	mr->ibv.lkey = vb_key_local(&vb_hca(vb_context(ibpd->context)->adapter)->keys, lkey);
 	mr->ibv.rkey = spec.kind == VB_KEY_NULL ? lkey : lkey | VB_KEY_REMOTE;
+	vb_live_enter(&mr->ibv, VB_LIVE_MR);
 	return &mr->ibv;
 refused:
 	errno = err;
 	return NULL;
 }
 
-VB_EXPORT VB_NOTHING(ibv_unimport_mr, (ibmr), struct ibv_mr *ibmr)
+void vb_mr_unimport(struct vb_mr *mr)
 {
-	struct vb_mr *mr = (struct vb_mr *)ibmr;
-
-	if (vb_context_dead(vb_context(ibmr->context)))
-		return;
-	if (mr->source != VB_MR_IMPORTED) {
-		vb_refuse(EINVAL, "ibv_unimport_mr", "the region was not imported: it stays");
-		return;
-	}
 	vb_pd_count(mr->pd, VB_CHILD_MR, -1u);
 	free(mr);
+}
+
+VB_EXPORT VB_NOTHING(ibv_unimport_mr, (ibmr), struct ibv_mr *ibmr)
+{
+	static const char call[] = "ibv_unimport_mr";
+	struct vb_mr *mr = (struct vb_mr *)ibmr;
+
+	if (vb_live_leave(call, ibmr, VB_LIVE_MR) || vb_context_dead(vb_context(ibmr->context)))
+		return;
+	if (mr->source == VB_MR_IMPORTED) {
+		vb_mr_unimport(mr);
+		return;
+	}
+	vb_refuse(EINVAL, call, "the region was not imported: it stays");
+	vb_live_enter(ibmr, VB_LIVE_MR);
 }

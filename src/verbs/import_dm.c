@@ -111,6 +111,8 @@ VB_EXPORT VB_OBJECT(struct ibv_dm *, ibv_import_dm, (context, handle), struct ib
 
 VB_EXPORT VB_NOTHING(ibv_unimport_dm, (dm), struct ibv_dm *dm)
 {
-	if (!vb_context_dead(vb_context(dm->context)))
-		vb_dm_unimport(dm);
+	if (vb_live_leave("ibv_unimport_dm", dm, VB_LIVE_DM) || vb_context_dead(vb_context(dm->context)))
+		return;
+	if (!vb_dm_unimport(dm))
+		vb_live_enter(dm, VB_LIVE_DM);
 }

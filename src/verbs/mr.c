@@ -223,6 +223,7 @@ int vb_mr_register(struct vb_mr **out, const struct vb_mr_ask *ask)
 	mr->ibv.handle = vb_keys_index(&vb_hca(c->adapter)->keys, mr->ibv.lkey);
 	mr->ibv.rkey = mr->ibv.lkey | VB_KEY_REMOTE;
 	mr->ibv.lkey = vb_key_local(&vb_hca(c->adapter)->keys, mr->ibv.lkey);
+	vb_live_enter(&mr->ibv, VB_LIVE_MR);
 	*out = mr;
 	return 0;
 uncount:
@@ -321,7 +322,7 @@ VB_EXPORT VB_OBJECT(struct ibv_mr *, ibv_reg_mr_iova2, (pd, addr, length, iova, 
 	return reg(pd, addr, length, iova, access);
 }
 
-VB_EXPORT VB_CODE(ibv_dereg_mr, (ibmr), struct ibv_mr *ibmr)
+VB_EXPORT VB_END(ibv_dereg_mr, "ibv_dereg_mr", VB_LIVE_MR, ibmr, struct ibv_mr *ibmr)
 {
 	if (vb_context_dead(vb_context(ibmr->context)))
 		return 0;
@@ -330,7 +331,7 @@ VB_EXPORT VB_CODE(ibv_dereg_mr, (ibmr), struct ibv_mr *ibmr)
 				 "L_Key 0x%08x is a relaxed region's, which ibv_dereg_mr_relaxed() ends",
 				 ibmr->lkey);
 	if (((struct vb_mr *)ibmr)->source == VB_MR_IMPORTED) { /* its owner's: only that can take it away */
-		ibv_unimport_mr(ibmr);
+		vb_mr_unimport((struct vb_mr *)ibmr);
 		return 0;
 	}
 	return vb_mr_drop((struct vb_mr *)ibmr, "ibv_dereg_mr");

@@ -45,6 +45,9 @@ int vb_mr_register(struct vb_mr **out, const struct vb_mr_ask *ask);
  * to it); then it stays. */
 int vb_mr_drop(struct vb_mr *mr, const char *call);
 
+/* The end of a region that was imported: its owner keeps it. */
+void vb_mr_unimport(struct vb_mr *mr);
+
 /* All of ibv_reg_mr_iova2(), refusals in the name of `call`.  0 or errno; pairs with vb_mr_drop(). */
 int vb_mr_register_memory(struct vb_mr **out, const char *call, struct ibv_pd *pd, void *addr, size_t length,
 			  uint64_t iova, unsigned access);

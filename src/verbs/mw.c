@@ -62,6 +62,7 @@ VB_OBJECT(struct ibv_mw *, vb_alloc_mw, (ibpd, type), struct ibv_pd *ibpd, enum 
 	mw->ibv.handle = mw->index;
 	vb_pd_count(pd, VB_CHILD_MW, 1); /* pairs with vb_dealloc_mw() */
 	vb_direct_admit();
+	vb_live_enter(&mw->ibv, VB_LIVE_MW);
 	return &mw->ibv;
 refused:
 	free(mw);
@@ -69,7 +70,7 @@ refused:
 	return NULL;
 }
 
-VB_CODE(vb_dealloc_mw, (ibmw), struct ibv_mw *ibmw)
+VB_END(vb_dealloc_mw, "ibv_dealloc_mw", VB_LIVE_MW, ibmw, struct ibv_mw *ibmw)
 {
 	struct vb_mw *mw = (struct vb_mw *)ibmw;
 	struct vb_context *c = vb_context(ibmw->context);

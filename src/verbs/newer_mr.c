@@ -82,10 +82,11 @@ VB_EXPORT VB_OBJECT(struct ibv_dmah *, ibv_alloc_dmah, (context, attr), struct i
 	if (!d)
 		return none(vb_refuse(ENOMEM, "ibv_alloc_dmah", "no memory"));
 	d->ibv.context = context;
+	vb_live_enter(&d->ibv, VB_LIVE_DMAH);
 	return &d->ibv;
 }
 
-VB_EXPORT VB_CODE(ibv_dealloc_dmah, (dmah), struct ibv_dmah *dmah)
+VB_EXPORT VB_END(ibv_dealloc_dmah, "ibv_dealloc_dmah", VB_LIVE_DMAH, dmah, struct ibv_dmah *dmah)
 {
 	struct vb_dmah *d = (struct vb_dmah *)dmah;
 	uint32_t refs = atomic_load(&d->refs);
@@ -126,6 +127,7 @@ VB_EXPORT VB_OBJECT(void *, ibv_alloc_buf, (ibpd, size, out), struct ibv_pd *ibp
 		return none(err);
 	}
 	vb_pd_count(pd, VB_CHILD_BUF, 1);
+	vb_live_enter(b, VB_LIVE_BUF);
 	*out = b;
 	return b->at;
 }
@@ -135,7 +137,8 @@ VB_EXPORT VB_OBJECT(void *, ibv_alloc_buf, (ibpd, size, out), struct ibv_pd *ibp
 VB_EXPORT VB_NOTHING(ibv_free_buf, (b), struct ibv_buf *b)
 {
 	/* In a forked child something else may stand there: registered pages can be kept from it. */
-	if (!b || vb_context_dead(vb_context(b->pd->ibv.context)))
+	if (!b || vb_live_leave("ibv_free_buf", b, VB_LIVE_BUF) ||
+	    vb_context_dead(vb_context(b->pd->ibv.context)))
 		return;
 	munmap(b->at, b->mapped);
 	vb_pd_count(b->pd, VB_CHILD_BUF, -1u);

@@ -156,8 +156,10 @@ VB_OBJECT(struct ibv_qp *, vb_open_qp, (context, attr), struct ibv_context *cont
 		err = vb_adapter_has_number(vb_context(context)->adapter, attr->qp_num >> VB_QPN_INDEX_BITS)
 			  ? open_here(attr, &h)
 			  : vb_target_open_far(attr, &h);
-	if (!err)
+	if (!err) {
+		vb_live_enter(&h->ibv, VB_LIVE_QP);
 		return &h->ibv;
+	}
 	errno = err;
 	return NULL;
 }

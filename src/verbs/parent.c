@@ -41,10 +41,11 @@ VB_OBJECT(struct ibv_td *, vb_alloc_td, (context, attr), struct ibv_context *con
 	}
 	atomic_fetch_add(&c->tds, 1); /* pairs with vb_dealloc_td() */
 	td->ibv.context = context;
+	vb_live_enter(&td->ibv, VB_LIVE_TD);
 	return &td->ibv;
 }
 
-VB_CODE(vb_dealloc_td, (ibtd), struct ibv_td *ibtd)
+VB_END(vb_dealloc_td, "ibv_dealloc_td", VB_LIVE_TD, ibtd, struct ibv_td *ibtd)
 {
 	struct vb_td *td = (struct vb_td *)ibtd;
 	struct vb_context *c = vb_context(ibtd->context);
@@ -113,6 +114,7 @@ VB_OBJECT(struct ibv_pd *, vb_alloc_parent_domain, (context, a), struct ibv_cont
 	w->pd.ibv.handle = a->pd->handle;
 	w->pd.id = w->parent.pd->id;
 	w->pd.parent = &w->parent;
+	vb_live_enter(&w->pd.ibv, VB_LIVE_PD);
 	return &w->pd.ibv;
 }
 
@@ -120,7 +122,6 @@ void vb_parent_free(struct vb_pd *pd)
 {
 	struct vb_pd *of = pd->parent->pd;
 
-	pd->parent->pd = NULL; /* for vb_pd_gone() */
 	vb_pd_count(of, VB_CHILD_PARENT, -1u);
 	if (pd->parent->td)
 		atomic_fetch_sub(&pd->parent->td->refs, 1);

@@ -74,29 +74,20 @@ VB_EXPORT VB_OBJECT(struct ibv_pd *, ibv_alloc_pd, (context), struct ibv_context
 		vb_pd_unmake(pd);
 		goto refused;
 	}
+	vb_live_enter(&pd->ibv, VB_LIVE_PD);
 	return &pd->ibv; /* pairs with ibv_dealloc_pd() */
 refused:
 	errno = err;
 	return NULL;
 }
 
-/* A program that gives a domain back twice mostly crashes, since the memory is another's by then.  Where it
- * is not yet (a debugging allocator) the counts must not go below nothing. */
-bool vb_pd_gone(const struct vb_pd *pd)
-{
-	return pd->parent ? !pd->parent->pd : !vb_list_linked(&pd->on_ctx);
-}
-
-VB_EXPORT VB_CODE(ibv_dealloc_pd, (ibpd), struct ibv_pd *ibpd)
+VB_EXPORT VB_END(ibv_dealloc_pd, "ibv_dealloc_pd", VB_LIVE_PD, ibpd, struct ibv_pd *ibpd)
 {
 	struct vb_pd *pd = vb_pd(ibpd);
 	struct vb_context *c = vb_context(ibpd->context);
 
 	if (vb_context_dead(c))
 		return 0;
-	if (vb_pd_gone(pd))
-		return vb_refuse(EINVAL, "ibv_dealloc_pd",
-				 "the protection domain has been given back before");
 	if (atomic_load(&pd->refs)) /* rule 37 */
 		return vb_why_pd_busy(pd, "ibv_dealloc_pd");
 	if (pd->parent) {

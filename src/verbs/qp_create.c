@@ -233,6 +233,7 @@ static struct ibv_qp *make(const struct plan *p, struct ibv_qp_cap *granted, int
 	vb_list_append(&c->qps, &qp->on_ctx);
 	vb_lock_give(&c->lock);
 	*granted = cap;
+	vb_live_enter(&qp->ibv, VB_LIVE_QP);
 	return &qp->ibv;
 uncount:
 	atomic_fetch_sub(&h->qps, 1);
@@ -411,7 +412,7 @@ void vb_qp_end(struct vb_qp *qp)
 	free(qp);
 }
 
-VB_EXPORT VB_CODE(ibv_destroy_qp, (ibqp), struct ibv_qp *ibqp)
+VB_EXPORT VB_END(ibv_destroy_qp, "ibv_destroy_qp", VB_LIVE_QP, ibqp, struct ibv_qp *ibqp)
 {
 	struct vb_qp *qp = vb_qp(ibqp);
 

@@ -176,6 +176,7 @@ VB_EXPORT VB_OBJECT(struct ibv_mr *, ibv_reg_mr_relaxed, (ibpd, address, length,
 	m->mr.ibv.addr = address;
 	m->mr.ibv.length = length;
 	m->mr.iova = addr;
+	vb_live_enter(&m->mr.ibv, VB_LIVE_MR);
 	return &m->mr.ibv;
 unmark:
 	vb_fork_unmark(addr, length);
@@ -186,7 +187,7 @@ refused:
 	return NULL;
 }
 
-VB_EXPORT VB_CODE(ibv_dereg_mr_relaxed, (ibmr), struct ibv_mr *ibmr)
+VB_EXPORT VB_END(ibv_dereg_mr_relaxed, "ibv_dereg_mr_relaxed", VB_LIVE_MR, ibmr, struct ibv_mr *ibmr)
 {
 	static const char call[] = "ibv_dereg_mr_relaxed";
 	struct vb_relaxed_mr *m = (struct vb_relaxed_mr *)ibmr;

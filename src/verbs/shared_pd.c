@@ -196,8 +196,10 @@ VB_EXPORT VB_OBJECT(struct ibv_pd *, ibv_share_pd, (context, shpd, share_key), s
 	if (err)
 		goto refused;
 	err = share(pd, shpd->handle, share_key, call);
-	if (!err)
+	if (!err) {
+		vb_live_enter(&pd->ibv, VB_LIVE_PD);
 		return &pd->ibv; /* pairs with ibv_dealloc_pd() */
+	}
 	vb_pd_unmake(pd);
 refused:
 	errno = err;

@@ -107,6 +107,7 @@ static struct ibv_srq *make(const struct plan *p, int *err)
 	vb_list_init(&srq->on_srqs);
 	if (srq->xrcd) /* packets find it from here on */
 		vb_srqs_add(&vb_hca(srq->ctx->adapter)->srqs, srq);
+	vb_live_enter(&srq->ibv, VB_LIVE_SRQ);
 	return &srq->ibv;
 free_queue:
 	vb_rq_fini(&srq->rq);
@@ -235,7 +236,7 @@ VB_EXPORT VB_CODE(ibv_query_srq, (ibsrq, attr), struct ibv_srq *ibsrq, struct ib
 	return 0;
 }
 
-VB_EXPORT VB_CODE(ibv_destroy_srq, (ibsrq), struct ibv_srq *ibsrq)
+VB_EXPORT VB_END(ibv_destroy_srq, "ibv_destroy_srq", VB_LIVE_SRQ, ibsrq, struct ibv_srq *ibsrq)
 {
 	struct vb_srq *srq = vb_srq(ibsrq);
 	struct vb_context *ctx = srq->ctx;

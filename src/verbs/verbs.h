@@ -66,7 +66,6 @@ struct vb_device *vb_device_row(uint32_t index); /* device.c; index < vb_devices
 struct vb_pd;
 int vb_pd_make(struct vb_pd **out, struct vb_context *c, const char *call);
 void vb_pd_unmake(struct vb_pd *pd);
-bool vb_pd_gone(const struct vb_pd *pd);
 
 /* shared_pd.c: makes this process a member of the domain and has it meet the others; 0 or errno, which has
  * been said.  *met: of members that cannot be reached now.  pd->member says so; vb_pd_unmake() takes it back.

@@ -131,10 +131,11 @@ VB_OBJECT(struct ibv_xrcd *, vb_open_xrcd, (context, attr), struct ibv_context *
 	}
 	x->ibv.context = context;
 	atomic_fetch_add(&c->xrcds, 1); /* pairs with vb_close_xrcd() */
+	vb_live_enter(&x->ibv, VB_LIVE_XRCD);
 	return &x->ibv;
 }
 
-VB_CODE(vb_close_xrcd, (ibxrcd), struct ibv_xrcd *ibxrcd)
+VB_END(vb_close_xrcd, "ibv_close_xrcd", VB_LIVE_XRCD, ibxrcd, struct ibv_xrcd *ibxrcd)
 {
 	struct vb_xrcd *x = vb_xrcd(ibxrcd);
 	struct vb_context *c = vb_context(ibxrcd->context);

@@ -136,6 +136,7 @@ static void addresses(void)
 	WORKS(ibv_query_gid(ctx, 1, 0, &av.grh.dgid));
 	FAILS_NULL(ibv_create_ah(pd, &bad), EINVAL);
 	WORKS_MAKE(ah, ibv_create_ah(pd, &av));
+	FAILS_CODE(ibv_destroy_ah(NULL), EINVAL);
 	WORKS(ibv_destroy_ah(ah));
 	memset(&grh, 0, sizeof(grh));
 	grh.version_tclass_flow = htonl(6u << 28);
@@ -353,6 +354,7 @@ static void queues(void)
 		FAILS_CODE(ibv_destroy_cq(cq), EBUSY);
 		FAILS_CODE(ibv_destroy_srq(srq), EBUSY);
 		FAILS_CODE(ibv_post_recv(qp, &wr, &bad), EINVAL);
+		FAILS_CODE(ibv_destroy_qp(NULL), EINVAL);
 		WORKS(ibv_destroy_qp(qp));
 	}
 	WORKS(ibv_destroy_srq(srq));

@@ -1,0 +1,249 @@
+/* Open addressing with linear probing, in shards with a lock each.  An entry has the address inverted, so
+ * that tools which look for leaks do not take it for a reference to the object. */
+#include "obj/live.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/lock.h"
+#include "base/log.h"
+#include "base/pages.h"
+
+enum {
+	SHARD_BITS = 4,
+	SHARDS = 1 << SHARD_BITS,
+	FIRST = 32,			      /* places of a shard that are always there */
+	PAGEFUL = VB_PAGE / sizeof(uint64_t), /* the next size; from there on it doubles */
+	SPARSE = 32, /* of so many places fewer than one is used: the table shrinks */
+	KIND_SHIFT = 57,
+};
+#define ADDRESS ((UINT64_C(1) << KIND_SHIFT) - 1) /* bits of an address that tell objects apart */
+
+struct shard {
+	struct vb_lock lock __attribute__((aligned(VB_LINE))); /* guards what follows; a leaf */
+	uint32_t used, size;				       /* size: a power of two */
+	uint64_t *places;				       /* kind above, address inverted; 0: free */
+	bool incomplete; /* an object has no entry, since there was no memory for it */
+};
+
+static uint64_t first[SHARDS][FIRST];
+static struct shard shards[SHARDS];
+
+static const char *const names[VB_LIVE_KINDS] = {
+    [VB_LIVE_PD] = "protection domain",
+    [VB_LIVE_MR] = "memory region",
+    [VB_LIVE_MW] = "memory window",
+    [VB_LIVE_AH] = "address handle",
+    [VB_LIVE_CQ] = "completion queue",
+    [VB_LIVE_QP] = "queue pair",
+    [VB_LIVE_SRQ] = "shared receive queue",
+    [VB_LIVE_CHANNEL] = "completion channel",
+    [VB_LIVE_XRCD] = "XRC domain",
+    [VB_LIVE_DM] = "piece of device memory",
+    [VB_LIVE_TD] = "thread domain",
+    [VB_LIVE_DMAH] = "DMA handle",
+    [VB_LIVE_BUF] = "buffer",
+    [VB_LIVE_CNTR] = "completion counter",
+    [VB_LIVE_DEVICES] = "device list",
+    [VB_LIVE_CM_ID] = "rdma_cm_id",
+    [VB_LIVE_CM_CHANNEL] = "event channel",
+    [VB_LIVE_CM_EVENT] = "event",
+};
+
+static uint64_t entry_of(const void *object, enum vb_live kind)
+{
+	return (~(uint64_t)(uintptr_t)object & ADDRESS) | (uint64_t)kind << KIND_SHIFT;
+}
+
+static uint64_t hash(uint64_t entry)
+{
+	return ((entry & ADDRESS) >> 3) * UINT64_C(0x9e3779b97f4a7c15);
+}
+
+static struct shard *shard_of(uint64_t entry)
+{
+	return &shards[hash(entry) >> (64 - SHARD_BITS)];
+}
+
+static uint32_t home(const struct shard *s, uint64_t entry)
+{
+	return (uint32_t)(hash(entry) >> 20) & (s->size - 1);
+}
+
+/* Where the address stands, or the free place where it would.  Lock held. */
+static uint32_t place_of(const struct shard *s, uint64_t entry)
+{
+	uint32_t i = home(s, entry);
+
+	while (s->places[i] && (s->places[i] ^ entry) & ADDRESS)
+		i = (i + 1) & (s->size - 1);
+	return i;
+}
+
+static void prepare(struct shard *s)
+{
+	vb_lock_assert_held(&s->lock);
+	if (s->places)
+		return;
+	s->places = first[s - shards];
+	s->size = FIRST;
+}
+
+static bool is_full(const struct shard *s)
+{
+	return s->used >= s->size - s->size / 4;
+}
+
+static size_t bytes(uint32_t size)
+{
+	return size * sizeof(uint64_t);
+}
+
+/* Another number of places: FIRST, or as many as pages of their own have, which go back to the system.  Lock
+ * held, but given back over what may block.  Without memory it stays as it is. */
+static void resize(struct shard *s, uint32_t size)
+{
+	uint32_t before = s->size;
+	uint64_t *places = first[s - shards], *old = s->places;
+
+	vb_lock_give(&s->lock);
+	if (size != FIRST)
+		places = mmap(NULL, bytes(size), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	vb_lock_take(&s->lock); /* given below */
+	if (places != MAP_FAILED && s->size == before && s->used <= size - size / 4) {
+		s->places = places;
+		s->size = size;
+		for (uint32_t i = 0; i < before; i++)
+			if (old[i])
+				places[place_of(s, old[i])] = old[i];
+		places = old;
+		size = before;
+		if (size == FIRST)
+			memset(old, 0, bytes(FIRST));
+	}
+	vb_lock_give(&s->lock);
+	if (places != MAP_FAILED && size != FIRST) /* nobody's any more */
+		munmap(places, bytes(size));
+	vb_lock_take(&s->lock);
+}
+
+void vb_live_enter(const void *object, enum vb_live kind)
+{
+	uint64_t entry = entry_of(object, kind);
+	struct shard *s = shard_of(entry);
+	uint32_t i;
+
+	vb_lock_take(&s->lock); /* given below */
+	prepare(s);
+	if (vb_unlikely(is_full(s)))
+		resize(s, s->size == FIRST ? PAGEFUL : s->size * 2);
+	i = place_of(s, entry);
+	if (s->places[i]) {
+		s->places[i] = entry;
+	} else if (s->used + 1 < s->size) { /* a free place stays: probing ends there */
+		s->places[i] = entry;
+		s->used++;
+	} else {
+		s->incomplete = true;
+	}
+	vb_lock_give(&s->lock);
+}
+
+/* Entries behind it that could not be found past a free place move up.  Lock held. */
+static void take_out(struct shard *s, uint32_t hole)
+{
+	uint32_t mask = s->size - 1;
+
+	for (uint32_t i = (hole + 1) & mask; s->places[i]; i = (i + 1) & mask)
+		if (((i - home(s, s->places[i])) & mask) >= ((i - hole) & mask)) {
+			s->places[hole] = s->places[i];
+			hole = i;
+		}
+	s->places[hole] = 0;
+	s->used--;
+}
+
+/* What the object is.  `kind` where that cannot be told. */
+static enum vb_live look(const void *object, enum vb_live kind, bool leave)
+{
+	uint64_t entry = entry_of(object, kind);
+	struct shard *s = shard_of(entry);
+	enum vb_live found;
+	uint32_t i;
+
+	vb_lock_take(&s->lock); /* given below */
+	prepare(s);
+	i = place_of(s, entry);
+	found = (enum vb_live)(s->places[i] >> KIND_SHIFT);
+	if (leave && found == kind) {
+		take_out(s, i);
+		if (vb_unlikely(s->size != FIRST && s->used < s->size / SPARSE))
+			resize(s, s->size == PAGEFUL ? FIRST : s->size / 2);
+	}
+	if (!found && s->incomplete)
+		found = kind;
+	vb_lock_give(&s->lock);
+	return found;
+}
+
+bool vb_live_is(const void *object, enum vb_live kind)
+{
+	return object && look(object, kind, false) == kind;
+}
+
+static int refuse(const char *call, const void *object, enum vb_live kind, enum vb_live found)
+{
+	if (!object)
+		return vb_refuse(EINVAL, call, "the %s is NULL; did the call that creates it fail?",
+				 names[kind]);
+	if (found)
+		return vb_refuse(EINVAL, call, "the object at %p is no %s but another kind of object: %s",
+				 object, names[kind], names[found]);
+	return vb_refuse(EINVAL, call,
+			 "there is no %s at %p: it has been destroyed before, or the pointer is wrong",
+			 names[kind], object);
+}
+
+static int find(const char *call, const void *object, enum vb_live kind, bool leave)
+{
+	enum vb_live found = object ? look(object, kind, leave) : VB_LIVE_NONE;
+
+	return vb_likely(found == kind) ? 0 : refuse(call, object, kind, found);
+}
+
+int vb_live_leave(const char *call, const void *object, enum vb_live kind)
+{
+	return find(call, object, kind, true);
+}
+
+int vb_live_check(const char *call, const void *object, enum vb_live kind)
+{
+	return find(call, object, kind, false);
+}
+
+static void before_fork(void)
+{
+	for (unsigned i = 0; i < SHARDS; i++)
+		vb_lock_take(&shards[i].lock); /* given below */
+}
+
+static void after_fork(void)
+{
+	for (unsigned i = 0; i < SHARDS; i++)
+		vb_lock_give(&shards[i].lock);
+}
+
+static void init(void)
+{
+	pthread_atfork(before_fork, after_fork, after_fork);
+}
+
+void vb_live_handle_fork(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, init);
+}

@@ -1,0 +1,53 @@
+/* The table of live objects: which objects of the program exist now, by their addresses.
+ *
+ * A program may destroy an object twice, or pass NULL or any other pointer.  The memory behind such a pointer
+ * may be freed, or another object's.  So each call that ends an object looks here first, and reads nothing of
+ * the object itself.  A second destruction goes unnoticed only if a new object of the same kind has been
+ * created at the same address meanwhile.
+ *
+ * Only calls that create or end an object come here, never a post or a poll.  The functions are safe from any
+ * thread, and need no lock. */
+#ifndef VB_OBJ_LIVE_H
+#define VB_OBJ_LIVE_H
+
+#include <stdbool.h>
+
+enum vb_live {
+	VB_LIVE_NONE,
+	VB_LIVE_PD,
+	VB_LIVE_MR,
+	VB_LIVE_MW,
+	VB_LIVE_AH,
+	VB_LIVE_CQ,
+	VB_LIVE_QP,
+	VB_LIVE_SRQ,
+	VB_LIVE_CHANNEL,
+	VB_LIVE_XRCD,
+	VB_LIVE_DM,
+	VB_LIVE_TD,
+	VB_LIVE_DMAH,
+	VB_LIVE_BUF,
+	VB_LIVE_CNTR,
+	VB_LIVE_DEVICES, /* the list of ibv_get_device_list() */
+	/* of librdmacm (cm/api.h) */
+	VB_LIVE_CM_ID,
+	VB_LIVE_CM_CHANNEL,
+	VB_LIVE_CM_EVENT,
+	VB_LIVE_KINDS
+};
+
+/* The program is about to be given the object.  Cannot fail: without memory for one more entry, unknown
+ * addresses pass from then on. */
+void vb_live_enter(const void *object, enum vb_live kind);
+/* The object is about to end: it leaves the table.  0, or EINVAL after saying in the name of `call` that
+ * there is no such object.  If the object stays after all, vb_live_enter(). */
+int vb_live_leave(const char *call, const void *object, enum vb_live kind);
+/* For calls that only use the object: the same, and it stays. */
+int vb_live_check(const char *call, const void *object, enum vb_live kind);
+bool vb_live_is(const void *object, enum vb_live kind);
+
+/* Registers what fork() does.  The locks are leaves: before any lock is registered under which these are
+ * taken. */
+void vb_live_handle_fork(void);
+
+#endif
