@@ -396,8 +396,8 @@ static __attribute__((noinline)) void complete_sent(struct vb_qp *qp, struct vb_
 }
 
 /* Nobody is there to whom the request at q->next could be sent: its packets, or those that are left of it,
- * are lost.  What is wrong with it at this end is an error all the same: false then. */
-static bool lose(struct vb_qp *qp, struct vb_swqe *w)
+ * are lost. */
+static void lose(struct vb_qp *qp, struct vb_swqe *w)
 {
 	const struct vb_facts f = {.reason = VB_R_DROP_NOBODY,
 				   .qpn = qp->qpn,
@@ -405,8 +405,6 @@ static bool lose(struct vb_qp *qp, struct vb_swqe *w)
 	struct vb_req *q = &qp->req;
 
 	if (w->state == VB_WQE_POSTED) {
-		if (!check(qp, w))
-			return false;
 		w->npsn = psn_count(w->length, path_mtu(qp));
 		w->psn = q->psn;
 		started(q, w);
@@ -416,6 +414,16 @@ static bool lose(struct vb_qp *qp, struct vb_swqe *w)
 	q->sent = 0;
 	vb_drop(qp, &f);
 	complete_sent(qp, w);
+}
+
+/* The request at q->next has no way out.  What is wrong with it at this end fails it now: an adapter sends
+ * without asking whether somebody is there, and so finds that first (rule 13).  true: it is done with. */
+static __attribute__((noinline)) bool go_nowhere(struct vb_qp *qp, struct vb_swqe *w)
+{
+	if (w->state == VB_WQE_FAILED || !may_begin(qp, w) || (w->state == VB_WQE_POSTED && !check(qp, w)) ||
+	    !qp->path.nobody)
+		return false;
+	lose(qp, w);
 	return true;
 }
 
@@ -595,7 +603,7 @@ bool vb_requester_run(struct vb_qp *qp, uint32_t place)
 			break;
 		}
 		if (vb_unlikely(!qp->path.out)) {
-			if (qp->path.nobody && may_begin(qp, w) && lose(qp, w))
+			if (go_nowhere(qp, w))
 				continue;
 			break;
 		}

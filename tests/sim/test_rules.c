@@ -695,6 +695,87 @@ static void rule_13_local_key_faults(void **state)
 	}
 }
 
+static void set_way(struct sim *s, struct vb_out *out)
+{
+	struct vb_qp *qp = &s->n[0].qp;
+
+	vb_lock_take(&qp->lock);
+	qp->transport->path(&qp->path, out);
+	vb_lock_give(&qp->lock);
+}
+
+/* Nobody is there yet.  An adapter sends all the same, and so finds what is wrong at this end first. */
+static void rule_13_without_a_way_out(void **state)
+{
+	static const enum ibv_wr_opcode ops[] = {IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ,
+						 IBV_WR_ATOMIC_FETCH_AND_ADD};
+
+	(void)state;
+	for (unsigned op = 0; op < 4; op++) {
+		for (unsigned fence = 0; fence < 2; fence++) {
+			struct sim *s = sim_desk(QUIET);
+			struct ibv_sge e;
+			struct ibv_send_wr wr = sim_wr(s, 0, ops[op], 0, 8, 0, &e);
+
+			set_way(s, NULL);
+			e.lkey = 0;
+			wr.send_flags |= fence ? IBV_SEND_FENCE : 0;
+			assert_int_equal(sim_send(s, 0, &wr), 0);
+			sim_run_for(s, 1);
+			sim_expect(s, 0, true, wr.wr_id, IBV_WC_LOC_PROT_ERR);
+			assert_int_equal(s->n[0].qp.state, IBV_QPS_ERR);
+			sim_free(s);
+		}
+	}
+}
+
+/* The requests before it end first: with success where the way out comes. */
+static void rule_13_without_a_way_out_in_order(void **state)
+{
+	(void)state;
+	for (unsigned late = 0; late < 2; late++) {
+		struct sim *s = sim_desk(QUIET);
+		struct vb_out *out = s->n[0].qp.path.out;
+		struct ibv_sge e;
+		struct ibv_send_wr wr;
+		uint64_t good;
+
+		set_way(s, NULL);
+		good = sim_op(s, 0, IBV_WR_RDMA_WRITE, 0, 8, 0);
+		wr = sim_wr(s, 0, IBV_WR_RDMA_WRITE, 0, 8, 0, &e);
+		e.lkey = 0;
+		assert_int_equal(sim_send(s, 0, &wr), 0);
+		sim_run_for(s, VB_MSEC / 2);
+		sim_expect_none(s, 0);
+		if (late)
+			set_way(s, out);
+		sim_settle(s);
+		sim_expect(s, 0, true, good, late ? OK : IBV_WC_RETRY_EXC_ERR);
+		sim_expect(s, 0, true, wr.wr_id, late ? IBV_WC_LOC_PROT_ERR : IBV_WC_WR_FLUSH_ERR);
+		sim_free(s);
+	}
+}
+
+/* In SQD nothing is begun, so nothing is looked at. */
+static void rule_13_without_a_way_out_in_sqd(void **state)
+{
+	struct sim *s = sim_desk(QUIET);
+	struct ibv_sge e;
+	struct ibv_send_wr wr = sim_wr(s, 0, IBV_WR_SEND, 0, 8, 0, &e);
+
+	(void)state;
+	e.lkey = 0;
+	set_way(s, NULL);
+	sim_modify(s, 0, IBV_QPS_SQD);
+	assert_int_equal(sim_send(s, 0, &wr), 0);
+	sim_run_for(s, VB_MSEC);
+	sim_expect_none(s, 0);
+	sim_modify(s, 0, IBV_QPS_RTS);
+	sim_run_for(s, 1);
+	sim_expect(s, 0, true, wr.wr_id, IBV_WC_LOC_PROT_ERR);
+	sim_free(s);
+}
+
 /* The sink's region goes away between request and answer. */
 static enum sim_verdict retract_sink(struct sim *s, unsigned from, const struct vb_pkt *p)
 {
@@ -877,6 +958,9 @@ int main(void)
 	    cmocka_unit_test(rule_12_retries_reset_on_progress),
 	    cmocka_unit_test(rule_12_what_is_not_sent_costs_no_retry),
 	    cmocka_unit_test(rule_12_old_acks_are_no_progress),
+	    cmocka_unit_test(rule_13_without_a_way_out),
+	    cmocka_unit_test(rule_13_without_a_way_out_in_order),
+	    cmocka_unit_test(rule_13_without_a_way_out_in_sqd),
 	    cmocka_unit_test(rule_13_sink_checked_when_the_answer_comes),
 	    cmocka_unit_test(rule_13_sink_checked_late),
 	    cmocka_unit_test(rule_14_initiator_depth),
