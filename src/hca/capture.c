@@ -75,7 +75,9 @@ static struct vb_frame_ends ends_of(const struct way *w, bool out)
 {
 	const struct ibv_ah_attr *av = &w->qp->attr.ah_attr;
 	const struct vb_gids *own = vb_port_gids(vb_qp_hca(w->qp));
-	struct vb_frame_ends e = {.word = VB_GRH_WORD(0, av->grh.traffic_class, av->grh.flow_label)};
+	/* a capture shows a GRH in any case */
+	struct vb_frame_ends e = {.route = vb_route(VB_GRH_WORD(0, av->grh.traffic_class, av->grh.flow_label),
+						    av->is_global ? av->grh.hop_limit : VB_GRH_HOPS, av->sl)};
 	struct vb_gid here, there;
 
 	here = vb_gid_of(own->gid[av->is_global ? av->grh.sgid_index % VB_GID_TABLE : 0]);
@@ -219,26 +221,36 @@ static void keep_datagram(const struct vb_frame_ends *e, struct vb_pkt *p)
 		keep(e, p, have, NULL);
 }
 
-static void datagram_out(struct way *w, struct vb_pkt *p, uint32_t grh)
+/* A capture shows a GRH in any case. */
+static struct vb_route shown_route(const struct vb_pkt *p)
+{
+	struct vb_route r = p->route;
+
+	if (!(r.word & VB_GRH_GLOBAL))
+		r.hops = VB_GRH_HOPS;
+	return r;
+}
+
+static void datagram_out(struct way *w, struct vb_pkt *p)
 {
 	struct vb_adapter *a = vb_qp_adapter(w->qp);
-	struct vb_frame_ends e = {.word = grh, .src_qpn = p->src_qpn};
+	struct vb_frame_ends e = {.route = shown_route(p), .src_qpn = p->src_qpn};
 
 	if (p->mgid && w->grouped && w->group_psn == p->psn)
 		return;
 	w->grouped = p->mgid;
 	w->group_psn = p->psn;
-	e.sgid = vb_gid_read(vb_adapter_gids(a)[VB_GRH_SGID(grh)]);
+	e.sgid = vb_gid_read(vb_adapter_gids(a)[VB_GRH_SGID(p->route.word)]);
 	e.dgid = p->mgid ? vb_gid_of(p->mgid) : gid_like(vb_peer_gids(w->peer), e.sgid);
 	keep_datagram(&e, p);
 }
 
 void vb_capture_datagram(struct vb_adapter *a, const struct vb_pkt *p)
 {
-	struct vb_frame_ends e = {.word = p->grh, .src_qpn = p->src_qpn};
+	struct vb_frame_ends e = {.route = shown_route(p), .src_qpn = p->src_qpn};
 	struct vb_pkt q = *p;
 
-	e.sgid = vb_gid_read(p->source->gids[VB_GRH_SGID(p->grh)]);
+	e.sgid = vb_gid_read(p->source->gids[VB_GRH_SGID(p->route.word)]);
 	e.dgid = p->mgid ? vb_gid_of(p->mgid) : gid_like(vb_adapter_gids(a), e.sgid);
 	keep_datagram(&e, &q);
 }
@@ -254,7 +266,7 @@ static struct way *way(struct vb_out *o)
 struct leaving {
 	const uint8_t *hdr, *payload;
 	uint32_t hdr_len, payload_len;
-	uint32_t ack; /* vb_outbuf.ack */
+	struct vb_route route; /* of a datagram; the word of others is vb_outbuf.ack */
 	bool placed, lent;
 };
 
@@ -271,11 +283,12 @@ static void keep_leaving(struct way *w, const struct leaving *l)
 	if (l->lent && vb_loan_decode(&loan, &p))
 		return;
 	if (VB_FAMILY(p.opcode) == VB_FAMILY_UD) {
-		datagram_out(w, &p, l->ack);
+		p.route = l->route;
+		datagram_out(w, &p);
 		return;
 	}
-	if (l->ack & VB_OUT_ACK)
-		keep_ack(w, true, l->ack, carried);
+	if (l->route.word & VB_OUT_ACK)
+		keep_ack(w, true, l->route.word, carried);
 	keep_packet(w, true, &p);
 }
 
@@ -295,7 +308,7 @@ static void commit(struct vb_out *o, struct vb_outbuf *b)
 					  .payload = b->payload,
 					  .hdr_len = w->hdr_len,
 					  .payload_len = w->payload_len,
-					  .ack = b->ack,
+					  .route = vb_route(b->ack, b->hops, b->sl),
 					  .placed = b->placed,
 					  .lent = b->lent});
 	w->below->ops->commit(w->below, b);
@@ -316,7 +329,7 @@ static uint64_t send(struct vb_out *o, const struct vb_brief *p, enum vb_out_cla
 						  .payload = p->bytes + p->hdr_len,
 						  .hdr_len = p->hdr_len,
 						  .payload_len = p->payload_len,
-						  .ack = p->ack,
+						  .route = p->route,
 						  .placed = p->flags & VB_BRIEF_PLACED});
 	return mark;
 }

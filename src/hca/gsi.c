@@ -176,7 +176,7 @@ static void ring(struct vb_hca *h, uint32_t number)
 	vb_peer_put(peer);
 }
 
-int vb_gsi_send(struct vb_hca *h, uint32_t number, uint32_t word, const uint8_t mad[VB_MAD_LEN])
+int vb_gsi_send(struct vb_hca *h, uint32_t number, struct vb_route route, const uint8_t mad[VB_MAD_LEN])
 {
 	struct vb_gsi *g = gsi_of(h);
 	struct vb_builder b;
@@ -197,7 +197,7 @@ int vb_gsi_send(struct vb_hca *h, uint32_t number, uint32_t word, const uint8_t 
 		b.w->to.number = number;
 		b.w->to.qpn = VB_GSI_QPN;
 		b.w->to.qkey = VB_GSI_QKEY;
-		b.w->to.grh = word;
+		b.w->to.route = route;
 		vb_builder_next(&b);
 		vb_builder_publish(&b);
 		vb_hca_posted(&g->qp);
@@ -276,9 +276,9 @@ bool vb_gsi_take(struct vb_hca *h, const struct vb_rxq *r, const struct vb_pkt *
 		struct vb_gsi_mad *m = &g->heard[g->head++ % HEARD];
 
 		m->number = vb_peer_at(h->adapter, r->index / VB_LANES)->number;
-		m->word = p->grh;
+		m->route = p->route;
 		m->slid = p->source->lid;
-		m->sgid = vb_gid_read(p->source->gids[VB_GRH_SGID(p->grh)]);
+		m->sgid = vb_gid_read(p->source->gids[VB_GRH_SGID(p->route.word)]);
 		m->dgid = own_gid(h, m->sgid);
 		memcpy(m->bytes, p->payload, VB_MAD_LEN);
 	} else {

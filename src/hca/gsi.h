@@ -18,8 +18,8 @@
 struct vb_gsi_mad {
 	struct vb_gid sgid, dgid; /* of the sender's port, and the one of this port by which it was reached */
 	uint16_t slid;
-	uint32_t number; /* the adapter that sent it */
-	uint32_t word;	 /* VB_GRH_*, as the sender said it */
+	uint32_t number;       /* the adapter that sent it */
+	struct vb_route route; /* as the sender said it */
 	uint8_t bytes[VB_MAD_LEN];
 };
 
@@ -44,10 +44,10 @@ int vb_gsi_open(struct vb_hca *h, const struct vb_gsi_ops *ops, void *user);
 void vb_gsi_close(struct vb_hca *h);
 bool vb_gsi_is_open(const struct vb_hca *h);
 
-/* Sends a MAD to the adapter of that number (VB_DEST_NOWHERE: to nobody), with those bits of a GRH.  While
+/* Sends a MAD to the adapter of that number (VB_DEST_NOWHERE: to nobody), by that route.  While
  * contact is being made it waits.  0; EAGAIN: as many wait as may, and this one is lost; EIO: the device is
  * lost.  Any thread, without the locks of a queue pair. */
-int vb_gsi_send(struct vb_hca *h, uint32_t number, uint32_t word, const uint8_t mad[VB_MAD_LEN]);
+int vb_gsi_send(struct vb_hca *h, uint32_t number, struct vb_route route, const uint8_t mad[VB_MAD_LEN]);
 
 /* For hca/receive.c: a packet for QP1, from that receive queue, whose lock is held.  false: QP1 is not open.
  */

@@ -151,7 +151,7 @@ read_packet(struct delivery *d, const struct vb_arrival *in, struct vb_pkt *p)
 	if (vb_unlikely(in->b.flags & VB_BRIEF_LENT) && (wrong = vb_loan_decode(&d->loan, p)))
 		return wrong;
 	p->source = in->source;
-	p->grh = in->b.ack;
+	p->route = in->b.route;
 	return NULL;
 }
 

@@ -18,7 +18,7 @@
 #include "iba/shown_id.h"
 
 #define VB_SEG_MAGIC   0x3142524556ull /* "VERB1" */
-#define VB_SEG_VERSION 11
+#define VB_SEG_VERSION 12
 
 /* Ring geometry.  Descriptors and payload are apart, so that a payload can never pass for a descriptor. */
 #define VB_RING_SLOTS  1024u
@@ -31,9 +31,11 @@
 struct vb_slot {
 	_Atomic uint32_t seq;
 	uint8_t hdr_len;
-	uint8_t flags;	     /* VB_SLOT_* */
-	uint16_t inline_len; /* payload bytes in `bytes` behind the header */
-	uint32_t ack;	     /* VB_OUT_ACK | PSN: an ACK for the packet's QP, to be taken before it; else 0 */
+	uint8_t flags;	    /* VB_SLOT_* */
+	uint8_t inline_len; /* payload bytes in `bytes` behind the header */
+	uint8_t hops;	    /* of a datagram: its hop limit */
+	uint32_t ack;	    /* VB_OUT_ACK | PSN: an ACK for the packet's QP, to be taken before it; else 0.
+			Of a datagram: VB_GRH_* (iba/grh.h) */
 	union {
 		uint8_t bytes[VB_SLOT_INLINE];
 		struct {
@@ -45,9 +47,11 @@ struct vb_slot {
 	};
 };
 #define VB_SLOT_DATA   1
-#define VB_SLOT_PLACED 2  /* WRITE with immediate: its data is in place, by direct placement */
-#define VB_SLOT_MTU    4  /* the first bit of three: enum ibv_mtu of the sending QP, 0: not told */
-#define VB_SLOT_LENT   32 /* SEND: the payload says where its bytes are, which the receiver collects */
+#define VB_SLOT_PLACED 2 /* WRITE with immediate: its data is in place, by direct placement */
+#define VB_SLOT_LENT   4 /* SEND: the payload says where its bytes are, which the receiver collects */
+#define VB_SLOT_MTU                                                                             \
+	16 /* the first bit of four: enum ibv_mtu of the sending QP, 0: not told; of a datagram \
+	      its service level */
 
 struct vb_ring {
 	struct vb_slot slots[VB_RING_SLOTS];

@@ -141,7 +141,7 @@ struct parts {
 /* All before the payload, without checksums. */
 static void put_headers(struct parts *f, uint8_t *to, const struct vb_frame_ends *e, struct vb_pkt *p)
 {
-	struct vb_grh g = {.sgid = e->sgid, .dgid = e->dgid, .word = e->word};
+	struct vb_grh g = {.sgid = e->sgid, .dgid = e->dgid, .route = e->route};
 	bool ipv4 = vb_grh_is_ipv4(&g);
 	uint8_t grh[VB_GRH_LEN];
 
@@ -160,7 +160,7 @@ static void put_headers(struct parts *f, uint8_t *to, const struct vb_frame_ends
 	g.length = (uint32_t)(f->hdr_len + f->len);
 	vb_grh_put(grh, &g);
 	memcpy(f->ip, grh + VB_GRH_LEN - f->ip_len, f->ip_len);
-	put16(f->udp, vb_frame_port(e->word, e->src_qpn, p->qpn));
+	put16(f->udp, vb_frame_port(e->route.word, e->src_qpn, p->qpn));
 	put16(f->udp + 2, VB_ROCE_PORT);
 	put16(f->udp + 4, (uint16_t)(VB_UDP_LEN + f->hdr_len + f->len + VB_ICRC_LEN));
 	put16(f->udp + 6, 0); /* over IPv4 there need not be one (RFC 768), and adapters send none */

@@ -28,8 +28,8 @@ enum {
  */
 struct vb_frame_ends {
 	struct vb_gid sgid, dgid; /* to a group: the group's */
-	uint32_t word;		  /* traffic class and flow label, VB_GRH_WORD() */
-	uint32_t src_qpn;	  /* of the sending queue pair */
+	struct vb_route route;
+	uint32_t src_qpn; /* of the sending queue pair */
 };
 
 /* Writes a frame and returns its length.  p: what vb_pkt_encode() reads; its padding follows from

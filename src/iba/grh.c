@@ -20,9 +20,9 @@ static inline uint16_t checksum(const uint32_t words[5])
 static inline void put_ipv4(uint8_t *to, const struct vb_grh *g)
 {
 	uint32_t h[5] = {
-	    htobe32(0x45000000 | VB_GRH_TCLASS(g->word) << 16 | (IPV4 + UDP + g->length + ICRC)),
+	    htobe32(0x45000000 | VB_GRH_TCLASS(g->route.word) << 16 | (IPV4 + UDP + g->length + ICRC)),
 	    htobe32(0x4000), /* not to be cut into fragments */
-	    htobe32(VB_GRH_HOPS << 24 | (uint32_t)vb_grh_next(false) << 16),
+	    htobe32((uint32_t)g->route.hops << 24 | (uint32_t)vb_grh_next(false) << 16),
 	    vb_gid_ipv4(g->sgid),
 	    vb_gid_ipv4(g->dgid),
 	};
@@ -35,13 +35,13 @@ static inline void put_ipv4(uint8_t *to, const struct vb_grh *g)
 
 static void put_ipv6(uint8_t *to, const struct vb_grh *g)
 {
-	uint32_t first = htobe32(6u << 28 | (g->word & 0xfffffff));
+	uint32_t first = htobe32(6u << 28 | (g->route.word & 0xfffffff));
 	uint16_t length = htobe16((uint16_t)((g->infiniband ? 0 : UDP) + g->length + ICRC));
 
 	memcpy(to, &first, 4);
 	memcpy(to + 4, &length, 2);
 	to[6] = vb_grh_next(g->infiniband);
-	to[7] = VB_GRH_HOPS;
+	to[7] = g->route.hops;
 	memcpy(to + 8, &g->sgid, 16);
 	memcpy(to + 24, &g->dgid, 16);
 }

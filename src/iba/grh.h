@@ -8,16 +8,36 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { VB_GRH_LEN = 40, VB_GRH_HOPS = 64 };
+enum { VB_GRH_LEN = 40, VB_GRH_HOPS = 64 /* as Linux sets it where nobody says another */ };
 
 /* Of an address: which of the sender's GIDs, traffic class and flow label; without VB_GRH_GLOBAL there is no
- * GRH (on InfiniBand), and the service level in its place. */
+ * GRH (on InfiniBand), and the word is 0. */
 #define VB_GRH_GLOBAL (1u << 30)
 #define VB_GRH_WORD(sgid_index, tclass, flow) \
 	(VB_GRH_GLOBAL | ((sgid_index)&3u) << 28 | ((tclass)&0xffu) << 20 | ((flow)&0xfffffu))
 #define VB_GRH_SGID(word)   ((word) >> 28 & 3)
 #define VB_GRH_TCLASS(word) ((word) >> 20 & 0xff)
 #define VB_GRH_FLOW(word)   ((word)&0xfffff)
+
+/* What an address says of the headers of a datagram.  Between processes of a host the datagram brings it
+ * along: its bytes are laid out as a brief packet begins (iba/out.h), and are copied there at once. */
+struct vb_route {
+	uint8_t none; /* 0, as is the other one; in a packet they have another meaning */
+	uint8_t sl16; /* the service level times 16; the rest has another meaning in a packet */
+	uint8_t none2;
+	uint8_t hops;  /* hop limit */
+	uint32_t word; /* VB_GRH_* */
+};
+
+static inline struct vb_route vb_route(uint32_t word, uint8_t hops, uint8_t sl)
+{
+	return (struct vb_route){.sl16 = (uint8_t)(sl << 4), .hops = hops, .word = word};
+}
+
+static inline uint8_t vb_route_sl(struct vb_route r)
+{
+	return r.sl16 >> 4;
+}
 
 /* A GID's bytes as two words, in the order of memory. */
 struct vb_gid {
@@ -26,7 +46,7 @@ struct vb_gid {
 
 struct vb_grh {
 	struct vb_gid sgid, dgid;
-	uint32_t word;	 /* VB_GRH_* */
+	struct vb_route route;
 	uint32_t length; /* of the packet from the BTH to the payload's padding, without a checksum */
 	bool infiniband; /* the link layer: on Ethernet the header is that of IPv4 or IPv6, and UDP's follows
 			  */

@@ -7,8 +7,11 @@
 #define VB_IBA_OUT_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+
+#include "iba/grh.h"
 
 struct vb_out;
 struct vb_swqe;
@@ -16,14 +19,18 @@ struct vb_swqe;
 #define VB_OUT_ACK 0x80000000u
 
 struct vb_outbuf {
-	/* reserve() sets these four to 0; the caller may set them before commit(). */
+	/* reserve() sets these five to 0; the caller may set them before commit(). */
 	uint32_t ack; /* VB_OUT_ACK | PSN: an ACK travels along, as if it were the packet before; only where
-			 the wire carries acks.  With a datagram: what its GRH says (iba/grh.h) */
+			 the wire carries acks.  With a datagram: vb_route.word */
 	bool placed;  /* the message's data is in its place already, and none comes along: only on wires with
 			 direct placement */
 	bool lent;    /* the payload is a loan (iba/loan.h): only on wires with direct placement */
-	uint8_t path_mtu; /* enum ibv_mtu of the sending QP, on wires whose packets are larger than that; 0:
-			     the packet's length says it */
+	union {
+		uint8_t path_mtu; /* enum ibv_mtu of the sending QP, on wires whose packets are larger than
+				     that; 0: the packet's length says it */
+		uint8_t sl;	  /* of a datagram: its service level */
+	};
+	uint8_t hops;	  /* of a datagram: its hop limit */
 	uint8_t *hdr;	  /* room for the transport headers, BTH first */
 	uint8_t *payload; /* room for the payload (may be the bytes right after the header) */
 };
@@ -37,17 +44,33 @@ enum { VB_OUT_BRIEF = 52 }; /* bytes of header and payload together, at most */
 enum {
 	VB_BRIEF_APART = 1,  /* only where packets arrive (iba/rxq.h): the payload stands elsewhere */
 	VB_BRIEF_PLACED = 2, /* vb_outbuf.placed */
-	VB_BRIEF_MTU = 4,    /* the first bit of three: vb_outbuf.path_mtu */
+	VB_BRIEF_LENT = 4,   /* vb_outbuf.lent; only where packets arrive */
+	VB_BRIEF_KINDS = 15, /* these are the packet's; the others say a number: */
+	VB_BRIEF_MTU = 16,   /* the first bit of four: vb_outbuf.path_mtu, or vb_outbuf.sl of a datagram */
 	VB_BRIEF_MTUS = 7,   /* vb_outbuf.path_mtu at most */
-	VB_BRIEF_LENT = 32,  /* vb_outbuf.lent; only where packets arrive */
 };
 struct vb_brief {
-	uint8_t hdr_len;
-	uint8_t flags; /* VB_BRIEF_* */
-	uint16_t payload_len;
-	uint32_t ack; /* vb_outbuf.ack */
+	union {
+		struct {
+			uint8_t hdr_len;
+			uint8_t flags; /* VB_BRIEF_* */
+			union {
+				struct {
+					uint8_t payload_len;
+					uint8_t hops; /* vb_outbuf.hops */
+				};
+				uint16_t lengths; /* of what is no datagram: payload_len alone */
+			};
+			uint32_t ack; /* vb_outbuf.ack */
+		};
+		struct vb_route route; /* of a datagram: the last two, and its service level */
+	};
 	uint8_t bytes[VB_OUT_BRIEF];
 };
+_Static_assert(offsetof(struct vb_brief, flags) == offsetof(struct vb_route, sl16) &&
+		   offsetof(struct vb_brief, hops) == offsetof(struct vb_route, hops) &&
+		   offsetof(struct vb_brief, ack) == offsetof(struct vb_route, word) && VB_BRIEF_MTU == 16,
+	       "a brief datagram begins with its route");
 
 struct vb_out_ops {
 	/* false: no room now; room() tells when it is worth another try. */
@@ -94,7 +117,8 @@ static inline uint64_t vb_out_send_in_parts(struct vb_out *o, const struct vb_br
 	memcpy(b.payload, p->bytes + p->hdr_len, p->payload_len);
 	b.ack = p->ack;
 	b.placed = p->flags & VB_BRIEF_PLACED;
-	b.path_mtu = p->flags / VB_BRIEF_MTU;
+	b.path_mtu = p->flags / VB_BRIEF_MTU; /* or sl, of a datagram */
+	b.hops = p->hops;
 	o->ops->commit(o, &b);
 	return o->ops->mark(o);
 }

@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "iba/grh.h"
 #include "iba/opcode.h"
 
 #define VB_BTH_LEN	12
@@ -52,7 +53,7 @@ struct vb_pkt {
 	uint32_t payload_len; /* without padding; of a loan, what it lends */
 	const uint8_t *payload;
 	const struct vb_source *source; /* where it came from, and */
-	uint32_t grh;			/* what its GRH says (iba/grh.h): of datagrams */
+	struct vb_route route;		/* what its address said: of datagrams */
 	const uint8_t
 	    *mgid; /* of a datagram to VB_QPN_GROUP: the group's GID; NULL: it is to one queue pair */
 	const struct vb_loan

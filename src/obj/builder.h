@@ -127,7 +127,7 @@ static inline void vb_builder_to(const struct vb_qp *qp, struct vb_swqe *w, cons
 	if (vb_unlikely(ah->pd_id != qp->pd_id))
 		vb_builder_refused(w, VB_R_AH_PD);
 	w->to.qkey = vb_unlikely(qkey >> 31) ? qp->qkey : qkey;
-	w->to.grh = ah->grh;
+	w->to.route = ah->route;
 }
 
 /* The same of a group's address, whose queue pairs have one number: to any other it leads nowhere. */

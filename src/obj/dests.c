@@ -50,7 +50,7 @@ void vb_dest_wait(struct vb_dest *d, uint32_t index)
 	struct vb_qp *qp = d->path.qp;
 
 	if (d->waits) {
-		vb_sq_at(&qp->req, d->last)->to.next = index;
+		vb_sq_at(&qp->req, d->last)->next = index;
 	} else {
 		d->first = index;
 		d->waits = true;

@@ -49,9 +49,8 @@ struct vb_dest {
 	bool stuck;	 /* nothing has had room for so long that what finds none is dropped */
 	uint32_t number; /* set when it is first named, like path.qp */
 	struct vb_path path;
-	uint32_t first,
-	    last;	/* SQ indices of the requests that wait, if `waits`; vb_swqe.to.next chains them */
-	uint64_t until; /* when that, or nobody, is assumed; 0: from the next look at the clock */
+	uint32_t first, last; /* SQ indices of the requests that wait, if `waits`; vb_swqe.next chains them */
+	uint64_t until;	      /* when that, or nobody, is assumed; 0: from the next look at the clock */
 	struct vb_list waiting;	       /* on vb_dests.waiting */
 	struct vb_list used;	       /* on vb_dests.used */
 	struct vb_reach_facts silence; /* why nobody is there */

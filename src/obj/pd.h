@@ -12,6 +12,7 @@
 #include <infiniband/verbs.h>
 
 #include "base/list.h"
+#include "iba/grh.h"
 
 struct vb_context;
 
@@ -99,7 +100,7 @@ struct vb_mr {
 struct vb_ah {
 	struct ibv_ah ibv;	 /* first */
 	struct ibv_ah_attr attr; /* set once */
-	uint32_t grh;		 /* VB_GRH_*, of attr; set once, as are the next three */
+	struct vb_route route;	 /* of attr; set once, as are the next three */
 	uint32_t number;	 /* that of ibv.handle */
 	uint64_t pd_id;
 	bool group;	   /* it is a multicast group's */

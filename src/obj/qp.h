@@ -67,8 +67,7 @@ struct vb_swqe {
 		struct {		 /* a datagram's address */
 			uint32_t number; /* of its destination (obj/dests.h) */
 			uint32_t qkey;
-			uint32_t grh;  /* VB_GRH_* */
-			uint32_t next; /* SQ index of the next one that waits for the same destination */
+			struct vb_route route;
 			union {
 				uint32_t qpn;
 				uint64_t
@@ -88,7 +87,11 @@ struct vb_swqe {
 	};
 	uint32_t length; /* bytes of all SGEs, up to VB_MAX_MSG */
 	uint32_t psn;	 /* first PSN, once started */
-	uint32_t npsn;	 /* how many PSNs the request takes (a READ's are its responses'), once started */
+	union {
+		uint32_t npsn; /* how many PSNs the request takes (a READ's are its responses'), once started
+				*/
+		uint32_t next; /* of a datagram: SQ index of the next one that waits for its destination */
+	};
 	uint32_t placed; /* bytes placed directly, before it is started */
 	uint8_t opcode;	 /* enum ibv_wr_opcode */
 	uint8_t flags;	 /* enum ibv_send_flags, IBV_SEND_SIGNALED also for sq_sig_all */

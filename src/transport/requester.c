@@ -470,7 +470,7 @@ static inline __attribute__((always_inline)) bool make_brief(struct vb_qp *qp, s
 	if (vb_unlikely(p.op->bits & VB_OP_WRITE) && !vb_place_rings(qp, w))
 		return false;
 	b->hdr_len = p.op->hdr_len;
-	b->payload_len = (uint16_t)(w->length + p.pad);
+	b->lengths = (uint16_t)(w->length + p.pad);
 	b->flags = (uint8_t)(qp->path_mtu * VB_BRIEF_MTU);
 	b->ack = qp->resp.ack_owed ? ack_word(&qp->resp) : 0;
 	if (vb_likely(!(p.op->bits & VB_OP_HEADERS)))

@@ -83,7 +83,9 @@ static __attribute__((noinline)) enum sent send_apart(struct vb_qp *qp, struct v
 	}
 	memset(b.payload + w->length, 0, p->pad);
 	vb_pkt_encode(b.hdr, p);
-	b.ack = w->to.grh;
+	b.ack = w->to.route.word;
+	b.sl = vb_route_sl(w->to.route);
+	b.hops = w->to.route.hops;
 	out->ops->commit(out, &b);
 	return SENT;
 }
@@ -104,12 +106,11 @@ static inline __attribute__((always_inline)) enum sent send_packet(struct vb_qp 
 	p.qkey = w->to.qkey;
 	p.src_qpn = qp->qpn;
 	p.imm = w->imm;
+	b.route = w->to.route;
 	b.hdr_len = vb_opcodes[p.opcode].hdr_len;
 	if (vb_unlikely(b.hdr_len + w->length + p.pad > out->brief))
 		return send_apart(qp, w, out, &p);
-	b.payload_len = (uint16_t)(w->length + p.pad);
-	b.flags = 0;
-	b.ack = w->to.grh;
+	b.payload_len = (uint8_t)(w->length + p.pad);
 	memset(b.bytes, 0, sizeof(b.bytes)); /* what is not used of it goes along */
 	if (vb_likely(w->opcode == IBV_WR_SEND))
 		vb_pkt_put_datagram(b.bytes, &p);
@@ -138,6 +139,8 @@ static bool send_copy(struct vb_out *out, const struct to_group *g)
 	memcpy(b.hdr, g->b.bytes, g->b.hdr_len);
 	memcpy(b.payload, g->payload, g->payload_len);
 	b.ack = g->b.ack;
+	b.sl = vb_route_sl(g->b.route);
+	b.hops = g->b.hops;
 	out->ops->commit(out, &b);
 	return true;
 }
@@ -187,13 +190,17 @@ static bool put_together(struct vb_qp *qp, struct vb_swqe *w, struct to_group *g
 	uint8_t *to;
 
 	memset(&g->b, 0, sizeof(g->b));
+	g->b.route = w->to.route;
 	vb_pkt_encode(g->b.bytes, &p);
 	memcpy(g->b.bytes + hdr_len, w->to.mgid, VB_MGID_LEN);
 	g->b.hdr_len = (uint8_t)(hdr_len + VB_MGID_LEN);
-	g->b.ack = w->to.grh;
 	g->payload_len = w->length + p.pad;
-	to = g->b.hdr_len + g->payload_len > VB_OUT_BRIEF ? room : g->b.bytes + g->b.hdr_len;
-	g->b.payload_len = (uint16_t)g->payload_len;
+	if (g->b.hdr_len + g->payload_len > VB_OUT_BRIEF) {
+		to = room;
+	} else {
+		to = g->b.bytes + g->b.hdr_len;
+		g->b.payload_len = (uint8_t)g->payload_len;
+	}
 	g->payload = to;
 	memset(to + w->length, 0, p.pad);
 	return gather(qp, w, to);
@@ -337,7 +344,7 @@ static __attribute__((noinline)) void go_on(struct vb_qp *qp, struct vb_dest *d)
 		if (d->first == d->last)
 			vb_dest_stop(d);
 		else
-			d->first = w->to.next;
+			d->first = w->next;
 	}
 }
 
@@ -473,29 +480,31 @@ static inline struct vb_gid own_gid(const struct vb_dests *d, struct vb_gid sgid
 	return vb_gid_read(d->gids[0]);
 }
 
-/* Returns the service level, which on Ethernet says what kind of header it is (0: InfiniBand's). */
-static inline uint8_t put_grh(uint8_t to[VB_GRH_LEN], const struct vb_dests *d, const struct vb_pkt *p)
+/* Returns what a completion says for a service level: on Ethernet the kind of the header. */
+static inline __attribute__((always_inline)) uint8_t put_grh(uint8_t to[VB_GRH_LEN], const struct vb_dests *d,
+							     const struct vb_pkt *p)
 {
-	struct vb_gid sgid = vb_gid_read(p->source->gids[VB_GRH_SGID(p->grh)]);
+	struct vb_gid sgid = vb_gid_read(p->source->gids[VB_GRH_SGID(p->route.word)]);
 	const struct vb_grh g = {.sgid = sgid,
 				 .dgid = vb_likely(!p->mgid) ? own_gid(d, sgid) : vb_gid_of(p->mgid),
-				 .word = p->grh,
+				 .route = p->route,
 				 .length = p->op->hdr_len + p->payload_len + p->pad,
 				 .infiniband = d->infiniband};
 
 	vb_grh_put(to, &g);
-	return d->infiniband ? 0 : vb_grh_is_ipv4(&g) ? 2 : 1;
+	return d->infiniband ? vb_route_sl(p->route) : vb_grh_is_ipv4(&g) ? 2 : 1;
 }
 
-static __attribute__((cold, noinline)) void cannot_take(struct vb_qp *qp, const struct vb_pkt *p,
+/* Takes what it tells of the packet, and not its address: where it is taken in, it stands in registers. */
+static __attribute__((cold, noinline)) void cannot_take(struct vb_qp *qp, uint32_t qkey, uint32_t payload_len,
 							enum vb_reason r)
 {
 	struct vb_facts f = {.reason = r, .qpn = qp->qpn};
 
 	if (r == VB_R_DROP_QKEY)
-		f.qkey = (struct vb_qkey_facts){.have = qp->qkey, .came = p->qkey};
+		f.qkey = (struct vb_qkey_facts){.have = qp->qkey, .came = qkey};
 	else if (r == VB_R_DROP_TOO_SMALL)
-		f.length = (struct vb_length_facts){.bytes = (uint64_t)VB_GRH_LEN + p->payload_len,
+		f.length = (struct vb_length_facts){.bytes = (uint64_t)VB_GRH_LEN + payload_len,
 						    .fit = qp->resp.room};
 	vb_drop(qp, &f);
 }
@@ -507,7 +516,7 @@ static inline __attribute__((always_inline)) bool scatter(struct vb_qp *qp, cons
 	struct vb_resp *s = &qp->resp;
 	/* an SRQ's buffers belong to the SRQ's protection domain (rule 21) */
 	uint64_t pd = qp->srq ? qp->srq->pd->id : qp->pd_id;
-	bool global = p->grh & VB_GRH_GLOBAL;
+	bool global = p->route.word & VB_GRH_GLOBAL;
 	uint8_t buf[TOGETHER];
 	enum vb_reason r = VB_OK;
 	struct vb_facts f;
@@ -515,7 +524,7 @@ static inline __attribute__((always_inline)) bool scatter(struct vb_qp *qp, cons
 	if (vb_likely(global))
 		*sl = put_grh(buf, qp->dests, p);
 	else
-		*sl = p->grh & 15;
+		*sl = vb_route_sl(p->route);
 	if (vb_likely(global && s->cur->num_sge == 1 && p->payload_len <= TOGETHER - VB_GRH_LEN)) {
 		vb_copy_few(buf + VB_GRH_LEN, p->payload, p->payload_len);
 		if (vb_likely(vb_sg_scatter(qp, pd, s->cur->sge, buf, VB_GRH_LEN + p->payload_len)))
@@ -545,11 +554,12 @@ static inline __attribute__((always_inline)) void take(struct vb_qp *qp, const s
 	uint8_t sl;
 
 	if (vb_unlikely(p->qkey != qp->qkey)) {
-		cannot_take(qp, p, VB_R_DROP_QKEY);
+		cannot_take(qp, p->qkey, p->payload_len, VB_R_DROP_QKEY);
 		return;
 	}
 	if (vb_unlikely(!vb_take_wqe(qp, need) || need > s->room)) {
-		cannot_take(qp, p, need > s->room ? VB_R_DROP_TOO_SMALL : VB_R_DROP_NO_RECV);
+		cannot_take(qp, p->qkey, p->payload_len,
+			    need > s->room ? VB_R_DROP_TOO_SMALL : VB_R_DROP_NO_RECV);
 		return;
 	}
 	if (vb_unlikely(!scatter(qp, p, &sl)))
@@ -560,7 +570,7 @@ static inline __attribute__((always_inline)) void take(struct vb_qp *qp, const s
 	to->src_qp = p->src_qpn;
 	to->sl = sl;
 	to->slid = qp->dests->infiniband ? p->source->lid : 0;
-	to->wc_flags = p->grh & VB_GRH_GLOBAL ? IBV_WC_GRH : 0;
+	to->wc_flags = p->route.word & VB_GRH_GLOBAL ? IBV_WC_GRH : 0;
 	if (vb_unlikely(p->op->bits & VB_OP_IMM)) {
 		to->wc_flags |= IBV_WC_WITH_IMM;
 		to->imm_data = p->imm;
@@ -583,8 +593,8 @@ static bool brief(struct vb_qp *qp, struct vb_arrival *in)
 	p.op = &vb_opcodes[VB_FAMILY_UD | VB_SEND_ONLY];
 	p.pad = (uint8_t)VB_PKT_PAD(first);
 	if (vb_unlikely(!is_receiving(qp) ||
-			(first & VB_PKT_KIND) != (uint32_t)(VB_FAMILY_UD | VB_SEND_ONLY) << 24 || b->flags ||
-			b->hdr_len != p.op->hdr_len || b->payload_len < p.pad))
+			(first & VB_PKT_KIND) != (uint32_t)(VB_FAMILY_UD | VB_SEND_ONLY) << 24 ||
+			b->flags & VB_BRIEF_KINDS || b->hdr_len != p.op->hdr_len || b->payload_len < p.pad))
 		return false;
 	p.solicited = first >> 23 & 1;
 	p.qkey = vb_pkt_get_word(b->bytes, 3);
@@ -592,8 +602,9 @@ static bool brief(struct vb_qp *qp, struct vb_arrival *in)
 	p.payload_len = b->payload_len - p.pad;
 	p.payload = b->bytes + b->hdr_len;
 	p.source = in->source;
-	p.grh = b->ack;
+	p.route = b->route;
 	p.mgid = NULL;
+	p.imm = 0; /* it has none */
 	take(qp, &p);
 	return true;
 }
@@ -603,9 +614,9 @@ static void input(struct vb_qp *qp, const struct vb_pkt *p)
 	vb_lock_assert_held(&qp->lock);
 	/* Nothing is lent to this type, so whoever sends such a packet is no queue pair of ours. */
 	if (vb_unlikely(VB_FAMILY(p->opcode) != VB_FAMILY_UD || !is_receiving(qp) || p->loan))
-		cannot_take(qp, p, VB_R_DROP_NO_QP);
+		cannot_take(qp, p->qkey, p->payload_len, VB_R_DROP_NO_QP);
 	else if (vb_unlikely(p->payload_len > VB_PORT_MTU)) /* no port sends that */
-		cannot_take(qp, p, VB_R_DROP_TOO_SMALL);
+		cannot_take(qp, p->qkey, p->payload_len, VB_R_DROP_TOO_SMALL);
 	else
 		take(qp, p);
 }

@@ -100,9 +100,11 @@ VB_EXPORT VB_OBJECT(struct ibv_ah *, ibv_create_ah, (ibpd, attr), struct ibv_pd 
 	ah->ibv.handle = ah->number = atomic_fetch_add(&handles, 1);
 	ah->pd_id = vb_pd(ibpd)->id;
 	ah->attr = *attr;
-	ah->grh = attr->is_global
-		      ? VB_GRH_WORD(attr->grh.sgid_index, attr->grh.traffic_class, attr->grh.flow_label)
-		      : attr->sl;
+	ah->route =
+	    attr->is_global
+		? vb_route(VB_GRH_WORD(attr->grh.sgid_index, attr->grh.traffic_class, attr->grh.flow_label),
+			   attr->grh.hop_limit, attr->sl)
+		: vb_route(0, 0, attr->sl);
 	ah->group = group;
 	ah->here = !group && vb_port_leads_here(vb_hca(c->adapter), attr);
 	vb_live_enter(&ah->ibv, VB_LIVE_AH);

@@ -139,7 +139,7 @@ static uint32_t listener_of(const uint8_t gid[16], const struct vb_cm_msg *m)
 	return p && !vb_ports_find(p, space, port, VB_AF_IB, gid, &number) ? number : 0;
 }
 
-static uint32_t word_of(const struct device *d, const struct vb_cm_av *av)
+static struct vb_route route_of(const struct device *d, const struct vb_cm_av *av)
 {
 	const uint8_t(*gids)[16] = vb_adapter_gids(d->hca->adapter);
 	uint32_t index = 0;
@@ -149,11 +149,11 @@ static uint32_t word_of(const struct device *d, const struct vb_cm_av *av)
 			index = i;
 			break;
 		}
-	return VB_GRH_WORD(index, av->traffic_class, av->flow_label);
+	return vb_route(VB_GRH_WORD(index, av->traffic_class, av->flow_label), av->hop_limit, av->sl);
 }
 
 /* To all that may be meant: the one who took a REQ in can tell, and nobody else minds. */
-static void send_to_all(const struct device *d, uint32_t word, const uint8_t mad[VB_MAD_LEN])
+static void send_to_all(const struct device *d, struct vb_route route, const uint8_t mad[VB_MAD_LEN])
 {
 	const struct vb_adapter *a = d->hca->adapter;
 	uint32_t n = vb_peer_count(a);
@@ -162,7 +162,7 @@ static void send_to_all(const struct device *d, uint32_t word, const uint8_t mad
 		const struct vb_peer *peer = vb_peer_at(a, i);
 
 		if (peer && atomic_load(&peer->state) == VB_PEER_UP)
-			(void)vb_gsi_send(d->hca, peer->number, word, mad);
+			(void)vb_gsi_send(d->hca, peer->number, route, mad);
 	}
 }
 
@@ -170,7 +170,7 @@ static void send_request(struct device *d, const struct vb_cm_av *av, uint32_t n
 			 const struct vb_cm_msg *m, const uint8_t mad[VB_MAD_LEN])
 {
 	vb_cm_went(d->pub.cm, m, number);
-	(void)vb_gsi_send(d->hca, number, word_of(d, av), mad); /* what is lost is said again */
+	(void)vb_gsi_send(d->hca, number, route_of(d, av), mad); /* what is lost is said again */
 }
 
 /* What the wire and the look for an address would take elsewhere: programs begin to listen and tell their
@@ -227,9 +227,9 @@ static void send_mad(struct vb_cm *cm, const struct vb_cm_av *av, uint32_t numbe
 		else
 			send_late(d, av, mad);
 	} else if (number) {
-		(void)vb_gsi_send(d->hca, number, word_of(d, av), mad);
+		(void)vb_gsi_send(d->hca, number, route_of(d, av), mad);
 	} else if (m->kind == VB_CM_REJ) {
-		send_to_all(d, word_of(d, av), mad);
+		send_to_all(d, route_of(d, av), mad);
 	}
 }
 
@@ -244,7 +244,7 @@ static bool hand_on(struct vb_cm *cm, const struct vb_cm_msg *m, const struct vb
 	if (!number || number == d->pub.number)
 		return false;
 	memcpy(av.local_gid, from->remote_gid, sizeof(av.local_gid)); /* the sender's, as it was */
-	(void)vb_gsi_send(d->hca, number, word_of(d, &av), mad);
+	(void)vb_gsi_send(d->hca, number, route_of(d, &av), mad);
 	return true;
 }
 
@@ -255,9 +255,10 @@ static void av_of(struct vb_cm_av *av, const struct device *d, const struct vb_g
 	*av = (struct vb_cm_av){
 	    .local_lid = vb_devices_infiniband() ? vb_devices_lid(d->pub.index) : 0,
 	    .remote_lid = m->slid,
-	    .flow_label = VB_GRH_FLOW(m->word),
-	    .traffic_class = VB_GRH_TCLASS(m->word),
-	    .hop_limit = VB_GRH_HOPS,
+	    .flow_label = VB_GRH_FLOW(m->route.word),
+	    .traffic_class = VB_GRH_TCLASS(m->route.word),
+	    .hop_limit = m->route.hops,
+	    .sl = vb_route_sl(m->route),
 	    .rate = d->pub.rate,
 	    .pkey = VB_PKEY_DEFAULT,
 	    .number = m->number,

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "iba/grh.h"
 #include "iba/names.h"
 #include "iba/limits.h"
 #include "iba/pkt.h"
@@ -13,6 +14,7 @@
 #include "iba/qp_state.h"
 #include "iba/wr.h"
 #include "transport/transport.h"
+#include "host/devices.h"
 #include "hca/direct.h"
 #include "hca/lost.h"
 #include "hca/hca.h"
@@ -144,8 +146,12 @@ static void store_path(struct vb_qp *qp, const struct ibv_qp_attr *a, uint32_t m
 		to->port_num = a->port_num;
 	if (mask & IBV_QP_QKEY)
 		qp->qkey = to->qkey = a->qkey;
-	if (mask & IBV_QP_AV)
+	if (mask & IBV_QP_AV) {
 		to->ah_attr = a->ah_attr;
+		/* Linux takes the hop limit of a connection from the route to its far end. */
+		if (!vb_devices_infiniband() && !vb_gid_is_group(a->ah_attr.grh.dgid.raw))
+			to->ah_attr.grh.hop_limit = VB_GRH_HOPS;
+	}
 	if (mask & IBV_QP_PATH_MTU)
 		qp->path_mtu = (uint8_t)(to->path_mtu = a->path_mtu);
 	if (mask & IBV_QP_DEST_QPN)

@@ -21,6 +21,7 @@ _Static_assert(1 << SLOT_SHIFT == sizeof(struct vb_slot) && !offsetof(struct vb_
 _Static_assert(sizeof(struct vb_brief) == VB_LINE - sizeof(uint32_t) &&
 		   offsetof(struct vb_brief, bytes) + sizeof(uint32_t) == offsetof(struct vb_slot, bytes) &&
 		   offsetof(struct vb_brief, ack) + sizeof(uint32_t) == offsetof(struct vb_slot, ack) &&
+		   offsetof(struct vb_brief, hops) + sizeof(uint32_t) == offsetof(struct vb_slot, hops) &&
 		   VB_OUT_BRIEF == VB_SLOT_INLINE && (int)VB_BRIEF_APART == VB_SLOT_DATA &&
 		   (int)VB_BRIEF_PLACED == VB_SLOT_PLACED && (int)VB_BRIEF_MTU == VB_SLOT_MTU &&
 		   (int)VB_BRIEF_LENT == VB_SLOT_LENT,
@@ -121,6 +122,7 @@ static bool reserve(struct vb_out *o, struct vb_outbuf *b, uint32_t hdr_len, uin
 	b->placed = false;
 	b->lent = false;
 	b->path_mtu = 0;
+	b->hops = 0;
 	if (hdr_len + payload_len > VB_SLOT_INLINE) {
 		if (!reserve_data(s, b, head, hdr_len, payload_len, cls))
 			goto give_tx;
@@ -128,7 +130,7 @@ static bool reserve(struct vb_out *o, struct vb_outbuf *b, uint32_t hdr_len, uin
 	}
 	s->line.hdr_len = (uint8_t)hdr_len;
 	s->line.flags = 0;
-	s->line.inline_len = (uint16_t)payload_len;
+	s->line.inline_len = (uint8_t)payload_len;
 	b->hdr = s->line.bytes;
 	b->payload = s->line.bytes + hdr_len;
 	return true;
@@ -182,6 +184,7 @@ static void commit(struct vb_out *o, struct vb_outbuf *b)
 	struct vb_slot *slot = &s->to->slots[head % VB_RING_SLOTS];
 
 	s->line.ack = b->ack;
+	s->line.hops = b->hops;
 	s->line.flags = (uint8_t)(s->line.flags | b->path_mtu * VB_SLOT_MTU | b->placed * VB_SLOT_PLACED |
 				  b->lent * VB_SLOT_LENT);
 	put(slot, &s->line);

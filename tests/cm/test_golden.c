@@ -81,7 +81,8 @@ static void their_packets_are_as_ours(void **state)
 		const struct vb_frame_ends e = {
 		    .sgid = golden_from(g),
 		    .dgid = golden_to(g),
-		    .word = VB_GRH_WORD(0, ntohl(first) >> 20 & 0xff, ntohl(first) & 0xfffff),
+		    .route = vb_route(VB_GRH_WORD(0, ntohl(first) >> 20 & 0xff, ntohl(first) & 0xfffff),
+				      VB_GRH_HOPS, 0),
 		    .src_qpn = VB_GSI_QPN};
 		const struct vb_pkt p = {.opcode = VB_FAMILY_UD | VB_SEND_ONLY,
 					 .pkey = 0xffff,

@@ -415,57 +415,83 @@ static void by_lid(void)
 
 enum { GRH = 40 };
 
-/* A datagram of 33 bytes; what came with it. */
-static struct ibv_wc datagram(struct kit_end *from, struct kit_end *to, struct ibv_ah *ah, uint32_t qpn)
+/* A datagram of len bytes, up to 200; what came with it. */
+static struct ibv_wc datagram(struct kit_end *from, struct kit_end *to, struct ibv_ah *ah, uint32_t qpn,
+			      uint32_t len)
 {
 	struct ibv_wc wc;
 
-	memset(from->buf, 0x33, 33);
+	memset(from->buf, 0x33, len);
 	memset(to->buf, 0xee, 256);
-	CHECK(ah && !kit_recv(to, 9, 0, GRH + 64) && !kit_datagram(from, ah, qpn, 1, 0, 33));
+	CHECK(ah && !kit_recv(to, 9, 0, GRH + 200) && !kit_datagram(from, ah, qpn, 1, 0, len));
 	kit_expect(from, IBV_WC_SEND);
 	wc = kit_expect(to, IBV_WC_RECV);
-	CHECK(wc.byte_len == GRH + 33 && wc.src_qp == from->card.qpn && wc.slid == from->card.lid);
+	CHECK_EQ(wc.byte_len, GRH + len);
+	CHECK(wc.src_qp == from->card.qpn && wc.slid == from->card.lid);
 	CHECK(!wc.pkey_index && !wc.dlid_path_bits);
-	for (int i = GRH; i < GRH + 33; i++)
-		CHECK(to->buf[i] == 0x33, "byte %d", i);
-	CHECK(to->buf[GRH + 33] == 0xee && !ibv_destroy_ah(ah));
+	for (uint32_t i = GRH; i < GRH + len; i++)
+		CHECK(to->buf[i] == 0x33, "byte %u", i);
+	CHECK(to->buf[GRH + len] == 0xee && !ibv_destroy_ah(ah));
 	return wc;
 }
 
 /* InfiniBand's own header, which counts what follows: BTH, DETH, padded payload, checksum. */
-static void is_global(const uint8_t *grh, const union ibv_gid *from, const union ibv_gid *to)
+static void is_global(const uint8_t *grh, uint32_t len, const union ibv_gid *from, const union ibv_gid *to)
 {
-	CHECK(grh[0] >> 4 == 6 && grh[4] == 0 && grh[5] == 12 + 8 + 36 + 4 && grh[6] == 0x1b);
+	CHECK(grh[0] >> 4 == 6 && grh[4] == 0 && grh[6] == 0x1b);
+	CHECK_EQ(grh[5], 12 + 8 + (len + 3) / 4 * 4 + 4);
 	CHECK(!memcmp(grh + 8, from, 16) && !memcmp(grh + 24, to, 16));
+}
+
+/* All that an address handle says arrives: in the header, in the completion, and in the address that the two
+ * make (rule 24).  Without a GRH that is the service level. */
+static void address_arrives(struct kit_end *a, struct kit_end *b, struct ibv_ah_attr av, uint32_t len)
+{
+	struct ibv_ah_attr back;
+	struct ibv_wc wc;
+
+	wc = datagram(a, b, ibv_create_ah(a->mr->pd, &av), b->card.qpn, len);
+	CHECK_EQ(wc.wc_flags, (av.is_global ? IBV_WC_GRH : 0u));
+	CHECK_EQ(wc.sl, av.sl);
+	for (int i = 0; i < GRH && !av.is_global; i++)
+		CHECK(b->buf[i] == 0xee, "byte %d", i);
+	if (av.is_global) {
+		is_global(b->buf, len, &a->card.gid, &b->card.gid);
+		CHECK_EQ(b->buf[7], av.grh.hop_limit);
+	}
+	CHECK(!ibv_init_ah_from_wc(b->qp->context, 1, &wc, (struct ibv_grh *)(void *)b->buf, &back));
+	CHECK_EQ(back.dlid, a->card.lid);
+	CHECK_EQ(back.is_global, av.is_global);
+	CHECK_EQ(back.sl, av.sl);
+	CHECK_EQ(back.grh.hop_limit, av.grh.hop_limit);
+	CHECK_EQ(back.grh.traffic_class, av.grh.traffic_class);
+	CHECK_EQ(back.grh.flow_label, av.grh.flow_label);
+	datagram(b, a, ibv_create_ah(b->mr->pd, &back), wc.src_qp, len);
 }
 
 /* By the LID alone a datagram has no header, and the place of it stays as it was; with is_global it has one.
  * What is told of it leads back, by the LID that it came from (rule 24). */
 static void datagrams_by_lid(void)
 {
+	static const uint32_t lens[] = {8, 33, 100}; /* beside its header, and apart */
 	struct kit_end a, b;
 
 	infiniband();
 	devices("2");
 	kit_end_open_as(&a, ibv_alloc_pd(open_one(0)), 8, 512, IBV_QPT_UD);
 	kit_end_open_as(&b, ibv_alloc_pd(open_one(1)), 8, 512, IBV_QPT_UD);
-	for (uint8_t global = 0; global < 2; global++) {
-		struct ibv_ah_attr av = {.dlid = b.card.lid, .sl = 5, .is_global = global, .port_num = 1};
-		struct ibv_wc wc;
+	for (unsigned i = 0; i < 3; i++)
+		for (uint8_t sl = 0; sl < 16; sl += 5) {
+			struct ibv_ah_attr av = {.dlid = b.card.lid, .sl = sl, .port_num = 1};
 
-		if (global)
-			av.grh.dgid = b.card.gid;
-		wc = datagram(&a, &b, ibv_create_ah(a.mr->pd, &av), b.card.qpn);
-		CHECK(wc.wc_flags == (global ? IBV_WC_GRH : 0u) && (global || wc.sl == 5));
-		for (int i = 0; i < GRH && !global; i++)
-			CHECK(b.buf[i] == 0xee, "byte %d", i);
-		if (global)
-			is_global(b.buf, &a.card.gid, &b.card.gid);
-		CHECK(!ibv_init_ah_from_wc(b.qp->context, 1, &wc, (struct ibv_grh *)(void *)b.buf, &av));
-		CHECK(av.dlid == a.card.lid && av.is_global == global && av.sl == wc.sl);
-		datagram(&b, &a, ibv_create_ah(b.mr->pd, &av), wc.src_qp);
-	}
+			address_arrives(&a, &b, av, lens[i]);
+			av.is_global = 1;
+			av.grh = (struct ibv_global_route){.dgid = b.card.gid,
+							   .flow_label = 0xfedcb,
+							   .traffic_class = 0xa5,
+							   .hop_limit = (uint8_t)(3 + 16 * sl)};
+			address_arrives(&a, &b, av, lens[i]);
+		}
 }
 
 /* A group has a LID of its own there. */
@@ -473,8 +499,9 @@ static void a_group_of_infiniband(void)
 {
 	union ibv_gid group = {.raw = {0xff, 0x1e, [15] = 7}};
 	pid_t pid = getpid();
-	struct ibv_ah_attr av = {.dlid = 0xc001, .is_global = 1, .port_num = 1};
+	struct ibv_ah_attr av = {.dlid = 0xc001, .is_global = 1, .port_num = 1, .sl = 9, .grh.hop_limit = 17};
 	struct kit_end a, b;
+	struct ibv_wc wc;
 
 	infiniband();
 	kit_log_begin("info");
@@ -486,8 +513,13 @@ static void a_group_of_infiniband(void)
 	CHECK(ibv_attach_mcast(b.qp, &group, 0xffff) == EINVAL);
 	CHECK(!ibv_attach_mcast(b.qp, &group, 0xc001));
 	av.grh.dgid = group;
-	CHECK(datagram(&a, &b, ibv_create_ah(a.mr->pd, &av), 0xffffff).wc_flags == IBV_WC_GRH);
-	is_global(b.buf, &a.card.gid, &group);
+	for (uint32_t len = 4; len < 200; len += 96) {
+		wc = datagram(&a, &b, ibv_create_ah(a.mr->pd, &av), 0xffffff, len);
+		CHECK_EQ(wc.wc_flags, IBV_WC_GRH);
+		CHECK_EQ(wc.sl, 9);
+		is_global(b.buf, len, &a.card.gid, &group);
+		CHECK_EQ(b.buf[7], 17);
+	}
 	CHECK(ibv_detach_mcast(b.qp, &group, 0xc002) == EINVAL);
 	CHECK(!ibv_detach_mcast(b.qp, &group, 0xc001));
 }

@@ -32,10 +32,11 @@ static void heard(void *answers, const struct vb_gsi_mad *m)
 
 	memcpy(&to, m->bytes, 4);
 	fill(want, to, (uint32_t)atomic_load(&came));
-	if (memcmp(want, m->bytes, VB_MAD_LEN) || !(m->word & VB_GRH_GLOBAL) || !(m->sgid.high | m->sgid.low))
+	if (memcmp(want, m->bytes, VB_MAD_LEN) || !(m->route.word & VB_GRH_GLOBAL) ||
+	    !(m->sgid.high | m->sgid.low))
 		atomic_fetch_add(&wrong, 1);
 	if (*(bool *)answers)
-		CHECK(!vb_gsi_send(hca, to, VB_GRH_WORD(0, 0, 0), m->bytes));
+		CHECK(!vb_gsi_send(hca, to, vb_route(VB_GRH_WORD(0, 0, 0), 64, 0), m->bytes));
 	atomic_fetch_add(&came, 1);
 }
 
@@ -79,10 +80,11 @@ int main(void)
 	ctx = begin(&answers);
 	own = vb_adapter_number(hca->adapter);
 	fill(mad, own, 0);
-	CHECK(!vb_gsi_send(hca, VB_DEST_NOWHERE, VB_GRH_WORD(0, 0, 0), mad));
+	CHECK(!vb_gsi_send(hca, VB_DEST_NOWHERE, vb_route(VB_GRH_WORD(0, 0, 0), 64, 0), mad));
 	for (uint32_t n = 0; n < MADS; n++) {
 		fill(mad, own, n);
-		CHECK(!vb_gsi_send(hca, atomic_load(&board->number), VB_GRH_WORD(0, 0, 0), mad));
+		CHECK(!vb_gsi_send(hca, atomic_load(&board->number), vb_route(VB_GRH_WORD(0, 0, 0), 64, 0),
+				   mad));
 	}
 	kit_until(&came, MADS);
 	CHECK(!atomic_load(&wrong), "%u", atomic_load(&wrong));

@@ -65,7 +65,7 @@ int main(void)
 	until_asked(first);
 	second = vb_peer_get(hca->adapter, board->number);
 	CHECK(second && second != first);
-	CHECK(!vb_gsi_send(hca, board->number, VB_GRH_WORD(0, 0, 0), mad));
+	CHECK(!vb_gsi_send(hca, board->number, vb_route(VB_GRH_WORD(0, 0, 0), 64, 0), mad));
 	until_asked(second);
 	kit_cont(pid);
 	kit_until(&board->heard, 1);

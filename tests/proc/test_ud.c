@@ -461,6 +461,7 @@ static void what_is_lent(struct kit_end *e, uint32_t pieces)
 	vb_loan_encode(b.payload, &l);
 	b.lent = true;
 	b.ack = VB_GRH_WORD(0, 0, 0);
+	b.hops = VB_GRH_HOPS;
 	out->ops->commit(out, &b);
 	CHECK(!kit_datagram(e, ah, e->card.qpn, 1, 0, 8));
 	kit_expect(e, IBV_WC_SEND);
@@ -489,6 +490,34 @@ static void by_any_address(struct kit_end *e)
 	CHECK(!ibv_init_ah_from_wc(ctx, 1, &wc, (struct ibv_grh *)(void *)(e->buf + AT), &back));
 	CHECK(!back.grh.sgid_index && !memcmp(&back.grh.dgid, &gid, sizeof(gid)));
 	CHECK(!ibv_destroy_ah(ah));
+}
+
+/* What an address handle says of the header stands in it, beside the packet's other headers and apart, and
+ * the address that is made of it has the same: a service level is not among it, as with mlx5. */
+static void the_header_of_an_address(struct kit_end *e)
+{
+	struct ibv_ah_attr back, av = {.is_global = 1, .port_num = 1, .sl = 3, .grh.dgid = e->card.gid};
+
+	for (unsigned i = 0; i < 6; i++) {
+		uint32_t len = i & 1 ? 8 : 100;
+		struct ibv_wc wc;
+		struct ibv_ah *ah;
+
+		av.grh.hop_limit = (uint8_t)(i / 2 * 127 + i / 4); /* 0, 127, 255 */
+		av.grh.traffic_class = (uint8_t)(0xa0 + i);
+		ah = ibv_create_ah(pd, &av);
+		CHECK(ah && !kit_recv(e, 9, AT, GRH + 100));
+		CHECK(!kit_datagram(e, ah, e->card.qpn, 1, 0, len));
+		kit_expect(e, IBV_WC_SEND);
+		wc = kit_expect(e, IBV_WC_RECV);
+		check_grh(e->buf + AT, len);
+		CHECK_EQ(e->buf[AT + 28], av.grh.hop_limit);
+		CHECK_EQ(wc.sl, 2);
+		CHECK(!ibv_init_ah_from_wc(ctx, 1, &wc, (struct ibv_grh *)(void *)(e->buf + AT), &back));
+		CHECK_EQ(back.grh.hop_limit, av.grh.hop_limit);
+		CHECK_EQ(back.grh.traffic_class, av.grh.traffic_class);
+		CHECK(!ibv_destroy_ah(ah));
+	}
 }
 
 /* A bad receive buffer is an error of this end. */
@@ -776,6 +805,7 @@ int main(void)
 	what_is_lent(&e, 1);
 	what_is_lent(&e, 4);
 	by_any_address(&e);
+	the_header_of_an_address(&e);
 	a_receive_buffer_of_no_region(&e);
 	destroyed_right_after_the_post();
 	apart(a_stopped_process_holds_nobody_up);

@@ -519,6 +519,38 @@ static void rule_13_nothing_moves_before_all_is_checked(void **state)
 	}
 }
 
+/* The address of a connection is returned as it was given, but for the hop limit, which Linux takes from the
+ * route. */
+static void the_address_is_returned(void **state)
+{
+	struct ibv_qp_attr got,
+	    to_rtr = {.qp_state = IBV_QPS_RTR,
+		      .path_mtu = IBV_MTU_1024,
+		      .min_rnr_timer = 1,
+		      .ah_attr = {.is_global = 1,
+				  .port_num = 1,
+				  .sl = 5,
+				  .static_rate = IBV_RATE_10_GBPS,
+				  .src_path_bits = 1,
+				  .grh = {.flow_label = 0xfedcb, .hop_limit = 3, .traffic_class = 0xa5}}};
+	struct ibv_qp_init_attr is;
+	struct kit_end a;
+
+	(void)state;
+	kit_end_open(&a, pd, 4, 4096);
+	to_rtr.dest_qp_num = a.card.qpn;
+	to_rtr.ah_attr.grh.dgid = a.card.gid;
+	assert_int_equal(ibv_modify_qp(a.qp, &to_rtr,
+				       IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+					   IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER),
+			 0);
+	assert_int_equal(ibv_query_qp(a.qp, &got, IBV_QP_AV, &is), 0);
+	assert_int_equal(got.ah_attr.grh.hop_limit, 64);
+	to_rtr.ah_attr.grh.hop_limit = 64;
+	assert_memory_equal(&got.ah_attr, &to_rtr.ah_attr, sizeof(got.ah_attr));
+	kit_end_close(&a);
+}
+
 /* What comes first in RTR is an event, also where the data needs no packet. */
 static void the_first_request_in_rtr_is_told(void **state)
 {
@@ -716,6 +748,7 @@ int main(void)
 	    cmocka_unit_test(requests_wait_in_sqd),
 	    cmocka_unit_test(rule_34_srq_takes_the_receives),
 	    cmocka_unit_test(rule_13_nothing_moves_before_all_is_checked),
+	    cmocka_unit_test(the_address_is_returned),
 	    cmocka_unit_test(the_first_request_in_rtr_is_told),
 	    cmocka_unit_test(a_reset_qp_connects_again),
 	    cmocka_unit_test(the_largest_qp),

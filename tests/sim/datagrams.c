@@ -23,7 +23,8 @@ struct dg_message {
 	int group; /* or a group; -1 */
 	enum fate fate;
 	bool signalled, left;
-	uint32_t len, imm, word, qkey;
+	uint32_t len, imm, qkey;
+	struct vb_route route;
 	bool has_imm;
 	uint8_t *data;
 	uint32_t must;	      /* ends to which it is to come, as bits, if their Q_Key is its */
@@ -172,7 +173,8 @@ static void fill(struct datagrams *d, struct dg_message *m)
 	m->len = pick_length(d);
 	m->has_imm = below(d, 3) == 0 || (v4 && m->len < 4);
 	m->imm = m->has_imm ? id : 0;
-	m->word = VB_GRH_WORD(v4, below(d, 256), v4 ? 0 : id);
+	m->route = vb_route(VB_GRH_WORD(v4, below(d, 256), v4 ? 0 : id), (uint8_t)below(d, 256),
+			    (uint8_t)below(d, 16));
 	m->data = malloc(m->len + 1u);
 	for (uint32_t k = 0; k < m->len; k++)
 		m->data[k] = (uint8_t)(id * 41 + k * 31 + k / 251);
@@ -235,7 +237,7 @@ static bool post_one(struct datagrams *d, unsigned k)
 	m->signalled = below(d, 3) || e->posted == e->ops - 1 || e->posted % 4 == 3;
 	wr.send_flags = (m->signalled ? IBV_SEND_SIGNALED : 0) | (inl ? IBV_SEND_INLINE : 0) |
 			(below(d, 4) ? 0 : IBV_SEND_SOLICITED);
-	ah.grh = m->word;
+	ah.route = m->route;
 	to.qkey = pick_key(d, e, m);
 	m->qkey = to.qkey & BIT31 ? e->qkey : to.qkey;
 	if (m->group >= 0) {
@@ -306,7 +308,7 @@ static void check_grh(struct datagrams *d, const uint8_t *g, uint8_t sl, const s
 		      const struct dg_message *m)
 {
 	uint32_t packet = (m->has_imm ? 24 : 20) + (m->len + 3) / 4 * 4 + 4 /* ICRC */ + 8 /* UDP */;
-	bool from_v4 = VB_GRH_SGID(m->word), v4 = from_v4 && m->group != 2;
+	bool from_v4 = VB_GRH_SGID(m->route.word), v4 = from_v4 && m->group != 2;
 	const uint8_t *to = m->group >= 0 ? d->group[m->group].raw : gid_of(e, v4),
 		      *from = gid_of(&d->end[m->from], from_v4);
 
@@ -316,16 +318,19 @@ static void check_grh(struct datagrams *d, const uint8_t *g, uint8_t sl, const s
 			assert_int_equal(g[k], 0);
 		g += 20;
 		assert_int_equal(g[0], 0x45);
-		assert_int_equal(g[1], m->word >> 20 & 0xff);
+		assert_int_equal(g[1], m->route.word >> 20 & 0xff);
 		assert_int_equal(g[2] << 8 | g[3], 20 + packet);
+		assert_int_equal(g[8], m->route.hops);
 		assert_int_equal(g[9], 17);
 		assert_int_equal(sum_of(g), 0xffff);
 		assert_memory_equal(g + 12, from + 12, 4);
 		assert_memory_equal(g + 16, to + 12, 4);
 	} else {
-		assert_int_equal(ntohl(*(const uint32_t *)(const void *)g), 6u << 28 | (m->word & 0xfffffff));
+		assert_int_equal(ntohl(*(const uint32_t *)(const void *)g),
+				 6u << 28 | (m->route.word & 0xfffffff));
 		assert_int_equal(g[4] << 8 | g[5], packet);
 		assert_int_equal(g[6], 17);
+		assert_int_equal(g[7], m->route.hops);
 		assert_memory_equal(g + 8, from, 16);
 		assert_memory_equal(g + 24, to, 16);
 	}

@@ -72,6 +72,7 @@ static bool wire_reserve(struct vb_out *o, struct vb_outbuf *b, uint32_t hdr_len
 	b->ack = 0;
 	b->placed = b->lent = false;
 	b->path_mtu = 0;
+	b->hops = 0;
 	b->hdr = w->building->bytes;
 	b->payload = w->building->bytes + hdr_len;
 	return true;
@@ -113,6 +114,7 @@ static void wire_commit(struct vb_out *o, struct vb_outbuf *b)
 
 	assert_non_null(f);
 	f->path_mtu = b->path_mtu;
+	f->hops = b->hops;
 	f->ack = b->ack;
 	assert_true(!(f->ack & VB_OUT_ACK) || o->carries_acks);
 	s->carried += (f->ack & VB_OUT_ACK) != 0;
@@ -367,7 +369,8 @@ void sim_flying_brief(const struct sim_flying *f, struct vb_brief *b)
 	*b = (struct vb_brief){.hdr_len = (uint8_t)f->hdr_len,
 			       .flags = (uint8_t)(f->path_mtu * VB_BRIEF_MTU | f->placed * VB_BRIEF_PLACED |
 						  f->lent * VB_BRIEF_LENT),
-			       .payload_len = (uint16_t)f->payload_len,
+			       .payload_len = (uint8_t)f->payload_len,
+			       .hops = f->hops,
 			       .ack = f->ack};
 	memcpy(b->bytes, f->bytes, bytes < sizeof b->bytes ? bytes : sizeof b->bytes);
 }
@@ -400,7 +403,7 @@ static void deliver(struct sim *s, struct sim_wire *w)
 	p.placed = f->placed;
 	p.path_mtu = f->path_mtu;
 	p.source = &s->n[w->from].source;
-	p.grh = f->ack;
+	p.route = vb_route(f->ack, f->hops, f->path_mtu);
 	if (f->lent)
 		assert_null(vb_loan_decode(&loan, &p));
 	vb_lock_take(&qp->lock);
@@ -813,7 +816,8 @@ static enum vb_build_fault build(const struct sim *s, struct vb_builder *b, cons
 /* Where a datagram goes: as the test says, or over there, from an IPv4 address. */
 static void address(struct sim *s, unsigned n, struct vb_builder *b)
 {
-	const struct vb_ah ah = {.grh = VB_GRH_WORD(1, 0, 0), .here = true, .pd_id = b->qp->pd_id};
+	const struct vb_ah ah = {
+	    .route = vb_route(VB_GRH_WORD(1, 0, 0), 64, 0), .here = true, .pd_id = b->qp->pd_id};
 	const struct sim_to far = {&ah, s->n[!n].qp.qpn, s->n[n].qkey, SIM_FAR},
 			    *to = s->n[n].to ? s->n[n].to : &far;
 
@@ -942,7 +946,7 @@ void sim_inject(struct sim *s, unsigned n, struct vb_pkt *p, const void *payload
 		memcpy(f->bytes + in.op->hdr_len, payload, len);
 	vb_lock_take(&qp->lock);
 	in.source = &s->n[!n].source;
-	in.grh = 0;
+	in.route = vb_route(0, 0, 0);
 	if (!deliver_brief(qp, f, s->n[!n].wire.out.brief, in.source))
 		qp->transport->input(qp, &in);
 	free(f);

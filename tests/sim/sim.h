@@ -137,6 +137,7 @@ struct sim_flying {
 	uint32_t hdr_len, payload_len;
 	bool placed, lent;
 	uint32_t ack;	  /* VB_OUT_ACK | PSN: an ACK that travels along; 0: none */
+	uint8_t hops;	  /* of a datagram */
 	uint8_t path_mtu; /* as told by the sender */
 	uint8_t bytes[];
 };

@@ -56,7 +56,7 @@ static void over_ipv4(void **state)
 				       0x65, 0x6c, 0x6c, 0x6f, 0x00, 0x00, 0x00, 0x04, 0xa7, 0xa1, 0xea};
 	const struct vb_frame_ends e = {.sgid = vb_gid_of(v4_from),
 					.dgid = vb_gid_of(v4_to),
-					.word = VB_GRH_WORD(0, 0x12, 0),
+					.route = vb_route(VB_GRH_WORD(0, 0x12, 0), 64, 0),
 					.src_qpn = 0x777};
 	struct vb_pkt p = {.opcode = VB_FAMILY_RC | VB_SEND_ONLY,
 			   .ack_req = true,
@@ -85,7 +85,7 @@ static void over_ipv6_to_a_group(void **state)
 	    0x11, 0x11, 0x11, 0x00, 0x00, 0x07, 0x77, 0x01, 0x02, 0x00, 0x00, 0x21, 0x6d, 0x8f, 0xb8};
 	const struct vb_frame_ends e = {.sgid = vb_gid_of(v6_from),
 					.dgid = vb_gid_of(v6_group),
-					.word = VB_GRH_WORD(0, 0x12, 0xabcde),
+					.route = vb_route(VB_GRH_WORD(0, 0x12, 0xabcde), 64, 0),
 					.src_qpn = 0x777};
 	struct vb_pkt p = {.opcode = VB_FAMILY_UD | VB_SEND_ONLY,
 			   .pkey = 0xffff,

@@ -20,7 +20,7 @@ static void rule_24_ipv4(void **state)
 					 0x4e, 0x67, 192, 0,  2, 1, 198,  51, 100, 7};
 	const struct vb_grh g = {.sgid = vb_gid_of(v4_from),
 				 .dgid = vb_gid_of(v4_to),
-				 .word = VB_GRH_WORD(1, 0x12, 0xabcde),
+				 .route = vb_route(VB_GRH_WORD(1, 0x12, 0xabcde), 64, 7),
 				 .length = 24};
 	uint8_t to[VB_GRH_LEN];
 
@@ -32,11 +32,31 @@ static void rule_24_ipv4(void **state)
 	assert_memory_equal(to + 20, want, 20);
 }
 
+/* What an address says of the hop limit stands there, and counts in the checksum. */
+static void rule_24_ipv4_hops(void **state)
+{
+	for (unsigned hops = 0; hops < 256; hops++) {
+		const struct vb_grh g = {.sgid = vb_gid_of(v4_from),
+					 .dgid = vb_gid_of(v4_to),
+					 .route = vb_route(VB_GRH_WORD(1, 0x12, 0), (uint8_t)hops, 15),
+					 .length = 24};
+		uint8_t to[VB_GRH_LEN];
+		uint32_t sum = 0;
+
+		(void)state;
+		vb_grh_put(to, &g);
+		assert_int_equal(to[20 + 8], hops);
+		for (unsigned i = 20; i < 40; i += 2)
+			sum += (uint32_t)to[i] << 8 | to[i + 1];
+		assert_int_equal((sum & 0xffff) + (sum >> 16), 0xffff);
+	}
+}
+
 static void rule_24_ipv6(void **state)
 {
 	struct vb_grh g = {.sgid = vb_gid_of(v6_from),
 			   .dgid = vb_gid_of(v6_to),
-			   .word = VB_GRH_WORD(3, 0x12, 0xabcde),
+			   .route = vb_route(VB_GRH_WORD(3, 0x12, 0xabcde), 64, 0),
 			   .length = 24};
 	uint8_t to[VB_GRH_LEN];
 
@@ -49,6 +69,9 @@ static void rule_24_ipv6(void **state)
 	g.infiniband = true;
 	vb_grh_put(to, &g);
 	assert_memory_equal(to, ((const uint8_t[]){0x61, 0x2a, 0xbc, 0xde, 0, 28, 0x1b, 64}), 8);
+	g.route.hops = 255;
+	vb_grh_put(to, &g);
+	assert_memory_equal(to, ((const uint8_t[]){0x61, 0x2a, 0xbc, 0xde, 0, 28, 0x1b, 255}), 8);
 	g.sgid = vb_gid_of(v4_from);
 	vb_grh_put(to, &g);
 	assert_int_equal(to[0] >> 4, 6);
@@ -82,9 +105,8 @@ static void which_gids_are_ipv4(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(rule_24_ipv4),
-	    cmocka_unit_test(rule_24_ipv6),
-	    cmocka_unit_test(words),
+	    cmocka_unit_test(rule_24_ipv4),	   cmocka_unit_test(rule_24_ipv4_hops),
+	    cmocka_unit_test(rule_24_ipv6),	   cmocka_unit_test(words),
 	    cmocka_unit_test(which_gids_are_ipv4),
 	};
 

@@ -155,7 +155,7 @@ static void misplace(struct vb_slot *s, uint64_t *rng)
 		break;
 	case 5:
 	case 6:
-		s->inline_len = (uint16_t)kit_below(rng, VB_SLOT_INLINE + 4);
+		s->inline_len = (uint8_t)kit_below(rng, VB_SLOT_INLINE + 4);
 		break;
 	}
 }
