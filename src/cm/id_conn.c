@@ -15,6 +15,16 @@ static uint8_t at_most_7(uint8_t n)
 	return n > MOST_RETRIES ? MOST_RETRIES : n;
 }
 
+/* Linux counts it the same way. */
+static void note_retries(const char *call, const char *field, uint8_t n)
+{
+	if (n > MOST_RETRIES)
+		vb_log(
+		    VB_LOG_INFO,
+		    "%s: %s of rdma_conn_param is %u and counts as %d, the most that a field of 3 bits holds",
+		    call, field, n, MOST_RETRIES);
+}
+
 /* The engine has another deadline. */
 static int done(struct vb_cm_id *id, int err)
 {
@@ -98,6 +108,8 @@ static int send_req(struct vb_cm_id *id, const struct vb_cm_param *p)
 		return err;
 	if (vb_cm_depths_ask(p, id->device->max_rd_atomic, &id->asked))
 		return refuse_depths("rdma_connect", p, id->device);
+	note_retries("rdma_connect", "retry_count", p->retry_count);
+	note_retries("rdma_connect", "rnr_retry_count", p->rnr_retry_count);
 	make_req(id, p, &req);
 	id->deal.retry_count = at_most_7(p->retry_count);
 	id->deal.responder_resources = req.responder_resources;
@@ -208,6 +220,7 @@ static int send_rep(struct vb_cm_id *id, const struct vb_cm_param *p)
 		return err;
 	id->deal.responder_resources = granted.responder_resources;
 	id->deal.initiator_depth = granted.initiator_depth;
+	note_retries("rdma_accept", "rnr_retry_count", p->rnr_retry_count);
 	make_rep(id, p, &rep);
 	id->conn->ece_options = p->ece.options;
 	return vb_cm_rep(id->conn, &rep, &data, now());

@@ -85,8 +85,9 @@ struct vb_cq {
 	struct vb_channel *channel; /* NULL: none */
 	struct vb_pd *parent;	    /* whose callbacks give the ring, NULL: nobody's; set once */
 	const struct vb_cq_ops *ops;
-	uint8_t stamping; /* VB_STAMP_*: the times that completions are to have; set once */
-	bool lossy;	  /* where it is full the oldest entry makes room; set once */
+	uint8_t stamping;	/* VB_STAMP_*: the times that completions are to have; set once */
+	bool lossy;		/* where it is full the oldest entry makes room; set once */
+	_Atomic bool deaf_said; /* that it was armed without a channel */
 	/* Guarded by lock; resizing replaces them. */
 	struct vb_cqe *ring; /* mem.at */
 	struct vb_queue_mem mem;

@@ -233,8 +233,14 @@ VB_CODE(vb_req_notify_cq, (ibcq, solicited_only), struct ibv_cq *ibcq, int solic
 
 	if (vb_context_dead(cq->ctx))
 		return vb_refuse(EIO, "ibv_req_notify_cq", "the device was opened before fork()");
-	if (!cq->channel) /* nobody is to be notified */
+	if (!cq->channel) { /* nobody is to be notified */
+		if (!atomic_exchange_explicit(&cq->deaf_said, true, memory_order_relaxed))
+			vb_log(
+			    VB_LOG_INFO,
+			    "ibv_req_notify_cq: the CQ was created without a completion channel, so no event "
+			    "will come; give ibv_create_cq a channel, or poll");
 		return 0;
+	}
 	/* The adapter counts armed CQs and is told first, so that the disarming that a completion causes
 	 * cannot overtake it; and each time, since a program that armed and went on polling may now be about
 	 * to wait.  It makes progress. */

@@ -113,6 +113,33 @@ int vb_post_refuse_state(const struct vb_qp *qp, enum ibv_qp_state state, const 
 	return vb_refuse(EINVAL, call, "QP 0x%06x is in %s", qp->qpn, names[state]);
 }
 
+void vb_post_say_late(struct vb_qp *qp, const char *call)
+{
+	const uint64_t bit = 1ull << VB_R_FLUSHED;
+	bool say;
+
+	if (!vb_lock_try(&qp->lock)) /* a post waits for nobody; the next one says it */
+		return;
+	say = qp->state == IBV_QPS_ERR && !(qp->said & bit) &&
+	      (qp->why.reason == VB_OK || qp->why.reason == VB_R_FLUSHED);
+	qp->said |= say ? bit : 0;
+	vb_hca_give(qp);
+	if (say)
+		vb_log(VB_LOG_INFO,
+		       "%s: QP 0x%06x is in the error state, to which rdma_disconnect or ibv_modify_qp moved "
+		       "it, so requests end with IBV_WC_WR_FLUSH_ERR",
+		       call, qp->qpn);
+}
+
+int vb_post_elsewhere(struct vb_qp *qp, enum ibv_qp_state state, const char *call)
+{
+	if (state < IBV_QPS_RTS)
+		return vb_post_refuse_state(qp, state, call);
+	if (state == IBV_QPS_ERR)
+		vb_post_say_late(qp, call);
+	return 0;
+}
+
 enum vb_build_fault vb_post_to(const struct vb_qp *qp, struct vb_swqe *w, struct ibv_ah *ibah, uint32_t qpn,
 			       uint32_t qkey)
 {
@@ -188,9 +215,10 @@ static inline __attribute__((always_inline)) int post_send(struct vb_qp *qp, str
 
 	vb_builder_begin(&b, qp);
 	state = vb_qp_state_now(qp); /* nobody changes it but to ERR, where requests are taken as well */
-	if (vb_unlikely(state < IBV_QPS_RTS)) {
-		err = vb_post_refuse_state(qp, state, call_of(binds));
-		goto end;
+	if (vb_unlikely(state != IBV_QPS_RTS)) {
+		err = vb_post_elsewhere(qp, state, call_of(binds));
+		if (err)
+			goto end;
 	}
 	for (; wr; wr = wr->next) {
 		if (vb_unlikely(!vb_builder_room(&b))) {
@@ -235,6 +263,7 @@ static __attribute__((cold, noinline)) int refuse_receive(const struct vb_qp *qp
 /* What was posted to a QP in the error state (rule 30). */
 static __attribute__((cold, noinline)) void flush_receives(struct vb_qp *qp)
 {
+	vb_post_say_late(qp, "ibv_post_recv");
 	vb_lock_take(&qp->lock);
 	if (qp->state == IBV_QPS_ERR)
 		qp->transport->flush(qp);

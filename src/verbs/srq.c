@@ -203,6 +203,8 @@ VB_EXPORT VB_CODE(ibv_modify_srq, (ibsrq, attr, mask), struct ibv_srq *ibsrq, st
 		  int mask)
 {
 	struct vb_srq *srq = vb_srq(ibsrq);
+	uint32_t posted;
+	bool say;
 
 	if (vb_context_dead(srq->ctx))
 		return vb_refuse(EIO, "ibv_modify_srq", "the device was opened before fork()");
@@ -219,7 +221,16 @@ VB_EXPORT VB_CODE(ibv_modify_srq, (ibsrq, attr, mask), struct ibv_srq *ibsrq, st
 				 attr->srq_limit, srq->rq.max_wr);
 	vb_lock_take(&srq->lock);
 	srq->limit = attr->srq_limit;
+	posted = atomic_load_explicit(&srq->rq.head, memory_order_relaxed) - srq->rq.tail;
+	say = attr->srq_limit > posted && !srq->limit_said;
+	srq->limit_said |= say;
 	vb_lock_give(&srq->lock);
+	if (say)
+		vb_log(VB_LOG_INFO,
+		       "ibv_modify_srq: srq_limit %u is above the %u receive requests that are posted to the "
+		       "SRQ, so the next message brings the limit event; post receives before arming the "
+		       "limit",
+		       attr->srq_limit, posted);
 	return 0;
 }
 

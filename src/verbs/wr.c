@@ -376,6 +376,15 @@ static VB_POST_COLD void start_refused(struct vb_wr_qp *x, enum ibv_qp_state sta
 	errno = was;
 }
 
+/* In another state than RTS. */
+static VB_POST_COLD void start_elsewhere(struct vb_wr_qp *x, enum ibv_qp_state state)
+{
+	if (state < IBV_QPS_RTS)
+		start_refused(x, state);
+	else if (state == IBV_QPS_ERR)
+		vb_post_say_late(&x->qp, "ibv_wr_start");
+}
+
 static void wr_start(struct ibv_qp_ex *ex)
 {
 	struct vb_wr_qp *x = wr_qp(ex);
@@ -391,8 +400,8 @@ static void wr_start(struct ibv_qp_ex *ex)
 	x->unaddressed = false;
 	x->b.bits = VB_WR_SELF;
 	state = vb_qp_state_now(&x->qp); /* nobody changes it but to ERR, where requests are taken as well */
-	if (vb_unlikely(state < IBV_QPS_RTS))
-		start_refused(x, state);
+	if (vb_unlikely(state != IBV_QPS_RTS))
+		start_elsewhere(x, state);
 }
 
 /* The builder is closed. */
