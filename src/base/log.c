@@ -16,7 +16,7 @@
 #include "base/log_out.h"
 #include "base/text.h"
 
-enum { LINE = VB_LOG_LINE, RECENT = 32 };
+enum { LINE = VB_LOG_LINE, RECENT = 32, NAMES = 64 };
 #define LEVELS "error, warn, info, debug"
 
 /* Read once from the environment; constant afterwards. */
@@ -230,9 +230,60 @@ static bool is_news(uint64_t hash)
 	return news;
 }
 
+static __thread const char *outermost; /* the program's call, NULL: vb_refuse() is told it */
+
+const char *vb_call_begin(const char *name)
+{
+	const char *before = outermost;
+
+	if (!before)
+		outermost = name;
+	return before;
+}
+
+void vb_call_end(const char *before)
+{
+	outermost = before;
+}
+
+/* What the call is about: without the library's prefix, and without _ex. */
+static size_t stem(const char **name)
+{
+	const char *from = strchr(*name, '_');
+	size_t len;
+
+	if (from)
+		*name = from + 1;
+	len = strlen(*name);
+	return len > 3 && !strcmp(*name + len - 3, "_ex") ? len - 3 : len;
+}
+
+/* Whether the outermost call's name says all that this one's does. */
+static bool says_it(const char *outer, const char *call)
+{
+	const char *a = outer, *b = call;
+	size_t len = stem(&a);
+
+	return (stem(&b) == len && !strncmp(a, b, len)) ||
+	       (a - outer == b - call && !strncmp(outer, call, (size_t)(a - outer)));
+}
+
+/* In whose name a refusal is said. */
+static const char *named(const char *call, char *room, size_t size)
+{
+	struct vb_text t = {room, size};
+
+	if (!outermost)
+		return call;
+	if (says_it(outermost, call))
+		return outermost;
+	vb_text_add(&t, "%s: %s", outermost, call);
+	return room;
+}
+
 int vb_refuse(int err, const char *call, const char *fmt, ...)
 {
-	char sentence[LINE], whole[LINE];
+	char sentence[LINE], whole[LINE], names[NAMES];
 	struct vb_text t = {whole, sizeof whole};
 	const char *name = strerrorname_np(err);
 	int saved = errno;
@@ -243,8 +294,9 @@ int vb_refuse(int err, const char *call, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(sentence, sizeof sentence, fmt, ap);
 	va_end(ap);
+	call = named(call, names, sizeof names);
 	vb_text_add(&t, "%s: %s (%s)", call, sentence, name ? name : "?");
-	vb_history_note(call, err, whole);
+	vb_history_note(outermost ? outermost : call, err, whole);
 	if ((shown(VB_LOG_WARN) || atomic_load(&ear)) && is_news(vb_text_hash(call, sentence))) {
 		hear(whole);
 		if (shown(VB_LOG_WARN))
@@ -256,10 +308,11 @@ int vb_refuse(int err, const char *call, const char *fmt, ...)
 
 int vb_decline(int err, const char *call, const char *fmt, ...)
 {
-	char sentence[LINE];
+	char sentence[LINE], names[NAMES];
 	va_list ap;
 
 	if (shown(VB_LOG_DEBUG)) {
+		call = named(call, names, sizeof names);
 		va_start(ap, fmt);
 		vsnprintf(sentence, sizeof sentence, fmt, ap);
 		va_end(ap);

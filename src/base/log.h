@@ -64,6 +64,12 @@ static inline void vb_log_tell(void)
  * same sentence of the same call is written once in a second.  Takes errno's value by argument and leaves
  * errno itself as it was. */
 int vb_refuse(int err, const char *call, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* The program's call `name` begins, which may call others of its kind.  Until vb_call_end() what is refused
+ * on this thread is said in its name: instead of the other call's, if both are the same library's, or for the
+ * same thing (rdma_create_qp() and ibv_create_qp_ex()); else before it.  Of nested calls the outermost
+ * counts. Returns what vb_call_end() wants. */
+const char *vb_call_begin(const char *name);
+void vb_call_end(const char *before);
 /* Refuses a call by which programs look for what there is: no failure to remember, and written at the level
  * debug only.  Sets errno. */
 int vb_decline(int err, const char *call, const char *fmt, ...) __attribute__((format(printf, 3, 4)));

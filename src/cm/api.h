@@ -135,9 +135,10 @@ bool vb_cm_device_lost(const struct ibv_context *verbs);
 int vb_cm_refuse(int err, const char *call, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* Before librdmacm returns to the program: what was said goes to the log, as vb_log_tell(). */
 void vb_cm_log_tell(void);
-/* Around a call of the program's: the thread is not cancelled within it, but where it waits for an event.
- * vb_cm_call_end() does what vb_cm_log_tell() does, too. */
-void vb_cm_call_begin(void);
+/* Around the program's call of that name: what is refused within it is said in its name (vb_call_begin()),
+ * and the thread is not cancelled within it, but where it waits for an event. vb_cm_call_end() does what
+ * vb_cm_log_tell() does, too. */
+void vb_cm_call_begin(const char *name);
 void vb_cm_call_end(void);
 
 #pragma GCC visibility pop

@@ -11,19 +11,24 @@
 static __thread struct {
 	unsigned depth; /* calls within calls */
 	int state;	/* the program's */
+	const char *before;
 } mine;
 
-void vb_cm_call_begin(void)
+void vb_cm_call_begin(const char *name)
 {
-	if (!mine.depth++)
+	if (!mine.depth++) {
 		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mine.state);
+		mine.before = vb_call_begin(name);
+	}
 }
 
 void vb_cm_call_end(void)
 {
 	vb_log_tell();
-	if (!--mine.depth)
+	if (!--mine.depth) {
+		vb_call_end(mine.before);
 		pthread_setcancelstate(mine.state, NULL);
+	}
 }
 
 void vb_cm_wait_begin(void)

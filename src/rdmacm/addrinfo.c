@@ -217,7 +217,7 @@ int vb_rdma_addrinfo_find(const char *node, const char *service, const struct rd
 VB_EXPORT int rdma_getaddrinfo(const char *node, const char *service, const struct rdma_addrinfo *hints,
 			       struct rdma_addrinfo **res)
 {
-	int was = vb_rdma_enter(), err = 0, code = -1;
+	int was = vb_rdma_enter("rdma_getaddrinfo"), err = 0, code = -1;
 
 	if (!node && !service && !hints)
 		err = vb_cm_refuse(EINVAL, "rdma_getaddrinfo", "neither node, service nor hints is given");

@@ -11,11 +11,11 @@
 #include "cm/api.h"
 
 /* Returns errno, for the end of the call. */
-static inline int vb_rdma_enter(void)
+static inline int vb_rdma_enter(const char *name)
 {
 	int was = errno;
 
-	vb_cm_call_begin();
+	vb_cm_call_begin(name);
 	return was;
 }
 
@@ -43,7 +43,7 @@ static inline void *vb_rdma_leave_object(int was, int err, void *object)
 	static int name##_within(__VA_ARGS__);                 \
 	int name(__VA_ARGS__)                                  \
 	{                                                      \
-		int was = vb_rdma_enter();                     \
+		int was = vb_rdma_enter(#name);                \
                                                                \
 		return vb_rdma_leave(was, name##_within args); \
 	}                                                      \
@@ -54,7 +54,7 @@ static inline void *vb_rdma_leave_object(int was, int err, void *object)
 	static void name##_within(__VA_ARGS__); \
 	void name(__VA_ARGS__)                  \
 	{                                       \
-		int was = vb_rdma_enter();      \
+		int was = vb_rdma_enter(#name); \
                                                 \
 		name##_within args;             \
 		vb_cm_call_end();               \

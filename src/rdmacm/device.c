@@ -161,7 +161,7 @@ static int open_all(struct ibv_context ***out, int *n)
 VB_EXPORT struct ibv_context **rdma_get_devices(int *num_devices)
 {
 	struct ibv_context **all = NULL;
-	int was = vb_rdma_enter(), n = 0, err = open_all(&all, &n);
+	int was = vb_rdma_enter("rdma_get_devices"), n = 0, err = open_all(&all, &n);
 
 	if (num_devices)
 		*num_devices = err ? 0 : n;

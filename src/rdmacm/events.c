@@ -74,7 +74,7 @@ void vb_rdma_channel_close(struct vb_rdma_channel *c)
 VB_EXPORT struct rdma_event_channel *rdma_create_event_channel(void)
 {
 	struct vb_rdma_channel *c = NULL;
-	int was = vb_rdma_enter(), err = vb_rdma_channel_open(&c);
+	int was = vb_rdma_enter("rdma_create_event_channel"), err = vb_rdma_channel_open(&c);
 
 	return vb_rdma_leave_object(was, err, err ? NULL : &c->channel);
 }

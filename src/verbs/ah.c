@@ -210,8 +210,8 @@ VB_EXPORT VB_CODE(ibv_init_ah_from_wc, (context, port, wc, grh, attr), struct ib
 	return 0;
 }
 
-VB_EXPORT VB_OBJECT(struct ibv_ah *, ibv_create_ah_from_wc, (pd, wc, grh, port), struct ibv_pd *pd,
-		    struct ibv_wc *wc, struct ibv_grh *grh, uint8_t port)
+VB_EXPORT VB_OBJECT_AS(struct ibv_ah *, ibv_create_ah_from_wc, "ibv_create_ah_from_wc", (pd, wc, grh, port),
+		       struct ibv_pd *pd, struct ibv_wc *wc, struct ibv_grh *grh, uint8_t port)
 {
 	struct ibv_ah_attr attr;
 

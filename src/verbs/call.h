@@ -134,6 +134,20 @@ static inline void *vb_leave_object(int was, void *r)
 	}                                                        \
 	static type name##_within(__VA_ARGS__)
 
+/* A call that carries out others, all of whose refusals are in its name. */
+#define VB_OBJECT_AS(type, name, call, args, ...)         \
+	type name(__VA_ARGS__);                           \
+	static type name##_as(__VA_ARGS__);               \
+	VB_OBJECT(type, name, args, __VA_ARGS__)          \
+	{                                                 \
+		const char *before = vb_call_begin(call); \
+		type r = name##_as args;                  \
+                                                          \
+		vb_call_end(before);                      \
+		return r;                                 \
+	}                                                 \
+	static type name##_as(__VA_ARGS__)
+
 #define VB_NOTHING(name, args, ...)             \
 	void name(__VA_ARGS__);                 \
 	static void name##_within(__VA_ARGS__); \

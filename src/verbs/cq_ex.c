@@ -314,8 +314,8 @@ static int check_attr(const struct ibv_context *context, const struct ibv_cq_ini
 	return 0;
 }
 
-VB_OBJECT(struct ibv_cq_ex *, vb_create_cq_ex, (context, attr), struct ibv_context *context,
-	  struct ibv_cq_init_attr_ex *attr)
+VB_OBJECT_AS(struct ibv_cq_ex *, vb_create_cq_ex, CALL, (context, attr), struct ibv_context *context,
+	     struct ibv_cq_init_attr_ex *attr)
 {
 	struct vb_cq *cq;
 

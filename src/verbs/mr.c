@@ -290,10 +290,11 @@ int vb_mr_register_memory(struct vb_mr **out, const char *call, struct ibv_pd *i
 	return err;
 }
 
-static struct ibv_mr *reg(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned access)
+static struct ibv_mr *reg(const char *call, struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
+			  unsigned access)
 {
 	struct vb_mr *mr = NULL;
-	int err = vb_mr_register_memory(&mr, "ibv_reg_mr", pd, addr, length, iova, access);
+	int err = vb_mr_register_memory(&mr, call, pd, addr, length, iova, access);
 
 	if (err) {
 		errno = err;
@@ -306,20 +307,22 @@ static struct ibv_mr *reg(struct ibv_pd *pd, void *addr, size_t length, uint64_t
 VB_EXPORT VB_OBJECT(struct ibv_mr *, ibv_reg_mr, (pd, addr, length, access), struct ibv_pd *pd, void *addr,
 		    size_t length, int access)
 {
-	return reg(pd, addr, length, (uintptr_t)addr, (unsigned)access);
+	return reg("ibv_reg_mr", pd, addr, length, (uintptr_t)addr, (unsigned)access);
 }
 
 #undef ibv_reg_mr_iova
 VB_EXPORT VB_OBJECT(struct ibv_mr *, ibv_reg_mr_iova, (pd, addr, length, iova, access), struct ibv_pd *pd,
 		    void *addr, size_t length, uint64_t iova, int access)
 {
-	return reg(pd, addr, length, iova, (unsigned)access);
+	return reg("ibv_reg_mr_iova", pd, addr, length, iova, (unsigned)access);
 }
 
+/* What the header's ibv_reg_mr() and ibv_reg_mr_iova() call where `access` is no constant. */
 VB_EXPORT VB_OBJECT(struct ibv_mr *, ibv_reg_mr_iova2, (pd, addr, length, iova, access), struct ibv_pd *pd,
 		    void *addr, size_t length, uint64_t iova, unsigned int access)
 {
-	return reg(pd, addr, length, iova, access);
+	return reg(iova == (uintptr_t)addr ? "ibv_reg_mr" : "ibv_reg_mr_iova", pd, addr, length, iova,
+		   access);
 }
 
 VB_EXPORT VB_END(ibv_dereg_mr, "ibv_dereg_mr", VB_LIVE_MR, ibmr, struct ibv_mr *ibmr)

@@ -108,6 +108,10 @@ int vb_post_refuse_state(const struct vb_qp *qp, enum ibv_qp_state state, const 
 {
 	static const char *const names[] = {"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"};
 
+	int err = vb_live_check(call, qp, VB_LIVE_QP); /* else what it reads is freed memory's */
+
+	if (err)
+		return err;
 	if (qp->xrcd)
 		return vb_post_refuse_full(qp, call);
 	return vb_refuse(EINVAL, call, "QP 0x%06x is in %s", qp->qpn, names[state]);

@@ -97,6 +97,12 @@ static int check_queues(const struct plan *p)
 
 	if (p->xrcd)
 		return 0;
+	if (!recv &&
+	    p->attr->srq) /* as the kernel has it; what else an initiator has no use for is dropped */
+		return vb_refuse(
+		    EINVAL, CALL,
+		    "an SRQ is given, but a QP of type IBV_QPT_XRC_SEND receives nothing: the request "
+		    "names the SRQ at the far end (ibv_send_wr.qp_type.xrc.remote_srqn)");
 	if (!p->scq || (recv && !p->rcq)) /* rule 41 */
 		return vb_refuse(EINVAL, CALL, "no %s CQ", p->scq ? "receive" : "send");
 	if (p->scq->context != p->context || (recv && p->rcq->context != p->context))
@@ -285,6 +291,13 @@ static struct ibv_qp *make_target(struct ibv_context *context, struct ibv_qp_ini
 		*err = vb_refuse(EINVAL, call_ex, "no XRC domain of this context given");
 		return NULL;
 	}
+	if (a->srq && !vb_srq(a->srq)->xrcd) { /* as the kernel has it; of the right type it says nothing */
+		*err =
+		    vb_refuse(EINVAL, call_ex,
+			      "the SRQ is not of type IBV_SRQT_XRC, from which alone targets receive: leave "
+			      "srq NULL, since each message names its SRQ");
+		return NULL;
+	}
 	p.xrcd = vb_xrcd(a->xrcd);
 	return make(&p, &a->cap, err);
 }
@@ -357,8 +370,8 @@ static int check_ex(const struct ibv_qp_init_attr_ex *a)
 	return 0;
 }
 
-VB_OBJECT(struct ibv_qp *, vb_create_qp_ex, (context, a), struct ibv_context *context,
-	  struct ibv_qp_init_attr_ex *a)
+VB_OBJECT_AS(struct ibv_qp *, vb_create_qp_ex, call_ex, (context, a), struct ibv_context *context,
+	     struct ibv_qp_init_attr_ex *a)
 {
 	int err = check_ex(a);
 	struct ibv_qp *qp = NULL;

@@ -177,8 +177,8 @@ static int check_ex(const struct ibv_context *context, const struct ibv_srq_init
 	return type == IBV_SRQT_XRC ? check_xrc(context, a) : 0;
 }
 
-VB_OBJECT(struct ibv_srq *, vb_create_srq_ex, (context, a), struct ibv_context *context,
-	  struct ibv_srq_init_attr_ex *a)
+VB_OBJECT_AS(struct ibv_srq *, vb_create_srq_ex, call_ex, (context, a), struct ibv_context *context,
+	     struct ibv_srq_init_attr_ex *a)
 {
 	enum ibv_srq_type type = a->comp_mask & IBV_SRQ_INIT_ATTR_TYPE ? a->srq_type : IBV_SRQT_BASIC;
 	struct plan p = {.call = call_ex, .pd = a->pd, .srq_context = a->srq_context, .attr = &a->attr};

@@ -100,7 +100,7 @@ static const char *const calls[] = {
     [VB_OPEN_SEGMENT] = "getrandom, memfd_create, ftruncate, mmap and fcntl(F_ADD_SEALS)",
     [VB_OPEN_NUMBER] = "socket, bind and listen on abstract names, and epoll_ctl",
     [VB_OPEN_LINK] = "mmap",
-    [VB_OPEN_THREAD] = "clone",
+    [VB_OPEN_THREAD] = "clone3, or clone where there is no clone3",
 };
 
 int vb_why_open(int err, const char *call, const char *name, enum vb_open_step step)

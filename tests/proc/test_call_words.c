@@ -4,6 +4,7 @@
 #include <stdarg.h>
 
 #include "kit.h"
+#include "obj/live.h"
 
 static struct ibv_context *ctx;
 static struct ibv_pd *pd;
@@ -256,6 +257,93 @@ static void built_requests(void)
 	kit_end_close(&a);
 }
 
+/* A post to a queue pair that has been destroyed says so: the state that it reads is that of freed memory. */
+static void posts_to_what_is_destroyed(void)
+{
+	struct ibv_send_wr wr = {.opcode = IBV_WR_SEND}, *bad;
+	struct ibv_recv_wr rr = {0}, *bad_rr;
+	struct ibv_cq *cq = ibv_create_cq(ctx, 4, NULL, NULL, 0);
+	struct ibv_qp_init_attr qa = {.qp_type = IBV_QPT_RC, .send_cq = cq, .recv_cq = cq};
+	struct ibv_qp *qp = ibv_create_qp(pd, &qa);
+
+	CHECK(cq && qp);
+	CHECK_EQ(vb_live_leave("test", qp, VB_LIVE_QP), 0); /* as ibv_destroy_qp() does first */
+	kit_log_skip();
+	CHECK_EQ(ibv_post_send(qp, &wr, &bad), EINVAL);
+	SAID("ibv_post_send: there is no queue pair at %p: it has been destroyed before", (void *)qp);
+	CHECK_EQ(ibv_post_recv(qp, &rr, &bad_rr), EINVAL);
+	SAID("ibv_post_recv: there is no queue pair at %p: it has been destroyed before", (void *)qp);
+	vb_live_enter(qp, VB_LIVE_QP);
+	CHECK_EQ(ibv_post_send(qp, &wr, &bad), EINVAL);
+	SAID("RESET");
+	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_cq(cq));
+}
+
+static void *no_queue(struct ibv_pd *of, void *context, size_t size, size_t align, uint64_t type)
+{
+	(void)of, (void)context, (void)size, (void)align, (void)type;
+	return NULL;
+}
+
+static void no_way_back(struct ibv_pd *of, void *context, void *at, uint64_t type)
+{
+	(void)of, (void)context, (void)at, (void)type;
+}
+
+/* Where one call carries out others, the sentence has the name of the one that the program called.  (With
+ * fewer bits of comp_mask the header itself calls ibv_create_qp() and ibv_create_srq().) */
+static void names(void)
+{
+	struct ibv_parent_domain_init_attr pa = {.pd = pd,
+						 .comp_mask = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS,
+						 .alloc = no_queue,
+						 .free = no_way_back};
+	struct ibv_pd *parent = ibv_alloc_parent_domain(ctx, &pa);
+	struct ibv_cq *cq = ibv_create_cq(ctx, 4, NULL, NULL, 0);
+	struct ibv_qp_init_attr_ex qx = {.qp_type = IBV_QPT_RC,
+					 .send_cq = cq,
+					 .recv_cq = cq,
+					 .pd = pd,
+					 .cap.max_send_wr = 1u << 30,
+					 .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS};
+	struct ibv_srq_init_attr_ex sx = {.attr = {.max_wr = 16, .max_sge = 1},
+					  .comp_mask = IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_CQ,
+					  .pd = parent};
+	struct ibv_cq_init_attr_ex cx = {
+	    .cqe = 16, .comp_mask = IBV_CQ_INIT_ATTR_MASK_PD, .parent_domain = parent};
+	static uint8_t buf[64];
+	struct ibv_wc wc = {0};
+
+	CHECK(parent && cq);
+	kit_log_skip();
+	CHECK(!ibv_create_qp_ex(ctx, &qx));
+	CHECK_EQ(errno, EINVAL);
+	SAID("ibv_create_qp_ex: max_send_wr");
+	qx.qp_type = (enum ibv_qp_type)77;
+	CHECK(!ibv_create_qp_ex(ctx, &qx));
+	SAID("ibv_create_qp_ex: there is no QP type 77");
+	qx.qp_type = IBV_QPT_RC;
+	qx.cap = (struct ibv_qp_cap){16, 16, 1, 1, 0};
+	qx.pd = parent;
+	CHECK(!ibv_create_qp_ex(ctx, &qx));
+	SAID("ibv_create_qp_ex: the parent domain's alloc callback gave NULL");
+	CHECK(!ibv_create_srq_ex(ctx, &sx));
+	SAID("ibv_create_srq_ex: the parent domain's alloc callback gave NULL");
+	CHECK(!ibv_create_cq_ex(ctx, &cx));
+	SAID("ibv_create_cq_ex: the parent domain's alloc callback gave NULL");
+	CHECK(!ibv_create_ah_from_wc(pd, &wc, NULL, 9));
+	SAID("ibv_create_ah_from_wc: port 9");
+	CHECK(!ibv_create_ah_from_wc(pd, &wc, NULL, 1));
+	SAID("ibv_create_ah_from_wc: the address has no GRH");
+	CHECK(!ibv_reg_mr_iova(pd, buf, 0, 4096, 0));
+	SAID("ibv_reg_mr_iova: length 0");
+	CHECK(!ibv_reg_mr(pd, buf, 0, 0));
+	SAID("ibv_reg_mr: length 0");
+	CHECK(!ibv_create_cq(ctx, 0, NULL, NULL, 0)); /* and the next call is said in its own name */
+	SAID("ibv_create_cq: cqe 0");
+	CHECK(!ibv_destroy_cq(cq) && !ibv_dealloc_pd(parent));
+}
+
 int main(void)
 {
 
@@ -264,6 +352,8 @@ int main(void)
 	pd = ibv_alloc_pd(ctx);
 	CHECK(pd);
 	queue_pairs();
+	names();
+	posts_to_what_is_destroyed();
 	shared_queues();
 	regions();
 	requests();

@@ -663,6 +663,35 @@ static void another_users(void)
 	CHECK(!kit_reap(pid));
 }
 
+/* What is refused within a call of rdma_cm is said in its name, also where a call of libibverbs refuses. */
+static void named_by_the_call(void)
+{
+	struct rdma_event_channel *ch = rdma_create_event_channel();
+	struct rdma_cm_id *id = kit_cm_id(ch, RDMA_PS_TCP);
+	struct ibv_srq_init_attr sa = {.attr = {.max_wr = 4, .max_sge = 1}};
+	struct ibv_qp_init_attr a = {.qp_type = IBV_QPT_RC, .cap = {4, 4, 1, 1, 1u << 30}};
+
+	kit_log_begin("warn");
+	CHECK(!rdma_bind_addr(id, kit_cm_local(0)));
+	KIT_CM_FAILS(rdma_create_qp(id, NULL, &a), EINVAL);
+	KIT_LOG_SAYS("rdma_create_qp: max_inline_data");
+	a.cap = (struct ibv_qp_cap){1u << 30, 4, 1, 1, 0};
+	KIT_CM_FAILS(rdma_create_qp(id, NULL, &a), EINVAL);
+	KIT_LOG_SAYS("rdma_create_qp: ibv_create_cq: cqe");
+	a = (struct ibv_qp_init_attr){.qp_type = IBV_QPT_XRC_SEND, .cap = {4, 0, 1, 0, 0}};
+	CHECK(!rdma_create_srq(id, NULL, &sa));
+	KIT_CM_FAILS(rdma_create_qp(id, NULL, &a), EINVAL);
+	KIT_LOG_SAYS("rdma_create_qp: an SRQ is given, but a QP of type IBV_QPT_XRC_SEND receives nothing");
+	rdma_destroy_srq(id);
+	sa.attr.max_wr = 1u << 30;
+	KIT_CM_FAILS(rdma_create_srq(id, NULL, &sa), EINVAL);
+	KIT_LOG_SAYS("rdma_create_srq: max_wr");
+	a.srq = NULL;
+	CHECK(!rdma_create_qp(id, NULL, &a));
+	rdma_destroy_qp(id);
+	kit_cm_end(id);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct kit_case cases[] = {
@@ -677,6 +706,7 @@ int main(int argc, char **argv)
 	    {"the program may tell", the_program_may_tell, false, true},
 	    {"a lookup has one answer", a_lookup_has_one_answer, false, true},
 	    {"another user's", another_users, true, false},
+	    {"named by the call", named_by_the_call, false, false},
 	};
 
 	KIT_CASES(cases, 60);

@@ -396,7 +396,7 @@ static void a_queue_pair_keeps_it(struct kit_pair *d)
 	message(d, 1);
 	kit_log_skip();
 	kit_duo_there(d, destroy_there);
-	KIT_LOG_SAYS("ibv_destroy_srq: 1 QP");
+	KIT_LOG_SAYS("rdma_destroy_srq: 1 QP");
 	message(d, 2);
 	kit_duo_there(d, end_there);
 	kit_ep_disconnect(d);

@@ -44,6 +44,22 @@ static void opening(void)
 	CHECK(kit_descriptors() == before, "%d descriptors, then %d", before, kit_descriptors());
 }
 
+/* glibc begins a thread by clone3(), and by clone() only where the kernel has no clone3(). */
+static void without_threads(void)
+{
+	struct ibv_device **list;
+
+	kit_log_begin("info");
+	CHECK(kit_deny(SYS_clone3, EPERM, true), "%s", strerror(errno));
+	list = ibv_get_device_list(NULL);
+	errno = 0;
+	CHECK(!ibv_open_device(list[0]));
+	CHECK_EQ(errno, EPERM);
+	KIT_LOG_SAYS(
+	    "ibv_open_device: verbena0 cannot be opened: Operation not permitted; it takes clone3, or clone "
+	    "where there is no clone3 (a sandbox that denies one?)");
+}
+
 /* The other process: answers with a SEND to each that it gets. */
 static pid_t echo(void)
 {
@@ -184,6 +200,7 @@ int main(int argc, char **argv)
 {
 	static const struct kit_case cases[] = {
 	    {.name = "denied before the device is opened", .run = opening},
+	    {.name = "threads denied", .run = without_threads},
 	    {.name = "denied before contact", .run = before_contact},
 	    {.name = "denied after contact", .run = after_contact}};
 

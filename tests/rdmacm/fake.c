@@ -46,8 +46,9 @@ int vb_cm_refuse(int err, const char *call, const char *fmt, ...)
 	return err;
 }
 
-void vb_cm_call_begin(void)
+void vb_cm_call_begin(const char *name)
 {
+	(void)name;
 }
 
 void vb_cm_call_end(void)

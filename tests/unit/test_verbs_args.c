@@ -392,16 +392,47 @@ static struct ibv_qp_init_attr good_qp(void)
 	    .cap = {.max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 2, .max_recv_sge = 2}};
 }
 
+/* The same for ibv_create_qp_ex(), until it is called again. */
+static struct ibv_qp_init_attr_ex *ex_of(const struct ibv_qp_init_attr *a, struct ibv_xrcd *xrcd)
+{
+	static struct ibv_qp_init_attr_ex x;
+
+	x = (struct ibv_qp_init_attr_ex){.send_cq = a->send_cq,
+					 .recv_cq = a->recv_cq,
+					 .srq = a->srq,
+					 .cap = a->cap,
+					 .qp_type = a->qp_type,
+					 .comp_mask =
+					     (uint32_t)(xrcd ? IBV_QP_INIT_ATTR_XRCD : IBV_QP_INIT_ATTR_PD),
+					 .pd = pd,
+					 .xrcd = xrcd};
+	return &x;
+}
+
 static void rule_41_qp_arguments(void **state)
 {
 	const enum ibv_qp_type later[] = {IBV_QPT_RAW_PACKET, IBV_QPT_DRIVER};
 	struct ibv_srq_init_attr sa = {.attr = {.max_wr = 4, .max_sge = 1}};
 	struct ibv_pd *other_pd = ibv_alloc_pd(other);
-	struct ibv_srq *other_srq = ibv_create_srq(other_pd, &sa);
+	struct ibv_srq *other_srq = ibv_create_srq(other_pd, &sa), *own_srq = ibv_create_srq(pd, &sa);
+	struct ibv_xrcd_init_attr xa = {
+	    .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = -1, .oflags = O_CREAT};
+	struct ibv_xrcd *xrcd = ibv_open_xrcd(ctx, &xa);
+	struct ibv_srq_init_attr_ex sx = {.attr = sa.attr,
+					  .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD |
+						       IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ,
+					  .srq_type = IBV_SRQT_XRC,
+					  .pd = pd,
+					  .xrcd = xrcd,
+					  .cq = cq};
+	struct ibv_srq *xrc_srq = ibv_create_srq_ex(ctx, &sx);
 	struct ibv_qp_init_attr a;
+	struct ibv_qp *qp;
 
 	(void)state;
 	assert_non_null(other_srq);
+	assert_non_null(own_srq);
+	assert_non_null(xrc_srq);
 	a = good_qp(), a.recv_cq = NULL;
 	REFUSED(ibv_create_qp(pd, &a), EINVAL);
 	a = good_qp(), a.send_cq = NULL;
@@ -418,6 +449,26 @@ static void rule_41_qp_arguments(void **state)
 		a = good_qp(), a.qp_type = later[i];
 		REFUSED(ibv_create_qp(pd, &a), EOPNOTSUPP);
 	}
+	for (unsigned i = 0; i < 2; i++) { /* what only sends has no SRQ, whatever context that is of */
+		a = good_qp(), a.qp_type = IBV_QPT_XRC_SEND, a.recv_cq = NULL;
+		a.srq = i ? other_srq : own_srq;
+		REFUSED(ibv_create_qp(pd, &a), EINVAL);
+		REFUSED(ibv_create_qp_ex(ctx, ex_of(&a, NULL)), EINVAL);
+	}
+	a.srq = NULL;
+	assert_non_null(qp = ibv_create_qp(pd, &a));
+	assert_int_equal(ibv_destroy_qp(qp), 0);
+	/* a target takes its SRQs from messages: one of XRC is no contradiction, another is */
+	a = good_qp(), a.qp_type = IBV_QPT_XRC_RECV, a.srq = own_srq;
+	REFUSED(ibv_create_qp_ex(ctx, ex_of(&a, xrcd)), EINVAL);
+	a.srq = xrc_srq;
+	assert_non_null(qp = ibv_create_qp_ex(ctx, ex_of(&a, xrcd)));
+	assert_int_equal(ibv_destroy_qp(qp), 0);
+	a = good_qp(), a.srq = xrc_srq;
+	REFUSED(ibv_create_qp(pd, &a), EINVAL);
+	assert_int_equal(ibv_destroy_srq(xrc_srq), 0);
+	assert_int_equal(ibv_destroy_srq(own_srq), 0);
+	assert_int_equal(ibv_close_xrcd(xrcd), 0);
 	a = good_qp(), a.qp_type = IBV_QPT_XRC_RECV; /* has no protection domain */
 	REFUSED(ibv_create_qp(pd, &a), EINVAL);
 	assert_int_equal(ibv_destroy_srq(other_srq), 0);
@@ -635,6 +686,7 @@ static void rule_38_what_is_set_is_told(void **state)
 	assert_int_equal(a.max_dest_rd_atomic, 128);
 	assert_int_equal(a.port_num, 1);
 	assert_int_equal(a.qp_access_flags, ACCESS);
+	want.ah_attr.grh.hop_limit = 64; /* as Linux takes it from the route */
 	assert_memory_equal(&a.ah_attr, &want.ah_attr, sizeof(a.ah_attr));
 	assert_int_equal(a.path_mig_state, IBV_MIG_MIGRATED);
 	assert_int_equal(ibv_destroy_qp(qp), 0);
