@@ -131,6 +131,18 @@ int vb_cm_device_index(const struct ibv_device *device);
  */
 bool vb_cm_device_lost(const struct ibv_context *verbs);
 
+/* The table of live objects (obj/live.h), for the calls of librdmacm that create or end one. */
+enum vb_cm_object { VB_CM_OBJECT_ID, VB_CM_OBJECT_CHANNEL, VB_CM_OBJECT_EVENT };
+void vb_cm_object_enter(const void *object, enum vb_cm_object kind);
+/* 0, or EINVAL after saying in the name of `call` that there is no such object.  Leave: it ends. */
+int vb_cm_object_leave(const char *call, const void *object, enum vb_cm_object kind);
+int vb_cm_object_check(const char *call, const void *object, enum vb_cm_object kind);
+/* Programs destroy queue pairs of ids by ibv_destroy_qp(), too, and id->qp leads nowhere then. */
+bool vb_cm_qp_lives(const struct ibv_qp *qp);
+
+/* rdma_destroy_srq(): the SRQ is destroyed at once, or with the last queue pair that receives from it. */
+void vb_cm_srq_abandon(struct ibv_srq *srq);
+
 /* Refusals of librdmacm's own: says why, as vb_refuse(); returns err. */
 int vb_cm_refuse(int err, const char *call, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* Before librdmacm returns to the program: what was said goes to the log, as vb_log_tell(). */

@@ -6,6 +6,7 @@
 #include "cm/api.h"
 #include "host/adapter.h"
 #include "obj/context.h"
+#include "obj/live.h"
 
 int vb_cm_device_index(const struct ibv_device *device)
 {
@@ -17,6 +18,32 @@ bool vb_cm_device_lost(const struct ibv_context *verbs)
 	const struct vb_context *c = vb_context((struct ibv_context *)verbs);
 
 	return c->adapter && vb_adapter_lost(c->adapter);
+}
+
+static const enum vb_live kinds[] = {
+    [VB_CM_OBJECT_ID] = VB_LIVE_CM_ID,
+    [VB_CM_OBJECT_CHANNEL] = VB_LIVE_CM_CHANNEL,
+    [VB_CM_OBJECT_EVENT] = VB_LIVE_CM_EVENT,
+};
+
+void vb_cm_object_enter(const void *object, enum vb_cm_object kind)
+{
+	vb_live_enter(object, kinds[kind]);
+}
+
+int vb_cm_object_leave(const char *call, const void *object, enum vb_cm_object kind)
+{
+	return vb_live_leave(call, object, kinds[kind]);
+}
+
+int vb_cm_object_check(const char *call, const void *object, enum vb_cm_object kind)
+{
+	return vb_live_check(call, object, kinds[kind]);
+}
+
+bool vb_cm_qp_lives(const struct ibv_qp *qp)
+{
+	return vb_live_is(qp, VB_LIVE_QP);
 }
 
 enum { SENTENCE = 512 };

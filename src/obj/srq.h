@@ -119,6 +119,9 @@ static inline int vb_rq_post(struct vb_rq *rq, struct ibv_recv_wr *wr, struct ib
 	return err;
 }
 
+/* In refs: the program has given the SRQ up, and it ends with the last QP. */
+#define VB_SRQ_ABANDONED 0x80000000u
+
 struct vb_srq {
 	struct ibv_srq ibv; /* first */
 	struct vb_context *ctx;
@@ -127,7 +130,7 @@ struct vb_srq {
 	struct vb_xrcd *xrcd;	/* of type XRC; NULL: basic.  Set once, as what follows */
 	struct vb_cq *cq;	/* of type XRC: where its completions go */
 	struct vb_list on_srqs; /* of type XRC: among the adapter's; obj/srqs.h */
-	_Atomic uint32_t refs;	/* QPs */
+	_Atomic uint32_t refs;	/* QPs, and VB_SRQ_ABANDONED */
 	uint32_t delivered;	/* async events handed out; guarded by the context's evq lock */
 	struct vb_async_node ev_limit;
 	struct vb_async_node ev_err;

@@ -14,6 +14,7 @@ enum {
 /* What a call says to the far end, and the private data that it points to. */
 struct saying {
 	struct vb_cm_param param;
+	struct ibv_ece ece; /* of this end's vendor, which a request brings */
 	uint8_t data[DATA_MAX];
 };
 
@@ -57,7 +58,7 @@ static int add_data(struct saying *s, const char *call, const void *data, size_t
 static int prepare(struct vb_rdma_id *p, const char *call, const struct rdma_conn_param *param,
 		   struct saying *s)
 {
-	const struct ibv_qp *qp = p->id.qp;
+	struct ibv_qp *qp = vb_rdma_qp_hold(p);
 	int err;
 
 	s->param = (struct vb_cm_param){
@@ -74,6 +75,9 @@ static int prepare(struct vb_rdma_id *p, const char *call, const struct rdma_con
 		      : param ? param->qp_num
 			      : 0,
 	};
+	s->ece = p->local_ece;
+	if (qp)
+		vb_rdma_qp_give(p);
 	err = add_data(s, call, p->connect, p->connect_len);
 	if (!err && param)
 		err = add_data(s, call, param->private_data, param->private_data_len);
@@ -101,7 +105,7 @@ VB_EXPORT VB_RDMA_CALL(rdma_connect, (id, conn_param), struct rdma_cm_id *id,
 	err = prepare(p, call, conn_param, &s);
 	if (err)
 		return err;
-	s.param.ece = p->local_ece;
+	s.param.ece = s.ece;
 	p->connect = NULL; /* it is in the request; with an event, the id is another thread's */
 	err = vb_cm_id_connect(p->cm, &s.param);
 	if (err) {
@@ -146,7 +150,7 @@ VB_EXPORT VB_RDMA_CALL(rdma_accept, (id, conn_param), struct rdma_cm_id *id,
 	/* Before the answer, since data may follow on it at once. */
 	if (!err && !datagrams)
 		err = vb_rdma_qp_connect(p, p->responder_resources, p->initiator_depth);
-	if (err)
+	if (err && err != VB_RDMA_NO_QP)
 		return err;
 	/* The answer is about the options of the vendor that asked. */
 	if (p->remote_ece.vendor_id)

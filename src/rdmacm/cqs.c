@@ -62,8 +62,6 @@ void vb_rdma_cqs_release(struct vb_rdma_id *p)
 {
 	if (p->id.qp)
 		return;
-	if (p->spare_srq && !ibv_destroy_srq(p->spare_srq))
-		p->spare_srq = NULL;
 	/* An XRC SRQ completes to the receive queue, so the last of both takes it along. */
 	if (p->id.srq && p->id.qp_type == IBV_QPT_XRC_RECV)
 		return;

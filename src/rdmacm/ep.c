@@ -91,16 +91,19 @@ VB_EXPORT VB_RDMA_CALL(rdma_create_ep, (id, res, pd, qp_init_attr), struct rdma_
 		return err;
 	err = res->ai_flags & RAI_PASSIVE ? passive(p, res, pd, qp_init_attr)
 					  : active(p, res, pd, qp_init_attr);
-	if (err)
+	if (err) {
 		destroy(p);
-	else
+	} else {
+		vb_cm_object_enter(p, VB_CM_OBJECT_ID);
 		*id = &p->id;
+	}
 	return err;
 }
 
 VB_EXPORT VB_RDMA_NOTHING(rdma_destroy_ep, (id), struct rdma_cm_id *id)
 {
-	destroy(vb_rdma_id(id));
+	if (!vb_cm_object_leave("rdma_destroy_ep", id, VB_CM_OBJECT_ID))
+		destroy(vb_rdma_id(id));
 }
 
 /* The queue pair of a connection on a listener that was made with attributes for it. */
@@ -140,6 +143,7 @@ VB_EXPORT VB_RDMA_CALL(rdma_get_request, (listen, id), struct rdma_cm_id *listen
 	p->id.event = event; /* until accept, reject or destroy */
 	err = equip(listener, p);
 	if (err) { /* whoever asked is refused, as by rdma_destroy_id() */
+		vb_cm_object_leave(get, p, VB_CM_OBJECT_ID);
 		destroy(p);
 		return err;
 	}

@@ -76,12 +76,15 @@ VB_EXPORT struct rdma_event_channel *rdma_create_event_channel(void)
 	struct vb_rdma_channel *c = NULL;
 	int was = vb_rdma_enter("rdma_create_event_channel"), err = vb_rdma_channel_open(&c);
 
+	if (!err)
+		vb_cm_object_enter(c, VB_CM_OBJECT_CHANNEL);
 	return vb_rdma_leave_object(was, err, err ? NULL : &c->channel);
 }
 
 VB_EXPORT VB_RDMA_NOTHING(rdma_destroy_event_channel, (channel), struct rdma_event_channel *channel)
 {
-	vb_rdma_channel_close(vb_rdma_channel(channel));
+	if (!vb_cm_object_leave("rdma_destroy_event_channel", channel, VB_CM_OBJECT_CHANNEL))
+		vb_rdma_channel_close(vb_rdma_channel(channel));
 }
 
 /* Parameters as they came; what they point to is in the event. */
@@ -152,6 +155,7 @@ static bool requested(struct event *e, struct vb_rdma_id *p, const struct vb_cm_
 	q->remote_ece = n->ece;
 	e->event.listen_id = &p->id;
 	e->event.id = &q->id;
+	vb_cm_object_enter(q, VB_CM_OBJECT_ID);
 	return true;
 }
 
@@ -161,9 +165,9 @@ static bool answered(struct event *e, struct vb_rdma_id *p, const struct vb_cm_n
 	int err;
 
 	p->remote_ece = n->ece;
-	if (!p->id.qp)
-		return true;
 	err = vb_rdma_qp_connect(p, -1, -1);
+	if (err == VB_RDMA_NO_QP)
+		return true;
 	if (!err)
 		err = vb_cm_id_establish(p->cm);
 	if (!err) {
@@ -274,18 +278,25 @@ int vb_rdma_event_get(struct vb_rdma_channel *c, struct rdma_cm_event **out)
 			break;
 		vb_cm_news_ack(n.id, n.event);
 	}
+	vb_cm_object_enter(e, VB_CM_OBJECT_EVENT);
 	*out = &e->event;
 	return 0;
 }
 
-void vb_rdma_event_ack(struct rdma_cm_event *event)
+int vb_rdma_event_ack(struct rdma_cm_event *event)
 {
+	int err = vb_cm_object_leave("rdma_ack_cm_event", event, VB_CM_OBJECT_EVENT);
 	struct event *e = (struct event *)event;
-	struct vb_cm_id *cm = e->cm;
-	enum rdma_cm_event_type type = e->type;
+	enum rdma_cm_event_type type;
+	struct vb_cm_id *cm;
 
+	if (err)
+		return err;
+	cm = e->cm;
+	type = e->type;
 	free(e);
 	vb_cm_news_ack(cm, type);
+	return 0;
 }
 
 /* Another thread has destroyed the channel since this one acknowledged its last event.  On a kernel that
@@ -313,10 +324,7 @@ VB_EXPORT VB_RDMA_CALL(rdma_get_cm_event, (channel, event), struct rdma_event_ch
 
 VB_EXPORT VB_RDMA_CALL(rdma_ack_cm_event, (event), struct rdma_cm_event *event)
 {
-	if (!event)
-		return vb_cm_refuse(EINVAL, "rdma_ack_cm_event", "there is no event");
-	vb_rdma_event_ack(event);
-	return 0;
+	return vb_rdma_event_ack(event);
 }
 
 void vb_rdma_id_ack(struct vb_rdma_id *p)

@@ -83,16 +83,21 @@ VB_EXPORT VB_RDMA_CALL(rdma_create_id, (channel, id, context, ps), struct rdma_e
 	struct vb_rdma_id *p;
 	int err = vb_rdma_id_make(&p, channel, context, ps, datagrams ? IBV_QPT_UD : IBV_QPT_RC, NULL);
 
-	if (!err)
-		*id = &p->id;
-	return err;
+	if (err)
+		return err;
+	vb_cm_object_enter(p, VB_CM_OBJECT_ID);
+	*id = &p->id;
+	return 0;
 }
 
 VB_EXPORT VB_RDMA_CALL(rdma_destroy_id, (id), struct rdma_cm_id *id)
 {
+	int err = vb_cm_object_leave("rdma_destroy_id", id, VB_CM_OBJECT_ID);
+
 	/* id->qp may lead nowhere: programs destroy it by ibv_destroy_qp(), too */
-	vb_rdma_id_unmake(vb_rdma_id(id));
-	return 0;
+	if (!err)
+		vb_rdma_id_unmake(vb_rdma_id(id));
+	return err;
 }
 
 static void set_channel(struct vb_rdma_id *p, struct rdma_event_channel *channel, bool sync)
@@ -134,16 +139,37 @@ VB_EXPORT VB_RDMA_CALL(rdma_migrate_id, (id, channel), struct rdma_cm_id *id,
 /* Device, port and the default domain, once the id is bound to one.  It stays bound to it. */
 static int refresh_device(struct vb_rdma_id *p)
 {
+	struct vb_rdma_device *d;
 	uint8_t port = 0;
 	int index = p->device ? -1 : vb_cm_id_device(p->cm, &port);
-	int err = index < 0 ? 0 : vb_rdma_device_get(index, &p->device);
+	int err = index < 0 ? 0 : vb_rdma_device_get(index, &d);
 
 	if (index < 0 || err)
 		return err;
-	p->id.verbs = p->device->verbs;
-	p->id.port_num = port;
-	if (!p->id.pd)
-		p->id.pd = p->device->pd;
+	pthread_mutex_lock(&p->lock);
+	if (!p->device) { /* else another thread was quicker */
+		p->id.verbs = d->verbs;
+		p->id.port_num = port;
+		if (!p->id.pd)
+			p->id.pd = d->pd;
+		p->device = d;
+	}
+	pthread_mutex_unlock(&p->lock);
+	return 0;
+}
+
+/* path NULL: there is none. */
+static int show(struct rdma_route *route, const struct rdma_addr *addr, const struct ibv_sa_path_rec *path)
+{
+	route->addr = *addr;
+	if (path && !route->path_rec) {
+		route->path_rec = malloc(sizeof *path);
+		if (!route->path_rec)
+			return ENOMEM;
+	}
+	if (path)
+		*route->path_rec = *path;
+	route->num_paths = path ? 1 : 0;
 	return 0;
 }
 
@@ -156,21 +182,16 @@ int vb_rdma_id_refresh(struct vb_rdma_id *p)
 
 	memset(&addr, 0, sizeof addr);
 	memset(&path, 0, sizeof path);
-	err = refresh_device(p);
+	err = vb_cm_id_route(p->cm, &addr, &path, &n); /* fails for a parent process's ids */
 	if (!err)
-		err = vb_cm_id_route(p->cm, &addr, &path, &n);
+		err = refresh_device(p);
 	if (err)
 		return err;
-	route->addr = addr;
-	if (n && !route->path_rec) {
-		route->path_rec = malloc(sizeof path);
-		if (!route->path_rec)
-			return ENOMEM;
-	}
-	if (n)
-		*route->path_rec = path;
-	route->num_paths = n;
-	return 0;
+	/* Several threads may do so at once, and only one is to make the path record. */
+	pthread_mutex_lock(&p->lock);
+	err = show(route, &addr, n ? &path : NULL);
+	pthread_mutex_unlock(&p->lock);
+	return err;
 }
 
 static int check_address(const char *call, const char *name, const struct sockaddr *addr)

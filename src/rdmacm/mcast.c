@@ -74,26 +74,28 @@ bool vb_rdma_mcast_context(struct vb_rdma_id *p, const void *token, void **conte
 int vb_rdma_mcast_joined(struct vb_rdma_id *p, const void *token, const struct ibv_ah_attr *group)
 {
 	struct vb_rdma_mcast *m;
+	struct ibv_qp *qp;
 	int err = 0;
 
 	pthread_mutex_lock(&p->lock);
 	m = by_token(p, token);
+	qp = p->id.qp && vb_cm_qp_lives(p->id.qp) ? p->id.qp : NULL;
 	if (m && m->flags != RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER) {
 		m->gid = group->grh.dgid;
 		m->lid = group->dlid;
-		m->unattached = !p->id.qp;
-		err = p->id.qp ? ibv_attach_mcast(p->id.qp, &m->gid, m->lid) : 0;
-		m->attached = p->id.qp && !err;
+		m->unattached = !qp;
+		err = qp ? ibv_attach_mcast(qp, &m->gid, m->lid) : 0;
+		m->attached = qp && !err;
 	}
 	pthread_mutex_unlock(&p->lock);
 	return err;
 }
 
-/* The lock is the caller's affair. */
-static void detach(struct vb_rdma_id *p, struct vb_rdma_mcast *m)
+/* From the queue pair, which is held; NULL: there is none.  */
+static void detach(struct ibv_qp *qp, struct vb_rdma_mcast *m)
 {
-	if (m->attached && p->id.qp)
-		ibv_detach_mcast(p->id.qp, &m->gid, m->lid);
+	if (m->attached && qp)
+		ibv_detach_mcast(qp, &m->gid, m->lid);
 	m->attached = false;
 }
 
@@ -103,14 +105,10 @@ static bool is_the_parents(const struct vb_rdma_id *p)
 	return p->forks != vb_rdma_forks();
 }
 
-void vb_rdma_mcast_detach_all(struct vb_rdma_id *p)
+void vb_rdma_mcast_detach_all(struct vb_rdma_id *p, struct ibv_qp *qp)
 {
-	if (is_the_parents(p))
-		return;
-	pthread_mutex_lock(&p->lock);
 	for (struct vb_rdma_mcast *m = p->mcasts; m; m = m->next)
-		detach(p, m);
-	pthread_mutex_unlock(&p->lock);
+		detach(qp, m);
 }
 
 void vb_rdma_mcast_free_all(struct vb_rdma_id *p)
@@ -187,6 +185,7 @@ VB_EXPORT VB_RDMA_CALL(rdma_leave_multicast, (id, addr), struct rdma_cm_id *id, 
 	static const char call[] = "rdma_leave_multicast";
 	struct vb_rdma_id *p = vb_rdma_id(id);
 	struct vb_rdma_mcast *m, **at = &p->mcasts;
+	struct ibv_qp *qp;
 	uint32_t delivered; /* their tokens lead nowhere from here on */
 	int err;
 
@@ -202,7 +201,10 @@ VB_EXPORT VB_RDMA_CALL(rdma_leave_multicast, (id, addr), struct rdma_cm_id *id, 
 	if (!m)
 		return vb_cm_refuse(EADDRNOTAVAIL, call, "the id has not joined this group");
 	m->attached |= m->unattached;
-	detach(p, m);
+	qp = vb_rdma_qp_hold(p);
+	detach(qp, m);
+	if (qp)
+		vb_rdma_qp_give(p);
 	err = vb_cm_id_leave(p->cm, (const struct sockaddr *)&m->addr, &delivered);
 	free(m);
 	return err;

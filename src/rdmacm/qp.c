@@ -64,15 +64,66 @@ static int begin_ece(struct vb_rdma_id *p, struct ibv_qp *qp)
 	return agree(p, qp);
 }
 
-static int check(const struct vb_rdma_id *p, const char *call, const struct ibv_qp_init_attr_ex *attr)
+struct ibv_qp *vb_rdma_qp_hold(struct vb_rdma_id *p)
+{
+	if (p->forks != vb_rdma_forks()) /* the lock stays as the fork found it */
+		return NULL;
+	pthread_mutex_lock(&p->lock);
+	if (p->id.qp && vb_cm_qp_lives(p->id.qp))
+		return p->id.qp;
+	pthread_mutex_unlock(&p->lock);
+	return NULL;
+}
+
+void vb_rdma_qp_give(struct vb_rdma_id *p)
+{
+	pthread_mutex_unlock(&p->lock);
+}
+
+static int check_qp(struct vb_rdma_id *p, const char *call)
+{
+	struct ibv_qp *qp = vb_rdma_qp_hold(p);
+	int err;
+
+	if (!qp)
+		return p->id.qp && p->forks == vb_rdma_forks()
+			   ? vb_cm_refuse(
+				 EINVAL, call,
+				 "id->qp was destroyed by ibv_destroy_qp; call rdma_destroy_qp instead")
+			   : 0;
+	err = vb_cm_refuse(EINVAL, call, "the id has a queue pair already, number 0x%06x", qp->qp_num);
+	vb_rdma_qp_give(p);
+	return err;
+}
+
+/* rdma_cm creates no completion queue of 0 entries, as with rdma-core, and a queue pair needs both. */
+static int check_cqs(const struct vb_rdma_id *p, const char *call, const struct ibv_qp_init_attr_ex *attr)
+{
+	bool receives = p->id.qp_type != IBV_QPT_XRC_SEND && p->id.qp_type != IBV_QPT_XRC_RECV;
+
+	if (p->id.qp_type != IBV_QPT_XRC_RECV && !attr->send_cq && !p->id.send_cq && !attr->cap.max_send_wr)
+		return vb_cm_refuse(EINVAL, call,
+				    "cap.max_send_wr is 0, so no send CQ is created, and none is given; set "
+				    "max_send_wr or send_cq");
+	if (receives && !attr->recv_cq && !p->id.recv_cq && !attr->cap.max_recv_wr)
+		return vb_cm_refuse(
+		    EINVAL, call,
+		    "cap.max_recv_wr is 0, so no receive CQ is created, and none is given; set "
+		    "max_recv_wr or recv_cq%s",
+		    attr->srq || p->id.srq ? " (a queue pair with an SRQ needs it, too)" : "");
+	return 0;
+}
+
+static int check(struct vb_rdma_id *p, const char *call, const struct ibv_qp_init_attr_ex *attr)
 {
 	const struct rdma_cm_id *id = &p->id;
+	int err;
 
 	if (!p->device)
 		return vb_cm_refuse(EINVAL, call, "the id is bound to no device yet");
-	if (id->qp)
-		return vb_cm_refuse(EINVAL, call, "the id has a queue pair already, number 0x%06x",
-				    id->qp->qp_num);
+	err = check_qp(p, call);
+	if (err)
+		return err;
 	if ((attr->comp_mask & IBV_QP_INIT_ATTR_PD) && attr->pd && attr->pd->context != id->verbs)
 		return vb_cm_refuse(EINVAL, call,
 				    "the protection domain is of another context than id->verbs");
@@ -112,6 +163,8 @@ int vb_rdma_qp_create(struct vb_rdma_id *p, const char *call, struct ibv_qp_init
 	int err = check(p, call, attr);
 
 	if (!err)
+		err = check_cqs(p, call, attr);
+	if (!err)
 		err = complete(p, attr);
 	if (!err)
 		err = vb_rdma_cqs_make(p, given_send || p->id.send_cq ? 0 : attr->cap.max_send_wr,
@@ -133,7 +186,9 @@ int vb_rdma_qp_create(struct vb_rdma_id *p, const char *call, struct ibv_qp_init
 	if (err)
 		goto destroy_qp;
 	p->id.pd = attr->pd;
+	pthread_mutex_lock(&p->lock);
 	p->id.qp = qp;
+	pthread_mutex_unlock(&p->lock);
 	return 0;
 
 destroy_qp:
@@ -182,28 +237,30 @@ VB_EXPORT VB_RDMA_CALL(rdma_create_qp_ex, (id, attr), struct rdma_cm_id *id, str
 
 void vb_rdma_qp_destroy(struct vb_rdma_id *p)
 {
-	if (p->id.qp) {
-		vb_rdma_mcast_detach_all(p); /* one that is attached would not go */
-		ibv_destroy_qp(p->id.qp);
-	}
+	struct ibv_qp *qp = vb_rdma_qp_hold(p);
+
+	if (qp)
+		vb_rdma_mcast_detach_all(p, qp); /* one that is attached would not go */
 	p->id.qp = NULL;
+	if (qp) {
+		vb_rdma_qp_give(p); /* destroying it may take a while, and nobody finds it any more */
+		ibv_destroy_qp(qp);
+	}
 	vb_rdma_cqs_release(p);
 }
 
 VB_EXPORT VB_RDMA_NOTHING(rdma_destroy_qp, (id), struct rdma_cm_id *id)
 {
-	vb_rdma_qp_destroy(vb_rdma_id(id));
+	if (!vb_cm_object_check("rdma_destroy_qp", id, VB_CM_OBJECT_ID))
+		vb_rdma_qp_destroy(vb_rdma_id(id));
 }
 
-int vb_rdma_qp_connect(struct vb_rdma_id *p, int responder_resources, int initiator_depth)
+/* The queue pair is held. */
+static int to_connected(struct vb_rdma_id *p, struct ibv_qp *qp, int responder_resources, int initiator_depth)
 {
-	struct ibv_qp *qp = p->id.qp;
 	struct ibv_qp_attr attr;
-	int mask, err;
+	int mask, err = agree(p, qp);
 
-	if (!qp)
-		return 0;
-	err = agree(p, qp);
 	/* Once more INIT: what the peer may do with this queue pair is known since the handshake only. */
 	if (!err)
 		err = to_init(p, qp);
@@ -223,9 +280,27 @@ int vb_rdma_qp_connect(struct vb_rdma_id *p, int responder_resources, int initia
 	return ibv_modify_qp(qp, &attr, mask);
 }
 
+int vb_rdma_qp_connect(struct vb_rdma_id *p, int responder_resources, int initiator_depth)
+{
+	struct ibv_qp *qp = vb_rdma_qp_hold(p);
+	int err;
+
+	if (!qp)
+		return VB_RDMA_NO_QP;
+	err = to_connected(p, qp, responder_resources, initiator_depth);
+	vb_rdma_qp_give(p);
+	return err;
+}
+
 int vb_rdma_qp_error(struct vb_rdma_id *p)
 {
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
+	struct ibv_qp *qp = vb_rdma_qp_hold(p);
+	int err;
 
-	return p->id.qp ? ibv_modify_qp(p->id.qp, &attr, IBV_QP_STATE) : 0;
+	if (!qp)
+		return 0;
+	err = ibv_modify_qp(qp, &attr, IBV_QP_STATE);
+	vb_rdma_qp_give(p);
+	return err;
 }

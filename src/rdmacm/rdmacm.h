@@ -5,12 +5,14 @@
  *
  * Functions return 0 or a positive errno unless they say otherwise.
  *
- * The public struct of an id is the program's as much as ours, so it has no lock: as in rdma_cm(7), an id is
- * filled in by the call that binds it and by rdma_get_cm_event(), before the program sees the event. */
+ * The public struct of an id is the program's as much as ours, so it has no lock but for its queue pair: as
+ * in rdma_cm(7), an id is filled in by the call that binds it and by rdma_get_cm_event(), before the program
+ * sees the event. */
 #ifndef VB_RDMACM_RDMACM_H
 #define VB_RDMACM_RDMACM_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -56,9 +58,10 @@ struct vb_rdma_lookup;
 struct vb_rdma_id {
 	struct rdma_cm_id id; /* the program's view */
 	struct vb_cm_id *cm;
-	struct vb_rdma_device *device; /* NULL: bound to none yet */
-	unsigned forks;		       /* vb_rdma_forks() when it was made */
-	bool sync;		       /* id.channel is its own, and calls wait */
+	_Atomic(struct vb_rdma_device *)
+	    device;	     /* NULL: bound to none yet.  Set after what the id shows of it */
+	unsigned forks;	     /* vb_rdma_forks() when it was made */
+	bool sync;	     /* id.channel is its own, and calls wait */
 	bool connect_failed; /* the program has had CONNECT_ERROR: what follows from it is no news */
 	/* Of a request that came: what the far end asks for; then what was said in connect or accept. */
 	uint8_t initiator_depth, responder_resources;
@@ -66,12 +69,13 @@ struct vb_rdma_id {
 	struct ibv_qp_init_attr *qp_attr;     /* for the QPs of a listener's connections (rdma_create_ep) */
 	void *connect;			      /* goes before the private data of rdma_connect (ai_connect) */
 	size_t connect_len;
-	/* Made for the QP, and not shown any more since the XRC SRQ's have taken their place in the id; and
-	 * an SRQ that was destroyed while the QP used it.  They go with the QP. */
+	/* Made for the QP, and not shown any more since the XRC SRQ's have taken their place in the id.  They
+	 * go with the QP. */
 	struct ibv_cq *spare_cq;
 	struct ibv_comp_channel *spare_channel;
-	struct ibv_srq *spare_srq;
-	pthread_mutex_t lock; /* guards the following */
+	/* Guards the following, and keeps id.qp: whoever uses the queue pair holds it (vb_rdma_qp_hold()), so
+	 * that another thread's rdma_destroy_qp() waits meanwhile. */
+	pthread_mutex_t lock;
 	struct vb_rdma_mcast *mcasts;
 	uintptr_t joins;	       /* how many there were: the token of the latest */
 	struct vb_rdma_lookup *lookup; /* of rdma_resolve_addrinfo() */
@@ -116,7 +120,8 @@ int vb_rdma_channel_open(struct vb_rdma_channel **out);
 void vb_rdma_channel_close(struct vb_rdma_channel *c);
 void vb_rdma_channels_forked(void); /* in the child */
 int vb_rdma_event_get(struct vb_rdma_channel *c, struct rdma_cm_event **out);
-void vb_rdma_event_ack(struct rdma_cm_event *event);
+/* EINVAL, which has been said: there is no such event (any more). */
+int vb_rdma_event_ack(struct rdma_cm_event *event);
 /* Synchronous ids: acknowledges what id->event shows, then waits for the event that the call just made leads
  * to, which id->event shows until the next call.  0 for asynchronous ones: `sync` is p->sync as it was before
  * the call, since with the event another thread may have destroyed such an id by now. */
@@ -138,12 +143,16 @@ int vb_rdma_id_resolve_addr(struct vb_rdma_id *p, const char *call, struct socka
 			    struct sockaddr *dst, int timeout_ms);
 
 /* qp.c */
+/* The id's queue pair, which stays until vb_rdma_qp_give().  NULL, and nothing is held: the id has none, or a
+ * parent process made it. */
+struct ibv_qp *vb_rdma_qp_hold(struct vb_rdma_id *p);
+void vb_rdma_qp_give(struct vb_rdma_id *p);
 int vb_rdma_qp_create(struct vb_rdma_id *p, const char *call, struct ibv_qp_init_attr_ex *attr);
 int vb_rdma_qp_create_plain(struct vb_rdma_id *p, const char *call, struct ibv_pd *pd,
 			    struct ibv_qp_init_attr *attr);
 void vb_rdma_qp_destroy(struct vb_rdma_id *p);
-/* INIT -> RTR -> RTS with what the handshake agreed upon; a depth that is negative is the handshake's.
- * Nothing where the id has no QP. */
+/* INIT -> RTR -> RTS with what the handshake agreed upon; a depth that is negative is the handshake's. */
+enum { VB_RDMA_NO_QP = -1 }; /* the id has none, and nothing is done */
 int vb_rdma_qp_connect(struct vb_rdma_id *p, int responder_resources, int initiator_depth);
 /* Into the error state.  Nothing where the id has no QP. */
 int vb_rdma_qp_error(struct vb_rdma_id *p);
@@ -166,8 +175,8 @@ void vb_rdma_srq_destroy(struct vb_rdma_id *p);
 bool vb_rdma_mcast_context(struct vb_rdma_id *p, const void *token, void **context);
 /* MULTICAST_JOIN has come: attaches the QP, if there is one and the join is for receiving, too. */
 int vb_rdma_mcast_joined(struct vb_rdma_id *p, const void *token, const struct ibv_ah_attr *group);
-/* The QP is about to go. */
-void vb_rdma_mcast_detach_all(struct vb_rdma_id *p);
+/* The QP, which is held, is about to go. */
+void vb_rdma_mcast_detach_all(struct vb_rdma_id *p, struct ibv_qp *qp);
 void vb_rdma_mcast_free_all(struct vb_rdma_id *p);
 
 /* ep.c: what rdma_create_ep() keeps. */

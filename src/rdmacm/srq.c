@@ -105,14 +105,15 @@ VB_EXPORT VB_RDMA_CALL(rdma_create_srq, (id, pd, attr), struct rdma_cm_id *id, s
 
 void vb_rdma_srq_destroy(struct vb_rdma_id *p)
 {
-	/* The id has none afterwards, as with rdma-core, also where the queue pair still needs it. */
-	if (p->id.srq && ibv_destroy_srq(p->id.srq) && !p->spare_srq)
-		p->spare_srq = p->id.srq;
+	/* The id has none afterwards, as with rdma-core, also where queue pairs still need it. */
+	if (p->id.srq)
+		vb_cm_srq_abandon(p->id.srq);
 	p->id.srq = NULL;
 	vb_rdma_cqs_release(p);
 }
 
 VB_EXPORT VB_RDMA_NOTHING(rdma_destroy_srq, (id), struct rdma_cm_id *id)
 {
-	vb_rdma_srq_destroy(vb_rdma_id(id));
+	if (!vb_cm_object_check("rdma_destroy_srq", id, VB_CM_OBJECT_ID))
+		vb_rdma_srq_destroy(vb_rdma_id(id));
 }

@@ -145,8 +145,10 @@ static void count(struct vb_qp *qp, uint32_t n)
 	atomic_fetch_add(&qp->scq->refs, n);
 	if (qp->rcq)
 		atomic_fetch_add(&qp->rcq->refs, n);
-	if (qp->srq)
-		atomic_fetch_add(&qp->srq->refs, n);
+	if (qp->srq && n == 1)
+		atomic_fetch_add(&qp->srq->refs, 1);
+	else if (qp->srq)
+		vb_srq_let_go(qp->srq);
 }
 
 static void describe(struct vb_qp *qp, const struct plan *p)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "cm/api.h"
 #include "iba/names.h"
 #include "iba/limits.h"
 #include "iba/profile.h"
@@ -126,7 +127,9 @@ VB_EXPORT VB_OBJECT(struct ibv_srq *, ibv_create_srq, (pd, init), struct ibv_pd 
 	int err;
 
 	srq = make(&p, &err);
-	if (!srq)
+	if (srq)
+		init->attr.srq_limit = 0; /* as it has; ibv_modify_srq() sets one */
+	else
 		errno = err;
 	return srq;
 }
@@ -192,7 +195,9 @@ VB_OBJECT_AS(struct ibv_srq *, vb_create_srq_ex, call_ex, (context, a), struct i
 		}
 		srq = make(&p, &err);
 	}
-	if (!srq)
+	if (srq)
+		a->attr.srq_limit = 0; /* as it has; ibv_modify_srq() sets one */
+	else
 		errno = err;
 	return srq;
 }
@@ -247,37 +252,93 @@ VB_EXPORT VB_CODE(ibv_query_srq, (ibsrq, attr), struct ibv_srq *ibsrq, struct ib
 	return 0;
 }
 
-VB_EXPORT VB_END(ibv_destroy_srq, "ibv_destroy_srq", VB_LIVE_SRQ, ibsrq, struct ibv_srq *ibsrq)
+/* No event of it comes any more; returns how many were delivered. */
+static uint32_t silence(struct vb_srq *srq)
 {
-	struct vb_srq *srq = vb_srq(ibsrq);
 	struct vb_context *ctx = srq->ctx;
-	uint32_t refs, delivered;
+	uint32_t delivered;
 
-	if (vb_context_dead(ctx))
-		return 0;
-	refs = atomic_load(&srq->refs);
-	if (refs) /* rule 37 */
-		return vb_refuse(EBUSY, "ibv_destroy_srq", "%u QP%s from it", refs,
-				 refs == 1 ? " receives" : "s receive");
-	if (srq->xrcd) {
-		vb_hca_forget_srq(vb_hca(ctx->adapter), srq);
-		vb_cq_forget_srq(srq->cq, srq);
-	}
 	vb_async_cancel(ctx, &srq->ev_limit);
 	vb_async_cancel(ctx, &srq->ev_err);
 	vb_lock_take(&ctx->async.lock);
 	delivered = srq->delivered;
 	vb_lock_give(&ctx->async.lock);
-	vb_wait_acked(&ibsrq->mutex, &ibsrq->cond, &ibsrq->events_completed, delivered); /* rule 36 */
-	pthread_cond_destroy(&ibsrq->cond);
-	pthread_mutex_destroy(&ibsrq->mutex);
+	return delivered;
+}
+
+/* No QP uses it, and all of its events are acknowledged. */
+static void end(struct vb_srq *srq)
+{
+	struct vb_context *ctx = srq->ctx;
+
+	pthread_cond_destroy(&srq->ibv.cond);
+	pthread_mutex_destroy(&srq->ibv.mutex);
 	if (ctx->adapter)
 		vb_srqn_give(ctx->adapter, srq->number);
 	vb_rq_fini(&srq->rq);
 	count(srq, -1u); /* now its domain may go, whose callbacks that may have needed */
 	free(srq);
 	atomic_fetch_sub(&live, 1);
+}
+
+static void destroy(struct vb_srq *srq)
+{
+	if (srq->xrcd) {
+		vb_hca_forget_srq(vb_hca(srq->ctx->adapter), srq);
+		vb_cq_forget_srq(srq->cq, srq);
+	}
+	vb_wait_acked(&srq->ibv.mutex, &srq->ibv.cond, &srq->ibv.events_completed,
+		      silence(srq)); /* rule 36 */
+	end(srq);
+}
+
+VB_EXPORT VB_END(ibv_destroy_srq, "ibv_destroy_srq", VB_LIVE_SRQ, ibsrq, struct ibv_srq *ibsrq)
+{
+	struct vb_srq *srq = vb_srq(ibsrq);
+	uint32_t refs;
+
+	if (vb_context_dead(srq->ctx))
+		return 0;
+	refs = atomic_load(&srq->refs);
+	if (refs) /* rule 37 */
+		return vb_refuse(EBUSY, "ibv_destroy_srq", "%u QP%s from it", refs,
+				 refs == 1 ? " receives" : "s receive");
+	destroy(srq);
 	return 0;
+}
+
+void vb_cm_srq_abandon(struct ibv_srq *ibsrq)
+{
+	struct vb_srq *srq = vb_srq(ibsrq);
+	uint32_t refs;
+
+	if (vb_live_leave("rdma_destroy_srq", ibsrq, VB_LIVE_SRQ) || vb_context_dead(srq->ctx))
+		return;
+	refs = atomic_fetch_or(&srq->refs, VB_SRQ_ABANDONED);
+	if (refs) /* with which it may have gone by now */
+		vb_log(VB_LOG_INFO,
+		       "rdma_destroy_srq: %u queue pair%s from the SRQ, which is destroyed with the last of "
+		       "them; destroy queue pairs first",
+		       refs, refs == 1 ? " receives" : "s receive");
+	else
+		destroy(srq);
+}
+
+/* Only who destroys an SRQ waits for its events (rule 36).  With one that is not acknowledged an abandoned
+ * SRQ stays: the program may still look at it. */
+void vb_srq_let_go(struct vb_srq *srq)
+{
+	uint32_t delivered;
+	bool acked;
+
+	if (atomic_fetch_sub(&srq->refs, 1) != (VB_SRQ_ABANDONED | 1))
+		return;
+	delivered = silence(srq);
+	pthread_mutex_lock(&srq->ibv.mutex);
+	acked = srq->ibv.events_completed == delivered;
+	pthread_mutex_unlock(&srq->ibv.mutex);
+	if (acked)
+		end(srq);
 }
 
 VB_CODE(vb_post_srq_recv, (ibsrq, wr, bad), struct ibv_srq *ibsrq, struct ibv_recv_wr *wr,

@@ -31,6 +31,8 @@ int vb_modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr);
 
 /* srq.c: ibv_context.ops and verbs_context */
 int vb_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
+/* One QP less receives from it.  Not for the protocol: it may end here. */
+void vb_srq_let_go(struct vb_srq *srq);
 struct ibv_srq *vb_create_srq_ex(struct ibv_context *context, struct ibv_srq_init_attr_ex *attr);
 int vb_get_srq_num(struct ibv_srq *srq, uint32_t *number);
 

@@ -118,6 +118,7 @@ static void attributes(void)
 	CHECK(!create(id, NULL, &attr) && !ibv_query_srq(id->srq, &real));
 	CHECK(attr.attr.max_wr >= 7 && attr.attr.max_sge >= 3 && attr.srq_context == mem);
 	CHECK(real.max_wr == attr.attr.max_wr && real.max_sge == attr.attr.max_sge && real.srq_limit == 0);
+	CHECK_EQ(attr.attr.srq_limit, 0); /* what is there is written back */
 	CHECK(mr && attr.attr.max_sge == 3);
 	for (int i = 0; i < 4; i++)
 		sge[i] = (struct ibv_sge){(uintptr_t)mem + 64 * (size_t)i, 64, mr->lkey};
@@ -233,6 +234,73 @@ static void the_id_goes_first(void)
 	CHECK(!ibv_query_srq(srq, &attr) && attr.max_wr >= 16);
 	CHECK(ibv_dealloc_pd(pd) == EBUSY);
 	CHECK(!ibv_destroy_srq(srq) && !ibv_dealloc_pd(pd));
+}
+
+/* A new id whose queue pair receives from the SRQ of `of`. */
+static struct rdma_cm_id *user_of(struct rdma_cm_id *of, struct ibv_pd *pd)
+{
+	struct rdma_cm_id *id = kit_ep_bound(IBV_QPT_RC);
+	struct ibv_qp_init_attr attr = {
+	    .srq = of->srq, .cap = {1, 1, 1, 1}, .qp_type = IBV_QPT_RC, .sq_sig_all = 1};
+
+	CHECK(!rdma_create_qp(id, pd, &attr), "%m");
+	return id;
+}
+
+/* It is still there, and is no longer with the last queue pair, however that and the ids end. */
+static void another_ids_queue_pair_keeps_it(void)
+{
+	for (int way = 0; way < 3; way++) {
+		struct rdma_cm_id *id = kit_ep_bound(IBV_QPT_RC), *user;
+		struct ibv_pd *pd = ibv_alloc_pd(id->verbs);
+		struct ibv_srq *srq;
+
+		make(id, pd);
+		srq = id->srq;
+		user = user_of(id, pd);
+		destroy(id);
+		CHECK(!id->srq);
+		CHECK_EQ(ibv_destroy_srq(srq), EINVAL); /* it is the program's no more */
+		KIT_LOG_SAYS("rdma_destroy_srq: 1 queue pair receives from the SRQ");
+		kit_log_skip();
+		if (way == 0)
+			CHECK_EQ(rdma_destroy_id(id), 0);
+		CHECK_EQ(ibv_dealloc_pd(pd), EBUSY);
+		KIT_LOG_SAYS("1 queue pair, 1 shared receive queue");
+		kit_log_skip();
+		if (way == 2) {
+			CHECK_EQ(ibv_destroy_qp(user->qp), 0);
+			user->qp = NULL;
+		} else {
+			rdma_destroy_qp(user);
+		}
+		CHECK_EQ(ibv_dealloc_pd(pd), 0);
+		CHECK_EQ(rdma_destroy_id(user), 0);
+		if (way != 0)
+			CHECK_EQ(rdma_destroy_id(id), 0);
+	}
+}
+
+static void several_that_are_kept(void)
+{
+	struct rdma_cm_id *id = kit_ep_bound(IBV_QPT_RC), *user[4];
+	struct ibv_pd *pd = ibv_alloc_pd(id->verbs);
+
+	for (int i = 0; i < 4; i++) {
+		make(id, pd);
+		user[i] = user_of(id, pd);
+		if (i == 3) { /* this one has two users */
+			struct ibv_qp_init_attr attr = {.cap = {1, 1, 1, 1}, .qp_type = IBV_QPT_RC};
+
+			CHECK(!rdma_create_qp(id, pd, &attr) && id->qp->srq == id->srq, "%m");
+		}
+		destroy(id);
+	}
+	for (int i = 0; i < 4; i++)
+		rdma_destroy_ep(user[i]);
+	CHECK_EQ(ibv_dealloc_pd(pd), EBUSY);
+	rdma_destroy_ep(id);
+	CHECK_EQ(ibv_dealloc_pd(pd), 0);
 }
 
 /* --- XRC: "If a completion queue, CQ, is not specified for the XRC SRQ, then a CQ will be allocated". */
@@ -396,7 +464,7 @@ static void a_queue_pair_keeps_it(struct kit_pair *d)
 	message(d, 1);
 	kit_log_skip();
 	kit_duo_there(d, destroy_there);
-	KIT_LOG_SAYS("rdma_destroy_srq: 1 QP");
+	KIT_LOG_SAYS("rdma_destroy_srq: 1 queue pair receives from the SRQ");
 	message(d, 2);
 	kit_duo_there(d, end_there);
 	kit_ep_disconnect(d);
@@ -419,6 +487,8 @@ int main(int argc, char **argv)
 	    CASE(ready_at_once),
 	    CASE(destroyed_and_made_again),
 	    CASE(the_id_goes_first),
+	    CASE(another_ids_queue_pair_keeps_it),
+	    CASE(several_that_are_kept),
 	    CASE(xrc_queues_are_made),
 	    CASE(nothing_stays),
 	    CASE(xrc_with_a_queue_of_the_programs),

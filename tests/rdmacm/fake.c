@@ -46,6 +46,33 @@ int vb_cm_refuse(int err, const char *call, const char *fmt, ...)
 	return err;
 }
 
+void vb_cm_object_enter(const void *object, enum vb_cm_object kind)
+{
+	(void)object;
+	(void)kind;
+}
+
+int vb_cm_object_leave(const char *call, const void *object, enum vb_cm_object kind)
+{
+	return vb_cm_object_check(call, object, kind);
+}
+
+int vb_cm_object_check(const char *call, const void *object, enum vb_cm_object kind)
+{
+	(void)kind;
+	return object ? 0 : vb_cm_refuse(EINVAL, call, "it is NULL");
+}
+
+bool vb_cm_qp_lives(const struct ibv_qp *qp)
+{
+	return qp;
+}
+
+void vb_cm_srq_abandon(struct ibv_srq *srq)
+{
+	ibv_destroy_srq(srq);
+}
+
 void vb_cm_call_begin(const char *name)
 {
 	(void)name;
@@ -598,6 +625,12 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 		abort();
 	if (did(names[attr->qp_state]))
 		return fake.err;
+	if (fake.modifying && attr->qp_state == fake.modified) {
+		void (*f)(void) = fake.modifying;
+
+		fake.modifying = NULL;
+		f();
+	}
 	fake.attr[attr->qp_state] = *attr;
 	qp->state = attr->qp_state;
 	return 0;

@@ -33,6 +33,9 @@ struct fake {
 	/* What another thread does as soon as an accept, listen or migration has worked, before that returns:
 	 * once. */
 	void (*meanwhile)(void);
+	/* The same while the queue pair is being modified to this state. */
+	void (*modifying)(void);
+	enum ibv_qp_state modified;
 	int ids, channels, events, contexts, pds, cqs, comp_channels, qps, srqs, xrcds; /* there are */
 	char said[256]; /* the last sentence */
 	struct vb_cm_param param;

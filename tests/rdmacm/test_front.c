@@ -5,10 +5,14 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <netdb.h>
+#include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -490,6 +494,86 @@ static void answer_in_vain(void **state)
 		WORKS(rdma_ack_cm_event(e));
 		no_more(); /* what follows from it is no news */
 		rdma_destroy_qp(id);
+		unbound();
+	}
+}
+
+/* Of another thread: it destroys the queue pair of `id`. */
+static struct {
+	pthread_t thread;
+	_Atomic int tid;
+	_Atomic bool done;
+} destroyer;
+
+static void *destroys_qp(void *unused)
+{
+	(void)unused;
+	atomic_store(&destroyer.tid, gettid());
+	rdma_destroy_qp(id);
+	atomic_store(&destroyer.done, true);
+	return NULL;
+}
+
+static bool sleeps(int tid)
+{
+	char path[64], state = 0;
+	FILE *f;
+
+	snprintf(path, sizeof path, "/proc/self/task/%d/stat", tid);
+	f = fopen(path, "re");
+	if (!f)
+		return false;
+	if (fscanf(f, "%*d (%*[^)]) %c", &state) != 1)
+		state = 0;
+	fclose(f);
+	return state == 'S';
+}
+
+/* The queue pair is still there however long this takes. */
+static void it_waits(void)
+{
+	destroyer.tid = 0;
+	destroyer.done = false;
+	assert_int_equal(pthread_create(&destroyer.thread, NULL, destroys_qp, NULL), 0);
+	while (!atomic_load(&destroyer.done) && !(destroyer.tid && sleeps(destroyer.tid)))
+		sched_yield();
+	assert_int_equal(fake.qps, 1);
+}
+
+/* Who takes an event may be working with the queue pair when another thread destroys it. */
+static void destroyed_while_in_use(void **state)
+{
+	static const struct {
+		enum rdma_cm_event_type event;
+		enum ibv_qp_state state;
+	} cases[] = {{RDMA_CM_EVENT_CONNECT_RESPONSE, IBV_QPS_INIT},
+		     {RDMA_CM_EVENT_CONNECT_RESPONSE, IBV_QPS_RTR},
+		     {RDMA_CM_EVENT_CONNECT_RESPONSE, IBV_QPS_RTS},
+		     {RDMA_CM_EVENT_REJECTED, IBV_QPS_ERR},
+		     {RDMA_CM_EVENT_DISCONNECTED, IBV_QPS_ERR}};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+		struct rdma_cm_event *e;
+
+		bound(RDMA_PS_TCP);
+		make_qp(id, IBV_QPT_RC);
+		WORKS(rdma_connect(id, NULL));
+		fake.modified = cases[i].state;
+		fake.modifying = it_waits;
+		if (cases[i].event == RDMA_CM_EVENT_DISCONNECTED) { /* the call does it */
+			fake.over = true;
+			WORKS(rdma_disconnect(id));
+			fake.over = false;
+		} else {
+			fake_news(fake_cm(id), cases[i].event,
+				  cases[i].event == RDMA_CM_EVENT_REJECTED ? 28 : 0);
+			e = next();
+			WORKS(rdma_ack_cm_event(e));
+		}
+		assert_null(fake.modifying);
+		assert_int_equal(pthread_join(destroyer.thread, NULL), 0);
+		assert_true(destroyer.done && !fake.qps && !id->qp);
 		unbound();
 	}
 }
@@ -1016,13 +1100,10 @@ static void shared_receives(void **state)
 	assert_ptr_equal(id->qp->srq, srq); /* inherited */
 	WORKS(rdma_connect(id, NULL));
 	assert_int_equal(fake.param.srq, 1);
-	fake.fail = "destroy_srq"; /* the queue pair holds it */
-	fake.err = EBUSY;
-	rdma_destroy_srq(id);
+	rdma_destroy_srq(id); /* below it ends with the last queue pair that uses it */
 	assert_null(id->srq);
-	assert_int_equal(fake.srqs, 1);
-	fake.fail = NULL;
-	rdma_destroy_qp(id); /* and goes with it */
+	assert_int_equal(fake.srqs, 0);
+	rdma_destroy_qp(id);
 	unbound();
 }
 
@@ -1442,6 +1523,7 @@ int main(void)
 	    cmocka_unit_test(without_a_queue_pair),
 	    cmocka_unit_test(too_deep),
 	    cmocka_unit_test(answer_in_vain),
+	    cmocka_unit_test(destroyed_while_in_use),
 	    cmocka_unit_test(lookup_of_datagrams),
 	    cmocka_unit_test(accepting),
 	    cmocka_unit_test(not_accepted),
