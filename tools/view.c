@@ -134,19 +134,19 @@ static SLOW int open_in_view(const char *path, int flags, mode_t mode)
 					    : NEXT(name)(path, flags, mode);  \
 	}
 
-#define OPENAT(name)                                                              \
-	EXPORT int name(int dir, const char *path, int flags, ...)                \
-	{                                                                         \
-		mode_t mode = 0;                                                  \
-		va_list ap;                                                       \
-                                                                                  \
-		if (HAS_MODE(flags)) {                                            \
-			va_start(ap, flags);                                      \
-			mode = va_arg(ap, mode_t);                                \
-			va_end(ap);                                               \
-		}                                                                 \
-		return vb_view_begins(path) ? open_in_view(path, flags, mode)     \
-					    : NEXT(name)(dir, path, flags, mode); \
+#define OPENAT(name)                                                                      \
+	EXPORT int name(int dir, const char *path, int flags, ...)                        \
+	{                                                                                 \
+		mode_t mode = 0;                                                          \
+		va_list ap;                                                               \
+                                                                                          \
+		if (HAS_MODE(flags)) {                                                    \
+			va_start(ap, flags);                                              \
+			mode = va_arg(ap, mode_t);                                        \
+			va_end(ap);                                                       \
+		}                                                                         \
+		return vb_view_begins_at(dir, path) ? open_in_view(path, flags, mode)     \
+						    : NEXT(name)(dir, path, flags, mode); \
 	}
 
 #define OPEN_2(name)                                                                                  \
@@ -155,10 +155,11 @@ static SLOW int open_in_view(const char *path, int flags, mode_t mode)
 		return vb_view_begins(path) ? open_in_view(path, flags, 0) : NEXT(name)(path, flags); \
 	}
 
-#define OPENAT_2(name)                                                                                     \
-	EXPORT int name(int dir, const char *path, int flags)                                              \
-	{                                                                                                  \
-		return vb_view_begins(path) ? open_in_view(path, flags, 0) : NEXT(name)(dir, path, flags); \
+#define OPENAT_2(name)                                                              \
+	EXPORT int name(int dir, const char *path, int flags)                       \
+	{                                                                           \
+		return vb_view_begins_at(dir, path) ? open_in_view(path, flags, 0)  \
+						    : NEXT(name)(dir, path, flags); \
 	}
 
 OPEN(open)
@@ -261,11 +262,11 @@ static SLOW int statx_in_view(const char *path, int flags, unsigned mask, struct
 					    : NEXT(name)(path, st);                        \
 	}
 
-#define STATAT(name, type)                                                                 \
-	EXPORT int name(int dir, const char *path, struct type *st, int flags)             \
-	{                                                                                  \
-		return vb_view_begins(path) ? stat_in_view(path, (struct stat *)st, flags) \
-					    : NEXT(name)(dir, path, st, flags);            \
+#define STATAT(name, type)                                                                         \
+	EXPORT int name(int dir, const char *path, struct type *st, int flags)                     \
+	{                                                                                          \
+		return vb_view_begins_at(dir, path) ? stat_in_view(path, (struct stat *)st, flags) \
+						    : NEXT(name)(dir, path, st, flags);            \
 	}
 
 /* On 64-bit machines the structure never had another version. */
@@ -298,8 +299,8 @@ XSTATAT(__fxstatat64, stat64, fstatat64)
 
 EXPORT int statx(int dir, const char *path, int flags, unsigned mask, struct statx *stx)
 {
-	return vb_view_begins(path) ? statx_in_view(path, flags, mask, stx)
-				    : NEXT(statx)(dir, path, flags, mask, stx);
+	return vb_view_begins_at(dir, path) ? statx_in_view(path, flags, mask, stx)
+					    : NEXT(statx)(dir, path, flags, mask, stx);
 }
 
 static SLOW int access_in_view(const char *path, int mode)
@@ -331,7 +332,8 @@ ACCESS(euidaccess)
 
 EXPORT int faccessat(int dir, const char *path, int mode, int flags)
 {
-	return vb_view_begins(path) ? access_in_view(path, mode) : NEXT(faccessat)(dir, path, mode, flags);
+	return vb_view_begins_at(dir, path) ? access_in_view(path, mode)
+					    : NEXT(faccessat)(dir, path, mode, flags);
 }
 
 static SLOW char *realpath_in_view(const char *path, char *out)
@@ -385,8 +387,8 @@ EXPORT ssize_t readlink(const char *path, char *buf, size_t len)
 
 EXPORT ssize_t readlinkat(int dir, const char *path, char *buf, size_t len)
 {
-	return vb_view_begins(path) ? readlink_in_view(path, buf, len)
-				    : NEXT(readlinkat)(dir, path, buf, len);
+	return vb_view_begins_at(dir, path) ? readlink_in_view(path, buf, len)
+					    : NEXT(readlinkat)(dir, path, buf, len);
 }
 
 EXPORT ssize_t __readlink_chk(const char *path, char *buf, size_t len, size_t size)
@@ -397,8 +399,9 @@ EXPORT ssize_t __readlink_chk(const char *path, char *buf, size_t len, size_t si
 
 EXPORT ssize_t __readlinkat_chk(int dir, const char *path, char *buf, size_t len, size_t size)
 {
-	return vb_view_begins(path) && len <= size ? readlink_in_view(path, buf, len)
-						   : NEXT(__readlinkat_chk)(dir, path, buf, len, size);
+	return vb_view_begins_at(dir, path) && len <= size
+		   ? readlink_in_view(path, buf, len)
+		   : NEXT(__readlinkat_chk)(dir, path, buf, len, size);
 }
 
 /* There are no extended attributes; `ls -l` asks for access lists. */

@@ -3,7 +3,9 @@
 #ifndef VB_TOOLS_VIEW_H
 #define VB_TOOLS_VIEW_H
 
+#include <fcntl.h>
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -22,9 +24,14 @@ struct vb_view_facts;
 /* The i-th node of the view; false: there are not so many. */
 bool vb_view_row(const struct vb_view_facts *f, unsigned i, struct vb_view_node *n);
 
-/* A path that begins in the view.  Returns -1 with n filled, a positive errno (ENOENT, ENOTDIR), or 0 where
+/* A path that begins in the view, or is relative to a directory of it.  Returns -1 with n filled, a positive
+ * errno (ENOENT, ENOTDIR), or 0 where
  * ".." leads out of it: then `out` is the same path without that detour. */
 int vb_view_find(const char *path, struct vb_view_node *n, char out[PATH_MAX]);
+
+/* The directory of the view that is this process's working directory; NULL: it is elsewhere. */
+const char *vb_view_cwd(void);
+extern atomic_int vb_view_entered; /* 0: it was never in the view */
 
 /* Whether a path begins in the view.  All that other paths cost. */
 static inline bool vb_view_begins(const char *path)
@@ -33,14 +40,24 @@ static inline bool vb_view_begins(const char *path)
 
 	/* the functions that are stood in for promise the compiler never to get NULL, but they may */
 	__asm__("" : "+r"(path));
-	if (!path || path[0] != '/')
+	if (!path)
 		return false;
+	if (path[0] != '/')
+		return __builtin_expect(atomic_load_explicit(&vb_view_entered, memory_order_relaxed), 0) &&
+		       *path && vb_view_cwd();
 	if (path[1] == 's' && !strncmp(path, "/sys/class/infiniband", 21)) {
 		n = strncmp(path + 21, "_verbs", 6) ? 21 : 27;
 		return path[n] == '/' || path[n] == '\0';
 	}
 	return path[1] == 'd' && !strncmp(path, "/dev/infiniband", 15) &&
 	       (path[15] == '/' || path[15] == '\0');
+}
+
+/* The same of a path that is relative to the descriptor of a directory. */
+static inline bool vb_view_begins_at(int dir, const char *path)
+{
+	__asm__("" : "+r"(path));
+	return path && (path[0] == '/' || dir == AT_FDCWD) && vb_view_begins(path);
 }
 
 #endif

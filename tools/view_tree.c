@@ -109,6 +109,9 @@ static const struct row {
     {DEV "/sys_image_guid", VB_VIEW_FILE, DEVICE, 0, text_guid},
     {DEV "/node_desc", VB_VIEW_FILE, DEVICE, 0, text_name},
     {DEV "/fw_ver", VB_VIEW_FILE, DEVICE, VB_FW_VER "\n", 0},
+    {DEV "/hca_type", VB_VIEW_FILE, DEVICE, "Verbena\n", 0},
+    {DEV "/hw_rev", VB_VIEW_FILE, DEVICE, "0\n", 0}, /* ibv_device_attr.hw_ver */
+    {DEV "/board_id", VB_VIEW_FILE, DEVICE, "verbena\n", 0},
     {DEV "/device", VB_VIEW_DIR, DEVICE, 0, 0},
     {DEV "/device/net", VB_VIEW_DIR, DEVICE, 0, 0},
     {DEV "/device/net/=", VB_VIEW_DIR, DEVICE, 0, 0},
@@ -236,10 +239,18 @@ static int left_view(const char *rest, size_t len, struct vb_view_node *n, char 
  * before its name is followed. */
 int vb_view_find(const char *path, struct vb_view_node *n, char out[PATH_MAX])
 {
+	char whole[PATH_MAX];
 	size_t len = 0, part;
 	struct vb_view_facts f;
+	const char *cwd;
 	bool inside;
 
+	if (*path != '/') {
+		cwd = vb_view_cwd();
+		if (!cwd || snprintf(whole, sizeof(whole), "%s/%s", cwd, path) >= (int)sizeof(whole))
+			return cwd ? ENAMETOOLONG : ENOENT;
+		path = whole;
+	}
 	if (strlen(path) >= PATH_MAX)
 		return ENAMETOOLONG;
 	vb_view_facts_read(&f);

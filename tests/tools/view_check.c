@@ -57,6 +57,8 @@ static void check_device(struct ibv_device *dev, struct ibv_context *c)
 	EXPECT(attr.node_guid == guid);
 	check_file(dev->ibdev_path, "sys_image_guid", words(text, (const uint8_t *)&attr.sys_image_guid, 8));
 	check_file(dev->ibdev_path, "fw_ver", attr.fw_ver);
+	snprintf(text, sizeof(text), "%x", attr.hw_ver);
+	check_file(dev->ibdev_path, "hw_rev", text);
 	check_file(dev->dev_path, "ibdev", dev->name);
 	EXPECT(realpath(dev->ibdev_path, real) && !strcmp(real, dev->ibdev_path));
 	snprintf(path, sizeof(path), "/dev/infiniband/%s", dev->dev_name);

@@ -1,0 +1,124 @@
+/* A working directory in the view.  The kernel has none there: it keeps this process in an empty directory
+ * meanwhile, where a relative path of what is not stood in for, or of a program that is started, finds
+ * nothing. */
+#undef _FORTIFY_SOURCE
+#include "view.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "view_next.h"
+
+#define SLOW __attribute__((noinline, cold))
+
+char *__getcwd_chk(char *buf, size_t size, size_t room);
+
+/* The first is empty in every procfs; the other one has no file that a program would look for. */
+static const char *const places[] = {"/proc/tty/ldisc", "/sys/class"};
+
+/* Which place the kernel keeps it in, and what it stands for.  A child of vfork() has all this in common with
+ * its parent, and a working directory of its own: so what counts is where the kernel has the process. */
+static struct {
+	dev_t dev;
+	ino_t ino;
+	char path[sizeof(((struct vb_view_node *)0)->path)];
+} cwd[2]; /* by turns, so that none changes under a thread that reads it */
+
+atomic_int vb_view_entered; /* 0: no directory of the view was entered; else 1 + its index */
+
+SLOW const char *vb_view_cwd(void)
+{
+	int i = atomic_load(&vb_view_entered) - 1, err = errno;
+	struct stat st;
+	bool there;
+
+	there = i >= 0 && !NEXT(fstatat)(AT_FDCWD, ".", &st, 0) && st.st_dev == cwd[i].dev &&
+		st.st_ino == cwd[i].ino;
+	errno = err;
+	return there ? cwd[i].path : NULL;
+}
+
+static int enter(const char *path)
+{
+	int i = atomic_load(&vb_view_entered) == 1; /* the other one */
+	struct stat st;
+
+	for (unsigned k = 0; k < sizeof(places) / sizeof(places[0]); k++) {
+		if (NEXT(stat)(places[k], &st) || NEXT(chdir)(places[k]))
+			continue;
+		cwd[i].dev = st.st_dev;
+		cwd[i].ino = st.st_ino;
+		strcpy(cwd[i].path, path);
+		atomic_store(&vb_view_entered, 1 + i);
+		return 0;
+	}
+	return -1;
+}
+
+static SLOW int chdir_in_view(const char *path)
+{
+	struct vb_view_node n;
+	char moved[PATH_MAX];
+	int found = vb_view_find(path, &n, moved);
+
+	if (!found)
+		return NEXT(chdir)(moved);
+	if (found > 0 || n.kind != VB_VIEW_DIR) {
+		errno = found > 0 ? found : ENOTDIR;
+		return -1;
+	}
+	return enter(n.path);
+}
+
+EXPORT int chdir(const char *path)
+{
+	return vb_view_begins(path) ? chdir_in_view(path) : NEXT(chdir)(path);
+}
+
+/* As getcwd(3) has it: NULL is memory from malloc(), of that size or as much as it takes. */
+static SLOW char *copy_cwd(const char *path, char *buf, size_t size)
+{
+	size_t need = strlen(path) + 1;
+
+	if (buf && !size) {
+		errno = EINVAL;
+		return NULL;
+	}
+	if (size ? size < need : false) {
+		errno = ERANGE;
+		return NULL;
+	}
+	if (!buf)
+		buf = malloc(size ? size : need);
+	return buf ? strcpy(buf, path) : NULL;
+}
+
+static const char *own_cwd(void)
+{
+	return atomic_load_explicit(&vb_view_entered, memory_order_relaxed) ? vb_view_cwd() : NULL;
+}
+
+EXPORT char *getcwd(char *buf, size_t size)
+{
+	const char *path = own_cwd();
+
+	return path ? copy_cwd(path, buf, size) : NEXT(getcwd)(buf, size);
+}
+
+EXPORT char *__getcwd_chk(char *buf, size_t size, size_t room)
+{
+	const char *path = own_cwd();
+
+	return path && size <= room ? copy_cwd(path, buf, size) : NEXT(__getcwd_chk)(buf, size, room);
+}
+
+EXPORT char *get_current_dir_name(void)
+{
+	const char *path = own_cwd();
+
+	return path ? copy_cwd(path, NULL, 0) : NEXT(get_current_dir_name)();
+}
