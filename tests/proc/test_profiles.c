@@ -113,6 +113,53 @@ static void depth_and_messages(const struct world *w)
 	kit_end_close(&e);
 }
 
+/* What registering gives: 0, or the errno. */
+static int registers(const struct world *w, void *addr, size_t length, uint64_t iova, unsigned access)
+{
+	struct ibv_mr *mr;
+
+	errno = 0;
+	mr = ibv_reg_mr_iova2(w->pd, addr, length, iova, access | IBV_ACCESS_LOCAL_WRITE);
+	if (!mr)
+		return errno;
+	CHECK_EQ(mr->lkey == mr->rkey, w->profile->equal_keys);
+	CHECK_EQ(ibv_dereg_mr(mr), 0);
+	return 0;
+}
+
+static int registers_relaxed(const struct world *w, void *addr, int access)
+{
+	struct ibv_mr *mr = ibv_reg_mr_relaxed(w->pd, addr, 100, access | IBV_ACCESS_LOCAL_WRITE);
+
+	return mr ? ibv_dereg_mr_relaxed(mr) : errno;
+}
+
+/* The differences D1 to D5 of docs/memory.md. */
+static void differences(const struct world *w)
+{
+	static uint8_t mem[2 * 4096] __attribute__((aligned(4096)));
+	bool page = strcmp(w->profile->name, "default") != 0, demand = !page;
+	uint8_t *odd = mem + 5;
+
+	CHECK_EQ(registers(w, mem, 100, (uintptr_t)mem, 0), 0);
+	CHECK_EQ(registers(w, odd, 100, 0x7005, 0), 0);
+	CHECK_EQ(registers(w, odd, 100, 0x7000, 0), page ? EINVAL : 0);
+	CHECK_EQ(registers(w, odd, 100, 0, 0), page ? EINVAL : 0);
+	CHECK_EQ(registers(w, mem, 100, 0, 0), 0);
+	CHECK_EQ(registers(w, mem, 100, 1, IBV_ACCESS_ZERO_BASED), 0); /* the flag wins */
+	CHECK_EQ(registers(w, odd, 100, 1, IBV_ACCESS_ZERO_BASED), page ? EINVAL : 0);
+	CHECK_EQ(registers(w, mem, 100, (uintptr_t)mem, IBV_ACCESS_ON_DEMAND), demand ? 0 : EOPNOTSUPP);
+	CHECK_EQ(registers(w, NULL, SIZE_MAX, 0, IBV_ACCESS_ON_DEMAND), demand ? 0 : EOPNOTSUPP);
+	CHECK_EQ(registers(w, mem, 100, (uintptr_t)mem, IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB),
+		 demand ? EINVAL : EOPNOTSUPP); /* it is not in huge pages */
+	CHECK_EQ(registers(w, mem, 100, (uintptr_t)mem, IBV_ACCESS_HUGETLB), EINVAL);
+	CHECK_EQ(registers(w, mem, 100, (uintptr_t)mem, IBV_ACCESS_FLUSH_PERSISTENT), EOPNOTSUPP);
+	CHECK_EQ(registers_relaxed(w, odd, IBV_ACCESS_MW_BIND | IBV_ACCESS_RELAXED_ORDERING), 0);
+	CHECK_EQ(registers_relaxed(w, mem, IBV_ACCESS_ZERO_BASED), EINVAL);
+	CHECK_EQ(registers_relaxed(w, mem, IBV_ACCESS_ON_DEMAND), EINVAL);
+	CHECK_EQ(registers_relaxed(w, mem, IBV_ACCESS_HUGETLB), EINVAL);
+}
+
 /* Objects of one kind until no more is given. */
 static void *make_pd(struct world *w)
 {
@@ -298,6 +345,7 @@ static int run(const char *name)
 	sizes_of_srqs(&w);
 	sizes_of_cqs(&w);
 	depth_and_messages(&w);
+	differences(&w);
 	keys(&w);
 	numbers(&w);
 	CHECK(!ibv_destroy_cq(w.cq) && !ibv_dealloc_pd(w.pd) && !ibv_close_device(w.ctx));
