@@ -33,6 +33,7 @@ static uint64_t first[SHARDS][FIRST];
 static struct shard shards[SHARDS];
 
 static const char *const names[VB_LIVE_KINDS] = {
+    [VB_LIVE_CONTEXT] = "open device",
     [VB_LIVE_PD] = "protection domain",
     [VB_LIVE_MR] = "memory region",
     [VB_LIVE_MW] = "memory window",
@@ -202,9 +203,8 @@ static int refuse(const char *call, const void *object, enum vb_live kind, enum 
 	if (found)
 		return vb_refuse(EINVAL, call, "the object at %p is no %s but another kind of object: %s",
 				 object, names[kind], names[found]);
-	return vb_refuse(EINVAL, call,
-			 "there is no %s at %p: it has been destroyed before, or the pointer is wrong",
-			 names[kind], object);
+	return vb_refuse(EINVAL, call, "there is no %s at %p: it has been %s before, or the pointer is wrong",
+			 names[kind], object, kind == VB_LIVE_CONTEXT ? "closed" : "destroyed");
 }
 
 static int find(const char *call, const void *object, enum vb_live kind, bool leave)

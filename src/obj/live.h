@@ -14,6 +14,7 @@
 
 enum vb_live {
 	VB_LIVE_NONE,
+	VB_LIVE_CONTEXT, /* closed ones in which objects were left are here, too */
 	VB_LIVE_PD,
 	VB_LIVE_MR,
 	VB_LIVE_MW,

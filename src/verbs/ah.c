@@ -183,10 +183,9 @@ VB_EXPORT VB_CODE(ibv_init_ah_from_wc, (context, port, wc, grh, attr), struct ib
 	uint8_t own[16];
 	int index;
 
-	if (vb_context_dead(c)) {
-		errno = vb_refuse(EIO, "ibv_init_ah_from_wc", "the device was opened before fork()");
+	errno = vb_context_check("ibv_init_ah_from_wc", context);
+	if (errno)
 		return -1;
-	}
 	errno = vb_check_port("ibv_init_ah_from_wc", port);
 	if (errno)
 		return -1;

@@ -125,10 +125,9 @@ VB_EXPORT VB_CODE(ibv_get_async_event, (context, event), struct ibv_context *con
 	bool had;
 	int err;
 
-	if (vb_context_dead(ctx)) {
-		errno = vb_refuse(EIO, "ibv_get_async_event", "the device was opened before fork()");
+	errno = vb_context_check("ibv_get_async_event", context);
+	if (errno)
 		return -1;
-	}
 	do {
 		err = take_token(ctx);
 		had = (!err || err == EBADF || err == EIO) && next_event(ctx, event, !err);

@@ -14,10 +14,10 @@ VB_EXPORT VB_OBJECT(struct ibv_comp_channel *, ibv_create_comp_channel, (context
 {
 	struct vb_context *ctx = vb_context(context);
 	struct vb_channel *ch;
-	int err;
+	int err = vb_context_check("ibv_create_comp_channel", context);
 
-	if (vb_context_dead(ctx)) {
-		errno = vb_refuse(EIO, "ibv_create_comp_channel", "the device was opened before fork()");
+	if (err) {
+		errno = err;
 		return NULL;
 	}
 	ch = calloc(1, sizeof(*ch));

@@ -32,7 +32,7 @@ VB_EXPORT VB_CODE(_ibv_query_comp_cntr_caps, (context, caps, size), struct ibv_c
 {
 	const struct ibv_comp_cntr_caps c = {
 	    .max_value = UINT64_MAX, .max_counters = VB_MAX_COMP_CNTR, .supported_qp_attach_ops = KNOWN_OPS};
-	int err = dead(context, "ibv_query_comp_cntr_caps");
+	int err = vb_context_check("ibv_query_comp_cntr_caps", context);
 
 	if (err)
 		return err;
@@ -62,7 +62,7 @@ VB_EXPORT VB_OBJECT(struct ibv_comp_cntr *, ibv_create_comp_cntr, (context, attr
 	static _Atomic uint32_t handles;
 	struct vb_comp_cntr *c;
 
-	errno = dead(context, call);
+	errno = vb_context_check(call, context);
 	if (!errno)
 		errno = check(attr);
 	if (errno)

@@ -187,6 +187,7 @@ int vb_context_open(struct vb_context **out, struct vb_device *dev, struct vb_hc
 	pthread_mutex_lock(&lock);
 	vb_list_append(&all, &x->on_all);
 	pthread_mutex_unlock(&lock);
+	vb_live_enter(&c->v.context, VB_LIVE_CONTEXT); /* ibv_close_device() takes it out */
 	*out = c;
 	return 0;
 fini_events:
@@ -194,6 +195,27 @@ fini_events:
 free_context:
 	pthread_mutex_destroy(&c->v.context.mutex);
 	free(x);
+	return err;
+}
+
+int vb_context_find(const char *call, const struct ibv_context *context)
+{
+	int err = vb_live_check(call, context, VB_LIVE_CONTEXT);
+
+	if (!err && atomic_load(&vb_context((struct ibv_context *)(uintptr_t)context)->closing))
+		err = vb_refuse(EINVAL, call,
+				"the device at %p was closed by ibv_close_device(), and stays only for the "
+				"objects that were left in it",
+				(const void *)context);
+	return err;
+}
+
+int vb_context_check(const char *call, const struct ibv_context *context)
+{
+	int err = vb_context_find(call, context);
+
+	if (!err && vb_context_dead(vb_context((struct ibv_context *)(uintptr_t)context)))
+		err = vb_refuse(EIO, call, "the device was opened before fork()");
 	return err;
 }
 
@@ -376,14 +398,20 @@ VB_EXPORT VB_OBJECT(struct ibv_context *, ibv_open_device, (ibdev), struct ibv_d
 VB_EXPORT VB_CODE(ibv_close_device, (context), struct ibv_context *context)
 {
 	struct vb_context *c = vb_context(context);
-	struct vb_device *dev = c->dev;
+	struct vb_device *dev;
 	struct vb_hca *h;
 
+	errno = vb_live_leave("ibv_close_device", context, VB_LIVE_CONTEXT);
+	if (errno)
+		return -1;
+	dev = c->dev;
 	if (vb_context_dead(c))
 		return 0;
 	h = vb_hca(c->adapter);
-	if (vb_context_close(c))
+	if (vb_context_close(c)) { /* a later call may close it for good */
+		vb_live_enter(context, VB_LIVE_CONTEXT);
 		return 0;
+	}
 	vb_device_unshare(dev, h);
 	return 0;
 }

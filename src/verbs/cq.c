@@ -14,9 +14,10 @@ static _Atomic uint32_t handles;
 static int check_new(const struct vb_context *ctx, const struct ibv_cq_init_attr_ex *attr, const char *call)
 {
 	const struct ibv_context *c = &ctx->v.context;
+	int err = vb_context_check(call, c);
 
-	if (vb_context_dead(ctx))
-		return vb_refuse(EIO, call, "the device was opened before fork()");
+	if (err)
+		return err;
 	if (attr->cqe < 1 || attr->cqe > vb_profile()->max_cqe)
 		return vb_refuse(EINVAL, call, "cqe %d, 1 to %u is possible", (int)attr->cqe,
 				 vb_profile()->max_cqe);

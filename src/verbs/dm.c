@@ -178,13 +178,16 @@ VB_OBJECT(struct ibv_dm *, vb_alloc_dm, (context, attr), struct ibv_context *con
 	  struct ibv_alloc_dm_attr *attr)
 {
 	struct vb_context *c = vb_context(context);
-	struct vb_hca *h = vb_hca(c->adapter);
 	uint64_t pages = (attr->length + PAGE - 1) & ~(PAGE - 1);
+	int err = vb_context_find("ibv_alloc_dm", context); /* a forked child may */
+	struct vb_hca *h;
 	struct vb_dm *d;
-	int err = check_alloc(attr);
 
+	if (!err)
+		err = check_alloc(attr);
 	if (err)
 		goto refused;
+	h = vb_hca(c->adapter);
 	if (!count(h, pages)) { /* pairs with vb_free_dm() */
 		err = vb_refuse(ENOMEM, "ibv_alloc_dm",
 				"%zu bytes; %" PRIu64 " of the device's %u are in use, in whole pages",

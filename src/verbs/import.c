@@ -122,12 +122,12 @@ refused:
 
 struct vb_peer *vb_import_owner(struct vb_context *c, const char *call)
 {
-	uint64_t from = c->from ? c->from : vb_adapter_incarnation(c->adapter);
+	uint64_t from;
 
-	if (vb_context_dead(c)) {
-		errno = vb_refuse(EIO, call, "the device was opened before fork()");
+	errno = vb_context_check(call, &c->v.context);
+	if (errno)
 		return NULL;
-	}
+	from = c->from ? c->from : vb_adapter_incarnation(c->adapter);
 	for (uint32_t i = 0; i < vb_peer_count(c->adapter); i++) {
 		struct vb_peer *peer = vb_peer_at(c->adapter, i);
 

@@ -71,7 +71,7 @@ static int check_dmah(const struct ibv_dmah_init_attr *a)
 VB_EXPORT VB_OBJECT(struct ibv_dmah *, ibv_alloc_dmah, (context, attr), struct ibv_context *context,
 		    struct ibv_dmah_init_attr *attr)
 {
-	int err = dead(context, "ibv_alloc_dmah");
+	int err = vb_context_check("ibv_alloc_dmah", context);
 	struct vb_dmah *d;
 
 	if (!err)
@@ -265,7 +265,7 @@ VB_EXPORT VB_OBJECT(struct ibv_mr *, ibv_reg_buf_mr, (pd, buf, addr, length, acc
 VB_EXPORT VB_CODE(ibv_query_port_speed, (context, port, speed), struct ibv_context *context, uint32_t port,
 		  uint64_t *speed)
 {
-	int err = dead(context, "ibv_query_port_speed");
+	int err = vb_context_check("ibv_query_port_speed", context);
 
 	if (!err)
 		err = vb_check_port("ibv_query_port_speed", port);

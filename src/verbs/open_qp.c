@@ -18,9 +18,11 @@ static int check_new(const struct ibv_context *context, const struct ibv_qp_open
 {
 	const uint32_t needed = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
 	const uint32_t known = needed | IBV_QP_OPEN_ATTR_CONTEXT;
+	int err;
 
-	if (vb_context_dead(vb_context((struct ibv_context *)(uintptr_t)context)))
-		return vb_refuse(EIO, call, "the device was opened before fork()");
+	err = vb_context_check(call, context);
+	if (err)
+		return err;
 	if (a->comp_mask & ~known)
 		return vb_refuse(EOPNOTSUPP, call, "comp_mask 0x%x has unknown bits 0x%x", a->comp_mask,
 				 a->comp_mask & ~known);

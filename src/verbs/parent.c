@@ -25,10 +25,9 @@ VB_OBJECT(struct ibv_td *, vb_alloc_td, (context, attr), struct ibv_context *con
 	struct vb_context *c = vb_context(context);
 	struct vb_td *td;
 
-	if (vb_context_dead(c)) {
-		errno = vb_refuse(EIO, "ibv_alloc_td", "the device was opened before fork()");
+	errno = vb_context_check("ibv_alloc_td", context);
+	if (errno)
 		return NULL;
-	}
 	if (attr->comp_mask) {
 		errno =
 		    vb_refuse(EINVAL, "ibv_alloc_td", "comp_mask 0x%x, no bits are known", attr->comp_mask);
@@ -65,9 +64,11 @@ VB_END(vb_dealloc_td, "ibv_dealloc_td", VB_LIVE_TD, ibtd, struct ibv_td *ibtd)
 static int check_new(const struct ibv_context *context, const struct ibv_parent_domain_init_attr *a)
 {
 	static const char call[] = "ibv_alloc_parent_domain";
+	int err;
 
-	if (vb_context_dead(vb_context((struct ibv_context *)(uintptr_t)context)))
-		return vb_refuse(EIO, call, "the device was opened before fork()");
+	err = vb_context_check(call, context);
+	if (err)
+		return err;
 	if (a->comp_mask & ~(uint32_t)KNOWN)
 		return vb_refuse(EINVAL, call, "comp_mask 0x%x has unknown bits 0x%x", a->comp_mask,
 				 a->comp_mask & ~(uint32_t)KNOWN);

@@ -22,10 +22,10 @@ const char *vb_pd_member_name(char name[VB_MEMBER_NAME], uint32_t domain)
 int vb_pd_make(struct vb_pd **out, struct vb_context *c, const char *call)
 {
 	struct vb_pd *pd;
-	int err;
+	int err = vb_context_check(call, &c->v.context);
 
-	if (vb_context_dead(c))
-		return vb_refuse(EIO, call, "the device was opened before fork()");
+	if (err)
+		return err;
 	if (atomic_fetch_add(&c->pds, 1) >= vb_profile()->max_pd) { /* pairs with vb_pd_unmake() */
 		err = vb_refuse(ENOMEM, call, "all %u protection domains are in use", vb_profile()->max_pd);
 		goto uncount;

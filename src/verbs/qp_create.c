@@ -120,10 +120,10 @@ static int check_queues(const struct plan *p)
 
 static int check_new(const struct plan *p)
 {
-	int err;
+	int err = vb_context_check(CALL, p->context);
 
-	if (vb_context_dead(vb_context(p->context)))
-		return vb_refuse(EIO, CALL, "the device was opened before fork()");
+	if (err)
+		return err;
 	err = check_type(p->attr->qp_type);
 	if (err)
 		return err;

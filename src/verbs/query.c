@@ -114,8 +114,11 @@ static void device_attr(const struct vb_context *c, struct ibv_device_attr *a)
 VB_EXPORT VB_CODE(ibv_query_device, (context, attr), struct ibv_context *context,
 		  struct ibv_device_attr *attr)
 {
-	device_attr(vb_context(context), attr);
-	return 0;
+	int err = vb_context_find("ibv_query_device", context);
+
+	if (!err)
+		device_attr(vb_context(context), attr);
+	return err;
 }
 
 /* Of newer headers: device_cap_flags_ex, enum ibv_odp_transport_cap_bits. */
@@ -148,7 +151,10 @@ VB_CODE(vb_query_device_ex, (context, input, attr, size), struct ibv_context *co
 	struct ibv_device_attr_ex a = {.device_cap_flags_ex =
 					   vb_profile()->caps | CAP_FLUSH_GLOBAL | CAP_ATOMIC_WRITE,
 				       .phys_port_cnt_ex = PORTS};
+	int err = vb_context_find("ibv_query_device_ex", context);
 
+	if (err)
+		return err;
 	if (input && input->comp_mask)
 		return vb_refuse(EINVAL, "ibv_query_device_ex", "comp_mask 0x%x has unknown bits",
 				 input->comp_mask);
@@ -173,8 +179,10 @@ VB_CODE(vb_query_device_ex, (context, input, attr, size), struct ibv_context *co
  * for the clock's value find it, and those that add the seconds too. */
 VB_CODE(vb_query_rt_values_ex, (context, values), struct ibv_context *context, struct ibv_values_ex *values)
 {
-	if (vb_context_dead(vb_context(context)))
-		return dead("ibv_query_rt_values_ex");
+	int err = vb_context_check("ibv_query_rt_values_ex", context);
+
+	if (err)
+		return err;
 	if (values->comp_mask & ~(uint32_t)IBV_VALUES_MASK_RAW_CLOCK)
 		return vb_refuse(EINVAL, "ibv_query_rt_values_ex", "comp_mask 0x%x has unknown bits",
 				 values->comp_mask);
@@ -215,10 +223,10 @@ VB_CODE(vb_query_port, (context, port, attr, size), struct ibv_context *context,
 	struct ibv_port_attr *attr, size_t size)
 {
 	struct ibv_port_attr a;
-	int err;
+	int err = vb_context_check("ibv_query_port", context);
 
-	if (vb_context_dead(vb_context(context)))
-		return dead("ibv_query_port");
+	if (err)
+		return err;
 	err = vb_check_port("ibv_query_port", port);
 	if (err)
 		return err;
@@ -242,10 +250,9 @@ VB_EXPORT VB_CODE(ibv_query_gid, (context, port, index, gid), struct ibv_context
 	const struct vb_context *c = vb_context(context);
 	const struct vb_gids *t;
 
-	if (vb_context_dead(c)) {
-		errno = dead("ibv_query_gid");
+	errno = vb_context_check("ibv_query_gid", context);
+	if (errno)
 		return -1;
-	}
 	errno = vb_check_port("ibv_query_gid", port);
 	if (errno)
 		return -1;
@@ -290,8 +297,9 @@ VB_EXPORT VB_CODE(_ibv_query_gid_ex, (context, port, index, entry, flags, entry_
 	struct ibv_gid_entry e;
 	int err;
 
-	if (vb_context_dead(c))
-		return dead("ibv_query_gid_ex");
+	err = vb_context_check("ibv_query_gid_ex", context);
+	if (err)
+		return err;
 	err = vb_check_port("ibv_query_gid_ex", port);
 	if (err)
 		return err;
@@ -314,9 +322,10 @@ static int list_gids(const struct vb_context *c, char *entries, size_t max_entri
 {
 	static const char call[] = "ibv_query_gid_table";
 	const struct vb_gids *t;
+	int err = vb_context_check(call, &c->v.context);
 
-	if (vb_context_dead(c))
-		return dead(call);
+	if (err)
+		return err;
 	if (flags)
 		return vb_refuse(EINVAL, call, "flags 0x%x, none are known", flags);
 	t = asked_gids(c);
@@ -361,10 +370,9 @@ VB_EXPORT VB_CODE(ibv_query_gid_type, (context, port, index, type), struct ibv_c
 VB_EXPORT VB_CODE(ibv_query_pkey, (context, port, index, pkey), struct ibv_context *context, uint8_t port,
 		  int index, __be16 *pkey)
 {
-	if (vb_context_dead(vb_context(context))) {
-		errno = dead("ibv_query_pkey");
+	errno = vb_context_check("ibv_query_pkey", context);
+	if (errno)
 		return -1;
-	}
 	errno = vb_check_port("ibv_query_pkey", port);
 	if (errno)
 		return -1;
@@ -397,10 +405,10 @@ VB_EXPORT VB_CODE(ibv_resolve_eth_l2_from_gid, (context, attr, eth_mac, vid), st
 		  struct ibv_ah_attr *attr, uint8_t eth_mac[ETHERNET_LL_SIZE], uint16_t *vid)
 {
 	const struct vb_context *c = vb_context(context);
-	int err;
+	int err = vb_context_check("ibv_resolve_eth_l2_from_gid", context);
 
-	if (vb_context_dead(c))
-		return dead("ibv_resolve_eth_l2_from_gid");
+	if (err)
+		return err;
 	err = vb_check_av("ibv_resolve_eth_l2_from_gid", c, attr);
 	if (err)
 		return err;

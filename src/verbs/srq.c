@@ -28,9 +28,10 @@ struct plan {
 static int check_new(const struct plan *p)
 {
 	const struct vb_profile *most = vb_profile();
+	int err = vb_context_check(p->call, p->pd->context);
 
-	if (vb_context_dead(vb_context(p->pd->context)))
-		return vb_refuse(EIO, p->call, "the device was opened before fork()");
+	if (err)
+		return err;
 	if (p->attr->max_wr > most->max_srq_wr)
 		return vb_refuse(EINVAL, p->call, "max_wr %u, at most %u is possible", p->attr->max_wr,
 				 most->max_srq_wr);

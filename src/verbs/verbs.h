@@ -23,6 +23,11 @@ static inline bool vb_context_dead(const struct vb_context *c)
 	return vb_unlikely(c->adapter && vb_adapter_dead(c->adapter));
 }
 
+/* context.c: whether a context that a program gives can be used.  0; EINVAL: it was closed, or is none, and
+ * nothing of it is read; EIO: it was opened before fork().  Says it. */
+int vb_context_check(const char *call, const struct ibv_context *context);
+int vb_context_find(const char *call, const struct ibv_context *context); /* a forked child may, too */
+
 /* cq.c, cq_ex.c: ibv_context.ops and verbs_context */
 int vb_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc);
 int vb_req_notify_cq(struct ibv_cq *cq, int solicited_only);

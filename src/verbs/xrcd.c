@@ -82,9 +82,10 @@ static int hold(struct vb_adapter *a, const char *name, int oflags)
 static int check_new(const struct vb_context *c, const struct ibv_xrcd_init_attr *attr)
 {
 	const uint32_t both = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
+	int err = vb_context_check(call, &c->v.context);
 
-	if (vb_context_dead(c))
-		return vb_refuse(EIO, call, "the device was opened before fork()");
+	if (err)
+		return err;
 	if (vb_context_lost(c))
 		return vb_refuse(EIO, call, VB_LOST_TEXT);
 	if (attr->comp_mask & ~both)

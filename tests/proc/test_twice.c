@@ -124,6 +124,54 @@ static void other_objects(void)
 	CHECK(!*kit_log_text(), "%s", kit_log_text());
 }
 
+/* Each call that is given a context, past the headers, which look into it; -1 or NULL where it has no code.
+ */
+static void on_a_closed_device(struct ibv_context *gone, const char *sentence)
+{
+	const struct verbs_context *v = verbs_get_ctx(ctx);
+	struct ibv_async_event event;
+	struct ibv_device_attr_ex dx;
+	struct ibv_values_ex values = {0};
+	struct ibv_device_attr da;
+	struct ibv_port_attr pa;
+	union ibv_gid gid;
+	__be16 pkey;
+
+#define GONE(name, expr) REFUSED(name, expr, sentence)
+#define NO(object)	 ((object) ? 0 : errno)
+	GONE("ibv_alloc_pd", NO(ibv_alloc_pd(gone)));
+	GONE("ibv_create_cq", NO(ibv_create_cq(gone, 4, NULL, NULL, 0)));
+	GONE("ibv_create_comp_channel", NO(ibv_create_comp_channel(gone)));
+	GONE("ibv_alloc_td", NO(v->alloc_td(gone, &(struct ibv_td_init_attr){0})));
+	GONE("ibv_alloc_dm", NO(v->alloc_dm(gone, &(struct ibv_alloc_dm_attr){.length = 8})));
+	GONE("ibv_open_xrcd", NO(v->open_xrcd(gone, &(struct ibv_xrcd_init_attr){0})));
+	GONE("ibv_query_device", ibv_query_device(gone, &da));
+	GONE("ibv_query_device_ex", v->query_device_ex(gone, NULL, &dx, sizeof dx));
+	GONE("ibv_query_rt_values_ex", v->query_rt_values(gone, &values));
+	GONE("ibv_query_port", v->query_port(gone, 1, &pa, sizeof pa));
+	GONE("ibv_query_gid", ibv_query_gid(gone, 1, 0, &gid) == -1 ? errno : 0);
+	GONE("ibv_query_pkey", ibv_query_pkey(gone, 1, 0, &pkey) == -1 ? errno : 0);
+	GONE("ibv_get_async_event", ibv_get_async_event(gone, &event) == -1 ? errno : 0);
+}
+
+static void closed_devices(void)
+{
+	struct ibv_context *gone = kit_open();
+	struct ibv_pd *left;
+
+	CHECK_EQ(ibv_close_device(gone), 0);
+	on_a_closed_device(gone, "there is no open device at ");
+	REFUSED("ibv_close_device", ibv_close_device(gone) == -1 ? errno : 0, "there is no open device at ");
+	gone = kit_open();
+	left = ibv_alloc_pd(gone);
+	CHECK(left);
+	CHECK_EQ(ibv_close_device(gone), 0); /* which leaves something */
+	on_a_closed_device(gone, " was closed by ibv_close_device()");
+	CHECK_EQ(ibv_dealloc_pd(left), 0);
+	CHECK_EQ(ibv_close_device(gone), 0); /* now it has gone */
+	REFUSED("ibv_close_device", ibv_close_device(gone) == -1 ? errno : 0, "there is no open device at ");
+}
+
 int main(void)
 {
 	struct ibv_ah_attr ah = {.is_global = 1, .port_num = 1};
@@ -138,6 +186,7 @@ int main(void)
 	memory();
 	queues();
 	other_objects();
+	closed_devices();
 	CHECK(!ibv_close_device(ctx));
 	CHECK(kit_log_says("not destroyed before: 1 protection domain;"), "%s", kit_log_text());
 	puts("each ended once");

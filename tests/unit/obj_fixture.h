@@ -31,6 +31,7 @@ static inline void fixture_open(struct fixture *f)
 	memset(f, 0, sizeof(*f));
 	f->ibctx = &f->ctx.v.context;
 	f->ibctx->num_comp_vectors = 2;
+	vb_live_enter(f->ibctx, VB_LIVE_CONTEXT);
 	f->pd.ibv.context = f->ibctx;
 	assert_int_equal(vb_evq_init(&f->ctx.async), 0);
 	f->ibctx->async_fd = f->ctx.async.fd;
@@ -39,6 +40,7 @@ static inline void fixture_open(struct fixture *f)
 /* Everything that a test made is gone again. */
 static inline void fixture_close(struct fixture *f)
 {
+	assert_int_equal(vb_live_leave("fixture_close", f->ibctx, VB_LIVE_CONTEXT), 0);
 	assert_int_equal(f->ctx.cqs, 0);
 	assert_int_equal(f->ctx.channels, 0);
 	assert_int_equal(f->pd.refs, 0);

@@ -22,6 +22,6 @@ void kit_adapter_close(struct ibv_context *c)
 {
 	struct vb_hca *h = vb_hca(vb_context(c)->adapter);
 
-	CHECK(!vb_context_close(vb_context(c)));
+	CHECK(!vb_live_leave("ibv_close_device", c, VB_LIVE_CONTEXT) && !vb_context_close(vb_context(c)));
 	vb_hca_close(h);
 }
