@@ -181,6 +181,10 @@ static void keep_answer(const struct way *w, bool out, const struct vb_pkt *p, c
 		q.syndrome = VB_AETH_NAK_PSN; /* which a network would have */
 		comment = again;
 	}
+	if (kind == VB_AETH_RNR && p->syndrome & VB_AETH_USED_UP) {
+		q.syndrome &= ~VB_AETH_USED_UP;
+		comment = again;
+	}
 	if (!(p->op->bits & VB_OP_PAYLOAD))
 		q.payload_len = 0;
 	keep_all(w, out, &q, &b, comment);

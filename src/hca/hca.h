@@ -61,6 +61,7 @@ struct vb_hca {
 				       from pollers */
 	struct vb_list timed;	    /* QPs whose timers may run */
 	_Atomic uint32_t rnr_waits; /* QPs waiting out an RNR NAK: pollers look at the clock while > 0 */
+	_Atomic uint32_t slow_receivers; /* those of them that only wait for a thread without a CPU */
 	_Atomic uint64_t next_look; /* when pollers look at the timers again; 0: something new, look now */
 	_Atomic uint32_t yielding;  /* threads that have offered their CPU and do not have it back yet */
 	/* The thread that offered it last while all that came was for others: an address of its own. */

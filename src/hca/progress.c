@@ -339,6 +339,14 @@ static inline bool came(void)
 	return true;
 }
 
+/* Who is to post receive requests may have no other CPU than this one. */
+static __attribute__((noinline)) void wait_for_receiver(struct vb_adapter *a, bool some)
+{
+	look_at_clock(a);
+	if (!some && atomic_load_explicit(&vb_hca(a)->slow_receivers, memory_order_relaxed))
+		vb_adapter_yield(a);
+}
+
 static __attribute__((noinline)) bool poll_all(struct vb_adapter *a, uint32_t polls)
 {
 	struct vb_presence *here = vb_adapter_presence(a);
@@ -356,7 +364,7 @@ static __attribute__((noinline)) bool poll_all(struct vb_adapter *a, uint32_t po
 	else if (vb_unlikely(++idle.polls >= idle.look_at))
 		poll_in_vain(a);
 	if (vb_unlikely(atomic_load_explicit(&h->rnr_waits, memory_order_relaxed)))
-		look_at_clock(a);
+		wait_for_receiver(a, some);
 	return some;
 }
 

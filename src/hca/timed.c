@@ -41,6 +41,8 @@ void vb_hca_keep_time(struct vb_qp *qp)
 	vb_lock_assert_held(&qp->lock);
 	if (qp->req.waiting_rnr) {
 		atomic_store_explicit(&h->rnr_waits, 1, memory_order_relaxed);
+		if (qp->used_up)
+			atomic_store_explicit(&h->slow_receivers, 1, memory_order_relaxed);
 		look_soon(h);
 	}
 	if (qp->req.timing || qp->forgotten)
@@ -148,7 +150,7 @@ listed:
 uint64_t vb_hca_scan(struct vb_hca *h, uint64_t now, uint64_t *again)
 {
 	uint64_t next = VB_NEVER, t;
-	uint32_t rnr = 0;
+	uint32_t rnr = 0, slow = 0;
 
 	*again = VB_NEVER;
 	if (!vb_lock_try(&h->timer_lock)) {
@@ -165,6 +167,7 @@ uint64_t vb_hca_scan(struct vb_hca *h, uint64_t now, uint64_t *again)
 		}
 		t = look(qp, now);
 		rnr += qp->req.waiting_rnr;
+		slow += qp->req.waiting_rnr && qp->used_up;
 		while (vb_unlikely(!vb_hca_gives(qp))) {
 			keep(h, qp); /* or sending would, which waits for the lock that we hold */
 			vb_hca_send(qp);
@@ -174,6 +177,7 @@ uint64_t vb_hca_scan(struct vb_hca *h, uint64_t now, uint64_t *again)
 			next = t;
 	}
 	atomic_store_explicit(&h->rnr_waits, rnr, memory_order_relaxed);
+	atomic_store_explicit(&h->slow_receivers, slow, memory_order_relaxed);
 	vb_lock_give(&h->timer_lock);
 	return next;
 }

@@ -88,6 +88,9 @@ enum vb_syndrome {
 	 */
 	VB_AETH_NAK_AGAIN = 0x7e,
 	VB_AETH_NAK_LOAN = 0x7f,
+	/* Ours as well, a reserved bit beside VB_AETH_RNR: receive requests were posted, and all are used up.
+	 * The thread that is to fetch their completions and to post again may be waiting for a CPU. */
+	VB_AETH_USED_UP = 0x80,
 };
 #define VB_AETH_KIND(s) ((s)&0x60) /* 0x00 ACK, 0x20 RNR NAK, 0x60 NAK */
 

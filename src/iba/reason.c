@@ -231,6 +231,9 @@ void vb_say_rnr(struct vb_text *t, const struct vb_facts *f, const struct vb_ret
 		    "queue pair 0x%06x was not ready: no receive request was posted there within rnr_retry = "
 		    "%u retr%s",
 		    of->peer_qpn & VB_QPN_MASK, of->retries, of->retries == 1 ? "y" : "ies");
+	if (of->slow_ms)
+		vb_text_add(t, "; those posted before were used up, and none followed for %u ms",
+			    of->slow_ms);
 }
 
 void vb_say_retry(struct vb_text *t, const struct vb_facts *f, const struct vb_retry_facts *of)

@@ -95,6 +95,7 @@ struct vb_mtu_facts {
 struct vb_retry_facts {
 	uint32_t retries;	       /* rnr_retry or retry_cnt */
 	uint32_t peer_qpn;	       /* of the QP that did not answer */
+	uint32_t slow_ms;	       /* RNR: for so long it counted as slow before; 0: it did not */
 	struct vb_reach_facts silence; /* RETRY: why it did not */
 };
 

@@ -298,6 +298,10 @@ struct vb_qp {
 	/* The deadline that stands because an answer may lie unread, and rxq->at when that was first so. */
 	uint64_t unread_until;
 	uint32_t unread_at;
+	/* The RNR NAK that is waited out tells of a receiver that is only slow: the wait is short, and no
+	 * retry.  And until when it counts as slow: 0: not known yet, VB_NEVER: that is over. */
+	bool used_up;
+	uint64_t used_up_until;
 };
 _Static_assert(offsetof(struct vb_qp, deputy) < offsetof(struct vb_qp, ctx) + VB_LINE &&
 		   offsetof(struct vb_qp, resp.nak_atomic) < offsetof(struct vb_qp, lock) + 4 * VB_LINE &&

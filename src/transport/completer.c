@@ -32,10 +32,11 @@ static void fail(struct vb_qp *qp, struct vb_facts *f)
 	vb_rc_fail_send(qp, f, vb_reasons[f->reason].local_wc);
 }
 
-/* The far end does not take it, however often it is asked. */
-static void give_up(struct vb_qp *qp, enum vb_reason r, uint8_t retries)
+/* The far end does not take it, however often it is asked.  slow_ms: of the facts. */
+static void give_up(struct vb_qp *qp, enum vb_reason r, uint8_t retries, uint32_t slow_ms)
 {
-	struct vb_facts f = {.reason = r, .retry = {.retries = retries, .peer_qpn = qp->dest_qpn}};
+	struct vb_facts f = {.reason = r,
+			     .retry = {.retries = retries, .peer_qpn = qp->dest_qpn, .slow_ms = slow_ms}};
 
 	fail(qp, &f);
 }
@@ -56,7 +57,7 @@ static void retry(struct vb_qp *qp)
 	if (q->retry_pending || q->waiting_rnr)
 		return;
 	if (q->retried >= qp->attr.retry_cnt) {
-		give_up(qp, VB_R_RETRY, qp->attr.retry_cnt);
+		give_up(qp, VB_R_RETRY, qp->attr.retry_cnt, 0);
 		return;
 	}
 	q->retried++;
@@ -114,15 +115,27 @@ static bool misses_receive(const struct vb_qp *qp)
 	       vb_wr_is(opcode, VB_WR_IMM);
 }
 
+/* On a ring of this host slow is not lost: a receiver that has used up its receive requests, as its thread
+ * has had no CPU to fetch and to post, is asked again for a while (rc.c: rnr_wait()) before that counts. */
+static bool is_only_slow(const struct vb_qp *qp, const struct vb_pkt *p)
+{
+	return p->syndrome & VB_AETH_USED_UP && qp->path.out && qp->path.out->local &&
+	       qp->used_up_until != VB_NEVER;
+}
+
 static void rnr_nak(struct vb_qp *qp, const struct vb_pkt *p)
 {
 	struct vb_req *q = &qp->req;
 
 	if (q->waiting_rnr)
 		return;
-	if (qp->attr.rnr_retry != 7 && misses_receive(qp)) { /* rule 1: 7 is for ever */
+	if (!q->rnr_row) /* of this message the first */
+		qp->used_up_until = 0;
+	qp->used_up = is_only_slow(qp, p);
+	if (!qp->used_up && qp->attr.rnr_retry != 7 && misses_receive(qp)) { /* rule 1: 7 is for ever */
 		if (q->rnr_retried >= qp->attr.rnr_retry) {
-			give_up(qp, VB_R_RNR, qp->attr.rnr_retry);
+			give_up(qp, VB_R_RNR, qp->attr.rnr_retry,
+				qp->used_up_until == VB_NEVER ? VB_USED_UP_MS : 0);
 			return;
 		}
 		q->rnr_retried++;

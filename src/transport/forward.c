@@ -370,7 +370,7 @@ static void nak(struct vb_qp *qp, const struct vb_pkt *p)
 	struct vb_facts f;
 
 	if (VB_AETH_KIND(p->syndrome) == VB_AETH_RNR) {
-		refuse(&qp->resp, VB_AETH_RNR | (qp->attr.min_rnr_timer & 0x1f));
+		refuse(&qp->resp, rnr_syndrome(qp, p->syndrome & VB_AETH_USED_UP));
 	} else if (p->syndrome == VB_AETH_NAK_PSN) {
 		refuse(&qp->resp, VB_AETH_NAK_PSN);
 	} else {

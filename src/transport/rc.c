@@ -449,6 +449,35 @@ uint64_t vb_rc_rnr_delay(uint8_t code)
 	return tens[code & 31] * 10 * VB_USEC;
 }
 
+/* An RNR wait that begins now.  A receiver that is only slow is asked again after 32 us, and then each time
+ * after twice that, up to a millisecond; not later than it wants to be asked. */
+static uint64_t rnr_wait(struct vb_qp *qp, uint64_t now)
+{
+	const struct vb_req *q = &qp->req;
+	uint64_t wait = vb_rc_rnr_delay(q->rnr_code), soon, left;
+
+	if (!qp->used_up)
+		return wait;
+	if (!qp->used_up_until)
+		qp->used_up_until = now + VB_USED_UP_MS * VB_MSEC;
+	soon = 16 * VB_USEC << (q->rnr_row < 6 ? q->rnr_row : 6);
+	left = qp->used_up_until > now ? qp->used_up_until - now : 0;
+	wait = wait < soon ? wait : soon;
+	return wait < left ? wait : left;
+}
+
+/* An RNR wait is over. */
+static void rnr_waited(struct vb_qp *qp, uint64_t now)
+{
+	struct vb_req *q = &qp->req;
+
+	vb_lock_assert_held(&qp->lock);
+	if (qp->used_up && now >= qp->used_up_until)
+		qp->used_up_until = VB_NEVER;
+	q->waiting_rnr = false;
+	vb_requester_arm(qp);
+}
+
 /* How long what is not acknowledged waits for contact: as long as that may take where nobody is stopped
  * (vb_peer_pending()). */
 #define CONTACT_WITHIN (5 * VB_SEC)
@@ -498,7 +527,7 @@ static uint64_t timer(struct vb_qp *qp, uint64_t now)
 		return q->deadline;
 	}
 	if (q->deadline == 0) { /* begins to run now */
-		wait = q->waiting_rnr ? vb_rc_rnr_delay(q->rnr_code)
+		wait = q->waiting_rnr ? rnr_wait(qp, now)
 		       : qp->acked    ? vb_rc_ack_timeout(qp->attr.timeout)
 				      : CONTACT_WITHIN;
 		if (wait == VB_NEVER)
@@ -510,8 +539,7 @@ static uint64_t timer(struct vb_qp *qp, uint64_t now)
 	if (now < q->deadline)
 		return q->deadline;
 	if (q->waiting_rnr) {
-		q->waiting_rnr = false;
-		vb_requester_arm(qp);
+		rnr_waited(qp, now);
 	} else if (vb_unlikely(!vb_requester_outstanding(qp))) {
 		vb_assert(!"a timer ran with nothing outstanding");
 		vb_requester_arm(qp);

@@ -138,6 +138,18 @@ static inline void carry_ack(struct vb_qp *qp, struct vb_outbuf *b)
 	s->ack_owed = false;
 }
 
+/* For so long a receiver counts as slow that has used up its receive requests. */
+enum { VB_USED_UP_MS = 20 };
+
+/* The RNR NAK to a request that finds no receive request, or (used_up false) has to wait for something else.
+ */
+static inline uint8_t rnr_syndrome(const struct vb_qp *qp, bool used_up)
+{
+	bool told = used_up && qp->path.out && qp->path.out->local;
+
+	return VB_AETH_RNR | (told ? VB_AETH_USED_UP : 0) | (qp->attr.min_rnr_timer & 0x1f);
+}
+
 /* What a request from the far end wants of our memory. */
 static inline struct vb_mem_want remote_want(const struct vb_qp *qp, uint32_t rkey, uint32_t access,
 					     uint64_t addr, uint64_t len)

@@ -93,9 +93,11 @@ static inline void accept(struct vb_resp *s, uint8_t opcode, uint32_t bits, uint
 }
 
 /* Finds a receive WQE as vb_take_wqe() does; where there is none an RNR NAK is owed, or the message dropped.
- */
+ * Whether all completions of those that there were have been fetched is not asked: who has just fetched the
+ * last of them posts again next, and may have lost its CPU in between. */
 static bool take_wqe(struct vb_qp *qp)
 {
+	const struct vb_rq *rq = qp->srq ? &qp->srq->rq : &qp->resp.rq;
 	struct vb_facts f;
 
 	if (vb_likely(vb_take_wqe(qp, 0)))
@@ -105,7 +107,7 @@ static bool take_wqe(struct vb_qp *qp)
 		vb_uc_drop(qp, &f, VB_R_DROP_NO_RECV);
 		return false;
 	}
-	nak_once(&qp->resp, VB_AETH_RNR | (qp->attr.min_rnr_timer & 0x1f));
+	nak_once(&qp->resp, rnr_syndrome(qp, atomic_load_explicit(&rq->head, memory_order_relaxed)));
 	return false;
 }
 
@@ -353,7 +355,7 @@ static void read_in(struct vb_qp *qp, const struct vb_pkt *p)
 static bool atomic_refused(struct vb_qp *qp, struct vb_facts *f, enum vb_reason r)
 {
 	if (r == VB_MEM_LATER) /* whose memory it is has been asked */
-		nak_once(&qp->resp, VB_AETH_RNR | (qp->attr.min_rnr_timer & 0x1f));
+		nak_once(&qp->resp, rnr_syndrome(qp, false));
 	else
 		vb_responder_fault(qp, f, r, false);
 	return false;

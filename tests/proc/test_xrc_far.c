@@ -438,6 +438,28 @@ static void reads_and_atomics(void)
 	finish(&c);
 }
 
+/* What its process says of an SRQ that is used up reaches the initiator: for 20 ms that costs no retry. */
+static void all_receives_are_used_up(void)
+{
+	enum ibv_wc_status is;
+	struct cast c;
+	struct holder *h;
+	uint64_t began;
+
+	begin(&c, 4096, 0);
+	h = &c.t->holder[0];
+	ask(h, 1);
+	xrc_post(&c.s, IBV_WR_SEND, h->srqn, 0, 8, 0, 0);
+	CHECK(xrc_ends(&c.s) == IBV_WC_SUCCESS);
+	CHECK(next_of(&c, h, 0)->len == 8);
+	began = vb_now();
+	xrc_post(&c.s, IBV_WR_SEND, h->srqn, 0, 8, 0, 0);
+	is = xrc_ends(&c.s);
+	CHECK(is == IBV_WC_RNR_RETRY_EXC_ERR, "%s", ibv_wc_status_str(is));
+	CHECK(vb_now() - began >= 20 * VB_MSEC, "after %u us", (unsigned)((vb_now() - began) / VB_USEC));
+	finish(&c);
+}
+
 static void no_receive_is_posted(void)
 {
 	struct cast c;
@@ -774,6 +796,7 @@ static const struct kit_case cases[] = {
     {.name = "reads and atomics", .run = reads_and_atomics, .clean = true},
     {.name = "by turns", .run = by_turns, .clean = true},
     {.name = "no receive is posted", .run = no_receive_is_posted, .clean = true},
+    {.name = "all receives are used up", .run = all_receives_are_used_up, .clean = true},
     {.name = "what is wrong", .run = what_is_wrong, .clean = true},
     {.name = "a process is stopped", .run = a_process_is_stopped, .clean = true},
     {.name = "another fills the way", .run = another_fills_the_way, .clean = true},

@@ -629,6 +629,19 @@ static struct sim *rnr(void)
 	return s;
 }
 
+static struct sim *rnr_used_up(void)
+{
+	struct sim *s = sim_desk(CFG(.local = true, .rnr_retry = 1));
+	uint64_t taken;
+
+	sim_take(s, 1, 0, 8);
+	taken = sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	sim_settle(s);
+	sim_expect(s, 0, true, taken, IBV_WC_SUCCESS);
+	return s;
+}
+
 static struct sim *retry(void)
 {
 	struct sim *s = desk();
@@ -941,6 +954,9 @@ static const struct reach {
     {VB_R_RESPONSE_BAD, HERE, response_bad, "response 'RC ATOMIC Acknowledge' (0x12) does not fit"},
     {VB_R_RNR, HERE, rnr,
      "queue pair 0x022020 was not ready: no receive request was posted there within rnr_retry = 0 retries"},
+    {VB_R_RNR, HERE, rnr_used_up,
+     "no receive request was posted there within rnr_retry = 1 retry; those posted before were used up, and "
+     "none followed for 20 ms"},
     {VB_R_RETRY, HERE, retry,
      "no acknowledgement from queue pair 0x022020 within retry_cnt = 3 retries: it expects PSN 0x000007, "
      "this end sends 0x000009"},

@@ -72,6 +72,117 @@ static void rule_01_rnr_count_starts_again(void **state)
 	sim_free(s);
 }
 
+/* A receiver on this host has used up what it posted: until its program has had time to fetch and to post
+ * again the message is asked for, and no retry counts; for each message anew. */
+static void rule_01_used_up_is_only_slow(void **state)
+{
+	static const enum ibv_wr_opcode ops[] = {IBV_WR_SEND, IBV_WR_RDMA_WRITE_WITH_IMM};
+
+	(void)state;
+	for (unsigned i = 0; i < 16; i++) {
+		uint32_t len = i & 2 ? 3000 : 8; /* three packets, one */
+		bool fetches = i & 4;		 /* before it posts again: none of its completions is left */
+		struct sim *s =
+		    sim_desk(CFG(.local = true, .srq = i & 8, .rnr_retry = 0, .min_rnr = 20 /* 10 ms */));
+		uint64_t r = sim_take(s, 1, 8192, 4096), a = sim_op(s, 0, ops[i & 1], 0, len, 4096);
+
+		for (unsigned k = 0; k < 4; k++) {
+			uint64_t next = sim_op(s, 0, ops[i & 1], 0, len, 4096), again;
+
+			sim_run_for(s, 9 * VB_MSEC);
+			sim_expect(s, 0, true, a, OK);
+			sim_expect_none(s, 0);
+			if (fetches)
+				sim_expect(s, 1, false, r, OK);
+			sim_run_for(s, 9 * VB_MSEC);
+			assert_int_equal(s->n[0].qp.state, IBV_QPS_RTS);
+			again = sim_take(s, 1, 8192, 4096);
+			sim_run_for(s, 3 * VB_MSEC / 2); /* it is asked more often than the RNR timer says */
+			if (!fetches)
+				sim_expect(s, 1, false, r, OK);
+			a = next;
+			r = again;
+		}
+		sim_settle(s);
+		sim_expect(s, 0, true, a, OK);
+		sim_expect(s, 1, false, r, OK);
+		sim_free(s);
+	}
+}
+
+/* For 20 ms, and no longer; then retries count as of any that is not ready.  Asked is a few times. */
+static void rule_01_used_up_for_20_ms(void **state)
+{
+	const uint64_t slow = 20 * VB_MSEC, wait = vb_rc_rnr_delay(20);
+
+	(void)state;
+	for (uint8_t retries = 0; retries < 3; retries++) {
+		for (unsigned min_rnr = 1; min_rnr <= 20; min_rnr += 19) {
+			struct sim *s =
+			    sim_desk(CFG(.local = true, .rnr_retry = retries, .min_rnr = (uint8_t)min_rnr));
+			uint64_t began, ends = slow + (min_rnr == 20 ? retries * wait : 0);
+			uint64_t r = sim_take(s, 1, 64, 8), a = sim_op(s, 0, IBV_WR_SEND, 0, 8, 0), b;
+
+			sim_settle(s);
+			sim_expect(s, 0, true, a, OK);
+			sim_expect(s, 1, false, r, OK);
+			began = s->now;
+			b = sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+			sim_run_for(s, slow - 1);
+			sim_expect_none(s, 0);
+			sim_settle(s);
+			sim_expect(s, 0, true, b, IBV_WC_RNR_RETRY_EXC_ERR);
+			assert_in_range(s->now - began, ends, ends + VB_MSEC);
+			if (min_rnr == 20) /* no more often than every millisecond, after the first few */
+				assert_in_range(sim_count(s, 0, VB_RC_SEND_ONLY), 20, 30 + retries);
+			else /* as often as the receiver wants it */
+				assert_true(sim_count(s, 0, VB_RC_SEND_ONLY) > 1000);
+			sim_free(s);
+		}
+	}
+}
+
+/* A receiver that has posted nothing is not ready, and one on a network may be asked no more than it said. */
+static void rule_01_used_up_is_not_for_all(void **state)
+{
+	(void)state;
+	for (unsigned local = 0; local < 2; local++) {
+		struct sim *s = sim_desk(CFG(.local = local, .rnr_retry = 0));
+		uint64_t began = s->now, a, b;
+
+		if (!local) {
+			sim_take(s, 1, 64, 8);
+			a = sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+			sim_settle(s);
+			sim_expect(s, 0, true, a, OK);
+		}
+		b = sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+		sim_settle(s);
+		sim_expect(s, 0, true, b, IBV_WC_RNR_RETRY_EXC_ERR);
+		assert_true(s->now - began < VB_MSEC);
+		assert_int_equal(sim_find(s, 1, VB_RC_ACK, sim_count(s, 1, VB_RC_ACK) - 1)->p.syndrome,
+				 VB_AETH_RNR | s->cfg.min_rnr);
+		sim_free(s);
+	}
+}
+
+/* What a stranger says of itself counts for nothing. */
+static void rule_01_used_up_is_said_by_peers_only(void **state)
+{
+	struct sim *s = sim_desk(CFG(.rnr_retry = 0));
+	struct vb_pkt p = {.opcode = VB_RC_ACK, .syndrome = VB_AETH_RNR | VB_AETH_USED_UP | 1};
+	uint64_t a;
+
+	(void)state;
+	sim_drop(s, 0, VB_RC_SEND_ONLY, 0);
+	a = sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	sim_run_for(s, 500);
+	p.psn = s->n[0].qp.req.psn_una;
+	sim_inject(s, 0, &p, NULL, 0);
+	sim_expect(s, 0, true, a, IBV_WC_RNR_RETRY_EXC_ERR);
+	sim_free(s);
+}
+
 /* Within a host an atomic is not ready while another process's memory is on its way: no receive is missing.
  */
 static void rule_01_rnr_of_an_atomic_is_not_counted(void **state)
@@ -938,6 +1049,10 @@ int main(void)
 	    cmocka_unit_test(rule_01_rnr_retry_7_is_for_ever),
 	    cmocka_unit_test(rule_01_rnr_count_starts_again),
 	    cmocka_unit_test(rule_01_rnr_of_an_atomic_is_not_counted),
+	    cmocka_unit_test(rule_01_used_up_is_only_slow),
+	    cmocka_unit_test(rule_01_used_up_for_20_ms),
+	    cmocka_unit_test(rule_01_used_up_is_not_for_all),
+	    cmocka_unit_test(rule_01_used_up_is_said_by_peers_only),
 	    cmocka_unit_test(rule_02_rnr_wait_is_waited_out),
 	    cmocka_unit_test(rule_02_the_oldest_asks_again),
 	    cmocka_unit_test(rule_02_it_asks_alone_for_ever),

@@ -395,8 +395,8 @@ static void on_demand_over_read_only(void)
 	     (uintptr_t)p + 24, mr->rkey);
 }
 
-/* N7.7: the receiver is not ready, and rnr_retry is 0. */
-static void no_rnr_retries(void)
+/* b has just been connected to a, which is to give up at the first RNR NAK. */
+static void connect_impatient(void)
 {
 	struct ibv_qp_attr attr = {
 	    .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 0, .max_rd_atomic = 1};
@@ -427,10 +427,30 @@ static void no_rnr_retries(void)
 	CHECK(!ibv_modify_qp(a.qp, &attr,
 			     IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
 				 IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC));
+}
+
+/* N7.7: the receiver is not ready, and rnr_retry is 0. */
+static void no_rnr_retries(void)
+{
+	connect_impatient();
 	CHECK(!kit_post(&a, IBV_WR_SEND, 1, 0, 8, NULL, 0));
 	expect(IBV_WC_RNR_RETRY_EXC_ERR);
 	SAID("queue pair 0x%06x was not ready: no receive request was posted there", b.qp->qp_num);
 	SAID("rnr_retry = 0 retries");
+	SAID_NOT("used up");
+}
+
+/* N7.7-used-up: the receiver had posted, and does not post again. */
+static void no_second_receive(void)
+{
+	connect_impatient();
+	CHECK(!kit_recv(&b, 7, 0, 8));
+	CHECK(!kit_post(&a, IBV_WR_SEND, 1, 0, 8, NULL, 0));
+	expect(IBV_WC_SUCCESS);
+	CHECK(!kit_post(&a, IBV_WR_SEND, 1, 0, 8, NULL, 0));
+	expect(IBV_WC_RNR_RETRY_EXC_ERR);
+	SAID("queue pair 0x%06x was not ready: no receive request was posted there", b.qp->qp_num);
+	SAID("rnr_retry = 0 retries; those posted before were used up, and none followed for 20 ms");
 }
 
 const struct situation protection[] = {
@@ -455,5 +475,6 @@ const struct situation protection[] = {
     {"N6.2-part", half_of_it_freed, NULL},
     {"N7.5", on_demand_over_read_only, NULL},
     {"N7.7", no_rnr_retries, NULL},
+    {"N7.7-used-up", no_second_receive, NULL},
     {0},
 };
