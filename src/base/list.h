@@ -33,6 +33,12 @@ static inline void vb_list_append(struct vb_list *head, struct vb_list *n)
 	head->prev = n;
 }
 
+/* In front of all others. */
+static inline void vb_list_push(struct vb_list *head, struct vb_list *n)
+{
+	vb_list_append(head->next, n);
+}
+
 static inline void vb_list_unlink(struct vb_list *n)
 {
 	n->prev->next = n->next;

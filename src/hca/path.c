@@ -29,7 +29,7 @@ static void resolve(struct vb_path *p)
 {
 	const struct vb_qp *qp = p->qp;
 
-	if (qp->state < IBV_QPS_RTR || qp->state > IBV_QPS_SQE)
+	if (qp->state < IBV_QPS_RTR || qp->state > IBV_QPS_SQE || p->gone)
 		return; /* no path is set, or none any more */
 	if (!vb_port_leads_here(vb_qp_hca(qp), &qp->attr.ah_attr))
 		return;
@@ -126,6 +126,24 @@ void vb_path_unresolve(struct vb_path *p)
 	vb_peer_put(peer);
 }
 
+void vb_path_lose(struct vb_path *p)
+{
+	vb_lock_assert_held(&p->qp->lock);
+	/* The program may keep the queue pair: that holds no place in the table of peers. */
+	p->qp->silence = vb_silence_no_contact(p->peer, p->pid);
+	p->gone = true;
+	vb_path_unresolve(p);
+}
+
+bool vb_path_give_up(struct vb_path *p)
+{
+	vb_lock_assert_held(&p->qp->lock);
+	if (p->qp->state != IBV_QPS_ERR || !p->peer || p->rxq)
+		return false;
+	vb_path_unresolve(p);
+	return true;
+}
+
 void vb_path_contact(struct vb_path *p)
 {
 	vb_lock_assert_held(&p->qp->lock);
@@ -137,14 +155,15 @@ void vb_path_move(struct vb_path *p)
 {
 	vb_lock_assert_held(&p->qp->lock);
 	p->peer = vb_peer_current(p->peer);
-	vb_path_attach(p);
+	if (!vb_path_give_up(p))
+		vb_path_attach(p);
 }
 
 void vb_path_open(struct vb_qp *qp)
 {
 	vb_lock_assert_held(&qp->lock);
 	qp->path.pid = 0;
-	qp->path.nobody = false;
+	qp->path.nobody = qp->path.gone = false;
 	vb_path_attach(&qp->path);
 }
 

@@ -25,11 +25,17 @@ void vb_path_attach(struct vb_path *p);
 /* Whether the far end shows a queue pair that is connected to this one; its process is or was UP.  Under the
  * QP's lock. */
 bool vb_path_is_connected(const struct vb_path *p);
-/* Contact is lost: the way out goes, and the peer stays for what is said about it.  Under the QP's lock. */
+/* Contact is lost: the way out goes.  Under the QP's lock. */
 void vb_path_detach(struct vb_path *p);
 /* Behind vb_path_detach(): the peer is gone, and showed no queue pair that is connected to this one.  Perhaps
  * a process that has got the peer's number since was meant: it is looked for anew.  Under the QP's lock. */
 void vb_path_unresolve(struct vb_path *p);
+/* Behind vb_path_detach(), in place of that: the peer is gone, and was connected.  The path leads to nobody
+ * from then on, and what is said of the peer is kept.  Under the QP's lock. */
+void vb_path_lose(struct vb_path *p);
+/* If the QP is in error and there is no contact with the peer, the path lets go of it: true.  Under the QP's
+ * lock. */
+bool vb_path_give_up(struct vb_path *p);
 /* Asks for contact if there is none.  Under the QP's lock. */
 void vb_path_contact(struct vb_path *p);
 /* The peer turned out to be another one (two of its numbers were asked for at once).  Under the QP's lock. */

@@ -169,7 +169,9 @@ static void lose_peer(struct vb_peer *peer, struct vb_qp *qp, enum vb_peer_end h
 		    qp->state <= IBV_QPS_SQE && had_far_end(p))
 			qp->transport->error(qp, &f);
 		vb_path_detach(p);
-		if (!met)
+		if (met)
+			vb_path_lose(p);
+		else
 			vb_path_unresolve(p);
 		if (qp->state !=
 		    IBV_QPS_ERR) /* what is left is lost, like packets to nobody: its timer runs */

@@ -66,6 +66,8 @@ void vb_silence_explain(struct vb_qp *qp)
 	struct vb_peer *peer = qp->path.peer;
 
 	vb_lock_assert_held(&qp->lock);
+	if (qp->path.gone)
+		return; /* vb_path_lose() */
 	if (peer)
 		qp->silence = is_up(peer) ? why_no_answer(qp, peer) : vb_silence_look(peer, qp->path.pid);
 	else if (vb_port_leads_here(vb_qp_hca(qp), &qp->attr.ah_attr))

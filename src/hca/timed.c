@@ -132,7 +132,9 @@ static uint64_t look(struct vb_qp *qp, uint64_t now)
 		if (!p->out)
 			vb_path_contact(p);
 	}
-	if (vb_unlikely((p->rxq || !p->peer) && !p->out && qp->req.next != qp->req.seen && t > now + AGAIN))
+	(void)vb_path_give_up(p);
+	if (vb_unlikely((p->rxq || (!p->peer && !p->gone)) && !p->out && qp->req.next != qp->req.seen &&
+			t > now + AGAIN))
 		t = now + AGAIN;
 listed:
 	if (vb_qp_timed(qp))

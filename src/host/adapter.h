@@ -225,7 +225,8 @@ struct vb_drops *vb_adapter_drops(struct vb_adapter *a);
 struct vb_shown_ids vb_adapter_ids(struct vb_adapter *a);
 
 /* Where the peer's tables stand, and how its process is reached; of links that are or were UP, from peer_up()
- * on: what is mapped stays readable, as zeros once the link is DOWN. */
+ * on: what is mapped stays readable.  Once the link is DOWN these are zeros, or the tables of another peer.
+ */
 struct vb_peer_tables {
 	const struct vb_key_entry *keys;
 	const struct vb_key_slot *slots;

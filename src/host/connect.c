@@ -251,7 +251,7 @@ static void break_links(struct vb_adapter *a)
 /* What the engine has to begin by itself; returns when it wants to be called again. */
 uint64_t vb_contact_run(struct vb_adapter *a, uint64_t now)
 {
-	uint64_t next = VB_NEVER;
+	uint64_t next = VB_NEVER, swept;
 	bool more;
 
 	vb_mutex_assert_held(&a->control);
@@ -293,7 +293,9 @@ uint64_t vb_contact_run(struct vb_adapter *a, uint64_t now)
 		next = now;
 	}
 	vb_conns_bury(a);
-	vb_peers_sweep(a);
+	swept = vb_peers_sweep(a, now);
+	if (swept < next)
+		next = swept;
 	if (next != VB_NEVER)
 		atomic_store(&a->contact_work, true);
 	return next;

@@ -117,6 +117,8 @@ static int join(struct vb_adapter *a, struct peer *p, struct conn *c, const stru
 	int err;
 
 	p->seg = c->pid == a->pid ? vb_segment_find(h->incarnation) : NULL;
+	if (!p->seg)
+		vb_peer_take_window(p);
 	*t = (struct vb_reach_facts){.reach = VB_REACH_UNKNOWN};
 	err = p->seg ? 0 : vb_segment_map(&p->window, in->fds[0], h->incarnation, &why, t);
 	if (!err && !p->seg)
@@ -131,6 +133,7 @@ static int join(struct vb_adapter *a, struct peer *p, struct conn *c, const stru
 	if (old)
 		vb_segment_put(old);
 	if (err) {
+		vb_peer_unmap(p);
 		if (t->reach == VB_REACH_STRANGER)
 			t->process.pid = c->pid;
 		vb_contact_trouble(p, *t);
@@ -243,6 +246,7 @@ static bool greeted(struct vb_adapter *a, struct conn *c, const struct heard *in
 	if (!err)
 		err = vb_contact_say_hello(a, c, p->pub.index, h->asked);
 	if (err) {
+		vb_peer_unmap(p);
 		refuse(a, c,
 		       err == EPROTO || err == EIO ? REFUSE_OTHER
 		       : err == ETOOMANYREFS	   ? REFUSE_BUSY

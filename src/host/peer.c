@@ -1,13 +1,16 @@
 /* The table of peers: made on first use, DOWN for good when the peer goes, their indices used again once
  * nobody holds them, as are those of numbers that nobody had.  A struct peer lives as long as its adapter, so
- * that a thread may look at any of them at any time. */
+ * that a thread may look at any of them at any time.
+ *
+ * So do the windows, the address ranges into which segments of peers are mapped, but they are no peer's for
+ * good: who comes UP takes one of those that are not UP.  So there are as many windows as there were peers at
+ * once, whoever is held after its end.  The index that was freed last is used first, and with it the rings in
+ * our segment, whose pages the kernel keeps. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
+#include <sys/mman.h>
 
 #include "base/fault.h"
 #include "base/log.h"
@@ -16,8 +19,9 @@
 #include "iba/reach.h"
 #include "iba/rxq.h"
 
-/* A table that is half full is swept when no place is free, in steps: others wait for its lock. */
-enum { SWEEP_FROM = VB_MAX_PEERS / 2, SWEEP_MOST = 16 };
+/* How many places of numbers without contact are kept, up to which number of places, and how many are taken
+ * back in one step: others wait for the table's lock. */
+enum { SWEEP_LEAVES = 8, SWEEP_ALL = VB_MAX_PEERS / 2, SWEEP_MOST = 16 };
 
 static int state_of(const struct peer *p)
 {
@@ -39,28 +43,38 @@ static struct vb_ring *ring_at(const uint8_t *base, uint32_t ring)
 	return (struct vb_ring *)(base + VB_SEG_RINGS) + ring;
 }
 
-/* A new peer must not find packets that were meant for the one before it. */
-static void clear_ring(const uint8_t *base, uint32_t ring, bool used)
+/* The next peer must not find packets that were meant for this one.  Nobody sends to it any more.  The pages
+ * stay in the file, which is sealed, and leave this process's memory. */
+static void clear_rings(struct peer *p)
 {
-	struct vb_ring *r = ring_at(base, ring);
+	struct vb_ring *r = ring_at(p->pub.adapter->seg->base, ring_index(p->pub.index, 0));
 
-	/* The first slot is the first that is written: pages that nobody has used are not touched. */
-	if (used && atomic_load_explicit(&r->slots[0].seq, memory_order_relaxed)) {
-		for (uint32_t i = 0; i < VB_RING_SLOTS; i++)
-			atomic_store_explicit(&r->slots[i].seq, 0, memory_order_relaxed);
+	vb_mutex_assert_held(&p->pub.adapter->control);
+	if (!p->used)
+		return;
+	for (uint32_t lane = 0; lane < p->pub.nlanes; lane++) {
+		struct vb_slot *s = r[lane].slots;
+
+		/* Slots are written in turn: pages that nobody has used are not touched. */
+		for (uint32_t i = 0; i < VB_RING_SLOTS && atomic_load(&s[i].seq); i++)
+			atomic_store_explicit(&s[i].seq, 0, memory_order_relaxed);
 	}
-	atomic_store_explicit(consumed_of(base, ring), 0, memory_order_release);
-	atomic_store(cold_of(base, ring), 0);
+	madvise(r, p->pub.nlanes * sizeof(*r), MADV_DONTNEED);
+	p->used = false;
 }
 
-static void clear_rings(struct peer *p)
+/* Our counters of the rings of whoever has this index. */
+static void reset_counters(const struct peer *p)
 {
 	const uint8_t *base = p->pub.adapter->seg->base;
 
-	for (uint32_t lane = 0; lane < VB_LANES; lane++)
-		clear_ring(base, ring_index(p->pub.index, lane), p->used);
+	for (uint32_t lane = 0; lane < VB_LANES; lane++) {
+		uint32_t ring = ring_index(p->pub.index, lane);
+
+		atomic_store_explicit(consumed_of(base, ring), 0, memory_order_release);
+		atomic_store(cold_of(base, ring), 0);
+	}
 	atomic_store(heard_of(base, p->pub.index), 0);
-	p->used = false;
 }
 
 static void peer_init(struct peer *p, uint32_t number)
@@ -72,9 +86,7 @@ static void peer_init(struct peer *p, uint32_t number)
 	peer->incarnation = 0;
 	peer->pid = 0;
 	atomic_store_explicit(&peer->refs, 0, memory_order_relaxed);
-	peer->sock = -1;
-	peer->view = NULL;
-	peer->view_index = 0;
+	peer->sock = -1; /* `view` stays: a thread may be on its way there */
 	p->conn = NULL;
 	p->same = NULL;
 	p->want = p->over = false;
@@ -85,7 +97,7 @@ static void peer_init(struct peer *p, uint32_t number)
 	p->sought = 0;
 	atomic_store_explicit(&p->unable, 0, memory_order_relaxed);
 	atomic_store_explicit(&p->began, 0, memory_order_relaxed);
-	clear_rings(p);
+	reset_counters(p);
 	set_state(p, VB_PEER_IDLE);
 }
 
@@ -225,7 +237,6 @@ int vb_peer_attach(struct peer *p, const uint8_t *base, struct vb_set *hints, ui
 	peer->view = base;
 	peer->view_index = peer_index;
 	peer->key_offset = offset;
-	p->used = true;
 	return 0;
 }
 
@@ -237,6 +248,7 @@ void vb_peer_rise(struct peer *p)
 	vb_lock_take(&a->peers_lock);
 	p->trouble = (struct vb_reach_facts){0};
 	p->want = false;
+	p->used = true;
 	a->by_number[p->pub.number] = (uint16_t)(p->pub.index + 1);
 	set_state(p, VB_PEER_UP);
 	vb_lock_give(&a->peers_lock);
@@ -285,7 +297,7 @@ static void peer_retire(struct peer *p)
 		if (q->same == p)
 			q->same = NULL;
 	}
-	vb_list_append(&a->free_peers, &p->free_node);
+	vb_list_push(&a->free_peers, &p->free_node);
 }
 
 static void peer_over(struct peer *p)
@@ -307,27 +319,67 @@ static bool peer_is_idle(const struct peer *p)
 	       !atomic_load_explicit(&p->pub.refs, memory_order_acquire);
 }
 
-void vb_peers_sweep(struct vb_adapter *a)
+/* One that was tried a moment ago keeps its place, so that it is not tried again at once, unless few places
+ * are left. */
+uint64_t vb_peers_sweep(struct vb_adapter *a, uint64_t now)
 {
-	uint32_t n = atomic_load_explicit(&a->npeers, memory_order_relaxed), swept = 0;
+	uint32_t n = atomic_load_explicit(&a->npeers, memory_order_relaxed), idle = 0, swept = 0, leave;
+	uint64_t next = VB_NEVER;
 
 	vb_mutex_assert_held(&a->control);
-	if (n < SWEEP_FROM)
-		return;
 	vb_lock_take(&a->peers_lock);
-	if (!vb_list_empty(&a->free_peers))
-		n = 0;
-	for (uint32_t i = 1; i < n && swept < SWEEP_MOST; i++) {
+	leave = n >= SWEEP_ALL && vb_list_empty(&a->free_peers) ? 0 : SWEEP_LEAVES;
+	for (uint32_t i = 1; i < n; i++)
+		idle += peer_is_idle(peer_at(a, i));
+	for (uint32_t i = 1; i < n && idle > leave && swept < SWEEP_MOST; i++) {
 		struct peer *p = peer_at(a, i);
 
 		if (!peer_is_idle(p))
 			continue;
+		if (p->next_try > now && leave) {
+			next = p->next_try < next ? p->next_try : next;
+			continue;
+		}
 		set_state(p, VB_PEER_DOWN);
 		p->over = true;
 		peer_retire(p);
+		idle--;
 		swept++;
 	}
 	vb_lock_give(&a->peers_lock);
+	return idle <= leave ? VB_NEVER : swept == SWEEP_MOST ? now : next;
+}
+
+void vb_peer_take_window(struct peer *p)
+{
+	struct vb_adapter *a = p->pub.adapter;
+	uint32_t n = atomic_load_explicit(&a->npeers, memory_order_relaxed);
+
+	vb_mutex_assert_held(&a->control);
+	for (uint32_t i = 1; i < n && !p->window; i++) {
+		struct peer *q = peer_at(a, i);
+
+		if (state_of(q) == VB_PEER_UP && !q->seg)
+			continue;
+		p->window = q->window;
+		q->window = NULL;
+	}
+}
+
+/* Under the locks of its receive queues, so that nobody reads its rings any more. */
+void vb_peer_unmap(struct peer *p)
+{
+	const struct vb_peer *peer = &p->pub;
+
+	vb_mutex_assert_held(&peer->adapter->control);
+	for (uint32_t lane = 0; lane < peer->nlanes && peer->lanes[lane].rxq; lane++)
+		vb_lock_take(&peer->lanes[lane].rxq->rx);
+	if (!p->seg && p->window)
+		vb_segment_unmap(p->window);
+	if (!p->seg && p->hints)
+		vb_hints_unmap(p->hints);
+	for (uint32_t lane = 0; lane < peer->nlanes && peer->lanes[lane].rxq; lane++)
+		vb_lock_give(&peer->lanes[lane].rxq->rx);
 }
 
 static bool any_ready(const struct vb_peer *peer)
@@ -396,14 +448,8 @@ void vb_peer_fall(struct peer *p, enum vb_peer_end how, const char *why)
 		p->conn = NULL;
 	}
 	VB_FAULT_POINT("link down, the segment still mapped");
-	for (uint32_t lane = 0; lane < peer->nlanes; lane++)
-		vb_lock_take(&peer->lanes[lane].rxq->rx); /* nobody reads its rings any more */
-	if (!p->seg && p->window)
-		vb_segment_unmap(p->window);
-	if (!p->seg && p->hints)
-		vb_hints_unmap(p->hints);
-	for (uint32_t lane = 0; lane < peer->nlanes; lane++)
-		vb_lock_give(&peer->lanes[lane].rxq->rx);
+	vb_peer_unmap(p);
+	clear_rings(p);
 	peer_over(p);
 }
 
@@ -499,6 +545,8 @@ void vb_peer_put(struct vb_peer *peer)
 	    !atomic_load_explicit(&peer->refs, memory_order_acquire))
 		peer_retire(p);
 	vb_lock_give(&a->peers_lock);
+	if (state_of(p) == VB_PEER_IDLE) /* when the engine runs the next time: vb_peers_sweep() */
+		atomic_store_explicit(&a->contact_work, true, memory_order_release);
 }
 
 void vb_peer_contact(struct vb_peer *peer)
@@ -585,35 +633,6 @@ struct vb_peer *vb_peer_at(const struct vb_adapter *a, uint32_t index)
 uint32_t vb_peer_count(const struct vb_adapter *a)
 {
 	return atomic_load_explicit(&a->npeers, memory_order_acquire);
-}
-
-/* Its TID, if it means the same thread here. */
-static int thread_of(const struct vb_adapter *a, const struct vb_peer *peer)
-{
-	const struct vb_seg_head *h = (const void *)peer->view;
-	int tid = (int)h->tid;
-
-	if (!h->pid_ns || h->pid_ns != a->head->pid_ns || h->pid != peer->pid || tid <= 0)
-		return 0;
-	return syscall(SYS_tgkill, peer->pid, tid, 0) ? 0 : tid; /* of that process, as the kernel named it */
-}
-
-void vb_peer_tables(const struct vb_peer *peer, struct vb_peer_tables *at)
-{
-	const struct peer *p = (const struct peer *)peer;
-
-	at->keys = (const struct vb_key_entry *)(const void *)(peer->view + VB_SEG_KEYS);
-	at->slots = (const struct vb_key_slot *)(const void *)(peer->view + VB_SEG_KEY_SLOTS);
-	at->marks = (const struct vb_key_marks *)(const void *)(peer->view + VB_SEG_KEY_MARKS);
-	at->key_offset = peer->key_offset;
-	at->pds = (const struct vb_pd_slot *)(const void *)(peer->view + VB_SEG_PDS);
-	at->pd_marks = (const struct vb_pd_marks *)(const void *)(peer->view + VB_SEG_PD_MARKS);
-	at->heard = heard_of(peer->view, peer->view_index);
-	at->token = token_of(peer->adapter->seg->incarnation);
-	at->awake = (const _Atomic uint32_t *)(const void *)(peer->view + VB_SEG_AWAKE);
-	at->polls = (const _Atomic uint32_t *)(const void *)(peer->view + VB_SEG_POLLS);
-	at->same = peer->index == 0 || p->seg;
-	at->tid = at->same ? 0 : thread_of(peer->adapter, peer);
 }
 
 int vb_peer_pidfd(struct vb_peer *peer)

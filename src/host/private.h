@@ -86,16 +86,17 @@ struct conn {
 
 /* A peer and what only host/ knows of it. */
 struct peer {
-	struct vb_peer pub;	       /* first */
-	struct conn *conn;	       /* guarded by control */
-	struct vb_own own;	       /* pub.sock; set with it */
-	uint8_t *window;	       /* address range for segments of other processes; kept for life */
-	struct vb_set *hints;	       /* the same for their hints */
-	struct vb_segment *seg;	       /* peer of this process: its mapping */
-	struct peer *same;	       /* the peer turned out to have this link; guarded by peers_lock */
-	_Atomic uint32_t ringing;      /* threads that are about to use pub.sock */
-	_Atomic bool broken;	       /* vb_peer_insane() */
-	_Atomic uint64_t began;	       /* when contact was first wanted, 0: not, or it is made */
+	struct vb_peer pub;	  /* first */
+	struct conn *conn;	  /* guarded by control */
+	struct vb_own own;	  /* pub.sock; set with it */
+	uint8_t *window;	  /* address range for segments of other processes, NULL: none; under control.
+				     Once the peer is not UP, the next one that comes UP takes it */
+	struct vb_set *hints;	  /* the same for their hints; kept for life */
+	struct vb_segment *seg;	  /* peer of this process: its mapping */
+	struct peer *same;	  /* the peer turned out to have this link; guarded by peers_lock */
+	_Atomic uint32_t ringing; /* threads that are about to use pub.sock */
+	_Atomic bool broken;	  /* vb_peer_insane() */
+	_Atomic uint64_t began;	  /* when contact was first wanted, 0: not, or it is made */
 	struct vb_reach_facts trouble; /* of the last attempt at contact; guarded by peers_lock */
 	_Atomic uint32_t unable;       /* process that had no room for our segment, 0: none; under control */
 	_Atomic uint64_t
@@ -106,7 +107,7 @@ struct peer {
 	_Atomic uint32_t asked; /* process that has our hello and owes an answer, 0: none; under control */
 	bool want;		/* contact is to be made; guarded by peers_lock */
 	bool over;		/* DOWN, and nothing of it is left; guarded by peers_lock */
-	bool used;		/* the ring has been written to; guarded by peers_lock */
+	bool used;		/* the rings may have been written to; under control */
 	uint64_t next_try;	/* no contact before; guarded by peers_lock */
 	struct vb_list free_node; /* guarded by peers_lock */
 };
@@ -134,7 +135,7 @@ struct vb_adapter {
 	_Atomic(struct peer *) peers[VB_MAX_PEERS];
 	_Atomic uint32_t npeers;
 	uint16_t by_number[VB_ADAPTERS]; /* the peer's index + 1; guarded by peers_lock */
-	struct vb_list free_peers;	 /* indices to use again, oldest first; guarded by peers_lock */
+	struct vb_list free_peers;	 /* indices to use again, latest first; guarded by peers_lock */
 	/* control sockets */
 	pthread_mutex_t control;
 	int ctl; /* epoll of listening and control sockets and pidfds */
@@ -301,9 +302,13 @@ void vb_peer_fall(struct peer *p, enum vb_peer_end how, const char *why);
 struct peer *vb_peer_publishing(struct vb_adapter *a, uint32_t number);
 /* Under control: the UP link whose peer has this incarnation, NULL: none. */
 struct peer *vb_peer_by_incarnation(struct vb_adapter *a, uint64_t incarnation);
-/* Where the table of peers grows full, those that never were one and that nobody holds make room.  Under
- * `control`. */
-void vb_peers_sweep(struct vb_adapter *a);
+/* Numbers with which there is no contact, and that nobody holds, give their places back, but for a few, since
+ * why there was none is known of these.  Returns when it wants to be called again.  Under `control`. */
+uint64_t vb_peers_sweep(struct vb_adapter *a, uint64_t now);
+/* Under control: p gets a window that no peer uses any more, if there is one. */
+void vb_peer_take_window(struct peer *p);
+/* Under control: what is mapped of a peer that is not UP goes. */
+void vb_peer_unmap(struct peer *p);
 void vb_peers_free(struct vb_adapter *a);
 
 /* conn.c; under control */

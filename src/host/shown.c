@@ -1,5 +1,37 @@
-/* What a peer shows of its queue pairs in its segment. */
+/* What a peer shows in its segment: where its tables stand, and its queue pairs. */
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include "host/private.h"
+
+/* Its TID, if it means the same thread here. */
+static int thread_of(const struct vb_adapter *a, const struct vb_peer *peer)
+{
+	const struct vb_seg_head *h = (const void *)peer->view;
+	int tid = (int)h->tid;
+
+	if (!h->pid_ns || h->pid_ns != a->head->pid_ns || h->pid != peer->pid || tid <= 0)
+		return 0;
+	return syscall(SYS_tgkill, peer->pid, tid, 0) ? 0 : tid; /* of that process, as the kernel named it */
+}
+
+void vb_peer_tables(const struct vb_peer *peer, struct vb_peer_tables *at)
+{
+	const struct peer *p = (const struct peer *)peer;
+
+	at->keys = (const struct vb_key_entry *)(const void *)(peer->view + VB_SEG_KEYS);
+	at->slots = (const struct vb_key_slot *)(const void *)(peer->view + VB_SEG_KEY_SLOTS);
+	at->marks = (const struct vb_key_marks *)(const void *)(peer->view + VB_SEG_KEY_MARKS);
+	at->key_offset = peer->key_offset;
+	at->pds = (const struct vb_pd_slot *)(const void *)(peer->view + VB_SEG_PDS);
+	at->pd_marks = (const struct vb_pd_marks *)(const void *)(peer->view + VB_SEG_PD_MARKS);
+	at->heard = heard_of(peer->view, peer->view_index);
+	at->token = token_of(peer->adapter->seg->incarnation);
+	at->awake = (const _Atomic uint32_t *)(const void *)(peer->view + VB_SEG_AWAKE);
+	at->polls = (const _Atomic uint32_t *)(const void *)(peer->view + VB_SEG_POLLS);
+	at->same = peer->index == 0 || p->seg;
+	at->tid = at->same ? 0 : thread_of(peer->adapter, peer);
+}
 
 const uint8_t (*vb_peer_gids(const struct vb_peer *peer))[16]
 {

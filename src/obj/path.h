@@ -22,6 +22,7 @@ struct vb_path {
 	struct vb_source source; /* packets count if they come from here; set with `rxq` */
 	bool nobody;  /* what is sent now is lost: nobody is there.  For types that are not acknowledged; the
 			 others find out by waiting */
+	bool gone;    /* the process has ended, or left, and no other one takes its place: for good */
 	uint32_t pid; /* process at the other end, 0: not known; for sentences */
 	struct vb_peer *peer; /* the process of this host that it leads to, with a reference; NULL: none is
 				 known by the destination GID and QPN */

@@ -206,11 +206,15 @@ static int look_up(struct vb_pd *pd, uint32_t handle, uint32_t *lkey, struct vb_
 {
 	struct vb_peer_tables at;
 	int err = owner_tables(vb_context(pd->ibv.context), &at, call);
+	bool there;
 
 	if (err)
 		return err;
-	if (!handle || !vb_key_used(at.marks, handle) || !vb_key_read(&at.keys[handle], lkey, spec) ||
-	    spec->kind == VB_KEY_WINDOW)
+	there = handle && vb_key_used(at.marks, handle) && vb_key_read(&at.keys[handle], lkey, spec) &&
+		spec->kind != VB_KEY_WINDOW;
+	if (!vb_import_owner(vb_context(pd->ibv.context), call)) /* it may have ended meanwhile */
+		return errno;
+	if (!there)
 		return vb_refuse(ENOENT, call, "the context holds no memory region of handle 0x%08x", handle);
 	if (spec->pd != pd->id)
 		return vb_refuse(EINVAL, call,

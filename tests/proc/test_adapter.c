@@ -74,6 +74,43 @@ static void nobody_there_stays_idle(void **state)
 	kit_node_close(x);
 }
 
+static uint32_t idle_peers(const struct kit_node *n)
+{
+	uint32_t idle = 0;
+
+	for (uint32_t i = 1; i < vb_peer_count(n->a); i++)
+		idle += atomic_load(&vb_peer_at(n->a, i)->state) != VB_PEER_DOWN;
+	return idle;
+}
+
+/* Numbers that nobody has, asked for at once and held no longer, keep a few places only, and without being
+ * asked for again. */
+static void numbers_without_contact_give_their_places_back(void **state)
+{
+	enum { ASKED = 100, KEPT = 8 };
+	struct kit_node *x = kit_node_open();
+	struct vb_peer *peer[ASKED];
+	double end = kit_now() + 20;
+	uint32_t n = 0;
+
+	(void)state;
+	for (uint32_t number = 1; n < ASKED; number++) {
+		if (number != kit_number_of(x) && !kit_bound(number << VB_QPN_INDEX_BITS))
+			peer[n++] = vb_peer_get(x->a, number);
+	}
+	kit_await_count(x, &x->fails, ASKED);
+	assert_true(vb_peer_count(x->a) > ASKED);
+	for (uint32_t i = 0; i < ASKED; i++)
+		vb_peer_put(peer[i]);
+	vb_adapter_nudge(x->a);
+	while (idle_peers(x) > KEPT) {
+		if (kit_now() > end)
+			fail_msg("%u numbers without contact are kept", idle_peers(x));
+		kit_nap(1);
+	}
+	kit_node_close(x);
+}
+
 static void numbers_out_of_range(void **state)
 {
 	struct kit_node *x = kit_node_open();
@@ -783,6 +820,7 @@ int main(void)
 	    cmocka_unit_test(contact_both_ways),
 	    cmocka_unit_test(link_to_oneself),
 	    cmocka_unit_test(nobody_there_stays_idle),
+	    cmocka_unit_test(numbers_without_contact_give_their_places_back),
 	    cmocka_unit_test(numbers_out_of_range),
 	    cmocka_unit_test(both_contact_at_once),
 	    cmocka_unit_test(who_has_met_is_heard_and_hears),
