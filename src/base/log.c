@@ -23,6 +23,7 @@ enum { LINE = VB_LOG_LINE, RECENT = 32, NAMES = 64 };
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static enum vb_log_place place;
 static enum vb_log_level limit;
+static bool unset; /* nobody said where lines go, or that there is to be no log */
 
 static _Atomic(void (*)(const char *)) ear; /* vb_log_also() */
 
@@ -89,7 +90,8 @@ static void read_settings(void)
 	size_t n = 0;
 
 	pthread_atfork(NULL, NULL, forked); /* a capture hears what is said, too, where there is no log */
-	if (!to || !*to || !strcmp(to, "off"))
+	unset = !to || !*to;
+	if (unset || !strcmp(to, "off"))
 		return;
 	limit = parse_level(secure_getenv("VERBENA_LOG_LEVEL"));
 	if (!strcmp(to, "stderr")) {
@@ -181,6 +183,26 @@ void vb_log(enum vb_log_level level, const char *fmt, ...)
 	va_start(ap, fmt);
 	say(level, remembered(level), "", fmt, ap);
 	va_end(ap);
+}
+
+void vb_log_complain(const char *fmt, ...)
+{
+	char sentence[LINE];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(sentence, sizeof sentence, fmt, ap);
+	va_end(ap);
+	vb_log(VB_LOG_WARN, "%s", sentence);
+	(void)shown(VB_LOG_ERROR); /* read_settings() */
+	if (unset)
+		keep(VB_LOG_STDERR, sentence);
+}
+
+void vb_log_try(void)
+{
+	if (shown(VB_LOG_ERROR) && place == VB_LOG_FILE)
+		vb_log_try_path();
 }
 
 void vb_log_note(const char *fmt, ...)

@@ -31,6 +31,10 @@ void vb_log(enum vb_log_level level, const char *fmt, ...) __attribute__((format
 /* Something that harms nobody and that `verbena explain` is to know: written at the level info, and
  * remembered as a warning is. */
 void vb_log_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* A setting is wrong: a warning, which goes to standard error if VERBENA_LOG is not set. */
+void vb_log_complain(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* Says it if the log's file cannot be written. */
+void vb_log_try(void);
 /* Why something failed: as vb_log() at the level of warnings; `name` is the reason's, for tools that read the
  * history. */
 void vb_log_reason(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

@@ -51,10 +51,10 @@ static uint32_t first, count; /* those that wait; the writer alone changes `firs
 static uint32_t lost;	      /* behind the last of them */
 static enum vb_log_place lost_place;
 
-static _Atomic bool writing;   /* a thread is in write_all() */
-static _Atomic uint64_t again; /* no attempt before; the writer stores it */
-static char path[4096];	       /* constant once there is a line for it */
-static bool path_failed;       /* it was said that the file cannot be opened; the writer's */
+static _Atomic bool writing;	 /* a thread is in write_all() */
+static _Atomic uint64_t again;	 /* no attempt before; the writer stores it */
+static char path[4096];		 /* constant once there is a line for it */
+static _Atomic bool path_failed; /* it was said that the file cannot be opened */
 
 void vb_log_set_other(void (*written)(void))
 {
@@ -171,31 +171,52 @@ static enum fate put_stderr(const char *text, size_t n)
 	return fate_of(write_now(STDERR_FILENO, text, n));
 }
 
-static enum fate put_file(const char *text, size_t n)
+/* Opened for each line: a descriptor kept open could become the program's own after it closed all, as daemons
+ * do. */
+static int open_file(void)
+{
+	return open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600);
+}
+
+static void say_path_failed(int err)
 {
 	char line[VB_LOG_LINE];
-	enum fate fate;
-	int fd, length;
+	int length;
 
-	/* Opened for each line: a descriptor kept open could become the program's own after it closed all, as
-	 * daemons do. */
-	fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600);
+	if (atomic_exchange(&path_failed, true))
+		return;
+	length =
+	    snprintf(line, sizeof line, "verbena[%d]: VERBENA_LOG=%s cannot be opened, lines are lost: %s\n",
+		     (int)getpid(), path, strerror(err));
+	if (length > VB_LOG_LINE - 1) {
+		length = VB_LOG_LINE - 1;
+		line[length - 1] = '\n';
+	}
+	vb_log_keep(VB_LOG_STDERR, line, (size_t)length);
+}
+
+void vb_log_try_path(void)
+{
+	int err = errno, fd = open_file();
+
+	if (fd >= 0)
+		close(fd);
+	else if (errno != ENXIO) /* a pipe that nobody reads yet */
+		say_path_failed(errno);
+	errno = err;
+}
+
+static enum fate put_file(const char *text, size_t n)
+{
+	enum fate fate;
+	int fd = open_file();
+
 	if (fd >= 0) {
 		fate = fate_of(vb_write_quietly(fd, text, n));
 		close(fd);
 		return fate;
 	}
-	if (!path_failed) {
-		path_failed = true;
-		length = snprintf(line, sizeof line,
-				  "verbena[%d]: VERBENA_LOG=%s cannot be opened, lines are lost: %s\n",
-				  (int)getpid(), path, strerror(errno));
-		if (length > VB_LOG_LINE - 1) {
-			length = VB_LOG_LINE - 1;
-			line[length - 1] = '\n';
-		}
-		vb_log_keep(VB_LOG_STDERR, line, (size_t)length);
-	}
+	say_path_failed(errno);
 	return NOWHERE_TO_GO;
 }
 

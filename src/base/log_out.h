@@ -11,6 +11,9 @@ enum vb_log_place { VB_LOG_NOWHERE, VB_LOG_STDERR, VB_LOG_FILE };
 /* Where VB_LOG_FILE leads; before the first line for it. */
 void vb_log_set_path(const char *path);
 
+/* Opens it once, and says on standard error why it cannot be opened. */
+void vb_log_try_path(void);
+
 /* Keeps a line for the next vb_log_write(), or counts it where there is no room.  The caller may hold any
  * lock. */
 void vb_log_keep(enum vb_log_place place, const char *line, size_t length);

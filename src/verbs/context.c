@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/pages.h"
+#include "base/settings.h"
 #include "iba/profile.h"
 #include "hca/capture_file.h"
 #include "hca/direct.h"
@@ -360,6 +361,7 @@ int vb_device_share(struct vb_device *dev, struct vb_hca **out, const char *call
 	enum vb_open_step step = VB_OPEN_DESCRIPTORS;
 	int err;
 
+	vb_settings_check();
 	if (!settings_are_good())
 		return EINVAL;
 	err = share(dev, out, &step); /* pairs with vb_device_unshare() */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/settings.h"
 #include "iba/profile.h"
 #include "host/devices.h"
 #include "verbs/verbs.h"
@@ -87,6 +88,7 @@ VB_EXPORT VB_OBJECT(struct ibv_device **, ibv_get_device_list, (num_devices), in
 		errno = vb_refuse(ENOMEM, "ibv_get_device_list", "no memory for the list");
 		return NULL;
 	}
+	vb_settings_check();
 	pthread_once(&once, describe_all);
 	for (int i = 0; i < n; i++)
 		list[i] = &vb_devices[i].ibv;

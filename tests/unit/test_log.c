@@ -20,6 +20,7 @@
 #include <cmocka.h>
 
 #include "base/log.h"
+#include "base/settings.h"
 #include "kit.h"
 
 static char text[1 << 20];
@@ -113,6 +114,51 @@ static void notes_are_information(void **state)
 	(void)state;
 	assert_string_equal(said("stderr", "warn", note), "");
 	assert_non_null(strstr(said("stderr", "info", note), "]: 3 objects are left\n"));
+}
+
+static void check_settings(void)
+{
+	setenv("VERBENA_PROFIL", "strict", 1);
+	setenv("VERBENA_SOAK", "0", 1);
+	setenv("VERBENA_SOMETHING_ELSE", "1", 1);
+	vb_settings_check();
+	vb_settings_check();
+}
+
+static void wrong_settings_are_said(void **state)
+{
+	char path[] = "/tmp/vb-test-log-XXXXXX";
+	int fd = mkstemp(path);
+
+	(void)state;
+	assert_true(fd >= 0);
+	close(fd);
+	assert_int_equal(lines(said(NULL, NULL, check_settings)), 2);
+	assert_non_null(strstr(text, "]: VERBENA_PROFIL is no setting of Verbena and has no effect: did you "
+				     "mean VERBENA_PROFILE (verbena_environment(7) lists all)\n"));
+	assert_non_null(
+	    strstr(text, "]: VERBENA_SOMETHING_ELSE is no setting of Verbena and has no effect ("));
+	assert_int_equal(lines(said("stderr", NULL, check_settings)), 2);
+	assert_string_equal(said("off", NULL, check_settings), "");
+	assert_string_equal(said(path, NULL, check_settings), "");
+	unlink(path);
+}
+
+static void only_check(void)
+{
+	vb_settings_check();
+	vb_settings_check();
+}
+
+/* Also where there is nothing to write. */
+static void an_unwritable_log_is_said(void **state)
+{
+	(void)state;
+	assert_int_equal(lines(said("/nonexistent/dir/log", NULL, only_check)), 1);
+	assert_non_null(strstr(text,
+			       "VERBENA_LOG=/nonexistent/dir/log cannot be opened, lines are lost: No such "
+			       "file or directory\n"));
+	assert_string_equal(said(NULL, NULL, only_check), "");
 }
 
 static void errno_survives(void)
@@ -393,6 +439,8 @@ int main(void)
 	    cmocka_unit_test(goes_where_it_is_told),
 	    cmocka_unit_test(refusals_are_said_once),
 	    cmocka_unit_test(notes_are_information),
+	    cmocka_unit_test(wrong_settings_are_said),
+	    cmocka_unit_test(an_unwritable_log_is_said),
 	    cmocka_unit_test(errno_is_left_alone),
 	    cmocka_unit_test(a_line_is_whole),
 	    cmocka_unit_test(wrong_settings_are_told),
