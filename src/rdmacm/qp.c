@@ -99,9 +99,9 @@ static int check_qp(struct vb_rdma_id *p, const char *call)
 /* rdma_cm creates no completion queue of 0 entries, as with rdma-core, and a queue pair needs both. */
 static int check_cqs(const struct vb_rdma_id *p, const char *call, const struct ibv_qp_init_attr_ex *attr)
 {
-	bool receives = p->id.qp_type != IBV_QPT_XRC_SEND && p->id.qp_type != IBV_QPT_XRC_RECV;
+	bool receives = attr->qp_type != IBV_QPT_XRC_SEND && attr->qp_type != IBV_QPT_XRC_RECV;
 
-	if (p->id.qp_type != IBV_QPT_XRC_RECV && !attr->send_cq && !p->id.send_cq && !attr->cap.max_send_wr)
+	if (attr->qp_type != IBV_QPT_XRC_RECV && !attr->send_cq && !p->id.send_cq && !attr->cap.max_send_wr)
 		return vb_cm_refuse(EINVAL, call,
 				    "cap.max_send_wr is 0, so no send CQ is created, and none is given; set "
 				    "max_send_wr or send_cq");
