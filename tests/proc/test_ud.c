@@ -325,7 +325,8 @@ static void from_a_shared_queue(struct kit_end *e)
  * request is there for the other one, also when the first goes to another state meanwhile. */
 static void too_long_for_a_shared_queue(struct kit_end *e, enum ibv_qp_state to)
 {
-	struct ibv_srq_init_attr sa = {.attr = {.max_wr = 8, .max_sge = 1, .srq_limit = 1}};
+	struct ibv_srq_init_attr sa = {.attr = {.max_wr = 8, .max_sge = 1}};
+	struct ibv_srq_attr limit = {.srq_limit = 1};
 	struct ibv_srq *srq = ibv_create_srq(pd, &sa);
 	struct ibv_sge sge = {(uintptr_t)e->buf + AT, GRH + 8, e->mr->lkey};
 	struct ibv_recv_wr wr = {.wr_id = 55, .sg_list = &sge, .num_sge = 1}, *bad;
@@ -342,7 +343,7 @@ static void too_long_for_a_shared_queue(struct kit_end *e, enum ibv_qp_state to)
 	CHECK(srq && cq && other.cq);
 	first = sharer(srq, cq);
 	other.qp = sharer(srq, other.cq);
-	CHECK(!ibv_modify_srq(srq, &sa.attr, IBV_SRQ_LIMIT) && !ibv_post_srq_recv(srq, &wr, &bad));
+	CHECK(!ibv_modify_srq(srq, &limit, IBV_SRQ_LIMIT) && !ibv_post_srq_recv(srq, &wr, &bad));
 	CHECK(!kit_datagram(e, ah, first->qp_num, 1, 0, 9));
 	kit_expect(e, IBV_WC_SEND);
 	dropped(VB_R_DROP_TOO_SMALL, small, 1);
