@@ -57,7 +57,7 @@ static void *wait_events(void *arg)
 		n++;
 		ibv_req_notify_cq(cq, 0);
 	}
-	CHECK(errno == EIO, "%s", strerror(errno));
+	CHECK_EQ(errno, EIO);
 	return (void *)n;
 }
 
@@ -71,7 +71,7 @@ static void *hear(void *arg)
 		fatal += ev.event_type == IBV_EVENT_DEVICE_FATAL;
 		ibv_ack_async_event(&ev);
 	}
-	CHECK(errno == EIO, "%s", strerror(errno));
+	CHECK_EQ(errno, EIO);
 	return (void *)fatal;
 }
 
@@ -121,7 +121,7 @@ static void greet(struct victim *v)
 	for (int n = 0; n < 2; n++) {
 		struct ibv_wc wc = kit_wait(&v->e, 20);
 
-		CHECK(wc.status == IBV_WC_SUCCESS, "%s", ibv_wc_status_str(wc.status));
+		CHECK_EQ(wc.status, IBV_WC_SUCCESS);
 	}
 	atomic_fetch_add(&board->greeted, 1);
 	kit_until(&board->greeted, 2);
@@ -227,7 +227,7 @@ static void child_keeps(void)
 		kit_mine_check("in the child");
 		_exit(0);
 	}
-	CHECK(!kit_reap(pid));
+	CHECK_EQ(kit_reap(pid), 0);
 }
 
 /* The one by which peers come: another socket may be open for an instant. */
@@ -253,7 +253,7 @@ static void opens_anew(void)
 	kit_end_open(&e, pd, 4, 64);
 	kit_connect(&e, &e.card);
 	CHECK(!kit_post(&e, IBV_WR_RDMA_WRITE, 7, 0, 8, &e.card, 16));
-	CHECK(kit_wait(&e, 20).status == IBV_WC_SUCCESS);
+	CHECK_EQ(kit_wait(&e, 20).status, IBV_WC_SUCCESS);
 	kit_end_close(&e);
 	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
 }
@@ -296,7 +296,8 @@ static void goes_on(struct victim *v)
 
 	CHECK(!kit_post(&v->e, IBV_WR_RDMA_WRITE, 60, 0, 8, &board->card[1], 0));
 	wc = kit_wait(&v->e, 10);
-	CHECK(wc.wr_id == 60 && wc.status == IBV_WC_SUCCESS, "%s", ibv_wc_status_str(wc.status));
+	CHECK_EQ(wc.wr_id, 60);
+	CHECK_EQ(wc.status, IBV_WC_SUCCESS);
 }
 
 /* With a process that is there: the hello would carry the segment. */
@@ -404,6 +405,7 @@ static void peer(enum way way)
 static void run(enum way way, int kind, char **argv)
 {
 	pid_t pids[2];
+	int status;
 
 	memset(board, 0, sizeof *board);
 	lasting = way == SEGMENT || way == PIDFD;
@@ -415,11 +417,13 @@ static void run(enum way way, int kind, char **argv)
 	pids[1] = kit_fork();
 	if (!pids[1])
 		peer(way);
-	CHECK(!kit_reap(pids[1]), "the peer: %s, kind %d", names[way], kind);
+	status = kit_reap(pids[1]);
+	CHECK(!status, "the peer: %s, kind %d: status 0x%x", names[way], kind, status);
 	if (way == EXEC)
 		kill(pids[0], SIGKILL);
-	CHECK(way == EXEC ? WIFSIGNALED(kit_reap(pids[0])) : !kit_reap(pids[0]), "%s, kind %d", names[way],
-	      kind);
+	status = kit_reap(pids[0]);
+	CHECK(way == EXEC ? WIFSIGNALED(status) : !status, "%s, kind %d: status 0x%x", names[way], kind,
+	      status);
 	end_logs();
 	printf("%s, kind %d: ok\n", names[way], kind);
 	fflush(stdout);
@@ -429,6 +433,7 @@ static void run(enum way way, int kind, char **argv)
 static void own_channel(bool async, int kind)
 {
 	pid_t pid = kit_fork();
+	int status;
 
 	if (!pid) {
 		struct victim v = {0};
@@ -452,7 +457,7 @@ static void own_channel(bool async, int kind)
 		CHECK(!ibv_req_notify_cq(v.e.cq, 0));
 		CHECK(!kit_post(&v.e, IBV_WR_RDMA_WRITE, 7, 0, 8, &v.e.card, 16));
 		wc = kit_wait(&v.e, 10);
-		CHECK(wc.status == IBV_WC_SUCCESS);
+		CHECK_EQ(wc.status, IBV_WC_SUCCESS);
 		if (async) {
 			errno = 0;
 			CHECK(ibv_get_async_event(v.ctx, &ev) == -1 && errno == EBADF);
@@ -471,7 +476,8 @@ static void own_channel(bool async, int kind)
 		end_logs();
 		exit(0);
 	}
-	CHECK(!kit_reap(pid), "kind %d", kind);
+	status = kit_reap(pid);
+	CHECK(!status, "kind %d: status 0x%x", kind, status);
 	printf("the descriptor of %s, kind %d: ok\n", async ? "the asynchronous events" : "a channel", kind);
 }
 
@@ -490,7 +496,8 @@ static void breaker(void)
 	vb_peer_insane(peer);
 	vb_peer_put(peer);
 	wc = kit_wait(&v.e, 20);
-	CHECK(wc.wr_id == 50 && wc.status == IBV_WC_WR_FLUSH_ERR, "%s", ibv_wc_status_str(wc.status));
+	CHECK_EQ(wc.wr_id, 50);
+	CHECK_EQ(wc.status, IBV_WC_WR_FLUSH_ERR);
 	CHECK(says(board->log[0], "was ended: what came from there is nothing that a peer says") == 1);
 	CHECK(!count_in(board->log[0], "ended without closing"));
 	kit_until(&board->done, 1);
@@ -520,7 +527,8 @@ static void breaks_off(void)
 		greet(&v);
 		leave_one(&v);
 		wc = kit_wait(&v.e, 20);
-		CHECK(wc.wr_id == 50 && wc.status == IBV_WC_WR_FLUSH_ERR, "%s", ibv_wc_status_str(wc.status));
+		CHECK_EQ(wc.wr_id, 50);
+		CHECK_EQ(wc.status, IBV_WC_WR_FLUSH_ERR);
 		CHECK(says(board->log[1], "is alive, and ended the connection") == 1);
 		CHECK(!count_in(board->log[1], "closed the descriptors"));
 		CHECK(!count_in(board->log[1], "ended without closing"));
@@ -528,7 +536,8 @@ static void breaks_off(void)
 		close_all(&v);
 		exit(0);
 	}
-	CHECK(!kit_reap(pids[1]) && !kit_reap(pids[0]));
+	CHECK_EQ(kit_reap(pids[1]), 0);
+	CHECK_EQ(kit_reap(pids[0]), 0);
 	end_logs();
 	puts("a peer that breaks off: ok");
 }
@@ -544,7 +553,7 @@ static void closes_first(void)
 		opens_anew();
 		exit(0);
 	}
-	CHECK(!kit_reap(pid));
+	CHECK_EQ(kit_reap(pid), 0);
 }
 
 int main(int argc, char **argv)
