@@ -14,11 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/log.h"
 #include "base/text.h"
+#include "base/eventfd.h"
 #include "cm/id.h"
 
 /* Channels with tokens to write; guarded by the lock. */
@@ -132,8 +132,8 @@ int vb_cm_channel_open(struct vb_cm_channel **out, int *fd)
 		vb_list_append(&closed, &c->ringing);
 	vb_cm_ids_leave();
 	if (err)
-		return vb_refuse(err, "rdma_create_event_channel", "no descriptor for the channel: %s",
-				 strerror(err));
+		return vb_refuse(err, "rdma_create_event_channel",
+				 "eventfd2, for the descriptor of the channel, fails: %s", strerror(err));
 	*out = c;
 	return 0;
 }
@@ -227,12 +227,7 @@ static void add_token(struct vb_cm_channel *c)
 /* The descriptor blocks or not as the program chooses, so the call itself has to say that it may not. */
 static int read_token_now(const struct vb_cm_channel *c)
 {
-	uint64_t token;
-	struct iovec v = {.iov_base = &token, .iov_len = sizeof(token)};
-
-	if (!is_ours(c))
-		return EBADF;
-	return preadv2(c->fd, &v, 1, -1, RWF_NOWAIT) < 0 ? errno : 0;
+	return is_ours(c) ? vb_eventfd_try(c->fd) : EBADF;
 }
 
 /* Another thread has destroyed the channel in which this one waits: on a kernel it waits for good. */

@@ -5,10 +5,10 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/chance.h"
 #include "base/pages.h"
 #include "host/private.h"
 #include "iba/profile.h"
@@ -139,16 +139,12 @@ static int open_descriptors(struct vb_adapter *a)
 
 static int new_segment(struct vb_adapter *a)
 {
-	uint64_t incarnation = 0;
-	uint32_t offset;
+	uint64_t incarnation = vb_chance();
+	uint32_t offset = (uint32_t)vb_chance();
 	int err;
 
-	if (getrandom(&offset, sizeof(offset), 0) != sizeof(offset))
-		return EIO;
-	while (!incarnation) {
-		if (getrandom(&incarnation, sizeof(incarnation), 0) != sizeof(incarnation))
-			return EIO;
-	}
+	while (!incarnation)
+		incarnation = vb_chance();
 	err = vb_segment_make(&a->seg, incarnation);
 	if (err)
 		return err;

@@ -11,9 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/random.h>
 #include <unistd.h>
 
+#include "base/chance.h"
 #include "base/fault.h"
 #include "host/hello.h"
 #include "host/private.h"
@@ -69,8 +69,7 @@ static int bind_some(int sock, const char *what, uint32_t number)
 	for (int i = 0; i < BIND_TRIES; i++) {
 		socklen_t len;
 
-		if (getrandom(&chance, sizeof(chance), 0) != sizeof(chance))
-			return EIO;
+		chance = vb_chance();
 		n = prefix(name, sizeof(name), what);
 		snprintf(name + n, sizeof(name) - (size_t)n, "%u/%016llx", number,
 			 (unsigned long long)chance);

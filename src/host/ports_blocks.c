@@ -4,8 +4,8 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/random.h>
 
+#include "base/chance.h"
 #include "base/lock.h"
 #include "host/ports_priv.h"
 
@@ -20,7 +20,6 @@ void vb_ephemeral_init(struct vb_ephemeral *e)
 {
 	FILE *f = fopen("/proc/sys/net/ipv4/ip_local_port_range", "re");
 	unsigned low = LOW, high = HIGH;
-	uint32_t chance = 0;
 
 	if (f) {
 		if (fscanf(f, "%u %u", &low, &high) != 2 || !low || low > high || high >= VB_PORT_NUMBERS) {
@@ -34,8 +33,8 @@ void vb_ephemeral_init(struct vb_ephemeral *e)
 	for (int i = 0; i < VB_PORT_SPACES; i++) {
 		vb_list_init(&e->space[i].open);
 		vb_list_init(&e->space[i].full);
-		(void)!getrandom(&chance, sizeof(chance), 0); /* processes that begin together do not meet */
-		e->space[i].next = low + chance % (high - low + 1);
+		/* processes that begin together do not meet */
+		e->space[i].next = low + (uint32_t)vb_chance() % (high - low + 1);
 	}
 }
 

@@ -1,13 +1,12 @@
 #include "obj/event.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/eventfd.h"
 #include "host/adapter.h"
 #include "obj/context.h"
 
@@ -117,26 +116,9 @@ bool vb_evq_idle(struct vb_evq *q)
 	return idle;
 }
 
-/* Whether the descriptor blocks is the application's choice, so the call itself must say that it may not. */
 int vb_evq_try(struct vb_evq *q)
 {
-	uint64_t token;
-	struct iovec v = {.iov_base = &token, .iov_len = sizeof(token)};
-	struct pollfd p = {.fd = q->fd, .events = POLLIN};
-	struct timespec now = {0};
-
-	if (!is_ours(q))
-		return EBADF;
-	/* No cancellation points: locks may be held. */
-	if (syscall(SYS_preadv2, q->fd, &v, 1l, -1l, 0l, RWF_NOWAIT) >= 0)
-		return 0;
-	if (errno != EOPNOTSUPP && errno != ENOSYS)
-		return errno;
-	/* A kernel that does not know this for an eventfd: two threads may then race for one token, and the
-	 * loser waits for the next. */
-	if (syscall(SYS_ppoll, &p, 1l, &now, NULL, 0l) != 1)
-		return EAGAIN;
-	return syscall(SYS_read, q->fd, &token, sizeof(token)) < 0 ? errno : 0;
+	return is_ours(q) ? vb_eventfd_try(q->fd) : EBADF;
 }
 
 bool vb_evq_spent(struct vb_evq *q)
