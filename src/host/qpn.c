@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/random.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/chance.h"
 #include "base/fault.h"
 #include "base/log.h"
 #include "host/private.h"
@@ -46,12 +46,10 @@ static _Atomic uint32_t last; /* number that was tried first; 0: none */
  * number that was given back rests as long as it can. */
 static uint32_t first_try(void)
 {
-	uint32_t n = atomic_load(&last), r = 1;
+	uint32_t n = atomic_load(&last);
 
 	if (!n) {
-		if (getrandom(&r, sizeof(r), 0) != sizeof(r))
-			r = (uint32_t)getpid();
-		n = r % (VB_ADAPTERS - 1) + 1;
+		n = (uint32_t)vb_chance() % (VB_ADAPTERS - 1) + 1;
 		atomic_store(&last, n);
 		return n;
 	}
@@ -192,16 +190,25 @@ static int extend(struct vb_adapter *a, struct free_numbers *f)
 	return 0;
 }
 
-static void say_none_left(const char *kind, int err)
+/* `rest`: how many are nobody's, and are not given yet. */
+static void say_none_left(const char *kind, int err, uint32_t rest)
 {
+	const char *why = err == ENFILE ? "the device has all that it may" : strerror(err);
 	char held[200];
 
 	if (err == EADDRINUSE)
 		vb_log(VB_LOG_WARN,
 		       "no %s number is left: all %d adapter numbers of this network namespace are taken: %s",
 		       kind, VB_ADAPTERS - 1, vb_numbers_say(held, sizeof(held)));
+	else if (rest)
+		vb_log(VB_LOG_WARN,
+		       "no %s number is left: %u of this device's rest in TIMEWAIT, after connections of "
+		       "rdma_cm "
+		       "that have ended, for a time that follows from their ACK timeout "
+		       "(RDMA_OPTION_ID_ACK_TIMEOUT); no more can be had: %s",
+		       kind, rest, why);
 	else
-		vb_log(VB_LOG_WARN, "no %s number is left, and no more can be had: %s", kind, strerror(err));
+		vb_log(VB_LOG_WARN, "no %s number is left, and no more can be had: %s", kind, why);
 }
 
 static uint32_t pop_free(struct free_numbers *f)
@@ -256,7 +263,7 @@ void vb_qpn_rest(struct vb_adapter *a, vb_qpn_rests_fn *rests, void *user)
 
 uint32_t vb_qpn_take(struct vb_adapter *a, struct vb_qp *qp)
 {
-	uint32_t qpn;
+	uint32_t qpn, rest;
 	int err;
 
 	if (vb_adapter_dead(a) || vb_adapter_lost(a))
@@ -265,9 +272,10 @@ uint32_t vb_qpn_take(struct vb_adapter *a, struct vb_qp *qp)
 	qpn = take_free(a, &a->free_qpns, a->qpn_rests, &err);
 	if (qpn)
 		atomic_store_explicit(place(a, qpn), qp, memory_order_release); /* pairs with vb_qpn_find() */
+	rest = a->free_qpns.count;
 	pthread_mutex_unlock(&a->qpn_lock);
 	if (err)
-		say_none_left("QP", err);
+		say_none_left("QP", err, rest);
 	return qpn;
 }
 
@@ -302,7 +310,7 @@ uint32_t vb_srqn_take(struct vb_adapter *a)
 	srqn = take_free(a, &a->free_srqns, NULL, &err);
 	pthread_mutex_unlock(&a->qpn_lock);
 	if (err)
-		say_none_left("SRQ", err);
+		say_none_left("SRQ", err, 0);
 	return srqn;
 }
 

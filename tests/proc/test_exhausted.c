@@ -11,6 +11,7 @@
 #include <sys/resource.h>
 
 #include "contact.h"
+#include "obj/context.h"
 
 enum { SIZE = 4096 };
 
@@ -502,6 +503,41 @@ static void backlog_waiting(void)
 	backlog(true);
 }
 
+static bool every_one_rests(void *user, uint32_t qpn)
+{
+	(void)user, (void)qpn;
+	return true;
+}
+
+/* After connections of rdma_cm their numbers rest in TIMEWAIT, and nothing else is short. */
+static void numbers_that_rest(void)
+{
+	struct ibv_qp_init_attr a = {.qp_type = IBV_QPT_RC, .cap = {1, 1, 1, 1, 0}};
+	struct ibv_context *ctx;
+	struct ibv_pd *pd;
+	struct ibv_cq *cq;
+	struct ibv_qp *qps[VB_ADAPTER_NUMBERS + 1];
+	int n = 0;
+
+	kit_log_begin("warn");
+	ctx = kit_open();
+	pd = ibv_alloc_pd(ctx);
+	cq = ibv_create_cq(ctx, 1, NULL, NULL, 0);
+	CHECK(pd && cq);
+	a.send_cq = a.recv_cq = cq;
+	vb_qpn_rest(vb_context(ctx)->adapter, every_one_rests, NULL);
+	while (n <= VB_ADAPTER_NUMBERS && (qps[n] = ibv_create_qp(pd, &a)))
+		n++; /* the first of a number that the adapter takes anew */
+	CHECK_EQ(errno, ENOMEM);
+	CHECK_EQ(n, VB_ADAPTER_NUMBERS);
+	KIT_LOG_SAYS("no QP number is left: ");
+	KIT_LOG_SAYS(" of this device's rest in TIMEWAIT, after connections of rdma_cm that have ended");
+	KIT_LOG_SAYS_NOT("open files");
+	while (n--)
+		CHECK(!ibv_destroy_qp(qps[n]));
+	CHECK(!ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
+}
+
 static const struct kit_case cases[] = {
     {.name = "no descriptors here", .run = descriptors_here, .clean = true},
     {.name = "no descriptors there", .run = descriptors_there, .clean = true},
@@ -517,6 +553,7 @@ static const struct kit_case cases[] = {
     {.name = "few descriptors", .run = few_descriptors, .clean = true},
     {.name = "no descriptors, and somebody knocks", .run = backlog_idle},
     {.name = "no descriptors, somebody knocks, and threads wait", .run = backlog_waiting},
+    {.name = "numbers that rest", .run = numbers_that_rest, .clean = true},
     {.name = "as many peers as possible", .run = as_many_as_possible, .clean = true},
 };
 
