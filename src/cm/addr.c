@@ -2,14 +2,12 @@
  * by an event is known when the call returns, and the event comes at once. */
 #include <arpa/inet.h>
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/log.h"
 #include "cm/id.h"
 
-enum { HOPS = 64, DEFAULT_PKEY = 0xffff };
+enum { HOPS = 64, DEFAULT_PKEY = 0xffff, PORT_WHY = 400 };
 
 /* ---- binding ---- */
 
@@ -66,16 +64,16 @@ static int check(const struct vb_cm_id *id, const struct sockaddr *addr)
 	return 0;
 }
 
-int vb_cm_refuse_port(const char *call, const struct vb_port_name *name, const char *why)
+int vb_cm_refuse_port(int err, const char *call, const struct vb_port_name *name, const char *more)
 {
-	uint32_t pid = vb_cm_below()->who ? vb_cm_below()->who(name) : 0;
-	char whose[64] = "this process or another";
+	char why[PORT_WHY] = "";
+	struct vb_text t = {why, sizeof(why)};
 
-	if (pid)
-		snprintf(whose, sizeof(whose), "%s %u",
-			 pid == (uint32_t)getpid() ? "this process," : "process", pid);
-	return vb_refuse(EADDRINUSE, call, "port %u is taken at this address by %s%s", name->port, whose,
-			 why);
+	if (vb_cm_below()->why_port)
+		vb_cm_below()->why_port(name, err, &t);
+	else
+		vb_text_add(&t, "port %u cannot be had: %s", name->port, strerror(err));
+	return vb_refuse(err, call, "%s%s", why, more);
 }
 
 /* Why an address could not be had. */
@@ -98,19 +96,10 @@ static int refuse(int err, const struct sockaddr *addr)
 	case EPROTONOSUPPORT:
 		return vb_refuse(err, call, "the service ID is of another port space than the id");
 	case EINVAL:
-		return vb_refuse(err, call, "a link-local address needs its sin6_scope_id");
+		if (vb_cm_sock_linklocal(addr)) /* check() */
+			return vb_refuse(err, call, "a link-local address needs its sin6_scope_id");
 	}
 	return vb_refuse(err, call, "%s", strerror(err));
-}
-
-static int refuse_port(int err, const struct sockaddr *addr, const struct vb_port_name *name)
-{
-	if (err == EADDRINUSE)
-		return vb_cm_refuse_port("rdma_bind_addr", name, "");
-	if (err == EADDRNOTAVAIL)
-		return vb_refuse(err, "rdma_bind_addr",
-				 "no ephemeral port is free (net.ipv4.ip_local_port_range)");
-	return refuse(err, addr);
 }
 
 static int take_port(struct vb_cm_id *id, const struct sockaddr *addr)
@@ -124,7 +113,7 @@ static int take_port(struct vb_cm_id *id, const struct sockaddr *addr)
 	name.reuse = id->reuse;
 	err = vb_cm_below()->bind(&p, &name);
 	if (err)
-		return refuse_port(err, addr, &name);
+		return vb_cm_refuse_port(err, "rdma_bind_addr", &name, "");
 	vb_cm_ids_enter();
 	id->port = p; /* vb_cm_id_end() */
 	memcpy(&id->src, addr, vb_cm_sock_size(addr));

@@ -6,8 +6,8 @@
  * vb_cm_ids_leave() gives it back and then writes to the descriptors of channels that got events.  Whoever
  * calls vb_cm_input() or vb_cm_timer() does so between the two; API calls take it themselves.  It is a
  * vb_lock, taken behind no lock of host/ or hca/ that is held while MADs are handed over, and before what
- * vb_cm_ops.send takes. Of the functions below only local(), bound(), now(), chance(), due() and
- * silent() are called with it; all others may block. */
+ * vb_cm_ops.send takes. Of the functions below only local(), bound(), now(), chance(), due(),
+ * silent(), listens() and hidden() are called with it; all others may block. */
 #ifndef VB_CM_BELOW_H
 #define VB_CM_BELOW_H
 
@@ -67,9 +67,14 @@ struct vb_cm_below {
 	int (*set)(struct vb_port *p, bool afonly, bool reuse);
 	int (*listen)(struct vb_port *p, uint32_t number);
 	void (*release)(struct vb_port *p);
-	/* For the sentence about EADDRINUSE: the PID of a process that has what clashes with the name; 0:
-	 * that cannot be told.  NULL: it never can. */
-	uint32_t (*who)(const struct vb_port_name *n);
+	/* Why bind(), set() or listen() has just failed with `err` in this thread, as a clause.  NULL: no
+	 * more than the errno is known. */
+	void (*why_port)(const struct vb_port_name *n, int err, struct vb_text *t);
+	/* Whether anybody listens where that name leads.  Called with the lock.  NULL: that is not known. */
+	bool (*listens)(const struct vb_port_name *n);
+	/* Adds a clause about a listener that nobody finds there, where a lock of a stranger is in the way;
+	 * false: none is.  Called with the lock.  NULL: none ever is. */
+	bool (*hidden)(const struct vb_port_name *n, struct vb_text *t);
 	/* What is known of a process that does not answer, as a clause in `why`, empty: nothing.  false:
 	 * there is no contact with it, so nothing that was said to it has arrived.  NULL: there always is. */
 	bool (*silent)(struct vb_cm_device *d, uint32_t number, char *why, size_t size);
@@ -104,8 +109,9 @@ void vb_cm_ids_counted(struct vb_cm_device *d);
 
 /* What becomes known below.  All without the lock, and without locks that a program's threads wait for.
  * A process of this host is gone that had that adapter number, or cannot be reached, as the clause `why`
- * says: its connections to ids of the device end as its kernel would have ended them. */
-void vb_cm_ids_peer_gone(struct vb_cm_device *d, uint32_t number, const char *why);
+ * says: its connections to ids of the device end as its kernel would have ended them.  Those of another
+ * process that has had or has the number do not; incarnation 0: it was never known. */
+void vb_cm_ids_peer_gone(struct vb_cm_device *d, uint32_t number, uint64_t incarnation, const char *why);
 /* The first message came on a queue pair that is in RTR: that establishes its connection,
  * whatever becomes of the RTU. */
 void vb_cm_ids_data(struct vb_cm_device *d, uint32_t qpn);

@@ -310,6 +310,18 @@ void vb_cm_gone(struct vb_cm *cm, bool (*is_gone)(const struct vb_cm_conn *c, vo
 		vb_cm_inherit(&vb_list_entry(node, struct whole, inner.gone)->conn, arg, now);
 }
 
+void vb_cm_mute(struct vb_cm *cm, uint32_t number)
+{
+	vb_lock_assert_held(cm->lock);
+	for (uint32_t i = 0; i < cm->numbers.room; i++) {
+		struct vb_cm_conn *c = cm->numbers.of[i].conn;
+		uint16_t kind = c ? vb_cm_rows[c->state].unanswered : 0;
+
+		if ((kind == VB_CM_REQ || kind == VB_CM_SIDR_REQ) && !c->remote_comm_id && c->asked == number)
+			vb_cm_say_again(c);
+	}
+}
+
 bool vb_cm_qpn_waits(const struct vb_cm *cm, uint32_t qpn)
 {
 	vb_lock_assert_held(cm->lock);

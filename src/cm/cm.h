@@ -35,6 +35,10 @@ struct vb_cm_av {
 	uint8_t traffic_class, hop_limit, sl, rate;
 	uint16_t pkey;
 	uint32_t number; /* of a MAD that came: the adapter that sent it; 0: not known */
+	/* That one's process, as whoever sends knows it: nobody else who comes to have the number is meant.
+	 */
+	uint32_t link, pid;
+	uint64_t incarnation;
 };
 
 enum vb_cm_state {
@@ -86,8 +90,9 @@ struct vb_cm_event {
 };
 
 struct vb_cm_ops {
-	/* One MAD to the port at av->remote_gid.  `number`: vb_cm_msg_number(m); of a REQ or SIDR_REQ that is
-	 * said again, whom it went to (vb_cm_went()).  What is lost is lost. */
+	/* One MAD to the port at av->remote_gid.  `number`: vb_cm_msg_number(m); where that is 0, whom the
+	 * REQ or SIDR_REQ went to that is said again or called off (vb_cm_went()); 0: nobody yet.  What is
+	 * lost is lost. */
 	void (*send)(struct vb_cm *cm, const struct vb_cm_av *av, uint32_t number, const struct vb_cm_msg *m,
 		     const uint8_t mad[VB_MAD_LEN]);
 	/* Something happened to c.  REQ and SIDR_REQ: false refuses it (the message is dropped, as by a full
@@ -114,7 +119,7 @@ struct vb_cm_ops {
 
 /* For which adapter of its port a message is: the number in the comm ID that it is addressed to.  0: none is
  * known. A REQ or SIDR_REQ is for whoever has its service ID; a REJ (4) of a REQ that was never answered for
- * whoever took that REQ in, which only itself can tell (by CA GUID and comm ID of its sender): for all. */
+ * the one to whom that REQ went. */
 uint32_t vb_cm_msg_number(const struct vb_cm_msg *m);
 /* The comm ID by which whoever says it names itself, 0: by none.  The number in it is that of its adapter; a
  * REQ or SIDR_REQ, about which this says nothing, may have been handed on by another one. */
@@ -213,6 +218,9 @@ uint64_t vb_cm_next(const struct vb_cm *cm);
  * each connection that waits for somebody; `arg` comes with the events. */
 void vb_cm_gone(struct vb_cm *cm, bool (*is_gone)(const struct vb_cm_conn *c, void *arg), void *arg,
 		uint64_t now);
+/* A REQ or SIDR_REQ that went to that adapter is nothing that its process takes: it is sent again, for
+ * another one perhaps. */
+void vb_cm_mute(struct vb_cm *cm, uint32_t number);
 /* Whether packets of a connection of that QP of this end may still be about: it is not to be given to
  * another. */
 bool vb_cm_qpn_waits(const struct vb_cm *cm, uint32_t qpn);

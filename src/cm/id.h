@@ -292,6 +292,8 @@ void vb_cm_acks_await(struct vb_cm_id *id, uint32_t delivered, uint32_t migratio
 /* id_why.c: why there is no connection, in a sentence. */
 /* `gone`: nobody has said so, but the far end's process is gone, as that clause says; else NULL. */
 void vb_cm_id_why_rejected(const struct vb_cm_id *id, uint16_t reason, const char *gone);
+/* The far end accepted, and has no queue pair. */
+void vb_cm_id_why_no_qp(const struct vb_cm_id *id);
 void vb_cm_id_why_sidr(const struct vb_cm_id *id, uint8_t status, const char *gone);
 /* `event` tells the program that a message of this kind was said so often in vain. */
 void vb_cm_id_why_unanswered(const struct vb_cm_id *id, enum rdma_cm_event_type event, uint16_t kind,
@@ -320,6 +322,6 @@ void vb_cm_wait_end(void);
 /* Takes an address and a port for an id that is idle: 0 or errno. */
 int vb_cm_id_take(struct vb_cm_id *id, const struct sockaddr *addr);
 /* EADDRINUSE, with the process that has the port; without the lock. */
-int vb_cm_refuse_port(const char *call, const struct vb_port_name *name, const char *why);
+int vb_cm_refuse_port(int err, const char *call, const struct vb_port_name *name, const char *more);
 
 #endif

@@ -238,6 +238,8 @@ static void answered(struct vb_cm_id *id, const struct vb_cm_msg *m)
 	d->path_mtu = id->path.mtu;
 	d->timeout = vb_cm_ack_timeout(m->rep.target_ack_delay, id->path.packet_life_time);
 	vb_cm_ah_of_path(&d->ah, &id->path, id->sgid_index, vb_cm_below()->infiniband());
+	if (id->qpn && !d->remote_qpn)
+		vb_cm_id_why_no_qp(id);
 	it = vb_cm_item_new(id, RDMA_CM_EVENT_CONNECT_RESPONSE, 0);
 	if (!it) /* not so while there are spare ones; the REP comes again */
 		return;
@@ -253,6 +255,7 @@ static void answered(struct vb_cm_id *id, const struct vb_cm_msg *m)
 /* Who is gone, and what is said of it. */
 struct gone {
 	uint32_t number;
+	uint64_t incarnation; /* 0: any */
 	const char *why;
 };
 
@@ -285,6 +288,8 @@ static void sidr_answered(struct vb_cm_id *id, const struct vb_cm_event *e)
 			    m->sidr_rep.status);
 	if (!it)
 		return;
+	if (good && id->qpn && !m->sidr_rep.qpn)
+		vb_cm_id_why_no_qp(id);
 	if (good) {
 		it->news.ud_param.qp_num = m->sidr_rep.qpn;
 		it->news.ud_param.qkey = m->sidr_rep.qkey;
@@ -401,14 +406,17 @@ void vb_cm_ids_changed(struct vb_cm_conn *c)
 
 /* ---- a process that is gone ---- */
 
-static bool is_gone(const struct vb_cm_conn *c, void *gone)
+static bool is_gone(const struct vb_cm_conn *c, void *arg)
 {
-	return vb_cm_far_number(c) == ((const struct gone *)gone)->number;
+	const struct gone *gone = arg;
+	bool known = c->av.number == gone->number && c->av.incarnation && gone->incarnation;
+
+	return vb_cm_far_number(c) == gone->number && (!known || c->av.incarnation == gone->incarnation);
 }
 
-void vb_cm_ids_peer_gone(struct vb_cm_device *d, uint32_t number, const char *why)
+void vb_cm_ids_peer_gone(struct vb_cm_device *d, uint32_t number, uint64_t incarnation, const char *why)
 {
-	struct gone gone = {number, why};
+	struct gone gone = {number, incarnation, why};
 
 	vb_cm_ids_enter();
 	if (!d->lost)

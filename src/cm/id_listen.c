@@ -104,12 +104,11 @@ int vb_cm_id_listen(struct vb_cm_id *id, int backlog)
 		err = vb_cm_below()->listen(id->port, number);
 		if (err)
 			undo(id);
-		if (err == EADDRINUSE)
-			vb_cm_refuse_port("rdma_listen", vb_cm_below()->bound(id->port),
-					  ", too, which RDMA_OPTION_ID_REUSEADDR let bind: only one may "
-					  "listen");
-		else if (err)
-			vb_refuse(err, "rdma_listen", "%s", strerror(err));
+		if (err)
+			vb_cm_refuse_port(err, "rdma_listen", vb_cm_below()->bound(id->port),
+					  err == EADDRINUSE ? ", too, which RDMA_OPTION_ID_REUSEADDR let "
+							      "bind: only one may listen"
+							    : "");
 	}
 	vb_cm_id_worked(id);
 	return err;

@@ -38,14 +38,67 @@ static const char *unfinished(const struct vb_cm_id *id)
 						     : "the connection was not completed";
 }
 
+static bool listens(struct vb_port_name n, uint16_t space, uint16_t port)
+{
+	n.space = space;
+	n.port = port;
+	return vb_cm_below()->listens && vb_cm_below()->listens(&n);
+}
+
+/* A mistake by which the listener stands elsewhere; false: none is seen. */
+static bool add_mistaken(struct vb_text *t, const struct vb_port_name *n)
+{
+	static const struct {
+		uint16_t space;
+		const char *name;
+	} spaces[] = {{VB_PORTS_TCP, "RDMA_PS_TCP"},
+		      {VB_PORTS_UDP, "RDMA_PS_UDP"},
+		      {VB_PORTS_IPOIB, "RDMA_PS_IPOIB"},
+		      {VB_PORTS_IB, "RDMA_PS_IB"}};
+	uint16_t swapped = (uint16_t)(n->port << 8 | n->port >> 8);
+	const char *own = "another port space";
+
+	for (unsigned i = 0; i < 4; i++)
+		if (spaces[i].space == n->space)
+			own = spaces[i].name;
+	for (unsigned i = 0; i < 4; i++) {
+		if (spaces[i].space == n->space || !listens(*n, spaces[i].space, n->port))
+			continue;
+		vb_text_add(t,
+			    "; port %u has a listener of %s, and this id is of %s: rdma_create_id takes the "
+			    "same port space at both ends",
+			    n->port, spaces[i].name, own);
+		return true;
+	}
+	if (swapped == n->port || !listens(*n, n->space, swapped))
+		return false;
+	vb_text_add(t,
+		    "; port %u has a listener, which is %u with its two bytes swapped: one end lacks htons() "
+		    "for its port",
+		    swapped, n->port);
+	return true;
+}
+
 /* What helps, where a number alone leads nowhere. */
-static const char nobody[] =
-    "; found is who listens at that very address or at all of them, and on this host only "
-    "processes of the same user and network namespace";
+static const char *nobody(const struct vb_cm_id *id, char buf[WHY])
+{
+	const struct sockaddr *dst = (const struct sockaddr *)&id->dst;
+	struct vb_text t = {buf, WHY};
+	struct vb_port_name n;
+
+	*buf = 0;
+	vb_cm_sock_name(&n, dst, id->ps);
+	if (add_mistaken(&t, &n) || (vb_cm_below()->hidden && vb_cm_below()->hidden(&n, &t)))
+		return buf;
+	vb_text_add(&t,
+		    "; found is who listens at that very address or at all of them, and on this host only "
+		    "processes of the same user and network namespace");
+	return buf;
+}
 
 void vb_cm_id_why_rejected(const struct vb_cm_id *id, uint16_t reason, const char *gone)
 {
-	char far[ADDRESS];
+	char far[ADDRESS], why[WHY] = "";
 
 	if (is_hidden(id))
 		return;
@@ -57,12 +110,13 @@ void vb_cm_id_why_rejected(const struct vb_cm_id *id, uint16_t reason, const cha
 	if (reason == VB_CM_REJ_CONSUMER || reason == VB_CM_REJ_VENDOR_OPTION)
 		return;
 	vb_log_reason("cm-rejected", "%s %s: REJECTED, status %u: %s%s", call_of(id), text_of(&id->dst, far),
-		      reason, vb_cm_rej_text(reason), reason == VB_CM_REJ_INVALID_SERVICE_ID ? nobody : "");
+		      reason, vb_cm_rej_text(reason),
+		      reason == VB_CM_REJ_INVALID_SERVICE_ID ? nobody(id, why) : "");
 }
 
 void vb_cm_id_why_sidr(const struct vb_cm_id *id, uint8_t status, const char *gone)
 {
-	char far[ADDRESS];
+	char far[ADDRESS], why[WHY];
 
 	if (gone) {
 		vb_log_reason("cm-unreachable", "%s %s: UNREACHABLE, status %u: %s: %s", call_of(id),
@@ -73,7 +127,18 @@ void vb_cm_id_why_sidr(const struct vb_cm_id *id, uint8_t status, const char *go
 		return;
 	vb_log_reason("cm-unreachable", "%s %s: UNREACHABLE, status %u: %s%s", call_of(id),
 		      text_of(&id->dst, far), status, vb_cm_sidr_text(status),
-		      status == VB_CM_SIDR_UNSUPPORTED ? nobody : "");
+		      status == VB_CM_SIDR_UNSUPPORTED ? nobody(id, why) : "");
+}
+
+void vb_cm_id_why_no_qp(const struct vb_cm_id *id)
+{
+	char far[ADDRESS];
+
+	vb_log_reason("cm-no-qp",
+		      "rdma_connect to %s: the far end accepted without a queue pair, so that nothing sent "
+		      "there arrives: it must call rdma_create_qp before rdma_accept, or set "
+		      "rdma_conn_param.qp_num",
+		      text_of(&id->dst, far));
 }
 
 /* What is known of the far end's process; whether there is contact with it. */

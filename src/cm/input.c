@@ -230,6 +230,12 @@ static void take(const struct heard *h, struct vb_cm_conn *c, enum vb_cm_state t
 
 	if (kinds[k].take && !kinds[k].take(h, c))
 		return;
+	if (h->from->number) { /* a REQ may have gone a longer way than its answers */
+		c->av.number = h->from->number;
+		c->av.link = h->from->link;
+		c->av.pid = h->from->pid;
+		c->av.incarnation = h->from->incarnation;
+	}
 	/* The far end holds our QP for one of a connection that it still has: it has to be left alone. */
 	if (h->m->kind == VB_CM_REJ && h->m->rej.reason == VB_CM_REJ_STALE_CONN)
 		to = VB_CM_TIMEWAIT;

@@ -130,15 +130,15 @@ void vb_cm_say(struct vb_cm_conn *c, const struct vb_cm_msg *m)
 void vb_cm_say_again(struct vb_cm_conn *c)
 {
 	struct vb_cm_msg m;
-	bool asks;
+	uint32_t number;
 
 	if (!c->inner->said || vb_cm_msg_get(c->inner->mad, &m))
 		return;
 	/* A REJ without the comm ID, and the answer of a SIDR exchange, do not show it. */
 	if (m.kind != VB_CM_SIDR_REP && !(m.kind == VB_CM_REJ && !m.rej.local_comm_id))
 		c->inner->shown = true;
-	asks = m.kind == VB_CM_REQ || m.kind == VB_CM_SIDR_REQ;
-	send(c->cm, &c->av, asks ? c->asked : vb_cm_msg_number(&m), &m, c->inner->mad);
+	number = vb_cm_msg_number(&m);
+	send(c->cm, &c->av, number ? number : c->asked, &m, c->inner->mad);
 }
 
 void vb_cm_say_rej(struct vb_cm_conn *c, uint16_t reason, const uint8_t *info, size_t info_len,

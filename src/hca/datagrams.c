@@ -14,6 +14,7 @@
 #include "hca/silence.h"
 #include "hca/timed.h"
 #include "host/devices.h"
+#include "iba/mad.h"
 #include "iba/shown.h"
 #include "transport/transport.h"
 
@@ -70,7 +71,8 @@ static void attach(struct vb_dest *d)
 		return;
 	if (!p->peer && d->number != VB_DEST_NOWHERE)
 		p->peer = vb_path_peer(vb_qp_adapter(p->qp), d->number);
-	if (!p->peer || !is_state(p->peer, VB_PEER_UP)) {
+	if (!p->peer || !is_state(p->peer, VB_PEER_UP) ||
+	    (p->qp->qpn == VB_GSI_QPN && !vb_peer_shows_gsi(p->peer))) {
 		find_nobody(d);
 		return;
 	}

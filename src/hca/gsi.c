@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "hca/all.h"
 #include "hca/direct.h"
 #include "hca/path.h"
@@ -66,7 +67,7 @@ static void begin(struct vb_gsi *g, struct vb_hca *h)
 	qp->dests->infiniband = vb_devices_infiniband();
 	qp->dests->group = &vb_mcast_ops;
 	qp->shown = vb_qpn_published(h->adapter, g->number);
-	qp->drops = vb_adapter_drops(h->adapter);
+	qp->said = ~0ull; /* no drop is a program's; what is lost is said by whoever knows what it was */
 	vb_lock_take(&qp->lock);
 	qp->qkey = qp->attr.qkey = VB_GSI_QKEY;
 	vb_qp_set_state(qp, IBV_QPS_RTS);
@@ -122,6 +123,7 @@ int vb_gsi_open(struct vb_hca *h, const struct vb_gsi_ops *ops, void *user)
 		return err;
 	}
 	atomic_store_explicit(&h->gsi, g, memory_order_release); /* pairs with gsi_of() */
+	vb_adapter_show_gsi(h->adapter, true);
 	return 0;
 }
 
@@ -141,6 +143,7 @@ void vb_gsi_close(struct vb_hca *h)
 {
 	struct vb_gsi *g;
 
+	vb_adapter_show_gsi(h->adapter, false);
 	pthread_mutex_lock(&h->gsi_busy); /* the engine is through with its user */
 	g = atomic_exchange(&h->gsi, NULL);
 	pthread_mutex_unlock(&h->gsi_busy);
@@ -159,32 +162,29 @@ static void take_completions(struct vb_gsi *g)
 		;
 }
 
-/* A process that polls is left alone (DESIGN.md), but whom a MAD is for may wait in poll(2) for an event: its
- * engine is to look now. */
-static void ring(struct vb_hca *h, uint32_t number)
+static bool is_up(const struct vb_peer *peer)
 {
-	struct vb_peer *peer = vb_peer_get(h->adapter, number);
-	struct vb_peer_tables at;
-
-	if (!peer)
-		return;
-	if (peer->index && atomic_load_explicit(&peer->state, memory_order_acquire) == VB_PEER_UP) {
-		vb_peer_tables(peer, &at);
-		if (atomic_load_explicit(at.awake, memory_order_relaxed) != VB_ASLEEP)
-			vb_peer_ring(peer);
-	}
-	vb_peer_put(peer);
+	return atomic_load_explicit(&peer->state, memory_order_acquire) == VB_PEER_UP;
 }
 
-int vb_gsi_send(struct vb_hca *h, uint32_t number, struct vb_route route, const uint8_t mad[VB_MAD_LEN])
+/* A process that polls is left alone (DESIGN.md), but whom a MAD is for may wait in poll(2) for an event: its
+ * engine is to look now. */
+static void ring(struct vb_peer *peer)
 {
-	struct vb_gsi *g = gsi_of(h);
+	struct vb_peer_tables at;
+
+	if (!peer->index || !is_up(peer))
+		return;
+	vb_peer_tables(peer, &at);
+	if (atomic_load_explicit(at.awake, memory_order_relaxed) != VB_ASLEEP)
+		vb_peer_ring(peer);
+}
+
+static int post(struct vb_gsi *g, uint32_t number, struct vb_route route, const uint8_t mad[VB_MAD_LEN])
+{
 	struct vb_builder b;
 	int err = 0;
 
-	if (!g || vb_adapter_dead(h->adapter) || vb_adapter_lost(h->adapter))
-		return EIO;
-	take_completions(g);
 	vb_builder_begin(&b, &g->qp);
 	if (vb_qp_state_now(&g->qp) != IBV_QPS_RTS) {
 		err = EIO;
@@ -203,14 +203,35 @@ int vb_gsi_send(struct vb_hca *h, uint32_t number, struct vb_route route, const 
 		vb_hca_posted(&g->qp);
 	}
 	vb_builder_end(&b);
-	if (!err)
-		ring(h, number);
 	return err;
 }
 
-static void drop(const struct vb_hca *h, enum vb_reason r)
+int vb_gsi_send(struct vb_hca *h, uint32_t number, struct vb_route route, const uint8_t mad[VB_MAD_LEN])
 {
-	atomic_fetch_add_explicit(&vb_adapter_drops(h->adapter)->count[r], 1, memory_order_relaxed);
+	struct vb_gsi *g = gsi_of(h);
+	struct vb_peer *peer;
+	int err;
+
+	if (!g || vb_adapter_dead(h->adapter) || vb_adapter_lost(h->adapter))
+		return EIO;
+	take_completions(g);
+	peer = vb_peer_get(h->adapter, number);
+	if (peer && is_up(peer) && !vb_peer_shows_gsi(peer))
+		err = ENOTCONN;
+	else
+		err = post(g, number, route, mad);
+	if (peer && !err)
+		ring(peer);
+	if (peer)
+		vb_peer_put(peer);
+	return err;
+}
+
+bool vb_gsi_is_there(const struct vb_hca *h, uint32_t link, uint64_t incarnation)
+{
+	const struct vb_peer *peer = vb_peer_at(h->adapter, link);
+
+	return peer && is_up(peer) && peer->incarnation == incarnation;
 }
 
 /* The GID by which this port was reached: the first one of the sender's family. */
@@ -253,43 +274,46 @@ void vb_gsi_hear(struct vb_hca *h)
 		vb_adapter_due(h->adapter, next);
 }
 
-bool vb_gsi_take(struct vb_hca *h, const struct vb_rxq *r, const struct vb_pkt *p)
+/* What no connection manager sends. */
+static const char *wrong(const struct vb_pkt *p)
 {
+	if (p->opcode != (VB_FAMILY_UD | VB_SEND_ONLY) || p->loan)
+		return "it is no datagram";
+	if (p->qkey != VB_GSI_QKEY)
+		return "its Q_Key is another";
+	return p->payload_len != VB_MAD_LEN ? "its length is another" : NULL;
+}
+
+void vb_gsi_take(struct vb_hca *h, const struct vb_rxq *r, const struct vb_pkt *p)
+{
+	const struct vb_peer *peer = vb_peer_at(h->adapter, r->index / VB_LANES);
 	struct vb_gsi *g = gsi_of(h);
-	enum vb_reason why = VB_OK;
+	const char *why = g ? wrong(p) : "this process has not opened rdma_cm";
 
 	vb_lock_assert_held(&r->rx);
-	if (!g)
-		return false;
-	if (p->opcode != (VB_FAMILY_UD | VB_SEND_ONLY) || p->loan)
-		why = VB_R_DROP_NO_QP;
-	else if (p->qkey != VB_GSI_QKEY)
-		why = VB_R_DROP_QKEY;
-	else if (p->payload_len != VB_MAD_LEN)
-		why = VB_R_DROP_TOO_SMALL;
-	if (why != VB_OK) {
-		drop(h, why);
-		return true;
-	}
-	vb_lock_take(&g->lock);
-	if (g->head - g->tail < HEARD) {
-		struct vb_gsi_mad *m = &g->heard[g->head++ % HEARD];
+	if (!why) {
+		vb_lock_take(&g->lock);
+		if (g->head - g->tail < HEARD) {
+			struct vb_gsi_mad *m = &g->heard[g->head++ % HEARD];
 
-		m->number = vb_peer_at(h->adapter, r->index / VB_LANES)->number;
-		m->route = p->route;
-		m->slid = p->source->lid;
-		m->sgid = vb_gid_read(p->source->gids[VB_GRH_SGID(p->route.word)]);
-		m->dgid = own_gid(h, m->sgid);
-		memcpy(m->bytes, p->payload, VB_MAD_LEN);
-	} else {
-		why = VB_R_DROP_NO_RECV;
+			m->number = peer->number;
+			m->link = peer->index;
+			m->pid = peer->pid;
+			m->incarnation = peer->incarnation;
+			m->route = p->route;
+			m->slid = p->source->lid;
+			m->sgid = vb_gid_read(p->source->gids[VB_GRH_SGID(p->route.word)]);
+			m->dgid = own_gid(h, m->sgid);
+			memcpy(m->bytes, p->payload, VB_MAD_LEN);
+		} else {
+			why = "too many wait";
+		}
+		vb_lock_give(&g->lock);
 	}
-	vb_lock_give(&g->lock);
-	if (why != VB_OK)
-		drop(h, why);
-	if (!hears)
+	if (why)
+		vb_log(VB_LOG_DEBUG, "a management datagram of process %u is dropped: %s", peer->pid, why);
+	if (g && !hears)
 		vb_adapter_nudge(h->adapter);
-	return true;
 }
 
 static bool next_heard(struct vb_gsi *g, struct vb_gsi_mad *m)
@@ -363,6 +387,19 @@ void vb_gsi_peer_down(struct vb_hca *h, struct vb_peer *peer, enum vb_peer_end h
 	g = gsi_of(h);
 	if (g)
 		g->ops->peer_down(g->user, peer, how);
+	pthread_mutex_unlock(&h->gsi_busy);
+}
+
+void vb_gsi_peer_up(struct vb_hca *h, struct vb_peer *peer)
+{
+	struct vb_gsi *g;
+
+	if (!gsi_of(h) || vb_peer_shows_gsi(peer))
+		return;
+	pthread_mutex_lock(&h->gsi_busy);
+	g = gsi_of(h);
+	if (g)
+		g->ops->mute(g->user, peer);
 	pthread_mutex_unlock(&h->gsi_busy);
 }
 

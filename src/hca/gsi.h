@@ -18,7 +18,10 @@
 struct vb_gsi_mad {
 	struct vb_gid sgid, dgid; /* of the sender's port, and the one of this port by which it was reached */
 	uint16_t slid;
-	uint32_t number;       /* the adapter that sent it */
+	uint32_t number;       /* the adapter that sent it, */
+	uint32_t link;	       /* its index among the peers, */
+	uint32_t pid;	       /* its process, 0: of another PID namespace, */
+	uint64_t incarnation;  /* and which one: numbers are used again */
 	struct vb_route route; /* as the sender said it */
 	uint8_t bytes[VB_MAD_LEN];
 };
@@ -32,6 +35,8 @@ struct vb_gsi_ops {
 	/* A peer is gone, or there is no contact with it (VB_END_UNCLEAR).  With the adapter's control lock
 	 * held, as is the last. */
 	void (*peer_down)(void *user, struct vb_peer *peer, enum vb_peer_end how);
+	/* There is contact with a peer whose QP1 is not open: it takes no MADs.  As peer_down(). */
+	void (*mute)(void *user, struct vb_peer *peer);
 	/* The first packet came for that queue pair, which is in RTR (IBV_EVENT_COMM_EST). */
 	void (*established)(void *user, uint32_t qpn);
 	/* The device is lost (hca/lost.c).  Nothing is called any more. */
@@ -45,19 +50,21 @@ void vb_gsi_close(struct vb_hca *h);
 bool vb_gsi_is_open(const struct vb_hca *h);
 
 /* Sends a MAD to the adapter of that number (VB_DEST_NOWHERE: to nobody), by that route.  While
- * contact is being made it waits.  0; EAGAIN: as many wait as may, and this one is lost; EIO: the device is
- * lost.  Any thread, without the locks of a queue pair. */
+ * contact is being made it waits.  0; EAGAIN: as many wait as may, and this one is lost; ENOTCONN: QP1 is not
+ * open there, and it is lost; EIO: the device is lost.  Any thread, without the locks of a queue pair. */
 int vb_gsi_send(struct vb_hca *h, uint32_t number, struct vb_route route, const uint8_t mad[VB_MAD_LEN]);
+/* Whether there is contact still with the process that sent a MAD. */
+bool vb_gsi_is_there(const struct vb_hca *h, uint32_t link, uint64_t incarnation);
 
-/* For hca/receive.c: a packet for QP1, from that receive queue, whose lock is held.  false: QP1 is not open.
- */
-bool vb_gsi_take(struct vb_hca *h, const struct vb_rxq *r, const struct vb_pkt *p);
+/* For hca/receive.c: a packet for QP1, from that receive queue, whose lock is held. */
+void vb_gsi_take(struct vb_hca *h, const struct vb_rxq *r, const struct vb_pkt *p);
 /* For the engine: hands over what came; when to be called again. */
 uint64_t vb_gsi_run(struct vb_hca *h, uint64_t now);
 /* For the engine and waiters, around a look at receive queues: what came is handed over by this thread. */
 void vb_gsi_listen(void);
 void vb_gsi_hear(struct vb_hca *h);
 void vb_gsi_peer_down(struct vb_hca *h, struct vb_peer *peer, enum vb_peer_end how);
+void vb_gsi_peer_up(struct vb_hca *h, struct vb_peer *peer);
 void vb_gsi_lost(struct vb_hca *h);
 /* For contexts (vb_context.established): notes it for the engine.  Under a queue pair's lock. */
 void vb_gsi_established(struct vb_context *c, uint32_t qpn);

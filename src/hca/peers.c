@@ -137,6 +137,7 @@ void vb_hca_peer_up(struct vb_peer *peer)
 	for (uint32_t i = 0; i < peer->nlanes; i++)
 		vb_hca_flush(peer->lanes[i].rxq);
 	give_lanes(peer);
+	vb_gsi_peer_up(vb_hca(peer->adapter), peer);
 }
 
 /* Whether the queue pair at the other end was, or could have been, connected to this one: not one that is

@@ -186,9 +186,9 @@ static __attribute__((noinline)) void deliver_any(struct delivery *d, const stru
 		return;
 	}
 	if (!hold(d, p.qpn, in->source)) {
-		if (p.qpn == VB_GSI_QPN && vb_gsi_take(vb_hca(d->rxq->adapter), d->rxq, &p))
-			return;
-		if (vb_pkt_ends_untold(&p))
+		if (p.qpn == VB_GSI_QPN)
+			vb_gsi_take(vb_hca(d->rxq->adapter), d->rxq, &p);
+		else if (vb_pkt_ends_untold(&p))
 			vb_datagrams_no_qp(d->rxq->adapter, p.qpn);
 		return;
 	}

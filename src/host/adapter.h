@@ -343,6 +343,10 @@ enum { VB_TELL_MAX = 128 };
 bool vb_peer_tell(struct vb_peer *peer, uint8_t subject, const void *msg, size_t len, int fd);
 /* The GIDs of its port, VB_GID_TABLE of them, which may change; UP links only. */
 const uint8_t (*vb_peer_gids(const struct vb_peer *peer))[16];
+/* Shows peers whether QP1 takes management datagrams (hca/gsi.h); whether a peer that is or was UP shows
+ * that. */
+void vb_adapter_show_gsi(struct vb_adapter *a, bool open);
+bool vb_peer_shows_gsi(const struct vb_peer *peer);
 /* What the peer (also one that has just died) shows of this QP; NULL: it has no such number. */
 const struct vb_shown_qp *vb_peer_shown(const struct vb_peer *peer, uint32_t qpn);
 /* The state that the peer shows of the QP: 1 + enum ibv_qp_state, 0: no such QP. */

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/fault.h"
 #include "base/lock.h"
 #include "base/log.h"
@@ -184,6 +185,7 @@ void vb_ports_close(struct vb_ports *p)
 		while ((n = vb_list_pop(&p->buckets[i])))
 			free(port_of(n));
 	vb_ephemeral_free(&p->ephemeral);
+	free(p->behind.at);
 	pthread_mutex_destroy(&p->turns);
 	pthread_mutex_destroy(&p->lock);
 	free(p);
@@ -212,6 +214,11 @@ static struct vb_port *clash_here(struct vb_ports *p, const struct vb_port_name 
 	return NULL;
 }
 
+bool vb_ports_clash_here(struct vb_ports *p, const struct vb_port_name *name)
+{
+	return clash_here(p, name, NULL);
+}
+
 /* Whether another id of this process has that port at all, or, if `claim`, the very same claim. */
 static bool is_shared(struct vb_ports *p, const struct vb_port *port, bool claim)
 {
@@ -237,7 +244,7 @@ static int claim(struct vb_ports *p, const struct vb_port_name *name)
 	if (err)
 		return err;
 	VB_FAULT_POINT("port claimed, nobody asked");
-	return vb_registry_clash(&p->registry, name);
+	return vb_registry_clash(&p->registry, name, NULL);
 }
 
 /* Lets go of the claim of a port's present name, unless another id has the same, or a block has it. */
@@ -353,19 +360,6 @@ int vb_port_bind(struct vb_ports *p, struct vb_port **out, const struct vb_port_
 	}
 	*out = port;
 	return 0;
-}
-
-uint32_t vb_ports_who(struct vb_ports *p, const struct vb_port_name *name)
-{
-	uint32_t pid;
-	int cancel;
-
-	if (vb_port_space(name->space) < 0 || usable(p))
-		return 0;
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-	pid = vb_registry_who(&p->registry, name);
-	pthread_setcancelstate(cancel, NULL);
-	return pid;
 }
 
 const struct vb_port_name *vb_port_name(const struct vb_port *port)
@@ -502,25 +496,104 @@ static bool takes(const struct vb_port_name *at, const struct vb_port_name *to)
 	return at->family == to->family && !memcmp(at->addr, to->addr, sizeof(at->addr));
 }
 
-int vb_ports_find(struct vb_ports *p, uint16_t space, uint16_t port, uint16_t family, const uint8_t addr[16],
-		  uint32_t *number)
+enum { SHUN_MS = 500, LOOK_MS = 50 };
+
+/* How to search now; the shunned numbers in `numbers`. */
+static struct vb_search search(struct vb_ports *p, uint64_t now, uint32_t numbers[VB_PORTS_SHUNNED])
 {
-	struct vb_port_name to = {.space = space, .port = port, .family = family};
-	int index = vb_port_space(space), err = usable(p);
+	struct vb_search how = {.shunned = numbers};
+
+	vb_mutex_assert_held(&p->lock);
+	if (p->looked && now - p->looked < LOOK_MS * VB_MSEC)
+		how.behind = &p->behind;
+	for (int i = 0; i < VB_PORTS_SHUNNED; i++)
+		if (p->shunned[i].until > now)
+			numbers[how.nshunned++] = p->shunned[i].number;
+	return how;
+}
+
+static bool find_here(struct vb_ports *p, const struct vb_port_name *to, uint32_t *number)
+{
+	int index = vb_port_space(to->space);
 	bool here = false;
 
-	if (err || index < 0)
-		return err ? err : ENOENT;
-	memcpy(to.addr, addr, sizeof(to.addr));
-	pthread_mutex_lock(&p->lock);
-	vb_list_each (n, bucket(p, index, port)) {
+	vb_mutex_assert_held(&p->lock);
+	vb_list_each (n, bucket(p, index, to->port)) {
 		const struct vb_port *own = port_of(n);
 
-		if (own->number && own->space == index && own->name.port == port && takes(&own->name, &to)) {
+		if (own->number && own->space == index && own->name.port == to->port &&
+		    takes(&own->name, to)) {
 			*number = own->number;
 			here = true;
 		}
 	}
+	return here;
+}
+
+int vb_ports_find(struct vb_ports *p, uint16_t space, uint16_t port, uint16_t family, const uint8_t addr[16],
+		  uint32_t *number)
+{
+	struct vb_port_name to = {.space = space, .port = port, .family = family};
+	uint32_t numbers[VB_PORTS_SHUNNED];
+	int err = usable(p);
+
+	if (err || vb_port_space(space) < 0)
+		return err ? err : ENOENT;
+	memcpy(to.addr, addr, sizeof(to.addr));
+	pthread_mutex_lock(&p->lock);
+	if (!find_here(p, &to, number)) {
+		struct vb_search how = search(p, vb_now(), numbers);
+
+		err = vb_registry_find(&p->registry, &to, &how, number);
+	}
 	pthread_mutex_unlock(&p->lock);
-	return here ? 0 : vb_registry_find(&p->registry, &to, number);
+	return err;
+}
+
+void vb_ports_look(struct vb_ports *p)
+{
+	struct vb_listeners l, old;
+	int cancel;
+
+	if (usable(p))
+		return;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	atomic_store(&p->unseen, vb_listeners_read(&p->registry, &l)); /* then nobody is behind */
+	pthread_mutex_lock(&p->lock);
+	old = p->behind;
+	p->behind = l;
+	p->looked = vb_now();
+	pthread_mutex_unlock(&p->lock);
+	free(old.at);
+	pthread_setcancelstate(cancel, NULL);
+}
+
+void vb_ports_shun(struct vb_ports *p, uint32_t number)
+{
+	uint64_t now = vb_now();
+	int at = 0;
+
+	pthread_mutex_lock(&p->lock);
+	for (int i = 0; i < VB_PORTS_SHUNNED; i++) { /* its own place, else the one that is over first */
+		if (p->shunned[i].number == number) {
+			at = i;
+			break;
+		}
+		if (p->shunned[i].until < p->shunned[at].until)
+			at = i;
+	}
+	p->shunned[at].number = number;
+	p->shunned[at].until = now + SHUN_MS * VB_MSEC;
+	pthread_mutex_unlock(&p->lock);
+}
+
+bool vb_ports_shuns(struct vb_ports *p, uint64_t at)
+{
+	uint32_t numbers[VB_PORTS_SHUNNED];
+	struct vb_search how;
+
+	pthread_mutex_lock(&p->lock);
+	how = search(p, vb_now(), numbers);
+	pthread_mutex_unlock(&p->lock);
+	return vb_port_is_shunned(&how, at);
 }

@@ -36,6 +36,8 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
+#include "base/text.h"
+
 struct vb_ports;
 struct vb_port;
 
@@ -81,10 +83,13 @@ void vb_ports_handle_fork(void);
  * one is free; EINVAL, EAFNOSUPPORT: there is no such space or family; ENOMEM, ENOLCK: the kernel has no
  * memory. */
 int vb_port_bind(struct vb_ports *ports, struct vb_port **out, const struct vb_port_name *name);
-/* For the sentence about EADDRINUSE: the PID of a process that holds what clashes with the name, perhaps this
- * one's; 0: that cannot be told (it is another user's, or has given it back).  Looks into /proc, at all
- * processes: no lock may be held, and it is no part of trying again. */
+/* The PID of a process that holds what clashes with the name, perhaps this one's; 0: that cannot be told (it
+ * is another user's, or has given it back).  Looks into /proc, at all processes: no lock may be held, and it
+ * is no part of trying again. */
 uint32_t vb_ports_who(struct vb_ports *ports, const struct vb_port_name *name);
+/* Adds a sentence's clause: why a call about that name has just failed with `err` in this thread; ports NULL:
+ * vb_ports_open() has.  As vb_ports_who(). */
+void vb_ports_why(struct vb_ports *ports, const struct vb_port_name *name, int err, struct vb_text *t);
 /* What was bound, its number filled in; as long as the port is held. */
 const struct vb_port_name *vb_port_name(const struct vb_port *port);
 /* Options that change while it is bound.  No check is made now: what has become too much is found at
@@ -98,11 +103,22 @@ void vb_port_unlisten(struct vb_port *port);
 /* Gives it back: others may have it at once.  NULL: nothing. */
 void vb_port_free(struct vb_port *port);
 
-/* Who listens for what comes to that address: the adapter's number in *number.  ENOENT: nobody.  Waits for no
- * other process, and for no other thread but for the moment of its call; may be called under a lock.  What is
- * found may be over a moment later: the REQ that goes there is then answered as one that nobody listens for.
+/* Who listens for what comes to that address: the adapter's number in *number.  ENOENT: nobody.  EBUSY: a
+ * lock that is no listener's is in the way; vb_ports_look() has it see what is behind, for 50 ms.  Waits for
+ * no other process, and for no other thread but for the moment of its call; may be called under a lock.  What
+ * is found may be over a moment later: the REQ that goes there is then answered as one that nobody listens
+ * for.
  */
 int vb_ports_find(struct vb_ports *ports, uint16_t space, uint16_t port, uint16_t family,
 		  const uint8_t addr[16], uint32_t *number);
+
+/* Reads /proc/locks: no lock may be held. */
+void vb_ports_look(struct vb_ports *ports);
+/* That number is none of a process that takes requests, whatever a lock says: for half a second it is passed
+ * over. */
+void vb_ports_shun(struct vb_ports *ports, uint32_t number);
+/* Adds a clause about a listener that vb_ports_find() does not find, if a lock that is no listener's is in
+ * its way; false: none is. */
+bool vb_ports_why_hidden(struct vb_ports *ports, const struct vb_port_name *name, struct vb_text *t);
 
 #endif

@@ -178,12 +178,16 @@ struct vb_span vb_port_listener(const struct vb_port_name *n, uint32_t number)
 	return (struct vb_span){listeners_at(n, where_of(n)).at + (number & (VB_ADAPTERS - 1)), 1};
 }
 
+static __thread const char *failed; /* the call of this thread that failed last */
+
 int vb_registry_open(struct vb_registry *r)
 {
 	/* The thread's own: it may have left the network of the others (unshare(2)). */
 	r->fd = open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
-	if (r->fd < 0)
+	if (r->fd < 0) {
+		failed = "open(/proc/thread-self/ns/net)";
 		return errno;
+	}
 	r->own = vb_own_of(r->fd);
 	return 0;
 }
@@ -199,12 +203,26 @@ bool vb_registry_whole(const struct vb_registry *r)
 	return vb_own_is(&r->own, r->fd);
 }
 
+const char *vb_registry_failed(void)
+{
+	return failed;
+}
+
+/* F_OFD_SETLK or F_OFD_GETLK; 0 or errno. */
+static int ask(const struct vb_registry *r, int command, struct flock *f)
+{
+	if (!fcntl(r->fd, command, f))
+		return 0;
+	failed = command == F_OFD_SETLK ? "fcntl(F_OFD_SETLK)" : "fcntl(F_OFD_GETLK)";
+	return errno;
+}
+
 static int lock(const struct vb_registry *r, struct vb_span s, short type)
 {
 	struct flock f = {
 	    .l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)s.at, .l_len = (off_t)s.len};
 
-	return fcntl(r->fd, F_OFD_SETLK, &f) ? errno : 0;
+	return ask(r, F_OFD_SETLK, &f);
 }
 
 int vb_registry_hold(const struct vb_registry *r, struct vb_span s)
@@ -222,9 +240,10 @@ int vb_registry_others(const struct vb_registry *r, struct vb_span s, struct vb_
 	/* Would a lock for writing be in anybody's way?  Who asks need not be allowed to take it. */
 	struct flock f = {
 	    .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)s.at, .l_len = (off_t)s.len};
+	int err = ask(r, F_OFD_GETLK, &f);
 
-	if (fcntl(r->fd, F_OFD_GETLK, &f))
-		return errno;
+	if (err)
+		return err;
 	if (f.l_type == F_UNLCK)
 		return 0;
 	if (found)
@@ -233,7 +252,8 @@ int vb_registry_others(const struct vb_registry *r, struct vb_span s, struct vb_
 }
 
 /* Claims of one kind that clash with n. */
-static int clash_with(const struct vb_registry *r, const struct vb_port_name *n, bool reuse, unsigned kind)
+static int clash_with(const struct vb_registry *r, const struct vb_port_name *n, bool reuse, unsigned kind,
+		      struct vb_span *found)
 {
 	uint64_t at = port_at(n) | (uint64_t)reuse << REUSE_AT | (uint64_t)kind << KIND_AT;
 	int err;
@@ -241,14 +261,14 @@ static int clash_with(const struct vb_registry *r, const struct vb_port_name *n,
 	if (!vb_port_families_meet(n->family, n->afonly, families[kind / 2], kind & 1))
 		return 0;
 	if (vb_port_is_wild(n))
-		return vb_registry_others(r, (struct vb_span){at, 1ull << KIND_AT}, NULL);
-	err = vb_registry_others(r, (struct vb_span){at, 1}, NULL);
+		return vb_registry_others(r, (struct vb_span){at, 1ull << KIND_AT}, found);
+	err = vb_registry_others(r, (struct vb_span){at, 1}, found);
 	if (!err && families[kind / 2] == n->family)
-		err = vb_registry_others(r, (struct vb_span){at | address_of(n), 1}, NULL);
+		err = vb_registry_others(r, (struct vb_span){at | address_of(n), 1}, found);
 	return err;
 }
 
-int vb_registry_clash(const struct vb_registry *r, const struct vb_port_name *n)
+int vb_registry_clash(const struct vb_registry *r, const struct vb_port_name *n, struct vb_span *found)
 {
 	/* Mostly nobody has anything on that port. */
 	int err = vb_registry_others(r, vb_port_claims(vb_port_space(n->space), n->port, 1), NULL);
@@ -257,44 +277,79 @@ int vb_registry_clash(const struct vb_registry *r, const struct vb_port_name *n)
 		return err;
 	err = 0;
 	for (unsigned kind = 0; !err && kind < KINDS; kind++) {
-		err = clash_with(r, n, false, kind);
+		err = clash_with(r, n, false, kind, found);
 		if (!err && !n->reuse)
-			err = clash_with(r, n, true, kind);
+			err = clash_with(r, n, true, kind, found);
 	}
 	return err;
 }
 
+bool vb_port_is_shunned(const struct vb_search *how, uint64_t at)
+{
+	for (uint32_t i = 0; i < how->nshunned; i++)
+		if (how->shunned[i] == (at & (VB_ADAPTERS - 1)))
+			return true;
+	return false;
+}
+
+bool vb_port_is_listener(uint64_t at)
+{
+	return at >> LISTENER_AT && at & (VB_ADAPTERS - 1);
+}
+
 /* Who listens at exactly this place. */
 static int find_at(const struct vb_registry *r, const struct vb_port_name *n, uint32_t where,
-		   uint32_t *number)
+		   const struct vb_search *how, uint32_t *number)
 {
+	const struct vb_listeners *l = how->behind;
 	struct vb_span s = listeners_at(n, where), found;
 	int err = vb_registry_others(r, s, &found);
 
 	if (err != EADDRINUSE)
 		return err ? err : ENOENT;
-	/* Nobody means well who holds more than a byte, or that of number 0, which is no adapter's. */
-	if (found.len != 1 || found.at <= s.at)
-		return ENOENT;
-	*number = (uint32_t)(found.at - s.at);
-	return 0;
+	if (found.len == 1 && vb_port_is_listener(found.at) && !vb_port_is_shunned(how, found.at)) {
+		*number = (uint32_t)(found.at - s.at);
+		return 0;
+	}
+	/* It is no listener's, and hides those that are. */
+	if (!l)
+		return EBUSY;
+	for (uint32_t i = vb_listeners_from(l, s.at); i < l->n && l->at[i] < s.at + s.len; i++) {
+		if (!vb_port_is_shunned(how, l->at[i])) {
+			*number = (uint32_t)(l->at[i] - s.at);
+			return 0;
+		}
+	}
+	return ENOENT;
 }
 
-int vb_registry_find(const struct vb_registry *r, const struct vb_port_name *n, uint32_t *number)
+int vb_registry_find(const struct vb_registry *r, const struct vb_port_name *n, const struct vb_search *how,
+		     uint32_t *number)
 {
 	const uint32_t where[] = {where_of(n), family_index(n->family), where_everywhere()};
 	int err = ENOENT;
 
 	for (unsigned i = vb_port_is_wild(n) ? 1 : 0; err == ENOENT && i < 3; i++)
-		err = find_at(r, n, where[i], number);
+		err = find_at(r, n, where[i], how, number);
 	return err;
+}
+
+bool vb_registry_hides(const struct vb_registry *r, const struct vb_port_name *n, struct vb_span *found)
+{
+	const uint32_t where[] = {where_of(n), family_index(n->family), where_everywhere()};
+
+	for (unsigned i = vb_port_is_wild(n) ? 1 : 0; i < 3; i++)
+		if (vb_registry_others(r, listeners_at(n, where[i]), found) == EADDRINUSE)
+			return true;
+	return false;
 }
 
 void vb_registry_enter(const struct vb_registry *r)
 {
 	struct timespec nap = {0, TURN_NAP};
 
-	for (int i = 0; i < TURN_TRIES && flock(r->fd, LOCK_EX | LOCK_NB); i++) {
+	/* Where flock() is denied nobody takes turns, and two who come at once may both be refused. */
+	for (int i = 0; i < TURN_TRIES && flock(r->fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK; i++) {
 		nanosleep(&nap, NULL);
 		nap.tv_nsec *= 2;
 	}

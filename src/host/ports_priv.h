@@ -8,7 +8,7 @@
 #include "base/own.h"
 #include "host/ports.h"
 
-enum { VB_PORT_SPACES = 4, VB_PORT_NUMBERS = 65536, VB_PORT_BUCKETS = 1024 };
+enum { VB_PORT_SPACES = 4, VB_PORT_NUMBERS = 65536, VB_PORT_BUCKETS = 1024, VB_PORTS_SHUNNED = 8 };
 
 /* A range of offsets in the namespace's file. */
 struct vb_span {
@@ -41,10 +41,38 @@ int vb_registry_drop(const struct vb_registry *r, struct vb_span s);
 /* Whether others hold anything in it: 0: nothing; EADDRINUSE, and some of it in *found if that is not NULL;
  * errno. */
 int vb_registry_others(const struct vb_registry *r, struct vb_span s, struct vb_span *found);
-/* Whether others hold something that clashes with a name: 0, EADDRINUSE or errno. */
-int vb_registry_clash(const struct vb_registry *r, const struct vb_port_name *n);
-/* Who of the others listens at n's address: 0, ENOENT or errno. */
-int vb_registry_find(const struct vb_registry *r, const struct vb_port_name *n, uint32_t *number);
+/* Whether others hold something that clashes with a name: 0, EADDRINUSE, and some of it in *found if that is
+ * not NULL, or errno. */
+int vb_registry_clash(const struct vb_registry *r, const struct vb_port_name *n, struct vb_span *found);
+/* The call of this thread that failed last, in words. */
+const char *vb_registry_failed(void);
+
+/* ports_locks.c: the locks that a long one hides.  Offsets of listeners, in order. */
+struct vb_listeners {
+	uint64_t *at; /* to be freed */
+	uint32_t n, room;
+};
+bool vb_port_is_listener(uint64_t at);
+/* 0 or errno; reads /proc/locks, which may take some ms: no lock may be held. */
+int vb_listeners_read(const struct vb_registry *r, struct vb_listeners *l);
+uint32_t vb_listeners_from(const struct vb_listeners *l, uint64_t at); /* the first that is not before `at` */
+int vb_locks_each(const struct vb_registry *r, void (*each)(struct vb_span s, void *arg), void *arg);
+/* The longest lock that has any of `in`; false: there is none. */
+bool vb_locks_longest(const struct vb_registry *r, struct vb_span in, struct vb_span *found);
+
+/* How listeners are looked for. */
+struct vb_search {
+	const struct vb_listeners *behind; /* NULL: /proc/locks has not been read */
+	const uint32_t *shunned;	   /* numbers that are passed over */
+	uint32_t nshunned;
+};
+bool vb_port_is_shunned(const struct vb_search *how, uint64_t at);
+/* Who of the others listens at n's address: 0; ENOENT; EBUSY: a lock that is no listener's is in the way, and
+ * `behind` is not known; or errno. */
+int vb_registry_find(const struct vb_registry *r, const struct vb_port_name *n, const struct vb_search *how,
+		     uint32_t *number);
+/* Whether others hold anything where listeners at n's address stand, and what. */
+bool vb_registry_hides(const struct vb_registry *r, const struct vb_port_name *n, struct vb_span *found);
 /* One's turn to claim; may take some ms. */
 void vb_registry_enter(const struct vb_registry *r);
 void vb_registry_leave(const struct vb_registry *r);
@@ -100,6 +128,18 @@ struct vb_ports {
 	_Atomic bool told;	     /* that it is lost */
 	struct vb_ephemeral ephemeral;
 	struct vb_list buckets[VB_PORT_BUCKETS]; /* struct vb_port, by space and number */
+	struct vb_listeners behind;		 /* as they were at `looked` */
+	uint64_t looked;			 /* 0: never */
+	_Atomic int unseen;			 /* errno of the last look; 0: it has seen all */
+	struct {
+		uint32_t number;
+		uint64_t until;
+	} shunned[VB_PORTS_SHUNNED]; /* vb_ports_shun() */
 };
+
+/* Whether the number of the listener at that offset is shunned. */
+bool vb_ports_shuns(struct vb_ports *p, uint64_t at);
+/* An id of this process that holds what clashes with `name`.  Under ports->lock. */
+bool vb_ports_clash_here(struct vb_ports *p, const struct vb_port_name *name);
 
 #endif

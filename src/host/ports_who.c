@@ -1,7 +1,9 @@
 /* Which process holds a port: the kernel says of a lock only that there is one, but shows with each
- * descriptor of the processes of this user what it has locked (/proc/PID/fdinfo, Linux 4.1). */
+ * descriptor of the processes of this user what it has locked (/proc/PID/fdinfo, Linux 4.1).  And why a call
+ * about ports failed, in words. */
 #include <ctype.h>
 #include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,4 +82,125 @@ uint32_t vb_registry_who(const struct vb_registry *r, const struct vb_port_name 
 	}
 	closedir(dir);
 	return who;
+}
+
+uint32_t vb_ports_who(struct vb_ports *p, const struct vb_port_name *name)
+{
+	uint32_t pid;
+	int cancel;
+
+	if (vb_port_space(name->space) < 0 || !vb_ports_usable(p))
+		return 0;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	pid = vb_registry_who(&p->registry, name);
+	pthread_setcancelstate(cancel, NULL);
+	return pid;
+}
+
+static const char file_name[] = "this network namespace's file (/proc/self/ns/net)";
+static const char remedy[] = "; as root, lslocks finds who holds it";
+
+static void add_lock(struct vb_text *t, struct vb_span s)
+{
+	char last[32] = " to the end";
+
+	if (s.len)
+		snprintf(last, sizeof(last), " to %llu", (unsigned long long)(s.at + s.len - 1));
+	vb_text_add(t, "a lock over byte%s %llu%s of %s", s.len == 1 ? "" : "s", (unsigned long long)s.at,
+		    s.len == 1 ? "" : last, file_name);
+}
+
+/* "blocked by process 7, with a lock over ..." */
+static void add_blocked(struct vb_text *t, uint32_t pid, struct vb_span s)
+{
+	if (pid)
+		vb_text_add(t, "blocked by process %u, with ", pid);
+	else
+		vb_text_add(t, "blocked by a process of another user (or PID namespace), with ");
+	add_lock(t, s);
+	if (!pid)
+		vb_text_add(t, "%s", remedy);
+}
+
+static void why_taken(struct vb_ports *p, const struct vb_port_name *n, struct vb_text *t)
+{
+	struct vb_span s;
+	uint32_t pid;
+	bool here;
+
+	pthread_mutex_lock(&p->lock);
+	here = vb_ports_clash_here(p, n);
+	pthread_mutex_unlock(&p->lock);
+	pid = here ? (uint32_t)getpid() : vb_registry_who(&p->registry, n);
+	if (pid) {
+		vb_text_add(t, "port %u is taken at this address by %s %u", n->port,
+			    here ? "this process," : "process", pid);
+	} else if (vb_registry_clash(&p->registry, n, &s) == EADDRINUSE) {
+		vb_text_add(t, "port %u is ", n->port);
+		add_blocked(t, 0, s);
+	} else {
+		vb_text_add(t, "port %u was taken at this address by a process that has given it back since",
+			    n->port);
+	}
+}
+
+static void why_none_free(struct vb_ports *p, const struct vb_port_name *n, struct vb_text *t)
+{
+	const struct vb_ephemeral *e = &p->ephemeral;
+	struct vb_span longest, all = vb_port_claims(vb_port_space(n->space), e->low, e->high - e->low + 1);
+	struct vb_port_name first = *n;
+
+	vb_text_add(t, "no ephemeral port is free (net.ipv4.ip_local_port_range: %u to %u)", e->low, e->high);
+	if (!vb_locks_longest(&p->registry, all, &longest) ||
+	    (longest.len && longest.len <= vb_port_claims(0, 0, VB_BLOCK_MAX).len))
+		return;
+	first.port = (uint16_t)e->low;
+	vb_text_add(t, ": they are ");
+	add_blocked(t, vb_registry_who(&p->registry, &first), longest);
+}
+
+void vb_ports_why(struct vb_ports *p, const struct vb_port_name *n, int err, struct vb_text *t)
+{
+	int cancel;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	if (err == EADDRINUSE && p)
+		why_taken(p, n, t);
+	else if (err == EADDRNOTAVAIL && p)
+		why_none_free(p, n, t);
+	else if (err == EIO)
+		vb_text_add(
+		    t, "the descriptor by which the kernel keeps this process's rdma_cm ports was closed");
+	else if (err == ENOMEM || err == EMFILE || err == ENFILE || err == ENOLCK || !vb_registry_failed())
+		vb_text_add(t, "%s", strerror(err));
+	else
+		vb_text_add(
+		    t,
+		    "%s fails: %s; rdma_cm keeps its ports by locks on %s. Does a sandbox deny the call, "
+		    "or is /proc not mounted?",
+		    vb_registry_failed(), strerror(err), file_name);
+	pthread_setcancelstate(cancel, NULL);
+}
+
+bool vb_ports_why_hidden(struct vb_ports *p, const struct vb_port_name *n, struct vb_text *t)
+{
+	struct vb_span s;
+
+	if (vb_port_space(n->space) < 0 || !vb_ports_usable(p) || !vb_registry_hides(&p->registry, n, &s))
+		return false;
+	if (s.len == 1 && vb_port_is_listener(s.at)) {
+		if (!vb_ports_shuns(p, s.at))
+			return false;
+		vb_text_add(t, "; ");
+		add_lock(t, s);
+		vb_text_add(t, " names a process as the listener that takes no requests%s", remedy);
+		return true;
+	}
+	if (!p->unseen)
+		return false; /* it hides nobody: what is behind it has been seen */
+	vb_text_add(t, "; ");
+	add_lock(t, s);
+	vb_text_add(t, " hides who may listen there, and /proc/locks cannot be read: %s%s",
+		    strerror(p->unseen), remedy);
+	return true;
 }

@@ -18,7 +18,7 @@
 #include "iba/shown_id.h"
 
 #define VB_SEG_MAGIC   0x3142524556ull /* "VERB1" */
-#define VB_SEG_VERSION 12
+#define VB_SEG_VERSION 13
 
 /* Ring geometry.  Descriptors and payload are apart, so that a payload can never pass for a descriptor. */
 #define VB_RING_SLOTS  1024u
@@ -87,7 +87,8 @@ struct vb_seg_head {
 	uint8_t gids[VB_GID_TABLE][16]; /* of its port; a reader may see one that is changing */
 	uint32_t numbers[VB_ADAPTER_NUMBERS]; /* all numbers held; 0 ends (number 0 is never bound) */
 	_Atomic uint32_t nnumbers;
-	char profile[16]; /* name of the process's profile, for tools */
+	_Atomic uint32_t gsi; /* 1: QP1 is open (hca/gsi.h), so that management datagrams are taken */
+	char profile[16];     /* name of the process's profile, for tools */
 };
 
 /* Where things stand in a segment, in bytes.  Key entries and announcements are lines whose contents mem/

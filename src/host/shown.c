@@ -1,4 +1,4 @@
-/* What a peer shows in its segment: where its tables stand, and its queue pairs. */
+/* What a peer shows in its segment: where its tables stand, its port and its queue pairs. */
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -36,6 +36,18 @@ void vb_peer_tables(const struct vb_peer *peer, struct vb_peer_tables *at)
 const uint8_t (*vb_peer_gids(const struct vb_peer *peer))[16]
 {
 	return ((const struct vb_seg_head *)(const void *)peer->view)->gids;
+}
+
+void vb_adapter_show_gsi(struct vb_adapter *a, bool open)
+{
+	atomic_store_explicit(&a->head->gsi, open, memory_order_release); /* pairs with vb_peer_shows_gsi() */
+}
+
+bool vb_peer_shows_gsi(const struct vb_peer *peer)
+{
+	const struct vb_seg_head *h = (const void *)peer->view;
+
+	return h && atomic_load_explicit(&h->gsi, memory_order_acquire);
 }
 
 const struct vb_shown_qp *vb_peer_shown(const struct vb_peer *peer, uint32_t qpn)

@@ -7,11 +7,13 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
+#include "base/chance.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "cm/below.h"
 #include "hca/gsi.h"
 #include "hca/hca.h"
@@ -87,11 +89,7 @@ static void handle_fork(void)
 
 static uint32_t chance(void)
 {
-	uint32_t r;
-
-	if (getrandom(&r, sizeof(r), GRND_NONBLOCK) != sizeof(r))
-		r = (uint32_t)vb_now() * 2654435761u; /* early in the boot of a host */
-	return r;
+	return (uint32_t)vb_chance();
 }
 
 static uint32_t chance_of(struct vb_cm *cm)
@@ -120,23 +118,31 @@ static void due(struct vb_cm_device *pub)
 	plan((struct device *)pub);
 }
 
+static _Atomic bool hides; /* a lock that is no listener's is in the way of some: vb_ports_look() is needed */
+
+static uint32_t find(uint16_t space, uint16_t port, uint16_t family, const uint8_t addr[16])
+{
+	struct vb_ports *p = atomic_load(&ports);
+	uint32_t number;
+	int err = p ? vb_ports_find(p, space, port, family, addr, &number) : ENOENT;
+
+	if (err == EBUSY)
+		atomic_store(&hides, true);
+	return err ? 0 : number;
+}
+
 /* Whoever listens where a REQ or SIDR_REQ goes, 0: nobody.  IPv4 and IPv6 by the header of the private data,
  * which keeps what was asked for; others (AF_IB) by the GID of the port that it goes to. */
 static uint32_t listener_of(const uint8_t gid[16], const struct vb_cm_msg *m)
 {
 	uint64_t service = m->kind == VB_CM_REQ ? m->req.service_id : m->sidr_req.service_id;
 	uint16_t space = (uint16_t)(service >> 16), port = (uint16_t)service;
-	struct vb_ports *p = atomic_load(&ports);
-	uint32_t number;
+	uint32_t number = 0;
 	struct vb_cm_ip ip;
 
-	if (m->private_data.len >= VB_CM_IP_LEN && !vb_cm_ip_get(m->private_data.at, &ip)) {
-		uint16_t family = ip.version == 4 ? AF_INET : AF_INET6;
-
-		if (p && !vb_ports_find(p, space, port, family, ip.dst, &number))
-			return number;
-	}
-	return p && !vb_ports_find(p, space, port, VB_AF_IB, gid, &number) ? number : 0;
+	if (m->private_data.len >= VB_CM_IP_LEN && !vb_cm_ip_get(m->private_data.at, &ip))
+		number = find(space, port, ip.version == 4 ? AF_INET : AF_INET6, ip.dst);
+	return number ? number : find(space, port, VB_AF_IB, gid);
 }
 
 static struct vb_route route_of(const struct device *d, const struct vb_cm_av *av)
@@ -152,25 +158,34 @@ static struct vb_route route_of(const struct device *d, const struct vb_cm_av *a
 	return vb_route(VB_GRH_WORD(index, av->traffic_class, av->flow_label), av->hop_limit, av->sl);
 }
 
-/* To all that may be meant: the one who took a REQ in can tell, and nobody else minds. */
-static void send_to_all(const struct device *d, struct vb_route route, const uint8_t mad[VB_MAD_LEN])
+/* What is lost is said again; ENOTCONN: by then another one may be found. */
+static int send_request(struct device *d, const struct vb_cm_av *av, uint32_t number,
+			const struct vb_cm_msg *m, const uint8_t mad[VB_MAD_LEN])
 {
-	const struct vb_adapter *a = d->hca->adapter;
-	uint32_t n = vb_peer_count(a);
+	struct vb_ports *p = atomic_load(&ports);
+	int err = vb_gsi_send(d->hca, number, route_of(d, av), mad);
 
-	for (uint32_t i = 0; i < n; i++) {
-		const struct vb_peer *peer = vb_peer_at(a, i);
-
-		if (peer && atomic_load(&peer->state) == VB_PEER_UP)
-			(void)vb_gsi_send(d->hca, peer->number, route, mad);
-	}
+	if (err != ENOTCONN)
+		vb_cm_went(d->pub.cm, m, number);
+	else if (p) /* whatever names it is no lock of its own */
+		vb_ports_shun(p, number);
+	return err;
 }
 
-static void send_request(struct device *d, const struct vb_cm_av *av, uint32_t number,
-			 const struct vb_cm_msg *m, const uint8_t mad[VB_MAD_LEN])
+/* To the process that the connection is with, and to nobody who has its number since. */
+static void send_on(struct device *d, const struct vb_cm_av *av, uint32_t number, const struct vb_cm_msg *m,
+		    const uint8_t mad[VB_MAD_LEN])
 {
-	vb_cm_went(d->pub.cm, m, number);
-	(void)vb_gsi_send(d->hca, number, route_of(d, av), mad); /* what is lost is said again */
+	char name[32], who[64] = "a process of another PID namespace";
+
+	if (av->number != number || vb_gsi_is_there(d->hca, av->link, av->incarnation)) {
+		(void)vb_gsi_send(d->hca, number, route_of(d, av), mad);
+		return;
+	}
+	if (av->pid)
+		snprintf(who, sizeof(who), "process %u", av->pid);
+	vb_log(VB_LOG_INFO, "rdma_cm: a %s to %s is lost: that process has ended, or has closed its device",
+	       vb_cm_kind_name(m->kind, name), who);
 }
 
 /* What the wire and the look for an address would take elsewhere: programs begin to listen and tell their
@@ -203,10 +218,13 @@ static uint64_t look_again(struct device *d, uint64_t now)
 		bool asks = !vb_cm_msg_get(l->mad, &m) && vb_cm_asks(d->pub.cm, &m);
 		uint32_t number = asks ? listener_of(l->av.remote_gid, &m) : 0;
 
-		if (asks && !number && now < l->until)
-			continue;
-		if (asks)
-			send_request(d, &l->av, number ? number : d->pub.number, &m, l->mad);
+		if (asks && number && send_request(d, &l->av, number, &m, l->mad) == ENOTCONN)
+			number = 0;
+		if (asks && !number) {
+			if (now < l->until)
+				continue;
+			(void)send_request(d, &l->av, d->pub.number, &m, l->mad);
+		}
 		vb_list_unlink(node);
 		free(l);
 	}
@@ -219,18 +237,15 @@ static void send_mad(struct vb_cm *cm, const struct vb_cm_av *av, uint32_t numbe
 	struct device *d = device_of(cm);
 
 	vb_lock_assert_held(&vb_cm_ids_lock);
-	if (m->kind == VB_CM_REQ || m->kind == VB_CM_SIDR_REQ) {
-		if (!number)
-			number = listener_of(av->remote_gid, m);
-		if (number)
-			send_request(d, av, number, m, mad);
-		else
-			send_late(d, av, mad);
-	} else if (number) {
-		(void)vb_gsi_send(d->hca, number, route_of(d, av), mad);
-	} else if (m->kind == VB_CM_REJ) {
-		send_to_all(d, route_of(d, av), mad);
+	if (m->kind != VB_CM_REQ && m->kind != VB_CM_SIDR_REQ) {
+		if (number) /* else its REQ has gone nowhere yet, and will not */
+			send_on(d, av, number, m, mad);
+		return;
 	}
+	if (!number)
+		number = listener_of(av->remote_gid, m);
+	if (!number || send_request(d, av, number, m, mad) == ENOTCONN)
+		send_late(d, av, mad);
 }
 
 static bool hand_on(struct vb_cm *cm, const struct vb_cm_msg *m, const struct vb_cm_av *from,
@@ -262,6 +277,9 @@ static void av_of(struct vb_cm_av *av, const struct device *d, const struct vb_g
 	    .rate = d->pub.rate,
 	    .pkey = VB_PKEY_DEFAULT,
 	    .number = m->number,
+	    .link = m->link,
+	    .pid = m->pid,
+	    .incarnation = m->incarnation,
 	};
 	memcpy(av->remote_gid, &m->sgid, 16);
 	memcpy(av->local_gid, &m->dgid, 16);
@@ -286,9 +304,12 @@ static uint64_t timers(void *user, uint64_t now)
 {
 	struct device *d = user;
 	uint64_t next = atomic_load(&d->next), again;
+	struct vb_ports *p = atomic_load(&ports);
 
 	if (now < next)
 		return next;
+	if (p && atomic_exchange(&hides, false))
+		vb_ports_look(p);
 	vb_cm_ids_enter();
 	next = d->pub.lost ? VB_NEVER : vb_cm_timer(d->pub.cm, now);
 	vb_cm_ids_counted(&d->pub);
@@ -353,9 +374,23 @@ static void peer_down(void *user, struct vb_peer *peer, enum vb_peer_end how)
 	if (peer->number == d->pub.number)
 		return;
 	say_gone(why, peer, how);
-	vb_cm_ids_peer_gone(&d->pub, peer->number, why);
+	vb_cm_ids_peer_gone(&d->pub, peer->number, peer->incarnation, why);
 	vb_cm_ids_enter();
 	plan(d);
+	vb_cm_ids_leave();
+}
+
+/* Requests that went there go another way, if there is one. */
+static void mute(void *user, struct vb_peer *peer)
+{
+	struct vb_ports *p = atomic_load(&ports);
+	struct device *d = user;
+
+	if (p)
+		vb_ports_shun(p, peer->number);
+	vb_cm_ids_enter();
+	if (!d->pub.lost)
+		vb_cm_mute(d->pub.cm, peer->number);
 	vb_cm_ids_leave();
 }
 
@@ -374,7 +409,7 @@ static void lost(void *user)
 	vb_cm_ids_device_lost(&d->pub);
 }
 
-static const struct vb_gsi_ops gsi_ops = {heard, timers, peer_down, established, lost};
+static const struct vb_gsi_ops gsi_ops = {heard, timers, peer_down, mute, established, lost};
 
 static const struct vb_cm_ops cm_ops = {.send = send_mad,
 					.event = vb_cm_ids_event,
@@ -497,11 +532,21 @@ static int bind_port(struct vb_port **out, const struct vb_port_name *name)
 	return err ? err : vb_port_bind(p, out, name);
 }
 
-static uint32_t who_has(const struct vb_port_name *n)
+static void why_port(const struct vb_port_name *n, int err, struct vb_text *t)
+{
+	vb_ports_why(atomic_load(&ports), n, err, t);
+}
+
+static bool listens(const struct vb_port_name *n)
+{
+	return find(n->space, n->port, n->family, n->addr);
+}
+
+static bool hidden(const struct vb_port_name *n, struct vb_text *t)
 {
 	struct vb_ports *p = atomic_load(&ports);
 
-	return p ? vb_ports_who(p, n) : 0;
+	return p && vb_ports_why_hidden(p, n, t);
 }
 
 /* Whoever waits for an event takes in what comes meanwhile, as one who waits for completions does: two
@@ -537,7 +582,9 @@ static const struct vb_cm_below below = {
     .set = vb_port_set,
     .listen = vb_port_listen,
     .release = vb_port_free,
-    .who = who_has,
+    .why_port = why_port,
+    .listens = listens,
+    .hidden = hidden,
     .silent = say_silent,
     .due = due,
     .wait = wait_for,

@@ -299,6 +299,19 @@ static bool silent(struct vb_cm_device *d, uint32_t number, char *why, size_t si
 	return !below.silence;
 }
 
+static bool listens(const struct vb_port_name *n)
+{
+	return below.listens_port && n->space == below.listens_space && n->port == below.listens_port;
+}
+
+static bool hidden(const struct vb_port_name *n, struct vb_text *t)
+{
+	(void)n;
+	if (below.hides)
+		vb_text_add(t, "%s", below.hides);
+	return below.hides;
+}
+
 static uint64_t now(void)
 {
 	return below.now;
@@ -326,6 +339,8 @@ static const struct vb_cm_below table = {
     .listen = listen_port,
     .release = release,
     .silent = silent,
+    .listens = listens,
+    .hidden = hidden,
     .due = due,
     .now = now,
     .chance = chance,

@@ -27,10 +27,12 @@ struct below {
 	unsigned said[0x20];		     /* MADs of each kind, those that were lost among them */
 	struct vb_cm_msg last_req, last_rep; /* as they were said, without private data */
 	uint64_t now;
-	const char *silence;	   /* why who does not answer cannot be reached; NULL: he can be */
-	unsigned refreshed, ports; /* how often the kernel was asked; ports that are taken */
-	_Atomic unsigned waits;	   /* threads that had to wait for an event */
-	enum below_call loses;	   /* during the next such call device 0 is lost */
+	const char *silence;		      /* why who does not answer cannot be reached; NULL: he can be */
+	unsigned refreshed, ports;	      /* how often the kernel was asked; ports that are taken */
+	_Atomic unsigned waits;		      /* threads that had to wait for an event */
+	enum below_call loses;		      /* during the next such call device 0 is lost */
+	uint16_t listens_space, listens_port; /* somebody listens there, at all addresses; 0: nobody */
+	const char *hides; /* what is said of a lock that hides who listens; NULL: there is none */
 };
 extern struct below below;
 extern struct vb_shown_marks below_shown[BELOW_DEVICES]; /* what tools see; of the ids in the first one's */

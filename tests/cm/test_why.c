@@ -73,6 +73,73 @@ static void nobody_looks_up(void **state)
 	vb_cm_channel_close(c);
 }
 
+/* One that is refused, since nobody listens where it asks. */
+static void refused(enum rdma_port_space ps, enum ibv_qp_type type, const char *saying)
+{
+	struct vb_cm_channel *c = below_channel(NULL);
+	struct vb_cm_id *id = two_resolve(c, ps, type, "10.0.0.2");
+
+	assert_int_equal(vb_cm_id_connect(id, &two_asking), 0);
+	below_next(c, type == IBV_QPT_UD ? RDMA_CM_EVENT_UNREACHABLE : RDMA_CM_EVENT_REJECTED);
+	said(saying);
+	vb_cm_id_end(id);
+	vb_cm_channel_close(c);
+}
+
+/* 7471 is 0x1d2f. */
+static void somebody_listens_in_another_space(void **state)
+{
+	(void)state;
+	below.listens_space = RDMA_PS_UDP;
+	below.listens_port = 7471;
+	refused(
+	    RDMA_PS_TCP, IBV_QPT_RC,
+	    "nobody listens there; port 7471 has a listener of RDMA_PS_UDP, and this id is of RDMA_PS_TCP: "
+	    "rdma_create_id takes the same port space at both ends");
+}
+
+static void a_lookup_in_another_space(void **state)
+{
+	(void)state;
+	below.listens_space = RDMA_PS_TCP;
+	below.listens_port = 7471;
+	refused(RDMA_PS_UDP, IBV_QPT_UD,
+		"nobody listens there; port 7471 has a listener of RDMA_PS_TCP, and this id is of "
+		"RDMA_PS_UDP");
+}
+
+static void somebody_listens_at_the_swapped_port(void **state)
+{
+	(void)state;
+	below.listens_space = RDMA_PS_TCP;
+	below.listens_port = 0x2f1d;
+	refused(RDMA_PS_TCP, IBV_QPT_RC,
+		"nobody listens there; port 12061 has a listener, which is 7471 with its two bytes swapped: "
+		"one end lacks htons() for its port");
+}
+
+static void a_lock_hides_who_listens(void **state)
+{
+	(void)state;
+	below.hides = "; a lock";
+	refused(RDMA_PS_TCP, IBV_QPT_RC, "invalid service ID: nobody listens there; a lock");
+}
+
+/* It may have been made for the program to connect by itself; then its number is in the parameters. */
+static void accepted_without_a_queue_pair(void **state)
+{
+	struct vb_cm_param none = {0};
+	struct two t = {0};
+
+	(void)state;
+	two_ask(&t, "10.0.0.2", "10.0.0.2");
+	assert_int_equal(vb_cm_id_accept(t.server, &none, TWO_USER), 0);
+	below_next(t.here, RDMA_CM_EVENT_CONNECT_RESPONSE);
+	said("rdma_connect to 10.0.0.2 port 7471: the far end accepted without a queue pair, so that nothing "
+	     "sent there arrives");
+	two_end(&t);
+}
+
 static void the_program_wants_it_so(void **state)
 {
 	struct two t = {0};
@@ -95,7 +162,7 @@ static void a_process_ends(void **state)
 	t.client = two_resolve(t.here, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2");
 	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
 	below_settle();
-	vb_cm_ids_peer_gone(below_device(0), below_device(1)->number, "process 7 ended");
+	vb_cm_ids_peer_gone(below_device(0), below_device(1)->number, 0, "process 7 ended");
 	assert_int_equal(below_next(t.here, RDMA_CM_EVENT_REJECTED).status, VB_CM_REJ_CONSUMER);
 	said("rdma_connect to 10.0.0.2 port 7471: REJECTED, status 28: the request was not answered: process "
 	     "7 ended");
@@ -109,7 +176,7 @@ static void a_process_ends_after_its_answer(void **state)
 	(void)state;
 	two_ask(&t, "10.0.0.2", "10.0.0.2");
 	two_answer(&t);
-	vb_cm_ids_peer_gone(below_device(0), below_device(1)->number, "process 7 ended");
+	vb_cm_ids_peer_gone(below_device(0), below_device(1)->number, 0, "process 7 ended");
 	assert_int_equal(below_next(t.here, RDMA_CM_EVENT_REJECTED).status, VB_CM_REJ_CONSUMER);
 	said("rdma_connect to 10.0.0.2 port 7471: REJECTED, status 28: the connection was not completed: "
 	     "process 7 ended");
@@ -125,7 +192,7 @@ static void a_process_ends_at_a_lookup(void **state)
 	t.client = two_resolve(t.here, RDMA_PS_UDP, IBV_QPT_UD, "10.0.0.2");
 	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
 	below_settle();
-	vb_cm_ids_peer_gone(below_device(0), below_device(1)->number, "process 7 ended");
+	vb_cm_ids_peer_gone(below_device(0), below_device(1)->number, 0, "process 7 ended");
 	assert_int_equal(below_next(t.here, RDMA_CM_EVENT_UNREACHABLE).status, VB_CM_SIDR_REJECT);
 	said("rdma_connect to 10.0.0.2 port 7471: UNREACHABLE, status 2: the request was not answered: "
 	     "process 7 ended");
@@ -266,6 +333,11 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test_setup_teardown(nobody_listens, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(nobody_looks_up, open_all, close_all),
+	    cmocka_unit_test_setup_teardown(somebody_listens_in_another_space, open_all, close_all),
+	    cmocka_unit_test_setup_teardown(a_lookup_in_another_space, open_all, close_all),
+	    cmocka_unit_test_setup_teardown(somebody_listens_at_the_swapped_port, open_all, close_all),
+	    cmocka_unit_test_setup_teardown(a_lock_hides_who_listens, open_all, close_all),
+	    cmocka_unit_test_setup_teardown(accepted_without_a_queue_pair, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(the_program_wants_it_so, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(a_process_ends, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(a_process_ends_after_its_answer, open_all, close_all),

@@ -501,6 +501,54 @@ static void all_occupied(void)
 	CHECK(!other_bind(&a, 0, name_v4("127.0.0.1", PORT)));
 }
 
+/* Whoever listens is found, whatever is locked besides: a lock that no listener has is looked behind. */
+static void behind_a_lock(void)
+{
+	static const struct {
+		off_t at, len;
+	} spans[] = {{0, 0}, {1ll << 62, 0}, {1ll << 62, 1ll << 61}}; /* all; all listeners; two spaces' */
+	struct vb_port_name n = name_v4("127.0.0.1", PORT), any = name_v4("0.0.0.0", PORT);
+	struct other a, b;
+	uint32_t number;
+
+	begin();
+	a = other_new();
+	b = other_new();
+	for (size_t i = 0; i < sizeof spans / sizeof *spans; i++) {
+		struct flock f = {
+		    .l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = spans[i].at, .l_len = spans[i].len};
+		int fd = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
+
+		if (i) /* else nothing can be bound any more */
+			CHECK(fd >= 0 && !fcntl(fd, F_OFD_SETLK, &f), "%s", strerror(errno));
+		CHECK(!other_bind(&a, 0, n) && !other_listen(&a, 0, LISTENER));
+		if (!i)
+			CHECK(fd >= 0 && !fcntl(fd, F_OFD_SETLK, &f), "%s", strerror(errno));
+		number = other_find(&b, n);
+		CHECK_EQ(number, LISTENER);
+		CHECK_EQ(other_find(&b, name_v4("127.0.0.1", PORT + 1)), 0);
+		CHECK_EQ(other_find(&b, name_in_space(n, RDMA_PS_UDP)), 0);
+		other_free(&a, 0);
+		close(fd);
+	}
+	/* A false one, at the very address, before the one at the wildcard. */
+	CHECK(!other_bind(&a, 0, n) && !other_listen(&a, 0, LISTENER));
+	other_free(&a, 0);
+	CHECK(!other_bind(&b, 0, any) && !other_listen(&b, 0, LISTENER + 1));
+	{
+		struct vb_span s = vb_port_listener(&n, LISTENER);
+		struct flock f = {
+		    .l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = (off_t)s.at, .l_len = 1};
+		int fd = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
+
+		CHECK(fd >= 0 && !fcntl(fd, F_OFD_SETLK, &f), "%s", strerror(errno));
+	}
+	CHECK_EQ(other_find(&a, n), LISTENER);
+	other_tell(&a, (struct order){.op = ORDER_SHUN, .number = LISTENER});
+	number = other_find(&a, n);
+	CHECK(number == LISTENER + 1 || number == LISTENER, "%u", number); /* the latter: half a second ago */
+}
+
 /* A program that closes descriptors that it did not open, and opens its own: these are not touched. */
 static void closed_by_the_program(void)
 {
@@ -626,6 +674,7 @@ int main(int argc, char **argv)
 	    {.name = "stopped", .run = nobody_is_waited_for},
 	    {"users", other_users, .foreign = true},
 	    {.name = "occupied", .run = all_occupied},
+	    {.name = "behind", .run = behind_a_lock},
 	    {.name = "closed", .run = closed_by_the_program},
 	    {.name = "threads", .run = threads, .clean = true},
 	};

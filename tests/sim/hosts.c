@@ -1043,9 +1043,17 @@ void vb_adapter_resume(struct vb_adapter *a)
 }
 
 /* Nobody has opened QP1. */
-bool vb_gsi_take(struct vb_hca *h, const struct vb_rxq *r, const struct vb_pkt *p)
+void vb_gsi_take(struct vb_hca *h, const struct vb_rxq *r, const struct vb_pkt *p)
+{
+}
+
+bool vb_peer_shows_gsi(const struct vb_peer *peer)
 {
 	return false;
+}
+
+void vb_gsi_peer_up(struct vb_hca *h, struct vb_peer *peer)
+{
 }
 
 uint64_t vb_gsi_run(struct vb_hca *h, uint64_t now)

@@ -76,6 +76,71 @@ static void nobody_listens(void)
 	    port);
 }
 
+/* A listener of that port space at a port, 0: at any, which is returned. */
+static uint16_t listener(enum rdma_port_space ps, uint16_t port)
+{
+	static char user;
+	struct rdma_addr addr;
+	struct vb_cm_id *id = new_id(); /* the channel is there */
+	int n;
+
+	CHECK(!vb_cm_id_new(&id, channel, &user, ps, ps == RDMA_PS_TCP ? IBV_QPT_RC : IBV_QPT_UD));
+	CHECK(!vb_cm_id_bind(id, at(port)) && !vb_cm_id_route(id, &addr, NULL, &n));
+	CHECK(!vb_cm_id_listen(id, 1));
+	return ntohs(addr.src_sin.sin_port);
+}
+
+/* Client and server do not agree about what kind of port it is. */
+static void another_space(void)
+{
+	const struct vb_cm_param p = {.qp_num = 1};
+	uint16_t port = listener(RDMA_PS_UDP, 0);
+
+	CHECK(!vb_cm_id_connect(resolved(port), &p));
+	CHECK(next(RDMA_CM_EVENT_REJECTED).status == 8);
+	TOLD("rdma_connect to 127.0.0.1 port %u: REJECTED, status 8: invalid service ID: nobody listens "
+	     "there; "
+	     "port %u has a listener of RDMA_PS_UDP, and this id is of RDMA_PS_TCP: rdma_create_id takes the "
+	     "same port space at both ends",
+	     port, port);
+}
+
+/* One of them has forgotten htons(). */
+static void swapped(void)
+{
+	const struct vb_cm_param p = {.qp_num = 1};
+	uint16_t port;
+
+	do
+		port = htons(listener(RDMA_PS_TCP, 0));
+	while (port == htons(port));
+	CHECK(!vb_cm_id_connect(resolved(port), &p));
+	CHECK(next(RDMA_CM_EVENT_REJECTED).status == 8);
+	TOLD("rdma_connect to 127.0.0.1 port %u: REJECTED, status 8: invalid service ID: nobody listens "
+	     "there; "
+	     "port %u has a listener, which is %u with its two bytes swapped: one end lacks htons() for its "
+	     "port",
+	     port, htons(port), port);
+}
+
+/* The connection stands, and nothing that is sent arrives. */
+static void no_queue_pair_there(void)
+{
+	const struct vb_cm_param p = {.qp_num = 1}, none = {0};
+	uint16_t port = listener(RDMA_PS_TCP, 0);
+	struct vb_cm_id *request;
+	static char user;
+
+	CHECK(!vb_cm_id_connect(resolved(port), &p));
+	request = next(RDMA_CM_EVENT_CONNECT_REQUEST).fresh;
+	CHECK(!vb_cm_id_accept(request, &none, &user));
+	next(RDMA_CM_EVENT_CONNECT_RESPONSE);
+	TOLD("rdma_connect to 127.0.0.1 port %u: the far end accepted without a queue pair, so that nothing "
+	     "sent there arrives: it must call rdma_create_qp before rdma_accept, or set "
+	     "rdma_conn_param.qp_num",
+	     port);
+}
+
 /* The server cannot be started again: who has its port? */
 static void port_in_use(void)
 {
@@ -153,11 +218,9 @@ static void not_acknowledged(void)
 }
 
 const struct situation connections[] = {
-    {"N3-nobody", nobody_listens, NULL},
-    {"N3-port", port_in_use, NULL},
-    {"N3-private", too_much_to_say, NULL},
-    {"N3-step", step_left_out, NULL},
-    {"N3-elsewhere", another_machine, NULL},
-    {"N3-destroy", not_acknowledged, NULL},
-    {0},
+    {"N3-nobody", nobody_listens, NULL},    {"N3-space", another_space, NULL},
+    {"N3-swapped", swapped, NULL},	    {"N3-accept", no_queue_pair_there, NULL},
+    {"N3-port", port_in_use, NULL},	    {"N3-private", too_much_to_say, NULL},
+    {"N3-step", step_left_out, NULL},	    {"N3-elsewhere", another_machine, NULL},
+    {"N3-destroy", not_acknowledged, NULL}, {0},
 };

@@ -18,6 +18,11 @@ static void peer_down(void *user, struct vb_peer *peer, enum vb_peer_end how)
 		atomic_fetch_add(&kit_gsi_gone, 1);
 }
 
+static void mute(void *user, struct vb_peer *peer)
+{
+	(void)user, (void)peer;
+}
+
 static void established(void *user, uint32_t qpn)
 {
 	(void)user, (void)qpn;
@@ -32,6 +37,6 @@ void kit_gsi_open(struct vb_hca *hca, void (*heard)(void *user, const struct vb_
 {
 	static struct vb_gsi_ops ops;
 
-	ops = (struct vb_gsi_ops){heard, timers, peer_down, established, lost};
+	ops = (struct vb_gsi_ops){heard, timers, peer_down, mute, established, lost};
 	CHECK(!vb_gsi_open(hca, &ops, user) && vb_gsi_open(hca, &ops, user) == EBUSY);
 }

@@ -59,6 +59,12 @@ static struct answer obey(struct side *s, const struct order *o)
 		a.err = vb_ports_find(s->ports, o->name.space, o->name.port, o->name.family, o->name.addr,
 				      &a.number);
 		break;
+	case ORDER_LOOK:
+		vb_ports_look(s->ports);
+		break;
+	case ORDER_SHUN:
+		vb_ports_shun(s->ports, o->number);
+		break;
 	case ORDER_WHO:
 		a.number = vb_ports_who(s->ports, &o->name);
 		break;
@@ -137,8 +143,14 @@ void other_free(const struct other *o, int slot)
 
 uint32_t other_find(const struct other *o, struct vb_port_name to)
 {
-	struct answer a = other_tell(o, (struct order){.op = ORDER_FIND, .name = to});
+	const struct order find = {.op = ORDER_FIND, .name = to};
+	struct answer a = other_tell(o, find);
 
+	/* What was seen is good for 50 ms only, and this process may not get a CPU. */
+	for (int i = 0; a.err == EBUSY && i < 100; i++) {
+		other_tell(o, (struct order){.op = ORDER_LOOK});
+		a = other_tell(o, find);
+	}
 	CHECK(!a.err || a.err == ENOENT, "%s", strerror(a.err));
 	return a.err ? 0 : a.number;
 }

@@ -14,6 +14,8 @@ enum order_op {
 	ORDER_SET,
 	ORDER_FREE,
 	ORDER_FIND,
+	ORDER_LOOK,
+	ORDER_SHUN,
 	ORDER_NAME,
 	ORDER_WHO,
 	ORDER_FORK
@@ -41,7 +43,7 @@ struct answer other_tell(const struct other *o, struct order what);
 int other_bind(const struct other *o, int slot, struct vb_port_name name);
 int other_listen(const struct other *o, int slot, uint32_t number);
 void other_free(const struct other *o, int slot);
-/* The number that is found, 0: nobody. */
+/* The number that is found, 0: nobody; behind a lock that is in the way, too. */
 uint32_t other_find(const struct other *o, struct vb_port_name to);
 /* Who holds what clashes, as vb_ports_who() tells there. */
 pid_t other_who(const struct other *o, struct vb_port_name n);
