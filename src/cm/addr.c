@@ -80,10 +80,12 @@ int vb_cm_refuse_port(int err, const char *call, const struct vb_port_name *name
 static int refuse(int err, const struct sockaddr *addr)
 {
 	static const char call[] = "rdma_bind_addr";
+	char text[500];
 
 	switch (err) {
 	case EADDRNOTAVAIL:
-		return vb_refuse(err, call, "the source is no address of this host");
+		vb_cm_why_address(text, sizeof(text), addr);
+		return vb_refuse(err, call, "%s", text);
 	case EAFNOSUPPORT:
 		return vb_refuse(err, call, "an address of family %d is neither of IPv4, IPv6 nor AF_IB",
 				 addr->sa_family);

@@ -112,6 +112,8 @@ bool vb_cm_id_has_news(struct vb_cm_id *id);
 int vb_cm_id_notify(struct vb_cm_id *id, enum ibv_event_type event);
 /* For the state in attr->qp_state: attributes and mask, as rdma_init_qp_attr(3). */
 int vb_cm_id_qp_attr(struct vb_cm_id *id, struct ibv_qp_attr *attr, int *mask);
+/* The id has that queue pair from now on: what is said of it names rdma_cm's calls and parameters. */
+void vb_cm_id_has_qp(struct vb_cm_id *id, uint32_t qpn);
 int vb_cm_id_option(struct vb_cm_id *id, int level, int name, const void *value, size_t len);
 /* flags as RDMA_MC_JOIN_FLAG_*; the events come with `join`, which nobody looks into. */
 int vb_cm_id_join(struct vb_cm_id *id, const struct sockaddr *addr, uint64_t comp_mask, uint32_t flags,

@@ -99,13 +99,16 @@ int vb_cm_id_use(struct vb_cm_id *id, const char *call)
 	if (err || !id->ends)
 		return err;
 	vb_cm_ids_leave();
-	return vb_refuse(EINVAL, call, "the id's state \"being destroyed\" does not permit that");
+	return vb_refuse(
+	    EINVAL, call,
+	    "the id's state \"being destroyed\" does not permit that: another thread is in rdma_destroy_id");
 }
 
 int vb_cm_id_enter(struct vb_cm_id *id, enum vb_cm_id_call call)
 {
 	const char *name = vb_cm_id_call_name(call);
 	int err = vb_cm_id_use(id, name);
+	const char *instead;
 	char why[VB_CM_FAILURE];
 
 	if (err)
@@ -115,8 +118,11 @@ int vb_cm_id_enter(struct vb_cm_id *id, enum vb_cm_id_call call)
 		vb_cm_show(id);
 		return 0;
 	}
-	vb_refuse(err, name, "the id's state \"%s\" does not permit that%s", vb_cm_id_state_name(id->state),
-		  vb_cm_id_failure(id, why));
+	instead = vb_cm_id_instead(id->state, call);
+	vb_cm_id_failure(id, why);
+	vb_refuse(err, name, "the id's state \"%s\" does not permit that%s%s%s",
+		  vb_cm_id_state_name(id->state), why, instead ? *why ? "; " : ": " : "",
+		  instead ? instead : "");
 	vb_cm_ids_leave();
 	return err;
 }

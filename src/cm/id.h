@@ -53,6 +53,8 @@ enum vb_cm_id_call {
 
 /* 0, EINVAL: not in that state, ENODEV: the device is lost. */
 int vb_cm_state_permits(enum vb_cm_id_state s, enum vb_cm_id_call call);
+/* What is to be called first, or instead of a call that the state does not permit, as a clause. */
+const char *vb_cm_id_instead(enum vb_cm_id_state s, enum vb_cm_id_call call);
 const char *vb_cm_id_state_name(enum vb_cm_id_state s);
 /* Why it is VB_ID_FAILED, as the end of a sentence: a colon and an event; else nothing. */
 struct vb_cm_id;
@@ -298,6 +300,7 @@ void vb_cm_id_why_sidr(const struct vb_cm_id *id, uint8_t status, const char *go
 /* `event` tells the program that a message of this kind was said so often in vain. */
 void vb_cm_id_why_unanswered(const struct vb_cm_id *id, enum rdma_cm_event_type event, uint16_t kind,
 			     uint8_t said);
+void vb_cm_why_address(char *text, size_t size, const struct sockaddr *addr); /* one that is not to be had */
 void vb_cm_id_why_no_way(const struct sockaddr *dst, int err);
 
 /* show.c; under the lock.  The id is another one than what tools see of it; they will when the lock is given

@@ -137,12 +137,33 @@ static int send_sidr_req(struct vb_cm_id *id, const struct vb_cm_param *p)
 	return vb_cm_sidr_req(id->conn, &av, &req, VB_CM_RESPONSE_CODE, VB_CM_RETRIES, &data, now());
 }
 
+/* The program's own queue pair: an id's is known already. */
+static void connects(struct vb_cm_device *d, uint32_t qpn)
+{
+	if (d && qpn && vb_cm_below()->connects)
+		vb_cm_below()->connects(d, qpn, false);
+}
+
+void vb_cm_id_has_qp(struct vb_cm_id *id, uint32_t qpn)
+{
+	struct vb_cm_device *d;
+
+	if (vb_cm_id_hold(id, "rdma_create_qp"))
+		return;
+	d = id->device; /* which stays */
+	vb_cm_ids_leave();
+	if (d && vb_cm_below()->connects)
+		vb_cm_below()->connects(d, qpn, true);
+}
+
 int vb_cm_id_connect(struct vb_cm_id *id, const struct vb_cm_param *p)
 {
 	int err = vb_cm_id_enter(id, VB_CALL_CONNECT);
+	struct vb_cm_device *d;
 
 	if (err)
 		return err;
+	d = id->device; /* which stays, unlike the id: another thread may have its events */
 	err = ENOMEM;
 	if (id->type == IBV_QPT_XRC_RECV)
 		err =
@@ -159,7 +180,9 @@ int vb_cm_id_connect(struct vb_cm_id *id, const struct vb_cm_param *p)
 	err = id->type == IBV_QPT_UD ? send_sidr_req(id, p) : send_req(id, p);
 	if (!err) {
 		id->state = VB_ID_CONNECTING;
-		return done(id, 0);
+		done(id, 0);
+		connects(d, p->qp_num);
+		return 0;
 	}
 	vb_cm_end(id->conn, now());
 	id->conn = NULL;
@@ -266,9 +289,11 @@ int vb_cm_id_may_accept(struct vb_cm_id *id, const struct vb_cm_param *p)
 int vb_cm_id_accept(struct vb_cm_id *id, const struct vb_cm_param *p, void *user)
 {
 	int err = vb_cm_id_enter(id, VB_CALL_ACCEPT);
+	struct vb_cm_device *d;
 
 	if (err)
 		return err;
+	d = id->device;
 	if (id->type == IBV_QPT_UD) {
 		err = send_sidr_rep(id, VB_CM_SIDR_SUCCESS, p);
 		if (!err) /* an exchange, and no connection: nothing more comes (rdma_get_cm_event(3)) */
@@ -283,7 +308,10 @@ int vb_cm_id_accept(struct vb_cm_id *id, const struct vb_cm_param *p, void *user
 		id->qpn = p->qp_num;
 		id->srq = p->srq != 0;
 	}
-	return done(id, err);
+	done(id, err);
+	if (!err)
+		connects(d, p->qp_num);
+	return err;
 }
 
 /* ---- ends ---- */
@@ -399,6 +427,22 @@ void vb_cm_ids_data(struct vb_cm_device *d, uint32_t qpn)
 
 /* ---- attributes ---- */
 
+/* From when on there are attributes for that state. */
+static const char *known_when(enum ibv_qp_state state)
+{
+	switch (state) {
+	case IBV_QPS_INIT:
+		return "call rdma_resolve_addr, or rdma_bind_addr with an address of an interface, first";
+	case IBV_QPS_RTR:
+	case IBV_QPS_RTS:
+		return "the far end's numbers come with RDMA_CM_EVENT_CONNECT_RESPONSE after rdma_connect, "
+		       "or with "
+		       "RDMA_CM_EVENT_CONNECT_REQUEST";
+	default:
+		return "only IBV_QPS_INIT, IBV_QPS_RTR and IBV_QPS_RTS have attributes";
+	}
+}
+
 int vb_cm_id_qp_attr(struct vb_cm_id *id, struct ibv_qp_attr *attr, int *mask)
 {
 	static const char call[] = "rdma_init_qp_attr";
@@ -418,8 +462,9 @@ int vb_cm_id_qp_attr(struct vb_cm_id *id, struct ibv_qp_attr *attr, int *mask)
 	else if (id->device)
 		err = vb_cm_attr(id->type, &deal, connected, id->qkey, attr, mask);
 	if (err)
-		vb_refuse(err, call, "nothing is known for a queue pair's state %d in the id's state \"%s\"",
-			  attr->qp_state, vb_cm_id_state_name(id->state));
+		vb_refuse(err, call,
+			  "nothing is known for a queue pair's state %d in the id's state \"%s\": %s",
+			  attr->qp_state, vb_cm_id_state_name(id->state), known_when(attr->qp_state));
 	vb_cm_ids_leave();
 	return err;
 }

@@ -143,6 +143,8 @@ int vb_cm_id_option(struct vb_cm_id *id, int level, int name, const void *value,
 {
 	static const char call[] = "rdma_set_option";
 	const struct option *o = NULL;
+	const char *instead = NULL;
+	enum vb_cm_id_state state;
 	int err;
 
 	for (size_t i = 0; i < sizeof(options) / sizeof(*options); i++)
@@ -155,7 +157,8 @@ int vb_cm_id_option(struct vb_cm_id *id, int level, int name, const void *value,
 	err = vb_cm_id_use(id, call);
 	if (err)
 		return err;
-	if (id->state == VB_ID_REMOVED)
+	state = id->state;
+	if (state == VB_ID_REMOVED)
 		err = ENODEV;
 	else if (!o->waits)
 		err = o->set(id, value, len);
@@ -165,9 +168,11 @@ int vb_cm_id_option(struct vb_cm_id *id, int level, int name, const void *value,
 		err = o->set(id, value, len);
 		vb_cm_id_worked(id);
 	}
-	return err ? vb_refuse(err, call,
-			       "option %d of level %d: not with this value, or not in the state in which "
-			       "the id is",
-			       name, level)
-		   : 0;
+	if (!err)
+		return 0;
+	if (o->set == set_path && vb_cm_state_permits(state, VB_CALL_SET_PATH))
+		instead = vb_cm_id_instead(state, VB_CALL_SET_PATH);
+	return vb_refuse(
+	    err, call, "option %d of level %d: not with this value, or not in the id's state \"%s\"%s%s",
+	    name, level, vb_cm_id_state_name(state), instead ? ": " : "", instead ? instead : "");
 }

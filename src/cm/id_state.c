@@ -31,6 +31,68 @@ int vb_cm_state_permits(enum vb_cm_id_state s, enum vb_cm_id_call call)
 	return permitted[call] & 1u << s ? 0 : EINVAL;
 }
 
+/* What is to be called instead, or first.  The first row that fits counts. */
+#define C(x)	  (1u << VB_CALL_##x)
+#define CONNECTS  (S(CONNECTING) | S(ANSWERED))
+#define CAME	  (S(REQUESTED) | S(ACCEPTED))
+#define CONNECTED S(CONNECTED)
+#define UNUSED	  (S(IDLE) | S(BOUND) | S(ADDR_RESOLVED) | S(ROUTE_RESOLVED))
+
+static const struct {
+	uint32_t calls, states;
+	const char *clause;
+} instead[] = {
+    {C(ACCEPT) | C(REJECT), S(LISTENING),
+     "a listener is not accepted: pass event->id of RDMA_CM_EVENT_CONNECT_REQUEST, the new connection's id"},
+    {C(ACCEPT), CONNECTS, "this end connects: wait for RDMA_CM_EVENT_ESTABLISHED"},
+    {C(ACCEPT), S(ACCEPTED), "it is accepted already: wait for RDMA_CM_EVENT_ESTABLISHED"},
+    {C(ACCEPT), CONNECTED, "it is connected already"},
+    {C(ACCEPT) | C(REJECT), UNUSED,
+     "only an id that comes with RDMA_CM_EVENT_CONNECT_REQUEST is accepted or rejected: call rdma_listen and "
+     "wait for that event"},
+    {C(REJECT), CONNECTED, "it is connected: rdma_disconnect ends it"},
+    {C(CONNECT), S(IDLE) | S(BOUND),
+     "call rdma_resolve_addr, then rdma_resolve_route, and wait for the event of each "
+     "(RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_ROUTE_RESOLVED)"},
+    {C(CONNECT), S(ADDR_RESOLVED), "call rdma_resolve_route and wait for RDMA_CM_EVENT_ROUTE_RESOLVED"},
+    {C(CONNECT), CONNECTS, "it connects already: wait for RDMA_CM_EVENT_ESTABLISHED"},
+    {C(CONNECT), CAME, "the request came from the far end: rdma_accept answers it"},
+    {C(CONNECT), CONNECTED, "it is connected already"},
+    {C(RESOLVE_ROUTE) | C(SET_PATH), S(IDLE) | S(BOUND),
+     "call rdma_resolve_addr and wait for RDMA_CM_EVENT_ADDR_RESOLVED"},
+    {C(RESOLVE_ROUTE) | C(SET_PATH), S(ROUTE_RESOLVED), "the route is resolved already: call rdma_connect"},
+    {C(RESOLVE_ADDR), S(ADDR_RESOLVED), "the address is resolved already: call rdma_resolve_route"},
+    {C(RESOLVE_ADDR), S(ROUTE_RESOLVED), "the route is resolved already: call rdma_connect"},
+    {C(RESOLVE_ADDR) | C(RESOLVE_ROUTE) | C(SET_PATH) | C(CONNECT), S(LISTENING),
+     "a listener does not connect: create another id for that"},
+    {C(BIND), UNUSED, "it is bound already: create another id for another address"},
+    {C(LISTEN), S(LISTENING), "it listens already"},
+    {C(LISTEN), S(ADDR_RESOLVED) | S(ROUTE_RESOLVED),
+     "it was resolved to connect: create another id, and bind it with rdma_bind_addr"},
+    {C(ESTABLISH), S(CONNECTING), "wait for RDMA_CM_EVENT_CONNECT_RESPONSE"},
+    {C(ESTABLISH), CAME, "rdma_establish is for the end that connects: wait for RDMA_CM_EVENT_ESTABLISHED"},
+    {C(ESTABLISH), CONNECTED, "it is established already"},
+    {C(ESTABLISH), UNUSED, "call rdma_connect and wait for RDMA_CM_EVENT_CONNECT_RESPONSE"},
+    {C(NOTIFY), S(REQUESTED), "call rdma_accept first"},
+    {C(NOTIFY), CONNECTS | UNUSED, "rdma_notify is for an id that rdma_accept was called on"},
+    {C(DISCONNECT), UNUSED | S(LISTENING), "it has no connection to end: rdma_destroy_id is enough"},
+    {C(JOIN), S(IDLE), "call rdma_bind_addr, or rdma_resolve_addr and wait for RDMA_CM_EVENT_ADDR_RESOLVED"},
+    {C(JOIN), S(ROUTE_RESOLVED), "its route was resolved to connect: create another id for that"},
+    {C(ESTABLISH) | C(NOTIFY) | C(JOIN) | C(LISTEN) | C(BIND), S(LISTENING),
+     "it listens: create another id for that"},
+    {~0u, S(DISCONNECTED) | S(FAILED), "an id connects once: destroy it and create another"},
+    {~0u, S(REMOVED), "destroy it, and create another on the device that is opened anew"},
+    {~0u, CONNECTS | CAME | CONNECTED, "it is in use for a connection: create another id for that"},
+};
+
+const char *vb_cm_id_instead(enum vb_cm_id_state s, enum vb_cm_id_call call)
+{
+	for (size_t i = 0; i < sizeof(instead) / sizeof(*instead); i++)
+		if (instead[i].calls >> call & 1 && instead[i].states >> s & 1)
+			return instead[i].clause;
+	return NULL;
+}
+
 static const char *const names[VB_ID_STATES] = {
     [VB_ID_IDLE] = "idle",
     [VB_ID_BOUND] = "bound",

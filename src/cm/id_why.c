@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "cm/id.h"
+#include "iba/away.h"
 
 enum { ADDRESS = 96, WHY = 400 };
 
@@ -166,15 +167,37 @@ void vb_cm_id_why_unanswered(const struct vb_cm_id *id, enum rdma_cm_event_type 
 		      said == 1 ? "" : "s", met ? "" : " and never got through", *why ? ": " : "", why);
 }
 
+/* "is no address of this network namespace", and who has it. */
+static void add_away(struct vb_text *t, const struct sockaddr *addr)
+{
+	uint8_t gid[16];
+
+	vb_cm_sock_gid(addr, gid);
+	vb_away_add(t, vb_cm_below()->away ? vb_cm_below()->away(gid) : 0);
+}
+
+void vb_cm_why_address(char *text, size_t size, const struct sockaddr *addr)
+{
+	struct vb_text t = {text, size};
+
+	*text = 0;
+	vb_text_add(&t, "the source ");
+	vb_cm_sock_add(&t, addr);
+	vb_text_add(&t, " is ");
+	add_away(&t, addr);
+}
+
 void vb_cm_id_why_no_way(const struct sockaddr *dst, int err)
 {
+	char text[400] = "", far[ADDRESS];
+	struct vb_text why = {text, sizeof(text)};
 	struct sockaddr_storage s = {0};
-	char far[ADDRESS];
 
 	memcpy(&s, dst, vb_cm_sock_size(dst));
+	if (err == EHOSTUNREACH) {
+		vb_text_add(&why, "it is ");
+		add_away(&why, dst);
+	}
 	vb_log_reason("cm-address", "rdma_resolve_addr of %s: ADDR_ERROR, %s: %s", text_of(&s, far),
-		      strerrorname_np(err),
-		      err == EHOSTUNREACH
-			  ? "it is no address of this host, and there is no wire to other hosts yet"
-			  : strerror(err));
+		      strerrorname_np(err), err == EHOSTUNREACH ? text : strerror(err));
 }

@@ -246,11 +246,22 @@ void vb_datagrams_drain(struct vb_qp *qp)
 	}
 }
 
-void vb_datagrams_no_qp(struct vb_adapter *a, uint32_t qpn)
+void vb_datagrams_no_qp(struct vb_adapter *a, const struct vb_pkt *p)
 {
-	const struct vb_facts f = {.reason = VB_R_DROP_NO_QP, .qpn = qpn};
+	const struct vb_facts f = {.reason = VB_R_DROP_NO_QP, .qpn = p->qpn};
+	struct vb_qp *qp = vb_qpn_find(a, p->qpn);
+	bool is_there = false;
 	char buf[512];
 
+	if (qp) {
+		vb_lock_take(&qp->lock);
+		is_there = !qp->forgotten;
+		if (is_there)
+			vb_not_heard(qp, p, true);
+		vb_hca_give(qp);
+	}
+	if (is_there)
+		return;
 	atomic_fetch_add_explicit(&vb_adapter_drops(a)->count[VB_R_DROP_NO_QP], 1, memory_order_relaxed);
 	if (!atomic_exchange(&vb_hca(a)->said_no_qp, true) && vb_log_wanted(VB_LOG_WARN))
 		vb_log_reason(vb_reasons[f.reason].name, "messages are dropped: %s",

@@ -25,6 +25,6 @@ void vb_datagrams_close(struct vb_qp *qp);
 void vb_datagrams_drain(struct vb_qp *qp);
 /* A message of a type that is not acknowledged came for a number that no queue pair has, or none that takes
  * it from there. */
-void vb_datagrams_no_qp(struct vb_adapter *a, uint32_t qpn);
+void vb_datagrams_no_qp(struct vb_adapter *a, const struct vb_pkt *p);
 
 #endif

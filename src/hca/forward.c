@@ -193,13 +193,18 @@ void vb_forward_peer_down(struct vb_qp *qp, struct vb_peer *peer)
 	vb_lock_assert_held(&qp->lock);
 	if (vb_likely(!w || (!w->seeking && vb_list_empty(&w->all))))
 		return;
-	if (w->seeking == peer)
+	if (w->seeking == peer) {
+		w->gone = w->wanted;
+		w->gone_pid = peer->pid;
 		find_nobody(qp);
+	}
 	vb_list_each_safe (n, tmp, &w->all) {
 		struct vb_forward *f = vb_list_entry(n, struct vb_forward, node);
 
 		if (f->peer != peer)
 			continue;
+		w->gone = f->number;
+		w->gone_pid = peer->pid;
 		/* its last ACK may have died with it */
 		vb_forward_forget(qp, f, vb_peer_qp_received(peer, f->deputy));
 		drop(f);

@@ -66,6 +66,24 @@ static struct vb_rxq *own_rxq(struct vb_adapter *a)
 	return vb_peer_at(a, 0)->lanes[0].rxq;
 }
 
+void vb_hca_by_cm(struct vb_adapter *a, uint32_t qpn, enum vb_by_cm how)
+{
+	struct vb_rxq *r = own_rxq(a); /* under which no QP goes */
+	struct vb_qp *qp;
+
+	vb_lock_take(&r->rx);
+	qp = vb_qpn_find(a, qpn);
+	if (qp) {
+		vb_lock_take(&qp->lock);
+		if (qp->by_cm < how)
+			qp->by_cm = (uint8_t)how;
+		if (qp->shown)
+			atomic_store_explicit(&qp->shown->by_cm, 1, memory_order_relaxed);
+		vb_hca_give(qp);
+	}
+	vb_lock_give(&r->rx);
+}
+
 /* All its receive queues, so that nothing of it is taken in meanwhile.  Only the thread that brings peers up
  * and down holds more than one lock of this kind, so that no two wait for one another. */
 static void take_lanes(const struct vb_peer *peer)

@@ -13,4 +13,7 @@ void vb_hca_told(struct vb_peer *peer, uint8_t subject, const void *msg, size_t 
  * adapter runs. */
 void vb_hca_open_lanes(struct vb_peer *peer);
 
+/* rdma_cm connects the queue pair of that number, if the adapter has one.  Any thread, without locks. */
+void vb_hca_by_cm(struct vb_adapter *a, uint32_t qpn, enum vb_by_cm how);
+
 #endif

@@ -189,7 +189,7 @@ static __attribute__((noinline)) void deliver_any(struct delivery *d, const stru
 		if (p.qpn == VB_GSI_QPN)
 			vb_gsi_take(vb_hca(d->rxq->adapter), d->rxq, &p);
 		else if (vb_pkt_ends_untold(&p))
-			vb_datagrams_no_qp(d->rxq->adapter, p.qpn);
+			vb_datagrams_no_qp(d->rxq->adapter, &p);
 		return;
 	}
 	d->bytes += p.payload_len;

@@ -3,6 +3,7 @@
 #include "hca/hca.h"
 #include "hca/port.h"
 #include "host/devices.h"
+#include "host/netif.h"
 
 static bool is_up(const struct vb_peer *peer)
 {
@@ -39,26 +40,51 @@ struct vb_reach_facts vb_silence_look(struct vb_peer *peer, uint32_t pid)
 	return stopped ? (struct vb_reach_facts){VB_REACH_STOPPED, .process = {stopped}} : f;
 }
 
+/* Which of both ends rdma_cm connected. */
+static uint32_t ends_of(const struct vb_qp *qp, const struct vb_shown_qp *far)
+{
+	uint32_t ends = qp->by_cm ? VB_END_HERE : 0;
+
+	if (far && atomic_load_explicit(&far->by_cm, memory_order_relaxed))
+		ends |= VB_END_THERE;
+	return ends;
+}
+
 /* The peer is UP: what it shows of the QP tells. */
 static struct vb_reach_facts why_no_answer(const struct vb_qp *qp, const struct vb_peer *peer)
 {
 	const struct vb_shown_qp *q = vb_peer_shown(peer, qp->dest_qpn);
 	uint32_t state = vb_peer_qp_state(peer, qp->dest_qpn), dest;
 	uint32_t received = vb_peer_qp_received(peer, qp->dest_qpn), expected = received & VB_PSN_MASK;
+	uint32_t ends = ends_of(qp, q);
 
 	if (!state)
-		return (struct vb_reach_facts){.reach = VB_REACH_NO_QP};
+		return (struct vb_reach_facts){VB_REACH_NO_QP, .number = {.ends = ends}};
 	if (state - 1 < IBV_QPS_RTR || state - 1 >= IBV_QPS_ERR)
-		return (struct vb_reach_facts){VB_REACH_STATE, .state = {state - 1}};
+		return (struct vb_reach_facts){VB_REACH_STATE, .state = {state - 1, ends}};
 	dest = atomic_load_explicit(&q->dest_qpn, memory_order_relaxed);
 	if (dest != qp->qpn)
-		return (struct vb_reach_facts){VB_REACH_OTHER, .other = {dest}};
+		return (struct vb_reach_facts){VB_REACH_OTHER, .other = {dest, ends}};
 	if (received &&
 	    (vb_psn_diff(expected, qp->req.psn_una) < 0 || vb_psn_diff(expected, qp->req.psn_max) > 0 ||
 	     vb_peer_qp_dropped(peer, qp->dest_qpn, qp->req.psn_una)))
-		return (struct vb_reach_facts){VB_REACH_PSN,
-					       .psn = {.expected = expected, .sent = qp->req.psn_una}};
+		return (struct vb_reach_facts){VB_REACH_PSN, .psn = {expected, qp->req.psn_una, ends}};
 	return (struct vb_reach_facts){.reach = VB_REACH_UNKNOWN};
+}
+
+/* Why there is no peer. */
+static struct vb_reach_facts why_nowhere(struct vb_qp *qp)
+{
+	const struct ibv_ah_attr *av = &qp->attr.ah_attr;
+	struct vb_hca *h = vb_qp_hca(qp);
+
+	if (av->is_global && vb_gid_is_group(av->grh.dgid.raw))
+		return (struct vb_reach_facts){.reach = VB_REACH_GROUP};
+	if (vb_port_leads_here(h, av))
+		return (struct vb_reach_facts){.reach = VB_REACH_NOBODY};
+	if (vb_devices_infiniband())
+		return (struct vb_reach_facts){VB_REACH_LID, .lid = {av->dlid}};
+	return (struct vb_reach_facts){VB_REACH_ADDRESS, .away = {vb_addresses_whose(&h->addresses, av)}};
 }
 
 void vb_silence_explain(struct vb_qp *qp)
@@ -68,14 +94,12 @@ void vb_silence_explain(struct vb_qp *qp)
 	vb_lock_assert_held(&qp->lock);
 	if (qp->path.gone)
 		return; /* vb_path_lose() */
-	if (peer)
-		qp->silence = is_up(peer) ? why_no_answer(qp, peer) : vb_silence_look(peer, qp->path.pid);
-	else if (vb_port_leads_here(vb_qp_hca(qp), &qp->attr.ah_attr))
-		qp->silence = (struct vb_reach_facts){.reach = VB_REACH_NOBODY};
-	else if (vb_devices_infiniband())
-		qp->silence = (struct vb_reach_facts){VB_REACH_LID, .lid = {qp->attr.ah_attr.dlid}};
+	if (!qp->dest_qpn)
+		qp->silence = (struct vb_reach_facts){VB_REACH_UNSET, .number = {.ends = ends_of(qp, NULL)}};
+	else if (!peer)
+		qp->silence = why_nowhere(qp);
 	else
-		qp->silence = (struct vb_reach_facts){.reach = VB_REACH_ADDRESS};
+		qp->silence = is_up(peer) ? why_no_answer(qp, peer) : vb_silence_look(peer, qp->path.pid);
 }
 
 bool vb_silence_is_only_slow(const struct vb_qp *qp, uint64_t now)

@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/text.h"
+#include "host/networks.h"
 #include "host/private.h"
 #include "iba/reach.h"
 
@@ -23,8 +24,7 @@
 #define UNIX_DIAG_UID  7
 #endif
 
-/* Not "self": the first thread may have ended, or be in another network namespace. */
-#define SELF "thread-self"
+#define SELF VB_NETWORK_SELF
 
 #define SEEK_APART VB_SEC /* between two searches, which read a file for each process */
 
@@ -258,40 +258,6 @@ static unsigned long bound_in(const char *pid, uint32_t number)
 	return inode;
 }
 
-/* Whether the process has that socket open; false also where this one may not look. */
-static bool has_open(const char *pid, unsigned long inode)
-{
-	char path[300], want[40], link[64];
-	bool found = false;
-	DIR *dir;
-
-	snprintf(want, sizeof(want), "socket:[%lu]", inode);
-	snprintf(path, sizeof(path), "/proc/%.20s/fd", pid);
-	dir = opendir(path);
-	if (!dir)
-		return false;
-	for (struct dirent *e; !found && (e = readdir(dir));) {
-		ssize_t n;
-
-		snprintf(path, sizeof(path), "/proc/%.20s/fd/%.20s", pid, e->d_name);
-		n = readlink(path, link, sizeof(link) - 1);
-		link[n > 0 ? n : 0] = 0;
-		found = !strcmp(link, want);
-	}
-	closedir(dir);
-	return found;
-}
-
-/* The file that shows a process's network has one inode for each of them, which anybody may ask for. */
-static unsigned long network_of(const char *pid)
-{
-	char path[64];
-	struct stat st;
-
-	snprintf(path, sizeof(path), "/proc/%.20s/net/unix", pid);
-	return stat(path, &st) ? 0 : st.st_ino;
-}
-
 /* The networks that were looked into so far. */
 struct networks {
 	unsigned long ino[MOST_NETWORKS], inode[MOST_NETWORKS]; /* and the socket there, 0: none */
@@ -301,7 +267,7 @@ struct networks {
 /* The socket that has the number in the network of this process, 0: none, or it is no other network. */
 static unsigned long look_into(struct networks *w, const char *pid, uint32_t number)
 {
-	unsigned long ino = network_of(pid);
+	unsigned long ino = vb_network_of(pid);
 
 	for (unsigned i = 0; i < w->n; i++) {
 		if (w->ino[i] == ino)
@@ -316,7 +282,7 @@ static unsigned long look_into(struct networks *w, const char *pid, uint32_t num
 
 static void seek_elsewhere(uint32_t number, struct vb_reach_facts *t)
 {
-	struct networks w = {.ino = {network_of(SELF)}, .n = 1}; /* one's own has been asked */
+	struct networks w = {.ino = {vb_network_of(SELF)}, .n = 1}; /* one's own has been asked */
 	unsigned looked = 0;
 	bool itself = false;
 	DIR *dir = opendir("/proc");
@@ -332,7 +298,7 @@ static void seek_elsewhere(uint32_t number, struct vb_reach_facts *t)
 		inode = look_into(&w, e->d_name, number);
 		if (!inode || itself)
 			continue;
-		itself = has_open(e->d_name, inode);
+		itself = vb_network_has_open(e->d_name, inode);
 		if (itself || t->reach != VB_REACH_ELSEWHERE)
 			*t = (struct vb_reach_facts){
 			    VB_REACH_ELSEWHERE,

@@ -96,3 +96,17 @@ enum vb_family vb_opcode_family(enum ibv_qp_type type)
 	}
 	return VB_FAMILY_RC;
 }
+
+enum ibv_qp_type vb_opcode_type(uint32_t family)
+{
+	switch (family) {
+	case VB_FAMILY_UC:
+		return IBV_QPT_UC;
+	case VB_FAMILY_UD:
+		return IBV_QPT_UD;
+	case VB_FAMILY_XRC:
+		return IBV_QPT_XRC_SEND;
+	default:
+		return IBV_QPT_RC;
+	}
+}

@@ -89,5 +89,7 @@ extern const struct vb_opcode_row vb_opcodes[256];
 
 /* The family of the opcodes that a queue pair of this type sends, and takes. */
 enum vb_family vb_opcode_family(enum ibv_qp_type type);
+/* A type whose queue pairs send opcodes of the family, which may be any number. */
+enum ibv_qp_type vb_opcode_type(uint32_t family);
 
 #endif

@@ -6,6 +6,7 @@
 
 #include <infiniband/verbs.h>
 
+#include "iba/away.h"
 #include "iba/qp_state.h"
 
 /* A clause takes what its row says, which may be nothing. */
@@ -215,11 +216,35 @@ static void say_refused(struct vb_text *t, const struct vb_reach_process *of)
 	vb_text_add(t, "%s refuses contact; its own log says more", holder(who, of->pid));
 }
 
-static void say_address(struct vb_text *t, const struct vb_reach_none *of)
+static void say_address(struct vb_text *t, const struct vb_reach_away *of)
 {
-	vb_text_add(
-	    t,
-	    "the GID in the path (dgid) is no address of this host, and there is no wire to other hosts yet");
+	vb_text_add(t, "the GID in the path (dgid) is ");
+	vb_away_add(t, of->pid);
+}
+
+static void say_group(struct vb_text *t, const struct vb_reach_number *of)
+{
+	if (of->datagram)
+		vb_text_add(t, "the address handle is a multicast group's, whose queue pairs have the number "
+			       "0xffffff: set remote_qpn to that");
+	else
+		vb_text_add(t,
+			    "the GID in the path (dgid) is a multicast group's, and only datagrams (UD) go "
+			    "to groups");
+}
+
+/* Where the far end's number comes from. */
+static const char *number_of(const struct vb_reach_number *of)
+{
+	if (of->datagram)
+		return "remote_qpn";
+	return of->ends & VB_END_HERE ? "rdma_conn_param.qp_num of the far end" : "dest_qp_num";
+}
+
+static void say_unset(struct vb_text *t, const struct vb_reach_number *of)
+{
+	vb_text_add(t, "%s is 0, so it was never filled in: it must be the qp_num of the queue pair there",
+		    number_of(of));
 }
 
 static void say_lid(struct vb_text *t, const struct vb_reach_lid *of)
@@ -243,29 +268,48 @@ static void say_link(struct vb_text *t, const struct vb_reach_link *of)
 	    holder(who, of->pid), ib ? "InfiniBand" : "Ethernet", ib ? "Ethernet" : "InfiniBand");
 }
 
-static void say_no_qp(struct vb_text *t, const struct vb_reach_none *of)
+static void say_no_qp(struct vb_text *t, const struct vb_reach_number *of)
 {
-	vb_text_add(t, "its process is there, that queue pair is not (destroyed, or a wrong dest_qp_num)");
+	vb_text_add(t, "its process is there, that queue pair is not (destroyed, or a wrong %s)",
+		    number_of(of));
 }
 
 static void say_state(struct vb_text *t, const struct vb_reach_state *of)
 {
-	vb_text_add(t, "it is in the state %s, which takes no packets", vb_qp_state_name(of->state));
+	vb_text_add(t, "it is in the state %s, which takes no packets: ", vb_qp_state_name(of->state));
+	if (of->state == IBV_QPS_ERR)
+		vb_text_add(t, "the log of its process says what failed there first");
+	else if (of->ends & VB_END_THERE)
+		vb_text_add(t, "its program has not taken the connection's event yet, and rdma_get_cm_event "
+			       "there brings it to RTS");
+	else
+		vb_text_add(t, "ibv_modify_qp there must bring it to RTR first");
 }
 
 static void say_other(struct vb_text *t, const struct vb_reach_other *of)
 {
-	vb_text_add(
-	    t,
-	    "it is connected to queue pair 0x%06x, and takes nothing from this one: dest_qp_num there must "
-	    "be this queue pair's number (or the address was copied from another network namespace)",
-	    of->qpn);
+	if (!of->qpn)
+		vb_text_add(
+		    t,
+		    "it takes nothing from this one, since %s there is 0, so it was never filled in: it "
+		    "must be this queue pair's number",
+		    of->ends & VB_END_THERE ? "rdma_conn_param.qp_num" : "dest_qp_num");
+	else
+		vb_text_add(
+		    t,
+		    "it is connected to queue pair 0x%06x, and takes nothing from this one: %s must be this "
+		    "queue pair's number (or the address was copied from another network namespace)",
+		    of->qpn,
+		    of->ends & VB_END_THERE ? "rdma_conn_param.qp_num of this end" : "dest_qp_num there");
 }
 
 static void say_psn(struct vb_text *t, const struct vb_reach_psn *of)
 {
-	vb_text_add(t, "it expects PSN 0x%06x, this end sends 0x%06x; sq_psn here must equal rq_psn there",
-		    of->expected, of->sent);
+	vb_text_add(t, "it expects PSN 0x%06x, this end sends 0x%06x; ", of->expected, of->sent);
+	if (of->ends)
+		vb_text_add(t, "leave sq_psn and rq_psn as rdma_init_qp_attr gives them at each end");
+	else
+		vb_text_add(t, "sq_psn here must equal rq_psn there");
 }
 
 bool vb_reach_add(struct vb_text *t, const struct vb_reach_facts *f)

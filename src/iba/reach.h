@@ -34,6 +34,13 @@ enum vb_reach_call {
 	VB_CALLS
 };
 
+/* Which end of a connection rdma_cm made: its attributes are then those of struct rdma_conn_param, and a
+ * remedy names these.  Seen from the end that found what the sentence is about. */
+enum {
+	VB_END_HERE = 1,  /* this one's queue pair */
+	VB_END_THERE = 2, /* the far end's */
+};
+
 /* Facts, by kind.  A PID of 0 is one of another PID namespace. */
 struct vb_reach_none {
 	uint32_t nothing; /* the clause says it all */
@@ -83,17 +90,31 @@ struct vb_reach_link {
 	uint32_t theirs; /* enum: IBV_LINK_LAYER_INFINIBAND or _ETHERNET; this process has the other one */
 };
 
+struct vb_reach_away {
+	uint32_t pid; /* a process of this user in another network namespace that has the address; 0: none is
+			 known */
+};
+
+/* Where a queue pair number leads that is none of an address's. */
+struct vb_reach_number {
+	uint32_t ends;	   /* VB_END_* */
+	uint32_t datagram; /* 1: it is a datagram's (remote_qpn), 0: dest_qp_num */
+};
+
 struct vb_reach_state {
 	uint32_t state; /* enum ibv_qp_state */
+	uint32_t ends;	/* VB_END_* */
 };
 
 struct vb_reach_other {
-	uint32_t qpn; /* that the far end is connected to */
+	uint32_t qpn;  /* that the far end is connected to */
+	uint32_t ends; /* VB_END_* */
 };
 
 struct vb_reach_psn {
 	uint32_t expected; /* by the far end */
 	uint32_t sent;	   /* by this one */
+	uint32_t ends;	   /* VB_END_* */
 };
 
 /* What is known, and its facts: `reach` is the tag of the union, and its row (iba/reach_list.h) names the
@@ -111,6 +132,8 @@ struct vb_reach_facts {
 		struct vb_reach_trouble trouble;
 		struct vb_reach_lid lid;
 		struct vb_reach_link link;
+		struct vb_reach_away away;
+		struct vb_reach_number number;
 		struct vb_reach_state state;
 		struct vb_reach_other other;
 		struct vb_reach_psn psn;

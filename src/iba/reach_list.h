@@ -17,14 +17,18 @@ REACH(VB_REACH_TROUBLE, trouble, say_trouble)
 REACH(VB_REACH_SILENT, process, say_silent)
 /* its process closed the connection */
 REACH(VB_REACH_LEFT, process, say_left)
-/* the GID in the path is no address of this host, and no wire leads to others */
-REACH(VB_REACH_ADDRESS, none, say_address)
+/* the GID in the path is no address of this network namespace, and no wire leads to others */
+REACH(VB_REACH_ADDRESS, away, say_address)
+/* the GID is a multicast group's, and the number is not the one that groups have */
+REACH(VB_REACH_GROUP, number, say_group)
+/* the number of the far end's queue pair is 0 */
+REACH(VB_REACH_UNSET, number, say_unset)
 /* the LID in the path is no port's of this network namespace */
 REACH(VB_REACH_LID, lid, say_lid)
 /* its process presents ports of another link layer, and refuses */
 REACH(VB_REACH_LINK, link, say_link)
 /* the process is there, the QP is not */
-REACH(VB_REACH_NO_QP, none, say_no_qp)
+REACH(VB_REACH_NO_QP, number, say_no_qp)
 /* the QP takes no packets in its state */
 REACH(VB_REACH_STATE, state, say_state)
 /* it is connected to another QP than this one */

@@ -107,15 +107,29 @@ void vb_say_ok(struct vb_text *t, const struct vb_facts *f, const struct vb_none
 	vb_text_add(t, "no error");
 }
 
+/* What rdma_cm permits follows from the depths alone, and no field of its has the rest. */
+#define BY_DEPTHS (IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
+
 void vb_say_qp_access(struct vb_text *t, const struct vb_facts *f, const struct vb_access_facts *of)
 {
+	bool by_cm = f->ends & VB_END_HERE;
+
 	vb_text_add(t, "queue pair 0x%06x does not permit ", f->qpn);
 	vb_text_access(t, of->want, "", "|", "this operation");
 	vb_text_add(t, ": its qp_access_flags are ");
 	vb_text_access(t, of->have, "", "|", "0");
+	if (by_cm && of->want && !(of->want & ~(uint32_t)BY_DEPTHS)) {
+		vb_text_add(t,
+			    "; rdma_cm permits READs and atomics where rdma_conn_param.responder_resources "
+			    "of this end and initiator_depth of the requester are above 0: set both");
+		return;
+	}
 	vb_text_add(t, "; set ");
 	vb_text_access(t, of->want, "IBV_ACCESS_", " | ", "what is missing");
 	vb_text_add(t, " with ibv_modify_qp");
+	if (by_cm)
+		vb_text_add(t, " (IBV_QP_ACCESS_FLAGS) after RDMA_CM_EVENT_ESTABLISHED, since "
+			       "rdma_conn_param has no field for it");
 }
 
 void vb_say_atomic_align(struct vb_text *t, const struct vb_facts *f, const struct vb_atomic_facts *of)
@@ -130,14 +144,22 @@ void vb_say_too_many_reads(struct vb_text *t, const struct vb_facts *f, const st
 {
 	vb_text_add(t,
 		    "more READs and atomics at once than the %u"
-		    " that the responder holds: the requester's max_rd_atomic must not exceed the "
-		    "responder's max_dest_rd_atomic",
-		    of->most);
+		    " that the responder holds: the requester's %s must not exceed the responder's %s",
+		    of->most, f->ends & VB_END_THERE ? "rdma_conn_param.initiator_depth" : "max_rd_atomic",
+		    f->ends & VB_END_HERE ? "rdma_conn_param.responder_resources" : "max_dest_rd_atomic");
 }
 
 void vb_say_read_depth_zero(struct vb_text *t, const struct vb_facts *f, const struct vb_none_facts *of)
 {
-	vb_text_add(t,
+	if (f->ends & VB_END_HERE)
+		vb_text_add(
+		    t,
+		    "READ or atomic on a queue pair whose initiator depth (max_rd_atomic) is 0: set "
+		    "rdma_conn_param.initiator_depth of this end and responder_resources of the far end, for "
+		    "rdma_connect and rdma_accept");
+	else
+		vb_text_add(
+		    t,
 		    "READ or atomic on a queue pair whose max_rd_atomic is 0: set it with ibv_modify_qp on "
 		    "the way to RTS");
 }
@@ -203,34 +225,42 @@ void vb_say_datagram_too_long(struct vb_text *t, const struct vb_facts *f, const
 		    of->bytes, of->fit);
 }
 
-static void say_mtus(struct vb_text *t, const struct vb_mtu_facts *of)
+static void say_mtus(struct vb_text *t, const struct vb_facts *f, const struct vb_mtu_facts *of)
 {
 	vb_text_add(t,
 		    " does not fit one packet of the smaller path MTU, and the two ends have different ones: "
-		    "path_mtu is %u at the end that sent it, %u at the one that got it; set the same with "
-		    "ibv_modify_qp at both",
+		    "path_mtu is %u at the end that sent it, %u at the one that got it; ",
 		    of->sender, of->receiver);
+	if (f->ends)
+		vb_text_add(t, "rdma_cm agrees upon that of the route: leave path_mtu as rdma_init_qp_attr "
+			       "gives it, or change the route with rdma_set_option(RDMA_OPTION_IB_PATH)");
+	else
+		vb_text_add(t, "set the same with ibv_modify_qp at both");
 }
 
 /* Of a SEND only what has come is known. */
 void vb_say_path_mtu(struct vb_text *t, const struct vb_facts *f, const struct vb_mtu_facts *of)
 {
 	vb_text_add(t, "a message of %" PRIu64 " bytes or more", f->len);
-	say_mtus(t, of);
+	say_mtus(t, f, of);
 }
 
 void vb_say_response_mtu(struct vb_text *t, const struct vb_facts *f, const struct vb_mtu_facts *of)
 {
 	vb_text_add(t, "the answer to a READ of %" PRIu64 " bytes", f->len);
-	say_mtus(t, of);
+	say_mtus(t, f, of);
 }
 
+/* The count is what the end that receives has asked for, where rdma_cm tells the sender (rdma_connect(3)). */
 void vb_say_rnr(struct vb_text *t, const struct vb_facts *f, const struct vb_retry_facts *of)
 {
 	vb_text_add(t,
-		    "queue pair 0x%06x was not ready: no receive request was posted there within rnr_retry = "
-		    "%u retr%s",
-		    of->peer_qpn & VB_QPN_MASK, of->retries, of->retries == 1 ? "y" : "ies");
+		    "queue pair 0x%06x was not ready: no receive request was posted there within %s = %u "
+		    "retr%s",
+		    of->peer_qpn & VB_QPN_MASK,
+		    f->ends & VB_END_HERE ? "rdma_conn_param.rnr_retry_count (of the end that receives)"
+					  : "rnr_retry",
+		    of->retries, of->retries == 1 ? "y" : "ies");
 	if (of->slow_ms)
 		vb_text_add(t, "; those posted before were used up, and none followed for %u ms",
 			    of->slow_ms);
@@ -241,8 +271,10 @@ void vb_say_retry(struct vb_text *t, const struct vb_facts *f, const struct vb_r
 	char text[400] = "";
 	struct vb_text what = {text, sizeof(text)};
 
-	vb_text_add(t, "no acknowledgement from queue pair 0x%06x within retry_cnt = %u retr%s",
-		    of->peer_qpn & VB_QPN_MASK, of->retries, of->retries == 1 ? "y" : "ies");
+	vb_text_add(t, "no acknowledgement from queue pair 0x%06x within %s = %u retr%s",
+		    of->peer_qpn & VB_QPN_MASK,
+		    f->ends & VB_END_HERE ? "rdma_conn_param.retry_count (of rdma_connect)" : "retry_cnt",
+		    of->retries, of->retries == 1 ? "y" : "ies");
 	if (vb_reach_add(&what, &of->silence))
 		vb_text_add(t, ": %s", text);
 }
@@ -329,11 +361,31 @@ void vb_say_nak_invalid_rd(struct vb_text *t, const struct vb_facts *f, const st
 
 void vb_say_xrc_srq(struct vb_text *t, const struct vb_facts *f, const struct vb_srq_facts *of)
 {
-	vb_text_add(
-	    t,
-	    "a message for SRQ 0x%06x came to target queue pair 0x%06x, whose XRC domain has no SRQ of that "
-	    "number (the number is ibv_get_srq_num's, of an SRQ of type IBV_SRQT_XRC)",
-	    of->number & VB_QPN_MASK, f->qpn & VB_QPN_MASK);
+	vb_text_add(t, "a message for SRQ 0x%06x came to target queue pair 0x%06x, ",
+		    of->number & VB_QPN_MASK, f->qpn & VB_QPN_MASK);
+	switch (of->lost) {
+	case VB_SRQ_DOMAIN:
+		vb_text_add(t,
+			    "and that SRQ is of another XRC domain: the number is right, so open the domain "
+			    "of the same file (ibv_open_xrcd) for both");
+		break;
+	case VB_SRQ_GONE:
+		if (of->pid)
+			vb_text_add(t, "and process %u, which had that SRQ, has ended", of->pid);
+		else
+			vb_text_add(t, "and the process that had that SRQ has ended");
+		break;
+	case VB_SRQ_NOBODY:
+		vb_text_add(t,
+			    "and no process that has SRQs of such numbers can be reached: it has ended, or "
+			    "is another user's, or the number is wrong");
+		break;
+	default: /* VB_SRQ_UNKNOWN */
+		vb_text_add(t,
+			    "whose XRC domain has no SRQ of that number (the number is ibv_get_srq_num's, of "
+			    "an SRQ of type IBV_SRQT_XRC)");
+		break;
+	}
 }
 
 void vb_say_drop_sequence(struct vb_text *t, const struct vb_facts *f, const struct vb_psn_facts *of)
@@ -364,13 +416,40 @@ void vb_say_drop_qkey(struct vb_text *t, const struct vb_facts *f, const struct 
 		    f->qpn, of->have);
 }
 
-void vb_say_drop_no_qp(struct vb_text *t, const struct vb_facts *f, const struct vb_none_facts *of)
+static const char *type_name(uint32_t type)
 {
-	vb_text_add(
-	    t,
-	    "a message that nobody acknowledges came for queue pair 0x%06x, which is not there, not of "
-	    "the sender's type or not connected to it, or not in a state that receives",
-	    f->qpn);
+	const char *name = vb_name_qp_type(type);
+
+	return name ? name : "an unknown type";
+}
+
+void vb_say_drop_no_qp(struct vb_text *t, const struct vb_facts *f, const struct vb_no_qp_facts *of)
+{
+	vb_text_add(t, "a message came for queue pair 0x%06x, which ", f->qpn);
+	switch (of->why) {
+	case VB_NOT_TYPE:
+		vb_text_add(t,
+			    "is of type %s, and the message of one of type %s: both ends must be of one type",
+			    type_name(of->type), type_name(of->sent));
+		break;
+	case VB_NOT_READY:
+		vb_text_add(t, "is in the state %s: %s", vb_qp_state_name(of->state),
+			    of->state == IBV_QPS_ERR ? "its first failure says why"
+			    : f->ends & VB_END_HERE
+				? "it receives once rdma_cm has established its connection"
+				: "it receives from RTR on (ibv_modify_qp)");
+		break;
+	case VB_NOT_FROM_HIM:
+		vb_text_add(t,
+			    "is connected to queue pair 0x%06x of another process, and takes messages from "
+			    "there only",
+			    of->dest & VB_QPN_MASK);
+		break;
+	default: /* VB_NOT_THERE */
+		vb_text_add(t, "does not exist (destroyed, or a wrong number at the sender: remote_qpn, or "
+			       "dest_qp_num)");
+		break;
+	}
 }
 
 void vb_say_drop_full(struct vb_text *t, const struct vb_facts *f, const struct vb_retry_facts *of)

@@ -31,6 +31,7 @@ enum vb_facts_kind {
 	VB_FACTS_retry,
 	VB_FACTS_gone,
 	VB_FACTS_srq,
+	VB_FACTS_no_qp,
 	VB_FACTS_psn,
 	VB_FACTS_qkey,
 	VB_FACTS_request,
@@ -104,9 +105,35 @@ struct vb_gone_facts {
 	uint32_t how; /* enum vb_gone */
 };
 
+/* What is known of an SRQ number that leads nowhere. */
+enum vb_srq_lost {
+	VB_SRQ_UNKNOWN, /* its process has no SRQ of XRC of that number */
+	VB_SRQ_DOMAIN,	/* there is one, in another XRC domain */
+	VB_SRQ_GONE,	/* the process that had it has ended */
+	VB_SRQ_NOBODY,	/* no process that can be reached has such numbers */
+};
+
 /* What a message of XRC names. */
 struct vb_srq_facts {
 	uint32_t number;
+	uint32_t lost; /* enum vb_srq_lost */
+	uint32_t pid;  /* of VB_SRQ_GONE; 0: of another PID namespace */
+};
+
+/* Why a queue pair does not take a message of an unreliable type. */
+enum vb_not_taken {
+	VB_NOT_THERE,	 /* no queue pair has the number */
+	VB_NOT_TYPE,	 /* it is of another type */
+	VB_NOT_READY,	 /* its state takes none */
+	VB_NOT_FROM_HIM, /* it is connected to another sender */
+};
+
+struct vb_no_qp_facts {
+	uint32_t why;	/* enum vb_not_taken */
+	uint32_t type;	/* enum ibv_qp_type of the queue pair */
+	uint32_t sent;	/* enum ibv_qp_type of such a message */
+	uint32_t state; /* enum ibv_qp_state */
+	uint32_t dest;	/* QPN that it is connected to */
 };
 
 struct vb_psn_facts {
@@ -126,8 +153,9 @@ struct vb_request_facts {
  * (fixed layout, no pointers), and are data from outside there.  The reason is the tag of the union. */
 struct vb_facts {
 	uint32_t reason; /* enum vb_reason */
-	uint32_t check; /* RECV_LOCAL: the reason of the check that failed (enum vb_reason), whose facts these
+	uint16_t check; /* RECV_LOCAL: the reason of the check that failed (enum vb_reason), whose facts these
 			   are */
+	uint16_t ends;	/* VB_END_*, as seen from the end that found it: filled in where it is said */
 	uint32_t qpn;	/* of the QP where the check failed */
 	uint32_t key;	/* as given, 0: no key has a part in it */
 	uint64_t addr, len; /* range wanted */
@@ -144,6 +172,7 @@ struct vb_facts {
 		struct vb_retry_facts retry;
 		struct vb_gone_facts gone;
 		struct vb_srq_facts srq;
+		struct vb_no_qp_facts no_qp;
 		struct vb_psn_facts psn;
 		struct vb_qkey_facts qkey;
 		struct vb_request_facts request;
@@ -162,6 +191,7 @@ enum {
 	VB_KEYF_NEAR_WINDOW = 64, /* what cur_key leads to is a memory window */
 	VB_KEYF_NEAR_PD = 128,	  /* and of another protection domain */
 	VB_KEYF_OTHER_HOME = 256, /* another process made the protection domain that it belongs to */
+	VB_KEYF_OWN = 512,	  /* the range lies in a region of the requester's own process */
 };
 
 /* How address and key of a request must be read for both to be right: then they lead to the region of

@@ -138,6 +138,14 @@ static void say_whose(struct vb_text *t, const struct vb_mem_facts *of)
 			    of->process);
 }
 
+static void say_own(struct vb_text *t, const struct vb_mem_facts *of)
+{
+	if (of->flags & VB_KEYF_OWN)
+		vb_text_add(t,
+			    "; the range lies in a region of the requester's own process: the remote address "
+			    "must be one of the far end's");
+}
+
 /* A region of the queue's own domain that has the whole range. */
 static void say_better_key(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
 {
@@ -169,6 +177,7 @@ void vb_say_key_bounds(struct vb_text *t, const struct vb_facts *f, const struct
 		vb_text_add(t, " behind its end");
 	}
 	say_better_key(t, f, of);
+	say_own(t, of);
 }
 
 void vb_say_key_unknown(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
@@ -177,6 +186,7 @@ void vb_say_key_unknown(struct vb_text *t, const struct vb_facts *f, const struc
 		    role(of));
 	say_whose(t, of);
 	say_near(t, f, of);
+	say_own(t, of);
 }
 
 static void say_stale_window(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
@@ -209,6 +219,7 @@ void vb_say_key_stale(struct vb_text *t, const struct vb_facts *f, const struct 
 		vb_text_add(t, ", and the key there now is 0x%08x of %s ", of->cur_key, thing(of));
 		vb_text_range(t, of->start, of->size);
 	}
+	say_own(t, of);
 }
 
 /* Domains have no number that a program sees. */
@@ -281,7 +292,10 @@ void vb_say_key_is_local(struct vb_text *t, const struct vb_facts *f, const stru
 {
 	vb_text_add(t, "L_Key 0x%08x given where an R_Key belongs ", f->key);
 	if (of->cur_key)
-		vb_text_add(t, "(this region's R_Key is 0x%08x)", of->cur_key);
+		vb_text_add(t,
+			    "(this region's R_Key is 0x%08x); a program that counts on equal keys, as some "
+			    "adapters have them, runs with --profile=rxe",
+			    of->cur_key);
 	else
 		vb_text_add(t, "(a null region has no R_Key: peers cannot reach it)");
 }

@@ -163,7 +163,7 @@ REASON(VB_R_DROP_TOO_SMALL, "drop-too-small", 0, NEVER, NEVER, NONE, length, vb_
 /* its Q_Key is another one than the queue pair's */
 REASON(VB_R_DROP_QKEY, "drop-qkey", 0, NEVER, NEVER, NONE, qkey, vb_say_drop_qkey)
 /* a message came for a number that no queue pair has which takes such, from there, and takes them now */
-REASON(VB_R_DROP_NO_QP, "drop-no-qp", 0, NEVER, NEVER, NONE, none, vb_say_drop_no_qp)
+REASON(VB_R_DROP_NO_QP, "drop-no-qp", 0, NEVER, NEVER, NONE, no_qp, vb_say_drop_no_qp)
 /* the far end has taken nothing for long, and there is no room */
 REASON(VB_R_DROP_FULL, "drop-full", 0, NEVER, NEVER, NONE, retry, vb_say_drop_full)
 /* nobody is there to whom it could be sent */

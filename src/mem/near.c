@@ -167,3 +167,19 @@ void vb_key_near(struct vb_keys *t, const struct vb_mem_want *w, struct vb_facts
 		break;
 	}
 }
+
+void vb_key_own(struct vb_keys *t, uint64_t pd, struct vb_facts *f)
+{
+	const struct vb_mem_want w = {.pd = pd, .addr = f->addr, .len = f->len};
+	struct vb_mem_facts *m = &f->mem;
+	struct found n = {0};
+
+	if (f->reason != VB_R_KEY_UNKNOWN && f->reason != VB_R_KEY_STALE && f->reason != VB_R_KEY_BOUNDS)
+		return;
+	if (m->meant || f->addr - m->start < m->size) /* it begins in the far end's memory */
+		return;
+	if (f->reason == VB_R_KEY_BOUNDS && m->flags & VB_KEYF_NEAR) /* it lies there */
+		return;
+	if (search(t, &w, &n) && !n.missed && n.pd)
+		m->flags |= VB_KEYF_OWN;
+}

@@ -15,4 +15,9 @@ enum { VB_NEAR_LOOK = 65536 }; /* entries looked at: this runs with a QP's lock 
  * process's. */
 void vb_key_near(struct vb_keys *t, const struct vb_mem_want *w, struct vb_facts *f);
 
+/* A far end has refused a request, by facts about a key: notes that the range lies in a region of this
+ * process (of that domain), where it lies in none of the far end's.  Then the address may be the requester's
+ * own. */
+void vb_key_own(struct vb_keys *t, uint64_t pd, struct vb_facts *f);
+
 #endif

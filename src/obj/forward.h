@@ -80,6 +80,7 @@ struct vb_forwards {
 	struct vb_fetch fetch;
 	uint32_t wanted;	 /* the adapter number that is looked for, 0: none */
 	uint32_t nowhere;	 /* the one last looked for that leads to nobody, 0: none */
+	uint32_t gone, gone_pid; /* the one whose process was there and has ended, last; 0: none */
 	struct vb_peer *seeking; /* who has `wanted`, with a reference; NULL: not known yet */
 	bool contacting;	 /* it will be known whether there is contact */
 	bool asked;		 /* it was told to make a deputy, and answers */

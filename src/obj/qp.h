@@ -31,6 +31,15 @@ struct vb_shown_qp;
 struct vb_srqs;
 struct vb_transport;
 
+/* Whether rdma_cm connects the queue pair: its attributes are then named as rdma_cm's. */
+enum vb_by_cm {
+	VB_BY_HAND,
+	VB_BY_CM_ATTR, /* the program does by rdma_init_qp_attr() and ibv_modify_qp() */
+	VB_BY_CM,      /* it is an id's */
+};
+
+#define VB_TO_GROUP UINT32_MAX
+
 enum vb_wqe_state {
 	VB_WQE_POSTED, /* no packet sent yet */
 	VB_WQE_GOING, /* about a window: its old binding is dead, and whoever may be using it is waited for */
@@ -69,7 +78,11 @@ struct vb_swqe {
 			uint32_t qkey;
 			struct vb_route route;
 			union {
-				uint32_t qpn;
+				struct {
+					uint32_t qpn;
+					uint32_t
+					    away; /* VB_DEST_NOWHERE: struct vb_ah.away, or VB_TO_GROUP */
+				};
 				uint64_t
 				    mgid[2]; /* of VB_DEST_GROUP: the group's GID, as it stands in memory */
 			};
@@ -289,6 +302,7 @@ struct vb_qp {
 	bool unsettled; /* `shown->may` was taken back, and users have not been waited for: it stays so */
 	struct vb_list on_timer;	     /* on the adapter's timer list; guarded by its lock */
 	bool windows;			     /* some window was bound on it */
+	uint8_t by_cm;			     /* enum vb_by_cm */
 	bool comm_est;			     /* a packet came while in RTR; the event was posted */
 	bool last_wqe_done;		     /* IBV_EVENT_QP_LAST_WQE_REACHED was posted */
 	uint64_t said;			     /* reasons (enum vb_reason) of which a drop was said, as bits */

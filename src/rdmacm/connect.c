@@ -23,7 +23,7 @@ struct saying {
 static int check(const struct vb_rdma_id *p, const char *call, const struct rdma_conn_param *param)
 {
 	if (!p->device)
-		return vb_cm_refuse(EINVAL, call, "the id is bound to no device yet");
+		return vb_cm_refuse(EINVAL, call, VB_RDMA_NO_DEVICE);
 	if (p->id.ps != RDMA_PS_TCP)
 		return 0;
 	if (!p->id.qp && !param)
@@ -138,9 +138,12 @@ VB_EXPORT VB_RDMA_CALL(rdma_accept, (id, conn_param), struct rdma_cm_id *id,
 	static const char call[] = "rdma_accept";
 	struct vb_rdma_id *p = vb_rdma_id(id);
 	bool datagrams = id->qp_type == IBV_QPT_UD, sync = p->sync;
-	struct saying s;
-	int err = check(p, call, conn_param);
+	struct saying s = {0};
+	/* A listener at all addresses has no device, and its state says more. */
+	int err = p->device ? 0 : vb_cm_id_may_accept(p->cm, &s.param);
 
+	if (!err)
+		err = check(p, call, conn_param);
 	if (err)
 		return err;
 	choose_depths(p, conn_param);
@@ -198,7 +201,8 @@ VB_EXPORT VB_RDMA_CALL(rdma_disconnect, (id), struct rdma_cm_id *id)
 	int err;
 
 	if (!p->device)
-		return vb_cm_refuse(EINVAL, "rdma_disconnect", "the id is bound to no device yet");
+		return vb_cm_refuse(EINVAL, "rdma_disconnect",
+				    "the id was never connected: rdma_destroy_id is enough");
 	err = vb_rdma_qp_error(p);
 	if (!err)
 		err = vb_cm_id_disconnect(p->cm);

@@ -120,7 +120,7 @@ static int check(struct vb_rdma_id *p, const char *call, const struct ibv_qp_ini
 	int err;
 
 	if (!p->device)
-		return vb_cm_refuse(EINVAL, call, "the id is bound to no device yet");
+		return vb_cm_refuse(EINVAL, call, VB_RDMA_NO_DEVICE);
 	err = check_qp(p, call);
 	if (err)
 		return err;
@@ -186,6 +186,7 @@ int vb_rdma_qp_create(struct vb_rdma_id *p, const char *call, struct ibv_qp_init
 	if (err)
 		goto destroy_qp;
 	p->id.pd = attr->pd;
+	vb_cm_id_has_qp(p->cm, qp->qp_num);
 	pthread_mutex_lock(&p->lock);
 	p->id.qp = qp;
 	pthread_mutex_unlock(&p->lock);

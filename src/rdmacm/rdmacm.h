@@ -24,6 +24,10 @@
 _Static_assert(sizeof(struct rdma_cm_id) == 416, "programs allocate nothing of it, but read its fields");
 _Static_assert(sizeof(struct rdma_cm_event) == 80, "read by programs");
 
+#define VB_RDMA_NO_DEVICE                                                                                    \
+	"the id is bound to no device yet: call rdma_resolve_addr, or rdma_bind_addr with an address of an " \
+	"interface, and take the event with rdma_get_cm_event"
+
 /* Enumerators and flags that newer headers have (RDMACM_1.4). */
 enum {
 	VB_RDMA_EVENT_ADDRINFO_RESOLVED = 16,

@@ -10,7 +10,7 @@ static const char call[] = "rdma_create_srq";
 static int check(const struct vb_rdma_id *p, const struct ibv_srq_init_attr_ex *attr)
 {
 	if (!p->device)
-		return vb_cm_refuse(EINVAL, call, "the id is bound to no device yet");
+		return vb_cm_refuse(EINVAL, call, VB_RDMA_NO_DEVICE);
 	if (p->id.srq)
 		return vb_cm_refuse(EINVAL, call, "the id has a SRQ already");
 	if (!(attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE))

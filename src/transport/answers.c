@@ -152,6 +152,8 @@ static bool send_nak(struct vb_qp *qp)
 	struct vb_pkt p =
 	    response(qp, s->nak_atomic ? VB_ATOMIC_ACK : VB_ACK, s->nak_psn, s->nak_owed, s->msn);
 
+	if (told && qp->by_cm)
+		s->nak_facts.ends = VB_END_HERE;
 	if (!emit(qp, &p, &s->nak_facts, told ? sizeof s->nak_facts : 0))
 		return false;
 	s->nak_owed = 0;

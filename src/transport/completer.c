@@ -2,6 +2,7 @@
  * sent again. */
 #include <string.h>
 
+#include "mem/near.h"
 #include "transport/lend.h"
 
 /* Something was acknowledged that had not been: retries count from the start again (rule 12), the timer too.
@@ -192,6 +193,8 @@ static void nak(struct vb_qp *qp, const struct vb_pkt *p)
 		return;
 	}
 	vb_nak_facts(&f, p);
+	if (vb_reasons[f.reason].facts == VB_FACTS_mem && f.qpn != qp->qpn)
+		vb_key_own(qp->keys, qp->pd_id, &f);
 	vb_rc_fail_send(qp, &f, vb_reasons[f.reason].remote_wc);
 }
 

@@ -67,25 +67,51 @@ static const char *name_of(const struct vb_facts *f)
 	return f->reason < VB_REASONS ? vb_reasons[f->reason].name : "unknown";
 }
 
+static bool is_far(const struct vb_qp *qp, const struct vb_facts *f)
+{
+	return f->qpn && f->qpn != qp->qpn;
+}
+
+/* Which ends rdma_cm has connected, as seen from the one that found it.  Of a far end that shows nothing it
+ * is taken to be as this one is. */
+static struct vb_facts with_ends(const struct vb_qp *qp, const struct vb_facts *f)
+{
+	const struct vb_shown_qp *peer = qp->path.peer_qp;
+	bool own = qp->by_cm, far = peer ? atomic_load_explicit(&peer->by_cm, memory_order_relaxed) : own;
+	struct vb_facts told = *f;
+
+	vb_lock_assert_held(&qp->lock);
+	if (is_far(qp, f))
+		told.ends = (uint16_t)((f->ends & VB_END_HERE) | (own ? VB_END_THERE : 0));
+	else
+		told.ends = (uint16_t)((own ? VB_END_HERE : 0) | (far ? VB_END_THERE : 0));
+	return told;
+}
+
 /* A request of this end has failed. */
 static void say(struct vb_qp *qp, const char *what, uint64_t wr_id, uint8_t status, const struct vb_facts *f)
 {
-	char buf[512];
+	struct vb_facts told;
+	char buf[700];
 
-	if (vb_log_wanted(VB_LOG_WARN))
-		vb_log_reason(name_of(f), "QP 0x%06x: %s wr_id 0x%" PRIx64 " ended with %s: %s%s", qp->qpn,
-			      what, wr_id, vb_name_wc_status(status), vb_reason_say(buf, sizeof buf, f),
-			      far_end[f->qpn && f->qpn != qp->qpn]);
+	if (!vb_log_wanted(VB_LOG_WARN))
+		return;
+	told = with_ends(qp, f);
+	vb_log_reason(name_of(f), "QP 0x%06x: %s wr_id 0x%" PRIx64 " ended with %s: %s%s", qp->qpn, what,
+		      wr_id, vb_name_wc_status(status), vb_reason_say(buf, sizeof buf, &told),
+		      far_end[is_far(qp, f)]);
 }
 
 /* Something else has: no completion here tells of it. */
 static void say_event(struct vb_qp *qp, const char *what, const struct vb_facts *f)
 {
-	char buf[512];
+	struct vb_facts told;
+	char buf[700];
 
-	if (vb_log_wanted(VB_LOG_WARN))
-		vb_log_reason(name_of(f), "QP 0x%06x: %s: %s", qp->qpn, what,
-			      vb_reason_say(buf, sizeof buf, f));
+	if (!vb_log_wanted(VB_LOG_WARN))
+		return;
+	told = with_ends(qp, f);
+	vb_log_reason(name_of(f), "QP 0x%06x: %s: %s", qp->qpn, what, vb_reason_say(buf, sizeof buf, &told));
 }
 
 void vb_drop(struct vb_qp *qp, const struct vb_facts *f)
@@ -98,14 +124,6 @@ void vb_drop(struct vb_qp *qp, const struct vb_facts *f)
 	if (!(qp->said & bit))
 		say_event(qp, "messages are dropped", f);
 	qp->said |= bit;
-}
-
-void vb_not_taken(struct vb_qp *qp, const struct vb_pkt *p)
-{
-	const struct vb_facts f = {.reason = VB_R_DROP_NO_QP, .qpn = qp->qpn};
-
-	if (vb_pkt_ends_untold(p))
-		vb_drop(qp, &f);
 }
 
 static struct vb_cqe flushed(struct vb_qp *qp)

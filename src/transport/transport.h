@@ -105,6 +105,11 @@ struct vb_transport {
  * false: they are not to be had.  With the QP's lock, and without an announcement of this thread. */
 bool vb_request_bytes(struct vb_qp *qp, const struct vb_swqe *w, uint64_t off, uint8_t *to, uint32_t n);
 
+/* A message of an unreliable type came for the queue pair, and it does not take it: it counts as dropped, and
+ * why is said.  other: it comes from another sender than the one that the QP is connected to.  With the QP's
+ * lock. */
+void vb_not_heard(struct vb_qp *qp, const struct vb_pkt *p, bool other);
+
 enum { VB_TRANSPORTS = IBV_QPT_XRC_RECV + 1 }; /* all that have a row are below */
 
 /* The row of a type; NULL: no such QPs are made.  type: enum ibv_qp_type, or any other number. */

@@ -10,6 +10,31 @@ __attribute__((cold, noinline)) void vb_uc_drop(struct vb_qp *qp, struct vb_fact
 	vb_drop(qp, f);
 }
 
+void vb_not_heard(struct vb_qp *qp, const struct vb_pkt *p, bool other)
+{
+	uint8_t family = VB_FAMILY(p->opcode);
+	struct vb_facts f = {.reason = VB_R_DROP_NO_QP, .qpn = qp->qpn};
+
+	vb_lock_assert_held(&qp->lock);
+	f.no_qp.type = qp->ibv.qp_type;
+	f.no_qp.sent = vb_opcode_type(family);
+	f.no_qp.state = qp->state;
+	f.no_qp.dest = qp->dest_qpn;
+	if (family != qp->family)
+		f.no_qp.why = VB_NOT_TYPE;
+	else if (qp->state < IBV_QPS_RTR || qp->state > IBV_QPS_SQE)
+		f.no_qp.why = VB_NOT_READY;
+	else if (other)
+		f.no_qp.why = VB_NOT_FROM_HIM;
+	vb_drop(qp, &f);
+}
+
+void vb_not_taken(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	if (vb_pkt_ends_untold(p))
+		vb_not_heard(qp, p, false);
+}
+
 /* A packet has come to a QP whose packets are not sent again, and it is not the next one, or begins a message
  * before the one in hand has ended: what is missing is lost, and with it the message that it was of.  true:
  * the packet begins the next one (IBTA 9.8.2). */

@@ -37,6 +37,7 @@ static __attribute__((cold, noinline)) void drop(struct vb_qp *qp, struct vb_swq
 			     .qpn = qp->qpn,
 			     .retry = {.peer_qpn = w->to.qpn, .silence = d->silence}},
 			wrong = {0};
+	struct vb_reach_facts *silence = &f.retry.silence;
 
 	/* What is wrong with its memory is an error all the same. */
 	for (uint32_t i = 0; !(w->flags & IBV_SEND_INLINE) && i < w->num_sge; i++) {
@@ -47,6 +48,12 @@ static __attribute__((cold, noinline)) void drop(struct vb_qp *qp, struct vb_swq
 			return;
 		}
 	}
+	if (!w->to.qpn)
+		*silence = (struct vb_reach_facts){VB_REACH_UNSET, .number = {.datagram = 1}};
+	else if (w->to.number == VB_DEST_NOWHERE && w->to.away == VB_TO_GROUP)
+		*silence = (struct vb_reach_facts){VB_REACH_GROUP, .number = {.datagram = 1}};
+	else if (silence->reach == VB_REACH_ADDRESS)
+		silence->away.pid = w->to.away;
 	w->state = VB_WQE_STARTED;
 	vb_drop(qp, &f);
 }
@@ -614,7 +621,7 @@ static void input(struct vb_qp *qp, const struct vb_pkt *p)
 	vb_lock_assert_held(&qp->lock);
 	/* Nothing is lent to this type, so whoever sends such a packet is no queue pair of ours. */
 	if (vb_unlikely(VB_FAMILY(p->opcode) != VB_FAMILY_UD || !is_receiving(qp) || p->loan))
-		cannot_take(qp, p->qkey, p->payload_len, VB_R_DROP_NO_QP);
+		vb_not_heard(qp, p, false);
 	else if (vb_unlikely(p->payload_len > VB_PORT_MTU)) /* no port sends that */
 		cannot_take(qp, p->qkey, p->payload_len, VB_R_DROP_TOO_SMALL);
 	else

@@ -40,6 +40,21 @@ static bool choose(struct vb_qp *qp, uint32_t srqn)
 	return true;
 }
 
+/* What is known of an SRQ that the target does not have. */
+static struct vb_srq_facts seek_lost(const struct vb_qp *qp, uint32_t srqn)
+{
+	const struct vb_forwards *w = qp->forwards;
+	const struct vb_srq *srq = vb_srqs_find(qp->srqs, srqn);
+
+	if (srq && !vb_xrcd_is(&srq->xrcd->id, &qp->xrcd->id))
+		return (struct vb_srq_facts){srqn, VB_SRQ_DOMAIN, 0};
+	if (!w || !w->ops || qp->xrcd->id.dev == VB_XRCD_PRIVATE || w->ops->own(qp, srqn))
+		return (struct vb_srq_facts){srqn, VB_SRQ_UNKNOWN, 0};
+	if (srqn >> VB_QPN_INDEX_BITS == w->gone)
+		return (struct vb_srq_facts){srqn, VB_SRQ_GONE, w->gone_pid};
+	return (struct vb_srq_facts){srqn, VB_SRQ_NOBODY, 0};
+}
+
 /* A deputy that has failed says so to whatever comes: when it did, its target may have waited for nothing,
  * and then heard nothing. */
 static void fail_again(struct vb_qp *qp)
@@ -60,7 +75,7 @@ static bool is_from_initiator(const struct vb_qp *qp, const struct vb_pkt *p)
 
 void vb_xrc_target_input(struct vb_qp *qp, const struct vb_pkt *p)
 {
-	struct vb_facts f = {.srq = {.number = p->srqn}};
+	struct vb_facts f;
 
 	vb_lock_assert_held(&qp->lock);
 	if (!is_ours(qp, p)) {
@@ -84,6 +99,7 @@ void vb_xrc_target_input(struct vb_qp *qp, const struct vb_pkt *p)
 		return;
 	/* Of what has come before nothing is looked at again. */
 	if (p->psn == qp->resp.epsn && !choose(qp, p->srqn)) {
+		f = (struct vb_facts){.srq = seek_lost(qp, p->srqn)};
 		vb_responder_fault(qp, &f, VB_R_XRC_SRQ, false);
 		return;
 	}

@@ -79,10 +79,9 @@ VB_EXPORT VB_OBJECT(struct ibv_ah *, ibv_create_ah, (ibpd, attr), struct ibv_pd 
 	if (errno)
 		return NULL;
 	group = attr->is_global && vb_gid_is_group(attr->grh.dgid.raw);
-	if (group)
-		errno = vb_mcast_meet(vb_hca(c->adapter), "ibv_create_ah");
-	else
+	if (!group) /* the kernel is asked, and files are read: none of their errors is this call's */
 		vb_addresses_learn(&vb_hca(c->adapter)->addresses, attr);
+	errno = group ? vb_mcast_meet(vb_hca(c->adapter), "ibv_create_ah") : 0;
 	if (errno)
 		return NULL;
 	if (atomic_fetch_add(&live, 1) < vb_profile()->max_ah) /* pairs with ibv_destroy_ah() */
@@ -107,6 +106,8 @@ VB_EXPORT VB_OBJECT(struct ibv_ah *, ibv_create_ah, (ibpd, attr), struct ibv_pd 
 		: vb_route(0, 0, attr->sl);
 	ah->group = group;
 	ah->here = !group && vb_port_leads_here(vb_hca(c->adapter), attr);
+	if (!group && !ah->here)
+		ah->away = vb_addresses_whose(&vb_hca(c->adapter)->addresses, attr);
 	vb_live_enter(&ah->ibv, VB_LIVE_AH);
 	return &ah->ibv;
 }

@@ -18,8 +18,10 @@
 #include "hca/gsi.h"
 #include "hca/hca.h"
 #include "hca/lost.h"
+#include "hca/peers.h"
 #include "hca/silence.h"
 #include "host/devices.h"
+#include "host/networks.h"
 #include "iba/pkt.h"
 #include "iba/profile.h"
 #include "iba/reason.h"
@@ -570,6 +572,13 @@ static __attribute__((no_sanitize_address)) int wait_for(int fd)
 	return n < 0 ? errno : 0;
 }
 
+static void connects(struct vb_cm_device *pub, uint32_t qpn, bool own)
+{
+	struct device *d = pub->user;
+
+	vb_hca_by_cm(d->hca->adapter, qpn, own ? VB_BY_CM : VB_BY_CM_ATTR);
+}
+
 static const struct vb_cm_below below = {
     .devices = vb_devices_count,
     .infiniband = vb_devices_infiniband,
@@ -586,6 +595,8 @@ static const struct vb_cm_below below = {
     .listens = listens,
     .hidden = hidden,
     .silent = say_silent,
+    .connects = connects,
+    .away = vb_network_whose,
     .due = due,
     .wait = wait_for,
     .now = vb_now,

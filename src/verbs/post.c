@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "iba/names.h"
+#include "iba/qp_state.h"
 #include "obj/builder.h"
 #include "transport/transport.h"
 #include "verbs/mw.h"
@@ -106,7 +107,13 @@ int vb_post_refuse_full(const struct vb_qp *qp, const char *call)
 
 int vb_post_refuse_state(const struct vb_qp *qp, enum ibv_qp_state state, const char *call)
 {
-	static const char *const names[] = {"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"};
+	/* What brings it on; whoever posts receive requests has no need of more than INIT. */
+	static const char *const ways[] = {
+	    [IBV_QPS_RESET] = ": modify it to INIT first; send requests need RTS (ibv_modify_qp)",
+	    [IBV_QPS_INIT] = ": modify it to RTR and RTS first (ibv_modify_qp)",
+	    [IBV_QPS_RTR] = ": modify it to RTS first (ibv_modify_qp)",
+	};
+	const char *way = state <= IBV_QPS_RTR ? ways[state] : "";
 
 	int err = vb_live_check(call, qp, VB_LIVE_QP); /* else what it reads is freed memory's */
 
@@ -114,7 +121,10 @@ int vb_post_refuse_state(const struct vb_qp *qp, enum ibv_qp_state state, const 
 		return err;
 	if (qp->xrcd)
 		return vb_post_refuse_full(qp, call);
-	return vb_refuse(EINVAL, call, "QP 0x%06x is in %s", qp->qpn, names[state]);
+	if (qp->by_cm == VB_BY_CM && state <= IBV_QPS_RTR)
+		way = ": its id is not connected yet; call rdma_connect or rdma_accept, and wait for "
+		      "RDMA_CM_EVENT_ESTABLISHED";
+	return vb_refuse(EINVAL, call, "QP 0x%06x is in %s%s", qp->qpn, vb_qp_state_name(state), way);
 }
 
 void vb_post_say_late(struct vb_qp *qp, const char *call)
@@ -151,9 +161,12 @@ enum vb_build_fault vb_post_to(const struct vb_qp *qp, struct vb_swqe *w, struct
 
 	if (vb_unlikely(!ah))
 		return VB_BUILD_NO_ADDRESS;
-	if (vb_unlikely(!atomic_load_explicit(&ah->here, memory_order_relaxed)) && !ah->group &&
-	    vb_port_leads_here(vb_qp_hca(qp), &ah->attr)) /* its address has come since */
-		atomic_store_explicit(&ah->here, true, memory_order_relaxed);
+	if (vb_unlikely(!atomic_load_explicit(&ah->here, memory_order_relaxed))) {
+		w->to.away = ah->group ? VB_TO_GROUP : ah->away;
+		if (!ah->group &&
+		    vb_port_leads_here(vb_qp_hca(qp), &ah->attr)) /* its address has come since */
+			atomic_store_explicit(&ah->here, true, memory_order_relaxed);
+	}
 	vb_builder_to(qp, w, ah, qpn, qkey);
 	if (vb_unlikely(ah->group))
 		vb_builder_to_group(w, ah, qpn);

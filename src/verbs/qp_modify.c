@@ -1,6 +1,7 @@
 /* ibv_modify_qp(): everything is checked first, then what cannot fail is done (rule 38). */
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <linux/capability.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -35,6 +36,23 @@ static_assert(sizeof(struct ibv_qp_attr) == 144, "ABI");
 	 IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | VB_ACCESS_FLUSH_GLOBAL |    \
 	 VB_ACCESS_FLUSH_PERSISTENT)
 
+/* With what is to be done first. */
+static int refuse_way(const struct vb_qp *qp, enum ibv_qp_state from, enum ibv_qp_state to)
+{
+	char first[80] = "from here only IBV_QPS_RESET leads on";
+
+	if (from < IBV_QPS_RTS && to > from + 1 && to <= IBV_QPS_SQD)
+		snprintf(first, sizeof(first), "modify it to %s first", vb_qp_state_name(from + 1));
+	else if (to < IBV_QPS_RTS && from != IBV_QPS_ERR)
+		snprintf(first, sizeof(first), "modify it to RESET first, and then on");
+	else if (from == IBV_QPS_SQD || from == IBV_QPS_SQE)
+		snprintf(first, sizeof(first), "modify it to RTS first");
+	return vb_refuse(
+	    EINVAL, CALL, "QP 0x%06x: there is no way from %s to %s: %s%s", qp->qpn, vb_qp_state_name(from),
+	    vb_qp_state_name(to), first,
+	    qp->by_cm == VB_BY_CM ? " (rdma_connect and rdma_accept bring an id's queue pair to RTS)" : "");
+}
+
 static int check_transition(const struct vb_qp *qp, enum ibv_qp_state from, enum ibv_qp_state to,
 			    const struct ibv_qp_attr *a, uint32_t mask)
 {
@@ -48,7 +66,7 @@ static int check_transition(const struct vb_qp *qp, enum ibv_qp_state from, enum
 	case VB_QP_NO_WAY:
 		if ((unsigned)to >= VB_QP_STATES)
 			return vb_refuse(EINVAL, CALL, "QP 0x%06x: there is no state %d", qp->qpn, (int)to);
-		return vb_refuse(EINVAL, CALL, "QP 0x%06x: there is no way from %s to %s", qp->qpn, f, t);
+		return refuse_way(qp, from, to);
 	case VB_QP_MISSING:
 		return vb_refuse(EINVAL, CALL, "QP 0x%06x: from %s to %s lacks %s", qp->qpn, f, t,
 				 vb_qp_attr_names(names, sizeof(names), bits));
@@ -211,6 +229,7 @@ void vb_qp_to_reset(struct vb_qp *qp)
 	vb_lock_assert_held(&qp->lock);
 	vb_path_close(qp);
 	vb_qp_reset(qp);
+	qp->by_cm = VB_BY_HAND; /* rdma_cm does not do this */
 	qp->ibv.state = IBV_QPS_RESET;
 }
 

@@ -57,6 +57,44 @@ static void calls_in_the_wrong_state(void **state)
 		assert_int_equal(vb_cm_state_permits((enum vb_cm_id_state)s, VB_CALL_DISCONNECT), 0);
 }
 
+/* A refusal says what is to be called first, or instead. */
+static void every_refusal_has_a_way_on(void **state)
+{
+	static const struct {
+		enum vb_cm_id_state s;
+		enum vb_cm_id_call call;
+		const char *says;
+	} rows[] = {
+	    {VB_ID_LISTENING, VB_CALL_ACCEPT, "event->id of RDMA_CM_EVENT_CONNECT_REQUEST"},
+	    {VB_ID_LISTENING, VB_CALL_REJECT, "event->id of RDMA_CM_EVENT_CONNECT_REQUEST"},
+	    {VB_ID_IDLE, VB_CALL_CONNECT, "rdma_resolve_addr, then rdma_resolve_route"},
+	    {VB_ID_ADDR_RESOLVED, VB_CALL_CONNECT, "rdma_resolve_route and wait for RDMA_CM_EVENT_ROUTE_"},
+	    {VB_ID_REQUESTED, VB_CALL_CONNECT, "rdma_accept"},
+	    {VB_ID_BOUND, VB_CALL_RESOLVE_ROUTE,
+	     "rdma_resolve_addr and wait for RDMA_CM_EVENT_ADDR_RESOLVED"},
+	    {VB_ID_BOUND, VB_CALL_ACCEPT, "rdma_listen"},
+	    {VB_ID_CONNECTED, VB_CALL_REJECT, "rdma_disconnect"},
+	    {VB_ID_DISCONNECTED, VB_CALL_CONNECT, "destroy it and create another"},
+	    {VB_ID_CONNECTING, VB_CALL_ESTABLISH, "RDMA_CM_EVENT_CONNECT_RESPONSE"},
+	    {VB_ID_IDLE, VB_CALL_JOIN, "rdma_bind_addr"},
+	};
+
+	(void)state;
+	for (int c = 0; c < VB_CALLS; c++)
+		for (int s = 0; s < VB_ID_STATES; s++)
+			if (vb_cm_state_permits((enum vb_cm_id_state)s, (enum vb_cm_id_call)c) &&
+			    !vb_cm_id_instead((enum vb_cm_id_state)s, (enum vb_cm_id_call)c))
+				fail_msg("%s in the state %s: and then?",
+					 vb_cm_id_call_name((enum vb_cm_id_call)c),
+					 vb_cm_id_state_name((enum vb_cm_id_state)s));
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+		const char *text = vb_cm_id_instead(rows[i].s, rows[i].call);
+
+		if (!strstr(text, rows[i].says))
+			fail_msg("'%s' is not in '%s'", rows[i].says, text);
+	}
+}
+
 /* ---- depths ---- */
 
 static struct vb_cm_param depths(uint8_t responder, uint8_t initiator)
@@ -521,6 +559,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(calls_in_the_wrong_state),
+	    cmocka_unit_test(every_refusal_has_a_way_on),
 	    cmocka_unit_test(depths_of_a_req),
 	    cmocka_unit_test(depths_of_a_rep),
 	    cmocka_unit_test(depths_that_are_left),

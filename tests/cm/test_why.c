@@ -283,7 +283,7 @@ static void a_request_is_called_off(void **state)
 	assert_int_equal(vb_cm_id_accept(t.server, &two_granting, TWO_USER), EINVAL);
 	said("rdma_accept: the id's state \"failed\" does not permit that: the far end has given up "
 	     "(REJECTED, "
-	     "status 4) (EINVAL)");
+	     "status 4); an id connects once: destroy it and create another (EINVAL)");
 	two_end(&t);
 }
 
@@ -295,8 +295,8 @@ static void no_way_there(void **state)
 	(void)state;
 	assert_int_equal(vb_cm_id_resolve_addr(id, NULL, below_addr("192.0.2.9", 5), 0), 0);
 	assert_int_equal(below_next(c, RDMA_CM_EVENT_ADDR_ERROR).status, -EHOSTUNREACH);
-	said(
-	    "rdma_resolve_addr of 192.0.2.9 port 5: ADDR_ERROR, EHOSTUNREACH: it is no address of this host");
+	said("rdma_resolve_addr of 192.0.2.9 port 5: ADDR_ERROR, EHOSTUNREACH: it is no address of this "
+	     "network namespace, and there is no wire to other hosts yet; a container has");
 	vb_cm_id_end(id);
 	vb_cm_channel_close(c);
 }
@@ -308,7 +308,36 @@ static void the_wrong_state(void **state)
 
 	(void)state;
 	assert_int_equal(vb_cm_id_connect(id, &two_asking), EINVAL);
-	said("rdma_connect: the id's state \"idle\" does not permit that (EINVAL)");
+	said("rdma_connect: the id's state \"idle\" does not permit that: call rdma_resolve_addr, then "
+	     "rdma_resolve_route, and wait for");
+	vb_cm_id_end(id);
+	vb_cm_channel_close(c);
+}
+
+static void not_our_address(void **state)
+{
+	struct vb_cm_channel *c = below_channel(NULL);
+	struct vb_cm_id *id = two_id(c, RDMA_PS_TCP, IBV_QPT_RC);
+
+	(void)state;
+	assert_int_equal(vb_cm_id_bind(id, below_addr("192.0.2.9", 5)), EADDRNOTAVAIL);
+	said("rdma_bind_addr: the source 192.0.2.9 port 5 is no address of this network namespace");
+	vb_cm_id_end(id);
+	vb_cm_channel_close(c);
+}
+
+static void the_listener_itself(void **state)
+{
+	struct vb_cm_channel *c = below_channel(NULL);
+	struct vb_cm_id *id = two_id(c, RDMA_PS_TCP, IBV_QPT_RC);
+
+	(void)state;
+	assert_int_equal(vb_cm_id_bind(id, below_addr("10.0.0.2", 5)), 0);
+	assert_int_equal(vb_cm_id_listen(id, 1), 0);
+	assert_int_equal(vb_cm_id_accept(id, &two_asking, TWO_USER), EINVAL);
+	said("rdma_accept: the id's state \"listening\" does not permit that: a listener is not accepted: "
+	     "pass "
+	     "event->id of RDMA_CM_EVENT_CONNECT_REQUEST");
 	vb_cm_id_end(id);
 	vb_cm_channel_close(c);
 }
@@ -323,7 +352,7 @@ static void attributes_that_nobody_knows(void **state)
 	(void)state;
 	assert_int_equal(vb_cm_id_qp_attr(id, &a, &mask), EINVAL);
 	said("rdma_init_qp_attr: nothing is known for a queue pair's state 2 in the id's state \"route "
-	     "resolved\" (EINVAL)");
+	     "resolved\": the far end's numbers come with RDMA_CM_EVENT_CONNECT_RESPONSE after rdma_connect");
 	vb_cm_id_end(id);
 	vb_cm_channel_close(c);
 }
@@ -349,6 +378,8 @@ int main(void)
 	    cmocka_unit_test_setup_teardown(a_request_is_called_off, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(no_way_there, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(the_wrong_state, open_all, close_all),
+	    cmocka_unit_test_setup_teardown(not_our_address, open_all, close_all),
+	    cmocka_unit_test_setup_teardown(the_listener_itself, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(attributes_that_nobody_knows, open_all, close_all),
 	};
 

@@ -62,6 +62,38 @@ static void queue_pairs(void)
 	kit_end_close(&a);
 }
 
+/* A state that permits no request, and a step left out: what comes first. */
+static void states(void)
+{
+	struct ibv_qp_attr rts = {.qp_state = IBV_QPS_RTS}, init = {.qp_state = IBV_QPS_INIT, .port_num = 1},
+			   rtr = {.qp_state = IBV_QPS_RTR}, sqd = {.qp_state = IBV_QPS_SQD};
+
+	kit_end_open(&a, pd, 4, 64);
+	kit_log_skip();
+	CHECK_EQ(ibv_modify_qp(a.qp, &rts, IBV_QP_STATE), EINVAL);
+	SAID("QP 0x%06x: there is no way from INIT to RTS: modify it to RTR first (EINVAL)", a.qp->qp_num);
+	CHECK_EQ(kit_post(&a, IBV_WR_SEND, 1, 0, 8, NULL, 0), EINVAL);
+	SAID("QP 0x%06x is in INIT: modify it to RTR and RTS first (ibv_modify_qp)", a.qp->qp_num);
+	kit_to_rtr(&a, &a.card);
+	kit_log_skip();
+	CHECK_EQ(kit_post(&a, IBV_WR_SEND, 1, 0, 8, NULL, 0), EINVAL);
+	SAID("QP 0x%06x is in RTR: modify it to RTS first (ibv_modify_qp)", a.qp->qp_num);
+	CHECK_EQ(ibv_modify_qp(a.qp, &sqd, IBV_QP_STATE), EINVAL);
+	SAID("there is no way from RTR to SQD: modify it to RTS first");
+	CHECK_EQ(ibv_modify_qp(a.qp, &init, IBV_QP_STATE), EINVAL);
+	SAID("there is no way from RTR to INIT: modify it to RESET first, and then on");
+	CHECK_EQ(ibv_modify_qp(a.qp, &(struct ibv_qp_attr){.qp_state = IBV_QPS_ERR}, IBV_QP_STATE), 0);
+	CHECK_EQ(ibv_modify_qp(a.qp, &rtr, IBV_QP_STATE), EINVAL);
+	SAID("there is no way from ERR to RTR: from here only IBV_QPS_RESET leads on");
+	CHECK_EQ(ibv_modify_qp(a.qp, &(struct ibv_qp_attr){.qp_state = IBV_QPS_RESET}, IBV_QP_STATE), 0);
+	CHECK_EQ(ibv_modify_qp(a.qp, &rtr, IBV_QP_STATE), EINVAL);
+	SAID("there is no way from RESET to RTR: modify it to INIT first");
+	CHECK_EQ(kit_recv(&a, 1, 0, 8), EINVAL);
+	SAID("QP 0x%06x is in RESET: modify it to INIT first; send requests need RTS (ibv_modify_qp)",
+	     a.qp->qp_num);
+	kit_end_close(&a);
+}
+
 static void shared_queues(void)
 {
 	struct ibv_srq_init_attr_ex sx = {.attr = {.max_wr = 1, .max_sge = 1},
@@ -354,6 +386,7 @@ int main(void)
 	queue_pairs();
 	names();
 	posts_to_what_is_destroyed();
+	states();
 	shared_queues();
 	regions();
 	requests();

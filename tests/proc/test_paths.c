@@ -208,6 +208,92 @@ static void a_queue_pair_of_others(void)
 		kit_end_close(&e[i]);
 }
 
+/* A process of this user, as in a container: in a network namespace of its own, where it has the address. */
+static void be_elsewhere(const char *address)
+{
+	char command[200];
+	struct kit_end e;
+
+	snprintf(command, sizeof command, "ip link set lo up && ip addr add %s dev lo 2>/dev/null", address);
+	if (!kit_own_network() || !run(command)) {
+		atomic_store(&board->step[1], GO);
+		_exit(0);
+	}
+	open_end(&e);
+	board->card[1] = e.card;
+	atomic_store(&board->step[1], READY);
+	pause();
+}
+
+/* What is sent to that address: by a queue pair, and by a datagram. */
+static void sends_elsewhere(const char *address, pid_t pid)
+{
+	struct kit_card card = {.gid = gid_of(address), .qpn = 0x123456};
+	struct ibv_pd *pd = ibv_alloc_pd(kit_open());
+	struct kit_end rc, ud;
+	struct ibv_ah *ah;
+
+	kit_end_open(&rc, pd, 8, SIZE);
+	kit_end_open_as(&ud, pd, 8, SIZE, IBV_QPT_UD);
+	kit_log_skip();
+	kit_connect_with(&rc, &card, 10, 1);
+	CHECK_EQ(kit_post(&rc, IBV_WR_SEND, 2, 0, LEN, NULL, 0), 0);
+	CHECK_EQ(kit_wait(&rc, 20).status, IBV_WC_RETRY_EXC_ERR);
+	if (pid)
+		KIT_LOG_SAYS(
+		    "the GID in the path (dgid) is no address of this network namespace: process %d of "
+		    "this user has it, in another network namespace",
+		    (int)pid);
+	else
+		KIT_LOG_SAYS(
+		    "the GID in the path (dgid) is no address of this network namespace, and there is no "
+		    "wire to other hosts yet; a container has a network namespace of its own");
+	kit_nap(100); /* it is not looked for more often */
+	kit_log_skip();
+	ah = kit_ah(pd, &card);
+	CHECK_EQ(kit_datagram(&ud, ah, card.qpn, 1, 0, LEN), 0);
+	CHECK_EQ(kit_wait(&ud, 20).status, IBV_WC_SUCCESS);
+	if (pid)
+		KIT_LOG_SAYS(
+		    "what is sent to queue pair 0x123456 is lost: the GID in the path (dgid) is no address "
+		    "of this network namespace: process %d of this user has it",
+		    (int)pid);
+	else
+		KIT_LOG_SAYS(
+		    "what is sent to queue pair 0x123456 is lost: the GID in the path (dgid) is no address "
+		    "of this network namespace, and there is no wire");
+	CHECK_EQ(ibv_destroy_ah(ah), 0);
+	kit_end_close(&rc);
+	kit_end_close(&ud);
+}
+
+static void an_address_of_another_network(void)
+{
+	static const char *const addresses[] = {"10.79.9.1", "fd00:79::9"};
+	pid_t pid;
+
+	kit_log_begin("warn");
+	for (int i = 0; i < 2; i++) {
+		memset(board, 0, sizeof *board);
+		pid = kit_fork();
+		if (!pid)
+			be_elsewhere(addresses[i]);
+		while (!atomic_load(&board->step[1]))
+			kit_nap_us(200);
+		if (atomic_load(&board->step[1]) == GO) {
+			printf("SKIP: no network namespace of its own here, or no address %s\n",
+			       addresses[i]);
+			kit_reap(pid);
+			continue;
+		}
+		sends_elsewhere(addresses[i], pid);
+		CHECK(!kill(pid, SIGKILL));
+		kit_reap(pid);
+		kit_nap(100);
+		sends_elsewhere(addresses[i], 0);
+	}
+}
+
 /* Puts a SEND to a queue pair into a ring that leads to its process, as if it were that one's far end. */
 static void inject(struct vb_out *o, uint32_t qpn, uint32_t psn)
 {
@@ -397,6 +483,7 @@ int main(int argc, char **argv)
 	    {.name = "an address that comes later", .run = an_address_that_comes_later},
 	    {.name = "an address of UC that comes later", .run = an_address_of_uc_that_comes_later},
 	    {.name = "a queue pair of others", .run = a_queue_pair_of_others},
+	    {.name = "an address of another network", .run = an_address_of_another_network},
 	    {.name = "a third process injects", .run = a_third_process_injects},
 	    {.name = "death without a word", .run = death_without_a_word},
 	    {.name = "a far end that comes late", .run = a_far_end_that_comes_late},

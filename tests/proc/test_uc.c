@@ -113,12 +113,17 @@ static void who_has_gone(struct ibv_context *ctx, struct ibv_pd *pd)
 	CHECK(!kit_post(&from, IBV_WR_SEND, 1, 0, 100000, NULL, 0));
 	expect(&from, IBV_WC_SEND, 0);
 	dropped(ctx, before + 1);
+	KIT_LOG_SAYS("a message came for queue pair 0x%06x, which is in the state ERR", to.card.qpn);
 	kit_end_close(&to);
 	CHECK(!kit_post(&from, IBV_WR_SEND, 1, 0, 100000, NULL, 0));
 	CHECK(!kit_post(&from, IBV_WR_SEND, 1, 0, 8, NULL, 0));
 	expect(&from, IBV_WC_SEND, 0);
 	expect(&from, IBV_WC_SEND, 0);
 	dropped(ctx, before + 3);
+	KIT_LOG_SAYS(
+	    "a message came for queue pair 0x%06x, which does not exist (destroyed, or a wrong number at "
+	    "the sender: remote_qpn, or dest_qp_num)",
+	    to.card.qpn);
 	CHECK(from.qp->state == IBV_QPS_RTS);
 	kit_end_close(&from);
 }

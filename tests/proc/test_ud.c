@@ -341,6 +341,7 @@ static void too_long_for_a_shared_queue(struct kit_end *e, enum ibv_qp_state to)
 	struct ibv_wc wc;
 
 	CHECK(srq && cq && other.cq);
+	sa.attr.srq_limit = 1; /* a new one has none, which creation writes back */
 	first = sharer(srq, cq);
 	other.qp = sharer(srq, other.cq);
 	CHECK(!ibv_modify_srq(srq, &limit, IBV_SRQ_LIMIT) && !ibv_post_srq_recv(srq, &wr, &bad));
@@ -436,6 +437,66 @@ static void what_is_dropped_is_counted(struct kit_end *e)
 	CHECK(!ibv_destroy_ah(ah));
 	kit_end_close(&rc);
 	kit_end_close(&other);
+}
+
+/* Why a datagram is not taken: what the queue pair is. */
+static void why_it_is_not_taken(struct kit_end *e)
+{
+	uint64_t before = kit_drops(ctx, VB_R_DROP_NO_QP), nobody = kit_drops(ctx, VB_R_DROP_NOBODY);
+	struct kit_end rc, init, last, from;
+	union ibv_gid group = {.raw = {0xff, 0x0e, [15] = 7}};
+	struct ibv_ah_attr to = {.is_global = 1, .port_num = 1, .grh = {.dgid = group, .hop_limit = 1}};
+	struct ibv_ah *ah = kit_ah(pd, &e->card), *ah_group = ibv_create_ah(pd, &to);
+
+	CHECK(ah && ah_group);
+	kit_end_open(&rc, pd, DEPTH, SIZE);
+	kit_end_open_as(&init, pd, DEPTH, SIZE, IBV_QPT_UD);
+	kit_end_open_as(&last, pd, DEPTH, SIZE, IBV_QPT_UD);
+	CHECK_EQ(ibv_modify_qp(init.qp, &(struct ibv_qp_attr){.qp_state = IBV_QPS_RESET}, IBV_QP_STATE), 0);
+	CHECK_EQ(ibv_modify_qp(last.qp, &(struct ibv_qp_attr){.qp_state = IBV_QPS_ERR}, IBV_QP_STATE), 0);
+	kit_log_skip();
+	for (struct kit_end *end = &rc; end; end = end == &rc ? &init : end == &init ? &last : NULL) {
+		CHECK_EQ(kit_datagram(e, ah, end->card.qpn, 1, 0, 8), 0);
+		kit_expect(e, IBV_WC_SEND);
+	}
+	dropped(VB_R_DROP_NO_QP, before, 3);
+	KIT_LOG_SAYS(
+	    "a message came for queue pair 0x%06x, which is of type IBV_QPT_RC, and the message of one of "
+	    "type IBV_QPT_UD: both ends must be of one type",
+	    rc.card.qpn);
+	KIT_LOG_SAYS("queue pair 0x%06x, which is in the state RESET: it receives from RTR on",
+		     init.card.qpn);
+	KIT_LOG_SAYS("queue pair 0x%06x, which is in the state ERR", last.card.qpn);
+	kit_end_open_as(&from, pd, DEPTH, SIZE, IBV_QPT_UD);
+	kit_log_skip();
+	CHECK_EQ(kit_datagram(&from, ah_group, 0x123, 1, 0, 8), 0);
+	kit_expect(&from, IBV_WC_SEND);
+	dropped(VB_R_DROP_NOBODY, nobody, 1);
+	KIT_LOG_SAYS(
+	    "what is sent to queue pair 0x000123 is lost: the address handle is a multicast group's, whose "
+	    "queue pairs have the number 0xffffff: set remote_qpn to that");
+	CHECK(!ibv_destroy_ah(ah) && !ibv_destroy_ah(ah_group));
+	kit_end_close(&rc);
+	kit_end_close(&init);
+	kit_end_close(&last);
+	kit_end_close(&from);
+}
+
+/* The number of the far end was never filled in; said once for each queue pair, as all that is dropped. */
+static void to_number_0(void)
+{
+	struct kit_end e;
+	struct ibv_ah *ah;
+
+	kit_end_open_as(&e, pd, DEPTH, SIZE, IBV_QPT_UD);
+	ah = kit_ah(pd, &e.card);
+	kit_log_skip();
+	CHECK_EQ(kit_datagram(&e, ah, 0, 1, 0, 8), 0);
+	kit_expect(&e, IBV_WC_SEND);
+	KIT_LOG_SAYS(
+	    "what is sent to queue pair 0x000000 is lost: remote_qpn is 0, so it was never filled in");
+	CHECK(!ibv_destroy_ah(ah));
+	kit_end_close(&e);
 }
 
 /* A packet that says that its bytes are lent brings none, whether the loan is brief or not; no queue pair
@@ -784,6 +845,7 @@ int main(void)
 	struct ibv_ah *ah;
 	pid_t pid;
 
+	kit_log_begin("warn");
 	board = kit_shared(sizeof *board);
 	controlled_qkeys();
 	pid = start_echo();
@@ -803,6 +865,8 @@ int main(void)
 	too_long_for_a_shared_queue(&e, IBV_QPS_ERR);
 	too_long_for_a_shared_queue(&e, IBV_QPS_RESET);
 	what_is_dropped_is_counted(&e);
+	why_it_is_not_taken(&e);
+	to_number_0();
 	what_is_lent(&e, 1);
 	what_is_lent(&e, 4);
 	by_any_address(&e);

@@ -619,6 +619,7 @@ static void a_holder_dies(void)
 {
 	struct cast c;
 	struct holder *h;
+	pid_t dead;
 
 	xrc_timeout = 0;
 	begin(&c, ROOM, 1);
@@ -629,8 +630,14 @@ static void a_holder_dies(void)
 	kit_stop(c.holder[0]);
 	xrc_post(&c.s, IBV_WR_SEND, h->srqn, 0, ROOM, 0, 0);
 	let_it_come();
+	dead = c.holder[0];
+	kit_log_skip();
 	kill_one(&c.holder[0]);
 	fails(&c, IBV_WC_REM_INV_RD_REQ_ERR, IBV_EVENT_QP_ACCESS_ERR);
+	KIT_LOG_SAYS(
+	    "a message for SRQ 0x%06x came to target queue pair 0x%06x, and process %d, which had that "
+	    "SRQ, has ended (found by the far end)",
+	    h->srqn, c.t->tgt, (int)dead);
 	xrc_post(&c.s, IBV_WR_SEND, h->srqn, 0, 8, 0, 0);
 	fails(&c, IBV_WC_REM_INV_RD_REQ_ERR, IBV_EVENT_QP_ACCESS_ERR);
 	ask(&c.t->holder[1], 1);

@@ -1308,6 +1308,11 @@ bool vb_addresses_have(struct vb_addresses *n, const struct ibv_ah_attr *av)
 	return true;
 }
 
+uint32_t vb_addresses_whose(struct vb_addresses *n, const struct ibv_ah_attr *av)
+{
+	return 0;
+}
+
 bool vb_addresses_tick(struct vb_addresses *n, uint64_t now)
 {
 	return false;

@@ -1102,9 +1102,25 @@ static void every_reason_is_reached(void **state)
 	}
 }
 
+/* Which ends rdma_cm has connected comes along with a NAK. */
+static void a_nak_tells_who_connected(void **state)
+{
+	(void)state;
+	for (int far = 0; far < 2; far++) {
+		struct sim *s = sim_desk(CFG(.local = true, .dest_rd_atomic = 0));
+
+		s->n[1].qp.by_cm = far ? VB_BY_CM_ATTR : VB_BY_HAND;
+		ask(s, IBV_WR_RDMA_READ, sim_rkey(s->lkey[1]), 8, 0);
+		assert_int_equal(s->n[0].qp.why.reason, VB_R_TOO_MANY_READS);
+		assert_int_equal(s->n[0].qp.why.ends, far ? VB_END_HERE : 0);
+		sim_free(s);
+	}
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(every_reason_is_reached)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(every_reason_is_reached),
+					   cmocka_unit_test(a_nak_tells_who_connected)};
 
 	return cmocka_run_group_tests_name("reasons", tests, NULL, NULL);
 }

@@ -180,7 +180,32 @@ static void step_left_out(void)
 
 	bound(id);
 	CHECK(vb_cm_id_connect(id, &p) == EINVAL);
-	TOLD("rdma_connect: the id's state \"bound\" does not permit that (EINVAL)");
+	TOLD("rdma_connect: the id's state \"bound\" does not permit that: call rdma_resolve_addr, then "
+	     "rdma_resolve_route");
+}
+
+/* rdma_accept fails: it was given the listener, and not the id of the request. */
+static void listener_accepted(void)
+{
+	const struct vb_cm_param p = {.qp_num = 1};
+	struct vb_cm_id *id = new_id();
+
+	bound(id);
+	CHECK_EQ(vb_cm_id_listen(id, 1), 0);
+	CHECK_EQ(vb_cm_id_accept(id, &p, id), EINVAL);
+	TOLD("rdma_accept: the id's state \"listening\" does not permit that: a listener is not accepted: "
+	     "pass "
+	     "event->id of RDMA_CM_EVENT_CONNECT_REQUEST");
+}
+
+/* A server is bound to an address that another machine, or container, has. */
+static void source_of_another_machine(void)
+{
+	struct sockaddr_in s = {.sin_family = AF_INET, .sin_port = htons(7471)};
+
+	CHECK_EQ(inet_pton(AF_INET, "198.51.100.7", &s.sin_addr), 1);
+	CHECK_EQ(vb_cm_id_bind(new_id(), (struct sockaddr *)&s), EADDRNOTAVAIL);
+	TOLD("rdma_bind_addr: the source 198.51.100.7 port 7471 is no address of this network namespace");
 }
 
 /* The destination is another machine's. */
@@ -192,8 +217,8 @@ static void another_machine(void)
 	CHECK(!vb_cm_id_resolve_addr(new_id(), NULL, (struct sockaddr *)&a, 1000));
 	CHECK(next(RDMA_CM_EVENT_ADDR_ERROR).status == -EHOSTUNREACH);
 	TOLD("rdma_resolve_addr of 198.51.100.7 port 7471: ADDR_ERROR, EHOSTUNREACH: it is no address of "
-	     "this host, "
-	     "and there is no wire to other hosts yet");
+	     "this network namespace, and there is no wire to other hosts yet; a container has a network "
+	     "namespace of its own, unless it shares one (--network host, or --network container:NAME");
 }
 
 static void *end(void *id)
@@ -218,9 +243,16 @@ static void not_acknowledged(void)
 }
 
 const struct situation connections[] = {
-    {"N3-nobody", nobody_listens, NULL},    {"N3-space", another_space, NULL},
-    {"N3-swapped", swapped, NULL},	    {"N3-accept", no_queue_pair_there, NULL},
-    {"N3-port", port_in_use, NULL},	    {"N3-private", too_much_to_say, NULL},
-    {"N3-step", step_left_out, NULL},	    {"N3-elsewhere", another_machine, NULL},
-    {"N3-destroy", not_acknowledged, NULL}, {0},
+    {"N3-nobody", nobody_listens, NULL},
+    {"N3-space", another_space, NULL},
+    {"N3-swapped", swapped, NULL},
+    {"N3-accept", no_queue_pair_there, NULL},
+    {"N3-port", port_in_use, NULL},
+    {"N3-private", too_much_to_say, NULL},
+    {"N3-listener", listener_accepted, NULL},
+    {"N3-bind", source_of_another_machine, NULL},
+    {"N3-step", step_left_out, NULL},
+    {"N3-elsewhere", another_machine, NULL},
+    {"N3-destroy", not_acknowledged, NULL},
+    {0},
 };

@@ -57,9 +57,26 @@ static void gid_of_another_machine(void)
 	CHECK(!kit_post(&a, IBV_WR_SEND, 1, 0, 8, NULL, 0));
 	expect(IBV_WC_RETRY_EXC_ERR);
 	SAID("no acknowledgement from queue pair 0x%06x within retry_cnt = 1 retry", far.qpn);
-	SAID("the GID in the path (dgid) is no address of this host");
+	SAID("the GID in the path (dgid) is no address of this network namespace, and there is no wire to "
+	     "other hosts yet; a container has a network namespace of its own");
 	atomic_fetch_add(&d->step, 1);
 	CHECK(!kit_reap(pid));
+}
+
+/* The far end's number was never copied: 0 is nobody's. */
+static void number_never_filled_in(void)
+{
+	struct kit_card far;
+
+	kit_end_open(&a, pd, 8, PAGE);
+	far = a.card;
+	far.qpn = 0;
+	kit_connect_with(&a, &far, 10, 1);
+	CHECK_EQ(kit_post(&a, IBV_WR_SEND, 1, 0, 8, NULL, 0), 0);
+	expect(IBV_WC_RETRY_EXC_ERR);
+	SAID(
+	    "no acknowledgement from queue pair 0x000000 within retry_cnt = 1 retry: dest_qp_num is 0, so it "
+	    "was never filled in");
 }
 
 /* N3.4: no further connection after a thousand: descriptors. */
@@ -298,6 +315,42 @@ static void ask_with_own_key(struct board *d)
 	_exit(0);
 }
 
+/* The process that asks gives an address of its own, with the peer's key. */
+static void ask_with_own_address(struct board *d)
+{
+	struct ibv_pd *domain = ibv_alloc_pd(kit_open());
+	uint8_t *own = alone(4 * PAGE, PROT_READ | PROT_WRITE);
+	struct kit_card to;
+	struct kit_end e;
+
+	kit_end_open(&e, domain, 8, PAGE);
+	CHECK(ibv_reg_mr(domain, own, 4 * PAGE, KIT_ALL));
+	meet(d, &e, 1);
+	to = d->card[0];
+	CHECK((uintptr_t)own + 4 * PAGE <= to.addr || to.addr + PAGE <= (uintptr_t)own, "they overlap");
+	to.addr = (uintptr_t)own;
+	CHECK_EQ(kit_post(&e, IBV_WR_RDMA_READ, 1, 0, 8, &to, 0), 0);
+	CHECK_EQ(kit_wait(&e, 20).status, IBV_WC_REM_ACCESS_ERR);
+	_exit(0);
+}
+
+/* N4.2, another way: the remote address is one of the requester's own. */
+static void own_address(void)
+{
+	struct board *d = kit_shared(sizeof *d);
+	pid_t pid = kit_fork();
+
+	if (!pid)
+		ask_with_own_address(d);
+	kit_end_open(&b, pd, 8, PAGE);
+	meet(d, &b, 0);
+	CHECK(!kit_reap(pid));
+	SAID(", +8) leaves region [0x%" PRIxPTR ", +%d) of R_Key 0x%08x", (uintptr_t)b.buf, PAGE, b.mr->rkey);
+	LOGGED(
+	    "; the range lies in a region of the requester's own process: the remote address must be one of "
+	    "the far end's (found by the far end)");
+}
+
 /* N4.4, the other half: a key is used on an endpoint that it does not belong to. */
 static void key_of_another_endpoint(void)
 {
@@ -323,8 +376,10 @@ static void lkey_for_rkey(void)
 	pair_open();
 	ask(IBV_WR_RDMA_WRITE, b.mr->lkey, (uintptr_t)b.buf, 8);
 	expect(IBV_WC_REM_ACCESS_ERR);
-	SAID("L_Key 0x%08x given where an R_Key belongs (this region's R_Key is 0x%08x)", b.mr->lkey,
-	     b.mr->rkey);
+	SAID("L_Key 0x%08x given where an R_Key belongs (this region's R_Key is 0x%08x); a program that "
+	     "counts on "
+	     "equal keys, as some adapters have them, runs with --profile=rxe",
+	     b.mr->lkey, b.mr->rkey);
 }
 
 /* N4.6: the opcode of a failed completion means nothing; which request was it? */
@@ -464,8 +519,10 @@ const struct situation protection[] = {
     {"N3.11-mask", attributes_missing, NULL},
     {"N3.11-gid", gid_never_given, NULL},
     {"N3.11-dgid", gid_of_another_machine, NULL},
+    {"N3.11-number", number_never_filled_in, NULL},
     {"N4.1", stale_local_key, NULL},
     {"N4.2", remote_address_0, NULL},
+    {"N4.2-own", own_address, NULL},
     {"N4.3", key_of_another_pd, NULL},
     {"N4.4", no_atomics, NULL},
     {"N4.4-endpoint", key_of_another_endpoint, NULL},

@@ -477,7 +477,7 @@ static void a_receive_buffer_tells_of_checks_only(void **state)
 		assert_memory_equal(buf, bare, sizeof bare - 1);
 		assert_int_equal(strlen(buf) > sizeof bare, tells);
 	}
-	f.check = UINT32_MAX;
+	f.check = UINT16_MAX;
 	assert_string_equal(vb_reason_say(buf, sizeof buf, &f), bare);
 	f.check = VB_R_KEY_STALE;
 	assert_string_equal(
@@ -560,10 +560,30 @@ static void a_clause_has_the_numbers_of_its_kind(void **state)
 	    {{VB_REACH_VERSION, .version = {.pid = 31, .theirs = 12, .ours = 24}},
 	     "process 31, which holds that number, has another version of Verbena (segment version 12; this "
 	     "process has 24)"},
-	    {{VB_REACH_STATE, .state = {IBV_QPS_INIT}}, "in the state INIT,"},
-	    {{VB_REACH_OTHER, .other = {0x1234}}, "connected to queue pair 0x001234,"},
+	    {{VB_REACH_STATE, .state = {IBV_QPS_INIT, 0}},
+	     "in the state INIT, which takes no packets: ibv_modify_qp there must bring it to RTR first"},
+	    {{VB_REACH_STATE, .state = {IBV_QPS_INIT, VB_END_THERE}},
+	     "its program has not taken the connection's event yet, and rdma_get_cm_event there"},
+	    {{VB_REACH_STATE, .state = {IBV_QPS_ERR, VB_END_THERE}}, "the log of its process says"},
+	    {{VB_REACH_OTHER, .other = {0x1234, 0}},
+	     "connected to queue pair 0x001234, and takes nothing from this one: dest_qp_num there must"},
+	    {{VB_REACH_OTHER, .other = {0x1234, VB_END_THERE}}, "rdma_conn_param.qp_num of this end must be"},
+	    {{VB_REACH_OTHER, .other = {0, 0}}, "since dest_qp_num there is 0, so it was never filled in"},
 	    {{VB_REACH_PSN, .psn = {.expected = 7, .sent = 9}},
-	     "it expects PSN 0x000007, this end sends 0x000009;"},
+	     "it expects PSN 0x000007, this end sends 0x000009; sq_psn here must equal rq_psn there"},
+	    {{VB_REACH_PSN, .psn = {7, 9, VB_END_HERE}}, "as rdma_init_qp_attr gives them at each end"},
+	    {{VB_REACH_NO_QP, .number = {0, 0}}, "(destroyed, or a wrong dest_qp_num)"},
+	    {{VB_REACH_NO_QP, .number = {VB_END_HERE, 0}}, "a wrong rdma_conn_param.qp_num of the far end)"},
+	    {{VB_REACH_UNSET, .number = {0, 0}}, "dest_qp_num is 0, so it was never filled in"},
+	    {{VB_REACH_UNSET, .number = {0, 1}}, "remote_qpn is 0, so it was never filled in"},
+	    {{VB_REACH_UNSET, .number = {VB_END_HERE, 0}}, "rdma_conn_param.qp_num of the far end is 0"},
+	    {{VB_REACH_GROUP, .number = {0, 1}}, "have the number 0xffffff: set remote_qpn to that"},
+	    {{VB_REACH_GROUP, .number = {0, 0}}, "and only datagrams (UD) go to groups"},
+	    {{VB_REACH_ADDRESS, .away = {31}},
+	     "no address of this network namespace: process 31 of this user has it, in another"},
+	    {{VB_REACH_ADDRESS, .away = {0}},
+	     "no address of this network namespace, and there is no wire to other hosts yet; a container "
+	     "has"},
 	};
 	char text[600];
 
@@ -575,6 +595,83 @@ static void a_clause_has_the_numbers_of_its_kind(void **state)
 		assert_true(vb_reach_add(&t, &rows[i].of));
 		if (!strstr(text, rows[i].says))
 			fail_msg("'%s' is not in '%s'", rows[i].says, text);
+	}
+}
+
+/* An attribute is named as the program that sets it knows it: by ibv_modify_qp, or by rdma_cm. */
+static void remedies_name_the_right_call(void **state)
+{
+	enum { HERE = VB_END_HERE, THERE = VB_END_THERE };
+	static const struct vb_facts reads = {.access = {.want = IBV_ACCESS_REMOTE_READ}},
+				     flushes = {.access = {.want = IBV_ACCESS_FLUSH_GLOBAL}},
+				     most = {.limit = {.most = 3}}, mtu = {.mtu = {1024, 256}},
+				     retry = {.retry = {.retries = 3}}, none = {0},
+				     other = {.no_qp = {.why = VB_NOT_FROM_HIM, .dest = 0x123}},
+				     type = {.no_qp = {.why = VB_NOT_TYPE,
+						       .type = IBV_QPT_UC,
+						       .sent = IBV_QPT_UD}},
+				     ready = {.no_qp = {.why = VB_NOT_READY, .state = IBV_QPS_INIT}};
+	static const struct {
+		enum vb_reason reason;
+		uint16_t ends;
+		const struct vb_facts *of;
+		const char *says, *says_not;
+	} rows[] = {
+	    {VB_R_QP_ACCESS, 0, &reads, "set IBV_ACCESS_REMOTE_READ with ibv_modify_qp", "rdma_c"},
+	    {VB_R_QP_ACCESS, THERE, &reads, "set IBV_ACCESS_REMOTE_READ with ibv_modify_qp", "rdma_c"},
+	    {VB_R_QP_ACCESS, HERE, &reads,
+	     "rdma_conn_param.responder_resources of this end and initiator_depth of the requester",
+	     "ibv_modify_qp"},
+	    {VB_R_QP_ACCESS, HERE, &flushes,
+	     "set IBV_ACCESS_FLUSH_GLOBAL with ibv_modify_qp (IBV_QP_ACCESS_FLAGS) after "
+	     "RDMA_CM_EVENT_ESTABLISHED",
+	     "responder_resources"},
+	    {VB_R_TOO_MANY_READS, 0, &most,
+	     "the 3 that the responder holds: the requester's max_rd_atomic must not exceed the responder's "
+	     "max_dest_rd_atomic",
+	     "rdma_c"},
+	    {VB_R_TOO_MANY_READS, THERE, &most,
+	     "requester's rdma_conn_param.initiator_depth must not exceed the responder's max_dest_rd_atomic",
+	     "responder_resources"},
+	    {VB_R_TOO_MANY_READS, HERE | THERE, &most,
+	     "requester's rdma_conn_param.initiator_depth must not exceed the responder's "
+	     "rdma_conn_param.responder_resources",
+	     "atomic must"},
+	    {VB_R_READ_DEPTH_ZERO, 0, &none, "set it with ibv_modify_qp on the way to RTS", "rdma_c"},
+	    {VB_R_READ_DEPTH_ZERO, HERE, &none,
+	     "set rdma_conn_param.initiator_depth of this end and responder_resources of the far end",
+	     "ibv_modify_qp"},
+	    {VB_R_PATH_MTU, 0, &mtu, "set the same with ibv_modify_qp at both", "rdma_"},
+	    {VB_R_PATH_MTU, THERE, &mtu, "leave path_mtu as rdma_init_qp_attr gives it", "ibv_modify_qp"},
+	    {VB_R_RNR, 0, &retry, "within rnr_retry = 3 retries", "rdma_c"},
+	    {VB_R_RNR, HERE, &retry,
+	     "within rdma_conn_param.rnr_retry_count (of the end that receives) = 3 retries", "rnr_retry ="},
+	    {VB_R_RETRY, 0, &retry, "within retry_cnt = 3 retries", "rdma_c"},
+	    {VB_R_DROP_NO_QP, 0, &none, "queue pair 0x000000, which does not exist", "ibv_modify_qp"},
+	    {VB_R_DROP_NO_QP, 0, &other,
+	     "is connected to queue pair 0x000123 of another process, and takes messages from there only",
+	     "exist"},
+	    {VB_R_DROP_NO_QP, 0, &type,
+	     "is of type IBV_QPT_UC, and the message of one of type IBV_QPT_UD: both ends must be", "exist"},
+	    {VB_R_DROP_NO_QP, 0, &ready, "is in the state INIT: it receives from RTR on (ibv_modify_qp)",
+	     "rdma_cm"},
+	    {VB_R_DROP_NO_QP, HERE, &ready,
+	     "is in the state INIT: it receives once rdma_cm has established its connection",
+	     "ibv_modify_qp"},
+	    {VB_R_RETRY, HERE, &retry, "within rdma_conn_param.retry_count (of rdma_connect) = 3 retries",
+	     "retry_cnt"},
+	};
+	char text[600];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+		struct vb_facts f = *rows[i].of;
+
+		f.reason = rows[i].reason;
+		f.ends = rows[i].ends;
+		vb_reason_say(text, sizeof text, &f);
+		if (!strstr(text, rows[i].says) || strstr(text, rows[i].says_not))
+			fail_msg("'%s' without '%s' is not '%s'", rows[i].says, rows[i].says_not, text);
 	}
 }
 
@@ -635,7 +732,8 @@ static void sentences_tell_the_numbers(void **state)
 	f = (struct vb_facts){.reason = VB_R_KEY_IS_LOCAL, .key = 0x1200, .mem = {.cur_key = 0x40001200}};
 	assert_string_equal(
 	    vb_reason_say(buf, sizeof buf, &f),
-	    "L_Key 0x00001200 given where an R_Key belongs (this region's R_Key is 0x40001200)");
+	    "L_Key 0x00001200 given where an R_Key belongs (this region's R_Key is 0x40001200); a program "
+	    "that counts on equal keys, as some adapters have them, runs with --profile=rxe");
 	f = (struct vb_facts){.reason = VB_R_CQ_OVERRUN, .limit = {.most = 1}};
 	assert_non_null(strstr(vb_reason_say(buf, sizeof buf, &f), "a completion queue of 1 entry overran"));
 	f = (struct vb_facts){.reason = VB_R_PEER_DIED, .gone = {.how = VB_GONE_UNCLEAR}};
@@ -671,6 +769,7 @@ int main(void)
 	    cmocka_unit_test(a_receive_buffer_tells_of_checks_only),
 	    cmocka_unit_test(every_reach_has_a_clause_of_its_own),
 	    cmocka_unit_test(a_clause_has_the_numbers_of_its_kind),
+	    cmocka_unit_test(remedies_name_the_right_call),
 	    cmocka_unit_test(statuses_follow_the_rules),
 	    cmocka_unit_test(sentences_tell_the_numbers),
 	};
