@@ -292,6 +292,16 @@ uint64_t vb_cm_timer(struct vb_cm *cm, uint64_t now)
 	return next;
 }
 
+/* Its far end is dead.  The next process that has the number of that adapter has its QPNs again, too, and is
+ * not to be taken for a far end that has forgotten this connection. */
+static void forget_far(struct vb_cm_conn *c)
+{
+	static const enum vb_cm_key far[] = {VB_CM_BY_REMOTE, VB_CM_BY_REMOTE_QPN, VB_CM_BY_SIDR};
+
+	for (unsigned i = 0; i < sizeof(far) / sizeof(far[0]); i++)
+		vb_cm_num_unkey(&c->cm->numbers, c->inner->slot, far[i]);
+}
+
 void vb_cm_gone(struct vb_cm *cm, bool (*is_gone)(const struct vb_cm_conn *c, void *arg), void *arg,
 		uint64_t now)
 {
@@ -302,7 +312,10 @@ void vb_cm_gone(struct vb_cm *cm, bool (*is_gone)(const struct vb_cm_conn *c, vo
 	for (uint32_t i = 0; i < cm->numbers.room; i++) {
 		struct vb_cm_conn *c = cm->numbers.of[i].conn;
 
-		if (c && vb_cm_rows[c->state].heir.kind && is_gone(c, arg))
+		if (!c || !is_gone(c, arg))
+			continue;
+		forget_far(c);
+		if (vb_cm_rows[c->state].heir.kind)
 			vb_list_append(&gone, &c->inner->gone);
 	}
 	/* Those that an event of another ends meanwhile leave the list. */

@@ -214,8 +214,9 @@ uint64_t vb_cm_timer(struct vb_cm *cm, uint64_t now);
 /* The same without doing anything: what was begun since may want it earlier than it said. */
 uint64_t vb_cm_next(const struct vb_cm *cm);
 /* The process at the far end of those connections is dead, and nobody there speaks for it, as a kernel would:
- * what that would have said is taken as heard (a REJ, a DREQ, a DREP, a SIDR_REP).  `is_gone` is asked for
- * each connection that waits for somebody; `arg` comes with the events. */
+ * what that would have said is taken as heard (a REJ, a DREQ, a DREP, a SIDR_REP).  Its comm IDs and QPNs
+ * mean nothing any more: they may be those of the next process with that number.  `is_gone` is asked for each
+ * connection; `arg` comes with the events. */
 void vb_cm_gone(struct vb_cm *cm, bool (*is_gone)(const struct vb_cm_conn *c, void *arg), void *arg,
 		uint64_t now);
 /* A REQ or SIDR_REQ that went to that adapter is nothing that its process takes: it is sent again, for

@@ -191,6 +191,23 @@ static const struct scene {
     {"in MRA_REP_SENT", "req rep mra0 restart1+ gone1 over",
      "0>REQ 1!REQ 1>REP 0!REP 0>MRA/1 0!REJ28 0!TIMEWAIT_OVER"},
     {"in SIDR_REQ_SENT", "sidr restart1+ gone1 over", "0>SIDR_REQ 1!SIDR_REQ 0!SIDR_REP2"},
+    /* Whoever has the dead one's numbers next is not taken for it, however its connection had ended. */
+    {"the heir's REP has the QPN of a dead process", "req rep rtu restart1+ gone1 req rep rtu",
+     "0>REQ 1!REQ 1>REP 0!REP 0>RTU 1!RTU 0!DREQ 0>REQ 1!REQ 1>REP 0!REP 0>RTU 1!RTU"},
+    {"where that had said DREQ", "req rep rtu dreq1 restart1+ gone1 req rep rtu",
+     "0>REQ 1!REQ 1>REP 0!REP 0>RTU 1!RTU 1>DREQ 0!DREQ 0>REQ 1!REQ 1>REP 0!REP 0>RTU 1!RTU"},
+    {"the heir's REQ has the QPN of a dead process", "req rep rtu restart0+ gone0 req rep rtu",
+     "0>REQ 1!REQ 1>REP 0!REP 0>RTU 1!RTU 1!DREQ 0>REQ 1!REQ 1>REP 0!REP 0>RTU 1!RTU"},
+    {"where that had said DREQ", "req rep rtu dreq0 restart0+ gone0 req rep rtu",
+     "0>REQ 1!REQ 1>REP 0!REP 0>RTU 1!RTU 0>DREQ 1!DREQ 0>REQ 1!REQ 1>REP 0!REP 0>RTU 1!RTU"},
+    {"and its comm ID", "req rep rtu dreq0 twin0+ gone0 req rep rtu",
+     "0>REQ 1!REQ 1>REP 0!REP 0>RTU 1!RTU 0>DREQ 1!DREQ 0>REQ 1!REQ 1>REP 0!REP 0>RTU 1!RTU"},
+    {"in TIMEWAIT, where that is held to be stale",
+     "strict1 req rep rtu dreq0 drep1 restart0+ gone0 req rep rtu",
+     "0>REQ 1!REQ 1>REP 0!REP 0>RTU 1!RTU 0>DREQ 1!DREQ 1>DREP 0!DREP 0>REQ 1!REQ 1>REP 0!REP "
+     "1!TIMEWAIT_OVER 0>RTU 1!RTU"},
+    {"the heir's SIDR_REQ has the comm ID of a dead process", "sidr twin0+ gone0 sidr",
+     "0>SIDR_REQ 1!SIDR_REQ 0>SIDR_REQ 1!SIDR_REQ"},
     /* Service IDs (12.11), and alternate paths. */
     {"SIDR", "sidr sidr_rep", "0>SIDR_REQ 1!SIDR_REQ 1>SIDR_REP0 0!SIDR_REP0"},
     {"SIDR: nobody listens", "deaf sidr", "0>SIDR_REQ 1>SIDR_REP1 0!SIDR_REP1"},
