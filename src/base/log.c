@@ -1,5 +1,6 @@
 #include "base/log.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -16,7 +17,8 @@
 #include "base/log_out.h"
 #include "base/text.h"
 
-enum { LINE = VB_LOG_LINE, RECENT = 32, NAMES = 64 };
+enum { LINE = VB_LOG_LINE, RECENT = 64, NAMES = 64 };
+#define AGAIN  (60 * VB_SEC) /* from one refusal to the next of its kind that is written */
 #define LEVELS "error, warn, info, debug"
 
 /* Read once from the environment; constant afterwards. */
@@ -227,7 +229,7 @@ void vb_log_reason(const char *name, const char *fmt, ...)
 	va_end(ap);
 }
 
-/* Whether this was not said within the last second; remembers it. */
+/* Whether this was not said within the last minute; remembers it. */
 static bool is_news(uint64_t hash)
 {
 	uint64_t now = vb_now();
@@ -237,7 +239,7 @@ static bool is_news(uint64_t hash)
 	vb_lock_take(&recent_lock); /* given below */
 	for (unsigned i = 0; i < RECENT; i++) {
 		if (recent[i].hash == hash && recent[i].when) {
-			news = now - recent[i].when >= VB_SEC;
+			news = now - recent[i].when >= AGAIN;
 			oldest = i;
 			break;
 		}
@@ -250,6 +252,26 @@ static bool is_news(uint64_t hash)
 	}
 	vb_lock_give(&recent_lock);
 	return news;
+}
+
+/* Of which kind a refusal is: its call and its sentence without amounts, decimal numbers that are words of
+ * their own.  What is part of a word, an address or a hexadecimal number names something. */
+static uint64_t kind_of(const char *call, const char *sentence)
+{
+	char kind[LINE], *to = kind, before = ' ';
+
+	for (const char *s = sentence; *s; before = s[-1]) {
+		size_t n =
+		    isalnum((unsigned char)before) || strchr("_.:", before) ? 0 : strspn(s, "0123456789");
+
+		if (n && !isalnum((unsigned char)s[n]) && s[n] != '_' &&
+		    !(s[n] && strchr(".:", s[n]) && isalnum((unsigned char)s[n + 1])))
+			s += n;
+		else
+			*to++ = *s++;
+	}
+	*to = 0;
+	return vb_text_hash(call, kind);
 }
 
 static __thread const char *outermost; /* the program's call, NULL: vb_refuse() is told it */
@@ -303,29 +325,56 @@ static const char *named(const char *call, char *room, size_t size)
 	return room;
 }
 
-int vb_refuse(int err, const char *call, const char *fmt, ...)
+static void refuse(int err, bool busy, const char *call, const char *fmt, va_list ap)
+    __attribute__((format(printf, 4, 0)));
+static void refuse(int err, bool busy, const char *call, const char *fmt, va_list ap)
 {
 	char sentence[LINE], whole[LINE], names[NAMES];
 	struct vb_text t = {whole, sizeof whole};
 	const char *name = strerrorname_np(err);
-	int saved = errno;
-	va_list ap;
+	enum vb_log_level level = VB_LOG_WARN;
+	uint64_t kind;
 
 	if (!vb_log_wanted(VB_LOG_WARN))
-		return err;
-	va_start(ap, fmt);
+		return;
 	vsnprintf(sentence, sizeof sentence, fmt, ap);
-	va_end(ap);
 	call = named(call, names, sizeof names);
 	vb_text_add(&t, "%s: %s (%s)", call, sentence, name ? name : "?");
 	vb_history_note(outermost ? outermost : call, err, whole);
-	if ((shown(VB_LOG_WARN) || atomic_load(&ear)) && is_news(vb_text_hash(call, sentence))) {
+	if (!shown(VB_LOG_WARN) && !atomic_load(&ear))
+		return;
+	kind = kind_of(call, sentence);
+	if (busy && (outermost || !is_news(vb_text_hash("", "busy"))))
+		kind ^= level = VB_LOG_INFO; /* it may be a warning later */
+	if (is_news(kind)) {
 		hear(whole);
-		if (shown(VB_LOG_WARN))
+		if (shown(level))
 			keep(place, whole);
 	}
+}
+
+int vb_refuse(int err, const char *call, const char *fmt, ...)
+{
+	int saved = errno;
+	va_list ap;
+
+	va_start(ap, fmt);
+	refuse(err, false, call, fmt, ap);
+	va_end(ap);
 	errno = saved;
 	return err;
+}
+
+int vb_refuse_busy(const char *call, const char *fmt, ...)
+{
+	int saved = errno;
+	va_list ap;
+
+	va_start(ap, fmt);
+	refuse(EBUSY, true, call, fmt, ap);
+	va_end(ap);
+	errno = saved;
+	return EBUSY;
 }
 
 int vb_decline(int err, const char *call, const char *fmt, ...)
@@ -338,7 +387,7 @@ int vb_decline(int err, const char *call, const char *fmt, ...)
 		va_start(ap, fmt);
 		vsnprintf(sentence, sizeof sentence, fmt, ap);
 		va_end(ap);
-		if (is_news(vb_text_hash(call, sentence)))
+		if (is_news(kind_of(call, sentence)))
 			vb_log(VB_LOG_DEBUG, "%s: %s (%s)", call, sentence, strerrorname_np(err));
 	}
 	errno = err;

@@ -64,10 +64,16 @@ static inline void vb_log_tell(void)
 		vb_log_write();
 }
 
-/* A call is refused: says why, in one sentence, and returns `err`.  `call` is the public function's name. The
- * same sentence of the same call is written once in a second.  Takes errno's value by argument and leaves
- * errno itself as it was. */
+/* A call is refused: says why, in one sentence, and returns `err`.  `call` is the public function's name.
+ * Refusals of one kind, whose sentences differ in amounts only, are written once a minute: a program may look
+ * for the greatest amount that is possible.  All of them are remembered.  Takes errno's value by argument and
+ * leaves errno itself as it was. */
 int vb_refuse(int err, const char *call, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* The same for an object that is not destroyed, since others use it; returns EBUSY.  A program that ends
+ * without destroying all of them meets this in one call after the other, and mostly does not care: the first
+ * in a minute is a warning, the others are written at the level info.  So is one of a call that the program's
+ * call carries out (vb_call_begin()), since the program does not get this EBUSY. */
+int vb_refuse_busy(const char *call, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* The program's call `name` begins, which may call others of its kind.  Until vb_call_end() what is refused
  * on this thread is said in its name: instead of the other call's, if both are the same library's, or for the
  * same thing (rdma_create_qp() and ibv_create_qp_ex()); else before it.  Of nested calls the outermost

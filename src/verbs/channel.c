@@ -55,8 +55,8 @@ VB_EXPORT VB_END(ibv_destroy_comp_channel, "ibv_destroy_comp_channel", VB_LIVE_C
 	cqs = channel->refcnt;
 	vb_lock_give(&ch->evq.lock);
 	if (cqs) /* rule 37 */
-		return vb_refuse(EBUSY, "ibv_destroy_comp_channel", "%d CQ%s the channel", cqs,
-				 cqs == 1 ? " uses" : "s use");
+		return vb_refuse_busy("ibv_destroy_comp_channel", "%d CQ%s the channel", cqs,
+				      cqs == 1 ? " uses" : "s use");
 	vb_evq_fini(&ch->evq);
 	free(ch);
 	atomic_fetch_sub(&ctx->channels, 1);

@@ -96,8 +96,8 @@ VB_EXPORT VB_END(ibv_destroy_comp_cntr, "ibv_destroy_comp_cntr", VB_LIVE_CNTR, c
 	if (vb_context_dead(vb_context(cntr->context)))
 		return 0;
 	if (atomic_load(&c->refs))
-		return vb_refuse(EBUSY, "ibv_destroy_comp_cntr",
-				 "it is attached to queue pairs, which must be destroyed first");
+		return vb_refuse_busy("ibv_destroy_comp_cntr",
+				      "it is attached to queue pairs, which must be destroyed first");
 	atomic_fetch_sub(&vb_context(cntr->context)->cntrs, 1);
 	free(c);
 	atomic_fetch_sub(&live, 1);

@@ -153,13 +153,14 @@ VB_EXPORT VB_END(ibv_destroy_cq, "ibv_destroy_cq", VB_LIVE_CQ, ibcq, struct ibv_
 	if (vb_context_dead(ctx))
 		return 0;
 	if (atomic_load_explicit(&cq->turn.holder, memory_order_relaxed))
-		return vb_refuse(EBUSY, "ibv_destroy_cq",
-				 "a thread is between ibv_start_poll() and ibv_end_poll() of the CQ; call "
-				 "ibv_end_poll() first");
+		return vb_refuse_busy(
+		    "ibv_destroy_cq",
+		    "a thread is between ibv_start_poll() and ibv_end_poll() of the CQ; call "
+		    "ibv_end_poll() first");
 	refs = atomic_load(&cq->refs);
 	if (refs) /* rule 37 */
-		return vb_refuse(EBUSY, "ibv_destroy_cq", "%u queue%s of QPs and SRQs complete%s to it", refs,
-				 refs == 1 ? "" : "s", refs == 1 ? "s" : "");
+		return vb_refuse_busy("ibv_destroy_cq", "%u queue%s of QPs and SRQs complete%s to it", refs,
+				      refs == 1 ? "" : "s", refs == 1 ? "s" : "");
 	end(cq);
 	/* rule 36: an application may still be working with the CQ that an event gave it */
 	if (cq->channel) {

@@ -231,8 +231,8 @@ VB_END(vb_free_dm, "ibv_free_dm", VB_LIVE_DM, dm, struct ibv_dm *dm)
 		return 0;
 	}
 	if (refs) /* rule 37 */
-		return vb_refuse(EBUSY, "ibv_free_dm", "%u region%s of the device memory still exist%s", refs,
-				 refs == 1 ? "" : "s", refs == 1 ? "s" : "");
+		return vb_refuse_busy("ibv_free_dm", "%u region%s of the device memory still exist%s", refs,
+				      refs == 1 ? "" : "s", refs == 1 ? "s" : "");
 	if (!d->imported) { /* else its owner's: only that can take it away */
 		vb_lock_take(&h->dm_lock);
 		vb_list_unlink(&d->on_hca);
@@ -363,8 +363,8 @@ bool vb_dm_unimport(struct ibv_dm *dm)
 		return false;
 	}
 	if (refs) {
-		vb_refuse(EBUSY, "ibv_unimport_dm", "%u region%s of the device memory still exist%s", refs,
-			  refs == 1 ? "" : "s", refs == 1 ? "s" : "");
+		vb_refuse_busy("ibv_unimport_dm", "%u region%s of the device memory still exist%s", refs,
+			       refs == 1 ? "" : "s", refs == 1 ? "s" : "");
 		return false;
 	}
 	atomic_fetch_sub(&vb_context(dm->context)->dms, 1);

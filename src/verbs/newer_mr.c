@@ -92,8 +92,8 @@ VB_EXPORT VB_END(ibv_dealloc_dmah, "ibv_dealloc_dmah", VB_LIVE_DMAH, dmah, struc
 	uint32_t refs = atomic_load(&d->refs);
 
 	if (refs && !vb_context_dead(vb_context(dmah->context)))
-		return vb_refuse(EBUSY, "ibv_dealloc_dmah", "%u region%s made with it and still exist%s",
-				 refs, refs == 1 ? " was" : "s were", refs == 1 ? "s" : "");
+		return vb_refuse_busy("ibv_dealloc_dmah", "%u region%s made with it and still exist%s", refs,
+				      refs == 1 ? " was" : "s were", refs == 1 ? "s" : "");
 	free(d);
 	return 0;
 }

@@ -54,8 +54,8 @@ VB_END(vb_dealloc_td, "ibv_dealloc_td", VB_LIVE_TD, ibtd, struct ibv_td *ibtd)
 		return 0;
 	refs = atomic_load(&td->refs);
 	if (refs) /* rule 37 */
-		return vb_refuse(EBUSY, "ibv_dealloc_td", "%u parent domain%s the thread domain", refs,
-				 refs == 1 ? " has" : "s have");
+		return vb_refuse_busy("ibv_dealloc_td", "%u parent domain%s the thread domain", refs,
+				      refs == 1 ? " has" : "s have");
 	free(td);
 	atomic_fetch_sub(&c->tds, 1);
 	return 0;

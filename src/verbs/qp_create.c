@@ -434,7 +434,7 @@ VB_EXPORT VB_END(ibv_destroy_qp, "ibv_destroy_qp", VB_LIVE_QP, ibqp, struct ibv_
 	if (vb_context_dead(qp->ctx))
 		return 0;
 	if (!vb_mcast_shut(vb_hca(qp->ctx->adapter), qp)) /* as the kernel has it */
-		return vb_refuse(EBUSY, "ibv_destroy_qp", "the QP is attached to a multicast group");
+		return vb_refuse_busy("ibv_destroy_qp", "the QP is attached to a multicast group");
 	if (!qp->xrcd || vb_qp_close(qp))
 		vb_qp_end(qp);
 	return 0;

@@ -302,8 +302,8 @@ VB_EXPORT VB_END(ibv_destroy_srq, "ibv_destroy_srq", VB_LIVE_SRQ, ibsrq, struct 
 		return 0;
 	refs = atomic_load(&srq->refs);
 	if (refs) /* rule 37 */
-		return vb_refuse(EBUSY, "ibv_destroy_srq", "%u QP%s from it", refs,
-				 refs == 1 ? " receives" : "s receive");
+		return vb_refuse_busy("ibv_destroy_srq", "%u QP%s from it", refs,
+				      refs == 1 ? " receives" : "s receive");
 	destroy(srq);
 	return 0;
 }

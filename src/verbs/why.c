@@ -167,10 +167,11 @@ int vb_why_tied(struct vb_keys *keys, const char *call, uint32_t lkey)
 			    s.length);
 		break;
 	}
-	return vb_refuse(EBUSY, call,
-			 "%u memory window%s bound to the region of L_Key 0x%08x%s: unbind, invalidate or "
-			 "deallocate %s first",
-			 n, n == 1 ? " is" : "s are", lkey, text, n == 1 ? "it" : "them");
+	return vb_refuse_busy(
+	    call,
+	    "%u memory window%s bound to the region of L_Key 0x%08x%s: unbind, invalidate or "
+	    "deallocate %s first",
+	    n, n == 1 ? " is" : "s are", lkey, text, n == 1 ? "it" : "them");
 }
 
 int vb_why_no_key(const struct vb_keys *keys, const char *call, const struct vb_pd *pd)
@@ -196,7 +197,7 @@ int vb_why_pd_busy(struct vb_pd *pd, const char *call)
 	sum_children(pd, n);
 	add_counts(&t, n, CHILDREN);
 	add_example(&t, vb_context(pd->ibv.context), pd);
-	return vb_refuse(EBUSY, call, "the protection domain still has %s; destroy that first", text);
+	return vb_refuse_busy(call, "the protection domain still has %s; destroy that first", text);
 }
 
 /* What the context's domains hold, without what the context counts itself.  Returns a domain that holds

@@ -147,8 +147,8 @@ VB_END(vb_close_xrcd, "ibv_close_xrcd", VB_LIVE_XRCD, ibxrcd, struct ibv_xrcd *i
 		return 0;
 	refs = atomic_load(&x->refs);
 	if (refs) /* rule 37 */
-		return vb_refuse(EBUSY, "ibv_close_xrcd", "%u SRQ%s or target queue pair%s it", refs,
-				 refs == 1 ? "" : "s", refs == 1 ? " uses" : "s use");
+		return vb_refuse_busy("ibv_close_xrcd", "%u SRQ%s or target queue pair%s it", refs,
+				      refs == 1 ? "" : "s", refs == 1 ? " uses" : "s use");
 	if (x->id.dev != VB_XRCD_PRIVATE)
 		vb_member_leave(c->adapter, name_of(name, &x->id));
 	free(x);

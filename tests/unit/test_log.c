@@ -90,8 +90,8 @@ static void refuse(void)
 	for (int i = 0; i < 1000; i++)
 		if (vb_refuse(EINVAL, "ibv_reg_mr", "length %d is out of range", 17) != EINVAL)
 			_exit(1);
-	vb_refuse(EINVAL, "ibv_reg_mr", "length %d is out of range", 18);
 	vb_refuse(EINVAL, "ibv_rereg_mr", "length %d is out of range", 17);
+	vb_refuse(EINVAL, "ibv_reg_mr", "iova %d is out of range", 17);
 	if (errno != 3)
 		_exit(2);
 }
@@ -102,6 +102,79 @@ static void refusals_are_said_once(void **state)
 	assert_int_equal(lines(said("stderr", NULL, refuse)), 3);
 	assert_non_null(strstr(text, "ibv_reg_mr: length 17 is out of range (EINVAL)\n"));
 	assert_string_equal(said(NULL, NULL, refuse), "");
+}
+
+/* As libfabric looks for the greatest size that is taken inline. */
+static void look_for_a_size(void)
+{
+	for (unsigned n = 512; n; n /= 2)
+		vb_refuse(EINVAL, "ibv_create_qp", "max_inline_data %u, at most %d is possible", n, 0);
+}
+
+static void amounts_are_no_news(void **state)
+{
+	(void)state;
+	assert_int_equal(lines(said("stderr", NULL, look_for_a_size)), 1);
+	assert_non_null(strstr(text, "max_inline_data 512, at most 0 is possible (EINVAL)\n"));
+}
+
+/* What names something tells refusals apart; an amount does not. */
+static void refuse_others(void)
+{
+	static const char *const told[] = {"L_Key 0x00001234 is none",
+					   "L_Key 0x00001235 is none",
+					   "the 16 bytes at 0x1000 are",
+					   "the 16 bytes at 0x2000 are",
+					   "127.0.0.1:7471 is in use",
+					   "127.0.0.1:7472 is in use",
+					   "127.0.0.2:7471 is in use",
+					   "fe80::1 is in use",
+					   "fe80::2 is in use",
+					   "verbena_1 is open",
+					   "verbena_2 is open",
+					   "IPv4 is",
+					   "IPv6 is",
+					   "it has 7."};
+
+	for (size_t i = 0; i < sizeof told / sizeof *told; i++)
+		vb_refuse(EINVAL, "ibv_any", "%s", told[i]);
+	vb_refuse(EINVAL, "ibv_any", "the 17 bytes at 0x2000 are");
+	vb_refuse(EINVAL, "ibv_any", "it has 8.");
+}
+
+static void names_are_news(void **state)
+{
+	(void)state;
+	assert_int_equal(lines(said("stderr", NULL, refuse_others)), 14);
+	assert_null(strstr(text, "17 bytes"));
+	assert_null(strstr(text, "has 8"));
+}
+
+/* The end of a program that destroys only some of what it made. */
+static void end_in_disorder(void)
+{
+	const char *before = vb_call_begin("rdma_destroy_qp");
+
+	vb_refuse_busy("ibv_destroy_cq", "%d queues complete to it", 9); /* the program is told nothing */
+	vb_call_end(before);
+	if (vb_refuse_busy("ibv_destroy_cq", "%d queues complete to it", 2) != EBUSY)
+		_exit(1);
+	vb_refuse_busy("ibv_destroy_comp_channel", "%d CQ uses the channel", 1);
+	vb_refuse_busy("ibv_dealloc_pd", "the domain still has %d memory regions", 3);
+	vb_refuse(EINVAL, "ibv_destroy_qp", "it has been destroyed before");
+}
+
+static void the_first_busy_object_is_warned_of(void **state)
+{
+	(void)state;
+	assert_int_equal(lines(said("stderr", NULL, end_in_disorder)), 2);
+	assert_non_null(strstr(text, "]: ibv_destroy_cq: 2 queues complete to it (EBUSY)\n"));
+	assert_non_null(strstr(text, "]: ibv_destroy_qp: it has been destroyed before (EINVAL)\n"));
+	assert_int_equal(lines(said("stderr", "info", end_in_disorder)), 5);
+	assert_non_null(
+	    strstr(text, "]: rdma_destroy_qp: ibv_destroy_cq: 9 queues complete to it (EBUSY)\n"));
+	assert_non_null(strstr(text, "]: ibv_destroy_comp_channel: 1 CQ uses the channel (EBUSY)\n"));
+	assert_non_null(strstr(text, "still has 3 memory regions (EBUSY)\n"));
 }
 
 static void note(void)
@@ -438,6 +511,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(goes_where_it_is_told),
 	    cmocka_unit_test(refusals_are_said_once),
+	    cmocka_unit_test(amounts_are_no_news),
+	    cmocka_unit_test(names_are_news),
+	    cmocka_unit_test(the_first_busy_object_is_warned_of),
 	    cmocka_unit_test(notes_are_information),
 	    cmocka_unit_test(wrong_settings_are_said),
 	    cmocka_unit_test(an_unwritable_log_is_said),
