@@ -29,7 +29,7 @@
 #include "iba/limits.h"
 
 enum { SPACE_AT = 52, PORT_AT = 36, REUSE_AT = 35, KIND_AT = 32 };
-enum { LISTENER_AT = 62, LISTENER_SPACE_AT = 60, LISTENER_PORT_AT = 44, LISTENER_WHERE_AT = 12 };
+enum { LISTENER_SPACE_AT = 60, LISTENER_PORT_AT = 44, LISTENER_WHERE_AT = 12 };
 _Static_assert(VB_ADAPTER_BITS == LISTENER_WHERE_AT, "an adapter's number has its room");
 
 enum { TURN_TRIES = 8 };
@@ -168,7 +168,7 @@ static uint32_t where_of(const struct vb_port_name *n)
 static struct vb_span listeners_at(const struct vb_port_name *n, uint32_t where)
 {
 	return (struct vb_span){
-	    1ull << LISTENER_AT | (uint64_t)(unsigned)vb_port_space(n->space) << LISTENER_SPACE_AT |
+	    1ull << VB_LISTENER_AT | (uint64_t)(unsigned)vb_port_space(n->space) << LISTENER_SPACE_AT |
 		(uint64_t)n->port << LISTENER_PORT_AT | (uint64_t)where << LISTENER_WHERE_AT,
 	    VB_ADAPTERS};
 }
@@ -290,11 +290,6 @@ bool vb_port_is_shunned(const struct vb_search *how, uint64_t at)
 		if (how->shunned[i] == (at & (VB_ADAPTERS - 1)))
 			return true;
 	return false;
-}
-
-bool vb_port_is_listener(uint64_t at)
-{
-	return at >> LISTENER_AT && at & (VB_ADAPTERS - 1);
 }
 
 /* Who listens at exactly this place. */

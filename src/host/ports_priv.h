@@ -7,6 +7,7 @@
 #include "base/list.h"
 #include "base/own.h"
 #include "host/ports.h"
+#include "iba/limits.h"
 
 enum { VB_PORT_SPACES = 4, VB_PORT_NUMBERS = 65536, VB_PORT_BUCKETS = 1024, VB_PORTS_SHUNNED = 8 };
 
@@ -52,7 +53,12 @@ struct vb_listeners {
 	uint64_t *at; /* to be freed */
 	uint32_t n, room;
 };
-bool vb_port_is_listener(uint64_t at);
+/* Where a lock begins that stands for a listener: this bit, and its adapter's number below. */
+enum { VB_LISTENER_AT = 62 };
+static inline bool vb_port_is_listener(uint64_t at)
+{
+	return at >> VB_LISTENER_AT && at & (VB_ADAPTERS - 1);
+}
 /* 0 or errno; reads /proc/locks, which may take some ms: no lock may be held. */
 int vb_listeners_read(const struct vb_registry *r, struct vb_listeners *l);
 uint32_t vb_listeners_from(const struct vb_listeners *l, uint64_t at); /* the first that is not before `at` */

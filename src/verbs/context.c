@@ -199,27 +199,6 @@ free_context:
 	return err;
 }
 
-int vb_context_find(const char *call, const struct ibv_context *context)
-{
-	int err = vb_live_check(call, context, VB_LIVE_CONTEXT);
-
-	if (!err && atomic_load(&vb_context((struct ibv_context *)(uintptr_t)context)->closing))
-		err = vb_refuse(EINVAL, call,
-				"the device at %p was closed by ibv_close_device(), and stays only for the "
-				"objects that were left in it",
-				(const void *)context);
-	return err;
-}
-
-int vb_context_check(const char *call, const struct ibv_context *context)
-{
-	int err = vb_context_find(call, context);
-
-	if (!err && vb_context_dead(vb_context((struct ibv_context *)(uintptr_t)context)))
-		err = vb_refuse(EIO, call, "the device was opened before fork()");
-	return err;
-}
-
 /* Waits without the lock, since a stopped peer may hold it up: a program that closes destroys nothing
  * meanwhile, but others may end a target, which permits nothing to wait for. */
 static void settle(struct vb_context *c)
