@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "base/lock.h"
+#include "base/pages.h"
 
 enum { VB_HISTORY = 128, VB_HISTORY_NAME = 32, VB_HISTORY_TEXT = 512 };
 
@@ -32,7 +33,7 @@ struct vb_history {
 	_Atomic uint64_t said; /* sentences, repeated ones included */
 	_Atomic uint32_t used; /* entries; what is above holds nothing, and nobody reads there */
 	struct vb_history_entry entries[VB_HISTORY];
-} __attribute__((aligned(4096)));
+} __attribute__((aligned(VB_PAGE)));
 
 /* From now on this process's sentences are kept in `h`, which is zeroed, unless another place is in use
  * already: then as soon as that is given up, with all that stands there.  vb_history_stop(): not any more;

@@ -57,19 +57,20 @@ void *vb_file_map(void *at, uint64_t size, int prot, int flags, int fd)
 	/* mmap() with MAP_FIXED may fail after it has taken away what was there, and the program could map
 	 * something of its own in the hole.  So one page is mapped elsewhere first, which shows that the file
 	 * can be mapped, and is then moved there. */
-	void *page = mmap(NULL, VB_PAGE, prot, flags, fd, 0), *all;
+	size_t small = vb_page_size();
+	void *page = mmap(NULL, small, prot, flags, fd, 0), *all;
 
 	if (page == MAP_FAILED)
 		return MAP_FAILED;
 	/* Where the program has what it maps locked (mlockall), all of it would be made present, and count
 	 * against RLIMIT_MEMLOCK.  What is not locked grows by what is not. */
-	munlock(page, VB_PAGE);
+	munlock(page, small);
 	/* Not by mremap(): libraries that watch what a program maps put one in its place that knows no fifth
 	 * argument. */
-	all = (void *)syscall(SYS_mremap, page, VB_PAGE, size, MREMAP_MAYMOVE | (at ? MREMAP_FIXED : 0), at);
+	all = (void *)syscall(SYS_mremap, page, small, size, MREMAP_MAYMOVE | (at ? MREMAP_FIXED : 0), at);
 	if (all != MAP_FAILED)
 		return all;
-	munmap(page, VB_PAGE);
+	munmap(page, small);
 	/* Some kernels count it beside what it replaces (RLIMIT_AS). */
 	return mmap(at, size, prot, flags | (at ? MAP_FIXED : 0), fd, 0);
 }

@@ -13,6 +13,7 @@
 
 #include "base/history.h"
 #include "base/lock.h"
+#include "base/pages.h"
 #include "iba/limits.h"
 #include "iba/shown.h"
 #include "iba/shown_id.h"
@@ -56,7 +57,7 @@ struct vb_slot {
 struct vb_ring {
 	struct vb_slot slots[VB_RING_SLOTS];
 	uint8_t data[VB_RING_DATA];
-} __attribute__((aligned(4096)));
+} __attribute__((aligned(VB_PAGE)));
 
 /* How far this adapter has read a ring that a peer writes to it; by ring_index(). */
 struct vb_consumed {
@@ -106,7 +107,7 @@ struct vb_seg_head {
 #define VB_SEG_COLD	 (VB_SEG_CONSUMED + (uint64_t)VB_MAX_RINGS * VB_LINE) /* struct vb_cold[VB_MAX_RINGS] */
 #define VB_SEG_KEYS	 (VB_SEG_COLD + (uint64_t)VB_MAX_RINGS * VB_LINE)
 #define VB_SEG_KEY_SLOTS (VB_SEG_KEYS + (uint64_t)VB_KEY_ENTRIES * VB_LINE) /* 64 of them */
-#define VB_SEG_PDS	 ((VB_SEG_KEY_SLOTS + 64 * VB_LINE + 4095) & ~4095ull)
+#define VB_SEG_PDS	 ((VB_SEG_KEY_SLOTS + 64 * VB_LINE + VB_PAGE - 1) & ~(VB_PAGE - 1))
 #define VB_SEG_PD_SIZE	 32ull /* of one */
 #define VB_SEG_QPS	 (VB_SEG_PDS + (uint64_t)VB_MAX_PD * VB_SEG_PD_SIZE)
 #define VB_SEG_GROUPS	 (VB_SEG_QPS + (uint64_t)VB_ADAPTER_NUMBERS * VB_QPN_INDICES * VB_LINE)

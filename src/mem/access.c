@@ -70,7 +70,7 @@ static uint64_t first_gone(const uint8_t *p, uint64_t len)
 	while (n < len) {
 		if (!vb_copy_from_app(&byte, p + n, 1))
 			return n;
-		n += VB_PAGE - ((uintptr_t)(p + n) & (VB_PAGE - 1));
+		n += vb_page_size() - vb_page_offset((uintptr_t)(p + n));
 	}
 	return 0;
 }

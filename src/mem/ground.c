@@ -6,10 +6,9 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "base/pages.h"
 #include "base/text.h"
 #include "mem/vma.h"
-
-#define PAGE 4096ull
 
 enum {
 	BATCH = 256,	     /* pages looked at with one system call */
@@ -110,7 +109,7 @@ static bool find_unreadable(uint64_t addr, uint64_t end, uint64_t *bad)
 		unsigned long n = 0;
 		ssize_t got;
 
-		for (; n < BATCH && p < end; n++, p = (p & ~(PAGE - 1)) + PAGE)
+		for (; n < BATCH && p < end; n++, p = vb_page_start(p) + vb_page_size())
 			there[n] = (struct iovec){(void *)(uintptr_t)p, 1};
 		got = process_vm_readv(getpid(), &here, 1, there, n, 0);
 		if (got == (ssize_t)n)
@@ -148,7 +147,7 @@ static void look_deeper(struct vb_ground *g, uint64_t addr, uint64_t end)
 		g->at.page = v.page;
 		if (v.end < end)
 			g->bad_end = v.end;
-		if (v.page > PAGE)
+		if (v.page > vb_page_size())
 			g->trouble = VB_GROUND_NO_HUGE;
 		else if (is_device(v.name))
 			g->trouble = VB_GROUND_DEVICE;

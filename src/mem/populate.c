@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <sys/mman.h>
 
+#include "base/pages.h"
 #include "mem/copy.h"
 
 #ifndef MADV_POPULATE_READ
@@ -10,25 +11,23 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-#define PAGE 4096ull
-
 /* The whole pages of a range.  false: they reach the end of the address space, where nobody's memory is. */
 static bool whole(uint64_t addr, uint64_t length, uint64_t *start, uint64_t *end)
 {
 	uint64_t last = addr + (length - 1);
 
-	*start = addr & ~(PAGE - 1);
-	*end = (last | (PAGE - 1)) + 1;
+	*start = vb_page_start(addr);
+	*end = vb_page_start(last) + vb_page_size();
 	return last >= addr && *end;
 }
 
 /* A kernel that does not know MADV_POPULATE_*: each page is touched by our copies, which survive a fault. */
 static int touch(uint64_t start, uint64_t end, bool write)
 {
-	uint64_t orig;
+	uint64_t orig, page = vb_page_size();
 	uint8_t byte;
 
-	for (uint64_t p = start; p < end; p += PAGE) {
+	for (uint64_t p = start; p < end; p += page) {
 		void *at = (void *)(uintptr_t)p;
 
 		if (write ? !vb_atomic_fetch_add(at, 0, &orig) : !vb_copy_from_app(&byte, at, 1))

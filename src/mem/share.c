@@ -20,6 +20,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "base/pages.h"
 #include "mem/guard.h"
 #include "mem/share.h"
 #include "mem/vma.h"
@@ -81,7 +82,7 @@ static bool memfd_is_on(uint64_t want, unsigned flags)
 static uint64_t internal_page(uint64_t dev)
 {
 	if (memfd_is_on(dev, 0))
-		return (uint64_t)sysconf(_SC_PAGESIZE);
+		return vb_page_size();
 	for (unsigned shift = HUGE_SHIFT_MIN; shift <= HUGE_SHIFT_MAX; shift++) {
 		if (memfd_is_on(dev, MFD_HUGETLB | shift << HUGE_SHIFT_AT))
 			return 1ull << shift;
@@ -137,7 +138,7 @@ static int identify(int fd, struct file *f)
 		return errno;
 	if (fs.f_type != TMPFS_MAGIC && fs.f_type != HUGETLBFS_MAGIC)
 		return ENODEV;
-	f->page = fs.f_type == HUGETLBFS_MAGIC ? (uint64_t)fs.f_bsize : (uint64_t)sysconf(_SC_PAGESIZE);
+	f->page = fs.f_type == HUGETLBFS_MAGIC ? (uint64_t)fs.f_bsize : vb_page_size();
 	return f->page && !(f->page & (f->page - 1)) ? 0 : ENODEV;
 }
 

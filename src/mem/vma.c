@@ -6,6 +6,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "base/pages.h"
 #include "mem/vma.h"
 
 /* What the ioctl takes and gives (Linux 6.11; older headers lack it).  Each field is one of the ABI's. */
@@ -184,7 +185,7 @@ uint64_t vb_vma_page(uint64_t addr)
 
 bool vb_vma_huge(uint64_t addr, uint64_t len, uint64_t *at, uint64_t *page)
 {
-	uint64_t small = (uint64_t)sysconf(_SC_PAGESIZE), last = addr + (len - 1);
+	uint64_t small = vb_page_size(), last = addr + (len - 1);
 	struct vb_vmas s;
 	struct vb_vma v;
 	bool huge = true;

@@ -3,29 +3,28 @@
 #include <errno.h>
 
 #include "base/log.h"
+#include "base/pages.h"
 #include "obj/ring.h"
-
-#define PAGE ((size_t)4096)
 
 /* Whole pages, as drivers of adapters ask for them, so that callbacks may madvise() what they give. */
 static int ask(struct vb_queue_mem *m, struct vb_pd *pd, const char *call)
 {
 	const struct vb_parent *p = pd->parent;
-	size_t size = (m->bytes + PAGE - 1) & ~(PAGE - 1);
+	size_t size = vb_page_round(m->bytes), page = vb_page_size();
 
-	m->at = p->alloc(&pd->ibv, p->pd_context, size, PAGE, m->kind);
+	m->at = p->alloc(&pd->ibv, p->pd_context, size, page, m->kind);
 	if (!m->at)
 		return vb_refuse(ENOMEM, call, "the parent domain's alloc callback gave NULL for %zu bytes",
 				 size);
 	if (m->at == IBV_ALLOCATOR_USE_DEFAULT)
 		return 0;
 	m->from = pd;
-	if ((uintptr_t)m->at & (PAGE - 1)) {
+	if (vb_page_offset((uintptr_t)m->at)) {
 		int err = vb_refuse(
 		    EINVAL, call,
 		    "the parent domain's alloc callback gave %p, which is not aligned to the %zu bytes "
 		    "that it was asked for",
-		    m->at, PAGE);
+		    m->at, page);
 
 		vb_queue_free(m);
 		return err;

@@ -28,7 +28,6 @@
 #include "mem/keys.h"
 #include "obj/pd.h"
 
-#define VB_RELAXED_PAGE	      4096ull
 #define VB_RELAXED_SHORT      3u /* pages of a region of the first pool of a pair: 8 KiB and one */
 #define VB_RELAXED_LONG	      257u
 #define VB_RELAXED_SHORTS     (32u << 10) /* regions of a pool */

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/pages.h"
 #include "base/quiet.h"
 #include "iba/names.h"
 #include "iba/profile.h"
@@ -24,7 +25,6 @@
 #include "hca/hca.h"
 #include "verbs/verbs.h"
 
-#define PAGE	  4096ull
 #define MAX_ALIGN 12 /* log2: it begins with a page */
 #define UNIT	  4u /* bytes: offset and length of a copy are multiples of it, as with mlx5 */
 #define ALLOWED                                                                      \
@@ -114,7 +114,7 @@ static struct vb_dm *make(struct ibv_context *context, int fd, uint64_t length)
 	if (!d)
 		goto close_fd;
 	d->length = length;
-	d->mapped = (length + PAGE - 1) & ~(PAGE - 1);
+	d->mapped = vb_page_round(length);
 	d->fd = fd;
 	d->own = vb_own_of(fd);
 	d->at = mmap(NULL, d->mapped, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -178,7 +178,7 @@ VB_OBJECT(struct ibv_dm *, vb_alloc_dm, (context, attr), struct ibv_context *con
 	  struct ibv_alloc_dm_attr *attr)
 {
 	struct vb_context *c = vb_context(context);
-	uint64_t pages = (attr->length + PAGE - 1) & ~(PAGE - 1);
+	uint64_t pages = vb_page_round(attr->length);
 	int err = vb_context_find("ibv_alloc_dm", context); /* a forked child may */
 	struct vb_hca *h;
 	struct vb_dm *d;

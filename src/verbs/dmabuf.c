@@ -16,12 +16,12 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/pages.h"
 #include "mem/guard.h"
 #include "verbs/dmabuf.h"
 #include "verbs/mr.h"
 #include "verbs/verbs.h"
 
-#define PAGE	     4096ull
 #define DMABUF_MAGIC 0x444d4142 /* "DMAB": the file system that dma-bufs stand in */
 #define ALLOWED                                                                      \
 	(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | \
@@ -74,11 +74,11 @@ static int check_range(const char *call, uint64_t offset, uint64_t length, uint6
 {
 	if (!length)
 		return vb_refuse(EINVAL, call, "length 0");
-	if ((offset ^ iova) % PAGE)
+	if (vb_page_offset(offset ^ iova))
 		return vb_refuse(EINVAL, call,
 				 "offset 0x%" PRIx64 " and iova 0x%" PRIx64
 				 " stand at different offsets of a page, 0x%" PRIx64 " and 0x%" PRIx64,
-				 offset, iova, (uint64_t)(offset % PAGE), (uint64_t)(iova % PAGE));
+				 offset, iova, vb_page_offset(offset), vb_page_offset(iova));
 	if (offset + length < offset || iova + (length - 1) < iova)
 		return vb_refuse(EINVAL, call,
 				 "0x%" PRIx64 " bytes at offset 0x%" PRIx64 ", iova 0x%" PRIx64 ", pass 2^64",
@@ -107,7 +107,7 @@ static int check_descriptor(const char *call, int fd, uint64_t offset, uint64_t 
 
 static int map(const char *call, struct mapping **out, int fd, uint64_t offset, uint64_t length, bool write)
 {
-	uint64_t start = offset & ~(PAGE - 1);
+	uint64_t start = vb_page_start(offset);
 	struct mapping *m = calloc(1, sizeof(*m));
 	int err;
 
@@ -164,7 +164,7 @@ int vb_dmabuf_register(struct vb_mr **out, const char *call, struct ibv_pd *pd, 
 		return err;
 	vb_guard_install();
 	ask.of = m;
-	ask.addr = (uintptr_t)m->at + offset % PAGE;
+	ask.addr = (uintptr_t)m->at + vb_page_offset(offset);
 	err = vb_mr_register(out, &ask); /* pairs with vb_mr_drop(), which calls release() */
 	if (err)
 		unmap(m);

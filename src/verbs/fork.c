@@ -16,14 +16,13 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/pages.h"
 #include "hca/capture_file.h"
 #include "iba/profile.h"
 #include "mem/vma.h"
 #include "verbs/pin.h"
 #include "verbs/verbs.h"
 #include "verbs/why.h"
-
-#define PAGE ((uintptr_t)4096)
 
 /* How often each address is marked: cuts[i].count from cuts[i].at up to cuts[i + 1].at, the last one up to
  * the end.  cuts[0].at is 0; neighbours differ. */
@@ -191,8 +190,8 @@ static void let_go(size_t i)
 {
 	if (!advise(i, MADV_DOFORK))
 		return;
-	for (uintptr_t p = cuts[i].at; p < cuts[i + 1].at; p += PAGE)
-		madvise((void *)p, PAGE, MADV_DOFORK);
+	for (uintptr_t p = cuts[i].at; p < cuts[i + 1].at; p += vb_page_size())
+		madvise((void *)p, vb_page_size(), MADV_DOFORK);
 }
 
 /* [start, end) counts once more.  0 or errno; then nothing has changed. */
@@ -236,10 +235,10 @@ static uintptr_t page_of(uintptr_t addr)
 {
 	struct vb_vmas s;
 	struct vb_vma v;
-	uintptr_t page = PAGE;
+	uintptr_t page = vb_page_size();
 
 	if (!huge_safe || vb_vmas_begin(&s))
-		return PAGE;
+		return page;
 	if (vb_vmas_at(&s, addr, &v, false) && v.page)
 		page = v.page;
 	vb_vmas_end(&s);
@@ -266,7 +265,7 @@ static int change(bool more, uintptr_t addr, size_t size)
 
 static void tell_parts(uint64_t addr, uint64_t length)
 {
-	uint64_t before = addr % PAGE, behind = (PAGE - (addr + length) % PAGE) % PAGE;
+	uint64_t before = vb_page_offset(addr), behind = vb_page_round(addr + length) - (addr + length);
 	bool tell;
 
 	if (!before && !behind)

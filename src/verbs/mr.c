@@ -7,6 +7,7 @@
 #include <inttypes.h>
 
 #include "base/log.h"
+#include "base/pages.h"
 #include "iba/names.h"
 #include "iba/profile.h"
 #include "iba/wr.h"
@@ -20,7 +21,6 @@
 #include "verbs/verbs.h"
 #include "verbs/why.h"
 
-#define PAGE  UINT64_C(4096)
 #define KNOWN (0x3ffu | IBV_ACCESS_OPTIONAL_RANGE)
 
 static_assert(sizeof(struct ibv_mr) == 48, "ABI");
@@ -68,12 +68,12 @@ static int check_access(const struct vb_mr_ask *ask)
  * all the same. */
 static int check_page_offset(const struct vb_mr_ask *ask)
 {
-	if (!vb_profile()->page_offset || !((ask->addr ^ ask->iova) & (PAGE - 1)))
+	if (!vb_profile()->page_offset || !vb_page_offset(ask->addr ^ ask->iova))
 		return 0;
 	return vb_refuse(EINVAL, ask->call,
 			 "address 0x%" PRIx64 " is at offset 0x%" PRIx64 " of its page, iova 0x%" PRIx64
 			 " at 0x%" PRIx64 ": the device of profile %s needs equal ones",
-			 ask->addr, ask->addr & (PAGE - 1), ask->iova, ask->iova & (PAGE - 1),
+			 ask->addr, vb_page_offset(ask->addr), ask->iova, vb_page_offset(ask->iova),
 			 vb_profile()->name);
 }
 

@@ -9,12 +9,12 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/pages.h"
 #include "verbs/dmabuf.h"
 #include "host/identity.h"
 #include "verbs/mr.h"
 #include "verbs/verbs.h"
 
-#define PAGE   4096ull
 #define MASKS  ((uint64_t)0x3f) /* of enum ibv_mr_init_attr_mask */
 #define HINTS  3		/* of PCI Express: two bits */
 #define EX     "ibv_reg_mr_ex"
@@ -110,7 +110,7 @@ VB_EXPORT VB_OBJECT(void *, ibv_alloc_buf, (ibpd, size, out), struct ibv_pd *ibp
 
 	if (!err && !size)
 		err = vb_refuse(EINVAL, call, "size 0");
-	if (!err && size + PAGE - 1 < size)
+	if (!err && size + vb_page_size() - 1 < size)
 		err = vb_refuse(ENOMEM, call, "%zu bytes are more than an address space has", size);
 	if (err)
 		return none(err);
@@ -119,7 +119,7 @@ VB_EXPORT VB_OBJECT(void *, ibv_alloc_buf, (ibpd, size, out), struct ibv_pd *ibp
 		return none(vb_refuse(ENOMEM, call, "no memory"));
 	b->pd = pd;
 	b->size = size;
-	b->mapped = (size + PAGE - 1) & ~(PAGE - 1);
+	b->mapped = vb_page_round(size);
 	b->at = mmap(NULL, b->mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (b->at == MAP_FAILED) {
 		err = vb_refuse(ENOMEM, call, "%zu bytes cannot be had: %s", size, strerror(errno));

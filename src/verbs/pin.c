@@ -16,10 +16,10 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/pages.h"
 #include "iba/profile.h"
 
-#define PAGE	   4096u
-#define KIB(pages) ((uint64_t)(pages) * (PAGE >> 10))
+#define KIB(pages) ((pages) * (vb_page_size() >> 10))
 #define FIRST_USER "user:[4026531837]" /* inode of the initial user namespace: a constant of the kernel */
 #define WHAT_TO_DO                                                                                      \
 	"raise it (ulimit -l, LimitMEMLOCK= of a service, --ulimit memlock= of a container), register " \
@@ -29,7 +29,7 @@ static _Atomic uint64_t pinned, regions; /* pages; how many vb_pin() */
 
 static uint64_t pages(uint64_t addr, uint64_t length)
 {
-	return ((addr + (length - 1)) / PAGE) - addr / PAGE + 1;
+	return (addr + (length - 1)) / vb_page_size() - addr / vb_page_size() + 1;
 }
 
 static bool first_user; /* this process is in the initial user namespace; set once */
@@ -59,7 +59,8 @@ static int count(const char *call, uint64_t addr, uint64_t length)
 	uint64_t more = pages(addr, length), all = atomic_fetch_add(&pinned, more) + more;
 	struct rlimit limit;
 
-	if (getrlimit(RLIMIT_MEMLOCK, &limit) || (limit.rlim_cur && all <= limit.rlim_cur / PAGE) || exempt())
+	if (getrlimit(RLIMIT_MEMLOCK, &limit) || (limit.rlim_cur && all <= limit.rlim_cur / vb_page_size()) ||
+	    exempt())
 		return 0;
 	atomic_fetch_sub(&pinned, more);
 	if (!limit.rlim_cur) /* the kernel asks can_do_mlock() first */
@@ -104,10 +105,10 @@ void vb_unpin(uint64_t addr, uint64_t length)
  * a hole. */
 static void tell_hole(const struct vb_mr *mr)
 {
-	uint64_t addr = (uintptr_t)mr->ibv.addr, start = addr / PAGE * PAGE;
+	uint64_t addr = (uintptr_t)mr->ibv.addr, start = vb_page_start(addr);
 	static _Atomic bool told;
 
-	if (!msync((void *)(uintptr_t)start, pages(addr, mr->ibv.length) * PAGE, MS_ASYNC) ||
+	if (!msync((void *)(uintptr_t)start, pages(addr, mr->ibv.length) * vb_page_size(), MS_ASYNC) ||
 	    errno != ENOMEM || atomic_exchange(&told, true))
 		return;
 	vb_log(VB_LOG_WARN,

@@ -7,6 +7,7 @@
 #include <inttypes.h>
 
 #include "base/log.h"
+#include "base/pages.h"
 #include "mem/copy.h"
 #include "mem/guard.h"
 #include "obj/relaxed.h"
@@ -18,8 +19,7 @@
 #include "verbs/why.h"
 
 #define CALL   "ibv_reg_mr_relaxed"
-#define PAGE   VB_RELAXED_PAGE
-#define MAX    ((1u << 20) + PAGE - 1) /* bytes that are too many wherever they begin */
+#define MAX    ((1u << 20) + VB_PAGE - 1) /* bytes that are too many wherever they begin */
 #define REMOTE (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
 #define KNOWN  (IBV_ACCESS_LOCAL_WRITE | REMOTE | IBV_ACCESS_MW_BIND | IBV_ACCESS_OPTIONAL_RANGE)
 
@@ -58,13 +58,13 @@ static int check(uint64_t addr, size_t length, unsigned access)
 		return vb_mr_refuse_write(CALL, access);
 	if (!length)
 		return vb_refuse(EINVAL, CALL, "length 0");
-	if (length >= MAX || addr % PAGE + length > VB_RELAXED_LONG * PAGE)
+	if (length >= MAX || addr % VB_PAGE + length > VB_RELAXED_LONG * VB_PAGE)
 		return vb_refuse(EINVAL, CALL,
 				 "%zu bytes at 0x%" PRIx64
-				 ": a relaxed region has at most %llu bytes, on at most %llu pages of %llu "
+				 ": a relaxed region has at most %zu bytes, on at most %u pages of %zu "
 				 "bytes; use ibv_reg_mr(), or several",
-				 length, addr, MAX - 1, (unsigned long long)VB_RELAXED_LONG, PAGE);
-	if (addr + (length - 1) < addr || (addr + (length - 1)) / PAGE == UINT64_MAX / PAGE)
+				 length, addr, MAX - 1, VB_RELAXED_LONG, VB_PAGE);
+	if (addr + (length - 1) < addr || (addr + (length - 1)) / VB_PAGE == UINT64_MAX / VB_PAGE)
 		return vb_refuse(EINVAL, CALL, "0x%zx bytes at 0x%" PRIx64 " leave the address space", length,
 				 addr);
 	return 0;
@@ -77,7 +77,7 @@ static bool touch(uint64_t start, uint64_t pages, bool write)
 	uint64_t orig;
 	uint8_t byte;
 
-	for (uint64_t p = start; pages--; p += PAGE) {
+	for (uint64_t p = start; pages--; p += VB_PAGE) {
 		void *at = (void *)(uintptr_t)p;
 
 		if (write ? !vb_atomic_fetch_add(at, 0, &orig) : !vb_copy_from_app(&byte, at, 1))
@@ -125,14 +125,14 @@ static void publish(struct vb_hca *h, struct vb_pd *pd, struct vb_relaxed_mr *m,
 					 .qpn = VB_MR_RELAXED, /* tools show it */
 					 .iova = start,
 					 .addr = start,
-					 .length = pages * PAGE});
+					 .length = pages * VB_PAGE});
 }
 
 VB_EXPORT VB_OBJECT(struct ibv_mr *, ibv_reg_mr_relaxed, (ibpd, address, length, flags), struct ibv_pd *ibpd,
 		    void *address, size_t length, int flags)
 {
 	struct vb_context *c = ibpd ? vb_context(ibpd->context) : NULL;
-	uint64_t addr = (uintptr_t)address, start = addr & ~(PAGE - 1), pages;
+	uint64_t addr = (uintptr_t)address, start = addr & ~(VB_PAGE - 1), pages;
 	unsigned access = (unsigned)flags, tagged;
 	struct vb_relaxed_mr *m;
 	struct vb_hca *h;
@@ -151,7 +151,7 @@ VB_EXPORT VB_OBJECT(struct ibv_mr *, ibv_reg_mr_relaxed, (ibpd, address, length,
 	if (err)
 		goto refused;
 	h = vb_hca(c->adapter);
-	pages = (addr - start + length + PAGE - 1) / PAGE;
+	pages = (addr - start + length + VB_PAGE - 1) / VB_PAGE;
 	tagged = vb_pd(ibpd)->id >> 32 != h->keys.home ? VB_RELAXED_TAGGED : 0;
 	err =
 	    vb_relaxed_take(&h->relaxed, access | tagged, pages, &m); /* pairs with ibv_dereg_mr_relaxed() */

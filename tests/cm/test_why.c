@@ -1,5 +1,6 @@
 /* What is said of connections that do not come about, and what of those that a program did not want: nothing.
  */
+#include "bytes.h"
 #include "cm_two.h"
 
 #include <errno.h>
@@ -15,7 +16,7 @@ static struct vb_history *h;
 
 static int open_all(void **state)
 {
-	h = aligned_alloc(4096, sizeof *h);
+	h = aligned_alloc(PAGE, sizeof *h);
 	assert_non_null(h);
 	memset((void *)h, 0, sizeof *h);
 	vb_history_keep(h);

@@ -3,14 +3,10 @@
  * ids of one process and between two that have connected by rdma_cm. */
 #include <errno.h>
 
+#include "bytes.h"
 #include "ep.h"
 
-enum {
-	PAGE = 4096,
-	PAGES = 3,
-	AT = PAGE - 24,
-	LEN = PAGE + 48
-}; /* the region begins and ends within pages */
+enum { PAGES = 3, AT = PAGE - 24, LEN = PAGE + 48 }; /* the region begins and ends within pages */
 
 /* The prototypes of the pages: what has another one does not compile. */
 enum which { MSGS, READ, WRITE, CALLS };

@@ -3,6 +3,7 @@
 #include <sys/ipc.h>
 #include <sys/shm.h>
 
+#include "bytes.h"
 #include "pair.h"
 #include "obj/qp.h"
 
@@ -11,14 +12,6 @@ enum { SIZE = 9 << 20, HALF = 4 << 20, DEPTH = 128, SGES = 2 };
 static const uint32_t lengths[] = {0,	  1,	      7,      8,	  9,	   63,
 				   64,	  100,	      4095,   4096,	  65535,   65536,
 				   65537, 131072 + 5, 262144, 262144 + 3, 1 << 20, HALF - 13};
-
-static void fill(uint8_t *p, size_t n, uint32_t seed)
-{
-	for (size_t i = 0; i < n; i++) {
-		seed = seed * 1664525 + 1013904223;
-		p[i] = (uint8_t)(seed >> 24);
-	}
-}
 
 /* Nothing completes for a while. */
 static void silence(struct kit_end *e, int ms)
@@ -60,7 +53,7 @@ static void write_and_read(struct kit_pair *p, struct kit_end *e, const struct k
 	for (unsigned i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
 		uint32_t n = lengths[i], at = i % 17;
 
-		fill(e->buf, n, i);
+		kit_fill(e->buf, n, i);
 		memset(e->buf + HALF, 0xee, n + 1);
 		CHECK(!kit_post(e, IBV_WR_RDMA_WRITE, 2 * i, 0, n, peer, at));
 		done(e, 2 * i, IBV_WC_RDMA_WRITE);
@@ -79,7 +72,7 @@ static void a_list(struct kit_end *e, const struct kit_card *peer)
 	struct ibv_send_wr wr[N] = {0}, *bad;
 	struct ibv_sge sge[N][SGES];
 
-	fill(e->buf, N * STEP, 77);
+	kit_fill(e->buf, N * STEP, 77);
 	for (int i = 0; i < N; i++) {
 		sge[i][0] = (struct ibv_sge){(uintptr_t)e->buf + (size_t)i * STEP, 13, e->mr->lkey};
 		sge[i][1] =
@@ -112,7 +105,7 @@ static void to_and_fro(struct kit_end *e, const struct kit_card *peer)
 	struct ibv_send_wr wr[2 * N] = {0}, *bad;
 	struct ibv_sge sge[2 * N];
 
-	fill(e->buf, N * LEN, 78);
+	kit_fill(e->buf, N * LEN, 78);
 	memset(e->buf + HALF, 0, N * LEN);
 	for (int i = 0; i < 2 * N; i++) {
 		size_t at = (size_t)(i / 2) * LEN;
@@ -143,7 +136,7 @@ static void with_immediate(struct kit_pair *p)
 		uint32_t n = i ? 300000 : 100;
 		struct kit_card at = *peer;
 
-		fill(e->buf, n, 5);
+		kit_fill(e->buf, n, 5);
 		CHECK(!kit_post(e, IBV_WR_RDMA_WRITE_WITH_IMM, 9, 0, n, &at, (size_t)i * 1000));
 		silence(e, 20);
 		CHECK(!kit_post(other, IBV_WR_RDMA_READ, 1, HALF, n, &at, (size_t)i * 1000));
@@ -191,7 +184,7 @@ static void takes_immediates(struct kit_pair *p)
 		CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM);
 		CHECK(wc.wr_id == 50 + i && wc.byte_len == (i ? 300000 : 100), "%u", wc.byte_len);
 	}
-	fill(e->buf + HALF, 300000, 5);
+	kit_fill(e->buf + HALF, 300000, 5);
 	CHECK(!memcmp(e->buf + 1000, e->buf + HALF, 300000));
 	kit_pair_close(p);
 }
@@ -205,7 +198,7 @@ static void initiator_waits(struct kit_pair *p)
 	kit_pair_open(p, DEPTH, SIZE);
 	kit_until(&p->board->step, 1);
 	kit_stop(p->target);
-	fill(e->buf, 1000, 3);
+	kit_fill(e->buf, 1000, 3);
 	CHECK(!kit_post(e, IBV_WR_RDMA_WRITE, 1, 0, 1000, peer, 0));
 	CHECK(!kit_post(e, IBV_WR_RDMA_WRITE, 2, 0, 0, peer, 0));
 	CHECK(!kit_post(e, IBV_WR_RDMA_READ, 3, HALF, 1000, peer, 0));

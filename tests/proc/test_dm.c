@@ -1,6 +1,7 @@
 /* Device memory: allocated, copied to and from, registered, and reached by a peer in every way. */
 #include <sys/resource.h>
 
+#include "bytes.h"
 #include "pair.h"
 #include "verbs/dm.h"
 
@@ -8,12 +9,6 @@ enum { SIZE = 64 << 10, AREA = 4096, ADDEND = 5 };
 #define DM_ALL (KIT_ALL | IBV_ACCESS_ZERO_BASED)
 
 enum step { READY = 1, DONE };
-
-static void fill(uint8_t *p, size_t n, unsigned seed)
-{
-	for (size_t i = 0; i < n; i++)
-		p[i] = (uint8_t)(seed + i * 7 + (i >> 8));
-}
 
 static uint64_t word(struct ibv_dm *dm, uint64_t at)
 {
@@ -39,12 +34,12 @@ static void target(struct kit_pair *p)
 	CHECK(mr);
 	memset(buf, 0, SIZE);
 	CHECK(!ibv_memcpy_to_dm(dm, 0, buf, SIZE));
-	fill(buf, 100, 9);
+	kit_fill(buf, 100, 9);
 	CHECK(!ibv_memcpy_to_dm(dm, 4096 + 200, buf, 100)); /* what the initiator READs */
 	atomic_store(&p->board->number[0], mr->rkey);
 	atomic_store(&p->board->step, READY);
 	kit_until(&p->board->step, DONE);
-	fill(want, AREA, 1);
+	kit_fill(want, AREA, 1);
 	CHECK(!ibv_memcpy_from_dm(buf, dm, 4096 + 8192, AREA));
 	CHECK(!memcmp(buf, want, AREA), "the WRITE");
 	CHECK(word(dm, 4096) == ADDEND, "the fetch-and-add: %" PRIu64, word(dm, 4096));
@@ -101,7 +96,7 @@ static void initiator(struct kit_pair *p)
 	CHECK(dm);
 	mr = ibv_reg_dm_mr(p->pd, dm, 0, AREA, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ZERO_BASED);
 	CHECK(mr);
-	fill(e->buf, AREA, 1);
+	kit_fill(e->buf, AREA, 1);
 	CHECK(!ibv_memcpy_to_dm(dm, 0, e->buf, AREA));
 	for (int i = 0; i < 50; i++) {
 		expect(go(e, IBV_WR_RDMA_WRITE, mr, 0, AREA, rkey, 8192), IBV_WC_SUCCESS, "WRITE");
@@ -110,7 +105,7 @@ static void initiator(struct kit_pair *p)
 	}
 	expect(go(e, IBV_WR_RDMA_READ, mr, 100, 100, rkey, 200), IBV_WC_SUCCESS, "READ");
 	CHECK(!ibv_memcpy_from_dm(e->buf, dm, 100, 100));
-	fill(want, 100, 9);
+	kit_fill(want, 100, 9);
 	CHECK(!memcmp(e->buf, want, 100), "what the READ brought");
 	expect(go(e, IBV_WR_ATOMIC_FETCH_AND_ADD, mr, 8, 8, rkey, 0), IBV_WC_SUCCESS, "fetch-and-add");
 	CHECK(word(dm, 8) == 0, "what stood there");

@@ -5,10 +5,11 @@
 #include <errno.h>
 #include <fcntl.h>
 
+#include "bytes.h"
 #include "base/history.h"
 #include "kit.h"
 
-enum { SENTINEL = 4095, PAGE = 4096 }; /* no error has that number */
+enum { SENTINEL = 4095 }; /* no error has that number */
 
 /* Why was said by an earlier call of which this one tells, or there is nothing, which is no refusal. */
 #define FAILS_UNSAID(call, answer, err)                                                     \

@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <sys/resource.h>
 
+#include "bytes.h"
 #include "contact.h"
 #include "obj/context.h"
 
@@ -101,7 +102,7 @@ static void limit_memory(bool on)
 	CHECK(f && fscanf(f, "%lu", &pages) == 1);
 	fclose(f);
 	CHECK(!getrlimit(RLIMIT_AS, &r));
-	r.rlim_cur = on ? pages * 4096 + (16 << 20) : r.rlim_max; /* nothing as large as a segment */
+	r.rlim_cur = on ? pages * PAGE + (16 << 20) : r.rlim_max; /* nothing as large as a segment */
 	CHECK(!setrlimit(RLIMIT_AS, &r));
 }
 

@@ -1,6 +1,7 @@
 /* QP1: management datagrams go to the process whose adapter number the sender names, come there once, in
  * order and whole, and say which port sent them; who is gone is told to who uses it; what is for nobody is
  * lost. */
+#include "bytes.h"
 #include "gsi.h"
 #include "kit.h"
 #include "obj/context.h"
@@ -16,10 +17,9 @@ static struct vb_hca *hca;
 static _Atomic int came;
 static _Atomic uint32_t wrong;
 
-static void fill(uint8_t mad[VB_MAD_LEN], uint32_t sender, uint32_t n)
+static void make_mad(uint8_t mad[VB_MAD_LEN], uint32_t sender, uint32_t n)
 {
-	for (uint32_t i = 0; i < VB_MAD_LEN; i++)
-		mad[i] = (uint8_t)(i * 7 + n);
+	kit_fill(mad, VB_MAD_LEN, n);
 	memcpy(mad, &sender, 4);
 	memcpy(mad + 4, &n, 4);
 }
@@ -31,7 +31,7 @@ static void heard(void *answers, const struct vb_gsi_mad *m)
 	uint32_t to;
 
 	memcpy(&to, m->bytes, 4);
-	fill(want, to, (uint32_t)atomic_load(&came));
+	make_mad(want, to, (uint32_t)atomic_load(&came));
 	if (memcmp(want, m->bytes, VB_MAD_LEN) || !(m->route.word & VB_GRH_GLOBAL) ||
 	    !(m->sgid.high | m->sgid.low))
 		atomic_fetch_add(&wrong, 1);
@@ -79,10 +79,10 @@ int main(void)
 	kit_until(&board->ready, 1);
 	ctx = begin(&answers);
 	own = vb_adapter_number(hca->adapter);
-	fill(mad, own, 0);
+	make_mad(mad, own, 0);
 	CHECK(!vb_gsi_send(hca, VB_DEST_NOWHERE, vb_route(VB_GRH_WORD(0, 0, 0), 64, 0), mad));
 	for (uint32_t n = 0; n < MADS; n++) {
-		fill(mad, own, n);
+		make_mad(mad, own, n);
 		CHECK(!vb_gsi_send(hca, atomic_load(&board->number), vb_route(VB_GRH_WORD(0, 0, 0), 64, 0),
 				   mad));
 	}

@@ -8,9 +8,10 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
+#include "bytes.h"
 #include "pair.h"
 
-enum { SIZE = 64 << 10, DEPTH = 16, LEN = 5000, PATTERN = 0x5a, PAGE = 4096 };
+enum { SIZE = 64 << 10, DEPTH = 16, LEN = 5000, PATTERN = 0x5a };
 
 enum way { DEREG, ERR, DESTROY };
 

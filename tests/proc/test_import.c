@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 
+#include "bytes.h"
 #include "kit.h"
 #include "pair.h"
 
@@ -142,16 +143,9 @@ static void wrong_descriptors(void)
 	CHECK(!close(fd) && !close(memory)); /* they stay the caller's */
 }
 
-static void fill(uint8_t *p, unsigned seed)
-{
-	for (size_t i = 0; i < LEN; i++)
-		p[i] = (uint8_t)(seed + i * 5 + (i >> 8));
-}
-
 static void is_filled(const uint8_t *p, unsigned seed, const char *what)
 {
-	for (size_t i = 0; i < LEN; i++)
-		CHECK(p[i] == (uint8_t)(seed + i * 5 + (i >> 8)), "%s: byte %zu", what, i);
+	CHECK(kit_filled(p, LEN, seed) == LEN, "%s: byte %zu", what, kit_filled(p, LEN, seed));
 }
 
 static void ok(struct kit_end *e, const char *what)
@@ -233,7 +227,7 @@ static void importer(int sock, pid_t exporter, bool stop)
 	meet(0, 1);
 	kit_connect(&e, &board->card[1]);
 	meet(0, 2);
-	fill(area, 1);
+	kit_fill(area, LEN, 1);
 	memcpy(&before, area, 8); /* the peer begins as soon as it has the SEND */
 	sge = (struct ibv_sge){board->addr, LEN, i.mr->lkey};
 	CHECK(!ibv_post_send(e.qp, &wr, &bad));

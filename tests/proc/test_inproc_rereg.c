@@ -6,10 +6,11 @@
 #include <errno.h>
 #include <pthread.h>
 
+#include "bytes.h"
 #include "kit.h"
 
 /* Each kind of traffic has its own part of the memory: the program's races are not what is looked for. */
-enum { SIZE = 3 * 4096, PATTERN = 0x5a, LEN = 3000, WRITTEN = 100, READ = 4096, SENT = 8192 };
+enum { SIZE = 3 * PAGE, PATTERN = 0x5a, LEN = 3000, WRITTEN = 100, READ = 4096, SENT = 8192 };
 enum {
 	FLAGS =
 	    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_ZERO_BASED
@@ -125,7 +126,7 @@ static void run(bool direct, double seconds)
 		kit_end_open(&far[i], b, 8, SIZE);
 		kit_connect(&near[i], &far[i].card);
 		kit_connect(&far[i], &near[i].card);
-		piece[i] = aligned_alloc(4096, SIZE);
+		piece[i] = aligned_alloc(PAGE, SIZE);
 		CHECK(piece[i]);
 		memset(piece[i], 0, SIZE);
 	}

@@ -6,22 +6,15 @@
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
 
+#include "bytes.h"
 #include "pair.h"
 
-enum { SIZE = 5 << 20, DEPTH = 8, PAGE = 4096, HELD = 32 * PAGE };
+enum { SIZE = 5 << 20, DEPTH = 8, HELD = 32 * PAGE };
 
 static const uint32_t lengths[] = {1,	   32767,   32768,	 32769,	 65536,	 65537,	       131072 + 5,
 				   262143, 262144,  262144 + 1,	 262152, 262150, 524288 + 333, 32768,
 				   65537,  1048576, 4194304 + 13};
 enum { LENGTHS = sizeof lengths / sizeof lengths[0], ROUNDS = 2 * LENGTHS };
-
-static void fill(uint8_t *p, size_t n, uint32_t seed)
-{
-	for (size_t i = 0; i < n; i++) {
-		seed = seed * 1664525 + 1013904223;
-		p[i] = (uint8_t)(seed >> 24);
-	}
-}
 
 static void ended(struct kit_end *e, enum ibv_wc_status status)
 {
@@ -134,7 +127,7 @@ static void take_all(struct kit_pair *p)
 			  wc.byte_len == len,
 		      "%s, %u bytes of %u", ibv_wc_status_str(wc.status), wc.byte_len, len);
 		CHECK(wc.imm_data == i && wc.wc_flags == IBV_WC_WITH_IMM);
-		fill(want, len, i);
+		kit_fill(want, len, i);
 		CHECK(!memcmp(e->buf + at, want, len), "%u bytes, round %u", len, i);
 		CHECK((!at || e->buf[at - 1] == 0xee) && e->buf[at + len] == 0xee, "%u bytes", len);
 	}
@@ -167,7 +160,7 @@ static void send_all(struct kit_pair *p)
 					 .send_flags = IBV_SEND_SIGNALED},
 				   *bad;
 
-		fill(e->buf + at, len, i);
+		kit_fill(e->buf + at, len, i);
 		two_pieces(sge, e, other, at, len);
 		if (i % 2)
 			wr.num_sge = 2;
@@ -194,7 +187,7 @@ static void take_from_stopped(struct kit_pair *p)
 	CHECK(!waitid(P_PID, (id_t)p->target, &how, WSTOPPED | WEXITED | WNOWAIT) &&
 	      how.si_code == CLD_STOPPED);
 	ended(e, IBV_WC_SUCCESS);
-	fill(want, SIZE - 7, 5);
+	kit_fill(want, SIZE - 7, 5);
 	CHECK(!memcmp(e->buf + 3, want, SIZE - 7));
 	free(want);
 	kit_cont(p->target);
@@ -207,7 +200,7 @@ static void send_and_stop(struct kit_pair *p)
 	struct kit_end *e = &p->end[0];
 
 	kit_pair_open(p, DEPTH, SIZE);
-	fill(e->buf, SIZE - 7, 5);
+	kit_fill(e->buf, SIZE - 7, 5);
 	kit_until(&p->board->step, 1);
 	CHECK(!kit_post(e, IBV_WR_SEND, 2, 0, SIZE - 7, NULL, 0));
 	raise(SIGSTOP);

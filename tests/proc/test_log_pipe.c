@@ -114,7 +114,7 @@ static void process(int me)
 }
 
 /* Whole pages, so that there is no room at the end of the last one either. */
-static int fill(void)
+static int fill_pipe(void)
 {
 	static char page[4096];
 	int flags = fcntl(log_pipe[1], F_GETFL), n = 0;
@@ -190,7 +190,7 @@ int main(void)
 
 	board = kit_shared(sizeof *board);
 	CHECK(!pipe(log_pipe));
-	filled = fill();
+	filled = fill_pipe();
 	for (int me = 0; me < 2; me++) {
 		pid[me] = kit_fork();
 		if (!pid[me])

@@ -16,7 +16,7 @@ struct board {
 
 static struct board *board;
 
-static void fill(uint8_t *p, int from, int to, int k)
+static void write_text(uint8_t *p, int from, int to, int k)
 {
 	snprintf((char *)p, BYTES, "from %d to %d message %d", from, to, k);
 }
@@ -50,7 +50,7 @@ static bool take(struct kit_end *e, struct talk *t, int me, int peer)
 			t->acked++;
 			continue;
 		}
-		fill((uint8_t *)want, peer, me, t->got);
+		write_text((uint8_t *)want, peer, me, t->got);
 		CHECK(!strcmp((char *)e->buf + (size_t)(t->got % DEPTH) * BYTES, want));
 		CHECK(!kit_recv(e, 0, (size_t)(t->got % DEPTH) * BYTES, BYTES));
 		t->got++;
@@ -70,7 +70,7 @@ static void talk(struct kit_end *e, int me, int n, int messages)
 			while (t[i].sent < messages && t[i].sent - t[i].acked < DEPTH) {
 				size_t at = (size_t)(DEPTH + t[i].sent % DEPTH) * BYTES;
 
-				fill(e[i].buf + at, me, i, t[i].sent);
+				write_text(e[i].buf + at, me, i, t[i].sent);
 				CHECK(!kit_post(&e[i], IBV_WR_SEND, 1, at, BYTES, NULL, 0));
 				t[i].sent++;
 			}

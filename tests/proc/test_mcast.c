@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 
+#include "bytes.h"
 #include "adapter.h"
 #include "host/adapter.h"
 #include "iba/reason.h"
@@ -63,16 +64,9 @@ static void dropped(enum vb_reason r, uint64_t n)
 	      n);
 }
 
-static void fill(uint8_t *at, uint32_t len, unsigned with)
-{
-	for (uint32_t i = 0; i < len; i++)
-		at[i] = (uint8_t)(i * 7 + with);
-}
-
 static void check(const uint8_t *at, uint32_t len, unsigned with)
 {
-	for (uint32_t i = 0; i < len; i++)
-		CHECK(at[i] == (uint8_t)(i * 7 + with), "byte %u of %u", i, len);
+	CHECK_EQ(kit_filled(at, len, with), len);
 }
 
 /* The header names the group as the one who is meant. */
@@ -96,7 +90,7 @@ static void send_one(struct kit_end *e, struct ibv_ah *ah, uint32_t len, uint32_
 				       .send_flags = IBV_SEND_SIGNALED,
 				       .wr.ud = {.ah = ah, .remote_qpn = GROUP_QPN, .remote_qkey = KIT_QKEY}};
 
-	fill(e->buf, len, with);
+	kit_fill(e->buf, len, with);
 	CHECK(!ibv_post_send(e->qp, &wr, &bad));
 }
 

@@ -21,7 +21,7 @@ static pid_t squatters[SQUATTERS];
 /* Squatters also hold the numbers themselves, and let nobody connect any more. */
 static bool full;
 
-static void fill(const char *name, int fd)
+static void use_up_backlog(const char *name, int fd)
 {
 	struct sockaddr_un sa;
 	socklen_t len = kit_name_address(&sa, name);
@@ -43,9 +43,9 @@ static void fill_both(const char *name, int fd, int number)
 {
 	char other[64];
 
-	fill(name, fd);
+	use_up_backlog(name, fd);
 	snprintf(other, sizeof other, "verbena/1/%d", number);
-	fill(other, kit_name_bind(other, false));
+	use_up_backlog(other, kit_name_bind(other, false));
 }
 
 /* Children of a user hold a name for each number, made by a format. */

@@ -80,7 +80,7 @@ static bool sink_is(struct kit_pair *d, int64_t from, int64_t to, uint8_t value)
 	return d->board->out[0];
 }
 
-static void fill(struct kit_pair *d, uint8_t value)
+static void reset_sink(struct kit_pair *d, uint8_t value)
 {
 	d->board->in[0] = value;
 	kit_duo_there(d, fill_sink);
@@ -123,11 +123,11 @@ static void it_reads_as_zeros(struct kit_pair *d)
 	begin(d);
 	for (int i = 0; i < 5; i++)
 		for (int k = 0; k < 4; k++) {
-			fill(d, ALL_ONES);
+			reset_sink(d, ALL_ONES);
 			CHECK(kit_duo_try(d, IBV_WR_RDMA_WRITE, addrs[k], lens[i], own->lkey, raddr, rkey) ==
 			      IBV_WC_SUCCESS);
 			CHECK(sink_is(d, 0, lens[i], 0) && sink_is(d, lens[i], KIT_DUO_SIZE, ALL_ONES));
-			fill(d, ALL_ONES);
+			reset_sink(d, ALL_ONES);
 			d->board->in[0] = 50000, d->board->in[1] = d->board->in[2] = 0;
 			kit_duo_there(d, post_recv);
 			CHECK(kit_duo_try(d, IBV_WR_SEND, addrs[k], lens[i], own->lkey, 0, 0) ==
@@ -143,14 +143,14 @@ static void it_reads_as_zeros(struct kit_pair *d)
 static void it_loses_what_is_written(struct kit_pair *d)
 {
 	begin(d);
-	fill(d, 0);
+	reset_sink(d, 0);
 	CHECK(kit_duo_try(d, IBV_WR_RDMA_READ, 0, 1, own->lkey, raddr, rkey) == IBV_WC_SUCCESS);
 	CHECK(kit_duo_try(d, IBV_WR_RDMA_READ, 77, 60000, own->lkey, raddr, rkey) == IBV_WC_SUCCESS);
 	CHECK(kit_duo_try(d, IBV_WR_ATOMIC_FETCH_AND_ADD, 0, 8, own->lkey, raddr, rkey) == IBV_WC_SUCCESS);
 	CHECK(kit_duo_try(d, IBV_WR_ATOMIC_CMP_AND_SWP, 3, 8, own->lkey, raddr, rkey) == IBV_WC_SUCCESS);
 	CHECK(sink_is(d, 0, 1, 2) && sink_is(d, 1, 8, 0)); /* 0 + 1, then 1 is swapped for 2 */
 	/* and what is read from it afterwards is still zero */
-	fill(d, ALL_ONES);
+	reset_sink(d, ALL_ONES);
 	CHECK(kit_duo_try(d, IBV_WR_RDMA_READ, 0, 64, own->lkey, raddr, rkey) == IBV_WC_SUCCESS);
 	CHECK(kit_duo_try(d, IBV_WR_RDMA_WRITE, 0, 64, own->lkey, raddr, rkey) == IBV_WC_SUCCESS);
 	CHECK(sink_is(d, 0, 64, 0) && sink_is(d, 64, KIT_DUO_SIZE, ALL_ONES));
@@ -165,7 +165,7 @@ static void a_receive_into_it(struct kit_pair *d)
 	for (int i = 0; i < 3; i++) {
 		int64_t before = i == 0 ? 0 : 1000, between = 3000, behind = i == 2 ? 0 : i == 1 ? 0 : 500;
 
-		fill(d, ALL_ONES);
+		reset_sink(d, ALL_ONES);
 		d->board->in[0] = before, d->board->in[1] = between, d->board->in[2] = behind;
 		kit_duo_there(d, post_recv);
 		CHECK(kit_duo_do(d, IBV_WR_SEND, (uint32_t)(before + between + behind), 0, 0) ==
@@ -194,11 +194,11 @@ static void beside_ordinary_memory(struct kit_pair *d)
 		int64_t data = i ? 29 : 0;
 
 		memset(buf, 0x66, 200);
-		fill(d, ALL_ONES);
+		reset_sink(d, ALL_ONES);
 		CHECK(kit_duo_list(d, IBV_WR_RDMA_WRITE, i ? last : first, 2, raddr, rkey) == IBV_WC_SUCCESS);
 		CHECK(sink_is(d, data, data + 100, 0x66) && sink_is(d, i ? 0 : 100, i ? 29 : 129, 0));
 		CHECK(sink_is(d, 129, 1000, ALL_ONES));
-		fill(d, 0x21);
+		reset_sink(d, 0x21);
 		CHECK(kit_duo_list(d, IBV_WR_RDMA_READ, i ? last : first, 2, raddr, rkey) == IBV_WC_SUCCESS);
 		CHECK(all(buf, 100, 0x21) && all(buf + 100, 100, 0x66));
 	}

@@ -4,9 +4,10 @@
  * keys of either end. */
 #include <sys/uio.h>
 
+#include "bytes.h"
 #include "pair.h"
 
-enum { PAGE = 4096, PAGES = 16, SIZE = PAGES * PAGE };
+enum { PAGES = 16, SIZE = PAGES * PAGE };
 enum {
 	LW = IBV_ACCESS_LOCAL_WRITE,
 	RR = IBV_ACCESS_REMOTE_READ,

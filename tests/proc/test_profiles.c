@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <sys/resource.h>
 
+#include "bytes.h"
 #include "iba/limits.h"
 #include "iba/profile.h"
 #include "pair.h"
@@ -137,7 +138,7 @@ static int registers_relaxed(const struct world *w, void *addr, int access)
 /* The differences D1 to D5 of docs/memory.md. */
 static void differences(const struct world *w)
 {
-	static uint8_t mem[2 * 4096] __attribute__((aligned(4096)));
+	static uint8_t mem[2 * PAGE] __attribute__((aligned(PAGE)));
 	bool page = strcmp(w->profile->name, "default") != 0, demand = !page;
 	uint8_t *odd = mem + 5;
 
@@ -246,7 +247,7 @@ static int pinnable(const struct world *w)
 	struct rlimit r;
 
 	CHECK(!getrlimit(RLIMIT_MEMLOCK, &r));
-	return w->profile->pins && r.rlim_cur / 4096 < (rlim_t)w->dev.max_mr ? (int)(r.rlim_cur / 4096) : -1;
+	return w->profile->pins && r.rlim_cur / PAGE < (rlim_t)w->dev.max_mr ? (int)(r.rlim_cur / PAGE) : -1;
 }
 
 static void numbers(struct world *w)

@@ -1,10 +1,11 @@
 /* What ibv_reg_mr() promises, seen by traffic: each access flag permits what it says and nothing else, keys
  * address memory as documented, the first and the last byte belong to the region and their neighbours do not,
  * and after ibv_dereg_mr() nothing does.  Between two processes, by direct placement and by the ring. */
+#include "bytes.h"
 #include "pair.h"
 #include "iba/profile.h"
 
-enum { PAGE = 4096, PAGES = 3, AT = PAGE - 24, LEN = PAGE + 48 }; /* it begins and ends within pages */
+enum { PAGES = 3, AT = PAGE - 24, LEN = PAGE + 48 }; /* it begins and ends within pages */
 enum {
 	LW = IBV_ACCESS_LOCAL_WRITE,
 	RR = IBV_ACCESS_REMOTE_READ,

@@ -8,9 +8,10 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
+#include "bytes.h"
 #include "pair.h"
 
-enum { PAGE = 4096, SIZE = 64 << 10, DEPTH = 16, PATTERN = 0x5a, POOL = 32 << 10 };
+enum { SIZE = 64 << 10, DEPTH = 16, PATTERN = 0x5a, POOL = 32 << 10 };
 
 static struct ibv_mr *relaxed(struct kit_pair *p, void *addr, size_t length, int access)
 {

@@ -3,6 +3,7 @@
  * of the old memory is touched.  Between two processes, by direct placement and by the ring.
  *
  *     proc-rereg [SECONDS]       for each kind of traffic; in make soak 100 */
+#include "bytes.h"
 #include "pair.h"
 
 enum { SIZE = KIT_DUO_SIZE, WINDOW = 8, PATTERN = 0x5a };
@@ -39,7 +40,7 @@ static void set_up(struct kit_pair *d)
 {
 	for (int i = 0; i < 2; i++) {
 		file[i] = -1;
-		piece[i] = d->board->in[0] ? kit_mapped(SIZE, &file[i]) : aligned_alloc(4096, SIZE);
+		piece[i] = d->board->in[0] ? kit_mapped(SIZE, &file[i]) : aligned_alloc(PAGE, SIZE);
 		CHECK(piece[i]);
 		memset(piece[i], 0, SIZE);
 	}

@@ -4,6 +4,7 @@
  *     proc-shared_many [PROCESSES] */
 #include <errno.h>
 
+#include "bytes.h"
 #include "kit.h"
 
 enum { MOST = 64, LEN = 64 };
@@ -19,12 +20,6 @@ struct board {
 
 static struct board *board;
 static int processes = 10;
-
-static void fill(uint8_t *p, int who)
-{
-	for (int i = 0; i < LEN; i++)
-		p[i] = (uint8_t)(who * 37 + i);
-}
 
 /* A pair of connected QPs in this process, one of them in the domain. */
 struct loop {
@@ -64,7 +59,7 @@ static enum ibv_wc_status fetch(struct loop *l, int who)
 		uint8_t expected[LEN];
 
 		CHECK(kit_wait(&l->out, 20).status == IBV_WC_SUCCESS);
-		fill(expected, who);
+		kit_fill(expected, LEN, (unsigned)who * 37);
 		CHECK(!memcmp(l->out.buf, expected, LEN), "the bytes of %d", who);
 	}
 	return wc.status;
@@ -72,7 +67,7 @@ static enum ibv_wc_status fetch(struct loop *l, int who)
 
 static void publish(struct ibv_pd *pd, int me, uint8_t *mine, struct ibv_mr **mr)
 {
-	fill(mine, me);
+	kit_fill(mine, LEN, (unsigned)me * 37);
 	*mr = ibv_reg_mr(pd, mine, LEN, 0); /* local access is what holders have */
 	CHECK(*mr);
 	board->of[me].lkey = (*mr)->lkey;

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 
+#include "bytes.h"
 #include "kit.h"
 #include "pair.h"
 
@@ -241,16 +242,9 @@ static void start(enum who w, const bool direct[2])
 	exit(0);
 }
 
-static void fill(uint8_t *p, size_t n, unsigned seed)
-{
-	for (size_t i = 0; i < n; i++)
-		p[i] = (uint8_t)(seed + i * 7 + (i >> 8));
-}
-
 static void is_filled(const uint8_t *p, size_t n, unsigned seed, const char *what)
 {
-	for (size_t i = 0; i < n; i++)
-		CHECK(p[i] == (uint8_t)(seed + i * 7 + (i >> 8)), "%s: byte %zu", what, i);
+	CHECK(kit_filled(p, n, seed) == n, "%s: byte %zu", what, kit_filled(p, n, seed));
 }
 
 static int status_of(const struct mail *m)
@@ -281,7 +275,7 @@ static void remote_roles(enum kind k, unsigned seed)
 		CHECK(*word == 42, "%" PRIu64, *word);
 	}
 	/* The partner's bytes come from a SEND of the driver's, see local_roles(); here it reads first. */
-	fill(area[k] + OFF, LEN, seed);
+	kit_fill(area[k] + OFF, LEN, seed);
 	r.op = IBV_WR_RDMA_READ;
 	r.at = 200000;
 	st = status_of(ask(PARTNER, r));
@@ -328,7 +322,7 @@ static void local_roles(struct self *s, enum kind k, unsigned seed)
 	struct mail m = {.len = LEN, .rkey = p->rkey, .raddr = p->addr + 8};
 
 	/* SEND gathers, RECV scatters: there and back */
-	fill(area[k] + OFF + 1, LEN, seed);
+	kit_fill(area[k] + OFF + 1, LEN, seed);
 	CHECK(!ask(PARTNER, (struct mail){.what = RECV, .at = 300000, .len = LEN})->result);
 	m.op = IBV_WR_SEND;
 	ok(driver_post(s, m, k, OFF + 1), "SEND");

@@ -3,10 +3,11 @@
 #include <limits.h>
 #include <pthread.h>
 
+#include "bytes.h"
 #include "kit.h"
 #include "net.h"
 
-enum { PEERS = 4, ROUNDS = 8, SIZE = 1 << 20, PAGE = 4096 };
+enum { PEERS = 4, ROUNDS = 8, SIZE = 1 << 20 };
 
 /* The sanitizers make frames larger. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -9,12 +9,13 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
+#include "bytes.h"
 #include "kit.h"
 
 int ibv_dontfork_range(void *base, size_t size); /* in drivers' headers only */
 int ibv_dofork_range(void *base, size_t size);
 
-enum { PAGE = 4096, HUGE = 2 << 20 };
+enum { HUGE = 2 << 20 };
 
 static struct ibv_context *ctx;
 static struct ibv_pd *pd;

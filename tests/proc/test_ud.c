@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sys/syscall.h>
 
+#include "bytes.h"
 #include "hca/hca.h"
 #include "iba/grh.h"
 #include "iba/loan.h"
@@ -51,16 +52,9 @@ static void check_grh(const uint8_t *grh, uint32_t payload)
 	CHECK(ntohs(w[11]) == 20 + 8 + 12 + 8 + ((payload + 3) & ~3u) + 4);
 }
 
-static void fill(uint8_t *at, uint32_t len, unsigned with)
-{
-	for (uint32_t i = 0; i < len; i++)
-		at[i] = (uint8_t)(i * 7 + with);
-}
-
 static void check(const uint8_t *at, uint32_t len, unsigned with)
 {
-	for (uint32_t i = 0; i < len; i++)
-		CHECK(at[i] == (uint8_t)(i * 7 + with), "byte %u of %u", i, len);
+	CHECK_EQ(kit_filled(at, len, with), len);
 }
 
 /* Answers each datagram through the address that it came from, until it is killed. */
@@ -123,7 +117,7 @@ static void lengths(struct kit_end *e, struct ibv_ah *ah)
 	struct ibv_wc wc;
 
 	for (unsigned i = 0; i < sizeof lens / sizeof *lens; i++) {
-		fill(e->buf, lens[i], i);
+		kit_fill(e->buf, lens[i], i);
 		memset(e->buf + AT, 0xee, GRH + MTU);
 		CHECK(!kit_recv(e, 5, AT, GRH + MTU));
 		CHECK(!kit_datagram(e, ah, board->card.qpn, 6, 0, lens[i]));
@@ -176,7 +170,7 @@ static void to_oneself(struct kit_end *e)
 	CHECK(!kit_recv(&other, 9, AT, GRH + 8));
 	wr = request(e, &sge, ah, other.card.qpn);
 	wr.wr.ud.remote_qkey = 0x80000000; /* stands for the sender's own */
-	fill(e->buf, 8, 3);
+	kit_fill(e->buf, 8, 3);
 	CHECK(!ibv_post_send(e->qp, &wr, &bad));
 	kit_expect(e, IBV_WC_SEND);
 	wc = kit_expect(&other, IBV_WC_RECV);
@@ -311,7 +305,7 @@ static void from_a_shared_queue(struct kit_end *e)
 	CHECK(srq && cq);
 	qp = sharer(srq, cq);
 	CHECK(!ibv_post_srq_recv(srq, &wr, &bad));
-	fill(e->buf, 60, 4);
+	kit_fill(e->buf, 60, 4);
 	CHECK(!kit_datagram(e, ah, qp->qp_num, 1, 0, 60));
 	kit_expect(e, IBV_WC_SEND);
 	while (ibv_poll_cq(cq, 1, &wc) == 0 && kit_now() < until)
@@ -357,7 +351,7 @@ static void too_long_for_a_shared_queue(struct kit_end *e, enum ibv_qp_state to)
 		ibv_ack_async_event(&event);
 	}
 	CHECK(ibv_poll_cq(cq, 1, &wc) == 0, "it had the request");
-	fill(e->buf, 8, 3);
+	kit_fill(e->buf, 8, 3);
 	CHECK(!kit_datagram(e, ah, other.qp->qp_num, 1, 0, 8));
 	kit_expect(e, IBV_WC_SEND);
 	wc = kit_expect(&other, IBV_WC_RECV);

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "bytes.h"
 #include "iba/limits.h"
 #include "device.h"
 #include "kit.h"
@@ -49,12 +50,6 @@ static void empty(struct kit_end *e)
 	assert_int_equal(ibv_poll_cq(e->cq, 1, &wc), 0);
 }
 
-static void fill(uint8_t *p, size_t n, unsigned salt)
-{
-	for (size_t i = 0; i < n; i++)
-		p[i] = (uint8_t)(i * 7 + i / 251 + salt);
-}
-
 static void every_operation(void **state)
 {
 	const uint32_t lengths[] = {0, 1, 8, 57, 1024, 1025, 70000, HALF};
@@ -67,7 +62,7 @@ static void every_operation(void **state)
 	for (unsigned i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
 		uint32_t n = lengths[i];
 
-		fill(a.buf, n, i);
+		kit_fill(a.buf, n, i);
 		memset(b.buf, 0xee, SIZE);
 		assert_int_equal(kit_recv(&b, 1, 0, n), 0);
 		assert_int_equal(kit_post(&a, IBV_WR_SEND, 2, 0, n, NULL, 0), 0);
@@ -352,12 +347,12 @@ static void rule_40_inline(void **state)
 
 	(void)state;
 	pair(&a, &b, 4);
-	fill(data, sizeof(data), 9);
+	kit_fill(data, sizeof(data), 9);
 	assert_int_equal(kit_recv(&b, 2, 0, 64), 0);
 	assert_int_equal(post_one(&a, &wr), 0); /* keys are not looked at */
 	memset(data, 0, sizeof(data));		/* and the data was taken at the post */
 	good(&b, IBV_WC_RECV, 2);
-	fill(data, sizeof(data), 9);
+	kit_fill(data, sizeof(data), 9);
 	assert_memory_equal(b.buf, data, 40);
 	assert_memory_equal(b.buf + 40, data + 64, 24);
 	sge[0].length = 41; /* 65 bytes, made for 64 */
@@ -415,7 +410,7 @@ static void requests_wait_in_sqd(void **state)
 	(void)state;
 	pair(&a, &b, 4);
 	assert_int_equal(ibv_modify_qp(a.qp, &attr, IBV_QP_STATE), 0);
-	fill(a.buf, 8, 1);
+	kit_fill(a.buf, 8, 1);
 	assert_int_equal(kit_post(&a, IBV_WR_RDMA_WRITE, 1, 0, 8, &b.card, 0), 0);
 	/* the other direction still works, and shows that there was time */
 	assert_int_equal(kit_post(&b, IBV_WR_RDMA_WRITE, 2, 64, 8, &a.card, 64), 0);
@@ -650,7 +645,7 @@ static void the_largest_qp(void **state)
 	assert_int_equal(ibv_post_recv(e.qp, &rwr, &rbad), ENOMEM);
 	for (uint32_t i = 0; i < VB_MAX_SGE; i++) {
 		sge[i] = (struct ibv_sge){e.card.addr + i * 100, 16, e.mr->lkey};
-		fill(e.buf + i * 100, 16, i);
+		kit_fill(e.buf + i * 100, 16, i);
 	}
 	wr.wr.rdma.remote_addr = e.card.addr + HALF;
 	wr.wr.rdma.rkey = e.card.rkey;
@@ -716,7 +711,7 @@ static void rule_44_a_hundred_thousand_regions(void **state)
 		assert_int_not_equal(mr[i]->lkey, mr[i]->rkey);
 	}
 	/* the last one reaches what it says */
-	fill(a.buf, 8, 3);
+	kit_fill(a.buf, 8, 3);
 	b.card.rkey = mr[N - 1]->rkey;
 	b.card.addr = (uintptr_t)mr[N - 1]->addr;
 	assert_int_equal(kit_post(&a, IBV_WR_RDMA_WRITE, 1, 0, 8, &b.card, 0), 0);

@@ -7,9 +7,10 @@
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
 
+#include "bytes.h"
 #include "pair.h"
 
-enum { SIZE = 64 << 10, DEPTH = 16, LEN = 5000, PATTERN = 0x5a, PAGE = 4096, RW = IBV_ACCESS_REMOTE_WRITE };
+enum { SIZE = 64 << 10, DEPTH = 16, LEN = 5000, PATTERN = 0x5a, RW = IBV_ACCESS_REMOTE_WRITE };
 
 enum way { LOCAL_INV, REBIND, UNBIND, DEALLOC };
 

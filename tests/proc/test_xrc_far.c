@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <sys/resource.h>
 
+#include "bytes.h"
 #include "hca/hca.h"
 #include "iba/limits.h"
 #include "pair.h"
@@ -280,12 +281,6 @@ static void ask(struct holder *h, int n)
 	kit_until(&h->given, want);
 }
 
-static void fill(struct cast *c, uint32_t len, uint8_t with)
-{
-	for (uint32_t i = 0; i < len; i++)
-		c->s.buf[i] = (uint8_t)(i * 31 + i / 256 + with);
-}
-
 /* The next thing that came to h, and what it is expected to be. */
 static const struct came *next_of(struct cast *c, struct holder *h, int n)
 {
@@ -326,7 +321,7 @@ static void all_messages(void)
 	h[1] = &c.t->holder[1];
 	h[2] = &c.t->target;
 	for (uint32_t len = 0; len <= 300000; len = len * 37 + 1) {
-		fill(&c, len, (uint8_t)len);
+		kit_fill(c.s.buf, len, (uint8_t)len);
 		for (int i = 0; i < 3; i++) {
 			const struct came *k;
 
@@ -371,14 +366,14 @@ static void by_turns(void)
 	while (ended < ALL) {
 		while (posted < ALL && posted - ended < XRC_DEPTH) {
 			to[posted] = (uint32_t)rand_r(&seed) / 64 % 3;
-			fill(&c, LEN, (uint8_t)posted);
+			kit_fill(c.s.buf, LEN, (uint8_t)posted);
 			memcpy(c.s.buf + (posted % XRC_DEPTH + 1) * 1024, c.s.buf, LEN);
 			xrc_post(&c.s, IBV_WR_SEND, h[to[posted]]->srqn,
 				 (size_t)(posted % XRC_DEPTH + 1) * 1024, LEN, 0, 0);
 			posted++;
 		}
 		CHECK(xrc_ends(&c.s) == IBV_WC_SUCCESS, "%d", ended);
-		fill(&c, LEN, (uint8_t)ended);
+		kit_fill(c.s.buf, LEN, (uint8_t)ended);
 		const struct came *k = next_of(&c, h[to[ended]], (int)n[to[ended]]);
 
 		CHECK(k->status == IBV_WC_SUCCESS && k->wr_id == n[to[ended]] && k->sum == sum(c.s.buf, LEN));
@@ -405,7 +400,7 @@ static void reads_and_atomics(void)
 	word = (uint64_t *)(void *)(c.s.buf + ROOM);
 	for (uint32_t len = 0; len <= 300000; len = len * 37 + 1) {
 		for (int i = 0; i < 3; i++) {
-			fill(&c, len, (uint8_t)(len + (uint32_t)i));
+			kit_fill(c.s.buf, len, (uint8_t)(len + (uint32_t)i));
 			xrc_post(&c.s, IBV_WR_RDMA_WRITE, h[i]->srqn, 0, len, h[i]->addr + AT, h[i]->rkey);
 			xrc_post(&c.s, IBV_WR_RDMA_READ, h[i]->srqn, ROOM, len, h[i]->addr + AT, h[i]->rkey);
 			CHECK(xrc_ends(&c.s) == IBV_WC_SUCCESS && xrc_ends(&c.s) == IBV_WC_SUCCESS);
@@ -535,7 +530,7 @@ static void a_process_is_stopped(void)
 	xrc_post(&c.s, IBV_WR_SEND, h->srqn, 0, 8, 0, 0);
 	CHECK(xrc_ends(&c.s) == IBV_WC_SUCCESS);
 	kit_stop(c.holder[0]);
-	fill(&c, ROOM / 2, 3);
+	kit_fill(c.s.buf, ROOM / 2, 3);
 	xrc_post(&c.s, IBV_WR_SEND, h->srqn, 0, ROOM / 2, 0, 0); /* more than its ring has room for */
 	xrc_post(&c.s, IBV_WR_SEND, c.t->target.srqn, 0, 8, 0, 0);
 	for (double end = kit_now() + 1.5; kit_now() < end;)

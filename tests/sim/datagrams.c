@@ -166,7 +166,7 @@ static struct dg_message *new_message(struct datagrams *d, unsigned from)
 }
 
 /* Its own number is in each: in its data, or its immediate, or its flow label, which IPv4 has not. */
-static void fill(struct datagrams *d, struct dg_message *m)
+static void choose_message(struct datagrams *d, struct dg_message *m)
 {
 	uint32_t id = (uint32_t)(m - d->all), v4 = below(d, 2);
 
@@ -228,7 +228,7 @@ static bool post_one(struct datagrams *d, unsigned k)
 	int err;
 
 	pick_destination(d, m);
-	fill(d, m);
+	choose_message(d, m);
 	m->fate = e->broken ? FLUSHED : below(d, 100) ? SENT : REFUSED;
 	inl = m->fate != REFUSED && m->len <= e->s->cfg.inl && below(d, 2);
 	wr.num_sge = cut_source(d, e, m, sge);

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "bytes.h"
 #include "iba/reach.h"
 #include "mem/peer_mem.h"
 #include "mem/guard.h"
@@ -187,9 +188,9 @@ static void *gone; /* memory that is mapped no more */
 static uint32_t reg_gone(struct sim *s, unsigned n)
 {
 	vb_guard_install();
-	gone = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	gone = mmap(NULL, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	assert_ptr_not_equal(gone, MAP_FAILED);
-	return sim_reg(s, n, gone, 4096, 0xf);
+	return sim_reg(s, n, gone, PAGE, 0xf);
 }
 
 static struct sim *mem_vanished(void)
@@ -201,7 +202,7 @@ static struct sim *mem_vanished(void)
 	wr.wr.rdma.remote_addr = (uintptr_t)gone;
 	assert_int_equal(sim_send(s, 0, &wr), 0);
 	sim_settle(s);
-	munmap(gone, 4096);
+	munmap(gone, PAGE);
 	return s;
 }
 
@@ -215,7 +216,7 @@ static struct sim *mem_vanished_here(void)
 	sim_take(s, 1, 0, 64);
 	assert_int_equal(sim_send(s, 0, &wr), 0);
 	sim_settle(s);
-	munmap(gone, 4096);
+	munmap(gone, PAGE);
 	return s;
 }
 

@@ -8,9 +8,10 @@
 #include <errno.h>
 #include <fcntl.h>
 
+#include "bytes.h"
 #include "kit.h"
 
-enum { PAGE = 4096, SKIP = 77 };
+enum { SKIP = 77 };
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SANITIZED 1

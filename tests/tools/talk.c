@@ -3,6 +3,7 @@
  * output for each request, and for each end: words and numbers, as "name=value". */
 #include <errno.h>
 
+#include "bytes.h"
 #include "kit.h"
 
 enum { SIZE = 1 << 17, DEPTH = 64, TIMES = 20, WORD = 64, THERE = 4096, SINK = SIZE - 4096 };
@@ -15,12 +16,6 @@ static struct board {
 static struct ibv_pd *pd;
 static struct kit_end end;
 static struct ibv_qp_ex *x;
-
-static void fill(uint8_t *at, size_t n)
-{
-	for (size_t i = 0; i < n; i++)
-		at[i] = (uint8_t)(i * 7 + i / 251);
-}
 
 static void say_end(const char *who, const struct kit_card *c)
 {
@@ -77,7 +72,7 @@ static void open_end(int me)
 	CHECK(pd);
 	x = kit_end_open_ex(&end, pd, DEPTH, SIZE, ops);
 	permit_flush();
-	fill(end.buf, SIZE);
+	kit_fill(end.buf, SIZE, 0);
 	board->card[me] = end.card;
 }
 
@@ -244,7 +239,7 @@ static void datagrams(int me, bool to_group)
 	pd = ibv_alloc_pd(kit_open());
 	CHECK(pd);
 	kit_end_open_as(&end, pd, DEPTH, SIZE, IBV_QPT_UD);
-	fill(end.buf, SIZE);
+	kit_fill(end.buf, SIZE, 0);
 	board->card[me] = end.card;
 	for (int i = 0; i < 3; i++)
 		CHECK(!kit_recv(&end, 1, SIZE / 2, SIZE / 2));

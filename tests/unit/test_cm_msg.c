@@ -355,7 +355,7 @@ static void each_narrow_field_alone(void **state)
 }
 
 /* Fields of chance, as wide as their rows say, with private data that ends where its memory does. */
-static void fill(struct vb_cm_msg *m, uint16_t kind, uint8_t *data, size_t len)
+static void choose_message(struct vb_cm_msg *m, uint16_t kind, uint8_t *data, size_t len)
 {
 	const struct vb_cm_field *f;
 	size_t n;
@@ -398,7 +398,7 @@ static void what_was_put_is_read(void **state)
 			size_t len = i ? i == 1 ? room : chance() % (room + 1) : 0;
 			uint8_t *data = len ? malloc(len) : NULL;
 
-			fill(&in, kind, data, len);
+			choose_message(&in, kind, data, len);
 			vb_cm_msg_put(mad, &in);
 			assert_int_equal(vb_cm_msg_get(mad, &out), 0);
 			assert_same_fields(&in, &out);

@@ -1,6 +1,7 @@
 /* Completion queues and channels. */
 #include <sys/mman.h>
 
+#include "bytes.h"
 #include "obj_fixture.h"
 
 struct bench {
@@ -515,7 +516,7 @@ static void creation_checks_its_arguments(void **state)
 
 /* ---- memory, which a CQ takes as it is filled ---- */
 
-enum { LARGE = VB_MAX_CQE, PAGE = 4096 };
+enum { LARGE = VB_MAX_CQE };
 
 /* The largest CQ there is, whose entries have their times too. */
 static struct ibv_cq *largest(struct bench *b, uint64_t times)

@@ -15,13 +15,13 @@
 
 #include <cmocka.h>
 
+#include "bytes.h"
 #include "device.h"
 #include "refused.h"
 #include "mem/access.h"
 #include "hca/hca.h"
 #include "verbs/verbs.h"
 
-#define PAGE 4096ul
 #define ALL \
 	(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
 

@@ -13,9 +13,8 @@
 
 #include <cmocka.h>
 
+#include "bytes.h"
 #include "mem/ground.h"
-
-enum { PAGE = 4096 };
 
 static uint8_t *pages(int n, int prot)
 {

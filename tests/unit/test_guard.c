@@ -15,10 +15,9 @@
 
 #include <cmocka.h>
 
+#include "bytes.h"
 #include "mem/copy.h"
 #include "mem/guard.h"
-
-#define PAGE 4096
 
 /* A sanitizer's runtime has views of its own on dying by a signal. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -339,7 +339,7 @@ static void a_child_writes_its_own_lines(void **state)
 enum { MANY = 1000 };
 
 /* No room is left, not even at the end of the last page. */
-static size_t fill(int fd)
+static size_t fill_pipe(int fd)
 {
 	static char page[4096];
 	int flags = fcntl(fd, F_GETFL);
@@ -411,7 +411,7 @@ static void full_pipe(bool by_exit)
 	char byte = 0;
 
 	assert_true(!pipe(p) && !pipe(told) && !pipe(go));
-	filled = fill(p[1]);
+	filled = fill_pipe(p[1]);
 	pid = fork();
 	assert_true(pid >= 0);
 	if (!pid) {

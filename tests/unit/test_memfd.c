@@ -12,10 +12,11 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "bytes.h"
 #include "host/private.h"
 #include "kit.h"
 
-enum { PAGE = 4096, SIZE = 16 * PAGE };
+enum { SIZE = 16 * PAGE };
 
 static int file_with(uint8_t byte, int seals)
 {

@@ -15,6 +15,8 @@
 #include <infiniband/verbs.h>
 #include <rdma/ib_user_sa.h>
 
+#include "bytes.h"
+
 void ibv_copy_path_rec_from_kern(struct ibv_sa_path_rec *dst, struct ib_user_path_rec *src);
 void ibv_copy_path_rec_to_kern(struct ib_user_path_rec *dst, struct ibv_sa_path_rec *src);
 void ibv_copy_ah_attr_from_kern(struct ibv_ah_attr *dst, struct ib_uverbs_ah_attr *src);
@@ -99,12 +101,6 @@ static void rates_as_in_the_distribution(void **state)
 			assert_int_equal(i, -1000);
 }
 
-static void fill(void *p, size_t n)
-{
-	for (size_t i = 0; i < n; i++)
-		((uint8_t *)p)[i] = (uint8_t)(i * 37 + 11);
-}
-
 static void attributes_as_in_the_distribution(void **state)
 {
 	void (*ah)(struct ibv_ah_attr *, struct ib_uverbs_ah_attr *);
@@ -116,7 +112,7 @@ static void attributes_as_in_the_distribution(void **state)
 	(void)state;
 	*(void **)&ah = theirs("ibv_copy_ah_attr_from_kern");
 	*(void **)&qp = theirs("ibv_copy_qp_attr_from_kern");
-	fill(&from, sizeof(from));
+	kit_fill(&from, sizeof(from), 11);
 	memset(&a, 0, sizeof(a));
 	memset(&b, 0, sizeof(b));
 	ibv_copy_qp_attr_from_kern(&a, &from);
@@ -135,7 +131,7 @@ static void path_records_survive_the_way_and_back(void **state)
 	struct ibv_sa_path_rec rec = {0};
 
 	(void)state;
-	fill(&from, sizeof(from));
+	kit_fill(&from, sizeof(from), 11);
 	from.mtu = 4; /* has 32 bits there and 8 here */
 	memset(&back, 0, sizeof(back));
 	ibv_copy_path_rec_from_kern(&rec, &from);

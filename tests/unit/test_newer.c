@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "bytes.h"
 #include "device.h"
 #include "kit.h"
 #include "refused.h"
@@ -18,8 +19,7 @@
 #include "hca/hca.h"
 #include "verbs/verbs.h"
 
-#define PAGE 4096ul
-#define RW   (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
+#define RW (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
 
 static struct ibv_context *other;
 static struct ibv_pd *pd2;

@@ -567,7 +567,7 @@ static void what_was_not_asked_for_fails(void **state)
 	}
 }
 
-static void fill(struct desk *d, int n, uint64_t wr_id)
+static void queue_writes(struct desk *d, int n, uint64_t wr_id)
 {
 	for (int i = 0; i < n; i++) {
 		begin(d, wr_id);
@@ -584,14 +584,14 @@ static void abort_leaves_the_queue_as_before(void **state)
 	desk_open(&d, ALL_OPS);
 	for (int i = 0; i < 3; i++) {
 		ibv_wr_start(d.x);
-		fill(&d, DEPTH, 1);
+		queue_writes(&d, DEPTH, 1);
 		if (i == 1) /* after a mistake, too */
 			too_much_inline(&d);
 		ibv_wr_abort(d.x);
 		nothing_is_there(&d);
 	}
 	ibv_wr_start(d.x);
-	fill(&d, DEPTH, 2);
+	queue_writes(&d, DEPTH, 2);
 	assert_int_equal(ibv_wr_complete(d.x), 0);
 	for (int i = 0; i < DEPTH; i++)
 		ends(&d, 2, IBV_WC_RDMA_WRITE);
@@ -718,12 +718,12 @@ static void another_thread_polls_meanwhile(void **state)
 	(void)state;
 	desk_open(&d, ALL_OPS);
 	ibv_wr_start(d.x);
-	fill(&d, 1, 1);
+	queue_writes(&d, 1, 1);
 	assert_int_equal(pthread_create(&thread, NULL, use_the_rest, &d), 0);
 	clock_gettime(CLOCK_REALTIME, &end);
 	end.tv_sec += 20;
 	assert_int_equal(pthread_timedjoin_np(thread, NULL, &end), 0);
-	fill(&d, 1, 2);
+	queue_writes(&d, 1, 2);
 	assert_int_equal(ibv_wr_complete(d.x), 0);
 	ends(&d, 1, IBV_WC_RDMA_WRITE);
 	ends(&d, 2, IBV_WC_RDMA_WRITE);
@@ -740,16 +740,16 @@ static void a_forked_child_has_none(void **state)
 	ibv_wr_start(d.x); /* the lock is held for ever in the child */
 	pid = kit_fork();
 	if (!pid) {
-		fill(&d, 1, 1);
+		queue_writes(&d, 1, 1);
 		CHECK(ibv_wr_complete(d.x) == EIO);
 		ibv_wr_start(d.x);
-		fill(&d, 1, 1);
+		queue_writes(&d, 1, 1);
 		CHECK(ibv_wr_complete(d.x) == EIO);
 		ibv_wr_start(d.x);
 		ibv_wr_abort(d.x);
 		_exit(0);
 	}
-	fill(&d, 1, 1);
+	queue_writes(&d, 1, 1);
 	assert_int_equal(ibv_wr_complete(d.x), 0);
 	ends(&d, 1, IBV_WC_RDMA_WRITE);
 	assert_int_equal(kit_reap(pid), 0);

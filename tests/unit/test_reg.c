@@ -16,6 +16,7 @@
 
 #include <cmocka.h>
 
+#include "bytes.h"
 #include "device.h"
 #include "huge.h"
 #include "kit.h"
@@ -23,7 +24,6 @@
 #include "hca/hca.h"
 #include "verbs/verbs.h"
 
-#define PAGE	      4096u
 #define HUGE	      (2ul << 20)
 #define NEGATIVE_PAGE (0 - (uint64_t)PAGE)
 

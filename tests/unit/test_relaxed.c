@@ -16,6 +16,7 @@
 
 #include <cmocka.h>
 
+#include "bytes.h"
 #include "device.h"
 #include "refused.h"
 #include "mem/access.h"
@@ -24,9 +25,8 @@
 #include "hca/hca.h"
 #include "verbs/verbs.h"
 
-#define PAGE 4096ul
-#define MIB  (1ul << 20)
-#define ALL  (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)
+#define MIB (1ul << 20)
+#define ALL (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)
 
 static struct sigaction ours; /* the library's handler of faults, which cmocka's stands in front of */
 static struct vb_hca *hca;

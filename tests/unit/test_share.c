@@ -26,25 +26,20 @@
 
 #include <cmocka.h>
 
+#include "bytes.h"
 #include "huge.h"
 
 #include "mem/share.h"
 #include "mem/vma.h"
 
-enum { PAGE = 4096, SIZE = 8 * PAGE, HUGE = 2 << 20 };
-
-static void fill(uint8_t *p, size_t n)
-{
-	for (size_t i = 0; i < n; i++)
-		p[i] = (uint8_t)(i * 31 + i / 251 + 7);
-}
+enum { SIZE = 8 * PAGE, HUGE = 2 << 20 };
 
 static uint8_t *map(int fd, size_t size, off_t at, int flags)
 {
 	uint8_t *p = mmap(NULL, size, PROT_READ | PROT_WRITE, flags, fd, at);
 
 	assert_ptr_not_equal(p, MAP_FAILED);
-	fill(p, size);
+	kit_fill(p, size, 7);
 	return p;
 }
 
@@ -347,7 +342,7 @@ static void sysv_segments(void **state)
 	assert_true(id >= 0);
 	p = shmat(id, NULL, 0);
 	assert_ptr_not_equal(p, (void *)-1);
-	fill(p, SIZE);
+	kit_fill(p, SIZE, 7);
 	assert_shared(p, SIZE, VB_SHARE_SYSV);
 	assert_shared(p + 5000, 17, VB_SHARE_SYSV);
 	assert_not_shared(p, SIZE + 1);
@@ -422,7 +417,7 @@ static int first_segment(uint8_t *unused)
 	if (id || p == (void *)-1)
 		return 1;
 	shmctl(id, IPC_RMID, NULL);
-	fill(p, SIZE);
+	kit_fill(p, SIZE, 7);
 	vb_share_find((uintptr_t)p, SIZE, true, &d, &fd);
 	if (d.kind != VB_SHARE_SYSV || d.shmid)
 		return 2;
@@ -453,7 +448,7 @@ static void test_huge(int fd, const char *what)
 		close(fd);
 		return;
 	}
-	fill(p, 2 * HUGE);
+	kit_fill(p, 2 * HUGE, 7);
 	assert_shared(p, 2 * HUGE, VB_SHARE_FILE);
 	assert_shared(p + HUGE + 5000, 3 * PAGE, VB_SHARE_FILE);
 	munmap(p, HUGE); /* what is left begins in the middle of the file */
@@ -474,7 +469,7 @@ static void test_huge_sysv(void)
 	p = shmat(id, NULL, 0);
 	shmctl(id, IPC_RMID, NULL);
 	assert_ptr_not_equal(p, (void *)-1);
-	fill(p, 2 * HUGE);
+	kit_fill(p, 2 * HUGE, 7);
 	assert_shared(p, 2 * HUGE, VB_SHARE_SYSV);
 	shmdt(p);
 }

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "bytes.h"
 #include "wire/shm.h"
 
 enum { SENDER = 77, HINT = 130, LIST = 8 };
@@ -44,7 +45,7 @@ static int setup(void **state)
 	struct vb_wire_parts tx, rx;
 
 	memset(e, 0, sizeof(*e));
-	e->ring = aligned_alloc(4096, sizeof(*e->ring));
+	e->ring = aligned_alloc(PAGE, sizeof(*e->ring));
 	memset(e->ring, 0, sizeof(*e->ring));
 	e->awake = VB_POLLING; /* no doorbell */
 	e->peer.left = true;   /* no adapter looks after what lies */
@@ -258,7 +259,7 @@ static void every_length_arrives(void **state)
 }
 
 /* Fills it; returns how many packets fitted. */
-static uint32_t fill(struct ends *e, uint32_t id, uint32_t len, enum vb_out_class cls)
+static uint32_t send_all_that_fit(struct ends *e, uint32_t id, uint32_t len, enum vb_out_class cls)
 {
 	uint32_t n = 0;
 
@@ -324,7 +325,7 @@ static void a_list_keeps_count_of_data(void **state)
 		assert_true(take_one(e, taken++, 12, VB_RING_MTU));
 		for (uint32_t i = 0; i <= k % LIST; i++)
 			assert_true(take_one(e, taken++, 12, 8));
-		assert_int_equal(fill(e, id, VB_RING_MTU, VB_OUT_RESPONSE), all);
+		assert_int_equal(send_all_that_fit(e, id, VB_RING_MTU, VB_OUT_RESPONSE), all);
 		for (uint32_t i = k % LIST + 1; i < LIST; i++)
 			assert_true(take_one(e, taken++, 12, 8));
 		for (uint32_t i = 0; i < all; i++)
@@ -348,11 +349,11 @@ static void a_list_to_a_cold_ring_leaves_a_hint(void **state)
 static void requests_leave_room_for_responses(void **state)
 {
 	struct ends *e = *state;
-	uint32_t n = fill(e, 0, 8, VB_OUT_REQUEST), m;
+	uint32_t n = send_all_that_fit(e, 0, 8, VB_OUT_REQUEST), m;
 
 	assert_int_equal(n, VB_RING_SLOTS - VB_RING_SLOTS / 8);
 	assert_false(e->tx->out.ops->room(&e->tx->out));
-	m = fill(e, n, 8, VB_OUT_RESPONSE);
+	m = send_all_that_fit(e, n, 8, VB_OUT_RESPONSE);
 	assert_int_equal(n + m, VB_RING_SLOTS);
 	assert_true(take_one(e, 0, 12, 8));
 	assert_false(send_one(e, 0, 12, 8, VB_OUT_REQUEST));
@@ -366,11 +367,11 @@ static void requests_leave_room_for_responses(void **state)
 static void requests_leave_data_for_responses(void **state)
 {
 	struct ends *e = *state;
-	uint32_t n = fill(e, 0, VB_RING_MTU, VB_OUT_REQUEST), m;
+	uint32_t n = send_all_that_fit(e, 0, VB_RING_MTU, VB_OUT_REQUEST), m;
 
 	assert_int_equal(n, (VB_RING_DATA - VB_RING_DATA / 8) / VB_RING_MTU);
 	assert_false(e->tx->out.ops->room(&e->tx->out));
-	m = fill(e, n, VB_RING_MTU, VB_OUT_RESPONSE);
+	m = send_all_that_fit(e, n, VB_RING_MTU, VB_OUT_RESPONSE);
 	assert_int_equal(n + m, VB_RING_DATA / VB_RING_MTU);
 	for (uint32_t i = 0; i < n + m; i++)
 		assert_true(take_one(e, i, 12, VB_RING_MTU));
@@ -511,7 +512,7 @@ static void insane_packets_are_refused(void **state)
 static void insane_counter_frees_nothing(void **state)
 {
 	struct ends *e = *state;
-	uint32_t n = fill(e, 0, 8, VB_OUT_RESPONSE);
+	uint32_t n = send_all_that_fit(e, 0, 8, VB_OUT_RESPONSE);
 
 	assert_int_equal(n, VB_RING_SLOTS);
 	atomic_store(&e->consumed, n + 1);

@@ -16,13 +16,13 @@
 
 #include <cmocka.h>
 
+#include "bytes.h"
 #include "device.h"
 #include "kit.h"
 #include "iba/limits.h"
 #include "host/netif.h"
 #include "verbs/verbs.h"
 
-#define PAGE	      4096u
 #define NEGATIVE_PAGE (0 - (uint64_t)PAGE)
 
 #if defined(__SANITIZE_THREAD__)
