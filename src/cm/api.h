@@ -144,6 +144,9 @@ bool vb_cm_qp_lives(const struct ibv_qp *qp);
 
 /* rdma_destroy_srq(): the SRQ is destroyed at once, or with the last queue pair that receives from it. */
 void vb_cm_srq_abandon(struct ibv_srq *srq);
+/* The same of a CQ whose context is `owner`; one of another context has to be unused.  0; EINPROGRESS: it is
+ * still used, and its channel ends with it; or why it stays (EBUSY, EINVAL), which has been said. */
+int vb_cm_cq_abandon(struct ibv_cq *cq, const void *owner);
 
 /* Refusals of librdmacm's own: says why, as vb_refuse(); returns err. */
 int vb_cm_refuse(int err, const char *call, const char *fmt, ...) __attribute__((format(printf, 3, 4)));

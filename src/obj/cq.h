@@ -29,6 +29,8 @@ struct vb_channel {
 };
 
 enum { VB_STAMP_CLOCK = 1, VB_STAMP_WALL = 2 };
+/* In refs: rdma_cm has given the CQ up, and it ends with its last user. */
+#define VB_CQ_ABANDONED 0x80000000u
 enum vb_cq_arm { VB_ARM_NONE, VB_ARM_SOLICITED, VB_ARM_NEXT };
 
 /* What a completion gives back when it is polled (rule 39 and mlx5: slots are free when their CQE is polled).
@@ -100,7 +102,7 @@ struct vb_cq {
 	struct vb_list on_hca; /* of those that hold events back; guarded above */
 	_Atomic uint8_t armed; /* enum vb_cq_arm; written under lock, read without by a handing push */
 	_Atomic bool overrun;  /* written under lock; a CQ in error stays so */
-	_Atomic uint32_t refs; /* QPs (twice if send and receive) and SRQs */
+	_Atomic uint32_t refs; /* QPs (twice if send and receive), SRQs, and VB_CQ_ABANDONED */
 	/* completion events; guarded by channel->evq.lock */
 	struct vb_list node; /* in channel->evq.nodes while events are undelivered */
 	uint32_t undelivered;

@@ -21,13 +21,15 @@ static int make(struct vb_rdma_id *p, uint32_t size, struct ibv_comp_channel **c
 	return err;
 }
 
-/* One that is still in use stays, as what rdma_cm did not make would. */
-static void destroy(struct ibv_comp_channel **channel, struct ibv_cq **cq)
+/* One that queue pairs of other ids still use ends with the last of them, and its channel with it. */
+static void destroy(struct vb_rdma_id *p, struct ibv_comp_channel **channel, struct ibv_cq **cq)
 {
-	if (*cq && ibv_destroy_cq(*cq))
-		return;
+	int err = *cq ? vb_cm_cq_abandon(*cq, &p->id) : 0;
+
+	if (err && err != EINPROGRESS)
+		return; /* the program's, and in use */
 	*cq = NULL;
-	if (*channel)
+	if (*channel && !err)
 		ibv_destroy_comp_channel(*channel);
 	*channel = NULL;
 }
@@ -53,9 +55,9 @@ int vb_rdma_cqs_make(struct vb_rdma_id *p, uint32_t send_size, uint32_t recv_siz
 void vb_rdma_cqs_undo(struct vb_rdma_id *p, struct vb_rdma_cqs made)
 {
 	if (made.send)
-		destroy(&p->id.send_cq_channel, &p->id.send_cq);
+		destroy(p, &p->id.send_cq_channel, &p->id.send_cq);
 	if (made.recv)
-		destroy(&p->id.recv_cq_channel, &p->id.recv_cq);
+		destroy(p, &p->id.recv_cq_channel, &p->id.recv_cq);
 }
 
 void vb_rdma_cqs_release(struct vb_rdma_id *p)
@@ -70,7 +72,7 @@ void vb_rdma_cqs_release(struct vb_rdma_id *p)
 		p->id.send_cq = NULL;
 	if (p->id.send_cq_channel == p->id.recv_cq_channel)
 		p->id.send_cq_channel = NULL;
-	destroy(&p->id.send_cq_channel, &p->id.send_cq);
-	destroy(&p->id.recv_cq_channel, &p->id.recv_cq);
-	destroy(&p->spare_channel, &p->spare_cq);
+	destroy(p, &p->id.send_cq_channel, &p->id.send_cq);
+	destroy(p, &p->id.recv_cq_channel, &p->id.recv_cq);
+	destroy(p, &p->spare_channel, &p->spare_cq);
 }

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "cm/api.h"
 #include "iba/profile.h"
 #include "hca/cqs.h"
 #include "verbs/cq.h"
@@ -144,13 +145,54 @@ static void end(struct vb_cq *cq)
 	vb_cq_fini(cq);
 }
 
+/* How many events were delivered: of completions, and asynchronous ones. */
+static void count_events(struct vb_cq *cq, uint32_t *comp, uint32_t *async)
+{
+	*comp = 0;
+	if (cq->channel) {
+		vb_lock_take(&cq->channel->evq.lock);
+		*comp = cq->delivered;
+		vb_lock_give(&cq->channel->evq.lock);
+	}
+	vb_lock_take(&cq->ctx->async.lock);
+	*async = cq->async_delivered;
+	vb_lock_give(&cq->ctx->async.lock);
+}
+
+/* Nobody uses it, and all of its events are acknowledged. */
+static void free_cq(struct vb_cq *cq)
+{
+	struct vb_context *ctx = cq->ctx;
+
+	end(cq); /* once more: a program may have armed, moderated or resized it */
+	use_channel(cq->channel, -1);
+	if (cq->parent)
+		vb_pd_count(cq->parent, VB_CHILD_CQ, (uint32_t)-1);
+	pthread_cond_destroy(&cq->ibv.cond);
+	pthread_mutex_destroy(&cq->ibv.mutex);
+	free(cq);
+	atomic_fetch_sub(&ctx->cqs, 1);
+}
+
+static void destroy(struct vb_cq *cq)
+{
+	struct ibv_cq *ibcq = &cq->ibv;
+	uint32_t comp, async;
+
+	end(cq);
+	/* rule 36: an application may still be working with the CQ that an event gave it */
+	count_events(cq, &comp, &async);
+	vb_wait_acked(&ibcq->mutex, &ibcq->cond, &ibcq->comp_events_completed, comp);
+	vb_wait_acked(&ibcq->mutex, &ibcq->cond, &ibcq->async_events_completed, async);
+	free_cq(cq);
+}
+
 VB_EXPORT VB_END(ibv_destroy_cq, "ibv_destroy_cq", VB_LIVE_CQ, ibcq, struct ibv_cq *ibcq)
 {
 	struct vb_cq *cq = vb_cq(ibcq);
-	struct vb_context *ctx = cq->ctx;
-	uint32_t refs, delivered = 0;
+	uint32_t refs;
 
-	if (vb_context_dead(ctx))
+	if (vb_context_dead(cq->ctx))
 		return 0;
 	if (atomic_load_explicit(&cq->turn.holder, memory_order_relaxed))
 		return vb_refuse_busy(
@@ -161,27 +203,55 @@ VB_EXPORT VB_END(ibv_destroy_cq, "ibv_destroy_cq", VB_LIVE_CQ, ibcq, struct ibv_
 	if (refs) /* rule 37 */
 		return vb_refuse_busy("ibv_destroy_cq", "%u queue%s of QPs and SRQs complete%s to it", refs,
 				      refs == 1 ? "" : "s", refs == 1 ? "s" : "");
-	end(cq);
-	/* rule 36: an application may still be working with the CQ that an event gave it */
-	if (cq->channel) {
-		vb_lock_take(&cq->channel->evq.lock);
-		delivered = cq->delivered;
-		vb_lock_give(&cq->channel->evq.lock);
-	}
-	vb_wait_acked(&ibcq->mutex, &ibcq->cond, &ibcq->comp_events_completed, delivered);
-	vb_lock_take(&ctx->async.lock);
-	delivered = cq->async_delivered;
-	vb_lock_give(&ctx->async.lock);
-	vb_wait_acked(&ibcq->mutex, &ibcq->cond, &ibcq->async_events_completed, delivered);
-	end(cq); /* which may have armed, moderated or resized it */
-	use_channel(cq->channel, -1);
-	if (cq->parent)
-		vb_pd_count(cq->parent, VB_CHILD_CQ, (uint32_t)-1);
-	pthread_cond_destroy(&ibcq->cond);
-	pthread_mutex_destroy(&ibcq->mutex);
-	free(cq);
-	atomic_fetch_sub(&ctx->cqs, 1);
+	destroy(cq);
 	return 0;
+}
+
+int vb_cm_cq_abandon(struct ibv_cq *ibcq, const void *owner)
+{
+	struct vb_cq *cq = vb_cq(ibcq);
+	uint32_t refs;
+	int err = vb_live_check("rdma_destroy_qp", ibcq, VB_LIVE_CQ);
+
+	if (err)
+		return err;
+	if (ibcq->cq_context != owner || !atomic_load(&cq->refs) || vb_context_dead(cq->ctx))
+		return ibv_destroy_cq(ibcq);
+	err = vb_live_leave("rdma_destroy_qp", ibcq, VB_LIVE_CQ);
+	if (err)
+		return err;
+	refs = atomic_fetch_or(&cq->refs, VB_CQ_ABANDONED);
+	if (!refs) { /* they have gone meanwhile */
+		destroy(cq);
+		return 0;
+	}
+	vb_log(VB_LOG_INFO,
+	       "rdma_destroy_qp: %u queue%s of other QPs and SRQs complete%s to a CQ of the id, which is "
+	       "destroyed with the last of them; destroy those first",
+	       refs, refs == 1 ? "" : "s", refs == 1 ? "s" : "");
+	return EINPROGRESS;
+}
+
+/* Only who destroys a CQ waits for its events (rule 36).  With one that is not acknowledged an abandoned CQ
+ * stays: the program may still look at it. */
+void vb_cq_let_go(struct vb_cq *cq)
+{
+	struct vb_channel *channel = cq->channel;
+	uint32_t comp, async;
+	bool acked;
+
+	if (atomic_fetch_sub(&cq->refs, 1) != (VB_CQ_ABANDONED | 1))
+		return;
+	end(cq);
+	count_events(cq, &comp, &async);
+	pthread_mutex_lock(&cq->ibv.mutex);
+	acked = cq->ibv.comp_events_completed == comp && cq->ibv.async_events_completed == async;
+	pthread_mutex_unlock(&cq->ibv.mutex);
+	if (!acked)
+		return;
+	free_cq(cq);
+	if (channel)
+		ibv_destroy_comp_channel(&channel->ibv);
 }
 
 /* The arguments are the poll's own.  Completions that are there are taken, and nothing else is looked at. */

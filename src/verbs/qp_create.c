@@ -142,12 +142,18 @@ static void count(struct vb_qp *qp, uint32_t n)
 		return;
 	}
 	vb_pd_count(qp->pd, VB_CHILD_QP, n);
-	atomic_fetch_add(&qp->scq->refs, n);
+	if (n == 1) {
+		atomic_fetch_add(&qp->scq->refs, 1);
+		if (qp->rcq)
+			atomic_fetch_add(&qp->rcq->refs, 1);
+		if (qp->srq)
+			atomic_fetch_add(&qp->srq->refs, 1);
+		return;
+	}
+	vb_cq_let_go(qp->scq);
 	if (qp->rcq)
-		atomic_fetch_add(&qp->rcq->refs, n);
-	if (qp->srq && n == 1)
-		atomic_fetch_add(&qp->srq->refs, 1);
-	else if (qp->srq)
+		vb_cq_let_go(qp->rcq);
+	if (qp->srq)
 		vb_srq_let_go(qp->srq);
 }
 

@@ -60,7 +60,10 @@ static void count(struct vb_srq *srq, uint32_t n)
 {
 	if (srq->xrcd) {
 		atomic_fetch_add(&srq->xrcd->refs, n);
-		atomic_fetch_add(&srq->cq->refs, n);
+		if (n == 1)
+			atomic_fetch_add(&srq->cq->refs, 1);
+		else
+			vb_cq_let_go(srq->cq);
 	}
 	vb_pd_count(srq->pd, VB_CHILD_SRQ, n);
 }

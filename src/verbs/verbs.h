@@ -31,6 +31,8 @@ int vb_context_find(const char *call, const struct ibv_context *context); /* a f
 /* cq.c, cq_ex.c: ibv_context.ops and verbs_context */
 int vb_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc);
 int vb_req_notify_cq(struct ibv_cq *cq, int solicited_only);
+/* One queue less completes to it.  Not for the protocol: it may end here. */
+void vb_cq_let_go(struct vb_cq *cq);
 struct ibv_cq_ex *vb_create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr);
 int vb_modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr);
 

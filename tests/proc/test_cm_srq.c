@@ -1,5 +1,6 @@
 /* What rdma_create_srq(3) and rdma_destroy_srq(3) promise, sentence by sentence (docs/memory.md has the
  * list): on ids of one process, and between two that have connected by rdma_cm. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -303,6 +304,54 @@ static void several_that_are_kept(void)
 	CHECK_EQ(ibv_dealloc_pd(pd), 0);
 }
 
+static int descriptors(void)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	int n = 0;
+
+	CHECK(dir, "%m");
+	while (readdir(dir))
+		n++;
+	closedir(dir);
+	return n;
+}
+
+/* A program that uses what rdma_create_qp() has written back for the next id: its queue pair completes to the
+ * completion queues of the first one. */
+static void another_ids_queue_pair_keeps_the_queues(void)
+{
+	int before = 0, after;
+
+	for (int i = 0; i < 20; i++) {
+		struct ibv_qp_init_attr attr = {.cap = {1, 1, 1, 1}, .qp_type = IBV_QPT_RC};
+		struct rdma_cm_id *id = kit_ep_bound(IBV_QPT_RC), *user = kit_ep_bound(IBV_QPT_RC);
+		struct ibv_cq *cq;
+		struct ibv_wc wc;
+
+		CHECK(!rdma_create_qp(id, NULL, &attr), "%m");
+		cq = id->send_cq;
+		CHECK(attr.send_cq == cq && attr.recv_cq == id->recv_cq);
+		CHECK(!rdma_create_qp(user, NULL, &attr), "%m");
+		rdma_destroy_qp(id);
+		KIT_LOG_SAYS("rdma_destroy_qp: 1 queue of other QPs and SRQs completes to a CQ of the id");
+		kit_log_skip();
+		CHECK(!id->send_cq && !id->send_cq_channel && !id->recv_cq && !id->recv_cq_channel);
+		CHECK_EQ(ibv_poll_cq(cq, 1, &wc), 0); /* it still works, */
+		CHECK_EQ(ibv_destroy_cq(cq), EINVAL); /* and is no longer the program's */
+		kit_log_skip();
+		if (i % 2)
+			CHECK_EQ(rdma_destroy_id(id), 0);
+		rdma_destroy_qp(user);
+		CHECK_EQ(rdma_destroy_id(user), 0);
+		if (!(i % 2))
+			CHECK_EQ(rdma_destroy_id(id), 0);
+		after = descriptors();
+		if (!i)
+			before = after;
+	}
+	CHECK_EQ(after, before);
+}
+
 /* --- XRC: "If a completion queue, CQ, is not specified for the XRC SRQ, then a CQ will be allocated". */
 
 static void xrc_queues_are_made(void)
@@ -489,6 +538,7 @@ int main(int argc, char **argv)
 	    CASE(the_id_goes_first),
 	    CASE(another_ids_queue_pair_keeps_it),
 	    CASE(several_that_are_kept),
+	    CASE(another_ids_queue_pair_keeps_the_queues),
 	    CASE(xrc_queues_are_made),
 	    CASE(nothing_stays),
 	    CASE(xrc_with_a_queue_of_the_programs),

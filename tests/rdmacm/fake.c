@@ -68,6 +68,12 @@ bool vb_cm_qp_lives(const struct ibv_qp *qp)
 	return qp;
 }
 
+int vb_cm_cq_abandon(struct ibv_cq *cq, const void *owner)
+{
+	(void)owner;
+	return ibv_destroy_cq(cq);
+}
+
 void vb_cm_srq_abandon(struct ibv_srq *srq)
 {
 	ibv_destroy_srq(srq);
