@@ -5,7 +5,8 @@
  * So do the windows, the address ranges into which segments of peers are mapped, but they are no peer's for
  * good: who comes UP takes one of those that are not UP.  So there are as many windows as there were peers at
  * once, whoever is held after its end.  The index that was freed last is used first, and with it the rings in
- * our segment, whose pages the kernel keeps. */
+ * our segment, whose pages the kernel keeps.  But that of a process that may live is used last, since it may
+ * still read those rings. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,15 +44,17 @@ static struct vb_ring *ring_at(const uint8_t *base, uint32_t ring)
 	return (struct vb_ring *)(base + VB_SEG_RINGS) + ring;
 }
 
-/* The next peer must not find packets that were meant for this one.  Nobody sends to it any more.  The pages
- * stay in the file, which is sealed, and leave this process's memory. */
+static struct vb_ring *rings_of(const struct peer *p)
+{
+	return ring_at(p->pub.adapter->seg->base, ring_index(p->pub.index, 0));
+}
+
+/* The next peer must not find packets that were meant for this one.  Nobody holds that one any more, so
+ * nobody is in the middle of a send to it. */
 static void clear_rings(struct peer *p)
 {
-	struct vb_ring *r = ring_at(p->pub.adapter->seg->base, ring_index(p->pub.index, 0));
+	struct vb_ring *r = rings_of(p);
 
-	vb_mutex_assert_held(&p->pub.adapter->control);
-	if (!p->used)
-		return;
 	for (uint32_t lane = 0; lane < p->pub.nlanes; lane++) {
 		struct vb_slot *s = r[lane].slots;
 
@@ -59,7 +62,6 @@ static void clear_rings(struct peer *p)
 		for (uint32_t i = 0; i < VB_RING_SLOTS && atomic_load(&s[i].seq); i++)
 			atomic_store_explicit(&s[i].seq, 0, memory_order_relaxed);
 	}
-	madvise(r, p->pub.nlanes * sizeof(*r), MADV_DONTNEED);
 	p->used = false;
 }
 
@@ -89,7 +91,7 @@ static void peer_init(struct peer *p, uint32_t number)
 	peer->sock = -1; /* `view` stays: a thread may be on its way there */
 	p->conn = NULL;
 	p->same = NULL;
-	p->want = p->over = false;
+	p->want = p->over = p->lives = false;
 	p->next_try = 0;
 	atomic_store_explicit(&p->broken, false, memory_order_relaxed);
 	atomic_store_explicit(&p->asked, 0, memory_order_relaxed);
@@ -97,6 +99,8 @@ static void peer_init(struct peer *p, uint32_t number)
 	p->sought = 0;
 	atomic_store_explicit(&p->unable, 0, memory_order_relaxed);
 	atomic_store_explicit(&p->began, 0, memory_order_relaxed);
+	if (p->used)
+		clear_rings(p);
 	reset_counters(p);
 	set_state(p, VB_PEER_IDLE);
 }
@@ -297,7 +301,10 @@ static void peer_retire(struct peer *p)
 		if (q->same == p)
 			q->same = NULL;
 	}
-	vb_list_push(&a->free_peers, &p->free_node);
+	if (p->lives)
+		vb_list_append(&a->free_peers, &p->free_node);
+	else
+		vb_list_push(&a->free_peers, &p->free_node);
 }
 
 static void peer_over(struct peer *p)
@@ -449,7 +456,9 @@ void vb_peer_fall(struct peer *p, enum vb_peer_end how, const char *why)
 	}
 	VB_FAULT_POINT("link down, the segment still mapped");
 	vb_peer_unmap(p);
-	clear_rings(p);
+	/* The pages stay in the file, which is sealed, and leave this process's memory. */
+	madvise(rings_of(p), peer->nlanes * sizeof(struct vb_ring), MADV_DONTNEED);
+	p->lives = how != VB_END_DIED && how != VB_END_REPLACED;
 	peer_over(p);
 }
 

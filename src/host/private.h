@@ -107,7 +107,8 @@ struct peer {
 	_Atomic uint32_t asked; /* process that has our hello and owes an answer, 0: none; under control */
 	bool want;		/* contact is to be made; guarded by peers_lock */
 	bool over;		/* DOWN, and nothing of it is left; guarded by peers_lock */
-	bool used;		/* the rings may have been written to; under control */
+	bool lives;		/* over, but its process may run; under control until it is over */
+	bool used;		/* the rings may have been written to; guarded by peers_lock */
 	uint64_t next_try;	/* no contact before; guarded by peers_lock */
 	struct vb_list free_node; /* guarded by peers_lock */
 };

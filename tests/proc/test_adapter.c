@@ -344,6 +344,39 @@ static void insane_peer_loses_its_link_only(void **state)
 	kit_node_close(z);
 }
 
+/* A thread that was in the middle of a send when the link ended may store its packet after that: the next
+ * peer at that index does not find it.  Of the places of processes that may live the first is used first. */
+static void a_late_packet_is_not_the_next_peers(void **state)
+{
+	struct kit_node *x = kit_node_open(), *y[2] = {kit_node_open(), kit_node_open()}, *z;
+	struct vb_peer *peer[2], *next;
+	struct vb_ring *ring;
+
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		peer[i] = kit_connected(x, kit_number_of(y[i]));
+		kit_await_count(y[i], &y[i]->ups, 1);
+	}
+	for (int i = 0; i < 2; i++) {
+		vb_peer_insane(peer[i]);
+		kit_await_count(x, &x->downs, i + 1);
+		kit_await_count(y[i], &y[i]->downs, 1);
+	}
+	ring = ((struct vb_shm *)peer[0]->lanes[0].out)->to;
+	atomic_store(&ring->slots[0].seq, 1);
+	for (int i = 0; i < 2; i++)
+		vb_peer_put(peer[i]);
+	z = kit_node_open();
+	next = kit_connected(x, kit_number_of(z));
+	assert_int_equal(next->index, peer[0]->index);
+	assert_int_equal(atomic_load(&ring->slots[0].seq), 0);
+	vb_peer_put(next);
+	kit_node_close(x);
+	kit_node_close(y[0]);
+	kit_node_close(y[1]);
+	kit_node_close(z);
+}
+
 /* Waiting and sleeping. */
 
 static uint32_t engine_tid(struct kit_node *n)
@@ -832,6 +865,7 @@ int main(void)
 	    cmocka_unit_test(two_numbers_at_once),
 	    cmocka_unit_test(link_is_made_anew_for_a_new_peer),
 	    cmocka_unit_test(insane_peer_loses_its_link_only),
+	    cmocka_unit_test(a_late_packet_is_not_the_next_peers),
 	    cmocka_unit_test(idle_engine_sleeps),
 	    cmocka_unit_test(packets_to_a_poller_that_stopped_arrive),
 	    cmocka_unit_test(armed_adapter_is_rung),
