@@ -236,14 +236,9 @@ static void after_fork(void)
 		vb_lock_give(&shards[i].lock);
 }
 
-static void init(void)
+/* Before any call: device lists and identifiers enter long before a device is opened, where the other
+ * handlers are registered.  fork() takes the locks of the first registered last: these are leaves. */
+static __attribute__((constructor)) void handle_fork(void)
 {
 	pthread_atfork(before_fork, after_fork, after_fork);
-}
-
-void vb_live_handle_fork(void)
-{
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-	pthread_once(&once, init);
 }

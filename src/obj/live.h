@@ -47,8 +47,4 @@ int vb_live_leave(const char *call, const void *object, enum vb_live kind);
 int vb_live_check(const char *call, const void *object, enum vb_live kind);
 bool vb_live_is(const void *object, enum vb_live kind);
 
-/* Registers what fork() does.  The locks are leaves: before any lock is registered under which these are
- * taken. */
-void vb_live_handle_fork(void);
-
 #endif

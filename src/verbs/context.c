@@ -93,10 +93,9 @@ static void at_exit(void)
 static void register_handlers(void)
 {
 	/* fork() takes the locks of the last registered first, so those that are taken under others' come
-	 * first: packets are kept under every lock, and ports are looked for under rdma_cm's, which is taken
-	 * under the adapter's.  All of them do so here, without a lock: older C libraries hold theirs over
-	 * the handlers of a fork(). */
-	vb_live_handle_fork();
+	 * first; that of obj/live.c is still earlier: packets are kept under every lock, and ports are looked
+	 * for under rdma_cm's, which is taken under the adapter's.  All of them do so here, without a lock:
+	 * older C libraries hold theirs over the handlers of a fork(). */
 	vb_log_handle_fork();
 	vb_history_handle_fork();
 	vb_slots_handle_fork();
