@@ -37,8 +37,7 @@ struct vb_pcapng {
 	int err; /* why nothing is written any more, 0: it is */
 	uint32_t snap, files, file;
 	uint64_t file_size, size; /* of the present file, with what is in the buffer */
-	uint64_t lost;
-	uint32_t packets; /* in the buffer */
+	uint32_t packets;	  /* in the buffer */
 	size_t used;
 	char path[PATH], interface[NAME], application[NAME];
 	uint8_t *buffer;
@@ -135,7 +134,6 @@ static void take_back(struct vb_pcapng *w, size_t written)
 static int fail(struct vb_pcapng *w, int err)
 {
 	w->err = err;
-	w->lost += w->packets;
 	w->packets = 0;
 	w->used = 0;
 	return err;
@@ -356,10 +354,8 @@ int vb_pcapng_packet(struct vb_pcapng *w, uint64_t when, const void *frame, size
 	if (kept > BUFFER - VB_PCAPNG_COMMENT - 4 * REST)
 		kept = BUFFER - VB_PCAPNG_COMMENT - 4 * REST;
 	err = make_room(w, kept + said + REST);
-	if (err) {
-		w->lost++;
+	if (err)
 		return err;
-	}
 	begin(&b, w->buffer + w->used, PACKET);
 	put32(&b, 0); /* the interface */
 	put32(&b, (uint32_t)(when >> 32));
@@ -376,11 +372,6 @@ int vb_pcapng_packet(struct vb_pcapng *w, uint64_t when, const void *frame, size
 	w->size += len;
 	w->packets++;
 	return 0;
-}
-
-uint64_t vb_pcapng_lost(const struct vb_pcapng *w)
-{
-	return w->lost;
 }
 
 void vb_pcapng_forked(struct vb_pcapng *w)

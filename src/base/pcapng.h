@@ -48,8 +48,6 @@ int vb_pcapng_packet(struct vb_pcapng *w, uint64_t when, const void *frame, size
 		     const char *comment);
 /* Writes what is in the buffer. */
 int vb_pcapng_flush(struct vb_pcapng *w);
-/* How many packets are not in the file, since it could not be written to. */
-uint64_t vb_pcapng_lost(const struct vb_pcapng *w);
 /* In a forked child: closes the descriptor, and forgets what is in the buffer, which the parent writes.
  * Nothing is written by this writer any more. */
 void vb_pcapng_forked(struct vb_pcapng *w);

@@ -112,36 +112,6 @@ bool vb_ports_usable(struct vb_ports *p)
 	return !usable(p);
 }
 
-int vb_port_name_of(struct vb_port_name *n, uint32_t space, const struct sockaddr *addr)
-{
-	/* struct sockaddr_ib of <rdma/ib.h>: family, P_Key, flow label, address, service ID, ... */
-	enum { IB_ADDR = 8, IB_SID = 24 };
-
-	*n = (struct vb_port_name){.space = (uint16_t)space, .family = addr->sa_family};
-	if (vb_port_space(space) < 0)
-		return EINVAL;
-	if (addr->sa_family == AF_INET) {
-		const struct sockaddr_in *in = (const void *)addr;
-
-		memcpy(n->addr + 12, &in->sin_addr, 4);
-		n->port = ntohs(in->sin_port);
-		n->afonly = true;
-	} else if (addr->sa_family == AF_INET6) {
-		const struct sockaddr_in6 *in = (const void *)addr;
-
-		memcpy(n->addr, &in->sin6_addr, 16);
-		n->port = ntohs(in->sin6_port);
-	} else if (addr->sa_family == VB_AF_IB) {
-		const uint8_t *sid = (const uint8_t *)addr + IB_SID; /* its last two bytes are the port */
-
-		memcpy(n->addr, (const uint8_t *)addr + IB_ADDR, 16);
-		n->port = (uint16_t)(sid[6] << 8 | sid[7]);
-	} else {
-		return EAFNOSUPPORT;
-	}
-	return 0;
-}
-
 int vb_ports_open(struct vb_ports **out)
 {
 	struct vb_ports *p = vb_pages_alloc(sizeof(*p)); /* vb_ports_close() */
@@ -444,15 +414,6 @@ static void unlisten(struct vb_port *port)
 	if (port->number)
 		vb_registry_drop(&port->ports->registry, vb_port_listener(&port->name, port->number));
 	port->number = 0;
-}
-
-void vb_port_unlisten(struct vb_port *port)
-{
-	if (usable(port->ports))
-		return;
-	pthread_mutex_lock(&port->ports->lock);
-	unlisten(port);
-	pthread_mutex_unlock(&port->ports->lock);
 }
 
 /* Nobody is told of it any more before others may have it. */

@@ -61,10 +61,6 @@ struct vb_port_name {
 	bool reuse;   /* others that have this set, too, may have the same, and none of them listens */
 };
 
-/* Space, port, family and address of a socket address; afonly as rdma_cm has it by itself, reuse false.
- * 0; EAFNOSUPPORT; EINVAL: no such port space. */
-int vb_port_name_of(struct vb_port_name *n, uint32_t space, const struct sockaddr *addr);
-
 /* Opens the file; one descriptor, of the network namespace that the calling thread is in.  0; ENOMEM, EMFILE,
  * ENFILE; ENOENT: there is no /proc; whatever else open() says.  Pairs with vb_ports_close(), which frees it
  * and all that is held by it. */
@@ -83,12 +79,10 @@ void vb_ports_handle_fork(void);
  * one is free; EINVAL, EAFNOSUPPORT: there is no such space or family; ENOMEM, ENOLCK: the kernel has no
  * memory. */
 int vb_port_bind(struct vb_ports *ports, struct vb_port **out, const struct vb_port_name *name);
-/* The PID of a process that holds what clashes with the name, perhaps this one's; 0: that cannot be told (it
- * is another user's, or has given it back).  Looks into /proc, at all processes: no lock may be held, and it
- * is no part of trying again. */
-uint32_t vb_ports_who(struct vb_ports *ports, const struct vb_port_name *name);
 /* Adds a sentence's clause: why a call about that name has just failed with `err` in this thread; ports NULL:
- * vb_ports_open() has.  As vb_ports_who(). */
+ * vb_ports_open() has.  Who has the name is told by PID, unless that cannot be told (it is another user's, or
+ * has given it back).  Looks into /proc, at all processes: no lock may be held, and it is no part of trying
+ * again. */
 void vb_ports_why(struct vb_ports *ports, const struct vb_port_name *name, int err, struct vb_text *t);
 /* What was bound, its number filled in; as long as the port is held. */
 const struct vb_port_name *vb_port_name(const struct vb_port *port);
@@ -98,8 +92,6 @@ int vb_port_set(struct vb_port *port, bool afonly, bool reuse);
 /* From now on whoever asks is told `number`, an adapter's; the port may not be reused any more.  EADDRINUSE:
  * another one has it, too, which `reuse` had let pass; the port stays bound.  EINVAL: it listens. */
 int vb_port_listen(struct vb_port *port, uint32_t number);
-/* Nobody is told any more; it stays bound.  Nothing if it does not listen. */
-void vb_port_unlisten(struct vb_port *port);
 /* Gives it back: others may have it at once.  NULL: nothing. */
 void vb_port_free(struct vb_port *port);
 

@@ -84,19 +84,6 @@ uint32_t vb_registry_who(const struct vb_registry *r, const struct vb_port_name 
 	return who;
 }
 
-uint32_t vb_ports_who(struct vb_ports *p, const struct vb_port_name *name)
-{
-	uint32_t pid;
-	int cancel;
-
-	if (vb_port_space(name->space) < 0 || !vb_ports_usable(p))
-		return 0;
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-	pid = vb_registry_who(&p->registry, name);
-	pthread_setcancelstate(cancel, NULL);
-	return pid;
-}
-
 static const char file_name[] = "this network namespace's file (/proc/self/ns/net)";
 static const char remedy[] = "; as root, lslocks finds who holds it";
 

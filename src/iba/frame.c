@@ -197,13 +197,6 @@ size_t vb_frame_cut(uint8_t to[VB_FRAME_MAX], const struct vb_frame_ends *e, con
 	return whole;
 }
 
-size_t vb_frame_put(uint8_t to[VB_FRAME_MAX], const struct vb_frame_ends *e, const struct vb_pkt *p)
-{
-	size_t len;
-
-	return vb_frame_cut(to, e, p, VB_FRAME_MAX, &len);
-}
-
 size_t vb_frame_note(uint8_t to[VB_FRAME_MAX], const char *text)
 {
 	size_t n = strlen(text);

@@ -32,14 +32,12 @@ struct vb_frame_ends {
 	uint32_t src_qpn; /* of the sending queue pair */
 };
 
-/* Writes a frame and returns its length.  p: what vb_pkt_encode() reads; its padding follows from
- * payload_len, at most VB_FRAME_PAYLOAD, and counts only where the opcode has a payload; payload NULL: that
- * many zeros.  What p says of processes of one host (placed, mgid, loan) is no part of it. */
-size_t vb_frame_put(uint8_t to[VB_FRAME_MAX], const struct vb_frame_ends *e, const struct vb_pkt *p);
-
-/* The same for a capture that keeps `most` bytes.  Where the frame is longer, which *len says all the same,
- * only what is kept of the payload is read, so nobody knows its ICRC; UDP's checksum, which IPv6 wants, is
- * then one that says nothing, 0xffff.  Returns what is kept; all headers are written. */
+/* Writes a frame for a capture that keeps `most` bytes.  p: what vb_pkt_encode() reads; its padding follows
+ * from payload_len, at most VB_FRAME_PAYLOAD, and counts only where the opcode has a payload; payload NULL:
+ * that many zeros.  What p says of processes of one host (placed, mgid, loan) is no part of it.  Where the
+ * frame is longer than `most`, which *len says all the same, only what is kept of the payload is read, so
+ * nobody knows its ICRC; UDP's checksum, which IPv6 wants, is then one that says nothing, 0xffff.  Returns
+ * what is kept; all headers are written. */
 size_t vb_frame_cut(uint8_t to[VB_FRAME_MAX], const struct vb_frame_ends *e, const struct vb_pkt *p,
 		    size_t most, size_t *len);
 

@@ -53,9 +53,8 @@ const struct vb_profile *vb_profile(void);
 /* The name in VERBENA_PROFILE that is no row's (vb_profile() is `default` then), else NULL. */
 const char *vb_profile_unknown(void);
 
-/* By name, NULL: there is none; and one after another, NULL behind the last. */
+/* By name, NULL: there is none. */
 const struct vb_profile *vb_profile_find(const char *name);
-const struct vb_profile *vb_profile_at(size_t i);
 
 /* "default, strict, rxe", for sentences. */
 const char *vb_profile_names(void);

@@ -283,7 +283,8 @@ int vb_rdma_event_get(struct vb_rdma_channel *c, struct rdma_cm_event **out)
 	return 0;
 }
 
-int vb_rdma_event_ack(struct rdma_cm_event *event)
+/* EINVAL, which has been said: there is no such event (any more). */
+static int ack(struct rdma_cm_event *event)
 {
 	int err = vb_cm_object_leave("rdma_ack_cm_event", event, VB_CM_OBJECT_EVENT);
 	struct event *e = (struct event *)event;
@@ -324,13 +325,13 @@ VB_EXPORT VB_RDMA_CALL(rdma_get_cm_event, (channel, event), struct rdma_event_ch
 
 VB_EXPORT VB_RDMA_CALL(rdma_ack_cm_event, (event), struct rdma_cm_event *event)
 {
-	return vb_rdma_event_ack(event);
+	return ack(event);
 }
 
 void vb_rdma_id_ack(struct vb_rdma_id *p)
 {
 	if (p->id.event)
-		vb_rdma_event_ack(p->id.event);
+		ack(p->id.event);
 	p->id.event = NULL;
 }
 

@@ -155,7 +155,7 @@ static int complete(struct vb_rdma_id *p, struct ibv_qp_init_attr_ex *attr)
 	return err;
 }
 
-int vb_rdma_qp_create(struct vb_rdma_id *p, const char *call, struct ibv_qp_init_attr_ex *attr)
+static int create(struct vb_rdma_id *p, const char *call, struct ibv_qp_init_attr_ex *attr)
 {
 	struct ibv_cq *given_send = attr->send_cq, *given_recv = attr->recv_cq;
 	struct vb_rdma_cqs made;
@@ -216,7 +216,7 @@ int vb_rdma_qp_create_plain(struct vb_rdma_id *p, const char *call, struct ibv_p
 	    .comp_mask = IBV_QP_INIT_ATTR_PD,
 	    .pd = pd,
 	};
-	int err = vb_rdma_qp_create(p, call, &ex);
+	int err = create(p, call, &ex);
 
 	attr->send_cq = ex.send_cq;
 	attr->recv_cq = ex.recv_cq;
@@ -233,7 +233,7 @@ VB_EXPORT VB_RDMA_CALL(rdma_create_qp, (id, pd, attr), struct rdma_cm_id *id, st
 
 VB_EXPORT VB_RDMA_CALL(rdma_create_qp_ex, (id, attr), struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *attr)
 {
-	return vb_rdma_qp_create(vb_rdma_id(id), "rdma_create_qp_ex", attr);
+	return create(vb_rdma_id(id), "rdma_create_qp_ex", attr);
 }
 
 void vb_rdma_qp_destroy(struct vb_rdma_id *p)

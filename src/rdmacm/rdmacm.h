@@ -124,8 +124,6 @@ int vb_rdma_channel_open(struct vb_rdma_channel **out);
 void vb_rdma_channel_close(struct vb_rdma_channel *c);
 void vb_rdma_channels_forked(void); /* in the child */
 int vb_rdma_event_get(struct vb_rdma_channel *c, struct rdma_cm_event **out);
-/* EINVAL, which has been said: there is no such event (any more). */
-int vb_rdma_event_ack(struct rdma_cm_event *event);
 /* Synchronous ids: acknowledges what id->event shows, then waits for the event that the call just made leads
  * to, which id->event shows until the next call.  0 for asynchronous ones: `sync` is p->sync as it was before
  * the call, since with the event another thread may have destroyed such an id by now. */
@@ -151,7 +149,6 @@ int vb_rdma_id_resolve_addr(struct vb_rdma_id *p, const char *call, struct socka
  * parent process made it. */
 struct ibv_qp *vb_rdma_qp_hold(struct vb_rdma_id *p);
 void vb_rdma_qp_give(struct vb_rdma_id *p);
-int vb_rdma_qp_create(struct vb_rdma_id *p, const char *call, struct ibv_qp_init_attr_ex *attr);
 int vb_rdma_qp_create_plain(struct vb_rdma_id *p, const char *call, struct ibv_pd *pd,
 			    struct ibv_qp_init_attr *attr);
 void vb_rdma_qp_destroy(struct vb_rdma_id *p);

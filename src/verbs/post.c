@@ -145,7 +145,8 @@ void vb_post_say_late(struct vb_qp *qp, const char *call)
 		       call, qp->qpn);
 }
 
-int vb_post_elsewhere(struct vb_qp *qp, enum ibv_qp_state state, const char *call)
+/* A QP that is not in RTS: 0 where it takes requests all the same. */
+VB_POST_COLD static int elsewhere(struct vb_qp *qp, enum ibv_qp_state state, const char *call)
 {
 	if (state < IBV_QPS_RTS)
 		return vb_post_refuse_state(qp, state, call);
@@ -233,7 +234,7 @@ static inline __attribute__((always_inline)) int post_send(struct vb_qp *qp, str
 	vb_builder_begin(&b, qp);
 	state = vb_qp_state_now(qp); /* nobody changes it but to ERR, where requests are taken as well */
 	if (vb_unlikely(state != IBV_QPS_RTS)) {
-		err = vb_post_elsewhere(qp, state, call_of(binds));
+		err = elsewhere(qp, state, call_of(binds));
 		if (err)
 			goto end;
 	}

@@ -26,8 +26,6 @@ VB_POST_COLD int vb_post_refuse_full(const struct vb_qp *qp, const char *call);
 /* A request is posted to a QP in the error state; says so once if no failure brought it there, which would
  * have been said. */
 VB_POST_COLD void vb_post_say_late(struct vb_qp *qp, const char *call);
-/* A QP that is not in RTS: 0 where it takes requests all the same. */
-VB_POST_COLD int vb_post_elsewhere(struct vb_qp *qp, enum ibv_qp_state state, const char *call);
 VB_POST_COLD int vb_post_refuse_state(const struct vb_qp *qp, enum ibv_qp_state state, const char *call);
 
 #endif

@@ -65,6 +65,7 @@ static void forget(const struct golden *g, uint8_t *head)
 static void their_packets_are_as_ours(void **state)
 {
 	uint8_t frame[VB_FRAME_MAX], *head = frame + VB_ETHER_LEN, want[GOLDEN_HEAD];
+	size_t len;
 
 	(void)state;
 	for (size_t i = 0; i < golden_n; i++) {
@@ -93,7 +94,7 @@ static void their_packets_are_as_ours(void **state)
 					 .payload = g->mad,
 					 .payload_len = VB_MAD_LEN};
 
-		vb_frame_put(frame, &e, &p);
+		vb_frame_cut(frame, &e, &p, sizeof frame, &len);
 		memcpy(want, g->head, g->head_len);
 		forget(g, want);
 		forget(g, head);

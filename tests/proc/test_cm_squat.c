@@ -28,9 +28,10 @@ static void lock(struct vb_span s)
 
 static struct vb_port_name name_of(uint32_t space)
 {
-	struct vb_port_name n;
+	const struct sockaddr_in *in = (const void *)kit_cm_local(PORT);
+	struct vb_port_name n = {.space = (uint16_t)space, .port = PORT, .family = AF_INET, .afonly = true};
 
-	CHECK(!vb_port_name_of(&n, space, kit_cm_local(PORT)));
+	memcpy(n.addr + 12, &in->sin_addr, 4);
 	return n;
 }
 

@@ -1,7 +1,7 @@
 /* Mistakes that an adapter does not let pass, and that nothing in shared memory would have to refuse: each
  * ends over the ring as it does where requests are placed directly. */
 #include "pair.h"
-#include "iba/profile.h"
+#include "profiles.h"
 #include "iba/reason.h"
 
 enum { MANY = 16 };
@@ -28,9 +28,9 @@ static void own_key(struct kit_pair *d)
 
 static void in_every_profile(void)
 {
-	for (size_t i = 0; vb_profile_at(i); i++) {
-		setenv("VERBENA_PROFILE", vb_profile_at(i)->name, 1);
-		printf("%s:\n", vb_profile_at(i)->name);
+	for (size_t i = 0; kit_profile(i); i++) {
+		setenv("VERBENA_PROFILE", kit_profile(i)->name, 1);
+		printf("%s:\n", kit_profile(i)->name);
 		fflush(stdout);
 		KIT_DUO_BOTH(own_key);
 	}

@@ -3,7 +3,7 @@
  * and after ibv_dereg_mr() nothing does.  Between two processes, by direct placement and by the ring. */
 #include "bytes.h"
 #include "pair.h"
-#include "iba/profile.h"
+#include "profiles.h"
 
 enum { PAGES = 3, AT = PAGE - 24, LEN = PAGE + 48 }; /* it begins and ends within pages */
 enum {
@@ -396,8 +396,8 @@ static void optional_flags_are_accepted(struct kit_pair *d)
 /* What profiles refuse: iova at another offset of the page than the address, and on-demand regions. */
 static void profiles(void)
 {
-	for (size_t i = 0; vb_profile_at(i); i++) {
-		const struct vb_profile *row = vb_profile_at(i);
+	for (size_t i = 0; kit_profile(i); i++) {
+		const struct vb_profile *row = kit_profile(i);
 		struct ibv_device_attr_ex attr;
 		struct ibv_context *ctx;
 		struct ibv_mr *same, *moved, *demand;

@@ -46,6 +46,15 @@ static void icrcs_of_others(void **state)
 	assert_int_equal(vb_frame_icrc(uc_ip, 20, uc_udp, uc, 12, data, 20), 0xf353f378);
 }
 
+/* A whole frame; its length. */
+static size_t put(uint8_t to[VB_FRAME_MAX], const struct vb_frame_ends *e, const struct vb_pkt *p)
+{
+	size_t len, kept = vb_frame_cut(to, e, p, VB_FRAME_MAX, &len);
+
+	assert_int_equal(kept, len);
+	return len;
+}
+
 static void over_ipv4(void **state)
 {
 	static const uint8_t want[] = {0x02, 0x00, 0xc6, 0x33, 0x64, 0x07, 0x02, 0x00, 0xc0, 0x00, 0x02,
@@ -69,7 +78,7 @@ static void over_ipv4(void **state)
 
 	(void)state;
 	memset(to, 0xee, sizeof to);
-	assert_int_equal(vb_frame_put(to, &e, &p), sizeof want);
+	assert_int_equal(put(to, &e, &p), sizeof want);
 	assert_memory_equal(to, want, sizeof want);
 	assert_int_equal(to[sizeof want], 0xee);
 }
@@ -99,7 +108,7 @@ static void over_ipv6_to_a_group(void **state)
 	uint8_t to[VB_FRAME_MAX];
 
 	(void)state;
-	assert_int_equal(vb_frame_put(to, &e, &p), sizeof want);
+	assert_int_equal(put(to, &e, &p), sizeof want);
 	assert_memory_equal(to, want, sizeof want);
 }
 
@@ -115,7 +124,7 @@ static void no_checksum_is_zero(void **state)
 	(void)state;
 	for (p.psn = 0; p.psn < 1 << 18; p.psn++) {
 		p.qpn = p.psn * 2654435761u >> 8;
-		vb_frame_put(to, &e, &p);
+		put(to, &e, &p);
 		assert_true(to[60] || to[61]);
 		ones += to[60] == 0xff && to[61] == 0xff;
 	}
@@ -131,10 +140,10 @@ static void sizes(void **state)
 
 	(void)state;
 	assert_non_null(to);
-	assert_int_equal(vb_frame_put(to, &e, &p), 14 + 40 + 8 + (12 + 4 + 16 + 4) + 4096 + 4);
+	assert_int_equal(put(to, &e, &p), 14 + 40 + 8 + (12 + 4 + 16 + 4) + 4096 + 4);
 	p = (struct vb_pkt){
 	    .opcode = VB_FAMILY_RC | VB_ACK, .syndrome = VB_AETH_NAK_REMOTE_ACCESS, .payload_len = 48};
-	assert_int_equal(vb_frame_put(to, &e, &p), 14 + 40 + 8 + 16 + 4);
+	assert_int_equal(put(to, &e, &p), 14 + 40 + 8 + 16 + 4);
 	free(to);
 }
 
@@ -157,7 +166,7 @@ static void macs(void **state)
 	uint8_t to[VB_FRAME_MAX];
 
 	(void)state;
-	vb_frame_put(to, &e, &p);
+	put(to, &e, &p);
 	assert_memory_equal(to, ((const uint8_t[]){0x01, 0x00, 0x5e, 1, 2, 3}),
 			    6); /* 23 bits of the address */
 	assert_memory_equal(to + 6, ((const uint8_t[]){0x02, 0x00, 192, 0, 2, 1}), 6);
@@ -503,7 +512,6 @@ static void no_more_room(void **state)
 	assert_int_equal(vb_pcapng_flush(w), EFBIG);
 	assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
 	assert_int_equal(vb_pcapng_packet(w, 0, bytes, 100, 100, NULL), EFBIG);
-	assert_int_equal(vb_pcapng_lost(w), 21);
 	assert_int_equal(vb_pcapng_close(w), EFBIG);
 	packets = walk(path);
 	assert_int_equal(packets, 1);
@@ -559,7 +567,6 @@ static void closed(void **state)
 	assert_int_equal(dup2(fd, next), next);
 	assert_int_equal(vb_pcapng_packet(w, 0, bytes, 100, 100, NULL), 0);
 	assert_int_equal(vb_pcapng_flush(w), EIO);
-	assert_int_equal(vb_pcapng_lost(w), 1);
 	assert_int_equal(vb_pcapng_close(w), EIO);
 	assert_int_equal(fstat(next, &st), 0);
 	assert_int_equal(st.st_size, 0);
@@ -633,7 +640,7 @@ static void cut(void **state)
 	size_t len, n;
 
 	(void)state;
-	n = vb_frame_put(whole, &v4, &p);
+	n = put(whole, &v4, &p);
 	assert_int_equal(n, 14 + 20 + 8 + 12 + 1024 + 4);
 	assert_int_equal(vb_frame_cut(to, &v4, &p, n, &len), n);
 	assert_int_equal(len, n);

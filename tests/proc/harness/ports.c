@@ -2,7 +2,6 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <netinet/in.h>
 #include <rdma/rdma_cma.h>
 #include <sys/socket.h>
 
@@ -33,6 +32,20 @@ static uint32_t fork_that_stays(void)
 	return (uint32_t)pid;
 }
 
+/* The PID in what is said of a name that is taken; 0: there is none. */
+static uint32_t who(struct vb_ports *ports, const struct vb_port_name *n)
+{
+	char text[512] = "", *at;
+	struct vb_text t = {text, sizeof text};
+	unsigned pid = 0;
+
+	vb_ports_why(ports, n, EADDRINUSE, &t);
+	at = strstr(text, "process");
+	CHECK(at, "%s", text);
+	at += strcspn(at, " ");
+	return sscanf(at, "%u", &pid) == 1 ? pid : 0;
+}
+
 static struct answer obey(struct side *s, const struct order *o)
 {
 	struct vb_port **port = &s->port[o->slot];
@@ -44,9 +57,6 @@ static struct answer obey(struct side *s, const struct order *o)
 		break;
 	case ORDER_LISTEN:
 		a.err = vb_port_listen(*port, o->number);
-		break;
-	case ORDER_UNLISTEN:
-		vb_port_unlisten(*port);
 		break;
 	case ORDER_SET:
 		a.err = vb_port_set(*port, o->name.afonly, o->name.reuse);
@@ -66,7 +76,7 @@ static struct answer obey(struct side *s, const struct order *o)
 		vb_ports_shun(s->ports, o->number);
 		break;
 	case ORDER_WHO:
-		a.number = vb_ports_who(s->ports, &o->name);
+		a.number = who(s->ports, &o->name);
 		break;
 	case ORDER_NAME:
 		a.number = vb_port_name(*port)->port;
@@ -174,21 +184,17 @@ void other_kill(const struct other *o)
 
 struct vb_port_name name_v4(const char *addr, uint16_t port)
 {
-	struct sockaddr_in in = {.sin_family = AF_INET, .sin_port = htons(port)};
-	struct vb_port_name n;
+	struct vb_port_name n = {.space = RDMA_PS_TCP, .port = port, .family = AF_INET, .afonly = true};
 
-	CHECK(inet_pton(AF_INET, addr, &in.sin_addr) == 1);
-	CHECK(!vb_port_name_of(&n, RDMA_PS_TCP, (struct sockaddr *)&in));
+	CHECK(inet_pton(AF_INET, addr, n.addr + 12) == 1);
 	return n;
 }
 
 struct vb_port_name name_v6(const char *addr, uint16_t port)
 {
-	struct sockaddr_in6 in = {.sin6_family = AF_INET6, .sin6_port = htons(port)};
-	struct vb_port_name n;
+	struct vb_port_name n = {.space = RDMA_PS_TCP, .port = port, .family = AF_INET6};
 
-	CHECK(inet_pton(AF_INET6, addr, &in.sin6_addr) == 1);
-	CHECK(!vb_port_name_of(&n, RDMA_PS_TCP, (struct sockaddr *)&in));
+	CHECK(inet_pton(AF_INET6, addr, n.addr) == 1);
 	return n;
 }
 

@@ -10,7 +10,6 @@ enum { SLOTS = 4096 }; /* ports of one process */
 enum order_op {
 	ORDER_BIND,
 	ORDER_LISTEN,
-	ORDER_UNLISTEN,
 	ORDER_SET,
 	ORDER_FREE,
 	ORDER_FIND,
@@ -45,7 +44,7 @@ int other_listen(const struct other *o, int slot, uint32_t number);
 void other_free(const struct other *o, int slot);
 /* The number that is found, 0: nobody; behind a lock that is in the way, too. */
 uint32_t other_find(const struct other *o, struct vb_port_name to);
-/* Who holds what clashes, as vb_ports_who() tells there. */
+/* Who holds what clashes, as vb_ports_why() tells there; 0: nobody is told. */
 pid_t other_who(const struct other *o, struct vb_port_name n);
 uint16_t other_port(const struct other *o, int slot); /* its port */
 void other_kill(const struct other *o);
