@@ -49,12 +49,6 @@ void vb_cm_close(struct vb_cm *cm)
 	free(cm);
 }
 
-void vb_cm_strict(struct vb_cm *cm, bool strict)
-{
-	vb_lock_assert_held(cm->lock);
-	cm->strict = strict;
-}
-
 /* A comm ID that is neither in use nor in TIMEWAIT; 0: there is none. */
 static uint32_t draw_id(struct vb_cm *cm)
 {
@@ -159,7 +153,8 @@ void vb_cm_enter(struct vb_cm_conn *c, enum vb_cm_state to, uint64_t now)
 		vb_cm_num_unkey(n, in->slot, VB_CM_BY_REMOTE);
 		vb_cm_num_unkey(n, in->slot, VB_CM_BY_SIDR);
 	}
-	if (to == VB_CM_IDLE || (to == VB_CM_TIMEWAIT && !c->cm->strict))
+	/* Only one that lives makes a REQ or REP stale, as in the kernel. */
+	if (to == VB_CM_IDLE || to == VB_CM_TIMEWAIT)
 		vb_cm_num_unkey(n, in->slot, VB_CM_BY_REMOTE_QPN);
 	if (to != VB_CM_MRA_REQ_RCVD && to != VB_CM_MRA_REP_RCVD)
 		in->prolonged = 0;

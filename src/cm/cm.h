@@ -225,9 +225,6 @@ void vb_cm_mute(struct vb_cm *cm, uint32_t number);
 /* Whether packets of a connection of that QP of this end may still be about: it is not to be given to
  * another. */
 bool vb_cm_qpn_waits(const struct vb_cm *cm, uint32_t qpn);
-/* A REQ or REP from a QP whose connection is in TIMEWAIT at this end is refused as stale, too.  The kernel
- * takes only live ones for stale, and so does this at first. */
-void vb_cm_strict(struct vb_cm *cm, bool strict);
 /* What a connection waits for. */
 struct vb_cm_awaited {
 	uint16_t kind;	    /* its message that has not been answered yet; 0: none */

@@ -21,7 +21,6 @@ struct vb_cm {
 	uint32_t index; /* of the last comm ID that was given */
 	uint32_t conns;
 	uint32_t resting; /* those in TIMEWAIT, and numbers that have outlived their connection */
-	bool strict;
 	struct vb_cm_numbers numbers;
 	struct vb_cm_counts counts;
 	struct vb_slab slab; /* of connections */

@@ -214,8 +214,6 @@ static bool word(struct desk *d, const char *w, size_t len)
 	DO("deaf", (net_deafen(&d->n->nodes[1]), 0));
 	DO("restart0", (net_restart(d->n, 0, false), 0));
 	DO("restart1", (net_restart(d->n, 1, false), net_listen(&d->n->nodes[1]), 0));
-	DO("strict0", (vb_cm_strict(d->n->nodes[0].cm, true), 0));
-	DO("strict1", (vb_cm_strict(d->n->nodes[1].cm, true), 0));
 	DO("reuse", (d->reuse = true, 0));
 	DO("twin0", (twin(d->a), 0));
 	DO("twin1", (twin(d->p), 0));

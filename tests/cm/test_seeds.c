@@ -403,10 +403,8 @@ static void tell(uint64_t seed)
 
 	n->user = &s;
 	n->upper = upper;
-	for (unsigned i = 0; i < NET_NODES; i++) {
-		vb_cm_strict(n->nodes[i].cm, world >= LOSSY && net_pick(n, 2));
+	for (unsigned i = 0; i < NET_NODES; i++)
 		net_listen(&n->nodes[i]);
-	}
 	spawn(&s);
 	stir(&s);
 	if (world == FORGED)
