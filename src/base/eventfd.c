@@ -1,19 +1,18 @@
 #include "base/eventfd.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <stdint.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "base/poll.h"
 
 int vb_eventfd_try(int fd)
 {
 	uint64_t token;
 	struct iovec v = {.iov_base = &token, .iov_len = sizeof(token)};
 	struct pollfd p = {.fd = fd, .events = POLLIN};
-	struct timespec now = {0};
 
 	if (syscall(SYS_preadv2, fd, &v, 1l, -1l, 0l, RWF_NOWAIT) >= 0)
 		return 0;
@@ -21,7 +20,7 @@ int vb_eventfd_try(int fd)
 		return errno;
 	/* A kernel that does not know this for an eventfd, or a sandbox that denies it with whichever errno:
 	 * two threads may then race for one token, and the loser waits for the next. */
-	if (syscall(SYS_ppoll, &p, 1l, &now, NULL, 0l) != 1)
+	if (vb_poll(&p, 1, 0) != 1)
 		return EAGAIN;
 	return syscall(SYS_read, fd, &token, sizeof(token)) < 0 ? errno : 0;
 }

@@ -1,7 +1,6 @@
 /* One control connection: its descriptors, and the messages after the hello. */
 #include <errno.h>
 #include <linux/sockios.h>
-#include <poll.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +12,7 @@
 
 #include "base/log.h"
 #include "base/pages.h"
+#include "base/poll.h"
 #include "host/hello.h"
 #include "host/private.h"
 
@@ -334,7 +334,6 @@ void vb_peer_ring(struct vb_peer *peer)
 bool vb_peer_is_over(struct vb_peer *peer)
 {
 	struct peer *p = peer_of(peer);
-	static const struct timespec now;
 	struct pollfd fds[2] = {{.fd = -1, .events = POLLRDHUP}, {.fd = -1, .events = POLLIN}};
 	bool over = false;
 
@@ -342,8 +341,7 @@ bool vb_peer_is_over(struct vb_peer *peer)
 	if (peer->index && may_write(p) && p->conn) {
 		fds[0].fd = peer->sock;
 		fds[1].fd = p->conn->pidfd;
-		/* no cancellation point */
-		over = syscall(SYS_ppoll, fds, 2, &now, NULL, 0) > 0 &&
+		over = vb_poll(fds, 2, 0) > 0 &&
 		       (fds[0].revents & (POLLHUP | POLLRDHUP) || fds[1].revents & POLLIN);
 	}
 	atomic_fetch_sub_explicit(&p->ringing, 1, memory_order_release);

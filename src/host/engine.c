@@ -27,6 +27,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/poll.h"
 #include "host/private.h"
 
 #define TICK	   VB_MSEC	  /* while it shares the doorbells, or another thread is at a ring */
@@ -237,8 +238,7 @@ static void block(struct vb_adapter *a, struct watch *w, uint64_t deadline)
 				{.fd = listener(a), .events = POLLIN},
 				{.fd = a->ctl, .events = POLLIN}};
 	uint64_t now, left;
-	struct timespec ts;
-	bool forever;
+	uint64_t wait;
 	int n;
 
 	deadline = tell_before(deadline);
@@ -256,14 +256,11 @@ static void block(struct vb_adapter *a, struct watch *w, uint64_t deadline)
 			return;
 	}
 	vb_ctl_sure(NULL);
-	ts = (struct timespec){(time_t)(left / VB_SEC), (long)(left % VB_SEC)};
-	forever = deadline == VB_NEVER && left;
-	atomic_store_explicit(&a->wakes, forever ? VB_NEVER : now + left, memory_order_seq_cst);
-	if (atomic_load_explicit(&a->nudged, memory_order_seq_cst)) { /* pairs with vb_adapter_due() */
-		forever = false;
-		ts = (struct timespec){0};
-	}
-	n = ppoll(fds, w->parked ? 2 : 3, forever ? NULL : &ts, NULL);
+	wait = deadline == VB_NEVER && left ? UINT64_MAX : left;
+	atomic_store_explicit(&a->wakes, wait == UINT64_MAX ? VB_NEVER : now + left, memory_order_seq_cst);
+	if (atomic_load_explicit(&a->nudged, memory_order_seq_cst)) /* pairs with vb_adapter_due() */
+		wait = 0;
+	n = vb_poll(fds, w->parked ? 2 : 3, wait);
 	atomic_store_explicit(&a->dozing, false, memory_order_relaxed);
 	atomic_store_explicit(&a->parked, false, memory_order_relaxed);
 	if (n <= 0) {

@@ -1,16 +1,14 @@
 #include "mem/peer_mem.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <infiniband/verbs.h>
 
 #include "base/fault.h"
 #include "base/log.h"
+#include "base/poll.h"
 #include "iba/limits.h"
 #include "mem/check.h"
 
@@ -112,15 +110,13 @@ bool vb_peer_mem_alive(struct vb_peer_mem *f)
 {
 	struct timespec t;
 	struct pollfd p = {.fd = f->pidfd, .events = POLLIN};
-	struct timespec no_time = {0};
 	int64_t now, seen = atomic_load_explicit(&f->seen, memory_order_relaxed);
 
 	clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
 	now = t.tv_sec * 1000000000ll + t.tv_nsec;
 	if (now - seen < SEEN_FOR)
 		return true;
-	/* no cancellation point: locks are held */
-	if (syscall(SYS_ppoll, &p, 1, &no_time, NULL, 0) != 0)
+	if (vb_poll(&p, 1, 0) != 0)
 		return false;
 	atomic_store_explicit(&f->seen, now, memory_order_relaxed);
 	return true;

@@ -70,6 +70,14 @@ static void without_flock(int err)
 	everything_works();
 }
 
+/* The engine waits by another call, and does not spin. */
+static void without_ppoll(int err)
+{
+	CHECK(kit_deny(SYS_ppoll, err, true), "%s", strerror(errno));
+	everything_works();
+	kit_nobody_spins();
+}
+
 /* fcntl() with that command. */
 static void deny_command(int command, int err)
 {
@@ -137,6 +145,11 @@ static void flock_is_denied(void)
 	with_each(without_flock);
 }
 
+static void ppoll_is_denied(void)
+{
+	with_each(without_ppoll);
+}
+
 static void locks_are_denied(void)
 {
 	with_each(without_locks);
@@ -163,6 +176,7 @@ int main(int argc, char **argv)
 	static const struct kit_case cases[] = {{.name = "preadv2 is denied", .run = preadv2_is_denied},
 						{.name = "getrandom is denied", .run = getrandom_is_denied},
 						{.name = "flock is denied", .run = flock_is_denied},
+						{.name = "ppoll is denied", .run = ppoll_is_denied},
 						{.name = "locks are denied", .run = locks_are_denied},
 						{.name = "/proc is denied", .run = proc_is_denied}};
 
