@@ -103,7 +103,8 @@ struct vb_ah {
 	struct vb_route route;	 /* of attr; set once, as are the next three */
 	uint32_t number;	 /* that of ibv.handle */
 	uint64_t pd_id;
-	uint32_t away;	   /* of an address that does not lead here: vb_addresses_whose(); set once */
+	uint32_t away;	   /* of an address that does not lead here: of InfiniBand its LID, else
+			      vb_addresses_whose(); set once */
 	bool group;	   /* it is a multicast group's */
 	_Atomic bool here; /* it leads to this host: that may turn out later */
 };

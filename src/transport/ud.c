@@ -54,6 +54,8 @@ static __attribute__((cold, noinline)) void drop(struct vb_qp *qp, struct vb_swq
 		*silence = (struct vb_reach_facts){VB_REACH_GROUP, .number = {.datagram = 1}};
 	else if (silence->reach == VB_REACH_ADDRESS)
 		silence->away.pid = w->to.away;
+	else if (silence->reach == VB_REACH_LID)
+		silence->lid.lid = w->to.away;
 	w->state = VB_WQE_STARTED;
 	vb_drop(qp, &f);
 }

@@ -107,7 +107,8 @@ VB_EXPORT VB_OBJECT(struct ibv_ah *, ibv_create_ah, (ibpd, attr), struct ibv_pd 
 	ah->group = group;
 	ah->here = !group && vb_port_leads_here(vb_hca(c->adapter), attr);
 	if (!group && !ah->here)
-		ah->away = vb_addresses_whose(&vb_hca(c->adapter)->addresses, attr);
+		ah->away = vb_devices_infiniband() ? attr->dlid
+						   : vb_addresses_whose(&vb_hca(c->adapter)->addresses, attr);
 	vb_live_enter(&ah->ibv, VB_LIVE_AH);
 	return &ah->ibv;
 }

@@ -540,6 +540,7 @@ static void a_wrong_lid(void)
 		struct kit_end e;
 		char words[200];
 		uint16_t lid = wrongs[i].lid;
+		struct ibv_ah *ah;
 
 		kit_end_open(&e, ibv_alloc_pd(open_one(0)), 8, 256);
 		if (lid / VB_MAX_DEVICES == e.card.lid / VB_MAX_DEVICES)
@@ -550,6 +551,13 @@ static void a_wrong_lid(void)
 		CHECK(!kit_post(&e, IBV_WR_SEND, 1, 0, 8, NULL, 0));
 		CHECK(kit_wait(&e, 20).status == IBV_WC_RETRY_EXC_ERR);
 		snprintf(words, sizeof(words), wrongs[i].words, lid);
+		kit_log_await(words);
+		kit_end_close(&e);
+		kit_log_skip();
+		kit_end_open_as(&e, ibv_alloc_pd(open_one(0)), 8, 256, IBV_QPT_UD);
+		ah = ibv_create_ah(e.qp->pd, &(struct ibv_ah_attr){.dlid = lid, .port_num = 1});
+		CHECK(ah && !kit_datagram(&e, ah, e.card.qpn, 1, 0, 8));
+		kit_expect(&e, IBV_WC_SEND);
 		kit_log_await(words);
 	}
 }
