@@ -50,16 +50,27 @@ static uint32_t ends_of(const struct vb_qp *qp, const struct vb_shown_qp *far)
 	return ends;
 }
 
+/* Whether a queue pair of that type is no other end for qp; 0: it is not known. */
+static bool is_foreign(const struct vb_qp *qp, uint32_t type)
+{
+	bool initiates = qp->ibv.qp_type == IBV_QPT_XRC_SEND;
+
+	return type && type != (uint32_t)(initiates ? IBV_QPT_XRC_RECV : qp->ibv.qp_type);
+}
+
 /* The peer is UP: what it shows of the QP tells. */
 static struct vb_reach_facts why_no_answer(const struct vb_qp *qp, const struct vb_peer *peer)
 {
 	const struct vb_shown_qp *q = vb_peer_shown(peer, qp->dest_qpn);
-	uint32_t state = vb_peer_qp_state(peer, qp->dest_qpn), dest;
+	uint32_t state = vb_peer_qp_state(peer, qp->dest_qpn), dest, type;
 	uint32_t received = vb_peer_qp_received(peer, qp->dest_qpn), expected = received & VB_PSN_MASK;
 	uint32_t ends = ends_of(qp, q);
 
 	if (!state)
 		return (struct vb_reach_facts){VB_REACH_NO_QP, .number = {.ends = ends}};
+	type = atomic_load_explicit(&q->type, memory_order_relaxed);
+	if (is_foreign(qp, type))
+		return (struct vb_reach_facts){VB_REACH_TYPE, .types = {type, qp->ibv.qp_type}};
 	if (state - 1 < IBV_QPS_RTR || state - 1 >= IBV_QPS_ERR)
 		return (struct vb_reach_facts){VB_REACH_STATE, .state = {state - 1, ends}};
 	dest = atomic_load_explicit(&q->dest_qpn, memory_order_relaxed);

@@ -7,6 +7,7 @@
 #include <infiniband/verbs.h>
 
 #include "iba/away.h"
+#include "iba/names.h"
 #include "iba/qp_state.h"
 
 /* A clause takes what its row says, which may be nothing. */
@@ -284,6 +285,21 @@ static void say_state(struct vb_text *t, const struct vb_reach_state *of)
 			       "there brings it to RTS");
 	else
 		vb_text_add(t, "ibv_modify_qp there must bring it to RTR first");
+}
+
+static const char *type_name(uint32_t type)
+{
+	const char *name = vb_name_qp_type((enum ibv_qp_type)type);
+
+	return name ? name : "another type";
+}
+
+static void say_type(struct vb_text *t, const struct vb_reach_types *of)
+{
+	vb_text_add(t,
+		    "it is of type %s, and this one of type %s: both ends must be of one type (qp_type of "
+		    "ibv_create_qp)",
+		    type_name(of->theirs), type_name(of->ours));
 }
 
 static void say_other(struct vb_text *t, const struct vb_reach_other *of)

@@ -106,6 +106,10 @@ struct vb_reach_state {
 	uint32_t ends;	/* VB_END_* */
 };
 
+struct vb_reach_types {
+	uint32_t theirs, ours; /* enum ibv_qp_type */
+};
+
 struct vb_reach_other {
 	uint32_t qpn;  /* that the far end is connected to */
 	uint32_t ends; /* VB_END_* */
@@ -135,6 +139,7 @@ struct vb_reach_facts {
 		struct vb_reach_away away;
 		struct vb_reach_number number;
 		struct vb_reach_state state;
+		struct vb_reach_types types;
 		struct vb_reach_other other;
 		struct vb_reach_psn psn;
 	};

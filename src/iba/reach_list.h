@@ -57,3 +57,5 @@ REACH(VB_REACH_NOT_ITS_OWN, process, say_not_its_own)
 REACH(VB_REACH_DENIED, denied, say_denied)
 /* its process is stopped, by a signal or a debugger */
 REACH(VB_REACH_STOPPED, process, say_stopped)
+/* it is of another type than this one */
+REACH(VB_REACH_TYPE, types, say_type)

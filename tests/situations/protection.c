@@ -63,6 +63,31 @@ static void gid_of_another_machine(void)
 	CHECK(!kit_reap(pid));
 }
 
+/* The far end is of another type. */
+static void another_type(void)
+{
+	static const struct {
+		enum ibv_qp_type type;
+		const char *name;
+	} rows[] = {{IBV_QPT_UD, "IBV_QPT_UD"}, {IBV_QPT_UC, "IBV_QPT_UC"}};
+	struct kit_end b;
+
+	for (int i = 0; i < 2; i++) {
+		kit_end_open(&a, pd, 8, PAGE);
+		kit_end_open_as(&b, pd, 8, PAGE, rows[i].type);
+		kit_connect_with(&a, &b.card, 10, 1);
+		CHECK_EQ(kit_post(&a, IBV_WR_SEND, 1, 0, 8, NULL, 0), 0);
+		expect(IBV_WC_RETRY_EXC_ERR);
+		SAID(
+		    "no acknowledgement from queue pair 0x%06x within retry_cnt = 1 retry: it is of type %s, "
+		    "and this one of type IBV_QPT_RC: both ends must be of one type",
+		    b.card.qpn, rows[i].name);
+		kit_end_close(&b);
+		if (!i)
+			kit_end_close(&a);
+	}
+}
+
 /* The far end's number was never copied: 0 is nobody's. */
 static void number_never_filled_in(void)
 {
@@ -520,6 +545,7 @@ const struct situation protection[] = {
     {"N3.11-gid", gid_never_given, NULL},
     {"N3.11-dgid", gid_of_another_machine, NULL},
     {"N3.11-number", number_never_filled_in, NULL},
+    {"N3.11-type", another_type, NULL},
     {"N4.1", stale_local_key, NULL},
     {"N4.2", remote_address_0, NULL},
     {"N4.2-own", own_address, NULL},

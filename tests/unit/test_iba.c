@@ -565,6 +565,8 @@ static void a_clause_has_the_numbers_of_its_kind(void **state)
 	    {{VB_REACH_STATE, .state = {IBV_QPS_INIT, VB_END_THERE}},
 	     "its program has not taken the connection's event yet, and rdma_get_cm_event there"},
 	    {{VB_REACH_STATE, .state = {IBV_QPS_ERR, VB_END_THERE}}, "the log of its process says"},
+	    {{VB_REACH_TYPE, .types = {.theirs = IBV_QPT_UD, .ours = IBV_QPT_RC}},
+	     "it is of type IBV_QPT_UD, and this one of type IBV_QPT_RC: both ends must be of one type"},
 	    {{VB_REACH_OTHER, .other = {0x1234, 0}},
 	     "connected to queue pair 0x001234, and takes nothing from this one: dest_qp_num there must"},
 	    {{VB_REACH_OTHER, .other = {0x1234, VB_END_THERE}}, "rdma_conn_param.qp_num of this end must be"},
