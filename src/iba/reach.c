@@ -234,6 +234,19 @@ static void say_group(struct vb_text *t, const struct vb_reach_number *of)
 			    "to groups");
 }
 
+static void say_no_group(struct vb_text *t, const struct vb_reach_none *of)
+{
+	vb_text_add(t, "0xffffff is the number of a multicast group's queue pairs, and the address handle is "
+		       "not a group's: remote_qpn must be the qp_num of the queue pair there, or dgid the "
+		       "group's GID");
+}
+
+static void say_qp1(struct vb_text *t, const struct vb_reach_none *of)
+{
+	vb_text_add(t, "1 is the number of QP1, which belongs to the connection manager: remote_qpn must be "
+		       "the qp_num of the queue pair there");
+}
+
 /* Where the far end's number comes from. */
 static const char *number_of(const struct vb_reach_number *of)
 {

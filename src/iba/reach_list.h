@@ -59,3 +59,7 @@ REACH(VB_REACH_DENIED, denied, say_denied)
 REACH(VB_REACH_STOPPED, process, say_stopped)
 /* it is of another type than this one */
 REACH(VB_REACH_TYPE, types, say_type)
+/* a datagram to the number of groups' queue pairs, by an address that is not a group's */
+REACH(VB_REACH_NO_GROUP, none, say_no_group)
+/* a datagram to QP1 */
+REACH(VB_REACH_QP1, none, say_qp1)

@@ -4,6 +4,7 @@
  * Completions come in the order of posting all the same. */
 #include "base/few.h"
 #include "iba/grh.h"
+#include "iba/mad.h"
 #include "obj/dests.h"
 #include "transport/take.h"
 
@@ -52,6 +53,10 @@ static __attribute__((cold, noinline)) void drop(struct vb_qp *qp, struct vb_swq
 		*silence = (struct vb_reach_facts){VB_REACH_UNSET, .number = {.datagram = 1}};
 	else if (w->to.number == VB_DEST_NOWHERE && w->to.away == VB_TO_GROUP)
 		*silence = (struct vb_reach_facts){VB_REACH_GROUP, .number = {.datagram = 1}};
+	else if (w->to.qpn == VB_QPN_GROUP && w->to.number != VB_DEST_GROUP)
+		*silence = (struct vb_reach_facts){.reach = VB_REACH_NO_GROUP};
+	else if (w->to.qpn == VB_GSI_QPN && qp->qpn != VB_GSI_QPN)
+		*silence = (struct vb_reach_facts){.reach = VB_REACH_QP1};
 	else if (silence->reach == VB_REACH_ADDRESS)
 		silence->away.pid = w->to.away;
 	else if (silence->reach == VB_REACH_LID)

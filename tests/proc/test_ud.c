@@ -469,6 +469,23 @@ static void why_it_is_not_taken(struct kit_end *e)
 	KIT_LOG_SAYS(
 	    "what is sent to queue pair 0x000123 is lost: the address handle is a multicast group's, whose "
 	    "queue pairs have the number 0xffffff: set remote_qpn to that");
+	kit_end_close(&from);
+	for (uint32_t qpn = 1; qpn <= 0xffffff; qpn += 0xfffffe) {
+		kit_end_open_as(&from, pd, DEPTH, SIZE, IBV_QPT_UD);
+		kit_log_skip();
+		CHECK_EQ(kit_datagram(&from, ah, qpn, 1, 0, 8), 0);
+		kit_expect(&from, IBV_WC_SEND);
+		if (qpn == 1)
+			KIT_LOG_SAYS(
+			    "what is sent to queue pair 0x000001 is lost: 1 is the number of QP1, which "
+			    "belongs to the connection manager: remote_qpn must be");
+		else
+			KIT_LOG_SAYS(
+			    "queue pair 0xffffff is lost: 0xffffff is the number of a multicast group's "
+			    "queue pairs, and the address handle is not a group's");
+		if (qpn == 1)
+			kit_end_close(&from);
+	}
 	CHECK(!ibv_destroy_ah(ah) && !ibv_destroy_ah(ah_group));
 	kit_end_close(&rc);
 	kit_end_close(&init);
