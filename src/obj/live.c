@@ -104,7 +104,8 @@ static size_t bytes(uint32_t size)
 }
 
 /* Another number of places: FIRST, or as many as pages of their own have, which go back to the system.  Lock
- * held, but given back over what may block.  Without memory it stays as it is. */
+ * held, but given back over what may block: others may have resized it meanwhile, even there and back.
+ * Without memory it stays as it is. */
 static void resize(struct shard *s, uint32_t size)
 {
 	uint32_t before = s->size;
@@ -114,7 +115,7 @@ static void resize(struct shard *s, uint32_t size)
 	if (size != FIRST)
 		places = mmap(NULL, bytes(size), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	vb_lock_take(&s->lock); /* given below */
-	if (places != MAP_FAILED && s->size == before && s->used <= size - size / 4) {
+	if (places != MAP_FAILED && s->places == old && s->size == before && s->used <= size - size / 4) {
 		s->places = places;
 		s->size = size;
 		for (uint32_t i = 0; i < before; i++)
