@@ -195,14 +195,19 @@ static void say_path_failed(int err)
 	vb_log_keep(VB_LOG_STDERR, line, (size_t)length);
 }
 
+/* Not what is no regular file: who reads a pipe takes an opening that ends for the end of all lines. */
 void vb_log_try_path(void)
 {
-	int err = errno, fd = open_file();
+	int err = errno, fd;
+	struct stat st;
 
-	if (fd >= 0)
-		close(fd);
-	else if (errno != ENXIO) /* a pipe that nobody reads yet */
-		say_path_failed(errno);
+	if (stat(path, &st) || S_ISREG(st.st_mode)) {
+		fd = open_file();
+		if (fd >= 0)
+			close(fd);
+		else
+			say_path_failed(errno);
+	}
 	errno = err;
 }
 

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -232,6 +233,26 @@ static void an_unwritable_log_is_said(void **state)
 			       "VERBENA_LOG=/nonexistent/dir/log cannot be opened, lines are lost: No such "
 			       "file or directory\n"));
 	assert_string_equal(said(NULL, NULL, only_check), "");
+}
+
+/* Whoever reads a pipe must not see it opened and closed before there is a line. */
+static void a_pipe_is_not_tried(void **state)
+{
+	char dir[] = "/tmp/vb-test-log-XXXXXX", path[sizeof dir + 5];
+	struct pollfd p;
+
+	(void)state;
+	assert_non_null(mkdtemp(dir));
+	snprintf(path, sizeof path, "%s/pipe", dir);
+	assert_int_equal(mkfifo(path, 0600), 0);
+	p = (struct pollfd){.fd = open(path, O_RDONLY | O_NONBLOCK), .events = POLLIN};
+	assert_true(p.fd >= 0);
+	assert_string_equal(said(path, NULL, only_check), "");
+	poll(&p, 1, 0);
+	assert_int_equal(p.revents, 0); /* POLLHUP: somebody was there and left */
+	close(p.fd);
+	unlink(path);
+	rmdir(dir);
 }
 
 static void errno_survives(void)
@@ -517,6 +538,7 @@ int main(void)
 	    cmocka_unit_test(notes_are_information),
 	    cmocka_unit_test(wrong_settings_are_said),
 	    cmocka_unit_test(an_unwritable_log_is_said),
+	    cmocka_unit_test(a_pipe_is_not_tried),
 	    cmocka_unit_test(errno_is_left_alone),
 	    cmocka_unit_test(a_line_is_whole),
 	    cmocka_unit_test(wrong_settings_are_told),
