@@ -159,8 +159,11 @@ VB_EXPORT VB_OBJECT(struct ibv_pd *, ibv_import_pd, (context, handle), struct ib
 	struct vb_pd_view v;
 	struct vb_met met;
 	int err = owner_tables(c, &at, call);
+	bool there = !err && vb_pds_look(at.pds, at.pd_marks, handle, &v);
 
-	if (!err && !vb_pds_look(at.pds, at.pd_marks, handle, &v))
+	if (!err && !vb_import_owner(c, call)) /* it may have ended meanwhile */
+		err = errno;
+	if (!err && !there)
 		err = vb_refuse(ENOENT, call, "the context holds no protection domain of handle 0x%08x",
 				handle);
 	if (!err)
