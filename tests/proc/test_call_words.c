@@ -36,18 +36,22 @@ static void queue_pairs(void)
 	CHECK(cq);
 	kit_log_skip();
 	qa.qp_type = IBV_QPT_RAW_PACKET;
-	CHECK(!ibv_create_qp(pd, &qa) && errno == EOPNOTSUPP);
+	CHECK(!ibv_create_qp(pd, &qa));
+	CHECK_EQ(errno, EOPNOTSUPP);
 	SAID("QPs of type IBV_QPT_RAW_PACKET are not supported, only IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, "
 	     "IBV_QPT_XRC_SEND, IBV_QPT_XRC_RECV");
 	qa.qp_type = (enum ibv_qp_type)77;
-	CHECK(!ibv_create_qp(pd, &qa) && errno == EINVAL);
+	CHECK(!ibv_create_qp(pd, &qa));
+	CHECK_EQ(errno, EINVAL);
 	SAID("there is no QP type 77");
 	qx.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_RX_HASH | IBV_QP_INIT_ATTR_IND_TABLE;
-	CHECK(!ibv_create_qp_ex(ctx, &qx) && errno == EOPNOTSUPP);
+	CHECK(!ibv_create_qp_ex(ctx, &qx));
+	CHECK_EQ(errno, EOPNOTSUPP);
 	SAID("comp_mask: IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH is not supported");
 	qx.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS;
 	qx.create_flags = IBV_QP_CREATE_SCATTER_FCS | 1u << 30;
-	CHECK(!ibv_create_qp_ex(ctx, &qx) && errno == EOPNOTSUPP);
+	CHECK(!ibv_create_qp_ex(ctx, &qx));
+	CHECK_EQ(errno, EOPNOTSUPP);
 	SAID("create_flags: IBV_QP_CREATE_SCATTER_FCS | 0x40000000 is not supported");
 	CHECK(!ibv_destroy_cq(cq));
 	kit_end_open(&a, pd, 4, 64);
@@ -233,7 +237,7 @@ static void requests(void)
 	CHECK(post(IBV_WR_RDMA_READ, IBV_SEND_INLINE, 8) == EINVAL);
 	SAID("IBV_SEND_INLINE with IBV_WR_RDMA_READ, which sends no data");
 	CHECK(!post(IBV_WR_ATOMIC_FETCH_AND_ADD, 0, 4));
-	CHECK(kit_wait(&a, 10).status == IBV_WC_LOC_LEN_ERR);
+	CHECK_EQ(kit_wait(&a, 10).status, IBV_WC_LOC_LEN_ERR);
 	SAID("ended with IBV_WC_LOC_LEN_ERR: an atomic brings 8 bytes back, and its scatter/gather list has "
 	     "4: "
 	     "give it 8");

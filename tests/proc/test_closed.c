@@ -460,13 +460,15 @@ static void own_channel(bool async, int kind)
 		CHECK_EQ(wc.status, IBV_WC_SUCCESS);
 		if (async) {
 			errno = 0;
-			CHECK(ibv_get_async_event(v.ctx, &ev) == -1 && errno == EBADF);
+			CHECK(ibv_get_async_event(v.ctx, &ev) == -1);
+			CHECK_EQ(errno, EBADF);
 		} else {
 			/* the event is there, and after it there can be none */
 			CHECK(!ibv_get_cq_event(v.ch, &cq, &x));
 			ibv_ack_cq_events(cq, 1);
 			errno = 0;
-			CHECK(ibv_get_cq_event(v.ch, &cq, &x) == -1 && errno == EBADF);
+			CHECK(ibv_get_cq_event(v.ch, &cq, &x) == -1);
+			CHECK_EQ(errno, EBADF);
 		}
 		CHECK(says(board->log[0], "was closed by this process though it belongs to the device") == 1);
 		CHECK(!count_in(board->log[0], "the device is lost"));

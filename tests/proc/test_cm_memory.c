@@ -453,10 +453,12 @@ static void busy(struct kit_pair *d)
 	CHECK(!ibv_bind_mw(id->qp, mw, &bind));
 	kit_ep_sent(id);
 	errno = 0;
-	CHECK(dereg(of) == -1 && errno == EBUSY, "%m");
+	CHECK(dereg(of) == -1);
+	CHECK_EQ(errno, EBUSY);
 	CHECK(!ibv_dealloc_mw(mw));
 	errno = ENOTTY;
-	CHECK(!dereg(of) && errno == ENOTTY); /* which it leaves alone */
+	CHECK(!dereg(of));
+	CHECK_EQ(errno, ENOTTY); /* which it leaves alone */
 }
 
 /* --- on an id of this process alone */

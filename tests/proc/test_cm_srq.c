@@ -47,7 +47,8 @@ static void the_id_shows_it(void)
 
 	CHECK(!id->srq);
 	errno = ENOTTY;
-	CHECK(create(id, NULL, &attr) == 0 && errno == ENOTTY);
+	CHECK(create(id, NULL, &attr) == 0);
+	CHECK_EQ(errno, ENOTTY);
 	CHECK(id->srq && id->srq->context == id->verbs && id->srq->srq_context == mem);
 	/* an ordinary one needs no completion queue: its QPs have theirs */
 	CHECK(!id->recv_cq && !id->send_cq && !id->recv_cq_channel && !id->send_cq_channel);
@@ -124,11 +125,13 @@ static void attributes(void)
 	for (int i = 0; i < 4; i++)
 		sge[i] = (struct ibv_sge){(uintptr_t)mem + 64 * (size_t)i, 64, mr->lkey};
 	errno = 0;
-	CHECK(rdma_post_recvv(id, NULL, sge, 4) == -1 && errno == EINVAL);
+	CHECK(rdma_post_recvv(id, NULL, sge, 4) == -1);
+	CHECK_EQ(errno, EINVAL);
 	for (uint32_t i = 0; i < attr.attr.max_wr; i++)
 		CHECK(!rdma_post_recvv(id, NULL, sge, 3), "%u: %m", i);
 	errno = 0;
-	CHECK(rdma_post_recvv(id, NULL, sge, 3) == -1 && errno == ENOMEM);
+	CHECK(rdma_post_recvv(id, NULL, sge, 3) == -1);
+	CHECK_EQ(errno, ENOMEM);
 	CHECK(!rdma_dereg_mr(mr));
 	rdma_destroy_ep(id);
 }
@@ -138,7 +141,9 @@ static void written_back_by_a_call_that_fails(void)
 	struct rdma_cm_id *id = kit_ep_bound(IBV_QPT_RC);
 	struct ibv_srq_init_attr attr = asks(UINT32_MAX, 3), before = attr;
 
-	CHECK(create(id, NULL, &attr) == -1 && errno == EINVAL && !id->srq);
+	CHECK(create(id, NULL, &attr) == -1);
+	CHECK_EQ(errno, EINVAL);
+	CHECK(!id->srq);
 	CHECK(!memcmp(&attr, &before, sizeof attr));
 	attr.attr.max_wr = 8; /* nothing is left of the attempt */
 	CHECK(!create(id, NULL, &attr) && attr.attr.max_wr >= 8);
@@ -165,7 +170,8 @@ static void what_is_refused(void)
 	refused(bound, NULL, asks(UINT32_MAX, 1), "max_wr 4294967295, at most");
 	refused(bound, NULL, asks(16, 1000), "max_sge 1000, at most");
 	errno = 0;
-	CHECK(rdma_create_srq_ex(bound, &ex) == -1 && errno == EINVAL);
+	CHECK(rdma_create_srq_ex(bound, &ex) == -1);
+	CHECK_EQ(errno, EINVAL);
 	KIT_LOG_SAYS("comp_mask lacks IBV_SRQ_INIT_ATTR_TYPE");
 	make(bound, NULL); /* and nothing of this has spoilt the id */
 	rdma_destroy_ep(bound);
@@ -388,9 +394,11 @@ static void nothing_stays(void)
 	}
 	/* a call that fails, before and after the queue is made */
 	attr = asks(INT_MAX, 1);
-	CHECK(create(id, NULL, &attr) == -1 && errno == EINVAL);
+	CHECK(create(id, NULL, &attr) == -1);
+	CHECK_EQ(errno, EINVAL);
 	attr = asks(16, 1000);
-	CHECK(create(id, NULL, &attr) == -1 && errno == EINVAL);
+	CHECK(create(id, NULL, &attr) == -1);
+	CHECK_EQ(errno, EINVAL);
 	CHECK(!id->srq && !id->recv_cq && !id->recv_cq_channel && kit_descriptors() == descriptors);
 	make(id, NULL);
 	rdma_destroy_ep(id);

@@ -53,7 +53,7 @@ static void named(const char *first, const char *const names[DEVICES])
 	int n;
 
 	if (pid) {
-		CHECK(!kit_reap(pid));
+		CHECK_EQ(kit_reap(pid), 0);
 		return;
 	}
 	devices("3");
@@ -94,7 +94,8 @@ static void wrong(const char *variable, const char *value, const char *words)
 	list = ibv_get_device_list(NULL);
 	CHECK(list && list[0] && !list[1] && !strcmp(list[0]->name, "verbena0"));
 	errno = 0;
-	CHECK(!ibv_open_device(list[0]) && errno == EINVAL);
+	CHECK(!ibv_open_device(list[0]));
+	CHECK_EQ(errno, EINVAL);
 	KIT_LOG_SAYS("%s=%s is no %s", variable, value, words);
 	_exit(0);
 }
@@ -130,7 +131,7 @@ static void identities(void)
 		take_identities();
 		_exit(0);
 	}
-	CHECK(!kit_reap(pid));
+	CHECK_EQ(kit_reap(pid), 0);
 	for (int i = 0; i < DEVICES; i++) {
 		struct ibv_context *c = open_one(i);
 
@@ -152,7 +153,7 @@ static void elsewhere(void)
 		take_identities();
 		_exit(0);
 	}
-	CHECK(!kit_reap(pid));
+	CHECK_EQ(kit_reap(pid), 0);
 	CHECK(vb_devices_guid(0) != board->guid[0]);
 }
 
@@ -183,7 +184,7 @@ static void another_boot(void)
 		atomic_store(&board->step, 1);
 		_exit(0);
 	}
-	CHECK(!kit_reap(pid));
+	CHECK_EQ(kit_reap(pid), 0);
 	guid = vb_devices_guid(0);
 	CHECK(!atomic_load(&board->step) || board->guid[0] != guid);
 }
@@ -254,10 +255,11 @@ static void exchange(struct kit_end *from, struct kit_end *to)
 	CHECK(!kit_post(from, IBV_WR_RDMA_WRITE, 3, 0, 64, &to->card, 64));
 	for (int i = 0; i < 2; i++) {
 		wc = kit_wait(from, 20);
-		CHECK(wc.status == IBV_WC_SUCCESS, "%s", ibv_wc_status_str(wc.status));
+		CHECK_EQ(wc.status, IBV_WC_SUCCESS);
 	}
 	wc = kit_wait(to, 20);
-	CHECK(wc.status == IBV_WC_SUCCESS && wc.byte_len == 64);
+	CHECK_EQ(wc.status, IBV_WC_SUCCESS);
+	CHECK(wc.byte_len == 64);
 	for (int i = 0; i < 128; i++)
 		CHECK(to->buf[i] == 0x5a, "byte %d", i);
 }
@@ -310,16 +312,16 @@ static void between_processes(void)
 	if (me) {
 		CHECK(!kit_recv(&e, 1, 0, 64));
 		atomic_fetch_add(&board->step, 1);
-		CHECK(kit_wait(&e, 20).status == IBV_WC_SUCCESS);
+		CHECK_EQ(kit_wait(&e, 20).status, IBV_WC_SUCCESS);
 		CHECK(!kit_post(&e, IBV_WR_RDMA_WRITE, 2, 0, 64, &board->card[0], 128));
-		CHECK(kit_wait(&e, 20).status == IBV_WC_SUCCESS);
+		CHECK_EQ(kit_wait(&e, 20).status, IBV_WC_SUCCESS);
 		_exit(0);
 	}
 	kit_until(&board->step, 3);
 	memset(e.buf, 0xa5, 64);
 	CHECK(!kit_post(&e, IBV_WR_SEND, 2, 0, 64, NULL, 0));
-	CHECK(kit_wait(&e, 20).status == IBV_WC_SUCCESS);
-	CHECK(!kit_reap(pid));
+	CHECK_EQ(kit_wait(&e, 20).status, IBV_WC_SUCCESS);
+	CHECK_EQ(kit_reap(pid), 0);
 	for (int i = 128; i < 192; i++)
 		CHECK(e.buf[i] == 0xa5, "byte %d", i);
 }
@@ -353,10 +355,11 @@ static void imported_by_one_that_has_fewer(void)
 	kit_log_begin("info");
 	fd = kit_fd_receive(pair[0]);
 	errno = 0;
-	CHECK(fd >= 0 && !ibv_import_device(fd) && errno == ENODEV);
+	CHECK(fd >= 0 && !ibv_import_device(fd));
+	CHECK_EQ(errno, ENODEV);
 	KIT_LOG_SAYS("the descriptor is of device number 2 of process %d, and this process has 1", pid);
 	atomic_store(&board->step, 1);
-	CHECK(!kit_reap(pid));
+	CHECK_EQ(kit_reap(pid), 0);
 }
 
 static void infiniband(void)
@@ -387,7 +390,8 @@ static void a_port_of_infiniband(void)
 		CHECK(!ibv_query_gid_ex(c, 1, 0, &entry, 0) && entry.gid_type == IBV_GID_TYPE_IB &&
 		      !memcmp(&entry.gid, &gid, 16));
 		CHECK(ibv_query_gid_table(c, table, 8, 0) == 1);
-		CHECK(ibv_query_gid(c, 1, 8, &gid) == -1 && errno == EINVAL);
+		CHECK(ibv_query_gid(c, 1, 8, &gid) == -1);
+		CHECK_EQ(errno, EINVAL);
 		CHECK(!ibv_close_device(c));
 	}
 }
@@ -549,7 +553,7 @@ static void a_wrong_lid(void)
 		far.lid = lid;
 		kit_connect_with(&e, &far, 10, 1);
 		CHECK(!kit_post(&e, IBV_WR_SEND, 1, 0, 8, NULL, 0));
-		CHECK(kit_wait(&e, 20).status == IBV_WC_RETRY_EXC_ERR);
+		CHECK_EQ(kit_wait(&e, 20).status, IBV_WC_RETRY_EXC_ERR);
 		snprintf(words, sizeof(words), wrongs[i].words, lid);
 		kit_log_await(words);
 		kit_end_close(&e);
@@ -572,7 +576,8 @@ static void an_ip_address_on_infiniband(void)
 	infiniband();
 	kit_log_begin("info");
 	pd = ibv_alloc_pd(open_one(0));
-	CHECK(!ibv_create_ah(pd, &av) && errno == EINVAL);
+	CHECK(!ibv_create_ah(pd, &av));
+	CHECK_EQ(errno, EINVAL);
 	KIT_LOG_SAYS(
 	    "the address has a GID that is an IPv4 address and no LID (dlid 0): the other end's port is "
 	    "Ethernet");
@@ -615,10 +620,10 @@ static void refused_by(const char *there, const char *here, const char *words)
 		far.lid = 0; /* by the GID of an InfiniBand port, as that end told it */
 	kit_connect_with(&e, &far, 12, 2);
 	CHECK(!kit_post(&e, IBV_WR_SEND, 1, 0, 8, NULL, 0));
-	CHECK(kit_wait(&e, 30).status == IBV_WC_RETRY_EXC_ERR);
+	CHECK_EQ(kit_wait(&e, 30).status, IBV_WC_RETRY_EXC_ERR);
 	KIT_LOG_SAYS("process %d, which holds that number, refuses: %s", pid, words);
 	atomic_store(&board->step, 2);
-	CHECK(!kit_reap(pid));
+	CHECK_EQ(kit_reap(pid), 0);
 	_exit(0);
 }
 

@@ -181,7 +181,8 @@ static void takes_immediates(struct kit_pair *p)
 	for (uint64_t i = 0; i < 2; i++) {
 		struct ibv_wc wc = kit_wait(e, 60);
 
-		CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM);
+		CHECK_EQ(wc.status, IBV_WC_SUCCESS);
+		CHECK(wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM);
 		CHECK(wc.wr_id == 50 + i && wc.byte_len == (i ? 300000 : 100), "%u", wc.byte_len);
 	}
 	kit_fill(e->buf + HALF, 300000, 5);
@@ -510,7 +511,7 @@ static void has_share(struct kit_pair *p)
 		CHECK(kit_now() < end, "the mapping stays");
 	peer.rkey = (uint32_t)b->number[1];
 	CHECK(!kit_post(e, IBV_WR_RDMA_WRITE, 2, 0, 8, &peer, 0));
-	CHECK(kit_wait(e, 20).status == IBV_WC_REM_ACCESS_ERR);
+	CHECK_EQ(kit_wait(e, 20).status, IBV_WC_REM_ACCESS_ERR);
 	atomic_store(&b->step, 4);
 	kit_pair_close(p);
 }

@@ -194,17 +194,20 @@ static void imports(void)
 
 	CHECK(fd >= 0 && !ftruncate(fd, 4096));
 	errno = 0;
-	CHECK(!vb_dm_import(ctx, fd, 4096, 1, "test") && errno == EINVAL);
+	CHECK(!vb_dm_import(ctx, fd, 4096, 1, "test"));
+	CHECK_EQ(errno, EINVAL);
 	CHECK(!fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK));
 	errno = 0;
-	CHECK(!vb_dm_import(ctx, fd, 8192, 1, "test") && errno == EINVAL);
+	CHECK(!vb_dm_import(ctx, fd, 8192, 1, "test"));
+	CHECK_EQ(errno, EINVAL);
 	dm = vb_dm_import(ctx, fd, 4096, 1, "test");
 	CHECK(dm);
 	vb_dm_unimport(dm);
 	close(fd);
 	fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC); /* a file that has no seals at all */
 	errno = 0;
-	CHECK(fd >= 0 && !vb_dm_import(ctx, fd, 4096, 1, "test") && errno == EINVAL);
+	CHECK(fd >= 0 && !vb_dm_import(ctx, fd, 4096, 1, "test"));
+	CHECK_EQ(errno, EINVAL);
 	close(fd);
 	CHECK(!ibv_close_device(ctx));
 }
@@ -246,7 +249,7 @@ static void after_fork(void)
 		}
 		_exit(0);
 	}
-	CHECK(!kit_reap(pid));
+	CHECK_EQ(kit_reap(pid), 0);
 	CHECK(word(mine, 0) == 0 && !ibv_free_dm(mine) && !ibv_close_device(ctx));
 	printf("after fork: ok\n");
 }
@@ -262,7 +265,7 @@ int main(void)
 		after_fork();
 		exit(0);
 	}
-	CHECK(!kit_reap(pid));
+	CHECK_EQ(kit_reap(pid), 0);
 	kit_pair_run("direct", (bool[2]){true, true}, initiator, target);
 	kit_pair_run("ring", (bool[2]){false, false}, initiator, target);
 	return 0;

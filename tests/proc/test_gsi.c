@@ -89,7 +89,7 @@ int main(void)
 	kit_until(&came, MADS);
 	CHECK(!atomic_load(&wrong), "%u", atomic_load(&wrong));
 	atomic_store(&board->done, 1);
-	CHECK(!kit_reap(pid));
+	CHECK_EQ(kit_reap(pid), 0);
 	kit_until(&kit_gsi_gone, 1);
 	CHECK(!ibv_close_device(ctx));
 	return 0;

@@ -67,7 +67,7 @@ static void still_works(struct kit_pair *p)
 	kit_until(&p->board->step, 4);
 	CHECK(!kit_post(e, IBV_WR_SEND, 2, 0, 0, NULL, 0));
 	for (int i = 0; i < 2; i++)
-		CHECK(kit_wait(e, 20).status == IBV_WC_SUCCESS);
+		CHECK_EQ(kit_wait(e, 20).status, IBV_WC_SUCCESS);
 }
 
 static void owner(struct kit_pair *p)
@@ -114,7 +114,7 @@ static void owner(struct kit_pair *p)
 	kit_end_close(&p->end[1]);
 	CHECK(!ibv_dealloc_pd(p->pd) && !ibv_destroy_comp_channel(p->chan) && !ibv_close_device(p->ctx));
 	if (!killed)
-		CHECK(kit_reap(p->target) == 0);
+		CHECK_EQ(kit_reap(p->target), 0);
 	_exit(0);
 }
 
@@ -153,7 +153,7 @@ static void writer(struct kit_pair *p)
 		CHECK(!kit_post(&p->end[1], IBV_WR_SEND, 2, 0, 0, NULL, 0));
 		atomic_store(&p->board->step, 4);
 		for (int k = 0; k < 2; k++)
-			CHECK(kit_wait(&p->end[1], 20).status == IBV_WC_SUCCESS);
+			CHECK_EQ(kit_wait(&p->end[1], 20).status, IBV_WC_SUCCESS);
 		if (!i)
 			atomic_store(&p->board->step, 2);
 	}

@@ -96,7 +96,8 @@ static void device_memory(const struct imports *i)
 	dm = ibv_import_dm(i->ctx, board->dm);
 	CHECK(dm && !ibv_memcpy_from_dm(four, dm, 12, 4) && !memcmp(four, "five", 4));
 	ibv_unimport_dm(dm);
-	CHECK(!ibv_import_dm(i->ctx, board->dm + 7) && errno == ENOENT, "%d", errno);
+	CHECK(!ibv_import_dm(i->ctx, board->dm + 7));
+	CHECK_EQ(errno, ENOENT);
 }
 
 static void wrong_handles(const struct imports *i)
@@ -104,11 +105,16 @@ static void wrong_handles(const struct imports *i)
 	struct ibv_pd *own = ibv_alloc_pd(i->ctx);
 
 	CHECK(own);
-	CHECK(!ibv_import_pd(i->ctx, board->pd + 100) && errno == ENOENT, "%d", errno);
-	CHECK(!ibv_import_pd(i->ctx, board->pd + 0x10000) && errno == ENOENT, "%d", errno);
-	CHECK(!ibv_import_mr(i->pd, 0) && errno == ENOENT, "%d", errno);
-	CHECK(!ibv_import_mr(i->pd, board->mr + 1) && errno == ENOENT, "%d", errno);
-	CHECK(!ibv_import_mr(i->pd, UINT32_MAX) && errno == ENOENT, "%d", errno);
+	CHECK(!ibv_import_pd(i->ctx, board->pd + 100));
+	CHECK_EQ(errno, ENOENT);
+	CHECK(!ibv_import_pd(i->ctx, board->pd + 0x10000));
+	CHECK_EQ(errno, ENOENT);
+	CHECK(!ibv_import_mr(i->pd, 0));
+	CHECK_EQ(errno, ENOENT);
+	CHECK(!ibv_import_mr(i->pd, board->mr + 1));
+	CHECK_EQ(errno, ENOENT);
+	CHECK(!ibv_import_mr(i->pd, UINT32_MAX));
+	CHECK_EQ(errno, ENOENT);
 	CHECK(!ibv_import_mr(own, board->mr) && errno == EINVAL, "another domain: %d", errno);
 	CHECK(ibv_dealloc_pd(i->pd) == EBUSY, "with an imported region");
 	CHECK(ibv_rereg_mr(i->mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_INPUT);
@@ -126,9 +132,12 @@ static void no_sharing_on(const struct imports *i)
 	attr.pd = parent;
 	above = ibv_alloc_parent_domain(i->ctx, &attr);
 	CHECK(above);
-	CHECK(!ibv_alloc_shpd(i->pd, 1, &shpd) && errno == EINVAL, "%d", errno);
-	CHECK(!ibv_alloc_shpd(parent, 1, &shpd) && errno == EINVAL, "%d", errno);
-	CHECK(!ibv_alloc_shpd(above, 1, &shpd) && errno == EINVAL, "%d", errno);
+	CHECK(!ibv_alloc_shpd(i->pd, 1, &shpd));
+	CHECK_EQ(errno, EINVAL);
+	CHECK(!ibv_alloc_shpd(parent, 1, &shpd));
+	CHECK_EQ(errno, EINVAL);
+	CHECK(!ibv_alloc_shpd(above, 1, &shpd));
+	CHECK_EQ(errno, EINVAL);
 	CHECK(ibv_dealloc_pd(parent) == EBUSY && !ibv_dealloc_pd(above) && !ibv_dealloc_pd(parent));
 }
 
@@ -136,10 +145,14 @@ static void wrong_descriptors(void)
 {
 	int fd = open("/dev/null", O_RDWR | O_CLOEXEC), memory = memfd_create("x", MFD_CLOEXEC);
 
-	CHECK(!ibv_import_device(-1) && errno == EINVAL, "%d", errno);
-	CHECK(!ibv_import_device(9999) && errno == EINVAL, "%d", errno);
-	CHECK(!ibv_import_device(fd) && errno == EINVAL, "%d", errno);
-	CHECK(!ibv_import_device(memory) && errno == EINVAL, "%d", errno);
+	CHECK(!ibv_import_device(-1));
+	CHECK_EQ(errno, EINVAL);
+	CHECK(!ibv_import_device(9999));
+	CHECK_EQ(errno, EINVAL);
+	CHECK(!ibv_import_device(fd));
+	CHECK_EQ(errno, EINVAL);
+	CHECK(!ibv_import_device(memory));
+	CHECK_EQ(errno, EINVAL);
 	CHECK(!close(fd) && !close(memory)); /* they stay the caller's */
 }
 
@@ -215,7 +228,8 @@ static void importer(int sock, pid_t exporter, bool stop)
 	device_memory(&i);
 	if (stop) {
 		CHECK(!kill(exporter, SIGSTOP) && waitpid(exporter, &status, WUNTRACED) == exporter);
-		CHECK(!ibv_import_dm(i.ctx, board->dm) && errno == ETIMEDOUT, "%d", errno);
+		CHECK(!ibv_import_dm(i.ctx, board->dm));
+		CHECK_EQ(errno, ETIMEDOUT);
 	}
 	wrong_handles(&i);
 	no_sharing_on(&i);
@@ -243,18 +257,22 @@ static void importer(int sock, pid_t exporter, bool stop)
 	/* the owner takes its objects away: importers find that out */
 	atomic_store(&board->step, 2);
 	kit_until(&board->step, 3);
-	CHECK(!ibv_import_mr(i.pd, board->mr) && errno == ENOENT, "%d", errno);
-	CHECK(!ibv_import_pd(i.ctx, board->pd) && errno == ENOENT, "%d", errno);
+	CHECK(!ibv_import_mr(i.pd, board->mr));
+	CHECK_EQ(errno, ENOENT);
+	CHECK(!ibv_import_pd(i.ctx, board->pd));
+	CHECK_EQ(errno, ENOENT);
 	ibv_unimport_mr(i.mr);
 	ibv_unimport_pd(i.pd);
-	CHECK(!ibv_alloc_shpd(NULL, 0, NULL) && errno == EINVAL);
+	CHECK(!ibv_alloc_shpd(NULL, 0, NULL));
+	CHECK_EQ(errno, EINVAL);
 	atomic_store(&board->step, 4);
 	CHECK(waitpid(exporter, &status, 0) == exporter && !status, "0x%x", status);
 	/* its process is gone */
 	for (double end = kit_now() + 20; !ibv_import_pd(i.ctx, board->pd) && errno != EIO;)
 		CHECK(errno == ENOENT && kit_now() < end, "%d", errno); /* until the engine has heard of it */
 	status = dup(i.ctx->cmd_fd);
-	CHECK(!ibv_import_device(status) && errno == ENODEV, "%d", errno);
+	CHECK(!ibv_import_device(status));
+	CHECK_EQ(errno, ENODEV);
 	CHECK(!close(status) && !ibv_close_device(i.ctx));
 }
 
@@ -301,9 +319,9 @@ static void three(bool direct, bool file, bool stop)
 		stranger();
 		exit(0);
 	}
-	CHECK(kit_reap(a) == 0);
+	CHECK_EQ(kit_reap(a), 0);
 	status = kit_reap(c);
-	CHECK(!status);
+	CHECK_EQ(status, 0);
 	close(sock[0]);
 	close(sock[1]);
 	munmap(area, AREA);
@@ -329,7 +347,8 @@ static void parent_and_child(void)
 			struct imports i;
 			struct ibv_mr *mr;
 
-			CHECK(!ibv_import_pd(x.ctx, board->pd) && errno == EIO, "%d", errno);
+			CHECK(!ibv_import_pd(x.ctx, board->pd));
+			CHECK_EQ(errno, EIO);
 			i = import(dup(x.ctx->cmd_fd));
 			mr = ibv_reg_mr(i.pd, area, 4096, KIT_ALL);
 			CHECK(mr && mr->rkey != i.mr->rkey && ibv_dealloc_pd(i.pd) == EBUSY);
@@ -337,12 +356,12 @@ static void parent_and_child(void)
 			CHECK(!ibv_close_device(i.ctx));
 			exit(0);
 		}
-		CHECK(!kit_reap(child));
+		CHECK_EQ(kit_reap(child), 0);
 		CHECK(!ibv_free_dm(x.dm) && !ibv_dereg_mr(x.mr) && !ibv_dealloc_pd(x.pd) &&
 		      !ibv_close_device(x.ctx));
 		exit(0);
 	}
-	CHECK(!kit_reap(parent));
+	CHECK_EQ(kit_reap(parent), 0);
 	printf("parent and child: ok\n");
 }
 
@@ -379,7 +398,7 @@ static void oneself(void)
 		      !ibv_close_device(x.ctx));
 		exit(0);
 	}
-	CHECK(!kit_reap(pid));
+	CHECK_EQ(kit_reap(pid), 0);
 	printf("oneself: ok\n");
 }
 

@@ -20,7 +20,7 @@ static void ended(struct kit_end *e, enum ibv_wc_status status)
 {
 	struct ibv_wc wc = kit_wait(e, 20);
 
-	CHECK(wc.status == status, "%s", ibv_wc_status_str(wc.status));
+	CHECK_EQ(wc.status, status);
 }
 
 /* ---- every length ---- */

@@ -124,7 +124,7 @@ static int fill_pipe(void)
 	CHECK(!fcntl(log_pipe[1], F_SETFL, flags | O_NONBLOCK));
 	while (write(log_pipe[1], page, sizeof page) == (ssize_t)sizeof page)
 		n += (int)sizeof page;
-	CHECK(errno == EAGAIN);
+	CHECK_EQ(errno, EAGAIN);
 	CHECK(!fcntl(log_pipe[1], F_SETFL, flags));
 	return n;
 }
@@ -216,7 +216,7 @@ int main(void)
 	CHECK(next >= lines - 1 && !none, "%d of %d", next, lines);
 	atomic_store(&board->over, 1);
 	for (int me = 0; me < 2; me++)
-		CHECK(!kit_reap(pid[me]));
+		CHECK_EQ(kit_reap(pid[me]), 0);
 	printf("%d lines kept, %d counted\n", lines, lost);
 	return 0;
 }

@@ -182,7 +182,7 @@ static void reaches_all(union ibv_gid group)
 		for (int sent = 0, came = 0; !sent || !came;) { /* it hears itself, too */
 			struct ibv_wc wc = kit_wait(&e, 20);
 
-			CHECK(wc.status == IBV_WC_SUCCESS);
+			CHECK_EQ(wc.status, IBV_WC_SUCCESS);
 			sent += wc.opcode == IBV_WC_SEND;
 			came += wc.opcode == IBV_WC_RECV;
 			CHECK(sent <= 1 && came <= 1 && (wc.opcode == IBV_WC_SEND || wc.wr_id == i));
@@ -193,7 +193,7 @@ static void reaches_all(union ibv_gid group)
 	kit_until(&board->got, MEMBERS);
 	atomic_store(&board->go, 1);
 	for (int i = 0; i < MEMBERS; i++)
-		CHECK(!kit_reap(pids[i]));
+		CHECK_EQ(kit_reap(pids[i]), 0);
 	CHECK(!ibv_detach_mcast(own.qp, &group, 0) && !ibv_detach_mcast(e.qp, &group, 0));
 	kit_end_close(&own);
 	kit_end_close(&e);
@@ -435,7 +435,7 @@ static void nobody_costs_no_system_call(void)
 	struct ibv_wc wc;
 
 	if (pid) {
-		CHECK(!kit_reap(pid));
+		CHECK_EQ(kit_reap(pid), 0);
 		return;
 	}
 	board = kit_shared(sizeof(*board));
@@ -457,7 +457,8 @@ static void nobody_costs_no_system_call(void)
 	}
 	for (int i = 0; i < 1000; i++) {
 		send_one(&e, ah, i % 100, 0, 1);
-		CHECK(ibv_poll_cq(e.cq, 1, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+		CHECK(ibv_poll_cq(e.cq, 1, &wc) == 1);
+		CHECK_EQ(wc.status, IBV_WC_SUCCESS);
 	}
 	_exit(0);
 }
@@ -485,7 +486,7 @@ static void wrong_numbers(void)
 	for (int i = 0; i < 2; i++) {
 		struct ibv_wc wc = kit_wait(&e, 20);
 
-		CHECK(wc.status == IBV_WC_SUCCESS);
+		CHECK_EQ(wc.status, IBV_WC_SUCCESS);
 		CHECK(wc.opcode == IBV_WC_SEND || wc.byte_len == GRH + 9, "%u bytes", wc.byte_len);
 	}
 	CHECK(!ibv_detach_mcast(e.qp, &group, 0) && !ibv_destroy_ah(ah) && !ibv_destroy_ah(one));
@@ -507,7 +508,7 @@ static void wrong_memory(void)
 	send_one(&e, ah, 100, 0, 1);
 	e.mr->lkey--;
 	wc = kit_wait(&e, 20);
-	CHECK(wc.status == IBV_WC_LOC_PROT_ERR, "%s", ibv_wc_status_str(wc.status));
+	CHECK_EQ(wc.status, IBV_WC_LOC_PROT_ERR);
 	CHECK(!ibv_destroy_ah(ah));
 	kit_end_close(&e);
 	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
@@ -534,7 +535,7 @@ static void of_several_devices(void)
 	CHECK(kit_expect(&b, IBV_WC_RECV).byte_len == GRH + 33);
 	check(b.buf + AT + GRH, 33, 5);
 	for (int i = 0; i < 2; i++)
-		CHECK(kit_wait(&a, 20).status == IBV_WC_SUCCESS);
+		CHECK_EQ(kit_wait(&a, 20).status, IBV_WC_SUCCESS);
 	check(a.buf + AT + GRH, 33, 5);
 	CHECK(!ibv_detach_mcast(a.qp, &group, 0) && !ibv_detach_mcast(b.qp, &group, 0) &&
 	      !ibv_destroy_ah(ah));

@@ -55,7 +55,7 @@ static void first_keys_differ(void)
 		}
 	}
 	for (int i = 0; i < MANY; i++)
-		CHECK(!kit_reap(pid[i]));
+		CHECK_EQ(kit_reap(pid[i]), 0);
 	for (int i = 0; i < MANY; i++) {
 		CHECK(keys[i][0] && keys[i][1]);
 		for (int k = 0; k < i; k++)
@@ -123,14 +123,14 @@ static void reset_and_connect(struct kit_pair *d)
 static void say_hello(struct kit_pair *d)
 {
 	CHECK(!kit_post(&d->end[0], IBV_WR_SEND, 1, 0, 0, NULL, 0));
-	CHECK(kit_wait(&d->end[0], 20).status == IBV_WC_SUCCESS);
+	CHECK_EQ(kit_wait(&d->end[0], 20).status, IBV_WC_SUCCESS);
 }
 
 /* A message from the target: from then on it permits what it permits. */
 static void hear_hello(struct kit_pair *d)
 {
 	kit_duo_begin(d, say_hello);
-	CHECK(kit_wait(&d->end[0], 20).status == IBV_WC_SUCCESS);
+	CHECK_EQ(kit_wait(&d->end[0], 20).status, IBV_WC_SUCCESS);
 	kit_until(&d->board->done, atomic_load(&d->board->asked));
 }
 

@@ -65,7 +65,7 @@ static void wait_recv(struct kit_pair *d)
 {
 	struct ibv_wc wc = kit_wait(&d->end[0], 20);
 
-	CHECK(wc.status == IBV_WC_SUCCESS, "%s", ibv_wc_status_str(wc.status));
+	CHECK_EQ(wc.status, IBV_WC_SUCCESS);
 	d->board->out[0] = wc.byte_len;
 }
 
@@ -251,7 +251,7 @@ static void no_window_can_be_bound(struct kit_pair *d)
 	for (int i = 0; i < 2; i++) {
 		err = i ? ibv_post_send(d->end[0].qp, &wr, &bad) : ibv_bind_mw(d->end[0].qp, mw[0], &bind);
 		if (!err) {
-			CHECK(kit_wait(&d->end[0], 20).status == IBV_WC_MW_BIND_ERR);
+			CHECK_EQ(kit_wait(&d->end[0], 20).status, IBV_WC_MW_BIND_ERR);
 			kit_duo_fresh(d);
 		}
 	}

@@ -386,7 +386,7 @@ static void bind_window(struct kit_pair *d)
 	do {
 		wc = kit_wait(&d->end[0], 20);
 	} while (wc.wr_id != 9);
-	CHECK(wc.status == IBV_WC_SUCCESS, "%s", ibv_wc_status_str(wc.status));
+	CHECK_EQ(wc.status, IBV_WC_SUCCESS);
 	d->board->out[0] = mw->rkey;
 }
 

@@ -63,9 +63,9 @@ static void echo(const char *address, bool added_later)
 	board->card[0].gid = gid_of(added_later ? "127.0.0.1" : address);
 	kit_connect(&e, &board->card[0]);
 	atomic_store(&board->step[1], READY);
-	CHECK(kit_wait(&e, 30).status == IBV_WC_SUCCESS);
+	CHECK_EQ(kit_wait(&e, 30).status, IBV_WC_SUCCESS);
 	CHECK(!kit_post(&e, IBV_WR_SEND, 2, 0, LEN, NULL, 0));
-	CHECK(kit_wait(&e, 30).status == IBV_WC_SUCCESS);
+	CHECK_EQ(kit_wait(&e, 30).status, IBV_WC_SUCCESS);
 	kit_end_close(&e);
 	exit(0);
 }
@@ -100,7 +100,7 @@ static void exchange(const char *address, bool added_later)
 		CHECK(wc.status == IBV_WC_SUCCESS, "%s: %s", address, ibv_wc_status_str(wc.status));
 	}
 	kit_end_close(&e);
-	CHECK(!kit_reap(pid));
+	CHECK_EQ(kit_reap(pid), 0);
 }
 
 static void every_address_leads_here(void)
@@ -131,7 +131,7 @@ static void listen_unreliably(const char *address)
 	board->card[0].gid = gid_of(address);
 	kit_connect(&e, &board->card[0]);
 	atomic_store(&board->step[1], READY);
-	CHECK(kit_wait(&e, 60).status == IBV_WC_SUCCESS);
+	CHECK_EQ(kit_wait(&e, 60).status, IBV_WC_SUCCESS);
 	atomic_store(&board->step[1], GO);
 	kit_until(&board->step[0], GO);
 	kit_end_close(&e);
@@ -160,16 +160,17 @@ static void send_unreliably(const char *to, const char *from)
 	card.gid = gid_of(to);
 	kit_connect(&e, &card);
 	CHECK(!kit_post(&e, IBV_WR_SEND, 1, 0, LEN, NULL, 0));
-	CHECK(kit_wait(&e, 30).status == IBV_WC_SUCCESS);
+	CHECK_EQ(kit_wait(&e, 30).status, IBV_WC_SUCCESS);
 	CHECK(atomic_load(&board->step[1]) == READY && run("ip addr add 10.79.0.1/24 dev d1"));
 	while (atomic_load(&board->step[1]) != GO) { /* what is sent while nobody is known is lost */
 		CHECK(!kit_post(&e, IBV_WR_SEND, 1, 0, LEN, NULL, 0));
-		CHECK(kit_wait(&e, 30).status == IBV_WC_SUCCESS && kit_now() - start < 30);
+		CHECK_EQ(kit_wait(&e, 30).status, IBV_WC_SUCCESS);
+		CHECK(kit_now() - start < 30);
 	}
 	CHECK(run("ip addr del 10.79.0.1/24 dev d1"));
 	atomic_store(&board->step[0], GO);
 	kit_end_close(&e);
-	CHECK(!kit_reap(pid));
+	CHECK_EQ(kit_reap(pid), 0);
 }
 
 static void an_address_of_uc_that_comes_later(void)
@@ -199,7 +200,7 @@ static void a_queue_pair_of_others(void)
 	e[2].card.psn = e[1].card.psn; /* what e[0] expects */
 	kit_connect_with(&e[2], &card, 10, 1);
 	CHECK(!kit_post(&e[2], IBV_WR_SEND, 2, 0, LEN, NULL, 0));
-	CHECK(kit_wait(&e[2], 20).status == IBV_WC_RETRY_EXC_ERR);
+	CHECK_EQ(kit_wait(&e[2], 20).status, IBV_WC_RETRY_EXC_ERR);
 	KIT_LOG_SAYS("it is connected to queue pair 0x%06x, and takes nothing from this one", e[1].card.qpn);
 	CHECK(!ibv_poll_cq(e[0].cq, 1, &wc));
 	CHECK(!kit_post(&e[1], IBV_WR_SEND, 3, 0, LEN, NULL, 0));
@@ -333,7 +334,7 @@ static void victim(void)
 	memset(e[1].buf, 0x11, LEN);
 	CHECK(!kit_post(&e[1], IBV_WR_SEND, 8, 0, LEN, NULL, 0));
 	CHECK(kit_wait(&e[0], 20).wr_id == 7 && e[0].buf[0] == 0x11);
-	CHECK(kit_wait(&e[1], 20).status == IBV_WC_SUCCESS);
+	CHECK_EQ(kit_wait(&e[1], 20).status, IBV_WC_SUCCESS);
 	exit(0);
 }
 
@@ -359,7 +360,7 @@ static void a_third_process_injects(void)
 		kit_nap(1);
 	}
 	atomic_store(&board->step[1], GO);
-	CHECK(!kit_reap(pid));
+	CHECK_EQ(kit_reap(pid), 0);
 	vb_peer_put(peer);
 	kit_node_close(n);
 }
@@ -421,7 +422,8 @@ static void death_without_a_word(void)
 	kit_until(&board->step[1], GO);
 	kill(pid, SIGKILL);
 	wc = kit_wait(&e, 20);
-	CHECK(wc.wr_id == 5 && wc.status == IBV_WC_WR_FLUSH_ERR);
+	CHECK(wc.wr_id == 5);
+	CHECK_EQ(wc.status, IBV_WC_WR_FLUSH_ERR);
 }
 
 /* How often the other threads of this process have gone to sleep, and so been woken. */
@@ -469,7 +471,7 @@ static void posts_while_contact_comes(void)
 		CHECK(!kit_recv(&e, 2, 0, LEN));
 		atomic_store(&board->step[0], GO);
 		kit_until(&board->step[1], GO);
-		CHECK(kit_wait(&e, 20).status == IBV_WC_SUCCESS); /* the first: there is one receive */
+		CHECK_EQ(kit_wait(&e, 20).status, IBV_WC_SUCCESS); /* the first: there is one receive */
 		kill(pid, SIGKILL);
 		kit_reap(pid);
 		kit_end_close(&e);

@@ -310,7 +310,7 @@ static void a_child_begins_anew(void)
 		vb_ports_close(own);
 		_exit(0);
 	}
-	CHECK(kit_reap(pid) == 0);
+	CHECK_EQ(kit_reap(pid), 0);
 	CHECK(!vb_ports_find(ports, n.space, n.port, n.family, n.addr, &number) && number == LISTENER);
 	vb_port_free(port);
 	CHECK(!vb_port_bind(ports, &port, &n));
@@ -443,7 +443,8 @@ static void at_once(void)
 		while (locks()) /* the winner's is given back */
 			sched_yield();
 	}
-	CHECK(!kit_reap(pid[0]) && !kit_reap(pid[1]));
+	CHECK_EQ(kit_reap(pid[0]), 0);
+	CHECK_EQ(kit_reap(pid[1]), 0);
 }
 
 /* Who stands still in his turn is passed over. */
@@ -638,7 +639,7 @@ static void fork_takes_them_last(void)
 	pid = kit_fork();
 	if (!pid)
 		_exit(0);
-	CHECK(kit_reap(pid) == 0);
+	CHECK_EQ(kit_reap(pid), 0);
 	CHECK(!held);
 	vb_ports_close(looked_at);
 }

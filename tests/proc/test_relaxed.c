@@ -18,7 +18,7 @@ static struct ibv_mr *relaxed(struct kit_pair *p, void *addr, size_t length, int
 	struct ibv_mr *mr;
 
 	while (!(mr = ibv_reg_mr_relaxed(p->pd, addr, length, access))) {
-		CHECK(errno == EAGAIN, "%s", strerror(errno));
+		CHECK_EQ(errno, EAGAIN);
 		sched_yield();
 	}
 	return mr;
@@ -239,7 +239,8 @@ static void empty_target(struct kit_pair *p)
 		CHECK(mr[i], "region %d: %s", i, strerror(errno));
 	}
 	errno = 0;
-	CHECK(!ibv_reg_mr_relaxed(p->pd, at, PAGE, KIT_ALL) && errno == EAGAIN, "%s", strerror(errno));
+	CHECK(!ibv_reg_mr_relaxed(p->pd, at, PAGE, KIT_ALL));
+	CHECK_EQ(errno, EAGAIN);
 	tell(p, mr[POOL - 1], at);
 	atomic_store(&p->board->step, 1);
 	kit_until(&p->board->step, 2);
@@ -247,7 +248,8 @@ static void empty_target(struct kit_pair *p)
 	more = ibv_reg_mr_relaxed(p->pd, at, PAGE, KIT_ALL);
 	CHECK(more && more->rkey != (uint32_t)atomic_load(&p->board->number[0]));
 	mr[0] = more;
-	CHECK(!ibv_reg_mr_relaxed(p->pd, at, PAGE, KIT_ALL) && errno == EAGAIN);
+	CHECK(!ibv_reg_mr_relaxed(p->pd, at, PAGE, KIT_ALL));
+	CHECK_EQ(errno, EAGAIN);
 	tell(p, more, at);
 	atomic_store(&p->board->step, 3);
 	kit_until(&p->board->step, 4);
@@ -406,7 +408,7 @@ static void held_owner(struct kit_pair *p)
 		kit_end_close(&p->end[i]);
 	CHECK(!ibv_dealloc_pd(p->pd) && !ibv_destroy_comp_channel(p->chan) && !ibv_close_device(p->ctx));
 	if (!killed)
-		CHECK(!kit_reap(p->target));
+		CHECK_EQ(kit_reap(p->target), 0);
 	_exit(0);
 }
 

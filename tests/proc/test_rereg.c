@@ -285,7 +285,7 @@ static void change_under_traffic(struct kit_pair *d, int flags, int access, uint
 		status = next(d);
 		posted--;
 	}
-	CHECK(status == IBV_WC_REM_ACCESS_ERR, "%s", ibv_wc_status_str(status));
+	CHECK_EQ(status, IBV_WC_REM_ACCESS_ERR);
 	for (; posted; posted--)
 		CHECK(next(d) == IBV_WC_WR_FLUSH_ERR);
 	kit_until(&d->board->done, atomic_load(&d->board->asked));

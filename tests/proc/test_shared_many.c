@@ -58,7 +58,7 @@ static enum ibv_wc_status fetch(struct loop *l, int who)
 	if (wc.status == IBV_WC_SUCCESS) {
 		uint8_t expected[LEN];
 
-		CHECK(kit_wait(&l->out, 20).status == IBV_WC_SUCCESS);
+		CHECK_EQ(kit_wait(&l->out, 20).status, IBV_WC_SUCCESS);
 		kit_fill(expected, LEN, (unsigned)who * 37);
 		CHECK(!memcmp(l->out.buf, expected, LEN), "the bytes of %d", who);
 	}
@@ -164,6 +164,6 @@ int main(int argc, char **argv)
 	printf("one more, while one was stopped: ok\n");
 	atomic_store(&board->over, 1);
 	for (int i = 0; i < processes; i++)
-		CHECK(!kit_reap(pids[i]));
+		CHECK_EQ(kit_reap(pids[i]), 0);
 	return 0;
 }

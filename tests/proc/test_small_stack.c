@@ -86,7 +86,7 @@ static void meet(struct ibv_pd *pd, int i, pid_t pid)
 	}
 	CHECK(!kit_recv(&e, 3, 0, 64));
 	atomic_store(&board->may_go[i], 1);
-	CHECK(kit_wait(&e, 20).status == IBV_WC_WR_FLUSH_ERR);
+	CHECK_EQ(kit_wait(&e, 20).status, IBV_WC_WR_FLUSH_ERR);
 	kit_reap(pid);
 	kit_end_close(&e);
 	CHECK(!ibv_dereg_mr(mr));

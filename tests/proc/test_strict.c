@@ -100,27 +100,32 @@ static void pages_are_counted(bool by_uid)
 	a = reg(p, 8 * PAGE);
 	b = reg(p, 8 * PAGE); /* the same pages count again */
 	CHECK(a && b);
-	CHECK(!reg(p + 100, 1) && errno == ENOMEM);
+	CHECK(!reg(p + 100, 1));
+	CHECK_EQ(errno, ENOMEM);
 	CHECK(said("the 0x1 bytes at 0x") == 1);
 	CHECK(said("take 4 KiB of pinned pages, regions of this process have 64 KiB already, and "
 		   "RLIMIT_MEMLOCK is 64 KiB: raise it (ulimit -l") == 1);
 	CHECK(!ibv_dereg_mr(b));
 	c = reg(p + PAGE - 1, 2); /* two pages */
-	CHECK(c && !reg(p, 6 * PAGE + 1) && errno == ENOMEM);
+	CHECK(c && !reg(p, 6 * PAGE + 1));
+	CHECK_EQ(errno, ENOMEM);
 	b = reg(p, 6 * PAGE);
 	CHECK(b && !ibv_dereg_mr(b) && !ibv_dereg_mr(c));
 
 	/* what fails for another reason leaves nothing behind, and the limit comes first */
 	CHECK(!munmap(gone, 8 * PAGE));
-	CHECK(!reg(gone, 8 * PAGE) && errno == EFAULT);
-	CHECK(!reg(gone, 9 * PAGE) && errno == ENOMEM);
+	CHECK(!reg(gone, 8 * PAGE));
+	CHECK_EQ(errno, EFAULT);
+	CHECK(!reg(gone, 9 * PAGE));
+	CHECK_EQ(errno, ENOMEM);
 	b = reg(p, 8 * PAGE);
 	CHECK(b && !ibv_dereg_mr(b));
 
 	/* a changed region's new pages count before the old ones are given back */
 	CHECK(ibv_rereg_mr(a, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, p, 9 * PAGE, 0) ==
 	      IBV_REREG_MR_ERR_INPUT);
-	CHECK(errno == ENOMEM && a->length == 8 * PAGE);
+	CHECK_EQ(errno, ENOMEM);
+	CHECK(a->length == 8 * PAGE);
 	CHECK(!ibv_rereg_mr(a, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, p, 4 * PAGE, 0));
 	CHECK(!ibv_rereg_mr(a, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE));
 	b = reg(p, 12 * PAGE);
@@ -146,7 +151,8 @@ static void a_limit_of_nothing(void)
 	limit_memory(0);
 	drop_right(false);
 	open_as("strict");
-	CHECK(!reg(pages(1), 8) && errno == EPERM);
+	CHECK(!reg(pages(1), 8));
+	CHECK_EQ(errno, EPERM);
 	CHECK(said("RLIMIT_MEMLOCK is 0, so this process may pin nothing") == 1);
 }
 
@@ -183,7 +189,7 @@ static void nothing_is_pinned_by_default(void)
 	pid = kit_fork();
 	if (!pid)
 		_exit(mincore(p, 64 * PAGE, in) != 0);
-	CHECK(!kit_reap(pid));
+	CHECK_EQ(kit_reap(pid), 0);
 	CHECK(!ibv_dereg_mr(mr) && !said("fork"));
 }
 
@@ -194,13 +200,14 @@ static void what_it_has_not_got(void)
 
 	open_as("strict");
 	CHECK(!ibv_reg_mr(pd, p, PAGE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ON_DEMAND));
-	CHECK(errno == EOPNOTSUPP);
+	CHECK_EQ(errno, EOPNOTSUPP);
 	CHECK(!ibv_reg_mr(pd, NULL, SIZE_MAX, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ON_DEMAND));
-	CHECK(errno == EOPNOTSUPP);
+	CHECK_EQ(errno, EOPNOTSUPP);
 	CHECK(!ibv_query_device_ex(ctx, NULL, &ex));
 	CHECK(!ex.odp_caps.general_caps && !ex.odp_caps.per_transport_caps.rc_odp_caps);
 	/* rule 43 */
-	CHECK(!ibv_reg_mr_iova(pd, p + 8, 16, 0x1000, IBV_ACCESS_LOCAL_WRITE) && errno == EINVAL);
+	CHECK(!ibv_reg_mr_iova(pd, p + 8, 16, 0x1000, IBV_ACCESS_LOCAL_WRITE));
+	CHECK_EQ(errno, EINVAL);
 	CHECK(ibv_reg_mr_iova(pd, p + 8, 16, 0x7008, IBV_ACCESS_LOCAL_WRITE) != NULL);
 }
 
@@ -221,7 +228,7 @@ static uint64_t child_has(const char *p, size_t n)
 				*seen |= 1ull << i;
 		_exit(0);
 	}
-	CHECK(!kit_reap(pid));
+	CHECK_EQ(kit_reap(pid), 0);
 	return *seen;
 }
 
@@ -289,14 +296,17 @@ static void check_marks(void)
 	CHECK(child_has(q, 3) == 0);
 	CHECK(!ibv_dereg_mr(c) && child_has(q, 3) == 5);
 	/* a hole is ENOMEM here, as madvise(2) has it, and nothing stays marked */
-	CHECK(!reg(q, 3 * PAGE) && errno == ENOMEM && child_has(q, 3) == 5);
+	CHECK(!reg(q, 3 * PAGE));
+	CHECK_EQ(errno, ENOMEM);
+	CHECK(child_has(q, 3) == 5);
 	CHECK(said("cannot be kept from children, as ibv_fork_init() asks: at 0x") == 1);
 	CHECK(said("behind 4096 bytes that are fine and before 4096 that are fine, there is nothing") == 1);
 	CHECK(!said("vm.max_map_count"));
 	a = reg(p, PAGE);
 	CHECK(a && ibv_rereg_mr(a, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, q, 3 * PAGE, 0) ==
 		       IBV_REREG_MR_ERR_DONT_FORK_NEW);
-	CHECK(errno == ENOMEM && a->addr == p && child_has(p, 8) == 0xfe && child_has(q, 3) == 5);
+	CHECK_EQ(errno, ENOMEM);
+	CHECK(a->addr == p && child_has(p, 8) == 0xfe && child_has(q, 3) == 5);
 	CHECK(!ibv_dereg_mr(a) && child_has(p, 8) == 0xff);
 	CHECK(!said("fork() with"));
 }
@@ -338,7 +348,7 @@ static void fork_with_a_capture(void)
 	pid = kit_fork();
 	if (!pid)
 		_exit(0);
-	CHECK(!kit_reap(pid));
+	CHECK_EQ(kit_reap(pid), 0);
 	CHECK(said("fork() with 1 registered region") == 1);
 }
 
@@ -373,9 +383,9 @@ static void heap_with_marks(void)
 			execle("/bin/true", "true", (char *)NULL, (char *[]){NULL});
 			_exit(1);
 		}
-		CHECK(!kit_reap(pid));
+		CHECK_EQ(kit_reap(pid), 0);
 		CHECK(!kit_post(&e, IBV_WR_RDMA_WRITE, 1, 8, 8, &f.card, 0));
-		CHECK(kit_wait(&e, 20).status == IBV_WC_SUCCESS);
+		CHECK_EQ(kit_wait(&e, 20).status, IBV_WC_SUCCESS);
 	}
 	for (int i = 0; i < N; i++) {
 		CHECK(!ibv_dereg_mr(mr[i]));
@@ -427,7 +437,9 @@ static void huge_pages(bool safe)
 	CHECK(a && child_has(p, 1) == 0 && !ibv_dereg_mr(a));
 	a = reg(p + PAGE, PAGE);
 	if (!safe) { /* (Mooncake PR 3845) */
-		CHECK(!a && errno == EINVAL && said("set RDMAV_HUGEPAGES_SAFE") == 1);
+		CHECK(!a);
+		CHECK_EQ(errno, EINVAL);
+		CHECK(said("set RDMAV_HUGEPAGES_SAFE") == 1);
 		CHECK(child_has(p, 1) == 1);
 		return;
 	}
@@ -472,7 +484,7 @@ static void a_child_has_its_own(void)
 		CHECK(!ibv_dereg_mr(mr) && child_has(q, 16) == 0xffff);
 		_exit(0);
 	}
-	CHECK(!kit_reap(pid));
+	CHECK_EQ(kit_reap(pid), 0);
 }
 
 /* On hardware nobody says that a process is gone: requests time out, and there is no event before. */
@@ -495,7 +507,7 @@ static void a_dead_peer_is_silent(void)
 		kit_connect(&e, &board->a);
 		CHECK(!kit_recv(&e, 1, 0, 64));
 		atomic_fetch_add(&board->step, 1);
-		CHECK(kit_wait(&e, 20).status == IBV_WC_SUCCESS);
+		CHECK_EQ(kit_wait(&e, 20).status, IBV_WC_SUCCESS);
 		kit_until(&board->step, 4);
 		raise(SIGKILL);
 	}
@@ -505,12 +517,12 @@ static void a_dead_peer_is_silent(void)
 	kit_connect_with(&e, &board->b, 12, 1);
 	kit_until(&board->step, 3);
 	CHECK(!kit_post(&e, IBV_WR_SEND, 1, 0, 8, NULL, 0));
-	CHECK(kit_wait(&e, 20).status == IBV_WC_SUCCESS);
+	CHECK_EQ(kit_wait(&e, 20).status, IBV_WC_SUCCESS);
 	CHECK(!fcntl(ctx->async_fd, F_SETFL, O_NONBLOCK));
 	atomic_fetch_add(&board->step, 1);
 	CHECK(WIFSIGNALED(kit_reap(pid)));
 	CHECK(!kit_post(&e, IBV_WR_SEND, 2, 0, 8, NULL, 0));
-	CHECK(kit_wait(&e, 20).status == IBV_WC_RETRY_EXC_ERR);
+	CHECK_EQ(kit_wait(&e, 20).status, IBV_WC_RETRY_EXC_ERR);
 	while (!ibv_get_async_event(ctx, &ev)) { /* COMM_EST and the like have their own reasons */
 		CHECK(ev.event_type != IBV_EVENT_QP_FATAL, "an event");
 		ibv_ack_async_event(&ev);

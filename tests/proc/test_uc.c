@@ -22,7 +22,8 @@ static void expect(struct kit_end *e, enum ibv_wc_opcode opcode, uint32_t len)
 {
 	struct ibv_wc wc = kit_wait(e, 20);
 
-	CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == opcode, "%s", ibv_wc_status_str(wc.status));
+	CHECK_EQ(wc.status, IBV_WC_SUCCESS);
+	CHECK(wc.opcode == opcode);
 	if (opcode & IBV_WC_RECV)
 		CHECK(wc.byte_len == len);
 }

@@ -232,25 +232,32 @@ static void what_is_refused(void)
 
 	xrc_open_side(&s, xrc_domain_file());
 	qa.pd = s.pd;
-	CHECK(!ibv_create_qp_ex(s.ctx, &qa) && errno == EINVAL);
+	CHECK(!ibv_create_qp_ex(s.ctx, &qa));
+	CHECK_EQ(errno, EINVAL);
 	qa.comp_mask = IBV_QP_INIT_ATTR_XRCD;
-	CHECK(!ibv_create_qp_ex(s.ctx, &qa) && errno == EINVAL);
+	CHECK(!ibv_create_qp_ex(s.ctx, &qa));
+	CHECK_EQ(errno, EINVAL);
 	/* what it has no use for is not looked at */
 	qa.comp_mask |= IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 	qa.xrcd = s.xrcd;
 	given = ibv_create_qp_ex(s.ctx, &qa);
 	CHECK(given && !ibv_destroy_qp(given));
 	qa.send_ops_flags = IBV_QP_EX_WITH_SEND;
-	CHECK(!ibv_create_qp_ex(s.ctx, &qa) && errno == EOPNOTSUPP);
+	CHECK(!ibv_create_qp_ex(s.ctx, &qa));
+	CHECK_EQ(errno, EOPNOTSUPP);
 	sa.pd = s.pd;
 	sa.cq = s.rcq;
-	CHECK(!ibv_create_srq_ex(s.ctx, &sa) && errno == EINVAL);
+	CHECK(!ibv_create_srq_ex(s.ctx, &sa));
+	CHECK_EQ(errno, EINVAL);
 	sa.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD;
 	sa.xrcd = s.xrcd;
-	CHECK(!ibv_create_srq_ex(s.ctx, &sa) && errno == EINVAL);
-	CHECK(!ibv_open_xrcd(s.ctx, &xa) && errno == EINVAL);
+	CHECK(!ibv_create_srq_ex(s.ctx, &sa));
+	CHECK_EQ(errno, EINVAL);
+	CHECK(!ibv_open_xrcd(s.ctx, &xa));
+	CHECK_EQ(errno, EINVAL);
 	xa.comp_mask = 7;
-	CHECK(!ibv_open_xrcd(s.ctx, &xa) && errno == EOPNOTSUPP);
+	CHECK(!ibv_open_xrcd(s.ctx, &xa));
+	CHECK_EQ(errno, EOPNOTSUPP);
 	xrc_connect_self(&s);
 	CHECK(ibv_post_send(s.tgt, &send, &bad_send) == EINVAL && bad_send == &send);
 	CHECK(ibv_post_recv(s.tgt, &recv, &bad_recv) == EINVAL && bad_recv == &recv);
@@ -279,9 +286,12 @@ static void a_target_is_opened(void)
 	ctx = kit_open();
 	x = xrc_open_domain(ctx, fd, 0);
 	other = xrc_open_domain(ctx, -1, O_CREAT);
-	CHECK(x && other && !xrc_open_target(ctx, other, number) && errno == EINVAL);
-	CHECK(!xrc_open_target(ctx, x, s.ini->qp_num) && errno == EINVAL);
-	CHECK(!xrc_open_target(ctx, x, number ^ 0x800000) && errno == EINVAL);
+	CHECK(x && other && !xrc_open_target(ctx, other, number));
+	CHECK_EQ(errno, EINVAL);
+	CHECK(!xrc_open_target(ctx, x, s.ini->qp_num));
+	CHECK_EQ(errno, EINVAL);
+	CHECK(!xrc_open_target(ctx, x, number ^ 0x800000));
+	CHECK_EQ(errno, EINVAL);
 	h[0] = xrc_open_target(ctx, x, number);
 	h[1] = xrc_open_target(ctx, x, number);
 	CHECK(h[0] && h[1] && ibv_close_xrcd(x) == EBUSY);
@@ -316,7 +326,8 @@ static void a_target_is_opened(void)
 	xrc_received(&s, s.rcq, 7, IBV_WC_RECV, 8);
 	CHECK(xrc_ends(&s) == IBV_WC_SUCCESS && ibv_close_xrcd(x) == EBUSY);
 	CHECK(!ibv_destroy_srq(s.srq) && !ibv_close_xrcd(s.xrcd)); /* which the target uses no more */
-	CHECK(!ibv_destroy_qp(h[1]) && !xrc_open_target(ctx, x, number) && errno == EINVAL);
+	CHECK(!ibv_destroy_qp(h[1]) && !xrc_open_target(ctx, x, number));
+	CHECK_EQ(errno, EINVAL);
 	CHECK(!ibv_close_xrcd(x) && !ibv_close_xrcd(other) && !ibv_close_device(ctx));
 	s.xrcd = xrc_open_domain(s.ctx, fd, O_CREAT);
 	s.srq = xrc_make_srq(s.pd, s.xrcd, s.rcq, &s.srqn);
@@ -368,7 +379,8 @@ static void domains(void)
 
 	if (!child) {
 		ctx = kit_open();
-		CHECK(!xrc_open_domain(ctx, fd, 0) && errno == EAGAIN);
+		CHECK(!xrc_open_domain(ctx, fd, 0));
+		CHECK_EQ(errno, EAGAIN);
 		x = xrc_open_domain(ctx, fd, O_CREAT | O_EXCL);
 		CHECK(x, "%s", strerror(errno));
 		atomic_store(&board->step, 1);
@@ -377,18 +389,23 @@ static void domains(void)
 	}
 	kit_until(&board->step, 1);
 	ctx = kit_open();
-	CHECK(!xrc_open_domain(ctx, fd, O_CREAT | O_EXCL) && errno == EINVAL);
+	CHECK(!xrc_open_domain(ctx, fd, O_CREAT | O_EXCL));
+	CHECK_EQ(errno, EINVAL);
 	x = xrc_open_domain(ctx, again, 0);
 	CHECK(x, "%s", strerror(errno));
 	CHECK(!ibv_close_xrcd(x));
 	CHECK(!kill(child, SIGKILL) && waitpid(child, &status, 0) == child);
-	CHECK(!xrc_open_domain(ctx, fd, 0) && errno == EAGAIN);
+	CHECK(!xrc_open_domain(ctx, fd, 0));
+	CHECK_EQ(errno, EAGAIN);
 	x = xrc_open_domain(ctx, fd, O_CREAT | O_EXCL);
-	CHECK(x && !xrc_open_domain(ctx, again, O_CREAT | O_EXCL) && errno == EINVAL);
+	CHECK(x && !xrc_open_domain(ctx, again, O_CREAT | O_EXCL));
+	CHECK_EQ(errno, EINVAL);
 	y = xrc_open_domain(ctx, again, 0);
 	CHECK(y && !ibv_close_xrcd(x) && !ibv_close_xrcd(y));
-	CHECK(!xrc_open_domain(ctx, fd, 0) && errno == EAGAIN);
-	CHECK(!xrc_open_domain(ctx, 1000, O_CREAT) && errno == EBADF);
+	CHECK(!xrc_open_domain(ctx, fd, 0));
+	CHECK_EQ(errno, EAGAIN);
+	CHECK(!xrc_open_domain(ctx, 1000, O_CREAT));
+	CHECK_EQ(errno, EBADF);
 	x = xrc_open_domain(ctx, -1, O_CREAT);
 	y = xrc_open_domain(ctx, -1, O_CREAT | O_EXCL);
 	CHECK(x && y && !ibv_close_xrcd(x) && !ibv_close_xrcd(y) && !ibv_close_device(ctx));
@@ -495,7 +512,7 @@ static void two(void (*side)(struct talk *, int, int))
 	side(t, !child, fd);
 	if (!child)
 		exit(0);
-	CHECK(!kit_reap(child));
+	CHECK_EQ(kit_reap(child), 0);
 }
 
 static void two_processes(void)
@@ -568,7 +585,8 @@ static void everybodys(struct crowd *c)
 		struct ibv_wc wc = xrc_wait_on(s.rcq);
 		uint32_t says = *(uint32_t *)(void *)(s.buf + wc.wr_id * room), i = says >> 16;
 
-		CHECK(wc.status == IBV_WC_SUCCESS && i < SENDERS && wc.qp_num == tgt[i]->qp_num);
+		CHECK_EQ(wc.status, IBV_WC_SUCCESS);
+		CHECK(i < SENDERS && wc.qp_num == tgt[i]->qp_num);
 		CHECK((says & 0xffff) == next[i][wc.wr_id % 2] && wc.byte_len == 4 + (says & 0xffff), "%x",
 		      says);
 		next[i][wc.wr_id % 2] += 2;
@@ -596,7 +614,7 @@ static void many_senders(void)
 	CHECK(waitpid(target, &status, 0) == target && WIFSIGNALED(status));
 	atomic_fetch_add(&c->done, 1); /* not before, or what is sent next may arrive still */
 	for (int i = 0; i < SENDERS; i++)
-		CHECK(!kit_reap(sends[i]));
+		CHECK_EQ(kit_reap(sends[i]), 0);
 }
 
 static const struct kit_case cases[] = {

@@ -258,11 +258,11 @@ static void finish(struct cast *c)
 	for (int i = 0; i < HOLDERS; i++) {
 		atomic_store(&c->t->holder[i].done, 1);
 		if (c->holder[i])
-			CHECK(!kit_reap(c->holder[i]));
+			CHECK_EQ(kit_reap(c->holder[i]), 0);
 	}
 	atomic_store(&c->t->target.done, 1);
 	if (c->target)
-		CHECK(!kit_reap(c->target));
+		CHECK_EQ(kit_reap(c->target), 0);
 }
 
 static void kill_one(pid_t *pid)
@@ -376,7 +376,8 @@ static void by_turns(void)
 		kit_fill(c.s.buf, LEN, (uint8_t)ended);
 		const struct came *k = next_of(&c, h[to[ended]], (int)n[to[ended]]);
 
-		CHECK(k->status == IBV_WC_SUCCESS && k->wr_id == n[to[ended]] && k->sum == sum(c.s.buf, LEN));
+		CHECK_EQ(k->status, IBV_WC_SUCCESS);
+		CHECK(k->wr_id == n[to[ended]] && k->sum == sum(c.s.buf, LEN));
 		n[to[ended]]++;
 		atomic_fetch_add(&h[to[ended]]->asked, 1);
 		ended++;
@@ -502,14 +503,14 @@ static void what_is_wrong(void)
 	ask(h, 2);
 	xrc_post(&c.s, IBV_WR_SEND, h->srqn, 0, 65, 0, 0);
 	CHECK(xrc_ends(&c.s) == IBV_WC_REM_INV_REQ_ERR);
-	CHECK(next_of(&c, h, 0)->status == IBV_WC_LOC_LEN_ERR);
+	CHECK_EQ(next_of(&c, h, 0)->status, IBV_WC_LOC_LEN_ERR);
 	connect_all(&c);
 	/* what is behind a message that fails is not received, whoever's it is */
 	ask(&c.t->target, 1);
 	xrc_post(&c.s, IBV_WR_SEND, h->srqn, 0, 65, 0, 0);
 	xrc_post(&c.s, IBV_WR_SEND, c.t->target.srqn, 0, 8, 0, 0);
 	CHECK(xrc_ends(&c.s) == IBV_WC_REM_INV_REQ_ERR && xrc_ends(&c.s) == IBV_WC_WR_FLUSH_ERR);
-	CHECK(next_of(&c, h, 1)->status == IBV_WC_LOC_LEN_ERR);
+	CHECK_EQ(next_of(&c, h, 1)->status, IBV_WC_LOC_LEN_ERR);
 	connect_all(&c);
 	xrc_post(&c.s, IBV_WR_SEND, c.t->target.srqn, 0, 9, 0, 0);
 	CHECK(xrc_ends(&c.s) == IBV_WC_SUCCESS && next_of(&c, &c.t->target, 0)->len == 9);
@@ -659,10 +660,11 @@ static void the_target_is_reset(void)
 	connect_all(&c);
 	kit_cont(c.holder[0]);
 	CHECK(next_of(&c, h, 0)->len == 8);
-	CHECK(next_of(&c, h, 1)->status == IBV_WC_WR_FLUSH_ERR);
+	CHECK_EQ(next_of(&c, h, 1)->status, IBV_WC_WR_FLUSH_ERR);
 	xrc_post(&c.s, IBV_WR_SEND, h->srqn, 0, 9, 0, 0);
 	CHECK(xrc_ends(&c.s) == IBV_WC_SUCCESS);
-	CHECK(next_of(&c, h, 2)->status == IBV_WC_SUCCESS && h->came[2].len == 9);
+	CHECK_EQ(next_of(&c, h, 2)->status, IBV_WC_SUCCESS);
+	CHECK(h->came[2].len == 9);
 	finish(&c);
 }
 
@@ -751,8 +753,9 @@ static void the_target_dies(void)
 	kill_one(&c.target);
 	CHECK(xrc_ends(&c.s) == IBV_WC_RETRY_EXC_ERR);
 	kit_cont(c.holder[0]);
-	CHECK(next_of(&c, h, 0)->status == IBV_WC_SUCCESS);
-	CHECK(next_of(&c, h, 1)->status == IBV_WC_WR_FLUSH_ERR && h->came[1].qpn == tgt);
+	CHECK_EQ(next_of(&c, h, 0)->status, IBV_WC_SUCCESS);
+	CHECK_EQ(next_of(&c, h, 1)->status, IBV_WC_WR_FLUSH_ERR);
+	CHECK(h->came[1].qpn == tgt);
 	finish(&c);
 }
 
@@ -788,7 +791,7 @@ static void descriptors_run_out(void)
 		wc = xrc_wait_on(c.s.cq);
 		CHECK(wc.status == IBV_WC_SUCCESS, "holder %d: %s, vendor_err 0x%x", i,
 		      ibv_wc_status_str(wc.status), wc.vendor_err);
-		CHECK(next_of(&c, &c.t->holder[i], 0)->status == IBV_WC_SUCCESS);
+		CHECK_EQ(next_of(&c, &c.t->holder[i], 0)->status, IBV_WC_SUCCESS);
 	}
 	finish(&c);
 }
