@@ -45,6 +45,8 @@ static int refuse_way(const struct vb_qp *qp, enum ibv_qp_state from, enum ibv_q
 		snprintf(first, sizeof(first), "modify it to %s first", vb_qp_state_name(from + 1));
 	else if (to < IBV_QPS_RTS && from != IBV_QPS_ERR)
 		snprintf(first, sizeof(first), "modify it to RESET first, and then on");
+	else if (to == IBV_QPS_SQE)
+		snprintf(first, sizeof(first), "no call leads there, only a send request that fails");
 	else if (from == IBV_QPS_SQD || from == IBV_QPS_SQE)
 		snprintf(first, sizeof(first), "modify it to RTS first");
 	return vb_refuse(
@@ -80,6 +82,21 @@ static int check_transition(const struct vb_qp *qp, enum ibv_qp_state from, enum
 	return 0;
 }
 
+/* With what the number is in the other byte order, where that can be a queue pair's. */
+static int refuse_dest(const struct vb_qp *qp, uint32_t dest)
+{
+	uint32_t swapped = __builtin_bswap32(dest);
+	char other[120] = "";
+
+	if (swapped && swapped <= VB_QPN_MASK)
+		snprintf(other, sizeof(other), "; with its bytes swapped it is 0x%06x%s", swapped,
+			 vb_qpn_find(vb_qp_adapter(qp), swapped)
+			     ? ", a queue pair of this process: set it in host byte order"
+			     : "");
+	return vb_refuse(EINVAL, CALL, "QP 0x%06x: dest_qp_num 0x%08x, at most 0x%06x is possible%s", qp->qpn,
+			 dest, VB_QPN_MASK, other);
+}
+
 /* Attributes that are numbers with a largest value. */
 static int check_numbers(const struct vb_qp *qp, const struct ibv_qp_attr *a, uint32_t mask)
 {
@@ -89,7 +106,6 @@ static int check_numbers(const struct vb_qp *qp, const struct ibv_qp_attr *a, ui
 		uint32_t value, max;
 	} rows[] = {
 	    {IBV_QP_PKEY_INDEX, "pkey_index", a->pkey_index, VB_PKEY_TABLE - 1},
-	    {IBV_QP_DEST_QPN, "dest_qp_num", a->dest_qp_num, VB_QPN_MASK},
 	    {IBV_QP_TIMEOUT, "timeout", a->timeout, 31},
 	    {IBV_QP_RETRY_CNT, "retry_cnt", a->retry_cnt, 7},
 	    {IBV_QP_RNR_RETRY, "rnr_retry", a->rnr_retry, 7}, /* rule 1 */
@@ -99,6 +115,8 @@ static int check_numbers(const struct vb_qp *qp, const struct ibv_qp_attr *a, ui
 	     vb_profile()->max_rd_atomic},
 	};
 
+	if (mask & IBV_QP_DEST_QPN && a->dest_qp_num > VB_QPN_MASK)
+		return refuse_dest(qp, a->dest_qp_num);
 	for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
 		if (mask & rows[i].bit && rows[i].value > rows[i].max)
 			return vb_refuse(EINVAL, CALL, "QP 0x%06x: %s %u, at most %u is possible", qp->qpn,

@@ -1,5 +1,6 @@
 /* Sentences of refused calls and failed requests name what is meant: enumerators by their names, one thing as
  * one thing, and no number that no program has ever seen. */
+#include <arpa/inet.h>
 #include <errno.h>
 #include <stdarg.h>
 
@@ -32,6 +33,7 @@ static void queue_pairs(void)
 	struct ibv_qp_attr at = {.qp_state = IBV_QPS_RTR,
 				 .path_mtu = (enum ibv_mtu)1024,
 				 .ah_attr = {.is_global = 1, .port_num = 1}};
+	uint32_t far;
 
 	CHECK(cq);
 	kit_log_skip();
@@ -63,7 +65,18 @@ static void queue_pairs(void)
 			    IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 				IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == EINVAL);
 	SAID("path_mtu 1024 is no enum ibv_mtu, which goes from IBV_MTU_256 (1) to IBV_MTU_4096 (5)");
+	kit_end_open(&b, pd, 4, 64);
+	far = b.qp->qp_num & 0xff ? b.qp->qp_num : a.qp->qp_num; /* swapped, it has more than 24 bits */
+	at.dest_qp_num = htonl(far);
+	at.path_mtu = IBV_MTU_1024;
+	CHECK(ibv_modify_qp(a.qp, &at,
+			    IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+				IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == EINVAL);
+	SAID("dest_qp_num 0x%08x, at most 0xffffff is possible; with its bytes swapped it is 0x%06x, a queue "
+	     "pair of this process",
+	     at.dest_qp_num, far);
 	kit_end_close(&a);
+	kit_end_close(&b);
 }
 
 /* A state that permits no request, and a step left out: what comes first. */
@@ -86,6 +99,9 @@ static void states(void)
 	SAID("there is no way from RTR to SQD: modify it to RTS first");
 	CHECK_EQ(ibv_modify_qp(a.qp, &init, IBV_QP_STATE), EINVAL);
 	SAID("there is no way from RTR to INIT: modify it to RESET first, and then on");
+	kit_to_rts(&a, 10, 1);
+	CHECK_EQ(ibv_modify_qp(a.qp, &(struct ibv_qp_attr){.qp_state = IBV_QPS_SQE}, IBV_QP_STATE), EINVAL);
+	SAID("there is no way from RTS to SQE: no call leads there, only a send request that fails (EINVAL)");
 	CHECK_EQ(ibv_modify_qp(a.qp, &(struct ibv_qp_attr){.qp_state = IBV_QPS_ERR}, IBV_QP_STATE), 0);
 	CHECK_EQ(ibv_modify_qp(a.qp, &rtr, IBV_QP_STATE), EINVAL);
 	SAID("there is no way from ERR to RTR: from here only IBV_QPS_RESET leads on");
