@@ -9,12 +9,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/history.h"
 #include "base/lock.h"
 #include "base/log_out.h"
+#include "base/own.h"
 #include "base/text.h"
 
 enum { LINE = VB_LOG_LINE, RECENT = 64, NAMES = 64 };
@@ -26,6 +28,8 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static enum vb_log_place place;
 static enum vb_log_level limit;
 static bool unset; /* nobody said where lines go, or that there is to be no log */
+
+static struct vb_own first_stderr; /* when the library was loaded */
 
 static _Atomic(void (*)(const char *)) ear; /* vb_log_also() */
 
@@ -187,6 +191,24 @@ void vb_log(enum vb_log_level level, const char *fmt, ...)
 	va_end(ap);
 }
 
+static __attribute__((constructor)) void look_at_stderr(void)
+{
+	first_stderr = vb_own_of(STDERR_FILENO);
+}
+
+/* Descriptor 2 may be a file with data of a program that has closed standard error. */
+static bool stderr_is_meant(void)
+{
+	int err = errno;
+	struct stat st;
+	bool meant =
+	    !fstat(STDERR_FILENO, &st) && (S_ISFIFO(st.st_mode) || isatty(STDERR_FILENO) ||
+					   (first_stderr.ino && vb_own_is(&first_stderr, STDERR_FILENO)));
+
+	errno = err;
+	return meant;
+}
+
 void vb_log_complain(const char *fmt, ...)
 {
 	char sentence[LINE];
@@ -197,7 +219,7 @@ void vb_log_complain(const char *fmt, ...)
 	va_end(ap);
 	vb_log(VB_LOG_WARN, "%s", sentence);
 	(void)shown(VB_LOG_ERROR); /* read_settings() */
-	if (unset)
+	if (unset && stderr_is_meant())
 		keep(VB_LOG_STDERR, sentence);
 }
 

@@ -59,9 +59,15 @@ static void look_at(const char *name, size_t len)
 	}
 	if (!least)
 		return;
-	vb_log_complain(
-	    "%s%.*s is no setting of Verbena and has no effect%s%s (verbena_environment(7) lists all)",
-	    PREFIX, (int)len, name, meant ? ": did you mean " PREFIX : "", meant ? meant : "");
+	if (meant)
+		vb_log_complain(PREFIX "%.*s is no setting of Verbena and has no effect: did you mean " PREFIX
+				       "%s (verbena_environment(7) lists all)",
+				(int)len, name, meant);
+	else /* a container's service of our name sets such, too: only for who asked for a log */
+		vb_log(VB_LOG_WARN,
+		       PREFIX "%.*s is no setting of Verbena and has no effect (verbena_environment(7) lists "
+			      "all)",
+		       (int)len, name);
 }
 
 static void check(void)
