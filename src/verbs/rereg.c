@@ -130,8 +130,12 @@ VB_EXPORT VB_CODE(ibv_rereg_mr, (ibmr, flags, pd, addr, length, access), struct 
 		  struct ibv_pd *pd, void *addr, size_t length, int access)
 {
 	bool unmarked = false;
-	int err;
+	int err = vb_live_check(CALL, ibmr, VB_LIVE_MR);
 
+	if (err) {
+		errno = err;
+		return IBV_REREG_MR_ERR_INPUT;
+	}
 	if (vb_context_dead(vb_context(ibmr->context))) {
 		errno = vb_refuse(EIO, CALL, "the device was opened before fork()");
 		return IBV_REREG_MR_ERR_CMD;

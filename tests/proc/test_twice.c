@@ -63,7 +63,10 @@ static void memory(void)
 	static uint8_t bytes[4096];
 	struct ibv_alloc_dm_attr dm = {.length = 64};
 	struct ibv_dmah_init_attr dmah = {0};
+	struct ibv_pd *ended = ibv_alloc_pd(ctx);
 	struct ibv_mr *mr;
+
+	CHECK_EQ(ibv_dealloc_pd(ended), 0);
 
 	ENDS_ONE("ibv_dereg_mr", "memory region", ibv_reg_mr(pd, bytes, sizeof(bytes), 0), ibv_dereg_mr(o));
 	ENDS_ONE("ibv_dereg_mr_relaxed", "memory region",
@@ -79,6 +82,11 @@ static void memory(void)
 	ibv_unimport_mr(mr);
 	CHECK_EQ(ibv_dereg_mr(mr), 0);
 	kit_log_skip();
+	/* calls that would use what has ended */
+	CHECK_EQ(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, 0), IBV_REREG_MR_ERR_INPUT);
+	KIT_LOG_SAYS("ibv_rereg_mr: there is no memory region at ");
+	CHECK(!ibv_reg_mr(ended, bytes, sizeof(bytes), 0));
+	KIT_LOG_SAYS("ibv_reg_mr: there is no protection domain at ");
 }
 
 static void queues(void)
