@@ -111,6 +111,7 @@ static void unfit(struct vb_cm_channel *c)
 
 int vb_cm_channel_open(struct vb_cm_channel **out, int *fd)
 {
+	const char *calls = "eventfd2";
 	struct vb_cm_channel *c;
 	int err = 0;
 
@@ -125,15 +126,17 @@ int vb_cm_channel_open(struct vb_cm_channel **out, int *fd)
 	vb_cm_ids_enter();
 	if (!err) {
 		err = fit(c, *fd);
-		if (err)
+		if (err) {
 			close(*fd);
+			calls = "one of epoll_create1, socket and epoll_ctl";
+		}
 	}
 	if (err)
 		vb_list_append(&closed, &c->ringing);
 	vb_cm_ids_leave();
 	if (err)
 		return vb_refuse(err, "rdma_create_event_channel",
-				 "eventfd2, for the descriptor of the channel, fails: %s", strerror(err));
+				 "%s, for the descriptor of the channel, fails: %s", calls, strerror(err));
 	*out = c;
 	return 0;
 }

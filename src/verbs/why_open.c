@@ -97,7 +97,7 @@ static int no_thread(int err, const char *call, const char *name)
 /* What each step asks of the kernel, for one whom a sandbox denies it. */
 static const char *const calls[] = {
     [VB_OPEN_DESCRIPTORS] = "epoll_create1, eventfd2 and epoll_ctl",
-    [VB_OPEN_SEGMENT] = "memfd_create, ftruncate, mmap and fcntl(F_ADD_SEALS)",
+    [VB_OPEN_SEGMENT] = "memfd_create, ftruncate, mmap, madvise and fcntl(F_ADD_SEALS)",
     [VB_OPEN_NUMBER] = "socket, bind and listen on abstract names, and epoll_ctl",
     [VB_OPEN_LINK] = "mmap",
     [VB_OPEN_THREAD] = "clone3, or clone where there is no clone3",

@@ -145,6 +145,32 @@ static void flock_is_denied(void)
 	with_each(without_flock);
 }
 
+/* With what tells the library's descriptors from others, and with the channel's own one. */
+static void channel_fails(long call, const char *calls)
+{
+	static const int err = EPERM;
+	pid_t pid = kit_fork();
+
+	if (!pid) {
+		kit_log_begin("warn");
+		CHECK(kit_deny(call, err, true), "%s", strerror(errno));
+		errno = 0;
+		CHECK(!rdma_create_event_channel());
+		CHECK_EQ(errno, err);
+		KIT_LOG_SAYS("rdma_create_event_channel: %s, for the descriptor of the channel, fails: %s",
+			     calls, strerror(err));
+		_exit(0);
+	}
+	CHECK_EQ(kit_reap(pid), 0);
+}
+
+static void descriptors_are_denied(void)
+{
+	channel_fails(SYS_eventfd2, "eventfd2");
+	channel_fails(SYS_epoll_create1, "one of epoll_create1, socket and epoll_ctl");
+	channel_fails(SYS_socket, "one of epoll_create1, socket and epoll_ctl");
+}
+
 static void ppoll_is_denied(void)
 {
 	with_each(without_ppoll);
@@ -173,12 +199,14 @@ static void proc_is_denied(void)
 
 int main(int argc, char **argv)
 {
-	static const struct kit_case cases[] = {{.name = "preadv2 is denied", .run = preadv2_is_denied},
-						{.name = "getrandom is denied", .run = getrandom_is_denied},
-						{.name = "flock is denied", .run = flock_is_denied},
-						{.name = "ppoll is denied", .run = ppoll_is_denied},
-						{.name = "locks are denied", .run = locks_are_denied},
-						{.name = "/proc is denied", .run = proc_is_denied}};
+	static const struct kit_case cases[] = {
+	    {.name = "preadv2 is denied", .run = preadv2_is_denied},
+	    {.name = "getrandom is denied", .run = getrandom_is_denied},
+	    {.name = "flock is denied", .run = flock_is_denied},
+	    {.name = "ppoll is denied", .run = ppoll_is_denied},
+	    {.name = "descriptors are denied", .run = descriptors_are_denied},
+	    {.name = "locks are denied", .run = locks_are_denied},
+	    {.name = "/proc is denied", .run = proc_is_denied}};
 
 	KIT_CASES(cases, 120);
 	return 0;
