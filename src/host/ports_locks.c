@@ -17,9 +17,11 @@ static bool span_of(const char *line, const char *file, struct vb_span *s)
 	unsigned long long first;
 	char last[32], *at;
 
-	/* "1: OFDLCK ADVISORY  READ -1 00:04:4026531840 4611686018427387904 4611686018427387904" */
+	/* "1: OFDLCK ADVISORY  READ -1 00:04:4026531840 4611686018427387904 4611686018427387904"; "1: ->
+	 * OFDLCK" waits for a lock and has none */
 	at = strstr(line, file);
-	if (!at || strstr(line, "FLOCK") || sscanf(at + strlen(file), "%llu %31s", &first, last) != 2)
+	if (!at || strstr(line, "FLOCK") || strstr(line, ": -> ") ||
+	    sscanf(at + strlen(file), "%llu %31s", &first, last) != 2)
 		return false;
 	s->at = first;
 	s->len = strcmp(last, "EOF") ? strtoull(last, NULL, 10) - first + 1 : 0;
