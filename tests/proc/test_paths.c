@@ -2,6 +2,8 @@
  * is sent goes to nobody but a queue pair that is connected to this one; and who may send to a queue pair is
  * decided by that queue pair. */
 #include <arpa/inet.h>
+#include <poll.h>
+#include <sys/syscall.h>
 
 #include "iba/out.h"
 #include "iba/pkt.h"
@@ -15,6 +17,7 @@ enum { SIZE = 4096, LEN = 64, READY = 1, GO };
 static struct board {
 	struct kit_card card[2];
 	_Atomic int step[2];
+	pid_t pid; /* of who has the device, where a further process has none */
 } * board;
 
 static bool run(const char *command)
@@ -220,9 +223,13 @@ static void be_elsewhere(const char *address)
 		atomic_store(&board->step[1], GO);
 		_exit(0);
 	}
-	open_end(&e);
-	board->card[1] = e.card;
-	atomic_store(&board->step[1], READY);
+	/* The first process there has no device, and is not the one to name. */
+	if (!kit_fork()) {
+		open_end(&e);
+		board->pid = getpid();
+		atomic_store(&board->step[1], READY);
+		pause();
+	}
 	pause();
 }
 
@@ -271,6 +278,7 @@ static void sends_elsewhere(const char *address, pid_t pid)
 static void an_address_of_another_network(void)
 {
 	static const char *const addresses[] = {"10.79.9.1", "fd00:79::9"};
+	struct pollfd end;
 	pid_t pid;
 
 	kit_log_begin("warn");
@@ -287,9 +295,13 @@ static void an_address_of_another_network(void)
 			kit_reap(pid);
 			continue;
 		}
-		sends_elsewhere(addresses[i], pid);
-		CHECK(!kill(pid, SIGKILL));
+		sends_elsewhere(addresses[i], board->pid);
+		end = (struct pollfd){.fd = (int)syscall(SYS_pidfd_open, board->pid, 0), .events = POLLIN};
+		CHECK(end.fd >= 0);
+		CHECK(!kill(pid, SIGKILL)); /* with which its child ends */
 		kit_reap(pid);
+		CHECK_EQ(poll(&end, 1, -1), 1);
+		close(end.fd);
 		kit_nap(100);
 		sends_elsewhere(addresses[i], 0);
 	}
