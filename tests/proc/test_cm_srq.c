@@ -248,7 +248,7 @@ static struct rdma_cm_id *user_of(struct rdma_cm_id *of, struct ibv_pd *pd)
 {
 	struct rdma_cm_id *id = kit_ep_bound(IBV_QPT_RC);
 	struct ibv_qp_init_attr attr = {
-	    .srq = of->srq, .cap = {1, 1, 1, 1}, .qp_type = IBV_QPT_RC, .sq_sig_all = 1};
+	    .srq = of->srq, .cap = {1, 1, 1, 1, 0}, .qp_type = IBV_QPT_RC, .sq_sig_all = 1};
 
 	CHECK(!rdma_create_qp(id, pd, &attr), "%m");
 	return id;
@@ -297,7 +297,7 @@ static void several_that_are_kept(void)
 		make(id, pd);
 		user[i] = user_of(id, pd);
 		if (i == 3) { /* this one has two users */
-			struct ibv_qp_init_attr attr = {.cap = {1, 1, 1, 1}, .qp_type = IBV_QPT_RC};
+			struct ibv_qp_init_attr attr = {.cap = {1, 1, 1, 1, 0}, .qp_type = IBV_QPT_RC};
 
 			CHECK(!rdma_create_qp(id, pd, &attr) && id->qp->srq == id->srq, "%m");
 		}
@@ -329,7 +329,7 @@ static void another_ids_queue_pair_keeps_the_queues(void)
 	int before = 0, after;
 
 	for (int i = 0; i < 20; i++) {
-		struct ibv_qp_init_attr attr = {.cap = {1, 1, 1, 1}, .qp_type = IBV_QPT_RC};
+		struct ibv_qp_init_attr attr = {.cap = {1, 1, 1, 1, 0}, .qp_type = IBV_QPT_RC};
 		struct rdma_cm_id *id = kit_ep_bound(IBV_QPT_RC), *user = kit_ep_bound(IBV_QPT_RC);
 		struct ibv_cq *cq;
 		struct ibv_wc wc;
