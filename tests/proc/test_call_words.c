@@ -5,7 +5,6 @@
 #include <stdarg.h>
 
 #include "kit.h"
-#include "obj/live.h"
 
 static struct ibv_context *ctx;
 static struct ibv_pd *pd;
@@ -309,7 +308,7 @@ static void built_requests(void)
 	kit_end_close(&a);
 }
 
-/* A post to a queue pair that has been destroyed says so: the state that it reads is that of freed memory. */
+/* A post to a queue pair that has been destroyed says so. */
 static void posts_to_what_is_destroyed(void)
 {
 	struct ibv_send_wr wr = {.opcode = IBV_WR_SEND}, *bad;
@@ -319,16 +318,19 @@ static void posts_to_what_is_destroyed(void)
 	struct ibv_qp *qp = ibv_create_qp(pd, &qa);
 
 	CHECK(cq && qp);
-	CHECK_EQ(vb_live_leave("test", qp, VB_LIVE_QP), 0); /* as ibv_destroy_qp() does first */
 	kit_log_skip();
+	CHECK_EQ(ibv_post_send(qp, &wr, &bad), EINVAL);
+	SAID("RESET");
+	CHECK_EQ(ibv_destroy_qp(qp), 0);
+#ifndef __SANITIZE_ADDRESS__ /* which reports the post itself */
 	CHECK_EQ(ibv_post_send(qp, &wr, &bad), EINVAL);
 	SAID("ibv_post_send: there is no queue pair at %p: it has been destroyed before", (void *)qp);
 	CHECK_EQ(ibv_post_recv(qp, &rr, &bad_rr), EINVAL);
 	SAID("ibv_post_recv: there is no queue pair at %p: it has been destroyed before", (void *)qp);
-	vb_live_enter(qp, VB_LIVE_QP);
-	CHECK_EQ(ibv_post_send(qp, &wr, &bad), EINVAL);
-	SAID("RESET");
-	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_cq(cq));
+#else
+	(void)rr, (void)bad_rr;
+#endif
+	CHECK_EQ(ibv_destroy_cq(cq), 0);
 }
 
 static void *no_queue(struct ibv_pd *of, void *context, size_t size, size_t align, uint64_t type)
