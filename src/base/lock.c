@@ -5,6 +5,8 @@
 
 #include "base/clock.h"
 
+__thread char vb_thread_mark;
+
 enum { SPINS = 64 };
 #define YIELDS VB_MSEC /* of waiting; from then on it sleeps */
 

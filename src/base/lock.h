@@ -34,6 +34,17 @@ struct vb_lock {
 	_Atomic uint32_t held; /* whoever holds the lock stores vb_lock_me(), 0: nobody does */
 };
 
+/* Tells this thread from others: an address of its own. */
+extern __thread char vb_thread_mark;
+static inline uintptr_t vb_thread_self(void)
+{
+#if __has_builtin(__builtin_thread_pointer)
+	return (uintptr_t)__builtin_thread_pointer(); /* one instruction */
+#else
+	return (uintptr_t)&vb_thread_mark;
+#endif
+}
+
 static inline void vb_cpu_relax(void)
 {
 #if defined(__x86_64__)

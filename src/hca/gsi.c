@@ -185,7 +185,8 @@ static int post(struct vb_gsi *g, uint32_t number, struct vb_route route, const 
 	struct vb_builder b;
 	int err = 0;
 
-	vb_builder_begin(&b, &g->qp);
+	if (!vb_builder_begin(&b, &g->qp)) /* never: this queue pair is no program's */
+		return EIO;
 	if (vb_qp_state_now(&g->qp) != IBV_QPS_RTS) {
 		err = EIO;
 	} else if (!vb_builder_room(&b)) {

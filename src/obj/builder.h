@@ -50,14 +50,19 @@ enum vb_build_fault {
 
 enum { VB_BUILD_FLAGS_KNOWN = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE };
 
-/* No other thread posts until vb_builder_end(). */
-static inline void vb_builder_begin(struct vb_builder *b, struct vb_qp *qp)
+/* No other thread posts until vb_builder_end().  false: this thread is between ibv_wr_start() and
+ * ibv_wr_complete() of that queue pair, and nothing begins. */
+static inline bool vb_builder_begin(struct vb_builder *b, struct vb_qp *qp)
 {
 	vb_qp_expect_post(qp);
 	b->qp = qp;
 	b->bits = 0;
-	vb_posting_take(qp);
+	if (vb_unlikely(!vb_posting_take(qp))) {
+		b->next = 0;
+		return false;
+	}
 	b->next = atomic_load_explicit(&qp->post.head, memory_order_relaxed);
+	return true;
 }
 
 /* Whether there is a slot for another request; the slots are free again when completions are polled (rule

@@ -188,6 +188,14 @@ void vb_qp_forget_srq(struct vb_qp *qp, const struct vb_srq *srq)
 	qp->pd_id = 0;
 }
 
+__attribute__((cold, noinline)) bool vb_posting_wait(struct vb_qp *qp)
+{
+	if (vb_posting_is_mine(qp))
+		return false;
+	vb_lock_wait(&qp->post.sends);
+	return true;
+}
+
 void vb_qp_fini(struct vb_qp *qp)
 {
 	return_srq_slot(qp);

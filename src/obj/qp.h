@@ -152,6 +152,8 @@ struct vb_posting {
 	 * changes the state takes it afterwards, so that a poster has either seen the new state, or posted
 	 * before: a thread domain keeps it. */
 	struct vb_lock receives;
+	_Atomic uintptr_t builder; /* the thread that is between ibv_wr_start() and ibv_wr_complete(); 0:
+				      none. Written under `sends` */
 };
 
 /* What a plain request takes stands first. */
@@ -379,11 +381,20 @@ static inline bool vb_qp_timed(const struct vb_qp *qp)
 	return qp->req.deadline != VB_NEVER;
 }
 
-/* The posting lock of the send queue. */
-static inline void vb_posting_take(struct vb_qp *qp)
+bool vb_posting_wait(struct vb_qp *qp);
+
+/* This thread holds the posting lock since ibv_wr_start(). */
+static inline bool vb_posting_is_mine(const struct vb_qp *qp)
 {
-	if (vb_likely(!qp->post.alone))
-		vb_lock_take(&qp->post.sends);
+	return atomic_load_explicit(&qp->post.builder, memory_order_relaxed) == vb_thread_self();
+}
+
+/* The posting lock of the send queue.  false: it is not taken, since vb_posting_is_mine(). */
+static inline bool vb_posting_take(struct vb_qp *qp)
+{
+	if (vb_likely(!qp->post.alone) && vb_unlikely(!vb_lock_seize(&qp->post.sends)))
+		return vb_posting_wait(qp);
+	return true;
 }
 
 static inline void vb_posting_give(struct vb_qp *qp)

@@ -32,16 +32,6 @@ static struct vb_cq *cq_of(struct ibv_cq_ex *ex)
 
 /* ---- one completion at a time ---- */
 
-/* Tells this thread from others: an address of its own. */
-static inline uintptr_t me(void)
-{
-#if __has_builtin(__builtin_thread_pointer)
-	return (uintptr_t)__builtin_thread_pointer(); /* one instruction */
-#else
-	return (uintptr_t)&vb_cq_hand;
-#endif
-}
-
 static inline bool in_turn(const struct vb_cq *cq)
 {
 	return atomic_load_explicit(&cq->turn.holder, memory_order_relaxed);
@@ -53,11 +43,11 @@ static inline bool try_turn(struct vb_cq_turn *t)
 	uintptr_t nobody = 0;
 
 	if (vb_likely(!t->alone))
-		return atomic_compare_exchange_strong_explicit(&t->holder, &nobody, me(),
+		return atomic_compare_exchange_strong_explicit(&t->holder, &nobody, vb_thread_self(),
 							       memory_order_acquire, memory_order_relaxed);
 	if (atomic_load_explicit(&t->holder, memory_order_relaxed))
 		return false;
-	atomic_store_explicit(&t->holder, me(), memory_order_relaxed);
+	atomic_store_explicit(&t->holder, vb_thread_self(), memory_order_relaxed);
 	return true;
 }
 
@@ -109,7 +99,7 @@ static int check_turn(const struct vb_cq *cq)
 {
 	uintptr_t holder = atomic_load_explicit(&cq->turn.holder, memory_order_relaxed);
 
-	if (!holder || (holder != me() && !cq->turn.alone))
+	if (!holder || (holder != vb_thread_self() && !cq->turn.alone))
 		return 0;
 	return vb_refuse(EINVAL, "ibv_start_poll",
 			 "the last ibv_start_poll() of this CQ returned 0 and was not ended; call "

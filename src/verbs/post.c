@@ -127,6 +127,14 @@ int vb_post_refuse_state(const struct vb_qp *qp, enum ibv_qp_state state, const 
 	return vb_refuse(EINVAL, call, "QP 0x%06x is in %s%s", qp->qpn, vb_qp_state_name(state), way);
 }
 
+int vb_post_refuse_open(const struct vb_qp *qp, const char *call)
+{
+	return vb_refuse(EINVAL, call,
+			 "QP 0x%06x: this thread called ibv_wr_start(), and ibv_wr_complete() or "
+			 "ibv_wr_abort() comes first",
+			 qp->qpn);
+}
+
 void vb_post_say_late(struct vb_qp *qp, const char *call)
 {
 	const uint64_t bit = 1ull << VB_R_FLUSHED;
@@ -231,7 +239,10 @@ static inline __attribute__((always_inline)) int post_send(struct vb_qp *qp, str
 	struct vb_builder b;
 	int err = 0;
 
-	vb_builder_begin(&b, qp);
+	if (vb_unlikely(!vb_builder_begin(&b, qp))) {
+		*bad = wr;
+		return vb_post_refuse_open(qp, call_of(binds));
+	}
 	state = vb_qp_state_now(qp); /* nobody changes it but to ERR, where requests are taken as well */
 	if (vb_unlikely(state != IBV_QPS_RTS)) {
 		err = elsewhere(qp, state, call_of(binds));

@@ -25,6 +25,8 @@ enum vb_build_fault vb_post_to(const struct vb_qp *qp, struct vb_swqe *w, struct
 VB_POST_COLD int vb_post_refuse_full(const struct vb_qp *qp, const char *call);
 /* A request is posted to a QP in the error state; says so once if no failure brought it there, which would
  * have been said. */
+/* EINVAL: this thread has called ibv_wr_start(). */
+VB_POST_COLD int vb_post_refuse_open(const struct vb_qp *qp, const char *call);
 VB_POST_COLD void vb_post_say_late(struct vb_qp *qp, const char *call);
 VB_POST_COLD int vb_post_refuse_state(const struct vb_qp *qp, enum ibv_qp_state state, const char *call);
 

@@ -22,6 +22,7 @@
 #include "hca/send.h"
 #include "hca/gsi.h"
 #include "hca/path.h"
+#include "verbs/post.h"
 #include "verbs/target.h"
 #include "verbs/verbs.h"
 
@@ -230,16 +231,18 @@ static void store_protocol(struct vb_qp *qp, const struct ibv_qp_attr *a, uint32
 	}
 }
 
+/* Where this thread builds requests, it holds the lock already, and goes on to. */
 void vb_qp_hold(struct vb_qp *qp)
 {
-	vb_posting_take(qp);
+	(void)vb_posting_take(qp);
 	vb_lock_take(&qp->lock);
 }
 
 void vb_qp_drop(struct vb_qp *qp)
 {
 	vb_hca_give(qp);
-	vb_posting_give(qp);
+	if (!vb_posting_is_mine(qp))
+		vb_posting_give(qp);
 }
 
 void vb_qp_to_reset(struct vb_qp *qp)
@@ -321,11 +324,11 @@ int vb_qp_change(struct vb_qp *qp, enum ibv_qp_state from, const struct ibv_qp_a
 	enum ibv_qp_state to = mask & IBV_QP_STATE ? a->qp_state : from;
 	/* The protocol's errors do not wait for whoever is posting, which may be this very thread
 	 * (ibv_wr_start()): nor does this one. */
-	bool waits = to != IBV_QPS_ERR;
+	bool waits = to != IBV_QPS_ERR && !vb_posting_is_mine(qp);
 	int err = 0;
 
 	if (waits)
-		vb_posting_take(qp);
+		(void)vb_posting_take(qp);
 	vb_lock_take(&qp->lock);
 	if (qp->forgotten) /* its destruction waits for who handles an event of it (rule 36) */
 		err = EINVAL;
@@ -377,6 +380,8 @@ VB_EXPORT VB_CODE(ibv_modify_qp, (ibqp, a, attr_mask), struct ibv_qp *ibqp, stru
 	if (vb_context_lost(qp->ctx) && mask & IBV_QP_STATE && a->qp_state != IBV_QPS_RESET &&
 	    a->qp_state != IBV_QPS_ERR)
 		return vb_refuse(EIO, CALL, VB_LOST_TEXT);
+	if (mask & IBV_QP_STATE && a->qp_state == IBV_QPS_RESET && vb_posting_is_mine(qp))
+		return vb_post_refuse_open(qp, CALL);
 	if (mask & IBV_QP_AV)
 		vb_addresses_learn(&vb_hca(qp->ctx->adapter)->addresses, &a->ah_attr);
 	if (qp->far)

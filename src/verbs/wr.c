@@ -385,6 +385,16 @@ static VB_POST_COLD void start_elsewhere(struct vb_wr_qp *x, enum ibv_qp_state s
 		vb_post_say_late(&x->qp, "ibv_wr_start");
 }
 
+/* The second in a row.  What was built so far is not posted either: ibv_wr_complete() returns the error. */
+static VB_POST_COLD void start_twice(struct vb_wr_qp *x)
+{
+	int was = errno;
+
+	x->b.bits = VB_WR_SELF;
+	keep(x, vb_post_refuse_open(&x->qp, "ibv_wr_start"));
+	errno = was;
+}
+
 static void wr_start(struct ibv_qp_ex *ex)
 {
 	struct vb_wr_qp *x = wr_qp(ex);
@@ -394,7 +404,11 @@ static void wr_start(struct ibv_qp_ex *ex)
 		start_refused(x, IBV_QPS_ERR);
 		return;
 	}
-	vb_builder_begin(&x->b, &x->qp);
+	if (vb_unlikely(!vb_builder_begin(&x->b, &x->qp))) {
+		start_twice(x);
+		return;
+	}
+	atomic_store_explicit(&x->qp.post.builder, vb_thread_self(), memory_order_relaxed);
 	x->may = x->asked | OPEN;
 	x->err = 0;
 	x->unaddressed = false;
@@ -409,6 +423,7 @@ static inline void drop(struct vb_wr_qp *x)
 {
 	x->may = 0;
 	x->b.bits = VB_WR_SELF;
+	atomic_store_explicit(&x->qp.post.builder, 0, memory_order_relaxed);
 	vb_builder_end(&x->b);
 }
 

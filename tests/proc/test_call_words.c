@@ -301,6 +301,19 @@ static void built_requests(void)
 	     a.qp->qp_num);
 	CHECK(ibv_wr_complete(x) == EINVAL);
 	SAID("ibv_wr_complete: ibv_wr_start() was not called before");
+	/* in one thread: nothing waits for itself */
+	ibv_wr_start(x);
+	ibv_wr_send(x);
+	CHECK_EQ(post(IBV_WR_SEND, 0, 8), EINVAL);
+	SAID("ibv_post_send: QP 0x%06x: this thread called ibv_wr_start()", a.qp->qp_num);
+	CHECK_EQ(ibv_modify_qp(a.qp, &(struct ibv_qp_attr){.qp_state = IBV_QPS_RESET}, IBV_QP_STATE), EINVAL);
+	SAID("ibv_modify_qp: QP 0x%06x: this thread called ibv_wr_start()", a.qp->qp_num);
+	CHECK_EQ(ibv_modify_qp(a.qp, &(struct ibv_qp_attr){.min_rnr_timer = 3}, IBV_QP_MIN_RNR_TIMER), 0);
+	ibv_wr_start(x);
+	CHECK_EQ(ibv_wr_complete(x), EINVAL);
+	SAID("ibv_wr_start: QP 0x%06x: this thread called ibv_wr_start()", a.qp->qp_num);
+	ibv_wr_start(x);
+	ibv_wr_abort(x);
 	CHECK(post(IBV_WR_FLUSH, 0, 8) == EINVAL);
 	SAID("IBV_WR_FLUSH: struct ibv_send_wr has no place for what it says; ibv_wr_flush() has");
 	CHECK(!ibv_reg_mr(pd, a.buf, 64, IBV_ACCESS_FLUSH_PERSISTENT));

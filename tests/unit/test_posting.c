@@ -86,7 +86,7 @@ static void others_work_while_a_builder_is_open(void **state)
 	wc = kit_wait(&d.b, 10);
 	assert_int_equal(wc.wr_id, 5);
 
-	vb_builder_begin(&b, vb_qp(d.a.qp));
+	assert_true(vb_builder_begin(&b, vb_qp(d.a.qp)));
 	assert_true(vb_builder_room(&b));
 	assert_int_equal(vb_builder_start(&b, IBV_WR_SEND, IBV_SEND_SIGNALED, 4), VB_BUILD_FINE);
 	assert_int_equal(pthread_create(&d.thread, NULL, use_the_rest, &d), 0);
