@@ -17,6 +17,7 @@
 #include "base/lock.h"
 #include "base/log_out.h"
 #include "base/own.h"
+#include "base/tally.h"
 #include "base/text.h"
 
 enum { LINE = VB_LOG_LINE, RECENT = 64, NAMES = 64 };
@@ -61,6 +62,7 @@ static void complain(const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(sentence, sizeof sentence, fmt, ap);
 	va_end(ap);
+	vb_tally_add(VB_LOG_WARN, "");
 	keep(VB_LOG_STDERR, sentence);
 }
 
@@ -132,10 +134,10 @@ static bool shown(enum vb_log_level level)
 	return place != VB_LOG_NOWHERE && level <= limit;
 }
 
-/* The history, or who listens. */
+/* The history, who counts, or who listens. */
 static bool somebody_remembers(void)
 {
-	return vb_history_kept() || atomic_load_explicit(&ear, memory_order_relaxed);
+	return vb_history_kept() || vb_tally_kept() || atomic_load_explicit(&ear, memory_order_relaxed);
 }
 
 /* They want what tells of failures, the log whatever it was asked for. */
@@ -171,6 +173,7 @@ static void say(enum vb_log_level level, bool remember, const char *name, const 
 	char line[LINE];
 
 	vsnprintf(line, sizeof line, fmt, ap);
+	vb_tally_add(level, name);
 	if (remember) {
 		vb_history_note(name, 0, line);
 		hear(line);
@@ -363,11 +366,12 @@ static void refuse(int err, bool busy, const char *call, const char *fmt, va_lis
 	call = named(call, names, sizeof names);
 	vb_text_add(&t, "%s: %s (%s)", call, sentence, name ? name : "?");
 	vb_history_note(outermost ? outermost : call, err, whole);
-	if (!shown(VB_LOG_WARN) && !atomic_load(&ear))
+	if (!shown(VB_LOG_WARN) && !atomic_load(&ear) && !vb_tally_kept())
 		return;
 	kind = kind_of(call, sentence);
 	if (busy && (outermost || !is_news(vb_text_hash("", "busy"))))
-		kind ^= level = VB_LOG_INFO; /* it may be a warning later */
+		kind ^= level = VB_LOG_INFO;		   /* it may be a warning later */
+	vb_tally_add(level, outermost ? outermost : call); /* also what is no news */
 	if (is_news(kind)) {
 		hear(whole);
 		if (shown(level))

@@ -9,7 +9,7 @@
  * blocks for the log: what would block is kept, then counted (base/log_out.c).
  *
  * Errors and warnings, and with them every refusal and every reason, are also remembered for other processes
- * to read, wherever VERBENA_LOG leads (base/history.h). */
+ * to read, wherever VERBENA_LOG leads (base/history.h), and counted for `verbena run` (base/tally.h). */
 #ifndef VB_BASE_LOG_H
 #define VB_BASE_LOG_H
 

@@ -1,49 +1,24 @@
 #include "base/settings.h"
 
 #include <pthread.h>
-#include <stdint.h>
 #include <string.h>
 #include <sys/auxv.h>
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/tally.h"
+#include "base/text.h"
 
 #define PREFIX "VERBENA_"
 
 enum { NAME = 24, FAR = 3 }; /* bytes of the longest name, its end included; a name so far off is not meant */
 
 /* verbena_environment(7) has them, without PREFIX; the last are for those who test Verbena. */
-static const char names[][NAME] = {"LOG",	"LOG_LEVEL",	  "PROFILE", "DEVICE",	  "DEVICES",   "LINK",
-				   "DIRECT",	"PTRACE",	  "PCAP",    "PCAP_SNAP", "PCAP_RING", "WIRE",
-				   "VENDOR_ID", "VENDOR_PART_ID", "FAULT",   "SOAK",	  "TEST_TALK"};
+static const char names[][NAME] = {"LOG",	"LOG_LEVEL", "PROFILE",	  "DEVICE",	    "DEVICES",
+				   "LINK",	"DIRECT",    "PTRACE",	  "PCAP",	    "PCAP_SNAP",
+				   "PCAP_RING", "WIRE",	     "VENDOR_ID", "VENDOR_PART_ID", "FAIL_ON",
+				   "SUMMARY",	"TALLY",     "FAULT",	  "SOAK",	    "TEST_TALK"};
 enum { NAMES = sizeof(names) / sizeof(names[0]) };
-
-/* How many characters are to be put in, taken out or changed between the two; a long one is far. */
-static unsigned distance(const char *a, size_t len, const char *b)
-{
-	unsigned row[NAME + 1], left, above;
-	size_t m = strlen(b);
-
-	if (len >= NAME)
-		return FAR;
-	for (size_t j = 0; j <= m; j++)
-		row[j] = (unsigned)j;
-	for (size_t i = 1; i <= len; i++) {
-		left = row[0]++;
-		for (size_t j = 1; j <= m; j++) {
-			unsigned here = left + (a[i - 1] != b[j - 1]);
-
-			above = row[j];
-			if (above + 1 < here)
-				here = above + 1;
-			if (row[j - 1] + 1 < here)
-				here = row[j - 1] + 1;
-			left = above;
-			row[j] = here;
-		}
-	}
-	return row[m];
-}
 
 static void look_at(const char *name, size_t len)
 {
@@ -51,7 +26,7 @@ static void look_at(const char *name, size_t len)
 	const char *meant = NULL;
 
 	for (i = 0; i < NAMES; i++) {
-		d = distance(name, len, names[i]);
+		d = vb_text_distance(name, len, names[i]);
 		if (d < least) {
 			least = d;
 			meant = names[i];
@@ -78,6 +53,7 @@ static void check(void)
 		if (!strncmp(*e, PREFIX, sizeof(PREFIX) - 1))
 			look_at(*e + sizeof(PREFIX) - 1, strcspn(*e + sizeof(PREFIX) - 1, "="));
 	vb_log_try();
+	vb_tally_check();
 }
 
 void vb_settings_check(void)

@@ -15,4 +15,9 @@ void vb_text_add(struct vb_text *t, const char *fmt, ...) __attribute__((format(
 /* Tells what was said from what else was: a hash of "name:sentence". */
 uint64_t vb_text_hash(const char *name, const char *sentence);
 
+/* How many characters have to be inserted, removed or changed to turn the first `len` bytes of a into b.  A
+ * word of more than VB_TEXT_WORD bytes is further from everything than any other is. */
+enum { VB_TEXT_WORD = 32 };
+unsigned vb_text_distance(const char *a, size_t len, const char *b);
+
 #endif
