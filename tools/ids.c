@@ -93,14 +93,14 @@ static uint64_t counted(const struct peek *p, enum vb_shown_count c)
 static const struct {
 	const char *name, *text;
 } counts[VB_SHOWN_COUNTS] = {
-    [VB_SHOWN_MALFORMED] = {"malformed", "were no messages of communication management, or malformed"},
-    [VB_SHOWN_UNKNOWN] = {"unknown-comm-id", "were for a comm ID that nobody has, or not any more"},
-    [VB_SHOWN_UNEXPECTED] = {"unexpected", "came in a state that expects no such message"},
-    [VB_SHOWN_DUPLICATES] = {"duplicate", "had come before"},
-    [VB_SHOWN_REFUSED] = {"refused",
-			  "asked for what was refused: nobody listened, a backlog was full, or the "
-			  "far end's queue pair was still in use"},
-    [VB_SHOWN_RETRIED] = {"retried", "were said again by this process, since no answer came"},
+    [VB_SHOWN_MALFORMED] = {"malformed", "received, and not a communication management message or malformed"},
+    [VB_SHOWN_UNKNOWN] = {"unknown-comm-id", "received for a comm ID that does not exist, or no longer"},
+    [VB_SHOWN_UNEXPECTED] = {"unexpected", "received in a state that does not expect them"},
+    [VB_SHOWN_DUPLICATES] = {"duplicate", "received a second time"},
+    [VB_SHOWN_REFUSED] =
+	{"refused",
+	 "requests refused: no listener, a full backlog, or a stale connection of the peer's queue pair"},
+    [VB_SHOWN_RETRIED] = {"retried", "retransmitted by this process, because no answer came"},
 };
 
 static const struct {
@@ -122,7 +122,6 @@ static const char *const steps[VB_ID_STATES] = {
     [VB_ID_BOUND] = "rdma_listen or rdma_resolve_addr",
     [VB_ID_ADDR_RESOLVED] = "rdma_resolve_route",
     [VB_ID_ROUTE_RESOLVED] = "rdma_connect",
-    [VB_ID_LISTENING] = "requests",
     [VB_ID_ANSWERED] = "rdma_get_cm_event, and rdma_establish if the id has no queue pair",
     [VB_ID_REQUESTED] = "rdma_accept or rdma_reject",
     [VB_ID_DISCONNECTED] = "rdma_destroy_id",
@@ -132,26 +131,28 @@ static const char *const steps[VB_ID_STATES] = {
 
 /* The same of a connection, where that comes first. */
 static const char *const conn_steps[VB_CM_STATES] = {
-    [VB_CM_DREQ_RCVD] = "rdma_disconnect, which confirms the far end's",
+    [VB_CM_DREQ_RCVD] = "rdma_disconnect, which confirms the peer's disconnect",
 };
 
-/* Who answers which message. */
-static const struct {
+/* What answers which message, and what the peer has not done yet. */
+static const struct answer {
 	uint16_t kind;
-	const char *words;
+	const char *sent, *answer, *missing;
 } answers[] = {
-    {VB_CM_REQ, "the REP to its REQ"},
-    {VB_CM_REP, "the RTU to its REP"},
-    {VB_CM_DREQ, "the DREP to its DREQ"},
-    {VB_CM_SIDR_REQ, "the SIDR_REP to its SIDR_REQ"},
+    {VB_CM_REQ, "REQ", "REP", "the server has not accepted yet"},
+    {VB_CM_REP, "REP", "RTU", "the client has not confirmed yet"},
+    {VB_CM_DREQ, "DREQ", "DREP", "the peer has not confirmed yet"},
+    {VB_CM_SIDR_REQ, "SIDR_REQ", "SIDR_REP", "the server has not answered yet"},
 };
 
-static const char *answer_to(uint16_t kind)
+static const struct answer *answer_to(uint16_t kind)
 {
+	static const struct answer other = {0, "message", "answer", "the peer has not answered yet"};
+
 	for (size_t i = 0; i < sizeof(answers) / sizeof(*answers); i++)
 		if (answers[i].kind == kind)
-			return answers[i].words;
-	return "an answer";
+			return &answers[i];
+	return &other;
 }
 
 /* From the clock of deadlines to that of people. */
@@ -187,7 +188,17 @@ static void add_time(struct vb_text *t, const char *what, uint64_t due, bool utc
 	vb_text_add(t, "%s%s", what, when);
 }
 
-/* What the connection or the program is waited for; nothing: the id is connected, say. */
+static void add_answer(struct vb_text *t, const struct vb_shown_id *id, bool utc)
+{
+	const struct answer *a = answer_to(id->awaited);
+
+	vb_text_add(t, "waiting for the %s: the %s was sent %u of %u times", a->answer, a->sent, id->said,
+		    id->most);
+	add_time(t, id->said < id->most ? ", next at " : ", timeout at ", id->due, utc);
+	vb_text_add(t, "; %s", a->missing);
+}
+
+/* What the connection or the program waits for; nothing: the id is connected, say. */
 static void add_wait(struct vb_text *t, const struct vb_shown_id *id, bool utc)
 {
 	const char *step = id->state < VB_ID_STATES ? steps[id->state] : NULL;
@@ -195,15 +206,15 @@ static void add_wait(struct vb_text *t, const struct vb_shown_id *id, bool utc)
 	if (id->cm_state < VB_CM_STATES && conn_steps[id->cm_state])
 		step = conn_steps[id->cm_state];
 	if (id->flags & VB_SHOWN_ENDS) {
-		vb_text_add(t, "rdma_destroy_id is at work");
+		vb_text_add(t, "rdma_destroy_id is running");
 	} else if (id->awaited) {
-		vb_text_add(t, "waits for %s, said %u of %u times", answer_to(id->awaited), id->said,
-			    id->most);
-		add_time(t, id->said < id->most ? ", next at " : ", given up at ", id->due, utc);
+		add_answer(t, id, utc);
 	} else if (id->cm_state == VB_CM_TIMEWAIT) {
 		add_time(t, "TIMEWAIT until ", id->due, utc);
+	} else if (id->state == VB_ID_LISTENING) {
+		vb_text_add(t, "waiting for requests, %u of at most %u pending", id->requests, id->backlog);
 	} else if (step) {
-		vb_text_add(t, "waits for %s", step);
+		vb_text_add(t, "waiting for the program to call %s", step);
 	}
 }
 
@@ -212,12 +223,13 @@ static void add_wait(struct vb_text *t, const struct vb_shown_id *id, bool utc)
 static void add_unacked(struct vb_text *t, const struct vb_shown_id *id)
 {
 	if (!(id->flags & VB_SHOWN_SYNC)) {
-		vb_text_add(t, "events unacknowledged: ");
+		vb_text_add(t, "unacknowledged events: ");
 		add_names(t, id->unacked);
-		vb_text_add(t, " (rdma_destroy_id waits for them)");
+		vb_text_add(t, " (rdma_destroy_id waits for rdma_ack_cm_event)");
 	} else if (id->unacked & 1u << RDMA_CM_EVENT_CONNECT_REQUEST) {
 		vb_text_add(
-		    t, "rdma_destroy_id waits until the id of rdma_get_request is accepted or destroyed");
+		    t,
+		    "rdma_destroy_id waits until the program accepts or destroys the id of rdma_get_request");
 	} else {
 		add_names(t, id->unacked);
 		vb_text_add(t, " is in id->event");
@@ -230,12 +242,11 @@ static void add_waits(struct vb_text *t, const struct vb_shown_id *id, bool utc)
 	const char *begin = t->at;
 
 	add_wait(t, id, utc);
-	if (id->state == VB_ID_LISTENING)
-		vb_text_add(t, ", %u of at most %u unfetched", id->requests, id->backlog);
 	if (id->queued) {
 		vb_text_add(t, "%s", t->at == begin ? "" : "; ");
+		vb_text_add(t, "undelivered events: ");
 		add_names(t, id->queued);
-		vb_text_add(t, " undelivered (rdma_get_cm_event gets %s)", id->nqueued == 1 ? "it" : "them");
+		vb_text_add(t, " (rdma_get_cm_event returns %s)", id->nqueued == 1 ? "it" : "them");
 	}
 	if (id->unacked) {
 		vb_text_add(t, "%s", t->at == begin ? "" : "; ");
@@ -292,7 +303,7 @@ static void print_id(const struct vb_shown_id *id, void *with)
 		vb_text_add(&t, "  QP 0x%06x", id->qpn);
 	vb_text_add(&t, "  %s", state_words(id));
 	if (id->failed_by)
-		vb_text_add(&t, " by %s, status %d", vb_cm_event_name(id->failed_by), id->failed_status);
+		vb_text_add(&t, " with %s, status %d", vb_cm_event_name(id->failed_by), id->failed_status);
 	if (id->cm_state)
 		vb_text_add(&t, " (%s)", vb_cm_state_name(id->cm_state));
 	printf("%s", text);
@@ -313,12 +324,12 @@ void vb_ids_print(const struct peek *p)
 		       seen + more == 1 ? "" : "s", (unsigned long long)rest, rest == 1 ? "" : "s");
 	each(p, print_id, NULL);
 	if (more)
-		printf("and %u ids for which there is no room here\n", more);
+		printf("and %u more ids: the table is full\n", more);
 	for (int c = 0; c < VB_SHOWN_COUNTS; c++) {
 		uint64_t n = counted(p, c);
 
 		if (n && !any)
-			printf("messages of rdma_cm (MADs):\n");
+			printf("rdma_cm messages (MADs):\n");
 		if (n)
 			printf("%12llu  %s: %s\n", (unsigned long long)n, counts[c].name, counts[c].text);
 		any = any || n;
@@ -371,8 +382,8 @@ static void wait_json(json_object *o, const struct vb_shown_id *id)
 	add_string(o, "waits", text);
 	if (id->awaited) {
 		add_string(o, "unanswered", vb_cm_kind_name(id->awaited, name));
-		json_object_object_add(o, "said", json_object_new_int(id->said));
-		json_object_object_add(o, "said_at_most", json_object_new_int(id->most));
+		json_object_object_add(o, "sent", json_object_new_int(id->said));
+		json_object_object_add(o, "sent_at_most", json_object_new_int(id->most));
 	}
 	if (id->due != VB_NEVER) {
 		vb_time_text(text, real_time(id->due), true);
@@ -409,9 +420,9 @@ static void id_json(const struct vb_shown_id *id, void *list)
 	if (id->far)
 		add_endpoint(o, "destination", id, id->dst, id->dst_port);
 	add_number(o, "qp", id->qpn, 6);
-	add_number(o, "far_qp", id->far_qpn, 6);
+	add_number(o, "remote_qp", id->far_qpn, 6);
 	add_number(o, "comm_id", id->comm_id, 8);
-	add_number(o, "far_comm_id", id->far_comm_id, 8);
+	add_number(o, "remote_comm_id", id->far_comm_id, 8);
 	if (id->state == VB_ID_LISTENING) {
 		json_object_object_add(o, "requests", json_object_new_int64(id->requests));
 		json_object_object_add(o, "backlog", json_object_new_int64(id->backlog));

@@ -72,7 +72,7 @@ int vb_cm_refuse_port(int err, const char *call, const struct vb_port_name *name
 	if (vb_cm_below()->why_port)
 		vb_cm_below()->why_port(name, err, &t);
 	else
-		vb_text_add(&t, "port %u cannot be had: %s", name->port, strerror(err));
+		vb_text_add(&t, "port %u is not available: %s", name->port, strerror(err));
 	return vb_refuse(err, call, "%s%s", why, more);
 }
 
@@ -87,19 +87,16 @@ static int refuse(int err, const struct sockaddr *addr)
 		vb_cm_why_address(text, sizeof(text), addr);
 		return vb_refuse(err, call, "%s", text);
 	case EAFNOSUPPORT:
-		return vb_refuse(err, call, "an address of family %d is neither of IPv4, IPv6 nor AF_IB",
-				 addr->sa_family);
+		return vb_refuse(err, call, VB_CM_BAD_FAMILY, addr->sa_family);
 	case ENODEV:
-		return vb_refuse(
-		    err, call, "%s",
-		    addr->sa_family == AF_IB
-			? "AF_IB needs a port that shows InfiniBand (--link=infiniband of verbena run)"
-			: "there is no such device, or it is lost");
+		return vb_refuse(err, call, "%s",
+				 addr->sa_family == AF_IB ? VB_CM_NO_INFINIBAND
+							  : "the device does not exist or is lost");
 	case EPROTONOSUPPORT:
-		return vb_refuse(err, call, "the service ID is of another port space than the id");
+		return vb_refuse(err, call, "the service ID belongs to another port space than the id");
 	case EINVAL:
 		if (vb_cm_sock_linklocal(addr)) /* check() */
-			return vb_refuse(err, call, "a link-local address needs its sin6_scope_id");
+			return vb_refuse(err, call, "a link-local address needs sin6_scope_id");
 	}
 	return vb_refuse(err, call, "%s", strerror(err));
 }
@@ -225,7 +222,7 @@ static void name_loopback(struct sockaddr_storage *to, const struct sockaddr *ds
 		vb_cm_sock_of_gid(to, dst->sa_family, dst->sa_family == AF_INET ? v4 : v6);
 }
 
-static const char mixed[] = "source and destination are of different families";
+static const char mixed[] = "source and destination have different address families";
 
 static int resolve(struct vb_cm_id *id, const struct sockaddr *src, const struct sockaddr *dst)
 {
@@ -258,8 +255,7 @@ int vb_cm_id_resolve_addr(struct vb_cm_id *id, const struct sockaddr *src, const
 
 	(void)timeout_ms; /* nothing is waited for */
 	if (!vb_cm_sock_size(dst))
-		return vb_refuse(EINVAL, "rdma_resolve_addr", "an address of family %d is none of rdma_cm's",
-				 dst->sa_family);
+		return vb_refuse(EINVAL, "rdma_resolve_addr", VB_CM_BAD_FAMILY, dst->sa_family);
 	if (dst->sa_family == AF_IB && vb_cm_below() && !vb_cm_below()->infiniband())
 		return refuse(ENODEV, dst);
 	err = vb_cm_id_work(id, VB_CALL_RESOLVE_ADDR);

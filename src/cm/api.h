@@ -21,6 +21,13 @@
 struct vb_cm_channel;
 struct vb_cm_id;
 
+/* Sentences of refusals that several calls have, of both libraries. */
+#define VB_CM_ID_OF_PARENT	"the id was created before fork(): create another in this process"
+#define VB_CM_CHANNEL_OF_PARENT "the channel was created before fork(): create another in this process"
+#define VB_CM_BAD_FAMILY	"address family %d is not supported: rdma_cm has AF_INET, AF_INET6 and AF_IB"
+#define VB_CM_NO_INFINIBAND	"AF_IB needs the link layer InfiniBand (verbena run --link=infiniband)"
+#define VB_CM_NOT_JOINED	"the id has not joined this group"
+
 /* What rdma_conn_param and rdma_ud_param say, in one. */
 struct vb_cm_param {
 	const void *private_data;

@@ -136,7 +136,7 @@ int vb_cm_channel_open(struct vb_cm_channel **out, int *fd)
 	vb_cm_ids_leave();
 	if (err)
 		return vb_refuse(err, "rdma_create_event_channel",
-				 "%s, for the descriptor of the channel, fails: %s", calls, strerror(err));
+				 "%s failed for the channel's descriptor: %s", calls, strerror(err));
 	*out = c;
 	return 0;
 }
@@ -158,9 +158,10 @@ void vb_cm_channel_close(struct vb_cm_channel *c)
 	vb_cm_ids_enter();
 	if (c->ids)
 		vb_log(VB_LOG_WARN,
-		       "rdma_destroy_event_channel: %u id%s of the channel still there: destroy them first; "
-		       "the channel's memory stays for them",
-		       c->ids, c->ids == 1 ? " is" : "s are");
+		       "rdma_destroy_event_channel: %u id%s of the channel still exist%s: destroy ids before "
+		       "their channel; "
+		       "the channel's memory stays allocated for them",
+		       c->ids, c->ids == 1 ? "" : "s", c->ids == 1 ? "s" : "");
 	vb_list_unlink(&c->ringing);
 	c->tokens = 0;
 	while (c->writers) {
@@ -477,15 +478,16 @@ static void say_unacked(const struct vb_cm_id *id)
 			vb_text_add(&t, "%s%s", *text ? ", " : "", vb_cm_event_name(e));
 	vb_cm_ids_leave();
 	if (sync) /* rdma_get_request() took it, and acknowledges it when its id is accepted or destroyed */
-		vb_log(VB_LOG_WARN,
-		       "rdma_destroy_id or rdma_migrate_id of a synchronous listener waits for an id of "
-		       "rdma_get_request that is neither accepted nor destroyed yet: do that first");
-	else
 		vb_log(
 		    VB_LOG_WARN,
-		    "rdma_destroy_id or rdma_migrate_id waits for events of the id that the program got by "
-		    "rdma_get_cm_event and has not acknowledged by rdma_ack_cm_event: %s",
-		    text);
+		    "rdma_destroy_id or rdma_migrate_id of a synchronous listener is waiting for an id from "
+		    "rdma_get_request: accept or destroy that id first");
+	else
+		vb_log(VB_LOG_WARN,
+		       "rdma_destroy_id or rdma_migrate_id is waiting for rdma_ack_cm_event: the program has "
+		       "not "
+		       "acknowledged these events of the id: %s",
+		       text);
 }
 
 /* pthread_cond_wait(3) ends a cancelled thread with the mutex locked. */
@@ -568,7 +570,7 @@ int vb_cm_id_migrate(struct vb_cm_id *id, struct vb_cm_channel *to)
 	int err;
 
 	if (to->birth != vb_cm_birth())
-		return vb_refuse(EIO, "rdma_migrate_id", "the channel was made before fork()");
+		return vb_refuse(EIO, "rdma_migrate_id", VB_CM_CHANNEL_OF_PARENT);
 	err = vb_cm_id_use(id, "rdma_migrate_id");
 	if (err)
 		return err;

@@ -86,7 +86,7 @@ static void await_work(const struct vb_cm_id *id)
 int vb_cm_id_hold(struct vb_cm_id *id, const char *call)
 {
 	if (id->birth != world.birth)
-		return vb_refuse(EIO, call, "the id was made before fork()");
+		return vb_refuse(EIO, call, VB_CM_ID_OF_PARENT);
 	vb_cm_ids_enter();
 	await_work(id);
 	return 0;
@@ -99,9 +99,9 @@ int vb_cm_id_use(struct vb_cm_id *id, const char *call)
 	if (err || !id->ends)
 		return err;
 	vb_cm_ids_leave();
-	return vb_refuse(
-	    EINVAL, call,
-	    "the id's state \"being destroyed\" does not permit that: another thread is in rdma_destroy_id");
+	return vb_refuse(EINVAL, call,
+			 "the id's state \"being destroyed\" does not allow this call: another thread is in "
+			 "rdma_destroy_id");
 }
 
 int vb_cm_id_enter(struct vb_cm_id *id, enum vb_cm_id_call call)
@@ -120,7 +120,7 @@ int vb_cm_id_enter(struct vb_cm_id *id, enum vb_cm_id_call call)
 	}
 	instead = vb_cm_id_instead(id->state, call);
 	vb_cm_id_failure(id, why);
-	vb_refuse(err, name, "the id's state \"%s\" does not permit that%s%s%s",
+	vb_refuse(err, name, "the id's state \"%s\" does not allow this call%s%s%s",
 		  vb_cm_id_state_name(id->state), why, instead ? *why ? "; " : ": " : "",
 		  instead ? instead : "");
 	vb_cm_ids_leave();
@@ -178,9 +178,9 @@ int vb_cm_id_new(struct vb_cm_id **out, struct vb_cm_channel *c, void *user, enu
 {
 	if (!c || !vb_cm_type_fits(ps, &type))
 		return vb_refuse(EINVAL, "rdma_create_id",
-				 "port space 0x%x is none, or has no queue pairs of type %d", ps, type);
+				 "port space 0x%x is unknown, or has no queue pairs of type %d", ps, type);
 	if (c->birth != world.birth)
-		return vb_refuse(EIO, "rdma_create_id", "the channel was made before fork()");
+		return vb_refuse(EIO, "rdma_create_id", VB_CM_CHANNEL_OF_PARENT);
 	vb_cm_ids_enter();
 	*out = vb_cm_id_make(c, user, ps, type);
 	vb_cm_ids_leave();

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "cm/id.h"
+#include "iba/qp_state.h"
 
 static const struct vb_cm_private nothing;
 
@@ -19,10 +20,9 @@ static uint8_t at_most_7(uint8_t n)
 static void note_retries(const char *call, const char *field, uint8_t n)
 {
 	if (n > MOST_RETRIES)
-		vb_log(
-		    VB_LOG_INFO,
-		    "%s: %s of rdma_conn_param is %u and counts as %d, the most that a field of 3 bits holds",
-		    call, field, n, MOST_RETRIES);
+		vb_log(VB_LOG_INFO,
+		       "%s: rdma_conn_param.%s is %u: %d is used, the maximum of its 3-bit field", call,
+		       field, n, MOST_RETRIES);
 }
 
 /* The engine has another deadline. */
@@ -42,14 +42,15 @@ static int wrap(const char *call, uint16_t kind, const struct vb_cm_ip *ip, cons
 
 	if (!vb_cm_wrap(kind, ip, data, len, buf, out))
 		return 0;
-	return vb_refuse(EINVAL, call, "%zu bytes of private data: a message %s has room for %zu", len,
+	return vb_refuse(EINVAL, call,
+			 "private data of %zu bytes is too long: the %s message has room for %zu bytes", len,
 			 vb_cm_kind_name(kind, name), vb_cm_private_room(kind) - (ip ? VB_CM_IP_LEN : 0));
 }
 
 static int refuse_depths(const char *call, const struct vb_cm_param *p, const struct vb_cm_device *d)
 {
 	return vb_refuse(EINVAL, call,
-			 "responder_resources %u, initiator_depth %u: the device has %u of each",
+			 "responder_resources is %u and initiator_depth is %u: the device allows %u of each",
 			 p->responder_resources, p->initiator_depth, d->max_rd_atomic);
 }
 
@@ -166,13 +167,13 @@ int vb_cm_id_connect(struct vb_cm_id *id, const struct vb_cm_param *p)
 	d = id->device; /* which stays, unlike the id: another thread may have its events */
 	err = ENOMEM;
 	if (id->type == IBV_QPT_XRC_RECV)
-		err =
-		    vb_refuse(EINVAL, "rdma_connect", "a target of XRC is connected to, and never connects");
+		err = vb_refuse(EINVAL, "rdma_connect",
+				"an id of type IBV_QPT_XRC_RECV cannot connect: it only accepts connections");
 	else if (!vb_cm_items_reserve(id, VB_CM_SPARE))
 		id->conn = vb_cm_new(id->device->cm, id);
 	if (!id->conn) {
 		vb_cm_ids_leave();
-		return err == ENOMEM ? vb_refuse(err, "rdma_connect", "no memory, or no comm ID is free")
+		return err == ENOMEM ? vb_refuse(err, "rdma_connect", "out of memory, or no comm ID is free")
 				     : err;
 	}
 	id->qpn = p->qp_num;
@@ -333,7 +334,8 @@ int vb_cm_id_reject(struct vb_cm_id *id, const void *private_data, uint8_t len, 
 	if (!reason)
 		reason = VB_CM_REJ_CONSUMER;
 	if (reason != VB_CM_REJ_CONSUMER && reason != VB_CM_REJ_VENDOR_OPTION)
-		return vb_refuse(EINVAL, "rdma_reject", "reason %u is not a program's to give", reason);
+		return vb_refuse(EINVAL, "rdma_reject", "reason %u is not allowed: a program gives %d or %d",
+				 reason, VB_CM_REJ_CONSUMER, VB_CM_REJ_VENDOR_OPTION);
 	err = vb_cm_id_enter(id, VB_CALL_REJECT);
 	if (err)
 		return err;
@@ -389,13 +391,13 @@ int vb_cm_id_notify(struct vb_cm_id *id, enum ibv_event_type event)
 	int err;
 
 	if (event != IBV_EVENT_COMM_EST) /* the others that the manual page names are of paths that migrate */
-		return vb_refuse(EINVAL, "rdma_notify", "event %d: there is only IBV_EVENT_COMM_EST to tell",
-				 event);
+		return vb_refuse(EINVAL, "rdma_notify",
+				 "event %d is not supported: only IBV_EVENT_COMM_EST is", event);
 	err = vb_cm_id_enter(id, VB_CALL_NOTIFY);
 	if (err)
 		return err;
 	if (id->type == IBV_QPT_UD)
-		err = vb_refuse(EINVAL, "rdma_notify", "datagrams establish nothing");
+		err = vb_refuse(EINVAL, "rdma_notify", "an id for datagrams has no connection to establish");
 	else if (id->state == VB_ID_CONNECTED)
 		err = EISCONN;
 	else
@@ -432,14 +434,13 @@ static const char *known_when(enum ibv_qp_state state)
 {
 	switch (state) {
 	case IBV_QPS_INIT:
-		return "call rdma_resolve_addr, or rdma_bind_addr with an address of an interface, first";
+		return "first call rdma_resolve_addr, or rdma_bind_addr with the address of an interface";
 	case IBV_QPS_RTR:
 	case IBV_QPS_RTS:
-		return "the far end's numbers come with RDMA_CM_EVENT_CONNECT_RESPONSE after rdma_connect, "
-		       "or with "
-		       "RDMA_CM_EVENT_CONNECT_REQUEST";
+		return "wait for RDMA_CM_EVENT_CONNECT_RESPONSE after rdma_connect, or for "
+		       "RDMA_CM_EVENT_CONNECT_REQUEST, which bring the peer's attributes";
 	default:
-		return "only IBV_QPS_INIT, IBV_QPS_RTR and IBV_QPS_RTS have attributes";
+		return "only IBV_QPS_INIT, IBV_QPS_RTR and IBV_QPS_RTS are supported";
 	}
 }
 
@@ -462,9 +463,9 @@ int vb_cm_id_qp_attr(struct vb_cm_id *id, struct ibv_qp_attr *attr, int *mask)
 	else if (id->device)
 		err = vb_cm_attr(id->type, &deal, connected, id->qkey, attr, mask);
 	if (err)
-		vb_refuse(err, call,
-			  "nothing is known for a queue pair's state %d in the id's state \"%s\": %s",
-			  attr->qp_state, vb_cm_id_state_name(id->state), known_when(attr->qp_state));
+		vb_refuse(err, call, "no attributes for the queue pair state %s in the id's state \"%s\": %s",
+			  vb_qp_state_name(attr->qp_state), vb_cm_id_state_name(id->state),
+			  known_when(attr->qp_state));
 	vb_cm_ids_leave();
 	return err;
 }

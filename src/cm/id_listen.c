@@ -105,10 +105,11 @@ int vb_cm_id_listen(struct vb_cm_id *id, int backlog)
 		if (err)
 			undo(id);
 		if (err)
-			vb_cm_refuse_port(err, "rdma_listen", vb_cm_below()->bound(id->port),
-					  err == EADDRINUSE ? ", too, which RDMA_OPTION_ID_REUSEADDR let "
-							      "bind: only one may listen"
-							    : "");
+			vb_cm_refuse_port(
+			    err, "rdma_listen", vb_cm_below()->bound(id->port),
+			    err == EADDRINUSE
+				? "; RDMA_OPTION_ID_REUSEADDR lets several ids bind, but only one may listen"
+				: "");
 	}
 	vb_cm_id_worked(id);
 	return err;

@@ -152,8 +152,11 @@ int vb_cm_id_option(struct vb_cm_id *id, int level, int name, const void *value,
 			o = &options[i];
 	if (!o) /* as the kernel says of names that it does not know */
 		return vb_refuse(ENOSYS, call, "level %d has no option %d", level, name);
-	if ((o->len && len != o->len) || !value)
-		return vb_refuse(EINVAL, call, "%zu bytes for an option of %zu", len, o->len);
+	if (!value)
+		return vb_refuse(EINVAL, call, "optval is NULL");
+	if (o->len && len != o->len)
+		return vb_refuse(EINVAL, call, "optlen is %zu bytes: option %d of level %d has %zu", len,
+				 name, level, o->len);
 	err = vb_cm_id_use(id, call);
 	if (err)
 		return err;
@@ -172,7 +175,9 @@ int vb_cm_id_option(struct vb_cm_id *id, int level, int name, const void *value,
 		return 0;
 	if (o->set == set_path && vb_cm_state_permits(state, VB_CALL_SET_PATH))
 		instead = vb_cm_id_instead(state, VB_CALL_SET_PATH);
-	return vb_refuse(
-	    err, call, "option %d of level %d: not with this value, or not in the id's state \"%s\"%s%s",
-	    name, level, vb_cm_id_state_name(state), instead ? ": " : "", instead ? instead : "");
+	return vb_refuse(err, call,
+			 "option %d of level %d does not accept this value, or the id's state \"%s\" does "
+			 "not allow it%s%s",
+			 name, level, vb_cm_id_state_name(state), instead ? ": " : "",
+			 instead ? instead : "");
 }

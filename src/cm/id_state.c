@@ -43,46 +43,48 @@ static const struct {
 	const char *clause;
 } instead[] = {
     {C(ACCEPT) | C(REJECT), S(LISTENING),
-     "a listener is not accepted: pass event->id of RDMA_CM_EVENT_CONNECT_REQUEST, the new connection's id"},
-    {C(ACCEPT), CONNECTS, "this end connects: wait for RDMA_CM_EVENT_ESTABLISHED"},
-    {C(ACCEPT), S(ACCEPTED), "it is accepted already: wait for RDMA_CM_EVENT_ESTABLISHED"},
-    {C(ACCEPT), CONNECTED, "it is connected already"},
+     "this id is the listener: pass event->id of RDMA_CM_EVENT_CONNECT_REQUEST, the id of the new "
+     "connection"},
+    {C(ACCEPT), CONNECTS, "the id is connecting by rdma_connect: wait for RDMA_CM_EVENT_ESTABLISHED"},
+    {C(ACCEPT), S(ACCEPTED), "the request is already accepted: wait for RDMA_CM_EVENT_ESTABLISHED"},
+    {C(ACCEPT), CONNECTED, "the id is already connected"},
     {C(ACCEPT) | C(REJECT), UNUSED,
-     "only an id that comes with RDMA_CM_EVENT_CONNECT_REQUEST is accepted or rejected: call rdma_listen and "
+     "only the id of RDMA_CM_EVENT_CONNECT_REQUEST can be accepted or rejected: call rdma_listen and "
      "wait for that event"},
-    {C(REJECT), CONNECTED, "it is connected: rdma_disconnect ends it"},
+    {C(REJECT), CONNECTED, "the id is connected: call rdma_disconnect to end the connection"},
     {C(CONNECT), S(IDLE) | S(BOUND),
      "call rdma_resolve_addr, then rdma_resolve_route, and wait for the event of each "
      "(RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_ROUTE_RESOLVED)"},
     {C(CONNECT), S(ADDR_RESOLVED), "call rdma_resolve_route and wait for RDMA_CM_EVENT_ROUTE_RESOLVED"},
-    {C(CONNECT), CONNECTS, "it connects already: wait for RDMA_CM_EVENT_ESTABLISHED"},
-    {C(CONNECT), CAME, "the request came from the far end: rdma_accept answers it"},
-    {C(CONNECT), CONNECTED, "it is connected already"},
+    {C(CONNECT), CONNECTS, "the id is already connecting: wait for RDMA_CM_EVENT_ESTABLISHED"},
+    {C(CONNECT), CAME, "the id is a request from the peer: call rdma_accept instead"},
+    {C(CONNECT), CONNECTED, "the id is already connected"},
     {C(RESOLVE_ROUTE) | C(SET_PATH), S(IDLE) | S(BOUND),
      "call rdma_resolve_addr and wait for RDMA_CM_EVENT_ADDR_RESOLVED"},
-    {C(RESOLVE_ROUTE) | C(SET_PATH), S(ROUTE_RESOLVED), "the route is resolved already: call rdma_connect"},
-    {C(RESOLVE_ADDR), S(ADDR_RESOLVED), "the address is resolved already: call rdma_resolve_route"},
-    {C(RESOLVE_ADDR), S(ROUTE_RESOLVED), "the route is resolved already: call rdma_connect"},
+    {C(RESOLVE_ROUTE) | C(SET_PATH), S(ROUTE_RESOLVED), "the route is already resolved: call rdma_connect"},
+    {C(RESOLVE_ADDR), S(ADDR_RESOLVED), "the address is already resolved: call rdma_resolve_route"},
+    {C(RESOLVE_ADDR), S(ROUTE_RESOLVED), "the route is already resolved: call rdma_connect"},
     {C(RESOLVE_ADDR) | C(RESOLVE_ROUTE) | C(SET_PATH) | C(CONNECT), S(LISTENING),
-     "a listener does not connect: create another id for that"},
-    {C(BIND), UNUSED, "it is bound already: create another id for another address"},
-    {C(LISTEN), S(LISTENING), "it listens already"},
+     "a listener cannot connect: create another id"},
+    {C(BIND), UNUSED, "the id is already bound: create another id for another address"},
+    {C(LISTEN), S(LISTENING), "the id already listens"},
     {C(LISTEN), S(ADDR_RESOLVED) | S(ROUTE_RESOLVED),
-     "it was resolved to connect: create another id, and bind it with rdma_bind_addr"},
+     "the id has a resolved destination: create another id and call rdma_bind_addr"},
     {C(ESTABLISH), S(CONNECTING), "wait for RDMA_CM_EVENT_CONNECT_RESPONSE"},
-    {C(ESTABLISH), CAME, "rdma_establish is for the end that connects: wait for RDMA_CM_EVENT_ESTABLISHED"},
-    {C(ESTABLISH), CONNECTED, "it is established already"},
+    {C(ESTABLISH), CAME,
+     "only the end that called rdma_connect calls rdma_establish: wait for RDMA_CM_EVENT_ESTABLISHED"},
+    {C(ESTABLISH), CONNECTED, "the connection is already established"},
     {C(ESTABLISH), UNUSED, "call rdma_connect and wait for RDMA_CM_EVENT_CONNECT_RESPONSE"},
     {C(NOTIFY), S(REQUESTED), "call rdma_accept first"},
-    {C(NOTIFY), CONNECTS | UNUSED, "rdma_notify is for an id that rdma_accept was called on"},
-    {C(DISCONNECT), UNUSED | S(LISTENING), "it has no connection to end: rdma_destroy_id is enough"},
+    {C(NOTIFY), CONNECTS | UNUSED, "rdma_notify needs an id on which rdma_accept was called"},
+    {C(DISCONNECT), UNUSED | S(LISTENING), "the id has no connection: call rdma_destroy_id instead"},
     {C(JOIN), S(IDLE), "call rdma_bind_addr, or rdma_resolve_addr and wait for RDMA_CM_EVENT_ADDR_RESOLVED"},
-    {C(JOIN), S(ROUTE_RESOLVED), "its route was resolved to connect: create another id for that"},
+    {C(JOIN), S(ROUTE_RESOLVED), "the id has a resolved route to connect: create another id"},
     {C(ESTABLISH) | C(NOTIFY) | C(JOIN) | C(LISTEN) | C(BIND), S(LISTENING),
-     "it listens: create another id for that"},
-    {~0u, S(DISCONNECTED) | S(FAILED), "an id connects once: destroy it and create another"},
-    {~0u, S(REMOVED), "destroy it, and create another on the device that is opened anew"},
-    {~0u, CONNECTS | CAME | CONNECTED, "it is in use for a connection: create another id for that"},
+     "the id listens: create another id"},
+    {~0u, S(DISCONNECTED) | S(FAILED), "an id connects only once: destroy it and create another"},
+    {~0u, S(REMOVED), "destroy it and create another: the new id opens the device again"},
+    {~0u, CONNECTS | CAME | CONNECTED, "the id is used for a connection: create another id"},
 };
 
 const char *vb_cm_id_instead(enum vb_cm_id_state s, enum vb_cm_id_call call)
@@ -100,13 +102,13 @@ static const char *const names[VB_ID_STATES] = {
     [VB_ID_ROUTE_RESOLVED] = "route resolved",
     [VB_ID_LISTENING] = "listening",
     [VB_ID_CONNECTING] = "connecting",
-    [VB_ID_ANSWERED] = "answered, to be established",
-    [VB_ID_REQUESTED] = "requested, to be accepted",
-    [VB_ID_ACCEPTED] = "accepted, to be established by the far end",
+    [VB_ID_ANSWERED] = "accepted by the peer, not established",
+    [VB_ID_REQUESTED] = "request received, not accepted",
+    [VB_ID_ACCEPTED] = "accepted, not established",
     [VB_ID_CONNECTED] = "connected",
     [VB_ID_DISCONNECTED] = "disconnected",
     [VB_ID_FAILED] = "failed",
-    [VB_ID_REMOVED] = "its device is lost",
+    [VB_ID_REMOVED] = "device lost",
 };
 
 const char *vb_cm_id_state_name(enum vb_cm_id_state s)
@@ -122,7 +124,7 @@ const char *vb_cm_id_failure(const struct vb_cm_id *id, char buf[VB_CM_FAILURE])
 	*buf = 0;
 	if (id->state == VB_ID_FAILED && id->failed_by)
 		snprintf(buf, VB_CM_FAILURE,
-			 is_called_off ? ": the far end has given up (%s, status %d)" : ": %s, status %d",
+			 is_called_off ? ": the peer gave up (%s, status %d)" : ": %s, status %d",
 			 vb_cm_event_name(id->failed_by), id->failed_status);
 	return buf;
 }

@@ -29,7 +29,7 @@ static bool is_hidden(const struct vb_cm_id *id)
 /* The call that is answered so, and by whom. */
 static const char *call_of(const struct vb_cm_id *id)
 {
-	return id->passive ? "rdma_accept of" : "rdma_connect to";
+	return id->passive ? "rdma_accept from" : "rdma_connect to";
 }
 
 /* What the end of the far end's process has put an end to. */
@@ -65,18 +65,20 @@ static bool add_mistaken(struct vb_text *t, const struct vb_port_name *n)
 	for (unsigned i = 0; i < 4; i++) {
 		if (spaces[i].space == n->space || !listens(*n, spaces[i].space, n->port))
 			continue;
-		vb_text_add(t,
-			    "; port %u has a listener of %s, and this id is of %s: rdma_create_id takes the "
-			    "same port space at both ends",
-			    n->port, spaces[i].name, own);
+		vb_text_add(
+		    t,
+		    "; port %u has a listener in port space %s, and this id uses %s: pass the same port "
+		    "space to rdma_create_id at both ends",
+		    n->port, spaces[i].name, own);
 		return true;
 	}
 	if (swapped == n->port || !listens(*n, n->space, swapped))
 		return false;
 	vb_text_add(t,
-		    "; port %u has a listener, which is %u with its two bytes swapped: one end lacks htons() "
+		    "; port %u has a listener, and %u is %u with its two bytes swapped: one end does not "
+		    "call htons() "
 		    "for its port",
-		    swapped, n->port);
+		    swapped, swapped, n->port);
 	return true;
 }
 
@@ -91,9 +93,10 @@ static const char *nobody(const struct vb_cm_id *id, char buf[WHY])
 	vb_cm_sock_name(&n, dst, id->ps);
 	if (add_mistaken(&t, &n) || (vb_cm_below()->hidden && vb_cm_below()->hidden(&n, &t)))
 		return buf;
-	vb_text_add(&t,
-		    "; found is who listens at that very address or at all of them, and on this host only "
-		    "processes of the same user and network namespace");
+	vb_text_add(
+	    &t,
+	    "; only listeners on this address or on the wildcard address are found, and on this host only "
+	    "those of the same user and network namespace");
 	return buf;
 }
 
@@ -136,8 +139,8 @@ void vb_cm_id_why_no_qp(const struct vb_cm_id *id)
 	char far[ADDRESS];
 
 	vb_log_reason("cm-no-qp",
-		      "rdma_connect to %s: the far end accepted without a queue pair, so that nothing sent "
-		      "there arrives: it must call rdma_create_qp before rdma_accept, or set "
+		      "rdma_connect to %s: the peer accepted without a queue pair, so it receives no "
+		      "messages: it must call rdma_create_qp before rdma_accept, or set "
 		      "rdma_conn_param.qp_num",
 		      text_of(&id->dst, far));
 }
@@ -161,10 +164,10 @@ void vb_cm_id_why_unanswered(const struct vb_cm_id *id, enum rdma_cm_event_type 
 	if (is_hidden(id))
 		return;
 	met = look(id->conn, why);
-	vb_log_reason("cm-unanswered", "%s %s: %s: no answer to the %s, which was said %u time%s%s%s%s",
+	vb_log_reason("cm-unanswered", "%s %s: %s: no answer to the %s, sent %u time%s%s%s%s",
 		      event == RDMA_CM_EVENT_DISCONNECTED ? "rdma_disconnect from" : call_of(id),
 		      text_of(&id->dst, far), vb_cm_event_name(event), vb_cm_kind_name(kind, name), said,
-		      said == 1 ? "" : "s", met ? "" : " and never got through", *why ? ": " : "", why);
+		      said == 1 ? "" : "s", met ? "" : " but never delivered", *why ? ": " : "", why);
 }
 
 /* "is no address of this network namespace", and who has it. */
@@ -181,7 +184,7 @@ void vb_cm_why_address(char *text, size_t size, const struct sockaddr *addr)
 	struct vb_text t = {text, size};
 
 	*text = 0;
-	vb_text_add(&t, "the source ");
+	vb_text_add(&t, "the source address ");
 	vb_cm_sock_add(&t, addr);
 	vb_text_add(&t, " is ");
 	add_away(&t, addr);

@@ -103,17 +103,20 @@ static int check(const struct vb_cm_id *id, const struct sockaddr *a)
 	static const char call[] = "rdma_join_multicast";
 
 	if (!vb_cm_sock_size(a))
-		return vb_refuse(EINVAL, call, "an address of family %d is none of rdma_cm's", a->sa_family);
+		return vb_refuse(EINVAL, call, VB_CM_BAD_FAMILY, a->sa_family);
 	if (a->sa_family == AF_IB && !vb_cm_below()->infiniband())
-		return vb_refuse(ENODEV, call, "AF_IB needs a port that shows InfiniBand");
+		return vb_refuse(ENODEV, call, VB_CM_NO_INFINIBAND);
 	if (id->type != IBV_QPT_UD)
-		return vb_refuse(EINVAL, call, "only datagrams go to groups (RDMA_PS_UDP, RDMA_PS_IPOIB)");
+		return vb_refuse(EINVAL, call,
+				 "only ids for datagrams can join a group: create the id with RDMA_PS_UDP or "
+				 "RDMA_PS_IPOIB");
 	if (!id->device)
 		return vb_refuse(EINVAL, call,
-				 "the id is bound to no device: bind it to an address of this "
-				 "host, or resolve the group's first");
+				 "the id is not bound to a device: first call rdma_bind_addr with an address "
+				 "of this host, or "
+				 "rdma_resolve_addr with the group's address");
 	if (!is_group(a))
-		return vb_refuse(EINVAL, call, "the address is no group's");
+		return vb_refuse(EINVAL, call, "the address is not a multicast address");
 	return 0;
 }
 
@@ -147,11 +150,12 @@ int vb_cm_id_join(struct vb_cm_id *id, const struct sockaddr *addr, uint64_t com
 	int err;
 
 	if (comp_mask & ~(uint64_t)(MASK_ADDRESS | MASK_FLAGS))
-		return vb_refuse(EINVAL, call, "comp_mask 0x%llx: only bits 0 and 1 are known",
+		return vb_refuse(EINVAL, call,
+				 "comp_mask 0x%llx has unknown bits: only bits 0 and 1 are defined",
 				 (unsigned long long)comp_mask);
 	/* A full member or one that only sends: who sends joins nothing here, and may attach all the same. */
 	if (comp_mask & MASK_FLAGS && flags >= FLAGS_KNOWN)
-		return vb_refuse(EINVAL, call, "join_flags %u are none", flags);
+		return vb_refuse(EINVAL, call, "join_flags %u is invalid", flags);
 	err = vb_cm_id_enter(id, VB_CALL_JOIN);
 	if (err)
 		return err;
@@ -171,8 +175,7 @@ int vb_cm_id_leave(struct vb_cm_id *id, const struct sockaddr *addr, uint32_t *d
 
 	*delivered = 0;
 	if (!vb_cm_sock_size(addr))
-		return vb_refuse(EINVAL, call, "an address of family %d is none of rdma_cm's",
-				 addr->sa_family);
+		return vb_refuse(EINVAL, call, VB_CM_BAD_FAMILY, addr->sa_family);
 	vb_list_init(&none);
 	err = vb_cm_id_hold(id, call);
 	if (err)
@@ -185,5 +188,5 @@ int vb_cm_id_leave(struct vb_cm_id *id, const struct sockaddr *addr, uint32_t *d
 		free(j);
 	}
 	vb_cm_ids_leave();
-	return j ? 0 : vb_refuse(EADDRNOTAVAIL, call, "the id has not joined this group");
+	return j ? 0 : vb_refuse(EADDRNOTAVAIL, call, VB_CM_NOT_JOINED);
 }

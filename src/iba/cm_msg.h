@@ -270,7 +270,7 @@ int vb_cm_msg_get(const uint8_t mad[VB_MAD_LEN], struct vb_cm_msg *m);
 size_t vb_cm_private_room(uint16_t kind);
 /* "REQ"; "message 0x33" in buf of a kind that there is none of. */
 const char *vb_cm_kind_name(uint16_t kind, char buf[32]);
-/* What a REJ's reason means, for sentences: "invalid service ID: nobody listens there". */
+/* What a REJ's reason means, for sentences: "invalid service ID: no listener on this address and port". */
 const char *vb_cm_rej_text(uint16_t reason);
 /* The same of a SIDR_REP's status; 0 has one too. */
 const char *vb_cm_sidr_text(uint8_t status);

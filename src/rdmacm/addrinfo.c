@@ -220,7 +220,7 @@ VB_EXPORT int rdma_getaddrinfo(const char *node, const char *service, const stru
 	int was = vb_rdma_enter("rdma_getaddrinfo"), err = 0, code = -1;
 
 	if (!node && !service && !hints)
-		err = vb_cm_refuse(EINVAL, "rdma_getaddrinfo", "neither node, service nor hints is given");
+		err = vb_cm_refuse(EINVAL, "rdma_getaddrinfo", VB_RDMA_NO_QUESTION);
 	else
 		code = vb_rdma_addrinfo_find(node, service, hints, res, &err);
 	vb_cm_call_end();

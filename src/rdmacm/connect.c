@@ -27,16 +27,18 @@ static int check(const struct vb_rdma_id *p, const char *call, const struct rdma
 	if (p->id.ps != RDMA_PS_TCP)
 		return 0;
 	if (!p->id.qp && !param)
-		return vb_cm_refuse(EINVAL, call, "the id has no queue pair, and conn_param is NULL");
+		return vb_cm_refuse(EINVAL, call,
+				    "conn_param is NULL and the id has no queue pair: call rdma_create_qp, "
+				    "or set rdma_conn_param.qp_num");
 	if (!param)
 		return 0;
 	if (param->responder_resources != RDMA_MAX_RESP_RES &&
 	    param->responder_resources > p->device->max_responder_resources)
-		return vb_cm_refuse(EINVAL, call, "responder_resources are %u, the device has %u",
+		return vb_cm_refuse(EINVAL, call, "responder_resources is %u: the device allows %u",
 				    param->responder_resources, p->device->max_responder_resources);
 	if (param->initiator_depth != RDMA_MAX_INIT_DEPTH &&
 	    param->initiator_depth > p->device->max_initiator_depth)
-		return vb_cm_refuse(EINVAL, call, "initiator_depth is %u, the device has %u",
+		return vb_cm_refuse(EINVAL, call, "initiator_depth is %u: the device allows %u",
 				    param->initiator_depth, p->device->max_initiator_depth);
 	return 0;
 }
@@ -47,8 +49,8 @@ static int add_data(struct saying *s, const char *call, const void *data, size_t
 		return 0;
 	if (len > DATA_MAX - (size_t)s->param.private_len)
 		return vb_cm_refuse(EINVAL, call,
-				    "%zu bytes of private data do not fit behind %u of ai_connect", len,
-				    s->param.private_len);
+				    "private data of %zu bytes does not fit after the %u bytes of ai_connect",
+				    len, s->param.private_len);
 	memcpy(s->data + s->param.private_len, data, len);
 	s->param.private_len = (uint8_t)(s->param.private_len + len);
 	return 0;
@@ -190,7 +192,7 @@ VB_EXPORT VB_RDMA_CALL(rdma_establish, (id), struct rdma_cm_id *id)
 {
 	if (id->qp)
 		return vb_cm_refuse(EINVAL, "rdma_establish",
-				    "the id has a queue pair, so rdma_get_cm_event() does this");
+				    "the id has a queue pair: rdma_get_cm_event establishes its connection");
 	return vb_cm_id_establish(vb_rdma_id(id)->cm);
 }
 
@@ -202,7 +204,7 @@ VB_EXPORT VB_RDMA_CALL(rdma_disconnect, (id), struct rdma_cm_id *id)
 
 	if (!p->device)
 		return vb_cm_refuse(EINVAL, "rdma_disconnect",
-				    "the id was never connected: rdma_destroy_id is enough");
+				    "the id was never connected: call rdma_destroy_id instead");
 	err = vb_rdma_qp_error(p);
 	if (!err)
 		err = vb_cm_id_disconnect(p->cm);
@@ -225,9 +227,9 @@ VB_EXPORT VB_RDMA_CALL(rdma_init_qp_attr, (id, qp_attr, qp_attr_mask), struct rd
 static int check_ece(const char *call, const struct rdma_cm_id *id, const struct ibv_ece *ece)
 {
 	if (!id || !ece)
-		return vb_cm_refuse(EINVAL, call, "an argument is NULL");
+		return vb_cm_refuse(EINVAL, call, "id or ece is NULL");
 	if (id->qp)
-		return vb_cm_refuse(EINVAL, call, "the id has a queue pair, whose options rdma_cm sets");
+		return vb_cm_refuse(EINVAL, call, "the id has a queue pair: rdma_cm sets its ECE options");
 	return 0;
 }
 
@@ -239,9 +241,10 @@ VB_EXPORT VB_RDMA_CALL(rdma_set_local_ece, (id, ece), struct rdma_cm_id *id, str
 	if (err)
 		return err;
 	if (!ece->vendor_id || ece->comp_mask)
-		return vb_cm_refuse(EINVAL, call,
-				    "vendor_id is 0x%x, which must not be 0, comp_mask 0x%x, which must",
-				    ece->vendor_id, ece->comp_mask);
+		return vb_cm_refuse(
+		    EINVAL, call,
+		    "vendor_id is 0x%x and comp_mask 0x%x: vendor_id must not be 0, comp_mask must be 0",
+		    ece->vendor_id, ece->comp_mask);
 	vb_rdma_id(id)->local_ece = (struct ibv_ece){.vendor_id = ece->vendor_id, .options = ece->options};
 	return 0;
 }

@@ -105,7 +105,8 @@ int vb_rdma_device_get(int index, struct vb_rdma_device **out)
 	if (device)
 		err = open_one(device, index, out);
 	else
-		err = vb_cm_refuse(ENODEV, "rdma_cm", "ibv_get_device_list() lacks the device %d of an id",
+		err = vb_cm_refuse(ENODEV, "rdma_cm",
+				   "ibv_get_device_list() does not return device %d, to which an id is bound",
 				   index);
 unlock:
 	pthread_mutex_unlock(&mutex);
@@ -143,7 +144,7 @@ static int open_all(struct ibv_context ***out, int *n)
 	if (!list)
 		return errno ? errno : ENOMEM;
 	if (!*n)
-		err = vb_cm_refuse(ENODEV, "rdma_get_devices", "there is no device");
+		err = vb_cm_refuse(ENODEV, "rdma_get_devices", "no device found");
 	*out = err ? NULL : calloc((size_t)*n + 1, sizeof **out);
 	if (!err && !*out)
 		err = ENOMEM;

@@ -128,7 +128,7 @@ VB_EXPORT VB_RDMA_CALL(rdma_get_request, (listen, id), struct rdma_cm_id *listen
 
 	if (!listener->sync)
 		return vb_cm_refuse(EINVAL, get,
-				    "the listener has an event channel: rdma_get_cm_event() is for it");
+				    "the listener has an event channel: call rdma_get_cm_event instead");
 	vb_rdma_id_ack(listener);
 	err = vb_rdma_event_get(vb_rdma_channel(listen->channel), &event);
 	if (err)
@@ -136,7 +136,7 @@ VB_EXPORT VB_RDMA_CALL(rdma_get_request, (listen, id), struct rdma_cm_id *listen
 	if (event->status || event->event != RDMA_CM_EVENT_CONNECT_REQUEST) {
 		listen->event = event; /* for the program to see */
 		return vb_cm_refuse(event->status < 0 ? -event->status : EINVAL, get,
-				    "%s, status %d, came instead of a request",
+				    "the listener got %s, status %d, instead of a connection request",
 				    vb_rdma_event_name(event->event, name), event->status);
 	}
 	p = vb_rdma_id(event->id);

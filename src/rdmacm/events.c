@@ -145,7 +145,8 @@ static bool requested(struct event *e, struct vb_rdma_id *p, const struct vb_cm_
 			vb_rdma_id_unmake(q);
 	}
 	if (err) {
-		vb_cm_refuse(err, "rdma_get_cm_event", "a connection request is dropped: %s", strerror(err));
+		vb_cm_refuse(err, "rdma_get_cm_event", "a connection request was discarded: %s",
+			     strerror(err));
 		return false;
 	}
 	if (!n->ud) {
@@ -316,7 +317,7 @@ VB_EXPORT VB_RDMA_CALL(rdma_get_cm_event, (channel, event), struct rdma_event_ch
 	int err;
 
 	if (!channel || !event)
-		return vb_cm_refuse(EINVAL, "rdma_get_cm_event", "an argument is NULL");
+		return vb_cm_refuse(EINVAL, "rdma_get_cm_event", "channel or event is NULL");
 	err = vb_rdma_event_get(vb_rdma_channel(channel), event);
 	if (err == EBADF && channel->fd < 0)
 		come_late();

@@ -115,7 +115,7 @@ VB_EXPORT VB_RDMA_CALL(rdma_migrate_id, (id, channel), struct rdma_cm_id *id,
 	int err;
 
 	if (sync && !channel)
-		return vb_cm_refuse(EINVAL, "rdma_migrate_id", "the id has a channel of its own already");
+		return vb_cm_refuse(EINVAL, "rdma_migrate_id", "the id is already synchronous");
 	if (!channel) {
 		err = open_own(&own);
 		if (err)
@@ -199,8 +199,7 @@ static int check_address(const char *call, const char *name, const struct sockad
 	if (!addr)
 		return vb_cm_refuse(EINVAL, call, "%s is NULL", name);
 	if (!vb_rdma_addrlen(addr))
-		return vb_cm_refuse(EINVAL, call, "%s is of family %d, neither AF_INET, AF_INET6 nor AF_IB",
-				    name, addr->sa_family);
+		return vb_cm_refuse(EINVAL, call, "%s: " VB_CM_BAD_FAMILY, name, addr->sa_family);
 	return 0;
 }
 

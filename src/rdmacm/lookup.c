@@ -85,7 +85,8 @@ static void *look_up(void *argument)
 				    (enum rdma_cm_event_type)(code ? VB_RDMA_EVENT_ADDRINFO_ERROR
 								   : VB_RDMA_EVENT_ADDRINFO_RESOLVED),
 				    status_of(code, err), 0))
-		vb_cm_refuse(ENOMEM, "rdma_resolve_addrinfo", "the answer is lost: no event can be queued");
+		vb_cm_refuse(ENOMEM, "rdma_resolve_addrinfo",
+			     "out of memory for the event: the result of the lookup is lost");
 	pthread_mutex_unlock(&l->lock);
 	release(l);
 	vb_cm_log_tell();
@@ -151,13 +152,14 @@ static int check(const char *call, const struct vb_rdma_id *p, const char *node,
 	int flags = hints ? hints->ai_flags : 0;
 
 	if (p->forks != vb_rdma_forks())
-		return vb_cm_refuse(EIO, call, "the id was made before fork()");
+		return vb_cm_refuse(EIO, call, VB_CM_ID_OF_PARENT);
 	if ((flags & VB_RDMA_RAI_SA) && (flags & VB_RDMA_RAI_DNS))
-		return vb_cm_refuse(EINVAL, call, "RAI_SA and RAI_DNS exclude one another");
+		return vb_cm_refuse(EINVAL, call, "RAI_SA and RAI_DNS exclude each other");
 	if (flags & VB_RDMA_RAI_SA)
-		return vb_cm_refuse(EOPNOTSUPP, call, "there is no subnet administrator to ask (RAI_SA)");
+		return vb_cm_refuse(EOPNOTSUPP, call,
+				    "RAI_SA is not supported: there is no subnet administrator");
 	if (!node && !service && !hints)
-		return vb_cm_refuse(EINVAL, call, "neither node, service nor hints is given");
+		return vb_cm_refuse(EINVAL, call, VB_RDMA_NO_QUESTION);
 	return 0;
 }
 
@@ -185,7 +187,8 @@ VB_EXPORT VB_RDMA_CALL(rdma_resolve_addrinfo, (id, node, service, hints), struct
 	if (err)
 		return err;
 	if (busy(p->lookup))
-		return vb_cm_refuse(EBUSY, call, "the id's last lookup has not ended yet");
+		return vb_cm_refuse(EBUSY, call,
+				    "the id's previous lookup is still running: wait for its event");
 	l = make(p, node, service, hints);
 	if (!l)
 		return ENOMEM;
@@ -208,16 +211,18 @@ VB_EXPORT VB_RDMA_CALL(rdma_query_addrinfo, (id, info), struct rdma_cm_id *id, s
 	int err = 0;
 
 	if (p->forks != vb_rdma_forks())
-		return vb_cm_refuse(EIO, "rdma_query_addrinfo", "the id was made before fork()");
+		return vb_cm_refuse(EIO, "rdma_query_addrinfo", VB_CM_ID_OF_PARENT);
 	if (!l)
-		return vb_cm_refuse(ENODATA, "rdma_query_addrinfo", "nothing was looked up for this id");
+		return vb_cm_refuse(ENODATA, "rdma_query_addrinfo",
+				    "the id has no lookup: first call rdma_resolve_addrinfo");
 	pthread_mutex_lock(&l->lock);
 	if (l->found) {
 		*info = vb_rdma_addrinfo_copy(l->found);
 		err = *info ? 0 : ENOMEM;
 	} else {
 		err = vb_cm_refuse(ENODATA, "rdma_query_addrinfo",
-				   l->done ? "nothing was found" : "not found yet");
+				   l->done ? "the lookup found nothing"
+					   : "the lookup is still running: wait for its event");
 	}
 	pthread_mutex_unlock(&l->lock);
 	return err;
@@ -230,7 +235,7 @@ VB_EXPORT VB_RDMA_CALL(rdma_write_cm_event, (id, event, status, arg), struct rdm
 
 	if ((unsigned)event != VB_RDMA_EVENT_USER)
 		return vb_cm_refuse(EINVAL, "rdma_write_cm_event",
-				    "programs write RDMA_CM_EVENT_USER, not %s",
+				    "%s is not allowed: a program may write only RDMA_CM_EVENT_USER",
 				    vb_rdma_event_name(event, name));
 	return vb_cm_id_write(vb_rdma_id(id)->cm, event, status, arg);
 }

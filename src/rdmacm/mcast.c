@@ -129,9 +129,11 @@ static int join(struct vb_rdma_id *p, const char *call, const struct sockaddr *a
 	int err;
 
 	if (!len)
-		return vb_cm_refuse(EINVAL, call, "there is no address, or it is of no family of rdma_cm's");
+		return vb_cm_refuse(EINVAL, call,
+				    "the address is NULL or has an unsupported family: rdma_cm has AF_INET, "
+				    "AF_INET6 and AF_IB");
 	if (is_the_parents(p))
-		return vb_cm_refuse(EIO, call, "the id was made before fork()");
+		return vb_cm_refuse(EIO, call, VB_CM_ID_OF_PARENT);
 	m = calloc(1, sizeof *m);
 	if (!m)
 		return ENOMEM;
@@ -169,14 +171,20 @@ VB_EXPORT VB_RDMA_CALL(rdma_join_multicast_ex, (id, attr, context), struct rdma_
 	static const char call[] = "rdma_join_multicast_ex";
 
 	if (attr->comp_mask >= RDMA_CM_JOIN_MC_ATTR_RESERVED)
-		return vb_cm_refuse(EOPNOTSUPP, call, "comp_mask 0x%x has bits that are not known",
+		return vb_cm_refuse(EOPNOTSUPP, call,
+				    "comp_mask 0x%x has unknown bits: only bits 0 and 1 are defined",
 				    attr->comp_mask);
 	if (!(attr->comp_mask & RDMA_CM_JOIN_MC_ATTR_ADDRESS) ||
 	    !(attr->comp_mask & RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS))
-		return vb_cm_refuse(EINVAL, call, "comp_mask 0x%x lacks the address or the join flags",
+		return vb_cm_refuse(EINVAL, call,
+				    "comp_mask 0x%x must have RDMA_CM_JOIN_MC_ATTR_ADDRESS and "
+				    "RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS",
 				    attr->comp_mask);
 	if (attr->join_flags >= RDMA_MC_JOIN_FLAG_RESERVED)
-		return vb_cm_refuse(EINVAL, call, "join_flags %u are neither of the two", attr->join_flags);
+		return vb_cm_refuse(EINVAL, call,
+				    "join_flags %u is invalid: set RDMA_MC_JOIN_FLAG_FULLMEMBER or "
+				    "RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER",
+				    attr->join_flags);
 	return join(vb_rdma_id(id), call, attr->addr, attr->join_flags, context);
 }
 
@@ -190,16 +198,18 @@ VB_EXPORT VB_RDMA_CALL(rdma_leave_multicast, (id, addr), struct rdma_cm_id *id, 
 	int err;
 
 	if (!addr || !vb_rdma_addrlen(addr))
-		return vb_cm_refuse(EINVAL, call, "there is no address, or it is of no family of rdma_cm's");
+		return vb_cm_refuse(EINVAL, call,
+				    "the address is NULL or has an unsupported family: rdma_cm has AF_INET, "
+				    "AF_INET6 and AF_IB");
 	if (is_the_parents(p))
-		return vb_cm_refuse(EIO, call, "the id was made before fork()");
+		return vb_cm_refuse(EIO, call, VB_CM_ID_OF_PARENT);
 	pthread_mutex_lock(&p->lock);
 	while (*at && !same_group((const struct sockaddr *)&(*at)->addr, addr))
 		at = &(*at)->next;
 	m = take_off(at);
 	pthread_mutex_unlock(&p->lock);
 	if (!m)
-		return vb_cm_refuse(EADDRNOTAVAIL, call, "the id has not joined this group");
+		return vb_cm_refuse(EADDRNOTAVAIL, call, VB_CM_NOT_JOINED);
 	m->attached |= m->unattached;
 	qp = vb_rdma_qp_hold(p);
 	detach(qp, m);

@@ -89,9 +89,9 @@ static int check_qp(struct vb_rdma_id *p, const char *call)
 		return p->id.qp && p->forks == vb_rdma_forks()
 			   ? vb_cm_refuse(
 				 EINVAL, call,
-				 "id->qp was destroyed by ibv_destroy_qp; call rdma_destroy_qp instead")
+				 "id->qp was destroyed by ibv_destroy_qp: first call rdma_destroy_qp")
 			   : 0;
-	err = vb_cm_refuse(EINVAL, call, "the id has a queue pair already, number 0x%06x", qp->qp_num);
+	err = vb_cm_refuse(EINVAL, call, "the id already has queue pair 0x%06x", qp->qp_num);
 	vb_rdma_qp_give(p);
 	return err;
 }
@@ -103,14 +103,14 @@ static int check_cqs(const struct vb_rdma_id *p, const char *call, const struct 
 
 	if (attr->qp_type != IBV_QPT_XRC_RECV && !attr->send_cq && !p->id.send_cq && !attr->cap.max_send_wr)
 		return vb_cm_refuse(EINVAL, call,
-				    "cap.max_send_wr is 0, so no send CQ is created, and none is given; set "
-				    "max_send_wr or send_cq");
+				    "send_cq is NULL, and none is created because cap.max_send_wr is 0: set "
+				    "send_cq or max_send_wr");
 	if (receives && !attr->recv_cq && !p->id.recv_cq && !attr->cap.max_recv_wr)
 		return vb_cm_refuse(
 		    EINVAL, call,
-		    "cap.max_recv_wr is 0, so no receive CQ is created, and none is given; set "
-		    "max_recv_wr or recv_cq%s",
-		    attr->srq || p->id.srq ? " (a queue pair with an SRQ needs it, too)" : "");
+		    "recv_cq is NULL, and none is created because cap.max_recv_wr is 0: set recv_cq or "
+		    "max_recv_wr%s",
+		    attr->srq || p->id.srq ? " (a queue pair with an SRQ also needs a receive CQ)" : "");
 	return 0;
 }
 
@@ -125,14 +125,11 @@ static int check(struct vb_rdma_id *p, const char *call, const struct ibv_qp_ini
 	if (err)
 		return err;
 	if ((attr->comp_mask & IBV_QP_INIT_ATTR_PD) && attr->pd && attr->pd->context != id->verbs)
-		return vb_cm_refuse(EINVAL, call,
-				    "the protection domain is of another context than id->verbs");
+		return vb_cm_refuse(EINVAL, call, VB_RDMA_OTHER_CONTEXT);
 	if (id->send_cq && attr->send_cq && id->send_cq != attr->send_cq)
-		return vb_cm_refuse(EINVAL, call,
-				    "send_cq is another one than the id's, which has one already");
+		return vb_cm_refuse(EINVAL, call, "send_cq is not id->send_cq, which the id already has");
 	if (id->recv_cq && attr->recv_cq && id->recv_cq != attr->recv_cq)
-		return vb_cm_refuse(EINVAL, call,
-				    "recv_cq is another one than the id's, which has one already");
+		return vb_cm_refuse(EINVAL, call, "recv_cq is not id->recv_cq, which the id already has");
 	return 0;
 }
 

@@ -13,7 +13,7 @@ int repoll_wait(int repfd, struct epoll_event *events, int maxevents, int timeou
 
 static void absent(const char *call)
 {
-	int err = vb_cm_refuse(EOPNOTSUPP, call, "Verbena has no rsockets yet");
+	int err = vb_cm_refuse(EOPNOTSUPP, call, "rsockets are not supported");
 
 	vb_cm_log_tell();
 	errno = err;

@@ -12,12 +12,11 @@ static int check(const struct vb_rdma_id *p, const struct ibv_srq_init_attr_ex *
 	if (!p->device)
 		return vb_cm_refuse(EINVAL, call, VB_RDMA_NO_DEVICE);
 	if (p->id.srq)
-		return vb_cm_refuse(EINVAL, call, "the id has a SRQ already");
+		return vb_cm_refuse(EINVAL, call, "the id already has an SRQ");
 	if (!(attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE))
 		return vb_cm_refuse(EINVAL, call, "comp_mask lacks IBV_SRQ_INIT_ATTR_TYPE");
 	if ((attr->comp_mask & IBV_SRQ_INIT_ATTR_PD) && attr->pd && attr->pd->context != p->id.verbs)
-		return vb_cm_refuse(EINVAL, call,
-				    "the protection domain is of another context than id->verbs");
+		return vb_cm_refuse(EINVAL, call, VB_RDMA_OTHER_CONTEXT);
 	return 0;
 }
 

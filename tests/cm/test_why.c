@@ -54,8 +54,8 @@ static void nobody_listens(void **state)
 	(void)state;
 	assert_int_equal(vb_cm_id_connect(id, &two_asking), 0);
 	below_next(c, RDMA_CM_EVENT_REJECTED);
-	said("rdma_connect to fd00::2 port 7471: REJECTED, status 8: invalid service ID: nobody listens "
-	     "there");
+	said("rdma_connect to fd00::2 port 7471: REJECTED, status 8: invalid service ID: no "
+	     "listener on this address and port");
 	vb_cm_id_end(id);
 	vb_cm_channel_close(c);
 }
@@ -68,8 +68,8 @@ static void nobody_looks_up(void **state)
 	(void)state;
 	assert_int_equal(vb_cm_id_connect(id, &two_asking), 0);
 	assert_int_equal(below_next(c, RDMA_CM_EVENT_UNREACHABLE).status, VB_CM_SIDR_UNSUPPORTED);
-	said("rdma_connect to 10.0.0.2 port 7471: UNREACHABLE, status 1: service ID not supported: nobody "
-	     "listens there");
+	said("rdma_connect to 10.0.0.2 port 7471: UNREACHABLE, status 1: service ID not supported: no "
+	     "listener on this address and port");
 	vb_cm_id_end(id);
 	vb_cm_channel_close(c);
 }
@@ -93,10 +93,9 @@ static void somebody_listens_in_another_space(void **state)
 	(void)state;
 	below.listens_space = RDMA_PS_UDP;
 	below.listens_port = 7471;
-	refused(
-	    RDMA_PS_TCP, IBV_QPT_RC,
-	    "nobody listens there; port 7471 has a listener of RDMA_PS_UDP, and this id is of RDMA_PS_TCP: "
-	    "rdma_create_id takes the same port space at both ends");
+	refused(RDMA_PS_TCP, IBV_QPT_RC,
+		"no listener on this address and port; port 7471 has a listener in port space RDMA_PS_UDP, "
+		"and this id uses RDMA_PS_TCP: pass the same port space to rdma_create_id");
 }
 
 static void a_lookup_in_another_space(void **state)
@@ -105,8 +104,7 @@ static void a_lookup_in_another_space(void **state)
 	below.listens_space = RDMA_PS_TCP;
 	below.listens_port = 7471;
 	refused(RDMA_PS_UDP, IBV_QPT_UD,
-		"nobody listens there; port 7471 has a listener of RDMA_PS_TCP, and this id is of "
-		"RDMA_PS_UDP");
+		"port 7471 has a listener in port space RDMA_PS_TCP, and this id uses RDMA_PS_UDP");
 }
 
 static void somebody_listens_at_the_swapped_port(void **state)
@@ -115,15 +113,15 @@ static void somebody_listens_at_the_swapped_port(void **state)
 	below.listens_space = RDMA_PS_TCP;
 	below.listens_port = 0x2f1d;
 	refused(RDMA_PS_TCP, IBV_QPT_RC,
-		"nobody listens there; port 12061 has a listener, which is 7471 with its two bytes swapped: "
-		"one end lacks htons() for its port");
+		"no listener on this address and port; port 12061 has a listener, and 12061 is 7471 with its "
+		"two bytes swapped: one end does not call htons()");
 }
 
 static void a_lock_hides_who_listens(void **state)
 {
 	(void)state;
 	below.hides = "; a lock";
-	refused(RDMA_PS_TCP, IBV_QPT_RC, "invalid service ID: nobody listens there; a lock");
+	refused(RDMA_PS_TCP, IBV_QPT_RC, "invalid service ID: no listener on this address and port; a lock");
 }
 
 /* It may have been made for the program to connect by itself; then its number is in the parameters. */
@@ -136,8 +134,8 @@ static void accepted_without_a_queue_pair(void **state)
 	two_ask(&t, "10.0.0.2", "10.0.0.2");
 	assert_int_equal(vb_cm_id_accept(t.server, &none, TWO_USER), 0);
 	below_next(t.here, RDMA_CM_EVENT_CONNECT_RESPONSE);
-	said("rdma_connect to 10.0.0.2 port 7471: the far end accepted without a queue pair, so that nothing "
-	     "sent there arrives");
+	said("rdma_connect to 10.0.0.2 port 7471: the peer accepted without a queue pair, so it receives no "
+	     "messages");
 	two_end(&t);
 }
 
@@ -211,8 +209,7 @@ static void no_answer_to_the_req(void **state)
 	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
 	below_wait(200 * VB_SEC);
 	below_next(t.here, RDMA_CM_EVENT_UNREACHABLE);
-	said(
-	    "rdma_connect to 10.0.0.2 port 7471: UNREACHABLE: no answer to the REQ, which was said 16 times");
+	said("rdma_connect to 10.0.0.2 port 7471: UNREACHABLE: no answer to the REQ, sent 16 times");
 	assert_int_equal(below.said[VB_CM_REQ], 16);
 	two_end(&t);
 }
@@ -229,8 +226,8 @@ static void no_contact_for_the_req(void **state)
 	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
 	below_wait(200 * VB_SEC);
 	below_next(t.here, RDMA_CM_EVENT_UNREACHABLE);
-	said("rdma_connect to 10.0.0.2 port 7471: UNREACHABLE: no answer to the REQ, which was said 16 "
-	     "times and never got through: process 7 is stopped");
+	said("rdma_connect to 10.0.0.2 port 7471: UNREACHABLE: no answer to the REQ, sent 16 times but never "
+	     "delivered: process 7 is stopped");
 	two_end(&t);
 }
 
@@ -244,7 +241,7 @@ static void no_answer_to_the_rep(void **state)
 	two_ask(&t, "10.0.0.2", "10.0.0.2");
 	below.filter = two_silence;
 	snprintf(expected, sizeof expected,
-		 "rdma_accept of 10.0.0.1 port %u: UNREACHABLE: no answer to the REP, which",
+		 "rdma_accept from 10.0.0.1 port %u: UNREACHABLE: no answer to the REP, sent",
 		 vb_cm_sock_port((struct sockaddr *)&t.server->dst));
 	assert_int_equal(vb_cm_id_accept(t.server, &two_granting, TWO_USER), 0);
 	vb_cm_id_end(t.client);
@@ -265,8 +262,7 @@ static void no_answer_to_the_dreq(void **state)
 	assert_int_equal(vb_cm_id_disconnect(t.client), 0);
 	below_wait(200 * VB_SEC);
 	assert_int_equal(below_next(t.here, RDMA_CM_EVENT_DISCONNECTED).status, -ETIMEDOUT);
-	said("rdma_disconnect from 10.0.0.2 port 7471: DISCONNECTED: no answer to the DREQ, which was said "
-	     "16 times");
+	said("rdma_disconnect from 10.0.0.2 port 7471: DISCONNECTED: no answer to the DREQ, sent 16 times");
 	two_end(&t);
 }
 
@@ -282,9 +278,8 @@ static void a_request_is_called_off(void **state)
 	below_settle();
 	said(NULL);
 	assert_int_equal(vb_cm_id_accept(t.server, &two_granting, TWO_USER), EINVAL);
-	said("rdma_accept: the id's state \"failed\" does not permit that: the far end has given up "
-	     "(REJECTED, "
-	     "status 4); an id connects once: destroy it and create another (EINVAL)");
+	said("rdma_accept: the id's state \"failed\" does not allow this call: the peer gave up (REJECTED, "
+	     "status 4); an id connects only once: destroy it and create another (EINVAL)");
 	two_end(&t);
 }
 
@@ -309,7 +304,7 @@ static void the_wrong_state(void **state)
 
 	(void)state;
 	assert_int_equal(vb_cm_id_connect(id, &two_asking), EINVAL);
-	said("rdma_connect: the id's state \"idle\" does not permit that: call rdma_resolve_addr, then "
+	said("rdma_connect: the id's state \"idle\" does not allow this call: call rdma_resolve_addr, then "
 	     "rdma_resolve_route, and wait for");
 	vb_cm_id_end(id);
 	vb_cm_channel_close(c);
@@ -322,7 +317,7 @@ static void not_our_address(void **state)
 
 	(void)state;
 	assert_int_equal(vb_cm_id_bind(id, below_addr("192.0.2.9", 5)), EADDRNOTAVAIL);
-	said("rdma_bind_addr: the source 192.0.2.9 port 5 is no address of this network namespace");
+	said("rdma_bind_addr: the source address 192.0.2.9 port 5 is no address of this network namespace");
 	vb_cm_id_end(id);
 	vb_cm_channel_close(c);
 }
@@ -336,7 +331,7 @@ static void the_listener_itself(void **state)
 	assert_int_equal(vb_cm_id_bind(id, below_addr("10.0.0.2", 5)), 0);
 	assert_int_equal(vb_cm_id_listen(id, 1), 0);
 	assert_int_equal(vb_cm_id_accept(id, &two_asking, TWO_USER), EINVAL);
-	said("rdma_accept: the id's state \"listening\" does not permit that: a listener is not accepted: "
+	said("rdma_accept: the id's state \"listening\" does not allow this call: this id is the listener: "
 	     "pass "
 	     "event->id of RDMA_CM_EVENT_CONNECT_REQUEST");
 	vb_cm_id_end(id);
@@ -352,8 +347,8 @@ static void attributes_that_nobody_knows(void **state)
 
 	(void)state;
 	assert_int_equal(vb_cm_id_qp_attr(id, &a, &mask), EINVAL);
-	said("rdma_init_qp_attr: nothing is known for a queue pair's state 2 in the id's state \"route "
-	     "resolved\": the far end's numbers come with RDMA_CM_EVENT_CONNECT_RESPONSE after rdma_connect");
+	said("rdma_init_qp_attr: no attributes for the queue pair state RTR in the id's state \"route "
+	     "resolved\": wait for RDMA_CM_EVENT_CONNECT_RESPONSE after rdma_connect");
 	vb_cm_id_end(id);
 	vb_cm_channel_close(c);
 }

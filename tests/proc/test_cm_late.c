@@ -1,5 +1,5 @@
 /* Who comes too late, or too early: a request that is there before its listener waits for it a while
- * (docs/cm.md, "Times"), and whoever is at an event channel that another thread destroys hears nothing any
+ * (docs/cm.md, "Timeouts"), and whoever is at an event channel that another thread destroys hears nothing any
  * more. */
 #include <errno.h>
 #include <netinet/in.h>

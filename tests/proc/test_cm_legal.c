@@ -126,8 +126,8 @@ static void connections(struct kit_pair *d)
 	kit_ep(d)->param = &param;
 	kit_ep_connect(d);
 	id = kit_ep(d)->id;
-	KIT_LOG_SAYS("rdma_connect: retry_count of rdma_conn_param is 9 and counts as 7");
-	KIT_LOG_SAYS("rdma_connect: rnr_retry_count of rdma_conn_param is 8 and counts as 7");
+	KIT_LOG_SAYS("rdma_connect: rdma_conn_param.retry_count is 9: 7 is used");
+	KIT_LOG_SAYS("rdma_connect: rdma_conn_param.rnr_retry_count is 8: 7 is used");
 	kit_duo_begin(d, leave);
 	CHECK_EQ(rdma_disconnect(id), 0); /* which waits for the far end's */
 	kit_duo_await(d);

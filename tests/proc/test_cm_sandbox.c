@@ -157,8 +157,8 @@ static void channel_fails(long call, const char *calls)
 		errno = 0;
 		CHECK(!rdma_create_event_channel());
 		CHECK_EQ(errno, err);
-		KIT_LOG_SAYS("rdma_create_event_channel: %s, for the descriptor of the channel, fails: %s",
-			     calls, strerror(err));
+		KIT_LOG_SAYS("rdma_create_event_channel: %s failed for the channel's descriptor: %s", calls,
+			     strerror(err));
 		_exit(0);
 	}
 	CHECK_EQ(kit_reap(pid), 0);

@@ -133,11 +133,11 @@ static void only_a_false_listener(void)
 		int status;
 		const char *said;
 	} of[] = {{RDMA_PS_TCP, RDMA_CM_EVENT_REJECTED, 8,
-		   "rdma_connect to 127.0.0.1 port 7471: REJECTED, status 8: invalid service ID: nobody "
-		   "listens there; a lock over byte "},
+		   "rdma_connect to 127.0.0.1 port 7471: REJECTED, status 8: invalid service ID: no "
+		   "listener on this address and port; a lock over byte "},
 		  {RDMA_PS_UDP, RDMA_CM_EVENT_UNREACHABLE, 1,
 		   "rdma_connect to 127.0.0.1 port 7471: UNREACHABLE, status 1: service ID not supported: "
-		   "nobody listens there; a lock over byte "}};
+		   "no listener on this address and port; a lock over byte "}};
 	struct rdma_event_channel *c;
 
 	child(idle);
@@ -168,7 +168,8 @@ static void nobody_behind_a_long_lock(void)
 	c = kit_cm_channel();
 	kit_cm_connect(kit_cm_ready(c, RDMA_PS_TCP, PORT));
 	kit_cm_expect(c, RDMA_CM_EVENT_REJECTED, 8);
-	KIT_LOG_SAYS("nobody listens there; found is who listens at that very address");
+	KIT_LOG_SAYS("no listener on this address and port; only listeners on this address or on the "
+		     "wildcard address");
 }
 
 static void bind_fails(uint16_t port, int err, const char *say)

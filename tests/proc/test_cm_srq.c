@@ -160,13 +160,13 @@ static void what_is_refused(void)
 
 	/* "The id must be bound to a local RDMA device" */
 	CHECK(!rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP));
-	refused(id, NULL, asks(16, 1), "the id is bound to no device yet");
+	refused(id, NULL, asks(16, 1), "the id is not bound to a device");
 	CHECK(!rdma_bind_addr(id, (struct sockaddr *)&any) && !id->verbs);
-	refused(id, NULL, asks(16, 1), "the id is bound to no device yet");
+	refused(id, NULL, asks(16, 1), "the id is not bound to a device");
 	CHECK(!rdma_destroy_id(id));
 	/* "it must be for that same device" */
 	CHECK(pd && other != bound->verbs);
-	refused(bound, pd, asks(16, 1), "the protection domain is of another context than id->verbs");
+	refused(bound, pd, asks(16, 1), "the protection domain belongs to another context than id->verbs");
 	refused(bound, NULL, asks(UINT32_MAX, 1), "max_wr 4294967295, at most");
 	refused(bound, NULL, asks(16, 1000), "max_sge 1000, at most");
 	errno = 0;
@@ -185,7 +185,7 @@ static void only_one(void)
 	struct ibv_mr *mr = rdma_reg_msgs(id, mem, SIZE);
 
 	make(id, NULL);
-	refused(id, NULL, asks(16, 1), "the id has a SRQ already");
+	refused(id, NULL, asks(16, 1), "the id already has an SRQ");
 	CHECK(!rdma_post_recv(id, NULL, mem, 64, mr));
 	destroy(id);
 	CHECK(!id->srq);

@@ -96,7 +96,8 @@ static void queue_pairs(void)
 	REFUSED("rdma_create_qp", create_qp(id, 0, DEPTH), "cap.max_send_wr is 0");
 	REFUSED("rdma_create_qp", create_qp(id, DEPTH, 0), "cap.max_recv_wr is 0");
 	KIT_CM(rdma_create_srq(id, NULL, &srq));
-	REFUSED("rdma_create_qp", create_qp(id, DEPTH, 0), "a queue pair with an SRQ needs it, too");
+	REFUSED("rdma_create_qp", create_qp(id, DEPTH, 0),
+		"a queue pair with an SRQ also needs a receive CQ");
 	KIT_CM(create_qp(id, DEPTH, 1));
 	rdma_destroy_qp(id);
 	CHECK_EQ(ibv_destroy_srq(id->srq), 0);

@@ -71,9 +71,9 @@ static void nobody_listens(void)
 
 	CHECK(!vb_cm_id_connect(resolved(port), &p));
 	CHECK(next(RDMA_CM_EVENT_REJECTED).status == 8);
-	TOLD(
-	    "rdma_connect to 127.0.0.1 port %u: REJECTED, status 8: invalid service ID: nobody listens there",
-	    port);
+	TOLD("rdma_connect to 127.0.0.1 port %u: REJECTED, status 8: invalid service ID: no listener on this "
+	     "address and port",
+	     port);
 }
 
 /* A listener of that port space at a port, 0: at any, which is returned. */
@@ -98,10 +98,9 @@ static void another_space(void)
 
 	CHECK(!vb_cm_id_connect(resolved(port), &p));
 	CHECK(next(RDMA_CM_EVENT_REJECTED).status == 8);
-	TOLD("rdma_connect to 127.0.0.1 port %u: REJECTED, status 8: invalid service ID: nobody listens "
-	     "there; "
-	     "port %u has a listener of RDMA_PS_UDP, and this id is of RDMA_PS_TCP: rdma_create_id takes the "
-	     "same port space at both ends",
+	TOLD("rdma_connect to 127.0.0.1 port %u: REJECTED, status 8: invalid service ID: no listener on this "
+	     "address and port; port %u has a listener in port space RDMA_PS_UDP, and this id uses "
+	     "RDMA_PS_TCP: pass the same port space to rdma_create_id at both ends",
 	     port, port);
 }
 
@@ -116,11 +115,10 @@ static void swapped(void)
 	while (port == htons(port));
 	CHECK(!vb_cm_id_connect(resolved(port), &p));
 	CHECK(next(RDMA_CM_EVENT_REJECTED).status == 8);
-	TOLD("rdma_connect to 127.0.0.1 port %u: REJECTED, status 8: invalid service ID: nobody listens "
-	     "there; "
-	     "port %u has a listener, which is %u with its two bytes swapped: one end lacks htons() for its "
-	     "port",
-	     port, htons(port), port);
+	TOLD("rdma_connect to 127.0.0.1 port %u: REJECTED, status 8: invalid service ID: no listener on this "
+	     "address and port; port %u has a listener, and %u is %u with its two bytes swapped: one end "
+	     "does not call htons() for its port",
+	     port, htons(port), htons(port), port);
 }
 
 /* The connection stands, and nothing that is sent arrives. */
@@ -135,8 +133,8 @@ static void no_queue_pair_there(void)
 	request = next(RDMA_CM_EVENT_CONNECT_REQUEST).fresh;
 	CHECK(!vb_cm_id_accept(request, &none, &user));
 	next(RDMA_CM_EVENT_CONNECT_RESPONSE);
-	TOLD("rdma_connect to 127.0.0.1 port %u: the far end accepted without a queue pair, so that nothing "
-	     "sent there arrives: it must call rdma_create_qp before rdma_accept, or set "
+	TOLD("rdma_connect to 127.0.0.1 port %u: the peer accepted without a queue pair, so it receives no "
+	     "messages: it must call rdma_create_qp before rdma_accept, or set "
 	     "rdma_conn_param.qp_num",
 	     port);
 }
@@ -169,7 +167,8 @@ static void too_much_to_say(void)
 	struct vb_cm_param p = {.qp_num = 1, .private_data = data, .private_len = sizeof data};
 
 	CHECK(vb_cm_id_connect(resolved(7471), &p) == EINVAL);
-	TOLD("rdma_connect: 57 bytes of private data: a message REQ has room for 56 (EINVAL)");
+	TOLD("rdma_connect: private data of 57 bytes is too long: the REQ message has room for 56 bytes "
+	     "(EINVAL)");
 }
 
 /* The same, since a step was left out. */
@@ -180,7 +179,7 @@ static void step_left_out(void)
 
 	bound(id);
 	CHECK(vb_cm_id_connect(id, &p) == EINVAL);
-	TOLD("rdma_connect: the id's state \"bound\" does not permit that: call rdma_resolve_addr, then "
+	TOLD("rdma_connect: the id's state \"bound\" does not allow this call: call rdma_resolve_addr, then "
 	     "rdma_resolve_route");
 }
 
@@ -193,9 +192,8 @@ static void listener_accepted(void)
 	bound(id);
 	CHECK_EQ(vb_cm_id_listen(id, 1), 0);
 	CHECK_EQ(vb_cm_id_accept(id, &p, id), EINVAL);
-	TOLD("rdma_accept: the id's state \"listening\" does not permit that: a listener is not accepted: "
-	     "pass "
-	     "event->id of RDMA_CM_EVENT_CONNECT_REQUEST");
+	TOLD("rdma_accept: the id's state \"listening\" does not allow this call: this id is the listener: "
+	     "pass event->id of RDMA_CM_EVENT_CONNECT_REQUEST");
 }
 
 /* A server is bound to an address that another machine, or container, has. */
@@ -205,7 +203,8 @@ static void source_of_another_machine(void)
 
 	CHECK_EQ(inet_pton(AF_INET, "198.51.100.7", &s.sin_addr), 1);
 	CHECK_EQ(vb_cm_id_bind(new_id(), (struct sockaddr *)&s), EADDRNOTAVAIL);
-	TOLD("rdma_bind_addr: the source 198.51.100.7 port 7471 is no address of this network namespace");
+	TOLD("rdma_bind_addr: the source address 198.51.100.7 port 7471 is no address of this network "
+	     "namespace");
 }
 
 /* The destination is another machine's. */
@@ -236,8 +235,8 @@ static void not_acknowledged(void)
 
 	CHECK(!vb_cm_id_resolve_addr(id, NULL, at(7471), 1000) && !vb_cm_channel_get(channel, &n));
 	CHECK(!pthread_create(&t, NULL, end, id));
-	TOLD("rdma_destroy_id or rdma_migrate_id waits for events of the id that the program got by "
-	     "rdma_get_cm_event and has not acknowledged by rdma_ack_cm_event: ADDR_RESOLVED");
+	TOLD("rdma_destroy_id or rdma_migrate_id is waiting for rdma_ack_cm_event: the program has not "
+	     "acknowledged these events of the id: ADDR_RESOLVED");
 	vb_cm_news_ack(n.id, n.event);
 	CHECK(!pthread_join(t, NULL));
 }

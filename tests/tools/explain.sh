@@ -192,7 +192,7 @@ check "another version" 125 "another version of Verbena (segment version $((vers
 	"$verbena" explain "$pid"
 start rubbish /usr/bin/python3 "$tmp/fake.py" "$size" "$version" rubbish "$("$helpers/tools-segment" ids)"
 check "rubbish does no harm" 0 "process $pid (python3)" "$verbena" explain "$pid"
-check "ids of rubbish" 0 " ids for which there is no room here" "$verbena" explain "$pid"
+check "ids of rubbish" 0 " more ids: the table is full" "$verbena" explain "$pid"
 check "nor to mr" 0 "process $pid (python3)" "$verbena" mr "$pid"
 json "nor in JSON" "o['pid'] == $pid" "$verbena" explain --json "$pid"
 # What it calls itself goes to a terminal.

@@ -72,47 +72,48 @@ def connects(server, client):
     _, port, listener = server.do("listen 127.0.0.1 8").split()
     at = f"127.0.0.1:{port}"
     says(server, "rdma_cm: 1 id, 0 comm IDs in TIMEWAIT\n",
-         f"id {listener}  TCP RC  {at}  listening: waits for requests, 0 of at most 8 unfetched\n")
+         f"id {listener}  TCP RC  {at}  listening: waiting for requests, 0 of at most 8 pending\n")
     own = client.do(f"resolve 127.0.0.1 {port}").split()[1]
-    says(client, f"id {own}  TCP RC  127.0.0.1:", f" -> {at}  route resolved: waits for rdma_connect\n")
+    says(client, f"id {own}  TCP RC  127.0.0.1:", f" -> {at}  route resolved: waiting for the program to call rdma_connect\n")
 
     os.kill(server.pid, signal.SIGSTOP)
     client.do("connect")
-    says(client, f" -> {at}  QP 0x000123  connecting (REQ_SENT): waits for the REP to its REQ, said 1 of 16 times, next at 2")
+    says(client, f" -> {at}  QP 0x000123  connecting (REQ_SENT): waiting for the REP: the REQ was sent 1 of 16 times, next at 2",
+         "; the server has not accepted yet\n")
     waits = client.id(own)
-    check("a client in JSON", waits["state"] == "connecting" and waits["unanswered"] == "REQ" and waits["said"] == 1
-          and waits["said_at_most"] == 16 and waits["destination"] == at and not waits["passive"] and
+    check("a client in JSON", waits["state"] == "connecting" and waits["unanswered"] == "REQ" and waits["sent"] == 1
+          and waits["sent_at_most"] == 16 and waits["destination"] == at and not waits["passive"] and
           waits["due"].endswith("Z") and waits["qp"] == "0x000123" and waits["unacknowledged"] == [], waits)
-    says(server, "listening: waits for requests, 0 of at most 8 unfetched\n")  # it is stopped
+    says(server, "listening: waiting for requests, 0 of at most 8 pending\n")  # it is stopped
     os.kill(server.pid, signal.SIGCONT)
-    says(server, "1 of at most 8 unfetched; CONNECT_REQUEST undelivered (rdma_get_cm_event gets it)\n",
-         f"a request  TCP RC  {at} <- 127.0.0.1:", "(MRA_REQ_SENT): waits for rdma_accept or rdma_reject\n")
+    says(server, "1 of at most 8 pending; undelivered events: CONNECT_REQUEST (rdma_get_cm_event returns it)\n",
+         f"a request  TCP RC  {at} <- 127.0.0.1:", "(MRA_REQ_SENT): waiting for the program to call rdma_accept or rdma_reject\n")
     return port, listener, own
 
 
 def establishes(server, client, listener, own):
     check("the request", server.do("get") == "CONNECT_REQUEST 0", "")
-    says(server, "0 of at most 8 unfetched; events unacknowledged: CONNECT_REQUEST (rdma_destroy_id waits for them)\n")
+    says(server, "0 of at most 8 pending; unacknowledged events: CONNECT_REQUEST (rdma_destroy_id waits for rdma_ack_cm_event)\n")
     server.do("ack")
     check("the listener has none left", server.id(listener)["unacknowledged"] == [], server.text())
     server.do("accept")
-    says(server, "accepted, to be established by the far end (REP_SENT): waits for the RTU to its REP, said 1 of 16 times")
-    says(client, "CONNECT_RESPONSE or ESTABLISHED undelivered")
+    says(server, "accepted, not established (REP_SENT): waiting for the RTU: the REP was sent 1 of 16 times")
+    says(client, "undelivered events: CONNECT_RESPONSE or ESTABLISHED")
     check("the answer", client.do("get") == "CONNECT_RESPONSE 0", "")
     client.do("ack")
-    says(client, "answered, to be established")
+    says(client, "accepted by the peer, not established")
     client.do("establish")
     says(client, "connected (ESTABLISHED)\n")
     check("it is established", server.do("get") == "ESTABLISHED 0", "")
     passive = [i for i in server.json()["ids"] if i["passive"]]
     check("the connection in JSON", len(passive) == 1 and passive[0]["state"] == "connected" and
-          passive[0]["unacknowledged"] == ["ESTABLISHED"] and passive[0]["far_qp"] == "0x000123" and
-          passive[0]["far_comm_id"] == client.id(own)["comm_id"], passive)
+          passive[0]["unacknowledged"] == ["ESTABLISHED"] and passive[0]["remote_qp"] == "0x000123" and
+          passive[0]["remote_comm_id"] == client.id(own)["comm_id"], passive)
 
 
 def ends(server, client, own):
     server.do("destroy")
-    says(server, "rdma_destroy_id is at work; events unacknowledged: ESTABLISHED (rdma_destroy_id waits for them)\n")
+    says(server, "rdma_destroy_id is running; unacknowledged events: ESTABLISHED (rdma_destroy_id waits for rdma_ack_cm_event)\n")
     os.kill(server.pid, signal.SIGSTOP)
     check("of a process that is stopped", [i["unacknowledged"] for i in server.json()["ids"] if i["destroying"]] ==
           [["ESTABLISHED"]], server.text())
@@ -120,7 +121,7 @@ def ends(server, client, own):
     server.do("ack")
     server.do("await")
     says(server, "rdma_cm: 1 id, 1 comm ID in TIMEWAIT\n")
-    says(client, "DISCONNECTED undelivered (rdma_get_cm_event gets it)\n", "(DREQ_RCVD): waits for rdma_disconnect")
+    says(client, "undelivered events: DISCONNECTED (rdma_get_cm_event returns it)\n", "(DREQ_RCVD): waiting for the program to call rdma_disconnect")
     check("the end", client.do("get") == "DISCONNECTED 0", "")
     client.do("ack")
     client.do("disconnect")
@@ -140,8 +141,8 @@ def is_refused(server, client, port):
     own = client.do(f"resolve 127.0.0.1 {port}").split()[1]
     client.do("connect")
     check("nobody listens", client.do("get") == "REJECTED 8", client.text())
-    says(client, f"rdma_connect to 127.0.0.1 port {port}: REJECTED, status 8: invalid service ID: nobody listens there",
-         "failed by REJECTED, status 8: waits for rdma_destroy_id; events unacknowledged: REJECTED", "1  refused: ")
+    says(client, f"rdma_connect to 127.0.0.1 port {port}: REJECTED, status 8: invalid service ID: no listener on this address and port",
+         "failed with REJECTED, status 8: waiting for the program to call rdma_destroy_id; unacknowledged events: REJECTED", "1  refused: ")
     last = client.json()
     check("what was counted, in JSON", last["mads"]["refused"] == 1 and last["mads"]["malformed"] == 0 and
           last["further_ids"] == 0, last)
