@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/history.h"
 #include "base/lock.h"
+#include "base/log_line.h"
 #include "base/log_out.h"
 #include "base/own.h"
 #include "base/tally.h"
@@ -44,12 +45,8 @@ static struct {
 static void keep(enum vb_log_place to, const char *sentence)
 {
 	char line[LINE];
-	int n = snprintf(line, sizeof line, "verbena[%d]: %s", (int)getpid(), sentence);
 
-	if (n > LINE - 2)
-		n = LINE - 2;
-	line[n] = '\n';
-	vb_log_keep(to, line, (size_t)n + 1);
+	vb_log_keep(to, line, vb_log_line_text(line, sizeof line, vb_log_line_now(), sentence));
 }
 
 /* What is wrong with the settings themselves has no other place. */
@@ -101,6 +98,7 @@ static void read_settings(void)
 	unset = !to || !*to;
 	if (unset || !strcmp(to, "off"))
 		return;
+	vb_log_line_prepare();
 	limit = parse_level(secure_getenv("VERBENA_LOG_LEVEL"));
 	if (!strcmp(to, "stderr")) {
 		place = VB_LOG_STDERR;

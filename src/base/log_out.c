@@ -27,7 +27,9 @@
 #include "base/clock.h"
 #include "base/lock.h"
 #include "base/log.h"
+#include "base/log_line.h"
 #include "base/quiet.h"
+#include "base/text.h"
 
 #define AGAIN	 (10 * VB_MSEC)	 /* from one attempt that was not taken to the next */
 #define EXIT_FOR (100 * VB_MSEC) /* what exit() gives to a slow reader */
@@ -37,8 +39,9 @@ enum { LINES = 256, YIELDS = 100 };
 
 struct line {
 	enum vb_log_place place;
-	uint32_t lost;	 /* lines that found no room in front of this one */
-	uint32_t length; /* 0: it stands for the lost ones only */
+	uint32_t lost;	    /* lines that found no room in front of this one */
+	uint32_t length;    /* 0: it stands for the lost ones only */
+	uint64_t lost_when; /* the last of them */
 	char text[VB_LOG_LINE];
 };
 
@@ -49,6 +52,7 @@ static struct vb_lock lock; /* guards what follows; a leaf, held over memory acc
 static struct line lines[LINES];
 static uint32_t first, count; /* those that wait; the writer alone changes `first` */
 static uint32_t lost;	      /* behind the last of them */
+static uint64_t lost_when;
 static enum vb_log_place lost_place;
 
 static _Atomic bool writing;	 /* a thread is in write_all() */
@@ -80,6 +84,7 @@ static void append(enum vb_log_place place, const char *text, size_t length)
 	l->length = (uint32_t)length;
 	memcpy(l->text, text, length);
 	l->lost = lost;
+	l->lost_when = lost_when;
 	lost = 0;
 }
 
@@ -90,6 +95,7 @@ void vb_log_keep(enum vb_log_place place, const char *text, size_t length)
 		append(place, text, length);
 	} else {
 		lost++;
+		lost_when = vb_log_line_now();
 		lost_place = place;
 	}
 	atomic_fetch_or(&vb_log_waits, VB_LOG_LINES);
@@ -180,19 +186,13 @@ static int open_file(void)
 
 static void say_path_failed(int err)
 {
-	char line[VB_LOG_LINE];
-	int length;
+	char line[VB_LOG_LINE], sentence[VB_LOG_LINE];
+	struct vb_text t = {sentence, sizeof sentence};
 
 	if (atomic_exchange(&path_failed, true))
 		return;
-	length =
-	    snprintf(line, sizeof line, "verbena[%d]: VERBENA_LOG=%s cannot be opened, lines are lost: %s\n",
-		     (int)getpid(), path, strerror(err));
-	if (length > VB_LOG_LINE - 1) {
-		length = VB_LOG_LINE - 1;
-		line[length - 1] = '\n';
-	}
-	vb_log_keep(VB_LOG_STDERR, line, (size_t)length);
+	vb_text_add(&t, "VERBENA_LOG=%s cannot be opened, lines are lost: %s", path, strerror(err));
+	vb_log_keep(VB_LOG_STDERR, line, vb_log_line_text(line, sizeof line, vb_log_line_now(), sentence));
 }
 
 /* Not what is no regular file: who reads a pipe takes an opening that ends for the end of all lines. */
@@ -232,15 +232,15 @@ static enum fate put(enum vb_log_place place, const char *text, size_t n)
 
 static enum fate put_line(struct line *l)
 {
-	char note[200];
-	int n;
+	char note[300], sentence[200];
+	size_t n;
 
 	if (l->lost) {
-		n = snprintf(note, sizeof note,
-			     "verbena[%d]: %u more line%s lost here: the log was not read as fast as it was "
-			     "written\n",
-			     (int)getpid(), l->lost, l->lost == 1 ? " is" : "s are");
-		if (put(l->place, note, (size_t)n) == NOT_NOW)
+		snprintf(sentence, sizeof sentence,
+			 "%u more line%s lost here: the log was not read as fast as it was written", l->lost,
+			 l->lost == 1 ? " is" : "s are");
+		n = vb_log_line_text(note, sizeof note, l->lost_when, sentence);
+		if (put(l->place, note, n) == NOT_NOW)
 			return NOT_NOW;
 		l->lost = 0;
 	}

@@ -20,6 +20,53 @@ void vb_text_add(struct vb_text *t, const char *fmt, ...)
 	t->left -= (size_t)n;
 }
 
+/* The least code point that may have so many bytes. */
+static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+
+size_t vb_text_character(const char *s)
+{
+	uint8_t first = (uint8_t)*s;
+	size_t n = first < 0x80	  ? 1
+		   : first < 0xc0 ? 0
+		   : first < 0xe0 ? 2
+		   : first < 0xf0 ? 3
+		   : first < 0xf8 ? 4
+				  : 0;
+	uint32_t c = n < 2 ? first : first & (0x7fu >> n);
+
+	for (size_t i = 1; i < n; i++) {
+		if (((uint8_t)s[i] & 0xc0) != 0x80)
+			return 0;
+		c = c << 6 | ((uint8_t)s[i] & 0x3f);
+	}
+	if (!n || c < least[n] || c > 0x10ffff ||
+	    (c >= 0xd800 && c < 0xe000)) /* a surrogate is no character */
+		return 0;
+	return c < 0x20 || (c >= 0x7f && c < 0xa0) ? 0 : n;
+}
+
+size_t vb_text_escape(char *to, size_t size, const char *from)
+{
+	char *at = to, escaped[5];
+
+	while (*from) {
+		size_t n = vb_text_character(from), needs = n ? n : 4;
+		const char *piece = from;
+
+		if (needs >= size - (size_t)(at - to))
+			break;
+		if (!n) {
+			snprintf(escaped, sizeof escaped, "\\x%02x", (uint8_t)*from);
+			piece = escaped;
+		}
+		memcpy(at, piece, needs);
+		at += needs;
+		from += n ? n : 1;
+	}
+	*at = 0;
+	return (size_t)(at - to);
+}
+
 static uint64_t hash_on(uint64_t h, const char *s)
 {
 	for (; *s; s++)

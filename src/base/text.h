@@ -12,6 +12,13 @@ struct vb_text {
 
 void vb_text_add(struct vb_text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+/* Bytes of the character of UTF-8 at `s`; 0: it is no character, or one that controls a terminal. */
+size_t vb_text_character(const char *s);
+
+/* Copies what can be printed, and writes each other byte as \xNN.  What does not fit is cut, between
+ * characters. Terminates, and returns the length; `size` is not 0. */
+size_t vb_text_escape(char *to, size_t size, const char *from);
+
 /* Tells what was said from what else was: a hash of "name:sentence". */
 uint64_t vb_text_hash(const char *name, const char *sentence);
 

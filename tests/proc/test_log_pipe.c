@@ -149,7 +149,7 @@ static int lines_of(const char *text, pid_t pid, int *lost)
 	int lines = 0;
 
 	*lost = 0;
-	snprintf(head, sizeof head, "verbena[%d]: ", (int)pid);
+	snprintf(head, sizeof head, "[%d]: ", (int)pid);
 	for (const char *l = strstr(text, head); l; l = strstr(l + 1, head)) {
 		int n;
 

@@ -389,7 +389,7 @@ static void key_of_another_endpoint(void)
 	CHECK(!kit_reap(pid));
 	SAID("used as an R_Key, was never given out by the device that it was used on");
 	SAID("process %d, which used it, has such an R_Key itself: is it one of its own?", (int)pid);
-	LOGGED("verbena[%d]: QP ", (int)pid); /* the other end knows it as well */
+	LOGGED("[%d]: QP ", (int)pid); /* the other end knows it as well */
 	LOGGED("(found by the far end)");
 	SAID("the range [0x%" PRIxPTR ", +8) lies in the region [0x%" PRIxPTR ", +%d) of R_Key 0x%08x",
 	     (uintptr_t)b.buf, (uintptr_t)b.buf, PAGE, b.mr->rkey);

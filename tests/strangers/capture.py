@@ -42,7 +42,7 @@ def talk(a, folder, what, *options, status=0):
     for line in r.stdout.splitlines():
         words = line.split()
         said.append((words[0], {k: int(v) if v.isdigit() else v for k, v in (w.split("=") for w in words[1:])}))
-    log = [line.split(": ", 1)[1] for line in r.stderr.splitlines() if line.startswith("verbena[")]
+    log = [s for s in map(stranger.sentence, r.stderr.splitlines()) if s]
     return said, log, path
 
 

@@ -23,6 +23,12 @@ _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+def sentence(line):
+    """What a line of Verbena's log says, None: it is none."""
+    m = re.match(r"\d\d:\d\d:\d\d verbena .*?\[\d+\]: (.*)", line)
+    return m and m.group(1)
+
+
 class Result:
     def __init__(self, argv, status, out, err, seconds):
         self.argv, self.status, self.out, self.err, self.seconds = argv, status, out, err, seconds

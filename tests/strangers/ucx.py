@@ -34,7 +34,7 @@ class Row:
         if not m or int(m.group(1)) != self.iters:
             return f"the client's last line tells of {m.group(1) if m else 'no'} iterations, not {self.iters}"
         for who, r in (("client", client), ("server", server)):
-            m = re.search(r"^.*(ERROR|WARN |verbena\[).*$", r.out + r.err, re.M)
+            m = re.search(r"^.*(ERROR|WARN | verbena .*\[\d+\]: ).*$", r.out + r.err, re.M)
             if m:
                 return f"the {who} says: {m.group(0)}"
         return None

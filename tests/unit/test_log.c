@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -21,6 +22,8 @@
 #include <cmocka.h>
 
 #include "base/log.h"
+#include "base/log_line.h"
+#include "base/log_out.h"
 #include "base/settings.h"
 #include "kit.h"
 
@@ -75,7 +78,6 @@ static void goes_where_it_is_told(void **state)
 	assert_int_equal(lines(said("stderr", "error", say_levels)), 1);
 	assert_int_equal(lines(said("stderr", "debug", say_levels)), 4);
 	assert_non_null(strstr(text, "]: detail 7\n"));
-	assert_memory_equal(text, "verbena[", 8);
 	assert_string_equal(said(path, NULL, say_levels), "");
 	f = fopen(path, "r");
 	assert_non_null(f);
@@ -83,6 +85,83 @@ static void goes_where_it_is_told(void **state)
 	assert_non_null(strstr(line, "]: an error\n"));
 	fclose(f);
 	unlink(path);
+}
+
+/* What it does to its name and its clock later changes no line. */
+static void say_in_another_place(void)
+{
+	setenv("TZ", "XYZ-05:30", 1);
+	tzset();
+	prctl(PR_SET_NAME, "two w\rds\xff");
+	vb_log_handle_fork(); /* as when a device is opened */
+	prctl(PR_SET_NAME, "renamed");
+	setenv("TZ", "UTC", 1);
+	tzset();
+	vb_log(VB_LOG_ERROR, "an error");
+	vb_log(VB_LOG_ERROR, "\x1b[31m \xc2\x9b"
+			     "2J \xff\xc3\xa4\t");
+}
+
+/* Hours, minutes and seconds of UTC+5:30 between two moments. */
+static void assert_between(const char *clock, time_t from, time_t to)
+{
+	char other[9] = "";
+
+	for (; from <= to; from++) {
+		time_t there = from + 5 * 3600 + 1800;
+		struct tm tm;
+
+		strftime(other, sizeof other, "%H:%M:%S", gmtime_r(&there, &tm));
+		if (!strncmp(clock, other, 8))
+			return;
+	}
+	fail_msg("the line begins with %.8s, it was %s there", clock, other);
+}
+
+static void a_line_tells_when_and_who(void **state)
+{
+	time_t before = time(NULL), after;
+	char head[64], *second;
+	int pid;
+
+	(void)state;
+	assert_int_equal(lines(said("stderr", NULL, say_in_another_place)), 2);
+	after = time(NULL);
+	second = strchr(text, '\n') + 1;
+	assert_int_equal(sscanf(text + 8, " verbena two w\\x0dds\\xff[%d]: an error", &pid), 1);
+	assert_between(text, before, after);
+	assert_between(second, before, after);
+	snprintf(head, sizeof head, " verbena two w\\x0dds\\xff[%d]: ", pid);
+	assert_int_equal(strncmp(second + 8, head, strlen(head)), 0);
+	assert_string_equal(second + 8 + strlen(head), "\\x1b[31m \\xc2\\x9b2J \\xff\xc3\xa4\\x09\n");
+}
+
+static void say_for_two_years(void)
+{
+	char line[VB_LOG_LINE], there[9];
+	unsigned winter = 0, days = 700;
+	time_t t = time(NULL);
+	struct tm tm;
+
+	setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3", 1);
+	tzset(); /* the parent may have looked for UTC */
+	vb_log_line_prepare();
+	for (unsigned day = 0; day < days; day++, t += 24 * 3600) {
+		vb_log_line_text(line, sizeof line, (uint64_t)t * 1000000000u, "");
+		strftime(there, sizeof there, "%H:%M:%S", localtime_r(&t, &tm));
+		if (strncmp(line, there, 8))
+			fprintf(stderr, "day %u: %.8s, it is %s there\n", day, line, there);
+		winter += !tm.tm_isdst;
+	}
+	if (!winter || winter == days)
+		fprintf(stderr, "%u of %u days are in winter\n", winter, days);
+}
+
+/* A process that runs on has the clock that its user reads, at both sides of a change. */
+static void a_line_follows_summer_time(void **state)
+{
+	(void)state;
+	assert_string_equal(said("stderr", NULL, say_for_two_years), "");
 }
 
 static void refuse(void)
@@ -531,6 +610,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(goes_where_it_is_told),
+	    cmocka_unit_test(a_line_tells_when_and_who),
+	    cmocka_unit_test(a_line_follows_summer_time),
 	    cmocka_unit_test(refusals_are_said_once),
 	    cmocka_unit_test(amounts_are_no_news),
 	    cmocka_unit_test(names_are_news),
