@@ -1,25 +1,37 @@
-# A thin front: CMake does the work, in build/.
+# A thin front: CMake does the work, in build/.  `make help` prints this text.
 #
-#   make             builds; installs missing Debian packages where it may, names them where it may not
-#   make demo        Debian's own RDMA programs, server and client, on this machine
-#   make test        all tests, within 10 minutes
-#   make soak        the same with long counts
-#   make mutants     breaks the code in every way that tests/mutants.md lists, and expects a test to notice
-#   make bench       figures beside their limits; ARGS="--rounds 3 --only PATTERN"
-#   make install     PREFIX=/usr/local
-#   make check       layers, format, the tables of verbs, memory registration, errors and mutants
-#   make format      clang-format over everything
+#   make             builds what programs run on: the libraries and the command.  As root it installs missing Debian packages,
+#                    else it names them.
+#   make demo        shows an example and Debian's own RDMA programs, server and client, on this machine
+#   make examples    builds examples/ into build/examples
+#   make test        builds and runs all tests, within 10 minutes
+#   make bench       measures; prints figures beside their limits
+#   make soak        runs the tests with long counts, then `make mutants`
+#   make mutants     breaks the code in each way that tests/mutants.md lists, and expects a test to notice
+#   make install     installs below PREFIX
+#   make check       checks layers, format, and the pages that are compared with the code
+#   make format      runs clang-format over everything
 #   make clean       removes build/
+#   make help        prints this text
+#
+#   BUILD=DIR        the build folder (build)
+#   PREFIX=DIR       where `make install` installs (/usr/local)
+#   JOBS=N           how many compilers run at a time (one for each CPU)
+#   ARGS="..."       options of bench/run, as in make bench ARGS="--rounds 3 --only PATTERN"
+#   CMAKE_ARGS="..." options of cmake, as in make BUILD=build-asan CMAKE_ARGS=-DVB_SANITIZE=address,undefined
 
 BUILD  ?= build
 PREFIX ?= /usr/local
 JOBS   ?= $(shell nproc)
 # A directory that was configured keeps its generator.
 GEN    := $(if $(wildcard $(BUILD)/CMakeCache.txt),,$(if $(shell command -v ninja),-G Ninja))
+make    = @cmake --build $(BUILD) -j $(JOBS) --target
 
-all: deps-build
+all: configure
+	$(make) all
+
+configure: deps-build
 	@cmake -S . -B $(BUILD) $(GEN) $(CMAKE_ARGS) >$(BUILD).log 2>&1 || { cat $(BUILD).log; exit 1; }
-	@cmake --build $(BUILD) -j $(JOBS)
 
 deps-build:
 	@mkdir -p $(dir $(BUILD)) && scripts/deps --try build
@@ -30,19 +42,25 @@ deps-test:
 deps-bench:
 	@scripts/deps --try build demo bench
 
+examples: configure
+	$(make) all build-examples
+
 demo: deps-demo all
 	@scripts/demo $(BUILD)
 
-test: deps-test all
+test: deps-test configure
+	$(make) build-tests
 	@scripts/test $(BUILD)
 
-soak: deps-test all
+soak: deps-test configure
+	$(make) build-tests
 	@scripts/soak $(BUILD)
 
 mutants: deps-test
 	@scripts/mutants
 
-bench: deps-bench all
+bench: deps-bench configure
+	$(make) build-bench
 	@bench/run $(BUILD) $(ARGS)
 
 install: all
@@ -58,4 +76,7 @@ format:
 clean:
 	rm -rf $(BUILD) $(BUILD).log
 
-.PHONY: all deps-build deps-demo deps-test deps-bench demo test soak mutants bench install check format clean
+help:
+	@sed -n '3,/^$$/{s/^# \{0,1\}//;p}' Makefile
+
+.PHONY: all configure deps-build deps-demo deps-test deps-bench examples demo test soak mutants bench install check format clean help

@@ -2,8 +2,9 @@
 find_library(VB_JSONC NAMES libjson-c.a json-c REQUIRED) # the archive: build/ and what is installed can be moved
 add_executable(verbena tools/verbena.c tools/run.c tools/elf.c tools/loader.c tools/peek.c tools/explain.c tools/ids.c
                tools/mr.c)
-target_link_libraries(verbena PRIVATE vb ${VB_JSONC}) # of the library: how segments are read, and names
-set_target_properties(verbena PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+target_link_libraries(verbena PRIVATE ${VB_RELEASE} ${VB_JSONC}) # of the library: how segments are read, and names
+set_target_properties(verbena PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}
+                      INTERPROCEDURAL_OPTIMIZATION ${VB_LTO})
 
 # It goes into every process under `verbena run`, sanitized or not, so it has no sanitizer of its own.
 add_library(verbena-view MODULE tools/view.c tools/view_dir.c tools/view_cwd.c tools/view_tree.c tools/view_facts.c tools/view_signal.c

@@ -8,6 +8,7 @@ set_tests_properties(proc.contact proc.hello proc.impostor proc.names PROPERTIES
 
 # --- the binary interface, and `verbena run`
 include(${CMAKE_CURRENT_LIST_DIR}/abi/abi.cmake)
+include(${CMAKE_CURRENT_LIST_DIR}/rdmacm/rdmacm.cmake)
 include(${CMAKE_CURRENT_LIST_DIR}/tools/tools.cmake)
 
 # --- programs of others

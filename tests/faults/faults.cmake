@@ -6,7 +6,7 @@ set(VB_FAULT_CALLS
 list(TRANSFORM VB_FAULT_CALLS PREPEND "-Wl,--wrap=" OUTPUT_VARIABLE VB_FAULT_WRAPS)
 
 add_library(ibverbs-faults SHARED ${VB_SOURCES})
-target_include_directories(ibverbs-faults PRIVATE src PUBLIC include)
+target_include_directories(ibverbs-faults PRIVATE ${CMAKE_SOURCE_DIR}/src PUBLIC ${CMAKE_SOURCE_DIR}/include)
 target_compile_definitions(ibverbs-faults PRIVATE _GNU_SOURCE VB_FAULTS VB_DEBUG)
 target_link_libraries(ibverbs-faults PRIVATE Threads::Threads)
 target_link_options(ibverbs-faults PRIVATE -Wl,--version-script=${CMAKE_SOURCE_DIR}/src/verbs/libibverbs.map
