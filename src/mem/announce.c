@@ -117,8 +117,9 @@ static void wait_for(struct vb_key_slot *s, uint32_t index, uint32_t lkey)
 	while (may_mean(atomic_load(&s->index), index) && atomic_load(&s->turn) == turn) {
 		if (vb_patience_nap(&p))
 			vb_log(VB_LOG_WARN,
-			       "taking back L_Key 0x%08x, or what it meant, waits for a thread of process %d "
-			       "that is using it",
+			       "deregistering or changing the region of L_Key 0x%08x waits for a thread of "
+			       "process %d that is "
+			       "using it",
 			       lkey, (int)getpid());
 	}
 }
@@ -204,7 +205,9 @@ static void wait_for_word(struct said s, uint32_t number, uint32_t index, uint32
 
 	while (vb_unlikely(names(atomic_load(s.word), number, index, qpn)) && atomic_load(s.turn) == turn) {
 		if (vb_patience_nap(&p))
-			vb_log(VB_LOG_WARN, "%s waits for process %u, which is using it and does not go on",
+			vb_log(VB_LOG_WARN,
+			       "%s waits for process %u, which is using it and makes no progress (is it "
+			       "stopped?)",
 			       what, pid);
 	}
 }

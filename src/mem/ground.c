@@ -207,14 +207,18 @@ static void add_spot(struct vb_text *t, const struct vb_ground_spot *s)
 static void add_neighbours(struct vb_text *t, const struct vb_ground *g)
 {
 	if (g->below.end) {
-		vb_text_add(t, "; the mapping below, ");
+		vb_text_add(t, ". The mapping below, ");
 		add_spot(t, &g->below);
-		vb_text_add(t, ", ends %" PRIu64 " bytes before that", g->bad - g->below.end);
+		if (g->below.end == g->bad)
+			vb_text_add(t, ", ends there");
+		else
+			vb_text_add(t, ", ends %" PRIu64 " bytes before 0x%" PRIx64, g->bad - g->below.end,
+				    g->bad);
 	}
 	if (g->next.end) {
-		vb_text_add(t, "; the next one, ");
+		vb_text_add(t, ". The mapping above, ");
 		add_spot(t, &g->next);
-		vb_text_add(t, ", begins %" PRIu64 " bytes behind it", g->next.start - g->bad);
+		vb_text_add(t, ", begins %" PRIu64 " bytes after 0x%" PRIx64, g->next.start - g->bad, g->bad);
 	}
 }
 
@@ -224,33 +228,33 @@ static bool never_writable(const struct vb_ground_spot *s)
 	return !strncmp(s->name, "[v", 2) || !strncmp(s->name, "/memfd:verbena", 14);
 }
 
+#define NOT_YOURS ", which does not belong to the program; register memory of its own, and copy through that"
+
 static const char *advice(const struct vb_ground *g)
 {
 	switch (g->trouble) {
 	case VB_GROUND_HOLE:
 		return g->before ? "; register only what is mapped, or map the rest first"
-				 : "; map it before it is registered, and register it before it is unmapped";
+				 : "; map the range before you register it, and unmap it after";
 	case VB_GROUND_NO_READ:
 		if (never_writable(&g->at))
-			return ", which is not the program's: register memory of its own, and copy through "
-			       "that";
-		return ", which permits no access at all: mprotect() it first";
+			return NOT_YOURS;
+		return ", which permits no access; call mprotect() first";
 	case VB_GROUND_NO_WRITE:
 		if (never_writable(&g->at))
-			return ", which is not the program's: register memory of its own, and copy through "
-			       "that";
-		return ", which may only be read: register it without IBV_ACCESS_LOCAL_WRITE (and without "
-		       "remote "
-		       "write and atomic, which need it), or map it with PROT_WRITE";
+			return NOT_YOURS;
+		return ", which is read-only; register it without IBV_ACCESS_LOCAL_WRITE (and without remote "
+		       "write and atomic, which require it), or map it with PROT_WRITE";
 	case VB_GROUND_FILE_END:
-		return ", whose file ends before that: extend the file first (ftruncate), or register less";
+		return ", whose file ends before this address; extend the file first (ftruncate), or "
+		       "register less";
 	case VB_GROUND_NO_HUGE:
-		return ", for which no free huge page is left: raise vm.nr_hugepages, or use ordinary pages";
+		return ", but no huge page is free; raise vm.nr_hugepages, or use ordinary pages";
 	case VB_GROUND_DEVICE:
-		return ", which is no ordinary memory: export it as a dma-buf and register that "
+		return ", which is memory of a device; export it as a dma-buf and register that "
 		       "(ibv_reg_dmabuf_mr), or copy through ordinary memory";
 	default:
-		return ", which cannot be pinned: the kernel or a device put it there, or a page has a "
+		return ", which cannot be pinned: it belongs to the kernel or a device, or a page has a "
 		       "memory error; "
 		       "copy through ordinary memory";
 	}
@@ -264,24 +268,27 @@ const char *vb_ground_say(char *buf, size_t size, const struct vb_ground *g)
 		return buf;
 	*buf = 0;
 	if (g->trouble == VB_GROUND_FINE) {
-		vb_text_add(&t, "now all of it is mapped as it should be: another thread changes it");
+		vb_text_add(&t, "all of it is accessible now, so another thread is changing the mappings");
 		return buf;
 	}
 	if (g->trouble == VB_GROUND_UNKNOWN) {
-		vb_text_add(&t, "what is mapped there cannot be read from /proc");
+		vb_text_add(&t, "the mappings there cannot be read from /proc");
 		return buf;
 	}
-	vb_text_add(&t, "at 0x%" PRIx64, g->bad);
-	if (g->before)
-		vb_text_add(&t, ", behind %" PRIu64 " bytes that are fine%s", g->before,
-			    g->behind ? "" : ",");
-	if (g->behind)
-		vb_text_add(&t, "%s before %" PRIu64 " that are fine,", g->before ? " and" : ",", g->behind);
-	vb_text_add(&t, " there is ");
 	if (g->trouble == VB_GROUND_HOLE)
-		vb_text_add(&t, "nothing");
+		vb_text_add(&t, "nothing is mapped at 0x%" PRIx64, g->bad);
 	else
+		vb_text_add(&t, "0x%" PRIx64, g->bad);
+	if (g->before && g->behind)
+		vb_text_add(&t, " (%" PRIu64 " bytes before it and %" PRIu64 " after it are accessible)",
+			    g->before, g->behind);
+	else if (g->before || g->behind)
+		vb_text_add(&t, " (%" PRIu64 " bytes %s it are accessible)", g->before + g->behind,
+			    g->before ? "before" : "after");
+	if (g->trouble != VB_GROUND_HOLE) {
+		vb_text_add(&t, " is in ");
 		add_spot(&t, &g->at);
+	}
 	vb_text_add(&t, "%s", advice(g));
 	if (g->trouble == VB_GROUND_HOLE)
 		add_neighbours(&t, g);

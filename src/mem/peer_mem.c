@@ -97,11 +97,11 @@ static void deny(struct vb_peer_mem *f, int err)
 		atomic_store(&f->gone, true);
 	if (atomic_exchange(&f->denied, true) || err == ESRCH)
 		return;
-	vb_log(
-	    VB_LOG_INFO,
-	    "the kernel does not let this process reach into the memory of process %u (%s): the ring carries "
-	    "its WRITEs and READs, and what is large of its SENDs",
-	    f->pid, strerror(err));
+	vb_log(VB_LOG_INFO,
+	       "the kernel does not let this process access the memory of process %u (%s): its WRITEs, READs "
+	       "and "
+	       "large SENDs are copied through shared memory",
+	       f->pid, strerror(err));
 }
 
 /* A TID may be given to a new process once its owner is gone and the numbers have wrapped around: never

@@ -48,7 +48,7 @@ static int new_store(struct store *r, const struct vb_cq *cq, uint32_t cqe, cons
 	if (r->stamps)
 		return 0;
 	free_store(r);
-	return vb_refuse(ENOMEM, call, "no memory for the times of %u completions", cqe);
+	return vb_refuse(ENOMEM, call, "out of memory for the timestamps of %u completions", cqe);
 }
 
 /* Returns what the CQ had before. */
@@ -269,9 +269,9 @@ static bool refuse_push(struct vb_cq *cq, const struct vb_cqe *e)
 	if (!first || !cq->ctx)
 		return false;
 	vb_log(VB_LOG_WARN,
-	       "a completion queue of %u entr%s was full when a completion of QP 0x%06x came, which is lost: "
-	       "the "
-	       "queue is in error, and all queue pairs that complete to it go there",
+	       "a CQ of %u entr%s overran, and a completion of QP 0x%06x was lost: the CQ and all queue "
+	       "pairs that use it "
+	       "go to the error state. Poll more often, or create a larger CQ",
 	       cqe, cqe == 1 ? "y" : "ies", e->wc.qp_num);
 	vb_async_post(cq->ctx, &cq->ev_overrun); /* rule 31 */
 	if (cq->ops)

@@ -202,9 +202,10 @@ static int refuse(const char *call, const void *object, enum vb_live kind, enum 
 		return vb_refuse(EINVAL, call, "the %s is NULL; did the call that creates it fail?",
 				 names[kind]);
 	if (found)
-		return vb_refuse(EINVAL, call, "the object at %p is no %s but another kind of object: %s",
-				 object, names[kind], names[found]);
-	return vb_refuse(EINVAL, call, "there is no %s at %p: it has been %s before, or the pointer is wrong",
+		return vb_refuse(EINVAL, call,
+				 "the object at %p is not a %s: it is another kind of object, %s", object,
+				 names[kind], names[found]);
+	return vb_refuse(EINVAL, call, "there is no %s at %p: it was %s before, or the pointer is wrong",
 			 names[kind], object, kind == VB_LIVE_CONTEXT ? "closed" : "destroyed");
 }
 

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "iba/profile.h"
 #include "obj/qp.h"
+#include "obj/refuse.h"
 
 static const char attach[] = "ibv_attach_mcast", detach[] = "ibv_detach_mcast";
 
@@ -77,12 +78,15 @@ static int check_limits(const struct vb_mcasts *t, const struct vb_mcast_group *
 		return vb_refuse(ENOMEM, attach, "all %u multicast groups of the device are in use",
 				 p->max_mcast_grp);
 	if (g && g->members >= p->max_mcast_qp_attach)
-		return vb_refuse(ENOMEM, attach,
-				 "%u queue pairs are attached to the group, as many as can be", g->members);
+		return vb_refuse(
+		    ENOMEM, attach,
+		    "%u queue pairs are attached to the group, the device's limit (max_mcast_qp_attach)",
+		    g->members);
 	if (t->members >= p->max_mcast_attach)
-		return vb_refuse(ENOMEM, attach,
-				 "queue pairs are attached to groups %u times, as often as can be",
-				 t->members);
+		return vb_refuse(
+		    ENOMEM, attach,
+		    "the device has %u attachments to groups, its limit (max_total_mcast_qp_attach)",
+		    t->members);
 	return 0;
 }
 
@@ -142,7 +146,7 @@ no_memory:
 	vb_mcasts_free(begun);
 	*begun = (struct vb_mcast_change){0};
 	free(a);
-	return vb_refuse(ENOMEM, attach, "no memory");
+	return vb_refuse_memory(attach);
 }
 
 bool vb_mcasts_keep(struct vb_mcasts *t, struct vb_qp *qp, const union ibv_gid *mgid, uint16_t lid, bool met)
@@ -194,8 +198,7 @@ int vb_mcasts_detach(struct vb_mcasts *t, struct vb_qp *qp, const union ibv_gid 
 	vb_mutex_assert_held(&t->lock);
 	*ended = (struct vb_mcast_change){0};
 	if (!a)
-		return vb_refuse(EINVAL, detach, "the queue pair is not attached to that group with LID 0x%x",
-				 lid);
+		return vb_refuse(EINVAL, detach, "the QP is not attached to this group with LID 0x%x", lid);
 	if (!--a->member->times) {
 		ended->member = a->member;
 		end_member(t, a->group, a->member);

@@ -97,7 +97,8 @@ static void nap(struct vb_patience *p, const char *what, uint32_t key)
 {
 	if (vb_patience_nap(p))
 		vb_log(VB_LOG_WARN,
-		       "%s waits: somebody who is using the memory window of R_Key 0x%08x does not go on",
+		       "%s waits for a process that uses the memory window of R_Key 0x%08x and makes no "
+		       "progress (is it stopped?)",
 		       what, key | VB_KEY_REMOTE);
 }
 

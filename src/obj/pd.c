@@ -14,17 +14,16 @@ static int ask(struct vb_queue_mem *m, struct vb_pd *pd, const char *call)
 
 	m->at = p->alloc(&pd->ibv, p->pd_context, size, page, m->kind);
 	if (!m->at)
-		return vb_refuse(ENOMEM, call, "the parent domain's alloc callback gave NULL for %zu bytes",
-				 size);
+		return vb_refuse(ENOMEM, call,
+				 "the parent domain's alloc callback returned NULL for %zu bytes", size);
 	if (m->at == IBV_ALLOCATOR_USE_DEFAULT)
 		return 0;
 	m->from = pd;
 	if (vb_page_offset((uintptr_t)m->at)) {
-		int err = vb_refuse(
-		    EINVAL, call,
-		    "the parent domain's alloc callback gave %p, which is not aligned to the %zu bytes "
-		    "that it was asked for",
-		    m->at, page);
+		int err = vb_refuse(EINVAL, call,
+				    "the parent domain's alloc callback returned %p, which is not aligned to "
+				    "the requested %zu bytes",
+				    m->at, page);
 
 		vb_queue_free(m);
 		return err;
@@ -43,7 +42,7 @@ int vb_queue_alloc(struct vb_queue_mem *m, struct vb_pd *pd, enum vb_queue_kind 
 			return err;
 	}
 	m->at = vb_ring_alloc(bytes);
-	return m->at ? 0 : vb_refuse(ENOMEM, call, "no memory for %u entr%s", n, n == 1 ? "y" : "ies");
+	return m->at ? 0 : vb_refuse(ENOMEM, call, "out of memory for %u entr%s", n, n == 1 ? "y" : "ies");
 }
 
 void vb_queue_free(struct vb_queue_mem *m)

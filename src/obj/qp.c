@@ -10,6 +10,7 @@
 #include "obj/comp_cntr.h"
 #include "obj/context.h"
 #include "obj/dests.h"
+#include "obj/refuse.h"
 #include "obj/ring.h"
 
 #define relaxed memory_order_relaxed
@@ -70,9 +71,8 @@ static int recv_queue(struct vb_qp *qp, struct ibv_qp_cap *cap)
 		if (qp->forwards)
 			vb_list_init(&qp->forwards->all);
 	}
-	return qp->resp.copy && (!qp->xrcd || qp->deputy || qp->forwards)
-		   ? 0
-		   : vb_refuse(ENOMEM, "ibv_create_qp", "no memory");
+	return qp->resp.copy && (!qp->xrcd || qp->deputy || qp->forwards) ? 0
+									  : vb_refuse_memory("ibv_create_qp");
 }
 
 /* What state RESET means for the queues; what they may hold stays as it is. */
@@ -156,7 +156,7 @@ int vb_qp_init(struct vb_qp *qp, struct ibv_qp_cap *cap)
 	qp->path.qp = qp;
 	vb_list_init(&qp->on_timer);
 	if (qp->family == VB_FAMILY_UD && !(qp->dests = vb_dests_new())) /* pairs with vb_qp_fini() */
-		return vb_refuse(ENOMEM, "ibv_create_qp", "no memory");
+		return vb_refuse_memory("ibv_create_qp");
 	err = send_queue(qp, cap);
 	if (!err)
 		err = recv_queue(qp, cap);

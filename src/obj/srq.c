@@ -39,12 +39,11 @@ void vb_rq_fini(struct vb_rq *rq)
 int vb_rq_refuse(const struct vb_rq *rq, const struct ibv_recv_wr *wr, const char *call)
 {
 	if (wr->num_sge < 0 || (uint32_t)wr->num_sge > rq->max_sge)
-		return vb_refuse(EINVAL, call, "num_sge %d; the queue was made for at most %u (max_sge)",
+		return vb_refuse(EINVAL, call, "num_sge %d exceeds the queue's limit of %u (max_sge)",
 				 wr->num_sge, rq->max_sge);
 	return vb_refuse(
 	    ENOMEM, call,
-	    "the queue is full: as many requests are posted, and their completions not polled, as it "
-	    "was made for (%u)",
+	    "the receive queue is full: all %u requests that it can hold are outstanding; poll the CQ",
 	    rq->max_wr);
 }
 

@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "verbs/verbs.h"
 
-#define COUNTERS "counters of flows are"
+#define COUNTERS "flow counters are"
 #define ESP	 "flow actions (IPsec) are"
 #define FLOW	 "flow steering is"
 #define WQ	 "work queues without a queue pair are"
@@ -36,7 +36,7 @@
 	      uint32_t n, uint32_t flags)                                                                    \
 	ERRNO(attach_counters_point_flow, "ibv_attach_counters_point_flow", COUNTERS,                        \
 	      struct ibv_counters *counters, struct ibv_counter_attach_attr *attr, struct ibv_flow *flow)    \
-	ERRNO(modify_qp_rate_limit, "ibv_modify_qp_rate_limit", "a limit of a queue pair's rate is",         \
+	ERRNO(modify_qp_rate_limit, "ibv_modify_qp_rate_limit", "rate limits of queue pairs are",            \
 	      struct ibv_qp *qp, struct ibv_qp_rate_limit_attr *attr)
 
 #define ERRNO(entry, call, what, ...)                                                               \

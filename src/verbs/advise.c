@@ -29,23 +29,26 @@ static int find(const struct vb_pd *pd, enum ibv_advise_mr_advice advice, const 
 
 	if (!vb_key_look(keys, s->lkey, r)) {
 		if (!vb_key_look(keys, s->lkey ^ VB_KEY_REMOTE, r))
-			return vb_refuse(ENOENT, CALL, "0x%08x is no region's L_Key", s->lkey);
+			return vb_refuse(ENOENT, CALL, "0x%08x is not the L_Key of a memory region", s->lkey);
 		if (r->kind == VB_KEY_WINDOW)
-			return vb_refuse(EINVAL, CALL, "0x%08x is a memory window, not a region", s->lkey);
-		return vb_refuse(ENOENT, CALL, "0x%08x is an R_Key: the element takes the L_Key, 0x%08x",
-				 s->lkey, s->lkey ^ VB_KEY_REMOTE);
+			return vb_refuse(EINVAL, CALL,
+					 "0x%08x is the key of a memory window, not of a memory region",
+					 s->lkey);
+		return vb_refuse(ENOENT, CALL, "0x%08x is an R_Key; set lkey to the L_Key, 0x%08x", s->lkey,
+				 s->lkey ^ VB_KEY_REMOTE);
 	}
 	if (r->kind != VB_KEY_ON_DEMAND)
 		return vb_refuse(ENOENT, CALL,
-				 "L_Key 0x%08x: the region was not registered with IBV_ACCESS_ON_DEMAND",
+				 "the region of L_Key 0x%08x was registered without IBV_ACCESS_ON_DEMAND",
 				 s->lkey);
 	if (r->pd != pd->id)
-		return vb_refuse(EPERM, CALL, "L_Key 0x%08x belongs to another protection domain", s->lkey);
+		return vb_refuse(EPERM, CALL,
+				 "the region of L_Key 0x%08x belongs to another protection domain", s->lkey);
 	if (is_write(advice) && !(r->access & IBV_ACCESS_LOCAL_WRITE))
-		return vb_refuse(
-		    EPERM, CALL,
-		    "L_Key 0x%08x: prefetching for writing needs a region with IBV_ACCESS_LOCAL_WRITE",
-		    s->lkey);
+		return vb_refuse(EPERM, CALL,
+				 "the region of L_Key 0x%08x lacks IBV_ACCESS_LOCAL_WRITE: prefetching for "
+				 "writing requires it",
+				 s->lkey);
 	return 0;
 }
 
@@ -57,7 +60,7 @@ static int advise(enum ibv_advise_mr_advice advice, const struct ibv_sge *s, con
 	if (s->addr < r->iova || off > r->length || s->length > r->length - off)
 		return vb_refuse(EFAULT, CALL,
 				 "%" PRIu32 " bytes at 0x%" PRIx64
-				 " leave the region of L_Key 0x%08x, which has 0x%" PRIx64
+				 " are outside the region of L_Key 0x%08x, which has 0x%" PRIx64
 				 " bytes from 0x%" PRIx64,
 				 s->length, s->addr, s->lkey, r->length, r->iova);
 	if (!s->length)
@@ -68,8 +71,8 @@ static int advise(enum ibv_advise_mr_advice advice, const struct ibv_sge *s, con
 	if (!err)
 		return 0;
 	if (err == ENOMEM)
-		return vb_refuse(err, CALL, "no memory for the %" PRIu32 " bytes at 0x%" PRIx64, s->length,
-				 at);
+		return vb_refuse(err, CALL, "out of memory for the %" PRIu32 " bytes at 0x%" PRIx64,
+				 s->length, at);
 	return vb_why_memory(err, CALL, at, s->length, is_write(advice)); /* names the first bad address */
 }
 
@@ -81,18 +84,18 @@ VB_CODE(vb_advise_mr, (ibpd, advice, flags, list, n), struct ibv_pd *ibpd, enum 
 	int err = 0;
 
 	if (vb_context_dead(vb_context(ibpd->context)))
-		return vb_refuse(EIO, CALL, "the device was opened before fork()");
+		return vb_refuse_forked(CALL);
 	if (advice != IBV_ADVISE_MR_ADVICE_PREFETCH && !is_write(advice) &&
 	    advice != IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT)
 		return vb_refuse(ENOTSUP, CALL,
-				 "there is no advice %u; those for prefetching are %d (reading), %d "
-				 "(writing) and %d (without faults)",
+				 "advice %u is unknown; use %d (prefetch for reading), %d (for writing) or "
+				 "%d (without page faults)",
 				 (unsigned)advice, IBV_ADVISE_MR_ADVICE_PREFETCH,
 				 IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT);
 	if (flags & ~(uint32_t)IBV_ADVISE_MR_FLAG_FLUSH)
-		return vb_refuse(EINVAL, CALL, "flags 0x%x: only IBV_ADVISE_MR_FLAG_FLUSH is known", flags);
+		return vb_refuse_bits(EINVAL, CALL, "flags", flags, IBV_ADVISE_MR_FLAG_FLUSH);
 	if (!list || !n)
-		return vb_refuse(EINVAL, CALL, "a list of no elements");
+		return vb_refuse(EINVAL, CALL, "sg_list is empty");
 	for (uint32_t i = 0; i < n && !err; i++) /* all are checked before anything is done */
 		err = find(pd, advice, &list[i], &r);
 	for (uint32_t i = 0; i < n && !err; i++) {

@@ -32,34 +32,32 @@ int vb_check_av(const char *call, const struct vb_context *c, const struct ibv_a
 	if (err)
 		return err;
 	if (av->sl > MAX_SL)
-		return vb_refuse(EINVAL, call, "service level %u, at most %d is possible", av->sl, MAX_SL);
+		return vb_refuse(EINVAL, call, "sl %u exceeds the limit of %d", av->sl, MAX_SL);
 	if (vb_devices_infiniband() && !av->dlid && vb_gid_is_ipv4(vb_gid_of(av->grh.dgid.raw)) &&
 	    !vb_gid_is_group(av->grh.dgid.raw))
 		return vb_refuse(
 		    EINVAL, call,
-		    "the address has a GID that is an IPv4 address and no LID (dlid 0): the other end's port "
-		    "is Ethernet, this one's is InfiniBand; --link of verbena run (VERBENA_LINK) must be the "
-		    "same at both ends");
+		    "the address has an IPv4 GID and no LID (dlid 0): the peer's port is Ethernet, this port "
+		    "is "
+		    "InfiniBand; start both ends with the same verbena run --link (VERBENA_LINK)");
 	if (vb_devices_infiniband()) /* the LID leads there, and what has no GRH needs no GID */
 		return av->is_global ? vb_check_gid(call, c, av->grh.sgid_index) : 0;
 	if (av->dlid && (!av->is_global || vb_gid_is_zero(av->grh.dgid.raw)))
-		return vb_refuse(
-		    EINVAL, call,
-		    "the address has a LID (dlid 0x%x) and no GID: the other end's port is "
-		    "InfiniBand, this one's is Ethernet; --link of verbena run (VERBENA_LINK) must be "
-		    "the same at both ends",
-		    av->dlid);
+		return vb_refuse(EINVAL, call,
+				 "the address has a LID (dlid 0x%x) and no GID: the peer's port is "
+				 "InfiniBand, this port is "
+				 "Ethernet; start both ends with the same verbena run --link (VERBENA_LINK)",
+				 av->dlid);
 	if (vb_gid_is_zero(av->grh.dgid.raw))
 		return vb_refuse(
 		    EINVAL, call,
-		    "%s destination GID is zero: none came from the other end, or it was not copied%s",
-		    av->is_global ? "the"
-				  : "the address has no GRH (is_global is 0), which RoCE needs, and its",
+		    "%sgrh.dgid is zero: the peer did not send its GID, or this program did not copy it%s",
+		    av->is_global ? "" : "is_global is 0, but RoCE requires a GRH; ",
 		    vb_gid_missed(c) ? "; " VB_GID_MISSED : "");
 	if (!av->is_global) /* RoCE knows no LIDs */
-		return vb_refuse(EINVAL, call,
-				 "the address has no GRH, which RoCE needs: its destination GID is there, "
-				 "is_global is 0");
+		return vb_refuse(
+		    EINVAL, call,
+		    "is_global is 0, but RoCE requires a GRH; grh.dgid is set, so set is_global to 1");
 	return vb_check_gid(call, c, av->grh.sgid_index);
 }
 
@@ -72,7 +70,7 @@ VB_EXPORT VB_OBJECT(struct ibv_ah *, ibv_create_ah, (ibpd, attr), struct ibv_pd 
 	int err;
 
 	if (vb_context_dead(c)) {
-		errno = vb_refuse(EIO, "ibv_create_ah", "the device was opened before fork()");
+		errno = vb_refuse_forked("ibv_create_ah");
 		return NULL;
 	}
 	errno = vb_check_av("ibv_create_ah", c, attr);
@@ -87,7 +85,8 @@ VB_EXPORT VB_OBJECT(struct ibv_ah *, ibv_create_ah, (ibpd, attr), struct ibv_pd 
 	if (atomic_fetch_add(&live, 1) < vb_profile()->max_ah) /* pairs with ibv_destroy_ah() */
 		ah = calloc(1, sizeof(*ah));
 	if (!ah) {
-		err = vb_refuse(ENOMEM, "ibv_create_ah", "no memory, or all %u address handles are in use",
+		err = vb_refuse(ENOMEM, "ibv_create_ah",
+				"out of memory, or all %u address handles of the device are in use",
 				vb_profile()->max_ah);
 		atomic_fetch_sub(&live, 1);
 		errno = err;
@@ -118,8 +117,8 @@ VB_EXPORT VB_END(ibv_destroy_ah, "ibv_destroy_ah", VB_LIVE_AH, ibah, struct ibv_
 	if (vb_context_dead(vb_context(ibah->context)))
 		return 0;
 	if (ibah->handle != ((struct vb_ah *)ibah)->number) /* rule 37 */
-		return vb_refuse(ENOENT, "ibv_destroy_ah", "the handle is 0x%x and was 0x%x", ibah->handle,
-				 ((struct vb_ah *)ibah)->number);
+		return vb_refuse(ENOENT, "ibv_destroy_ah", "the program changed the handle from 0x%x to 0x%x",
+				 ((struct vb_ah *)ibah)->number, ibah->handle);
 	vb_pd_count(vb_pd(ibah->pd), VB_CHILD_AH, -1u);
 	free(ibah);
 	atomic_fetch_sub(&live, 1);
@@ -197,14 +196,15 @@ VB_EXPORT VB_CODE(ibv_init_ah_from_wc, (context, port, wc, grh, attr), struct ib
 		return 0;
 	attr->is_global = 1;
 	if (!by_ipv4(grh, attr, own) && !by_ipv6(grh, attr, own)) {
-		errno = vb_refuse(EPROTONOSUPPORT, "ibv_init_ah_from_wc",
-				  "the GRH is none of a packet of RoCE v2 by IPv4 or IPv6, or of InfiniBand");
+		errno =
+		    vb_refuse(EPROTONOSUPPORT, "ibv_init_ah_from_wc",
+			      "the GRH is not of a RoCE v2 packet (IPv4 or IPv6) or an InfiniBand packet");
 		return -1;
 	}
 	index = vb_gids_index(vb_port_gids(vb_hca(c->adapter)), own);
 	if (index < 0 || vb_gid_is_zero(own)) {
 		errno = vb_refuse(EINVAL, "ibv_init_ah_from_wc",
-				  "the address that the packet came to is in no entry of the GID table");
+				  "the destination address of the packet is not in the GID table");
 		return -1;
 	}
 	attr->grh.sgid_index = (uint8_t)index;

@@ -114,7 +114,7 @@ static int refuse_event(struct vb_context *ctx, int err)
 {
 	if (vb_context_lost(ctx))
 		return vb_refuse(EIO, "ibv_get_async_event", VB_LOST_TEXT);
-	return vb_refuse(err, "ibv_get_async_event", "descriptor %d of the events was closed by this process",
+	return vb_refuse(err, "ibv_get_async_event", "this process closed descriptor %d (async_fd)",
 			 ctx->async.fd);
 }
 

@@ -14,6 +14,7 @@
 
 #include "base/log.h"
 #include "obj/live.h"
+#include "obj/refuse.h"
 
 /* A public function.  The version script decides what leaves the library. */
 #define VB_EXPORT __attribute__((visibility("default")))

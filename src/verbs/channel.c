@@ -29,10 +29,9 @@ VB_EXPORT VB_OBJECT(struct ibv_comp_channel *, ibv_create_comp_channel, (context
 	}
 	if (err) {
 		free(ch);
-		errno = vb_context_lost(ctx)
-			    ? vb_refuse(err, "ibv_create_comp_channel", VB_LOST_TEXT)
-			    : vb_refuse(err, "ibv_create_comp_channel", "no %s for the channel",
-					ch ? "descriptor" : "memory");
+		errno = vb_context_lost(ctx) ? vb_refuse(err, "ibv_create_comp_channel", VB_LOST_TEXT)
+					     : vb_refuse(err, "ibv_create_comp_channel", "out of %s",
+							 ch ? "descriptors" : "memory");
 		return NULL;
 	}
 	ch->ibv.context = context;
@@ -55,8 +54,8 @@ VB_EXPORT VB_END(ibv_destroy_comp_channel, "ibv_destroy_comp_channel", VB_LIVE_C
 	cqs = channel->refcnt;
 	vb_lock_give(&ch->evq.lock);
 	if (cqs) /* rule 37 */
-		return vb_refuse_busy("ibv_destroy_comp_channel", "%d CQ%s the channel", cqs,
-				      cqs == 1 ? " uses" : "s use");
+		return vb_refuse_used("ibv_destroy_comp_channel", (uint32_t)cqs, "CQ",
+				      "the completion channel", "destroy");
 	vb_evq_fini(&ch->evq);
 	free(ch);
 	atomic_fetch_sub(&ctx->channels, 1);
@@ -142,8 +141,8 @@ static int refuse_event(struct vb_channel *ch, int err)
 {
 	if (vb_context_lost(vb_context(ch->ibv.context)))
 		return vb_refuse(EIO, "ibv_get_cq_event", VB_LOST_TEXT);
-	return vb_refuse(err, "ibv_get_cq_event", "descriptor %d of the channel was closed by this process",
-			 ch->evq.fd);
+	return vb_refuse(err, "ibv_get_cq_event",
+			 "this process closed descriptor %d of the completion channel", ch->evq.fd);
 }
 
 VB_EXPORT VB_CODE(ibv_get_cq_event, (channel, cq, cq_context), struct ibv_comp_channel *channel,
@@ -154,7 +153,7 @@ VB_EXPORT VB_CODE(ibv_get_cq_event, (channel, cq, cq_context), struct ibv_comp_c
 	int err;
 
 	if (vb_context_dead(vb_context(channel->context))) {
-		errno = vb_refuse(EIO, "ibv_get_cq_event", "the device was opened before fork()");
+		errno = vb_refuse_forked("ibv_get_cq_event");
 		return -1;
 	}
 	do {

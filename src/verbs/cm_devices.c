@@ -186,7 +186,7 @@ static void send_on(struct device *d, const struct vb_cm_av *av, uint32_t number
 	}
 	if (av->pid)
 		snprintf(who, sizeof(who), "process %u", av->pid);
-	vb_log(VB_LOG_INFO, "rdma_cm: a %s to %s is lost: that process has ended, or has closed its device",
+	vb_log(VB_LOG_INFO, "rdma_cm: a %s to %s was discarded: that process ended or closed its device",
 	       vb_cm_kind_name(m->kind, name), who);
 }
 
@@ -336,7 +336,7 @@ static void say_gone(char why[WHY], struct vb_peer *peer, enum vb_peer_end how)
 	if (!peer->incarnation || vb_peer_unable(peer)) {
 		silence = vb_silence_no_contact(peer, 0);
 		if (!vb_reach_add(&t, &silence))
-			vb_text_add(&t, "there is no contact with its process");
+			vb_text_add(&t, "its process cannot be reached");
 	} else if (peer->pid && (how == VB_END_GOODBYE || how == VB_END_DIED)) {
 		vb_text_add(&t, "process %u ended", peer->pid);
 	} else if (how == VB_END_GOODBYE) {
@@ -453,7 +453,7 @@ static int make(uint32_t index, struct device **out)
 	int err;
 
 	if (!d)
-		return vb_refuse(ENOMEM, "rdma_bind_addr", "no memory");
+		return vb_refuse_memory("rdma_bind_addr");
 	err = vb_device_share(vb_device_row(index), &d->hca, "rdma_bind_addr"); /* never given back */
 	if (err)
 		goto free_device;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "iba/qp_state.h"
 #include "iba/limits.h"
 #include "obj/comp_cntr.h"
 #include "hca/progress.h"
@@ -17,9 +18,7 @@ static _Atomic uint32_t live;
 
 static int dead(struct ibv_context *context, const char *call)
 {
-	return vb_context_dead(vb_context(context))
-		   ? vb_refuse(EIO, call, "the device was opened before fork()")
-		   : 0;
+	return vb_context_dead(vb_context(context)) ? vb_refuse_forked(call) : 0;
 }
 
 static struct vb_comp_cntr *counter(struct ibv_comp_cntr *c)
@@ -46,12 +45,12 @@ static int check(const struct ibv_comp_cntr_init_attr *a)
 	static const char call[] = "ibv_create_comp_cntr";
 
 	if (a->comp_mask)
-		return vb_refuse(EINVAL, call, "comp_mask 0x%x, no bits are known", a->comp_mask);
+		return vb_refuse_bits(EINVAL, call, "comp_mask", a->comp_mask, 0);
 	if (a->type != IBV_COMP_CNTR_TYPE_WRS && a->type != IBV_COMP_CNTR_TYPE_BYTES)
-		return vb_refuse(EINVAL, call, "type %d; they are 0 (work requests) and 1 (bytes)",
+		return vb_refuse(EINVAL, call, "type %d is unknown; use 0 (work requests) or 1 (bytes)",
 				 (int)a->type);
 	if (a->flags)
-		return vb_refuse(EINVAL, call, "flags 0x%x, none are known", a->flags);
+		return vb_refuse_bits(EINVAL, call, "flags", a->flags, 0);
 	return 0;
 }
 
@@ -68,13 +67,13 @@ VB_EXPORT VB_OBJECT(struct ibv_comp_cntr *, ibv_create_comp_cntr, (context, attr
 	if (errno)
 		return NULL;
 	if (atomic_fetch_add(&live, 1) >= VB_MAX_COMP_CNTR) { /* pairs with ibv_destroy_comp_cntr() */
-		errno = vb_refuse(ENOMEM, call, "all %u completion counters are in use",
+		errno = vb_refuse(ENOMEM, call, "all %u completion counters of the device are in use",
 				  (unsigned)VB_MAX_COMP_CNTR);
 		goto uncount;
 	}
 	c = calloc(1, sizeof(*c)); /* pairs with ibv_destroy_comp_cntr() */
 	if (!c) {
-		errno = vb_refuse(ENOMEM, call, "no memory");
+		errno = vb_refuse_memory(call);
 		goto uncount;
 	}
 	c->ibv.context = context;
@@ -97,7 +96,7 @@ VB_EXPORT VB_END(ibv_destroy_comp_cntr, "ibv_destroy_comp_cntr", VB_LIVE_CNTR, c
 		return 0;
 	if (atomic_load(&c->refs))
 		return vb_refuse_busy("ibv_destroy_comp_cntr",
-				      "it is attached to queue pairs, which must be destroyed first");
+				      "queue pairs use the completion counter; destroy them first");
 	atomic_fetch_sub(&vb_context(cntr->context)->cntrs, 1);
 	free(c);
 	atomic_fetch_sub(&live, 1);
@@ -173,13 +172,15 @@ static int attach(struct vb_qp *qp, struct vb_comp_cntr *c, uint32_t mask)
 	int err;
 
 	if (qp->state != IBV_QPS_RESET && qp->state != IBV_QPS_INIT)
-		return vb_refuse(EINVAL, ATTACH, "the queue pair is neither in RESET nor in INIT");
+		return vb_refuse(EINVAL, ATTACH,
+				 "the queue pair is in %s: a counter can only be attached in RESET or INIT",
+				 vb_qp_state_name(qp->state));
 	err = vb_comp_attach(qp, c, mask);
 	if (err == EBUSY)
 		return vb_refuse(EBUSY, ATTACH,
-				 "op_mask 0x%x: some of these operations are counted by another counter",
+				 "op_mask 0x%x has operations that another counter of the queue pair counts",
 				 mask);
-	return err ? vb_refuse(err, ATTACH, "no memory") : 0;
+	return err ? vb_refuse_memory(ATTACH) : 0;
 }
 
 VB_EXPORT VB_CODE(ibv_qp_attach_comp_cntr, (ibqp, cntr, attr), struct ibv_qp *ibqp,
@@ -191,19 +192,19 @@ VB_EXPORT VB_CODE(ibv_qp_attach_comp_cntr, (ibqp, cntr, attr), struct ibv_qp *ib
 	if (err)
 		return err;
 	if (attr->comp_mask)
-		return vb_refuse(EINVAL, ATTACH, "comp_mask 0x%x, no bits are known", attr->comp_mask);
+		return vb_refuse_bits(EINVAL, ATTACH, "comp_mask", attr->comp_mask, 0);
 	if (!attr->op_mask)
-		return vb_refuse(EINVAL, ATTACH, "op_mask is 0: nothing would be counted");
+		return vb_refuse(EINVAL, ATTACH, "op_mask is 0: the counter would count no operation");
 	if (attr->op_mask & ~KNOWN_OPS)
-		return vb_refuse(EOPNOTSUPP, ATTACH, "op_mask 0x%x: the operations 0x%x are not known",
-				 attr->op_mask, attr->op_mask & ~KNOWN_OPS);
+		return vb_refuse_bits(EOPNOTSUPP, ATTACH, "op_mask", attr->op_mask, KNOWN_OPS);
 	if (qp->far)
-		return vb_refuse(EOPNOTSUPP, ATTACH,
-				 "QP 0x%06x is a target of another process, which alone can count what comes "
-				 "to it",
-				 qp->qpn);
+		return vb_refuse(
+		    EOPNOTSUPP, ATTACH,
+		    "QP 0x%06x is an XRC target of another process: only that process can attach a counter",
+		    qp->qpn);
 	if (cntr->context != ibqp->context)
-		return vb_refuse(EINVAL, ATTACH, "counter and queue pair are of different contexts");
+		return vb_refuse(EINVAL, ATTACH,
+				 "the completion counter belongs to another context than the queue pair");
 	vb_qp_hold(qp); /* keeps the protocol off */
 	err = attach(qp, counter(cntr), attr->op_mask);
 	vb_qp_drop(qp);

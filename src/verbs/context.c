@@ -291,8 +291,8 @@ static bool settings_are_good(void)
 	const char *name = vb_profile_unknown(), *wrong = vb_devices_wrong();
 
 	if (name)
-		vb_refuse(EINVAL, "ibv_open_device", "VERBENA_PROFILE=%s is no profile; there are %s", name,
-			  vb_profile_names());
+		vb_refuse(EINVAL, "ibv_open_device", "VERBENA_PROFILE=%s is not a profile; use one of %s",
+			  name, vb_profile_names());
 	else if (wrong)
 		vb_refuse(EINVAL, "ibv_open_device", "%s", wrong);
 	return !name && !wrong;

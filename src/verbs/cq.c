@@ -10,6 +10,8 @@
 #include "hca/cqs.h"
 #include "verbs/cq.h"
 
+#define CQE_RANGE "cqe %d is out of range: the device accepts 1 to %u"
+
 static _Atomic uint32_t handles;
 
 static int check_new(const struct vb_context *ctx, const struct ibv_cq_init_attr_ex *attr, const char *call)
@@ -20,13 +22,13 @@ static int check_new(const struct vb_context *ctx, const struct ibv_cq_init_attr
 	if (err)
 		return err;
 	if (attr->cqe < 1 || attr->cqe > vb_profile()->max_cqe)
-		return vb_refuse(EINVAL, call, "cqe %d, 1 to %u is possible", (int)attr->cqe,
-				 vb_profile()->max_cqe);
+		return vb_refuse(EINVAL, call, CQE_RANGE, (int)attr->cqe, vb_profile()->max_cqe);
 	if (attr->comp_vector >= (uint32_t)c->num_comp_vectors)
-		return vb_refuse(EINVAL, call, "completion vector %d, the device has %d",
+		return vb_refuse(EINVAL, call,
+				 "comp_vector %d is out of range: the device has %d completion vectors",
 				 (int)attr->comp_vector, c->num_comp_vectors);
 	if (attr->channel && attr->channel->context != c)
-		return vb_refuse(EINVAL, call, "the channel belongs to another context");
+		return vb_refuse(EINVAL, call, "the completion channel belongs to another context");
 	return 0;
 }
 
@@ -82,7 +84,7 @@ struct vb_cq *vb_cq_make(struct ibv_context *context, const struct ibv_cq_init_a
 	}
 	cq = aligned_alloc(VB_LINE, sizeof(*cq));
 	if (!cq) {
-		err = vb_refuse(ENOMEM, call, "no memory");
+		err = vb_refuse_memory(call);
 		goto uncount;
 	}
 	memset(cq, 0, sizeof(*cq));
@@ -124,14 +126,13 @@ VB_EXPORT VB_CODE(ibv_resize_cq, (ibcq, cqe), struct ibv_cq *ibcq, int cqe)
 	int err;
 
 	if (vb_context_dead(cq->ctx))
-		return vb_refuse(EIO, "ibv_resize_cq", "the device was opened before fork()");
+		return vb_refuse_forked("ibv_resize_cq");
 	if (cqe <= 0 || (uint32_t)cqe > vb_profile()->max_cqe)
-		return vb_refuse(EINVAL, "ibv_resize_cq", "cqe %d, 1 to %u is possible", cqe,
-				 vb_profile()->max_cqe);
+		return vb_refuse(EINVAL, "ibv_resize_cq", CQE_RANGE, cqe, vb_profile()->max_cqe);
 	err = vb_cq_resize(cq, (uint32_t)cqe, &held);
 	if (held)
-		return vb_refuse(err, "ibv_resize_cq", "the CQ holds %u completions, more than %d", held,
-				 cqe);
+		return vb_refuse(err, "ibv_resize_cq", "cqe %d is too small: the CQ holds %u completions",
+				 cqe, held);
 	if (!err)
 		ibcq->cqe = cqe;
 	return err;
@@ -197,12 +198,13 @@ VB_EXPORT VB_END(ibv_destroy_cq, "ibv_destroy_cq", VB_LIVE_CQ, ibcq, struct ibv_
 	if (atomic_load_explicit(&cq->turn.holder, memory_order_relaxed))
 		return vb_refuse_busy(
 		    "ibv_destroy_cq",
-		    "a thread is between ibv_start_poll() and ibv_end_poll() of the CQ; call "
-		    "ibv_end_poll() first");
+		    "a thread has called ibv_start_poll() on the CQ; call ibv_end_poll() first");
 	refs = atomic_load(&cq->refs);
 	if (refs) /* rule 37 */
-		return vb_refuse_busy("ibv_destroy_cq", "%u queue%s of QPs and SRQs complete%s to it", refs,
-				      refs == 1 ? "" : "s", refs == 1 ? "s" : "");
+		return vb_refuse_busy(
+		    "ibv_destroy_cq",
+		    "%u work queue%s of QPs or SRQs use%s the CQ; destroy those QPs and SRQs first", refs,
+		    refs == 1 ? "" : "s", refs == 1 ? "s" : "");
 	destroy(cq);
 	return 0;
 }
@@ -225,10 +227,11 @@ int vb_cm_cq_abandon(struct ibv_cq *ibcq, const void *owner)
 		destroy(cq);
 		return 0;
 	}
-	vb_log(VB_LOG_INFO,
-	       "rdma_destroy_qp: %u queue%s of other QPs and SRQs complete%s to a CQ of the id, which is "
-	       "destroyed with the last of them; destroy those first",
-	       refs, refs == 1 ? "" : "s", refs == 1 ? "s" : "");
+	vb_log(
+	    VB_LOG_INFO,
+	    "rdma_destroy_qp: %u work queue%s of other QPs or SRQs use%s a CQ of the id: the CQ is destroyed "
+	    "with the last of them; destroy them first",
+	    refs, refs == 1 ? "" : "s", refs == 1 ? "s" : "");
 	return EINPROGRESS;
 }
 
@@ -304,13 +307,11 @@ VB_CODE(vb_req_notify_cq, (ibcq, solicited_only), struct ibv_cq *ibcq, int solic
 	struct vb_adapter *a = cq->ctx->adapter;
 
 	if (vb_context_dead(cq->ctx))
-		return vb_refuse(EIO, "ibv_req_notify_cq", "the device was opened before fork()");
+		return vb_refuse_forked("ibv_req_notify_cq");
 	if (!cq->channel) { /* nobody is to be notified */
 		if (!atomic_exchange_explicit(&cq->deaf_said, true, memory_order_relaxed))
-			vb_log(
-			    VB_LOG_INFO,
-			    "ibv_req_notify_cq: the CQ was created without a completion channel, so no event "
-			    "will come; give ibv_create_cq a channel, or poll");
+			vb_log(VB_LOG_INFO, "ibv_req_notify_cq: the CQ has no completion channel, so it "
+					    "raises no event; pass a channel to ibv_create_cq, or poll");
 		return 0;
 	}
 	/* The adapter counts armed CQs and is told first, so that the disarming that a completion causes
@@ -332,15 +333,14 @@ VB_CODE(vb_modify_cq, (ibcq, attr), struct ibv_cq *ibcq, struct ibv_modify_cq_at
 	uint32_t count = m->cq_period ? m->cq_count : 0;
 
 	if (vb_context_dead(cq->ctx))
-		return vb_refuse(EIO, call, "the device was opened before fork()");
+		return vb_refuse_forked(call);
 	if (!attr->attr_mask)
-		return vb_refuse(EINVAL, call, "attr_mask is 0: nothing is to be modified");
+		return vb_refuse(EINVAL, call, "attr_mask is 0: the call would modify nothing");
 	if (attr->attr_mask & ~(uint32_t)IBV_CQ_ATTR_MODERATE)
-		return vb_refuse(EOPNOTSUPP, call, "attr_mask 0x%x has bits beyond IBV_CQ_ATTR_MODERATE",
-				 attr->attr_mask);
+		return vb_refuse_bits(EOPNOTSUPP, call, "attr_mask", attr->attr_mask, IBV_CQ_ATTR_MODERATE);
 	if (m->cq_period > VB_MAX_CQ_PERIOD)
-		return vb_refuse(EINVAL, call, "cq_period %u us, at most %d is possible", m->cq_period,
-				 VB_MAX_CQ_PERIOD);
+		return vb_refuse(EINVAL, call, "cq_period %u us exceeds the device's limit of %d us",
+				 m->cq_period, VB_MAX_CQ_PERIOD);
 	if (cq->ctx->adapter)
 		vb_cqs_moderate(vb_hca(cq->ctx->adapter), cq, count, m->cq_period * VB_USEC);
 	else

@@ -102,8 +102,9 @@ static int check_turn(const struct vb_cq *cq)
 	if (!holder || (holder != vb_thread_self() && !cq->turn.alone))
 		return 0;
 	return vb_refuse(EINVAL, "ibv_start_poll",
-			 "the last ibv_start_poll() of this CQ returned 0 and was not ended; call "
-			 "ibv_next_poll() for the next completion, or ibv_end_poll() first");
+			 "a poll of this CQ is in progress: ibv_start_poll() returned 0; call "
+			 "ibv_next_poll() for the next completion, "
+			 "or ibv_end_poll() first");
 }
 
 /* 0 with the consumer's side held, ENOENT, EINVAL or EIO. */
@@ -156,10 +157,8 @@ static __attribute__((cold, noinline)) int refuse_start(const struct vb_cq *cq,
 	int was = errno;
 
 	if (cq->ctx->dead)
-		return vb_leave_code(was,
-				     vb_refuse(EIO, "ibv_start_poll", "the device was opened before fork()"));
-	return vb_leave_code(
-	    was, vb_refuse(EINVAL, "ibv_start_poll", "comp_mask 0x%x, no bits are known", attr->comp_mask));
+		return vb_leave_code(was, vb_refuse_forked("ibv_start_poll"));
+	return vb_leave_code(was, vb_refuse_bits(EINVAL, "ibv_start_poll", "comp_mask", attr->comp_mask, 0));
 }
 
 static int start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
@@ -181,8 +180,8 @@ static int start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
 static __attribute__((cold, noinline)) int without_turn(const char *call)
 {
 	int err = vb_refuse(EINVAL, call,
-			    "no ibv_start_poll() of this CQ has returned 0 since the last ibv_end_poll(), so "
-			    "there is no completion to work on; call ibv_start_poll() first");
+			    "no poll of this CQ is in progress: no ibv_start_poll() has returned 0 since the "
+			    "last ibv_end_poll(); call ibv_start_poll() first");
 
 	vb_log_tell();
 	return err;
@@ -289,15 +288,13 @@ static int check_attr(const struct ibv_context *context, const struct ibv_cq_ini
 		return vb_refuse(EOPNOTSUPP, CALL, "wc_flags: %s is not supported",
 				 vb_name_flags(names, sizeof(names), VB_FLAGS_WC, unknown));
 	if (a->comp_mask & ~MASK)
-		return vb_refuse(EINVAL, CALL, "comp_mask 0x%x has unknown bits 0x%x", a->comp_mask,
-				 a->comp_mask & ~MASK);
+		return vb_refuse_bits(EINVAL, CALL, "comp_mask", a->comp_mask, MASK);
 	if (a->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS && a->flags & ~FLAGS)
-		return vb_refuse(EINVAL, CALL, "flags 0x%x has unknown bits 0x%x", a->flags,
-				 a->flags & ~FLAGS);
+		return vb_refuse_bits(EINVAL, CALL, "flags", a->flags, FLAGS);
 	if (!(a->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD))
 		return 0;
 	if (!a->parent_domain || !vb_pd(a->parent_domain)->parent)
-		return vb_refuse(EINVAL, CALL, "parent_domain is %s",
+		return vb_refuse(EINVAL, CALL, "parent_domain is %s; pass one of ibv_alloc_parent_domain()",
 				 a->parent_domain ? "an ordinary protection domain" : "NULL");
 	if (a->parent_domain->context != context)
 		return vb_refuse(EINVAL, CALL, "the parent domain belongs to another context");

@@ -34,7 +34,8 @@ static uint32_t setting(const char *name, uint32_t unset, uint32_t max)
 	v = strtoul(s, &end, 0);
 	if (!errno && !*end && *s != '-' && v <= max)
 		return (uint32_t)v;
-	vb_log(VB_LOG_WARN, "%s=%s is no number up to 0x%x: 0x%x is used", name, s, max, unset);
+	vb_log(VB_LOG_WARN, "%s=%s is not a number from 0 to 0x%x: the device uses 0x%x", name, s, max,
+	       unset);
 	return unset;
 }
 
@@ -85,7 +86,7 @@ VB_EXPORT VB_OBJECT(struct ibv_device **, ibv_get_device_list, (num_devices), in
 	if (num_devices)
 		*num_devices = list ? n : 0;
 	if (!list) {
-		errno = vb_refuse(ENOMEM, "ibv_get_device_list", "no memory for the list");
+		errno = vb_refuse_memory("ibv_get_device_list");
 		return NULL;
 	}
 	vb_settings_check();

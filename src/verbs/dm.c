@@ -47,18 +47,18 @@ static bool is_inherited(const struct vb_dm *d)
 static int refuse_range(int err, const char *call, const struct vb_dm *d, uint64_t offset, size_t length)
 {
 	return vb_refuse(err, call,
-			 "%zu bytes at offset %" PRIu64 " leave the device memory, which has %" PRIu64,
+			 "%zu bytes at offset %" PRIu64 " are outside the device memory, which has %" PRIu64
+			 " bytes",
 			 length, offset, d->length);
 }
 
 static int check_copy(const char *call, const struct vb_dm *d, uint64_t offset, size_t length)
 {
 	if (is_inherited(d))
-		return vb_refuse(EIO, call, "the device was opened before fork()");
+		return vb_refuse_forked(call);
 	if (offset % UNIT || length % UNIT)
-		return vb_refuse(EINVAL, call,
-				 "%zu bytes at offset %" PRIu64 ": both must be multiples of %u", length,
-				 offset, UNIT);
+		return vb_refuse(EINVAL, call, "length %zu and offset %" PRIu64 " must be multiples of %u",
+				 length, offset, UNIT);
 	if (offset > d->length || length > d->length - offset)
 		return refuse_range(EFAULT, call, d, offset, length);
 	return 0;
@@ -147,18 +147,19 @@ static void unmake(struct vb_dm *d)
 static int check_alloc(const struct ibv_alloc_dm_attr *a)
 {
 	if (!vb_profile()->max_dm)
-		return vb_refuse(EOPNOTSUPP, "ibv_alloc_dm", "the profile %s has no device memory",
+		return vb_refuse(EOPNOTSUPP, "ibv_alloc_dm", "the device of profile %s has no device memory",
 				 vb_profile()->name);
 	if (a->comp_mask)
-		return vb_refuse(EINVAL, "ibv_alloc_dm", "comp_mask 0x%x, no bit is known", a->comp_mask);
+		return vb_refuse_bits(EINVAL, "ibv_alloc_dm", "comp_mask", a->comp_mask, 0);
 	if (!a->length)
-		return vb_refuse(EINVAL, "ibv_alloc_dm", "length 0");
+		return vb_refuse(EINVAL, "ibv_alloc_dm", "length is 0");
 	if (a->log_align_req > MAX_ALIGN)
-		return vb_refuse(EINVAL, "ibv_alloc_dm", "an alignment of 2^%u bytes; at most 2^%d",
+		return vb_refuse(EINVAL, "ibv_alloc_dm", "log_align_req %u exceeds the device's limit of %d",
 				 a->log_align_req, MAX_ALIGN);
 	if (a->length > vb_profile()->max_dm)
-		return vb_refuse(EINVAL, "ibv_alloc_dm", "%zu bytes; the device has %u (max_dm_size)",
-				 a->length, vb_profile()->max_dm);
+		return vb_refuse(EINVAL, "ibv_alloc_dm",
+				 "length %zu exceeds the device's limit of %u bytes (max_dm_size)", a->length,
+				 vb_profile()->max_dm);
 	return 0;
 }
 
@@ -190,13 +191,14 @@ VB_OBJECT(struct ibv_dm *, vb_alloc_dm, (context, attr), struct ibv_context *con
 	h = vb_hca(c->adapter);
 	if (!count(h, pages)) { /* pairs with vb_free_dm() */
 		err = vb_refuse(ENOMEM, "ibv_alloc_dm",
-				"%zu bytes; %" PRIu64 " of the device's %u are in use, in whole pages",
+				"%zu bytes are not free: %" PRIu64
+				" of the device's %u bytes are in use, in whole pages",
 				attr->length, atomic_load(&h->dm_used), vb_profile()->max_dm);
 		goto refused;
 	}
 	d = make(context, make_file(pages), attr->length);
 	if (!d) {
-		err = vb_refuse(errno, "ibv_alloc_dm", "%zu bytes cannot be had: %s", attr->length,
+		err = vb_refuse(errno, "ibv_alloc_dm", "%zu bytes cannot be allocated: %s", attr->length,
 				strerror(errno));
 		goto uncount;
 	}
@@ -231,8 +233,8 @@ VB_END(vb_free_dm, "ibv_free_dm", VB_LIVE_DM, dm, struct ibv_dm *dm)
 		return 0;
 	}
 	if (refs) /* rule 37 */
-		return vb_refuse_busy("ibv_free_dm", "%u region%s of the device memory still exist%s", refs,
-				      refs == 1 ? "" : "s", refs == 1 ? "s" : "");
+		return vb_refuse_used("ibv_free_dm", refs, "memory region", "the device memory",
+				      "deregister");
 	if (!d->imported) { /* else its owner's: only that can take it away */
 		vb_lock_take(&h->dm_lock);
 		vb_list_unlink(&d->on_hca);
@@ -252,11 +254,12 @@ static int check_reg(const struct vb_dm *d, struct ibv_pd *pd, uint64_t offset, 
 
 	if (pd->context != d->ibv.context)
 		return vb_refuse(EINVAL, call,
-				 "the protection domain and the device memory are of two contexts");
+				 "the device memory belongs to another context than the protection domain");
 	if (!(access & IBV_ACCESS_ZERO_BASED))
-		return vb_refuse(EINVAL, call,
-				 "access %s: device memory is addressed from 0; add IBV_ACCESS_ZERO_BASED",
-				 vb_name_flags(names, sizeof(names), VB_FLAGS_ACCESS, access));
+		return vb_refuse(
+		    EINVAL, call,
+		    "access %s lacks IBV_ACCESS_ZERO_BASED: the addresses of device memory begin at 0",
+		    vb_name_flags(names, sizeof(names), VB_FLAGS_ACCESS, access));
 	if (access & ~(unsigned)ALLOWED)
 		return vb_mr_refuse_flags(call, access & ~(unsigned)ALLOWED, "device memory");
 	if (!vb_mr_may_write(access)) /* rule 42 */
@@ -290,7 +293,7 @@ VB_OBJECT(struct ibv_mr *, vb_reg_dm_mr, (pd, dm, offset, length, access), struc
 	int err;
 
 	if (vb_context_dead(vb_context(pd->context)))
-		err = vb_refuse(EIO, ask.call, "the device was opened before fork()");
+		err = vb_refuse_forked(ask.call);
 	else
 		err = check_reg(d, pd, offset, length, access);
 	if (!err) {
@@ -336,8 +339,8 @@ struct ibv_dm *vb_dm_import(struct ibv_context *context, int fd, uint64_t length
 	/* What is shorter, or may become so, would be a SIGBUS some day. */
 	if (!length || length > vb_profile()->max_dm || seals < 0 || !(seals & F_SEAL_SHRINK) ||
 	    fstat(fd, &st) || (uint64_t)st.st_size < length) {
-		errno = vb_refuse(EINVAL, call, "what was given is not %" PRIu64 " bytes of device memory",
-				  length);
+		errno = vb_refuse(EINVAL, call,
+				  "the owner's descriptor is not %" PRIu64 " bytes of device memory", length);
 		return NULL;
 	}
 	d = make(context, fcntl(fd, F_DUPFD_CLOEXEC, 3), length);
@@ -359,12 +362,12 @@ bool vb_dm_unimport(struct ibv_dm *dm)
 	uint32_t refs = atomic_load(&d->refs);
 
 	if (!d->imported) {
-		vb_refuse(EINVAL, "ibv_unimport_dm", "the device memory was not imported: it stays");
+		vb_refuse(EINVAL, "ibv_unimport_dm",
+			  "the device memory was not imported; free it with ibv_free_dm()");
 		return false;
 	}
 	if (refs) {
-		vb_refuse_busy("ibv_unimport_dm", "%u region%s of the device memory still exist%s", refs,
-			       refs == 1 ? "" : "s", refs == 1 ? "s" : "");
+		vb_refuse_used("ibv_unimport_dm", refs, "memory region", "the device memory", "deregister");
 		return false;
 	}
 	atomic_fetch_sub(&vb_context(dm->context)->dms, 1);
@@ -376,6 +379,6 @@ VB_EXPORT VB_CODE(ibv_dm_export_dmabuf_fd, (dm), struct ibv_dm *dm)
 {
 	(void)dm;
 	errno = vb_refuse(EOPNOTSUPP, "ibv_dm_export_dmabuf_fd",
-			  "device memory of this device is no dma-buf, and cannot become one");
+			  "the device cannot export its memory as a dma-buf");
 	return -1;
 }

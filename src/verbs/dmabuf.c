@@ -73,15 +73,16 @@ static int check_access(const char *call, unsigned access)
 static int check_range(const char *call, uint64_t offset, uint64_t length, uint64_t iova)
 {
 	if (!length)
-		return vb_refuse(EINVAL, call, "length 0");
+		return vb_refuse(EINVAL, call, "length is 0");
 	if (vb_page_offset(offset ^ iova))
 		return vb_refuse(EINVAL, call,
 				 "offset 0x%" PRIx64 " and iova 0x%" PRIx64
-				 " stand at different offsets of a page, 0x%" PRIx64 " and 0x%" PRIx64,
+				 " differ in their offset within a page: 0x%" PRIx64 " and 0x%" PRIx64,
 				 offset, iova, vb_page_offset(offset), vb_page_offset(iova));
 	if (offset + length < offset || iova + (length - 1) < iova)
 		return vb_refuse(EINVAL, call,
-				 "0x%" PRIx64 " bytes at offset 0x%" PRIx64 ", iova 0x%" PRIx64 ", pass 2^64",
+				 "0x%" PRIx64 " bytes at offset 0x%" PRIx64 ", iova 0x%" PRIx64
+				 ", exceed 2^64",
 				 length, offset, iova);
 	return 0;
 }
@@ -100,7 +101,7 @@ static int check_descriptor(const char *call, int fd, uint64_t offset, uint64_t 
 	if (size >= 0 && (offset > (uint64_t)size || length > (uint64_t)size - offset))
 		return vb_refuse(EINVAL, call,
 				 "0x%" PRIx64 " bytes at offset 0x%" PRIx64
-				 " leave the dma-buf, which has 0x%" PRIx64,
+				 " are outside the dma-buf, which has 0x%" PRIx64 " bytes",
 				 length, offset, (uint64_t)size);
 	return 0;
 }
@@ -112,10 +113,11 @@ static int map(const char *call, struct mapping **out, int fd, uint64_t offset, 
 	int err;
 
 	if (!m)
-		return vb_refuse(ENOMEM, call, "no memory for another region");
+		return vb_refuse_memory(call);
 	m->fd = fcntl(fd, F_DUPFD_CLOEXEC, 3); /* the program may close its own at once */
 	if (m->fd < 0) {
-		err = vb_refuse(errno, call, "no descriptor for the dma-buf: %s", strerror(errno));
+		err = vb_refuse(errno, call, "the descriptor of the dma-buf cannot be duplicated: %s",
+				strerror(errno));
 		goto free_mapping;
 	}
 	m->own = vb_own_of(m->fd);
@@ -182,7 +184,7 @@ VB_EXPORT VB_OBJECT(struct ibv_mr *, ibv_reg_dmabuf_mr, (pd, offset, length, iov
 	int err;
 
 	if (vb_context_dead(vb_context(pd->context)))
-		err = vb_refuse(EIO, call, "the device was opened before fork()");
+		err = vb_refuse_forked(call);
 	else
 		err = vb_dmabuf_register(&mr, call, pd, offset, length, iova, fd, (unsigned)access);
 	if (err) {

@@ -56,11 +56,11 @@ static void before_fork(void)
 	told_fork = true;
 	vb_log(
 	    VB_LOG_WARN,
-	    "fork() with %" PRIu64
-	    " registered region%s and without ibv_fork_init(): a device that pins goes "
-	    "on with the pages as they are now, and whichever process writes to one first gets a copy; where "
-	    "that is the parent, what it writes and what the device writes miss each other from then on",
-	    vb_pin_regions(), vb_pin_regions() == 1 ? "" : "s");
+	    "fork() without ibv_fork_init() while %" PRIu64
+	    " memory region%s registered: an adapter keeps using the pages as they are now. A process that "
+	    "writes to one gets a copy, so the parent and the adapter may no longer see each other's data. "
+	    "Call ibv_fork_init() before the first registration",
+	    vb_pin_regions(), vb_pin_regions() == 1 ? " is" : "s are");
 }
 
 static void after_fork_in_parent(void)
@@ -112,9 +112,10 @@ VB_EXPORT VB_CODE(ibv_fork_init, (), void)
 	ready |= can;
 	pthread_mutex_unlock(&lock);
 	return can ? 0
-		   : vb_refuse(EINVAL, "ibv_fork_init",
-			       "memory was registered before, whose pages are not kept from children: call "
-			       "it first of all");
+		   : vb_refuse(
+			 EINVAL, "ibv_fork_init",
+			 "this process has registered memory before, and children inherit its pages; call "
+			 "ibv_fork_init() before the first registration");
 }
 
 VB_EXPORT VB_VALUE(enum ibv_fork_status, ibv_is_fork_initialized, (), void)
@@ -277,8 +278,8 @@ static void tell_parts(uint64_t addr, uint64_t length)
 	if (tell)
 		vb_log(VB_LOG_WARN,
 		       "the region of 0x%" PRIx64 " bytes at 0x%" PRIx64 " does not fill its pages: after "
-		       "ibv_fork_init() a child has none of them, so it misses the %" PRIu64
-		       " bytes before and the %" PRIu64 " bytes behind as well (on the heap: other objects). "
+		       "ibv_fork_init() a child process has none of these pages. It also lacks the %" PRIu64
+		       " bytes before and the %" PRIu64 " bytes after it (on the heap: other objects). "
 		       "Register whole pages",
 		       length, addr, before, behind);
 }
@@ -286,11 +287,13 @@ static void tell_parts(uint64_t addr, uint64_t length)
 static void say_refused(int err, const char *call, uint64_t addr, uint64_t length)
 {
 	if (err == EINVAL)
-		vb_refuse(err, call,
-			  "after ibv_fork_init() the pages of the 0x%" PRIx64 " bytes at 0x%" PRIx64
-			  " are to be kept from children, and huge pages can be only whole: set "
-			  "RDMAV_HUGEPAGES_SAFE, or register whole huge pages",
-			  length, addr);
+		vb_refuse(
+		    err, call,
+		    "the 0x%" PRIx64 " bytes at 0x%" PRIx64
+		    " do not fill their huge pages: ibv_fork_init() must "
+		    "exclude whole pages from child processes; set RDMAV_HUGEPAGES_SAFE, or register whole "
+		    "huge pages",
+		    length, addr);
 	else
 		vb_why_fork(err, call, addr, length);
 }

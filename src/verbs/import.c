@@ -45,19 +45,18 @@ static int meet_owner(struct vb_context *c, const struct vb_owner *o, const char
 		vb_peer_put(peer);
 	}
 	if (err == ECONNREFUSED && why.reach == VB_REACH_NOBODY)
-		return vb_refuse(
-		    ENODEV, call,
-		    "process %u, which opened the device, has closed it or ended, or is in another "
-		    "network namespace",
-		    o->pid);
+		return vb_refuse(ENODEV, call,
+				 "process %u opened the device and cannot be reached: it closed the device, "
+				 "ended, or is in another "
+				 "network namespace",
+				 o->pid);
 	if (err == ECONNREFUSED && vb_reach_add(&t, &why))
-		return vb_refuse(ENODEV, call, "no contact with process %u, which opened the device: %s",
+		return vb_refuse(ENODEV, call, "process %u opened the device and cannot be reached: %s",
 				 o->pid, text);
 	if (err == ETIMEDOUT)
 		return vb_refuse(err, call,
-				 "process %u, which opened the device, does not answer (is it stopped?)",
-				 o->pid);
-	return err ? vb_refuse(err, call, "no contact with process %u, which opened the device: %s", o->pid,
+				 "process %u opened the device and does not answer (is it stopped?)", o->pid);
+	return err ? vb_refuse(err, call, "process %u opened the device and cannot be reached: %s", o->pid,
 			       strerror(err))
 		   : 0;
 }
@@ -74,11 +73,10 @@ static int open_same(struct vb_context **c, const struct vb_owner *o, const char
 	if (o->device < (uint32_t)n)
 		err = vb_device_open(list[o->device], c, call);
 	else
-		err =
-		    vb_refuse(ENODEV, call,
-			      "the descriptor is of device number %u of process %u, and this process has %d "
-			      "(VERBENA_DEVICES, --devices of verbena run)",
-			      o->device + 1, o->pid, n);
+		err = vb_refuse(ENODEV, call,
+				"the descriptor is of device %u of process %u, but this process has %d "
+				"device%s; start both with the same verbena run --devices (VERBENA_DEVICES)",
+				o->device + 1, o->pid, n, n == 1 ? "" : "s");
 	ibv_free_device_list(list);
 	return err;
 }
@@ -91,16 +89,14 @@ VB_EXPORT VB_OBJECT(struct ibv_context *, ibv_import_device, (cmd_fd), int cmd_f
 	int err = vb_adapter_owner(cmd_fd, &o);
 
 	if (err == EINVAL && o.version && o.version != VB_SEG_VERSION)
-		err = vb_refuse(
-		    err, call,
-		    "descriptor %d is of a process with another version of Verbena (segment version "
-		    "%u; this process has %u)",
-		    cmd_fd, o.version, VB_SEG_VERSION);
+		err = vb_refuse(err, call,
+				"descriptor %d is of a process with another version of Verbena: segment "
+				"version %u, here %u",
+				cmd_fd, o.version, VB_SEG_VERSION);
 	else if (err == EINVAL)
-		err =
-		    vb_refuse(err, call, "descriptor %d is no duplicate of the cmd_fd of a context", cmd_fd);
+		err = vb_refuse(err, call, "descriptor %d is not a duplicate of a context's cmd_fd", cmd_fd);
 	else if (err)
-		err = vb_refuse(err, call, "descriptor %d cannot be looked at: %s", cmd_fd, strerror(err));
+		err = vb_refuse(err, call, "descriptor %d cannot be examined: %s", cmd_fd, strerror(err));
 	else
 		err = open_same(&c, &o, call);
 	if (err)
@@ -134,7 +130,7 @@ struct vb_peer *vb_import_owner(struct vb_context *c, const char *call)
 		if (peer && atomic_load(&peer->state) == VB_PEER_UP && peer->incarnation == from)
 			return peer;
 	}
-	errno = vb_refuse(EIO, call, "the process whose device was imported has ended");
+	errno = vb_refuse(EIO, call, OWNER_ENDED);
 	return NULL;
 }
 
@@ -164,8 +160,8 @@ VB_EXPORT VB_OBJECT(struct ibv_pd *, ibv_import_pd, (context, handle), struct ib
 	if (!err && !vb_import_owner(c, call)) /* it may have ended meanwhile */
 		err = errno;
 	if (!err && !there)
-		err = vb_refuse(ENOENT, call, "the context holds no protection domain of handle 0x%08x",
-				handle);
+		err =
+		    vb_refuse(ENOENT, call, "the context has no protection domain of handle 0x%08x", handle);
 	if (!err)
 		err = vb_pd_make(&pd, c, call);
 	if (err)
@@ -194,7 +190,9 @@ VB_EXPORT VB_NOTHING(ibv_unimport_pd, (ibpd), struct ibv_pd *ibpd)
 	if (vb_live_leave(call, ibpd, VB_LIVE_PD) || vb_context_dead(vb_context(ibpd->context)))
 		return;
 	if (!pd->imported)
-		err = vb_refuse(EINVAL, call, "the domain was not imported: it stays");
+		err =
+		    vb_refuse(EINVAL, call,
+			      "the protection domain was not imported; deallocate it with ibv_dealloc_pd()");
 	else if (atomic_load(&pd->refs))
 		err = vb_why_pd_busy(pd, call);
 	if (err)
@@ -218,10 +216,11 @@ static int look_up(struct vb_pd *pd, uint32_t handle, uint32_t *lkey, struct vb_
 	if (!vb_import_owner(vb_context(pd->ibv.context), call)) /* it may have ended meanwhile */
 		return errno;
 	if (!there)
-		return vb_refuse(ENOENT, call, "the context holds no memory region of handle 0x%08x", handle);
+		return vb_refuse(ENOENT, call, "the context has no memory region of handle 0x%08x", handle);
 	if (spec->pd != pd->id)
 		return vb_refuse(EINVAL, call,
-				 "the region of handle 0x%08x belongs to another protection domain", handle);
+				 "the memory region of handle 0x%08x belongs to another protection domain",
+				 handle);
 	return 0;
 }
 
@@ -238,7 +237,7 @@ VB_EXPORT VB_OBJECT(struct ibv_mr *, ibv_import_mr, (ibpd, handle), struct ibv_p
 		goto refused;
 	mr = calloc(1, sizeof(*mr));
 	if (!mr) {
-		err = vb_refuse(ENOMEM, call, "no memory for another region");
+		err = vb_refuse_memory(call);
 		goto refused;
 	}
 	vb_pd_count(pd, VB_CHILD_MR, 1); /* pairs with ibv_unimport_mr() */
@@ -276,6 +275,6 @@ VB_EXPORT VB_NOTHING(ibv_unimport_mr, (ibmr), struct ibv_mr *ibmr)
 		vb_mr_unimport(mr);
 		return;
 	}
-	vb_refuse(EINVAL, call, "the region was not imported: it stays");
+	vb_refuse(EINVAL, call, "the memory region was not imported; deregister it with ibv_dereg_mr()");
 	vb_live_enter(ibmr, VB_LIVE_MR);
 }

@@ -11,6 +11,8 @@
  * it is gone. */
 struct vb_peer *vb_import_owner(struct vb_context *c, const char *call);
 
+#define OWNER_ENDED "the process whose device was imported has ended"
+
 /* A message of the peer's import_dm.c. */
 void vb_import_told(struct vb_peer *peer, const void *msg, size_t len, int fd);
 

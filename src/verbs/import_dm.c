@@ -58,10 +58,10 @@ static int ask(struct vb_peer *peer, uint32_t handle, int *fd, uint64_t *length)
 	int err = vb_ask(peer, VB_SUBJECT_DM, &t, sizeof(t), vb_now() + VB_ASK_PATIENCE, &a);
 
 	if (err == EIO)
-		return vb_refuse(err, CALL, "the process whose device was imported has ended");
+		return vb_refuse(err, CALL, OWNER_ENDED);
 	if (err)
 		return vb_refuse(err, CALL,
-				 "process %u, whose device memory it is, does not answer (is it stopped?)",
+				 "process %u owns the device memory and does not answer (is it stopped?)",
 				 peer->pid);
 	memcpy(&t, a.msg, sizeof(t));
 	*fd = a.fd;
@@ -80,8 +80,8 @@ static int fetch(struct vb_hca *h, struct vb_peer *peer, uint32_t handle, uint64
 	else
 		err = ask(peer, handle, &fd, length);
 	if (!err && fd < 0)
-		err = *length ? vb_refuse(EMFILE, CALL, "this process has no room for one more descriptor")
-			      : vb_refuse(ENOENT, CALL, "the context holds no device memory of handle 0x%08x",
+		err = *length ? vb_refuse(EMFILE, CALL, "this process has too many open files (ulimit -n)")
+			      : vb_refuse(ENOENT, CALL, "the context has no device memory of handle 0x%08x",
 					  handle);
 	errno = err;
 	return err ? -1 : fd;

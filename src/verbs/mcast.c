@@ -20,14 +20,16 @@ static int check(const char *call, const struct ibv_qp *qp, const union ibv_gid 
 	const struct vb_transport *row = vb_transport_of(qp->qp_type);
 
 	if (!row || !row->multicast) /* rule 29 */
-		return vb_refuse(EINVAL, call, "only QPs of type IBV_QPT_UD take part in multicast, not %s",
-				 vb_name_qp_type(qp->qp_type));
+		return vb_refuse(
+		    EINVAL, call,
+		    "the QP is of type %s: only QPs of type IBV_QPT_UD can join a multicast group",
+		    vb_name_qp_type(qp->qp_type));
 	if (!vb_gid_is_group(gid->raw))
 		return vb_refuse(
 		    EINVAL, call,
-		    "the GID is no multicast address: neither ff..:.. (IPv6) nor ::ffff:224.x.y.z (IPv4)");
+		    "the GID is not a multicast address: use ff..:.. (IPv6) or ::ffff:224.x.y.z (IPv4)");
 	if (vb_devices_infiniband() && (lid < FIRST_LID || lid > LAST_LID))
-		return vb_refuse(EINVAL, call, "LID 0x%x is no multicast LID: those are 0x%x to 0x%x", lid,
+		return vb_refuse(EINVAL, call, "LID 0x%x is not a multicast LID, which are 0x%x to 0x%x", lid,
 				 FIRST_LID, LAST_LID);
 	return 0;
 }
@@ -39,7 +41,7 @@ VB_EXPORT VB_CODE(ibv_attach_mcast, (qp, gid, lid), struct ibv_qp *qp, const uni
 	int err;
 
 	if (vb_context_dead(c))
-		return vb_refuse(EIO, call, "the device was opened before fork()");
+		return vb_refuse_forked(call);
 	if (vb_context_lost(c))
 		return vb_refuse(EIO, call, VB_LOST_TEXT);
 	err = check(call, qp, gid, lid);

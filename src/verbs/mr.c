@@ -30,7 +30,7 @@ int vb_mr_refuse_write(const char *call, unsigned access)
 	char names[VB_FLAGS_TEXT];
 
 	return vb_refuse(EINVAL, call,
-			 "access %s: remote write and atomic need local write (IBV_ACCESS_LOCAL_WRITE)",
+			 "access %s lacks IBV_ACCESS_LOCAL_WRITE: remote write and atomic require it",
 			 vb_name_flags(names, sizeof(names), VB_FLAGS_ACCESS, access));
 }
 
@@ -38,7 +38,7 @@ int vb_mr_refuse_flags(const char *call, unsigned flags, const char *what)
 {
 	char names[VB_FLAGS_TEXT];
 
-	return vb_refuse(EINVAL, call, "access: %s is not for %s",
+	return vb_refuse(EINVAL, call, "access: %s is not supported for %s",
 			 vb_name_flags(names, sizeof(names), VB_FLAGS_ACCESS, flags), what);
 }
 
@@ -47,18 +47,18 @@ static int check_access(const struct vb_mr_ask *ask)
 	unsigned access = ask->access;
 
 	if (access & ~KNOWN) /* rule 42 */
-		return vb_refuse(EINVAL, ask->call, "access 0x%x has unknown bits 0x%x", access,
-				 access & ~KNOWN);
+		return vb_refuse_bits(EINVAL, ask->call, "access", access, KNOWN);
 	if (access & VB_ACCESS_FLUSH_PERSISTENT)
 		return vb_refuse(
 		    EOPNOTSUPP, ask->call,
-		    "IBV_ACCESS_FLUSH_PERSISTENT: the device knows of no memory that is persistent");
+		    "IBV_ACCESS_FLUSH_PERSISTENT is not supported: the device has no persistent memory");
 	if (!vb_mr_may_write(access)) /* rule 42 */
 		return vb_mr_refuse_write(ask->call, access);
 	if (access & IBV_ACCESS_HUGETLB && !(access & IBV_ACCESS_ON_DEMAND))
-		return vb_refuse(EINVAL, ask->call, "IBV_ACCESS_HUGETLB goes with IBV_ACCESS_ON_DEMAND only");
+		return vb_refuse(EINVAL, ask->call, "IBV_ACCESS_HUGETLB requires IBV_ACCESS_ON_DEMAND");
 	if (access & IBV_ACCESS_ON_DEMAND && !vb_profile()->on_demand)
-		return vb_refuse(EOPNOTSUPP, ask->call, "the device of profile %s has no on-demand regions",
+		return vb_refuse(EOPNOTSUPP, ask->call,
+				 "the device of profile %s has no on-demand paging (IBV_ACCESS_ON_DEMAND)",
 				 vb_profile()->name);
 	return 0;
 }
@@ -72,7 +72,7 @@ static int check_page_offset(const struct vb_mr_ask *ask)
 		return 0;
 	return vb_refuse(EINVAL, ask->call,
 			 "address 0x%" PRIx64 " is at offset 0x%" PRIx64 " of its page, iova 0x%" PRIx64
-			 " at 0x%" PRIx64 ": the device of profile %s needs equal ones",
+			 " at offset 0x%" PRIx64 ": the device of profile %s requires equal offsets",
 			 ask->addr, vb_page_offset(ask->addr), ask->iova, vb_page_offset(ask->iova),
 			 vb_profile()->name);
 }
@@ -88,27 +88,29 @@ static int check_range(const struct vb_mr_ask *ask)
 
 	if (is_implicit(ask)) {
 		if (ask->iova)
-			return vb_refuse(
-			    EINVAL, ask->call,
-			    "an implicit region is addressed from 0 on, not from iova 0x%" PRIx64, ask->iova);
+			return vb_refuse(EINVAL, ask->call,
+					 "iova 0x%" PRIx64
+					 " must be 0: the addresses of an implicit region begin at 0",
+					 ask->iova);
 		if (ask->access & IBV_ACCESS_HUGETLB)
-			return vb_refuse(EINVAL, ask->call, "IBV_ACCESS_HUGETLB is not for implicit regions");
+			return vb_refuse(EINVAL, ask->call,
+					 "IBV_ACCESS_HUGETLB is not supported for implicit regions");
 		return 0;
 	}
 	if (!length)
-		return vb_refuse(EINVAL, ask->call, "length 0");
+		return vb_refuse(EINVAL, ask->call, "length is 0");
 	if (ask->addr + (length - 1) < ask->addr)
 		return vb_refuse(EINVAL, ask->call,
-				 "0x%" PRIx64 " bytes at 0x%" PRIx64 " leave the address space", length,
+				 "0x%" PRIx64 " bytes at 0x%" PRIx64 " exceed the address space", length,
 				 ask->addr);
 	if (ask->iova + (length - 1) < ask->iova)
-		return vb_refuse(EINVAL, ask->call, "0x%" PRIx64 " bytes from iova 0x%" PRIx64 " pass 2^64",
+		return vb_refuse(EINVAL, ask->call, "0x%" PRIx64 " bytes at iova 0x%" PRIx64 " exceed 2^64",
 				 length, ask->iova);
 	/* rule 50; without IBV_ACCESS_ON_DEMAND the memory has to be there, which says it better */
 	if (ask->access & IBV_ACCESS_ON_DEMAND && length > vb_profile()->max_mr_size)
 		return vb_refuse(EINVAL, ask->call,
-				 "0x%" PRIx64 " bytes; a region of this device has at most 0x%" PRIx64
-				 " (max_mr_size), or is implicit: address 0, length SIZE_MAX",
+				 "length 0x%" PRIx64 " exceeds the device's limit of 0x%" PRIx64
+				 " bytes (max_mr_size); an implicit region has address 0 and length SIZE_MAX",
 				 length, vb_profile()->max_mr_size);
 	return check_page_offset(ask);
 }
@@ -121,11 +123,12 @@ static int check_huge(const struct vb_mr_ask *ask)
 	if (!(ask->access & IBV_ACCESS_HUGETLB) || vb_vma_huge(ask->addr, ask->length, &at, &page))
 		return 0;
 	if (!page)
-		return vb_refuse(EINVAL, ask->call, "IBV_ACCESS_HUGETLB: nothing is mapped at 0x%" PRIx64,
+		return vb_refuse(EINVAL, ask->call,
+				 "IBV_ACCESS_HUGETLB requires huge pages: nothing is mapped at 0x%" PRIx64,
 				 at);
 	return vb_refuse(EINVAL, ask->call,
-			 "IBV_ACCESS_HUGETLB: the memory at 0x%" PRIx64 " is mapped in pages of %" PRIu64
-			 " bytes, not in huge ones",
+			 "IBV_ACCESS_HUGETLB requires huge pages: the pages at 0x%" PRIx64 " have %" PRIu64
+			 " bytes",
 			 at, page);
 }
 
@@ -194,10 +197,11 @@ int vb_mr_register(struct vb_mr **out, const struct vb_mr_ask *ask)
 	int err;
 
 	if (!mr)
-		return vb_refuse(ENOMEM, ask->call, "no memory for another region");
+		return vb_refuse_memory(ask->call);
 	/* windows have keys of the same table, which holds as many of both as there may be */
 	if (atomic_fetch_add(live, 1) >= vb_profile()->max_mr) { /* pairs with vb_mr_drop() */
-		err = vb_refuse(ENOMEM, ask->call, "all %u memory regions are in use", vb_profile()->max_mr);
+		err = vb_refuse(ENOMEM, ask->call, "all %u memory regions of the device are in use",
+				vb_profile()->max_mr);
 		goto uncount;
 	}
 	if (ask->access & VB_MR_REMOTE)
@@ -278,11 +282,11 @@ int vb_mr_register_memory(struct vb_mr **out, const char *call, struct ibv_pd *i
 	int err = ibpd ? vb_live_check(call, ibpd, VB_LIVE_PD) : 0;
 
 	if (!ibpd) /* of an allocation whose failure nobody looked at */
-		return vb_refuse(EINVAL, call, "no protection domain");
+		return vb_refuse(EINVAL, call, "pd is NULL");
 	if (err)
 		return err;
 	if (vb_context_dead(vb_context(ibpd->context)))
-		return vb_refuse(EIO, call, "the device was opened before fork()");
+		return vb_refuse_forked(call);
 	err = vb_mr_prepare(&ask);
 	if (err)
 		return err;
@@ -332,9 +336,10 @@ VB_EXPORT VB_END(ibv_dereg_mr, "ibv_dereg_mr", VB_LIVE_MR, ibmr, struct ibv_mr *
 	if (vb_context_dead(vb_context(ibmr->context)))
 		return 0;
 	if (((struct vb_mr *)ibmr)->source == VB_MR_RELAXED)
-		return vb_refuse(EINVAL, "ibv_dereg_mr",
-				 "L_Key 0x%08x is a relaxed region's, which ibv_dereg_mr_relaxed() ends",
-				 ibmr->lkey);
+		return vb_refuse(
+		    EINVAL, "ibv_dereg_mr",
+		    "the region of L_Key 0x%08x is relaxed; deregister it with ibv_dereg_mr_relaxed()",
+		    ibmr->lkey);
 	if (((struct vb_mr *)ibmr)->source == VB_MR_IMPORTED) { /* its owner's: only that can take it away */
 		vb_mr_unimport((struct vb_mr *)ibmr);
 		return 0;
@@ -355,7 +360,7 @@ VB_OBJECT(struct ibv_mr *, vb_alloc_null_mr, (pd), struct ibv_pd *pd)
 	int err;
 
 	if (vb_context_dead(vb_context(pd->context)))
-		err = vb_refuse(EIO, ask.call, "the device was opened before fork()");
+		err = vb_refuse_forked(ask.call);
 	else
 		err = vb_mr_register(&mr, &ask);
 	if (err) {

@@ -27,10 +27,10 @@ static struct vb_mws *mws_of(const struct vb_context *c)
 static int check_alloc(const struct vb_context *c, enum ibv_mw_type type)
 {
 	if (vb_context_dead(c))
-		return vb_refuse(EIO, "ibv_alloc_mw", "the device was opened before fork()");
+		return vb_refuse_forked("ibv_alloc_mw");
 	if (type != IBV_MW_TYPE_1 && type != IBV_MW_TYPE_2)
-		return vb_refuse(EINVAL, "ibv_alloc_mw", "type %d is neither IBV_MW_TYPE_1 nor IBV_MW_TYPE_2",
-				 (int)type);
+		return vb_refuse(EINVAL, "ibv_alloc_mw",
+				 "type %d is unknown; use IBV_MW_TYPE_1 or IBV_MW_TYPE_2", (int)type);
 	return 0;
 }
 
@@ -45,7 +45,7 @@ VB_OBJECT(struct ibv_mw *, vb_alloc_mw, (ibpd, type), struct ibv_pd *ibpd, enum 
 		goto refused;
 	mw = calloc(1, sizeof(*mw));
 	if (!mw) {
-		err = vb_refuse(ENOMEM, "ibv_alloc_mw", "no memory for another window");
+		err = vb_refuse_memory("ibv_alloc_mw");
 		goto refused;
 	}
 	mw->pd = pd;
@@ -55,8 +55,8 @@ VB_OBJECT(struct ibv_mw *, vb_alloc_mw, (ibpd, type), struct ibv_pd *ibpd, enum 
 	if (!vb_mw_enter(mws_of(c), mw)) { /* pairs with vb_dealloc_mw() */
 		err = mws_of(c)->count < mws_of(c)->max
 			  ? vb_why_no_key(mws_of(c)->keys, "ibv_alloc_mw", pd)
-			  : vb_refuse(ENOMEM, "ibv_alloc_mw", "all %u memory windows are in use",
-				      mws_of(c)->max);
+			  : vb_refuse(ENOMEM, "ibv_alloc_mw",
+				      "all %u memory windows of the device are in use", mws_of(c)->max);
 		goto refused;
 	}
 	mw->ibv.handle = mw->index;
@@ -78,8 +78,8 @@ VB_END(vb_dealloc_mw, "ibv_dealloc_mw", VB_LIVE_MW, ibmw, struct ibv_mw *ibmw)
 	if (vb_context_dead(c))
 		return 0;
 	if (ibmw->handle != mw->index) /* rule 37 */
-		return vb_refuse(ENOENT, "ibv_dealloc_mw", "handle %u is no memory window's (it was %u)",
-				 ibmw->handle, mw->index);
+		return vb_refuse(ENOENT, "ibv_dealloc_mw", "the program changed the handle from 0x%x to 0x%x",
+				 mw->index, ibmw->handle);
 	vb_mw_leave(mws_of(c), mw); /* unbinds it */
 	vb_pd_count(mw->pd, VB_CHILD_MW, -1u);
 	free(mw);
@@ -91,13 +91,12 @@ static int check_info(const char *call, const struct ibv_mw_bind_info *info, enu
 	unsigned access = info->mw_access_flags;
 
 	if (!info->mr && (info->addr || info->length))
-		return vb_refuse(EINVAL, call, "no region is named for the %" PRIu64 " bytes at 0x%" PRIx64,
+		return vb_refuse(EINVAL, call, "bind_info.mr is NULL for the %" PRIu64 " bytes at 0x%" PRIx64,
 				 info->length, info->addr);
 	if (access & ~FLAGS)
-		return vb_refuse(EINVAL, call, "mw_access_flags 0x%x have unknown bits 0x%x", access,
-				 access & ~FLAGS);
+		return vb_refuse_bits(EINVAL, call, "mw_access_flags", access, FLAGS);
 	if (type == IBV_MW_TYPE_1 && access & IBV_ACCESS_ZERO_BASED)
-		return vb_refuse(EINVAL, call, "IBV_ACCESS_ZERO_BASED is for windows of type 2 only");
+		return vb_refuse(EINVAL, call, "IBV_ACCESS_ZERO_BASED requires a memory window of type 2");
 	return 0;
 }
 
@@ -105,14 +104,16 @@ int vb_mw_check(const struct vb_qp *qp, const struct ibv_mw *mw, const struct ib
 		const char *call, enum ibv_mw_type type)
 {
 	if (!mw)
-		return vb_refuse(EINVAL, call, "no memory window is named");
+		return vb_refuse(EINVAL, call, "mw is NULL");
 	if (mw->type != type) /* rule 48 */
-		return vb_refuse(EINVAL, call,
-				 type == IBV_MW_TYPE_1
-				     ? "the window is of type 2, which a request IBV_WR_BIND_MW binds"
-				     : "the window is of type 1, which ibv_bind_mw binds");
+		return vb_refuse(
+		    EINVAL, call,
+		    type == IBV_MW_TYPE_1
+			? "the memory window is of type 2; bind it with a work request IBV_WR_BIND_MW"
+			: "the memory window is of type 1; bind it with ibv_bind_mw()");
 	if (vb_context(mw->context)->adapter != qp->ctx->adapter)
-		return vb_refuse(EINVAL, call, "window and QP 0x%06x are of different devices", qp->qpn);
+		return vb_refuse(EINVAL, call, "the memory window belongs to another device than QP 0x%06x",
+				 qp->qpn);
 	return check_info(call, info, type);
 }
 
@@ -125,12 +126,13 @@ VB_CODE(vb_bind_mw, (qp, mw, bind), struct ibv_qp *qp, struct ibv_mw *mw, struct
 	int err;
 
 	if (vb_context_dead(vb_qp(qp)->ctx))
-		return vb_refuse(EIO, "ibv_bind_mw", "the device was opened before fork()");
+		return vb_refuse_forked("ibv_bind_mw");
 	if (mw)
 		wr.bind_mw.rkey = ibv_inc_rkey(mw->rkey);
 	if (bind->bind_info.mr && mw && vb_pd(mw->pd)->id != vb_pd(bind->bind_info.mr->pd)->id)
-		return vb_refuse(EPERM, "ibv_bind_mw",
-				 "window and region are of different protection domains");
+		return vb_refuse(
+		    EPERM, "ibv_bind_mw",
+		    "the memory window belongs to another protection domain than the memory region");
 	err = vb_post_bind(qp, &wr);
 	if (!err)
 		mw->rkey = VB_KEY_REMOTE | vb_mw_key((struct vb_mw *)mw, wr.bind_mw.rkey);

@@ -35,9 +35,7 @@ struct ibv_buf {
 
 static int dead(struct ibv_context *context, const char *call)
 {
-	return vb_context_dead(vb_context(context))
-		   ? vb_refuse(EIO, call, "the device was opened before fork()")
-		   : 0;
+	return vb_context_dead(vb_context(context)) ? vb_refuse_forked(call) : 0;
 }
 
 static void *none(int err)
@@ -56,14 +54,16 @@ static int check_dmah(const struct ibv_dmah_init_attr *a)
 	long cpus = sysconf(_SC_NPROCESSORS_CONF);
 
 	if (a->comp_mask & ~known)
-		return vb_refuse(EINVAL, call, "comp_mask 0x%x has unknown bits 0x%x", a->comp_mask,
-				 a->comp_mask & ~known);
+		return vb_refuse_bits(EINVAL, call, "comp_mask", a->comp_mask, known);
 	if ((a->comp_mask & IBV_DMAH_INIT_ATTR_MASK_CPU_ID) && cpus > 0 && a->cpu_id >= (unsigned long)cpus)
-		return vb_refuse(EINVAL, call, "cpu_id %u: the machine has %ld CPUs", a->cpu_id, cpus);
+		return vb_refuse(EINVAL, call, "cpu_id %u is out of range: the machine has %ld CPUs",
+				 a->cpu_id, cpus);
 	if ((a->comp_mask & IBV_DMAH_INIT_ATTR_MASK_PH) && a->ph > HINTS)
-		return vb_refuse(EINVAL, call, "processing hint %u; they are 0 to %d", a->ph, HINTS);
+		return vb_refuse(EINVAL, call, "ph %u (processing hint) exceeds the limit of %d", a->ph,
+				 HINTS);
 	if ((a->comp_mask & IBV_DMAH_INIT_ATTR_MASK_TPH_MEM_TYPE) && a->tph_mem_type > IBV_TPH_MEM_TYPE_PM)
-		return vb_refuse(EINVAL, call, "memory type %u; they are 0 (volatile) and 1 (persistent)",
+		return vb_refuse(EINVAL, call,
+				 "tph_mem_type %u is unknown; use 0 (volatile) or 1 (persistent)",
 				 a->tph_mem_type);
 	return 0;
 }
@@ -80,7 +80,7 @@ VB_EXPORT VB_OBJECT(struct ibv_dmah *, ibv_alloc_dmah, (context, attr), struct i
 		return none(err);
 	d = calloc(1, sizeof(*d)); /* pairs with ibv_dealloc_dmah() */
 	if (!d)
-		return none(vb_refuse(ENOMEM, "ibv_alloc_dmah", "no memory"));
+		return none(vb_refuse_memory("ibv_alloc_dmah"));
 	d->ibv.context = context;
 	vb_live_enter(&d->ibv, VB_LIVE_DMAH);
 	return &d->ibv;
@@ -92,8 +92,8 @@ VB_EXPORT VB_END(ibv_dealloc_dmah, "ibv_dealloc_dmah", VB_LIVE_DMAH, dmah, struc
 	uint32_t refs = atomic_load(&d->refs);
 
 	if (refs && !vb_context_dead(vb_context(dmah->context)))
-		return vb_refuse_busy("ibv_dealloc_dmah", "%u region%s made with it and still exist%s", refs,
-				      refs == 1 ? " was" : "s were", refs == 1 ? "s" : "");
+		return vb_refuse_used("ibv_dealloc_dmah", refs, "memory region", "the DMA handle",
+				      "deregister");
 	free(d);
 	return 0;
 }
@@ -109,20 +109,20 @@ VB_EXPORT VB_OBJECT(void *, ibv_alloc_buf, (ibpd, size, out), struct ibv_pd *ibp
 	struct ibv_buf *b;
 
 	if (!err && !size)
-		err = vb_refuse(EINVAL, call, "size 0");
+		err = vb_refuse(EINVAL, call, "size is 0");
 	if (!err && size + vb_page_size() - 1 < size)
-		err = vb_refuse(ENOMEM, call, "%zu bytes are more than an address space has", size);
+		err = vb_refuse(ENOMEM, call, "%zu bytes exceed the address space", size);
 	if (err)
 		return none(err);
 	b = calloc(1, sizeof(*b)); /* pairs with ibv_free_buf() */
 	if (!b)
-		return none(vb_refuse(ENOMEM, call, "no memory"));
+		return none(vb_refuse_memory(call));
 	b->pd = pd;
 	b->size = size;
 	b->mapped = vb_page_round(size);
 	b->at = mmap(NULL, b->mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (b->at == MAP_FAILED) {
-		err = vb_refuse(ENOMEM, call, "%zu bytes cannot be had: %s", size, strerror(errno));
+		err = vb_refuse(ENOMEM, call, "%zu bytes cannot be allocated: %s", size, strerror(errno));
 		free(b);
 		return none(err);
 	}
@@ -152,7 +152,7 @@ VB_EXPORT VB_VALUE(int, ibv_export_buf_dmabuf_fd, (b), struct ibv_buf *b)
 
 	errno = err ? err
 		    : vb_refuse(ENODATA, "ibv_export_buf_dmabuf_fd",
-				"the buffer is ordinary memory: no dma-buf stands behind it");
+				"the buffer is ordinary memory: it has no dma-buf");
 	return -1;
 }
 
@@ -162,12 +162,11 @@ static int check_buf(const char *call, const struct ibv_buf *b, struct ibv_pd *p
 	uint64_t off = (uintptr_t)addr - (uintptr_t)b->at; /* below it this wraps to more than any size */
 
 	if (b->pd->id != vb_pd(pd)->id) /* a parent domain is the one it stands for */
-		return vb_refuse(EINVAL, call,
-				 "the buffer was allocated in another protection domain than it is to be "
-				 "registered in");
+		return vb_refuse(EINVAL, call, "the buffer belongs to another protection domain than pd");
 	if (off > b->size || length > b->size - off)
-		return vb_refuse(EINVAL, call, "%zu bytes at %p leave the buffer, which has %zu at %p",
-				 length, addr, b->size, (void *)b->at);
+		return vb_refuse(EINVAL, call,
+				 "%zu bytes at %p are outside the buffer, which has %zu bytes at %p", length,
+				 addr, b->size, (void *)b->at);
 	return 0;
 }
 
@@ -179,39 +178,39 @@ static int check_mask(const struct ibv_mr_init_attr *a)
 	uint64_t m = a->comp_mask;
 
 	if (m & ~MASKS)
-		return vb_refuse(EINVAL, EX, "comp_mask 0x%" PRIx64 " has unknown bits 0x%" PRIx64, m,
-				 m & ~MASKS);
+		return vb_refuse_bits(EINVAL, EX, "comp_mask", m, MASKS);
 	if (!(m & IBV_REG_MR_MASK_ADDR) == !(m & IBV_REG_MR_MASK_FD))
 		return vb_refuse(EINVAL, EX,
-				 "comp_mask 0x%" PRIx64 ": one of ADDR (0x2) and FD (0x4) is needed, not %s",
-				 m, m & IBV_REG_MR_MASK_FD ? "both" : "neither");
+				 "comp_mask 0x%" PRIx64 " has %s of ADDR (0x2) and FD (0x4); set one of them",
+				 m, m & IBV_REG_MR_MASK_FD ? "both" : "none");
 	if ((m & IBV_REG_MR_MASK_FD_OFFSET) && !(m & IBV_REG_MR_MASK_FD))
-		return vb_refuse(EINVAL, EX, "comp_mask 0x%" PRIx64 ": FD_OFFSET (0x8) goes with FD (0x4)",
-				 m);
-	if ((m & IBV_REG_MR_MASK_FD) && !(m & IBV_REG_MR_MASK_IOVA))
 		return vb_refuse(EINVAL, EX,
-				 "comp_mask 0x%" PRIx64
-				 ": FD (0x4) goes with IOVA (0x1), since a dma-buf has no "
-				 "address of its own",
-				 m);
+				 "comp_mask 0x%" PRIx64 " lacks FD (0x4): FD_OFFSET (0x8) requires it", m);
+	if ((m & IBV_REG_MR_MASK_FD) && !(m & IBV_REG_MR_MASK_IOVA))
+		return vb_refuse(
+		    EINVAL, EX,
+		    "comp_mask 0x%" PRIx64
+		    " lacks IOVA (0x1): FD (0x4) requires it, since a dma-buf has no address of its own",
+		    m);
 	if ((m & IBV_REG_MR_MASK_BUF) && (m & IBV_REG_MR_MASK_FD))
-		return vb_refuse(EINVAL, EX, "comp_mask 0x%" PRIx64 ": BUF (0x20) goes with ADDR (0x2) only",
-				 m);
+		return vb_refuse(
+		    EINVAL, EX,
+		    "comp_mask 0x%" PRIx64 " has BUF (0x20) and FD (0x4): BUF requires ADDR (0x2)", m);
 	if (((m & IBV_REG_MR_MASK_DMAH) && !a->dmah) || ((m & IBV_REG_MR_MASK_BUF) && !a->buf))
-		return vb_refuse(EINVAL, EX, "comp_mask 0x%" PRIx64 ": the %s is NULL", m,
-				 (m & IBV_REG_MR_MASK_DMAH) && !a->dmah ? "DMA handle" : "buffer");
+		return vb_refuse(EINVAL, EX, "comp_mask 0x%" PRIx64 ", but %s is NULL", m,
+				 (m & IBV_REG_MR_MASK_DMAH) && !a->dmah ? "dmah" : "buf");
 	return 0;
 }
 
 static int check_objects(struct ibv_pd *pd, const struct ibv_mr_init_attr *a)
 {
 	if ((a->comp_mask & IBV_REG_MR_MASK_DMAH) && a->dmah->context != pd->context)
-		return vb_refuse(EINVAL, EX, "the DMA handle and the protection domain are of two contexts");
+		return vb_refuse(EINVAL, EX,
+				 "the DMA handle belongs to another context than the protection domain");
 	if ((a->comp_mask & IBV_REG_MR_MASK_DMAH) && ((unsigned)a->access & IBV_ACCESS_ON_DEMAND))
 		return vb_refuse(
 		    EOPNOTSUPP, EX,
-		    "a DMA handle goes with memory that is pinned, not with IBV_ACCESS_ON_DEMAND: "
-		    "leave out one of them");
+		    "a DMA handle requires pinned memory; leave out IBV_ACCESS_ON_DEMAND or the DMA handle");
 	if (a->comp_mask & IBV_REG_MR_MASK_BUF)
 		return check_buf(EX, a->buf, pd, a->addr, a->length);
 	return 0;

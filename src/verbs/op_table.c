@@ -78,7 +78,7 @@ static VB_CODE(dead_post_send, (qp, wr, bad), struct ibv_qp *qp, struct ibv_send
 {
 	(void)qp;
 	*bad = wr;
-	return vb_refuse(EIO, "ibv_post_send", "the device was opened before fork()");
+	return vb_refuse_forked("ibv_post_send");
 }
 
 static VB_CODE(dead_post_recv, (qp, wr, bad), struct ibv_qp *qp, struct ibv_recv_wr *wr,
@@ -86,7 +86,7 @@ static VB_CODE(dead_post_recv, (qp, wr, bad), struct ibv_qp *qp, struct ibv_recv
 {
 	(void)qp;
 	*bad = wr;
-	return vb_refuse(EIO, "ibv_post_recv", "the device was opened before fork()");
+	return vb_refuse_forked("ibv_post_recv");
 }
 
 static VB_VALUE(int, dead_poll_cq, (cq, n, wc), struct ibv_cq *cq, int n, struct ibv_wc *wc)
@@ -94,7 +94,7 @@ static VB_VALUE(int, dead_poll_cq, (cq, n, wc), struct ibv_cq *cq, int n, struct
 	(void)cq;
 	(void)n;
 	(void)wc;
-	errno = vb_refuse(EIO, "ibv_poll_cq", "the device was opened before fork()");
+	errno = vb_refuse_forked("ibv_poll_cq");
 	return -1;
 }
 

@@ -24,16 +24,18 @@ static int check_new(const struct ibv_context *context, const struct ibv_qp_open
 	if (err)
 		return err;
 	if (a->comp_mask & ~known)
-		return vb_refuse(EOPNOTSUPP, call, "comp_mask 0x%x has unknown bits 0x%x", a->comp_mask,
-				 a->comp_mask & ~known);
+		return vb_refuse_bits(EOPNOTSUPP, call, "comp_mask", a->comp_mask, known);
 	if ((a->comp_mask & needed) != needed)
 		return vb_refuse(EINVAL, call,
-				 "it needs a QP number, an XRC domain and a type (comp_mask 0x%x)",
+				 "comp_mask 0x%x lacks the QP number, the XRC domain or the QP type: "
+				 "ibv_open_qp() requires all three",
 				 a->comp_mask);
 	if (!a->xrcd || a->xrcd->context != context)
-		return vb_refuse(EINVAL, call, "no XRC domain of this context given");
+		return vb_refuse(EINVAL, call, "xrcd is %s", a->xrcd ? "of another context" : "NULL");
 	if (a->qp_type != IBV_QPT_XRC_RECV)
-		return vb_refuse(EINVAL, call, "only QPs of type IBV_QPT_XRC_RECV can be opened");
+		return vb_refuse(EINVAL, call,
+				 "qp_type is %d: only QPs of type IBV_QPT_XRC_RECV (%d) can be opened",
+				 (int)a->qp_type, IBV_QPT_XRC_RECV);
 	return 0;
 }
 
@@ -140,12 +142,11 @@ static int open_here(struct ibv_qp_open_attr *attr, struct vb_qp **h)
 {
 	*h = vb_target_stand_in(attr, sizeof(**h));
 	if (!*h)
-		return vb_refuse(ENOMEM, call, "no memory");
+		return vb_refuse_memory(call);
 	if (vb_target_join(*h))
 		return 0;
 	vb_target_unmake(*h);
-	return vb_refuse(EINVAL, call, "there is no target queue pair 0x%06x in this XRC domain",
-			 attr->qp_num);
+	return vb_refuse(EINVAL, call, "the XRC domain has no target QP 0x%06x", attr->qp_num);
 }
 
 VB_OBJECT(struct ibv_qp *, vb_open_qp, (context, attr), struct ibv_context *context,

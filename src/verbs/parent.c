@@ -29,13 +29,12 @@ VB_OBJECT(struct ibv_td *, vb_alloc_td, (context, attr), struct ibv_context *con
 	if (errno)
 		return NULL;
 	if (attr->comp_mask) {
-		errno =
-		    vb_refuse(EINVAL, "ibv_alloc_td", "comp_mask 0x%x, no bits are known", attr->comp_mask);
+		errno = vb_refuse_bits(EINVAL, "ibv_alloc_td", "comp_mask", attr->comp_mask, 0);
 		return NULL;
 	}
 	td = calloc(1, sizeof(*td));
 	if (!td) {
-		errno = vb_refuse(ENOMEM, "ibv_alloc_td", "no memory");
+		errno = vb_refuse_memory("ibv_alloc_td");
 		return NULL;
 	}
 	atomic_fetch_add(&c->tds, 1); /* pairs with vb_dealloc_td() */
@@ -54,8 +53,8 @@ VB_END(vb_dealloc_td, "ibv_dealloc_td", VB_LIVE_TD, ibtd, struct ibv_td *ibtd)
 		return 0;
 	refs = atomic_load(&td->refs);
 	if (refs) /* rule 37 */
-		return vb_refuse_busy("ibv_dealloc_td", "%u parent domain%s the thread domain", refs,
-				      refs == 1 ? " has" : "s have");
+		return vb_refuse_used("ibv_dealloc_td", refs, "parent domain", "the thread domain",
+				      "deallocate");
 	free(td);
 	atomic_fetch_sub(&c->tds, 1);
 	return 0;
@@ -70,10 +69,9 @@ static int check_new(const struct ibv_context *context, const struct ibv_parent_
 	if (err)
 		return err;
 	if (a->comp_mask & ~(uint32_t)KNOWN)
-		return vb_refuse(EINVAL, call, "comp_mask 0x%x has unknown bits 0x%x", a->comp_mask,
-				 a->comp_mask & ~(uint32_t)KNOWN);
+		return vb_refuse_bits(EINVAL, call, "comp_mask", a->comp_mask, KNOWN);
 	if (!a->pd)
-		return vb_refuse(EINVAL, call, "pd is NULL: it is what the parent domain stands for");
+		return vb_refuse(EINVAL, call, "pd is NULL: a parent domain requires a protection domain");
 	if (a->pd->context != context)
 		return vb_refuse(EINVAL, call, "the protection domain belongs to another context");
 	if (a->td && a->td->context != context)
@@ -98,7 +96,7 @@ VB_OBJECT(struct ibv_pd *, vb_alloc_parent_domain, (context, a), struct ibv_cont
 		return NULL;
 	w = calloc(1, sizeof(*w));
 	if (!w) {
-		errno = vb_refuse(ENOMEM, "ibv_alloc_parent_domain", "no memory");
+		errno = vb_refuse_memory("ibv_alloc_parent_domain");
 		return NULL;
 	}
 	w->parent = (struct vb_parent){.pd = vb_pd(a->pd), .td = (struct vb_td *)a->td};

@@ -27,12 +27,13 @@ int vb_pd_make(struct vb_pd **out, struct vb_context *c, const char *call)
 	if (err)
 		return err;
 	if (atomic_fetch_add(&c->pds, 1) >= vb_profile()->max_pd) { /* pairs with vb_pd_unmake() */
-		err = vb_refuse(ENOMEM, call, "all %u protection domains are in use", vb_profile()->max_pd);
+		err = vb_refuse(ENOMEM, call, "all %u protection domains of the device are in use",
+				vb_profile()->max_pd);
 		goto uncount;
 	}
 	pd = calloc(1, sizeof(*pd));
 	if (!pd) {
-		err = vb_refuse(ENOMEM, call, "no memory");
+		err = vb_refuse_memory(call);
 		goto uncount;
 	}
 	pd->ibv.context = &c->v.context;

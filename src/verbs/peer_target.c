@@ -113,14 +113,13 @@ static int ask(struct far_target *f, struct vb_target_tell *t, uint64_t until)
 
 static int no_such(uint32_t qpn, const char *why)
 {
-	return vb_refuse(EINVAL, call_open, "there is no target queue pair 0x%06x in this XRC domain%s%s",
-			 qpn, *why ? ": " : "", why);
+	return vb_refuse(EINVAL, call_open, "the XRC domain has no target QP 0x%06x%s%s", qpn,
+			 *why ? ": " : "", why);
 }
 
 static int does_not_answer(uint32_t qpn)
 {
-	return vb_refuse(ETIMEDOUT, call_open,
-			 "the process to which queue pair 0x%06x belongs does not answer (is it stopped?)",
+	return vb_refuse(ETIMEDOUT, call_open, "the process of QP 0x%06x does not answer (is it stopped?)",
 			 qpn);
 }
 
@@ -134,7 +133,7 @@ static int meet(struct vb_adapter *a, uint32_t qpn, uint64_t until, struct vb_pe
 	int err;
 
 	if (!number || number >= VB_ADAPTERS)
-		return no_such(qpn, "no queue pair has such a number");
+		return no_such(qpn, "it is not a QP number");
 	err = vb_peer_reach(a, number, until, peer, &why);
 	if (err == ECONNREFUSED)
 		vb_reach_add(&t, &why);
@@ -142,7 +141,7 @@ static int meet(struct vb_adapter *a, uint32_t qpn, uint64_t until, struct vb_pe
 		return no_such(qpn, text);
 	if (err == ETIMEDOUT)
 		return does_not_answer(qpn);
-	return err ? vb_refuse(err, call_open, "no contact with the process of queue pair 0x%06x: %s", qpn,
+	return err ? vb_refuse(err, call_open, "the process of QP 0x%06x cannot be reached: %s", qpn,
 			       strerror(err))
 		   : 0;
 }
@@ -187,7 +186,7 @@ static int ask_open(struct far_target *f, uint64_t until)
 	if (err == EIO)
 		return no_such(f->qp.qpn, "its process has just ended");
 	if (err == ENOMEM)
-		return vb_refuse(err, call_open, "process %u, whose target it is, has no memory",
+		return vb_refuse(err, call_open, "process %u, which owns the target, is out of memory",
 				 f->peer->pid);
 	if (err)
 		return no_such(f->qp.qpn, "");
@@ -219,7 +218,7 @@ static int open_at(struct ibv_qp_open_attr *a, struct vb_peer *peer, uint64_t un
 
 	if (!f) {
 		vb_peer_put(peer);
-		return vb_refuse(ENOMEM, call_open, "no memory");
+		return vb_refuse_memory(call_open);
 	}
 	f->qp.far = true;
 	f->peer = peer;
@@ -247,7 +246,7 @@ int vb_target_open_far(struct ibv_qp_open_attr *a, struct vb_qp **out)
 	if (vb_context_lost(c))
 		return vb_refuse(EIO, call_open, VB_LOST_TEXT);
 	if (vb_xrcd(a->xrcd)->id.dev == VB_XRCD_PRIVATE)
-		return no_such(a->qp_num, "the domain is this process's alone");
+		return no_such(a->qp_num, "the domain is private to this process");
 	err = meet(c->adapter, a->qp_num, until, &peer);
 	return err ? err : open_at(a, peer, until, out);
 }
@@ -294,14 +293,14 @@ static void lose(struct far_target *f)
 	post(f, 0); /* IBV_EVENT_QP_FATAL */
 }
 
-#define ENDED "QP 0x%06x, a target of another process that is open here, has ended: "
+#define ENDED "QP 0x%06x, an XRC target of another process, no longer exists: "
 
 static void say_lost(const struct far_target *f, enum vb_peer_end how)
 {
 	char buf[512];
 
 	if (how == VB_END_GOODBYE) {
-		vb_log(VB_LOG_WARN, ENDED "process %u, which made it, has closed its device or ended",
+		vb_log(VB_LOG_WARN, ENDED "process %u, which created it, closed its device or ended",
 		       f->qp.qpn, f->peer->pid);
 	} else {
 		struct vb_facts facts = vb_end_facts(how, f->peer->pid);
@@ -352,10 +351,11 @@ void vb_target_told(struct vb_peer *peer, const struct vb_target_tell *t)
 static int refuse(const struct far_target *f, const char *call, int err)
 {
 	if (err == ETIMEDOUT)
-		return vb_refuse(err, call,
-				 "process %u, whose target QP 0x%06x is, does not answer (is it stopped?)",
-				 f->peer->pid, f->qp.qpn);
-	return vb_refuse(EIO, call, "QP 0x%06x is a target of process %u, and has ended", f->qp.qpn,
+		return vb_refuse(
+		    err, call,
+		    "process %u, which owns the target QP 0x%06x, does not answer (is it stopped?)",
+		    f->peer->pid, f->qp.qpn);
+	return vb_refuse(EIO, call, "QP 0x%06x, an XRC target of process %u, no longer exists", f->qp.qpn,
 			 f->peer->pid);
 }
 
@@ -401,10 +401,10 @@ static int try(struct far_target *f, const struct ibv_qp_attr *a, uint32_t mask,
 	if (!err || err == EAGAIN)
 		return err;
 	return err == EIO || err == ETIMEDOUT ? refuse(f, "ibv_modify_qp", err)
-	       : err == ENOMEM
-		   ? vb_qp_modify_refuse(&f->qp, err, a)
-		   : vb_refuse(err, "ibv_modify_qp", "process %u, whose target QP 0x%06x is, refuses: %s",
-			       f->peer->pid, f->qp.qpn, strerror(err));
+	       : err == ENOMEM		      ? vb_qp_modify_refuse(&f->qp, err, a)
+					      : vb_refuse(err, "ibv_modify_qp",
+							  "process %u, which owns the target QP 0x%06x, refuses: %s",
+							  f->peer->pid, f->qp.qpn, strerror(err));
 }
 
 int vb_target_modify(struct vb_qp *h, const struct ibv_qp_attr *a, uint32_t mask)

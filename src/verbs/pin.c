@@ -22,7 +22,8 @@
 #define KIB(pages) ((pages) * (vb_page_size() >> 10))
 #define FIRST_USER "user:[4026531837]" /* inode of the initial user namespace: a constant of the kernel */
 #define WHAT_TO_DO                                                                                      \
-	"raise it (ulimit -l, LimitMEMLOCK= of a service, --ulimit memlock= of a container), register " \
+	"; raise the limit (ulimit -l, LimitMEMLOCK= of a service, --ulimit memlock= of a container), " \
+	"register "                                                                                     \
 	"less, or grant CAP_IPC_LOCK"
 
 static _Atomic uint64_t pinned, regions; /* pages; how many vb_pin() */
@@ -65,11 +66,11 @@ static int count(const char *call, uint64_t addr, uint64_t length)
 	atomic_fetch_sub(&pinned, more);
 	if (!limit.rlim_cur) /* the kernel asks can_do_mlock() first */
 		return vb_refuse(EPERM, call,
-				 "RLIMIT_MEMLOCK is 0, so this process may pin nothing: " WHAT_TO_DO);
+				 "RLIMIT_MEMLOCK is 0, so this process cannot pin memory" WHAT_TO_DO);
 	return vb_refuse(ENOMEM, call,
-			 "the 0x%" PRIx64 " bytes at 0x%" PRIx64 " take %" PRIu64
-			 " KiB of pinned pages, regions of this process have %" PRIu64
-			 " KiB already, and RLIMIT_MEMLOCK is %" PRIu64 " KiB: " WHAT_TO_DO,
+			 "the 0x%" PRIx64 " bytes at 0x%" PRIx64 " need %" PRIu64
+			 " KiB of pinned pages: this process has pinned %" PRIu64
+			 " KiB, and RLIMIT_MEMLOCK is %" PRIu64 " KiB" WHAT_TO_DO,
 			 length, addr, KIB(more), KIB(all - more), (uint64_t)limit.rlim_cur >> 10);
 }
 
@@ -112,9 +113,9 @@ static void tell_hole(const struct vb_mr *mr)
 	    errno != ENOMEM || atomic_exchange(&told, true))
 		return;
 	vb_log(VB_LOG_WARN,
-	       "the region of 0x%zx bytes at 0x%" PRIx64
-	       " (L_Key 0x%08x) is given back, and part of its memory was "
-	       "unmapped before: a device would have used its pages until now; deregister first, then free",
+	       "the region of 0x%zx bytes at 0x%" PRIx64 " (L_Key 0x%08x) is deregistered after part of its "
+	       "memory was unmapped: an adapter would have used "
+	       "these pages until now; deregister a region before you free its memory",
 	       mr->ibv.length, addr, mr->ibv.lkey);
 }
 

@@ -43,39 +43,42 @@ int vb_post_refuse(const struct vb_qp *qp, const char *call, enum vb_build_fault
 	case VB_BUILD_FINE:
 		break;
 	case VB_BUILD_OPCODE:
-		return name ? vb_refuse(EINVAL, call, "%s is no request that a QP of type %s takes", name,
-					type)
-			    : vb_refuse(EINVAL, call, "there is no opcode %u", f->opcode);
+		return name ? vb_refuse(EINVAL, call, "%s is not supported on a QP of type %s", name, type)
+			    : vb_refuse(EINVAL, call, "opcode %u is unknown", f->opcode);
 	case VB_BUILD_FLAGS:
-		return vb_refuse(EINVAL, call, "send_flags: %s is not for a QP of type %s",
+		return vb_refuse(EINVAL, call, "send_flags: %s is not supported on a QP of type %s",
 				 vb_name_flags(flags, sizeof flags, VB_FLAGS_SEND,
 					       f->flags & ~(uint32_t)VB_BUILD_FLAGS_KNOWN),
 				 type);
 	case VB_BUILD_NOT_INLINE:
-		return vb_refuse(EINVAL, call, "IBV_SEND_INLINE with %s, which sends no data", name);
+		return vb_refuse(EINVAL, call,
+				 "IBV_SEND_INLINE is not supported with %s, which sends no data", name);
 	case VB_BUILD_SGES:
 		return vb_refuse(EINVAL, call,
-				 "num_sge %lld; QP 0x%06x was made for at most %u (max_send_sge)", f->pieces,
+				 "num_sge %lld exceeds the limit of QP 0x%06x, %u (max_send_sge)", f->pieces,
 				 qp->qpn, qp->req.max_sge);
 	case VB_BUILD_INLINE_LENGTH:
-		return vb_refuse(EINVAL, call, "%llu bytes inline, QP 0x%06x takes up to %u", f->length,
-				 qp->qpn, qp->req.max_inline);
+		return vb_refuse(
+		    EINVAL, call,
+		    "%llu bytes of inline data exceed the limit of QP 0x%06x, %u bytes (max_inline_data)",
+		    f->length, qp->qpn, qp->req.max_inline);
 	case VB_BUILD_FLUSH:
 		return vb_refuse(EINVAL, call,
-				 "type 0x%x is to be of IBV_FLUSH_GLOBAL and IBV_FLUSH_PERSISTENT, level %u "
-				 "IBV_FLUSH_RANGE or IBV_FLUSH_MR",
+				 "type 0x%x or level %u is not valid; use IBV_FLUSH_GLOBAL and "
+				 "IBV_FLUSH_PERSISTENT in type, "
+				 "IBV_FLUSH_RANGE or IBV_FLUSH_MR in level",
 				 f->flush_type, f->flush_level);
 	case VB_BUILD_NO_ADDRESS:
 		return vb_refuse(EINVAL, call,
-				 "%s on QP 0x%06x, which is of type %s, without an address handle", name,
-				 qp->qpn, type);
+				 "%s lacks an address handle: QP 0x%06x is of type %s, which requires one",
+				 name, qp->qpn, type);
 	case VB_BUILD_CALL:
-		return vb_refuse(EINVAL, call,
-				 "%s: struct ibv_send_wr has no place for what it says; ibv_wr_%s() has",
+		return vb_refuse(EINVAL, call, "%s does not fit into struct ibv_send_wr; use ibv_wr_%s()",
 				 name, f->opcode == VB_WR_FLUSH ? "flush" : "atomic_write");
 	case VB_BUILD_LENGTH:
-		return vb_refuse(EINVAL, call, "a message of %llu bytes, the port takes up to %u", f->length,
-				 qp->req.max_msg);
+		return vb_refuse(EINVAL, call,
+				 "a message of %llu bytes exceeds the port's limit of %u bytes (max_msg_sz)",
+				 f->length, qp->req.max_msg);
 	}
 	return 0;
 }
@@ -95,23 +98,25 @@ static __attribute__((cold, noinline)) int refuse_request(const struct vb_qp *qp
 int vb_post_refuse_full(const struct vb_qp *qp, const char *call)
 {
 	if (qp->xrcd)
-		return vb_refuse(EINVAL, call, "QP 0x%06x is a target of XRC, which takes no requests",
+		return vb_refuse(EINVAL, call,
+				 "QP 0x%06x is of type IBV_QPT_XRC_RECV, which has no work queues: nothing "
+				 "can be posted to it",
 				 qp->qpn);
-	return vb_refuse(
-	    ENOMEM, call,
-	    "the send queue of QP 0x%06x is full: as many requests are posted as it was made for "
-	    "(%u), and no completion behind them polled (unsignalled ones count until a later "
-	    "one's is)",
-	    qp->qpn, qp->req.max_wr);
+	return vb_refuse(ENOMEM, call,
+			 "the send queue of QP 0x%06x is full: all %u requests (max_send_wr) are "
+			 "outstanding; poll the CQ. An "
+			 "unsignaled request counts until the completion of a later one is polled",
+			 qp->qpn, qp->req.max_wr);
 }
 
 int vb_post_refuse_state(const struct vb_qp *qp, enum ibv_qp_state state, const char *call)
 {
 	/* What brings it on; whoever posts receive requests has no need of more than INIT. */
 	static const char *const ways[] = {
-	    [IBV_QPS_RESET] = ": modify it to INIT first; send requests need RTS (ibv_modify_qp)",
-	    [IBV_QPS_INIT] = ": modify it to RTR and RTS first (ibv_modify_qp)",
-	    [IBV_QPS_RTR] = ": modify it to RTS first (ibv_modify_qp)",
+	    [IBV_QPS_RESET] =
+		": receives require INIT and sends require RTS; modify it first (ibv_modify_qp)",
+	    [IBV_QPS_INIT] = ": sends require RTS; modify it to RTR and RTS first (ibv_modify_qp)",
+	    [IBV_QPS_RTR] = ": sends require RTS; modify it first (ibv_modify_qp)",
 	};
 	const char *way = state <= IBV_QPS_RTR ? ways[state] : "";
 
@@ -122,7 +127,7 @@ int vb_post_refuse_state(const struct vb_qp *qp, enum ibv_qp_state state, const 
 	if (qp->xrcd)
 		return vb_post_refuse_full(qp, call);
 	if (qp->by_cm == VB_BY_CM && state <= IBV_QPS_RTR)
-		way = ": its id is not connected yet; call rdma_connect or rdma_accept, and wait for "
+		way = ": its id is not connected yet; call rdma_connect() or rdma_accept(), and wait for "
 		      "RDMA_CM_EVENT_ESTABLISHED";
 	return vb_refuse(EINVAL, call, "QP 0x%06x is in %s%s", qp->qpn, vb_qp_state_name(state), way);
 }
@@ -130,8 +135,8 @@ int vb_post_refuse_state(const struct vb_qp *qp, enum ibv_qp_state state, const 
 int vb_post_refuse_open(const struct vb_qp *qp, const char *call)
 {
 	return vb_refuse(EINVAL, call,
-			 "QP 0x%06x: this thread called ibv_wr_start(), and ibv_wr_complete() or "
-			 "ibv_wr_abort() comes first",
+			 "QP 0x%06x: this thread has called ibv_wr_start(); call ibv_wr_complete() or "
+			 "ibv_wr_abort() first",
 			 qp->qpn);
 }
 
@@ -148,8 +153,9 @@ void vb_post_say_late(struct vb_qp *qp, const char *call)
 	vb_hca_give(qp);
 	if (say)
 		vb_log(VB_LOG_INFO,
-		       "%s: QP 0x%06x is in the error state, to which rdma_disconnect or ibv_modify_qp moved "
-		       "it, so requests end with IBV_WC_WR_FLUSH_ERR",
+		       "%s: QP 0x%06x is in ERR, since rdma_disconnect or ibv_modify_qp moved it there: its "
+		       "requests "
+		       "complete with IBV_WC_WR_FLUSH_ERR",
 		       call, qp->qpn);
 }
 
@@ -284,9 +290,10 @@ static __attribute__((cold, noinline)) int refuse_receive(const struct vb_qp *qp
 {
 	if (qp->ibv.qp_type == IBV_QPT_XRC_SEND)
 		return vb_refuse(EINVAL, "ibv_post_recv",
-				 "QP 0x%06x is an initiator of XRC, which receives nothing", qp->qpn);
+				 "QP 0x%06x is of type IBV_QPT_XRC_SEND, which has no receive queue",
+				 qp->qpn);
 	return vb_refuse(EINVAL, "ibv_post_recv",
-			 "QP 0x%06x receives from a shared queue: post to it by ibv_post_srq_recv", qp->qpn);
+			 "QP 0x%06x receives from an SRQ; post to the SRQ with ibv_post_srq_recv()", qp->qpn);
 }
 
 /* What was posted to a QP in the error state (rule 30). */

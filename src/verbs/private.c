@@ -17,7 +17,7 @@
 #include "verbs/verbs.h"
 
 #define REFUSED(name) \
-	vb_refuse(EOPNOTSUPP, name, "this is part of the driver interface, and Verbena has no drivers")
+	vb_refuse(EOPNOTSUPP, name, "the call is part of the driver interface, which Verbena does not have")
 
 /* Calls that return a positive errno. */
 #define COMMANDS(X)                       \

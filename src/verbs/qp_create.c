@@ -50,16 +50,14 @@ static int check_type(enum ibv_qp_type type)
 	if (vb_transport_of(type))
 		return 0;
 	if (!name)
-		return vb_refuse(EINVAL, CALL, "there is no QP type %d", (int)type); /* rule 41 */
-	return vb_refuse(EOPNOTSUPP, CALL, "QPs of type %s are not supported, only %s", name,
+		return vb_refuse(EINVAL, CALL, "qp_type %d is unknown", (int)type); /* rule 41 */
+	return vb_refuse(EOPNOTSUPP, CALL, "QPs of type %s are not supported; use one of %s", name,
 			 types_made(made, sizeof(made)));
 }
 
 static int check_limit(const char *what, uint32_t asked, uint32_t max)
 {
-	if (asked <= max)
-		return 0;
-	return vb_refuse(EINVAL, CALL, "%s %u, at most %u is possible", what, asked, max);
+	return asked <= max ? 0 : vb_refuse_limit(CALL, what, asked, max);
 }
 
 static int check_cap(const struct ibv_qp_cap *cap, bool receives)
@@ -101,10 +99,10 @@ static int check_queues(const struct plan *p)
 	    p->attr->srq) /* as the kernel has it; what else an initiator has no use for is dropped */
 		return vb_refuse(
 		    EINVAL, CALL,
-		    "an SRQ is given, but a QP of type IBV_QPT_XRC_SEND receives nothing: the request "
-		    "names the SRQ at the far end (ibv_send_wr.qp_type.xrc.remote_srqn)");
+		    "srq must be NULL: a QP of type IBV_QPT_XRC_SEND receives nothing. Each request "
+		    "names the peer's SRQ (ibv_send_wr.qp_type.xrc.remote_srqn)");
 	if (!p->scq || (recv && !p->rcq)) /* rule 41 */
-		return vb_refuse(EINVAL, CALL, "no %s CQ", p->scq ? "receive" : "send");
+		return vb_refuse(EINVAL, CALL, "%s_cq is NULL", p->scq ? "recv" : "send");
 	if (p->scq->context != p->context || (recv && p->rcq->context != p->context))
 		return vb_refuse(EINVAL, CALL, "a CQ belongs to another context than the protection domain");
 	if (p->srq && p->srq->context != p->context)
@@ -113,8 +111,7 @@ static int check_queues(const struct plan *p)
 	if (p->srq && vb_srq(p->srq)->xrcd)
 		return vb_refuse(
 		    EINVAL, CALL,
-		    "the SRQ is of type IBV_SRQT_XRC, from which no queue pair receives but those of "
-		    "its XRC domain");
+		    "the SRQ is of type IBV_SRQT_XRC: only target QPs of its XRC domain can receive from it");
 	return check_cap(p->cap, !p->no_rq);
 }
 
@@ -128,9 +125,9 @@ static int check_new(const struct plan *p)
 	if (err)
 		return err;
 	if (p->attr->qp_type == IBV_QPT_XRC_RECV && !p->xrcd)
-		return vb_refuse(
-		    EINVAL, CALL,
-		    "a QP of type IBV_QPT_XRC_RECV is made in an XRC domain, by ibv_create_qp_ex");
+		return vb_refuse(EINVAL, CALL,
+				 "a QP of type IBV_QPT_XRC_RECV requires an XRC domain; create it with "
+				 "ibv_create_qp_ex()");
 	return check_queues(p);
 }
 
@@ -208,7 +205,7 @@ static struct ibv_qp *make(const struct plan *p, struct ibv_qp_cap *granted, int
 		return NULL;
 	qp = aligned_alloc(VB_LINE, (size + VB_LINE - 1) & -(size_t)VB_LINE);
 	if (!qp) {
-		*err = vb_refuse(ENOMEM, CALL, "no memory");
+		*err = vb_refuse_memory(CALL);
 		return NULL;
 	}
 	memset(qp, 0, size);
@@ -228,7 +225,7 @@ static struct ibv_qp *make(const struct plan *p, struct ibv_qp_cap *granted, int
 	qp->qpn = vb_qpn_take(c->adapter, qp); /* pairs with ibv_destroy_qp() */
 	if (!qp->qpn) {
 		*err = vb_context_lost(c) ? vb_refuse(EIO, CALL, VB_LOST_TEXT)
-					  : vb_refuse(ENOMEM, CALL, "no QP number is left");
+					  : vb_refuse(ENOMEM, CALL, "all QP numbers are in use");
 		goto uncount;
 	}
 	if (qp->dests) {
@@ -296,14 +293,15 @@ static struct ibv_qp *make_target(struct ibv_context *context, struct ibv_qp_ini
 	struct plan p = {.context = context, .attr = &basic, .cap = &none, .no_rq = true};
 
 	if (!(a->comp_mask & IBV_QP_INIT_ATTR_XRCD) || !a->xrcd || a->xrcd->context != context) {
-		*err = vb_refuse(EINVAL, call_ex, "no XRC domain of this context given");
+		*err = vb_refuse(EINVAL, call_ex,
+				 "a QP of type IBV_QPT_XRC_RECV requires an XRC domain of this context");
 		return NULL;
 	}
 	if (a->srq && !vb_srq(a->srq)->xrcd) { /* as the kernel has it; of the right type it says nothing */
-		*err =
-		    vb_refuse(EINVAL, call_ex,
-			      "the SRQ is not of type IBV_SRQT_XRC, from which alone targets receive: leave "
-			      "srq NULL, since each message names its SRQ");
+		*err = vb_refuse(EINVAL, call_ex,
+				 "the SRQ is not of type IBV_SRQT_XRC, which a QP of type IBV_QPT_XRC_RECV "
+				 "requires; leave "
+				 "srq NULL, since each message names its SRQ");
 		return NULL;
 	}
 	p.xrcd = vb_xrcd(a->xrcd);
@@ -323,7 +321,7 @@ static struct ibv_qp *make_in_pd(struct ibv_context *context, struct ibv_qp_init
 	struct plan p;
 
 	if (!(a->comp_mask & IBV_QP_INIT_ATTR_PD) || !a->pd || a->pd->context != context) {
-		*err = vb_refuse(EINVAL, call_ex, "no protection domain of this context given");
+		*err = vb_refuse(EINVAL, call_ex, "the QP requires a protection domain of this context");
 		return NULL;
 	}
 	p = plan_of(context, a->pd, &basic);
@@ -346,8 +344,8 @@ static int check_create_flags(enum ibv_qp_type type, uint32_t flags)
 				 vb_name_flags(names, sizeof(names), VB_FLAGS_QP_CREATE, flags & ~known));
 	if (flags && type != IBV_QPT_UD)
 		return vb_refuse(EINVAL, call_ex,
-				 "create_flags: IBV_QP_CREATE_BLOCK_SELF_MCAST_LB is for QPs of type "
-				 "IBV_QPT_UD: no multicast comes to others");
+				 "create_flags: IBV_QP_CREATE_BLOCK_SELF_MCAST_LB requires a QP of type "
+				 "IBV_QPT_UD: no other type receives multicast");
 	return 0;
 }
 
@@ -372,7 +370,8 @@ static int check_ex(const struct ibv_qp_init_attr_ex *a)
 		return err;
 	asked &= ~(uint64_t)vb_wr_askable(a->qp_type);
 	if (asked)
-		return vb_refuse(EOPNOTSUPP, call_ex, "send_ops_flags: %s is not for a QP of type %s",
+		return vb_refuse(EOPNOTSUPP, call_ex,
+				 "send_ops_flags: %s is not supported on a QP of type %s",
 				 vb_name_flags(names, sizeof(names), VB_FLAGS_SEND_OPS, asked),
 				 vb_name_qp_type(a->qp_type));
 	return 0;
@@ -396,8 +395,9 @@ VB_EXPORT VB_OBJECT(struct ibv_qp_ex *, ibv_qp_to_qp_ex, (qp), struct ibv_qp *qp
 {
 	if (qp && vb_qp(qp)->ex.wr_start)
 		return &vb_qp(qp)->ex;
-	errno = vb_refuse(EOPNOTSUPP, "ibv_qp_to_qp_ex",
-			  "the QP was created without IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, by ibv_create_qp_ex");
+	errno = vb_refuse(
+	    EOPNOTSUPP, "ibv_qp_to_qp_ex",
+	    "the QP was created without IBV_QP_INIT_ATTR_SEND_OPS_FLAGS; set it in ibv_create_qp_ex()");
 	return NULL;
 }
 
@@ -455,7 +455,9 @@ VB_EXPORT VB_END(ibv_destroy_qp, "ibv_destroy_qp", VB_LIVE_QP, ibqp, struct ibv_
 	if (vb_context_dead(qp->ctx))
 		return 0;
 	if (!vb_mcast_shut(vb_hca(qp->ctx->adapter), qp)) /* as the kernel has it */
-		return vb_refuse_busy("ibv_destroy_qp", "the QP is attached to a multicast group");
+		return vb_refuse_busy(
+		    "ibv_destroy_qp",
+		    "the QP is attached to a multicast group; call ibv_detach_mcast() first");
 	if (!qp->xrcd || vb_qp_close(qp))
 		vb_qp_end(qp);
 	return 0;

@@ -40,20 +40,21 @@ static_assert(sizeof(struct ibv_qp_attr) == 144, "ABI");
 /* With what is to be done first. */
 static int refuse_way(const struct vb_qp *qp, enum ibv_qp_state from, enum ibv_qp_state to)
 {
-	char first[80] = "from here only IBV_QPS_RESET leads on";
+	char first[80] = "modify it to RESET first, the only way from here";
 
 	if (from < IBV_QPS_RTS && to > from + 1 && to <= IBV_QPS_SQD)
 		snprintf(first, sizeof(first), "modify it to %s first", vb_qp_state_name(from + 1));
 	else if (to < IBV_QPS_RTS && from != IBV_QPS_ERR)
-		snprintf(first, sizeof(first), "modify it to RESET first, and then on");
+		snprintf(first, sizeof(first), "modify it to RESET first");
 	else if (to == IBV_QPS_SQE)
-		snprintf(first, sizeof(first), "no call leads there, only a send request that fails");
+		snprintf(first, sizeof(first), "only a failed send request leads there");
 	else if (from == IBV_QPS_SQD || from == IBV_QPS_SQE)
 		snprintf(first, sizeof(first), "modify it to RTS first");
-	return vb_refuse(
-	    EINVAL, CALL, "QP 0x%06x: there is no way from %s to %s: %s%s", qp->qpn, vb_qp_state_name(from),
-	    vb_qp_state_name(to), first,
-	    qp->by_cm == VB_BY_CM ? " (rdma_connect and rdma_accept bring an id's queue pair to RTS)" : "");
+	return vb_refuse(EINVAL, CALL, "QP 0x%06x: %s to %s is not a valid transition; %s%s", qp->qpn,
+			 vb_qp_state_name(from), vb_qp_state_name(to), first,
+			 qp->by_cm == VB_BY_CM
+			     ? " (rdma_connect() and rdma_accept() move the queue pair of an id to RTS)"
+			     : "");
 }
 
 static int check_transition(const struct vb_qp *qp, enum ibv_qp_state from, enum ibv_qp_state to,
@@ -68,18 +69,20 @@ static int check_transition(const struct vb_qp *qp, enum ibv_qp_state from, enum
 		break;
 	case VB_QP_NO_WAY:
 		if ((unsigned)to >= VB_QP_STATES)
-			return vb_refuse(EINVAL, CALL, "QP 0x%06x: there is no state %d", qp->qpn, (int)to);
+			return vb_refuse(EINVAL, CALL, "QP 0x%06x: qp_state %d is unknown", qp->qpn, (int)to);
 		return refuse_way(qp, from, to);
 	case VB_QP_MISSING:
-		return vb_refuse(EINVAL, CALL, "QP 0x%06x: from %s to %s lacks %s", qp->qpn, f, t,
-				 vb_qp_attr_names(names, sizeof(names), bits));
+		return vb_refuse(EINVAL, CALL,
+				 "QP 0x%06x: the transition from %s to %s requires %s in attr_mask", qp->qpn,
+				 f, t, vb_qp_attr_names(names, sizeof(names), bits));
 	case VB_QP_EXCESS:
-		return vb_refuse(EINVAL, CALL, "QP 0x%06x: from %s to %s does not take %s", qp->qpn, f, t,
-				 vb_qp_attr_names(names, sizeof(names), bits));
+		return vb_refuse(EINVAL, CALL,
+				 "QP 0x%06x: the transition from %s to %s does not accept %s in attr_mask",
+				 qp->qpn, f, t, vb_qp_attr_names(names, sizeof(names), bits));
 	}
 	if (mask & IBV_QP_CUR_STATE && a->cur_qp_state != from)
-		return vb_refuse(EINVAL, CALL, "QP 0x%06x is in state %s, not %s as cur_qp_state has it",
-				 qp->qpn, f, vb_qp_state_name(a->cur_qp_state));
+		return vb_refuse(EINVAL, CALL, "QP 0x%06x: cur_qp_state is %s, but the QP is in %s", qp->qpn,
+				 vb_qp_state_name(a->cur_qp_state), f);
 	return 0;
 }
 
@@ -90,11 +93,11 @@ static int refuse_dest(const struct vb_qp *qp, uint32_t dest)
 	char other[120] = "";
 
 	if (swapped && swapped <= VB_QPN_MASK)
-		snprintf(other, sizeof(other), "; with its bytes swapped it is 0x%06x%s", swapped,
+		snprintf(other, sizeof(other), "; byte-swapped it is 0x%06x%s", swapped,
 			 vb_qpn_find(vb_qp_adapter(qp), swapped)
-			     ? ", a queue pair of this process: set it in host byte order"
+			     ? ", a queue pair of this process. Set it in host byte order"
 			     : "");
-	return vb_refuse(EINVAL, CALL, "QP 0x%06x: dest_qp_num 0x%08x, at most 0x%06x is possible%s", qp->qpn,
+	return vb_refuse(EINVAL, CALL, "QP 0x%06x: dest_qp_num 0x%08x exceeds the limit of 0x%06x%s", qp->qpn,
 			 dest, VB_QPN_MASK, other);
 }
 
@@ -120,7 +123,7 @@ static int check_numbers(const struct vb_qp *qp, const struct ibv_qp_attr *a, ui
 		return refuse_dest(qp, a->dest_qp_num);
 	for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
 		if (mask & rows[i].bit && rows[i].value > rows[i].max)
-			return vb_refuse(EINVAL, CALL, "QP 0x%06x: %s %u, at most %u is possible", qp->qpn,
+			return vb_refuse(EINVAL, CALL, "QP 0x%06x: %s %u exceeds the limit of %u", qp->qpn,
 					 rows[i].name, rows[i].value, rows[i].max);
 	return 0;
 }
@@ -147,28 +150,30 @@ static int check_values(const struct vb_qp *qp, const struct ibv_qp_attr *a, uin
 	if (err)
 		return err;
 	if (mask & IBV_QP_PATH_MTU && (a->path_mtu < IBV_MTU_256 || a->path_mtu > IBV_MTU_4096))
-		return vb_refuse(
-		    EINVAL, CALL,
-		    "QP 0x%06x: path_mtu %d is no enum ibv_mtu, which goes from IBV_MTU_256 (%d) to "
-		    "IBV_MTU_4096 (%d)",
-		    qp->qpn, (int)a->path_mtu, IBV_MTU_256, IBV_MTU_4096);
+		return vb_refuse(EINVAL, CALL,
+				 "QP 0x%06x: path_mtu %d is not an enum ibv_mtu; use IBV_MTU_256 (%d) to "
+				 "IBV_MTU_4096 (%d)",
+				 qp->qpn, (int)a->path_mtu, IBV_MTU_256, IBV_MTU_4096);
 	if (mask & IBV_QP_QKEY && a->qkey >> 31 && !may_control())
-		return vb_refuse(
-		    EPERM, CALL,
-		    "QP 0x%06x: a Q_Key with the high bit (0x%08x) is a controlled one, which takes "
-		    "CAP_NET_RAW",
-		    qp->qpn, a->qkey);
+		return vb_refuse(EPERM, CALL,
+				 "QP 0x%06x: qkey 0x%08x is a controlled Q_Key (its high bit is set), which "
+				 "requires CAP_NET_RAW",
+				 qp->qpn, a->qkey);
 	if (mask & IBV_QP_ACCESS_FLAGS && a->qp_access_flags & ~ACCESS_KNOWN)
 		return vb_refuse(EINVAL, CALL, "QP 0x%06x: qp_access_flags 0x%x has unknown bits 0x%x",
 				 qp->qpn, a->qp_access_flags, a->qp_access_flags & ~ACCESS_KNOWN);
 	/* without IBV_DEVICE_AUTO_PATH_MIG a QP has one path, to which it has, if one will, migrated */
 	if (mask & IBV_QP_ALT_PATH)
-		return vb_refuse(EINVAL, CALL, "QP 0x%06x: the device has no alternate paths", qp->qpn);
+		return vb_refuse(
+		    EINVAL, CALL,
+		    "QP 0x%06x: IBV_QP_ALT_PATH is not supported: the device has no alternate paths",
+		    qp->qpn);
 	if (mask & IBV_QP_PATH_MIG_STATE && a->path_mig_state != IBV_MIG_MIGRATED)
-		return vb_refuse(EINVAL, CALL,
-				 "QP 0x%06x: the device does not migrate paths: path_mig_state is %s, only "
-				 "IBV_MIG_MIGRATED is possible",
-				 qp->qpn, mig ? mig : "none that there is");
+		return vb_refuse(
+		    EINVAL, CALL,
+		    "QP 0x%06x: path_mig_state %s is not supported: the device does not migrate paths; use "
+		    "IBV_MIG_MIGRATED",
+		    qp->qpn, mig ? mig : "(unknown)");
 	return 0;
 }
 
@@ -280,7 +285,7 @@ bool vb_qp_unheard(struct vb_qp *qp)
 
 void vb_qp_say_unheard(uint32_t qpn)
 {
-	vb_log(VB_LOG_WARN, "QP 0x%06x ends in the state INIT, connected to nobody: " VB_GID_MISSED, qpn);
+	vb_log(VB_LOG_WARN, "QP 0x%06x ends in INIT: it was never connected; " VB_GID_MISSED, qpn);
 }
 
 /* This part cannot fail. */
@@ -363,8 +368,8 @@ int vb_qp_modify_refuse(const struct vb_qp *qp, int err, const struct ibv_qp_att
 	if (err == EINVAL)
 		return vb_refuse(err, CALL, "QP 0x%06x is being destroyed", qp->qpn);
 	return vb_refuse(err, CALL,
-			 "QP 0x%06x: no memory for the responder resources (max_dest_rd_atomic %u)", qp->qpn,
-			 a->max_dest_rd_atomic);
+			 "QP 0x%06x: out of memory for the responder resources (max_dest_rd_atomic %u)",
+			 qp->qpn, a->max_dest_rd_atomic);
 }
 
 VB_EXPORT VB_CODE(ibv_modify_qp, (ibqp, a, attr_mask), struct ibv_qp *ibqp, struct ibv_qp_attr *a,
@@ -376,7 +381,7 @@ VB_EXPORT VB_CODE(ibv_modify_qp, (ibqp, a, attr_mask), struct ibv_qp *ibqp, stru
 	int err;
 
 	if (vb_context_dead(qp->ctx))
-		return vb_refuse(EIO, CALL, "the device was opened before fork()");
+		return vb_refuse_forked(CALL);
 	if (vb_context_lost(qp->ctx) && mask & IBV_QP_STATE && a->qp_state != IBV_QPS_RESET &&
 	    a->qp_state != IBV_QPS_ERR)
 		return vb_refuse(EIO, CALL, VB_LOST_TEXT);

@@ -31,7 +31,7 @@ VB_EXPORT VB_CODE(ibv_query_qp, (ibqp, attr, attr_mask, init), struct ibv_qp *ib
 
 	(void)attr_mask;
 	if (vb_context_dead(qp->ctx))
-		return vb_refuse(EIO, "ibv_query_qp", "the device was opened before fork()");
+		return vb_refuse_forked("ibv_query_qp");
 	if (qp->far)
 		err = vb_target_query(qp, attr);
 	else

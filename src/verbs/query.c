@@ -24,24 +24,19 @@
 #define PHYS_LINK_UP  5
 #define PHYS_DISABLED 3
 #define GRH_REQUIRED  1 /* IBV_QPF_GRH_REQUIRED */
-#define TABLE	      "the table has %u entries, 0 to %u"
-#define EMPTY	      "GID index %u is empty: of the table's %u entries only 0 to %u are filled"
+#define TABLE	      " is out of range: the table has %u entries, 0 to %u"
+#define EMPTY	      "GID index %u is empty: the table has %u entries, and only 0 to %u are filled"
 #define OLD_PORT_ATTR offsetof(struct ibv_port_attr, port_cap_flags2)
 
 static_assert(sizeof(struct ibv_port_attr) == 52 && OLD_PORT_ATTR == 48, "ABI");
 static_assert(sizeof(struct ibv_device_attr) == 232 && sizeof(struct ibv_device_attr_ex) == 400, "ABI");
 static_assert(sizeof(struct ibv_gid_entry) == 32, "ABI");
 
-static int dead(const char *call)
-{
-	return vb_refuse(EIO, call, "the device was opened before fork()");
-}
-
 int vb_check_port(const char *call, unsigned port)
 {
 	if (port >= 1 && port <= PORTS)
 		return 0;
-	return vb_refuse(EINVAL, call, "port %u: the device has only port 1", port);
+	return vb_refuse(EINVAL, call, "port %u does not exist: the device has only port 1", port);
 }
 
 static const struct vb_gids *gids_of(const struct vb_context *c)
@@ -62,8 +57,8 @@ int vb_check_gid(const char *call, const struct vb_context *c, unsigned index)
 
 	if (index >= VB_GID_ROOM)
 		return vb_refuse(
-		    EINVAL, call, "GID index %u: " TABLE "%s%s", index, VB_GID_ROOM, VB_GID_ROOM - 1,
-		    index == UINT8_MAX ? "; it is -1 as sgid_index has it, no index was chosen" : "",
+		    EINVAL, call, "GID index %u" TABLE "%s%s", index, VB_GID_ROOM, VB_GID_ROOM - 1,
+		    index == UINT8_MAX ? "; the program set sgid_index to -1, so it chose no index" : "",
 		    vb_gid_missed(c) ? "; " VB_GID_MISSED : "");
 	if (index >= n) /* Linux tells the two apart */
 		return vb_refuse(ENODATA, call, EMPTY, index, VB_GID_ROOM, n - 1);
@@ -156,11 +151,11 @@ VB_CODE(vb_query_device_ex, (context, input, attr, size), struct ibv_context *co
 	if (err)
 		return err;
 	if (input && input->comp_mask)
-		return vb_refuse(EINVAL, "ibv_query_device_ex", "comp_mask 0x%x has unknown bits",
-				 input->comp_mask);
+		return vb_refuse_bits(EINVAL, "ibv_query_device_ex", "comp_mask", input->comp_mask, 0);
 	if (size < sizeof(a.orig_attr))
-		return vb_refuse(EINVAL, "ibv_query_device_ex", "%zu bytes for attributes of at least %zu",
-				 size, sizeof(a.orig_attr));
+		return vb_refuse(EINVAL, "ibv_query_device_ex",
+				 "attr_size %zu is too small: the attributes have at least %zu bytes", size,
+				 sizeof(a.orig_attr));
 	device_attr(c, &a.orig_attr);
 	a.odp_caps = on_demand_caps();
 	a.xrc_odp_caps = a.odp_caps.per_transport_caps.rc_odp_caps;
@@ -184,8 +179,8 @@ VB_CODE(vb_query_rt_values_ex, (context, values), struct ibv_context *context, s
 	if (err)
 		return err;
 	if (values->comp_mask & ~(uint32_t)IBV_VALUES_MASK_RAW_CLOCK)
-		return vb_refuse(EINVAL, "ibv_query_rt_values_ex", "comp_mask 0x%x has unknown bits",
-				 values->comp_mask);
+		return vb_refuse_bits(EINVAL, "ibv_query_rt_values_ex", "comp_mask", values->comp_mask,
+				      IBV_VALUES_MASK_RAW_CLOCK);
 	if (values->comp_mask & IBV_VALUES_MASK_RAW_CLOCK)
 		values->raw_clock = (struct timespec){.tv_nsec = (long)vb_now()};
 	return 0;
@@ -258,7 +253,7 @@ VB_EXPORT VB_CODE(ibv_query_gid, (context, port, index, gid), struct ibv_context
 		return -1;
 	t = asked_gids(c); /* also if it asks for the wrong one */
 	if (index < 0 || index >= VB_GID_ROOM) {
-		errno = vb_refuse(EINVAL, "ibv_query_gid", "GID index %d: " TABLE, index, VB_GID_ROOM,
+		errno = vb_refuse(EINVAL, "ibv_query_gid", "GID index %d" TABLE, index, VB_GID_ROOM,
 				  VB_GID_ROOM - 1);
 		return -1;
 	}
@@ -304,10 +299,10 @@ VB_EXPORT VB_CODE(_ibv_query_gid_ex, (context, port, index, entry, flags, entry_
 	if (err)
 		return err;
 	if (flags)
-		return vb_refuse(EINVAL, "ibv_query_gid_ex", "flags 0x%x, none are known", flags);
+		return vb_refuse_bits(EINVAL, "ibv_query_gid_ex", "flags", flags, 0);
 	t = asked_gids(c);
 	if (index >= VB_GID_ROOM)
-		return vb_refuse(EINVAL, "ibv_query_gid_ex", "GID index %u: " TABLE, index, VB_GID_ROOM,
+		return vb_refuse(EINVAL, "ibv_query_gid_ex", "GID index %u" TABLE, index, VB_GID_ROOM,
 				 VB_GID_ROOM - 1);
 	if (index >= t->n)
 		return vb_decline(ENODATA, "ibv_query_gid_ex", EMPTY, index, VB_GID_ROOM, t->n - 1);
@@ -327,15 +322,15 @@ static int list_gids(const struct vb_context *c, char *entries, size_t max_entri
 	if (err)
 		return err;
 	if (flags)
-		return vb_refuse(EINVAL, call, "flags 0x%x, none are known", flags);
+		return vb_refuse_bits(EINVAL, call, "flags", flags, 0);
 	t = asked_gids(c);
 	for (uint32_t i = 0; i < t->n; i++) {
 		struct ibv_gid_entry e = entry_of(t, i);
 
 		if (*n == max_entries)
 			return vb_refuse(EINVAL, call,
-					 "the table has more than the %zu entries that there is room for",
-					 max_entries);
+					 "max_entries %zu is too small: %u entries of the table are filled",
+					 max_entries, t->n);
 		give_entry(entries + (*n)++ * entry_size, &e, entry_size);
 	}
 	return 0;
@@ -377,8 +372,9 @@ VB_EXPORT VB_CODE(ibv_query_pkey, (context, port, index, pkey), struct ibv_conte
 	if (errno)
 		return -1;
 	if (index < 0 || index >= VB_PKEY_TABLE) {
-		errno = vb_refuse(EINVAL, "ibv_query_pkey", "P_Key index %d: the table has %d entry", index,
-				  VB_PKEY_TABLE);
+		errno =
+		    vb_refuse(EINVAL, "ibv_query_pkey",
+			      "P_Key index %d is out of range: the table has %d entry", index, VB_PKEY_TABLE);
 		return -1;
 	}
 	*pkey = htons(VB_PKEY_DEFAULT);
@@ -413,8 +409,9 @@ VB_EXPORT VB_CODE(ibv_resolve_eth_l2_from_gid, (context, attr, eth_mac, vid), st
 	if (err)
 		return err;
 	if (!vb_gid_mac(attr->grh.dgid.raw, eth_mac))
-		return vb_refuse(EHOSTUNREACH, "ibv_resolve_eth_l2_from_gid",
-				 "the GID is no address of this host, and others are the kernel's to find");
+		return vb_refuse(
+		    EHOSTUNREACH, "ibv_resolve_eth_l2_from_gid",
+		    "the GID is not an address of this host: resolving remote GIDs is not supported");
 	if (vid)
 		*vid = 0xffff; /* none */
 	return 0;
@@ -425,7 +422,7 @@ VB_EXPORT VB_CODE(ibv_resolve_eth_l2_from_gid, (context, attr, eth_mac, vid), st
 VB_EXPORT VB_CODE(ibv_query_ece, (qp, ece), struct ibv_qp *qp, struct ibv_ece *ece)
 {
 	if (vb_context_dead(vb_context(qp->context)))
-		return dead("ibv_query_ece");
+		return vb_refuse_forked("ibv_query_ece");
 	*ece = (struct ibv_ece){.vendor_id = vb_device_vendor_id()};
 	return 0;
 }
@@ -433,15 +430,14 @@ VB_EXPORT VB_CODE(ibv_query_ece, (qp, ece), struct ibv_qp *qp, struct ibv_ece *e
 VB_EXPORT VB_CODE(ibv_set_ece, (qp, ece), struct ibv_qp *qp, struct ibv_ece *ece)
 {
 	if (vb_context_dead(vb_context(qp->context)))
-		return dead("ibv_set_ece");
+		return vb_refuse_forked("ibv_set_ece");
 	if (ece->comp_mask)
-		return vb_refuse(EINVAL, "ibv_set_ece", "comp_mask 0x%x, no bits are known", ece->comp_mask);
+		return vb_refuse_bits(EINVAL, "ibv_set_ece", "comp_mask", ece->comp_mask, 0);
 	if (!ece->vendor_id) /* the far end's, which has none */
-		return vb_refuse(EOPNOTSUPP, "ibv_set_ece",
-				 "the options are of vendor 0, which means nobody's");
+		return vb_refuse(EOPNOTSUPP, "ibv_set_ece", "vendor_id is 0: the options are of no vendor");
 	if (ece->vendor_id != vb_device_vendor_id())
 		return vb_refuse(EINVAL, "ibv_set_ece",
-				 "the options are of vendor 0x%06x, this device is of 0x%06x", ece->vendor_id,
+				 "vendor_id 0x%06x is not this device's vendor, 0x%06x", ece->vendor_id,
 				 vb_device_vendor_id());
 	ece->options = 0; /* those that are accepted */
 	return 0;

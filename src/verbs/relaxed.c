@@ -51,22 +51,23 @@ void vb_relaxed_open(struct vb_hca *h)
 static int check(uint64_t addr, size_t length, unsigned access)
 {
 	if (access & ~(unsigned)KNOWN) /* iova is the address; the pages are there at once */
-		return vb_mr_refuse_flags(CALL, access & ~(unsigned)KNOWN,
-					  "relaxed regions, which are addressed by their addresses and have "
-					  "their pages made present");
+		return vb_mr_refuse_flags(
+		    CALL, access & ~(unsigned)KNOWN,
+		    "relaxed regions: their iova is their address, and their pages are present "
+		    "from the start");
 	if (!vb_mr_may_write(access)) /* rule 42 */
 		return vb_mr_refuse_write(CALL, access);
 	if (!length)
-		return vb_refuse(EINVAL, CALL, "length 0");
+		return vb_refuse(EINVAL, CALL, "length is 0");
 	if (length >= MAX || addr % VB_PAGE + length > VB_RELAXED_LONG * VB_PAGE)
 		return vb_refuse(EINVAL, CALL,
 				 "%zu bytes at 0x%" PRIx64
-				 ": a relaxed region has at most %zu bytes, on at most %u pages of %zu "
-				 "bytes; use ibv_reg_mr(), or several",
+				 " exceed the limit of a relaxed region: %zu bytes, on %u pages of %zu "
+				 "bytes; use ibv_reg_mr(), or several relaxed regions",
 				 length, addr, MAX - 1, VB_RELAXED_LONG, VB_PAGE);
 	if (addr + (length - 1) < addr || (addr + (length - 1)) / VB_PAGE == UINT64_MAX / VB_PAGE)
-		return vb_refuse(EINVAL, CALL, "0x%zx bytes at 0x%" PRIx64 " leave the address space", length,
-				 addr);
+		return vb_refuse(EINVAL, CALL, "0x%zx bytes at 0x%" PRIx64 " exceed the address space",
+				 length, addr);
 	return 0;
 }
 
@@ -93,12 +94,12 @@ static int refuse_pool(struct vb_hca *h, int err, const struct vb_pd *pd)
 	if (err == EAGAIN)
 		return vb_refuse(
 		    err, CALL,
-		    "%u relaxed regions are registered, and the pool for these flags and this length "
-		    "is empty; deregister some, or try again when peers have finished with them",
+		    "the pool for these flags and this length is empty: %u relaxed regions are registered; "
+		    "deregister some, or try again when peers no longer use them",
 		    vb_relaxed_live(&h->relaxed));
 	if (z->live >= z->room)
 		return vb_why_no_key(&h->keys, CALL, pd);
-	return vb_refuse(err, CALL, "no memory for another pool of regions");
+	return vb_refuse(err, CALL, "out of memory for another pool of relaxed regions");
 }
 
 static void publish(struct vb_hca *h, struct vb_pd *pd, struct vb_relaxed_mr *m, uint64_t start,
@@ -140,11 +141,11 @@ VB_EXPORT VB_OBJECT(struct ibv_mr *, ibv_reg_mr_relaxed, (ibpd, address, length,
 	int err;
 
 	if (!c) {
-		err = vb_refuse(EINVAL, CALL, "no protection domain");
+		err = vb_refuse(EINVAL, CALL, "pd is NULL");
 		goto refused;
 	}
 	if (vb_context_dead(c)) {
-		err = vb_refuse(EIO, CALL, "the device was opened before fork()");
+		err = vb_refuse_forked(CALL);
 		goto refused;
 	}
 	err = check(addr, length, access);
@@ -199,14 +200,17 @@ VB_EXPORT VB_END(ibv_dereg_mr_relaxed, "ibv_dereg_mr_relaxed", VB_LIVE_MR, ibmr,
 	if (vb_context_dead(c))
 		return 0;
 	if (m->mr.source != VB_MR_RELAXED)
-		return vb_refuse(EINVAL, call, "L_Key 0x%08x is no relaxed region's; ibv_dereg_mr() ends it",
-				 ibmr->lkey);
+		return vb_refuse(
+		    EINVAL, call,
+		    "the region of L_Key 0x%08x is not relaxed; deregister it with ibv_dereg_mr()",
+		    ibmr->lkey);
 	h = vb_hca(c->adapter);
 	if ((m->mr.access & IBV_ACCESS_MW_BIND) && m->state == VB_RELAXED_LIVE &&
 	    vb_mr_close(&m->mr, call)) /* rule 49 */
 		return EBUSY;
 	if (!vb_relaxed_drop(&h->relaxed, m))
-		return vb_refuse(EINVAL, call, "the region of L_Key 0x%08x has ended before", ibmr->lkey);
+		return vb_refuse(EINVAL, call, "the region of L_Key 0x%08x was deregistered before",
+				 ibmr->lkey);
 	vb_pd_count(pd, VB_CHILD_MR, -1u);
 	vb_fork_unmark(addr, length);
 	return 0;
@@ -217,7 +221,7 @@ VB_EXPORT VB_CODE(ibv_flush_relaxed_mr, (pd), struct ibv_pd *pd)
 	struct vb_context *c;
 
 	if (!pd)
-		return vb_refuse(EINVAL, "ibv_flush_relaxed_mr", "no protection domain");
+		return vb_refuse(EINVAL, "ibv_flush_relaxed_mr", "pd is NULL");
 	c = vb_context(pd->context);
 	if (!vb_context_dead(c))
 		vb_relaxed_flush(&vb_hca(c->adapter)->relaxed);

@@ -30,26 +30,31 @@ static int check(const struct vb_mr *mr, int flags, struct ibv_pd *pd, const voi
 	char names[VB_FLAGS_TEXT], all[VB_FLAGS_TEXT];
 
 	if (mr->source != VB_MR_MEMORY)
-		return vb_refuse(EINVAL, CALL, "L_Key 0x%08x: only regions of ibv_reg_mr() can be changed",
-				 mr->ibv.lkey);
+		return vb_refuse(
+		    EINVAL, CALL,
+		    "the region of L_Key 0x%08x cannot be changed: only regions of ibv_reg_mr() can",
+		    mr->ibv.lkey);
 	if (!flags || flags & ~ALL)
-		return vb_refuse(EINVAL, CALL, "flags %s: one or more of %s",
+		return vb_refuse(EINVAL, CALL, "flags %s is not valid; use one or more of %s",
 				 vb_name_flags(names, sizeof(names), VB_FLAGS_REREG, (unsigned)flags),
 				 vb_name_flags(all, sizeof(all), VB_FLAGS_REREG, ALL));
 	if (access && !(flags & ACCESS))
-		return vb_refuse(EINVAL, CALL, "access %s without IBV_REREG_MR_CHANGE_ACCESS in flags",
+		return vb_refuse(EINVAL, CALL, "access is %s, but flags lacks IBV_REREG_MR_CHANGE_ACCESS",
 				 vb_name_flags(names, sizeof(names), VB_FLAGS_ACCESS, (unsigned)access));
 	if (flags & TRANSLATION && (!addr || !length))
-		return vb_refuse(EINVAL, CALL, "a new range of %zu bytes at %p: it needs both", length, addr);
-	if (flags & PD && !pd)
-		return vb_refuse(EINVAL, CALL, "no protection domain");
-	if (flags & PD && pd->context != mr->ibv.context)
-		return vb_refuse(EINVAL, CALL, "the protection domain belongs to another open device");
-	if (flags & PD && (vb_pd(pd)->id >> 32 == home) != (mr->pd->id >> 32 == home))
 		return vb_refuse(
 		    EINVAL, CALL,
-		    "one of the two protection domains was made by another process, and a key is either for "
-		    "such or for this process's own: register anew");
+		    "IBV_REREG_MR_CHANGE_TRANSLATION requires addr and length: addr is %p, length is %zu",
+		    addr, length);
+	if (flags & PD && !pd)
+		return vb_refuse(EINVAL, CALL, "pd is NULL");
+	if (flags & PD && pd->context != mr->ibv.context)
+		return vb_refuse(EINVAL, CALL, "the protection domain belongs to another context");
+	if (flags & PD && (vb_pd(pd)->id >> 32 == home) != (mr->pd->id >> 32 == home))
+		return vb_refuse(EINVAL, CALL,
+				 "only one of the two protection domains was created by this process, and a "
+				 "key cannot move "
+				 "between the two kinds; register the memory anew");
 	return 0;
 }
 
@@ -137,7 +142,7 @@ VB_EXPORT VB_CODE(ibv_rereg_mr, (ibmr, flags, pd, addr, length, access), struct 
 		return IBV_REREG_MR_ERR_INPUT;
 	}
 	if (vb_context_dead(vb_context(ibmr->context))) {
-		errno = vb_refuse(EIO, CALL, "the device was opened before fork()");
+		errno = vb_refuse_forked(CALL);
 		return IBV_REREG_MR_ERR_CMD;
 	}
 	err = rereg((struct vb_mr *)ibmr, flags, pd, addr, length, access, &unmarked);

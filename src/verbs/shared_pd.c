@@ -31,7 +31,7 @@ static int meet(struct vb_adapter *a, uint32_t domain, struct vb_met *met, const
 	if (err)
 		return vb_refuse(
 		    err, call,
-		    "the members of the domain cannot be looked up in /proc/thread-self/net/unix: %s",
+		    "the members of the shared domain cannot be read from /proc/thread-self/net/unix: %s",
 		    strerror(err));
 	*met = (struct vb_met){0};
 	vb_peers_call(a, numbers, n);
@@ -40,7 +40,8 @@ static int meet(struct vb_adapter *a, uint32_t domain, struct vb_met *met, const
 		err = vb_peers_meet(a, numbers, n, until, met);
 	free(numbers);
 	if (err)
-		return vb_refuse(err, call, "no contact with all members of the domain: %s", strerror(err));
+		return vb_refuse(err, call, "not all members of the shared domain can be reached: %s",
+				 strerror(err));
 	return 0;
 }
 
@@ -51,8 +52,10 @@ int vb_pd_join(struct vb_pd *pd, uint32_t domain, struct vb_met *met, const char
 	int err = vb_member_join(a, vb_pd_member_name(name, domain));
 
 	if (err)
-		return vb_refuse(err, call, "this process cannot bind its name as a member of the domain: %s",
-				 strerror(err));
+		return vb_refuse(
+		    err, call,
+		    "this process cannot bind the socket name of a member of the shared domain: %s",
+		    strerror(err));
 	VB_FAULT_POINT("member, not in contact with the others");
 	err = meet(a, domain, met, call);
 	if (err) {
@@ -73,20 +76,20 @@ VB_EXPORT VB_OBJECT(struct ibv_shpd *, ibv_alloc_shpd, (ibpd, share_key, shpd), 
 	int err = 0;
 
 	if (!pd || !shpd) {
-		errno = vb_refuse(EINVAL, call, "it needs a protection domain and a struct ibv_shpd");
+		errno = vb_refuse(EINVAL, call, "%s is NULL", pd ? "shpd" : "pd");
 		return NULL;
 	}
 	c = vb_context(ibpd->context);
 	while (pd->parent)
 		pd = pd->parent->pd;
 	if (vb_context_dead(c))
-		err = vb_refuse(EIO, call, "the device was opened before fork()");
+		err = vb_refuse_forked(call);
 	else if (pd->imported)
 		err = vb_refuse(
 		    EINVAL, call,
-		    "the domain was imported: only the context that it was allocated in can share it");
+		    "the protection domain was imported: only the context that allocated it can share it");
 	else if (!vb_pds_share(&vb_hca(c->adapter)->pds, pd->ibv.handle, share_key))
-		err = vb_refuse(EINVAL, call, "the domain is shared already, with handle 0x%08x",
+		err = vb_refuse(EINVAL, call, "the protection domain is already shared, with handle 0x%08x",
 				vb_pd_domain(pd->id));
 	if (err) {
 		errno = err;
@@ -154,25 +157,24 @@ static int share(struct vb_pd *pd, uint32_t domain, uint64_t share_key, const ch
 	look(h->adapter, domain, share_key, &f);
 	pd->id = (uint64_t)vb_pd_domain_home(domain) << 52 | (domain & 0xfffff); /* for leaving */
 	if (!f.any && met.silent)
-		return vb_refuse(ETIMEDOUT, call, "%u process%s the shared domain 0x%08x and %s", met.silent,
+		return vb_refuse(ETIMEDOUT, call, "%u process%s shared domain 0x%08x and %s", met.silent,
 				 met.silent == 1 ? " holds" : "es hold", domain,
 				 met.silent == 1 ? "does not answer (is it stopped?)"
-						 : "none answers (are they stopped?)");
+						 : "do not answer (are they stopped?)");
 	if (!f.any && vb_reach_add(&t, &met.why))
 		return vb_refuse(ENOENT, call,
-				 "no process that can be reached holds a shared domain 0x%08x; contact with "
-				 "one that may fails: %s",
+				 "no reachable process holds shared domain 0x%08x. Another process may hold "
+				 "it, but cannot "
+				 "be reached: %s",
 				 domain, text);
 	if (!f.any)
-		return vb_refuse(ENOENT, call, "no process of this user holds a shared domain 0x%08x",
-				 domain);
+		return vb_refuse(ENOENT, call, "no process of this user holds shared domain 0x%08x", domain);
 	if (!f.fits)
-		return vb_refuse(EINVAL, call,
-				 "the share key 0x%" PRIx64 " is not that of shared domain 0x%08x", share_key,
-				 domain);
+		return vb_refuse(EINVAL, call, "share_key 0x%" PRIx64 " does not match shared domain 0x%08x",
+				 share_key, domain);
 	if (met.silent)
 		vb_log(VB_LOG_WARN,
-		       "%s: %u member%s of shared domain 0x%08x %s not answer: %s memory cannot be reached "
+		       "%s: %u member%s of shared domain 0x%08x %s not answer: %s memory cannot be accessed "
 		       "until %s",
 		       call, met.silent, met.silent == 1 ? "" : "s", domain, met.silent == 1 ? "does" : "do",
 		       met.silent == 1 ? "its" : "their", met.silent == 1 ? "it does" : "they do");
@@ -190,7 +192,7 @@ VB_EXPORT VB_OBJECT(struct ibv_pd *, ibv_share_pd, (context, shpd, share_key), s
 	int err;
 
 	if (!context || !shpd)
-		err = vb_refuse(EINVAL, call, "it needs a context and a struct ibv_shpd");
+		err = vb_refuse(EINVAL, call, "%s is NULL", context ? "shpd" : "context");
 	else
 		err = vb_pd_make(&pd, vb_context(context), call);
 	if (err)

@@ -33,11 +33,9 @@ static int check_new(const struct plan *p)
 	if (err)
 		return err;
 	if (p->attr->max_wr > most->max_srq_wr)
-		return vb_refuse(EINVAL, p->call, "max_wr %u, at most %u is possible", p->attr->max_wr,
-				 most->max_srq_wr);
+		return vb_refuse_limit(p->call, "max_wr", p->attr->max_wr, most->max_srq_wr);
 	if (p->attr->max_sge > most->max_srq_sge)
-		return vb_refuse(EINVAL, p->call, "max_sge %u, at most %u is possible", p->attr->max_sge,
-				 most->max_srq_sge);
+		return vb_refuse_limit(p->call, "max_sge", p->attr->max_sge, most->max_srq_sge);
 	return 0;
 }
 
@@ -52,7 +50,7 @@ static int number(struct vb_srq *srq, const char *call)
 	if (srq->number)
 		return 0;
 	return vb_context_lost(ctx) ? vb_refuse(EIO, call, VB_LOST_TEXT)
-				    : vb_refuse(ENOMEM, call, "no SRQ number is left");
+				    : vb_refuse(ENOMEM, call, "all SRQ numbers are in use");
 }
 
 /* Counts the SRQ at everything that it uses; n is 1 at creation and -1 at destruction. */
@@ -97,7 +95,7 @@ static struct ibv_srq *make(const struct plan *p, int *err)
 	if (srq)
 		memset(srq, 0, sizeof(*srq));
 	*err = srq ? vb_rq_init(&srq->rq, vb_pd(p->pd), VB_QUEUE_SRQ, p->attr->max_wr, p->attr->max_sge)
-		   : vb_refuse(ENOMEM, p->call, "no memory");
+		   : vb_refuse_memory(p->call);
 	if (*err) /* said */
 		goto uncount;
 	srq->ctx = vb_context(p->pd->context);
@@ -143,11 +141,11 @@ static const char call_ex[] = "ibv_create_srq_ex";
 static int check_xrc(const struct ibv_context *context, const struct ibv_srq_init_attr_ex *a)
 {
 	if (!(a->comp_mask & IBV_SRQ_INIT_ATTR_XRCD) || !a->xrcd)
-		return vb_refuse(EINVAL, call_ex, "an SRQ of type IBV_SRQT_XRC needs an XRC domain");
+		return vb_refuse(EINVAL, call_ex, "an SRQ of type IBV_SRQT_XRC requires an XRC domain");
 	if (a->xrcd->context != context)
 		return vb_refuse(EINVAL, call_ex, "the XRC domain belongs to another context");
 	if (!(a->comp_mask & IBV_SRQ_INIT_ATTR_CQ) || !a->cq)
-		return vb_refuse(EINVAL, call_ex, "an SRQ of type IBV_SRQT_XRC needs a CQ");
+		return vb_refuse(EINVAL, call_ex, "an SRQ of type IBV_SRQT_XRC requires a CQ");
 	if (a->cq->context != context)
 		return vb_refuse(EINVAL, call_ex, "the CQ belongs to another context");
 	return 0;
@@ -172,15 +170,16 @@ static int check_ex(const struct ibv_context *context, const struct ibv_srq_init
 	int err;
 
 	if (type == IBV_SRQT_TM)
-		return vb_refuse(EOPNOTSUPP, call_ex,
-				 "SRQs of type IBV_SRQT_TM are not supported: the device matches no tags");
+		return vb_refuse(
+		    EOPNOTSUPP, call_ex,
+		    "SRQs of type IBV_SRQT_TM are not supported: the device has no tag matching");
 	if (type != IBV_SRQT_BASIC && type != IBV_SRQT_XRC)
-		return vb_refuse(EOPNOTSUPP, call_ex, "there is no SRQ type %u", (unsigned)type);
+		return vb_refuse(EOPNOTSUPP, call_ex, "srq_type %u is unknown", (unsigned)type);
 	err = check_members(a);
 	if (err)
 		return err;
 	if (!(a->comp_mask & IBV_SRQ_INIT_ATTR_PD) || !a->pd || a->pd->context != context)
-		return vb_refuse(EINVAL, call_ex, "no protection domain of this context given");
+		return vb_refuse(EINVAL, call_ex, "the SRQ requires a protection domain of this context");
 	return type == IBV_SRQT_XRC ? check_xrc(context, a) : 0;
 }
 
@@ -216,17 +215,17 @@ VB_EXPORT VB_CODE(ibv_modify_srq, (ibsrq, attr, mask), struct ibv_srq *ibsrq, st
 	bool say;
 
 	if (vb_context_dead(srq->ctx))
-		return vb_refuse(EIO, "ibv_modify_srq", "the device was opened before fork()");
+		return vb_refuse_forked("ibv_modify_srq");
 	if (mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT))
-		return vb_refuse(EINVAL, "ibv_modify_srq", "mask 0x%x has unknown bits 0x%x", (unsigned)mask,
-				 (unsigned)mask & ~(unsigned)(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT));
+		return vb_refuse_bits(EINVAL, "ibv_modify_srq", "srq_attr_mask", (unsigned)mask,
+				      IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT);
 	if (mask & IBV_SRQ_MAX_WR)
 		return vb_refuse(EINVAL, "ibv_modify_srq", "an SRQ cannot be resized (its max_wr is %u)",
 				 srq->rq.max_wr);
 	if (!(mask & IBV_SRQ_LIMIT))
 		return 0;
 	if (attr->srq_limit > srq->rq.max_wr)
-		return vb_refuse(EINVAL, "ibv_modify_srq", "srq_limit %u is above the SRQ's max_wr, %u",
+		return vb_refuse(EINVAL, "ibv_modify_srq", "srq_limit %u exceeds the SRQ's max_wr of %u",
 				 attr->srq_limit, srq->rq.max_wr);
 	vb_lock_take(&srq->lock);
 	srq->limit = attr->srq_limit;
@@ -236,9 +235,9 @@ VB_EXPORT VB_CODE(ibv_modify_srq, (ibsrq, attr, mask), struct ibv_srq *ibsrq, st
 	vb_lock_give(&srq->lock);
 	if (say)
 		vb_log(VB_LOG_INFO,
-		       "ibv_modify_srq: srq_limit %u is above the %u receive requests that are posted to the "
-		       "SRQ, so the next message brings the limit event; post receives before arming the "
-		       "limit",
+		       "ibv_modify_srq: srq_limit %u exceeds the number of posted receive requests, %u: the "
+		       "next message "
+		       "raises the limit event; post receives before you set the limit",
 		       attr->srq_limit, posted);
 	return 0;
 }
@@ -248,7 +247,7 @@ VB_EXPORT VB_CODE(ibv_query_srq, (ibsrq, attr), struct ibv_srq *ibsrq, struct ib
 	struct vb_srq *srq = vb_srq(ibsrq);
 
 	if (vb_context_dead(srq->ctx))
-		return vb_refuse(EIO, "ibv_query_srq", "the device was opened before fork()");
+		return vb_refuse_forked("ibv_query_srq");
 	vb_lock_take(&srq->lock);
 	*attr = (struct ibv_srq_attr){
 	    .max_wr = srq->rq.max_wr, .max_sge = srq->rq.max_sge, .srq_limit = srq->limit};
@@ -305,8 +304,7 @@ VB_EXPORT VB_END(ibv_destroy_srq, "ibv_destroy_srq", VB_LIVE_SRQ, ibsrq, struct 
 		return 0;
 	refs = atomic_load(&srq->refs);
 	if (refs) /* rule 37 */
-		return vb_refuse_busy("ibv_destroy_srq", "%u QP%s from it", refs,
-				      refs == 1 ? " receives" : "s receive");
+		return vb_refuse_used("ibv_destroy_srq", refs, "QP", "the SRQ", "destroy");
 	destroy(srq);
 	return 0;
 }
@@ -321,9 +319,9 @@ void vb_cm_srq_abandon(struct ibv_srq *ibsrq)
 	refs = atomic_fetch_or(&srq->refs, VB_SRQ_ABANDONED);
 	if (refs) /* with which it may have gone by now */
 		vb_log(VB_LOG_INFO,
-		       "rdma_destroy_srq: %u queue pair%s from the SRQ, which is destroyed with the last of "
-		       "them; destroy queue pairs first",
-		       refs, refs == 1 ? " receives" : "s receive");
+		       "rdma_destroy_srq: %u QP%s the SRQ: it is destroyed with the last of them; destroy "
+		       "QPs first",
+		       refs, refs == 1 ? " uses" : "s use");
 	else
 		destroy(srq);
 }
@@ -353,7 +351,7 @@ VB_CODE(vb_post_srq_recv, (ibsrq, wr, bad), struct ibv_srq *ibsrq, struct ibv_re
 
 	if (vb_context_dead(srq->ctx)) {
 		*bad = wr;
-		return vb_refuse(EIO, "ibv_post_srq_recv", "the device was opened before fork()");
+		return vb_refuse_forked("ibv_post_srq_recv");
 	}
 	vb_lock_take(&srq->lock);
 	err = vb_rq_post(&srq->rq, wr, bad, "ibv_post_srq_recv");
@@ -367,7 +365,7 @@ VB_CODE(vb_get_srq_num, (ibsrq, number), struct ibv_srq *ibsrq, uint32_t *number
 	struct vb_srq *srq = vb_srq(ibsrq);
 
 	if (vb_context_dead(srq->ctx))
-		return vb_refuse(EIO, "ibv_get_srq_num", "the device was opened before fork()");
+		return vb_refuse_forked("ibv_get_srq_num");
 	*number = srq->number;
 	return 0;
 }

@@ -117,10 +117,11 @@ int vb_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t f
 /* ah.c: whether this process has not asked for a GID.  No far end can reach a queue pair without, and only
  * the far end would be told.  True once: the caller says so. */
 bool vb_gid_missed(const struct vb_context *c);
-#define VB_GID_MISSED                                                                                       \
-	"this process never asked for its own GID (ibv_query_gid), by which others reach it on RoCE; many " \
-	"programs take its index as an option, -g 0; those that know only LIDs want --link=infiniband of "  \
-	"verbena run at both ends"
+#define VB_GID_MISSED                                                                                    \
+	"this process never queried its own GID (ibv_query_gid), which peers need to reach it on RoCE. " \
+	"Many "                                                                                          \
+	"programs take the GID index as an option (-g 0). A program that knows only LIDs needs "         \
+	"verbena run --link=infiniband at both ends"
 /* 0 or errno: whether an address vector is one that this device can use */
 int vb_check_av(const char *call, const struct vb_context *c, const struct ibv_ah_attr *av);
 

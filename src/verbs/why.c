@@ -13,18 +13,19 @@
 #include "hca/hca.h"
 #include "verbs/verbs.h"
 
+#define NO_PAGES "out of memory for the pages of the %" PRIu64 " bytes at 0x%" PRIx64
+
 static int no_memory(int err, const char *call, uint64_t addr, uint64_t length)
 {
 	struct sysinfo s;
 
 	if (sysinfo(&s))
-		return vb_refuse(err, call, "no memory for the pages of the %" PRIu64 " bytes at 0x%" PRIx64,
-				 length, addr);
+		return vb_refuse(err, call, NO_PAGES, length, addr);
 	return vb_refuse(err, call,
-			 "no memory for the pages of the %" PRIu64 " bytes at 0x%" PRIx64 ": %" PRIu64
+			 NO_PAGES
+			 ": %" PRIu64
 			 " MiB are free on this machine, and the process's control group may permit less; "
-			 "register "
-			 "less, or on demand (IBV_ACCESS_ON_DEMAND)",
+			 "register less memory, or use IBV_ACCESS_ON_DEMAND",
 			 length, addr, ((uint64_t)s.freeram * s.mem_unit) >> 20);
 }
 
@@ -65,13 +66,14 @@ int vb_why_fork(int err, const char *call, uint64_t addr, uint64_t length)
 	if (g.trouble == VB_GROUND_HOLE)
 		return vb_refuse(err, call,
 				 "the pages of the %" PRIu64 " bytes at 0x%" PRIx64
-				 " cannot be kept from children, as ibv_fork_init() asks: %s",
+				 " cannot be excluded from child processes, as ibv_fork_init() requires: %s",
 				 length, addr, vb_ground_say(text, sizeof(text), &g));
 	return vb_refuse(
 	    err, call,
 	    "the pages of the %" PRIu64 " bytes at 0x%" PRIx64
-	    " cannot be kept from children, as ibv_fork_init() asks (%s): each region may cut a mapping "
-	    "in three, and vm.max_map_count is %d; raise it, or register fewer and larger regions",
+	    " cannot be excluded from child processes, as ibv_fork_init() requires (%s): a region may split "
+	    "a "
+	    "mapping in three, and vm.max_map_count is %d; raise it, or register fewer, larger regions",
 	    length, addr, strerror(err), max_map_count());
 }
 
@@ -114,14 +116,14 @@ static void sum_children(const struct vb_pd *pd, struct vb_why_count n[CHILDREN]
 /* One of the domain's own regions.  A key says only the domain's number, which parent domains, imported ones
  * and further instances of a shared domain have too: it is sure whose the regions of that number are only
  * where there are as many as this one made. */
-static void add_region(struct vb_text *t, struct vb_keys *keys, const struct vb_pd *pd)
+static bool add_region(struct vb_text *t, struct vb_keys *keys, const struct vb_pd *pd)
 {
 	uint32_t looked = 0, found = 0, key, lkey = 0;
 	struct vb_key_spec s, one = {0};
 
 	for (uint32_t i = 0; (i = vb_key_next(keys->marks, i)); looked++) {
 		if (looked == VB_NEAR_LOOK)
-			return;
+			return false;
 		if (!vb_key_at(keys, i, false, &key, &s) || s.pd != pd->id || s.kind == VB_KEY_WINDOW)
 			continue;
 		if (!found++) {
@@ -129,25 +131,31 @@ static void add_region(struct vb_text *t, struct vb_keys *keys, const struct vb_
 			lkey = key;
 		}
 	}
-	if (found && found == atomic_load(&pd->children[VB_CHILD_MR]))
-		vb_text_add(t, "; a region is [0x%" PRIx64 ", +%" PRIu64 ") of L_Key 0x%08x", one.addr,
-			    one.length, lkey);
+	if (!found || found != atomic_load(&pd->children[VB_CHILD_MR]))
+		return false;
+	vb_text_add(t, " (for example [0x%" PRIx64 ", +%" PRIu64 ") with L_Key 0x%08x", one.addr, one.length,
+		    lkey);
+	return true;
 }
 
 /* A region or a queue pair that holds the domain. */
 static void add_example(struct vb_text *t, struct vb_context *c, const struct vb_pd *pd)
 {
-	add_region(t, &vb_hca(c->adapter)->keys, pd);
+	bool some = add_region(t, &vb_hca(c->adapter)->keys, pd);
+
 	vb_lock_take(&c->lock);
 	vb_list_each (n, &c->qps) {
 		struct vb_qp *qp = vb_list_entry(n, struct vb_qp, on_ctx);
 
 		if (qp->pd != pd)
 			continue;
-		vb_text_add(t, "; a queue pair is 0x%06x", qp->qpn);
+		vb_text_add(t, "%sQP 0x%06x", some ? " and " : " (for example ", qp->qpn);
+		some = true;
 		break;
 	}
 	vb_lock_give(&c->lock);
+	if (some)
+		vb_text_add(t, ")");
 }
 
 int vb_why_tied(struct vb_keys *keys, const char *call, uint32_t lkey)
@@ -163,13 +171,13 @@ int vb_why_tied(struct vb_keys *keys, const char *call, uint32_t lkey)
 		if (!vb_key_at(keys, i, true, &key, &s) || s.kind != VB_KEY_WINDOW ||
 		    vb_key_bare(keys, (uint32_t)s.tied) != region)
 			continue;
-		vb_text_add(&t, ", one of R_Key 0x%08x for [0x%" PRIx64 ", +%" PRIu64 ")", key, s.addr,
-			    s.length);
+		vb_text_add(&t, " (for example [0x%" PRIx64 ", +%" PRIu64 ") with R_Key 0x%08x)", s.addr,
+			    s.length, key);
 		break;
 	}
 	return vb_refuse_busy(
 	    call,
-	    "%u memory window%s bound to the region of L_Key 0x%08x%s: unbind, invalidate or "
+	    "%u memory window%s bound to the region of L_Key 0x%08x%s; unbind, invalidate or "
 	    "deallocate %s first",
 	    n, n == 1 ? " is" : "s are", lkey, text, n == 1 ? "it" : "them");
 }
@@ -179,10 +187,10 @@ int vb_why_no_key(const struct vb_keys *keys, const char *call, const struct vb_
 	uint32_t tagged = (uint32_t)(pd->id >> 32) != keys->home;
 
 	return vb_refuse(ENOMEM, call,
-			 "all %u keys that this process has for regions and windows in %s are in use",
+			 "all %u keys of this process for regions and windows in %s are in use%s",
 			 tagged ? keys->tagged.room : keys->plain.room,
-			 tagged ? "protection domains that other processes made"
-				: "its own protection domains, relaxed ones that wait for a flush included,");
+			 tagged ? "protection domains of other processes" : "its own protection domains",
+			 tagged ? "" : ". Relaxed regions that wait for a flush keep their keys");
 }
 
 int vb_why_pd_busy(struct vb_pd *pd, const char *call)
@@ -197,7 +205,7 @@ int vb_why_pd_busy(struct vb_pd *pd, const char *call)
 	sum_children(pd, n);
 	add_counts(&t, n, CHILDREN);
 	add_example(&t, vb_context(pd->ibv.context), pd);
-	return vb_refuse_busy(call, "the protection domain still has %s; destroy that first", text);
+	return vb_refuse_busy(call, "the protection domain still has %s; destroy these first", text);
 }
 
 /* What the context's domains hold, without what the context counts itself.  Returns a domain that holds
@@ -231,10 +239,11 @@ void vb_why_left(struct vb_context *c, const struct vb_why_count *left, unsigned
 	add_counts(&t, left, kinds);
 	add_counts(&in, n, CHILDREN);
 	if (inside[0])
-		vb_text_add(&t, ", and in the domains %s", inside);
+		vb_text_add(&t, "; in its protection domains: %s", inside);
 	if (example)
 		add_example(&t, c, example);
-	vb_log_note("ibv_close_device: not destroyed before: %s; QPs are stopped, the rest stays until the "
-		    "process ends",
-		    text);
+	vb_log_note(
+	    "ibv_close_device: the program did not destroy %s. QPs are stopped, the rest remains until the "
+	    "process ends",
+	    text);
 }

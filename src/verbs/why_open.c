@@ -85,7 +85,8 @@ static int no_thread(int err, const char *call, const char *name)
 
 	if (group_is_full(&limit))
 		vb_text_add(&t,
-			    "; pids.max of the process's control group is %" PRIu64 ", and it has as many",
+			    "; pids.max of the process's control group is %" PRIu64
+			    ", and the group has as many threads",
 			    limit);
 	else if (limit_of(RLIMIT_NPROC, &limit))
 		vb_text_add(&t, "; RLIMIT_NPROC (ulimit -u) is %" PRIu64 ", for all threads of user %u",
@@ -100,7 +101,7 @@ static const char *const calls[] = {
     [VB_OPEN_SEGMENT] = "memfd_create, ftruncate, mmap, madvise and fcntl(F_ADD_SEALS)",
     [VB_OPEN_NUMBER] = "socket, bind and listen on abstract names, and epoll_ctl",
     [VB_OPEN_LINK] = "mmap",
-    [VB_OPEN_THREAD] = "clone3, or clone where there is no clone3",
+    [VB_OPEN_THREAD] = "clone3, or clone on a kernel without clone3",
 };
 
 int vb_why_open(int err, const char *call, const char *name, enum vb_open_step step)
@@ -111,28 +112,28 @@ int vb_why_open(int err, const char *call, const char *name, enum vb_open_step s
 	if (step == VB_OPEN_THREAD && err == EAGAIN)
 		return no_thread(err, call, name);
 	if (step == VB_OPEN_NUMBER && err == EADDRINUSE)
-		return vb_refuse(err, call,
-				 "%s cannot be opened: all %d numbers that adapters can have in this network "
-				 "namespace (abstract sockets verbena/1/1 to verbena/1/%d) are taken: %s",
-				 name, VB_ADAPTERS - 1, VB_ADAPTERS - 1, vb_numbers_say(held, sizeof(held)));
+		return vb_refuse(
+		    err, call,
+		    "%s cannot be opened: all %d adapter numbers of this network namespace (abstract sockets "
+		    "verbena/1/1 to verbena/1/%d) are in use: %s",
+		    name, VB_ADAPTERS - 1, VB_ADAPTERS - 1, vb_numbers_say(held, sizeof(held)));
 	if (step == VB_OPEN_SEGMENT && err == EAGAIN && limit_of(RLIMIT_MEMLOCK, &limit))
 		return vb_refuse(
 		    err, call,
-		    "%s cannot be opened: %s; this process locks whatever it maps (mlockall), and "
+		    "%s cannot be opened: %s; this process locks all memory that it maps (mlockall), and "
 		    "RLIMIT_MEMLOCK (ulimit -l) is %" PRIu64 " bytes",
 		    name, strerror(err), limit);
 	if (err == ENOMEM && limit_of(RLIMIT_AS, &limit))
 		return vb_refuse(
 		    err, call,
-		    "%s cannot be opened: %s; it takes %u MiB of address space, and as many for each "
-		    "peer, and RLIMIT_AS (ulimit -v) is %" PRIu64 " MiB for all of the process",
+		    "%s cannot be opened: %s; the device needs %u MiB of address space, and as much for each "
+		    "peer. RLIMIT_AS (ulimit -v) limits the process to %" PRIu64 " MiB",
 		    name, strerror(err), (unsigned)(VB_SEG_SIZE >> 20), limit >> 20);
 	if (err == EMFILE && limit_of(RLIMIT_NOFILE, &limit))
 		return vb_refuse(err, call, "%s cannot be opened: %s; RLIMIT_NOFILE (ulimit -n) is %" PRIu64,
 				 name, strerror(err), limit);
 	if (err == EPERM || err == EACCES || err == ENOSYS)
-		return vb_refuse(err, call,
-				 "%s cannot be opened: %s; it takes %s (a sandbox that denies one?)", name,
-				 strerror(err), calls[step]);
+		return vb_refuse(err, call, "%s cannot be opened: %s; it needs %s (does a sandbox deny one?)",
+				 name, strerror(err), calls[step]);
 	return vb_refuse(err, call, "%s cannot be opened: %s", name, strerror(err));
 }

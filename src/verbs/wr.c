@@ -327,8 +327,8 @@ static VB_POST_COLD void refuse_address(struct vb_wr_qp *x, const char *call, co
 	int was = errno;
 
 	if (x->may & OPEN)
-		keep(x, vb_refuse(EINVAL, call, "QP 0x%06x is of type %s, whose requests name no %s",
-				  x->qp.qpn, vb_name_qp_type(x->qp.ibv.qp_type), what));
+		keep(x, vb_refuse(EINVAL, call, "QP 0x%06x is of type %s: its requests have no %s", x->qp.qpn,
+				  vb_name_qp_type(x->qp.ibv.qp_type), what));
 	errno = was;
 }
 
@@ -359,8 +359,6 @@ static void set_xrc_srqn(struct ibv_qp_ex *ex, uint32_t srqn)
 		vb_builder_srqn(&x->b, srqn);
 }
 
-#define DEAD "the device was opened before fork()"
-
 /* Whether this is a forked child's, where the lock may be held for ever: nothing is touched. */
 static inline bool is_dead(const struct vb_wr_qp *x)
 {
@@ -371,7 +369,7 @@ static VB_POST_COLD void start_refused(struct vb_wr_qp *x, enum ibv_qp_state sta
 {
 	int was = errno;
 
-	keep(x, is_dead(x) ? vb_refuse(EIO, "ibv_wr_start", DEAD)
+	keep(x, is_dead(x) ? vb_refuse_forked("ibv_wr_start")
 			   : vb_post_refuse_state(&x->qp, state, "ibv_wr_start"));
 	errno = was;
 }
@@ -432,9 +430,10 @@ static VB_POST_COLD int complete_refused(struct vb_wr_qp *x)
 	int err = x->err;
 
 	if (is_dead(x))
-		return err ? err : vb_refuse(EIO, "ibv_wr_complete", DEAD);
+		return err ? err : vb_refuse_forked("ibv_wr_complete");
 	if (!err)
-		return vb_refuse(EINVAL, "ibv_wr_complete", "ibv_wr_start() was not called before");
+		return vb_refuse(EINVAL, "ibv_wr_complete",
+				 "this thread has not called ibv_wr_start(); call it first");
 	x->err = 0;
 	drop(x);
 	return err;

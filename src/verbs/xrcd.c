@@ -33,7 +33,7 @@ static const char *name_of(char name[VB_MEMBER_NAME], const struct vb_xrcd_id *i
 static int refuse_list(int err)
 {
 	return vb_refuse(err, call,
-			 "who has the domain open cannot be looked up in /proc/thread-self/net/unix: %s",
+			 "the holders of the XRC domain cannot be read from /proc/thread-self/net/unix: %s",
 			 strerror(err));
 }
 
@@ -63,17 +63,20 @@ static int hold(struct vb_adapter *a, const char *name, int oflags)
 			return err;
 		if (!exists)
 			return vb_refuse(EAGAIN, call,
-					 "nobody has a domain open for this file, and oflags has no O_CREAT");
+					 "no process has an XRC domain open for this file; set O_CREAT in "
+					 "oflags to create it");
 	}
 	err = vb_member_join(a, name); /* pairs with vb_close_xrcd() */
 	if (err)
-		return vb_refuse(err, call, "this process cannot bind its name as a holder of the domain: %s",
+		return vb_refuse(err, call,
+				 "this process cannot bind the socket name of a holder of the XRC domain: %s",
 				 strerror(err));
 	if (!(oflags & O_EXCL))
 		return 0;
 	err = others_have(a, name, &exists);
 	if (!err && (exists || vb_member_count(a, name) > 1))
-		err = vb_refuse(EINVAL, call, "oflags has O_EXCL, and the file's domain is open already");
+		err = vb_refuse(EINVAL, call,
+				"oflags has O_EXCL, but the XRC domain of the file is already open");
 	if (err)
 		vb_member_leave(a, name);
 	return err;
@@ -89,8 +92,7 @@ static int check_new(const struct vb_context *c, const struct ibv_xrcd_init_attr
 	if (vb_context_lost(c))
 		return vb_refuse(EIO, call, VB_LOST_TEXT);
 	if (attr->comp_mask & ~both)
-		return vb_refuse(EOPNOTSUPP, call, "comp_mask 0x%x has unknown bits 0x%x", attr->comp_mask,
-				 attr->comp_mask & ~both);
+		return vb_refuse_bits(EOPNOTSUPP, call, "comp_mask", attr->comp_mask, both);
 	if (attr->comp_mask != both)
 		return vb_refuse(EINVAL, call, "comp_mask lacks %s",
 				 attr->comp_mask & IBV_XRCD_INIT_ATTR_FD ? "IBV_XRCD_INIT_ATTR_OFLAGS"
@@ -109,7 +111,7 @@ static int find(struct vb_adapter *a, const struct ibv_xrcd_init_attr *attr, str
 		return 0;
 	}
 	if (fstat(attr->fd, &st))
-		return vb_refuse(errno, call, "fd %d: %s", attr->fd, strerror(errno));
+		return vb_refuse(errno, call, "fd %d cannot be examined: %s", attr->fd, strerror(errno));
 	*id = (struct vb_xrcd_id){st.st_dev, st.st_ino};
 	return hold(a, name_of(name, id), attr->oflags);
 }
@@ -123,7 +125,7 @@ VB_OBJECT(struct ibv_xrcd *, vb_open_xrcd, (context, attr), struct ibv_context *
 
 	if (!err) {
 		x = calloc(1, sizeof(*x));
-		err = x ? find(c->adapter, attr, &x->id) : vb_refuse(ENOMEM, call, "no memory");
+		err = x ? find(c->adapter, attr, &x->id) : vb_refuse_memory(call);
 	}
 	if (err) {
 		free(x);
@@ -147,8 +149,9 @@ VB_END(vb_close_xrcd, "ibv_close_xrcd", VB_LIVE_XRCD, ibxrcd, struct ibv_xrcd *i
 		return 0;
 	refs = atomic_load(&x->refs);
 	if (refs) /* rule 37 */
-		return vb_refuse_busy("ibv_close_xrcd", "%u SRQ%s or target queue pair%s it", refs,
-				      refs == 1 ? "" : "s", refs == 1 ? " uses" : "s use");
+		return vb_refuse_busy(
+		    "ibv_close_xrcd", "%u SRQ%s or target QP%s the XRC domain; destroy %s first", refs,
+		    refs == 1 ? "" : "s", refs == 1 ? " uses" : "s use", refs == 1 ? "it" : "them");
 	if (x->id.dev != VB_XRCD_PRIVATE)
 		vb_member_leave(c->adapter, name_of(name, &x->id));
 	free(x);

@@ -39,12 +39,13 @@ static void queue_pairs(void)
 	qa.qp_type = IBV_QPT_RAW_PACKET;
 	CHECK(!ibv_create_qp(pd, &qa));
 	CHECK_EQ(errno, EOPNOTSUPP);
-	SAID("QPs of type IBV_QPT_RAW_PACKET are not supported, only IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, "
+	SAID("QPs of type IBV_QPT_RAW_PACKET are not supported; use one of IBV_QPT_RC, IBV_QPT_UC, "
+	     "IBV_QPT_UD, "
 	     "IBV_QPT_XRC_SEND, IBV_QPT_XRC_RECV");
 	qa.qp_type = (enum ibv_qp_type)77;
 	CHECK(!ibv_create_qp(pd, &qa));
 	CHECK_EQ(errno, EINVAL);
-	SAID("there is no QP type 77");
+	SAID("qp_type 77 is unknown");
 	qx.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_RX_HASH | IBV_QP_INIT_ATTR_IND_TABLE;
 	CHECK(!ibv_create_qp_ex(ctx, &qx));
 	CHECK_EQ(errno, EOPNOTSUPP);
@@ -58,12 +59,12 @@ static void queue_pairs(void)
 	kit_end_open(&a, pd, 4, 64);
 	CHECK(ibv_modify_qp(a.qp, &(struct ibv_qp_attr){.qp_state = (enum ibv_qp_state)9}, IBV_QP_STATE) ==
 	      EINVAL);
-	SAID("there is no state 9");
+	SAID("qp_state 9 is unknown");
 	at.ah_attr.grh.dgid = a.card.gid;
 	CHECK(ibv_modify_qp(a.qp, &at,
 			    IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 				IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == EINVAL);
-	SAID("path_mtu 1024 is no enum ibv_mtu, which goes from IBV_MTU_256 (1) to IBV_MTU_4096 (5)");
+	SAID("path_mtu 1024 is not an enum ibv_mtu; use IBV_MTU_256 (1) to IBV_MTU_4096 (5)");
 	kit_end_open(&b, pd, 4, 64);
 	far = b.qp->qp_num & 0xff ? b.qp->qp_num : a.qp->qp_num; /* swapped, it has more than 24 bits */
 	at.dest_qp_num = htonl(far);
@@ -71,8 +72,8 @@ static void queue_pairs(void)
 	CHECK(ibv_modify_qp(a.qp, &at,
 			    IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 				IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == EINVAL);
-	SAID("dest_qp_num 0x%08x, at most 0xffffff is possible; with its bytes swapped it is 0x%06x, a queue "
-	     "pair of this process",
+	SAID("dest_qp_num 0x%08x exceeds the limit of 0xffffff; byte-swapped it is 0x%06x, a queue pair of "
+	     "this process. Set it in host byte order",
 	     at.dest_qp_num, far);
 	kit_end_close(&a);
 	kit_end_close(&b);
@@ -87,28 +88,31 @@ static void states(void)
 	kit_end_open(&a, pd, 4, 64);
 	kit_log_skip();
 	CHECK_EQ(ibv_modify_qp(a.qp, &rts, IBV_QP_STATE), EINVAL);
-	SAID("QP 0x%06x: there is no way from INIT to RTS: modify it to RTR first (EINVAL)", a.qp->qp_num);
+	SAID("QP 0x%06x: INIT to RTS is not a valid transition; modify it to RTR first (EINVAL)",
+	     a.qp->qp_num);
 	CHECK_EQ(kit_post(&a, IBV_WR_SEND, 1, 0, 8, NULL, 0), EINVAL);
-	SAID("QP 0x%06x is in INIT: modify it to RTR and RTS first (ibv_modify_qp)", a.qp->qp_num);
+	SAID("QP 0x%06x is in INIT: sends require RTS; modify it to RTR and RTS first (ibv_modify_qp)",
+	     a.qp->qp_num);
 	kit_to_rtr(&a, &a.card);
 	kit_log_skip();
 	CHECK_EQ(kit_post(&a, IBV_WR_SEND, 1, 0, 8, NULL, 0), EINVAL);
-	SAID("QP 0x%06x is in RTR: modify it to RTS first (ibv_modify_qp)", a.qp->qp_num);
+	SAID("QP 0x%06x is in RTR: sends require RTS; modify it first (ibv_modify_qp)", a.qp->qp_num);
 	CHECK_EQ(ibv_modify_qp(a.qp, &sqd, IBV_QP_STATE), EINVAL);
-	SAID("there is no way from RTR to SQD: modify it to RTS first");
+	SAID("RTR to SQD is not a valid transition; modify it to RTS first");
 	CHECK_EQ(ibv_modify_qp(a.qp, &init, IBV_QP_STATE), EINVAL);
-	SAID("there is no way from RTR to INIT: modify it to RESET first, and then on");
+	SAID("RTR to INIT is not a valid transition; modify it to RESET first");
 	kit_to_rts(&a, 10, 1);
 	CHECK_EQ(ibv_modify_qp(a.qp, &(struct ibv_qp_attr){.qp_state = IBV_QPS_SQE}, IBV_QP_STATE), EINVAL);
-	SAID("there is no way from RTS to SQE: no call leads there, only a send request that fails (EINVAL)");
+	SAID("RTS to SQE is not a valid transition; only a failed send request leads there (EINVAL)");
 	CHECK_EQ(ibv_modify_qp(a.qp, &(struct ibv_qp_attr){.qp_state = IBV_QPS_ERR}, IBV_QP_STATE), 0);
 	CHECK_EQ(ibv_modify_qp(a.qp, &rtr, IBV_QP_STATE), EINVAL);
-	SAID("there is no way from ERR to RTR: from here only IBV_QPS_RESET leads on");
+	SAID("ERR to RTR is not a valid transition; modify it to RESET first, the only way from here");
 	CHECK_EQ(ibv_modify_qp(a.qp, &(struct ibv_qp_attr){.qp_state = IBV_QPS_RESET}, IBV_QP_STATE), 0);
 	CHECK_EQ(ibv_modify_qp(a.qp, &rtr, IBV_QP_STATE), EINVAL);
-	SAID("there is no way from RESET to RTR: modify it to INIT first");
+	SAID("RESET to RTR is not a valid transition; modify it to INIT first");
 	CHECK_EQ(kit_recv(&a, 1, 0, 8), EINVAL);
-	SAID("QP 0x%06x is in RESET: modify it to INIT first; send requests need RTS (ibv_modify_qp)",
+	SAID("QP 0x%06x is in RESET: receives require INIT and sends require RTS; modify it first "
+	     "(ibv_modify_qp)",
 	     a.qp->qp_num);
 	kit_end_close(&a);
 }
@@ -128,7 +132,7 @@ static void shared_queues(void)
 	CHECK(channel && cq && srq);
 	kit_log_skip();
 	CHECK(!ibv_create_srq_ex(ctx, &sx));
-	SAID("SRQs of type IBV_SRQT_TM are not supported: the device matches no tags");
+	SAID("SRQs of type IBV_SRQT_TM are not supported: the device has no tag matching");
 	sx.srq_type = IBV_SRQT_BASIC;
 	sx.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_TM | IBV_SRQ_INIT_ATTR_PD;
 	CHECK(!ibv_create_srq_ex(ctx, &sx));
@@ -136,9 +140,9 @@ static void shared_queues(void)
 	qp = ibv_create_qp(pd, &qa);
 	CHECK(qp);
 	CHECK(ibv_destroy_srq(srq) == EBUSY);
-	SAID("1 QP receives from it");
+	SAID("1 QP uses the SRQ");
 	CHECK(ibv_destroy_comp_channel(channel) == EBUSY);
-	SAID("1 CQ uses the channel");
+	SAID("1 CQ uses the completion channel");
 	CHECK(ibv_dealloc_pd(pd) == EBUSY);
 	SAID("ibv_dealloc_pd: the protection domain still has 1 queue pair, 1 shared receive queue");
 	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_srq(srq) && !ibv_destroy_cq(cq) &&
@@ -155,7 +159,7 @@ static void closing(void)
 	CHECK(counter);
 	kit_log_skip();
 	CHECK(!ibv_close_device(closed));
-	SAID("not destroyed before: 1 completion counter;");
+	SAID("the program did not destroy 1 completion counter.");
 	CHECK(!ibv_destroy_comp_cntr(counter));
 }
 
@@ -170,8 +174,8 @@ static void closing_with_a_queue_pair(void)
 	kit_end_open(&e, left, 4, 64);
 	kit_log_skip();
 	CHECK(!ibv_close_device(closed));
-	SAID("not destroyed before: 1 queue pair, 1 protection domain, 1 CQ, and in the domains 1 memory "
-	     "region; ");
+	SAID("the program did not destroy 1 queue pair, 1 protection domain, 1 CQ; in its protection "
+	     "domains: 1 memory region ");
 	kit_end_close(&e);
 	CHECK(!ibv_dealloc_pd(left));
 }
@@ -190,18 +194,19 @@ static void turns(void)
 	CHECK_EQ(ibv_modify_qp(e.qp, &err, IBV_QP_STATE), 0);
 	kit_log_skip();
 	CHECK_EQ(ibv_next_poll(cq), EINVAL);
-	SAID("ibv_next_poll: no ibv_start_poll() of this CQ has returned 0 since the last ibv_end_poll()");
+	SAID("ibv_next_poll: no poll of this CQ is in progress: no ibv_start_poll() has returned 0 since the "
+	     "last ibv_end_poll()");
 	ibv_end_poll(cq);
-	SAID("ibv_end_poll: no ibv_start_poll() of this CQ has returned 0");
+	SAID("ibv_end_poll: no poll of this CQ is in progress");
 	CHECK_EQ(ibv_wc_read_qp_num(cq), 0);
-	SAID("ibv_wc_read_qp_num: no ibv_start_poll() of this CQ has returned 0");
+	SAID("ibv_wc_read_qp_num: no poll of this CQ is in progress");
 	CHECK_EQ(kit_recv(&e, 1, 0, 0), 0); /* which is flushed */
 	CHECK_EQ(ibv_start_poll(cq, &none), 0);
 	kit_log_skip();
 	CHECK_EQ(ibv_start_poll(cq, &none), EINVAL);
-	SAID("ibv_start_poll: the last ibv_start_poll() of this CQ returned 0 and was not ended");
+	SAID("ibv_start_poll: a poll of this CQ is in progress");
 	CHECK_EQ(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), EBUSY);
-	SAID("ibv_destroy_cq: a thread is between ibv_start_poll() and ibv_end_poll() of the CQ");
+	SAID("ibv_destroy_cq: a thread has called ibv_start_poll() on the CQ");
 	ibv_end_poll(cq);
 	kit_end_close(&e);
 }
@@ -214,10 +219,11 @@ static void regions(void)
 	CHECK(mr);
 	kit_log_skip();
 	CHECK(!ibv_reg_mr(pd, buf, sizeof buf, IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE));
-	SAID("access IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ: remote write and atomic need local "
-	     "write");
+	SAID("access IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ lacks IBV_ACCESS_LOCAL_WRITE: remote "
+	     "write and atomic require it");
 	CHECK(ibv_rereg_mr(mr, 16 | IBV_REREG_MR_CHANGE_PD, pd, NULL, 0, 0));
-	SAID("flags IBV_REREG_MR_CHANGE_PD | 0x10: one or more of IBV_REREG_MR_CHANGE_TRANSLATION | ");
+	SAID("flags IBV_REREG_MR_CHANGE_PD | 0x10 is not valid; use one or more of "
+	     "IBV_REREG_MR_CHANGE_TRANSLATION | ");
 	CHECK(!ibv_dereg_mr(mr));
 }
 
@@ -244,13 +250,13 @@ static void requests(void)
 	kit_connect(&b, &a.card);
 	kit_log_skip();
 	CHECK(post(IBV_WR_TSO, 0, 8) == EINVAL);
-	SAID("IBV_WR_TSO is no request that a QP of type IBV_QPT_RC takes");
+	SAID("IBV_WR_TSO is not supported on a QP of type IBV_QPT_RC");
 	CHECK(post((enum ibv_wr_opcode)200, 0, 8) == EINVAL);
-	SAID("there is no opcode 200");
+	SAID("opcode 200 is unknown");
 	CHECK(post(IBV_WR_SEND, IBV_SEND_IP_CSUM, 8) == EINVAL);
-	SAID("send_flags: IBV_SEND_IP_CSUM is not for a QP of type IBV_QPT_RC");
+	SAID("send_flags: IBV_SEND_IP_CSUM is not supported on a QP of type IBV_QPT_RC");
 	CHECK(post(IBV_WR_RDMA_READ, IBV_SEND_INLINE, 8) == EINVAL);
-	SAID("IBV_SEND_INLINE with IBV_WR_RDMA_READ, which sends no data");
+	SAID("IBV_SEND_INLINE is not supported with IBV_WR_RDMA_READ, which sends no data");
 	CHECK(!post(IBV_WR_ATOMIC_FETCH_AND_ADD, 0, 4));
 	CHECK_EQ(kit_wait(&a, 10).status, IBV_WC_LOC_LEN_ERR);
 	SAID("ended with IBV_WC_LOC_LEN_ERR: an atomic brings 8 bytes back, and its scatter/gather list has "
@@ -283,41 +289,42 @@ static void built_requests(void)
 	ibv_wr_set_inline_data(x, a.buf, 65);
 	ibv_wr_set_sge_list(x, 3, list); /* of the first mistake alone */
 	CHECK(ibv_wr_complete(x) == EINVAL);
-	SAID("ibv_wr_set_inline_data: 65 bytes inline, QP 0x%06x takes up to 64", a.qp->qp_num);
+	SAID("ibv_wr_set_inline_data: 65 bytes of inline data exceed the limit of QP 0x%06x, 64 bytes",
+	     a.qp->qp_num);
 	ibv_wr_start(x);
 	ibv_wr_send(x);
 	ibv_wr_set_sge_list(x, 3, list);
 	CHECK(ibv_wr_complete(x) == EINVAL);
-	SAID("ibv_wr_set_sge_list: num_sge 3; QP 0x%06x was made for at most 2 (max_send_sge)", a.qp->qp_num);
+	SAID("ibv_wr_set_sge_list: num_sge 3 exceeds the limit of QP 0x%06x, 2 (max_send_sge)", a.qp->qp_num);
 	ibv_wr_start(x);
 	ibv_wr_flush(x, 1, 1, 1, 4, IBV_FLUSH_MR);
 	CHECK(ibv_wr_complete(x) == EINVAL);
-	SAID("ibv_wr_flush: type 0x4 is to be of IBV_FLUSH_GLOBAL and IBV_FLUSH_PERSISTENT, level 1");
+	SAID("ibv_wr_flush: type 0x4 or level 1 is not valid; use IBV_FLUSH_GLOBAL and IBV_FLUSH_PERSISTENT");
 	ibv_wr_start(x);
 	ibv_wr_send(x);
 	ibv_wr_set_ud_addr(x, NULL, 1, 1);
 	CHECK(ibv_wr_complete(x) == EINVAL);
-	SAID("ibv_wr_set_ud_addr: QP 0x%06x is of type IBV_QPT_RC, whose requests name no address",
+	SAID("ibv_wr_set_ud_addr: QP 0x%06x is of type IBV_QPT_RC: its requests have no address",
 	     a.qp->qp_num);
 	CHECK(ibv_wr_complete(x) == EINVAL);
-	SAID("ibv_wr_complete: ibv_wr_start() was not called before");
+	SAID("ibv_wr_complete: this thread has not called ibv_wr_start()");
 	/* in one thread: nothing waits for itself */
 	ibv_wr_start(x);
 	ibv_wr_send(x);
 	CHECK_EQ(post(IBV_WR_SEND, 0, 8), EINVAL);
-	SAID("ibv_post_send: QP 0x%06x: this thread called ibv_wr_start()", a.qp->qp_num);
+	SAID("ibv_post_send: QP 0x%06x: this thread has called ibv_wr_start()", a.qp->qp_num);
 	CHECK_EQ(ibv_modify_qp(a.qp, &(struct ibv_qp_attr){.qp_state = IBV_QPS_RESET}, IBV_QP_STATE), EINVAL);
-	SAID("ibv_modify_qp: QP 0x%06x: this thread called ibv_wr_start()", a.qp->qp_num);
+	SAID("ibv_modify_qp: QP 0x%06x: this thread has called ibv_wr_start()", a.qp->qp_num);
 	CHECK_EQ(ibv_modify_qp(a.qp, &(struct ibv_qp_attr){.min_rnr_timer = 3}, IBV_QP_MIN_RNR_TIMER), 0);
 	ibv_wr_start(x);
 	CHECK_EQ(ibv_wr_complete(x), EINVAL);
-	SAID("ibv_wr_start: QP 0x%06x: this thread called ibv_wr_start()", a.qp->qp_num);
+	SAID("ibv_wr_start: QP 0x%06x: this thread has called ibv_wr_start()", a.qp->qp_num);
 	ibv_wr_start(x);
 	ibv_wr_abort(x);
 	CHECK(post(IBV_WR_FLUSH, 0, 8) == EINVAL);
-	SAID("IBV_WR_FLUSH: struct ibv_send_wr has no place for what it says; ibv_wr_flush() has");
+	SAID("IBV_WR_FLUSH does not fit into struct ibv_send_wr; use ibv_wr_flush()");
 	CHECK(!ibv_reg_mr(pd, a.buf, 64, IBV_ACCESS_FLUSH_PERSISTENT));
-	SAID("IBV_ACCESS_FLUSH_PERSISTENT: the device knows of no memory that is persistent");
+	SAID("IBV_ACCESS_FLUSH_PERSISTENT is not supported: the device has no persistent memory");
 	kit_end_close(&a);
 }
 
@@ -337,9 +344,9 @@ static void posts_to_what_is_destroyed(void)
 	CHECK_EQ(ibv_destroy_qp(qp), 0);
 #ifndef __SANITIZE_ADDRESS__ /* which reports the post itself */
 	CHECK_EQ(ibv_post_send(qp, &wr, &bad), EINVAL);
-	SAID("ibv_post_send: there is no queue pair at %p: it has been destroyed before", (void *)qp);
+	SAID("ibv_post_send: there is no queue pair at %p: it was destroyed before", (void *)qp);
 	CHECK_EQ(ibv_post_recv(qp, &rr, &bad_rr), EINVAL);
-	SAID("ibv_post_recv: there is no queue pair at %p: it has been destroyed before", (void *)qp);
+	SAID("ibv_post_recv: there is no queue pair at %p: it was destroyed before", (void *)qp);
 #else
 	(void)rr, (void)bad_rr;
 #endif
@@ -388,24 +395,27 @@ static void names(void)
 	SAID("ibv_create_qp_ex: max_send_wr");
 	qx.qp_type = (enum ibv_qp_type)77;
 	CHECK(!ibv_create_qp_ex(ctx, &qx));
-	SAID("ibv_create_qp_ex: there is no QP type 77");
+	SAID("ibv_create_qp_ex: qp_type 77 is unknown");
 	qx.qp_type = IBV_QPT_RC;
 	qx.cap = (struct ibv_qp_cap){16, 16, 1, 1, 0};
 	qx.pd = parent;
 	CHECK(!ibv_create_qp_ex(ctx, &qx));
-	SAID("ibv_create_qp_ex: the parent domain's alloc callback gave NULL");
+	SAID("ibv_create_qp_ex: the parent domain's alloc callback returned NULL");
 	CHECK(!ibv_create_srq_ex(ctx, &sx));
-	SAID("ibv_create_srq_ex: the parent domain's alloc callback gave NULL");
+	SAID("ibv_create_srq_ex: the parent domain's alloc callback returned NULL");
 	CHECK(!ibv_create_cq_ex(ctx, &cx));
-	SAID("ibv_create_cq_ex: the parent domain's alloc callback gave NULL");
+	SAID("ibv_create_cq_ex: the parent domain's alloc callback returned NULL");
+	cx.comp_mask |= 1u << 30;
+	CHECK(!ibv_create_cq_ex(ctx, &cx));
+	SAID("ibv_create_cq_ex: comp_mask 0x%x has unknown bits 0x40000000 (EINVAL)", cx.comp_mask);
 	CHECK(!ibv_create_ah_from_wc(pd, &wc, NULL, 9));
 	SAID("ibv_create_ah_from_wc: port 9");
 	CHECK(!ibv_create_ah_from_wc(pd, &wc, NULL, 1));
-	SAID("ibv_create_ah_from_wc: the address has no GRH");
+	SAID("ibv_create_ah_from_wc: is_global is 0, but RoCE requires a GRH");
 	CHECK(!ibv_reg_mr_iova(pd, buf, 0, 4096, 0));
-	SAID("ibv_reg_mr_iova: length 0");
+	SAID("ibv_reg_mr_iova: length is 0");
 	CHECK(!ibv_reg_mr(pd, buf, 0, 0));
-	SAID("ibv_reg_mr: length 0");
+	SAID("ibv_reg_mr: length is 0");
 	CHECK(!ibv_create_cq(ctx, 0, NULL, NULL, 0)); /* and the next call is said in its own name */
 	SAID("ibv_create_cq: cqe 0");
 	CHECK(!ibv_destroy_cq(cq) && !ibv_dealloc_pd(parent));

@@ -145,7 +145,7 @@ static void the_far_end_has_died(void)
 	CHECK_EQ(kit_reap(pid), 0);
 	kit_cm_expect(c, RDMA_CM_EVENT_DISCONNECTED, 0);
 	KIT_CM(rdma_disconnect(id));
-	KIT_LOG_SAYS("rdma_cm: a DREP to process %d is lost: that process has ended", (int)pid);
+	KIT_LOG_SAYS("rdma_cm: a DREP to process %d was discarded: that process ended", (int)pid);
 	KIT_LOG_SAYS_NOT("0x000001");
 	KIT_LOG_SAYS_NOT("messages are dropped");
 	kit_cm_end(id);

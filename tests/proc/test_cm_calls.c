@@ -687,7 +687,7 @@ static void named_by_the_call(void)
 	a = (struct ibv_qp_init_attr){.qp_type = IBV_QPT_XRC_SEND, .cap = {4, 0, 1, 0, 0}};
 	CHECK(!rdma_create_srq(id, NULL, &sa));
 	KIT_CM_FAILS(rdma_create_qp(id, NULL, &a), EINVAL);
-	KIT_LOG_SAYS("rdma_create_qp: an SRQ is given, but a QP of type IBV_QPT_XRC_SEND receives nothing");
+	KIT_LOG_SAYS("rdma_create_qp: srq must be NULL: a QP of type IBV_QPT_XRC_SEND receives nothing");
 	rdma_destroy_srq(id);
 	sa.attr.max_wr = 1u << 30;
 	KIT_CM_FAILS(rdma_create_srq(id, NULL, &sa), EINVAL);

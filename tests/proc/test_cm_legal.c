@@ -33,7 +33,7 @@ static void a_limit_above_what_is_posted(struct ibv_context *ctx, struct ibv_pd 
 	KIT_LOG_SAYS_NOT("srq_limit");
 	attr.srq_limit = 3;
 	SAID_ONCE(ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT),
-		  "ibv_modify_srq: srq_limit 3 is above the 2 receive requests that are posted to the SRQ");
+		  "ibv_modify_srq: srq_limit 3 exceeds the number of posted receive requests, 2");
 	CHECK_EQ(ibv_query_srq(srq, &attr), 0);
 	CHECK_EQ(attr.srq_limit, 3);
 	CHECK_EQ(ibv_destroy_srq(srq), 0);
@@ -45,9 +45,8 @@ static void a_cq_without_a_channel(struct ibv_context *ctx, struct ibv_pd *pd)
 
 	(void)pd;
 	CHECK(cq);
-	SAID_ONCE(
-	    ibv_req_notify_cq(cq, 0),
-	    "ibv_req_notify_cq: the CQ was created without a completion channel, so no event will come");
+	SAID_ONCE(ibv_req_notify_cq(cq, 0),
+		  "ibv_req_notify_cq: the CQ has no completion channel, so it raises no event");
 	CHECK_EQ(ibv_destroy_cq(cq), 0);
 }
 
@@ -61,11 +60,9 @@ static void a_queue_pair_in_error(struct ibv_context *ctx, struct ibv_pd *pd)
 	for (int receives = 0; receives < 2; receives++) {
 		kit_end_open(&e, pd, 4, 64);
 		CHECK_EQ(ibv_modify_qp(e.qp, &err, IBV_QP_STATE), 0);
-		SAID_ONCE(
-		    receives ? kit_recv(&e, 1, 0, 8) : kit_post(&e, IBV_WR_SEND, 1, 0, 8, NULL, 0),
-		    "%s: QP 0x%06x is in the error state, to which rdma_disconnect or ibv_modify_qp moved "
-		    "it",
-		    receives ? "ibv_post_recv" : "ibv_post_send", e.qp->qp_num);
+		SAID_ONCE(receives ? kit_recv(&e, 1, 0, 8) : kit_post(&e, IBV_WR_SEND, 1, 0, 8, NULL, 0),
+			  "%s: QP 0x%06x is in ERR, since rdma_disconnect or ibv_modify_qp moved it there",
+			  receives ? "ibv_post_recv" : "ibv_post_send", e.qp->qp_num);
 		for (int i = 0; i < 2; i++)
 			CHECK_EQ(kit_wait(&e, 20).status, IBV_WC_WR_FLUSH_ERR);
 		kit_end_close(&e);
@@ -90,7 +87,7 @@ static void a_queue_pair_that_has_failed(struct ibv_context *ctx, struct ibv_pd 
 	kit_log_skip();
 	CHECK_EQ(kit_post(&e, IBV_WR_SEND, 2, 0, 8, NULL, 0), 0);
 	CHECK_EQ(kit_wait(&e, 20).status, IBV_WC_WR_FLUSH_ERR);
-	KIT_LOG_SAYS_NOT("is in the error state");
+	KIT_LOG_SAYS_NOT("is in ERR");
 	kit_end_close(&far);
 	kit_end_close(&e);
 }
@@ -132,7 +129,7 @@ static void connections(struct kit_pair *d)
 	CHECK_EQ(rdma_disconnect(id), 0); /* which waits for the far end's */
 	kit_duo_await(d);
 	SAID_ONCE(rdma_post_send(id, NULL, buf, sizeof buf, NULL, IBV_SEND_INLINE),
-		  "ibv_post_send: QP 0x%06x is in the error state, to which rdma_disconnect", id->qp->qp_num);
+		  "ibv_post_send: QP 0x%06x is in ERR, since rdma_disconnect", id->qp->qp_num);
 	rdma_destroy_ep(id);
 	kit_ep(d)->id = NULL;
 }

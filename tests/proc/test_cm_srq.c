@@ -167,8 +167,8 @@ static void what_is_refused(void)
 	/* "it must be for that same device" */
 	CHECK(pd && other != bound->verbs);
 	refused(bound, pd, asks(16, 1), "the protection domain belongs to another context than id->verbs");
-	refused(bound, NULL, asks(UINT32_MAX, 1), "max_wr 4294967295, at most");
-	refused(bound, NULL, asks(16, 1000), "max_sge 1000, at most");
+	refused(bound, NULL, asks(UINT32_MAX, 1), "max_wr 4294967295 exceeds");
+	refused(bound, NULL, asks(16, 1000), "max_sge 1000 exceeds");
 	errno = 0;
 	CHECK(rdma_create_srq_ex(bound, &ex) == -1);
 	CHECK_EQ(errno, EINVAL);
@@ -268,7 +268,7 @@ static void another_ids_queue_pair_keeps_it(void)
 		destroy(id);
 		CHECK(!id->srq);
 		CHECK_EQ(ibv_destroy_srq(srq), EINVAL); /* it is the program's no more */
-		KIT_LOG_SAYS("rdma_destroy_srq: 1 queue pair receives from the SRQ");
+		KIT_LOG_SAYS("rdma_destroy_srq: 1 QP uses the SRQ");
 		kit_log_skip();
 		if (way == 0)
 			CHECK_EQ(rdma_destroy_id(id), 0);
@@ -339,7 +339,7 @@ static void another_ids_queue_pair_keeps_the_queues(void)
 		CHECK(attr.send_cq == cq && attr.recv_cq == id->recv_cq);
 		CHECK(!rdma_create_qp(user, NULL, &attr), "%m");
 		rdma_destroy_qp(id);
-		KIT_LOG_SAYS("rdma_destroy_qp: 1 queue of other QPs and SRQs completes to a CQ of the id");
+		KIT_LOG_SAYS("rdma_destroy_qp: 1 work queue of other QPs or SRQs uses a CQ of the id");
 		kit_log_skip();
 		CHECK(!id->send_cq && !id->send_cq_channel && !id->recv_cq && !id->recv_cq_channel);
 		CHECK_EQ(ibv_poll_cq(cq, 1, &wc), 0); /* it still works, */
@@ -521,7 +521,7 @@ static void a_queue_pair_keeps_it(struct kit_pair *d)
 	message(d, 1);
 	kit_log_skip();
 	kit_duo_there(d, destroy_there);
-	KIT_LOG_SAYS("rdma_destroy_srq: 1 queue pair receives from the SRQ");
+	KIT_LOG_SAYS("rdma_destroy_srq: 1 QP uses the SRQ");
 	message(d, 2);
 	kit_duo_there(d, end_there);
 	kit_ep_disconnect(d);

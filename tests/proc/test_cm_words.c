@@ -185,13 +185,13 @@ static void before_it_is_connected(void)
 	CHECK(mr);
 	kit_log_skip();
 	CHECK_EQ(post(client, IBV_WR_SEND), EINVAL);
-	KIT_LOG_SAYS(
-	    "QP 0x%06x is in INIT: its id is not connected yet; call rdma_connect or rdma_accept, and wait "
-	    "for RDMA_CM_EVENT_ESTABLISHED",
-	    client->qp->qp_num);
+	KIT_LOG_SAYS("QP 0x%06x is in INIT: its id is not connected yet; call rdma_connect() or "
+		     "rdma_accept(), and wait "
+		     "for RDMA_CM_EVENT_ESTABLISHED",
+		     client->qp->qp_num);
 	CHECK_EQ(ibv_modify_qp(client->qp, &rts, IBV_QP_STATE), EINVAL);
-	KIT_LOG_SAYS(
-	    "there is no way from INIT to RTS: modify it to RTR first (rdma_connect and rdma_accept bring");
+	KIT_LOG_SAYS("INIT to RTS is not a valid transition; modify it to RTR first (rdma_connect() and "
+		     "rdma_accept() move");
 }
 
 /* A call to the wrong id, or too early. */

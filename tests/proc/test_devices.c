@@ -357,7 +357,7 @@ static void imported_by_one_that_has_fewer(void)
 	errno = 0;
 	CHECK(fd >= 0 && !ibv_import_device(fd));
 	CHECK_EQ(errno, ENODEV);
-	KIT_LOG_SAYS("the descriptor is of device number 2 of process %d, and this process has 1", pid);
+	KIT_LOG_SAYS("the descriptor is of device 2 of process %d, but this process has 1 device", pid);
 	atomic_store(&board->step, 1);
 	CHECK_EQ(kit_reap(pid), 0);
 }
@@ -513,7 +513,7 @@ static void a_group_of_infiniband(void)
 	kit_end_open_as(&a, ibv_alloc_pd(open_one(0)), 8, 512, IBV_QPT_UD);
 	kit_end_open_as(&b, a.mr->pd, 8, 512, IBV_QPT_UD);
 	CHECK(ibv_attach_mcast(b.qp, &group, 0xbfff) == EINVAL);
-	KIT_LOG_SAYS("LID 0xbfff is no multicast LID: those are 0xc000 to 0xfffe");
+	KIT_LOG_SAYS("LID 0xbfff is not a multicast LID, which are 0xc000 to 0xfffe");
 	CHECK(ibv_attach_mcast(b.qp, &group, 0xffff) == EINVAL);
 	CHECK(!ibv_attach_mcast(b.qp, &group, 0xc001));
 	av.grh.dgid = group;
@@ -578,9 +578,7 @@ static void an_ip_address_on_infiniband(void)
 	pd = ibv_alloc_pd(open_one(0));
 	CHECK(!ibv_create_ah(pd, &av));
 	CHECK_EQ(errno, EINVAL);
-	KIT_LOG_SAYS(
-	    "the address has a GID that is an IPv4 address and no LID (dlid 0): the other end's port is "
-	    "Ethernet");
+	KIT_LOG_SAYS("the address has an IPv4 GID and no LID (dlid 0): the peer's port is Ethernet");
 	av.dlid = 1;
 	CHECK(ibv_create_ah(pd, &av));
 	memcpy(av.grh.dgid.raw + 12, (uint8_t[]){239, 1, 2, 3}, 4);
@@ -670,7 +668,7 @@ static void a_lid_on_ethernet(void)
 	CHECK(ibv_modify_qp(e.qp, &a,
 			    IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 				IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == EINVAL);
-	KIT_LOG_SAYS("the address has a LID (dlid 0x1234) and no GID: the other end's port is InfiniBand");
+	KIT_LOG_SAYS("the address has a LID (dlid 0x1234) and no GID: the peer's port is InfiniBand");
 }
 
 int main(int argc, char **argv)

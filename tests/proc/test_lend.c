@@ -132,8 +132,8 @@ static void take_all(struct kit_pair *p)
 		CHECK((!at || e->buf[at - 1] == 0xee) && e->buf[at + len] == 0xee, "%u bytes", len);
 	}
 	if (denied) {
-		KIT_LOG_SAYS("the kernel does not let this process reach into the memory of process %d "
-			     "(Operation not permitted): the ring carries",
+		KIT_LOG_SAYS("the kernel does not let this process access the memory of process %d "
+			     "(Operation not permitted): its WRITEs, READs and large SENDs are copied",
 			     (int)p->target);
 		CHECK(kit_log_count("the kernel does not let") == 1);
 	}

@@ -103,8 +103,8 @@ static void all_numbers(bool deaf)
 	kit_log_begin("info");
 	squat(KIT_FOREIGN, "verbena/1/%d", 0, 1, NUMBERS, deaf);
 	cannot_open(EADDRINUSE);
-	KIT_LOG_SAYS("all %d numbers that adapters can have in this network namespace", NUMBERS);
-	KIT_LOG_SAYS("are taken: %d by user %d (EADDRINUSE)", NUMBERS, KIT_FOREIGN);
+	KIT_LOG_SAYS("all %d adapter numbers of this network namespace", NUMBERS);
+	KIT_LOG_SAYS("are in use: %d by user %d (EADDRINUSE)", NUMBERS, KIT_FOREIGN);
 	KIT_LOG_SAYS_NOT("open files");
 	leave();
 	kit_open();

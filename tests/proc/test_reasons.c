@@ -253,16 +253,16 @@ static void refusals(void)
 
 	pair_open();
 	CHECK(!ibv_reg_mr(pd, a.buf, 64, IBV_ACCESS_REMOTE_WRITE) && errno == EINVAL);
-	said("flags", "ibv_reg_mr%.0llu", N(0), "need local write%.0llu", N(0), NULL);
+	said("flags", "ibv_reg_mr%.0llu", N(0), "lacks IBV_ACCESS_LOCAL_WRITE%.0llu", N(0), NULL);
 	qa.send_cq = qa.recv_cq = a.cq;
 	CHECK(!ibv_create_qp(pd, &qa) && errno == EINVAL);
-	said("limit", "max_send_wr %llu", N(20000), "at most %llu", N(16384), NULL);
+	said("limit", "max_send_wr %llu", N(20000), "limit of %llu", N(16384), NULL);
 	CHECK(ibv_destroy_cq(a.cq) == EBUSY);
-	said("busy", "ibv_destroy_cq%.0llu", N(0), "%llu queues", N(2), NULL);
+	said("busy", "ibv_destroy_cq%.0llu", N(0), "%llu work queues", N(2), NULL);
 	sge = (struct ibv_sge){(uintptr_t)a.buf, 4000, a.mr->lkey};
 	wr.sg_list = &sge;
 	CHECK(ibv_post_send(a.qp, &wr, &bad) == EINVAL && bad == &wr);
-	said("inline", "%llu bytes inline", N(4000), NULL);
+	said("inline", "%llu bytes of inline data", N(4000), NULL);
 	CHECK(ibv_dealloc_pd(pd) == EBUSY);
 	said("children", "ibv_dealloc_pd%.0llu", N(0), NULL);
 	pair_close();

@@ -39,8 +39,8 @@ static void opening(void)
 	CHECK(!ibv_open_device(list[0]));
 	CHECK_EQ(errno, EPERM);
 	KIT_LOG_SAYS(
-	    "ibv_open_device: verbena0 cannot be opened: Operation not permitted; it takes epoll_create1, "
-	    "eventfd2 and epoll_ctl (a sandbox that denies one?)");
+	    "ibv_open_device: verbena0 cannot be opened: Operation not permitted; it needs epoll_create1, "
+	    "eventfd2 and epoll_ctl (does a sandbox deny one?)");
 	nothing_is_lost();
 	CHECK(kit_descriptors() == before, "%d descriptors, then %d", before, kit_descriptors());
 }
@@ -57,8 +57,8 @@ static void without_threads(void)
 	CHECK(!ibv_open_device(list[0]));
 	CHECK_EQ(errno, EPERM);
 	KIT_LOG_SAYS(
-	    "ibv_open_device: verbena0 cannot be opened: Operation not permitted; it takes clone3, or clone "
-	    "where there is no clone3 (a sandbox that denies one?)");
+	    "ibv_open_device: verbena0 cannot be opened: Operation not permitted; it needs clone3, or clone "
+	    "on a kernel without clone3 (does a sandbox deny one?)");
 }
 
 /* The other process: answers with a SEND to each that it gets. */

@@ -103,8 +103,8 @@ static void pages_are_counted(bool by_uid)
 	CHECK(!reg(p + 100, 1));
 	CHECK_EQ(errno, ENOMEM);
 	CHECK(said("the 0x1 bytes at 0x") == 1);
-	CHECK(said("take 4 KiB of pinned pages, regions of this process have 64 KiB already, and "
-		   "RLIMIT_MEMLOCK is 64 KiB: raise it (ulimit -l") == 1);
+	CHECK(said("need 4 KiB of pinned pages: this process has pinned 64 KiB, and "
+		   "RLIMIT_MEMLOCK is 64 KiB; raise the limit (ulimit -l") == 1);
 	CHECK(!ibv_dereg_mr(b));
 	c = reg(p + PAGE - 1, 2); /* two pages */
 	CHECK(c && !reg(p, 6 * PAGE + 1));
@@ -153,7 +153,7 @@ static void a_limit_of_nothing(void)
 	open_as("strict");
 	CHECK(!reg(pages(1), 8));
 	CHECK_EQ(errno, EPERM);
-	CHECK(said("RLIMIT_MEMLOCK is 0, so this process may pin nothing") == 1);
+	CHECK(said("RLIMIT_MEMLOCK is 0, so this process cannot pin memory") == 1);
 }
 
 /* A process with the capability is exempt; so is every process in the other profiles. */
@@ -243,9 +243,9 @@ static void fork_without_init(void)
 	mr = reg(p, PAGE);
 	CHECK(mr);
 	CHECK(child_has(p, 4) == 0xf && child_has(p, 4) == 0xf);
-	CHECK(said("fork() with 1 registered region and without ibv_fork_init()") == 1);
+	CHECK(said("fork() without ibv_fork_init() while 1 memory region is registered") == 1);
 	CHECK(ibv_fork_init() == EINVAL && ibv_is_fork_initialized() == IBV_FORK_DISABLED);
-	CHECK(said("ibv_fork_init: memory was registered before") == 1);
+	CHECK(said("ibv_fork_init: this process has registered memory before") == 1);
 	CHECK(!ibv_dontfork_range(p, PAGE) && child_has(p, 4) == 0xf);
 	CHECK(!ibv_dereg_mr(mr));
 }
@@ -273,7 +273,7 @@ static void check_marks(void)
 	a = reg(p + PAGE - 1, 2);
 	CHECK(a && child_has(p, 8) == 0xfc);
 	CHECK(said("the region of 0x2 bytes at 0x") == 1 &&
-	      said("misses the 4095 bytes before and the 4095 bytes behind as well") == 1);
+	      said("lacks the 4095 bytes before and the 4095 bytes after it") == 1);
 	b = reg(p + 5, 6); /* said once */
 	CHECK(b && said("does not fill its pages") == 1);
 	CHECK(!ibv_dereg_mr(a) && child_has(p, 8) == 0xfe);
@@ -299,8 +299,9 @@ static void check_marks(void)
 	CHECK(!reg(q, 3 * PAGE));
 	CHECK_EQ(errno, ENOMEM);
 	CHECK(child_has(q, 3) == 5);
-	CHECK(said("cannot be kept from children, as ibv_fork_init() asks: at 0x") == 1);
-	CHECK(said("behind 4096 bytes that are fine and before 4096 that are fine, there is nothing") == 1);
+	CHECK(said("cannot be excluded from child processes, as ibv_fork_init() requires: nothing is mapped "
+		   "at 0x") == 1);
+	CHECK(said("(4096 bytes before it and 4096 after it are accessible)") == 1);
 	CHECK(!said("vm.max_map_count"));
 	a = reg(p, PAGE);
 	CHECK(a && ibv_rereg_mr(a, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, q, 3 * PAGE, 0) ==
@@ -349,7 +350,7 @@ static void fork_with_a_capture(void)
 	if (!pid)
 		_exit(0);
 	CHECK_EQ(kit_reap(pid), 0);
-	CHECK(said("fork() with 1 registered region") == 1);
+	CHECK(said("while 1 memory region is registered") == 1);
 }
 
 /* Buffers all over the heap, where the library's own objects are too: a child runs, and its parent's traffic
@@ -551,8 +552,9 @@ static void memory_goes_under_a_region(void)
 	got = kit_wait(&a, 20).status;
 	CHECK(got == IBV_WC_REM_ACCESS_ERR, "%s", ibv_wc_status_str(got));
 	CHECK(soon_said("a device that pins goes on with the pages that stood there at registration") >= 1);
-	CHECK(!said("deregister first, then free") && !ibv_dereg_mr(mr));
-	CHECK(soon_said("the region of 0x2000 bytes at 0x") == 1 && said("deregister first, then free") == 1);
+	CHECK(!said("deregister a region before you free its memory") && !ibv_dereg_mr(mr));
+	CHECK(soon_said("the region of 0x2000 bytes at 0x") == 1 &&
+	      said("deregister a region before you free its memory") == 1);
 }
 
 /* What a request of `op` completes with whose L_Key is wrong, and the R_Key too if `both`; *there: what it

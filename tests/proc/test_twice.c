@@ -32,15 +32,15 @@ static struct ibv_ah *other; /* an object of another kind than most */
 	} while (0)
 
 /* The same, and what else is no such object.  Once a call: the log does not repeat a sentence at once. */
-#define ENDS_ONE(name, what, object, destroy)                                                 \
-	do {                                                                                  \
-		ENDS_ONCE(name, what, object, destroy);                                       \
-		void *o = NULL;                                                               \
-		REFUSED(name, destroy, "the " what " is NULL");                               \
-		o = ctx->device; /* never created, nor destroyed */                           \
-		REFUSED(name, destroy, "there is no " what " at ");                           \
-		o = other;                                                                    \
-		REFUSED(name, destroy, "is no " what " but another kind of object: address"); \
+#define ENDS_ONE(name, what, object, destroy)                                                       \
+	do {                                                                                        \
+		ENDS_ONCE(name, what, object, destroy);                                             \
+		void *o = NULL;                                                                     \
+		REFUSED(name, destroy, "the " what " is NULL");                                     \
+		o = ctx->device; /* never created, nor destroyed */                                 \
+		REFUSED(name, destroy, "there is no " what " at ");                                 \
+		o = other;                                                                          \
+		REFUSED(name, destroy, "is not a " what ": it is another kind of object, address"); \
 	} while (0)
 
 static void domains(void)
@@ -196,7 +196,7 @@ int main(void)
 	other_objects();
 	closed_devices();
 	CHECK(!ibv_close_device(ctx));
-	CHECK(kit_log_says("not destroyed before: 1 protection domain;"), "%s", kit_log_text());
+	CHECK(kit_log_says("the program did not destroy 1 protection domain."), "%s", kit_log_text());
 	puts("each ended once");
 	return 0;
 }

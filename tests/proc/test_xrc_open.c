@@ -208,7 +208,7 @@ static void another_drives_it(void)
 	begin(&c);
 	CHECK(state_of(c.h) == IBV_QPS_RESET && c.h->state == IBV_QPS_RESET);
 	CHECK(to_state(c.h, IBV_QPS_RTS) == EINVAL);
-	KIT_LOG_SAYS("QP 0x%06x: there is no way from RESET to RTS", c.o->tgt);
+	KIT_LOG_SAYS("QP 0x%06x: RESET to RTS is not a valid transition", c.o->tgt);
 	CHECK(ibv_modify_qp(c.h, &a, init) == EINVAL && state_of(c.h) == IBV_QPS_RESET);
 	connect_to(&c, c.h);
 	CHECK(c.h->state == IBV_QPS_RTS && state_of(c.h) == IBV_QPS_RTS);
@@ -242,7 +242,7 @@ static void what_is_not_there(void)
 	CHECK(!xrc_open_target(c.s.ctx, c.s.xrcd, c.o->tgt ^ 0x800) && errno == EINVAL);
 	CHECK(!xrc_open_target(c.s.ctx, other, c.o->tgt) && errno == EINVAL);
 	CHECK(!xrc_open_target(c.s.ctx, alone, c.o->tgt) && errno == EINVAL);
-	KIT_LOG_SAYS("there is no target queue pair 0x%06x in this XRC domain", c.o->tgt);
+	KIT_LOG_SAYS("the XRC domain has no target QP 0x%06x", c.o->tgt);
 	CHECK(!xrc_open_target(c.s.ctx, c.s.xrcd, c.o->tgt ^ 0x7ff000) && errno == EINVAL);
 	CHECK(!xrc_open_target(c.s.ctx, c.s.xrcd, 0) && errno == EINVAL);
 	CHECK(!xrc_open_target(c.s.ctx, c.s.xrcd, 0x1000000 | c.o->tgt) && errno == EINVAL);
@@ -342,8 +342,8 @@ static void the_maker_lets_go(void)
 	connect_to(&c, c.h);
 	one_message(&c);
 	have(c.o, CLOSE);
-	KIT_LOG_SAYS("QP 0x%06x, a target of another process that is open here, has ended: process %d, which "
-		     "made it, has closed its device or ended",
+	KIT_LOG_SAYS("QP 0x%06x, an XRC target of another process, no longer exists: process %d, which "
+		     "created it, closed its device or ended",
 		     c.o->tgt, c.owner);
 	CHECK(xrc_event_of(c.s.ctx, c.h) == IBV_EVENT_QP_FATAL);
 	CHECK(to_state(c.h, IBV_QPS_RESET) == EIO);
@@ -476,7 +476,7 @@ static void its_process_dies(void)
 			CHECK(!to_state(c.h, IBV_QPS_ERR));
 		CHECK(state_of(c.h) == states[i]);
 		kill_it(c.owner);
-		KIT_LOG_SAYS("QP 0x%06x, a target of another process that is open here, has ended: the "
+		KIT_LOG_SAYS("QP 0x%06x, an XRC target of another process, no longer exists: the "
 			     "peer's process %d ended",
 			     c.o->tgt, c.owner);
 		if (states[i] == IBV_QPS_RTS) /* the initiator was connected to it */
@@ -526,11 +526,10 @@ static void its_process_is_stopped(void)
 	atomic_store(&t->opened, 2);
 	CHECK(to_state(c.h, IBV_QPS_ERR) == ETIMEDOUT);
 	CHECK(kit_now() - began < 4, "%f", kit_now() - began);
-	KIT_LOG_SAYS("process %d, whose target QP 0x%06x is, does not answer (is it stopped?)", c.owner,
+	KIT_LOG_SAYS("process %d, which owns the target QP 0x%06x, does not answer (is it stopped?)", c.owner,
 		     c.o->tgt);
 	kit_until(&t->opened, 3);
-	KIT_LOG_SAYS("the process to which queue pair 0x%06x belongs does not answer (is it stopped?)",
-		     c.o->tgt);
+	KIT_LOG_SAYS("the process of QP 0x%06x does not answer (is it stopped?)", c.o->tgt);
 	kit_cont(c.owner);
 	CHECK(state_of(c.h) == IBV_QPS_RESET);
 	have(c.o, DESTROY);

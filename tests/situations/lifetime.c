@@ -24,7 +24,7 @@ static void queue_pair_left(void)
 	kit_end_open(&a, other, 4, PAGE);
 	CHECK(!ibv_dereg_mr(a.mr));
 	CHECK(ibv_dealloc_pd(other) == EBUSY);
-	SAID("the protection domain still has 1 queue pair; a queue pair is 0x%06x", a.qp->qp_num);
+	SAID("the protection domain still has 1 queue pair (for example QP 0x%06x)", a.qp->qp_num);
 	CHECK(!ibv_dealloc_pd(pd));
 }
 
@@ -41,7 +41,7 @@ static void parent_left(void)
 	CHECK(mr && ibv_dealloc_pd(parent) == EBUSY);
 	SAID("the protection domain still has 1 memory window; destroy");
 	CHECK(ibv_dealloc_pd(pd) == EBUSY);
-	kept("still has 1 memory region, 1 parent domain; a region is [0x%" PRIxPTR ", +%d)", (uintptr_t)p,
+	kept("still has 1 memory region, 1 parent domain (for example [0x%" PRIxPTR ", +%d)", (uintptr_t)p,
 	     PAGE);
 	/* a region in either: whose is which is not known, so none is named */
 	CHECK(ibv_reg_mr(parent, p + PAGE, PAGE, 0) && ibv_dealloc_pd(parent) == EBUSY);
@@ -49,7 +49,7 @@ static void parent_left(void)
 	CHECK(!ibv_dereg_mr(mr) && ibv_dealloc_pd(pd) == EBUSY);
 	kept("still has 1 parent domain; destroy");
 	CHECK(ibv_dealloc_pd(parent) == EBUSY);
-	kept("1 memory window; a region is [0x%" PRIxPTR ", +%d)", (uintptr_t)p + PAGE, PAGE);
+	kept("1 memory window (for example [0x%" PRIxPTR ", +%d)", (uintptr_t)p + PAGE, PAGE);
 }
 
 static void *no_queue(struct ibv_pd *of, void *context, size_t size, size_t alignment, uint64_t type)
@@ -78,13 +78,13 @@ static void callback_fails(void)
 	qp.send_cq = qp.recv_cq = ibv_create_cq(ctx, 4, NULL, NULL, 0);
 	CHECK(parent && qp.send_cq);
 	CHECK(!ibv_create_qp(parent, &qp) && errno == ENOMEM);
-	SAID("ibv_create_qp: the parent domain's alloc callback gave NULL for 4096 bytes (ENOMEM)");
+	SAID("ibv_create_qp: the parent domain's alloc callback returned NULL for 4096 bytes (ENOMEM)");
 	CHECK(!ibv_create_srq(parent, &srq) && errno == ENOMEM);
-	SAID("ibv_create_srq: the parent domain's alloc callback gave NULL for 4096 bytes (ENOMEM)");
+	SAID("ibv_create_srq: the parent domain's alloc callback returned NULL for 4096 bytes (ENOMEM)");
 	attr.pd_context = (void *)8;
 	parent = ibv_alloc_parent_domain(ctx, &attr);
 	CHECK(parent && !ibv_create_qp(parent, &qp) && errno == EINVAL);
-	SAID("ibv_create_qp: the parent domain's alloc callback gave 0x8, which is not aligned");
+	SAID("ibv_create_qp: the parent domain's alloc callback returned 0x8, which is not aligned");
 }
 
 /* N8.7: objects dropped in the wrong order. */
@@ -92,7 +92,8 @@ static void wrong_order(void)
 {
 	pair_open();
 	CHECK(ibv_destroy_cq(a.cq) == EBUSY);
-	SAID("ibv_destroy_cq: 2 queues of QPs and SRQs complete to it (EBUSY)");
+	SAID("ibv_destroy_cq: 2 work queues of QPs or SRQs use the CQ; destroy those QPs and SRQs first "
+	     "(EBUSY)");
 	CHECK(ibv_dealloc_pd(pd) == EBUSY);
 	kept("2 memory regions, 2 queue pairs");
 }
@@ -110,10 +111,10 @@ static void left_at_close(void)
 	kit_end_open(&e, mine, 4, PAGE);
 	CHECK(!ibv_dereg_mr(e.mr));
 	CHECK(!ibv_close_device(second));
-	kept("ibv_close_device: not destroyed before: 1 queue pair, 1 protection domain, 1 CQ, and in the "
-	     "domains 1 memory region; a region is [0x%" PRIxPTR ", +%d)",
+	kept("ibv_close_device: the program did not destroy 1 queue pair, 1 protection domain, 1 CQ; in its "
+	     "protection domains: 1 memory region (for example [0x%" PRIxPTR ", +%d)",
 	     (uintptr_t)p, PAGE);
-	kept("; a queue pair is 0x%06x; QPs are stopped, the rest stays until the process ends", e.card.qpn);
+	kept(" and QP 0x%06x). QPs are stopped, the rest remains until the process ends", e.card.qpn);
 	SAID_NOT("ibv_close_device");
 }
 

@@ -40,10 +40,9 @@ static void above_the_limit(void)
 	CHECK(ibv_reg_mr(pd, p, 32 << 10, LOC));
 	refused(ibv_reg_mr(pd, p, 100 << 10, LOC), ENOMEM);
 	SAID("bytes at 0x%" PRIxPTR
-	     " take 100 KiB of pinned pages, regions of this process have 32 KiB already, "
-	     "and RLIMIT_MEMLOCK is 64 KiB",
+	     " need 100 KiB of pinned pages: this process has pinned 32 KiB, and RLIMIT_MEMLOCK is 64 KiB",
 	     (uintptr_t)p);
-	SAID("raise it (ulimit -l");
+	SAID("raise the limit (ulimit -l");
 }
 
 /* N1.2: limits.conf was edited, and has no effect under the launcher: what is the limit in the process? */
@@ -54,9 +53,8 @@ static void limit_of_the_launcher(void)
 	limit_pins(8192);
 	CHECK(ibv_reg_mr_iova2(pd, p, 6 << 20, (uintptr_t)p, LOC));
 	refused(ibv_reg_mr_iova2(pd, p + (6 << 20), 4 << 20, (uintptr_t)p + (6 << 20), LOC), ENOMEM);
-	SAID("take 4096 KiB of pinned pages, regions of this process have 6144 KiB already, and "
-	     "RLIMIT_MEMLOCK is "
-	     "8192 KiB");
+	SAID("need 4096 KiB of pinned pages: this process has pinned 6144 KiB, and RLIMIT_MEMLOCK is 8192 "
+	     "KiB");
 	SAID("LimitMEMLOCK= of a service, --ulimit memlock= of a container");
 }
 
@@ -67,7 +65,7 @@ static void limit_of_nothing(void)
 
 	limit_pins(0);
 	refused(ibv_reg_mr(pd, p, PAGE, LOC), EPERM);
-	SAID("RLIMIT_MEMLOCK is 0, so this process may pin nothing");
+	SAID("RLIMIT_MEMLOCK is 0, so this process cannot pin memory");
 }
 
 /* N1.5: how much is enough?  The same pages count with every region that they are in. */
@@ -78,9 +76,7 @@ static void how_much_is_enough(void)
 	limit_pins(64);
 	CHECK(ibv_reg_mr(pd, p, 40 << 10, LOC));
 	refused(ibv_reg_mr(pd, p + 100, 39 << 10, LOC), ENOMEM);
-	SAID("take 40 KiB of pinned pages, regions of this process have 40 KiB already, and RLIMIT_MEMLOCK "
-	     "is 64 "
-	     "KiB");
+	SAID("need 40 KiB of pinned pages: this process has pinned 40 KiB, and RLIMIT_MEMLOCK is 64 KiB");
 	limit_pins(80);
 	CHECK(ibv_reg_mr(pd, p + 100, 39 << 10, LOC));
 }
@@ -110,7 +106,7 @@ static void too_many_mappings(void)
 	if ((rlim_t)n == lock.rlim_cur / PAGE)
 		skip("this user's RLIMIT_MEMLOCK is reached first");
 	CHECK(!munmap(p + (size_t)most * PAGE, (size_t)most * PAGE)); /* room for the command that explains */
-	SAID("cannot be kept from children, as ibv_fork_init() asks");
+	SAID("cannot be excluded from child processes, as ibv_fork_init() requires");
 	SAID("vm.max_map_count is %d", most);
 }
 
@@ -122,7 +118,7 @@ static void beside_a_region(void)
 	CHECK(!ibv_fork_init());
 	CHECK(ibv_reg_mr(pd, p + 100, PAGE, LOC));
 	SAID("the region of 0x1000 bytes at 0x%" PRIxPTR " does not fill its pages", (uintptr_t)p + 100);
-	SAID("misses the 100 bytes before and the %d bytes behind as well", PAGE - 100);
+	SAID("lacks the 100 bytes before and the %d bytes after it", PAGE - 100);
 }
 
 /* N1.7: EAGAIN, since keys are used up that nobody gave back. */
@@ -134,9 +130,8 @@ static void pool_is_empty(void)
 	while (ibv_reg_mr_relaxed(pd, p, PAGE, LOC))
 		n++;
 	CHECK(errno == EAGAIN, "%s", strerror(errno));
-	SAID("ibv_reg_mr_relaxed: %d relaxed regions are registered, and the pool for these flags and this "
-	     "length is "
-	     "empty",
+	SAID("ibv_reg_mr_relaxed: the pool for these flags and this length is empty: %d relaxed regions are "
+	     "registered",
 	     n);
 }
 

@@ -182,7 +182,7 @@ static void inline_size(void)
 
 	CHECK(cq && !ibv_create_qp(pd, &qa) && errno == EINVAL);
 	SAID("max_inline_data 5000");
-	SAID("at most 512");
+	SAID("limit of 512");
 }
 
 /* N3.9: a full receive queue; the error comes back with the sign that the manual page promises. */
@@ -196,7 +196,7 @@ static void receive_queue_full(void)
 	CHECK(err == ENOMEM, "%d", err);
 	SAID("ibv_post_recv");
 	SAID("(ENOMEM)");
-	SAID("as many requests are posted, and their completions not polled, as it was made for (%d)", n);
+	SAID("the receive queue is full: all %d requests that it can hold are outstanding", n);
 }
 
 /* N3.11: to RTR with an index beyond the GID table. */
@@ -215,7 +215,7 @@ static void gid_beyond_the_table(void)
 			    IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 				IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == EINVAL);
 	SAID("ibv_modify_qp");
-	SAID("GID index 8: the table has 8 entries, 0 to 7");
+	SAID("GID index 8 is out of range: the table has 8 entries, 0 to 7");
 }
 
 /* N3.11, in other words: an attribute is missing. */
@@ -245,8 +245,8 @@ static void gid_never_given(void)
 			    IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 				IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == EINVAL);
 	SAID("ibv_modify_qp");
-	SAID("no GRH (is_global is 0)");
-	SAID("destination GID is zero: none came from the other end, or it was not copied");
+	SAID("is_global is 0, but RoCE requires a GRH");
+	SAID("grh.dgid is zero: the peer did not send its GID, or this program did not copy it");
 }
 
 /* N4.1: a local protection error: the buffer's region was deregistered while the request was on its way. */
@@ -449,8 +449,9 @@ static void half_of_it_freed(void)
 	CHECK(mr && !munmap(p + PAGE, PAGE));
 	piece = (struct ibv_sge){(uintptr_t)p, 2 * PAGE, mr->lkey};
 	CHECK(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, 0, &piece, 1) == EFAULT);
-	SAID("ibv_advise_mr: the %d bytes at 0x%" PRIxPTR " cannot be written: at 0x%" PRIxPTR, 2 * PAGE,
-	     (uintptr_t)p, (uintptr_t)p + PAGE);
+	SAID("ibv_advise_mr: the %d bytes at 0x%" PRIxPTR
+	     " cannot be written: nothing is mapped at 0x%" PRIxPTR,
+	     2 * PAGE, (uintptr_t)p, (uintptr_t)p + PAGE);
 	ask(IBV_WR_RDMA_WRITE, mr->rkey, (uintptr_t)p + PAGE - 1000, 2000);
 	expect(IBV_WC_REM_ACCESS_ERR);
 	SAID("the memory at [0x%" PRIxPTR ", +2000) under R_Key 0x%08x is not mapped any more",

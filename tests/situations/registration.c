@@ -28,7 +28,7 @@ static void all_regions_in_use(void)
 		n++;
 	refused(mr, ENOMEM);
 	CHECK(n == attr.max_mr, "%d of %d", n, attr.max_mr);
-	SAID("all %d memory regions are in use", n);
+	SAID("all %d memory regions of the device are in use", n);
 	CHECK(ibv_alloc_shpd(pd, 1, &shpd));
 	pid = kit_fork();
 	if (!pid) {
@@ -44,9 +44,8 @@ static void all_regions_in_use(void)
 		_exit(0);
 	}
 	CHECK(!kit_reap(pid));
-	LOGGED(
-	    "ibv_reg_mr: all 32768 keys that this process has for regions and windows in protection domains "
-	    "that other processes made are in use");
+	LOGGED("ibv_reg_mr: all 32768 keys of this process for regions and windows in protection domains "
+	       "of other processes are in use");
 	LOGGED("ibv_reg_mr_relaxed: all 32768 keys");
 	LOGGED("ibv_alloc_mw: all 32768 keys");
 }
@@ -63,7 +62,7 @@ static void no_memory_for_a_cq(void)
 	CHECK(!setrlimit(RLIMIT_AS, &r));
 	CHECK(!ibv_create_cq(ctx, 4000000, NULL, NULL, 0) && errno == ENOMEM);
 	CHECK(!setrlimit(RLIMIT_AS, &old));
-	SAID("ibv_create_cq: no memory for %d entries", 4000000);
+	SAID("ibv_create_cq: out of memory for %d entries", 4000000);
 	SAID("(ENOMEM)");
 }
 
@@ -73,8 +72,9 @@ static void demands_of_soft_roce(void)
 	uint8_t *p = alone(2 * PAGE, RW);
 
 	refused(ibv_reg_mr_iova(pd, p + 64, PAGE, 0x100000, LOC), EINVAL);
-	SAID("address 0x%" PRIxPTR " is at offset 0x40 of its page, iova 0x100000 at 0x0", (uintptr_t)p + 64);
-	SAID("the device of profile rxe needs equal ones");
+	SAID("address 0x%" PRIxPTR " is at offset 0x40 of its page, iova 0x100000 at offset 0x0",
+	     (uintptr_t)p + 64);
+	SAID("the device of profile rxe requires equal offsets");
 }
 
 /* N1.13: memory mapped for reading, asked for with access 0xf. */
@@ -86,7 +86,7 @@ static void read_only_with_0xf(void)
 	SAID("the %d bytes at 0x%" PRIxPTR " cannot be written", 2 * PAGE, (uintptr_t)p);
 	SAID("[0x%" PRIxPTR ", 0x%" PRIxPTR ") r--p of anonymous memory", (uintptr_t)p,
 	     (uintptr_t)p + 2 * PAGE);
-	SAID("may only be read: register it without IBV_ACCESS_LOCAL_WRITE");
+	SAID("is read-only; register it without IBV_ACCESS_LOCAL_WRITE");
 }
 
 /* N1.14: a layer below adds LOCAL_WRITE to what the user asked for. */
@@ -113,7 +113,7 @@ static void read_only_file(void)
 	refused(ibv_reg_mr(pd, p, 3 * PAGE, LOC), EFAULT);
 	SAID("[0x%" PRIxPTR ", 0x%" PRIxPTR ") r--s of the file %s (deleted) from offset 0x1000",
 	     (uintptr_t)p, (uintptr_t)p + 3 * PAGE, path);
-	SAID("may only be read");
+	SAID("is read-only");
 }
 
 /* N1.16: the range is longer than the mapping. */
@@ -123,8 +123,7 @@ static void longer_than_the_mapping(void)
 
 	refused(ibv_reg_mr(pd, p, 5 * PAGE, LOC), EFAULT);
 	SAID("the %d bytes at 0x%" PRIxPTR, 5 * PAGE, (uintptr_t)p);
-	SAID("at 0x%" PRIxPTR ", behind %d bytes that are fine", (uintptr_t)p + 3 * PAGE, 3 * PAGE);
-	SAID("there is nothing");
+	SAID("nothing is mapped at 0x%" PRIxPTR " (%d bytes before it ", (uintptr_t)p + 3 * PAGE, 3 * PAGE);
 }
 
 /* N1.17: memory that the kernel inserted without pages behind it cannot be pinned: here its own clock page.
@@ -145,7 +144,7 @@ static void no_pages_behind(void)
 	refused(ibv_reg_mr(pd, (void *)(uintptr_t)start, PAGE, IBV_ACCESS_REMOTE_READ), EFAULT);
 	SAID("the %d bytes at 0x%llx cannot be read", PAGE, start);
 	SAID("of [vvar]");
-	SAID("which cannot be pinned: the kernel or a device put it there");
+	SAID("which cannot be pinned: it belongs to the kernel or a device");
 }
 
 /* N1.18: a bit that this device does not know, not marked optional. */
@@ -176,7 +175,7 @@ static void address_instead_of_iova(void)
 static void null_address(void)
 {
 	refused(ibv_reg_mr(pd, NULL, 64, LOC), EFAULT);
-	SAID("the 64 bytes at 0x0 cannot be written: at 0x0 there is nothing");
+	SAID("the 64 bytes at 0x0 cannot be written: nothing is mapped at 0x0");
 }
 
 /* N1.22: NULL, and an errno that nobody recognizes: which argument was it? */
@@ -185,11 +184,11 @@ static void bare_null(void)
 	uint8_t *p = alone(PAGE, RW);
 
 	refused(ibv_reg_mr(pd, p, 0, LOC), EINVAL);
-	SAID("ibv_reg_mr: length 0 (EINVAL)");
+	SAID("ibv_reg_mr: length is 0 (EINVAL)");
 	refused(ibv_reg_mr(pd, p, PAGE, IBV_ACCESS_REMOTE_WRITE), EINVAL);
-	SAID("remote write and atomic need local write (IBV_ACCESS_LOCAL_WRITE) (EINVAL)");
+	SAID("lacks IBV_ACCESS_LOCAL_WRITE: remote write and atomic require it (EINVAL)");
 	refused(ibv_reg_mr(pd, p, (size_t)-8192, LOC), EINVAL);
-	SAID("leave the address space (EINVAL)");
+	SAID("exceed the address space (EINVAL)");
 }
 
 /* N5.1: an address that only the GPU knows. */
@@ -201,7 +200,7 @@ static void address_of_a_device(void)
 	refused(ibv_reg_mr(pd, p, 16 * PAGE, LOC), EFAULT);
 	SAID("the %d bytes at %p cannot be written", 16 * PAGE, p);
 	SAID("---p of anonymous memory");
-	SAID("permits no access at all");
+	SAID("permits no access");
 }
 
 /* N5.6: a device's memory, mapped into the process. */
@@ -227,7 +226,7 @@ static void file_too_short(void)
 	p = mmap(NULL, 4 * PAGE, RW, MAP_SHARED, fd, 0);
 	CHECK(p != MAP_FAILED);
 	refused(ibv_reg_mr(pd, p, 4 * PAGE, LOC), EFAULT);
-	SAID("at 0x%" PRIxPTR ", behind %d bytes that are fine", (uintptr_t)p + PAGE, PAGE);
+	SAID("0x%" PRIxPTR " (%d bytes before it are accessible) is in", (uintptr_t)p + PAGE, PAGE);
 	SAID("the file /memfd:frames (deleted)");
 	SAID("extend the file");
 }
@@ -238,8 +237,7 @@ static void no_huge_pages(void)
 	uint8_t *p = alone(4 * PAGE, RW);
 
 	refused(ibv_reg_mr(pd, p, 4 * PAGE, LOC | IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB), EINVAL);
-	SAID("IBV_ACCESS_HUGETLB: the memory at 0x%" PRIxPTR
-	     " is mapped in pages of 4096 bytes, not in huge ones",
+	SAID("IBV_ACCESS_HUGETLB requires huge pages: the pages at 0x%" PRIxPTR " have 4096 bytes",
 	     (uintptr_t)p);
 }
 
@@ -249,7 +247,7 @@ static void no_on_demand(void)
 	uint8_t *p = alone(PAGE, RW);
 
 	refused(ibv_reg_mr(pd, p, PAGE, LOC | IBV_ACCESS_ON_DEMAND), EOPNOTSUPP);
-	SAID("the device of profile strict has no on-demand regions (EOPNOTSUPP)");
+	SAID("the device of profile strict has no on-demand paging (IBV_ACCESS_ON_DEMAND) (EOPNOTSUPP)");
 	CHECK(ibv_reg_mr(pd, p, PAGE, LOC)); /* what the program does then */
 }
 
@@ -257,7 +255,7 @@ static void no_on_demand(void)
 static void no_implicit_region(void)
 {
 	refused(ibv_reg_mr(pd, NULL, SIZE_MAX, LOC | IBV_ACCESS_ON_DEMAND), EOPNOTSUPP);
-	SAID("the device of profile rxe has no on-demand regions (EOPNOTSUPP)");
+	SAID("the device of profile rxe has no on-demand paging (IBV_ACCESS_ON_DEMAND) (EOPNOTSUPP)");
 }
 
 /* N6: a child uses what its parent opened. */
@@ -276,7 +274,7 @@ static void in_the_child(void)
 		_exit(0);
 	}
 	CHECK(!kit_reap(pid));
-	LOGGED("ibv_reg_mr: the device was opened before fork() (EIO)");
+	LOGGED("ibv_reg_mr: the device was opened before fork(); open it again in the child process (EIO)");
 }
 
 /* How long may a relaxed region be? */
@@ -288,8 +286,7 @@ static void too_long_for_relaxed(void)
 	CHECK(ibv_reg_mr_relaxed(pd, p, most, LOC));
 	CHECK(!ibv_reg_mr_relaxed(pd, p, most + 1, LOC) && errno == EINVAL);
 	SAID("ibv_reg_mr_relaxed: %zu bytes at 0x%" PRIxPTR
-	     ": a relaxed region has at most %zu bytes, on at most "
-	     "257 pages of 4096 bytes",
+	     " exceed the limit of a relaxed region: %zu bytes, on 257 pages of 4096 bytes",
 	     most + 1, (uintptr_t)p, most);
 }
 

@@ -45,12 +45,12 @@ class Row:
         return None
 
 
-MISSED = "this process never asked for its own GID (ibv_query_gid)"
+MISSED = "this process never queried its own GID (ibv_query_gid)"
 # Who was started without -g hears of it in its own log: options of both, more of the client's, what the server's
 # log says and what the client's does (None: nothing, since that one did all right).
-WITHOUT = [([], [], MISSED, "ends in the state INIT, connected to nobody: " + MISSED),
-           (["-g", "0"], ["-g", "-1"], "its destination GID is zero: none came from the other end", MISSED),
-           ([], ["-g", "0"], "no index was chosen; " + MISSED, None)]
+WITHOUT = [([], [], MISSED, "ends in INIT: it was never connected;  " + MISSED),
+           (["-g", "0"], ["-g", "-1"], "grh.dgid is zero: the peer did not send its GID", MISSED),
+           ([], ["-g", "0"], "so it chose no index;  " + MISSED, None)]
 
 
 def without_gid(a):

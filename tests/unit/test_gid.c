@@ -19,7 +19,7 @@
 
 #include "kit.h"
 
-#define MISSED "this process never asked for its own GID"
+#define MISSED "this process never queried its own GID"
 
 static struct ibv_context *ctx; /* a child's, as are the others */
 static struct ibv_qp *qp;
@@ -130,8 +130,8 @@ static void the_client_hears_at_its_end(void **state)
 	(void)state;
 	for (int i = 0; i < 2; i++) {
 		log_of(ways[i]);
-		snprintf(words, sizeof(words),
-			 "QP 0x%06x ends in the state INIT, connected to nobody: " MISSED, *told_qpn);
+		snprintf(words, sizeof(words), "QP 0x%06x ends in INIT: it was never connected; " MISSED,
+			 *told_qpn);
 		one_line(words);
 	}
 }
@@ -199,13 +199,12 @@ static void the_server_hears_of_both_mistakes(void **state)
 {
 	(void)state;
 	log_of(no_address_at_all);
-	one_line(
-	    "the address has no GRH (is_global is 0), which RoCE needs, and its destination GID is zero");
+	one_line("is_global is 0, but RoCE requires a GRH; grh.dgid is zero");
 	one_line(MISSED); /* and not again at the end */
-	one_line("want --link=infiniband of verbena run at both ends (EINVAL)");
+	one_line("needs verbena run --link=infiniband at both ends (EINVAL)");
 	log_of(no_address_but_asked);
 	assert_null(strstr(text, MISSED));
-	assert_non_null(strstr(text, ": the destination GID is zero"));
+	assert_non_null(strstr(text, ": grh.dgid is zero"));
 }
 
 static void only_no_grh(void)
@@ -248,15 +247,14 @@ static void what_is_wrong_is_named(void **state)
 {
 	(void)state;
 	log_of(only_no_grh);
-	one_line("its destination GID is there, is_global is 0 (EINVAL)");
+	one_line("is_global is 0, but RoCE requires a GRH; grh.dgid is set, so set is_global to 1 (EINVAL)");
 	log_of(no_index);
-	one_line(
-	    "GID index 255: the table has 8 entries, 0 to 7; it is -1 as sgid_index has it, no index was "
-	    "chosen; " MISSED);
+	one_line("GID index 255 is out of range: the table has 8 entries, 0 to 7; the program set sgid_index "
+		 "to -1, so it chose no index; " MISSED);
 	log_of(index_beyond);
-	one_line("GID index 8: the table has 8 entries, 0 to 7 (EINVAL)");
+	one_line("GID index 8 is out of range: the table has 8 entries, 0 to 7 (EINVAL)");
 	log_of(index_empty);
-	one_line("GID index 4 is empty: of the table's 8 entries only 0 to 3 are filled (ENODATA)");
+	one_line("GID index 4 is empty: the table has 8 entries, and only 0 to 3 are filled (ENODATA)");
 }
 
 int main(void)

@@ -65,12 +65,11 @@ static void a_hole(void **state)
 	assert_int_equal(g.bad_end, (uintptr_t)p + 3 * PAGE);
 	assert_int_equal(g.before, 2 * PAGE - 100);
 	assert_int_equal(g.behind, PAGE);
-	says(&g,
-	     "at 0x%" PRIxPTR ", behind %d bytes that are fine and before %d that are fine, there is nothing",
+	says(&g, "nothing is mapped at 0x%" PRIxPTR " (%d bytes before it and %d after it are accessible)",
 	     (uintptr_t)p + 2 * PAGE, 2 * PAGE - 100, PAGE);
 	says(&g, "[0x%" PRIxPTR ", 0x%" PRIxPTR ") rw-p of anonymous memory", (uintptr_t)p,
 	     (uintptr_t)p + 2 * PAGE);
-	says(&g, "begins %d bytes behind it", PAGE);
+	says(&g, "begins %d bytes after 0x%" PRIxPTR, PAGE, (uintptr_t)p + 2 * PAGE);
 	drop(p, 4);
 }
 
@@ -153,7 +152,7 @@ static void nobody_may_write(void **state)
 	p = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, 0);
 	assert_ptr_not_equal(p, MAP_FAILED);
 	g = look(p, PAGE, true);
-	says(&g, "which is not the program's");
+	says(&g, "which does not belong to the program");
 	assert_null(strstr(vb_ground_say(text, sizeof text, &g), "PROT_WRITE"));
 	munmap(p, PAGE);
 	close(fd);
