@@ -34,6 +34,8 @@ static const struct setting {
 } settings[] = {
     {"log", "DEST", "VERBENA_LOG", "where sentences go: stderr (the default here), off, or a file's path"},
     {"log-level", "error|warn|info|debug", "VERBENA_LOG_LEVEL", "which sentences: warn is the default"},
+    {"log-format", "text|json", "VERBENA_LOG_FORMAT",
+     "how sentences are written: text is the default, json writes one object a line"},
     {"profile", "NAME", "VERBENA_PROFILE",
      "which device this one is like: default, strict (an adapter that pins) or rxe (soft-RoCE)"},
     {"device", "NAME", "VERBENA_DEVICE", "name of the device (verbena0); further ones count on from there"},

@@ -21,15 +21,16 @@
 #include "base/tally.h"
 #include "base/text.h"
 
-enum { LINE = VB_LOG_LINE, RECENT = 64, NAMES = 64 };
-#define AGAIN  (60 * VB_SEC) /* from one refusal to the next of its kind that is written */
-#define LEVELS "error, warn, info, debug"
+enum { TEXT = VB_LOG_TEXT, RECENT = 64, NAMES = 64 };
+#define AGAIN (60 * VB_SEC) /* from one refusal to the next of its kind that is written */
 
 /* Read once from the environment; constant afterwards. */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static enum vb_log_place place;
 static enum vb_log_level limit;
-static bool unset; /* nobody said where lines go, or that there is to be no log */
+static bool json;
+static bool unset;			       /* nobody said where lines go, or that there is to be no log */
+static const char *wrong_level, *wrong_format; /* values of the settings */
 
 static struct vb_own first_stderr; /* when the library was loaded */
 
@@ -41,26 +42,19 @@ static struct {
 	uint64_t hash, when;
 } recent[RECENT]; /* guarded by recent_lock */
 
-/* A sentence longer than a line is cut. */
-static void keep(enum vb_log_place to, const char *sentence)
-{
-	char line[LINE];
-
-	vb_log_keep(to, line, vb_log_line_text(line, sizeof line, vb_log_line_now(), sentence));
-}
-
-/* What is wrong with the settings themselves has no other place. */
+/* The log has no place to say this. */
 static void complain(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 static void complain(const char *fmt, ...)
 {
-	char sentence[LINE];
+	struct vb_log_said s;
 	va_list ap;
 
+	vb_log_said_begin(&s, VB_LOG_WARN, "", 0);
 	va_start(ap, fmt);
-	vsnprintf(sentence, sizeof sentence, fmt, ap);
+	vsnprintf(s.text, sizeof s.text, fmt, ap);
 	va_end(ap);
-	vb_tally_add(VB_LOG_WARN, "");
-	keep(VB_LOG_STDERR, sentence);
+	vb_tally_add(s.level, s.kind);
+	vb_log_keep(VB_LOG_STDERR, &s);
 }
 
 static enum vb_log_level parse_level(const char *s)
@@ -72,8 +66,24 @@ static enum vb_log_level parse_level(const char *s)
 	for (int i = 0; i < 4; i++)
 		if (!strcmp(s, names[i]))
 			return (enum vb_log_level)i;
-	complain("VERBENA_LOG_LEVEL=%s is none of " LEVELS ": warn is used", s);
+	wrong_level = s;
 	return VB_LOG_WARN;
+}
+
+static bool is_json(const char *s)
+{
+	if (s && *s && strcmp(s, "text") && strcmp(s, "json"))
+		wrong_format = s;
+	return s && !strcmp(s, "json");
+}
+
+/* no-color.org: what NO_COLOR is does not matter. */
+static void read_look(void)
+{
+	const char *term = getenv("TERM"), *none = getenv("NO_COLOR");
+
+	json = is_json(secure_getenv("VERBENA_LOG_FORMAT"));
+	vb_log_set_look(json, term && strcmp(term, "dumb"), !none || !*none);
 }
 
 /* In a child of fork(): the lock's holder may not exist any more. */
@@ -96,10 +106,11 @@ static void read_settings(void)
 
 	pthread_atfork(NULL, NULL, forked); /* a capture hears what is said, too, where there is no log */
 	unset = !to || !*to;
+	limit = parse_level(secure_getenv("VERBENA_LOG_LEVEL"));
+	read_look();
 	if (unset || !strcmp(to, "off"))
 		return;
 	vb_log_line_prepare();
-	limit = parse_level(secure_getenv("VERBENA_LOG_LEVEL"));
 	if (!strcmp(to, "stderr")) {
 		place = VB_LOG_STDERR;
 		return;
@@ -163,21 +174,34 @@ bool vb_log_wanted(enum vb_log_level level)
 	return remembered(level) || shown(level);
 }
 
-static void say(enum vb_log_level level, bool remember, const char *name, const char *fmt, va_list ap)
-    __attribute__((format(printf, 4, 0)));
-static void say(enum vb_log_level level, bool remember, const char *name, const char *fmt, va_list ap)
+/* Whatever is said comes by here, once it has been found to be wanted. `remember`: as a failure; `news`: it
+ * is not only counted. */
+static void pass(const struct vb_log_said *s, bool remember, bool news)
+{
+	vb_tally_add(s->level, s->kind);
+	if (remember)
+		vb_history_note(s->kind, s->err, s->text);
+	if (!news)
+		return;
+	if (remember)
+		hear(s->text);
+	if (shown(s->level))
+		vb_log_keep(place, s);
+}
+
+static void say(enum vb_log_level level, bool remember, const char *reason, const char *facts,
+		const char *fmt, va_list ap) __attribute__((format(printf, 5, 0)));
+static void say(enum vb_log_level level, bool remember, const char *reason, const char *facts,
+		const char *fmt, va_list ap)
 {
 	int err = errno;
-	char line[LINE];
+	struct vb_log_said s;
 
-	vsnprintf(line, sizeof line, fmt, ap);
-	vb_tally_add(level, name);
-	if (remember) {
-		vb_history_note(name, 0, line);
-		hear(line);
-	}
-	if (shown(level))
-		keep(place, line);
+	vb_log_said_begin(&s, level, reason, 0);
+	vsnprintf(s.text, sizeof s.text, fmt, ap);
+	if (strlen(facts) < sizeof s.facts)
+		strcpy(s.facts, facts);
+	pass(&s, remember, true);
 	errno = err;
 }
 
@@ -188,7 +212,7 @@ void vb_log(enum vb_log_level level, const char *fmt, ...)
 	if (!vb_log_wanted(level))
 		return;
 	va_start(ap, fmt);
-	say(level, remembered(level), "", fmt, ap);
+	say(level, remembered(level), "", "", fmt, ap);
 	va_end(ap);
 }
 
@@ -212,21 +236,29 @@ static bool stderr_is_meant(void)
 
 void vb_log_complain(const char *fmt, ...)
 {
-	char sentence[LINE];
+	struct vb_log_said s;
 	va_list ap;
 
+	vb_log_said_begin(&s, VB_LOG_WARN, "", 0);
 	va_start(ap, fmt);
-	vsnprintf(sentence, sizeof sentence, fmt, ap);
+	vsnprintf(s.text, sizeof s.text, fmt, ap);
 	va_end(ap);
-	vb_log(VB_LOG_WARN, "%s", sentence);
-	(void)shown(VB_LOG_ERROR); /* read_settings() */
+	if (vb_log_wanted(VB_LOG_WARN)) /* this reads the settings, too */
+		pass(&s, remembered(VB_LOG_WARN), true);
 	if (unset && stderr_is_meant())
-		keep(VB_LOG_STDERR, sentence);
+		vb_log_keep(VB_LOG_STDERR, &s);
 }
 
-void vb_log_try(void)
+void vb_log_check(void)
 {
-	if (shown(VB_LOG_ERROR) && place == VB_LOG_FILE)
+	bool written = shown(VB_LOG_ERROR);
+
+	if (wrong_level)
+		vb_log_complain("VERBENA_LOG_LEVEL=%s is none of error, warn, info, debug: warn is used",
+				wrong_level);
+	if (wrong_format)
+		vb_log_complain("VERBENA_LOG_FORMAT=%s is none of text, json: text is used", wrong_format);
+	if (written && place == VB_LOG_FILE)
 		vb_log_try_path();
 }
 
@@ -237,7 +269,7 @@ void vb_log_note(const char *fmt, ...)
 	if (!somebody_remembers() && !shown(VB_LOG_INFO))
 		return;
 	va_start(ap, fmt);
-	say(VB_LOG_INFO, somebody_remembers(), "", fmt, ap);
+	say(VB_LOG_INFO, somebody_remembers(), "", "", fmt, ap);
 	va_end(ap);
 }
 
@@ -248,8 +280,24 @@ void vb_log_reason(const char *name, const char *fmt, ...)
 	if (!vb_log_wanted(VB_LOG_WARN))
 		return;
 	va_start(ap, fmt);
-	say(VB_LOG_WARN, somebody_remembers(), name, fmt, ap);
+	say(VB_LOG_WARN, somebody_remembers(), name, "", fmt, ap);
 	va_end(ap);
+}
+
+void vb_log_reason_facts(const char *name, const char *facts, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (!vb_log_wanted(VB_LOG_WARN))
+		return;
+	va_start(ap, fmt);
+	say(VB_LOG_WARN, somebody_remembers(), name, facts, fmt, ap);
+	va_end(ap);
+}
+
+bool vb_log_wants_facts(void)
+{
+	return shown(VB_LOG_WARN) && json;
 }
 
 /* Whether this was not said within the last minute; remembers it. */
@@ -281,7 +329,7 @@ static bool is_news(uint64_t hash)
  * their own.  What is part of a word, an address or a hexadecimal number names something. */
 static uint64_t kind_of(const char *call, const char *sentence)
 {
-	char kind[LINE], *to = kind, before = ' ';
+	char kind[TEXT], *to = kind, before = ' ';
 
 	for (const char *s = sentence; *s; before = s[-1]) {
 		size_t n =
@@ -352,29 +400,24 @@ static void refuse(int err, bool busy, const char *call, const char *fmt, va_lis
     __attribute__((format(printf, 4, 0)));
 static void refuse(int err, bool busy, const char *call, const char *fmt, va_list ap)
 {
-	char sentence[LINE], whole[LINE], names[NAMES];
-	struct vb_text t = {whole, sizeof whole};
+	char sentence[TEXT], names[NAMES];
+	struct vb_log_said s;
+	struct vb_text t = {s.text, sizeof s.text};
 	const char *name = strerrorname_np(err);
-	enum vb_log_level level = VB_LOG_WARN;
 	uint64_t kind;
+	bool news;
 
 	if (!vb_log_wanted(VB_LOG_WARN))
 		return;
 	vsnprintf(sentence, sizeof sentence, fmt, ap);
 	call = named(call, names, sizeof names);
+	vb_log_said_begin(&s, VB_LOG_WARN, outermost ? outermost : call, err);
 	vb_text_add(&t, "%s: %s (%s)", call, sentence, name ? name : "?");
-	vb_history_note(outermost ? outermost : call, err, whole);
-	if (!shown(VB_LOG_WARN) && !atomic_load(&ear) && !vb_tally_kept())
-		return;
 	kind = kind_of(call, sentence);
 	if (busy && (outermost || !is_news(vb_text_hash("", "busy"))))
-		kind ^= level = VB_LOG_INFO;		   /* it may be a warning later */
-	vb_tally_add(level, outermost ? outermost : call); /* also what is no news */
-	if (is_news(kind)) {
-		hear(whole);
-		if (shown(level))
-			keep(place, whole);
-	}
+		kind ^= s.level = VB_LOG_INFO; /* it may be a warning later */
+	news = (shown(VB_LOG_WARN) || atomic_load(&ear)) && is_news(kind);
+	pass(&s, true, news);
 }
 
 int vb_refuse(int err, const char *call, const char *fmt, ...)
@@ -403,7 +446,9 @@ int vb_refuse_busy(const char *call, const char *fmt, ...)
 
 int vb_decline(int err, const char *call, const char *fmt, ...)
 {
-	char sentence[LINE], names[NAMES];
+	char sentence[TEXT], names[NAMES];
+	struct vb_log_said s;
+	struct vb_text t = {s.text, sizeof s.text};
 	va_list ap;
 
 	if (shown(VB_LOG_DEBUG)) {
@@ -411,8 +456,9 @@ int vb_decline(int err, const char *call, const char *fmt, ...)
 		va_start(ap, fmt);
 		vsnprintf(sentence, sizeof sentence, fmt, ap);
 		va_end(ap);
-		if (is_news(kind_of(call, sentence)))
-			vb_log(VB_LOG_DEBUG, "%s: %s (%s)", call, sentence, strerrorname_np(err));
+		vb_log_said_begin(&s, VB_LOG_DEBUG, call, err);
+		vb_text_add(&t, "%s: %s (%s)", call, sentence, strerrorname_np(err));
+		pass(&s, false, is_news(kind_of(call, sentence)));
 	}
 	errno = err;
 	return err;

@@ -33,11 +33,15 @@ void vb_log(enum vb_log_level level, const char *fmt, ...) __attribute__((format
 void vb_log_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* A setting is wrong: a warning, which goes to standard error if VERBENA_LOG is not set. */
 void vb_log_complain(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-/* Says it if the log's file cannot be written. */
-void vb_log_try(void);
+/* Says what is wrong with the log's settings, and that its file cannot be written. */
+void vb_log_check(void);
 /* Why something failed: as vb_log() at the level of warnings; `name` is the reason's, for tools that read the
  * history. */
 void vb_log_reason(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* The same with the numbers that the sentence tells, an object of JSON (iba/facts.h); "": none. */
+void vb_log_reason_facts(const char *name, const char *facts, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+bool vb_log_wants_facts(void);
 
 /* What waits to be written, as bits.  Read at each call of the program, so it changes with what waits only.
  */

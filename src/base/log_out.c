@@ -18,6 +18,8 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -28,6 +30,7 @@
 #include "base/lock.h"
 #include "base/log.h"
 #include "base/log_line.h"
+#include "base/own.h"
 #include "base/quiet.h"
 #include "base/text.h"
 
@@ -39,10 +42,10 @@ enum { LINES = 256, YIELDS = 100 };
 
 struct line {
 	enum vb_log_place place;
+	bool only_lost;	    /* it stands for those in front of it, and is none itself */
 	uint32_t lost;	    /* lines that found no room in front of this one */
-	uint32_t length;    /* 0: it stands for the lost ones only */
 	uint64_t lost_when; /* the last of them */
-	char text[VB_LOG_LINE];
+	struct vb_log_said said;
 };
 
 _Atomic uint8_t vb_log_waits; /* who changes VB_LOG_LINES holds `lock`; it is read without */
@@ -55,10 +58,13 @@ static uint32_t lost;	      /* behind the last of them */
 static uint64_t lost_when;
 static enum vb_log_place lost_place;
 
-static _Atomic bool writing;	 /* a thread is in write_all() */
-static _Atomic uint64_t again;	 /* no attempt before; the writer stores it */
-static char path[4096];		 /* constant once there is a line for it */
-static _Atomic bool path_failed; /* it was said that the file cannot be opened */
+static _Atomic bool writing;	    /* a thread is in write_all() */
+static char line_text[VB_LOG_LINE]; /* the writer's */
+static bool json, smart, colours;   /* constant after vb_log_set_look() */
+static _Atomic uint64_t again;	    /* no attempt before; the writer stores it */
+static char path[4096];		    /* constant once there is a line for it */
+static _Atomic bool held;	    /* hold_or_close() did */
+static _Atomic bool path_failed;    /* it was said that the file cannot be opened */
 
 void vb_log_set_other(void (*written)(void))
 {
@@ -75,27 +81,38 @@ void vb_log_set_path(const char *to)
 	snprintf(path, sizeof path, "%s", to);
 }
 
-static void append(enum vb_log_place place, const char *text, size_t length)
+void vb_log_set_look(bool as_json, bool smart_terminal, bool with_colours)
+{
+	json = as_json;
+	smart = smart_terminal;
+	colours = with_colours;
+}
+
+static void append(enum vb_log_place place, const struct vb_log_said *said)
 {
 	struct line *l = &lines[(first + count++) % LINES];
 
 	vb_lock_assert_held(&lock);
 	l->place = place;
-	l->length = (uint32_t)length;
-	memcpy(l->text, text, length);
+	l->only_lost = !said;
+	if (said) {
+		memcpy(&l->said, said, offsetof(struct vb_log_said, facts));
+		strcpy(l->said.facts, said->facts);
+		strcpy(l->said.text, said->text);
+	}
 	l->lost = lost;
 	l->lost_when = lost_when;
 	lost = 0;
 }
 
-void vb_log_keep(enum vb_log_place place, const char *text, size_t length)
+void vb_log_keep(enum vb_log_place place, const struct vb_log_said *said)
 {
 	vb_lock_take(&lock); /* given below */
 	if (count < LINES) {
-		append(place, text, length);
+		append(place, said);
 	} else {
 		lost++;
-		lost_when = vb_log_line_now();
+		lost_when = said->when;
 		lost_place = place;
 	}
 	atomic_fetch_or(&vb_log_waits, VB_LOG_LINES);
@@ -118,7 +135,7 @@ static struct line *next(void)
 
 	vb_lock_take(&lock); /* given below */
 	if (!count && lost)
-		append(lost_place, "", 0);
+		append(lost_place, NULL);
 	if (count) {
 		l = &lines[first];
 	} else {
@@ -166,15 +183,31 @@ static ssize_t write_now(int fd, const char *text, size_t n)
 	return vb_write_quietly(fd, text, n);
 }
 
-static enum fate put_stderr(const char *text, size_t n)
+static struct vb_log_look look_of_stderr(void)
+{
+	struct vb_log_look look = {.json = json};
+	struct winsize window;
+	struct stat st;
+
+	if (json || !smart || fstat(STDERR_FILENO, &st) || !S_ISCHR(st.st_mode) ||
+	    ioctl(STDERR_FILENO, TIOCGWINSZ, &window))
+		return look; /* only terminals answer that */
+	look.colours = colours;
+	look.width = window.ws_col;
+	return look;
+}
+
+static enum fate put_stderr(const struct vb_log_said *said)
 {
 	struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
+	struct vb_log_look look;
 
 	if (poll(&p, 1, 0) <= 0)
 		return NOT_NOW;
 	if (p.revents & (POLLERR | POLLHUP | POLLNVAL)) /* nobody reads it; writing might raise SIGPIPE */
 		return NOWHERE_TO_GO;
-	return fate_of(write_now(STDERR_FILENO, text, n));
+	look = look_of_stderr();
+	return fate_of(write_now(STDERR_FILENO, line_text, vb_log_line_write(line_text, &look, said)));
 }
 
 /* Opened for each line: a descriptor kept open could become the program's own after it closed all, as daemons
@@ -184,15 +217,29 @@ static int open_file(void)
 	return open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600);
 }
 
+/* One descriptor stays open, of which nothing is done any more, so the program may close it.  As long as it
+ * is open, `verbena run --log` does not truncate the file, for which it asks for the lock; and a reader of a
+ * named pipe does not meet the end. */
+static void hold_or_close(int fd)
+{
+	if (atomic_load(&held) || flock(fd, LOCK_SH | LOCK_NB)) {
+		close(fd);
+		return;
+	}
+	atomic_store(&held, true);
+	vb_own_high(fd);
+}
+
 static void say_path_failed(int err)
 {
-	char line[VB_LOG_LINE], sentence[VB_LOG_LINE];
-	struct vb_text t = {sentence, sizeof sentence};
+	struct vb_log_said said;
+	struct vb_text t = {said.text, sizeof said.text};
 
 	if (atomic_exchange(&path_failed, true))
 		return;
+	vb_log_said_begin(&said, VB_LOG_ERROR, "", 0);
 	vb_text_add(&t, "VERBENA_LOG=%s cannot be opened, lines are lost: %s", path, strerror(err));
-	vb_log_keep(VB_LOG_STDERR, line, vb_log_line_text(line, sizeof line, vb_log_line_now(), sentence));
+	vb_log_keep(VB_LOG_STDERR, &said);
 }
 
 /* Not what is no regular file: who reads a pipe takes an opening that ends for the end of all lines. */
@@ -204,47 +251,51 @@ void vb_log_try_path(void)
 	if (stat(path, &st) || S_ISREG(st.st_mode)) {
 		fd = open_file();
 		if (fd >= 0)
-			close(fd);
+			hold_or_close(fd);
 		else
 			say_path_failed(errno);
 	}
 	errno = err;
 }
 
-static enum fate put_file(const char *text, size_t n)
+static enum fate put_file(const struct vb_log_said *said)
 {
+	const struct vb_log_look look = {.json = json};
 	enum fate fate;
 	int fd = open_file();
 
-	if (fd >= 0) {
-		fate = fate_of(vb_write_quietly(fd, text, n));
-		close(fd);
-		return fate;
+	if (fd < 0) {
+		say_path_failed(errno);
+		return NOWHERE_TO_GO;
 	}
-	say_path_failed(errno);
-	return NOWHERE_TO_GO;
+	fate = fate_of(vb_write_quietly(fd, line_text, vb_log_line_write(line_text, &look, said)));
+	hold_or_close(fd);
+	return fate;
 }
 
-static enum fate put(enum vb_log_place place, const char *text, size_t n)
+static enum fate put(enum vb_log_place place, const struct vb_log_said *said)
 {
-	return place == VB_LOG_STDERR ? put_stderr(text, n) : put_file(text, n);
+	return place == VB_LOG_STDERR ? put_stderr(said) : put_file(said);
+}
+
+static enum fate put_lost(const struct line *l)
+{
+	struct vb_log_said said;
+
+	vb_log_said_begin(&said, VB_LOG_WARN, "", 0);
+	said.when = l->lost_when;
+	snprintf(said.text, sizeof said.text,
+		 "%u more line%s lost here: the log was not read as fast as it was written", l->lost,
+		 l->lost == 1 ? " is" : "s are");
+	return put(l->place, &said);
 }
 
 static enum fate put_line(struct line *l)
 {
-	char note[300], sentence[200];
-	size_t n;
-
-	if (l->lost) {
-		snprintf(sentence, sizeof sentence,
-			 "%u more line%s lost here: the log was not read as fast as it was written", l->lost,
-			 l->lost == 1 ? " is" : "s are");
-		n = vb_log_line_text(note, sizeof note, l->lost_when, sentence);
-		if (put(l->place, note, n) == NOT_NOW)
-			return NOT_NOW;
-		l->lost = 0;
-	}
-	return l->length ? put(l->place, l->text, l->length) : TAKEN;
+	if (l->lost && put_lost(l) == NOT_NOW)
+		return NOT_NOW;
+	l->lost = 0;
+	return l->only_lost ? TAKEN : put(l->place, &l->said);
 }
 
 /* Writes what waits, in its order; false: not all of it is taken now. */

@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-enum { VB_LOG_LINE = 1024 }; /* bytes of the longest line, its end included */
+#include "base/log_line.h"
 
 enum vb_log_place { VB_LOG_NOWHERE, VB_LOG_STDERR, VB_LOG_FILE };
 
@@ -14,9 +14,13 @@ void vb_log_set_path(const char *path);
 /* Opens it once, and says on standard error why it cannot be opened. */
 void vb_log_try_path(void);
 
-/* Keeps a line for the next vb_log_write(), or counts it where there is no room.  The caller may hold any
+/* Before the first sentence: lines are JSON; standard error, if it is a terminal, is a smart one, whose lines
+ * are wrapped, with colours. */
+void vb_log_set_look(bool json, bool smart, bool colours);
+
+/* Keeps a sentence for the next vb_log_write(), or counts it where there is no room.  The caller may hold any
  * lock. */
-void vb_log_keep(enum vb_log_place place, const char *line, size_t length);
+void vb_log_keep(enum vb_log_place place, const struct vb_log_said *s);
 
 /* The one of vb_log_also(), NULL: nobody. */
 void vb_log_set_other(void (*written)(void));

@@ -138,6 +138,8 @@ static void a_line_tells_when_and_who(void **state)
 
 static void say_for_two_years(void)
 {
+	static const struct vb_log_look look;
+	struct vb_log_said s;
 	char line[VB_LOG_LINE], there[9];
 	unsigned winter = 0, days = 700;
 	time_t t = time(NULL);
@@ -147,7 +149,9 @@ static void say_for_two_years(void)
 	tzset(); /* the parent may have looked for UTC */
 	vb_log_line_prepare();
 	for (unsigned day = 0; day < days; day++, t += 24 * 3600) {
-		vb_log_line_text(line, sizeof line, (uint64_t)t * 1000000000u, "");
+		vb_log_said_begin(&s, VB_LOG_WARN, "", 0);
+		s.when = (uint64_t)t * 1000000000u;
+		vb_log_line_write(line, &look, &s);
 		strftime(there, sizeof there, "%H:%M:%S", localtime_r(&t, &tm));
 		if (strncmp(line, there, 8))
 			fprintf(stderr, "day %u: %.8s, it is %s there\n", day, line, there);
@@ -385,7 +389,7 @@ static void a_line_is_whole(void **state)
 
 	(void)state;
 	assert_int_equal(lines(said("stderr", NULL, say_much)), 1);
-	assert_true(strlen(text) <= 1024);
+	assert_in_range(strlen(text), 1000, VB_LOG_TEXT + 100);
 	assert_int_equal(lines(said("stderr", NULL, say_together)), 400);
 	for (char *l = strtok_r(text, "\n", &save); l; l = strtok_r(NULL, "\n", &save)) {
 		char *s = strstr(l, "]: ");
@@ -395,17 +399,37 @@ static void a_line_is_whole(void **state)
 	}
 }
 
+static void check_and_say_levels(void)
+{
+	vb_settings_check();
+	say_levels();
+}
+
 static void wrong_settings_are_told(void **state)
 {
 	(void)state;
 	said("/nonexistent/dir/log", NULL, say_levels);
 	assert_int_equal(lines(text), 1); /* once, though two lines are lost */
 	assert_non_null(strstr(text, "VERBENA_LOG=/nonexistent/dir/log cannot be opened"));
-	said("stderr", "loud", say_levels);
+	said("stderr", "loud", check_and_say_levels);
 	assert_int_equal(lines(text), 3); /* as with warn */
 	assert_non_null(strstr(text, "VERBENA_LOG_LEVEL=loud is none of error, warn, info, debug"));
-	said("off", "loud", say_levels);
+	said(NULL, "loud", check_and_say_levels);
+	assert_int_equal(lines(text), 1);
+	assert_non_null(strstr(text, "VERBENA_LOG_LEVEL=loud is none of error, warn, info, debug"));
+	said("off", "loud", check_and_say_levels);
 	assert_string_equal(text, "");
+	setenv("VERBENA_LOG_FORMAT", "xml", 1);
+	said(NULL, NULL, check_and_say_levels);
+	assert_int_equal(lines(text), 1);
+	assert_non_null(strstr(text, "VERBENA_LOG_FORMAT=xml is none of text, json: text is used"));
+	setenv("VERBENA_LOG_FORMAT", "json", 1);
+	said("stderr", NULL, check_and_say_levels);
+	unsetenv("VERBENA_LOG_FORMAT");
+	assert_int_equal(lines(text), 2);
+	assert_memory_equal(text, "{\"time\":\"", 9);
+	assert_non_null(strstr(text, ",\"level\":\"error\",\"program\":\"unit-log\",\"pid\":"));
+	assert_non_null(strstr(text, ",\"text\":\"a warning\"}\n"));
 }
 
 static void say_and_fork(void)
