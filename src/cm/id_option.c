@@ -155,7 +155,7 @@ int vb_cm_id_option(struct vb_cm_id *id, int level, int name, const void *value,
 	if (!value)
 		return vb_refuse(EINVAL, call, "optval is NULL");
 	if (o->len && len != o->len)
-		return vb_refuse(EINVAL, call, "optlen is %zu bytes: option %d of level %d has %zu", len,
+		return vb_refuse(EINVAL, call, "optlen is %zu: option %d of level %d needs %zu bytes", len,
 				 name, level, o->len);
 	err = vb_cm_id_use(id, call);
 	if (err)

@@ -353,6 +353,31 @@ static void attributes_that_nobody_knows(void **state)
 	vb_cm_channel_close(c);
 }
 
+static void an_option_without_a_value(void **state)
+{
+	struct vb_cm_channel *c = below_channel(NULL);
+	struct vb_cm_id *id = two_id(c, RDMA_PS_TCP, IBV_QPT_RC);
+
+	(void)state;
+	assert_int_equal(vb_cm_id_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, NULL, 1), EINVAL);
+	said("rdma_set_option: optval is NULL (EINVAL)");
+	vb_cm_id_end(id);
+	vb_cm_channel_close(c);
+}
+
+static void an_option_of_another_size(void **state)
+{
+	struct vb_cm_channel *c = below_channel(NULL);
+	struct vb_cm_id *id = two_id(c, RDMA_PS_TCP, IBV_QPT_RC);
+	int tos = 0;
+
+	(void)state;
+	assert_int_equal(vb_cm_id_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, sizeof tos), EINVAL);
+	said("rdma_set_option: optlen is 4: option 0 of level 0 needs 1 bytes (EINVAL)");
+	vb_cm_id_end(id);
+	vb_cm_channel_close(c);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -377,6 +402,8 @@ int main(void)
 	    cmocka_unit_test_setup_teardown(not_our_address, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(the_listener_itself, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(attributes_that_nobody_knows, open_all, close_all),
+	    cmocka_unit_test_setup_teardown(an_option_without_a_value, open_all, close_all),
+	    cmocka_unit_test_setup_teardown(an_option_of_another_size, open_all, close_all),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
