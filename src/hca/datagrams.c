@@ -264,6 +264,6 @@ void vb_datagrams_no_qp(struct vb_adapter *a, const struct vb_pkt *p)
 		return;
 	atomic_fetch_add_explicit(&vb_adapter_drops(a)->count[VB_R_DROP_NO_QP], 1, memory_order_relaxed);
 	if (!atomic_exchange(&vb_hca(a)->said_no_qp, true) && vb_log_wanted(VB_LOG_WARN))
-		vb_log_reason(vb_reasons[f.reason].name, "messages are dropped: %s",
+		vb_log_reason(vb_reasons[f.reason].name, "messages are discarded: %s",
 			      vb_reason_say(buf, sizeof(buf), &f));
 }

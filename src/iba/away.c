@@ -2,17 +2,19 @@
 
 void vb_away_add(struct vb_text *t, uint32_t pid)
 {
-	static const char share[] = "--network host, or --network container:NAME, of docker and podman";
+	static const char share[] = "docker and podman: --network host or --network container:NAME";
 
-	vb_text_add(t, "no address of this network namespace");
+	vb_text_add(t, "not an address of this network namespace");
 	if (pid)
-		vb_text_add(t,
-			    ": process %u of this user has it, in another network namespace; processes reach "
-			    "one another in one only, so let both share it (%s)",
-			    pid, share);
+		vb_text_add(
+		    t,
+		    ": process %u of this user has it in another network namespace; let both processes "
+		    "share one (%s)",
+		    pid, share);
 	else
-		vb_text_add(t,
-			    ", and there is no wire to other hosts yet; a container has a network namespace "
-			    "of its own, unless it shares one (%s)",
-			    share);
+		vb_text_add(
+		    t,
+		    ", and Verbena does not connect to other hosts yet; a container has its own network "
+		    "namespace unless it shares one (%s)",
+		    share);
 }

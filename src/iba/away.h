@@ -6,8 +6,8 @@
 
 #include "base/text.h"
 
-/* Adds "no address of this network namespace", the process of this user that has it in another one (0: none
- * is known), and what to do. */
+/* Adds "not an address of this network namespace", the process of this user that has it in another one (0:
+ * none is known), and what to do. */
 void vb_away_add(struct vb_text *t, uint32_t pid);
 
 #endif

@@ -48,9 +48,9 @@ static bool is_lack(uint32_t err)
 static const char *holder(char buf[64], uint32_t pid)
 {
 	if (pid)
-		snprintf(buf, 64, "process %u, which holds that number,", pid);
+		snprintf(buf, 64, "process %u, which owns that number,", pid);
 	else
-		snprintf(buf, 64, "a process of another PID namespace holds that number and");
+		snprintf(buf, 64, "a process in another PID namespace owns that number and");
 	return buf;
 }
 
@@ -59,40 +59,39 @@ static const char *process(char buf[64], uint32_t pid)
 	if (pid)
 		snprintf(buf, 64, "process %u", pid);
 	else
-		snprintf(buf, 64, "a process of another PID namespace");
+		snprintf(buf, 64, "a process in another PID namespace");
 	return buf;
 }
 
 static void say_nobody(struct vb_text *t, const struct vb_reach_none *of)
 {
-	vb_text_add(t, "no process in this network namespace holds that number (it has ended, runs another "
-		       "program or closed its device's descriptors, the number is wrong, or it is in another "
-		       "network namespace)");
+	vb_text_add(t, "no process in this network namespace owns that number: the peer has ended, executed "
+		       "another program, closed its device's descriptors or is in another network namespace, "
+		       "or the number is wrong");
 }
 
 static void say_elsewhere(struct vb_text *t, const struct vb_reach_elsewhere *of)
 {
-	vb_text_add(t, "no process in this network namespace holds that number; ");
+	vb_text_add(t, "no process in this network namespace owns that number, but ");
 	vb_text_add(t,
-		    of->itself ? "process %u, in another network namespace, does"
-			       : "somebody does in that of process %u",
+		    of->itself ? "process %u in another network namespace does"
+			       : "one in the network namespace of process %u does",
 		    of->pid);
-	vb_text_add(t, ": only processes in the same one reach one another");
+	vb_text_add(t, "; run both in the same network namespace");
 }
 
 static void say_deaf(struct vb_text *t, const struct vb_reach_uid *of)
 {
-	vb_text_add(
-	    t, "that number is bound by a process of user %u that does not listen there: it is no adapter",
-	    of->uid);
+	vb_text_add(t,
+		    "a process of user %u has bound that number but does not listen: it does not use Verbena",
+		    of->uid);
 }
 
 static void say_user(struct vb_text *t, const struct vb_reach_user *of)
 {
 	char who[64];
 
-	vb_text_add(t,
-		    "that number is held by %s of user %u: only processes of the same user reach one another",
+	vb_text_add(t, "%s of user %u owns that number; only processes of the same user can communicate",
 		    process(who, of->pid), of->uid);
 }
 
@@ -101,8 +100,8 @@ static void say_unmapped(struct vb_text *t, const struct vb_reach_process *of)
 	char who[64];
 
 	vb_text_add(t,
-		    "that number is held by %s of a user that has no number in this user namespace: only "
-		    "processes of the same user reach one another",
+		    "%s owns that number, and its user is not mapped in this user namespace; only processes "
+		    "of the same user can communicate",
 		    process(who, of->pid));
 }
 
@@ -110,9 +109,9 @@ static void say_nameless(struct vb_text *t, const struct vb_reach_uid *of)
 {
 	vb_text_add(
 	    t,
-	    "this process's user has no number in its user namespace, where everybody reads as %u, so "
-	    "nobody can be told to be the same user (unshare --map-user, or --map-root-user, gives it "
-	    "one)",
+	    "this process's user is not mapped in its user namespace, where every such user reads as %u, so "
+	    "processes of the same user cannot be recognized; map it with unshare --map-user or "
+	    "--map-root-user",
 	    of->uid);
 }
 
@@ -121,23 +120,23 @@ static void say_not_its_own(struct vb_text *t, const struct vb_reach_process *of
 	char who[64];
 
 	vb_text_add(t,
-		    "%s refuses: it takes this process for another user's (it is in a user namespace that "
-		    "does not map its user, or has changed its user)",
+		    "%s refuses the connection: it sees this process as another user's, because its user "
+		    "namespace does not map its user, or because it has changed its user",
 		    holder(who, of->pid));
 }
 
 static const char *remedy(uint32_t err)
 {
 	if (err == ETOOMANYREFS)
-		return "its user has more descriptors on their way between processes than this one may have "
-		       "open: ulimit -n";
-	return is_lack(err) ? "a peer takes two descriptors and the address space of its segment"
-			    : "a sandbox?";
+		return "its user has more descriptors in flight between processes than this process may "
+		       "open; raise ulimit -n";
+	return is_lack(err) ? "each peer needs two descriptors and the address space of its segment"
+			    : "does a sandbox deny it?";
 }
 
 static void say_trouble(struct vb_text *t, const struct vb_reach_trouble *of)
 {
-	vb_text_add(t, "this process cannot make contact: %s fails: %s (%s)", call_name(of->call),
+	vb_text_add(t, "this process cannot connect: %s fails: %s (%s)", call_name(of->call),
 		    strerror((int)of->err), remedy(of->err));
 }
 
@@ -145,19 +144,18 @@ static void say_denied(struct vb_text *t, const struct vb_reach_denied *of)
 {
 	char who[64];
 
-	vb_text_add(t, "%s cannot make contact: %s fails there: %s (a sandbox?)", holder(who, of->pid),
-		    call_name(of->call), strerror((int)of->err));
+	vb_text_add(t, "%s cannot connect: %s fails there: %s (does a sandbox deny it?)",
+		    holder(who, of->pid), call_name(of->call), strerror((int)of->err));
 }
 
 static void say_silent(struct vb_text *t, const struct vb_reach_process *of)
 {
 	char who[64];
 
-	vb_text_add(
-	    t,
-	    "%s does not answer, though it is not stopped (no descriptor is left there, or its thread "
-	    "\"verbena\" does not get to run)",
-	    holder(who, of->pid));
+	vb_text_add(t,
+		    "%s does not answer, but it is not stopped: it has no descriptor left, or its thread "
+		    "\"verbena\" gets no CPU",
+		    holder(who, of->pid));
 }
 
 static void say_stopped(struct vb_text *t, const struct vb_reach_process *of)
@@ -168,7 +166,8 @@ static void say_stopped(struct vb_text *t, const struct vb_reach_process *of)
 static void say_left(struct vb_text *t, const struct vb_reach_process *of)
 {
 	vb_text_add(t,
-		    "its process %u has left: it closed its device, destroyed what was connected, or ended",
+		    "its process %u has disconnected: it closed its device, destroyed its end of the "
+		    "connection, or ended",
 		    of->pid);
 }
 
@@ -177,8 +176,8 @@ static void say_unable(struct vb_text *t, const struct vb_reach_process *of)
 	char who[64];
 
 	vb_text_add(t,
-		    "%s lacks the memory (address space, ulimit -v) or the descriptors for contact with this "
-		    "one, or is denied it by a sandbox; its own log says more",
+		    "%s cannot connect: it lacks address space (ulimit -v) or descriptors, or a sandbox "
+		    "denies it; its log has the reason",
 		    holder(who, of->pid));
 }
 
@@ -187,8 +186,8 @@ static void say_version(struct vb_text *t, const struct vb_reach_version *of)
 	char who[64];
 
 	vb_text_add(t,
-		    "%s has another version of Verbena (segment version %u; this process has %u): all "
-		    "processes of a user have to use the same",
+		    "%s uses another version of Verbena (segment version %u; this process has %u); all "
+		    "processes of a user must use the same version",
 		    holder(who, of->pid), of->theirs, of->ours);
 }
 
@@ -196,7 +195,7 @@ static void say_stranger(struct vb_text *t, const struct vb_reach_process *of)
 {
 	char who[64];
 
-	vb_text_add(t, "%s does not speak as this version of Verbena does (another program?)",
+	vb_text_add(t, "%s does not follow the protocol of this version of Verbena (is it another program?)",
 		    holder(who, of->pid));
 }
 
@@ -205,8 +204,8 @@ static void say_closed(struct vb_text *t, const struct vb_reach_process *of)
 	char who[64];
 
 	vb_text_add(t,
-		    "%s closes the connection without an answer (it is ending, or is another program or an "
-		    "older version of Verbena)",
+		    "%s closes the connection without an answer: it is ending, is another program, or uses "
+		    "an older version of Verbena",
 		    holder(who, of->pid));
 }
 
@@ -214,7 +213,7 @@ static void say_refused(struct vb_text *t, const struct vb_reach_process *of)
 {
 	char who[64];
 
-	vb_text_add(t, "%s refuses contact; its own log says more", holder(who, of->pid));
+	vb_text_add(t, "%s refuses the connection; its log has the reason", holder(who, of->pid));
 }
 
 static void say_address(struct vb_text *t, const struct vb_reach_away *of)
@@ -226,25 +225,25 @@ static void say_address(struct vb_text *t, const struct vb_reach_away *of)
 static void say_group(struct vb_text *t, const struct vb_reach_number *of)
 {
 	if (of->datagram)
-		vb_text_add(t, "the address handle is a multicast group's, whose queue pairs have the number "
-			       "0xffffff: set remote_qpn to that");
+		vb_text_add(t, "the address handle is for a multicast group; set remote_qpn to 0xffffff, the "
+			       "queue pair number of groups");
 	else
 		vb_text_add(t,
-			    "the GID in the path (dgid) is a multicast group's, and only datagrams (UD) go "
-			    "to groups");
+			    "the GID in the path (dgid) is a multicast group's; only UD queue pairs send to "
+			    "groups");
 }
 
 static void say_no_group(struct vb_text *t, const struct vb_reach_none *of)
 {
-	vb_text_add(t, "0xffffff is the number of a multicast group's queue pairs, and the address handle is "
-		       "not a group's: remote_qpn must be the qp_num of the queue pair there, or dgid the "
-		       "group's GID");
+	vb_text_add(t, "0xffffff is the queue pair number of multicast groups, but the address handle is not "
+		       "for a group; set remote_qpn to the qp_num of the peer's queue pair, or dgid to the "
+		       "GID of the group");
 }
 
 static void say_qp1(struct vb_text *t, const struct vb_reach_none *of)
 {
-	vb_text_add(t, "1 is the number of QP1, which belongs to the connection manager: remote_qpn must be "
-		       "the qp_num of the queue pair there");
+	vb_text_add(t, "1 is the number of QP1, which belongs to the connection manager; set remote_qpn to "
+		       "the qp_num of the peer's queue pair");
 }
 
 /* Where the far end's number comes from. */
@@ -252,22 +251,21 @@ static const char *number_of(const struct vb_reach_number *of)
 {
 	if (of->datagram)
 		return "remote_qpn";
-	return of->ends & VB_END_HERE ? "rdma_conn_param.qp_num of the far end" : "dest_qp_num";
+	return of->ends & VB_END_HERE ? "rdma_conn_param.qp_num of the peer" : "dest_qp_num";
 }
 
 static void say_unset(struct vb_text *t, const struct vb_reach_number *of)
 {
-	vb_text_add(t, "%s is 0, so it was never filled in: it must be the qp_num of the queue pair there",
+	vb_text_add(t, "%s is 0, so it was never set; set it to the qp_num of the peer's queue pair",
 		    number_of(of));
 }
 
 static void say_lid(struct vb_text *t, const struct vb_reach_lid *of)
 {
-	vb_text_add(t, "the LID in the path (dlid 0x%x) is no port's of this network namespace%s", of->lid,
-		    of->lid
-			? ", and InfiniBand ports have no wire to others"
-			: ": 0 is what an Ethernet port has, so the other end was perhaps started without "
-			  "--link=infiniband (VERBENA_LINK), or its LID was not copied");
+	vb_text_add(t, "no port of this network namespace has the LID in the path (dlid 0x%x)%s", of->lid,
+		    of->lid ? ", and InfiniBand ports do not reach other network namespaces"
+			    : "; 0 is the LID of an Ethernet port: was the peer started without "
+			      "--link=infiniband (VERBENA_LINK), or was its LID not copied?");
 }
 
 static void say_link(struct vb_text *t, const struct vb_reach_link *of)
@@ -277,27 +275,27 @@ static void say_link(struct vb_text *t, const struct vb_reach_link *of)
 
 	vb_text_add(
 	    t,
-	    "%s refuses: its ports are %s, this process's are %s, and the two link layers do not reach one "
-	    "another (--link of verbena run, VERBENA_LINK, must be the same at both ends)",
+	    "%s refuses the connection: its ports are %s, and this process's ports are %s; use the same link "
+	    "layer at both ends (verbena run --link, VERBENA_LINK)",
 	    holder(who, of->pid), ib ? "InfiniBand" : "Ethernet", ib ? "Ethernet" : "InfiniBand");
 }
 
 static void say_no_qp(struct vb_text *t, const struct vb_reach_number *of)
 {
-	vb_text_add(t, "its process is there, that queue pair is not (destroyed, or a wrong %s)",
-		    number_of(of));
+	vb_text_add(t, "its process has no such queue pair: it was destroyed, or %s is wrong", number_of(of));
 }
 
 static void say_state(struct vb_text *t, const struct vb_reach_state *of)
 {
-	vb_text_add(t, "it is in the state %s, which takes no packets: ", vb_qp_state_name(of->state));
+	vb_text_add(t, "it is in state %s, which receives no packets: ", vb_qp_state_name(of->state));
 	if (of->state == IBV_QPS_ERR)
-		vb_text_add(t, "the log of its process says what failed there first");
+		vb_text_add(t, "the log of its process has the first failure");
 	else if (of->ends & VB_END_THERE)
-		vb_text_add(t, "its program has not taken the connection's event yet, and rdma_get_cm_event "
-			       "there brings it to RTS");
+		vb_text_add(t,
+			    "its program must call rdma_get_cm_event, which returns the connection's event "
+			    "and brings it to RTS");
 	else
-		vb_text_add(t, "ibv_modify_qp there must bring it to RTR first");
+		vb_text_add(t, "its program must bring it to RTR with ibv_modify_qp first");
 }
 
 static const char *type_name(uint32_t type)
@@ -310,8 +308,8 @@ static const char *type_name(uint32_t type)
 static void say_type(struct vb_text *t, const struct vb_reach_types *of)
 {
 	vb_text_add(t,
-		    "it is of type %s, and this one of type %s: both ends must be of one type (qp_type of "
-		    "ibv_create_qp)",
+		    "it has type %s, but this queue pair has type %s; both ends must have the same type "
+		    "(qp_type of ibv_create_qp)",
 		    type_name(of->theirs), type_name(of->ours));
 }
 
@@ -320,25 +318,25 @@ static void say_other(struct vb_text *t, const struct vb_reach_other *of)
 	if (!of->qpn)
 		vb_text_add(
 		    t,
-		    "it takes nothing from this one, since %s there is 0, so it was never filled in: it "
-		    "must be this queue pair's number",
+		    "it receives nothing from this queue pair, because its %s is 0, so it was never set; set "
+		    "it to this queue pair's number",
 		    of->ends & VB_END_THERE ? "rdma_conn_param.qp_num" : "dest_qp_num");
 	else
 		vb_text_add(
 		    t,
-		    "it is connected to queue pair 0x%06x, and takes nothing from this one: %s must be this "
-		    "queue pair's number (or the address was copied from another network namespace)",
+		    "it is connected to queue pair 0x%06x and receives nothing from this one; set %s to this "
+		    "queue pair's number (or was the address copied from another network namespace?)",
 		    of->qpn,
-		    of->ends & VB_END_THERE ? "rdma_conn_param.qp_num of this end" : "dest_qp_num there");
+		    of->ends & VB_END_THERE ? "rdma_conn_param.qp_num of this end" : "its dest_qp_num");
 }
 
 static void say_psn(struct vb_text *t, const struct vb_reach_psn *of)
 {
-	vb_text_add(t, "it expects PSN 0x%06x, this end sends 0x%06x; ", of->expected, of->sent);
+	vb_text_add(t, "it expects PSN 0x%06x, but this end sends PSN 0x%06x; ", of->expected, of->sent);
 	if (of->ends)
-		vb_text_add(t, "leave sq_psn and rq_psn as rdma_init_qp_attr gives them at each end");
+		vb_text_add(t, "leave sq_psn and rq_psn as rdma_init_qp_attr sets them at each end");
 	else
-		vb_text_add(t, "sq_psn here must equal rq_psn there");
+		vb_text_add(t, "set sq_psn here and rq_psn there to the same value");
 }
 
 bool vb_reach_add(struct vb_text *t, const struct vb_reach_facts *f)

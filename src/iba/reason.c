@@ -120,33 +120,35 @@ void vb_say_qp_access(struct vb_text *t, const struct vb_facts *f, const struct 
 	vb_text_access(t, of->have, "", "|", "0");
 	if (by_cm && of->want && !(of->want & ~(uint32_t)BY_DEPTHS)) {
 		vb_text_add(t,
-			    "; rdma_cm permits READs and atomics where rdma_conn_param.responder_resources "
-			    "of this end and initiator_depth of the requester are above 0: set both");
+			    "; to permit READs and atomics with rdma_cm, set "
+			    "rdma_conn_param.responder_resources of the responder and initiator_depth of the "
+			    "requester above 0");
 		return;
 	}
 	vb_text_add(t, "; set ");
-	vb_text_access(t, of->want, "IBV_ACCESS_", " | ", "what is missing");
+	vb_text_access(t, of->want, "IBV_ACCESS_", " | ", "the missing flags");
 	vb_text_add(t, " with ibv_modify_qp");
 	if (by_cm)
-		vb_text_add(t, " (IBV_QP_ACCESS_FLAGS) after RDMA_CM_EVENT_ESTABLISHED, since "
-			       "rdma_conn_param has no field for it");
+		vb_text_add(t, " (IBV_QP_ACCESS_FLAGS) after RDMA_CM_EVENT_ESTABLISHED: "
+			       "rdma_conn_param has no field for them");
 }
 
 void vb_say_atomic_align(struct vb_text *t, const struct vb_facts *f, const struct vb_atomic_facts *of)
 {
 	vb_text_add(t,
-		    "atomic at address 0x%" PRIx64 " (in memory 0x%" PRIx64
-		    "), which is not a multiple of 8: align it",
+		    "address 0x%" PRIx64 " (in memory 0x%" PRIx64
+		    ") of an atomic is not a multiple of 8; align it to 8 bytes",
 		    f->addr, of->memory);
 }
 
 void vb_say_too_many_reads(struct vb_text *t, const struct vb_facts *f, const struct vb_limit_facts *of)
 {
-	vb_text_add(t,
-		    "more READs and atomics at once than the %u"
-		    " that the responder holds: the requester's %s must not exceed the responder's %s",
-		    of->most, f->ends & VB_END_THERE ? "rdma_conn_param.initiator_depth" : "max_rd_atomic",
-		    f->ends & VB_END_HERE ? "rdma_conn_param.responder_resources" : "max_dest_rd_atomic");
+	vb_text_add(
+	    t,
+	    "more READs and atomics are outstanding than the responder's limit of %u: the requester's "
+	    "%s must not exceed the responder's %s",
+	    of->most, f->ends & VB_END_THERE ? "rdma_conn_param.initiator_depth" : "max_rd_atomic",
+	    f->ends & VB_END_HERE ? "rdma_conn_param.responder_resources" : "max_dest_rd_atomic");
 }
 
 void vb_say_read_depth_zero(struct vb_text *t, const struct vb_facts *f, const struct vb_none_facts *of)
@@ -154,14 +156,13 @@ void vb_say_read_depth_zero(struct vb_text *t, const struct vb_facts *f, const s
 	if (f->ends & VB_END_HERE)
 		vb_text_add(
 		    t,
-		    "READ or atomic on a queue pair whose initiator depth (max_rd_atomic) is 0: set "
-		    "rdma_conn_param.initiator_depth of this end and responder_resources of the far end, for "
-		    "rdma_connect and rdma_accept");
+		    "the initiator depth (max_rd_atomic) of the queue pair is 0, so it permits no READ or "
+		    "atomic; set rdma_conn_param.initiator_depth of this end and responder_resources of the "
+		    "peer in rdma_connect and rdma_accept");
 	else
 		vb_text_add(
-		    t,
-		    "READ or atomic on a queue pair whose max_rd_atomic is 0: set it with ibv_modify_qp on "
-		    "the way to RTS");
+		    t, "max_rd_atomic of the queue pair is 0, so it permits no READ or atomic; set it with "
+		       "ibv_modify_qp at the transition to RTS");
 }
 
 static const char *opcode_name(uint32_t opcode)
@@ -177,15 +178,17 @@ void vb_say_bad_sequence(struct vb_text *t, const struct vb_facts *f, const stru
 
 void vb_say_response_bad(struct vb_text *t, const struct vb_facts *f, const struct vb_packet_facts *of)
 {
-	vb_text_add(t, "response '%s' (0x%02x) does not fit the request that it answers",
+	vb_text_add(t, "response '%s' (0x%02x) does not match the request that it answers",
 		    opcode_name(of->opcode), of->opcode);
 }
 
 void vb_say_bad_length(struct vb_text *t, const struct vb_facts *f, const struct vb_length_facts *of)
 {
-	vb_text_add(t, "a packet or message of ");
+	vb_text_add(t, "a packet or message has ");
 	vb_text_bytes(t, of->bytes);
-	vb_text_add(t, " where %" PRIu64 " %s due", of->fit, of->fit == 1 ? "was" : "were");
+	vb_text_add(t, ", but ");
+	vb_text_bytes(t, of->fit);
+	vb_text_add(t, " %s expected", of->fit == 1 ? "was" : "were");
 }
 
 void vb_say_recv_too_small(struct vb_text *t, const struct vb_facts *f, const struct vb_length_facts *of)
@@ -194,13 +197,14 @@ void vb_say_recv_too_small(struct vb_text *t, const struct vb_facts *f, const st
 	vb_text_bytes(t, of->bytes);
 	vb_text_add(t, " does not fit the receive buffer of ");
 	vb_text_bytes(t, of->fit);
+	vb_text_add(t, "; post a larger one");
 }
 
 void vb_say_msg_too_long(struct vb_text *t, const struct vb_facts *f, const struct vb_length_facts *of)
 {
 	vb_text_add(t,
-		    "an atomic brings %" PRIu64 " bytes back, and its scatter/gather list has %" PRIu64
-		    ": give it %" PRIu64,
+		    "an atomic returns %" PRIu64 " bytes, but its scatter/gather list has %" PRIu64
+		    " bytes; give the list %" PRIu64 " bytes",
 		    of->fit, of->bytes, of->fit);
 }
 
@@ -208,34 +212,36 @@ void vb_say_qp_type(struct vb_text *t, const struct vb_facts *f, const struct vb
 {
 	const char *type = vb_name_qp_type(of->type), *name = vb_wr_row(of->opcode)->name;
 
-	vb_text_add(t, "%s is no request that a queue pair of type %s carries out", name ? name : "this",
-		    type ? type : "this");
+	vb_text_add(t, "a queue pair of %s%s does not support %s", type ? "type " : "",
+		    type ? type : "this type", name ? name : "this request");
 }
 
 void vb_say_ah_pd(struct vb_text *t, const struct vb_facts *f, const struct vb_none_facts *of)
 {
-	vb_text_add(t, "the address handle belongs to another protection domain than the queue pair");
+	vb_text_add(t, "the address handle belongs to a different protection domain than the queue pair; "
+		       "create both in one domain");
 }
 
 void vb_say_datagram_too_long(struct vb_text *t, const struct vb_facts *f, const struct vb_length_facts *of)
 {
 	vb_text_add(t,
-		    "a datagram of %" PRIu64 " bytes, and the port sends at most %" PRIu64
-		    " in one packet (active_mtu)",
+		    "the datagram has %" PRIu64 " bytes, but the port sends at most %" PRIu64
+		    " bytes in one packet (active_mtu); send less at once",
 		    of->bytes, of->fit);
 }
 
 static void say_mtus(struct vb_text *t, const struct vb_facts *f, const struct vb_mtu_facts *of)
 {
-	vb_text_add(t,
-		    " does not fit one packet of the smaller path MTU, and the two ends have different ones: "
-		    "path_mtu is %u at the end that sent it, %u at the one that got it; ",
-		    of->sender, of->receiver);
+	vb_text_add(
+	    t,
+	    " does not fit one packet of the smaller path MTU: path_mtu is %u bytes at the sender and %u "
+	    "bytes at the receiver; ",
+	    of->sender, of->receiver);
 	if (f->ends)
-		vb_text_add(t, "rdma_cm agrees upon that of the route: leave path_mtu as rdma_init_qp_attr "
-			       "gives it, or change the route with rdma_set_option(RDMA_OPTION_IB_PATH)");
+		vb_text_add(t, "leave path_mtu as rdma_init_qp_attr sets it (to that of the route), or "
+			       "change the route with rdma_set_option(RDMA_OPTION_IB_PATH)");
 	else
-		vb_text_add(t, "set the same with ibv_modify_qp at both");
+		vb_text_add(t, "set the same path_mtu with ibv_modify_qp at both ends");
 }
 
 /* Of a SEND only what has come is known. */
@@ -247,7 +253,7 @@ void vb_say_path_mtu(struct vb_text *t, const struct vb_facts *f, const struct v
 
 void vb_say_response_mtu(struct vb_text *t, const struct vb_facts *f, const struct vb_mtu_facts *of)
 {
-	vb_text_add(t, "the answer to a READ of %" PRIu64 " bytes", f->len);
+	vb_text_add(t, "the response to a READ of %" PRIu64 " bytes", f->len);
 	say_mtus(t, f, of);
 }
 
@@ -258,12 +264,11 @@ void vb_say_rnr(struct vb_text *t, const struct vb_facts *f, const struct vb_ret
 		    "queue pair 0x%06x was not ready: no receive request was posted there within %s = %u "
 		    "retr%s",
 		    of->peer_qpn & VB_QPN_MASK,
-		    f->ends & VB_END_HERE ? "rdma_conn_param.rnr_retry_count (of the end that receives)"
-					  : "rnr_retry",
+		    f->ends & VB_END_HERE ? "rdma_conn_param.rnr_retry_count (of the receiver)" : "rnr_retry",
 		    of->retries, of->retries == 1 ? "y" : "ies");
 	if (of->slow_ms)
-		vb_text_add(t, "; those posted before were used up, and none followed for %u ms",
-			    of->slow_ms);
+		vb_text_add(t, " (those posted earlier were used, and none followed for %u ms)", of->slow_ms);
+	vb_text_add(t, "; post more receive requests, or post them earlier");
 }
 
 void vb_say_retry(struct vb_text *t, const struct vb_facts *f, const struct vb_retry_facts *of)
@@ -283,9 +288,9 @@ void vb_say_retry(struct vb_text *t, const struct vb_facts *f, const struct vb_r
 static const char *peer(char buf[64], uint32_t pid)
 {
 	if (pid)
-		snprintf(buf, 64, "the peer's process %u", pid);
+		snprintf(buf, 64, "the peer process %u", pid);
 	else
-		snprintf(buf, 64, "the peer's process, of another PID namespace,");
+		snprintf(buf, 64, "the peer process (in another PID namespace)");
 	return buf;
 }
 
@@ -294,10 +299,12 @@ void vb_say_peer_died(struct vb_text *t, const struct vb_facts *f, const struct 
 	char who[64];
 
 	if (of->how == VB_GONE_UNCLEAR)
-		vb_text_add(t,
-			    "%s hung up without closing its queue pair: it ended, closed the descriptors of "
-			    "its device, or runs another program now, which cannot be seen from here",
-			    peer(who, of->pid));
+		vb_text_add(
+		    t,
+		    "%s disconnected without closing its queue pair: it ended, closed the descriptors "
+		    "of its device, or executed another program (which of these is not visible from "
+		    "here)",
+		    peer(who, of->pid));
 	else
 		vb_text_add(t, "%s ended without closing its queue pair", peer(who, of->pid));
 }
@@ -309,25 +316,22 @@ void vb_say_peer_closed(struct vb_text *t, const struct vb_facts *f, const struc
 	peer(who, of->pid);
 	switch (of->how) {
 	case VB_GONE_EXEC:
-		vb_text_add(t, "%s is alive, and runs another program now (exec), which has no queue pair",
+		vb_text_add(t, "%s is alive but executed another program (exec), which closed its queue pair",
 			    who);
 		break;
 	case VB_GONE_BROKEN:
-		vb_text_add(t,
-			    "%s is alive, and ended the connection: what came from this process is nothing "
-			    "that a peer says",
+		vb_text_add(t, "%s is alive but closed the connection: this process sent a malformed message",
 			    who);
 		break;
 	case VB_GONE_RUBBISH:
-		vb_text_add(
-		    t, "the connection to %s was ended: what came from there is nothing that a peer says",
-		    who);
+		vb_text_add(t, "this process closed the connection to %s, which sent a malformed message",
+			    who);
 		break;
 	default: /* VB_GONE_CLOSED */
 		vb_text_add(
 		    t,
-		    "%s is alive, and has closed the descriptors of its open device (as a program does "
-		    "that closes all from 3 up): it is to open the device after that",
+		    "%s is alive but closed the descriptors of its open device (did it close all descriptors "
+		    "from 3 up?); it must open the device after closing descriptors",
 		    who);
 		break;
 	}
@@ -335,85 +339,89 @@ void vb_say_peer_closed(struct vb_text *t, const struct vb_facts *f, const struc
 
 void vb_say_device_lost(struct vb_text *t, const struct vb_facts *f, const struct vb_none_facts *of)
 {
-	vb_text_add(t, "this process closed descriptors that belong to its open device: open it after "
-		       "closing, or leave descriptors alone that the program has not opened itself");
+	vb_text_add(t, "this process closed descriptors that belong to its open device; open the device "
+		       "after closing descriptors, or close only those that the program opened");
 }
 
 void vb_say_nak_invalid_request(struct vb_text *t, const struct vb_facts *f, const struct vb_none_facts *of)
 {
-	vb_text_add(t, "the far end refused the request as invalid");
+	vb_text_add(t, "the peer refused the request as invalid; its log has the reason");
 }
 
 void vb_say_nak_remote_access(struct vb_text *t, const struct vb_facts *f, const struct vb_none_facts *of)
 {
-	vb_text_add(t, "the far end refused access to its memory");
+	vb_text_add(t, "the peer refused access to its memory; its log has the reason");
 }
 
 void vb_say_nak_remote_operation(struct vb_text *t, const struct vb_facts *f, const struct vb_none_facts *of)
 {
-	vb_text_add(t, "the far end failed to carry out the request");
+	vb_text_add(t, "the peer failed to carry out the request; its log has the reason");
 }
 
 void vb_say_nak_invalid_rd(struct vb_text *t, const struct vb_facts *f, const struct vb_none_facts *of)
 {
-	vb_text_add(t, "the far end has no SRQ of that number in the XRC domain of its queue pair");
+	vb_text_add(t,
+		    "the peer has no SRQ with that number in the XRC domain of its queue pair; its log has "
+		    "the reason");
 }
 
 void vb_say_xrc_srq(struct vb_text *t, const struct vb_facts *f, const struct vb_srq_facts *of)
 {
-	vb_text_add(t, "a message for SRQ 0x%06x came to target queue pair 0x%06x, ",
-		    of->number & VB_QPN_MASK, f->qpn & VB_QPN_MASK);
+	vb_text_add(t, "target queue pair 0x%06x received a message for SRQ 0x%06x, ", f->qpn & VB_QPN_MASK,
+		    of->number & VB_QPN_MASK);
 	switch (of->lost) {
 	case VB_SRQ_DOMAIN:
-		vb_text_add(t,
-			    "and that SRQ is of another XRC domain: the number is right, so open the domain "
-			    "of the same file (ibv_open_xrcd) for both");
+		vb_text_add(
+		    t, "which exists but belongs to another XRC domain; open the domain of the same file "
+		       "(ibv_open_xrcd) for both");
 		break;
 	case VB_SRQ_GONE:
 		if (of->pid)
-			vb_text_add(t, "and process %u, which had that SRQ, has ended", of->pid);
+			vb_text_add(t, "but process %u, which owned that SRQ, has ended", of->pid);
 		else
-			vb_text_add(t, "and the process that had that SRQ has ended");
+			vb_text_add(t, "but the process that owned that SRQ has ended");
 		break;
 	case VB_SRQ_NOBODY:
 		vb_text_add(t,
-			    "and no process that has SRQs of such numbers can be reached: it has ended, or "
-			    "is another user's, or the number is wrong");
+			    "but its process cannot be reached: that process has ended or belongs to another "
+			    "user, or the number is wrong");
 		break;
 	default: /* VB_SRQ_UNKNOWN */
-		vb_text_add(t,
-			    "whose XRC domain has no SRQ of that number (the number is ibv_get_srq_num's, of "
-			    "an SRQ of type IBV_SRQT_XRC)");
+		vb_text_add(t, "but its XRC domain has no SRQ with that number; send the number that "
+			       "ibv_get_srq_num returns for an SRQ of type IBV_SRQT_XRC");
 		break;
 	}
 }
 
 void vb_say_drop_sequence(struct vb_text *t, const struct vb_facts *f, const struct vb_psn_facts *of)
 {
-	vb_text_add(
-	    t,
-	    "packets were lost on the way (PSN 0x%06x came where 0x%06x was expected), and the message "
-	    "that they belong to with them",
-	    of->came, of->expected);
+	vb_text_add(t, "packets of the message were lost: PSN 0x%06x arrived, but PSN 0x%06x was expected",
+		    of->came, of->expected);
 }
 
 void vb_say_drop_no_receive(struct vb_text *t, const struct vb_facts *f, const struct vb_none_facts *of)
 {
-	vb_text_add(t, "a message came to queue pair 0x%06x, and no receive request was posted", f->qpn);
+	vb_text_add(t,
+		    "a message arrived at queue pair 0x%06x, but no receive request was posted; post more "
+		    "receive requests, or post them earlier",
+		    f->qpn);
 }
 
 void vb_say_drop_too_small(struct vb_text *t, const struct vb_facts *f, const struct vb_length_facts *of)
 {
 	vb_text_add(t,
-		    "a message of %" PRIu64 " bytes came, with the 40 of a datagram's GRH, and the receive "
-		    "request has room for %" PRIu64,
+		    "a datagram of %" PRIu64
+		    " bytes (40 bytes of GRH included) does not fit the receive request "
+		    "of %" PRIu64 " bytes; post receives 40 bytes longer than the longest message",
 		    of->bytes, of->fit);
 }
 
 void vb_say_drop_qkey(struct vb_text *t, const struct vb_facts *f, const struct vb_qkey_facts *of)
 {
-	vb_text_add(t, "a message came with Q_Key 0x%08x, and that of queue pair 0x%06x is 0x%08x", of->came,
-		    f->qpn, of->have);
+	vb_text_add(t,
+		    "a datagram has Q_Key 0x%08x, but queue pair 0x%06x has Q_Key 0x%08x; set the same value "
+		    "in remote_qkey of the request and in qkey of ibv_modify_qp",
+		    of->came, f->qpn, of->have);
 }
 
 static const char *type_name(uint32_t type)
@@ -425,42 +433,41 @@ static const char *type_name(uint32_t type)
 
 void vb_say_drop_no_qp(struct vb_text *t, const struct vb_facts *f, const struct vb_no_qp_facts *of)
 {
-	vb_text_add(t, "a message came for queue pair 0x%06x, which ", f->qpn);
+	vb_text_add(t, "queue pair 0x%06x ", f->qpn);
 	switch (of->why) {
 	case VB_NOT_TYPE:
-		vb_text_add(t,
-			    "is of type %s, and the message of one of type %s: both ends must be of one type",
+		vb_text_add(t, "has type %s, but its sender has type %s; both ends must have the same type",
 			    type_name(of->type), type_name(of->sent));
 		break;
 	case VB_NOT_READY:
-		vb_text_add(t, "is in the state %s: %s", vb_qp_state_name(of->state),
-			    of->state == IBV_QPS_ERR ? "its first failure says why"
+		vb_text_add(t, "is in state %s: %s", vb_qp_state_name(of->state),
+			    of->state == IBV_QPS_ERR ? "the log has its first failure"
 			    : f->ends & VB_END_HERE
-				? "it receives once rdma_cm has established its connection"
-				: "it receives from RTR on (ibv_modify_qp)");
+				? "it receives after rdma_cm has established its connection"
+				: "it receives from state RTR on (ibv_modify_qp)");
 		break;
 	case VB_NOT_FROM_HIM:
 		vb_text_add(t,
-			    "is connected to queue pair 0x%06x of another process, and takes messages from "
-			    "there only",
+			    "is connected to queue pair 0x%06x of another process and receives only from it",
 			    of->dest & VB_QPN_MASK);
 		break;
 	default: /* VB_NOT_THERE */
-		vb_text_add(t, "does not exist (destroyed, or a wrong number at the sender: remote_qpn, or "
-			       "dest_qp_num)");
+		vb_text_add(t,
+			    "does not exist: it was destroyed, or remote_qpn or dest_qp_num is wrong at the "
+			    "sender");
 		break;
 	}
 }
 
 void vb_say_drop_full(struct vb_text *t, const struct vb_facts *f, const struct vb_retry_facts *of)
 {
-	char whose[32] = "of a multicast group's member";
+	char whose[32] = "of a multicast group member";
 
 	if (of->peer_qpn != VB_QPN_GROUP)
 		snprintf(whose, sizeof(whose), "of queue pair 0x%06x", of->peer_qpn & VB_QPN_MASK);
 	vb_text_add(t,
-		    "the process %s takes nothing (it is stopped, or does not get a CPU), and there is no "
-		    "more room on the way to it",
+		    "the process %s receives nothing, and the queue to it is full: it is stopped or gets no "
+		    "CPU",
 		    whose);
 }
 
@@ -469,7 +476,7 @@ void vb_say_drop_nobody(struct vb_text *t, const struct vb_facts *f, const struc
 	char text[400] = "";
 	struct vb_text what = {text, sizeof(text)};
 
-	vb_text_add(t, "what is sent to queue pair 0x%06x is lost", of->peer_qpn & VB_QPN_MASK);
+	vb_text_add(t, "queue pair 0x%06x cannot be reached", of->peer_qpn & VB_QPN_MASK);
 	if (vb_reach_add(&what, &of->silence))
 		vb_text_add(t, ": %s", text);
 }
@@ -481,8 +488,10 @@ void vb_say_flushed(struct vb_text *t, const struct vb_facts *f, const struct vb
 
 void vb_say_cq_overrun(struct vb_text *t, const struct vb_facts *f, const struct vb_limit_facts *of)
 {
-	vb_text_add(t, "a completion queue of %u entr%s overran: it was not polled in time", of->most,
-		    of->most == 1 ? "y" : "ies");
+	vb_text_add(t,
+		    "a completion queue of %u entr%s overran: it was not polled in time; poll more often or "
+		    "create a larger one",
+		    of->most, of->most == 1 ? "y" : "ies");
 }
 
 void vb_reason_add(struct vb_text *t, const struct vb_facts *f)

@@ -55,7 +55,7 @@ void vb_say_key_access(struct vb_text *t, const struct vb_facts *f, const struct
 			       "more access");
 	}
 	if (lacks & VB_ACCESS_FLUSH_PERSISTENT) /* which no region can have */
-		vb_text_add(t, "; no memory here is persistent: flush with IBV_FLUSH_GLOBAL alone");
+		vb_text_add(t, "; persistent memory is not supported: flush with IBV_FLUSH_GLOBAL only");
 }
 
 /* How the numbers of the request must be read to lead somewhere: true if that is known. */
@@ -65,38 +65,42 @@ static bool say_meant(struct vb_text *t, const struct vb_facts *f, const struct 
 
 	switch (of->meant) {
 	case VB_MEANT_ADDR_REVERSED:
-		vb_text_add(t, "; with its bytes reversed the address is 0x%" PRIx64 ", in the %s ",
+		vb_text_add(t, "; with its bytes reversed, the address is 0x%" PRIx64 ", in the %s ",
 			    of->meant_addr, near_thing(of));
 		break;
 	case VB_MEANT_KEY_REVERSED:
-		vb_text_add(t, "; with its bytes reversed it is %s 0x%08x, and the address lies in its %s ",
-			    role(of), key, near_thing(of));
+		vb_text_add(
+		    t, "; with its bytes reversed, the key is %s 0x%08x, and the address lies in its %s ",
+		    role(of), key, near_thing(of));
 		break;
 	case VB_MEANT_BOTH_REVERSED:
-		vb_text_add(
-		    t, "; with their bytes reversed they are %s 0x%08x and address 0x%" PRIx64 ", in its %s ",
-		    role(of), key, of->meant_addr, near_thing(of));
+		vb_text_add(t,
+			    "; with their bytes reversed, they are %s 0x%08x and address 0x%" PRIx64
+			    ", in its %s ",
+			    role(of), key, of->meant_addr, near_thing(of));
 		break;
 	case VB_MEANT_WHOLE:
-		vb_text_add(t,
-			    "; the address seems to be cut to 32 bits: it is the lower half of 0x%" PRIx64
-			    ", in the %s ",
-			    of->meant_addr, near_thing(of));
+		vb_text_add(
+		    t,
+		    "; the address seems to be truncated to 32 bits: it is the lower half of 0x%" PRIx64
+		    ", in the %s ",
+		    of->meant_addr, near_thing(of));
 		break;
 	case VB_MEANT_EXCHANGED:
-		vb_text_add(t,
-			    "; address and key seem to be exchanged: the address given is %s 0x%08x, and the "
-			    "key given the lower half of 0x%" PRIx64 ", in its %s ",
-			    role(of), key, of->meant_addr, near_thing(of));
+		vb_text_add(
+		    t,
+		    "; address and key seem to be exchanged: the address is %s 0x%08x, and the key is "
+		    "the lower half of address 0x%" PRIx64 ", in its %s ",
+		    role(of), key, of->meant_addr, near_thing(of));
 		break;
 	default:
 		return false;
 	}
 	vb_text_range(t, of->start, of->size);
 	if (of->meant == VB_MEANT_WHOLE)
-		vb_text_add(t, ": addresses have 64 bits (uint64_t, PRIx64)");
+		vb_text_add(t, "; use 64 bits for addresses (uint64_t, PRIx64)");
 	else if (of->meant != VB_MEANT_EXCHANGED)
-		vb_text_add(t, ": is it converted once (htobe64, htonl) and back once (be64toh, ntohl)?");
+		vb_text_add(t, "; convert it once (htobe64, htonl) and back once (be64toh, ntohl)");
 	return true;
 }
 
@@ -123,18 +127,18 @@ static void say_near(struct vb_text *t, const struct vb_facts *f, const struct v
 		vb_text_bytes(t, by);
 	}
 	if (of->flags & VB_KEYF_NEAR_PD)
-		vb_text_add(t, ", in another protection domain than the queue's");
+		vb_text_add(t, ", in a different protection domain than the queue pair");
 }
 
 static void say_whose(struct vb_text *t, const struct vb_mem_facts *of)
 {
 	if (of->flags & VB_KEYF_ASKER)
 		vb_text_add(t,
-			    "; process %u"
-			    ", which used it, has such an R_Key itself: is it one of its own?",
+			    "; process %u, which used it, has such an R_Key itself: did it use its own key "
+			    "instead of the peer's?",
 			    of->process);
 	else if (of->flags & VB_KEYF_PEERS)
-		vb_text_add(t, "; process %u on this host has such an R_Key: is it the right peer?",
+		vb_text_add(t, "; process %u on this host has such an R_Key: is that process the right peer?",
 			    of->process);
 }
 
@@ -143,7 +147,7 @@ static void say_own(struct vb_text *t, const struct vb_mem_facts *of)
 	if (of->flags & VB_KEYF_OWN)
 		vb_text_add(t,
 			    "; the range lies in a region of the requester's own process: the remote address "
-			    "must be one of the far end's");
+			    "must be an address of the peer");
 }
 
 /* A region of the queue's own domain that has the whole range. */
@@ -160,21 +164,21 @@ void vb_say_key_bounds(struct vb_text *t, const struct vb_facts *f, const struct
 
 	vb_text_add(t, "range ");
 	vb_text_range(t, f->addr, f->len);
-	vb_text_add(t, " leaves %s ", thing(of));
+	vb_text_add(t, " exceeds %s ", thing(of));
 	vb_text_range(t, of->start, of->size);
-	vb_text_add(t, " of %s 0x%08x ", key_kind(f, of), f->key);
+	vb_text_add(t, " of %s 0x%08x", key_kind(f, of), f->key);
 	if (f->addr < of->start) {
-		vb_text_add(t, "by ");
+		vb_text_add(t, " by ");
 		vb_text_bytes(t, of->start - f->addr);
 		vb_text_add(t, " at the start");
 	} else if (off <= of->size) {
-		vb_text_add(t, "by ");
+		vb_text_add(t, " by ");
 		vb_text_bytes(t, f->len - (of->size - off));
 		vb_text_add(t, " at the end");
 	} else {
-		vb_text_add(t, "and begins ");
+		vb_text_add(t, ": it begins ");
 		vb_text_bytes(t, off - of->size);
-		vb_text_add(t, " behind its end");
+		vb_text_add(t, " after its end");
 	}
 	say_better_key(t, f, of);
 	say_own(t, of);
@@ -182,8 +186,7 @@ void vb_say_key_bounds(struct vb_text *t, const struct vb_facts *f, const struct
 
 void vb_say_key_unknown(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
 {
-	vb_text_add(t, "0x%08x, used as an %s, was never given out by the device that it was used on", f->key,
-		    role(of));
+	vb_text_add(t, "unknown %s 0x%08x: the device that it was used on never issued it", role(of), f->key);
 	say_whose(t, of);
 	say_near(t, f, of);
 	say_own(t, of);
@@ -191,13 +194,13 @@ void vb_say_key_unknown(struct vb_text *t, const struct vb_facts *f, const struc
 
 static void say_stale_window(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
 {
-	vb_text_add(t, "R_Key 0x%08x leads nowhere: its memory window is ", f->key);
+	vb_text_add(t, "R_Key 0x%08x is stale: its memory window is ", f->key);
 	if (!of->cur_key || of->flags & VB_KEYF_NEAR || of->meant) {
-		vb_text_add(t, "not bound (invalidated, unbound or deallocated before?)");
+		vb_text_add(t, "not bound (was it invalidated, unbound or deallocated?)");
 		say_near(t, f, of);
 		return;
 	}
-	vb_text_add(t, "bound under R_Key 0x%08x, for ", of->cur_key);
+	vb_text_add(t, "bound under R_Key 0x%08x for ", of->cur_key);
 	vb_text_range(t, of->start, of->size);
 }
 
@@ -208,15 +211,14 @@ void vb_say_key_stale(struct vb_text *t, const struct vb_facts *f, const struct 
 		return;
 	}
 	if (of->flags & VB_KEYF_UNSURE)
-		vb_text_add(t,
-			    "%s 0x%08x leads nowhere: its region was deregistered, if it was ever given out",
+		vb_text_add(t, "%s 0x%08x is not valid: its region was deregistered, or it was never issued",
 			    key_kind(f, of), f->key);
 	else
 		vb_text_add(t, "%s 0x%08x is stale: its region was deregistered", key_kind(f, of), f->key);
 	if (of->flags & VB_KEYF_NEAR || of->meant) {
 		say_near(t, f, of);
 	} else if (of->cur_key) {
-		vb_text_add(t, ", and the key there now is 0x%08x of %s ", of->cur_key, thing(of));
+		vb_text_add(t, "; the key that replaced it is 0x%08x, of %s ", of->cur_key, thing(of));
 		vb_text_range(t, of->start, of->size);
 	}
 	say_own(t, of);
@@ -225,14 +227,13 @@ void vb_say_key_stale(struct vb_text *t, const struct vb_facts *f, const struct 
 /* Domains have no number that a program sees. */
 void vb_say_key_pd(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
 {
-	vb_text_add(t, "%s 0x%08x belongs to another protection domain than the queue", key_kind(f, of),
-		    f->key);
+	vb_text_add(t, "%s 0x%08x belongs to a different protection domain than the queue pair",
+		    key_kind(f, of), f->key);
 	if (of->flags & VB_KEYF_OTHER_HOME)
-		vb_text_add(t, "'s, and the two were made by different processes");
-	vb_text_add(t, ": the %s ", thing(of));
+		vb_text_add(t, " (different processes created the two domains)");
+	vb_text_add(t, "; %s the %s ", of->flags & VB_KEYF_WINDOW ? "allocate" : "register", thing(of));
 	vb_text_range(t, of->start, of->size);
-	vb_text_add(t, " must be %s in the domain of the queue pair",
-		    of->flags & VB_KEYF_WINDOW ? "allocated" : "registered");
+	vb_text_add(t, " in the domain of the queue pair");
 	say_better_key(t, f, of);
 }
 
@@ -240,11 +241,11 @@ void vb_say_key_pd(struct vb_text *t, const struct vb_facts *f, const struct vb_
  * number here. */
 static void say_peers_memory(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
 {
-	vb_text_add(t, "%s 0x%08x leads to memory of ", key_kind(f, of), f->key);
+	vb_text_add(t, "%s 0x%08x refers to memory of ", key_kind(f, of), f->key);
 	if (of->process)
 		vb_text_add(t, "process %u, ", of->process);
 	else
-		vb_text_add(t, "a process of another PID namespace, ");
+		vb_text_add(t, "a process in another PID namespace, ");
 }
 
 void vb_say_key_owner_gone(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
@@ -258,14 +259,13 @@ void vb_say_key_no_contact(struct vb_text *t, const struct vb_facts *f, const st
 {
 	if (of->process) {
 		say_peers_memory(t, f, of);
-		vb_text_add(t, "with which this one is not in contact yet");
+		vb_text_add(t, "with which no connection exists yet");
 	} else { /* nobody is known who has the number that is in the key */
 		vb_text_add(
 		    t,
-		    "0x%08x, used as an %s, would be a key of another process that holds the protection "
-		    "domain, but with none such is this one in contact: it never was a key, or its process "
-		    "has left or is stopped",
-		    f->key, role(of));
+		    "unknown %s 0x%08x: no connected process that shares the protection domain has it; it "
+		    "was never issued, or its process has closed the device, ended or is stopped",
+		    role(of), f->key);
 	}
 	say_near(t, f, of);
 }
@@ -273,38 +273,37 @@ void vb_say_key_no_contact(struct vb_text *t, const struct vb_facts *f, const st
 void vb_say_mem_forbidden(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
 {
 	say_peers_memory(t, f, of);
-	vb_text_add(t,
-		    "into which the kernel does not let this one reach: dumpable and ptrace permission are "
-		    "needed, and the same PID namespace");
+	vb_text_add(t, "but the kernel denies access to it; that process must be dumpable, permit ptrace and "
+		       "be in the same PID namespace");
 	say_near(t, f, of);
 }
 
 void vb_say_atomic_peer(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
 {
 	say_peers_memory(t, f, of);
-	vb_text_add(t, "which is private there: an atomic at ");
+	vb_text_add(t, "but that memory is private: an atomic at ");
 	vb_text_range(t, f->addr, f->len);
-	vb_text_add(t, " needs memory that both can map (a memfd, tmpfs or SysV segment)");
+	vb_text_add(t, " needs memory that both processes can map (a memfd, tmpfs or SysV segment)");
 	say_near(t, f, of);
 }
 
 void vb_say_key_is_local(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
 {
-	vb_text_add(t, "L_Key 0x%08x given where an R_Key belongs ", f->key);
+	vb_text_add(t, "L_Key 0x%08x was used where an R_Key is required ", f->key);
 	if (of->cur_key)
 		vb_text_add(t,
-			    "(this region's R_Key is 0x%08x); a program that counts on equal keys, as some "
-			    "adapters have them, runs with --profile=rxe",
+			    "(this region's R_Key is 0x%08x); a program that relies on equal keys, as some "
+			    "adapters have them, needs --profile=rxe",
 			    of->cur_key);
 	else
-		vb_text_add(t, "(a null region has no R_Key: peers cannot reach it)");
+		vb_text_add(t, "(a null region has no R_Key: peers cannot access it)");
 }
 
 void vb_say_key_is_remote(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
 {
-	vb_text_add(t, "R_Key 0x%08x given where an L_Key belongs ", f->key);
+	vb_text_add(t, "R_Key 0x%08x was used where an L_Key is required ", f->key);
 	if (of->flags & VB_KEYF_WINDOW)
-		vb_text_add(t, "(a memory window has no L_Key; that of its region is 0x%08x)", of->cur_key);
+		vb_text_add(t, "(a memory window has no L_Key; its region's L_Key is 0x%08x)", of->cur_key);
 	else
 		vb_text_add(t, "(this region's L_Key is 0x%08x)", of->cur_key);
 }
@@ -312,31 +311,30 @@ void vb_say_key_is_remote(struct vb_text *t, const struct vb_facts *f, const str
 void vb_say_key_qp(struct vb_text *t, const struct vb_facts *f, const struct vb_window_facts *of)
 {
 	vb_text_add(t,
-		    "the memory window of R_Key 0x%08x is bound on QP 0x%06x, the request came to QP 0x%06x; "
-		    "one of type 1 serves all of its protection domain",
+		    "the memory window of R_Key 0x%08x is bound to QP 0x%06x, but the request came to QP "
+		    "0x%06x; use a window of type 1, which serves its whole protection domain",
 		    f->key, of->bound_qpn & VB_QPN_MASK, f->qpn);
 }
 
 void vb_say_key_not_window(struct vb_text *t, const struct vb_facts *f, const struct vb_window_facts *of)
 {
-	vb_text_add(
-	    t,
-	    "R_Key 0x%08x cannot be invalidated: it names no memory window (a region of ibv_reg_mr is "
-	    "only deregistered)",
-	    f->key);
+	vb_text_add(t,
+		    "R_Key 0x%08x cannot be invalidated: it does not belong to a memory window; deregister a "
+		    "region of ibv_reg_mr with ibv_dereg_mr",
+		    f->key);
 }
 
 void vb_say_mem_vanished(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
 {
 	vb_text_add(t, "the memory at ");
 	vb_text_range(t, f->addr, f->len);
-	vb_text_add(t, " under %s 0x%08x is not mapped any more, or not with the permission needed",
-		    key_kind(f, of), f->key);
+	vb_text_add(t, " of %s 0x%08x is no longer mapped, or lacks the required permission", key_kind(f, of),
+		    f->key);
 	if (of->reached > f->addr)
-		vb_text_add(t, "; what lies before 0x%" PRIx64 " could be reached", of->reached);
+		vb_text_add(t, "; the bytes before 0x%" PRIx64 " are accessible", of->reached);
 	if (vb_profile()->pins)
-		vb_text_add(t, " (a device that pins goes on with the pages that stood there at "
-			       "registration, whatever becomes of the mapping)");
+		vb_text_add(t, " (an adapter that pins memory keeps using the pages that were mapped at "
+			       "registration)");
 }
 
 /* The sentence goes on with that of the check that failed.  A far end may say that this was anything: what is
@@ -363,14 +361,14 @@ static void say_not_invalidated(struct vb_text *t, const struct vb_facts *f)
 void vb_say_invalidate_type(struct vb_text *t, const struct vb_facts *f, const struct vb_window_facts *of)
 {
 	say_not_invalidated(t, f);
-	vb_text_add(t, "it is a memory window of type 1, which ibv_bind_mw with length 0 unbinds");
+	vb_text_add(t, "its memory window is of type 1; unbind it with ibv_bind_mw and length 0");
 }
 
 void vb_say_invalidate_key(struct vb_text *t, const struct vb_facts *f, const struct vb_window_facts *of)
 {
 	say_not_invalidated(t, f);
 	if (of->bound_key)
-		vb_text_add(t, "its memory window is bound under R_Key 0x%08x", of->bound_key);
+		vb_text_add(t, "its memory window is bound under R_Key 0x%08x; use that key", of->bound_key);
 	else
 		vb_text_add(t, "its memory window is not bound (was it invalidated before?)");
 }
@@ -378,7 +376,7 @@ void vb_say_invalidate_key(struct vb_text *t, const struct vb_facts *f, const st
 void vb_say_invalidate_qp(struct vb_text *t, const struct vb_facts *f, const struct vb_window_facts *of)
 {
 	say_not_invalidated(t, f);
-	vb_text_add(t, "its memory window is bound on queue pair 0x%06x, and only there it can be",
+	vb_text_add(t, "its memory window is bound to queue pair 0x%06x; invalidate it there",
 		    of->bound_qpn & VB_QPN_MASK);
 }
 
@@ -390,21 +388,22 @@ static void say_not_bound(struct vb_text *t, const struct vb_facts *f)
 void vb_say_bind_gone(struct vb_text *t, const struct vb_facts *f, const struct vb_window_facts *of)
 {
 	say_not_bound(t, f);
-	vb_text_add(t, "it was deallocated while the request stood in the queue");
+	vb_text_add(t, "it was deallocated while the request was in the queue; wait for the completion of "
+		       "the bind first");
 }
 
 void vb_say_bind_zero(struct vb_text *t, const struct vb_facts *f, const struct vb_window_facts *of)
 {
 	say_not_bound(t, f);
-	vb_text_add(t,
-		    "length 0, which unbinds windows of type 1 only; this one is of type 2: invalidate it");
+	vb_text_add(t, "length 0 unbinds windows of type 1 only, and this one is of type 2; invalidate it "
+		       "(IBV_WR_LOCAL_INV)");
 }
 
 void vb_say_bind_bound(struct vb_text *t, const struct vb_facts *f, const struct vb_window_facts *of)
 {
 	say_not_bound(t, f);
 	vb_text_add(t,
-		    "it is of type 2 and still bound under R_Key 0x%08x: invalidate that first "
+		    "it is of type 2 and still bound under R_Key 0x%08x; invalidate that key first "
 		    "(IBV_WR_LOCAL_INV)",
 		    of->bound_key);
 }
@@ -412,14 +411,18 @@ void vb_say_bind_bound(struct vb_text *t, const struct vb_facts *f, const struct
 void vb_say_bind_region(struct vb_text *t, const struct vb_facts *f, const struct vb_window_facts *of)
 {
 	say_not_bound(t, f);
-	vb_text_add(t, "L_Key 0x%08x names no region that can take it (deregistered meanwhile?)", of->region);
+	vb_text_add(t, "L_Key 0x%08x names no region that permits windows (was it deregistered?)",
+		    of->region);
 }
 
 void vb_say_bind_pd(struct vb_text *t, const struct vb_facts *f, const struct vb_window_facts *of)
 {
 	say_not_bound(t, f);
-	vb_text_add(t, "%s belongs to another protection domain than the queue pair",
-		    of->region ? "the region" : "it");
+	vb_text_add(
+	    t,
+	    "%s belongs to a different protection domain than the queue pair; create all three in one "
+	    "domain",
+	    of->region ? "the region" : "it");
 }
 
 void vb_say_bind_range(struct vb_text *t, const struct vb_facts *f, const struct vb_window_facts *of)
@@ -427,7 +430,7 @@ void vb_say_bind_range(struct vb_text *t, const struct vb_facts *f, const struct
 	say_not_bound(t, f);
 	vb_text_add(t, "its range ");
 	vb_text_range(t, f->addr, f->len);
-	vb_text_add(t, " leaves region ");
+	vb_text_add(t, " exceeds region ");
 	vb_text_range(t, of->start, of->size);
 	vb_text_add(t, " of L_Key 0x%08x", of->region);
 }

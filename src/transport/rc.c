@@ -59,7 +59,7 @@ void vb_rc_complete_send(struct vb_qp *qp, struct vb_swqe *w, uint8_t status)
 	vb_rc_push(qp, qp->scq, &e, failed);
 }
 
-static const char *const far_end[] = {"", " (found by the far end)"};
+static const char *const far_end[] = {"", " (reported by the peer)"};
 
 /* The far end's facts are data. */
 static const char *name_of(const struct vb_facts *f)
@@ -122,7 +122,7 @@ void vb_drop(struct vb_qp *qp, const struct vb_facts *f)
 	if (qp->drops)
 		atomic_fetch_add_explicit(&qp->drops->count[f->reason], 1, memory_order_relaxed);
 	if (!(qp->said & bit))
-		say_event(qp, "messages are dropped", f);
+		say_event(qp, "messages are discarded", f);
 	qp->said |= bit;
 }
 
@@ -230,8 +230,8 @@ static void enter_error(struct vb_qp *qp, const struct vb_facts *f)
 	}
 	vb_rc_flush(qp);
 	if (f->reason != VB_R_FLUSHED && qp->flushed_send + qp->flushed_recv && vb_log_wanted(VB_LOG_INFO))
-		vb_log(VB_LOG_INFO, "QP 0x%06x: %u send and %u receive requests flushed after that", qp->qpn,
-		       qp->flushed_send, qp->flushed_recv);
+		vb_log(VB_LOG_INFO, "QP 0x%06x: %u send and %u receive requests were flushed after that",
+		       qp->qpn, qp->flushed_send, qp->flushed_recv);
 	qp->flushed_send = qp->flushed_recv = 0;
 }
 
@@ -263,7 +263,7 @@ void vb_rc_fail_send(struct vb_qp *qp, const struct vb_facts *f, uint8_t status)
 		say(qp, vb_wrs[w->opcode].name, w->wr_id, status, f);
 		vb_rc_complete_send(qp, w, status);
 	} else { /* nobody has a request that could tell of it */
-		say_event(qp, "goes to the error state", f);
+		say_event(qp, "enters the error state", f);
 		vb_async_post(qp->ctx, &qp->ev_fatal);
 	}
 	if (qp->state == IBV_QPS_ERR)
@@ -298,14 +298,14 @@ void vb_rc_fail_recv(struct vb_qp *qp, const struct vb_facts *f, bool take_wqe)
 		s->have_wqe = false;
 		say(qp,
 		    status == IBV_WC_LOC_ACCESS_ERR
-			? "the far end's WRITE with immediate was refused: receive request"
+			? "the peer's WRITE with immediate was refused: receive request"
 			: "receive request",
 		    e.wc.wr_id, status, f);
 		if (qp->counters)
 			vb_comp_received(qp, 0, true);
 		vb_rc_push(qp, qp->rcq, &e, true);
 	} else {
-		say_event(qp, "a request of the far end was refused", f);
+		say_event(qp, "a request of the peer was refused", f);
 		if (row->event == IBV_EVENT_QP_ACCESS_ERR) /* rule 20 */
 			vb_async_post(qp->ctx, &qp->ev_access);
 		else if (row->event == IBV_EVENT_QP_REQ_ERR)
@@ -351,7 +351,7 @@ void vb_rc_error(struct vb_qp *qp, const struct vb_facts *f)
 	    is_begun(vb_sq_at(q, q->una)))
 		vb_rc_fail_send(qp, f, vb_reasons[f->reason].local_wc);
 	else {
-		say_event(qp, "goes to the error state", f);
+		say_event(qp, "enters the error state", f);
 		enter_error(qp, f);
 	}
 	vb_async_post(qp->ctx, &qp->ev_fatal);

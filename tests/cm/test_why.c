@@ -291,8 +291,8 @@ static void no_way_there(void **state)
 	(void)state;
 	assert_int_equal(vb_cm_id_resolve_addr(id, NULL, below_addr("192.0.2.9", 5), 0), 0);
 	assert_int_equal(below_next(c, RDMA_CM_EVENT_ADDR_ERROR).status, -EHOSTUNREACH);
-	said("rdma_resolve_addr of 192.0.2.9 port 5: ADDR_ERROR, EHOSTUNREACH: it is no address of this "
-	     "network namespace, and there is no wire to other hosts yet; a container has");
+	said("rdma_resolve_addr of 192.0.2.9 port 5: ADDR_ERROR, EHOSTUNREACH: it is not an address of this "
+	     "network namespace, and Verbena does not connect to other hosts yet; a container has");
 	vb_cm_id_end(id);
 	vb_cm_channel_close(c);
 }
@@ -317,7 +317,8 @@ static void not_our_address(void **state)
 
 	(void)state;
 	assert_int_equal(vb_cm_id_bind(id, below_addr("192.0.2.9", 5)), EADDRNOTAVAIL);
-	said("rdma_bind_addr: the source address 192.0.2.9 port 5 is no address of this network namespace");
+	said("rdma_bind_addr: the source address 192.0.2.9 port 5 is not an address of this network "
+	     "namespace");
 	vb_cm_id_end(id);
 	vb_cm_channel_close(c);
 }

@@ -259,9 +259,9 @@ static void requests(void)
 	SAID("IBV_SEND_INLINE is not supported with IBV_WR_RDMA_READ, which sends no data");
 	CHECK(!post(IBV_WR_ATOMIC_FETCH_AND_ADD, 0, 4));
 	CHECK_EQ(kit_wait(&a, 10).status, IBV_WC_LOC_LEN_ERR);
-	SAID("ended with IBV_WC_LOC_LEN_ERR: an atomic brings 8 bytes back, and its scatter/gather list has "
-	     "4: "
-	     "give it 8");
+	SAID("ended with IBV_WC_LOC_LEN_ERR: an atomic returns 8 bytes, but its scatter/gather list has 4 "
+	     "bytes; "
+	     "give the list 8");
 	kit_end_close(&a);
 	kit_end_close(&b);
 }

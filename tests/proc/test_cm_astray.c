@@ -147,7 +147,7 @@ static void the_far_end_has_died(void)
 	KIT_CM(rdma_disconnect(id));
 	KIT_LOG_SAYS("rdma_cm: a DREP to process %d was discarded: that process ended", (int)pid);
 	KIT_LOG_SAYS_NOT("0x000001");
-	KIT_LOG_SAYS_NOT("messages are dropped");
+	KIT_LOG_SAYS_NOT("messages are discarded");
 	kit_cm_end(id);
 }
 

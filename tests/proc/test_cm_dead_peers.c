@@ -228,7 +228,7 @@ static void what_is_said_of_the_first_one(void)
 	CHECK_EQ(vb_peer_count(vb_context(ctx)->adapter), 2);
 	CHECK(!kit_post(&first, IBV_WR_SEND, 5, 0, LEN, NULL, 0));
 	CHECK_EQ(kit_wait(&first, 60).status, IBV_WC_RETRY_EXC_ERR);
-	KIT_LOG_SAYS("its process %d has left", (int)victims[0]);
+	KIT_LOG_SAYS("its process %d has disconnected", (int)victims[0]);
 	kit_end_close(&first);
 	kit_end_close(&second);
 	finish(1);

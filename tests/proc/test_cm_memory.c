@@ -276,7 +276,7 @@ static void not_registered(struct kit_pair *d)
 	region(d, MSGS);
 	receive_at(d, AT, 64, post_there);
 	CHECK(sends(d, mem + AT, 64, mr->lkey ^ 0x5500) == IBV_WC_LOC_PROT_ERR);
-	KIT_LOG_SAYS("0x%08x, used as an L_Key, was never given out", mr->lkey ^ 0x5500);
+	KIT_LOG_SAYS("unknown L_Key 0x%08x", mr->lkey ^ 0x5500);
 	/* "must be deregistered by calling rdma_dereg_mr": which ends it */
 	gone = mr->lkey;
 	drop();
@@ -353,7 +353,8 @@ static void in_its_own_domain(struct kit_pair *d)
 		kit_duo_there(d, receive_there);
 		receive_at(d, AT, 64, post_there);
 		CHECK(sends(d, mem + AT, 64, other->lkey) == IBV_WC_LOC_PROT_ERR);
-		KIT_LOG_SAYS("L_Key 0x%08x belongs to another protection domain than the queue", other->lkey);
+		KIT_LOG_SAYS("L_Key 0x%08x belongs to a different protection domain than the queue pair",
+			     other->lkey);
 		CHECK(!dereg(other));
 		drop();
 	}

@@ -73,9 +73,8 @@ static void depth_of_0(void)
 {
 	connect_with(param(1, 0), param(1, 1));
 	CHECK_EQ(ends(client, IBV_WR_RDMA_READ), IBV_WC_LOC_QP_OP_ERR);
-	KIT_LOG_SAYS(
-	    "set rdma_conn_param.initiator_depth of this end and responder_resources of the far end, for "
-	    "rdma_connect and rdma_accept");
+	KIT_LOG_SAYS("set rdma_conn_param.initiator_depth of this end and responder_resources of the peer in "
+		     "rdma_connect and rdma_accept");
 	KIT_LOG_SAYS_NOT("ibv_modify_qp");
 }
 
@@ -93,11 +92,11 @@ static void resources_of_0(void)
 	CHECK_EQ(ends(client, IBV_WR_RDMA_READ), IBV_WC_REM_INV_REQ_ERR);
 	/* both ends say so: the one that found it, and the one that was told */
 	KIT_LOG_SAYS(
-	    "QP 0x%06x: a request of the far end was refused: more READs and atomics at once than the 0 "
-	    "that the responder holds: the requester's rdma_conn_param.initiator_depth must not exceed "
+	    "QP 0x%06x: a request of the peer was refused: more READs and atomics are outstanding than "
+	    "the responder's limit of 0: the requester's rdma_conn_param.initiator_depth must not exceed "
 	    "the responder's rdma_conn_param.responder_resources",
 	    server->qp->qp_num);
-	KIT_LOG_SAYS("rdma_conn_param.responder_resources (found by the far end)");
+	KIT_LOG_SAYS("rdma_conn_param.responder_resources (reported by the peer)");
 	KIT_LOG_SAYS_NOT("rd_atomic");
 }
 
@@ -105,9 +104,8 @@ static void nothing_is_received(void)
 {
 	connect_with(param(1, 1), param(1, 1));
 	CHECK_EQ(ends(client, IBV_WR_SEND), IBV_WC_RNR_RETRY_EXC_ERR);
-	KIT_LOG_SAYS(
-	    "no receive request was posted there within rdma_conn_param.rnr_retry_count (of the end that "
-	    "receives) = 0 retries");
+	KIT_LOG_SAYS("no receive request was posted there within rdma_conn_param.rnr_retry_count (of the "
+		     "receiver) = 0 retries");
 }
 
 static void nobody_answers(void)
@@ -173,7 +171,8 @@ static void connected_by_hand(void)
 	CHECK_EQ(ibv_modify_qp(e.qp, &(struct ibv_qp_attr){.qp_state = IBV_QPS_RTS}, IBV_QP_STATE), 0);
 	kit_log_skip();
 	CHECK_EQ(ends(client, IBV_WR_RDMA_READ), IBV_WC_LOC_QP_OP_ERR);
-	KIT_LOG_SAYS("whose max_rd_atomic is 0: set it with ibv_modify_qp on the way to RTS");
+	KIT_LOG_SAYS("max_rd_atomic of the queue pair is 0, so it permits no READ or atomic; set it with "
+		     "ibv_modify_qp");
 }
 
 static void before_it_is_connected(void)

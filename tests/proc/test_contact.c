@@ -76,7 +76,7 @@ static void other_version_there(void)
 	lost();
 	KIT_LOG_SAYS("no acknowledgement from queue pair");
 	KIT_LOG_SAYS(
-	    "process %d, which holds that number, has another version of Verbena (segment version %u; this "
+	    "process %d, which owns that number, uses another version of Verbena (segment version %u; this "
 	    "process has %u)",
 	    pid, VB_SEG_VERSION + 7, VB_SEG_VERSION);
 	over(pid);
@@ -112,7 +112,8 @@ static void other_user(void)
 	kit_log_begin("info");
 	pid = impostor(KIT_FOREIGN, NULL, false);
 	lost();
-	KIT_LOG_SAYS("held by process %d of user %u: only processes of the same user", pid, KIT_FOREIGN);
+	KIT_LOG_SAYS("process %d of user %u owns that number; only processes of the same user", pid,
+		     KIT_FOREIGN);
 	over(pid);
 }
 
@@ -132,7 +133,7 @@ static void deaf(void)
 	}
 	kit_until(&board->step, 1);
 	lost();
-	KIT_LOG_SAYS("that number is bound by a process of user %u that does not listen",
+	KIT_LOG_SAYS("a process of user %u has bound that number but does not listen",
 		     kit_can_be(KIT_FOREIGN) ? KIT_FOREIGN : geteuid());
 	over(pid);
 }
@@ -141,7 +142,7 @@ static void nobody(void)
 {
 	kit_log_begin("info");
 	lost();
-	KIT_LOG_SAYS("no process in this network namespace holds that number");
+	KIT_LOG_SAYS("no process in this network namespace owns that number");
 }
 
 static void hung_up(void)
@@ -151,7 +152,7 @@ static void hung_up(void)
 	kit_log_begin("info");
 	pid = impostor(geteuid(), NULL, true);
 	lost();
-	KIT_LOG_SAYS("process %d, which holds that number, closes the connection without an answer", pid);
+	KIT_LOG_SAYS("process %d, which owns that number, closes the connection without an answer", pid);
 	over(pid);
 }
 
@@ -165,7 +166,7 @@ static void refused(void)
 	kit_log_begin("info");
 	pid = impostor(geteuid(), &h, true);
 	lost();
-	KIT_LOG_SAYS("process %d, which holds that number, refuses contact", pid);
+	KIT_LOG_SAYS("process %d, which owns that number, refuses the connection", pid);
 	over(pid);
 }
 
@@ -194,7 +195,7 @@ static void a_tie(void)
 	over(pid);
 	wc = kit_wait(&e, 20);
 	CHECK(wc.status == IBV_WC_RETRY_EXC_ERR, "%s", ibv_wc_status_str(wc.status));
-	KIT_LOG_SAYS("no process in this network namespace holds that number");
+	KIT_LOG_SAYS("no process in this network namespace owns that number");
 	kit_end_close(&e);
 }
 
@@ -206,8 +207,9 @@ static void hello_without_segment(void)
 	kit_log_begin("info");
 	pid = impostor(geteuid(), &h, false);
 	lost();
-	KIT_LOG_SAYS("process %d, which holds that number, does not speak as this version of Verbena does",
-		     pid);
+	KIT_LOG_SAYS(
+	    "process %d, which owns that number, does not follow the protocol of this version of Verbena",
+	    pid);
 	over(pid);
 }
 
@@ -248,8 +250,8 @@ static void other_network(void)
 	}
 	kit_until(&board->step, 1);
 	lost();
-	KIT_LOG_SAYS("no process in this network namespace holds that number; process %d, in another network "
-		     "namespace, does",
+	KIT_LOG_SAYS("no process in this network namespace owns that number, but process %d in another "
+		     "network namespace does",
 		     pid);
 	over(pid);
 }
@@ -267,8 +269,9 @@ static void nameless(void)
 		return;
 	}
 	lost();
-	KIT_LOG_SAYS("this process's user has no number in its user namespace, where everybody reads as %u",
-		     geteuid());
+	KIT_LOG_SAYS(
+	    "this process's user is not mapped in its user namespace, where every such user reads as %u",
+	    geteuid());
 	over(pid);
 }
 
@@ -293,7 +296,7 @@ static void nameless_there(void)
 		kit_end_open(&e, pd, 4, 64);
 		board->number = e.card.qpn >> 12;
 		atomic_store(&board->step, 1);
-		kit_log_await("this process's user has no number in its user namespace");
+		kit_log_await("this process's user is not mapped in its user namespace");
 		KIT_LOG_SAYS_NOT("here 65534");
 		for (;;)
 			pause();
@@ -303,9 +306,9 @@ static void nameless_there(void)
 		printf("SKIP: no user namespace\n");
 	} else {
 		CHECK(kit_ask(board->number, 12, 4) == IBV_WC_RETRY_EXC_ERR);
-		KIT_LOG_SAYS(
-		    "process %d, which holds that number, refuses: it takes this process for another user's",
-		    pid);
+		KIT_LOG_SAYS("process %d, which owns that number, refuses the connection: it sees this "
+			     "process as another user's",
+			     pid);
 	}
 	over(pid);
 }
@@ -337,12 +340,12 @@ static void sandbox(long call, const char *name, bool here)
 	CHECK(kit_ask(board->number, 12, 4) == IBV_WC_RETRY_EXC_ERR);
 	KIT_LOG_SAYS_NOT("no process of this user");
 	if (here)
-		KIT_LOG_SAYS("this process cannot make contact: %s fails: Operation not "
-			     "permitted (a sandbox?)",
+		KIT_LOG_SAYS("this process cannot connect: %s fails: Operation not "
+			     "permitted (does a sandbox deny it?)",
 			     name);
 	else
 		KIT_LOG_SAYS(
-		    "process %d, which holds that number, cannot make contact: %s fails there: Operation not "
+		    "process %d, which owns that number, cannot connect: %s fails there: Operation not "
 		    "permitted",
 		    pid, name);
 	over(pid);

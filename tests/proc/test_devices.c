@@ -534,8 +534,8 @@ static void a_wrong_lid(void)
 		uint16_t lid;
 		const char *words;
 	} wrongs[] = {
-	    {0xbff0 - 32, "(dlid 0x%x) is no port's of this network namespace, and"},
-	    {0, "(dlid 0x%x) is no port's of this network namespace: 0 is what an Ethernet port has"}};
+	    {0xbff0 - 32, "no port of this network namespace has the LID in the path (dlid 0x%x), and"},
+	    {0, "the LID in the path (dlid 0x%x); 0 is the LID of an Ethernet port"}};
 
 	infiniband();
 	kit_log_begin("info");
@@ -619,7 +619,7 @@ static void refused_by(const char *there, const char *here, const char *words)
 	kit_connect_with(&e, &far, 12, 2);
 	CHECK(!kit_post(&e, IBV_WR_SEND, 1, 0, 8, NULL, 0));
 	CHECK_EQ(kit_wait(&e, 30).status, IBV_WC_RETRY_EXC_ERR);
-	KIT_LOG_SAYS("process %d, which holds that number, refuses: %s", pid, words);
+	KIT_LOG_SAYS("process %d, which owns that number, refuses the connection: %s", pid, words);
 	atomic_store(&board->step, 2);
 	CHECK_EQ(kit_reap(pid), 0);
 	_exit(0);
@@ -627,8 +627,10 @@ static void refused_by(const char *there, const char *here, const char *words)
 
 static void link_layers_refuse_each_other(void)
 {
-	refused_by("infiniband", "ethernet", "its ports are InfiniBand, this process's are Ethernet");
-	refused_by("ethernet", "infiniband", "its ports are Ethernet, this process's are InfiniBand");
+	refused_by("infiniband", "ethernet",
+		   "its ports are InfiniBand, and this process's ports are Ethernet");
+	refused_by("ethernet", "infiniband",
+		   "its ports are Ethernet, and this process's ports are InfiniBand");
 }
 
 /* What cannot be used as an address is refused at the call, by each link layer as adapters of it do. */

@@ -238,34 +238,34 @@ static void descriptors_there(void)
 
 static void one_here(void)
 {
-	out_of(leave_one, true, "this process cannot make contact: pidfd_open fails: Too many open files");
+	out_of(leave_one, true, "this process cannot connect: pidfd_open fails: Too many open files");
 }
 
 static void one_there(void)
 {
-	out_of(leave_one, false, "lacks the memory (address space, ulimit -v) or the descriptors");
+	out_of(leave_one, false, "lacks address space (ulimit -v) or descriptors");
 }
 
 static void two_here(void)
 {
-	out_of(leave_two, true, "this process cannot make contact: recvmsg fails: Too many open files");
+	out_of(leave_two, true, "this process cannot connect: recvmsg fails: Too many open files");
 }
 
 static void two_there(void)
 {
 	for (int i = 0; i < 8; i++) /* who asks whom is chance */
-		out_of(leave_two, false, "lacks the memory (address space, ulimit -v) or the descriptors");
+		out_of(leave_two, false, "lacks address space (ulimit -v) or descriptors");
 }
 
 static void three_here(void)
 {
-	out_of(leave_three, true, "this process cannot make contact: recvmsg fails: Too many open files");
+	out_of(leave_three, true, "this process cannot connect: recvmsg fails: Too many open files");
 }
 
 static void three_there(void)
 {
 	for (int i = 0; i < 8; i++)
-		out_of(leave_three, false, "lacks the memory (address space, ulimit -v) or the descriptors");
+		out_of(leave_three, false, "lacks address space (ulimit -v) or descriptors");
 }
 
 static void memory_here(void)
@@ -279,7 +279,7 @@ static void memory_here(void)
 static void memory_there(void)
 {
 	if (!SANITIZED)
-		out_of(limit_memory, false, "lacks the memory (address space");
+		out_of(limit_memory, false, "lacks address space");
 }
 
 /* The device itself does not fit. */

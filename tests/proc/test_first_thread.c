@@ -67,7 +67,7 @@ static void *second(void *arg)
 	CHECK(ibv_get_device_guid(*ibv_get_device_list(NULL)) == board->guid, "the network's devices differ");
 	send_to_group();
 	CHECK(kit_ask(NUMBER, 12, 4) == IBV_WC_RETRY_EXC_ERR);
-	KIT_LOG_SAYS("that number is bound by a process of user %u that does not listen there", geteuid());
+	KIT_LOG_SAYS("a process of user %u has bound that number but does not listen", geteuid());
 	KIT_LOG_SAYS_NOT("another network namespace");
 	_exit(0);
 	return arg;

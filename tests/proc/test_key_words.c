@@ -74,7 +74,7 @@ static enum ibv_wc_status write_to(uint32_t rkey, uint64_t addr, uint32_t len)
 	CHECK(!kit_post(&a, IBV_WR_RDMA_WRITE, 1, 0, len, &to, 0));
 	status = kit_wait(&a, 10).status;
 	if (status != IBV_WC_SUCCESS) /* another thread may be writing the line still */
-		kit_log_await("(found by the far end)");
+		kit_log_await("(reported by the peer)");
 	read_log();
 	pair_close();
 	return status;
@@ -84,7 +84,7 @@ static enum ibv_wc_status write_to(uint32_t rkey, uint64_t addr, uint32_t len)
 static void refused(uint32_t rkey, uint64_t addr, uint32_t len)
 {
 	CHECK(write_to(rkey, addr, len) == IBV_WC_REM_ACCESS_ERR);
-	SAID("(found by the far end)");
+	SAID("(reported by the peer)");
 }
 
 /* With what the sentence names it goes through. */
@@ -134,18 +134,19 @@ static void receive_lists(void)
 
 	CHECK(foreign);
 	receive_into((struct ibv_sge){at, 64, mr->lkey ^ 0x5500});
-	SAID("0x%08x, used as an L_Key, was never given out", mr->lkey ^ 0x5500);
+	SAID("unknown L_Key 0x%08x", mr->lkey ^ 0x5500);
 	SAID("the range [0x%" PRIxPTR ", +64) lies in the region [0x%" PRIxPTR ", +%d) of L_Key 0x%08x", at,
 	     at, SIZE, mr->lkey);
 	receive_into((struct ibv_sge){at, 64, foreign->lkey});
-	SAID("L_Key 0x%08x belongs to another protection domain than the queue", foreign->lkey);
+	SAID("L_Key 0x%08x belongs to a different protection domain than the queue pair", foreign->lkey);
 	SAID("that range lies in the region of L_Key 0x%08x", mr->lkey);
 	gone = foreign->lkey;
 	CHECK(!ibv_dereg_mr(foreign) && !ibv_dealloc_pd(other));
 	receive_into((struct ibv_sge){at, 64, gone});
 	SAID("L_Key 0x%08x is stale: its region was deregistered; the range", gone);
 	receive_into((struct ibv_sge){at, 64, mr->rkey});
-	SAID("R_Key 0x%08x given where an L_Key belongs (this region's L_Key is 0x%08x)", mr->rkey, mr->lkey);
+	SAID("R_Key 0x%08x was used where an L_Key is required (this region's L_Key is 0x%08x)", mr->rkey,
+	     mr->lkey);
 	receive_into((struct ibv_sge){at + SIZE - 32, 64, mr->lkey});
 	SAID("by 32 bytes at the end"); /* of the buffer, not of the 40 that came */
 }
@@ -155,17 +156,16 @@ static void receive_lists(void)
 static void never_a_key(void)
 {
 	refused(0xdeadbeef, (uintptr_t)area + 8, 8);
-	SAID(
-	    "0xdeadbeef, used as an R_Key, was never given out by the device that it was used on; the range");
+	SAID("unknown R_Key 0xdeadbeef: the device that it was used on never issued it; the range");
 	SAID("of R_Key 0x%08x", mr->rkey);
 	NEVER("another process");
 	works((uint32_t)told("of R_Key "), (uintptr_t)area + 8, 8);
 	/* the number in it may be any process's, this one's among them */
 	refused(0xc0000300 | (b.card.qpn >> 12) << 18, (uintptr_t)area, 8);
-	SAID("was never given out by the device that it was used on; the range");
+	SAID("the device that it was used on never issued it; the range");
 	/* a variant that nobody was given yet */
 	refused(mr->rkey + 1, (uintptr_t)area, 8);
-	SAID("0x%08x, used as an R_Key, was never given out", mr->rkey + 1);
+	SAID("unknown R_Key 0x%08x", mr->rkey + 1);
 	NEVER("deregistered");
 	works((uint32_t)told("of R_Key "), (uintptr_t)area, 8);
 }
@@ -179,10 +179,10 @@ static void maybe_another_process(void)
 	pd = ibv_alloc_pd(ctx);
 	CHECK(pd && ibv_alloc_shpd(pd, 7, &shpd));
 	refused(0xdeadbeef, (uintptr_t)area, 8);
-	SAID("would be a key of another process that holds the protection domain");
-	SAID("in another protection domain than the queue's");
+	SAID("no connected process that shares the protection domain has it");
+	SAID("in a different protection domain than the queue pair");
 	refused(0xc0000300 | (b.card.qpn >> 12) << 18, (uintptr_t)area, 8);
-	SAID("was never given out by the device that it was used on; the range");
+	SAID("the device that it was used on never issued it; the range");
 	CHECK(!ibv_dealloc_pd(pd));
 	pd = ordinary;
 }
@@ -206,7 +206,7 @@ static void variants_that_came_round(void)
 		CHECK(m);
 	}
 	refused((gone & ~0xffu) | ((gone + 9) & 0xff), (uintptr_t)area, 8);
-	SAID("leads nowhere: its region was deregistered, if it was ever given out");
+	SAID("is not valid: its region was deregistered, or it was never issued");
 	CHECK(!ibv_dereg_mr(m));
 }
 
@@ -239,7 +239,7 @@ static void windows(void)
 
 	CHECK(of && mw);
 	refused(mw->rkey, (uintptr_t)area, 8);
-	SAID("R_Key 0x%08x leads nowhere: its memory window is not bound", mw->rkey);
+	SAID("R_Key 0x%08x is stale: its memory window is not bound", mw->rkey);
 	NEVER("region was deregistered");
 	pair_open_in(pd, pd);
 	now = bind_window(mw, of, 0x77, area + 64, 64);
@@ -248,18 +248,17 @@ static void windows(void)
 	CHECK(!kit_post(&a, IBV_WR_RDMA_WRITE, 1, 0, 8, &to, 0));
 	CHECK(kit_wait(&a, 10).status == IBV_WC_REM_ACCESS_ERR);
 	read_log();
-	SAID("R_Key 0x%08x leads nowhere: its memory window is bound under R_Key 0x%08x, for [0x%" PRIxPTR
-	     ", +64)",
+	SAID("R_Key 0x%08x is stale: its memory window is bound under R_Key 0x%08x for [0x%" PRIxPTR ", +64)",
 	     wrong, now, (uintptr_t)area + 64);
 	NEVER("deregistered");
 	pair_close(); /* with the queue pair the binding goes */
 	refused(now, (uintptr_t)area, 8);
-	SAID("R_Key 0x%08x leads nowhere: its memory window is not bound", now);
+	SAID("R_Key 0x%08x is stale: its memory window is not bound", now);
 	CHECK(!ibv_dealloc_mw(mw));
 	refused(now, (uintptr_t)area, 8);
-	SAID(
-	    "R_Key 0x%08x leads nowhere: its memory window is not bound (invalidated, unbound or deallocated",
-	    now);
+	SAID("R_Key 0x%08x is stale: its memory window is not bound (was it invalidated, unbound or "
+	     "deallocated",
+	     now);
 	CHECK(!ibv_dereg_mr(of));
 }
 
@@ -274,13 +273,13 @@ static void one_sided_keys(void)
 
 	CHECK(of && null && mw);
 	refused(null->lkey, (uintptr_t)area, 8);
-	SAID("L_Key 0x%08x given where an R_Key belongs (a null region has no R_Key", null->lkey);
+	SAID("L_Key 0x%08x was used where an R_Key is required (a null region has no R_Key", null->lkey);
 	pair_open_in(pd, pd);
 	sge.lkey = bind_window(mw, of, 0x11, area, 64);
 	CHECK(!ibv_post_send(a.qp, &wr, &bad));
 	CHECK(kit_wait(&a, 10).status == IBV_WC_LOC_PROT_ERR);
 	read_log();
-	SAID("(a memory window has no L_Key; that of its region is 0x%08x)", of->lkey);
+	SAID("(a memory window has no L_Key; its region's L_Key is 0x%08x)", of->lkey);
 	pair_close();
 	CHECK(!ibv_dealloc_mw(mw) && !ibv_dereg_mr(of) && !ibv_dereg_mr(null));
 }
@@ -293,32 +292,32 @@ static void at_the_responder(void)
 
 	CHECK(at >> 32);
 	refused(mr->rkey, swap64(at), 8);
-	CHECK(told("with its bytes reversed the address is ") == at);
-	works(mr->rkey, told("with its bytes reversed the address is "), 8);
+	CHECK(told("with its bytes reversed, the address is ") == at);
+	works(mr->rkey, told("with its bytes reversed, the address is "), 8);
 
 	refused(swap32(mr->rkey), at, 8);
-	CHECK(told("with its bytes reversed it is R_Key ") == mr->rkey);
-	works((uint32_t)told("with its bytes reversed it is R_Key "), at, 8);
+	CHECK(told("with its bytes reversed, the key is R_Key ") == mr->rkey);
+	works((uint32_t)told("with its bytes reversed, the key is R_Key "), at, 8);
 
 	refused(swap32(mr->rkey), swap64(at), 8);
-	SAID("with their bytes reversed they are R_Key 0x%08x and address 0x%" PRIx64 ", in its region",
+	SAID("with their bytes reversed, they are R_Key 0x%08x and address 0x%" PRIx64 ", in its region",
 	     mr->rkey, at);
 	works((uint32_t)told("they are R_Key "), told(" and address "), 8);
 
 	refused(mr->rkey, (uint32_t)at, 8);
-	SAID("cut to 32 bits");
+	SAID("truncated to 32 bits");
 	CHECK(told("it is the lower half of ") == at);
 	works(mr->rkey, told("it is the lower half of "), 8);
 
 	refused(mr->rkey, (uint64_t)(int64_t)(int32_t)((uint32_t)at | 0x80000000u), 8);
 	if (at & 0x80000000u) /* as a signed number it begins with ones */
-		SAID("cut to 32 bits");
+		SAID("truncated to 32 bits");
 
 	refused((uint32_t)at, mr->rkey, 8);
 	SAID("address and key seem to be exchanged");
-	CHECK(told("the address given is R_Key ") == mr->rkey &&
-	      told("the key given the lower half of ") == at);
-	works((uint32_t)told("the address given is R_Key "), told("the key given the lower half of "), 8);
+	CHECK(told("the address is R_Key ") == mr->rkey &&
+	      told("the key is the lower half of address ") == at);
+	works((uint32_t)told("the address is R_Key "), told("the key is the lower half of address "), 8);
 }
 
 static void send_from(uint32_t lkey, uint64_t addr, enum ibv_wc_status status)
@@ -344,14 +343,14 @@ static void in_the_local_list(void)
 	uint64_t at = (uintptr_t)area + 40;
 
 	send_from(mr->lkey, swap64(at), IBV_WC_LOC_PROT_ERR);
-	CHECK(told("with its bytes reversed the address is ") == at);
+	CHECK(told("with its bytes reversed, the address is ") == at);
 	send_from(swap32(mr->lkey), at, IBV_WC_LOC_PROT_ERR);
-	send_from((uint32_t)told("with its bytes reversed it is L_Key "), at, IBV_WC_SUCCESS);
+	send_from((uint32_t)told("with its bytes reversed, the key is L_Key "), at, IBV_WC_SUCCESS);
 	send_from(mr->lkey, (uint32_t)at, IBV_WC_LOC_PROT_ERR);
 	send_from(mr->lkey, told("it is the lower half of "), IBV_WC_SUCCESS);
 	send_from((uint32_t)at, mr->lkey, IBV_WC_LOC_PROT_ERR);
-	CHECK(told("the key given the lower half of ") == at);
-	send_from((uint32_t)told("the address given is L_Key "), at, IBV_WC_SUCCESS);
+	CHECK(told("the key is the lower half of address ") == at);
+	send_from((uint32_t)told("the address is L_Key "), at, IBV_WC_SUCCESS);
 }
 
 /* What fits no reading is not given one. */
@@ -364,7 +363,7 @@ static void not_guessed(void)
 	refused(swap32(mr->lkey), at, 8); /* that is no R_Key */
 	NEVER("reversed");
 	refused(mr->rkey, (uint32_t)(at - 64), 8);
-	NEVER("cut to");
+	NEVER("truncated");
 	refused((uint32_t)at, mr->lkey, 8);
 	NEVER("exchanged");
 }

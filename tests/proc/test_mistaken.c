@@ -212,14 +212,14 @@ static void wrong_psn(struct kit_pair *d)
 			CHECK(!there, "%zu, %" PRId64, k, ahead[i]);
 			snprintf(
 			    want, sizeof want,
-			    "expects PSN 0x%06x, this end sends 0x%06x; sq_psn here must equal rq_psn there",
+			    "expects PSN 0x%06x, but this end sends PSN 0x%06x; set sq_psn here and rq_psn",
 			    (unsigned)(PSN_0 + ahead[i]) & 0xffffff, PSN_0);
 			CHECK(said(d, want), "%s", want);
 		}
 	/* A READ's answer takes so many PSNs that what is expected is one of them.  It was not received. */
 	connect_both(d, IBV_MTU_4096, IBV_MTU_4096, 2);
 	CHECK(ask(d, IBV_WR_RDMA_READ, KIT_DUO_SIZE, &there) == IBV_WC_RETRY_EXC_ERR);
-	CHECK(said(d, "sq_psn here must equal rq_psn there"));
+	CHECK(said(d, "set sq_psn here and rq_psn there to the same value"));
 }
 
 /* What was connected anew goes on where both agree, and is placed as before; also after messages that were
@@ -276,11 +276,14 @@ static void wrong_mtu(struct kit_pair *d)
 				CHECK(ask(d, ops[k], lens[i], &there) == want, "%zu: %u bytes", k, lens[i]);
 				CHECK(read || there == (lens[i] && !want), "%zu: %u bytes", k, lens[i]);
 				if (want)
-					CHECK(said(d,
-						   (m == 0) != read
-						       ? "path_mtu is 1024 at the end that sent it, 4096 at"
-						       : "path_mtu is 4096 at the end that sent it, 1024 at"),
-					      "%zu: %u bytes", k, lens[i]);
+					CHECK(
+					    said(
+						d,
+						(m == 0) != read
+						    ? "path_mtu is 1024 bytes at the sender and 4096 bytes at"
+						    : "path_mtu is 4096 bytes at the sender and 1024 bytes "
+						      "at"),
+					    "%zu: %u bytes", k, lens[i]);
 			}
 	}
 }

@@ -204,7 +204,8 @@ static void a_queue_pair_of_others(void)
 	kit_connect_with(&e[2], &card, 10, 1);
 	CHECK(!kit_post(&e[2], IBV_WR_SEND, 2, 0, LEN, NULL, 0));
 	CHECK_EQ(kit_wait(&e[2], 20).status, IBV_WC_RETRY_EXC_ERR);
-	KIT_LOG_SAYS("it is connected to queue pair 0x%06x, and takes nothing from this one", e[1].card.qpn);
+	KIT_LOG_SAYS("it is connected to queue pair 0x%06x and receives nothing from this one",
+		     e[1].card.qpn);
 	CHECK(!ibv_poll_cq(e[0].cq, 1, &wc));
 	CHECK(!kit_post(&e[1], IBV_WR_SEND, 3, 0, LEN, NULL, 0));
 	CHECK(kit_wait(&e[0], 20).wr_id == 1);
@@ -249,13 +250,13 @@ static void sends_elsewhere(const char *address, pid_t pid)
 	CHECK_EQ(kit_wait(&rc, 20).status, IBV_WC_RETRY_EXC_ERR);
 	if (pid)
 		KIT_LOG_SAYS(
-		    "the GID in the path (dgid) is no address of this network namespace: process %d of "
-		    "this user has it, in another network namespace",
+		    "the GID in the path (dgid) is not an address of this network namespace: process %d of "
+		    "this user has it in another network namespace",
 		    (int)pid);
 	else
 		KIT_LOG_SAYS(
-		    "the GID in the path (dgid) is no address of this network namespace, and there is no "
-		    "wire to other hosts yet; a container has a network namespace of its own");
+		    "the GID in the path (dgid) is not an address of this network namespace, and Verbena "
+		    "does not connect to other hosts yet; a container has its own network namespace");
 	kit_nap(100); /* it is not looked for more often */
 	kit_log_skip();
 	ah = kit_ah(pd, &card);
@@ -263,13 +264,13 @@ static void sends_elsewhere(const char *address, pid_t pid)
 	CHECK_EQ(kit_wait(&ud, 20).status, IBV_WC_SUCCESS);
 	if (pid)
 		KIT_LOG_SAYS(
-		    "what is sent to queue pair 0x123456 is lost: the GID in the path (dgid) is no address "
+		    "queue pair 0x123456 cannot be reached: the GID in the path (dgid) is not an address "
 		    "of this network namespace: process %d of this user has it",
 		    (int)pid);
 	else
 		KIT_LOG_SAYS(
-		    "what is sent to queue pair 0x123456 is lost: the GID in the path (dgid) is no address "
-		    "of this network namespace, and there is no wire");
+		    "queue pair 0x123456 cannot be reached: the GID in the path (dgid) is not an address "
+		    "of this network namespace, and Verbena does not connect to other hosts");
 	CHECK_EQ(ibv_destroy_ah(ah), 0);
 	kit_end_close(&rc);
 	kit_end_close(&ud);

@@ -85,7 +85,7 @@ static void remote_keys(void)
 	CHECK(!kit_post(&a, IBV_WR_RDMA_WRITE, 1, 0, 64, &b.card, 4096 - 48));
 	expect(IBV_WC_REM_ACCESS_ERR, 1);
 	said("bounds", "QP 0x%06llx", N(b.qp->qp_num), "QP 0x%06llx", N(a.qp->qp_num),
-	     "by %llu bytes at the end", N(16), "+%llu)", N(4096), "found by the far end%.0llu", N(0), NULL);
+	     "by %llu bytes at the end", N(16), "+%llu)", N(4096), "reported by the peer%.0llu", N(0), NULL);
 	pair_close();
 
 	pair_open();
@@ -93,7 +93,7 @@ static void remote_keys(void)
 	to.rkey = b.mr->lkey;
 	CHECK(!write_to(to, 8));
 	expect(IBV_WC_REM_ACCESS_ERR, 1);
-	said("lkey as rkey", "L_Key 0x%08llx given where an R_Key belongs", N(b.mr->lkey),
+	said("lkey as rkey", "L_Key 0x%08llx was used where an R_Key is required", N(b.mr->lkey),
 	     "R_Key is 0x%08llx", N(b.mr->rkey), NULL);
 	pair_close();
 
@@ -121,7 +121,8 @@ static void remote_keys(void)
 	to.rkey = mr->rkey;
 	CHECK(!write_to(to, 8));
 	expect(IBV_WC_REM_ACCESS_ERR, 1);
-	said("PD", "R_Key 0x%08llx belongs to another protection domain than the queue", N(mr->rkey), NULL);
+	said("PD", "R_Key 0x%08llx belongs to a different protection domain than the queue pair", N(mr->rkey),
+	     NULL);
 	pair_close();
 	CHECK(!ibv_dereg_mr(mr) && !ibv_dealloc_pd(other));
 }
@@ -142,7 +143,7 @@ static void local_keys(void)
 	sge = (struct ibv_sge){(uintptr_t)a.buf, 8, a.mr->rkey};
 	CHECK(!ibv_post_send(a.qp, &wr, &bad));
 	expect(IBV_WC_LOC_PROT_ERR, 1);
-	said("rkey as lkey", "R_Key 0x%08llx given where an L_Key belongs", N(a.mr->rkey), NULL);
+	said("rkey as lkey", "R_Key 0x%08llx was used where an L_Key is required", N(a.mr->rkey), NULL);
 	pair_close();
 }
 
@@ -169,7 +170,7 @@ static void requests(void)
 	pair_open();
 	CHECK(!kit_post(&a, IBV_WR_ATOMIC_FETCH_AND_ADD, 1, 0, 8, &b.card, 12));
 	expect(IBV_WC_REM_INV_REQ_ERR, 1);
-	said("alignment", "atomic at address 0x%llx", N(b.card.addr + 12), NULL);
+	said("alignment", "address 0x%llx", N(b.card.addr + 12), NULL);
 	pair_close();
 }
 
@@ -182,7 +183,7 @@ static void reach(void)
 	CHECK(!write_to(b.card, 8));
 	expect(IBV_WC_RETRY_EXC_ERR, 1);
 	said("retry", "no acknowledgement from queue pair 0x%06llx", N(b.qp->qp_num), "retry_cnt = %llu",
-	     N(1), "in the state ERR%.0llu", N(0), NULL);
+	     N(1), "in state ERR%.0llu", N(0), NULL);
 	pair_close();
 }
 
@@ -220,10 +221,11 @@ static void wrong_peers(void)
 	     "no process in this network namespace%.0llu", N(0), NULL);
 	pair_close();
 	lost(gone, 0);
-	said("no QP", "from queue pair 0x%06llx", N(gone), "that queue pair is not%.0llu", N(0), NULL);
+	said("no QP", "from queue pair 0x%06llx", N(gone), "its process has no such queue pair%.0llu", N(0),
+	     NULL);
 	pair_close();
 	lost(0, 0x123456);
-	said("PSN", "expects PSN 0x%06llx", N(0x123456), "sends 0x%06llx", N(a.card.psn), NULL);
+	said("PSN", "expects PSN 0x%06llx", N(0x123456), "sends PSN 0x%06llx", N(a.card.psn), NULL);
 	pair_close();
 }
 

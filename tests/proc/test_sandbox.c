@@ -156,8 +156,8 @@ static void before_contact(void)
 	asker_connect(&k, &board->b);
 	CHECK(!kit_post(&k.e, IBV_WR_SEND, 2, 0, 64, NULL, 0));
 	CHECK_EQ(kit_wait(&k.e, 20).status, IBV_WC_RETRY_EXC_ERR);
-	KIT_LOG_SAYS(
-	    "this process cannot make contact: epoll_ctl fails: Operation not permitted (a sandbox?)");
+	KIT_LOG_SAYS("this process cannot connect: epoll_ctl fails: Operation not permitted (does a sandbox "
+		     "deny it?)");
 	nothing_is_lost();
 	kit_nobody_spins();
 	asker_close(&k);

@@ -118,7 +118,7 @@ static void a_starved_peer(void)
 	if (!n)
 		wc = kit_wait(&e, 30);
 	CHECK(wc.status == IBV_WC_RETRY_EXC_ERR, "%s", ibv_wc_status_str(wc.status));
-	KIT_LOG_SAYS("it is in the state INIT, which takes no packets");
+	KIT_LOG_SAYS("it is in state INIT, which receives no packets");
 	KIT_LOG_SAYS_NOT("does not answer");
 	kill(pid, SIGKILL);
 	kit_reap(pid);

@@ -551,7 +551,8 @@ static void memory_goes_under_a_region(void)
 	CHECK(!kit_post(&a, IBV_WR_RDMA_WRITE, 1, 8, 8, &b.card, 0));
 	got = kit_wait(&a, 20).status;
 	CHECK(got == IBV_WC_REM_ACCESS_ERR, "%s", ibv_wc_status_str(got));
-	CHECK(soon_said("a device that pins goes on with the pages that stood there at registration") >= 1);
+	CHECK(soon_said(
+		  "an adapter that pins memory keeps using the pages that were mapped at registration") >= 1);
 	CHECK(!said("deregister a region before you free its memory") && !ibv_dereg_mr(mr));
 	CHECK(soon_said("the region of 0x2000 bytes at 0x") == 1 &&
 	      said("deregister a region before you free its memory") == 1);

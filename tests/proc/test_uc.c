@@ -114,7 +114,7 @@ static void who_has_gone(struct ibv_context *ctx, struct ibv_pd *pd)
 	CHECK(!kit_post(&from, IBV_WR_SEND, 1, 0, 100000, NULL, 0));
 	expect(&from, IBV_WC_SEND, 0);
 	dropped(ctx, before + 1);
-	KIT_LOG_SAYS("a message came for queue pair 0x%06x, which is in the state ERR", to.card.qpn);
+	KIT_LOG_SAYS("queue pair 0x%06x is in state ERR", to.card.qpn);
 	kit_end_close(&to);
 	CHECK(!kit_post(&from, IBV_WR_SEND, 1, 0, 100000, NULL, 0));
 	CHECK(!kit_post(&from, IBV_WR_SEND, 1, 0, 8, NULL, 0));
@@ -122,8 +122,8 @@ static void who_has_gone(struct ibv_context *ctx, struct ibv_pd *pd)
 	expect(&from, IBV_WC_SEND, 0);
 	dropped(ctx, before + 3);
 	KIT_LOG_SAYS(
-	    "a message came for queue pair 0x%06x, which does not exist (destroyed, or a wrong number at "
-	    "the sender: remote_qpn, or dest_qp_num)",
+	    "queue pair 0x%06x does not exist: it was destroyed, or remote_qpn or dest_qp_num is wrong at "
+	    "the sender",
 	    to.card.qpn);
 	CHECK(from.qp->state == IBV_QPS_RTS);
 	kit_end_close(&from);
@@ -152,14 +152,12 @@ static void stopped_before_contact(struct ibv_pd *pd)
 	CHECK(!kit_datagram(&ud, ah, board->card[1].qpn, 2, 0, 8));
 	expect(&e, IBV_WC_SEND, 0);
 	kit_expect(&ud, IBV_WC_SEND);
-	KIT_LOG_SAYS(
-	    "QP 0x%06x: messages are dropped: what is sent to queue pair 0x%06x is lost: process %d is "
-	    "stopped",
-	    e.card.qpn, board->card[1].qpn, pid);
-	KIT_LOG_SAYS(
-	    "QP 0x%06x: messages are dropped: what is sent to queue pair 0x%06x is lost: process %d is "
-	    "stopped",
-	    ud.card.qpn, board->card[1].qpn, pid);
+	KIT_LOG_SAYS("QP 0x%06x: messages are discarded: queue pair 0x%06x cannot be reached: process %d is "
+		     "stopped",
+		     e.card.qpn, board->card[1].qpn, pid);
+	KIT_LOG_SAYS("QP 0x%06x: messages are discarded: queue pair 0x%06x cannot be reached: process %d is "
+		     "stopped",
+		     ud.card.qpn, board->card[1].qpn, pid);
 	CHECK(!ibv_destroy_ah(ah));
 	kit_end_close(&ud);
 	CHECK(e.qp->state == IBV_QPS_RTS);

@@ -460,20 +460,19 @@ static void why_it_is_not_taken(struct kit_end *e)
 	}
 	dropped(VB_R_DROP_NO_QP, before, 3);
 	KIT_LOG_SAYS(
-	    "a message came for queue pair 0x%06x, which is of type IBV_QPT_RC, and the message of one of "
-	    "type IBV_QPT_UD: both ends must be of one type",
+	    "queue pair 0x%06x has type IBV_QPT_RC, but its sender has type IBV_QPT_UD; both ends must "
+	    "have the same type",
 	    rc.card.qpn);
-	KIT_LOG_SAYS("queue pair 0x%06x, which is in the state RESET: it receives from RTR on",
-		     init.card.qpn);
-	KIT_LOG_SAYS("queue pair 0x%06x, which is in the state ERR", last.card.qpn);
+	KIT_LOG_SAYS("queue pair 0x%06x is in state RESET: it receives from state RTR on", init.card.qpn);
+	KIT_LOG_SAYS("queue pair 0x%06x is in state ERR", last.card.qpn);
 	kit_end_open_as(&from, pd, DEPTH, SIZE, IBV_QPT_UD);
 	kit_log_skip();
 	CHECK_EQ(kit_datagram(&from, ah_group, 0x123, 1, 0, 8), 0);
 	kit_expect(&from, IBV_WC_SEND);
 	dropped(VB_R_DROP_NOBODY, nobody, 1);
 	KIT_LOG_SAYS(
-	    "what is sent to queue pair 0x000123 is lost: the address handle is a multicast group's, whose "
-	    "queue pairs have the number 0xffffff: set remote_qpn to that");
+	    "queue pair 0x000123 cannot be reached: the address handle is for a multicast group; set "
+	    "remote_qpn to 0xffffff");
 	kit_end_close(&from);
 	for (uint32_t qpn = 1; qpn <= 0xffffff; qpn += 0xfffffe) {
 		kit_end_open_as(&from, pd, DEPTH, SIZE, IBV_QPT_UD);
@@ -481,13 +480,12 @@ static void why_it_is_not_taken(struct kit_end *e)
 		CHECK_EQ(kit_datagram(&from, ah, qpn, 1, 0, 8), 0);
 		kit_expect(&from, IBV_WC_SEND);
 		if (qpn == 1)
-			KIT_LOG_SAYS(
-			    "what is sent to queue pair 0x000001 is lost: 1 is the number of QP1, which "
-			    "belongs to the connection manager: remote_qpn must be");
+			KIT_LOG_SAYS("queue pair 0x000001 cannot be reached: 1 is the number of QP1, which "
+				     "belongs to the connection manager; set remote_qpn to");
 		else
 			KIT_LOG_SAYS(
-			    "queue pair 0xffffff is lost: 0xffffff is the number of a multicast group's "
-			    "queue pairs, and the address handle is not a group's");
+			    "queue pair 0xffffff cannot be reached: 0xffffff is the queue pair number of "
+			    "multicast groups, but the address handle is not for a group");
 		if (qpn == 1)
 			kit_end_close(&from);
 	}
@@ -509,8 +507,7 @@ static void to_number_0(void)
 	kit_log_skip();
 	CHECK_EQ(kit_datagram(&e, ah, 0, 1, 0, 8), 0);
 	kit_expect(&e, IBV_WC_SEND);
-	KIT_LOG_SAYS(
-	    "what is sent to queue pair 0x000000 is lost: remote_qpn is 0, so it was never filled in");
+	KIT_LOG_SAYS("queue pair 0x000000 cannot be reached: remote_qpn is 0, so it was never set");
 	CHECK(!ibv_destroy_ah(ah));
 	kit_end_close(&e);
 }

@@ -208,7 +208,7 @@ static void try(struct ibv_pd *pd, struct kit_end *far, const struct rule *r, en
 		      ibv_wc_status_str(o->wc.status));
 		said(label, "cannot be written: the memory at");
 	} else {
-		said(label, "is not mapped any more");
+		said(label, "is no longer mapped");
 	}
 	ping(pd, far); /* all others go on */
 	area_close(&a);
@@ -236,7 +236,7 @@ static void alone(struct ibv_pd *pd)
 		wc = kit_wait(&a.e, 10);
 		CHECK(wc.status == IBV_WC_REM_ACCESS_ERR || wc.status == IBV_WC_WR_FLUSH_ERR, "%s",
 		      ibv_wc_status_str(wc.status));
-		said("to itself", "is not mapped any more");
+		said("to itself", "is no longer mapped");
 		area_close(&a);
 	}
 }

@@ -170,10 +170,11 @@ static void srqs_that_are_not_the_domains(void)
 		CHECK(xrc_ends(&s) == IBV_WC_REM_INV_RD_REQ_ERR, "%d", i);
 		CHECK(xrc_event_of(s.ctx, s.tgt) == IBV_EVENT_QP_ACCESS_ERR);
 		KIT_LOG_SAYS(
-		    "a message for SRQ 0x%06x came to target queue pair 0x%06x, %s", number[i], s.tgt->qp_num,
-		    i == 1 ? "and that SRQ is of another XRC domain: the number is right, so open the "
-			     "domain of the same file (ibv_open_xrcd) for both"
-			   : "whose XRC domain has no SRQ of that number");
+		    "target queue pair 0x%06x received a message for SRQ 0x%06x, %s", s.tgt->qp_num,
+		    number[i],
+		    i == 1 ? "which exists but belongs to another XRC domain; open the domain of the same "
+			     "file (ibv_open_xrcd) for both"
+			   : "but its XRC domain has no SRQ with that number");
 	}
 	CHECK(!ibv_destroy_srq(srq[0]) && !ibv_destroy_srq(srq[1]) && !ibv_close_xrcd(other));
 	xrc_close_side(&s);

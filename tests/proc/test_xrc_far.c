@@ -631,9 +631,9 @@ static void a_holder_dies(void)
 	kill_one(&c.holder[0]);
 	fails(&c, IBV_WC_REM_INV_RD_REQ_ERR, IBV_EVENT_QP_ACCESS_ERR);
 	KIT_LOG_SAYS(
-	    "a message for SRQ 0x%06x came to target queue pair 0x%06x, and process %d, which had that "
-	    "SRQ, has ended (found by the far end)",
-	    h->srqn, c.t->tgt, (int)dead);
+	    "target queue pair 0x%06x received a message for SRQ 0x%06x, but process %d, which owned that "
+	    "SRQ, has ended (reported by the peer)",
+	    c.t->tgt, h->srqn, (int)dead);
 	xrc_post(&c.s, IBV_WR_SEND, h->srqn, 0, 8, 0, 0);
 	fails(&c, IBV_WC_REM_INV_RD_REQ_ERR, IBV_EVENT_QP_ACCESS_ERR);
 	ask(&c.t->holder[1], 1);

@@ -96,10 +96,9 @@ static void rule_28_atomics_fit_always(void **state)
 static void rule_28_both_are_named(void **state)
 {
 	static const enum ibv_wr_opcode ops[] = {IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ};
-	static const char *const mine =
-				     "path_mtu is 512 at the end that sent it, 2048 at the one that got it",
+	static const char *const mine = "path_mtu is 512 bytes at the sender and 2048 bytes at the receiver",
 				 *const theirs =
-				     "path_mtu is 2048 at the end that sent it, 512 at the one that got it";
+				     "path_mtu is 2048 bytes at the sender and 512 bytes at the receiver";
 	char buf[512];
 
 	(void)state;

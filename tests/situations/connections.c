@@ -203,7 +203,7 @@ static void source_of_another_machine(void)
 
 	CHECK_EQ(inet_pton(AF_INET, "198.51.100.7", &s.sin_addr), 1);
 	CHECK_EQ(vb_cm_id_bind(new_id(), (struct sockaddr *)&s), EADDRNOTAVAIL);
-	TOLD("rdma_bind_addr: the source address 198.51.100.7 port 7471 is no address of this network "
+	TOLD("rdma_bind_addr: the source address 198.51.100.7 port 7471 is not an address of this network "
 	     "namespace");
 }
 
@@ -215,9 +215,10 @@ static void another_machine(void)
 	CHECK(inet_pton(AF_INET, "198.51.100.7", &a.sin_addr) == 1);
 	CHECK(!vb_cm_id_resolve_addr(new_id(), NULL, (struct sockaddr *)&a, 1000));
 	CHECK(next(RDMA_CM_EVENT_ADDR_ERROR).status == -EHOSTUNREACH);
-	TOLD("rdma_resolve_addr of 198.51.100.7 port 7471: ADDR_ERROR, EHOSTUNREACH: it is no address of "
-	     "this network namespace, and there is no wire to other hosts yet; a container has a network "
-	     "namespace of its own, unless it shares one (--network host, or --network container:NAME");
+	TOLD("rdma_resolve_addr of 198.51.100.7 port 7471: ADDR_ERROR, EHOSTUNREACH: it is not an address of "
+	     "this network namespace, and Verbena does not connect to other hosts yet; a container has its "
+	     "own network namespace unless it shares one (docker and podman: --network host or --network "
+	     "container:NAME");
 }
 
 static void *end(void *id)

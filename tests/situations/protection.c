@@ -57,8 +57,8 @@ static void gid_of_another_machine(void)
 	CHECK(!kit_post(&a, IBV_WR_SEND, 1, 0, 8, NULL, 0));
 	expect(IBV_WC_RETRY_EXC_ERR);
 	SAID("no acknowledgement from queue pair 0x%06x within retry_cnt = 1 retry", far.qpn);
-	SAID("the GID in the path (dgid) is no address of this network namespace, and there is no wire to "
-	     "other hosts yet; a container has a network namespace of its own");
+	SAID("the GID in the path (dgid) is not an address of this network namespace, and Verbena does not "
+	     "connect to other hosts yet; a container has its own network namespace");
 	atomic_fetch_add(&d->step, 1);
 	CHECK(!kit_reap(pid));
 }
@@ -78,10 +78,9 @@ static void another_type(void)
 		kit_connect_with(&a, &b.card, 10, 1);
 		CHECK_EQ(kit_post(&a, IBV_WR_SEND, 1, 0, 8, NULL, 0), 0);
 		expect(IBV_WC_RETRY_EXC_ERR);
-		SAID(
-		    "no acknowledgement from queue pair 0x%06x within retry_cnt = 1 retry: it is of type %s, "
-		    "and this one of type IBV_QPT_RC: both ends must be of one type",
-		    b.card.qpn, rows[i].name);
+		SAID("no acknowledgement from queue pair 0x%06x within retry_cnt = 1 retry: it has type %s, "
+		     "but this queue pair has type IBV_QPT_RC; both ends must have the same type",
+		     b.card.qpn, rows[i].name);
 		kit_end_close(&b);
 		if (!i)
 			kit_end_close(&a);
@@ -101,7 +100,7 @@ static void number_never_filled_in(void)
 	expect(IBV_WC_RETRY_EXC_ERR);
 	SAID(
 	    "no acknowledgement from queue pair 0x000000 within retry_cnt = 1 retry: dest_qp_num is 0, so it "
-	    "was never filled in");
+	    "was never set");
 }
 
 /* N3.4: no further connection after a thousand: descriptors. */
@@ -120,7 +119,7 @@ static void out_of_descriptors(void)
 	CHECK(kit_wait(&a, 60).status == IBV_WC_RETRY_EXC_ERR);
 	close_some_descriptors();
 	kept("no acknowledgement from queue pair 0x%06x within retry_cnt = 1 retry", d->card[1].qpn);
-	kept("Too many open files (a peer takes two descriptors");
+	kept("Too many open files (each peer needs two descriptors");
 	atomic_fetch_add(&d->step, 1);
 	CHECK(!kit_reap(pid));
 }
@@ -150,7 +149,7 @@ static void longer_than_its_region(void)
 	sge = (struct ibv_sge){(uintptr_t)a.buf + 1000, PAGE, a.mr->lkey};
 	CHECK(!ibv_post_send(a.qp, &wr, &bad));
 	expect(IBV_WC_LOC_PROT_ERR);
-	SAID("range [0x%" PRIxPTR ", +%d) leaves region [0x%" PRIxPTR
+	SAID("range [0x%" PRIxPTR ", +%d) exceeds region [0x%" PRIxPTR
 	     ", +%d) of L_Key 0x%08x by 1000 bytes at "
 	     "the end",
 	     (uintptr_t)a.buf + 1000, PAGE, (uintptr_t)a.buf, PAGE, a.mr->lkey);
@@ -168,7 +167,7 @@ static void status_12(void)
 	expect(IBV_WC_RETRY_EXC_ERR);
 	SAID("QP 0x%06x: SEND wr_id 0x1 ended with IBV_WC_RETRY_EXC_ERR", a.qp->qp_num);
 	SAID("no acknowledgement from queue pair 0x%06x within retry_cnt = 1 retry", gone.qpn);
-	SAID("its process is there, that queue pair is not");
+	SAID("its process has no such queue pair");
 }
 
 /* N3.7, the inline size: a library asks for more than the device has. */
@@ -273,10 +272,10 @@ static void remote_address_0(void)
 	ask(IBV_WR_RDMA_READ, b.mr->rkey, 0, 64);
 	expect(IBV_WC_REM_ACCESS_ERR);
 	SAID("RDMA READ wr_id 0x1");
-	SAID("range [0x0, +64) leaves region [0x%" PRIxPTR
+	SAID("range [0x0, +64) exceeds region [0x%" PRIxPTR
 	     ", +%d) of R_Key 0x%08x by %llu bytes at the start",
 	     (uintptr_t)b.buf, PAGE, b.mr->rkey, (unsigned long long)(uintptr_t)b.buf);
-	SAID("(found by the far end)");
+	SAID("(reported by the peer)");
 }
 
 /* N4.3: a key that is right, but of another protection domain. */
@@ -290,7 +289,7 @@ static void key_of_another_pd(void)
 	CHECK(mr);
 	ask(IBV_WR_RDMA_WRITE, mr->rkey, (uintptr_t)b.buf, 8);
 	expect(IBV_WC_REM_ACCESS_ERR);
-	SAID("R_Key 0x%08x belongs to another protection domain than the queue", mr->rkey);
+	SAID("R_Key 0x%08x belongs to a different protection domain than the queue pair", mr->rkey);
 	SAID("that range lies in the region of R_Key 0x%08x", b.mr->rkey);
 }
 
@@ -370,10 +369,10 @@ static void own_address(void)
 	kit_end_open(&b, pd, 8, PAGE);
 	meet(d, &b, 0);
 	CHECK(!kit_reap(pid));
-	SAID(", +8) leaves region [0x%" PRIxPTR ", +%d) of R_Key 0x%08x", (uintptr_t)b.buf, PAGE, b.mr->rkey);
-	LOGGED(
-	    "; the range lies in a region of the requester's own process: the remote address must be one of "
-	    "the far end's (found by the far end)");
+	SAID(", +8) exceeds region [0x%" PRIxPTR ", +%d) of R_Key 0x%08x", (uintptr_t)b.buf, PAGE,
+	     b.mr->rkey);
+	LOGGED("; the range lies in a region of the requester's own process: the remote address must be an "
+	       "address of the peer (reported by the peer)");
 }
 
 /* N4.4, the other half: a key is used on an endpoint that it does not belong to. */
@@ -387,10 +386,12 @@ static void key_of_another_endpoint(void)
 	kit_end_open(&b, pd, 8, PAGE);
 	meet(d, &b, 0);
 	CHECK(!kit_reap(pid));
-	SAID("used as an R_Key, was never given out by the device that it was used on");
-	SAID("process %d, which used it, has such an R_Key itself: is it one of its own?", (int)pid);
+	SAID(": the device that it was used on never issued it");
+	SAID("process %d, which used it, has such an R_Key itself: did it use its own key instead of the "
+	     "peer's?",
+	     (int)pid);
 	LOGGED("[%d]: QP ", (int)pid); /* the other end knows it as well */
-	LOGGED("(found by the far end)");
+	LOGGED("(reported by the peer)");
 	SAID("the range [0x%" PRIxPTR ", +8) lies in the region [0x%" PRIxPTR ", +%d) of R_Key 0x%08x",
 	     (uintptr_t)b.buf, (uintptr_t)b.buf, PAGE, b.mr->rkey);
 }
@@ -401,9 +402,9 @@ static void lkey_for_rkey(void)
 	pair_open();
 	ask(IBV_WR_RDMA_WRITE, b.mr->lkey, (uintptr_t)b.buf, 8);
 	expect(IBV_WC_REM_ACCESS_ERR);
-	SAID("L_Key 0x%08x given where an R_Key belongs (this region's R_Key is 0x%08x); a program that "
-	     "counts on "
-	     "equal keys, as some adapters have them, runs with --profile=rxe",
+	SAID("L_Key 0x%08x was used where an R_Key is required (this region's R_Key is 0x%08x); a program "
+	     "that "
+	     "relies on equal keys, as some adapters have them, needs --profile=rxe",
 	     b.mr->lkey, b.mr->rkey);
 }
 
@@ -433,7 +434,7 @@ static void freed_before_deregistration(void)
 	CHECK(mr && !munmap(p, PAGE));
 	ask(IBV_WR_RDMA_WRITE, mr->rkey, (uintptr_t)p, 8);
 	expect(IBV_WC_REM_ACCESS_ERR);
-	SAID("the memory at [0x%" PRIxPTR ", +8) under R_Key 0x%08x is not mapped any more", (uintptr_t)p,
+	SAID("the memory at [0x%" PRIxPTR ", +8) of R_Key 0x%08x is no longer mapped", (uintptr_t)p,
 	     mr->rkey);
 }
 
@@ -454,9 +455,9 @@ static void half_of_it_freed(void)
 	     2 * PAGE, (uintptr_t)p, (uintptr_t)p + PAGE);
 	ask(IBV_WR_RDMA_WRITE, mr->rkey, (uintptr_t)p + PAGE - 1000, 2000);
 	expect(IBV_WC_REM_ACCESS_ERR);
-	SAID("the memory at [0x%" PRIxPTR ", +2000) under R_Key 0x%08x is not mapped any more",
+	SAID("the memory at [0x%" PRIxPTR ", +2000) of R_Key 0x%08x is no longer mapped",
 	     (uintptr_t)p + PAGE - 1000, mr->rkey);
-	SAID("what lies before 0x%" PRIxPTR " could be reached", (uintptr_t)p + PAGE);
+	SAID("the bytes before 0x%" PRIxPTR " are accessible", (uintptr_t)p + PAGE);
 }
 
 /* N7.5: a reason for what fails on demand: the region is registered for writing, its memory may only be read.
@@ -471,8 +472,8 @@ static void on_demand_over_read_only(void)
 	CHECK(mr);
 	ask(IBV_WR_RDMA_WRITE, mr->rkey, (uintptr_t)p + 24, 16);
 	expect(IBV_WC_REM_ACCESS_ERR);
-	SAID("the memory at [0x%" PRIxPTR ", +16) under R_Key 0x%08x is not mapped any more, or not with the "
-	     "permission needed",
+	SAID("the memory at [0x%" PRIxPTR ", +16) of R_Key 0x%08x is no longer mapped, or lacks the "
+	     "required permission",
 	     (uintptr_t)p + 24, mr->rkey);
 }
 
@@ -518,7 +519,7 @@ static void no_rnr_retries(void)
 	expect(IBV_WC_RNR_RETRY_EXC_ERR);
 	SAID("queue pair 0x%06x was not ready: no receive request was posted there", b.qp->qp_num);
 	SAID("rnr_retry = 0 retries");
-	SAID_NOT("used up");
+	SAID_NOT("none followed");
 }
 
 /* N7.7-used-up: the receiver had posted, and does not post again. */
@@ -531,7 +532,7 @@ static void no_second_receive(void)
 	CHECK(!kit_post(&a, IBV_WR_SEND, 1, 0, 8, NULL, 0));
 	expect(IBV_WC_RNR_RETRY_EXC_ERR);
 	SAID("queue pair 0x%06x was not ready: no receive request was posted there", b.qp->qp_num);
-	SAID("rnr_retry = 0 retries; those posted before were used up, and none followed for 20 ms");
+	SAID("rnr_retry = 0 retries (those posted earlier were used, and none followed for 20 ms)");
 }
 
 const struct situation protection[] = {

@@ -167,7 +167,7 @@ static void address_instead_of_iova(void)
 	CHECK(mr);
 	ask(IBV_WR_RDMA_WRITE, mr->rkey, (uintptr_t)b.buf, 8);
 	expect(IBV_WC_REM_ACCESS_ERR);
-	SAID("[0x%" PRIxPTR ", +8) leaves region [0x100000, +%d) of R_Key 0x%08x", (uintptr_t)b.buf, PAGE,
+	SAID("[0x%" PRIxPTR ", +8) exceeds region [0x100000, +%d) of R_Key 0x%08x", (uintptr_t)b.buf, PAGE,
 	     mr->rkey);
 }
 

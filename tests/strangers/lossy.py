@@ -15,7 +15,7 @@ FATES = re.compile(r"lossy wire from process \d+: (\d+) packets passed, (\d+) we
 
 
 TRIES = 3
-LEFT = re.compile(r"IBV_WC_RETRY_EXC_ERR: .* its process \d+ has left")
+LEFT = re.compile(r"IBV_WC_RETRY_EXC_ERR: .* its process \d+ has disconnected")
 
 
 def last_ack_lost(pair):

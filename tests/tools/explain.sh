@@ -126,7 +126,7 @@ start drops "$verbena" run -- "$helpers/tools-trouble" drops
 for _ in {1..500}; do [[ $("$verbena" explain "$pid") == *" 3  drop-no-receive"* ]] && break; sleep 0.01; done
 check "what was dropped" 0 "
 dropped in silence, as unreliable types of queue pair do:
-           3  drop-no-receive: messages came to queue pairs where no receive request was posted" "$verbena" explain "$pid"
+           3  drop-no-receive: messages to queue pairs where no receive request was posted" "$verbena" explain "$pid"
 json "drops in JSON" "[(d['reason'], d['count'], 'no receive request' in d['text']) for d in o['drops']] ==
 	[('drop-no-receive', 3, True)]" "$verbena" explain --json "$pid"
 kill "$pid"

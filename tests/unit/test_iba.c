@@ -538,54 +538,55 @@ static void a_clause_has_the_numbers_of_its_kind(void **state)
 		const char *says;
 	} rows[] = {
 	    {{VB_REACH_ELSEWHERE, .elsewhere = {.pid = 31, .itself = 1}},
-	     "process 31, in another network namespace, does:"},
-	    {{VB_REACH_ELSEWHERE, .elsewhere = {.pid = 31}}, "somebody does in that of process 31:"},
-	    {{VB_REACH_DEAF, .uid = {41}}, "by a process of user 41 that"},
+	     "process 31 in another network namespace does;"},
+	    {{VB_REACH_ELSEWHERE, .elsewhere = {.pid = 31}},
+	     "one in the network namespace of process 31 does;"},
+	    {{VB_REACH_DEAF, .uid = {41}}, "a process of user 41 has bound"},
 	    {{VB_REACH_NAMELESS, .uid = {41}}, "reads as 41,"},
-	    {{VB_REACH_USER, .user = {.uid = 41, .pid = 31}}, "by process 31 of user 41:"},
-	    {{VB_REACH_UNMAPPED, .process = {31}}, "by process 31 of a user"},
-	    {{VB_REACH_SILENT, .process = {31}}, "process 31, which holds that number, does not answer"},
-	    {{VB_REACH_SILENT, .process = {0}}, "a process of another PID namespace holds that number and"},
+	    {{VB_REACH_USER, .user = {.uid = 41, .pid = 31}}, "process 31 of user 41 owns"},
+	    {{VB_REACH_UNMAPPED, .process = {31}}, "process 31 owns that number, and its user is not mapped"},
+	    {{VB_REACH_SILENT, .process = {31}}, "process 31, which owns that number, does not answer"},
+	    {{VB_REACH_SILENT, .process = {0}}, "a process in another PID namespace owns that number and"},
 	    {{VB_REACH_STOPPED, .process = {31}}, "process 31 is stopped (by a signal"},
-	    {{VB_REACH_LEFT, .process = {31}}, "its process 31 has left:"},
+	    {{VB_REACH_LEFT, .process = {31}}, "its process 31 has disconnected:"},
 	    {{VB_REACH_TROUBLE, .trouble = {.err = EPERM, .call = VB_CALL_CONNECT}},
-	     "connect fails: Operation not permitted (a sandbox?)"},
+	     "connect fails: Operation not permitted (does a sandbox deny it?)"},
 	    {{VB_REACH_TROUBLE, .trouble = {.err = EMFILE, .call = VB_CALL_SOCKET}},
-	     "socket fails: Too many open files (a peer takes two descriptors"},
+	     "socket fails: Too many open files (each peer needs two descriptors"},
 	    {{VB_REACH_TROUBLE, .trouble = {.err = ETOOMANYREFS, .call = VB_CALL_SENDMSG}},
-	     "sendmsg fails: Too many references: cannot splice (its user has more descriptors on their way "
-	     "between processes than this one may have open: ulimit -n)"},
+	     "sendmsg fails: Too many references: cannot splice (its user has more descriptors in "
+	     "flight between processes than this process may open; raise ulimit -n)"},
 	    {{VB_REACH_DENIED, .denied = {.pid = 31, .err = EPERM, .call = VB_CALL_FSTAT}},
-	     "process 31, which holds that number, cannot make contact: fstat fails there: Operation not"},
+	     "process 31, which owns that number, cannot connect: fstat fails there: Operation not"},
 	    {{VB_REACH_VERSION, .version = {.pid = 31, .theirs = 12, .ours = 24}},
-	     "process 31, which holds that number, has another version of Verbena (segment version 12; this "
+	     "process 31, which owns that number, uses another version of Verbena (segment version 12; this "
 	     "process has 24)"},
 	    {{VB_REACH_STATE, .state = {IBV_QPS_INIT, 0}},
-	     "in the state INIT, which takes no packets: ibv_modify_qp there must bring it to RTR first"},
+	     "in state INIT, which receives no packets: its program must bring it to RTR with ibv_modify_qp"},
 	    {{VB_REACH_STATE, .state = {IBV_QPS_INIT, VB_END_THERE}},
-	     "its program has not taken the connection's event yet, and rdma_get_cm_event there"},
-	    {{VB_REACH_STATE, .state = {IBV_QPS_ERR, VB_END_THERE}}, "the log of its process says"},
+	     "its program must call rdma_get_cm_event"},
+	    {{VB_REACH_STATE, .state = {IBV_QPS_ERR, VB_END_THERE}}, "the log of its process has"},
 	    {{VB_REACH_TYPE, .types = {.theirs = IBV_QPT_UD, .ours = IBV_QPT_RC}},
-	     "it is of type IBV_QPT_UD, and this one of type IBV_QPT_RC: both ends must be of one type"},
+	     "it has type IBV_QPT_UD, but this queue pair has type IBV_QPT_RC; both ends must have the same"},
 	    {{VB_REACH_OTHER, .other = {0x1234, 0}},
-	     "connected to queue pair 0x001234, and takes nothing from this one: dest_qp_num there must"},
-	    {{VB_REACH_OTHER, .other = {0x1234, VB_END_THERE}}, "rdma_conn_param.qp_num of this end must be"},
-	    {{VB_REACH_OTHER, .other = {0, 0}}, "since dest_qp_num there is 0, so it was never filled in"},
+	     "connected to queue pair 0x001234 and receives nothing from this one; set its dest_qp_num to"},
+	    {{VB_REACH_OTHER, .other = {0x1234, VB_END_THERE}}, "set rdma_conn_param.qp_num of this end to"},
+	    {{VB_REACH_OTHER, .other = {0, 0}}, "because its dest_qp_num is 0, so it was never set"},
 	    {{VB_REACH_PSN, .psn = {.expected = 7, .sent = 9}},
-	     "it expects PSN 0x000007, this end sends 0x000009; sq_psn here must equal rq_psn there"},
-	    {{VB_REACH_PSN, .psn = {7, 9, VB_END_HERE}}, "as rdma_init_qp_attr gives them at each end"},
-	    {{VB_REACH_NO_QP, .number = {0, 0}}, "(destroyed, or a wrong dest_qp_num)"},
-	    {{VB_REACH_NO_QP, .number = {VB_END_HERE, 0}}, "a wrong rdma_conn_param.qp_num of the far end)"},
-	    {{VB_REACH_UNSET, .number = {0, 0}}, "dest_qp_num is 0, so it was never filled in"},
-	    {{VB_REACH_UNSET, .number = {0, 1}}, "remote_qpn is 0, so it was never filled in"},
-	    {{VB_REACH_UNSET, .number = {VB_END_HERE, 0}}, "rdma_conn_param.qp_num of the far end is 0"},
-	    {{VB_REACH_GROUP, .number = {0, 1}}, "have the number 0xffffff: set remote_qpn to that"},
-	    {{VB_REACH_GROUP, .number = {0, 0}}, "and only datagrams (UD) go to groups"},
+	     "it expects PSN 0x000007, but this end sends PSN 0x000009; set sq_psn here and rq_psn there"},
+	    {{VB_REACH_PSN, .psn = {7, 9, VB_END_HERE}}, "as rdma_init_qp_attr sets them at each end"},
+	    {{VB_REACH_NO_QP, .number = {0, 0}}, "it was destroyed, or dest_qp_num is wrong"},
+	    {{VB_REACH_NO_QP, .number = {VB_END_HERE, 0}}, "rdma_conn_param.qp_num of the peer is wrong"},
+	    {{VB_REACH_UNSET, .number = {0, 0}}, "dest_qp_num is 0, so it was never set"},
+	    {{VB_REACH_UNSET, .number = {0, 1}}, "remote_qpn is 0, so it was never set"},
+	    {{VB_REACH_UNSET, .number = {VB_END_HERE, 0}}, "rdma_conn_param.qp_num of the peer is 0"},
+	    {{VB_REACH_GROUP, .number = {0, 1}}, "set remote_qpn to 0xffffff"},
+	    {{VB_REACH_GROUP, .number = {0, 0}}, "only UD queue pairs send to groups"},
 	    {{VB_REACH_ADDRESS, .away = {31}},
-	     "no address of this network namespace: process 31 of this user has it, in another"},
+	     "not an address of this network namespace: process 31 of this user has it in another"},
 	    {{VB_REACH_ADDRESS, .away = {0}},
-	     "no address of this network namespace, and there is no wire to other hosts yet; a container "
-	     "has"},
+	     "not an address of this network namespace, and Verbena does not connect to other hosts yet; a "
+	     "container has"},
 	};
 	char text[600];
 
@@ -622,14 +623,14 @@ static void remedies_name_the_right_call(void **state)
 	    {VB_R_QP_ACCESS, 0, &reads, "set IBV_ACCESS_REMOTE_READ with ibv_modify_qp", "rdma_c"},
 	    {VB_R_QP_ACCESS, THERE, &reads, "set IBV_ACCESS_REMOTE_READ with ibv_modify_qp", "rdma_c"},
 	    {VB_R_QP_ACCESS, HERE, &reads,
-	     "rdma_conn_param.responder_resources of this end and initiator_depth of the requester",
+	     "rdma_conn_param.responder_resources of the responder and initiator_depth of the requester",
 	     "ibv_modify_qp"},
 	    {VB_R_QP_ACCESS, HERE, &flushes,
 	     "set IBV_ACCESS_FLUSH_GLOBAL with ibv_modify_qp (IBV_QP_ACCESS_FLAGS) after "
 	     "RDMA_CM_EVENT_ESTABLISHED",
 	     "responder_resources"},
 	    {VB_R_TOO_MANY_READS, 0, &most,
-	     "the 3 that the responder holds: the requester's max_rd_atomic must not exceed the responder's "
+	     "the responder's limit of 3: the requester's max_rd_atomic must not exceed the responder's "
 	     "max_dest_rd_atomic",
 	     "rdma_c"},
 	    {VB_R_TOO_MANY_READS, THERE, &most,
@@ -639,27 +640,25 @@ static void remedies_name_the_right_call(void **state)
 	     "requester's rdma_conn_param.initiator_depth must not exceed the responder's "
 	     "rdma_conn_param.responder_resources",
 	     "atomic must"},
-	    {VB_R_READ_DEPTH_ZERO, 0, &none, "set it with ibv_modify_qp on the way to RTS", "rdma_c"},
+	    {VB_R_READ_DEPTH_ZERO, 0, &none, "set it with ibv_modify_qp at the transition to RTS", "rdma_c"},
 	    {VB_R_READ_DEPTH_ZERO, HERE, &none,
-	     "set rdma_conn_param.initiator_depth of this end and responder_resources of the far end",
+	     "set rdma_conn_param.initiator_depth of this end and responder_resources of the peer",
 	     "ibv_modify_qp"},
-	    {VB_R_PATH_MTU, 0, &mtu, "set the same with ibv_modify_qp at both", "rdma_"},
-	    {VB_R_PATH_MTU, THERE, &mtu, "leave path_mtu as rdma_init_qp_attr gives it", "ibv_modify_qp"},
+	    {VB_R_PATH_MTU, 0, &mtu, "set the same path_mtu with ibv_modify_qp at both", "rdma_"},
+	    {VB_R_PATH_MTU, THERE, &mtu, "leave path_mtu as rdma_init_qp_attr sets it", "ibv_modify_qp"},
 	    {VB_R_RNR, 0, &retry, "within rnr_retry = 3 retries", "rdma_c"},
-	    {VB_R_RNR, HERE, &retry,
-	     "within rdma_conn_param.rnr_retry_count (of the end that receives) = 3 retries", "rnr_retry ="},
+	    {VB_R_RNR, HERE, &retry, "within rdma_conn_param.rnr_retry_count (of the receiver) = 3 retries",
+	     "rnr_retry ="},
 	    {VB_R_RETRY, 0, &retry, "within retry_cnt = 3 retries", "rdma_c"},
-	    {VB_R_DROP_NO_QP, 0, &none, "queue pair 0x000000, which does not exist", "ibv_modify_qp"},
+	    {VB_R_DROP_NO_QP, 0, &none, "queue pair 0x000000 does not exist", "ibv_modify_qp"},
 	    {VB_R_DROP_NO_QP, 0, &other,
-	     "is connected to queue pair 0x000123 of another process, and takes messages from there only",
-	     "exist"},
+	     "is connected to queue pair 0x000123 of another process and receives only from it", "exist"},
 	    {VB_R_DROP_NO_QP, 0, &type,
-	     "is of type IBV_QPT_UC, and the message of one of type IBV_QPT_UD: both ends must be", "exist"},
-	    {VB_R_DROP_NO_QP, 0, &ready, "is in the state INIT: it receives from RTR on (ibv_modify_qp)",
+	     "has type IBV_QPT_UC, but its sender has type IBV_QPT_UD; both ends must have", "exist"},
+	    {VB_R_DROP_NO_QP, 0, &ready, "is in state INIT: it receives from state RTR on (ibv_modify_qp)",
 	     "rdma_cm"},
 	    {VB_R_DROP_NO_QP, HERE, &ready,
-	     "is in the state INIT: it receives once rdma_cm has established its connection",
-	     "ibv_modify_qp"},
+	     "is in state INIT: it receives after rdma_cm has established its connection", "ibv_modify_qp"},
 	    {VB_R_RETRY, HERE, &retry, "within rdma_conn_param.retry_count (of rdma_connect) = 3 retries",
 	     "retry_cnt"},
 	};
@@ -727,27 +726,28 @@ static void sentences_tell_the_numbers(void **state)
 	f.addr = 0x7f0000001ff0;
 	f.len = 32;
 	vb_reason_say(buf, sizeof buf, &f);
-	assert_non_null(strstr(buf, "leaves region [0x7f0000001000, +4096)"));
+	assert_non_null(strstr(buf, "exceeds region [0x7f0000001000, +4096)"));
 	assert_non_null(strstr(buf, "by 16 bytes at the end"));
 	f.addr = 0x7f0000000ff8;
 	assert_non_null(strstr(vb_reason_say(buf, sizeof buf, &f), "by 8 bytes at the start"));
 	f = (struct vb_facts){.reason = VB_R_KEY_IS_LOCAL, .key = 0x1200, .mem = {.cur_key = 0x40001200}};
 	assert_string_equal(
 	    vb_reason_say(buf, sizeof buf, &f),
-	    "L_Key 0x00001200 given where an R_Key belongs (this region's R_Key is 0x40001200); a program "
-	    "that counts on equal keys, as some adapters have them, runs with --profile=rxe");
+	    "L_Key 0x00001200 was used where an R_Key is required (this region's R_Key is 0x40001200); a "
+	    "program that relies on equal keys, as some adapters have them, needs --profile=rxe");
 	f = (struct vb_facts){.reason = VB_R_CQ_OVERRUN, .limit = {.most = 1}};
 	assert_non_null(strstr(vb_reason_say(buf, sizeof buf, &f), "a completion queue of 1 entry overran"));
 	f = (struct vb_facts){.reason = VB_R_PEER_DIED, .gone = {.how = VB_GONE_UNCLEAR}};
 	assert_non_null(strstr(vb_reason_say(buf, sizeof buf, &f),
-			       "the peer's process, of another PID namespace, hung up without closing"));
+			       "the peer process (in another PID namespace) disconnected without closing"));
 	f.gone.pid = 4711;
-	assert_non_null(strstr(vb_reason_say(buf, sizeof buf, &f),
-			       "the peer's process 4711 hung up without closing its queue pair: it ended,"));
+	assert_non_null(
+	    strstr(vb_reason_say(buf, sizeof buf, &f),
+		   "the peer process 4711 disconnected without closing its queue pair: it ended,"));
 	f = (struct vb_facts){.reason = VB_R_MEM_FORBIDDEN, .key = 0xc0140001};
 	assert_non_null(
 	    strstr(vb_reason_say(buf, sizeof buf, &f),
-		   "R_Key 0xc0140001 leads to memory of a process of another PID namespace, into"));
+		   "R_Key 0xc0140001 refers to memory of a process in another PID namespace, but"));
 	f = (struct vb_facts){.reason = VB_R_RECV_TOO_SMALL, .length = {.bytes = 2, .fit = 1}};
 	assert_non_null(
 	    strstr(vb_reason_say(buf, sizeof buf, &f), "2 bytes does not fit the receive buffer of 1 byte"));
