@@ -42,6 +42,17 @@ class Program:
         assert len(found) < 2, found
         return found[0] if found else None
 
+    def stop(self):
+        """Stops it, and waits until each of its threads has stopped: kill() does not."""
+        os.kill(self.pid, signal.SIGSTOP)
+        end = time.monotonic() + PATIENCE
+        while True:
+            states = [state(f"/proc/{self.pid}/task/{thread}/stat") for thread in os.listdir(f"/proc/{self.pid}/task")]
+            if set(states) == {"T"}:
+                return
+            check(f"process {self.pid} stops", time.monotonic() < end, states)
+            time.sleep(0.01)
+
     def end(self):
         self.process.kill()
         self.process.wait()
@@ -52,6 +63,11 @@ def check(what, good, shown):
     checks += 1
     if not good:
         sys.exit(f"FAIL: {what}:\n{shown}")
+
+
+def state(path):
+    with open(path, encoding="ascii", errors="replace") as file:
+        return file.read().rpartition(")")[2].split()[0]
 
 
 def says(program, *words):
@@ -76,7 +92,7 @@ def connects(server, client):
     own = client.do(f"resolve 127.0.0.1 {port}").split()[1]
     says(client, f"id {own}  TCP RC  127.0.0.1:", f" -> {at}  route resolved: waiting for the program to call rdma_connect\n")
 
-    os.kill(server.pid, signal.SIGSTOP)
+    server.stop()
     client.do("connect")
     says(client, f" -> {at}  QP 0x000123  connecting (REQ_SENT): waiting for the REP: the REQ was sent 1 of 16 times, next at 2",
          "; the server has not accepted yet\n")
@@ -114,7 +130,7 @@ def establishes(server, client, listener, own):
 def ends(server, client, own):
     server.do("destroy")
     says(server, "rdma_destroy_id is running; unacknowledged events: ESTABLISHED (rdma_destroy_id waits for rdma_ack_cm_event)\n")
-    os.kill(server.pid, signal.SIGSTOP)
+    server.stop()
     check("of a process that is stopped", [i["unacknowledged"] for i in server.json()["ids"] if i["destroying"]] ==
           [["ESTABLISHED"]], server.text())
     os.kill(server.pid, signal.SIGCONT)
