@@ -76,7 +76,7 @@ static void print_drops(const struct peek *p)
 		uint64_t n = dropped(p, r);
 
 		if (n && !any)
-			printf("dropped in silence, as unreliable types of queue pair do:\n");
+			printf("discarded without an error completion, as unreliable queue pairs do:\n");
 		if (n)
 			printf("%12llu  %s: %s\n", (unsigned long long)n, vb_reasons[r].name, drop_words(r));
 		any = any || n;
@@ -107,16 +107,16 @@ static void print_text(const struct peek *p, const struct vb_history_line *lines
 	char when[VB_TIME_TEXT], since[VB_TIME_TEXT];
 
 	if (!n) {
-		printf("process %d (%s): nothing went wrong since it opened the device\n", (int)p->pid,
+		printf("process %d (%s): nothing failed since it opened the device\n", (int)p->pid,
 		       p->program);
 		return;
 	}
-	printf("process %d (%s): %llu said since it opened the device", (int)p->pid, p->program,
-	       (unsigned long long)said);
+	printf("process %d (%s): %llu message%s since it opened the device", (int)p->pid, p->program,
+	       (unsigned long long)said, said == 1 ? "" : "s");
 	if (n == VB_HISTORY) /* earlier ones may have been given up */
-		printf(", the last %zu different ones are\n", n);
+		printf(", the last %zu different ones:\n", n);
 	else if (n < said)
-		printf(n == 1 ? ", always the same one\n" : ", %zu different ones\n", n);
+		printf(n == 1 ? ", all the same\n" : ", %zu different ones\n", n);
 	else
 		printf("\n");
 	for (size_t i = 0; i < n; i++) {
@@ -178,7 +178,7 @@ static const struct vb_history *history_of(const struct peek *p)
 	return h;
 }
 
-int vb_explain(int argc, char **argv)
+static int explain(const struct vb_command *c, int argc, char **argv)
 {
 	struct vb_history_line lines[VB_HISTORY];
 	const struct vb_history *h;
@@ -187,12 +187,7 @@ int vb_explain(int argc, char **argv)
 	int status = 0;
 	size_t n;
 
-	if (!vb_peek_open(
-		&a, argc, argv,
-		"Prints why calls and requests of a running process failed lately: refused calls "
-		"and error completions, oldest first; how much was dropped in silence; and "
-		"what its identifiers of rdma_cm wait for.\vWithout PID: the only process of this user "
-		"that has a device of Verbena open."))
+	if (!vb_peek_open(&a, c, argc, argv))
 		return VB_EXIT_SELF;
 	h = history_of(&a.at);
 	said = atomic_load_explicit(&h->said, memory_order_relaxed);
@@ -207,3 +202,19 @@ int vb_explain(int argc, char **argv)
 	vb_peek_close(&a.at);
 	return status;
 }
+
+const struct vb_command vb_explain = {
+    .name = "explain",
+    .brief = "explain why calls and requests of a process failed",
+    .main = explain,
+    .usage = "[--json] [PID]",
+    .text =
+	"Prints what failed in a running process: refused calls, failed requests, discarded messages, and "
+	"what its "
+	"rdma_cm identifiers wait for. The process may be stopped.\n\n"
+	"Without PID it explains your only process that uses Verbena. If there are several, it lists them.",
+    .after = "Exit status: 0; 125 if the process is not found or cannot be read, or if verbena fails.",
+    .example = "verbena explain 4711",
+    .options = vb_peek_options,
+    .noptions = VB_PEEK_OPTIONS,
+};

@@ -242,7 +242,7 @@ static struct totals add_up(const struct region *list, size_t n)
 static void print_users(const struct region *r, pid_t owner)
 {
 	if (!r->users) {
-		printf("; not in use at the moment");
+		printf("; not in use now");
 		return;
 	}
 	printf("; in use by");
@@ -280,7 +280,7 @@ static void print_region(const struct region *r, const struct peek *p)
 		printf("; for QP 0x%06x", r->qpn);
 	print_users(r, p->pid);
 	if (r->told)
-		printf("; peers may have it mapped");
+		printf("; peers may map it");
 	printf("\n");
 }
 
@@ -358,7 +358,7 @@ static bool show_device(const struct peek *p, json_object *o, json_object *furth
 	struct region *list = read_regions(p, &n);
 
 	if (!list && n) {
-		vb_say("no memory for the list of regions");
+		vb_say("there is no memory for the list of regions");
 		return false;
 	}
 	if (o && p->base != p->all[0]) {
@@ -373,17 +373,14 @@ static bool show_device(const struct peek *p, json_object *o, json_object *furth
 	return true;
 }
 
-int vb_mr(int argc, char **argv)
+static int mr(const struct vb_command *c, int argc, char **argv)
 {
 	json_object *o = NULL, *further = NULL;
 	struct peek_ask a;
 	bool good = true;
 	int status;
 
-	if (!vb_peek_open(&a, argc, argv,
-			  "Lists the live memory regions and windows of a running process, by address: keys, "
-			  "size, kind, protection domain, access, and who uses them at the moment.\vWithout "
-			  "PID: the only process of this user that has a device of Verbena open."))
+	if (!vb_peek_open(&a, c, argc, argv))
 		return VB_EXIT_SELF;
 	if (a.json) {
 		o = json_object_new_object();
@@ -401,3 +398,18 @@ int vb_mr(int argc, char **argv)
 	vb_peek_close(&a.at);
 	return status;
 }
+
+const struct vb_command vb_mr = {
+    .name = "mr",
+    .brief = "list the memory regions of a process",
+    .main = mr,
+    .usage = "[--json] [PID]",
+    .text =
+	"Lists the memory regions and windows of a running process by address: size, keys, kind, protection "
+	"domain, access, and the processes that use them now.\n\n"
+	"Without PID it looks at your only process that uses Verbena. If there are several, it lists them.",
+    .after = "Exit status: 0; 125 if the process is not found or cannot be read, or if verbena fails.",
+    .example = "verbena mr 4711",
+    .options = vb_peek_options,
+    .noptions = VB_PEEK_OPTIONS,
+};

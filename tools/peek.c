@@ -3,12 +3,12 @@
  */
 #include "peek.h"
 
-#include <argp.h>
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <json-c/json.h>
+#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "host/segment.h"
+#include "list.h"
 #include "tools.h"
 
 enum found { FOUND, NO_PROCESS, ENDED, NO_RIGHT, NO_ADAPTER, OTHER_VERSION, FAILED };
@@ -207,40 +208,67 @@ static enum found find(struct peek *p, pid_t pid, uint32_t *version)
 	return best;
 }
 
-static void say_why(pid_t pid, enum found r, uint32_t version)
+/* Returns buf. */
+static const char *user_name(char *buf, size_t size, uid_t user)
 {
-	char path[64];
+	const struct passwd *p = getpwuid(user);
+
+	if (p)
+		snprintf(buf, size, "%s", p->pw_name);
+	else
+		snprintf(buf, size, "%u", user);
+	return buf;
+}
+
+static void say_no_right(const char *command, int pid)
+{
+	char path[64], theirs[64], ours[64];
 	struct stat st;
-	int err = errno;
+
+	snprintf(path, sizeof path, "/proc/%d", pid);
+	if (!stat(path, &st) && st.st_uid != geteuid())
+		vb_say("process %d belongs to user %s, and you are user %s. Type as that user or as root: "
+		       "verbena %s %d",
+		       pid, user_name(theirs, sizeof theirs, st.st_uid),
+		       user_name(ours, sizeof ours, geteuid()), command, pid);
+	else
+		vb_say("process %d does not permit you to read its memory: it has cleared PR_SET_DUMPABLE, "
+		       "or it has "
+		       "rights that you lack. Type as root: verbena %s %d",
+		       pid, command, pid);
+}
+
+static void say_why(const char *command, pid_t p, enum found r, uint32_t version)
+{
+	int err = errno, pid = (int)p;
 
 	switch (r) {
 	case NO_PROCESS:
-		vb_say("there is no process %d", (int)pid);
+		vb_say("there is no process %d. \"verbena list\" shows your processes that use Verbena", pid);
 		break;
 	case ENDED:
-		vb_say("process %d has ended; its history went with it", (int)pid);
+		vb_say("process %d has ended, and its history with it. \"verbena run --log=FILE\" keeps the "
+		       "log of a "
+		       "program",
+		       pid);
 		break;
 	case NO_RIGHT:
-		snprintf(path, sizeof path, "/proc/%d", (int)pid);
-		if (!stat(path, &st) && st.st_uid != geteuid())
-			vb_say("process %d belongs to user %u; this is user %u, who may not look into it",
-			       (int)pid, st.st_uid, geteuid());
-		else
-			vb_say("process %d does not let itself be looked into (PR_SET_DUMPABLE, or rights "
-			       "that this "
-			       "process lacks)",
-			       (int)pid);
+		say_no_right(command, pid);
 		break;
 	case NO_ADAPTER:
-		vb_say("process %d has no device of Verbena open", (int)pid);
+		vb_say("process %d has no device of Verbena open. \"verbena list\" shows your processes that "
+		       "have one. "
+		       "A program uses Verbena if it is started by \"verbena run\"",
+		       pid);
 		break;
 	case OTHER_VERSION:
-		vb_say("process %d uses another version of Verbena (segment version %u; this command knows "
-		       "%u)",
-		       (int)pid, version, VB_SEG_VERSION);
+		vb_say("process %d uses another version of Verbena: its segment has version %u, and this "
+		       "command reads "
+		       "version %u. Use the command \"verbena\" of that version",
+		       pid, version, VB_SEG_VERSION);
 		break;
 	default:
-		vb_say("process %d: %s", (int)pid, strerror(err));
+		vb_say("process %d cannot be read: %s", pid, strerror(err));
 		break;
 	}
 }
@@ -252,6 +280,11 @@ static bool is_of(const char *name, uid_t user)
 
 	snprintf(path, sizeof path, "/proc/%s", name);
 	return !stat(path, &st) && st.st_uid == user;
+}
+
+static int by_pid(const void *a, const void *b)
+{
+	return ((const struct peek *)a)->pid - ((const struct peek *)b)->pid;
 }
 
 size_t vb_peek_all(struct peek **list, uid_t user)
@@ -279,11 +312,13 @@ size_t vb_peek_all(struct peek **list, uid_t user)
 		more[n++] = p;
 	}
 	closedir(dir);
+	if (n)
+		qsort(*list, n, sizeof **list, by_pid);
 	return n;
 }
 
 /* The only process that has a device open. */
-static bool find_only(struct peek *p)
+static bool find_only(struct peek *p, const char *command)
 {
 	struct peek *all;
 	size_t n = vb_peek_all(&all, geteuid());
@@ -291,11 +326,11 @@ static bool find_only(struct peek *p)
 	if (n == 1) {
 		*p = all[0];
 	} else if (!n) {
-		vb_say("no process of this user has a device of Verbena open");
+		vb_list_say_none();
 	} else {
-		vb_say("%zu processes have a device of Verbena open; name one:", n);
-		for (size_t i = 0; i < n; i++)
-			fprintf(stderr, "  %d %s\n", (int)all[i].pid, all[i].program);
+		vb_say("%zu processes have a device of Verbena open. Name one of them: verbena %s PID", n,
+		       command);
+		vb_list_print(stderr, all, n);
 	}
 	for (size_t i = 0; i < n && n != 1; i++)
 		vb_peek_close(&all[i]);
@@ -303,55 +338,55 @@ static bool find_only(struct peek *p)
 	return n == 1;
 }
 
-struct words {
-	bool json;
-	const char *pid; /* NULL: none given */
+const struct vb_option vb_peek_options[VB_PEEK_OPTIONS] = {
+    {.name = "json", .letter = 'j', .doc = "print JSON"},
 };
 
-static error_t parse(int key, char *arg, struct argp_state *state)
+/* false: it was said what is wrong. */
+static bool parse(struct vb_words *w, bool *json, const char **pid)
 {
-	struct words *w = state->input;
+	enum vb_word word;
 
-	switch (key) {
-	case 'j':
-		w->json = true;
-		return 0;
-	case ARGP_KEY_ARG:
-		if (w->pid)
-			argp_error(state, "one process at a time");
-		w->pid = arg;
-		return 0;
-	default:
-		return ARGP_ERR_UNKNOWN;
+	*json = false;
+	*pid = NULL;
+	while ((word = vb_words_next(w))) {
+		if (word == VB_WORDS_OPTION) {
+			*json = true;
+		} else if (*pid) {
+			vb_say("\"verbena %s\" takes one process ID, but a second one follows: \"%s\"",
+			       w->command->name, w->value);
+			return false;
+		} else {
+			*pid = w->value;
+		}
 	}
+	return true;
 }
 
-bool vb_peek_open(struct peek_ask *a, int argc, char **argv, const char *doc)
+bool vb_peek_open(struct peek_ask *a, const struct vb_command *c, int argc, char **argv)
 {
-	static const struct argp_option options[] = {
-	    {.name = "json", .key = 'j', .doc = "for machines"},
-	    {0},
-	};
-	const struct argp argp = {.options = options, .parser = parse, .args_doc = "[PID]", .doc = doc};
-	struct words w = {0};
+	struct vb_words w = {.command = c, .argc = argc, .argv = argv};
 	uint32_t version = 0;
+	const char *word;
 	enum found r;
 	long pid;
 	char *end;
 
-	argp_parse(&argp, argc, argv, 0, NULL, &w);
-	*a = (struct peek_ask){.json = w.json};
-	if (!w.pid)
-		return find_only(&a->at);
+	*a = (struct peek_ask){0};
+	if (!parse(&w, &a->json, &word))
+		return false;
+	if (!word)
+		return find_only(&a->at, c->name);
 	errno = 0;
-	pid = strtol(w.pid, &end, 10);
-	if (errno || *end || end == w.pid || pid <= 0 || pid > INT32_MAX) {
-		vb_say("\"%s\" is no process ID", w.pid);
+	pid = strtol(word, &end, 10);
+	if (errno || *end || end == word || pid <= 0 || pid > INT32_MAX) {
+		vb_say("\"%s\" is not a process ID. \"verbena list\" shows your processes that use Verbena",
+		       word);
 		return false;
 	}
 	r = find(&a->at, (pid_t)pid, &version);
 	if (r != FOUND)
-		say_why((pid_t)pid, r, version);
+		say_why(c->name, (pid_t)pid, r, version);
 	return r == FOUND;
 }
 

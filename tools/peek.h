@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include "iba/limits.h"
+#include "options.h"
 
 struct json_object;
 
@@ -24,17 +25,19 @@ struct peek {
 
 /* The command line of `verbena explain` and `verbena mr`: [--json] [PID].  Finds the process, or the only one
  * of this user if no PID is given.  false: it was said why not. */
+enum { VB_PEEK_OPTIONS = 1 };
+extern const struct vb_option vb_peek_options[VB_PEEK_OPTIONS];
 struct peek_ask {
 	bool json;
 	struct peek at;
 };
-bool vb_peek_open(struct peek_ask *a, int argc, char **argv, const char *doc);
+bool vb_peek_open(struct peek_ask *a, const struct vb_command *c, int argc, char **argv);
 void vb_peek_close(struct peek *p);
 
 /* What another process wrote goes to a terminal: no control characters. */
 void vb_peek_clean(char *text);
 
-/* Every further process of that user that has an adapter. */
+/* Every further process of that user that has an adapter, by PID. */
 size_t vb_peek_all(struct peek **list, uid_t user); /* *list: free() it, after vb_peek_close() of each */
 
 /* Prints and frees. */

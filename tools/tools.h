@@ -2,17 +2,22 @@
 #ifndef VB_TOOLS_TOOLS_H
 #define VB_TOOLS_TOOLS_H
 
+#include <stddef.h>
+
+#include "options.h"
+
 /* Exit statuses, as env(1) and the shells have them.  A program's own is passed on. */
+#define VB_EXIT_SAID	       124 /* the program succeeded, and what --fail-on names was said */
 #define VB_EXIT_SELF	       125 /* verbena itself failed or refused */
 #define VB_EXIT_NOT_EXECUTABLE 126
 #define VB_EXIT_NOT_FOUND      127
 
-/* Each gets its own argv, argv[0] being "verbena NAME", and returns the exit status. */
-int vb_run(int argc, char **argv);
-int vb_explain(int argc, char **argv);
-int vb_mr(int argc, char **argv);
+extern const struct vb_command vb_run, vb_list, vb_explain, vb_mr;
 
 /* One line on standard error, begun with "verbena: ". */
 void vb_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* As execvp(3) finds it.  0 or the errno of the best candidate. */
+int vb_find_program(const char *name, char *path, size_t size);
 
 #endif

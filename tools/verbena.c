@@ -1,35 +1,30 @@
 /* verbena: the command.  Chooses a subcommand. */
-#include <argp.h>
 #include <errno.h>
+#include <limits.h>
+#include <signal.h>
 #include <stdarg.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/text.h"
 #include "tools.h"
-#include "host/identity.h"
 
-static const struct command {
-	const char *name;
-	int (*main)(int argc, char **argv);
-	const char *doc;
-} commands[] = {
-    {"run", vb_run, "run a program on Verbena's RDMA verbs"},
-    {"explain", vb_explain, "why calls and requests of a running process failed"},
-    {"mr", vb_mr, "the memory regions of a running process"},
+static int help(const struct vb_command *c, int argc, char **argv);
+
+static const struct vb_command help_command = {
+    .name = "help",
+    .brief = "print this help, or the help of a command",
+    .main = help,
+    .usage = "[COMMAND]",
+    .text = "Prints the help of a command. Without COMMAND it lists the commands.",
+    .example = "verbena help run",
 };
+
+static const struct vb_command *const commands[] = {&vb_run, &vb_list, &vb_explain, &vb_mr, &help_command};
 
 #define COMMANDS (sizeof(commands) / sizeof(commands[0]))
-
-__attribute__((visibility("default"))) const char *argp_program_version = "verbena " VB_VERSION;
-
-struct choice {
-	const struct command *command;
-	int argc; /* the subcommand's, itself included */
-	char **argv;
-};
 
 void vb_say(const char *fmt, ...)
 {
@@ -42,45 +37,58 @@ void vb_say(const char *fmt, ...)
 	fprintf(stderr, "verbena: %s\n", line);
 }
 
-static error_t parse(int key, char *arg, struct argp_state *state)
+static void print_help(void)
 {
-	struct choice *c = state->input;
-
-	switch (key) {
-	case ARGP_KEY_ARG:
-		for (size_t i = 0; i < COMMANDS; i++)
-			if (!strcmp(arg, commands[i].name))
-				c->command = &commands[i];
-		if (!c->command)
-			argp_error(state, "there is no command \"%s\"", arg);
-		c->argc = state->argc - state->next + 1;
-		c->argv = state->argv + state->next - 1;
-		state->next = state->argc; /* the rest is the subcommand's */
-		return 0;
-	case ARGP_KEY_NO_ARGS:
-		argp_usage(state);
-		return 0;
-	default:
-		return ARGP_ERR_UNKNOWN;
-	}
+	signal(SIGPIPE, SIG_DFL); /* a reader may have enough */
+	printf("Usage: verbena COMMAND [ARGUMENT...]\n\n");
+	vb_wrap("Verbena runs RDMA verbs in user space, on any Linux machine. It needs no RDMA "
+		"hardware.\n\nCommands:",
+		0);
+	for (size_t i = 0; i < COMMANDS; i++)
+		printf("  %-8s %s\n", commands[i]->name, commands[i]->brief);
+	vb_options_print(NULL, 0);
+	printf("\nExample:\n  verbena run -- ibv_rc_pingpong\n\n");
+	vb_wrap("\"verbena help COMMAND\" describes a command. The manual page is verbena(1).", 0);
 }
 
-/* The list of commands behind the options in --help. */
-static char *list_commands(int key, const char *text, void *input)
+static const struct vb_command *find(const char *name)
 {
-	char *out = NULL;
-	size_t size;
-	FILE *f;
-
-	(void)input;
-	if (key != ARGP_KEY_HELP_POST_DOC || !(f = open_memstream(&out, &size)))
-		return (char *)(uintptr_t)text;
-	fprintf(f, "Commands:\n");
 	for (size_t i = 0; i < COMMANDS; i++)
-		fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].doc);
-	fprintf(f, "\n`verbena COMMAND --help' says more of each.");
-	fclose(f);
-	return out;
+		if (!strcmp(name, commands[i]->name))
+			return commands[i];
+	return NULL;
+}
+
+static int no_such_command(const char *word)
+{
+	char names[200] = "", near[100], list[200], path[PATH_MAX], run[PATH_MAX + 64] = "";
+	struct vb_text t = {names, sizeof(names)};
+
+	for (size_t i = 0; i < COMMANDS; i++)
+		vb_text_add(&t, "%s%s", i ? "|" : "", commands[i]->name);
+	if (!vb_find_program(word, path, sizeof(path)))
+		snprintf(run, sizeof(run), ". To run the program of that name, type: verbena run -- %s",
+			 word);
+	vb_say("there is no command \"%s\".%s The commands are %s%s", word,
+	       *run ? "" : vb_near(near, sizeof(near), word, names, ""),
+	       vb_list_words(list, sizeof(list), names, ""), run);
+	return VB_EXIT_SELF;
+}
+
+static int help(const struct vb_command *c, int argc, char **argv)
+{
+	struct vb_words w = {.command = c, .argc = argc, .argv = argv};
+	const struct vb_command *about;
+
+	if (vb_words_next(&w) != VB_WORDS_WORD) {
+		print_help();
+		return 0;
+	}
+	about = find(w.value);
+	if (!about)
+		return no_such_command(w.value);
+	vb_command_help(about);
+	return 0;
 }
 
 /* At exit, also that of --help: what could not be written in full is no success. */
@@ -89,25 +97,28 @@ static void written(void)
 	errno = 0;
 	if (!fflush(stdout) && !ferror(stdout))
 		return;
-	vb_say("cannot write what it says: %s", errno ? strerror(errno) : "an earlier part is lost");
+	vb_say("the output could not be written: %s", errno ? strerror(errno) : "an earlier part is lost");
 	_exit(VB_EXIT_SELF);
 }
 
 int main(int argc, char **argv)
 {
-	static const struct argp argp = {
-	    .parser = parse,
-	    .args_doc = "COMMAND [ARGS...]",
-	    .doc = "RDMA verbs on any Linux machine, in user space.\v ",
-	    .help_filter = list_commands,
-	};
-	struct choice c = {0};
-	char name[64];
+	/* Options in front of the command. */
+	static const struct vb_command none = {.name = ""};
+	struct vb_words w = {.command = &none, .argc = argc, .argv = argv};
+	const struct vb_command *c;
 
 	atexit(written);
-	argp_err_exit_status = VB_EXIT_SELF;
-	argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &c);
-	snprintf(name, sizeof(name), "verbena %s", c.command->name);
-	c.argv[0] = name;
-	return c.command->main(c.argc, c.argv);
+	if (argc < 2 || !strcmp(argv[1], "-h") || !strcmp(argv[1], "--help")) {
+		print_help();
+		return 0;
+	}
+	if (vb_words_next(&w) != VB_WORDS_WORD)
+		return VB_EXIT_SELF;
+	c = find(w.value);
+	if (!c)
+		return no_such_command(w.value);
+	if (c != &vb_run)		  /* whose program inherits it */
+		signal(SIGPIPE, SIG_DFL); /* a reader may have enough */
+	return c->main(c, argc - w.next + 1, argv + w.next - 1);
 }

@@ -10,6 +10,7 @@
 
 #include "base/chance.h"
 #include "base/pages.h"
+#include "host/devices.h"
 #include "host/private.h"
 #include "iba/profile.h"
 
@@ -100,6 +101,12 @@ const uint8_t (*vb_adapter_gids(const struct vb_adapter *a))[16]
 	return a->head->gids;
 }
 
+void vb_adapter_count_qp(struct vb_adapter *a, int n)
+{
+	if (!vb_adapter_dead(a))
+		atomic_fetch_add_explicit(&a->head->qps, (uint32_t)n, memory_order_relaxed);
+}
+
 static void fill_head(struct vb_adapter *a, const struct vb_adapter_cfg *cfg)
 {
 	struct vb_seg_head *h = a->head;
@@ -115,6 +122,7 @@ static void fill_head(struct vb_adapter *a, const struct vb_adapter_cfg *cfg)
 	vb_adapter_show_gids(a, cfg->gids);
 	h->device = cfg->device;
 	snprintf(h->profile, sizeof(h->profile), "%s", vb_profile()->name);
+	vb_devices_name(h->name, cfg->device);
 }
 
 static int open_descriptors(struct vb_adapter *a)

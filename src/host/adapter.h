@@ -218,6 +218,8 @@ struct vb_pd_marks *vb_adapter_pd_marks(struct vb_adapter *a);
 /* Shows peers the port's GIDs, VB_GID_TABLE of them, as they stand now; and where they are shown. */
 void vb_adapter_show_gids(struct vb_adapter *a, const uint8_t (*gids)[16]);
 const uint8_t (*vb_adapter_gids(const struct vb_adapter *a))[16];
+/* Shows how many queue pairs the program has: n more, or less. */
+void vb_adapter_count_qp(struct vb_adapter *a, int n);
 
 /* Its counts of what was dropped, in the segment. */
 struct vb_drops *vb_adapter_drops(struct vb_adapter *a);

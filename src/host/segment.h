@@ -19,7 +19,7 @@
 #include "iba/shown_id.h"
 
 #define VB_SEG_MAGIC   0x3142524556ull /* "VERB1" */
-#define VB_SEG_VERSION 14
+#define VB_SEG_VERSION 15
 
 /* Ring geometry.  Descriptors and payload are apart, so that a payload can never pass for a descriptor. */
 #define VB_RING_SLOTS  1024u
@@ -90,6 +90,8 @@ struct vb_seg_head {
 	_Atomic uint32_t nnumbers;
 	_Atomic uint32_t gsi; /* 1: QP1 is open (hca/gsi.h), so that management datagrams are taken */
 	char profile[16];     /* name of the process's profile, for tools */
+	char name[64];	      /* of the device, for tools */
+	_Atomic uint32_t qps; /* queue pairs that exist, for tools */
 };
 
 /* Where things stand in a segment, in bytes.  Key entries and announcements are lines whose contents mem/

@@ -245,6 +245,7 @@ static struct ibv_qp *make(const struct plan *p, struct ibv_qp_cap *granted, int
 	vb_lock_give(&c->lock);
 	*granted = cap;
 	vb_live_enter(&qp->ibv, VB_LIVE_QP);
+	vb_adapter_count_qp(c->adapter, 1); /* pairs with ibv_destroy_qp() */
 	return &qp->ibv;
 uncount:
 	atomic_fetch_sub(&h->qps, 1);
@@ -437,6 +438,7 @@ void vb_qp_end(struct vb_qp *qp)
 	vb_direct_revoked(qp);
 	if (qp->windows) /* before another QP has the number that theirs is bound to (rule 48) */
 		vb_mw_qp_gone(&vb_hca(c->adapter)->mws, qp->qpn);
+	vb_adapter_count_qp(c->adapter, -1);
 	vb_qpn_give(c->adapter, qp->qpn);
 	vb_hca_quiesce(vb_hca(c->adapter));
 	atomic_fetch_sub(&vb_hca(c->adapter)->qps, 1);

@@ -54,7 +54,7 @@ look() {
 	check "with its errno" 0 "(EFAULT) [3 times since " "$verbena" explain "$one"
 	check "and the address" 0 "$q" "$verbena" explain "$one"
 	check "the other one too" 0 "0x40000000 (EINVAL)" "$verbena" explain "$one"
-	check "which program it is" 0 "process $one (tools-trouble): 4 said since it opened the device, 2 different ones" \
+	check "which program it is" 0 "process $one (tools-trouble): 4 messages since it opened the device, 2 different ones" \
 		"$verbena" explain "$one"
 	json "explain --json" "o['pid'] == $one and o['said'] == 4 and len(o['lines']) == 2 and
 		o['lines'][0]['call'] == 'ibv_reg_mr' and o['lines'][0]['errno'] == 'EFAULT' and
@@ -62,7 +62,7 @@ look() {
 	check "regions, their number and sum" 0 "2 memory regions of at most 1048576, 8192 bytes" "$verbena" mr "$one"
 	check "the first" 0 "$p +4096  L_Key $alkey R_Key $arkey  memory  PD $pd  LOCAL_WRITE|REMOTE_WRITE; iova 0x10000" \
 		"$verbena" mr "$one"
-	check "the second" 0 "$q +4096  L_Key $blkey R_Key $brkey  memory  PD $pd  REMOTE_READ; not in use" \
+	check "the second" 0 "$q +4096  L_Key $blkey R_Key $brkey  memory  PD $pd  REMOTE_READ; not in use now" \
 		"$verbena" mr "$one"
 	json "mr --json" "[r['address'] for r in o['regions']] == ['$p', '$q'] and
 		o['regions'][0]['lkey'] == '$alkey' and o['regions'][0]['iova'] == '0x10000' and
@@ -78,10 +78,10 @@ kill -STOP "$one"
 look # of a process that is stopped
 kill -CONT "$one"
 
-check "no such process" 125 "no process 4194304" "$verbena" explain 4194304
-check "no number" 125 "\"x1\" is no process ID" "$verbena" mr x1
-check "no device" 125 "process $$ has no device of Verbena open" "$verbena" explain $$
-check "two processes" 125 "one process at a time" "$verbena" explain 1 2
+check "no such process" 125 "there is no process 4194304. \"verbena list\"" "$verbena" explain 4194304
+check "no number" 125 "\"x1\" is not a process ID. \"verbena list\"" "$verbena" mr x1
+check "no device" 125 "process $$ has no device of Verbena open. \"verbena list\"" "$verbena" explain $$
+check "two processes" 125 "takes one process ID, but a second one follows: \"2\"" "$verbena" explain 1 2
 check "help" 0 "refused calls" "$verbena" explain --help
 (exec sleep 0) &
 zombie=$!
@@ -99,24 +99,30 @@ if [[ $said != *"processes have a device of Verbena open"* ]]; then
 	check "no PID" 0 "process $one (" sh -c 'echo "$1"; exit "$2"' sh "$said" "$rc"
 fi
 start once "$verbena" run -- "$helpers/tools-trouble" once
-check "a single sentence" 0 "(tools-trouble): 1 said since it opened the device
+check "a single sentence" 0 "(tools-trouble): 1 message since it opened the device
 " "$verbena" explain "$pid"
 kill "$pid"
 start again "$verbena" run -- "$helpers/tools-trouble" again
-check "one that comes again" 0 "(tools-trouble): 3 said since it opened the device, always the same one
+check "one that comes again" 0 "(tools-trouble): 3 messages since it opened the device, all the same
 " "$verbena" explain "$pid"
 kill "$pid"
 start both "$verbena" run --devices=2 -- "$helpers/tools-trouble" both
 both=$pid
+check "list" 0 "    PID  PROGRAM " "$verbena" list
+check "list has the process" 0 " $both  tools-trouble " "$verbena" list
+check "and its devices" 0 "  verbena0,verbena1 " "$verbena" list
+json "list --json" "[p for p in o if p['pid'] == $both][0]['program'] == 'tools-trouble' and
+	[(d['name'], d['queue_pairs']) for p in o if p['pid'] == $both for d in p['devices']] ==
+	[('verbena0', 0), ('verbena1', 0)] and [p['pid'] for p in o] == sorted(p['pid'] for p in o)" "$verbena" list --json
 check "regions of both devices" 0 "2 memory regions of at most 1048576, 8192 bytes" "$verbena" mr "$both"
 check "the second's too" 0 "1 memory regions of at most 1048576, 64 bytes" "$verbena" mr "$both"
 json "both in JSON" "len(o['regions']) == 2 and len(o['further_devices']) == 1 and
 	len(o['further_devices'][0]['regions']) == 1 and o['further_devices'][0]['adapter'] != o['adapter']" \
 	"$verbena" mr --json "$both"
-check "sentences of a process with two" 0 "(tools-trouble): 3 said since it opened the device" "$verbena" explain "$both"
+check "sentences of a process with two" 0 "(tools-trouble): 3 messages since it opened the device" "$verbena" explain "$both"
 kill "$both"
 start second "$verbena" run --devices=2 -- "$helpers/tools-trouble" second
-check "sentences outlive the first device" 0 "(tools-trouble): 3 said since it opened the device, always the same one
+check "sentences outlive the first device" 0 "(tools-trouble): 3 messages since it opened the device, all the same
 " "$verbena" explain "$pid"
 check "with their count" 0 "(EFAULT) [3 times since " "$verbena" explain "$pid"
 json "one is left" "len(o['regions']) == 1 and o['further_devices'] == []" "$verbena" mr --json "$pid"
@@ -125,10 +131,13 @@ start drops "$verbena" run -- "$helpers/tools-trouble" drops
 # They have left; that they have arrived takes the engine at most a few milliseconds more.
 for _ in {1..500}; do [[ $("$verbena" explain "$pid") == *" 3  drop-no-receive"* ]] && break; sleep 0.01; done
 check "what was dropped" 0 "
-dropped in silence, as unreliable types of queue pair do:
+discarded without an error completion, as unreliable queue pairs do:
            3  drop-no-receive: messages to queue pairs where no receive request was posted" "$verbena" explain "$pid"
 json "drops in JSON" "[(d['reason'], d['count'], 'no receive request' in d['text']) for d in o['drops']] ==
 	[('drop-no-receive', 3, True)]" "$verbena" explain --json "$pid"
+json "queue pairs that exist" "[p['queue_pairs'] for p in o if p['pid'] == $pid] == [2]" "$verbena" list --json
+checks=$((checks + 1))
+"$verbena" list | grep -Eq "^ *$pid  tools-trouble +verbena0 +2$" || { echo "FAIL: no two queue pairs of $pid in: $("$verbena" list)"; bad=$((bad + 1)); }
 kill "$pid"
 json "no drops" "o['drops'] == []" "$verbena" explain --json "$one"
 start two "$verbena" run -- "$helpers/tools-trouble" more
@@ -138,7 +147,21 @@ done
 json "kinds in JSON" "sorted(r['kind'] for r in o['regions']) ==
 	['device-memory', 'memory', 'memory', 'null', 'on-demand', 'relaxed'] and o['totals']['regions'] == 6" \
 	"$verbena" mr --json "$pid"
-check "several" 125 "$one tools-trouble" "$verbena" explain
+check "several" 125 "processes have a device of Verbena open. Name one of them: verbena explain PID" "$verbena" explain
+check "several are listed" 125 " $one  tools-trouble " "$verbena" explain
+check "several, of mr" 125 "Name one of them: verbena mr PID" "$verbena" mr
+check "list takes no argument" 125 "\"$one\" is given. To look into a process: verbena explain PID" "$verbena" list "$one"
+alone=(unshare -r -p --fork --mount-proc) # sees no other process
+if "${alone[@]}" true 2>/dev/null; then
+	check "none" 125 "no process of yours has a device of Verbena open. To start a program: verbena run" "${alone[@]}" "$verbena" mr
+	check "a list of none" 0 "no process of yours has a device of Verbena open" "${alone[@]}" "$verbena" list
+	json "a list of none in JSON" "o == []" "${alone[@]}" "$verbena" list --json
+	check "the only one" 0 "(tools-trouble): 1 message since" "${alone[@]}" sh -c "
+		mkfifo '$tmp/only.out'; '$verbena' run --log=off -- '$helpers/tools-trouble' once </dev/zero >'$tmp/only.out' &
+		read -r line <'$tmp/only.out'; '$verbena' explain"
+else
+	echo "no PID namespace can be made here"
+fi
 
 # What lasts too short a time to be met: uses, an entry that changes, windows, equal keys, a domain of another process.
 start fake "$helpers/tools-segment" 99
@@ -153,7 +176,7 @@ checks=$((checks + 1))
 [[ $before == "$after" ]] || { echo "FAIL: the segment had $before blocks, has $after"; bad=$((bad + 1)); }
 start user "$helpers/tools-segment" 98 99
 user=$pid
-check "keys of this profile, a mapping, a user elsewhere" 0 "0x000000009000 +4096  L_Key 0x40000107 R_Key 0x40000107  memory  PD 5  LOCAL_WRITE|REMOTE_WRITE|REMOTE_READ; 1 window bound; in use by process $user; peers may have it mapped" \
+check "keys of this profile, a mapping, a user elsewhere" 0 "0x000000009000 +4096  L_Key 0x40000107 R_Key 0x40000107  memory  PD 5  LOCAL_WRITE|REMOTE_WRITE|REMOTE_READ; 1 window bound; in use by process $user; peers may map it" \
 	"$verbena" mr "$fake"
 check "a window" 0 "0x000000009010 +16  R_Key 0x40000201  window  PD 5  REMOTE_WRITE; iova 0x0; bound to the region of L_Key 0x40000107; for QP 0x000123; in use by itself" \
 	"$verbena" mr "$fake"
@@ -188,7 +211,7 @@ PY
 size=$(stat -Lc %s "$(find "/proc/$one/fd" -lname '/memfd:verbena*' | head -1)")
 version=$(od -An -tu4 -j8 -N4 "$(find "/proc/$one/fd" -lname '/memfd:verbena*' | head -1)" | tr -d ' ')
 start old /usr/bin/python3 "$tmp/fake.py" "$size" $((version - 1))
-check "another version" 125 "another version of Verbena (segment version $((version - 1)); this command knows $version)" \
+check "another version" 125 "another version of Verbena: its segment has version $((version - 1)), and this command reads version $version" \
 	"$verbena" explain "$pid"
 start rubbish /usr/bin/python3 "$tmp/fake.py" "$size" "$version" rubbish "$("$helpers/tools-segment" ids)"
 check "rubbish does no harm" 0 "process $pid (python3)" "$verbena" explain "$pid"
@@ -205,14 +228,29 @@ check "a short one" 125 "process $pid " "$verbena" mr "$pid"
 if [[ $(id -u) == 0 ]] && setpriv --reuid=65534 --clear-groups true 2>/dev/null; then
 	cp "$verbena" "$tmp/verbena"
 	chmod 755 "$tmp" "$tmp/verbena"
-	check "another user's" 125 "process $one belongs to user 0; this is user 65534" \
+	check "another user's" 125 "process $one belongs to user root, and you are user $(id -un 65534 2>/dev/null || echo 65534). Type as that user or as root: verbena explain $one" \
 		setpriv --reuid=65534 --clear-groups "$tmp/verbena" explain "$one"
 fi
 
-for words in "explain $one" "explain --json $one" "mr $one" "mr --json $one" --help --version; do
-	check "$words to a full disk" 125 "cannot write" sh -c "'$verbena' $words >/dev/full"
-	check "$words to nowhere" 125 "cannot write" sh -c "'$verbena' $words >&-"
+for words in list "list --json" help "help run" "explain $one" "explain --json $one" "mr $one" "mr --json $one" --help --version; do
+	check "$words to a full disk" 125 "the output could not be written: " sh -c "'$verbena' $words >/dev/full"
+	check "$words to nowhere" 125 "the output could not be written: " sh -c "'$verbena' $words >&-"
 done
+# A reader that has had enough is no failure to talk of, also where SIGPIPE is ignored.
+checks=$((checks + 1))
+/usr/bin/python3 - "$verbena" "$one" <<'PY' || bad=$((bad + 1))
+import os, signal, subprocess, sys
+verbena, pid = sys.argv[1:]
+for words in ["list"], ["list", "--json"], ["help"], ["help", "run"], ["run", "-h"], ["explain", pid], ["mr", "--json", pid]:
+    for ignored in False, True:
+        r, w = os.pipe()
+        os.close(r)
+        done = subprocess.run([verbena] + words, stdout=w, stderr=subprocess.PIPE, text=True, restore_signals=False,
+                              preexec_fn=lambda: signal.signal(signal.SIGPIPE, signal.SIG_IGN if ignored else signal.SIG_DFL))
+        os.close(w)
+        if done.returncode != -signal.SIGPIPE or done.stderr:
+            sys.exit(f"FAIL: verbena {words} to a closed pipe, ignored {ignored}: {done.returncode}, {done.stderr!r}")
+PY
 
 echo "$checks checks, $bad failed"
 ((bad == 0))

@@ -33,28 +33,58 @@ check "device" 0 "VERBENA_DEVICE=mlx5_0" "$verbena" run --device=mlx5_0 env
 check "devices" 0 "VERBENA_DEVICES=2" "$verbena" run --devices=2 env
 check "link layer" 0 "VERBENA_LINK=infiniband" "$verbena" run --link=infiniband env
 check "no name" 125 "VERBENA_DEVICE=a/b is no name of a device" "$verbena" run --device=a/b true
-check "no number" 125 "VERBENA_DEVICES=17 is no number from 1 to 16" "$verbena" run --devices 17 true
+check "no number" 125 "--devices=17 is not valid. Valid values: numbers from 1 to 16" "$verbena" run --devices 17 true
 check "no link layer" 125 "VERBENA_LINK=ib is no link layer" env VERBENA_LINK=ib "$verbena" run true
-check "unknown profile" 125 'no profile "mlx9"; there are default, strict, rxe' "$verbena" run --profile mlx9 true
-check "unknown profile in the environment" 125 'no profile "x"' env VERBENA_PROFILE=x "$verbena" run true
+check "unknown profile" 125 '--profile=mlx9 is not valid. Valid values: default, strict, rxe' "$verbena" run --profile mlx9 true
+check "unknown profile in the environment" 125 'no profile "x". Valid profiles: default, strict, rxe' env VERBENA_PROFILE=x "$verbena" run true
 check "direct placement" 0 "VERBENA_DIRECT=off" "$verbena" run --direct=off -- env
 check "ptrace" 0 "VERBENA_PTRACE=off" "$verbena" run --ptrace off -- env
 check "what is there already stays" 0 "LD_LIBRARY_PATH=$build/lib:/a:/b" \
 	env LD_LIBRARY_PATH=/a:/b "$verbena" run env
 check "the view" 0 "LD_PRELOAD=$build/lib/libverbena-view.so" "$verbena" run env
 check "no view" 1 "" "$verbena" run --no-view grep -q LD_PRELOAD /proc/self/environ
-check "not found" 127 "verbena: no-such-program: No such file" "$verbena" run no-such-program
-check "not found either" 127 "verbena: /no/such: No such file" "$verbena" run -- /no/such
+check "not found" 127 "verbena: no-such-program cannot be executed: No such file" "$verbena" run no-such-program
+check "not found either" 127 "verbena: /no/such cannot be executed: No such file" "$verbena" run -- /no/such
 echo text >"$tmp/plain"
-check "not executable" 126 "verbena: $tmp/plain: Permission denied" "$verbena" run "$tmp/plain"
+check "not executable" 126 "verbena: $tmp/plain cannot be executed: Permission denied" "$verbena" run "$tmp/plain"
 check "usage" 125 "no program is given" "$verbena" run
-check "usage of verbena" 125 "there is no command \"walk\"" "$verbena" walk
-check "unknown option" 125 "unrecognized option" "$verbena" run --nonsense true
+check "usage of verbena" 125 "there is no command \"walk\". The commands are run, list, explain, mr, help" "$verbena" walk
+check "a command that is nearly one" 125 "there is no command \"explian\". Did you mean explain?" "$verbena" explian
+check "a program in place of a command" 125 "type: verbena run -- cat" "$verbena" cat
+check "a command whose help is asked for" 125 "there is no command \"mrr\". Did you mean mr?" "$verbena" help mrr
+check "unknown option" 125 '"verbena run" has no option --nonsense. "verbena help run" lists' "$verbena" run --nonsense true
+check "an option that is nearly one" 125 "has no option --log-levle. Did you mean --log-level?" "$verbena" run --log-levle=warn true
+check "an option of another command" 125 '"verbena explain" has no option --log.' "$verbena" explain --log=x
+check "an option of none" 125 '"verbena" has no option -x. "verbena help" lists' "$verbena" -x
+check "a value that is nearly one" 125 "--log-level=wran is not valid. Did you mean warn? Valid values: error, warn, info, debug" \
+	"$verbena" run --log-level=wran true
+check "a value too many" 125 '--no-view takes no value, but "1" is given' "$verbena" run --no-view=1 true
+check "a value too few" 125 "--log needs a value: --log=DEST" "$verbena" run --log
+check "an option that is cut short" 0 "VERBENA_VENDOR_PART_ID=7" "$verbena" run --vendor-p=7 env
+check "an option that is cut too short" 125 "has no option --vendor." "$verbena" run --vendor=7 true
 for wrong in log-level=foo log-level=war direct=maybe ptrace=1 vendor-id=zz vendor-id=0x1000000 vendor-part-id=-5; do
 	check "a wrong value" 125 "--$wrong" "$verbena" run "--$wrong" -- true
 done
 check "an empty value" 0 "" "$verbena" run --log-level= --direct= --vendor-id= -- true
 check "help" 0 "--vendor-id" "$verbena" run --help
+for words in "" help --help -h "help -x"; do
+	"$verbena" $words >"$tmp/help" 2>&1
+	rc=$?
+	[[ $words == "help -x" ]] && wanted=125 || wanted=0
+	check "status of \"verbena $words\"" "$wanted" "" sh -c "exit $rc"
+	[[ $wanted == 125 ]] || check "\"verbena $words\" prints the same help" 0 "" cmp "$tmp/help" <("$verbena" help)
+done
+for command in run list explain mr help; do
+	check "verbena help $command" 0 "Usage: verbena $command " "$verbena" help "$command"
+	check "verbena $command -h" 0 "" cmp <("$verbena" help "$command") <("$verbena" "$command" -h)
+	check "$command has an example" 0 "
+Example:
+  verbena $command" "$verbena" help "$command"
+	check "no line of it is longer than a terminal's" 1 "" grep -E '.{80}' <("$verbena" help "$command")
+	check "the help lists $command" 0 "
+  $command " "$verbena" help
+done
+check "version" 0 "verbena 0." "$verbena" run --version
 
 # scripts and their interpreters
 printf '#!%s 3\n' "$helpers/tools-which" >"$tmp/script"
@@ -94,18 +124,18 @@ cp "$helpers/tools-rpath" "$tmp/app/prog"
 system=$(find /usr/lib -name 'libibverbs.so.1' 2>/dev/null | head -1)
 if [[ -n $system ]] && cp -L "$system" "$tmp/app/lib/libibverbs.so.1"; then
 	check "a bundled library alone" 0 "$tmp/app/" env LD_LIBRARY_PATH="$build/lib" "$tmp/app/prog"
-	check "DT_RPATH is said" 0 "its DT_RPATH names $tmp/app/lib" "$verbena" run "$tmp/app/prog"
+	check "DT_RPATH is said" 0 "would load $tmp/app/lib/libibverbs.so.1: its DT_RPATH names that directory. Verbena's" "$verbena" run "$tmp/app/prog"
 	check "DT_RPATH is overruled" 0 "$lib" "$verbena" run "$tmp/app/prog"
 fi
 # what the loader would take, or not find; the loader has the last word
-check "a bundled library under another name" 0 "tools-bundled would load $helpers/libibverbs-0123abcd.so.1; Verbena's" \
+check "a bundled library under another name" 0 "tools-bundled would load $helpers/libibverbs-0123abcd.so.1. Verbena's" \
 	"$verbena" run "$helpers/tools-bundled"
 check "a bundled library is overruled" 0 "$lib" "$verbena" run "$helpers/tools-bundled"
-check "a libibverbs that is linked in" 0 "tools-linked-in has a libibverbs linked into it" "$verbena" run "$helpers/tools-linked-in"
-check "no libibverbs that is linked in" 1 "" bash -c "'$verbena' run '$helpers/tools-which' 2>&1 | grep linked"
-needs="libtools-driver.so needs IBVERBS_PRIVATE_99 of libibverbs.so.1: it belongs to rdma-core 99 or a release soon after"
+check "a libibverbs that is linked in" 0 "tools-linked-in is linked with a static libibverbs" "$verbena" run "$helpers/tools-linked-in"
+check "no libibverbs that is linked in" 1 "" bash -c "'$verbena' run '$helpers/tools-which' 2>&1 | grep 'static libibverbs'"
+needs="libtools-driver.so needs the symbol version IBVERBS_PRIVATE_99 of libibverbs.so.1, from rdma-core 99 or a release soon after"
 check "another release's node" 1 "$needs" "$verbena" run "$helpers/tools-lacks"
-check "a newer public node" 1 "libtools-driver.so needs IBVERBS_1.99 of libibverbs.so.1, which Verbena's has not got" \
+check "a newer public node" 1 "libtools-driver.so needs the symbol version IBVERBS_1.99 of libibverbs.so.1, which Verbena's library does not have" \
 	"$verbena" run "$helpers/tools-lacks"
 check "the loader says so too" 1 "version \`IBVERBS_PRIVATE_99' not found" "$verbena" run "$helpers/tools-lacks"
 printf '#!%s\n' "$helpers/tools-lacks" >"$tmp/lacks-script"
@@ -126,10 +156,10 @@ check "a capture in the working directory" 0 "VERBENA_PCAP=$tmp/here.pcapng" env
 check "a capture that cannot be written" 125 "the capture /no/such/file cannot be written: No such file or directory" \
 	"$verbena" run --pcap /no/such/file true
 check "a capture that is a directory" 125 "the capture $tmp cannot be written: Is a directory" env VERBENA_PCAP="$tmp" "$verbena" run true
-check "a value left out" 125 '--pcap needs FILE, and "--" follows it' "$verbena" run --pcap -- true
-check "another option instead of a value" 125 '--log needs DEST, and "--no-view" follows it' "$verbena" run --log --no-view true
+check "a value left out" 125 '--pcap needs a value, --pcap=FILE, but "--" follows it' "$verbena" run --pcap -- true
+check "another option instead of a value" 125 '--log needs a value, --log=DEST, but "--no-view" follows it' "$verbena" run --log --no-view true
 check "a value that begins so" 0 "VERBENA_PCAP=$tmp/--x" env -C "$tmp" "$verbena" run --pcap=--x env
-check "a capture that is a device" 125 "the capture /dev/null is no ordinary file" "$verbena" run --pcap /dev/null true
+check "a capture that is a device" 125 "the capture /dev/null is not a regular file" "$verbena" run --pcap /dev/null true
 check "too little of a packet" 125 "VERBENA_PCAP_SNAP=63 is no number of bytes from 64 on, nor 0 for all" \
 	"$verbena" run --pcap "$tmp/c.pcapng" --pcap-snap 63 true
 check "no number of bytes" 125 "VERBENA_PCAP_SNAP=1x is no number" "$verbena" run --pcap "$tmp/c.pcapng" --pcap-snap=1x true
@@ -148,11 +178,11 @@ fi
 # a place that the loader's lists cannot name; and a copied build
 mkdir "$tmp/with space" "$tmp/moved"
 cp -r "$build/verbena" "$build/lib" "$tmp/with space/"
-check "a directory with a space" 125 "the dynamic loader cannot be told" "$tmp/with space/verbena" run true
+check "a directory with a space" 125 "The dynamic loader cannot use a directory" "$tmp/with space/verbena" run true
 cp -r "$build/verbena" "$build/lib" "$tmp/moved/"
 check "a moved build" 0 "$tmp/moved/lib/libibverbs.so.1" "$tmp/moved/verbena" run -- "$helpers/tools-which"
 rm -r "$tmp/moved/lib"
-check "no libraries" 125 "no libibverbs.so.1 in" "$tmp/moved/verbena" run true
+check "no libraries" 125 "there is no libibverbs.so.1 in" "$tmp/moved/verbena" run true
 
 echo "$checks checks, $bad failed"
 ((bad == 0))

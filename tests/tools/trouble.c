@@ -71,11 +71,12 @@ static void connect_to(struct ibv_qp *qp, uint32_t qpn)
 static void drops(struct ibv_context *ctx, struct ibv_pd *pd)
 {
 	struct ibv_cq *cq = ibv_create_cq(ctx, 8, NULL, NULL, 0);
-	struct ibv_qp *from = connected(pd, cq), *to = connected(pd, cq);
+	struct ibv_qp *from = connected(pd, cq), *to = connected(pd, cq), *gone = connected(pd, cq);
 	struct ibv_send_wr wr = {.opcode = IBV_WR_SEND}, *bad;
 	struct ibv_wc wc;
 	int n;
 
+	CHECK(!ibv_destroy_qp(gone)); /* `verbena list` counts two */
 	connect_to(from, to->qp_num);
 	connect_to(to, from->qp_num);
 	for (int i = 0; i < 3; i++)
