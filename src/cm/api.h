@@ -22,8 +22,8 @@ struct vb_cm_channel;
 struct vb_cm_id;
 
 /* Sentences of refusals that several calls have, of both libraries. */
-#define VB_CM_ID_OF_PARENT	"the id was created before fork(): create another in this process"
-#define VB_CM_CHANNEL_OF_PARENT "the channel was created before fork(): create another in this process"
+#define VB_CM_ID_OF_PARENT	"the id was created before fork(); create another in the child process"
+#define VB_CM_CHANNEL_OF_PARENT "the channel was created before fork(); create another in the child process"
 #define VB_CM_BAD_FAMILY	"address family %d is not supported: rdma_cm has AF_INET, AF_INET6 and AF_IB"
 #define VB_CM_NO_INFINIBAND	"AF_IB needs the link layer InfiniBand (verbena run --link=infiniband)"
 #define VB_CM_NOT_JOINED	"the id has not joined this group"

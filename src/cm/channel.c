@@ -158,7 +158,7 @@ void vb_cm_channel_close(struct vb_cm_channel *c)
 	vb_cm_ids_enter();
 	if (c->ids)
 		vb_log(VB_LOG_WARN,
-		       "rdma_destroy_event_channel: %u id%s of the channel still exist%s: destroy ids before "
+		       "rdma_destroy_event_channel: %u id%s of the channel still exist%s; destroy ids before "
 		       "their channel; "
 		       "the channel's memory stays allocated for them",
 		       c->ids, c->ids == 1 ? "" : "s", c->ids == 1 ? "s" : "");
@@ -478,13 +478,13 @@ static void say_unacked(const struct vb_cm_id *id)
 			vb_text_add(&t, "%s%s", *text ? ", " : "", vb_cm_event_name(e));
 	vb_cm_ids_leave();
 	if (sync) /* rdma_get_request() took it, and acknowledges it when its id is accepted or destroyed */
-		vb_log(
-		    VB_LOG_WARN,
-		    "rdma_destroy_id or rdma_migrate_id of a synchronous listener is waiting for an id from "
-		    "rdma_get_request: accept or destroy that id first");
+		vb_log(VB_LOG_WARN, "rdma_destroy_id() or rdma_migrate_id() of a synchronous listener is "
+				    "waiting for an id from "
+				    "rdma_get_request(); accept or destroy that id first");
 	else
 		vb_log(VB_LOG_WARN,
-		       "rdma_destroy_id or rdma_migrate_id is waiting for rdma_ack_cm_event: the program has "
+		       "rdma_destroy_id() or rdma_migrate_id() is waiting for rdma_ack_cm_event(): the "
+		       "program has "
 		       "not "
 		       "acknowledged these events of the id: %s",
 		       text);

@@ -43,14 +43,14 @@ static int wrap(const char *call, uint16_t kind, const struct vb_cm_ip *ip, cons
 	if (!vb_cm_wrap(kind, ip, data, len, buf, out))
 		return 0;
 	return vb_refuse(EINVAL, call,
-			 "private data of %zu bytes is too long: the %s message has room for %zu bytes", len,
+			 "%zu bytes of private data exceed the limit of a %s message, %zu bytes", len,
 			 vb_cm_kind_name(kind, name), vb_cm_private_room(kind) - (ip ? VB_CM_IP_LEN : 0));
 }
 
 static int refuse_depths(const char *call, const struct vb_cm_param *p, const struct vb_cm_device *d)
 {
 	return vb_refuse(EINVAL, call,
-			 "responder_resources is %u and initiator_depth is %u: the device allows %u of each",
+			 "responder_resources %u or initiator_depth %u exceeds the device's limit of %u",
 			 p->responder_resources, p->initiator_depth, d->max_rd_atomic);
 }
 
@@ -434,10 +434,10 @@ static const char *known_when(enum ibv_qp_state state)
 {
 	switch (state) {
 	case IBV_QPS_INIT:
-		return "first call rdma_resolve_addr, or rdma_bind_addr with the address of an interface";
+		return "first call rdma_resolve_addr(), or rdma_bind_addr() with the address of an interface";
 	case IBV_QPS_RTR:
 	case IBV_QPS_RTS:
-		return "wait for RDMA_CM_EVENT_CONNECT_RESPONSE after rdma_connect, or for "
+		return "wait for RDMA_CM_EVENT_CONNECT_RESPONSE after rdma_connect(), or for "
 		       "RDMA_CM_EVENT_CONNECT_REQUEST, which bring the peer's attributes";
 	default:
 		return "only IBV_QPS_INIT, IBV_QPS_RTR and IBV_QPS_RTS are supported";

@@ -67,8 +67,8 @@ static bool add_mistaken(struct vb_text *t, const struct vb_port_name *n)
 			continue;
 		vb_text_add(
 		    t,
-		    "; port %u has a listener in port space %s, and this id uses %s: pass the same port "
-		    "space to rdma_create_id at both ends",
+		    "; port %u has a listener in port space %s, and this id uses %s; pass the same port "
+		    "space to rdma_create_id() at both ends",
 		    n->port, spaces[i].name, own);
 		return true;
 	}
@@ -140,7 +140,7 @@ void vb_cm_id_why_no_qp(const struct vb_cm_id *id)
 
 	vb_log_reason("cm-no-qp",
 		      "rdma_connect to %s: the peer accepted without a queue pair, so it receives no "
-		      "messages: it must call rdma_create_qp before rdma_accept, or set "
+		      "messages: it must call rdma_create_qp() before rdma_accept(), or set "
 		      "rdma_conn_param.qp_num",
 		      text_of(&id->dst, far));
 }

@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "cm/id.h"
+#include "obj/refuse.h"
 
 enum {
 	HOPS = 64,
@@ -108,13 +109,14 @@ static int check(const struct vb_cm_id *id, const struct sockaddr *a)
 		return vb_refuse(ENODEV, call, VB_CM_NO_INFINIBAND);
 	if (id->type != IBV_QPT_UD)
 		return vb_refuse(EINVAL, call,
-				 "only ids for datagrams can join a group: create the id with RDMA_PS_UDP or "
+				 "only ids for datagrams can join a group; create the id with RDMA_PS_UDP or "
 				 "RDMA_PS_IPOIB");
 	if (!id->device)
-		return vb_refuse(EINVAL, call,
-				 "the id is not bound to a device: first call rdma_bind_addr with an address "
-				 "of this host, or "
-				 "rdma_resolve_addr with the group's address");
+		return vb_refuse(
+		    EINVAL, call,
+		    "the id is not bound to a device; first call rdma_bind_addr() with an address "
+		    "of this host, or "
+		    "rdma_resolve_addr() with the group's address");
 	if (!is_group(a))
 		return vb_refuse(EINVAL, call, "the address is not a multicast address");
 	return 0;
@@ -150,9 +152,7 @@ int vb_cm_id_join(struct vb_cm_id *id, const struct sockaddr *addr, uint64_t com
 	int err;
 
 	if (comp_mask & ~(uint64_t)(MASK_ADDRESS | MASK_FLAGS))
-		return vb_refuse(EINVAL, call,
-				 "comp_mask 0x%llx has unknown bits: only bits 0 and 1 are defined",
-				 (unsigned long long)comp_mask);
+		return vb_refuse_bits(EINVAL, call, "comp_mask", comp_mask, MASK_ADDRESS | MASK_FLAGS);
 	/* A full member or one that only sends: who sends joins nothing here, and may attach all the same. */
 	if (comp_mask & MASK_FLAGS && flags >= FLAGS_KNOWN)
 		return vb_refuse(EINVAL, call, "join_flags %u is invalid", flags);

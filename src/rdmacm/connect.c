@@ -28,17 +28,17 @@ static int check(const struct vb_rdma_id *p, const char *call, const struct rdma
 		return 0;
 	if (!p->id.qp && !param)
 		return vb_cm_refuse(EINVAL, call,
-				    "conn_param is NULL and the id has no queue pair: call rdma_create_qp, "
+				    "conn_param is NULL and the id has no queue pair; call rdma_create_qp(), "
 				    "or set rdma_conn_param.qp_num");
 	if (!param)
 		return 0;
 	if (param->responder_resources != RDMA_MAX_RESP_RES &&
 	    param->responder_resources > p->device->max_responder_resources)
-		return vb_cm_refuse(EINVAL, call, "responder_resources is %u: the device allows %u",
+		return vb_cm_refuse(EINVAL, call, "responder_resources %u exceeds the device's limit of %u",
 				    param->responder_resources, p->device->max_responder_resources);
 	if (param->initiator_depth != RDMA_MAX_INIT_DEPTH &&
 	    param->initiator_depth > p->device->max_initiator_depth)
-		return vb_cm_refuse(EINVAL, call, "initiator_depth is %u: the device allows %u",
+		return vb_cm_refuse(EINVAL, call, "initiator_depth %u exceeds the device's limit of %u",
 				    param->initiator_depth, p->device->max_initiator_depth);
 	return 0;
 }
@@ -191,8 +191,9 @@ VB_EXPORT VB_RDMA_CALL(rdma_reject_ece, (id, private_data, private_data_len), st
 VB_EXPORT VB_RDMA_CALL(rdma_establish, (id), struct rdma_cm_id *id)
 {
 	if (id->qp)
-		return vb_cm_refuse(EINVAL, "rdma_establish",
-				    "the id has a queue pair: rdma_get_cm_event establishes its connection");
+		return vb_cm_refuse(
+		    EINVAL, "rdma_establish",
+		    "the id has a queue pair: rdma_get_cm_event() establishes its connection");
 	return vb_cm_id_establish(vb_rdma_id(id)->cm);
 }
 
@@ -204,7 +205,7 @@ VB_EXPORT VB_RDMA_CALL(rdma_disconnect, (id), struct rdma_cm_id *id)
 
 	if (!p->device)
 		return vb_cm_refuse(EINVAL, "rdma_disconnect",
-				    "the id was never connected: call rdma_destroy_id instead");
+				    "the id was never connected; call rdma_destroy_id() instead");
 	err = vb_rdma_qp_error(p);
 	if (!err)
 		err = vb_cm_id_disconnect(p->cm);

@@ -128,7 +128,7 @@ VB_EXPORT VB_RDMA_CALL(rdma_get_request, (listen, id), struct rdma_cm_id *listen
 
 	if (!listener->sync)
 		return vb_cm_refuse(EINVAL, get,
-				    "the listener has an event channel: call rdma_get_cm_event instead");
+				    "the listener has an event channel; call rdma_get_cm_event() instead");
 	vb_rdma_id_ack(listener);
 	err = vb_rdma_event_get(vb_rdma_channel(listen->channel), &event);
 	if (err)

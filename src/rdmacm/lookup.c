@@ -188,7 +188,7 @@ VB_EXPORT VB_RDMA_CALL(rdma_resolve_addrinfo, (id, node, service, hints), struct
 		return err;
 	if (busy(p->lookup))
 		return vb_cm_refuse(EBUSY, call,
-				    "the id's previous lookup is still running: wait for its event");
+				    "the id's previous lookup is still running; wait for its event");
 	l = make(p, node, service, hints);
 	if (!l)
 		return ENOMEM;
@@ -214,7 +214,7 @@ VB_EXPORT VB_RDMA_CALL(rdma_query_addrinfo, (id, info), struct rdma_cm_id *id, s
 		return vb_cm_refuse(EIO, "rdma_query_addrinfo", VB_CM_ID_OF_PARENT);
 	if (!l)
 		return vb_cm_refuse(ENODATA, "rdma_query_addrinfo",
-				    "the id has no lookup: first call rdma_resolve_addrinfo");
+				    "the id has no lookup; first call rdma_resolve_addrinfo()");
 	pthread_mutex_lock(&l->lock);
 	if (l->found) {
 		*info = vb_rdma_addrinfo_copy(l->found);
@@ -222,7 +222,7 @@ VB_EXPORT VB_RDMA_CALL(rdma_query_addrinfo, (id, info), struct rdma_cm_id *id, s
 	} else {
 		err = vb_cm_refuse(ENODATA, "rdma_query_addrinfo",
 				   l->done ? "the lookup found nothing"
-					   : "the lookup is still running: wait for its event");
+					   : "the lookup is still running; wait for its event");
 	}
 	pthread_mutex_unlock(&l->lock);
 	return err;

@@ -171,18 +171,18 @@ VB_EXPORT VB_RDMA_CALL(rdma_join_multicast_ex, (id, attr, context), struct rdma_
 	static const char call[] = "rdma_join_multicast_ex";
 
 	if (attr->comp_mask >= RDMA_CM_JOIN_MC_ATTR_RESERVED)
-		return vb_cm_refuse(EOPNOTSUPP, call,
-				    "comp_mask 0x%x has unknown bits: only bits 0 and 1 are defined",
-				    attr->comp_mask);
+		return vb_cm_refuse(EOPNOTSUPP, call, "comp_mask 0x%x has unknown bits 0x%x", attr->comp_mask,
+				    attr->comp_mask & ~(RDMA_CM_JOIN_MC_ATTR_RESERVED - 1u));
 	if (!(attr->comp_mask & RDMA_CM_JOIN_MC_ATTR_ADDRESS) ||
 	    !(attr->comp_mask & RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS))
-		return vb_cm_refuse(EINVAL, call,
-				    "comp_mask 0x%x must have RDMA_CM_JOIN_MC_ATTR_ADDRESS and "
-				    "RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS",
-				    attr->comp_mask);
+		return vb_cm_refuse(
+		    EINVAL, call,
+		    "comp_mask 0x%x lacks a bit: it requires RDMA_CM_JOIN_MC_ATTR_ADDRESS and "
+		    "RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS",
+		    attr->comp_mask);
 	if (attr->join_flags >= RDMA_MC_JOIN_FLAG_RESERVED)
 		return vb_cm_refuse(EINVAL, call,
-				    "join_flags %u is invalid: set RDMA_MC_JOIN_FLAG_FULLMEMBER or "
+				    "join_flags %u is invalid; set RDMA_MC_JOIN_FLAG_FULLMEMBER or "
 				    "RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER",
 				    attr->join_flags);
 	return join(vb_rdma_id(id), call, attr->addr, attr->join_flags, context);

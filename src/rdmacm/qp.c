@@ -89,7 +89,7 @@ static int check_qp(struct vb_rdma_id *p, const char *call)
 		return p->id.qp && p->forks == vb_rdma_forks()
 			   ? vb_cm_refuse(
 				 EINVAL, call,
-				 "id->qp was destroyed by ibv_destroy_qp: first call rdma_destroy_qp")
+				 "id->qp was destroyed by ibv_destroy_qp(); first call rdma_destroy_qp()")
 			   : 0;
 	err = vb_cm_refuse(EINVAL, call, "the id already has queue pair 0x%06x", qp->qp_num);
 	vb_rdma_qp_give(p);
@@ -103,12 +103,12 @@ static int check_cqs(const struct vb_rdma_id *p, const char *call, const struct 
 
 	if (attr->qp_type != IBV_QPT_XRC_RECV && !attr->send_cq && !p->id.send_cq && !attr->cap.max_send_wr)
 		return vb_cm_refuse(EINVAL, call,
-				    "send_cq is NULL, and none is created because cap.max_send_wr is 0: set "
+				    "send_cq is NULL, and none is created because cap.max_send_wr is 0; set "
 				    "send_cq or max_send_wr");
 	if (receives && !attr->recv_cq && !p->id.recv_cq && !attr->cap.max_recv_wr)
 		return vb_cm_refuse(
 		    EINVAL, call,
-		    "recv_cq is NULL, and none is created because cap.max_recv_wr is 0: set recv_cq or "
+		    "recv_cq is NULL, and none is created because cap.max_recv_wr is 0; set recv_cq or "
 		    "max_recv_wr%s",
 		    attr->srq || p->id.srq ? " (a queue pair with an SRQ also needs a receive CQ)" : "");
 	return 0;

@@ -24,10 +24,10 @@
 _Static_assert(sizeof(struct rdma_cm_id) == 416, "programs allocate nothing of it, but read its fields");
 _Static_assert(sizeof(struct rdma_cm_event) == 80, "read by programs");
 
-#define VB_RDMA_NO_DEVICE                                                                       \
-	"the id is not bound to a device: first call rdma_resolve_addr and get its event with " \
-	"rdma_get_cm_event, "                                                                   \
-	"or call rdma_bind_addr with the address of an interface"
+#define VB_RDMA_NO_DEVICE                                                                         \
+	"the id is not bound to a device; first call rdma_resolve_addr() and get its event with " \
+	"rdma_get_cm_event(), "                                                                   \
+	"or call rdma_bind_addr() with the address of an interface"
 #define VB_RDMA_OTHER_CONTEXT "the protection domain belongs to another context than id->verbs"
 #define VB_RDMA_NO_QUESTION   "node, service and hints are all NULL"
 

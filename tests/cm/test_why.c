@@ -95,7 +95,7 @@ static void somebody_listens_in_another_space(void **state)
 	below.listens_port = 7471;
 	refused(RDMA_PS_TCP, IBV_QPT_RC,
 		"no listener on this address and port; port 7471 has a listener in port space RDMA_PS_UDP, "
-		"and this id uses RDMA_PS_TCP: pass the same port space to rdma_create_id");
+		"and this id uses RDMA_PS_TCP; pass the same port space to rdma_create_id()");
 }
 
 static void a_lookup_in_another_space(void **state)
@@ -279,7 +279,7 @@ static void a_request_is_called_off(void **state)
 	said(NULL);
 	assert_int_equal(vb_cm_id_accept(t.server, &two_granting, TWO_USER), EINVAL);
 	said("rdma_accept: the id's state \"failed\" does not allow this call: the peer gave up (REJECTED, "
-	     "status 4); an id connects only once: destroy it and create another (EINVAL)");
+	     "status 4); an id connects only once; destroy it and create another (EINVAL)");
 	two_end(&t);
 }
 
@@ -304,8 +304,8 @@ static void the_wrong_state(void **state)
 
 	(void)state;
 	assert_int_equal(vb_cm_id_connect(id, &two_asking), EINVAL);
-	said("rdma_connect: the id's state \"idle\" does not allow this call: call rdma_resolve_addr, then "
-	     "rdma_resolve_route, and wait for");
+	said("rdma_connect: the id's state \"idle\" does not allow this call: call rdma_resolve_addr(), then "
+	     "rdma_resolve_route(), and wait for");
 	vb_cm_id_end(id);
 	vb_cm_channel_close(c);
 }
@@ -332,7 +332,7 @@ static void the_listener_itself(void **state)
 	assert_int_equal(vb_cm_id_bind(id, below_addr("10.0.0.2", 5)), 0);
 	assert_int_equal(vb_cm_id_listen(id, 1), 0);
 	assert_int_equal(vb_cm_id_accept(id, &two_asking, TWO_USER), EINVAL);
-	said("rdma_accept: the id's state \"listening\" does not allow this call: this id is the listener: "
+	said("rdma_accept: the id's state \"listening\" does not allow this call: this id is the listener; "
 	     "pass "
 	     "event->id of RDMA_CM_EVENT_CONNECT_REQUEST");
 	vb_cm_id_end(id);
@@ -349,7 +349,7 @@ static void attributes_that_nobody_knows(void **state)
 	(void)state;
 	assert_int_equal(vb_cm_id_qp_attr(id, &a, &mask), EINVAL);
 	said("rdma_init_qp_attr: no attributes for the queue pair state RTR in the id's state \"route "
-	     "resolved\": wait for RDMA_CM_EVENT_CONNECT_RESPONSE after rdma_connect");
+	     "resolved\": wait for RDMA_CM_EVENT_CONNECT_RESPONSE after rdma_connect()");
 	vb_cm_id_end(id);
 	vb_cm_channel_close(c);
 }

@@ -206,12 +206,12 @@ static void the_wrong_id(void)
 	kit_log_skip();
 	KIT_CM_FAILS(rdma_accept(all, &p), EINVAL);
 	KIT_LOG_SAYS(
-	    "rdma_accept: the id's state \"listening\" does not allow this call: this id is the listener: "
+	    "rdma_accept: the id's state \"listening\" does not allow this call: this id is the listener; "
 	    "pass event->id of RDMA_CM_EVENT_CONNECT_REQUEST");
 	KIT_CM_FAILS(rdma_connect(id, &p), EINVAL);
-	KIT_LOG_SAYS("rdma_connect: the id is not bound to a device: first call rdma_resolve_addr");
+	KIT_LOG_SAYS("rdma_connect: the id is not bound to a device; first call rdma_resolve_addr()");
 	KIT_CM_FAILS(rdma_disconnect(id), EINVAL);
-	KIT_LOG_SAYS("rdma_disconnect: the id was never connected: call rdma_destroy_id instead");
+	KIT_LOG_SAYS("rdma_disconnect: the id was never connected; call rdma_destroy_id() instead");
 }
 
 static const struct kit_case cases[] = {

@@ -100,7 +100,7 @@ static void another_space(void)
 	CHECK(next(RDMA_CM_EVENT_REJECTED).status == 8);
 	TOLD("rdma_connect to 127.0.0.1 port %u: REJECTED, status 8: invalid service ID: no listener on this "
 	     "address and port; port %u has a listener in port space RDMA_PS_UDP, and this id uses "
-	     "RDMA_PS_TCP: pass the same port space to rdma_create_id at both ends",
+	     "RDMA_PS_TCP; pass the same port space to rdma_create_id() at both ends",
 	     port, port);
 }
 
@@ -134,7 +134,7 @@ static void no_queue_pair_there(void)
 	CHECK(!vb_cm_id_accept(request, &none, &user));
 	next(RDMA_CM_EVENT_CONNECT_RESPONSE);
 	TOLD("rdma_connect to 127.0.0.1 port %u: the peer accepted without a queue pair, so it receives no "
-	     "messages: it must call rdma_create_qp before rdma_accept, or set "
+	     "messages: it must call rdma_create_qp() before rdma_accept(), or set "
 	     "rdma_conn_param.qp_num",
 	     port);
 }
@@ -167,8 +167,7 @@ static void too_much_to_say(void)
 	struct vb_cm_param p = {.qp_num = 1, .private_data = data, .private_len = sizeof data};
 
 	CHECK(vb_cm_id_connect(resolved(7471), &p) == EINVAL);
-	TOLD("rdma_connect: private data of 57 bytes is too long: the REQ message has room for 56 bytes "
-	     "(EINVAL)");
+	TOLD("rdma_connect: 57 bytes of private data exceed the limit of a REQ message, 56 bytes (EINVAL)");
 }
 
 /* The same, since a step was left out. */
@@ -179,8 +178,9 @@ static void step_left_out(void)
 
 	bound(id);
 	CHECK(vb_cm_id_connect(id, &p) == EINVAL);
-	TOLD("rdma_connect: the id's state \"bound\" does not allow this call: call rdma_resolve_addr, then "
-	     "rdma_resolve_route");
+	TOLD(
+	    "rdma_connect: the id's state \"bound\" does not allow this call: call rdma_resolve_addr(), then "
+	    "rdma_resolve_route()");
 }
 
 /* rdma_accept fails: it was given the listener, and not the id of the request. */
@@ -192,7 +192,7 @@ static void listener_accepted(void)
 	bound(id);
 	CHECK_EQ(vb_cm_id_listen(id, 1), 0);
 	CHECK_EQ(vb_cm_id_accept(id, &p, id), EINVAL);
-	TOLD("rdma_accept: the id's state \"listening\" does not allow this call: this id is the listener: "
+	TOLD("rdma_accept: the id's state \"listening\" does not allow this call: this id is the listener; "
 	     "pass event->id of RDMA_CM_EVENT_CONNECT_REQUEST");
 }
 
@@ -236,7 +236,7 @@ static void not_acknowledged(void)
 
 	CHECK(!vb_cm_id_resolve_addr(id, NULL, at(7471), 1000) && !vb_cm_channel_get(channel, &n));
 	CHECK(!pthread_create(&t, NULL, end, id));
-	TOLD("rdma_destroy_id or rdma_migrate_id is waiting for rdma_ack_cm_event: the program has not "
+	TOLD("rdma_destroy_id() or rdma_migrate_id() is waiting for rdma_ack_cm_event(): the program has not "
 	     "acknowledged these events of the id: ADDR_RESOLVED");
 	vb_cm_news_ack(n.id, n.event);
 	CHECK(!pthread_join(t, NULL));
