@@ -35,13 +35,15 @@ static void look_at(const char *name, size_t len)
 	if (!least)
 		return;
 	if (meant)
-		vb_log_complain(PREFIX "%.*s is no setting of Verbena and has no effect: did you mean " PREFIX
-				       "%s (verbena_environment(7) lists all)",
+		vb_log_complain(PREFIX
+				"%.*s is not a setting of Verbena and has no effect: did you mean " PREFIX
+				"%s? (verbena_environment(7) lists all)",
 				(int)len, name, meant);
 	else /* a container's service of our name sets such, too: only for who asked for a log */
 		vb_log(VB_LOG_WARN,
-		       PREFIX "%.*s is no setting of Verbena and has no effect (verbena_environment(7) lists "
-			      "all)",
+		       PREFIX
+		       "%.*s is not a setting of Verbena and has no effect (verbena_environment(7) lists "
+		       "all)",
 		       (int)len, name);
 }
 

@@ -16,12 +16,13 @@
 #include "transport/transport.h"
 
 /* What the comments of packets say that were no packets. */
-static const char direct[] = "placed directly: the sender copied it, and no packet went",
-		  with_imm[] = "the data was placed directly, and a packet brought the immediate alone",
-		  lent[] = "lent: the receiver collects these bytes from the sender's memory",
-		  carried[] = "no packet of its own: the next one carried it along",
-		  seen[] = "no packet: the sender saw in the receiver's memory what has arrived",
-		  again[] = "between processes it asks for what was sent from here on, and costs no retry";
+static const char direct[] = "placed directly: the sender copied the data, and no packet was sent",
+		  with_imm[] = "the data was placed directly, and a packet carried only the immediate data",
+		  lent[] = "read directly: the receiver copied these bytes from the sender's memory",
+		  carried[] = "no packet of its own: the next packet carried it",
+		  seen[] = "no packet: the sender read in the receiver's memory what has arrived",
+		  again[] =
+		      "between processes it requests retransmission from this PSN on, and costs no retry";
 
 enum { AT_ONCE = 1024 }; /* packets that one of a wire's, or 256 KiB that are placed, comes to at most */
 
@@ -470,7 +471,7 @@ struct vb_out *vb_capture_way(struct vb_qp *qp, const struct vb_peer *peer, stru
 		return out;
 	w = calloc(1, sizeof(*w) + (connected ? 2 * sizeof(w->psns[0]) : 0)); /* vb_capture_end() */
 	if (!w) {
-		vb_log(VB_LOG_WARN, "no memory to keep the packets of QP 0x%06x", qp->qpn);
+		vb_log(VB_LOG_WARN, "the packets of QP 0x%06x are not captured: no memory", qp->qpn);
 		return out;
 	}
 	w->out = *out;

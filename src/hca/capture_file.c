@@ -78,7 +78,8 @@ static void read_snap(const char *s)
 		return;
 	}
 	snprintf(complaint, sizeof complaint,
-		 "VERBENA_PCAP_SNAP=%.40s is no number of bytes from %d on, nor 0 for all", s, LEAST_SNAP);
+		 "VERBENA_PCAP_SNAP=%.40s is not a number of bytes: use %d or more, or 0 for whole packets",
+		 s, LEAST_SNAP);
 	wrong = complaint;
 }
 
@@ -95,7 +96,7 @@ static void read_ring(const char *s)
 		return;
 	}
 	snprintf(complaint, sizeof complaint,
-		 "VERBENA_PCAP_RING=%.40s is not FILES:SIZE, 1 to %d files of at least %dK", s, FILES,
+		 "VERBENA_PCAP_RING=%.40s is not FILES:SIZE: use 1 to %d files of at least %dK", s, FILES,
 		 VB_PCAPNG_SMALLEST >> 10);
 	wrong = complaint;
 }
@@ -234,7 +235,8 @@ static int put_lost(uint64_t n, uint64_t when)
 	char text[100];
 	size_t len;
 
-	snprintf(text, sizeof text, "%llu packets are missing here: they came faster than they were written",
+	snprintf(text, sizeof text,
+		 "%llu packets are missing here: they arrived faster than they could be written",
 		 (unsigned long long)n);
 	len = vb_frame_note(frame, text);
 	return vb_pcapng_packet(file, when, frame, len, len, text);
@@ -292,7 +294,7 @@ static void write_all(void)
 	}
 	pthread_mutex_unlock(&writing);
 	if (err)
-		vb_log(VB_LOG_WARN, "the capture %s ends: %s", path, strerror(err));
+		vb_log(VB_LOG_WARN, "the capture %s stops: %s", path, strerror(err));
 }
 
 /* Threads that have not come back from their calls. */

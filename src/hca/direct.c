@@ -44,7 +44,7 @@ static bool is_off(const char *name)
 	if (!s || !strcmp(s, "on"))
 		return false;
 	if (strcmp(s, "off"))
-		vb_log(VB_LOG_WARN, "%s=%s is neither on nor off: on", name, s);
+		vb_log(VB_LOG_WARN, "%s=%s is not on or off; on is used", name, s);
 	return !strcmp(s, "off");
 }
 
@@ -139,7 +139,7 @@ void vb_direct_peer_up(struct vb_peer *peer)
 	if (!f)
 		f = calloc(1, sizeof(*f)); /* vb_direct_peer_free() */
 	if (!f) {
-		vb_log(VB_LOG_WARN, "no memory to reach process %u directly: the ring carries everything",
+		vb_log(VB_LOG_WARN, "no memory for direct access to process %u: packets carry all data",
 		       peer->pid);
 		return;
 	}
@@ -165,8 +165,8 @@ void vb_direct_peer_up(struct vb_peer *peer)
 		     peer->incarnation); /* pairs with vb_direct_attach() and is_there() in mem/peer_key.c */
 	if (f->denied)
 		vb_log(VB_LOG_INFO,
-		       "process %u cannot be told apart by a thread ID here (another PID namespace, or no "
-		       "pidfd): the ring carries everything",
+		       "process %u cannot be identified by a thread ID here (another PID namespace, or no "
+		       "pidfd): packets carry all data",
 		       peer->pid);
 	atomic_store(&peer->mem, f); /* before any QP permits anything; see wait_for_peers() */
 }
@@ -191,9 +191,8 @@ static void fade(struct vb_peer *peer, const struct vb_peer_mem *f)
 	while (f && vb_peer_mem_in_use(f, number, 0)) {
 		if (vb_now() > until) {
 			vb_log(VB_LOG_WARN,
-			       "process %u was in the middle of an access to this process's memory when "
-			       "their connection ended, and has not ended it in a second: what it does "
-			       "there from now on, nobody waits for",
+			       "process %u was accessing this process's memory when the connection ended, "
+			       "and has not finished within 1 s: this process no longer waits for it",
 			       peer->pid);
 			break;
 		}
@@ -295,7 +294,7 @@ void vb_direct_told(struct vb_peer *peer, const void *msg, size_t len, int fd)
 		err = f ? vb_peer_mem_answer(f, t.rkey, t.seq, t.addr, &t.what, fd, t.write) : 0;
 		if (err && t.what.kind != VB_SHARE_NONE)
 			vb_log(VB_LOG_DEBUG,
-			       "R_Key 0x%08x of process %u is shared memory, but cannot be mapped: %s",
+			       "R_Key 0x%08x of process %u refers to shared memory that cannot be mapped: %s",
 			       t.rkey, peer->pid, strerror(err));
 		break;
 	case TELL_DROP:
@@ -415,7 +414,7 @@ void vb_direct_revoked(struct vb_qp *qp)
 	vb_hca_give(qp);
 	if (!unsettled)
 		return;
-	wait_for_peers(qp->ctx->adapter, 0, qp->qpn, "taking back what a QP permits");
+	wait_for_peers(qp->ctx->adapter, 0, qp->qpn, "revoking the access that a QP permits");
 	vb_lock_take(&qp->lock);
 	qp->unsettled = false;
 	vb_direct_show(qp); /* what it permits in its new state */
@@ -442,7 +441,7 @@ void vb_direct_key_retracted(struct vb_adapter *a, uint32_t lkey)
 	char what[64];
 
 	if (vb_unlikely(in_use(a, index))) { /* else nobody is, and who comes now finds the key gone */
-		snprintf(what, sizeof(what), "taking back L_Key 0x%08x, or what it meant,", lkey);
+		snprintf(what, sizeof(what), "revoking or changing L_Key 0x%08x", lkey);
 		wait_for_peers(a, index, 0, what);
 	}
 	vb_direct_key_settled(a, lkey);

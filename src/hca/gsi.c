@@ -279,10 +279,10 @@ void vb_gsi_hear(struct vb_hca *h)
 static const char *wrong(const struct vb_pkt *p)
 {
 	if (p->opcode != (VB_FAMILY_UD | VB_SEND_ONLY) || p->loan)
-		return "it is no datagram";
+		return "it is not a UD SEND";
 	if (p->qkey != VB_GSI_QKEY)
-		return "its Q_Key is another";
-	return p->payload_len != VB_MAD_LEN ? "its length is another" : NULL;
+		return "its Q_Key is wrong";
+	return p->payload_len != VB_MAD_LEN ? "its length is wrong" : NULL;
 }
 
 void vb_gsi_take(struct vb_hca *h, const struct vb_rxq *r, const struct vb_pkt *p)
@@ -307,12 +307,13 @@ void vb_gsi_take(struct vb_hca *h, const struct vb_rxq *r, const struct vb_pkt *
 			m->dgid = own_gid(h, m->sgid);
 			memcpy(m->bytes, p->payload, VB_MAD_LEN);
 		} else {
-			why = "too many wait";
+			why = "the queue is full";
 		}
 		vb_lock_give(&g->lock);
 	}
 	if (why)
-		vb_log(VB_LOG_DEBUG, "a management datagram of process %u is dropped: %s", peer->pid, why);
+		vb_log(VB_LOG_DEBUG, "a management datagram from process %u is discarded: %s", peer->pid,
+		       why);
 	if (g && !hears)
 		vb_adapter_nudge(h->adapter);
 }

@@ -6,9 +6,9 @@
 #include "hca/hca.h"
 
 /* Why a call is refused then. */
-#define VB_LOST_TEXT                                                                                  \
-	"the device is lost, since this process closed descriptors that belong to it; close it, and " \
-	"open it anew after closing descriptors"
+#define VB_LOST_TEXT                                                                                \
+	"the device is lost, because this process closed descriptors that belong to it; close the " \
+	"device and open it again after closing descriptors"
 
 static inline bool vb_context_lost(const struct vb_context *c)
 {

@@ -41,10 +41,10 @@ static void say_apart(const char *call, const struct vb_met *met, const char *wh
 	struct vb_text t = {text, sizeof(text)};
 
 	if (met->silent)
-		vb_log(VB_LOG_WARN, "%s: %u process%s not answer (stopped?): until then %s", call,
+		vb_log(VB_LOG_WARN, "%s: %u process%s not answer (stopped?); until then, %s", call,
 		       met->silent, met->silent == 1 ? " does" : "es do", what);
 	if (met->refused && vb_reach_add(&t, &met->why))
-		vb_log(VB_LOG_WARN, "%s: contact with %u process%s fails: %s; %s", call, met->refused,
+		vb_log(VB_LOG_WARN, "%s: connecting to %u process%s fails: %s; %s", call, met->refused,
 		       met->refused == 1 ? "" : "es", text, what);
 }
 
@@ -56,14 +56,17 @@ static int meet_all(struct vb_hca *h, bool *all)
 	int err = vb_numbers_list(&numbers, &n);
 
 	if (err)
-		return vb_refuse(err, attach, "who else has the device open cannot be looked up: %s",
+		return vb_refuse(err, attach,
+				 "the other processes that have the device open cannot be listed: %s",
 				 strerror(err));
 	err = vb_peers_meet(h->adapter, numbers, n, vb_now() + PATIENCE, &met);
 	free(numbers);
 	if (err)
-		return vb_refuse(err, attach, "no contact with all processes that may send to the group: %s",
-				 strerror(err));
-	say_apart(attach, &met, "what it sends to groups does not come here");
+		return vb_refuse(
+		    err, attach,
+		    "this process cannot connect to all processes that may send to the group: %s",
+		    strerror(err));
+	say_apart(attach, &met, "messages from there to groups do not arrive here");
 	*all = !met.unable;
 	return 0;
 }
@@ -203,14 +206,15 @@ int vb_mcast_meet(struct vb_hca *h, const char *call)
 	if (err)
 		return vb_refuse(
 		    err, call,
-		    "the members of multicast groups cannot be looked up in /proc/thread-self/net/unix: %s",
+		    "the members of multicast groups cannot be read from /proc/thread-self/net/unix: %s",
 		    strerror(err));
 	err = vb_peers_meet(h->adapter, numbers, n, vb_now() + PATIENCE, &met);
 	free(numbers);
 	if (err)
-		return vb_refuse(err, call, "no contact with all members of multicast groups: %s",
+		return vb_refuse(err, call,
+				 "this process cannot connect to all members of multicast groups: %s",
 				 strerror(err));
-	say_apart(call, &met, "what is sent to groups does not come there");
+	say_apart(call, &met, "messages to groups do not arrive there");
 	/* Who lacked descriptors, say, is asked again the next time. */
 	atomic_store_explicit(&h->mcast.met, !met.unable, memory_order_release);
 	return 0;

@@ -116,7 +116,7 @@ static inline bool hold(struct delivery *d, uint32_t qpn, const struct vb_source
 /* A packet that is no packet names nobody. */
 static __attribute__((cold, noinline)) void say_dropped(const struct vb_arrival *in, const char *why)
 {
-	vb_log(VB_LOG_WARN, "a packet of %u bytes dropped: %s", in->b.hdr_len + in->payload_len, why);
+	vb_log(VB_LOG_WARN, "a packet of %u bytes is discarded: %s", in->b.hdr_len + in->payload_len, why);
 }
 
 /* A datagram to a group: each queue pair that is attached here gets it, as one that is its own (rule 29). */

@@ -253,12 +253,12 @@ static bool take_messages(struct vb_adapter *a, struct conn *c, struct haul *h)
 static void end(struct vb_adapter *a, struct conn *c, bool dead)
 {
 	static const char *const why[] = {
-	    [VB_END_GOODBYE] = "it said goodbye",
-	    [VB_END_DIED] = "its process is gone",
-	    [VB_END_UNCLEAR] = "it hung up",
-	    [VB_END_CLOSED] = "its process lives, and has closed the descriptors of its device",
-	    [VB_END_REPLACED] = "its process runs another program",
-	    [VB_END_BROKEN] = "it found rubbish in what this process sent",
+	    [VB_END_GOODBYE] = "it disconnected",
+	    [VB_END_DIED] = "its process has ended",
+	    [VB_END_UNCLEAR] = "it disconnected without a message",
+	    [VB_END_CLOSED] = "its process is alive but closed the descriptors of its device",
+	    [VB_END_REPLACED] = "its process executed another program",
+	    [VB_END_BROKEN] = "this process sent it a malformed message",
 	};
 	enum vb_peer_end how = c->bye	   ? VB_END_GOODBYE
 			       : c->broken ? VB_END_BROKEN
@@ -267,7 +267,8 @@ static void end(struct vb_adapter *a, struct conn *c, bool dead)
 
 	if (how == VB_END_CLOSED) /* it may not know, see own.c */
 		vb_number_poke(c->peer->pub.number);
-	vb_peer_fall(c->peer, how, c->unable ? "it has no room for this process's segment" : why[how]);
+	vb_peer_fall(c->peer, how,
+		     c->unable ? "it has no address space for this process's segment" : why[how]);
 }
 
 /* An UP connection has something to say, or `dead`: its process is known to be gone. */
@@ -288,7 +289,7 @@ bool vb_conn_read(struct vb_adapter *a, struct conn *c, bool dead)
 		atomic_store(&c->peer->unable, c->peer->pub.pid);
 	if (h.rubbish) {
 		vb_conn_broken(c);
-		vb_peer_fall(c->peer, VB_END_RUBBISH, "rubbish on its control socket");
+		vb_peer_fall(c->peer, VB_END_RUBBISH, "it sent a malformed message");
 	} else if (h.gone) {
 		end(a, c, dead);
 	} else if (h.rang) {

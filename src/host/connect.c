@@ -244,7 +244,7 @@ static void break_links(struct vb_adapter *a)
 			continue;
 		if (p->conn)
 			vb_conn_broken(p->conn);
-		vb_peer_fall(p, VB_END_RUBBISH, "it breaks the rules of the shared ring");
+		vb_peer_fall(p, VB_END_RUBBISH, "it wrote an invalid packet to its ring");
 	}
 }
 

@@ -126,7 +126,7 @@ static int join(struct vb_adapter *a, struct peer *p, struct conn *c, const stru
 	if (!err) {
 		err = vb_peer_attach(p, p->seg ? p->seg->base : p->window, p->seg ? p->seg->hints : p->hints,
 				     h->index, h->incarnation);
-		why = err == EPROTO ? "its keys begin where none can" : "no memory";
+		why = err == EPROTO ? "its first key has an invalid index" : "no memory";
 		*t = err == EPROTO ? (struct vb_reach_facts){.reach = VB_REACH_STRANGER}
 				   : vb_reach_trouble(err, VB_CALL_MMAP);
 	}
@@ -138,8 +138,9 @@ static int join(struct vb_adapter *a, struct peer *p, struct conn *c, const stru
 			t->process.pid = c->pid;
 		vb_contact_trouble(p, *t);
 		if (p->told != h->incarnation) /* each attempt ends like this for a while */
-			vb_log(VB_LOG_WARN, "the segment of adapter %u (PID %u) is not taken: %s (%s)",
-			       h->number, c->pid, why, strerror(err));
+			vb_log(VB_LOG_WARN,
+			       "the shared segment of adapter %u (PID %u) is not mapped: %s (%s)", h->number,
+			       c->pid, why, strerror(err));
 		p->told = h->incarnation;
 		return err;
 	}
@@ -375,8 +376,8 @@ static void close_new(struct vb_adapter *a, struct conn *c, const struct heard *
 		vb_contact_tell_stranger(a, c->pid,
 					 is_ours(in) && in->h.kind == MSG_HELLO &&
 						 hello_is_sane(&in->h, in->n)
-					     ? "sent its hello without its segment and hints"
-					     : "did not say hello as Verbena does");
+					     ? "sent a first message without its two descriptors"
+					     : "does not follow Verbena's protocol");
 	if (is_ours(in))
 		refuse(a, c, REFUSE_OTHER);
 	else

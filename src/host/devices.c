@@ -48,9 +48,8 @@ static void choose_name(void)
 
 	if (name && *name && !is_name(name)) {
 		snprintf(set.wrong, sizeof(set.wrong),
-			 "VERBENA_DEVICE=%.60s is no name of a device: up to 48 letters, digits, '_', '-' "
-			 "and '.', "
-			 "beginning with a letter or digit",
+			 "VERBENA_DEVICE=%.60s is not a device name: use up to 48 letters, digits, '_', '-' "
+			 "and '.', beginning with a letter or digit",
 			 name);
 		name = NULL;
 	}
@@ -80,8 +79,8 @@ static void choose_count(void)
 	if (!errno && !*end && isdigit((unsigned char)*s) && n >= 1 && n <= VB_MAX_DEVICES)
 		set.count = (uint32_t)n;
 	else
-		snprintf(set.wrong, sizeof(set.wrong), "VERBENA_DEVICES=%.60s is no number from 1 to %d", s,
-			 VB_MAX_DEVICES);
+		snprintf(set.wrong, sizeof(set.wrong), "VERBENA_DEVICES=%.60s is not a number from 1 to %d",
+			 s, VB_MAX_DEVICES);
 }
 
 static void choose_link(void)
@@ -94,7 +93,7 @@ static void choose_link(void)
 		set.infiniband = true;
 	else
 		snprintf(set.wrong, sizeof(set.wrong),
-			 "VERBENA_LINK=%.60s is no link layer; there are ethernet and infiniband", s);
+			 "VERBENA_LINK=%.60s is not a link layer: use ethernet or infiniband", s);
 }
 
 static void forked(void);

@@ -60,7 +60,7 @@ int vb_hints_map(struct vb_set **window, int fd, const char **why, struct vb_rea
 		return err;
 	seals = fcntl(fd, F_GET_SEALS);
 	if (seals < 0 || seals & F_SEAL_FUTURE_WRITE) {
-		*why = "its hints cannot be written";
+		*why = "its doorbell page cannot be written";
 		return EPROTO;
 	}
 	p = map(*window, fd);
@@ -77,7 +77,8 @@ void vb_hints_unmap(struct vb_set *window)
 {
 	/* Replaced at once, never absent: a thread may be on its way to leave a hint for the dead peer. */
 	if (!map(window, -1))
-		vb_log(VB_LOG_WARN, "the hints of a peer that left stay mapped: %s", strerror(errno));
+		vb_log(VB_LOG_WARN, "the doorbell page of a disconnected peer stays mapped: %s",
+		       strerror(errno));
 }
 
 void vb_hints_release(struct vb_set *hints)

@@ -16,7 +16,7 @@
 int vb_file_denied(struct vb_reach_facts *t, enum vb_reach_call call, const char **why)
 {
 	*t = vb_reach_trouble(errno, call);
-	*why = "this process may not look at it";
+	*why = "this process may not examine it";
 	return errno;
 }
 
@@ -33,7 +33,7 @@ int vb_file_check(int fd, uint64_t size, const char **why, struct vb_reach_facts
 	/* Without this seal the owner could take pages away under our reads.  Nothing else is asked of such a
 	 * file: of some file systems the process that serves them answers, or never does. */
 	if (seals < 0 || !(seals & F_SEAL_SHRINK)) {
-		*why = "it can be shortened";
+		*why = "it can shrink (it lacks F_SEAL_SHRINK)";
 		return EPROTO;
 	}
 	if (fstat(fd, &st))
@@ -42,13 +42,13 @@ int vb_file_check(int fd, uint64_t size, const char **why, struct vb_reach_facts
 		return vb_file_denied(t, VB_CALL_FSTATFS, why);
 	/* What can be mapped now can be a moment later. */
 	if (!(seals & F_SEAL_SEAL))
-		*why = "it can be sealed further";
+		*why = "it can be sealed further (it lacks F_SEAL_SEAL)";
 	else if (seals & F_SEAL_WRITE)
 		*why = "it cannot be written";
 	else if ((uint64_t)st.st_size != size)
-		*why = "it has another size than this version's";
+		*why = "its size is not that of this version";
 	else if (fs.f_type != TMPFS_MAGIC)
-		*why = "it does not lie in ordinary memory";
+		*why = "it is not in ordinary memory (tmpfs)";
 	return *why ? EPROTO : 0;
 }
 

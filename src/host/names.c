@@ -209,7 +209,7 @@ const char *vb_numbers_say(char *buf, size_t size)
 	buf[0] = 0;
 	if (!o || read_owners(o)) {
 		free(o);
-		vb_text_add(&t, "by whom the kernel does not tell here");
+		vb_text_add(&t, "the kernel does not show by which users");
 		return buf;
 	}
 	for (uint32_t i = 1; i < VB_ADAPTERS; i++) {

@@ -176,10 +176,10 @@ void vb_adapter_lose(struct vb_adapter *a)
 		return;
 	vb_log(
 	    VB_LOG_ERROR,
-	    "descriptors that belong to the open device were closed by this process (a program that closes "
-	    "all descriptors from 3 up?): the device is lost, its queue pairs go to the error state, and "
-	    "their requests are flushed. Open the device after closing, or leave descriptors alone that the "
-	    "program has not opened itself");
+	    "this process closed descriptors that belong to its open device (did it close all descriptors "
+	    "from 3 up?): the device is lost, its queue pairs enter the error state, and their requests are "
+	    "flushed. Open the device after closing descriptors, or close only those that the program "
+	    "opened");
 	vb_lost_wake(a);
 	vb_number_poke(a->numbers[0].number);
 	errno = err;

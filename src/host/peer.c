@@ -437,7 +437,7 @@ void vb_peer_fall(struct peer *p, enum vb_peer_end how, const char *why)
 
 	vb_mutex_assert_held(&a->control);
 	vb_log(how == VB_END_GOODBYE ? VB_LOG_DEBUG : VB_LOG_INFO,
-	       "the connection to adapter %u (PID %u) ends: %s", peer->number, peer->pid, why);
+	       "the connection to adapter %u (PID %u) has ended: %s", peer->number, peer->pid, why);
 	read_to_end(p);
 	atomic_store(heard_of(a->seg->base, peer->index), 0);
 	atomic_store(&peer->fades, how == VB_END_UNCLEAR || how == VB_END_CLOSED || how == VB_END_LOST ||
@@ -626,7 +626,8 @@ void vb_peer_insane(struct vb_peer *peer)
 
 	if (vb_adapter_dead(a) || atomic_exchange(&peer_of(peer)->broken, true))
 		return;
-	vb_log(VB_LOG_ERROR, "adapter %u (PID %u) wrote to its ring to us what is no packet: the link ends",
+	vb_log(VB_LOG_ERROR,
+	       "adapter %u (PID %u) wrote an invalid packet to its ring; its connection is closed",
 	       peer->number, peer->pid);
 	atomic_store(&a->breaks, true);
 	vb_engine_kick(a);

@@ -98,12 +98,10 @@ static int usable(struct vb_ports *p)
 	if (!atomic_exchange(&p->told, true))
 		vb_log(
 		    VB_LOG_ERROR,
-		    "the descriptor by which the kernel keeps this process's rdma_cm ports was closed by "
-		    "this "
-		    "process (a program that closes all descriptors from 3 up?): its ports are free for "
-		    "others, "
-		    "and nobody finds its listeners. Open event channels after closing, or leave descriptors "
-		    "alone that the program has not opened itself");
+		    "this process closed the descriptor that reserves its rdma_cm ports (did it close all "
+		    "descriptors from 3 up?): other processes can take the ports, and its listeners are not "
+		    "found. Open event channels after closing descriptors, or close only those that the "
+		    "program opened");
 	return EIO;
 }
 

@@ -85,7 +85,7 @@ uint32_t vb_registry_who(const struct vb_registry *r, const struct vb_port_name 
 }
 
 static const char file_name[] = "this network namespace's file (/proc/self/ns/net)";
-static const char remedy[] = "; as root, lslocks finds who holds it";
+static const char remedy[] = "; as root, lslocks shows which process holds it";
 
 static void add_lock(struct vb_text *t, struct vb_span s)
 {
@@ -126,7 +126,7 @@ static void why_taken(struct vb_ports *p, const struct vb_port_name *n, struct v
 		vb_text_add(t, "port %u is ", n->port);
 		add_blocked(t, 0, s);
 	} else {
-		vb_text_add(t, "port %u was taken at this address by a process that has given it back since",
+		vb_text_add(t, "port %u was taken at this address by a process that has released it since",
 			    n->port);
 	}
 }
@@ -156,14 +156,13 @@ void vb_ports_why(struct vb_ports *p, const struct vb_port_name *n, int err, str
 	else if (err == EADDRNOTAVAIL && p)
 		why_none_free(p, n, t);
 	else if (err == EIO)
-		vb_text_add(
-		    t, "the descriptor by which the kernel keeps this process's rdma_cm ports was closed");
+		vb_text_add(t, "this process closed the descriptor that reserves its rdma_cm ports");
 	else if (err == ENOMEM || err == EMFILE || err == ENFILE || err == ENOLCK || !vb_registry_failed())
 		vb_text_add(t, "%s", strerror(err));
 	else
 		vb_text_add(
 		    t,
-		    "%s fails: %s; rdma_cm keeps its ports by locks on %s. Does a sandbox deny the call, "
+		    "%s fails: %s; rdma_cm reserves ports with locks on %s. Does a sandbox deny the call, "
 		    "or is /proc not mounted?",
 		    vb_registry_failed(), strerror(err), file_name);
 	pthread_setcancelstate(cancel, NULL);
@@ -180,14 +179,14 @@ bool vb_ports_why_hidden(struct vb_ports *p, const struct vb_port_name *n, struc
 			return false;
 		vb_text_add(t, "; ");
 		add_lock(t, s);
-		vb_text_add(t, " names a process as the listener that takes no requests%s", remedy);
+		vb_text_add(t, " names a listener that accepts no requests%s", remedy);
 		return true;
 	}
 	if (!p->unseen)
 		return false; /* it hides nobody: what is behind it has been seen */
 	vb_text_add(t, "; ");
 	add_lock(t, s);
-	vb_text_add(t, " hides who may listen there, and /proc/locks cannot be read: %s%s",
+	vb_text_add(t, " hides the listeners there, and /proc/locks cannot be read: %s%s",
 		    strerror(p->unseen), remedy);
 	return true;
 }

@@ -193,7 +193,7 @@ static int extend(struct vb_adapter *a, struct free_numbers *f)
 /* `rest`: how many are nobody's, and are not given yet. */
 static void say_none_left(const char *kind, int err, uint32_t rest)
 {
-	const char *why = err == ENFILE ? "the device has all that it may" : strerror(err);
+	const char *why = err == ENFILE ? "the device has reached its limit" : strerror(err);
 	char held[200];
 
 	if (err == EADDRINUSE)
@@ -202,13 +202,12 @@ static void say_none_left(const char *kind, int err, uint32_t rest)
 		       kind, VB_ADAPTERS - 1, vb_numbers_say(held, sizeof(held)));
 	else if (rest)
 		vb_log(VB_LOG_WARN,
-		       "no %s number is left: %u of this device's rest in TIMEWAIT, after connections of "
-		       "rdma_cm "
-		       "that have ended, for a time that follows from their ACK timeout "
-		       "(RDMA_OPTION_ID_ACK_TIMEOUT); no more can be had: %s",
+		       "no %s number is left: %u of this device's are in TIMEWAIT after rdma_cm connections "
+		       "that have ended, for a time that depends on their ACK timeout "
+		       "(RDMA_OPTION_ID_ACK_TIMEOUT), and no more can be allocated: %s",
 		       kind, rest, why);
 	else
-		vb_log(VB_LOG_WARN, "no %s number is left, and no more can be had: %s", kind, why);
+		vb_log(VB_LOG_WARN, "no %s number is left, and no more can be allocated: %s", kind, why);
 }
 
 static uint32_t pop_free(struct free_numbers *f)

@@ -35,11 +35,10 @@ static int size_allowed(void)
 
 	if (vb_file_may_have(VB_SEG_SIZE, &most))
 		return 0;
-	vb_log(
-	    VB_LOG_ERROR,
-	    "the file size limit of this process (RLIMIT_FSIZE, %llu bytes) is below the %llu bytes (sparse) "
-	    "that an adapter's shared segment spans",
-	    (unsigned long long)most, (unsigned long long)VB_SEG_SIZE);
+	vb_log(VB_LOG_ERROR,
+	       "the file size limit of this process (RLIMIT_FSIZE, %llu bytes) is less than the %llu bytes "
+	       "(sparse) of the device's shared segment; raise it (ulimit -f)",
+	       (unsigned long long)most, (unsigned long long)VB_SEG_SIZE);
 	return EFBIG;
 }
 
@@ -145,9 +144,9 @@ int vb_segment_map(uint8_t **window, int fd, uint64_t incarnation, const char **
 	madvise(base, VB_SEG_SIZE, MADV_DONTDUMP);
 	memcpy(&head, base, offsetof(struct vb_seg_head, gids));
 	if (head.magic != VB_SEG_MAGIC || head.version != VB_SEG_VERSION || head.size != VB_SEG_SIZE)
-		*why = "it is of another version";
+		*why = "it has another version";
 	else if (head.incarnation != incarnation || !incarnation)
-		*why = "it is not the segment that the peer spoke of";
+		*why = "it is not the segment that the peer announced";
 	if (!*why)
 		return 0;
 	vb_segment_unmap(base);
@@ -161,7 +160,8 @@ void vb_segment_unmap(uint8_t *window)
 	    vb_file_map(window, VB_SEG_SIZE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
 
 	if (p == MAP_FAILED)
-		vb_log(VB_LOG_WARN, "the segment of a peer that left stays mapped: %s", strerror(errno));
+		vb_log(VB_LOG_WARN, "the shared segment of a disconnected peer stays mapped: %s",
+		       strerror(errno));
 }
 
 void vb_segment_release(uint8_t *window)

@@ -40,8 +40,8 @@ close_fd:
 	close(fd);
 without:
 	vb_log(VB_LOG_INFO,
-	       "the device's port does not follow the interfaces: the kernel's notices of them cannot be "
-	       "had: %s",
+	       "the device's port does not follow the network interfaces: the kernel's notifications are not "
+	       "available: %s",
 	       strerror(err));
 }
 

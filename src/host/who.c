@@ -74,16 +74,16 @@ void vb_contact_tell_away(struct vb_adapter *a, const struct vb_reach_facts *t, 
 	if (t->reach == VB_REACH_USER)
 		vb_log(
 		    VB_LOG_WARN,
-		    "a process of user %u (PID %u) is refused: only processes of the same user, here %u, may "
-		    "reach one another",
+		    "the connection of a process of user %u (PID %u) is refused: only processes of the same "
+		    "user, here %u, can communicate",
 		    t->user.uid, pid, geteuid());
 	else if (t->reach == VB_REACH_UNMAPPED)
 		vb_log(VB_LOG_WARN,
-		       "a process (PID %u) of a user that has no number in this user namespace is refused: "
-		       "only processes of the same user may reach one another",
+		       "the connection of a process (PID %u) is refused: its user is not mapped in this user "
+		       "namespace, and only processes of the same user can communicate",
 		       pid);
 	else if (vb_reach_add(&why, t))
-		vb_log(VB_LOG_WARN, "a process (PID %u) that makes contact is refused: %s", pid, text);
+		vb_log(VB_LOG_WARN, "the connection of a process (PID %u) is refused: %s", pid, text);
 }
 
 /* This process cannot make contact, or be contacted, at present. */
@@ -107,8 +107,8 @@ void vb_contact_tell_version(struct vb_adapter *a, uint32_t pid, uint16_t versio
 		return;
 	a->told_version = who;
 	vb_log(VB_LOG_WARN,
-	       "no contact with process %u of this user: it has another version of Verbena (segment "
-	       "version %u; this process has %u); all processes of a user have to use the same",
+	       "no connection with process %u of this user: it uses another version of Verbena (segment "
+	       "version %u; this process has %u); all processes of a user must use the same version",
 	       pid, version, VB_SEG_VERSION);
 }
 
@@ -116,9 +116,7 @@ void vb_contact_tell_version(struct vb_adapter *a, uint32_t pid, uint16_t versio
 void vb_contact_tell_stranger(struct vb_adapter *a, uint32_t pid, const char *what)
 {
 	if (!a->told_stranger)
-		vb_log(VB_LOG_WARN,
-		       "process %u of this user connected to this process's adapter and %s: it is refused",
-		       pid, what);
+		vb_log(VB_LOG_WARN, "the connection of process %u of this user is refused: it %s", pid, what);
 	a->told_stranger = true;
 }
 

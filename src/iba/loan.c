@@ -35,19 +35,19 @@ const char *vb_loan_decode(struct vb_loan *l, struct vb_pkt *p)
 	uint64_t length = 0;
 
 	if (!(p->op->bits & VB_OP_SEND))
-		return "bytes lent by a packet that is no SEND's";
+		return "it refers to the sender's memory but is not a SEND";
 	if (p->payload_len < sizeof l->leave || bytes % sizeof *l->piece || bytes > sizeof l->piece)
-		return "a loan of no whole number of pieces, or of too many";
+		return "its list of the sender's memory is truncated or too long";
 	memcpy(&l->leave, p->payload, sizeof l->leave);
 	memcpy(l->piece, p->payload + sizeof l->leave, bytes);
 	l->num = (uint32_t)(bytes / sizeof *l->piece);
 	for (uint32_t i = 0; i < l->num; i++) {
 		if (!l->piece[i].length)
-			return "a loan with an empty piece";
+			return "its list of the sender's memory has an empty piece";
 		length += l->piece[i].length;
 	}
 	if (!length || length > VB_LOAN_MOST)
-		return "a loan of nothing, or of too much";
+		return "its list of the sender's memory is empty or covers too many bytes";
 	l->length = (uint32_t)length;
 	p->loan = l;
 	p->payload = NULL;

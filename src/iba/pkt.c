@@ -139,16 +139,16 @@ static __attribute__((cold, noinline)) const char *objection(const uint8_t *hdr,
 	if (hdr_len != op->hdr_len &&
 	    (VB_FAMILY(hdr[0]) != VB_FAMILY_UD || vb_pkt_get_qpn(hdr) != VB_QPN_GROUP ||
 	     hdr_len != op->hdr_len + VB_MGID_LEN))
-		return "the header's length does not fit the opcode";
+		return "its header length does not match its opcode";
 	if (hdr[1] & TVER)
 		return "unknown transport header version";
 	if (payload_len > UINT32_MAX)
-		return "payload too long";
+		return "its payload is too long";
 	if (pad > payload_len)
-		return "more padding than payload";
+		return "it has more padding than payload";
 	if (op->bits & VB_OP_PAYLOAD) {
 		if (!(op->bits & VB_OP_LAST) && payload_len == pad)
-			return "no payload in a packet that others follow";
+			return "it has no payload but is not the last packet of its message";
 		return NULL;
 	}
 	/* On the same host a NAK carries its reason. */
@@ -165,7 +165,7 @@ const char *vb_pkt_decode(struct vb_pkt *p, const uint8_t *hdr, size_t hdr_len, 
 	const char *why;
 
 	if (vb_unlikely(hdr_len < VB_BTH_LEN))
-		return "shorter than a BTH";
+		return "it is shorter than a BTH";
 	w0 = get32(hdr);
 	w2 = get32(hdr + 8);
 	op = &vb_opcodes[w0 >> 24];

@@ -20,7 +20,7 @@
 static const struct vb_profile rows[] = {
     {
 	.name = "default",
-	.doc = "all that Verbena can do; nothing is pinned, fork() is safe",
+	.doc = "all features of Verbena; memory is not pinned, and fork() is safe",
 	.max_qp = VB_MAX_QP,
 	.max_cq = VB_MAX_CQ,
 	.max_mr = VB_MAX_MR,
@@ -55,7 +55,7 @@ static const struct vb_profile rows[] = {
 	/* A ConnectX-5 or -6 as ibv_devinfo shows it (driver mlx5), where our tables do not end first.  Its
 	 * inline limit depends on the rest of a QP's attributes; this much is always to be had. */
 	.name = "strict",
-	.doc = "like a common adapter: pins against RLIMIT_MEMLOCK, no on-demand regions, lower limits",
+	.doc = "like a common adapter: pins memory (RLIMIT_MEMLOCK), no on-demand regions, lower limits",
 	.max_qp = VB_MAX_QP,
 	.max_cq = VB_MAX_CQ,
 	.max_mr = VB_MAX_MR,
@@ -92,7 +92,7 @@ static const struct vb_profile rows[] = {
 	/* Linux 6.1 and later: drivers/infiniband/sw/rxe/rxe_param.h, where our tables do not end first; its
 	 * message size as later ones have it, since that is what it takes. */
 	.name = "rxe",
-	.doc = "like the kernel's soft-RoCE: its limits, L_Key and R_Key of a region equal",
+	.doc = "like the kernel's soft-RoCE: its limits, and a region's L_Key and R_Key are equal",
 	.max_qp = VB_MAX_QP,
 	.max_cq = VB_MAX_CQ,
 	.max_mr = (1 << 19) - 1,

@@ -280,7 +280,7 @@ static void everything_ends(struct victim *v, bool call)
 	}
 	CHECK(!ibv_query_qp(v->e.qp, &a, IBV_QP_STATE, &ia) && a.qp_state == IBV_QPS_ERR);
 	kit_nobody_spins();
-	CHECK(says(board->log[0], "the device is lost, its queue pairs go to the error state") == 1);
+	CHECK(says(board->log[0], "the device is lost, its queue pairs enter the error state") == 1);
 	a = (struct ibv_qp_attr){.qp_state = IBV_QPS_RESET};
 	CHECK(!ibv_modify_qp(v->e.qp, &a, IBV_QP_STATE));
 	a = (struct ibv_qp_attr){.qp_state = IBV_QPS_INIT, .port_num = 1};

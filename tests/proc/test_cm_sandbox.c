@@ -100,7 +100,7 @@ static void bind_fails(int err, const char *call)
 	struct rdma_cm_id *id = kit_cm_id(kit_cm_channel(), RDMA_PS_TCP);
 
 	KIT_CM_FAILS(rdma_bind_addr(id, kit_cm_local(7471)), err);
-	KIT_LOG_SAYS("rdma_bind_addr: %s fails: %s; rdma_cm keeps its ports by locks", call, strerror(err));
+	KIT_LOG_SAYS("rdma_bind_addr: %s fails: %s; rdma_cm reserves ports with locks", call, strerror(err));
 	KIT_CM_FAILS(rdma_resolve_addr(id, NULL, kit_cm_local(7471), 1000), err);
 }
 
@@ -190,8 +190,8 @@ static void proc_is_denied(void)
 		denied = errnos[i];
 		CHECK_EQ(kit_said("stderr", "warn", without_files, text, sizeof text), 0);
 		snprintf(say, sizeof say,
-			 "rdma_bind_addr: open(/proc/thread-self/ns/net) fails: %s; rdma_cm keeps its ports "
-			 "by locks on",
+			 "rdma_bind_addr: open(/proc/thread-self/ns/net) fails: %s; rdma_cm reserves ports "
+			 "with locks on",
 			 strerror(denied));
 		CHECK(strstr(text, say), "no '%s' in:\n%s", say, text);
 	}

@@ -153,8 +153,7 @@ static void only_a_false_listener(void)
 		CHECK(e.type == of[i % 2].type, "%s: %s", rdma_event_str(e.type), kit_log_text());
 		CHECK_EQ(e.status, of[i % 2].status);
 		KIT_LOG_SAYS("%s", of[i % 2].said);
-		KIT_LOG_SAYS(
-		    "names a process as the listener that takes no requests; as root, lslocks finds");
+		KIT_LOG_SAYS("names a listener that accepts no requests; as root, lslocks shows");
 		kit_log_skip();
 	}
 }
@@ -211,11 +210,12 @@ static void a_lock_of_another_user(void)
 		bind_fails(PORT, EADDRINUSE,
 			   "port 7471 is blocked by a process of another user (or PID namespace), with a "
 			   "lock over bytes 0 to the end of this network namespace's file "
-			   "(/proc/self/ns/net); as root, lslocks finds who holds it (EADDRINUSE)");
+			   "(/proc/self/ns/net); as root, lslocks shows which process holds it (EADDRINUSE)");
 		bind_fails(0, EADDRNOTAVAIL, "no ephemeral port is free (net.ipv4.ip_local_port_range: ");
-		KIT_LOG_SAYS("): they are blocked by a process of another user (or PID namespace), with a "
-			     "lock over bytes 0 to the end of this network namespace's file "
-			     "(/proc/self/ns/net); as root, lslocks finds who holds it (EADDRNOTAVAIL)");
+		KIT_LOG_SAYS(
+		    "): they are blocked by a process of another user (or PID namespace), with a "
+		    "lock over bytes 0 to the end of this network namespace's file "
+		    "(/proc/self/ns/net); as root, lslocks shows which process holds it (EADDRNOTAVAIL)");
 		_exit(0);
 	}
 	lock((struct vb_span){0, 0});

@@ -99,7 +99,7 @@ static void other_version_here(void)
 	CHECK(recv(s, &answer, sizeof answer, 0) == sizeof answer && answer.kind == MSG_REFUSE &&
 	      answer.why == REFUSE_VERSION && answer.version == VB_SEG_VERSION);
 	KIT_LOG_SAYS(
-	    "process %d of this user: it has another version of Verbena (segment version %u; this process "
+	    "process %d of this user: it uses another version of Verbena (segment version %u; this process "
 	    "has %u)",
 	    getpid(), VB_SEG_VERSION + 1, VB_SEG_VERSION);
 	kit_end_close(&e);
@@ -227,8 +227,8 @@ static void hello_without_segment_here(void)
 	CHECK(send(s, &h, sizeof h, 0) == sizeof h);
 	CHECK(recv(s, &h, sizeof h, 0) == sizeof h && h.kind == MSG_REFUSE);
 	KIT_LOG_SAYS(
-	    "process %d of this user connected to this process's adapter and sent its hello without its "
-	    "segment",
+	    "the connection of process %d of this user is refused: it sent a first message without its two "
+	    "descriptors",
 	    getpid());
 	KIT_LOG_SAYS_NOT("Too many open files");
 	kit_end_close(&e);

@@ -105,8 +105,8 @@ static void wrong_settings(void)
 	wrong("VERBENA_DEVICES", "0", "number from 1 to 16");
 	wrong("VERBENA_DEVICES", "17", "number from 1 to 16");
 	wrong("VERBENA_DEVICES", "2x", "number from 1 to 16");
-	wrong("VERBENA_DEVICE", "a b", "name of a device");
-	wrong("VERBENA_DEVICE", "../x", "name of a device");
+	wrong("VERBENA_DEVICE", "a b", "is not a device name");
+	wrong("VERBENA_DEVICE", "../x", "is not a device name");
 	wrong("VERBENA_LINK", "ib", "link layer");
 }
 

@@ -532,7 +532,7 @@ static void numbers_that_rest(void)
 	CHECK_EQ(errno, ENOMEM);
 	CHECK_EQ(n, VB_ADAPTER_NUMBERS);
 	KIT_LOG_SAYS("no QP number is left: ");
-	KIT_LOG_SAYS(" of this device's rest in TIMEWAIT, after connections of rdma_cm that have ended");
+	KIT_LOG_SAYS(" of this device's are in TIMEWAIT after rdma_cm connections that have ended");
 	KIT_LOG_SAYS_NOT("open files");
 	while (n--)
 		CHECK(!ibv_destroy_qp(qps[n]));

@@ -633,7 +633,7 @@ static void asked_again(int left, int (*again)(struct side *s))
 	kit_until(&board->ready, 1);
 	side_open(&s);
 	CHECK(!attach(&s, 1) && !vb_mcast_meet(s.hca, "test"));
-	kit_log_await("contact with 1 process fails: ");
+	kit_log_await("connecting to 1 process fails: ");
 	goes_to(&s, 2, 0);
 	step(&board->go);
 	kit_until(&board->ready, 2);

@@ -234,9 +234,9 @@ static void try(enum wrong w, bool asks)
 	CHECK(up == (w == NOTHING), "%s with %d wrong: %s", asks ? "who connects" : "who listens", w,
 	      up ? "let in" : "kept out");
 	if (w == NO_HINTS && asks)
-		KIT_LOG_SAYS("sent its hello without its segment and hints");
+		KIT_LOG_SAYS("sent a first message without its two descriptors");
 	if (w == HINTS_SEALED)
-		KIT_LOG_SAYS("is not taken: its hints cannot be written");
+		KIT_LOG_SAYS("is not mapped: its doorbell page cannot be written");
 	kit_end_close(&e);
 	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
 	kill(pid, SIGKILL);

@@ -570,7 +570,7 @@ static void closed_by_the_program(void)
 	for (int fd = first; fd < first + FILES; fd++)
 		CHECK(fcntl(fd, F_GETFD) >= 0);
 	vb_log_tell();
-	KIT_LOG_SAYS("the descriptor by which the kernel keeps this process's rdma_cm ports was closed");
+	KIT_LOG_SAYS("this process closed the descriptor that reserves its rdma_cm ports");
 }
 
 static struct vb_ports *threads_ports;

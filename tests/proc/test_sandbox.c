@@ -23,7 +23,7 @@ static void denied(void)
 static void nothing_is_lost(void)
 {
 	KIT_LOG_SAYS_NOT("the device is lost");
-	KIT_LOG_SAYS_NOT("was closed by this process");
+	KIT_LOG_SAYS_NOT("this process closed");
 }
 
 static void opening(void)

@@ -18,7 +18,7 @@ import stranger
 import wire
 
 MTU, SIZE, THERE, WORD = 1024, 1 << 17, 4096, 64
-DIRECT, LENT = "placed directly", "lent"
+DIRECT, LENT = "placed directly", "read directly"
 
 
 class Wrong(Exception):

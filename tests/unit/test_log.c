@@ -291,11 +291,12 @@ static void wrong_settings_are_said(void **state)
 	assert_true(fd >= 0);
 	close(fd);
 	assert_int_equal(lines(said(NULL, NULL, check_settings)), 1);
-	assert_non_null(strstr(text, "]: VERBENA_PROFIL is no setting of Verbena and has no effect: did you "
-				     "mean VERBENA_PROFILE (verbena_environment(7) lists all)\n"));
+	assert_non_null(strstr(text,
+			       "]: VERBENA_PROFIL is not a setting of Verbena and has no effect: did you "
+			       "mean VERBENA_PROFILE (verbena_environment(7) lists all)\n"));
 	assert_int_equal(lines(said("stderr", NULL, check_settings)), 2);
 	assert_non_null(
-	    strstr(text, "]: VERBENA_SOMETHING_ELSE is no setting of Verbena and has no effect ("));
+	    strstr(text, "]: VERBENA_SOMETHING_ELSE is not a setting of Verbena and has no effect ("));
 	assert_string_equal(said("off", NULL, check_settings), "");
 	assert_string_equal(said(path, NULL, check_settings), "");
 	unlink(path);
