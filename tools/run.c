@@ -14,6 +14,7 @@
 #include "hca/capture_file.h"
 #include "host/devices.h"
 #include "iba/profile.h"
+#include "parent.h"
 #include "program.h"
 #include "tools.h"
 
@@ -46,6 +47,13 @@ static const struct vb_option options[] = {
     SETS("pcap-snap", "BYTES", "VERBENA_PCAP_SNAP", "bytes to keep of each packet (default: 384; 0: all)"),
     SETS("pcap-ring", "FILES:SIZE", "VERBENA_PCAP_RING",
 	 "capture to a ring of files for each process: at most FILES files of at most SIZE (64K, 10M, ...)"),
+    SETS("fail-on", "warn|error", "VERBENA_FAIL_ON",
+	 "exit with status 124 if PROGRAM succeeds, but an error (or with warn a warning) occurred"),
+    {.name = "summary",
+     .arg = "on|off",
+     .env = "VERBENA_SUMMARY",
+     .doc = "print the number of errors and warnings of each kind when PROGRAM ends",
+     .optional = true},
     SETS("vendor-id", "0..0xffffff", "VERBENA_VENDOR_ID", "vendor_id of the device"),
     SETS("vendor-part-id", "0..0xffffffff", "VERBENA_VENDOR_PART_ID", "vendor_part_id of the device"),
     {.name = "no-view", .doc = "do not show the devices in /sys/class/infiniband and /dev/infiniband"},
@@ -219,13 +227,33 @@ static bool check_pcap(const struct run *r)
 	return files || check_pcap_file(r, path); /* those of a ring have the PIDs in their names */
 }
 
+/* What the environment asks for, by itself or for options; false: a value is not valid. */
+static bool read_watch(struct vb_watch *w)
+{
+	const char *fail_on = getenv("VERBENA_FAIL_ON"), *summary = getenv("VERBENA_SUMMARY");
+
+	w->fail_on = fail_on && *fail_on ? fail_on : NULL;
+	w->summary = summary && !strcmp(summary, "on");
+	if (w->fail_on && strcmp(fail_on, "warn") && strcmp(fail_on, "error")) {
+		vb_say("VERBENA_FAIL_ON=%s is not valid. Valid values: warn, error", fail_on);
+		return false;
+	}
+	if (summary && *summary && !w->summary && strcmp(summary, "off")) {
+		vb_say("VERBENA_SUMMARY=%s is not valid. Valid values: on, off", summary);
+		return false;
+	}
+	return true;
+}
+
 static int run(const struct vb_command *c, int argc, char **argv)
 {
 	struct run r = {0};
+	struct vb_watch watch;
 	char view[PATH_MAX + 32];
 	int err, status;
 
-	if (!parse_command_line(&r, c, argc, argv) || !check_device() || !find_libraries(&r))
+	if (!parse_command_line(&r, c, argc, argv) || !read_watch(&watch) || !check_device() ||
+	    !find_libraries(&r))
 		return VB_EXIT_SELF;
 	err = vb_find_program(r.program[0], r.path, sizeof(r.path));
 	if (err)
@@ -245,8 +273,13 @@ static int run(const struct vb_command *c, int argc, char **argv)
 	status = vb_program_check(r.path, r.lib);
 	if (status)
 		return status;
-	execvp(r.program[0], r.program);
-	return not_executable(r.program[0], errno);
+	if (watch.fail_on || watch.summary) {
+		status = vb_parent_run(&watch, r.program, &err);
+	} else {
+		execvp(r.program[0], r.program);
+		err = errno;
+	}
+	return err ? not_executable(r.program[0], err) : status;
 }
 
 const struct vb_command vb_run = {
@@ -257,10 +290,10 @@ const struct vb_command vb_run = {
     .text =
 	"Runs PROGRAM with Verbena's libibverbs and librdmacm. Errors and warnings are explained on standard "
 	"error.",
-    .after =
-	"Each option but --no-view sets a variable of the environment: see verbena_environment(7).\n\n"
-	"Exit status: that of PROGRAM; 125 if verbena fails, 126 if PROGRAM cannot be executed, 127 if it is "
-	"not found.",
+    .after = "Each option but --no-view sets a variable of the environment: see verbena_environment(7).\n\n"
+	     "Exit status: that of PROGRAM; 124 by --fail-on; 125 if verbena fails, 126 if PROGRAM cannot be "
+	     "executed, 127 if it is "
+	     "not found.",
     .example = "verbena run --log-level=info -- ibv_rc_pingpong",
     .options = options,
     .noptions = sizeof(options) / sizeof(options[0]),

@@ -168,9 +168,9 @@ void vb_tally_check(void)
 
 	if (err)
 		vb_log_complain(
-		    "errors and warnings of this process are missing in the result of verbena run: the "
-		    "table %s that counts them cannot be opened (%s). A process in another PID "
-		    "namespace, of another user or in a sandbox cannot open it",
-		    secure_getenv(VB_TALLY_ENV),
-		    err == EBADF || err == ENOENT ? "it belongs to no running verbena run" : strerror(err));
+		    "the errors and warnings of this process are not counted: the table %s of \"verbena "
+		    "run\" "
+		    "cannot be opened (%s). A process of another user, in another PID namespace or in a "
+		    "sandbox cannot open it",
+		    secure_getenv(VB_TALLY_ENV), err == EBADF ? "it is not such a table" : strerror(err));
 }

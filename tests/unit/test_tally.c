@@ -192,18 +192,18 @@ static void what_is_no_table_is_refused(void **state)
 	snprintf(named, sizeof named, "%s", file);
 	refuses("Invalid argument"); /* no link */
 	snprintf(named, sizeof named, "/proc/self/fd/%d", other);
-	refuses("no running verbena run");
+	refuses("not such a table");
 	unlink(file);
 	close(other);
-	refuses("no running verbena run");
+	refuses("No such file");
 	empty = memfd_create(VB_TALLY_NAME, MFD_ALLOW_SEALING);
 	assert_true(empty >= 0);
 	snprintf(named, sizeof named, "/proc/self/fd/%d", empty);
-	refuses("no running verbena run");
+	refuses("not such a table");
 	assert_int_equal(ftruncate(empty, sizeof *t), 0);
-	refuses("no running verbena run"); /* not sealed */
+	refuses("not such a table"); /* not sealed */
 	assert_int_equal(fcntl(empty, F_ADD_SEALS, F_SEAL_SHRINK), 0);
-	refuses("no running verbena run"); /* all zeroes */
+	refuses("not such a table"); /* all zeroes */
 	close(empty);
 }
 
