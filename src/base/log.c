@@ -118,7 +118,7 @@ static void read_settings(void)
 	/* The program may change its directory later. */
 	if (*to != '/') {
 		if (!getcwd(path, sizeof path - 1)) {
-			complain("VERBENA_LOG=%s: the working directory has no path: %s", to,
+			complain("VERBENA_LOG=%s is ignored: the working directory has no path: %s", to,
 				 strerror(errno));
 			return;
 		}
@@ -126,7 +126,7 @@ static void read_settings(void)
 		path[n++] = '/';
 	}
 	if (n + strlen(to) >= sizeof path) {
-		complain("VERBENA_LOG: a path of more than %zu bytes", sizeof path - 1);
+		complain("VERBENA_LOG is ignored: its path has more than %zu bytes", sizeof path - 1);
 		return;
 	}
 	strcpy(path + n, to);
@@ -254,10 +254,10 @@ void vb_log_check(void)
 	bool written = shown(VB_LOG_ERROR);
 
 	if (wrong_level)
-		vb_log_complain("VERBENA_LOG_LEVEL=%s is none of error, warn, info, debug: warn is used",
+		vb_log_complain("VERBENA_LOG_LEVEL=%s is not one of error, warn, info, debug; warn is used",
 				wrong_level);
 	if (wrong_format)
-		vb_log_complain("VERBENA_LOG_FORMAT=%s is none of text, json: text is used", wrong_format);
+		vb_log_complain("VERBENA_LOG_FORMAT=%s is not text or json; text is used", wrong_format);
 	if (written && place == VB_LOG_FILE)
 		vb_log_try_path();
 }

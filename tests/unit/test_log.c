@@ -414,16 +414,16 @@ static void wrong_settings_are_told(void **state)
 	assert_non_null(strstr(text, "VERBENA_LOG=/nonexistent/dir/log cannot be opened"));
 	said("stderr", "loud", check_and_say_levels);
 	assert_int_equal(lines(text), 3); /* as with warn */
-	assert_non_null(strstr(text, "VERBENA_LOG_LEVEL=loud is none of error, warn, info, debug"));
+	assert_non_null(strstr(text, "VERBENA_LOG_LEVEL=loud is not one of error, warn, info, debug"));
 	said(NULL, "loud", check_and_say_levels);
 	assert_int_equal(lines(text), 1);
-	assert_non_null(strstr(text, "VERBENA_LOG_LEVEL=loud is none of error, warn, info, debug"));
+	assert_non_null(strstr(text, "VERBENA_LOG_LEVEL=loud is not one of error, warn, info, debug"));
 	said("off", "loud", check_and_say_levels);
 	assert_string_equal(text, "");
 	setenv("VERBENA_LOG_FORMAT", "xml", 1);
 	said(NULL, NULL, check_and_say_levels);
 	assert_int_equal(lines(text), 1);
-	assert_non_null(strstr(text, "VERBENA_LOG_FORMAT=xml is none of text, json: text is used"));
+	assert_non_null(strstr(text, "VERBENA_LOG_FORMAT=xml is not text or json; text is used"));
 	setenv("VERBENA_LOG_FORMAT", "json", 1);
 	said("stderr", NULL, check_and_say_levels);
 	unsetenv("VERBENA_LOG_FORMAT");
