@@ -93,10 +93,9 @@ static const char *nobody(const struct vb_cm_id *id, char buf[WHY])
 	vb_cm_sock_name(&n, dst, id->ps);
 	if (add_mistaken(&t, &n) || (vb_cm_below()->hidden && vb_cm_below()->hidden(&n, &t)))
 		return buf;
-	vb_text_add(
-	    &t,
-	    "; only listeners on this address or on the wildcard address are found, and on this host only "
-	    "those of the same user and network namespace");
+	vb_text_add(&t,
+		    "; start the listener first: only listeners on this address or on the wildcard address "
+		    "are found, and on this host only those of the same user and network namespace");
 	return buf;
 }
 

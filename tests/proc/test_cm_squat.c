@@ -167,8 +167,8 @@ static void nobody_behind_a_long_lock(void)
 	c = kit_cm_channel();
 	kit_cm_connect(kit_cm_ready(c, RDMA_PS_TCP, PORT));
 	kit_cm_expect(c, RDMA_CM_EVENT_REJECTED, 8);
-	KIT_LOG_SAYS("no listener on this address and port; only listeners on this address or on the "
-		     "wildcard address");
+	KIT_LOG_SAYS("no listener on this address and port; start the listener first: only listeners on this "
+		     "address or on the wildcard address");
 }
 
 static void bind_fails(uint16_t port, int err, const char *say)
