@@ -27,7 +27,8 @@
 		.name = n, .arg = a, .env = e, .doc = d \
 	}
 static const struct vb_option options[] = {
-    SETS("log", "DEST", "VERBENA_LOG", "where the log goes: stderr (default), off, or a file"),
+    SETS("log", "DEST", "VERBENA_LOG",
+	 "where the log goes: stderr (default), off, or a file that is truncated first"),
     SETS("log-level", "error|warn|info|debug", "VERBENA_LOG_LEVEL",
 	 "log sentences of this level and of more severe levels (default: warn)"),
     SETS("log-format", "text|json", "VERBENA_LOG_FORMAT",
@@ -61,7 +62,7 @@ static const struct vb_option options[] = {
 
 struct run {
 	bool no_view;
-	bool pcap;	     /* the option, not just the variable */
+	bool log, pcap;	     /* the option, not just the variable */
 	char **program;	     /* its argv */
 	char lib[PATH_MAX];  /* directory of our libraries */
 	char path[PATH_MAX]; /* the program's file */
@@ -74,6 +75,7 @@ static bool set(struct run *r, const struct vb_option *o, const char *value)
 		r->no_view = true;
 		return true;
 	}
+	r->log |= !strcmp(o->env, "VERBENA_LOG");
 	r->pcap |= !strcmp(o->env, "VERBENA_PCAP");
 	if (!setenv(o->env, value, 1))
 		return true;
@@ -148,23 +150,62 @@ static bool check_device(void)
 	return !vb_profile_unknown() && !vb_devices_wrong();
 }
 
+/* The log's path, NULL: it is no file. */
+static const char *log_path(void)
+{
+	const char *to = getenv("VERBENA_LOG");
+
+	return *to && strcmp(to, "off") && strcmp(to, "stderr") ? to : NULL;
+}
+
 /* The library opens the file for each line, when the program is under way and its standard error may be gone.
  */
 static bool check_log(void)
 {
-	const char *to = getenv("VERBENA_LOG");
+	const char *to = log_path();
+	struct stat st;
 	int fd;
 
-	if (!*to || !strcmp(to, "off") || !strcmp(to, "stderr"))
+	if (!to)
 		return true;
-	fd = open(to, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600);
-	if (fd < 0 && errno != ENXIO) { /* a pipe that nobody reads yet */
+	if (!stat(to, &st) && S_ISFIFO(st.st_mode)) /* a reader would take our end for that of all lines */
+		fd = access(to, W_OK) ? -1 : 0;
+	else
+		fd = open(to, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600);
+	if (fd < 0) {
 		vb_say("the log %s cannot be written: %s", to, strerror(errno));
 		return false;
 	}
-	if (fd >= 0)
+	if (fd > 0)
 		close(fd);
 	return true;
+}
+
+static bool is_same_file(const struct stat *st, int fd)
+{
+	struct stat other;
+
+	return !fstat(fd, &other) && other.st_dev == st->st_dev && other.st_ino == st->st_ino;
+}
+
+/* The option's file begins anew, unless it is where this process writes to, or processes log to it:
+ * hold_or_close() of base/log_out.c. */
+static void begin_log(const struct run *r)
+{
+	const char *to = log_path();
+	struct stat st;
+	int fd;
+
+	if (!r->log || !to || stat(to, &st) || !S_ISREG(st.st_mode) || is_same_file(&st, STDOUT_FILENO) ||
+	    is_same_file(&st, STDERR_FILENO))
+		return;
+	fd = open(to, O_WRONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+	if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+		vb_say("another process logs to %s: the log continues at its end", to);
+	else if (fd < 0 || ftruncate(fd, 0))
+		vb_say("the log %s cannot be truncated: %s; it continues at its end", to, strerror(errno));
+	if (fd >= 0)
+		close(fd);
 }
 
 /* The capture is the first process's to write, wherever that runs by then. */
@@ -273,6 +314,7 @@ static int run(const struct vb_command *c, int argc, char **argv)
 	status = vb_program_check(r.path, r.lib);
 	if (status)
 		return status;
+	begin_log(&r);
 	if (watch.fail_on || watch.summary) {
 		status = vb_parent_run(&watch, r.program, &err);
 	} else {

@@ -377,9 +377,9 @@ void vb_capture_begin(void)
 	tried = true;
 	pthread_mutex_unlock(&writing);
 	if (first && wrong)
-		vb_log(VB_LOG_WARN, "%s", wrong);
+		vb_log_complain("%s", wrong);
 	if (err)
-		vb_log(VB_LOG_WARN, "the capture %s cannot be written: %s", path, strerror(err));
+		vb_log_complain("the capture %s cannot be written: %s", path, strerror(err));
 	errno = saved;
 }
 

@@ -14,6 +14,7 @@
 #include "hca/silence.h"
 #include "hca/timed.h"
 #include "host/devices.h"
+#include "iba/facts.h"
 #include "iba/mad.h"
 #include "iba/shown.h"
 #include "transport/transport.h"
@@ -251,7 +252,7 @@ void vb_datagrams_no_qp(struct vb_adapter *a, const struct vb_pkt *p)
 	const struct vb_facts f = {.reason = VB_R_DROP_NO_QP, .qpn = p->qpn};
 	struct vb_qp *qp = vb_qpn_find(a, p->qpn);
 	bool is_there = false;
-	char buf[512];
+	char buf[512], facts[VB_LOG_FACTS];
 
 	if (qp) {
 		vb_lock_take(&qp->lock);
@@ -264,6 +265,6 @@ void vb_datagrams_no_qp(struct vb_adapter *a, const struct vb_pkt *p)
 		return;
 	atomic_fetch_add_explicit(&vb_adapter_drops(a)->count[VB_R_DROP_NO_QP], 1, memory_order_relaxed);
 	if (!atomic_exchange(&vb_hca(a)->said_no_qp, true) && vb_log_wanted(VB_LOG_WARN))
-		vb_log_reason(vb_reasons[f.reason].name, "messages are discarded: %s",
-			      vb_reason_say(buf, sizeof(buf), &f));
+		vb_log_reason_facts(vb_reasons[f.reason].name, vb_facts_logged(facts, &f),
+				    "messages are discarded: %s", vb_reason_say(buf, sizeof(buf), &f));
 }

@@ -41,10 +41,10 @@ static bool is_off(const char *name)
 {
 	const char *s = secure_getenv(name);
 
-	if (!s || !strcmp(s, "on"))
+	if (!s || !*s || !strcmp(s, "on"))
 		return false;
 	if (strcmp(s, "off"))
-		vb_log(VB_LOG_WARN, "%s=%s is not on or off; on is used", name, s);
+		vb_log_complain("%s=%s is not on or off; on is used", name, s);
 	return !strcmp(s, "off");
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/debug.h"
 #include "base/log.h"
+#include "iba/facts.h"
 #include "iba/names.h"
 #include "iba/shown.h"
 #include "transport/forward.h"
@@ -92,26 +93,28 @@ static struct vb_facts with_ends(const struct vb_qp *qp, const struct vb_facts *
 static void say(struct vb_qp *qp, const char *what, uint64_t wr_id, uint8_t status, const struct vb_facts *f)
 {
 	struct vb_facts told;
-	char buf[700];
+	char buf[700], facts[VB_LOG_FACTS];
 
 	if (!vb_log_wanted(VB_LOG_WARN))
 		return;
 	told = with_ends(qp, f);
-	vb_log_reason(name_of(f), "QP 0x%06x: %s wr_id 0x%" PRIx64 " ended with %s: %s%s", qp->qpn, what,
-		      wr_id, vb_name_wc_status(status), vb_reason_say(buf, sizeof buf, &told),
-		      far_end[is_far(qp, f)]);
+	vb_log_reason_facts(name_of(f), vb_facts_logged(facts, &told),
+			    "QP 0x%06x: %s wr_id 0x%" PRIx64 " ended with %s: %s%s", qp->qpn, what, wr_id,
+			    vb_name_wc_status(status), vb_reason_say(buf, sizeof buf, &told),
+			    far_end[is_far(qp, f)]);
 }
 
 /* Something else has: no completion here tells of it. */
 static void say_event(struct vb_qp *qp, const char *what, const struct vb_facts *f)
 {
 	struct vb_facts told;
-	char buf[700];
+	char buf[700], facts[VB_LOG_FACTS];
 
 	if (!vb_log_wanted(VB_LOG_WARN))
 		return;
 	told = with_ends(qp, f);
-	vb_log_reason(name_of(f), "QP 0x%06x: %s: %s", qp->qpn, what, vb_reason_say(buf, sizeof buf, &told));
+	vb_log_reason_facts(name_of(f), vb_facts_logged(facts, &told), "QP 0x%06x: %s: %s", qp->qpn, what,
+			    vb_reason_say(buf, sizeof buf, &told));
 }
 
 void vb_drop(struct vb_qp *qp, const struct vb_facts *f)

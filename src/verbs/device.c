@@ -34,8 +34,7 @@ static uint32_t setting(const char *name, uint32_t unset, uint32_t max)
 	v = strtoul(s, &end, 0);
 	if (!errno && !*end && *s != '-' && v <= max)
 		return (uint32_t)v;
-	vb_log(VB_LOG_WARN, "%s=%s is not a number from 0 to 0x%x: the device uses 0x%x", name, s, max,
-	       unset);
+	vb_log_complain("%s=%s is not a number from 0 to 0x%x: the device uses 0x%x", name, s, max, unset);
 	return unset;
 }
 

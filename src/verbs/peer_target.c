@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "hca/lost.h"
 #include "hca/say.h"
+#include "iba/facts.h"
 #include "iba/reach.h"
 #include "iba/reason.h"
 #include "verbs/target.h"
@@ -297,7 +298,7 @@ static void lose(struct far_target *f)
 
 static void say_lost(const struct far_target *f, enum vb_peer_end how)
 {
-	char buf[512];
+	char buf[512], json[VB_LOG_FACTS];
 
 	if (how == VB_END_GOODBYE) {
 		vb_log(VB_LOG_WARN, ENDED "process %u, which created it, closed its device or ended",
@@ -305,8 +306,8 @@ static void say_lost(const struct far_target *f, enum vb_peer_end how)
 	} else {
 		struct vb_facts facts = vb_end_facts(how, f->peer->pid);
 
-		vb_log_reason(vb_reasons[facts.reason].name, ENDED "%s", f->qp.qpn,
-			      vb_reason_say(buf, sizeof(buf), &facts));
+		vb_log_reason_facts(vb_reasons[facts.reason].name, vb_facts_logged(json, &facts), ENDED "%s",
+				    f->qp.qpn, vb_reason_say(buf, sizeof(buf), &facts));
 	}
 }
 

@@ -38,11 +38,11 @@ static void choose(void)
 		if (!s[len] || (to_peers[i].set && to_peers[i].set(s + len + 1)))
 			chosen = w;
 		else
-			vb_log(VB_LOG_WARN, "VERBENA_WIRE=%s: the wire %s has no such settings; %s is used",
-			       s, w->name, chosen->name);
+			vb_log_complain("VERBENA_WIRE=%s: the wire %s has no such settings; %s is used", s,
+					w->name, chosen->name);
 		return;
 	}
-	vb_log(VB_LOG_WARN, "VERBENA_WIRE=%s: this build has no such wire; %s is used", s, chosen->name);
+	vb_log_complain("VERBENA_WIRE=%s: this build has no such wire; %s is used", s, chosen->name);
 }
 
 const struct vb_wire *vb_wire_to_peers(void)

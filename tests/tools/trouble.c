@@ -1,8 +1,8 @@
 /* A program with regions and with failures behind it, for `verbena explain` and `verbena mr` to look at.  It
  * says what it has on one line, then waits until its input ends.   trouble
- * [more|once|again|both|second|drops] once: with a single failure; again: the same three times; both: with a
- * region of a second device, too; second: and then the first is closed; drops: three messages over UC came
- * where no receive request was */
+ * [more|once|again|both|second|drops|denied] once: with a single failure; again: the same three times; both:
+ * with a region of a second device, too; second: and then the first is closed; drops: three messages over UC
+ * came where no receive request was; denied: a WRITE to a region without that right has failed */
 #include <dlfcn.h>
 #include <infiniband/verbs.h>
 #include <stdio.h>
@@ -42,12 +42,16 @@ static void second_device(struct ibv_device *dev, void *p)
 	CHECK(pd && ibv_reg_mr(pd, p, 64, IBV_ACCESS_LOCAL_WRITE));
 }
 
-static struct ibv_qp *connected(struct ibv_pd *pd, struct ibv_cq *cq)
+static struct ibv_qp *connected(struct ibv_pd *pd, struct ibv_cq *cq, enum ibv_qp_type type)
 {
-	struct ibv_qp_init_attr init = {
-	    .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_UC, .sq_sig_all = 1, .cap = {.max_send_wr = 4}};
+	struct ibv_qp_init_attr init = {.send_cq = cq,
+					.recv_cq = cq,
+					.qp_type = type,
+					.sq_sig_all = 1,
+					.cap = {.max_send_wr = 4, .max_send_sge = 1}};
 	struct ibv_qp *qp = ibv_create_qp(pd, &init);
-	struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1};
+	struct ibv_qp_attr a = {
+	    .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE};
 
 	CHECK(qp &&
 	      !ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
@@ -59,19 +63,27 @@ static void connect_to(struct ibv_qp *qp, uint32_t qpn)
 	struct ibv_qp_attr a = {.qp_state = IBV_QPS_RTR,
 				.path_mtu = IBV_MTU_1024,
 				.dest_qp_num = qpn,
+				.max_dest_rd_atomic = 1,
+				.max_rd_atomic = 1,
 				.ah_attr = {.is_global = 1, .port_num = 1}};
+	int rtr = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+	int rts = IBV_QP_STATE | IBV_QP_SQ_PSN;
 
+	if (qp->qp_type == IBV_QPT_RC) {
+		rtr |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+		rts |= IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY;
+	}
 	CHECK(!ibv_query_gid(qp->context, 1, 0, &a.ah_attr.grh.dgid));
-	CHECK(!ibv_modify_qp(qp, &a,
-			     IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN));
+	CHECK(!ibv_modify_qp(qp, &a, rtr));
 	a.qp_state = IBV_QPS_RTS;
-	CHECK(!ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_SQ_PSN));
+	CHECK(!ibv_modify_qp(qp, &a, rts));
 }
 
 static void drops(struct ibv_context *ctx, struct ibv_pd *pd)
 {
 	struct ibv_cq *cq = ibv_create_cq(ctx, 8, NULL, NULL, 0);
-	struct ibv_qp *from = connected(pd, cq), *to = connected(pd, cq), *gone = connected(pd, cq);
+	struct ibv_qp *from = connected(pd, cq, IBV_QPT_UC), *to = connected(pd, cq, IBV_QPT_UC);
+	struct ibv_qp *gone = connected(pd, cq, IBV_QPT_UC);
 	struct ibv_send_wr wr = {.opcode = IBV_WR_SEND}, *bad;
 	struct ibv_wc wc;
 	int n;
@@ -85,6 +97,29 @@ static void drops(struct ibv_context *ctx, struct ibv_pd *pd)
 		n = ibv_poll_cq(cq, 1, &wc);
 		CHECK(n >= 0 && (!n || wc.status == IBV_WC_SUCCESS));
 	}
+}
+
+/* A request that its region's access forbids. */
+static void denied(struct ibv_context *ctx, struct ibv_pd *pd, struct ibv_mr *mr)
+{
+	struct ibv_cq *cq = ibv_create_cq(ctx, 8, NULL, NULL, 0);
+	struct ibv_qp *from = connected(pd, cq, IBV_QPT_RC), *to = connected(pd, cq, IBV_QPT_RC);
+	struct ibv_sge sge = {(uintptr_t)mr->addr, 8, mr->lkey};
+	struct ibv_send_wr wr = {.opcode = IBV_WR_RDMA_WRITE,
+				 .sg_list = &sge,
+				 .num_sge = 1,
+				 .wr.rdma = {(uintptr_t)mr->addr, mr->rkey}},
+			   *bad;
+	struct ibv_wc wc;
+	int n;
+
+	connect_to(from, to->qp_num);
+	connect_to(to, from->qp_num);
+	CHECK(!ibv_post_send(from, &wr, &bad));
+	do
+		n = ibv_poll_cq(cq, 1, &wc);
+	while (!n);
+	CHECK(n == 1 && wc.status == IBV_WC_REM_ACCESS_ERR);
 }
 
 int main(int argc, char **argv)
@@ -109,6 +144,8 @@ int main(int argc, char **argv)
 		more(ctx, pd, p);
 	if (argc > 1 && !strcmp(argv[1], "drops"))
 		drops(ctx, pd);
+	if (argc > 1 && !strcmp(argv[1], "denied"))
+		denied(ctx, pd, b);
 	snprintf(has, sizeof(has), "%p %p 0x%08x 0x%08x 0x%08x 0x%08x %u", (void *)p, (void *)(p + 4 * 4096),
 		 a->lkey, a->rkey, b->lkey, b->rkey, pd->handle);
 	if (argc > 1 && (!strcmp(argv[1], "both") || !strcmp(argv[1], "second")))

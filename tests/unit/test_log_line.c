@@ -15,6 +15,7 @@
 #include <json-c/json.h>
 
 #include "base/log_line.h"
+#include "iba/facts.h"
 
 static char line[VB_LOG_LINE + 1];
 
@@ -101,6 +102,43 @@ static void a_reason_has_its_object_and_facts(void **state)
 		assert_string_equal(member(it, "len"), "8");
 		json_object_put(o);
 	}
+}
+
+static void facts_are_an_object(void **state)
+{
+	const struct vb_facts bounds = {
+	    .reason = VB_R_KEY_BOUNDS,
+	    .qpn = 0x834000,
+	    .key = 0x41f33733,
+	    .addr = 0x1000,
+	    .len = 16,
+	    .mem = {.start = 0x1008, .size = 4096, .want = 2, .have = 6, .process = 77}};
+	char json[VB_LOG_FACTS], small[40];
+	struct vb_log_said s;
+	json_object *o, *facts;
+
+	(void)state;
+	assert_string_equal(vb_facts_json(json, sizeof json, &bounds),
+			    "{\"qpn\":\"0x834000\",\"key\":\"0x41f33733\",\"addr\":\"0x1000\",\"len\":16,"
+			    "\"region_addr\":\"0x1008\",\"region_len\":4096,\"want\":\"REMOTE_WRITE\","
+			    "\"have\":\"REMOTE_WRITE|REMOTE_READ\",\"process\":77}");
+	assert_string_equal(vb_facts_json(small, sizeof small, &bounds), "");
+	for (uint32_t r = 0; r < VB_REASONS + 1; r++) /* a peer may send any */
+		for (int byte = 0; byte < 256; byte += 15) {
+			struct vb_facts any;
+
+			memset(&any, byte, sizeof any);
+			any.reason = r;
+			vb_log_said_begin(&s, VB_LOG_WARN, "any", 0);
+			vb_facts_json(s.facts, sizeof s.facts, &any);
+			assert_int_equal(s.facts[0], '{');
+			assert_null(strstr(s.facts, "null"));
+			o = object(&s);
+			assert_true(json_object_object_get_ex(o, "facts", &facts));
+			assert_true(json_object_is_type(facts, json_type_object));
+			assert_true(byte == 0 || json_object_object_length(facts) >= 4);
+			json_object_put(o);
+		}
 }
 
 /* Each byte that is no character or controls a terminal is \xNN, in both forms. */
@@ -273,6 +311,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(a_refused_call_has_its_errno),
 	    cmocka_unit_test(a_reason_has_its_object_and_facts),
+	    cmocka_unit_test(facts_are_an_object),
 	    cmocka_unit_test(any_name_makes_valid_json),
 	    cmocka_unit_test(a_long_text_is_cut_within),
 	    cmocka_unit_test(time_is_rfc_3339),

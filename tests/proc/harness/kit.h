@@ -170,7 +170,8 @@ void kit_watch_cpus(void);
  * less than 2. */
 double kit_stood_still(double since);
 
-/* How many descriptors this process has, or another; how many files of a folder could be the library's. */
+/* How many descriptors this process has, or another, but for the log's, which the library may keep open; how
+ * many files of a folder could be the library's. */
 int kit_descriptors(void);
 int kit_descriptors_of(pid_t pid);
 int kit_files(const char *dir);
@@ -211,6 +212,8 @@ void kit_some_time(uint64_t *state, uint32_t max);
 
 /* ---- the log (log.c) ---- */
 
+#define KIT_LOG_NAME "log"
+#define KIT_LOG_LINK "/memfd:" KIT_LOG_NAME /* the beginning of its link in /proc/PID/fd */
 /* From now on this process's log goes into memory; to be called before the device is opened.  Forked children
  * write to the same memory. */
 void kit_log_begin(const char *level);

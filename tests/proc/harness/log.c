@@ -7,7 +7,7 @@ void kit_log_begin(const char *level)
 {
 	char path[64];
 
-	log_memory = memfd_create("log", 0);
+	log_memory = memfd_create(KIT_LOG_NAME, 0);
 	CHECK(log_memory >= 0);
 	snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)getpid(), log_memory);
 	CHECK(!setenv("VERBENA_LOG", path, 1) && !setenv("VERBENA_LOG_LEVEL", level, 1));

@@ -148,15 +148,20 @@ int kit_descriptors(void)
 
 int kit_descriptors_of(pid_t pid)
 {
-	char path[64];
+	char path[64], to[sizeof KIT_LOG_LINK];
+	struct dirent *e;
 	int n = 0;
 	DIR *d;
 
 	snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
 	d = opendir(path);
 	CHECK(d);
-	while (readdir(d))
-		n++;
+	while ((e = readdir(d))) {
+		to[0] = 0;
+		if (readlinkat(dirfd(d), e->d_name, to, sizeof to - 1) < 0 ||
+		    strncmp(to, KIT_LOG_LINK, sizeof to - 1))
+			n++;
+	}
 	closedir(d);
 	return n;
 }
