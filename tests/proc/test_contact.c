@@ -382,8 +382,8 @@ static void other_version_handed_over(void)
 	CHECK(fd >= 0 && !ftruncate(fd, 1 << 20) && pwrite(fd, &head, sizeof head, 0) == sizeof head);
 	CHECK(!fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL));
 	CHECK(!ibv_import_device(fd) && errno == EINVAL, "%s", strerror(errno));
-	KIT_LOG_SAYS("another version of Verbena (segment version %u; this process has %u)",
-		     VB_SEG_VERSION + 7, VB_SEG_VERSION);
+	KIT_LOG_SAYS("another version of Verbena: segment version %u, here %u", VB_SEG_VERSION + 7,
+		     VB_SEG_VERSION);
 }
 
 /* A daemon: opens as root, then becomes another user.  One of that user reaches it, though it does nothing
