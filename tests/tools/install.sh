@@ -13,7 +13,8 @@ mv "$tmp/first" "$tmp/there" || fail mv
 cd "$tmp/there" || fail cd
 for f in bin/verbena lib/verbena/libibverbs.so.1 lib/verbena/librdmacm.so.1 lib/verbena/libverbena-view.so \
 	lib/pkgconfig/verbena.pc share/man/man3/rdma_connect.3 share/man/man7/rdma_verbena.7 \
-	include/verbena/infiniband/verbs.h share/man/man1/verbena.1 share/man/man7/verbena_environment.7; do
+	include/verbena/infiniband/verbs.h share/man/man1/verbena.1 share/man/man7/verbena_environment.7 \
+	share/bash-completion/completions/verbena share/zsh/site-functions/_verbena; do
 	[[ -e $f ]] || fail "$f is not installed"
 done
 out=$(bin/verbena run -- "$helpers/tools-which" 5)
