@@ -118,8 +118,7 @@ static void wait_for(struct vb_key_slot *s, uint32_t index, uint32_t lkey)
 		if (vb_patience_nap(&p))
 			vb_log(VB_LOG_WARN,
 			       "deregistering or changing the region of L_Key 0x%08x waits for a thread of "
-			       "process %d that is "
-			       "using it",
+			       "process %d that is using it",
 			       lkey, (int)getpid());
 	}
 }

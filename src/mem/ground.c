@@ -255,8 +255,7 @@ static const char *advice(const struct vb_ground *g)
 		       "(ibv_reg_dmabuf_mr), or copy through ordinary memory";
 	default:
 		return ", which cannot be pinned: it belongs to the kernel or a device, or a page has a "
-		       "memory error; "
-		       "copy through ordinary memory";
+		       "memory error; copy through ordinary memory";
 	}
 }
 

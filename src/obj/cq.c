@@ -269,9 +269,8 @@ static bool refuse_push(struct vb_cq *cq, const struct vb_cqe *e)
 	if (!first || !cq->ctx)
 		return false;
 	vb_log(VB_LOG_WARN,
-	       "a CQ of %u entr%s overran, and a completion of QP 0x%06x was lost: the CQ and all queue "
-	       "pairs that use it "
-	       "go to the error state. Poll more often, or create a larger CQ",
+	       "a CQ of %u entr%s overran and lost a completion of QP 0x%06x: the CQ and its queue pairs go "
+	       "to the error state. Poll more often, or create a larger CQ",
 	       cqe, cqe == 1 ? "y" : "ies", e->wc.qp_num);
 	vb_async_post(cq->ctx, &cq->ev_overrun); /* rule 31 */
 	if (cq->ops)

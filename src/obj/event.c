@@ -37,12 +37,11 @@ static bool is_ours(struct vb_evq *q)
 	if (vb_likely(vb_adapter_owns(q->owner, q->fd)))
 		return true;
 	if (!atomic_exchange(&q->gone, true) && !vb_adapter_lost(q->owner))
-		vb_log(
-		    VB_LOG_ERROR,
-		    "this process closed descriptor %d of %s, which belongs to the device: its events no "
-		    "longer arrive. "
-		    "Close only descriptors that the program opened, or open the device after closing them",
-		    q->fd, q->what);
+		vb_log(VB_LOG_ERROR,
+		       "this process closed descriptor %d (%s), which belongs to the device: its events no "
+		       "longer arrive. Close only descriptors that the program opened, or open the device "
+		       "after closing them",
+		       q->fd, q->what);
 	vb_adapter_rouse(q->owner); /* who waits for it waits for somebody else's */
 	return false;
 }

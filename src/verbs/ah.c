@@ -38,16 +38,15 @@ int vb_check_av(const char *call, const struct vb_context *c, const struct ibv_a
 		return vb_refuse(
 		    EINVAL, call,
 		    "the address has an IPv4 GID and no LID (dlid 0): the peer's port is Ethernet, this port "
-		    "is "
-		    "InfiniBand; start both ends with the same verbena run --link (VERBENA_LINK)");
+		    "is InfiniBand; start both ends with the same verbena run --link (VERBENA_LINK)");
 	if (vb_devices_infiniband()) /* the LID leads there, and what has no GRH needs no GID */
 		return av->is_global ? vb_check_gid(call, c, av->grh.sgid_index) : 0;
 	if (av->dlid && (!av->is_global || vb_gid_is_zero(av->grh.dgid.raw)))
-		return vb_refuse(EINVAL, call,
-				 "the address has a LID (dlid 0x%x) and no GID: the peer's port is "
-				 "InfiniBand, this port is "
-				 "Ethernet; start both ends with the same verbena run --link (VERBENA_LINK)",
-				 av->dlid);
+		return vb_refuse(
+		    EINVAL, call,
+		    "the address has a LID (dlid 0x%x) and no GID: the peer's port is InfiniBand, this port "
+		    "is Ethernet; start both ends with the same verbena run --link (VERBENA_LINK)",
+		    av->dlid);
 	if (vb_gid_is_zero(av->grh.dgid.raw))
 		return vb_refuse(
 		    EINVAL, call,

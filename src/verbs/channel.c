@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/log.h"
 #include "hca/lost.h"
@@ -23,15 +24,16 @@ VB_EXPORT VB_OBJECT(struct ibv_comp_channel *, ibv_create_comp_channel, (context
 	ch = calloc(1, sizeof(*ch));
 	err = ch ? vb_evq_init(&ch->evq) : ENOMEM;
 	if (!err && ctx->adapter) {
-		err = vb_evq_guard(&ch->evq, ctx->adapter, "a completion channel");
+		err = vb_evq_guard(&ch->evq, ctx->adapter, "fd of a completion channel");
 		if (err)
 			vb_evq_fini(&ch->evq);
 	}
 	if (err) {
 		free(ch);
 		errno = vb_context_lost(ctx) ? vb_refuse(err, "ibv_create_comp_channel", VB_LOST_TEXT)
-					     : vb_refuse(err, "ibv_create_comp_channel", "out of %s",
-							 ch ? "descriptors" : "memory");
+			: ch ? vb_refuse(err, "ibv_create_comp_channel", "no descriptor can be created: %s",
+					 strerror(err))
+			     : vb_refuse_memory("ibv_create_comp_channel");
 		return NULL;
 	}
 	ch->ibv.context = context;

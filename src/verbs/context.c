@@ -170,7 +170,7 @@ int vb_context_open(struct vb_context **out, struct vb_device *dev, struct vb_hc
 	err = vb_evq_init(&c->async); /* pairs with vb_context_close() */
 	if (err)
 		goto free_context;
-	err = vb_evq_guard(&c->async, h->adapter, "the asynchronous events of a context");
+	err = vb_evq_guard(&c->async, h->adapter, "async_fd of a context");
 	if (err)
 		goto fini_events;
 	c->v.context.async_fd = c->async.fd;

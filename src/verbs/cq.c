@@ -227,11 +227,10 @@ int vb_cm_cq_abandon(struct ibv_cq *ibcq, const void *owner)
 		destroy(cq);
 		return 0;
 	}
-	vb_log(
-	    VB_LOG_INFO,
-	    "rdma_destroy_qp: %u work queue%s of other QPs or SRQs use%s a CQ of the id: the CQ is destroyed "
-	    "with the last of them; destroy them first",
-	    refs, refs == 1 ? "" : "s", refs == 1 ? "s" : "");
+	vb_log(VB_LOG_INFO,
+	       "rdma_destroy_qp: %u work queue%s of other QPs or SRQs use%s a CQ of the id, which is "
+	       "destroyed with the last of them; destroy them first",
+	       refs, refs == 1 ? "" : "s", refs == 1 ? "s" : "");
 	return EINPROGRESS;
 }
 

@@ -103,8 +103,7 @@ static int check_turn(const struct vb_cq *cq)
 		return 0;
 	return vb_refuse(EINVAL, "ibv_start_poll",
 			 "a poll of this CQ is in progress: ibv_start_poll() returned 0; call "
-			 "ibv_next_poll() for the next completion, "
-			 "or ibv_end_poll() first");
+			 "ibv_next_poll() for the next completion, or ibv_end_poll() first");
 }
 
 /* 0 with the consumer's side held, ENOENT, EINVAL or EIO. */

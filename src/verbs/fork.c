@@ -54,13 +54,12 @@ static void before_fork(void)
 	if (ready || told_fork || !vb_pin_regions())
 		return;
 	told_fork = true;
-	vb_log(
-	    VB_LOG_WARN,
-	    "fork() without ibv_fork_init() while %" PRIu64
-	    " memory region%s registered: an adapter keeps using the pages as they are now. A process that "
-	    "writes to one gets a copy, so the parent and the adapter may no longer see each other's data. "
-	    "Call ibv_fork_init() before the first registration",
-	    vb_pin_regions(), vb_pin_regions() == 1 ? " is" : "s are");
+	vb_log(VB_LOG_WARN,
+	       "fork() without ibv_fork_init() while %" PRIu64
+	       " memory region%s registered: an adapter keeps using the pages as they are now. A process "
+	       "that writes to one gets a copy, so the parent and the adapter may no longer see each other's "
+	       "data. Call ibv_fork_init() before the first registration",
+	       vb_pin_regions(), vb_pin_regions() == 1 ? " is" : "s are");
 }
 
 static void after_fork_in_parent(void)
@@ -112,10 +111,9 @@ VB_EXPORT VB_CODE(ibv_fork_init, (), void)
 	ready |= can;
 	pthread_mutex_unlock(&lock);
 	return can ? 0
-		   : vb_refuse(
-			 EINVAL, "ibv_fork_init",
-			 "this process has registered memory before, and children inherit its pages; call "
-			 "ibv_fork_init() before the first registration");
+		   : vb_refuse(EINVAL, "ibv_fork_init",
+			       "this process has registered memory before, and children inherit its pages; "
+			       "call ibv_fork_init() before the first registration");
 }
 
 VB_EXPORT VB_VALUE(enum ibv_fork_status, ibv_is_fork_initialized, (), void)
@@ -277,23 +275,21 @@ static void tell_parts(uint64_t addr, uint64_t length)
 	pthread_mutex_unlock(&lock);
 	if (tell)
 		vb_log(VB_LOG_WARN,
-		       "the region of 0x%" PRIx64 " bytes at 0x%" PRIx64 " does not fill its pages: after "
-		       "ibv_fork_init() a child process has none of these pages. It also lacks the %" PRIu64
-		       " bytes before and the %" PRIu64 " bytes after it (on the heap: other objects). "
-		       "Register whole pages",
+		       "the region of 0x%" PRIx64 " bytes at 0x%" PRIx64
+		       " does not fill its pages: after ibv_fork_init() a child process has none of these "
+		       "pages. It also lacks the %" PRIu64 " bytes before and the %" PRIu64
+		       " bytes after it (on the heap: other objects). Register whole pages",
 		       length, addr, before, behind);
 }
 
 static void say_refused(int err, const char *call, uint64_t addr, uint64_t length)
 {
 	if (err == EINVAL)
-		vb_refuse(
-		    err, call,
-		    "the 0x%" PRIx64 " bytes at 0x%" PRIx64
-		    " do not fill their huge pages: ibv_fork_init() must "
-		    "exclude whole pages from child processes; set RDMAV_HUGEPAGES_SAFE, or register whole "
-		    "huge pages",
-		    length, addr);
+		vb_refuse(err, call,
+			  "the 0x%" PRIx64 " bytes at 0x%" PRIx64
+			  " do not fill their huge pages: ibv_fork_init() must exclude whole pages from "
+			  "child processes; set RDMAV_HUGEPAGES_SAFE, or register whole huge pages",
+			  length, addr);
 	else
 		vb_why_fork(err, call, addr, length);
 }

@@ -47,8 +47,7 @@ static int meet_owner(struct vb_context *c, const struct vb_owner *o, const char
 	if (err == ECONNREFUSED && why.reach == VB_REACH_NOBODY)
 		return vb_refuse(ENODEV, call,
 				 "process %u opened the device and cannot be reached: it closed the device, "
-				 "ended, or is in another "
-				 "network namespace",
+				 "ended, or is in another network namespace",
 				 o->pid);
 	if (err == ECONNREFUSED && vb_reach_add(&t, &why))
 		return vb_refuse(ENODEV, call, "process %u opened the device and cannot be reached: %s",

@@ -279,10 +279,8 @@ int vb_mr_register_memory(struct vb_mr **out, const char *call, struct ibv_pd *i
 				.length = length,
 				.iova = access & IBV_ACCESS_ZERO_BASED ? 0 : iova, /* rule 43 */
 				.access = access};
-	int err = ibpd ? vb_live_check(call, ibpd, VB_LIVE_PD) : 0;
+	int err = vb_live_check(call, ibpd, VB_LIVE_PD);
 
-	if (!ibpd) /* of an allocation whose failure nobody looked at */
-		return vb_refuse(EINVAL, call, "pd is NULL");
 	if (err)
 		return err;
 	if (vb_context_dead(vb_context(ibpd->context)))

@@ -10,11 +10,10 @@ int vb_context_find(const char *call, const struct ibv_context *context)
 	int err = vb_live_check(call, context, VB_LIVE_CONTEXT);
 
 	if (!err && atomic_load(&vb_context((struct ibv_context *)(uintptr_t)context)->closing))
-		err = vb_refuse(
-		    EINVAL, call,
-		    "the device at %p was closed by ibv_close_device(); it remains only for the objects "
-		    "that the program did not destroy",
-		    (const void *)context);
+		err = vb_refuse(EINVAL, call,
+				"the device at %p was closed by ibv_close_device(); it remains only for the "
+				"objects that the program did not destroy",
+				(const void *)context);
 	return err;
 }
 

@@ -113,9 +113,9 @@ static void tell_hole(const struct vb_mr *mr)
 	    errno != ENOMEM || atomic_exchange(&told, true))
 		return;
 	vb_log(VB_LOG_WARN,
-	       "the region of 0x%zx bytes at 0x%" PRIx64 " (L_Key 0x%08x) is deregistered after part of its "
-	       "memory was unmapped: an adapter would have used "
-	       "these pages until now; deregister a region before you free its memory",
+	       "the region of 0x%zx bytes at 0x%" PRIx64
+	       " (L_Key 0x%08x) is deregistered after part of its memory was unmapped. An adapter would have "
+	       "used these pages until now; deregister a region before you free its memory",
 	       mr->ibv.length, addr, mr->ibv.lkey);
 }
 

@@ -65,8 +65,7 @@ int vb_post_refuse(const struct vb_qp *qp, const char *call, enum vb_build_fault
 	case VB_BUILD_FLUSH:
 		return vb_refuse(EINVAL, call,
 				 "type 0x%x or level %u is not valid; use IBV_FLUSH_GLOBAL and "
-				 "IBV_FLUSH_PERSISTENT in type, "
-				 "IBV_FLUSH_RANGE or IBV_FLUSH_MR in level",
+				 "IBV_FLUSH_PERSISTENT in type, IBV_FLUSH_RANGE or IBV_FLUSH_MR in level",
 				 f->flush_type, f->flush_level);
 	case VB_BUILD_NO_ADDRESS:
 		return vb_refuse(EINVAL, call,
@@ -102,11 +101,11 @@ int vb_post_refuse_full(const struct vb_qp *qp, const char *call)
 				 "QP 0x%06x is of type IBV_QPT_XRC_RECV, which has no work queues: nothing "
 				 "can be posted to it",
 				 qp->qpn);
-	return vb_refuse(ENOMEM, call,
-			 "the send queue of QP 0x%06x is full: all %u requests (max_send_wr) are "
-			 "outstanding; poll the CQ. An "
-			 "unsignaled request counts until the completion of a later one is polled",
-			 qp->qpn, qp->req.max_wr);
+	return vb_refuse(
+	    ENOMEM, call,
+	    "the send queue of QP 0x%06x is full: all %u requests (max_send_wr) are outstanding; poll the "
+	    "CQ. An unsignaled request counts until the completion of a later one is polled",
+	    qp->qpn, qp->req.max_wr);
 }
 
 int vb_post_refuse_state(const struct vb_qp *qp, enum ibv_qp_state state, const char *call)
@@ -154,8 +153,7 @@ void vb_post_say_late(struct vb_qp *qp, const char *call)
 	if (say)
 		vb_log(VB_LOG_INFO,
 		       "%s: QP 0x%06x is in ERR, since rdma_disconnect or ibv_modify_qp moved it there: its "
-		       "requests "
-		       "complete with IBV_WC_WR_FLUSH_ERR",
+		       "requests complete with IBV_WC_WR_FLUSH_ERR",
 		       call, qp->qpn);
 }
 

@@ -97,10 +97,9 @@ static int check_queues(const struct plan *p)
 		return 0;
 	if (!recv &&
 	    p->attr->srq) /* as the kernel has it; what else an initiator has no use for is dropped */
-		return vb_refuse(
-		    EINVAL, CALL,
-		    "srq must be NULL: a QP of type IBV_QPT_XRC_SEND receives nothing. Each request "
-		    "names the peer's SRQ (ibv_send_wr.qp_type.xrc.remote_srqn)");
+		return vb_refuse(EINVAL, CALL,
+				 "srq must be NULL: a QP of type IBV_QPT_XRC_SEND receives nothing. Each "
+				 "request names the peer's SRQ (ibv_send_wr.qp_type.xrc.remote_srqn)");
 	if (!p->scq || (recv && !p->rcq)) /* rule 41 */
 		return vb_refuse(EINVAL, CALL, "%s_cq is NULL", p->scq ? "recv" : "send");
 	if (p->scq->context != p->context || (recv && p->rcq->context != p->context))
@@ -301,8 +300,7 @@ static struct ibv_qp *make_target(struct ibv_context *context, struct ibv_qp_ini
 	if (a->srq && !vb_srq(a->srq)->xrcd) { /* as the kernel has it; of the right type it says nothing */
 		*err = vb_refuse(EINVAL, call_ex,
 				 "the SRQ is not of type IBV_SRQT_XRC, which a QP of type IBV_QPT_XRC_RECV "
-				 "requires; leave "
-				 "srq NULL, since each message names its SRQ");
+				 "requires; leave srq NULL, since each message names its SRQ");
 		return NULL;
 	}
 	p.xrcd = vb_xrcd(a->xrcd);

@@ -169,11 +169,10 @@ static int check_values(const struct vb_qp *qp, const struct ibv_qp_attr *a, uin
 		    "QP 0x%06x: IBV_QP_ALT_PATH is not supported: the device has no alternate paths",
 		    qp->qpn);
 	if (mask & IBV_QP_PATH_MIG_STATE && a->path_mig_state != IBV_MIG_MIGRATED)
-		return vb_refuse(
-		    EINVAL, CALL,
-		    "QP 0x%06x: path_mig_state %s is not supported: the device does not migrate paths; use "
-		    "IBV_MIG_MIGRATED",
-		    qp->qpn, mig ? mig : "(unknown)");
+		return vb_refuse(EINVAL, CALL,
+				 "QP 0x%06x: path_mig_state %s is not supported: the device does not migrate "
+				 "paths; use IBV_MIG_MIGRATED",
+				 qp->qpn, mig ? mig : "(unknown)");
 	return 0;
 }
 

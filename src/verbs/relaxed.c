@@ -51,10 +51,9 @@ void vb_relaxed_open(struct vb_hca *h)
 static int check(uint64_t addr, size_t length, unsigned access)
 {
 	if (access & ~(unsigned)KNOWN) /* iova is the address; the pages are there at once */
-		return vb_mr_refuse_flags(
-		    CALL, access & ~(unsigned)KNOWN,
-		    "relaxed regions: their iova is their address, and their pages are present "
-		    "from the start");
+		return vb_mr_refuse_flags(CALL, access & ~(unsigned)KNOWN,
+					  "relaxed regions: their iova is their address, and their pages are "
+					  "present from the start");
 	if (!vb_mr_may_write(access)) /* rule 42 */
 		return vb_mr_refuse_write(CALL, access);
 	if (!length)
@@ -92,11 +91,10 @@ static int refuse_pool(struct vb_hca *h, int err, const struct vb_pd *pd)
 	const struct vb_key_zone *z = pd->id >> 32 != h->keys.home ? &h->keys.tagged : &h->keys.plain;
 
 	if (err == EAGAIN)
-		return vb_refuse(
-		    err, CALL,
-		    "the pool for these flags and this length is empty: %u relaxed regions are registered; "
-		    "deregister some, or try again when peers no longer use them",
-		    vb_relaxed_live(&h->relaxed));
+		return vb_refuse(err, CALL,
+				 "the pool for these flags and this length is empty: %u relaxed regions are "
+				 "registered; deregister some, or try again when peers no longer use them",
+				 vb_relaxed_live(&h->relaxed));
 	if (z->live >= z->room)
 		return vb_why_no_key(&h->keys, CALL, pd);
 	return vb_refuse(err, CALL, "out of memory for another pool of relaxed regions");

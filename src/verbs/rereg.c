@@ -53,8 +53,7 @@ static int check(const struct vb_mr *mr, int flags, struct ibv_pd *pd, const voi
 	if (flags & PD && (vb_pd(pd)->id >> 32 == home) != (mr->pd->id >> 32 == home))
 		return vb_refuse(EINVAL, CALL,
 				 "only one of the two protection domains was created by this process, and a "
-				 "key cannot move "
-				 "between the two kinds; register the memory anew");
+				 "key cannot move between the two kinds; register the memory anew");
 	return 0;
 }
 

@@ -164,8 +164,7 @@ static int share(struct vb_pd *pd, uint32_t domain, uint64_t share_key, const ch
 	if (!f.any && vb_reach_add(&t, &met.why))
 		return vb_refuse(ENOENT, call,
 				 "no reachable process holds shared domain 0x%08x. Another process may hold "
-				 "it, but cannot "
-				 "be reached: %s",
+				 "it, but cannot be reached: %s",
 				 domain, text);
 	if (!f.any)
 		return vb_refuse(ENOENT, call, "no process of this user holds shared domain 0x%08x", domain);

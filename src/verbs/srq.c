@@ -236,8 +236,7 @@ VB_EXPORT VB_CODE(ibv_modify_srq, (ibsrq, attr, mask), struct ibv_srq *ibsrq, st
 	if (say)
 		vb_log(VB_LOG_INFO,
 		       "ibv_modify_srq: srq_limit %u exceeds the number of posted receive requests, %u: the "
-		       "next message "
-		       "raises the limit event; post receives before you set the limit",
+		       "next message raises the limit event; post receives before you set the limit",
 		       attr->srq_limit, posted);
 	return 0;
 }

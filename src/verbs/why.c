@@ -22,10 +22,9 @@ static int no_memory(int err, const char *call, uint64_t addr, uint64_t length)
 	if (sysinfo(&s))
 		return vb_refuse(err, call, NO_PAGES, length, addr);
 	return vb_refuse(err, call,
-			 NO_PAGES
-			 ": %" PRIu64
-			 " MiB are free on this machine, and the process's control group may permit less; "
-			 "register less memory, or use IBV_ACCESS_ON_DEMAND",
+			 NO_PAGES ": %" PRIu64
+				  " MiB are free on this machine, and the process's control group may permit "
+				  "less; register less memory, or use IBV_ACCESS_ON_DEMAND",
 			 length, addr, ((uint64_t)s.freeram * s.mem_unit) >> 20);
 }
 
@@ -71,8 +70,7 @@ int vb_why_fork(int err, const char *call, uint64_t addr, uint64_t length)
 	return vb_refuse(
 	    err, call,
 	    "the pages of the %" PRIu64 " bytes at 0x%" PRIx64
-	    " cannot be excluded from child processes, as ibv_fork_init() requires (%s): a region may split "
-	    "a "
+	    " cannot be excluded from child processes, as ibv_fork_init() requires: %s. A region may split a "
 	    "mapping in three, and vm.max_map_count is %d; raise it, or register fewer, larger regions",
 	    length, addr, strerror(err), max_map_count());
 }
@@ -175,11 +173,10 @@ int vb_why_tied(struct vb_keys *keys, const char *call, uint32_t lkey)
 			    s.length, key);
 		break;
 	}
-	return vb_refuse_busy(
-	    call,
-	    "%u memory window%s bound to the region of L_Key 0x%08x%s; unbind, invalidate or "
-	    "deallocate %s first",
-	    n, n == 1 ? " is" : "s are", lkey, text, n == 1 ? "it" : "them");
+	return vb_refuse_busy(call,
+			      "%u memory window%s bound to the region of L_Key 0x%08x%s; unbind, invalidate "
+			      "or deallocate %s first",
+			      n, n == 1 ? " is" : "s are", lkey, text, n == 1 ? "it" : "them");
 }
 
 int vb_why_no_key(const struct vb_keys *keys, const char *call, const struct vb_pd *pd)
@@ -242,8 +239,7 @@ void vb_why_left(struct vb_context *c, const struct vb_why_count *left, unsigned
 		vb_text_add(&t, "; in its protection domains: %s", inside);
 	if (example)
 		add_example(&t, c, example);
-	vb_log_note(
-	    "ibv_close_device: the program did not destroy %s. QPs are stopped, the rest remains until the "
-	    "process ends",
-	    text);
+	vb_log_note("ibv_close_device: the program did not destroy %s. QPs are stopped, the rest remains "
+		    "until the process ends",
+		    text);
 }

@@ -112,23 +112,21 @@ int vb_why_open(int err, const char *call, const char *name, enum vb_open_step s
 	if (step == VB_OPEN_THREAD && err == EAGAIN)
 		return no_thread(err, call, name);
 	if (step == VB_OPEN_NUMBER && err == EADDRINUSE)
-		return vb_refuse(
-		    err, call,
-		    "%s cannot be opened: all %d adapter numbers of this network namespace (abstract sockets "
-		    "verbena/1/1 to verbena/1/%d) are in use: %s",
-		    name, VB_ADAPTERS - 1, VB_ADAPTERS - 1, vb_numbers_say(held, sizeof(held)));
+		return vb_refuse(err, call,
+				 "%s cannot be opened: all %d adapter numbers of this network namespace "
+				 "(abstract sockets verbena/1/1 to verbena/1/%d) are in use: %s",
+				 name, VB_ADAPTERS - 1, VB_ADAPTERS - 1, vb_numbers_say(held, sizeof(held)));
 	if (step == VB_OPEN_SEGMENT && err == EAGAIN && limit_of(RLIMIT_MEMLOCK, &limit))
-		return vb_refuse(
-		    err, call,
-		    "%s cannot be opened: %s; this process locks all memory that it maps (mlockall), and "
-		    "RLIMIT_MEMLOCK (ulimit -l) is %" PRIu64 " bytes",
-		    name, strerror(err), limit);
+		return vb_refuse(err, call,
+				 "%s cannot be opened: %s; this process locks all memory that it maps "
+				 "(mlockall), and RLIMIT_MEMLOCK (ulimit -l) is %" PRIu64 " bytes",
+				 name, strerror(err), limit);
 	if (err == ENOMEM && limit_of(RLIMIT_AS, &limit))
-		return vb_refuse(
-		    err, call,
-		    "%s cannot be opened: %s; the device needs %u MiB of address space, and as much for each "
-		    "peer. RLIMIT_AS (ulimit -v) limits the process to %" PRIu64 " MiB",
-		    name, strerror(err), (unsigned)(VB_SEG_SIZE >> 20), limit >> 20);
+		return vb_refuse(err, call,
+				 "%s cannot be opened: %s; the device needs %u MiB of address space, and as "
+				 "much for each peer. RLIMIT_AS (ulimit -v) limits the process to %" PRIu64
+				 " MiB",
+				 name, strerror(err), (unsigned)(VB_SEG_SIZE >> 20), limit >> 20);
 	if (err == EMFILE && limit_of(RLIMIT_NOFILE, &limit))
 		return vb_refuse(err, call, "%s cannot be opened: %s; RLIMIT_NOFILE (ulimit -n) is %" PRIu64,
 				 name, strerror(err), limit);

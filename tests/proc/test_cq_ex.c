@@ -460,7 +460,7 @@ static void rule_31_overrun(void)
 		KIT_LOG_SAYS("QP 0x%06x: goes to the error state: a completion queue of 2 entries overran",
 			     v[i].qp->qp_num);
 	}
-	KIT_LOG_SAYS("a CQ of 2 entries overran, and a completion of QP 0x%06x was lost", v[0].qp->qp_num);
+	KIT_LOG_SAYS("a CQ of 2 entries overran and lost a completion of QP 0x%06x", v[0].qp->qp_num);
 	CHECK(!start(cq) && cq->wr_id == 0 && !ibv_next_poll(cq) && cq->wr_id == 1);
 	CHECK(ibv_next_poll(cq) == EIO);
 	ibv_end_poll(cq);

@@ -132,10 +132,10 @@ static void take_all(struct kit_pair *p)
 		CHECK((!at || e->buf[at - 1] == 0xee) && e->buf[at + len] == 0xee, "%u bytes", len);
 	}
 	if (denied) {
-		KIT_LOG_SAYS("the kernel does not let this process access the memory of process %d "
-			     "(Operation not permitted): its WRITEs, READs and large SENDs are copied",
+		KIT_LOG_SAYS("the kernel denies access to the memory of process %d (Operation not "
+			     "permitted): its WRITEs, READs and large SENDs go",
 			     (int)p->target);
-		CHECK(kit_log_count("the kernel does not let") == 1);
+		CHECK(kit_log_count("the kernel denies access") == 1);
 	}
 	_exit(kit_reap(p->target) ? 1 : 0);
 }
