@@ -434,7 +434,7 @@ VB_EXPORT VB_CODE(ibv_set_ece, (qp, ece), struct ibv_qp *qp, struct ibv_ece *ece
 	if (ece->comp_mask)
 		return vb_refuse_bits(EINVAL, "ibv_set_ece", "comp_mask", ece->comp_mask, 0);
 	if (!ece->vendor_id) /* the far end's, which has none */
-		return vb_refuse(EOPNOTSUPP, "ibv_set_ece", "vendor_id is 0: the options are of no vendor");
+		return vb_refuse(EOPNOTSUPP, "ibv_set_ece", "vendor_id is 0: the peer has no options");
 	if (ece->vendor_id != vb_device_vendor_id())
 		return vb_refuse(EINVAL, "ibv_set_ece",
 				 "vendor_id 0x%06x is not this device's vendor, 0x%06x", ece->vendor_id,
