@@ -457,7 +457,7 @@ static void rule_31_overrun(void)
 	await_events(ctx, cq, v, VICTIMS);
 	for (int i = 0; i < VICTIMS; i++) {
 		CHECK(state_of(&v[i]) == IBV_QPS_ERR);
-		KIT_LOG_SAYS("QP 0x%06x: goes to the error state: a completion queue of 2 entries overran",
+		KIT_LOG_SAYS("QP 0x%06x: enters the error state: a completion queue of 2 entries overran",
 			     v[i].qp->qp_num);
 	}
 	KIT_LOG_SAYS("a CQ of 2 entries overran and lost a completion of QP 0x%06x", v[0].qp->qp_num);

@@ -477,7 +477,7 @@ static void its_process_dies(void)
 		CHECK(state_of(c.h) == states[i]);
 		kill_it(c.owner);
 		KIT_LOG_SAYS("QP 0x%06x, an XRC target of another process, no longer exists: the "
-			     "peer's process %d ended",
+			     "peer process %d ended",
 			     c.o->tgt, c.owner);
 		if (states[i] == IBV_QPS_RTS) /* the initiator was connected to it */
 			CHECK(xrc_event_of(c.s.ctx, c.s.ini) == IBV_EVENT_QP_FATAL);

@@ -48,9 +48,9 @@ class Row:
 MISSED = "this process never queried its own GID (ibv_query_gid)"
 # Who was started without -g hears of it in its own log: options of both, more of the client's, what the server's
 # log says and what the client's does (None: nothing, since that one did all right).
-WITHOUT = [([], [], MISSED, "ends in INIT: it was never connected;  " + MISSED),
+WITHOUT = [([], [], MISSED, "ends in INIT: it was never connected; " + MISSED),
            (["-g", "0"], ["-g", "-1"], "grh.dgid is zero: the peer did not send its GID", MISSED),
-           ([], ["-g", "0"], "so it chose no index;  " + MISSED, None)]
+           ([], ["-g", "0"], "so it chose no index; " + MISSED, None)]
 
 
 def without_gid(a):
