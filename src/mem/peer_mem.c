@@ -98,8 +98,8 @@ static void deny(struct vb_peer_mem *f, int err)
 	if (atomic_exchange(&f->denied, true) || err == ESRCH)
 		return;
 	vb_log(VB_LOG_INFO,
-	       "the kernel denies access to the memory of process %u (%s): its WRITEs, READs and large SENDs "
-	       "go through shared memory",
+	       "the kernel denies access to the memory of process %u (%s): packets carry WRITEs and READs "
+	       "to it and large SENDs from it",
 	       f->pid, strerror(err));
 }
 

@@ -133,7 +133,7 @@ static void take_all(struct kit_pair *p)
 	}
 	if (denied) {
 		KIT_LOG_SAYS("the kernel denies access to the memory of process %d (Operation not "
-			     "permitted): its WRITEs, READs and large SENDs go",
+			     "permitted): packets carry",
 			     (int)p->target);
 		CHECK(kit_log_count("the kernel denies access") == 1);
 	}

@@ -121,8 +121,8 @@ static void initiator(struct kit_pair *p)
 		atomic_store(&p->board->number[0], i + 1);
 	}
 	CHECK(is_direct(p, want_direct) == want_direct, "direct, or not");
-	CHECK(lines(getpid(), "go through shared memory") == want_lines, "%d lines, not %d",
-	      lines(getpid(), "go through shared memory"), want_lines);
+	CHECK(lines(getpid(), "packets carry") == want_lines, "%d lines, not %d",
+	      lines(getpid(), "packets carry"), want_lines);
 	kit_pair_close(p);
 }
 
