@@ -96,7 +96,7 @@ static void wrong(const char *variable, const char *value, const char *words)
 	errno = 0;
 	CHECK(!ibv_open_device(list[0]));
 	CHECK_EQ(errno, EINVAL);
-	KIT_LOG_SAYS("%s=%s is no %s", variable, value, words);
+	KIT_LOG_SAYS("%s=%s is not a %s", variable, value, words);
 	_exit(0);
 }
 
@@ -105,8 +105,8 @@ static void wrong_settings(void)
 	wrong("VERBENA_DEVICES", "0", "number from 1 to 16");
 	wrong("VERBENA_DEVICES", "17", "number from 1 to 16");
 	wrong("VERBENA_DEVICES", "2x", "number from 1 to 16");
-	wrong("VERBENA_DEVICE", "a b", "is not a device name");
-	wrong("VERBENA_DEVICE", "../x", "is not a device name");
+	wrong("VERBENA_DEVICE", "a b", "device name");
+	wrong("VERBENA_DEVICE", "../x", "device name");
 	wrong("VERBENA_LINK", "ib", "link layer");
 }
 
