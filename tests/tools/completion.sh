@@ -5,7 +5,7 @@ set -u
 build=$(realpath "$1") helpers=$(realpath "$2") source=$(realpath "${BASH_SOURCE[0]%/*}/../..") bad=0 checks=0
 verbena=$build/verbena
 tmp=$(mktemp -d)
-trap '{ kill -9 "${pid:-}"; wait; } 2>/dev/null; rm -rf "$tmp"' EXIT
+trap 'kill -9 "${pid:-}" 2>/dev/null; rm -rf "$tmp"' EXIT
 unset LD_LIBRARY_PATH LD_PRELOAD VERBENA_LOG
 . "$source/tools/completion/verbena.bash" || exit 1
 [[ $(complete -p verbena) == "complete -F _verbena verbena" ]] || { echo "FAIL: $(complete -p verbena)"; exit 1; }
@@ -59,6 +59,7 @@ cd "$tmp" || exit 1
 touch capture.pcapng
 check "capture.pcapng " verbena run --pcap = cap
 check "off " verbena run --log of
+check "capture.pcapng " verbena run --log = cap
 # the program, behind options with and without values
 PATH=$helpers:$PATH
 for before in "" "--" "--no-view --" "--log off" "--log = off --summary"; do
@@ -74,6 +75,7 @@ unset -f _command_offset
 mkfifo in out
 "$verbena" run --log=off -- "$helpers/tools-trouble" once <in >out &
 pid=$!
+disown # its end is not told of
 exec {keep}>in
 read -r _ <out
 has "$pid" verbena explain ""
