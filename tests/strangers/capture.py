@@ -307,7 +307,7 @@ def taken(a, folder):
             time.sleep(0.005)
         r = subprocess.run([verbena, "run", "--pcap", path, "true"], capture_output=True, text=True, check=False)
         want("status", r.returncode, 125)
-        want("the sentence", "is being written by a process" in r.stderr, True)
+        want("the sentence", "is in use by another process" in r.stderr, True)
         r = subprocess.run([verbena, "run", "ibv_devinfo"], env={**os.environ, "VERBENA_PCAP": path}, capture_output=True,
                            text=True, check=False)
         want("status of another process", r.returncode, 0)
