@@ -238,6 +238,41 @@ static void say_no_right(const char *command, int pid)
 		       pid, command, pid);
 }
 
+/* The program of a `verbena run` that has stayed as its parent; 0: it is none. */
+static pid_t program_of(pid_t pid)
+{
+	struct peek p = {.pid = pid};
+	char path[64];
+	int child = 0;
+	FILE *f;
+
+	read_program(&p);
+	if (strcmp(p.program, "verbena"))
+		return 0;
+	snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)pid, (int)pid);
+	f = fopen(path, "re");
+	if (!f)
+		return 0;
+	if (fscanf(f, "%d", &child) != 1)
+		child = 0;
+	fclose(f);
+	return child;
+}
+
+static void say_no_adapter(const char *command, pid_t pid)
+{
+	pid_t program = program_of(pid);
+
+	if (program)
+		vb_say("process %d is \"verbena run\", and its program is process %d. Type: verbena %s %d",
+		       (int)pid, (int)program, command, (int)program);
+	else
+		vb_say("process %d has no device of Verbena open. \"verbena list\" shows your processes that "
+		       "have one. "
+		       "A program uses Verbena if it is started by \"verbena run\"",
+		       (int)pid);
+}
+
 static void say_why(const char *command, pid_t p, enum found r, uint32_t version)
 {
 	int err = errno, pid = (int)p;
@@ -256,10 +291,7 @@ static void say_why(const char *command, pid_t p, enum found r, uint32_t version
 		say_no_right(command, pid);
 		break;
 	case NO_ADAPTER:
-		vb_say("process %d has no device of Verbena open. \"verbena list\" shows your processes that "
-		       "have one. "
-		       "A program uses Verbena if it is started by \"verbena run\"",
-		       pid);
+		say_no_adapter(command, p);
 		break;
 	case OTHER_VERSION:
 		vb_say("process %d uses another version of Verbena: its segment has version %u, and this "

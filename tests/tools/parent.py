@@ -196,6 +196,9 @@ def signals():
     p = start(["--summary"], TELLS, stderr=subprocess.DEVNULL)
     _, pid = line(p).split()
     check("with them it has another one", int(pid) != p.pid, pid)
+    told = subprocess.run([VERBENA, "mr", str(p.pid)], env=ENV, capture_output=True, text=True, check=False)
+    check("the program of a parent is named", told.returncode == 125 and told.stderr ==
+          f'verbena: process {p.pid} is "verbena run", and its program is process {pid}. Type: verbena mr {pid}\n', told)
     for s in ("INT", "QUIT", "TERM", "HUP", "USR1", "USR2", "WINCH", "CONT", "ALRM"):
         p.send_signal(getattr(signal, "SIG" + s))
         said = line(p)
