@@ -14,6 +14,7 @@ cd "$tmp/there" || fail cd
 for f in bin/verbena lib/verbena/libibverbs.so.1 lib/verbena/librdmacm.so.1 lib/verbena/libverbena-view.so \
 	lib/pkgconfig/verbena.pc share/man/man3/rdma_connect.3 share/man/man7/rdma_verbena.7 \
 	include/verbena/infiniband/verbs.h share/man/man1/verbena.1 share/man/man7/verbena_environment.7 \
+	share/doc/verbena/examples/01-rc-send.c share/doc/verbena/examples/pytest/test_rdma.py \
 	share/bash-completion/completions/verbena share/zsh/site-functions/_verbena; do
 	[[ -e $f ]] || fail "$f is not installed"
 done

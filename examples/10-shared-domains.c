@@ -1,7 +1,7 @@
 /* A shared protection domain: one process owns the memory, another one the queue pair.
  *
- *     cc shared_pd.c -o shared_pd $(pkg-config --cflags --libs verbena)
- *     verbena run ./shared_pd
+ *     cc 10-shared-domains.c -o 10-shared-domains $(pkg-config --cflags --libs verbena)
+ *     verbena run ./10-shared-domains
  *
  * The store (the parent) allocates a protection domain, shares it, and registers a table in it.  The front
  * (the child) joins the domain and creates a queue pair there.  Keys of the store's region then work on the
@@ -14,6 +14,7 @@
 #include <infiniband/verbs.h>
 
 #include <errno.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -133,7 +134,7 @@ static void wait_one(const struct side *s, const char *what)
 	int n;
 
 	while (!(n = ibv_poll_cq(s->cq, 1, &wc)))
-		;
+		sched_yield(); /* the peer may need this core */
 	if (n < 0 || wc.status != IBV_WC_SUCCESS) {
 		fprintf(stderr, "%s: %s: %s\n", s->name, what,
 			n < 0 ? "ibv_poll_cq" : ibv_wc_status_str(wc.status));
