@@ -10,7 +10,7 @@ void vb_hca_each_qp(struct vb_hca *h, void (*look)(struct vb_qp *qp, void *with)
 /* Destruction: removes qp from every list; after it, and vb_qpn_give() and vb_hca_quiesce(), no other thread
  * knows it.  Without qp->lock. */
 void vb_hca_forget(struct vb_qp *qp);
-/* Whoever was in the middle of a packet is through with it afterwards.  Without locks. */
+/* Waits until every thread that was processing a packet has finished it.  Without locks. */
 void vb_hca_quiesce(struct vb_hca *h);
 
 #endif

@@ -15,7 +15,7 @@
 #include "obj/dests.h"
 #include "transport/transport.h"
 
-/* What the comments of packets say that were no packets. */
+/* The comments of captured packets that were never sent as such. */
 static const char direct[] = "placed directly: the sender copied the data, and no packet was sent",
 		  with_imm[] = "the data was placed directly, and a packet carried only the immediate data",
 		  lent[] = "read directly: the receiver copied these bytes from the sender's memory",
@@ -42,7 +42,7 @@ struct way {
 	struct vb_psns psns[];	       /* by enum side; of a connected path */
 };
 
-/* Where the bytes of a payload are. */
+/* The location of a payload's bytes. */
 struct bytes {
 	const struct vb_swqe *list; /* a request's list, from `off` on; NULL: where the packet says */
 	uint64_t off;
@@ -133,7 +133,7 @@ static void keep_all(const struct way *w, bool out, const struct vb_pkt *p, cons
 {
 	uint32_t n = vb_frame_parts(p, path_mtu(w->qp));
 
-	/* Of a message of two gigabytes that was placed directly here nobody knows more than its headers. */
+	/* Of a message of two gigabytes that was placed directly, only the headers are known. */
 	if (n > AT_ONCE) {
 		keep_parts(w, out, p, 0, AT_ONCE - 1, b, comment);
 		keep_parts(w, out, p, n - 1, n, b, comment);
@@ -203,7 +203,7 @@ static void keep_packet(struct way *w, bool out, const struct vb_pkt *p)
 		keep_request(w, out, p);
 }
 
-/* An ACK that is no packet. */
+/* An ACK that was not sent as a packet. */
 static void keep_ack(const struct way *w, bool out, uint32_t psn, const char *comment)
 {
 	uint8_t opcode = (uint8_t)(w->qp->family | VB_ACK);
@@ -267,7 +267,7 @@ static struct way *way(struct vb_out *o)
 	return (struct way *)o;
 }
 
-/* What leaves: where it stands, and what goes with it. */
+/* A packet that leaves: its location, and what goes with it. */
 struct leaving {
 	const uint8_t *hdr, *payload;
 	uint32_t hdr_len, payload_len;
@@ -356,7 +356,7 @@ static bool room(struct vb_out *o)
 
 static const struct vb_out_ops ops = {reserve, commit, cancel, send, vb_out_send_singly, mark, taken, room};
 
-/* What is placed directly, as the packets that it stands for. */
+/* A request that is placed directly, as the packets that it replaces. */
 
 static struct vb_pkt as_packet(const struct vb_qp *qp, const struct vb_swqe *w, uint8_t operation,
 			       uint32_t psn)
@@ -378,7 +378,7 @@ static struct vb_pkt as_packet(const struct vb_qp *qp, const struct vb_swqe *w, 
 	return p;
 }
 
-/* What the far end would answer. */
+/* The answer that the peer would send. */
 static struct vb_pkt as_answer(const struct way *w, uint8_t operation, uint32_t psn)
 {
 	uint8_t opcode = (uint8_t)(w->qp->family | operation);
@@ -519,7 +519,7 @@ void vb_capture_in(struct vb_qp *qp, const struct vb_pkt *p, uint32_t ack)
 	struct way *w = way_of(qp);
 
 	vb_lock_assert_held(&qp->lock);
-	/* What comes from a deputy is no packet of a network. */
+	/* Packets from a deputy are no packets of a network. */
 	if (!w || !vb_source_is(&qp->path.source, p->source))
 		return;
 	if (ack & VB_OUT_ACK)

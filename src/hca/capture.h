@@ -25,7 +25,7 @@ struct vb_qp;
 
 /* ---- where packets go by ---- */
 
-/* Of what comes through a receive queue (vb_rxq.kept). */
+/* Which packets of a receive queue are captured (vb_rxq.kept). */
 enum vb_kept { VB_KEPT_NOT, VB_KEPT, VB_KEPT_OWN /* this process sends it, and has kept it */ };
 enum vb_kept vb_capture_from(const struct vb_peer *peer);
 

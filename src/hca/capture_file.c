@@ -309,7 +309,7 @@ static __attribute__((destructor)) void write_at_exit(void)
 	write_all();
 }
 
-/* FILE, or where that is another process's, or each has several, one with the PID in its name. */
+/* Opens FILE; if another process has it, or each process has several files, one with the PID in its name. */
 static int open_file(void)
 {
 	char application[200], with_pid[PATH + 16];

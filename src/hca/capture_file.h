@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What is wrong with the settings VERBENA_PCAP_SNAP and VERBENA_PCAP_RING; NULL: nothing. */
+/* The sentence about a wrong VERBENA_PCAP_SNAP or VERBENA_PCAP_RING; NULL: both are valid. */
 const char *vb_capture_wrong(void);
 /* The setting VERBENA_PCAP; NULL: there is to be no capture.  *files: of a ring, 0: it is one file. */
 const char *vb_capture_path(uint32_t *files);

@@ -84,7 +84,7 @@ static void attach(struct vb_dest *d)
 	p->qp->transport->path(p, vb_capture_way(p->qp, p->peer, lane->out, false));
 }
 
-/* What waits for d goes out, if it can, or is left where progress finds it. */
+/* Sends the datagrams that wait for d if it can, or leaves them where progress finds them. */
 static void settle(struct vb_dest *d)
 {
 	struct vb_path *p = &d->path;

@@ -221,7 +221,7 @@ void vb_direct_peer_free(struct vb_peer *peer)
 	free(atomic_exchange(&peer->mem, NULL));
 }
 
-/* What the two ends say to one another about a region. */
+/* The messages of the two ends about a region. */
 enum { TELL_ASK = 1, TELL_ANSWER, TELL_DROP };
 
 struct tell {
@@ -341,7 +341,8 @@ static bool gives_leave(const struct vb_qp *qp)
 	       qp->state <= IBV_QPS_SQD && (qp->state != IBV_QPS_RTR || qp->comm_est);
 }
 
-/* What it permits, under the leave that stands, or under the next one.  had: what it did permit. */
+/* The access that it permits, under the present leave or the next one.  had: the access that it permitted
+ * before. */
 static uint32_t permits(const struct vb_qp *qp, uint32_t had)
 {
 	uint32_t access = qp->access & IBV_ACCESS_REMOTE_WRITE, leave = had >> VB_SHOWN_LEAVE;

@@ -34,7 +34,7 @@ void vb_direct_revoked(struct vb_qp *qp);
  * stopped peer holds it. */
 void vb_direct_key_retracted(struct vb_adapter *a, uint32_t lkey);
 
-/* What key tables ask of this layer; their owner is the adapter. */
+/* Functions that key tables call; their owner is the adapter. */
 extern const struct vb_keys_ops vb_direct_keys_ops;
 
 /* A key was hidden, and nobody uses it any more: has peers that have mapped its memory let go of it. */

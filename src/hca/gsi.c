@@ -275,7 +275,7 @@ void vb_gsi_hear(struct vb_hca *h)
 		vb_adapter_due(h->adapter, next);
 }
 
-/* What no connection manager sends. */
+/* Why a packet cannot come from a connection manager; NULL: it can. */
 static const char *wrong(const struct vb_pkt *p)
 {
 	if (p->opcode != (VB_FAMILY_UD | VB_SEND_ONLY) || p->loan)

@@ -46,7 +46,7 @@ static bool all_taken(struct vb_peer *peer)
 	return now_taken(peer);
 }
 
-/* What lay there at the last look does not any more. */
+/* Whether the packets that were there at the last look have been taken. */
 static bool then_taken(const struct vb_peer *peer)
 {
 	for (uint32_t i = 0; i < peer->nlanes; i++) {

@@ -215,7 +215,7 @@ int vb_mcast_meet(struct vb_hca *h, const char *call)
 				 "this process cannot connect to all members of multicast groups: %s",
 				 strerror(err));
 	say_apart(call, &met, "messages to groups do not arrive there");
-	/* Who lacked descriptors, say, is asked again the next time. */
+	/* A process that lacked descriptors, for instance, is asked again the next time. */
 	atomic_store_explicit(&h->mcast.met, !met.unable, memory_order_release);
 	return 0;
 }

@@ -1,4 +1,4 @@
-/* Where a queue pair's packets go: from destination GID and QPN to a process of this host. */
+/* Paths lead a queue pair's packets from destination GID and QPN to a process of this host. */
 #ifndef VB_HCA_PATH_H
 #define VB_HCA_PATH_H
 
@@ -9,36 +9,40 @@
 struct vb_adapter;
 struct vb_peer;
 
-/* Who has that number, with a reference; NULL: out of memory or of links, or nobody for now. */
+/* Returns the process that has the number, with a reference.  NULL: no memory or no link is left, or no
+ * process has the number for now. */
 struct vb_peer *vb_path_peer(struct vb_adapter *a, uint32_t number);
-/* modify set the path (RTR, SQD): looks where it leads, and makes contact.  Under qp->lock. */
+/* ibv_modify_qp has set the path (RTR, SQD): resolves it, and connects.  Under qp->lock. */
 void vb_path_open(struct vb_qp *qp);
-/* modify cleared it (RESET, ERR, another path in SQD): the ACK that is owed goes out, if it can.  Under
- * qp->lock. */
+/* ibv_modify_qp has cleared it (RESET, ERR, another path in SQD): sends the pending ACK, if there is room.
+ * Under qp->lock. */
 void vb_path_close(struct vb_qp *qp);
 
-/* If the path leads to a process that is UP, packets from there count from now on, and that process gets
- * leave for what the QP permits.  The way out comes only once it shows a queue pair of that number which is
- * connected to this one; until then it may be tried again at any time.  Looks again where the path leads, if
- * that is not known.  Under the QP's lock. */
+/* If the path leads to a process that is UP, the QP accepts packets from there, and gives that process the
+ * access that it permits.  The path gets its way out only when the peer shows a queue pair of that number
+ * that is connected to this one.  Until then the call may be repeated at any time.  Resolves the path again
+ * if it is not resolved. Under the QP's lock. */
 void vb_path_attach(struct vb_path *p);
-/* Whether the far end shows a queue pair that is connected to this one; its process is or was UP.  Under the
+/* Whether the peer shows a queue pair that is connected to this one.  Its process is or was UP.  Under the
  * QP's lock. */
 bool vb_path_is_connected(const struct vb_path *p);
-/* Contact is lost: the way out goes.  Under the QP's lock. */
+/* The connection to the process is lost: removes the way out.  Under the QP's lock. */
 void vb_path_detach(struct vb_path *p);
-/* Behind vb_path_detach(): the peer is gone, and showed no queue pair that is connected to this one.  Perhaps
- * a process that has got the peer's number since was meant: it is looked for anew.  Under the QP's lock. */
+/* After vb_path_detach(): the peer is gone, and showed no queue pair that is connected to this one.  The path
+ * is resolved again, since it may mean a process that has got the peer's number since.  Under the QP's lock.
+ */
 void vb_path_unresolve(struct vb_path *p);
-/* Behind vb_path_detach(), in place of that: the peer is gone, and was connected.  The path leads to nobody
- * from then on, and what is said of the peer is kept.  Under the QP's lock. */
+/* After vb_path_detach(), instead of vb_path_unresolve(): the peer is gone, and was connected.  From then on
+ * the path leads nowhere, and the reason why the peer is gone is kept.  Under the QP's lock. */
 void vb_path_lose(struct vb_path *p);
-/* If the QP is in error and there is no contact with the peer, the path lets go of it: true.  Under the QP's
- * lock. */
+/* If the QP is in the error state and the peer is not connected, the path releases the peer: true.  Under the
+ * QP's lock. */
 bool vb_path_give_up(struct vb_path *p);
-/* Asks for contact if there is none.  Under the QP's lock. */
+/* Requests a connection to the process if there is none.  Under the QP's lock. */
 void vb_path_contact(struct vb_path *p);
-/* The peer turned out to be another one (two of its numbers were asked for at once).  Under the QP's lock. */
+/* The path moves to another link of the same process (two of its numbers were contacted at once).  Under the
+ * QP's lock.
+ */
 void vb_path_move(struct vb_path *p);
 
 #endif

@@ -132,7 +132,7 @@ static uint64_t push_on(struct vb_rxq *r, bool polled, uint64_t now)
 	return now + (o->ops->mark(o) != before || o->ops->room(o) ? VB_MSEC / 10 : VB_MSEC);
 }
 
-/* Who owes something is on a warm queue. */
+/* A QP that owes something is on a warm queue. */
 static uint64_t push_all(struct vb_hca *h, bool polled, uint64_t now)
 {
 	uint64_t next = VB_NEVER, at;
@@ -183,7 +183,7 @@ static uint64_t timers(struct vb_adapter *a, uint64_t now)
 	return next;
 }
 
-/* What the engine alone does besides. */
+/* The further work of the engine. */
 static uint64_t engine_timers(struct vb_adapter *a, uint64_t now)
 {
 	uint64_t next = least(timers(a, now), vb_hca_say_on(vb_hca(a), now));
@@ -281,7 +281,7 @@ static __attribute__((noinline)) void poll_in_vain(struct vb_adapter *a)
 		offer_cpu(a);
 }
 
-/* Where no other thread has come to this since this one did, most likely none waits. */
+/* If no other thread has come to this since this one did, most likely none waits. */
 static __attribute__((noinline)) void offer_to_others(struct vb_adapter *a)
 {
 	_Atomic(const void *) *last = &vb_hca(a)->for_others;
@@ -325,7 +325,7 @@ inline __attribute__((always_inline)) struct vb_rxq *vb_hca_poll_where(struct vb
 	return NULL;
 }
 
-/* Where polls in between found nothing, packets come one at a time. */
+/* If polls in between found nothing, packets come one at a time. */
 static inline enum vb_take by_pace(void)
 {
 	return idle.polls ? VB_TAKE_ONE : VB_TAKE_BATCH;
@@ -339,7 +339,7 @@ static inline bool came(void)
 	return true;
 }
 
-/* Who is to post receive requests may have no other CPU than this one. */
+/* The thread that posts receive requests may have no other CPU than this one. */
 static __attribute__((noinline)) void wait_for_receiver(struct vb_adapter *a, bool some)
 {
 	look_at_clock(a);

@@ -6,7 +6,7 @@
 
 extern const struct vb_adapter_ops vb_hca_ops;
 
-/* What a poll is to see to: perhaps more than one queue, or something else. */
+/* The work of a poll: perhaps more than one queue, or something else. */
 #define VB_POLL_ALL ((struct vb_rxq *)1)
 
 /* For ibv_poll_cq and ibv_start_poll on an empty CQ, in which it is inlined where the library is linked.

@@ -113,7 +113,7 @@ static inline bool hold(struct delivery *d, uint32_t qpn, const struct vb_source
 	return d->qp != NULL;
 }
 
-/* A packet that is no packet names nobody. */
+/* A malformed packet names no queue pair. */
 static __attribute__((cold, noinline)) void say_dropped(const struct vb_arrival *in, const char *why)
 {
 	vb_log(VB_LOG_WARN, "a packet of %u bytes is discarded: %s", in->b.hdr_len + in->payload_len, why);
@@ -199,7 +199,7 @@ static __attribute__((noinline)) void deliver_any(struct delivery *d, const stru
 	d->qp->transport->input(d->qp, &p);
 }
 
-/* What is brief the QP may know at first sight. */
+/* A brief packet may take the QP's fast path. */
 static inline void deliver(struct delivery *d, struct vb_arrival *in)
 {
 	if (vb_likely(!(in->b.flags & VB_BRIEF_APART) && hold(d, vb_pkt_get_qpn(in->b.bytes), in->source) &&

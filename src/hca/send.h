@@ -31,7 +31,7 @@ static inline void vb_hca_give(struct vb_qp *qp)
 	while (vb_unlikely(!vb_hca_gives(qp)))
 		vb_hca_send(qp);
 }
-/* What is left after contact was lost: nothing is placed directly.  Under qp->lock. */
+/* Sends what is pending after the connection was lost: nothing is placed directly.  Under qp->lock. */
 void vb_hca_send_on(struct vb_qp *qp);
 /* Lets every path that owes something on the queue send, until its wire is full.  Under r->rx. */
 void vb_hca_flush(struct vb_rxq *r);

@@ -139,7 +139,7 @@ static uint64_t look(struct vb_qp *qp, uint64_t now)
 listed:
 	if (vb_qp_timed(qp))
 		return t;
-	/* Who goes on sending is on the list soon again, and would have to wake the engine for it. */
+	/* A QP that goes on sending is soon on the list again, and would have to wake the engine for it. */
 	if (qp->req.timed_psn != qp->req.psn) {
 		qp->req.timed_psn = qp->req.psn;
 		return now + QUIET;

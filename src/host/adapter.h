@@ -223,7 +223,7 @@ void vb_adapter_count_qp(struct vb_adapter *a, int n);
 
 /* Its counts of what was dropped, in the segment. */
 struct vb_drops *vb_adapter_drops(struct vb_adapter *a);
-/* Where identifiers of rdma_cm are shown, in the segment. */
+/* The location of rdma_cm identifiers in the segment. */
 struct vb_shown_ids vb_adapter_ids(struct vb_adapter *a);
 
 /* Where the peer's tables stand, and how its process is reached; of links that are or were UP, from peer_up()
@@ -349,13 +349,13 @@ const uint8_t (*vb_peer_gids(const struct vb_peer *peer))[16];
  * that. */
 void vb_adapter_show_gsi(struct vb_adapter *a, bool open);
 bool vb_peer_shows_gsi(const struct vb_peer *peer);
-/* What the peer (also one that has just died) shows of this QP; NULL: it has no such number. */
+/* The entry of this QP that the peer shows (also one that has just died); NULL: it has no such number. */
 const struct vb_shown_qp *vb_peer_shown(const struct vb_peer *peer, uint32_t qpn);
 /* The state that the peer shows of the QP: 1 + enum ibv_qp_state, 0: no such QP. */
 uint32_t vb_peer_qp_state(const struct vb_peer *peer, uint32_t qpn);
-/* What the QP shows as received (vb_shown_qp.received), 0: nothing, or no such QP. */
+/* The QP's vb_shown_qp.received; 0: it has received nothing, or there is no such QP. */
 uint32_t vb_peer_qp_received(const struct vb_peer *peer, uint32_t qpn);
-/* What the QP shows as known (vb_shown_qp.known), 0: nothing, or no such QP. */
+/* The QP's vb_shown_qp.known; 0: none, or there is no such QP. */
 uint32_t vb_peer_qp_known(const struct vb_peer *peer, uint32_t qpn);
 /* Whether the QP shows that it was asked for a READ or atomic of this PSN and will not answer
  * (vb_shown_qp.stray). */

@@ -165,7 +165,7 @@ struct letter {
 	struct foreign_room fds;
 };
 
-/* What one round of reading brought, besides what the upper layer was told. */
+/* The result of one round of reading, besides the messages for the upper layer. */
 struct haul {
 	bool rang;    /* look at the ring */
 	bool gone;    /* the peer has closed */

@@ -171,7 +171,7 @@ static int reach(struct vb_adapter *a, struct peer *p, struct vb_reach_facts *t)
 	c->peer = p;
 	VB_FAULT_POINT("connected, no hello yet");
 	err = vb_contact_say_hello(a, c, p->pub.index, p->pub.number);
-	/* Who hung up at once may have said why: that is read as any answer is. */
+	/* A process that disconnects at once may have sent a reason, which is read as any answer is. */
 	if (err && err != EPIPE && err != ECONNRESET) {
 		vb_conn_close(a, c);
 		failed(t, err, VB_CALL_SENDMSG);
@@ -248,7 +248,7 @@ static void break_links(struct vb_adapter *a)
 	}
 }
 
-/* What the engine has to begin by itself; returns when it wants to be called again. */
+/* The work that the engine starts by itself; returns when to be called again. */
 uint64_t vb_contact_run(struct vb_adapter *a, uint64_t now)
 {
 	uint64_t next = VB_NEVER, swept;

@@ -295,7 +295,7 @@ static bool answered(struct vb_adapter *a, struct conn *c, const struct heard *i
 	return true;
 }
 
-/* What a refusal says, for the sentence at this end. */
+/* The reason in a refusal, for the log of this end. */
 static struct vb_reach_facts meant(const struct hello *h, uint32_t pid)
 {
 	switch (h->why) {
@@ -344,7 +344,7 @@ static void refused(struct vb_adapter *a, struct conn *c, const struct hello *h)
 	give_up(a, c);
 }
 
-/* Of whatever version: what all of them have in common. */
+/* Checks the part that hellos of all versions have in common. */
 static bool is_ours(const struct heard *in)
 {
 	return in->n >= (ssize_t)offsetof(struct hello, incarnation) && in->h.magic == VB_SEG_MAGIC &&
@@ -357,7 +357,7 @@ static bool hello_is_sane(const struct hello *h, ssize_t n)
 	       h->index < VB_MAX_PEERS;
 }
 
-/* Whoever connected did not say a hello that can be answered. */
+/* A process connected, but did not send a hello that can be answered. */
 static void close_new(struct vb_adapter *a, struct conn *c, const struct heard *in)
 {
 	if (in->err) {

@@ -212,7 +212,7 @@ struct address {
 	uint32_t device; /* whose it is */
 };
 
-/* What the kernel said, taken together. */
+/* The kernel's answers, combined. */
 struct reading {
 	struct address *at;
 	uint32_t n;

@@ -45,7 +45,7 @@ enum {
 	MANY = 256, /* packets in one look: they keep coming */
 };
 
-/* What the engine alone knows. */
+/* The state that only the engine uses. */
 struct watch {
 	uint32_t polls, events; /* as last seen */
 	uint64_t look;		/* when the pollers are looked at again */
@@ -335,7 +335,7 @@ static void *engine(void *arg)
 		} else if (w.parked) {
 			shares = park(a, &w);
 		}
-		/* What could not be drained is another thread's for the moment: look again soon. */
+		/* Another thread has the queue that could not be drained: look again soon. */
 		next = w.fell ? 0 : shares || w.drain ? vb_now() + TICK : VB_NEVER;
 		w.fell = false;
 		block(a, &w, next < deadline ? next : deadline);

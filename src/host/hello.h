@@ -61,7 +61,7 @@ struct hello {
 	uint32_t reserved;
 };
 
-/* What a process has heard of another that says hello. */
+/* A hello as it was received. */
 struct heard {
 	struct hello h;
 	ssize_t n;     /* its length, 0: the other end has closed, -1: nothing yet */

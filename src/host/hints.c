@@ -36,7 +36,7 @@ int vb_hints_make(struct vb_segment *s)
 	int err;
 
 	s->hints_fd = memfd_create("vb-hints", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	/* Of this size for ever, and writable: no peer may take pages away under the others' feet. */
+	/* The size is fixed and the file stays writable, so that no peer can remove pages that others use. */
 	if (s->hints_fd < 0 || ftruncate(s->hints_fd, VB_HINTS_SIZE) ||
 	    fcntl(s->hints_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
 		goto close_fd;

@@ -1,4 +1,4 @@
-/* What the device is called and says of itself: the library answers it, and the preloaded view shows it. */
+/* The name and the properties of the device, which the library returns and the preloaded view shows. */
 #ifndef VB_HOST_IDENTITY_H
 #define VB_HOST_IDENTITY_H
 

@@ -40,7 +40,7 @@ int vb_file_check(int fd, uint64_t size, const char **why, struct vb_reach_facts
 		return vb_file_denied(t, VB_CALL_FSTAT, why);
 	if (fstatfs(fd, &fs))
 		return vb_file_denied(t, VB_CALL_FSTATFS, why);
-	/* What can be mapped now can be a moment later. */
+	/* A file that can be mapped now can also be mapped later. */
 	if (!(seals & F_SEAL_SEAL))
 		*why = "it can be sealed further (it lacks F_SEAL_SEAL)";
 	else if (seals & F_SEAL_WRITE)

@@ -35,7 +35,7 @@ enum {
 	ANSWER = 32768, /* bytes of one netlink answer */
 };
 
-/* What is gathered from the kernel's list. */
+/* The result of a pass over the kernel's list. */
 struct owners {
 	int32_t uid_of[VB_ADAPTERS]; /* number -> user + 1, 0: free */
 };

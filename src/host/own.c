@@ -140,7 +140,7 @@ bool vb_adapter_lost(const struct vb_adapter *a)
 
 bool vb_adapter_whole(struct vb_adapter *a)
 {
-	/* What else there is, sockets, the segment, is looked at where it is used. */
+	/* Other descriptors, those of sockets and of the segment, are checked where they are used. */
 	bool whole = !vb_adapter_lost(a) && vb_adapter_owns(a, a->kick);
 
 	if (!whole)

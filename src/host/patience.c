@@ -50,7 +50,7 @@ static int trouble_errno(const struct vb_reach_facts *t)
 	return t->reach == VB_REACH_TROUBLE ? (int)t->trouble.err : ECONNREFUSED;
 }
 
-/* Where many spin on few CPUs the thread that makes contact may not have had its turn, at either end. */
+/* If many threads spin on few CPUs, the thread that connects may not have run yet, at either end. */
 static bool own_engine_waits(const struct vb_peer *peer)
 {
 	return !vb_engine_here() && vb_thread_runnable(peer->adapter->pid, peer->adapter->head->tid);
@@ -142,7 +142,7 @@ bool vb_peer_pending(struct vb_peer *peer, uint64_t now)
 
 	if (state == VB_PEER_UP) /* just now */
 		return true;
-	/* What an earlier attempt met is over as soon as somebody has been asked again. */
+	/* The result of an earlier attempt is obsolete as soon as a process has been asked again. */
 	if (state != VB_PEER_CONTACTING ||
 	    (vb_peer_trouble(peer, &asked).reach != VB_REACH_UNKNOWN && !asked))
 		return false;

@@ -1,12 +1,12 @@
-/* The table of peers: made on first use, DOWN for good when the peer goes, their indices used again once
- * nobody holds them, as are those of numbers that nobody had.  A struct peer lives as long as its adapter, so
- * that a thread may look at any of them at any time.
+/* The table of peers.  An entry is made on first use and goes DOWN for good when the peer disconnects.  Its
+ * index is used again when no reference to it is left; so is the index of a number that no process had.  A
+ * struct peer lives as long as its adapter, so that a thread may read any of them at any time.
  *
- * So do the windows, the address ranges into which segments of peers are mapped, but they are no peer's for
- * good: who comes UP takes one of those that are not UP.  So there are as many windows as there were peers at
- * once, whoever is held after its end.  The index that was freed last is used first, and with it the rings in
- * our segment, whose pages the kernel keeps.  But that of a process that may live is used last, since it may
- * still read those rings. */
+ * The windows, the address ranges into which segments of peers are mapped, live as long, too, but belong to
+ * no peer for good: a peer that comes UP takes one of a peer that is not UP.  So there are as many windows as
+ * there were peers at once, even if references to peers that ended remain.  The index that was freed last is
+ * used first, and with it the rings in our segment, whose pages the kernel keeps.  The index of a process
+ * that may live is used last, since that process may still read those rings. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,8 +20,8 @@
 #include "iba/reach.h"
 #include "iba/rxq.h"
 
-/* How many places of numbers without contact are kept, up to which number of places, and how many are taken
- * back in one step: others wait for the table's lock. */
+/* How many entries of unconnected numbers are kept, up to which number of entries, and how many are freed in
+ * one step, since other threads wait for the table's lock. */
 enum { SWEEP_LEAVES = 8, SWEEP_ALL = VB_MAX_PEERS / 2, SWEEP_MOST = 16 };
 
 static int state_of(const struct peer *p)
@@ -65,7 +65,7 @@ static void clear_rings(struct peer *p)
 	p->used = false;
 }
 
-/* Our counters of the rings of whoever has this index. */
+/* Our counters of the rings of the peer that has this index. */
 static void reset_counters(const struct peer *p)
 {
 	const uint8_t *base = p->pub.adapter->seg->base;
@@ -197,7 +197,8 @@ int vb_peer_self(struct vb_adapter *a)
 	return 0;
 }
 
-/* What is where of a lane: `base` is the peer's segment, in which ours is its peer of index peer_index. */
+/* The parts of a lane: `base` is the peer's segment, in which this process is its peer of index peer_index.
+ */
 static struct vb_wire_parts lane_parts(const struct vb_peer *peer, uint32_t lane, const uint8_t *base,
 				       uint32_t peer_index)
 {
@@ -266,7 +267,7 @@ void vb_peer_rise(struct peer *p)
 		atomic_store(heard_of(a->seg->base, p->pub.index), token_of(p->pub.incarnation));
 }
 
-/* Contact failed for now. */
+/* An attempt to connect has failed. */
 void vb_peer_failed(struct peer *p, bool tell)
 {
 	struct vb_adapter *a = p->pub.adapter;
@@ -284,7 +285,7 @@ void vb_peer_failed(struct peer *p, bool tell)
 	vb_adapter_resume(a); /* what waits for contact has the engine ask for it anew */
 }
 
-/* Nobody holds it and nothing of it is left: its index may be used again. */
+/* No reference to the peer and nothing of it is left: its index may be used again. */
 static void peer_retire(struct peer *p)
 {
 	struct vb_adapter *a = p->pub.adapter;
@@ -318,8 +319,8 @@ static void peer_over(struct peer *p)
 	vb_lock_give(&a->peers_lock);
 }
 
-/* Nobody has that number, or nobody of ours, and nobody here holds on to it.  Under `control`, since whoever
- * says hello may be about to become it. */
+/* No process of this user has that number, and no reference to it is left.  Under `control`, since a process
+ * that connects may be about to become this peer. */
 static bool peer_is_idle(const struct peer *p)
 {
 	return state_of(p) == VB_PEER_IDLE && !p->want && !p->conn && !vb_list_linked(&p->free_node) &&
@@ -407,7 +408,8 @@ static uint32_t taken(const struct vb_peer *peer)
 	return n;
 }
 
-/* A look at a ring that another thread holds takes nothing; what that one leaves, the next look finds. */
+/* A thread skips a ring that another thread holds.  The next look finds the packets that the other one
+ * leaves. */
 static void await_holders(const struct vb_peer *peer)
 {
 	for (uint32_t lane = 0; lane < peer->nlanes; lane++) {
@@ -416,7 +418,8 @@ static void await_holders(const struct vb_peer *peer)
 	}
 }
 
-/* Reads what the peer sent before it went: as much as its rings can hold, for it may live and go on. */
+/* Reads the packets that the peer sent before it disconnected: at most as many as its rings hold, since it
+ * may live and continue. */
 static void read_to_end(struct peer *p)
 {
 	struct vb_adapter *a = p->pub.adapter;
@@ -490,7 +493,7 @@ struct peer *vb_peer_by_incarnation(struct vb_adapter *a, uint64_t incarnation)
 	return NULL;
 }
 
-/* The peer to which a number leads at present, NULL: none. */
+/* The peer that has the number at present.  NULL: none. */
 static struct peer *peer_known(struct vb_adapter *a, uint32_t number)
 {
 	uint32_t i = a->by_number[number];

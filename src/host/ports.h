@@ -84,7 +84,7 @@ int vb_port_bind(struct vb_ports *ports, struct vb_port **out, const struct vb_p
  * has given it back).  Looks into /proc, at all processes: no lock may be held, and it is no part of trying
  * again. */
 void vb_ports_why(struct vb_ports *ports, const struct vb_port_name *name, int err, struct vb_text *t);
-/* What was bound, its number filled in; as long as the port is held. */
+/* The bound name, with its number; valid as long as the port is held. */
 const struct vb_port_name *vb_port_name(const struct vb_port *port);
 /* Options that change while it is bound.  No check is made now: what has become too much is found at
  * vb_port_listen(), or by the next one who binds.  EINVAL: it listens, or reuse is to end. */

@@ -292,7 +292,7 @@ bool vb_port_is_shunned(const struct vb_search *how, uint64_t at)
 	return false;
 }
 
-/* Who listens at exactly this place. */
+/* The listener at exactly this place. */
 static int find_at(const struct vb_registry *r, const struct vb_port_name *n, uint32_t where,
 		   const struct vb_search *how, uint32_t *number)
 {

@@ -53,7 +53,7 @@ struct vb_listeners {
 	uint64_t *at; /* to be freed */
 	uint32_t n, room;
 };
-/* Where a lock begins that stands for a listener: this bit, and its adapter's number below. */
+/* The offset of a lock that represents a listener: this bit, and its adapter's number below. */
 enum { VB_LISTENER_AT = 62 };
 static inline bool vb_port_is_listener(uint64_t at)
 {

@@ -1,11 +1,13 @@
 /* The adapter from inside: shared by the files of host/.
  *
- * Three locks.  `control` (a mutex) is held by whoever handles control sockets, the engine or a waiter, and
- * over the upper layer's peer_up and peer_down.  `peers_lock` (a spin lock) guards the tables of links and is
- * held over memory accesses only.  `qpn_lock` (a mutex) guards the giving out of QP numbers and
- * other names.  Order:
- * vb_host_lock, control, qpn_lock, then vb_segments_lock (a mutex, a leaf among these); then peer->rx; then
- * peers_lock; nothing else is called with peers_lock held. */
+ * There are three locks:
+ * - `control` (a mutex) is held by the thread that handles control sockets, the engine or a waiter, also
+ * while it calls the upper layer's peer_up and peer_down.
+ * - `peers_lock` (a spin lock) guards the tables of links, and is held over memory accesses only.
+ * - `qpn_lock` (a mutex) guards the allocation of QP numbers and other names.
+ *
+ * Order: vb_host_lock, control, qpn_lock, then vb_segments_lock (a mutex, a leaf among these); then peer->rx;
+ * then peers_lock; nothing else is called with peers_lock held. */
 #ifndef VB_HOST_PRIVATE_H
 #define VB_HOST_PRIVATE_H
 
@@ -37,7 +39,7 @@ struct vb_segment {
 	struct vb_own hints_own;
 };
 
-/* What an epoll event points to. */
+/* The object that an epoll event points to. */
 enum source_kind { SRC_LISTEN, SRC_SOCK, SRC_PID, SRC_MEMBERS, SRC_NETWORK };
 struct source {
 	enum source_kind kind;
@@ -54,12 +56,13 @@ struct number {
 	_Atomic(struct vb_qp *) *qps; /* [VB_QPN_INDICES] */
 };
 
-/* Numbers of one kind (QPs, SRQs) that are free, each the index of an adapter number of ours: a queue, what
- * was given back first is the first to be taken again.  Guarded by qpn_lock. */
+/* The free numbers of one kind (QPs, SRQs), each an index of an adapter number of ours, as a queue: the
+ * number that was freed first is used first.  Guarded by qpn_lock. */
 struct free_numbers {
 	uint32_t *queue;
 	uint32_t head, count, size;
-	uint32_t reach; /* how many of our adapter numbers have their indices in it, or taken from it */
+	uint32_t
+	    reach; /* how many of our adapter numbers have their indices in the queue, or allocated from it */
 };
 
 enum conn_state {
@@ -79,12 +82,12 @@ struct conn {
 	struct vb_own own; /* sock */
 	uint32_t pid;	   /* of the peer, 0: in another PID namespace */
 	bool bye;	   /* the peer said goodbye */
-	bool unable;	   /* the peer could not make the link, and said so: `bye`, too */
-	bool broken;	   /* it ended the link for what came from here */
+	bool unable;	   /* the peer could not set up the link, and sent that: `bye`, too */
+	bool broken;	   /* the peer closed the link because of a malformed message from here */
 	struct peer *peer; /* NULL while NEW */
 };
 
-/* A peer and what only host/ knows of it. */
+/* A peer, with the parts that are private to host/. */
 struct peer {
 	struct vb_peer pub;	  /* first */
 	struct conn *conn;	  /* guarded by control */
@@ -101,10 +104,10 @@ struct peer {
 	_Atomic uint32_t unable;       /* process that had no room for our segment, 0: none; under control */
 	_Atomic uint64_t
 	    crowd_seen;		/* when it was looked whether an engine waits for a CPU, and what was seen */
-	_Atomic uint32_t calm;	/* so many looks in a row saw none that does */
-	uint64_t sought;	/* when it was looked where its number is; under control */
-	uint64_t told;		/* incarnation whose segment was said not to be taken; under control */
-	_Atomic uint32_t asked; /* process that has our hello and owes an answer, 0: none; under control */
+	_Atomic uint32_t calm;	/* number of successive looks that found no such engine */
+	uint64_t sought;	/* when its number was last searched for; under control */
+	uint64_t told;		/* incarnation whose segment was logged as not mapped; under control */
+	_Atomic uint32_t asked; /* process that has our hello but has not answered, 0: none; under control */
 	bool want;		/* contact is to be made; guarded by peers_lock */
 	bool over;		/* DOWN, and nothing of it is left; guarded by peers_lock */
 	bool lives;		/* over, but its process may run; under control until it is over */
@@ -140,8 +143,8 @@ struct vb_adapter {
 	/* control sockets */
 	pthread_mutex_t control;
 	int ctl; /* epoll of listening and control sockets and pidfds */
-	/* What is being read from a control socket, or from `network`; under control.  Not on the stack,
-	 * since the program's threads, which may have small ones, read as the engine does. */
+	/* The buffer for control sockets and `network`; under control.  It is not on the stack, since the
+	 * program's threads, which may have small stacks, read as the engine does. */
 	_Alignas(16) uint8_t inbox[8192];
 	struct vb_list conns, dead_conns;
 	struct vb_list stuck_conns;    /* dead ones that the set may still point to */
@@ -155,7 +158,7 @@ struct vb_adapter {
 	struct source on_network;		/* `network` */
 	int network;				/* netlink socket, -1: there is none; under control */
 	struct vb_own network_own;
-	_Atomic bool members_wait; /* somebody is connected to one of them; contact is to look */
+	_Atomic bool members_wait; /* a process is connected to one of them; contact must check */
 	/* the engine and the waiters */
 	struct vb_presence presence;
 	pthread_t engine;
@@ -163,7 +166,7 @@ struct vb_adapter {
 	int kick;		     /* eventfd */
 	struct vb_own shared_inode;  /* that of all eventfds */
 	_Atomic bool lost;	     /* the program closed descriptors of ours */
-	bool settled;		     /* and everybody was told; guarded by control */
+	bool settled;		     /* and all contexts and peers were notified; guarded by control */
 	_Atomic uint32_t lost_kicks; /* what the engine blocks on from then on */
 	_Atomic bool stop;
 	_Atomic bool nudged;	   /* look at everything before blocking */
@@ -218,13 +221,13 @@ static inline uint32_t token_of(uint64_t incarnation)
 extern pthread_mutex_t vb_host_lock; /* the list of adapters of this process */
 
 /* memfd.c */
-/* Whether a peer's memfd of that size can be mapped without harm: 0, EPROTO (it is none), or errno of a call
- * that asks, each with why not in *why, and *t for this end's sentence. */
+/* Whether a peer's memfd of that size can be mapped safely: 0, EPROTO (it cannot), or errno of a call that
+ * failed, each with the reason in *why, and *t for the log of this end. */
 int vb_file_check(int fd, uint64_t size, const char **why, struct vb_reach_facts *t);
-/* A call failed though the file may be all right: its errno, with *why and *t. */
+/* A call failed although the file may be valid: its errno, with *why and *t. */
 int vb_file_denied(struct vb_reach_facts *t, enum vb_reach_call call, const char **why);
-/* As mmap(), from the file's beginning.  At `at`, if that is not NULL, it takes the place of what is mapped
- * there: at once, and that stays if it fails.  Nothing is made present or locked by mlockall(MCL_FUTURE). */
+/* As mmap(), from the beginning of the file.  If `at` is not NULL, the mapping atomically replaces the one
+ * there, which stays if the call fails.  mlockall(MCL_FUTURE) neither populates nor locks it. */
 void *vb_file_map(void *at, uint64_t size, int prot, int flags, int fd);
 
 /* segment.c */
@@ -238,13 +241,13 @@ void vb_segment_close(struct vb_segment *s); /* its descriptors; what is mapped 
  * with why not in *why, and *t for this end's sentence. */
 int vb_segment_map(uint8_t **window, int fd, uint64_t incarnation, const char **why,
 		   struct vb_reach_facts *t);
-/* Lets go of what is mapped in a window; the addresses stay readable as zeros. */
+/* Unmaps the segment in a window; the addresses stay readable as zeros. */
 void vb_segment_unmap(uint8_t *window);
 void vb_segment_release(uint8_t *window);
-/* Copies the list of numbers out of a peer's memfd; returns how many, 0: it is not a segment, or this process
- * may not look (*t says which). */
+/* Copies the list of numbers from a peer's memfd and returns their count.  0: it is not a segment, or this
+ * process may not read it (*t says which). */
 uint32_t vb_segment_numbers(int fd, uint32_t numbers[VB_ADAPTER_NUMBERS], struct vb_reach_facts *t);
-/* Where its keys begin, as it stands there: not checked. */
+/* The index of its first key, as the segment has it: not checked. */
 uint32_t vb_segment_key_offset(const uint8_t *base);
 bool vb_segment_lists(const uint8_t *base, uint32_t number);
 
@@ -252,11 +255,11 @@ bool vb_segment_lists(const uint8_t *base, uint32_t number);
 int vb_hints_make(struct vb_segment *s); /* 0 or errno */
 /* A peer's, as vb_segment_map(). */
 int vb_hints_map(struct vb_set **window, int fd, const char **why, struct vb_reach_facts *t);
-/* Lets go of what is mapped in a window; a thread that is late writes to memory of our own. */
+/* Unmaps the hints in a window; a late thread writes to memory of this process. */
 void vb_hints_unmap(struct vb_set *window);
 void vb_hints_release(struct vb_set *hints); /* NULL: nothing */
 
-/* hello.c: messages that are said before a link is up */
+/* hello.c: messages before a link is up */
 enum { HELLO_FDS = 2 }; /* the segment's memfd, then that of the hints */
 struct hello;
 struct heard;
@@ -269,17 +272,17 @@ void vb_hello_done(struct heard *in);		   /* closes the descriptors that came al
 int vb_number_bind(struct vb_adapter *a); /* under qpn_lock */
 void vb_numbers_close(struct vb_adapter *a);
 void vb_numbers_forked(void); /* in the child */
-/* Connects to a number and hangs up: whoever waits for connections there looks around (own.c).  No
- * cancellation point. */
+/* Connects to a number and disconnects, so that the process that waits for connections there checks its
+ * descriptors (own.c).  No cancellation point. */
 void vb_number_poke(uint32_t number);
 void vb_number_address(struct sockaddr_un *sa, socklen_t *len, uint32_t number);
 
-/* names.c: who has bound what, as the kernel shows it */
-/* The user of each number (VB_ADAPTERS of them), plus 1, 0: nobody's; to be freed.  NULL: the kernel does not
- * tell. */
+/* names.c: the owners of bound names, as the kernel shows them */
+/* The user of each number (VB_ADAPTERS of them), plus 1; 0: the number is free.  The caller frees it.  NULL:
+ * the kernel does not show them. */
 int32_t *vb_numbers_owners(void);
-/* Where a number is that nobody here answers at: *t is changed where more is known (VB_REACH_DEAF or
- * _ELSEWHERE).  false: not looked, since that was done a moment ago.  Under control. */
+/* Searches for a number at which no process answers here.  Sets *t if more is known (VB_REACH_DEAF or
+ * _ELSEWHERE). false: not searched, since the last search was a moment ago.  Under control. */
 bool vb_number_seek(struct vb_adapter *a, uint32_t number, struct vb_reach_facts *t);
 
 /* member.c */
@@ -303,12 +306,12 @@ void vb_peer_fall(struct peer *p, enum vb_peer_end how, const char *why);
 struct peer *vb_peer_publishing(struct vb_adapter *a, uint32_t number);
 /* Under control: the UP link whose peer has this incarnation, NULL: none. */
 struct peer *vb_peer_by_incarnation(struct vb_adapter *a, uint64_t incarnation);
-/* Numbers with which there is no contact, and that nobody holds, give their places back, but for a few, since
- * why there was none is known of these.  Returns when it wants to be called again.  Under `control`. */
+/* Frees the entries of unconnected numbers without references, but keeps a few, since their entries have the
+ * reason why connecting failed.  Returns when to be called again.  Under `control`. */
 uint64_t vb_peers_sweep(struct vb_adapter *a, uint64_t now);
-/* Under control: p gets a window that no peer uses any more, if there is one. */
+/* Under control: gives p a window that no peer uses any more, if there is one. */
 void vb_peer_take_window(struct peer *p);
-/* Under control: what is mapped of a peer that is not UP goes. */
+/* Under control: unmaps a peer that is not UP. */
 void vb_peer_unmap(struct peer *p);
 void vb_peers_free(struct vb_adapter *a);
 
@@ -325,7 +328,7 @@ void vb_conn_broken(struct conn *c);
 bool vb_conn_is_ours(struct vb_adapter *a, struct conn *c); /* its socket; else the adapter is lost */
 void vb_conns_bye(struct vb_adapter *a); /* takes control: goodbye to all, with other threads about */
 
-/* gone.c: how a peer ended whose socket hung up without a goodbye; under control */
+/* gone.c: how a peer ended whose socket closed without a goodbye; under control */
 enum vb_peer_end vb_conn_end(struct vb_adapter *a, const struct conn *c);
 
 #define VB_CONTACT_AGAIN (10 * VB_MSEC) /* between two attempts at a number */
@@ -333,13 +336,13 @@ enum vb_peer_end vb_conn_end(struct vb_adapter *a, const struct conn *c);
 /* contact.c; under control */
 bool vb_contact_hello(struct vb_adapter *a, struct conn *c, bool dead);
 int vb_contact_say_hello(struct vb_adapter *a, struct conn *c, uint32_t index, uint32_t asked);
-/* Whether ETOOMANYREFS, at either end, is waited for.  The kernel counts the descriptors of a user that are
- * on their way through sockets, and lets nobody send more who may not have as many open (unix(7)).  They
- * arrive in a moment, unless somebody does not read. */
+/* Whether ETOOMANYREFS, at either end, is retried.  The kernel counts the descriptors of a user that are in
+ * flight through sockets.  A process may not send one if more are in flight than it may have open (unix(7)).
+ * They arrive in a moment, unless a receiver does not read. */
 bool vb_contact_passes(const struct peer *p, uint64_t now);
 void vb_contact_alias(struct vb_adapter *a, struct peer *p,
 		      struct peer *q);				  /* p's number leads to q's peer */
-void vb_contact_trouble(struct peer *p, struct vb_reach_facts t); /* contact with p failed: why */
+void vb_contact_trouble(struct peer *p, struct vb_reach_facts t); /* connecting to p failed: the reason */
 void vb_contact_wanted(struct vb_adapter *a);			  /* the engine is to call vb_contact_run() */
 
 /* connect.c; under control */
@@ -347,19 +350,19 @@ uint64_t vb_contact_run(struct vb_adapter *a, uint64_t now);
 void vb_contact_accept(struct vb_adapter *a, struct number *n);
 
 /* who.c */
-/* Whether the process at the other end of a socket may talk to us: 0 and its PID; else EACCES, or errno of
- * the call that asks; *t then says why. */
+/* Whether the process at the other end of a socket may connect to this one: 0 and its PID; else EACCES, or
+ * errno of the call that failed, with the reason in *t. */
 int vb_contact_may(int sock, uint32_t *pid, struct vb_reach_facts *t);
-/* A process that connected is sent away for *t. */
+/* Logs that the connection of a process is refused because of *t. */
 void vb_contact_tell_away(struct vb_adapter *a, const struct vb_reach_facts *t, uint32_t pid);
-/* After setuid(): peers are to see who we are now.  Takes control. */
+/* After setuid(): shows peers the new user of this process.  Takes control. */
 void vb_contact_user(struct vb_adapter *a);
-/* This process cannot make contact, or be contacted, at present. */
+/* Logs that this process cannot connect, or accept connections, at present. */
 void vb_contact_tell_lack(struct vb_adapter *a, const struct vb_reach_facts *t);
-/* A process of this user has another version of ours: said at both ends, since nobody knows where is looked.
- */
+/* Logs that a process of this user has another version of Verbena: at both ends, since the user may look at
+ * either. */
 void vb_contact_tell_version(struct vb_adapter *a, uint32_t pid, uint16_t version);
-/* A process of this user connected and did not speak as we do: `what` it did. */
+/* Logs that a process of this user connected and did not follow the protocol: `what` it did. */
 void vb_contact_tell_stranger(struct vb_adapter *a, uint32_t pid, const char *what);
 
 /* watch.c: changes of interfaces and addresses */
@@ -367,11 +370,11 @@ void vb_watch_open(struct vb_adapter *a); /* it works without, too */
 void vb_watch_close(struct vb_adapter *a);
 void vb_watch_run(struct vb_adapter *a); /* under control */
 
-/* control.c: takes control; returns whether rings want to be looked at */
+/* control.c: takes control; returns whether rings must be checked */
 bool vb_control_run(struct vb_adapter *a);
 void vb_conns_bury(struct vb_adapter *a); /* under control, with no event in hand */
 
-/* thread.c: threads of this or another process, as /proc shows them; 0 and false where it does not */
+/* thread.c: threads of this or another process, as /proc shows them; 0 and false if it does not */
 #define VB_ENGINE_NAME "verbena"
 bool vb_thread_stopped(uint32_t pid); /* the whole process: by a signal or a debugger */
 bool vb_thread_runnable(uint32_t pid, uint32_t tid);
@@ -380,7 +383,7 @@ uint32_t vb_thread_find(uint32_t pid, const char *name);
 /* Puts a descriptor into the epoll set; 0 or errno (EIO: the set is not ours any more). */
 int vb_ctl_add(struct vb_adapter *a, int fd, uint32_t events, struct source *s);
 bool vb_ctl_is_ours(const struct vb_adapter *a); /* any thread, with any lock, as the next ones */
-/* In this thread, until NULL is given: before it blocks, and before it goes back to the program. */
+/* In this thread, until NULL is given: before it blocks, and before it returns to the program. */
 void vb_ctl_sure(const struct vb_adapter *a);
 void vb_adapter_lose(struct vb_adapter *a); /* a descriptor of ours is gone: says so once */
 void vb_lost_wake(struct vb_adapter *a);
@@ -391,8 +394,8 @@ void vb_lost_settle(struct vb_adapter *a); /* takes control: links end, QPs and 
 int vb_engine_start(struct vb_adapter *a);
 void vb_engine_stop(struct vb_adapter *a);
 void vb_engine_kick(struct vb_adapter *a);
-void vb_engine_pay(struct vb_adapter *a); /* at exit: waits a little for what is owed to go out */
-/* Takes in what there is; false: something is left that another thread is at. */
+void vb_engine_pay(struct vb_adapter *a); /* at exit: waits a little for pending packets to be sent */
+/* Processes all packets; false: some are left that another thread is processing. */
 bool vb_engine_drain(struct vb_adapter *a);
 bool vb_engine_here(void); /* whether this is an engine thread */
 

@@ -1,4 +1,4 @@
-/* What a peer shows in its segment: where its tables stand, its port and its queue pairs. */
+/* The contents of a peer's segment: the location of its tables, its port and its queue pairs. */
 #include <sys/syscall.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-/* What /proc shows of threads, of this process and of others. */
+/* Threads of this process and of others, as /proc shows them. */
 #include <ctype.h>
 #include <dirent.h>
 #include <fcntl.h>

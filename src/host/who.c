@@ -1,4 +1,5 @@
-/* Who may make contact, and what is said where it fails.  Each sentence is written once for an adapter. */
+/* The check of which processes may connect, and the log of refusals.  Each sentence is logged once for an
+ * adapter. */
 #include <errno.h>
 #include <stdio.h>
 #include <sys/socket.h>
@@ -62,7 +63,7 @@ int vb_contact_may(int sock, uint32_t *pid, struct vb_reach_facts *t)
 	return EACCES;
 }
 
-/* Somebody who connected is sent away. */
+/* Logs that the connection of a process is refused. */
 void vb_contact_tell_away(struct vb_adapter *a, const struct vb_reach_facts *t, uint32_t pid)
 {
 	char text[400] = "";
@@ -86,7 +87,7 @@ void vb_contact_tell_away(struct vb_adapter *a, const struct vb_reach_facts *t, 
 		vb_log(VB_LOG_WARN, "the connection of a process (PID %u) is refused: %s", pid, text);
 }
 
-/* This process cannot make contact, or be contacted, at present. */
+/* Logs that this process cannot connect, or accept connections, at present. */
 void vb_contact_tell_lack(struct vb_adapter *a, const struct vb_reach_facts *t)
 {
 	char text[400] = "";
@@ -112,7 +113,7 @@ void vb_contact_tell_version(struct vb_adapter *a, uint32_t pid, uint16_t versio
 	       pid, version, VB_SEG_VERSION);
 }
 
-/* A process of this user connected and spoke otherwise. */
+/* Logs that a process of this user connected and did not follow the protocol. */
 void vb_contact_tell_stranger(struct vb_adapter *a, uint32_t pid, const char *what)
 {
 	if (!a->told_stranger)

@@ -170,7 +170,7 @@ static bool go_on(struct vb_qp *qp, const struct vb_pkt *p)
 	return true;
 }
 
-/* What the queue pair has to permit for a request. */
+/* The access that the queue pair must permit for a request. */
 static uint32_t rights(const struct vb_pkt *p)
 {
 	uint32_t bits = p->op->bits;
@@ -354,7 +354,7 @@ bool vb_forward_request(struct vb_qp *qp, const struct vb_pkt *p)
 	return true;
 }
 
-/* What the deputy has not taken comes again from the far end, or never. */
+/* Packets that the deputy has not taken are retransmitted by the peer, or lost. */
 static void step_back(struct vb_forwards *w, struct vb_forward *f)
 {
 	f->psn = f->una;

@@ -36,7 +36,7 @@ static bool is_atomic(const struct vb_swqe *w)
 	return vb_wr_is(w->opcode, VB_WR_ATOMIC);
 }
 
-/* What remains of the request, as far as it can be placed at all. */
+/* The rest of the request, as far as it can be placed. */
 static bool wanted(const struct vb_qp *qp, const struct vb_swqe *w, struct vb_peer_mem_want *x)
 {
 	uint32_t access = vb_wrs[w->opcode].access;

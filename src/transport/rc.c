@@ -1,4 +1,4 @@
-/* What the engines share: completions, the error state, flushing, timers. */
+/* The parts that all engines share: completions, the error state, flushing, timers. */
 #include <inttypes.h>
 #include <string.h>
 

@@ -56,7 +56,8 @@ static inline void vb_responder_met(struct vb_qp *qp)
 }
 /* Executes a request whose PSN is the one expected; of a message of UC, perhaps of another that it begins. */
 void vb_responder_next(struct vb_qp *qp, const struct vb_pkt *p);
-/* What the far end asks for cannot be done: says which process the key is of, and vb_rc_fail_recv(). */
+/* A request of the peer cannot be carried out: finds the process that has the key, and calls
+ * vb_rc_fail_recv(). */
 void vb_responder_fault(struct vb_qp *qp, struct vb_facts *f, enum vb_reason r, bool take_wqe);
 
 /* uc.c */
@@ -150,7 +151,7 @@ static inline uint8_t rnr_syndrome(const struct vb_qp *qp, bool used_up)
 	return VB_AETH_RNR | (told ? VB_AETH_USED_UP : 0) | (qp->attr.min_rnr_timer & 0x1f);
 }
 
-/* What a request from the far end wants of our memory. */
+/* The access to our memory that a request of the peer needs. */
 static inline struct vb_mem_want remote_want(const struct vb_qp *qp, uint32_t rkey, uint32_t access,
 					     uint64_t addr, uint64_t len)
 {

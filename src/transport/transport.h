@@ -18,7 +18,7 @@
 #include "iba/rxq.h"
 #include "obj/qp.h"
 
-/* What a QP would send if output() ran now, without what was posted since it ran last. */
+/* The packets that a QP would send if output() ran now, without requests posted since its last run. */
 enum vb_owes {
 	VB_OWES_NOTHING,
 	VB_OWES_ACK, /* an ACK alone: it may wait for company (hca/receive.c) */
@@ -26,52 +26,54 @@ enum vb_owes {
 };
 
 struct vb_transport {
-	/* A packet that is brief, as it came, its lengths within bounds and nothing else looked at, from
-	 * where the QP takes packets: takes it in if it is of a kind that is common and nothing about it or
-	 * the QP is rare, with the ACK that it carries.  false: it is to be decoded, and given to ack() and
-	 * input(), which would have done the same.  The ACK may have been taken (in->b.ack is 0 then). From
+	/* The fast path for a brief packet, as it came: only its lengths are checked, and it comes from where
+	 * the QP accepts packets.  Processes the packet, with the ACK that it carries, if it is of a common
+	 * kind and nothing about it or the QP is rare.  false: the caller decodes it and calls ack() and
+	 * input(), which do the same.  The ACK may have been processed (in->b.ack is 0 then).  From
 	 * hca/receive.c, as input(). */
 	bool (*brief)(struct vb_qp *qp, struct vb_arrival *in);
 
-	/* One packet for this QP, decoded, and from where the QP takes packets; its payload stays the
-	 * caller's.  One of another family than the QP's type has (qp->family) is dropped, and so is what the
-	 * QP's state does not take.  From hca/receive.c, with the lock of the receive queue. */
+	/* Processes one decoded packet for this QP, which comes from where the QP accepts packets.  Its
+	 * payload stays the caller's.  A packet of another family than that of the QP's type (qp->family) is
+	 * discarded, and so is a packet that the QP's state does not permit.  From hca/receive.c, with the
+	 * lock of the receive queue. */
 	void (*input)(struct vb_qp *qp, const struct vb_pkt *p);
 
-	/* All up to this PSN has arrived at the far end, which says so without a packet of its own: a request
-	 * carried it along (vb_outbuf.ack), and it counts before that request (hca/receive.c); or the
-	 * far end's process has died and left it written (hca/peers.c).  For types that are acknowledged. */
+	/* The peer has received all packets up to this PSN and says so without an ACK packet: a request
+	 * carried the ACK, which counts before that request (vb_outbuf.ack, hca/receive.c), or the peer
+	 * process has died and its memory shows it (hca/peers.c).  For types that are acknowledged. */
 	void (*ack)(struct vb_qp *qp, uint32_t psn);
 
-	/* The far end shows that it has received everything before this PSN.  Unlike an ACK that says nothing
-	 * about answers: those to READs may be on their way, or still to come. */
+	/* The peer shows that it has received everything before this PSN.  Unlike an ACK, that does not cover
+	 * responses: those to READs may be in flight, or still to come. */
 	void (*received)(struct vb_qp *qp, uint32_t psn);
 
-	/* Sends what is owed and allowed, what was posted until now among it, as far as paths have ways out.
-	 * p: &qp->path; or, of a type with many destinations, that of which something may have changed.
-	 * From hca/send.c and hca/datagrams.c, after a post and whenever something may have changed that was
-	 * waited for. place: bytes that may be placed directly.  Whatever has to be waited for with a time
-	 * limit is said by qp->req.deadline (0: from now on).  Returns true if something is left for p (for
+	/* Sends all pending packets that the protocol permits, as far as paths have ways out; requests posted
+	 * until now are among them.  p: &qp->path; or, of a type with many destinations, the path that may
+	 * have changed.  From hca/send.c and hca/datagrams.c, after a post and whenever a condition that was
+	 * waited for may have changed.  place: bytes that may be placed directly.  qp->req.deadline is set if
+	 * the QP waits with a time limit (0: from now on).  Returns true if something is left for p (for
 	 * &qp->path: for any) that waits only for room in the wire, or for another call.  In SQE and ERR it
-	 * flushes what was posted (rule 30). */
+	 * flushes the posted requests (rule 30). */
 	bool (*output)(struct vb_path *p, uint32_t place);
 
-	/* Whether output() is to be called: from hca/receive.c when a batch of packets was taken in, from
-	 * hca/timed.c after timer(), from hca/peers.c when a way out came. */
+	/* Whether output() must be called.  From hca/receive.c after a batch of packets, from hca/timed.c
+	 * after timer(), from hca/peers.c when a path gets its way out. */
 	enum vb_owes (*owes)(const struct vb_qp *qp);
 
-	/* Looks at the QP's timer; returns its next deadline, VB_NEVER if it has none.  A timer that was
-	 * started since the last look begins to run now.  May set requests back or fail them: output() is
+	/* Checks the QP's timer and returns its next deadline, VB_NEVER if it has none.  A timer that was
+	 * started since the last check begins to run now.  May retransmit requests or fail them: output() is
 	 * called afterwards if owes() says so.  From hca/timed.c, with its timer lock, for QPs whose
 	 * qp->req.deadline is not VB_NEVER: a type without timers leaves it there. */
 	uint64_t (*timer)(struct vb_qp *qp, uint64_t now);
 
-	/* The way out of one of the QP's paths comes, or goes (NULL): stores it in p->out.  A connected QP
-	 * has one path, and what it has sent before goes on from here.  From hca/path.c. */
+	/* Sets or removes (NULL) the way out of one of the QP's paths, in p->out.  A connected QP has one
+	 * path, and resumes there.  From hca/path.c. */
 	void (*path)(struct vb_path *p, struct vb_out *out);
 
-	/* The path is being closed, and its way out goes next: what is owed and finds room is sent, so that
-	 * the far end does not take for lost what this end has reported as received.  From hca/path.c. */
+	/* The path is being closed, and its way out is removed next.  Sends the pending ACK if there is room,
+	 * so that the peer does not report as lost what this end has reported as received.  From hca/path.c.
+	 */
 	void (*last_word)(struct vb_qp *qp);
 
 	/* Attributes and qp->state are set: the protocol's part of the transition.  Not to ERR (error()) and
@@ -88,26 +90,26 @@ struct vb_transport {
 	/* A receive was posted to a QP in the error state: flushes both queues (rule 30).  From verbs/. */
 	void (*flush)(struct vb_qp *qp);
 
-	/* Whether requests wait for an acknowledgement.  Otherwise they are complete once they have left, and
-	 * what the far end cannot take is dropped there. */
+	/* Whether requests wait for an acknowledgement.  Otherwise they complete when they are sent, and the
+	 * peer discards what it cannot receive. */
 	bool acked;
 
 	/* Whether a program answers a message by another queue pair than the one whose ACK the message waits
-	 * for (XRC).  That ACK must not be overtaken: it leaves before the completion is there, and all queue
-	 * pairs of such types keep to one lane (hca/path.c). */
+	 * for (XRC).  Nothing may overtake that ACK: it is sent before the completion is visible, and all
+	 * queue pairs of such types use one lane (hca/path.c). */
 	bool answers_apart;
 
 	/* Whether its queue pairs may be attached to multicast groups. */
 	bool multicast;
 };
 
-/* The bytes [off, off + n) of a send request, from its list or inline, for who shows them (hca/capture.c).
- * false: they are not to be had.  With the QP's lock, and without an announcement of this thread. */
+/* Copies the bytes [off, off + n) of a send request, from its list or inline, for a capture (hca/capture.c).
+ * false: they are not available.  With the QP's lock, and without an announcement of this thread. */
 bool vb_request_bytes(struct vb_qp *qp, const struct vb_swqe *w, uint64_t off, uint8_t *to, uint32_t n);
 
-/* A message of an unreliable type came for the queue pair, and it does not take it: it counts as dropped, and
- * why is said.  other: it comes from another sender than the one that the QP is connected to.  With the QP's
- * lock. */
+/* The queue pair does not receive a message of an unreliable type: counts it as discarded, and logs the
+ * reason. other: it comes from another sender than the one that the QP is connected to.  With the QP's lock.
+ */
 void vb_not_heard(struct vb_qp *qp, const struct vb_pkt *p, bool other);
 
 enum { VB_TRANSPORTS = IBV_QPT_XRC_RECV + 1 }; /* all that have a row are below */

@@ -635,7 +635,7 @@ static void input(struct vb_qp *qp, const struct vb_pkt *p)
 		take(qp, p);
 }
 
-/* What follows has to do with acknowledgements, or with the one far end of a connection. */
+/* The functions below concern acknowledgements, or the one peer of a connection. */
 
 static void no_psn(struct vb_qp *qp, uint32_t psn)
 {

@@ -40,7 +40,7 @@ static bool choose(struct vb_qp *qp, uint32_t srqn)
 	return true;
 }
 
-/* What is known of an SRQ that the target does not have. */
+/* The reason why the target does not have an SRQ, as far as it is known. */
 static struct vb_srq_facts seek_lost(const struct vb_qp *qp, uint32_t srqn)
 {
 	const struct vb_forwards *w = qp->forwards;
