@@ -2,7 +2,8 @@
  *
  * VERBENA_LOG names the place: "stderr", a file's path (appended to), or "off"; nothing is written where it
  * is unset.  `verbena run` sets it to stderr.  VERBENA_LOG_LEVEL is one of error, warn (the default), info,
- * debug. A line is one write(2), so lines of several threads and processes do not mix.
+ * debug.  VERBENA_LOG_FORMAT is text (the default) or json; base/log_line.h says what a line looks like.  A
+ * line is one write(2), so lines of several threads and processes do not mix.
  *
  * Whoever says something may hold locks.  So the line is only left here, and written when vb_log_tell() is
  * called: by each thread before it returns to the program and before it blocks, holding no lock.  No thread

@@ -452,9 +452,13 @@ static void say_and_fork(void)
 static void a_child_writes_its_own_lines(void **state)
 {
 	const char *text_of_child;
+	int child, parent;
 
 	(void)state;
 	assert_int_equal(lines(said("stderr", NULL, say_and_fork)), 2);
+	assert_int_equal(sscanf(text + 8, " verbena unit-log[%d]: of the child", &child), 1);
+	assert_int_equal(sscanf(strchr(text, '\n') + 9, " verbena unit-log[%d]: of the parent", &parent), 1);
+	assert_int_not_equal(child, parent);
 	text_of_child = strstr(text, "of the child\n");
 	assert_non_null(text_of_child);
 	assert_non_null(strstr(text_of_child, "of the parent\n"));
