@@ -44,6 +44,7 @@ deps-bench:
 
 examples: configure
 	$(make) all build-examples
+	@echo "examples/README.md says what each does. Run one: $(BUILD)/verbena run -- $(BUILD)/examples/03-events"
 
 demo: deps-demo all
 	@scripts/demo $(BUILD)

@@ -61,7 +61,7 @@ static int meet(const char *host)
 
 static void exchange(int tcp, const void *mine, void *theirs, size_t size)
 {
-	die_if(write(tcp, mine, size) != (ssize_t)size, "write to the peer");
+	die_if(send(tcp, mine, size, MSG_NOSIGNAL) != (ssize_t)size, "send to the peer");
 	die_if(recv(tcp, theirs, size, MSG_WAITALL) != (ssize_t)size, "the peer is gone");
 }
 

@@ -48,7 +48,7 @@ static void die_if(int failed, const char *what)
 
 static void exchange(int sock, const void *mine, void *theirs, size_t size)
 {
-	die_if(write(sock, mine, size) != (ssize_t)size, "write to the peer");
+	die_if(send(sock, mine, size, MSG_NOSIGNAL) != (ssize_t)size, "send to the peer");
 	die_if(recv(sock, theirs, size, MSG_WAITALL) != (ssize_t)size, "the peer is gone");
 }
 

@@ -45,7 +45,7 @@ static void die_if(int failed, const char *what)
 
 static void exchange(int sock, const void *mine, void *theirs, size_t size)
 {
-	die_if(write(sock, mine, size) != (ssize_t)size, "write to the peer");
+	die_if(send(sock, mine, size, MSG_NOSIGNAL) != (ssize_t)size, "send to the peer");
 	die_if(recv(sock, theirs, size, MSG_WAITALL) != (ssize_t)size, "the peer is gone");
 }
 
@@ -113,8 +113,7 @@ static void post(struct ibv_qp *qp, struct ibv_mr *mr, unsigned i, int n)
 	die_if(errno = ibv_post_send(qp, &wr, &bad), "ibv_post_send");
 }
 
-/* An event says that completions came since the queue was armed.  Takes them all; returns how many have come.
- */
+/* An event came: takes all completions, and returns how many there were until now. */
 static int take(struct ibv_comp_channel *channel, struct ibv_qp *qp, struct ibv_mr *mr, int done, int sends)
 {
 	struct ibv_cq *cq;
@@ -122,8 +121,10 @@ static int take(struct ibv_comp_channel *channel, struct ibv_qp *qp, struct ibv_
 	void *context;
 	int n;
 	if (ibv_get_cq_event(channel, &cq, &context))
-		return done;	  /* epoll said so, but there is none: the descriptor does not block */
-	ibv_ack_cq_events(cq, 1); /* ibv_destroy_cq() waits until each event was acknowledged */
+		return done; /* nothing to read after all: the descriptor does not block */
+
+	/* ibv_destroy_cq() waits until each event was acknowledged. */
+	ibv_ack_cq_events(cq, 1);
 
 	/* Arm first, then poll until it is empty: a completion after the poll makes an event. */
 	die_if(errno = ibv_req_notify_cq(cq, 0), "ibv_req_notify_cq");

@@ -3,8 +3,7 @@
  *     cc 04-ud.c -o 04-ud -libverbs
  *     ./04-ud
  *
- * Datagrams may be lost without notice, so a real program asks again after a time.  This one sends two on one
- * host. */
+ * Datagrams may be lost without notice, so a real program repeats its question after a time. */
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <netinet/in.h>
@@ -34,7 +33,7 @@ static void die_if(int failed, const char *what)
 
 static void exchange(int sock, const void *mine, void *theirs, size_t size)
 {
-	die_if(write(sock, mine, size) != (ssize_t)size, "write to the peer");
+	die_if(send(sock, mine, size, MSG_NOSIGNAL) != (ssize_t)size, "send to the peer");
 	die_if(recv(sock, theirs, size, MSG_WAITALL) != (ssize_t)size, "the peer is gone");
 }
 
@@ -115,7 +114,7 @@ static void send_text(struct ibv_qp *qp, struct ibv_ah *ah, uint32_t qpn, struct
 	wr.wr.ud.remote_qpn = qpn;
 
 	die_if(errno = ibv_post_send(qp, &wr, &bad), "ibv_post_send");
-	wait_one(qp->send_cq, &wc); /* it has left; whether it arrived nobody knows */
+	wait_one(qp->send_cq, &wc); /* it was sent; UD does not tell whether it arrived */
 }
 
 int main(void)
@@ -165,8 +164,7 @@ int main(void)
 	if (asks) {
 		to.dlid = there.lid;
 
-		/* On Ethernet GIDs are the addresses.  Without it: "is_global is 0, but RoCE requires a GRH"
-		 */
+		/* Ethernet needs the GIDs.  Without it: "is_global is 0, but RoCE requires a GRH" */
 		to.is_global = 1;
 		to.grh.dgid = there.gid;
 		to.grh.sgid_index = (uint8_t)gid.gid_index;
@@ -179,7 +177,7 @@ int main(void)
 	wait_one(cq, &wc);
 	printf("%s received \"%s\"\n", asks ? "asker" : "answerer", buf[1] + GRH);
 	if (!asks) {
-		/* The completion and the GRH say whom to answer. */
+		/* The completion and the GRH name the sender. */
 		ah = ibv_create_ah_from_wc(pd, &wc, (struct ibv_grh *)buf[1], PORT);
 		die_if(!ah, "ibv_create_ah_from_wc");
 		send_text(qp, ah, wc.src_qp, out, "it is me");

@@ -24,7 +24,8 @@ struct connection {
 };
 
 static struct rdma_event_channel *events;
-static struct ibv_comp_channel *completions; /* of all connections, which share a domain too */
+/* Of all connections: they come through one device. */
+static struct ibv_comp_channel *completions;
 static struct ibv_pd *pd;
 static int loop, live, answered, wanted; /* wanted is 0 in the server */
 
@@ -48,9 +49,8 @@ static void watch(int fd)
 static void post(struct connection *c, int receives, int i)
 {
 	struct ibv_sge sge = {(uintptr_t)c->buf[i], SIZE, c->mr->lkey};
-	struct ibv_send_wr *bad,
-	    wr = {.wr_id = (uintptr_t)c, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND};
-	struct ibv_recv_wr *bad_receive, receive = {.wr_id = (uintptr_t)c, .sg_list = &sge, .num_sge = 1};
+	struct ibv_send_wr *bad, wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND};
+	struct ibv_recv_wr *bad_receive, receive = {.sg_list = &sge, .num_sge = 1};
 
 	wr.send_flags = IBV_SEND_SIGNALED;
 	die_if(errno = receives ? ibv_post_recv(c->id->qp, &receive, &bad_receive)
@@ -103,7 +103,7 @@ static void take_event(void)
 	struct rdma_conn_param param = {.retry_count = 7, .rnr_retry_count = 6};
 	struct rdma_cm_event *e, event;
 	if (rdma_get_cm_event(events, &e))
-		return; /* none after all */
+		return; /* nothing to read after all */
 	event = *e;
 	rdma_ack_cm_event(e); /* first, since rdma_destroy_id() waits until its events are acknowledged */
 	switch (event.event) {
@@ -140,7 +140,7 @@ static void take_completions(struct rdma_cm_id **ids)
 	int n;
 
 	if (ibv_get_cq_event(completions, &cq, &c))
-		return; /* none after all */
+		return; /* nothing to read after all */
 	ibv_ack_cq_events(cq, 1);
 	die_if(errno = ibv_req_notify_cq(cq, 0), "ibv_req_notify_cq"); /* before the poll: see 03-events.c */
 	while ((n = ibv_poll_cq(cq, 1, &wc)) > 0) {

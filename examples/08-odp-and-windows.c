@@ -95,7 +95,7 @@ static enum ibv_wc_status request(struct ibv_qp *qp, struct ibv_send_wr *wr)
 	wr->send_flags = IBV_SEND_SIGNALED;
 	die_if(errno = ibv_post_send(qp, wr, &bad), "ibv_post_send");
 	while (!(n = ibv_poll_cq(qp->send_cq, 1, &wc)))
-		sched_yield(); /* the peer may need this core */
+		sched_yield(); /* another process may need this core */
 	die_if(n < 0, "ibv_poll_cq");
 	errno = EIO; /* for the caller, if the request failed */
 	return wc.status;
