@@ -288,9 +288,10 @@ static void print_text(const struct peek *p, const struct region *list, size_t n
 {
 	struct totals t = add_up(list, n);
 
-	printf("process %d (%s), adapter %u: %zu memory regions of at most %u, %" PRIu64
-	       " bytes of memory in them, %zu memory windows\n",
-	       (int)p->pid, p->program, number_of(p), t.regions, profile_of(p)->max_mr, t.bytes, t.windows);
+	printf("process %d (%s), adapter %u: %zu memory region%s of at most %u, %" PRIu64
+	       " bytes of memory, %zu memory window%s\n",
+	       (int)p->pid, p->program, number_of(p), t.regions, t.regions == 1 ? "" : "s",
+	       profile_of(p)->max_mr, t.bytes, t.windows, t.windows == 1 ? "" : "s");
 	for (size_t i = 0; i < n; i++)
 		print_region(&list[i], p);
 }

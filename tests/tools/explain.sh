@@ -115,7 +115,7 @@ json "list --json" "[p for p in o if p['pid'] == $both][0]['program'] == 'tools-
 	[(d['name'], d['queue_pairs']) for p in o if p['pid'] == $both for d in p['devices']] ==
 	[('verbena0', 0), ('verbena1', 0)] and [p['pid'] for p in o] == sorted(p['pid'] for p in o)" "$verbena" list --json
 check "regions of both devices" 0 "2 memory regions of at most 1048576, 8192 bytes" "$verbena" mr "$both"
-check "the second's too" 0 "1 memory regions of at most 1048576, 64 bytes" "$verbena" mr "$both"
+check "the second's too" 0 "1 memory region of at most 1048576, 64 bytes of memory, 0 memory windows" "$verbena" mr "$both"
 json "both in JSON" "len(o['regions']) == 2 and len(o['further_devices']) == 1 and
 	len(o['further_devices'][0]['regions']) == 1 and o['further_devices'][0]['adapter'] != o['adapter']" \
 	"$verbena" mr --json "$both"
