@@ -1,17 +1,13 @@
-/* A relaxed region for each message: two processes, one sends, the other receives.
+/* A relaxed region for each message: a pool makes registration cheap enough for that.
  *
  *     cc 09-relaxed-regions.c -o 09-relaxed-regions $(pkg-config --cflags --libs verbena)
- *     verbena run ./09-relaxed-regions [MESSAGES [BYTES]]
+ *     verbena run ./09-relaxed-regions [MESSAGES]
  *
- * Registering a buffer anew for each message is what relaxed regions are for: they come from a pool, so that
- * making and ending one costs little.  The price is that a region which was deregistered may be reached for
- * some time more.  ibv_flush_relaxed_mr() ends that: here before the buffers go back to the system.
- *
- * Written to ibv_reg_mr_relaxed(3) as Solaris had it: what it calls transient (EAGAIN) is tried again, and
- * buffers are whole pages, since access reaches to page boundaries. */
-#include <infiniband/verbs.h>
-
+ * The parent sends and the child receives.  Both register a buffer anew for each message.  In return, an
+ * access that is under way may go on after deregistration, until ibv_flush_relaxed_mr() returns.  The calls
+ * are ibv_reg_mr_relaxed(3), as Solaris had them. */
 #include <errno.h>
+#include <infiniband/verbs.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,261 +17,183 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { DEPTH = 8 }; /* messages on their way at a time */
+/* The adapter's port, a message's size, and the most messages under way.  Access to a relaxed region reaches
+ * to page boundaries, so a buffer is whole pages. */
+enum { PORT = 1, SIZE = 4096, DEPTH = 8 };
 
-struct place { /* what the other side must know to connect */
+/* The attributes that the queue pair needs for each state. */
+enum {
+	TO_INIT = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
+	TO_RTR = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+		 IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
+	TO_RTS = IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+		 IBV_QP_MAX_QP_RD_ATOMIC
+};
+
+struct end { /* what the peer must know */
 	union ibv_gid gid;
-	uint32_t qpn, psn;
+	uint32_t qpn;
 };
 
-struct side {
-	const char *name;
-	int sock;
-	size_t page, bytes;
-	struct ibv_context *ctx;
-	struct ibv_pd *pd;
-	struct ibv_cq *cq;
-	struct ibv_qp *qp;
-	struct ibv_mr *mr[DEPTH]; /* of the message in each buffer */
-	unsigned char *buf[DEPTH];
-	unsigned long retries;
-};
+static struct ibv_pd *pd;
+static struct ibv_qp *qp;
+static unsigned char (*buf)[SIZE]; /* one for each message under way */
+static struct ibv_mr *mr[DEPTH];   /* of the message in each buffer */
+static unsigned long retries;
 
-static void fail(const struct side *s, const char *what, int err)
+static void die_if(int failed, const char *what)
 {
-	fprintf(stderr, "%s: %s: %s\n", s->name, what, strerror(err));
-	exit(1);
+	if (failed) {
+		fprintf(stderr, "%s: %s\n", what, strerror(errno));
+		exit(1);
+	}
 }
 
-/* Each message has a region of its own.  An empty pool fills up again as regions are flushed. */
-static struct ibv_mr *region(struct side *s, void *addr, int access)
+static void exchange(int sock, const void *mine, void *theirs, size_t size)
 {
-	struct ibv_mr *mr;
+	die_if(send(sock, mine, size, MSG_NOSIGNAL) != (ssize_t)size, "send to the peer");
+	die_if(recv(sock, theirs, size, MSG_WAITALL) != (ssize_t)size, "the peer is gone");
+}
 
-	while (!(mr = ibv_reg_mr_relaxed(s->pd, addr, s->bytes, access))) {
-		if (errno != EAGAIN)
-			fail(s, "ibv_reg_mr_relaxed", errno);
-		s->retries++;
+/* RTR (ready to receive), then RTS (ready to send); 01-rc-send.c explains each attribute. */
+static void connect_to(const struct end *there)
+{
+	struct ibv_qp_attr a = {.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .min_rnr_timer = 1};
+
+	a.dest_qp_num = there->qpn;
+	a.rq_psn = there->qpn;
+	a.ah_attr = (struct ibv_ah_attr){.is_global = 1, .port_num = PORT};
+	a.ah_attr.grh.dgid = there->gid;
+	die_if(errno = ibv_modify_qp(qp, &a, TO_RTR), "RTR");
+	a = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .sq_psn = qp->qp_num};
+	a.timeout = 14, a.retry_cnt = 7, a.rnr_retry = 7; /* 7: a receiver may take as long as it likes */
+	die_if(errno = ibv_modify_qp(qp, &a, TO_RTS), "RTS");
+}
+
+/* The message's own region, from the pool.  EAGAIN is transient: the pool is empty until deregistered regions
+ * return to it. */
+static struct ibv_sge region(unsigned slot, int access)
+{
+	struct ibv_sge sge = {.addr = (uintptr_t)buf[slot], .length = SIZE};
+
+	for (; !(mr[slot] = ibv_reg_mr_relaxed(pd, buf[slot], SIZE, access)); retries++) {
+		die_if(errno != EAGAIN, "ibv_reg_mr_relaxed");
 		usleep(1);
 	}
-	return mr;
+
+	/* Each region has a key of its own.  Without it: "unknown L_Key 0x00000000" */
+	sge.lkey = mr[slot]->lkey;
+
+	return sge;
 }
 
-static void unregion(struct side *s, unsigned slot)
+static void send_one(unsigned slot, unsigned long message)
 {
-	int err = ibv_dereg_mr_relaxed(s->mr[slot]);
+	memset(buf[slot], (int)message & 0xff, SIZE);
 
-	if (err)
-		fail(s, "ibv_dereg_mr_relaxed", err);
+	struct ibv_sge sge = region(slot, 0); /* reading by this end needs no flag */
+	struct ibv_send_wr *bad, wr = {.wr_id = slot, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND};
+	die_if(errno = ibv_post_send(qp, &wr, &bad), "ibv_post_send");
 }
 
-static void open_side(struct side *s)
+static void receive_one(unsigned slot)
 {
-	struct ibv_device **list = ibv_get_device_list(NULL);
-	struct ibv_qp_init_attr init = {.qp_type = IBV_QPT_RC, .sq_sig_all = 1};
-	size_t whole = (s->bytes + s->page - 1) / s->page * s->page;
+	int access = 0;
 
-	if (!list || !list[0])
-		fail(s, "no RDMA device", ENODEV);
-	s->ctx = ibv_open_device(list[0]);
-	ibv_free_device_list(list);
-	s->pd = s->ctx ? ibv_alloc_pd(s->ctx) : NULL;
-	s->cq = s->ctx ? ibv_create_cq(s->ctx, 2 * DEPTH, NULL, NULL, 0) : NULL;
-	if (!s->pd || !s->cq)
-		fail(s, "opening the device", errno);
-	init.send_cq = init.recv_cq = s->cq;
-	init.cap.max_send_wr = init.cap.max_recv_wr = DEPTH;
-	init.cap.max_send_sge = init.cap.max_recv_sge = 1;
-	s->qp = ibv_create_qp(s->pd, &init);
-	if (!s->qp)
-		fail(s, "ibv_create_qp", errno);
-	for (int i = 0; i < DEPTH; i++) {
-		s->buf[i] = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-		if (s->buf[i] == MAP_FAILED)
-			fail(s, "mmap", errno);
-	}
+	/* A receive writes to the buffer.  Without it: "L_Key 0x00b2c600 does not permit LOCAL_WRITE" */
+	access |= IBV_ACCESS_LOCAL_WRITE;
+
+	struct ibv_sge sge = region(slot, access);
+	struct ibv_recv_wr *bad, wr = {.wr_id = slot, .sg_list = &sge, .num_sge = 1};
+	die_if(errno = ibv_post_recv(qp, &wr, &bad), "ibv_post_recv");
 }
 
-static void to_init(struct side *s)
-{
-	struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1};
-	int err =
-	    ibv_modify_qp(s->qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
-
-	if (err)
-		fail(s, "ibv_modify_qp to INIT", err);
-}
-
-static void connect_side(struct side *s)
-{
-	struct place here = {.qpn = s->qp->qp_num, .psn = s->qp->qp_num & 0xffff}, there;
-	struct ibv_qp_attr a = {.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .min_rnr_timer = 1};
-	int err;
-
-	if (ibv_query_gid(s->ctx, 1, 0, &here.gid))
-		fail(s, "ibv_query_gid", errno);
-	if (write(s->sock, &here, sizeof(here)) != sizeof(here) ||
-	    recv(s->sock, &there, sizeof(there), MSG_WAITALL) != sizeof(there))
-		fail(s, "the other side", errno);
-	a.dest_qp_num = there.qpn;
-	a.rq_psn = there.psn;
-	a.ah_attr.is_global = 1;
-	a.ah_attr.grh.dgid = there.gid;
-	a.ah_attr.port_num = 1;
-	err = ibv_modify_qp(s->qp, &a,
-			    IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-				IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
-	if (err)
-		fail(s, "ibv_modify_qp to RTR", err);
-	a = (struct ibv_qp_attr){
-	    .qp_state = IBV_QPS_RTS, .sq_psn = here.psn, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7};
-	err = ibv_modify_qp(s->qp, &a,
-			    IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-				IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
-	if (err)
-		fail(s, "ibv_modify_qp to RTS", err);
-}
-
-static unsigned completed(struct side *s)
+/* Waits for a message's completion, and ends its region. */
+static unsigned completed(void)
 {
 	struct ibv_wc wc;
 	int n;
+	while (!(n = ibv_poll_cq(qp->send_cq, 1, &wc)))
+		sched_yield(); /* the peer may need this core */
+	die_if(n < 0, "ibv_poll_cq");
+	errno = EIO;
+	die_if(wc.status != IBV_WC_SUCCESS, ibv_wc_status_str(wc.status));
 
-	while (!(n = ibv_poll_cq(s->cq, 1, &wc)))
-		sched_yield(); /* the other side may need this core */
-	if (n < 0 || wc.status != IBV_WC_SUCCESS) {
-		fprintf(stderr, "%s: %s\n", s->name, n < 0 ? "ibv_poll_cq" : ibv_wc_status_str(wc.status));
-		exit(1);
-	}
+	/* The region goes back to the pool; the call waits for no access.  Without it: "the protection domain
+	 * still has 20000 memory regions" */
+	die_if(errno = ibv_dereg_mr_relaxed(mr[wc.wr_id]), "ibv_dereg_mr_relaxed");
+
 	return (unsigned)wc.wr_id;
 }
 
-static unsigned char byte(unsigned long message, size_t at)
-{
-	return (unsigned char)(message * 31 + at);
-}
-
-static void send_one(struct side *s, unsigned slot, unsigned long message)
-{
-	struct ibv_sge sge = {.length = (uint32_t)s->bytes};
-	struct ibv_send_wr wr = {.wr_id = slot, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND}, *bad;
-	int err;
-
-	for (size_t i = 0; i < s->bytes; i++)
-		s->buf[slot][i] = byte(message, i);
-	s->mr[slot] = region(s, s->buf[slot], 0); /* local read is always permitted */
-	sge.addr = (uintptr_t)s->buf[slot];
-	sge.lkey = s->mr[slot]->lkey;
-	err = ibv_post_send(s->qp, &wr, &bad);
-	if (err)
-		fail(s, "ibv_post_send", err);
-}
-
-static void receive_one(struct side *s, unsigned slot)
-{
-	struct ibv_sge sge = {.length = (uint32_t)s->bytes};
-	struct ibv_recv_wr wr = {.wr_id = slot, .sg_list = &sge, .num_sge = 1}, *bad;
-	int err;
-
-	s->mr[slot] = region(s, s->buf[slot], IBV_ACCESS_LOCAL_WRITE);
-	sge.addr = (uintptr_t)s->buf[slot];
-	sge.lkey = s->mr[slot]->lkey;
-	err = ibv_post_recv(s->qp, &wr, &bad);
-	if (err)
-		fail(s, "ibv_post_recv", err);
-}
-
-static void send_all(struct side *s, unsigned long messages)
+static void send_all(unsigned long messages)
 {
 	unsigned long sent = 0;
-
 	for (; sent < DEPTH && sent < messages; sent++)
-		send_one(s, (unsigned)sent, sent);
+		send_one((unsigned)sent, sent);
 	for (unsigned long done = 0; done < messages; done++) {
-		unsigned slot = completed(s);
-
-		unregion(s, slot);
+		unsigned slot = completed();
 		if (sent < messages)
-			send_one(s, slot, sent++);
+			send_one(slot, sent++); /* the region has ended, so the buffer is free */
 	}
 }
 
-static void receive_all(struct side *s, unsigned long messages)
+static void receive_all(unsigned long messages)
 {
-	for (unsigned long done = 0; done < messages; done++) {
-		unsigned slot = completed(s);
-
-		unregion(s, slot);
-		for (size_t i = 0; i < s->bytes; i++)
-			if (s->buf[slot][i] != byte(done, i)) {
-				fprintf(stderr, "%s: byte %zu of message %lu is wrong\n", s->name, i, done);
-				exit(1);
-			}
-		if (done + DEPTH < messages)
-			receive_one(s, slot);
+	for (unsigned long n = 0; n < messages; n++) {
+		unsigned slot = completed();
+		for (size_t i = 0; i < SIZE; i++)
+			die_if(buf[slot][i] != (n & 0xff), "a message has a wrong byte");
+		if (n + DEPTH < messages)
+			receive_one(slot);
 	}
-}
-
-/* After the flush nobody reaches the buffers any more: only now do they go back. */
-static void close_side(struct side *s)
-{
-	size_t whole = (s->bytes + s->page - 1) / s->page * s->page;
-	int err = ibv_flush_relaxed_mr(s->pd);
-
-	if (err)
-		fail(s, "ibv_flush_relaxed_mr", err);
-	for (int i = 0; i < DEPTH; i++)
-		munmap(s->buf[i], whole);
-	if (ibv_destroy_qp(s->qp) || ibv_destroy_cq(s->cq) || ibv_dealloc_pd(s->pd) ||
-	    ibv_close_device(s->ctx))
-		fail(s, "closing", errno);
-}
-
-static void run(struct side *s, unsigned long messages, int sends)
-{
-	char ready = 'r';
-
-	open_side(s);
-	to_init(s);
-	for (unsigned i = 0; !sends && i < DEPTH && i < messages; i++)
-		receive_one(s, i);
-	connect_side(s);
-	if (write(s->sock, &ready, 1) != 1 || read(s->sock, &ready, 1) != 1)
-		fail(s, "the other side", errno);
-	if (sends)
-		send_all(s, messages);
-	else
-		receive_all(s, messages);
-	printf("%s: %lu messages of %zu bytes, each with a region of its own; %lu times the pool was empty\n",
-	       s->name, messages, s->bytes, s->retries);
-	close_side(s);
 }
 
 int main(int argc, char **argv)
 {
 	unsigned long messages = argc > 1 ? strtoul(argv[1], NULL, 0) : 20000;
-	struct side s = {.bytes = argc > 2 ? strtoul(argv[2], NULL, 0) : 4096,
-			 .page = (size_t)sysconf(_SC_PAGESIZE)};
-	int sock[2], status;
-	pid_t pid;
+	struct ibv_qp_init_attr init = {.qp_type = IBV_QPT_RC, .cap = {DEPTH, DEPTH, 1, 1, 0}};
+	struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = PORT};
+	struct end here, there;
+	int sock[2], status = 0;
+	/* The fork comes before the device is opened: each process opens its own. */
+	pid_t child = socketpair(AF_UNIX, SOCK_STREAM, 0, sock) ? -1 : fork();
+	die_if(child < 0, "socketpair, fork");
+	int receives = !child, s = sock[receives];
+	close(sock[!receives]);
 
-	if (!messages || !s.bytes || s.bytes > 1 << 20) {
-		fprintf(stderr, "usage: 09-relaxed-regions [MESSAGES [BYTES]], at most 1 MiB each\n");
-		return 2;
-	}
-	if (socketpair(AF_UNIX, SOCK_STREAM, 0, sock))
-		fail(&s, "socketpair", errno);
-	pid = fork(); /* before the device is opened: each process opens its own */
-	if (pid < 0)
-		fail(&s, "fork", errno);
-	s.name = pid ? "sender" : "receiver";
-	s.sock = sock[!pid];
-	close(sock[!!pid]);
-	run(&s, messages, pid > 0);
-	fflush(stdout);
-	if (!pid)
-		return 0;
-	if (waitpid(pid, &status, 0) != pid || !WIFEXITED(status))
-		return 1;
-	return WEXITSTATUS(status);
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	struct ibv_context *ctx = list && list[0] ? ibv_open_device(list[0]) : NULL;
+	die_if(!ctx || ibv_query_gid(ctx, PORT, 0, &here.gid), "no device");
+	ibv_free_device_list(list);
+	pd = ibv_alloc_pd(ctx);
+	init.sq_sig_all = 1; /* each send makes a completion */
+	init.send_cq = init.recv_cq = ibv_create_cq(ctx, DEPTH, NULL, NULL, 0);
+	qp = pd && init.send_cq ? ibv_create_qp(pd, &init) : NULL;
+	buf = mmap(NULL, DEPTH * SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	die_if(!qp || buf == MAP_FAILED, "ibv_alloc_pd, ibv_create_cq, ibv_create_qp, mmap");
+	die_if(errno = ibv_modify_qp(qp, &a, TO_INIT), "INIT");
+	for (unsigned i = 0; receives && i < DEPTH && i < messages; i++)
+		receive_one(i);
+	here.qpn = qp->qp_num;
+	exchange(s, &here, &there, sizeof(here));
+	connect_to(&there);
+	exchange(s, "r", &(char){0}, 1); /* now both can receive */
+	if (receives)
+		receive_all(messages);
+	else
+		send_all(messages);
+	printf("%s: %lu messages of %d bytes, each with a region of its own; %lu times the pool was empty\n",
+	       receives ? "receiver" : "sender", messages, SIZE, retries);
+
+	/* Afterwards no access to an ended region is under way, so the pages may go back to the system. */
+	die_if(errno = ibv_flush_relaxed_mr(pd), "ibv_flush_relaxed_mr");
+	munmap(buf, DEPTH * SIZE);
+
+	die_if((errno = ibv_destroy_qp(qp)) || (errno = ibv_destroy_cq(init.send_cq)), "destroy");
+	die_if(errno = ibv_dealloc_pd(pd), "ibv_dealloc_pd");
+	die_if(errno = ibv_close_device(ctx), "ibv_close_device");
+	if (!receives)
+		die_if(waitpid(child, &status, 0) < 0, "waitpid");
+	return status != 0;
 }
