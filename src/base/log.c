@@ -16,6 +16,7 @@
 #include "base/history.h"
 #include "base/lock.h"
 #include "base/log_line.h"
+#include "base/log_self.h"
 #include "base/log_out.h"
 #include "base/own.h"
 #include "base/tally.h"
@@ -110,7 +111,7 @@ static void read_settings(void)
 	read_look();
 	if (unset || !strcmp(to, "off"))
 		return;
-	vb_log_line_prepare();
+	vb_log_self_prepare();
 	if (!strcmp(to, "stderr")) {
 		place = VB_LOG_STDERR;
 		return;

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "base/log_line.h"
+#include "base/log_self.h"
 #include "base/text.h"
 
 enum { END = sizeof("\"}\n"), ESCAPE = sizeof("\\\\xNN") - 1 };
@@ -30,7 +31,7 @@ static void add_date(struct vb_text *t, int64_t days)
 /* RFC 3339, which knows no seconds in an offset. */
 static void add_time(struct vb_text *t, uint64_t when)
 {
-	long offset = vb_log_line_offset(when) / 60 * 60, east = offset < 0 ? -offset : offset;
+	long offset = vb_log_self_offset(when) / 60 * 60, east = offset < 0 ? -offset : offset;
 	int64_t s = (int64_t)(when / 1000000000u) + offset;
 	unsigned of_day = (unsigned)(s % (24 * 3600));
 
@@ -97,7 +98,7 @@ size_t vb_log_json_write(char *to, const struct vb_log_said *s)
 	vb_text_add(&t, "{\"time\":\"");
 	add_time(&t, s->when);
 	vb_text_add(&t, "\",\"level\":\"%s\"", levels[s->level]);
-	add_member(&t, "program", vb_log_line_program());
+	add_member(&t, "program", vb_log_self_program());
 	vb_text_add(&t, ",\"pid\":%d", s->pid);
 	if (s->kind[0])
 		add_member(&t, s->err ? "call" : "reason", s->kind);

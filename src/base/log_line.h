@@ -33,10 +33,6 @@ struct vb_log_said {
 /* Begins a sentence that is said now; its text and facts are empty. */
 void vb_log_said_begin(struct vb_log_said *s, enum vb_log_level level, const char *kind, int err);
 
-/* Finds out once how the process is called and which clock its users read.  Both need files and locks of the
- * C library, so this comes early: before a sandbox forbids to open files, and where no lock is held. */
-void vb_log_line_prepare(void);
-
 /* Where a line goes decides what it looks like. */
 struct vb_log_look {
 	bool json, colours;
@@ -47,10 +43,7 @@ struct vb_log_look {
  * is cut.  Returns the line's bytes; no terminator follows them.  Takes no lock. */
 size_t vb_log_line_write(char *to, const struct vb_log_look *look, const struct vb_log_said *s);
 
-/* ---- between log_line.c and log_json.c ---- */
-
-const char *vb_log_line_program(void);	/* escaped */
-long vb_log_line_offset(uint64_t when); /* seconds of the local time east of UTC */
+/* The same as one object of JSON; log_json.c. */
 size_t vb_log_json_write(char *to, const struct vb_log_said *s);
 
 #endif

@@ -1,6 +1,8 @@
 #include "base/settings.h"
 
+#include <errno.h>
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
 #include <unistd.h>
@@ -47,6 +49,20 @@ static void look_at(const char *name, size_t len)
 		       (int)len, name);
 }
 
+static void check_tally(void)
+{
+	int err = vb_tally_map();
+
+	if (err)
+		vb_log_complain("the errors and warnings of this process are not counted: the table %s of "
+				"\"verbena run\" "
+				"cannot be opened (%s). A process of another user, in another PID namespace "
+				"or in a sandbox "
+				"cannot open it",
+				secure_getenv(VB_TALLY_ENV),
+				err == EBADF ? "it is not such a table" : strerror(err));
+}
+
 static void check(void)
 {
 	if (getauxval(AT_SECURE)) /* none of them is read */
@@ -55,7 +71,7 @@ static void check(void)
 		if (!strncmp(*e, PREFIX, sizeof(PREFIX) - 1))
 			look_at(*e + sizeof(PREFIX) - 1, strcspn(*e + sizeof(PREFIX) - 1, "="));
 	vb_log_check();
-	vb_tally_check();
+	check_tally();
 }
 
 void vb_settings_check(void)

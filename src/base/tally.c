@@ -8,7 +8,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/log.h"
 #include "base/text.h"
 
 #define MAGIC 0x31594c4c4154ull /* "TALLY1" */
@@ -119,8 +118,7 @@ out:
 	return err;
 }
 
-/* 0 also if no table is named. */
-static int map_named(void)
+int vb_tally_map(void)
 {
 	const char *path = secure_getenv(VB_TALLY_ENV);
 	int saved = errno, err = path && *path && !vb_tally_kept() ? map(path) : 0;
@@ -132,7 +130,7 @@ static int map_named(void)
 /* Later there may be no descriptor left, or a sandbox. */
 static __attribute__((constructor)) void early(void)
 {
-	(void)map_named();
+	(void)vb_tally_map();
 }
 
 bool vb_tally_kept(void)
@@ -160,17 +158,4 @@ void vb_tally_add_all(const struct vb_tally *from)
 			vb_tally_put(t, level, kind, n);
 	for (unsigned l = 0; t && l < VB_TALLY_LEVELS; l++)
 		atomic_fetch_add(&t->other[l], atomic_load(&from->other[l]));
-}
-
-void vb_tally_check(void)
-{
-	int err = map_named();
-
-	if (err)
-		vb_log_complain(
-		    "the errors and warnings of this process are not counted: the table %s of \"verbena "
-		    "run\" "
-		    "cannot be opened (%s). A process of another user, in another PID namespace or in a "
-		    "sandbox cannot open it",
-		    secure_getenv(VB_TALLY_ENV), err == EBADF ? "it is not such a table" : strerror(err));
 }

@@ -51,7 +51,8 @@ uint64_t vb_tally_sum(const struct vb_tally *t, unsigned level);
 bool vb_tally_kept(void);
 void vb_tally_add(unsigned level, const char *kind);
 void vb_tally_add_all(const struct vb_tally *from);
-/* Says it if VERBENA_TALLY names a table that cannot be mapped. */
-void vb_tally_check(void);
+/* Maps the table that VERBENA_TALLY names.  0 also if it names none; else errno: EBADF if it is no such
+ * table. */
+int vb_tally_map(void);
 
 #endif

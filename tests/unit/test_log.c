@@ -23,6 +23,7 @@
 
 #include "base/log.h"
 #include "base/log_line.h"
+#include "base/log_self.h"
 #include "base/log_out.h"
 #include "base/settings.h"
 #include "kit.h"
@@ -147,7 +148,7 @@ static void say_for_two_years(void)
 
 	setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3", 1);
 	tzset(); /* the parent may have looked for UTC */
-	vb_log_line_prepare();
+	vb_log_self_prepare();
 	for (unsigned day = 0; day < days; day++, t += 24 * 3600) {
 		vb_log_said_begin(&s, VB_LOG_WARN, "", 0);
 		s.when = (uint64_t)t * 1000000000u;

@@ -1,0 +1,14 @@
+/* What the log says of its own process: the program's name, and the clock that its users read. */
+#ifndef VB_BASE_LOG_SELF_H
+#define VB_BASE_LOG_SELF_H
+
+#include <stdint.h>
+
+/* Finds out both, once.  Both need files and locks of the C library, so this is called early: before a
+ * sandbox forbids to open files, and where no lock is held. */
+void vb_log_self_prepare(void);
+const char *vb_log_self_program(void); /* control bytes are escaped */
+long vb_log_self_offset(
+    uint64_t when); /* seconds of the local time east of UTC; when: ns of CLOCK_REALTIME */
+
+#endif
