@@ -34,7 +34,7 @@ struct end { /* what the peer must know */
 static void die_if(int failed, const char *what)
 {
 	if (failed) {
-		fprintf(stderr, "%s: %s\n", what, strerror(errno));
+		fprintf(stderr, "%s: %s\n", what, errno ? strerror(errno) : "connection closed");
 		exit(1);
 	}
 }
@@ -45,7 +45,7 @@ static int meet(const char *host)
 	struct addrinfo hints = {.ai_flags = AI_PASSIVE, .ai_family = AF_INET, .ai_socktype = SOCK_STREAM},
 			*to;
 	int yes = 1, s, peer;
-	die_if(getaddrinfo(host, "18515", &hints, &to), "getaddrinfo");
+	die_if(getaddrinfo(host, "18600", &hints, &to), "getaddrinfo");
 	s = socket(to->ai_family, to->ai_socktype, 0);
 	die_if(s < 0 || setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)), "socket");
 	die_if(host ? connect(s, to->ai_addr, to->ai_addrlen) : bind(s, to->ai_addr, to->ai_addrlen), "TCP");

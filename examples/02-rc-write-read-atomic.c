@@ -41,7 +41,7 @@ struct end { /* what the peer must know */
 static void die_if(int failed, const char *what)
 {
 	if (failed) {
-		fprintf(stderr, "%s: %s\n", what, strerror(errno));
+		fprintf(stderr, "%s: %s\n", what, errno ? strerror(errno) : "connection closed");
 		exit(1);
 	}
 }

@@ -38,7 +38,7 @@ static char buf[DEPTH][SIZE]; /* of the messages that are on their way */
 static void die_if(int failed, const char *what)
 {
 	if (failed) {
-		fprintf(stderr, "%s: %s\n", what, strerror(errno));
+		fprintf(stderr, "%s: %s\n", what, errno ? strerror(errno) : "connection closed");
 		exit(1);
 	}
 }

@@ -37,7 +37,7 @@ static char buf[RECEIVES][SIZE];
 static void die_if(int failed, const char *what)
 {
 	if (failed) {
-		fprintf(stderr, "%s: %s\n", what, strerror(errno));
+		fprintf(stderr, "%s: %s\n", what, errno ? strerror(errno) : "connection closed");
 		exit(1);
 	}
 }

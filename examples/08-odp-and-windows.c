@@ -30,7 +30,7 @@ static char pages[PAGES][PAGE] __attribute__((aligned(PAGE)));
 static void die_if(int failed, const char *what)
 {
 	if (failed) {
-		fprintf(stderr, "%s: %s\n", what, strerror(errno));
+		fprintf(stderr, "%s: %s\n", what, errno ? strerror(errno) : "connection closed");
 		exit(1);
 	}
 }

@@ -22,7 +22,7 @@ sys.path.insert(0, os.path.join(ROOT, "tests", "strangers"))
 import stranger  # noqa: E402
 
 LIMIT = 60  # seconds for one run
-TCP = lambda pid: stranger.listening(18515)  # noqa: E731
+TCP = lambda pid: stranger.listening(18600)  # noqa: E731
 CM = lambda pid: stranger.rdma_listening(0, pid)  # noqa: E731
 
 
