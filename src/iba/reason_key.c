@@ -11,7 +11,10 @@
 /* A sentence takes what its row says, and needs little of it. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
-enum { REMOTE_BIT = 0x40000000 }; /* of a key, see mem/keys.h */
+enum {
+	REMOTE_BIT = 0x40000000, /* of a key, see mem/keys.h */
+	FAR = 1 << 30,		 /* bytes: a longer distance tells a reader nothing */
+};
 
 static const char *key_kind(const struct vb_facts *f, const struct vb_mem_facts *of)
 {
@@ -122,7 +125,7 @@ static void say_near(struct vb_text *t, const struct vb_facts *f, const struct v
 		vb_text_add(t, " lies in the %s ", near_thing(of));
 	vb_text_range(t, of->start, of->size);
 	vb_text_add(t, " of %s 0x%08x", role(of), of->cur_key);
-	if (by) {
+	if (by && by <= FAR) {
 		vb_text_add(t, ", missed by ");
 		vb_text_bytes(t, by);
 	}
@@ -158,28 +161,59 @@ static void say_better_key(struct vb_text *t, const struct vb_facts *f, const st
 			    of->cur_key);
 }
 
-void vb_say_key_bounds(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
+/* The bytes between the range wanted and [start, +size); 0: they overlap, or meet. */
+static uint64_t gap(const struct vb_facts *f, uint64_t start, uint64_t size)
+{
+	uint64_t below = start - f->addr, off = f->addr - start;
+
+	if (f->addr < start)
+		return below > f->len ? below - f->len : 0;
+	return off > size ? off - size : 0;
+}
+
+/* No other clause says where the address comes from: the reader gets to think of it. */
+static void ask_source(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
+{
+	bool remote = of->flags & VB_KEYF_REMOTE;
+
+	if (of->meant || of->flags & (VB_KEYF_NEAR | VB_KEYF_OWN))
+		return;
+	if (f->addr)
+		vb_text_add(t, "; is it the address of another buffer%s?",
+			    remote ? ", or of another process's memory" : "");
+	else if (remote)
+		vb_text_add(t, "; remote_addr is 0: was the peer's address copied into the request?");
+	else
+		vb_text_add(t, "; addr of the sg_list is 0: was it set?");
+}
+
+static void say_exceeds(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
 {
 	uint64_t off = f->addr - of->start;
 
+	vb_text_add(t, " by ");
+	vb_text_bytes(t, f->addr < of->start ? of->start - f->addr : f->len - (of->size - off));
+	vb_text_add(t, " at the %s", f->addr < of->start ? "start" : "end");
+}
+
+void vb_say_key_bounds(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
+{
+	uint64_t by = gap(f, of->start, of->size);
+
 	vb_text_add(t, "range ");
 	vb_text_range(t, f->addr, f->len);
-	vb_text_add(t, " exceeds %s ", thing(of));
+	vb_text_add(t, " %s %s ", by ? "lies outside" : "exceeds", thing(of));
 	vb_text_range(t, of->start, of->size);
 	vb_text_add(t, " of %s 0x%08x", key_kind(f, of), f->key);
-	if (f->addr < of->start) {
-		vb_text_add(t, " by ");
-		vb_text_bytes(t, of->start - f->addr);
-		vb_text_add(t, " at the start");
-	} else if (off <= of->size) {
-		vb_text_add(t, " by ");
-		vb_text_bytes(t, f->len - (of->size - off));
-		vb_text_add(t, " at the end");
-	} else {
-		vb_text_add(t, ": it begins ");
-		vb_text_bytes(t, off - of->size);
-		vb_text_add(t, " after its end");
+	if (!by) {
+		say_exceeds(t, f, of);
+	} else if (by <= FAR) {
+		vb_text_add(t, ": ");
+		vb_text_bytes(t, by);
+		vb_text_add(t, " %s it", f->addr < of->start ? "below" : "above");
 	}
+	if (by > FAR || (by && !f->addr))
+		ask_source(t, f, of);
 	say_better_key(t, f, of);
 	say_own(t, of);
 }
@@ -430,7 +464,7 @@ void vb_say_bind_range(struct vb_text *t, const struct vb_facts *f, const struct
 	say_not_bound(t, f);
 	vb_text_add(t, "its range ");
 	vb_text_range(t, f->addr, f->len);
-	vb_text_add(t, " exceeds region ");
+	vb_text_add(t, " %s region ", gap(f, of->start, of->size) ? "lies outside" : "exceeds");
 	vb_text_range(t, of->start, of->size);
 	vb_text_add(t, " of L_Key 0x%08x", of->region);
 }

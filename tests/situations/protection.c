@@ -272,9 +272,9 @@ static void remote_address_0(void)
 	ask(IBV_WR_RDMA_READ, b.mr->rkey, 0, 64);
 	expect(IBV_WC_REM_ACCESS_ERR);
 	SAID("RDMA READ wr_id 0x1");
-	SAID("range [0x0, +64) exceeds region [0x%" PRIxPTR
-	     ", +%d) of R_Key 0x%08x by %llu bytes at the start",
-	     (uintptr_t)b.buf, PAGE, b.mr->rkey, (unsigned long long)(uintptr_t)b.buf);
+	SAID("range [0x0, +64) lies outside region [0x%" PRIxPTR
+	     ", +%d) of R_Key 0x%08x; remote_addr is 0: was the peer's address copied into the request?",
+	     (uintptr_t)b.buf, PAGE, b.mr->rkey);
 	SAID("(reported by the peer)");
 }
 
@@ -369,7 +369,7 @@ static void own_address(void)
 	kit_end_open(&b, pd, 8, PAGE);
 	meet(d, &b, 0);
 	CHECK(!kit_reap(pid));
-	SAID(", +8) exceeds region [0x%" PRIxPTR ", +%d) of R_Key 0x%08x", (uintptr_t)b.buf, PAGE,
+	SAID(", +8) lies outside region [0x%" PRIxPTR ", +%d) of R_Key 0x%08x", (uintptr_t)b.buf, PAGE,
 	     b.mr->rkey);
 	LOGGED("; the range lies in a region of the requester's own process: the remote address must be an "
 	       "address of the peer (reported by the peer)");

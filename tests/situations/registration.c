@@ -167,8 +167,9 @@ static void address_instead_of_iova(void)
 	CHECK(mr);
 	ask(IBV_WR_RDMA_WRITE, mr->rkey, (uintptr_t)b.buf, 8);
 	expect(IBV_WC_REM_ACCESS_ERR);
-	SAID("[0x%" PRIxPTR ", +8) exceeds region [0x100000, +%d) of R_Key 0x%08x", (uintptr_t)b.buf, PAGE,
-	     mr->rkey);
+	SAID("[0x%" PRIxPTR ", +8) lies outside region [0x100000, +%d) of R_Key 0x%08x; that range lies in "
+	     "the region of R_Key 0x%08x",
+	     (uintptr_t)b.buf, PAGE, mr->rkey, b.mr->rkey);
 }
 
 /* N1.21: a null address, and the program does not look at what came back. */

@@ -753,6 +753,53 @@ static void sentences_tell_the_numbers(void **state)
 	    strstr(vb_reason_say(buf, sizeof buf, &f), "2 bytes does not fit the receive buffer of 1 byte"));
 }
 
+/* A range that does not touch the region: which way it lies, and what may be wrong with a far one. */
+static void a_range_outside_has_its_distance(void **state)
+{
+#define START 0x7f0000001000ull
+	enum { SIZE = 4096, GIB = 1 << 30, R = VB_KEYF_REMOTE };
+	static const struct {
+		uint64_t addr, len;
+		uint32_t flags;
+		const char *end;
+	} rows[] = {
+	    {START - 8, 8, R,
+	     "exceeds region [0x7f0000001000, +4096) of R_Key 0x40000100 by 8 bytes at the start"},
+	    {START + SIZE, 8, R,
+	     "exceeds region [0x7f0000001000, +4096) of R_Key 0x40000100 by 8 bytes at the end"},
+	    {START - 9, 8, R,
+	     "lies outside region [0x7f0000001000, +4096) of R_Key 0x40000100: 1 byte below it"},
+	    {START + SIZE + 2, 8, R,
+	     "lies outside region [0x7f0000001000, +4096) of R_Key 0x40000100: 2 bytes above it"},
+	    {START + SIZE + GIB, 8, R, "0x40000100: 1073741824 bytes above it"},
+	    {START + SIZE + GIB + 1, 8, R,
+	     "0x40000100; is it the address of another buffer, or of another process's memory?"},
+	    {0x1000, 8, R,
+	     "0x40000100; is it the address of another buffer, or of another process's memory?"},
+	    {0x1000, 8, 0, "0x40000100; is it the address of another buffer?"},
+	    {0, 8, R, "0x40000100; remote_addr is 0: was the peer's address copied into the request?"},
+	    {0, 8, 0, "0x40000100; addr of the sg_list is 0: was it set?"},
+	    {0x1000, 8, R | VB_KEYF_OWN,
+	     "0x40000100; the range lies in a region of the requester's own process: the remote address must "
+	     "be an address of the peer"},
+	};
+	char buf[400];
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		struct vb_facts f = {.reason = VB_R_KEY_BOUNDS,
+				     .key = 0x40000100,
+				     .addr = rows[i].addr,
+				     .len = rows[i].len,
+				     .mem = {.start = START, .size = SIZE, .flags = rows[i].flags}};
+		const char *said = vb_reason_say(buf, sizeof buf, &f), *end = strstr(said, rows[i].end);
+
+		if (!end || strlen(end) != strlen(rows[i].end))
+			fail_msg("row %u: not at the end of it: \"%s\"\n%s", i, rows[i].end, said);
+	}
+#undef START
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -774,6 +821,7 @@ int main(void)
 	    cmocka_unit_test(remedies_name_the_right_call),
 	    cmocka_unit_test(statuses_follow_the_rules),
 	    cmocka_unit_test(sentences_tell_the_numbers),
+	    cmocka_unit_test(a_range_outside_has_its_distance),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
