@@ -370,8 +370,8 @@ static struct deputy *make_deputy(struct vb_hca *h, struct vb_peer *peer, const 
 	if (vb_qp_init(&d->qp, &cap)) /* pairs with end_deputy() */
 		goto free_deputy;
 	for (unsigned i = 0; i < VB_QP_EVENTS; i++)
-		vb_qp_event_at(&d->qp, i)->deaf = true; /* they are the target's */
-	d->number = vb_qpn_take(h->adapter, &d->qp);	/* pairs with end_deputy() */
+		vb_qp_event_at(&d->qp, i)->deaf = true;	   /* they are the target's */
+	d->number = vb_qpn_take(h->adapter, &d->qp, NULL); /* pairs with end_deputy() */
 	if (!d->number)
 		goto fini_qp;
 	vb_lock_take(&d->qp.lock);

@@ -90,8 +90,8 @@ static int make(struct vb_gsi *g, struct vb_hca *h)
 	if (err)
 		goto fini_cq;
 	for (unsigned i = 0; i < VB_QP_EVENTS; i++)
-		vb_qp_event_at(&g->qp, i)->deaf = true; /* there is no program that could hear them */
-	g->number = vb_qpn_take(h->adapter, &g->qp);	/* pairs with end() */
+		vb_qp_event_at(&g->qp, i)->deaf = true;	   /* there is no program that could hear them */
+	g->number = vb_qpn_take(h->adapter, &g->qp, NULL); /* pairs with end() */
 	if (g->number) {
 		begin(g, h);
 		return 0;

@@ -263,10 +263,11 @@ struct vb_owner {
 };
 int vb_adapter_owner(int fd, struct vb_owner *o);
 
-/* QP numbers.  vb_qpn_take() gives a QPN that leads to `qp` until vb_qpn_give(), 0 if none is left (it binds
- * a further adapter number when the present ones are full).  vb_qpn_find() is safe under any link's rx lock
- * or the timer lock; after vb_qpn_give() and vb_hca_quiesce() nobody holds the pointer any more. */
-uint32_t vb_qpn_take(struct vb_adapter *a, struct vb_qp *qp);
+/* QP numbers.  vb_qpn_take() gives a QPN that leads to `qp` until vb_qpn_give() (it binds a further adapter
+ * number when the present ones are full).  0: the device is lost, or none is left.  Then `call` has been
+ * refused with the reason, or the log has it (NULL).  vb_qpn_find() is safe under any link's rx lock or the
+ * timer lock; after vb_qpn_give() and vb_hca_quiesce() nobody holds the pointer any more. */
+uint32_t vb_qpn_take(struct vb_adapter *a, struct vb_qp *qp, const char *call);
 void vb_qpn_give(struct vb_adapter *a, uint32_t qpn);
 struct vb_qp *vb_qpn_find(const struct vb_adapter *a, uint32_t qpn);
 /* From now on rests() is asked before a QPN is given: one of which it says true is passed over until it says
@@ -274,8 +275,8 @@ struct vb_qp *vb_qpn_find(const struct vb_adapter *a, uint32_t qpn);
 typedef bool vb_qpn_rests_fn(void *user, uint32_t qpn);
 void vb_qpn_rest(struct vb_adapter *a, vb_qpn_rests_fn *rests, void *user);
 /* SRQ numbers: an adapter number of ours and an index, as QPNs are, with indices of their own. vb_srqn_take()
- * gives 0 if none is left. */
-uint32_t vb_srqn_take(struct vb_adapter *a);
+ * gives 0 as vb_qpn_take() does. */
+uint32_t vb_srqn_take(struct vb_adapter *a, const char *call);
 void vb_srqn_give(struct vb_adapter *a, uint32_t srqn);
 /* Takes a further number for other ends than QPs; 0, or why there is none (ENFILE: it has all that it may).
  */

@@ -190,24 +190,31 @@ static int extend(struct vb_adapter *a, struct free_numbers *f)
 	return 0;
 }
 
-/* `rest`: how many are nobody's, and are not given yet. */
-static void say_none_left(const char *kind, int err, uint32_t rest)
+/* In the name of the call, or of none.  `rest`: how many are nobody's, and are not given yet. */
+static void say_none_left(const struct vb_adapter *a, const char *kind, const char *call, int err,
+			  uint32_t rest)
 {
-	const char *why = err == ENFILE ? "the device has reached its limit" : strerror(err);
-	char held[200];
+	uint32_t all = atomic_load_explicit(&a->nnumbers, memory_order_relaxed) * VB_QPN_INDICES;
+	char text[400], held[200];
+	struct vb_text t = {text, sizeof(text)};
 
 	if (err == EADDRINUSE)
-		vb_log(VB_LOG_WARN,
-		       "no %s number is left: all %d adapter numbers of this network namespace are taken: %s",
-		       kind, VB_ADAPTERS - 1, vb_numbers_say(held, sizeof(held)));
+		vb_text_add(&t, "all %d adapter numbers of this network namespace are in use: %s",
+			    VB_ADAPTERS - 1, vb_numbers_say(held, sizeof(held)));
 	else if (rest)
-		vb_log(VB_LOG_WARN,
-		       "no %s number is left: %u of this device's are in TIMEWAIT after rdma_cm connections "
-		       "that have ended, for a time that depends on their ACK timeout "
-		       "(RDMA_OPTION_ID_ACK_TIMEOUT), and no more can be allocated: %s",
-		       kind, rest, why);
+		vb_text_add(
+		    &t,
+		    "%u of this device's %u are in TIMEWAIT after rdma_cm connections. Wait, or set a "
+		    "shorter RDMA_OPTION_ID_ACK_TIMEOUT",
+		    rest, all);
 	else
-		vb_log(VB_LOG_WARN, "no %s number is left, and no more can be allocated: %s", kind, why);
+		vb_text_add(&t, "all %u of this device are in use", all);
+	if (err != EADDRINUSE && err != ENFILE) /* else it has all that it may */
+		vb_text_add(&t, "; another adapter number cannot be allocated: %s", strerror(err));
+	if (call)
+		vb_refuse(ENOMEM, call, "no %s number is left: %s", kind, text);
+	else
+		vb_log(VB_LOG_WARN, "no %s number is left: %s", kind, text);
 }
 
 static uint32_t pop_free(struct free_numbers *f)
@@ -260,7 +267,7 @@ void vb_qpn_rest(struct vb_adapter *a, vb_qpn_rests_fn *rests, void *user)
 	pthread_mutex_unlock(&a->qpn_lock);
 }
 
-uint32_t vb_qpn_take(struct vb_adapter *a, struct vb_qp *qp)
+uint32_t vb_qpn_take(struct vb_adapter *a, struct vb_qp *qp, const char *call)
 {
 	uint32_t qpn, rest;
 	int err;
@@ -274,7 +281,7 @@ uint32_t vb_qpn_take(struct vb_adapter *a, struct vb_qp *qp)
 	rest = a->free_qpns.count;
 	pthread_mutex_unlock(&a->qpn_lock);
 	if (err)
-		say_none_left("QP", err, rest);
+		say_none_left(a, "QP", call, err, rest);
 	return qpn;
 }
 
@@ -298,7 +305,7 @@ inline __attribute__((always_inline)) struct vb_qp *vb_qpn_find(const struct vb_
 	return p ? atomic_load_explicit(p, memory_order_acquire) : NULL; /* pairs with vb_qpn_take() */
 }
 
-uint32_t vb_srqn_take(struct vb_adapter *a)
+uint32_t vb_srqn_take(struct vb_adapter *a, const char *call)
 {
 	uint32_t srqn;
 	int err;
@@ -309,7 +316,7 @@ uint32_t vb_srqn_take(struct vb_adapter *a)
 	srqn = take_free(a, &a->free_srqns, NULL, &err);
 	pthread_mutex_unlock(&a->qpn_lock);
 	if (err)
-		say_none_left("SRQ", err, 0);
+		say_none_left(a, "SRQ", call, err, 0);
 	return srqn;
 }
 

@@ -221,10 +221,9 @@ static struct ibv_qp *make(const struct plan *p, struct ibv_qp_cap *granted, int
 		*err = vb_refuse(ENOMEM, CALL, "all %u QPs of the device are in use", vb_profile()->max_qp);
 		goto uncount;
 	}
-	qp->qpn = vb_qpn_take(c->adapter, qp); /* pairs with ibv_destroy_qp() */
+	qp->qpn = vb_qpn_take(c->adapter, qp, CALL); /* pairs with ibv_destroy_qp() */
 	if (!qp->qpn) {
-		*err = vb_context_lost(c) ? vb_refuse(EIO, CALL, VB_LOST_TEXT)
-					  : vb_refuse(ENOMEM, CALL, "all QP numbers are in use");
+		*err = vb_context_lost(c) ? vb_refuse(EIO, CALL, VB_LOST_TEXT) : ENOMEM; /* said */
 		goto uncount;
 	}
 	if (qp->dests) {

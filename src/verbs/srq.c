@@ -46,11 +46,10 @@ static int number(struct vb_srq *srq, const char *call)
 
 	if (!ctx->adapter)
 		return 0;
-	srq->number = vb_srqn_take(ctx->adapter); /* pairs with ibv_destroy_srq() */
+	srq->number = vb_srqn_take(ctx->adapter, call); /* pairs with ibv_destroy_srq() */
 	if (srq->number)
 		return 0;
-	return vb_context_lost(ctx) ? vb_refuse(EIO, call, VB_LOST_TEXT)
-				    : vb_refuse(ENOMEM, call, "all SRQ numbers are in use");
+	return vb_context_lost(ctx) ? vb_refuse(EIO, call, VB_LOST_TEXT) : ENOMEM; /* said */
 }
 
 /* Counts the SRQ at everything that it uses; n is 1 at creation and -1 at destruction. */

@@ -198,7 +198,7 @@ static void sixty_four_adapters(void **state)
 static void qpns_rest_as_long_as_they_can(void **state)
 {
 	struct kit_node *x = kit_node_open();
-	uint32_t first = vb_qpn_take(x->a, KIT_SOME_QP(x)), qpn;
+	uint32_t first = vb_qpn_take(x->a, KIT_SOME_QP(x), NULL), qpn;
 	int n = 0;
 
 	(void)state;
@@ -206,7 +206,7 @@ static void qpns_rest_as_long_as_they_can(void **state)
 	assert_ptr_equal(vb_qpn_find(x->a, first), KIT_SOME_QP(x));
 	vb_qpn_give(x->a, first);
 	assert_null(vb_qpn_find(x->a, first));
-	while ((qpn = vb_qpn_take(x->a, KIT_SOME_QP(x))) != first) {
+	while ((qpn = vb_qpn_take(x->a, KIT_SOME_QP(x), NULL)) != first) {
 		assert_true(qpn > 1 && qpn != 0xffffff);
 		vb_qpn_give(x->a, qpn);
 		n++;
@@ -222,7 +222,7 @@ static uint32_t outgrow(struct kit_node *n)
 	uint32_t qpn;
 
 	do
-		qpn = vb_qpn_take(n->a, KIT_SOME_QP(n));
+		qpn = vb_qpn_take(n->a, KIT_SOME_QP(n), NULL);
 	while (qpn >> VB_QPN_INDEX_BITS == kit_number_of(n));
 	assert_int_not_equal(qpn, 0);
 	return qpn >> VB_QPN_INDEX_BITS;
@@ -251,20 +251,20 @@ static void second_number_same_link(void **state)
 static void srqns_are_made_of_the_same_numbers(void **state)
 {
 	struct kit_node *x = kit_node_open();
-	uint32_t first = vb_srqn_take(x->a), srqn, second;
+	uint32_t first = vb_srqn_take(x->a, NULL), srqn, second;
 
 	(void)state;
 	assert_int_equal(first >> VB_QPN_INDEX_BITS, kit_number_of(x));
-	assert_int_equal(vb_qpn_take(x->a, KIT_SOME_QP(x)), first); /* of another kind */
+	assert_int_equal(vb_qpn_take(x->a, KIT_SOME_QP(x), NULL), first); /* of another kind */
 	do
-		srqn = vb_srqn_take(x->a);
+		srqn = vb_srqn_take(x->a, NULL);
 	while (srqn >> VB_QPN_INDEX_BITS == kit_number_of(x));
 	second = vb_adapter_number_at(x->a, 1);
 	assert_int_equal(srqn >> VB_QPN_INDEX_BITS, second);
 	assert_int_equal(outgrow(x), second);
 	assert_int_equal(vb_adapter_number_count(x->a), 2);
 	vb_srqn_give(x->a, first);
-	assert_int_not_equal(vb_srqn_take(x->a), first); /* it rests as long as it can */
+	assert_int_not_equal(vb_srqn_take(x->a, NULL), first); /* it rests as long as it can */
 	kit_node_close(x);
 }
 

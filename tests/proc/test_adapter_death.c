@@ -40,7 +40,7 @@ static int run_child(void)
 			held = fork();
 			if (!held) {
 				if (!vb_adapter_dead(n->a) || vb_peer_get(n->a, 5) ||
-				    vb_qpn_take(n->a, KIT_SOME_QP(n)))
+				    vb_qpn_take(n->a, KIT_SOME_QP(n), NULL))
 					_exit(1);
 				vb_adapter_close(n->a);
 				pause();

@@ -531,12 +531,37 @@ static void numbers_that_rest(void)
 		n++; /* the first of a number that the adapter takes anew */
 	CHECK_EQ(errno, ENOMEM);
 	CHECK_EQ(n, VB_ADAPTER_NUMBERS);
-	KIT_LOG_SAYS("no QP number is left: ");
-	KIT_LOG_SAYS(" of this device's are in TIMEWAIT after rdma_cm connections that have ended");
-	KIT_LOG_SAYS_NOT("open files");
+	KIT_LOG_SAYS("ibv_create_qp: no QP number is left: ");
+	KIT_LOG_SAYS(" of this device's %d are in TIMEWAIT after rdma_cm connections",
+		     VB_ADAPTER_NUMBERS * VB_QPN_INDICES);
+	KIT_LOG_SAYS("RDMA_OPTION_ID_ACK_TIMEOUT (ENOMEM)");
+	KIT_LOG_SAYS_NOT("cannot be allocated");
+	CHECK_EQ(kit_log_count("\n"), 1);
 	while (n--)
 		CHECK(!ibv_destroy_qp(qps[n]));
 	CHECK(!ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
+}
+
+/* The device has all the adapter numbers that it may, and all their indices are in use. */
+static void numbers_in_use(void)
+{
+	struct ibv_srq_init_attr a = {.attr = {.max_wr = 1, .max_sge = 1}};
+	struct ibv_context *ctx;
+	struct ibv_pd *pd;
+
+	kit_log_begin("warn");
+	ctx = kit_open();
+	pd = ibv_alloc_pd(ctx);
+	while (vb_srqn_take(vb_context(ctx)->adapter, NULL)) /* in the name of no call */
+		;
+	CHECK(pd && !ibv_create_srq(pd, &a));
+	CHECK_EQ(errno, ENOMEM);
+	KIT_LOG_SAYS("]: no SRQ number is left: all %d of this device are in use\n",
+		     VB_ADAPTER_NUMBERS * VB_QPN_INDICES);
+	KIT_LOG_SAYS("]: ibv_create_srq: no SRQ number is left: all %d of this device are in use (ENOMEM)\n",
+		     VB_ADAPTER_NUMBERS * VB_QPN_INDICES);
+	CHECK_EQ(kit_log_count("\n"), 2);
+	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
 }
 
 static const struct kit_case cases[] = {
@@ -555,6 +580,7 @@ static const struct kit_case cases[] = {
     {.name = "no descriptors, and somebody knocks", .run = backlog_idle},
     {.name = "no descriptors, somebody knocks, and threads wait", .run = backlog_waiting},
     {.name = "numbers that rest", .run = numbers_that_rest, .clean = true},
+    {.name = "numbers in use", .run = numbers_in_use, .clean = true},
     {.name = "as many peers as possible", .run = as_many_as_possible, .clean = true},
 };
 

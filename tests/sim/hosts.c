@@ -1118,10 +1118,11 @@ struct vb_qp *vb_qpn_find(const struct vb_adapter *a, uint32_t qpn)
 		   : NULL;
 }
 
-uint32_t vb_qpn_take(struct vb_adapter *a, struct vb_qp *qp)
+uint32_t vb_qpn_take(struct vb_adapter *a, struct vb_qp *qp, const char *call)
 {
 	uint32_t at = a->made++;
 
+	(void)call;
 	assert_true(at < QPS);
 	a->qps[at] = qp;
 	return a->number << VB_QPN_INDEX_BITS | at;
