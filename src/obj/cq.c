@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "host/adapter.h"
+#include "iba/facts.h"
 #include "obj/context.h"
 #include "obj/qp.h"
 #include "obj/ring.h"
@@ -255,6 +256,20 @@ static inline void give_slot(const struct vb_cqe *e)
 		vb_rq_give(&e->qp->resp.rq);
 }
 
+/* For the CQ and all its queue pairs, which enter the error state without a line of their own. */
+static __attribute__((cold, noinline)) void say_overrun(uint32_t cqe, uint32_t qpn)
+{
+	const struct vb_facts f = {.reason = VB_R_CQ_OVERRUN, .qpn = qpn, .limit = {.most = cqe}};
+	char text[256], facts[VB_LOG_FACTS];
+
+	if (vb_log_wanted(VB_LOG_WARN))
+		vb_log_reason_facts(
+		    vb_reasons[f.reason].name, vb_facts_logged(facts, &f),
+		    "QP 0x%06x: a completion is lost, and the CQ and all its queue pairs enter "
+		    "the error state: %s",
+		    qpn, vb_reason_say(text, sizeof text, &f));
+}
+
 /* Gives the CQ's lock back.  The entry is lost; the slot in an SRQ, which others use, is not. */
 static bool refuse_push(struct vb_cq *cq, const struct vb_cqe *e)
 {
@@ -268,10 +283,7 @@ static bool refuse_push(struct vb_cq *cq, const struct vb_cqe *e)
 		vb_srq_give(e->srq);
 	if (!first || !cq->ctx)
 		return false;
-	vb_log(VB_LOG_WARN,
-	       "a CQ of %u entr%s overran and lost a completion of QP 0x%06x: the CQ and its queue pairs go "
-	       "to the error state. Poll more often, or create a larger CQ",
-	       cqe, cqe == 1 ? "y" : "ies", e->wc.qp_num);
+	say_overrun(cqe, e->wc.qp_num);
 	vb_async_post(cq->ctx, &cq->ev_overrun); /* rule 31 */
 	if (cq->ops)
 		cq->ops->overran(cq);

@@ -345,7 +345,8 @@ void vb_rc_error(struct vb_qp *qp, const struct vb_facts *f)
 		enter_error(qp, f);
 		return;
 	}
-	if (f->reason == VB_R_DEVICE_LOST) { /* said once, for all queue pairs */
+	/* said once, for all queue pairs */
+	if (f->reason == VB_R_DEVICE_LOST || f->reason == VB_R_CQ_OVERRUN) {
 		enter_error(qp, f);
 		vb_async_post(qp->ctx, &qp->ev_fatal);
 		return;

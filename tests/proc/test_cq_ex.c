@@ -438,6 +438,7 @@ static void rule_31_overrun(void)
 	struct kit_end v[VICTIMS];
 	struct end far[VICTIMS], a, b;
 
+	CHECK(!setenv("VERBENA_LOG_FORMAT", "json", 1)); /* so the reason's name is there, and its facts */
 	kit_log_begin("warn");
 	ctx = kit_open();
 	pd = ibv_alloc_pd(ctx);
@@ -455,12 +456,15 @@ static void rule_31_overrun(void)
 	for (int i = 0; i < 3; i++)
 		CHECK(!kit_post(&v[0], IBV_WR_RDMA_WRITE, (uint64_t)i, 0, 8, &far[0].e.card, 0));
 	await_events(ctx, cq, v, VICTIMS);
-	for (int i = 0; i < VICTIMS; i++) {
+	for (int i = 0; i < VICTIMS; i++)
 		CHECK(state_of(&v[i]) == IBV_QPS_ERR);
-		KIT_LOG_SAYS("QP 0x%06x: enters the error state: a completion queue of 2 entries overran",
-			     v[i].qp->qp_num);
-	}
-	KIT_LOG_SAYS("a CQ of 2 entries overran and lost a completion of QP 0x%06x", v[0].qp->qp_num);
+	KIT_LOG_SAYS("QP 0x%06x: a completion is lost", v[0].qp->qp_num);
+	KIT_LOG_SAYS(
+	    "the CQ and all its queue pairs enter the error state: a completion queue of 2 entries overran");
+	KIT_LOG_SAYS("it was not polled in time; poll more often or create a larger one\"");
+	KIT_LOG_SAYS("\"reason\":\"cq-overrun\"");
+	KIT_LOG_SAYS("\"qpn\":\"0x%06x\"", v[0].qp->qp_num);
+	KIT_LOG_SAYS("\"most\":2");
 	CHECK(!start(cq) && cq->wr_id == 0 && !ibv_next_poll(cq) && cq->wr_id == 1);
 	CHECK(ibv_next_poll(cq) == EIO);
 	ibv_end_poll(cq);
@@ -476,6 +480,7 @@ static void rule_31_overrun(void)
 	kit_end_close(&a.e);
 	kit_end_close(&b.e);
 	CHECK(!ibv_destroy_cq(plain(cq)) && !ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
+	CHECK(kit_log_count("\n") == 1, "not one line:\n%s", kit_log_text());
 }
 
 /* What comes too late is kept, what was there first is lost, and nobody is told. */
