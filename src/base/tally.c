@@ -16,12 +16,26 @@ _Static_assert(sizeof(struct vb_tally) == 64 * (VB_TALLY_SLOTS + 1), "a line eac
 
 static _Atomic(struct vb_tally *) mine;
 
+/* A process that was started without standard streams gets their numbers first. */
+static int above_standard(int fd)
+{
+	int high, err;
+
+	if (fd < 0 || fd > STDERR_FILENO)
+		return fd;
+	high = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+	err = errno;
+	close(fd);
+	errno = err;
+	return high;
+}
+
 struct vb_tally *vb_tally_make(int *fd)
 {
 	struct vb_tally *t = MAP_FAILED;
 	int err;
 
-	*fd = memfd_create(VB_TALLY_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	*fd = above_standard(memfd_create(VB_TALLY_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING));
 	if (*fd < 0)
 		return NULL;
 	if (!ftruncate(*fd, sizeof *t) && !fcntl(*fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))

@@ -36,7 +36,8 @@ struct vb_tally {
 	struct vb_tally_slot slots[VB_TALLY_SLOTS];
 };
 
-/* A new table and its descriptor; NULL: errno says why.  Pairs with the end of the process. */
+/* A new table and its descriptor, which is none of the standard streams'; NULL: errno says why.  Pairs with
+ * the end of the process. */
 struct vb_tally *vb_tally_make(int *fd);
 /* Adds n sentences to a table.  Any thread, with any lock, in any process that has it mapped; does not
  * allocate. Levels (enum vb_log_level) from info on are ignored. */

@@ -242,6 +242,16 @@ def descriptors():
     os.close(r)
 
 
+def without_streams():
+    """The table must not have the number of a stream that is closed: the command puts /dev/null there."""
+    late = "import os, time\nto = f'/proc/{os.getppid()}/fd/1'\nwhile os.path.realpath(to) not in ('/dev/null', to): time.sleep(0.001)\n"
+    program = [PYTHON, "-c", late + f"os.execv({PYTHON!r}, [{PYTHON!r}, '-c', {HEAD + 'refuse(domain(), 2)'!r}])"]
+    for closed in (0,), (1,), (0, 1), (2,), (0, 1, 2):
+        status, _, err = run(["--log=off", "--summary", "--fail-on=warn"], program,
+                             preexec_fn=lambda c=closed: [os.close(fd) for fd in c])
+        check(f"descriptors {closed} are closed", status == 124 and (2 in closed or f"         2{REFUSED}" in err), (status, err))
+
+
 def full():
     with open("/dev/full", "w", encoding="utf-8") as nowhere:
         for options in ["--log=/dev/full"], ["--log=stderr"], ["--summary"], ["--fail-on=warn"]:
@@ -303,6 +313,6 @@ def terminal():
     check("job control", status == 0, status)
 
 
-for scene in (summaries, statuses, processes, nested, elsewhere, execs_without, signals, as_started, descriptors, full, terminal):
+for scene in (summaries, statuses, processes, nested, elsewhere, execs_without, signals, as_started, descriptors, without_streams, full, terminal):
     scene()
 print(f"{checks} checks, none failed")
