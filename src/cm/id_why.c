@@ -169,13 +169,13 @@ void vb_cm_id_why_unanswered(const struct vb_cm_id *id, enum rdma_cm_event_type 
 		      said == 1 ? "" : "s", met ? "" : " but never delivered", *why ? ": " : "", why);
 }
 
-/* "is no address of this network namespace", and who has it. */
-static void add_away(struct vb_text *t, const struct sockaddr *addr)
+/* A process of this user that has it in another network namespace; 0: none is known. */
+static uint32_t away(const struct sockaddr *addr)
 {
 	uint8_t gid[16];
 
 	vb_cm_sock_gid(addr, gid);
-	vb_away_add(t, vb_cm_below()->away ? vb_cm_below()->away(gid) : 0);
+	return vb_cm_below()->away ? vb_cm_below()->away(gid) : 0;
 }
 
 void vb_cm_why_address(char *text, size_t size, const struct sockaddr *addr)
@@ -186,7 +186,7 @@ void vb_cm_why_address(char *text, size_t size, const struct sockaddr *addr)
 	vb_text_add(&t, "the source address ");
 	vb_cm_sock_add(&t, addr);
 	vb_text_add(&t, " is ");
-	add_away(&t, addr);
+	vb_away_add_source(&t, away(addr));
 }
 
 void vb_cm_id_why_no_way(const struct sockaddr *dst, int err)
@@ -198,7 +198,7 @@ void vb_cm_id_why_no_way(const struct sockaddr *dst, int err)
 	memcpy(&s, dst, vb_cm_sock_size(dst));
 	if (err == EHOSTUNREACH) {
 		vb_text_add(&why, "it is ");
-		add_away(&why, dst);
+		vb_away_add(&why, away(dst));
 	}
 	vb_log_reason("cm-address", "rdma_resolve_addr of %s: ADDR_ERROR, %s: %s", text_of(&s, far),
 		      strerrorname_np(err), err == EHOSTUNREACH ? text : strerror(err));

@@ -260,26 +260,35 @@ void vb_say_response_mtu(struct vb_text *t, const struct vb_facts *f, const stru
 /* The count is what the end that receives has asked for, where rdma_cm tells the sender (rdma_connect(3)). */
 void vb_say_rnr(struct vb_text *t, const struct vb_facts *f, const struct vb_retry_facts *of)
 {
-	vb_text_add(t,
-		    "queue pair 0x%06x was not ready: no receive request was posted there within %s = %u "
-		    "retr%s",
-		    of->peer_qpn & VB_QPN_MASK,
-		    f->ends & VB_END_HERE ? "rdma_conn_param.rnr_retry_count (of the receiver)" : "rnr_retry",
-		    of->retries, of->retries == 1 ? "y" : "ies");
+	const char *count =
+	    f->ends & VB_END_HERE ? "rdma_conn_param.rnr_retry_count (of the receiver)" : "rnr_retry";
+
+	vb_text_add(t, "queue pair 0x%06x ", of->peer_qpn & VB_QPN_MASK);
+	if (of->retries)
+		vb_text_add(t, "was not ready: no receive request was posted there within %s = %u retr%s",
+			    count, of->retries, of->retries == 1 ? "y" : "ies");
+	else
+		vb_text_add(t, "had no receive request for this message, and %s = 0 permits no retry", count);
 	if (of->slow_ms)
 		vb_text_add(t, " (those posted earlier were used, and none followed for %u ms)", of->slow_ms);
-	vb_text_add(t, "; post more receive requests, or post them earlier");
+	if (of->retries || of->slow_ms)
+		vb_text_add(t, "; post more receive requests, or post them earlier");
+	else
+		vb_text_add(t, "; post receive requests earlier");
 }
 
 void vb_say_retry(struct vb_text *t, const struct vb_facts *f, const struct vb_retry_facts *of)
 {
 	char text[400] = "";
 	struct vb_text what = {text, sizeof(text)};
+	const char *count =
+	    f->ends & VB_END_HERE ? "rdma_conn_param.retry_count (of rdma_connect)" : "retry_cnt";
 
-	vb_text_add(t, "no acknowledgement from queue pair 0x%06x within %s = %u retr%s",
-		    of->peer_qpn & VB_QPN_MASK,
-		    f->ends & VB_END_HERE ? "rdma_conn_param.retry_count (of rdma_connect)" : "retry_cnt",
-		    of->retries, of->retries == 1 ? "y" : "ies");
+	vb_text_add(t, "no acknowledgement from queue pair 0x%06x", of->peer_qpn & VB_QPN_MASK);
+	if (of->retries)
+		vb_text_add(t, " within %s = %u retr%s", count, of->retries, of->retries == 1 ? "y" : "ies");
+	else
+		vb_text_add(t, ", and %s = 0 permits no retry", count);
 	if (vb_reach_add(&what, &of->silence))
 		vb_text_add(t, ": %s", text);
 }

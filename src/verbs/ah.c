@@ -176,6 +176,15 @@ static bool by_ipv6(const struct ibv_grh *grh, struct ibv_ah_attr *a, uint8_t ow
 	return true;
 }
 
+static int refuse_destination(const uint8_t own[16], uint8_t port)
+{
+	char text[INET6_ADDRSTRLEN];
+
+	return vb_refuse(EINVAL, "ibv_init_ah_from_wc",
+			 "the destination address of the packet, %s, is not in the GID table of port %u",
+			 inet_ntop(AF_INET6, own, text, sizeof(text)), port);
+}
+
 VB_EXPORT VB_CODE(ibv_init_ah_from_wc, (context, port, wc, grh, attr), struct ibv_context *context,
 		  uint8_t port, struct ibv_wc *wc, struct ibv_grh *grh, struct ibv_ah_attr *attr)
 {
@@ -202,8 +211,7 @@ VB_EXPORT VB_CODE(ibv_init_ah_from_wc, (context, port, wc, grh, attr), struct ib
 	}
 	index = vb_gids_index(vb_port_gids(vb_hca(c->adapter)), own);
 	if (index < 0 || vb_gid_is_zero(own)) {
-		errno = vb_refuse(EINVAL, "ibv_init_ah_from_wc",
-				  "the destination address of the packet is not in the GID table");
+		errno = refuse_destination(own, port);
 		return -1;
 	}
 	attr->grh.sgid_index = (uint8_t)index;

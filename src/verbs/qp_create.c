@@ -291,15 +291,20 @@ static struct ibv_qp *make_target(struct ibv_context *context, struct ibv_qp_ini
 	const struct ibv_qp_init_attr basic = {.qp_context = a->qp_context, .qp_type = a->qp_type};
 	struct plan p = {.context = context, .attr = &basic, .cap = &none, .no_rq = true};
 
-	if (!(a->comp_mask & IBV_QP_INIT_ATTR_XRCD) || !a->xrcd || a->xrcd->context != context) {
+	if (!(a->comp_mask & IBV_QP_INIT_ATTR_XRCD) || !a->xrcd) {
 		*err = vb_refuse(EINVAL, call_ex,
-				 "a QP of type IBV_QPT_XRC_RECV requires an XRC domain of this context");
+				 "a QP of type IBV_QPT_XRC_RECV requires an XRC domain; set xrcd, and "
+				 "IBV_QP_INIT_ATTR_XRCD in comp_mask");
+		return NULL;
+	}
+	if (a->xrcd->context != context) {
+		*err = vb_refuse(EINVAL, call_ex, "the XRC domain belongs to another context");
 		return NULL;
 	}
 	if (a->srq && !vb_srq(a->srq)->xrcd) { /* as the kernel has it; of the right type it says nothing */
 		*err = vb_refuse(EINVAL, call_ex,
-				 "the SRQ is not of type IBV_SRQT_XRC, which a QP of type IBV_QPT_XRC_RECV "
-				 "requires; leave srq NULL, since each message names its SRQ");
+				 "a QP of type IBV_QPT_XRC_RECV has no SRQ of its own, since each message "
+				 "names one; leave srq NULL");
 		return NULL;
 	}
 	p.xrcd = vb_xrcd(a->xrcd);
@@ -318,8 +323,14 @@ static struct ibv_qp *make_in_pd(struct ibv_context *context, struct ibv_qp_init
 	struct ibv_qp *qp;
 	struct plan p;
 
-	if (!(a->comp_mask & IBV_QP_INIT_ATTR_PD) || !a->pd || a->pd->context != context) {
-		*err = vb_refuse(EINVAL, call_ex, "the QP requires a protection domain of this context");
+	if (!(a->comp_mask & IBV_QP_INIT_ATTR_PD) || !a->pd) {
+		*err = vb_refuse(EINVAL, call_ex,
+				 "the QP requires a protection domain; set pd, and IBV_QP_INIT_ATTR_PD in "
+				 "comp_mask");
+		return NULL;
+	}
+	if (a->pd->context != context) {
+		*err = vb_refuse(EINVAL, call_ex, "the protection domain belongs to another context");
 		return NULL;
 	}
 	p = plan_of(context, a->pd, &basic);

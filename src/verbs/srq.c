@@ -177,8 +177,12 @@ static int check_ex(const struct ibv_context *context, const struct ibv_srq_init
 	err = check_members(a);
 	if (err)
 		return err;
-	if (!(a->comp_mask & IBV_SRQ_INIT_ATTR_PD) || !a->pd || a->pd->context != context)
-		return vb_refuse(EINVAL, call_ex, "the SRQ requires a protection domain of this context");
+	if (!(a->comp_mask & IBV_SRQ_INIT_ATTR_PD) || !a->pd)
+		return vb_refuse(EINVAL, call_ex,
+				 "the SRQ requires a protection domain; set pd, and IBV_SRQ_INIT_ATTR_PD in "
+				 "comp_mask");
+	if (a->pd->context != context)
+		return vb_refuse(EINVAL, call_ex, "the protection domain belongs to another context");
 	return type == IBV_SRQT_XRC ? check_xrc(context, a) : 0;
 }
 

@@ -85,6 +85,13 @@ static const struct vb_why_count children[CHILDREN] = {
     [VB_CHILDREN] = {"other object", 0},
 };
 
+/* What a program does with one to be rid of it. */
+static const char *const ends[CHILDREN] = {
+    [VB_CHILD_MR] = "deregister", [VB_CHILD_MW] = "deallocate", [VB_CHILD_QP] = "destroy",
+    [VB_CHILD_SRQ] = "destroy",	  [VB_CHILD_AH] = "destroy",	[VB_CHILD_PARENT] = "deallocate",
+    [VB_CHILD_BUF] = "free",	  [VB_CHILD_CQ] = "destroy",	[VB_CHILDREN] = "destroy",
+};
+
 /* "1 memory region, 2 queue pairs" */
 static void add_counts(struct vb_text *t, const struct vb_why_count *c, unsigned kinds)
 {
@@ -114,7 +121,7 @@ static void sum_children(const struct vb_pd *pd, struct vb_why_count n[CHILDREN]
 /* One of the domain's own regions.  A key says only the domain's number, which parent domains, imported ones
  * and further instances of a shared domain have too: it is sure whose the regions of that number are only
  * where there are as many as this one made. */
-static bool add_region(struct vb_text *t, struct vb_keys *keys, const struct vb_pd *pd)
+static bool add_region(struct vb_text *t, struct vb_keys *keys, const struct vb_pd *pd, const char *before)
 {
 	uint32_t looked = 0, found = 0, key, lkey = 0;
 	struct vb_key_spec s, one = {0};
@@ -131,15 +138,16 @@ static bool add_region(struct vb_text *t, struct vb_keys *keys, const struct vb_
 	}
 	if (!found || found != atomic_load(&pd->children[VB_CHILD_MR]))
 		return false;
-	vb_text_add(t, " (for example [0x%" PRIx64 ", +%" PRIu64 ") with L_Key 0x%08x", one.addr, one.length,
+	vb_text_add(t, "%s[0x%" PRIx64 ", +%" PRIu64 ") with L_Key 0x%08x", before, one.addr, one.length,
 		    lkey);
 	return true;
 }
 
-/* A region or a queue pair that holds the domain. */
-static void add_example(struct vb_text *t, struct vb_context *c, const struct vb_pd *pd)
+/* A region, a queue pair or one of each that hold the domain, between these words. */
+static void add_example(struct vb_text *t, struct vb_context *c, const struct vb_pd *pd, const char *before,
+			const char *behind)
 {
-	bool some = add_region(t, &vb_hca(c->adapter)->keys, pd);
+	bool some = add_region(t, &vb_hca(c->adapter)->keys, pd, before);
 
 	vb_lock_take(&c->lock);
 	vb_list_each (n, &c->qps) {
@@ -147,13 +155,13 @@ static void add_example(struct vb_text *t, struct vb_context *c, const struct vb
 
 		if (qp->pd != pd)
 			continue;
-		vb_text_add(t, "%sQP 0x%06x", some ? " and " : " (for example ", qp->qpn);
+		vb_text_add(t, "%sQP 0x%06x", some ? " and " : before, qp->qpn);
 		some = true;
 		break;
 	}
 	vb_lock_give(&c->lock);
 	if (some)
-		vb_text_add(t, ")");
+		vb_text_add(t, "%s", behind);
 }
 
 int vb_why_tied(struct vb_keys *keys, const char *call, uint32_t lkey)
@@ -184,25 +192,36 @@ int vb_why_no_key(const struct vb_keys *keys, const char *call, const struct vb_
 	uint32_t tagged = (uint32_t)(pd->id >> 32) != keys->home;
 
 	return vb_refuse(ENOMEM, call,
-			 "all %u keys of this process for regions and windows in %s are in use%s",
+			 "all %u keys for memory registered in protection domains that %s are in use%s",
 			 tagged ? keys->tagged.room : keys->plain.room,
-			 tagged ? "protection domains of other processes" : "its own protection domains",
+			 tagged ? "other processes own" : "this process owns",
 			 tagged ? "" : ". Relaxed regions that wait for a flush keep their keys");
 }
 
 int vb_why_pd_busy(struct vb_pd *pd, const char *call)
 {
 	struct vb_why_count n[CHILDREN];
-	char text[400];
+	unsigned kinds = 0, last = VB_CHILDREN;
+	struct vb_context *c = vb_context(pd->ibv.context);
+	char text[400] = "";
 	struct vb_text t = {text, sizeof(text)};
 
 	if (!vb_log_wanted(VB_LOG_WARN))
 		return EBUSY;
 	memcpy(n, children, sizeof(n));
 	sum_children(pd, n);
+	for (unsigned i = 0; i < CHILDREN; i++)
+		if (n[i].n) {
+			kinds++;
+			last = i;
+		}
 	add_counts(&t, n, CHILDREN);
-	add_example(&t, vb_context(pd->ibv.context), pd);
-	return vb_refuse_busy(call, "the protection domain still has %s; destroy these first", text);
+	if (kinds > 1)
+		add_example(&t, c, pd, " (for example ", ")");
+	else
+		add_example(&t, c, pd, n[last].n == 1 ? ", " : ", for example ", "");
+	return vb_refuse_busy(call, "the protection domain still has %s: %s %s first", text,
+			      kinds > 1 ? "destroy" : ends[last], kinds > 1 || n[last].n > 1 ? "them" : "it");
 }
 
 /* What the context's domains hold, without what the context counts itself.  Returns a domain that holds
@@ -238,7 +257,7 @@ void vb_why_left(struct vb_context *c, const struct vb_why_count *left, unsigned
 	if (inside[0])
 		vb_text_add(&t, "; in its protection domains: %s", inside);
 	if (example)
-		add_example(&t, c, example);
+		add_example(&t, c, example, " (for example ", ")");
 	vb_log_note("ibv_close_device: the program did not destroy %s. QPs are stopped, the rest remains "
 		    "until the process ends",
 		    text);

@@ -318,7 +318,7 @@ static void not_our_address(void **state)
 	(void)state;
 	assert_int_equal(vb_cm_id_bind(id, below_addr("192.0.2.9", 5)), EADDRNOTAVAIL);
 	said("rdma_bind_addr: the source address 192.0.2.9 port 5 is not an address of this network "
-	     "namespace");
+	     "namespace; bind to one of its addresses. A container has its own network namespace");
 	vb_cm_id_end(id);
 	vb_cm_channel_close(c);
 }

@@ -2,6 +2,8 @@
  * one thing, and no number that no program has ever seen. */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
 #include <stdarg.h>
 
 #include "kit.h"
@@ -144,9 +146,86 @@ static void shared_queues(void)
 	CHECK(ibv_destroy_comp_channel(channel) == EBUSY);
 	SAID("1 CQ uses the completion channel");
 	CHECK(ibv_dealloc_pd(pd) == EBUSY);
-	SAID("ibv_dealloc_pd: the protection domain still has 1 queue pair, 1 shared receive queue");
+	SAID("ibv_dealloc_pd: the protection domain still has 1 queue pair, 1 shared receive queue (for "
+	     "example "
+	     "QP 0x%06x): destroy them first",
+	     qp->qp_num);
 	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_srq(srq) && !ibv_destroy_cq(cq) &&
 	      !ibv_destroy_comp_channel(channel));
+}
+
+/* The domain that an object requires: it was not given, or it is another context's. */
+static void domains_of_objects(void)
+{
+	struct ibv_context *other = kit_open();
+	struct ibv_pd *others = ibv_alloc_pd(other);
+	struct ibv_cq *cq = ibv_create_cq(ctx, 1, NULL, NULL, 0);
+	struct ibv_srq_init_attr_ex sx = {.attr = {.max_wr = 1, .max_sge = 1},
+					  .comp_mask = IBV_SRQ_INIT_ATTR_TYPE,
+					  .srq_type = IBV_SRQT_XRC};
+	struct ibv_qp_init_attr_ex qx = {.qp_type = IBV_QPT_RC, .send_cq = cq, .recv_cq = cq, .pd = pd};
+	struct ibv_srq_init_attr si = {.attr = {.max_wr = 1, .max_sge = 1}};
+	struct ibv_xrcd_init_attr xa = {
+	    .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = -1, .oflags = O_CREAT};
+	struct ibv_xrcd *xrcd = ibv_open_xrcd(ctx, &xa), *far = ibv_open_xrcd(other, &xa);
+	struct ibv_srq *srq = ibv_create_srq(pd, &si);
+
+	CHECK(others && cq && xrcd && far && srq);
+	kit_log_skip();
+	CHECK(!ibv_create_qp_ex(ctx, &qx) && errno == EINVAL);
+	SAID("the QP requires a protection domain; set pd, and IBV_QP_INIT_ATTR_PD in comp_mask");
+	qx.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS; /* else it is ibv_create_qp() */
+	qx.pd = others;
+	CHECK(!ibv_create_qp_ex(ctx, &qx) && errno == EINVAL);
+	SAID("ibv_create_qp_ex: the protection domain belongs to another context");
+	CHECK(!ibv_create_srq_ex(ctx, &sx) && errno == EINVAL);
+	SAID("the SRQ requires a protection domain; set pd, and IBV_SRQ_INIT_ATTR_PD in comp_mask");
+	sx.comp_mask |= IBV_SRQ_INIT_ATTR_PD;
+	sx.pd = others;
+	CHECK(!ibv_create_srq_ex(ctx, &sx) && errno == EINVAL);
+	SAID("ibv_create_srq_ex: the protection domain belongs to another context");
+	qx = (struct ibv_qp_init_attr_ex){
+	    .qp_type = IBV_QPT_XRC_RECV, .xrcd = xrcd, .srq = srq, .comp_mask = IBV_QP_INIT_ATTR_XRCD};
+	CHECK(!ibv_create_qp_ex(ctx, &qx) && errno == EINVAL);
+	SAID("a QP of type IBV_QPT_XRC_RECV has no SRQ of its own, since each message names one; leave srq "
+	     "NULL");
+	qx.xrcd = far;
+	CHECK(!ibv_create_qp_ex(ctx, &qx) && errno == EINVAL);
+	SAID("the XRC domain belongs to another context");
+	qx.comp_mask = 0;
+	CHECK(!ibv_create_qp_ex(ctx, &qx) && errno == EINVAL);
+	SAID("requires an XRC domain; set xrcd, and IBV_QP_INIT_ATTR_XRCD in comp_mask");
+	CHECK(!ibv_destroy_srq(srq) && !ibv_destroy_cq(cq) && !ibv_close_xrcd(xrcd) && !ibv_close_xrcd(far));
+	CHECK(!ibv_dealloc_pd(others) && !ibv_close_device(other));
+}
+
+/* A datagram's completion, with the header of one that came to another host. */
+static void address_of_another(void)
+{
+	struct ibv_wc wc = {.wc_flags = IBV_WC_GRH};
+	struct ibv_grh grh = {.version_tclass_flow = htonl(6u << 28), .next_hdr = 17};
+
+	CHECK_EQ(inet_pton(AF_INET6, "2001:db8::7", grh.dgid.raw), 1);
+	kit_log_skip();
+	CHECK(!ibv_create_ah_from_wc(pd, &wc, &grh, 1) && errno == EINVAL);
+	SAID("the destination address of the packet, 2001:db8::7, is not in the GID table of port 1");
+}
+
+/* Several of one kind: one is named. */
+static void busy_with_two(void)
+{
+	struct ibv_pd *busy = ibv_alloc_pd(ctx);
+	static uint8_t m[8192];
+	struct ibv_mr *one = ibv_reg_mr(busy, m, 64, 0), *two = ibv_reg_mr(busy, m + 4096, 64, 0);
+
+	CHECK(one && two);
+	kit_log_skip();
+	CHECK_EQ(ibv_dealloc_pd(busy), EBUSY);
+	SAID("still has 2 memory regions, for example [0x%" PRIxPTR
+	     ", +64) with L_Key 0x%08x: deregister them "
+	     "first",
+	     (uintptr_t)m, one->lkey);
+	CHECK(!ibv_dereg_mr(one) && !ibv_dereg_mr(two) && !ibv_dealloc_pd(busy));
 }
 
 /* What is closed with something left goes on until the process ends, so that this may be destroyed later. */
@@ -433,6 +512,9 @@ int main(void)
 	posts_to_what_is_destroyed();
 	states();
 	shared_queues();
+	domains_of_objects();
+	address_of_another();
+	busy_with_two();
 	regions();
 	requests();
 	built_requests();

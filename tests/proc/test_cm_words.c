@@ -104,8 +104,8 @@ static void nothing_is_received(void)
 {
 	connect_with(param(1, 1), param(1, 1));
 	CHECK_EQ(ends(client, IBV_WR_SEND), IBV_WC_RNR_RETRY_EXC_ERR);
-	KIT_LOG_SAYS("no receive request was posted there within rdma_conn_param.rnr_retry_count (of the "
-		     "receiver) = 0 retries");
+	KIT_LOG_SAYS("had no receive request for this message, and rdma_conn_param.rnr_retry_count (of the "
+		     "receiver) = 0 permits no retry");
 }
 
 static void nobody_answers(void)

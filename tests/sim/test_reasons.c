@@ -956,7 +956,8 @@ static const struct reach {
      "path_mtu is 4096 bytes at the sender and 1024 bytes at the receiver"},
     {VB_R_RESPONSE_BAD, HERE, response_bad, "response 'RC ATOMIC Acknowledge' (0x12) does not match"},
     {VB_R_RNR, HERE, rnr,
-     "queue pair 0x022020 was not ready: no receive request was posted there within rnr_retry = 0 retries"},
+     "queue pair 0x022020 had no receive request for this message, and rnr_retry = 0 permits no retry; post "
+     "receive requests earlier"},
     {VB_R_RNR, HERE, rnr_used_up,
      "no receive request was posted there within rnr_retry = 1 retry (those posted earlier were used, and "
      "none followed for 20 ms)"},

@@ -204,7 +204,8 @@ static void source_of_another_machine(void)
 	CHECK_EQ(inet_pton(AF_INET, "198.51.100.7", &s.sin_addr), 1);
 	CHECK_EQ(vb_cm_id_bind(new_id(), (struct sockaddr *)&s), EADDRNOTAVAIL);
 	TOLD("rdma_bind_addr: the source address 198.51.100.7 port 7471 is not an address of this network "
-	     "namespace");
+	     "namespace; bind to one of its addresses. A container has its own network namespace unless it "
+	     "shares one (docker and podman: --network host or --network container:NAME)");
 }
 
 /* The destination is another machine's. */

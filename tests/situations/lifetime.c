@@ -6,12 +6,13 @@
 static void region_left(void)
 {
 	uint8_t *p = alone(2 * PAGE, PROT_READ | PROT_WRITE);
+	struct ibv_mr *mr;
 
-	CHECK(ibv_reg_mr(pd, p + 16, PAGE, IBV_ACCESS_LOCAL_WRITE));
-	CHECK(ibv_dealloc_pd(pd) == EBUSY);
+	mr = ibv_reg_mr(pd, p + 16, PAGE, IBV_ACCESS_LOCAL_WRITE);
+	CHECK(mr && ibv_dealloc_pd(pd) == EBUSY);
 	SAID("ibv_dealloc_pd: ");
-	SAID("1 memory region");
-	SAID("[0x%" PRIxPTR ", +%d)", (uintptr_t)p + 16, PAGE);
+	SAID("1 memory region, [0x%" PRIxPTR ", +%d) with L_Key 0x%08x: deregister it first",
+	     (uintptr_t)p + 16, PAGE, mr->lkey);
 	SAID("(EBUSY)");
 }
 
@@ -24,7 +25,7 @@ static void queue_pair_left(void)
 	kit_end_open(&a, other, 4, PAGE);
 	CHECK(!ibv_dereg_mr(a.mr));
 	CHECK(ibv_dealloc_pd(other) == EBUSY);
-	SAID("the protection domain still has 1 queue pair (for example QP 0x%06x)", a.qp->qp_num);
+	SAID("the protection domain still has 1 queue pair, QP 0x%06x: destroy it first", a.qp->qp_num);
 	CHECK(!ibv_dealloc_pd(pd));
 }
 
@@ -39,15 +40,15 @@ static void parent_left(void)
 	CHECK(parent && ibv_alloc_mw(parent, IBV_MW_TYPE_1));
 	mr = ibv_reg_mr(pd, p, PAGE, IBV_ACCESS_LOCAL_WRITE);
 	CHECK(mr && ibv_dealloc_pd(parent) == EBUSY);
-	SAID("the protection domain still has 1 memory window; destroy");
+	SAID("the protection domain still has 1 memory window: deallocate it first");
 	CHECK(ibv_dealloc_pd(pd) == EBUSY);
 	kept("still has 1 memory region, 1 parent domain (for example [0x%" PRIxPTR ", +%d)", (uintptr_t)p,
 	     PAGE);
 	/* a region in either: whose is which is not known, so none is named */
 	CHECK(ibv_reg_mr(parent, p + PAGE, PAGE, 0) && ibv_dealloc_pd(parent) == EBUSY);
-	kept("still has 1 memory region, 1 memory window; destroy");
+	kept("still has 1 memory region, 1 memory window: destroy them first");
 	CHECK(!ibv_dereg_mr(mr) && ibv_dealloc_pd(pd) == EBUSY);
-	kept("still has 1 parent domain; destroy");
+	kept("still has 1 parent domain: deallocate it first");
 	CHECK(ibv_dealloc_pd(parent) == EBUSY);
 	kept("1 memory window (for example [0x%" PRIxPTR ", +%d)", (uintptr_t)p + PAGE, PAGE);
 }

@@ -517,8 +517,9 @@ static void no_rnr_retries(void)
 	connect_impatient();
 	CHECK(!kit_post(&a, IBV_WR_SEND, 1, 0, 8, NULL, 0));
 	expect(IBV_WC_RNR_RETRY_EXC_ERR);
-	SAID("queue pair 0x%06x was not ready: no receive request was posted there", b.qp->qp_num);
-	SAID("rnr_retry = 0 retries");
+	SAID("queue pair 0x%06x had no receive request for this message, and rnr_retry = 0 permits no retry; "
+	     "post receive requests earlier",
+	     b.qp->qp_num);
 	SAID_NOT("none followed");
 }
 
@@ -531,8 +532,9 @@ static void no_second_receive(void)
 	expect(IBV_WC_SUCCESS);
 	CHECK(!kit_post(&a, IBV_WR_SEND, 1, 0, 8, NULL, 0));
 	expect(IBV_WC_RNR_RETRY_EXC_ERR);
-	SAID("queue pair 0x%06x was not ready: no receive request was posted there", b.qp->qp_num);
-	SAID("rnr_retry = 0 retries (those posted earlier were used, and none followed for 20 ms)");
+	SAID("queue pair 0x%06x had no receive request for this message, and rnr_retry = 0 permits no retry "
+	     "(those posted earlier were used, and none followed for 20 ms); post more",
+	     b.qp->qp_num);
 }
 
 const struct situation protection[] = {

@@ -44,8 +44,8 @@ static void all_regions_in_use(void)
 		_exit(0);
 	}
 	CHECK(!kit_reap(pid));
-	LOGGED("ibv_reg_mr: all 32768 keys of this process for regions and windows in protection domains "
-	       "of other processes are in use");
+	LOGGED("ibv_reg_mr: all 32768 keys for memory registered in protection domains that other "
+	       "processes own are in use");
 	LOGGED("ibv_reg_mr_relaxed: all 32768 keys");
 	LOGGED("ibv_alloc_mw: all 32768 keys");
 }
