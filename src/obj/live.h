@@ -5,8 +5,9 @@
  * the object itself.  A second destruction goes unnoticed only if a new object of the same kind has been
  * created at the same address meanwhile.
  *
- * Only calls that create or end an object come here, never a post or a poll.  The functions are safe from any
- * thread, and need no lock. */
+ * Calls that create or end an object come here, and slow ones that would read a destroyed object's memory.  A
+ * post comes here only if it is about to be refused, a poll never.  The functions are safe from any thread,
+ * and need no lock. */
 #ifndef VB_OBJ_LIVE_H
 #define VB_OBJ_LIVE_H
 
