@@ -16,6 +16,7 @@
 #
 #   BUILD=DIR        the build folder (build)
 #   PREFIX=DIR       where `make install` installs (/usr/local)
+#   DESTDIR=DIR      a folder that `make install` puts before PREFIX, to make a package
 #   JOBS=N           how many compilers run at a time (one for each CPU)
 #   ARGS="..."       options of bench/run, as in make bench ARGS="--rounds 3 --only PATTERN"
 #   CMAKE_ARGS="..." options of cmake, as in make BUILD=build-asan CMAKE_ARGS=-DVB_SANITIZE=address,undefined
@@ -65,7 +66,7 @@ bench: deps-bench configure
 	@bench/run $(BUILD) $(ARGS)
 
 install: all
-	@cmake --install $(BUILD) --prefix $(PREFIX)
+	@cmake --install "$(BUILD)" --prefix "$(PREFIX)"
 
 check:
 	@scripts/layers && scripts/format-check && scripts/verbs-doc-check && scripts/memory-doc-check && \

@@ -65,7 +65,7 @@ static const char *drop_words(enum vb_reason r)
 {
 	const char *words = vb_reason_dropped(r);
 
-	return words ? words : "(see docs/errors.md)";
+	return words ? words : "(see errors.md)";
 }
 
 static void print_drops(const struct peek *p)

@@ -138,7 +138,7 @@ const char *vb_near(char *buf, size_t size, const char *word, const char *names,
 		}
 		at += n + (at[n] == '|');
 	}
-	if (2 * least <= strlen(word) + 1)
+	if (3 * least <= strlen(word) + 2)
 		vb_text_add(&t, " Did you mean %s%s?", prefix, best);
 	return buf;
 }
@@ -207,14 +207,14 @@ static bool is_number(const char *word, unsigned long min, unsigned long max)
 	return !errno && !*end && *word != '-' && *word != '+' && *word != ' ' && min <= v && v <= max;
 }
 
-/* What the library would replace by the default, with a word in the log, is refused here.  An empty value
- * stands for the default. */
+/* What the library would replace by the default, with a word in the log, is refused here.  So is an empty
+ * value: it is mostly a variable of a script that has not been set. */
 static void check_value(const struct vb_option *o, const char *value)
 {
 	const char *range = o->arg ? strstr(o->arg, "..") : NULL;
 	char near[100], list[200];
 
-	if (!o->arg || !*value)
+	if (!o->arg)
 		return;
 	if (strchr(o->arg, '|') && !is_listed(o->arg, value)) {
 		vb_say("--%s=%s is not valid.%s Valid values: %s", o->name, value,
@@ -225,6 +225,11 @@ static void check_value(const struct vb_option *o, const char *value)
 	if (range && !is_number(value, strtoul(o->arg, NULL, 0), strtoul(range + 2, NULL, 0))) {
 		vb_say("--%s=%s is not valid. Valid values: numbers from %.*s to %s", o->name, value,
 		       (int)(range - o->arg), o->arg, range + 2);
+		give_up();
+	}
+	if (!*value) {
+		vb_say("--%s= is not valid: its value is empty. Write --%s=%s, or leave the option out",
+		       o->name, o->name, o->arg);
 		give_up();
 	}
 }

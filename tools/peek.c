@@ -226,7 +226,12 @@ static void say_no_right(const char *command, int pid)
 	struct stat st;
 
 	snprintf(path, sizeof path, "/proc/%d", pid);
-	if (!stat(path, &st) && st.st_uid != geteuid())
+	if (!geteuid())
+		vb_say(
+		    "process %d does not permit root to read its memory: it is in another user namespace, or "
+		    "this command lacks CAP_SYS_PTRACE, as in most containers",
+		    pid);
+	else if (!stat(path, &st) && st.st_uid != geteuid())
 		vb_say("process %d belongs to user %s, and you are user %s. Type as that user or as root: "
 		       "verbena %s %d",
 		       pid, user_name(theirs, sizeof theirs, st.st_uid),

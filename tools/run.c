@@ -62,10 +62,11 @@ static const struct vb_option options[] = {
 
 struct run {
 	bool no_view;
-	bool log, pcap;	     /* the option, not just the variable */
-	char **program;	     /* its argv */
-	char lib[PATH_MAX];  /* directory of our libraries */
-	char path[PATH_MAX]; /* the program's file */
+	bool log, pcap;					  /* the option, not just the variable */
+	bool typed[sizeof(options) / sizeof(options[0])]; /* which options */
+	char **program;					  /* its argv */
+	char lib[PATH_MAX];				  /* directory of our libraries */
+	char path[PATH_MAX];				  /* the program's file */
 };
 
 /* false: it was said why not. */
@@ -75,6 +76,7 @@ static bool set(struct run *r, const struct vb_option *o, const char *value)
 		r->no_view = true;
 		return true;
 	}
+	r->typed[o - options] = true;
 	r->log |= !strcmp(o->env, "VERBENA_LOG");
 	r->pcap |= !strcmp(o->env, "VERBENA_PCAP");
 	if (!setenv(o->env, value, 1))
@@ -139,14 +141,27 @@ static int not_executable(const char *name, int err)
 	return err == ENOENT || err == ENOTDIR ? VB_EXIT_NOT_FOUND : VB_EXIT_NOT_EXECUTABLE;
 }
 
+/* What the library says of a variable, VARIABLE=VALUE ...: of the option where the user typed that. */
+static void say_wrong(const struct run *r, const char *sentence)
+{
+	size_t len = strcspn(sentence, "=");
+
+	for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++)
+		if (r->typed[i] && !strncmp(options[i].env, sentence, len) && !options[i].env[len]) {
+			vb_say("--%s%s", options[i].name, sentence + len);
+			return;
+		}
+	vb_say("%s", sentence);
+}
+
 /* The library would refuse to open the device; here it can be said before anything runs. */
-static bool check_device(void)
+static bool check_device(const struct run *r)
 {
 	if (vb_profile_unknown())
-		vb_say("there is no profile \"%s\". Valid profiles: %s", vb_profile_unknown(),
+		vb_say("VERBENA_PROFILE=%s is not valid. Valid values: %s", vb_profile_unknown(),
 		       vb_profile_names());
 	else if (vb_devices_wrong())
-		vb_say("%s", vb_devices_wrong());
+		say_wrong(r, vb_devices_wrong());
 	return !vb_profile_unknown() && !vb_devices_wrong();
 }
 
@@ -261,7 +276,7 @@ static bool check_pcap(const struct run *r)
 		return false;
 	}
 	if (vb_capture_wrong()) {
-		vb_say("%s", vb_capture_wrong());
+		say_wrong(r, vb_capture_wrong());
 		return false;
 	}
 	path = vb_capture_path(&files);
@@ -293,7 +308,7 @@ static int run(const struct vb_command *c, int argc, char **argv)
 	char view[PATH_MAX + 32];
 	int err, status;
 
-	if (!parse_command_line(&r, c, argc, argv) || !read_watch(&watch) || !check_device() ||
+	if (!parse_command_line(&r, c, argc, argv) || !read_watch(&watch) || !check_device(&r) ||
 	    !find_libraries(&r))
 		return VB_EXIT_SELF;
 	err = vb_find_program(r.program[0], r.path, sizeof(r.path));

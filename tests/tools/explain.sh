@@ -232,6 +232,11 @@ if [[ $(id -u) == 0 ]] && setpriv --reuid=65534 --clear-groups true 2>/dev/null;
 		setpriv --reuid=65534 --clear-groups "$tmp/verbena" explain "$one"
 fi
 
+if unshare -Ur true 2>/dev/null; then
+	check "root elsewhere" 125 "process $one does not permit root to read its memory: it is in another user namespace, or this command lacks CAP_SYS_PTRACE" \
+		unshare -Ur "$verbena" explain "$one"
+fi
+
 for words in list "list --json" help "help run" "explain $one" "explain --json $one" "mr $one" "mr --json $one" --help --version; do
 	check "$words to a full disk" 125 "the output could not be written: " sh -c "'$verbena' $words >/dev/full"
 	check "$words to nowhere" 125 "the output could not be written: " sh -c "'$verbena' $words >&-"

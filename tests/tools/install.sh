@@ -14,7 +14,7 @@ cd "$tmp/there" || fail cd
 for f in bin/verbena lib/verbena/libibverbs.so.1 lib/verbena/librdmacm.so.1 lib/verbena/libverbena-view.so \
 	lib/pkgconfig/verbena.pc share/man/man3/rdma_connect.3 share/man/man7/rdma_verbena.7 \
 	include/verbena/infiniband/verbs.h share/man/man1/verbena.1 share/man/man7/verbena_environment.7 \
-	share/doc/verbena/examples/01-rc-send.c share/doc/verbena/examples/pytest/test_rdma.py \
+	share/doc/verbena/LICENSE share/doc/verbena/examples/01-rc-send.c share/doc/verbena/examples/pytest/test_rdma.py \
 	share/bash-completion/completions/verbena share/zsh/site-functions/_verbena; do
 	[[ -e $f ]] || fail "$f is not installed"
 done
@@ -29,6 +29,12 @@ if command -v man >/dev/null && command -v groff >/dev/null; then
 		[[ -z $out ]] || fail "$f: $out"
 	done
 fi
+for f in $(grep -oh "share/doc/verbena/[a-z]*\.md" share/man/man?/* | sort -u); do
+	[[ -s $f ]] || fail "$f, which a manual page names, is not installed"
+done
+! grep -n "^\.Pa docs/" share/man/man?/* || fail "a manual page names a file of the source"
+make -n -C "$source" install BUILD="$build" PREFIX="/x/with space" 2>/dev/null | grep -q -- '--prefix "/x/with space"' ||
+	fail "make install PREFIX with a space"
 # Every setting that the libraries read is in the manual, and is an option.
 for v in $(strings -a lib/verbena/*.so* 2>/dev/null | grep -o '^VERBENA_[A-Z_]*$' | sort -u); do
 	grep -q "$v" share/man/man7/verbena_environment.7 || fail "$v is not in verbena_environment(7)"

@@ -32,11 +32,13 @@ check "profile" 0 "VERBENA_PROFILE=strict" "$verbena" run --profile=strict env
 check "device" 0 "VERBENA_DEVICE=mlx5_0" "$verbena" run --device=mlx5_0 env
 check "devices" 0 "VERBENA_DEVICES=2" "$verbena" run --devices=2 env
 check "link layer" 0 "VERBENA_LINK=infiniband" "$verbena" run --link=infiniband env
-check "no name" 125 "VERBENA_DEVICE=a/b is not a device name" "$verbena" run --device=a/b true
+check "no name" 125 "verbena: --device=a/b is not a device name" "$verbena" run --device=a/b true
+check "no name in the environment" 125 "verbena: VERBENA_DEVICE=a/b is not a device name" env VERBENA_DEVICE=a/b "$verbena" run true
+check "the option is named that is wrong" 125 "verbena: VERBENA_DEVICE=a/b is not" env VERBENA_DEVICE=a/b "$verbena" run --devices=2 true
 check "no number" 125 "--devices=17 is not valid. Valid values: numbers from 1 to 16" "$verbena" run --devices 17 true
 check "no link layer" 125 "VERBENA_LINK=ib is not a link layer" env VERBENA_LINK=ib "$verbena" run true
 check "unknown profile" 125 '--profile=mlx9 is not valid. Valid values: default, strict, rxe' "$verbena" run --profile mlx9 true
-check "unknown profile in the environment" 125 'no profile "x". Valid profiles: default, strict, rxe' env VERBENA_PROFILE=x "$verbena" run true
+check "unknown profile in the environment" 125 'VERBENA_PROFILE=x is not valid. Valid values: default, strict, rxe' env VERBENA_PROFILE=x "$verbena" run true
 check "direct placement" 0 "VERBENA_DIRECT=off" "$verbena" run --direct=off -- env
 check "ptrace" 0 "VERBENA_PTRACE=off" "$verbena" run --ptrace off -- env
 check "what is there already stays" 0 "LD_LIBRARY_PATH=$build/lib:/a:/b" \
@@ -65,7 +67,15 @@ check "an option that is cut too short" 125 "has no option --vendor." "$verbena"
 for wrong in log-level=foo log-level=war direct=maybe ptrace=1 vendor-id=zz vendor-id=0x1000000 vendor-part-id=-5; do
 	check "a wrong value" 125 "--$wrong" "$verbena" run "--$wrong" -- true
 done
-check "an empty value" 0 "" "$verbena" run --log-level= --direct= --vendor-id= -- true
+for option in $("$verbena" help run | grep -oE '^  --[a-z-]+\[?=' | tr -d ' [='); do
+	check "an empty value" 125 "$option= is not valid" "$verbena" run "$option=" -- true
+	[[ $option == --summary ]] || check "an empty word as value" 125 "$option= is not valid" "$verbena" run "$option" "" -- true
+	variable=VERBENA_${option#--}
+	variable=${variable//-/_}
+	check "an empty variable" 0 "" env "${variable^^}=" "$verbena" run -- true
+done
+check "the value's form is shown" 125 "Write --pcap=FILE" "$verbena" run --pcap= -- true
+check "options that are not near" 125 "has no option --timeout. \"verbena help run\" lists" "$verbena" run --timeout=5 true
 check "help" 0 "--vendor-id" "$verbena" run --help
 for words in "" help --help -h "help -x"; do
 	"$verbena" $words >"$tmp/help" 2>&1
@@ -160,11 +170,11 @@ check "a value left out" 125 '--pcap needs a value, --pcap=FILE, but "--" follow
 check "another option instead of a value" 125 '--log needs a value, --log=DEST, but "--no-view" follows it' "$verbena" run --log --no-view true
 check "a value that begins so" 0 "VERBENA_PCAP=$tmp/--x" env -C "$tmp" "$verbena" run --pcap=--x env
 check "a capture that is a device" 125 "the capture /dev/null is not a regular file" "$verbena" run --pcap /dev/null true
-check "too little of a packet" 125 "VERBENA_PCAP_SNAP=63 is not a number of bytes: use 64 or more, or 0 for whole packets" \
+check "too little of a packet" 125 "verbena: --pcap-snap=63 is not a number of bytes: use 64 or more, or 0 for whole packets" \
 	"$verbena" run --pcap "$tmp/c.pcapng" --pcap-snap 63 true
-check "no number of bytes" 125 "VERBENA_PCAP_SNAP=1x is not a number" "$verbena" run --pcap "$tmp/c.pcapng" --pcap-snap=1x true
+check "no number of bytes" 125 "verbena: --pcap-snap=1x is not a number" "$verbena" run --pcap "$tmp/c.pcapng" --pcap-snap=1x true
 for ring in 0:64K 3 3: 3:63K :64K 1001:1M 3:1T -1:64K; do
-	check "no ring: $ring" 125 "VERBENA_PCAP_RING=$ring is not FILES:SIZE: use 1 to 1000 files of at least 64K" \
+	check "no ring: $ring" 125 "verbena: --pcap-ring=$ring is not FILES:SIZE: use 1 to 1000 files of at least 64K" \
 		"$verbena" run --pcap "$tmp/c.pcapng" --pcap-ring="$ring" true
 done
 check "a ring" 0 "VERBENA_PCAP_RING=1000:65536" "$verbena" run --pcap "$tmp/c.pcapng" --pcap-ring=1000:65536 env
