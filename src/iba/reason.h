@@ -192,6 +192,7 @@ enum {
 	VB_KEYF_NEAR_PD = 128,	  /* and of another protection domain */
 	VB_KEYF_OTHER_HOME = 256, /* another process made the protection domain that it belongs to */
 	VB_KEYF_OWN = 512,	  /* the range lies in a region of the requester's own process */
+	VB_KEYF_SELF = 1024,	  /* the queue pair is connected to itself */
 };
 
 /* How address and key of a request must be read for both to be right: then they lead to the region of

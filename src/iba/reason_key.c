@@ -151,6 +151,9 @@ static void say_own(struct vb_text *t, const struct vb_mem_facts *of)
 		vb_text_add(t,
 			    "; the range lies in a region of the requester's own process: the remote address "
 			    "must be an address of the peer");
+	if (of->flags & VB_KEYF_SELF)
+		vb_text_add(t,
+			    "; dest_qp_num is this queue pair's own number: was the peer's number copied?");
 }
 
 /* A region of the queue's own domain that has the whole range. */

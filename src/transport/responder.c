@@ -13,6 +13,8 @@ void vb_responder_fault(struct vb_qp *qp, struct vb_facts *f, enum vb_reason r, 
 	f->qpn = qp->qpn;
 	if (r == VB_R_KEY_UNKNOWN && f->mem.flags & VB_KEYF_PEERS && f->mem.process == qp->path.pid)
 		f->mem.flags |= VB_KEYF_ASKER;
+	if (qp->dest_qpn == qp->qpn && vb_reasons[r].facts == VB_FACTS_mem && r != VB_R_RECV_LOCAL)
+		f->mem.flags |= VB_KEYF_SELF;
 	if (!qp->acked && r != VB_R_RECV_LOCAL) /* what is wrong at this end is an error for both kinds */
 		vb_uc_drop(qp, f, r);
 	else

@@ -228,6 +228,22 @@ static void busy_with_two(void)
 	CHECK(!ibv_dereg_mr(one) && !ibv_dereg_mr(two) && !ibv_dealloc_pd(busy));
 }
 
+/* A queue pair that is connected to itself, since the peer's number was not copied. */
+static void own_number(void)
+{
+	struct kit_card to;
+
+	kit_end_open(&a, pd, 4, 64);
+	kit_connect(&a, &a.card);
+	to = a.card;
+	to.rkey ^= 0x10000;
+	kit_log_skip();
+	CHECK_EQ(kit_post(&a, IBV_WR_RDMA_WRITE, 1, 0, 8, &to, 0), 0);
+	CHECK_EQ(kit_wait(&a, 20).status, IBV_WC_WR_FLUSH_ERR); /* it failed as the responder */
+	KIT_LOG_SAYS("; dest_qp_num is this queue pair's own number: was the peer's number copied?");
+	kit_end_close(&a);
+}
+
 /* What is closed with something left goes on until the process ends, so that this may be destroyed later. */
 static void closing(void)
 {
@@ -515,6 +531,7 @@ int main(void)
 	domains_of_objects();
 	address_of_another();
 	busy_with_two();
+	own_number();
 	regions();
 	requests();
 	built_requests();
