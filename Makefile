@@ -24,8 +24,8 @@
 BUILD  ?= build
 PREFIX ?= /usr/local
 JOBS   ?= $(shell nproc)
-# A directory that was configured keeps its generator.
-GEN    := $(if $(wildcard $(BUILD)/CMakeCache.txt),,$(if $(shell command -v ninja),-G Ninja))
+# A directory that was configured keeps its generator.  Expanded late: deps-build may have installed ninja.
+GEN     = $(if $(wildcard $(BUILD)/CMakeCache.txt),,$(if $(shell command -v ninja),-G Ninja))
 make    = @cmake --build $(BUILD) -j $(JOBS) --target
 
 all: configure
