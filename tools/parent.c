@@ -62,6 +62,9 @@ static unsigned read_kinds(const struct vb_tally *t, struct kind *k)
 	return n;
 }
 
+/* What a green test would hide: the environment was cleared, say, or the program is static. */
+#define NOT_OPENED "no process opened a device of Verbena"
+
 /* In one piece: other processes may write there. */
 static void print_summary(const struct vb_tally *t)
 {
@@ -73,7 +76,7 @@ static void print_summary(const struct vb_tally *t)
 	FILE *f;
 
 	if (!n) {
-		vb_say("summary: no errors, no warnings");
+		vb_say("summary: %s", atomic_load(&t->opened) ? "no errors, no warnings" : NOT_OPENED);
 		return;
 	}
 	f = open_memstream(&text, &size);
@@ -88,6 +91,12 @@ static void print_summary(const struct vb_tally *t)
 	if (!fclose(f))
 		(void)!write(STDERR_FILENO, text, size);
 	free(text);
+}
+
+static void say_not_opened(const struct vb_watch *w, const struct vb_tally *t)
+{
+	if (w->fail_on && !w->summary && !atomic_load(&t->opened))
+		vb_say(NOT_OPENED ", so --fail-on=%s checked nothing", w->fail_on);
 }
 
 /* Whether a program that succeeded has failed. */
@@ -263,5 +272,7 @@ int vb_parent_run(const struct vb_watch *w, char **program, int *err)
 		print_summary(t);
 	if (!status && fails(w, t))
 		return VB_EXIT_SAID;
+	if (!status)
+		say_not_opened(w, t);
 	return die_as(status);
 }

@@ -64,7 +64,7 @@ static bool json, smart, colours;   /* constant after vb_log_set_look() */
 static _Atomic uint64_t again;	    /* no attempt before; the writer stores it */
 static char path[4096];		    /* constant once there is a line for it */
 static _Atomic bool held;	    /* hold_or_close() did */
-static _Atomic bool path_failed;    /* it was said that the file cannot be opened */
+static _Atomic bool path_failed;    /* it was said that the file cannot be opened or written */
 
 void vb_log_set_other(void (*written)(void))
 {
@@ -230,7 +230,7 @@ static void hold_or_close(int fd)
 	vb_own_high(fd);
 }
 
-static void say_path_failed(int err)
+static void say_path_failed(const char *what, int err)
 {
 	struct vb_log_said said;
 	struct vb_text t = {said.text, sizeof said.text};
@@ -238,8 +238,21 @@ static void say_path_failed(int err)
 	if (atomic_exchange(&path_failed, true))
 		return;
 	vb_log_said_begin(&said, VB_LOG_ERROR, "", 0);
-	vb_text_add(&t, "VERBENA_LOG=%s cannot be opened, lines are lost: %s", path, strerror(err));
+	vb_text_add(&t, "VERBENA_LOG=%s cannot be %s, lines are lost: %s", path, what, strerror(err));
 	vb_log_keep(VB_LOG_STDERR, &said);
+}
+
+/* Of a disk that is nearly full the first attempt takes a part; the second one tells why. */
+static enum fate write_file(int fd, size_t n)
+{
+	ssize_t done = vb_write_quietly(fd, line_text, n);
+	enum fate fate = fate_of(done);
+
+	if (fate == TAKEN && (size_t)done < n)
+		done = vb_write_quietly(fd, line_text + done, n - (size_t)done);
+	if (done < 0 && fate_of(done) == NOWHERE_TO_GO)
+		say_path_failed("written", errno);
+	return fate;
 }
 
 /* Not what is no regular file: who reads a pipe takes an opening that ends for the end of all lines. */
@@ -253,7 +266,7 @@ void vb_log_try_path(void)
 		if (fd >= 0)
 			hold_or_close(fd);
 		else
-			say_path_failed(errno);
+			say_path_failed("opened", errno);
 	}
 	errno = err;
 }
@@ -265,10 +278,10 @@ static enum fate put_file(const struct vb_log_said *said)
 	int fd = open_file();
 
 	if (fd < 0) {
-		say_path_failed(errno);
+		say_path_failed("opened", errno);
 		return NOWHERE_TO_GO;
 	}
-	fate = fate_of(vb_write_quietly(fd, line_text, vb_log_line_write(line_text, &look, said)));
+	fate = write_file(fd, vb_log_line_write(line_text, &look, said));
 	hold_or_close(fd);
 	return fate;
 }

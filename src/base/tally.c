@@ -160,6 +160,14 @@ void vb_tally_add(unsigned level, const char *kind)
 		vb_tally_put(t, level, kind, 1);
 }
 
+void vb_tally_add_opened(void)
+{
+	struct vb_tally *t = atomic_load_explicit(&mine, memory_order_acquire);
+
+	if (t)
+		atomic_fetch_add_explicit(&t->opened, 1, memory_order_relaxed);
+}
+
 void vb_tally_add_all(const struct vb_tally *from)
 {
 	struct vb_tally *t = atomic_load_explicit(&mine, memory_order_acquire);
@@ -172,4 +180,6 @@ void vb_tally_add_all(const struct vb_tally *from)
 			vb_tally_put(t, level, kind, n);
 	for (unsigned l = 0; t && l < VB_TALLY_LEVELS; l++)
 		atomic_fetch_add(&t->other[l], atomic_load(&from->other[l]));
+	if (t)
+		atomic_fetch_add(&t->opened, atomic_load(&from->opened));
 }

@@ -32,7 +32,8 @@ struct vb_tally_slot {
 struct vb_tally {
 	uint64_t magic;
 	_Atomic uint64_t other[VB_TALLY_LEVELS]; /* of kinds that found no slot, by level */
-	uint64_t spare[5];
+	_Atomic uint64_t opened;		 /* times that a process opened a device */
+	uint64_t spare[4];
 	struct vb_tally_slot slots[VB_TALLY_SLOTS];
 };
 
@@ -51,6 +52,7 @@ uint64_t vb_tally_sum(const struct vb_tally *t, unsigned level);
 /* This process's table.  add(): nothing happens where there is none. */
 bool vb_tally_kept(void);
 void vb_tally_add(unsigned level, const char *kind);
+void vb_tally_add_opened(void);
 void vb_tally_add_all(const struct vb_tally *from);
 /* Maps the table that VERBENA_TALLY names.  0 also if it names none; else errno: EBADF if it is no such
  * table. */

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/pages.h"
 #include "base/settings.h"
+#include "base/tally.h"
 #include "iba/profile.h"
 #include "hca/capture_file.h"
 #include "hca/direct.h"
@@ -313,6 +314,7 @@ static int share(struct vb_device *dev, struct vb_hca **out, enum vb_open_step *
 	if (!err) {
 		dev->hca->sharers++;
 		*out = dev->hca;
+		vb_tally_add_opened();
 	}
 	pthread_mutex_unlock(&lock);
 	pthread_setcancelstate(cancel, NULL);

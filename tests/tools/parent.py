@@ -88,6 +88,19 @@ def summaries():
     quiet = ["--log=off", "--summary"]
     status, _, err = run(quiet, "domain()")
     check("nothing was said", (status, err) == (0, "verbena: summary: no errors, no warnings\n"), (status, err))
+    nothing = "verbena: summary: no process opened a device of Verbena\n"
+    for program in "pass", f"os.execve({PYTHON!r}, [{PYTHON!r}, '-c', 'pass'], {{}})":
+        status, _, err = run(quiet, program)
+        check("nobody opened a device", (status, err) == (0, nothing), (status, err))
+        status, _, err = run([*quiet, "--fail-on=warn"], program)
+        check("that is said once", (status, err) == (0, nothing), (status, err))
+        status, _, err = run(["--fail-on=warn"], program)
+        check("also of --fail-on alone", status == 0 and "no process opened a device of Verbena, so --fail-on=warn" in err,
+              (status, err))
+    status, _, err = run(["--log=off", "--fail-on=warn"], "domain()")
+    check("and not of a program that did", (status, err) == (0, ""), (status, err))
+    status, _, err = run(quiet, [VERBENA, "run", "--fail-on=warn", "--", PYTHON, "-c", HEAD + "domain()"])
+    check("an inner command counts it", (status, err) == (0, "verbena: summary: no errors, no warnings\n"), (status, err))
     status, _, err = run(quiet, "refuse(domain(), 3)")
     check("kinds and counts, though the log is off and refusals of a kind are written once a minute", status == 0 and err ==
           f"verbena: summary: 0 errors, 3 warnings\n     COUNT  LEVEL  CALL OR REASON\n         3{REFUSED}", (status, err))
@@ -165,7 +178,7 @@ def elsewhere():
         return
     status, _, err = run(["--summary"], [*apart, PYTHON, "-c", HEAD + "refuse(domain(), 2)"])
     check("a process that cannot count says so", "are not counted" in err and "PID namespace" in err and
-          "summary: no errors, no warnings" in err and status == 0, (status, err))
+          "summary: no process opened a device of Verbena" in err and status == 0, (status, err))
 
 
 # ---- the command is as the program

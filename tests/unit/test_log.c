@@ -320,6 +320,22 @@ static void an_unwritable_log_is_said(void **state)
 	assert_string_equal(said(NULL, NULL, only_check), "");
 }
 
+static void say_twice(void)
+{
+	vb_log(VB_LOG_WARN, "a line");
+	vb_log_tell();
+	vb_log(VB_LOG_WARN, "a line");
+	vb_log_tell();
+}
+
+static void a_full_disk_is_said_once(void **state)
+{
+	(void)state;
+	assert_int_equal(lines(said("/dev/full", NULL, say_twice)), 1);
+	assert_non_null(strstr(
+	    text, "VERBENA_LOG=/dev/full cannot be written, lines are lost: No space left on device\n"));
+}
+
 /* Whoever reads a pipe must not see it opened and closed before there is a line. */
 static void a_pipe_is_not_tried(void **state)
 {
@@ -649,6 +665,7 @@ int main(void)
 	    cmocka_unit_test(notes_are_information),
 	    cmocka_unit_test(wrong_settings_are_said),
 	    cmocka_unit_test(an_unwritable_log_is_said),
+	    cmocka_unit_test(a_full_disk_is_said_once),
 	    cmocka_unit_test(a_pipe_is_not_tried),
 	    cmocka_unit_test(errno_is_left_alone),
 	    cmocka_unit_test(a_line_is_whole),
