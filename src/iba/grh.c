@@ -1,5 +1,7 @@
 #include "iba/grh.h"
 
+#include <arpa/inet.h>
+
 enum {
 	ICRC = 4,  /* bytes behind the payload on a wire */
 	IPV4 = 20, /* bytes of its header */
@@ -53,4 +55,13 @@ inline __attribute__((always_inline)) void vb_grh_put(uint8_t to[VB_GRH_LEN], co
 		put_ipv4(to, g);
 	else
 		put_ipv6(to, g);
+}
+
+void vb_gid_add(struct vb_text *t, const uint8_t gid[16])
+{
+	bool v4 = vb_gid_is_ipv4(vb_gid_of(gid));
+	char text[INET6_ADDRSTRLEN] = "?";
+
+	inet_ntop(v4 ? AF_INET : AF_INET6, v4 ? gid + 12 : gid, text, sizeof(text));
+	vb_text_add(t, "%s", text);
 }

@@ -8,6 +8,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/text.h"
+
 enum { VB_GRH_LEN = 40, VB_GRH_HOPS = 64 /* as Linux sets it where nobody says another */ };
 
 /* Of an address: which of the sender's GIDs, traffic class and flow label; without VB_GRH_GLOBAL there is no
@@ -97,6 +99,9 @@ static inline struct vb_gid vb_gid_read(const uint8_t from[16])
 	return (struct vb_gid){__atomic_load_n(halves, __ATOMIC_RELAXED),
 			       __atomic_load_n(halves + 1, __ATOMIC_RELAXED)};
 }
+
+/* Adds a GID as an address is written, one of ::ffff:0:0/96 as that of IPv4. */
+void vb_gid_add(struct vb_text *t, const uint8_t gid[16]);
 
 /* Writes the header: for IPv4 in the last 20 bytes, behind as many zeros. */
 void vb_grh_put(uint8_t to[VB_GRH_LEN], const struct vb_grh *g);

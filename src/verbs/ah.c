@@ -25,39 +25,61 @@ bool vb_gid_missed(const struct vb_context *c)
 	return !vb_devices_infiniband() && !atomic_exchange(&vb_hca(c->adapter)->gid_asked, true);
 }
 
-int vb_check_av(const char *call, const struct vb_context *c, const struct ibv_ah_attr *av)
+/* On InfiniBand the LID leads there, and what has no GRH needs no GID. */
+static int check_av_infiniband(const char *call, const char *about, const struct vb_context *c,
+			       const struct ibv_ah_attr *av)
 {
-	int err = vb_check_port(call, av->port_num);
+	if (!av->dlid && vb_gid_is_ipv4(vb_gid_of(av->grh.dgid.raw)) && !vb_gid_is_group(av->grh.dgid.raw))
+		return vb_refuse(
+		    EINVAL, call,
+		    "%sthe address has an IPv4 GID and no LID (dlid 0): the peer's port is Ethernet, this "
+		    "port is InfiniBand; start both ends with the same verbena run --link (VERBENA_LINK)",
+		    about);
+	return av->is_global ? vb_check_gid(call, about, c, av->grh.sgid_index) : 0;
+}
+
+/* RoCE knows no LIDs. An index that leads nowhere is named before a peer's GID that is missing: mostly both
+ * ends were given the same index, and read nothing there. */
+static int check_av_ethernet(const char *call, const char *about, const struct vb_context *c,
+			     const struct ibv_ah_attr *av)
+{
+	bool no_gid = vb_gid_is_zero(av->grh.dgid.raw);
+	int err;
+
+	if (av->dlid && (!av->is_global || no_gid))
+		return vb_refuse(
+		    EINVAL, call,
+		    "%sthe address has a LID (dlid 0x%x) and no GID: the peer's port is InfiniBand, this "
+		    "port is Ethernet; start both ends with the same verbena run --link (VERBENA_LINK)",
+		    about, av->dlid);
+	err = av->is_global ? vb_check_gid(call, about, c, av->grh.sgid_index) : 0;
+	if (err)
+		return err;
+	if (no_gid)
+		return vb_refuse(
+		    EINVAL, call,
+		    "%s%sgrh.dgid is zero: the peer did not send its GID or read an empty entry of its GID "
+		    "table, or this program did not copy it%s",
+		    about, av->is_global ? "" : "is_global is 0, but RoCE requires a GRH; ",
+		    vb_gid_missed(c) ? "; " VB_GID_MISSED : "");
+	if (!av->is_global)
+		return vb_refuse(
+		    EINVAL, call,
+		    "%sis_global is 0, but RoCE requires a GRH; grh.dgid is set, so set is_global to 1",
+		    about);
+	return 0;
+}
+
+int vb_check_av(const char *call, const char *about, const struct vb_context *c, const struct ibv_ah_attr *av)
+{
+	int err = vb_check_port_of(call, about, av->port_num);
 
 	if (err)
 		return err;
 	if (av->sl > MAX_SL)
-		return vb_refuse(EINVAL, call, "sl %u exceeds the limit of %d", av->sl, MAX_SL);
-	if (vb_devices_infiniband() && !av->dlid && vb_gid_is_ipv4(vb_gid_of(av->grh.dgid.raw)) &&
-	    !vb_gid_is_group(av->grh.dgid.raw))
-		return vb_refuse(
-		    EINVAL, call,
-		    "the address has an IPv4 GID and no LID (dlid 0): the peer's port is Ethernet, this port "
-		    "is InfiniBand; start both ends with the same verbena run --link (VERBENA_LINK)");
-	if (vb_devices_infiniband()) /* the LID leads there, and what has no GRH needs no GID */
-		return av->is_global ? vb_check_gid(call, c, av->grh.sgid_index) : 0;
-	if (av->dlid && (!av->is_global || vb_gid_is_zero(av->grh.dgid.raw)))
-		return vb_refuse(
-		    EINVAL, call,
-		    "the address has a LID (dlid 0x%x) and no GID: the peer's port is InfiniBand, this port "
-		    "is Ethernet; start both ends with the same verbena run --link (VERBENA_LINK)",
-		    av->dlid);
-	if (vb_gid_is_zero(av->grh.dgid.raw))
-		return vb_refuse(
-		    EINVAL, call,
-		    "%sgrh.dgid is zero: the peer did not send its GID, or this program did not copy it%s",
-		    av->is_global ? "" : "is_global is 0, but RoCE requires a GRH; ",
-		    vb_gid_missed(c) ? "; " VB_GID_MISSED : "");
-	if (!av->is_global) /* RoCE knows no LIDs */
-		return vb_refuse(
-		    EINVAL, call,
-		    "is_global is 0, but RoCE requires a GRH; grh.dgid is set, so set is_global to 1");
-	return vb_check_gid(call, c, av->grh.sgid_index);
+		return vb_refuse(EINVAL, call, "%ssl %u exceeds the limit of %d", about, av->sl, MAX_SL);
+	return vb_devices_infiniband() ? check_av_infiniband(call, about, c, av)
+				       : check_av_ethernet(call, about, c, av);
 }
 
 VB_EXPORT VB_OBJECT(struct ibv_ah *, ibv_create_ah, (ibpd, attr), struct ibv_pd *ibpd,
@@ -72,7 +94,7 @@ VB_EXPORT VB_OBJECT(struct ibv_ah *, ibv_create_ah, (ibpd, attr), struct ibv_pd 
 		errno = vb_refuse_forked("ibv_create_ah");
 		return NULL;
 	}
-	errno = vb_check_av("ibv_create_ah", c, attr);
+	errno = vb_check_av("ibv_create_ah", "", c, attr);
 	if (errno)
 		return NULL;
 	group = attr->is_global && vb_gid_is_group(attr->grh.dgid.raw);

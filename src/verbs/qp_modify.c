@@ -142,11 +142,13 @@ static int check_values(const struct vb_qp *qp, const struct ibv_qp_attr *a, uin
 {
 	const char *mig = vb_name_mig_state(a->path_mig_state);
 	int err = check_numbers(qp, a, mask);
+	char about[16];
 
+	snprintf(about, sizeof(about), "QP 0x%06x: ", qp->qpn & VB_QPN_MASK);
 	if (!err && mask & IBV_QP_PORT)
-		err = vb_check_port(CALL, a->port_num);
+		err = vb_check_port_of(CALL, about, a->port_num);
 	if (!err && mask & IBV_QP_AV)
-		err = vb_check_av(CALL, qp->ctx, &a->ah_attr);
+		err = vb_check_av(CALL, about, qp->ctx, &a->ah_attr);
 	if (err)
 		return err;
 	if (mask & IBV_QP_PATH_MTU && (a->path_mtu < IBV_MTU_256 || a->path_mtu > IBV_MTU_4096))

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "iba/grh.h"
 #include "iba/limits.h"
 #include "iba/pkt.h"
 #include "iba/profile.h"
@@ -32,11 +33,16 @@ static_assert(sizeof(struct ibv_port_attr) == 52 && OLD_PORT_ATTR == 48, "ABI");
 static_assert(sizeof(struct ibv_device_attr) == 232 && sizeof(struct ibv_device_attr_ex) == 400, "ABI");
 static_assert(sizeof(struct ibv_gid_entry) == 32, "ABI");
 
-int vb_check_port(const char *call, unsigned port)
+int vb_check_port_of(const char *call, const char *about, unsigned port)
 {
 	if (port >= 1 && port <= PORTS)
 		return 0;
-	return vb_refuse(EINVAL, call, "port %u does not exist: the device has only port 1", port);
+	return vb_refuse(EINVAL, call, "%sport %u does not exist: the device has only port 1", about, port);
+}
+
+int vb_check_port(const char *call, unsigned port)
+{
+	return vb_check_port_of(call, "", port);
 }
 
 static const struct vb_gids *gids_of(const struct vb_context *c)
@@ -51,17 +57,32 @@ static const struct vb_gids *asked_gids(const struct vb_context *c)
 	return gids_of(c);
 }
 
-int vb_check_gid(const char *call, const struct vb_context *c, unsigned index)
+/* With what the filled entries are, of which the program should have taken one. */
+static int refuse_empty(const char *call, const char *about, const struct vb_gids *t, unsigned index)
 {
-	uint32_t n = gids_of(c)->n;
+	char text[400] = "";
+	struct vb_text list = {text, sizeof(text)};
+
+	for (uint32_t i = 0; i < t->n; i++) {
+		vb_text_add(&list, "%s%u = ", i ? ", " : "", i);
+		vb_gid_add(&list, t->gid[i]);
+	}
+	return vb_refuse(ENODATA, call,
+			 "%ssgid_index %u is an empty entry of the GID table; entries 0 to %u are filled: %s",
+			 about, index, t->n - 1, text);
+}
+
+int vb_check_gid(const char *call, const char *about, const struct vb_context *c, unsigned index)
+{
+	const struct vb_gids *t = gids_of(c);
 
 	if (index >= VB_GID_ROOM)
 		return vb_refuse(
-		    EINVAL, call, "GID index %u" TABLE "%s%s", index, VB_GID_ROOM, VB_GID_ROOM - 1,
+		    EINVAL, call, "%sGID index %u" TABLE "%s%s", about, index, VB_GID_ROOM, VB_GID_ROOM - 1,
 		    index == UINT8_MAX ? "; the program set sgid_index to -1, so it chose no index" : "",
 		    vb_gid_missed(c) ? "; " VB_GID_MISSED : "");
-	if (index >= n) /* Linux tells the two apart */
-		return vb_refuse(ENODATA, call, EMPTY, index, VB_GID_ROOM, n - 1);
+	if (index >= t->n) /* Linux tells the two apart */
+		return refuse_empty(call, about, t, index);
 	return 0;
 }
 
@@ -405,7 +426,7 @@ VB_EXPORT VB_CODE(ibv_resolve_eth_l2_from_gid, (context, attr, eth_mac, vid), st
 
 	if (err)
 		return err;
-	err = vb_check_av("ibv_resolve_eth_l2_from_gid", c, attr);
+	err = vb_check_av("ibv_resolve_eth_l2_from_gid", "", c, attr);
 	if (err)
 		return err;
 	if (!vb_gid_mac(attr->grh.dgid.raw, eth_mac))

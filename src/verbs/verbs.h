@@ -88,7 +88,9 @@ uint32_t vb_device_vendor_part(void);
 
 /* query.c: 0, or EINVAL after saying what is wrong; index < 0 is not checked */
 int vb_check_port(const char *call, unsigned port);
-int vb_check_gid(const char *call, const struct vb_context *c, unsigned index);
+/* about: what the sentence begins with, "QP 0x000042: " or nothing */
+int vb_check_port_of(const char *call, const char *about, unsigned port);
+int vb_check_gid(const char *call, const char *about, const struct vb_context *c, unsigned index);
 int vb_query_port(struct ibv_context *context, uint8_t port, struct ibv_port_attr *attr, size_t size);
 int vb_query_device_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
 		       struct ibv_device_attr_ex *attr, size_t size);
@@ -123,7 +125,8 @@ bool vb_gid_missed(const struct vb_context *c);
 	"programs take the GID index as an option (-g 0). A program that knows only LIDs needs "         \
 	"verbena run --link=infiniband at both ends"
 /* 0 or errno: whether an address vector is one that this device can use */
-int vb_check_av(const char *call, const struct vb_context *c, const struct ibv_ah_attr *av);
+int vb_check_av(const char *call, const char *about, const struct vb_context *c,
+		const struct ibv_ah_attr *av);
 
 /* qp_create.c, qp_modify.c */
 struct ibv_qp *vb_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr);

@@ -245,7 +245,8 @@ static void gid_never_given(void)
 				IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == EINVAL);
 	SAID("ibv_modify_qp");
 	SAID("is_global is 0, but RoCE requires a GRH");
-	SAID("grh.dgid is zero: the peer did not send its GID, or this program did not copy it");
+	SAID("QP 0x%06x: is_global is 0, but RoCE requires a GRH; grh.dgid is zero", a.qp->qp_num);
+	SAID("the peer did not send its GID or read an empty entry of its GID table");
 }
 
 /* N4.1: a local protection error: the buffer's region was deregistered while the request was on its way. */

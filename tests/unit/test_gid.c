@@ -205,6 +205,7 @@ static void the_server_hears_of_both_mistakes(void **state)
 	log_of(no_address_but_asked);
 	assert_null(strstr(text, MISSED));
 	assert_non_null(strstr(text, ": grh.dgid is zero"));
+	assert_non_null(strstr(text, "read an empty entry of its GID table"));
 }
 
 static void only_no_grh(void)
@@ -234,6 +235,24 @@ static void index_beyond(void)
 	refused(&av);
 }
 
+/* Both ends were started with the index of an empty entry, and the peer sent what it read there. */
+static void index_empty_at_both(void)
+{
+	struct ibv_ah_attr av = {.is_global = 1, .port_num = 1, .grh.sgid_index = 6};
+
+	client_that_asked();
+	refused_with(ENODATA, &av);
+}
+
+static void no_port(void)
+{
+	struct ibv_ah_attr av = address();
+
+	client_that_asked();
+	av.port_num = 2;
+	refused(&av);
+}
+
 static void index_empty(void)
 {
 	struct ibv_ah_attr av = address();
@@ -245,6 +264,8 @@ static void index_empty(void)
 
 static void what_is_wrong_is_named(void **state)
 {
+	char words[100];
+
 	(void)state;
 	log_of(only_no_grh);
 	one_line("is_global is 0, but RoCE requires a GRH; grh.dgid is set, so set is_global to 1 (EINVAL)");
@@ -254,7 +275,15 @@ static void what_is_wrong_is_named(void **state)
 	log_of(index_beyond);
 	one_line("GID index 8 is out of range: the table has 8 entries, 0 to 7 (EINVAL)");
 	log_of(index_empty);
-	one_line("GID index 4 is empty: the table has 8 entries, and only 0 to 3 are filled (ENODATA)");
+	one_line("sgid_index 4 is an empty entry of the GID table; entries 0 to 3 are filled: 0 = ");
+	one_line(", 3 = ");
+	log_of(index_empty_at_both);
+	snprintf(words, sizeof(words), "QP 0x%06x: sgid_index 6 is an empty entry", *told_qpn);
+	one_line(words);
+	assert_null(strstr(text, "grh.dgid is zero"));
+	log_of(no_port);
+	snprintf(words, sizeof(words), "QP 0x%06x: port 2 does not exist", *told_qpn);
+	one_line(words);
 }
 
 int main(void)
