@@ -369,7 +369,8 @@ void vb_direct_show(struct vb_qp *qp)
 	vb_lock_assert_held(&qp->lock);
 	atomic_store_explicit(&s->received, qp->state >= IBV_QPS_RTR ? VB_SHOWN_RECEIVED | qp->resp.epsn : 0,
 			      memory_order_release); /* pairs with vb_peer_qp_received() */
-	if (qp->state < IBV_QPS_RTR)		     /* what strayed was of an earlier connection */
+	atomic_store_explicit(&s->reads, qp->resp.res_size, memory_order_relaxed);
+	if (qp->state < IBV_QPS_RTR) /* what strayed was of an earlier connection */
 		atomic_store_explicit(&s->stray, 0, memory_order_relaxed);
 	if (vb_unlikely(atomic_load_explicit(&s->state, memory_order_relaxed) != state)) {
 		/* pairs with vb_path_is_connected() */

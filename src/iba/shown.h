@@ -37,7 +37,8 @@ struct vb_shown_qp {
 	_Atomic uint32_t known;
 	_Atomic uint32_t by_cm; /* 1: rdma_cm connects it, and remedies name its parameters */
 	_Atomic uint32_t type;	/* enum ibv_qp_type; 0: not known */
-	uint32_t spare[2];
+	_Atomic uint32_t reads; /* READs and atomics that it answers at a time: struct vb_resp.res_size */
+	uint32_t spare[1];
 } __attribute__((aligned(VB_LINE)));
 /* What an adapter has dropped in silence (vb_drop()), by enum vb_reason, for tools. */
 enum { VB_DROPS = 64 }; /* VB_REASONS at most */

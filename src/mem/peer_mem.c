@@ -24,6 +24,8 @@ static bool qp_permits(const struct vb_peer_mem *f, const struct vb_peer_mem_wan
 	return (atomic_load(&w->qp->may) & w->access) &&
 	       atomic_load_explicit(&w->qp->dest_qpn, memory_order_relaxed) == w->qpn &&
 	       atomic_load_explicit(&w->qp->path_mtu, memory_order_relaxed) == w->path_mtu &&
+	       atomic_load_explicit(&w->qp->type, memory_order_relaxed) == w->type &&
+	       atomic_load_explicit(&w->qp->reads, memory_order_relaxed) >= w->reads &&
 	       atomic_load_explicit(&w->qp->peer, memory_order_relaxed) == f->here;
 }
 

@@ -101,7 +101,9 @@ struct vb_peer_mem_want {
 	const struct vb_shown_qp *qp; /* the entry of the peer's QP */
 	uint32_t peer_qpn, qpn;	      /* the two ends */
 	uint32_t path_mtu;	      /* of the one here, enum ibv_mtu */
-	uint32_t psn; /* of the next packet of the one here: everything before it is acknowledged */
+	uint32_t type;		      /* of both, enum ibv_qp_type */
+	uint32_t reads; /* of a READ or atomic: how many the one here may have outstanding; else 0 */
+	uint32_t psn;	/* of the next packet of the one here: everything before it is acknowledged */
 	uint32_t rkey;
 	uint32_t access; /* one of IBV_ACCESS_REMOTE_* */
 	uint64_t addr, len;

@@ -40,12 +40,13 @@ static bool is_atomic(const struct vb_swqe *w)
 static bool wanted(const struct vb_qp *qp, const struct vb_swqe *w, struct vb_peer_mem_want *x)
 {
 	uint32_t access = vb_wrs[w->opcode].access;
+	bool fetch = vb_wr_is(w->opcode, VB_WR_FETCH);
 
 	if (!access || w->place != VB_PLACE_MAYBE)
 		return false;
 	if (!w->length && vb_wr_is(w->opcode, VB_WR_IMM)) /* nothing but the packet */
 		return false;
-	if (vb_wr_is(w->opcode, VB_WR_FETCH) && !qp->max_rd_atomic) /* rule 14 */
+	if (fetch && !qp->max_rd_atomic) /* rule 14 */
 		return false;
 	if (is_atomic(w) &&
 	    (w->length != 8 || (w->remote.addr & 7) || !vb_peer_mem_mapped(qp->path.mem, w->remote.rkey)))
@@ -54,6 +55,8 @@ static bool wanted(const struct vb_qp *qp, const struct vb_swqe *w, struct vb_pe
 				       .peer_qpn = qp->dest_qpn,
 				       .qpn = qp->qpn,
 				       .path_mtu = qp->path_mtu,
+				       .type = qp->ibv.qp_type,
+				       .reads = fetch ? qp->max_rd_atomic : 0,
 				       .psn = qp->req.psn,
 				       .rkey = w->remote.rkey,
 				       .access = access,

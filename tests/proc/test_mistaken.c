@@ -67,7 +67,7 @@ static void first_keys_differ(void)
 /* ---- what both ends must agree upon ---- */
 
 /* How the two ends are connected; each from its own point of view, in board->in. */
-enum { MY_MTU, THEIR_MTU, MY_PSN, THEIR_PSN, RQ_AHEAD };
+enum { MY_MTU, THEIR_MTU, MY_PSN, THEIR_PSN, RQ_AHEAD, READS };
 enum { PSN_0 = 0xfffff0, PSN_1 = 0x777 }; /* of the initiator, of the target */
 
 /* The target expects RQ_AHEAD more than the initiator sends. */
@@ -80,7 +80,7 @@ static void connect_so(struct kit_pair *d)
 				.path_mtu = (enum ibv_mtu)in[d->me ? THEIR_MTU : MY_MTU],
 				.dest_qp_num = peer->qpn,
 				.rq_psn = rq,
-				.max_dest_rd_atomic = 4,
+				.max_dest_rd_atomic = (uint8_t)in[READS],
 				.min_rnr_timer = 1,
 				.ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = peer->gid}}};
 
@@ -134,14 +134,21 @@ static void hear_hello(struct kit_pair *d)
 	kit_until(&d->board->done, atomic_load(&d->board->asked));
 }
 
-static void connect_both(struct kit_pair *d, enum ibv_mtu my_mtu, enum ibv_mtu their_mtu, int64_t ahead)
+/* reads: max_dest_rd_atomic, where max_rd_atomic is 4. */
+static void connect_reads(struct kit_pair *d, enum ibv_mtu my_mtu, enum ibv_mtu their_mtu, int64_t ahead,
+			  int64_t reads)
 {
-	const int64_t in[] = {my_mtu, their_mtu, PSN_0, PSN_1, ahead};
+	const int64_t in[] = {my_mtu, their_mtu, PSN_0, PSN_1, ahead, reads};
 
 	memcpy(d->board->in, in, sizeof in);
 	reset_and_connect(d);
 	kit_duo_there(d, reset_and_connect);
 	hear_hello(d);
+}
+
+static void connect_both(struct kit_pair *d, enum ibv_mtu my_mtu, enum ibv_mtu their_mtu, int64_t ahead)
+{
+	connect_reads(d, my_mtu, their_mtu, ahead, 4);
 }
 
 static uint32_t next_psn(struct kit_pair *d)
@@ -288,6 +295,46 @@ static void wrong_mtu(struct kit_pair *d)
 	}
 }
 
+/* As many as max_rd_atomic permits, at once: the target, which is stopped, finds all of them. */
+static enum ibv_wc_status ask_at_once(struct kit_pair *d, enum ibv_wr_opcode op)
+{
+	enum ibv_wc_status first = IBV_WC_SUCCESS;
+
+	kit_stop(d->target);
+	for (uint64_t i = 0; i < 4; i++)
+		CHECK(!kit_post(&d->end[0], op, i, 0, 8, &d->board->card[1][0], 0));
+	kit_cont(d->target);
+	for (uint64_t i = 0; i < 4; i++) {
+		struct ibv_wc wc = kit_wait(&d->end[0], 20);
+
+		CHECK(wc.wr_id == i, "%" PRIu64, wc.wr_id);
+		if (first == IBV_WC_SUCCESS)
+			first = wc.status;
+	}
+	return first;
+}
+
+/* The target answers fewer READs at a time than the initiator has outstanding. */
+static void more_reads(struct kit_pair *d)
+{
+	static const enum ibv_wr_opcode ops[] = {IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD};
+	bool there;
+
+	for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++)
+		for (int reads = 1; reads <= 4; reads += 3) {
+			enum ibv_wc_status want = reads < 4 ? IBV_WC_REM_INV_REQ_ERR : IBV_WC_SUCCESS, got;
+			char limit[64];
+
+			connect_reads(d, IBV_MTU_1024, IBV_MTU_1024, 0, reads);
+			said(d, "");
+			CHECK(ask(d, ops[i], 8, &there) == IBV_WC_SUCCESS, "one alone of %zu", i);
+			got = ask_at_once(d, ops[i]);
+			CHECK(got == want, "%zu, limit %d: status %d", i, reads, got);
+			snprintf(limit, sizeof limit, "the responder's limit of %d", reads);
+			CHECK(said(d, limit) == (want != IBV_WC_SUCCESS), "%zu, limit %d", i, reads);
+		}
+}
+
 static void open_log(void)
 {
 	char path[64];
@@ -306,6 +353,7 @@ int main(void)
 	KIT_DUO_BOTH(wrong_psn);
 	KIT_DUO_BOTH(connected_anew);
 	KIT_DUO_BOTH(wrong_mtu);
+	KIT_DUO_BOTH(more_reads);
 	puts("no mistake passed");
 	return 0;
 }

@@ -32,6 +32,7 @@ enum wrong {
 	OTHER_MTU,    /* the target's path MTU is another */
 	TARGET_ERR,   /* the target's QP is in the error state */
 	TARGET_GONE,  /* it is destroyed */
+	OTHER_TYPE,   /* it is of another type */
 	SELF_ERR,     /* the initiator's QP goes to the error state */
 };
 
@@ -96,6 +97,9 @@ static const struct row {
     {"WRITE of nothing to ERR", TARGET_ERR, IBV_WR_RDMA_WRITE, 0, IBV_WC_RETRY_EXC_ERR},
     {"READ from ERR", TARGET_ERR, IBV_WR_RDMA_READ, BIG, IBV_WC_RETRY_EXC_ERR},
     {"WRITE to nobody", TARGET_GONE, IBV_WR_RDMA_WRITE, BIG, IBV_WC_RETRY_EXC_ERR},
+    {"WRITE to UC", OTHER_TYPE, IBV_WR_RDMA_WRITE, 64, IBV_WC_RETRY_EXC_ERR},
+    {"WRITE of nothing to UC", OTHER_TYPE, IBV_WR_RDMA_WRITE, 0, IBV_WC_RETRY_EXC_ERR},
+    {"WRITE with immediate to UC", OTHER_TYPE, IBV_WR_RDMA_WRITE_WITH_IMM, BIG, IBV_WC_RETRY_EXC_ERR},
     {"WRITE in ERR", SELF_ERR, IBV_WR_RDMA_WRITE, 64, IBV_WC_WR_FLUSH_ERR},
 };
 enum { ROWS = sizeof rows / sizeof rows[0] };
@@ -202,11 +206,17 @@ static int post(struct kit_end *e, const struct row *r, enum wrong wrong, uint64
 	return ibv_post_send(e->qp, &wr, &bad);
 }
 
+/* Whether a SEND goes ahead. */
+static bool says_hello(const struct row *r)
+{
+	return r->wrong != TO_RTR && r->wrong != OTHER_TYPE;
+}
+
 static void open_end(struct kit_end *e, struct ibv_pd *pd, const struct row *r)
 {
 	struct ibv_qp_attr a = {.qp_access_flags = KIT_ALL & ~IBV_ACCESS_REMOTE_WRITE};
 
-	kit_end_open(e, pd, DEPTH, SIZE);
+	kit_end_open_as(e, pd, DEPTH, SIZE, me && r->wrong == OTHER_TYPE ? IBV_QPT_UC : IBV_QPT_RC);
 	if (me && r->wrong == QP_ACCESS) {
 		if (r->op == IBV_WR_RDMA_READ)
 			a.qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
@@ -217,6 +227,7 @@ static void open_end(struct kit_end *e, struct ibv_pd *pd, const struct row *r)
 static void connect_end(struct kit_end *e, const struct row *r)
 {
 	const struct kit_card *peer = &board->card[!me];
+	bool acks = e->qp->qp_type == IBV_QPT_RC;
 	struct ibv_qp_attr a = {.qp_state = IBV_QPS_RTR,
 				.path_mtu = me && r->wrong == OTHER_MTU ? IBV_MTU_4096 : IBV_MTU_1024,
 				.dest_qp_num = peer->qpn,
@@ -227,18 +238,19 @@ static void connect_end(struct kit_end *e, const struct row *r)
 
 	CHECK(!ibv_modify_qp(e->qp, &a,
 			     IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-				 IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
+				 (acks ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0)));
 	if (me && r->wrong == TO_RTR)
 		return;
 	a = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS,
 				 .sq_psn = e->card.psn & 0xffffff,
 				 .timeout = 13, /* 34 ms; a busy machine may take some */
-				 .retry_cnt = r->wrong == TARGET_ERR || r->wrong == TARGET_GONE ? 2 : 7,
+				 .retry_cnt = r->wrong >= TARGET_ERR && r->wrong <= OTHER_TYPE ? 2 : 7,
 				 .rnr_retry = r->wrong == NO_RECEIVE ? 1 : 7,
 				 .max_rd_atomic = r->wrong == DEPTH_0 ? 0 : 4};
-	CHECK(!ibv_modify_qp(e->qp, &a,
-			     IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-				 IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC));
+	CHECK(!ibv_modify_qp(
+	    e->qp, &a,
+	    IBV_QP_STATE | IBV_QP_SQ_PSN |
+		(acks ? IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC : 0)));
 }
 
 static void to_state(struct kit_end *e, enum ibv_qp_state state)
@@ -264,7 +276,7 @@ static void initiator(const struct row *r, struct seen *s, struct ibv_context *c
 	meet();
 	connect_end(&e, r);
 	meet();
-	if (r->wrong != TO_RTR) { /* both ends know one another */
+	if (says_hello(r)) { /* both ends know one another */
 		CHECK(!kit_post(&e, IBV_WR_SEND, 0, 0, 0, NULL, 0));
 		wc = kit_wait(&e, 20);
 		CHECK(wc.status == IBV_WC_SUCCESS);
@@ -320,7 +332,7 @@ static void target(const struct row *r, struct seen *s, struct ibv_context *ctx,
 	meet();
 	connect_end(&e, r);
 	meet();
-	if (r->wrong != TO_RTR)
+	if (says_hello(r))
 		CHECK(kit_wait(&e, 20).status == IBV_WC_SUCCESS);
 	meet();
 	if (r->wrong == KEY_GONE) {

@@ -69,20 +69,26 @@ static void another_type(void)
 	static const struct {
 		enum ibv_qp_type type;
 		const char *name;
-	} rows[] = {{IBV_QPT_UD, "IBV_QPT_UD"}, {IBV_QPT_UC, "IBV_QPT_UC"}};
+		enum ibv_wr_opcode op;
+	} rows[] = {{IBV_QPT_UD, "IBV_QPT_UD", IBV_WR_SEND},
+		    {IBV_QPT_UC, "IBV_QPT_UC", IBV_WR_SEND},
+		    {IBV_QPT_UC, "IBV_QPT_UC", IBV_WR_RDMA_WRITE}};
+	enum { ROWS = sizeof rows / sizeof rows[0] };
 	struct kit_end b;
 
-	for (int i = 0; i < 2; i++) {
+	for (int i = 0; i < ROWS; i++) {
 		kit_end_open(&a, pd, 8, PAGE);
 		kit_end_open_as(&b, pd, 8, PAGE, rows[i].type);
+		if (rows[i].type == IBV_QPT_UC)
+			kit_connect(&b, &a.card);
 		kit_connect_with(&a, &b.card, 10, 1);
-		CHECK_EQ(kit_post(&a, IBV_WR_SEND, 1, 0, 8, NULL, 0), 0);
+		CHECK_EQ(kit_post(&a, rows[i].op, 1, 0, 8, &b.card, 0), 0);
 		expect(IBV_WC_RETRY_EXC_ERR);
 		SAID("no acknowledgement from queue pair 0x%06x within retry_cnt = 1 retry: it has type %s, "
 		     "but this queue pair has type IBV_QPT_RC; both ends must have the same type",
 		     b.card.qpn, rows[i].name);
 		kit_end_close(&b);
-		if (!i)
+		if (i + 1 < ROWS)
 			kit_end_close(&a);
 	}
 }

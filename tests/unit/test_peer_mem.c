@@ -93,6 +93,8 @@ static int set_up(void **state)
 	w->qp.pd = PD;
 	w->qp.peer = INCARNATION;
 	w->qp.path_mtu = IBV_MTU_2048;
+	w->qp.type = IBV_QPT_RC;
+	w->qp.reads = 4;
 	w->qp.received = VB_SHOWN_RECEIVED | PSN;
 	w->qp.may = RW | RR | RA;
 	w->rkey = vb_key_publish(&w->there.keys, &(struct vb_key_spec){.pd = PD,
@@ -105,6 +107,7 @@ static int set_up(void **state)
 					    .peer_qpn = QPN_THERE,
 					    .qpn = QPN_HERE,
 					    .path_mtu = IBV_MTU_2048,
+					    .type = IBV_QPT_RC,
 					    .psn = PSN,
 					    .rkey = w->rkey,
 					    .access = RW,
@@ -228,6 +231,29 @@ static void not_permitted(void **state)
 	w->qp.may = RW;
 	w->qp.pd = PD + 1; /* a QP of another PD than the region */
 	assert_int_equal(try(w, &w->want), VB_MEANS_NONE);
+}
+
+static void another_type(void **state)
+{
+	struct world *w = *state;
+	struct vb_peer_mem_want x = w->want;
+
+	x.type = IBV_QPT_UC;
+	assert_int_equal(try(w, &x), VB_MEANS_NONE);
+	w->qp.type = IBV_QPT_UC;
+	assert_int_equal(try(w, &x), VB_MEANS_MAPPED);
+}
+
+static void more_reads(void **state)
+{
+	struct world *w = *state;
+	struct vb_peer_mem_want x = w->want;
+
+	x.access = RR;
+	x.reads = 4;
+	assert_int_equal(try(w, &x), VB_MEANS_MAPPED);
+	x.reads = 5;
+	assert_int_equal(try(w, &x), VB_MEANS_NONE);
 }
 
 /* rule 18: of nothing no key is looked at, but the QP's permission */
@@ -845,6 +871,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    TEST(permitted),
 	    TEST(not_permitted),
+	    TEST(another_type),
+	    TEST(more_reads),
 	    TEST(nothing),
 	    TEST(not_our_queue_pair),
 	    TEST(not_as_agreed),
