@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -18,7 +17,6 @@
 #include "base/log_line.h"
 #include "base/log_self.h"
 #include "base/log_out.h"
-#include "base/own.h"
 #include "base/tally.h"
 #include "base/text.h"
 
@@ -32,8 +30,6 @@ static enum vb_log_level limit;
 static bool json;
 static bool unset;			       /* nobody said where lines go, or that there is to be no log */
 static const char *wrong_level, *wrong_format; /* values of the settings */
-
-static struct vb_own first_stderr; /* when the library was loaded */
 
 static _Atomic(void (*)(const char *)) ear; /* vb_log_also() */
 
@@ -217,24 +213,6 @@ void vb_log(enum vb_log_level level, const char *fmt, ...)
 	va_end(ap);
 }
 
-static __attribute__((constructor)) void look_at_stderr(void)
-{
-	first_stderr = vb_own_of(STDERR_FILENO);
-}
-
-/* Descriptor 2 may be a file with data of a program that has closed standard error. */
-static bool stderr_is_meant(void)
-{
-	int err = errno;
-	struct stat st;
-	bool meant =
-	    !fstat(STDERR_FILENO, &st) && (S_ISFIFO(st.st_mode) || isatty(STDERR_FILENO) ||
-					   (first_stderr.ino && vb_own_is(&first_stderr, STDERR_FILENO)));
-
-	errno = err;
-	return meant;
-}
-
 void vb_log_complain(const char *fmt, ...)
 {
 	struct vb_log_said s;
@@ -246,7 +224,7 @@ void vb_log_complain(const char *fmt, ...)
 	va_end(ap);
 	if (vb_log_wanted(VB_LOG_WARN)) /* this reads the settings, too */
 		pass(&s, remembered(VB_LOG_WARN), true);
-	if (unset && stderr_is_meant())
+	if (unset && vb_log_stderr_is_meant())
 		vb_log_keep(VB_LOG_STDERR, &s);
 }
 

@@ -230,6 +230,25 @@ static void hold_or_close(int fd)
 	vb_own_high(fd);
 }
 
+static struct vb_own first_stderr; /* when the library was loaded */
+
+static __attribute__((constructor)) void look_at_stderr(void)
+{
+	first_stderr = vb_own_of(STDERR_FILENO);
+}
+
+bool vb_log_stderr_is_meant(void)
+{
+	int err = errno;
+	struct stat st;
+	bool meant =
+	    !fstat(STDERR_FILENO, &st) && (S_ISFIFO(st.st_mode) || isatty(STDERR_FILENO) ||
+					   (first_stderr.ino && vb_own_is(&first_stderr, STDERR_FILENO)));
+
+	errno = err;
+	return meant;
+}
+
 static void say_path_failed(const char *what, int err)
 {
 	struct vb_log_said said;
@@ -239,7 +258,8 @@ static void say_path_failed(const char *what, int err)
 		return;
 	vb_log_said_begin(&said, VB_LOG_ERROR, "", 0);
 	vb_text_add(&t, "VERBENA_LOG=%s cannot be %s, lines are lost: %s", path, what, strerror(err));
-	vb_log_keep(VB_LOG_STDERR, &said);
+	if (vb_log_stderr_is_meant())
+		vb_log_keep(VB_LOG_STDERR, &said);
 }
 
 /* Of a disk that is nearly full the first attempt takes a part; the second one tells why. */

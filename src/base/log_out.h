@@ -4,12 +4,18 @@
 
 #include <stddef.h>
 
+#include <stdbool.h>
+
 #include "base/log_line.h"
 
 enum vb_log_place { VB_LOG_NOWHERE, VB_LOG_STDERR, VB_LOG_FILE };
 
 /* Where VB_LOG_FILE leads; before the first line for it. */
 void vb_log_set_path(const char *path);
+
+/* Whether standard error is meant for messages: descriptor 2 may be a file with data of a program that has
+ * closed standard error. */
+bool vb_log_stderr_is_meant(void);
 
 /* Opens it once, and says on standard error why it cannot be opened. */
 void vb_log_try_path(void);
