@@ -75,9 +75,11 @@ class Program:
             return None
 
     def end(self):
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)  # its own session: what it started is in it
-            self.process.wait()
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)  # its own session: what it started is in it, and may live on
+        except ProcessLookupError:
+            pass
+        self.process.wait()
 
     def result(self, status=None):
         texts = []
