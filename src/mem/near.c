@@ -174,7 +174,9 @@ void vb_key_own(struct vb_keys *t, uint64_t pd, struct vb_facts *f)
 	struct vb_mem_facts *m = &f->mem;
 	struct found n = {0};
 
-	if (f->reason != VB_R_KEY_UNKNOWN && f->reason != VB_R_KEY_STALE && f->reason != VB_R_KEY_BOUNDS)
+	/* A stale key was right once, and so was its address: after fork() both processes have the same ones.
+	 */
+	if (f->reason != VB_R_KEY_UNKNOWN && f->reason != VB_R_KEY_BOUNDS)
 		return;
 	if (m->meant || f->addr - m->start < m->size) /* it begins in the far end's memory */
 		return;
