@@ -14,4 +14,8 @@ if(NOT VB_SANITIZE)
                                         ${CMAKE_BINARY_DIR})
     set_tests_properties(examples.${n} PROPERTIES LABELS examples SKIP_RETURN_CODE 77 RESOURCE_LOCK examples)
   endforeach()
+  # `make demo` works, which README names first.
+  add_test(NAME examples.demo COMMAND ${CMAKE_CURRENT_LIST_DIR}/../alone ${CMAKE_SOURCE_DIR}/scripts/demo ${CMAKE_BINARY_DIR})
+  set_tests_properties(examples.demo PROPERTIES LABELS examples RESOURCE_LOCK examples
+                       ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
 endif()
