@@ -63,8 +63,9 @@ void vb_list_print(FILE *f, const struct peek *all, size_t n)
 	}
 	fprintf(f, "%7s  %-*s  %-*s  %s\n", "PID", program, "PROGRAM", device, "DEVICE", "QUEUE PAIRS");
 	for (size_t i = 0; i < n; i++)
-		fprintf(f, "%7d  %-*s  %-*s  %11llu\n", (int)all[i].pid, program, all[i].program, device,
-			names_of(names, sizeof names, &all[i]), (unsigned long long)all_qps(&all[i]));
+		fprintf(f, "%7d  %-*s  %-*s  %11llu%s\n", (int)all[i].pid, program, all[i].program, device,
+			names_of(names, sizeof names, &all[i]), (unsigned long long)all_qps(&all[i]),
+			vb_peek_is_here(&all[i]) ? "" : "  in another network namespace");
 }
 
 void vb_list_say_none(void)
@@ -90,6 +91,7 @@ static json_object *process_json(const struct peek *p)
 	}
 	json_object_object_add(o, "devices", devices);
 	json_object_object_add(o, "queue_pairs", json_object_new_uint64(all_qps(p)));
+	json_object_object_add(o, "network_namespace", json_object_new_uint64(p->network));
 	return o;
 }
 

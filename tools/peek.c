@@ -170,6 +170,15 @@ static bool has_ended(pid_t pid)
 	return p && (p[1] && (p[2] == 'Z' || p[2] == 'X'));
 }
 
+static uint64_t network_of(pid_t pid)
+{
+	char path[64];
+	struct stat st;
+
+	snprintf(path, sizeof path, "/proc/%d/ns/net", (int)pid);
+	return stat(path, &st) ? 0 : st.st_ino;
+}
+
 static enum found find(struct peek *p, pid_t pid, uint32_t *version)
 {
 	char path[300];
@@ -203,9 +212,16 @@ static enum found find(struct peek *p, pid_t pid, uint32_t *version)
 	if (best == NO_ADAPTER && errno == EACCES)
 		best = NO_RIGHT; /* the list can be had, the links not */
 	closedir(dir);
-	if (best == FOUND)
+	if (best == FOUND) {
 		read_program(p);
+		p->network = network_of(pid);
+	}
 	return best;
+}
+
+bool vb_peek_is_here(const struct peek *p)
+{
+	return p->network && p->network == network_of(getpid());
 }
 
 /* Returns buf. */
@@ -354,14 +370,27 @@ size_t vb_peek_all(struct peek **list, uid_t user)
 	return n;
 }
 
-/* The only process that has a device open. */
+/* Returns which one is the only process, or the only one in this network namespace; n: neither. */
+static size_t only_one(const struct peek *all, size_t n)
+{
+	size_t here = 0, at = n;
+
+	for (size_t i = 0; i < n; i++)
+		if (n == 1 || vb_peek_is_here(&all[i])) {
+			at = i;
+			here++;
+		}
+	return here == 1 ? at : n;
+}
+
+/* The process that an omitted PID means. */
 static bool find_only(struct peek *p, const char *command)
 {
 	struct peek *all;
-	size_t n = vb_peek_all(&all, geteuid());
+	size_t n = vb_peek_all(&all, geteuid()), at = only_one(all, n);
 
-	if (n == 1) {
-		*p = all[0];
+	if (at < n) {
+		*p = all[at];
 	} else if (!n) {
 		vb_list_say_none();
 	} else {
@@ -369,10 +398,11 @@ static bool find_only(struct peek *p, const char *command)
 		       command);
 		vb_list_print(stderr, all, n);
 	}
-	for (size_t i = 0; i < n && n != 1; i++)
-		vb_peek_close(&all[i]);
+	for (size_t i = 0; i < n; i++)
+		if (i != at)
+			vb_peek_close(&all[i]);
 	free(all);
-	return n == 1;
+	return at < n;
 }
 
 const struct vb_option vb_peek_options[VB_PEEK_OPTIONS] = {

@@ -15,6 +15,7 @@ struct json_object;
 struct peek {
 	pid_t pid;
 	uid_t user;
+	uint64_t network;    /* the inode of its network namespace; 0: not known */
 	char program[64];    /* what it calls itself */
 	const uint8_t *base; /* of one of its segments, VB_SEG_SIZE bytes; what stands there may change or be
 				rubbish */
@@ -36,6 +37,9 @@ void vb_peek_close(struct peek *p);
 
 /* What another process wrote goes to a terminal: no control characters. */
 void vb_peek_clean(char *text);
+
+/* Whether its network namespace is this process's own, so that both can meet. */
+bool vb_peek_is_here(const struct peek *p);
 
 /* Every further process of that user that has an adapter, by PID. */
 size_t vb_peek_all(struct peek **list, uid_t user); /* *list: free() it, after vb_peek_close() of each */

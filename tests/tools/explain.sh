@@ -159,6 +159,15 @@ if "${alone[@]}" true 2>/dev/null; then
 	check "the only one" 0 "(tools-trouble): 1 message since" "${alone[@]}" sh -c "
 		mkfifo '$tmp/only.out'; '$verbena' run --log=off -- '$helpers/tools-trouble' once </dev/zero >'$tmp/only.out' &
 		read -r line <'$tmp/only.out'; '$verbena' explain"
+	# Besides that one a process in another network namespace: it is listed, and explain does not ask which one is meant.
+	for words in list explain; do
+		[[ $words == list ]] && want="  in another network namespace" || want="(tools-trouble): 1 message since"
+		check "one of another network namespace, for $words" 0 "$want" "${alone[@]}" sh -c "
+			mkfifo '$tmp/$words.1' '$tmp/$words.2'
+			'$verbena' run --log=off -- '$helpers/tools-trouble' once </dev/zero >'$tmp/$words.1' &
+			unshare -n '$verbena' run --log=off -- '$helpers/tools-trouble' once </dev/zero >'$tmp/$words.2' &
+			read -r line <'$tmp/$words.1'; read -r line <'$tmp/$words.2'; '$verbena' $words"
+	done
 else
 	echo "no PID namespace can be made here"
 fi
