@@ -83,9 +83,17 @@ static void read_look(void)
 	vb_log_set_look(json, term && strcmp(term, "dumb"), !none || !*none);
 }
 
+static _Atomic bool refused; /* vb_log_has_refused() */
+
+bool vb_log_has_refused(void)
+{
+	return atomic_load_explicit(&refused, memory_order_relaxed);
+}
+
 /* In a child of fork(): the lock's holder may not exist any more. */
 static void forked(void)
 {
+	atomic_store_explicit(&refused, false, memory_order_relaxed);
 	vb_lock_give(&recent_lock);
 	vb_log_out_forked();
 }
@@ -386,6 +394,8 @@ static void refuse(int err, bool busy, const char *call, const char *fmt, va_lis
 	uint64_t kind;
 	bool news;
 
+	if (!busy)
+		atomic_store_explicit(&refused, true, memory_order_relaxed);
 	if (!vb_log_wanted(VB_LOG_WARN))
 		return;
 	vsnprintf(sentence, sizeof sentence, fmt, ap);

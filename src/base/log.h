@@ -79,6 +79,8 @@ int vb_refuse(int err, const char *call, const char *fmt, ...) __attribute__((fo
  * in a minute is a warning, the others are written at the level info.  So is one of a call that the program's
  * call carries out (vb_call_begin()), since the program does not get this EBUSY. */
 int vb_refuse_busy(const char *call, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Whether vb_refuse() has said anything in this process: a program that ends then has ended for that. */
+bool vb_log_has_refused(void);
 /* The program's call `name` begins, which may call others of its kind.  Until vb_call_end() what is refused
  * on this thread is said in its name: instead of the other call's, if both are the same library's, or for the
  * same thing (rdma_create_qp() and ibv_create_qp_ex()); else before it.  Of nested calls the outermost

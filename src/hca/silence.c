@@ -98,6 +98,20 @@ static struct vb_reach_facts why_nowhere(struct vb_qp *qp)
 	return (struct vb_reach_facts){VB_REACH_ADDRESS, .away = {vb_addresses_whose(&h->addresses, av)}};
 }
 
+/* No queue pair has the number: the program may have exchanged it in network byte order, and not converted
+ * it. */
+static void look_reversed(struct vb_qp *qp)
+{
+	uint32_t meant = __builtin_bswap32(qp->dest_qpn), pid;
+
+	if (meant > VB_QPN_MASK || meant == qp->dest_qpn)
+		return;
+	pid = vb_qpn_whose(vb_qp_adapter(qp), meant);
+	if (pid)
+		qp->silence =
+		    (struct vb_reach_facts){VB_REACH_REVERSED, .reversed = {meant, pid, ends_of(qp, NULL)}};
+}
+
 void vb_silence_explain(struct vb_qp *qp)
 {
 	struct vb_peer *peer = qp->path.peer;
@@ -111,6 +125,8 @@ void vb_silence_explain(struct vb_qp *qp)
 		qp->silence = why_nowhere(qp);
 	else
 		qp->silence = is_up(peer) ? why_no_answer(qp, peer) : vb_silence_look(peer, qp->path.pid);
+	if (qp->silence.reach == VB_REACH_NOBODY || qp->silence.reach == VB_REACH_NO_QP)
+		look_reversed(qp);
 }
 
 bool vb_silence_is_only_slow(const struct vb_qp *qp, uint64_t now)

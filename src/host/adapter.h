@@ -270,6 +270,9 @@ int vb_adapter_owner(int fd, struct vb_owner *o);
 uint32_t vb_qpn_take(struct vb_adapter *a, struct vb_qp *qp, const char *call);
 void vb_qpn_give(struct vb_adapter *a, uint32_t qpn);
 struct vb_qp *vb_qpn_find(const struct vb_adapter *a, uint32_t qpn);
+/* The PID of the process of this user that owns the number: this one, if a queue pair has it, or another,
+ * whether a queue pair has it or not, which is asked by a connection.  0: none is known. */
+uint32_t vb_qpn_whose(const struct vb_adapter *a, uint32_t qpn);
 /* From now on rests() is asked before a QPN is given: one of which it says true is passed over until it says
  * otherwise.  It is called with qpn_lock held. */
 typedef bool vb_qpn_rests_fn(void *user, uint32_t qpn);

@@ -27,17 +27,28 @@ void vb_number_address(struct sockaddr_un *sa, socklen_t *len, uint32_t number)
 	*len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
-void vb_number_poke(uint32_t number)
+/* Connects to the process that has bound that number, and hangs up.  Its PID; 0: there is none that this
+ * process may talk to, or it cannot be seen. */
+static uint32_t ring_at(uint32_t number)
 {
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	struct vb_reach_facts why;
 	struct sockaddr_un sa;
+	uint32_t pid = 0;
 	socklen_t len;
 
 	if (fd < 0)
-		return;
+		return 0;
 	vb_number_address(&sa, &len, number);
-	(void)syscall(SYS_connect, fd, &sa, len); /* refused: nobody waits there */
+	if (syscall(SYS_connect, fd, &sa, len) || vb_contact_may(fd, &pid, &why)) /* refused: nobody waits */
+		pid = 0;
 	(void)syscall(SYS_close, fd);
+	return pid;
+}
+
+void vb_number_poke(uint32_t number)
+{
+	(void)ring_at(number);
 }
 
 static _Atomic uint32_t last; /* number that was tried first; 0: none */
@@ -303,6 +314,18 @@ inline __attribute__((always_inline)) struct vb_qp *vb_qpn_find(const struct vb_
 	_Atomic(struct vb_qp *) *p = place(a, qpn);
 
 	return p ? atomic_load_explicit(p, memory_order_acquire) : NULL; /* pairs with vb_qpn_take() */
+}
+
+uint32_t vb_qpn_whose(const struct vb_adapter *a, uint32_t qpn)
+{
+	int err = errno;
+	uint32_t pid;
+
+	if (place(a, qpn))
+		return vb_qpn_find(a, qpn) ? (uint32_t)getpid() : 0;
+	pid = usable(qpn) ? ring_at(qpn >> VB_QPN_INDEX_BITS) : 0;
+	errno = err;
+	return pid;
 }
 
 uint32_t vb_srqn_take(struct vb_adapter *a, const char *call)

@@ -260,6 +260,17 @@ static void say_unset(struct vb_text *t, const struct vb_reach_number *of)
 		    number_of(of));
 }
 
+static void say_reversed(struct vb_text *t, const struct vb_reach_reversed *of)
+{
+	const struct vb_reach_number number = {.ends = of->ends};
+
+	vb_text_add(t,
+		    "no queue pair has that number, but with its bytes reversed it is 0x%06x, a queue pair "
+		    "number of process %u; %s is in host byte order: convert it once when you send it "
+		    "(htonl) and once when you receive it (ntohl)",
+		    of->qpn, of->pid, number_of(&number));
+}
+
 static void say_lid(struct vb_text *t, const struct vb_reach_lid *of)
 {
 	vb_text_add(t, "no port of this network namespace has the LID in the path (dlid 0x%x)%s", of->lid,

@@ -101,6 +101,12 @@ struct vb_reach_number {
 	uint32_t datagram; /* 1: it is a datagram's (remote_qpn), 0: dest_qp_num */
 };
 
+struct vb_reach_reversed {
+	uint32_t qpn;  /* the number with its bytes reversed */
+	uint32_t pid;  /* of the process that owns it */
+	uint32_t ends; /* VB_END_* */
+};
+
 struct vb_reach_state {
 	uint32_t state; /* enum ibv_qp_state */
 	uint32_t ends;	/* VB_END_* */
@@ -138,6 +144,7 @@ struct vb_reach_facts {
 		struct vb_reach_link link;
 		struct vb_reach_away away;
 		struct vb_reach_number number;
+		struct vb_reach_reversed reversed;
 		struct vb_reach_state state;
 		struct vb_reach_types types;
 		struct vb_reach_other other;

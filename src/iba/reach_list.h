@@ -63,3 +63,5 @@ REACH(VB_REACH_TYPE, types, say_type)
 REACH(VB_REACH_NO_GROUP, none, say_no_group)
 /* a datagram to QP1 */
 REACH(VB_REACH_QP1, none, say_qp1)
+/* no queue pair has the number, but one has it with its bytes reversed */
+REACH(VB_REACH_REVERSED, reversed, say_reversed)

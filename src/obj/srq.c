@@ -4,7 +4,9 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "obj/context.h"
+#include "obj/qp.h"
 #include "obj/ring.h"
 
 #define relaxed memory_order_relaxed
@@ -36,15 +38,46 @@ void vb_rq_fini(struct vb_rq *rq)
 	rq->ring = NULL;
 }
 
-int vb_rq_refuse(const struct vb_rq *rq, const struct ibv_recv_wr *wr, const char *call)
+/* A queue pair's; NULL: the queue is an SRQ's. */
+static struct vb_qp *user_of(struct vb_rq *rq)
 {
+	return rq->mem.kind == VB_QUEUE_SRQ ? NULL : vb_list_entry(rq, struct vb_qp, resp.rq);
+}
+
+/* Why there is no room: requests without messages, or completions that were not polled. */
+static void say_full(struct vb_text *t, struct vb_rq *rq)
+{
+	struct vb_qp *qp = user_of(rq);
+	bool known = !qp || vb_lock_try(&qp->lock); /* an SRQ's is held */
+	uint32_t used = known ? rq->tail - atomic_load_explicit(&rq->polled, relaxed) : 0;
+
+	if (qp && known)
+		vb_lock_give(&qp->lock);
+	if (used)
+		vb_text_add(t, "messages have arrived for %u of them: poll the CQ", used);
+	else if (known)
+		vb_text_add(t,
+			    "no message has arrived for them: post fewer, or create the %s with a larger %s",
+			    qp ? "QP" : "SRQ", qp ? "max_recv_wr" : "max_wr");
+	else
+		vb_text_add(t, "poll the CQ");
+}
+
+int vb_rq_refuse(struct vb_rq *rq, const struct ibv_recv_wr *wr, const char *call)
+{
+	const struct vb_qp *qp = user_of(rq);
+	uint32_t number = qp ? qp->qpn : vb_list_entry(rq, struct vb_srq, rq)->number;
+	const char *name = qp ? "QP" : "SRQ";
+	char text[200] = "";
+	struct vb_text why = {text, sizeof(text)};
+
 	if (wr->num_sge < 0 || (uint32_t)wr->num_sge > rq->max_sge)
-		return vb_refuse(EINVAL, call, "num_sge %d exceeds the queue's limit of %u (max_sge)",
-				 wr->num_sge, rq->max_sge);
-	return vb_refuse(
-	    ENOMEM, call,
-	    "the receive queue is full: all %u requests that it can hold are outstanding; poll the CQ",
-	    rq->max_wr);
+		return vb_refuse(EINVAL, call, "num_sge %d exceeds the limit of %s 0x%06x, %u (%s)",
+				 wr->num_sge, name, number, rq->max_sge, qp ? "max_recv_sge" : "max_sge");
+	say_full(&why, rq);
+	return vb_refuse(ENOMEM, call,
+			 "the receive queue of %s 0x%06x is full: all %u requests (%s) are outstanding; %s",
+			 name, number, rq->max_wr, qp ? "max_recv_wr" : "max_wr", text);
 }
 
 /* Whether there is one that is for `need` bytes. */

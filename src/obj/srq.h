@@ -88,9 +88,8 @@ static inline bool vb_rq_empty(const struct vb_rq *rq)
 	       rq->tail; /* pairs with vb_rq_post() */
 }
 
-/* Says why a request is not posted: 0 is never returned. */
-__attribute__((cold)) int vb_rq_refuse(const struct vb_rq *rq, const struct ibv_recv_wr *wr,
-				       const char *call);
+/* Says why a request is not posted: 0 is never returned.  Under the owner's lock for posting. */
+__attribute__((cold)) int vb_rq_refuse(struct vb_rq *rq, const struct ibv_recv_wr *wr, const char *call);
 
 /* Posts a list; returns 0 or a positive errno with *bad set to the first request that was not posted (rule
  * 11: ENOMEM when full).  Under the owner's lock for posting. */

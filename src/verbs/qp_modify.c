@@ -277,6 +277,8 @@ bool vb_qp_unheard(struct vb_qp *qp)
 
 	if (vb_gsi_is_open(vb_qp_hca(qp))) /* who connects by rdma_cm needs no GID, and has events */
 		return false;
+	if (vb_log_has_refused()) /* it ends for another reason, which has been said */
+		return false;
 	if (!vb_lock_try(&qp->lock)) /* at exit() its holder may be this thread */
 		return false;
 	init = qp->state == IBV_QPS_INIT;

@@ -143,7 +143,8 @@ int vb_qp_modify_refuse(const struct vb_qp *qp, int err, const struct ibv_qp_att
 void vb_qp_attributes(struct vb_qp *qp, struct ibv_qp_attr *attr);
 /* A queue pair that nobody has open any more, and that is in nobody's hands. */
 void vb_qp_end(struct vb_qp *qp);
-/* The QP ends: whether it was never connected, and nobody can have known its address (true once); says so. */
+/* The QP ends: whether it was never connected, and nobody can have known its address (true once).  False
+ * where the log has another reason why the program ends. */
 bool vb_qp_unheard(struct vb_qp *qp);
 void vb_qp_say_unheard(uint32_t qpn);
 

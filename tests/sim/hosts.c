@@ -1118,6 +1118,11 @@ struct vb_qp *vb_qpn_find(const struct vb_adapter *a, uint32_t qpn)
 		   : NULL;
 }
 
+uint32_t vb_qpn_whose(const struct vb_adapter *a, uint32_t qpn)
+{
+	return vb_qpn_find(a, qpn) ? (uint32_t)getpid() : 0;
+}
+
 uint32_t vb_qpn_take(struct vb_adapter *a, struct vb_qp *qp, const char *call)
 {
 	uint32_t at = a->made++;

@@ -1,4 +1,5 @@
 /* N3, N4, N7: why did the request fail? */
+#include <arpa/inet.h>
 #include <sys/resource.h>
 
 #include "situation.h"
@@ -26,13 +27,21 @@ struct board {
 	_Atomic int step;
 };
 
+/* A queue pair whose number is a number with its bytes reversed, too, and another one. */
+static void open_reversible(struct kit_end *e, struct ibv_pd *domain)
+{
+	do
+		kit_end_open(e, domain, 8, PAGE);
+	while (e->card.qpn & 0xff || htonl(e->card.qpn) == e->card.qpn);
+}
+
 /* A peer that is there, and does nothing. */
 static void be_a_peer(struct board *d)
 {
 	struct ibv_context *c = kit_open();
 	struct kit_end e;
 
-	kit_end_open(&e, ibv_alloc_pd(c), 8, PAGE);
+	open_reversible(&e, ibv_alloc_pd(c));
 	d->card[1] = e.card;
 	atomic_fetch_add(&d->step, 1);
 	kit_until(&d->step, 2);
@@ -107,6 +116,37 @@ static void number_never_filled_in(void)
 	SAID(
 	    "no acknowledgement from queue pair 0x000000 within retry_cnt = 1 retry: dest_qp_num is 0, so it "
 	    "was never set");
+}
+
+/* The far end's number came in network byte order, and was not converted: of another process, and of this. */
+static void number_in_network_order(void)
+{
+	struct board *d = kit_shared(sizeof *d);
+	pid_t pid = kit_fork();
+	struct kit_card far;
+
+	if (!pid)
+		be_a_peer(d);
+	kit_until(&d->step, 1);
+	open_reversible(&b, pd);
+	d->card[0] = b.card;
+	for (int i = 0; i < 2; i++) {
+		far = d->card[i];
+		far.qpn = htonl(far.qpn);
+		kit_end_open(&a, pd, 8, PAGE);
+		kit_connect_with(&a, &far, 10, 1);
+		CHECK_EQ(kit_post(&a, IBV_WR_SEND, 1, 0, 8, NULL, 0), 0);
+		expect(IBV_WC_RETRY_EXC_ERR);
+		SAID(
+		    "no acknowledgement from queue pair 0x%06x within retry_cnt = 1 retry: no queue pair has "
+		    "that number, but with its bytes reversed it is 0x%06x, a queue pair number of process "
+		    "%d; dest_qp_num is in host byte order: convert it once",
+		    far.qpn, d->card[i].qpn, (int)(i ? pid : getpid()));
+		if (!i)
+			kit_end_close(&a);
+	}
+	atomic_fetch_add(&d->step, 1);
+	CHECK(!kit_reap(pid));
 }
 
 /* N3.4: no further connection after a thousand: descriptors. */
@@ -201,7 +241,41 @@ static void receive_queue_full(void)
 	CHECK(err == ENOMEM, "%d", err);
 	SAID("ibv_post_recv");
 	SAID("(ENOMEM)");
-	SAID("the receive queue is full: all %d requests that it can hold are outstanding", n);
+	SAID("the receive queue of QP 0x%06x is full: all %d requests (max_recv_wr) are outstanding; no "
+	     "message "
+	     "has arrived for them: post fewer, or create the QP with a larger max_recv_wr",
+	     b.qp->qp_num, n);
+	for (int i = 0; i < 2; i++) {
+		CHECK_EQ(kit_post(&a, IBV_WR_SEND, 1, 0, 8, NULL, 0), 0);
+		expect(IBV_WC_SUCCESS);
+	}
+	CHECK_EQ(kit_recv(&b, 9, 0, 8), ENOMEM);
+	SAID("are outstanding; messages have arrived for 2 of them: poll the CQ");
+}
+
+/* The same of an SRQ. */
+static void srq_full(void)
+{
+	struct ibv_srq_init_attr attr = {.attr = {.max_wr = 2, .max_sge = 1}};
+	struct ibv_srq *srq = ibv_create_srq(pd, &attr);
+	struct ibv_sge none[2] = {0};
+	struct ibv_recv_wr wr = {0}, *bad;
+	uint32_t number = 0;
+	int n = 0, err;
+
+	CHECK(srq && !ibv_get_srq_num(srq, &number));
+	while (!(err = ibv_post_srq_recv(srq, &wr, &bad)))
+		n++;
+	CHECK_EQ(err, ENOMEM);
+	SAID("ibv_post_srq_recv: the receive queue of SRQ 0x%06x is full: all %d requests (max_wr) are "
+	     "outstanding; no message has arrived for them: post fewer, or create the SRQ with a larger "
+	     "max_wr",
+	     number, n);
+	wr.sg_list = none;
+	wr.num_sge = 33;
+	CHECK_EQ(ibv_post_srq_recv(srq, &wr, &bad), EINVAL);
+	SAID("num_sge 33 exceeds the limit of SRQ 0x%06x, ", number);
+	CHECK(!ibv_destroy_srq(srq));
 }
 
 /* N3.11: to RTR with an index beyond the GID table. */
@@ -551,11 +625,13 @@ const struct situation protection[] = {
     {"N3.7", status_12, NULL},
     {"N3.7-inline", inline_size, NULL},
     {"N3.9", receive_queue_full, NULL},
+    {"N3.9-srq", srq_full, NULL},
     {"N3.11", gid_beyond_the_table, NULL},
     {"N3.11-mask", attributes_missing, NULL},
     {"N3.11-gid", gid_never_given, NULL},
     {"N3.11-dgid", gid_of_another_machine, NULL},
     {"N3.11-number", number_never_filled_in, NULL},
+    {"N3.11-byte-order", number_in_network_order, NULL},
     {"N3.11-type", another_type, NULL},
     {"N4.1", stale_local_key, NULL},
     {"N4.2", remote_address_0, NULL},

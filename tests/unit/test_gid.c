@@ -168,6 +168,21 @@ static void client_that_never_began(void)
 	need(!ibv_modify_qp(qp, &a, IBV_QP_STATE));
 }
 
+/* It gives up since its region is refused. */
+static void client_that_was_refused(void)
+{
+	open_qp();
+	need(!ibv_reg_mr(qp->pd, NULL, 4096, 0));
+}
+
+static void who_was_refused_hears_that_only(void **state)
+{
+	(void)state;
+	log_of(client_that_was_refused);
+	one_line("ibv_reg_mr: ");
+	assert_null(strstr(text, MISSED));
+}
+
 static void others_hear_nothing(void **state)
 {
 	static void (*const ways[])(void) = {client_that_asked, client_that_asked_for_an_entry,
@@ -290,6 +305,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(the_client_hears_at_its_end),
+	    cmocka_unit_test(who_was_refused_hears_that_only),
 	    cmocka_unit_test(others_hear_nothing),
 	    cmocka_unit_test(the_server_hears_of_both_mistakes),
 	    cmocka_unit_test(what_is_wrong_is_named),
