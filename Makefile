@@ -70,7 +70,7 @@ install: all
 
 check:
 	@scripts/layers && scripts/format-check && scripts/verbs-doc-check && scripts/memory-doc-check && \
-		scripts/calls-check && scripts/errors-doc-check && scripts/mutants --check
+		scripts/calls-check && scripts/errors-doc-check && scripts/version-check && scripts/mutants --check
 
 format:
 	@scripts/format-check --fix

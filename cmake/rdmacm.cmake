@@ -12,5 +12,5 @@ target_link_options(rdmacm PRIVATE -Wl,--version-script=${CMAKE_SOURCE_DIR}/src/
 set_target_properties(rdmacm PROPERTIES SOVERSION 1 VERSION 1.5.0 INSTALL_RPATH "$ORIGIN"
                       LINK_DEPENDS ${CMAKE_SOURCE_DIR}/src/rdmacm/librdmacm.map)
 
-install(TARGETS rdmacm LIBRARY DESTINATION lib/verbena)
+install(TARGETS rdmacm LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/verbena)
 install(FILES ${CMAKE_SOURCE_DIR}/docs/man/rdma_verbena.7 DESTINATION share/man/man7)

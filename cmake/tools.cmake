@@ -6,6 +6,15 @@ target_link_libraries(verbena PRIVATE ${VB_RELEASE} ${VB_JSONC}) # of the librar
 set_target_properties(verbena PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}
                       INTERPROCEDURAL_OPTIMIZATION ${VB_LTO})
 
+# The commit that is built, looked up at each build.
+add_custom_target(commit BYPRODUCTS ${CMAKE_BINARY_DIR}/generated/commit.h
+                  COMMAND ${CMAKE_COMMAND} -DSOURCE=${CMAKE_SOURCE_DIR} -DOUT=${CMAKE_BINARY_DIR}/generated/commit.h
+                          -P ${CMAKE_SOURCE_DIR}/cmake/commit.cmake VERBATIM)
+add_dependencies(verbena commit)
+# Where it finds the libraries after installation, relative to itself.
+target_compile_definitions(verbena PRIVATE VB_INSTALLED_LIB="../${CMAKE_INSTALL_LIBDIR}/verbena")
+target_include_directories(verbena PRIVATE ${CMAKE_BINARY_DIR}/generated)
+
 # It goes into every process under `verbena run`, sanitized or not, so it has no sanitizer of its own.
 add_library(verbena-view MODULE tools/view.c tools/view_dir.c tools/view_cwd.c tools/view_tree.c tools/view_facts.c tools/view_signal.c
             src/host/devices.c src/host/netif.c src/host/identity.c src/base/lock.c src/base/quiet.c)
@@ -16,22 +25,22 @@ target_link_options(verbena-view PRIVATE -fno-sanitize=all -Wl,--no-undefined -W
                     -Wl,--version-script=${CMAKE_SOURCE_DIR}/tools/view.map)
 set_target_properties(verbena-view PROPERTIES LINK_DEPENDS ${CMAKE_SOURCE_DIR}/tools/view.map)
 
-# What programs are compiled with: PKG_CONFIG_PATH=build, or the installed tree's lib/pkgconfig.
+# What programs are compiled with: PKG_CONFIG_PATH=build, or the installed tree's directory pkgconfig.
 set(VB_PC_UP .)
 set(VB_PC_INCLUDE include)
 set(VB_PC_LIB lib)
 configure_file(${CMAKE_SOURCE_DIR}/cmake/verbena.pc.in ${CMAKE_BINARY_DIR}/verbena.pc @ONLY)
 configure_file(${CMAKE_SOURCE_DIR}/include/infiniband/verbs.h ${CMAKE_BINARY_DIR}/include/infiniband/verbs.h COPYONLY)
-set(VB_PC_UP ../..)
+set(VB_PC_UP ../${VB_LIBDIR_UP})
 set(VB_PC_INCLUDE include/verbena)
-set(VB_PC_LIB lib/verbena)
+set(VB_PC_LIB ${CMAKE_INSTALL_LIBDIR}/verbena)
 configure_file(${CMAKE_SOURCE_DIR}/cmake/verbena.pc.in ${CMAKE_BINARY_DIR}/installed/verbena.pc @ONLY)
 
 # The installed tree finds its parts relative to bin/verbena and can be moved.
 install(TARGETS verbena RUNTIME DESTINATION bin)
-install(TARGETS ibverbs verbena-view LIBRARY DESTINATION lib/verbena)
+install(TARGETS ibverbs verbena-view LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/verbena)
 install(FILES include/infiniband/verbs.h DESTINATION include/verbena/infiniband)
-install(FILES ${CMAKE_BINARY_DIR}/installed/verbena.pc DESTINATION lib/pkgconfig)
+install(FILES ${CMAKE_BINARY_DIR}/installed/verbena.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 install(FILES tools/completion/verbena.bash DESTINATION share/bash-completion/completions RENAME verbena)
 install(FILES tools/completion/_verbena DESTINATION share/zsh/site-functions)
 install(FILES LICENSE docs/errors.md docs/situations.md docs/cm.md DESTINATION share/doc/verbena)

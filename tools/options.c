@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/text.h"
-#include "host/identity.h"
+#include "commit.h"
 #include "tools.h"
 
 enum { WIDTH = 79, COLUMN = 24 }; /* of lines; where the texts of options begin */
@@ -15,7 +15,7 @@ enum { WIDTH = 79, COLUMN = 24 }; /* of lines; where the texts of options begin 
 /* Every command has these. */
 static const struct vb_option common[] = {
     {.name = "help", .letter = 'h', .doc = "print this help"},
-    {.name = "version", .letter = 'V', .doc = "print the version"},
+    {.name = "version", .letter = 'V', .doc = "print the version and the commit"},
 };
 enum { COMMON = sizeof(common) / sizeof(*common) };
 
@@ -260,7 +260,8 @@ static void take(struct vb_words *w, const struct vb_option *o, const char *valu
 		exit(0);
 	}
 	if (o == &common[1]) {
-		printf("verbena %s\n", VB_VERSION);
+		printf("verbena " VB_VERSION "%s%s%s\n", *VB_COMMIT ? " (commit " : "", VB_COMMIT,
+		       *VB_COMMIT ? ")" : "");
 		exit(0);
 	}
 	if (value && !o->arg) {

@@ -102,10 +102,10 @@ static bool parse_command_line(struct run *r, const struct vb_command *c, int ar
 	return true;
 }
 
-/* The libraries stand beside this program: in lib/ of a build, in ../lib/verbena when installed. */
+/* The libraries stand beside this program: in lib/ of a build, in VB_INSTALLED_LIB when installed. */
 static bool find_libraries(struct run *r)
 {
-	static const char *const places[] = {"lib", "../lib/verbena"};
+	static const char *const places[] = {"lib", VB_INSTALLED_LIB};
 	char self[PATH_MAX], file[PATH_MAX + 64], dir[PATH_MAX + 32];
 	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
 
@@ -130,8 +130,8 @@ static bool find_libraries(struct run *r)
 		}
 		return true;
 	}
-	vb_say("there is no " VERBS " in %s/lib or %s/../lib/verbena. Build or install Verbena again", self,
-	       self);
+	vb_say("there is no " VERBS " in %s/lib or %s/" VB_INSTALLED_LIB ". Build or install Verbena again",
+	       self, self);
 	return false;
 }
 

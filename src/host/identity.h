@@ -5,9 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define VB_VERSION     "0.1.0"
-#define VB_FW_VER      "verbena " VB_VERSION
-#define VB_DEVICE_NAME "verbena0" /* of the first device, unless a setting has another */
+#define VB_FW_VER      "verbena " VB_VERSION /* the file VERSION */
+#define VB_DEVICE_NAME "verbena0"	     /* of the first device, unless a setting has another */
 #define VB_UVERBS_STEM "uverbs"
 
 /* The link, as the standard encodes it and as the kernel writes it: four lanes of 25 Gb/s. */

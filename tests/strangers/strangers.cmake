@@ -21,7 +21,8 @@ add_test(NAME scripts.verbs_doc COMMAND ${CMAKE_SOURCE_DIR}/scripts/verbs-doc-ch
 add_test(NAME scripts.errors_doc COMMAND ${CMAKE_SOURCE_DIR}/scripts/errors-doc-check)
 add_test(NAME scripts.memory_doc COMMAND ${CMAKE_SOURCE_DIR}/scripts/memory-doc-check)
 add_test(NAME scripts.calls COMMAND ${CMAKE_SOURCE_DIR}/scripts/calls-check)
+add_test(NAME scripts.version COMMAND ${CMAKE_SOURCE_DIR}/scripts/version-check)
 add_test(NAME scripts.mutants COMMAND ${CMAKE_SOURCE_DIR}/scripts/mutants --check)
 set_tests_properties(scripts.layers scripts.circles scripts.verbs_doc scripts.errors_doc scripts.memory_doc scripts.calls
-                     scripts.mutants
+                     scripts.version scripts.mutants
                      PROPERTIES LABELS scripts)

@@ -94,7 +94,7 @@ Example:
 	check "the help lists $command" 0 "
   $command " "$verbena" help
 done
-check "version" 0 "verbena 0." "$verbena" run --version
+check "version" 0 "verbena $(cat "${BASH_SOURCE[0]%/*}/../../VERSION")" "$verbena" run --version
 
 # scripts and their interpreters
 printf '#!%s 3\n' "$helpers/tools-which" >"$tmp/script"
