@@ -33,11 +33,25 @@ int vb_view_find(const char *path, struct vb_view_node *n, char out[PATH_MAX]);
 const char *vb_view_cwd(void);
 extern atomic_int vb_view_entered; /* 0: it was never in the view */
 
-/* Whether a path begins in the view.  All that other paths cost. */
-static inline bool vb_view_begins(const char *path)
+/* Whether an absolute path without "//" and "/./" begins in the view. */
+static inline bool vb_view_begins_tidily(const char *path)
 {
 	size_t n;
 
+	if (path[1] == 's' && !strncmp(path, "/sys/class/infiniband", 21)) {
+		/* also infiniband_mad and the like, which a kernel with a device has and the view has not */
+		n = path[21] == '_' ? 21 + strcspn(path + 21, "/") : 21;
+		return path[n] == '/' || path[n] == '\0';
+	}
+	return path[1] == 'd' && !strncmp(path, "/dev/infiniband", 15) &&
+	       (path[15] == '/' || path[15] == '\0');
+}
+
+bool vb_view_begins_untidily(const char *path);
+
+/* Whether a path begins in the view.  All that other paths cost. */
+static inline bool vb_view_begins(const char *path)
+{
 	/* the functions that are stood in for promise the compiler never to get NULL, but they may */
 	__asm__("" : "+r"(path));
 	if (!path)
@@ -45,12 +59,11 @@ static inline bool vb_view_begins(const char *path)
 	if (path[0] != '/')
 		return __builtin_expect(atomic_load_explicit(&vb_view_entered, memory_order_relaxed), 0) &&
 		       *path && vb_view_cwd();
-	if (path[1] == 's' && !strncmp(path, "/sys/class/infiniband", 21)) {
-		n = strncmp(path + 21, "_verbs", 6) ? 21 : 27;
-		return path[n] == '/' || path[n] == '\0';
-	}
-	return path[1] == 'd' && !strncmp(path, "/dev/infiniband", 15) &&
-	       (path[15] == '/' || path[15] == '\0');
+	if (vb_view_begins_tidily(path))
+		return true;
+	if (path[1] != '/' && path[1] != '.' && strncmp(path, "/sys/", 5) && strncmp(path, "/dev/", 5))
+		return false;
+	return strstr(path, "infiniband") && vb_view_begins_untidily(path);
 }
 
 /* The same of a path that is relative to the descriptor of a directory. */

@@ -220,6 +220,30 @@ static bool look_up(const struct vb_view_facts *f, const char *path, struct vb_v
 	return false;
 }
 
+/* A path with ".." in front goes on to the kernel: what it leaves may be a symbolic link. */
+bool vb_view_begins_untidily(const char *path)
+{
+	enum { FRONT = 64 }; /* more than the view's own directories have */
+	char tidy[FRONT + 2];
+	size_t n = 0, part;
+
+	while (path += strspn(path, "/"), *path) {
+		part = strcspn(path, "/");
+		if (part != 1 || *path != '.') {
+			if (n + 1 + part > FRONT)
+				return false;
+			tidy[n++] = '/';
+			memcpy(tidy + n, path, part);
+			n += part;
+			tidy[n] = '\0';
+			if (vb_view_begins_tidily(tidy))
+				return true;
+		}
+		path += part;
+	}
+	return false;
+}
+
 /* `out` is what a ".." left of the path, outside of the view; the rest of the path is not for us to read,
  * unless it leads in again. */
 static int left_view(const char *rest, size_t len, struct vb_view_node *n, char out[PATH_MAX])

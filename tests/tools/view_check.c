@@ -200,6 +200,9 @@ static void check_passing(void)
 	EXPECT(d && readdir(d) && dirfd(d) >= 0 && !closedir(d));
 	EXPECT(!stat("/sys/class/net", &st) && S_ISDIR(st.st_mode));
 	EXPECT(stat("/sys/class/infinibandx", &st) && errno == ENOENT);
+	EXPECT(!stat("/sys//class/./infiniband/../net", &st) && S_ISDIR(st.st_mode));
+	/* lo is a symbolic link, so this is below /sys/devices */
+	EXPECT(stat("/sys/class/net/lo/../../infiniband", &st) && errno == ENOENT);
 	EXPECT(!stat("/sys/class/infiniband/../net", &st) && S_ISDIR(st.st_mode));
 	EXPECT(realpath("/sys/class/infiniband/verbena0/../..", real) && !strcmp(real, "/sys/class"));
 	EXPECT(access(none, R_OK) < 0 && errno == EFAULT);
