@@ -281,7 +281,7 @@ static void keep_leaving(struct way *w, const struct leaving *l)
 	struct vb_pkt p;
 
 	vb_lock_assert_held(&w->qp->lock);
-	if (vb_pkt_decode(&p, l->hdr, l->hdr_len, l->payload_len))
+	if (vb_pkt_decode(&p, l->hdr, l->hdr_len, l->payload_len, true))
 		return;
 	p.payload = l->payload;
 	p.placed = l->placed;

@@ -14,21 +14,17 @@
 #include "iba/profile.h"
 #include "transport/transport.h"
 
-static void open_rxq(const struct vb_peer *peer, uint32_t lane)
+void vb_hca_open_rxq(struct vb_hca *h, struct vb_rxq *r, uint32_t index, uint32_t kept)
 {
-	struct vb_hca *h = vb_hca(peer->adapter);
-	struct vb_rxq *r = peer->lanes[lane].rxq;
-	uint32_t index = peer->index * VB_LANES + lane;
-
 	vb_lock_take(&r->rx);
 	r->adapter = h->adapter;
 	r->index = index;
 	atomic_store_explicit(&r->owes, false, memory_order_relaxed);
 	atomic_store_explicit(&r->placing, false, memory_order_relaxed);
 	atomic_store_explicit(&r->waits, false, memory_order_relaxed);
-	r->quiet = r->unflushed = r->budget = 0;
+	r->quiet = r->unflushed = r->budget = r->malformed = 0;
 	r->acks = NULL;
-	r->kept = vb_capture_from(peer);
+	r->kept = kept;
 	atomic_store_explicit(&h->rxqs[index], r, memory_order_release); /* pairs with vb_hca_rxq_at() */
 	if (index >= vb_hca_rxq_count(h))
 		atomic_store_explicit(&h->nrxqs, index + 1, memory_order_release); /* vb_hca_rxq_count() */
@@ -40,7 +36,8 @@ static void open_rxq(const struct vb_peer *peer, uint32_t lane)
 void vb_hca_open_lanes(struct vb_peer *peer)
 {
 	for (uint32_t i = 0; i < peer->nlanes; i++)
-		open_rxq(peer, i);
+		vb_hca_open_rxq(vb_hca(peer->adapter), peer->lanes[i].rxq, peer->index * VB_LANES + i,
+				vb_capture_from(peer));
 }
 
 /* All QPs of the adapter, in turn; *at begins at 0.  The caller holds r->rx of some queue, so that none goes

@@ -5,6 +5,8 @@
  * shows as received for an ACK (hca/timed.c), and one that sleeps is sent it at once. */
 #include "hca/receive.h"
 
+#include <stdio.h>
+
 #include "base/fault.h"
 #include "base/log.h"
 #include "hca/capture.h"
@@ -26,6 +28,7 @@ enum {
 	PASS_BYTES = 1 << 20,  /* the same in bytes: what is lent is copied while the queue is held */
 	HELD_BYTES = 64 << 10, /* payload taken in under one QP lock */
 	ACK_BATCH = 32,
+	SAY_EVERY = 1000, /* malformed packets of a queue: one line of log each time */
 };
 
 /* The QP that packets are being delivered to, its lock held over a few of them. */
@@ -113,10 +116,41 @@ static inline bool hold(struct delivery *d, uint32_t qpn, const struct vb_source
 	return d->qp != NULL;
 }
 
-/* A malformed packet names no queue pair. */
-static __attribute__((cold, noinline)) void say_dropped(const struct vb_arrival *in, const char *why)
+/* A malformed packet names no queue pair, and its sender may send any number of them. */
+static __attribute__((cold, noinline)) void say_dropped(struct vb_rxq *r, const struct vb_arrival *in,
+							const char *why)
 {
-	vb_log(VB_LOG_WARN, "a packet of %u bytes is discarded: %s", in->b.hdr_len + in->payload_len, why);
+	char before[64] = "";
+
+	vb_lock_assert_held(&r->rx);
+	if (r->malformed++ % SAY_EVERY)
+		return;
+	if (r->malformed > 1)
+		snprintf(before, sizeof(before), "; %u malformed packets have come since the first one",
+			 r->malformed - 1);
+	vb_log(VB_LOG_WARN, "a packet of %u bytes is discarded: %s%s", in->b.hdr_len + in->payload_len, why,
+	       before);
+}
+
+/* A packet that comes from another host says nothing of what only processes of one host say to each other:
+ * neither marks of placed and lent data, nor a path MTU, nor an ACK that travels along.  A datagram keeps its
+ * service level and its word, which names the one GID of its source. */
+static __attribute__((noinline)) void distrust(struct vb_arrival *in)
+{
+	bool datagram = VB_FAMILY(in->b.bytes[0]) == VB_FAMILY_UD;
+
+	in->b.flags &= datagram ? VB_BRIEF_APART | (uint8_t)~VB_BRIEF_KINDS : VB_BRIEF_APART;
+	in->b.ack &= datagram ? ~(VB_OUT_ACK | VB_GRH_WORD(3, 0, 0)) | VB_GRH_GLOBAL : 0;
+}
+
+/* The next packet of the queue, 1; 0 and -1 as peek() has them. */
+static inline __attribute__((always_inline)) int peek(struct vb_rxq *r, struct vb_arrival *in)
+{
+	int got = r->ops->peek(r, in);
+
+	if (vb_likely(got > 0) && vb_unlikely(!vb_source_is_peer(in->source)))
+		distrust(in);
+	return got;
 }
 
 /* A datagram to a group: each queue pair that is attached here gets it, as one that is its own (rule 29). */
@@ -141,7 +175,8 @@ static __attribute__((noinline)) void deliver_to_group(struct delivery *d, const
 static inline __attribute__((always_inline)) const char *
 read_packet(struct delivery *d, const struct vb_arrival *in, struct vb_pkt *p)
 {
-	const char *wrong = vb_pkt_decode(p, in->b.bytes, in->b.hdr_len, in->payload_len);
+	const char *wrong =
+	    vb_pkt_decode(p, in->b.bytes, in->b.hdr_len, in->payload_len, vb_source_is_peer(in->source));
 
 	if (vb_unlikely(wrong != NULL))
 		return wrong;
@@ -178,7 +213,7 @@ static __attribute__((noinline)) void deliver_any(struct delivery *d, const stru
 
 	wrong = read_packet(d, in, &p);
 	if (vb_unlikely(wrong != NULL)) {
-		say_dropped(in, wrong);
+		say_dropped(d->rxq, in, wrong);
 		return;
 	}
 	if (p.mgid) {
@@ -235,7 +270,7 @@ static inline __attribute__((always_inline)) unsigned take(struct vb_rxq *r, uns
 	d.qp = NULL;
 	d.bytes = d.passed = 0;
 	d.urgent = false;
-	while (n < budget && d.passed < PASS_BYTES && (got = r->ops->peek(r, &in)) > 0) {
+	while (n < budget && d.passed < PASS_BYTES && (got = peek(r, &in)) > 0) {
 		if (kept)
 			keep(&d, &in);
 		deliver(&d, &in);
@@ -272,7 +307,7 @@ static inline bool take_plain(struct vb_rxq *r, bool *urgent)
 	struct vb_arrival in __attribute__((aligned(16)));
 	struct vb_qp *qp;
 
-	if (vb_unlikely(r->ops->peek(r, &in) <= 0 || in.b.flags & VB_BRIEF_APART))
+	if (vb_unlikely(peek(r, &in) <= 0 || in.b.flags & VB_BRIEF_APART))
 		return false;
 	qp = take_qp(r, vb_pkt_get_qpn(in.b.bytes), in.source);
 	if (vb_unlikely(!qp))

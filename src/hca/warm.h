@@ -21,18 +21,18 @@
 
 static inline uint32_t vb_hca_rxq_count(const struct vb_hca *h)
 {
-	return atomic_load_explicit(&h->nrxqs, memory_order_acquire); /* pairs with vb_hca_open_lanes() */
+	return atomic_load_explicit(&h->nrxqs, memory_order_acquire); /* pairs with vb_hca_open_rxq() */
 }
 
 /* NULL: there never was one at that index. */
 static inline struct vb_rxq *vb_hca_rxq_at(const struct vb_hca *h, uint32_t i)
 {
-	return atomic_load_explicit(&h->rxqs[i], memory_order_acquire); /* pairs with vb_hca_open_lanes() */
+	return atomic_load_explicit(&h->rxqs[i], memory_order_acquire); /* pairs with vb_hca_open_rxq() */
 }
 
 static inline bool vb_hca_rxq_is_open(const struct vb_rxq *r)
 {
-	return atomic_load_explicit(&r->open, memory_order_acquire); /* pairs with vb_hca_open_lanes() */
+	return atomic_load_explicit(&r->open, memory_order_acquire); /* pairs with vb_hca_open_rxq() */
 }
 
 /* Whether there is something to take in or to send out.  A hint. */

@@ -129,7 +129,7 @@ static void decode_extensions(struct vb_pkt *p, const uint8_t *at, uint32_t bits
 
 /* What is wrong with a packet that the fast test did not let pass; NULL if it is right after all. */
 static __attribute__((cold, noinline)) const char *objection(const uint8_t *hdr, size_t hdr_len,
-							     size_t payload_len)
+							     size_t payload_len, bool peer)
 {
 	const struct vb_opcode_row *op = &vb_opcodes[hdr[0]];
 	uint8_t pad = hdr[1] >> 4 & 3;
@@ -137,11 +137,13 @@ static __attribute__((cold, noinline)) const char *objection(const uint8_t *hdr,
 	if (!op->name)
 		return "unknown opcode";
 	if (hdr_len != op->hdr_len &&
-	    (VB_FAMILY(hdr[0]) != VB_FAMILY_UD || vb_pkt_get_qpn(hdr) != VB_QPN_GROUP ||
+	    (!peer || VB_FAMILY(hdr[0]) != VB_FAMILY_UD || vb_pkt_get_qpn(hdr) != VB_QPN_GROUP ||
 	     hdr_len != op->hdr_len + VB_MGID_LEN))
 		return "its header length does not match its opcode";
 	if (hdr[1] & TVER)
 		return "unknown transport header version";
+	if ((vb_pkt_get_word(hdr, 0) & VB_PKEY_BITS) != VB_PKEY_BITS)
+		return "its P_Key is not this port's";
 	if (payload_len > UINT32_MAX)
 		return "its payload is too long";
 	if (pad > payload_len)
@@ -152,13 +154,13 @@ static __attribute__((cold, noinline)) const char *objection(const uint8_t *hdr,
 		return NULL;
 	}
 	/* On the same host a NAK carries its reason. */
-	if (op->bits & VB_OP_AETH && VB_AETH_KIND(hdr[VB_BTH_LEN]) &&
+	if (peer && op->bits & VB_OP_AETH && VB_AETH_KIND(hdr[VB_BTH_LEN]) &&
 	    payload_len == sizeof(struct vb_facts) && !pad)
 		return NULL;
 	return payload_len ? "payload behind an opcode that takes none" : NULL;
 }
 
-const char *vb_pkt_decode(struct vb_pkt *p, const uint8_t *hdr, size_t hdr_len, size_t payload_len)
+const char *vb_pkt_decode(struct vb_pkt *p, const uint8_t *hdr, size_t hdr_len, size_t payload_len, bool peer)
 {
 	const struct vb_opcode_row *op;
 	uint32_t w0, w2, bits, pad;
@@ -173,10 +175,10 @@ const char *vb_pkt_decode(struct vb_pkt *p, const uint8_t *hdr, size_t hdr_len, 
 	pad = w0 >> 20 & 3;
 	/* One test lets the good ones pass: payload only where it may be and something in it (an empty
 	 * payload of a last or only packet takes the slow look). */
-	if (vb_unlikely(hdr_len != op->hdr_len || w0 & TVER << 16 ||
+	if (vb_unlikely(hdr_len != op->hdr_len || (w0 & (TVER << 16 | VB_PKEY_BITS)) != VB_PKEY_BITS ||
 			!(bits & VB_OP_PAYLOAD) != !payload_len ||
 			(payload_len && (payload_len <= pad || payload_len > UINT32_MAX)))) {
-		why = objection(hdr, hdr_len, payload_len);
+		why = objection(hdr, hdr_len, payload_len, peer);
 		if (why)
 			return why;
 	}
@@ -187,6 +189,7 @@ const char *vb_pkt_decode(struct vb_pkt *p, const uint8_t *hdr, size_t hdr_len, 
 	if (bits & VB_OP_HEADERS)
 		decode_extensions(p, hdr + VB_BTH_LEN, bits);
 	p->op = op;
+	p->peer = peer;
 	if (vb_unlikely(hdr_len != op->hdr_len))
 		p->mgid = hdr + op->hdr_len;
 	p->opcode = (uint8_t)(w0 >> 24);

@@ -31,6 +31,7 @@ struct vb_pkt {
 	bool ack_req;
 	uint8_t pad; /* bytes of padding behind the payload, 0-3 */
 	uint16_t pkey;
+	bool peer;	  /* a process of this host sent it: what only such processes say counts */
 	bool placed;	  /* WRITE with immediate whose data was placed directly: there is no payload */
 	uint8_t path_mtu; /* enum ibv_mtu of the sending QP, on wires whose packets are larger; 0: not told */
 	uint32_t qpn;	  /* destination QP */
@@ -126,8 +127,10 @@ static inline uint32_t vb_pkt_get_word(const uint8_t *hdr, unsigned i)
 	return be32toh(w);
 }
 
-/* Of word 0: the opcode, and the version, which is 0. */
-#define VB_PKT_KIND	  0xff0f0000u
+/* Of word 0: the opcode, the version, which is 0, and the P_Key, but for the bit of full members. */
+#define VB_PKEY_BITS	  0x7fffu
+#define VB_PKT_KIND	  (0xff0f0000u | VB_PKEY_BITS)
+#define VB_PKT_OF(opcode) ((uint32_t)(opcode) << 24 | VB_PKEY_BITS) /* what that is in a right packet */
 #define VB_PKT_PAD(word0) ((word0) >> 20 & 3)
 
 static inline uint32_t vb_pkt_get_qpn(const uint8_t *hdr)
@@ -146,11 +149,13 @@ static inline bool vb_pkt_ends_untold(const struct vb_pkt *p)
  * vb_opcodes[p->opcode].hdr_len bytes; returns that length. */
 size_t vb_pkt_encode(uint8_t *buf, const struct vb_pkt *p);
 
-/* Takes the header bytes hdr[0..hdr_len) of a packet whose payload (padding included) is `payload_len` bytes;
- * where the payload stands is the caller's to set; p->mgid points into the header.  This is the one place
- * where lengths and reserved values from outside are checked: NULL on success, else what is wrong, as a short
- * English phrase. */
-const char *vb_pkt_decode(struct vb_pkt *p, const uint8_t *hdr, size_t hdr_len, size_t payload_len);
+/* Takes the header bytes hdr[0..hdr_len) of a packet whose payload (padding included) is `payload_len` bytes.
+ * The caller sets p->payload; p->mgid points into the header.  peer: a process of this host sent the packet.
+ * Only such a packet may have a group's GID behind its headers, or a reason behind a NAK.  Lengths, the
+ * P_Key and reserved values are checked here and nowhere else.  NULL, or what is wrong, as a short English
+ * phrase. */
+const char *vb_pkt_decode(struct vb_pkt *p, const uint8_t *hdr, size_t hdr_len, size_t payload_len,
+			  bool peer);
 
 /* PSNs compare modulo 2^24, signed (rule 12): negative where a is before b. */
 static inline int32_t vb_psn_diff(uint32_t a, uint32_t b)

@@ -31,6 +31,11 @@ struct vb_source {
 };
 #define VB_SOURCE_PEER (~0ull) /* no GID that packets come from begins like this: it would be multicast */
 
+static inline bool vb_source_is_peer(const struct vb_source *s)
+{
+	return s->high == VB_SOURCE_PEER;
+}
+
 static inline bool vb_source_is(const struct vb_source *a, const struct vb_source *b)
 {
 	return a->low == b->low && a->high == b->high;
@@ -89,6 +94,7 @@ struct vb_rxq {
 	uint32_t quiet;	      /* looks of vb_hca_cool() since the last packet; under rx */
 	uint32_t unflushed;   /* packets taken in since owed ACKs were last sent; under rx */
 	uint32_t budget;      /* packets that the next look may take, see hca/receive.c; under rx */
+	uint32_t malformed;   /* packets that were none, since it was opened; under rx */
 	uint32_t kept;	      /* enum vb_kept: whether what comes is kept for a capture; set before `open` */
 	struct vb_path *acks; /* one that owes no more than an ACK; under rx */
 	struct vb_adapter *adapter; /* set before `open` */

@@ -176,14 +176,14 @@ static void nak(struct vb_qp *qp, const struct vb_pkt *p)
 		retry(qp);
 		return;
 	}
-	if (p->syndrome == VB_AETH_NAK_AGAIN) {
+	if (p->syndrome == VB_AETH_NAK_AGAIN && p->peer) {
 		if (!qp->req.waiting_rnr) {
 			vb_requester_back(qp);
 			vb_requester_arm(qp);
 		}
 		return;
 	}
-	if (p->syndrome == VB_AETH_NAK_LOAN) {
+	if (p->syndrome == VB_AETH_NAK_LOAN && p->peer) {
 		if (vb_lend_refused(qp) && !qp->req.waiting_rnr) {
 			vb_requester_back(qp);
 			vb_requester_arm(qp);

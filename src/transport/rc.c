@@ -370,9 +370,9 @@ static bool brief(struct vb_qp *qp, struct vb_arrival *in)
 	if (vb_unlikely(qp->state != IBV_QPS_RTS))
 		return false;
 	switch (first & VB_PKT_KIND) {
-	case (uint32_t)VB_SEND_ONLY << 24:
+	case VB_PKT_OF(VB_SEND_ONLY):
 		return vb_responder_brief(qp, b);
-	case (uint32_t)VB_ACK << 24:
+	case VB_PKT_OF(VB_ACK):
 		return vb_completer_brief(qp, b);
 	default:
 		return false;
@@ -628,7 +628,7 @@ static bool uc_brief(struct vb_qp *qp, struct vb_arrival *in)
 	bool taken;
 
 	vb_lock_assert_held(&qp->lock);
-	if (vb_unlikely(qp->state != IBV_QPS_RTS || (first & VB_PKT_KIND) != (uint32_t)VB_SEND_ONLY << 24))
+	if (vb_unlikely(qp->state != IBV_QPS_RTS || (first & VB_PKT_KIND) != VB_PKT_OF(VB_SEND_ONLY)))
 		return false;
 	b->ack = 0;
 	taken = vb_responder_brief(qp, b);

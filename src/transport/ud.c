@@ -607,7 +607,7 @@ static bool brief(struct vb_qp *qp, struct vb_arrival *in)
 	p.op = &vb_opcodes[VB_FAMILY_UD | VB_SEND_ONLY];
 	p.pad = (uint8_t)VB_PKT_PAD(first);
 	if (vb_unlikely(!is_receiving(qp) ||
-			(first & VB_PKT_KIND) != (uint32_t)(VB_FAMILY_UD | VB_SEND_ONLY) << 24 ||
+			(first & VB_PKT_KIND) != VB_PKT_OF(VB_FAMILY_UD | VB_SEND_ONLY) ||
 			b->flags & VB_BRIEF_KINDS || b->hdr_len != p.op->hdr_len || b->payload_len < p.pad))
 		return false;
 	p.solicited = first >> 23 & 1;

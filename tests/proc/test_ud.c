@@ -518,6 +518,7 @@ static void what_is_lent(struct kit_end *e, uint32_t pieces)
 {
 	struct vb_out *out = vb_peer_at(vb_context(ctx)->adapter, 0)->lanes[0].out;
 	const struct vb_pkt p = {.opcode = (uint8_t)(VB_FAMILY_UD | VB_SEND_ONLY),
+				 .pkey = VB_PKEY_DEFAULT,
 				 .qpn = e->card.qpn,
 				 .qkey = KIT_QKEY,
 				 .src_qpn = e->card.qpn};

@@ -13,6 +13,7 @@
 #include "hca/path.h"
 #include "hca/peers.h"
 #include "hca/progress.h"
+#include "hca/receive.h"
 #include "hca/send.h"
 #include "hca/srq.h"
 #include "hca/warm.h"
@@ -60,6 +61,13 @@ struct note {
 	uint8_t bytes[VB_TELL_MAX] __attribute__((aligned(8)));
 };
 
+/* A receive queue by which anybody sends to a process: what comes is taken in at once. */
+struct ear {
+	struct vb_rxq rxq;
+	_Atomic uint32_t cold;
+	const struct vb_arrival *in; /* NULL: nothing comes */
+};
+
 /* One process. */
 struct vb_adapter {
 	struct hosts *hosts;
@@ -82,6 +90,7 @@ struct vb_adapter {
 	bool held;		    /* its receive queues are, by a thread that does not run */
 	struct note notes[NOTES];
 	uint32_t notes_first, notes_n;
+	struct ear ear;
 	struct link *links[LINKS];
 	uint32_t nlinks;
 	uint32_t made; /* queue pairs and domains */
@@ -235,6 +244,44 @@ static uint32_t lane_names(const struct vb_rxq *r)
 }
 
 static const struct vb_rxq_ops lane_ops = {lane_peek, lane_next, lane_ready, lane_rubbish, lane_names};
+
+static int ear_peek(struct vb_rxq *r, struct vb_arrival *p)
+{
+	const struct ear *e = vb_containerof(r, const struct ear, rxq);
+
+	if (!e->in)
+		return 0;
+	*p = *e->in;
+	if (!(p->b.flags & VB_BRIEF_APART))
+		p->payload = p->b.bytes + p->b.hdr_len;
+	return 1;
+}
+
+static void ear_next(struct vb_rxq *r)
+{
+	vb_containerof(r, struct ear, rxq)->in = NULL;
+}
+
+static bool ear_ready(const struct vb_rxq *r)
+{
+	return vb_containerof(r, const struct ear, rxq)->in;
+}
+
+static const struct vb_rxq_ops ear_ops = {.peek = ear_peek, .next = ear_next, .ready = ear_ready};
+
+void hosts_hear(struct vb_adapter *a, const struct vb_arrival *in)
+{
+	struct ear *e = &a->ear;
+
+	if (!e->rxq.ops) {
+		vb_rxq_init(&e->rxq, &ear_ops, NULL, &e->cold);
+		vb_hca_open_rxq(&a->hca, &e->rxq, VB_MAX_RINGS - 1, 0);
+	}
+	e->in = in;
+	vb_hca_look(&e->rxq, one_in(a->hosts, 2) ? VB_TAKE_ONE : VB_TAKE_BATCH);
+	assert_null(e->in);
+	a->nudged = true;
+}
 
 static void make_lane(struct lane *lane, struct link *l)
 {

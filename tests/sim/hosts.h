@@ -41,6 +41,8 @@ bool hosts_stopped(const struct vb_adapter *a);
 /* A thread of its program has all its receive queues, and does not run until it is released. */
 void hosts_hold(struct vb_adapter *a);
 void hosts_release(struct vb_adapter *a);
+/* A packet comes to it through a queue of its own, from whichever source it names. */
+void hosts_hear(struct vb_adapter *a, const struct vb_arrival *in);
 /* Its program arms a completion queue, or waits for a completion channel. */
 void hosts_sleep(struct vb_adapter *a);
 /* How the peers of this process are: how many of them are UP. */

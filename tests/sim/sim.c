@@ -123,7 +123,7 @@ static void wire_commit(struct vb_out *o, struct vb_outbuf *b)
 	s->packets++;
 	f->placed = b->placed;
 	f->lent = b->lent;
-	why = vb_pkt_decode(&p, f->bytes, f->hdr_len, f->payload_len);
+	why = vb_pkt_decode(&p, f->bytes, f->hdr_len, f->payload_len, !s->cfg.far);
 	s->lent += f->lent;
 	if (why)
 		fail_msg("QP %u sent an impossible packet: %s", w->from, why);
@@ -400,7 +400,7 @@ static void deliver(struct sim *s, struct sim_wire *w)
 	struct vb_pkt p;
 
 	w->delivered++;
-	assert_null(vb_pkt_decode(&p, f->bytes, f->hdr_len, f->payload_len));
+	assert_null(vb_pkt_decode(&p, f->bytes, f->hdr_len, f->payload_len, !s->cfg.far));
 	p.payload = f->bytes + f->hdr_len;
 	p.placed = f->placed;
 	p.path_mtu = f->path_mtu;
@@ -934,7 +934,7 @@ void sim_inject(struct sim *s, unsigned n, struct vb_pkt *p, const void *payload
 	p->opcode = meant(p->opcode);
 	if (sim_as == SIM_AS_XRC)
 		p->srqn = SIM_SRQN;
-	assert_null(vb_pkt_decode(&in, hdr, vb_pkt_encode(hdr, p), len));
+	assert_null(vb_pkt_decode(&in, hdr, vb_pkt_encode(hdr, p), len, !s->cfg.far));
 	in.payload = payload;
 	in.placed = p->placed; /* which no header carries, */
 	if (p->loan)	       /* nor that the payload is one */

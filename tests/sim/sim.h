@@ -74,6 +74,7 @@ struct sim_cfg {
 	struct vb_adapter *srq_on; /* which process, of simulated ones, that SRQ, its CQ and the memory
 				      belong to; NULL: the target's */
 	bool local;		   /* NAKs carry reasons */
+	bool far;		   /* the two are on hosts of their own */
 	bool srq, one_cq, sig_all;
 	bool lossless;	/* the wire can tell what was taken out */
 	bool lazy_acks; /* mere ACKs leave late, at random */

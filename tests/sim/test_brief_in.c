@@ -44,7 +44,8 @@ static void left(struct sim *s, const struct vb_brief *b, const char *what, unsi
 static struct vb_brief packet(struct sim *s, uint8_t opcode, uint32_t psn, uint32_t len)
 {
 	struct vb_qp *qp = &s->n[0].qp;
-	struct vb_pkt p = {.opcode = opcode, .qpn = qp->qpn, .psn = psn, .syndrome = VB_AETH_ACK};
+	struct vb_pkt p = {
+	    .opcode = opcode, .pkey = VB_PKEY_DEFAULT, .qpn = qp->qpn, .psn = psn, .syndrome = VB_AETH_ACK};
 	struct vb_brief b = {.hdr_len = vb_opcodes[opcode].hdr_len, .payload_len = (uint16_t)len};
 
 	vb_pkt_encode(b.bytes, &p);
@@ -82,6 +83,7 @@ static void sends(void **state)
 	    WRONG(bytes, 0, VB_FAMILY_UC),
 	    WRONG(bytes, 0, VB_SEND_ONLY ^ VB_SEND_ONLY_IMM),
 	    WRONG(bytes, 1, 0x01), /* version */
+	    WRONG(bytes, 3, 0x01), /* P_Key */
 	    WRONG(bytes, 11, 1),   /* PSN */
 	    WRONG(bytes, 9, 0x80),
 	};
@@ -113,6 +115,7 @@ static void acks(void **state)
 	    WRONG(payload_len, 0, 4),	   WRONG(ack, 3, 0x80),
 	    WRONG(bytes, 0, VB_FAMILY_UC), WRONG(bytes, 0, VB_ACK ^ VB_ATOMIC_ACK),
 	    WRONG(bytes, 1, 0x01),	   WRONG(bytes, 1, 0x10), /* padding */
+	    WRONG(bytes, 2, 0x40),				  /* P_Key */
 	    WRONG(bytes, 12, VB_AETH_RNR), WRONG(bytes, 12, VB_AETH_NAK_PSN & ~0x1f),
 	};
 	struct sim *s = sim_desk(SIM_QUIET);

@@ -235,7 +235,7 @@ static struct vb_pkt far_hears(struct far *d, uint8_t operation, uint32_t psn)
 
 	assert_int_equal(d->wire.n, 1);
 	came = sim_wire_take(&d->wire);
-	assert_null(vb_pkt_decode(&p, came->bytes, came->hdr_len, came->payload_len));
+	assert_null(vb_pkt_decode(&p, came->bytes, came->hdr_len, came->payload_len, true));
 	assert_int_equal(p.opcode, VB_FAMILY_XRC | operation);
 	assert_int_equal(p.psn, psn);
 	free(came);

@@ -176,7 +176,8 @@ static void every_opcode_decodes_to_its_fields(void **state)
 		size_t payload = samples[i].payload ? 32 : 0;
 
 		memset(&p, 0x77, sizeof p);
-		assert_null(vb_pkt_decode(&p, (const uint8_t *)samples[i].bytes, samples[i].len, payload));
+		assert_null(
+		    vb_pkt_decode(&p, (const uint8_t *)samples[i].bytes, samples[i].len, payload, true));
 		assert_ptr_equal(p.op, &vb_opcodes[samples[i].opcode]);
 		assert_int_equal(p.opcode, samples[i].opcode);
 		assert_true(p.solicited && p.ack_req);
@@ -217,9 +218,9 @@ static void rule_28_bth_bits(void **state)
 	vb_pkt_encode(buf, &p);
 	/* MigReq set; pad per packet; the reserved bytes stay zero whatever stands above QPN and PSN */
 	assert_memory_equal(buf, "\x04\x70\x80\x01\x00\x00\x00\x01\x00\x00\x00\x02", 12);
-	/* reserved bits on the wire are not looked at, MigReq neither */
-	assert_null(
-	    vb_pkt_decode(&p, (const uint8_t *)"\x04\x30\x80\x01\xff\x00\x00\x01\x7f\x00\x00\x02", 12, 8));
+	/* reserved bits on the wire are not looked at, MigReq neither; nor is the bit of full members */
+	assert_null(vb_pkt_decode(&p, (const uint8_t *)"\x04\x30\x7f\xff\xff\x00\x00\x01\x7f\x00\x00\x02", 12,
+				  8, true));
 	assert_int_equal(p.qpn, 1);
 	assert_int_equal(p.psn, 2);
 	assert_false(p.ack_req || p.solicited);
@@ -230,21 +231,25 @@ static void rule_28_bth_bits(void **state)
  * looked at. */
 static void reserved_bytes_of_deth_and_xrceth(void **state)
 {
-	struct vb_pkt p = {.opcode = VB_FAMILY_UD | VB_SEND_ONLY, .qkey = 0xffffffff, .src_qpn = 0xff000002u};
+	struct vb_pkt p = {.opcode = VB_FAMILY_UD | VB_SEND_ONLY,
+			   .pkey = VB_PKEY_DEFAULT,
+			   .qkey = 0xffffffff,
+			   .src_qpn = 0xff000002u};
 	uint8_t buf[VB_HDR_MAX];
 
 	(void)state;
 	assert_int_equal(vb_pkt_encode(buf, &p), 20);
 	assert_memory_equal(buf + 12, "\xff\xff\xff\xff\x00\x00\x00\x02", 8);
 	buf[16] = 0xff;
-	assert_null(vb_pkt_decode(&p, buf, 20, 4));
+	assert_null(vb_pkt_decode(&p, buf, 20, 4, true));
 	assert_int_equal(p.qkey, 0xffffffff);
 	assert_int_equal(p.src_qpn, 2);
-	p = (struct vb_pkt){.opcode = VB_FAMILY_XRC | VB_SEND_ONLY, .srqn = 0xff000003u};
+	p = (struct vb_pkt){
+	    .opcode = VB_FAMILY_XRC | VB_SEND_ONLY, .pkey = VB_PKEY_DEFAULT, .srqn = 0xff000003u};
 	assert_int_equal(vb_pkt_encode(buf, &p), 16);
 	assert_memory_equal(buf + 12, "\x00\x00\x00\x03", 4);
 	buf[12] = 0xff;
-	assert_null(vb_pkt_decode(&p, buf, 16, 4));
+	assert_null(vb_pkt_decode(&p, buf, 16, 4, true));
 	assert_int_equal(p.srqn, 3);
 }
 
@@ -292,25 +297,26 @@ static void rule_28_wrong_lengths_are_refused(void **state)
 		memcpy(buf, b, n);
 		for (size_t len = 0; len < sizeof buf; len++)
 			if (len != n)
-				assert_non_null(vb_pkt_decode(&p, buf, len, samples[i].payload ? 8 : 0));
+				assert_non_null(
+				    vb_pkt_decode(&p, buf, len, samples[i].payload ? 8 : 0, true));
 		if (!samples[i].payload)
-			assert_non_null(vb_pkt_decode(&p, buf, n, 1));
+			assert_non_null(vb_pkt_decode(&p, buf, n, 1, true));
 		if (samples[i].more)
-			assert_non_null(vb_pkt_decode(&p, buf, n, 0));
+			assert_non_null(vb_pkt_decode(&p, buf, n, 0, true));
 		else
-			assert_null(vb_pkt_decode(&p, buf, n, 0));
+			assert_null(vb_pkt_decode(&p, buf, n, 0, true));
 		/* padding: more than there is, and all there is */
 		buf[1] |= 0x30;
-		assert_non_null(vb_pkt_decode(&p, buf, n, 2));
+		assert_non_null(vb_pkt_decode(&p, buf, n, 2, true));
 		if (samples[i].payload && !samples[i].more) {
-			assert_null(vb_pkt_decode(&p, buf, n, 3));
+			assert_null(vb_pkt_decode(&p, buf, n, 3, true));
 			assert_int_equal(p.payload_len, 0);
 		} else {
-			assert_non_null(vb_pkt_decode(&p, buf, n, 3));
+			assert_non_null(vb_pkt_decode(&p, buf, n, 3, true));
 		}
 		buf[1] &= 0xcf;
 		buf[1] |= 1; /* transport header version */
-		assert_non_null(vb_pkt_decode(&p, buf, n, samples[i].payload ? 8 : 0));
+		assert_non_null(vb_pkt_decode(&p, buf, n, samples[i].payload ? 8 : 0, true));
 	}
 }
 
@@ -318,7 +324,10 @@ static void rule_28_wrong_lengths_are_refused(void **state)
 static void rule_28_a_groups_gid_follows(void **state)
 {
 	uint8_t buf[VB_HDR_MAX + VB_MGID_LEN] = {0};
-	struct vb_pkt p, made = {.opcode = VB_FAMILY_UD | VB_SEND_ONLY_IMM, .qpn = VB_QPN_GROUP, .qkey = 7};
+	struct vb_pkt p, made = {.opcode = VB_FAMILY_UD | VB_SEND_ONLY_IMM,
+				 .pkey = VB_PKEY_DEFAULT,
+				 .qpn = VB_QPN_GROUP,
+				 .qkey = 7};
 	size_t n = vb_pkt_encode(buf, &made);
 
 	(void)state;
@@ -327,21 +336,47 @@ static void rule_28_a_groups_gid_follows(void **state)
 	for (size_t len = 0; len < sizeof buf; len++) {
 		bool right = len == n || len == n + VB_MGID_LEN;
 
-		assert_int_equal(!vb_pkt_decode(&p, buf, len, 8), right);
+		assert_int_equal(!vb_pkt_decode(&p, buf, len, 8, true), right);
 	}
-	assert_null(vb_pkt_decode(&p, buf, n, 8));
+	assert_null(vb_pkt_decode(&p, buf, n, 8, true));
 	assert_null(p.mgid);
-	assert_null(vb_pkt_decode(&p, buf, n + VB_MGID_LEN, 0));
+	assert_null(vb_pkt_decode(&p, buf, n + VB_MGID_LEN, 0, true));
 	assert_ptr_equal(p.mgid, buf + n);
-	assert_true(p.qkey == 7 && p.qpn == VB_QPN_GROUP);
+	assert_true(p.qkey == 7 && p.qpn == VB_QPN_GROUP && p.peer);
+	assert_non_null(vb_pkt_decode(&p, buf, n + VB_MGID_LEN, 0, false)); /* of another host, never */
+	assert_null(vb_pkt_decode(&p, buf, n, 8, false));
+	assert_false(p.peer);
 	buf[1] |= 0x30; /* the other checks are made all the same */
-	assert_non_null(vb_pkt_decode(&p, buf, n + VB_MGID_LEN, 2));
+	assert_non_null(vb_pkt_decode(&p, buf, n + VB_MGID_LEN, 2, true));
 	buf[1] &= 0xcf;
 	buf[7] = 0xfe; /* to one queue pair */
-	assert_non_null(vb_pkt_decode(&p, buf, n + VB_MGID_LEN, 8));
+	assert_non_null(vb_pkt_decode(&p, buf, n + VB_MGID_LEN, 8, true));
 	made.opcode = VB_FAMILY_RC | VB_SEND_ONLY;
 	n = vb_pkt_encode(buf, &made);
-	assert_non_null(vb_pkt_decode(&p, buf, n + VB_MGID_LEN, 8));
+	assert_non_null(vb_pkt_decode(&p, buf, n + VB_MGID_LEN, 8, true));
+}
+
+/* The port has one P_Key, as a full member: what full and limited members of the same send is taken. */
+static void rule_28_the_p_key_is_the_ports(void **state)
+{
+	static const struct {
+		uint16_t pkey;
+		bool right;
+	} rows[] = {{0xffff, true}, {0x7fff, true}, {0x8001, false}, {0xfffe, false}, {0, false}};
+	struct vb_pkt p;
+
+	(void)state;
+	for (size_t i = 0; i < SAMPLES; i++)
+		for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+			uint8_t buf[VB_HDR_MAX];
+
+			memcpy(buf, samples[i].bytes, samples[i].len);
+			buf[2] = (uint8_t)(rows[k].pkey >> 8);
+			buf[3] = (uint8_t)rows[k].pkey;
+			assert_int_equal(
+			    !vb_pkt_decode(&p, buf, samples[i].len, samples[i].payload ? 8 : 0, true),
+			    rows[k].right);
+		}
 }
 
 static void unknown_opcodes_are_refused(void **state)
@@ -358,8 +393,8 @@ static void unknown_opcodes_are_refused(void **state)
 		}
 		buf[0] = (uint8_t)op;
 		for (size_t len = 0; len < sizeof buf; len++) {
-			assert_non_null(vb_pkt_decode(&p, buf, len, 0));
-			assert_non_null(vb_pkt_decode(&p, buf, len, 16));
+			assert_non_null(vb_pkt_decode(&p, buf, len, 0, true));
+			assert_non_null(vb_pkt_decode(&p, buf, len, 16, true));
 		}
 	}
 	assert_int_equal(known, SAMPLES);
@@ -372,12 +407,13 @@ static void nak_carries_facts(void **state)
 	struct vb_pkt p;
 
 	(void)state;
-	assert_null(vb_pkt_decode(&p, nak, 16, sizeof(struct vb_facts)));
+	assert_null(vb_pkt_decode(&p, nak, 16, sizeof(struct vb_facts), true));
 	assert_int_equal(p.payload_len, sizeof(struct vb_facts));
-	assert_null(vb_pkt_decode(&p, atomic, 24, sizeof(struct vb_facts)));
-	assert_non_null(vb_pkt_decode(&p, nak, 16, sizeof(struct vb_facts) - 1));
+	assert_null(vb_pkt_decode(&p, atomic, 24, sizeof(struct vb_facts), true));
+	assert_non_null(vb_pkt_decode(&p, nak, 16, sizeof(struct vb_facts) - 1, true));
+	assert_non_null(vb_pkt_decode(&p, nak, 16, sizeof(struct vb_facts), false));
 	nak[12] = VB_AETH_ACK;
-	assert_non_null(vb_pkt_decode(&p, nak, 16, sizeof(struct vb_facts)));
+	assert_non_null(vb_pkt_decode(&p, nak, 16, sizeof(struct vb_facts), true));
 }
 
 static void rule_12_psn_wraps(void **state)
@@ -819,6 +855,7 @@ int main(void)
 	    cmocka_unit_test(names_of_opcodes),
 	    cmocka_unit_test(rule_28_wrong_lengths_are_refused),
 	    cmocka_unit_test(rule_28_a_groups_gid_follows),
+	    cmocka_unit_test(rule_28_the_p_key_is_the_ports),
 	    cmocka_unit_test(unknown_opcodes_are_refused),
 	    cmocka_unit_test(nak_carries_facts),
 	    cmocka_unit_test(rule_12_psn_wraps),
