@@ -62,12 +62,26 @@ static const struct vb_option options[] = {
 
 struct run {
 	bool no_view;
-	bool log, pcap;					  /* the option, not just the variable */
 	bool typed[sizeof(options) / sizeof(options[0])]; /* which options */
 	char **program;					  /* its argv */
 	char lib[PATH_MAX];				  /* directory of our libraries */
 	char path[PATH_MAX];				  /* the program's file */
 };
+
+/* Returns the option's name where the user typed it; NULL: the variable comes from the environment, if at
+ * all. */
+static const char *typed(const struct run *r, const char *env, size_t len)
+{
+	for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++)
+		if (r->typed[i] && !strncmp(options[i].env, env, len) && !options[i].env[len])
+			return options[i].name;
+	return NULL;
+}
+
+static bool is_typed(const struct run *r, const char *env)
+{
+	return typed(r, env, strlen(env));
+}
 
 /* false: it was said why not. */
 static bool set(struct run *r, const struct vb_option *o, const char *value)
@@ -77,8 +91,6 @@ static bool set(struct run *r, const struct vb_option *o, const char *value)
 		return true;
 	}
 	r->typed[o - options] = true;
-	r->log |= !strcmp(o->env, "VERBENA_LOG");
-	r->pcap |= !strcmp(o->env, "VERBENA_PCAP");
 	if (!setenv(o->env, value, 1))
 		return true;
 	vb_say("--%s cannot be set: %s", o->name, strerror(errno));
@@ -145,13 +157,12 @@ static int not_executable(const char *name, int err)
 static void say_wrong(const struct run *r, const char *sentence)
 {
 	size_t len = strcspn(sentence, "=");
+	const char *option = typed(r, sentence, len);
 
-	for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++)
-		if (r->typed[i] && !strncmp(options[i].env, sentence, len) && !options[i].env[len]) {
-			vb_say("--%s%s", options[i].name, sentence + len);
-			return;
-		}
-	vb_say("%s", sentence);
+	if (option)
+		vb_say("--%s%s", option, sentence + len);
+	else
+		vb_say("%s", sentence);
 }
 
 /* The library would refuse to open the device; here it can be said before anything runs. */
@@ -211,8 +222,8 @@ static void begin_log(const struct run *r)
 	struct stat st;
 	int fd;
 
-	if (!r->log || !to || stat(to, &st) || !S_ISREG(st.st_mode) || is_same_file(&st, STDOUT_FILENO) ||
-	    is_same_file(&st, STDERR_FILENO))
+	if (!is_typed(r, "VERBENA_LOG") || !to || stat(to, &st) || !S_ISREG(st.st_mode) ||
+	    is_same_file(&st, STDOUT_FILENO) || is_same_file(&st, STDERR_FILENO))
 		return;
 	fd = open(to, O_WRONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
 	if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
@@ -244,18 +255,18 @@ static bool make_pcap_absolute(void)
 static bool check_pcap_file(const struct run *r, const char *path)
 {
 	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666);
-	bool ok = false;
+	bool ok = false, anew = is_typed(r, "VERBENA_PCAP");
 	struct stat st;
 
 	if (fd < 0 || fstat(fd, &st))
 		vb_say("the capture %s cannot be written: %s", path, strerror(errno));
 	else if (!S_ISREG(st.st_mode))
 		vb_say("the capture %s is not a regular file", path);
-	else if (r->pcap && flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+	else if (anew && flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
 		vb_say("the capture %s is in use by another process. Name another file, or wait until that "
 		       "process ends",
 		       path);
-	else if (r->pcap && ftruncate(fd, 0))
+	else if (anew && ftruncate(fd, 0))
 		vb_say("the capture %s cannot be written: %s", path, strerror(errno));
 	else
 		ok = true;
@@ -269,8 +280,13 @@ static bool check_pcap(const struct run *r)
 	const char *path;
 	uint32_t files;
 
-	if (!getenv("VERBENA_PCAP") || !*getenv("VERBENA_PCAP"))
-		return true;
+	if (!getenv("VERBENA_PCAP") || !*getenv("VERBENA_PCAP")) {
+		if (!is_typed(r, "VERBENA_PCAP_SNAP") && !is_typed(r, "VERBENA_PCAP_RING"))
+			return true;
+		vb_say("--pcap-%s has no effect without --pcap=FILE, which starts the capture",
+		       is_typed(r, "VERBENA_PCAP_SNAP") ? "snap" : "ring");
+		return false;
+	}
 	if (!make_pcap_absolute()) {
 		vb_say("the path of the capture cannot be made absolute: %s", strerror(errno));
 		return false;

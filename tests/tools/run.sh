@@ -172,6 +172,9 @@ check "a value that begins so" 0 "VERBENA_PCAP=$tmp/--x" env -C "$tmp" "$verbena
 check "a capture that is a device" 125 "the capture /dev/null is not a regular file" "$verbena" run --pcap /dev/null true
 check "too little of a packet" 125 "verbena: --pcap-snap=63 is not a number of bytes: use 64 or more, or 0 for whole packets" \
 	"$verbena" run --pcap "$tmp/c.pcapng" --pcap-snap 63 true
+check "bytes of no capture" 125 "verbena: --pcap-snap has no effect without --pcap=FILE" "$verbena" run --pcap-snap=0 true
+check "a ring of no capture" 125 "verbena: --pcap-ring has no effect without --pcap=FILE" "$verbena" run --pcap-ring=2:1M true
+VERBENA_PCAP_SNAP=0 check "the variable alone" 0 "" "$verbena" run true
 check "no number of bytes" 125 "verbena: --pcap-snap=1x is not a number" "$verbena" run --pcap "$tmp/c.pcapng" --pcap-snap=1x true
 for ring in 0:64K 3 3: 3:63K :64K 1001:1M 3:1T -1:64K; do
 	check "no ring: $ring" 125 "verbena: --pcap-ring=$ring is not FILES:SIZE: use 1 to 1000 files of at least 64K" \
