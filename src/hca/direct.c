@@ -377,6 +377,7 @@ void vb_direct_show(struct vb_qp *qp)
 		atomic_store_explicit(&s->dest_qpn, qp->state < IBV_QPS_RTR ? 0 : qp->dest_qpn,
 				      memory_order_relaxed);
 		atomic_store_explicit(&s->type, qp->ibv.qp_type, memory_order_relaxed);
+		atomic_store_explicit(&s->srq, qp->srq ? qp->srq->number : 0, memory_order_relaxed);
 		atomic_store_explicit(&s->by_cm, qp->by_cm != VB_BY_HAND, memory_order_relaxed);
 		atomic_store_explicit(&s->state, state, memory_order_release);
 	}

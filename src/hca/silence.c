@@ -1,5 +1,7 @@
 #include "hca/silence.h"
 
+#include <string.h>
+
 #include "hca/hca.h"
 #include "hca/port.h"
 #include "host/devices.h"
@@ -88,6 +90,7 @@ static struct vb_reach_facts why_nowhere(struct vb_qp *qp)
 {
 	const struct ibv_ah_attr *av = &qp->attr.ah_attr;
 	struct vb_hca *h = vb_qp_hca(qp);
+	struct vb_reach_facts f;
 
 	if (av->is_global && vb_gid_is_group(av->grh.dgid.raw))
 		return (struct vb_reach_facts){.reach = VB_REACH_GROUP};
@@ -95,7 +98,9 @@ static struct vb_reach_facts why_nowhere(struct vb_qp *qp)
 		return (struct vb_reach_facts){.reach = VB_REACH_NOBODY};
 	if (vb_devices_infiniband())
 		return (struct vb_reach_facts){VB_REACH_LID, .lid = {av->dlid}};
-	return (struct vb_reach_facts){VB_REACH_ADDRESS, .away = {vb_addresses_whose(&h->addresses, av)}};
+	f = (struct vb_reach_facts){VB_REACH_ADDRESS, .away = {vb_addresses_whose(&h->addresses, av)}};
+	memcpy(f.away.gid, av->grh.dgid.raw, sizeof(f.away.gid));
+	return f;
 }
 
 /* No queue pair has the number: the program may have exchanged it in network byte order, and not converted

@@ -63,6 +63,7 @@ static const struct member {
     MEMBER(retry, retries, "retries", NUMBER),
     MEMBER(retry, peer_qpn, "peer_qpn", QPN),
     MEMBER(retry, slow_ms, "slow_ms", KNOWN),
+    MEMBER(retry, srq, "srq", QPN),
     MEMBER(gone, pid, "process", KNOWN),
     MEMBER(srq, number, "srq", QPN),
     MEMBER(srq, pid, "process", KNOWN),

@@ -7,14 +7,15 @@
 #include <infiniband/verbs.h>
 
 #include "iba/away.h"
+#include "iba/grh.h"
 #include "iba/names.h"
 #include "iba/qp_state.h"
 
 /* A clause takes what its row says, which may be nothing. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
-_Static_assert(sizeof(struct vb_reach_facts) == sizeof(uint32_t) + sizeof(struct vb_reach_denied),
-	       "`denied` is the largest member, so that `{0}` clears all");
+_Static_assert(sizeof(struct vb_reach_facts) == sizeof(uint32_t) + sizeof(struct vb_reach_away),
+	       "`away` is the largest member, so that `{0}` clears all");
 
 static const char *const calls[VB_CALLS] = {
     [VB_CALL_NONE] = "a call",
@@ -218,7 +219,14 @@ static void say_refused(struct vb_text *t, const struct vb_reach_process *of)
 
 static void say_address(struct vb_text *t, const struct vb_reach_away *of)
 {
-	vb_text_add(t, "the GID in the path (dgid) is ");
+	static const uint8_t unknown[16];
+
+	vb_text_add(t, "the GID in the path (dgid");
+	if (memcmp(of->gid, unknown, sizeof(unknown))) {
+		vb_text_add(t, " ");
+		vb_gid_add(t, of->gid);
+	}
+	vb_text_add(t, ") is ");
 	vb_away_add(t, of->pid);
 }
 

@@ -93,6 +93,7 @@ struct vb_reach_link {
 struct vb_reach_away {
 	uint32_t pid; /* a process of this user in another network namespace that has the address; 0: none is
 			 known */
+	uint8_t gid[16]; /* the address; all zero: it is not at hand */
 };
 
 /* Where a queue pair number leads that is none of an address's. */
@@ -132,7 +133,8 @@ struct vb_reach_psn {
 struct vb_reach_facts {
 	uint32_t reach; /* enum vb_reach */
 	union {
-		struct vb_reach_denied denied; /* the largest: `{0}` clears all */
+		struct vb_reach_away away; /* the largest: `{0}` clears all */
+		struct vb_reach_denied denied;
 		struct vb_reach_version version;
 		struct vb_reach_none none;
 		struct vb_reach_process process;
@@ -142,7 +144,6 @@ struct vb_reach_facts {
 		struct vb_reach_trouble trouble;
 		struct vb_reach_lid lid;
 		struct vb_reach_link link;
-		struct vb_reach_away away;
 		struct vb_reach_number number;
 		struct vb_reach_reversed reversed;
 		struct vb_reach_state state;

@@ -262,6 +262,7 @@ void vb_say_rnr(struct vb_text *t, const struct vb_facts *f, const struct vb_ret
 {
 	const char *count =
 	    f->ends & VB_END_HERE ? "rdma_conn_param.rnr_retry_count (of the receiver)" : "rnr_retry";
+	static const char there[] = " to that SRQ (ibv_post_srq_recv)";
 
 	vb_text_add(t, "queue pair 0x%06x ", of->peer_qpn & VB_QPN_MASK);
 	if (of->retries)
@@ -271,10 +272,14 @@ void vb_say_rnr(struct vb_text *t, const struct vb_facts *f, const struct vb_ret
 		vb_text_add(t, "had no receive request for this message, and %s = 0 permits no retry", count);
 	if (of->slow_ms)
 		vb_text_add(t, " (those posted earlier were used, and none followed for %u ms)", of->slow_ms);
-	if (of->retries || of->slow_ms)
-		vb_text_add(t, "; post more receive requests, or post them earlier");
+	if (of->srq)
+		vb_text_add(t, "; it receives from SRQ 0x%06x: post", of->srq & VB_QPN_MASK);
 	else
-		vb_text_add(t, "; post receive requests earlier");
+		vb_text_add(t, "; post");
+	if (of->retries || of->slow_ms)
+		vb_text_add(t, " more receive requests%s, or post them earlier", of->srq ? there : "");
+	else
+		vb_text_add(t, " receive requests%s earlier", of->srq ? there : "");
 }
 
 void vb_say_retry(struct vb_text *t, const struct vb_facts *f, const struct vb_retry_facts *of)

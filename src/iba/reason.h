@@ -97,6 +97,7 @@ struct vb_retry_facts {
 	uint32_t retries;	       /* rnr_retry or retry_cnt */
 	uint32_t peer_qpn;	       /* of the QP that did not answer */
 	uint32_t slow_ms;	       /* RNR: for so long it counted as slow before; 0: it did not */
+	uint32_t srq;		       /* RNR: number of the SRQ that it receives from, 0: none is known */
 	struct vb_reach_facts silence; /* RETRY: why it did not */
 };
 

@@ -38,7 +38,7 @@ struct vb_shown_qp {
 	_Atomic uint32_t by_cm; /* 1: rdma_cm connects it, and remedies name its parameters */
 	_Atomic uint32_t type;	/* enum ibv_qp_type; 0: not known */
 	_Atomic uint32_t reads; /* READs and atomics that it answers at a time: struct vb_resp.res_size */
-	uint32_t spare[1];
+	_Atomic uint32_t srq;	/* number of the SRQ that it receives from; 0: it has none */
 } __attribute__((aligned(VB_LINE)));
 /* What an adapter has dropped in silence (vb_drop()), by enum vb_reason, for tools. */
 enum { VB_DROPS = 64 }; /* VB_REASONS at most */

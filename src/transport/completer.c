@@ -4,6 +4,7 @@
 
 #include "mem/near.h"
 #include "transport/lend.h"
+#include "iba/shown.h"
 
 /* Something was acknowledged that had not been: retries count from the start again (rule 12), the timer too.
  */
@@ -33,11 +34,25 @@ static void fail(struct vb_qp *qp, struct vb_facts *f)
 	vb_rc_fail_send(qp, f, vb_reasons[f->reason].local_wc);
 }
 
+/* The SRQ from which the far end takes a receive request for the oldest message; 0: none, or it is not known.
+ */
+static uint32_t srq_there(const struct vb_qp *qp)
+{
+	const struct vb_shown_qp *peer = qp->path.peer_qp;
+
+	if (qp->ibv.qp_type == IBV_QPT_XRC_SEND)
+		return vb_sq_at(&qp->req, qp->req.una)->remote.srqn;
+	return peer ? atomic_load_explicit(&peer->srq, memory_order_relaxed) : 0;
+}
+
 /* The far end does not take it, however often it is asked.  slow_ms: of the facts. */
 static void give_up(struct vb_qp *qp, enum vb_reason r, uint8_t retries, uint32_t slow_ms)
 {
 	struct vb_facts f = {.reason = r,
-			     .retry = {.retries = retries, .peer_qpn = qp->dest_qpn, .slow_ms = slow_ms}};
+			     .retry = {.retries = retries,
+				       .peer_qpn = qp->dest_qpn,
+				       .slow_ms = slow_ms,
+				       .srq = r == VB_R_RNR ? srq_there(qp) : 0}};
 
 	fail(qp, &f);
 }

@@ -249,14 +249,15 @@ static void sends_elsewhere(const char *address, pid_t pid)
 	CHECK_EQ(kit_post(&rc, IBV_WR_SEND, 2, 0, LEN, NULL, 0), 0);
 	CHECK_EQ(kit_wait(&rc, 20).status, IBV_WC_RETRY_EXC_ERR);
 	if (pid)
-		KIT_LOG_SAYS(
-		    "the GID in the path (dgid) is not an address of this network namespace: process %d of "
-		    "this user has it in another network namespace",
-		    (int)pid);
+		KIT_LOG_SAYS("the GID in the path (dgid %s) is not an address of this network namespace: "
+			     "process %d of "
+			     "this user has it in another network namespace",
+			     address, (int)pid);
 	else
 		KIT_LOG_SAYS(
-		    "the GID in the path (dgid) is not an address of this network namespace, and Verbena "
-		    "does not connect to other hosts yet; a container has its own network namespace");
+		    "the GID in the path (dgid %s) is not an address of this network namespace, and Verbena "
+		    "does not connect to other hosts yet; a container has its own network namespace",
+		    address);
 	kit_nap(100); /* it is not looked for more often */
 	kit_log_skip();
 	ah = kit_ah(pd, &card);

@@ -258,6 +258,7 @@ static void show(struct sim *s, unsigned i)
 	atomic_store(&n->shown.peer, s->n[!i].mem.here);
 	atomic_store(&n->shown.path_mtu, n->qp.path_mtu);
 	atomic_store(&n->shown.type, n->qp.ibv.qp_type);
+	atomic_store(&n->shown.srq, n->qp.srq ? n->qp.srq->number : 0);
 	atomic_store(&n->shown.reads, n->qp.resp.res_size);
 	show_received(n);
 	if (open && !atomic_load(&n->shown.may))

@@ -66,7 +66,8 @@ static void gid_of_another_machine(void)
 	CHECK(!kit_post(&a, IBV_WR_SEND, 1, 0, 8, NULL, 0));
 	expect(IBV_WC_RETRY_EXC_ERR);
 	SAID("no acknowledgement from queue pair 0x%06x within retry_cnt = 1 retry", far.qpn);
-	SAID("the GID in the path (dgid) is not an address of this network namespace, and Verbena does not "
+	SAID("the GID in the path (dgid 203.0.113.7) is not an address of this network namespace, and "
+	     "Verbena does not "
 	     "connect to other hosts yet; a container has its own network namespace");
 	atomic_fetch_add(&d->step, 1);
 	CHECK(!kit_reap(pid));
@@ -558,8 +559,26 @@ static void on_demand_over_read_only(void)
 	     (uintptr_t)p + 24, mr->rkey);
 }
 
+/* Its queue pair is another one, which receives from the SRQ. */
+static void share_receives(struct kit_end *e, struct ibv_srq *srq)
+{
+	struct ibv_qp_init_attr qa = {.send_cq = e->cq,
+				      .recv_cq = e->cq,
+				      .srq = srq,
+				      .qp_type = IBV_QPT_RC,
+				      .cap = {.max_send_wr = 8, .max_send_sge = 1}};
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1};
+
+	CHECK(!ibv_destroy_qp(e->qp));
+	e->qp = ibv_create_qp(pd, &qa);
+	CHECK(e->qp);
+	CHECK(!ibv_modify_qp(e->qp, &attr,
+			     IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+	e->card.qpn = e->qp->qp_num;
+}
+
 /* b has just been connected to a, which is to give up at the first RNR NAK. */
-static void connect_impatient(void)
+static void connect_impatient(struct ibv_srq *srq)
 {
 	struct ibv_qp_attr attr = {
 	    .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 0, .max_rd_atomic = 1};
@@ -571,6 +590,8 @@ static void connect_impatient(void)
 	card = a.card;
 	kit_end_close(&b);
 	kit_end_open(&b, pd, 8, PAGE);
+	if (srq)
+		share_receives(&b, srq);
 	kit_connect(&b, &card);
 	{
 		struct ibv_qp_attr rtr = {
@@ -595,7 +616,7 @@ static void connect_impatient(void)
 /* N7.7: the receiver is not ready, and rnr_retry is 0. */
 static void no_rnr_retries(void)
 {
-	connect_impatient();
+	connect_impatient(NULL);
 	CHECK(!kit_post(&a, IBV_WR_SEND, 1, 0, 8, NULL, 0));
 	expect(IBV_WC_RNR_RETRY_EXC_ERR);
 	SAID("queue pair 0x%06x had no receive request for this message, and rnr_retry = 0 permits no retry; "
@@ -607,7 +628,7 @@ static void no_rnr_retries(void)
 /* N7.7-used-up: the receiver had posted, and does not post again. */
 static void no_second_receive(void)
 {
-	connect_impatient();
+	connect_impatient(NULL);
 	CHECK(!kit_recv(&b, 7, 0, 8));
 	CHECK(!kit_post(&a, IBV_WR_SEND, 1, 0, 8, NULL, 0));
 	expect(IBV_WC_SUCCESS);
@@ -616,6 +637,22 @@ static void no_second_receive(void)
 	SAID("queue pair 0x%06x had no receive request for this message, and rnr_retry = 0 permits no retry "
 	     "(those posted earlier were used, and none followed for 20 ms); post more",
 	     b.qp->qp_num);
+}
+
+/* N7.7-srq: the SRQ of the receiver is empty. */
+static void starved_srq(void)
+{
+	struct ibv_srq_init_attr attr = {.attr = {.max_wr = 2, .max_sge = 1}};
+	struct ibv_srq *srq = ibv_create_srq(pd, &attr);
+	uint32_t number = 0;
+
+	CHECK(srq && !ibv_get_srq_num(srq, &number));
+	connect_impatient(srq);
+	CHECK_EQ(kit_post(&a, IBV_WR_SEND, 1, 0, 8, NULL, 0), 0);
+	expect(IBV_WC_RNR_RETRY_EXC_ERR);
+	SAID("queue pair 0x%06x had no receive request for this message, and rnr_retry = 0 permits no retry; "
+	     "it receives from SRQ 0x%06x: post receive requests to that SRQ (ibv_post_srq_recv) earlier",
+	     b.qp->qp_num, number);
 }
 
 const struct situation protection[] = {
@@ -645,6 +682,7 @@ const struct situation protection[] = {
     {"N6.2-part", half_of_it_freed, NULL},
     {"N7.5", on_demand_over_read_only, NULL},
     {"N7.7", no_rnr_retries, NULL},
+    {"N7.7-srq", starved_srq, NULL},
     {"N7.7-used-up", no_second_receive, NULL},
     {0},
 };

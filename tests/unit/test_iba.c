@@ -541,7 +541,7 @@ static void every_reach_has_a_clause_of_its_own(void **state)
 	(void)state;
 	for (size_t n = 0; n < 125; n++) {
 		/* the facts of any kind, word by word after the tag */
-		uint32_t of[4] = {0, numbers[n % 5], numbers[n / 5 % 5], numbers[n / 25]};
+		uint32_t of[6] = {0, numbers[n % 5], numbers[n / 5 % 5], numbers[n / 25], n};
 
 		_Static_assert(sizeof of == sizeof(struct vb_reach_facts), "all words of all kinds");
 		for (uint32_t r = VB_REACH_UNKNOWN + 1; r < VB_REACHES; r++) {
@@ -556,13 +556,13 @@ static void every_reach_has_a_clause_of_its_own(void **state)
 	}
 	memset(cut, 'x', sizeof cut);
 	t = (struct vb_text){cut, 10};
-	assert_true(says_reach(&t, (uint32_t[]){VB_REACH_NOBODY, 0, 0, 0}));
+	assert_true(says_reach(&t, (uint32_t[6]){VB_REACH_NOBODY, 0, 0, 0}));
 	assert_int_equal(cut[9], 0);
 	assert_int_equal(cut[10], 'x');
 	t = (struct vb_text){text[0], sizeof text[0]};
-	assert_false(says_reach(&t, (uint32_t[]){VB_REACH_UNKNOWN, 1, 2, 3}));
-	assert_false(says_reach(&t, (uint32_t[]){VB_REACHES, 1, 2, 3}));
-	assert_false(says_reach(&t, (uint32_t[]){UINT32_MAX, 1, 2, 3}));
+	assert_false(says_reach(&t, (uint32_t[6]){VB_REACH_UNKNOWN, 1, 2, 3}));
+	assert_false(says_reach(&t, (uint32_t[6]){VB_REACHES, 1, 2, 3}));
+	assert_false(says_reach(&t, (uint32_t[6]){UINT32_MAX, 1, 2, 3}));
 	assert_int_equal(*text[0], 0);
 }
 
@@ -624,6 +624,8 @@ static void a_clause_has_the_numbers_of_its_kind(void **state)
 	    {{VB_REACH_GROUP, .number = {0, 0}}, "only UD queue pairs send to groups"},
 	    {{VB_REACH_ADDRESS, .away = {31}},
 	     "not an address of this network namespace: process 31 of this user has it in another"},
+	    {{VB_REACH_ADDRESS, .away = {.pid = 31, .gid = {[10] = 255, 255, 203, 0, 113, 7}}},
+	     "the GID in the path (dgid 203.0.113.7) is not an address"},
 	    {{VB_REACH_ADDRESS, .away = {0}},
 	     "not an address of this network namespace, and Verbena does not connect to other hosts yet; a "
 	     "container has"},
@@ -649,6 +651,8 @@ static void remedies_name_the_right_call(void **state)
 				     flushes = {.access = {.want = IBV_ACCESS_FLUSH_GLOBAL}},
 				     most = {.limit = {.most = 3}}, mtu = {.mtu = {1024, 256}},
 				     retry = {.retry = {.retries = 3}}, none = {0},
+				     shared = {.retry = {.srq = 0x123}},
+				     shared_more = {.retry = {.retries = 3, .srq = 0x123}},
 				     other = {.no_qp = {.why = VB_NOT_FROM_HIM, .dest = 0x123}},
 				     type = {.no_qp = {.why = VB_NOT_TYPE,
 						       .type = IBV_QPT_UC,
@@ -691,6 +695,15 @@ static void remedies_name_the_right_call(void **state)
 	     "rnr_retry ="},
 	    {VB_R_RNR, 0, &none, "and rnr_retry = 0 permits no retry; post receive requests earlier",
 	     "within"},
+	    {VB_R_RNR, 0, &shared,
+	     "and rnr_retry = 0 permits no retry; it receives from SRQ 0x000123: post receive requests to "
+	     "that "
+	     "SRQ (ibv_post_srq_recv) earlier",
+	     "within"},
+	    {VB_R_RNR, 0, &shared_more,
+	     "; it receives from SRQ 0x000123: post more receive requests to that SRQ (ibv_post_srq_recv), "
+	     "or",
+	     "0 permits"},
 	    {VB_R_RNR, HERE, &none,
 	     "and rdma_conn_param.rnr_retry_count (of the receiver) = 0 permits no retry", "rnr_retry ="},
 	    {VB_R_RETRY, 0, &retry, "within retry_cnt = 3 retries", "rdma_c"},
