@@ -79,8 +79,8 @@ struct vb_cm_below {
 	 * there is no contact with it, so nothing that was said to it has arrived.  NULL: there always is. */
 	bool (*silent)(struct vb_cm_device *d, uint32_t number, char *why, size_t size);
 	/* The queue pair of that number is connected by rdma_cm, and is the id's (`own`) or the program's.
-	 * NULL: nobody need know. */
-	void (*connects)(struct vb_cm_device *d, uint32_t qpn, bool own);
+	 * `late`: the id was connected before it was made, so it never will be.  NULL: nobody need know. */
+	void (*connects)(struct vb_cm_device *d, uint32_t qpn, bool own, bool late);
 	/* The PID of a process of this user in another network namespace that has the address, 0: none. NULL:
 	 * that cannot be told. */
 	uint32_t (*away)(const uint8_t address[16]);

@@ -296,6 +296,8 @@ void vb_cm_acks_await(struct vb_cm_id *id, uint32_t delivered, uint32_t migratio
 void vb_cm_id_why_rejected(const struct vb_cm_id *id, uint16_t reason, const char *gone);
 /* The far end accepted, and has no queue pair. */
 void vb_cm_id_why_no_qp(const struct vb_cm_id *id);
+/* The same at the end that accepted. */
+void vb_cm_id_why_no_qp_here(const struct vb_cm_id *id);
 void vb_cm_id_why_sidr(const struct vb_cm_id *id, uint8_t status, const char *gone);
 /* `event` tells the program that a message of this kind was said so often in vain. */
 void vb_cm_id_why_unanswered(const struct vb_cm_id *id, enum rdma_cm_event_type event, uint16_t kind,

@@ -142,19 +142,22 @@ static int send_sidr_req(struct vb_cm_id *id, const struct vb_cm_param *p)
 static void connects(struct vb_cm_device *d, uint32_t qpn)
 {
 	if (d && qpn && vb_cm_below()->connects)
-		vb_cm_below()->connects(d, qpn, false);
+		vb_cm_below()->connects(d, qpn, false, false);
 }
 
 void vb_cm_id_has_qp(struct vb_cm_id *id, uint32_t qpn)
 {
 	struct vb_cm_device *d;
+	bool late;
 
 	if (vb_cm_id_hold(id, "rdma_create_qp"))
 		return;
 	d = id->device; /* which stays */
+	late = id->state == VB_ID_CONNECTING || id->state == VB_ID_ANSWERED || id->state == VB_ID_ACCEPTED ||
+	       id->state == VB_ID_CONNECTED;
 	vb_cm_ids_leave();
 	if (d && vb_cm_below()->connects)
-		vb_cm_below()->connects(d, qpn, true);
+		vb_cm_below()->connects(d, qpn, true, late);
 }
 
 int vb_cm_id_connect(struct vb_cm_id *id, const struct vb_cm_param *p)
@@ -303,6 +306,8 @@ int vb_cm_id_accept(struct vb_cm_id *id, const struct vb_cm_param *p, void *user
 		err = send_rep(id, p);
 		if (!err)
 			id->state = VB_ID_ACCEPTED;
+		if (!err && !p->qp_num && id->deal.remote_qpn)
+			vb_cm_id_why_no_qp_here(id);
 	}
 	if (!err) {
 		id->user = user;

@@ -144,6 +144,16 @@ void vb_cm_id_why_no_qp(const struct vb_cm_id *id)
 		      text_of(&id->dst, far));
 }
 
+void vb_cm_id_why_no_qp_here(const struct vb_cm_id *id)
+{
+	char far[ADDRESS];
+
+	vb_log_reason("cm-no-qp",
+		      "%s %s: this process accepted without a queue pair, so messages of the peer are lost: "
+		      "call rdma_create_qp() before rdma_accept(), or set rdma_conn_param.qp_num",
+		      call_of(id), text_of(&id->dst, far));
+}
+
 /* What is known of the far end's process; whether there is contact with it. */
 static bool look(const struct vb_cm_conn *c, char why[WHY])
 {

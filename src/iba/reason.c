@@ -230,13 +230,13 @@ void vb_say_datagram_too_long(struct vb_text *t, const struct vb_facts *f, const
 		    of->bytes, of->fit);
 }
 
-static void say_mtus(struct vb_text *t, const struct vb_facts *f, const struct vb_mtu_facts *of)
+static void say_mtus(struct vb_text *t, const struct vb_facts *f, uint32_t requester, uint32_t responder)
 {
 	vb_text_add(
 	    t,
-	    " does not fit one packet of the smaller path MTU: path_mtu is %u bytes at the sender and %u "
-	    "bytes at the receiver; ",
-	    of->sender, of->receiver);
+	    " does not fit one packet of the smaller path MTU: path_mtu is %u bytes at the requester and %u "
+	    "bytes at the responder; ",
+	    requester, responder);
 	if (f->ends)
 		vb_text_add(t, "leave path_mtu as rdma_init_qp_attr sets it (to that of the route), or "
 			       "change the route with rdma_set_option(RDMA_OPTION_IB_PATH)");
@@ -248,13 +248,13 @@ static void say_mtus(struct vb_text *t, const struct vb_facts *f, const struct v
 void vb_say_path_mtu(struct vb_text *t, const struct vb_facts *f, const struct vb_mtu_facts *of)
 {
 	vb_text_add(t, "a message of %" PRIu64 " bytes or more", f->len);
-	say_mtus(t, f, of);
+	say_mtus(t, f, of->sender, of->receiver);
 }
 
 void vb_say_response_mtu(struct vb_text *t, const struct vb_facts *f, const struct vb_mtu_facts *of)
 {
 	vb_text_add(t, "the response to a READ of %" PRIu64 " bytes", f->len);
-	say_mtus(t, f, of);
+	say_mtus(t, f, of->receiver, of->sender);
 }
 
 /* The count is what the end that receives has asked for, where rdma_cm tells the sender (rdma_connect(3)). */

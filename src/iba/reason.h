@@ -90,7 +90,7 @@ struct vb_length_facts {
 
 /* f->len: of the message, or of what came of it. */
 struct vb_mtu_facts {
-	uint32_t sender, receiver; /* path MTU in bytes */
+	uint32_t sender, receiver; /* path MTU in bytes, of the packet's ends */
 };
 
 struct vb_retry_facts {

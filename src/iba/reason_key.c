@@ -136,13 +136,17 @@ static void say_near(struct vb_text *t, const struct vb_facts *f, const struct v
 static void say_whose(struct vb_text *t, const struct vb_mem_facts *of)
 {
 	if (of->flags & VB_KEYF_ASKER)
-		vb_text_add(t,
-			    "; process %u, which used it, has such an R_Key itself: did it use its own key "
-			    "instead of the peer's?",
-			    of->process);
+		vb_text_add(
+		    t,
+		    "; process %u, which used it, has such an R_Key itself: it must use the key that its "
+		    "peer sends, and not its own",
+		    of->process);
 	else if (of->flags & VB_KEYF_PEERS)
-		vb_text_add(t, "; process %u on this host has such an R_Key: is that process the right peer?",
-			    of->process);
+		vb_text_add(
+		    t,
+		    "; process %u on this host has such an R_Key: connect to that process, or use a key of "
+		    "this one",
+		    of->process);
 }
 
 static void say_own(struct vb_text *t, const struct vb_mem_facts *of)
@@ -152,8 +156,9 @@ static void say_own(struct vb_text *t, const struct vb_mem_facts *of)
 			    "; the range lies in a region of the requester's own process: the remote address "
 			    "must be an address of the peer");
 	if (of->flags & VB_KEYF_SELF)
-		vb_text_add(t,
-			    "; dest_qp_num is this queue pair's own number: was the peer's number copied?");
+		vb_text_add(
+		    t, "; dest_qp_num is this queue pair's own number, so the request came back to its own "
+		       "process; set it to the qp_num of the peer's queue pair");
 }
 
 /* A region of the queue's own domain that has the whole range. */
@@ -185,9 +190,10 @@ static void ask_source(struct vb_text *t, const struct vb_facts *f, const struct
 		vb_text_add(t, "; is it the address of another buffer%s?",
 			    remote ? ", or of another process's memory" : "");
 	else if (remote)
-		vb_text_add(t, "; remote_addr is 0: was the peer's address copied into the request?");
+		vb_text_add(
+		    t, "; remote_addr is 0, so it was never set; set it to the address that the peer sends");
 	else
-		vb_text_add(t, "; addr of the sg_list is 0: was it set?");
+		vb_text_add(t, "; addr of the sg_list is 0, so it was never set");
 }
 
 static void say_exceeds(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
@@ -224,6 +230,12 @@ void vb_say_key_bounds(struct vb_text *t, const struct vb_facts *f, const struct
 void vb_say_key_unknown(struct vb_text *t, const struct vb_facts *f, const struct vb_mem_facts *of)
 {
 	vb_text_add(t, "unknown %s 0x%08x: the device that it was used on never issued it", role(of), f->key);
+	if (!f->key)
+		vb_text_add(
+		    t, of->flags & VB_KEYF_REMOTE
+			   ? "; rkey of the request is 0, so it was never set; set it to the mr->rkey that "
+			     "the peer sends"
+			   : "; lkey of the sg_list is 0, so it was never set; set it to mr->lkey");
 	say_whose(t, of);
 	say_near(t, f, of);
 	say_own(t, of);
@@ -328,10 +340,12 @@ void vb_say_key_is_local(struct vb_text *t, const struct vb_facts *f, const stru
 {
 	vb_text_add(t, "L_Key 0x%08x was used where an R_Key is required ", f->key);
 	if (of->cur_key)
-		vb_text_add(t,
-			    "(this region's R_Key is 0x%08x); a program that relies on equal keys, as some "
-			    "adapters have them, needs --profile=rxe",
-			    of->cur_key);
+		vb_text_add(
+		    t,
+		    "(this region's R_Key is 0x%08x); the process that owns the region must send mr->rkey "
+		    "to its peer, and not mr->lkey; a program that relies on equal keys, as some "
+		    "adapters have them, needs --profile=rxe",
+		    of->cur_key);
 	else
 		vb_text_add(t, "(a null region has no R_Key: peers cannot access it)");
 }

@@ -174,5 +174,5 @@ REASON(VB_R_DROP_NOBODY, "drop-nobody", 0, NEVER, NEVER, NONE, retry, vb_say_dro
 /* the QP is in the error state */
 REASON(VB_R_FLUSHED, "flushed", 0, IBV_WC_WR_FLUSH_ERR, IBV_WC_WR_FLUSH_ERR, NONE, none, vb_say_flushed)
 /* a completion found its CQ full (rule 31) */
-REASON(VB_R_CQ_OVERRUN, "cq-overrun", OPERATION, IBV_WC_REM_OP_ERR, IBV_WC_GENERAL_ERR, IBV_EVENT_QP_FATAL,
+REASON(VB_R_CQ_OVERRUN, "cq-overrun", OPERATION, IBV_WC_REM_OP_ERR, IBV_WC_WR_FLUSH_ERR, IBV_EVENT_QP_FATAL,
        limit, vb_say_cq_overrun)

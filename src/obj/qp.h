@@ -36,6 +36,7 @@ enum vb_by_cm {
 	VB_BY_HAND,
 	VB_BY_CM_ATTR, /* the program does by rdma_init_qp_attr() and ibv_modify_qp() */
 	VB_BY_CM,      /* it is an id's */
+	VB_BY_CM_LATE, /* and was made after the id was connected, without it */
 };
 
 #define VB_TO_GROUP UINT32_MAX

@@ -85,15 +85,15 @@ int vb_check_av(const char *call, const char *about, const struct vb_context *c,
 VB_EXPORT VB_OBJECT(struct ibv_ah *, ibv_create_ah, (ibpd, attr), struct ibv_pd *ibpd,
 		    struct ibv_ah_attr *attr)
 {
-	struct vb_context *c = vb_context(ibpd->context);
+	struct vb_context *c;
 	struct vb_ah *ah = NULL;
 	bool group;
 	int err;
 
-	if (vb_context_dead(c)) {
-		errno = vb_refuse_forked("ibv_create_ah");
+	errno = vb_pd_check("ibv_create_ah", ibpd);
+	if (errno)
 		return NULL;
-	}
+	c = vb_context(ibpd->context);
 	errno = vb_check_av("ibv_create_ah", "", c, attr);
 	if (errno)
 		return NULL;
@@ -245,7 +245,8 @@ VB_EXPORT VB_OBJECT_AS(struct ibv_ah *, ibv_create_ah_from_wc, "ibv_create_ah_fr
 {
 	struct ibv_ah_attr attr;
 
-	if (ibv_init_ah_from_wc(pd->context, port, wc, grh, &attr))
+	errno = vb_pd_check("ibv_create_ah_from_wc", pd);
+	if (errno || ibv_init_ah_from_wc(pd->context, port, wc, grh, &attr))
 		return NULL;
 	return ibv_create_ah(pd, &attr);
 }

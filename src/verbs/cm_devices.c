@@ -572,11 +572,11 @@ static __attribute__((no_sanitize_address)) int wait_for(int fd)
 	return n < 0 ? errno : 0;
 }
 
-static void connects(struct vb_cm_device *pub, uint32_t qpn, bool own)
+static void connects(struct vb_cm_device *pub, uint32_t qpn, bool own, bool late)
 {
 	struct device *d = pub->user;
 
-	vb_hca_by_cm(d->hca->adapter, qpn, own ? VB_BY_CM : VB_BY_CM_ATTR);
+	vb_hca_by_cm(d->hca->adapter, qpn, late ? VB_BY_CM_LATE : own ? VB_BY_CM : VB_BY_CM_ATTR);
 }
 
 static const struct vb_cm_below below = {

@@ -181,11 +181,9 @@ VB_EXPORT VB_OBJECT(struct ibv_mr *, ibv_reg_dmabuf_mr, (pd, offset, length, iov
 {
 	static const char call[] = "ibv_reg_dmabuf_mr";
 	struct vb_mr *mr;
-	int err;
+	int err = vb_pd_check(call, pd);
 
-	if (vb_context_dead(vb_context(pd->context)))
-		err = vb_refuse_forked(call);
-	else
+	if (!err)
 		err = vb_dmabuf_register(&mr, call, pd, offset, length, iova, fd, (unsigned)access);
 	if (err) {
 		errno = err;

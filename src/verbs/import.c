@@ -230,8 +230,10 @@ VB_EXPORT VB_OBJECT(struct ibv_mr *, ibv_import_mr, (ibpd, handle), struct ibv_p
 	struct vb_key_spec spec;
 	struct vb_mr *mr = NULL;
 	uint32_t lkey;
-	int err = look_up(pd, handle, &lkey, &spec, call);
+	int err = vb_pd_check(call, ibpd);
 
+	if (!err)
+		err = look_up(pd, handle, &lkey, &spec, call);
 	if (err)
 		goto refused;
 	mr = calloc(1, sizeof(*mr));

@@ -279,12 +279,10 @@ int vb_mr_register_memory(struct vb_mr **out, const char *call, struct ibv_pd *i
 				.length = length,
 				.iova = access & IBV_ACCESS_ZERO_BASED ? 0 : iova, /* rule 43 */
 				.access = access};
-	int err = vb_live_check(call, ibpd, VB_LIVE_PD);
+	int err = vb_pd_check(call, ibpd);
 
 	if (err)
 		return err;
-	if (vb_context_dead(vb_context(ibpd->context)))
-		return vb_refuse_forked(call);
 	err = vb_mr_prepare(&ask);
 	if (err)
 		return err;

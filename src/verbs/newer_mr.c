@@ -105,7 +105,7 @@ VB_EXPORT VB_OBJECT(void *, ibv_alloc_buf, (ibpd, size, out), struct ibv_pd *ibp
 {
 	static const char call[] = "ibv_alloc_buf";
 	struct vb_pd *pd = vb_pd(ibpd);
-	int err = dead(ibpd->context, call);
+	int err = vb_pd_check(call, ibpd);
 	struct ibv_buf *b;
 
 	if (!err && !size)
@@ -219,7 +219,7 @@ static int check_objects(struct ibv_pd *pd, const struct ibv_mr_init_attr *a)
 VB_EXPORT VB_OBJECT(struct ibv_mr *, ibv_reg_mr_ex, (pd, a), struct ibv_pd *pd, struct ibv_mr_init_attr *a)
 {
 	uint64_t m = a->comp_mask;
-	int err = dead(pd->context, EX);
+	int err = vb_pd_check(EX, pd);
 	struct vb_mr *mr;
 
 	if (!err)
@@ -247,7 +247,7 @@ VB_EXPORT VB_OBJECT(struct ibv_mr *, ibv_reg_mr_ex, (pd, a), struct ibv_pd *pd, 
 VB_EXPORT VB_OBJECT(struct ibv_mr *, ibv_reg_buf_mr, (pd, buf, addr, length, access), struct ibv_pd *pd,
 		    struct ibv_buf *buf, void *addr, size_t length, int access)
 {
-	int err = dead(pd->context, BUF_MR);
+	int err = vb_pd_check(BUF_MR, pd);
 	struct vb_mr *mr;
 
 	if (!err)

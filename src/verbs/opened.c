@@ -25,3 +25,12 @@ int vb_context_check(const char *call, const struct ibv_context *context)
 		err = vb_refuse_forked(call);
 	return err;
 }
+
+int vb_pd_check(const char *call, const struct ibv_pd *pd)
+{
+	int err = vb_live_check(call, pd, VB_LIVE_PD);
+
+	if (!err && vb_context_dead(vb_context(pd->context)))
+		err = vb_refuse_forked(call);
+	return err;
+}

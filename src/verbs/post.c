@@ -128,6 +128,10 @@ int vb_post_refuse_state(const struct vb_qp *qp, enum ibv_qp_state state, const 
 	if (qp->by_cm == VB_BY_CM && state <= IBV_QPS_RTR)
 		way = ": its id is not connected yet; call rdma_connect() or rdma_accept(), and wait for "
 		      "RDMA_CM_EVENT_ESTABLISHED";
+	if (qp->by_cm == VB_BY_CM_LATE && state <= IBV_QPS_RTR)
+		way =
+		    ": it was created after rdma_connect() or rdma_accept(), so the connection of its id has "
+		    "no queue pair; call rdma_create_qp() first";
 	return vb_refuse(EINVAL, call, "QP 0x%06x is in %s%s", qp->qpn, vb_qp_state_name(state), way);
 }
 

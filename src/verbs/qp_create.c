@@ -272,11 +272,14 @@ static struct plan plan_of(struct ibv_context *context, struct ibv_pd *pd,
 VB_EXPORT VB_OBJECT(struct ibv_qp *, ibv_create_qp, (ibpd, attr), struct ibv_pd *ibpd,
 		    struct ibv_qp_init_attr *attr)
 {
-	struct plan p = plan_of(ibpd->context, ibpd, attr);
-	struct ibv_qp *qp;
-	int err;
+	int err = ibpd ? 0 : vb_pd_check("ibv_create_qp", NULL);
+	struct ibv_qp *qp = NULL;
+	struct plan p;
 
-	qp = make(&p, &attr->cap, &err);
+	if (!err) {
+		p = plan_of(ibpd->context, ibpd, attr);
+		qp = make(&p, &attr->cap, &err);
+	}
 	if (!qp)
 		errno = err;
 	return qp;

@@ -52,7 +52,7 @@ static int refuse_way(const struct vb_qp *qp, enum ibv_qp_state from, enum ibv_q
 		snprintf(first, sizeof(first), "modify it to RTS first");
 	return vb_refuse(EINVAL, CALL, "QP 0x%06x: %s to %s is not a valid transition; %s%s", qp->qpn,
 			 vb_qp_state_name(from), vb_qp_state_name(to), first,
-			 qp->by_cm == VB_BY_CM
+			 qp->by_cm >= VB_BY_CM
 			     ? " (rdma_connect() and rdma_accept() move the queue pair of an id to RTS)"
 			     : "");
 }

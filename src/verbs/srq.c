@@ -28,7 +28,7 @@ struct plan {
 static int check_new(const struct plan *p)
 {
 	const struct vb_profile *most = vb_profile();
-	int err = vb_context_check(p->call, p->pd->context);
+	int err = p->pd ? vb_context_check(p->call, p->pd->context) : vb_pd_check(p->call, NULL);
 
 	if (err)
 		return err;

@@ -26,6 +26,8 @@ static inline bool vb_context_dead(const struct vb_context *c)
 /* context.c: whether a context that a program gives can be used.  0; EINVAL: it was closed, or is none, and
  * nothing of it is read; EIO: it was opened before fork().  Says it. */
 int vb_context_check(const char *call, const struct ibv_context *context);
+/* The same of a protection domain: NULL, destroyed, or inherited. */
+int vb_pd_check(const char *call, const struct ibv_pd *pd);
 int vb_context_find(const char *call, const struct ibv_context *context); /* a forked child may, too */
 
 /* cq.c, cq_ex.c: ibv_context.ops and verbs_context */

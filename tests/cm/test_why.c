@@ -46,6 +46,18 @@ static void said(const char *what)
 	assert_non_null(strstr(l.text, what));
 }
 
+/* The i-th of two. */
+static void said_one(uint32_t i, const char *what)
+{
+	struct vb_history_line l;
+
+	assert_int_equal(h->said, 2);
+	assert_true(vb_history_read(h, i, &l));
+	if (!strstr(l.text, what))
+		print_error("said: %s\n", l.text);
+	assert_non_null(strstr(l.text, what));
+}
+
 static void nobody_listens(void **state)
 {
 	struct vb_cm_channel *c = below_channel(NULL);
@@ -133,9 +145,14 @@ static void accepted_without_a_queue_pair(void **state)
 	(void)state;
 	two_ask(&t, "10.0.0.2", "10.0.0.2");
 	assert_int_equal(vb_cm_id_accept(t.server, &none, TWO_USER), 0);
+	said("rdma_accept from 10.0.0.1 port ");
 	below_next(t.here, RDMA_CM_EVENT_CONNECT_RESPONSE);
-	said("rdma_connect to 10.0.0.2 port 7471: the peer accepted without a queue pair, so it receives no "
-	     "messages");
+	said_one(0, "this process accepted without a queue pair, so messages of the peer are lost: call "
+		    "rdma_create_qp() before rdma_accept(), or set rdma_conn_param.qp_num");
+	said_one(
+	    1,
+	    "rdma_connect to 10.0.0.2 port 7471: the peer accepted without a queue pair, so it receives no "
+	    "messages");
 	two_end(&t);
 }
 

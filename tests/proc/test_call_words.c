@@ -240,7 +240,8 @@ static void own_number(void)
 	kit_log_skip();
 	CHECK_EQ(kit_post(&a, IBV_WR_RDMA_WRITE, 1, 0, 8, &to, 0), 0);
 	CHECK_EQ(kit_wait(&a, 20).status, IBV_WC_WR_FLUSH_ERR); /* it failed as the responder */
-	KIT_LOG_SAYS("; dest_qp_num is this queue pair's own number: was the peer's number copied?");
+	KIT_LOG_SAYS(
+	    "; dest_qp_num is this queue pair's own number, so the request came back to its own process");
 	kit_end_close(&a);
 }
 

@@ -193,6 +193,24 @@ static void before_it_is_connected(void)
 		     "rdma_accept() move");
 }
 
+/* Its queue pair is made too late to take part in the connection. */
+static void created_too_late(void)
+{
+	struct rdma_conn_param p = param(1, 1);
+
+	listen_there();
+	mr = ibv_reg_mr(client->pd, buf, SIZE, IBV_ACCESS_LOCAL_WRITE);
+	CHECK(mr);
+	rdma_destroy_qp(client);
+	KIT_CM(rdma_connect(client, &p));
+	kit_cm_qp(client);
+	kit_log_skip();
+	CHECK_EQ(post(client, IBV_WR_SEND), EINVAL);
+	KIT_LOG_SAYS("QP 0x%06x is in INIT: it was created after rdma_connect() or rdma_accept(), so the "
+		     "connection of its id has no queue pair; call rdma_create_qp() first",
+		     client->qp->qp_num);
+}
+
 /* A call to the wrong id, or too early. */
 static void the_wrong_id(void)
 {
@@ -222,6 +240,7 @@ static const struct kit_case cases[] = {
     {.name = "a queue pair of one's own", .run = a_queue_pair_of_ones_own},
     {.name = "connected by hand", .run = connected_by_hand},
     {.name = "before it is connected", .run = before_it_is_connected},
+    {.name = "created too late", .run = created_too_late},
     {.name = "the wrong id", .run = the_wrong_id},
 };
 

@@ -283,14 +283,12 @@ static void wrong_mtu(struct kit_pair *d)
 				CHECK(ask(d, ops[k], lens[i], &there) == want, "%zu: %u bytes", k, lens[i]);
 				CHECK(read || there == (lens[i] && !want), "%zu: %u bytes", k, lens[i]);
 				if (want)
-					CHECK(
-					    said(
-						d,
-						(m == 0) != read
-						    ? "path_mtu is 1024 bytes at the sender and 4096 bytes at"
-						    : "path_mtu is 4096 bytes at the sender and 1024 bytes "
-						      "at"),
-					    "%zu: %u bytes", k, lens[i]);
+					CHECK(said(d, m == 0 ? "path_mtu is 1024 bytes at the "
+							       "requester and 4096 bytes at"
+							     : "path_mtu is 4096 bytes at the "
+							       "requester and 1024 bytes "
+							       "at"),
+					      "%zu: %u bytes", k, lens[i]);
 			}
 	}
 }

@@ -876,7 +876,9 @@ static const struct reach {
     {VB_R_KEY_STALE, HERE, key_stale_here,
      "L_Key 0x00000200 is stale: its region was deregistered; the range ["},
     {VB_R_KEY_IS_LOCAL, FAR, key_is_local,
-     "L_Key 0x00000100 was used where an R_Key is required (this region's R_Key is 0x40000100)"},
+     "L_Key 0x00000100 was used where an R_Key is required (this region's R_Key is 0x40000100); the process "
+     "that owns "
+     "the region must send mr->rkey to its peer"},
     {VB_R_KEY_IS_REMOTE, HERE, key_is_remote,
      "R_Key 0x40000100 was used where an L_Key is required (this region's L_Key is 0x00000100)"},
     {VB_R_KEY_PD, FAR, key_pd,
@@ -953,7 +955,7 @@ static const struct reach {
     {VB_R_MSG_TOO_LONG, HERE, msg_too_long,
      "an atomic returns 8 bytes, but its scatter/gather list has 16 bytes; give the list 8"},
     {VB_R_RESPONSE_MTU, HERE, response_mtu,
-     "path_mtu is 4096 bytes at the sender and 1024 bytes at the receiver"},
+     "path_mtu is 1024 bytes at the requester and 4096 bytes at the responder"},
     {VB_R_RESPONSE_BAD, HERE, response_bad, "response 'RC ATOMIC Acknowledge' (0x12) does not match"},
     {VB_R_RNR, HERE, rnr,
      "queue pair 0x022020 had no receive request for this message, and rnr_retry = 0 permits no retry; post "

@@ -133,6 +133,8 @@ static void no_queue_pair_there(void)
 	request = next(RDMA_CM_EVENT_CONNECT_REQUEST).fresh;
 	CHECK(!vb_cm_id_accept(request, &none, &user));
 	next(RDMA_CM_EVENT_CONNECT_RESPONSE);
+	TOLD("this process accepted without a queue pair, so messages of the peer are lost: call "
+	     "rdma_create_qp() before rdma_accept(), or set rdma_conn_param.qp_num");
 	TOLD("rdma_connect to 127.0.0.1 port %u: the peer accepted without a queue pair, so it receives no "
 	     "messages: it must call rdma_create_qp() before rdma_accept(), or set "
 	     "rdma_conn_param.qp_num",

@@ -355,7 +355,8 @@ static void remote_address_0(void)
 	expect(IBV_WC_REM_ACCESS_ERR);
 	SAID("RDMA READ wr_id 0x1");
 	SAID("range [0x0, +64) lies outside region [0x%" PRIxPTR
-	     ", +%d) of R_Key 0x%08x; remote_addr is 0: was the peer's address copied into the request?",
+	     ", +%d) of R_Key 0x%08x; remote_addr is 0, so it was never set; set it to the address that the "
+	     "peer sends",
 	     (uintptr_t)b.buf, PAGE, b.mr->rkey);
 	SAID("(reported by the peer)");
 }
@@ -457,6 +458,23 @@ static void own_address(void)
 	       "address of the peer (reported by the peer)");
 }
 
+/* N4.2-own, but the key is stale: the address was right while it was not. */
+static void own_address_and_stale_key(void)
+{
+	struct board *d = kit_shared(sizeof *d);
+	pid_t pid = kit_fork();
+
+	if (!pid)
+		ask_with_own_address(d);
+	kit_end_open(&b, pd, 8, PAGE);
+	CHECK(!ibv_dereg_mr(b.mr));
+	meet(d, &b, 0);
+	CHECK(!kit_reap(pid));
+	SAID("R_Key 0x%08x is stale: its region was deregistered", b.card.rkey);
+	LOGGED("(reported by the peer)");
+	SAID_NOT("requester's own process");
+}
+
 /* N4.4, the other half: a key is used on an endpoint that it does not belong to. */
 static void key_of_another_endpoint(void)
 {
@@ -469,8 +487,8 @@ static void key_of_another_endpoint(void)
 	meet(d, &b, 0);
 	CHECK(!kit_reap(pid));
 	SAID(": the device that it was used on never issued it");
-	SAID("process %d, which used it, has such an R_Key itself: did it use its own key instead of the "
-	     "peer's?",
+	SAID("process %d, which used it, has such an R_Key itself: it must use the key that its peer "
+	     "sends, and not its own",
 	     (int)pid);
 	LOGGED("[%d]: QP ", (int)pid); /* the other end knows it as well */
 	LOGGED("(reported by the peer)");
@@ -484,9 +502,10 @@ static void lkey_for_rkey(void)
 	pair_open();
 	ask(IBV_WR_RDMA_WRITE, b.mr->lkey, (uintptr_t)b.buf, 8);
 	expect(IBV_WC_REM_ACCESS_ERR);
-	SAID("L_Key 0x%08x was used where an R_Key is required (this region's R_Key is 0x%08x); a program "
+	SAID("L_Key 0x%08x was used where an R_Key is required (this region's R_Key is 0x%08x); the process "
 	     "that "
-	     "relies on equal keys, as some adapters have them, needs --profile=rxe",
+	     "owns the region must send mr->rkey to its peer, and not mr->lkey; a program that relies on "
+	     "equal keys, as some adapters have them, needs --profile=rxe",
 	     b.mr->lkey, b.mr->rkey);
 }
 
@@ -673,6 +692,7 @@ const struct situation protection[] = {
     {"N4.1", stale_local_key, NULL},
     {"N4.2", remote_address_0, NULL},
     {"N4.2-own", own_address, NULL},
+    {"N4.1-own", own_address_and_stale_key, NULL},
     {"N4.3", key_of_another_pd, NULL},
     {"N4.4", no_atomics, NULL},
     {"N4.4-endpoint", key_of_another_endpoint, NULL},

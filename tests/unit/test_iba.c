@@ -791,8 +791,9 @@ static void sentences_tell_the_numbers(void **state)
 	f = (struct vb_facts){.reason = VB_R_KEY_IS_LOCAL, .key = 0x1200, .mem = {.cur_key = 0x40001200}};
 	assert_string_equal(
 	    vb_reason_say(buf, sizeof buf, &f),
-	    "L_Key 0x00001200 was used where an R_Key is required (this region's R_Key is 0x40001200); a "
-	    "program that relies on equal keys, as some adapters have them, needs --profile=rxe");
+	    "L_Key 0x00001200 was used where an R_Key is required (this region's R_Key is 0x40001200); "
+	    "the process that owns the region must send mr->rkey to its peer, and not mr->lkey; a program "
+	    "that relies on equal keys, as some adapters have them, needs --profile=rxe");
 	f = (struct vb_facts){.reason = VB_R_CQ_OVERRUN, .limit = {.most = 1}};
 	assert_non_null(strstr(vb_reason_say(buf, sizeof buf, &f), "a completion queue of 1 entry overran"));
 	f = (struct vb_facts){.reason = VB_R_PEER_DIED, .gone = {.how = VB_GONE_UNCLEAR}};
@@ -806,6 +807,15 @@ static void sentences_tell_the_numbers(void **state)
 	assert_non_null(
 	    strstr(vb_reason_say(buf, sizeof buf, &f),
 		   "R_Key 0xc0140001 refers to memory of a process in another PID namespace, but"));
+	f = (struct vb_facts){.reason = VB_R_KEY_UNKNOWN};
+	assert_non_null(strstr(vb_reason_say(buf, sizeof buf, &f),
+			       "; lkey of the sg_list is 0, so it was never set; set it to mr->lkey"));
+	f.mem.flags = VB_KEYF_REMOTE;
+	assert_non_null(
+	    strstr(vb_reason_say(buf, sizeof buf, &f),
+		   "; rkey of the request is 0, so it was never set; set it to the mr->rkey that"));
+	f.key = 0x100;
+	assert_null(strstr(vb_reason_say(buf, sizeof buf, &f), "never set"));
 	f = (struct vb_facts){.reason = VB_R_RECV_TOO_SMALL, .length = {.bytes = 2, .fit = 1}};
 	assert_non_null(
 	    strstr(vb_reason_say(buf, sizeof buf, &f), "2 bytes does not fit the receive buffer of 1 byte"));
@@ -835,8 +845,9 @@ static void a_range_outside_has_its_distance(void **state)
 	    {0x1000, 8, R,
 	     "0x40000100; is it the address of another buffer, or of another process's memory?"},
 	    {0x1000, 8, 0, "0x40000100; is it the address of another buffer?"},
-	    {0, 8, R, "0x40000100; remote_addr is 0: was the peer's address copied into the request?"},
-	    {0, 8, 0, "0x40000100; addr of the sg_list is 0: was it set?"},
+	    {0, 8, R,
+	     "0x40000100; remote_addr is 0, so it was never set; set it to the address that the peer sends"},
+	    {0, 8, 0, "0x40000100; addr of the sg_list is 0, so it was never set"},
 	    {0x1000, 8, R | VB_KEYF_OWN,
 	     "0x40000100; the range lies in a region of the requester's own process: the remote address must "
 	     "be an address of the peer"},

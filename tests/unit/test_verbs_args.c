@@ -873,9 +873,47 @@ static void closing_with_children(void **state)
 	assert_int_equal(ibv_close_device(c), 0); /* now it really goes */
 }
 
+/* The functions of the header read the argument before the library can: they are not among these. */
+static void no_object_at_all(void **state)
+{
+	struct ibv_srq_init_attr srq = {.attr = {.max_wr = 1, .max_sge = 1}};
+	struct ibv_qp_init_attr attr = {.qp_type = IBV_QPT_RC, .send_cq = cq, .recv_cq = cq};
+	struct ibv_srq_init_attr_ex srq_ex = {.comp_mask = IBV_SRQ_INIT_ATTR_PD, .attr = srq.attr};
+	struct ibv_qp_init_attr_ex ex = {
+	    .qp_type = IBV_QPT_RC, .comp_mask = IBV_QP_INIT_ATTR_PD, .send_cq = cq, .recv_cq = cq};
+	struct ibv_ah_attr to = {.port_num = 1};
+	struct ibv_wc wc = {0};
+	struct ibv_grh grh = {0};
+	struct ibv_pd *pd = ibv_alloc_pd(ctx);
+	char buf[8];
+
+	(void)state;
+	REFUSED(ibv_create_srq(NULL, &srq), EINVAL);
+	REFUSED(ibv_create_srq_ex(ctx, &srq_ex), EINVAL);
+	REFUSED(ibv_create_qp(NULL, &attr), EINVAL);
+	REFUSED(ibv_create_qp_ex(ctx, &ex), EINVAL);
+	REFUSED(ibv_create_ah(NULL, &to), EINVAL);
+	REFUSED(ibv_create_ah_from_wc(NULL, &wc, &grh, 1), EINVAL);
+	REFUSED((ibv_reg_mr)(NULL, buf, sizeof buf, 0), EINVAL);
+	REFUSED(ibv_reg_dmabuf_mr(NULL, 0, 8, 0, 0, 0), EINVAL);
+	REFUSED(ibv_import_mr(NULL, 1), EINVAL);
+	REFUSED(ibv_alloc_pd(NULL), EINVAL);
+	REFUSED(ibv_import_pd(NULL, 1), EINVAL);
+	REFUSED(ibv_import_dm(NULL, 1), EINVAL);
+	REFUSED(ibv_create_cq(NULL, 1, NULL, NULL, 0), EINVAL);
+	REFUSED(ibv_create_comp_channel(NULL), EINVAL);
+	attr.send_cq = NULL;
+	REFUSED(ibv_create_qp(pd, &attr), EINVAL);
+	attr.send_cq = cq;
+	attr.recv_cq = NULL;
+	REFUSED(ibv_create_qp(pd, &attr), EINVAL);
+	assert_int_equal(ibv_dealloc_pd(pd), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(no_object_at_all),
 	    cmocka_unit_test(the_device_list),
 	    cmocka_unit_test(what_headers_call_is_there),
 	    cmocka_unit_test(rule_50_device_attributes),

@@ -243,13 +243,14 @@ int kit_missing(void *page, size_t size)
 
 void kit_cases(const struct kit_case *cases, size_t n, unsigned seconds, int argc, char **argv)
 {
-	bool foreign = kit_can_be(KIT_FOREIGN);
+	bool foreign = kit_can_be(KIT_FOREIGN), any = false;
 
 	for (const struct kit_case *c = cases; c < cases + n; c++) {
 		pid_t pid;
 
 		if (argc > 1 && !strstr(c->name, argv[1]))
 			continue;
+		any = true;
 		printf("%s\n", c->name);
 		if (c->foreign && !foreign) {
 			printf("SKIP: this user cannot become another one\n");
@@ -266,6 +267,7 @@ void kit_cases(const struct kit_case *cases, size_t n, unsigned seconds, int arg
 		}
 		CHECK(kit_reap(pid) == 0, "%s", c->name);
 	}
+	CHECK(any, "no case is called %s", argv[1]);
 }
 
 uint64_t kit_random(uint64_t *state)
