@@ -363,11 +363,6 @@ struct vb_presence *vb_adapter_presence(struct vb_adapter *a)
 	return &a->presence;
 }
 
-bool vb_adapter_dead(const struct vb_adapter *a)
-{
-	return atomic_load_explicit(&a->dead, memory_order_relaxed);
-}
-
 void vb_adapter_forked(struct vb_adapter *a)
 {
 	uint32_t n = atomic_load_explicit(&a->nnumbers, memory_order_relaxed);

@@ -1,5 +1,4 @@
-/* Descriptors that the program closed under the adapter: how that is noticed, and what becomes of the
- * adapter.
+/* Descriptors that the program closed under the adapter: how that is noticed.  lost.c has what follows.
  *
  * What has an inode of its own is told by it (base/own.h).  The epoll set and the eventfds share theirs with
  * all others of their kind, and a daemon that closes everything makes such ones next.  The kernel's own
@@ -19,13 +18,10 @@
  * which nothing happens after the loss, and which has no peer.  It learns of it with its next call. */
 #include <errno.h>
 #include <linux/futex.h>
-#include <pthread.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "host/private.h"
 
@@ -133,6 +129,11 @@ void vb_adapter_rouse(struct vb_adapter *a)
 	vb_number_poke(a->numbers[0].number);
 }
 
+bool vb_adapter_dead(const struct vb_adapter *a)
+{
+	return atomic_load_explicit(&a->dead, memory_order_relaxed);
+}
+
 bool vb_adapter_lost(const struct vb_adapter *a)
 {
 	return atomic_load_explicit(&a->lost, memory_order_acquire);
@@ -154,20 +155,6 @@ void vb_lost_wake(struct vb_adapter *a)
 	syscall(SYS_futex, &a->lost_kicks, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
-void vb_lost_block(struct vb_adapter *a, uint64_t for_ns)
-{
-	struct timespec ts = {(time_t)(for_ns / VB_SEC), (long)(for_ns % VB_SEC)};
-	uint32_t seen = atomic_load_explicit(&a->lost_kicks, memory_order_seq_cst);
-
-	/* Who wants to be heard from now on wakes it; who came before is seen here. */
-	atomic_store_explicit(&a->dozing, true, memory_order_seq_cst);
-	if (!atomic_load_explicit(&a->nudged, memory_order_seq_cst) &&
-	    !atomic_load_explicit(&a->stop, memory_order_seq_cst))
-		syscall(SYS_futex, &a->lost_kicks, FUTEX_WAIT_PRIVATE, seen, for_ns == VB_NEVER ? NULL : &ts,
-			NULL, 0);
-	atomic_store_explicit(&a->dozing, false, memory_order_relaxed);
-}
-
 void vb_adapter_lose(struct vb_adapter *a)
 {
 	int err = errno;
@@ -183,43 +170,4 @@ void vb_adapter_lose(struct vb_adapter *a)
 	vb_lost_wake(a);
 	vb_number_poke(a->numbers[0].number);
 	errno = err;
-}
-
-static void let_all_go(struct vb_adapter *a)
-{
-	uint32_t n = atomic_load_explicit(&a->nnumbers, memory_order_acquire);
-
-	vb_mutex_assert_held(&a->control);
-	for (uint32_t i = 0; i < n; i++) /* who asks for contact is refused; and whoever waits here wakes */
-		if (vb_own_is(&a->numbers[i].own, a->numbers[i].sock))
-			shutdown(a->numbers[i].sock, SHUT_RDWR);
-	for (uint32_t i = 1; i < vb_peer_count(a); i++) {
-		struct peer *p = peer_of(vb_peer_at(a, i));
-		int state = atomic_load(&p->pub.state);
-
-		if (state == VB_PEER_UP)
-			vb_peer_fall(p, VB_END_LOST, "this process closed descriptors of the device");
-		else if (state == VB_PEER_CONTACTING)
-			vb_peer_failed(p, false);
-	}
-	while (a->conns.next != &a->conns)
-		vb_conn_close(a, vb_list_entry(a->conns.next, struct conn, node));
-}
-
-void vb_lost_settle(struct vb_adapter *a)
-{
-	int cancel;
-
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE,
-			       &cancel); /* a poller may be here, and close() is a point */
-	pthread_mutex_lock(&a->control);
-	if (!a->settled) {
-		a->settled = true;
-		let_all_go(a);
-		if (a->ops->lost)
-			a->ops->lost(a);
-		atomic_store_explicit(a->presence.awake, VB_ASLEEP, memory_order_seq_cst);
-	}
-	pthread_mutex_unlock(&a->control);
-	pthread_setcancelstate(cancel, NULL);
 }

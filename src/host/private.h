@@ -272,10 +272,15 @@ void vb_hello_done(struct heard *in);		   /* closes the descriptors that came al
 int vb_number_bind(struct vb_adapter *a); /* under qpn_lock */
 void vb_numbers_close(struct vb_adapter *a);
 void vb_numbers_forked(void); /* in the child */
-/* Connects to a number and disconnects, so that the process that waits for connections there checks its
- * descriptors (own.c).  No cancellation point. */
-void vb_number_poke(uint32_t number);
+
+/* number.c; no cancellation points */
 void vb_number_address(struct sockaddr_un *sa, socklen_t *len, uint32_t number);
+/* A socket that is connected to the number's holder; the caller closes it.  -1: there is none, or this
+ * process has no descriptor. */
+int vb_number_connect(uint32_t number);
+/* Connects and disconnects, so that the process that waits for connections there checks its descriptors
+ * (own.c). */
+void vb_number_poke(uint32_t number);
 
 /* names.c: the owners of bound names, as the kernel shows them */
 /* The user of each number (VB_ADAPTERS of them), plus 1; 0: the number is free.  The caller frees it.  NULL:
@@ -379,6 +384,7 @@ void vb_conns_bury(struct vb_adapter *a); /* under control, with no event in han
 bool vb_thread_stopped(uint32_t pid); /* the whole process: by a signal or a debugger */
 bool vb_thread_runnable(uint32_t pid, uint32_t tid);
 uint32_t vb_thread_find(uint32_t pid, const char *name);
+
 /* own.c */
 /* Puts a descriptor into the epoll set; 0 or errno (EIO: the set is not ours any more). */
 int vb_ctl_add(struct vb_adapter *a, int fd, uint32_t events, struct source *s);
@@ -387,7 +393,9 @@ bool vb_ctl_is_ours(const struct vb_adapter *a); /* any thread, with any lock, a
 void vb_ctl_sure(const struct vb_adapter *a);
 void vb_adapter_lose(struct vb_adapter *a); /* a descriptor of ours is gone: says so once */
 void vb_lost_wake(struct vb_adapter *a);
-void vb_lost_block(struct vb_adapter *a, uint64_t for_ns); /* the engine of a lost adapter */
+
+/* lost.c: what becomes of a lost adapter */
+void vb_lost_block(struct vb_adapter *a, uint64_t for_ns); /* the engine; vb_lost_wake() ends it */
 void vb_lost_settle(struct vb_adapter *a); /* takes control: links end, QPs and waiters are told; once */
 
 /* engine.c */

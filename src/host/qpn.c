@@ -1,6 +1,5 @@
 /* Adapter numbers, and the QP and SRQ numbers that they make. */
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -17,38 +16,20 @@ static bool usable(uint32_t qpn)
 	return qpn > 1 && qpn != 0xffffff; /* SMI, GSI, multicast */
 }
 
-void vb_number_address(struct sockaddr_un *sa, socklen_t *len, uint32_t number)
-{
-	int n;
-
-	memset(sa, 0, sizeof(*sa));
-	sa->sun_family = AF_UNIX;
-	n = snprintf(sa->sun_path + 1, sizeof(sa->sun_path) - 1, "verbena/1/%u", number);
-	*len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
-}
-
 /* Connects to the process that has bound that number, and hangs up.  Its PID; 0: there is none that this
  * process may talk to, or it cannot be seen. */
 static uint32_t ring_at(uint32_t number)
 {
-	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	int fd = vb_number_connect(number);
 	struct vb_reach_facts why;
-	struct sockaddr_un sa;
 	uint32_t pid = 0;
-	socklen_t len;
 
 	if (fd < 0)
 		return 0;
-	vb_number_address(&sa, &len, number);
-	if (syscall(SYS_connect, fd, &sa, len) || vb_contact_may(fd, &pid, &why)) /* refused: nobody waits */
+	if (vb_contact_may(fd, &pid, &why))
 		pid = 0;
 	(void)syscall(SYS_close, fd);
 	return pid;
-}
-
-void vb_number_poke(uint32_t number)
-{
-	(void)ring_at(number);
 }
 
 static _Atomic uint32_t last; /* number that was tried first; 0: none */
