@@ -25,7 +25,8 @@
 #include "iba/pkt.h"
 #include "iba/profile.h"
 #include "iba/reason.h"
-#include "verbs/verbs.h"
+#include "obj/refuse.h"
+#include "verbs/cm_devices.h"
 
 /* A REQ or SIDR_REQ for a port at which nobody listens yet. */
 struct late {
@@ -47,6 +48,13 @@ struct device {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct device *) devices[VB_MAX_DEVICES]; /* the last that was opened of each */
 static _Atomic(struct vb_ports *) ports;
+
+static const struct vb_cm_shares *shares; /* set once, by a constructor */
+
+void vb_cm_devices_share(const struct vb_cm_shares *upper)
+{
+	shares = upper;
+}
 
 static struct device *device_of(const struct vb_cm *cm)
 {
@@ -76,7 +84,7 @@ static void after_fork_in_child(void)
 
 static void register_handlers(void)
 {
-	vb_device_handle_fork(); /* first, so that its handlers take their locks after ours: the ports' too */
+	shares->handle_fork(); /* first, so that its handlers take their locks after ours: the ports' too */
 	pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
@@ -454,7 +462,7 @@ static int make(uint32_t index, struct device **out)
 
 	if (!d)
 		return vb_refuse_memory("rdma_bind_addr");
-	err = vb_device_share(vb_device_row(index), &d->hca, "rdma_bind_addr"); /* never given back */
+	err = shares->share(index, &d->hca, "rdma_bind_addr"); /* never given back */
 	if (err)
 		goto free_device;
 	vb_list_init(&d->late);
@@ -472,7 +480,7 @@ static int make(uint32_t index, struct device **out)
 close_cm:
 	vb_cm_close(d->pub.cm);
 unshare:
-	vb_device_unshare(vb_device_row(index), d->hca);
+	shares->unshare(index, d->hca);
 free_device:
 	free(d);
 	return err;

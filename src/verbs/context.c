@@ -19,6 +19,7 @@
 #include "host/devices.h"
 #include "host/ports.h"
 #include "hca/hca.h"
+#include "verbs/cm_devices.h"
 #include "verbs/import.h"
 #include "verbs/target.h"
 #include "verbs/verbs.h"
@@ -321,8 +322,9 @@ static int share(struct vb_device *dev, struct vb_hca **out, enum vb_open_step *
 	return err;
 }
 
-void vb_device_unshare(struct vb_device *dev, struct vb_hca *h)
+void vb_device_unshare(uint32_t index, struct vb_hca *h)
 {
+	struct vb_device *dev = vb_device_row(index);
 	int cancel;
 
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
@@ -336,8 +338,9 @@ void vb_device_unshare(struct vb_device *dev, struct vb_hca *h)
 	pthread_setcancelstate(cancel, NULL);
 }
 
-int vb_device_share(struct vb_device *dev, struct vb_hca **out, const char *call)
+int vb_device_share(uint32_t index, struct vb_hca **out, const char *call)
 {
+	struct vb_device *dev = vb_device_row(index);
 	enum vb_open_step step = VB_OPEN_DESCRIPTORS;
 	int err;
 
@@ -348,18 +351,25 @@ int vb_device_share(struct vb_device *dev, struct vb_hca **out, const char *call
 	return err ? vb_why_open(err, call, dev->ibv.name, step) : 0;
 }
 
+static const struct vb_cm_shares for_cm = {vb_device_handle_fork, vb_device_share, vb_device_unshare};
+
+__attribute__((constructor)) static void begin(void)
+{
+	vb_cm_devices_share(&for_cm);
+}
+
 int vb_device_open(struct ibv_device *ibdev, struct vb_context **out, const char *call)
 {
 	struct vb_device *dev = (struct vb_device *)ibdev;
 	struct vb_hca *h;
-	int err = vb_device_share(dev, &h, call);
+	int err = vb_device_share(dev->index, &h, call);
 
 	if (err)
 		return err;
 	err = vb_context_open(out, dev, h);
 	if (!err)
 		return 0;
-	vb_device_unshare(dev, h);
+	vb_device_unshare(dev->index, h);
 	return vb_why_open(err, call, ibdev->name, VB_OPEN_DESCRIPTORS);
 }
 
@@ -394,6 +404,6 @@ VB_EXPORT VB_CODE(ibv_close_device, (context), struct ibv_context *context)
 		vb_live_enter(context, VB_LIVE_CONTEXT);
 		return 0;
 	}
-	vb_device_unshare(dev, h);
+	vb_device_unshare(dev->index, h);
 	return 0;
 }

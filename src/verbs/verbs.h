@@ -65,10 +65,10 @@ bool vb_context_close(struct vb_context *c);
 /* Opens a device; 0 or errno, which has been said.  Pairs with ibv_close_device(). */
 extern struct vb_device vb_devices[]; /* the rows, up to one without a name (device.c) */
 int vb_device_open(struct ibv_device *ibdev, struct vb_context **out, const char *call);
-/* The same without a context: what the process has at work for that device, which is opened by the first one
- * that asks.  Pairs with vb_device_unshare(). */
-int vb_device_share(struct vb_device *dev, struct vb_hca **out, const char *call);
-void vb_device_unshare(struct vb_device *dev, struct vb_hca *h);
+/* The same without a context: what the process has at work for the device of that index, which is opened by
+ * the first one that asks.  Pairs with vb_device_unshare(). */
+int vb_device_share(uint32_t index, struct vb_hca **out, const char *call);
+void vb_device_unshare(uint32_t index, struct vb_hca *h);
 /* Has fork() looked after, for a caller whose own fork handlers take locks that it holds over these. */
 void vb_device_handle_fork(void);
 struct vb_device *vb_device_row(uint32_t index); /* device.c; index < vb_devices_count() */
