@@ -19,7 +19,7 @@
 #include "host/devices.h"
 #include "host/ports.h"
 #include "hca/hca.h"
-#include "verbs/cm_devices.h"
+#include "devices/cm_devices.h"
 #include "verbs/import.h"
 #include "verbs/target.h"
 #include "verbs/verbs.h"

@@ -26,7 +26,7 @@
 #include "iba/profile.h"
 #include "iba/reason.h"
 #include "obj/refuse.h"
-#include "verbs/cm_devices.h"
+#include "devices/cm_devices.h"
 
 /* A REQ or SIDR_REQ for a port at which nobody listens yet. */
 struct late {

@@ -1,7 +1,7 @@
 /* Where identifiers of rdma_cm get the devices of this process from: verbs/, which has them for contexts too.
  */
-#ifndef VB_VERBS_CM_DEVICES_H
-#define VB_VERBS_CM_DEVICES_H
+#ifndef VB_DEVICES_CM_DEVICES_H
+#define VB_DEVICES_CM_DEVICES_H
 
 #include <stdint.h>
 
