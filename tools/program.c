@@ -16,8 +16,8 @@
 #include "loader.h"
 #include "tools.h"
 
-#define VERBS	     "libibverbs.so.1"
-#define PRIVATE_NODE "IBVERBS_PRIVATE_34" /* as src/verbs/libibverbs.map has it */
+#define VERBS	 "libibverbs.so.1"
+#define RELEASES "34 to 65" /* whose private nodes src/verbs/libibverbs.map has */
 
 /* As execvp(3) finds it. 0 or the errno of the best candidate. */
 int vb_find_program(const char *name, char *path, size_t size)
@@ -110,9 +110,9 @@ static void say_lack(const struct vb_loader_lack *l)
 
 	if (sscanf(l->version, "IBVERBS_PRIVATE_%u", &release) == 1)
 		vb_say("%s needs the symbol version %s of %s, from rdma-core %u or a release soon after. "
-		       "Verbena's %s has " PRIVATE_NODE
-		       ", for rdma-core 34 to 56. The program will not start. Use that library from one of "
-		       "these releases, or run the program without it",
+		       "Verbena's %s has the versions of rdma-core " RELEASES
+		       ". The program will not start. Use that library from one of these releases, or run "
+		       "the program without it",
 		       l->who, l->version, name, release, name);
 	else
 		vb_say("%s needs the symbol version %s of %s, which Verbena's library does not have: it was "

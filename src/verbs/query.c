@@ -368,21 +368,6 @@ VB_EXPORT VB_VALUE(ssize_t, _ibv_query_gid_table, (context, entries, max_entries
 	return err ? -err : (ssize_t)n;
 }
 
-/* The symbol is private; its values are what the files gid_attrs/types/N distinguish. */
-enum gid_type_file { TYPE_IB_ROCE_V1, TYPE_ROCE_V2 };
-
-VB_EXPORT VB_CODE(ibv_query_gid_type, (context, port, index, type), struct ibv_context *context, uint8_t port,
-		  unsigned int index, unsigned int *type)
-{
-	union ibv_gid gid;
-
-	if (ibv_query_gid(context, port, index > INT32_MAX ? -1 : (int)index, &gid))
-		return -1;
-	/* that of an empty entry is the type that has no name */
-	*type = vb_devices_infiniband() || vb_gid_is_zero(gid.raw) ? TYPE_IB_ROCE_V1 : TYPE_ROCE_V2;
-	return 0;
-}
-
 VB_EXPORT VB_CODE(ibv_query_pkey, (context, port, index, pkey), struct ibv_context *context, uint8_t port,
 		  int index, __be16 *pkey)
 {

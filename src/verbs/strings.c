@@ -90,9 +90,7 @@ VB_EXPORT const char *ibv_port_state_str(enum ibv_port_state state)
 	return name_of(port_state, LENGTH(port_state), (unsigned int)state);
 }
 
-/* Of release 49, whose header declares it. */
-VB_EXPORT const char *ibv_wr_opcode_str(enum ibv_wr_opcode opcode);
-const char *ibv_wr_opcode_str(enum ibv_wr_opcode opcode)
+const char *vb_wr_opcode_str(enum ibv_wr_opcode opcode)
 {
 	return name_of(wr_opcode, LENGTH(wr_opcode), (unsigned int)opcode);
 }

@@ -93,6 +93,7 @@ int vb_check_port(const char *call, unsigned port);
 /* about: what the sentence begins with, "QP 0x000042: " or nothing */
 int vb_check_port_of(const char *call, const char *about, unsigned port);
 int vb_check_gid(const char *call, const char *about, const struct vb_context *c, unsigned index);
+const char *vb_wr_opcode_str(enum ibv_wr_opcode opcode);
 int vb_query_port(struct ibv_context *context, uint8_t port, struct ibv_port_attr *attr, size_t size);
 int vb_query_device_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
 		       struct ibv_device_attr_ex *attr, size_t size);

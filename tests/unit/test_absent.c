@@ -17,16 +17,21 @@
 #include "kit.h"
 #include "obj/context.h"
 
-#define POSITIVE(X)              \
-	X(execute_ioctl)         \
-	X(ibv_cmd_create_cq_ex2) \
-	X(ibv_cmd_get_context)   \
-	X(ibv_cmd_query_device)  \
-	X(ibv_cmd_reg_mr)        \
+#define POSITIVE(X)                 \
+	X(execute_ioctl)            \
+	X(ibv_cmd_create_comp_cntr) \
+	X(ibv_cmd_create_cq_ex2)    \
+	X(ibv_cmd_get_context)      \
+	X(ibv_cmd_query_device)     \
+	X(ibv_cmd_query_port_speed) \
+	X(ibv_cmd_reg_mr)           \
+	X(ibv_cmd_reg_mr_ex)        \
 	X(ibv_cmd_resize_cq)
 
-#define NOTHING(X)                       \
-	X(_verbs_init_and_alloc_context) \
+#define NOTHING(X)                        \
+	X(_verbs_init_and_alloc_context)  \
+	X(ibv_dmabuf_heap_alloc)          \
+	X(ibv_dmabuf_heap_cc_shared_init) \
 	X(verbs_open_device)
 
 /* Their arguments do not matter, so all are called as if they had five. */
@@ -35,6 +40,9 @@ typedef long args_fn(void *, void *, void *, void *, int);
 #define DECLARE(name) extern char name[];
 POSITIVE(DECLARE)
 NOTHING(DECLARE)
+DECLARE(ibv_cmd_export_dmabuf_fd)
+DECLARE(ibv_dmabuf_heap_destroy)
+DECLARE(ibv_dmabuf_heap_free)
 DECLARE(ibv_read_ibdev_sysfs_file)
 
 #define CALL(name) ((args_fn *)(void *)name)(NULL, NULL, NULL, NULL, 0)
@@ -54,6 +62,9 @@ static void descriptors_are_minus_one(void **state)
 	assert_int_equal(ibv_dm_export_dmabuf_fd(NULL), -1);
 	assert_int_equal(errno, EOPNOTSUPP);
 	errno = 0;
+	assert_int_equal((int)CALL(ibv_cmd_export_dmabuf_fd), -1);
+	assert_int_equal(errno, EOPNOTSUPP);
+	errno = 0;
 	assert_int_equal((int)CALL(ibv_read_ibdev_sysfs_file), -1); /* its "no such file" */
 	assert_int_equal(errno, ENOENT);
 }
@@ -71,11 +82,21 @@ static void objects_are_null(void **state)
 
 extern bool verbs_allow_disassociate_destroy;
 void verbs_register_driver_34(const void *ops);
+void verbs_register_driver_57(const void *ops);
+void verbs_register_driver_59(const void *ops);
+void verbs_register_driver_64(const void *ops);
+void verbs_register_driver_65(const void *ops);
 
 static void drivers_may_register(void **state)
 {
 	(void)state;
 	verbs_register_driver_34("ops");
+	verbs_register_driver_57("ops");
+	verbs_register_driver_59("ops");
+	verbs_register_driver_64("ops");
+	verbs_register_driver_65("ops");
+	CALL(ibv_dmabuf_heap_destroy);
+	CALL(ibv_dmabuf_heap_free);
 	assert_false(verbs_allow_disassociate_destroy);
 	ibv_free_buf(NULL);
 }
