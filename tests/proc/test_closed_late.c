@@ -183,7 +183,7 @@ int main(int argc, char **argv)
 	for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
 		pid_t pid;
 
-		if (argc > 1 && !strstr(cases[i].name, argv[1]))
+		if (!kit_asked(cases[i].name, argc, argv))
 			continue;
 		pid = kit_fork();
 		if (!pid) {

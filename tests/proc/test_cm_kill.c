@@ -500,7 +500,7 @@ int main(int argc, char **argv)
 		const struct death *d = &deaths[i];
 		pid_t pid;
 
-		if (argc > 1 && !strstr(d->name, argv[1]))
+		if (!kit_asked(d->name, argc, argv))
 			continue;
 		printf("%s dies %s\n", d->who == LISTENER ? "the listener" : "the client", d->name);
 		pid = kit_fork();

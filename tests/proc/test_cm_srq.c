@@ -562,7 +562,7 @@ int main(int argc, char **argv)
 	kit_log_begin("info");
 	KIT_CASES(cases, 60);
 	for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++)
-		if (argc < 2 || strstr(pairs[i].name, argv[1]))
+		if (kit_asked(pairs[i].name, argc, argv))
 			kit_ep_run_apart(pairs[i].name, pairs[i].type, pairs[i].test);
 	return 0;
 }

@@ -583,7 +583,7 @@ int main(int argc, char **argv)
 	board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED, 100, 0);
 	CHECK(board != MAP_FAILED);
 	for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
-		if (argc > 1 && !strstr(cases[i].name, argv[1]))
+		if (!kit_asked(cases[i].name, argc, argv))
 			continue;
 		printf("%s\n", cases[i].name);
 		cases[i].run();

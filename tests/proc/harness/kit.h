@@ -198,6 +198,9 @@ struct kit_case {
 	bool foreign; /* needs another user: skipped where there can be none */
 	bool clean;   /* closes all that it opens: it ends by exit(), where sanitizers look for leaks */
 };
+/* Whether argv[1] is in the name of a case, or is not there.  A program that ends without having had such a
+ * case fails. */
+bool kit_asked(const char *name, int argc, char **argv);
 /* Runs those whose name contains argv[1], all without one. */
 void kit_cases(const struct kit_case *cases, size_t n, unsigned seconds, int argc, char **argv);
 #define KIT_CASES(cases, seconds) kit_cases(cases, sizeof(cases) / sizeof(cases)[0], seconds, argc, argv)
