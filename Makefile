@@ -10,6 +10,8 @@
 #   make mutants     breaks the code in each way that tests/mutants.md lists, and expects a test to notice
 #   make install     installs below PREFIX
 #   make check       checks layers, format, and the pages that are compared with the code
+#   make analyse     has clang-tidy, cppcheck and gcc -fanalyzer read the code; about 5 minutes
+#   make coverage    prints how much of the code the tests of one process execute; about 15 minutes
 #   make format      runs clang-format over everything
 #   make clean       removes build/
 #   make help        prints this text
@@ -40,6 +42,8 @@ deps-demo:
 	@scripts/deps build demo
 deps-test:
 	@scripts/deps --try build demo test
+deps-analyse:
+	@scripts/deps build test analyse
 deps-bench:
 	@scripts/deps --try build demo bench
 
@@ -75,10 +79,16 @@ check:
 format:
 	@scripts/format-check --fix
 
+analyse: deps-analyse
+	@scripts/analyse
+
+coverage: deps-analyse
+	@scripts/coverage
+
 clean:
 	rm -rf $(BUILD) $(BUILD).log
 
 help:
 	@sed -n '3,/^$$/{s/^# \{0,1\}//;p}' Makefile
 
-.PHONY: all configure deps-build deps-demo deps-test deps-bench examples demo test soak mutants bench install check format clean help
+.PHONY: all configure deps-build deps-demo deps-test deps-analyse deps-bench examples demo test soak mutants bench install check format analyse coverage clean help

@@ -18,11 +18,12 @@ void vb_time_text(char buf[VB_TIME_TEXT], uint64_t ns, bool utc)
 {
 	time_t s = (time_t)(ns / 1000000000u);
 	unsigned ms = (unsigned)(ns / 1000000u % 1000);
-	char day[24] = "?";
+	char day[24];
 	struct tm tm;
 
-	if (utc ? gmtime_r(&s, &tm) : localtime_r(&s, &tm))
-		strftime(day, sizeof day, utc ? "%Y-%m-%dT%H:%M:%S" : "%Y-%m-%d %H:%M:%S", &tm);
+	if (!(utc ? gmtime_r(&s, &tm) : localtime_r(&s, &tm)) ||
+	    !strftime(day, sizeof day, utc ? "%Y-%m-%dT%H:%M:%S" : "%Y-%m-%d %H:%M:%S", &tm))
+		memcpy(day, "?", 2);
 	snprintf(buf, VB_TIME_TEXT, "%s.%03u%s", day, ms, utc ? "Z" : "");
 }
 
