@@ -437,8 +437,8 @@ static void past(struct vb_out *o, const struct vb_swqe *r, uint32_t n, uint64_t
 	bool atomic = vb_wr_is(r->opcode, VB_WR_ATOMIC);
 
 	vb_lock_assert_held(&w->qp->lock);
-	/* Where it goes on through the ring after all, it has the same PSNs there: they are taken at the end,
-	 * and those of a WRITE with immediate with its packet. */
+	/* A request that goes on through the ring after all has the same PSNs there: they are taken at the
+	 * end, and those of a WRITE with immediate with its packet. */
 	if (!r->placed)
 		w->placing = vb_psns_take(&w->psns[MINE], w->qp->req.psn, 0, 0, 0, false);
 	if (atomic)

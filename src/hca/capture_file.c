@@ -174,7 +174,7 @@ const char *vb_capture_path(uint32_t *of)
 	return path;
 }
 
-/* What keeping a packet, and a sentence, comes to. */
+/* Packets and sentences are kept by these. */
 
 static size_t append(uint64_t when, const void *frame, size_t kept, size_t len, const char *comment)
 {
@@ -259,8 +259,8 @@ static int write_buffer(const uint8_t *from, size_t n, uint64_t missing)
 	return err ? err : vb_pcapng_flush(file);
 }
 
-/* What others keep meanwhile is written too, so that whoever comes back from here finds what he has kept in
- * the file. */
+/* Packets that other threads keep meanwhile are written too, so a thread that comes back from here finds in
+ * the file what it has kept. */
 static void write_all(void)
 {
 	uint64_t missing;

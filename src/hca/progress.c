@@ -52,7 +52,7 @@ static unsigned look_at_warm(struct vb_hca *h, enum vb_take take)
 	return n;
 }
 
-/* What of the warm queues seems busy, where one alone is warm, as most often: that takes neither a loop nor a
+/* Finds the warm queue that seems busy if one alone is warm, as most often: that takes neither a loop nor a
  * stack. */
 static inline struct vb_rxq *busy(const struct vb_hca *h)
 {
@@ -125,8 +125,8 @@ static uint64_t push_on(struct vb_rxq *r, bool polled, uint64_t now)
 		return VB_NEVER;
 	if (atomic_load_explicit(&r->placing, memory_order_relaxed))
 		return now;
-	/* Who waits for the far end's queue pair hears its bell (hca/path.c), and hca/timed.c looks now and
-	 * then. */
+	/* A thread that waits for the far end's queue pair hears its bell (hca/path.c), and hca/timed.c looks
+	 * now and then. */
 	if (!atomic_load(&r->waits) && !atomic_load_explicit(&r->rx.held, memory_order_relaxed))
 		return VB_NEVER;
 	return now + (o->ops->mark(o) != before || o->ops->room(o) ? VB_MSEC / 10 : VB_MSEC);
@@ -196,7 +196,7 @@ static uint64_t engine_timers(struct vb_adapter *a, uint64_t now)
 	return next;
 }
 
-/* Whoever goes to sleep is sent ACKs at once from now on; one that was held back just before shows. */
+/* A thread that goes to sleep is sent ACKs at once from now on.  One that was held back just before shows. */
 static void slept(struct vb_adapter *a)
 {
 	uint64_t now = vb_now(), again, next = vb_hca_scan(vb_hca(a), now, &again),

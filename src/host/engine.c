@@ -1,4 +1,4 @@
-/* Who sleeps, who is woken, and who makes progress when the application does not.
+/* The engine decides which threads sleep, wakes them, and makes progress when the application does not.
  *
  * The word in our segment tells senders whether to ring.  While it says polling, the engine leaves everything
  * to the pollers, and looks every 10 ms whether there still are any: whether somebody has polled VB_SPINS
@@ -122,8 +122,8 @@ bool vb_engine_drain(struct vb_adapter *a)
 	for (int i = 0; i < DRAIN_ROUNDS; i++) {
 		unsigned n = a->ops->progress(a, VB_LOOK_DRAIN);
 
-		/* Where packets come without a pause, a program that is to take their completions, and to
-		 * give receive requests for them, may wait for this very CPU. */
+		/* Packets come without a pause.  The program that takes their completions, and posts receive
+		 * requests for them, may wait for this very CPU. */
 		if (n >= MANY)
 			sched_yield();
 		if (n && word(a) == VB_ASLEEP) {
@@ -143,7 +143,7 @@ bool vb_engine_drain(struct vb_adapter *a)
 	return false;
 }
 
-/* What a hint that is lost has left in a cold ring.  While the word said polling nobody rang for it. */
+/* Looks for what a lost hint has left in a cold ring.  While the word said polling nobody rang for it. */
 static void notice(struct vb_adapter *a)
 {
 	if (a->ops->notice)
@@ -245,7 +245,8 @@ static void block(struct vb_adapter *a, struct watch *w, uint64_t deadline)
 	now = vb_now();
 	left = deadline > now ? deadline - now : 0;
 	if (left > TICK) {
-		/* Who wants to be heard from now on has to kick; who came before is seen here. */
+		/* A thread that wants to be heard from now on has to kick.  One that came before is seen
+		 * here. */
 		atomic_store_explicit(&a->dozing, true, memory_order_seq_cst);
 		if (atomic_load_explicit(&a->nudged, memory_order_seq_cst) ||
 		    (!w->awake && word(a) != VB_ASLEEP) ||
@@ -513,7 +514,7 @@ static unsigned handlers(void)
 	return found;
 }
 
-/* What waits is poll(), which knows no SA_RESTART, nor which signal it was; but programs seldom mix. */
+/* The wait is in poll(), which knows no SA_RESTART, nor which signal it was; but programs seldom mix. */
 bool vb_wait_restarts(void)
 {
 	return handlers() == GOES_ON;
@@ -533,10 +534,10 @@ static void leave(void *arg)
 static __attribute__((no_sanitize_address)) int wait_for(struct vb_adapter *a, int fd, int cancel,
 							 bool progress, const bool *come)
 {
-	/* What was there before the wait, 0: nobody has looked yet, which short waits are spared.  A handler
-	 * that is called once only (SA_RESETHAND) is gone when it has run, so the looks before and after are
-	 * taken together.  If neither finds one, the C library has interrupted the wait for setuid() in
-	 * another thread. */
+	/* `before` is what was there before the wait.  0: nobody has looked yet, which short waits are
+	 * spared.  A handler that is called once only (SA_RESETHAND) is gone when it has run, so the looks
+	 * before and after are taken together.  If neither finds one, the C library has interrupted the wait
+	 * for setuid() in another thread. */
 	unsigned before = progress ? 0 : GOES_ON | handlers();
 
 	if (*come)

@@ -115,8 +115,7 @@ static int seek(struct vb_ephemeral *e, const struct vb_registry *r, int space, 
 	return EADDRNOTAVAIL;
 }
 
-/* Where the next search of that space begins: behind what was found, so that a port that was given back
- * rests. */
+/* The next search of that space begins behind what was found, so a port that was given back rests. */
 static void pass(struct vb_ephemeral *e, int space, uint32_t behind)
 {
 	e->space[space].next = behind > e->high ? e->low : behind;

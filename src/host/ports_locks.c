@@ -1,6 +1,6 @@
-/* What is behind a lock that stands in the way.  The kernel answers a question about a range with one lock,
- * and a long one hides all others there from F_OFD_GETLK, whoever holds it: anybody may lock the file.  So
- * then the kernel's list of all locks is read (/proc/locks), which shows those of a PID namespace and the
+/* Finds what is behind a lock that stands in the way.  The kernel answers a question about a range with one
+ * lock, and a long one hides all others there from F_OFD_GETLK, whoever holds it: anybody may lock the file.
+ * So then the kernel's list of all locks is read (/proc/locks), which shows those of a PID namespace and the
  * open file description locks of all. */
 #include <errno.h>
 #include <stdio.h>

@@ -122,7 +122,7 @@ uint32_t vb_port_first(uint64_t at)
 	return at >> PORT_AT & (VB_PORT_NUMBERS - 1);
 }
 
-/* What the claim at that offset, of n's port, says against n. */
+/* Whether the claim at that offset, of n's port, clashes with n. */
 static bool claim_clashes(uint64_t at, const struct vb_port_name *n)
 {
 	unsigned kind = at >> KIND_AT & ((1u << (REUSE_AT - KIND_AT)) - 1);
@@ -151,7 +151,7 @@ bool vb_port_span_clashes(struct vb_span s, const struct vb_port_name *n)
 	return at < end;
 }
 
-/* Where a listener stands: the wildcard of all families, that of one, or an address.  IPv4 has no hosts in
+/* A listener stands at the wildcard of all families, at that of one, or at an address.  IPv4 has no hosts in
  * the networks 0 and 240 to 255 (RFC 1122, 3.2.1.3; RFC 1112, 4), so that the others have room there. */
 static uint32_t where_everywhere(void)
 {
@@ -343,7 +343,7 @@ void vb_registry_enter(const struct vb_registry *r)
 {
 	struct timespec nap = {0, TURN_NAP};
 
-	/* Where flock() is denied nobody takes turns, and two who come at once may both be refused. */
+	/* If flock() is denied, nobody takes turns, and two that come at once may both be refused. */
 	for (int i = 0; i < TURN_TRIES && flock(r->fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK; i++) {
 		nanosleep(&nap, NULL);
 		nap.tv_nsec *= 2;

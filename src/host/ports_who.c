@@ -1,6 +1,6 @@
-/* Which process holds a port: the kernel says of a lock only that there is one, but shows with each
- * descriptor of the processes of this user what it has locked (/proc/PID/fdinfo, Linux 4.1).  And why a call
- * about ports failed, in words. */
+/* Finds the process that holds a port, and says why a call about ports failed.  The kernel says of a lock
+ * only that there is one, but shows with each descriptor of this user's processes what it has locked
+ * (/proc/PID/fdinfo, Linux 4.1). */
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
