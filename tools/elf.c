@@ -11,6 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/text.h"
+
 #if defined(__x86_64__)
 #define OUR_MACHINE EM_X86_64
 #elif defined(__aarch64__)
@@ -165,14 +167,14 @@ static void read_image(const struct image *f, struct vb_elf *e)
 	}
 }
 
-int vb_elf_read(const char *path, struct vb_elf *e)
+/* Maps the file; 0 or errno.  A file that is too short has no `at`. */
+static int open_image(struct image *f, const char *path)
 {
-	struct image f;
 	struct stat st;
 	void *map;
 	int err = 0, fd = open(path, O_RDONLY | O_CLOEXEC);
 
-	memset(e, 0, sizeof(*e));
+	*f = (struct image){0};
 	if (fd < 0)
 		return errno;
 	if (fstat(fd, &st) || st.st_size < EI_NIDENT + 4)
@@ -182,13 +184,89 @@ int vb_elf_read(const char *path, struct vb_elf *e)
 		err = errno;
 		goto close_fd;
 	}
-	f.at = map;
-	f.size = (size_t)st.st_size;
-	read_image(&f, e);
-	munmap(map, f.size);
+	*f = (struct image){map, (size_t)st.st_size}; /* close_image() */
 close_fd:
 	close(fd);
 	return err;
+}
+
+static void close_image(struct image *f)
+{
+	if (f->at)
+		munmap((void *)(uintptr_t)f->at, f->size);
+}
+
+int vb_elf_read(const char *path, struct vb_elf *e)
+{
+	struct image f;
+	int err = open_image(&f, path);
+
+	memset(e, 0, sizeof(*e));
+	if (!err && f.at)
+		read_image(&f, e);
+	close_image(&f);
+	return err;
+}
+
+/* The versions of one section. */
+static void add_nodes(const struct image *f, const Elf64_Shdr *s, const char *prefix, struct vb_text *t,
+		      const char **sep)
+{
+	const Elf64_Shdr *strings = shdr(f, s->sh_link);
+	uint64_t at = s->sh_offset;
+	const Elf64_Verdef *v;
+	const Elf64_Verdaux *aux;
+	const char *name;
+
+	for (uint64_t n = s->sh_info; n && strings; n--, at += v->vd_next) {
+		v = at % _Alignof(Elf64_Verdef) ? NULL : part(f, at & ~7ull, sizeof(*v) + 8);
+		if (!v)
+			return;
+		v = (const void *)(f->at + at);
+		if ((at + v->vd_aux) % _Alignof(Elf64_Verdaux) ||
+		    !part(f, (at + v->vd_aux) & ~7ull, sizeof(*aux) + 8))
+			return;
+		aux = (const void *)(f->at + at + v->vd_aux);
+		name = part(f, strings->sh_offset + aux->vda_name, 1);
+		if (name && memchr(name, 0, f->size - (size_t)((const uint8_t *)name - f->at)) &&
+		    !strncmp(name, prefix, strlen(prefix))) {
+			vb_text_add(t, "%s%s", *sep, name + strlen(prefix));
+			*sep = ", ";
+		}
+		if (!v->vd_next)
+			return;
+	}
+}
+
+void vb_elf_nodes(const char *path, const char *prefix, char *buf, size_t size)
+{
+	struct vb_text t = {buf, size};
+	const char *sep = "";
+	const Elf64_Shdr *s;
+	struct image f;
+
+	*buf = 0;
+	if (open_image(&f, path))
+		return;
+	for (unsigned i = 0; f.at && (s = shdr(&f, i)); i++)
+		if (s->sh_type == SHT_GNU_verdef)
+			add_nodes(&f, s, prefix, &t, &sep);
+	close_image(&f);
+}
+
+bool vb_elf_nodes_cover(const char *all, const char *some)
+{
+	while (*some) {
+		size_t len = strcspn(some, ",");
+		const char *at = all;
+
+		while (*at && (strncmp(at, some, len) || (at[len] && at[len] != ',')))
+			at += strcspn(at, ",") + strspn(at + strcspn(at, ","), ", ");
+		if (!*at)
+			return false;
+		some += len + strspn(some + len, ", ");
+	}
+	return true;
 }
 
 /* One element of an rpath with $ORIGIN replaced; false if it does not fit. */

@@ -28,4 +28,11 @@ int vb_elf_read(const char *path, struct vb_elf *e);
  */
 bool vb_elf_rpath_find(const char *rpath, const char *program, const char *file, char *found, size_t size);
 
+/* What stands behind `prefix` in the names of the symbol versions that a library defines: "34, 57"; "" if
+ * there is none. */
+void vb_elf_nodes(const char *path, const char *prefix, char *buf, size_t size);
+
+/* Whether each of the nodes `some` is among `all`. */
+bool vb_elf_nodes_cover(const char *all, const char *some);
+
 #endif

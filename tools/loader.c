@@ -40,9 +40,12 @@ static void library(struct vb_loader_answer *a, char *line, const char *lib)
 	for (int i = 0; i < VB_LOADER_OURS; i++) {
 		size_t stem = strcspn(vb_loader_ours[i], ".");
 
+		if (strncmp(base, vb_loader_ours[i], stem) || (base[stem] != '.' && base[stem] != '-'))
+			continue;
 		snprintf(mine, sizeof(mine), "%s/%s", lib, vb_loader_ours[i]);
-		if (!strncmp(base, vb_loader_ours[i], stem) && (base[stem] == '.' || base[stem] == '-') &&
-		    !access(mine, R_OK) && !stands_in(file, lib))
+		if (stands_in(file, lib))
+			a->ours = true;
+		else if (!access(mine, R_OK))
 			snprintf(a->other[i], sizeof(a->other[i]), "%s", file);
 	}
 }

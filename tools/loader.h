@@ -3,12 +3,14 @@
 #define VB_TOOLS_LOADER_H
 
 #include <limits.h>
+#include <stdbool.h>
 
 enum { VB_LOADER_OURS = 2, VB_LOADER_LACKS = 8 };
 
 struct vb_loader_answer {
 	/* Libraries that it would take in place of ours, "" if none: one for each of vb_loader_ours. */
 	char other[VB_LOADER_OURS][PATH_MAX];
+	bool ours; /* one of ours is taken */
 	/* Versions that something needs of a library of ours, which has not got them; the first ones. */
 	struct vb_loader_lack {
 		char file[PATH_MAX], version[64], who[PATH_MAX];

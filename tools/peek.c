@@ -370,6 +370,36 @@ size_t vb_peek_all(struct peek **list, uid_t user)
 	return n;
 }
 
+size_t vb_peek_others(struct vb_peek_other **list, uid_t user)
+{
+	DIR *dir = opendir("/proc");
+	uint32_t version;
+	size_t n = 0;
+
+	*list = NULL;
+	for (struct dirent *e; dir && (e = readdir(dir));) {
+		pid_t pid = (pid_t)strtol(e->d_name, NULL, 10);
+		struct vb_peek_other *more;
+		enum found r = NO_PROCESS;
+		struct peek p;
+
+		if (pid > 0 && pid != getpid() && is_of(e->d_name, user))
+			r = find(&p, pid, &version);
+		if (r == FOUND)
+			vb_peek_close(&p);
+		if (r != OTHER_VERSION || network_of(pid) != network_of(getpid()))
+			continue;
+		more = reallocarray(*list, n + 1, sizeof **list);
+		if (!more)
+			break;
+		*list = more;
+		more[n++] = (struct vb_peek_other){pid, version};
+	}
+	if (dir)
+		closedir(dir);
+	return n;
+}
+
 /* Returns which one is the only process, or the only one in this network namespace; n: neither. */
 static size_t only_one(const struct peek *all, size_t n)
 {

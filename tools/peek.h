@@ -44,6 +44,13 @@ bool vb_peek_is_here(const struct peek *p);
 /* Every further process of that user that has an adapter, by PID. */
 size_t vb_peek_all(struct peek **list, uid_t user); /* *list: free() it, after vb_peek_close() of each */
 
+/* Processes of that user that have an adapter of another version. */
+struct vb_peek_other {
+	pid_t pid;
+	uint32_t version;
+};
+size_t vb_peek_others(struct vb_peek_other **list, uid_t user); /* *list: free() it */
+
 /* Prints and frees. */
 int vb_peek_print_json(struct json_object *o);
 

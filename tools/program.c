@@ -81,7 +81,7 @@ bool vb_env_join(const char *env, const char *item, bool in_front)
 }
 
 /* The program's own DT_RPATH comes before LD_LIBRARY_PATH.  A library that is preloaded comes before both. */
-static bool overrule_rpath(const char *path, const char *rpath, const char *libs)
+static bool overrule_rpath(const char *path, const char *rpath, const char *libs, enum vb_program_fate *fate)
 {
 	static const char *const ours[] = {VERBS, "librdmacm.so.1"};
 	char real[PATH_MAX], dir[PATH_MAX], lib[PATH_MAX + 32];
@@ -97,6 +97,7 @@ static bool overrule_rpath(const char *path, const char *rpath, const char *libs
 		vb_say("%s would load %s/%s: its DT_RPATH names that directory. Verbena's library is "
 		       "preloaded instead",
 		       path, dir, ours[i]);
+		*fate = VB_PROGRAM_PRELOADED;
 		if (!vb_env_join("LD_PRELOAD", lib, false))
 			return false;
 	}
@@ -122,7 +123,7 @@ static void say_lack(const struct vb_loader_lack *l)
 
 /* What the loader would take instead of our libraries, wherever it finds it (DT_RPATH of a library, a path as
  * a library's name, a bundled copy with a name of its own), and what ours lack. */
-static bool check_loading(const char *path, const char *interp, const char *lib)
+static bool check_loading(const char *path, const char *interp, const char *lib, enum vb_program_fate *fate)
 {
 	static struct vb_loader_answer a;
 	bool again = false;
@@ -138,16 +139,21 @@ static bool check_loading(const char *path, const char *interp, const char *lib)
 		if (!vb_env_join("LD_PRELOAD", ours, true))
 			return false;
 		again = true;
+		*fate = VB_PROGRAM_PRELOADED;
 	}
 	if (again)
 		vb_loader_ask(&a, interp, path, lib);
 	for (unsigned i = 0; i < a.n; i++)
 		say_lack(&a.lacks[i]);
+	if (a.n)
+		*fate = VB_PROGRAM_OTHER;
+	else if (!a.ours && *fate == VB_PROGRAM_FINE)
+		*fate = VB_PROGRAM_UNLINKED;
 	return true; /* the loader has the last word */
 }
 
 /* Looks at one executable file and prepares the environment for it.  0, or the exit status of a refusal. */
-static int check_binary(const char *path, const char *lib)
+static int check_binary(const char *path, const char *lib, enum vb_program_fate *fate)
 {
 	const char *rights = raises_rights(path);
 	struct vb_elf e;
@@ -177,7 +183,11 @@ static int check_binary(const char *path, const char *lib)
 	/* The sanitizer wants to be the first library of all, and only the view is before it. */
 	if (e.asan && !vb_env_join("ASAN_OPTIONS", "verify_asan_link_order=0", true))
 		return VB_EXIT_SELF;
-	return overrule_rpath(path, e.rpath, lib) && check_loading(path, e.interp, lib) ? 0 : VB_EXIT_SELF;
+	if (!overrule_rpath(path, e.rpath, lib, fate) || !check_loading(path, e.interp, lib, fate))
+		return VB_EXIT_SELF;
+	if (e.kind == VB_ELF_STATIC || e.verbs)
+		*fate = VB_PROGRAM_OTHER;
+	return 0;
 }
 
 /* The interpreter named by a script's first line, "" if the file is none; `arg` is what follows it. */
@@ -205,8 +215,9 @@ static void read_interpreter(const char *path, char *name, size_t size, char *ar
 }
 
 /* Checks the program, and of a script its interpreter, and what env(1) would run as interpreter. */
-int vb_program_check(const char *program, const char *lib)
+int vb_program_check(const char *program, const char *lib, enum vb_program_fate *fate)
 {
+	enum vb_program_fate unused = VB_PROGRAM_FINE;
 	char path[PATH_MAX], name[256], arg[256];
 	const char *base;
 	int err;
@@ -215,7 +226,7 @@ int vb_program_check(const char *program, const char *lib)
 	for (int depth = 0; depth < 6; depth++) {
 		read_interpreter(path, name, sizeof(name), arg, sizeof(arg));
 		if (!*name)
-			return check_binary(path, lib);
+			return check_binary(path, lib, fate ? fate : &unused);
 		if (access(name, X_OK)) {
 			vb_say("%s cannot be executed: its interpreter %s: %s", path, name, strerror(errno));
 			return errno == ENOENT ? VB_EXIT_NOT_FOUND : VB_EXIT_NOT_EXECUTABLE;

@@ -115,7 +115,7 @@ static bool parse_command_line(struct run *r, const struct vb_command *c, int ar
 }
 
 /* The libraries stand beside this program: in lib/ of a build, in VB_INSTALLED_LIB when installed. */
-static bool find_libraries(struct run *r)
+bool vb_libraries_find(char lib[PATH_MAX])
 {
 	static const char *const places[] = {"lib", VB_INSTALLED_LIB};
 	char self[PATH_MAX], file[PATH_MAX + 64], dir[PATH_MAX + 32];
@@ -130,14 +130,14 @@ static bool find_libraries(struct run *r)
 	for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
 		snprintf(dir, sizeof(dir), "%s/%s", self, places[i]);
 		snprintf(file, sizeof(file), "%s/" VERBS, dir);
-		if (access(file, R_OK) || !realpath(dir, r->lib))
+		if (access(file, R_OK) || !realpath(dir, lib))
 			continue;
 		/* ld.so(8) knows no way to write these in a list of files or directories */
-		if (strpbrk(r->lib, " :;$")) {
+		if (strpbrk(lib, " :;$")) {
 			vb_say("the libraries are in \"%s\". The dynamic loader cannot use a directory with "
 			       "a space, colon, semicolon or dollar sign in its name. Install or copy "
 			       "Verbena elsewhere",
-			       r->lib);
+			       lib);
 			return false;
 		}
 		return true;
@@ -325,7 +325,7 @@ static int run(const struct vb_command *c, int argc, char **argv)
 	int err, status;
 
 	if (!parse_command_line(&r, c, argc, argv) || !read_watch(&watch) || !check_device(&r) ||
-	    !find_libraries(&r))
+	    !vb_libraries_find(r.lib))
 		return VB_EXIT_SELF;
 	err = vb_find_program(r.program[0], r.path, sizeof(r.path));
 	if (err)
@@ -342,7 +342,7 @@ static int run(const struct vb_command *c, int argc, char **argv)
 	}
 	if (!check_log() || !check_pcap(&r))
 		return VB_EXIT_SELF;
-	status = vb_program_check(r.path, r.lib);
+	status = vb_program_check(r.path, r.lib, NULL);
 	if (status)
 		return status;
 	begin_log(&r);

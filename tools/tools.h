@@ -2,6 +2,8 @@
 #ifndef VB_TOOLS_TOOLS_H
 #define VB_TOOLS_TOOLS_H
 
+#include <limits.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "options.h"
@@ -12,10 +14,17 @@
 #define VB_EXIT_NOT_EXECUTABLE 126
 #define VB_EXIT_NOT_FOUND      127
 
-extern const struct vb_command vb_run, vb_list, vb_explain, vb_mr;
+extern const struct vb_command vb_run, vb_list, vb_explain, vb_mr, vb_doctor_command;
 
 /* One line on standard error, begun with "verbena: ". */
 void vb_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* Where vb_say()'s sentences go instead; NULL: nowhere else. */
+extern void (*vb_said)(const char *sentence);
+
+/* The directory of Verbena's libraries, which stand beside this program.  false: it was said why there is
+ * none. */
+bool vb_libraries_find(char lib[PATH_MAX]);
 
 /* As execvp(3) finds it.  0 or the errno of the best candidate. */
 int vb_find_program(const char *name, char *path, size_t size);

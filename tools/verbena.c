@@ -22,9 +22,12 @@ static const struct vb_command help_command = {
     .example = "verbena help run",
 };
 
-static const struct vb_command *const commands[] = {&vb_run, &vb_list, &vb_explain, &vb_mr, &help_command};
+static const struct vb_command *const commands[] = {&vb_run, &vb_list,		 &vb_explain,
+						    &vb_mr,  &vb_doctor_command, &help_command};
 
 #define COMMANDS (sizeof(commands) / sizeof(commands[0]))
+
+void (*vb_said)(const char *sentence);
 
 void vb_say(const char *fmt, ...)
 {
@@ -34,7 +37,10 @@ void vb_say(const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(line, sizeof(line), fmt, ap);
 	va_end(ap);
-	fprintf(stderr, "verbena: %s\n", line);
+	if (vb_said)
+		vb_said(line);
+	else
+		fprintf(stderr, "verbena: %s\n", line);
 }
 
 static void print_help(void)

@@ -82,6 +82,8 @@ has "$pid" verbena explain ""
 has "$pid" verbena mr ""
 has "$pid" verbena explain --json ""
 check "" verbena list ""
+has tools-trouble verbena doctor tools-tr
+has capture.pcapng verbena doctor capt
 
 if command -v zsh >/dev/null; then
 	zsh -n "$source/tools/completion/_verbena" || bad=$((bad + 1))

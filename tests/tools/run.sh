@@ -50,7 +50,7 @@ check "not found either" 127 "verbena: /no/such cannot be executed: No such file
 echo text >"$tmp/plain"
 check "not executable" 126 "verbena: $tmp/plain cannot be executed: Permission denied" "$verbena" run "$tmp/plain"
 check "usage" 125 "no program is given" "$verbena" run
-check "usage of verbena" 125 "there is no command \"walk\". The commands are run, list, explain, mr, help" "$verbena" walk
+check "usage of verbena" 125 "there is no command \"walk\". The commands are run, list, explain, mr, doctor, help" "$verbena" walk
 check "a command that is nearly one" 125 "there is no command \"explian\". Did you mean explain?" "$verbena" explian
 check "a program in place of a command" 125 "type: verbena run -- cat" "$verbena" cat
 check "a command whose help is asked for" 125 "there is no command \"mrr\". Did you mean mr?" "$verbena" help mrr
@@ -84,7 +84,7 @@ for words in "" help --help -h "help -x"; do
 	check "status of \"verbena $words\"" "$wanted" "" sh -c "exit $rc"
 	[[ $wanted == 125 ]] || check "\"verbena $words\" prints the same help" 0 "" cmp "$tmp/help" <("$verbena" help)
 done
-for command in run list explain mr help; do
+for command in run list explain mr doctor help; do
 	check "verbena help $command" 0 "Usage: verbena $command " "$verbena" help "$command"
 	check "verbena $command -h" 0 "" cmp <("$verbena" help "$command") <("$verbena" "$command" -h)
 	check "$command has an example" 0 "

@@ -6,7 +6,7 @@ _verbena_options() {
 	case $1 in
 	run) echo --log= --log-level= --log-format= --profile= --device= --devices= --link= --direct= --ptrace= --pcap= \
 		--pcap-snap= --pcap-ring= --fail-on= --summary --vendor-id= --vendor-part-id= --no-view --help --version ;;
-	list | explain | mr) echo --json --help --version ;;
+	list | explain | mr | doctor) echo --json --help --version ;;
 	*) echo --help --version ;;
 	esac
 }
@@ -86,7 +86,7 @@ _verbena() {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]} program
 	COMPREPLY=()
 	if ((COMP_CWORD == 1)); then
-		mapfile -t COMPREPLY < <(compgen -W "run list explain mr help --help --version" -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W "run list explain mr doctor help --help --version" -- "$cur")
 		return
 	fi
 	if [[ $command == run ]]; then
@@ -112,8 +112,10 @@ _verbena() {
 		[[ ${#COMPREPLY[@]} != 1 || ${COMPREPLY[0]} != *= ]] || compopt -o nospace 2>/dev/null
 	elif [[ $command == explain || $command == mr ]]; then
 		mapfile -t COMPREPLY < <(compgen -W "$(_verbena_pids "$1")" -- "$cur")
+	elif [[ $command == doctor ]]; then
+		mapfile -t COMPREPLY < <(compgen -c -- "$cur"; compgen -f -- "$cur")
 	elif [[ $command == help ]]; then
-		mapfile -t COMPREPLY < <(compgen -W "run list explain mr help" -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W "run list explain mr doctor help" -- "$cur")
 	fi
 }
 
