@@ -14,6 +14,9 @@ if(NOT VB_SANITIZE)
                                         ${CMAKE_BINARY_DIR})
     set_tests_properties(examples.${n} PROPERTIES LABELS examples SKIP_RETURN_CODE 77 RESOURCE_LOCK examples)
   endforeach()
+  add_test(NAME examples.ci COMMAND ${CMAKE_CURRENT_LIST_DIR}/../alone ${CMAKE_CURRENT_LIST_DIR}/ci.py ${CMAKE_BINARY_DIR})
+  set_tests_properties(examples.ci PROPERTIES LABELS examples SKIP_RETURN_CODE 77 RESOURCE_LOCK examples
+                       ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
   # `make demo` works, which README names first.
   add_test(NAME examples.demo COMMAND ${CMAKE_CURRENT_LIST_DIR}/../alone ${CMAKE_SOURCE_DIR}/scripts/demo ${CMAKE_BINARY_DIR})
   set_tests_properties(examples.demo PROPERTIES LABELS examples RESOURCE_LOCK examples
