@@ -19,7 +19,6 @@
 #include "hca/hca.h"
 #include "hca/lost.h"
 #include "hca/peers.h"
-#include "hca/silence.h"
 #include "host/devices.h"
 #include "host/networks.h"
 #include "iba/pkt.h"

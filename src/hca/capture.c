@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "hca/capture_file.h"
+#include "hca/far.h"
 #include "hca/hca.h"
 #include "hca/port.h"
 #include "iba/frame.h"
@@ -33,7 +34,7 @@ struct way {
 	struct vb_out out; /* first */
 	struct vb_out *below;
 	struct vb_qp *qp;
-	const struct vb_peer *peer;
+	const struct vb_far *far;
 	bool own;     /* the far end is of this process, and keeps the rest */
 	bool grouped; /* a datagram to a group was kept, with this PSN: */
 	uint32_t group_psn;
@@ -82,7 +83,7 @@ static struct vb_frame_ends ends_of(const struct way *w, bool out)
 	struct vb_gid here, there;
 
 	here = vb_gid_of(own->gid[av->is_global ? av->grh.sgid_index % VB_GID_TABLE : 0]);
-	there = av->is_global ? vb_gid_of(av->grh.dgid.raw) : gid_like(vb_peer_gids(w->peer), here);
+	there = av->is_global ? vb_gid_of(av->grh.dgid.raw) : gid_like(w->far->kind->gids(w->far), here);
 	e.sgid = out ? here : there;
 	e.dgid = out ? there : here;
 	e.src_qpn = out ? w->qp->qpn : w->qp->dest_qpn;
@@ -246,7 +247,7 @@ static void datagram_out(struct way *w, struct vb_pkt *p)
 	w->grouped = p->mgid;
 	w->group_psn = p->psn;
 	e.sgid = vb_gid_read(vb_adapter_gids(a)[VB_GRH_SGID(p->route.word)]);
-	e.dgid = p->mgid ? vb_gid_of(p->mgid) : gid_like(vb_peer_gids(w->peer), e.sgid);
+	e.dgid = p->mgid ? vb_gid_of(p->mgid) : gid_like(w->far->kind->gids(w->far), e.sgid);
 	keep_datagram(&e, p);
 }
 
@@ -451,18 +452,14 @@ static void past(struct vb_out *o, const struct vb_swqe *r, uint32_t n, uint64_t
 
 /* ---- for those that have paths, and take packets in ---- */
 
-enum vb_kept vb_capture_from(const struct vb_peer *peer)
+enum vb_kept vb_capture_from(const struct vb_far *far)
 {
-	struct vb_peer_tables at;
-
 	if (!vb_capture_is_on())
 		return VB_KEPT_NOT;
-	vb_peer_tables(peer, &at);
-	return at.same ? VB_KEPT_OWN : VB_KEPT;
+	return far->kind->own(far) ? VB_KEPT_OWN : VB_KEPT;
 }
 
-struct vb_out *vb_capture_way(struct vb_qp *qp, const struct vb_peer *peer, struct vb_out *out,
-			      bool connected)
+struct vb_out *vb_capture_way(struct vb_qp *qp, const struct vb_far *far, struct vb_out *out, bool connected)
 {
 	struct way *w;
 
@@ -479,8 +476,8 @@ struct vb_out *vb_capture_way(struct vb_qp *qp, const struct vb_peer *peer, stru
 	w->out.past = connected ? past : NULL;
 	w->below = out;
 	w->qp = qp;
-	w->peer = peer;
-	w->own = vb_capture_from(peer) == VB_KEPT_OWN;
+	w->far = far;
+	w->own = vb_capture_from(far) == VB_KEPT_OWN;
 	return &w->out;
 }
 
@@ -490,14 +487,14 @@ void vb_capture_end(struct vb_out *out)
 		free(way(out));
 }
 
-struct vb_out *vb_capture_group(struct vb_qp *qp, const struct vb_peer *peer, struct vb_out *out)
+struct vb_out *vb_capture_group(struct vb_qp *qp, const struct vb_far *far, struct vb_out *out)
 {
 	struct vb_dests *d = qp->dests;
 
 	if (!vb_capture_is_on())
 		return out;
 	if (!d->kept)
-		d->kept = vb_capture_way(qp, peer, out, false);
+		d->kept = vb_capture_way(qp, far, out, false);
 	if (d->kept->ops != &ops) { /* there was no memory */
 		d->kept = NULL;
 		return out;

@@ -27,16 +27,15 @@ struct vb_qp;
 
 /* Which packets of a receive queue are captured (vb_rxq.kept). */
 enum vb_kept { VB_KEPT_NOT, VB_KEPT, VB_KEPT_OWN /* this process sends it, and has kept it */ };
-enum vb_kept vb_capture_from(const struct vb_peer *peer);
+enum vb_kept vb_capture_from(const struct vb_far *far);
 
 /* The way out for a path that gets one: `out`, or one that keeps what goes that way.  connected: the far end
  * is one queue pair.  Under the queue pair's lock, like all that follows. */
-struct vb_out *vb_capture_way(struct vb_qp *qp, const struct vb_peer *peer, struct vb_out *out,
-			      bool connected);
+struct vb_out *vb_capture_way(struct vb_qp *qp, const struct vb_far *far, struct vb_out *out, bool connected);
 /* Nobody has that way out any more. */
 void vb_capture_end(struct vb_out *out);
-/* The way to one of the processes of a group: a datagram to it is kept once. */
-struct vb_out *vb_capture_group(struct vb_qp *qp, const struct vb_peer *peer, struct vb_out *out);
+/* The way to one of the members of a group: a datagram to it is kept once. */
+struct vb_out *vb_capture_group(struct vb_qp *qp, const struct vb_far *far, struct vb_out *out);
 
 /* A packet of a connected type has come to qp, with an ACK (VB_OUT_ACK | PSN) or not (0). */
 void vb_capture_in(struct vb_qp *qp, const struct vb_pkt *p, uint32_t ack);

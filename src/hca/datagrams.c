@@ -7,24 +7,18 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "hca/capture.h"
+#include "hca/far.h"
 #include "hca/hca.h"
 #include "hca/owed.h"
 #include "hca/path.h"
 #include "hca/send.h"
-#include "hca/silence.h"
 #include "hca/timed.h"
 #include "host/devices.h"
 #include "iba/facts.h"
 #include "iba/mad.h"
-#include "iba/shown.h"
 #include "transport/transport.h"
 
 #define AGAIN (100 * VB_MSEC) /* until it is looked again whether there is contact */
-
-static bool is_state(const struct vb_peer *peer, enum vb_peer_state state)
-{
-	return atomic_load_explicit(&peer->state, memory_order_acquire) == (int)state;
-}
 
 /* Whether what is sent now is lost.  While contact is being made that is not known yet, but another attempt
  * after one that failed holds nothing up. */
@@ -36,10 +30,10 @@ static void find_nobody(struct vb_dest *d)
 	if (d->number == VB_DEST_NOWHERE) {
 		d->silence = (struct vb_reach_facts){.reach = vb_devices_infiniband() ? VB_REACH_LID
 										      : VB_REACH_ADDRESS};
-	} else if (!p->peer) {
+	} else if (!p->far) {
 		d->silence = (struct vb_reach_facts){.reach = VB_REACH_NOBODY};
-	} else if (p->nobody || !is_state(p->peer, VB_PEER_CONTACTING)) {
-		f = vb_silence_no_contact(p->peer, p->pid);
+	} else if (p->nobody || p->far->kind->state(p->far) != VB_FAR_SEEKING) {
+		f = p->far->kind->silence(p->far, p->pid, false);
 		/* look_closer() knows more, and is too slow for each datagram. */
 		if (f.reach != VB_REACH_SILENT || d->silence.reach != VB_REACH_STOPPED)
 			d->silence = f;
@@ -52,36 +46,29 @@ static void find_nobody(struct vb_dest *d)
 /* Contact is not waited for any longer: what waits is dropped, for this reason. */
 static void look_closer(struct vb_dest *d)
 {
-	if (!d->path.out && d->path.peer)
-		d->silence = vb_silence_look(d->path.peer, d->path.pid);
-}
+	const struct vb_path *p = &d->path;
 
-/* A queue pair keeps to one lane, so that what it sends to another one stays in order. */
-static const struct vb_lane *lane_of(const struct vb_path *p)
-{
-	return &p->peer->lanes[p->qp->qpn % p->peer->nlanes];
+	if (!p->out && p->far)
+		d->silence = p->far->kind->silence(p->far, p->pid, true);
 }
 
 /* Looks where the destination is, if there is no way out. */
 static void attach(struct vb_dest *d)
 {
 	struct vb_path *p = &d->path;
-	const struct vb_lane *lane;
+	struct vb_out *out;
 
 	if (p->out)
 		return;
-	if (!p->peer && d->number != VB_DEST_NOWHERE)
-		p->peer = vb_path_peer(vb_qp_adapter(p->qp), d->number);
-	if (!p->peer || !is_state(p->peer, VB_PEER_UP) ||
-	    (p->qp->qpn == VB_GSI_QPN && !vb_peer_shows_gsi(p->peer))) {
+	if (!p->far && d->number != VB_DEST_NOWHERE)
+		p->far = vb_far_at(vb_qp_hca(p->qp), d->number);
+	if (!p->far || !p->far->kind->attach(p)) {
 		find_nobody(d);
 		return;
 	}
-	lane = lane_of(p);
-	p->rxq = lane->rxq;
-	p->pid = p->peer->pid;
+	out = p->far->kind->way(p->far, p->qp, &p->rxq);
 	p->nobody = false;
-	p->qp->transport->path(p, vb_capture_way(p->qp, p->peer, lane->out, false));
+	p->qp->transport->path(p, vb_capture_way(p->qp, p->far, out, false));
 }
 
 /* Sends the datagrams that wait for d if it can, or leaves them where progress finds them. */
@@ -141,13 +128,13 @@ uint64_t vb_datagrams_look(struct vb_qp *qp, uint64_t now)
 	return t > now + AGAIN && vb_qp_timed(qp) ? now + AGAIN : t;
 }
 
-/* Those that lead to that process. */
-#define EACH_TO(d, qp, to)                                                                                   \
-	vb_list_each (n_, &(qp)->dests->used)                                                                \
-		for (struct vb_dest *d = vb_list_entry(n_, struct vb_dest, used); d && d->path.peer == (to); \
+/* Those that lead there. */
+#define EACH_TO(d, qp, to)                                                                                  \
+	vb_list_each (n_, &(qp)->dests->used)                                                               \
+		for (struct vb_dest *d = vb_list_entry(n_, struct vb_dest, used); d && d->path.far == (to); \
 		     d = NULL)
 
-/* Contact has failed.  The peer is not held on to, which may never be one, and is not tried again before
+/* Contact has failed.  The far end is not held on to, which may never be one, and is not tried again before
  * something else is sent there; until there is contact that holds nothing up. */
 static void give_up(struct vb_dest *d)
 {
@@ -156,18 +143,17 @@ static void give_up(struct vb_dest *d)
 	find_nobody(d);
 	if (d->waits)
 		p->qp->transport->output(p, 0);
-	vb_peer_put(p->peer);
-	p->peer = NULL;
+	vb_far_put(&p->far);
 }
 
-void vb_datagrams_peer(struct vb_qp *qp, struct vb_peer *peer)
+void vb_datagrams_far(struct vb_qp *qp, struct vb_far *far)
 {
 	vb_lock_assert_held(&qp->lock);
-	EACH_TO(d, qp, peer)
+	EACH_TO(d, qp, far)
 	{
-		if (!is_state(peer, VB_PEER_UP))
-			d->path.peer = vb_peer_current(peer);
-		if (is_state(d->path.peer, VB_PEER_IDLE))
+		if (far->kind->state(far) != VB_FAR_UP)
+			d->path.far = far->kind->current(far);
+		if (d->path.far->kind->state(d->path.far) == VB_FAR_IDLE)
 			give_up(d);
 		else
 			settle(d);
@@ -187,21 +173,17 @@ static void detach(struct vb_dest *d)
 
 static void let_go(struct vb_dest *d)
 {
-	struct vb_peer *peer = d->path.peer;
-
-	d->path.peer = NULL;
 	d->path.nobody = false;
-	if (peer)
-		vb_peer_put(peer);
+	vb_far_put(&d->path.far);
 }
 
-void vb_datagrams_lose(struct vb_qp *qp, struct vb_peer *peer)
+void vb_datagrams_lose(struct vb_qp *qp, struct vb_far *far, const struct vb_reach_facts *why)
 {
 	vb_lock_assert_held(&qp->lock);
-	EACH_TO(d, qp, peer)
+	EACH_TO(d, qp, far)
 	{
 		detach(d);
-		d->silence = (struct vb_reach_facts){VB_REACH_LEFT, .process = {peer->pid}};
+		d->silence = *why;
 		d->path.nobody = true;
 		if (d->waits)
 			qp->transport->output(&d->path, 0);

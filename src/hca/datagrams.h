@@ -1,5 +1,5 @@
-/* The destinations of datagram queue pairs (UD): from the number in a QPN to a process of this host, and back
- * to what waits there.  What paths are to connections (hca/path.h, hca/peers.h); everything under the queue
+/* The destinations of datagram queue pairs (UD): from the number in a request to a far end, and back to what
+ * waits there.  What paths are to connections (hca/path.h, hca/peers.h); everything under the queue
  * pair's lock. */
 #ifndef VB_HCA_DATAGRAMS_H
 #define VB_HCA_DATAGRAMS_H
@@ -8,16 +8,15 @@
 #include "obj/qp.h"
 
 struct vb_adapter;
-struct vb_peer;
 
 /* Sends what was posted; what has to wait does so at its destination, and contact is made. */
 void vb_datagrams_send(struct vb_qp *qp);
 /* The timer's look at what waits; returns when to look again. */
 uint64_t vb_datagrams_look(struct vb_qp *qp, uint64_t now);
-/* The peer is UP, or contact with it has failed for now. */
-void vb_datagrams_peer(struct vb_qp *qp, struct vb_peer *peer);
-/* The peer is gone: what waits for it is dropped. */
-void vb_datagrams_lose(struct vb_qp *qp, struct vb_peer *peer);
+/* The far end is UP, or contact with it has failed for now. */
+void vb_datagrams_far(struct vb_qp *qp, struct vb_far *far);
+/* The far end is gone, for that reason: what waits for it is dropped. */
+void vb_datagrams_lose(struct vb_qp *qp, struct vb_far *far, const struct vb_reach_facts *why);
 /* The queue pair is in RESET or ERR, or is being destroyed: lets go of all destinations. */
 void vb_datagrams_close(struct vb_qp *qp);
 /* Without locks, before the queue pair is destroyed: waits until all that was posted has left, or was dropped

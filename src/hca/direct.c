@@ -25,6 +25,7 @@
 #include "obj/comp_cntr.h"
 #include "obj/context.h"
 #include "hca/hca.h"
+#include "hca/peers.h"
 #include "hca/send.h"
 
 #define FADES_WITHIN VB_SEC /* an access that is begun ends, unless its process is stopped */
@@ -94,11 +95,10 @@ static void enter(struct vb_peer *peer, struct vb_peer_mem *f)
 /* Under another of its numbers, which tagged keys may carry. */
 static struct vb_peer_mem *find_slowly(struct vb_adapter *a, uint32_t number)
 {
-	uint32_t n = vb_peer_count(a);
+	struct vb_peer *peer;
 
-	for (uint32_t i = 0; i < n; i++) {
-		struct vb_peer *peer = vb_peer_at(a, i);
-		struct vb_peer_mem *f = peer ? atomic_load(&peer->mem) : NULL;
+	for (uint32_t i = 0; (peer = vb_hca_next_peer(a, &i));) {
+		struct vb_peer_mem *f = atomic_load(&peer->mem);
 
 		for (uint32_t k = 0; f && atomic_load(&f->there) && k < VB_ADAPTER_NUMBERS; k++) {
 			uint32_t one = atomic_load_explicit(&f->marks->numbers[k], memory_order_acquire);
@@ -173,10 +173,9 @@ void vb_direct_peer_up(struct vb_peer *peer)
 
 /* Whoever may be using memory of this process.  Before it has `f` a peer has no leave to use anything, and
  * once it is DOWN and has faded no more. */
-static struct vb_peer_mem *user(struct vb_adapter *a, uint32_t i)
+static struct vb_peer_mem *user(struct vb_peer *peer)
 {
-	struct vb_peer *peer = vb_peer_at(a, i);
-	struct vb_peer_mem *f = peer ? atomic_load(&peer->mem) : NULL;
+	struct vb_peer_mem *f = atomic_load(&peer->mem);
 
 	return f && (atomic_load(&peer->state) == VB_PEER_UP || atomic_load(&peer->fades)) ? f : NULL;
 }
@@ -234,7 +233,7 @@ struct tell {
 };
 _Static_assert(sizeof(struct tell) <= VB_TELL_MAX, "it fits a message");
 
-void vb_direct_ask(struct vb_peer *peer)
+static void ask_peer(struct vb_peer *peer)
 {
 	struct vb_peer_mem *f = atomic_load(&peer->mem);
 	struct tell t = {.kind = TELL_ASK};
@@ -243,6 +242,12 @@ void vb_direct_ask(struct vb_peer *peer)
 		if (!vb_peer_tell(peer, VB_SUBJECT_DIRECT, &t, sizeof(t), -1))
 			vb_peer_mem_ask_failed(f, t.rkey);
 	}
+}
+
+void vb_direct_ask(struct vb_path *p)
+{
+	vb_lock_assert_held(&p->qp->lock);
+	ask_peer(vb_peer_of(p->far));
 }
 
 /* The peer may map what it asks about, if it is shared memory; it is told when the key goes. */
@@ -310,19 +315,17 @@ void vb_direct_told(struct vb_peer *peer, const void *msg, size_t len, int fd)
 static void tell_gone(struct vb_adapter *a, uint32_t lkey)
 {
 	struct tell t = {.kind = TELL_DROP, .rkey = lkey | VB_KEY_REMOTE};
-	uint32_t n = vb_peer_count(a);
+	struct vb_peer *peer;
 
-	for (uint32_t i = 0; i < n; i++) {
-		struct vb_peer *peer = vb_peer_at(a, i);
-
-		if (peer && peer->index && atomic_load(&peer->state) == VB_PEER_UP)
+	for (uint32_t i = 0; (peer = vb_hca_next_peer(a, &i));) {
+		if (peer->index && atomic_load(&peer->state) == VB_PEER_UP)
 			vb_peer_tell(peer, VB_SUBJECT_DIRECT, &t, sizeof(t), -1);
 	}
 }
 
 void vb_direct_attach(struct vb_path *p)
 {
-	struct vb_peer *peer = p->peer;
+	struct vb_peer *peer = vb_peer_of(p->far);
 
 	vb_lock_assert_held(&p->qp->lock);
 	p->mem = wanted() && peer->lanes[0].out->places ? atomic_load(&peer->mem) : NULL;
@@ -398,10 +401,11 @@ void vb_direct_show(struct vb_qp *qp)
 
 static void wait_for_peers(struct vb_adapter *a, uint32_t index, uint32_t qpn, const char *what)
 {
-	uint32_t n = vb_peer_count(a), number = vb_adapter_number(a);
+	uint32_t number = vb_adapter_number(a);
+	struct vb_peer *peer;
 
-	for (uint32_t i = 0; i < n; i++) {
-		struct vb_peer_mem *f = user(a, i);
+	for (uint32_t i = 0; (peer = vb_hca_next_peer(a, &i));) {
+		struct vb_peer_mem *f = user(peer);
 
 		if (f)
 			vb_peer_mem_wait(f, number, index, qpn, what);
@@ -427,10 +431,11 @@ void vb_direct_revoked(struct vb_qp *qp)
 static bool in_use(void *owner, uint32_t index)
 {
 	struct vb_adapter *a = owner;
-	uint32_t n = vb_peer_count(a), number = vb_adapter_number(a);
+	uint32_t number = vb_adapter_number(a);
+	struct vb_peer *peer;
 
-	for (uint32_t i = 0; i < n; i++) {
-		struct vb_peer_mem *f = user(a, i);
+	for (uint32_t i = 0; (peer = vb_hca_next_peer(a, &i));) {
+		struct vb_peer_mem *f = user(peer);
 
 		if (f && vb_peer_mem_in_use(f, number, index))
 			return true;
@@ -458,12 +463,10 @@ void vb_direct_key_settled(struct vb_adapter *a, uint32_t lkey)
 
 static uint32_t whose(void *owner, uint32_t rkey, uint64_t addr, uint64_t len)
 {
-	struct vb_adapter *a = owner;
-	uint32_t n = vb_peer_count(a);
+	struct vb_peer *peer;
 
-	for (uint32_t i = 0; i < n; i++) {
-		struct vb_peer *peer = vb_peer_at(a, i);
-		struct vb_peer_mem *f = peer ? atomic_load(&peer->mem) : NULL;
+	for (uint32_t i = 0; (peer = vb_hca_next_peer(owner, &i));) {
+		struct vb_peer_mem *f = atomic_load(&peer->mem);
 
 		if (f && !f->same && atomic_load(&peer->state) == VB_PEER_UP &&
 		    vb_peer_mem_has_key(f, rkey, addr, len))
@@ -474,14 +477,11 @@ static uint32_t whose(void *owner, uint32_t rkey, uint64_t addr, uint64_t len)
 
 static void ask(void *owner, struct vb_peer_mem *f)
 {
-	struct vb_adapter *a = owner;
-	uint32_t n = vb_peer_count(a);
+	struct vb_peer *peer;
 
-	for (uint32_t i = 1; i < n; i++) {
-		struct vb_peer *peer = vb_peer_at(a, i);
-
-		if (peer && atomic_load(&peer->mem) == f && atomic_load(&peer->state) == VB_PEER_UP)
-			vb_direct_ask(peer);
+	for (uint32_t i = 1; (peer = vb_hca_next_peer(owner, &i));) {
+		if (atomic_load(&peer->mem) == f && atomic_load(&peer->state) == VB_PEER_UP)
+			ask_peer(peer);
 	}
 }
 

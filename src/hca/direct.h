@@ -17,11 +17,11 @@ void vb_direct_peer_down(struct vb_peer *peer);
 void vb_direct_peer_free(struct vb_peer *peer);
 /* A message of the peer, of VB_SUBJECT_DIRECT. */
 vb_hear_fn vb_direct_told;
-/* Asks the peer about regions that are used again and again; if path->mem->asks.  qp->lock may be held. */
-void vb_direct_ask(struct vb_peer *peer);
+/* Asks the peer about regions that are used again and again; if p->mem->asks.  Under the QP's lock. */
+void vb_direct_ask(struct vb_path *p);
 
-/* The path may be used for reaching memory directly, if the wire permits that: its peer is UP.  Under the
- * QP's lock. */
+/* The path leads to a peer, which is UP: it may be used for reaching memory directly, if the wire permits
+ * that.  Under the QP's lock. */
 void vb_direct_attach(struct vb_path *p);
 
 /* qp->lock held: shows peers what the QP is now: state, what it received, what it permits. */

@@ -344,7 +344,7 @@ static void begin(struct deputy *d, struct vb_peer *peer, const struct tell *t)
 	qp->attr.path_mtu = (enum ibv_mtu)t->path_mtu;
 	qp->path_mtu = (uint8_t)t->path_mtu;
 	qp->resp.epsn = t->psn & VB_PSN_MASK;
-	p->peer = vb_peer_get(peer->adapter, peer->number); /* pairs with vb_path_close() */
+	p->far = &vb_peer_get(peer->adapter, peer->number)->far; /* pairs with vb_path_close() */
 	p->rxq = lane->rxq;
 	p->source = (struct vb_source){.high = VB_SOURCE_PEER, .low = peer->incarnation};
 	p->pid = peer->pid;

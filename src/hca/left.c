@@ -1,6 +1,7 @@
 #include "hca/left.h"
 
 #include "base/clock.h"
+#include "hca/peers.h"
 #include "hca/send.h"
 #include "iba/out.h"
 #include "mem/peer_mem.h"
@@ -126,7 +127,7 @@ uint64_t vb_left_look(struct vb_hca *h, uint64_t now)
 		for (uint64_t bits = vb_set_take_word(&h->left, w); bits; bits &= bits - 1) {
 			uint32_t index = w * VB_SET_WORD + vb_set_lowest(bits);
 
-			at = look(vb_peer_at(h->adapter, index), now);
+			at = look(vb_hca_peer(h, index), now);
 			if (at != VB_NEVER)
 				vb_set_add(&h->left, index);
 			if (at < next)

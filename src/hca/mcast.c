@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "hca/capture.h"
+#include "hca/far.h"
 #include "hca/hca.h"
 #include "hca/all.h"
 #include "hca/owed.h"
@@ -220,15 +221,17 @@ int vb_mcast_meet(struct vb_hca *h, const char *call)
 	return 0;
 }
 
-/* Looks through what all peers show. */
+/* Looks through what all far ends show. */
 static void look(struct vb_hca *h, struct vb_mcast_route *r)
 {
-	uint32_t n = vb_peer_count(h->adapter);
+	uint32_t n = vb_far_count(h);
 
 	memset(r->to.peers, 0, sizeof(r->to.peers));
 	r->to.words = 0;
 	for (uint32_t i = 0; i < n; i++) {
-		if (!vb_peer_shows_group(vb_peer_at(h->adapter, i), r->mgid))
+		const struct vb_far *far = vb_far_member(h, i);
+
+		if (!far || !far->kind->in_group(far, r->mgid))
 			continue;
 		r->to.peers[i / 64] |= 1ull << i % 64;
 		r->to.words = i / 64 + 1;
@@ -264,26 +267,21 @@ static void members_of(struct vb_qp *qp, const uint64_t mgid[2], struct vb_targe
 	vb_mcast_route(vb_qp_hca(qp), mgid, to);
 }
 
-/* The lane that the queue pair's other datagrams to that process take. */
-static struct vb_lane *lane_to(struct vb_qp *qp, uint32_t peer)
+/* The way that the queue pair's other datagrams to that far end take. */
+static struct vb_out *way(struct vb_qp *qp, uint32_t index)
 {
-	struct vb_peer *p = vb_peer_at(vb_qp_adapter(qp), peer);
+	struct vb_far *far = vb_far_member(vb_qp_hca(qp), index);
+	struct vb_rxq *rxq;
 
-	return &p->lanes[qp->qpn % p->nlanes];
+	return vb_capture_group(qp, far, far->kind->way(far, qp, &rxq));
 }
 
-static struct vb_out *way(struct vb_qp *qp, uint32_t peer)
+static void blocked(struct vb_dest *d, uint32_t index)
 {
-	return vb_capture_group(qp, vb_peer_at(vb_qp_adapter(qp), peer), lane_to(qp, peer)->out);
-}
-
-static void blocked(struct vb_dest *d, uint32_t peer)
-{
-	const struct vb_lane *lane = lane_to(d->path.qp, peer);
+	struct vb_far *far = vb_far_member(vb_qp_hca(d->path.qp), index);
 
 	vb_owe_no_more(&d->path);
-	d->path.rxq = lane->rxq;
-	d->path.out = lane->out;
+	d->path.out = far->kind->way(far, d->path.qp, &d->path.rxq);
 }
 
 const struct vb_group_ops vb_mcast_ops = {.members = members_of, .way = way, .blocked = blocked};

@@ -73,7 +73,7 @@ int vb_hca_open(struct vb_hca **out, uint32_t device, enum vb_open_step *step,
 	vb_port_network(h->adapter); /* what changed before the adapter began to watch */
 	h->inner.adapter = h->adapter;
 	init_keys(h);
-	self = vb_peer_at(h->adapter, 0); /* UP from the beginning */
+	self = vb_hca_peer(h, 0); /* UP from the beginning */
 	vb_direct_peer_up(self);
 	vb_hca_open_lanes(self);
 	err = vb_adapter_run(h->adapter);

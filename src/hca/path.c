@@ -3,59 +3,25 @@
 #include "hca/capture.h"
 #include "hca/datagrams.h"
 #include "hca/direct.h"
+#include "hca/far.h"
 #include "hca/hca.h"
 #include "hca/owed.h"
-#include "hca/port.h"
 #include "hca/silence.h"
 #include "transport/transport.h"
 
-struct vb_peer *vb_path_peer(struct vb_adapter *a, uint32_t number)
-{
-	struct vb_peer *peer = vb_peer_get(a, number);
-
-	/* Whoever had the number may have died just now, and who has it since is meant: the end of the one is
-	 * not to be taken for the end of the other.  It is looked again, as for an address that is not known
-	 * yet. */
-	if (peer && vb_peer_is_over(peer)) {
-		vb_peer_put(peer);
-		peer = NULL;
-	}
-	return peer;
-}
-
-/* Resolving: an address of this host leads to the process that the QPN's upper bits name.  Whatever GID that
- * one shows, it is there: all addresses of a host are those of all its processes. */
+/* Without a far end there is none when the address is not known yet, or when nobody has that number. */
 static void resolve(struct vb_path *p)
 {
 	const struct vb_qp *qp = p->qp;
 
 	if (qp->state < IBV_QPS_RTR || qp->state > IBV_QPS_SQE || p->gone)
 		return; /* no path is set, or none any more */
-	if (!vb_port_leads_here(vb_qp_hca(qp), &qp->attr.ah_attr))
-		return;
-	p->peer = vb_path_peer(vb_qp_adapter(qp), qp->dest_qpn >> VB_QPN_INDEX_BITS);
+	p->far = vb_far_find(vb_qp_hca(qp), &qp->attr.ah_attr, qp->dest_qpn);
 }
 
-/* A GID like 127.0.0.1 may have been copied from another network namespace, where another process has that
- * number: what is sent goes to nobody but to a queue pair that names this one as its destination. */
 bool vb_path_is_connected(const struct vb_path *p)
 {
-	const struct vb_shown_qp *q = vb_peer_shown(p->peer, p->qp->dest_qpn);
-
-	/* The acquire pairs with vb_direct_show(), which stores the destination first. */
-	return q && atomic_load_explicit(&q->state, memory_order_acquire) > IBV_QPS_RTR &&
-	       atomic_load_explicit(&q->dest_qpn, memory_order_relaxed) == p->qp->qpn;
-}
-
-/* Both ends of a connection choose the same one, and queue pairs that were made one after the other different
- * ones, but where the order among several queue pairs matters. */
-static const struct vb_lane *lane_of(const struct vb_path *p)
-{
-	uint32_t own = p->qp->qpn, far = p->qp->dest_qpn;
-
-	if (p->qp->transport->answers_apart)
-		return &p->peer->lanes[0];
-	return &p->peer->lanes[(own < far ? own : far) % p->peer->nlanes];
+	return p->far->kind->connected(p);
 }
 
 /* Whether what is sent now is lost, of a type that does not wait for answers: nobody has that number, or
@@ -67,9 +33,7 @@ static void find_nobody(struct vb_path *p)
 	if (p->qp->acked)
 		return;
 	/* Another attempt, after one that failed, holds nothing up. */
-	p->nobody =
-	    !p->out && (before || !p->peer ||
-			atomic_load_explicit(&p->peer->state, memory_order_acquire) != VB_PEER_CONTACTING);
+	p->nobody = !p->out && (before || !p->far || p->far->kind->state(p->far) != VB_FAR_SEEKING);
 	if (p->nobody && !before)
 		vb_silence_explain(p->qp);
 }
@@ -77,29 +41,25 @@ static void find_nobody(struct vb_path *p)
 void vb_path_attach(struct vb_path *p)
 {
 	bool fresh = !p->rxq;
-	const struct vb_lane *lane;
-	struct vb_peer *peer;
+	const struct vb_far_kind *kind;
+	struct vb_rxq *rxq;
 
 	vb_lock_assert_held(&p->qp->lock);
-	if (vb_unlikely(!p->peer))
+	if (vb_unlikely(!p->far))
 		resolve(p);
-	peer = p->peer;
-	if (!peer || atomic_load_explicit(&peer->state, memory_order_acquire) != VB_PEER_UP) {
+	kind = p->far ? p->far->kind : NULL;
+	if (!kind || !kind->attach(p)) {
 		find_nobody(p);
 		return;
 	}
-	lane = lane_of(p);
-	p->rxq = lane->rxq;
-	p->source = (struct vb_source){.high = VB_SOURCE_PEER, .low = peer->incarnation};
-	p->pid = peer->pid;
-	vb_direct_attach(p);
-	if (!p->out && vb_path_is_connected(p))
-		p->qp->transport->path(p, vb_capture_way(p->qp, peer, lane->out, true));
+	if (!p->out && kind->connected(p))
+		p->qp->transport->path(p,
+				       vb_capture_way(p->qp, p->far, kind->way(p->far, p->qp, &rxq), true));
 	find_nobody(p);
 	vb_direct_show(p->qp);
-	/* A request over there may wait for this queue pair to be connected: its process looks again. */
+	/* A request over there may wait for this queue pair to be connected. */
 	if (vb_unlikely(fresh))
-		vb_peer_ring(peer);
+		kind->stir(p->far);
 }
 
 void vb_path_detach(struct vb_path *p)
@@ -118,19 +78,16 @@ void vb_path_detach(struct vb_path *p)
 
 void vb_path_unresolve(struct vb_path *p)
 {
-	struct vb_peer *peer = p->peer;
-
 	vb_lock_assert_held(&p->qp->lock);
-	p->peer = NULL;
 	p->nobody = false;
-	vb_peer_put(peer);
+	vb_far_put(&p->far);
 }
 
 void vb_path_lose(struct vb_path *p)
 {
 	vb_lock_assert_held(&p->qp->lock);
-	/* The program may keep the queue pair: that holds no place in the table of peers. */
-	p->qp->silence = vb_silence_no_contact(p->peer, p->pid);
+	/* The program may keep the queue pair: that holds no place in a table of far ends. */
+	p->qp->silence = p->far->kind->silence(p->far, p->pid, false);
 	p->gone = true;
 	vb_path_unresolve(p);
 }
@@ -138,7 +95,7 @@ void vb_path_lose(struct vb_path *p)
 bool vb_path_give_up(struct vb_path *p)
 {
 	vb_lock_assert_held(&p->qp->lock);
-	if (p->qp->state != IBV_QPS_ERR || !p->peer || p->rxq)
+	if (p->qp->state != IBV_QPS_ERR || !p->far || p->rxq)
 		return false;
 	vb_path_unresolve(p);
 	return true;
@@ -147,14 +104,14 @@ bool vb_path_give_up(struct vb_path *p)
 void vb_path_contact(struct vb_path *p)
 {
 	vb_lock_assert_held(&p->qp->lock);
-	if (p->peer)
-		vb_peer_contact(p->peer);
+	if (p->far)
+		p->far->kind->contact(p->far);
 }
 
 void vb_path_move(struct vb_path *p)
 {
 	vb_lock_assert_held(&p->qp->lock);
-	p->peer = vb_peer_current(p->peer);
+	p->far = p->far->kind->current(p->far);
 	if (!vb_path_give_up(p))
 		vb_path_attach(p);
 }
@@ -176,7 +133,7 @@ void vb_path_close(struct vb_qp *qp)
 		vb_datagrams_close(qp);
 	if (vb_unlikely(qp->forwards && qp->forwards->ops))
 		qp->forwards->ops->end(qp);
-	if (!p->peer)
+	if (!p->far)
 		return;
 	qp->transport->last_word(qp);
 	vb_path_detach(p);

@@ -1,4 +1,4 @@
-/* Paths lead a queue pair's packets from destination GID and QPN to a process of this host. */
+/* Paths lead a queue pair's packets from destination GID and QPN to a far end (hca/far.h). */
 #ifndef VB_HCA_PATH_H
 #define VB_HCA_PATH_H
 
@@ -6,12 +6,6 @@
 
 #include "obj/qp.h"
 
-struct vb_adapter;
-struct vb_peer;
-
-/* Returns the process that has the number, with a reference.  NULL: no memory or no link is left, or no
- * process has the number for now. */
-struct vb_peer *vb_path_peer(struct vb_adapter *a, uint32_t number);
 /* ibv_modify_qp has set the path (RTR, SQD): resolves it, and connects.  Under qp->lock. */
 void vb_path_open(struct vb_qp *qp);
 /* ibv_modify_qp has cleared it (RESET, ERR, another path in SQD): sends the pending ACK, if there is room.

@@ -1,8 +1,27 @@
-/* Processes of this host that come and go, and what that means to queue pairs. */
+/* Processes of this host as far ends: how they are found, what they show, and what it means to queue pairs
+ * that they come and go. */
 #ifndef VB_HCA_PEERS_H
 #define VB_HCA_PEERS_H
 
 #include "hca/hca.h"
+
+extern const struct vb_far_kind vb_far_peer;
+
+static inline struct vb_peer *vb_peer_of(const struct vb_far *far)
+{
+	return vb_containerof(far, struct vb_peer, far);
+}
+
+/* The peers, by index and in turn; *at begins at 0, which is this process itself, or at 1.  NULL: there is
+ * none, or no more. */
+struct vb_peer *vb_hca_peer(const struct vb_hca *h, uint32_t index);
+struct vb_peer *vb_hca_next_peer(const struct vb_adapter *a, uint32_t *at);
+
+/* Why there is no contact with that peer.  pid: of the process that was contacted last, 0: none. */
+struct vb_reach_facts vb_silence_no_contact(struct vb_peer *peer, uint32_t pid);
+/* The same once contact has taken too long, or of a peer that is UP and silent: whether its process is
+ * stopped is looked up in /proc. */
+struct vb_reach_facts vb_silence_look(struct vb_peer *peer, uint32_t pid);
 
 /* For vb_adapter_ops. */
 void vb_hca_peer_up(struct vb_peer *peer);

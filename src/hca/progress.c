@@ -213,6 +213,7 @@ static void lost(struct vb_adapter *a)
 }
 
 const struct vb_adapter_ops vb_hca_ops = {
+    .far = &vb_far_peer,
     .slept = slept,
     .left = vb_left,
     .peer_free = vb_direct_peer_free,

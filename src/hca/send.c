@@ -26,7 +26,7 @@ static inline __attribute__((always_inline)) bool output(struct vb_path *p, uint
 		vb_path_attach(p);
 	blocked = qp->transport->output(p, place);
 	if (vb_unlikely(p->mem && atomic_load_explicit(&p->mem->asks, memory_order_relaxed)))
-		vb_direct_ask(p->peer);
+		vb_direct_ask(p);
 	if (vb_unlikely(vb_qp_timed(qp) && !qp->req.timing))
 		vb_hca_keep_time(qp);
 	/* An answer that nobody is there to take waits for no room. */

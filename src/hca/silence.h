@@ -8,17 +8,10 @@
 #include "iba/reach.h"
 #include "obj/qp.h"
 
-struct vb_peer;
-
 /* Whether silence only means that somebody does not get to run, since nothing is lost on this host.  Before
  * there is contact there is no ring to leave packets in; and what the far end shows as received it is going
  * to answer.  Under qp->lock. */
 bool vb_silence_is_only_slow(const struct vb_qp *qp, uint64_t now);
-/* Why there is no contact with that peer.  pid: of the process that was contacted last, 0: none. */
-struct vb_reach_facts vb_silence_no_contact(struct vb_peer *peer, uint32_t pid);
-/* The same once contact has taken too long, or of a peer that is UP and silent: whether its process is
- * stopped is looked up in /proc. */
-struct vb_reach_facts vb_silence_look(struct vb_peer *peer, uint32_t pid);
 /* What can be seen of the other end, for the sentence on a request that is about to be given up: in
  * qp->reach. Under qp->lock. */
 void vb_silence_explain(struct vb_qp *qp);

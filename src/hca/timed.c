@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "hca/capture.h"
 #include "hca/datagrams.h"
+#include "hca/far.h"
 #include "hca/owed.h"
 #include "hca/path.h"
 #include "hca/send.h"
@@ -95,7 +96,7 @@ static void take_shown(struct vb_qp *qp)
 
 	if (!p->out || !p->out->carries_acks || !vb_path_is_connected(p))
 		return;
-	received = vb_peer_qp_received(p->peer, qp->dest_qpn);
+	received = p->far->kind->received(p);
 	if (!received)
 		return;
 	vb_capture_shown(qp, received & VB_PSN_MASK);
@@ -114,7 +115,7 @@ static uint64_t look(struct vb_qp *qp, uint64_t now)
 		t = vb_datagrams_look(qp, now);
 		goto listed;
 	}
-	if (vb_unlikely(!p->peer && qp->req.next != qp->req.seen)) /* its address may have come since */
+	if (vb_unlikely(!p->far && qp->req.next != qp->req.seen)) /* its address may have come since */
 		vb_path_attach(p);
 	if (vb_qp_timed(qp))
 		take_shown(qp);
@@ -133,7 +134,7 @@ static uint64_t look(struct vb_qp *qp, uint64_t now)
 			vb_path_contact(p);
 	}
 	(void)vb_path_give_up(p);
-	if (vb_unlikely((p->rxq || (!p->peer && !p->gone)) && !p->out && qp->req.next != qp->req.seen &&
+	if (vb_unlikely((p->rxq || (!p->far && !p->gone)) && !p->out && qp->req.next != qp->req.seen &&
 			t > now + AGAIN))
 		t = now + AGAIN;
 listed:

@@ -16,6 +16,7 @@
 #include "base/lock.h"
 #include "base/set.h"
 #include "host/segment.h"
+#include "iba/far.h"
 #include "iba/limits.h"
 #include "iba/reach.h"
 
@@ -51,6 +52,8 @@ enum vb_look {
 };
 
 struct vb_adapter_ops {
+	/* What a peer is as a far end: peer->far has it. */
+	const struct vb_far_kind *far;
 	/* Takes in and sends out what there is.  Called by the engine and by waiters, without locks.  Returns
 	 * how many packets came in. */
 	unsigned (*progress)(struct vb_adapter *a, enum vb_look how);
@@ -141,6 +144,7 @@ enum vb_peer_state {
  * of its numbers, or when it makes contact.  The pointer stays valid for the adapter's life, and its index
  * serves another peer when nobody holds it. */
 struct vb_peer {
+	struct vb_far far;
 	struct vb_adapter *adapter; /* set once */
 	uint32_t index;		    /* of its rings and their counters in our segment; set once */
 	uint32_t number;	    /* its primary number, the one asked for until UP */

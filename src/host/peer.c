@@ -118,6 +118,7 @@ static struct peer *peer_place(struct vb_adapter *a, struct peer **fresh)
 	if (i == VB_MAX_PEERS || !p)
 		return NULL;
 	*fresh = NULL;
+	p->pub.far.kind = a->ops->far;
 	p->pub.adapter = a;
 	p->pub.index = i;
 	p->pub.nlanes = a->wire->lanes;

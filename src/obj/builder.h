@@ -124,10 +124,10 @@ static inline void vb_builder_bare(struct vb_builder *b)
 static inline void vb_builder_to(const struct vb_qp *qp, struct vb_swqe *w, const struct vb_ah *ah,
 				 uint32_t qpn, uint32_t qkey)
 {
+	uint32_t dest = atomic_load_explicit(&ah->dest, memory_order_relaxed);
+
 	qpn &= VB_QPN_MASK;
-	w->to.number = vb_likely(atomic_load_explicit(&ah->here, memory_order_relaxed))
-			   ? qpn >> VB_QPN_INDEX_BITS
-			   : VB_DEST_NOWHERE;
+	w->to.number = vb_likely(dest == VB_DEST_BY_QPN) ? qpn >> VB_QPN_INDEX_BITS : dest;
 	w->to.qpn = qpn;
 	if (vb_unlikely(ah->pd_id != qp->pd_id))
 		vb_builder_refused(w, VB_R_AH_PD);

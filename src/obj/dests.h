@@ -21,11 +21,13 @@
  * path has a way out only while something waits, to one of those who have no room. */
 #define VB_DEST_GROUP (VB_ADAPTERS + 1)
 #define VB_DESTS      (VB_ADAPTERS + 2)
+/* Of an address, in place of a number: the upper bits of the QPN name the destination. */
+#define VB_DEST_BY_QPN UINT32_MAX
 
 struct vb_dest;
 struct vb_out;
 
-/* Some of the peers, by their indices. */
+/* Some of the far ends that may be members of groups, by their indices (vb_far_member()). */
 enum { VB_TARGET_WORDS = VB_MAX_PEERS / 64 };
 struct vb_targets {
 	uint32_t words; /* in use; 0: nobody */

@@ -5,11 +5,11 @@
 #define VB_OBJ_PATH_H
 
 #include "base/list.h"
+#include "iba/far.h"
 #include "iba/rxq.h"
 
 struct vb_peer_mem;
 struct vb_out;
-struct vb_peer;
 struct vb_qp;
 struct vb_shown_qp;
 
@@ -24,8 +24,8 @@ struct vb_path {
 			 others find out by waiting */
 	bool gone;    /* the process has ended, or left, and no other one takes its place: for good */
 	uint32_t pid; /* process at the other end, 0: not known; for sentences */
-	struct vb_peer *peer; /* the process of this host that it leads to, with a reference; NULL: none is
-				 known by the destination GID and QPN */
+	struct vb_far *far; /* where it leads, with a reference; NULL: no far end is known by the destination
+			       GID and QPN */
 	const struct vb_shown_qp *peer_qp; /* the queue pair at the other end, in `mem` */
 	struct vb_list owes; /* on rxq->owed, while it has something to send; under rxq->owed_lock */
 };

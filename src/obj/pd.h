@@ -103,10 +103,12 @@ struct vb_ah {
 	struct vb_route route;	 /* of attr; set once, as are the next three */
 	uint32_t number;	 /* that of ibv.handle */
 	uint64_t pd_id;
-	uint32_t away;	   /* of an address that does not lead here: of InfiniBand its LID, else
-			      vb_addresses_whose(); set once */
-	bool group;	   /* it is a multicast group's */
-	_Atomic bool here; /* it leads to this host: that may turn out later */
+	uint32_t away; /* of an address that leads nowhere: of InfiniBand its LID, else vb_addresses_whose();
+			  set once */
+	bool group;    /* it is a multicast group's */
+	/* By which number its datagrams name their destination (obj/dests.h): VB_DEST_BY_QPN for the
+	 * processes of this host.  VB_DEST_NOWHERE: it leads nowhere, which may turn out otherwise later. */
+	_Atomic uint32_t dest;
 };
 
 static inline struct vb_pd *vb_pd(struct ibv_pd *p)

@@ -9,6 +9,7 @@
 #include "iba/grh.h"
 #include "iba/profile.h"
 #include "host/devices.h"
+#include "hca/far.h"
 #include "hca/hca.h"
 #include "hca/port.h"
 #include "verbs/verbs.h"
@@ -125,8 +126,8 @@ VB_EXPORT VB_OBJECT(struct ibv_ah *, ibv_create_ah, (ibpd, attr), struct ibv_pd 
 			   attr->grh.hop_limit, attr->sl)
 		: vb_route(0, 0, attr->sl);
 	ah->group = group;
-	ah->here = !group && vb_port_leads_here(vb_hca(c->adapter), attr);
-	if (!group && !ah->here)
+	ah->dest = group ? VB_DEST_NOWHERE : vb_far_leads(vb_hca(c->adapter), attr);
+	if (!group && ah->dest == VB_DEST_NOWHERE)
 		ah->away = vb_devices_infiniband() ? attr->dlid
 						   : vb_addresses_whose(&vb_hca(c->adapter)->addresses, attr);
 	vb_live_enter(&ah->ibv, VB_LIVE_AH);

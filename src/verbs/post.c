@@ -14,8 +14,8 @@
 #include "transport/transport.h"
 #include "verbs/mw.h"
 #include "verbs/post.h"
+#include "hca/far.h"
 #include "hca/hca.h"
-#include "hca/port.h"
 #include "hca/send.h"
 #include "verbs/verbs.h"
 
@@ -178,11 +178,11 @@ enum vb_build_fault vb_post_to(const struct vb_qp *qp, struct vb_swqe *w, struct
 
 	if (vb_unlikely(!ah))
 		return VB_BUILD_NO_ADDRESS;
-	if (vb_unlikely(!atomic_load_explicit(&ah->here, memory_order_relaxed))) {
+	if (vb_unlikely(atomic_load_explicit(&ah->dest, memory_order_relaxed) == VB_DEST_NOWHERE)) {
 		w->to.away = ah->group ? VB_TO_GROUP : ah->away;
-		if (!ah->group &&
-		    vb_port_leads_here(vb_qp_hca(qp), &ah->attr)) /* its address has come since */
-			atomic_store_explicit(&ah->here, true, memory_order_relaxed);
+		if (!ah->group) /* its address may have come since */
+			atomic_store_explicit(&ah->dest, vb_far_leads(vb_qp_hca(qp), &ah->attr),
+					      memory_order_relaxed);
 	}
 	vb_builder_to(qp, w, ah, qpn, qkey);
 	if (vb_unlikely(ah->group))

@@ -222,7 +222,7 @@ static bool post_one(struct datagrams *d, unsigned k)
 	struct dg_message *m = new_message(d, k);
 	struct ibv_sge sge[4];
 	struct ibv_send_wr wr = {.wr_id = e->posted, .sg_list = sge};
-	struct vb_ah ah = {.here = true, .pd_id = e->s->n[e->i].pd.id};
+	struct vb_ah ah = {.dest = VB_DEST_BY_QPN, .pd_id = e->s->n[e->i].pd.id};
 	struct sim_to to = {.ah = &ah, .qpn = VB_QPN_GROUP};
 	bool inl;
 	int err;
@@ -242,7 +242,7 @@ static bool post_one(struct datagrams *d, unsigned k)
 	m->qkey = to.qkey & BIT31 ? e->qkey : to.qkey;
 	if (m->group >= 0) {
 		ah.group = true;
-		ah.here = false;
+		ah.dest = VB_DEST_NOWHERE;
 		memcpy(&ah.attr.grh.dgid, &d->group[m->group], 16);
 	} else {
 		to.qpn = qp_of(&d->end[m->to])->qpn;

@@ -319,6 +319,7 @@ static struct link *make_link(struct vb_adapter *a, uint32_t number, struct vb_a
 	assert_true(a->nlinks < LINKS);
 	l->far = far;
 	l->contact = l->end = VB_NEVER;
+	l->peer.far.kind = vb_hca_ops.far;
 	l->peer.adapter = a;
 	l->peer.index = a->nlinks;
 	l->peer.number = number;

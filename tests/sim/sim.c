@@ -820,7 +820,7 @@ static enum vb_build_fault build(const struct sim *s, struct vb_builder *b, cons
 static void address(struct sim *s, unsigned n, struct vb_builder *b)
 {
 	const struct vb_ah ah = {
-	    .route = vb_route(VB_GRH_WORD(1, 0, 0), 64, 0), .here = true, .pd_id = b->qp->pd_id};
+	    .route = vb_route(VB_GRH_WORD(1, 0, 0), 64, 0), .dest = VB_DEST_BY_QPN, .pd_id = b->qp->pd_id};
 	const struct sim_to far = {&ah, s->n[!n].qp.qpn, s->n[n].qkey, SIM_FAR},
 			    *to = s->n[n].to ? s->n[n].to : &far;
 

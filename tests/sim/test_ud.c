@@ -264,7 +264,7 @@ static void nothing_leaves_behind_what_failed(void **state)
 	struct sim *s = sim_desk(CFG(.room = 4));
 	struct vb_qp *qp = &s->n[0].qp;
 	const struct vb_ah ah = {
-	    .route = vb_route(VB_GRH_WORD(1, 0, 0), 64, 0), .here = true, .pd_id = qp->pd_id};
+	    .route = vb_route(VB_GRH_WORD(1, 0, 0), 64, 0), .dest = VB_DEST_BY_QPN, .pd_id = qp->pd_id};
 	const struct sim_to none = {&ah, s->n[1].qp.qpn, s->n[0].qkey, SIM_FAR + 1},
 			    neither = {&ah, s->n[1].qp.qpn, s->n[0].qkey, SIM_FAR + 2};
 	uint32_t key = sim_reg(s, 0, s->mem[0], 64, 0);
@@ -318,7 +318,7 @@ static uint64_t post_wrong(struct sim *s, enum wrong what)
 {
 	struct vb_qp *qp = &s->n[0].qp;
 	const struct vb_ah ah = {
-	    .route = vb_route(VB_GRH_WORD(1, 0, 0), 64, 0), .here = true, .pd_id = qp->pd_id + 1};
+	    .route = vb_route(VB_GRH_WORD(1, 0, 0), 64, 0), .dest = VB_DEST_BY_QPN, .pd_id = qp->pd_id + 1};
 	const struct sim_to to = {.ah = &ah, .qpn = SIM_QPN1};
 	struct vb_swqe *w = vb_sq_at(&qp->req, atomic_load(&qp->post.head));
 	uint64_t id;
