@@ -9,6 +9,9 @@
 #   make soak        runs the tests with long counts, then `make mutants`
 #   make mutants     breaks the code in each way that tests/mutants.md lists, and expects a test to notice
 #   make install     installs below PREFIX
+#   make deb         builds Debian packages into build/deb
+#   make dist        writes a tarball into build/dist that runs wherever it is unpacked
+#   make far         runs what takes longer than that: packages in clean systems of several Debian releases, analysers, coverage
 #   make check       checks layers, format, and the pages that are compared with the code
 #   make analyse     has clang-tidy, cppcheck and gcc -fanalyzer read the code; about 5 minutes
 #   make coverage    prints how much of the code the tests of one process execute; about 15 minutes
@@ -20,7 +23,7 @@
 #   PREFIX=DIR       where `make install` installs (/usr/local)
 #   DESTDIR=DIR      a folder that `make install` puts before PREFIX, to make a package
 #   JOBS=N           how many compilers run at a time (one for each CPU)
-#   ARGS="..."       options of bench/run, as in make bench ARGS="--rounds 3 --only PATTERN"
+#   ARGS="..."       options of bench/run, as in make bench ARGS="--rounds 3 --only PATTERN", and steps of scripts/far
 #   CMAKE_ARGS="..." options of cmake, as in make BUILD=build-asan CMAKE_ARGS=-DVB_SANITIZE=address,undefined
 
 BUILD  ?= build
@@ -44,6 +47,10 @@ deps-test:
 	@scripts/deps --try build demo test
 deps-analyse:
 	@scripts/deps build test analyse
+deps-package:
+	@scripts/deps build package
+deps-far:
+	@scripts/deps --try build test package analyse far
 deps-bench:
 	@scripts/deps --try build demo bench
 
@@ -72,6 +79,15 @@ bench: deps-bench configure
 install: all
 	@cmake --install "$(BUILD)" --prefix "$(PREFIX)"
 
+deb: deps-package
+	@scripts/deb $(BUILD)/deb
+
+dist: all
+	@scripts/dist $(BUILD)
+
+far: deps-far
+	@scripts/far $(BUILD) $(ARGS)
+
 check:
 	@scripts/layers && scripts/format-check && scripts/verbs-doc-check && scripts/memory-doc-check && \
 		scripts/calls-check && scripts/errors-doc-check && scripts/version-check && scripts/mutants --check
@@ -91,4 +107,4 @@ clean:
 help:
 	@sed -n '3,/^$$/{s/^# \{0,1\}//;p}' Makefile
 
-.PHONY: all configure deps-build deps-demo deps-test deps-analyse deps-bench examples demo test soak mutants bench install check format analyse coverage clean help
+.PHONY: all configure deps-build deps-demo deps-test deps-analyse deps-bench deps-package deps-far examples demo test soak mutants bench install deb dist far check format analyse coverage clean help
