@@ -4,7 +4,7 @@ set -u
 build=$(realpath "$1") helpers=$(realpath "$2") here=$(realpath "${BASH_SOURCE[0]%/*}") bad=0 checks=0
 verbena=$build/verbena
 tmp=$(mktemp -d)
-trap 'kill ${pids:-} 2>/dev/null; rm -rf "$tmp"' EXIT
+trap 'kill ${pids:-} 2>/dev/null; rm -rf --one-file-system "$tmp"' EXIT
 unset LD_LIBRARY_PATH LD_PRELOAD ${!VERBENA_*}
 
 # As tests/alone has it, lo is up.  What this machine itself limits is no fault of the others': the healthy case tells.
@@ -102,6 +102,10 @@ fi
 # namespaces
 if unshare -Ur true 2>/dev/null; then
 	check "no name for the user" 2 "fails  user: your user is not mapped in this user namespace" unshare -U "$verbena" doctor
+	check "no namespace for tests" 2 "note   namespaces: no network namespace can be made: " unshare -U "$verbena" doctor
+	check "no /proc in a chroot" 2 "/proc/self/exe cannot be read" unshare -Urm sh -c "
+		mkdir '$tmp/root' && mount --rbind / '$tmp/root' && mount -t tmpfs none '$tmp/root/proc' &&
+		exec chroot '$tmp/root' '$verbena' doctor"
 	check "lo is down" 1 "limit  network: the loopback interface is down" unshare -Urn "$verbena" doctor
 	check "lo is up" $base_rc "ok     network: the loopback interface is up" unshare -Urn sh -c "ip link set lo up && exec '$verbena' doctor"
 	check "no /proc" 2 "/proc/self/exe cannot be read" unshare -Urm sh -c "mount -t tmpfs none /proc && exec '$verbena' doctor"
@@ -153,6 +157,9 @@ if [[ $(id -u) == 0 ]] && setpriv --reuid=65534 --clear-groups true 2>/dev/null;
 fi
 
 # programs
+if [[ $(id -u) == 0 ]] && cp "$helpers/tools-view-check" "$tmp/raised" && chown 65534 "$tmp/raised" && chmod u+s "$tmp/raised"; then
+	check "rights that the user lacks" 2 "fails  program: $tmp/raised is a set-user-ID program" "$verbena" doctor "$tmp/raised"
+fi
 check "a program that is linked" $base_rc "ok     program: $helpers/tools-view-check loads Verbena's libraries" "$verbena" doctor "$helpers/tools-view-check"
 check "one that is not" $base_rc "note   program: /bin/true is not linked with libibverbs.so.1" "$verbena" doctor -- /bin/true
 check "a bundled library" $base_rc "Verbena's libibverbs.so.1 is preloaded instead" "$verbena" doctor "$helpers/tools-bundled"
