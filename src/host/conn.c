@@ -137,6 +137,15 @@ void vb_conn_close(struct vb_adapter *a, struct conn *c)
 	vb_list_append(gone ? &a->dead_conns : &a->stuck_conns, &c->node);
 }
 
+void vb_conns_bury(struct vb_adapter *a)
+{
+	struct vb_list *n;
+
+	vb_mutex_assert_held(&a->control);
+	while ((n = vb_list_pop(&a->dead_conns)))
+		free(vb_list_entry(n, struct conn, node));
+}
+
 /* Best effort: a socket that is full of doorbells belongs to a peer that does not read. */
 static void say_byte(struct conn *c, uint8_t msg)
 {

@@ -1,5 +1,4 @@
 /* Events on control sockets, handled by the engine or by a waiter. */
-#include <stdlib.h>
 #include <sys/epoll.h>
 
 #include "host/private.h"
@@ -62,13 +61,4 @@ bool vb_control_run(struct vb_adapter *a)
 unlock:
 	pthread_mutex_unlock(&a->control);
 	return look;
-}
-
-void vb_conns_bury(struct vb_adapter *a)
-{
-	struct vb_list *n;
-
-	vb_mutex_assert_held(&a->control);
-	while ((n = vb_list_pop(&a->dead_conns)))
-		free(vb_list_entry(n, struct conn, node));
 }

@@ -55,61 +55,6 @@ struct watch {
 	bool fell;  /* the word has become asleep: that look is to be at once */
 };
 
-static void write_kick(struct vb_adapter *a)
-{
-	uint64_t one = 1;
-
-	if (!vb_adapter_lost(a) && !vb_adapter_owns(a, a->kick))
-		vb_adapter_lose(a);
-	if (vb_adapter_lost(a)) {
-		vb_lost_wake(a);
-		return;
-	}
-	atomic_store_explicit(&a->wakes, vb_now(), memory_order_relaxed); /* before the engine says more */
-	(void)!syscall(SYS_write, a->kick, &one, sizeof(one)); /* no cancellation point: locks may be held */
-}
-
-void vb_engine_kick(struct vb_adapter *a)
-{
-	atomic_store_explicit(&a->nudged, true, memory_order_seq_cst);
-	write_kick(a);
-}
-
-void vb_adapter_nudge(struct vb_adapter *a)
-{
-	if (vb_adapter_dead(a))
-		return;
-	/* An exchange, so that the engine, which takes it back by one, sees what there is to look at. */
-	atomic_exchange_explicit(&a->nudged, true, memory_order_seq_cst);
-	/* Unless it dozes it is about to look anyhow. */
-	if (atomic_load_explicit(&a->dozing, memory_order_seq_cst) &&
-	    atomic_exchange_explicit(&a->dozing, false, memory_order_seq_cst))
-		write_kick(a);
-}
-
-/* Unlike a nudge it does not leave an engine alone that looks again within a millisecond. */
-void vb_adapter_due(struct vb_adapter *a, uint64_t when)
-{
-	if (vb_adapter_dead(a))
-		return;
-	atomic_exchange_explicit(&a->nudged, true, memory_order_seq_cst);
-	if (atomic_load_explicit(&a->wakes, memory_order_seq_cst) > when) /* pairs with block() */
-		write_kick(a);
-}
-
-static __thread bool in_engine;
-
-bool vb_engine_here(void)
-{
-	return in_engine;
-}
-
-void vb_adapter_resume(struct vb_adapter *a)
-{
-	if (!in_engine)
-		vb_adapter_nudge(a);
-}
-
 static uint32_t word(struct vb_adapter *a)
 {
 	return atomic_load_explicit(a->presence.awake, memory_order_seq_cst);
@@ -368,7 +313,7 @@ static void *engine_begin(void *arg)
 {
 	struct vb_adapter *a = arg;
 
-	in_engine = true;
+	vb_engine_enter();
 	ask_for_short_slices();
 	__atomic_store_n(&a->head->tid, (uint32_t)syscall(SYS_gettid), __ATOMIC_RELEASE);
 	return engine(a);
@@ -457,7 +402,7 @@ void vb_adapter_wake(struct vb_adapter *a)
 	atomic_exchange_explicit(a->presence.awake, VB_POLLING, memory_order_seq_cst);
 	atomic_store_explicit(&a->woken, true, memory_order_seq_cst); /* whoever takes it sees the word */
 	if (atomic_exchange_explicit(&a->dozing, false, memory_order_seq_cst))
-		write_kick(a);
+		vb_kick_write(a);
 }
 
 /* The word becomes asleep, and nothing that came before is left in a ring unseen. */
@@ -526,7 +471,7 @@ static void leave(void *arg)
 
 	if (atomic_fetch_sub_explicit(&a->waiters, 1, memory_order_seq_cst) == 1 &&
 	    atomic_exchange_explicit(&a->parked, false, memory_order_seq_cst)) /* pairs with park() */
-		write_kick(a);
+		vb_kick_write(a);
 }
 
 /* progress: in the engine's place.  A cancelled thread leaves the frame without a word to AddressSanitizer,

@@ -331,7 +331,8 @@ void vb_conn_bye(struct conn *c);
 void vb_conn_unable(struct conn *c);
 void vb_conn_broken(struct conn *c);
 bool vb_conn_is_ours(struct vb_adapter *a, struct conn *c); /* its socket; else the adapter is lost */
-void vb_conns_bye(struct vb_adapter *a); /* takes control: goodbye to all, with other threads about */
+void vb_conns_bury(struct vb_adapter *a); /* frees those that are closed, with no event in hand */
+void vb_conns_bye(struct vb_adapter *a);  /* takes control: goodbye to all, with other threads about */
 
 /* gone.c: how a peer ended whose socket closed without a goodbye; under control */
 enum vb_peer_end vb_conn_end(struct vb_adapter *a, const struct conn *c);
@@ -353,6 +354,8 @@ void vb_contact_wanted(struct vb_adapter *a);			  /* the engine is to call vb_co
 /* connect.c; under control */
 uint64_t vb_contact_run(struct vb_adapter *a, uint64_t now);
 void vb_contact_accept(struct vb_adapter *a, struct number *n);
+/* After setuid(): shows peers the new user of this process.  Takes control. */
+void vb_contact_user(struct vb_adapter *a);
 
 /* who.c */
 /* Whether the process at the other end of a socket may connect to this one: 0 and its PID; else EACCES, or
@@ -360,8 +363,6 @@ void vb_contact_accept(struct vb_adapter *a, struct number *n);
 int vb_contact_may(int sock, uint32_t *pid, struct vb_reach_facts *t);
 /* Logs that the connection of a process is refused because of *t. */
 void vb_contact_tell_away(struct vb_adapter *a, const struct vb_reach_facts *t, uint32_t pid);
-/* After setuid(): shows peers the new user of this process.  Takes control. */
-void vb_contact_user(struct vb_adapter *a);
 /* Logs that this process cannot connect, or accept connections, at present. */
 void vb_contact_tell_lack(struct vb_adapter *a, const struct vb_reach_facts *t);
 /* Logs that a process of this user has another version of Verbena: at both ends, since the user may look at
@@ -377,7 +378,6 @@ void vb_watch_run(struct vb_adapter *a); /* under control */
 
 /* control.c: takes control; returns whether rings must be checked */
 bool vb_control_run(struct vb_adapter *a);
-void vb_conns_bury(struct vb_adapter *a); /* under control, with no event in hand */
 
 /* thread.c: threads of this or another process, as /proc shows them; 0 and false if it does not */
 #define VB_ENGINE_NAME "verbena"
@@ -401,10 +401,14 @@ void vb_lost_settle(struct vb_adapter *a); /* takes control: links end, QPs and 
 /* engine.c */
 int vb_engine_start(struct vb_adapter *a);
 void vb_engine_stop(struct vb_adapter *a);
-void vb_engine_kick(struct vb_adapter *a);
 void vb_engine_pay(struct vb_adapter *a); /* at exit: waits a little for pending packets to be sent */
 /* Processes all packets; false: some are left that another thread is processing. */
 bool vb_engine_drain(struct vb_adapter *a);
-bool vb_engine_here(void); /* whether this is an engine thread */
+
+/* kick.c: waking the engine */
+void vb_kick_write(struct vb_adapter *a);  /* no cancellation point, since locks may be held */
+void vb_engine_kick(struct vb_adapter *a); /* the engine also looks at everything */
+void vb_engine_enter(void);		   /* this thread is an engine from now on */
+bool vb_engine_here(void);		   /* whether this thread is one */
 
 #endif

@@ -120,21 +120,3 @@ void vb_contact_tell_stranger(struct vb_adapter *a, uint32_t pid, const char *wh
 		vb_log(VB_LOG_WARN, "the connection of process %u of this user is refused: it %s", pid, what);
 	a->told_stranger = true;
 }
-
-/* A socket shows who listened at it.  A program that opens the device and then changes its user would be
- * taken for the one that it was, by processes of the user that it now is. */
-void vb_contact_user(struct vb_adapter *a)
-{
-	uint32_t uid = geteuid(), n;
-
-	if (uid == a->listens_as)
-		return;
-	pthread_mutex_lock(&a->control);
-	a->listens_as = uid;
-	n = atomic_load_explicit(&a->nnumbers, memory_order_acquire);
-	for (uint32_t i = 0; i < n; i++)
-		if (vb_own_is(&a->numbers[i].own, a->numbers[i].sock))
-			(void)!listen(a->numbers[i].sock, VB_BACKLOG); /* again: it shows who we are now */
-	vb_members_listen(a);
-	pthread_mutex_unlock(&a->control);
-}
