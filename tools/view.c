@@ -119,47 +119,48 @@ static SLOW int open_in_view(const char *path, int flags, mode_t mode)
 
 #define HAS_MODE(flags) (((flags)&O_CREAT) || ((flags)&O_TMPFILE) == O_TMPFILE)
 
-#define OPEN(name)                                                            \
-	EXPORT int name(const char *path, int flags, ...)                     \
-	{                                                                     \
-		mode_t mode = 0;                                              \
-		va_list ap;                                                   \
-                                                                              \
-		if (HAS_MODE(flags)) {                                        \
-			va_start(ap, flags);                                  \
-			mode = va_arg(ap, mode_t);                            \
-			va_end(ap);                                           \
-		}                                                             \
-		return vb_view_begins(path) ? open_in_view(path, flags, mode) \
-					    : NEXT(name)(path, flags, mode);  \
+#define OPEN(name)                                                                      \
+	EXPORT int name(const char *path, int flags, ...)                               \
+	{                                                                               \
+		mode_t mode = 0;                                                        \
+		va_list ap;                                                             \
+                                                                                        \
+		if (HAS_MODE(flags)) {                                                  \
+			va_start(ap, flags);                                            \
+			mode = va_arg(ap, mode_t);                                      \
+			va_end(ap);                                                     \
+		}                                                                       \
+		return vb_view_takes(AT_FDCWD, &path) ? open_in_view(path, flags, mode) \
+						      : NEXT(name)(path, flags, mode);  \
 	}
 
-#define OPENAT(name)                                                                      \
-	EXPORT int name(int dir, const char *path, int flags, ...)                        \
-	{                                                                                 \
-		mode_t mode = 0;                                                          \
-		va_list ap;                                                               \
-                                                                                          \
-		if (HAS_MODE(flags)) {                                                    \
-			va_start(ap, flags);                                              \
-			mode = va_arg(ap, mode_t);                                        \
-			va_end(ap);                                                       \
-		}                                                                         \
-		return vb_view_begins_at(dir, path) ? open_in_view(path, flags, mode)     \
-						    : NEXT(name)(dir, path, flags, mode); \
+#define OPENAT(name)                                                                   \
+	EXPORT int name(int dir, const char *path, int flags, ...)                     \
+	{                                                                              \
+		mode_t mode = 0;                                                       \
+		va_list ap;                                                            \
+                                                                                       \
+		if (HAS_MODE(flags)) {                                                 \
+			va_start(ap, flags);                                           \
+			mode = va_arg(ap, mode_t);                                     \
+			va_end(ap);                                                    \
+		}                                                                      \
+		return vb_view_takes(dir, &path) ? open_in_view(path, flags, mode)     \
+						 : NEXT(name)(dir, path, flags, mode); \
 	}
 
-#define OPEN_2(name)                                                                                  \
-	EXPORT int name(const char *path, int flags)                                                  \
-	{                                                                                             \
-		return vb_view_begins(path) ? open_in_view(path, flags, 0) : NEXT(name)(path, flags); \
+#define OPEN_2(name)                                                                 \
+	EXPORT int name(const char *path, int flags)                                 \
+	{                                                                            \
+		return vb_view_takes(AT_FDCWD, &path) ? open_in_view(path, flags, 0) \
+						      : NEXT(name)(path, flags);     \
 	}
 
-#define OPENAT_2(name)                                                              \
-	EXPORT int name(int dir, const char *path, int flags)                       \
-	{                                                                           \
-		return vb_view_begins_at(dir, path) ? open_in_view(path, flags, 0)  \
-						    : NEXT(name)(dir, path, flags); \
+#define OPENAT_2(name)                                                           \
+	EXPORT int name(int dir, const char *path, int flags)                    \
+	{                                                                        \
+		return vb_view_takes(dir, &path) ? open_in_view(path, flags, 0)  \
+						 : NEXT(name)(dir, path, flags); \
 	}
 
 OPEN(open)
@@ -190,10 +191,10 @@ static SLOW FILE *fopen_in_view(const char *path, const char *mode)
 	return f;
 }
 
-#define FOPEN(name)                                                                               \
-	EXPORT FILE *name(const char *path, const char *mode)                                     \
-	{                                                                                         \
-		return vb_view_begins(path) ? fopen_in_view(path, mode) : NEXT(name)(path, mode); \
+#define FOPEN(name)                                                                                         \
+	EXPORT FILE *name(const char *path, const char *mode)                                               \
+	{                                                                                                   \
+		return vb_view_takes(AT_FDCWD, &path) ? fopen_in_view(path, mode) : NEXT(name)(path, mode); \
 	}
 
 FOPEN(fopen)
@@ -255,18 +256,18 @@ static SLOW int statx_in_view(const char *path, int flags, unsigned mask, struct
 	return 0;
 }
 
-#define STAT(name, type, flags)                                                            \
-	EXPORT int name(const char *path, struct type *st)                                 \
-	{                                                                                  \
-		return vb_view_begins(path) ? stat_in_view(path, (struct stat *)st, flags) \
-					    : NEXT(name)(path, st);                        \
+#define STAT(name, type, flags)                                                                      \
+	EXPORT int name(const char *path, struct type *st)                                           \
+	{                                                                                            \
+		return vb_view_takes(AT_FDCWD, &path) ? stat_in_view(path, (struct stat *)st, flags) \
+						      : NEXT(name)(path, st);                        \
 	}
 
-#define STATAT(name, type)                                                                         \
-	EXPORT int name(int dir, const char *path, struct type *st, int flags)                     \
-	{                                                                                          \
-		return vb_view_begins_at(dir, path) ? stat_in_view(path, (struct stat *)st, flags) \
-						    : NEXT(name)(dir, path, st, flags);            \
+#define STATAT(name, type)                                                                      \
+	EXPORT int name(int dir, const char *path, struct type *st, int flags)                  \
+	{                                                                                       \
+		return vb_view_takes(dir, &path) ? stat_in_view(path, (struct stat *)st, flags) \
+						 : NEXT(name)(dir, path, st, flags);            \
 	}
 
 /* On 64-bit machines the structure never had another version. */
@@ -299,8 +300,8 @@ XSTATAT(__fxstatat64, stat64, fstatat64)
 
 EXPORT int statx(int dir, const char *path, int flags, unsigned mask, struct statx *stx)
 {
-	return vb_view_begins_at(dir, path) ? statx_in_view(path, flags, mask, stx)
-					    : NEXT(statx)(dir, path, flags, mask, stx);
+	return vb_view_takes(dir, &path) ? statx_in_view(path, flags, mask, stx)
+					 : NEXT(statx)(dir, path, flags, mask, stx);
 }
 
 static SLOW int access_in_view(const char *path, int mode)
@@ -320,10 +321,10 @@ static SLOW int access_in_view(const char *path, int mode)
 	return 0;
 }
 
-#define ACCESS(name)                                                                               \
-	EXPORT int name(const char *path, int mode)                                                \
-	{                                                                                          \
-		return vb_view_begins(path) ? access_in_view(path, mode) : NEXT(name)(path, mode); \
+#define ACCESS(name)                                                                                         \
+	EXPORT int name(const char *path, int mode)                                                          \
+	{                                                                                                    \
+		return vb_view_takes(AT_FDCWD, &path) ? access_in_view(path, mode) : NEXT(name)(path, mode); \
 	}
 
 ACCESS(access)
@@ -332,8 +333,8 @@ ACCESS(euidaccess)
 
 EXPORT int faccessat(int dir, const char *path, int mode, int flags)
 {
-	return vb_view_begins_at(dir, path) ? access_in_view(path, mode)
-					    : NEXT(faccessat)(dir, path, mode, flags);
+	return vb_view_takes(dir, &path) ? access_in_view(path, mode)
+					 : NEXT(faccessat)(dir, path, mode, flags);
 }
 
 static SLOW char *realpath_in_view(const char *path, char *out)
@@ -353,19 +354,20 @@ static SLOW char *realpath_in_view(const char *path, char *out)
 
 EXPORT char *realpath(const char *path, char *out)
 {
-	return vb_view_begins(path) ? realpath_in_view(path, out) : NEXT(realpath)(path, out);
+	return vb_view_takes(AT_FDCWD, &path) ? realpath_in_view(path, out) : NEXT(realpath)(path, out);
 }
 
 EXPORT char *__realpath_chk(const char *path, char *out, size_t size)
 {
 	/* a buffer that is too small is the next library's to complain of */
-	return vb_view_begins(path) && size >= PATH_MAX ? realpath_in_view(path, out)
-							: NEXT(__realpath_chk)(path, out, size);
+	return vb_view_takes(AT_FDCWD, &path) && size >= PATH_MAX ? realpath_in_view(path, out)
+								  : NEXT(__realpath_chk)(path, out, size);
 }
 
 EXPORT char *canonicalize_file_name(const char *path)
 {
-	return vb_view_begins(path) ? realpath_in_view(path, NULL) : NEXT(canonicalize_file_name)(path);
+	return vb_view_takes(AT_FDCWD, &path) ? realpath_in_view(path, NULL)
+					      : NEXT(canonicalize_file_name)(path);
 }
 
 /* There are no symbolic links. */
@@ -382,26 +384,26 @@ static SLOW ssize_t readlink_in_view(const char *path, char *buf, size_t len)
 
 EXPORT ssize_t readlink(const char *path, char *buf, size_t len)
 {
-	return vb_view_begins(path) ? readlink_in_view(path, buf, len) : NEXT(readlink)(path, buf, len);
+	return vb_view_takes(AT_FDCWD, &path) ? readlink_in_view(path, buf, len)
+					      : NEXT(readlink)(path, buf, len);
 }
 
 EXPORT ssize_t readlinkat(int dir, const char *path, char *buf, size_t len)
 {
-	return vb_view_begins_at(dir, path) ? readlink_in_view(path, buf, len)
-					    : NEXT(readlinkat)(dir, path, buf, len);
+	return vb_view_takes(dir, &path) ? readlink_in_view(path, buf, len)
+					 : NEXT(readlinkat)(dir, path, buf, len);
 }
 
 EXPORT ssize_t __readlink_chk(const char *path, char *buf, size_t len, size_t size)
 {
-	return vb_view_begins(path) && len <= size ? readlink_in_view(path, buf, len)
-						   : NEXT(__readlink_chk)(path, buf, len, size);
+	return vb_view_takes(AT_FDCWD, &path) && len <= size ? readlink_in_view(path, buf, len)
+							     : NEXT(__readlink_chk)(path, buf, len, size);
 }
 
 EXPORT ssize_t __readlinkat_chk(int dir, const char *path, char *buf, size_t len, size_t size)
 {
-	return vb_view_begins_at(dir, path) && len <= size
-		   ? readlink_in_view(path, buf, len)
-		   : NEXT(__readlinkat_chk)(dir, path, buf, len, size);
+	return vb_view_takes(dir, &path) && len <= size ? readlink_in_view(path, buf, len)
+							: NEXT(__readlinkat_chk)(dir, path, buf, len, size);
 }
 
 /* There are no extended attributes; `ls -l` asks for access lists. */
@@ -417,20 +419,20 @@ static SLOW ssize_t no_xattr(const char *path)
 
 EXPORT ssize_t getxattr(const char *path, const char *name, void *value, size_t size)
 {
-	return vb_view_begins(path) ? no_xattr(path) : NEXT(getxattr)(path, name, value, size);
+	return vb_view_takes(AT_FDCWD, &path) ? no_xattr(path) : NEXT(getxattr)(path, name, value, size);
 }
 
 EXPORT ssize_t lgetxattr(const char *path, const char *name, void *value, size_t size)
 {
-	return vb_view_begins(path) ? no_xattr(path) : NEXT(lgetxattr)(path, name, value, size);
+	return vb_view_takes(AT_FDCWD, &path) ? no_xattr(path) : NEXT(lgetxattr)(path, name, value, size);
 }
 
 EXPORT ssize_t listxattr(const char *path, char *list, size_t size)
 {
-	return vb_view_begins(path) ? no_xattr(path) : NEXT(listxattr)(path, list, size);
+	return vb_view_takes(AT_FDCWD, &path) ? no_xattr(path) : NEXT(listxattr)(path, list, size);
 }
 
 EXPORT ssize_t llistxattr(const char *path, char *list, size_t size)
 {
-	return vb_view_begins(path) ? no_xattr(path) : NEXT(llistxattr)(path, list, size);
+	return vb_view_takes(AT_FDCWD, &path) ? no_xattr(path) : NEXT(llistxattr)(path, list, size);
 }

@@ -66,11 +66,28 @@ static inline bool vb_view_begins(const char *path)
 	return strstr(path, "infiniband") && vb_view_begins_untidily(path);
 }
 
-/* The same of a path that is relative to the descriptor of a directory. */
-static inline bool vb_view_begins_at(int dir, const char *path)
+/* The absolute path where a relative one leads into the view from outside, kept until the thread's next call;
+ * else NULL. */
+const char *vb_view_from_outside(int dir, const char *path);
+
+/* Whether a path, which may be relative to the descriptor of a directory, is in the view; makes it one that
+ * vb_view_find() understands. */
+static inline bool vb_view_takes(int dir, const char **path)
 {
-	__asm__("" : "+r"(path));
-	return path && (path[0] == '/' || dir == AT_FDCWD) && vb_view_begins(path);
+	const char *at = *path;
+
+	__asm__("" : "+r"(at));
+	if (!at)
+		return false;
+	if (at[0] == '/' || dir == AT_FDCWD)
+		if (vb_view_begins(at))
+			return true;
+	if (at[0] == '/' || !strstr(at, "infiniband"))
+		return false;
+	at = vb_view_from_outside(dir, at);
+	if (at)
+		*path = at;
+	return at;
 }
 
 #endif

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -42,6 +43,25 @@ SLOW const char *vb_view_cwd(void)
 	return there ? cwd[i].path : NULL;
 }
 
+SLOW const char *vb_view_from_outside(int dir, const char *path)
+{
+	static __thread char whole[512]; /* more than any path of the view has */
+	char link[64] = "/proc/thread-self/cwd";
+	size_t len = strlen(path);
+	int err = errno;
+	ssize_t n;
+
+	if (dir != AT_FDCWD)
+		snprintf(link, sizeof(link), "/proc/thread-self/fd/%d", dir);
+	n = NEXT(readlink)(link, whole, sizeof(whole));
+	errno = err;
+	if (n <= 0 || whole[0] != '/' || (size_t)n + len + 2 > sizeof(whole))
+		return NULL;
+	whole[n] = '/';
+	memcpy(whole + n + 1, path, len + 1);
+	return vb_view_begins(whole) ? whole : NULL;
+}
+
 static int enter(const char *path)
 {
 	int i = atomic_load(&vb_view_entered) == 1; /* the other one */
@@ -73,7 +93,7 @@ static SLOW int chdir_in_view(const char *path)
 
 EXPORT int chdir(const char *path)
 {
-	return vb_view_begins(path) ? chdir_in_view(path) : NEXT(chdir)(path);
+	return vb_view_takes(AT_FDCWD, &path) ? chdir_in_view(path) : NEXT(chdir)(path);
 }
 
 /* As getcwd(3) has it: NULL is memory from malloc(), of that size or as much as it takes. */

@@ -105,7 +105,7 @@ static __attribute__((noinline, cold)) DIR *opendir_in_view(const char *path)
 
 EXPORT DIR *opendir(const char *path)
 {
-	return vb_view_begins(path) ? opendir_in_view(path) : NEXT(opendir)(path);
+	return vb_view_takes(AT_FDCWD, &path) ? opendir_in_view(path) : NEXT(opendir)(path);
 }
 
 /* NULL: no more. */
@@ -253,14 +253,14 @@ static bool stays(const char *path)
 
 EXPORT int scandir(const char *path, struct dirent ***list, filter_fn *filter, order_fn *order)
 {
-	return vb_view_begins(path) && stays(path) ? scan_view(path, list, filter, order)
-						   : NEXT(scandir)(path, list, filter, order);
+	return vb_view_takes(AT_FDCWD, &path) && stays(path) ? scan_view(path, list, filter, order)
+							     : NEXT(scandir)(path, list, filter, order);
 }
 
 EXPORT int scandir64(const char *path, struct dirent64 ***list, int (*filter)(const struct dirent64 *),
 		     int (*order)(const struct dirent64 **, const struct dirent64 **))
 {
-	return vb_view_begins(path) && stays(path)
+	return vb_view_takes(AT_FDCWD, &path) && stays(path)
 		   ? scan_view(path, (struct dirent ***)list, (filter_fn *)filter, (order_fn *)order)
 		   : NEXT(scandir64)(path, list, filter, order);
 }

@@ -16,8 +16,9 @@ typedef int on_error(const char *path, int err);
 /* Also a pattern whose first letters that match the view are a pattern themselves. */
 static bool is_near(const char *pattern)
 {
-	return vb_view_begins(pattern) || !strncmp(pattern, "/sys/class/", 11) ||
-	       !strncmp(pattern, "/dev/inf", 8);
+	return pattern[0] != '/' ? strstr(pattern, "infiniband") || vb_view_begins(pattern)
+				 : vb_view_begins(pattern) || !strncmp(pattern, "/sys/class/", 11) ||
+				       !strncmp(pattern, "/dev/inf", 8);
 }
 
 static void *open_dir(const char *path)

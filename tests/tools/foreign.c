@@ -119,6 +119,36 @@ static void check_uverbs(void)
 		close(fd);
 }
 
+/* Relative to directories above. */
+static void check_relative(void)
+{
+	int root = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC),
+	    class = open("/sys/class", O_PATH | O_CLOEXEC);
+	struct stat st;
+	char buf[PATH_MAX];
+
+	EXPECT(faccessat(root, "sys/class/infiniband/mlx5_0", F_OK, 0) && errno == ENOENT);
+	EXPECT(!faccessat(root, "sys/class/infiniband/verbena0", F_OK, 0));
+	EXPECT(openat(root, "sys/class/infiniband", O_RDONLY | O_DIRECTORY | O_CLOEXEC) < 0 &&
+	       errno == EOPNOTSUPP);
+	EXPECT(fstatat(class, "infiniband/mlx5_0", &st, 0) && errno == ENOENT);
+	EXPECT(!fstatat(class, "infiniband", &st, 0) && S_ISDIR(st.st_mode));
+	EXPECT(openat(class, "./infiniband_mad/umad0/ibdev", O_RDONLY | O_CLOEXEC) < 0 && errno == ENOENT);
+	EXPECT(openat(class, "infiniband_verbs/uverbs0/ibdev", O_RDONLY | O_CLOEXEC) >= 0);
+	EXPECT(!fstatat(class, "net/lo", &st, 0)); /* elsewhere it is as ever */
+	EXPECT(fstatat(-1, "infiniband", &st, 0) && errno == EBADF);
+	EXPECT(!chdir("/sys/class"));
+	EXPECT(access("infiniband/mlx5_0", F_OK) && errno == ENOENT && !access("infiniband/verbena0", F_OK));
+	check_list("infiniband", "verbena0");
+	check_glob("infiniband/*", "infiniband/verbena0");
+	EXPECT(realpath("infiniband", buf) && !strcmp(buf, "/sys/class/infiniband"));
+	EXPECT(!chdir("infiniband") && !access("verbena0/node_type", R_OK) && access("mlx5_0", F_OK));
+	EXPECT(!chdir("/") && access("dev/infiniband/uverbs1", F_OK) &&
+	       !access("dev/infiniband/uverbs0", R_OK));
+	close(root);
+	close(class);
+}
+
 int main(void)
 {
 	int n = 0;
@@ -139,6 +169,7 @@ int main(void)
 	check_glob("/dev/inf*/uverbs*", "/dev/infiniband/uverbs0");
 	check_glob("/sys/class/net/l[o]", "/sys/class/net/lo");
 	check_uverbs();
+	check_relative();
 	EXPECT(access("/sys/devices/infiniband/mlx5_0", F_OK) &&
 	       errno == ENOENT); /* which goes on to the kernel */
 	printf("%d failures\n", failures);

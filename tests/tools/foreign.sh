@@ -29,6 +29,7 @@ for sh in sh bash; do
 	check "$sh: tests" 0 "none" $sh -c "[ -e /sys/class/infiniband/mlx5_0 ] || [ -c /dev/infiniband/uverbs1 ] || [ -d /sys/class/infiniband_mad ] || echo none"
 	check "$sh: a working directory" 0 "verbena0" $sh -c "cd /sys/class/infiniband && echo *"
 done
+check "ls of a relative path" 0 verbena0 sh -c "cd /sys/class && ls infiniband"
 check "find" 1 "not supported" find /sys/class/infiniband
 check "python" 0 "['verbena0'] ['verbena0'] ['/sys/class/infiniband/verbena0'] False" /usr/bin/python3 -c "
 import glob, os
