@@ -77,7 +77,7 @@ struct vb_cm_below {
 	bool (*hidden)(const struct vb_port_name *n, struct vb_text *t);
 	/* What is known of a process that does not answer, as a clause in `why`, empty: nothing.  false:
 	 * there is no contact with it, so nothing that was said to it has arrived.  NULL: there always is. */
-	bool (*silent)(struct vb_cm_device *d, uint32_t number, char *why, size_t size);
+	bool (*silent)(struct vb_cm_device *d, const struct vb_whom *who, char *why, size_t size);
 	/* The queue pair of that number is connected by rdma_cm, and is the id's (`own`) or the program's.
 	 * `late`: the id was connected before it was made, so it never will be.  NULL: nobody need know. */
 	void (*connects)(struct vb_cm_device *d, uint32_t qpn, bool own, bool late);
@@ -114,10 +114,10 @@ void vb_cm_ids_changed(struct vb_cm_conn *c);
 void vb_cm_ids_counted(struct vb_cm_device *d);
 
 /* What becomes known below.  All without the lock, and without locks that a program's threads wait for.
- * A process of this host is gone that had that adapter number, or cannot be reached, as the clause `why`
- * says: its connections to ids of the device end as its kernel would have ended them.  Those of another
- * process that has had or has the number do not; incarnation 0: it was never known. */
-void vb_cm_ids_peer_gone(struct vb_cm_device *d, uint32_t number, uint64_t incarnation, const char *why);
+ * A process of this host is gone, or cannot be reached, as the clause `why` says: its connections to ids of
+ * the device end as its kernel would have ended them.  Those of another process that has had or has the
+ * number do not, unless the incarnation is 0: it was never known. */
+void vb_cm_ids_gone(struct vb_cm_device *d, const struct vb_whom *who, const char *why);
 /* The first message came on a queue pair that is in RTR: that establishes its connection,
  * whatever becomes of the RTU. */
 void vb_cm_ids_data(struct vb_cm_device *d, uint32_t qpn);

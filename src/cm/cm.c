@@ -325,7 +325,8 @@ void vb_cm_mute(struct vb_cm *cm, uint32_t number)
 		struct vb_cm_conn *c = cm->numbers.of[i].conn;
 		uint16_t kind = c ? vb_cm_rows[c->state].unanswered : 0;
 
-		if ((kind == VB_CM_REQ || kind == VB_CM_SIDR_REQ) && !c->remote_comm_id && c->asked == number)
+		if ((kind == VB_CM_REQ || kind == VB_CM_SIDR_REQ) && !c->remote_comm_id &&
+		    c->asked.number == number)
 			vb_cm_say_again(c);
 	}
 }

@@ -26,6 +26,7 @@
 #include "base/list.h"
 #include "base/lock.h"
 #include "iba/cm_msg.h"
+#include "iba/far.h"
 
 /* Where the MADs of a connection go, and whence they came: the addresses of both ports. */
 struct vb_cm_av {
@@ -34,11 +35,9 @@ struct vb_cm_av {
 	uint32_t flow_label;
 	uint8_t traffic_class, hop_limit, sl, rate;
 	uint16_t pkey;
-	uint32_t number; /* of a MAD that came: the adapter that sent it; 0: not known */
-	/* That one's process, as whoever sends knows it: nobody else who comes to have the number is meant.
-	 */
-	uint32_t link, pid;
-	uint64_t incarnation;
+	/* Of a MAD that came: who sent it.  Of a connection: with whom it is, and nobody else who comes to
+	 * have that number is meant. */
+	struct vb_whom whom;
 };
 
 enum vb_cm_state {
@@ -90,11 +89,11 @@ struct vb_cm_event {
 };
 
 struct vb_cm_ops {
-	/* One MAD to the port at av->remote_gid.  `number`: vb_cm_msg_number(m); where that is 0, whom the
-	 * REQ or SIDR_REQ went to that is said again or called off (vb_cm_went()); 0: nobody yet.  What is
-	 * lost is lost. */
-	void (*send)(struct vb_cm *cm, const struct vb_cm_av *av, uint32_t number, const struct vb_cm_msg *m,
-		     const uint8_t mad[VB_MAD_LEN]);
+	/* One MAD to the port at av->remote_gid.  `to`: the far end that its comm ID names
+	 * (vb_cm_msg_number()); where it names none, whom the REQ or SIDR_REQ went to that is said again or
+	 * called off (vb_cm_went()); nobody: to nobody yet.  What is lost is lost. */
+	void (*send)(struct vb_cm *cm, const struct vb_cm_av *av, const struct vb_whom *to,
+		     const struct vb_cm_msg *m, const uint8_t mad[VB_MAD_LEN]);
 	/* Something happened to c.  REQ and SIDR_REQ: false refuses it (the message is dropped, as by a full
 	 * backlog, and c ends without a word); the return value of others means nothing. */
 	bool (*event)(struct vb_cm_conn *c, const struct vb_cm_event *e);
@@ -124,10 +123,10 @@ uint32_t vb_cm_msg_number(const struct vb_cm_msg *m);
 /* The comm ID by which whoever says it names itself, 0: by none.  The number in it is that of its adapter; a
  * REQ or SIDR_REQ, about which this says nothing, may have been handed on by another one. */
 uint32_t vb_cm_msg_speaker(const struct vb_cm_msg *m);
-/* Whoever sends finds out to which process of this host a REQ or SIDR_REQ of the engine's goes: the adapter's
- * number.  That is who may be gone before it has named itself, and to whom it is said again: that one may
- * have taken it, and have closed its listener since. */
-void vb_cm_went(struct vb_cm *cm, const struct vb_cm_msg *m, uint32_t number);
+/* Whoever sends finds out to which far end a REQ or SIDR_REQ of the engine's goes.  That is who may be gone
+ * before it has named itself, and to whom it is said again: that one may have taken it, and have closed its
+ * listener since. */
+void vb_cm_went(struct vb_cm *cm, const struct vb_cm_msg *m, const struct vb_whom *to);
 /* Whether a REQ or SIDR_REQ of the engine's still waits for its answer. */
 bool vb_cm_asks(struct vb_cm *cm, const struct vb_cm_msg *m);
 
@@ -137,7 +136,7 @@ struct vb_cm_conn {
 	void *user;
 	enum vb_cm_state state;
 	uint32_t local_comm_id, remote_comm_id; /* remote: 0 until the far end has named it */
-	uint32_t asked;		     /* whom the REQ or SIDR_REQ went to (vb_cm_went()); 0: nobody yet */
+	struct vb_whom asked;	     /* whom the REQ or SIDR_REQ went to (vb_cm_went()); nobody yet */
 	struct vb_cm_conn *listener; /* whose REQ or SIDR_REQ it is; only during the event of that */
 	struct vb_cm_av av;
 	/* What REQ and REP agreed upon, for the QP's attributes. */
@@ -157,10 +156,12 @@ struct vb_cm_conn {
 	struct vb_cm_inner *inner;
 };
 
-/* The adapter of the far end: who has not named itself yet is who the request went to; 0: not known. */
-static inline uint32_t vb_cm_far_number(const struct vb_cm_conn *c)
+/* The far end, by what it says of itself: who has not named itself yet is who the request went to. */
+static inline struct vb_whom vb_cm_far(const struct vb_cm_conn *c)
 {
-	return c->remote_comm_id ? VB_CM_NUMBER(c->remote_comm_id) : c->asked;
+	if (c->av.whom.kind == VB_WHOM_ADDRESS)
+		return c->av.whom;
+	return c->remote_comm_id ? vb_whom_at(VB_CM_NUMBER(c->remote_comm_id)) : c->asked;
 }
 
 /* 0 or ENOMEM.  number: the adapter's, as comm IDs carry it. */
@@ -207,7 +208,7 @@ int vb_cm_sidr_rep(struct vb_cm_conn *c, const struct vb_cm_sidr_rep *rep,
 		   const struct vb_cm_private *private, uint64_t now);
 
 /* A MAD came from the wire.  It counts for a connection only if the process that it is with has sent it,
- * where from->number tells. */
+ * where from->whom tells. */
 void vb_cm_input(struct vb_cm *cm, const struct vb_cm_av *from, const uint8_t mad[VB_MAD_LEN], uint64_t now);
 /* Sends again what was not answered, and ends what is over; when it wants to be called next (VB_NEVER). */
 uint64_t vb_cm_timer(struct vb_cm *cm, uint64_t now);

@@ -254,8 +254,7 @@ static void answered(struct vb_cm_id *id, const struct vb_cm_msg *m)
 
 /* Who is gone, and what is said of it. */
 struct gone {
-	uint32_t number;
-	uint64_t incarnation; /* 0: any */
+	const struct vb_whom *who; /* incarnation 0: any */
 	const char *why;
 };
 
@@ -408,15 +407,15 @@ void vb_cm_ids_changed(struct vb_cm_conn *c)
 
 static bool is_gone(const struct vb_cm_conn *c, void *arg)
 {
-	const struct gone *gone = arg;
-	bool known = c->av.number == gone->number && c->av.incarnation && gone->incarnation;
+	const struct vb_whom *gone = ((const struct gone *)arg)->who, *with = &c->av.whom;
+	bool known = with->number == gone->number && with->incarnation && gone->incarnation;
 
-	return vb_cm_far_number(c) == gone->number && (!known || c->av.incarnation == gone->incarnation);
+	return vb_cm_far(c).number == gone->number && (!known || with->incarnation == gone->incarnation);
 }
 
-void vb_cm_ids_peer_gone(struct vb_cm_device *d, uint32_t number, uint64_t incarnation, const char *why)
+void vb_cm_ids_gone(struct vb_cm_device *d, const struct vb_whom *who, const char *why)
 {
-	struct gone gone = {number, incarnation, why};
+	struct gone gone = {who, why};
 
 	vb_cm_ids_enter();
 	if (!d->lost)

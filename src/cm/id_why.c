@@ -157,11 +157,11 @@ void vb_cm_id_why_no_qp_here(const struct vb_cm_id *id)
 /* What is known of the far end's process; whether there is contact with it. */
 static bool look(const struct vb_cm_conn *c, char why[WHY])
 {
-	uint32_t number = vb_cm_far_number(c);
+	const struct vb_whom far = vb_cm_far(c);
 
 	*why = 0;
-	return !number || !vb_cm_below()->silent ||
-	       vb_cm_below()->silent(vb_cm_user(c->cm), number, why, WHY);
+	return !far.kind || !vb_cm_below()->silent ||
+	       vb_cm_below()->silent(vb_cm_user(c->cm), &far, why, WHY);
 }
 
 void vb_cm_id_why_unanswered(const struct vb_cm_id *id, enum rdma_cm_event_type event, uint16_t kind,

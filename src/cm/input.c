@@ -21,10 +21,21 @@ static struct vb_cm_conn *conn_of(struct vb_cm *cm, uint32_t slot)
 	return slot == VB_CM_NONE ? NULL : vb_cm_num(&cm->numbers, slot)->conn;
 }
 
-/* Whether the process of that adapter may have sent it. */
+/* Whether the process of that adapter may have sent it; an address says nothing of adapters. */
 static bool is_from(const struct heard *h, uint32_t number)
 {
-	return !h->from->number || h->from->number == number;
+	return h->from->whom.kind != VB_WHOM_PEER || h->from->whom.number == number;
+}
+
+/* Whether the far end of the connection may have sent it: from another host that is whose address the
+ * connection has. */
+static bool is_with(const struct heard *h, const struct vb_cm_conn *c)
+{
+	const struct vb_whom *from = &h->from->whom;
+
+	if (from->kind == VB_WHOM_ADDRESS)
+		return !memcmp(&from->gid, c->av.remote_gid, sizeof(c->av.remote_gid));
+	return from->kind == VB_WHOM_NOBODY || c->av.whom.kind != VB_WHOM_ADDRESS;
 }
 
 /* The connection with that ID of ours, if the other ID is its far end's. */
@@ -104,7 +115,7 @@ static void stale(const struct heard *h, uint32_t slot)
 
 	h->cm->counts.refused++;
 	vb_cm_answer_rej(h->cm, h->from, h->m, VB_CM_REJ_STALE_CONN);
-	if (old && old->state == VB_CM_ESTABLISHED && is_from(h, vb_cm_far_number(old)))
+	if (old && old->state == VB_CM_ESTABLISHED && is_from(h, vb_cm_far(old).number) && is_with(h, old))
 		vb_cm_dreq(old, NULL, h->now);
 }
 
@@ -230,12 +241,8 @@ static void take(const struct heard *h, struct vb_cm_conn *c, enum vb_cm_state t
 
 	if (kinds[k].take && !kinds[k].take(h, c))
 		return;
-	if (h->from->number) { /* a REQ may have gone a longer way than its answers */
-		c->av.number = h->from->number;
-		c->av.link = h->from->link;
-		c->av.pid = h->from->pid;
-		c->av.incarnation = h->from->incarnation;
-	}
+	if (h->from->whom.kind) /* a REQ may have gone a longer way than its answers */
+		c->av.whom = h->from->whom;
 	/* The far end holds our QP for one of a connection that it still has: it has to be left alone. */
 	if (h->m->kind == VB_CM_REJ && h->m->rej.reason == VB_CM_REJ_STALE_CONN)
 		to = VB_CM_TIMEWAIT;
@@ -372,7 +379,7 @@ static void hear_req(const struct heard *h)
 	uint32_t slot = find_stale(h->cm, req->ca_guid, req->local_comm_id, req->qpn);
 	struct vb_cm_conn *c = conn_of(h->cm, slot), *l;
 
-	if (c && is_said_again(c, req)) {
+	if (c && is_said_again(c, req) && is_with(h, c)) {
 		act(h, c);
 		return;
 	}
@@ -470,7 +477,9 @@ void vb_cm_input(struct vb_cm *cm, const struct vb_cm_av *from, const uint8_t ma
 		cm->counts.unknown_comm_id++; /* an answer would go to whom it speaks for */
 	} else {
 		c = find(cm, &m);
-		if (c)
+		if (c && !is_with(&h, c))
+			cm->counts.unknown_comm_id++; /* as above */
+		else if (c)
 			act(&h, c);
 		else
 			unknown(&h);

@@ -64,12 +64,12 @@ static struct vb_cm_conn *asking(struct vb_cm *cm, const struct vb_cm_msg *m)
 	return slot == VB_CM_NONE ? NULL : vb_cm_num(&cm->numbers, slot)->conn;
 }
 
-void vb_cm_went(struct vb_cm *cm, const struct vb_cm_msg *m, uint32_t number)
+void vb_cm_went(struct vb_cm *cm, const struct vb_cm_msg *m, const struct vb_whom *to)
 {
 	struct vb_cm_conn *c = asking(cm, m);
 
 	if (c)
-		c->asked = number;
+		c->asked = *to;
 }
 
 bool vb_cm_asks(struct vb_cm *cm, const struct vb_cm_msg *m)
@@ -79,11 +79,18 @@ bool vb_cm_asks(struct vb_cm *cm, const struct vb_cm_msg *m)
 	return c && vb_cm_rows[c->state].unanswered == m->kind;
 }
 
-static void send(struct vb_cm *cm, const struct vb_cm_av *av, uint32_t number, const struct vb_cm_msg *m,
-		 const uint8_t *mad)
+/* Comm IDs of another host name no adapter of this one.  Of a process of this host the very one is meant that
+ * av tells of, if it has the number.  asked: who it is if no comm ID tells. */
+static void send(struct vb_cm *cm, const struct vb_cm_av *av, const struct vb_whom *asked,
+		 const struct vb_cm_msg *m, const uint8_t *mad)
 {
+	uint32_t number = vb_cm_msg_number(m);
+	struct vb_whom to = number ? vb_whom_at(number) : *asked;
+
 	vb_lock_assert_held(cm->lock);
-	cm->ops->send(cm, av, number, m, mad);
+	if (av->whom.kind == VB_WHOM_ADDRESS || (to.kind == VB_WHOM_PEER && to.number == av->whom.number))
+		to = av->whom;
+	cm->ops->send(cm, av, &to, m, mad);
 }
 
 struct vb_cm_msg vb_cm_compose(const struct vb_cm_conn *c, enum vb_cm_kind kind,
@@ -130,15 +137,13 @@ void vb_cm_say(struct vb_cm_conn *c, const struct vb_cm_msg *m)
 void vb_cm_say_again(struct vb_cm_conn *c)
 {
 	struct vb_cm_msg m;
-	uint32_t number;
 
 	if (!c->inner->said || vb_cm_msg_get(c->inner->mad, &m))
 		return;
 	/* A REJ without the comm ID, and the answer of a SIDR exchange, do not show it. */
 	if (m.kind != VB_CM_SIDR_REP && !(m.kind == VB_CM_REJ && !m.rej.local_comm_id))
 		c->inner->shown = true;
-	number = vb_cm_msg_number(&m);
-	send(c->cm, &c->av, number ? number : c->asked, &m, c->inner->mad);
+	send(c->cm, &c->av, &c->asked, &m, c->inner->mad);
 }
 
 void vb_cm_say_rej(struct vb_cm_conn *c, uint16_t reason, const uint8_t *info, size_t info_len,
@@ -180,10 +185,11 @@ void vb_cm_say_dreq(struct vb_cm_conn *c, const struct vb_cm_private *private)
 
 static void answer(struct vb_cm *cm, const struct vb_cm_av *av, const struct vb_cm_msg *m)
 {
+	static const struct vb_whom nobody;
 	uint8_t mad[VB_MAD_LEN];
 
 	vb_cm_msg_put(mad, m);
-	send(cm, av, vb_cm_msg_number(m), m, mad);
+	send(cm, av, &nobody, m, mad);
 }
 
 void vb_cm_answer_rej(struct vb_cm *cm, const struct vb_cm_av *av, const struct vb_cm_msg *to,

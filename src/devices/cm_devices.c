@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "cm/below.h"
+#include "hca/far.h"
 #include "hca/gsi.h"
 #include "hca/hca.h"
 #include "hca/lost.h"
@@ -168,31 +169,31 @@ static struct vb_route route_of(const struct device *d, const struct vb_cm_av *a
 }
 
 /* What is lost is said again; ENOTCONN: by then another one may be found. */
-static int send_request(struct device *d, const struct vb_cm_av *av, uint32_t number,
+static int send_request(struct device *d, const struct vb_cm_av *av, const struct vb_whom *to,
 			const struct vb_cm_msg *m, const uint8_t mad[VB_MAD_LEN])
 {
 	struct vb_ports *p = atomic_load(&ports);
-	int err = vb_gsi_send(d->hca, number, route_of(d, av), mad);
+	int err = vb_gsi_send(d->hca, to, route_of(d, av), mad);
 
 	if (err != ENOTCONN)
-		vb_cm_went(d->pub.cm, m, number);
+		vb_cm_went(d->pub.cm, m, to);
 	else if (p) /* whatever names it is no lock of its own */
-		vb_ports_shun(p, number);
+		vb_ports_shun(p, to->number);
 	return err;
 }
 
-/* To the process that the connection is with, and to nobody who has its number since. */
-static void send_on(struct device *d, const struct vb_cm_av *av, uint32_t number, const struct vb_cm_msg *m,
-		    const uint8_t mad[VB_MAD_LEN])
+/* To the far end that the connection is with, and to nobody who has its number since. */
+static void send_on(struct device *d, const struct vb_cm_av *av, const struct vb_whom *to,
+		    const struct vb_cm_msg *m, const uint8_t mad[VB_MAD_LEN])
 {
 	char name[32], who[64] = "a process of another PID namespace";
 
-	if (av->number != number || vb_gsi_is_there(d->hca, av->link, av->incarnation)) {
-		(void)vb_gsi_send(d->hca, number, route_of(d, av), mad);
+	if (vb_far_is_there(d->hca, to)) {
+		(void)vb_gsi_send(d->hca, to, route_of(d, av), mad);
 		return;
 	}
-	if (av->pid)
-		snprintf(who, sizeof(who), "process %u", av->pid);
+	if (to->pid)
+		snprintf(who, sizeof(who), "process %u", to->pid);
 	vb_log(VB_LOG_INFO, "rdma_cm: a %s to %s was discarded: that process ended or closed its device",
 	       vb_cm_kind_name(m->kind, name), who);
 }
@@ -225,14 +226,15 @@ static uint64_t look_again(struct device *d, uint64_t now)
 		struct late *l = vb_list_entry(node, struct late, node);
 		/* One that was called off has gone nowhere, and will not: its REJ was ahead of it. */
 		bool asks = !vb_cm_msg_get(l->mad, &m) && vb_cm_asks(d->pub.cm, &m);
-		uint32_t number = asks ? listener_of(l->av.remote_gid, &m) : 0;
+		struct vb_whom to = vb_whom_at(asks ? listener_of(l->av.remote_gid, &m) : 0);
 
-		if (asks && number && send_request(d, &l->av, number, &m, l->mad) == ENOTCONN)
-			number = 0;
-		if (asks && !number) {
+		if (asks && to.kind && send_request(d, &l->av, &to, &m, l->mad) == ENOTCONN)
+			to = vb_whom_at(0);
+		if (asks && !to.kind) {
 			if (now < l->until)
 				continue;
-			(void)send_request(d, &l->av, d->pub.number, &m, l->mad);
+			to = vb_whom_at(d->pub.number);
+			(void)send_request(d, &l->av, &to, &m, l->mad);
 		}
 		vb_list_unlink(node);
 		free(l);
@@ -240,20 +242,21 @@ static uint64_t look_again(struct device *d, uint64_t now)
 	return vb_list_empty(&d->late) ? VB_NEVER : now + APART_MS * VB_MSEC;
 }
 
-static void send_mad(struct vb_cm *cm, const struct vb_cm_av *av, uint32_t number, const struct vb_cm_msg *m,
-		     const uint8_t mad[VB_MAD_LEN])
+static void send_mad(struct vb_cm *cm, const struct vb_cm_av *av, const struct vb_whom *to,
+		     const struct vb_cm_msg *m, const uint8_t mad[VB_MAD_LEN])
 {
 	struct device *d = device_of(cm);
+	struct vb_whom listener = *to;
 
 	vb_lock_assert_held(&vb_cm_ids_lock);
 	if (m->kind != VB_CM_REQ && m->kind != VB_CM_SIDR_REQ) {
-		if (number) /* else its REQ has gone nowhere yet, and will not */
-			send_on(d, av, number, m, mad);
+		if (to->kind) /* else its REQ has gone nowhere yet, and will not */
+			send_on(d, av, to, m, mad);
 		return;
 	}
-	if (!number)
-		number = listener_of(av->remote_gid, m);
-	if (!number || send_request(d, av, number, m, mad) == ENOTCONN)
+	if (!to->kind)
+		listener = vb_whom_at(listener_of(av->remote_gid, m));
+	if (!listener.kind || send_request(d, av, &listener, m, mad) == ENOTCONN)
 		send_late(d, av, mad);
 }
 
@@ -261,14 +264,14 @@ static bool hand_on(struct vb_cm *cm, const struct vb_cm_msg *m, const struct vb
 		    const uint8_t mad[VB_MAD_LEN])
 {
 	struct device *d = device_of(cm);
-	uint32_t number = listener_of(from->local_gid, m);
+	const struct vb_whom to = vb_whom_at(listener_of(from->local_gid, m));
 	struct vb_cm_av av = *from;
 
 	vb_lock_assert_held(&vb_cm_ids_lock);
-	if (!number || number == d->pub.number)
+	if (!to.kind || to.number == d->pub.number)
 		return false;
 	memcpy(av.local_gid, from->remote_gid, sizeof(av.local_gid)); /* the sender's, as it was */
-	(void)vb_gsi_send(d->hca, number, route_of(d, &av), mad);
+	(void)vb_gsi_send(d->hca, &to, route_of(d, &av), mad);
 	return true;
 }
 
@@ -285,10 +288,7 @@ static void av_of(struct vb_cm_av *av, const struct device *d, const struct vb_g
 	    .sl = vb_route_sl(m->route),
 	    .rate = d->pub.rate,
 	    .pkey = VB_PKEY_DEFAULT,
-	    .number = m->number,
-	    .link = m->link,
-	    .pid = m->pid,
-	    .incarnation = m->incarnation,
+	    .whom = m->whom,
 	};
 	memcpy(av->remote_gid, &m->sgid, 16);
 	memcpy(av->local_gid, &m->dgid, 16);
@@ -333,73 +333,66 @@ static uint64_t timers(void *user, uint64_t now)
 enum { WHY = 400 };
 
 /* Without contact the last attempt says why; a goodbye is no failure of queue pairs, but of a request. */
-static void say_gone(char why[WHY], struct vb_peer *peer, enum vb_peer_end how)
+static void say_gone(char why[WHY], const struct vb_whom *who, enum vb_peer_end how,
+		     const struct vb_reach_facts *silence)
 {
 	struct vb_text t = {why, WHY};
-	struct vb_reach_facts silence;
 	struct vb_facts end;
 
 	*why = 0;
-	if (!peer->incarnation || vb_peer_unable(peer)) {
-		silence = vb_silence_no_contact(peer, 0);
-		if (!vb_reach_add(&t, &silence))
+	if (silence) {
+		if (!vb_reach_add(&t, silence))
 			vb_text_add(&t, "its process cannot be reached");
-	} else if (peer->pid && (how == VB_END_GOODBYE || how == VB_END_DIED)) {
-		vb_text_add(&t, "process %u ended", peer->pid);
+	} else if (who->pid && (how == VB_END_GOODBYE || how == VB_END_DIED)) {
+		vb_text_add(&t, "process %u ended", who->pid);
 	} else if (how == VB_END_GOODBYE) {
 		vb_text_add(&t, "its process, of another PID namespace, ended");
 	} else {
-		end = vb_end_facts(how, peer->pid);
+		end = vb_end_facts(how, who->pid);
 		vb_reason_say(why, WHY, &end);
 	}
 }
 
-static bool say_silent(struct vb_cm_device *pub, uint32_t number, char *why, size_t size)
+static bool say_silent(struct vb_cm_device *pub, const struct vb_whom *who, char *why, size_t size)
 {
-	struct vb_adapter *a = ((struct device *)pub)->hca->adapter;
 	struct vb_text t = {why, size};
 	struct vb_reach_facts f;
-	struct vb_peer *peer;
 	bool up;
 
 	*why = 0;
 	if (pub->lost)
 		return true;
-	peer = vb_peer_get(a, number);
-	if (!peer)
-		return true;
-	up = atomic_load(&peer->state) == VB_PEER_UP;
-	f = vb_silence_look(peer, 0);
+	up = vb_gsi_silence(((struct device *)pub)->hca, who, &f);
 	(void)vb_reach_add(&t, &f);
-	vb_peer_put(peer);
 	return up;
 }
 
-static void peer_down(void *user, struct vb_peer *peer, enum vb_peer_end how)
+static void gone(void *user, const struct vb_whom *who, enum vb_peer_end how,
+		 const struct vb_reach_facts *silence)
 {
 	struct device *d = user;
 	char why[WHY];
 
-	if (peer->number == d->pub.number)
+	if (who->number == d->pub.number)
 		return;
-	say_gone(why, peer, how);
-	vb_cm_ids_peer_gone(&d->pub, peer->number, peer->incarnation, why);
+	say_gone(why, who, how, silence);
+	vb_cm_ids_gone(&d->pub, who, why);
 	vb_cm_ids_enter();
 	plan(d);
 	vb_cm_ids_leave();
 }
 
 /* Requests that went there go another way, if there is one. */
-static void mute(void *user, struct vb_peer *peer)
+static void mute(void *user, const struct vb_whom *who)
 {
 	struct vb_ports *p = atomic_load(&ports);
 	struct device *d = user;
 
 	if (p)
-		vb_ports_shun(p, peer->number);
+		vb_ports_shun(p, who->number);
 	vb_cm_ids_enter();
 	if (!d->pub.lost)
-		vb_cm_mute(d->pub.cm, peer->number);
+		vb_cm_mute(d->pub.cm, who->number);
 	vb_cm_ids_leave();
 }
 
@@ -418,7 +411,7 @@ static void lost(void *user)
 	vb_cm_ids_device_lost(&d->pub);
 }
 
-static const struct vb_gsi_ops gsi_ops = {heard, timers, peer_down, mute, established, lost};
+static const struct vb_gsi_ops gsi_ops = {heard, timers, gone, mute, established, lost};
 
 static const struct vb_cm_ops cm_ops = {.send = send_mad,
 					.event = vb_cm_ids_event,

@@ -517,7 +517,7 @@ void vb_capture_in(struct vb_qp *qp, const struct vb_pkt *p, uint32_t ack)
 
 	vb_lock_assert_held(&qp->lock);
 	/* Packets from a deputy are no packets of a network. */
-	if (!w || !vb_source_is(&qp->path.source, p->source))
+	if (!w || !vb_source_is(p->source, &qp->path.source))
 		return;
 	if (ack & VB_OUT_ACK)
 		keep_ack(w, false, ack, carried);

@@ -4,16 +4,16 @@
 #include "obj/dests.h"
 
 /* An address that leads to a process of this host is no network's. */
-static const struct vb_far_kind *const kinds[] = {&vb_far_peer};
-
-enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
+static const struct vb_far_kind *const kinds[VB_WHOM_KINDS] = {
+    [VB_WHOM_PEER] = &vb_far_peer,
+};
 
 struct vb_far *vb_far_find(struct vb_hca *h, const struct ibv_ah_attr *av, uint32_t qpn)
 {
 	struct vb_far *far = NULL;
 
-	for (unsigned i = 0; i < KINDS && !far; i++)
-		far = kinds[i]->find(h, av, qpn);
+	for (unsigned i = 0; i < VB_WHOM_KINDS && !far; i++)
+		far = !kinds[i] ? NULL : kinds[i]->find(h, av, qpn);
 	return far;
 }
 
@@ -21,8 +21,9 @@ uint32_t vb_far_leads(struct vb_hca *h, const struct ibv_ah_attr *av)
 {
 	uint32_t number = VB_DEST_NOWHERE;
 
-	for (unsigned i = 0; i < KINDS && number == VB_DEST_NOWHERE; i++)
-		number = kinds[i]->leads(h, av);
+	for (unsigned i = 0; i < VB_WHOM_KINDS && number == VB_DEST_NOWHERE; i++)
+		if (kinds[i])
+			number = kinds[i]->leads(h, av);
 	return number;
 }
 
@@ -30,9 +31,24 @@ struct vb_far *vb_far_at(struct vb_hca *h, uint32_t number)
 {
 	struct vb_far *far = NULL;
 
-	for (unsigned i = 0; i < KINDS && !far; i++)
-		far = kinds[i]->at(h, number);
+	for (unsigned i = 0; i < VB_WHOM_KINDS && !far; i++)
+		far = !kinds[i] ? NULL : kinds[i]->at(h, number);
 	return far;
+}
+
+struct vb_far *vb_far_named(struct vb_hca *h, const struct vb_whom *whom, uint32_t *number)
+{
+	const struct vb_far_kind *kind = kinds[whom->kind];
+
+	*number = VB_DEST_NOWHERE;
+	return kind ? kind->named(h, whom, number) : NULL;
+}
+
+bool vb_far_is_there(struct vb_hca *h, const struct vb_whom *whom)
+{
+	const struct vb_far_kind *kind = kinds[whom->kind];
+
+	return kind && kind->there(h, whom);
 }
 
 uint32_t vb_far_count(const struct vb_hca *h)

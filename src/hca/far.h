@@ -39,6 +39,11 @@ struct vb_far_kind {
 	/* The far end that has such a number, as find() has it; NULL: the number is none of this kind's, or
 	 * nobody has it now. */
 	struct vb_far *(*at)(struct vb_hca *h, uint32_t number);
+	/* The far end of that name, with a reference, where datagrams find it by *number; NULL: nobody is
+	 * there now, and *number is set all the same. */
+	struct vb_far *(*named)(struct vb_hca *h, const struct vb_whom *whom, uint32_t *number);
+	/* Whether there is contact still with the very far end that the name means. */
+	bool (*there)(struct vb_hca *h, const struct vb_whom *whom);
 	/* Takes a reference back. */
 	void (*put)(struct vb_far *far);
 
@@ -59,6 +64,11 @@ struct vb_far_kind {
 	const uint8_t (*(*gids)(const struct vb_far *far))[16];
 	/* Whether it is this very process. */
 	bool (*own)(const struct vb_far *far);
+	struct vb_whom (*whom)(const struct vb_far *far);
+	/* Whether its QP1 takes management datagrams; true if that is not known. */
+	bool (*hears)(const struct vb_far *far);
+	/* A management datagram is on its way there, for a thread that may sleep. */
+	void (*rouse)(struct vb_far *far);
 	/* Whether it is a member of the group. */
 	bool (*in_group)(const struct vb_far *far, const uint64_t mgid[2]);
 
@@ -85,6 +95,9 @@ struct vb_far_kind {
 struct vb_far *vb_far_find(struct vb_hca *h, const struct ibv_ah_attr *av, uint32_t qpn);
 uint32_t vb_far_leads(struct vb_hca *h, const struct ibv_ah_attr *av);
 struct vb_far *vb_far_at(struct vb_hca *h, uint32_t number);
+/* By the name's kind; of nobody *number is VB_DEST_NOWHERE. */
+struct vb_far *vb_far_named(struct vb_hca *h, const struct vb_whom *whom, uint32_t *number);
+bool vb_far_is_there(struct vb_hca *h, const struct vb_whom *whom);
 
 /* Those that may be members of groups: indices in use are below vb_far_count(); NULL: there is none at that
  * index. */

@@ -346,7 +346,7 @@ static void begin(struct deputy *d, struct vb_peer *peer, const struct tell *t)
 	qp->resp.epsn = t->psn & VB_PSN_MASK;
 	p->far = &vb_peer_get(peer->adapter, peer->number)->far; /* pairs with vb_path_close() */
 	p->rxq = lane->rxq;
-	p->source = (struct vb_source){.high = VB_SOURCE_PEER, .low = peer->incarnation};
+	p->source = (struct vb_origin){.high = VB_SOURCE_PEER, .low = peer->incarnation};
 	p->pid = peer->pid;
 	qp->transport->path(p, lane->out);
 	vb_qp_set_state(qp, IBV_QPS_RTS);

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "hca/all.h"
 #include "hca/direct.h"
+#include "hca/far.h"
 #include "hca/path.h"
 #include "hca/send.h"
 #include "host/devices.h"
@@ -18,6 +19,7 @@ enum {
 	/* A thousand connects at once are ordinary, and what is lost is said again after seconds only. */
 	SEND_DEPTH = 4096, /* MADs that wait for contact or room */
 	HEARD = 8192,	   /* MADs that the engine has not taken yet; what comes then is lost, as on a wire */
+	SAY_EVERY = 1000,  /* MADs of strangers that are discarded: one line of log each time */
 	BEGUN = 4096,	   /* QPNs likewise; connections beyond that wait for their RTU */
 };
 
@@ -162,24 +164,6 @@ static void take_completions(struct vb_gsi *g)
 		;
 }
 
-static bool is_up(const struct vb_peer *peer)
-{
-	return atomic_load_explicit(&peer->state, memory_order_acquire) == VB_PEER_UP;
-}
-
-/* A process that polls is left alone (DESIGN.md), but whom a MAD is for may wait in poll(2) for an event: its
- * engine is to look now. */
-static void ring(struct vb_peer *peer)
-{
-	struct vb_peer_tables at;
-
-	if (!peer->index || !is_up(peer))
-		return;
-	vb_peer_tables(peer, &at);
-	if (atomic_load_explicit(at.awake, memory_order_relaxed) != VB_ASLEEP)
-		vb_peer_ring(peer);
-}
-
 static int post(struct vb_gsi *g, uint32_t number, struct vb_route route, const uint8_t mad[VB_MAD_LEN])
 {
 	struct vb_builder b;
@@ -207,32 +191,36 @@ static int post(struct vb_gsi *g, uint32_t number, struct vb_route route, const 
 	return err;
 }
 
-int vb_gsi_send(struct vb_hca *h, uint32_t number, struct vb_route route, const uint8_t mad[VB_MAD_LEN])
+int vb_gsi_send(struct vb_hca *h, const struct vb_whom *to, struct vb_route route,
+		const uint8_t mad[VB_MAD_LEN])
 {
 	struct vb_gsi *g = gsi_of(h);
-	struct vb_peer *peer;
+	struct vb_far *far;
+	uint32_t number;
 	int err;
 
 	if (!g || vb_adapter_dead(h->adapter) || vb_adapter_lost(h->adapter))
 		return EIO;
 	take_completions(g);
-	peer = vb_peer_get(h->adapter, number);
-	if (peer && is_up(peer) && !vb_peer_shows_gsi(peer))
-		err = ENOTCONN;
-	else
-		err = post(g, number, route, mad);
-	if (peer && !err)
-		ring(peer);
-	if (peer)
-		vb_peer_put(peer);
+	far = vb_far_named(h, to, &number);
+	err = far && !far->kind->hears(far) ? ENOTCONN : post(g, number, route, mad);
+	if (far && !err)
+		far->kind->rouse(far);
+	vb_far_put(&far);
 	return err;
 }
 
-bool vb_gsi_is_there(const struct vb_hca *h, uint32_t link, uint64_t incarnation)
+bool vb_gsi_silence(struct vb_hca *h, const struct vb_whom *who, struct vb_reach_facts *f)
 {
-	const struct vb_peer *peer = vb_peer_at(h->adapter, link);
+	uint32_t number;
+	struct vb_far *far = vb_far_named(h, who, &number);
+	bool up = !far || far->kind->state(far) == VB_FAR_UP;
 
-	return peer && is_up(peer) && peer->incarnation == incarnation;
+	*f = (struct vb_reach_facts){.reach = VB_REACH_UNKNOWN};
+	if (far)
+		*f = far->kind->silence(far, 0, true);
+	vb_far_put(&far);
+	return up;
 }
 
 /* The GID by which this port was reached: the first one of the sender's family. */
@@ -285,26 +273,44 @@ static const char *wrong(const struct vb_pkt *p)
 	return p->payload_len != VB_MAD_LEN ? "its length is wrong" : NULL;
 }
 
+/* A MAD is lost.  A stranger may send any number of them. */
+static void say_lost(struct vb_hca *h, const struct vb_whom *from, const char *why)
+{
+	char gid[64];
+	struct vb_text t = {gid, sizeof(gid)};
+
+	if (from->kind == VB_WHOM_PEER) {
+		vb_log(VB_LOG_DEBUG, "a management datagram from process %u is discarded: %s", from->pid,
+		       why);
+		return;
+	}
+	if (atomic_fetch_add_explicit(&h->strange_mads, 1, memory_order_relaxed) % SAY_EVERY)
+		return;
+	vb_gid_add(&t, (const uint8_t *)&from->gid);
+	vb_log(VB_LOG_DEBUG, "a management datagram from %s is discarded: %s", gid, why);
+}
+
 void vb_gsi_take(struct vb_hca *h, const struct vb_rxq *r, const struct vb_pkt *p)
 {
-	const struct vb_peer *peer = vb_peer_at(h->adapter, r->index / VB_LANES);
+	const struct vb_source *from = p->source;
+	struct vb_gid sgid = vb_gid_read(from->gids[VB_GRH_SGID(p->route.word)]);
+	struct vb_whom whom = {.kind = VB_WHOM_ADDRESS, .gid = sgid};
 	struct vb_gsi *g = gsi_of(h);
 	const char *why = g ? wrong(p) : "this process has not opened rdma_cm";
 
 	vb_lock_assert_held(&r->rx);
+	if (r->far)
+		whom = r->far->kind->whom(r->far);
 	if (!why) {
 		vb_lock_take(&g->lock);
 		if (g->head - g->tail < HEARD) {
 			struct vb_gsi_mad *m = &g->heard[g->head++ % HEARD];
 
-			m->number = peer->number;
-			m->link = peer->index;
-			m->pid = peer->pid;
-			m->incarnation = peer->incarnation;
+			m->whom = whom;
 			m->route = p->route;
-			m->slid = p->source->lid;
-			m->sgid = vb_gid_read(p->source->gids[VB_GRH_SGID(p->route.word)]);
-			m->dgid = own_gid(h, m->sgid);
+			m->slid = from->lid;
+			m->sgid = sgid;
+			m->dgid = from->dgid ? vb_gid_read(*from->dgid) : own_gid(h, sgid);
 			memcpy(m->bytes, p->payload, VB_MAD_LEN);
 		} else {
 			why = "the queue is full";
@@ -312,8 +318,7 @@ void vb_gsi_take(struct vb_hca *h, const struct vb_rxq *r, const struct vb_pkt *
 		vb_lock_give(&g->lock);
 	}
 	if (why)
-		vb_log(VB_LOG_DEBUG, "a management datagram from process %u is discarded: %s", peer->pid,
-		       why);
+		say_lost(h, &whom, why);
 	if (g && !hears)
 		vb_adapter_nudge(h->adapter);
 }
@@ -379,7 +384,8 @@ uint64_t vb_gsi_run(struct vb_hca *h, uint64_t now)
 	return next;
 }
 
-void vb_gsi_peer_down(struct vb_hca *h, struct vb_peer *peer, enum vb_peer_end how)
+void vb_gsi_gone(struct vb_hca *h, const struct vb_whom *who, enum vb_peer_end how,
+		 const struct vb_reach_facts *silence)
 {
 	struct vb_gsi *g;
 
@@ -388,20 +394,20 @@ void vb_gsi_peer_down(struct vb_hca *h, struct vb_peer *peer, enum vb_peer_end h
 	pthread_mutex_lock(&h->gsi_busy);
 	g = gsi_of(h);
 	if (g)
-		g->ops->peer_down(g->user, peer, how);
+		g->ops->gone(g->user, who, how, silence);
 	pthread_mutex_unlock(&h->gsi_busy);
 }
 
-void vb_gsi_peer_up(struct vb_hca *h, struct vb_peer *peer)
+void vb_gsi_mute(struct vb_hca *h, const struct vb_whom *who)
 {
 	struct vb_gsi *g;
 
-	if (!gsi_of(h) || vb_peer_shows_gsi(peer))
+	if (!gsi_of(h))
 		return;
 	pthread_mutex_lock(&h->gsi_busy);
 	g = gsi_of(h);
 	if (g)
-		g->ops->mute(g->user, peer);
+		g->ops->mute(g->user, who);
 	pthread_mutex_unlock(&h->gsi_busy);
 }
 

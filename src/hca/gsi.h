@@ -3,7 +3,7 @@
  *
  * QP1 is a queue pair of our own: it has no receive requests, since what comes is handed to the one who
  * opened it, and a number for this adapter alone, by which paths know it.  On the wire it is 1 at both ends,
- * so whom a MAD is for does not follow from a QPN: the sender names the adapter. */
+ * so whom a MAD is for does not follow from a QPN: the sender names the far end. */
 #ifndef VB_HCA_GSI_H
 #define VB_HCA_GSI_H
 
@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "hca/hca.h"
+#include "iba/far.h"
 #include "iba/grh.h"
 #include "iba/mad.h"
 
@@ -18,10 +19,7 @@
 struct vb_gsi_mad {
 	struct vb_gid sgid, dgid; /* of the sender's port, and the one of this port by which it was reached */
 	uint16_t slid;
-	uint32_t number;       /* the adapter that sent it, */
-	uint32_t link;	       /* its index among the peers, */
-	uint32_t pid;	       /* its process, 0: of another PID namespace, */
-	uint64_t incarnation;  /* and which one: numbers are used again */
+	struct vb_whom whom;   /* who sent it */
 	struct vb_route route; /* as the sender said it */
 	uint8_t bytes[VB_MAD_LEN];
 };
@@ -32,11 +30,12 @@ struct vb_gsi_ops {
 	void (*heard)(void *user, const struct vb_gsi_mad *m);
 	/* When to be called again, VB_NEVER: not before something is heard, or vb_adapter_nudge(). */
 	uint64_t (*timers)(void *user, uint64_t now);
-	/* A peer is gone, or there is no contact with it (VB_END_UNCLEAR).  With the adapter's control lock
-	 * held, as is the last. */
-	void (*peer_down)(void *user, struct vb_peer *peer, enum vb_peer_end how);
-	/* There is contact with a peer whose QP1 is not open: it takes no MADs.  As peer_down(). */
-	void (*mute)(void *user, struct vb_peer *peer);
+	/* A far end is gone, or there is no contact with it: then `silence` says why, and is not NULL.  With
+	 * the adapter's control lock held, as is the next. */
+	void (*gone)(void *user, const struct vb_whom *who, enum vb_peer_end how,
+		     const struct vb_reach_facts *silence);
+	/* There is contact with a far end whose QP1 is not open: it takes no MADs. */
+	void (*mute)(void *user, const struct vb_whom *who);
 	/* The first packet came for that queue pair, which is in RTR (IBV_EVENT_COMM_EST). */
 	void (*established)(void *user, uint32_t qpn);
 	/* The device is lost (hca/lost.c).  Nothing is called any more. */
@@ -49,12 +48,13 @@ int vb_gsi_open(struct vb_hca *h, const struct vb_gsi_ops *ops, void *user);
 void vb_gsi_close(struct vb_hca *h);
 bool vb_gsi_is_open(const struct vb_hca *h);
 
-/* Sends a MAD to the adapter of that number (VB_DEST_NOWHERE: to nobody), by that route.  While
- * contact is being made it waits.  0; EAGAIN: as many wait as may, and this one is lost; ENOTCONN: QP1 is not
- * open there, and it is lost; EIO: the device is lost.  Any thread, without the locks of a queue pair. */
-int vb_gsi_send(struct vb_hca *h, uint32_t number, struct vb_route route, const uint8_t mad[VB_MAD_LEN]);
-/* Whether there is contact still with the process that sent a MAD. */
-bool vb_gsi_is_there(const struct vb_hca *h, uint32_t link, uint64_t incarnation);
+/* Sends a MAD to that far end (VB_WHOM_NOBODY: to nobody), by that route.  While contact is being made it
+ * waits.  0; EAGAIN: as many wait as may, and this one is lost; ENOTCONN: QP1 is not open there, and it is
+ * lost; EIO: the device is lost.  Any thread, without the locks of a queue pair. */
+int vb_gsi_send(struct vb_hca *h, const struct vb_whom *to, struct vb_route route,
+		const uint8_t mad[VB_MAD_LEN]);
+/* What is known of a far end that does not answer; whether there is contact with it, or nothing is known. */
+bool vb_gsi_silence(struct vb_hca *h, const struct vb_whom *who, struct vb_reach_facts *f);
 
 /* For hca/receive.c: a packet for QP1, from that receive queue, whose lock is held. */
 void vb_gsi_take(struct vb_hca *h, const struct vb_rxq *r, const struct vb_pkt *p);
@@ -63,8 +63,9 @@ uint64_t vb_gsi_run(struct vb_hca *h, uint64_t now);
 /* For the engine and waiters, around a look at receive queues: what came is handed over by this thread. */
 void vb_gsi_listen(void);
 void vb_gsi_hear(struct vb_hca *h);
-void vb_gsi_peer_down(struct vb_hca *h, struct vb_peer *peer, enum vb_peer_end how);
-void vb_gsi_peer_up(struct vb_hca *h, struct vb_peer *peer);
+void vb_gsi_gone(struct vb_hca *h, const struct vb_whom *who, enum vb_peer_end how,
+		 const struct vb_reach_facts *silence);
+void vb_gsi_mute(struct vb_hca *h, const struct vb_whom *who);
 void vb_gsi_lost(struct vb_hca *h);
 /* For contexts (vb_context.established): notes it for the engine.  Under a queue pair's lock. */
 void vb_gsi_established(struct vb_context *c, uint32_t qpn);

@@ -100,10 +100,11 @@ struct vb_hca {
 	pthread_mutex_t
 	    openings_lock; /* guards openings; whoever ends a target for having it open holds it */
 	struct vb_list openings;
-	_Atomic bool opening_events;  /* inner.async has events that are still to be sent */
-	_Atomic(struct vb_gsi *) gsi; /* QP1 (hca/gsi.h); NULL: not open */
-	pthread_mutex_t gsi_busy;     /* held while its user is called; without other locks */
-	_Atomic uint64_t dm_used;     /* bytes of device memory that are allocated */
+	_Atomic bool opening_events;   /* inner.async has events that are still to be sent */
+	_Atomic(struct vb_gsi *) gsi;  /* QP1 (hca/gsi.h); NULL: not open */
+	_Atomic uint32_t strange_mads; /* MADs of strangers that were discarded */
+	pthread_mutex_t gsi_busy;      /* held while its user is called; without other locks */
+	_Atomic uint64_t dm_used;      /* bytes of device memory that are allocated */
 	_Atomic(struct vb_peer_mem *)
 	    peer_mems[VB_ADAPTERS]; /* the process that has, or had, a number; peer_up() writes */
 };

@@ -66,6 +66,21 @@ static uint32_t leads(struct vb_hca *h, const struct ibv_ah_attr *av)
 	return vb_port_leads_here(h, av) ? VB_DEST_BY_QPN : VB_DEST_NOWHERE;
 }
 
+static struct vb_far *named(struct vb_hca *h, const struct vb_whom *whom, uint32_t *number)
+{
+	struct vb_peer *peer = vb_peer_get(h->adapter, whom->number);
+
+	*number = whom->number;
+	return peer ? &peer->far : NULL;
+}
+
+static bool there(struct vb_hca *h, const struct vb_whom *whom)
+{
+	const struct vb_peer *peer = vb_hca_peer(h, whom->index);
+
+	return !whom->incarnation || (peer && is_up(peer) && peer->incarnation == whom->incarnation);
+}
+
 static void put(struct vb_far *far)
 {
 	vb_peer_put(vb_peer_of(far));
@@ -109,6 +124,38 @@ static bool own(const struct vb_far *far)
 	return at.same;
 }
 
+static struct vb_whom whom(const struct vb_far *far)
+{
+	const struct vb_peer *peer = vb_peer_of(far);
+
+	return (struct vb_whom){.kind = VB_WHOM_PEER,
+				.number = peer->number,
+				.index = peer->index,
+				.pid = peer->pid,
+				.incarnation = peer->incarnation};
+}
+
+static bool hears(const struct vb_far *far)
+{
+	const struct vb_peer *peer = vb_peer_of(far);
+
+	return !is_up(peer) || vb_peer_shows_gsi(peer);
+}
+
+/* A process that polls is left alone (docs/architecture.md), but whom a MAD is for may wait in poll(2) for an
+ * event: its engine is to look now. */
+static void rouse(struct vb_far *far)
+{
+	struct vb_peer *peer = vb_peer_of(far);
+	struct vb_peer_tables at;
+
+	if (!peer->index || !is_up(peer))
+		return;
+	vb_peer_tables(peer, &at);
+	if (atomic_load_explicit(at.awake, memory_order_relaxed) != VB_ASLEEP)
+		vb_peer_ring(peer);
+}
+
 static bool in_group(const struct vb_far *far, const uint64_t mgid[2])
 {
 	return vb_peer_shows_group(vb_peer_of(far), mgid);
@@ -143,7 +190,7 @@ static bool attach(struct vb_path *p)
 	if (!is_up(peer) || (qp->qpn == VB_GSI_QPN && !vb_peer_shows_gsi(peer)))
 		return false;
 	p->rxq = lane_of(peer, qp)->rxq;
-	p->source = (struct vb_source){.high = VB_SOURCE_PEER, .low = peer->incarnation};
+	p->source = (struct vb_origin){.high = VB_SOURCE_PEER, .low = peer->incarnation};
 	p->pid = peer->pid;
 	if (!qp->dests)
 		vb_direct_attach(p);
@@ -281,6 +328,8 @@ const struct vb_far_kind vb_far_peer = {
     .find = find,
     .leads = leads,
     .at = at,
+    .named = named,
+    .there = there,
     .put = put,
     .state = state_of,
     .contact = contact,
@@ -289,6 +338,9 @@ const struct vb_far_kind vb_far_peer = {
     .silence = silence,
     .gids = gids,
     .own = own,
+    .whom = whom,
+    .hears = hears,
+    .rouse = rouse,
     .in_group = in_group,
     .attach = attach,
     .way = way,
@@ -300,7 +352,7 @@ const struct vb_far_kind vb_far_peer = {
 
 /* ---- peers that come and go ---- */
 
-void vb_hca_open_rxq(struct vb_hca *h, struct vb_rxq *r, uint32_t index, uint32_t kept)
+void vb_hca_open_rxq(struct vb_hca *h, struct vb_rxq *r, uint32_t index, struct vb_far *far)
 {
 	vb_lock_take(&r->rx);
 	r->adapter = h->adapter;
@@ -310,7 +362,8 @@ void vb_hca_open_rxq(struct vb_hca *h, struct vb_rxq *r, uint32_t index, uint32_
 	atomic_store_explicit(&r->waits, false, memory_order_relaxed);
 	r->quiet = r->unflushed = r->budget = r->malformed = 0;
 	r->acks = NULL;
-	r->kept = kept;
+	r->far = far;
+	r->kept = far ? vb_capture_from(far) : VB_KEPT_NOT;
 	atomic_store_explicit(&h->rxqs[index], r, memory_order_release); /* pairs with vb_hca_rxq_at() */
 	if (index >= vb_hca_rxq_count(h))
 		atomic_store_explicit(&h->nrxqs, index + 1, memory_order_release); /* vb_hca_rxq_count() */
@@ -323,7 +376,7 @@ void vb_hca_open_lanes(struct vb_peer *peer)
 {
 	for (uint32_t i = 0; i < peer->nlanes; i++)
 		vb_hca_open_rxq(vb_hca(peer->adapter), peer->lanes[i].rxq, peer->index * VB_LANES + i,
-				vb_capture_from(&peer->far));
+				&peer->far);
 }
 
 /* All QPs of the adapter, in turn; *at begins at 0.  The caller holds r->rx of some queue, so that none goes
@@ -381,6 +434,23 @@ static void give_lanes(const struct vb_peer *peer)
 		vb_lock_give(&peer->lanes[i].rxq->rx);
 }
 
+/* Tells QP1 that the peer is gone; why there is no contact, if there never was. */
+static void tell_gsi(struct vb_peer *peer, enum vb_peer_end how)
+{
+	const struct vb_whom who = whom(&peer->far);
+	struct vb_hca *h = vb_hca(peer->adapter);
+	struct vb_reach_facts silence;
+
+	if (!vb_gsi_is_open(h))
+		return;
+	if (peer->incarnation && !vb_peer_unable(peer)) {
+		vb_gsi_gone(h, &who, how, NULL);
+		return;
+	}
+	silence = vb_silence_no_contact(peer, 0);
+	vb_gsi_gone(h, &who, how, &silence);
+}
+
 /* Contact failed for now, or the peer turned out to be one that is known by another number: then its paths go
  * over to that one. */
 static void move_paths(struct vb_peer *peer)
@@ -407,13 +477,14 @@ static void move_paths(struct vb_peer *peer)
 void vb_hca_peer_up(struct vb_peer *peer)
 {
 	int state = atomic_load_explicit(&peer->state, memory_order_acquire);
+	struct vb_whom who;
 	struct vb_qp *qp;
 
 	if (state != VB_PEER_UP) {
 		move_paths(peer);
 		/* Contact failed: what QP1 said to it is lost, unless that has just gone another way. */
 		if (state == VB_PEER_IDLE && !vb_peer_is_alias(peer))
-			vb_gsi_peer_down(vb_hca(peer->adapter), peer, VB_END_UNCLEAR);
+			tell_gsi(peer, VB_END_UNCLEAR);
 		return;
 	}
 	vb_mcast_peers_changed(&vb_hca(peer->adapter)->mcast);
@@ -438,7 +509,10 @@ void vb_hca_peer_up(struct vb_peer *peer)
 	for (uint32_t i = 0; i < peer->nlanes; i++)
 		vb_hca_flush(peer->lanes[i].rxq);
 	give_lanes(peer);
-	vb_gsi_peer_up(vb_hca(peer->adapter), peer);
+	if (!vb_peer_shows_gsi(peer)) {
+		who = whom(&peer->far);
+		vb_gsi_mute(vb_hca(peer->adapter), &who);
+	}
 }
 
 /* Whether the queue pair at the other end was, or could have been, connected to this one: not one that is
@@ -507,7 +581,7 @@ void vb_hca_peer_down(struct vb_peer *peer, enum vb_peer_end how)
 	vb_deputies_end(peer);
 	if (vb_hca(peer->adapter)->upper)
 		vb_hca(peer->adapter)->upper->peer_down(peer, how);
-	vb_gsi_peer_down(vb_hca(peer->adapter), peer, how);
+	tell_gsi(peer, how);
 	vb_left_forget(peer);
 	vb_direct_peer_down(peer);
 }

@@ -28,9 +28,9 @@ void vb_hca_peer_up(struct vb_peer *peer);
 void vb_hca_peer_down(struct vb_peer *peer, enum vb_peer_end how);
 void vb_hca_told(struct vb_peer *peer, uint8_t subject, const void *msg, size_t len, int fd);
 
-/* Has a receive queue polled from now on, which has that index and captures so much (enum vb_kept).  As the
- * next. */
-void vb_hca_open_rxq(struct vb_hca *h, struct vb_rxq *r, uint32_t index, uint32_t kept);
+/* Has a receive queue polled from now on, which has that index.  far: whose it is; NULL: many send through
+ * it.  As the next. */
+void vb_hca_open_rxq(struct vb_hca *h, struct vb_rxq *r, uint32_t index, struct vb_far *far);
 /* Has the peer's receive queues polled from now on.  The thread that brings peers up and down, or before the
  * adapter runs. */
 void vb_hca_open_lanes(struct vb_peer *peer);

@@ -72,6 +72,17 @@ static __attribute__((noinline)) void let_go(struct delivery *d)
 	d->bytes = 0;
 }
 
+/* From another host packets of a connection have to come to this end's address, too, as soft-RoCE demands. */
+static __attribute__((cold, noinline)) bool is_to(const struct vb_path *p, const struct vb_source *source)
+{
+	struct vb_gid to;
+
+	if (!source->dgid)
+		return true;
+	to = vb_gid_read(*source->dgid);
+	return to.high == p->dgid.high && to.low == p->dgid.low;
+}
+
 /* The QP decides who may send to it, whatever queue the packet came through: the far end of its path.  It may
  * not know that yet. */
 static inline bool takes_from(struct vb_qp *qp, const struct vb_source *source)
@@ -85,7 +96,7 @@ static inline bool takes_from(struct vb_qp *qp, const struct vb_source *source)
 	}
 	/* Not the way out: the sender's queue pair may be gone by now, and what it sent before counts. */
 	if (vb_likely(qp->path.rxq && vb_source_is(source, &qp->path.source) && !qp->forgotten))
-		return true;
+		return vb_likely(vb_source_is_peer(source)) || is_to(&qp->path, source);
 	return qp->forwards && vb_forward_hears(qp->forwards, source);
 }
 
@@ -110,7 +121,8 @@ static inline bool hold(struct delivery *d, uint32_t qpn, const struct vb_source
 	if (d->qp && (d->qpn != qpn || d->bytes > HELD_BYTES))
 		let_go(d);
 	if (d->qp)
-		return vb_likely(vb_source_is(source, &d->qp->path.source)) || takes_from(d->qp, source);
+		return vb_likely(vb_source_is_peer(source) && vb_source_is(source, &d->qp->path.source)) ||
+		       takes_from(d->qp, source);
 	d->qp = take_qp(d->rxq, qpn, source);
 	d->qpn = qpn;
 	return d->qp != NULL;
@@ -157,7 +169,7 @@ static inline __attribute__((always_inline)) int peek(struct vb_rxq *r, struct v
 static __attribute__((noinline)) void deliver_to_group(struct delivery *d, const struct vb_pkt *p)
 {
 	const struct vb_hca *h = vb_hca(d->rxq->adapter);
-	bool own = p->source->low == vb_adapter_incarnation(d->rxq->adapter);
+	bool own = p->source->origin.low == vb_adapter_incarnation(d->rxq->adapter);
 
 	for (const struct vb_mcast_member *m = vb_mcasts_first(&h->mcast.groups, p->mgid); m;
 	     m = vb_mcasts_next(m)) {

@@ -17,28 +17,36 @@
 #include "iba/pkt.h"
 
 struct vb_adapter;
+struct vb_far;
 struct vb_out;
 struct vb_path;
 struct vb_rxq;
 
-/* Where a packet comes from: a process of this host, by its incarnation, or an address. */
-struct vb_source {
+/* Who sent a packet: a process of this host, by its incarnation, or an address. */
+struct vb_origin {
 	uint64_t high; /* VB_SOURCE_PEER, or the upper half of a GID */
 	uint64_t low;
-	/* Of the port there, for the GRH of datagrams: VB_GID_TABLE GIDs, which may change, and its LID. */
-	const uint8_t (*gids)[16];
-	uint16_t lid;
 };
 #define VB_SOURCE_PEER (~0ull) /* no GID that packets come from begins like this: it would be multicast */
 
+/* Where a packet comes from. */
+struct vb_source {
+	struct vb_origin origin;
+	/* Of the port there, for the GRH of datagrams: VB_GID_TABLE GIDs, which may change, and its LID. */
+	const uint8_t (*gids)[16];
+	uint16_t lid;
+	const uint8_t (*dgid)[16]; /* the GID of this end that the packet came to; NULL: that is not told */
+};
+
+/* Whether it says what only processes of one host say to each other. */
 static inline bool vb_source_is_peer(const struct vb_source *s)
 {
-	return s->high == VB_SOURCE_PEER;
+	return s->origin.high == VB_SOURCE_PEER;
 }
 
-static inline bool vb_source_is(const struct vb_source *a, const struct vb_source *b)
+static inline bool vb_source_is(const struct vb_source *s, const struct vb_origin *o)
 {
-	return a->low == b->low && a->high == b->high;
+	return s->origin.low == o->low && s->origin.high == o->high;
 }
 
 /* One packet.  What is brief is copied out whole, else its headers are; a payload that is apart stays in
@@ -95,6 +103,7 @@ struct vb_rxq {
 	uint32_t unflushed;   /* packets taken in since owed ACKs were last sent; under rx */
 	uint32_t budget;      /* packets that the next look may take, see hca/receive.c; under rx */
 	uint32_t malformed;   /* packets that were none, since it was opened; under rx */
+	struct vb_far *far;   /* whose queue it is; NULL: many send through it.  Set before `open` */
 	uint32_t kept;	      /* enum vb_kept: whether what comes is kept for a capture; set before `open` */
 	struct vb_path *acks; /* one that owes no more than an ACK; under rx */
 	struct vb_adapter *adapter; /* set before `open` */

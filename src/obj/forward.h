@@ -34,7 +34,7 @@ struct vb_forward {
 	uint32_t ticket;	 /* of the question that it answered: no other of this process has the same */
 	struct vb_peer *peer;	 /* with a reference */
 	struct vb_out *out;	 /* the way out */
-	struct vb_source source; /* answers count if they come from there */
+	struct vb_origin source; /* answers count if they come from there */
 	uint32_t psn;		 /* next to send */
 	uint32_t una;		 /* oldest that is not answered */
 	uint32_t msn;		 /* as the deputy counts */

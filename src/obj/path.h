@@ -19,7 +19,8 @@ struct vb_path {
 	struct vb_rxq *rxq; /* that which brings the answers, and on which this path owes; NULL: no contact */
 	struct vb_peer_mem *mem; /* the far end's tables, for direct placement; NULL: not here, or not yet */
 	struct vb_qp *qp;	 /* whose it is; set once */
-	struct vb_source source; /* packets count if they come from here; set with `rxq` */
+	struct vb_origin source; /* packets count if they come from here; set with `rxq` */
+	struct vb_gid dgid; /* and if they came to this GID of this end, where the wire tells; set likewise */
 	bool nobody;  /* what is sent now is lost: nobody is there.  For types that are not acknowledged; the
 			 others find out by waiting */
 	bool gone;    /* the process has ended, or left, and no other one takes its place: for good */

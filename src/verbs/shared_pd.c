@@ -17,6 +17,7 @@
 #include "iba/reach.h"
 #include "hca/direct.h"
 #include "hca/hca.h"
+#include "hca/peers.h"
 #include "verbs/verbs.h"
 
 #define PATIENCE (2 * VB_SEC) /* for all members together */
@@ -124,17 +125,18 @@ static void look_at(struct found *f, const struct vb_pd_slot *slots, const struc
  * just now may have left its table as it was: its link goes down a moment later. */
 static void look(struct vb_adapter *a, uint32_t domain, uint64_t share_key, struct found *f)
 {
-	uint32_t n = vb_peer_count(a), home = vb_pd_domain_home(domain);
+	uint32_t home = vb_pd_domain_home(domain);
 	struct vb_pds *own = &vb_hca(a)->pds;
 
 	*f = (struct found){0};
 	look_at(f, own->slots, own->marks, domain, share_key);
 	for (uint32_t pass = 0; pass < 2; pass++) {
-		for (uint32_t i = 1; i < n && !f->fits; i++) {
-			struct vb_peer *peer = vb_peer_at(a, i);
+		struct vb_peer *peer;
+
+		for (uint32_t i = 1; !f->fits && (peer = vb_hca_next_peer(a, &i));) {
 			struct vb_peer_tables at;
 
-			if (!peer || atomic_load(&peer->state) != VB_PEER_UP ||
+			if (atomic_load(&peer->state) != VB_PEER_UP ||
 			    (peer->number == home) == (pass != 0) || vb_peer_is_over(peer))
 				continue;
 			vb_peer_tables(peer, &at);

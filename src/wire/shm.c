@@ -381,7 +381,7 @@ void vb_shm_attach(struct vb_shm *s, const struct vb_wire_parts *p)
 	vb_lock_give(&s->tx);
 	s->from = p->from;
 	s->consumed = p->consumed;
-	s->source = (struct vb_source){VB_SOURCE_PEER, p->incarnation, p->gids, p->lid};
+	s->source = (struct vb_source){{VB_SOURCE_PEER, p->incarnation}, p->gids, p->lid, NULL};
 	atomic_store_explicit(&s->rxq.words, (const uint8_t *)p->from->slots, memory_order_relaxed);
 	atomic_store_explicit(&s->rxq.at, 0, memory_order_relaxed);
 	atomic_store_explicit(&s->rxq.sender, p->peer_awake, memory_order_relaxed);

@@ -208,18 +208,21 @@ static void note(const struct vb_cm_msg *m)
 		below.last_rep = *m;
 }
 
-static void send_mad(struct vb_cm *cm, const struct vb_cm_av *av, uint32_t number, const struct vb_cm_msg *m,
-		     const uint8_t mad[VB_MAD_LEN])
+static void send_mad(struct vb_cm *cm, const struct vb_cm_av *av, const struct vb_whom *to,
+		     const struct vb_cm_msg *m, const uint8_t mad[VB_MAD_LEN])
 {
 	struct vb_cm_local l;
+	struct vb_whom went;
 	struct flight *f;
 
-	(void)number;
+	(void)to;
 	note(m);
 	if (local(av->remote_gid, &l))
 		return;
-	if (m->kind == VB_CM_REQ || m->kind == VB_CM_SIDR_REQ)
-		vb_cm_went(cm, m, l.device + 1);
+	if (m->kind == VB_CM_REQ || m->kind == VB_CM_SIDR_REQ) {
+		went = vb_whom_at(l.device + 1);
+		vb_cm_went(cm, m, &went);
+	}
 	if (below.filter && !below.filter(m))
 		return;
 	f = calloc(1, sizeof *f);
@@ -291,9 +294,9 @@ static void due(struct vb_cm_device *d)
 	(void)d;
 }
 
-static bool silent(struct vb_cm_device *d, uint32_t number, char *why, size_t size)
+static bool silent(struct vb_cm_device *d, const struct vb_whom *who, char *why, size_t size)
 {
-	bool other = number == below_device(1 - d->index)->number;
+	bool other = who->number == below_device(1 - d->index)->number;
 
 	snprintf(why, size, "%s", below.silence && other ? below.silence : "");
 	return !below.silence;

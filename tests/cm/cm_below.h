@@ -55,4 +55,13 @@ struct vb_cm_channel *below_channel(int *fd);
 struct vb_cm_news below_next(struct vb_cm_channel *c, enum rdma_cm_event_type event);
 void below_none(struct vb_cm_channel *c);
 
+/* vb_cm_ids_gone() of whoever has that number. */
+static inline void below_gone(struct vb_cm_device *d, uint32_t number, uint64_t incarnation, const char *why)
+{
+	struct vb_whom who = vb_whom_at(number);
+
+	who.incarnation = incarnation;
+	vb_cm_ids_gone(d, &who, why);
+}
+
 #endif

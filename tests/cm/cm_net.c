@@ -162,7 +162,7 @@ static void route(struct net_node *from, const struct vb_cm_av *av, uint32_t num
 
 	memcpy(back.local_gid, av->remote_gid, 16);
 	memcpy(back.remote_gid, av->local_gid, 16);
-	back.number = from->number;
+	back.whom = vb_whom_at(from->number);
 	for (int pass = 0; pass < 2 && !found;
 	     pass++) { /* where nobody listens anybody of the port says so */
 		for (unsigned i = 0; i < NET_NODES; i++) {
@@ -191,8 +191,8 @@ static void show(struct net_node *node, const struct vb_cm_msg *m)
 			e->shown = true;
 }
 
-static void send(struct vb_cm *cm, const struct vb_cm_av *av, uint32_t number, const struct vb_cm_msg *m,
-		 const uint8_t mad[VB_MAD_LEN])
+static void send(struct vb_cm *cm, const struct vb_cm_av *av, const struct vb_whom *to,
+		 const struct vb_cm_msg *m, const uint8_t mad[VB_MAD_LEN])
 {
 	struct net_node *node = vb_cm_user(cm);
 	struct net *n = node->net;
@@ -204,7 +204,9 @@ static void send(struct vb_cm *cm, const struct vb_cm_av *av, uint32_t number, c
 		return;
 	assert_int_equal(vb_cm_msg_get(mad, &again), 0);
 	assert_int_equal(again.kind, m->kind);
-	assert_int_equal(number, vb_cm_msg_number(&again));
+	if (to->kind != VB_WHOM_ADDRESS)
+		assert_int_equal(to->number, vb_cm_msg_number(&again));
+	n->to = *to;
 	trace(n, "%s%u>%s", n->traced ? " " : "", node->index, text_of(m, text));
 	show(node, m);
 	n->sent++;
@@ -219,7 +221,7 @@ static void send(struct vb_cm *cm, const struct vb_cm_av *av, uint32_t number, c
 		n->lost++;
 		return;
 	}
-	route(node, av, number, m, mad, verdict);
+	route(node, av, to->number, m, mad, verdict);
 }
 
 static uint32_t serial_of(const struct vb_cm_msg *m)

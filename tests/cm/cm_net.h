@@ -67,6 +67,7 @@ struct net {
 	uint32_t serials;
 	uint64_t sent, lost;	    /* MADs */
 	uint8_t sample[VB_MAD_LEN]; /* the latest */
+	struct vb_whom to;	    /* to whom the latest went */
 	bool crowd;		    /* there are too many ends to look through for each message */
 	char trace[NET_TRACE];	    /* "0>REQ": node 0 says REQ; "1!REQ": node 1 is told of it */
 	size_t traced;

@@ -191,15 +191,24 @@ static void what_does_not_fit_is_refused(void **state)
 	desk_free(d);
 }
 
-/* That adapter sends it; 0: nobody knows which. */
-static void hear_from(struct desk *d, unsigned node, uint32_t number, const struct vb_cm_msg *m)
+static void hear_as(struct desk *d, unsigned node, const struct vb_whom *whom, const struct vb_cm_msg *m)
 {
 	struct vb_cm_av from = net_av(&d->n->nodes[node], &d->n->nodes[1 - node]);
 	uint8_t mad[VB_MAD_LEN];
 
-	from.number = number;
+	from.whom = *whom;
+	if (whom->kind == VB_WHOM_ADDRESS)
+		memcpy(from.remote_gid, &whom->gid, sizeof(from.remote_gid));
 	vb_cm_msg_put(mad, m);
 	vb_cm_input(d->n->nodes[node].cm, &from, mad, d->n->now);
+}
+
+/* That adapter sends it; 0: nobody knows which. */
+static void hear_from(struct desk *d, unsigned node, uint32_t number, const struct vb_cm_msg *m)
+{
+	const struct vb_whom whom = vb_whom_at(number);
+
+	hear_as(d, node, &whom, m);
 }
 
 static void hear(struct desk *d, unsigned node, const struct vb_cm_msg *m)
@@ -291,11 +300,36 @@ static void a_rep_is_for_its_req(void **state)
 	desk_free(d);
 }
 
+enum { ENDS = 3 };
+
+/* What would end the passive end's connection if the far end said it. */
+static struct vb_cm_msg what_ends_it(const struct desk *d, unsigned i)
+{
+	const struct net_node *nodes = d->n->nodes;
+	struct vb_cm_msg m;
+
+	if (i == 0) {
+		m = (struct vb_cm_msg){.kind = VB_CM_DREQ};
+		m.dreq = (struct vb_cm_dreq){d->a->comm_id, d->p->comm_id, d->p->conn->local_qpn};
+	} else if (i == 1) {
+		m = (struct vb_cm_msg){.kind = VB_CM_REJ};
+		m.rej = (struct vb_cm_rej_msg){.local_comm_id = d->a->comm_id,
+					       .remote_comm_id = d->p->comm_id,
+					       .about = VB_CM_ABOUT_OTHER,
+					       .reason = VB_CM_REJ_CONSUMER};
+	} else { /* of the far end's queue pair */
+		m = (struct vb_cm_msg){.kind = VB_CM_REQ, .req = d->req};
+		m.req.ca_guid = nodes[0].guid;
+		m.req.local_comm_id = nodes[2].number << VB_CM_INDEX_BITS | 7;
+	}
+	return m;
+}
+
 /* All of it is right but the process that says it.  The far end itself is heard. */
 static void who_speaks_for_others_is_not_heard(void **state)
 {
 	(void)state;
-	for (unsigned i = 0; i < 3; i++) {
+	for (unsigned i = 0; i < ENDS; i++) {
 		struct desk *d = desk_recording();
 		struct net_node *nodes = d->n->nodes;
 		struct vb_cm_counts c;
@@ -304,20 +338,7 @@ static void who_speaks_for_others_is_not_heard(void **state)
 		uint64_t sent;
 
 		desk_walk(d, "req rep rtu");
-		if (i == 0) {
-			m = (struct vb_cm_msg){.kind = VB_CM_DREQ};
-			m.dreq = (struct vb_cm_dreq){d->a->comm_id, d->p->comm_id, d->p->conn->local_qpn};
-		} else if (i == 1) {
-			m = (struct vb_cm_msg){.kind = VB_CM_REJ};
-			m.rej = (struct vb_cm_rej_msg){.local_comm_id = d->a->comm_id,
-						       .remote_comm_id = d->p->comm_id,
-						       .about = VB_CM_ABOUT_OTHER,
-						       .reason = VB_CM_REJ_CONSUMER};
-		} else { /* of the far end's queue pair */
-			m = (struct vb_cm_msg){.kind = VB_CM_REQ, .req = d->req};
-			m.req.ca_guid = nodes[0].guid;
-			m.req.local_comm_id = nodes[2].number << VB_CM_INDEX_BITS | 7;
-		}
+		m = what_ends_it(d, i);
 		answered = m.kind == VB_CM_REQ;
 		sent = d->n->sent;
 		hear_from(d, 1, nodes[2].number, &m);
@@ -332,6 +353,34 @@ static void who_speaks_for_others_is_not_heard(void **state)
 	}
 }
 
+/* Another host speaks for connections with its own address only, whatever numbers its comm IDs have; and a
+ * process of this host for none of those. */
+static void another_host_speaks_for_itself(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < ENDS; i++) {
+		struct desk *d = desk_recording();
+		struct net_node *nodes = d->n->nodes;
+		struct vb_whom host = {.kind = VB_WHOM_ADDRESS, .gid = vb_gid_of(nodes[2].gid)};
+		struct vb_cm_msg m;
+
+		desk_walk(d, "req rep rtu");
+		m = what_ends_it(d, i);
+		d->n->to = (struct vb_whom){0};
+		hear_as(d, 1, &host, &m);
+		assert_int_equal(d->p->conn->state, VB_CM_ESTABLISHED);
+		if (m.kind == VB_CM_REQ) /* whom it is refused to */
+			assert_memory_equal(&d->n->to.gid, nodes[2].gid, 16);
+		memcpy(&host.gid, nodes[0].gid, 16);
+		d->p->conn->av.whom = host;
+		hear_from(d, 1, nodes[0].number, &m);
+		assert_int_equal(d->p->conn->state, VB_CM_ESTABLISHED);
+		hear_as(d, 1, &host, &m);
+		assert_int_not_equal(d->p->conn->state, VB_CM_ESTABLISHED);
+		desk_free(d);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -341,6 +390,7 @@ int main(void)
 	    cmocka_unit_test(what_does_not_fit_is_refused),
 	    cmocka_unit_test(strangers_change_nothing),
 	    cmocka_unit_test(who_speaks_for_others_is_not_heard),
+	    cmocka_unit_test(another_host_speaks_for_itself),
 	    cmocka_unit_test(a_rep_is_for_its_req),
 	};
 

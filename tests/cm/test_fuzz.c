@@ -515,7 +515,7 @@ static void turn_ids(void)
 		break;
 	case 8:
 		if (!pick(8))
-			vb_cm_ids_peer_gone(below_device(pick(2)), 1 + pick(3), 0, "it ended");
+			below_gone(below_device(pick(2)), 1 + pick(3), 0, "it ended");
 		break;
 	default:
 		id_hears();

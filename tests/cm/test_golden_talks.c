@@ -40,10 +40,10 @@ static void add(char text[ROOM], const char *between, const char *more)
 	snprintf(text + n, ROOM - n, "%s%s", n ? between : "", more);
 }
 
-static void carry(struct vb_cm *cm, const struct vb_cm_av *av, uint32_t number, const struct vb_cm_msg *m,
-		  const uint8_t mad[VB_MAD_LEN])
+static void carry(struct vb_cm *cm, const struct vb_cm_av *av, const struct vb_whom *to,
+		  const struct vb_cm_msg *m, const uint8_t mad[VB_MAD_LEN])
 {
-	(void)cm, (void)av, (void)number, (void)m;
+	(void)cm, (void)av, (void)to, (void)m;
 	assert_true(part.n < SAID);
 	memcpy(part.said[part.n++], mad, VB_MAD_LEN);
 }

@@ -224,9 +224,9 @@ static void a_process_dies(void **state)
 
 	(void)state;
 	two_connect(&t, "10.0.0.2", "10.0.0.2");
-	vb_cm_ids_peer_gone(below_device(0), 7, 0, "it ended");
+	below_gone(below_device(0), 7, 0, "it ended");
 	below_none(t.here);
-	vb_cm_ids_peer_gone(below_device(0), below_device(1)->number, 0, "it ended");
+	below_gone(below_device(0), below_device(1)->number, 0, "it ended");
 	assert_int_equal(below_next(t.here, RDMA_CM_EVENT_DISCONNECTED).status, 0);
 	two_end(&t);
 }
@@ -240,11 +240,11 @@ static void a_process_that_had_the_number_dies(void **state)
 	(void)state;
 	two_connect(&t, "10.0.0.2", "10.0.0.2");
 	av = &t.client->conn->av;
-	av->number = below_device(1)->number; /* the wire here does not say who sends */
-	av->incarnation = 2;
-	vb_cm_ids_peer_gone(below_device(0), av->number, 1, "it ended");
+	av->whom = vb_whom_at(below_device(1)->number); /* the wire here does not say who sends */
+	av->whom.incarnation = 2;
+	below_gone(below_device(0), av->whom.number, 1, "it ended");
 	below_none(t.here);
-	vb_cm_ids_peer_gone(below_device(0), av->number, 2, "it ended");
+	below_gone(below_device(0), av->whom.number, 2, "it ended");
 	assert_int_equal(below_next(t.here, RDMA_CM_EVENT_DISCONNECTED).status, 0);
 	two_end(&t);
 }
@@ -258,7 +258,7 @@ static void a_process_dies_before_it_answers(void **state)
 	t.client = two_resolve(t.here, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2");
 	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
 	below_settle(); /* the program there has not answered, so only the port says who has it */
-	vb_cm_ids_peer_gone(below_device(0), below_device(1)->number, 0, "it ended");
+	below_gone(below_device(0), below_device(1)->number, 0, "it ended");
 	assert_int_equal(below_next(t.here, RDMA_CM_EVENT_REJECTED).status, VB_CM_REJ_CONSUMER);
 	two_end(&t);
 }
@@ -274,13 +274,13 @@ static void a_process_dies_unheard(void **state)
 	t.client = two_resolve(t.here, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2");
 	below.filter = two_silence;
 	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
-	vb_cm_ids_peer_gone(below_device(0), 99, 0, "it ended");
+	below_gone(below_device(0), 99, 0, "it ended");
 	below_none(t.here);
 	vb_cm_id_end(t.listener);
 	t.listener = NULL;
-	vb_cm_ids_peer_gone(below_device(0), 99, 0, "it ended");
+	below_gone(below_device(0), 99, 0, "it ended");
 	below_none(t.here);
-	vb_cm_ids_peer_gone(below_device(0), below_device(1)->number, 0, "it ended");
+	below_gone(below_device(0), below_device(1)->number, 0, "it ended");
 	assert_int_equal(below_next(t.here, RDMA_CM_EVENT_REJECTED).status, VB_CM_REJ_CONSUMER);
 	two_end(&t);
 }

@@ -178,7 +178,7 @@ static void a_process_ends(void **state)
 	t.client = two_resolve(t.here, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2");
 	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
 	below_settle();
-	vb_cm_ids_peer_gone(below_device(0), below_device(1)->number, 0, "process 7 ended");
+	below_gone(below_device(0), below_device(1)->number, 0, "process 7 ended");
 	assert_int_equal(below_next(t.here, RDMA_CM_EVENT_REJECTED).status, VB_CM_REJ_CONSUMER);
 	said("rdma_connect to 10.0.0.2 port 7471: REJECTED, status 28: the request was not answered: process "
 	     "7 ended");
@@ -192,7 +192,7 @@ static void a_process_ends_after_its_answer(void **state)
 	(void)state;
 	two_ask(&t, "10.0.0.2", "10.0.0.2");
 	two_answer(&t);
-	vb_cm_ids_peer_gone(below_device(0), below_device(1)->number, 0, "process 7 ended");
+	below_gone(below_device(0), below_device(1)->number, 0, "process 7 ended");
 	assert_int_equal(below_next(t.here, RDMA_CM_EVENT_REJECTED).status, VB_CM_REJ_CONSUMER);
 	said("rdma_connect to 10.0.0.2 port 7471: REJECTED, status 28: the connection was not completed: "
 	     "process 7 ended");
@@ -208,7 +208,7 @@ static void a_process_ends_at_a_lookup(void **state)
 	t.client = two_resolve(t.here, RDMA_PS_UDP, IBV_QPT_UD, "10.0.0.2");
 	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
 	below_settle();
-	vb_cm_ids_peer_gone(below_device(0), below_device(1)->number, 0, "process 7 ended");
+	below_gone(below_device(0), below_device(1)->number, 0, "process 7 ended");
 	assert_int_equal(below_next(t.here, RDMA_CM_EVENT_UNREACHABLE).status, VB_CM_SIDR_REJECT);
 	said("rdma_connect to 10.0.0.2 port 7471: UNREACHABLE, status 2: the request was not answered: "
 	     "process 7 ended");

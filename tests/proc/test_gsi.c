@@ -28,15 +28,17 @@ static void make_mad(uint8_t mad[VB_MAD_LEN], uint32_t sender, uint32_t n)
 static void heard(void *answers, const struct vb_gsi_mad *m)
 {
 	uint8_t want[VB_MAD_LEN];
+	struct vb_whom whom;
 	uint32_t to;
 
 	memcpy(&to, m->bytes, 4);
+	whom = vb_whom_at(to);
 	make_mad(want, to, (uint32_t)atomic_load(&came));
 	if (memcmp(want, m->bytes, VB_MAD_LEN) || !(m->route.word & VB_GRH_GLOBAL) ||
 	    !(m->sgid.high | m->sgid.low))
 		atomic_fetch_add(&wrong, 1);
 	if (*(bool *)answers)
-		CHECK(!vb_gsi_send(hca, to, vb_route(VB_GRH_WORD(0, 0, 0), 64, 0), m->bytes));
+		CHECK(!vb_gsi_send(hca, &whom, vb_route(VB_GRH_WORD(0, 0, 0), 64, 0), m->bytes));
 	atomic_fetch_add(&came, 1);
 }
 
@@ -68,6 +70,7 @@ int main(void)
 	static bool answers;
 	struct ibv_context *ctx;
 	uint8_t mad[VB_MAD_LEN];
+	struct vb_whom whom;
 	uint32_t own;
 	pid_t pid;
 
@@ -79,12 +82,12 @@ int main(void)
 	kit_until(&board->ready, 1);
 	ctx = begin(&answers);
 	own = vb_adapter_number(hca->adapter);
+	whom = vb_whom_at(atomic_load(&board->number));
 	make_mad(mad, own, 0);
-	CHECK(!vb_gsi_send(hca, VB_DEST_NOWHERE, vb_route(VB_GRH_WORD(0, 0, 0), 64, 0), mad));
+	CHECK(!vb_gsi_send(hca, &(struct vb_whom){0}, vb_route(VB_GRH_WORD(0, 0, 0), 64, 0), mad));
 	for (uint32_t n = 0; n < MADS; n++) {
 		make_mad(mad, own, n);
-		CHECK(!vb_gsi_send(hca, atomic_load(&board->number), vb_route(VB_GRH_WORD(0, 0, 0), 64, 0),
-				   mad));
+		CHECK(!vb_gsi_send(hca, &whom, vb_route(VB_GRH_WORD(0, 0, 0), 64, 0), mad));
 	}
 	kit_until(&came, MADS);
 	CHECK(!atomic_load(&wrong), "%u", atomic_load(&wrong));

@@ -50,6 +50,7 @@ int main(void)
 {
 	uint8_t mad[VB_MAD_LEN] = {1};
 	struct vb_peer *first, *second;
+	struct vb_whom whom;
 	pid_t pid;
 
 	kit_alone();
@@ -58,6 +59,7 @@ int main(void)
 	if (!pid)
 		child();
 	kit_until(&board->ready, 1);
+	whom = vb_whom_at(board->number);
 	begin();
 	kit_stop(pid);
 	first = vb_peer_get(hca->adapter, board->other);
@@ -65,7 +67,7 @@ int main(void)
 	until_asked(first);
 	second = vb_peer_get(hca->adapter, board->number);
 	CHECK(second && second != first);
-	CHECK(!vb_gsi_send(hca, board->number, vb_route(VB_GRH_WORD(0, 0, 0), 64, 0), mad));
+	CHECK(!vb_gsi_send(hca, &whom, vb_route(VB_GRH_WORD(0, 0, 0), 64, 0), mad));
 	until_asked(second);
 	kit_cont(pid);
 	kit_until(&board->heard, 1);

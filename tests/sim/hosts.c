@@ -200,7 +200,7 @@ static int lane_peek(struct vb_rxq *r, struct vb_arrival *p)
 	vb_lock_assert_held(&r->rx);
 	if (!l->count)
 		return 0;
-	l->source = (struct vb_source){.high = VB_SOURCE_PEER, .low = l->link->peer.incarnation};
+	l->source = (struct vb_source){.origin = {VB_SOURCE_PEER, l->link->peer.incarnation}};
 	l->source.gids = (const uint8_t(*)[16])l->link->far->gids;
 	p->source = &l->source;
 	p->payload_len = f->payload_len;
@@ -275,7 +275,7 @@ void hosts_hear(struct vb_adapter *a, const struct vb_arrival *in)
 
 	if (!e->rxq.ops) {
 		vb_rxq_init(&e->rxq, &ear_ops, NULL, &e->cold);
-		vb_hca_open_rxq(&a->hca, &e->rxq, VB_MAX_RINGS - 1, 0);
+		vb_hca_open_rxq(&a->hca, &e->rxq, VB_MAX_RINGS - 1, NULL);
 	}
 	e->in = in;
 	vb_hca_look(&e->rxq, one_in(a->hosts, 2) ? VB_TAKE_ONE : VB_TAKE_BATCH);
@@ -1100,7 +1100,12 @@ bool vb_peer_shows_gsi(const struct vb_peer *peer)
 	return false;
 }
 
-void vb_gsi_peer_up(struct vb_hca *h, struct vb_peer *peer)
+bool vb_gsi_is_open(const struct vb_hca *h)
+{
+	return false;
+}
+
+void vb_gsi_mute(struct vb_hca *h, const struct vb_whom *who)
 {
 }
 
@@ -1109,7 +1114,8 @@ uint64_t vb_gsi_run(struct vb_hca *h, uint64_t now)
 	return VB_NEVER;
 }
 
-void vb_gsi_peer_down(struct vb_hca *h, struct vb_peer *peer, enum vb_peer_end how)
+void vb_gsi_gone(struct vb_hca *h, const struct vb_whom *who, enum vb_peer_end how,
+		 const struct vb_reach_facts *silence)
 {
 }
 

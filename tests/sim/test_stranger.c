@@ -32,14 +32,17 @@ static void written(void)
 }
 
 static const uint8_t gids[VB_GID_TABLE][16] __attribute__((aligned(8))) = {
-    {[10] = 0xff, [11] = 0xff, 192, 0, 2, 99}, {0x20, 0x01, 0x0d, 0xb8, [15] = 9}};
+    {[10] = 0xff, [11] = 0xff, 192, 0, 2, 99},
+    {0x20, 0x01, 0x0d, 0xb8, [15] = 9},
+    {[10] = 0xff, [11] = 0xff, 192, 0, 2, 1}, /* this end's */
+};
 
 /* An address from which packets come. */
 static struct vb_source address(unsigned i)
 {
 	struct vb_gid gid = vb_gid_of(gids[i]);
 
-	return (struct vb_source){.high = gid.high, .low = gid.low, .gids = gids};
+	return (struct vb_source){.origin = {gid.high, gid.low}, .gids = gids};
 }
 
 /* ---- two processes ---- */
@@ -292,7 +295,8 @@ static void lead_there(struct desk *d)
 	struct vb_qp *qp = &d->s->n[1].qp;
 
 	vb_lock_take(&qp->lock);
-	qp->path.source = d->from;
+	qp->path.source = d->from.origin;
+	qp->path.dgid = vb_gid_of(gids[2]);
 	vb_lock_give(&qp->lock);
 }
 
@@ -377,6 +381,30 @@ static void another_partition(void **state)
 	}
 	sim_expect(d.s, 1, false, r, OK); /* a limited member of this one */
 	assert_int_equal(lines, 1);
+	sim_free(d.s);
+	hosts_free(d.h);
+}
+
+/* From another host a packet of a connection has to come to the path's own GID, where the wire tells. */
+static void another_destination(void **state)
+{
+	struct vb_pkt p = {.opcode = VB_SEND_ONLY};
+	static const uint8_t data[8] = {5};
+	struct desk d;
+	uint64_t r;
+
+	(void)state;
+	begin(&d, 2);
+	lead_there(&d);
+	r = sim_take(d.s, 1, 1024, 64);
+	p.psn = d.s->n[1].qp.resp.epsn;
+	for (unsigned i = 0; i < 3; i++) {
+		put(&d, &p, data, sizeof data);
+		d.from.dgid = i < 2 ? &gids[i] : &gids[2];
+		sim_expect_none(d.s, 1);
+		hosts_hear(d.a[1], &d.in);
+	}
+	sim_expect(d.s, 1, false, r, OK);
 	sim_free(d.s);
 	hosts_free(d.h);
 }
@@ -471,6 +499,7 @@ int main(int argc, char **argv)
 	};
 	const struct CMUnitTest acked[] = {
 	    cmocka_unit_test(marks_of_a_far_end),
+	    cmocka_unit_test(another_destination),
 	    cmocka_unit_test(codes_of_a_far_end),
 	    cmocka_unit_test(retries_of_a_far_end_count),
 	    cmocka_unit_test(what_stands_behind_the_headers),

@@ -116,9 +116,10 @@ static void each_end_has_one_half(void **state)
 /* Another process may answer, as one that has a deputy does; what it asks for is not carried out. */
 static void only_the_initiator_asks(void **state)
 {
-	static const struct vb_source other = {.high = VB_SOURCE_PEER, .low = 5};
+	static const struct vb_source other = {.origin = {VB_SOURCE_PEER, 5}};
 	struct sim *s = desk();
 	struct vb_qp *qp = &s->n[1].qp;
+	const struct vb_source initiator = {.origin = qp->path.source};
 	uint32_t before = qp->resp.epsn;
 	struct vb_pkt p = {.op = &vb_opcodes[VB_FAMILY_XRC | VB_SEND_ONLY],
 			   .opcode = VB_FAMILY_XRC | VB_SEND_ONLY,
@@ -131,7 +132,7 @@ static void only_the_initiator_asks(void **state)
 	vb_lock_take(&qp->lock);
 	qp->transport->input(qp, &p);
 	assert_int_equal(qp->resp.epsn, before);
-	p.source = &qp->path.source;
+	p.source = &initiator;
 	qp->transport->input(qp, &p);
 	assert_int_equal(qp->resp.epsn, before + 1);
 	vb_lock_give(&qp->lock);
@@ -144,12 +145,13 @@ static void the_ack_goes_before_the_completion(void **state)
 {
 	struct sim *s = desk();
 	struct vb_qp *qp = &s->n[1].qp;
+	const struct vb_source initiator = {.origin = qp->path.source};
 	struct vb_pkt p = {.op = &vb_opcodes[VB_FAMILY_XRC | VB_SEND_ONLY],
 			   .opcode = VB_FAMILY_XRC | VB_SEND_ONLY,
 			   .psn = qp->resp.epsn,
 			   .srqn = SIM_SRQN,
 			   .ack_req = true,
-			   .source = &qp->path.source};
+			   .source = &initiator};
 
 	(void)state;
 	sim_take(s, 1, 4096, 64);
@@ -167,7 +169,7 @@ static void the_ack_goes_before_the_completion(void **state)
 
 enum { FAR_SRQN = 0x33001, FAR_PSN = 500 };
 
-static const struct vb_source far_source = {.high = VB_SOURCE_PEER, .low = 0x33};
+static const struct vb_source far_source = {.origin = {VB_SOURCE_PEER, 0x33}};
 
 static bool far_is_not_own(const struct vb_qp *qp, uint32_t srqn)
 {
@@ -210,7 +212,7 @@ static void far_begin(struct far *d)
 				    .ticket = 1,
 				    .out = &d->wire.out,
 				    .room = MTU,
-				    .source = far_source,
+				    .source = far_source.origin,
 				    .psn = FAR_PSN,
 				    .una = FAR_PSN};
 	qp->forwards->ops = &far_ops;

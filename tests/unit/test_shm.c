@@ -117,7 +117,7 @@ static bool take_one(struct ends *e, uint32_t id, uint32_t hdr, uint32_t len)
 	memcpy(&got, p.b.bytes, sizeof(got));
 	assert_int_equal(got, id);
 	assert_int_equal(p.b.hdr_len, hdr);
-	assert_true(p.source->high == VB_SOURCE_PEER && p.source->low == SENDER);
+	assert_true(vb_source_is(p.source, &(struct vb_origin){VB_SOURCE_PEER, SENDER}));
 	assert_int_equal(p.payload_len, len);
 	for (uint32_t i = 0; i < len; i++) {
 		if (p.payload[i] != byte_at(id, i))

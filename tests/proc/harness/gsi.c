@@ -11,16 +11,17 @@ static uint64_t timers(void *user, uint64_t now)
 	return VB_NEVER;
 }
 
-static void peer_down(void *user, struct vb_peer *peer, enum vb_peer_end how)
+static void gone(void *user, const struct vb_whom *who, enum vb_peer_end how,
+		 const struct vb_reach_facts *silence)
 {
-	(void)user, (void)how;
-	if (peer->index)
+	(void)user, (void)how, (void)silence;
+	if (who->index)
 		atomic_fetch_add(&kit_gsi_gone, 1);
 }
 
-static void mute(void *user, struct vb_peer *peer)
+static void mute(void *user, const struct vb_whom *who)
 {
-	(void)user, (void)peer;
+	(void)user, (void)who;
 }
 
 static void established(void *user, uint32_t qpn)
@@ -37,6 +38,6 @@ void kit_gsi_open(struct vb_hca *hca, void (*heard)(void *user, const struct vb_
 {
 	static struct vb_gsi_ops ops;
 
-	ops = (struct vb_gsi_ops){heard, timers, peer_down, mute, established, lost};
+	ops = (struct vb_gsi_ops){heard, timers, gone, mute, established, lost};
 	CHECK(!vb_gsi_open(hca, &ops, user) && vb_gsi_open(hca, &ops, user) == EBUSY);
 }
