@@ -122,8 +122,12 @@ def rest():
     made = {made for made, _, _ in stages if made}
     check({name for stage in stages for name in stage[1:] if name} <= made, "the Dockerfile copies from", stages)
     page = read("docs", "ci.md")
+    version = read("VERSION").strip()
     for path in glob.glob(os.path.join(ROOT, "examples", "ci", "*")):
         check(os.path.basename(path) in page, "docs/ci.md does not name", path)
+        with open(path) as f:
+            for other in re.findall(r"(?<![\d.])\d+\.\d+\.\d+(?!\.\d)", f.read()):
+                check(other == version, path, "names version", other, "and not", version)
 
 
 def main():
