@@ -9,7 +9,7 @@ trap 'rm -rf --one-file-system "$tmp"' EXIT
 fail() { echo "FAIL: $*"; exit 1; }
 in_chroot() { "$here/in-chroot" "$@"; }
 run() { in_chroot "$root" "$@" >"$tmp/log" 2>&1 </dev/null || { tail -n 30 "$tmp/log"; fail "$*"; }; }
-user() { in_chroot --user --alone "$root" "$@" </dev/null; }
+user() { timeout 300 "$here/in-chroot" --user --alone "$root" "$@" </dev/null; }
 
 # All files, but those in which dpkg, apt and the loader keep what they know and did.  What is in /etc counts, too.
 list() {
@@ -61,7 +61,7 @@ echo "# programs, as an ordinary user"
 run apt-get -q -y install --no-install-recommends ibverbs-utils perftest rdmacm-utils
 list >"$tmp/before"
 run sh -c 'apt-get -q -y install --no-install-recommends /tmp/new/verbena_*.deb /tmp/new/libverbena1_*.deb'
-user timeout 200 /tmp/tests/programs || fail "debian/tests/programs"
+user /tmp/tests/programs || fail "debian/tests/programs"
 run apt-get -q -y purge verbena libverbena1 libjson-c5
 nothing_left
 
@@ -69,7 +69,7 @@ echo "# an example"
 run apt-get -q -y install --no-install-recommends gcc libc6-dev libibverbs-dev librdmacm-dev pkgconf libjson-c5
 list >"$tmp/before"
 run sh -c 'apt-get -q -y install --no-install-recommends /tmp/new/*.deb'
-user timeout 200 /tmp/tests/example || fail "debian/tests/example"
+user /tmp/tests/example || fail "debian/tests/example"
 run apt-get -q -y purge verbena libverbena1 libverbena-dev
 nothing_left
 echo "the packages work"
