@@ -26,10 +26,14 @@
 
 enum { NO_LIBRARY = 1, NO_DEVICE, NO_CM }; /* exit statuses */
 
-static int no_library(int out)
+/* As a line of the log. */
+static void say_not_loaded(int out)
 {
-	dprintf(out, "{\"text\":\"the dynamic loader does not load it\"}\n%s\n", dlerror());
-	return NO_LIBRARY;
+	json_object *o = json_object_new_object();
+
+	json_object_object_add(o, "text", json_object_new_string(dlerror()));
+	dprintf(out, "%s\n", json_object_to_json_string_ext(o, JSON_C_TO_STRING_PLAIN));
+	json_object_put(o);
 }
 
 static void *library(const char *dir, const char *name)
@@ -72,15 +76,18 @@ static int be_program(void *arg, int out)
 	    unsetenv("VERBENA_PCAP") || unsetenv("VERBENA_TALLY"))
 		return NO_LIBRARY;
 	verbs = library(arg, VERBS);
-	if (!verbs)
-		return no_library(out);
+	if (!verbs) {
+		say_not_loaded(out);
+		return NO_LIBRARY;
+	}
 	err = open_device(verbs);
 	if (err)
 		return err;
 	cm = library(arg, CM);
-	if (!cm)
-		return access(arg, X_OK) ? 0 : no_library(out);
-	return listen_cm(cm);
+	if (cm)
+		return listen_cm(cm);
+	say_not_loaded(out);
+	return NO_CM;
 }
 
 /* The last sentence of a log. */

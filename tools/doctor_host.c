@@ -330,7 +330,7 @@ static void look_at_devices(struct vb_doctor *d)
 	for (struct dirent *e; dir && (e = readdir(dir));) {
 		if (*e->d_name == '.' || d->nforeign == sizeof(d->foreign) / sizeof(*d->foreign))
 			continue;
-		snprintf(d->foreign[d->nforeign++], sizeof(*d->foreign), "%s", e->d_name);
+		snprintf(d->foreign[d->nforeign++], sizeof(*d->foreign), "%.63s", e->d_name);
 		n += (size_t)snprintf(names + n, sizeof(names) - n, "%s%.60s", n ? ", " : "", e->d_name);
 		for (uint32_t k = 0; k < vb_devices_count(); k++)
 			clash |= !strcmp(e->d_name, vb_devices_name(own, k));

@@ -75,6 +75,15 @@ check "direct placement is off" 1 "limit  memory: VERBENA_DIRECT=off" env VERBEN
 check "a wrong setting" 2 "fails  settings: VERBENA_DEVICES=99 is not a number from 1 to 16" env VERBENA_DEVICES=99 "$verbena" doctor
 check "a wrong profile" 2 "fails  settings: VERBENA_PROFILE=x is not valid" env VERBENA_PROFILE=x "$verbena" doctor
 
+mkdir "$tmp/part"
+cp -r "$verbena" "$build/lib" "$tmp/part"
+rm "$tmp"/part/lib/librdmacm*
+check "no librdmacm" 1 "limit  rdma_cm: $tmp/part/lib/librdmacm.so.1: cannot open shared object file" "$tmp/part/verbena" doctor
+echo text >"$tmp/part/lib/libibverbs.so.1"
+check "no library of ours" 2 "fails  device: $tmp/part/lib/libibverbs.so.1: file too short" "$tmp/part/verbena" doctor
+rm "$tmp/part/lib/libibverbs.so.1"
+check "no library at all" 2 "fails  libraries: there is no libibverbs.so.1 in $tmp/part/lib" "$tmp/part/verbena" doctor
+
 # sandboxes
 deny=$helpers/tools-deny
 if "$deny" tgkill 1 true; then
