@@ -355,7 +355,27 @@ static bool room(struct vb_out *o)
 	return way(o)->below->ops->room(way(o)->below);
 }
 
-static const struct vb_out_ops ops = {reserve, commit, cancel, send, vb_out_send_singly, mark, taken, room};
+static void push(struct vb_out *o)
+{
+	vb_out_push(way(o)->below);
+}
+
+static void end(struct vb_out *o)
+{
+	vb_out_end(way(o)->below);
+	free(way(o));
+}
+
+static const struct vb_out_ops ops = {.reserve = reserve,
+				      .commit = commit,
+				      .cancel = cancel,
+				      .send = send,
+				      .send_list = vb_out_send_singly,
+				      .mark = mark,
+				      .taken = taken,
+				      .room = room,
+				      .push = push,
+				      .end = end};
 
 /* A request that is placed directly, as the packets that it replaces. */
 
@@ -466,7 +486,7 @@ struct vb_out *vb_capture_way(struct vb_qp *qp, const struct vb_far *far, struct
 	vb_lock_assert_held(&qp->lock);
 	if (!vb_capture_is_on())
 		return out;
-	w = calloc(1, sizeof(*w) + (connected ? 2 * sizeof(w->psns[0]) : 0)); /* vb_capture_end() */
+	w = calloc(1, sizeof(*w) + (connected ? 2 * sizeof(w->psns[0]) : 0)); /* end() */
 	if (!w) {
 		vb_log(VB_LOG_WARN, "the packets of QP 0x%06x are not captured: no memory", qp->qpn);
 		return out;
@@ -479,12 +499,6 @@ struct vb_out *vb_capture_way(struct vb_qp *qp, const struct vb_far *far, struct
 	w->far = far;
 	w->own = vb_capture_from(far) == VB_KEPT_OWN;
 	return &w->out;
-}
-
-void vb_capture_end(struct vb_out *out)
-{
-	if (out && out->ops == &ops)
-		free(way(out));
 }
 
 struct vb_out *vb_capture_group(struct vb_qp *qp, const struct vb_far *far, struct vb_out *out)

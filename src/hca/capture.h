@@ -32,8 +32,6 @@ enum vb_kept vb_capture_from(const struct vb_far *far);
 /* The way out for a path that gets one: `out`, or one that keeps what goes that way.  connected: the far end
  * is one queue pair.  Under the queue pair's lock, like all that follows. */
 struct vb_out *vb_capture_way(struct vb_qp *qp, const struct vb_far *far, struct vb_out *out, bool connected);
-/* Nobody has that way out any more. */
-void vb_capture_end(struct vb_out *out);
 /* The way to one of the members of a group: a datagram to it is kept once. */
 struct vb_out *vb_capture_group(struct vb_qp *qp, const struct vb_far *far, struct vb_out *out);
 

@@ -168,7 +168,7 @@ static void detach(struct vb_dest *d)
 	vb_owe_no_more(p);
 	p->rxq = NULL;
 	p->qp->transport->path(p, NULL);
-	vb_capture_end(out);
+	vb_out_end(out);
 }
 
 static void let_go(struct vb_dest *d)
@@ -203,7 +203,7 @@ void vb_datagrams_close(struct vb_qp *qp)
 		detach(d);
 		let_go(d);
 	}
-	vb_capture_end(qp->dests->kept);
+	vb_out_end(qp->dests->kept);
 	qp->dests->kept = NULL;
 }
 

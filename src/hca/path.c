@@ -70,7 +70,7 @@ void vb_path_detach(struct vb_path *p)
 	vb_owe_no_more(p);
 	p->rxq = NULL;
 	p->qp->transport->path(p, NULL);
-	vb_capture_end(out);
+	vb_out_end(out);
 	p->mem = NULL;
 	p->peer_qp = NULL;
 	vb_direct_show(p->qp);

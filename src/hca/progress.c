@@ -115,7 +115,7 @@ static bool somebody_polled(struct vb_hca *h)
 static uint64_t push_on(struct vb_rxq *r, bool polled, uint64_t now)
 {
 	struct vb_out *o = r->out;
-	uint64_t before = o->ops->mark(o);
+	uint64_t before = o ? o->ops->mark(o) : 0;
 
 	/* what is to be placed directly is a poller's, while there is one */
 	if (polled && atomic_load_explicit(&r->placing, memory_order_relaxed))
@@ -129,7 +129,7 @@ static uint64_t push_on(struct vb_rxq *r, bool polled, uint64_t now)
 	 * now and then. */
 	if (!atomic_load(&r->waits) && !atomic_load_explicit(&r->rx.held, memory_order_relaxed))
 		return VB_NEVER;
-	return now + (o->ops->mark(o) != before || o->ops->room(o) ? VB_MSEC / 10 : VB_MSEC);
+	return now + ((o && o->ops->mark(o) != before) || r->ops->room(r) ? VB_MSEC / 10 : VB_MSEC);
 }
 
 /* A QP that owes something is on a warm queue. */

@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/lock.h"
 #include "iba/grh.h"
 
 struct vb_out;
@@ -72,6 +73,8 @@ _Static_assert(offsetof(struct vb_brief, flags) == offsetof(struct vb_route, sl1
 		   offsetof(struct vb_brief, ack) == offsetof(struct vb_route, word) && VB_BRIEF_MTU == 16,
 	       "a brief datagram begins with its route");
 
+/* A path has a way out of its own where the wire keeps something for each (vb_out_ops.end); paths to one
+ * peer share one. */
 struct vb_out_ops {
 	/* false: no room now; room() tells when it is worth another try. */
 	bool (*reserve)(struct vb_out *o, struct vb_outbuf *b, uint32_t hdr_len, uint32_t payload_len,
@@ -90,6 +93,11 @@ struct vb_out_ops {
 	bool (*taken)(struct vb_out *o, uint64_t mark);
 	/* Whether a request of the largest size has room now, for those whom reserve() refused. */
 	bool (*room)(struct vb_out *o);
+	/* What was committed leaves now; send() and send_list() see to that by themselves.  NULL: commit()
+	 * does. */
+	void (*push)(struct vb_out *o);
+	/* The path that had it has it no more.  NULL: several paths may have it. */
+	void (*end)(struct vb_out *o);
 };
 
 struct vb_out {
@@ -98,13 +106,28 @@ struct vb_out {
 	uint32_t brief;		      /* longest brief packet, up to VB_OUT_BRIEF; set once */
 	bool tells;		      /* taken() knows; set once */
 	bool local;		      /* same host: a NAK carries the reason as payload; set once */
-	bool carries_acks;	      /* a packet to a QP can bring an ACK for that QP along; set once */
+	bool tells_mtu; /* vb_outbuf.path_mtu arrives, since packets may be larger than the path's; set once
+			 */
+	bool carries_acks; /* a packet to a QP can bring an ACK for that QP along; set once */
 	bool places; /* direct placement: requests may be carried out past it, in the far end's memory; set
 			once */
 	/* Is told of that: the next n bytes of a request are in place, or its atomic is carried out, with
 	 * that original value, and it is not complete yet.  NULL: nobody wants to know; set once */
 	void (*past)(struct vb_out *o, const struct vb_swqe *w, uint32_t n, uint64_t orig);
 };
+
+/* After one commit() or several. */
+static inline void vb_out_push(struct vb_out *o)
+{
+	if (vb_unlikely(o->ops->push != NULL))
+		o->ops->push(o);
+}
+
+static inline void vb_out_end(struct vb_out *o)
+{
+	if (o && o->ops->end)
+		o->ops->end(o);
+}
 
 /* vb_out_ops.send by the others, for a wire that has nothing faster. */
 static inline uint64_t vb_out_send_in_parts(struct vb_out *o, const struct vb_brief *p, enum vb_out_class cls)
@@ -120,6 +143,7 @@ static inline uint64_t vb_out_send_in_parts(struct vb_out *o, const struct vb_br
 	b.path_mtu = p->flags / VB_BRIEF_MTU; /* or sl, of a datagram */
 	b.hops = p->hops;
 	o->ops->commit(o, &b);
+	vb_out_push(o);
 	return o->ops->mark(o);
 }
 

@@ -72,6 +72,8 @@ struct vb_rxq_ops {
 	/* The number of the queue pair that the next packet names, 0: none is there; as a hint, since nobody
 	 * has looked whether it is a packet.  Under rxq->rx.  NULL: the wire does not tell. */
 	uint32_t (*names)(const struct vb_rxq *r);
+	/* Whether paths that owe here may find room now (vb_out_ops.room). */
+	bool (*room)(struct vb_rxq *r);
 };
 
 #define VB_RXQ_HOLDS 1024u /* packets, at most */
@@ -79,7 +81,7 @@ struct vb_rxq_ops {
 struct vb_rxq {
 	/* The wire's part; ops, out, cold, shift and mask are set once, the others under rx. */
 	const struct vb_rxq_ops *ops;
-	struct vb_out *out; /* the way whose room those wait for that owe something here */
+	struct vb_out *out; /* the one way of all paths that owe something here; NULL: each has its own */
 	/* Where packet n has come as soon as a 32-bit word reads n + 1: the words stand 1 << shift apart.
 	 * NULL: ops->ready() tells. */
 	_Atomic(const uint8_t *) words;

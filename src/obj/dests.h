@@ -20,7 +20,10 @@
 /* The members of a multicast group, of whichever: what cannot be sent to one of them now waits here.  Its
  * path has a way out only while something waits, to one of those who have no room. */
 #define VB_DEST_GROUP (VB_ADAPTERS + 1)
-#define VB_DESTS      (VB_ADAPTERS + 2)
+/* The first of those that are no processes of this host, and how many there can be (hca/far.h: leads()). */
+#define VB_DEST_FAR (VB_ADAPTERS + 2)
+#define VB_FARS	    64
+#define VB_DESTS    (VB_DEST_FAR + VB_FARS)
 /* Of an address, in place of a number: the upper bits of the QPN name the destination. */
 #define VB_DEST_BY_QPN UINT32_MAX
 

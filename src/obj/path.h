@@ -21,10 +21,12 @@ struct vb_path {
 	struct vb_qp *qp;	 /* whose it is; set once */
 	struct vb_origin source; /* packets count if they come from here; set with `rxq` */
 	struct vb_gid dgid; /* and if they came to this GID of this end, where the wire tells; set likewise */
-	bool nobody;  /* what is sent now is lost: nobody is there.  For types that are not acknowledged; the
-			 others find out by waiting */
-	bool gone;    /* the process has ended, or left, and no other one takes its place: for good */
-	uint32_t pid; /* process at the other end, 0: not known; for sentences */
+	bool nobody; /* what is sent now is lost: nobody is there.  For types that are not acknowledged; the
+			others find out by waiting */
+	/* What vb_brief.flags are in the plain SENDs that come by it; set with `out`. */
+	uint8_t plain;
+	bool gone;	    /* the process has ended, or left, and no other one takes its place: for good */
+	uint32_t pid;	    /* process at the other end, 0: not known; for sentences */
 	struct vb_far *far; /* where it leads, with a reference; NULL: no far end is known by the destination
 			       GID and QPN */
 	const struct vb_shown_qp *peer_qp; /* the queue pair at the other end, in `mem` */

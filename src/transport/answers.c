@@ -22,6 +22,7 @@ static bool emit(struct vb_qp *qp, const struct vb_pkt *p, const void *payload, 
 	if (len)
 		memcpy(b.payload, payload, len);
 	qp->path.out->ops->commit(qp->path.out, &b);
+	vb_out_push(qp->path.out);
 	return true;
 }
 

@@ -93,6 +93,7 @@ static bool send(struct vb_forward *f, const struct vb_pkt *p, uint32_t psn)
 		memcpy(b.payload, p->payload, p->payload_len);
 	memset(b.payload + p->payload_len, 0, p->pad);
 	f->out->ops->commit(f->out, &b);
+	vb_out_push(f->out);
 	return true;
 }
 

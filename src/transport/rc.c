@@ -394,6 +394,16 @@ static void input(struct vb_qp *qp, const struct vb_pkt *p)
 		vb_responder_input(qp, p);
 }
 
+/* Answers leave before the requests behind them, or when there is no room for more. */
+static bool run_answers(struct vb_qp *qp)
+{
+	bool blocked = vb_responder_run(qp);
+
+	if (qp->path.out)
+		vb_out_push(qp->path.out);
+	return blocked;
+}
+
 /* Apart from vb_requester_output(), whose registers and stack it would take from each post. */
 __attribute__((noinline)) bool vb_rc_output(struct vb_qp *qp, uint32_t place)
 {
@@ -403,7 +413,7 @@ __attribute__((noinline)) bool vb_rc_output(struct vb_qp *qp, uint32_t place)
 	if (vb_unlikely(qp->state >= IBV_QPS_SQE)) /* whoever posted it may rely on this */
 		flush_sends(qp);
 	if (vb_unlikely(qp->resp.res_next != qp->resp.res_head || qp->resp.replaying || qp->resp.nak_owed))
-		blocked = vb_responder_run(qp);
+		blocked = run_answers(qp);
 	/* What the application sends now may be its answer to what the ACK is for.  Its peer must find the
 	 * ACK first: programs rely on a SEND being complete when the answer to it comes. */
 	if (qp->resp.ack_owed && !(qp->path.out && qp->path.out->carries_acks))
@@ -584,6 +594,7 @@ static void path(struct vb_path *p, struct vb_out *out)
 	if (out && !p->out)
 		qp->req.retried = 0; /* those used up until now went to nobody */
 	p->out = out;
+	p->plain = out && out->tells_mtu ? (uint8_t)(qp->path_mtu * VB_BRIEF_MTU) : 0;
 	if (!qp->req.waiting_rnr)
 		vb_requester_arm(qp);
 }

@@ -632,6 +632,7 @@ bool vb_requester_run(struct vb_qp *qp, uint32_t place)
 			complete_sent(qp, w);
 	}
 	if (sent) {
+		vb_out_push(qp->path.out);
 		note_sent(q);
 		q->mark = qp->path.out->ops->mark(qp->path.out);
 	}

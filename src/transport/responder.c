@@ -562,9 +562,9 @@ static inline bool is_plain(const struct vb_qp *qp, const struct vb_brief *b, co
 	uint32_t pad = VB_PKT_PAD(vb_pkt_get_word(b->bytes, 0));
 
 	return b->hdr_len == VB_BTH_LEN && b->payload_len > pad && /* and shorter than any path's */
-	       b->flags == qp->path_mtu * VB_BRIEF_MTU &&
-	       (vb_pkt_get_word(b->bytes, 2) & VB_PSN_MASK) == s->epsn && !s->in_message && !s->have_wqe &&
-	       !vb_rq_empty(&s->rq) && w->num_sge && b->payload_len - pad <= w->sge[0].length;
+	       b->flags == qp->path.plain && (vb_pkt_get_word(b->bytes, 2) & VB_PSN_MASK) == s->epsn &&
+	       !s->in_message && !s->have_wqe && !vb_rq_empty(&s->rq) && w->num_sge &&
+	       b->payload_len - pad <= w->sge[0].length;
 }
 
 bool vb_responder_brief(struct vb_qp *qp, struct vb_brief *b)

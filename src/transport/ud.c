@@ -101,6 +101,7 @@ static __attribute__((noinline)) enum sent send_apart(struct vb_qp *qp, struct v
 	b.sl = vb_route_sl(w->to.route);
 	b.hops = w->to.route.hops;
 	out->ops->commit(out, &b);
+	vb_out_push(out);
 	return SENT;
 }
 
@@ -156,6 +157,7 @@ static bool send_copy(struct vb_out *out, const struct to_group *g)
 	b.sl = vb_route_sl(g->b.route);
 	b.hops = g->b.hops;
 	out->ops->commit(out, &b);
+	vb_out_push(out);
 	return true;
 }
 

@@ -131,7 +131,14 @@ static bool room(struct vb_out *o)
 	return ring_of(o)->ops->room(ring_of(o));
 }
 
-static const struct vb_out_ops out_ops = {reserve, commit, cancel, send, send_list, mark, taken, room};
+static const struct vb_out_ops out_ops = {.reserve = reserve,
+					  .commit = commit,
+					  .cancel = cancel,
+					  .send = send,
+					  .send_list = send_list,
+					  .mark = mark,
+					  .taken = taken,
+					  .room = room};
 
 /* ---- the way in ---- */
 
@@ -259,7 +266,13 @@ static void rubbish(struct vb_rxq *r)
 	lossy_of(r)->ring->rxq.ops->rubbish(&lossy_of(r)->ring->rxq);
 }
 
-static const struct vb_rxq_ops rxq_ops = {.peek = peek, .next = next, .ready = ready, .rubbish = rubbish};
+static bool queue_has_room(struct vb_rxq *r)
+{
+	return room(&lossy_of(r)->out);
+}
+
+static const struct vb_rxq_ops rxq_ops = {
+    .peek = peek, .next = next, .ready = ready, .rubbish = rubbish, .room = queue_has_room};
 
 /* ---- the adapter's view ---- */
 
@@ -315,6 +328,7 @@ static int wire_up(struct vb_peer *peer, struct vb_lane *lane, const struct vb_w
 	l->out.ops = &out_ops; /* what else a way out can do, this one cannot */
 	l->out.mtu = MTU;
 	l->out.brief = VB_SLOT_INLINE;
+	l->out.tells_mtu = true;
 	vb_rxq_init(&l->rxq, &rxq_ops, &l->out, parts->cold);
 	begin(l);
 	lane->out = &l->out;

@@ -295,7 +295,14 @@ static bool has_room(struct vb_out *o)
 	return ok;
 }
 
-static const struct vb_out_ops out_ops = {reserve, commit, cancel, send, send_list, mark, taken, has_room};
+static const struct vb_out_ops out_ops = {.reserve = reserve,
+					  .commit = commit,
+					  .cancel = cancel,
+					  .send = send,
+					  .send_list = send_list,
+					  .mark = mark,
+					  .taken = taken,
+					  .room = has_room};
 
 static struct vb_shm *shm_of(const struct vb_rxq *r)
 {
@@ -357,12 +364,18 @@ static uint32_t names(const struct vb_rxq *r)
 	return vb_rxq_seems_ready(r) ? vb_pkt_get_qpn(shm_of(r)->from->slots[at % VB_RING_SLOTS].bytes) : 0;
 }
 
+static bool queue_has_room(struct vb_rxq *r)
+{
+	return has_room(&shm_of(r)->out);
+}
+
 static void rubbish(struct vb_rxq *r)
 {
 	vb_peer_insane(shm_of(r)->peer);
 }
 
-static const struct vb_rxq_ops rxq_ops = {.peek = peek, .next = next, .rubbish = rubbish, .names = names};
+static const struct vb_rxq_ops rxq_ops = {
+    .peek = peek, .next = next, .rubbish = rubbish, .names = names, .room = queue_has_room};
 
 void vb_shm_attach(struct vb_shm *s, const struct vb_wire_parts *p)
 {
@@ -399,6 +412,7 @@ struct vb_shm *vb_shm_new(struct vb_peer *peer, const struct vb_wire_parts *part
 	s->out.brief = VB_SLOT_INLINE;
 	s->out.tells = true;
 	s->out.local = true;
+	s->out.tells_mtu = true;
 	s->out.carries_acks = true;
 	s->out.places = true;
 	s->peer = peer;

@@ -243,7 +243,15 @@ static uint32_t lane_names(const struct vb_rxq *r)
 	return l->count ? vb_pkt_get_qpn(l->came[l->first % CAME]->bytes) : 0;
 }
 
-static const struct vb_rxq_ops lane_ops = {lane_peek, lane_next, lane_ready, lane_rubbish, lane_names};
+static bool lane_room(struct vb_rxq *r)
+{
+	struct vb_out *o = &vb_containerof(r, struct lane, rxq)->wire.out;
+
+	return o->ops->room(o);
+}
+
+static const struct vb_rxq_ops lane_ops = {lane_peek,	 lane_next,  lane_ready,
+					   lane_rubbish, lane_names, lane_room};
 
 static int ear_peek(struct vb_rxq *r, struct vb_arrival *p)
 {

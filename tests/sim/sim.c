@@ -113,13 +113,14 @@ static void wire_commit(struct vb_out *o, struct vb_outbuf *b)
 	const char *why;
 
 	assert_non_null(f);
-	f->path_mtu = b->path_mtu;
+	f->path_mtu = o->tells_mtu || VB_FAMILY(f->bytes[0]) == VB_FAMILY_UD ? b->path_mtu : 0;
 	f->hops = b->hops;
 	f->ack = b->ack;
 	assert_true(!(f->ack & VB_OUT_ACK) || o->carries_acks);
 	s->carried += (f->ack & VB_OUT_ACK) != 0;
 	w->building = NULL;
 	w->committed++;
+	w->unpushed++;
 	s->packets++;
 	f->placed = b->placed;
 	f->lent = b->lent;
@@ -193,8 +194,22 @@ static uint32_t wire_send_list(struct vb_out *o, const struct vb_brief *p, uint3
 	return vb_out_send_singly(o, p, n, cls);
 }
 
-static const struct vb_out_ops wire_ops = {wire_reserve,   wire_commit, wire_cancel, vb_out_send_in_parts,
-					   wire_send_list, wire_mark,	wire_taken,  wire_room};
+/* What is committed leaves when it is pushed.  Whoever commits pushes before he goes on to something else:
+ * what lies here longer is lost. */
+static void wire_push(struct vb_out *o)
+{
+	wire_of(o)->unpushed = 0;
+}
+
+static const struct vb_out_ops wire_ops = {.reserve = wire_reserve,
+					   .commit = wire_commit,
+					   .cancel = wire_cancel,
+					   .send = vb_out_send_in_parts,
+					   .send_list = wire_send_list,
+					   .mark = wire_mark,
+					   .taken = wire_taken,
+					   .room = wire_room,
+					   .push = wire_push};
 
 void sim_wire_init(struct sim_wire *w, struct sim *s, unsigned from)
 {
@@ -203,6 +218,7 @@ void sim_wire_init(struct sim_wire *w, struct sim *s, unsigned from)
 				       .brief = getenv("SIM_NO_BRIEF") ? 0 : s->cfg.brief,
 				       .tells = s->cfg.lossless,
 				       .local = s->cfg.local,
+				       .tells_mtu = !s->cfg.far,
 				       .carries_acks = s->cfg.carried},
 			       .sim = s,
 			       .from = from};
@@ -212,6 +228,7 @@ static uint32_t first_of(const struct sim_wire *w)
 {
 	uint32_t best = 0;
 
+	assert_int_equal(w->unpushed, 0); /* nobody is at work */
 	for (uint32_t i = 1; i < w->n; i++)
 		if (w->flying[i]->at < w->flying[best]->at ||
 		    (w->flying[i]->at == w->flying[best]->at && w->flying[i]->order < w->flying[best]->order))

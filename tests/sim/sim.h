@@ -159,6 +159,7 @@ struct sim_wire {
 	struct sim_flying *flying[1024];
 	uint32_t n, held; /* held: came, and was not consumed yet */
 	uint64_t committed, delivered;
+	uint32_t unpushed;	/* committed, and not pushed yet */
 	uint64_t lost, doubled; /* by it */
 };
 

@@ -449,6 +449,24 @@ static void codes_of_a_far_end(void **state)
 	}
 }
 
+/* Brief packets take the fast path between hosts, too, where no packet tells its sender's path MTU. */
+static void brief_packets(void **state)
+{
+	struct sim *s = sim_desk(SIM_CFG(.far = true, .brief = VB_OUT_BRIEF));
+	uint64_t r, m;
+
+	(void)state;
+	for (unsigned i = 0; i < 4; i++) {
+		r = sim_take(s, 1, 64, 8);
+		m = sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+		sim_settle(s);
+		sim_expect(s, 1, false, r, OK);
+		sim_expect(s, 0, true, m, OK);
+	}
+	assert_int_equal(s->briefs, getenv("SIM_NO_BRIEF") ? 0 : s->packets);
+	sim_free(s);
+}
+
 /* Each packet that the far end has sent again is one of retry_cnt or rnr_retry. */
 static void retries_of_a_far_end_count(void **state)
 {
@@ -498,11 +516,9 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(another_partition),
 	};
 	const struct CMUnitTest acked[] = {
-	    cmocka_unit_test(marks_of_a_far_end),
-	    cmocka_unit_test(another_destination),
-	    cmocka_unit_test(codes_of_a_far_end),
-	    cmocka_unit_test(retries_of_a_far_end_count),
-	    cmocka_unit_test(what_stands_behind_the_headers),
+	    cmocka_unit_test(marks_of_a_far_end),	  cmocka_unit_test(another_destination),
+	    cmocka_unit_test(codes_of_a_far_end),	  cmocka_unit_test(brief_packets),
+	    cmocka_unit_test(retries_of_a_far_end_count), cmocka_unit_test(what_stands_behind_the_headers),
 	};
 
 	vb_log_also(heard, written);
