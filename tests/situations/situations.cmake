@@ -3,6 +3,7 @@ file(GLOB files CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*.c)
 add_executable(situations ${files})
 # All of it, as in the library: what is under the calls of rdma_cm is put there by a constructor.
 target_link_libraries(situations PRIVATE kit -Wl,--whole-archive vb -Wl,--no-whole-archive Threads::Threads)
+add_dependencies(situations verbena) # some of them run `verbena explain`
 file(STRINGS ${CMAKE_SOURCE_DIR}/docs/situations.md rows REGEX "^\\| N[0-9]")
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/docs/situations.md)
 foreach(row ${rows})
