@@ -9,8 +9,8 @@ fail() { echo "FAIL: $*"; cat "$tmp/err" "$tmp/calls" 2>/dev/null; exit 1; }
 
 cat >"$tmp/dpkg-query" <<'SH'
 #!/bin/bash
-# everything but two packages of kind demo and one of kind test, until these were installed
-[[ -e ${0%/*}/installed || ! $* =~ (perftest|ibverbs-utils|tshark) ]] && echo installed
+# everything but two packages of kind demo and one of kinds test and far, until these were installed
+[[ -e ${0%/*}/installed || ! $* =~ (perftest|ibverbs-utils|tshark|lintian) ]] && echo installed
 SH
 cat >"$tmp/apt-get" <<'SH'
 #!/bin/bash
@@ -53,6 +53,11 @@ deps 0 build
 [[ ! -s $tmp/err && ! -s $tmp/calls ]] || fail "nothing is missing for the build, and yet it does something"
 deps 1 --check demo
 said perftest
+deps 1 --check # what only developers of packages need is asked for by name
+said tshark
+! grep -q lintian "$tmp/err" || fail "lintian is needed without being asked for"
+deps 1 --check far
+said lintian
 deps 0 --show demo
 plan
 called "^install" && fail "--show installs"
