@@ -2,18 +2,14 @@
 
 #include <string.h>
 
-#ifdef VB_ISAL /* the build links it */
-#include <isa-l/crc.h>
-#endif
-
 #include "base/debug.h"
+#include "iba/icrc.h"
 
 enum {
 	IPV4_LEN = 20,
 	IPV6_LEN = 40,
 	TYPE_IPV4 = 0x0800,
 	TYPE_IPV6 = 0x86dd,
-	LRH_LEN = 8, /* of InfiniBand's link header, which RoCE has none of: as ones in the ICRC */
 };
 
 static uint8_t *put16(uint8_t *at, uint16_t v)
@@ -21,60 +17,6 @@ static uint8_t *put16(uint8_t *at, uint16_t v)
 	at[0] = (uint8_t)(v >> 8);
 	at[1] = (uint8_t)v;
 	return at + 2;
-}
-
-#ifndef VB_ISAL
-/* ISA-L's function of that name, where there is none: the CRC of Ethernet, bits from the lowest, four at a
- * time. */
-static uint32_t crc32_gzip_refl(uint32_t before, const uint8_t *at, uint64_t n)
-{
-	static const uint32_t of[16] = {
-	    0x00000000, 0x1db71064, 0x3b6e20c8, 0x26d930ac, 0x76dc4190, 0x6b6b51f4, 0x4db26158, 0x5005713c,
-	    0xedb88320, 0xf00f9344, 0xd6d6a3e8, 0xcb61b38c, 0x9b64c2b0, 0x86d3d2d4, 0xa00ae278, 0xbdbdf21c};
-	uint32_t c = ~before;
-
-	while (n--) {
-		c ^= *at++;
-		c = c >> 4 ^ of[c & 15];
-		c = c >> 4 ^ of[c & 15];
-	}
-	return ~c;
-}
-#endif
-
-/* The one place that computes a CRC: that of Ethernet, which the ICRC is (7.8.1), from the end of the bytes
- * before. */
-static uint32_t crc(uint32_t before, const uint8_t *at, size_t n)
-{
-	return n ? crc32_gzip_refl(before, at, n) : before;
-}
-
-uint32_t vb_frame_icrc(const uint8_t *ip, size_t ip_len, const uint8_t udp[VB_UDP_LEN], const uint8_t *hdr,
-		       size_t hdr_len, const uint8_t *payload, size_t payload_len)
-{
-	uint8_t head[LRH_LEN + IPV6_LEN + VB_UDP_LEN + VB_BTH_LEN], *at = head + LRH_LEN;
-	uint32_t sum;
-
-	vb_assert(ip_len == IPV4_LEN || ip_len == IPV6_LEN);
-	memset(head, 0xff, LRH_LEN);
-	memcpy(at, ip, ip_len);
-	/* What changes on the way is all ones. */
-	if (ip_len == IPV4_LEN) {
-		at[1] = at[8] = at[10] = at[11] = 0xff; /* type of service, time to live, checksum */
-	} else {
-		at[0] |= 0x0f; /* traffic class and flow label */
-		at[1] = at[2] = at[3] = 0xff;
-		at[7] = 0xff; /* hop limit */
-	}
-	at += ip_len;
-	memcpy(at, udp, VB_UDP_LEN);
-	at[6] = at[7] = 0xff; /* checksum */
-	at += VB_UDP_LEN;
-	memcpy(at, hdr, VB_BTH_LEN);
-	at[4] = 0xff; /* congestion marks, reserved */
-	sum = crc(0, head, (size_t)(at + VB_BTH_LEN - head));
-	sum = crc(sum, hdr + VB_BTH_LEN, hdr_len - VB_BTH_LEN);
-	return crc(sum, payload, payload_len);
 }
 
 uint16_t vb_frame_port(uint32_t flow_label, uint32_t src_qpn, uint32_t dst_qpn)
@@ -189,7 +131,7 @@ size_t vb_frame_cut(uint8_t to[VB_FRAME_MAX], const struct vb_frame_ends *e, con
 		kept += (size_t)(f.payload - to);
 		return kept < most ? kept : most;
 	}
-	sum = htole32(vb_frame_icrc(f.ip, f.ip_len, f.udp, f.hdr, f.hdr_len, f.payload, f.len));
+	sum = htole32(vb_icrc_make(f.ip, f.ip_len, f.udp, f.hdr, f.hdr_len, f.payload, f.len));
 	memcpy(f.payload + f.len, &sum, sizeof(sum));
 	if (f.ip_len == IPV6_LEN)
 		put16(f.udp + 6,

@@ -41,12 +41,6 @@ struct vb_frame_ends {
 size_t vb_frame_cut(uint8_t to[VB_FRAME_MAX], const struct vb_frame_ends *e, const struct vb_pkt *p,
 		    size_t most, size_t *len);
 
-/* The ICRC (A17.3.3; 7.8.1) as it is stored, its first byte in the lowest bits: of an IPv4 header without
- * options (`ip_len` 20) or an IPv6 header (40), UDP's, the transport headers, BTH first, and the payload with
- * its padding. */
-uint32_t vb_frame_icrc(const uint8_t *ip, size_t ip_len, const uint8_t udp[VB_UDP_LEN], const uint8_t *hdr,
-		       size_t hdr_len, const uint8_t *payload, size_t payload_len);
-
 /* UDP's source port: of a flow label that is not 0, else of the two QPNs, the same in both directions. */
 uint16_t vb_frame_port(uint32_t flow_label, uint32_t src_qpn, uint32_t dst_qpn);
 

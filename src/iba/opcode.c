@@ -74,10 +74,12 @@ enum {
 #define LENGTH(bits)                                                                               \
 	(12 + IF(bits, DETH, 8) + IF(bits, XRCETH, 4) + IF(bits, FETH, 4) + IF(bits, RETH, 16) +   \
 	 IF(bits, AETH, 4) + IF(bits, ATOMICETH, 28) + IF(bits, ATOMICACK, 8) + IF(bits, IMM, 4) + \
-	 IF(bits, IETH, 4))
+	 IF(bits, IETH, 4) + IF(bits, CNPETH, 16))
 #define IF(bits, header, length) ((bits)&VB_OP_##header ? (length) : 0)
 
-const struct vb_opcode_row vb_opcodes[256] = {OPERATIONS(RC) OPERATIONS(UC) OPERATIONS(UD) OPERATIONS(XRC)};
+const struct vb_opcode_row vb_opcodes[256] = {
+    OPERATIONS(RC) OPERATIONS(UC) OPERATIONS(UD)
+	OPERATIONS(XRC)[VB_FAMILY_CNP | VB_NOTIFY] = {"CNP", ONLY | VB_OP_CNPETH, LENGTH(VB_OP_CNPETH)}};
 
 enum vb_family vb_opcode_family(enum ibv_qp_type type)
 {

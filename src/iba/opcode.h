@@ -11,12 +11,13 @@
 
 #include <infiniband/verbs.h>
 
-/* RD (0x40), which no verb makes, and CNP (0x80), which is no operation on a queue pair, have no rows: their
- * opcodes are unknown. */
+/* RD (0x40), which no verb makes, has no rows: its opcodes are unknown.  CNP has one opcode, and no queue
+ * pair is of that family: what it tells of is the path of a connected one (annex A17.9). */
 enum vb_family {
 	VB_FAMILY_RC = 0x00,
 	VB_FAMILY_UC = 0x20,
 	VB_FAMILY_UD = 0x60,
+	VB_FAMILY_CNP = 0x80,
 	VB_FAMILY_XRC = 0xa0,
 };
 #define VB_FAMILY(opcode) ((opcode)&0xe0)
@@ -24,6 +25,7 @@ enum vb_family {
 enum vb_operation {
 	VB_SEND_FIRST = 0x00,
 	VB_SEND_MIDDLE = 0x01,
+	VB_NOTIFY = 0x01, /* of CNP */
 	VB_SEND_LAST = 0x02,
 	VB_SEND_LAST_IMM = 0x03,
 	VB_SEND_ONLY = 0x04,
@@ -62,6 +64,7 @@ enum vb_opcode_bits {
 	VB_OP_ATOMICACK = 1 << 6, /* 8 bytes: original value */
 	VB_OP_IMM = 1 << 7,	  /* 4 bytes: immediate data */
 	VB_OP_IETH = 1 << 8,	  /* 4 bytes: R_Key to invalidate */
+	VB_OP_CNPETH = 1 << 9,	  /* 16 bytes, reserved */
 	VB_OP_HEADERS = 0xffff,	  /* all of these, and those to come */
 
 	VB_OP_PAYLOAD = 1 << 16,  /* may carry payload */

@@ -6,7 +6,7 @@
 #include "base/lock.h"
 #include "iba/reason.h"
 
-enum { TVER = 0x0f };
+enum { TVER = 0x0f, BECN = 0x40 };
 
 static inline uint8_t *put32(uint8_t *at, uint32_t v)
 {
@@ -69,6 +69,10 @@ static void encode_extensions(uint8_t *at, const struct vb_pkt *p, uint32_t bits
 	}
 	if (bits & VB_OP_IETH)
 		put32(at, p->inv_rkey);
+	if (bits & VB_OP_CNPETH) {
+		memset(at, 0, 16);
+		at[4 - VB_BTH_LEN] |= BECN; /* of the BTH, which is right before it */
+	}
 }
 
 size_t vb_pkt_encode(uint8_t *buf, const struct vb_pkt *p)

@@ -51,6 +51,7 @@ struct vb_pkt {
 	uint32_t inv_rkey;    /* IETH */
 	uint8_t flush_type;   /* FETH: enum vb_flush_types */
 	uint8_t flush_level;  /* FETH: enum vb_flush_level */
+	bool marked;	      /* a queue on the way was long (ECN); on paths that may lose packets */
 	uint32_t payload_len; /* without padding; of a loan, what it lends */
 	const uint8_t *payload;
 	const struct vb_source *source; /* where it came from, and */

@@ -9,6 +9,7 @@
 
 #include "iba/cm_msg.h"
 #include "iba/frame.h"
+#include "iba/icrc.h"
 
 enum golden_end { ACTIVE, PASSIVE };
 

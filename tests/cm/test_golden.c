@@ -41,9 +41,33 @@ static void all_icrcs_are_theirs(void **state)
 		const uint8_t *udp = g->head + golden_ip_len(g), *bth = udp + VB_UDP_LEN;
 
 		assert_int_equal(g->head_len, golden_ip_len(g) + VB_UDP_LEN + 20);
-		assert_int_equal(vb_frame_icrc(g->head, golden_ip_len(g), udp, bth, 20, g->mad, VB_MAD_LEN),
+		assert_int_equal(vb_icrc_make(g->head, golden_ip_len(g), udp, bth, 20, g->mad, VB_MAD_LEN),
 				 g->icrc);
 	}
+}
+
+/* Those of soft-RoCE over IPv4 have identifications, which their ICRCs tell. */
+static void their_identifications(void **state)
+{
+	unsigned n = 0;
+
+	(void)state;
+	for (size_t i = 0; i < golden_n; i++) {
+		const struct golden *g = &golden[i];
+		const uint8_t *udp = g->head + 20, *bth = udp + VB_UDP_LEN;
+		uint8_t zero[20];
+		uint16_t id;
+
+		if (golden_ip_len(g) != 20)
+			continue;
+		memcpy(zero, g->head, sizeof zero);
+		zero[4] = zero[5] = 0;
+		assert_true(vb_icrc_recover(g->icrc, vb_icrc_make(zero, 20, udp, bth, 20, g->mad, VB_MAD_LEN),
+					    20 + VB_MAD_LEN, &id));
+		assert_int_equal(id, g->head[4] << 8 | g->head[5]);
+		n += id != 0;
+	}
+	assert_true(n > 5);
 }
 
 /* What the capture's frames would have, but for these, which soft-RoCE fills otherwise. */
@@ -318,6 +342,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(all_are_put_as_they_were),
 	    cmocka_unit_test(all_icrcs_are_theirs),
+	    cmocka_unit_test(their_identifications),
 	    cmocka_unit_test(their_packets_are_as_ours),
 	    cmocka_unit_test(a_req_is_what_rdma_connect_was_given),
 	    cmocka_unit_test(a_rep_is_what_rdma_accept_was_given),

@@ -19,6 +19,7 @@
 
 #include "base/pcapng.h"
 #include "iba/frame.h"
+#include "iba/icrc.h"
 
 static const uint8_t v4_from[16] = {[10] = 0xff, 0xff, 192, 0, 2, 1};
 static const uint8_t v4_to[16] = {[10] = 0xff, 0xff, 198, 51, 100, 7};
@@ -41,9 +42,9 @@ static void icrcs_of_others(void **state)
 					 0x95, 'P', 'T',  0x01, 0xbe, 0x88, '^', 'P',  0x00, 0x00};
 
 	(void)state;
-	assert_int_equal(vb_frame_icrc(cnp_ip, 20, cnp_udp, cnp, 12, cnp + 12, 16), 0x2a00fd82);
-	assert_int_equal(vb_frame_icrc(cnp_ip, 20, cnp_udp, cnp, 28, NULL, 0), 0x2a00fd82);
-	assert_int_equal(vb_frame_icrc(uc_ip, 20, uc_udp, uc, 12, data, 20), 0xf353f378);
+	assert_int_equal(vb_icrc_make(cnp_ip, 20, cnp_udp, cnp, 12, cnp + 12, 16), 0x2a00fd82);
+	assert_int_equal(vb_icrc_make(cnp_ip, 20, cnp_udp, cnp, 28, NULL, 0), 0x2a00fd82);
+	assert_int_equal(vb_icrc_make(uc_ip, 20, uc_udp, uc, 12, data, 20), 0xf353f378);
 }
 
 /* A whole frame; its length. */

@@ -118,6 +118,11 @@ static const struct {
     S(0xb7, "\xb7" H_BTH H_XRCETH H_IETH, true, false),
     S(0xbc, "\xbc" H_BTH H_XRCETH H_FETH H_RETH, false, false),
     S(0xbd, "\xbd" H_BTH H_XRCETH H_RETH, true, false),
+    /* BECN is set, and 16 bytes are reserved */
+    S(0x81,
+      "\x81\xc0\xff\xff\x40\x12\x34\x56\x80\xab\xcd\xef\x00\x00\x00\x00\x00\x00\x00\x00"
+      "\x00\x00\x00\x00\x00\x00\x00\x00",
+      false, false),
 };
 enum { SAMPLES = sizeof samples / sizeof *samples };
 
