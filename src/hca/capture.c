@@ -355,6 +355,11 @@ static bool room(struct vb_out *o)
 	return way(o)->below->ops->room(way(o)->below);
 }
 
+static uint64_t now(struct vb_out *o)
+{
+	return way(o)->below->ops->now(way(o)->below);
+}
+
 static void push(struct vb_out *o)
 {
 	vb_out_push(way(o)->below);
@@ -375,7 +380,8 @@ static const struct vb_out_ops ops = {.reserve = reserve,
 				      .taken = taken,
 				      .room = room,
 				      .push = push,
-				      .end = end};
+				      .end = end,
+				      .now = now};
 
 /* A request that is placed directly, as the packets that it replaces. */
 

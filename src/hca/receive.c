@@ -194,6 +194,7 @@ read_packet(struct delivery *d, const struct vb_arrival *in, struct vb_pkt *p)
 		return wrong;
 	p->payload = in->payload;
 	p->placed = in->b.flags & VB_BRIEF_PLACED;
+	p->marked = in->b.flags & VB_BRIEF_MARKED;
 	p->path_mtu = in->b.flags / VB_BRIEF_MTU & VB_BRIEF_MTUS;
 	if (vb_unlikely(in->b.flags & VB_BRIEF_LENT) && (wrong = vb_loan_decode(&d->loan, p)))
 		return wrong;

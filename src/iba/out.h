@@ -46,6 +46,7 @@ enum {
 	VB_BRIEF_APART = 1,  /* only where packets arrive (iba/rxq.h): the payload stands elsewhere */
 	VB_BRIEF_PLACED = 2, /* vb_outbuf.placed */
 	VB_BRIEF_LENT = 4,   /* vb_outbuf.lent; only where packets arrive */
+	VB_BRIEF_MARKED = 8, /* a queue on the way was long (ECN); only where packets arrive */
 	VB_BRIEF_KINDS = 15, /* these are the packet's; the others say a number: */
 	VB_BRIEF_MTU = 16,   /* the first bit of four: vb_outbuf.path_mtu, or vb_outbuf.sl of a datagram */
 	VB_BRIEF_MTUS = 7,   /* vb_outbuf.path_mtu at most */
@@ -98,6 +99,8 @@ struct vb_out_ops {
 	void (*push)(struct vb_out *o);
 	/* The path that had it has it no more.  NULL: several paths may have it. */
 	void (*end)(struct vb_out *o);
+	/* The time, as vb_now() has it; only where packets may be lost (vb_out.lossy), else NULL. */
+	uint64_t (*now)(struct vb_out *o);
 };
 
 struct vb_out {
@@ -109,6 +112,8 @@ struct vb_out {
 	bool tells_mtu; /* vb_outbuf.path_mtu arrives, since packets may be larger than the path's; set once
 			 */
 	bool carries_acks; /* a packet to a QP can bring an ACK for that QP along; set once */
+	bool lossy;	   /* packets may be lost: what is in flight has a limit, and round trips are
+			      measured (transport/congestion.h); set once */
 	bool places; /* direct placement: requests may be carried out past it, in the far end's memory; set
 			once */
 	/* Is told of that: the next n bytes of a request are in place, or its atomic is carried out, with

@@ -14,6 +14,7 @@
 #include "base/list.h"
 #include "base/lock.h"
 #include "iba/reason.h"
+#include "obj/congestion.h"
 #include "obj/cq.h"
 #include "obj/event.h"
 #include "obj/forward.h"
@@ -106,7 +107,11 @@ struct vb_swqe {
 				*/
 		uint32_t next; /* of a datagram: SQ index of the next one that waits for its destination */
 	};
-	uint32_t placed; /* bytes placed directly, before it is started */
+	union {
+		uint32_t placed; /* bytes placed directly, before it is started */
+		uint32_t piece;	 /* of a READ on a lossy path, once started: PSNs that each of its requests
+				    takes, but for the last */
+	};
 	uint8_t opcode;	 /* enum ibv_wr_opcode */
 	uint8_t flags;	 /* enum ibv_send_flags, IBV_SEND_SIGNALED also for sq_sig_all */
 	uint8_t state;	 /* enum vb_wqe_state */
@@ -319,6 +324,7 @@ struct vb_qp {
 	 * retry.  And until when it counts as slow: 0: not known yet, VB_NEVER: that is over. */
 	bool used_up;
 	uint64_t used_up_until;
+	struct vb_congestion congestion; /* where path.lossy */
 };
 _Static_assert(offsetof(struct vb_qp, deputy) < offsetof(struct vb_qp, ctx) + VB_LINE &&
 		   offsetof(struct vb_qp, resp.nak_atomic) < offsetof(struct vb_qp, lock) + 4 * VB_LINE &&

@@ -209,3 +209,12 @@ bool vb_responder_ack(struct vb_qp *qp)
 	s->ack_owed = false;
 	return false;
 }
+
+bool vb_responder_notify(struct vb_qp *qp)
+{
+	const struct vb_pkt p = {
+	    .opcode = VB_FAMILY_CNP | VB_NOTIFY, .pkey = VB_PKEY_DEFAULT, .qpn = qp->dest_qpn};
+
+	vb_lock_assert_held(&qp->lock);
+	return emit(qp, &p, NULL, 0);
+}

@@ -8,7 +8,7 @@
 
 /* Something was acknowledged that had not been: retries count from the start again (rule 12), the timer too.
  */
-static void progress(struct vb_qp *qp)
+static inline void progress(struct vb_qp *qp, bool lossy)
 {
 	struct vb_req *q = &qp->req;
 
@@ -17,6 +17,8 @@ static void progress(struct vb_qp *qp)
 	q->waiting_rnr =
 	    false; /* what the receiver was not ready for has arrived after all, as a duplicate */
 	vb_requester_arm(qp);
+	if (lossy)
+		vb_flight_progress(qp);
 }
 
 /* After a step back an ACK may cover what was going to be sent again. */
@@ -70,7 +72,7 @@ static void retry(struct vb_qp *qp)
 {
 	struct vb_req *q = &qp->req;
 
-	if (q->retry_pending || q->waiting_rnr)
+	if (q->waiting_rnr || (q->retry_pending && !(qp->path.lossy && vb_flight_is_news(qp))))
 		return;
 	if (q->retried >= qp->attr.retry_cnt) {
 		give_up(qp, VB_R_RETRY, qp->attr.retry_cnt, 0);
@@ -78,13 +80,17 @@ static void retry(struct vb_qp *qp)
 	}
 	q->retried++;
 	q->retry_pending = true;
+	if (qp->path.lossy)
+		vb_flight_lost(qp);
 	vb_requester_back(qp);
 }
 
-static void complete_oldest(struct vb_qp *qp, struct vb_swqe *w)
+static inline void complete_oldest(struct vb_qp *qp, struct vb_swqe *w, bool lossy)
 {
 	struct vb_req *q = &qp->req;
 
+	if (lossy)
+		vb_flight_arrived(qp, w, (q->psn_una - w->psn) & VB_PSN_MASK, w->npsn);
 	q->psn_una = vb_psn_add(w->psn, w->npsn);
 	q->reads -= vb_wr_is(w->opcode, VB_WR_FETCH);
 	q->una++;
@@ -93,7 +99,7 @@ static void complete_oldest(struct vb_qp *qp, struct vb_swqe *w)
 
 /* Everything before `psn` has arrived.  false: a READ or atomic before it has not been answered; its answer
  * was lost, and the packet that says so counts no further than this (rule 4). */
-static bool ack_before(struct vb_qp *qp, uint32_t psn)
+static inline __attribute__((always_inline)) bool ack_before(struct vb_qp *qp, uint32_t psn, bool lossy)
 {
 	struct vb_req *q = &qp->req;
 	bool moved = false, whole = true;
@@ -109,16 +115,30 @@ static bool ack_before(struct vb_qp *qp, uint32_t psn)
 		}
 		moved = true;
 		if (vb_psn_diff(psn, vb_psn_add(w->psn, w->npsn)) < 0) {
+			if (lossy)
+				vb_flight_arrived(qp, w, (q->psn_una - w->psn) & VB_PSN_MASK,
+						  (psn - w->psn) & VB_PSN_MASK);
 			q->psn_una = psn;
 			break;
 		}
-		complete_oldest(qp, w);
+		complete_oldest(qp, w, lossy);
 	}
 	if (moved) {
-		progress(qp);
+		progress(qp, lossy);
 		catch_up(qp);
 	}
 	return whole;
+}
+
+/* On a lossy path; apart, so that others pay one test for it. */
+static __attribute__((noinline)) bool acked_there(struct vb_qp *qp, uint32_t psn)
+{
+	return ack_before(qp, psn, true);
+}
+
+static inline bool acked_before(struct vb_qp *qp, uint32_t psn)
+{
+	return vb_unlikely(qp->path.lossy) ? acked_there(qp, psn) : ack_before(qp, psn, false);
 }
 
 /* A request that takes no receive request misses none.  A process of this host says "not ready" to an atomic
@@ -217,7 +237,7 @@ static void ack(struct vb_qp *qp, const struct vb_pkt *p)
 {
 	bool positive = VB_AETH_KIND(p->syndrome) == 0;
 
-	if (!ack_before(qp, positive ? vb_psn_add(p->psn, 1) : p->psn)) {
+	if (!acked_before(qp, positive ? vb_psn_add(p->psn, 1) : p->psn)) {
 		retry(qp);
 		return;
 	}
@@ -235,8 +255,8 @@ static struct vb_swqe *answered(struct vb_qp *qp, const struct vb_pkt *p)
 	struct vb_req *q = &qp->req;
 	struct vb_swqe *w;
 
-	if (!ack_before(qp,
-			p->psn)) { /* rule 4: an earlier answer, or an earlier part of this one, is lost */
+	if (!acked_before(qp,
+			  p->psn)) { /* rule 4: an earlier answer, or an earlier part of this one, is lost */
 		retry(qp);
 		return NULL;
 	}
@@ -256,8 +276,8 @@ static struct vb_swqe *answered(struct vb_qp *qp, const struct vb_pkt *p)
 /* The oldest request has all of its answer. */
 static void answered_whole(struct vb_qp *qp, struct vb_swqe *w)
 {
-	complete_oldest(qp, w);
-	progress(qp);
+	complete_oldest(qp, w, qp->path.lossy);
+	progress(qp, qp->path.lossy);
 	catch_up(qp);
 }
 
@@ -276,8 +296,12 @@ static void scatter(struct vb_qp *qp, struct vb_swqe *w, const uint8_t *from, ui
 	}
 	w->got += n;
 	if (w->got < w->length) {
+		if (vb_unlikely(qp->path.lossy))
+			vb_flight_arrived(qp, w, (q->psn_una - w->psn) & VB_PSN_MASK,
+					  ((q->psn_una - w->psn) & VB_PSN_MASK) + 1);
 		q->psn_una = vb_psn_add(q->psn_una, 1);
-		progress(qp);
+		progress(qp, qp->path.lossy);
+		catch_up(qp);
 		return;
 	}
 	answered_whole(qp, w);
@@ -299,6 +323,8 @@ static void read_response(struct vb_qp *qp, const struct vb_pkt *p)
 	}
 	mtu = path_mtu(qp);
 	left = vb_wr_is(w->opcode, VB_WR_BARE) ? 0 : w->length - w->got;
+	if (vb_unlikely(qp->path.lossy) && left)
+		left = vb_flight_left(qp, w);
 	/* rule 5: FIRST or MIDDLE is as good as the other, since a part may have been asked for again; what
 	 * counts is that only the last packet is short, and none is too long */
 	if ((p->op->bits & VB_OP_LAST) ? p->payload_len != left || left > mtu
@@ -335,7 +361,7 @@ void vb_completer_ack(struct vb_qp *qp, uint32_t psn)
 	vb_lock_assert_held(&qp->lock);
 	if (!awaited(qp, psn))
 		return;
-	if (vb_unlikely(!ack_before(qp, vb_psn_add(psn, 1))))
+	if (vb_unlikely(!acked_before(qp, vb_psn_add(psn, 1))))
 		retry(qp);
 	if (vb_likely(qp->state != IBV_QPS_ERR))
 		vb_requester_turn(qp);
@@ -356,7 +382,7 @@ void vb_completer_received(struct vb_qp *qp, uint32_t psn)
 	vb_lock_assert_held(&qp->lock);
 	if (!awaited(qp, vb_psn_add(psn, VB_PSN_MASK)))
 		return;
-	ack_before(qp, psn);
+	acked_before(qp, psn);
 	if (vb_likely(qp->state != IBV_QPS_ERR))
 		vb_requester_turn(qp);
 }
@@ -366,6 +392,8 @@ void vb_completer_input(struct vb_qp *qp, const struct vb_pkt *p)
 	vb_lock_assert_held(&qp->lock);
 	if (!awaited(qp, p->psn))
 		return;
+	if (vb_unlikely(p->marked))
+		vb_flight_marked(qp, p);
 	if ((p->op->bits & VB_OP_AETH) && VB_AETH_KIND(p->syndrome)) /* rules 8, 16: whatever the opcode */
 		ack(qp, p);
 	else if (p->op->bits & VB_OP_READ)

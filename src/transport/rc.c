@@ -7,6 +7,7 @@
 #include "iba/facts.h"
 #include "iba/names.h"
 #include "iba/shown.h"
+#include "transport/congestion.h"
 #include "transport/forward.h"
 #include "transport/rc_priv.h"
 #include "transport/xrc.h"
@@ -385,7 +386,7 @@ static void input(struct vb_qp *qp, const struct vb_pkt *p)
 	/* What is no opcode of this type of queue pair is dropped, as on a wire (IBTA 9.6: packet transport
 	 * header validation). */
 	if (vb_unlikely(VB_FAMILY(p->opcode) != qp->family)) {
-		vb_not_taken(qp, p);
+		vb_flight_other(qp, p);
 		return;
 	}
 	if (p->op->bits & VB_OP_RESPONSE)
@@ -515,7 +516,7 @@ static void rnr_waited(struct vb_qp *qp, uint64_t now)
 #define CONTACT_WITHIN (5 * VB_SEC)
 
 /* The ACK timer has run out. */
-static void timed_out(struct vb_qp *qp)
+static void timed_out(struct vb_qp *qp, uint64_t now)
 {
 	struct vb_req *q = &qp->req;
 	struct vb_facts f = {
@@ -535,6 +536,8 @@ static void timed_out(struct vb_qp *qp)
 	q->retried++;
 	q->retry_pending = false;
 	q->deadline = 0;
+	if (qp->path.lossy)
+		vb_congestion_silent(&qp->congestion, now);
 	vb_requester_back(qp);
 }
 
@@ -548,7 +551,7 @@ static uint64_t timer(struct vb_qp *qp, uint64_t now)
 		return VB_NEVER;
 	if (vb_unlikely(vb_requester_settles(qp))) {
 		if (q->deadline && now >= q->deadline) {
-			while (vb_requester_local(qp))
+			while (vb_window_local(qp))
 				;
 			vb_requester_turn(qp);
 			vb_requester_arm(qp);
@@ -562,14 +565,15 @@ static uint64_t timer(struct vb_qp *qp, uint64_t now)
 		wait = q->waiting_rnr ? rnr_wait(qp, now)
 		       : qp->acked    ? vb_rc_ack_timeout(qp->attr.timeout)
 				      : CONTACT_WITHIN;
-		if (wait == VB_NEVER)
+		if (wait == VB_NEVER && !qp->path.lossy)
 			return VB_NEVER;
 		if (!q->waiting_rnr && qp->path.out && !qp->path.out->ops->taken(qp->path.out, q->mark))
 			return now + (wait < 10 * VB_MSEC ? wait : 10 * VB_MSEC); /* only slow, not lost */
-		q->deadline = now + wait;
+		q->deadline = wait == VB_NEVER ? VB_NEVER - 1 : now + wait;
+		qp->congestion.probe_at = 0;
 	}
 	if (now < q->deadline)
-		return q->deadline;
+		return vb_unlikely(qp->path.lossy) ? vb_flight_timer(qp, now) : q->deadline;
 	if (q->waiting_rnr) {
 		rnr_waited(qp, now);
 	} else if (vb_unlikely(!vb_requester_outstanding(qp))) {
@@ -579,7 +583,7 @@ static uint64_t timer(struct vb_qp *qp, uint64_t now)
 		q->deadline = 0; /* nothing has gone out again yet, for want of room or of a thread that holds
 				  * the ring and does not run: nobody can have answered */
 	} else {
-		timed_out(qp);
+		timed_out(qp, now);
 	}
 	return q->deadline == VB_NEVER ? VB_NEVER : now;
 }
@@ -593,6 +597,7 @@ static void path(struct vb_path *p, struct vb_out *out)
 	vb_lock_assert_held(&qp->lock);
 	if (out && !p->out)
 		qp->req.retried = 0; /* those used up until now went to nobody */
+	vb_flight_begin(p, out);
 	p->out = out;
 	p->plain = out && out->tells_mtu ? (uint8_t)(qp->path_mtu * VB_BRIEF_MTU) : 0;
 	if (!qp->req.waiting_rnr)

@@ -27,12 +27,54 @@ void vb_requester_turn(struct vb_qp *qp);	       /* a failed request whose turn 
 
 void vb_requester_refused(struct vb_qp *qp, struct vb_swqe *w); /* VB_WQE_REFUSED: its turn fails it */
 bool vb_requester_settles(const struct vb_qp *qp); /* its oldest request waits for users of a window */
-bool vb_requester_local(struct vb_qp *qp); /* what is next and needs no packet; true: something was done */
+
+/* Nothing is sent in an RNR wait (rule 2: a post does not end it). */
+static inline bool vb_requester_may_work(const struct vb_qp *qp)
+{
+	return !qp->req.waiting_rnr && (qp->state == IBV_QPS_RTS || qp->state == IBV_QPS_SQD);
+}
 
 /* window.c: the request at q->next.  DONE: it is carried out, and to be completed. */
 enum vb_mw_step vb_window_run(struct vb_qp *qp, struct vb_swqe *w, struct vb_facts *f);
+bool vb_window_local(struct vb_qp *qp); /* what is next and needs no packet; true: something was done */
 /* A SEND of the peer invalidates this key. */
 enum vb_mw_step vb_window_invalidated(struct vb_qp *qp, uint32_t rkey, struct vb_facts *f);
+
+/* A request that was checked cannot be sent: it fails in its turn. */
+void vb_requester_fail(struct vb_qp *qp, struct vb_swqe *w, enum vb_reason r, struct vb_facts *f);
+void vb_requester_probe(struct vb_qp *qp); /* sends the oldest packet once more, by itself */
+
+/* fetch.c */
+bool vb_fetch_send(struct vb_qp *qp, struct vb_swqe *w); /* the request at q->next; true: all of it is out */
+void vb_fetch_again(struct vb_qp *qp, struct vb_swqe *w,
+		    uint32_t at); /* what was asked for at that PSN of it */
+
+/* flight.c: the window of a path that loses packets; all of it only where qp->path.lossy.  k, from, n: PSNs
+ * of request w, counted from its first. */
+void vb_flight_begin(struct vb_path *p, const struct vb_out *out); /* the path gets this way out, or NULL */
+bool vb_flight_fits(const struct vb_qp *qp, const struct vb_swqe *w, uint32_t from, uint32_t n);
+bool vb_flight_opens(struct vb_qp *qp, const struct vb_swqe *w, uint32_t from,
+		     uint32_t n); /* it is sent, if so */
+bool vb_flight_asks(const struct vb_qp *qp, const struct vb_swqe *w,
+		    uint32_t k); /* the packet asks for an ACK */
+void vb_flight_sent(struct vb_qp *qp, const struct vb_swqe *w, uint32_t from, uint32_t n);
+void vb_flight_arrived(struct vb_qp *qp, const struct vb_swqe *w, uint32_t from, uint32_t n);
+void vb_flight_progress(struct vb_qp *qp);	/* something was acknowledged; it may go back */
+bool vb_flight_is_news(const struct vb_qp *qp); /* a sign of a loss, after a step back */
+void vb_flight_lost(struct vb_qp *qp);		/* before it goes back for a packet that was lost */
+/* The ACK timer runs until q->deadline: probes the oldest packet meanwhile; when to look again. */
+uint64_t vb_flight_timer(struct vb_qp *qp, uint64_t now);
+/* A READ is split: how many PSNs each request takes, those of the request that is sent from there on, and
+ * what of its answer is missing. */
+uint32_t vb_flight_cut(const struct vb_qp *qp, const struct vb_swqe *w);
+uint32_t vb_flight_piece(const struct vb_qp *qp, const struct vb_swqe *w, uint32_t from);
+uint32_t vb_flight_left(const struct vb_qp *qp, const struct vb_swqe *w);
+bool vb_flight_deep(const struct vb_qp *qp);	       /* as many READs are in flight as may be */
+void vb_flight_astray(struct vb_qp *qp, uint32_t psn); /* responder: a request came too early */
+/* On its way to this end p met a long queue: the far end is sent a CNP. */
+void vb_flight_marked(struct vb_qp *qp, const struct vb_pkt *p);
+/* p is of no family of the queue pair's: it is a CNP, or is not taken. */
+void vb_flight_other(struct vb_qp *qp, const struct vb_pkt *p);
 
 /* completer.c */
 void vb_completer_input(struct vb_qp *qp, const struct vb_pkt *p);
@@ -70,8 +112,9 @@ void vb_uc_drop(struct vb_qp *qp, struct vb_facts *f, enum vb_reason r);
 void vb_uc_take(struct vb_qp *qp, const struct vb_pkt *p);
 
 /* answers.c */
-bool vb_responder_run(struct vb_qp *qp); /* answers and NAKs; true: blocked by the wire */
-bool vb_responder_ack(struct vb_qp *qp); /* the owed ACK; true: blocked */
+bool vb_responder_run(struct vb_qp *qp);    /* answers and NAKs; true: blocked by the wire */
+bool vb_responder_ack(struct vb_qp *qp);    /* the owed ACK; true: blocked */
+bool vb_responder_notify(struct vb_qp *qp); /* a CNP; false: blocked */
 
 /* rc.c */
 /* Sends what is owed, then requests (requests before a mere ACK: the ACK can wait, the request is what

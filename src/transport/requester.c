@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/few.h"
+#include "transport/congestion.h"
 #include "transport/lend.h"
 #include "transport/place.h"
 
@@ -12,7 +13,7 @@ enum { ACK_EVERY = 8 };
 
 enum { TOGETHER = 8 }; /* requests of a list that leave with one call of the wire */
 
-static void fail(struct vb_qp *qp, struct vb_swqe *w, enum vb_reason r, struct vb_facts *f)
+void vb_requester_fail(struct vb_qp *qp, struct vb_swqe *w, enum vb_reason r, struct vb_facts *f)
 {
 	f->reason = r;
 	f->qpn = qp->qpn;
@@ -25,7 +26,7 @@ __attribute__((cold, noinline)) void vb_requester_refused(struct vb_qp *qp, stru
 {
 	struct vb_facts f = {.request = {.opcode = w->opcode, .type = qp->ibv.qp_type}};
 
-	fail(qp, w, w->reason, &f);
+	vb_requester_fail(qp, w, w->reason, &f);
 }
 
 /* Everything that can be wrong with a request at this side, before its first packet. */
@@ -36,12 +37,12 @@ static bool check(struct vb_qp *qp, struct vb_swqe *w)
 	enum vb_reason r;
 
 	if (fetch && !qp->max_rd_atomic) { /* rule 14 */
-		fail(qp, w, VB_R_READ_DEPTH_ZERO, &f);
+		vb_requester_fail(qp, w, VB_R_READ_DEPTH_ZERO, &f);
 		return false;
 	}
 	if (vb_wr_is(w->opcode, VB_WR_ATOMIC) && w->length != 8) {
 		f.length = (struct vb_length_facts){.bytes = w->length, .fit = 8};
-		fail(qp, w, VB_R_MSG_TOO_LONG, &f);
+		vb_requester_fail(qp, w, VB_R_MSG_TOO_LONG, &f);
 		return false;
 	}
 	if (w->flags & IBV_SEND_INLINE) /* rule 40: bytes are here already */
@@ -53,7 +54,7 @@ static bool check(struct vb_qp *qp, struct vb_swqe *w)
 			continue;
 		r = vb_sg_check(qp, &w->sge[i], fetch ? IBV_ACCESS_LOCAL_WRITE : 0, &f);
 		if (vb_unlikely(r != VB_OK)) {
-			fail(qp, w, r, &f);
+			vb_requester_fail(qp, w, r, &f);
 			return false;
 		}
 	}
@@ -94,6 +95,8 @@ static bool start(struct vb_qp *qp, struct vb_swqe *w)
 		return false;
 	if (fetch && qp->max_rd_atomic && q->reads >= qp->max_rd_atomic) /* rule 14 */
 		return false;
+	if (fetch && vb_unlikely(qp->path.lossy) && vb_flight_deep(qp))
+		return false;
 	/* One buffer and one packet need no check ahead: the copy's own comes before anything is sent. */
 	if ((fetch || w->num_sge > 1 || w->length > qp->path.out->mtu) && w->place != VB_PLACE_DONE &&
 	    !check(qp, w))
@@ -105,46 +108,11 @@ static bool start(struct vb_qp *qp, struct vb_swqe *w)
 	w->npsn = w->place == VB_PLACE_DONE ? 1 : psn_count(w->length, qp->path.out->mtu);
 	if (fetch && !window_open(q, w->npsn))
 		return false;
+	if (fetch && vb_unlikely(qp->path.lossy))
+		w->piece = vb_flight_cut(qp, w);
 	q->reads += fetch;
 	w->psn = q->psn;
 	started(q, w);
-	return true;
-}
-
-/* READ, atomic, FLUSH and ATOMIC WRITE requests: one packet, with payload in the last case only.  After a
- * step back a READ asks for the rest (rule 5). */
-static bool send_fetch(struct vb_qp *qp, struct vb_swqe *w)
-{
-	uint32_t payload = vb_wr_is(w->opcode, VB_WR_WORD) ? 8 : 0;
-	struct vb_req *q = &qp->req;
-	struct vb_outbuf b;
-	struct vb_pkt p = {
-	    .opcode = qp->family | vb_wrs[w->opcode].packets.only,
-	    .pkey = VB_PKEY_DEFAULT,
-	    .ack_req = true,
-	    .qpn = qp->dest_qpn,
-	    .psn = vb_psn_add(w->psn, w->got / qp->path.out->mtu),
-	    .rkey = w->remote.rkey,
-	    .va = w->remote.addr + w->got,
-	    .dma_len = w->length - w->got,
-	    .swap_add = vb_wr_is(w->opcode, VB_WR_COMPARE) ? w->remote.swap : w->remote.compare_add,
-	    .compare = w->remote.compare_add,
-	    .srqn = w->remote.srqn,
-	};
-
-	if (w->opcode == VB_WR_FLUSH) {
-		p.dma_len = w->remote.flush.range;
-		p.flush_type = w->remote.flush.type;
-		p.flush_level = w->remote.flush.level;
-	}
-	if (!qp->path.out->ops->reserve(qp->path.out, &b, vb_opcodes[p.opcode].hdr_len, payload,
-					VB_OUT_REQUEST))
-		return false;
-	memcpy(b.payload, w->inline_data, payload);
-	vb_pkt_encode(b.hdr, &p);
-	carry_ack(qp, &b);
-	qp->path.out->ops->commit(qp->path.out, &b);
-	q->psn = vb_psn_add(w->psn, w->npsn);
 	return true;
 }
 
@@ -160,7 +128,8 @@ static inline void describe(const struct vb_qp *qp, const struct vb_swqe *w, uin
 
 	p->opcode = qp->family | (first ? (last ? set->only : set->first) : (last ? set->last : set->middle));
 	p->pkey = VB_PKEY_DEFAULT;
-	p->ack_req = qp->acked && (last || k % ACK_EVERY == ACK_EVERY - 1);
+	p->ack_req = qp->acked && (last || (vb_unlikely(qp->path.lossy) ? vb_flight_asks(qp, w, k)
+									: k % ACK_EVERY == ACK_EVERY - 1));
 	p->solicited = last && (w->flags & IBV_SEND_SOLICITED);
 	p->pad = -len & 3;
 	p->qpn = qp->dest_qpn;
@@ -202,7 +171,7 @@ static enum sent send_packet(struct vb_qp *qp, struct vb_swqe *w, uint32_t k)
 		r = vb_sg_copy(qp, qp->pd_id, w->sge, w->num_sge, off, b.payload, len, VB_SG_GATHER, &f);
 	if (vb_unlikely(r != VB_OK)) {
 		qp->path.out->ops->cancel(qp->path.out, &b);
-		fail(qp, w, r, &f);
+		vb_requester_fail(qp, w, r, &f);
 		return FAILED;
 	}
 	memset(b.payload + len, 0, p.pad);
@@ -232,14 +201,13 @@ static bool send_wqe(struct vb_qp *qp, struct vb_swqe *w)
 {
 	struct vb_req *q = &qp->req;
 
-	if (vb_wr_is(w->opcode, VB_WR_FETCH)) {
-		q->blocked = !send_fetch(qp, w);
-		return !q->blocked;
-	}
+	if (vb_wr_is(w->opcode, VB_WR_FETCH))
+		return vb_fetch_send(qp, w);
 	while (q->sent < w->npsn) {
 		uint32_t n = span(qp, w);
 
-		if (vb_unlikely(!window_open(q, n)))
+		if (vb_unlikely(!window_open(q, n)) ||
+		    (vb_unlikely(qp->path.lossy) && !vb_flight_opens(qp, w, q->sent, n)))
 			return false;
 		switch (send_next(qp, w)) {
 		case BLOCKED:
@@ -248,6 +216,8 @@ static bool send_wqe(struct vb_qp *qp, struct vb_swqe *w)
 		case FAILED:
 			return false;
 		case SENT:
+			if (vb_unlikely(qp->path.lossy))
+				vb_flight_sent(qp, w, q->sent, n);
 			q->sent += n;
 			q->psn = vb_psn_add(w->psn, q->sent);
 			if (vb_unlikely(!qp->acked)) /* what has left is not waited for: no window */
@@ -268,11 +238,6 @@ static inline bool may_begin(const struct vb_qp *qp, const struct vb_swqe *w)
 static inline bool probes(const struct vb_req *q)
 {
 	return vb_unlikely(q->rnr_row) && q->next != q->una;
-}
-
-static bool may_work(const struct vb_qp *qp)
-{
-	return !qp->req.waiting_rnr && (qp->state == IBV_QPS_RTS || qp->state == IBV_QPS_SQD);
 }
 
 /* NULL: none. */
@@ -355,34 +320,6 @@ void vb_requester_turn(struct vb_qp *qp)
 {
 	vb_lock_assert_held(&qp->lock);
 	turn(qp);
-}
-
-bool vb_requester_local(struct vb_qp *qp)
-{
-	struct vb_req *q = &qp->req;
-	struct vb_swqe *w = q->next != q->seen ? vb_sq_at(q, q->next) : NULL;
-	struct vb_facts f = {0};
-
-	vb_lock_assert_held(&qp->lock);
-	if (!w || !vb_wr_is(w->opcode, VB_WR_LOCAL) || !(may_work(qp) || vb_requester_settles(qp)))
-		return false;
-	switch (vb_window_run(qp, w, &f)) {
-	case VB_MW_DONE:
-		q->una++;
-		q->next++;
-		if (w->state == VB_WQE_GOING) /* the timer ran for it */
-			vb_requester_arm(qp);
-		vb_rc_complete_send(qp, w, IBV_WC_SUCCESS);
-		if (qp->state == IBV_QPS_ERR) /* what is behind it has waited */
-			vb_rc_flush(qp);
-		return true;
-	case VB_MW_REFUSED:
-		fail(qp, w, f.reason, &f);
-		break;
-	case VB_MW_WAITS:
-		break;
-	}
-	return false;
 }
 
 /* All packets of the request before q->next have left, and nobody will acknowledge them. */
@@ -487,7 +424,7 @@ static inline __attribute__((always_inline)) bool make_brief(struct vb_qp *qp, s
 
 /* The one request that is to be sent goes, and nothing else is to be done.  false: it has not, or there is
  * more. */
-static inline __attribute__((always_inline)) bool send_brief(struct vb_qp *qp)
+static inline __attribute__((always_inline)) bool send_brief(struct vb_qp *qp, bool lossy)
 {
 	struct vb_req *q = &qp->req;
 	struct vb_swqe *w = vb_sq_at(q, q->next);
@@ -498,6 +435,8 @@ static inline __attribute__((always_inline)) bool send_brief(struct vb_qp *qp)
 
 	if (vb_unlikely(q->seen - q->next != 1 || !only_sends(qp) || !is_plain(q, w, 0)))
 		return false;
+	if (lossy && !vb_flight_opens(qp, w, 0, 1))
+		return false;
 	w->npsn = 1;
 	w->psn = psn;
 	if (vb_unlikely(!make_brief(qp, w, &b)))
@@ -506,6 +445,8 @@ static inline __attribute__((always_inline)) bool send_brief(struct vb_qp *qp)
 	if (vb_unlikely(!mark))
 		return false;
 	started(q, w);
+	if (lossy)
+		vb_flight_sent(qp, w, 0, 1);
 	q->mark = mark;
 	qp->resp.ack_owed = q->blocked = q->placing = false;
 	q->psn = vb_psn_add(psn, 1);
@@ -528,7 +469,7 @@ void vb_requester_list(struct vb_qp *qp)
 	uint32_t n, sent;
 
 	vb_lock_assert_held(&qp->lock);
-	if (!only_sends(qp) || (q->blocked && !qp->path.out->ops->room(qp->path.out)))
+	if (!only_sends(qp) || qp->path.lossy || (q->blocked && !qp->path.out->ops->room(qp->path.out)))
 		return;
 	do {
 		for (n = 0; n < TOGETHER && q->next + n != q->seen; n++) {
@@ -566,13 +507,21 @@ void vb_requester_list(struct vb_qp *qp)
 	} while (sent == TOGETHER);
 }
 
+/* On a lossy path; apart, so that others pay one test for it. */
+static __attribute__((noinline)) bool send_brief_there(struct vb_qp *qp)
+{
+	return send_brief(qp, true);
+}
+
 bool vb_requester_output(struct vb_path *p, uint32_t place)
 {
 	struct vb_qp *qp = p->qp;
 
 	vb_lock_assert_held(&qp->lock);
 	vb_sq_notice(qp);
-	return vb_likely(send_brief(qp)) ? false : vb_rc_output(qp, place);
+	if (vb_unlikely(p->lossy))
+		return send_brief_there(qp) ? false : vb_rc_output(qp, place);
+	return vb_likely(send_brief(qp, false)) ? false : vb_rc_output(qp, place);
 }
 
 bool vb_requester_run(struct vb_qp *qp, uint32_t place)
@@ -582,8 +531,8 @@ bool vb_requester_run(struct vb_qp *qp, uint32_t place)
 
 	vb_lock_assert_held(&qp->lock);
 	q->blocked = q->placing = false;
-	if (!may_work(qp)) { /* rule 2: a post does not end an RNR wait */
-		if (vb_requester_settles(qp) && !vb_requester_local(qp))
+	if (!vb_requester_may_work(qp)) { /* rule 2: a post does not end an RNR wait */
+		if (vb_requester_settles(qp) && !vb_window_local(qp))
 			vb_requester_turn(qp);
 		goto out;
 	}
@@ -598,7 +547,7 @@ bool vb_requester_run(struct vb_qp *qp, uint32_t place)
 			break;
 		}
 		if (vb_unlikely(vb_wr_is(w->opcode, VB_WR_LOCAL))) {
-			if (vb_requester_local(qp))
+			if (vb_window_local(qp))
 				continue;
 			break;
 		}
@@ -651,7 +600,7 @@ bool vb_requester_ready(const struct vb_qp *qp)
 
 	if (vb_requester_settles(qp))
 		return true;
-	if (q->next == q->seen || !may_work(qp) || probes(q))
+	if (q->next == q->seen || !vb_requester_may_work(qp) || probes(q))
 		return false;
 	w = vb_sq_at(q, q->next);
 	if (vb_unlikely(w->state == VB_WQE_REFUSED))
@@ -669,9 +618,13 @@ bool vb_requester_ready(const struct vb_qp *qp)
 			return false;
 		if (vb_wr_is(w->opcode, VB_WR_FETCH) && q->reads && q->reads >= qp->max_rd_atomic)
 			return false;
+		if (vb_unlikely(qp->path.lossy) && !vb_flight_fits(qp, w, 0, 1))
+			return false;
 		return window_open(
 		    q, vb_wr_is(w->opcode, VB_WR_FETCH) ? psn_count(w->length, qp->path.out->mtu) : 1);
 	}
+	if (vb_unlikely(qp->path.lossy) && !vb_flight_fits(qp, w, q->sent, 1))
+		return false;
 	return w->state == VB_WQE_STARTED &&
 	       (vb_wr_is(w->opcode, VB_WR_FETCH) || window_open(q, span(qp, w)));
 }
@@ -685,9 +638,28 @@ void vb_requester_back(struct vb_qp *qp)
 	q->next = q->una;
 	q->sent = 0;
 	q->psn = q->psn_una;
+	if (vb_unlikely(qp->path.lossy))
+		vb_congestion_back(&qp->congestion);
 	if (q->next == q->seen)
 		return;
 	w = vb_sq_at(q, q->next);
-	if (w->state == VB_WQE_STARTED && !vb_wr_is(w->opcode, VB_WR_FETCH))
+	if (w->state == VB_WQE_STARTED)
 		q->sent = (q->psn_una - w->psn) & VB_PSN_MASK;
+}
+
+void vb_requester_probe(struct vb_qp *qp)
+{
+	struct vb_req *q = &qp->req;
+	struct vb_swqe *w = oldest(q);
+	uint32_t k;
+
+	vb_lock_assert_held(&qp->lock);
+	if (!w || w->state != VB_WQE_STARTED)
+		return;
+	k = (q->psn_una - w->psn) & VB_PSN_MASK;
+	if (vb_wr_is(w->opcode, VB_WR_FETCH))
+		vb_fetch_again(qp, w, k);
+	else
+		send_packet(qp, w, k);
+	turn(qp);
 }

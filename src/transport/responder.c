@@ -631,12 +631,16 @@ void vb_responder_input(struct vb_qp *qp, const struct vb_pkt *p)
 		return;
 	}
 	vb_responder_met(qp);
+	if (vb_unlikely(p->marked))
+		vb_flight_marked(qp, p);
 	if (vb_unlikely(!qp->acked)) {
 		vb_uc_take(qp, p);
 		return;
 	}
 	d = vb_psn_diff(p->psn, s->epsn);
 	if (vb_unlikely(d > 0)) {
+		if (qp->path.lossy)
+			vb_flight_astray(qp, p->psn);
 		nak_once(s, VB_AETH_NAK_PSN);
 		return;
 	}

@@ -40,6 +40,35 @@ enum vb_mw_step vb_window_run(struct vb_qp *qp, struct vb_swqe *w, struct vb_fac
 	return s;
 }
 
+bool vb_window_local(struct vb_qp *qp)
+{
+	struct vb_req *q = &qp->req;
+	struct vb_swqe *w = q->next != q->seen ? vb_sq_at(q, q->next) : NULL;
+	struct vb_facts f = {0};
+
+	vb_lock_assert_held(&qp->lock);
+	if (!w || !vb_wr_is(w->opcode, VB_WR_LOCAL) ||
+	    !(vb_requester_may_work(qp) || vb_requester_settles(qp)))
+		return false;
+	switch (vb_window_run(qp, w, &f)) {
+	case VB_MW_DONE:
+		q->una++;
+		q->next++;
+		if (w->state == VB_WQE_GOING) /* the timer ran for it */
+			vb_requester_arm(qp);
+		vb_rc_complete_send(qp, w, IBV_WC_SUCCESS);
+		if (qp->state == IBV_QPS_ERR) /* what is behind it has waited */
+			vb_rc_flush(qp);
+		return true;
+	case VB_MW_REFUSED:
+		vb_requester_fail(qp, w, f.reason, &f);
+		break;
+	case VB_MW_WAITS:
+		break;
+	}
+	return false;
+}
+
 enum vb_mw_step vb_window_invalidated(struct vb_qp *qp, uint32_t rkey, struct vb_facts *f)
 {
 	uint64_t id = 0;

@@ -16,7 +16,7 @@ void vb_xrc_initiator_input(struct vb_qp *qp, const struct vb_pkt *p)
 {
 	vb_lock_assert_held(&qp->lock);
 	if (!is_ours(qp, p))
-		vb_not_taken(qp, p);
+		vb_flight_other(qp, p);
 	else if (p->op->bits & VB_OP_RESPONSE)
 		vb_completer_input(qp, p);
 }
@@ -79,7 +79,7 @@ void vb_xrc_target_input(struct vb_qp *qp, const struct vb_pkt *p)
 
 	vb_lock_assert_held(&qp->lock);
 	if (!is_ours(qp, p)) {
-		vb_not_taken(qp, p);
+		vb_flight_other(qp, p);
 		return;
 	}
 	if (vb_unlikely(qp->deputy) && qp->state == IBV_QPS_ERR && !(p->op->bits & VB_OP_RESPONSE)) {

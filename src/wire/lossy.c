@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "wire/shm.h"
 
@@ -131,6 +132,12 @@ static bool room(struct vb_out *o)
 	return ring_of(o)->ops->room(ring_of(o));
 }
 
+static uint64_t now(struct vb_out *o)
+{
+	(void)o;
+	return vb_now();
+}
+
 static const struct vb_out_ops out_ops = {.reserve = reserve,
 					  .commit = commit,
 					  .cancel = cancel,
@@ -138,7 +145,8 @@ static const struct vb_out_ops out_ops = {.reserve = reserve,
 					  .send_list = send_list,
 					  .mark = mark,
 					  .taken = taken,
-					  .room = room};
+					  .room = room,
+					  .now = now};
 
 /* ---- the way in ---- */
 
@@ -329,6 +337,7 @@ static int wire_up(struct vb_peer *peer, struct vb_lane *lane, const struct vb_w
 	l->out.mtu = MTU;
 	l->out.brief = VB_SLOT_INLINE;
 	l->out.tells_mtu = true;
+	l->out.lossy = true;
 	vb_rxq_init(&l->rxq, &rxq_ops, &l->out, parts->cold);
 	begin(l);
 	lane->out = &l->out;

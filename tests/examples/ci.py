@@ -69,55 +69,6 @@ def action():
     return set(text["inputs"])
 
 
-# Programs in place of the system's: they note how they were called, and what downloads or builds makes empty packages.
-FAKES = {
-    "apt-get": "", "sudo": 'shift; exec "$@"', "verbena": "",
-    "dpkg": "echo amd64", "apt-cache": 'echo "  Candidate: $CANDIDATE"',
-    "curl": '[[ $RELEASE ]] && touch "$5"',
-    "make": 'd=${2#BUILD=}/deb; mkdir -p "$d" && touch "$d"/{verbena,libverbena1}_$VERSION_amd64.deb',
-    "docker": 'touch "$5"/{verbena,libverbena1}_$VERSION_amd64.deb',
-    "dpkg-query": "echo installed",
-}
-
-
-def install(status, said, options, candidate, release, without=()):
-    """scripts/ci-install: what it called, in lines."""
-    version = read("VERSION").strip()
-    with tempfile.TemporaryDirectory() as top:
-        for name, does in FAKES.items():
-            if name in without:
-                continue
-            path = os.path.join(top, name)
-            with open(path, "w") as f:
-                f.write(f'#!/bin/bash\necho "{name} $*" >>"{top}/calls"\n' + does.replace("$VERSION", version) + "\n")
-            os.chmod(path, 0o755)
-        env = dict(os.environ, PATH=f"{top}:/usr/bin:/bin", CANDIDATE=candidate, RELEASE=release,
-                   VERBENA_RELEASE="https://example.com/there")
-        done = subprocess.run([os.path.join(ROOT, "scripts", "ci-install"), *options], env=env, timeout=LIMIT,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        with open(os.path.join(top, "calls")) as f:
-            calls = f.read()
-    check(done.returncode == status and said in done.stdout, "ci-install", options, candidate, done, calls)
-    if not status:
-        line = calls.splitlines()[-2]
-        check(re.fullmatch(rf"apt-get install .*/verbena_{version}_amd64.deb \S*/libverbena1_{version}_amd64.deb perftest", line),
-              "ci-install installs by:", line)
-    return set(re.findall(r"^(curl|make|docker) ", calls, re.M))
-
-
-def ci_install():
-    options = ["perftest"]
-    for want, *how in (({"curl"}, 0, "", options, "44.0-2", "yes"),
-                       ({"curl", "make"}, 0, "from source", options, "44.0-2", ""),
-                       ({"curl", "docker"}, 0, "from source", options, "50.0-2", ""),
-                       ({"docker"}, 0, "from source", ["--from=source", *options], "50.0-2", "yes"),
-                       ({"curl"}, 1, "", ["--from=release", *options], "44.0-2", "")):
-        called = install(*how)
-        check(called == want, "ci-install", how, "called", called)
-    if not os.path.exists("/usr/bin/docker"):
-        install(1, "Verbena is built on Debian 12", options, "50.0-2", "", without=["docker"])
-
-
 def github(inputs):
     text = yaml.safe_load(read("examples", "ci", "github.yml"))
     check(set(text) == {"name", True, "jobs"}, "github.yml has", list(text))  # YAML 1.1 takes `on` for true
@@ -181,7 +132,6 @@ def rest():
 
 def main():
     github(action())
-    ci_install()
     gitlab()
     compose()
     rest()

@@ -63,7 +63,7 @@ static bool wire_reserve(struct vb_out *o, struct vb_outbuf *b, uint32_t hdr_len
 
 	assert_null(w->building);
 	assert_true(payload_len <= o->mtu || payload_len == sizeof(struct vb_facts));
-	if (w->n + w->held >= (cls == VB_OUT_REQUEST ? room - room / 4 : room))
+	if (!w->sim->cfg.rate && w->n + w->held >= (cls == VB_OUT_REQUEST ? room - room / 4 : room))
 		return false;
 	w->building = malloc(sizeof *w->building + hdr_len + payload_len);
 	w->building->hdr_len = hdr_len;
@@ -78,17 +78,60 @@ static bool wire_reserve(struct vb_out *o, struct vb_outbuf *b, uint32_t hdr_len
 	return true;
 }
 
+static bool is_before(const struct sim_flying *a, const struct sim_flying *b)
+{
+	return a->at < b->at || (a->at == b->at && a->order < b->order);
+}
+
+static void heap_put(struct sim_wire *w, struct sim_flying *f)
+{
+	uint32_t i = w->n++;
+
+	if (w->n > w->size) {
+		w->size = w->size ? 2 * w->size : 64;
+		w->flying = realloc(w->flying, w->size * sizeof *w->flying);
+		assert_non_null(w->flying);
+	}
+	for (; i && is_before(f, w->flying[(i - 1) / 2]); i = (i - 1) / 2)
+		w->flying[i] = w->flying[(i - 1) / 2];
+	w->flying[i] = f;
+}
+
+/* When a packet arrives that joins the queue now; VB_NEVER: it has no room. */
+static uint64_t leaves_queue(struct sim_wire *w, struct sim_flying *f)
+{
+	enum { FRAME = 14 + 20 + 8 + 4 }; /* Ethernet, IPv4, UDP and the ICRC */
+	const struct sim_cfg *c = &w->sim->cfg;
+	uint64_t bytes = FRAME + f->hdr_len + f->payload_len, now = w->sim->now;
+
+	if (!w->leaves)
+		w->leaves = sim_zeroed(c->queue * sizeof *w->leaves);
+	if (w->leaves[w->queued % c->queue] > now) { /* the one that came `queue` packets ago is there */
+		w->full++;
+		return VB_NEVER;
+	}
+	f->marked = c->marks && w->queued >= c->marks && w->leaves[(w->queued - c->marks) % c->queue] > now;
+	if (w->busy_until < now)
+		w->busy_until = now;
+	w->busy_until += bytes * VB_SEC / c->rate;
+	w->leaves[w->queued++ % c->queue] = w->busy_until;
+	return w->busy_until + c->delay;
+}
+
 static void wire_put(struct sim_wire *w, struct sim_flying *f, bool late)
 {
 	struct sim *s = w->sim;
 
-	assert_true(w->n < sizeof w->flying / sizeof *w->flying);
 	/* in order, unless late */
-	f->at = s->now + 1000;
+	f->at = s->cfg.rate ? leaves_queue(w, f) : s->now + 1000;
 	f->order = s->order++;
+	if (f->at == VB_NEVER) {
+		free(f);
+		return;
+	}
 	if (late)
 		f->at += sim_below(s, 30000);
-	w->flying[w->n++] = f;
+	heap_put(w, f);
 }
 
 static enum sim_verdict by_rates(struct sim *s)
@@ -123,6 +166,7 @@ static void wire_commit(struct vb_out *o, struct vb_outbuf *b)
 	w->unpushed++;
 	s->packets++;
 	f->placed = b->placed;
+	f->marked = false;
 	f->lent = b->lent;
 	why = vb_pkt_decode(&p, f->bytes, f->hdr_len, f->payload_len, !s->cfg.far);
 	s->lent += f->lent;
@@ -201,6 +245,11 @@ static void wire_push(struct vb_out *o)
 	wire_of(o)->unpushed = 0;
 }
 
+static uint64_t wire_now(struct vb_out *o)
+{
+	return wire_of(o)->sim->now;
+}
+
 static const struct vb_out_ops wire_ops = {.reserve = wire_reserve,
 					   .commit = wire_commit,
 					   .cancel = wire_cancel,
@@ -209,7 +258,8 @@ static const struct vb_out_ops wire_ops = {.reserve = wire_reserve,
 					   .mark = wire_mark,
 					   .taken = wire_taken,
 					   .room = wire_room,
-					   .push = wire_push};
+					   .push = wire_push,
+					   .now = wire_now};
 
 void sim_wire_init(struct sim_wire *w, struct sim *s, unsigned from)
 {
@@ -219,34 +269,30 @@ void sim_wire_init(struct sim_wire *w, struct sim *s, unsigned from)
 				       .tells = s->cfg.lossless,
 				       .local = s->cfg.local,
 				       .tells_mtu = !s->cfg.far,
+				       .lossy = s->cfg.rate != 0,
 				       .carries_acks = s->cfg.carried},
 			       .sim = s,
 			       .from = from};
 }
 
-static uint32_t first_of(const struct sim_wire *w)
-{
-	uint32_t best = 0;
-
-	assert_int_equal(w->unpushed, 0); /* nobody is at work */
-	for (uint32_t i = 1; i < w->n; i++)
-		if (w->flying[i]->at < w->flying[best]->at ||
-		    (w->flying[i]->at == w->flying[best]->at && w->flying[i]->order < w->flying[best]->order))
-			best = i;
-	return best;
-}
-
 uint64_t sim_wire_next(const struct sim_wire *w)
 {
-	return w->n ? w->flying[first_of(w)]->at : VB_NEVER;
+	assert_int_equal(w->unpushed, 0); /* nobody is at work */
+	return w->n ? w->flying[0]->at : VB_NEVER;
 }
 
 struct sim_flying *sim_wire_take(struct sim_wire *w)
 {
-	uint32_t i = first_of(w);
-	struct sim_flying *f = w->flying[i];
+	struct sim_flying *f = w->flying[0], *last = w->flying[--w->n];
+	uint32_t i = 0, k;
 
-	w->flying[i] = w->flying[--w->n];
+	for (; (k = 2 * i + 1) < w->n; i = k) {
+		k += k + 1 < w->n && is_before(w->flying[k + 1], w->flying[k]);
+		if (is_before(last, w->flying[k]))
+			break;
+		w->flying[i] = w->flying[k];
+	}
+	w->flying[i] = last;
 	return f;
 }
 
@@ -254,6 +300,11 @@ void sim_wire_free(struct sim_wire *w)
 {
 	while (w->n)
 		free(w->flying[--w->n]);
+	free(w->flying);
+	free(w->leaves);
+	w->flying = NULL;
+	w->leaves = NULL;
+	w->size = 0;
 }
 
 /* ---- the path ---- */
@@ -388,7 +439,7 @@ void sim_flying_brief(const struct sim_flying *f, struct vb_brief *b)
 
 	*b = (struct vb_brief){.hdr_len = (uint8_t)f->hdr_len,
 			       .flags = (uint8_t)(f->path_mtu * VB_BRIEF_MTU | f->placed * VB_BRIEF_PLACED |
-						  f->lent * VB_BRIEF_LENT),
+						  f->lent * VB_BRIEF_LENT | f->marked * VB_BRIEF_MARKED),
 			       .payload_len = (uint8_t)f->payload_len,
 			       .hops = f->hops,
 			       .ack = f->ack};
@@ -421,6 +472,7 @@ static void deliver(struct sim *s, struct sim_wire *w)
 	assert_null(vb_pkt_decode(&p, f->bytes, f->hdr_len, f->payload_len, !s->cfg.far));
 	p.payload = f->bytes + f->hdr_len;
 	p.placed = f->placed;
+	p.marked = f->marked;
 	p.path_mtu = f->path_mtu;
 	p.source = &s->n[w->from].source;
 	p.route = vb_route(f->ack, f->hops, f->path_mtu);

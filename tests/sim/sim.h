@@ -85,11 +85,16 @@ struct sim_cfg {
 	uint32_t psn[2];	  /* first PSN that each sends */
 	uint32_t loss, dup, late; /* per 1000 packets */
 	uint32_t room;		  /* packets that one direction holds */
-	uint64_t path_at[2];	  /* when each end has its way out, after the beginning; 0: from then on */
-	bool carried;		  /* the wire carries ACKs along with requests */
-	bool placing;		  /* requests are placed directly where they can be, once both have it */
-	bool one_end;		  /* side 1 is connected by sim_connect() only */
-	uint32_t brief;		  /* longest packet that may be sent, and taken in, as a brief one; 0: none */
+	/* A network: so many bytes per second leave a queue of so many packets, which drops what finds it
+	 * full, and arrive after the delay (ns).  The queue pairs have a window.  rate 0: none of it. */
+	uint64_t rate, delay;
+	uint32_t queue;
+	uint32_t marks;	     /* a packet that finds so many in the queue is marked; 0: none is */
+	uint64_t path_at[2]; /* when each end has its way out, after the beginning; 0: from then on */
+	bool carried;	     /* the wire carries ACKs along with requests */
+	bool placing;	     /* requests are placed directly where they can be, once both have it */
+	bool one_end;	     /* side 1 is connected by sim_connect() only */
+	uint32_t brief;	     /* longest packet that may be sent, and taken in, as a brief one; 0: none */
 };
 
 /* The transport of a pair of which its test says nothing: a program runs its tests once for each transport to
@@ -136,7 +141,7 @@ struct sim_seen {
 struct sim_flying {
 	uint64_t at, order;
 	uint32_t hdr_len, payload_len;
-	bool placed, lent;
+	bool placed, lent, marked;
 	uint32_t ack;	  /* VB_OUT_ACK | PSN: an ACK that travels along; 0: none */
 	uint8_t hops;	  /* of a datagram */
 	uint8_t path_mtu; /* as told by the sender */
@@ -156,8 +161,11 @@ struct sim_wire {
 	struct sim *sim;
 	unsigned from;
 	struct sim_flying *building;
-	struct sim_flying *flying[1024];
-	uint32_t n, held; /* held: came, and was not consumed yet */
+	struct sim_flying **flying; /* a heap: the next one first */
+	uint32_t n, size, held;	    /* held: came, and was not consumed yet */
+	uint64_t busy_until;	    /* rate: when the last packet has left the queue, */
+	uint64_t *leaves;	    /* when each one of the last `queue` packets does, in a ring, */
+	uint64_t queued, full;	    /* how many have come to it, and how many found it full */
 	uint64_t committed, delivered;
 	uint32_t unpushed;	/* committed, and not pushed yet */
 	uint64_t lost, doubled; /* by it */

@@ -160,7 +160,7 @@ if [[ $(id -u) == 0 ]] && setpriv --reuid=65534 --clear-groups true 2>/dev/null;
 	cp -r "$verbena" "$build/lib" "$tmp"
 	chmod 755 "$tmp"
 	check "an ordinary user" $base_rc "ok     user: user 65534" setpriv --reuid=65534 --clear-groups "$tmp/verbena" doctor
-	check "no process can be started" 2 "fails  processes: a process cannot be started" setpriv --reuid=65534 --clear-groups prlimit --nproc=0 "$tmp/verbena" doctor
+	check "no process can be started" 2 "fails  processes: a process cannot be started" prlimit --nproc=1 setpriv --reuid=65534 --clear-groups "$tmp/verbena" doctor
 	check "locked memory counts" 1 "RLIMIT_MEMLOCK (ulimit -l) is 64 KiB, and the profile strict counts memory regions" \
 		env VERBENA_PROFILE=strict prlimit --memlock=65536:65536 setpriv --reuid=65534 --clear-groups "$tmp/verbena" doctor
 fi

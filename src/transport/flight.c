@@ -1,0 +1,212 @@
+/* What is in flight on a path that may lose packets: joins the queue pair's requests to the window
+ * (congestion.c).  Bytes count in the direction in which they travel: those of a READ are its answer's, so
+ * that the requester's window bounds what the responder sends at once. */
+#include "transport/congestion.h"
+#include "transport/rc_priv.h"
+
+enum { PIECE = 4 };		  /* packets that a request of a split READ asks for, at least */
+#define TELL_EVERY (50 * VB_USEC) /* CNPs of a queue pair, at most */
+
+static uint64_t now_of(const struct vb_qp *qp)
+{
+	return qp->path.out->ops->now(qp->path.out);
+}
+
+static bool is_read(const struct vb_swqe *w)
+{
+	return w->opcode == IBV_WR_RDMA_READ;
+}
+
+/* What the PSNs [from, to) of a request count. */
+static uint64_t bytes_of(const struct vb_qp *qp, const struct vb_swqe *w, uint32_t from, uint32_t to)
+{
+	uint64_t mtu = qp->congestion.mtu, begin = from * mtu, end = to * mtu;
+
+	begin = begin < w->length ? begin : w->length;
+	end = end < w->length ? end : w->length;
+	return end - begin + (uint64_t)(to - from) * VB_CONGESTION_OVERHEAD;
+}
+
+void vb_flight_begin(struct vb_path *p, const struct vb_out *out)
+{
+	p->lossy = out && out->lossy && p->qp->acked;
+	if (p->lossy && !p->out)
+		vb_congestion_begin(&p->qp->congestion, out->mtu);
+}
+
+/* The packet of a request at that PSN, or what it asks for there, was not sent before. */
+static bool is_fresh(const struct vb_qp *qp, const struct vb_swqe *w, uint32_t from)
+{
+	const struct vb_req *q = &qp->req;
+
+	return ((w->psn + from - q->psn_una) & VB_PSN_MASK) >= ((q->psn_max - q->psn_una) & VB_PSN_MASK);
+}
+
+bool vb_flight_deep(const struct vb_qp *qp)
+{
+	return qp->req.reads + qp->congestion.pieces >= qp->max_rd_atomic;
+}
+
+bool vb_flight_fits(const struct vb_qp *qp, const struct vb_swqe *w, uint32_t from, uint32_t n)
+{
+	if (is_read(w)) {
+		if (w->state == VB_WQE_STARTED)
+			n = vb_flight_piece(qp, w, from);
+		if (from && vb_flight_deep(qp) && is_fresh(qp, w, from))
+			return false;
+	}
+	return vb_congestion_admits(&qp->congestion, bytes_of(qp, w, from, from + n));
+}
+
+bool vb_flight_opens(struct vb_qp *qp, const struct vb_swqe *w, uint32_t from, uint32_t n)
+{
+	if (vb_flight_fits(qp, w, from, n))
+		return true;
+	qp->congestion.limited = true;
+	return false;
+}
+
+bool vb_flight_asks(const struct vb_qp *qp, const struct vb_swqe *w, uint32_t k)
+{
+	return vb_congestion_asks(&qp->congestion, bytes_of(qp, w, k, k + 1));
+}
+
+void vb_flight_sent(struct vb_qp *qp, const struct vb_swqe *w, uint32_t from, uint32_t n)
+{
+	bool fetch = vb_wr_is(w->opcode, VB_WR_FETCH), fresh = is_fresh(qp, w, from);
+	bool asks = fetch || from + n == w->npsn || vb_flight_asks(qp, w, from);
+
+	vb_lock_assert_held(&qp->lock);
+	if (is_read(w) && from && fresh)
+		qp->congestion.pieces++;
+	/* of an answer the first packet tells of the round trip */
+	vb_congestion_sent(&qp->congestion, vb_psn_add(w->psn, from + (fetch ? 1 : n)),
+			   bytes_of(qp, w, from, from + n), fresh, asks, now_of(qp));
+}
+
+void vb_flight_arrived(struct vb_qp *qp, const struct vb_swqe *w, uint32_t from, uint32_t n)
+{
+	struct vb_congestion *c = &qp->congestion;
+
+	vb_congestion_arrived(c, bytes_of(qp, w, from, n));
+	if (is_read(w) && n < w->npsn && n % w->piece == 0 && c->pieces)
+		c->pieces--;
+}
+
+void vb_flight_progress(struct vb_qp *qp)
+{
+	struct vb_congestion *c = &qp->congestion;
+	struct vb_req *q = &qp->req;
+	/* The probe has arrived and nothing that was sent before it: that is lost, too. */
+	bool lost = c->tail && vb_psn_diff(q->psn_una, c->probed_psn) == 1 && q->psn_una != c->probed_end;
+
+	vb_lock_assert_held(&qp->lock);
+	c->tail = false;
+	c->probes = 0;
+	vb_congestion_acked(c, q->psn_una, now_of(qp));
+	if (!lost || q->retried >= qp->attr.retry_cnt)
+		return;
+	q->retried++;
+	q->retry_pending = true;
+	vb_flight_lost(qp);
+	vb_requester_back(qp);
+}
+
+bool vb_flight_is_news(const struct vb_qp *qp)
+{
+	const struct vb_req *q = &qp->req;
+
+	return qp->path.out &&
+	       vb_congestion_is_news(&qp->congestion, q->una != q->seen && is_read(vb_sq_at(q, q->una)),
+				     now_of(qp));
+}
+
+void vb_flight_lost(struct vb_qp *qp)
+{
+	vb_congestion_lost(&qp->congestion, now_of(qp));
+}
+
+uint64_t vb_flight_timer(struct vb_qp *qp, uint64_t now)
+{
+	struct vb_congestion *c = &qp->congestion;
+	struct vb_req *q = &qp->req;
+
+	vb_lock_assert_held(&qp->lock);
+	if (q->waiting_rnr || q->psn == q->psn_una || q->una == q->seen)
+		return q->deadline;
+	if (!c->probe_at)
+		c->probe_at = now + vb_congestion_patience(c);
+	if (now >= c->probe_at) {
+		c->probes += c->probes < UINT8_MAX;
+		c->probe_at = now + vb_congestion_patience(c);
+		c->tail = !vb_wr_is(vb_sq_at(q, q->una)->opcode, VB_WR_FETCH);
+		c->probed_psn = q->psn_una;
+		c->probed_end = q->psn;
+		c->timing = false;
+		c->unasked = UINT32_MAX; /* it asks for an ACK */
+		vb_requester_probe(qp);
+		vb_out_push(qp->path.out);
+		c->unasked = 0;
+	}
+	return c->probe_at < q->deadline ? c->probe_at : q->deadline;
+}
+
+uint32_t vb_flight_cut(const struct vb_qp *qp, const struct vb_swqe *w)
+{
+	const struct vb_congestion *c = &qp->congestion;
+	uint32_t half = c->window / 2 / c->mtu;
+
+	if (qp->max_rd_atomic < 2) /* there is never a second one */
+		half *= 2;
+	half = half > PIECE ? half : PIECE;
+	return half < w->npsn ? half : w->npsn;
+}
+
+uint32_t vb_flight_piece(const struct vb_qp *qp, const struct vb_swqe *w, uint32_t from)
+{
+	uint32_t n = is_read(w) ? w->piece - from % w->piece : w->npsn, rest = w->npsn - from;
+
+	(void)qp;
+	return n < rest ? n : rest;
+}
+
+uint32_t vb_flight_left(const struct vb_qp *qp, const struct vb_swqe *w)
+{
+	uint32_t mtu = qp->congestion.mtu, from = w->got / mtu;
+	uint32_t end = (from + vb_flight_piece(qp, w, from)) * mtu;
+
+	return (end < w->length ? end : w->length) - w->got;
+}
+
+void vb_flight_astray(struct vb_qp *qp, uint32_t psn)
+{
+	struct vb_congestion *c = &qp->congestion;
+
+	/* The requester went back, and what is expected was lost again: the NAK is due again. */
+	if (qp->resp.nak_sent && vb_psn_diff(psn, c->astray) <= 0)
+		qp->resp.nak_sent = false;
+	c->astray = psn;
+}
+
+void vb_flight_marked(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	struct vb_congestion *c = &qp->congestion;
+	uint64_t now;
+
+	if (!qp->path.lossy)
+		return;
+	now = now_of(qp);
+	if (p->op->bits & VB_OP_RESPONSE) /* how much of an answer comes at once this end decides */
+		vb_congestion_marked(c, now);
+	if ((!c->told_at || now - c->told_at >= TELL_EVERY) && vb_responder_notify(qp))
+		c->told_at = now;
+}
+
+void vb_flight_other(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	vb_lock_assert_held(&qp->lock);
+	if (p->opcode != (VB_FAMILY_CNP | VB_NOTIFY))
+		vb_not_taken(qp, p);
+	else if (qp->path.lossy)
+		vb_congestion_marked(&qp->congestion, now_of(qp));
+}
