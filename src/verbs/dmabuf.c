@@ -88,11 +88,13 @@ static int check_range(const char *call, uint64_t offset, uint64_t length, uint6
 }
 
 /* Whether it is a dma-buf, and one that has the range. */
-static int check_descriptor(const char *call, int fd, uint64_t offset, uint64_t length)
+static int check_descriptor(const char *call, int fd, uint64_t offset, uint64_t length, uint64_t iova)
 {
 	struct statfs fs;
 	off_t size;
 
+	if (fd == -1 && !iova) /* so UCX and others ask whether the call is there: nothing failed */
+		return vb_decline(EBADF, call, "descriptor -1 is not open");
 	if (fcntl(fd, F_GETFD) < 0)
 		return vb_refuse(EBADF, call, "descriptor %d is not open", fd);
 	if (fstatfs(fd, &fs) || fs.f_type != DMABUF_MAGIC)
@@ -159,7 +161,7 @@ int vb_dmabuf_register(struct vb_mr **out, const char *call, struct ibv_pd *pd, 
 	if (!err)
 		err = check_range(call, offset, length, iova);
 	if (!err)
-		err = check_descriptor(call, fd, offset, length);
+		err = check_descriptor(call, fd, offset, length, iova);
 	if (!err)
 		err = map(call, &m, fd, offset, length, access & IBV_ACCESS_LOCAL_WRITE);
 	if (err)

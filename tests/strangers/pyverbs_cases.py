@@ -1,6 +1,7 @@
 """Runs cases of rdma-core's Python suite in the directory that it was copied to, and prints one line of JSON per
 case: [id, "ok" | "skip" | "fail", reason].  Stands in for the suite's run_tests.py, whose output is for people."""
 import json
+import multiprocessing
 import os
 import sys
 import unittest
@@ -9,6 +10,7 @@ from importlib.machinery import SourceFileLoader
 sys.path.insert(0, os.getcwd())
 from args_parser import parser  # noqa: E402
 
+multiprocessing.set_start_method("fork")  # Python 3.14 has another one, for which cases would have to be pickled
 wanted = sys.argv[1].split(",")
 sys.argv[1:] = sys.argv[2:]
 tests = SourceFileLoader("tests", os.path.join(os.getcwd(), "__init__.py")).load_module()

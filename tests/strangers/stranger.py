@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import ctypes
 import os
+import pty
 import re
 import shutil
 import signal
@@ -44,9 +45,9 @@ class Pair:
 
 
 class Program:
-    """A running program whose output goes to files, so that no pipe can fill."""
+    """A running program whose output goes to files, so that no pipe can fill.  terminal: its input is one, else nothing."""
 
-    def __init__(self, argv, env, cpus=None):
+    def __init__(self, argv, env, cpus=None, terminal=False):
         self.argv = argv
         self.out, self.err = tempfile.TemporaryFile(), tempfile.TemporaryFile()
         self.started = time.monotonic()
@@ -59,8 +60,9 @@ class Program:
             if cpus:
                 os.sched_setaffinity(0, cpus)
 
-        self.process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=self.out,
-                                        stderr=self.err, preexec_fn=child, start_new_session=True)
+        self.terminal = pty.openpty() if terminal else ()
+        self.process = subprocess.Popen(argv, env=env, stdin=self.terminal[1] if terminal else subprocess.DEVNULL,
+                                        stdout=self.out, stderr=self.err, preexec_fn=child, start_new_session=True)
 
     def wait(self, limit, look=None):
         """The exit status, negative for a signal; None when the limit passed.  look() is called now and then."""
@@ -80,6 +82,9 @@ class Program:
         except ProcessLookupError:
             pass
         self.process.wait()
+        for fd in self.terminal:
+            os.close(fd)
+        self.terminal = ()
 
     def result(self, status=None):
         texts = []
@@ -187,7 +192,7 @@ def server(build, argv, ready, mode="run", env=None):
 
 
 def pair(build, argv, port_option="-p", host="127.0.0.1", mode="run", env=None, client_args=(), limit=LIMIT,
-         check=None, cpus=(None, None), look=None, other=None, ready=None):
+         check=None, cpus=(None, None), look=None, other=None, ready=None, terminal=False):
     """Runs argv as a server and again, with the host's name at its end, as the client.  "{side}" in a word becomes
     "server" or "client".  Where the client's words are others, `other` has them; "{port}" becomes the port where
     there is no option for it.  ready(port, server's pid): whether the server listens, if not by TCP.
@@ -204,7 +209,7 @@ def pair(build, argv, port_option="-p", host="127.0.0.1", mode="run", env=None, 
 
         server = client = None
         try:
-            server = Program(*command(build, words("server", argv), mode, env), cpus[0])
+            server = Program(*command(build, words("server", argv), mode, env), cpus[0], terminal)
             if not _wait_listening(server, port, 30, ready):
                 early = server.process.poll()
                 server.end()
@@ -214,7 +219,7 @@ def pair(build, argv, port_option="-p", host="127.0.0.1", mode="run", env=None, 
                 what = "never listened" if early is None else f"ended with status {early} before it listened"
                 return Pair(s, Result([], None, "", "", 0), f"the server {what}")
             client = Program(*command(build, words("client", other or argv, [*client_args, *([host] if host else [])]),
-                                      mode, env), cpus[1])
+                                      mode, env), cpus[1], terminal)
             pids = server.process.pid, client.process.pid
             cs = client.wait(limit, (lambda pids=pids: look(*pids)) if look else None)
             # The client is done: the server has its last messages to take in, and must end too.

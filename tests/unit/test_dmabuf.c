@@ -33,7 +33,7 @@ static void descriptors_that_are_no_dma_bufs(void **state)
 	(void)state;
 	assert_true(fd >= 0);
 	assert_int_equal(ftruncate(fd, (off_t)PAGE), 0);
-	REFUSED(ibv_reg_dmabuf_mr(pd, 0, PAGE, 0, -1, ALL), EBADF);
+	REFUSED(ibv_reg_dmabuf_mr(pd, 0, PAGE, PAGE, -1, ALL), EBADF);
 	REFUSED(ibv_reg_dmabuf_mr(pd, 0, PAGE, 0, 1 << 20, ALL), EBADF);
 	REFUSED(ibv_reg_dmabuf_mr(pd, 0, PAGE, 0, fd, ALL), EINVAL);
 	assert_int_equal(pipe(pipes), 0);
