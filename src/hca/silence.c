@@ -21,7 +21,7 @@ static struct vb_reach_facts why_nowhere(struct vb_qp *qp)
 		return (struct vb_reach_facts){.reach = VB_REACH_NOBODY};
 	if (vb_devices_infiniband())
 		return (struct vb_reach_facts){VB_REACH_LID, .lid = {av->dlid}};
-	f = (struct vb_reach_facts){VB_REACH_ADDRESS, .away = {vb_addresses_whose(&h->addresses, av)}};
+	f = (struct vb_reach_facts){VB_REACH_ADDRESS, .away.pid = vb_addresses_whose(&h->addresses, av)};
 	memcpy(f.away.gid, av->grh.dgid.raw, sizeof(f.away.gid));
 	return f;
 }
