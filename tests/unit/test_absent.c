@@ -286,9 +286,14 @@ static void old_programs_find_their_entries(void **state)
 static int probe(void)
 {
 	struct ibv_context *ctx = kit_open();
+	struct ibv_pd *pd = ibv_alloc_pd(ctx);
 	struct ibv_gid_entry e;
 
-	return ibv_query_gid_ex(ctx, 1, 7, &e, 0) == ENODATA && !ibv_close_device(ctx) ? 0 : 1;
+	return ibv_query_gid_ex(ctx, 1, 7, &e, 0) == ENODATA &&
+		       !ibv_reg_dmabuf_mr(pd, 0, 4096, 0, -1, IBV_ACCESS_LOCAL_WRITE) && errno == EBADF &&
+		       !ibv_dealloc_pd(pd) && !ibv_close_device(ctx)
+		   ? 0
+		   : 1;
 }
 
 static void probes_are_details(void **state)
@@ -300,6 +305,7 @@ static void probes_are_details(void **state)
 	assert_string_equal(text, "");
 	assert_int_equal(logged("debug", probe, text, sizeof(text)), 0);
 	assert_non_null(strstr(text, "ibv_query_gid_ex"));
+	assert_non_null(strstr(text, "ibv_reg_dmabuf_mr"));
 }
 
 int main(void)
