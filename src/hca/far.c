@@ -3,9 +3,16 @@
 #include "hca/peers.h"
 #include "obj/dests.h"
 
+#ifdef VB_FAULTS
+extern const struct vb_far_kind vb_far_null; /* hca/far_null.c */
+#endif
+
 /* An address that leads to a process of this host is no network's. */
 static const struct vb_far_kind *const kinds[VB_WHOM_KINDS] = {
     [VB_WHOM_PEER] = &vb_far_peer,
+#ifdef VB_FAULTS
+    [VB_WHOM_NULL] = &vb_far_null,
+#endif
 };
 
 struct vb_far *vb_far_find(struct vb_hca *h, const struct ibv_ah_attr *av, uint32_t qpn)

@@ -22,6 +22,7 @@ enum vb_whom_kind {
 	VB_WHOM_NOBODY,	 /* it is not known */
 	VB_WHOM_PEER,	 /* a process of this host, by the number of its adapter */
 	VB_WHOM_ADDRESS, /* an address on a network */
+	VB_WHOM_NULL,	 /* the one that answers nothing (hca/far_null.c) */
 	VB_WHOM_KINDS
 };
 
