@@ -84,8 +84,9 @@ static __attribute__((cold, noinline)) bool is_to(const struct vb_path *p, const
 }
 
 /* The QP decides who may send to it, whatever queue the packet came through: the far end of its path.  It may
- * not know that yet. */
-static inline bool takes_from(struct vb_qp *qp, const struct vb_source *source)
+ * not know that yet.  peer: a process of this host has sent the packet, as the caller knows. */
+static inline __attribute__((always_inline)) bool takes_from(struct vb_qp *qp, const struct vb_source *source,
+							     bool peer)
 {
 	vb_lock_assert_held(&qp->lock);
 	if (vb_unlikely(!qp->path.out)) {
@@ -96,23 +97,29 @@ static inline bool takes_from(struct vb_qp *qp, const struct vb_source *source)
 	}
 	/* Not the way out: the sender's queue pair may be gone by now, and what it sent before counts. */
 	if (vb_likely(qp->path.rxq && vb_source_is(source, &qp->path.source) && !qp->forgotten))
-		return vb_likely(vb_source_is_peer(source)) || is_to(&qp->path, source);
+		return peer || vb_likely(vb_source_is_peer(source)) || is_to(&qp->path, source);
 	return qp->forwards && vb_forward_hears(qp->forwards, source);
 }
 
 /* The QP of that number, if it takes packets from there: its lock is held then. */
 static inline __attribute__((always_inline)) struct vb_qp *take_qp(const struct vb_rxq *r, uint32_t qpn,
-								   const struct vb_source *source)
+								   const struct vb_source *source, bool peer)
 {
 	struct vb_qp *qp = vb_qpn_find(r->adapter, qpn);
 
 	if (vb_unlikely(!qp))
 		return NULL; /* as on a wire: packets to nobody vanish */
 	vb_lock_take(&qp->lock);
-	if (vb_likely(takes_from(qp, source)))
+	if (vb_likely(takes_from(qp, source, peer)))
 		return qp;
 	vb_hca_give(qp);
 	return NULL;
+}
+
+/* Another sender than that of the packet before. */
+static __attribute__((noinline)) bool takes_other(struct vb_qp *qp, const struct vb_source *source)
+{
+	return takes_from(qp, source, false);
 }
 
 /* Has that QP's lock from here on; false: the packet goes to nobody. */
@@ -122,8 +129,8 @@ static inline bool hold(struct delivery *d, uint32_t qpn, const struct vb_source
 		let_go(d);
 	if (d->qp)
 		return vb_likely(vb_source_is_peer(source) && vb_source_is(source, &d->qp->path.source)) ||
-		       takes_from(d->qp, source);
-	d->qp = take_qp(d->rxq, qpn, source);
+		       takes_other(d->qp, source);
+	d->qp = take_qp(d->rxq, qpn, source, false);
 	d->qpn = qpn;
 	return d->qp != NULL;
 }
@@ -312,17 +319,18 @@ static __attribute__((cold, noinline)) unsigned take_kept(struct vb_rxq *r, unsi
 	return take(r, budget, urgent, true);
 }
 
-/* Takes in one packet that is brief and that its QP knows at first sight: it needs none of what a batch
- * keeps.  false: take_batch() sees to it.  (It takes an ACK that came along once more, which says nothing
- * new.) */
+/* Takes in one packet of a process of this host that is brief and that its QP knows at first sight: it needs
+ * none of what a batch keeps.  false: take_batch() sees to it.  (It takes an ACK that came along once more,
+ * which says nothing new.) */
 static inline bool take_plain(struct vb_rxq *r, bool *urgent)
 {
 	struct vb_arrival in __attribute__((aligned(16)));
 	struct vb_qp *qp;
 
-	if (vb_unlikely(peek(r, &in) <= 0 || in.b.flags & VB_BRIEF_APART))
+	if (vb_unlikely(r->ops->peek(r, &in) <= 0 || in.b.flags & VB_BRIEF_APART ||
+			!vb_source_is_peer(in.source)))
 		return false;
-	qp = take_qp(r, vb_pkt_get_qpn(in.b.bytes), in.source);
+	qp = take_qp(r, vb_pkt_get_qpn(in.b.bytes), in.source, true);
 	if (vb_unlikely(!qp))
 		return false;
 	if (vb_unlikely(!qp->transport->brief(qp, &in))) {
