@@ -25,22 +25,6 @@ static bool is_up(const struct vb_peer *peer)
 
 /* ---- a process as a far end (hca/far.h) ---- */
 
-struct vb_peer *vb_hca_peer(const struct vb_hca *h, uint32_t index)
-{
-	return vb_peer_at(h->adapter, index);
-}
-
-struct vb_peer *vb_hca_next_peer(const struct vb_adapter *a, uint32_t *at)
-{
-	uint32_t n = vb_peer_count(a);
-	struct vb_peer *peer;
-
-	while (*at < n)
-		if ((peer = vb_peer_at(a, (*at)++)))
-			return peer;
-	return NULL;
-}
-
 /* Whoever had the number may have died just now, and who has it since is meant: the end of the one is not to
  * be taken for the end of the other.  It is looked again, as for an address that is not known yet. */
 static struct vb_far *at(struct vb_hca *h, uint32_t number)

@@ -14,8 +14,21 @@ static inline struct vb_peer *vb_peer_of(const struct vb_far *far)
 
 /* The peers, by index and in turn; *at begins at 0, which is this process itself, or at 1.  NULL: there is
  * none, or no more. */
-struct vb_peer *vb_hca_peer(const struct vb_hca *h, uint32_t index);
-struct vb_peer *vb_hca_next_peer(const struct vb_adapter *a, uint32_t *at);
+static inline struct vb_peer *vb_hca_peer(const struct vb_hca *h, uint32_t index)
+{
+	return vb_peer_at(h->adapter, index);
+}
+
+static inline struct vb_peer *vb_hca_next_peer(const struct vb_adapter *a, uint32_t *at)
+{
+	uint32_t n = vb_peer_count(a);
+	struct vb_peer *peer;
+
+	while (*at < n)
+		if ((peer = vb_peer_at(a, (*at)++)))
+			return peer;
+	return NULL;
+}
 
 /* Why there is no contact with that peer.  pid: of the process that was contacted last, 0: none. */
 struct vb_reach_facts vb_silence_no_contact(struct vb_peer *peer, uint32_t pid);
