@@ -627,7 +627,7 @@ static void a_clause_has_the_numbers_of_its_kind(void **state)
 	    {{VB_REACH_UNSET, .number = {VB_END_HERE, 0}}, "rdma_conn_param.qp_num of the peer is 0"},
 	    {{VB_REACH_GROUP, .number = {0, 1}}, "set remote_qpn to 0xffffff"},
 	    {{VB_REACH_GROUP, .number = {0, 0}}, "only UD queue pairs send to groups"},
-	    {{VB_REACH_ADDRESS, .away = {31}},
+	    {{VB_REACH_ADDRESS, .away = {.pid = 31}},
 	     "not an address of this network namespace: process 31 of this user has it in another"},
 	    {{VB_REACH_ADDRESS, .away = {.pid = 31, .gid = {[10] = 255, 255, 203, 0, 113, 7}}},
 	     "the GID in the path (dgid 203.0.113.7) is not an address"},
