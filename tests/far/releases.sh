@@ -1,7 +1,8 @@
 #!/bin/bash
-# This build, made here, in the system of another release: driver libraries of its rdma-core, then its programs as an
-# ordinary user.   releases.sh CHROOT BUILD
+# Verbena, built here, in the system of another release: driver libraries of its rdma-core, then its programs as an
+# ordinary user.   releases.sh CHROOT BUILD|DEBS
 # CHROOT is a minimal system of a distribution with apt, which is copied.  It needs root.
+# DEBS is a directory of packages, which are installed there; the files of a BUILD are copied.
 set -u
 here=$(realpath "${BASH_SOURCE[0]%/*}") chroot=$(realpath "$1") build=$(realpath "$2")
 tests=${here%/*} in_chroot=${here%/*}/packages/in-chroot tmp=$(mktemp -d) bad=0 skipped=0
@@ -15,8 +16,19 @@ cp -a --reflink=auto "$chroot" "$root" && cp -L /etc/resolv.conf "$root/etc" || 
 "$in_chroot" "$root" sh -c "dpkg-query -s $packages >/dev/null || { apt-get -q update && apt-get -q -y install --no-install-recommends $packages; }" >"$tmp/log" 2>&1 </dev/null ||
 	{ tail -n 30 "$tmp/log"; fail "apt-get install $packages"; }
 mkdir -p "$root"/opt/far/{build,docs} || exit 1
-cp -r "$tests" "$root/opt/far" && cp -r "$build"/{verbena,lib} "$root/opt/far/build" &&
+cp -r "$tests" "$root/opt/far" &&
 	cp "$tests/../docs/conformance.md" "$root/opt/far/docs" && chmod -R a+rX "$root/opt/far" || fail "cp"
+if compgen -G "$build/verbena_*.deb" >/dev/null; then
+	what=packages
+	cp "$build"/{verbena,libverbena1}_*.deb "$root/opt/far" &&
+		"$in_chroot" "$root" sh -c '
+			apt-get -q -y install --no-install-recommends /opt/far/*.deb &&
+			ln -s /usr/bin/verbena /opt/far/build/verbena && ln -s /usr/lib/*/verbena /opt/far/build/lib' >"$tmp/log" 2>&1 </dev/null ||
+		{ tail -n 30 "$tmp/log"; fail "apt-get install $build/*.deb"; }
+else
+	what=build
+	cp -r "$build"/{verbena,lib} "$root/opt/far/build" && chmod -R a+rX "$root/opt/far/build" || fail "cp"
+fi
 
 # libfabric wants an address that is not loopback's, so there is a pair of interfaces.  UCX wants a terminal (ucx.py).
 around='ip link set lo up && ip link add v0 type veth peer name v1 && ip addr add 192.0.2.1/24 dev v0 &&
@@ -39,7 +51,7 @@ stranger() { # NAME ARGS...
 	try "$name" python3 -B "/opt/far/tests/strangers/$name.py" --build /opt/far/build "$@"
 }
 
-echo "# $(. "$root/etc/os-release" && echo "$PRETTY_NAME"), rdma-core $("$in_chroot" "$root" dpkg-query -W -f '${Version}' libibverbs1)"
+echo "# $(. "$root/etc/os-release" && echo "$PRETTY_NAME"), rdma-core $("$in_chroot" "$root" dpkg-query -W -f '${Version}' libibverbs1), Verbena's $what"
 try "driver libraries" env LD_LIBRARY_PATH=/opt/far/build/lib python3 -B /opt/far/tests/abi/private_nodes.py --drivers
 try "programs start" /opt/far/tests/abi/starts.sh /opt/far/build/lib
 stranger devinfo
