@@ -146,7 +146,7 @@ static void round_trips_are_of_what_was_sent_once(void **state)
 	vb_congestion_sent(&p.c, p.una + 1, PACKET, false, true, p.now);
 	p.now += 10 * RTT;
 	vb_congestion_arrived(&p.c, PACKET);
-	vb_congestion_acked(&p.c, p.una + 1, p.now);
+	vb_congestion_acked(&p.c, p.psn, p.now);
 	assert_int_equal(p.c.srtt, RTT);
 	assert_int_equal(p.c.shortest, RTT);
 }
@@ -220,6 +220,9 @@ static void signs_of_the_same_loss(void **state)
 
 	(void)state;
 	begin(&p);
+	vb_congestion_lost(&p.c, p.now); /* nothing is known of the path yet */
+	assert_false(vb_congestion_is_news(&p.c, false, p.now + VB_MSEC));
+	assert_true(vb_congestion_is_news(&p.c, false, p.now + 10 * VB_MSEC));
 	for (unsigned i = 0; i < 50; i++)
 		round_trip(&p, RTT);
 	vb_congestion_lost(&p.c, p.now);
