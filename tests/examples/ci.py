@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """examples/ci, action.yml and the Dockerfile: their YAML and JSON can be read, what they name exists, and the commands of
-their jobs do what docs/ci.md says: a test passes, and one that ignores an error fails with 124.     ci.py BUILD
+their jobs do what docs/ci.md says: a test passes, one that ignores an error fails with 124, and so does one that hangs. The
+page's script of a server and its client is run, too.     ci.py BUILD
 """
 import glob
 import json
@@ -51,6 +52,32 @@ def job(name, steps):
             with open(os.path.join(top, "verbena.log")) as f:
                 log = f.read()
             check(("its memory window is not bound" in log) == bool(status), f"{name} with {source}: verbena.log has", repr(log))
+    with tempfile.TemporaryDirectory() as top:
+        with open(os.path.join(top, "rdma_test.c"), "w") as f:
+            f.write("#include <unistd.h>\nint main(void) { return pause(); }\n")
+        done = shell("\n".join(steps).replace(" 60 ", " 0.2 "), top)
+        check(done.returncode == 124 and "timeout: sending signal TERM" in done.stdout, name, "with a test that hangs:", done)
+
+
+def log_step(name, step):
+    """It prints the log, and nothing if a step before it failed."""
+    with tempfile.TemporaryDirectory() as top:
+        done = shell(step, top)
+        check((done.returncode, done.stdout) == (0, ""), name, "without a log:", done)
+        shell("echo sentence >verbena.log", top)
+        done = shell(step, top)
+        check((done.returncode, done.stdout) == (0, "sentence\n"), name, "with a log:", done)
+
+
+def two_processes():
+    """docs/ci.md's script, with a server and a client that work, and with a client that fails: its status counts."""
+    script = re.search(r"^## 3\..*?```bash\n(.*?)```", read("docs", "ci.md"), re.M | re.S)[1]
+    script = script.replace(":4853 ", ":48A8 ")  # 18600
+    for client, status in ("exec ./server 127.0.0.1", 0), ("exit 3", 3):
+        with tempfile.TemporaryDirectory() as top:
+            source = os.path.join(ROOT, "examples", "01-rc-send.c")
+            done = shell(f"cc {source} -o server -libverbs; printf '#!/bin/sh\\n{client}\\n' >client; chmod 755 client\n{script}", top)
+            check(done.returncode == status, f"the page's script with the client {client!r}:", done)
 
 
 def action():
@@ -78,6 +105,9 @@ def github(inputs):
     ours = [step for step in steps if "/verbena@" in step.get("uses", "")]
     check(len(ours) == 1 and set(ours[0]["with"]) <= inputs, "github.yml gives the action", ours)
     job("github.yml", [step["run"] for step in steps if "run" in step and "if" not in step])
+    for step in steps:
+        if step.get("if") == "failure()":
+            log_step("github.yml", step["run"])
 
 
 def gitlab():
@@ -86,6 +116,7 @@ def gitlab():
     check(set(text["rdma"]) == known, "gitlab.yml has", sorted(text["rdma"]))
     check(text["rdma"]["artifacts"]["paths"] == ["verbena.log"], "gitlab.yml keeps", text["rdma"]["artifacts"])
     job("gitlab.yml", text["rdma"]["script"])
+    log_step("gitlab.yml", "\n".join(text["rdma"]["after_script"]))
 
 
 def compose():
@@ -134,6 +165,7 @@ def main():
     github(action())
     gitlab()
     compose()
+    two_processes()
     rest()
     print("the examples for CI systems work")
 
