@@ -62,7 +62,8 @@ struct vb_context {
 
 static inline struct vb_context *vb_context(struct ibv_context *c)
 {
-	return (struct vb_context *)((char *)c - offsetof(struct vb_context, v) -
+	/* By a number, for c may be NULL until vb_context_check() has looked. */
+	return (struct vb_context *)((uintptr_t)c - offsetof(struct vb_context, v) -
 				     offsetof(struct verbs_context, context));
 }
 

@@ -14,9 +14,8 @@
 
 static _Atomic uint32_t handles;
 
-static int check_new(const struct vb_context *ctx, const struct ibv_cq_init_attr_ex *attr, const char *call)
+static int check_new(const struct ibv_context *c, const struct ibv_cq_init_attr_ex *attr, const char *call)
 {
-	const struct ibv_context *c = &ctx->v.context;
 	int err = vb_context_check(call, c);
 
 	if (err)
@@ -74,7 +73,7 @@ struct vb_cq *vb_cq_make(struct ibv_context *context, const struct ibv_cq_init_a
 {
 	struct vb_context *ctx = vb_context(context);
 	struct vb_cq *cq = NULL;
-	int err = check_new(ctx, attr, call);
+	int err = check_new(context, attr, call);
 
 	if (err)
 		goto refused;

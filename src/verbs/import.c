@@ -115,11 +115,12 @@ refused:
 	return NULL;
 }
 
-struct vb_peer *vb_import_owner(struct vb_context *c, const char *call)
+struct vb_peer *vb_import_owner(struct ibv_context *context, const char *call)
 {
+	const struct vb_context *c = vb_context(context);
 	uint64_t from;
 
-	errno = vb_context_check(call, &c->v.context);
+	errno = vb_context_check(call, context);
 	if (errno)
 		return NULL;
 	from = c->from ? c->from : vb_adapter_incarnation(c->adapter);
@@ -134,9 +135,9 @@ struct vb_peer *vb_import_owner(struct vb_context *c, const char *call)
 }
 
 /* The tables into which the context's handles lead.  0, or EIO after saying that they are gone. */
-static int owner_tables(struct vb_context *c, struct vb_peer_tables *at, const char *call)
+static int owner_tables(struct ibv_context *context, struct vb_peer_tables *at, const char *call)
 {
-	struct vb_peer *peer = vb_import_owner(c, call);
+	struct vb_peer *peer = vb_import_owner(context, call);
 
 	if (!peer)
 		return errno;
@@ -153,16 +154,16 @@ VB_EXPORT VB_OBJECT(struct ibv_pd *, ibv_import_pd, (context, handle), struct ib
 	struct vb_peer_tables at;
 	struct vb_pd_view v;
 	struct vb_met met;
-	int err = owner_tables(c, &at, call);
+	int err = owner_tables(context, &at, call);
 	bool there = !err && vb_pds_look(at.pds, at.pd_marks, handle, &v);
 
-	if (!err && !vb_import_owner(c, call)) /* it may have ended meanwhile */
+	if (!err && !vb_import_owner(context, call)) /* it may have ended meanwhile */
 		err = errno;
 	if (!err && !there)
 		err =
 		    vb_refuse(ENOENT, call, "the context has no protection domain of handle 0x%08x", handle);
 	if (!err)
-		err = vb_pd_make(&pd, c, call);
+		err = vb_pd_make(&pd, context, call);
 	if (err)
 		goto refused;
 	pd->imported = true;
@@ -205,14 +206,14 @@ static int look_up(struct vb_pd *pd, uint32_t handle, uint32_t *lkey, struct vb_
 		   const char *call)
 {
 	struct vb_peer_tables at;
-	int err = owner_tables(vb_context(pd->ibv.context), &at, call);
+	int err = owner_tables(pd->ibv.context, &at, call);
 	bool there;
 
 	if (err)
 		return err;
 	there = handle && vb_key_used(at.marks, handle) && vb_key_read(&at.keys[handle], lkey, spec) &&
 		spec->kind != VB_KEY_WINDOW;
-	if (!vb_import_owner(vb_context(pd->ibv.context), call)) /* it may have ended meanwhile */
+	if (!vb_import_owner(pd->ibv.context, call)) /* it may have ended meanwhile */
 		return errno;
 	if (!there)
 		return vb_refuse(ENOENT, call, "the context has no memory region of handle 0x%08x", handle);

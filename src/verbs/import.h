@@ -9,7 +9,7 @@
 
 /* The link to the adapter into whose tables the context's handles lead; NULL with errno, which has been said:
  * it is gone. */
-struct vb_peer *vb_import_owner(struct vb_context *c, const char *call);
+struct vb_peer *vb_import_owner(struct ibv_context *context, const char *call);
 
 #define OWNER_ENDED "the process whose device was imported has ended"
 

@@ -96,7 +96,7 @@ VB_EXPORT VB_OBJECT(struct ibv_dm *, ibv_import_dm, (context, handle), struct ib
 	uint64_t length;
 	int err, fd;
 
-	peer = vb_import_owner(c, CALL);
+	peer = vb_import_owner(context, CALL);
 	if (!peer)
 		return NULL; /* errno is set, here and below */
 	fd = fetch(vb_hca(c->adapter), peer, handle, &length);

@@ -19,10 +19,11 @@ const char *vb_pd_member_name(char name[VB_MEMBER_NAME], uint32_t domain)
 	return name;
 }
 
-int vb_pd_make(struct vb_pd **out, struct vb_context *c, const char *call)
+int vb_pd_make(struct vb_pd **out, struct ibv_context *context, const char *call)
 {
+	struct vb_context *c = vb_context(context);
 	struct vb_pd *pd;
-	int err = vb_context_check(call, &c->v.context);
+	int err = vb_context_check(call, context);
 
 	if (err)
 		return err;
@@ -36,7 +37,7 @@ int vb_pd_make(struct vb_pd **out, struct vb_context *c, const char *call)
 		err = vb_refuse_memory(call);
 		goto uncount;
 	}
-	pd->ibv.context = &c->v.context;
+	pd->ibv.context = context;
 	vb_lock_take(&c->lock);
 	vb_list_append(&c->pd_list, &pd->on_ctx); /* pairs with vb_pd_unmake() */
 	vb_lock_give(&c->lock);
@@ -65,7 +66,7 @@ VB_EXPORT VB_OBJECT(struct ibv_pd *, ibv_alloc_pd, (context), struct ibv_context
 {
 	struct vb_context *c = vb_context(context);
 	struct vb_pd *pd;
-	int err = vb_pd_make(&pd, c, "ibv_alloc_pd");
+	int err = vb_pd_make(&pd, context, "ibv_alloc_pd");
 
 	if (err)
 		goto refused;

@@ -333,12 +333,13 @@ VB_EXPORT VB_CODE(_ibv_query_gid_ex, (context, port, index, entry, flags, entry_
 }
 
 /* Counts the entries in *n, which begins at 0; 0 or errno. */
-static int list_gids(const struct vb_context *c, char *entries, size_t max_entries, uint32_t flags,
+static int list_gids(struct ibv_context *context, char *entries, size_t max_entries, uint32_t flags,
 		     size_t entry_size, size_t *n)
 {
 	static const char call[] = "ibv_query_gid_table";
+	const struct vb_context *c = vb_context(context);
 	const struct vb_gids *t;
-	int err = vb_context_check(call, &c->v.context);
+	int err = vb_context_check(call, context);
 
 	if (err)
 		return err;
@@ -362,7 +363,7 @@ VB_EXPORT VB_VALUE(ssize_t, _ibv_query_gid_table, (context, entries, max_entries
 		   uint32_t flags, size_t entry_size)
 {
 	size_t n = 0;
-	int err = list_gids(vb_context(context), (char *)entries, max_entries, flags, entry_size, &n);
+	int err = list_gids(context, (char *)entries, max_entries, flags, entry_size, &n);
 
 	errno = err;
 	return err ? -err : (ssize_t)n;

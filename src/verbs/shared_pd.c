@@ -195,7 +195,7 @@ VB_EXPORT VB_OBJECT(struct ibv_pd *, ibv_share_pd, (context, shpd, share_key), s
 	if (!context || !shpd)
 		err = vb_refuse(EINVAL, call, "%s is NULL", context ? "shpd" : "context");
 	else
-		err = vb_pd_make(&pd, vb_context(context), call);
+		err = vb_pd_make(&pd, context, call);
 	if (err)
 		goto refused;
 	err = share(pd, shpd->handle, share_key, call);

@@ -75,7 +75,7 @@ struct vb_device *vb_device_row(uint32_t index); /* device.c; index < vb_devices
 
 /* pd.c: a domain that has no number yet; 0 or errno, which has been said.  Pairs with vb_pd_unmake(). */
 struct vb_pd;
-int vb_pd_make(struct vb_pd **out, struct vb_context *c, const char *call);
+int vb_pd_make(struct vb_pd **out, struct ibv_context *context, const char *call);
 void vb_pd_unmake(struct vb_pd *pd);
 
 /* shared_pd.c: makes this process a member of the domain and has it meet the others; 0 or errno, which has

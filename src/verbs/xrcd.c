@@ -82,10 +82,11 @@ static int hold(struct vb_adapter *a, const char *name, int oflags)
 	return err;
 }
 
-static int check_new(const struct vb_context *c, const struct ibv_xrcd_init_attr *attr)
+static int check_new(struct ibv_context *context, const struct ibv_xrcd_init_attr *attr)
 {
 	const uint32_t both = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
-	int err = vb_context_check(call, &c->v.context);
+	const struct vb_context *c = vb_context(context);
+	int err = vb_context_check(call, context);
 
 	if (err)
 		return err;
@@ -121,7 +122,7 @@ VB_OBJECT(struct ibv_xrcd *, vb_open_xrcd, (context, attr), struct ibv_context *
 {
 	struct vb_context *c = vb_context(context);
 	struct vb_xrcd *x = NULL;
-	int err = check_new(c, attr);
+	int err = check_new(context, attr);
 
 	if (!err) {
 		x = calloc(1, sizeof(*x));

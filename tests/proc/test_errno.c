@@ -223,7 +223,8 @@ static void regions(void)
 	WORKS(ibv_flush_relaxed_mr(pd));
 	WORKS_MAKE(mr, ibv_alloc_null_mr(pd));
 	WORKS(ibv_dereg_mr(mr));
-	FAILS_NULL(ibv_reg_dmabuf_mr(pd, 0, PAGE, 0, -1, 0), EBADF);
+	FAILS_NULL(ibv_reg_dmabuf_mr(pd, 0, PAGE, PAGE, -1, 0),
+		   EBADF); /* with an iova of 0 it asks for support */
 	FAILS_NULL(ibv_reg_mr_ex(pd, &xa), EINVAL);
 	xa.comp_mask = IBV_REG_MR_MASK_ADDR;
 	WORKS_MAKE(mr, ibv_reg_mr_ex(pd, &xa));
