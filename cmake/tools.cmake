@@ -46,6 +46,16 @@ install(FILES tools/completion/verbena.bash DESTINATION share/bash-completion/co
 install(FILES tools/completion/_verbena DESTINATION share/zsh/site-functions)
 file(GLOB VB_DOCS CONFIGURE_DEPENDS docs/*.md)
 install(FILES LICENSE ${VB_DOCS} DESTINATION share/doc/verbena)
+# There, the examples are below the pages, not beside their folder, and man(1) finds the manual.
+install(CODE [=[
+  file(GLOB pages "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}/share/doc/verbena/*.md")
+  foreach(page IN LISTS pages)
+    file(READ "${page}" text)
+    string(REPLACE "](../examples/" "](examples/" text "${text}")
+    string(REGEX REPLACE "\\[([^]]*)\\]\\(man/[^)]*\\)" "\\1" text "${text}")
+    file(WRITE "${page}" "${text}")
+  endforeach()
+]=])
 install(FILES docs/man/verbena.1 DESTINATION share/man/man1)
 install(FILES docs/man/verbena_environment.7 DESTINATION share/man/man7)
 file(GLOB VB_MAN3 CONFIGURE_DEPENDS docs/man/*.3)

@@ -117,7 +117,7 @@ static unsigned count(const struct vb_doctor *d, enum vb_grade grade)
 
 static void print_text(const struct vb_doctor *d)
 {
-	unsigned limits = count(d, VB_LIMIT), fails = count(d, VB_FAILS);
+	unsigned limits = count(d, VB_LIMIT), fails = count(d, VB_FAILS), notes = count(d, VB_NOTE);
 
 	for (unsigned i = 0; i < d->n; i++) {
 		const struct vb_finding *f = &d->at[i];
@@ -132,6 +132,8 @@ static void print_text(const struct vb_doctor *d)
 		printf("\nVerbena cannot work here: %u check%s failed.\n", fails, fails == 1 ? "" : "s");
 	else if (limits)
 		printf("\nVerbena works here, with %u limit%s.\n", limits, limits == 1 ? "" : "s");
+	else if (notes)
+		printf("\nVerbena works here. %u note%s.\n", notes, notes == 1 ? "" : "s");
 	else
 		printf("\nVerbena works here. Nothing limits it.\n");
 }

@@ -8,7 +8,7 @@
 
 enum vb_grade {
 	VB_OK,
-	VB_NOTE,  /* worth knowing; costs nothing */
+	VB_NOTE,  /* worth knowing; costs nothing in Verbena */
 	VB_LIMIT, /* costs a feature or speed */
 	VB_FAILS, /* Verbena, or the program, cannot work here */
 	VB_GRADES

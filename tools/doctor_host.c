@@ -207,28 +207,35 @@ static void look_at_user(struct vb_doctor *d)
 			 geteuid());
 }
 
-/* As root with unshare -n, as anybody else with -Urn. */
-static int try_network_namespace(void *arg, int out)
+static int try_namespaces(void *flags, int out)
 {
-	(void)arg;
 	(void)out;
-	return unshare(CLONE_NEWNET) && unshare(CLONE_NEWUSER | CLONE_NEWNET) ? errno : 0;
+	return unshare(*(int *)flags) ? errno : 0;
 }
 
+/* unshare -Urn is what any user may do, and -n root. */
 static void look_at_namespaces(struct vb_doctor *d)
 {
-	int err = vb_child(try_network_namespace, NULL, NULL, 0);
+	int own = CLONE_NEWUSER | CLONE_NEWNET, roots = CLONE_NEWNET,
+	    err = vb_child(try_namespaces, &own, NULL, 0);
 	char why[100];
 
-	if (err)
-		vb_found(d, VB_NOTE, "namespaces",
-			 "tests cannot be isolated from one another by a network namespace (unshare -Urn)",
-			 "as root, sysctl user.max_user_namespaces=10000, kernel.unprivileged_userns_clone=1 "
-			 "(Debian) or kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu)",
-			 "no network namespace can be made: %s", vb_child_why(why, sizeof(why), err));
-	else
+	vb_child_why(why, sizeof(why), err);
+	if (!err)
 		vb_found(d, VB_OK, "namespaces", NULL, NULL,
-			 "a network namespace can be made, which isolates tests");
+			 "unshare -Urn makes a network namespace, which isolates tests");
+	else if (!vb_child(try_namespaces, &roots, NULL, 0))
+		vb_found(d, VB_OK, "namespaces", NULL, NULL,
+			 "unshare -n makes a network namespace, which isolates tests. unshare -Urn, for "
+			 "ordinary users, does not: %s",
+			 why);
+	else
+		vb_found(d, VB_NOTE, "namespaces",
+			 "tests cannot be isolated from one another by a network namespace",
+			 "leave the chroot, if this is one; or as root, sysctl "
+			 "user.max_user_namespaces=10000, kernel.unprivileged_userns_clone=1 (Debian) or "
+			 "kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu)",
+			 "unshare -Urn makes no network namespace: %s", why);
 }
 
 static const struct file {

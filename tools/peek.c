@@ -20,7 +20,7 @@
 #include "list.h"
 #include "tools.h"
 
-enum found { FOUND, NO_PROCESS, ENDED, NO_RIGHT, NO_ADAPTER, OTHER_VERSION, FAILED };
+enum found { FOUND, SEVERAL, NO_PROCESS, ENDED, NO_RIGHT, NO_ADAPTER, OTHER_VERSION, FAILED };
 
 /* The number that the process has for itself, in the innermost PID namespace. */
 static pid_t own_number(pid_t pid)
@@ -153,7 +153,8 @@ static enum found not_listed(pid_t pid, int err)
 	return err == EACCES || err == EPERM ? NO_RIGHT : FAILED;
 }
 
-static bool has_ended(pid_t pid)
+/* false: there is no such process. */
+static bool read_stat(pid_t pid, char *state, int *parent)
 {
 	char path[64], text[512], *p;
 	size_t n;
@@ -162,12 +163,31 @@ static bool has_ended(pid_t pid)
 	snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
 	f = fopen(path, "re");
 	if (!f)
-		return true;
+		return false;
 	n = fread(text, 1, sizeof text - 1, f);
 	fclose(f);
 	text[n] = 0;
-	p = strrchr(text, ')');
-	return p && (p[1] && (p[2] == 'Z' || p[2] == 'X'));
+	p = strrchr(text, ')'); /* its name may have one */
+	return p && sscanf(p + 1, " %c %d", state, parent) == 2;
+}
+
+static bool has_ended(pid_t pid)
+{
+	char state;
+	int parent;
+
+	return !read_stat(pid, &state, &parent) || state == 'Z' || state == 'X';
+}
+
+static bool descends(pid_t pid, pid_t from)
+{
+	char state;
+	int parent = 0;
+
+	for (; pid > 1 && pid != from; pid = parent)
+		if (!read_stat(pid, &state, &parent))
+			return false;
+	return pid == from;
 }
 
 static uint64_t network_of(pid_t pid)
@@ -259,41 +279,6 @@ static void say_no_right(const char *command, int pid)
 		       pid, command, pid);
 }
 
-/* The program of a `verbena run` that has stayed as its parent; 0: it is none. */
-static pid_t program_of(pid_t pid)
-{
-	struct peek p = {.pid = pid};
-	char path[64];
-	int child = 0;
-	FILE *f;
-
-	read_program(&p);
-	if (strcmp(p.program, "verbena"))
-		return 0;
-	snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)pid, (int)pid);
-	f = fopen(path, "re");
-	if (!f)
-		return 0;
-	if (fscanf(f, "%d", &child) != 1)
-		child = 0;
-	fclose(f);
-	return child;
-}
-
-static void say_no_adapter(const char *command, pid_t pid)
-{
-	pid_t program = program_of(pid);
-
-	if (program)
-		vb_say("process %d is \"verbena run\", and its program is process %d. Type: verbena %s %d",
-		       (int)pid, (int)program, command, (int)program);
-	else
-		vb_say("process %d has no device of Verbena open. \"verbena list\" shows your processes that "
-		       "have one. "
-		       "A program uses Verbena if it is started by \"verbena run\"",
-		       (int)pid);
-}
-
 static void say_why(const char *command, pid_t p, enum found r, uint32_t version)
 {
 	int err = errno, pid = (int)p;
@@ -312,7 +297,10 @@ static void say_why(const char *command, pid_t p, enum found r, uint32_t version
 		say_no_right(command, pid);
 		break;
 	case NO_ADAPTER:
-		say_no_adapter(command, p);
+		vb_say("process %d has no device of Verbena open, and no process that it started has one. "
+		       "\"verbena list\" shows your processes that have one. A program uses Verbena if it is "
+		       "started by \"verbena run\"",
+		       pid);
 		break;
 	case OTHER_VERSION:
 		vb_say("process %d uses another version of Verbena: its segment has version %u, and this "
@@ -413,17 +401,14 @@ static size_t only_one(const struct peek *all, size_t n)
 	return here == 1 ? at : n;
 }
 
-/* The process that an omitted PID means. */
-static bool find_only(struct peek *p, const char *command)
+/* Takes the one that is meant, or lists them.  The list is freed. */
+static enum found take_only(struct peek *p, const char *command, struct peek *all, size_t n)
 {
-	struct peek *all;
-	size_t n = vb_peek_all(&all, geteuid()), at = only_one(all, n);
+	size_t at = only_one(all, n);
 
 	if (at < n) {
 		*p = all[at];
-	} else if (!n) {
-		vb_list_say_none();
-	} else {
+	} else if (n) {
 		vb_say("%zu processes have a device of Verbena open. Name one of them: verbena %s PID", n,
 		       command);
 		vb_list_print(stderr, all, n);
@@ -432,7 +417,34 @@ static bool find_only(struct peek *p, const char *command)
 		if (i != at)
 			vb_peek_close(&all[i]);
 	free(all);
-	return at < n;
+	return at < n ? FOUND : n ? SEVERAL : NO_ADAPTER;
+}
+
+/* The process that an omitted PID means. */
+static bool find_only(struct peek *p, const char *command)
+{
+	struct peek *all;
+	size_t n = vb_peek_all(&all, geteuid());
+	enum found r = take_only(p, command, all, n);
+
+	if (r == NO_ADAPTER)
+		vb_list_say_none();
+	return r == FOUND;
+}
+
+/* What a `verbena run`, timeout(1) or shell has started stands for it. */
+static enum found find_descendant(struct peek *p, const char *command, pid_t from)
+{
+	struct peek *all;
+	size_t all_n = vb_peek_all(&all, p->user), n = 0;
+
+	for (size_t i = 0; i < all_n; i++) {
+		if (descends(all[i].pid, from))
+			all[n++] = all[i];
+		else
+			vb_peek_close(&all[i]);
+	}
+	return take_only(p, command, all, n);
 }
 
 const struct vb_option vb_peek_options[VB_PEEK_OPTIONS] = {
@@ -482,7 +494,9 @@ bool vb_peek_open(struct peek_ask *a, const struct vb_command *c, int argc, char
 		return false;
 	}
 	r = find(&a->at, (pid_t)pid, &version);
-	if (r != FOUND)
+	if (r == NO_ADAPTER)
+		r = find_descendant(&a->at, c->name, (pid_t)pid);
+	if (r != FOUND && r != SEVERAL)
 		say_why(c->name, (pid_t)pid, r, version);
 	return r == FOUND;
 }

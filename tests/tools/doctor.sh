@@ -44,7 +44,8 @@ sys.exit(not ($expression))" <<<"$out"; then
 }
 
 ((base_rc < 2)) || { echo "FAIL: Verbena cannot work on this machine"; exit 1; }
-if ((base_rc == 0)); then
+notes=$(grep -c '^note ' <<<"$base")
+if ((base_rc + notes == 0)); then
 	check "nothing is limited" 0 "Verbena works here. Nothing limits it." "$verbena" doctor
 fi
 json "healthy" "o['works'] and o['libraries'] == '$build/lib' and r['device'] == r['rdma_cm'] == r['libraries'] == 'ok'
@@ -99,6 +100,10 @@ if "$deny" tgkill 1 true; then
 	check "the library's own sentence" 2 "(does a sandbox deny one?)" "$deny" epoll_ctl 1 "$verbena" doctor
 	check "a device that ends the process" 2 "fails  device: a process that makes the call is ended by SIGSYS" "$deny" memfd_create kill "$verbena" doctor
 	check "no seals" 2 "refuses one of memfd_create, ftruncate" "$deny" memfd_create 13 "$verbena" doctor
+	for call in memfd_create listen; do
+		json "only what failed first: $call" "r['device'] == 'fails' and sum(c['check'] == 'calls' for c in o['checks']) == 1" \
+			"$deny" "$call" 13 "$verbena" doctor --json
+	done
 	check "no names" 2 "socket, bind and listen on abstract names" "$deny" listen 1 "$verbena" doctor
 	check "an old kernel" 1 "MADV_POPULATE_READ) is not known to this kernel" "$deny" madvise 22 "$verbena" doctor
 	check "registration denied" 2 "MADV_POPULATE_READ) is refused: Operation not permitted" "$deny" madvise 1 "$verbena" doctor
@@ -111,7 +116,15 @@ fi
 # namespaces
 if unshare -Ur true 2>/dev/null; then
 	check "no name for the user" 2 "fails  user: your user is not mapped in this user namespace" unshare -U "$verbena" doctor
-	check "no namespace for tests" 2 "note   namespaces: no network namespace can be made: " unshare -U "$verbena" doctor
+	check "no namespace for tests" 2 "note   namespaces: unshare -Urn makes no network namespace: " unshare -U "$verbena" doctor
+	check "namespaces for each user" $base_rc "ok     namespaces: unshare -Urn makes a network namespace" "$verbena" doctor
+	mkdir "$tmp/chroot"
+	chroot=(unshare -Urm sh -c "mount --rbind / '$tmp/chroot' && exec chroot '$tmp/chroot' \"\$@\"" sh)
+	check "namespaces for root" $base_rc "unshare -n makes a network namespace, which isolates tests. unshare -Urn, for ordinary users, does not: " \
+		"${chroot[@]}" "$verbena" doctor
+	check "and for nobody" $base_rc "note   namespaces: unshare -Urn makes no network namespace: Operation not permitted" \
+		"${chroot[@]}" setpriv --bounding-set=-all "$verbena" doctor
+	((base_rc)) || check "a note is counted" 0 "Verbena works here. $((notes + 1)) note" "${chroot[@]}" setpriv --bounding-set=-all "$verbena" doctor
 	check "no /proc in a chroot" 2 "/proc/self/exe cannot be read" unshare -Urm sh -c "
 		mkdir '$tmp/root' && mount --rbind / '$tmp/root' && mount -t tmpfs none '$tmp/root/proc' &&
 		exec chroot '$tmp/root' '$verbena' doctor"

@@ -80,7 +80,9 @@ kill -CONT "$one"
 
 check "no such process" 125 "there is no process 4194304. \"verbena list\"" "$verbena" explain 4194304
 check "no number" 125 "\"x1\" is not a process ID. \"verbena list\"" "$verbena" mr x1
-check "no device" 125 "process $$ has no device of Verbena open. \"verbena list\"" "$verbena" explain $$
+start none sh -c 'echo; cat' # `one` has a device, but this process did not start it
+check "no device" 125 "process $pid has no device of Verbena open, and no process that it started has one. \"verbena list\"" \
+	"$verbena" explain "$pid"
 check "two processes" 125 "takes one process ID, but a second one follows: \"2\"" "$verbena" explain 1 2
 check "help" 0 "refused calls" "$verbena" explain --help
 (exec sleep 0) &
@@ -150,6 +152,13 @@ json "kinds in JSON" "sorted(r['kind'] for r in o['regions']) ==
 check "several" 125 "processes have a device of Verbena open. Name one of them: verbena explain PID" "$verbena" explain
 check "several are listed" 125 " $one  tools-trouble " "$verbena" explain
 check "several, of mr" 125 "Name one of them: verbena mr PID" "$verbena" mr
+start below "$verbena" run --summary -- timeout 600 "$helpers/tools-trouble" once
+check "a process that another one started" 0 " (tools-trouble): 1 message since it opened the device" "$verbena" explain "$pid"
+check "also for mr" 0 " (tools-trouble)" "$verbena" mr "$pid"
+json "it is that one" "o['pid'] != $pid and open('/proc/%d/comm' % o['pid']).read() == 'tools-trouble\n'" "$verbena" explain --json "$pid"
+kill "$pid"
+check "several that one started" 125 "processes have a device of Verbena open. Name one of them: verbena explain PID" "$verbena" explain $$
+check "they are listed" 125 " $one  tools-trouble " "$verbena" explain $$
 check "list takes no argument" 125 "\"$one\" is given. To look into a process: verbena explain PID" "$verbena" list "$one"
 alone=(unshare -r -p --fork --mount-proc) # sees no other process
 if "${alone[@]}" true 2>/dev/null; then

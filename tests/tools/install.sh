@@ -32,6 +32,14 @@ fi
 for f in $(grep -oh "share/doc/verbena/[a-z]*\.md" share/man/man?/* | sort -u); do
 	[[ -s $f ]] || fail "$f, which a manual page names, is not installed"
 done
+for f in share/doc/verbena/*.md; do
+	for to in $(grep -o '\](\.*[a-zA-Z0-9][^):]*)' "$f" | sed 's/^](//; s/[#)].*//' | sort -u); do
+		[[ -e ${f%/*}/$to ]] || fail "$f has a link to $to, which is not installed"
+	done
+	# Otherwise it is the page of the source.
+	words='s|](\.\./examples/|](examples/|g; s|\[\([^]]*\)\](man/[^)]*)|\1|g'
+	cmp -s "$f" <(sed "$words" "$source/docs/${f##*/}") || fail "$f is not the source's page"
+done
 ! grep -n "^\.Pa docs/" share/man/man?/* || fail "a manual page names a file of the source"
 make -n -C "$source" install BUILD="$build" PREFIX="/x/with space" 2>/dev/null | grep -q -- '--prefix "/x/with space"' ||
 	fail "make install PREFIX with a space"
