@@ -93,21 +93,19 @@ static void print_summary(const struct vb_tally *t)
 	free(text);
 }
 
+static void say_not_opened(const struct vb_watch *w, const struct vb_tally *t)
+{
+	if (w->fail_on && !w->summary && !atomic_load(&t->opened))
+		vb_say(NOT_OPENED ", so --fail-on=%s checked nothing", w->fail_on);
+}
+
 /* Whether a program that succeeded has failed. */
 static bool fails(const struct vb_watch *w, const struct vb_tally *t)
 {
 	unsigned long long errors = vb_tally_sum(t, VB_LOG_ERROR), warnings = vb_tally_sum(t, VB_LOG_WARN);
 
-	if (!w->fail_on)
+	if (!w->fail_on || !(errors + (strcmp(w->fail_on, "warn") ? 0 : warnings)))
 		return false;
-	if (!(errors + (strcmp(w->fail_on, "warn") ? 0 : warnings))) {
-		if (atomic_load(&t->opened))
-			return false;
-		vb_say("exit status %d: the program ended with 0, but " NOT_OPENED
-		       ", so nothing was tested (--fail-on=%s)",
-		       VB_EXIT_SAID, w->fail_on);
-		return true;
-	}
 	vb_say("exit status %d: the program ended with 0, but %llu error%s and %llu warning%s occurred "
 	       "(--fail-on=%s)",
 	       VB_EXIT_SAID, errors, errors == 1 ? "" : "s", warnings, warnings == 1 ? "" : "s", w->fail_on);
@@ -274,5 +272,7 @@ int vb_parent_run(const struct vb_watch *w, char **program, int *err)
 		print_summary(t);
 	if (!status && fails(w, t))
 		return VB_EXIT_SAID;
+	if (!status)
+		say_not_opened(w, t);
 	return die_as(status);
 }
