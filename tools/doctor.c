@@ -224,6 +224,7 @@ static int doctor(const struct vb_command *c, int argc, char **argv)
 		vb_say("%s cannot be executed: %s", program, strerror(err));
 		return VB_EXIT_SELF;
 	}
+	signal(SIGCHLD, SIG_DFL); /* whoever ignores it gets no status of a child */
 	look(&d);
 	if (program)
 		vb_doctor_program(&d, path);

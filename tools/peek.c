@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/text.h"
 #include "host/segment.h"
 #include "list.h"
 #include "tools.h"
@@ -50,13 +51,12 @@ static pid_t own_number(pid_t pid)
 
 void vb_peek_clean(char *text)
 {
-	for (; *text; text++) {
-		bool high = (uint8_t)text[0] == 0xc2 && ((uint8_t)text[1] & 0xe0) == 0x80; /* U+0080 on */
+	while (*text) {
+		size_t n = vb_text_character(text);
 
-		if (high)
-			*text++ = '?';
-		if (high || (uint8_t)*text < ' ' || *text == 0x7f)
+		if (!n)
 			*text = '?';
+		text += n ? n : 1;
 	}
 }
 

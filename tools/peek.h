@@ -35,7 +35,8 @@ struct peek_ask {
 bool vb_peek_open(struct peek_ask *a, const struct vb_command *c, int argc, char **argv);
 void vb_peek_close(struct peek *p);
 
-/* What another process wrote goes to a terminal: no control characters. */
+/* What another process wrote goes to a terminal and into JSON: UTF-8 without control characters; else a '?'.
+ */
 void vb_peek_clean(char *text);
 
 /* Whether its network namespace is this process's own, so that both can meet. */

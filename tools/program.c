@@ -172,6 +172,10 @@ static int check_binary(const char *path, const char *lib, enum vb_program_fate 
 		       path, e.bits, e.machine);
 		return VB_EXIT_NOT_EXECUTABLE;
 	}
+	if (*e.interp && access(e.interp, F_OK)) {
+		vb_say("%s cannot be executed: its dynamic loader %s: %s", path, e.interp, strerror(errno));
+		return errno == ENOENT ? VB_EXIT_NOT_FOUND : VB_EXIT_NOT_EXECUTABLE;
+	}
 	if (e.kind == VB_ELF_STATIC)
 		vb_say("%s is statically linked and cannot load Verbena's libraries. Only programs that it "
 		       "starts can",
@@ -214,6 +218,17 @@ static void read_interpreter(const char *path, char *name, size_t size, char *ar
 	snprintf(arg, arg_size, "%.*s", (int)strcspn(line + n, " \t"), line + n);
 }
 
+/* The kernel would refuse anything else, and a FIFO would wait for a writer. */
+static bool is_file(const char *path)
+{
+	struct stat st;
+
+	if (stat(path, &st) || S_ISREG(st.st_mode))
+		return true;
+	vb_say("%s cannot be executed: it is not a regular file", path);
+	return false;
+}
+
 /* Checks the program, and of a script its interpreter, and what env(1) would run as interpreter. */
 int vb_program_check(const char *program, const char *lib, enum vb_program_fate *fate)
 {
@@ -224,6 +239,8 @@ int vb_program_check(const char *program, const char *lib, enum vb_program_fate 
 
 	snprintf(path, sizeof(path), "%s", program);
 	for (int depth = 0; depth < 6; depth++) {
+		if (!is_file(path))
+			return VB_EXIT_NOT_EXECUTABLE;
 		read_interpreter(path, name, sizeof(name), arg, sizeof(arg));
 		if (!*name)
 			return check_binary(path, lib, fate ? fate : &unused);

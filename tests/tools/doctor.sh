@@ -191,5 +191,9 @@ check "a libibverbs that is linked in" 2 "is linked with a static libibverbs" "$
 json "a program in JSON" "r['program'] == 'fails' and r['device'] == 'ok'" "$verbena" doctor --json "$helpers/tools-linked-in"
 check "the system's library of another release" 1 "has the private node 99, and Verbena's library has " env LD_LIBRARY_PATH="$helpers/newer" "$verbena" doctor
 check "no node for the first library" $base_rc "LD_LIBRARY_PATH names Verbena's libraries already" env LD_LIBRARY_PATH="$build/lib" "$verbena" doctor
+check "SIGCHLD ignored" $base_rc "ok     libraries: " sh -c 'trap "" CHLD; exec "$@"' sh "$verbena" doctor
+check "a directory" 2 "fails  program: $tmp/ cannot be executed: it is not a regular file" "$verbena" doctor "$tmp/"
+cp "$helpers/tools-view-check" "$tmp/"$'name\xff'
+json "a name that is no UTF-8" "r['program'] == 'ok'" "$verbena" doctor --json "$tmp/"$'name\xff'
 echo "$checks checks, $bad failed"
 ((bad == 0))

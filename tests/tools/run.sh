@@ -48,6 +48,12 @@ check "no view" 1 "" "$verbena" run --no-view grep -q LD_PRELOAD /proc/self/envi
 check "not found" 127 "verbena: no-such-program cannot be executed: No such file" "$verbena" run no-such-program
 check "not found either" 127 "verbena: /no/such cannot be executed: No such file" "$verbena" run -- /no/such
 echo text >"$tmp/plain"
+mkfifo -m 755 "$tmp/fifo" && mkdir "$tmp/folder"
+sed 's#/ld-linux-#/ld-nowhe-#' /bin/true >"$tmp/loaderless" && chmod +x "$tmp/loaderless"
+for file in fifo folder; do
+	check "a $file" 126 "verbena: $tmp/$file cannot be executed: it is not a regular file" timeout 20 "$verbena" run "$tmp/$file"
+done
+check "no loader" 127 "ld-nowhe-x86-64.so.2: No such file or directory" "$verbena" run "$tmp/loaderless"
 check "not executable" 126 "verbena: $tmp/plain cannot be executed: Permission denied" "$verbena" run "$tmp/plain"
 check "usage" 125 "no program is given" "$verbena" run
 check "usage of verbena" 125 "there is no command \"walk\". The commands are run, list, explain, mr, doctor, help" "$verbena" walk
