@@ -1,7 +1,8 @@
 #!/bin/bash
 # verbena doctor: each limit that can be brought about is found, with its cost and the exit status.   doctor.sh BUILD HELPERS
 set -u
-build=$(realpath "$1") helpers=$(realpath "$2") here=$(realpath "${BASH_SOURCE[0]%/*}") bad=0 checks=0
+build=$(realpath "$1") helpers=$(realpath "$2") here=$(realpath "${BASH_SOURCE[0]%/*}")
+. "${BASH_SOURCE[0]%/*}/check.bash"
 verbena=$build/verbena
 tmp=$(mktemp -d)
 trap 'kill ${pids:-} 2>/dev/null; rm -rf --one-file-system "$tmp"' EXIT
@@ -13,24 +14,12 @@ base_rc=$?
 echo "this machine: exit status $base_rc"
 grep -v '^ok' <<<"$base"
 
-check() { # WHAT STATUS WORDS COMMAND...
-	local what=$1 status=$2 words=$3 out rc
-	shift 3
-	out=$("$@" 2>&1 </dev/null)
-	rc=$?
-	checks=$((checks + 1))
-	if [[ $rc != "$status" || $out != *"$words"* ]]; then
-		echo "FAIL: $what: exit status $rc (wanted $status), output (wanted \"$words\"): $out"
-		bad=$((bad + 1))
-	fi
-}
-
 json() { # WHAT PYTHON-EXPRESSION-OF-o COMMAND...: r is {check: its worst result}
 	local what=$1 expression=$2 out
 	shift 2
 	checks=$((checks + 1))
 	out=$("$@" 2>&1 </dev/null)
-	if ! /usr/bin/python3 -c "
+	if ! PYTHONIOENCODING=utf-8:strict /usr/bin/python3 -c "
 import json, sys
 o = json.load(sys.stdin)
 grades = ['ok', 'note', 'limit', 'fails']
@@ -191,7 +180,7 @@ check "a libibverbs that is linked in" 2 "is linked with a static libibverbs" "$
 json "a program in JSON" "r['program'] == 'fails' and r['device'] == 'ok'" "$verbena" doctor --json "$helpers/tools-linked-in"
 check "the system's library of another release" 1 "has the private node 99, and Verbena's library has " env LD_LIBRARY_PATH="$helpers/newer" "$verbena" doctor
 check "no node for the first library" $base_rc "LD_LIBRARY_PATH names Verbena's libraries already" env LD_LIBRARY_PATH="$build/lib" "$verbena" doctor
-check "SIGCHLD ignored" $base_rc "ok     libraries: " sh -c 'trap "" CHLD; exec "$@"' sh "$verbena" doctor
+check "SIGCHLD ignored" $base_rc "ok     libraries: " bash -c 'trap "" CHLD; exec "$@"' bash "$verbena" doctor
 check "a directory" 2 "fails  program: $tmp/ cannot be executed: it is not a regular file" "$verbena" doctor "$tmp/"
 cp "$helpers/tools-view-check" "$tmp/"$'name\xff'
 json "a name that is no UTF-8" "r['program'] == 'ok'" "$verbena" doctor --json "$tmp/"$'name\xff'

@@ -2,30 +2,19 @@
 # verbena explain and verbena mr: what they show of a running process, stopped or not, and what they say when they
 # cannot.   explain.sh BUILD HELPERS
 set -u
-build=$(realpath "$1") helpers=$(realpath "$2") bad=0 checks=0
+build=$(realpath "$1") helpers=$(realpath "$2")
+. "${BASH_SOURCE[0]%/*}/check.bash"
 verbena=$build/verbena
 tmp=$(mktemp -d)
 pids=()
 trap 'for p in "${pids[@]}"; do kill -9 "$p" 2>/dev/null; done; rm -rf "$tmp"' EXIT
 unset LD_LIBRARY_PATH LD_PRELOAD VERBENA_LOG VERBENA_LOG_LEVEL
 
-check() { # WHAT STATUS WORDS COMMAND...: exit status, and words of output and errors together
-	local what=$1 status=$2 words=$3 out rc
-	shift 3
-	out=$("$@" 2>&1 </dev/null)
-	rc=$?
-	checks=$((checks + 1))
-	if [[ $rc != "$status" || $out != *"$words"* ]]; then
-		echo "FAIL: $what: exit status $rc (wanted $status), output (wanted \"$words\"): $out"
-		bad=$((bad + 1))
-	fi
-}
-
 json() { # WHAT PYTHON-EXPRESSION-OF-o COMMAND...
 	local what=$1 expression=$2
 	shift 2
 	checks=$((checks + 1))
-	if ! "$@" | /usr/bin/python3 -c "import json,sys; o = json.load(sys.stdin); sys.exit(not ($expression))"; then
+	if ! "$@" | PYTHONIOENCODING=utf-8:strict /usr/bin/python3 -c "import json,sys; o = json.load(sys.stdin); sys.exit(not ($expression))"; then
 		echo "FAIL: $what: not $expression in: $("$@")"
 		bad=$((bad + 1))
 	fi

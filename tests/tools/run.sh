@@ -1,23 +1,12 @@
 #!/bin/bash
 # verbena run: what it sets, what it refuses and with which status.   run.sh BUILD HELPERS
 set -u
-build=$(realpath "$1") helpers=$(realpath "$2") bad=0 checks=0
+build=$(realpath "$1") helpers=$(realpath "$2")
+. "${BASH_SOURCE[0]%/*}/check.bash"
 verbena=$build/verbena
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 unset LD_LIBRARY_PATH LD_PRELOAD VERBENA_LOG VERBENA_LOG_LEVEL
-
-check() { # WHAT STATUS WORDS COMMAND...: exit status, and words of output and errors together
-	local what=$1 status=$2 words=$3 out rc
-	shift 3
-	out=$("$@" 2>&1 </dev/null)
-	rc=$?
-	checks=$((checks + 1))
-	if [[ $rc != "$status" || $out != *"$words"* ]]; then
-		echo "FAIL: $what: exit status $rc (wanted $status), output (wanted \"$words\"): $out"
-		bad=$((bad + 1))
-	fi
-}
 
 lib=$build/lib/libibverbs.so.1
 check "the program gets our library" 0 "$lib" "$verbena" run -- "$helpers/tools-which"
