@@ -155,7 +155,7 @@ class Row:
 
 def ready(port, pid):
     """With -z the server listens by rdma_cm, else by TCP, with -R too."""
-    return stranger.listening(port) or stranger.rdma_listening(port, pid)
+    return stranger.listening(port, pid) or stranger.rdma_listening(port, pid)
 
 
 def main():

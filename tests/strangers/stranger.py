@@ -45,9 +45,10 @@ class Pair:
 
 
 class Program:
-    """A running program whose output goes to files, so that no pipe can fill.  terminal: its input is one, else nothing."""
+    """A running program whose output goes to files, so that no pipe can fill.  terminal: its input is one, else nothing.
+    net: the network namespace that it runs in, a descriptor (hosts.py)."""
 
-    def __init__(self, argv, env, cpus=None, terminal=False):
+    def __init__(self, argv, env, cpus=None, terminal=False, net=None):
         self.argv = argv
         self.out, self.err = tempfile.TemporaryFile(), tempfile.TemporaryFile()
         self.started = time.monotonic()
@@ -59,6 +60,8 @@ class Program:
                 os._exit(127)
             if cpus:
                 os.sched_setaffinity(0, cpus)
+            if net is not None and _libc.setns(net, 0):
+                os._exit(126)
 
         self.terminal = pty.openpty() if terminal else ()
         self.process = subprocess.Popen(argv, env=env, stdin=self.terminal[1] if terminal else subprocess.DEVNULL,
@@ -137,15 +140,16 @@ def own_address():
             return "127.0.0.2"
 
 
-def listening(port):
-    for name in ("/proc/net/tcp", "/proc/net/tcp6"):
+def listening(port, pid="self"):
+    """Whether anybody listens there, in the network namespace of that process."""
+    for name in (f"/proc/{pid}/net/tcp", f"/proc/{pid}/net/tcp6"):
         try:
             with open(name) as f:
                 for line in f.readlines()[1:]:
                     word = line.split()
                     if word[3] == "0A" and int(word[1].rsplit(":", 1)[1], 16) == port:
                         return True
-        except FileNotFoundError:
+        except OSError:
             pass
     return False
 
@@ -167,7 +171,7 @@ def rdma_listening(port, pid):
 
 def _wait_listening(server, port, limit, ready=None):
     while time.monotonic() - server.started < limit:
-        if ready(port, server.process.pid) if ready else listening(port):
+        if (ready or listening)(port, server.process.pid):
             return True
         if server.process.poll() is not None:
             return False
@@ -192,14 +196,14 @@ def server(build, argv, ready, mode="run", env=None):
 
 
 def pair(build, argv, port_option="-p", host="127.0.0.1", mode="run", env=None, client_args=(), limit=LIMIT,
-         check=None, cpus=(None, None), look=None, other=None, ready=None, terminal=False):
+         check=None, cpus=(None, None), look=None, other=None, ready=None, terminal=False, nets=(None, None)):
     """Runs argv as a server and again, with the host's name at its end, as the client.  "{side}" in a word becomes
     "server" or "client".  Where the client's words are others, `other` has them; "{port}" becomes the port where
     there is no option for it.  ready(port, server's pid): whether the server listens, if not by TCP.
 
     check(client, server) returns a sentence when their output is not what it should be, else None.  cpus: the sets of
-    CPUs that the server and the client are bound to.  look(server's pid, client's pid) is called now and then while
-    both run."""
+    CPUs that the server and the client are bound to; nets: their network namespaces.  look(server's pid, client's pid)
+    is called now and then while both run."""
     for _ in range(5):
         port = free_port()
 
@@ -209,7 +213,7 @@ def pair(build, argv, port_option="-p", host="127.0.0.1", mode="run", env=None, 
 
         server = client = None
         try:
-            server = Program(*command(build, words("server", argv), mode, env), cpus[0], terminal)
+            server = Program(*command(build, words("server", argv), mode, env), cpus[0], terminal, nets[0])
             if not _wait_listening(server, port, 30, ready):
                 early = server.process.poll()
                 server.end()
@@ -219,7 +223,7 @@ def pair(build, argv, port_option="-p", host="127.0.0.1", mode="run", env=None, 
                 what = "never listened" if early is None else f"ended with status {early} before it listened"
                 return Pair(s, Result([], None, "", "", 0), f"the server {what}")
             client = Program(*command(build, words("client", other or argv, [*client_args, *([host] if host else [])]),
-                                      mode, env), cpus[1], terminal)
+                                      mode, env), cpus[1], terminal, nets[1])
             pids = server.process.pid, client.process.pid
             cs = client.wait(limit, (lambda pids=pids: look(*pids)) if look else None)
             # The client is done: the server has its last messages to take in, and must end too.

@@ -2,7 +2,9 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <linux/if_addr.h>
 #include <linux/rtnetlink.h>
+#include <linux/veth.h>
 #include <net/if.h>
 #include <sys/socket.h>
 
@@ -14,7 +16,7 @@ struct request {
 		struct ifinfomsg link;
 		struct ifaddrmsg addr;
 	};
-	char attributes[128];
+	char attributes[256];
 };
 
 static struct rtattr *put(struct request *r, unsigned short type, const void *data, size_t len)
@@ -27,6 +29,17 @@ static struct rtattr *put(struct request *r, unsigned short type, const void *da
 		memcpy(RTA_DATA(a), data, len);
 	r->h.nlmsg_len = (uint32_t)(NLMSG_ALIGN(r->h.nlmsg_len) + RTA_ALIGN(a->rta_len));
 	return a;
+}
+
+static void put_number(struct request *r, unsigned short type, uint32_t n)
+{
+	put(r, type, &n, sizeof n);
+}
+
+/* What was put since then is a's. */
+static void end(struct request *r, struct rtattr *a)
+{
+	a->rta_len = (unsigned short)((char *)r + r->h.nlmsg_len - (char *)a);
 }
 
 /* 0 or errno. */
@@ -62,8 +75,48 @@ static int make(const char *name)
 	put(&r, IFLA_IFNAME, name, strlen(name) + 1);
 	info = put(&r, IFLA_LINKINFO, NULL, 0);
 	put(&r, IFLA_INFO_KIND, "bridge", 7);
-	info->rta_len = (unsigned short)((char *)&r + r.h.nlmsg_len - (char *)info);
+	end(&r, info);
 	return ask(&r);
+}
+
+static void put_link(struct request *r, const char *name, const struct kit_net_pair *p)
+{
+	put(r, IFLA_IFNAME, name, strlen(name) + 1);
+	put_number(r, IFLA_MTU, p->mtu);
+	if (p->no_gso)
+		put_number(r, IFLA_GSO_MAX_SEGS, 1);
+}
+
+int kit_net_try_pair(const struct kit_net_pair *p)
+{
+	struct request r = {.h = {.nlmsg_len = NLMSG_LENGTH(sizeof(r.link)),
+				  .nlmsg_type = RTM_NEWLINK,
+				  .nlmsg_flags = NLM_F_CREATE | NLM_F_EXCL}};
+	struct ifinfomsg none = {0};
+	struct rtattr *info, *data, *peer;
+
+	put_link(&r, p->name, p);
+	info = put(&r, IFLA_LINKINFO, NULL, 0);
+	put(&r, IFLA_INFO_KIND, "veth", 5);
+	data = put(&r, IFLA_INFO_DATA, NULL, 0);
+	peer = put(&r, VETH_INFO_PEER, &none, sizeof(none));
+	put_link(&r, p->far_name, p);
+	put_number(&r, IFLA_NET_NS_FD, (uint32_t)p->far_ns);
+	end(&r, peer);
+	end(&r, data);
+	end(&r, info);
+	return ask(&r);
+}
+
+void kit_net_join(const char *name, const char *bridge)
+{
+	struct request r = {.h = {.nlmsg_len = NLMSG_LENGTH(sizeof(r.link)), .nlmsg_type = RTM_NEWLINK},
+			    .link = {.ifi_index = (int)if_nametoindex(name)}};
+	int err;
+
+	put_number(&r, IFLA_MASTER, if_nametoindex(bridge));
+	err = ask(&r);
+	CHECK(!err, "%s to %s: %s", name, bridge, strerror(err));
 }
 
 void kit_net_make(const char *name)
@@ -104,19 +157,28 @@ void kit_net_set(const char *name, bool up)
 	CHECK(!err, "%s: %s", name, strerror(err));
 }
 
+int kit_net_try_address(const char *name, const char *address, bool there)
+{
+	bool six = strchr(address, ':');
+	struct request r = {.h = {.nlmsg_len = NLMSG_LENGTH(sizeof(r.addr)),
+				  .nlmsg_type = there ? RTM_NEWADDR : RTM_DELADDR,
+				  .nlmsg_flags = there ? NLM_F_CREATE | NLM_F_EXCL : 0},
+			    .addr = {.ifa_family = six ? AF_INET6 : AF_INET,
+				     .ifa_prefixlen = six ? 64 : 24,
+				     .ifa_flags = six ? IFA_F_NODAD : 0,
+				     .ifa_index = if_nametoindex(name)}};
+	struct in6_addr in;
+	size_t size = six ? sizeof(in) : sizeof(struct in_addr);
+
+	CHECK(inet_pton(r.addr.ifa_family, address, &in) == 1);
+	put(&r, IFA_LOCAL, &in, size);
+	put(&r, IFA_ADDRESS, &in, size);
+	return ask(&r);
+}
+
 void kit_net_address(const char *name, const char *address, bool there)
 {
-	struct request r = {
-	    .h = {.nlmsg_len = NLMSG_LENGTH(sizeof(r.addr)),
-		  .nlmsg_type = there ? RTM_NEWADDR : RTM_DELADDR,
-		  .nlmsg_flags = there ? NLM_F_CREATE | NLM_F_EXCL : 0},
-	    .addr = {.ifa_family = AF_INET, .ifa_prefixlen = 24, .ifa_index = if_nametoindex(name)}};
-	struct in_addr in;
-	int err;
+	int err = kit_net_try_address(name, address, there);
 
-	CHECK(inet_pton(AF_INET, address, &in) == 1);
-	put(&r, IFA_LOCAL, &in, sizeof(in));
-	put(&r, IFA_ADDRESS, &in, sizeof(in));
-	err = ask(&r);
 	CHECK(!err, "%s %s: %s", name, address, strerror(err));
 }

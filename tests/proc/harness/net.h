@@ -12,7 +12,24 @@ void kit_net_begin(void);
 /* A new interface, which is down. */
 void kit_net_make(const char *name);
 void kit_net_set(const char *name, bool up);
-/* Gives the interface an IPv4 address, with 24 bits of network, or takes it away. */
+/* Gives the interface an address, or takes it away: of IPv4, with 24 bits of network, or of IPv6, with 64,
+ * which may be used at once. */
 void kit_net_address(const char *name, const char *address, bool there);
+/* The same; errno of what the kernel refuses, else 0. */
+int kit_net_try_address(const char *name, const char *address, bool there);
+
+/* Two interfaces that are joined by a cable (veth), both down: `name` in this network namespace and
+ * `far_name` in another one, of which far_ns is a descriptor.  no_gso: what is sent by either is cut to
+ * packets before. */
+struct kit_net_pair {
+	const char *name, *far_name;
+	int far_ns;
+	unsigned mtu;
+	bool no_gso;
+};
+/* 0 or errno. */
+int kit_net_try_pair(const struct kit_net_pair *p);
+/* That interface becomes a port of the bridge, which kit_net_make() has made. */
+void kit_net_join(const char *name, const char *bridge);
 
 #endif

@@ -1,0 +1,133 @@
+#include "hosts.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+
+#include "kit.h"
+#include "net.h"
+
+#define SWITCH "switch"
+
+const char *kit_host_address(unsigned host, bool six)
+{
+	static _Thread_local char text[4][32]; /* four may be told in one line */
+	static _Thread_local unsigned next;
+	char *t = text[next++ % 4];
+
+	snprintf(t, sizeof text[0], six ? "2001:db8::%x" : "198.51.100.%u", host + 1);
+	return t;
+}
+
+static int own_ns(void)
+{
+	int fd = open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
+
+	CHECK(fd >= 0);
+	return fd;
+}
+
+static void enter(int ns)
+{
+	CHECK(!setns(ns, CLONE_NEWNET));
+}
+
+void kit_host_enter(const struct kit_hosts *h, unsigned host)
+{
+	CHECK(host < h->count);
+	enter(h->ns[host]);
+}
+
+/* In the host: its interface is there. */
+static void dress(struct kit_hosts *h, unsigned host)
+{
+	int err;
+
+	kit_host_enter(h, host);
+	kit_net_address(KIT_HOST_NIC, kit_host_address(host, false), true);
+	err = kit_net_try_address(KIT_HOST_NIC, kit_host_address(host, true), true);
+	CHECK(!err || err == EOPNOTSUPP || err == EACCES || err == EPERM, "%s", strerror(err));
+	h->ipv6 = h->ipv6 && !err;
+	kit_net_set("lo", true);
+	kit_net_set(KIT_HOST_NIC, true);
+	enter(h->middle);
+}
+
+/* From the switch, or from the other host, to that one. */
+static void plug(const struct kit_hosts *h, unsigned host, const char *name)
+{
+	struct kit_net_pair p = {name, KIT_HOST_NIC, h->ns[host], h->mtu, h->relayed};
+	int err = kit_net_try_pair(&p);
+
+	CHECK(!err, "veth: %s", strerror(err));
+}
+
+static void plug_into_switch(const struct kit_hosts *h)
+{
+	char name[16];
+
+	if (!h->relayed) {
+		kit_net_make(SWITCH);
+		kit_net_set(SWITCH, true);
+	}
+	for (unsigned i = 0; i < h->count; i++) {
+		snprintf(name, sizeof name, KIT_RELAY_NIC, i);
+		plug(h, i, name);
+		if (!h->relayed)
+			kit_net_join(name, SWITCH);
+		kit_net_set(name, true);
+	}
+}
+
+void kit_hosts_make(struct kit_hosts *h)
+{
+	CHECK(h->count >= 2 && h->count <= KIT_HOSTS && h->mtu && (!h->relayed || h->count == 2));
+	kit_net_begin();
+	h->middle = own_ns();
+	h->ipv6 = true;
+	for (unsigned i = 0; i < h->count; i++) {
+		CHECK(!unshare(CLONE_NEWNET));
+		h->ns[i] = own_ns();
+	}
+	enter(h->middle);
+	if (h->count == 2 && !h->relayed) {
+		kit_host_enter(h, 0);
+		plug(h, 1, KIT_HOST_NIC);
+		enter(h->middle);
+	} else {
+		plug_into_switch(h);
+	}
+	for (unsigned i = 0; i < h->count; i++)
+		dress(h, i);
+}
+
+void kit_hosts_free(struct kit_hosts *h)
+{
+	for (unsigned i = 0; i < h->count; i++)
+		close(h->ns[i]);
+	close(h->middle);
+}
+
+bool kit_hosts_can(void)
+{
+	pid_t pid = kit_fork();
+
+	if (!pid) {
+		const char *what = "SKIP: there can be no network namespace here";
+		int err = kit_own_network() ? 0 : errno, ns;
+
+		if (!err) {
+			what = "SKIP: the kernel makes no veth here";
+			ns = own_ns();
+			err = unshare(CLONE_NEWNET) ? errno : 0;
+			if (!err)
+				err = kit_net_try_pair(&(struct kit_net_pair){"v0", "v1", ns, 1500, false});
+		}
+		if (err)
+			printf("%s: %s\n", what, strerror(err));
+		fflush(stdout);
+		_exit(err ? KIT_SKIP : 0);
+	}
+	return !kit_reap(pid);
+}
