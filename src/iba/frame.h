@@ -12,13 +12,11 @@
 
 #include "iba/grh.h"
 #include "iba/pkt.h"
-
-#define VB_ROCE_PORT 4791 /* UDP's destination port (A17.3.1) */
+#include "iba/roce.h"
 
 enum {
 	VB_ETHER_LEN = 14,
 	VB_UDP_LEN = 8,
-	VB_ICRC_LEN = 4,
 	VB_FRAME_PAYLOAD = 4096, /* the largest path MTU */
 	VB_FRAME_MAX = VB_ETHER_LEN + VB_GRH_LEN + VB_UDP_LEN + VB_HDR_MAX + VB_FRAME_PAYLOAD + VB_ICRC_LEN,
 	VB_ETHERTYPE_NOTE = 0x88b5, /* IEEE 802: "local experimental 1", for vb_frame_note() */

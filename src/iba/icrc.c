@@ -14,11 +14,9 @@ enum {
 	BEHIND_ID = IPV4_LEN - 6 + UDP_LEN,
 };
 
-uint32_t vb_icrc_make(const uint8_t *ip, size_t ip_len, const uint8_t *udp, const uint8_t *hdr,
-		      size_t hdr_len, const uint8_t *payload, size_t payload_len)
+uint32_t vb_icrc_head(const uint8_t *ip, size_t ip_len, const uint8_t *udp)
 {
-	uint8_t head[LRH_LEN + IPV6_LEN + UDP_LEN + VB_BTH_LEN], *at = head + LRH_LEN;
-	uint32_t sum;
+	uint8_t head[LRH_LEN + IPV6_LEN + UDP_LEN], *at = head + LRH_LEN;
 
 	vb_assert(ip_len == IPV4_LEN || ip_len == IPV6_LEN);
 	memset(head, 0xff, LRH_LEN);
@@ -34,12 +32,27 @@ uint32_t vb_icrc_make(const uint8_t *ip, size_t ip_len, const uint8_t *udp, cons
 	at += ip_len;
 	memcpy(at, udp, UDP_LEN);
 	at[6] = at[7] = 0xff; /* checksum */
-	at += UDP_LEN;
-	memcpy(at, hdr, VB_BTH_LEN);
-	at[4] = 0xff; /* congestion marks, reserved */
-	sum = vb_crc(0, head, (size_t)(at + VB_BTH_LEN - head));
-	sum = vb_crc(sum, hdr + VB_BTH_LEN, hdr_len - VB_BTH_LEN);
-	return vb_crc(sum, payload, payload_len);
+	return vb_crc(0, head, (size_t)(at + UDP_LEN - head));
+}
+
+static uint32_t add_bth(uint32_t sum, const uint8_t *hdr)
+{
+	uint8_t bth[VB_BTH_LEN];
+
+	memcpy(bth, hdr, VB_BTH_LEN);
+	bth[4] = 0xff; /* congestion marks, reserved */
+	return vb_crc(sum, bth, VB_BTH_LEN);
+}
+
+uint32_t vb_icrc_rest(uint32_t sum, const uint8_t *pkt, size_t len)
+{
+	return vb_crc(add_bth(sum, pkt), pkt + VB_BTH_LEN, len - VB_BTH_LEN);
+}
+
+uint32_t vb_icrc_make(const uint8_t *ip, size_t ip_len, const uint8_t *udp, const uint8_t *hdr,
+		      size_t hdr_len, const uint8_t *payload, size_t payload_len)
+{
+	return vb_crc(vb_icrc_rest(vb_icrc_head(ip, ip_len, udp), hdr, hdr_len), payload, payload_len);
 }
 
 bool vb_icrc_recover(uint32_t came, uint32_t zero, size_t len, uint16_t *id)

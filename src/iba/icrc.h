@@ -17,6 +17,11 @@
 uint32_t vb_icrc_make(const uint8_t *ip, size_t ip_len, const uint8_t *udp, const uint8_t *hdr,
 		      size_t hdr_len, const uint8_t *payload, size_t payload_len);
 
+/* The two steps of that, for who keeps the first one's sum for many packets: the headers before the BTH, and
+ * the rest in one piece.  sum: what vb_icrc_head() returned. */
+uint32_t vb_icrc_head(const uint8_t *ip, size_t ip_len, const uint8_t *udp);
+uint32_t vb_icrc_rest(uint32_t sum, const uint8_t *pkt, size_t len);
+
 /* Whether a packet of IPv4 is right, whatever its identification is, which *id is then.  came: the ICRC that
  * it brought; zero: that of the same packet with identification 0; len: its transport headers, payload and
  * padding.  Of 65,536 packets with random errors one passes.  A sender whose identifications are known to be

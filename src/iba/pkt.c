@@ -6,7 +6,7 @@
 #include "base/lock.h"
 #include "iba/reason.h"
 
-enum { TVER = 0x0f, BECN = 0x40 };
+enum { BECN = 0x40 };
 
 static inline uint8_t *put32(uint8_t *at, uint32_t v)
 {
@@ -144,7 +144,7 @@ static __attribute__((cold, noinline)) const char *objection(const uint8_t *hdr,
 	    (!peer || VB_FAMILY(hdr[0]) != VB_FAMILY_UD || vb_pkt_get_qpn(hdr) != VB_QPN_GROUP ||
 	     hdr_len != op->hdr_len + VB_MGID_LEN))
 		return "its header length does not match its opcode";
-	if (hdr[1] & TVER)
+	if (vb_pkt_get_word(hdr, 0) & VB_PKT_VERSION)
 		return "unknown transport header version";
 	if ((vb_pkt_get_word(hdr, 0) & VB_PKEY_BITS) != VB_PKEY_BITS)
 		return "its P_Key is not this port's";
@@ -179,7 +179,7 @@ const char *vb_pkt_decode(struct vb_pkt *p, const uint8_t *hdr, size_t hdr_len, 
 	pad = w0 >> 20 & 3;
 	/* One test lets the good ones pass: payload only where it may be and something in it (an empty
 	 * payload of a last or only packet takes the slow look). */
-	if (vb_unlikely(hdr_len != op->hdr_len || (w0 & (TVER << 16 | VB_PKEY_BITS)) != VB_PKEY_BITS ||
+	if (vb_unlikely(hdr_len != op->hdr_len || (w0 & (VB_PKT_VERSION | VB_PKEY_BITS)) != VB_PKEY_BITS ||
 			!(bits & VB_OP_PAYLOAD) != !payload_len ||
 			(payload_len && (payload_len <= pad || payload_len > UINT32_MAX)))) {
 		why = objection(hdr, hdr_len, payload_len, peer);

@@ -130,7 +130,8 @@ static inline uint32_t vb_pkt_get_word(const uint8_t *hdr, unsigned i)
 
 /* Of word 0: the opcode, the version, which is 0, and the P_Key, but for the bit of full members. */
 #define VB_PKEY_BITS	  0x7fffu
-#define VB_PKT_KIND	  (0xff0f0000u | VB_PKEY_BITS)
+#define VB_PKT_VERSION	  0x000f0000u
+#define VB_PKT_KIND	  (0xff000000u | VB_PKT_VERSION | VB_PKEY_BITS)
 #define VB_PKT_OF(opcode) ((uint32_t)(opcode) << 24 | VB_PKEY_BITS) /* what that is in a right packet */
 #define VB_PKT_PAD(word0) ((word0) >> 20 & 3)
 
