@@ -2,8 +2,8 @@
  *
  * The code is ours, since the libraries that are fast (ISA-L) would be loaded by every program, and those
  * that every system has (zlib) are a tenth as fast.  It uses the carry-less multiplication of the CPU where
- * there is one, else eight tables.  These are made when they are first needed: a program that computes no CRC
- * has nothing but untouched pages of it. */
+ * there is one, on blocks of 512 bits or 128, else eight tables.  These are made when they are first needed:
+ * a program that computes no CRC has nothing but untouched pages of it. */
 #ifndef VB_BASE_CRC_H
 #define VB_BASE_CRC_H
 
