@@ -12,6 +12,7 @@
 #include "base/pages.h"
 #include "host/devices.h"
 #include "host/private.h"
+#include "host/roce.h"
 #include "iba/profile.h"
 
 pthread_mutex_t vb_host_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -66,6 +67,8 @@ static void at_exit(void)
 		if (a->pid != (uint32_t)getpid())
 			continue;
 		vb_engine_pay(a); /* ACKs that are owed: what this end has received is not lost */
+		if (a->roce)
+			vb_roce_leave(a->roce);
 		vb_conns_bye(a);
 	}
 	pthread_mutex_unlock(&vb_host_lock);
@@ -170,11 +173,13 @@ static struct vb_adapter *new_adapter(const struct vb_adapter_cfg *cfg)
 	a->ops = cfg->ops;
 	a->wire = cfg->wire;
 	a->user = cfg->user;
+	a->roce = cfg->roce;
 	a->pid = (uint32_t)getpid();
 	a->listens_as = geteuid();
 	a->ctl = a->kick = a->network = -1;
 	a->on_members.kind = SRC_MEMBERS;
 	a->on_network.kind = SRC_NETWORK;
+	a->on_roce.kind = SRC_ROCE;
 	pthread_mutex_init(&a->control, NULL);
 	pthread_mutex_init(&a->qpn_lock, NULL);
 	vb_list_init(&a->node);
@@ -202,6 +207,7 @@ static void free_adapter(struct vb_adapter *a)
 		free(vb_list_entry(n, struct conn, node));
 	pthread_mutex_unlock(&a->control);
 	vb_watch_close(a);
+	vb_roce_close(a->roce);
 	vb_numbers_close(a);
 	vb_members_close(a);
 	vb_members_free(a);
@@ -242,6 +248,8 @@ int vb_adapter_open(struct vb_adapter **out, const struct vb_adapter_cfg *cfg)
 	vb_history_keep((struct vb_history *)(a->seg->base + VB_SEG_HISTORY));
 	*step = VB_OPEN_NUMBER;
 	err = vb_adapter_number_add(a);
+	if (!err && a->roce)
+		err = vb_ctl_add(a, vb_roce_door(a->roce), EPOLLIN | EPOLLET, &a->on_roce);
 	if (err)
 		goto free_a;
 	if (a->ops->network)
@@ -258,6 +266,7 @@ int vb_adapter_open(struct vb_adapter **out, const struct vb_adapter_cfg *cfg)
 	*out = a;
 	return 0;
 free_a:
+	a->roce = NULL; /* the caller's still */
 	free_adapter(a);
 	return err;
 }
@@ -297,6 +306,11 @@ uint32_t vb_adapter_number_at(const struct vb_adapter *a, uint32_t k)
 bool vb_adapter_has_number(const struct vb_adapter *a, uint32_t number)
 {
 	return number < VB_ADAPTERS && atomic_load_explicit(&a->slot_of[number], memory_order_acquire);
+}
+
+struct vb_roce *vb_adapter_roce(const struct vb_adapter *a)
+{
+	return a->roce;
 }
 
 void *vb_adapter_user(const struct vb_adapter *a)
@@ -382,6 +396,8 @@ void vb_adapter_forked(struct vb_adapter *a)
 	for (uint32_t i = 0; i < n; i++)
 		vb_own_close(&a->numbers[i].own, a->numbers[i].sock);
 	vb_watch_close(a);
+	if (a->roce)
+		vb_roce_forked(a->roce);
 	vb_members_close(a);
 	vb_segment_close(a->seg);
 	if (ctl)

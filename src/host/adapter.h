@@ -23,6 +23,7 @@
 struct vb_adapter;
 struct vb_peer;
 struct vb_peer_mem;
+struct vb_roce;
 struct vb_out;
 struct vb_qp;
 struct vb_rxq;
@@ -177,6 +178,9 @@ struct vb_adapter_cfg {
 	void *user;		    /* the upper layer's */
 	const uint8_t (*gids)[16];  /* VB_GID_TABLE of them, published as they stand now */
 	uint32_t device;	    /* index among the process's devices, published */
+	/* The UDP port of RoCEv2 (host/roce.h), NULL: none.  The adapter's from success on, which then takes
+	 * numbers of its slot only. */
+	struct vb_roce *roce;
 };
 
 /* Makes an adapter: binds a number, makes the segment.  0 or errno (EADDRINUSE: all 4,095 numbers are taken,
@@ -208,6 +212,7 @@ void vb_adapter_disown(struct vb_adapter *a, int fd);
 void vb_adapter_rouse(struct vb_adapter *a);
 
 uint32_t vb_adapter_number(const struct vb_adapter *a);
+struct vb_roce *vb_adapter_roce(const struct vb_adapter *a); /* cfg.roce */
 void *vb_adapter_user(const struct vb_adapter *a);
 /* Space in the segment for the key table (VB_KEY_ENTRIES) and its announcements. */
 struct vb_key_entry *vb_adapter_key_entries(struct vb_adapter *a);

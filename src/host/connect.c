@@ -7,6 +7,7 @@
 #include "base/fault.h"
 #include "host/hello.h"
 #include "host/private.h"
+#include "host/roce.h"
 #include "iba/reach.h"
 
 #define BUSY_AFTER   VB_MSEC	     /* the peer's backlog is full */
@@ -316,5 +317,7 @@ void vb_contact_user(struct vb_adapter *a)
 		if (vb_own_is(&a->numbers[i].own, a->numbers[i].sock))
 			(void)!listen(a->numbers[i].sock, VB_BACKLOG); /* again: it shows who we are now */
 	vb_members_listen(a);
+	if (a->roce)
+		vb_roce_listen(a->roce);
 	pthread_mutex_unlock(&a->control);
 }

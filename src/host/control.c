@@ -2,6 +2,7 @@
 #include <sys/epoll.h>
 
 #include "host/private.h"
+#include "host/roce.h"
 
 enum { BATCH = 64 };
 
@@ -24,6 +25,11 @@ static bool handle(struct vb_adapter *a, struct source *s)
 	}
 	if (s->kind == SRC_NETWORK) {
 		vb_watch_run(a);
+		return false;
+	}
+	if (s->kind == SRC_ROCE) {
+		if (!vb_roce_serve(a->roce, a))
+			vb_adapter_lose(a);
 		return false;
 	}
 	c = dead ? vb_containerof(s, struct conn, on_pid) : vb_containerof(s, struct conn, on_sock);

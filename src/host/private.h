@@ -40,7 +40,7 @@ struct vb_segment {
 };
 
 /* The object that an epoll event points to. */
-enum source_kind { SRC_LISTEN, SRC_SOCK, SRC_PID, SRC_MEMBERS, SRC_NETWORK };
+enum source_kind { SRC_LISTEN, SRC_SOCK, SRC_PID, SRC_MEMBERS, SRC_NETWORK, SRC_ROCE };
 struct source {
 	enum source_kind kind;
 };
@@ -156,6 +156,8 @@ struct vb_adapter {
 	bool told_uid, told_fds, told_stranger; /* logged once */
 	struct source on_members;		/* all members' names */
 	struct source on_network;		/* `network` */
+	struct source on_roce;			/* the door of `roce` */
+	struct vb_roce *roce;			/* NULL: none */
 	int network;				/* netlink socket, -1: there is none; under control */
 	struct vb_own network_own;
 	_Atomic bool members_wait; /* a process is connected to one of them; contact must check */

@@ -10,6 +10,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "host/private.h"
+#include "host/roce.h"
 
 static bool usable(uint32_t qpn)
 {
@@ -32,20 +33,21 @@ static uint32_t ring_at(uint32_t number)
 	return pid;
 }
 
-static _Atomic uint32_t last; /* number that was tried first; 0: none */
+static _Atomic uint32_t last; /* number that was tried last; 0: none */
 
-/* The number to try first: random in the beginning, the one after the last taken from then on, so that a
- * number that was given back rests as long as it can. */
-static uint32_t first_try(void)
+/* The number to try next: random in the beginning, the one after the last from then on, so that a number that
+ * was given back rests as long as it can.  Of a slot's adapter it has the slot in its low bits (host/roce.h);
+ * 0: any number will do. */
+static uint32_t next_try(uint32_t slot)
 {
 	uint32_t n = atomic_load(&last);
 
-	if (!n) {
+	if (!n)
 		n = (uint32_t)vb_chance() % (VB_ADAPTERS - 1) + 1;
-		atomic_store(&last, n);
-		return n;
-	}
-	n = n % (VB_ADAPTERS - 1) + 1;
+	else if (!slot)
+		n = n % (VB_ADAPTERS - 1) + 1;
+	if (slot)
+		n = (n / VB_ROCE_SLOTS + 1) * VB_ROCE_SLOTS % VB_ADAPTERS + slot;
 	atomic_store(&last, n);
 	return n;
 }
@@ -57,17 +59,18 @@ void vb_numbers_forked(void)
 	atomic_store(&last, 0);
 }
 
-/* A listening socket on the first number that is free. */
-static int bind_some(int *sock, uint32_t *number)
+/* A listening socket on the first number that is free, of the slot's if that is not 0. */
+static int bind_some(int *sock, uint32_t *number, uint32_t slot)
 {
+	uint32_t tries = slot ? VB_ADAPTERS / VB_ROCE_SLOTS : VB_ADAPTERS - 1;
 	struct sockaddr_un sa;
 	socklen_t len;
 	int err, fd = vb_own_high(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 
 	if (fd < 0)
 		return errno;
-	for (uint32_t i = 1; i < VB_ADAPTERS; i++) {
-		*number = first_try();
+	for (uint32_t i = 0; i < tries; i++) {
+		*number = next_try(slot);
 		vb_number_address(&sa, &len, *number);
 		if (!bind(fd, (struct sockaddr *)&sa, len)) {
 			*sock = fd;
@@ -98,7 +101,7 @@ int vb_number_bind(struct vb_adapter *a)
 	n->qps = calloc(VB_QPN_INDICES, sizeof(*n->qps));
 	if (!n->qps)
 		return ENOMEM;
-	err = bind_some(&n->sock, &n->number);
+	err = bind_some(&n->sock, &n->number, a->roce ? vb_roce_slot(a->roce) : 0);
 	if (err)
 		goto free_qps;
 	n->own = vb_own_of(n->sock);

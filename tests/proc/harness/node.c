@@ -118,16 +118,27 @@ struct kit_node *kit_node_open(void)
 	return kit_node_open_with(&kit_node_ops);
 }
 
-struct kit_node *kit_node_open_with(const struct vb_adapter_ops *ops)
+static struct kit_node *open_node(const struct vb_adapter_ops *ops, struct vb_roce *roce)
 {
 	struct kit_node *n = calloc(1, sizeof(*n));
-	struct vb_adapter_cfg cfg = {.ops = ops, .wire = &vb_shm_wire, .user = n, .gids = kit_gids};
+	struct vb_adapter_cfg cfg = {
+	    .ops = ops, .wire = &vb_shm_wire, .user = n, .gids = kit_gids, .roce = roce};
 
 	n->arrived = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
 	n->changed = eventfd(0, EFD_CLOEXEC);
 	assert_int_equal(vb_adapter_open(&n->a, &cfg), 0);
 	assert_int_equal(vb_adapter_run(n->a), 0);
 	return n;
+}
+
+struct kit_node *kit_node_open_with(const struct vb_adapter_ops *ops)
+{
+	return open_node(ops, NULL);
+}
+
+struct kit_node *kit_node_open_on(struct vb_roce *roce)
+{
+	return open_node(&kit_node_ops, roce);
 }
 
 void kit_node_close(struct kit_node *n)

@@ -54,6 +54,8 @@ unsigned kit_node_look(struct vb_adapter *a, enum vb_look how);
 struct kit_node *kit_node_open(void);
 /* With some of kit_node_ops replaced. */
 struct kit_node *kit_node_open_with(const struct vb_adapter_ops *ops);
+/* With a port of RoCEv2, which is its from now on. */
+struct kit_node *kit_node_open_on(struct vb_roce *roce);
 void kit_node_close(struct kit_node *n);
 uint32_t kit_number_of(struct kit_node *n);
 

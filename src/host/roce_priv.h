@@ -1,0 +1,46 @@
+/* The port of RoCEv2 from inside: shared by the files host/roce*.c. */
+#ifndef VB_HOST_ROCE_PRIV_H
+#define VB_HOST_ROCE_PRIV_H
+
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "base/own.h"
+#include "host/roce.h"
+
+/* A descriptor, and what it is known by; fd -1: none. */
+struct vb_roce_file {
+	int fd;
+	struct vb_own own;
+};
+
+/* What every process of the group holds: the sockets by slot, then the door. */
+enum { ROCE_DOOR = VB_ROCE_SLOTS, ROCE_SHARED };
+
+struct vb_roce {
+	char interface[16];
+	uint32_t ifindex;
+	uint32_t slot; /* 0: none yet */
+	struct vb_roce_file shared[ROCE_SHARED];
+	struct vb_roce_file name; /* bound to the slot's name, as long as this process lives */
+	struct vb_roce_file tx[VB_ROCE_TX];
+	uint16_t tx_port[VB_ROCE_TX];
+};
+
+/* roce.c */
+int vb_roce_failed(struct vb_roce_why *why, const char *call); /* VB_ROCE_CALL with errno, which it returns */
+/* The abstract name of the group; of a slot, if `slot` is not 0. */
+socklen_t vb_roce_address(struct sockaddr_un *sa, uint32_t ifindex, uint32_t slot);
+void vb_roce_keep(struct vb_roce_file *f, int fd); /* moves it to a high number */
+void vb_roce_drop(struct vb_roce_file *f);
+
+/* roce_group.c: fills r->shared, by making the group or by asking a process that holds it.  0 or errno; what
+ * was filled then is the caller's to drop. */
+int vb_roce_join(struct vb_roce *r, struct vb_roce_why *why);
+
+/* roce_who.c: bind() said EADDRINUSE: finds out who has the port.  Reads files of many processes. */
+void vb_roce_find_owner(const struct vb_roce *r, struct vb_roce_why *why);
+/* A process that holds the group's door, in *why. */
+void vb_roce_find_silent(const struct vb_roce *r, struct vb_roce_why *why);
+
+#endif
