@@ -21,3 +21,6 @@ include(${CMAKE_CURRENT_LIST_DIR}/strangers/strangers.cmake)
 include(${CMAKE_CURRENT_LIST_DIR}/situations/situations.cmake)
 # It takes a CPU away from everybody for seconds.
 set_tests_properties(proc.starved PROPERTIES RUN_SERIAL TRUE)
+
+# --- other implementations
+include(${CMAKE_CURRENT_LIST_DIR}/interop/interop.cmake)
