@@ -17,6 +17,7 @@
 #include "parent.h"
 #include "program.h"
 #include "tools.h"
+#include "wire/wires.h"
 
 #define VERBS "libibverbs.so.1"
 #define VIEW  "libverbena-view.so"
@@ -40,6 +41,15 @@ static const struct vb_option options[] = {
     SETS("devices", "1..16", "VERBENA_DEVICES", "number of devices (default: 1)"),
     SETS("link", "ethernet|infiniband", "VERBENA_LINK",
 	 "link layer of the ports: ethernet (RoCE, default) or infiniband (each port has a LID)"),
+    SETS("netdev", "INTERFACES", "VERBENA_NETDEV",
+	 "network interfaces to open for RoCEv2 to other hosts: eth0,eth1, eth0@10.0.0.5, or all; each is a "
+	 "device"),
+    SETS("wire", "auto|shm|udp", "VERBENA_WIRE",
+	 "shared memory on this host and UDP to others (auto, default), or one of the two to all"),
+    SETS("udp-checksum", "on|off", "VERBENA_UDP_CHECKSUM",
+	 "send UDP checksums with RoCEv2 packets (default: on)"),
+    SETS("udp-gso", "on|off", "VERBENA_UDP_GSO",
+	 "hand several RoCEv2 packets to the kernel as one (default: on)"),
     SETS("direct", "on|off", "VERBENA_DIRECT",
 	 "carry out WRITEs, READs and large SENDs directly in the peer's memory (default: on)"),
     SETS("ptrace", "on|off", "VERBENA_PTRACE",
@@ -173,7 +183,11 @@ static bool check_device(const struct run *r)
 		       vb_profile_names());
 	else if (vb_devices_wrong())
 		say_wrong(r, vb_devices_wrong());
-	return !vb_profile_unknown() && !vb_devices_wrong();
+	else if (is_typed(r, "VERBENA_WIRE") && vb_wire_wrong())
+		say_wrong(r, vb_wire_wrong());
+	else
+		return true;
+	return false;
 }
 
 /* The log's path, NULL: it is no file. */

@@ -9,12 +9,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <infiniband/verbs.h>
 
 #include "base/lock.h"
 #include "host/identity.h"
+#include "host/netdev.h"
 
 /* ---- settings ---- */
 
@@ -26,8 +29,9 @@ static struct {
 	char name[VB_DEVICE_NAME_MAX]; /* of the first device */
 	size_t stem;		       /* so much of it stands before the number that counts on */
 	uint32_t number;
-	char wrong[200]; /* "": nothing is */
-	uint64_t chance; /* of host, boot and network namespace */
+	char wrong[400];		  /* "": nothing is */
+	const struct vb_netdevs *netdevs; /* each is a device; none: addresses are */
+	uint64_t chance;		  /* of host, boot and network namespace */
 } set;
 
 /* Such a name can be a file's in /sys, and an option's value where several are separated. */
@@ -71,9 +75,16 @@ static void choose_count(void)
 	unsigned long n;
 	char *end;
 
-	set.count = 1;
+	set.count = set.netdevs->n ? set.netdevs->n : 1;
 	if (!s || !*s)
 		return;
+	if (set.netdevs->n) {
+		snprintf(set.wrong, sizeof(set.wrong),
+			 "VERBENA_DEVICES=%.20s cannot be combined with --netdev (VERBENA_NETDEV): each "
+			 "interface that --netdev names is one device",
+			 s);
+		return;
+	}
 	errno = 0;
 	n = strtoul(s, &end, 10);
 	if (!errno && !*end && isdigit((unsigned char)*s) && n >= 1 && n <= VB_MAX_DEVICES)
@@ -89,7 +100,11 @@ static void choose_link(void)
 
 	if (!s || !*s || !strcmp(s, "ethernet"))
 		return;
-	if (!strcmp(s, "infiniband"))
+	if (!strcmp(s, "infiniband") && set.netdevs->n)
+		snprintf(set.wrong, sizeof(set.wrong),
+			 "VERBENA_LINK=infiniband cannot be combined with --netdev (VERBENA_NETDEV): packets "
+			 "between hosts are RoCEv2, so the ports are Ethernet");
+	else if (!strcmp(s, "infiniband"))
 		set.infiniband = true;
 	else
 		snprintf(set.wrong, sizeof(set.wrong),
@@ -100,6 +115,9 @@ static void forked(void);
 
 static void choose(void)
 {
+	set.netdevs = vb_netdevs();
+	if (vb_netdevs_wrong())
+		snprintf(set.wrong, sizeof(set.wrong), "%s", vb_netdevs_wrong());
 	choose_name();
 	choose_count();
 	choose_link();
@@ -158,17 +176,25 @@ const char *vb_devices_link_name(bool infiniband)
 
 /* ---- identity ---- */
 
-uint64_t vb_devices_guid(uint32_t k)
+/* EUI-64: one station's, locally administered; never 0. */
+static uint64_t as_guid(uint8_t guid[8])
+{
+	uint64_t g;
+
+	guid[0] = (uint8_t)((guid[0] & ~1u) | 2u);
+	memcpy(&g, guid, sizeof(g));
+	return g;
+}
+
+/* The GUID of an InfiniBand port, where those of a network namespace are a row. */
+static uint64_t row_guid(uint32_t k)
 {
 	uint8_t guid[8];
-	uint64_t g;
 
 	settle();
 	memcpy(guid, &set.chance, sizeof(guid));
-	guid[0] = (uint8_t)((guid[0] & ~1u) | 2u); /* EUI-64: one station's, locally administered; never 0 */
 	guid[7] = (uint8_t)((guid[7] & ~(VB_MAX_DEVICES - 1u)) | k);
-	memcpy(&g, guid, sizeof(g));
-	return g;
+	return as_guid(guid);
 }
 
 /* Unicast LIDs are 1 to 0xbfff.  Those of a network namespace are a row of VB_MAX_DEVICES, which is not the
@@ -192,7 +218,7 @@ bool vb_devices_have_lid(uint16_t lid)
 /* IBTA's default subnet prefix and the port's GUID. */
 static void port_gid(uint8_t gid[16], uint32_t k)
 {
-	uint64_t guid = vb_devices_guid(k);
+	uint64_t guid = row_guid(k);
 
 	memset(gid, 0, 8);
 	gid[0] = 0xfe;
@@ -218,6 +244,11 @@ struct reading {
 	uint32_t n;
 	uint32_t lo; /* loopback interface, 0: there is none */
 	bool lo_up;
+	struct link {
+		uint32_t ifindex; /* 0: there is no interface of that name now */
+		uint32_t mtu;
+		bool up;	 /* and has a carrier */
+	} links[VB_MAX_DEVICES]; /* of set.netdevs */
 };
 
 static struct {
@@ -239,13 +270,6 @@ static void forked(void)
 	memset(&table, 0, sizeof(table));
 }
 
-static bool is_loopback(const uint8_t gid[16])
-{
-	static const uint8_t v4[12] = {[10] = 0xff, [11] = 0xff}, v6[16] = {[15] = 1};
-
-	return (!memcmp(gid, v4, sizeof(v4)) && gid[12] == 127) || !memcmp(gid, v6, sizeof(v6));
-}
-
 static void take(struct reading *r, const struct ifaddrs *i)
 {
 	struct address *a = &r->at[r->n];
@@ -262,9 +286,34 @@ static void take(struct reading *r, const struct ifaddrs *i)
 	a->up = up;
 	a->loopback = loopback;
 	a->v4 = i->ifa_addr->sa_family == AF_INET;
-	/* of IPv6 2000::/3 and fc00::/7 */
-	a->routable = a->v4 || (a->gid[0] & 0xe0) == 0x20 || (a->gid[0] & 0xfe) == 0xfc;
+	a->routable = vb_gid_is_routable(a->gid);
 	r->n++;
+}
+
+/* Also of an interface without an address. */
+static void take_link(struct reading *r, const struct ifaddrs *i)
+{
+	for (uint32_t k = 0; k < set.netdevs->n; k++)
+		if (!strcmp(i->ifa_name, set.netdevs->at[k].name)) {
+			r->links[k].ifindex = if_nametoindex(i->ifa_name);
+			r->links[k].up = i->ifa_flags & IFF_UP && i->ifa_flags & IFF_RUNNING;
+		}
+}
+
+static void ask_mtus(struct reading *r)
+{
+	int fd = set.netdevs->n ? socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0) : -1;
+
+	if (fd < 0)
+		return;
+	for (uint32_t k = 0; k < set.netdevs->n; k++) {
+		struct ifreq ask = {0};
+
+		memcpy(ask.ifr_name, set.netdevs->at[k].name, IF_NAMESIZE);
+		if (!ioctl(fd, SIOCGIFMTU, &ask))
+			r->links[k].mtu = (uint32_t)ask.ifr_mtu;
+	}
+	close(fd);
 }
 
 static bool ask_kernel(struct reading *r)
@@ -278,9 +327,12 @@ static bool ask_kernel(struct reading *r)
 	for (const struct ifaddrs *i = all; i; i = i->ifa_next)
 		n++;
 	r->at = calloc(n + 1, sizeof(*r->at));
-	for (const struct ifaddrs *i = all; r->at && i; i = i->ifa_next)
+	for (const struct ifaddrs *i = all; r->at && i; i = i->ifa_next) {
 		take(r, i);
+		take_link(r, i);
+	}
 	freeifaddrs(all);
+	ask_mtus(r);
 	return r->at;
 }
 
@@ -307,22 +359,28 @@ static const struct address *ordinary_v4(const struct reading *r, uint32_t k)
 	return NULL;
 }
 
+/* What a device without an address has: a loopback address of its own. */
+static void fall_back(struct vb_port *p, const struct reading *r, uint32_t k)
+{
+	vb_gid_of_ipv4(p->address, htonl(INADDR_LOOPBACK + k));
+	p->ifindex = r->lo;
+	strcpy(p->ifname, "lo");
+	p->up = r->lo_up || !table.lo_was_up; /* what never was up is not needed either */
+}
+
 static void settle_port(struct vb_port *p, const struct reading *r, uint32_t k)
 {
 	const struct address *a = ordinary_v4(r, k);
 
 	memset(p, 0, sizeof(*p));
-	if (a) {
-		memcpy(p->address, a->gid, sizeof(p->address));
-		p->ifindex = a->ifindex;
-		memcpy(p->ifname, a->ifname, sizeof(p->ifname));
-		p->up = a->up;
-	} else {
-		vb_gid_of_ipv4(p->address, htonl(INADDR_LOOPBACK + k));
-		p->ifindex = r->lo;
-		strcpy(p->ifname, "lo");
-		p->up = r->lo_up || !table.lo_was_up; /* what never was up is not needed either */
+	if (!a) {
+		fall_back(p, r, k);
+		return;
 	}
+	memcpy(p->address, a->gid, sizeof(p->address));
+	p->ifindex = a->ifindex;
+	memcpy(p->ifname, a->ifname, sizeof(p->ifname));
+	p->up = a->up;
 }
 
 /* The first ordinary IPv6 address that no device has yet: on that interface, or (0) on any. */
@@ -384,6 +442,69 @@ static void fill_roce(struct vb_port *ports, const struct reading *r)
 	}
 }
 
+/* The n-th address of that version on an interface that can be a port's; NULL: there are not so many. */
+static const uint8_t *address_on(const struct reading *r, uint32_t ifindex, bool v4, uint32_t n)
+{
+	for (uint32_t i = 0; i < r->n; i++) {
+		const struct address *a = &r->at[i];
+
+		if (a->ifindex == ifindex && a->v4 == v4 && (a->routable || vb_gid_is_loopback(a->gid)) &&
+		    !n--)
+			return a->gid;
+	}
+	return NULL;
+}
+
+static bool is_on(const struct reading *r, uint32_t ifindex, const uint8_t gid[16])
+{
+	for (uint32_t i = 0; i < r->n; i++)
+		if (r->at[i].ifindex == ifindex && !memcmp(r->at[i].gid, gid, 16))
+			return true;
+	return false;
+}
+
+/* The addresses of a port with a wire, in the places where fill_gids() and add_v6() have them: an IPv4 one,
+ * an IPv6 one, and another one.  Those that were chosen stand in their order. */
+static void addresses_of(const struct reading *r, uint32_t k, const uint8_t *at[VB_GID_TABLE])
+{
+	const struct vb_netdev *d = &set.netdevs->at[k];
+	uint32_t ifindex = r->links[k].ifindex;
+
+	for (uint32_t i = 0; i < d->n; i++)
+		at[i] = is_on(r, ifindex, d->gid[i]) ? d->gid[i] : NULL;
+	if (d->n)
+		return;
+	at[0] = address_on(r, ifindex, true, 0);
+	at[1] = address_on(r, ifindex, false, 0);
+	at[2] = address_on(r, ifindex, true, 1);
+	if (!at[2])
+		at[2] = address_on(r, ifindex, false, 1);
+}
+
+/* The port of an interface that is a device.  Places without an address repeat the first one. */
+static void settle_netdev(struct vb_port *p, const struct reading *r, uint32_t k)
+{
+	const uint8_t *at[VB_GID_TABLE] = {0}, *first = NULL;
+
+	memset(p, 0, sizeof(*p));
+	addresses_of(r, k, at);
+	for (uint32_t i = 0; i < VB_GID_TABLE && !first; i++)
+		first = at[i];
+	if (first)
+		memcpy(p->address, first, sizeof(p->address));
+	else
+		fall_back(p, r, k);
+	p->wire = true;
+	p->ifindex = r->links[k].ifindex;
+	p->mtu = r->links[k].mtu;
+	memcpy(p->ifname, set.netdevs->at[k].name, sizeof(p->ifname));
+	p->up = first && r->links[k].up;
+	fill_gids(p);
+	for (uint32_t i = 0; i < VB_GID_TABLE; i++)
+		if (at[i])
+			memcpy(p->gids.gid[i], at[i], 16);
+}
+
 static void fill_infiniband(struct vb_port *p, uint32_t k)
 {
 	p->gids.n = 1;
@@ -414,9 +535,13 @@ static void settle_all(struct reading *r)
 
 	vb_lock_assert_held(&table.lock);
 	table.lo_was_up |= r->lo_up;
-	for (uint32_t k = 0; k < set.count; k++)
+	for (uint32_t k = 0; k < set.netdevs->n; k++)
+		settle_netdev(&ports[k], r, k);
+	for (uint32_t k = set.netdevs->n; k < set.count; k++)
 		settle_port(&ports[k], r, k);
-	if (set.infiniband)
+	if (set.netdevs->n)
+		; /* they have their GIDs */
+	else if (set.infiniband)
 		for (uint32_t k = 0; k < set.count; k++)
 			fill_infiniband(&ports[k], k);
 	else
@@ -425,7 +550,7 @@ static void settle_all(struct reading *r)
 		struct address *a = &r->at[i];
 
 		a->device = owner_of(ports, a);
-		if (a->routable && !is_loopback(a->gid))
+		if (a->routable && !vb_gid_is_loopback(a->gid))
 			ports[a->device].owned += mark_of(a);
 	}
 	memcpy(table.ports, ports, set.count * sizeof(ports[0]));
@@ -475,13 +600,45 @@ void vb_devices_port(uint32_t k, struct vb_port *p)
 	vb_lock_give(&table.lock);
 }
 
+static pthread_once_t identified = PTHREAD_ONCE_INIT;
+static uint64_t guids[VB_MAX_DEVICES]; /* set once */
+
+/* An interface has its number in all processes of a network namespace; of several devices with addresses of
+ * one interface each has its own. */
+static void identify(void)
+{
+	struct vb_port p, other;
+
+	for (uint32_t k = 0; k < vb_devices_count(); k++) {
+		struct {
+			uint32_t ifindex, nth;
+		} of = {0};
+		uint64_t guid;
+
+		vb_devices_port(k, &p);
+		of.ifindex = p.ifindex;
+		for (uint32_t i = 0; i < k; i++) {
+			vb_devices_port(i, &other);
+			of.nth += other.ifindex == p.ifindex;
+		}
+		guid = vb_identity_mix(set.chance, &of, sizeof(of));
+		guids[k] = set.infiniband ? row_guid(k) : as_guid((uint8_t *)&guid);
+	}
+}
+
+uint64_t vb_devices_guid(uint32_t k)
+{
+	pthread_once(&identified, identify);
+	return guids[k];
+}
+
 /* Those that are known without the kernel; -1: none of them. */
 static int known_always(const uint8_t gid[16])
 {
 	uint8_t own[16];
 	uint32_t k;
 
-	if (is_loopback(gid)) {
+	if (vb_gid_is_loopback(gid)) {
 		k = gid[12] == 127 ? (uint32_t)(gid[13] << 16 | gid[14] << 8 | gid[15]) - 1 : 0;
 		return k < vb_devices_count() ? (int)k : 0;
 	}

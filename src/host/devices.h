@@ -3,7 +3,8 @@
  * What a device is called and which link layer its port shows are settings; everything else follows from the
  * device's index and from what the kernel shows, so that all processes of a network namespace agree without a
  * word to one another.  Device K has the K-th ordinary IPv4 address, or 127.0.0.(K+1) where there are not so
- * many.  Every other local address belongs to a device too: to that which has the interface, else to the
+ * many.  With --netdev device K is the K-th interface that it names (host/netdev.h), and has that one's
+ * addresses.  Every other local address belongs to a device too: to that which has the interface, else to the
  * first.  A path leaves by the device that owns its source. */
 #ifndef VB_HOST_DEVICES_H
 #define VB_HOST_DEVICES_H
@@ -23,13 +24,16 @@ struct vb_port {
 	uint8_t address[16]; /* its own, as a GID: GID 0 but on InfiniBand */
 	uint32_t ifindex;    /* of the interface that has it, 0: there is none */
 	char ifname[16];
-	bool up; /* false: that interface was up, and is down now */
+	bool
+	    up; /* false: that interface was up, and is down now; with a wire: it is down or has no address */
+	bool wire;    /* it is open to other hosts: an interface that --netdev names (host/netdev.h) */
+	uint32_t mtu; /* that interface's, of a port with a wire; 0: unknown */
 	uint64_t
 	    owned; /* another number whenever the set of addresses that are the device's is another one */
 };
 
-/* What is wrong with the settings VERBENA_DEVICE, VERBENA_DEVICES and VERBENA_LINK, as a clause; NULL:
- * nothing.  Where one is wrong it is as if it were not set. */
+/* What is wrong with the settings VERBENA_DEVICE, VERBENA_DEVICES and VERBENA_LINK, and with those of
+ * vb_netdevs_wrong(), as a clause; NULL: nothing.  Where one is wrong it is as if it were not set. */
 const char *vb_devices_wrong(void);
 uint32_t vb_devices_count(void);
 /* The name of device k, or of its file in /dev/infiniband.  Returns buf. */
@@ -41,8 +45,11 @@ bool vb_devices_infiniband(void);
 uint32_t vb_devices_link(void); /* IBV_LINK_LAYER_INFINIBAND or _ETHERNET */
 const char *vb_devices_link_name(bool infiniband);
 
-/* The GUID of device k and of its port, in network order: the same in every process of a network namespace
- * until the host boots again; another one on every host, cloned images included, and for every device. */
+/* The GUID of device k and of its port, in network order.  It follows the interface: the same in every
+ * process of a network namespace, whatever number its device has, until the host boots again or the interface
+ * is made anew; another one on every host, cloned images included, and for every device.  On InfiniBand it
+ * follows k.  What is told first stays for the process; then the kernel may be asked, so no lock may be held.
+ */
 uint64_t vb_devices_guid(uint32_t k);
 /* The LID of device k's port, which is InfiniBand's; and whether a LID is that of some device of this network
  * namespace, of this process or another. */

@@ -5,6 +5,8 @@
 #include <netpacket/packet.h>
 #include <string.h>
 
+#include <infiniband/verbs.h>
+
 void vb_gid_of_ipv4(uint8_t gid[16], uint32_t addr)
 {
 	memset(gid, 0, 10);
@@ -37,11 +39,42 @@ bool vb_gid_is_zero(const uint8_t gid[16])
 	return !memcmp(gid, zero, 16);
 }
 
-bool vb_gid_is_group(const uint8_t gid[16])
+static bool is_v4(const uint8_t gid[16])
 {
 	static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
 
-	return gid[0] == 0xff || (!memcmp(gid, mapped, sizeof(mapped)) && gid[12] >> 4 == 0xe);
+	return !memcmp(gid, mapped, sizeof(mapped));
+}
+
+bool vb_gid_is_group(const uint8_t gid[16])
+{
+	return gid[0] == 0xff || (is_v4(gid) && gid[12] >> 4 == 0xe);
+}
+
+/* Of IPv6 2000::/3 and fc00::/7. */
+bool vb_gid_is_routable(const uint8_t gid[16])
+{
+	return is_v4(gid) || (gid[0] & 0xe0) == 0x20 || (gid[0] & 0xfe) == 0xfc;
+}
+
+bool vb_gid_is_loopback(const uint8_t gid[16])
+{
+	static const uint8_t v6[16] = {[15] = 1};
+
+	return (is_v4(gid) && gid[12] == 127) || !memcmp(gid, v6, sizeof(v6));
+}
+
+/* As Linux has it for adapters (iboe_get_mtu()): headers of IPv6, UDP, BTH, XRC and an atomic, and the ICRC.
+ */
+#define ROCE_OVERHEAD (40 + 8 + 12 + 4 + 28 + 4)
+
+uint32_t vb_netif_path_mtu(uint32_t mtu)
+{
+	uint32_t path = IBV_MTU_4096;
+
+	while (path > IBV_MTU_256 && (128u << path) + ROCE_OVERHEAD > mtu)
+		path--;
+	return path;
 }
 
 int vb_gids_index(const struct vb_gids *t, const uint8_t gid[16])

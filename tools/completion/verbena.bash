@@ -4,8 +4,8 @@
 # The options of a command; one that ends in "=" has a value.
 _verbena_options() {
 	case $1 in
-	run) echo --log= --log-level= --log-format= --profile= --device= --devices= --link= --direct= --ptrace= --pcap= \
-		--pcap-snap= --pcap-ring= --fail-on= --summary --vendor-id= --vendor-part-id= --no-view --help --version ;;
+	run) echo --log= --log-level= --log-format= --profile= --device= --devices= --link= --netdev= --wire= \
+		--udp-checksum= --udp-gso= --direct= --ptrace= --pcap= --pcap-snap= --pcap-ring= --fail-on= --summary --vendor-id= --vendor-part-id= --no-view --help --version ;;
 	list | explain | mr | doctor) echo --json --help --version ;;
 	*) echo --help --version ;;
 	esac
@@ -19,7 +19,9 @@ _verbena_values() {
 	--log-format) echo text json ;;
 	--profile) echo default strict rxe ;;
 	--link) echo ethernet infiniband ;;
-	--direct | --ptrace | --summary) echo on off ;;
+	--wire) echo auto shm udp ;;
+	--netdev) echo all && (cd /sys/class/net 2>/dev/null && echo *) ;;
+	--direct | --ptrace | --udp-checksum | --udp-gso | --summary) echo on off ;;
 	--fail-on) echo warn error ;;
 	--devices) echo {1..16} ;;
 	--pcap) echo FILE ;;
