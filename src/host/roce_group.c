@@ -29,7 +29,7 @@
 #endif
 
 #define PAUSE  VB_MSEC	     /* between two tries */
-#define ANSWER VB_SEC	     /* how long an answer is waited for before it is asked for again */
+#define ANSWER (VB_SEC / 4)  /* how long an answer is waited for before the descriptors are taken */
 #define SILENT (10 * VB_SEC) /* how long all in all */
 
 enum { VERSION = 1 };
@@ -65,6 +65,7 @@ static int make_one(struct vb_roce *r, uint32_t i, struct vb_roce_why *why)
 {
 	struct sockaddr_in6 sa = {.sin6_family = AF_INET6, .sin6_port = htons(VB_ROCE_PORT)};
 	int fd = socket(AF_INET6, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), on = 1, off = 0, none = 0;
+	int place = (int)i + 1; /* for vb_roce_take() */
 
 	if (fd < 0)
 		return vb_roce_failed(why, "socket");
@@ -72,7 +73,8 @@ static int make_one(struct vb_roce *r, uint32_t i, struct vb_roce_why *why)
 	fd = r->shared[i].fd;
 	if (setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off)) ||
 	    setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof(on)) ||
-	    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &none, sizeof(none)))
+	    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &none, sizeof(none)) ||
+	    setsockopt(fd, IPPROTO_IPV6, IPV6_UNICAST_HOPS, &place, sizeof(place)))
 		return vb_roce_failed(why, "setsockopt");
 	if (setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, r->interface, (socklen_t)strlen(r->interface)))
 		return vb_roce_failed(why, "setsockopt(SO_BINDTODEVICE)");
@@ -155,7 +157,7 @@ static int take_answer(struct vb_roce *r, int sock, struct vb_roce_why *why)
 	return EAGAIN;
 }
 
-/* Asks a holder.  EAGAIN: not answered, so ask again. */
+/* Asks a holder.  EAGAIN: ask again.  ETIMEDOUT: there are holders, and none has answered. */
 static int ask(struct vb_roce *r, struct vb_roce_why *why)
 {
 	int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), err;
@@ -176,7 +178,7 @@ static int ask(struct vb_roce *r, struct vb_roce_why *why)
 			why->uid = t.reach == VB_REACH_USER ? t.user.uid : (uint32_t)-1;
 			err = EADDRINUSE;
 		} else if (!err) {
-			err = vb_poll(&answered, 1, ANSWER) > 0 ? take_answer(r, sock, why) : EAGAIN;
+			err = vb_poll(&answered, 1, ANSWER) > 0 ? take_answer(r, sock, why) : ETIMEDOUT;
 		}
 	}
 	vb_foreign_hang_up(sock);
@@ -195,6 +197,8 @@ int vb_roce_join(struct vb_roce *r, struct vb_roce_why *why)
 		if (err != EADDRINUSE)
 			return err;
 		err = ask(r, why);
+		if (err == ETIMEDOUT)
+			err = vb_roce_take(r);
 		if (err != EAGAIN)
 			return err;
 		if (vb_now() > until) {

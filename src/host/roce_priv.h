@@ -2,6 +2,7 @@
 #ifndef VB_HOST_ROCE_PRIV_H
 #define VB_HOST_ROCE_PRIV_H
 
+#include <dirent.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -37,6 +38,27 @@ void vb_roce_drop(struct vb_roce_file *f);
 /* roce_group.c: fills r->shared, by making the group or by asking a process that holds it.  0 or errno; what
  * was filled then is the caller's to drop. */
 int vb_roce_join(struct vb_roce *r, struct vb_roce_why *why);
+
+/* roce_take.c: the same where no holder answers, by pidfd_getfd().  EAGAIN: nobody's can be had. */
+int vb_roce_take(struct vb_roce *r);
+
+/* roce_proc.c: inodes of sockets, and the users of those at the port */
+enum { VB_ROCE_MOST_SOCKETS = 1024 };
+struct vb_roce_sockets {
+	unsigned long inode[VB_ROCE_MOST_SOCKETS];
+	uint32_t uid[VB_ROCE_MOST_SOCKETS];
+	unsigned n;
+};
+bool vb_roce_has(const struct vb_roce_sockets *s, unsigned long inode);
+/* Adds those that are bound to the port; those whose names begin so (exactly that name, if `whole`); those
+ * that are the interface's door, or were accepted there. */
+void vb_roce_read_port(struct vb_roce_sockets *s);
+void vb_roce_read_names(struct vb_roce_sockets *s, const char *start, bool whole);
+void vb_roce_read_door(struct vb_roce_sockets *s, uint32_t ifindex);
+/* The inode of the socket that a process's descriptor is; 0: it is none. */
+unsigned long vb_roce_inode_of(const char *pid, const char *fd);
+/* The next process of /proc that has one of them open, and none of `but`; 0: there is none. */
+uint32_t vb_roce_next_holder(DIR *dir, const struct vb_roce_sockets *s, const struct vb_roce_sockets *but);
 
 /* roce_who.c: bind() said EADDRINUSE: finds out who has the port.  Reads files of many processes. */
 void vb_roce_find_owner(const struct vb_roce *r, struct vb_roce_why *why);

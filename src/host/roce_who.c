@@ -15,118 +15,6 @@
 #include "host/private.h"
 #include "host/roce_priv.h"
 
-enum {
-	MOST_PROCESSES = 4096, /* looked through */
-	MOST_SOCKETS = 1024,   /* bound to the port, or to our names */
-};
-
-/* Inodes of sockets, and the users of those. */
-struct sockets {
-	unsigned long inode[MOST_SOCKETS];
-	uint32_t uid[MOST_SOCKETS];
-	unsigned n;
-};
-
-static bool has(const struct sockets *s, unsigned long inode)
-{
-	for (unsigned i = 0; i < s->n; i++)
-		if (s->inode[i] == inode)
-			return true;
-	return false;
-}
-
-static void add(struct sockets *s, unsigned long inode, uint32_t uid)
-{
-	if (!inode || s->n == MOST_SOCKETS)
-		return;
-	s->inode[s->n] = inode;
-	s->uid[s->n++] = uid;
-}
-
-/* The sockets that are bound to the port, of one table. */
-static void read_port(struct sockets *s, const char *path)
-{
-	FILE *f = fopen(path, "re");
-	unsigned long inode;
-	char line[256];
-	unsigned port;
-	uint32_t uid;
-
-	while (f && fgets(line, sizeof(line), f))
-		if (sscanf(line, " %*u: %*[0-9A-Fa-f]:%x %*s %*s %*s %*s %*s %u %*s %lu", &port, &uid,
-			   &inode) == 3 &&
-		    port == VB_ROCE_PORT)
-			add(s, inode, uid);
-	if (f)
-		fclose(f);
-}
-
-/* The sockets whose names begin so; exactly that name, if `whole`. */
-static void read_names(struct sockets *s, const char *start, bool whole)
-{
-	FILE *f = fopen("/proc/thread-self/net/unix", "re");
-	char *line = NULL, *at;
-	unsigned long inode;
-	size_t size = 0;
-
-	while (f && getline(&line, &size, f) > 0) {
-		at = strchr(line, '@');
-		if (!at || sscanf(line, "%*s %*s %*s %*s %*s %*s %lu", &inode) != 1)
-			continue;
-		at[strcspn(at, "\n")] = 0;
-		if (whole ? !strcmp(at + 1, start) : !strncmp(at + 1, start, strlen(start)))
-			add(s, inode, 0);
-	}
-	free(line);
-	if (f)
-		fclose(f);
-}
-
-/* What a descriptor's link says of its socket; 0: it is none. */
-static unsigned long inode_of(const char *pid, const char *fd)
-{
-	char path[300], link[64];
-	unsigned long inode;
-	ssize_t n;
-
-	snprintf(path, sizeof(path), "/proc/%.20s/fd/%.20s", pid, fd);
-	n = readlink(path, link, sizeof(link) - 1);
-	link[n > 0 ? n : 0] = 0;
-	return sscanf(link, "socket:[%lu]", &inode) == 1 ? inode : 0;
-}
-
-/* Whether a process has one of the sockets open, and none of `but`. */
-static bool holds(const char *pid, const struct sockets *s, const struct sockets *but)
-{
-	bool found = false, excused = false;
-	char path[64];
-	DIR *dir;
-
-	snprintf(path, sizeof(path), "/proc/%.20s/fd", pid);
-	dir = opendir(path); /* other users' are not shown */
-	if (!dir)
-		return false;
-	for (struct dirent *e; !excused && (e = readdir(dir));) {
-		unsigned long inode = inode_of(pid, e->d_name);
-
-		found |= inode && has(s, inode);
-		excused = inode && but && has(but, inode);
-	}
-	closedir(dir);
-	return found && !excused;
-}
-
-/* The next process of `dir` that does; 0: there is none. */
-static uint32_t next_holder(DIR *dir, const struct sockets *s, const struct sockets *but)
-{
-	struct dirent *e;
-
-	while (dir && (e = readdir(dir)))
-		if (isdigit((unsigned char)e->d_name[0]) && holds(e->d_name, s, but))
-			return (uint32_t)strtoul(e->d_name, NULL, 10);
-	return 0;
-}
-
 static void read_name(uint32_t pid, char name[16])
 {
 	char path[64];
@@ -147,7 +35,7 @@ static bool soft_roce_is_loaded(void)
 
 /* Of the sockets at the port: one that is another user's if there is one, else the first.  Ours at other
  * interfaces are among them. */
-static uint32_t owner_of(const struct sockets *s)
+static uint32_t owner_of(const struct vb_roce_sockets *s)
 {
 	for (unsigned i = 0; i < s->n; i++)
 		if (s->uid[i] != geteuid())
@@ -157,18 +45,17 @@ static uint32_t owner_of(const struct sockets *s)
 
 void vb_roce_find_owner(const struct vb_roce *r, struct vb_roce_why *why)
 {
-	struct sockets *at_port = calloc(1, sizeof(*at_port)), *ours = calloc(1, sizeof(*ours));
+	struct vb_roce_sockets *at_port = calloc(1, sizeof(*at_port)), *ours = calloc(1, sizeof(*ours));
 	DIR *dir = opendir("/proc");
 
 	(void)r;
 	why->trouble = VB_ROCE_UNSEEN;
 	if (!at_port || !ours)
 		goto out;
-	read_port(at_port, "/proc/thread-self/net/udp");
-	read_port(at_port, "/proc/thread-self/net/udp6");
-	read_names(ours, "verbena/1/roce/", false);
+	vb_roce_read_port(at_port);
+	vb_roce_read_names(ours, "verbena/1/roce/", false);
 	why->uid = owner_of(at_port);
-	why->pid = next_holder(dir, at_port, ours);
+	why->pid = vb_roce_next_holder(dir, at_port, ours);
 	if (why->pid)
 		read_name(why->pid, why->name);
 	if (!why->pid && soft_roce_is_loaded())
@@ -186,18 +73,16 @@ out:
 
 void vb_roce_find_silent(const struct vb_roce *r, struct vb_roce_why *why)
 {
-	struct sockets *door = calloc(1, sizeof(*door));
+	struct vb_roce_sockets *door = calloc(1, sizeof(*door));
 	DIR *dir = opendir("/proc");
-	char name[64];
 	uint32_t pid;
 
 	why->trouble = VB_ROCE_SILENT;
 	why->pid = 0;
 	why->stopped = false;
-	snprintf(name, sizeof(name), "verbena/1/roce/%u", r->ifindex);
 	if (door)
-		read_names(door, name, true);
-	while (door && !why->stopped && (pid = next_holder(dir, door, NULL))) {
+		vb_roce_read_door(door, r->ifindex);
+	while (door && !why->stopped && (pid = vb_roce_next_holder(dir, door, NULL))) {
 		if (pid == (uint32_t)getpid())
 			continue;
 		why->pid = pid;

@@ -264,6 +264,28 @@ static void nobody_is_needed(void)
 	CHECK(port_is_free());
 }
 
+/* All holders are stopped: who joins takes what it needs, and they go on with it. */
+static void stopped_holders(void)
+{
+	struct holder h[3] = {join("lo"), join("lo")};
+
+	kit_stop(h[0].pid);
+	kit_stop(h[1].pid);
+	h[2] = join("lo");
+	check_reached(&h[2]);
+	kit_cont(h[0].pid);
+	kit_cont(h[1].pid);
+	check_all(h, 3, -1);
+	die(&h[0]);
+	die(&h[1]);
+	h[0] = join("lo");
+	check_reached(&h[0]);
+	check_reached(&h[2]);
+	leave(&h[0]);
+	leave(&h[2]);
+	CHECK(port_is_free());
+}
+
 /* The group ends with the last holder, and the next one makes a new one. */
 static void a_group_ends(void)
 {
@@ -443,6 +465,7 @@ int main(void)
 	} cases[] = {
 	    {"all slots are taken", all_slots_are_taken},
 	    {"nobody is needed", nobody_is_needed},
+	    {"stopped holders", stopped_holders},
 	    {"a group ends", a_group_ends},
 	    {"makers race", makers_race},
 	    {"others hold the port", others_hold_the_port},
