@@ -1,5 +1,6 @@
 #include "hosts.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -18,6 +19,25 @@ const char *kit_host_address(unsigned host, bool six)
 
 	snprintf(t, sizeof text[0], six ? "2001:db8::%x" : "198.51.100.%u", host + 1);
 	return t;
+}
+
+uint8_t kit_host_gid_index(struct ibv_context *ctx, unsigned host, bool six)
+{
+	union ibv_gid want = {.raw = {[10] = 0xff, [11] = 0xff}}, gid;
+
+	CHECK(inet_pton(six ? AF_INET6 : AF_INET, kit_host_address(host, six), want.raw + (six ? 0 : 12)) ==
+	      1);
+	for (int i = 0; i < 255; i++)
+		if (!ibv_query_gid(ctx, 1, i, &gid) && !memcmp(&gid, &want, sizeof gid))
+			return (uint8_t)i;
+	CHECK(false, "the device has no GID of %s", kit_host_address(host, six));
+	return 0;
+}
+
+static const uint8_t *mac_of(unsigned host, uint8_t mac[6])
+{
+	memcpy(mac, (uint8_t[]){2, 0, 0, 0, 0, (uint8_t)(host + 1)}, 6);
+	return mac;
 }
 
 static int own_ns(void)
@@ -54,12 +74,39 @@ static void dress(struct kit_hosts *h, unsigned host)
 	enter(h->middle);
 }
 
+/* In the host: packets to the others pass at once. */
+static void meet(const struct kit_hosts *h, unsigned host)
+{
+	uint8_t mac[6];
+
+	kit_host_enter(h, host);
+	kit_net_await(KIT_HOST_NIC);
+	for (unsigned i = 0; i < h->count; i++) {
+		if (i == host)
+			continue;
+		kit_net_neighbour(KIT_HOST_NIC, kit_host_address(i, false), mac_of(i, mac));
+		if (h->ipv6)
+			kit_net_neighbour(KIT_HOST_NIC, kit_host_address(i, true), mac_of(i, mac));
+	}
+	enter(h->middle);
+}
+
 /* From the switch, or from the other host, to that one. */
 static void plug(const struct kit_hosts *h, unsigned host, const char *name)
 {
-	struct kit_net_pair p = {name, KIT_HOST_NIC, h->ns[host], h->mtu, h->relayed};
-	int err = kit_net_try_pair(&p);
+	uint8_t first[6], far[6];
+	struct kit_net_pair p = {.name = name,
+				 .mac = mac_of(0, first),
+				 .far_name = KIT_HOST_NIC,
+				 .far_mac = mac_of(host, far),
+				 .far_ns = h->ns[host],
+				 .mtu = h->mtu,
+				 .no_gso = h->relayed};
+	int err;
 
+	if (h->count > 2 || h->relayed)
+		p.mac = NULL;
+	err = kit_net_try_pair(&p);
 	CHECK(!err, "veth: %s", strerror(err));
 }
 
@@ -100,6 +147,8 @@ void kit_hosts_make(struct kit_hosts *h)
 	}
 	for (unsigned i = 0; i < h->count; i++)
 		dress(h, i);
+	for (unsigned i = 0; i < h->count; i++)
+		meet(h, i);
 }
 
 void kit_hosts_free(struct kit_hosts *h)
@@ -122,7 +171,8 @@ bool kit_hosts_can(void)
 			ns = own_ns();
 			err = unshare(CLONE_NEWNET) ? errno : 0;
 			if (!err)
-				err = kit_net_try_pair(&(struct kit_net_pair){"v0", "v1", ns, 1500, false});
+				err = kit_net_try_pair(&(struct kit_net_pair){
+				    .name = "v0", .far_name = "v1", .far_ns = ns, .mtu = 1500});
 		}
 		if (err)
 			printf("%s: %s\n", what, strerror(err));

@@ -18,6 +18,7 @@
 #ifndef VB_TESTS_HOSTS_H
 #define VB_TESTS_HOSTS_H
 
+#include <infiniband/verbs.h>
 #include <stdbool.h>
 
 #define KIT_HOST_NIC  "eth0"
@@ -46,5 +47,7 @@ void kit_hosts_free(struct kit_hosts *h);
 void kit_host_enter(const struct kit_hosts *h, unsigned host);
 /* The address of a host: of IPv4, or of IPv6. */
 const char *kit_host_address(unsigned host, bool six);
+/* The index of the GID of that address in the table of the device's port. */
+uint8_t kit_host_gid_index(struct ibv_context *ctx, unsigned host, bool six);
 
 #endif

@@ -18,9 +18,11 @@ enum {
 	QKEY = 0x1234,
 };
 
-/* The queue pairs: two of their own, one that receives from an SRQ, one of XRC, and the unreliable types. */
-enum { SHARED = 2, CROSS, LOOSE, DATAGRAMS };
+/* The queue pairs: two of their own, the second one with a window, one that receives from an SRQ, one of XRC,
+ * and the unreliable types. */
+enum { WINDOWED = 1, SHARED, CROSS, LOOSE, DATAGRAMS };
 enum {
+	WINDOWS = IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_SEND_WITH_INV,
 	SENDS = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM,
 	WRITES = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
 	FETCHES = IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
@@ -37,7 +39,7 @@ static const struct row {
 	int rtr, rts; /* attributes */
 } rows[QPS] = {
     {IBV_QPT_RC, SENDS | WRITES | FETCHES, TO_RTR_ACKED, TO_RTS_ACKED},
-    {IBV_QPT_RC, SENDS | WRITES | FETCHES, TO_RTR_ACKED, TO_RTS_ACKED},
+    [WINDOWED] = {IBV_QPT_RC, SENDS | WRITES | FETCHES | WINDOWS, TO_RTR_ACKED, TO_RTS_ACKED},
     [SHARED] = {IBV_QPT_RC, SENDS | WRITES | FETCHES, TO_RTR_ACKED, TO_RTS_ACKED},
     [CROSS] = {IBV_QPT_XRC_SEND, SENDS | WRITES | FETCHES, TO_RTR_ACKED, TO_RTS_ACKED},
     [LOOSE] = {IBV_QPT_UC, SENDS | WRITES, TO_RTR, TO_RTS},
@@ -56,6 +58,8 @@ static bool has_srq(int q)
 
 static _Thread_local const struct kit_mixed *mixed;
 static _Thread_local int me;
+static _Thread_local uint8_t gid_index;
+static _Thread_local int qps; /* the first of the rows, those that are tried */
 
 static void pattern(uint8_t *p, uint32_t n, uint64_t from)
 {
@@ -75,7 +79,7 @@ static uint64_t sum(const uint8_t *p, uint32_t n)
 	return h;
 }
 
-enum kind { SEND, WRITE, READ, ATOMIC };
+enum kind { SEND, WRITE, READ, ATOMIC, BIND };
 
 struct op { /* one posted request, until its completion or a later one's */
 	uint64_t wr_id;
@@ -100,9 +104,13 @@ struct flow {
 	struct ibv_ah *ah;     /* of UD */
 	bool wrote;	       /* a WRITE was posted since the last message */
 	bool fetched;	       /* a READ or atomic may be outstanding: what changes the slice must fence */
+	uint32_t gone;	       /* the peer's window has this key no more */
 	/* target side */
 	uint64_t expected; /* messages so far, lost ones among them */
 	uint64_t taken;	   /* receives */
+	struct ibv_mw *mw;
+	uint32_t key;	/* of mw, once it is bound */
+	bool bind_soon; /* it is not bound */
 };
 
 static _Thread_local struct flow flows[QPS];
@@ -140,6 +148,8 @@ static void message(int from, int q, uint64_t seq, uint32_t *length, uint32_t *i
 	*imm = (uint32_t)kit_random(&s);
 	if (rows[q].type == IBV_QPT_UD)
 		*kind &= 1;
+	if (!*kind && flows[q].mw)
+		*kind = 3; /* a SEND that invalidates the window if there is one */
 	if (*kind == 2 && *length > SLICE / (may_lose(q) ? 4 : 2))
 		*length = SLICE / (may_lose(q) ? 4 : 2);
 	if (rows[q].type == IBV_QPT_UD && *length > DATAGRAM)
@@ -183,12 +193,20 @@ static uint32_t split(uint64_t *rng, struct ibv_sge *sge, uint8_t *at, uint32_t 
 	return n;
 }
 
+/* Of the peer's slice, or of the window over it. */
+static uint32_t key_of(struct flow *f, const struct kit_mixed_card *peer, int q)
+{
+	uint32_t key = f->mw ? atomic_load(&peer->window) : 0;
+
+	return key && key != f->gone && kit_below(&f->rng, 2) ? key : peer->rkey[q];
+}
+
 static void fill_target_op(struct flow *f, struct op *o, struct ibv_send_wr *wr,
 			   const struct kit_mixed_card *peer, int q, uint8_t *local)
 {
 	uint64_t *r = &f->rng;
 
-	wr->wr.rdma.rkey = peer->rkey[q];
+	wr->wr.rdma.rkey = key_of(f, peer, q);
 	if (o->kind == ATOMIC) {
 		uint64_t cur, arg = kit_random(r);
 
@@ -196,7 +214,7 @@ static void fill_target_op(struct flow *f, struct op *o, struct ibv_send_wr *wr,
 		o->at = kit_below(r, SLICE / 8) * 8;
 		memcpy(&cur, f->shadow + o->at, 8);
 		o->orig = cur;
-		wr->wr.atomic.rkey = peer->rkey[q];
+		wr->wr.atomic.rkey = key_of(f, peer, q);
 		wr->wr.atomic.remote_addr = peer->addr[q] + o->at;
 		if (o->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
 			wr->wr.atomic.compare_add = arg;
@@ -241,6 +259,12 @@ static int post_by_calls(struct ibv_qp_ex *x, const struct ibv_send_wr *wr, int 
 		break;
 	case IBV_WR_SEND_WITH_IMM:
 		ibv_wr_send_imm(x, wr->imm_data);
+		break;
+	case IBV_WR_SEND_WITH_INV:
+		ibv_wr_send_inv(x, wr->invalidate_rkey);
+		break;
+	case IBV_WR_BIND_MW:
+		ibv_wr_bind_mw(x, wr->bind_mw.mw, wr->bind_mw.rkey, &wr->bind_mw.bind_info);
 		break;
 	case IBV_WR_RDMA_WRITE:
 		ibv_wr_rdma_write(x, wr->wr.rdma.rkey, wr->wr.rdma.remote_addr);
@@ -292,6 +316,42 @@ static enum kind pick_kind(uint64_t *r, int q)
 	return read_only ? (kit_below(r, 2) ? READ : SEND) : (enum kind)kit_below(r, 4);
 }
 
+/* The window over the slice again, with a new key, which the peer is told once it is bound. */
+static void bind_window(int q)
+{
+	struct flow *f = &flows[q];
+	struct op *o = &f->ops[f->head % DEPTH];
+	struct ibv_send_wr wr = {
+	    .wr_id = (uint64_t)q << 32 | f->head, .opcode = IBV_WR_BIND_MW, .send_flags = IBV_SEND_SIGNALED};
+
+	f->bind_soon = false;
+	f->key = ibv_inc_rkey(f->key);
+	wr.bind_mw.mw = f->mw;
+	wr.bind_mw.rkey = f->key;
+	wr.bind_mw.bind_info = (struct ibv_mw_bind_info){
+	    .mr = f->slice, .addr = (uintptr_t)f->slice->addr, .length = SLICE, .mw_access_flags = 0};
+	wr.bind_mw.bind_info.mw_access_flags =
+	    IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+	*o = (struct op){.wr_id = wr.wr_id, .kind = BIND, .opcode = wr.opcode, .signaled = true};
+	f->unsignaled = 0;
+	CHECK(post_either_way(f, &wr, q) == 0);
+	f->head++;
+}
+
+/* A SEND that invalidates the peer's window, if that has one, of which the peer knows by its number. */
+static void invalidate(struct flow *f, struct op *o, struct ibv_send_wr *wr,
+		       const struct kit_mixed_card *peer)
+{
+	uint32_t key = atomic_load(&peer->window);
+
+	if (!key || key == f->gone)
+		return;
+	f->gone = key;
+	o->opcode = IBV_WR_SEND_WITH_INV;
+	wr->invalidate_rkey = key;
+	atomic_store(&mixed->cards[me].invalidates, f->seq + 1);
+}
+
 /* Where the request goes, of a type whose requests say that. */
 static void address(struct ibv_send_wr *wr, const struct kit_mixed_card *peer, int q)
 {
@@ -327,15 +387,17 @@ static void post(int q)
 	if (o->kind == SEND) {
 		message(me, q, f->seq, &o->length, &imm, &kind);
 		pattern(local, o->length, message_seed(me, q, f->seq));
-		o->opcode = kind == 0	? IBV_WR_SEND
-			    : kind == 1 ? IBV_WR_SEND_WITH_IMM
-					: IBV_WR_RDMA_WRITE_WITH_IMM;
+		o->opcode = kind == 1	? IBV_WR_SEND_WITH_IMM
+			    : kind == 2 ? IBV_WR_RDMA_WRITE_WITH_IMM
+					: IBV_WR_SEND;
 		wr.imm_data = imm;
+		if (kind == 3)
+			invalidate(f, o, &wr, peer);
 		f->seq++;
 		if (kind == 2) { /* its place in the slice follows from the sequence number too */
 			o->at = imm % (SLICE / (may_lose(q) ? 4 : 2));
 			wr.wr.rdma.remote_addr = peer->addr[q] + o->at;
-			wr.wr.rdma.rkey = peer->rkey[q];
+			wr.wr.rdma.rkey = key_of(f, peer, q);
 			memcpy(f->shadow + o->at, local, o->length);
 		}
 	} else {
@@ -375,6 +437,8 @@ static void finish(struct flow *f, struct op *o)
 		free(o->expect);
 	} else if (o->kind == ATOMIC) {
 		CHECK(!memcmp(local, &o->orig, 8), "atomic %d at %u", o->opcode, o->at);
+	} else if (o->kind == BIND) {
+		atomic_store(&mixed->cards[me].window, f->key);
 	}
 	f->tail++;
 }
@@ -386,6 +450,8 @@ static void send_done(const struct ibv_wc *wc)
 	    [IBV_WR_RDMA_WRITE_WITH_IMM] = IBV_WC_RDMA_WRITE,
 	    [IBV_WR_SEND] = IBV_WC_SEND,
 	    [IBV_WR_SEND_WITH_IMM] = IBV_WC_SEND,
+	    [IBV_WR_SEND_WITH_INV] = IBV_WC_SEND,
+	    [IBV_WR_BIND_MW] = IBV_WC_BIND_MW,
 	    [IBV_WR_RDMA_READ] = IBV_WC_RDMA_READ,
 	    [IBV_WR_ATOMIC_CMP_AND_SWP] = IBV_WC_COMP_SWAP,
 	    [IBV_WR_ATOMIC_FETCH_AND_ADD] = IBV_WC_FETCH_ADD,
@@ -420,7 +486,10 @@ static bool is_message(const struct ibv_wc *wc, int q, uint64_t seq)
 	message(!me, q, seq, &length, &imm, &kind);
 	if (wc->byte_len != length + grh ||
 	    wc->opcode != (kind == 2 ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV) ||
-	    !!(wc->wc_flags & IBV_WC_WITH_IMM) != (kind != 0) || (kind && wc->imm_data != imm))
+	    !!(wc->wc_flags & IBV_WC_WITH_IMM) != (kind == 1 || kind == 2) ||
+	    (wc->wc_flags & IBV_WC_WITH_IMM && wc->imm_data != imm) ||
+	    !!(wc->wc_flags & IBV_WC_WITH_INV) !=
+		(kind == 3 && atomic_load(&mixed->cards[!me].invalidates) == seq + 1))
 		return false;
 	if (kind == 2)
 		return true;
@@ -434,7 +503,7 @@ static void receive_done(const struct ibv_wc *wc)
 	int q;
 
 	CHECK(wc->status == IBV_WC_SUCCESS, "receive status %s", ibv_wc_status_str(wc->status));
-	for (q = 0; q < QPS; q++)
+	for (q = 0; q < qps; q++)
 		if ((flows[q].target ? flows[q].target : flows[q].qp)->qp_num == wc->qp_num)
 			f = &flows[q];
 	CHECK(f);
@@ -448,6 +517,12 @@ static void receive_done(const struct ibv_wc *wc)
 	}
 	if (!has_srq(q))
 		CHECK(wc->wr_id == ((uint64_t)q << 32 | f->taken % RDEPTH), "receives out of order");
+	if (wc->wc_flags & IBV_WC_WITH_INV) {
+		CHECK(wc->invalidated_rkey == f->key && !f->bind_soon, "0x%x was invalidated",
+		      wc->invalidated_rkey);
+		f->bind_soon = true;
+		mixed->cards[me].invalidated++;
+	}
 	f->expected++;
 	f->taken++;
 	post_receive(q);
@@ -516,22 +591,22 @@ static void connect_one(struct ibv_qp *qp, int q, uint32_t dest)
 {
 	const struct kit_mixed_card *peer = &mixed->cards[!me];
 	bool ud = rows[q].type == IBV_QPT_UD;
-	struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT,
-				.port_num = 1,
-				.qkey = QKEY,
-				.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-						   IBV_ACCESS_REMOTE_ATOMIC,
-				.path_mtu = IBV_MTU_1024,
-				.dest_qp_num = dest,
-				.rq_psn = peer->psn[q],
-				.max_dest_rd_atomic = READS,
-				.min_rnr_timer = 1,
-				.ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = peer->gid}},
-				.sq_psn = mixed->cards[me].psn[q],
-				.timeout = 14,
-				.retry_cnt = 7,
-				.rnr_retry = 7,
-				.max_rd_atomic = READS};
+	struct ibv_qp_attr a = {
+	    .qp_state = IBV_QPS_INIT,
+	    .port_num = 1,
+	    .qkey = QKEY,
+	    .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC,
+	    .path_mtu = mixed->path_mtu ? mixed->path_mtu : IBV_MTU_1024,
+	    .dest_qp_num = dest,
+	    .rq_psn = peer->psn[q],
+	    .max_dest_rd_atomic = READS,
+	    .min_rnr_timer = 1,
+	    .ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = peer->gid, .sgid_index = gid_index}},
+	    .sq_psn = mixed->cards[me].psn[q],
+	    .timeout = 14,
+	    .retry_cnt = 7,
+	    .rnr_retry = 7,
+	    .max_rd_atomic = READS};
 
 	CHECK(!ibv_modify_qp(qp, &a,
 			     IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
@@ -552,7 +627,7 @@ static void connect_all(void)
 {
 	const struct kit_mixed_card *peer = &mixed->cards[!me];
 
-	for (int q = 0; q < QPS; q++) {
+	for (int q = 0; q < qps; q++) {
 		connect_one(flows[q].qp, q, q == CROSS ? peer->target : peer->qpn[q]);
 		if (flows[q].target)
 			connect_one(flows[q].target, q, peer->qpn[q]);
@@ -580,7 +655,7 @@ static uint8_t *map_file(size_t size, int fd, int prot)
 static struct ibv_mr *slice_make(uint8_t *shadow)
 {
 	int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-		     IBV_ACCESS_REMOTE_ATOMIC;
+		     IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND;
 	char name[64];
 	uint8_t *p = NULL;
 	int fd = -1;
@@ -728,7 +803,8 @@ static void set_up(void)
 
 	lost = 0;
 	ctx = mixed->open();
-	CHECK(ibv_query_gid(ctx, 1, 0, &c->gid) == 0);
+	gid_index = mixed->gid_index ? mixed->gid_index(ctx) : 0;
+	CHECK(ibv_query_gid(ctx, 1, gid_index, &c->gid) == 0);
 	pd = ibv_alloc_pd(ctx);
 	chan = ibv_create_comp_channel(ctx);
 	CHECK(pd && chan);
@@ -736,11 +812,12 @@ static void set_up(void)
 	rcq = make_cq(QPS * RDEPTH, &rcq);
 	srq = ibv_create_srq(pd, &sa);
 	CHECK(scq && rcq && srq);
-	make_domain(c);
+	if (qps > CROSS)
+		make_domain(c);
 	rbuf = calloc(QPS * RDEPTH, MSG);
 	rmr = ibv_reg_mr(pd, rbuf, (size_t)QPS * RDEPTH * MSG, IBV_ACCESS_LOCAL_WRITE);
 	CHECK(rmr);
-	for (int q = 0; q < QPS; q++) {
+	for (int q = 0; q < qps; q++) {
 		struct flow *f = &flows[q];
 		make_qps(q);
 		f->rng = mixed->seed * 31 + (uint64_t)me * 17 + (uint64_t)q;
@@ -748,6 +825,10 @@ static void set_up(void)
 		f->slice = slice_make(f->shadow);
 		buf_make(f);
 		CHECK(f->slice && f->buf);
+		f->mw =
+		    q == WINDOWED && mixed->memory != KIT_READ_ONLY ? ibv_alloc_mw(pd, IBV_MW_TYPE_2) : NULL;
+		f->key = f->mw ? f->mw->rkey : 0;
+		f->bind_soon = f->mw != NULL;
 		c->qpn[q] = f->qp->qp_num;
 		c->target = f->target ? f->target->qp_num : c->target;
 		c->psn[q] = (uint32_t)kit_random(&f->rng) & 0xffffff;
@@ -759,17 +840,19 @@ static void set_up(void)
 
 static void tear_down(void)
 {
-	for (int q = 0; q < QPS; q++) {
+	for (int q = 0; q < qps; q++) {
 		struct flow *f = &flows[q];
 		void *slice = f->slice->addr;
 
 		CHECK(!ibv_destroy_qp(f->qp) && (!f->target || !ibv_destroy_qp(f->target)));
+		CHECK(!f->mw || !ibv_dealloc_mw(f->mw));
 		CHECK(!ibv_dereg_mr(f->slice) && (!f->ah || !ibv_destroy_ah(f->ah)));
 		slice_free(slice);
 		buf_free(f);
 		free(f->shadow);
 	}
-	CHECK(!ibv_destroy_srq(srq) && !ibv_destroy_srq(xsrq) && !ibv_close_xrcd(xrcd));
+	CHECK(!ibv_destroy_srq(srq));
+	CHECK(qps <= CROSS || (!ibv_destroy_srq(xsrq) && !ibv_close_xrcd(xrcd)));
 	CHECK(!ibv_destroy_cq(scq) && !ibv_destroy_cq(rcq));
 	CHECK(!ibv_dereg_mr(rmr) && !ibv_destroy_comp_channel(chan) && !ibv_dealloc_pd(pd));
 	mixed->close(ctx);
@@ -820,6 +903,7 @@ void kit_mixed_side(const struct kit_mixed *m, int side)
 
 	mixed = m;
 	me = side;
+	qps = m->reliable_only ? CROSS : QPS;
 	set_up();
 	atomic_store(&c->ready, 1);
 	while (!atomic_load(&peer->ready))
@@ -829,33 +913,37 @@ void kit_mixed_side(const struct kit_mixed *m, int side)
 	while (atomic_load(&peer->ready) != 2)
 		poll((struct pollfd[1]){{.fd = -1}}, 1, 1);
 	for (uint64_t n = 0; n < m->operations;) {
-		int q = (int)kit_below(&r, QPS);
+		int q = (int)kit_below(&r, (uint32_t)qps);
 
 		if (flows[q].head - flows[q].tail < DEPTH && may_post(q) && kit_below(&r, 4)) {
-			post(q);
+			if (flows[q].bind_soon)
+				bind_window(q);
+			else
+				post(q);
 			n++;
 		} else if (!poll_both() && !kit_below(&r, 50)) {
 			sleep_for_event();
 		}
 	}
-	for (int q = 0; q < QPS; q++)
+	for (int q = 0; q < qps; q++)
 		finish_flow(q);
 	atomic_store(&c->done, 1);
 	wait_for(&peer->done);
-	for (int q = 0; q < QPS; q++) {
+	for (int q = 0; q < qps; q++) {
 		while (flows[q].expected < atomic_load(&peer->sends[q]))
 			poll_both();
 		c->sum[q] = sum_of(q, flows[q].slice->addr);
 	}
 	atomic_store(&c->received, 1);
 	wait_for(&peer->received);
-	for (int q = 0; q < QPS; q++)
+	for (int q = 0; q < qps; q++)
 		CHECK(peer->sum[q] == sum_of(q, flows[q].shadow), "slice of QP %d differs", q);
 	CHECK(poll_both() == 0, "a completion too many"); /* rule 26 */
 	atomic_store(&c->done, 2);
 	while (atomic_load(&peer->done) != 2)
 		poll((struct pollfd[1]){{.fd = -1}}, 1, 1);
 	tear_down();
-	printf("mixed[%d]: %" PRIu64 " operations, %" PRIu64 " events, %" PRIu64 " messages lost\n", me,
-	       m->operations, events, lost);
+	printf("mixed[%d]: %" PRIu64 " operations, %" PRIu64 " events, %" PRIu64
+	       " messages lost, %u windows invalidated\n",
+	       me, m->operations, events, lost, c->invalidated);
 }

@@ -7,8 +7,10 @@
  * The QPs are of all types.  What the unreliable ones send may be lost, where the far end has no receive for
  * it and only there; the rest arrives as all else does, in order.
  *
+ * One flow uses a memory window, too, which SENDs invalidate and its owner binds again.
+ *
  * The slices may be any kind of memory.  test_mixed.c runs the sides as processes, test_inproc.c as threads
- * with an adapter each. */
+ * with an adapter each, tests/wire/test_mixed.c as processes of two hosts. */
 #ifndef VB_TESTS_MIXED_H
 #define VB_TESTS_MIXED_H
 
@@ -40,13 +42,19 @@ struct kit_mixed_card {
 	_Atomic int done;		       /* initiator side finished */
 	_Atomic int received;		       /* target side saw everything */
 	uint64_t sum[KIT_MIXED_QPS];	       /* of the slices, by their owner, once received */
+	_Atomic uint32_t window;	       /* the key of the window; the initiator knows which are gone */
+	_Atomic uint64_t invalidates;	       /* the number of the SEND that invalidated last, from 1 */
+	unsigned invalidated;		       /* how often */
 };
 
 struct kit_mixed {
 	struct kit_mixed_card *cards; /* [2], shared by both sides, zero */
 	enum kit_memory memory;
 	uint64_t seed, operations;
-	bool loses; /* who sends unreliably does not care whether the far end has a receive */
+	bool loses;	    /* who sends unreliably does not care whether the far end has a receive */
+	bool reliable_only; /* RC alone */
+	uint8_t (*gid_index)(struct ibv_context *ctx); /* NULL: 0 */
+	enum ibv_mtu path_mtu;			       /* 0: 1024 */
 	/* How a side gets its device, and gives it back. */
 	struct ibv_context *(*open)(void);
 	void (*close)(struct ibv_context *ctx);

@@ -3,9 +3,11 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <linux/if_addr.h>
+#include <linux/neighbour.h>
 #include <linux/rtnetlink.h>
 #include <linux/veth.h>
 #include <net/if.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include "kit.h"
@@ -15,6 +17,7 @@ struct request {
 	union {
 		struct ifinfomsg link;
 		struct ifaddrmsg addr;
+		struct ndmsg neighbour;
 	};
 	char attributes[256];
 };
@@ -79,9 +82,11 @@ static int make(const char *name)
 	return ask(&r);
 }
 
-static void put_link(struct request *r, const char *name, const struct kit_net_pair *p)
+static void put_link(struct request *r, const char *name, const uint8_t *mac, const struct kit_net_pair *p)
 {
 	put(r, IFLA_IFNAME, name, strlen(name) + 1);
+	if (mac)
+		put(r, IFLA_ADDRESS, mac, 6);
 	put_number(r, IFLA_MTU, p->mtu);
 	if (p->no_gso)
 		put_number(r, IFLA_GSO_MAX_SEGS, 1);
@@ -95,17 +100,53 @@ int kit_net_try_pair(const struct kit_net_pair *p)
 	struct ifinfomsg none = {0};
 	struct rtattr *info, *data, *peer;
 
-	put_link(&r, p->name, p);
+	put_link(&r, p->name, p->mac, p);
 	info = put(&r, IFLA_LINKINFO, NULL, 0);
 	put(&r, IFLA_INFO_KIND, "veth", 5);
 	data = put(&r, IFLA_INFO_DATA, NULL, 0);
 	peer = put(&r, VETH_INFO_PEER, &none, sizeof(none));
-	put_link(&r, p->far_name, p);
+	put_link(&r, p->far_name, p->far_mac, p);
 	put_number(&r, IFLA_NET_NS_FD, (uint32_t)p->far_ns);
 	end(&r, peer);
 	end(&r, data);
 	end(&r, info);
 	return ask(&r);
+}
+
+void kit_net_await(const char *name)
+{
+	struct request r = {.h = {.nlmsg_len = NLMSG_LENGTH(sizeof(r.link)), .nlmsg_type = RTM_NEWLINK},
+			    .link = {.ifi_index = (int)if_nametoindex(name)}};
+	struct ifreq i = {0};
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), err;
+	double end = kit_now() + 60;
+
+	snprintf(i.ifr_name, sizeof i.ifr_name, "%s", name);
+	do
+		CHECK(!ioctl(fd, SIOCGIFFLAGS, &i) && kit_now() < end, "%s is not up", name);
+	while (!(i.ifr_flags & IFF_RUNNING) && (kit_nap(1), true));
+	close(fd);
+	err = ask(&r); /* changes nothing, but waits for whoever is about to change it */
+	CHECK(!err, "%s: %s", name, strerror(err));
+}
+
+void kit_net_neighbour(const char *name, const char *address, const uint8_t mac[6])
+{
+	bool six = strchr(address, ':');
+	struct request r = {.h = {.nlmsg_len = NLMSG_LENGTH(sizeof(r.neighbour)),
+				  .nlmsg_type = RTM_NEWNEIGH,
+				  .nlmsg_flags = NLM_F_CREATE | NLM_F_REPLACE},
+			    .neighbour = {.ndm_family = six ? AF_INET6 : AF_INET,
+					  .ndm_ifindex = (int)if_nametoindex(name),
+					  .ndm_state = NUD_PERMANENT}};
+	struct in6_addr in;
+	int err;
+
+	CHECK(inet_pton(r.neighbour.ndm_family, address, &in) == 1);
+	put(&r, NDA_DST, &in, six ? sizeof(in) : sizeof(struct in_addr));
+	put(&r, NDA_LLADDR, mac, 6);
+	err = ask(&r);
+	CHECK(!err, "%s at %s: %s", address, name, strerror(err));
 }
 
 void kit_net_join(const char *name, const char *bridge)

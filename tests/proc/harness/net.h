@@ -3,6 +3,7 @@
 #define VB_TESTS_NET_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 /* Whether there can be such a namespace with interfaces; false: it has been said why not.  To be asked first.
  */
@@ -23,12 +24,18 @@ int kit_net_try_address(const char *name, const char *address, bool there);
  * packets before. */
 struct kit_net_pair {
 	const char *name, *far_name;
+	const uint8_t *mac, *far_mac; /* NULL: any */
 	int far_ns;
 	unsigned mtu;
 	bool no_gso;
 };
 /* 0 or errno. */
 int kit_net_try_pair(const struct kit_net_pair *p);
+/* Waits until the interface is up and something is at the other end of its cable: from then on packets pass.
+ */
+void kit_net_await(const char *name);
+/* The address belongs to that MAC address; nobody is asked for it. */
+void kit_net_neighbour(const char *name, const char *address, const uint8_t mac[6]);
 /* That interface becomes a port of the bridge, which kit_net_make() has made. */
 void kit_net_join(const char *name, const char *bridge);
 
