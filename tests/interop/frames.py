@@ -20,7 +20,7 @@ import struct
 import sys
 import zlib
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "strangers"))
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "strangers"))
 from wire import FAMILIES, FIELDS, OPERATIONS, ROCE
 
 CNP = 0x81

@@ -28,7 +28,7 @@ import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(HERE, "..", "strangers"))
+sys.path.append(os.path.join(HERE, "..", "strangers"))
 import frames
 from stranger import skip
 
