@@ -74,6 +74,7 @@ static int make_one(struct vb_roce *r, uint32_t i, struct vb_roce_why *why)
 	if (setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off)) ||
 	    setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof(on)) ||
 	    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &none, sizeof(none)) ||
+	    setsockopt(fd, IPPROTO_UDP, UDP_NO_CHECK6_RX, &on, sizeof(on)) || /* adapters, and soft-RoCE */
 	    setsockopt(fd, IPPROTO_IPV6, IPV6_UNICAST_HOPS, &place, sizeof(place)))
 		return vb_roce_failed(why, "setsockopt");
 	if (setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, r->interface, (socklen_t)strlen(r->interface)))
