@@ -261,6 +261,17 @@ void vb_capture_datagram(struct vb_adapter *a, const struct vb_pkt *p)
 	keep_datagram(&e, &q);
 }
 
+void vb_capture_packet(const struct vb_roce_packet *p)
+{
+	uint8_t frame[VB_FRAME_MAX];
+	size_t len, kept;
+
+	if (!vb_capture_is_on())
+		return;
+	kept = vb_frame_packet(frame, p, vb_capture_snap(), &len);
+	vb_capture_keep(frame, kept, len, NULL);
+}
+
 /* ---- the way out ---- */
 
 static struct way *way(struct vb_out *o)

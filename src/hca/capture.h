@@ -22,6 +22,7 @@
 
 struct vb_adapter;
 struct vb_qp;
+struct vb_roce_packet;
 
 /* ---- where packets go by ---- */
 
@@ -39,6 +40,8 @@ struct vb_out *vb_capture_group(struct vb_qp *qp, const struct vb_far *far, stru
 void vb_capture_in(struct vb_qp *qp, const struct vb_pkt *p, uint32_t ack);
 /* A datagram has come. */
 void vb_capture_datagram(struct vb_adapter *a, const struct vb_pkt *p);
+/* A packet that a wire to other hosts has sent or received, whatever locks are held.  It is kept as it is. */
+void vb_capture_packet(const struct vb_roce_packet *p);
 /* The far end shows that it has received all before this PSN, which no packet says. */
 void vb_capture_shown(struct vb_qp *qp, uint32_t psn);
 

@@ -139,6 +139,44 @@ size_t vb_frame_cut(uint8_t to[VB_FRAME_MAX], const struct vb_frame_ends *e, con
 	return whole;
 }
 
+/* Sets the identification in a header of IPv4 that had 0.  The checksum is the complement of a sum. */
+static void put_id(uint8_t *ip, uint16_t id)
+{
+	uint32_t sum = (uint16_t) ~(ip[10] << 8 | ip[11]) + (uint32_t)id;
+
+	put16(ip + 4, id);
+	put16(ip + 10, (uint16_t) ~((sum & 0xffff) + (sum >> 16)));
+}
+
+size_t vb_frame_packet(uint8_t to[VB_FRAME_MAX], const struct vb_roce_packet *p, size_t most, size_t *len)
+{
+	struct vb_grh g = {.sgid = p->ends.src,
+			   .dgid = p->ends.dst,
+			   .route =
+			       vb_route(VB_GRH_WORD(0, p->tclass, 0), p->hops ? p->hops : VB_GRH_HOPS, 0),
+			   .length = (uint32_t)p->len - VB_ICRC_LEN};
+	bool ipv4 = vb_grh_is_ipv4(&g);
+	size_t ip_len = ipv4 ? IPV4_LEN : IPV6_LEN, kept = p->len;
+	uint8_t grh[VB_GRH_LEN], *ip, *udp;
+
+	vb_assert(p->len >= VB_ROCE_LEAST && p->len <= VB_ROCE_MOST);
+	ip = put16(put_mac(put_mac(to, g.dgid, ipv4), g.sgid, ipv4), ipv4 ? TYPE_IPV4 : TYPE_IPV6);
+	vb_grh_put(grh, &g);
+	memcpy(ip, grh + VB_GRH_LEN - ip_len, ip_len);
+	if (ipv4)
+		put_id(ip, p->id);
+	udp = ip + ip_len;
+	put16(put16(put16(udp, p->ends.port), VB_ROCE_PORT), (uint16_t)(VB_UDP_LEN + p->len));
+	put16(udp + 6, 0);
+	*len = (size_t)(udp + VB_UDP_LEN - to) + p->len;
+	if (*len > most)
+		kept -= *len - most;
+	memcpy(udp + VB_UDP_LEN, p->pkt, kept);
+	if (!ipv4)
+		put16(udp + 6, kept < p->len ? 0xffff : udp6_checksum(ip, udp, VB_UDP_LEN + p->len));
+	return (size_t)(udp + VB_UDP_LEN - to) + kept;
+}
+
 size_t vb_frame_note(uint8_t to[VB_FRAME_MAX], const char *text)
 {
 	size_t n = strlen(text);

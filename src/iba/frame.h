@@ -39,6 +39,11 @@ struct vb_frame_ends {
 size_t vb_frame_cut(uint8_t to[VB_FRAME_MAX], const struct vb_frame_ends *e, const struct vb_pkt *p,
 		    size_t most, size_t *len);
 
+/* The frame of a packet that crosses a network, as a capture shows it that keeps `most` bytes, 62 or more.
+ * Made up are MAC addresses, IPv6's flow label (0), and UDP's checksum, which is 0 over IPv4.  Returns what
+ * is kept; *len: the frame's whole length.  p->len: VB_ROCE_MOST at most. */
+size_t vb_frame_packet(uint8_t to[VB_FRAME_MAX], const struct vb_roce_packet *p, size_t most, size_t *len);
+
 /* UDP's source port: of a flow label that is not 0, else of the two QPNs, the same in both directions. */
 uint16_t vb_frame_port(uint32_t flow_label, uint32_t src_qpn, uint32_t dst_qpn);
 

@@ -40,6 +40,16 @@ static inline bool vb_roce_ends_equal(const struct vb_roce_ends *a, const struct
 	       a->dst.high == b->dst.high && a->port == b->port;
 }
 
+/* A packet as it crosses a network, for who keeps it. */
+struct vb_roce_packet {
+	struct vb_roce_ends ends;
+	uint16_t id;	    /* IPv4's identification */
+	uint8_t tclass;	    /* IPv4's type of service, IPv6's traffic class */
+	uint8_t hops;	    /* 0: not known */
+	const uint8_t *pkt; /* UDP's payload: from the BTH to the ICRC */
+	size_t len;
+};
+
 /* ---- sending ---- */
 
 /* What the ICRCs of all packets between two ends begin with.  A sender keeps one for each path. */
@@ -70,6 +80,7 @@ static inline void vb_roce_seal(const struct vb_roce_path *p, uint16_t id, uint8
 	ROW(RIGHT, "right", "it is right")                                                              \
 	ROW(LENGTH, "length", "its length is none that a packet has")                                   \
 	ROW(OPCODE, "opcode", "its opcode is unknown")                                                  \
+	ROW(SERVICE, "service", "it is of a transport service that does not use this network")          \
 	ROW(HEADERS, "headers", "it is shorter than the headers of its opcode")                         \
 	ROW(PADDING, "padding", "it has more padding than payload")                                     \
 	ROW(PAYLOAD, "payload", "it has a payload where its opcode has none, or none where it has one") \
@@ -93,9 +104,12 @@ struct vb_roce_verdict_row {
 };
 extern const struct vb_roce_verdict_row vb_roce_verdicts[VB_ROCE_VERDICT_COUNT];
 
+#define VB_ROCE_TAKES(family) (1u << VB_FAMILY(family) / 0x20)
+
 /* What a receive queue's interface and socket are.  The caller keeps all of it still meanwhile. */
 struct vb_roce_here {
 	uint32_t qpn_mask, qpn; /* queue pairs of this process: (QPN & qpn_mask) == qpn */
+	uint8_t services;	/* opcodes of these families come here, VB_ROCE_TAKES() of each; 0: all do */
 	bool gsi;		/* packets to QP1 come here */
 	uint32_t naddrs, ngroups;
 	const struct vb_gid *addrs;  /* the interface's */

@@ -33,6 +33,7 @@ struct vb_adapter *hosts_start_as(struct hosts *h, uint32_t number);
  * later; what it had sent before is still read. */
 void hosts_kill(struct vb_adapter *a);
 void hosts_leave(struct vb_adapter *a);
+struct vb_hca *hosts_hca(struct vb_adapter *a);
 bool hosts_alive(const struct vb_adapter *a);
 /* It is stopped, as by a signal, and continued. */
 void hosts_stop(struct vb_adapter *a);

@@ -571,6 +571,8 @@ void sim_connect(struct sim *s, unsigned i)
 
 	while (128u << mtu_code < (c->path_mtu[i] ? c->path_mtu[i] : c->mtu))
 		mtu_code++;
+	if (c->to)
+		qp->attr.ah_attr = *c->to;
 	qp->dest_qpn = s->n[!i].qp.qpn;
 	qp->access = (uint16_t)c->access;
 	qp->max_rd_atomic = c->rd_atomic;

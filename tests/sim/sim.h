@@ -32,8 +32,14 @@
 #include "obj/srqs.h"
 #include "transport/rc.h"
 
-enum { SIM_MEM = 256 << 10, SIM_DROPS = 16, SIM_ALWAYS = 1 << 30, SIM_ANY = 0x100 };
-enum { SIM_KEYS = 64, SIM_TRACE = 1 << 14, SIM_QPN0 = 0x11010, SIM_QPN1 = 0x22020, SIM_SRQN = 0x22001 };
+enum { SIM_DROPS = 16, SIM_ALWAYS = 1 << 30, SIM_ANY = 0x100 };
+enum { SIM_KEYS = 64, SIM_QPN0 = 0x11010, SIM_QPN1 = 0x22020, SIM_SRQN = 0x22001 };
+
+/* Bytes of memory at each side, and packets of a pair that are kept: who makes many pairs wants less. */
+#ifndef SIM_MEM
+#define SIM_MEM	  (256 << 10)
+#define SIM_TRACE (1 << 14)
+#endif
 
 /* The opcodes of RC by name. */
 #define SIM_RC(operation) VB_RC_##operation = VB_FAMILY_RC | VB_##operation
@@ -94,7 +100,8 @@ struct sim_cfg {
 	bool carried;	     /* the wire carries ACKs along with requests */
 	bool placing;	     /* requests are placed directly where they can be, once both have it */
 	bool one_end;	     /* side 1 is connected by sim_connect() only */
-	uint32_t brief;	     /* longest packet that may be sent, and taken in, as a brief one; 0: none */
+	const struct ibv_ah_attr *to; /* where both are connected to; NULL: to each other */
+	uint32_t brief; /* longest packet that may be sent, and taken in, as a brief one; 0: none */
 };
 
 /* The transport of a pair of which its test says nothing: a program runs its tests once for each transport to

@@ -113,6 +113,71 @@ static void over_ipv6_to_a_group(void **state)
 	assert_memory_equal(to, want, sizeof want);
 }
 
+/* A packet of a network, all of which is real but for Ethernet: that CNP. */
+static void of_a_network(void **state)
+{
+	static const uint8_t from[16] = {[10] = 0xff, 0xff, 10, 0, 17, 1},
+			     at[16] = {[10] = 0xff, 0xff, 10, 0, 18, 1};
+	static const uint8_t pkt[32] = {0x81, 0x00, 0xff,	 0xff, 0x40, 0x00,
+					0x01, 0x18, [28] = 0x82, 0xfd, 0x00, 0x2a};
+	static const uint8_t want[] = {0x02, 0x00, 10,	 0,    18,   1,	   0x02, 0x00, 10,   0,	   17,
+				       1,    0x08, 0x00, 0x45, 0xc2, 0x00, 0x3c, 0x71, 0x8c, 0x40, 0x00,
+				       0x40, 0x11, 0x91, 0x61, 0x0a, 0x00, 0x11, 0x01, 0x0a, 0x00, 0x12,
+				       0x01, 0x00, 0x00, 0x12, 0xb7, 0x00, 0x28, 0x00, 0x00};
+	struct vb_roce_packet p = {.ends = {vb_gid_of(from), vb_gid_of(at), 0},
+				   .id = 0x718c,
+				   .tclass = 0xc2,
+				   .pkt = pkt,
+				   .len = sizeof pkt};
+	uint8_t to[VB_FRAME_MAX];
+	size_t len;
+
+	(void)state;
+	memset(to, 0xee, sizeof to);
+	assert_int_equal(vb_frame_packet(to, &p, sizeof to, &len), sizeof want + sizeof pkt);
+	assert_int_equal(len, sizeof want + sizeof pkt);
+	assert_memory_equal(to, want, sizeof want);
+	assert_memory_equal(to + sizeof want, pkt, sizeof pkt);
+	assert_int_equal(to[len], 0xee);
+	memset(to, 0xee, sizeof to);
+	assert_int_equal(vb_frame_packet(to, &p, 64, &len), 64);
+	assert_int_equal(len, sizeof want + sizeof pkt);
+	assert_int_equal(to[64], 0xee);
+	for (uint32_t id = 0; id <= UINT16_MAX; id++) { /* the header's words add up to all ones */
+		uint32_t sum = 0;
+
+		p.id = (uint16_t)id;
+		vb_frame_packet(to, &p, 64, &len);
+		for (unsigned i = 14; i < 34; i += 2)
+			sum += (uint32_t)to[i] << 8 | to[i + 1];
+		assert_int_equal((sum & 0xffff) + (sum >> 16), 0xffff);
+	}
+}
+
+/* Over IPv6 it is the frame that is made up of the same packet, but for the source port. */
+static void of_a_network_over_ipv6(void **state)
+{
+	const struct vb_frame_ends e = {.sgid = vb_gid_of(v6_from),
+					.dgid = vb_gid_of(v6_group),
+					.route = vb_route(VB_GRH_WORD(0, 0x12, 0), 9, 0),
+					.src_qpn = 0x777};
+	struct vb_pkt p = {
+	    .opcode = VB_FAMILY_UC | VB_SEND_ONLY, .pkey = 0xffff, .qpn = 5, .payload_len = 100};
+	uint8_t want[VB_FRAME_MAX], to[VB_FRAME_MAX];
+	struct vb_roce_packet k = {
+	    .ends = {e.sgid, e.dgid, vb_frame_port(0, 0x777, 5)}, .tclass = 0x12, .hops = 9};
+	size_t len = put(want, &e, &p), n;
+
+	(void)state;
+	k.pkt = want + 62;
+	k.len = len - 62;
+	assert_int_equal(vb_frame_packet(to, &k, sizeof to, &n), len);
+	assert_memory_equal(to, want, len);
+	assert_int_equal(vb_frame_packet(to, &k, 70, &n), 70);
+	assert_int_equal(n, len);
+	assert_int_equal(to[60] << 8 | to[61], 0xffff);
+}
+
 /* UDP's checksum over IPv6 is never 0, which would say that there is none: where it comes out so it is
  * 0xffff. */
 static void no_checksum_is_zero(void **state)
@@ -668,6 +733,8 @@ int main(void)
 	    cmocka_unit_test(icrcs_of_others),
 	    cmocka_unit_test(over_ipv4),
 	    cmocka_unit_test(over_ipv6_to_a_group),
+	    cmocka_unit_test(of_a_network),
+	    cmocka_unit_test(of_a_network_over_ipv6),
 	    cmocka_unit_test(no_checksum_is_zero),
 	    cmocka_unit_test(sizes),
 	    cmocka_unit_test(source_ports),

@@ -152,7 +152,8 @@ static int begin(void **state)
 	own[0] = gid4(10, 0, 0, 1);
 	own[1] = gid6(0xfd, 1);
 	joined[0] = gid4(224, 9, 9, 9);
-	here = (struct vb_roce_here){.qpn_mask = 0x3f000, .qpn = SLOT << 12, .naddrs = 2, .addrs = own};
+	here = (struct vb_roce_here){
+	    .services = 0xff, .qpn_mask = 0x3f000, .qpn = SLOT << 12, .naddrs = 2, .addrs = own};
 	memset(&last, 0, sizeof last);
 	return 0;
 }
@@ -245,6 +246,31 @@ static void right_ones(void **state)
 	encode(&k);
 	seal(&k);
 	is(&k, VB_ROCE_RIGHT, "an empty SEND");
+}
+
+static void services(void **state)
+{
+	static const uint8_t families[] = {VB_FAMILY_RC, VB_FAMILY_UC, VB_FAMILY_UD, VB_FAMILY_XRC};
+	struct packet k;
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof families; i++) {
+		fill(&k);
+		k.p.opcode = families[i] | VB_SEND_ONLY;
+		encode(&k);
+		seal(&k);
+		here.services = (uint8_t)VB_ROCE_TAKES(families[i]);
+		is(&k, VB_ROCE_RIGHT, "a service");
+		here.services = (uint8_t)~here.services;
+		is(&k, VB_ROCE_SERVICE, "another service");
+	}
+	here.services = VB_ROCE_TAKES(VB_FAMILY_CNP);
+	fill(&k);
+	k.p.opcode = VB_FAMILY_CNP | VB_NOTIFY;
+	k.p.payload_len = 0;
+	encode(&k);
+	seal(&k);
+	is(&k, VB_ROCE_RIGHT, "a CNP");
 }
 
 /* Each opcode, with its headers alone, one word less, and payloads of no and of some length. */
@@ -659,6 +685,7 @@ int main(void)
 	    cmocka_unit_test(all_identifications),
 	    cmocka_unit_test(what_changes_on_the_way),
 	    cmocka_unit_test_setup(right_ones, begin),
+	    cmocka_unit_test_setup(services, begin),
 	    cmocka_unit_test_setup(all_opcodes, begin),
 	    cmocka_unit_test_setup(lengths_of_all_kinds, begin),
 	    cmocka_unit_test_setup(padding, begin),
