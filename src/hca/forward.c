@@ -380,6 +380,7 @@ static struct deputy *make_deputy(struct vb_hca *h, struct vb_peer *peer, const 
 	if (room)
 		goto give_number;
 	d->qp.shown = vb_qpn_published(h->adapter, d->number);
+	d->qp.traffic = vb_qpn_traffic(h->adapter, d->number);
 	d->qp.drops = vb_adapter_drops(h->adapter);
 	begin(d, peer, t);
 	return d;

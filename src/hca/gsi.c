@@ -69,6 +69,7 @@ static void begin(struct vb_gsi *g, struct vb_hca *h)
 	qp->dests->infiniband = vb_devices_infiniband();
 	qp->dests->group = &vb_mcast_ops;
 	qp->shown = vb_qpn_published(h->adapter, g->number);
+	qp->traffic = vb_qpn_traffic(h->adapter, g->number);
 	qp->said = ~0ull; /* no drop is a program's; what is lost is said by whoever knows what it was */
 	vb_lock_take(&qp->lock);
 	qp->qkey = qp->attr.qkey = VB_GSI_QKEY;

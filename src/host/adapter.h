@@ -295,6 +295,8 @@ void vb_srqn_give(struct vb_adapter *a, uint32_t srqn);
 int vb_adapter_number_add(struct vb_adapter *a);
 /* Publishes a QP's state for peers. */
 struct vb_shown_qp *vb_qpn_published(struct vb_adapter *a, uint32_t qpn);
+/* Shows tools what it has sent and received. vb_qpn_give() adds that to the adapter's past. */
+struct vb_traffic *vb_qpn_traffic(struct vb_adapter *a, uint32_t qpn);
 
 /* The link that leads to the adapter with this number, starting contact if there is none; never blocks. Takes
  * a reference (vb_peer_put).  NULL: out of memory, or out of links.  The number of this adapter itself gives

@@ -280,6 +280,18 @@ uint32_t vb_qpn_take(struct vb_adapter *a, struct vb_qp *qp, const char *call)
 	return qpn;
 }
 
+/* What a queue pair has counted becomes part of the adapter's past. */
+static void end_traffic(struct vb_adapter *a, struct vb_traffic *t)
+{
+	struct vb_traffic_past *past = (void *)(a->seg->base + VB_SEG_PAST);
+
+	vb_mutex_assert_held(&a->qpn_lock);
+	atomic_fetch_add(&past->seq, 1); /* pairs with tools/counts.c */
+	vb_traffic_add(&past->all, t);
+	memset(t, 0, sizeof(*t));
+	atomic_fetch_add(&past->seq, 1);
+}
+
 void vb_qpn_give(struct vb_adapter *a, uint32_t qpn)
 {
 	_Atomic(struct vb_qp *) *p = place(a, qpn);
@@ -288,6 +300,7 @@ void vb_qpn_give(struct vb_adapter *a, uint32_t qpn)
 		return;
 	pthread_mutex_lock(&a->qpn_lock);
 	atomic_store_explicit(p, NULL, memory_order_release);
+	end_traffic(a, vb_qpn_traffic(a, qpn));
 	put_free(&a->free_qpns, qpn);
 	pthread_mutex_unlock(&a->qpn_lock);
 }
@@ -336,11 +349,27 @@ void vb_srqn_give(struct vb_adapter *a, uint32_t srqn)
 	pthread_mutex_unlock(&a->qpn_lock);
 }
 
-struct vb_shown_qp *vb_qpn_published(struct vb_adapter *a, uint32_t qpn)
+/* Of an entry of the tables that have one for each QP number; SIZE_MAX: there is none. */
+static size_t entry_of(const struct vb_adapter *a, uint32_t qpn)
 {
-	struct vb_shown_qp *table = (void *)(a->seg->base + VB_SEG_QPS);
 	uint32_t k =
 	    atomic_load_explicit(&a->slot_of[(qpn >> VB_QPN_INDEX_BITS) % VB_ADAPTERS], memory_order_acquire);
 
-	return k ? &table[(k - 1) * VB_QPN_INDICES + qpn % VB_QPN_INDICES] : NULL;
+	return k ? (k - 1) * VB_QPN_INDICES + qpn % VB_QPN_INDICES : SIZE_MAX;
+}
+
+struct vb_shown_qp *vb_qpn_published(struct vb_adapter *a, uint32_t qpn)
+{
+	struct vb_shown_qp *table = (void *)(a->seg->base + VB_SEG_QPS);
+	size_t k = entry_of(a, qpn);
+
+	return k == SIZE_MAX ? NULL : &table[k];
+}
+
+struct vb_traffic *vb_qpn_traffic(struct vb_adapter *a, uint32_t qpn)
+{
+	struct vb_traffic *table = (void *)(a->seg->base + VB_SEG_TRAFFIC);
+	size_t k = entry_of(a, qpn);
+
+	return k == SIZE_MAX ? NULL : &table[k];
 }

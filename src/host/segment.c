@@ -22,7 +22,8 @@ _Static_assert(sizeof(struct vb_cold) == VB_LINE, "a flag is alone in its line")
 _Static_assert(sizeof(struct vb_shown_qp) == VB_LINE, "VB_SEG_RINGS counts on it");
 _Static_assert(VB_SEG_DROPS + sizeof(struct vb_drops) <= VB_SEG_GROUP_MARK, "the counts have room");
 _Static_assert(VB_SEG_GROUP_MARK + VB_LINE <= VB_SEG_ID_MARKS, "the mark has room");
-_Static_assert(VB_SEG_ID_MARKS + sizeof(struct vb_shown_marks) <= VB_SEG_CONSUMED, "the marks have room");
+_Static_assert(VB_SEG_ID_MARKS + sizeof(struct vb_shown_marks) <= VB_SEG_PAST, "the marks have room");
+_Static_assert(VB_SEG_PAST + sizeof(struct vb_traffic_past) <= VB_SEG_CONSUMED, "the sums have room");
 _Static_assert(sizeof(struct vb_history) % VB_PAGE == 0, "the history is whole pages");
 _Static_assert(VB_SEG_RINGS % VB_PAGE == 0 && sizeof(struct vb_ring) % VB_PAGE == 0, "rings begin pages");
 

@@ -17,9 +17,10 @@
 #include "iba/limits.h"
 #include "iba/shown.h"
 #include "iba/shown_id.h"
+#include "iba/traffic.h"
 
 #define VB_SEG_MAGIC   0x3142524556ull /* "VERB1" */
-#define VB_SEG_VERSION 16
+#define VB_SEG_VERSION 17
 
 /* Ring geometry.  Descriptors and payload are apart, so that a payload can never pass for a descriptor. */
 #define VB_RING_SLOTS  1024u
@@ -105,6 +106,7 @@ struct vb_seg_head {
 	4992ull			 /* how many entries of the table of groups are in use, alone in its line \
 				  */
 #define VB_SEG_ID_MARKS	 5120ull /* struct vb_shown_marks */
+#define VB_SEG_PAST	 6144ull /* struct vb_traffic_past */
 #define VB_SEG_CONSUMED	 8192ull /* struct vb_consumed[VB_MAX_RINGS] */
 #define VB_SEG_COLD	 (VB_SEG_CONSUMED + (uint64_t)VB_MAX_RINGS * VB_LINE) /* struct vb_cold[VB_MAX_RINGS] */
 #define VB_SEG_KEYS	 (VB_SEG_COLD + (uint64_t)VB_MAX_RINGS * VB_LINE)
@@ -116,7 +118,9 @@ struct vb_seg_head {
 #define VB_SEG_RINGS	 (VB_SEG_GROUPS + (uint64_t)VB_MAX_MCAST_GRP * sizeof(struct vb_shown_group))
 #define VB_SEG_IDS	 (VB_SEG_RINGS + (uint64_t)VB_MAX_RINGS * sizeof(struct vb_ring))
 #define VB_SEG_HISTORY	 (VB_SEG_IDS + (uint64_t)VB_SHOWN_IDS * sizeof(struct vb_shown_id_entry))
-#define VB_SEG_SIZE	 (VB_SEG_HISTORY + sizeof(struct vb_history))
+#define VB_SEG_TRAFFIC	 (VB_SEG_HISTORY + sizeof(struct vb_history)) /* of each entry of VB_SEG_QPS */
+#define VB_SEG_SIZE \
+	(VB_SEG_TRAFFIC + (uint64_t)VB_ADAPTER_NUMBERS * VB_QPN_INDICES * sizeof(struct vb_traffic))
 
 /* The other memfd: a struct vb_set, and the word that peers add to when the groups that they show have
  * changed, alone in its line. */

@@ -15,6 +15,9 @@
 
 #define relaxed memory_order_relaxed
 
+static struct vb_traffic
+    nowhere; /* of queue pairs that nobody can look at: before they have a number, and in tests */
+
 static uint32_t round_up(uint32_t n, uint32_t to)
 {
 	return (n + to - 1) / to * to;
@@ -154,6 +157,8 @@ int vb_qp_init(struct vb_qp *qp, struct ibv_qp_cap *cap)
 	vb_qp_init_events(qp);
 	vb_list_init(&qp->path.owes);
 	qp->path.qp = qp;
+	if (!qp->traffic)
+		qp->traffic = &nowhere;
 	vb_list_init(&qp->on_timer);
 	if (qp->family == VB_FAMILY_UD && !(qp->dests = vb_dests_new())) /* pairs with vb_qp_fini() */
 		return vb_refuse_memory("ibv_create_qp");

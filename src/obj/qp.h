@@ -14,6 +14,7 @@
 #include "base/list.h"
 #include "base/lock.h"
 #include "iba/reason.h"
+#include "iba/traffic.h"
 #include "obj/congestion.h"
 #include "obj/cq.h"
 #include "obj/event.h"
@@ -291,7 +292,8 @@ struct vb_qp {
 
 	struct vb_posting post __attribute__((aligned(VB_LINE)));
 	struct vb_dests *dests; /* of a datagram QP (UD), whose `path` leads nowhere; else NULL.  Set once */
-	uint32_t qkey;		/* attr.qkey: what datagrams have to bring; guarded by `lock` */
+	struct vb_traffic *traffic; /* what it has sent and received, for tools; never NULL.  Set once */
+	uint32_t qkey;		    /* attr.qkey: what datagrams have to bring; guarded by `lock` */
 
 	struct vb_lock lock __attribute__((aligned(VB_LINE))); /* guards everything below */
 	/* Posters read it without the lock: vb_qp_state_now().  Only ibv_modify_qp changes it otherwise than

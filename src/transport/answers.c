@@ -157,6 +157,10 @@ static bool send_nak(struct vb_qp *qp)
 		s->nak_facts.ends = VB_END_HERE;
 	if (!emit(qp, &p, &s->nak_facts, told ? sizeof s->nak_facts : 0))
 		return false;
+	if (VB_AETH_KIND(s->nak_owed) == VB_AETH_RNR)
+		count(qp, VB_TRAFFIC_RNR_OUT, 1);
+	else if (s->nak_owed == VB_AETH_NAK_REMOTE_ACCESS)
+		count(qp, VB_TRAFFIC_ACCESS_REFUSED, 1);
 	s->nak_owed = 0;
 	return true;
 }
@@ -216,5 +220,8 @@ bool vb_responder_notify(struct vb_qp *qp)
 	    .opcode = VB_FAMILY_CNP | VB_NOTIFY, .pkey = VB_PKEY_DEFAULT, .qpn = qp->dest_qpn};
 
 	vb_lock_assert_held(&qp->lock);
-	return emit(qp, &p, NULL, 0);
+	if (!emit(qp, &p, NULL, 0))
+		return false;
+	count(qp, VB_TRAFFIC_CNPS_OUT, 1);
+	return true;
 }

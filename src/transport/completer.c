@@ -67,11 +67,12 @@ static void bad_response(struct vb_qp *qp, const struct vb_pkt *p)
 }
 
 /* A packet or its answer was lost.  Goes back once; further signs of the same loss wait for progress or for
- * the timer (rule 3). */
-static void retry(struct vb_qp *qp)
+ * the timer (rule 3).  nak: the far end says so; else an answer shows that an earlier one is missing. */
+static void retry(struct vb_qp *qp, bool nak)
 {
 	struct vb_req *q = &qp->req;
 
+	count(qp, nak ? VB_TRAFFIC_SEQ_IN : VB_TRAFFIC_IMPLIED, 1);
 	if (q->waiting_rnr || (q->retry_pending && !(qp->path.lossy && vb_flight_is_news(qp))))
 		return;
 	if (q->retried >= qp->attr.retry_cnt) {
@@ -163,6 +164,7 @@ static void rnr_nak(struct vb_qp *qp, const struct vb_pkt *p)
 {
 	struct vb_req *q = &qp->req;
 
+	count(qp, VB_TRAFFIC_RNR_IN, 1);
 	if (q->waiting_rnr)
 		return;
 	if (!q->rnr_row) /* of this message the first */
@@ -208,7 +210,7 @@ static void nak(struct vb_qp *qp, const struct vb_pkt *p)
 	struct vb_facts f;
 
 	if (p->syndrome == VB_AETH_NAK_PSN) {
-		retry(qp);
+		retry(qp, true);
 		return;
 	}
 	if (p->syndrome == VB_AETH_NAK_AGAIN && p->peer) {
@@ -223,7 +225,7 @@ static void nak(struct vb_qp *qp, const struct vb_pkt *p)
 			vb_requester_back(qp);
 			vb_requester_arm(qp);
 		} else {
-			retry(qp);
+			retry(qp, true);
 		}
 		return;
 	}
@@ -238,7 +240,7 @@ static void ack(struct vb_qp *qp, const struct vb_pkt *p)
 	bool positive = VB_AETH_KIND(p->syndrome) == 0;
 
 	if (!acked_before(qp, positive ? vb_psn_add(p->psn, 1) : p->psn)) {
-		retry(qp);
+		retry(qp, false);
 		return;
 	}
 	if (positive || qp->req.una == qp->req.seen || vb_psn_diff(p->psn, qp->req.psn_una) < 0)
@@ -257,7 +259,7 @@ static struct vb_swqe *answered(struct vb_qp *qp, const struct vb_pkt *p)
 
 	if (!acked_before(qp,
 			  p->psn)) { /* rule 4: an earlier answer, or an earlier part of this one, is lost */
-		retry(qp);
+		retry(qp, false);
 		return NULL;
 	}
 	if (q->una == q->seen || vb_psn_diff(p->psn, q->psn_una) != 0)
@@ -276,6 +278,8 @@ static struct vb_swqe *answered(struct vb_qp *qp, const struct vb_pkt *p)
 /* The oldest request has all of its answer. */
 static void answered_whole(struct vb_qp *qp, struct vb_swqe *w)
 {
+	if (w->got > SHORTEST_MTU)
+		count(qp, VB_TRAFFIC_PACKETS_IN, further_packets(qp, w->got));
 	complete_oldest(qp, w, qp->path.lossy);
 	progress(qp, qp->path.lossy);
 	catch_up(qp);
@@ -295,6 +299,7 @@ static void scatter(struct vb_qp *qp, struct vb_swqe *w, const uint8_t *from, ui
 		return;
 	}
 	w->got += n;
+	qp->traffic->received_bytes += n;
 	if (w->got < w->length) {
 		if (vb_unlikely(qp->path.lossy))
 			vb_flight_arrived(qp, w, (q->psn_una - w->psn) & VB_PSN_MASK,
@@ -362,7 +367,7 @@ void vb_completer_ack(struct vb_qp *qp, uint32_t psn)
 	if (!awaited(qp, psn))
 		return;
 	if (vb_unlikely(!acked_before(qp, vb_psn_add(psn, 1))))
-		retry(qp);
+		retry(qp, false);
 	if (vb_likely(qp->state != IBV_QPS_ERR))
 		vb_requester_turn(qp);
 }

@@ -59,6 +59,8 @@ bool vb_fetch_send(struct vb_qp *qp, struct vb_swqe *w)
 			return false;
 		if (vb_unlikely(qp->path.lossy))
 			vb_flight_sent(qp, w, q->sent, n);
+		if (((q->psn - q->psn_una) & VB_PSN_MASK) < ((q->psn_max - q->psn_una) & VB_PSN_MASK))
+			count(qp, VB_TRAFFIC_RETRANSMITTED, 1);
 		q->sent += n;
 		q->psn = vb_psn_add(w->psn, q->sent);
 	}

@@ -193,6 +193,7 @@ void vb_flight_marked(struct vb_qp *qp, const struct vb_pkt *p)
 	struct vb_congestion *c = &qp->congestion;
 	uint64_t now;
 
+	count(qp, VB_TRAFFIC_MARKED_IN, 1);
 	if (!qp->path.lossy)
 		return;
 	now = now_of(qp);
@@ -209,4 +210,6 @@ void vb_flight_other(struct vb_qp *qp, const struct vb_pkt *p)
 		vb_not_taken(qp, p);
 	else if (qp->path.lossy)
 		vb_congestion_marked(&qp->congestion, now_of(qp));
+	if (p->opcode == (VB_FAMILY_CNP | VB_NOTIFY))
+		count(qp, VB_TRAFFIC_CNPS_IN, 1);
 }

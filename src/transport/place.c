@@ -77,11 +77,29 @@ static void count_small(struct vb_qp *qp)
 		vb_prompt_wrote(&qp->path.mem->prompt, ROW);
 }
 
+/* The whole request is carried out.  One with an immediate is counted when that is sent. */
+static void count_placed(const struct vb_qp *qp, const struct vb_swqe *w)
+{
+	bool read = vb_wr_is(w->opcode, VB_WR_FETCH) && !vb_wr_is(w->opcode, VB_WR_ATOMIC);
+	uint32_t more = further_packets(qp, w->length);
+	struct vb_traffic *t = qp->traffic;
+
+	t->sent++;
+	if (read)
+		t->received_bytes += w->length;
+	else
+		t->sent_bytes += w->length;
+	count(qp, read ? VB_TRAFFIC_PACKETS_IN : VB_TRAFFIC_PACKETS_OUT, more);
+	count(qp, read ? VB_TRAFFIC_PLACED_IN : VB_TRAFFIC_PLACED_OUT, 1);
+	count(qp, read ? VB_TRAFFIC_PLACED_IN_BYTES : VB_TRAFFIC_PLACED_OUT_BYTES, w->length);
+}
+
 /* The request w and everything before it is complete. */
 static void complete(struct vb_qp *qp, struct vb_swqe *w)
 {
 	qp->req.una++;
 	qp->req.next++;
+	count_placed(qp, w);
 	vb_rc_complete_send(qp, w, IBV_WC_SUCCESS);
 }
 

@@ -32,6 +32,19 @@ static inline void put_sent(struct ibv_wc *to, const struct vb_qp *qp, const str
 	to->qp_num = qp->qpn;
 }
 
+static __attribute__((cold, noinline)) void count_failure(const struct vb_qp *qp, uint8_t status)
+{
+	static const enum vb_traffic_count by_status[] = {
+	    [IBV_WC_RETRY_EXC_ERR] = VB_TRAFFIC_RETRY_EXCEEDED,
+	    [IBV_WC_RNR_RETRY_EXC_ERR] = VB_TRAFFIC_RNR_EXCEEDED,
+	    [IBV_WC_REM_ACCESS_ERR] = VB_TRAFFIC_REMOTE_ACCESS,
+	    [IBV_WC_REM_INV_REQ_ERR] = VB_TRAFFIC_REMOTE_INVALID};
+
+	count(qp, VB_TRAFFIC_SEND_ERRORS, 1);
+	if (status < sizeof by_status / sizeof *by_status && by_status[status])
+		count(qp, by_status[status], 1);
+}
+
 /* `w` has left the queue already (q->una is behind it). */
 void vb_rc_complete_send(struct vb_qp *qp, struct vb_swqe *w, uint8_t status)
 {
@@ -40,6 +53,8 @@ void vb_rc_complete_send(struct vb_qp *qp, struct vb_swqe *w, uint8_t status)
 	struct vb_cqe e;
 
 	vb_lock_assert_held(&qp->lock);
+	if (vb_unlikely(failed))
+		count_failure(qp, status);
 	if (vb_unlikely(qp->counters != NULL))
 		vb_comp_sent(qp, w, failed);
 	if (!failed && !(w->flags & IBV_SEND_SIGNALED)) /* rule 39 */
@@ -152,6 +167,8 @@ static void flush_sends(struct vb_qp *qp)
 		e.sq_free = q->una;
 		e.is_send = true;
 		qp->flushed_send++;
+		count(qp, VB_TRAFFIC_SEND_ERRORS, 1);
+		count(qp, VB_TRAFFIC_SEND_FLUSHED, 1);
 		if (qp->counters)
 			vb_comp_sent(qp, w, true);
 		vb_rc_push(qp, qp->scq, &e, true);
@@ -162,6 +179,8 @@ static void flush_sends(struct vb_qp *qp)
 static void flush_receive(struct vb_qp *qp, const struct vb_cqe *e)
 {
 	qp->flushed_recv++;
+	count(qp, VB_TRAFFIC_RECEIVE_ERRORS, 1);
+	count(qp, VB_TRAFFIC_RECEIVE_FLUSHED, 1);
 	if (qp->counters)
 		vb_comp_received(qp, 0, true);
 	vb_rc_push(qp, qp->rcq, e, true);
@@ -300,6 +319,7 @@ void vb_rc_fail_recv(struct vb_qp *qp, const struct vb_facts *f, bool take_wqe)
 				   .srq = qp->srq};
 
 		s->have_wqe = false;
+		count(qp, VB_TRAFFIC_RECEIVE_ERRORS, 1);
 		say(qp,
 		    status == IBV_WC_LOC_ACCESS_ERR
 			? "the peer's WRITE with immediate was refused: receive request"
@@ -380,7 +400,7 @@ static bool brief(struct vb_qp *qp, struct vb_arrival *in)
 	}
 }
 
-static void input(struct vb_qp *qp, const struct vb_pkt *p)
+void vb_rc_input(struct vb_qp *qp, const struct vb_pkt *p)
 {
 	vb_lock_assert_held(&qp->lock);
 	/* What is no opcode of this type of queue pair is dropped, as on a wire (IBTA 9.6: packet transport
@@ -533,6 +553,7 @@ static void timed_out(struct vb_qp *qp, uint64_t now)
 		vb_rc_fail_send(qp, &f, vb_reasons[f.reason].local_wc);
 		return;
 	}
+	count(qp, VB_TRAFFIC_TIMEOUTS, 1);
 	q->retried++;
 	q->retry_pending = false;
 	q->deadline = 0;
@@ -541,7 +562,7 @@ static void timed_out(struct vb_qp *qp, uint64_t now)
 	vb_requester_back(qp);
 }
 
-static uint64_t timer(struct vb_qp *qp, uint64_t now)
+uint64_t vb_rc_timer(struct vb_qp *qp, uint64_t now)
 {
 	struct vb_req *q = &qp->req;
 	uint64_t wait;
@@ -590,7 +611,7 @@ static uint64_t timer(struct vb_qp *qp, uint64_t now)
 
 /* What was sent before goes on, with all its retries if the way out came; a request that waited for it is not
  * outstanding any more until it is sent. */
-static void path(struct vb_path *p, struct vb_out *out)
+void vb_rc_path(struct vb_path *p, struct vb_out *out)
 {
 	struct vb_qp *qp = p->qp;
 
@@ -604,7 +625,7 @@ static void path(struct vb_path *p, struct vb_out *out)
 		vb_requester_arm(qp);
 }
 
-static void enter(struct vb_qp *qp, enum ibv_qp_state from)
+void vb_rc_enter(struct vb_qp *qp, enum ibv_qp_state from)
 {
 	struct vb_req *q = &qp->req;
 
@@ -625,75 +646,12 @@ static void enter(struct vb_qp *qp, enum ibv_qp_state from)
 	{                                                                                                   \
 		.acked = true, .answers_apart = apart, .brief = takes_brief, .input = takes_in,             \
 		.ack = vb_completer_ack, .received = vb_completer_received, .output = sends, .owes = owing, \
-		.timer = timer, .path = path, .last_word = last_word, .enter = enter, .error = vb_rc_error, \
-		.flush = vb_rc_flush,                                                                       \
+		.timer = vb_rc_timer, .path = vb_rc_path, .last_word = last_word, .enter = vb_rc_enter,     \
+		.error = vb_rc_error, .flush = vb_rc_flush,                                                 \
 	}
 
-const struct vb_transport vb_rc_transport = RELIABLE(false, brief, input, vb_requester_output, owes);
+const struct vb_transport vb_rc_transport = RELIABLE(false, brief, vb_rc_input, vb_requester_output, owes);
 const struct vb_transport vb_xrc_initiator_transport =
     RELIABLE(true, brief, vb_xrc_initiator_input, vb_requester_output, owes);
 const struct vb_transport vb_xrc_target_transport =
     RELIABLE(true, target_brief, vb_xrc_target_input, target_output, target_owes);
-
-/* Unreliable connections (UC): the same requester and responder; nothing is owed, and nothing waited for. */
-
-static bool uc_brief(struct vb_qp *qp, struct vb_arrival *in)
-{
-	struct vb_brief *b = &in->b;
-	uint32_t first = vb_pkt_get_word(b->bytes, 0) ^ (uint32_t)VB_FAMILY_UC << 24;
-	bool taken;
-
-	vb_lock_assert_held(&qp->lock);
-	if (vb_unlikely(qp->state != IBV_QPS_RTS || (first & VB_PKT_KIND) != VB_PKT_OF(VB_SEND_ONLY)))
-		return false;
-	b->ack = 0;
-	taken = vb_responder_brief(qp, b);
-	qp->resp.ack_owed = false; /* whatever the packet asked for */
-	return taken;
-}
-
-static void uc_input(struct vb_qp *qp, const struct vb_pkt *p)
-{
-	if (vb_unlikely(p->loan != NULL)) /* nothing is lent to this type */
-		return;
-	input(qp, p);
-	qp->resp.ack_owed = false;
-}
-
-static void uc_ack(struct vb_qp *qp, uint32_t psn)
-{
-	(void)qp, (void)psn;
-}
-
-static enum vb_owes uc_owes(const struct vb_qp *qp)
-{
-	vb_lock_assert_held(&qp->lock);
-	return vb_requester_ready(qp) ? VB_OWES_MORE : VB_OWES_NOTHING;
-}
-
-static void uc_last_word(struct vb_qp *qp)
-{
-	(void)qp;
-}
-
-/* That a peer is gone nobody tells one who waits for no answers: what is sent from then on is lost. */
-static void uc_error(struct vb_qp *qp, const struct vb_facts *f)
-{
-	if (f->reason != VB_R_PEER_DIED && f->reason != VB_R_PEER_CLOSED)
-		vb_rc_error(qp, f);
-}
-
-const struct vb_transport vb_uc_transport = {
-    .brief = uc_brief,
-    .input = uc_input,
-    .ack = uc_ack,
-    .received = uc_ack,
-    .output = vb_requester_output,
-    .owes = uc_owes,
-    .timer = timer,
-    .path = path,
-    .last_word = uc_last_word,
-    .enter = enter,
-    .error = uc_error,
-    .flush = vb_rc_flush,
-};

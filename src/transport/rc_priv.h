@@ -121,6 +121,10 @@ bool vb_responder_notify(struct vb_qp *qp); /* a CNP; false: blocked */
  * somebody waits for); place, and true: as vb_transport.output has it. */
 bool vb_rc_output(struct vb_qp *qp, uint32_t place);
 void vb_rc_error(struct vb_qp *qp, const struct vb_facts *f); /* vb_transport.error */
+void vb_rc_input(struct vb_qp *qp, const struct vb_pkt *p);   /* vb_transport.input */
+uint64_t vb_rc_timer(struct vb_qp *qp, uint64_t now);	      /* vb_transport.timer */
+void vb_rc_path(struct vb_path *p, struct vb_out *out);	      /* vb_transport.path */
+void vb_rc_enter(struct vb_qp *qp, enum ibv_qp_state from);   /* vb_transport.enter */
 void vb_rc_flush(struct vb_qp *qp);			      /* vb_transport.flush */
 void vb_rc_complete_send(struct vb_qp *qp, struct vb_swqe *w, uint8_t wc_status);
 void vb_rc_fail_send(struct vb_qp *qp, const struct vb_facts *f, uint8_t wc_status);
@@ -136,6 +140,12 @@ void vb_not_taken(struct vb_qp *qp, const struct vb_pkt *p);
  * then the error state. */
 void vb_rc_fail_recv(struct vb_qp *qp, const struct vb_facts *f, bool take_wqe);
 
+/* Something rare has happened: one more for tools (iba/traffic_list.h). */
+static inline void count(const struct vb_qp *qp, enum vb_traffic_count what, uint64_t n)
+{
+	qp->traffic->count[what] += n;
+}
+
 static inline uint32_t psn_count(uint64_t length, uint32_t mtu)
 {
 	return length ? (uint32_t)((length + mtu - 1) / mtu) : 1;
@@ -145,6 +155,14 @@ static inline uint32_t psn_count(uint64_t length, uint32_t mtu)
 static inline uint32_t path_mtu(const struct vb_qp *qp)
 {
 	return qp->path.out ? qp->path.out->mtu : 128u << qp->attr.path_mtu;
+}
+
+enum { SHORTEST_MTU = 256 }; /* of a path */
+
+/* Packets of the path MTU behind the first one of a message. */
+static inline uint32_t further_packets(const struct vb_qp *qp, uint64_t bytes)
+{
+	return psn_count(bytes, 128u << (qp->path_mtu ? qp->path_mtu : IBV_MTU_4096)) - 1;
 }
 
 /* The path MTU of a packet's sender is told and another than this end's. */

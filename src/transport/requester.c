@@ -71,10 +71,15 @@ static inline bool window_open(const struct vb_req *q, uint32_t n)
 /* The request at q->next, whose psn and npsn are set, has its PSNs. */
 static inline void started(struct vb_req *q, struct vb_swqe *w)
 {
-	w->got = 0;
 	w->state = VB_WQE_STARTED;
 	q->sent = 0;
 	q->ringed = q->una == q->next ? 1 : q->ringed + 1;
+}
+
+/* A packet is sent that was sent before. */
+static inline bool is_again(const struct vb_req *q)
+{
+	return ((q->psn - q->psn_una) & VB_PSN_MASK) < ((q->psn_max - q->psn_una) & VB_PSN_MASK);
 }
 
 /* Packets up to q->psn have been sent. */
@@ -112,7 +117,11 @@ static bool start(struct vb_qp *qp, struct vb_swqe *w)
 		w->piece = vb_flight_cut(qp, w);
 	q->reads += fetch;
 	w->psn = q->psn;
+	w->got = 0;
 	started(q, w);
+	vb_traffic_send(qp->traffic, fetch ? 0 : w->length); /* a READ asks for its bytes */
+	if (!fetch && w->length > SHORTEST_MTU)
+		count(qp, VB_TRAFFIC_PACKETS_OUT, further_packets(qp, w->length));
 	return true;
 }
 
@@ -218,6 +227,8 @@ static bool send_wqe(struct vb_qp *qp, struct vb_swqe *w)
 		case SENT:
 			if (vb_unlikely(qp->path.lossy))
 				vb_flight_sent(qp, w, q->sent, n);
+			if (vb_unlikely(is_again(q)))
+				count(qp, VB_TRAFFIC_RETRANSMITTED, n);
 			q->sent += n;
 			q->psn = vb_psn_add(w->psn, q->sent);
 			if (vb_unlikely(!qp->acked)) /* what has left is not waited for: no window */
@@ -345,6 +356,7 @@ static void lose(struct vb_qp *qp, struct vb_swqe *w)
 		w->npsn = psn_count(w->length, path_mtu(qp));
 		w->psn = q->psn;
 		started(q, w);
+		vb_traffic_send(qp->traffic, w->length);
 	}
 	q->psn = vb_psn_add(w->psn, w->npsn);
 	q->next++;
@@ -453,6 +465,7 @@ static inline __attribute__((always_inline)) bool send_brief(struct vb_qp *qp, b
 	if (q->psn_max == psn) /* note_sent(), of one packet */
 		q->psn_max = q->psn;
 	q->next++;
+	vb_traffic_send(qp->traffic, w->length);
 	if (vb_unlikely(!qp->acked))
 		complete_sent(qp, w);
 	else if (q->deadline == VB_NEVER) /* it is outstanding now */
@@ -495,6 +508,7 @@ void vb_requester_list(struct vb_qp *qp)
 			struct vb_swqe *w = vb_sq_at(q, q->next);
 
 			started(q, w);
+			vb_traffic_send(qp->traffic, w->length);
 			q->psn = vb_psn_add(q->psn, 1);
 			q->next++;
 			if (!qp->acked)
@@ -657,6 +671,7 @@ void vb_requester_probe(struct vb_qp *qp)
 	if (!w || w->state != VB_WQE_STARTED)
 		return;
 	k = (q->psn_una - w->psn) & VB_PSN_MASK;
+	count(qp, VB_TRAFFIC_RETRANSMITTED, 1);
 	if (vb_wr_is(w->opcode, VB_WR_FETCH))
 		vb_fetch_again(qp, w, k);
 	else

@@ -73,6 +73,14 @@ static void nak_once(struct vb_resp *s, uint8_t syndrome)
 	s->nak_psn = s->epsn;
 }
 
+/* A message is taken in whole, not by the short way. */
+static void count_message(const struct vb_qp *qp, uint32_t bytes)
+{
+	vb_traffic_receive(qp->traffic, bytes);
+	if (bytes > SHORTEST_MTU)
+		count(qp, VB_TRAFFIC_PACKETS_IN, further_packets(qp, bytes));
+}
+
 /* A packet with the expected PSN has come. */
 static inline void expected(struct vb_resp *s, uint32_t bits)
 {
@@ -139,6 +147,7 @@ static __attribute__((cold, noinline)) void too_small(struct vb_qp *qp, uint64_t
 {
 	struct vb_facts f = {.length = {.bytes = bytes, .fit = qp->resp.room}};
 
+	count(qp, VB_TRAFFIC_LENGTH_REFUSED, 1);
 	vb_responder_fault(qp, &f, VB_R_RECV_TOO_SMALL, true); /* rule 23 */
 }
 
@@ -204,8 +213,10 @@ static void send_in(struct vb_qp *qp, const struct vb_pkt *p)
 	s->got += p->payload_len;
 	accept(s, p->opcode, p->op->bits,
 	       vb_unlikely(p->loan != NULL) ? psn_count(p->payload_len, path_mtu(qp)) : 1, p->ack_req);
-	if (last)
-		receive_done(qp, p, IBV_WC_RECV, s->got);
+	if (!last)
+		return;
+	count_message(qp, s->got);
+	receive_done(qp, p, IBV_WC_RECV, s->got);
 }
 
 /* The range of a WRITE may not be written.  If the packet brings an immediate, the error is that of the
@@ -295,6 +306,10 @@ static void write_in(struct vb_qp *qp, const struct vb_pkt *p)
 	s->left -= p->payload_len;
 	s->got += p->payload_len;
 	accept(s, p->opcode, p->op->bits, 1, p->ack_req);
+	if (last) {
+		count_message(qp, p->placed ? 0 : s->got);
+		count(qp, VB_TRAFFIC_WRITES_IN, 1);
+	}
 	if (vb_unlikely(qp->counters != NULL) && p->op->bits & VB_OP_LAST)
 		vb_comp_remote(qp, VB_COMP_REMOTE_WRITE, s->got);
 	if (p->op->bits & VB_OP_TAKES_WQE)
@@ -320,6 +335,14 @@ static struct vb_resource *resource(struct vb_qp *qp, const struct vb_pkt *p, ui
 				    .length = p->dma_len,
 				    .pd = qp->pd_id};
 	s->res_head++;
+	count_message(qp, 0);
+	if (p->op->bits & VB_OP_READ) {
+		count(qp, VB_TRAFFIC_READS_IN, 1);
+		count(qp, VB_TRAFFIC_PACKETS_OUT, further_packets(qp, p->dma_len));
+		qp->traffic->sent_bytes += p->dma_len;
+	} else if (p->op->bits & VB_OP_ATOMIC) {
+		count(qp, VB_TRAFFIC_ATOMICS_IN, 1);
+	}
 	s->epsn = vb_psn_add(s->epsn, npsn);
 	s->last_op = p->opcode;
 	s->ack_owed = false; /* the answer acknowledges everything before it */
@@ -487,6 +510,7 @@ static void duplicate(struct vb_qp *qp, const struct vb_pkt *p)
 	uint32_t n = s->res_head < s->res_size ? s->res_head : s->res_size, at;
 	struct vb_resource *res;
 
+	count(qp, VB_TRAFFIC_DUPLICATES, 1);
 	if (!(p->op->bits & VB_OP_HELD)) {
 		s->ack_owed = true;
 		return;
@@ -588,6 +612,7 @@ bool vb_responder_brief(struct vb_qp *qp, struct vb_brief *b)
 		return false;
 	s->rq.tail++;
 	expected(s, 0);
+	vb_traffic_receive(qp->traffic, len);
 	accept(s, qp->family | VB_SEND_ONLY, VB_OP_LAST, 1, vb_pkt_get_word(b->bytes, 2) >> 31);
 	to = vb_cq_handed(qp->rcq);
 	if (vb_likely(to != NULL)) {
@@ -639,6 +664,7 @@ void vb_responder_input(struct vb_qp *qp, const struct vb_pkt *p)
 	}
 	d = vb_psn_diff(p->psn, s->epsn);
 	if (vb_unlikely(d > 0)) {
+		count(qp, VB_TRAFFIC_SEQ_OUT, 1);
 		if (qp->path.lossy)
 			vb_flight_astray(qp, p->psn);
 		nak_once(s, VB_AETH_NAK_PSN);

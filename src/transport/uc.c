@@ -1,5 +1,5 @@
-/* Unreliable connections at the receiving end: what is lost is lost, and what cannot be taken is dropped,
- * whole messages at a time.  Everything else they share with reliable ones. */
+/* Unreliable connections: what is lost is lost, and what cannot be taken is dropped, whole messages at a
+ * time. Requester and responder they share with reliable ones. */
 #include "transport/rc_priv.h"
 
 __attribute__((cold, noinline)) void vb_uc_drop(struct vb_qp *qp, struct vb_facts *f, enum vb_reason r)
@@ -74,3 +74,66 @@ void vb_uc_take(struct vb_qp *qp, const struct vb_pkt *p)
 	s->skipping = true;
 	s->epsn = vb_psn_add(s->epsn, 1);
 }
+
+/* Nothing is owed, and nothing waited for. */
+
+static bool uc_brief(struct vb_qp *qp, struct vb_arrival *in)
+{
+	struct vb_brief *b = &in->b;
+	uint32_t first = vb_pkt_get_word(b->bytes, 0) ^ (uint32_t)VB_FAMILY_UC << 24;
+	bool taken;
+
+	vb_lock_assert_held(&qp->lock);
+	if (vb_unlikely(qp->state != IBV_QPS_RTS || (first & VB_PKT_KIND) != VB_PKT_OF(VB_SEND_ONLY)))
+		return false;
+	b->ack = 0;
+	taken = vb_responder_brief(qp, b);
+	qp->resp.ack_owed = false; /* whatever the packet asked for */
+	return taken;
+}
+
+static void uc_input(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	if (vb_unlikely(p->loan != NULL)) /* nothing is lent to this type */
+		return;
+	vb_rc_input(qp, p);
+	qp->resp.ack_owed = false;
+}
+
+static void uc_ack(struct vb_qp *qp, uint32_t psn)
+{
+	(void)qp, (void)psn;
+}
+
+static enum vb_owes uc_owes(const struct vb_qp *qp)
+{
+	vb_lock_assert_held(&qp->lock);
+	return vb_requester_ready(qp) ? VB_OWES_MORE : VB_OWES_NOTHING;
+}
+
+static void uc_last_word(struct vb_qp *qp)
+{
+	(void)qp;
+}
+
+/* That a peer is gone nobody tells one who waits for no answers: what is sent from then on is lost. */
+static void uc_error(struct vb_qp *qp, const struct vb_facts *f)
+{
+	if (f->reason != VB_R_PEER_DIED && f->reason != VB_R_PEER_CLOSED)
+		vb_rc_error(qp, f);
+}
+
+const struct vb_transport vb_uc_transport = {
+    .brief = uc_brief,
+    .input = uc_input,
+    .ack = uc_ack,
+    .received = uc_ack,
+    .output = vb_requester_output,
+    .owes = uc_owes,
+    .timer = vb_rc_timer,
+    .path = vb_rc_path,
+    .last_word = uc_last_word,
+    .enter = vb_rc_enter,
+    .error = uc_error,
+    .flush = vb_rc_flush,
+};

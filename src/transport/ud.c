@@ -258,6 +258,7 @@ static __attribute__((noinline)) enum sent send_to_group(struct vb_qp *qp, struc
 	all->left.words = 0;
 	if (vb_likely(blocked == VB_MAX_PEERS)) {
 		w->state = VB_WQE_STARTED;
+		vb_traffic_send(qp->traffic, w->length);
 		qp->req.psn = vb_psn_add(qp->req.psn, 1);
 		return SENT;
 	}
@@ -276,6 +277,7 @@ static inline __attribute__((always_inline)) enum sent send_to(struct vb_qp *qp,
 	how = send_packet(qp, w, d->path.out);
 	if (vb_likely(how == SENT)) {
 		w->state = VB_WQE_STARTED;
+		vb_traffic_send(qp->traffic, w->length);
 		qp->req.psn = vb_psn_add(qp->req.psn, 1);
 		if (vb_unlikely(d->stuck))
 			d->stuck = false;
@@ -522,6 +524,8 @@ static __attribute__((cold, noinline)) void cannot_take(struct vb_qp *qp, uint32
 	else if (r == VB_R_DROP_TOO_SMALL)
 		f.length = (struct vb_length_facts){.bytes = (uint64_t)VB_GRH_LEN + payload_len,
 						    .fit = qp->resp.room};
+	else
+		count(qp, VB_TRAFFIC_RNR_OUT, 1);
 	vb_drop(qp, &f);
 }
 
@@ -591,6 +595,7 @@ static inline __attribute__((always_inline)) void take(struct vb_qp *qp, const s
 		to->wc_flags |= IBV_WC_WITH_IMM;
 		to->imm_data = p->imm;
 	}
+	vb_traffic_receive(qp->traffic, p->payload_len);
 	vb_take_done(qp, handed ? NULL : &e, p->solicited);
 }
 

@@ -232,6 +232,7 @@ static struct ibv_qp *make(const struct plan *p, struct ibv_qp_cap *granted, int
 		qp->dests->group = &vb_mcast_ops;
 	}
 	qp->shown = vb_qpn_published(c->adapter, qp->qpn);
+	qp->traffic = vb_qpn_traffic(c->adapter, qp->qpn);
 	qp->drops = vb_adapter_drops(c->adapter);
 	describe(qp, p);
 	vb_lock_take(&qp->lock); /* a packet for an earlier QP of that number may find this one */

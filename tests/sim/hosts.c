@@ -82,6 +82,7 @@ struct vb_adapter {
 	uint64_t deadline, watch;
 	struct vb_qp *qps[QPS];
 	struct vb_shown_qp *shown;
+	struct vb_traffic *traffic;
 	struct vb_drops drops;
 	uint8_t gids[VB_GID_TABLE][16] __attribute__((aligned(8)));
 	uint64_t groups[GROUPS][2]; /* as it shows them */
@@ -491,6 +492,7 @@ struct vb_adapter *hosts_start_as(struct hosts *h, uint32_t number)
 	a->presence.told = &a->told;
 	a->presence.hints = &a->hints;
 	a->shown = sim_zeroed(QPS * sizeof *a->shown);
+	a->traffic = sim_zeroed(QPS * sizeof *a->traffic);
 	h->all[h->n++] = a;
 	d->adapter = a;
 	vb_list_init(&d->timed);
@@ -655,6 +657,7 @@ void hosts_free(struct hosts *h)
 		free(a->hca.keys.slots.at);
 		free(a->hca.keys.marks);
 		free(a->shown);
+		free(a->traffic);
 		free(a);
 	}
 	free(h->air);
@@ -887,6 +890,7 @@ static void ground_attach(struct sim *s, unsigned i)
 	n->qp.keys = &a->hca.keys;
 	n->qp.qpn = a->number << VB_QPN_INDEX_BITS | at;
 	n->qp.shown = &a->shown[at];
+	n->qp.traffic = &a->traffic[at];
 	n->qp.transport = &a->hosts->steps[n->qp.ibv.qp_type];
 	a->qps[at] = &n->qp;
 	n->srq_ctx.adapter = a;
@@ -1208,6 +1212,11 @@ void vb_qpn_give(struct vb_adapter *a, uint32_t qpn)
 struct vb_shown_qp *vb_qpn_published(struct vb_adapter *a, uint32_t qpn)
 {
 	return &a->shown[qpn % VB_QPN_INDICES];
+}
+
+struct vb_traffic *vb_qpn_traffic(struct vb_adapter *a, uint32_t qpn)
+{
+	return &a->traffic[qpn % VB_QPN_INDICES];
 }
 
 struct vb_peer *vb_peer_get(struct vb_adapter *a, uint32_t number)
