@@ -135,7 +135,7 @@ class Talk:
         self.psn = options.pop("rq_psn", 100)  # the far end's next request
         self.first = options.pop("sq_psn", 500)  # the library's first one
         self.msn, self.seen, self.held = 0, set(), []
-        self.qp = lib.connect(peer, self.qpn, rq_psn=self.psn, sq_psn=self.first, **options)
+        self.qp = lib.link(lib.create(), peer, self.qpn, rq_psn=self.psn, sq_psn=self.first, **options)
 
     # what comes
     def next(self, seconds=LIMIT):
@@ -203,7 +203,7 @@ class Talk:
 class Library:
     """The verbs below test, by pyverbs."""
 
-    def __init__(self, device, own):
+    def __init__(self, device, own, size=1 << 20):
         from pyverbs.cq import CQ
         from pyverbs.device import Context
         from pyverbs.mr import MR
@@ -212,7 +212,7 @@ class Library:
         self.e = e
         self.ctx = Context(name=device)
         self.pd, self.cq = PD(self.ctx), CQ(self.ctx, 256)
-        self.mr = MR(self.pd, 1 << 20, e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ |
+        self.mr = MR(self.pd, size, e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ |
                      e.IBV_ACCESS_REMOTE_ATOMIC)
         address = ipaddress.ip_address(own if ":" in own else "::ffff:" + own)
         self.index, end = None, time.monotonic() + LIMIT
@@ -226,15 +226,21 @@ class Library:
         if self.index is None:
             raise Wrong(f"{device} has no GID {address}")
 
-    def connect(self, peer, qpn, rq_psn, sq_psn, timeout=18, retry_cnt=7, rnr_retry=7, min_rnr_timer=12, reads=4, depth=64):
-        from pyverbs.addr import AHAttr, GID, GlobalRoute
+    def create(self, depth=64):
         from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
         e = self.e
-        text = ipaddress.ip_address(peer.own if peer.v6 else "::ffff:" + peer.own).exploded
         a = QPAttr(port_num=1)
         a.qp_access_flags = e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_ATOMIC
         cap = QPCap(max_send_wr=depth, max_recv_wr=depth, max_send_sge=1, max_recv_sge=1)
-        q = QP(self.pd, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=cap, sq_sig_all=1), a)
+        return QP(self.pd, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=cap, sq_sig_all=1), a)
+
+    def link(self, q, peer, qpn, rq_psn, sq_psn, timeout=18, retry_cnt=7, rnr_retry=7, min_rnr_timer=12, reads=4):
+        """Connects it to that queue pair."""
+        from pyverbs.addr import AHAttr, GID, GlobalRoute
+        from pyverbs.qp import QPAttr
+        e = self.e
+        text = ipaddress.ip_address(peer.own if peer.v6 else "::ffff:" + peer.own).exploded
+        a = QPAttr(port_num=1)
         a.path_mtu, a.dest_qp_num, a.rq_psn = e.IBV_MTU_1024, qpn, rq_psn
         a.max_dest_rd_atomic, a.min_rnr_timer = reads, min_rnr_timer
         a.ah_attr = AHAttr(gr=GlobalRoute(dgid=GID(text), sgid_index=self.index), is_global=1, port_num=1)
@@ -859,7 +865,7 @@ def run(a, argv, nets, nics, addresses, device):
     cfg = {"packets": packets.fileno(), "port": port.fileno(), "mac": mac(nets[1], nics[1]), "to_mac": mac(nets[0], nics[0]),
            "own": addresses[1], "other": addresses[0], "habits": a.habits, "rxe": a.rxe, "cases": a.cases, "device": device}
     try:
-        return subprocess.run([*argv, sys.executable, os.path.abspath(__file__), "--inside", json.dumps(cfg)], check=False,
+        return subprocess.run([*argv, "/usr/bin/python3", os.path.abspath(__file__), "--inside", json.dumps(cfg)], check=False,
                               pass_fds=(packets.fileno(), port.fileno()), stdin=subprocess.DEVNULL,
                               preexec_fn=None if nets[0] is None else lambda: hosts.enter(nets[0])).returncode
     finally:
