@@ -493,7 +493,7 @@ enum vb_kept vb_capture_from(const struct vb_far *far)
 {
 	if (!vb_capture_is_on())
 		return VB_KEPT_NOT;
-	return far->kind->own(far) ? VB_KEPT_OWN : VB_KEPT;
+	return far && far->kind->own(far) ? VB_KEPT_OWN : VB_KEPT;
 }
 
 struct vb_out *vb_capture_way(struct vb_qp *qp, const struct vb_far *far, struct vb_out *out, bool connected)

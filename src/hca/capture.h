@@ -28,7 +28,7 @@ struct vb_roce_packet;
 
 /* Which packets of a receive queue are captured (vb_rxq.kept). */
 enum vb_kept { VB_KEPT_NOT, VB_KEPT, VB_KEPT_OWN /* this process sends it, and has kept it */ };
-enum vb_kept vb_capture_from(const struct vb_far *far);
+enum vb_kept vb_capture_from(const struct vb_far *far); /* NULL: many send through it */
 
 /* The way out for a path that gets one: `out`, or one that keeps what goes that way.  connected: the far end
  * is one queue pair.  Under the queue pair's lock, like all that follows. */

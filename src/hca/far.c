@@ -1,5 +1,6 @@
 #include "hca/far.h"
 
+#include "hca/hosts.h"
 #include "hca/peers.h"
 #include "obj/dests.h"
 
@@ -10,17 +11,18 @@ extern const struct vb_far_kind vb_far_null; /* hca/far_null.c */
 /* An address that leads to a process of this host is no network's. */
 static const struct vb_far_kind *const kinds[VB_WHOM_KINDS] = {
     [VB_WHOM_PEER] = &vb_far_peer,
+    [VB_WHOM_ADDRESS] = &vb_far_host,
 #ifdef VB_FAULTS
     [VB_WHOM_NULL] = &vb_far_null,
 #endif
 };
 
-struct vb_far *vb_far_find(struct vb_hca *h, const struct ibv_ah_attr *av, uint32_t qpn)
+struct vb_far *vb_far_find(struct vb_hca *h, const struct vb_qp *qp)
 {
 	struct vb_far *far = NULL;
 
 	for (unsigned i = 0; i < VB_WHOM_KINDS && !far; i++)
-		far = !kinds[i] ? NULL : kinds[i]->find(h, av, qpn);
+		far = !kinds[i] ? NULL : kinds[i]->find(h, qp);
 	return far;
 }
 

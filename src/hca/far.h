@@ -30,9 +30,9 @@ struct vb_far_kind {
 
 	/* ---- finding ---- */
 
-	/* The far end to which a connection's address vector and QPN lead, with a reference; contact begins.
-	 * NULL: none of this kind, or none now. */
-	struct vb_far *(*find)(struct vb_hca *h, const struct ibv_ah_attr *av, uint32_t qpn);
+	/* The far end to which the connection of a queue pair leads, by its address vector and QPN, with a
+	 * reference; contact begins.  NULL: none of this kind, or none now.  Under the queue pair's lock. */
+	struct vb_far *(*find)(struct vb_hca *h, const struct vb_qp *qp);
 	/* By which number the datagrams to that address name their destination (obj/dests.h):
 	 * VB_DEST_BY_QPN, or one of this kind's; VB_DEST_NOWHERE: the address is none of this kind. */
 	uint32_t (*leads)(struct vb_hca *h, const struct ibv_ah_attr *av);
@@ -92,7 +92,7 @@ struct vb_far_kind {
 };
 
 /* By the rows in turn: as vb_far_kind's operations of these names. */
-struct vb_far *vb_far_find(struct vb_hca *h, const struct ibv_ah_attr *av, uint32_t qpn);
+struct vb_far *vb_far_find(struct vb_hca *h, const struct vb_qp *qp);
 uint32_t vb_far_leads(struct vb_hca *h, const struct ibv_ah_attr *av);
 struct vb_far *vb_far_at(struct vb_hca *h, uint32_t number);
 /* By the name's kind; of nobody *number is VB_DEST_NOWHERE. */

@@ -107,10 +107,9 @@ static bool is_null(const struct ibv_ah_attr *av)
 				 !memcmp(av->grh.dgid.raw, ipv6, sizeof(ipv6)));
 }
 
-static struct vb_far *find(struct vb_hca *h, const struct ibv_ah_attr *av, uint32_t qpn)
+static struct vb_far *find(struct vb_hca *h, const struct vb_qp *qp)
 {
-	(void)qpn;
-	return is_null(av) ? far_of(h) : NULL;
+	return is_null(&qp->attr.ah_attr) ? far_of(h) : NULL;
 }
 
 static uint32_t leads(struct vb_hca *h, const struct ibv_ah_attr *av)

@@ -32,6 +32,7 @@ enum vb_subject {
 typedef void vb_hear_fn(struct vb_peer *peer, const void *msg, size_t len, int fd);
 
 struct vb_gsi;
+struct vb_hosts;
 struct vb_shown_gids;
 
 /* A device of this process: one for each adapter (vb_adapter_user). */
@@ -101,6 +102,7 @@ struct vb_hca {
 	    openings_lock; /* guards openings; whoever ends a target for having it open holds it */
 	struct vb_list openings;
 	_Atomic bool opening_events;   /* inner.async has events that are still to be sent */
+	struct vb_hosts *hosts;	       /* NULL: no wire leads to other hosts.  Set before the adapter runs */
 	_Atomic(struct vb_gsi *) gsi;  /* QP1 (hca/gsi.h); NULL: not open */
 	_Atomic uint32_t strange_mads; /* MADs of strangers that were discarded */
 	pthread_mutex_t gsi_busy;      /* held while its user is called; without other locks */

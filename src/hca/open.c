@@ -8,10 +8,12 @@
 #include "hca/direct.h"
 #include "hca/forward.h"
 #include "hca/gsi.h"
+#include "hca/hosts.h"
 #include "hca/peers.h"
 #include "hca/port.h"
 #include "hca/progress.h"
 #include "hca/say.h"
+#include "host/roce.h"
 #include "iba/profile.h"
 #include "wire/wires.h"
 
@@ -67,15 +69,19 @@ int vb_hca_open(struct vb_hca **out, uint32_t device, enum vb_open_step *step,
 	upper->prepare(h); /* pairs with vb_hca_close() */
 	h->upper = upper;
 	cfg.gids = vb_port_gids(h)->gid;
+	vb_hosts_port(h, &cfg);
 	err = vb_adapter_open(&h->adapter, &cfg); /* pairs with vb_hca_close() */
-	if (err)
+	if (err) {
+		vb_roce_close(cfg.roce);
 		goto close_port;
+	}
 	vb_port_network(h->adapter); /* what changed before the adapter began to watch */
 	h->inner.adapter = h->adapter;
 	init_keys(h);
 	self = vb_hca_peer(h, 0); /* UP from the beginning */
 	vb_direct_peer_up(self);
 	vb_hca_open_lanes(self);
+	vb_hosts_open(h);
 	err = vb_adapter_run(h->adapter);
 	if (err) {
 		if (step)
@@ -100,6 +106,7 @@ void vb_hca_close(struct vb_hca *h)
 	vb_deputies_close(h);
 	vb_gsi_close(h);
 	vb_adapter_close(h->adapter);
+	vb_hosts_close(h);
 	vb_hca_say_close(h);
 	vb_relaxed_fini(&h->relaxed);
 	vb_mws_fini(&h->mws);

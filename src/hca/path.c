@@ -16,7 +16,7 @@ static void resolve(struct vb_path *p)
 
 	if (qp->state < IBV_QPS_RTR || qp->state > IBV_QPS_SQE || p->gone)
 		return; /* no path is set, or none any more */
-	p->far = vb_far_find(vb_qp_hca(qp), &qp->attr.ah_attr, qp->dest_qpn);
+	p->far = vb_far_find(vb_qp_hca(qp), qp);
 }
 
 bool vb_path_is_connected(const struct vb_path *p)
@@ -52,9 +52,11 @@ void vb_path_attach(struct vb_path *p)
 		find_nobody(p);
 		return;
 	}
-	if (!p->out && kind->connected(p))
-		p->qp->transport->path(p,
-				       vb_capture_way(p->qp, p->far, kind->way(p->far, p->qp, &rxq), true));
+	if (!p->out && kind->connected(p)) {
+		struct vb_out *out = kind->way(p->far, p->qp, &rxq);
+
+		p->qp->transport->path(p, out ? vb_capture_way(p->qp, p->far, out, true) : NULL);
+	}
 	find_nobody(p);
 	vb_direct_show(p->qp);
 	/* A request over there may wait for this queue pair to be connected. */

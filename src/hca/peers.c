@@ -6,6 +6,7 @@
 #include "hca/far.h"
 #include "hca/forward.h"
 #include "hca/gsi.h"
+#include "hca/hosts.h"
 #include "hca/left.h"
 #include "hca/lost.h"
 #include "hca/owed.h"
@@ -40,9 +41,11 @@ static struct vb_far *at(struct vb_hca *h, uint32_t number)
 
 /* An address of this host leads to the process that the QPN's upper bits name.  Whatever GID that one shows,
  * it is there: all addresses of a host are those of all its processes. */
-static struct vb_far *find(struct vb_hca *h, const struct ibv_ah_attr *av, uint32_t qpn)
+static struct vb_far *find(struct vb_hca *h, const struct vb_qp *qp)
 {
-	return vb_port_leads_here(h, av) ? at(h, qpn >> VB_QPN_INDEX_BITS) : NULL;
+	return !vb_hosts_only(h, qp) && vb_port_leads_here(h, &qp->attr.ah_attr)
+		   ? at(h, qp->dest_qpn >> VB_QPN_INDEX_BITS)
+		   : NULL;
 }
 
 static uint32_t leads(struct vb_hca *h, const struct ibv_ah_attr *av)
@@ -347,7 +350,7 @@ void vb_hca_open_rxq(struct vb_hca *h, struct vb_rxq *r, uint32_t index, struct 
 	r->quiet = r->unflushed = r->budget = r->malformed = 0;
 	r->acks = NULL;
 	r->far = far;
-	r->kept = far ? vb_capture_from(far) : VB_KEPT_NOT;
+	r->kept = vb_capture_from(far);
 	atomic_store_explicit(&h->rxqs[index], r, memory_order_release); /* pairs with vb_hca_rxq_at() */
 	if (index >= vb_hca_rxq_count(h))
 		atomic_store_explicit(&h->nrxqs, index + 1, memory_order_release); /* vb_hca_rxq_count() */

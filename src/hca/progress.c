@@ -11,6 +11,7 @@
 #include "hca/cqs.h"
 #include "hca/direct.h"
 #include "hca/gsi.h"
+#include "hca/hosts.h"
 #include "hca/idle.h"
 #include "hca/left.h"
 #include "hca/lost.h"
@@ -45,7 +46,7 @@ static unsigned look_at_warm(struct vb_hca *h, enum vb_take take)
 		for (uint64_t bits = vb_set_word(&h->warm, w); bits; bits &= bits - 1) {
 			struct vb_rxq *r = vb_hca_rxq_at(h, w * VB_SET_WORD + vb_set_lowest(bits));
 
-			if (vb_hca_rxq_is_busy(r))
+			if (vb_hca_rxq_seems_busy(r))
 				n += vb_hca_look(r, take);
 		}
 	}
@@ -99,6 +100,7 @@ static __attribute__((noinline)) void count_looks(struct vb_hca *h)
 		looks = 0;
 	}
 	atomic_store_explicit(&h->looks, looks, memory_order_relaxed);
+	vb_hosts_look(h);
 }
 
 /* Whether anybody has polled since timers were looked at before. */
@@ -276,6 +278,7 @@ static __attribute__((noinline)) void offer_cpu(struct vb_adapter *a)
 static __attribute__((noinline)) void poll_in_vain(struct vb_adapter *a)
 {
 	look_at_clock(a);
+	vb_hosts_look(vb_hca(a));
 	idle.looked += idle.polls;
 	idle.polls = 0;
 	if (idle.looked >= idle.yield_at)

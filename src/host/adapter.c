@@ -188,6 +188,7 @@ static struct vb_adapter *new_adapter(const struct vb_adapter_cfg *cfg)
 	vb_list_init(&a->stuck_conns);
 	vb_list_init(&a->free_peers);
 	vb_list_init(&a->members);
+	vb_list_init(&a->inlets);
 	return a;
 }
 
@@ -211,6 +212,7 @@ static void free_adapter(struct vb_adapter *a)
 	vb_numbers_close(a);
 	vb_members_close(a);
 	vb_members_free(a);
+	vb_inlets_free(a);
 	vb_peers_free(a);
 	if (a->seg) {
 		vb_history_stop((struct vb_history *)(a->seg->base + VB_SEG_HISTORY));

@@ -211,6 +211,11 @@ void vb_adapter_disown(struct vb_adapter *a, int fd);
 /* Has threads in vb_adapter_wait() and vb_adapter_await() come back. */
 void vb_adapter_rouse(struct vb_adapter *a);
 
+/* A socket through which packets come that nobody rings for.  While the word says asleep, whoever blocks in
+ * the adapter's place wakes when it is readable, and calls came(), under `control`, before progress is made.
+ * The adapter does not run yet; the socket stays open until it is closed.  0 or errno. */
+int vb_inlet_add(struct vb_adapter *a, int fd, void (*came)(void *user), void *user);
+
 uint32_t vb_adapter_number(const struct vb_adapter *a);
 struct vb_roce *vb_adapter_roce(const struct vb_adapter *a); /* cfg.roce */
 void *vb_adapter_user(const struct vb_adapter *a);

@@ -23,6 +23,10 @@ static bool handle(struct vb_adapter *a, struct source *s)
 		}
 		return false;
 	}
+	if (s->kind == SRC_INLET) {
+		vb_inlet_came(a, s);
+		return true;
+	}
 	if (s->kind == SRC_NETWORK) {
 		vb_watch_run(a);
 		return false;

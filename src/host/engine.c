@@ -127,6 +127,7 @@ static bool still_polling(struct vb_adapter *a, struct watch *w)
 	vb_engine_drain(a);
 	atomic_store_explicit(&a->presence.spins, 0, memory_order_relaxed);
 	atomic_exchange_explicit(a->presence.awake, VB_ASLEEP, memory_order_seq_cst);
+	vb_inlets_arm(a);
 	/* One look more: at what came meanwhile, and for a poller that just before read that we watch. */
 	notice(a);
 	w->drain = w->fell = true;
@@ -412,6 +413,7 @@ static void fall_asleep(struct vb_adapter *a)
 		return;
 	if (atomic_exchange_explicit(a->presence.awake, VB_ASLEEP, memory_order_seq_cst) == VB_ASLEEP)
 		return;
+	vb_inlets_arm(a);
 	if (a->ops->slept)
 		a->ops->slept(a);
 	if (!a->ops->ready(a))

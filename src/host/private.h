@@ -40,7 +40,7 @@ struct vb_segment {
 };
 
 /* The object that an epoll event points to. */
-enum source_kind { SRC_LISTEN, SRC_SOCK, SRC_PID, SRC_MEMBERS, SRC_NETWORK, SRC_ROCE };
+enum source_kind { SRC_LISTEN, SRC_SOCK, SRC_PID, SRC_MEMBERS, SRC_NETWORK, SRC_ROCE, SRC_INLET };
 struct source {
 	enum source_kind kind;
 };
@@ -161,6 +161,7 @@ struct vb_adapter {
 	int network;				/* netlink socket, -1: there is none; under control */
 	struct vb_own network_own;
 	_Atomic bool members_wait; /* a process is connected to one of them; contact must check */
+	struct vb_list inlets;	   /* set before the adapter runs */
 	/* the engine and the waiters */
 	struct vb_presence presence;
 	pthread_t engine;
@@ -380,6 +381,11 @@ void vb_watch_run(struct vb_adapter *a); /* under control */
 
 /* control.c: takes control; returns whether rings must be checked */
 bool vb_control_run(struct vb_adapter *a);
+
+/* inlet.c */
+void vb_inlets_arm(struct vb_adapter *a);		    /* the word has become asleep */
+void vb_inlet_came(struct vb_adapter *a, struct source *s); /* an event; under control */
+void vb_inlets_free(struct vb_adapter *a);
 
 /* thread.c: threads of this or another process, as /proc shows them; 0 and false if it does not */
 #define VB_ENGINE_NAME "verbena"

@@ -38,8 +38,9 @@
 #define VB_KEY_ENTRIES	  (VB_KEY_PLAIN + VB_ADAPTER_NUMBERS * VB_TAGGED_KEYS)
 #define VB_KEY_BITS	  22 /* of a key without a tag: its index and the table's offset together */
 #define VB_KEY_OFFSET_MAX ((1u << VB_KEY_BITS) - VB_KEY_PLAIN)
-#define VB_MAX_PEERS	  1024 /* peers of one adapter, itself included */
+#define VB_MAX_PEERS	  1020 /* peers of one adapter, itself included */
 #define VB_LANES	  4    /* most ways between two adapters, a ring there and one back each */
-#define VB_MAX_RINGS	  (VB_MAX_PEERS * VB_LANES) /* VB_SET_SIZE (base/set.h) */
+#define VB_MAX_RINGS	  4096 /* VB_SET_SIZE (base/set.h): those of peers, */
+#define VB_NET_RINGS	  (VB_MAX_PEERS * VB_LANES) /* and from here on other receive queues */
 
 #endif

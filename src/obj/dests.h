@@ -31,7 +31,7 @@ struct vb_dest;
 struct vb_out;
 
 /* Some of the far ends that may be members of groups, by their indices (vb_far_member()). */
-enum { VB_TARGET_WORDS = VB_MAX_PEERS / 64 };
+enum { VB_TARGET_WORDS = (VB_MAX_PEERS + 63) / 64 };
 struct vb_targets {
 	uint32_t words; /* in use; 0: nobody */
 	uint64_t peers[VB_TARGET_WORDS];

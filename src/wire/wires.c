@@ -10,6 +10,7 @@
 #include "host/netdev.h"
 #include "wire/lossy.h"
 #include "wire/shm.h"
+#include "wire/udp.h"
 
 /* The values of VERBENA_WIRE; the first one is taken where it names none.  Wires between processes of this
  * host, but for who is reached by UDP. */
@@ -85,6 +86,11 @@ const struct vb_wire *vb_wire_to_peers(void)
 {
 	settle();
 	return chosen;
+}
+
+const struct vb_net_wire *vb_wire_to_hosts(void)
+{
+	return &vb_udp_wire;
 }
 
 enum vb_wire_way vb_wire_way(void)

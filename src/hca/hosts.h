@@ -1,0 +1,46 @@
+/* Far ends that are addresses on a network (VB_WHOM_ADDRESS): a table of them for each device, and the wire
+ * that leads there (iba/net.h). */
+#ifndef VB_HCA_HOSTS_H
+#define VB_HCA_HOSTS_H
+
+#include "hca/hca.h"
+#include "iba/net.h"
+
+enum { VB_HOSTS_BUCKETS = 256 };
+
+struct host;
+
+/* The table of a device. */
+struct vb_hosts {
+	struct vb_hca *hca;
+	const struct vb_net_wire *wire;
+	bool only; /* packets take it to processes of this host, too */
+	struct vb_net *net;
+	struct vb_rxq *rxq;
+	_Atomic uint64_t looked;
+	struct vb_lock lock; /* guards the rest, and all refs and next; a leaf */
+	uint32_t n, evict;   /* addresses; the bucket in which an unused one was found last */
+	struct host *buckets[VB_HOSTS_BUCKETS];
+};
+
+/* The table, empty, and what the wire is to call; NULL: no memory. */
+struct vb_hosts *vb_hosts_new(struct vb_hca *h, struct vb_net_cfg *cfg);
+void vb_hosts_free(struct vb_hosts *t);
+
+extern const struct vb_far_kind vb_far_host;
+
+/* Opens the port of the device's interface, if it is one that the user opens to other hosts: before the
+ * adapter is made, which takes it over by *cfg.  Without it the device is open to processes of this host
+ * only, and the log says why. */
+void vb_hosts_port(struct vb_hca *h, struct vb_adapter_cfg *cfg);
+/* The adapter is made and does not run yet.  Pairs with vb_hosts_close(), which may be called without. */
+void vb_hosts_open(struct vb_hca *h);
+/* The engine has ended. */
+void vb_hosts_close(struct vb_hca *h);
+
+/* Whether that queue pair's packets take the wire of networks even to processes of this host. */
+bool vb_hosts_only(const struct vb_hca *h, const struct vb_qp *qp);
+/* For a thread that polls, now and then: sees whether packets have come to a queue that no poll looks at. */
+void vb_hosts_look(struct vb_hca *h);
+
+#endif

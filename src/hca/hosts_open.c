@@ -1,0 +1,66 @@
+/* Opening the wire to other hosts together with the device. */
+#include "hca/hosts.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "hca/peers.h"
+#include "host/devices.h"
+#include "host/roce.h"
+#include "wire/wires.h"
+
+void vb_hosts_port(struct vb_hca *h, struct vb_adapter_cfg *cfg)
+{
+	struct vb_roce_why why = {0};
+	struct vb_text t;
+	struct vb_port p;
+	char buf[500];
+
+	vb_devices_port(h->device, &p);
+	if (!p.wire || vb_wire_way() == VB_WIRE_SHM)
+		return;
+	if (!vb_roce_open(&cfg->roce, p.ifname, &why)) /* pairs with vb_adapter_close() */
+		return;
+	cfg->roce = NULL;
+	t = (struct vb_text){buf, sizeof(buf)};
+	vb_roce_why_add(&t, &why);
+	vb_log_complain("%s", buf);
+}
+
+void vb_hosts_open(struct vb_hca *h)
+{
+	struct vb_net_cfg cfg = {.adapter = h->adapter, .roce = vb_adapter_roce(h->adapter)};
+	struct vb_hosts *t;
+	int err;
+
+	if (!cfg.roce)
+		return;
+	t = vb_hosts_new(h, &cfg); /* pairs with vb_hosts_close() */
+	err = t ? vb_wire_to_hosts()->open(&t->net, &cfg) : ENOMEM;
+	if (err) {
+		free(t);
+		vb_log_complain(
+		    "no other host can be reached: the sockets of UDP port 4791 cannot be set up: %s",
+		    strerror(err));
+		return;
+	}
+	t->wire = vb_wire_to_hosts();
+	t->only = vb_wire_way() == VB_WIRE_UDP;
+	t->rxq = t->wire->rxq(t->net);
+	h->hosts = t;
+	vb_hca_open_rxq(h, t->rxq, VB_NET_RINGS, NULL);
+}
+
+void vb_hosts_close(struct vb_hca *h)
+{
+	struct vb_hosts *t = h->hosts;
+
+	if (!t)
+		return;
+	h->hosts = NULL;
+	t->wire->close(t->net);
+	vb_hosts_free(t);
+}

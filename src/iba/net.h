@@ -1,0 +1,63 @@
+/* A wire to addresses on networks, as the layers above it see it.  wire/ has the table of functions, and hca/
+ * the table of addresses (hca/hosts.c). */
+#ifndef VB_IBA_NET_H
+#define VB_IBA_NET_H
+
+#include "iba/grh.h"
+#include "iba/roce.h"
+#include "iba/rxq.h"
+
+struct vb_adapter;
+struct vb_net; /* such a wire at an interface, of one adapter */
+struct vb_roce;
+
+/* An address at which there are far ends, as the wire sees it.  Its memory is not given back while the
+ * adapter lives; the address in it changes only while nobody sends there.  Times are vb_now()'s, 0: never. */
+struct vb_net_host {
+	struct vb_gid gid;
+	_Atomic uint64_t heard;	     /* when a right packet came from there */
+	_Atomic uint64_t sent;	     /* when a packet was last sent there */
+	_Atomic uint64_t bad_icrc;   /* packets from there with a wrong ICRC */
+	_Atomic uint64_t lost;	     /* packets to there that this host's kernel did not send */
+	_Atomic uint64_t lost_at;    /* when the last one was, */
+	_Atomic uint32_t lost_errno; /* and why */
+	_Atomic uint64_t icmp_at;    /* when an ICMP message last told of a packet to there, */
+	_Atomic uint32_t icmp_errno; /* and what, as the kernel translates it */
+	_Atomic uint32_t icmp_mtu;   /* with EMSGSIZE: the MTU on the way, 0: not told */
+	struct vb_roce_habit habit;  /* under the receive queue's rx */
+};
+
+/* Where the packets of a path go. */
+struct vb_net_ends {
+	struct vb_net_host *host;
+	struct vb_gid sgid;
+	uint32_t src_qpn, dst_qpn;
+	uint32_t mtu;  /* the queue pair's */
+	uint32_t flow; /* the address's, as are the next two */
+	uint8_t tclass, hops;
+};
+
+struct vb_net_cfg {
+	struct vb_adapter *adapter;
+	struct vb_roce *roce; /* its sockets (host/roce.h) */
+	void *user;
+	/* What is known of an address; NULL: nobody here sends there.  Under the queue's rx. */
+	struct vb_net_host *(*host)(void *user, struct vb_gid gid);
+	/* The addresses of this end, VB_GID_TABLE at most; returns how many.  Under the queue's rx. */
+	uint32_t (*addresses)(void *user, struct vb_gid *to);
+	/* Packets have come, which whoever makes progress next is to take.  The engine, or a waiter. */
+	void (*came)(void *user, struct vb_rxq *r);
+};
+
+struct vb_net_wire {
+	const char *name;
+	/* 0 or errno.  The adapter does not run yet.  Pairs with close(), before the adapter is closed. */
+	int (*open)(struct vb_net **out, const struct vb_net_cfg *cfg);
+	/* The adapter has stopped, and no path is left. */
+	void (*close)(struct vb_net *n);
+	struct vb_rxq *(*rxq)(struct vb_net *n); /* the caller opens it */
+	/* A path's own way out, which vb_out_ops.end gives back.  NULL: no memory. */
+	struct vb_out *(*way)(struct vb_net *n, const struct vb_net_ends *ends);
+};
+
+#endif

@@ -1,0 +1,84 @@
+/* The wire to other hosts: RoCEv2 packets in plain UDP datagrams (IBTA annex A17).  udp.c opens it at an
+ * interface, udp_out.c sends, udp_in.c receives.  host/roce.h has the sockets. */
+#ifndef VB_WIRE_UDP_H
+#define VB_WIRE_UDP_H
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include "host/adapter.h"
+#include "host/roce.h"
+#include "iba/limits.h"
+#include "iba/net.h"
+
+enum {
+	VB_UDP_ROOM = 65536,	 /* bytes of a batch, and of a message that is received */
+	VB_UDP_SEGMENTS = 60,	 /* packets of one message: kernels take 64 at least */
+	VB_UDP_TOGETHER = 64000, /* and its bytes */
+	VB_UDP_MESSAGES = 64,	 /* messages of a batch */
+};
+
+/* A message of a batch: packets of one length, of which the last one may be shorter, for the kernel to cut
+ * apart. */
+struct vb_udp_message {
+	const void *of; /* the way out whose packets they are; NULL: that has ended */
+	struct vb_net_host *host;
+	struct sockaddr_in6 to;
+	struct iovec bytes;
+	uint32_t packet; /* bytes of each but the last one */
+	uint32_t n;
+	bool closed;	      /* the last one is shorter */
+	uint32_t control_len; /* without what tells the kernel to cut, which follows */
+	_Alignas(8) uint8_t control[160];
+};
+
+/* A sending socket, and what is to leave by it. */
+struct vb_udp_tx {
+	struct vb_lock lock; /* guards the rest; a leaf */
+	int fd;
+	uint16_t port;
+	bool singly; /* each packet is a message: the kernel does not cut, or the user wants it so */
+	uint32_t used, sent, n; /* bytes; messages that have left, and all */
+	_Atomic bool full;	/* the socket had no room */
+	struct vb_udp_message *messages;
+	uint8_t *room;
+} __attribute__((aligned(VB_LINE)));
+
+/* The receiving socket, and the message in hand. */
+struct vb_udp_in {
+	struct vb_rxq rxq; /* guards all of it by rx, but what is atomic */
+	_Atomic uint32_t cold;
+	_Atomic bool more; /* the message in hand has packets that were not taken */
+	int fd;
+	uint32_t len, packet; /* bytes of the message, and of each packet but the last one */
+	uint32_t next, n;     /* of `order` */
+	uint16_t order[VB_UDP_ROOM / VB_ROCE_LEAST]; /* in which its packets are taken: answers first */
+	bool right;	    /* the next packet of `order` was looked at, and is right */
+	bool marked, known; /* a queue on the way was long; `host` was looked for */
+	struct vb_net_host *host;
+	struct vb_source source;
+	uint8_t sgid[VB_GID_TABLE][16], dgid[16];
+	struct vb_roce_ends ends;
+	struct vb_roce_last last;
+	struct vb_roce_here here;
+	struct vb_gid addresses[VB_GID_TABLE];
+	uint64_t counts[VB_ROCE_VERDICT_COUNT];
+	uint8_t *room;
+};
+
+struct vb_net {
+	struct vb_net_cfg cfg;
+	struct vb_udp_in in;
+	struct vb_udp_tx tx[VB_ROCE_TX];
+};
+
+int vb_udp_in_open(struct vb_net *n);
+void vb_udp_in_close(struct vb_net *n);
+int vb_udp_out_open(struct vb_net *n);
+void vb_udp_out_close(struct vb_net *n);
+struct vb_out *vb_udp_way(struct vb_net *n, const struct vb_net_ends *ends);
+
+extern const struct vb_net_wire vb_udp_wire;
+
+#endif

@@ -1,0 +1,309 @@
+/* Receiving.  The kernel gives packets of one source that came together as one message (UDP_GRO), which is
+ * cut apart here.  A packet is looked at in the order of iba/roce.h before anything else may happen because
+ * of it.
+ *
+ * Of one message the answers are taken first: a program that gets the answer to what it sent finds that sent
+ * completely, as both have PSNs of their own. */
+#include <errno.h>
+#include <netinet/udp.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "wire/udp.h"
+
+enum { TRIES = 64 }; /* messages without a right packet, in one look */
+
+static struct vb_udp_in *in_of(const struct vb_rxq *r)
+{
+	return vb_containerof(r, struct vb_udp_in, rxq);
+}
+
+static struct vb_net *net_of(struct vb_udp_in *u)
+{
+	return vb_containerof(u, struct vb_net, in);
+}
+
+/* ---- a message ---- */
+
+static void take_control(struct vb_udp_in *u, struct msghdr *h, uint32_t *ifindex)
+{
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(h); c; c = CMSG_NXTHDR(h, c)) {
+		const uint8_t *data = CMSG_DATA(c);
+		struct in6_pktinfo info;
+		int n = 0;
+
+		if (c->cmsg_level == SOL_IPV6 && c->cmsg_type == IPV6_PKTINFO) {
+			memcpy(&info, data, sizeof(info));
+			memcpy(&u->ends.dst, &info.ipi6_addr, sizeof(u->ends.dst));
+			*ifindex = info.ipi6_ifindex;
+		} else if (c->cmsg_level == SOL_UDP && c->cmsg_type == UDP_GRO) {
+			memcpy(&n, data, sizeof(n));
+			u->packet = n > 0 ? (uint32_t)n : u->packet;
+		} else if (c->cmsg_level == SOL_IPV6 && c->cmsg_type == IPV6_TCLASS) {
+			memcpy(&n, data, sizeof(n));
+			u->marked = (n & 3) == 3;
+		} else if (c->cmsg_level == SOL_IP && c->cmsg_type == IP_TOS) {
+			u->marked = (data[0] & 3) == 3;
+		}
+	}
+}
+
+static bool is_answer(const struct vb_udp_in *u, uint32_t at)
+{
+	return vb_opcodes[u->room[at]].bits & VB_OP_RESPONSE;
+}
+
+/* In which order the packets of the message are taken. */
+static void sort(struct vb_udp_in *u)
+{
+	uint32_t n = 0, all = (u->len + u->packet - 1) / u->packet;
+
+	for (uint32_t i = 0; i < all; i++)
+		if (is_answer(u, i * u->packet))
+			u->order[n++] = (uint16_t)i;
+	for (uint32_t i = 0; n && n < all && i < all; i++)
+		if (!is_answer(u, i * u->packet))
+			u->order[n++] = (uint16_t)i;
+	for (; n < all; n++)
+		u->order[n] = (uint16_t)n;
+	u->n = all;
+	u->next = 0;
+}
+
+/* Whose message it is: what all its packets have. */
+static void set_source(struct vb_udp_in *u, const struct sockaddr_in6 *from)
+{
+	memcpy(&u->ends.src, &from->sin6_addr, sizeof(u->ends.src));
+	u->ends.port = ntohs(from->sin6_port);
+	memcpy(u->dgid, &u->ends.dst, sizeof(u->dgid));
+	memcpy(u->sgid, &u->ends.src, sizeof(u->sgid[0]));
+	u->source.origin = (struct vb_origin){u->ends.src.high, u->ends.src.low};
+	u->known = false;
+}
+
+/* The next message.  false: there is none now. */
+static bool receive(struct vb_udp_in *u)
+{
+	struct vb_net *net = net_of(u);
+	_Alignas(8) uint8_t control[256];
+	struct sockaddr_in6 from;
+	struct iovec to = {.iov_base = u->room, .iov_len = VB_UDP_ROOM};
+	struct msghdr h = {.msg_name = &from,
+			   .msg_namelen = sizeof(from),
+			   .msg_iov = &to,
+			   .msg_iovlen = 1,
+			   .msg_control = control,
+			   .msg_controllen = sizeof(control)};
+	uint32_t ifindex = 0;
+	long n = syscall(SYS_recvmsg, u->fd, &h, MSG_DONTWAIT);
+
+	if (n < 0)
+		return false;
+	u->n = u->next = 0;
+	if (n < VB_ROCE_LEAST || h.msg_flags & (MSG_TRUNC | MSG_CTRUNC) || h.msg_namelen != sizeof(from) ||
+	    from.sin6_family != AF_INET6) {
+		u->counts[VB_ROCE_LENGTH]++;
+		return true;
+	}
+	u->len = u->packet = (uint32_t)n;
+	u->marked = false;
+	take_control(u, &h, &ifindex);
+	if (u->packet < VB_ROCE_LEAST) {
+		u->counts[VB_ROCE_LENGTH]++;
+		return true;
+	}
+	set_source(u, &from);
+	sort(u);
+	u->here.naddrs = net->cfg.addresses(net->cfg.user, u->addresses);
+	return true;
+}
+
+/* ---- its packets ---- */
+
+static const uint8_t *packet_at(const struct vb_udp_in *u, uint32_t *len)
+{
+	uint32_t at = u->order[u->next] * u->packet;
+
+	*len = u->len - at < u->packet ? u->len - at : u->packet;
+	return u->room + at;
+}
+
+static void look_for_host(struct vb_udp_in *u)
+{
+	const struct vb_net_cfg *cfg = &net_of(u)->cfg;
+
+	u->host = cfg->host(cfg->user, u->ends.src);
+	u->known = true;
+}
+
+static void heard(struct vb_udp_in *u)
+{
+	look_for_host(u);
+	if (u->host)
+		atomic_store_explicit(&u->host->heard, vb_now(), memory_order_relaxed);
+}
+
+/* Whether the next packet of the message is one. */
+static bool is_right(struct vb_udp_in *u)
+{
+	struct vb_roce_arrival a = {.ends = u->ends, .by_lo = true};
+	enum vb_roce_verdict v;
+	uint32_t len;
+	uint16_t id;
+
+	a.pkt = packet_at(u, &len);
+	a.len = len;
+	v = vb_roce_check(&u->here, &u->last, &a, &id);
+	if (vb_likely(v == VB_ROCE_RIGHT) && !u->known)
+		heard(u);
+	if (vb_likely(v == VB_ROCE_RIGHT) && u->host && u->last.path.ipv4)
+		v = vb_roce_habit_check(&u->host->habit, id);
+	if (vb_likely(v == VB_ROCE_RIGHT))
+		return true;
+	u->counts[v]++;
+	if (v == VB_ROCE_ICRC || v == VB_ROCE_ID) {
+		if (!u->known)
+			look_for_host(u);
+		if (u->host)
+			atomic_fetch_add_explicit(&u->host->bad_icrc, 1, memory_order_relaxed);
+	}
+	return false;
+}
+
+static void done_with_packet(struct vb_udp_in *u)
+{
+	u->right = false;
+	u->next++;
+	atomic_store_explicit(&u->more, u->next < u->n, memory_order_relaxed);
+}
+
+/* A right packet is in hand.  false: there is none now. */
+static bool find(struct vb_udp_in *u)
+{
+	for (uint32_t tries = 0; !u->right; tries++) {
+		while (u->next < u->n) {
+			if (is_right(u)) {
+				u->right = true;
+				atomic_store_explicit(&u->more, true, memory_order_relaxed);
+				return true;
+			}
+			done_with_packet(u);
+		}
+		if (tries == TRIES || !receive(u))
+			return false;
+	}
+	return true;
+}
+
+static int peek(struct vb_rxq *r, struct vb_arrival *p)
+{
+	struct vb_udp_in *u = in_of(r);
+	const uint8_t *pkt;
+	uint32_t len, hdr_len;
+
+	vb_lock_assert_held(&r->rx);
+	if (!find(u))
+		return 0;
+	pkt = packet_at(u, &len);
+	len -= VB_ICRC_LEN;
+	hdr_len = vb_opcodes[pkt[0]].hdr_len;
+	p->b.hdr_len = (uint8_t)hdr_len;
+	p->b.flags = u->marked ? VB_BRIEF_MARKED : 0;
+	p->b.lengths = 0;
+	p->b.ack = 0;
+	p->payload_len = len - hdr_len;
+	p->source = &u->source;
+	if (len <= VB_OUT_BRIEF) {
+		memcpy(p->b.bytes, pkt, len);
+		p->b.payload_len = (uint8_t)(len - hdr_len);
+		p->payload = p->b.bytes + hdr_len;
+		return 1;
+	}
+	p->b.flags |= VB_BRIEF_APART;
+	memcpy(p->b.bytes, pkt, hdr_len);
+	p->payload = pkt + hdr_len;
+	return 1;
+}
+
+static void next(struct vb_rxq *r)
+{
+	struct vb_udp_in *u = in_of(r);
+
+	vb_lock_assert_held(&r->rx);
+	done_with_packet(u);
+	atomic_fetch_add_explicit(&r->at, 1, memory_order_relaxed);
+}
+
+static bool ready(const struct vb_rxq *r)
+{
+	const struct vb_udp_in *u = in_of(r);
+	struct pollfd p = {.fd = u->fd, .events = POLLIN};
+	struct timespec none = {0};
+
+	if (atomic_load_explicit(&u->more, memory_order_relaxed))
+		return true;
+	return syscall(SYS_ppoll, &p, 1, &none, NULL, 0) > 0 && p.revents & POLLIN;
+}
+
+/* Each path on it has a way out of its own, but they share the sockets. */
+static bool has_room(struct vb_rxq *r)
+{
+	const struct vb_net *n = net_of(in_of(r));
+
+	for (uint32_t i = 0; i < VB_ROCE_TX; i++)
+		if (!atomic_load_explicit(&n->tx[i].full, memory_order_relaxed))
+			return true;
+	return false;
+}
+
+static const struct vb_rxq_ops rxq_ops = {.peek = peek, .next = next, .ready = ready, .room = has_room};
+
+/* Options without which the wire works, if less well, are asked for only. */
+static int set_options(int fd)
+{
+	static const struct {
+		int level, name;
+		bool must;
+	} rows[] = {{SOL_IPV6, IPV6_RECVPKTINFO, true},
+		    {SOL_IPV6, IPV6_RECVTCLASS, false},
+		    {SOL_IP, IP_RECVTOS, false},
+		    {SOL_UDP, UDP_GRO, false}};
+	int on = 1;
+
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+		if (setsockopt(fd, rows[i].level, rows[i].name, &on, sizeof(on)) && rows[i].must)
+			return errno;
+	return 0;
+}
+
+int vb_udp_in_open(struct vb_net *n)
+{
+	struct vb_udp_in *u = &n->in;
+	int err;
+
+	u->fd = vb_roce_fd(n->cfg.roce);
+	err = set_options(u->fd);
+	if (err)
+		return err;
+	u->room = malloc(VB_UDP_ROOM);
+	if (!u->room)
+		return ENOMEM;
+	u->here = (struct vb_roce_here){
+	    .qpn_mask = (VB_ROCE_SLOTS - 1) << VB_QPN_INDEX_BITS,
+	    .qpn = vb_roce_slot(n->cfg.roce) << VB_QPN_INDEX_BITS,
+	    .addrs = u->addresses,
+	};
+	u->source.gids = u->sgid;
+	u->source.dgid = &u->dgid;
+	vb_rxq_init(&u->rxq, &rxq_ops, NULL, &u->cold);
+	return 0;
+}
+
+void vb_udp_in_close(struct vb_net *n)
+{
+	free(n->in.room);
+}

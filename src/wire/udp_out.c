@@ -1,0 +1,375 @@
+/* Sending.  Packets are put one behind the other into a batch; those of one path that have one length are a
+ * message, which the kernel cuts apart (UDP_SEGMENT) behind most of its work.  vb_out_ops.push sends the
+ * batch.
+ *
+ * The kernel numbers the packets of a message 0, 1, 2, ... in the IPv4 identification, since the socket is
+ * not connected and does not let packets be cut into fragments: so their ICRCs are known before they leave.
+ */
+#include <errno.h>
+#include <netinet/udp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/pages.h"
+#include "iba/frame.h"
+#include "wire/udp.h"
+
+struct udp_out {
+	struct vb_out out;
+	struct vb_net *net;
+	struct vb_udp_tx *tx;
+	struct vb_net_host *host;
+	struct vb_roce_path path;
+	struct sockaddr_in6 to;
+	uint32_t control_len;
+	_Alignas(8) uint8_t control[128];
+	/* Between reserve() and commit(), under tx->lock. */
+	uint8_t *hdr;
+	uint32_t len;
+};
+
+static struct udp_out *udp(struct vb_out *o)
+{
+	return vb_containerof(o, struct udp_out, out);
+}
+
+/* ---- the batch leaves ---- */
+
+static void note_lost(struct vb_net_host *host, uint32_t n, int err)
+{
+	atomic_fetch_add_explicit(&host->lost, n, memory_order_relaxed);
+	atomic_store_explicit(&host->lost_at, vb_now(), memory_order_relaxed);
+	atomic_store_explicit(&host->lost_errno, (uint32_t)err, memory_order_relaxed);
+}
+
+static void *put_control(uint8_t *to, uint32_t *len, int level, int type, size_t n)
+{
+	struct cmsghdr *c = (struct cmsghdr *)(void *)(to + *len);
+
+	memset(c, 0, CMSG_SPACE(n));
+	c->cmsg_level = level;
+	c->cmsg_type = type;
+	c->cmsg_len = CMSG_LEN(n);
+	*len += (uint32_t)CMSG_SPACE(n);
+	return CMSG_DATA(c);
+}
+
+static void set_message(struct msghdr *h, struct vb_udp_message *m)
+{
+	uint32_t len = m->control_len;
+	uint16_t packet = (uint16_t)m->packet;
+
+	if (m->n > 1)
+		memcpy(put_control(m->control, &len, SOL_UDP, UDP_SEGMENT, sizeof(packet)), &packet,
+		       sizeof(packet));
+	*h = (struct msghdr){.msg_name = &m->to,
+			     .msg_namelen = sizeof(m->to),
+			     .msg_iov = &m->bytes,
+			     .msg_iovlen = 1,
+			     .msg_control = m->control,
+			     .msg_controllen = len};
+}
+
+/* Sends messages from tx->sent on, in one call: how many have left, or -1 and *err. */
+static int send_some(struct vb_udp_tx *t, int *err)
+{
+	struct mmsghdr h[VB_UDP_MESSAGES];
+	uint32_t n = t->n - t->sent;
+	long r;
+
+	for (uint32_t i = 0; i < n; i++)
+		set_message(&h[i].msg_hdr, &t->messages[t->sent + i]);
+	r = n == 1 ? syscall(SYS_sendmsg, t->fd, &h[0].msg_hdr, MSG_DONTWAIT | MSG_NOSIGNAL)
+		   : syscall(SYS_sendmmsg, t->fd, h, n, MSG_DONTWAIT | MSG_NOSIGNAL);
+	*err = r < 0 ? errno : 0;
+	return r < 0 ? -1 : n == 1 ? 1 : (int)r;
+}
+
+/* The next message cannot be sent, or will not be cut by this kernel: true, and it is to be tried once more.
+ */
+static bool trouble(struct vb_udp_tx *t, int err)
+{
+	struct vb_udp_message *m = &t->messages[t->sent];
+
+	(void)m;
+	if (err == EINTR)
+		return true;
+	note_lost(m->host, m->n, err);
+	return false;
+}
+
+/* Everything leaves that the socket has room for. */
+static void flush(struct vb_udp_tx *t)
+{
+	int err, n;
+
+	vb_lock_assert_held(&t->lock);
+	while (t->sent < t->n) {
+		n = send_some(t, &err);
+		if (n > 0) {
+			t->sent += (uint32_t)n;
+			continue;
+		}
+		if (err == EAGAIN) {
+			atomic_store_explicit(&t->full, true, memory_order_relaxed);
+			return;
+		}
+		if (!trouble(t, err))
+			t->sent++;
+	}
+	t->used = t->sent = t->n = 0;
+	atomic_store_explicit(&t->full, false, memory_order_relaxed);
+}
+
+/* ---- packets go into it ---- */
+
+static bool joins(const struct vb_udp_tx *t, const struct udp_out *u, uint32_t len)
+{
+	const struct vb_udp_message *m = &t->messages[t->n - 1];
+
+	return t->n > t->sent && m->of == u && !m->closed && len <= m->packet && m->n < VB_UDP_SEGMENTS &&
+	       m->bytes.iov_len + len <= VB_UDP_TOGETHER && !t->singly;
+}
+
+static void begin(struct vb_udp_tx *t, const struct udp_out *u, uint32_t len)
+{
+	struct vb_udp_message *m = &t->messages[t->n++];
+
+	m->of = u;
+	m->host = u->host;
+	m->to = u->to;
+	m->bytes = (struct iovec){.iov_base = t->room + t->used};
+	m->packet = len;
+	m->n = 0;
+	m->closed = false;
+	m->control_len = u->control_len;
+	memcpy(m->control, u->control, u->control_len);
+}
+
+/* Room for a packet of that length.  false: there is none. */
+static bool make_room(struct vb_udp_tx *t, const struct udp_out *u, uint32_t len)
+{
+	vb_lock_assert_held(&t->lock);
+	if (t->used + len > VB_UDP_ROOM || t->n == VB_UDP_MESSAGES)
+		flush(t);
+	if (t->used + len > VB_UDP_ROOM)
+		return false;
+	if (joins(t, u, len))
+		return true;
+	if (t->n == VB_UDP_MESSAGES)
+		return false;
+	begin(t, u, len);
+	return true;
+}
+
+/* The packet, of `len` bytes without its ICRC, that stands in the room made for it. */
+static void take(struct vb_udp_tx *t, const struct udp_out *u, uint32_t len)
+{
+	struct vb_udp_message *m = &t->messages[t->n - 1];
+
+	vb_roce_seal(&u->path, (uint16_t)m->n, t->room + t->used, len);
+	len += VB_ICRC_LEN;
+	m->n++;
+	m->bytes.iov_len += len;
+	m->closed = len < m->packet;
+	t->used += len;
+}
+
+static bool reserve(struct vb_out *o, struct vb_outbuf *b, uint32_t hdr_len, uint32_t payload_len,
+		    enum vb_out_class cls)
+{
+	struct udp_out *u = udp(o);
+	struct vb_udp_tx *t = u->tx;
+
+	(void)cls;
+	vb_lock_take(&t->lock);
+	u->len = hdr_len + payload_len;
+	if (!make_room(t, u, u->len + VB_ICRC_LEN)) {
+		vb_lock_give(&t->lock);
+		return false;
+	}
+	*b = (struct vb_outbuf){.hdr = t->room + t->used, .payload = t->room + t->used + hdr_len};
+	return true;
+}
+
+static void commit(struct vb_out *o, struct vb_outbuf *b)
+{
+	struct udp_out *u = udp(o);
+
+	(void)b;
+	vb_lock_assert_held(&u->tx->lock);
+	take(u->tx, u, u->len);
+	vb_lock_give(&u->tx->lock);
+}
+
+/* A message that was begun for it has no packet. */
+static void cancel(struct vb_out *o, struct vb_outbuf *b)
+{
+	struct vb_udp_tx *t = udp(o)->tx;
+
+	(void)b;
+	vb_lock_assert_held(&t->lock);
+	t->n -= !t->messages[t->n - 1].n;
+	vb_lock_give(&t->lock);
+}
+
+static uint32_t send_list(struct vb_out *o, const struct vb_brief *p, uint32_t n, enum vb_out_class cls)
+{
+	struct udp_out *u = udp(o);
+	struct vb_udp_tx *t = u->tx;
+	uint32_t i;
+
+	(void)cls;
+	vb_lock_take(&t->lock);
+	for (i = 0; i < n; i++) {
+		uint32_t len = p[i].hdr_len + (uint32_t)p[i].payload_len;
+
+		if (!make_room(t, u, len + VB_ICRC_LEN))
+			break;
+		memcpy(t->room + t->used, p[i].bytes, len);
+		take(t, u, len);
+	}
+	flush(t);
+	vb_lock_give(&t->lock);
+	return i;
+}
+
+static uint64_t send_one(struct vb_out *o, const struct vb_brief *p, enum vb_out_class cls)
+{
+	return send_list(o, p, 1, cls);
+}
+
+static void push(struct vb_out *o)
+{
+	struct vb_udp_tx *t = udp(o)->tx;
+
+	vb_lock_take(&t->lock);
+	flush(t);
+	vb_lock_give(&t->lock);
+}
+
+/* Nobody knows when a far end takes a packet. */
+static uint64_t mark(struct vb_out *o)
+{
+	(void)o;
+	return 1;
+}
+
+static bool taken(struct vb_out *o, uint64_t m)
+{
+	(void)o, (void)m;
+	return true;
+}
+
+static bool room(struct vb_out *o)
+{
+	struct vb_udp_tx *t = udp(o)->tx;
+
+	if (atomic_load_explicit(&t->full, memory_order_relaxed))
+		push(o);
+	return !atomic_load_explicit(&t->full, memory_order_relaxed);
+}
+
+static void end(struct vb_out *o)
+{
+	struct udp_out *u = udp(o);
+	struct vb_udp_tx *t = u->tx;
+
+	vb_lock_take(&t->lock);
+	flush(t);
+	for (uint32_t i = t->sent; i < t->n; i++)
+		if (t->messages[i].of == u)
+			t->messages[i].of = NULL;
+	vb_lock_give(&t->lock);
+	free(u);
+}
+
+static uint64_t now(struct vb_out *o)
+{
+	(void)o;
+	return vb_now();
+}
+
+static const struct vb_out_ops out_ops = {.reserve = reserve,
+					  .commit = commit,
+					  .cancel = cancel,
+					  .send = send_one,
+					  .send_list = send_list,
+					  .mark = mark,
+					  .taken = taken,
+					  .room = room,
+					  .push = push,
+					  .end = end,
+					  .now = now};
+
+/* ---- paths ---- */
+
+/* What each message to there says beside its bytes: the source, and what stands in the IP header. */
+static void set_control(struct udp_out *u, const struct vb_net_ends *e, bool ipv4)
+{
+	/* A queue on the way may mark packets instead of dropping them, where the address asks for a class
+	 * of service: networks that drop packets which may be marked are rather those without. */
+	int tclass = e->tclass >> 2 && !(e->tclass & 3) ? e->tclass | 2 : e->tclass;
+	int hops = e->hops ? e->hops : VB_GRH_HOPS;
+	struct in6_pktinfo info = {.ipi6_ifindex = vb_roce_ifindex(u->net->cfg.roce)};
+
+	memcpy(&info.ipi6_addr, &e->sgid, sizeof(info.ipi6_addr));
+	memcpy(put_control(u->control, &u->control_len, SOL_IPV6, IPV6_PKTINFO, sizeof(info)), &info,
+	       sizeof(info));
+	memcpy(put_control(u->control, &u->control_len, ipv4 ? SOL_IP : SOL_IPV6,
+			   ipv4 ? IP_TTL : IPV6_HOPLIMIT, sizeof(hops)),
+	       &hops, sizeof(hops));
+	if (tclass)
+		memcpy(put_control(u->control, &u->control_len, ipv4 ? SOL_IP : SOL_IPV6,
+				   ipv4 ? IP_TOS : IPV6_TCLASS, sizeof(tclass)),
+		       &tclass, sizeof(tclass));
+}
+
+struct vb_out *vb_udp_way(struct vb_net *n, const struct vb_net_ends *e)
+{
+	uint16_t hash = vb_frame_port(e->flow, e->src_qpn, e->dst_qpn);
+	struct udp_out *u = calloc(1, sizeof(*u));
+	struct vb_roce_ends ends;
+
+	if (!u)
+		return NULL;
+	u->out = (struct vb_out){.ops = &out_ops, .mtu = e->mtu, .brief = VB_OUT_BRIEF, .lossy = true};
+	u->net = n;
+	u->tx = &n->tx[hash % VB_ROCE_TX];
+	u->host = e->host;
+	ends = (struct vb_roce_ends){.src = e->sgid, .dst = e->host->gid, .port = u->tx->port};
+	vb_roce_path_init(&u->path, &ends);
+	u->to = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons(VB_ROCE_PORT)};
+	memcpy(&u->to.sin6_addr, &e->host->gid, sizeof(u->to.sin6_addr));
+	if (IN6_IS_ADDR_LINKLOCAL(&u->to.sin6_addr))
+		u->to.sin6_scope_id = vb_roce_ifindex(n->cfg.roce);
+	set_control(u, e, vb_roce_ends_are_ipv4(&ends));
+	return &u->out;
+}
+
+int vb_udp_out_open(struct vb_net *n)
+{
+	for (uint32_t i = 0; i < VB_ROCE_TX; i++) {
+		struct vb_udp_tx *t = &n->tx[i];
+		struct vb_roce_tx s = vb_roce_tx(n->cfg.roce, i);
+
+		t->fd = s.fd;
+		t->port = s.port;
+		t->messages = calloc(VB_UDP_MESSAGES, sizeof(*t->messages));
+		t->room = malloc(VB_UDP_ROOM);
+		if (!t->messages || !t->room)
+			return ENOMEM;
+	}
+	return 0;
+}
+
+void vb_udp_out_close(struct vb_net *n)
+{
+	for (uint32_t i = 0; i < VB_ROCE_TX; i++) {
+		free(n->tx[i].messages);
+		free(n->tx[i].room);
+	}
+}
