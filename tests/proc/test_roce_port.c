@@ -1,9 +1,11 @@
 /* UDP port 4791 of an interface, shared by the processes of a user: host/roce.h.  Each holder is a process
  * that has an adapter, and tells what comes to its slot. */
 #include <arpa/inet.h>
+#include <net/if.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 
 #include "base/text.h"
@@ -329,7 +331,7 @@ static void makers_race(void)
 	CHECK(port_is_free());
 }
 
-/* Another program's socket at the port. */
+/* Another program's socket at the port of lo. */
 static pid_t other_program(uid_t uid)
 {
 	int ready[2];
@@ -342,6 +344,7 @@ static pid_t other_program(uid_t uid)
 		struct sockaddr_in6 sa = {.sin6_family = AF_INET6, .sin6_port = htons(VB_ROCE_PORT)};
 		int sock = socket(AF_INET6, SOCK_DGRAM, 0);
 
+		CHECK(!setsockopt(sock, SOL_SOCKET, SO_BINDTODEVICE, "lo", 2));
 		CHECK(!bind(sock, (struct sockaddr *)&sa, sizeof(sa)));
 		CHECK_EQ(write(ready[1], "r", 1), 1);
 		for (;;)
@@ -353,9 +356,11 @@ static pid_t other_program(uid_t uid)
 	return pid;
 }
 
-/* What is said of a port that is another user's, or another program's. */
+/* What is said of a port that is another user's, or another program's; our own group of another interface is
+ * not taken for that. */
 static void others_hold_the_port(void)
 {
+	struct holder h = join("vb0");
 	char say[64];
 	struct told t;
 	pid_t pid = other_program(geteuid());
@@ -368,19 +373,33 @@ static void others_hold_the_port(void)
 	CHECK(strstr(t.text, say) && strstr(t.text, "4791"), "%s", t.text);
 	kill(pid, SIGKILL);
 	kit_reap(pid);
-	if (!kit_can_be(FOREIGN)) {
-		printf("# this user can be no other: others' ports are not tried\n");
-		return;
+	if (kit_can_be(FOREIGN)) {
+		pid = other_program(FOREIGN);
+		t = refused("lo", geteuid());
+		CHECK_EQ(t.err, EADDRINUSE);
+		CHECK_EQ(t.why.trouble, VB_ROCE_USER);
+		CHECK_EQ(t.why.uid, FOREIGN);
+		CHECK_EQ(t.why.pid, pid);
+		kill(pid, SIGKILL);
+		kit_reap(pid);
 	}
-	pid = other_program(FOREIGN);
-	t = refused("lo", geteuid());
-	CHECK_EQ(t.err, EADDRINUSE);
-	CHECK_EQ(t.why.trouble, VB_ROCE_USER);
-	CHECK_EQ(t.why.uid, FOREIGN);
-	CHECK_EQ(t.why.pid, pid);
-	kill(pid, SIGKILL);
-	kit_reap(pid);
+	leave(&h);
 	CHECK(port_is_free());
+}
+
+/* Another user's process at the door: it is hung up on, without a word. */
+static void knock(void)
+{
+	struct sockaddr_un sa = {.sun_family = AF_UNIX};
+	int n = snprintf(sa.sun_path + 1, sizeof(sa.sun_path) - 1, "verbena/1/roce/%u", if_nametoindex("lo"));
+	int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	char c;
+
+	CHECK(!connect(sock, (struct sockaddr *)&sa,
+		       (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1) + (socklen_t)n));
+	await(sock);
+	CHECK_EQ(recv(sock, &c, 1, 0), 0);
+	_exit(0);
 }
 
 /* A group of another user's is not joined. */
@@ -388,17 +407,64 @@ static void users_do_not_share(void)
 {
 	struct holder h;
 	struct told t;
+	pid_t pid;
 
-	if (!kit_can_be(FOREIGN))
+	if (!kit_can_be(FOREIGN)) {
+		printf("# this user can be no other\n");
 		return;
+	}
 	h = join("lo");
 	t = refused("lo", FOREIGN);
 	CHECK_EQ(t.err, EADDRINUSE);
 	CHECK_EQ(t.why.trouble, VB_ROCE_USER);
 	CHECK_EQ(t.why.uid, geteuid());
 	CHECK_EQ(t.why.pid, h.pid);
+	pid = kit_fork_as(FOREIGN);
+	if (!pid)
+		knock();
+	CHECK_EQ(kit_reap(pid), 0);
 	check_reached(&h);
 	leave(&h);
+}
+
+/* Bytes that lie in the port's sockets. */
+static unsigned long waiting(void)
+{
+	FILE *f = fopen("/proc/thread-self/net/udp6", "re");
+	unsigned long all = 0, n;
+	unsigned port;
+	char line[256];
+
+	CHECK(f);
+	while (fgets(line, sizeof(line), f))
+		if (sscanf(line, " %*u: %*[0-9A-Fa-f]:%x %*s %*s %*[0-9A-Fa-f]:%lx", &port, &n) == 2 &&
+		    port == VB_ROCE_PORT)
+			all += n;
+	fclose(f);
+	return all;
+}
+
+/* What comes for a process that has left takes no memory; for one that was killed, no more than its buffer.
+ */
+static void buffers_are_bounded(void)
+{
+	struct holder h[3] = {join("lo"), join("lo"), join("lo")};
+	unsigned long left, killed;
+	uint32_t qpn[2] = {h[0].t.number << 12 | 5, h[1].t.number << 12 | 5};
+
+	leave(&h[0]);
+	for (int i = 0; i < 30000; i++)
+		send_to("::1", qpn[0], 0);
+	left = waiting();
+	die(&h[1]);
+	for (int i = 0; i < 30000; i++)
+		send_to("::1", qpn[1], 0);
+	killed = waiting() - left;
+	printf("# %lu bytes wait for the process that left, %lu for the one that was killed\n", left, killed);
+	CHECK(left < 16384);
+	CHECK(killed < 16 << 20);
+	check_reached(&h[2]);
+	leave(&h[2]);
 }
 
 static void too_few_descriptors(void)
@@ -470,6 +536,7 @@ int main(void)
 	    {"makers race", makers_race},
 	    {"others hold the port", others_hold_the_port},
 	    {"users do not share", users_do_not_share},
+	    {"buffers are bounded", buffers_are_bounded},
 	    {"too few descriptors", too_few_descriptors},
 	    {"forks and closes", forks_and_closes},
 	    {"interfaces are apart", interfaces_are_apart},
