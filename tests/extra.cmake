@@ -17,6 +17,9 @@ include(${CMAKE_CURRENT_LIST_DIR}/examples/examples.cmake)
 # --- programs of others
 include(${CMAKE_CURRENT_LIST_DIR}/strangers/strangers.cmake)
 
+# --- datagrams of any content
+include(${CMAKE_CURRENT_LIST_DIR}/fuzz/fuzz.cmake)
+
 # --- what users report
 include(${CMAKE_CURRENT_LIST_DIR}/situations/situations.cmake)
 # It takes a CPU away from everybody for seconds.

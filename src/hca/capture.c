@@ -491,9 +491,9 @@ static void past(struct vb_out *o, const struct vb_swqe *r, uint32_t n, uint64_t
 
 enum vb_kept vb_capture_from(const struct vb_far *far)
 {
-	if (!vb_capture_is_on())
+	if (!vb_capture_is_on() || !far || far->kind->keeps)
 		return VB_KEPT_NOT;
-	return far && far->kind->own(far) ? VB_KEPT_OWN : VB_KEPT;
+	return far->kind->own(far) ? VB_KEPT_OWN : VB_KEPT;
 }
 
 struct vb_out *vb_capture_way(struct vb_qp *qp, const struct vb_far *far, struct vb_out *out, bool connected)
@@ -501,7 +501,7 @@ struct vb_out *vb_capture_way(struct vb_qp *qp, const struct vb_far *far, struct
 	struct way *w;
 
 	vb_lock_assert_held(&qp->lock);
-	if (!vb_capture_is_on())
+	if (!vb_capture_is_on() || far->kind->keeps)
 		return out;
 	w = calloc(1, sizeof(*w) + (connected ? 2 * sizeof(w->psns[0]) : 0)); /* end() */
 	if (!w) {

@@ -9,6 +9,9 @@
  * What a wire between processes has none of is made up: Ethernet, IP and UDP headers (iba/frame.h), and the
  * PSNs of packets of the path MTU (iba/psns.h).
  *
+ * A wire to other hosts has all that, so it hands its packets over itself (vb_net_cfg.kept), and nothing is
+ * made up but Ethernet.
+ *
  * A process keeps what it sends and what comes to it.  Between two queue pairs of one process each stream is
  * kept once: requests when they leave, answers when they arrive. */
 #ifndef VB_HCA_CAPTURE_H
@@ -28,7 +31,8 @@ struct vb_roce_packet;
 
 /* Which packets of a receive queue are captured (vb_rxq.kept). */
 enum vb_kept { VB_KEPT_NOT, VB_KEPT, VB_KEPT_OWN /* this process sends it, and has kept it */ };
-enum vb_kept vb_capture_from(const struct vb_far *far); /* NULL: many send through it */
+enum vb_kept
+vb_capture_from(const struct vb_far *far); /* NULL: hosts send through it, whose wire keeps them */
 
 /* The way out for a path that gets one: `out`, or one that keeps what goes that way.  connected: the far end
  * is one queue pair.  Under the queue pair's lock, like all that follows. */

@@ -27,6 +27,7 @@ enum vb_far_state {
 
 struct vb_far_kind {
 	const char *name;
+	bool keeps; /* its wire keeps packets for a capture, as they are */
 
 	/* ---- finding ---- */
 

@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "hca/capture.h"
+#include "hca/capture_file.h"
 #include "hca/far.h"
 #include "hca/peers.h"
 #include "hca/port.h"
@@ -308,6 +310,7 @@ static bool slow(const struct vb_qp *qp, uint64_t now)
 
 const struct vb_far_kind vb_far_host = {
     .name = "host",
+    .keeps = true,
     .find = find,
     .leads = leads,
     .at = at,
@@ -346,6 +349,7 @@ struct vb_hosts *vb_hosts_new(struct vb_hca *h, struct vb_net_cfg *cfg)
 	cfg->host = net_host;
 	cfg->addresses = addresses;
 	cfg->came = came;
+	cfg->kept = vb_capture_is_on() ? vb_capture_packet : NULL;
 	return t;
 }
 

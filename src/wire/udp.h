@@ -54,7 +54,9 @@ struct vb_udp_in {
 	uint32_t len, packet; /* bytes of the message, and of each packet but the last one */
 	uint32_t next, n;     /* of `order` */
 	uint16_t order[VB_UDP_ROOM / VB_ROCE_LEAST]; /* in which its packets are taken: answers first */
-	bool right;	    /* the next packet of `order` was looked at, and is right */
+	bool right; /* the next packet of `order` was looked at, and is right */
+	bool by_lo;
+	uint8_t tclass;
 	bool marked, known; /* a queue on the way was long; `host` was looked for */
 	struct vb_net_host *host;
 	struct vb_source source;

@@ -15,7 +15,10 @@
 #include "base/clock.h"
 #include "wire/udp.h"
 
-enum { TRIES = 64 }; /* messages without a right packet, in one look */
+enum {
+	TRIES = 64, /* messages without a right packet, in one look */
+	LO = 1,	    /* lo's index in every network namespace */
+};
 
 static struct vb_udp_in *in_of(const struct vb_rxq *r)
 {
@@ -29,7 +32,7 @@ static struct vb_net *net_of(struct vb_udp_in *u)
 
 /* ---- a message ---- */
 
-static void take_control(struct vb_udp_in *u, struct msghdr *h, uint32_t *ifindex)
+static void take_control(struct vb_udp_in *u, struct msghdr *h)
 {
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(h); c; c = CMSG_NXTHDR(h, c)) {
 		const uint8_t *data = CMSG_DATA(c);
@@ -39,15 +42,15 @@ static void take_control(struct vb_udp_in *u, struct msghdr *h, uint32_t *ifinde
 		if (c->cmsg_level == SOL_IPV6 && c->cmsg_type == IPV6_PKTINFO) {
 			memcpy(&info, data, sizeof(info));
 			memcpy(&u->ends.dst, &info.ipi6_addr, sizeof(u->ends.dst));
-			*ifindex = info.ipi6_ifindex;
+			u->by_lo = info.ipi6_ifindex == LO;
 		} else if (c->cmsg_level == SOL_UDP && c->cmsg_type == UDP_GRO) {
 			memcpy(&n, data, sizeof(n));
 			u->packet = n > 0 ? (uint32_t)n : u->packet;
 		} else if (c->cmsg_level == SOL_IPV6 && c->cmsg_type == IPV6_TCLASS) {
 			memcpy(&n, data, sizeof(n));
-			u->marked = (n & 3) == 3;
+			u->tclass = (uint8_t)n;
 		} else if (c->cmsg_level == SOL_IP && c->cmsg_type == IP_TOS) {
-			u->marked = (data[0] & 3) == 3;
+			u->tclass = data[0];
 		}
 	}
 }
@@ -98,7 +101,6 @@ static bool receive(struct vb_udp_in *u)
 			   .msg_iovlen = 1,
 			   .msg_control = control,
 			   .msg_controllen = sizeof(control)};
-	uint32_t ifindex = 0;
 	long n = syscall(SYS_recvmsg, u->fd, &h, MSG_DONTWAIT);
 
 	if (n < 0)
@@ -110,8 +112,10 @@ static bool receive(struct vb_udp_in *u)
 		return true;
 	}
 	u->len = u->packet = (uint32_t)n;
-	u->marked = false;
-	take_control(u, &h, &ifindex);
+	u->tclass = 0;
+	u->by_lo = false;
+	take_control(u, &h);
+	u->marked = (u->tclass & 3) == 3;
 	if (u->packet < VB_ROCE_LEAST) {
 		u->counts[VB_ROCE_LENGTH]++;
 		return true;
@@ -147,10 +151,31 @@ static void heard(struct vb_udp_in *u)
 		atomic_store_explicit(&u->host->heard, vb_now(), memory_order_relaxed);
 }
 
+/* Whether this process has sent it, and has kept it then. */
+static bool is_own(const struct vb_udp_in *u)
+{
+	const struct vb_net *n = vb_containerof(u, const struct vb_net, in);
+	bool own = false;
+
+	for (uint32_t i = 0; i < VB_ROCE_TX && u->by_lo; i++)
+		own |= n->tx[i].port == u->ends.port;
+	return own;
+}
+
+static __attribute__((cold, noinline)) void keep(struct vb_udp_in *u, const struct vb_roce_arrival *a,
+						 uint16_t id)
+{
+	const struct vb_roce_packet p = {
+	    .ends = a->ends, .id = id, .tclass = u->tclass, .pkt = a->pkt, .len = a->len};
+
+	if (!is_own(u))
+		net_of(u)->cfg.kept(&p);
+}
+
 /* Whether the next packet of the message is one. */
 static bool is_right(struct vb_udp_in *u)
 {
-	struct vb_roce_arrival a = {.ends = u->ends, .by_lo = true};
+	struct vb_roce_arrival a = {.ends = u->ends, .by_lo = u->by_lo};
 	enum vb_roce_verdict v;
 	uint32_t len;
 	uint16_t id;
@@ -162,8 +187,11 @@ static bool is_right(struct vb_udp_in *u)
 		heard(u);
 	if (vb_likely(v == VB_ROCE_RIGHT) && u->host && u->last.path.ipv4)
 		v = vb_roce_habit_check(&u->host->habit, id);
-	if (vb_likely(v == VB_ROCE_RIGHT))
+	if (vb_likely(v == VB_ROCE_RIGHT)) {
+		if (vb_unlikely(net_of(u)->cfg.kept != NULL))
+			keep(u, &a, id);
 		return true;
+	}
 	u->counts[v]++;
 	if (v == VB_ROCE_ICRC || v == VB_ROCE_ID) {
 		if (!u->known)
@@ -293,6 +321,7 @@ int vb_udp_in_open(struct vb_net *n)
 	if (!u->room)
 		return ENOMEM;
 	u->here = (struct vb_roce_here){
+	    .services = VB_ROCE_TAKES(VB_FAMILY_RC) | VB_ROCE_TAKES(VB_FAMILY_CNP),
 	    .qpn_mask = (VB_ROCE_SLOTS - 1) << VB_QPN_INDEX_BITS,
 	    .qpn = vb_roce_slot(n->cfg.roce) << VB_QPN_INDEX_BITS,
 	    .addrs = u->addresses,

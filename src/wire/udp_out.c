@@ -23,6 +23,8 @@ struct udp_out {
 	struct vb_udp_tx *tx;
 	struct vb_net_host *host;
 	struct vb_roce_path path;
+	struct vb_roce_ends ends; /* for a capture, as are the next two */
+	uint8_t tclass, hops;
 	struct sockaddr_in6 to;
 	uint32_t control_len;
 	_Alignas(8) uint8_t control[128];
@@ -165,6 +167,15 @@ static bool make_room(struct vb_udp_tx *t, const struct udp_out *u, uint32_t len
 	return true;
 }
 
+static __attribute__((cold, noinline)) void keep(const struct udp_out *u, uint16_t id, const uint8_t *pkt,
+						 uint32_t len)
+{
+	const struct vb_roce_packet p = {
+	    .ends = u->ends, .id = id, .tclass = u->tclass, .hops = u->hops, .pkt = pkt, .len = len};
+
+	u->net->cfg.kept(&p);
+}
+
 /* The packet, of `len` bytes without its ICRC, that stands in the room made for it. */
 static void take(struct vb_udp_tx *t, const struct udp_out *u, uint32_t len)
 {
@@ -172,6 +183,8 @@ static void take(struct vb_udp_tx *t, const struct udp_out *u, uint32_t len)
 
 	vb_roce_seal(&u->path, (uint16_t)m->n, t->room + t->used, len);
 	len += VB_ICRC_LEN;
+	if (vb_unlikely(u->net->cfg.kept != NULL))
+		keep(u, (uint16_t)m->n, t->room + t->used, len);
 	m->n++;
 	m->bytes.iov_len += len;
 	m->closed = len < m->packet;
@@ -322,6 +335,8 @@ static void set_control(struct udp_out *u, const struct vb_net_ends *e, bool ipv
 	memcpy(put_control(u->control, &u->control_len, ipv4 ? SOL_IP : SOL_IPV6,
 			   ipv4 ? IP_TTL : IPV6_HOPLIMIT, sizeof(hops)),
 	       &hops, sizeof(hops));
+	u->tclass = (uint8_t)tclass;
+	u->hops = (uint8_t)hops;
 	if (tclass)
 		memcpy(put_control(u->control, &u->control_len, ipv4 ? SOL_IP : SOL_IPV6,
 				   ipv4 ? IP_TOS : IPV6_TCLASS, sizeof(tclass)),
@@ -332,7 +347,6 @@ struct vb_out *vb_udp_way(struct vb_net *n, const struct vb_net_ends *e)
 {
 	uint16_t hash = vb_frame_port(e->flow, e->src_qpn, e->dst_qpn);
 	struct udp_out *u = calloc(1, sizeof(*u));
-	struct vb_roce_ends ends;
 
 	if (!u)
 		return NULL;
@@ -340,13 +354,13 @@ struct vb_out *vb_udp_way(struct vb_net *n, const struct vb_net_ends *e)
 	u->net = n;
 	u->tx = &n->tx[hash % VB_ROCE_TX];
 	u->host = e->host;
-	ends = (struct vb_roce_ends){.src = e->sgid, .dst = e->host->gid, .port = u->tx->port};
-	vb_roce_path_init(&u->path, &ends);
+	u->ends = (struct vb_roce_ends){.src = e->sgid, .dst = e->host->gid, .port = u->tx->port};
+	vb_roce_path_init(&u->path, &u->ends);
 	u->to = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons(VB_ROCE_PORT)};
 	memcpy(&u->to.sin6_addr, &e->host->gid, sizeof(u->to.sin6_addr));
 	if (IN6_IS_ADDR_LINKLOCAL(&u->to.sin6_addr))
 		u->to.sin6_scope_id = vb_roce_ifindex(n->cfg.roce);
-	set_control(u, e, vb_roce_ends_are_ipv4(&ends));
+	set_control(u, e, vb_roce_ends_are_ipv4(&u->ends));
 	return &u->out;
 }
 

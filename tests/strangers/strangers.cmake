@@ -1,5 +1,5 @@
 # Programs of others as tests: one after another, they want the machine for themselves.
-foreach(n devinfo asyncwatch pingpong perftest rdmacm ucx mpi qperf lossy pyverbs capture)
+foreach(n devinfo asyncwatch pingpong perftest rdmacm ucx mpi qperf lossy pyverbs capture capture_hosts)
   add_test(NAME strangers.${n}
            COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/${n}.py --build ${CMAKE_BINARY_DIR})
 endforeach()
@@ -7,7 +7,7 @@ foreach(n user netns)
   add_test(NAME strangers.${n}
            COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/elsewhere.py --build ${CMAKE_BINARY_DIR} ${n})
 endforeach()
-foreach(n devinfo asyncwatch pingpong perftest rdmacm ucx mpi qperf lossy pyverbs capture user netns)
+foreach(n devinfo asyncwatch pingpong perftest rdmacm ucx mpi qperf lossy pyverbs capture capture_hosts user netns)
   set_tests_properties(strangers.${n} PROPERTIES LABELS strangers RUN_SERIAL TRUE SKIP_RETURN_CODE 77
                        TIMEOUT 600 ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
 endforeach()
