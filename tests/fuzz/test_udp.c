@@ -1,6 +1,6 @@
 /* Runs the fuzz target's corpus, and inputs that are made up by seed, without libFuzzer.
  *
- *	udp_run [-w DIRECTORY] COUNT FIRST-SEED FILE|DIRECTORY...
+ *	fuzz-udp [-w DIRECTORY] COUNT FIRST-SEED FILE|DIRECTORY...
  *
  * -w writes the inputs that are made up, for libFuzzer to begin with. */
 #include "udp_world.h"
