@@ -90,7 +90,7 @@ far: deps-far
 
 check:
 	@scripts/layers && scripts/format-check && scripts/verbs-doc-check && scripts/memory-doc-check && \
-		scripts/calls-check && scripts/errors-doc-check && scripts/version-check && scripts/mutants --check
+		scripts/calls-check && scripts/errors-doc-check && scripts/waits-doc-check && scripts/version-check && scripts/mutants --check
 
 format:
 	@scripts/format-check --fix

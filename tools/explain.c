@@ -13,6 +13,7 @@
 #include "iba/shown.h"
 #include "peek.h"
 #include "tools.h"
+#include "waits.h"
 
 void vb_time_text(char buf[VB_TIME_TEXT], uint64_t ns, bool utc)
 {
@@ -154,7 +155,8 @@ static json_object *line_json(const struct vb_history_line *l)
 	return o;
 }
 
-static int print_json(const struct peek *p, const struct vb_history_line *lines, size_t n, uint64_t said)
+static int print_json(const struct peek *p, const struct vb_history_line *lines, size_t n, uint64_t said,
+		      const struct vb_waits *waits)
 {
 	json_object *o = json_object_new_object(), *list = json_object_new_array();
 
@@ -165,6 +167,7 @@ static int print_json(const struct peek *p, const struct vb_history_line *lines,
 		json_object_array_add(list, line_json(&lines[i]));
 	json_object_object_add(o, "lines", list);
 	json_object_object_add(o, "drops", drops_json(p));
+	vb_waits_json(waits, o);
 	vb_ids_json(p, o);
 	return vb_peek_print_json(o);
 }
@@ -183,6 +186,7 @@ static int explain(const struct vb_command *c, int argc, char **argv)
 {
 	struct vb_history_line lines[VB_HISTORY];
 	const struct vb_history *h;
+	struct vb_waits waits;
 	struct peek_ask a;
 	uint64_t said;
 	int status = 0;
@@ -190,29 +194,32 @@ static int explain(const struct vb_command *c, int argc, char **argv)
 
 	if (!vb_peek_open(&a, c, argc, argv))
 		return VB_EXIT_SELF;
+	vb_waits_open(&waits, &a.at);
 	h = history_of(&a.at);
 	said = atomic_load_explicit(&h->said, memory_order_relaxed);
 	n = read_lines(h, lines);
 	if (a.json) {
-		status = print_json(&a.at, lines, n, said);
+		status = print_json(&a.at, lines, n, said, &waits);
 	} else {
 		print_text(&a.at, lines, n, said);
 		print_drops(&a.at);
+		vb_waits_print(&waits);
 		vb_ids_print(&a.at);
 	}
+	vb_waits_close(&waits);
 	vb_peek_close(&a.at);
 	return status;
 }
 
 const struct vb_command vb_explain = {
     .name = "explain",
-    .brief = "explain why calls and requests of a process failed",
+    .brief = "explain why calls and requests of a process failed, and why it hangs",
     .main = explain,
     .usage = "[--json] [PID]",
     .text =
-	"Prints what failed in a running process: refused calls, failed requests, discarded messages, and "
-	"what its "
-	"rdma_cm identifiers wait for. The process may be stopped.\n\n"
+	"Prints what failed in a running process: refused calls, failed requests and discarded messages. "
+	"Then it prints what waits, why, and what to do, and the rdma_cm identifiers. The process may be "
+	"stopped.\n\n"
 	"Without PID it explains your only process that uses Verbena. If there are several, it lists them.",
     .after = "Exit status: 0; 125 if the process is not found or cannot be read, or if verbena fails.",
     .example = "verbena explain 4711",

@@ -65,6 +65,8 @@ static const struct vb_option options[] = {
      .env = "VERBENA_SUMMARY",
      .doc = "print the number of errors and warnings of each kind when PROGRAM ends",
      .optional = true},
+    SETS("wait-warn", "SECONDS", "VERBENA_WAIT_WARN",
+	 "log once that a request or call waits for so long, and why (default: 3; 0: never)"),
     SETS("vendor-id", "0..0xffffff", "VERBENA_VENDOR_ID", "vendor_id of the device"),
     SETS("vendor-part-id", "0..0xffffffff", "VERBENA_VENDOR_PART_ID", "vendor_part_id of the device"),
     {.name = "no-view", .doc = "do not show the devices in /sys/class/infiniband and /dev/infiniband"},
@@ -350,7 +352,8 @@ static int run(const struct vb_command *c, int argc, char **argv)
 		return VB_EXIT_SELF;
 	}
 	if ((!r.no_view && !vb_env_join("LD_PRELOAD", view, false)) ||
-	    !vb_env_join("LD_LIBRARY_PATH", r.lib, true) || setenv("VERBENA_LOG", "stderr", 0)) {
+	    !vb_env_join("LD_LIBRARY_PATH", r.lib, true) || setenv("VERBENA_LOG", "stderr", 0) ||
+	    setenv("VERBENA_WAIT_WARN", "3", 0)) {
 		vb_say("the environment of the program: %s", strerror(errno));
 		return VB_EXIT_SELF;
 	}

@@ -20,7 +20,7 @@ static const char names[][NAME] = {"LOG",	"LOG_LEVEL", "LOG_FORMAT",   "PROFILE"
 				   "DEVICES",	"LINK",	     "DIRECT",	     "PTRACE",	  "PCAP",
 				   "PCAP_SNAP", "PCAP_RING", "WIRE",	     "VENDOR_ID", "VENDOR_PART_ID",
 				   "FAIL_ON",	"NETDEV",    "UDP_CHECKSUM", "UDP_GSO",	  "SUMMARY",
-				   "TALLY",	"FAULT",     "SOAK",	     "TEST_TALK"};
+				   "WAIT_WARN", "TALLY",     "FAULT",	     "SOAK",	  "TEST_TALK"};
 enum { NAMES = sizeof(names) / sizeof(names[0]) };
 
 static void look_at(const char *name, size_t len)

@@ -16,6 +16,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "base/waiting.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "base/eventfd.h"
@@ -242,6 +244,19 @@ static void stay(void)
 		pause();
 }
 
+static int wait_below(const struct vb_cm_channel *c)
+{
+	struct vb_waiting *w = vb_waiting_begin(VB_WAITING_CM_EVENT, c, 0);
+	int err;
+
+	pthread_cleanup_push(vb_waiting_end, w);
+	vb_cm_wait_begin();
+	err = vb_cm_below()->wait(c->fd);
+	vb_cm_wait_end();
+	pthread_cleanup_pop(1);
+	return err;
+}
+
 /* Waits for one, unless the program has said O_NONBLOCK. */
 static int read_token(const struct vb_cm_channel *c)
 {
@@ -256,9 +271,7 @@ static int read_token(const struct vb_cm_channel *c)
 		flags = fcntl(c->fd, F_GETFL);
 		if (flags < 0 || flags & O_NONBLOCK)
 			return flags < 0 ? errno : EAGAIN;
-		vb_cm_wait_begin();
-		err = vb_cm_below()->wait(c->fd);
-		vb_cm_wait_end();
+		err = wait_below(c);
 		if (c->fd == CLOSED ||
 		    c->lives != life) /* memory and descriptor may be another channel's by now */
 			stay();
@@ -462,7 +475,7 @@ void vb_cm_news_ack(struct vb_cm_id *id, enum rdma_cm_event_type event)
 	count_ack(&id->acked);
 }
 
-enum { PATIENCE_S = 5 };
+#define PATIENCE (5 * VB_SEC)
 
 /* A program that waits here for itself is the usual mistake, and one that nothing else would tell of. */
 static void say_unacked(const struct vb_cm_id *id)
@@ -512,12 +525,18 @@ static int await_ack(const struct timespec *until)
 
 void vb_cm_acks_await(struct vb_cm_id *id, uint32_t delivered, uint32_t migrations)
 {
+	uint64_t patience = vb_waiting_warn(PATIENCE);
+	bool said = patience == VB_NEVER;
+	struct vb_waiting *w = NULL;
 	struct timespec until;
-	bool said = false;
 
 	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += PATIENCE_S;
+	patience += (uint64_t)until.tv_nsec;
+	until.tv_sec += (time_t)(patience / VB_SEC);
+	until.tv_nsec = (long)(patience % VB_SEC);
 	pthread_mutex_lock(&acks_lock);
+	if (id->acked < delivered || id->migrated < migrations)
+		w = vb_waiting_begin(VB_WAITING_CM_ACKS, id, delivered - id->acked);
 	while (id->acked < delivered || id->migrated < migrations) {
 		if (await_ack(said ? NULL : &until) != ETIMEDOUT)
 			continue;
@@ -531,6 +550,7 @@ void vb_cm_acks_await(struct vb_cm_id *id, uint32_t delivered, uint32_t migratio
 		pthread_mutex_lock(&acks_lock);
 	}
 	pthread_mutex_unlock(&acks_lock);
+	vb_waiting_end(w);
 }
 
 /* ---- migration ---- */

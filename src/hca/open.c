@@ -12,6 +12,7 @@
 #include "hca/peers.h"
 #include "hca/port.h"
 #include "hca/progress.h"
+#include "hca/roots.h"
 #include "hca/say.h"
 #include "host/roce.h"
 #include "iba/profile.h"
@@ -41,8 +42,12 @@ int vb_hca_open(struct vb_hca **out, uint32_t device, enum vb_open_step *step,
 		const struct vb_hca_upper *upper)
 {
 	struct vb_hca *h = vb_pages_alloc(sizeof(*h));
-	struct vb_adapter_cfg cfg = {
-	    .ops = &vb_hca_ops, .wire = vb_wire_to_peers(), .user = h, .device = device, .step = step};
+	struct vb_adapter_cfg cfg = {.ops = &vb_hca_ops,
+				     .wire = vb_wire_to_peers(),
+				     .user = h,
+				     .device = device,
+				     .step = step,
+				     .roots = &vb_roots};
 	struct vb_peer *self;
 	int err;
 

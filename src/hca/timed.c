@@ -103,6 +103,18 @@ static void take_shown(struct vb_qp *qp)
 	qp->transport->received(qp, received & VB_PSN_MASK);
 }
 
+/* Since when the oldest request is outstanding, as far as looks at the timers tell. */
+static void watch(struct vb_qp *qp, uint64_t now)
+{
+	struct vb_req *q = &qp->req;
+
+	if (q->una == q->seen)
+		qp->stuck_since = 0;
+	else if (!qp->stuck_since || qp->stuck_una != q->una)
+		qp->stuck_since = now;
+	qp->stuck_una = q->una;
+}
+
 /* Returns when to look again. */
 static uint64_t look(struct vb_qp *qp, uint64_t now)
 {
@@ -126,6 +138,7 @@ static uint64_t look(struct vb_qp *qp, uint64_t now)
 			vb_silence_explain(qp);
 	}
 	t = qp->transport->timer(qp, now);
+	watch(qp, now);
 	if (vb_unlikely(p->nobody && !p->rxq && qp->req.next != qp->req.seen))
 		vb_hca_send(qp); /* there is no queue whose flush would */
 	if (qp->transport->owes(qp) == VB_OWES_MORE || (!p->out && qp->req.next != qp->req.seen)) {

@@ -124,6 +124,7 @@ static void fill_head(struct vb_adapter *a, const struct vb_adapter_cfg *cfg)
 	h->pid_ns = stat("/proc/self/ns/pid", &st) ? 0 : st.st_ino;
 	vb_adapter_show_gids(a, cfg->gids);
 	h->device = cfg->device;
+	h->roots = (uint64_t)(uintptr_t)cfg->roots;
 	snprintf(h->profile, sizeof(h->profile), "%s", vb_profile()->name);
 	vb_devices_name(h->name, cfg->device);
 }

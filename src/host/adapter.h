@@ -181,6 +181,7 @@ struct vb_adapter_cfg {
 	/* The UDP port of RoCEv2 (host/roce.h), NULL: none.  The adapter's from success on, which then takes
 	 * numbers of its slot only. */
 	struct vb_roce *roce;
+	const void *roots; /* published for tools; NULL: nothing */
 };
 
 /* Makes an adapter: binds a number, makes the segment.  0 or errno (EADDRINUSE: all 4,095 numbers are taken,

@@ -93,6 +93,7 @@ struct vb_seg_head {
 	char profile[16];     /* name of the process's profile, for tools */
 	char name[64];	      /* of the device, for tools */
 	_Atomic uint32_t qps; /* queue pairs that exist, for tools */
+	uint64_t roots; /* where its objects stand in its memory (hca/roots.h), for tools; 0: not told */
 };
 
 /* Where things stand in a segment, in bytes.  Key entries and announcements are lines whose contents mem/

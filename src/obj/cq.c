@@ -142,6 +142,7 @@ bool vb_cq_arm_for(struct vb_cq *cq, bool solicited_only)
 
 	vb_lock_take(&cq->lock);
 	was_armed = cq->armed != VB_ARM_NONE;
+	cq->arms++;
 	if (!solicited_only)
 		cq->armed = VB_ARM_NEXT; /* rule 32: a "next" request wins */
 	else if (!was_armed)

@@ -107,7 +107,9 @@ struct vb_cq {
 	struct vb_list node; /* in channel->evq.nodes while events are undelivered */
 	uint32_t undelivered;
 	uint32_t delivered;	  /* handed out by ibv_get_cq_event; ibv.comp_events_completed acks them */
+	uint64_t taker;		  /* vb_thread_self() of the thread that got the last event */
 	uint32_t async_delivered; /* guarded by the context's evq lock */
+	uint32_t arms;		  /* how often it was armed; for tools.  Guarded by lock */
 	struct vb_async_node ev_overrun;
 	struct vb_cq_turn turn __attribute__((aligned(VB_LINE)));
 	struct vb_lock lock __attribute__((aligned(VB_LINE)));

@@ -13,24 +13,14 @@
 #include "base/pages.h"
 
 enum {
-	SHARD_BITS = 4,
-	SHARDS = 1 << SHARD_BITS,
 	FIRST = 32,			      /* places of a shard that are always there */
 	PAGEFUL = VB_PAGE / sizeof(uint64_t), /* the next size; from there on it doubles */
 	SPARSE = 32, /* of so many places fewer than one is used: the table shrinks */
-	KIND_SHIFT = 57,
 };
-#define ADDRESS ((UINT64_C(1) << KIND_SHIFT) - 1) /* bits of an address that tell objects apart */
+#define ADDRESS VB_LIVE_ADDRESS
 
-struct shard {
-	struct vb_lock lock __attribute__((aligned(VB_LINE))); /* guards what follows; a leaf */
-	uint32_t used, size;				       /* size: a power of two */
-	uint64_t *places;				       /* kind above, address inverted; 0: free */
-	bool incomplete; /* an object has no entry, since there was no memory for it */
-};
-
-static uint64_t first[SHARDS][FIRST];
-static struct shard shards[SHARDS];
+static uint64_t first[VB_LIVE_SHARDS][FIRST];
+struct vb_live_shard vb_live_shards[VB_LIVE_SHARDS];
 
 static const char *const names[VB_LIVE_KINDS] = {
     [VB_LIVE_CONTEXT] = "open device",
@@ -56,7 +46,7 @@ static const char *const names[VB_LIVE_KINDS] = {
 
 static uint64_t entry_of(const void *object, enum vb_live kind)
 {
-	return (~(uint64_t)(uintptr_t)object & ADDRESS) | (uint64_t)kind << KIND_SHIFT;
+	return (~(uint64_t)(uintptr_t)object & ADDRESS) | (uint64_t)kind << VB_LIVE_KIND_SHIFT;
 }
 
 static uint64_t hash(uint64_t entry)
@@ -64,18 +54,18 @@ static uint64_t hash(uint64_t entry)
 	return ((entry & ADDRESS) >> 3) * UINT64_C(0x9e3779b97f4a7c15);
 }
 
-static struct shard *shard_of(uint64_t entry)
+static struct vb_live_shard *shard_of(uint64_t entry)
 {
-	return &shards[hash(entry) >> (64 - SHARD_BITS)];
+	return &vb_live_shards[hash(entry) >> (64 - VB_LIVE_SHARD_BITS)];
 }
 
-static uint32_t home(const struct shard *s, uint64_t entry)
+static uint32_t home(const struct vb_live_shard *s, uint64_t entry)
 {
 	return (uint32_t)(hash(entry) >> 20) & (s->size - 1);
 }
 
 /* Where the address stands, or the free place where it would.  Lock held. */
-static uint32_t place_of(const struct shard *s, uint64_t entry)
+static uint32_t place_of(const struct vb_live_shard *s, uint64_t entry)
 {
 	uint32_t i = home(s, entry);
 
@@ -84,16 +74,16 @@ static uint32_t place_of(const struct shard *s, uint64_t entry)
 	return i;
 }
 
-static void prepare(struct shard *s)
+static void prepare(struct vb_live_shard *s)
 {
 	vb_lock_assert_held(&s->lock);
 	if (s->places)
 		return;
-	s->places = first[s - shards];
+	s->places = first[s - vb_live_shards];
 	s->size = FIRST;
 }
 
-static bool is_full(const struct shard *s)
+static bool is_full(const struct vb_live_shard *s)
 {
 	return s->used >= s->size - s->size / 4;
 }
@@ -106,10 +96,10 @@ static size_t bytes(uint32_t size)
 /* Another number of places: FIRST, or as many as pages of their own have, which go back to the system.  Lock
  * held, but given back over what may block: others may have resized it meanwhile, even there and back.
  * Without memory it stays as it is. */
-static void resize(struct shard *s, uint32_t size)
+static void resize(struct vb_live_shard *s, uint32_t size)
 {
 	uint32_t before = s->size;
-	uint64_t *places = first[s - shards], *old = s->places;
+	uint64_t *places = first[s - vb_live_shards], *old = s->places;
 
 	vb_lock_give(&s->lock);
 	if (size != FIRST)
@@ -135,7 +125,7 @@ static void resize(struct shard *s, uint32_t size)
 void vb_live_enter(const void *object, enum vb_live kind)
 {
 	uint64_t entry = entry_of(object, kind);
-	struct shard *s = shard_of(entry);
+	struct vb_live_shard *s = shard_of(entry);
 	uint32_t i;
 
 	vb_lock_take(&s->lock); /* given below */
@@ -155,7 +145,7 @@ void vb_live_enter(const void *object, enum vb_live kind)
 }
 
 /* Entries behind it that could not be found past a free place move up.  Lock held. */
-static void take_out(struct shard *s, uint32_t hole)
+static void take_out(struct vb_live_shard *s, uint32_t hole)
 {
 	uint32_t mask = s->size - 1;
 
@@ -172,14 +162,14 @@ static void take_out(struct shard *s, uint32_t hole)
 static enum vb_live look(const void *object, enum vb_live kind, bool leave)
 {
 	uint64_t entry = entry_of(object, kind);
-	struct shard *s = shard_of(entry);
+	struct vb_live_shard *s = shard_of(entry);
 	enum vb_live found;
 	uint32_t i;
 
 	vb_lock_take(&s->lock); /* given below */
 	prepare(s);
 	i = place_of(s, entry);
-	found = (enum vb_live)(s->places[i] >> KIND_SHIFT);
+	found = (enum vb_live)(s->places[i] >> VB_LIVE_KIND_SHIFT);
 	if (leave && found == kind) {
 		take_out(s, i);
 		if (vb_unlikely(s->size != FIRST && s->used < s->size / SPARSE))
@@ -228,14 +218,14 @@ int vb_live_check(const char *call, const void *object, enum vb_live kind)
 
 static void before_fork(void)
 {
-	for (unsigned i = 0; i < SHARDS; i++)
-		vb_lock_take(&shards[i].lock); /* given below */
+	for (unsigned i = 0; i < VB_LIVE_SHARDS; i++)
+		vb_lock_take(&vb_live_shards[i].lock); /* given below */
 }
 
 static void after_fork(void)
 {
-	for (unsigned i = 0; i < SHARDS; i++)
-		vb_lock_give(&shards[i].lock);
+	for (unsigned i = 0; i < VB_LIVE_SHARDS; i++)
+		vb_lock_give(&vb_live_shards[i].lock);
 }
 
 /* Before any call: device lists and identifiers enter long before a device is opened, where the other

@@ -12,6 +12,9 @@
 #define VB_OBJ_LIVE_H
 
 #include <stdbool.h>
+#include <stdint.h>
+
+#include "base/lock.h"
 
 enum vb_live {
 	VB_LIVE_NONE,
@@ -47,5 +50,28 @@ int vb_live_leave(const char *call, const void *object, enum vb_live kind);
 /* For calls that only use the object: the same, and it stays. */
 int vb_live_check(const char *call, const void *object, enum vb_live kind);
 bool vb_live_is(const void *object, enum vb_live kind);
+
+/* The table itself, for tools that read the process's memory from outside. */
+enum { VB_LIVE_SHARD_BITS = 4, VB_LIVE_SHARDS = 1 << VB_LIVE_SHARD_BITS, VB_LIVE_KIND_SHIFT = 57 };
+#define VB_LIVE_ADDRESS \
+	((UINT64_C(1) << VB_LIVE_KIND_SHIFT) - 1) /* bits of an address that tell objects apart */
+struct vb_live_shard {
+	struct vb_lock lock __attribute__((aligned(VB_LINE))); /* guards what follows; a leaf */
+	uint32_t used, size;				       /* size: a power of two */
+	uint64_t *places;				       /* kind above, address inverted; 0: free */
+	bool incomplete; /* an object has no entry, since there was no memory for it */
+};
+extern struct vb_live_shard vb_live_shards[VB_LIVE_SHARDS];
+
+/* What an entry that is not free stands for. */
+static inline uint64_t vb_live_address(uint64_t entry)
+{
+	return ~entry & VB_LIVE_ADDRESS;
+}
+
+static inline enum vb_live vb_live_kind(uint64_t entry)
+{
+	return (enum vb_live)(entry >> VB_LIVE_KIND_SHIFT);
+}
 
 #endif

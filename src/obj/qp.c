@@ -1,3 +1,4 @@
+#include "base/waiting.h"
 #include "obj/qp.h"
 
 #include <errno.h>
@@ -195,9 +196,17 @@ void vb_qp_forget_srq(struct vb_qp *qp, const struct vb_srq *srq)
 
 __attribute__((cold, noinline)) bool vb_posting_wait(struct vb_qp *qp)
 {
+	struct vb_waiting *w;
+
 	if (vb_posting_is_mine(qp))
 		return false;
+	if (!atomic_load_explicit(&qp->post.builder, memory_order_relaxed)) {
+		vb_lock_wait(&qp->post.sends);
+		return true;
+	}
+	w = vb_waiting_begin(VB_WAITING_BUILDER, qp, qp->qpn);
 	vb_lock_wait(&qp->post.sends);
+	vb_waiting_end(w);
 	return true;
 }
 

@@ -327,6 +327,11 @@ struct vb_qp {
 	bool used_up;
 	uint64_t used_up_until;
 	struct vb_congestion congestion; /* where path.lossy */
+	/* req.una at the last look at the timers, since when it is that (0: nothing was outstanding), and
+	 * whether that was said. */
+	uint32_t stuck_una;
+	bool stuck_said;
+	uint64_t stuck_since;
 };
 _Static_assert(offsetof(struct vb_qp, deputy) < offsetof(struct vb_qp, ctx) + VB_LINE &&
 		   offsetof(struct vb_qp, resp.nak_atomic) < offsetof(struct vb_qp, lock) + 4 * VB_LINE &&

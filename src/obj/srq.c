@@ -103,8 +103,10 @@ bool vb_srq_take(struct vb_srq *srq, struct vb_rwqe *to, uint32_t need, uint32_t
 	}
 	vb_rwqe_copy(to, vb_rq_at(rq, rq->tail++));
 	fires = rq->head - rq->tail < srq->limit; /* rule 34: once, then not until armed again */
-	if (vb_unlikely(fires))
+	if (vb_unlikely(fires)) {
 		srq->limit = 0;
+		srq->limit_fired++;
+	}
 	vb_lock_give(&srq->lock);
 	if (vb_unlikely(fires))
 		vb_async_post(srq->ctx, &srq->ev_limit);

@@ -134,8 +134,9 @@ struct vb_srq {
 	struct vb_async_node ev_limit;
 	struct vb_async_node ev_err;
 	struct vb_lock lock __attribute__((aligned(VB_LINE)));
-	uint32_t limit;	 /* 0: not armed; guarded by lock, as what follows */
-	bool limit_said; /* that a limit was above what is posted */
+	uint32_t limit;	      /* 0: not armed; guarded by lock, as what follows */
+	bool limit_said;      /* that a limit was above what is posted */
+	uint32_t limit_fired; /* how often it did; for tools */
 	/* Guarded by lock; but many threads give back to it, none of which is to slow who waits for that. */
 	struct vb_rq rq __attribute__((aligned(VB_LINE)));
 };

@@ -1,7 +1,11 @@
 /* Asynchronous events: fetching, acknowledging, and what destruction waits for (rule 36). */
+#include <stdio.h>
 #include <errno.h>
 #include <fcntl.h>
 
+#include "base/clock.h"
+#include "base/waiting.h"
+#include "iba/waits.h"
 #include "base/log.h"
 #include "hca/lost.h"
 #include "verbs/verbs.h"
@@ -85,7 +89,12 @@ static int take_token(struct vb_context *ctx)
 	if (flags & O_NONBLOCK)
 		return vb_context_lost(ctx) ? EIO : EAGAIN;
 	for (;;) {
-		int failed = vb_adapter_await(ctx->adapter, ctx->async.fd);
+		struct vb_waiting *w = vb_waiting_begin(VB_WAITING_ASYNC_EVENT, ctx, 0);
+		int failed;
+
+		pthread_cleanup_push(vb_waiting_end, w);
+		failed = vb_adapter_await(ctx->adapter, ctx->async.fd);
+		pthread_cleanup_pop(1);
 
 		if (failed && failed != EIO)
 			return failed == EBADF ? vb_token_gone(&ctx->async) : failed;
@@ -178,14 +187,60 @@ VB_EXPORT VB_NOTHING(ibv_ack_async_event, (event), struct ibv_async_event *event
 	}
 }
 
-void vb_wait_acked(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_t *completed,
-		   uint32_t delivered)
+/* The lock of the object's public mutex is given meanwhile. */
+static void say_unacked(enum vb_waiting_for what, uint32_t n, uint64_t waited)
 {
+	static const char *const of[VB_WAITING_KINDS] = {
+	    [VB_WAITING_CQ_ACKS] =
+		"ibv_destroy_cq() has waited for %.1f s: %u completion event%s of the CQ %s not "
+		"acknowledged",
+	    [VB_WAITING_CQ_ERR_ACKS] =
+		"ibv_destroy_cq() has waited for %.1f s: %u asynchronous event%s of the CQ %s "
+		"not acknowledged",
+	    [VB_WAITING_QP_ACKS] =
+		"ibv_destroy_qp() has waited for %.1f s: %u asynchronous event%s of the queue pair "
+		"%s not acknowledged",
+	    [VB_WAITING_SRQ_ACKS] =
+		"ibv_destroy_srq() has waited for %.1f s: %u asynchronous event%s of the SRQ %s "
+		"not acknowledged",
+	};
+	char text[200];
+
+	snprintf(text, sizeof(text), of[what], (double)waited / 1e9, n, n == 1 ? "" : "s",
+		 n == 1 ? "is" : "are");
+	vb_wait_say(what == VB_WAITING_CQ_ACKS ? VB_W_CQ_ACKS : VB_W_ASYNC_ACKS, "%s", text);
+	vb_log_tell();
+}
+
+void vb_wait_acked(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_t *completed,
+		   uint32_t delivered, enum vb_waiting_for what, const void *object)
+{
+	uint64_t warn = vb_waiting_warn(VB_NEVER);
+	struct vb_waiting *w = NULL;
+	struct timespec until;
+
 	vb_log_tell(); /* the program may take its time */
 	pthread_mutex_lock(mutex);
+	if (*completed != delivered)
+		w = vb_waiting_begin(what, object, delivered - *completed);
+	if (w && warn != VB_NEVER) {
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_sec += (time_t)((warn + (uint64_t)until.tv_nsec) / VB_SEC);
+		until.tv_nsec = (long)((warn + (uint64_t)until.tv_nsec) % VB_SEC);
+		while (*completed != delivered && pthread_cond_timedwait(cond, mutex, &until) != ETIMEDOUT)
+			;
+		if (*completed != delivered) {
+			uint32_t n = delivered - *completed;
+
+			pthread_mutex_unlock(mutex);
+			say_unacked(what, n, vb_now() - w->since);
+			pthread_mutex_lock(mutex);
+		}
+	}
 	while (*completed != delivered)
 		pthread_cond_wait(cond, mutex);
 	pthread_mutex_unlock(mutex);
+	vb_waiting_end(w);
 }
 
 void vb_qp_await_events(struct vb_qp *qp)
@@ -198,5 +253,6 @@ void vb_qp_await_events(struct vb_qp *qp)
 	vb_lock_take(&ctx->async.lock);
 	delivered = qp->delivered;
 	vb_lock_give(&ctx->async.lock);
-	vb_wait_acked(&qp->ibv.mutex, &qp->ibv.cond, &qp->ibv.events_completed, delivered);
+	vb_wait_acked(&qp->ibv.mutex, &qp->ibv.cond, &qp->ibv.events_completed, delivered, VB_WAITING_QP_ACKS,
+		      qp);
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/waiting.h"
 #include "base/log.h"
 #include "hca/lost.h"
 #include "hca/hca.h"
@@ -64,9 +65,9 @@ VB_EXPORT VB_END(ibv_destroy_comp_channel, "ibv_destroy_comp_channel", VB_LIVE_C
 	return 0;
 }
 
-static void expect_none(void *unused)
+static void expect_none(void *waiting)
 {
-	(void)unused;
+	vb_waiting_end(waiting);
 	vb_evq_expected();
 }
 
@@ -74,11 +75,13 @@ static void expect_none(void *unused)
  * handlers, whose events are others'. */
 static int wait_for_token(struct vb_channel *ch, struct vb_adapter *a, bool *come)
 {
+	struct vb_waiting *w = vb_waiting_begin(VB_WAITING_CQ_EVENT, ch, 0);
 	int failed;
 
-	pthread_cleanup_push(expect_none, NULL);
+	pthread_cleanup_push(expect_none, w);
 	failed = vb_adapter_wait(a, ch->evq.fd, vb_evq_expect(&ch->evq));
 	pthread_cleanup_pop(0);
+	vb_waiting_end(w);
 	*come = vb_evq_expected();
 	return failed;
 }
@@ -131,6 +134,7 @@ static struct vb_cq *next_event(struct vb_channel *ch, bool token)
 	if (n) {
 		cq = vb_list_entry(n, struct vb_cq, node);
 		cq->delivered++;
+		cq->taker = vb_thread_self();
 		if (--cq->undelivered)
 			vb_list_append(&ch->evq.nodes, n);
 	}

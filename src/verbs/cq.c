@@ -182,8 +182,9 @@ static void destroy(struct vb_cq *cq)
 	end(cq);
 	/* rule 36: an application may still be working with the CQ that an event gave it */
 	count_events(cq, &comp, &async);
-	vb_wait_acked(&ibcq->mutex, &ibcq->cond, &ibcq->comp_events_completed, comp);
-	vb_wait_acked(&ibcq->mutex, &ibcq->cond, &ibcq->async_events_completed, async);
+	vb_wait_acked(&ibcq->mutex, &ibcq->cond, &ibcq->comp_events_completed, comp, VB_WAITING_CQ_ACKS, cq);
+	vb_wait_acked(&ibcq->mutex, &ibcq->cond, &ibcq->async_events_completed, async, VB_WAITING_CQ_ERR_ACKS,
+		      cq);
 	free_cq(cq);
 }
 

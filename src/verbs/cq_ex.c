@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/waiting.h"
 #include "base/log.h"
 #include "iba/names.h"
 #include "verbs/cq.h"
@@ -53,14 +54,19 @@ static inline bool try_turn(struct vb_cq_turn *t)
 
 static __attribute__((cold, noinline)) void wait_for_turn(struct vb_cq_turn *t)
 {
+	struct vb_waiting *w = NULL;
 	uint64_t began = 0;
 
 	while (!try_turn(t)) {
 		for (int i = 0; i < SPINS && atomic_load_explicit(&t->holder, memory_order_relaxed); i++)
 			vb_cpu_relax();
-		if (atomic_load_explicit(&t->holder, memory_order_relaxed))
-			vb_cpu_offer(&began);
+		if (!atomic_load_explicit(&t->holder, memory_order_relaxed))
+			continue;
+		if (began && !w)
+			w = vb_waiting_begin(VB_WAITING_TURN, vb_containerof(t, struct vb_cq, turn), 0);
+		vb_cpu_offer(&began);
 	}
+	vb_waiting_end(w);
 }
 
 static inline void end_turn(struct vb_cq_turn *t)

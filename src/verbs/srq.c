@@ -292,8 +292,8 @@ static void destroy(struct vb_srq *srq)
 		vb_hca_forget_srq(vb_hca(srq->ctx->adapter), srq);
 		vb_cq_forget_srq(srq->cq, srq);
 	}
-	vb_wait_acked(&srq->ibv.mutex, &srq->ibv.cond, &srq->ibv.events_completed,
-		      silence(srq)); /* rule 36 */
+	vb_wait_acked(&srq->ibv.mutex, &srq->ibv.cond, &srq->ibv.events_completed, silence(srq),
+		      VB_WAITING_SRQ_ACKS, srq); /* rule 36 */
 	end(srq);
 }
 

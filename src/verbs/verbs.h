@@ -9,6 +9,7 @@
 
 #include <infiniband/verbs.h>
 
+#include "base/waiting.h"
 #include "host/adapter.h"
 #include "obj/context.h"
 #include "obj/cq.h"
@@ -50,7 +51,7 @@ int vb_get_srq_num(struct ibv_srq *srq, uint32_t *number);
 void vb_qp_await_events(struct vb_qp *qp);
 /* Waits until *completed, which the public mutex guards, has reached `delivered`: for any object. */
 void vb_wait_acked(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_t *completed,
-		   uint32_t delivered);
+		   uint32_t delivered, enum vb_waiting_for what, const void *object);
 
 /* context.c: what an open device needs besides the public struct.  Contexts of one process share one adapter;
  * tests make further ones. */

@@ -11,3 +11,14 @@ foreach(row ${rows})
   add_test(NAME situations.${id} COMMAND situations ${id})
   set_tests_properties(situations.${id} PROPERTIES LABELS proc SKIP_RETURN_CODE 77)
 endforeach()
+
+# Programs that hang, by the rows of docs/waits.md.
+file(GLOB files CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/hangs/*.c)
+add_executable(situations-hangs ${files})
+target_link_libraries(situations-hangs PRIVATE kit rdmacm-static -Wl,--whole-archive vb -Wl,--no-whole-archive
+                      Threads::Threads)
+add_dependencies(situations-hangs verbena)
+foreach(list requests polls sleeps calls)
+  add_test(NAME situations.hangs-${list} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/alone $<TARGET_FILE:situations-hangs> ${list})
+  set_tests_properties(situations.hangs-${list} PROPERTIES LABELS proc SKIP_RETURN_CODE 77)
+endforeach()

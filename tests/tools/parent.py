@@ -167,7 +167,7 @@ def nested():
     check("the inner command's count too", err.count(f"         2{REFUSED}") == 2 and status == 0, err)
     plain = [VERBENA, "run", "--", PYTHON, "-c", HEAD + "refuse(domain(), 2); print(sorted(v for v in os.environ if v.startswith('VERBENA_')))"]
     status, out, err = run(["--log=off", "--summary", "--fail-on=warn"], plain)
-    check("what was asked for is not asked for again", out == "['VERBENA_LOG', 'VERBENA_TALLY']\n", out)
+    check("what was asked for is not asked for again", out == "['VERBENA_LOG', 'VERBENA_TALLY', 'VERBENA_WAIT_WARN']\n", out)
     check("the outer command alone counts", err.count(f"         2{REFUSED}") == 1 and status == 124, (status, err))
 
 

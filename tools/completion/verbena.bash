@@ -5,7 +5,7 @@
 _verbena_options() {
 	case $1 in
 	run) echo --log= --log-level= --log-format= --profile= --device= --devices= --link= --netdev= --wire= \
-		--udp-checksum= --udp-gso= --direct= --ptrace= --pcap= --pcap-snap= --pcap-ring= --fail-on= --summary --vendor-id= --vendor-part-id= --no-view --help --version ;;
+		--udp-checksum= --udp-gso= --direct= --ptrace= --pcap= --pcap-snap= --pcap-ring= --fail-on= --summary --wait-warn= --vendor-id= --vendor-part-id= --no-view --help --version ;;
 	list | explain | mr | doctor) echo --json --help --version ;;
 	*) echo --help --version ;;
 	esac

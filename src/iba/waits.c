@@ -1,0 +1,25 @@
+#include "iba/waits.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "base/log.h"
+
+const struct vb_wait_row vb_wait_rows[VB_WAIT_CAUSES] = {
+#define WAIT(cause, id, what) [VB_W_##cause] = {id, what},
+#include "iba/wait_list.h"
+#undef WAIT
+};
+
+void vb_wait_say(enum vb_wait_cause cause, const char *fmt, ...)
+{
+	char text[600];
+	va_list ap;
+
+	if (!vb_log_wanted(VB_LOG_WARN))
+		return;
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	vb_log_reason(vb_wait_rows[cause].name, "%s; %s", text, vb_wait_rows[cause].remedy);
+}

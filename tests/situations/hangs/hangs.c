@@ -1,0 +1,288 @@
+/* hangs LIST [ID]: gets into each hang of a list, and asks `verbena explain` about it. */
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <sys/socket.h>
+
+#include "hang.h"
+
+enum { KNOWN = 8, TEXT = 256 };
+#define SECONDS 30.0 /* until explain has to know */
+
+struct ibv_context *ctx;
+struct ibv_pd *pd;
+struct kit_end e;
+struct kit_card far;
+bool is_peer;
+pid_t peer_pid;
+
+static struct shared {
+	_Atomic int ready, who; /* who: the process to be explained */
+	char known[KNOWN][TEXT];
+} * shared;
+static int sock, nknown, log_fd;
+static const char *const WARN = "0.2";
+
+/* ---- for hangs ---- */
+
+void two(void)
+{
+	int s[2];
+
+	CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, s));
+	peer_pid = kit_fork();
+	is_peer = !peer_pid;
+	sock = s[is_peer];
+}
+
+void open_device(void)
+{
+	ctx = kit_open();
+	pd = ibv_alloc_pd(ctx);
+	CHECK(pd);
+}
+
+void open_end(int depth)
+{
+	open_device();
+	kit_end_open(&e, pd, depth, 8192);
+}
+
+void meet(void)
+{
+	CHECK(write(sock, &e.card, sizeof e.card) == sizeof e.card);
+	CHECK(read(sock, &far, sizeof far) == sizeof far);
+}
+
+void barrier(void)
+{
+	char c = 1;
+
+	CHECK(write(sock, &c, 1) == 1 && read(sock, &c, 1) == 1);
+}
+
+void connected(int depth)
+{
+	two();
+	open_end(depth);
+	meet();
+	kit_connect(&e, &far);
+	barrier();
+}
+
+void explain_peer(void)
+{
+	if (is_peer)
+		atomic_store(&shared->who, getpid());
+}
+
+void knows(const char *fmt, ...)
+{
+	va_list ap;
+
+	CHECK(nknown < KNOWN);
+	va_start(ap, fmt);
+	vsnprintf(shared->known[nknown++], TEXT, fmt, ap);
+	va_end(ap);
+}
+
+void hangs(void)
+{
+	int nobody = 0;
+
+	if (is_peer && atomic_load(&shared->who) != getpid())
+		return;
+	atomic_compare_exchange_strong(&shared->who, &nobody, getpid());
+	atomic_store(&shared->ready, 1);
+}
+
+void stay(void)
+{
+	hangs();
+	for (;;)
+		pause();
+}
+
+void poll_for_ever(struct ibv_cq *cq)
+{
+	struct ibv_wc wc;
+
+	hangs();
+	for (;;)
+		ibv_poll_cq(cq, 1, &wc);
+}
+
+void start(void *(*f)(void *), void *arg)
+{
+	pthread_t t;
+
+	CHECK(!pthread_create(&t, NULL, f, arg));
+}
+
+void done(struct ibv_cq *cq)
+{
+	double end = kit_now() + 20;
+	struct ibv_wc wc;
+	int n;
+
+	while (!(n = ibv_poll_cq(cq, 1, &wc)))
+		CHECK(kit_now() < end);
+	CHECK(n == 1 && !wc.status, "%s", ibv_wc_status_str(wc.status));
+}
+
+/* The engine takes packets in as long as nobody polls. */
+void until_there(struct ibv_cq *cq)
+{
+	extern uint32_t hang_entries(struct ibv_cq *);
+	double end = kit_now() + 20;
+
+	while (!hang_entries(cq)) {
+		CHECK(kit_now() < end);
+		kit_nap(1);
+	}
+}
+
+/* ---- the test ---- */
+
+static const char *log_text(void)
+{
+	static char buf[1 << 16];
+	ssize_t n = pread(log_fd, buf, sizeof buf - 1, 0);
+
+	CHECK(n >= 0);
+	buf[n] = 0;
+	return buf;
+}
+
+static pid_t begin(const struct hang *h)
+{
+	char path[64];
+	pid_t pid;
+
+	shared = kit_shared(sizeof *shared);
+	log_fd = memfd_create("log", 0);
+	CHECK(log_fd >= 0);
+	snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)getpid(), log_fd);
+	setenv("VERBENA_LOG", path, 1);
+	setenv("VERBENA_WAIT_WARN", WARN, 1);
+	nknown = 0;
+	pid = kit_fork();
+	if (pid)
+		return pid;
+	alarm(120);
+	h->run();
+	stay();
+}
+
+static const char *explain(pid_t pid, const char *option)
+{
+	static char text[1 << 17];
+	char self[4096], command[4300];
+	ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+	size_t got;
+	FILE *f;
+
+	CHECK(n > 0);
+	self[n] = 0;
+	*strrchr(self, '/') = 0;
+	snprintf(command, sizeof command, "'%s/../verbena' explain %s %d 2>&1", self, option, (int)pid);
+	f = popen(command, "re");
+	CHECK(f);
+	got = fread(text, 1, sizeof text - 1, f);
+	text[got] = 0;
+	(void)pclose(f); /* a process that is not there yet */
+	return text;
+}
+
+/* What is missing in what explain says; NULL: nothing. */
+static const char *missing(const struct hang *h, const char *text)
+{
+	static char cause[64];
+
+	snprintf(cause, sizeof cause, "[%s]", h->cause);
+	if (!strstr(text, cause))
+		return cause;
+	for (int i = 0; i < KNOWN; i++)
+		if (*shared->known[i] && !strstr(text, shared->known[i]))
+			return shared->known[i];
+	return strstr(strstr(text, cause), "to do: ") ? NULL : "to do: ";
+}
+
+static int count(const char *text, const char *what)
+{
+	int n = 0;
+
+	while ((text = strstr(text, what))) {
+		text += strlen(what);
+		n++;
+	}
+	return n;
+}
+
+/* Whether the child lives. */
+static bool lives(pid_t pid)
+{
+	int status;
+
+	return waitpid(pid, &status, WNOHANG) == 0;
+}
+
+static bool check(const struct hang *h)
+{
+	double end = kit_now() + SECONDS;
+	const char *text = "", *lacks = "ready", *said = NULL;
+	pid_t pid = begin(h);
+	bool ok = true;
+
+	while (lives(pid) && !atomic_load(&shared->ready) && kit_now() < end)
+		kit_nap(1);
+	while (lacks && kit_now() < end && lives(pid)) {
+		text = explain(atomic_load(&shared->who), "");
+		lacks = missing(h, text);
+	}
+	while (h->unasked && !lacks && !strstr(said = log_text(), h->unasked) && kit_now() < end &&
+	       lives(pid))
+		kit_nap(5);
+	if (lacks) {
+		fprintf(stderr, "%s: verbena explain lacks '%s':\n%s", h->id, lacks, text);
+		ok = false;
+	} else if (h->unasked && count(log_text(), h->unasked) != 1) {
+		fprintf(stderr, "%s: the log says '%s' %d times:\n%s", h->id, h->unasked,
+			count(log_text(), h->unasked), log_text());
+		ok = false;
+	}
+	printf("== %s (%s)\n%s%s", h->id, ok ? "ok" : "FAILED", text, log_text());
+	fflush(stdout);
+	kill(pid, SIGKILL);
+	if (lives(pid))
+		(void)kit_reap(pid);
+	close(log_fd);
+	munmap(shared, sizeof *shared);
+	return ok;
+}
+
+static const struct {
+	const char *name;
+	const struct hang *all;
+} lists[] = {{"requests", requests}, {"polls", polls}, {"sleeps", sleeps},
+	     {"calls", calls},	     {"cms", cms},     {"datagrams", datagrams}};
+
+int main(int argc, char **argv)
+{
+	int bad = 0, ran = 0;
+
+	CHECK(argc > 1);
+	kit_alone();
+	for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+		for (const struct hang *h = lists[i].all; h->id; h++) {
+			if (strcmp(argv[1], "all") && strcmp(argv[1], lists[i].name))
+				continue;
+			if (argc > 2 && !strstr(h->id, argv[2]))
+				continue;
+			bad += !check(h);
+			ran++;
+		}
+	CHECK(ran, "there is no such hang");
+	printf("%d hangs, %d not explained\n", ran, bad);
+	return bad ? 1 : 0;
+}

@@ -1,0 +1,509 @@
+/* Requests that are outstanding, and receives that nobody uses. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "host/segment.h"
+#include "iba/pkt.h"
+#include "iba/qp_state.h"
+#include "iba/reach.h"
+#include "iba/wr.h"
+#include "waits.h"
+
+enum { WHY = 700, MOST_NAKS = 255 };
+
+static uint32_t posted(const struct vb_qp *qp)
+{
+	return atomic_load(&qp->post.head);
+}
+
+static uint32_t outstanding(const struct vb_qp *qp)
+{
+	return posted(qp) - qp->req.una;
+}
+
+static uint32_t receives(const struct vb_qp *qp)
+{
+	return qp->no_rq ? 0 : atomic_load(&qp->resp.rq.head) - qp->resp.rq.tail;
+}
+
+bool vb_wait_request_at(const struct vb_inside *in, const struct vb_qp *qp, uint32_t index, struct vb_swqe *w)
+{
+	size_t len = qp->req.stride < sizeof(*w) ? qp->req.stride : sizeof(*w);
+
+	memset(w, 0, sizeof(*w));
+	return qp->req.ring &&
+	       vb_inside_get(in, qp->req.ring + (size_t)(index & qp->req.mask) * qp->req.stride, w, len);
+}
+
+/* Since when the oldest request is outstanding; 0: not known. */
+static uint64_t since_of(const struct vb_qp *qp)
+{
+	return qp->stuck_una == qp->req.una ? qp->stuck_since : 0;
+}
+
+static const struct vb_qp *earlier(const struct vb_waits *l, const struct vb_inside_qp *q)
+{
+	const struct vb_inside_qp *b = vb_inside_find_qp(&l->world.self->before, q->qp.qpn);
+
+	return b && b->at == q->at ? &b->qp : NULL;
+}
+
+/* Whether it got on between the two looks; a request that came in between is new. */
+static bool moves(const struct vb_waits *l, const struct vb_inside_qp *q)
+{
+	const struct vb_qp *b = earlier(l, q), *n = &q->qp;
+
+	return !b || b->req.una != n->req.una || b->req.psn_una != n->req.psn_una || posted(b) != posted(n) ||
+	       b->state != n->state;
+}
+
+/* "2 requests outstanding, the oldest a SEND (wr_id 0x1)" */
+static void add_request(struct vb_text *t, const struct vb_waits *l, const struct vb_qp *qp)
+{
+	struct vb_swqe w;
+	uint32_t n = outstanding(qp);
+
+	vb_text_add(t, ": %u request%s outstanding", n, n == 1 ? "" : "s");
+	if (vb_wait_request_at(&l->world.self->in, qp, qp->req.una, &w))
+		vb_text_add(
+		    t, n == 1 ? ", a %s (wr_id 0x%" PRIx64 ")" : ", the oldest a %s (wr_id 0x%" PRIx64 ")",
+		    vb_wr_row(w.opcode)->name ? vb_wr_row(w.opcode)->name : "request", w.wr_id);
+}
+
+/* What keeps it from failing by itself. */
+static void add_patience(struct vb_text *t, const struct vb_qp *qp, bool rnr)
+{
+	uint64_t each = qp->attr.timeout ? 4096ull << (qp->attr.timeout & 31) : 0;
+
+	if (!qp->acked)
+		return;
+	if (rnr && qp->attr.rnr_retry == 7)
+		vb_text_add(t, ". rnr_retry is 7, so it is retried for ever and no error will come");
+	else if (!each)
+		vb_text_add(t, ". timeout is 0, so it waits for ever and no error will come");
+	else if (each * (qp->attr.retry_cnt + 1u) > 60 * 1000000000ull)
+		vb_text_add(t, ". timeout is %u, so an error comes after %u attempts of %.0f s each",
+			    qp->attr.timeout, qp->attr.retry_cnt + 1u, (double)each / 1e9);
+}
+
+static void add_peer(struct vb_text *t, const struct vb_waits *l, const struct vb_far_end *f)
+{
+	if (!f->side || f->side == l->world.self)
+		vb_text_add(t, "this process");
+	else
+		vb_text_add(t, "the peer, PID %d (%s),", (int)f->side->at.pid, f->side->at.program);
+}
+
+/* Whether the peer's threads do something else than to call the library. */
+static void add_busy(struct vb_text *t, const struct vb_waits *l, const struct vb_far_end *f)
+{
+	const struct vb_side *s = f->side;
+
+	if (!s || s == l->world.self || !s->read)
+		return;
+	if (vb_side_is_stopped(s))
+		vb_text_add(t, ". PID %d is %s", (int)s->at.pid,
+			    s->state == 't' ? "stopped by a debugger" : "stopped by a signal");
+	else if (s->running && !vb_side_polls(s))
+		vb_text_add(t, ". PID %d computes and does not call the library", (int)s->at.pid);
+	else if (vb_side_polls(s))
+		vb_text_add(t, ". PID %d polls a CQ meanwhile", (int)s->at.pid);
+}
+
+/* The peer has said by RNR NAKs that it lacks a receive. */
+static void find_receive(struct vb_waits *l, const struct vb_inside_qp *q, const struct vb_far_end *f,
+			 const struct vb_text *what)
+{
+	char why[WHY] = "";
+	struct vb_text t = {why, sizeof(why)};
+	const struct vb_inside_srq *srq =
+	    f->qp && f->qp->qp.srq ? vb_inside_find_srq(&f->side->in, f->qp->qp.srq) : NULL;
+	uint32_t srqn = srq	   ? srq->srq.number
+			: f->shown ? atomic_load_explicit(&f->shown->srq, memory_order_relaxed)
+				   : 0;
+	unsigned naks = q->qp.req.rnr_row;
+	bool has = f->qp && !f->qp->qp.no_rq && receives(&f->qp->qp);
+
+	if (srq)
+		has = atomic_load(&srq->srq.rq.head) != srq->srq.rq.tail;
+	if (has) {
+		add_peer(&t, l, f);
+		vb_text_add(&t, " has posted a receive, and takes the message soon");
+		vb_wait_add(l, VB_W_PEER_SLOW, since_of(&q->qp), what, "%s", why);
+		return;
+	}
+	add_peer(&t, l, f);
+	if (srqn)
+		vb_text_add(&t, " has no receive posted in SRQ 0x%06x, from which QP 0x%06x receives", srqn,
+			    q->qp.dest_qpn);
+	else
+		vb_text_add(&t, " has no receive posted on QP 0x%06x", q->qp.dest_qpn);
+	vb_text_add(&t, ": %u%s RNR NAK%s so far", naks, naks == MOST_NAKS ? " or more" : "",
+		    naks == 1 ? "" : "s");
+	add_busy(&t, l, f);
+	add_patience(&t, &q->qp, true);
+	vb_wait_add(l, srqn ? VB_W_NO_RECEIVE_SRQ : VB_W_NO_RECEIVE, since_of(&q->qp), what, "%s", why);
+}
+
+/* Nobody who can be read is there. */
+static bool find_nobody(struct vb_waits *l, const struct vb_inside_qp *q, const struct vb_far_end *f,
+			const struct vb_text *what)
+{
+	uint64_t since = since_of(&q->qp);
+	char why[WHY] = "";
+	struct vb_text t = {why, sizeof(why)};
+
+	switch (f->how) {
+	case VB_FAR_NOBODY:
+		if (q->qp.path.pid)
+			vb_text_add(
+			    &t,
+			    "the peer, PID %u, has ended or closed its device, and no process has QP 0x%06x",
+			    q->qp.path.pid, q->qp.dest_qpn);
+		else
+			vb_text_add(&t, "no process of this host has QP 0x%06x", q->qp.dest_qpn);
+		add_patience(&t, &q->qp, false);
+		vb_wait_add(l, VB_W_PEER_GONE, since, what, "%s", why);
+		return true;
+	case VB_FAR_STRANGER:
+	case VB_FAR_ELSEWHERE:
+		vb_text_add(
+		    &t,
+		    f->how == VB_FAR_STRANGER
+			? "the peer cannot be read, so the cause is unknown. The process that has "
+			  "QP 0x%06x belongs to another user or has another version of Verbena"
+			: "the peer of QP 0x%06x cannot be read, so the cause is unknown: its address "
+			  "is not one of a process of this host",
+		    q->qp.dest_qpn);
+		if (q->qp.silence.reach) {
+			vb_text_add(&t, ". At the last attempt: ");
+			(void)vb_reach_add(&t, &q->qp.silence);
+		}
+		add_patience(&t, &q->qp, false);
+		vb_wait_add(l, VB_W_PEER_UNREADABLE, since, what, "%s", why);
+		return true;
+	default:
+		return false;
+	}
+}
+
+static uint32_t state_of(const struct vb_shown_qp *s)
+{
+	return s ? atomic_load_explicit(&s->state, memory_order_acquire) : 0;
+}
+
+/* What is wrong with the queue pair at the other end, as that end shows it. */
+static bool find_wrong_end(struct vb_waits *l, const struct vb_inside_qp *q, const struct vb_far_end *f,
+			   const struct vb_text *what)
+{
+	uint64_t since = since_of(&q->qp);
+	uint32_t state = state_of(f->shown), qpn = q->qp.dest_qpn, other;
+	char why[WHY] = "";
+	struct vb_text t = {why, sizeof(why)};
+	enum vb_wait_cause cause;
+
+	other = f->shown ? atomic_load_explicit(&f->shown->dest_qpn, memory_order_relaxed) : 0;
+	add_peer(&t, l, f);
+	if (!state) {
+		cause = VB_W_PEER_NO_QP;
+		vb_text_add(&t, " has no QP 0x%06x: it was destroyed, or the number is wrong", qpn);
+	} else if (state == 1 + IBV_QPS_ERR) {
+		cause = VB_W_PEER_ERROR;
+		vb_text_add(&t, " has QP 0x%06x in the error state, so it answers nothing", qpn);
+	} else if (state < 1 + IBV_QPS_RTR) {
+		cause = VB_W_PEER_STATE;
+		vb_text_add(&t, " has QP 0x%06x in state %s, which receives nothing", qpn,
+			    vb_qp_state_name((enum ibv_qp_state)(state - 1)));
+	} else if (other != q->qp.qpn) {
+		cause = VB_W_PEER_OTHER;
+		vb_text_add(&t, " has connected QP 0x%06x to QP 0x%06x, and not to this QP 0x%06x", qpn,
+			    other, q->qp.qpn);
+	} else {
+		return false;
+	}
+	add_busy(&t, l, f);
+	add_patience(&t, &q->qp, false);
+	vb_wait_add(l, cause, since, what, "%s", why);
+	return true;
+}
+
+/* Whether the peer expects a PSN that this end will not send. */
+static bool find_psn(struct vb_waits *l, const struct vb_inside_qp *q, const struct vb_far_end *f,
+		     const struct vb_text *what)
+{
+	const struct vb_req *r = &q->qp.req;
+	uint32_t expected, ahead, sent = (r->psn_max - r->psn_una) & VB_PSN_MASK;
+	char why[WHY] = "";
+	struct vb_text t = {why, sizeof(why)};
+
+	if (!f->qp || r->psn == r->psn_una || q->qp.path.lossy)
+		return false;
+	expected = f->qp->qp.resp.epsn;
+	ahead = (expected - r->psn_una) & VB_PSN_MASK;
+	if (ahead <= sent)
+		return false;
+	add_peer(&t, l, f);
+	vb_text_add(&t, " expects PSN 0x%06x on QP 0x%06x, and this end has sent PSN 0x%06x to 0x%06x",
+		    expected, q->qp.dest_qpn, r->psn_una, (r->psn_max - 1) & VB_PSN_MASK);
+	add_patience(&t, &q->qp, false);
+	vb_wait_add(l, VB_W_PEER_PSN, since_of(&q->qp), what, "%s", why);
+	return true;
+}
+
+static bool find_stopped(struct vb_waits *l, const struct vb_inside_qp *q, const struct vb_far_end *f,
+			 const struct vb_text *what)
+{
+	char why[WHY] = "";
+	struct vb_text t = {why, sizeof(why)};
+
+	if (!f->side || f->side == l->world.self || !f->side->read || !vb_side_is_stopped(f->side))
+		return false;
+	vb_text_add(&t, "the peer, PID %d (%s), is %s", (int)f->side->at.pid, f->side->at.program,
+		    f->side->state == 't' ? "stopped by a debugger"
+					  : "stopped by a signal (SIGSTOP, or Ctrl-Z)");
+	add_patience(&t, &q->qp, false);
+	vb_wait_add(l, VB_W_PEER_STOPPED, since_of(&q->qp), what, "%s", why);
+	return true;
+}
+
+/* The peer is there, connected and not stopped. */
+static void find_slow(struct vb_waits *l, const struct vb_inside_qp *q, const struct vb_far_end *f,
+		      const struct vb_text *what)
+{
+	char why[WHY] = "";
+	struct vb_text t = {why, sizeof(why)};
+
+	add_peer(&t, l, f);
+	vb_text_add(&t, " is connected, and its queue pair is ready: it has not answered yet");
+	add_busy(&t, l, f);
+	if (f->how == VB_FAR_SHOWN)
+		vb_text_add(&t, ". Its memory cannot be read, so more is unknown");
+	add_patience(&t, &q->qp, false);
+	vb_wait_add(l, f->how == VB_FAR_SHOWN ? VB_W_PEER_UNREADABLE : VB_W_PEER_SLOW, since_of(&q->qp), what,
+		    "%s", why);
+}
+
+static void find_far(struct vb_waits *l, const struct vb_inside_qp *q, const struct vb_text *what)
+{
+	struct vb_far_end f = vb_world_far(&l->world, l->world.self, &q->qp);
+
+	if (f.how == VB_FAR_UNSET || find_nobody(l, q, &f, what) || find_wrong_end(l, q, &f, what))
+		return;
+	if (q->qp.req.rnr_row || q->qp.req.waiting_rnr) {
+		find_receive(l, q, &f, what);
+		return;
+	}
+	if (find_stopped(l, q, &f, what) || find_psn(l, q, &f, what))
+		return;
+	find_slow(l, q, &f, what);
+}
+
+/* Requests that are not sent yet, though nothing before them has failed. */
+static void find_held(struct vb_waits *l, const struct vb_inside_qp *q)
+{
+	const struct vb_req *r = &q->qp.req;
+	char text[320] = "";
+	struct vb_text t = {text, sizeof(text)}, what = {text, sizeof(text)};
+	struct vb_swqe w;
+
+	if (r->next == posted(&q->qp) || r->next == r->una || !r->reads || r->sent ||
+	    !vb_wait_request_at(&l->world.self->in, &q->qp, r->next, &w))
+		return;
+	vb_name_qp(&t, l, q);
+	vb_text_add(&t, ": a %s (wr_id 0x%" PRIx64 ") is posted and not sent",
+		    vb_wr_row(w.opcode)->name ? vb_wr_row(w.opcode)->name : "request", w.wr_id);
+	if (w.flags & IBV_SEND_FENCE)
+		vb_wait_add(l, VB_W_FENCE, 0, &what,
+			    "it has IBV_SEND_FENCE, and %u READ%s or atomic%s before it %s not complete",
+			    r->reads, r->reads == 1 ? "" : "s", r->reads == 1 ? "" : "s",
+			    r->reads == 1 ? "is" : "are");
+	else if (vb_wr_is(w.opcode, VB_WR_FETCH) && r->reads >= q->qp.max_rd_atomic)
+		vb_wait_add(l, VB_W_READ_DEPTH, 0, &what,
+			    "%u READs and atomics are outstanding, as many as max_rd_atomic permits",
+			    r->reads);
+}
+
+/* All slots are taken by requests that are done and whose completions nobody gets. */
+static bool find_full(struct vb_waits *l, const struct vb_inside_qp *q)
+{
+	const struct vb_qp *qp = &q->qp;
+	uint32_t held = posted(qp) - atomic_load(&qp->post.free), signalled = 0;
+	char text[320] = "";
+	struct vb_text t = {text, sizeof(text)}, what = {text, sizeof(text)};
+	struct vb_swqe w;
+
+	if (!held || outstanding(qp))
+		return false;
+	for (uint32_t i = atomic_load(&qp->post.free); i != posted(qp); i++)
+		signalled += vb_wait_request_at(&l->world.self->in, qp, i, &w) && w.flags & IBV_SEND_SIGNALED;
+	vb_name_qp(&t, l, q);
+	if (held < qp->req.max_wr) {
+		if (signalled || qp->deputy)
+			return false;
+		vb_text_add(&t, ": %u request%s done, and no completion comes", held,
+			    held == 1 ? " is" : "s are");
+		vb_wait_add(
+		    l, VB_W_UNSIGNALLED_DONE, 0, &what,
+		    held == 1 ? "it was posted without IBV_SEND_SIGNALED, so its success is not reported. It "
+				"takes %u of %u slots of the send queue"
+			      : "they were posted without IBV_SEND_SIGNALED, so their success is not "
+				"reported. They take %u of %u slots of the send queue",
+		    held, qp->req.max_wr);
+		return true;
+	}
+	vb_text_add(&t, ": its send queue is full, so ibv_post_send() fails with ENOMEM");
+	if (signalled)
+		vb_wait_add(
+		    l, VB_W_QUEUE_FULL, 0, &what,
+		    "all %u requests are done, and their completions lie in CQ 0x%llx, which nobody polls",
+		    held, (unsigned long long)(uintptr_t)qp->scq);
+	else
+		vb_wait_add(l, VB_W_UNSIGNALLED, 0, &what,
+			    "all %u requests are done, and none has IBV_SEND_SIGNALED: no completion frees "
+			    "their slots",
+			    held);
+	return true;
+}
+
+/* A thread is between ibv_wr_start() and ibv_wr_complete(). */
+static void find_built(struct vb_waits *l, const struct vb_inside_qp *q)
+{
+	const struct vb_qp *b = earlier(l, q);
+	char text[320] = "";
+	struct vb_text t = {text, sizeof(text)}, what = {text, sizeof(text)};
+
+	if (!b || !atomic_load(&q->qp.post.builder) ||
+	    atomic_load(&q->qp.post.builder) != atomic_load(&b->post.builder) || posted(b) != posted(&q->qp))
+		return;
+	vb_name_qp(&t, l, q);
+	vb_text_add(&t, ": requests are built and not posted");
+	vb_wait_add(l, VB_W_BUILT, 0, &what,
+		    "a thread has called ibv_wr_start(), and neither ibv_wr_complete() nor ibv_wr_abort()");
+}
+
+/* What is posted to it is flushed. */
+static void find_error(struct vb_waits *l, const struct vb_inside_qp *q)
+{
+	char text[320] = "", reason[700] = "";
+	struct vb_text t = {text, sizeof(text)}, what = {text, sizeof(text)};
+
+	vb_name_qp(&t, l, q);
+	vb_text_add(&t, ": it sends and receives nothing");
+	if (q->qp.why.reason && q->qp.why.reason != VB_R_FLUSHED)
+		vb_wait_add(l, VB_W_OWN_ERROR, 0, &what, "the queue pair is in the error state: %s",
+			    vb_reason_say(reason, sizeof(reason), &q->qp.why));
+	else
+		vb_wait_add(l, VB_W_OWN_ERROR, 0, &what,
+			    "the queue pair is in the error state, to which the program has moved it");
+}
+
+void vb_wait_requests(struct vb_waits *l, const struct vb_inside_qp *q)
+{
+	const struct vb_qp *qp = &q->qp;
+	char text[320] = "";
+	struct vb_text t = {text, sizeof(text)}, what = {text, sizeof(text)};
+
+	if (qp->of || qp->far || moves(l, q))
+		return;
+	if (qp->state == IBV_QPS_ERR) {
+		find_error(l, q);
+		return;
+	}
+	find_built(l, q);
+	if (find_full(l, q) || !outstanding(qp))
+		return;
+	vb_name_qp(&t, l, q);
+	add_request(&t, l, qp);
+	if (qp->state == IBV_QPS_SQD)
+		vb_wait_add(l, VB_W_QUEUE_DRAINED, since_of(qp), &what,
+			    "the queue pair is in state SQD, in which it begins no request");
+	else if (qp->dests)
+		vb_wait_add(l, VB_W_PEER_SLOW, 0, &what,
+			    "there is no contact with the receiver's process yet");
+	else
+		find_far(l, q, &what);
+	find_held(l, q);
+}
+
+/* ---- receives ---- */
+
+/* The queue pair's completions in a CQ are taken by somebody, so it waits for messages. */
+static bool is_empty(const struct vb_waits *l, const void *cq)
+{
+	const struct vb_inside_cq *c = vb_inside_find_cq(&l->world.self->in, cq);
+
+	return c && atomic_load(&c->cq.head) == atomic_load(&c->cq.tail);
+}
+
+/* The peer's last request was a WRITE that tells nobody. */
+static bool last_was_write(const struct vb_far_end *f)
+{
+	const struct vb_qp *p = &f->qp->qp;
+	struct vb_swqe w;
+
+	return posted(p) && !outstanding(p) && vb_wait_request_at(&f->side->in, p, posted(p) - 1, &w) &&
+	       w.opcode == IBV_WR_RDMA_WRITE;
+}
+
+static void find_silence(struct vb_waits *l, const struct vb_inside_qp *q, const struct vb_text *what)
+{
+	struct vb_far_end f = vb_world_far(&l->world, l->world.self, &q->qp);
+	char why[WHY] = "";
+	struct vb_text t = {why, sizeof(why)};
+
+	if (f.how == VB_FAR_UNSET)
+		return;
+	if (find_nobody(l, q, &f, what) || find_wrong_end(l, q, &f, what) || find_stopped(l, q, &f, what))
+		return;
+	add_peer(&t, l, &f);
+	if (f.how != VB_FAR_READ) {
+		vb_text_add(&t, " cannot be read, so it is unknown whether it sends");
+		vb_wait_add(l, VB_W_PEER_UNREADABLE, 0, what, "%s", why);
+	} else if (outstanding(&f.qp->qp)) {
+		vb_text_add(&t, " has %u request%s outstanding to this queue pair", outstanding(&f.qp->qp),
+			    outstanding(&f.qp->qp) == 1 ? "" : "s");
+		vb_wait_add(l, VB_W_PEER_SLOW, 0, what, "%s", why);
+	} else if (last_was_write(&f)) {
+		vb_text_add(
+		    &t, " has sent an RDMA_WRITE last: a WRITE without immediate data uses no receive and "
+			"makes no completion here");
+		vb_wait_add(l, VB_W_WRITE_SILENT, 0, what, "%s", why);
+	} else if (receives(&f.qp->qp) && !posted(&f.qp->qp) && !posted(&q->qp)) {
+		vb_text_add(&t, " has %u receive%s posted too, and neither end has sent anything",
+			    receives(&f.qp->qp), receives(&f.qp->qp) == 1 ? "" : "s");
+		vb_wait_add(l, VB_W_BOTH_RECEIVE, 0, what, "%s", why);
+	} else {
+		vb_text_add(&t, " has no request outstanding%s",
+			    posted(&f.qp->qp) ? "" : ", and has sent nothing yet");
+		if (receives(&f.qp->qp))
+			vb_text_add(&t, ". It has %u receive%s posted, so both ends wait for a message",
+				    receives(&f.qp->qp), receives(&f.qp->qp) == 1 ? "" : "s");
+		add_busy(&t, l, &f);
+		vb_wait_add(l, VB_W_NOTHING_SENT, 0, what, "%s", why);
+	}
+}
+
+void vb_wait_receives(struct vb_waits *l, const struct vb_inside_qp *q)
+{
+	const struct vb_qp *qp = &q->qp, *b = earlier(l, q);
+	uint32_t n = receives(qp);
+	char text[320] = "";
+	struct vb_text t = {text, sizeof(text)}, what = {text, sizeof(text)};
+
+	if (qp->of || qp->far || !b || b->resp.epsn != qp->resp.epsn || outstanding(qp))
+		return;
+	if (!n && !qp->srq)
+		return;
+	vb_name_qp(&t, l, q);
+	if (n)
+		vb_text_add(&t, ": %u receive%s posted, and no message comes", n, n == 1 ? "" : "s");
+	else
+		vb_text_add(&t, ": it receives from an SRQ, and no message comes");
+	if (qp->state < IBV_QPS_RTR && n)
+		vb_wait_add(l, VB_W_OWN_STATE, 0, &what,
+			    "the queue pair is in state %s, which receives nothing",
+			    vb_qp_state_name(qp->state));
+	else if (is_empty(l, qp->rcq) && qp->state >= IBV_QPS_RTR && !qp->dests)
+		find_silence(l, q, &what);
+}

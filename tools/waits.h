@@ -1,0 +1,106 @@
+/* What waits in a process, and why: the part of `verbena explain` for programs that hang. */
+#ifndef VB_TOOLS_WAITS_H
+#define VB_TOOLS_WAITS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/text.h"
+#include "inside.h"
+#include "iba/waits.h"
+#include "peek.h"
+
+struct json_object;
+
+/* ---- processes (world.c) ---- */
+
+/* A process, seen twice: what has changed between moves. */
+struct vb_side {
+	struct peek at;
+	bool read; /* `before` and `in` are there */
+	struct vb_inside before, in;
+	uint64_t polls[2]; /* the sums of its counts of polls */
+	char state;	   /* as /proc has it: T, t, R, S, ... */
+	unsigned running;  /* threads that run */
+};
+
+struct vb_world {
+	struct vb_side *sides; /* all that this user's processes show in that network namespace */
+	size_t n;
+	struct vb_side *self; /* the one that is explained */
+};
+
+bool vb_world_open(struct vb_world *w, const struct peek *p); /* pairs with vb_world_close() */
+void vb_world_close(struct vb_world *w);
+
+static inline bool vb_side_is_stopped(const struct vb_side *s)
+{
+	return s->state == 'T' || s->state == 't';
+}
+
+static inline bool vb_side_polls(const struct vb_side *s)
+{
+	return s->polls[0] != s->polls[1];
+}
+
+/* Where a connected queue pair leads. */
+enum vb_far_how {
+	VB_FAR_UNSET,	  /* it is not connected, or of a type that has no connection */
+	VB_FAR_NOBODY,	  /* no process has the number */
+	VB_FAR_STRANGER,  /* a process has it that cannot be read */
+	VB_FAR_ELSEWHERE, /* the address is not of this host, as far as can be seen */
+	VB_FAR_SHOWN,	  /* its segment is read, its memory is not */
+	VB_FAR_READ,
+};
+struct vb_far_end {
+	enum vb_far_how how;
+	struct vb_side *side;
+	unsigned device;
+	const struct vb_shown_qp *shown;	/* NULL: the number has no entry */
+	const struct vb_inside_qp *qp, *before; /* READ only; NULL: no such queue pair */
+};
+struct vb_far_end vb_world_far(const struct vb_world *w, const struct vb_side *s, const struct vb_qp *qp);
+/* "PID 12 (server)" */
+const char *vb_side_name(const struct vb_side *s, char *buf, size_t size);
+
+/* ---- what was found (waits.c) ---- */
+
+struct vb_wait {
+	enum vb_wait_cause cause;
+	uint64_t since; /* CLOCK_MONOTONIC; 0: not known */
+	char what[320], why[900];
+};
+struct vb_waits {
+	struct vb_world world;
+	struct vb_wait *all;
+	size_t n;
+};
+
+/* One more.  what: the object and what it waits for, why: the sentence with the numbers. */
+void vb_wait_add(struct vb_waits *l, enum vb_wait_cause cause, uint64_t since, const struct vb_text *what,
+		 const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+
+void vb_waits_open(struct vb_waits *l, const struct peek *p);
+void vb_waits_close(struct vb_waits *l);
+void vb_waits_print(const struct vb_waits *l);
+void vb_waits_json(const struct vb_waits *l, struct json_object *o);
+
+/* The parts of the search: wait_request.c, wait_queue.c, wait_call.c, wait_cm.c. */
+void vb_wait_requests(struct vb_waits *l, const struct vb_inside_qp *q);
+void vb_wait_receives(struct vb_waits *l, const struct vb_inside_qp *q);
+void vb_wait_cq(struct vb_waits *l, const struct vb_inside_cq *c);
+void vb_wait_channel(struct vb_waits *l, const struct vb_inside_channel *c);
+void vb_wait_srq(struct vb_waits *l, const struct vb_inside_srq *s);
+void vb_wait_call(struct vb_waits *l, const struct vb_waiting *w);
+void vb_wait_ids(struct vb_waits *l);
+
+/* Names of objects, as the findings begin with them. */
+void vb_name_qp(struct vb_text *t, const struct vb_waits *l, const struct vb_inside_qp *q);
+void vb_name_cq(struct vb_text *t, const struct vb_waits *l, const struct vb_inside_cq *c);
+
+/* Copies the request at an index of the send queue, but for its list. */
+bool vb_wait_request_at(const struct vb_inside *in, const struct vb_qp *qp, uint32_t index,
+			struct vb_swqe *w);
+
+#endif
