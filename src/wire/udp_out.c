@@ -13,7 +13,9 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/pages.h"
+#include "host/netdev.h"
 #include "iba/frame.h"
 #include "wire/udp.h"
 
@@ -90,15 +92,24 @@ static int send_some(struct vb_udp_tx *t, int *err)
 	return r < 0 ? -1 : n == 1 ? 1 : (int)r;
 }
 
-/* The next message cannot be sent, or will not be cut by this kernel: true, and it is to be tried once more.
+/* The next message cannot be sent.  true: it is to be tried once more.  Some kernels and interfaces do not
+ * cut messages (EIO: none that computes no checksums, before Linux 6.11).  Then packets leave one by one from
+ * now on. Those of this message have the ICRCs of identifications that they would not get, so they are lost.
  */
 static bool trouble(struct vb_udp_tx *t, int err)
 {
 	struct vb_udp_message *m = &t->messages[t->sent];
 
-	(void)m;
 	if (err == EINTR)
 		return true;
+	if (m->n > 1 && (err == EIO || err == EINVAL) && !t->singly) {
+		t->singly = true;
+		vb_log(
+		    VB_LOG_INFO,
+		    "packets to other hosts are sent one by one, which is slower: the kernel does not split "
+		    "them for this interface: %s",
+		    strerror(err));
+	}
 	note_lost(m->host, m->n, err);
 	return false;
 }
@@ -364,14 +375,32 @@ struct vb_out *vb_udp_way(struct vb_net *n, const struct vb_net_ends *e)
 	return &u->out;
 }
 
+/* As the user wants it: packets without a UDP checksum, for far ends that demand that. */
+static int set_checksum(int fd)
+{
+	int on = 1;
+
+	if (vb_netdev_checksum())
+		return 0;
+	return setsockopt(fd, SOL_SOCKET, SO_NO_CHECK, &on, sizeof(on)) ||
+		       setsockopt(fd, SOL_UDP, UDP_NO_CHECK6_TX, &on, sizeof(on))
+		   ? errno
+		   : 0;
+}
+
 int vb_udp_out_open(struct vb_net *n)
 {
 	for (uint32_t i = 0; i < VB_ROCE_TX; i++) {
 		struct vb_udp_tx *t = &n->tx[i];
 		struct vb_roce_tx s = vb_roce_tx(n->cfg.roce, i);
+		int err;
 
 		t->fd = s.fd;
 		t->port = s.port;
+		t->singly = !vb_netdev_gso();
+		err = set_checksum(s.fd);
+		if (err)
+			return err;
 		t->messages = calloc(VB_UDP_MESSAGES, sizeof(*t->messages));
 		t->room = malloc(VB_UDP_ROOM);
 		if (!t->messages || !t->room)

@@ -26,6 +26,11 @@ import frames
 ROCE, ETH_P_ALL, SIOCETHTOOL, GSSET_INFO, GSTRINGS, SFEATURES, FEATURES = 4791, 3, 0x8946, 0x37, 0x1B, 0x3B, 4
 
 
+ROWS = [(4, "-n 30 -s 5000", {}), (4, "-n 200 -s 8 -e", {}), (6, "-n 30 -s 5000", {}),
+        (4, "-n 30 -s 5000", {"VERBENA_UDP_GSO": "off"}), (4, "-n 30 -s 5000", {"VERBENA_UDP_CHECKSUM": "off"}),
+        (6, "-n 30 -s 5000", {"VERBENA_UDP_CHECKSUM": "off"})]
+
+
 class Wrong(Exception):
     pass
 
@@ -95,6 +100,20 @@ def key(frame):
     return source, fixed + udp[:6] + udp[8:length]
 
 
+def ids_and_checksums(found):
+    """Of IPv4's packets of RoCEv2."""
+    ours = [bytes(f) for f in found if key(f) and f[12:14] == b"\x08\0"]
+    return {f[18:20] for f in ours}, {f[40:42] for f in ours}
+
+
+def settings(found, env):
+    ids, checksums = ids_and_checksums(found)
+    if env.get("VERBENA_UDP_GSO") == "off" and ids != {b"\0\0"}:
+        raise Wrong(f"packets that are sent one by one have {len(ids)} identifications")
+    if (env.get("VERBENA_UDP_CHECKSUM") == "off") != (checksums == {b"\0\0"}):
+        raise Wrong(f"{len(checksums)} checksums")
+
+
 def by_source(found):
     out = collections.defaultdict(collections.Counter)
     for f in found:
@@ -125,19 +144,23 @@ def compare(cable, files):
                         f"{more} in them are others")
 
 
-def one(a, h, folder, argv, version):
+def one(a, h, folder, argv, version, more):
     for f in glob.glob(os.path.join(folder, "*")):
         os.unlink(f)
     sniffer = Sniffer(h.nets[0])
-    env = {"VERBENA_NETDEV": hosts.NIC, "VERBENA_PCAP": os.path.join(folder, "both.pcapng"), "VERBENA_PCAP_SNAP": "0"}
+    env = {"VERBENA_NETDEV": hosts.NIC, "VERBENA_PCAP": os.path.join(folder, "both.pcapng"), "VERBENA_PCAP_SNAP": "0",
+           **more}
     p = stranger.pair(a.build, argv, host=h.address(0), nets=tuple(h.nets), env=env)
-    cable = by_source(sniffer.end())
+    found = sniffer.end()
+    cable = by_source(found)
     files = sorted(glob.glob(os.path.join(folder, "both.pcapng*")))
     if not p.ok:
         raise Wrong(f"{p.why}\n{p.server.err}{p.client.err}")
     if len(files) != 2 or len(cable) != 2:
         raise Wrong(f"{len(files)} files and {len(cable)} sources")
     compare(cable, files)
+    if version == 4:
+        settings(found, more)
     for path in files:
         tshark(path)
         r = subprocess.run([sys.executable, frames.__file__, "--ours", h.address(0, version), "--ours", h.address(1, version), path],
@@ -158,14 +181,14 @@ def main():
             t = threading.Thread(target=no_gso, args=(net,))
             t.start()
             t.join()
-        for version, options in (4, "-n 30 -s 5000"), (4, "-n 200 -s 8 -e"), (6, "-n 30 -s 5000"):
+        for version, options, env in ROWS:
             argv = ["ibv_rc_pingpong", "-g", str(gids[version]), *options.split()]
             try:
-                n = one(a, h, folder, argv, version)
-                print(f"ok      {' '.join(argv)}: {n} packets")
+                n = one(a, h, folder, argv, version, env)
+                print(f"ok      {' '.join([*argv, *env])}: {n} packets")
             except Wrong as e:
                 failed += 1
-                print(f"FAILED  {' '.join(argv)}: {e}")
+                print(f"FAILED  {' '.join([*argv, *env])}: {e}")
     sys.exit(bool(failed))
 
 
