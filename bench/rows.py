@@ -1,7 +1,7 @@
 """The rows of the bench: a figure beside its limit, and the aims (docs/bench.md says how they are read)."""
 import statistics
 
-from sources import STATS, WHERE, bigger
+from sources import MTUS, STATS, WHERE, bigger
 
 LARGE = ((65536, "64 KiB"), (1 << 20, "1 MiB"), (4 << 20, "4 MiB"))
 UNITS = {"ns": 1, "us": 1e-3, "ms": 1e-6, "M/s": 1e-6, "GB/s": 1e-9, "instr": 1, "/s": 1, "ppm": 1, "%": 1}
@@ -285,10 +285,21 @@ def connecting():
     yield Row("each of 100 connections at once", "connect_many", "ns", "TCP, one after another", "connect_tcp", 1)
 
 
+def between():
+    for mtu in MTUS:
+        of, key = f"MTU {mtu}", f"between_{mtu}"
+        yield Row(f"{of}: SEND 8 B, half a round trip", f"{key}_lat", "ns", "a UDP datagram", f"{key}_udp", 1.5)
+        for op, aim in (("WRITE", 1), ("SEND", 1), ("READ", None)):
+            bw = f"{key}_{op.lower()}_bw"
+            yield Row(f"{of}: {op} 1 MiB", bw, "GB/s", "UDP with GSO and GRO", f"{key}_gso_bw", aim and 0.7)
+            yield Row(f"{of}: {op} 1 MiB", bw, "GB/s", "TCP", f"{key}_tcp_bw", aim)
+        yield Row(f"{of}: SENDs of 64 B", f"{key}_send_rate", "M/s", "datagrams of 64 B, 60 a GSO send", f"{key}_gso_rate", 0.15)
+
+
 TABLE = (("As users see it: perftest beside UCX", perftest), ("Our own loop, each message by itself", own_loop),
          ("Instructions", instruction_counts), ("Quiet peers", quiet), ("Types of queue pair and interfaces, in turns", types),
          ("One UD queue pair and many processes", peers), ("Threads on two CPUs", thread_counts),
-         ("A target that computes", computing), ("Connections by rdma_cm", connecting), ("Two-sided", two_sided),
+         ("A target that computes", computing), ("Between two hosts", between), ("Connections by rdma_cm", connecting), ("Two-sided", two_sided),
          ("One-sided, private memory, target asleep", direct),
          ("One-sided, private memory, target polling", polled),
          ("One-sided, shareable memory, target asleep", shared),

@@ -66,7 +66,7 @@ static void to_rtr(struct side *s, const struct hello *theirs)
 	    [IBV_QPT_UD] = 0,
 	};
 	struct ibv_qp_attr a = {.qp_state = IBV_QPS_RTR,
-				.path_mtu = IBV_MTU_4096,
+				.path_mtu = s->mtu ? s->mtu : IBV_MTU_4096,
 				.dest_qp_num = theirs->qpn,
 				.max_dest_rd_atomic = 16,
 				.min_rnr_timer = 1,

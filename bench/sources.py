@@ -23,6 +23,7 @@ STATS = ("median", "avg", "p99", "p999")
 PERFTEST_STATS = {"median": 4, "avg": 5, "p99": 7, "p999": 8}
 RANKS = {"median": "50.0", "p99": "99.0", "p999": "99.9"}
 WHERE = ("free", "bound")
+MTUS = ("9000", "1500")
 
 UCX = {"UCX_TLS": "posix,cma,self", "UCX_WARN_UNUSED_ENV_VARS": "n", "UCX_LOG_LEVEL": "error"}
 # Memory that peers cannot reach: UCX then sends its puts and gets as messages, and the target polls.
@@ -74,11 +75,11 @@ class Source:
         return any(self.makes.fullmatch(k) for k in keys)
 
 
-def own(program, *args, rename=None):
-    """One of our own programs, which print a key and a number a line."""
+def own(program, *args, rename=None, before=()):
+    """One of our own programs, which print a key and a number a line.  before: the program that starts it."""
 
     def make(c):
-        r = stranger.run(c.library, [os.path.join(c.build, "bench", program), *args], mode="path", limit=300)
+        r = stranger.run(c.library, [*before, os.path.join(c.build, "bench", program), *args], mode="path", limit=300)
         out = {}
         for line in r.out.splitlines():
             key, value = line.split("\t")
@@ -89,6 +90,11 @@ def own(program, *args, rename=None):
         return out
 
     return make
+
+
+def between(mtu):
+    """On two hosts, which a script makes."""
+    return own("vbetween", mtu, before=("/usr/bin/python3", os.path.join(ROOT, "bench", "between.py")))
 
 
 class OwnFailed(Exception):
@@ -346,6 +352,8 @@ def all_sources():
     yield Source("lookup", r"lookup_\d+", own("vbench", "lookup"), turns=3)
     yield Source("registration", r"(populate|reg|reg16|odp|relaxed|relaxed16)_\d+|self_\w+",
                  own("vbench", "registration"), turns=3)
+    for mtu in MTUS:
+        yield Source(f"between {mtu}", rf"between_{mtu}_\w+", between(mtu), program="ip")
     yield from perftest_sources()
     yield from ucx_sources()
     yield Source("instructions", r"instr_\w+", instructions, turns=1, program="valgrind")

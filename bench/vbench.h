@@ -25,6 +25,7 @@ struct side {
 	bool untimed;	       /* ACK timeout 0; else 14 */
 	bool extended;	       /* its CQs can be polled either way */
 	enum ibv_qp_type type; /* 0: RC */
+	enum ibv_mtu mtu;      /* of the path; 0: 4096 */
 	int sock;	       /* to the other side, for everything that is not measured */
 	void *board;	       /* a page that both sides see */
 	struct ibv_context *ctx;

@@ -1,0 +1,97 @@
+#!/usr/bin/python3
+"""rdma-core's ping-pongs and Debian's perftest over RC between two hosts: network namespaces that a veth pair joins, at MTU
+1500 and 9000, with addresses of IPv4 and IPv6.
+
+    between.py [--build DIR] [--user] [--all] [words of the rows to run]
+
+--user: as root of a user namespace, which needs no privilege.  --all: each program with each option in each of the four
+networks; else a short set, in which each of them occurs.  With VERBENA_SOAK=1 the counts are perftest's own.
+"""
+import contextlib
+import re
+import sys
+
+import hosts
+import perftest
+import pingpong
+import stranger
+
+NETWORKS = [(mtu, version) for mtu in (9000, 1500) for version in (4, 6)]
+PINGPONGS = ["ibv_rc_pingpong", "ibv_rc_pingpong -e", "ibv_rc_pingpong -c -s 1000000 -n 100", "ibv_rc_pingpong -m 1024 -s 1",
+             "ibv_rc_pingpong -N -c -e", "ibv_srq_pingpong", "ibv_srq_pingpong -e -q 16"]
+# By option: how many messages unless this is a soak, and which tools take it.
+OPTIONS = [("-a", 20, perftest.TOOLS["RC"]), ("-m 1024", 500, perftest.TOOLS["RC"]), ("-s 1", 2000, perftest.TOOLS["RC"]),
+           ("-b", 300, ["send_bw", "write_bw", "read_bw", "atomic_bw"]),
+           ("-q 16", 100, ["send_bw", "write_bw", "read_bw", "atomic_bw"]),
+           ("-l 16", 1600, ["send_bw", "write_bw", "read_bw", "atomic_bw"]),
+           ("-e", 500, [t for t in perftest.TOOLS["RC"] if "write" not in t])]
+SHORT = {  # by network: what of the table runs there, as words that a line has all of
+    (9000, 4): ["ibv_rc_pingpong", "ibv_srq_pingpong -e", "ib_send_bw -a", "ib_read_bw -b", "ib_write_lat -s 1", "ib_atomic_bw -q 16"],
+    (9000, 6): ["ibv_rc_pingpong -N", "ib_write_bw -q 16", "ib_send_lat -e", "ib_read_lat -m 1024"],
+    (1500, 4): ["ibv_srq_pingpong", "ib_write_bw -b", "ib_send_bw -l 16", "ib_read_bw -e", "ib_atomic_lat -m 1024"],
+    (1500, 6): ["ibv_rc_pingpong -c", "ib_read_bw -q 16", "ib_send_lat -s 1", "ib_atomic_lat -e", "ib_write_bw -m 1024"],
+}
+
+
+def lines():
+    yield from PINGPONGS
+    for option, few, tools in OPTIONS:
+        for tool in tools:
+            if "atomic" in tool and option in ("-a", "-s 1"):
+                continue  # of one size
+            yield f"ib_{tool} {option}" + ("" if perftest.SOAK or not few else f" -n {few}")
+
+
+class Row:
+    """A line of another table in one of the networks."""
+
+    def __init__(self, line, mtu, version):
+        program, *options = line.split()
+        self.row = perftest.Row(line) if program.startswith("ib_") else pingpong.Row(program, " ".join(options))
+        self.mtu, self.version, self.program = mtu, version, program
+        self.name = f"MTU {mtu}, IPv{version}: {line}"
+        self.lacks = None
+
+    def run(self, build, mode, h):
+        if self.version == 6 and not h.ipv6:
+            return stranger.Pair(None, None, "no IPv6 here")
+        argv, index = list(self.row.argv), str(gid_index(build, h, self.version))
+        if self.program.startswith("ib_"):
+            argv += ["-x", index]
+        else:
+            argv[argv.index("-g") + 1] = index
+        return stranger.pair(build, argv, host=h.address(0), mode=mode, env={**self.row.env, "VERBENA_NETDEV": hosts.NIC},
+                             limit=300 if perftest.SOAK else 90, check=self.row.check, nets=h.nets, ready=perftest.ready)
+
+
+def gid_index(build, h, version, known={}):
+    """Of the address of that version; it is the same on both hosts."""
+    if (h, version) not in known:
+        p = stranger.Program(*stranger.command(build, ["ibv_devinfo", "-v"], "path", {"VERBENA_NETDEV": hosts.NIC}), net=h.nets[0])
+        p.wait(30)
+        p.end()
+        text = p.result().out + p.result().err
+        found = [int(i) for i, gid in re.findall(r"GID\[ *(\d+)\]:\s+(\S+)", text)
+                 if gid.rstrip(",") in (h.address(0, version), "::ffff:" + h.address(0, version))]
+        if not found:
+            sys.exit(f"FAILED  no GID of {h.address(0, version)} in:\n{text}")
+        known[h, version] = found[0]
+    return known[h, version]
+
+
+def main():
+    # As the other tests, with words of our own.
+    everything, user = ("--all" in sys.argv), ("--user" in sys.argv)
+    hosts.alone(user)
+    sys.argv = [w for w in sys.argv if w not in ("--all", "--user")]
+    a = stranger.arguments()
+    table = [Row(line, *n) for n in NETWORKS for line in lines()
+             if everything or any(line == s or line.startswith(s + " -n ") or (s.count(" ") and line.startswith(s)) for s in SHORT[n])]
+    stranger.need("ibv_devinfo", *sorted({r.program for r in table}))
+    with contextlib.ExitStack() as stack:
+        networks = {mtu: stack.enter_context(hosts.Hosts(2, mtu)) for mtu in (1500, 9000)}
+        stranger.rows(a, table, lambda row, mode: row.run(a.build, mode, networks[row.mtu]))
+
+
+if __name__ == "__main__":
+    main()
