@@ -208,7 +208,7 @@ void vb_cm_id_why_no_way(const struct sockaddr *dst, int err)
 	memcpy(&s, dst, vb_cm_sock_size(dst));
 	if (err == EHOSTUNREACH) {
 		vb_text_add(&why, "it is ");
-		vb_away_add(&why, away(dst));
+		vb_away_add(&why, &(struct vb_reach_away){.pid = away(dst), .obstacle = VB_AWAY_CM});
 	}
 	vb_log_reason("cm-address", "rdma_resolve_addr of %s: ADDR_ERROR, %s: %s", text_of(&s, far),
 		      strerrorname_np(err), err == EHOSTUNREACH ? text : strerror(err));

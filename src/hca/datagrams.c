@@ -28,8 +28,9 @@ static void find_nobody(struct vb_dest *d)
 	struct vb_reach_facts f;
 
 	if (d->number == VB_DEST_NOWHERE) {
-		d->silence = (struct vb_reach_facts){.reach = vb_devices_infiniband() ? VB_REACH_LID
-										      : VB_REACH_ADDRESS};
+		d->silence = (struct vb_reach_facts){VB_REACH_ADDRESS, .away.obstacle = VB_AWAY_TYPE};
+		if (vb_devices_infiniband())
+			d->silence = (struct vb_reach_facts){.reach = VB_REACH_LID};
 	} else if (!p->far) {
 		d->silence = (struct vb_reach_facts){.reach = VB_REACH_NOBODY};
 	} else if (p->nobody || p->far->kind->state(p->far) != VB_FAR_SEEKING) {

@@ -43,8 +43,11 @@ struct vb_hca {
 	_Atomic(const struct vb_gids *) gids;  /* the GIDs that it shows now */
 	_Atomic(struct vb_shown_gids *) shown; /* all GIDs that it has shown */
 	_Atomic bool port_down;
-	uint32_t port_ifindex; /* of its interface */
-	uint64_t port_owned;   /* vb_port.owned */
+	uint8_t away;	/* enum vb_away: why there is no way to other hosts, if there is none; set once */
+	bool port_wire; /* vb_port.wire; set once */
+	_Atomic uint32_t port_mtu; /* enum ibv_mtu */
+	uint32_t port_ifindex;	   /* of its interface */
+	uint64_t port_owned;	   /* vb_port.owned */
 	struct vb_addresses addresses;
 	vb_hear_fn *hear[VB_SUBJECTS];	  /* set before the adapter runs */
 	const struct vb_hca_upper *upper; /* NULL: none (tests).  Set before the adapter runs */

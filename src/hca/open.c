@@ -15,6 +15,7 @@
 #include "hca/roots.h"
 #include "hca/say.h"
 #include "host/roce.h"
+#include "iba/away.h"
 #include "iba/profile.h"
 #include "wire/wires.h"
 
@@ -71,6 +72,9 @@ int vb_hca_open(struct vb_hca **out, uint32_t device, enum vb_open_step *step,
 	err = vb_port_open(h, device); /* pairs with vb_hca_close() */
 	if (err)
 		goto fini_windows;
+	h->away = !vb_port_has_wire(h)		 ? VB_AWAY_CLOSED
+		  : vb_wire_way() == VB_WIRE_SHM ? VB_AWAY_SHM
+						 : VB_AWAY_FAILED;
 	upper->prepare(h); /* pairs with vb_hca_close() */
 	h->upper = upper;
 	cfg.gids = vb_port_gids(h)->gid;

@@ -42,6 +42,16 @@ static int show(struct vb_hca *h, const struct vb_gids *g)
 	return 0;
 }
 
+/* Another MTU is no event of a port: programs ask again when they connect. */
+static void take(struct vb_hca *h, const struct vb_port *p)
+{
+	h->port_ifindex = p->ifindex;
+	h->port_owned = p->owned;
+	h->port_wire = p->wire;
+	atomic_store_explicit(&h->port_mtu, p->wire ? vb_netif_path_mtu(p->mtu) : IBV_MTU_4096,
+			      memory_order_relaxed);
+}
+
 int vb_port_open(struct vb_hca *h, uint32_t device)
 {
 	struct vb_port p;
@@ -49,8 +59,7 @@ int vb_port_open(struct vb_hca *h, uint32_t device)
 	h->device = device;
 	vb_devices_read();
 	vb_devices_port(device, &p);
-	h->port_ifindex = p.ifindex;
-	h->port_owned = p.owned;
+	take(h, &p);
 	atomic_store_explicit(&h->port_down, !p.up, memory_order_relaxed);
 	return show(h, &p.gids);
 }
@@ -73,6 +82,16 @@ const struct vb_gids *vb_port_gids(const struct vb_hca *h)
 bool vb_port_is_up(const struct vb_hca *h)
 {
 	return !atomic_load_explicit(&h->port_down, memory_order_relaxed);
+}
+
+bool vb_port_has_wire(const struct vb_hca *h)
+{
+	return h->port_wire;
+}
+
+uint32_t vb_port_mtu(const struct vb_hca *h)
+{
+	return atomic_load_explicit(&h->port_mtu, memory_order_relaxed);
 }
 
 static bool has_shown(const struct vb_hca *h, const uint8_t gid[16])
@@ -123,12 +142,13 @@ static void turn(struct vb_hca *h, bool up)
 		tell(h, VB_PORT_REREGISTER);
 }
 
-/* An interface that was up already when the port came to it is not said to be: then nothing turns. */
+/* An interface that was up already when the port came to it is not said to be: then nothing turns.  A port
+ * with a wire also needs a carrier and an address to be up, which vb_port_network() looks at. */
 void vb_port_link(struct vb_adapter *a, uint32_t ifindex, bool up)
 {
 	struct vb_hca *h = vb_hca(a);
 
-	if (ifindex == h->port_ifindex)
+	if (ifindex == h->port_ifindex && !(up && h->port_wire))
 		turn(h, up);
 }
 
@@ -145,8 +165,7 @@ void vb_port_network(struct vb_adapter *a)
 	if (show(h, &p.gids))
 		return; /* the next notice tries again */
 	changed = before != vb_port_gids(h) || (!vb_devices_infiniband() && h->port_owned != p.owned);
-	h->port_ifindex = p.ifindex;
-	h->port_owned = p.owned;
+	take(h, &p);
 	if (changed)
 		tell(h, VB_PORT_GID_CHANGE);
 	turn(h, p.up);

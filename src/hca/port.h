@@ -18,6 +18,10 @@ void vb_port_close(struct vb_hca *h);
 /* The GID table as it stands now.  What it leads to never changes, and stays for the adapter's life. */
 const struct vb_gids *vb_port_gids(const struct vb_hca *h);
 bool vb_port_is_up(const struct vb_hca *h);
+/* Whether it is one that is open to other hosts (host/netdev.h), and the path MTU that fits it (enum
+ * ibv_mtu). */
+bool vb_port_has_wire(const struct vb_hca *h);
+uint32_t vb_port_mtu(const struct vb_hca *h);
 /* Whether an address vector leads to a process of this host: the port has shown that GID at some time, even
  * if the interface has lost the address since, or it is an address of this host as far as is known. */
 bool vb_port_leads_here(struct vb_hca *h, const struct ibv_ah_attr *av);

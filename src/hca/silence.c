@@ -21,7 +21,10 @@ static struct vb_reach_facts why_nowhere(struct vb_qp *qp)
 		return (struct vb_reach_facts){.reach = VB_REACH_NOBODY};
 	if (vb_devices_infiniband())
 		return (struct vb_reach_facts){VB_REACH_LID, .lid = {av->dlid}};
-	f = (struct vb_reach_facts){VB_REACH_ADDRESS, .away.pid = vb_addresses_whose(&h->addresses, av)};
+	f = (struct vb_reach_facts){VB_REACH_ADDRESS, .away.obstacle = h->away};
+	if (qp->ibv.qp_type != IBV_QPT_RC)
+		f.away.obstacle = VB_AWAY_TYPE;
+	f.away.pid = vb_addresses_whose(&h->addresses, av, f.away.ifname);
 	memcpy(f.away.gid, av->grh.dgid.raw, sizeof(f.away.gid));
 	return f;
 }

@@ -4,6 +4,7 @@
 
 #include "host/devices.h"
 #include "host/networks.h"
+#include "host/route.h"
 
 bool vb_addresses_have(struct vb_addresses *t, const struct ibv_ah_attr *av)
 {
@@ -36,6 +37,7 @@ static struct vb_address_away *find_away(struct vb_addresses *t, const uint8_t a
 static void seek(struct vb_addresses *t, const uint8_t address[16], uint64_t now)
 {
 	struct vb_address_away *a;
+	struct vb_route_to route;
 	uint32_t pid;
 	bool known;
 
@@ -48,17 +50,19 @@ static void seek(struct vb_addresses *t, const uint8_t address[16], uint64_t now
 	if (known)
 		return;
 	pid = vb_network_whose(address);
+	(void)vb_route_find(&route, address, 0); /* else it has no name */
 	vb_lock_take(&t->lock);
 	a = find_away(t, address);
 	if (!a)
 		a = &t->away[t->next++ % VB_ADDRESSES_AWAY];
 	memcpy(a->address, address, 16);
+	memcpy(a->ifname, route.ifname, sizeof(a->ifname));
 	a->pid = pid;
 	a->sought = now;
 	vb_lock_give(&t->lock);
 }
 
-uint32_t vb_addresses_whose(struct vb_addresses *t, const struct ibv_ah_attr *av)
+uint32_t vb_addresses_whose(struct vb_addresses *t, const struct ibv_ah_attr *av, char ifname[VB_NETIF_NAME])
 {
 	const struct vb_address_away *a;
 	uint32_t pid;
@@ -66,6 +70,10 @@ uint32_t vb_addresses_whose(struct vb_addresses *t, const struct ibv_ah_attr *av
 	vb_lock_take(&t->lock);
 	a = find_away(t, av->grh.dgid.raw);
 	pid = a ? a->pid : 0;
+	if (ifname && a)
+		memcpy(ifname, a->ifname, VB_NETIF_NAME);
+	else if (ifname)
+		*ifname = 0;
 	vb_lock_give(&t->lock);
 	return pid;
 }

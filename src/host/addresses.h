@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/lock.h"
+#include "host/netif.h"
 
 enum { VB_ADDRESSES_AWAY = 4 };
 #define VB_ADDRESSES_APART (50 * VB_MSEC) /* the kernel is asked again at most so often */
@@ -23,7 +24,8 @@ struct vb_addresses {
 	struct vb_address_away {
 		uint8_t address[16];
 		uint32_t pid;
-		uint64_t sought; /* when it was last looked for; 0: the entry is free */
+		char ifname[VB_NETIF_NAME]; /* of the interface that leads there; "": none does */
+		uint64_t sought;	    /* when it was last looked for; 0: the entry is free */
 	} away[VB_ADDRESSES_AWAY];
 	uint32_t next; /* to be written */
 };
@@ -33,12 +35,14 @@ struct vb_addresses {
  * any lock. */
 bool vb_addresses_have(struct vb_addresses *t, const struct ibv_ah_attr *av);
 /* Asks the kernel for the interfaces' addresses, unless this one is known.  One that is none of theirs is
- * looked for in other network namespaces, for the sentence on what is sent there.  Makes system calls: no
- * lock may be held.  Without memory, or if the kernel does not tell, what is known stays. */
+ * looked for in other network namespaces, and so is the interface that leads there, for the sentence on what
+ * is sent there.  Makes system calls: no lock may be held.  Without memory, or if the kernel does not tell,
+ * what is known stays. */
 void vb_addresses_learn(struct vb_addresses *t, const struct ibv_ah_attr *av);
 /* The PID of a process of this user in another network namespace that has the address, as
- * vb_addresses_learn() found it; 0: none is known.  Any thread, with any lock. */
-uint32_t vb_addresses_whose(struct vb_addresses *t, const struct ibv_ah_attr *av);
+ * vb_addresses_learn() found it; 0: none is known.  Also the name of the interface that leads there ("": none
+ * is known) unless ifname is NULL.  Any thread, with any lock. */
+uint32_t vb_addresses_whose(struct vb_addresses *t, const struct ibv_ah_attr *av, char ifname[VB_NETIF_NAME]);
 /* For the engine: asks the kernel again if an unknown address was asked for since it was asked last, at most
  * every 50 ms.  Returns whether it is to be called again in 50 ms. */
 bool vb_addresses_tick(struct vb_addresses *t, uint64_t now);

@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <ifaddrs.h>
+#include <net/if.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,7 +82,7 @@ static bool parse_one(struct vb_netdevs *d, char *s, char *wrong, size_t size)
 
 	if (next)
 		*next++ = 0;
-	if (!*s || strlen(s) >= IF_NAMESIZE) {
+	if (!*s || strlen(s) >= VB_NETIF_NAME) {
 		snprintf(wrong, size, ": \"%.40s\" is not the name of a network interface", s);
 		return false;
 	}

@@ -6,16 +6,16 @@
 #ifndef VB_HOST_NETDEV_H
 #define VB_HOST_NETDEV_H
 
-#include <net/if.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "host/netif.h"
 #include "iba/limits.h"
 
 /* One interface, as it is named. */
 struct vb_netdev {
-	char name[IF_NAMESIZE];
+	char name[VB_NETIF_NAME];
 	uint32_t n; /* addresses that were chosen; 0: none, the interface's own are taken */
 	uint8_t gid[VB_GID_TABLE][16]; /* the chosen ones, as GIDs */
 };

@@ -64,15 +64,11 @@ bool vb_gid_is_loopback(const uint8_t gid[16])
 	return (is_v4(gid) && gid[12] == 127) || !memcmp(gid, v6, sizeof(v6));
 }
 
-/* As Linux has it for adapters (iboe_get_mtu()): headers of IPv6, UDP, BTH, XRC and an atomic, and the ICRC.
- */
-#define ROCE_OVERHEAD (40 + 8 + 12 + 4 + 28 + 4)
-
 uint32_t vb_netif_path_mtu(uint32_t mtu)
 {
 	uint32_t path = IBV_MTU_4096;
 
-	while (path > IBV_MTU_256 && (128u << path) + ROCE_OVERHEAD > mtu)
+	while (path > IBV_MTU_256 && (128u << path) + VB_NETIF_ROCE_OVERHEAD > mtu)
 		path--;
 	return path;
 }

@@ -7,6 +7,8 @@
 
 #include "iba/limits.h"
 
+#define VB_NETIF_NAME 16 /* IF_NAMESIZE: bytes of an interface's name, its end included */
+
 /* A port's GID table (host/devices.c fills it in). */
 struct vb_gids {
 	uint32_t n; /* entries */
@@ -21,6 +23,9 @@ bool vb_gid_is_group(const uint8_t gid[16]);
 bool vb_gid_is_routable(const uint8_t gid[16]);
 /* Whether it is one of 127.0.0.0/8, mapped, or ::1. */
 bool vb_gid_is_loopback(const uint8_t gid[16]);
+/* Bytes of a packet on an interface beside the payload at most, as Linux counts them for adapters
+ * (iboe_get_mtu()): headers of IPv6, UDP, BTH, XRC and an atomic, and the ICRC. */
+#define VB_NETIF_ROCE_OVERHEAD (40 + 8 + 12 + 4 + 28 + 4)
 /* The largest path MTU (enum ibv_mtu) whose RoCEv2 packets fit an interface's MTU; the least for a smaller
  * one. */
 uint32_t vb_netif_path_mtu(uint32_t mtu);

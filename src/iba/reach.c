@@ -227,8 +227,150 @@ static void say_address(struct vb_text *t, const struct vb_reach_away *of)
 		vb_gid_add(t, of->gid);
 	}
 	vb_text_add(t, ") is ");
-	vb_away_add(t, of->pid);
+	vb_away_add(t, of);
 }
+
+/* ---- far ends on a network ---- */
+
+/* A name of an interface, which may come from outside. */
+static const char *interface(char to[68], const char name[16])
+{
+	char whole[17];
+
+	memcpy(whole, name, 16);
+	whole[16] = 0;
+	vb_text_escape(to, 68, whole);
+	return to;
+}
+
+static void say_host_filter(struct vb_text *t, const struct vb_reach_host *of)
+{
+	vb_text_add(t, "the packet filter of this host refuses packets to ");
+	vb_gid_add(t, of->gid);
+	vb_text_add(t, " (%s); let UDP port 4791 out and in (nft list ruleset shows the filter)",
+		    strerror((int)of->err));
+}
+
+static void say_host_route(struct vb_text *t, const struct vb_reach_host *of)
+{
+	char name[68];
+
+	interface(name, of->ifname);
+	if (of->other) {
+		vb_text_add(t, "the route to ");
+		vb_gid_add(t, of->gid);
+		vb_text_add(
+		    t,
+		    " leads through %s, which is not the interface of this queue pair's device; use the "
+		    "device of %s (verbena run --netdev=%s)",
+		    name, name, name);
+		return;
+	}
+	vb_text_add(t, "this host has no route to ");
+	vb_gid_add(t, of->gid);
+	vb_text_add(t, "%s%s through %s; add a route, or correct the GID in the path (dgid)",
+		    of->err ? ": " : "", of->err ? strerror((int)of->err) : "", name);
+}
+
+static void say_host_down(struct vb_text *t, const struct vb_reach_host *of)
+{
+	char name[68];
+
+	vb_text_add(t, "the interface %s, which leads to ", interface(name, of->ifname));
+	vb_gid_add(t, of->gid);
+	vb_text_add(t, ", is down, or has no carrier or no address (ip address show %s)", name);
+}
+
+static void say_host_absent(struct vb_text *t, const struct vb_reach_host *of)
+{
+	char name[68];
+
+	vb_text_add(t, "no host answers at ");
+	vb_gid_add(t, of->gid);
+	vb_text_add(t,
+		    " (%s): the host is down, or the address is not in the network of %s; check the GID in "
+		    "the path (dgid) and try ping",
+		    strerror((int)of->err), interface(name, of->ifname));
+}
+
+static void say_host_forbidden(struct vb_text *t, const struct vb_reach_host *of)
+{
+	vb_text_add(t, "a packet filter on the way to ");
+	vb_gid_add(t, of->gid);
+	vb_text_add(t, " rejects the packets (%s, by ICMP); let UDP port 4791 in at both ends",
+		    strerror((int)of->err));
+}
+
+static void say_host_closed(struct vb_text *t, const struct vb_reach_host *of)
+{
+	vb_text_add(t, "nobody at ");
+	vb_gid_add(t, of->gid);
+	vb_text_add(t, " listens on UDP port 4791 (ICMP port unreachable): start the peer with verbena run "
+		       "--netdev there, or set up soft-RoCE; a packet filter there can also reject the port");
+}
+
+/* The largest path MTU whose packets fit: headers as in host/netif.h. */
+static unsigned fitting(uint32_t mtu)
+{
+	unsigned path = 4096;
+
+	while (path > 256 && path + 96 > mtu)
+		path /= 2;
+	return path;
+}
+
+static void say_host_mtu(struct vb_text *t, const struct vb_reach_host *of)
+{
+	vb_text_add(t, "packets of this queue pair are longer than the way to ");
+	vb_gid_add(t, of->gid);
+	if (of->mtu)
+		vb_text_add(t, " takes, whose MTU is %u bytes; set path_mtu to %u bytes at both ends",
+			    of->mtu, fitting(of->mtu));
+	else
+		vb_text_add(t, " takes (%s); set a smaller path_mtu at both ends", strerror((int)of->err));
+}
+
+static void say_host_nat(struct vb_text *t, const struct vb_reach_nat *of)
+{
+	vb_text_add(t, "something on the way translates addresses (NAT): packets of ");
+	vb_gid_add(t, of->gid);
+	vb_text_add(t, " arrive from ");
+	vb_gid_add(t, of->from);
+	vb_text_add(t, ". RoCEv2 does not pass NAT, since its checksum (ICRC) covers the addresses; let both "
+		       "ends see each other's own address (containers: --network host, or a routed network)");
+}
+
+static void say_host_damaged(struct vb_text *t, const struct vb_reach_host *of)
+{
+	vb_text_add(t, "%u packet%s from ", of->bad, of->bad == 1 ? "" : "s");
+	vb_gid_add(t, of->gid);
+	vb_text_add(t, " had a wrong checksum (ICRC): something on the way translates addresses (NAT), which "
+		       "RoCEv2 does not pass, or damages packets");
+}
+
+static void say_host_silent(struct vb_text *t, const struct vb_reach_host *of)
+{
+	char name[68];
+
+	vb_text_add(t, "no RoCEv2 packet has arrived from ");
+	vb_gid_add(t, of->gid);
+	vb_text_add(t,
+		    " on %s, and no ICMP message: is the host up, is a program with this queue pair running "
+		    "there, and does each packet filter let UDP port 4791 in at both ends?",
+		    interface(name, of->ifname));
+}
+
+static void say_host_quiet(struct vb_text *t, const struct vb_reach_host *of)
+{
+	vb_text_add(t, "the last packet from ");
+	vb_gid_add(t, of->gid);
+	vb_text_add(t,
+		    " arrived %u.%u s ago: since then the program, its queue pair, its host or the network "
+		    "between has failed",
+		    of->heard_ms / 1000, of->heard_ms / 100 % 10);
+}
+
+/* ---- numbers ---- */
 
 static void say_group(struct vb_text *t, const struct vb_reach_number *of)
 {

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "base/text.h"
+#include "iba/away.h"
 
 enum vb_reach {
 	VB_REACH_UNKNOWN, /* nothing: another host, or all looks well from here */
@@ -90,10 +91,23 @@ struct vb_reach_link {
 	uint32_t theirs; /* enum: IBV_LINK_LAYER_INFINIBAND or _ETHERNET; this process has the other one */
 };
 
-struct vb_reach_away {
-	uint32_t pid; /* a process of this user in another network namespace that has the address; 0: none is
-			 known */
-	uint8_t gid[16]; /* the address; all zero: it is not at hand */
+/* A far end on a network. */
+struct vb_reach_host {
+	uint8_t gid[16]; /* its address */
+	char ifname[16]; /* of an interface of this host; not terminated if it is full */
+	uint32_t err;	 /* errno, as the kernel told it */
+	union {
+		uint32_t
+		    other;    /* ROUTE: 1: the interface is another one than the device's, and leads there */
+		uint32_t mtu; /* MTU: of the way there; 0: unknown */
+		uint32_t bad; /* DAMAGED: packets with a wrong ICRC */
+		uint32_t heard_ms; /* QUIET: since its last packet */
+	};
+};
+
+struct vb_reach_nat {
+	uint8_t gid[16];  /* the far end's address */
+	uint8_t from[16]; /* and what its packets have instead */
 };
 
 /* Where a queue pair number leads that is none of an address's. */
@@ -134,6 +148,8 @@ struct vb_reach_facts {
 	uint32_t reach; /* enum vb_reach */
 	union {
 		struct vb_reach_away away; /* the largest: `{0}` clears all */
+		struct vb_reach_host host;
+		struct vb_reach_nat nat;
 		struct vb_reach_denied denied;
 		struct vb_reach_version version;
 		struct vb_reach_none none;

@@ -19,6 +19,28 @@ REACH(VB_REACH_SILENT, process, say_silent)
 REACH(VB_REACH_LEFT, process, say_left)
 /* the GID in the path is no address of this network namespace, and no wire leads to others */
 REACH(VB_REACH_ADDRESS, away, say_address)
+/* this host's packet filter refuses packets to the far end's address */
+REACH(VB_REACH_HOST_FILTER, host, say_host_filter)
+/* no route leads there from the device's interface */
+REACH(VB_REACH_HOST_ROUTE, host, say_host_route)
+/* the device's interface is down */
+REACH(VB_REACH_HOST_DOWN, host, say_host_down)
+/* a router, or this host, knows that nobody has the address */
+REACH(VB_REACH_HOST_ABSENT, host, say_host_absent)
+/* a packet filter on the way says that it refuses the packets */
+REACH(VB_REACH_HOST_FORBIDDEN, host, say_host_forbidden)
+/* its host has nobody at the UDP port */
+REACH(VB_REACH_HOST_CLOSED, host, say_host_closed)
+/* packets are longer than the way takes */
+REACH(VB_REACH_HOST_MTU, host, say_host_mtu)
+/* an ICRC is right for other addresses than those of the packet */
+REACH(VB_REACH_HOST_NAT, nat, say_host_nat)
+/* its packets have wrong ICRCs */
+REACH(VB_REACH_HOST_DAMAGED, host, say_host_damaged)
+/* nothing has ever come from there, and nobody says why */
+REACH(VB_REACH_HOST_SILENT, host, say_host_silent)
+/* something has */
+REACH(VB_REACH_HOST_QUIET, host, say_host_quiet)
 /* the GID is a multicast group's, and the number is not the one that groups have */
 REACH(VB_REACH_GROUP, number, say_group)
 /* the number of the far end's queue pair is 0 */

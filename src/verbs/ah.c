@@ -128,8 +128,9 @@ VB_EXPORT VB_OBJECT(struct ibv_ah *, ibv_create_ah, (ibpd, attr), struct ibv_pd 
 	ah->group = group;
 	ah->dest = group ? VB_DEST_NOWHERE : vb_far_leads(vb_hca(c->adapter), attr);
 	if (!group && ah->dest == VB_DEST_NOWHERE)
-		ah->away = vb_devices_infiniband() ? attr->dlid
-						   : vb_addresses_whose(&vb_hca(c->adapter)->addresses, attr);
+		ah->away = vb_devices_infiniband()
+			       ? attr->dlid
+			       : vb_addresses_whose(&vb_hca(c->adapter)->addresses, attr, NULL);
 	vb_live_enter(&ah->ibv, VB_LIVE_AH);
 	return &ah->ibv;
 }

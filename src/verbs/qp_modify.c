@@ -1,4 +1,5 @@
 /* ibv_modify_qp(): everything is checked first, then what cannot fail is done (rule 38). */
+#include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -16,12 +17,14 @@
 #include "iba/wr.h"
 #include "transport/transport.h"
 #include "host/devices.h"
+#include "host/route.h"
 #include "hca/direct.h"
 #include "hca/lost.h"
 #include "hca/hca.h"
 #include "hca/send.h"
 #include "hca/gsi.h"
 #include "hca/path.h"
+#include "hca/port.h"
 #include "verbs/post.h"
 #include "verbs/target.h"
 #include "verbs/verbs.h"
@@ -178,6 +181,37 @@ static int check_values(const struct vb_qp *qp, const struct ibv_qp_attr *a, uin
 	return 0;
 }
 
+/* What its interface cannot send is refused here, and not one by one later.  On this host there is no such
+ * limit. */
+static int check_path_mtu(const struct vb_qp *qp, const struct ibv_qp_attr *a, uint32_t mask)
+{
+	uint32_t asked = mask & IBV_QP_PATH_MTU ? a->path_mtu : qp->attr.path_mtu, fits;
+	struct vb_hca *h = vb_qp_hca(qp);
+	struct vb_route_to route;
+	struct vb_port port;
+	char buf[INET6_ADDRSTRLEN + 8];
+	struct vb_text to = {buf, sizeof(buf)};
+
+	if (!(mask & IBV_QP_AV) || !vb_port_has_wire(h) || vb_gid_is_group(a->ah_attr.grh.dgid.raw) ||
+	    vb_port_leads_here(h, &a->ah_attr))
+		return 0;
+	vb_devices_port(h->device, &port);
+	if (!vb_route_find(&route, a->ah_attr.grh.dgid.raw, port.ifindex) && route.mtu &&
+	    route.mtu < port.mtu)
+		port.mtu = route.mtu; /* the way's, as far as the kernel knows it */
+	fits = vb_netif_path_mtu(port.mtu);
+	if (asked <= fits)
+		return 0;
+	vb_gid_add(&to, a->ah_attr.grh.dgid.raw);
+	return vb_refuse(
+	    EINVAL, CALL,
+	    "QP 0x%06x: path_mtu %u (%u bytes) does not fit the MTU of %u on the way to %s through "
+	    "%s; set path_mtu to %u (%u bytes) at both ends, or raise the MTU (ip link set %s mtu "
+	    "%u)",
+	    qp->qpn, asked, 128u << asked, port.mtu, buf, port.ifname, fits, 128u << fits, port.ifname,
+	    (128u << asked) + VB_NETIF_ROCE_OVERHEAD);
+}
+
 static void store_path(struct vb_qp *qp, const struct ibv_qp_attr *a, uint32_t mask)
 {
 	struct ibv_qp_attr *to = &qp->attr;
@@ -324,7 +358,8 @@ int vb_qp_check(const struct vb_qp *qp, enum ibv_qp_state from, const struct ibv
 	enum ibv_qp_state to = mask & IBV_QP_STATE ? a->qp_state : from;
 	int err = check_transition(qp, from, to, a, mask);
 
-	return err ? err : check_values(qp, a, mask);
+	err = err ? err : check_values(qp, a, mask);
+	return err ? err : check_path_mtu(qp, a, mask);
 }
 
 int vb_qp_change(struct vb_qp *qp, enum ibv_qp_state from, const struct ibv_qp_attr *a, uint32_t mask)

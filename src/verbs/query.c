@@ -214,7 +214,7 @@ static void port_attr(const struct vb_context *c, struct ibv_port_attr *a)
 	*a = (struct ibv_port_attr){
 	    .state = up ? IBV_PORT_ACTIVE : IBV_PORT_DOWN,
 	    .max_mtu = IBV_MTU_4096,
-	    .active_mtu = IBV_MTU_4096,
+	    .active_mtu = vb_port_mtu(vb_hca(c->adapter)),
 	    .gid_tbl_len = VB_GID_ROOM,
 	    .port_cap_flags = VB_PORT_CAPS,
 	    .max_msg_sz = vb_profile()->max_msg,

@@ -255,8 +255,8 @@ static void sends_elsewhere(const char *address, pid_t pid)
 			     address, (int)pid);
 	else
 		KIT_LOG_SAYS(
-		    "the GID in the path (dgid %s) is not an address of this network namespace, and Verbena "
-		    "does not connect to other hosts yet; a container has its own network namespace",
+		    "the GID in the path (dgid %s) is not an address of this network namespace, and this "
+		    "host has no route to it; a container has its own network namespace",
 		    address);
 	kit_nap(100); /* it is not looked for more often */
 	kit_log_skip();
@@ -271,7 +271,7 @@ static void sends_elsewhere(const char *address, pid_t pid)
 	else
 		KIT_LOG_SAYS(
 		    "queue pair 0x123456 cannot be reached: the GID in the path (dgid) is not an address "
-		    "of this network namespace, and Verbena does not connect to other hosts");
+		    "of this network namespace; only RC queue pairs reach other hosts so far");
 	CHECK_EQ(ibv_destroy_ah(ah), 0);
 	kit_end_close(&rc);
 	kit_end_close(&ud);

@@ -1391,8 +1391,10 @@ bool vb_addresses_have(struct vb_addresses *n, const struct ibv_ah_attr *av)
 	return !av->is_global;
 }
 
-uint32_t vb_addresses_whose(struct vb_addresses *n, const struct ibv_ah_attr *av)
+uint32_t vb_addresses_whose(struct vb_addresses *n, const struct ibv_ah_attr *av, char ifname[VB_NETIF_NAME])
 {
+	if (ifname)
+		*ifname = 0;
 	return 0;
 }
 

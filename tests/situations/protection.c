@@ -66,9 +66,7 @@ static void gid_of_another_machine(void)
 	CHECK(!kit_post(&a, IBV_WR_SEND, 1, 0, 8, NULL, 0));
 	expect(IBV_WC_RETRY_EXC_ERR);
 	SAID("no acknowledgement from queue pair 0x%06x within retry_cnt = 1 retry", far.qpn);
-	SAID("the GID in the path (dgid 203.0.113.7) is not an address of this network namespace, and "
-	     "Verbena does not "
-	     "connect to other hosts yet; a container has its own network namespace");
+	SAID("the GID in the path (dgid 203.0.113.7) is not an address of this network namespace");
 	atomic_fetch_add(&d->step, 1);
 	CHECK(!kit_reap(pid));
 }

@@ -527,7 +527,9 @@ static void a_receive_buffer_tells_of_checks_only(void **state)
 	    "region was deregistered");
 }
 
-static bool says_reach(struct vb_text *t, const uint32_t of[4])
+enum { WORDS = sizeof(struct vb_reach_facts) / sizeof(uint32_t) };
+
+static bool says_reach(struct vb_text *t, const uint32_t of[WORDS])
 {
 	struct vb_reach_facts f;
 
@@ -546,9 +548,10 @@ static void every_reach_has_a_clause_of_its_own(void **state)
 	(void)state;
 	for (size_t n = 0; n < 125; n++) {
 		/* the facts of any kind, word by word after the tag */
-		uint32_t of[6] = {0, numbers[n % 5], numbers[n / 5 % 5], numbers[n / 25], n};
+		uint32_t of[WORDS] = {0, numbers[n % 5], numbers[n / 5 % 5], numbers[n / 25], n};
 
-		_Static_assert(sizeof of == sizeof(struct vb_reach_facts), "all words of all kinds");
+		for (size_t i = 5; i < WORDS; i++)
+			of[i] = numbers[(n + i) % 5];
 		for (uint32_t r = VB_REACH_UNKNOWN + 1; r < VB_REACHES; r++) {
 			t = (struct vb_text){text[r], sizeof text[r]};
 			*text[r] = 0;
@@ -561,13 +564,13 @@ static void every_reach_has_a_clause_of_its_own(void **state)
 	}
 	memset(cut, 'x', sizeof cut);
 	t = (struct vb_text){cut, 10};
-	assert_true(says_reach(&t, (uint32_t[6]){VB_REACH_NOBODY, 0, 0, 0}));
+	assert_true(says_reach(&t, (uint32_t[WORDS]){VB_REACH_NOBODY}));
 	assert_int_equal(cut[9], 0);
 	assert_int_equal(cut[10], 'x');
 	t = (struct vb_text){text[0], sizeof text[0]};
-	assert_false(says_reach(&t, (uint32_t[6]){VB_REACH_UNKNOWN, 1, 2, 3}));
-	assert_false(says_reach(&t, (uint32_t[6]){VB_REACHES, 1, 2, 3}));
-	assert_false(says_reach(&t, (uint32_t[6]){UINT32_MAX, 1, 2, 3}));
+	assert_false(says_reach(&t, (uint32_t[WORDS]){VB_REACH_UNKNOWN, 1, 2, 3}));
+	assert_false(says_reach(&t, (uint32_t[WORDS]){VB_REACHES, 1, 2, 3}));
+	assert_false(says_reach(&t, (uint32_t[WORDS]){UINT32_MAX, 1, 2, 3}));
 	assert_int_equal(*text[0], 0);
 }
 
@@ -631,9 +634,51 @@ static void a_clause_has_the_numbers_of_its_kind(void **state)
 	     "not an address of this network namespace: process 31 of this user has it in another"},
 	    {{VB_REACH_ADDRESS, .away = {.pid = 31, .gid = {[10] = 255, 255, 203, 0, 113, 7}}},
 	     "the GID in the path (dgid 203.0.113.7) is not an address"},
+	    {{VB_REACH_ADDRESS, .away = {.pid = 31, .ifname = "eth0"}},
+	     "--network container:NAME), or start both programs with --netdev and the interface that leads "
+	     "to "
+	     "the other: here verbena run --netdev=eth0 (VERBENA_NETDEV)"},
 	    {{VB_REACH_ADDRESS, .away = {0}},
-	     "not an address of this network namespace, and Verbena does not connect to other hosts yet; a "
-	     "container has"},
+	     "not an address of this network namespace, and this host has no route to it; a container has"},
+	    {{VB_REACH_ADDRESS, .away = {.ifname = "eth0"}},
+	     "namespace; to reach other hosts, start both programs with --netdev and the interface that "
+	     "leads to "
+	     "the other: here verbena run --netdev=eth0 (VERBENA_NETDEV)"},
+	    {{VB_REACH_ADDRESS, .away = {.ifname = "0123456789abcde\x1b"}},
+	     "--netdev=0123456789abcde\\x1b (V"},
+	    {{VB_REACH_ADDRESS, .away = {.obstacle = VB_AWAY_TYPE}},
+	     "namespace; only RC queue pairs reach other hosts so far"},
+	    {{VB_REACH_ADDRESS, .away = {.obstacle = VB_AWAY_CM}},
+	     "namespace, and rdma_cm does not connect to other hosts yet; a container has"},
+	    {{VB_REACH_ADDRESS, .away = {.obstacle = VB_AWAY_SHM}}, "--wire=shm (VERBENA_WIRE) keeps"},
+#define FAR .gid = {[10] = 255, 255, 10, 0, 0, 5}, .ifname = "eth0"
+	    {{VB_REACH_HOST_FILTER, .host = {FAR, .err = EPERM}},
+	     "refuses packets to 10.0.0.5 (Operation not"},
+	    {{VB_REACH_HOST_ROUTE, .host = {FAR, .err = ENETUNREACH}},
+	     "no route to 10.0.0.5: Network is unreachable through eth0;"},
+	    {{VB_REACH_HOST_ROUTE, .host = {FAR, .other = 1}},
+	     "leads through eth0, which is not the interface of this queue pair's device; use the device of "
+	     "eth0 "
+	     "(verbena run --netdev=eth0)"},
+	    {{VB_REACH_HOST_DOWN, .host = {FAR}}, "the interface eth0, which leads to 10.0.0.5, is down"},
+	    {{VB_REACH_HOST_ABSENT, .host = {FAR, .err = EHOSTUNREACH}},
+	     "no host answers at 10.0.0.5 (No route to host): the host is down, or the address is not in the "
+	     "network of eth0"},
+	    {{VB_REACH_HOST_FORBIDDEN, .host = {FAR, .err = EACCES}},
+	     "on the way to 10.0.0.5 rejects the packets (Permission denied"},
+	    {{VB_REACH_HOST_CLOSED, .host = {FAR}}, "nobody at 10.0.0.5 listens on UDP port 4791"},
+	    {{VB_REACH_HOST_MTU, .host = {FAR, .mtu = 1400}},
+	     "MTU is 1400 bytes; set path_mtu to 1024 bytes"},
+	    {{VB_REACH_HOST_MTU, .host = {FAR, .mtu = 1119}}, "MTU is 1119 bytes; set path_mtu to 512 bytes"},
+	    {{VB_REACH_HOST_MTU, .host = {FAR, .err = EMSGSIZE}}, "takes (Message too long); set a smaller"},
+	    {{VB_REACH_HOST_NAT, .nat = {{[10] = 255, 255, 10, 0, 0, 5}, {[10] = 255, 255, 10, 0, 0, 1}}},
+	     "packets of 10.0.0.5 arrive from 10.0.0.1. RoCEv2"},
+	    {{VB_REACH_HOST_DAMAGED, .host = {FAR, .bad = 3}}, "3 packets from 10.0.0.5 had a wrong"},
+	    {{VB_REACH_HOST_SILENT, .host = {FAR}}, "no RoCEv2 packet has arrived from 10.0.0.5 on eth0,"},
+	    {{VB_REACH_HOST_SILENT, .host = {.ifname = "0123456789abcdef"}}, "on 0123456789abcdef, and"},
+	    {{VB_REACH_HOST_QUIET, .host = {FAR, .heard_ms = 3280}}, "from 10.0.0.5 arrived 3.2 s ago"},
+#undef FAR
+	    {{VB_REACH_ADDRESS, .away = {.obstacle = VB_AWAY_FAILED}}, "could not be opened: the first line"},
 	};
 	char text[600];
 
