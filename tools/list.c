@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/text.h"
+#include "counts.h"
 #include "host/segment.h"
 #include "tools.h"
 
@@ -17,28 +18,6 @@ static const struct vb_seg_head *head(const struct peek *p, unsigned device)
 	return (const void *)p->all[device];
 }
 
-static uint32_t qps_of(const struct peek *p, unsigned device)
-{
-	return atomic_load_explicit(&head(p, device)->qps, memory_order_relaxed);
-}
-
-static uint64_t all_qps(const struct peek *p)
-{
-	uint64_t sum = 0;
-
-	for (unsigned d = 0; d < p->n; d++)
-		sum += qps_of(p, d);
-	return sum;
-}
-
-/* Returns buf. */
-static const char *name_of(char *buf, size_t size, const struct peek *p, unsigned device)
-{
-	snprintf(buf, size, "%.*s", (int)sizeof head(p, device)->name, head(p, device)->name);
-	vb_peek_clean(buf);
-	return buf;
-}
-
 static const char *names_of(char *buf, size_t size, const struct peek *p)
 {
 	struct vb_text t = {buf, size};
@@ -46,8 +25,54 @@ static const char *names_of(char *buf, size_t size, const struct peek *p)
 
 	*buf = 0;
 	for (unsigned d = 0; d < p->n; d++)
-		vb_text_add(&t, "%s%s", d ? "," : "", name_of(name, sizeof name, p, d));
+		vb_text_add(&t, "%s%s", d ? "," : "", vb_counts_device_name(name, sizeof name, p, d));
 	return buf;
+}
+
+/* "2 RTS, 1 INIT"; returns buf. */
+static const char *states_of(char *buf, size_t size, const struct vb_counts *c)
+{
+	struct vb_text t = {buf, size};
+	bool any = false;
+
+	*buf = 0;
+	for (unsigned i = VB_QP_STATES; i--;) {
+		if (c->state[i])
+			vb_text_add(&t, "%s%u %s", any ? ", " : "", c->state[i], vb_counts_state(i));
+		any = any || c->state[i];
+	}
+	if (!any)
+		vb_text_add(&t, "0");
+	return buf;
+}
+
+/* "4.2 MiB": at most nine columns.  Returns buf. */
+static const char *bytes_of(char *buf, size_t size, uint64_t v)
+{
+	static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+	double d = (double)v;
+	unsigned u = 0;
+
+	for (; d >= 1000 && u < sizeof units / sizeof *units - 1; u++)
+		d /= 1024;
+	snprintf(buf, size, u && d < 100 ? "%.1f %s" : "%.0f %s", d, units[u]);
+	return buf;
+}
+
+static void print_row(FILE *f, const struct peek *p, int program, int device)
+{
+	char names[DEVICES], states[120], memory[16], out[16], in[16];
+	struct vb_counts c;
+
+	(void)vb_counts_process(p, &c); /* without memory it is a part of them */
+	fprintf(f, "%7d  %-*s  %-*s  %-16s  %7llu  %9s  %5u  %11llu  %9s  %11llu  %9s  %7llu%s\n",
+		(int)p->pid, program, p->program, device, names_of(names, sizeof names, p),
+		states_of(states, sizeof states, &c), (unsigned long long)c.regions,
+		bytes_of(memory, sizeof memory, c.bytes), c.peers, (unsigned long long)c.traffic.sent,
+		bytes_of(out, sizeof out, c.traffic.sent_bytes), (unsigned long long)c.traffic.received,
+		bytes_of(in, sizeof in, c.traffic.received_bytes),
+		(unsigned long long)c.traffic.count[VB_TRAFFIC_RETRANSMITTED],
+		vb_peek_is_here(p) ? "" : "  in another network namespace");
 }
 
 void vb_list_print(FILE *f, const struct peek *all, size_t n)
@@ -61,11 +86,11 @@ void vb_list_print(FILE *f, const struct peek *all, size_t n)
 		len = (int)strlen(names_of(names, sizeof names, &all[i]));
 		device = len > device ? len : device;
 	}
-	fprintf(f, "%7s  %-*s  %-*s  %s\n", "PID", program, "PROGRAM", device, "DEVICE", "QUEUE PAIRS");
+	fprintf(f, "%7s  %-*s  %-*s  %-16s  %7s  %9s  %5s  %11s  %9s  %11s  %9s  %7s\n", "PID", program,
+		"PROGRAM", device, "DEVICE", "QUEUE PAIRS", "REGIONS", "MEMORY", "PEERS", "SENT", "BYTES",
+		"RECEIVED", "BYTES", "RESENT");
 	for (size_t i = 0; i < n; i++)
-		fprintf(f, "%7d  %-*s  %-*s  %11llu%s\n", (int)all[i].pid, program, all[i].program, device,
-			names_of(names, sizeof names, &all[i]), (unsigned long long)all_qps(&all[i]),
-			vb_peek_is_here(&all[i]) ? "" : "  in another network namespace");
+		print_row(f, &all[i], program, device);
 }
 
 void vb_list_say_none(void)
@@ -74,23 +99,32 @@ void vb_list_say_none(void)
 	    "no process of yours has a device of Verbena open. To start a program: verbena run -- PROGRAM");
 }
 
+static json_object *device_json(const struct peek *p, unsigned d, const struct vb_counts *c)
+{
+	json_object *o = json_object_new_object();
+	char name[80];
+
+	json_object_object_add(o, "name",
+			       json_object_new_string(vb_counts_device_name(name, sizeof name, p, d)));
+	json_object_object_add(o, "adapter", json_object_new_int64(head(p, d)->number));
+	vb_counts_json(o, c);
+	return o;
+}
+
 static json_object *process_json(const struct peek *p)
 {
 	json_object *o = json_object_new_object(), *devices = json_object_new_array();
-	char name[80];
+	struct vb_counts sum = {0}, c;
 
 	json_object_object_add(o, "pid", json_object_new_int(p->pid));
 	json_object_object_add(o, "program", json_object_new_string(p->program));
 	for (unsigned d = 0; d < p->n; d++) {
-		json_object *one = json_object_new_object();
-
-		json_object_object_add(one, "name", json_object_new_string(name_of(name, sizeof name, p, d)));
-		json_object_object_add(one, "adapter", json_object_new_int64(head(p, d)->number));
-		json_object_object_add(one, "queue_pairs", json_object_new_int64(qps_of(p, d)));
-		json_object_array_add(devices, one);
+		(void)vb_counts_device(p, d, &c); /* without memory it is a part of them */
+		vb_counts_add(&sum, &c);
+		json_object_array_add(devices, device_json(p, d, &c));
 	}
 	json_object_object_add(o, "devices", devices);
-	json_object_object_add(o, "queue_pairs", json_object_new_uint64(all_qps(p)));
+	vb_counts_json(o, &sum);
 	json_object_object_add(o, "network_namespace", json_object_new_uint64(p->network));
 	return o;
 }
@@ -107,7 +141,7 @@ static int print_json(const struct peek *all, size_t n)
 static int list(const struct vb_command *c, int argc, char **argv)
 {
 	struct vb_words w = {.command = c, .argc = argc, .argv = argv};
-	bool json = false;
+	bool json = false, metrics = false;
 	enum vb_word word;
 	struct peek *all;
 	int status = 0;
@@ -121,11 +155,20 @@ static int list(const struct vb_command *c, int argc, char **argv)
 			       w.value);
 			return VB_EXIT_SELF;
 		}
-		json = true;
+		if (w.option->letter)
+			json = true;
+		else
+			metrics = true;
+	}
+	if (json && metrics) {
+		vb_say("--json and --metrics are two formats of the same list; give one of them");
+		return VB_EXIT_SELF;
 	}
 	n = vb_peek_all(&all, geteuid());
 	if (json)
 		status = print_json(all, n);
+	else if (metrics)
+		status = vb_metrics_print(all, n);
 	else if (n)
 		vb_list_print(stdout, all, n);
 	else
@@ -136,16 +179,23 @@ static int list(const struct vb_command *c, int argc, char **argv)
 	return status;
 }
 
+static const struct vb_option options[] = {
+    {.name = "json", .letter = 'j', .doc = "print JSON"},
+    {.name = "metrics", .doc = "print Prometheus' text format, for node_exporter's textfile collector"},
+};
+
 const struct vb_command vb_list = {
     .name = "list",
     .brief = "list your processes that use Verbena",
     .main = list,
-    .usage = "[--json]",
-    .text = "Lists your processes that have a device of Verbena open: their PIDs, programs, devices and "
-	    "numbers of "
-	    "queue pairs.",
+    .usage = "[--json|--metrics]",
+    .text = "Lists your processes that have a device of Verbena open: PID, program, devices, queue pairs by "
+	    "state, "
+	    "memory regions and their bytes, the adapters that they are connected to, messages and bytes "
+	    "sent and "
+	    "received, and packets sent again.",
     .after = "Exit status: 0, also if there is no such process; 125 if verbena fails.",
     .example = "verbena list",
-    .options = vb_peek_options,
-    .noptions = VB_PEEK_OPTIONS,
+    .options = options,
+    .noptions = sizeof options / sizeof *options,
 };

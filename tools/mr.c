@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "counts.h"
 #include "host/segment.h"
 #include "iba/profile.h"
 #include "iba/reason.h"
@@ -237,6 +238,24 @@ static struct totals add_up(const struct region *list, size_t n)
 			t.bytes += list[i].length;
 	}
 	return t;
+}
+
+void vb_mr_sum(const struct peek *p, unsigned device, uint64_t *regions, uint64_t *bytes)
+{
+	const struct vb_key_entry *entries = (const void *)(p->all[device] + VB_SEG_KEYS);
+	const struct vb_key_marks *marks = (const void *)(p->all[device] + VB_SEG_KEY_MARKS);
+	struct totals t;
+
+	*regions = *bytes = 0;
+	for (uint32_t i = 0; (i = vb_key_next(marks, i));) {
+		struct region r = {.index = i};
+
+		if (!read_entry(&entries[i], &r))
+			continue;
+		t = add_up(&r, 1);
+		*regions += t.regions;
+		*bytes += t.bytes;
+	}
 }
 
 static void print_users(const struct region *r, pid_t owner)

@@ -126,7 +126,7 @@ int vb_gsi_open(struct vb_hca *h, const struct vb_gsi_ops *ops, void *user)
 		return err;
 	}
 	atomic_store_explicit(&h->gsi, g, memory_order_release); /* pairs with gsi_of() */
-	vb_adapter_show_gsi(h->adapter, true);
+	vb_adapter_show_gsi(h->adapter, g->number);
 	return 0;
 }
 
@@ -146,7 +146,7 @@ void vb_gsi_close(struct vb_hca *h)
 {
 	struct vb_gsi *g;
 
-	vb_adapter_show_gsi(h->adapter, false);
+	vb_adapter_show_gsi(h->adapter, 0);
 	pthread_mutex_lock(&h->gsi_busy); /* the engine is through with its user */
 	g = atomic_exchange(&h->gsi, NULL);
 	pthread_mutex_unlock(&h->gsi_busy);

@@ -368,7 +368,7 @@ bool vb_peer_tell(struct vb_peer *peer, uint8_t subject, const void *msg, size_t
 const uint8_t (*vb_peer_gids(const struct vb_peer *peer))[16];
 /* Shows peers whether QP1 takes management datagrams (hca/gsi.h); whether a peer that is or was UP shows
  * that. */
-void vb_adapter_show_gsi(struct vb_adapter *a, bool open);
+void vb_adapter_show_gsi(struct vb_adapter *a, uint32_t number); /* 0: it is not */
 bool vb_peer_shows_gsi(const struct vb_peer *peer);
 /* The entry of this QP that the peer shows (also one that has just died); NULL: it has no such number. */
 const struct vb_shown_qp *vb_peer_shown(const struct vb_peer *peer, uint32_t qpn);

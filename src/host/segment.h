@@ -89,7 +89,8 @@ struct vb_seg_head {
 	uint8_t gids[VB_GID_TABLE][16]; /* of its port; a reader may see one that is changing */
 	uint32_t numbers[VB_ADAPTER_NUMBERS]; /* all numbers held; 0 ends (number 0 is never bound) */
 	_Atomic uint32_t nnumbers;
-	_Atomic uint32_t gsi; /* 1: QP1 is open (hca/gsi.h), so that management datagrams are taken */
+	_Atomic uint32_t gsi; /* by which number QP1 is open (hca/gsi.h), so that management datagrams are
+				 taken; 0: it is not */
 	char profile[16];     /* name of the process's profile, for tools */
 	char name[64];	      /* of the device, for tools */
 	_Atomic uint32_t qps; /* queue pairs that exist, for tools */

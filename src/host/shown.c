@@ -38,9 +38,10 @@ const uint8_t (*vb_peer_gids(const struct vb_peer *peer))[16]
 	return ((const struct vb_seg_head *)(const void *)peer->view)->gids;
 }
 
-void vb_adapter_show_gsi(struct vb_adapter *a, bool open)
+void vb_adapter_show_gsi(struct vb_adapter *a, uint32_t number)
 {
-	atomic_store_explicit(&a->head->gsi, open, memory_order_release); /* pairs with vb_peer_shows_gsi() */
+	atomic_store_explicit(&a->head->gsi, number,
+			      memory_order_release); /* pairs with vb_peer_shows_gsi() */
 }
 
 bool vb_peer_shows_gsi(const struct vb_peer *peer)

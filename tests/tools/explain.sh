@@ -128,7 +128,7 @@ json "drops in JSON" "[(d['reason'], d['count'], 'no receive request' in d['text
 	[('drop-no-receive', 3, True)]" "$verbena" explain --json "$pid"
 json "queue pairs that exist" "[p['queue_pairs'] for p in o if p['pid'] == $pid] == [2]" "$verbena" list --json
 checks=$((checks + 1))
-"$verbena" list | grep -Eq "^ *$pid  tools-trouble +verbena0 +2$" || { echo "FAIL: no two queue pairs of $pid in: $("$verbena" list)"; bad=$((bad + 1)); }
+"$verbena" list | grep -Eq "^ *$pid  tools-trouble +verbena0 +2 [A-Z]+ " || { echo "FAIL: no two queue pairs of $pid in: $("$verbena" list)"; bad=$((bad + 1)); }
 kill "$pid"
 json "no drops" "o['drops'] == []" "$verbena" explain --json "$one"
 start two "$verbena" run -- "$helpers/tools-trouble" more
@@ -244,7 +244,7 @@ if unshare -Ur true 2>/dev/null; then
 		unshare -Ur "$verbena" explain "$one"
 fi
 
-for words in list "list --json" help "help run" "explain $one" "explain --json $one" "mr $one" "mr --json $one" --help --version; do
+for words in list "list --json" "list --metrics" "qp $one" help "help run" "explain $one" "explain --json $one" "mr $one" "mr --json $one" --help --version; do
 	check "$words to a full disk" 125 "the output could not be written: " sh -c "'$verbena' $words >/dev/full"
 	check "$words to nowhere" 125 "the output could not be written: " sh -c "'$verbena' $words >&-"
 done
@@ -253,7 +253,7 @@ checks=$((checks + 1))
 /usr/bin/python3 - "$verbena" "$one" <<'PY' || bad=$((bad + 1))
 import os, signal, subprocess, sys
 verbena, pid = sys.argv[1:]
-for words in ["list"], ["list", "--json"], ["help"], ["help", "run"], ["run", "-h"], ["explain", pid], ["mr", "--json", pid]:
+for words in ["list"], ["list", "--json"], ["list", "--metrics"], ["qp", pid], ["help"], ["help", "run"], ["run", "-h"], ["explain", pid], ["mr", "--json", pid]:
     for ignored in False, True:
         r, w = os.pipe()
         os.close(r)

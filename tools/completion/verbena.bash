@@ -6,7 +6,8 @@ _verbena_options() {
 	case $1 in
 	run) echo --log= --log-level= --log-format= --profile= --device= --devices= --link= --netdev= --wire= \
 		--udp-checksum= --udp-gso= --direct= --ptrace= --pcap= --pcap-snap= --pcap-ring= --fail-on= --summary --wait-warn= --vendor-id= --vendor-part-id= --no-view --help --version ;;
-	list | explain | mr | doctor) echo --json --help --version ;;
+	list) echo --json --metrics --help --version ;;
+	explain | mr | qp | doctor) echo --json --help --version ;;
 	*) echo --help --version ;;
 	esac
 }
@@ -88,7 +89,7 @@ _verbena() {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]} program
 	COMPREPLY=()
 	if ((COMP_CWORD == 1)); then
-		mapfile -t COMPREPLY < <(compgen -W "run list explain mr doctor help --help --version" -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W "run list explain mr qp doctor help --help --version" -- "$cur")
 		return
 	fi
 	if [[ $command == run ]]; then
@@ -112,12 +113,12 @@ _verbena() {
 	if [[ $cur == -* ]]; then
 		mapfile -t COMPREPLY < <(compgen -W "$(_verbena_options "$command")" -- "$cur")
 		[[ ${#COMPREPLY[@]} != 1 || ${COMPREPLY[0]} != *= ]] || compopt -o nospace 2>/dev/null
-	elif [[ $command == explain || $command == mr ]]; then
+	elif [[ $command == explain || $command == mr || $command == qp ]]; then
 		mapfile -t COMPREPLY < <(compgen -W "$(_verbena_pids "$1")" -- "$cur")
 	elif [[ $command == doctor ]]; then
 		mapfile -t COMPREPLY < <(compgen -c -- "$cur"; compgen -f -- "$cur")
 	elif [[ $command == help ]]; then
-		mapfile -t COMPREPLY < <(compgen -W "run list explain mr doctor help" -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W "run list explain mr qp doctor help" -- "$cur")
 	fi
 }
 

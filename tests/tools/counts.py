@@ -1,0 +1,173 @@
+#!/usr/bin/python3
+"""verbena list, qp and their JSON and metrics, of a program whose traffic is known: stopped, with a queue pair that has
+ended, with one that failed; and processes that end while they are looked at.   counts.py BUILD HELPERS"""
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+build, helpers = (os.path.realpath(p) for p in sys.argv[1:3])
+verbena = os.path.join(build, "verbena")
+env = {k: v for k, v in os.environ.items() if k not in ("LD_LIBRARY_PATH", "LD_PRELOAD", "VERBENA_LOG")}
+bad = checks = 0
+running = []
+
+
+def check(what, good, *seen):
+    global bad, checks
+    checks += 1
+    if not good:
+        bad += 1
+        print(f"FAIL: {what}:", *seen)
+
+
+def run(*words, status=0):
+    r = subprocess.run([verbena, *map(str, words)], capture_output=True, text=True, env=env, timeout=60, check=False)
+    check(f"{words}: exit status", r.returncode == status, r.returncode, r.stdout, r.stderr)
+    return r.stdout + r.stderr
+
+
+class Program:
+    def __init__(self, *words):
+        self.process = subprocess.Popen([verbena, "run", "--log=off", "--", os.path.join(helpers, "tools-traffic"), *words],
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+        running.append(self.process)
+        self.qps = self.process.stdout.readline().split()
+        self.pid = self.process.pid
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait(timeout=60)
+
+
+def of(pid):
+    return [p for p in json.loads(run("list", "--json")) if p["pid"] == pid][0]
+
+
+# How many messages of each kind the pair carries, what they bring, and how many packets of 1,024 bytes that are more
+SENT, BYTES_SENT, BYTES_READ, FURTHER = 3 + 1 + 2 + 1 + 1, 3 * 100 + 5000 + 2 * 64 + 10, 4096, 4
+
+
+def look(p):
+    """Requests that were placed directly are counted at one end, others at both."""
+    a, b = (q for q in json.loads(run("qp", "--json", p.pid))["queue_pairs"])
+    if a["qpn"] != p.qps[0]:
+        a, b = b, a
+    check("numbers", [a["qpn"], b["qpn"]] == p.qps, a, b)
+    check("sent", (a["messages_sent"], a["bytes_sent"], a["bytes_received"]) == (SENT, BYTES_SENT, BYTES_READ), a)
+    check("a receives nothing", a["messages_received"] == 0, a)
+    check("packets", a["further_packets_sent"] == FURTHER and a["further_packets_received"] == 3, a)
+    writes, reads = a["placed_writes"], a["placed_reads"]
+    check("placed and not", writes + b["write_requests_received"] == 2 and reads + b["read_requests_received"] == 1, a, b)
+    check("placed bytes", a["placed_write_bytes"] == 64 * writes and a["placed_read_bytes"] == 4096 * reads, a)
+    check("received", b["messages_received"] == 3 + 1 + 1 + (2 - writes) + (1 - reads), b)
+    check("bytes received", b["bytes_received"] == 5310 + 64 * (2 - writes), b)
+    check("RNR NAKs", a["rnr_naks_received"] == b["rnr_naks_sent"] >= 1, a, b)
+    check("sent again", a["retransmitted_packets"] >= 1, a)
+    check("the peer", (a["peer"]["qpn"], a["peer"]["pid"]) == (p.qps[1], p.pid), a)
+    check("the peer's name", a["peer"]["program"] == "tools-traffic", a)
+    check("the peer's placed bytes", b["peer"]["placed_write_bytes"] == 64 * writes, b)
+    check("type, state, device", (a["type"], a["state"], a["device"]) == ("RC", "RTS", "verbena0"), a)
+    text = run("qp", p.pid)
+    check("text", f"process {p.pid} (tools-traffic): 2 queue pairs\n" in text, text)
+    check("text of a queue pair", f"QP {p.qps[0]}  RC  RTS  device verbena0  peer QP {p.qps[1]} of process {p.pid}" in text, text)
+    check("text of what it sent", f"sent      {SENT} messages, 5,438 bytes" in text, text)
+    check("text of PSNs", "; next PSN 0x0003" in text, text)
+    return a, b
+
+
+def look_at_list(p, a, b):
+    o = of(p.pid)
+    check("states", o["queue_pairs_by_state"] == {"RTS": 2} and o["queue_pairs"] == 2, o)
+    check("regions", (o["regions"], o["region_bytes"], o["peers"]) == (2, 65536 + 4096, 1), o)
+    check("sums", all(o[k] == a[k] + b[k] for k in ("messages_sent", "bytes_received", "retransmitted_packets")), o)
+    check("devices", o["devices"][0]["messages_sent"] == o["messages_sent"], o)
+    text = run("list")
+    line = [x for x in text.splitlines() if x.split()[:1] == [str(p.pid)]]
+    check("text of list", line and "tools-traffic  verbena0  2 RTS " in line[0] and " 68.0 KiB " in line[0], text)
+
+
+def metrics(text):
+    """The samples, {name: {labels: value}}; what promtool check metrics demands is demanded here."""
+    found, said, last = {}, {}, None
+    for line in text.splitlines():
+        if line.startswith("# "):
+            _, what, name, rest = line.split(" ", 3)
+            check("once, HELP before TYPE", said.get(name, "") == ("" if what == "HELP" else "HELP"), line)
+            said[name] = said.get(name, "") + what
+            if what == "TYPE":
+                check("counters end in _total", (rest == "counter") == name.endswith("_total"), line)
+            last = name
+            found.setdefault(name, {})
+            continue
+        m = re.fullmatch(r'([a-z_]+)\{((?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)+)\} ([0-9]+)', line)
+        check("a sample", m and m[1] == last and m[1].startswith("verbena_"), line)
+        if m:
+            check("each once", m[2] not in found[m[1]], line)
+            found[m[1]][m[2]] = int(m[3])
+    check("units", not [n for n in found if re.search(r"_(kb|kib|ms|us|words)(_|$)", n)], *found)
+    check("ends with a newline", text.endswith("\n"))
+    return found
+
+
+def main():
+    p = Program()
+    a, b = look(p)
+    look_at_list(p, a, b)
+    os.kill(p.pid, signal.SIGSTOP)
+    look(p)
+    found = metrics(run("list", "--metrics"))
+    os.kill(p.pid, signal.SIGCONT)
+    labels = f'pid="{p.pid}",program="tools-traffic",device="verbena0"'
+    check("metrics", found["verbena_messages_sent_total"].get(labels) == SENT, found["verbena_messages_sent_total"])
+    check("gauges", found["verbena_queue_pairs"].get(labels + ',state="RTS"') == 2, found["verbena_queue_pairs"])
+    check("memory", found["verbena_memory_region_bytes"].get(labels) == 65536 + 4096, found)
+    check("rare ones", found["verbena_rnr_naks_sent_total"].get(labels) == b["rnr_naks_sent"], found)
+    before = of(p.pid)
+    q = Program("ends")
+    o = of(q.pid)
+    check("destroyed ones count", o["messages_sent"] == SENT + 3 and o["bytes_sent"] == BYTES_SENT + 300, o)
+    check("and are gone", o["queue_pairs"] == 2 and len(json.loads(run("qp", "--json", q.pid))["queue_pairs"]) == 2, o)
+    check("each its own", of(p.pid) == before, of(p.pid), before)
+    f = Program("fails")
+    o = of(f.pid)
+    check("the error state", o["queue_pairs_by_state"] == {"ERR": 2}, o)
+    check("why", (o["remote_access_errors"], o["remote_accesses_refused"], o["send_errors"]) == (1, 1, 1), o)
+    check("two formats", "give one of them" in run("list", "--json", "--metrics", status=125))
+    check("no process", "there is no process 4194304" in run("qp", 4194304, status=125))
+    if not os.geteuid():  # a name that has to be escaped, and a process that others may not look at
+        copy = os.path.join(os.environ.get("TMPDIR", "/tmp"), f'a"b\\{os.getpid()}')
+        os.symlink(os.path.join(helpers, "tools-traffic"), copy)
+        try:
+            s = subprocess.Popen([verbena, "run", "--log=off", "--", copy], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                 text=True, env=env)
+            running.append(s)
+            s.stdout.readline()
+        finally:
+            os.unlink(copy)
+        metrics(run("list", "--metrics"))
+        r = subprocess.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", verbena, "qp", str(p.pid)],
+                           capture_output=True, text=True, env=env, timeout=60, check=False)
+        check("another user's", r.returncode in (125, 126, 127) and "QP 0x" not in r.stdout, r)
+        s.stdin.close()
+    for _ in range(20):  # they end while they are looked at
+        e = subprocess.Popen([verbena, "run", "--log=off", "--", os.path.join(helpers, "tools-traffic")],
+                             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=env)
+        while e.poll() is None:
+            run("list")
+            metrics(run("list", "--metrics"))
+    for x in (p, q, f):
+        x.end()
+    check("nothing is left", p.pid not in [x["pid"] for x in json.loads(run("list", "--json"))])
+
+
+try:
+    main()
+finally:
+    for child in running:
+        if child.poll() is None:
+            child.kill()
+print(f"counts: {checks} checks, {bad} failed")
+sys.exit(bad > 0)

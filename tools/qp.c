@@ -1,0 +1,192 @@
+/* verbena qp: the queue pairs of a running process: state, PSNs, how full their queues are, who is at the
+ * other end, and what they have counted. */
+#include <inttypes.h>
+#include <json-c/json.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "counts.h"
+#include "host/segment.h"
+#include "peek.h"
+#include "tools.h"
+
+/* Digits in groups of three.  Returns buf. */
+static const char *grouped(char buf[32], uint64_t v)
+{
+	char plain[24];
+	int n = snprintf(plain, sizeof plain, "%" PRIu64, v), at = 0;
+
+	for (int i = 0; i < n; i++) {
+		if (i && (n - i) % 3 == 0)
+			buf[at++] = ',';
+		buf[at++] = plain[i];
+	}
+	buf[at] = 0;
+	return buf;
+}
+
+static void print_way(const char *what, uint64_t messages, uint64_t bytes)
+{
+	char a[32], b[32];
+
+	printf("    %-9s %s message%s, %s byte%s", what, grouped(a, messages), messages == 1 ? "" : "s",
+	       grouped(b, bytes), bytes == 1 ? "" : "s");
+}
+
+/* What the peer did here by itself, which this process does not count. */
+static void print_placed(const struct vb_qp_row *r)
+{
+	const uint64_t *c = r->peer_traffic.count;
+	char a[32], b[32];
+
+	if (!r->peer || !(c[VB_TRAFFIC_PLACED_OUT] | c[VB_TRAFFIC_PLACED_IN]))
+		return;
+	printf("    placed by the peer: %s bytes of WRITEs and atomics, %s bytes of READs\n",
+	       grouped(a, c[VB_TRAFFIC_PLACED_OUT_BYTES]), grouped(b, c[VB_TRAFFIC_PLACED_IN_BYTES]));
+}
+
+static void print_counts(const struct vb_traffic *t)
+{
+	bool any = false;
+	char buf[32];
+
+	for (unsigned i = 0; i < VB_TRAFFIC_COUNTS; i++) {
+		if (!t->count[i])
+			continue;
+		printf("%s%s %s", any ? ", " : "    ", vb_traffic_rows[i].name, grouped(buf, t->count[i]));
+		any = true;
+	}
+	if (any)
+		printf("\n");
+}
+
+static void print_qp(const struct peek *p, const struct vb_qp_row *r)
+{
+	char name[80];
+
+	printf("QP 0x%06x  %s  %s  device %s", r->qpn, vb_counts_type(r->type), vb_counts_state(r->state),
+	       vb_counts_device_name(name, sizeof name, p, r->device));
+	if (r->srq)
+		printf("  SRQ 0x%06x", r->srq);
+	if (r->dest_qpn)
+		printf("  peer QP 0x%06x", r->dest_qpn);
+	if (r->peer)
+		printf(" of process %d (%s)", (int)r->peer, r->peer_program);
+	else if (r->dest_qpn)
+		printf(", which no process has that you may look at");
+	printf("\n");
+	print_way("sent", r->traffic.sent, r->traffic.sent_bytes);
+	printf("\n");
+	print_way("received", r->traffic.received, r->traffic.received_bytes);
+	if (r->receives)
+		printf("; next PSN 0x%06x", r->expected);
+	printf("\n");
+	print_placed(r);
+	print_counts(&r->traffic);
+}
+
+static void add_hex(json_object *o, const char *name, uint32_t v)
+{
+	char buf[16];
+
+	snprintf(buf, sizeof buf, "0x%06x", v);
+	json_object_object_add(o, name, json_object_new_string(buf));
+}
+
+static json_object *qp_json(const struct peek *p, const struct vb_qp_row *r)
+{
+	json_object *o = json_object_new_object(), *peer;
+	char name[80];
+
+	add_hex(o, "qpn", r->qpn);
+	json_object_object_add(
+	    o, "device", json_object_new_string(vb_counts_device_name(name, sizeof name, p, r->device)));
+	json_object_object_add(o, "type", json_object_new_string(vb_counts_type(r->type)));
+	json_object_object_add(o, "state", json_object_new_string(vb_counts_state(r->state)));
+	if (r->srq)
+		add_hex(o, "srq", r->srq);
+	if (r->receives)
+		json_object_object_add(o, "rq_psn", json_object_new_int64(r->expected));
+	if (r->dest_qpn) {
+		peer = json_object_new_object();
+		add_hex(peer, "qpn", r->dest_qpn);
+		if (r->peer) {
+			json_object_object_add(peer, "pid", json_object_new_int(r->peer));
+			json_object_object_add(peer, "program", json_object_new_string(r->peer_program));
+			json_object_object_add(
+			    peer, "placed_write_bytes",
+			    json_object_new_uint64(r->peer_traffic.count[VB_TRAFFIC_PLACED_OUT_BYTES]));
+			json_object_object_add(
+			    peer, "placed_read_bytes",
+			    json_object_new_uint64(r->peer_traffic.count[VB_TRAFFIC_PLACED_IN_BYTES]));
+		}
+		json_object_object_add(o, "peer", peer);
+	}
+	vb_counts_traffic_json(o, &r->traffic);
+	return o;
+}
+
+static int print_json(const struct peek *p, const struct vb_qp_row *rows, size_t n)
+{
+	json_object *o = json_object_new_object(), *list = json_object_new_array();
+
+	json_object_object_add(o, "pid", json_object_new_int(p->pid));
+	json_object_object_add(o, "program", json_object_new_string(p->program));
+	for (size_t i = 0; i < n; i++)
+		json_object_array_add(list, qp_json(p, &rows[i]));
+	json_object_object_add(o, "queue_pairs", list);
+	return vb_peek_print_json(o);
+}
+
+static void print_text(const struct peek *p, const struct vb_qp_row *rows, size_t n)
+{
+	printf("process %d (%s): %zu queue pair%s\n", (int)p->pid, p->program, n, n == 1 ? "" : "s");
+	for (size_t i = 0; i < n; i++)
+		print_qp(p, &rows[i]);
+}
+
+static int qp(const struct vb_command *c, int argc, char **argv)
+{
+	struct vb_qp_row *rows;
+	struct peek_ask a;
+	struct peek *all;
+	size_t n, nall;
+	int status = 0;
+
+	if (!vb_peek_open(&a, c, argc, argv))
+		return VB_EXIT_SELF;
+	rows = vb_counts_qps(&a.at, &n);
+	if (!rows && n) {
+		vb_say("there is no memory for the list of queue pairs");
+		vb_peek_close(&a.at);
+		return VB_EXIT_SELF;
+	}
+	nall = vb_peek_all(&all, a.at.user);
+	vb_counts_meet(&a.at, rows, n, all, nall);
+	if (a.json)
+		status = print_json(&a.at, rows, n);
+	else
+		print_text(&a.at, rows, n);
+	for (size_t i = 0; i < nall; i++)
+		vb_peek_close(&all[i]);
+	free(all);
+	free(rows);
+	vb_peek_close(&a.at);
+	return status;
+}
+
+const struct vb_command vb_qp_command = {
+    .name = "qp",
+    .brief = "list the queue pairs of a process",
+    .main = qp,
+    .usage = "[--json] [PID]",
+    .text =
+	"Lists the queue pairs of a running process: number, type, state, device, the process at the other "
+	"end, "
+	"next PSN, and what they have sent, received, sent again and refused. The process may be stopped.\n\n"
+	"Without PID it looks at your only process that uses Verbena. If there are several, it lists them.",
+    .after = "Exit status: 0; 125 if the process is not found or cannot be read, or if verbena fails.",
+    .example = "verbena qp 4711",
+    .options = vb_peek_options,
+    .noptions = VB_PEEK_OPTIONS,
+};
