@@ -85,8 +85,8 @@ struct vb_out_ops {
 	/* Sends a brief packet, whose header and payload are o->brief bytes at most.  Returns what mark()
 	 * says right behind it; 0: no room now. */
 	uint64_t (*send)(struct vb_out *o, const struct vb_brief *p, enum vb_out_class cls);
-	/* The same for n of them, one behind the other, at least one.  Returns how many there was room for.
-	 */
+	/* The same for n of them, one behind the other, at least one, which leave with push() at the latest.
+	 * Returns how many there was room for. */
 	uint32_t (*send_list)(struct vb_out *o, const struct vb_brief *p, uint32_t n, enum vb_out_class cls);
 	/* A mark for "everything committed until now", and whether the far end has taken all that out of the
 	 * wire.  A wire that cannot know (vb_out.tells) answers true. */
@@ -94,8 +94,7 @@ struct vb_out_ops {
 	bool (*taken)(struct vb_out *o, uint64_t mark);
 	/* Whether a request of the largest size has room now, for those whom reserve() refused. */
 	bool (*room)(struct vb_out *o);
-	/* What was committed leaves now; send() and send_list() see to that by themselves.  NULL: commit()
-	 * does. */
+	/* What was committed or listed leaves now; send() sees to that by itself.  NULL: commit() does. */
 	void (*push)(struct vb_out *o);
 	/* The path that had it has it no more.  NULL: several paths may have it. */
 	void (*end)(struct vb_out *o);
@@ -112,6 +111,10 @@ struct vb_out {
 	bool tells_mtu; /* vb_outbuf.path_mtu arrives, since packets may be larger than the path's; set once
 			 */
 	bool carries_acks; /* a packet to a QP can bring an ACK for that QP along; set once */
+	bool acks_behind;  /* an ACK costs least, and comes with it, right behind a packet that is no shorter;
+			      set once */
+	uint32_t together; /* bytes that leave together at little more cost than one packet, 0: each has its
+			      own; set once */
 	bool lossy;	   /* packets may be lost: what is in flight has a limit, and round trips are
 			      measured (transport/congestion.h); set once */
 	bool places; /* direct placement: requests may be carried out past it, in the far end's memory; set

@@ -17,15 +17,19 @@ struct vb_congestion {
 	uint32_t timed_psn;  /* the packet whose round trip is being measured */
 	uint32_t probed_psn; /* the packet that was probed, */
 	uint32_t probed_end; /* and the PSN behind all that had been sent then */
-	uint32_t pieces;     /* requests of split READs in flight, besides one for each READ */
-	uint8_t probes;	     /* since something was heard */
-	bool timing;	     /* timed_psn counts */
-	bool starting;	     /* slow start: the path has not been filled yet */
-	bool limited;	     /* the window held something back in this round trip */
-	bool renews;	     /* the next sample replaces the shortest round trip */
-	bool tail;	     /* probed_psn counts */
-	uint8_t stale;	     /* round trips of slow start that brought no more */
-	uint64_t timed_at;   /* when timed_psn was sent */
+	uint32_t together;   /* vb_out.together */
+	uint32_t spare; /* bytes of the window beyond what the path holds, so that more leaves together, */
+	uint32_t spare_most;   /* up to which it grew without a loss */
+	uint32_t pieces;       /* requests of split READs in flight, besides one for each READ */
+	uint8_t probes;	       /* since something was heard */
+	bool timing;	       /* timed_psn counts */
+	bool going;	       /* packets are leaving that will leave together */
+	bool starting;	       /* slow start: the path has not been filled yet */
+	bool limited;	       /* the window held something back in this round trip */
+	bool renews;	       /* the next sample replaces the shortest round trip */
+	bool tail;	       /* probed_psn counts */
+	uint8_t stale;	       /* round trips of slow start that brought no more */
+	uint64_t timed_at;     /* when timed_psn was sent */
 	uint64_t srtt, rttvar; /* ns; srtt 0: no sample yet */
 	uint64_t shortest;     /* the shortest round trip, ns */
 	uint64_t shortest_at;  /* when that was measured */

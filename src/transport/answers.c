@@ -214,6 +214,29 @@ bool vb_responder_ack(struct vb_qp *qp)
 	return false;
 }
 
+void vb_responder_follow(struct vb_qp *qp)
+{
+	struct vb_resp *s = &qp->resp;
+	struct vb_pkt p = response(qp, VB_ACK, vb_psn_add(s->epsn, VB_PSN_MASK), VB_AETH_ACK, s->msn);
+
+	struct vb_brief b = {.hdr_len = vb_opcodes[p.opcode].hdr_len};
+
+	vb_lock_assert_held(&qp->lock);
+	vb_pkt_encode(b.bytes, &p);
+	s->ack_owed = !qp->path.out->ops->send_list(qp->path.out, &b, 1, VB_OUT_RESPONSE);
+}
+
+uint64_t vb_responder_send_before(struct vb_qp *qp, const struct vb_brief *b)
+{
+	struct vb_out *out = qp->path.out;
+
+	if (!out->ops->send_list(out, b, 1, VB_OUT_REQUEST))
+		return 0;
+	vb_responder_follow(qp);
+	vb_out_push(out);
+	return out->ops->mark(out);
+}
+
 bool vb_responder_notify(struct vb_qp *qp)
 {
 	const struct vb_pkt p = {

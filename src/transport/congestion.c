@@ -11,6 +11,7 @@ enum {
 	MARKED = 8,    /* tenths that a CNP leaves */
 	GAIN = 12,     /* tenths of rate times round trip that the window may be, */
 	EXTRA = 4,     /* and packets beyond, since ACKs come for several at once */
+	SPARE = 4,     /* times what leaves together, which the window may have beyond that */
 	STALE = 3,     /* round trips without a higher rate, until the path counts as full */
 };
 #define SLACK  (200 * VB_USEC) /* for which a timer may be late */
@@ -36,8 +37,11 @@ static uint32_t limit(const struct vb_congestion *c)
 
 void vb_congestion_begin(struct vb_congestion *c, uint32_t mtu)
 {
-	*c = (struct vb_congestion){
-	    .mtu = mtu, .window = VB_CONGESTION_FIRST, .burst = UINT32_MAX, .starting = true};
+	*c = (struct vb_congestion){.mtu = mtu,
+				    .window = VB_CONGESTION_FIRST,
+				    .burst = UINT32_MAX,
+				    .spare_most = UINT32_MAX,
+				    .starting = true};
 }
 
 bool vb_congestion_admits(const struct vb_congestion *c, uint64_t bytes)
@@ -45,10 +49,23 @@ bool vb_congestion_admits(const struct vb_congestion *c, uint64_t bytes)
 	return !c->flight || c->flight + bytes <= limit(c);
 }
 
+bool vb_congestion_pays(const struct vb_congestion *c, uint64_t rest)
+{
+	uint64_t some = limit(c) / 4;
+
+	if (!c->together || c->going || !c->flight)
+		return true;
+	if (some > c->together)
+		some = c->together;
+	return c->flight + (rest < some ? rest : some) <= limit(c);
+}
+
 bool vb_congestion_asks(const struct vb_congestion *c, uint64_t bytes)
 {
 	uint64_t most = (uint64_t)ASK_EVERY * packet(c), quarter = limit(c) / 4;
 
+	if (most < c->together)
+		most = c->together;
 	return c->unasked + bytes >= (quarter < most ? quarter : most) ||
 	       c->flight + bytes + packet(c) > limit(c);
 }
@@ -117,6 +134,23 @@ static void round_over(struct vb_congestion *c, uint64_t rate)
 	}
 }
 
+/* Where packets that leave together cost less, a window of what the path holds would have few of them leave
+ * at a time, and the rate, which the window follows, would stay low.  So it has more, as long as no loss
+ * tells that a queue has no room for that. */
+static void spare_more(struct vb_congestion *c)
+{
+	uint32_t most = SPARE * c->together, more = c->spare < c->spare_most ? c->spare : 0;
+
+	more = more > packet(c) ? more : packet(c);
+	c->spare = most - c->spare > more ? c->spare + more : most;
+}
+
+static void spare_less(struct vb_congestion *c)
+{
+	c->spare /= 2;
+	c->spare_most = c->spare;
+}
+
 /* What the path holds without a queue. */
 static uint64_t held(const struct vb_congestion *c)
 {
@@ -130,7 +164,7 @@ static uint64_t grown(const struct vb_congestion *c)
 
 	if (c->starting || !c->shortest)
 		return fast;
-	most = held(c) * GAIN / 10 + EXTRA * packet(c);
+	most = held(c) * GAIN / 10 + EXTRA * packet(c) + c->spare;
 	if (c->window >= most)
 		return most;
 	if (c->window < held(c))
@@ -155,6 +189,8 @@ void vb_congestion_acked(struct vb_congestion *c, uint32_t psn_una, uint64_t now
 	c->heard_at = now;
 	round = now - c->round_at;
 	if (c->round_at && c->srtt && round >= c->srtt && round) {
+		if (c->limited && c->together)
+			spare_more(c);
 		round_over(c, c->round_bytes * VB_SEC / round);
 		c->round_at = now;
 		c->round_bytes = 0;
@@ -178,6 +214,7 @@ void vb_congestion_lost(struct vb_congestion *c, uint64_t now)
 		return;
 	c->cut_at = now;
 	c->starting = false;
+	spare_less(c);
 	c->window = clamp(c, (uint64_t)c->window * CUT / 10);
 }
 
@@ -196,6 +233,7 @@ void vb_congestion_marked(struct vb_congestion *c, uint64_t now)
 		return;
 	c->marked_at = now;
 	c->starting = false;
+	spare_less(c);
 	c->window = clamp(c, (uint64_t)c->window * MARKED / 10);
 }
 

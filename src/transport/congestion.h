@@ -17,6 +17,9 @@ void vb_congestion_begin(struct vb_congestion *c, uint32_t mtu);
 
 /* Whether so many bytes more may be in flight.  One packet may always. */
 bool vb_congestion_admits(const struct vb_congestion *c, uint64_t bytes);
+/* Whether it pays to begin to send, with so many bytes waiting: less than is worth a call of the wire waits
+ * for further ACKs. */
+bool vb_congestion_pays(const struct vb_congestion *c, uint64_t rest);
 /* Whether a packet of so many bytes, which is sent next, has to ask for an ACK: at least every eighth, four
  * in each window, and the one that fills the window. */
 bool vb_congestion_asks(const struct vb_congestion *c, uint64_t bytes);

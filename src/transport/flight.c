@@ -30,8 +30,10 @@ static uint64_t bytes_of(const struct vb_qp *qp, const struct vb_swqe *w, uint32
 void vb_flight_begin(struct vb_path *p, const struct vb_out *out)
 {
 	p->lossy = out && out->lossy && p->qp->acked;
-	if (p->lossy && !p->out)
-		vb_congestion_begin(&p->qp->congestion, out->mtu);
+	if (!p->lossy || p->out)
+		return;
+	vb_congestion_begin(&p->qp->congestion, out->mtu);
+	p->qp->congestion.together = out->together;
 }
 
 /* The packet of a request at that PSN, or what it asks for there, was not sent before. */
@@ -47,6 +49,16 @@ bool vb_flight_deep(const struct vb_qp *qp)
 	return qp->req.reads + qp->congestion.pieces >= qp->max_rd_atomic;
 }
 
+/* What could leave together with these PSNs of the request at q->next, or more. */
+static uint64_t waiting(const struct vb_qp *qp, const struct vb_swqe *w, uint32_t from, uint32_t n)
+{
+	if (is_read(w))
+		return bytes_of(qp, w, from, from + n);
+	if (qp->req.seen - qp->req.next > 1)
+		return qp->congestion.together;
+	return bytes_of(qp, w, from, w->state == VB_WQE_STARTED ? w->npsn : from + n);
+}
+
 bool vb_flight_fits(const struct vb_qp *qp, const struct vb_swqe *w, uint32_t from, uint32_t n)
 {
 	if (is_read(w)) {
@@ -55,15 +67,27 @@ bool vb_flight_fits(const struct vb_qp *qp, const struct vb_swqe *w, uint32_t fr
 		if (from && vb_flight_deep(qp) && is_fresh(qp, w, from))
 			return false;
 	}
-	return vb_congestion_admits(&qp->congestion, bytes_of(qp, w, from, from + n));
+	return vb_congestion_admits(&qp->congestion, bytes_of(qp, w, from, from + n)) &&
+	       vb_congestion_pays(&qp->congestion, waiting(qp, w, from, n));
 }
 
 bool vb_flight_opens(struct vb_qp *qp, const struct vb_swqe *w, uint32_t from, uint32_t n)
 {
-	if (vb_flight_fits(qp, w, from, n))
-		return true;
-	qp->congestion.limited = true;
-	return false;
+	qp->congestion.going = vb_flight_fits(qp, w, from, n);
+	qp->congestion.limited |= !qp->congestion.going;
+	return qp->congestion.going;
+}
+
+bool vb_flight_joins(struct vb_qp *qp, const struct vb_swqe *w, uint64_t *ahead)
+{
+	uint64_t bytes = *ahead + bytes_of(qp, w, 0, 1);
+
+	if (!vb_congestion_admits(&qp->congestion, bytes)) {
+		qp->congestion.limited = true;
+		return false;
+	}
+	*ahead = bytes;
+	return true;
 }
 
 bool vb_flight_asks(const struct vb_qp *qp, const struct vb_swqe *w, uint32_t k)
@@ -212,4 +236,15 @@ void vb_flight_other(struct vb_qp *qp, const struct vb_pkt *p)
 		vb_congestion_marked(&qp->congestion, now_of(qp));
 	if (p->opcode == (VB_FAMILY_CNP | VB_NOTIFY))
 		count(qp, VB_TRAFFIC_CNPS_IN, 1);
+}
+
+bool vb_flight_leads_ack(const struct vb_qp *qp)
+{
+	const struct vb_req *q = &qp->req;
+	const struct vb_swqe *w;
+
+	if (!qp->path.out->acks_behind || q->next == q->seen || !vb_requester_ready(qp))
+		return false;
+	w = vb_sq_at(q, q->next);
+	return w->state == VB_WQE_POSTED && w->length <= qp->path.out->mtu;
 }

@@ -437,7 +437,7 @@ __attribute__((noinline)) bool vb_rc_output(struct vb_qp *qp, uint32_t place)
 		blocked = run_answers(qp);
 	/* What the application sends now may be its answer to what the ACK is for.  Its peer must find the
 	 * ACK first: programs rely on a SEND being complete when the answer to it comes. */
-	if (qp->resp.ack_owed && !(qp->path.out && qp->path.out->carries_acks))
+	if (qp->resp.ack_owed && !(qp->path.out && (qp->path.out->carries_acks || vb_flight_leads_ack(qp))))
 		blocked |= vb_responder_ack(qp);
 	if (qp->req.seen - qp->req.next > 1) /* one alone has been tried, or is rare */
 		vb_requester_list(qp);

@@ -55,6 +55,8 @@ void vb_flight_begin(struct vb_path *p, const struct vb_out *out); /* the path g
 bool vb_flight_fits(const struct vb_qp *qp, const struct vb_swqe *w, uint32_t from, uint32_t n);
 bool vb_flight_opens(struct vb_qp *qp, const struct vb_swqe *w, uint32_t from,
 		     uint32_t n); /* it is sent, if so */
+/* The same for a request of one packet, before which `*ahead` bytes leave with it. */
+bool vb_flight_joins(struct vb_qp *qp, const struct vb_swqe *w, uint64_t *ahead);
 bool vb_flight_asks(const struct vb_qp *qp, const struct vb_swqe *w,
 		    uint32_t k); /* the packet asks for an ACK */
 void vb_flight_sent(struct vb_qp *qp, const struct vb_swqe *w, uint32_t from, uint32_t n);
@@ -69,7 +71,8 @@ uint64_t vb_flight_timer(struct vb_qp *qp, uint64_t now);
 uint32_t vb_flight_cut(const struct vb_qp *qp, const struct vb_swqe *w);
 uint32_t vb_flight_piece(const struct vb_qp *qp, const struct vb_swqe *w, uint32_t from);
 uint32_t vb_flight_left(const struct vb_qp *qp, const struct vb_swqe *w);
-bool vb_flight_deep(const struct vb_qp *qp);	       /* as many READs are in flight as may be */
+bool vb_flight_leads_ack(const struct vb_qp *qp); /* what is next, and goes, has the owed ACK behind it */
+bool vb_flight_deep(const struct vb_qp *qp);	  /* as many READs are in flight as may be */
 void vb_flight_astray(struct vb_qp *qp, uint32_t psn); /* responder: a request came too early */
 /* On its way to this end p met a long queue: the far end is sent a CNP. */
 void vb_flight_marked(struct vb_qp *qp, const struct vb_pkt *p);
@@ -114,6 +117,9 @@ void vb_uc_take(struct vb_qp *qp, const struct vb_pkt *p);
 /* answers.c */
 bool vb_responder_run(struct vb_qp *qp);    /* answers and NAKs; true: blocked by the wire */
 bool vb_responder_ack(struct vb_qp *qp);    /* the owed ACK; true: blocked */
+void vb_responder_follow(struct vb_qp *qp); /* it, behind what was put together; the caller pushes */
+/* A brief request, and the owed ACK behind it; as vb_out_ops.send. */
+uint64_t vb_responder_send_before(struct vb_qp *qp, const struct vb_brief *b);
 bool vb_responder_notify(struct vb_qp *qp); /* a CNP; false: blocked */
 
 /* rc.c */

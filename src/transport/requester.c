@@ -377,13 +377,13 @@ static __attribute__((noinline)) bool go_nowhere(struct vb_qp *qp, struct vb_swq
 }
 
 /* Whether nothing but requests that were posted is to be looked at, and there is a way out. */
-static inline bool only_sends(const struct vb_qp *qp)
+static inline bool only_sends(const struct vb_qp *qp, bool lossy)
 {
 	const struct vb_resp *s = &qp->resp;
 
 	return qp->path.out && qp->state == IBV_QPS_RTS && !qp->req.rnr_row && /* nor an RNR wait */
 	       s->res_next == s->res_head && !s->replaying && !s->nak_owed &&
-	       (!s->ack_owed || qp->path.out->carries_acks);
+	       (!s->ack_owed || qp->path.out->carries_acks || (lossy && qp->path.out->acks_behind));
 }
 
 /* Whether the request is the common one, which goes next but for `before` such; whatever is rare is left to
@@ -445,7 +445,7 @@ static inline __attribute__((always_inline)) bool send_brief(struct vb_qp *qp, b
 	uint32_t psn = q->psn;
 	uint64_t mark;
 
-	if (vb_unlikely(q->seen - q->next != 1 || !only_sends(qp) || !is_plain(q, w, 0)))
+	if (vb_unlikely(q->seen - q->next != 1 || !only_sends(qp, lossy) || !is_plain(q, w, 0)))
 		return false;
 	if (lossy && !vb_flight_opens(qp, w, 0, 1))
 		return false;
@@ -453,14 +453,17 @@ static inline __attribute__((always_inline)) bool send_brief(struct vb_qp *qp, b
 	w->psn = psn;
 	if (vb_unlikely(!make_brief(qp, w, &b)))
 		return false;
-	mark = out->ops->send(out, &b, VB_OUT_REQUEST);
+	mark = lossy && qp->resp.ack_owed ? vb_responder_send_before(qp, &b)
+					  : out->ops->send(out, &b, VB_OUT_REQUEST);
 	if (vb_unlikely(!mark))
 		return false;
 	started(q, w);
 	if (lossy)
 		vb_flight_sent(qp, w, 0, 1);
 	q->mark = mark;
-	qp->resp.ack_owed = q->blocked = q->placing = false;
+	if (!lossy) /* it went along */
+		qp->resp.ack_owed = false;
+	q->blocked = q->placing = false;
 	q->psn = vb_psn_add(psn, 1);
 	if (q->psn_max == psn) /* note_sent(), of one packet */
 		q->psn_max = q->psn;
@@ -479,12 +482,15 @@ void vb_requester_list(struct vb_qp *qp)
 {
 	struct vb_req *q = &qp->req;
 	struct vb_brief b[TOGETHER];
-	uint32_t n, sent;
+	bool lossy = qp->path.lossy;
+	uint32_t n, sent, all = 0;
 
 	vb_lock_assert_held(&qp->lock);
-	if (!only_sends(qp) || qp->path.lossy || (q->blocked && !qp->path.out->ops->room(qp->path.out)))
+	if (!only_sends(qp, lossy) || (q->blocked && !qp->path.out->ops->room(qp->path.out)))
 		return;
 	do {
+		uint64_t ahead = 0;
+
 		for (n = 0; n < TOGETHER && q->next + n != q->seen; n++) {
 			struct vb_swqe *w = vb_sq_at(q, q->next + n);
 
@@ -492,22 +498,25 @@ void vb_requester_list(struct vb_qp *qp)
 				break;
 			w->npsn = 1;
 			w->psn = vb_psn_add(q->psn, n);
+			if (vb_unlikely(lossy) && !vb_flight_joins(qp, w, &ahead))
+				break;
 			b[n] = (struct vb_brief){0};
 			if (!make_brief(qp, w, &b[n]))
 				break;
 			if (n)
 				b[n].ack = 0;
 		}
-		if (!n)
-			return;
-		sent = qp->path.out->ops->send_list(qp->path.out, b, n, VB_OUT_REQUEST);
+		sent = n ? qp->path.out->ops->send_list(qp->path.out, b, n, VB_OUT_REQUEST) : 0;
 		if (!sent)
-			return;
-		qp->resp.ack_owed = false;
+			break;
+		if (!lossy)
+			qp->resp.ack_owed = false;
 		for (uint32_t i = 0; i < sent && qp->state == IBV_QPS_RTS; i++) {
 			struct vb_swqe *w = vb_sq_at(q, q->next);
 
 			started(q, w);
+			if (vb_unlikely(lossy))
+				vb_flight_sent(qp, w, 0, 1);
 			vb_traffic_send(qp->traffic, w->length);
 			q->psn = vb_psn_add(q->psn, 1);
 			q->next++;
@@ -518,7 +527,13 @@ void vb_requester_list(struct vb_qp *qp)
 		q->mark = qp->path.out->ops->mark(qp->path.out);
 		if (qp->acked && q->deadline == VB_NEVER)
 			q->deadline = 0;
+		all += sent;
 	} while (sent == TOGETHER);
+	if (!all)
+		return;
+	if (lossy && qp->resp.ack_owed)
+		vb_responder_follow(qp);
+	vb_out_push(qp->path.out);
 }
 
 /* On a lossy path; apart, so that others pay one test for it. */
@@ -594,7 +609,10 @@ bool vb_requester_run(struct vb_qp *qp, uint32_t place)
 		if (vb_unlikely(!qp->acked))
 			complete_sent(qp, w);
 	}
+	qp->congestion.going = false;
 	if (sent) {
+		if (vb_unlikely(qp->path.out->acks_behind) && qp->resp.ack_owed && only_sends(qp, true))
+			vb_responder_follow(qp);
 		vb_out_push(qp->path.out);
 		note_sent(q);
 		q->mark = qp->path.out->ops->mark(qp->path.out);

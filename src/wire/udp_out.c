@@ -240,13 +240,11 @@ static void cancel(struct vb_out *o, struct vb_outbuf *b)
 	vb_lock_give(&t->lock);
 }
 
-static uint32_t send_list(struct vb_out *o, const struct vb_brief *p, uint32_t n, enum vb_out_class cls)
+static uint32_t put_list(struct udp_out *u, const struct vb_brief *p, uint32_t n, bool now)
 {
-	struct udp_out *u = udp(o);
 	struct vb_udp_tx *t = u->tx;
 	uint32_t i;
 
-	(void)cls;
 	vb_lock_take(&t->lock);
 	for (i = 0; i < n; i++) {
 		uint32_t len = p[i].hdr_len + (uint32_t)p[i].payload_len;
@@ -256,14 +254,22 @@ static uint32_t send_list(struct vb_out *o, const struct vb_brief *p, uint32_t n
 		memcpy(t->room + t->used, p[i].bytes, len);
 		take(t, u, len);
 	}
-	flush(t);
+	if (now)
+		flush(t);
 	vb_lock_give(&t->lock);
 	return i;
 }
 
+static uint32_t send_list(struct vb_out *o, const struct vb_brief *p, uint32_t n, enum vb_out_class cls)
+{
+	(void)cls;
+	return put_list(udp(o), p, n, false);
+}
+
 static uint64_t send_one(struct vb_out *o, const struct vb_brief *p, enum vb_out_class cls)
 {
-	return send_list(o, p, 1, cls);
+	(void)cls;
+	return put_list(udp(o), p, 1, true);
 }
 
 static void push(struct vb_out *o)
@@ -361,7 +367,12 @@ struct vb_out *vb_udp_way(struct vb_net *n, const struct vb_net_ends *e)
 
 	if (!u)
 		return NULL;
-	u->out = (struct vb_out){.ops = &out_ops, .mtu = e->mtu, .brief = VB_OUT_BRIEF, .lossy = true};
+	u->out = (struct vb_out){.ops = &out_ops,
+				 .mtu = e->mtu,
+				 .brief = VB_OUT_BRIEF,
+				 .acks_behind = true,
+				 .together = VB_UDP_TOGETHER,
+				 .lossy = true};
 	u->net = n;
 	u->tx = &n->tx[hash % VB_ROCE_TX];
 	u->host = e->host;
