@@ -39,6 +39,7 @@ struct vb_congestion {
 	uint64_t round_bytes;  /* acknowledged in it */
 	uint64_t heard_at;     /* when something was acknowledged last */
 	uint64_t back_at;      /* when the requester went back last */
+	uint64_t counted_at;   /* when a NAK counted as a retry last; 0: none has */
 	uint64_t cut_at;       /* when a loss cut the window last; 0: none has */
 	uint64_t marked_at;    /* when a CNP cut the window last */
 	uint64_t told_at;      /* when this end sent a CNP last */

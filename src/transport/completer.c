@@ -71,15 +71,17 @@ static void bad_response(struct vb_qp *qp, const struct vb_pkt *p)
 static void retry(struct vb_qp *qp, bool nak)
 {
 	struct vb_req *q = &qp->req;
+	bool counts;
 
 	count(qp, nak ? VB_TRAFFIC_SEQ_IN : VB_TRAFFIC_IMPLIED, 1);
 	if (q->waiting_rnr || (q->retry_pending && !(qp->path.lossy && vb_flight_is_news(qp))))
 		return;
-	if (q->retried >= qp->attr.retry_cnt) {
+	counts = !qp->path.lossy || vb_flight_counts(qp);
+	if (counts && q->retried >= qp->attr.retry_cnt) {
 		give_up(qp, VB_R_RETRY, qp->attr.retry_cnt, 0);
 		return;
 	}
-	q->retried++;
+	q->retried += counts;
 	q->retry_pending = true;
 	if (qp->path.lossy)
 		vb_flight_lost(qp);

@@ -108,6 +108,20 @@ void vb_flight_sent(struct vb_qp *qp, const struct vb_swqe *w, uint32_t from, ui
 			   bytes_of(qp, w, from, from + n), fresh, asks, now_of(qp));
 }
 
+/* Where a queue on the way is full, what is sent again is lost again, and the far end says so within a round
+ * trip: all retries would be used up before the window is small enough.  They are for a path that does not
+ * work, for as long as retry_cnt and the timeout say. */
+bool vb_flight_counts(struct vb_qp *qp)
+{
+	struct vb_congestion *c = &qp->congestion;
+	uint64_t now = now_of(qp);
+
+	if (c->counted_at && qp->attr.timeout && now - c->counted_at < vb_rc_ack_timeout(qp->attr.timeout))
+		return false;
+	c->counted_at = now;
+	return true;
+}
+
 void vb_flight_arrived(struct vb_qp *qp, const struct vb_swqe *w, uint32_t from, uint32_t n)
 {
 	struct vb_congestion *c = &qp->congestion;

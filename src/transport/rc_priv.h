@@ -58,7 +58,8 @@ bool vb_flight_opens(struct vb_qp *qp, const struct vb_swqe *w, uint32_t from,
 /* The same for a request of one packet, before which `*ahead` bytes leave with it. */
 bool vb_flight_joins(struct vb_qp *qp, const struct vb_swqe *w, uint64_t *ahead);
 bool vb_flight_asks(const struct vb_qp *qp, const struct vb_swqe *w,
-		    uint32_t k); /* the packet asks for an ACK */
+		    uint32_t k);	 /* the packet asks for an ACK */
+bool vb_flight_counts(struct vb_qp *qp); /* the far end has missed a packet: that is one of retry_cnt */
 void vb_flight_sent(struct vb_qp *qp, const struct vb_swqe *w, uint32_t from, uint32_t n);
 void vb_flight_arrived(struct vb_qp *qp, const struct vb_swqe *w, uint32_t from, uint32_t n);
 void vb_flight_progress(struct vb_qp *qp);	/* something was acknowledged; it may go back */

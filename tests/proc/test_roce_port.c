@@ -14,7 +14,7 @@
 #include "net.h"
 #include "node.h"
 
-enum { MOST = VB_ROCE_SLOTS - 1, FOREIGN = 12345, PATIENCE_MS = 60000 };
+enum { MOST = VB_ROCE_SLOTS - 1, FOREIGN = 12345, PATIENCE_MS = 20000 };
 
 /* What a holder says of itself first. */
 struct told {

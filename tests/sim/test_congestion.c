@@ -407,6 +407,28 @@ static void a_loss_of_what_was_sent_again(void **state)
 	sim_free(s);
 }
 
+/* The same packet is lost ever again, as where a queue is full, and each time a NAK says so at once: that is
+ * one retry, since retry_cnt counts timeouts. */
+static void losses_of_a_moment_are_one_retry(void **state)
+{
+	struct sim *s = net_desk(1);
+	uint64_t id;
+
+	(void)state;
+	sim_take(s, 1, 0, 64);
+	id = sim_op(s, 0, IBV_WR_SEND, 0, 64, 0);
+	sim_settle(s);
+	sim_expect(s, 0, true, id, IBV_WC_SUCCESS);
+	for (unsigned i = 0; i < 5; i++)
+		sim_drop(s, 0, VB_RC_SEND_FIRST, i);
+	sim_take(s, 1, 0, 16 << 10);
+	id = sim_op(s, 0, IBV_WR_SEND, 0, 16 << 10, 0);
+	sim_settle(s);
+	sim_expect(s, 0, true, id, IBV_WC_SUCCESS);
+	assert_int_equal(sim_count(s, 0, VB_RC_SEND_FIRST), 6);
+	sim_free(s);
+}
+
 /* A READ is cut, so that the window bounds what the responder sends; a lost part is asked for within its own
  * request, and never more requests are outstanding than were agreed. */
 static void a_read_is_cut(void **state)
@@ -494,6 +516,7 @@ int main(void)
 	    cmocka_unit_test(probes_end),
 	    cmocka_unit_test(what_was_lost_with_the_probed),
 	    cmocka_unit_test(a_loss_of_what_was_sent_again),
+	    cmocka_unit_test(losses_of_a_moment_are_one_retry),
 	    cmocka_unit_test(a_read_is_cut),
 	    cmocka_unit_test(marks_keep_the_queue_short),
 	    cmocka_unit_test(short_round_trips),
