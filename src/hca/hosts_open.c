@@ -32,7 +32,8 @@ void vb_hosts_port(struct vb_hca *h, struct vb_adapter_cfg *cfg)
 
 void vb_hosts_open(struct vb_hca *h)
 {
-	struct vb_net_cfg cfg = {.adapter = h->adapter, .roce = vb_adapter_roce(h->adapter)};
+	struct vb_net_cfg cfg = {
+	    .adapter = h->adapter, .roce = vb_adapter_roce(h->adapter), .own = vb_wire_way() == VB_WIRE_UDP};
 	struct vb_hosts *t;
 	int err;
 
@@ -48,7 +49,7 @@ void vb_hosts_open(struct vb_hca *h)
 		return;
 	}
 	t->wire = vb_wire_to_hosts();
-	t->only = vb_wire_way() == VB_WIRE_UDP;
+	t->only = cfg.own;
 	t->rxq = t->wire->rxq(t->net);
 	h->hosts = t;
 	vb_hca_open_rxq(h, t->rxq, VB_NET_RINGS, NULL);

@@ -45,6 +45,9 @@ struct vb_net_cfg {
 	struct vb_net_host *(*host)(void *user, struct vb_gid gid);
 	/* The addresses of this end, VB_GID_TABLE at most; returns how many.  Under the queue's rx. */
 	uint32_t (*addresses)(void *user, struct vb_gid *to);
+	/* Queue pairs of this host reach one another by this wire too.  Then packets may come from this
+	 * host's own addresses.  (They come by lo, but the kernel names the interface with the address.) */
+	bool own;
 	/* Called with each packet that is sent, and with each that is received and right, whatever locks are
 	 * held; with one to this process itself once.  NULL: there is no capture. */
 	void (*kept)(const struct vb_roce_packet *p);

@@ -136,7 +136,7 @@ uint32_t vb_roce_icrc(const struct vb_roce_path *p, uint16_t id, const uint8_t *
 
 /* ---- receiving ---- */
 
-static bool is_among(const struct vb_gid *all, uint32_t n, struct vb_gid gid)
+bool vb_gid_is_among(const struct vb_gid *all, uint32_t n, struct vb_gid gid)
 {
 	for (uint32_t i = 0; i < n; i++)
 		if (all[i].low == gid.low && all[i].high == gid.high)
@@ -177,7 +177,7 @@ static bool may_send(const struct vb_roce_here *here, const struct vb_roce_arriv
 	} else if (!src.high && (!src.low || (src.low == htobe64(1) && !a->by_lo))) {
 		return false;
 	}
-	return a->by_lo || !is_among(here->addrs, here->naddrs, src);
+	return a->by_lo || !vb_gid_is_among(here->addrs, here->naddrs, src);
 }
 
 static bool is_ours(const struct vb_roce_here *here, uint32_t qpn)
@@ -191,7 +191,8 @@ static bool is_ours(const struct vb_roce_here *here, uint32_t qpn)
 
 static bool is_here(const struct vb_roce_here *here, struct vb_gid dst, bool group)
 {
-	return group ? is_among(here->groups, here->ngroups, dst) : is_among(here->addrs, here->naddrs, dst);
+	return group ? vb_gid_is_among(here->groups, here->ngroups, dst)
+		     : vb_gid_is_among(here->addrs, here->naddrs, dst);
 }
 
 /* All before the addresses. */

@@ -131,6 +131,8 @@ struct vb_roce_last {
 	bool known;
 };
 
+bool vb_gid_is_among(const struct vb_gid *all, uint32_t n, struct vb_gid gid);
+
 /* Whether a packet is right, and for this process.  *id: its IPv4 identification (0 of IPv6), if it is right.
  * Nothing of a queue pair or a far end is looked up. */
 enum vb_roce_verdict vb_roce_check(const struct vb_roce_here *here, struct vb_roce_last *last,

@@ -157,9 +157,9 @@ static bool is_own(const struct vb_udp_in *u)
 	const struct vb_net *n = vb_containerof(u, const struct vb_net, in);
 	bool own = false;
 
-	for (uint32_t i = 0; i < VB_ROCE_TX && u->by_lo; i++)
+	for (uint32_t i = 0; i < VB_ROCE_TX; i++)
 		own |= n->tx[i].port == u->ends.port;
-	return own;
+	return own && vb_gid_is_among(u->here.addrs, u->here.naddrs, u->ends.src);
 }
 
 static __attribute__((cold, noinline)) void keep(struct vb_udp_in *u, const struct vb_roce_arrival *a,
@@ -175,7 +175,7 @@ static __attribute__((cold, noinline)) void keep(struct vb_udp_in *u, const stru
 /* Whether the next packet of the message is one. */
 static bool is_right(struct vb_udp_in *u)
 {
-	struct vb_roce_arrival a = {.ends = u->ends, .by_lo = u->by_lo};
+	struct vb_roce_arrival a = {.ends = u->ends, .by_lo = u->by_lo || net_of(u)->cfg.own};
 	enum vb_roce_verdict v;
 	uint32_t len;
 	uint16_t id;

@@ -170,6 +170,14 @@ def one(a, h, folder, argv, version, more):
     return sum(sum(c.values()) for c in cable.values())
 
 
+def same_host(a, h):
+    """Between two processes of a host, by its own address."""
+    env = {"VERBENA_NETDEV": hosts.NIC, "VERBENA_WIRE": "udp"}
+    p = stranger.pair(a.build, ["ibv_rc_pingpong", "-g", "0", "-n", "30"], host=h.address(0), nets=(h.nets[0], h.nets[0]), env=env)
+    if not p.ok:
+        raise Wrong(f"{p.why}\n{p.server.err}{p.client.err}")
+
+
 def main():
     a = stranger.arguments()
     stranger.need("ibv_rc_pingpong")
@@ -189,6 +197,12 @@ def main():
             except Wrong as e:
                 failed += 1
                 print(f"FAILED  {' '.join([*argv, *env])}: {e}")
+        try:
+            same_host(a, h)
+            print("ok      ibv_rc_pingpong within a host by UDP")
+        except Wrong as e:
+            failed += 1
+            print(f"FAILED  ibv_rc_pingpong within a host by UDP: {e}")
     sys.exit(bool(failed))
 
 
