@@ -1,9 +1,15 @@
 # The `verbena` command and the preload that shows programs the device's files.
+# The archives of ncurses, for the same reason.
+find_library(VB_NCURSES NAMES libncursesw.a ncursesw libncurses.a ncurses REQUIRED)
+find_library(VB_TINFO NAMES libtinfo.a tinfo)
+if(NOT VB_TINFO)
+  set(VB_TINFO "") # where it is a part of ncurses
+endif()
 find_library(VB_JSONC NAMES libjson-c.a json-c REQUIRED) # the archive: build/ and what is installed can be moved
 add_executable(verbena tools/verbena.c tools/options.c tools/run.c tools/parent.c tools/program.c tools/elf.c tools/loader.c
-               tools/peek.c tools/list.c tools/counts.c tools/metrics.c tools/qp.c tools/explain.c tools/ids.c tools/inside.c tools/world.c tools/waits.c tools/wait_request.c tools/wait_queue.c tools/wait_call.c tools/wait_cm.c tools/mr.c tools/doctor.c
+               tools/peek.c tools/list.c tools/counts.c tools/metrics.c tools/qp.c tools/top.c tools/bundle.c tools/explain.c tools/ids.c tools/inside.c tools/world.c tools/waits.c tools/wait_request.c tools/wait_queue.c tools/wait_call.c tools/wait_cm.c tools/mr.c tools/doctor.c
                tools/doctor_calls.c tools/doctor_device.c tools/doctor_host.c)
-target_link_libraries(verbena PRIVATE ${VB_RELEASE} ${VB_JSONC}) # of the library: how segments are read, and names
+target_link_libraries(verbena PRIVATE ${VB_RELEASE} ${VB_JSONC} ${VB_NCURSES} ${VB_TINFO}) # of the library: how segments are read, and names
 set_target_properties(verbena PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}
                       INTERPROCEDURAL_OPTIMIZATION ${VB_LTO})
 

@@ -62,14 +62,13 @@ void vb_wrap(const char *text, unsigned indent)
 
 static void print_option(const struct vb_option *o)
 {
-	char head[100];
+	char head[100], letter[8] = "";
 	int n;
 
 	if (o->letter)
-		n = snprintf(head, sizeof(head), "  -%c, --%s", o->letter, o->name);
-	else
-		n = snprintf(head, sizeof(head), "  --%s%s%s%s%s", o->name, o->optional ? "[" : "",
-			     o->arg ? "=" : "", o->arg ? o->arg : "", o->optional ? "]" : "");
+		snprintf(letter, sizeof(letter), "-%c, ", o->letter);
+	n = snprintf(head, sizeof(head), "  %s--%s%s%s%s%s", letter, o->name, o->optional ? "[" : "",
+		     o->arg ? "=" : "", o->arg ? o->arg : "", o->optional ? "]" : "");
 	printf("%s", head);
 	if (n + 2 > COLUMN)
 		printf("\n%*s", COLUMN, "");

@@ -7,6 +7,7 @@
 
 #include "counts.h"
 #include "host/segment.h"
+#include "inside.h"
 #include "peek.h"
 #include "tools.h"
 
@@ -45,6 +46,63 @@ static void print_placed(const struct vb_qp_row *r)
 	       grouped(a, c[VB_TRAFFIC_PLACED_OUT_BYTES]), grouped(b, c[VB_TRAFFIC_PLACED_IN_BYTES]));
 }
 
+/* How full a queue is. */
+struct fill {
+	uint32_t of;	   /* what it may hold; 0: there is no such queue */
+	uint32_t open;	   /* posted, and not complete; of receives: and not used */
+	uint32_t unsent;   /* of these */
+	uint32_t psn, una; /* next one to send, oldest one not acknowledged */
+};
+
+/* What a queue pair has open, out of the process's memory. */
+static void read_fills(const struct vb_qp *qp, struct fill *send, struct fill *receive)
+{
+	const struct vb_req *q = &qp->req;
+	uint32_t head = atomic_load_explicit(&qp->post.head, memory_order_relaxed);
+
+	*send = (struct fill){.of = q->max_wr,
+			      .open = head - q->una,
+			      .unsent = head - q->next,
+			      .psn = q->psn,
+			      .una = q->psn_una};
+	*receive = (struct fill){.of = qp->no_rq ? 0 : qp->resp.rq.max_wr,
+				 .open = atomic_load_explicit(&qp->resp.rq.head, memory_order_relaxed) -
+					 qp->resp.rq.tail};
+}
+
+static void print_fills(const struct vb_inside *in, const struct vb_qp_row *r)
+{
+	const struct vb_inside_qp *q = vb_inside_find_qp(in, r->qpn);
+	struct fill send, receive;
+
+	if (!q)
+		return;
+	read_fills(&q->qp, &send, &receive);
+	if (send.of)
+		printf("    send queue: %u of %u not complete, %u not sent; next PSN 0x%06x, oldest not "
+		       "acknowledged "
+		       "0x%06x\n",
+		       send.open, send.of, send.unsent, send.psn, send.una);
+	if (receive.of)
+		printf("    receive queue: %u of %u posted\n", receive.open, receive.of);
+}
+
+/* Why there is nothing of the queues. */
+static const char *unread(const struct vb_inside *in)
+{
+	switch (in->state) {
+	case VB_INSIDE_DENIED:
+		return "the kernel does not let this command read the process's memory. Type as root, or see "
+		       "\"verbena doctor\"";
+	case VB_INSIDE_BUILD:
+		return "the process runs another build of Verbena. Use the command \"verbena\" of that build";
+	case VB_INSIDE_GONE:
+		return "the process has ended meanwhile";
+	default:
+		return NULL;
+	}
+}
+
 static void print_counts(const struct vb_traffic *t)
 {
 	bool any = false;
@@ -60,7 +118,7 @@ static void print_counts(const struct vb_traffic *t)
 		printf("\n");
 }
 
-static void print_qp(const struct peek *p, const struct vb_qp_row *r)
+static void print_qp(const struct peek *p, const struct vb_inside *in, const struct vb_qp_row *r)
 {
 	char name[80];
 
@@ -81,6 +139,7 @@ static void print_qp(const struct peek *p, const struct vb_qp_row *r)
 	if (r->receives)
 		printf("; next PSN 0x%06x", r->expected);
 	printf("\n");
+	print_fills(in, r);
 	print_placed(r);
 	print_counts(&r->traffic);
 }
@@ -93,7 +152,33 @@ static void add_hex(json_object *o, const char *name, uint32_t v)
 	json_object_object_add(o, name, json_object_new_string(buf));
 }
 
-static json_object *qp_json(const struct peek *p, const struct vb_qp_row *r)
+static void add_fills(json_object *o, const struct vb_inside *in, uint32_t qpn)
+{
+	const struct vb_inside_qp *q = vb_inside_find_qp(in, qpn);
+	struct fill send, receive;
+	json_object *s, *r;
+
+	if (!q)
+		return;
+	read_fills(&q->qp, &send, &receive);
+	if (send.of) {
+		s = json_object_new_object();
+		json_object_object_add(s, "size", json_object_new_int64(send.of));
+		json_object_object_add(s, "outstanding", json_object_new_int64(send.open));
+		json_object_object_add(s, "unsent", json_object_new_int64(send.unsent));
+		json_object_object_add(o, "send_queue", s);
+		json_object_object_add(o, "sq_psn", json_object_new_int64(send.psn));
+		json_object_object_add(o, "sq_psn_unacknowledged", json_object_new_int64(send.una));
+	}
+	if (receive.of) {
+		r = json_object_new_object();
+		json_object_object_add(r, "size", json_object_new_int64(receive.of));
+		json_object_object_add(r, "posted", json_object_new_int64(receive.open));
+		json_object_object_add(o, "receive_queue", r);
+	}
+}
+
+static json_object *qp_json(const struct peek *p, const struct vb_inside *in, const struct vb_qp_row *r)
 {
 	json_object *o = json_object_new_object(), *peer;
 	char name[80];
@@ -107,6 +192,7 @@ static json_object *qp_json(const struct peek *p, const struct vb_qp_row *r)
 		add_hex(o, "srq", r->srq);
 	if (r->receives)
 		json_object_object_add(o, "rq_psn", json_object_new_int64(r->expected));
+	add_fills(o, in, r->qpn);
 	if (r->dest_qpn) {
 		peer = json_object_new_object();
 		add_hex(peer, "qpn", r->dest_qpn);
@@ -126,28 +212,34 @@ static json_object *qp_json(const struct peek *p, const struct vb_qp_row *r)
 	return o;
 }
 
-static int print_json(const struct peek *p, const struct vb_qp_row *rows, size_t n)
+static int print_json(const struct peek *p, const struct vb_inside *in, const struct vb_qp_row *rows,
+		      size_t n)
 {
 	json_object *o = json_object_new_object(), *list = json_object_new_array();
 
 	json_object_object_add(o, "pid", json_object_new_int(p->pid));
 	json_object_object_add(o, "program", json_object_new_string(p->program));
 	for (size_t i = 0; i < n; i++)
-		json_object_array_add(list, qp_json(p, &rows[i]));
+		json_object_array_add(list, qp_json(p, in, &rows[i]));
 	json_object_object_add(o, "queue_pairs", list);
+	json_object_object_add(o, "queues_unread", unread(in) ? json_object_new_string(unread(in)) : NULL);
 	return vb_peek_print_json(o);
 }
 
-static void print_text(const struct peek *p, const struct vb_qp_row *rows, size_t n)
+static void print_text(const struct peek *p, const struct vb_inside *in, const struct vb_qp_row *rows,
+		       size_t n)
 {
 	printf("process %d (%s): %zu queue pair%s\n", (int)p->pid, p->program, n, n == 1 ? "" : "s");
 	for (size_t i = 0; i < n; i++)
-		print_qp(p, &rows[i]);
+		print_qp(p, in, &rows[i]);
+	if (n && unread(in))
+		printf("The queues are not shown: %s.\n", unread(in));
 }
 
 static int qp(const struct vb_command *c, int argc, char **argv)
 {
 	struct vb_qp_row *rows;
+	struct vb_inside in;
 	struct peek_ask a;
 	struct peek *all;
 	size_t n, nall;
@@ -162,15 +254,17 @@ static int qp(const struct vb_command *c, int argc, char **argv)
 		return VB_EXIT_SELF;
 	}
 	nall = vb_peek_all(&all, a.at.user);
+	vb_inside_open(&in, &a.at);
 	vb_counts_meet(&a.at, rows, n, all, nall);
 	if (a.json)
-		status = print_json(&a.at, rows, n);
+		status = print_json(&a.at, &in, rows, n);
 	else
-		print_text(&a.at, rows, n);
+		print_text(&a.at, &in, rows, n);
 	for (size_t i = 0; i < nall; i++)
 		vb_peek_close(&all[i]);
 	free(all);
 	free(rows);
+	vb_inside_close(&in);
 	vb_peek_close(&a.at);
 	return status;
 }

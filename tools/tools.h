@@ -14,7 +14,8 @@
 #define VB_EXIT_NOT_EXECUTABLE 126
 #define VB_EXIT_NOT_FOUND      127
 
-extern const struct vb_command vb_run, vb_list, vb_explain, vb_mr, vb_qp_command, vb_doctor_command;
+extern const struct vb_command vb_run, vb_list, vb_explain, vb_mr, vb_qp_command, vb_top, vb_bundle,
+    vb_doctor_command;
 
 /* One line on standard error, begun with "verbena: ". */
 void vb_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

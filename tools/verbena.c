@@ -22,8 +22,9 @@ static const struct vb_command help_command = {
     .example = "verbena help run",
 };
 
-static const struct vb_command *const commands[] = {&vb_run,	    &vb_list,		&vb_explain,  &vb_mr,
-						    &vb_qp_command, &vb_doctor_command, &help_command};
+static const struct vb_command *const commands[] = {&vb_run,	 &vb_list,	     &vb_top,
+						    &vb_explain, &vb_qp_command,     &vb_mr,
+						    &vb_bundle,	 &vb_doctor_command, &help_command};
 
 #define COMMANDS (sizeof(commands) / sizeof(commands[0]))
 

@@ -1,12 +1,14 @@
 #!/usr/bin/python3
-"""verbena list, qp and their JSON and metrics, of a program whose traffic is known: stopped, with a queue pair that has
-ended, with one that failed; and processes that end while they are looked at.   counts.py BUILD HELPERS"""
+"""verbena list, qp, top and bundle, of a program whose traffic is known: stopped, with a queue pair that has ended, with
+one that failed; and processes that end while they are looked at.   counts.py BUILD HELPERS"""
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 
 build, helpers = (os.path.realpath(p) for p in sys.argv[1:3])
 verbena = os.path.join(build, "verbena")
@@ -75,6 +77,11 @@ def look(p):
     check("text of a queue pair", f"QP {p.qps[0]}  RC  RTS  device verbena0  peer QP {p.qps[1]} of process {p.pid}" in text, text)
     check("text of what it sent", f"sent      {SENT} messages, 5,438 bytes" in text, text)
     check("text of PSNs", "; next PSN 0x0003" in text, text)
+    if a.get("send_queue"):  # the kernel lets us read the process's memory
+        check("queues", a["send_queue"] == {"size": 16, "outstanding": 0, "unsent": 0} and
+              b["receive_queue"] == {"size": 16, "posted": 0}, a, b)
+        check("PSNs of sends", a["sq_psn"] == a["sq_psn_unacknowledged"] == b["rq_psn"] > 1000, a, b)
+        check("text of queues", "send queue: 0 of 16 not complete" in text and "receive queue: 0 of 16 posted" in text, text)
     return a, b
 
 
@@ -86,7 +93,7 @@ def look_at_list(p, a, b):
     check("devices", o["devices"][0]["messages_sent"] == o["messages_sent"], o)
     text = run("list")
     line = [x for x in text.splitlines() if x.split()[:1] == [str(p.pid)]]
-    check("text of list", line and "tools-traffic  verbena0  2 RTS " in line[0] and " 68.0 KiB " in line[0], text)
+    check("text of list", line and re.search("tools-traffic +verbena0  2 RTS ", line[0]) and " 68.0 KiB " in line[0], text)
 
 
 def metrics(text):
@@ -112,6 +119,97 @@ def metrics(text):
     return found
 
 
+def look_at_top(p):
+    text = run("top", "-b", "-n", 2, "--interval=0.05")
+    check("two frames", len(re.findall(r"^verbena top - .*, [0-9]+ process(es)?, rates over 0\.[0-9]+ s$", text, re.M)) == 2, text)
+    check("a row of top", len(re.findall(rf"^ *{p.pid}  tools-traffic +2 +1 +69\.6k +0 +0 +0 +0 +0$", text, re.M)) == 2, text)
+    check("one frame, without a terminal", run("top", "--frames=1", "-d", "0.01").count("verbena top - ") == 1)
+    check("an interval", "seconds from 0.01 to 3600" in run("top", "-n", 1, "-d", "0", status=125))
+    # Rates of a process that sends: the sums must have risen in between.
+    s = subprocess.Popen([verbena, "run", "--log=off", "--", os.path.join(helpers, "tools-traffic"), "busy"], env=env,
+                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    running.append(s)
+    s.stdout.readline()
+    for _ in range(100):
+        m = re.search(rf"^ *{s.pid}  tools-traffic +2 +1 +\S+ +(\S+) +(\S+) +(\S+) ", run("top", "-n", 1, "-d", 0.1), re.M)
+        if m and "0" not in m.groups():
+            break
+    check("rates", m and "0" not in m.groups(), m and m.group())
+    s.stdin.close()
+    s.wait(timeout=60)
+
+
+def look_at_terminal(p):
+    """On a terminal it draws, and ends with q."""
+    pid, fd = pty.fork()
+    if not pid:
+        os.execve(verbena, [verbena, "top", "--interval=30"], dict(env, TERM="xterm", LINES="24", COLUMNS="100"))
+    seen = b""
+    while b"tools-traffic" not in seen or str(p.pid).encode() not in seen:
+        try:
+            more = os.read(fd, 4096)
+        except OSError:
+            break
+        if not more:
+            break
+        seen += more
+    os.write(fd, b"q")
+    while True:
+        try:
+            if not os.read(fd, 4096):
+                break
+        except OSError:
+            break
+    check("top on a terminal", b"\x1b[" in seen and b"tools-traffic" in seen, seen)
+    check("q ends it", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0)
+    pid, fd = pty.fork()
+    if not pid:
+        os.execve(verbena, [verbena, "top"], dict(env, TERM="no-such-terminal"))
+    said = b""
+    try:
+        while more := os.read(fd, 4096):
+            said += more
+    except OSError:
+        pass
+    check("an unknown terminal", b"verbena top --batch" in said and os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 125, said)
+
+
+def look_at_bundle(tmp):
+    log = os.path.join(tmp, "log")
+    with open(log, "w", encoding="utf-8") as f:
+        f.write("".join(f"line {i}\n" for i in range(2000)))
+    secret = dict(env, VERBENA_LOG=log, PASSWORD="hidden-word")
+    s = subprocess.Popen([verbena, "run", "--", os.path.join(helpers, "tools-traffic"), "fails"], env=secret,
+                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    running.append(s)
+    s.stdout.readline()
+    path = os.path.join(tmp, "report")
+    check("the name", run("bundle", "-o", path, s.pid) == path + "\n")
+    check("its mode", os.stat(path).st_mode & 0o7777 == 0o600, oct(os.stat(path).st_mode))
+    with open(path, encoding="utf-8") as f:
+        text = f.read()
+    check("the parts", all(f"\n==== {x}" in text for x in (
+        f"verbena explain {s.pid}\n", f"verbena qp {s.pid}\n", f"verbena mr {s.pid}\n", "verbena list\n", "the last 1,000 lines",
+        "versions\nverbena ", "VERBENA_* of the environment\nVERBENA_", "limits\n")), text)
+    check("what they say", "IBV_WC_REM_ACCESS_ERR" in text and "2 queue pairs" in text and "2 memory regions" in text, text)
+    lines = text.split("lines of the log\n")[1].split("\n\n====")[0].split("\n")
+    check("1,000 lines of the log", len(lines) == 1000 and "IBV_WC_REM_ACCESS_ERR" in lines[-1], len(lines), lines[-3:])
+    check("nothing else of the environment", "hidden-word" not in text and "PASSWORD" not in text and "PATH=" not in text)
+    keys = [r[k] for r in json.loads(run("mr", "--json", s.pid))["regions"] for k in ("lkey", "rkey")]
+    check("keys", len(keys) == 4 and not [k for k in keys if k in text or k[2:] in text], keys, text)
+    check("asterisks", "R_Key 0x********" in text, text)
+    check("not overwritten", "is not overwritten" in run("bundle", "-o", path, s.pid, status=125))
+    run("bundle", "--keys", "-o", path + "2", s.pid)
+    with open(path + "2", encoding="utf-8") as f:
+        text = f.read()
+    check("with keys", all(k in text for k in keys), keys, text)
+    check("no folder", "cannot be created: No such file" in run("bundle", "-o", tmp + "/none/x", s.pid, status=125))
+    check("no process to report on", "there is no process 4194304" in run("bundle", "-o", path + "3", 4194304, status=125))
+    check("and no file", not os.path.exists(path + "3"))
+    s.stdin.close()
+    s.wait(timeout=60)
+
+
 def main():
     p = Program()
     a, b = look(p)
@@ -125,6 +223,10 @@ def main():
     check("gauges", found["verbena_queue_pairs"].get(labels + ',state="RTS"') == 2, found["verbena_queue_pairs"])
     check("memory", found["verbena_memory_region_bytes"].get(labels) == 65536 + 4096, found)
     check("rare ones", found["verbena_rnr_naks_sent_total"].get(labels) == b["rnr_naks_sent"], found)
+    look_at_top(p)
+    look_at_terminal(p)
+    with tempfile.TemporaryDirectory() as tmp:
+        look_at_bundle(tmp)
     before = of(p.pid)
     q = Program("ends")
     o = of(q.pid)

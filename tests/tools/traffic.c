@@ -2,7 +2,8 @@
  * other. It says their numbers on a line, then waits until its input ends. traffic       3 SENDs of 100 bytes
  * and one of 5,000; 2 WRITEs of 64, a READ of 4,096; a SEND of 10 that first finds no receive request traffic
  * ends  the same, and then one more pair is made, sends 3 times 100 bytes and is destroyed traffic fails the
- * same, and then a WRITE without the right to, so that both end in the error state */
+ * same, and then a WRITE without the right to, so that both end in the error state; traffic busy: the same,
+ * and then SENDs until its input ends */
 #include <infiniband/verbs.h>
 #include <poll.h>
 #include <stdio.h>
@@ -134,6 +135,7 @@ static void meet_none(struct ibv_qp *a, struct ibv_qp *b)
 int main(int argc, char **argv)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
+	struct pollfd in = {.fd = 0, .events = POLLIN};
 	struct ibv_qp *a, *b, *c, *d;
 
 	ctx = list && *list ? ibv_open_device(*list) : NULL;
@@ -158,12 +160,14 @@ int main(int argc, char **argv)
 		pair(&c, &d);
 		three(c, d);
 		CHECK(!ibv_destroy_qp(c) && !ibv_destroy_qp(d));
-	} else if (argc > 1) {
+	} else if (argc > 1 && !strcmp(argv[1], "fails")) {
 		request(a, IBV_WR_RDMA_WRITE, 64, sealed->rkey);
 		complete(1, IBV_WC_REM_ACCESS_ERR);
 	}
 	printf("0x%06x 0x%06x\n", a->qp_num, b->qp_num);
 	fflush(stdout);
+	while (argc > 1 && !strcmp(argv[1], "busy") && !poll(&in, 1, 0))
+		three(a, b);
 	while (getchar() != EOF)
 		;
 	return 0;

@@ -8,6 +8,8 @@ _verbena_options() {
 		--udp-checksum= --udp-gso= --direct= --ptrace= --pcap= --pcap-snap= --pcap-ring= --fail-on= --summary --wait-warn= --vendor-id= --vendor-part-id= --no-view --help --version ;;
 	list) echo --json --metrics --help --version ;;
 	explain | mr | qp | doctor) echo --json --help --version ;;
+	top) echo --batch --frames= --interval= --help --version ;;
+	bundle) echo --keys --output= --help --version ;;
 	*) echo --help --version ;;
 	esac
 }
@@ -25,7 +27,7 @@ _verbena_values() {
 	--direct | --ptrace | --udp-checksum | --udp-gso | --summary) echo on off ;;
 	--fail-on) echo warn error ;;
 	--devices) echo {1..16} ;;
-	--pcap) echo FILE ;;
+	--pcap | --output) echo FILE ;;
 	esac
 }
 
@@ -89,7 +91,7 @@ _verbena() {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]} program
 	COMPREPLY=()
 	if ((COMP_CWORD == 1)); then
-		mapfile -t COMPREPLY < <(compgen -W "run list explain mr qp doctor help --help --version" -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W "run list top explain qp mr bundle doctor help --help --version" -- "$cur")
 		return
 	fi
 	if [[ $command == run ]]; then
@@ -113,12 +115,12 @@ _verbena() {
 	if [[ $cur == -* ]]; then
 		mapfile -t COMPREPLY < <(compgen -W "$(_verbena_options "$command")" -- "$cur")
 		[[ ${#COMPREPLY[@]} != 1 || ${COMPREPLY[0]} != *= ]] || compopt -o nospace 2>/dev/null
-	elif [[ $command == explain || $command == mr || $command == qp ]]; then
+	elif [[ $command == explain || $command == mr || $command == qp || $command == bundle ]]; then
 		mapfile -t COMPREPLY < <(compgen -W "$(_verbena_pids "$1")" -- "$cur")
 	elif [[ $command == doctor ]]; then
 		mapfile -t COMPREPLY < <(compgen -c -- "$cur"; compgen -f -- "$cur")
 	elif [[ $command == help ]]; then
-		mapfile -t COMPREPLY < <(compgen -W "run list explain mr qp doctor help" -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W "run list top explain qp mr bundle doctor help" -- "$cur")
 	fi
 }
 
