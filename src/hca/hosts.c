@@ -299,7 +299,9 @@ static uint32_t received(const struct vb_path *p)
 
 static void explain(struct vb_qp *qp)
 {
-	qp->silence = silence(qp->path.far, 0, true);
+	const struct host *h = host_of(qp->path.far);
+
+	qp->silence = vb_hosts_why(h->all, &h->net, qp);
 }
 
 static bool slow(const struct vb_qp *qp, uint64_t now)

@@ -40,6 +40,9 @@ void vb_hosts_close(struct vb_hca *h);
 
 /* Whether that queue pair's packets take the wire of networks even to processes of this host. */
 bool vb_hosts_only(const struct vb_hca *h, const struct vb_qp *qp);
+/* Why the queue pair gets no answers from there, under its lock.  Makes system calls, which wait for nothing.
+ */
+struct vb_reach_facts vb_hosts_why(struct vb_hosts *t, const struct vb_net_host *host, struct vb_qp *qp);
 /* For a thread that polls, now and then: sees whether packets have come to a queue that no poll looks at. */
 void vb_hosts_look(struct vb_hca *h);
 

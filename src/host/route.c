@@ -1,6 +1,7 @@
 #include "host/route.h"
 
 #include <errno.h>
+#include <linux/neighbour.h>
 #include <linux/rtnetlink.h>
 #include <net/if.h>
 #include <string.h>
@@ -13,7 +14,10 @@
 
 struct question {
 	struct nlmsghdr head;
-	struct rtmsg rt;
+	union {
+		struct rtmsg rt;
+		struct ndmsg neighbour;
+	};
 	uint8_t attributes[64];
 };
 
@@ -61,6 +65,12 @@ static void take_gid(uint8_t gid[16], const struct rtattr *a)
 	}
 }
 
+static void take_router(struct vb_route_to *r, const struct rtattr *a)
+{
+	r->direct = false;
+	take_gid(r->next, a);
+}
+
 static int errno_of(uint8_t type)
 {
 	switch (type) {
@@ -102,8 +112,8 @@ static int take(struct vb_route_to *r, struct nlmsghdr *h)
 			take_gid(r->source, a);
 		else if (a->rta_type == RTA_METRICS)
 			take_metrics(r, a);
-		else if (a->rta_type == RTA_GATEWAY || a->rta_type == RTA_VIA)
-			r->direct = false;
+		else if (a->rta_type == RTA_GATEWAY)
+			take_router(r, a);
 	}
 	return r->ifindex ? 0 : ENETUNREACH;
 }
@@ -121,30 +131,60 @@ static void name(struct vb_route_to *r, int fd)
 		r->mtu = (uint32_t)ask.ifr_mtu;
 }
 
+/* Asks the kernel and gets what it answers: 0 or errno. */
+static int exchange(int fd, const struct question *q, struct nlmsghdr *answer, size_t room)
+{
+	ssize_t n = -1;
+
+	/* the answer is there when the call returns */
+	if (send(fd, q, q->head.nlmsg_len, 0) >= 0)
+		n = recv(fd, answer, room, MSG_DONTWAIT);
+	if (n < 0)
+		return errno;
+	return NLMSG_OK(answer, (size_t)n) ? 0 : EPROTO;
+}
+
 int vb_route_find(struct vb_route_to *r, const uint8_t gid[16], uint32_t ifindex)
 {
 	_Alignas(struct nlmsghdr) uint8_t answer[1024];
+	struct nlmsghdr *h = (struct nlmsghdr *)(void *)answer;
 	struct question q;
-	ssize_t n = -1;
 	int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE), err;
 
 	*r = (struct vb_route_to){0};
 	if (fd < 0)
 		return errno;
+	memcpy(r->next, gid, sizeof(r->next));
 	ask(&q, gid, ifindex);
-	/* the answer is there when the call returns */
-	if (send(fd, &q, q.head.nlmsg_len, 0) >= 0)
-		n = recv(fd, answer, sizeof(answer), MSG_DONTWAIT);
-	if (n < 0)
-		err = errno;
-	else if (!NLMSG_OK((struct nlmsghdr *)(void *)answer, (size_t)n))
-		err = EPROTO;
-	else
-		err = take(r, (struct nlmsghdr *)(void *)answer);
+	err = exchange(fd, &q, h, sizeof(answer));
+	if (!err)
+		err = take(r, h);
 	if (!err)
 		name(r, fd);
 	else
 		*r = (struct vb_route_to){0};
 	close(fd);
 	return err;
+}
+
+bool vb_route_fails(const struct vb_route_to *r)
+{
+	_Alignas(struct nlmsghdr) uint8_t answer[1024];
+	struct nlmsghdr *h = (struct nlmsghdr *)(void *)answer;
+	const struct ndmsg *of = NLMSG_DATA(h);
+	bool v4 = vb_gid_is_ipv4(vb_gid_of(r->next)), fails;
+	struct question q = {
+	    .head = {.nlmsg_len = NLMSG_LENGTH(sizeof(q.neighbour)),
+		     .nlmsg_type = RTM_GETNEIGH,
+		     .nlmsg_flags = NLM_F_REQUEST},
+	    .neighbour = {.ndm_family = v4 ? AF_INET : AF_INET6, .ndm_ifindex = (int)r->ifindex}};
+	int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
+
+	if (fd < 0)
+		return false;
+	add(&q, NDA_DST, v4 ? r->next + 12 : r->next, v4 ? 4 : 16);
+	fails = !exchange(fd, &q, h, sizeof(answer)) && h->nlmsg_type == RTM_NEWNEIGH &&
+		of->ndm_state & (NUD_INCOMPLETE | NUD_FAILED);
+	close(fd);
+	return fails;
 }

@@ -13,6 +13,7 @@ struct vb_route_to {
 	bool local;	    /* it is an address of this network namespace */
 	bool direct;	    /* on the interface's own network: no router is on the way */
 	uint32_t mtu;	    /* of IP packets, as far as is known: the interface's, or less; 0: unknown */
+	uint8_t next[16];   /* the GID of the router, or of the address itself */
 	uint8_t source[16]; /* the GID that the kernel would send from; zero: unknown */
 };
 
@@ -21,5 +22,8 @@ struct vb_route_to {
  * or errno: ENETUNREACH and EHOSTUNREACH say that there is no route, EACCES that it is prohibited.  Makes
  * system calls, and waits for nothing. */
 int vb_route_find(struct vb_route_to *r, const uint8_t gid[16], uint32_t ifindex);
+/* Whether nobody on the interface's network has answered that it has the next address of that way (ARP,
+ * neighbour discovery).  false also if it is not known. */
+bool vb_route_fails(const struct vb_route_to *r);
 
 #endif

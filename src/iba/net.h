@@ -41,7 +41,8 @@ struct vb_net_cfg {
 	struct vb_adapter *adapter;
 	struct vb_roce *roce; /* its sockets (host/roce.h) */
 	void *user;
-	/* What is known of an address; NULL: nobody here sends there.  Under the queue's rx. */
+	/* What is known of an address; NULL: nobody here sends there.  Under the queue's rx, or a lock of a
+	 * sending socket. */
 	struct vb_net_host *(*host)(void *user, struct vb_gid gid);
 	/* The addresses of this end, VB_GID_TABLE at most; returns how many.  Under the queue's rx. */
 	uint32_t (*addresses)(void *user, struct vb_gid *to);
@@ -64,6 +65,12 @@ struct vb_net_wire {
 	struct vb_rxq *(*rxq)(struct vb_net *n); /* the caller opens it */
 	/* A path's own way out, which vb_out_ops.end gives back.  NULL: no memory. */
 	struct vb_out *(*way)(struct vb_net *n, const struct vb_net_ends *ends);
+	/* For the sentence on an end that does not answer; NULL: this wire knows nothing.  With a queue
+	 * pair's lock: takes in what ICMP has said, and tells whether a packet came whose ICRC is right
+	 * between these ends (the source port is not looked at), but which had another source address, *from.
+	 */
+	void (*hear)(struct vb_net *n);
+	bool (*translated)(struct vb_net *n, const struct vb_roce_ends *sent, struct vb_gid *from);
 };
 
 #endif

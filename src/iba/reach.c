@@ -370,6 +370,18 @@ static void say_host_quiet(struct vb_text *t, const struct vb_reach_host *of)
 		    of->heard_ms / 1000, of->heard_ms / 100 % 10);
 }
 
+static void say_host_others(struct vb_text *t, const struct vb_reach_host *of)
+{
+	vb_text_add(t, "RoCEv2 packets from ");
+	vb_gid_add(t, of->gid);
+	vb_text_add(
+	    t,
+	    " arrive (the last one %u.%u s ago), but no answer to this queue pair: the one there was "
+	    "destroyed, is not in RTR or RTS, or is connected to another queue pair or address; compare "
+	    "dest_qp_num and the GIDs (dgid) of both ends",
+	    of->heard_ms / 1000, of->heard_ms / 100 % 10);
+}
+
 /* ---- numbers ---- */
 
 static void say_group(struct vb_text *t, const struct vb_reach_number *of)

@@ -39,8 +39,10 @@ REACH(VB_REACH_HOST_NAT, nat, say_host_nat)
 REACH(VB_REACH_HOST_DAMAGED, host, say_host_damaged)
 /* nothing has ever come from there, and nobody says why */
 REACH(VB_REACH_HOST_SILENT, host, say_host_silent)
-/* something has */
+/* something has, before the queue pair began to wait */
 REACH(VB_REACH_HOST_QUIET, host, say_host_quiet)
+/* something comes, but no answer */
+REACH(VB_REACH_HOST_OTHERS, host, say_host_others)
 /* the GID is a multicast group's, and the number is not the one that groups have */
 REACH(VB_REACH_GROUP, number, say_group)
 /* the number of the far end's queue pair is 0 */

@@ -181,28 +181,50 @@ static int check_values(const struct vb_qp *qp, const struct ibv_qp_attr *a, uin
 	return 0;
 }
 
-/* What its interface cannot send is refused here, and not one by one later.  On this host there is no such
- * limit. */
-static int check_path_mtu(const struct vb_qp *qp, const struct ibv_qp_attr *a, uint32_t mask)
+/* The addresses of a packet are both IPv4 or both IPv6. */
+static int check_versions(const struct vb_qp *qp, const struct ibv_ah_attr *av)
 {
-	uint32_t asked = mask & IBV_QP_PATH_MTU ? a->path_mtu : qp->attr.path_mtu, fits;
-	struct vb_hca *h = vb_qp_hca(qp);
+	const struct vb_gids *t = vb_port_gids(vb_qp_hca(qp));
+	bool ipv4 = vb_gid_is_ipv4(vb_gid_of(av->grh.dgid.raw));
+	char buf[2 * INET6_ADDRSTRLEN + 200] = "";
+	struct vb_text text = {buf, sizeof(buf)};
+	uint32_t other = 0;
+
+	if (av->grh.sgid_index >= t->n || vb_gid_is_ipv4(vb_gid_of(t->gid[av->grh.sgid_index])) == ipv4)
+		return 0;
+	while (other < t->n && vb_gid_is_ipv4(vb_gid_of(t->gid[other])) != ipv4)
+		other++;
+	vb_text_add(&text, "sgid_index %u is ", av->grh.sgid_index);
+	vb_gid_add(&text, t->gid[av->grh.sgid_index]);
+	vb_text_add(&text, ", but dgid is ");
+	vb_gid_add(&text, av->grh.dgid.raw);
+	if (other < t->n)
+		vb_text_add(&text, "; both must be %s: set sgid_index to %u, which is ",
+			    ipv4 ? "IPv4" : "IPv6", other);
+	else
+		vb_text_add(&text, "; both must be %s, of which the port has no address",
+			    ipv4 ? "IPv4" : "IPv6");
+	if (other < t->n)
+		vb_gid_add(&text, t->gid[other]);
+	return vb_refuse(EINVAL, CALL, "QP 0x%06x: %s", qp->qpn, buf);
+}
+
+/* What its interface cannot send is refused here, and not one by one later. */
+static int check_path_mtu(const struct vb_qp *qp, const struct ibv_ah_attr *av, uint32_t asked)
+{
 	struct vb_route_to route;
 	struct vb_port port;
 	char buf[INET6_ADDRSTRLEN + 8];
 	struct vb_text to = {buf, sizeof(buf)};
+	uint32_t fits;
 
-	if (!(mask & IBV_QP_AV) || !vb_port_has_wire(h) || vb_gid_is_group(a->ah_attr.grh.dgid.raw) ||
-	    vb_port_leads_here(h, &a->ah_attr))
-		return 0;
-	vb_devices_port(h->device, &port);
-	if (!vb_route_find(&route, a->ah_attr.grh.dgid.raw, port.ifindex) && route.mtu &&
-	    route.mtu < port.mtu)
+	vb_devices_port(vb_qp_hca(qp)->device, &port);
+	if (!vb_route_find(&route, av->grh.dgid.raw, port.ifindex) && route.mtu && route.mtu < port.mtu)
 		port.mtu = route.mtu; /* the way's, as far as the kernel knows it */
 	fits = vb_netif_path_mtu(port.mtu);
 	if (asked <= fits)
 		return 0;
-	vb_gid_add(&to, a->ah_attr.grh.dgid.raw);
+	vb_gid_add(&to, av->grh.dgid.raw);
 	return vb_refuse(
 	    EINVAL, CALL,
 	    "QP 0x%06x: path_mtu %u (%u bytes) does not fit the MTU of %u on the way to %s through "
@@ -210,6 +232,21 @@ static int check_path_mtu(const struct vb_qp *qp, const struct ibv_qp_attr *a, u
 	    "%u)",
 	    qp->qpn, asked, 128u << asked, port.mtu, buf, port.ifname, fits, 128u << fits, port.ifname,
 	    (128u << asked) + VB_NETIF_ROCE_OVERHEAD);
+}
+
+/* What another host is addressed with.  On this host there are no such limits. */
+static int check_way(const struct vb_qp *qp, const struct ibv_qp_attr *a, uint32_t mask)
+{
+	struct vb_hca *h = vb_qp_hca(qp);
+	int err;
+
+	if (!(mask & IBV_QP_AV) || !vb_port_has_wire(h) || vb_gid_is_group(a->ah_attr.grh.dgid.raw) ||
+	    vb_port_leads_here(h, &a->ah_attr))
+		return 0;
+	err = check_versions(qp, &a->ah_attr);
+	return err ? err
+		   : check_path_mtu(qp, &a->ah_attr,
+				    mask & IBV_QP_PATH_MTU ? a->path_mtu : qp->attr.path_mtu);
 }
 
 static void store_path(struct vb_qp *qp, const struct ibv_qp_attr *a, uint32_t mask)
@@ -359,7 +396,7 @@ int vb_qp_check(const struct vb_qp *qp, enum ibv_qp_state from, const struct ibv
 	int err = check_transition(qp, from, to, a, mask);
 
 	err = err ? err : check_values(qp, a, mask);
-	return err ? err : check_path_mtu(qp, a, mask);
+	return err ? err : check_way(qp, a, mask);
 }
 
 int vb_qp_change(struct vb_qp *qp, enum ibv_qp_state from, const struct ibv_qp_attr *a, uint32_t mask)

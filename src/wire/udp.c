@@ -46,5 +46,10 @@ static struct vb_rxq *wire_rxq(struct vb_net *n)
 	return &n->in.rxq;
 }
 
-const struct vb_net_wire vb_udp_wire = {
-    .name = "udp", .open = wire_open, .close = wire_close, .rxq = wire_rxq, .way = vb_udp_way};
+const struct vb_net_wire vb_udp_wire = {.name = "udp",
+					.open = wire_open,
+					.close = wire_close,
+					.rxq = wire_rxq,
+					.way = vb_udp_way,
+					.hear = vb_udp_hear,
+					.translated = vb_udp_is_translated};

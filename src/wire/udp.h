@@ -29,13 +29,15 @@ struct vb_udp_message {
 	uint32_t packet; /* bytes of each but the last one */
 	uint32_t n;
 	bool closed;	      /* the last one is shorter */
+	uint8_t again;	      /* how often it was tried again */
 	uint32_t control_len; /* without what tells the kernel to cut, which follows */
 	_Alignas(8) uint8_t control[160];
 };
 
 /* A sending socket, and what is to leave by it. */
 struct vb_udp_tx {
-	struct vb_lock lock; /* guards the rest; a leaf */
+	struct vb_lock lock; /* guards the rest; only that of the table of addresses is taken under it */
+	struct vb_net *net;
 	int fd;
 	uint16_t port;
 	bool singly; /* each packet is a message: the kernel does not cut, or the user wants it so */
@@ -44,6 +46,14 @@ struct vb_udp_tx {
 	struct vb_udp_message *messages;
 	uint8_t *room;
 } __attribute__((aligned(VB_LINE)));
+
+/* A packet whose ICRC was wrong: the first one, and then one a second. */
+struct vb_udp_wrong {
+	struct vb_lock lock; /* guards the rest; a leaf */
+	uint64_t at;	     /* when it came; 0: none has */
+	struct vb_roce_arrival of;
+	uint8_t pkt[VB_ROCE_MOST];
+};
 
 /* The receiving socket, and the message in hand. */
 struct vb_udp_in {
@@ -66,6 +76,7 @@ struct vb_udp_in {
 	struct vb_roce_here here;
 	struct vb_gid addresses[VB_GID_TABLE];
 	uint64_t counts[VB_ROCE_VERDICT_COUNT];
+	struct vb_udp_wrong wrong;
 	uint8_t *room;
 };
 
@@ -80,6 +91,15 @@ void vb_udp_in_close(struct vb_net *n);
 int vb_udp_out_open(struct vb_net *n);
 void vb_udp_out_close(struct vb_net *n);
 struct vb_out *vb_udp_way(struct vb_net *n, const struct vb_net_ends *ends);
+
+/* ICMP messages about what a socket sent: asks for them, and takes those that have come.  Whether there were
+ * any. The far end's own address is in the table then, with the last one. */
+void vb_udp_ask_icmp(int fd);
+bool vb_udp_take_icmp(const struct vb_net *n, int fd);
+void vb_udp_keep_wrong(struct vb_udp_wrong *w, const struct vb_roce_arrival *a);
+/* As in struct vb_net_wire. */
+void vb_udp_hear(struct vb_net *n);
+bool vb_udp_is_translated(struct vb_net *n, const struct vb_roce_ends *sent, struct vb_gid *from);
 
 extern const struct vb_net_wire vb_udp_wire;
 

@@ -198,6 +198,7 @@ static bool is_right(struct vb_udp_in *u)
 			look_for_host(u);
 		if (u->host)
 			atomic_fetch_add_explicit(&u->host->bad_icrc, 1, memory_order_relaxed);
+		vb_udp_keep_wrong(&u->wrong, &a);
 	}
 	return false;
 }

@@ -19,6 +19,8 @@
 #include "iba/frame.h"
 #include "wire/udp.h"
 
+enum { AGAIN = 8 }; /* so often a message is tried again */
+
 struct udp_out {
 	struct vb_out out;
 	struct vb_net *net;
@@ -102,6 +104,10 @@ static bool trouble(struct vb_udp_tx *t, int err)
 
 	if (err == EINTR)
 		return true;
+	/* The call has returned what ICMP says of earlier packets, maybe to another address, and sent
+	 * nothing. */
+	if (vb_udp_take_icmp(t->net, t->fd) && m->again++ < AGAIN)
+		return true;
 	if (m->n > 1 && (err == EIO || err == EINVAL) && !t->singly) {
 		t->singly = true;
 		vb_log(
@@ -158,6 +164,7 @@ static void begin(struct vb_udp_tx *t, const struct udp_out *u, uint32_t len)
 	m->packet = len;
 	m->n = 0;
 	m->closed = false;
+	m->again = 0;
 	m->control_len = u->control_len;
 	memcpy(m->control, u->control, u->control_len);
 }
@@ -406,9 +413,11 @@ int vb_udp_out_open(struct vb_net *n)
 		struct vb_roce_tx s = vb_roce_tx(n->cfg.roce, i);
 		int err;
 
+		t->net = n;
 		t->fd = s.fd;
 		t->port = s.port;
 		t->singly = !vb_netdev_gso();
+		vb_udp_ask_icmp(s.fd);
 		err = set_checksum(s.fd);
 		if (err)
 			return err;

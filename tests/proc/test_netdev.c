@@ -271,6 +271,13 @@ static void the_path_mtu_fits(void)
 		 " mtu 2144)",
 		 kit_host_address(1, false));
 	KIT_LOG_SAYS("%s", words);
+	if (hosts.ipv6) { /* from an address of IPv4 */
+		CHECK_EQ(to_rtr(e.qp, kit_host_address(1, true), IBV_MTU_1024), EINVAL);
+		KIT_LOG_SAYS(
+		    "sgid_index 0 is %s, but dgid is %s; both must be IPv6: set sgid_index to 1, which is "
+		    "%s",
+		    kit_host_address(0, false), kit_host_address(1, true), kit_host_address(0, true));
+	}
 	CHECK_EQ(to_rtr(e.qp, kit_host_address(0, false), IBV_MTU_4096), 0); /* this host's */
 	kit_end_close(&e);
 	set_mtu(KIT_HOST_NIC, 9000);

@@ -677,6 +677,8 @@ static void a_clause_has_the_numbers_of_its_kind(void **state)
 	    {{VB_REACH_HOST_SILENT, .host = {FAR}}, "no RoCEv2 packet has arrived from 10.0.0.5 on eth0,"},
 	    {{VB_REACH_HOST_SILENT, .host = {.ifname = "0123456789abcdef"}}, "on 0123456789abcdef, and"},
 	    {{VB_REACH_HOST_QUIET, .host = {FAR, .heard_ms = 3280}}, "from 10.0.0.5 arrived 3.2 s ago"},
+	    {{VB_REACH_HOST_OTHERS, .host = {FAR, .heard_ms = 280}},
+	     "from 10.0.0.5 arrive (the last one 0.2 s ago)"},
 #undef FAR
 	    {{VB_REACH_ADDRESS, .away = {.obstacle = VB_AWAY_FAILED}}, "could not be opened: the first line"},
 	};

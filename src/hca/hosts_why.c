@@ -1,0 +1,179 @@
+/* Why a far end on a network does not answer, as far as this host can know: from what the kernel refused to
+ * send, what ICMP said, which way leads there, and what came from there. */
+#include <errno.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "hca/hosts.h"
+#include "hca/port.h"
+#include "host/devices.h"
+#include "host/route.h"
+
+/* What is looked at, and the facts of it so far. */
+struct look {
+	struct vb_qp *qp;
+	const struct vb_net_host *host;
+	struct vb_hosts *all;
+	struct vb_port port;
+	uint64_t heard, now;
+	struct vb_reach_facts f;
+};
+
+static uint64_t word(const _Atomic uint64_t *w)
+{
+	return atomic_load_explicit(w, memory_order_relaxed);
+}
+
+static bool is(struct look *l, enum vb_reach reach, uint32_t err)
+{
+	l->f.reach = reach;
+	l->f.host.err = err;
+	return true;
+}
+
+static bool is_too_long(struct look *l, uint32_t mtu)
+{
+	struct vb_route_to r;
+
+	/* the kernel remembers what ICMP said of the way */
+	if (!mtu && !vb_route_find(&r, l->f.host.gid, l->port.ifindex))
+		mtu = r.mtu;
+	l->f.host.mtu = mtu;
+	return is(l, VB_REACH_HOST_MTU, EMSGSIZE);
+}
+
+/* The packets take the interface of the device, whatever way leads there. */
+static bool by_route(struct look *l)
+{
+	struct vb_route_to r;
+	int err = vb_route_find(&r, l->f.host.gid, 0);
+
+	if (err == ENETUNREACH || err == EHOSTUNREACH || err == EACCES)
+		return is(l, VB_REACH_HOST_ROUTE, (uint32_t)err);
+	if (err || r.local || r.ifindex == l->port.ifindex)
+		return false;
+	memcpy(l->f.host.ifname, r.ifname, sizeof(l->f.host.ifname));
+	l->f.host.other = 1;
+	return is(l, VB_REACH_HOST_ROUTE, 0);
+}
+
+/* What this host's kernel refused to send since the far end was heard.  Small packets pass where long ones do
+ * not, so a length counts also if it was heard since. */
+static bool by_sending(struct look *l)
+{
+	uint64_t at = word(&l->host->lost_at);
+	uint32_t err = atomic_load_explicit(&l->host->lost_errno, memory_order_relaxed);
+
+	if (!at)
+		return false;
+	if (err == EMSGSIZE)
+		return is_too_long(l, 0);
+	if (at < l->heard)
+		return false;
+	switch (err) {
+	case EPERM:
+		return is(l, VB_REACH_HOST_FILTER, err);
+	case ENETDOWN:
+		return is(l, VB_REACH_HOST_DOWN, err);
+	case EACCES:
+	case ENETUNREACH:
+		return by_route(l) || is(l, VB_REACH_HOST_ROUTE, err);
+	case EHOSTUNREACH:
+		return by_route(l) || is(l, VB_REACH_HOST_ABSENT, err);
+	default:
+		return false;
+	}
+}
+
+static bool by_icmp(struct look *l)
+{
+	uint64_t at = word(&l->host->icmp_at);
+	uint32_t err = atomic_load_explicit(&l->host->icmp_errno, memory_order_relaxed);
+
+	if (!at)
+		return false;
+	if (err == EMSGSIZE)
+		return is_too_long(l, atomic_load_explicit(&l->host->icmp_mtu, memory_order_relaxed));
+	if (at < l->heard)
+		return false;
+	switch (err) {
+	case ECONNREFUSED:
+		return is(l, VB_REACH_HOST_CLOSED, err);
+	case EACCES:
+	case EPERM:
+		return is(l, VB_REACH_HOST_FORBIDDEN, err);
+	case ENETUNREACH:
+	case EHOSTUNREACH:
+	case EHOSTDOWN:
+		return is(l, VB_REACH_HOST_ABSENT, err);
+	default:
+		return false;
+	}
+}
+
+/* Who has the address, or the router's, on the interface's network: nobody has answered. */
+static bool by_neighbour(struct look *l)
+{
+	struct vb_route_to r;
+
+	return !vb_route_find(&r, l->f.host.gid, l->port.ifindex) && vb_route_fails(&r) &&
+	       is(l, VB_REACH_HOST_ABSENT, EHOSTUNREACH);
+}
+
+static bool by_translation(struct look *l)
+{
+	const struct vb_net_wire *wire = l->all->wire;
+	const struct vb_roce_ends sent = {.src = l->host->gid, .dst = l->qp->path.dgid};
+	struct vb_reach_nat nat;
+	struct vb_gid from;
+
+	if (!wire->translated || !wire->translated(l->all->net, &sent, &from))
+		return false;
+	memcpy(nat.gid, l->f.host.gid, sizeof(nat.gid));
+	memcpy(nat.from, &from, sizeof(nat.from));
+	l->f = (struct vb_reach_facts){VB_REACH_HOST_NAT, .nat = nat};
+	return true;
+}
+
+/* How long the request was repeated, at most (IBTA 9.7.6.1.3). */
+static uint64_t patience(const struct vb_qp *qp)
+{
+	return 4 * (4096ull << qp->attr.timeout) * (qp->attr.retry_cnt + 1u);
+}
+
+/* By what came, or did not. */
+static void by_hearing(struct look *l)
+{
+	uint64_t bad = word(&l->host->bad_icrc);
+	uint64_t ago = l->now > l->heard ? l->now - l->heard : 0;
+
+	if (bad && !l->heard) {
+		l->f.host.bad = bad > UINT32_MAX ? UINT32_MAX : (uint32_t)bad;
+		is(l, VB_REACH_HOST_DAMAGED, 0);
+	} else if (!l->heard) {
+		is(l, VB_REACH_HOST_SILENT, 0);
+	} else {
+		ago /= VB_MSEC;
+		l->f.host.heard_ms = ago > UINT32_MAX ? UINT32_MAX : (uint32_t)ago;
+		is(l, ago * VB_MSEC > patience(l->qp) ? VB_REACH_HOST_QUIET : VB_REACH_HOST_OTHERS, 0);
+	}
+}
+
+struct vb_reach_facts vb_hosts_why(struct vb_hosts *t, const struct vb_net_host *host, struct vb_qp *qp)
+{
+	struct look l = {.qp = qp, .host = host, .all = t, .now = vb_now()};
+	int err = errno;
+
+	if (t->wire->hear)
+		t->wire->hear(t->net);
+	l.heard = word(&host->heard);
+	vb_devices_port(t->hca->device, &l.port);
+	memcpy(l.f.host.gid, &host->gid, sizeof(l.f.host.gid));
+	memcpy(l.f.host.ifname, l.port.ifname, sizeof(l.f.host.ifname));
+	if (!l.port.up && l.port.wire)
+		is(&l, VB_REACH_HOST_DOWN, 0);
+	else if (!by_sending(&l) && !by_route(&l) && !by_icmp(&l) && !by_neighbour(&l) && !by_translation(&l))
+		by_hearing(&l);
+	errno = err;
+	return l.f;
+}

@@ -1,0 +1,112 @@
+/* What the network says of packets that did not get through, for the sentence on an end that does not answer:
+ * ICMP messages, which the kernel keeps with the sending socket, and packets whose addresses were translated.
+ * Nothing ends because of them. */
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+#include <linux/errqueue.h> /* which takes struct timespec from there */
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "wire/udp.h"
+
+enum { MOST = 64 };	/* messages taken in one go */
+#define KEPT_FOR VB_SEC /* so long a wrong packet stays before the next one takes its place */
+
+/* Without them the wire works as well; sentences know less then. */
+void vb_udp_ask_icmp(int fd)
+{
+	int on = 1;
+
+	(void)setsockopt(fd, SOL_IP, IP_RECVERR, &on, sizeof(on));
+	(void)setsockopt(fd, SOL_IPV6, IPV6_RECVERR, &on, sizeof(on));
+}
+
+static void take(const struct vb_net *n, const struct sockaddr_in6 *to, const struct sock_extended_err *e)
+{
+	struct vb_gid gid;
+	struct vb_net_host *host;
+
+	memcpy(&gid, &to->sin6_addr, sizeof(gid));
+	host = n->cfg.host(n->cfg.user, gid);
+	if (!host)
+		return;
+	atomic_store_explicit(&host->icmp_errno, e->ee_errno, memory_order_relaxed);
+	if (e->ee_errno == EMSGSIZE)
+		atomic_store_explicit(&host->icmp_mtu, e->ee_info, memory_order_relaxed);
+	atomic_store_explicit(&host->icmp_at, vb_now(), memory_order_relaxed);
+}
+
+/* Whether there was one, from the network or from this host's own side of it. */
+static bool take_one(const struct vb_net *n, int fd, bool *icmp)
+{
+	_Alignas(8) uint8_t control[512];
+	struct sockaddr_in6 to = {0};
+	struct msghdr h = {.msg_name = &to,
+			   .msg_namelen = sizeof(to),
+			   .msg_control = control,
+			   .msg_controllen = sizeof(control)};
+	struct sock_extended_err e;
+
+	if (syscall(SYS_recvmsg, fd, &h, MSG_ERRQUEUE | MSG_DONTWAIT) < 0)
+		return false;
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(&h); c; c = CMSG_NXTHDR(&h, c)) {
+		if (!(c->cmsg_level == SOL_IPV6 && c->cmsg_type == IPV6_RECVERR) &&
+		    !(c->cmsg_level == SOL_IP && c->cmsg_type == IP_RECVERR))
+			continue;
+		memcpy(&e, CMSG_DATA(c), sizeof(e));
+		if (e.ee_origin != SO_EE_ORIGIN_ICMP && e.ee_origin != SO_EE_ORIGIN_ICMP6)
+			continue; /* the call that sent has returned it */
+		*icmp = true;
+		if (to.sin6_family == AF_INET6)
+			take(n, &to, &e);
+	}
+	return true;
+}
+
+bool vb_udp_take_icmp(const struct vb_net *n, int fd)
+{
+	int err = errno;
+	bool icmp = false;
+
+	for (int i = 0; i < MOST && take_one(n, fd, &icmp); i++)
+		;
+	errno = err;
+	return icmp;
+}
+
+/* ---- packets with a wrong ICRC ---- */
+
+void vb_udp_keep_wrong(struct vb_udp_wrong *w, const struct vb_roce_arrival *a)
+{
+	uint64_t now = vb_now();
+
+	vb_lock_take(&w->lock);
+	if (a->len <= sizeof(w->pkt) && (!w->at || now - w->at > KEPT_FOR)) {
+		w->at = now;
+		w->of = *a;
+		memcpy(w->pkt, a->pkt, a->len);
+		w->of.pkt = w->pkt;
+	}
+	vb_lock_give(&w->lock);
+}
+
+bool vb_udp_is_translated(struct vb_net *n, const struct vb_roce_ends *sent, struct vb_gid *from)
+{
+	struct vb_udp_wrong *w = &n->in.wrong;
+	bool is;
+
+	vb_lock_take(&w->lock);
+	is = w->at && vb_roce_is_translated(&w->of, sent);
+	*from = w->of.ends.src;
+	vb_lock_give(&w->lock);
+	return is;
+}
+
+void vb_udp_hear(struct vb_net *n)
+{
+	for (uint32_t i = 0; i < VB_ROCE_TX; i++)
+		(void)vb_udp_take_icmp(n, n->tx[i].fd);
+}

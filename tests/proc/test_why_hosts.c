@@ -1,0 +1,327 @@
+/* What a request says that got no answer from another host: each obstacle on the way has a sentence of its
+ * own.
+ *
+ *     proc-why_hosts [CASE]     default: all */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <net/if.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "hosts.h"
+#include "iba/roce.h"
+#include "kit.h"
+#include "net.h"
+
+static struct kit_hosts hosts;
+static struct kit_end e;
+static struct kit_card card;
+
+static struct vb_gid gid_of(const char *address)
+{
+	char mapped[64];
+	struct vb_gid gid;
+
+	snprintf(mapped, sizeof(mapped), "%s%s", strchr(address, ':') ? "" : "::ffff:", address);
+	CHECK(inet_pton(AF_INET6, mapped, &gid) == 1, "%s", address);
+	return gid;
+}
+
+/* On the first of two hosts, a queue pair for one at that address. */
+static void begin_to(const char *address, int timeout, int retries)
+{
+	struct vb_gid gid = gid_of(address);
+	char netdev[100];
+
+	snprintf(netdev, sizeof(netdev), KIT_HOST_NIC "@%s", kit_host_address(0, strchr(address, ':')));
+	CHECK(!setenv("VERBENA_NETDEV", netdev, 1));
+	kit_log_begin("info");
+	card = (struct kit_card){.qpn = 0x123456};
+	memcpy(&card.gid, &gid, sizeof(gid));
+	kit_end_open(&e, ibv_alloc_pd(kit_open()), 4, 4096);
+	kit_connect_with(&e, &card, timeout, retries);
+}
+
+static void begin(void)
+{
+	hosts = (struct kit_hosts){.count = 2, .mtu = 1500};
+	kit_hosts_make(&hosts);
+	kit_host_enter(&hosts, 0);
+}
+
+static void fails(uint32_t len)
+{
+	CHECK_EQ(kit_post(&e, IBV_WR_SEND, 2, 0, len, NULL, 0), 0);
+	CHECK_EQ(kit_wait(&e, 30).status, IBV_WC_RETRY_EXC_ERR);
+}
+
+/* A socket on the other host, at that address and port; it reads nothing. */
+static int socket_there(const char *address, uint16_t port)
+{
+	struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(port)};
+	int fd;
+
+	CHECK(inet_pton(AF_INET, address, &a.sin_addr) == 1);
+	kit_host_enter(&hosts, 1);
+	fd = socket(AF_INET, SOCK_DGRAM, 0);
+	CHECK(fd >= 0 && !bind(fd, (struct sockaddr *)&a, sizeof(a)), "%s", strerror(errno));
+	kit_host_enter(&hosts, 0);
+	return fd;
+}
+
+static void nobody_listens(void)
+{
+	begin();
+	begin_to(kit_host_address(1, false), 10, 2);
+	fails(8);
+	KIT_LOG_SAYS("nobody at %s listens on UDP port 4791", kit_host_address(1, false));
+}
+
+static void nobody_listens_by_ipv6(void)
+{
+	begin();
+	if (!hosts.ipv6)
+		return;
+	begin_to(kit_host_address(1, true), 10, 2);
+	fails(8);
+	KIT_LOG_SAYS("nobody at %s listens on UDP port 4791", kit_host_address(1, true));
+}
+
+/* The kernel gives up on a neighbour after a second or three, unless it is told to be quick. */
+static void nobody_is_there(void)
+{
+	int fd;
+
+	begin();
+	fd = open("/proc/sys/net/ipv4/neigh/" KIT_HOST_NIC "/retrans_time_ms", O_WRONLY);
+	if (fd >= 0)
+		CHECK(write(fd, "20", 2) == 2 && !close(fd));
+	begin_to("198.51.100.77", fd < 0 ? 18 : 14, 6);
+	fails(8);
+	KIT_LOG_SAYS("no host answers at %s (No route to host)", "198.51.100.77");
+}
+
+static void no_route_leads_there(void)
+{
+	begin();
+	begin_to("203.0.113.7", 10, 2);
+	fails(8);
+	KIT_LOG_SAYS("this host has no route to %s: Network is unreachable through " KIT_HOST_NIC,
+		     "203.0.113.7");
+}
+
+static void another_interface_leads_there(void)
+{
+	begin();
+	kit_net_make("other0");
+	kit_net_address("other0", "203.0.113.1", true);
+	kit_net_set("other0", true);
+	begin_to("203.0.113.7", 10, 2);
+	fails(8);
+	KIT_LOG_SAYS(
+	    "the route to %s leads through other0, which is not the interface of this queue pair's device",
+	    "203.0.113.7");
+}
+
+static void the_interface_is_down(void)
+{
+	begin();
+	begin_to(kit_host_address(1, false), 10, 2);
+	kit_net_set(KIT_HOST_NIC, false);
+	fails(8);
+	KIT_LOG_SAYS("the interface %s, which leads to", KIT_HOST_NIC);
+}
+
+static void packets_are_too_long(void)
+{
+	struct ifreq ask = {.ifr_name = KIT_HOST_NIC, .ifr_mtu = 1000};
+	int fd;
+
+	begin();
+	fd = socket_there(kit_host_address(1, false), VB_ROCE_PORT);
+	begin_to(kit_host_address(1, false), 10, 2);
+	CHECK(!ioctl(socket(AF_INET, SOCK_DGRAM, 0), SIOCSIFMTU, &ask));
+	fails(1024);
+	KIT_LOG_SAYS(
+	    "packets of this queue pair are longer than the way to %s takes, whose MTU is 1000 bytes; set "
+	    "path_mtu to 512 bytes",
+	    kit_host_address(1, false));
+	close(fd);
+}
+
+static void nothing_comes_back(void)
+{
+	int fd;
+
+	begin();
+	fd = socket_there(kit_host_address(1, false), VB_ROCE_PORT);
+	begin_to(kit_host_address(1, false), 10, 2);
+	fails(8);
+	KIT_LOG_SAYS("no RoCEv2 packet has arrived from %s on " KIT_HOST_NIC, kit_host_address(1, false));
+	close(fd);
+}
+
+/* Sends a packet to the queue pair, from an address and a port of the other host, whose ICRC is that of a
+ * packet between `from` and it. */
+static void send_from(int fd, uint16_t port, const char *from, bool spoil)
+{
+	struct vb_roce_ends ends = {
+	    .src = gid_of(from), .dst = gid_of(kit_host_address(0, false)), .port = port};
+	struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(VB_ROCE_PORT)};
+	uint8_t pkt[VB_BTH_LEN + 4 + VB_ICRC_LEN] = {0x11 /* RC ACKNOWLEDGE */, 0x40, 0xff, 0xff};
+	struct vb_roce_path path;
+
+	CHECK(inet_pton(AF_INET, kit_host_address(0, false), &to.sin_addr) == 1);
+	pkt[5] = (uint8_t)(e.qp->qp_num >> 16);
+	pkt[6] = (uint8_t)(e.qp->qp_num >> 8);
+	pkt[7] = (uint8_t)e.qp->qp_num;
+	vb_roce_path_init(&path, &ends);
+	vb_roce_seal(&path, 0, pkt, sizeof(pkt) - VB_ICRC_LEN);
+	pkt[sizeof(pkt) - 5] ^= spoil;
+	CHECK(sendto(fd, pkt, sizeof(pkt), 0, (struct sockaddr *)&to, sizeof(to)) == sizeof(pkt), "%s",
+	      strerror(errno));
+}
+
+static int plain_socket(const char *address, uint16_t port)
+{
+	int fd = socket_there(address, port), whole = IP_PMTUDISC_DO;
+
+	CHECK(!setsockopt(fd, IPPROTO_IP, IP_MTU_DISCOVER, &whole, sizeof(whole))); /* identification 0 */
+	return fd;
+}
+
+static void addresses_are_translated(void)
+{
+	int quiet, fd;
+
+	begin();
+	kit_host_enter(&hosts, 1);
+	kit_net_address(KIT_HOST_NIC, "198.51.100.99", true);
+	quiet = socket_there(kit_host_address(1, false), VB_ROCE_PORT);
+	fd = plain_socket("198.51.100.99", 50000);
+	begin_to(kit_host_address(1, false), 14, 2);
+	send_from(fd, 50000, kit_host_address(1, false), false);
+	fails(8);
+	KIT_LOG_SAYS("(NAT): packets of %s arrive from 198.51.100.99", kit_host_address(1, false));
+	close(quiet);
+	close(fd);
+}
+
+static void packets_are_damaged(void)
+{
+	int quiet, fd;
+
+	begin();
+	quiet = socket_there(kit_host_address(1, false), VB_ROCE_PORT);
+	fd = plain_socket(kit_host_address(1, false), 50000);
+	begin_to(kit_host_address(1, false), 14, 2);
+	send_from(fd, 50000, kit_host_address(1, false), true);
+	fails(8);
+	KIT_LOG_SAYS("1 packet from %s had a wrong checksum (ICRC)", kit_host_address(1, false));
+	close(quiet);
+	close(fd);
+}
+
+/* A right packet that is none for this queue pair's requests: its host is well. */
+static void others_there_answer(void)
+{
+	int quiet, fd;
+
+	begin();
+	quiet = socket_there(kit_host_address(1, false), VB_ROCE_PORT);
+	fd = plain_socket(kit_host_address(1, false), 50000);
+	begin_to(kit_host_address(1, false), 14, 2);
+	send_from(fd, 50000, kit_host_address(1, false), false);
+	fails(8);
+	KIT_LOG_SAYS("RoCEv2 packets from %s arrive", kit_host_address(1, false));
+	close(quiet);
+	close(fd);
+}
+
+static void nothing_comes_any_more(void)
+{
+	int quiet, fd;
+
+	begin();
+	quiet = socket_there(kit_host_address(1, false), VB_ROCE_PORT);
+	fd = plain_socket(kit_host_address(1, false), 50000);
+	begin_to(kit_host_address(1, false), 8, 0);
+	send_from(fd, 50000, kit_host_address(1, false), false);
+	kit_nap(200); /* the time that the sentence tells */
+	fails(8);
+	KIT_LOG_SAYS("the last packet from %s arrived 0.", kit_host_address(1, false));
+	close(quiet);
+	close(fd);
+}
+
+static bool can_filter(void)
+{
+	return !system("nft list ruleset >/dev/null 2>&1");
+}
+
+static void filter(unsigned host, const char *hook, const char *verdict)
+{
+	char rule[300];
+
+	kit_host_enter(&hosts, host);
+	snprintf(rule, sizeof(rule),
+		 "nft 'add table inet t; add chain inet t c { type filter hook %s priority 0; }; "
+		 "add rule inet t c udp dport 4791 %s'",
+		 hook, verdict);
+	CHECK(!system(rule));
+	kit_host_enter(&hosts, 0);
+}
+
+static void a_filter_of_this_host(void)
+{
+	begin();
+	if (!can_filter()) {
+		printf("SKIP: nft does not work here\n");
+		return;
+	}
+	filter(0, "output", "drop");
+	begin_to(kit_host_address(1, false), 10, 2);
+	fails(8);
+	KIT_LOG_SAYS("the packet filter of this host refuses packets to %s (Operation not permitted)",
+		     kit_host_address(1, false));
+}
+
+static void a_filter_there_that_rejects(void)
+{
+	begin();
+	if (!hosts.ipv6 || !can_filter()) {
+		printf("SKIP: nft or IPv6 does not work here\n");
+		return;
+	}
+	filter(1, "input", "reject with icmpx type admin-prohibited");
+	begin_to(kit_host_address(1, true), 10, 2);
+	fails(8);
+	KIT_LOG_SAYS("a packet filter on the way to %s rejects the packets", kit_host_address(1, true));
+}
+
+int main(int argc, char **argv)
+{
+	static const struct kit_case cases[] = {
+	    {.name = "port", .run = nobody_listens},
+	    {.name = "port, IPv6", .run = nobody_listens_by_ipv6},
+	    {.name = "absent", .run = nobody_is_there},
+	    {.name = "route", .run = no_route_leads_there},
+	    {.name = "other", .run = another_interface_leads_there},
+	    {.name = "down", .run = the_interface_is_down},
+	    {.name = "mtu", .run = packets_are_too_long},
+	    {.name = "silent", .run = nothing_comes_back},
+	    {.name = "nat", .run = addresses_are_translated},
+	    {.name = "damaged", .run = packets_are_damaged},
+	    {.name = "others", .run = others_there_answer},
+	    {.name = "quiet", .run = nothing_comes_any_more},
+	    {.name = "filter", .run = a_filter_of_this_host},
+	    {.name = "reject", .run = a_filter_there_that_rejects},
+	};
+
+	if (!kit_hosts_can())
+		return KIT_SKIP;
+	KIT_CASES(cases, 60);
+	return 0;
+}
