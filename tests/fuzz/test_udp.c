@@ -50,6 +50,27 @@ static uint8_t some_opcode(void)
 	return (uint8_t)op;
 }
 
+/* What is outstanding is answered: all is acknowledged, and a READ gets its bytes. */
+static void answers(unsigned k)
+{
+	static const uint8_t ops[] = {
+	    VB_ACK,	   VB_READ_RESP_FIRST, VB_READ_RESP_MIDDLE, VB_READ_RESP_LAST,
+	    VB_ATOMIC_ACK, VB_READ_RESP_ONLY,  VB_READ_RESP_MIDDLE, VB_READ_RESP_FIRST};
+
+	for (unsigned n = 1 + below(12), i = below(2) ? 0 : below(8); n--; i = below(8) ? i + 1 : below(8)) {
+		uint8_t op = ops[i % 8];
+		unsigned len = vb_opcodes[op].hdr_len;
+
+		put(k);
+		put(2);
+		put(op == VB_ACK ? (below(4) ? 126 : below(8)) : 127);
+		put(op == VB_READ_RESP_LAST || op == VB_READ_RESP_ONLY);
+		put(0xff);
+		for (unsigned j = 0; j < len || (j < GIVEN && vb_opcodes[op].bits & VB_OP_PAYLOAD); j++)
+			put(!j ? op : j == VB_BTH_LEN ? 0x1f : 0);
+	}
+}
+
 /* A datagram as a far end may send it, or nearly. */
 static void datagram(void)
 {
@@ -70,9 +91,14 @@ static void datagram(void)
 		for (unsigned how = below(256), n = how & 0x80 ? 3 : 1; n--;)
 			put(n ? below(256) : how);
 	if (flags & 3)
-		put(below(4) ? 0 : below(3) ? below(6) : below(256));
-	put(len);
-	put(len >> 8);
+		put(below(4) ? 0 : below(3) ? below(6) : answer && below(4) ? 126 + below(2) : below(256));
+	if (below(2)) {
+		put(below(2));
+		put(0xff);
+	} else {
+		put(len);
+		put(len >> 8);
+	}
 	if (flags & 0x80)
 		put(below(256)), put(below(4) ? 0 : below(256));
 	for (unsigned i = 0; i < len && i < GIVEN; i++)
@@ -88,7 +114,9 @@ static void make_up(uint64_t seed)
 	in.n = 0;
 	in.rng = seed;
 	for (unsigned steps = 1 + below(60); steps--;)
-		if (below(4)) {
+		if (!below(8)) {
+			answers(below(3));
+		} else if (below(4)) {
 			datagram();
 		} else {
 			unsigned what = 0x80 | below(128);

@@ -44,13 +44,13 @@ static const struct {
 	unsigned far, sgid;
 	uint32_t mtu;
 	bool srq, rtr, ud;
-	uint8_t rd_atomic;
+	uint8_t rd_atomic, receives;
 } kinds[PAIRS] = {
-    {.far = 0, .sgid = IPV4, .mtu = 1024, .rd_atomic = 4},
-    {.far = 1, .sgid = IPV6, .mtu = 4096, .srq = true, .rd_atomic = 16},
-    {.far = 2, .sgid = IPV4, .mtu = 256, .rd_atomic = 1},
-    {.far = 0, .sgid = IPV4, .mtu = 1024, .rtr = true},
-    {.far = 0, .sgid = IPV4, .mtu = 1024, .ud = true},
+    {.far = 0, .sgid = IPV4, .mtu = 1024, .rd_atomic = 4, .receives = 6},
+    {.far = 1, .sgid = IPV6, .mtu = 4096, .srq = true, .rd_atomic = 16, .receives = 6},
+    {.far = 2, .sgid = IPV4, .mtu = 256, .rd_atomic = 1, .receives = 1},
+    {.far = 0, .sgid = IPV4, .mtu = 1024, .rtr = true, .receives = 2},
+    {.far = 0, .sgid = IPV4, .mtu = 1024, .ud = true, .receives = 2},
 };
 
 static struct {
@@ -175,7 +175,7 @@ static void receive(unsigned k)
 
 static void outstanding(unsigned k)
 {
-	for (unsigned i = 0; i < 6; i++)
+	for (unsigned i = 0; i < kinds[k].receives; i++)
 		receive(k);
 	if (kinds[k].rtr || kinds[k].ud)
 		return;
@@ -291,6 +291,46 @@ enum flags {
 	ELSEWHERE = 128, /* the addresses are not those of the queue pair */
 };
 
+enum {
+	NEXT_FETCH = 127,
+	ALL_SENT = 126
+};			   /* deltas of answers: to the next READ or atomic; to all that was sent */
+enum { EXACTLY = 0xff00 }; /* lengths from here on: headers and a path MTU, or what a READ still lacks */
+
+/* The oldest READ or atomic that waits for its answer; NULL: none does. */
+static const struct vb_swqe *next_fetch(unsigned k)
+{
+	const struct vb_req *q = &qp(k)->req;
+
+	for (uint32_t i = q->una; i != q->seen; i++)
+		if (vb_wr_is(vb_sq_at(q, i)->opcode, VB_WR_FETCH) && vb_sq_at(q, i)->state == VB_WQE_STARTED)
+			return vb_sq_at(q, i);
+	return NULL;
+}
+
+static uint32_t psn_of_answer(unsigned k, int8_t delta)
+{
+	const struct vb_swqe *r = next_fetch(k);
+
+	if (delta == ALL_SENT)
+		return vb_psn_add(qp(k)->req.psn_max, VB_PSN_MASK);
+	if (delta == NEXT_FETCH && r)
+		return vb_psn_add(r->psn, r->got / kinds[k].mtu);
+	return vb_psn_add(qp(k)->req.psn_una, (uint32_t)delta);
+}
+
+static size_t exact_length(unsigned k, uint8_t opcode, bool rest)
+{
+	const struct vb_swqe *r = next_fetch(k);
+	size_t payload = kinds[k].mtu;
+
+	if (!(vb_opcodes[opcode].bits & VB_OP_PAYLOAD))
+		payload = 0;
+	else if (rest && r)
+		payload = (r->length - r->got) % kinds[k].mtu;
+	return vb_opcodes[opcode].hdr_len + (payload + 3) / 4 * 4;
+}
+
 static void set_right(uint8_t *b, size_t len, unsigned k, unsigned flags, int8_t delta)
 {
 	const struct vb_opcode_row *op = &vb_opcodes[b[0]];
@@ -302,7 +342,7 @@ static void set_right(uint8_t *b, size_t len, unsigned k, unsigned flags, int8_t
 	if (flags & AS_REQUEST)
 		put24(b + 9, vb_psn_add(qp(k)->resp.epsn, (uint32_t)delta));
 	else if (flags & AS_ANSWER)
-		put24(b + 9, vb_psn_add(qp(k)->req.psn_una, (uint32_t)delta));
+		put24(b + 9, psn_of_answer(k, delta));
 	if (len < op->hdr_len)
 		return;
 	if (op->bits & VB_OP_DETH && len >= at + 8) {
@@ -384,13 +424,15 @@ static void deliver(void)
 static void datagram(unsigned k, unsigned flags)
 {
 	int8_t delta = (int8_t)(flags & (AS_REQUEST | AS_ANSWER) ? byte() : 0);
-	size_t len = number16() % 4300, given, full = len + 4;
+	size_t len = number16(), given, full;
 	uint16_t id = flags & ELSEWHERE ? (uint16_t)number16() : (uint16_t)(w.steps % 60);
 	struct vb_roce_ends ends;
 	struct vb_roce_path path;
 	uint8_t *b;
 
 	set_ends(&ends, k, flags);
+	len = len >= EXACTLY && w.at < w.end ? exact_length(k, *w.at, len & 1) : len % 4300;
+	full = len + 4;
 	if (w.in.len && (!vb_roce_ends_equal(&ends, &w.in.ends) || w.in.len % w.in.packet ||
 			 full > w.in.packet || w.in.len + full > NET_BYTES))
 		deliver();
