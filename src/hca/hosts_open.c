@@ -22,6 +22,12 @@ void vb_hosts_port(struct vb_hca *h, struct vb_adapter_cfg *cfg)
 	vb_devices_port(h->device, &p);
 	if (!p.wire || vb_wire_way() == VB_WIRE_SHM)
 		return;
+	if (!p.up)
+		vb_log(
+		    VB_LOG_WARN,
+		    "the port of the device is down until the interface %s is up and has a carrier and an IP "
+		    "address",
+		    p.ifname);
 	if (!vb_roce_open(&cfg->roce, p.ifname, &why)) /* pairs with vb_adapter_close() */
 		return;
 	cfg->roce = NULL;

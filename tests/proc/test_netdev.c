@@ -288,6 +288,20 @@ static void the_path_mtu_fits(void)
 	kit_end_close(&e);
 }
 
+static void an_interface_that_is_down_is_said(void)
+{
+	begin(1500);
+	kit_net_set(KIT_HOST_NIC, false);
+	named(KIT_HOST_NIC);
+	kit_log_begin("info");
+	ctx = kit_open();
+	KIT_LOG_SAYS("the port of the device is down until the interface %s is up", KIT_HOST_NIC);
+	is_up(false);
+	kit_net_set(KIT_HOST_NIC, true);
+	expect_state(IBV_EVENT_PORT_ACTIVE);
+	is_up(true);
+}
+
 static void a_route_has_its_interface(void)
 {
 	struct vb_route_to r;
@@ -341,6 +355,7 @@ int main(int argc, char **argv)
 	    {.name = "guid", .run = a_guid_follows_its_interface},
 	    {.name = "wrong", .run = wrong_settings},
 	    {.name = "mtu", .run = the_path_mtu_fits},
+	    {.name = "down", .run = an_interface_that_is_down_is_said},
 	    {.name = "route", .run = a_route_has_its_interface},
 	    {.name = "option", .run = the_option_is_named},
 	};

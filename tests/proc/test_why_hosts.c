@@ -219,6 +219,8 @@ static void packets_are_damaged(void)
 	begin_to(kit_host_address(1, false), 14, 2);
 	send_from(fd, 50000, kit_host_address(1, false), true);
 	fails(8);
+	KIT_LOG_SAYS("a RoCEv2 packet from %s to %s has a wrong checksum (ICRC) and is discarded",
+		     kit_host_address(1, false), kit_host_address(0, false));
 	KIT_LOG_SAYS("1 packet from %s had a wrong checksum (ICRC)", kit_host_address(1, false));
 	close(quiet);
 	close(fd);
