@@ -41,7 +41,7 @@ static uint32_t used(const struct vb_shown_marks *m)
 }
 
 /* Calls look() with each id. */
-static uint32_t each(const struct peek *p, void (*look)(const struct vb_shown_id *id, void *with), void *with)
+uint32_t vb_ids_each(const struct peek *p, void (*look)(const struct vb_shown_id *id, void *with), void *with)
 {
 	struct vb_shown_id id;
 	uint32_t n = 0;
@@ -63,7 +63,7 @@ static uint32_t each(const struct peek *p, void (*look)(const struct vb_shown_id
 /* Those that the process has no entries for. */
 static uint32_t further(const struct peek *p)
 {
-	uint32_t all = 0, seen = each(p, NULL, NULL);
+	uint32_t all = 0, seen = vb_ids_each(p, NULL, NULL);
 
 	for (unsigned d = 0; d < p->n; d++)
 		all += atomic_load_explicit(&marks(p, d)->all, memory_order_relaxed);
@@ -166,7 +166,7 @@ static uint64_t real_time(uint64_t due)
 	return due >= now ? real + (due - now) : real - (now - due);
 }
 
-static void add_names(struct vb_text *t, uint32_t events)
+void vb_ids_add_events(struct vb_text *t, uint32_t events)
 {
 	bool first = true;
 
@@ -224,14 +224,14 @@ static void add_unacked(struct vb_text *t, const struct vb_shown_id *id)
 {
 	if (!(id->flags & VB_SHOWN_SYNC)) {
 		vb_text_add(t, "unacknowledged events: ");
-		add_names(t, id->unacked);
+		vb_ids_add_events(t, id->unacked);
 		vb_text_add(t, " (rdma_destroy_id waits for rdma_ack_cm_event)");
 	} else if (id->unacked & 1u << RDMA_CM_EVENT_CONNECT_REQUEST) {
 		vb_text_add(
 		    t,
 		    "rdma_destroy_id waits until the program accepts or destroys the id of rdma_get_request");
 	} else {
-		add_names(t, id->unacked);
+		vb_ids_add_events(t, id->unacked);
 		vb_text_add(t, " is in id->event");
 	}
 }
@@ -245,7 +245,7 @@ static void add_waits(struct vb_text *t, const struct vb_shown_id *id, bool utc)
 	if (id->queued) {
 		vb_text_add(t, "%s", t->at == begin ? "" : "; ");
 		vb_text_add(t, "undelivered events: ");
-		add_names(t, id->queued);
+		vb_ids_add_events(t, id->queued);
 		vb_text_add(t, " (rdma_get_cm_event returns %s)", id->nqueued == 1 ? "it" : "them");
 	}
 	if (id->unacked) {
@@ -254,7 +254,7 @@ static void add_waits(struct vb_text *t, const struct vb_shown_id *id, bool utc)
 	}
 }
 
-static void add_address(struct vb_text *t, const struct vb_shown_id *id, const uint8_t gid[16], uint16_t port)
+void vb_ids_add_address(struct vb_text *t, const struct vb_shown_id *id, const uint8_t gid[16], uint16_t port)
 {
 	static const uint8_t v4[12] = {[10] = 0xff, [11] = 0xff};
 	bool is_v4 = id->family == AF_INET, any = is_v4 && memcmp(gid, v4, sizeof(v4));
@@ -293,11 +293,11 @@ static void print_id(const struct vb_shown_id *id, void *with)
 	vb_text_add(&t, "  %s %s", space_name(id->space), type_words(id));
 	if (id->family) {
 		vb_text_add(&t, "  ");
-		add_address(&t, id, id->src, id->src_port);
+		vb_ids_add_address(&t, id, id->src, id->src_port);
 	}
 	if (id->far) {
 		vb_text_add(&t, " %s ", id->flags & VB_SHOWN_PASSIVE ? "<-" : "->");
-		add_address(&t, id, id->dst, id->dst_port);
+		vb_ids_add_address(&t, id, id->dst, id->dst_port);
 	}
 	if (id->qpn)
 		vb_text_add(&t, "  QP 0x%06x", id->qpn);
@@ -315,14 +315,14 @@ static void print_id(const struct vb_shown_id *id, void *with)
 
 void vb_ids_print(const struct peek *p)
 {
-	uint32_t seen = each(p, NULL, NULL), more = further(p);
+	uint32_t seen = vb_ids_each(p, NULL, NULL), more = further(p);
 	uint64_t rest = resting(p);
 	bool any = false;
 
 	if (seen || more || rest)
 		printf("rdma_cm: %u id%s, %llu comm ID%s in TIMEWAIT\n", seen + more,
 		       seen + more == 1 ? "" : "s", (unsigned long long)rest, rest == 1 ? "" : "s");
-	each(p, print_id, NULL);
+	vb_ids_each(p, print_id, NULL);
 	if (more)
 		printf("and %u more ids: the table is full\n", more);
 	for (int c = 0; c < VB_SHOWN_COUNTS; c++) {
@@ -369,7 +369,7 @@ static void add_endpoint(json_object *o, const char *name, const struct vb_shown
 	char text[TEXT] = "";
 	struct vb_text t = {text, sizeof(text)};
 
-	add_address(&t, id, gid, port);
+	vb_ids_add_address(&t, id, gid, port);
 	add_string(o, name, text);
 }
 
@@ -435,7 +435,7 @@ void vb_ids_json(const struct peek *p, json_object *o)
 {
 	json_object *list = json_object_new_array(), *mads = json_object_new_object();
 
-	each(p, id_json, list);
+	vb_ids_each(p, id_json, list);
 	json_object_object_add(o, "ids", list);
 	json_object_object_add(o, "further_ids", json_object_new_int64(further(p)));
 	json_object_object_add(o, "timewait", json_object_new_uint64(resting(p)));

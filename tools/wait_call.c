@@ -92,7 +92,7 @@ void vb_wait_call(struct vb_waits *l, const struct vb_waiting *w)
 		break;
 	case VB_WAITING_MR_USERS:
 		vb_wait_add(l, VB_W_MR_USED, w->since, &what,
-			    "a peer is copying to or from the region, and has not ended that");
+			    "process %u is copying to or from the region, and has not ended that", w->amount);
 		break;
 	case VB_WAITING_TURN:
 		vb_wait_add(l, VB_W_TURN, w->since, &what,

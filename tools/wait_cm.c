@@ -1,7 +1,158 @@
-/* Identifiers of rdma_cm. */
+/* Identifiers of rdma_cm: what each waits for.  ids.c shows all of them. */
+#include <stdio.h>
+
+#include "cm/id.h"
+#include "explain.h"
+#include "iba/shown_id.h"
 #include "waits.h"
+
+struct search {
+	struct vb_waits *l;
+	const struct vb_waiting *waits; /* a thread in rdma_get_cm_event(); NULL: none */
+	const struct vb_shown_id *listener;
+	const struct vb_side *side; /* whose ids are looked at */
+};
+
+/* What answers which message, and who has not done it. */
+static const struct {
+	uint16_t kind;
+	const char *sent, *answer, *missing;
+} answers[] = {
+    {VB_CM_REQ, "connection request (REQ)", "REP",
+     "the server's program has not called rdma_accept() or rdma_reject()"},
+    {VB_CM_REP, "acceptance (REP)", "RTU",
+     "the client's program has not got its event with rdma_get_cm_event()"},
+    {VB_CM_DREQ, "disconnect request (DREQ)", "DREP",
+     "the peer's program has not got its event and called rdma_disconnect()"},
+    {VB_CM_SIDR_REQ, "lookup (SIDR_REQ)", "SIDR_REP",
+     "the server's program has not called rdma_accept() or rdma_reject()"},
+};
+
+static void name_id(struct vb_text *t, const struct vb_shown_id *id)
+{
+	if (id->id)
+		vb_text_add(t, "rdma_cm_id 0x%llx (%s)", (unsigned long long)id->id,
+			    vb_cm_id_state_name(id->state));
+	else
+		vb_text_add(t, "a request (%s)", vb_cm_id_state_name(id->state));
+	if (id->family) {
+		vb_text_add(t, " ");
+		vb_ids_add_address(t, id, id->src, id->src_port);
+	}
+	if (id->far) {
+		vb_text_add(t, id->flags & VB_SHOWN_PASSIVE ? " <- " : " -> ");
+		vb_ids_add_address(t, id, id->dst, id->dst_port);
+	}
+}
+
+static void find_answer(struct search *s, const struct vb_shown_id *id, const struct vb_text *what)
+{
+	for (size_t i = 0; i < sizeof(answers) / sizeof(*answers); i++)
+		if (answers[i].kind == id->awaited)
+			vb_wait_add(s->l, VB_W_CM_ANSWER, 0, what,
+				    "its %s was sent %u of at most %u times, and no %s has come: %s",
+				    answers[i].sent, id->said, id->most, answers[i].answer,
+				    answers[i].missing);
+}
+
+/* The call that the program owes; NULL: none. */
+static const char *step(const struct vb_shown_id *id)
+{
+	if (id->cm_state == VB_CM_DREQ_RCVD)
+		return "the peer has disconnected, and waits for rdma_disconnect()";
+	switch (id->state) {
+	case VB_ID_REQUESTED:
+		return "a client waits for rdma_accept() or rdma_reject()";
+	case VB_ID_ANSWERED:
+		return "the server has accepted: the program has to call rdma_get_cm_event(), and "
+		       "rdma_establish() if the "
+		       "id has no queue pair";
+	case VB_ID_ADDR_RESOLVED:
+		return "its address is resolved: the program has to call rdma_resolve_route()";
+	case VB_ID_ROUTE_RESOLVED:
+		return "its route is resolved: the program has to call rdma_connect()";
+	default:
+		return NULL;
+	}
+}
+
+static void look_for_other_space(const struct vb_shown_id *id, void *with)
+{
+	const struct search *s = with;
+	const struct vb_shown_id *to = s->listener;
+	char text[320] = "";
+	struct vb_text t = {text, sizeof(text)}, what = {text, sizeof(text)};
+
+	if (!id->far || id->dst_port != to->src_port || id->space == to->space ||
+	    (id->state != VB_ID_FAILED && id->state != VB_ID_CONNECTING))
+		return;
+	name_id(&t, to);
+	vb_text_add(&t, " waits for requests");
+	vb_wait_add(
+	    s->l, VB_W_CM_SPACE, 0, &what,
+	    "PID %d (%s) has asked for port %u in port space %s, and this listener is in port space %s",
+	    (int)s->side->at.pid, s->side->at.program, to->src_port,
+	    id->space == RDMA_PS_UDP ? "RDMA_PS_UDP" : "RDMA_PS_TCP",
+	    to->space == RDMA_PS_UDP ? "RDMA_PS_UDP" : "RDMA_PS_TCP");
+}
+
+static void find_listener(struct search *s, const struct vb_shown_id *id, const struct vb_text *what)
+{
+	const struct vb_world *w = &s->l->world;
+	size_t before = s->l->n;
+
+	s->listener = id;
+	for (size_t i = 0; i < w->n; i++) {
+		s->side = &w->sides[i];
+		vb_ids_each(&w->sides[i].at, look_for_other_space, s);
+	}
+	if (s->l->n == before && !id->queued)
+		vb_wait_add(s->l, VB_W_CM_LISTENS, s->waits ? s->waits->since : 0, what,
+			    "no request has come: %u of at most %u pending", id->requests, id->backlog);
+}
+
+static void look(const struct vb_shown_id *id, void *with)
+{
+	struct search *s = with;
+	char text[320] = "", events[200] = "";
+	struct vb_text t = {text, sizeof(text)}, what = {text, sizeof(text)}, e = {events, sizeof(events)};
+
+	name_id(&t, id);
+	if (id->flags & VB_SHOWN_ENDS) {
+		vb_text_add(&t, ": rdma_destroy_id() waits");
+		vb_ids_add_events(&e, id->unacked);
+		vb_wait_add(s->l, VB_W_CM_ACKS, 0, &what, "these events of the id are not acknowledged: %s",
+			    events);
+	} else if (id->queued) {
+		vb_ids_add_events(&e, id->queued);
+		vb_wait_add(
+		    s->l, VB_W_CM_UNREAD, 0, &what,
+		    "%u event%s of the id %s in its event channel, and the program has not got %s: %s",
+		    id->nqueued, id->nqueued == 1 ? "" : "s", id->nqueued == 1 ? "lies" : "lie",
+		    id->nqueued == 1 ? "it" : "them", events);
+	} else if (id->awaited) {
+		find_answer(s, id, &what);
+	} else if (step(id)) {
+		vb_wait_add(s->l, VB_W_CM_STEP, 0, &what, "%s", step(id));
+	} else if (id->state == VB_ID_LISTENING) {
+		find_listener(s, id, &what);
+	} else if (id->state == VB_ID_CONNECTED && id->type != IBV_QPT_UD && !id->qpn) {
+		vb_wait_add(s->l, VB_W_CM_NO_QP, 0, &what,
+			    "it is connected, and has no queue pair: what the peer sends arrives nowhere");
+	} else if (id->state == VB_ID_CONNECTED && id->type != IBV_QPT_UD && s->waits) {
+		vb_wait_add(
+		    s->l, VB_W_CM_IDLE, s->waits->since, &what,
+		    "it is connected, and no event comes as long as neither end calls rdma_disconnect()");
+	}
+}
 
 void vb_wait_ids(struct vb_waits *l)
 {
-	(void)l;
+	const struct vb_inside *in = &l->world.self->in;
+	struct search s = {.l = l};
+
+	for (size_t i = 0; i < in->nwaitings; i++)
+		if (in->waitings[i].what == VB_WAITING_CM_EVENT)
+			s.waits = &in->waitings[i];
+	vb_ids_each(&l->world.self->at, look, &s);
 }

@@ -89,6 +89,7 @@ void vb_waits_json(const struct vb_waits *l, struct json_object *o);
 /* The parts of the search: wait_request.c, wait_queue.c, wait_call.c, wait_cm.c. */
 void vb_wait_requests(struct vb_waits *l, const struct vb_inside_qp *q);
 void vb_wait_receives(struct vb_waits *l, const struct vb_inside_qp *q);
+void vb_wait_datagrams(struct vb_waits *l, const struct vb_inside_qp *q);
 void vb_wait_cq(struct vb_waits *l, const struct vb_inside_cq *c);
 void vb_wait_channel(struct vb_waits *l, const struct vb_inside_channel *c);
 void vb_wait_srq(struct vb_waits *l, const struct vb_inside_srq *s);

@@ -27,6 +27,7 @@ struct vb_waiting *vb_waiting_begin(enum vb_waiting_for what, const void *object
 		w->object = (uint64_t)(uintptr_t)object;
 		w->self = vb_thread_self();
 		w->amount = amount;
+		w->noticed = 0;
 		atomic_store_explicit(&w->said, 0, memory_order_relaxed);
 		__atomic_store_n(&w->what, (uint32_t)what, __ATOMIC_RELEASE); /* last: a reader looks here */
 		return w;

@@ -28,11 +28,13 @@ enum vb_waiting_for {
 };
 
 struct vb_waiting {
-	_Atomic uint32_t tid;  /* 0: the entry is free */
-	uint32_t what;	       /* enum vb_waiting_for */
-	uint64_t since;	       /* CLOCK_MONOTONIC, ns */
-	uint64_t object;       /* its address */
-	uint64_t self;	       /* vb_thread_self() */
+	_Atomic uint32_t tid; /* 0: the entry is free */
+	uint32_t what;	      /* enum vb_waiting_for */
+	uint64_t since;	      /* CLOCK_MONOTONIC, ns */
+	uint64_t object;      /* its address */
+	uint64_t self;	      /* vb_thread_self() */
+	uint64_t
+	    noticed; /* of a sleeper: when completions were first seen for which no event comes; 0: none */
 	uint32_t amount;       /* how much is waited for, at the beginning */
 	_Atomic uint32_t said; /* 1: it was said that it waits */
 };

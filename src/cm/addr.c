@@ -154,7 +154,7 @@ int vb_cm_id_take(struct vb_cm_id *id, const struct sockaddr *addr)
 
 int vb_cm_id_bind(struct vb_cm_id *id, const struct sockaddr *addr)
 {
-	int err = vb_cm_id_work(id, VB_CALL_BIND);
+	int err = vb_cm_id_work(id, VB_ID_CALL_BIND);
 
 	if (err)
 		return err;
@@ -258,7 +258,7 @@ int vb_cm_id_resolve_addr(struct vb_cm_id *id, const struct sockaddr *src, const
 		return vb_refuse(EINVAL, "rdma_resolve_addr", VB_CM_BAD_FAMILY, dst->sa_family);
 	if (dst->sa_family == AF_IB && vb_cm_below() && !vb_cm_below()->infiniband())
 		return refuse(ENODEV, dst);
-	err = vb_cm_id_work(id, VB_CALL_RESOLVE_ADDR);
+	err = vb_cm_id_work(id, VB_ID_CALL_RESOLVE_ADDR);
 	if (err)
 		return err;
 	err = resolve(id, src, dst);
@@ -293,7 +293,7 @@ static void fill_path(struct vb_cm_id *id)
 
 int vb_cm_id_resolve_route(struct vb_cm_id *id, int timeout_ms)
 {
-	int err = vb_cm_id_enter(id, VB_CALL_RESOLVE_ROUTE);
+	int err = vb_cm_id_enter(id, VB_ID_CALL_RESOLVE_ROUTE);
 
 	(void)timeout_ms;
 	if (err)

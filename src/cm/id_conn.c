@@ -162,7 +162,7 @@ void vb_cm_id_has_qp(struct vb_cm_id *id, uint32_t qpn)
 
 int vb_cm_id_connect(struct vb_cm_id *id, const struct vb_cm_param *p)
 {
-	int err = vb_cm_id_enter(id, VB_CALL_CONNECT);
+	int err = vb_cm_id_enter(id, VB_ID_CALL_CONNECT);
 	struct vb_cm_device *d;
 
 	if (err)
@@ -195,7 +195,7 @@ int vb_cm_id_connect(struct vb_cm_id *id, const struct vb_cm_param *p)
 
 int vb_cm_id_establish(struct vb_cm_id *id)
 {
-	int err = vb_cm_id_enter(id, VB_CALL_ESTABLISH);
+	int err = vb_cm_id_enter(id, VB_ID_CALL_ESTABLISH);
 
 	if (err)
 		return err;
@@ -281,7 +281,7 @@ int vb_cm_id_may_accept(struct vb_cm_id *id, const struct vb_cm_param *p)
 	uint8_t buf[VB_CM_PRIVATE_MAX];
 	struct vb_cm_depths granted;
 	struct vb_cm_private data;
-	int err = vb_cm_id_enter(id, VB_CALL_ACCEPT);
+	int err = vb_cm_id_enter(id, VB_ID_CALL_ACCEPT);
 
 	if (err)
 		return err;
@@ -292,7 +292,7 @@ int vb_cm_id_may_accept(struct vb_cm_id *id, const struct vb_cm_param *p)
 
 int vb_cm_id_accept(struct vb_cm_id *id, const struct vb_cm_param *p, void *user)
 {
-	int err = vb_cm_id_enter(id, VB_CALL_ACCEPT);
+	int err = vb_cm_id_enter(id, VB_ID_CALL_ACCEPT);
 	struct vb_cm_device *d;
 
 	if (err)
@@ -341,7 +341,7 @@ int vb_cm_id_reject(struct vb_cm_id *id, const void *private_data, uint8_t len, 
 	if (reason != VB_CM_REJ_CONSUMER && reason != VB_CM_REJ_VENDOR_OPTION)
 		return vb_refuse(EINVAL, "rdma_reject", "reason %u is not allowed: a program gives %d or %d",
 				 reason, VB_CM_REJ_CONSUMER, VB_CM_REJ_VENDOR_OPTION);
-	err = vb_cm_id_enter(id, VB_CALL_REJECT);
+	err = vb_cm_id_enter(id, VB_ID_CALL_REJECT);
 	if (err)
 		return err;
 	err = id->type == IBV_QPT_UD ? send_sidr_rep(id, VB_CM_SIDR_REJECT, &p)
@@ -354,7 +354,7 @@ int vb_cm_id_reject(struct vb_cm_id *id, const void *private_data, uint8_t len, 
 /* Asks for the end, or agrees to it where the far end has asked; else there is nothing to end. */
 int vb_cm_id_disconnect(struct vb_cm_id *id)
 {
-	int err = vb_cm_id_enter(id, VB_CALL_DISCONNECT);
+	int err = vb_cm_id_enter(id, VB_ID_CALL_DISCONNECT);
 
 	if (err)
 		return err;
@@ -398,7 +398,7 @@ int vb_cm_id_notify(struct vb_cm_id *id, enum ibv_event_type event)
 	if (event != IBV_EVENT_COMM_EST) /* the others that the manual page names are of paths that migrate */
 		return vb_refuse(EINVAL, "rdma_notify",
 				 "event %d is not supported: only IBV_EVENT_COMM_EST is", event);
-	err = vb_cm_id_enter(id, VB_CALL_NOTIFY);
+	err = vb_cm_id_enter(id, VB_ID_CALL_NOTIFY);
 	if (err)
 		return err;
 	if (id->type == IBV_QPT_UD)

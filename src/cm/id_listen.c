@@ -94,7 +94,7 @@ static void undo(struct vb_cm_id *id)
 int vb_cm_id_listen(struct vb_cm_id *id, int backlog)
 {
 	uint32_t number;
-	int err = vb_cm_id_work(id, VB_CALL_LISTEN);
+	int err = vb_cm_id_work(id, VB_ID_CALL_LISTEN);
 
 	if (err)
 		return err;

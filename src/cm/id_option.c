@@ -105,7 +105,7 @@ static int set_path(struct vb_cm_id *id, const void *value, size_t len)
 {
 	const uint32_t wanted = IBV_PATH_FLAG_GMP | IBV_PATH_FLAG_PRIMARY | IBV_PATH_FLAG_BIDIRECTIONAL;
 	struct ibv_path_data d;
-	int err = vb_cm_state_permits(id->state, VB_CALL_SET_PATH);
+	int err = vb_cm_state_permits(id->state, VB_ID_CALL_SET_PATH);
 
 	if (err)
 		return err;
@@ -173,8 +173,8 @@ int vb_cm_id_option(struct vb_cm_id *id, int level, int name, const void *value,
 	}
 	if (!err)
 		return 0;
-	if (o->set == set_path && vb_cm_state_permits(state, VB_CALL_SET_PATH))
-		instead = vb_cm_id_instead(state, VB_CALL_SET_PATH);
+	if (o->set == set_path && vb_cm_state_permits(state, VB_ID_CALL_SET_PATH))
+		instead = vb_cm_id_instead(state, VB_ID_CALL_SET_PATH);
 	return vb_refuse(err, call,
 			 "option %d of level %d does not accept this value, or the id's state \"%s\" does "
 			 "not allow it%s%s",

@@ -6,22 +6,22 @@
 
 #define S(x) (1u << VB_ID_##x)
 
-static const uint32_t permitted[VB_CALLS] = {
-    [VB_CALL_BIND] = S(IDLE),
-    [VB_CALL_RESOLVE_ADDR] = S(IDLE) | S(BOUND),
-    [VB_CALL_RESOLVE_ROUTE] = S(ADDR_RESOLVED),
-    [VB_CALL_SET_PATH] = S(ADDR_RESOLVED),
-    [VB_CALL_LISTEN] = S(IDLE) | S(BOUND),
-    [VB_CALL_CONNECT] = S(ROUTE_RESOLVED),
-    [VB_CALL_ESTABLISH] = S(ANSWERED),
-    [VB_CALL_ACCEPT] = S(REQUESTED),
-    [VB_CALL_REJECT] = S(REQUESTED) | S(ANSWERED) | S(ACCEPTED),
+static const uint32_t permitted[VB_ID_CALLS] = {
+    [VB_ID_CALL_BIND] = S(IDLE),
+    [VB_ID_CALL_RESOLVE_ADDR] = S(IDLE) | S(BOUND),
+    [VB_ID_CALL_RESOLVE_ROUTE] = S(ADDR_RESOLVED),
+    [VB_ID_CALL_SET_PATH] = S(ADDR_RESOLVED),
+    [VB_ID_CALL_LISTEN] = S(IDLE) | S(BOUND),
+    [VB_ID_CALL_CONNECT] = S(ROUTE_RESOLVED),
+    [VB_ID_CALL_ESTABLISH] = S(ANSWERED),
+    [VB_ID_CALL_ACCEPT] = S(REQUESTED),
+    [VB_ID_CALL_REJECT] = S(REQUESTED) | S(ANSWERED) | S(ACCEPTED),
     /* Programs call it on their way out.  Where the connection is being made, is over, or has never come
      * about, there is nothing to end, and it does nothing, as in the kernel. */
-    [VB_CALL_DISCONNECT] =
+    [VB_ID_CALL_DISCONNECT] =
 	S(CONNECTING) | S(ANSWERED) | S(REQUESTED) | S(ACCEPTED) | S(CONNECTED) | S(DISCONNECTED) | S(FAILED),
-    [VB_CALL_NOTIFY] = S(ACCEPTED) | S(CONNECTED),
-    [VB_CALL_JOIN] = S(BOUND) | S(ADDR_RESOLVED),
+    [VB_ID_CALL_NOTIFY] = S(ACCEPTED) | S(CONNECTED),
+    [VB_ID_CALL_JOIN] = S(BOUND) | S(ADDR_RESOLVED),
 };
 
 int vb_cm_state_permits(enum vb_cm_id_state s, enum vb_cm_id_call call)
@@ -32,7 +32,7 @@ int vb_cm_state_permits(enum vb_cm_id_state s, enum vb_cm_id_call call)
 }
 
 /* What is to be called instead, or first.  The first row that fits counts. */
-#define C(x)	  (1u << VB_CALL_##x)
+#define C(x)	  (1u << VB_ID_CALL_##x)
 #define CONNECTS  (S(CONNECTING) | S(ANSWERED))
 #define CAME	  (S(REQUESTED) | S(ACCEPTED))
 #define CONNECTED S(CONNECTED)
@@ -130,19 +130,19 @@ const char *vb_cm_id_failure(const struct vb_cm_id *id, char buf[VB_CM_FAILURE])
 	return buf;
 }
 
-static const char *const calls[VB_CALLS] = {
-    [VB_CALL_BIND] = "rdma_bind_addr",
-    [VB_CALL_RESOLVE_ADDR] = "rdma_resolve_addr",
-    [VB_CALL_RESOLVE_ROUTE] = "rdma_resolve_route",
-    [VB_CALL_SET_PATH] = "rdma_set_option",
-    [VB_CALL_LISTEN] = "rdma_listen",
-    [VB_CALL_CONNECT] = "rdma_connect",
-    [VB_CALL_ESTABLISH] = "rdma_establish",
-    [VB_CALL_ACCEPT] = "rdma_accept",
-    [VB_CALL_REJECT] = "rdma_reject",
-    [VB_CALL_DISCONNECT] = "rdma_disconnect",
-    [VB_CALL_NOTIFY] = "rdma_notify",
-    [VB_CALL_JOIN] = "rdma_join_multicast",
+static const char *const calls[VB_ID_CALLS] = {
+    [VB_ID_CALL_BIND] = "rdma_bind_addr",
+    [VB_ID_CALL_RESOLVE_ADDR] = "rdma_resolve_addr",
+    [VB_ID_CALL_RESOLVE_ROUTE] = "rdma_resolve_route",
+    [VB_ID_CALL_SET_PATH] = "rdma_set_option",
+    [VB_ID_CALL_LISTEN] = "rdma_listen",
+    [VB_ID_CALL_CONNECT] = "rdma_connect",
+    [VB_ID_CALL_ESTABLISH] = "rdma_establish",
+    [VB_ID_CALL_ACCEPT] = "rdma_accept",
+    [VB_ID_CALL_REJECT] = "rdma_reject",
+    [VB_ID_CALL_DISCONNECT] = "rdma_disconnect",
+    [VB_ID_CALL_NOTIFY] = "rdma_notify",
+    [VB_ID_CALL_JOIN] = "rdma_join_multicast",
 };
 
 const char *vb_cm_id_call_name(enum vb_cm_id_call call)

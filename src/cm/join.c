@@ -156,7 +156,7 @@ int vb_cm_id_join(struct vb_cm_id *id, const struct sockaddr *addr, uint64_t com
 	/* A full member or one that only sends: who sends joins nothing here, and may attach all the same. */
 	if (comp_mask & MASK_FLAGS && flags >= FLAGS_KNOWN)
 		return vb_refuse(EINVAL, call, "join_flags %u is invalid", flags);
-	err = vb_cm_id_enter(id, VB_CALL_JOIN);
+	err = vb_cm_id_enter(id, VB_ID_CALL_JOIN);
 	if (err)
 		return err;
 	err = check(id, addr);

@@ -21,6 +21,7 @@
 #include "hca/receive.h"
 #include "hca/say.h"
 #include "hca/send.h"
+#include "hca/stuck.h"
 #include "hca/timed.h"
 #include "hca/warm.h"
 #include "iba/out.h"
@@ -81,6 +82,8 @@ static unsigned progress(struct vb_adapter *a, enum vb_look how)
 		vb_hca_take_hints(vb_hca(a));
 	vb_gsi_listen();
 	n = look_at_warm(vb_hca(a), VB_TAKE_ALL);
+	if (n)
+		vb_sleepers_notice(a);
 	vb_gsi_hear(vb_hca(a));
 	return n;
 }
@@ -174,7 +177,7 @@ static uint64_t timers(struct vb_adapter *a, uint64_t now)
 	soon = least(soon, vb_left_look(h, now));
 	soon = least(soon, vb_relaxed_tick(&h->relaxed, now));
 	soon = least(soon, push_all(h, polled, now));
-	next = vb_cqs_look(h, now); /* events for those that sleep */
+	next = least(vb_cqs_look(h, now), vb_sleepers_look(now)); /* events for those that sleep */
 	soon = least(soon, next);
 	if (!polled)
 		next = soon;

@@ -8,6 +8,7 @@
 #include "hca/path.h"
 #include "hca/send.h"
 #include "hca/silence.h"
+#include "hca/stuck.h"
 #include "iba/out.h"
 #include "transport/transport.h"
 
@@ -103,23 +104,11 @@ static void take_shown(struct vb_qp *qp)
 	qp->transport->received(qp, received & VB_PSN_MASK);
 }
 
-/* Since when the oldest request is outstanding, as far as looks at the timers tell. */
-static void watch(struct vb_qp *qp, uint64_t now)
-{
-	struct vb_req *q = &qp->req;
-
-	if (q->una == q->seen)
-		qp->stuck_since = 0;
-	else if (!qp->stuck_since || qp->stuck_una != q->una)
-		qp->stuck_since = now;
-	qp->stuck_una = q->una;
-}
-
 /* Returns when to look again. */
 static uint64_t look(struct vb_qp *qp, uint64_t now)
 {
 	struct vb_path *p = &qp->path;
-	uint64_t t;
+	uint64_t t, warn = VB_NEVER;
 
 	vb_lock_assert_held(&qp->lock);
 	vb_lock_assert_held(&vb_qp_hca(qp)->timer_lock);
@@ -138,7 +127,7 @@ static uint64_t look(struct vb_qp *qp, uint64_t now)
 			vb_silence_explain(qp);
 	}
 	t = qp->transport->timer(qp, now);
-	watch(qp, now);
+	warn = vb_stuck_look(qp, now);
 	if (vb_unlikely(p->nobody && !p->rxq && qp->req.next != qp->req.seen))
 		vb_hca_send(qp); /* there is no queue whose flush would */
 	if (qp->transport->owes(qp) == VB_OWES_MORE || (!p->out && qp->req.next != qp->req.seen)) {
@@ -152,7 +141,7 @@ static uint64_t look(struct vb_qp *qp, uint64_t now)
 		t = now + AGAIN;
 listed:
 	if (vb_qp_timed(qp))
-		return t;
+		return t < warn ? t : warn;
 	/* A QP that goes on sending is soon on the list again, and would have to wake the engine for it. */
 	if (qp->req.timed_psn != qp->req.psn) {
 		qp->req.timed_psn = qp->req.psn;

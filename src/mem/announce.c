@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/waiting.h"
 #include "iba/limits.h"
 
 enum { PRIVATE_SLOTS = VB_MEM_SLOTS - 1 }; /* the last one is shared */
@@ -94,7 +95,7 @@ bool vb_patience_nap(struct vb_patience *p)
 	now = vb_now();
 	if (!p->began)
 		p->began = now;
-	tell = !p->told && now - p->began > VB_SEC;
+	tell = !p->told && now - p->began > vb_waiting_warn(VB_SEC);
 	p->told |= tell;
 	vb_log_tell(); /* what the caller said when it was told to: this may take for ever */
 	syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &nap, NULL); /* no cancellation point */
@@ -112,15 +113,19 @@ static bool may_mean(uint32_t in_use, uint32_t index)
 static void wait_for(struct vb_key_slot *s, uint32_t index, uint32_t lkey)
 {
 	uint32_t turn = atomic_load(&s->turn); /* a later one finds the entry odd */
+	struct vb_waiting *w = NULL;
 	struct vb_patience p = {0};
 
 	while (may_mean(atomic_load(&s->index), index) && atomic_load(&s->turn) == turn) {
+		if (p.began && !w)
+			w = vb_waiting_begin(VB_WAITING_MR_USERS, NULL, (uint32_t)getpid());
 		if (vb_patience_nap(&p))
 			vb_log(VB_LOG_WARN,
 			       "deregistering or changing the region of L_Key 0x%08x waits for a thread of "
 			       "process %d that is using it",
 			       lkey, (int)getpid());
 	}
+	vb_waiting_end(w);
 }
 
 void vb_slots_wait(const struct vb_slots *s, uint32_t index, uint32_t lkey)
@@ -200,15 +205,19 @@ static void wait_for_word(struct said s, uint32_t number, uint32_t index, uint32
 			  uint32_t pid)
 {
 	uint32_t turn = atomic_load(s.turn);
+	struct vb_waiting *w = NULL;
 	struct vb_patience p = {0};
 
 	while (vb_unlikely(names(atomic_load(s.word), number, index, qpn)) && atomic_load(s.turn) == turn) {
+		if (p.began && !w)
+			w = vb_waiting_begin(VB_WAITING_MR_USERS, NULL, pid);
 		if (vb_patience_nap(&p))
 			vb_log(VB_LOG_WARN,
 			       "%s waits for process %u, which is using it and makes no progress (is it "
 			       "stopped?)",
 			       what, pid);
 	}
+	vb_waiting_end(w);
 }
 
 /* A peer may claim anything. */

@@ -26,6 +26,7 @@ struct vb_srq;
 struct vb_channel {
 	struct ibv_comp_channel ibv; /* first; ibv.fd is evq.fd; ibv.refcnt counts CQs under evq.lock */
 	struct vb_evq evq;
+	struct vb_list cqs; /* its CQs, by their on_channel; guarded by evq.lock */
 };
 
 enum { VB_STAMP_CLOCK = 1, VB_STAMP_WALL = 2 };
@@ -105,6 +106,7 @@ struct vb_cq {
 	_Atomic uint32_t refs; /* QPs (twice if send and receive), SRQs, and VB_CQ_ABANDONED */
 	/* completion events; guarded by channel->evq.lock */
 	struct vb_list node; /* in channel->evq.nodes while events are undelivered */
+	struct vb_list on_channel;
 	uint32_t undelivered;
 	uint32_t delivered;	  /* handed out by ibv_get_cq_event; ibv.comp_events_completed acks them */
 	uint64_t taker;		  /* vb_thread_self() of the thread that got the last event */

@@ -328,10 +328,9 @@ struct vb_qp {
 	uint64_t used_up_until;
 	struct vb_congestion congestion; /* where path.lossy */
 	/* req.una at the last look at the timers, since when it is that (0: nothing was outstanding), and
-	 * whether that was said. */
+	 * when that is to be said without being asked (hca/stuck.c; VB_NEVER: it was, or never is). */
 	uint32_t stuck_una;
-	bool stuck_said;
-	uint64_t stuck_since;
+	uint64_t stuck_since, stuck_warn;
 };
 _Static_assert(offsetof(struct vb_qp, deputy) < offsetof(struct vb_qp, ctx) + VB_LINE &&
 		   offsetof(struct vb_qp, resp.nak_atomic) < offsetof(struct vb_qp, lock) + 4 * VB_LINE &&

@@ -4,11 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/waiting.h"
 #include "base/log.h"
 #include "hca/lost.h"
 #include "hca/hca.h"
 #include "hca/progress.h"
+#include "hca/stuck.h"
 #include "verbs/verbs.h"
 
 VB_EXPORT VB_OBJECT(struct ibv_comp_channel *, ibv_create_comp_channel, (context),
@@ -24,6 +24,8 @@ VB_EXPORT VB_OBJECT(struct ibv_comp_channel *, ibv_create_comp_channel, (context
 	}
 	ch = calloc(1, sizeof(*ch));
 	err = ch ? vb_evq_init(&ch->evq) : ENOMEM;
+	if (!err)
+		vb_list_init(&ch->cqs);
 	if (!err && ctx->adapter) {
 		err = vb_evq_guard(&ch->evq, ctx->adapter, "fd of a completion channel");
 		if (err)
@@ -67,7 +69,7 @@ VB_EXPORT VB_END(ibv_destroy_comp_channel, "ibv_destroy_comp_channel", VB_LIVE_C
 
 static void expect_none(void *waiting)
 {
-	vb_waiting_end(waiting);
+	vb_sleeper_end(waiting);
 	vb_evq_expected();
 }
 
@@ -75,13 +77,14 @@ static void expect_none(void *waiting)
  * handlers, whose events are others'. */
 static int wait_for_token(struct vb_channel *ch, struct vb_adapter *a, bool *come)
 {
-	struct vb_waiting *w = vb_waiting_begin(VB_WAITING_CQ_EVENT, ch, 0);
+	struct vb_waiting *w = vb_sleeper_begin(ch);
 	int failed;
 
 	pthread_cleanup_push(expect_none, w);
+	vb_sleepers_notice(a);
 	failed = vb_adapter_wait(a, ch->evq.fd, vb_evq_expect(&ch->evq));
 	pthread_cleanup_pop(0);
-	vb_waiting_end(w);
+	vb_sleeper_end(w);
 	*come = vb_evq_expected();
 	return failed;
 }

@@ -31,12 +31,27 @@ static int check_new(const struct ibv_context *c, const struct ibv_cq_init_attr_
 	return 0;
 }
 
-static void use_channel(struct vb_channel *ch, int refs)
+static void enter_channel(struct vb_cq *cq)
 {
+	struct vb_channel *ch = cq->channel;
+
 	if (!ch)
 		return;
 	vb_lock_take(&ch->evq.lock);
-	ch->ibv.refcnt += refs;
+	ch->ibv.refcnt++;
+	vb_list_append(&ch->cqs, &cq->on_channel);
+	vb_lock_give(&ch->evq.lock);
+}
+
+static void leave_channel(struct vb_cq *cq)
+{
+	struct vb_channel *ch = cq->channel;
+
+	if (!ch)
+		return;
+	vb_lock_take(&ch->evq.lock);
+	ch->ibv.refcnt--;
+	vb_list_unlink(&cq->on_channel);
 	vb_lock_give(&ch->evq.lock);
 }
 
@@ -91,7 +106,7 @@ struct vb_cq *vb_cq_make(struct ibv_context *context, const struct ibv_cq_init_a
 	err = vb_cq_init(cq, attr->cqe); /* pairs with ibv_destroy_cq */
 	if (err)			 /* said */
 		goto uncount;
-	use_channel(cq->channel, 1);
+	enter_channel(cq);
 	if (cq->parent)
 		vb_pd_count(cq->parent, VB_CHILD_CQ, 1); /* pairs with ibv_destroy_cq */
 	describe(cq, context, attr);
@@ -165,7 +180,7 @@ static void free_cq(struct vb_cq *cq)
 	struct vb_context *ctx = cq->ctx;
 
 	end(cq); /* once more: a program may have armed, moderated or resized it */
-	use_channel(cq->channel, -1);
+	leave_channel(cq);
 	if (cq->parent)
 		vb_pd_count(cq->parent, VB_CHILD_CQ, (uint32_t)-1);
 	pthread_cond_destroy(&cq->ibv.cond);

@@ -22,17 +22,17 @@ static void calls_in_the_wrong_state(void **state)
 		enum vb_cm_id_state good[3];
 		int n;
 	} rows[] = {
-	    {VB_CALL_BIND, {VB_ID_IDLE}, 1},
-	    {VB_CALL_RESOLVE_ADDR, {VB_ID_IDLE, VB_ID_BOUND}, 2},
-	    {VB_CALL_RESOLVE_ROUTE, {VB_ID_ADDR_RESOLVED}, 1},
-	    {VB_CALL_SET_PATH, {VB_ID_ADDR_RESOLVED}, 1},
-	    {VB_CALL_LISTEN, {VB_ID_IDLE, VB_ID_BOUND}, 2},
-	    {VB_CALL_CONNECT, {VB_ID_ROUTE_RESOLVED}, 1},
-	    {VB_CALL_ESTABLISH, {VB_ID_ANSWERED}, 1},
-	    {VB_CALL_ACCEPT, {VB_ID_REQUESTED}, 1},
-	    {VB_CALL_REJECT, {VB_ID_REQUESTED, VB_ID_ANSWERED, VB_ID_ACCEPTED}, 3},
-	    {VB_CALL_NOTIFY, {VB_ID_ACCEPTED, VB_ID_CONNECTED}, 2},
-	    {VB_CALL_JOIN, {VB_ID_BOUND, VB_ID_ADDR_RESOLVED}, 2},
+	    {VB_ID_CALL_BIND, {VB_ID_IDLE}, 1},
+	    {VB_ID_CALL_RESOLVE_ADDR, {VB_ID_IDLE, VB_ID_BOUND}, 2},
+	    {VB_ID_CALL_RESOLVE_ROUTE, {VB_ID_ADDR_RESOLVED}, 1},
+	    {VB_ID_CALL_SET_PATH, {VB_ID_ADDR_RESOLVED}, 1},
+	    {VB_ID_CALL_LISTEN, {VB_ID_IDLE, VB_ID_BOUND}, 2},
+	    {VB_ID_CALL_CONNECT, {VB_ID_ROUTE_RESOLVED}, 1},
+	    {VB_ID_CALL_ESTABLISH, {VB_ID_ANSWERED}, 1},
+	    {VB_ID_CALL_ACCEPT, {VB_ID_REQUESTED}, 1},
+	    {VB_ID_CALL_REJECT, {VB_ID_REQUESTED, VB_ID_ANSWERED, VB_ID_ACCEPTED}, 3},
+	    {VB_ID_CALL_NOTIFY, {VB_ID_ACCEPTED, VB_ID_CONNECTED}, 2},
+	    {VB_ID_CALL_JOIN, {VB_ID_BOUND, VB_ID_ADDR_RESOLVED}, 2},
 	};
 
 	(void)state;
@@ -46,15 +46,15 @@ static void calls_in_the_wrong_state(void **state)
 					 good ? 0 : EINVAL);
 		}
 	}
-	for (int c = 0; c < VB_CALLS; c++)
+	for (int c = 0; c < VB_ID_CALLS; c++)
 		assert_int_equal(vb_cm_state_permits(VB_ID_REMOVED, (enum vb_cm_id_call)c), ENODEV);
 	for (int s = 0; s < VB_ID_STATES; s++)
 		assert_true(strlen(vb_cm_id_state_name((enum vb_cm_id_state)s)) > 2);
 	/* where a connection was never tried */
 	for (int s = VB_ID_IDLE; s <= VB_ID_LISTENING; s++)
-		assert_int_equal(vb_cm_state_permits((enum vb_cm_id_state)s, VB_CALL_DISCONNECT), EINVAL);
+		assert_int_equal(vb_cm_state_permits((enum vb_cm_id_state)s, VB_ID_CALL_DISCONNECT), EINVAL);
 	for (int s = VB_ID_CONNECTING; s <= VB_ID_FAILED; s++)
-		assert_int_equal(vb_cm_state_permits((enum vb_cm_id_state)s, VB_CALL_DISCONNECT), 0);
+		assert_int_equal(vb_cm_state_permits((enum vb_cm_id_state)s, VB_ID_CALL_DISCONNECT), 0);
 }
 
 /* A refusal says what is to be called first, or instead. */
@@ -65,22 +65,23 @@ static void every_refusal_has_a_way_on(void **state)
 		enum vb_cm_id_call call;
 		const char *says;
 	} rows[] = {
-	    {VB_ID_LISTENING, VB_CALL_ACCEPT, "event->id of RDMA_CM_EVENT_CONNECT_REQUEST"},
-	    {VB_ID_LISTENING, VB_CALL_REJECT, "event->id of RDMA_CM_EVENT_CONNECT_REQUEST"},
-	    {VB_ID_IDLE, VB_CALL_CONNECT, "rdma_resolve_addr(), then rdma_resolve_route()"},
-	    {VB_ID_ADDR_RESOLVED, VB_CALL_CONNECT, "rdma_resolve_route() and wait for RDMA_CM_EVENT_ROUTE_"},
-	    {VB_ID_REQUESTED, VB_CALL_CONNECT, "rdma_accept"},
-	    {VB_ID_BOUND, VB_CALL_RESOLVE_ROUTE,
+	    {VB_ID_LISTENING, VB_ID_CALL_ACCEPT, "event->id of RDMA_CM_EVENT_CONNECT_REQUEST"},
+	    {VB_ID_LISTENING, VB_ID_CALL_REJECT, "event->id of RDMA_CM_EVENT_CONNECT_REQUEST"},
+	    {VB_ID_IDLE, VB_ID_CALL_CONNECT, "rdma_resolve_addr(), then rdma_resolve_route()"},
+	    {VB_ID_ADDR_RESOLVED, VB_ID_CALL_CONNECT,
+	     "rdma_resolve_route() and wait for RDMA_CM_EVENT_ROUTE_"},
+	    {VB_ID_REQUESTED, VB_ID_CALL_CONNECT, "rdma_accept"},
+	    {VB_ID_BOUND, VB_ID_CALL_RESOLVE_ROUTE,
 	     "rdma_resolve_addr() and wait for RDMA_CM_EVENT_ADDR_RESOLVED"},
-	    {VB_ID_BOUND, VB_CALL_ACCEPT, "rdma_listen"},
-	    {VB_ID_CONNECTED, VB_CALL_REJECT, "rdma_disconnect"},
-	    {VB_ID_DISCONNECTED, VB_CALL_CONNECT, "destroy it and create another"},
-	    {VB_ID_CONNECTING, VB_CALL_ESTABLISH, "RDMA_CM_EVENT_CONNECT_RESPONSE"},
-	    {VB_ID_IDLE, VB_CALL_JOIN, "rdma_bind_addr"},
+	    {VB_ID_BOUND, VB_ID_CALL_ACCEPT, "rdma_listen"},
+	    {VB_ID_CONNECTED, VB_ID_CALL_REJECT, "rdma_disconnect"},
+	    {VB_ID_DISCONNECTED, VB_ID_CALL_CONNECT, "destroy it and create another"},
+	    {VB_ID_CONNECTING, VB_ID_CALL_ESTABLISH, "RDMA_CM_EVENT_CONNECT_RESPONSE"},
+	    {VB_ID_IDLE, VB_ID_CALL_JOIN, "rdma_bind_addr"},
 	};
 
 	(void)state;
-	for (int c = 0; c < VB_CALLS; c++)
+	for (int c = 0; c < VB_ID_CALLS; c++)
 		for (int s = 0; s < VB_ID_STATES; s++)
 			if (vb_cm_state_permits((enum vb_cm_id_state)s, (enum vb_cm_id_call)c) &&
 			    !vb_cm_id_instead((enum vb_cm_id_state)s, (enum vb_cm_id_call)c))

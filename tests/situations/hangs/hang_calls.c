@@ -1,4 +1,5 @@
 /* Calls that do not return. */
+#include <poll.h>
 #include <pthread.h>
 
 #include "hang.h"
@@ -201,6 +202,45 @@ static void async_event(void)
 	ibv_get_async_event(ctx, &ev);
 }
 
+static void *write_from(void *unused)
+{
+	(void)unused;
+	kit_post(&e, IBV_WR_RDMA_WRITE, 1, 4000, 4096, &far, 0);
+	return NULL;
+}
+
+/* The peer stands still in the middle of a WRITE that it carries out itself. */
+static void region_used(void)
+{
+	struct pollfd fd = {.events = POLLIN};
+
+	two();
+	open_end(8);
+	if (is_peer) {
+		CHECK(!ibv_dereg_mr(e.mr));
+		e.buf = mmap(NULL, 16384, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		e.mr = ibv_reg_mr(pd, e.buf, 16384, IBV_ACCESS_LOCAL_WRITE);
+		CHECK(e.buf != MAP_FAILED && e.mr);
+	}
+	meet();
+	kit_connect(&e, &far);
+	barrier();
+	if (is_peer) {
+		CHECK(!kit_post(&e, IBV_WR_RDMA_WRITE, 1, 0, 8, &far, 0)); /* so that there is contact */
+		done(e.cq);
+		fd.fd = kit_missing(e.buf + 4096, 4096);
+		start(write_from, NULL);
+		CHECK(poll(&fd, 1, 20000) == 1, "it was not held");
+		barrier();
+		stay();
+	}
+	barrier();
+	KNOWS("ibv_dereg_mr(): thread %d waits in it", gettid());
+	KNOWS("process %d is copying to or from the region", (int)peer_pid);
+	hangs();
+	ibv_dereg_mr(e.mr);
+}
+
 const struct hang calls[] = {
     {"destroy-cq", "cq-events-unacknowledged", destroy_cq,
      "2 completion events of the CQ are not acknowledged"},
@@ -208,6 +248,7 @@ const struct hang calls[] = {
      "1 asynchronous event of the queue pair is not acknowledged"},
     {"destroy-srq", "async-events-unacknowledged", destroy_srq,
      "1 asynchronous event of the SRQ is not acknowledged"},
+    {"region-used", "region-used", region_used, "which is using it and makes no progress"},
     {"poll-in-progress", "poll-in-progress", poll_in_progress, NULL},
     {"post-in-progress", "post-in-progress", post_in_progress, NULL},
     {"not-completed", "not-completed", not_completed, NULL},

@@ -1,4 +1,8 @@
 /* Requests that stay outstanding. */
+#include <stddef.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
 #include "hang.h"
 
 /* The far end has no receive: the first mistake of everybody. */
@@ -301,22 +305,68 @@ static void drained(void)
 	poll_for_ever(e.cq);
 }
 
+/* Somebody has the number who says nothing else. */
+static void peer_unreadable(void)
+{
+	struct sockaddr_un name = {.sun_family = AF_UNIX};
+	int n = 4000, s = socket(AF_UNIX, SOCK_STREAM, 0), len;
+
+	open_end(8);
+	do
+		len = snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "verbena/1/%d", --n);
+	while (bind(s, (void *)&name, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)len)));
+	far = e.card;
+	far.qpn = (uint32_t)n << 12 | 5;
+	kit_connect_with(&e, &far, 0, 7);
+	CHECK(!kit_post(&e, IBV_WR_SEND, 7, 0, 8, &far, 0));
+	KNOWS("the peer cannot be read, so the cause is unknown. The process that has QP 0x%06x belongs to",
+	      far.qpn);
+	poll_for_ever(e.cq);
+}
+
+/* The receiver posts each time late, and its RNR timer is long. */
+static void peer_slow(void)
+{
+	struct ibv_qp_attr a = {.min_rnr_timer = 0};
+
+	connected(8);
+	if (is_peer) {
+		CHECK(!ibv_modify_qp(e.qp, &a, IBV_QP_MIN_RNR_TIMER));
+		barrier();
+		for (;;) {
+			kit_nap(100);
+			CHECK(!kit_recv(&e, 1, 0, 64));
+			done(e.cq);
+		}
+	}
+	barrier();
+	KNOWS("1 request outstanding, a SEND (wr_id 0x1)");
+	KNOWS("the peer, PID %d (situations-hang), has posted a receive", (int)peer_pid);
+	hangs();
+	for (;;) {
+		CHECK(!kit_post(&e, IBV_WR_SEND, 1, 0, 8, &far, 0));
+		done(e.cq);
+	}
+}
+
 const struct hang requests[] = {
-    {"no-receive", "no-receive", no_receive, NULL},
-    {"receives-used-up", "no-receive", receives_used_up, NULL},
-    {"receiver-computes", "no-receive", receiver_computes, NULL},
-    {"no-receive-srq", "no-receive-srq", no_receive_srq, NULL},
-    {"peer-stopped", "peer-stopped", peer_stopped, NULL},
-    {"peer-ended", "peer-gone", peer_ended, NULL},
+    {"no-receive", "no-receive", no_receive, "has no receive posted on QP"},
+    {"receives-used-up", "no-receive", receives_used_up, "has no receive posted on QP"},
+    {"receiver-computes", "no-receive", receiver_computes, "has no receive posted on QP"},
+    {"no-receive-srq", "no-receive-srq", no_receive_srq, "has no receive posted in SRQ"},
+    {"peer-stopped", "peer-stopped", peer_stopped, "is stopped (by a signal"},
+    {"peer-ended", "peer-gone", peer_ended, "does not answer: no process"},
     {"peer-closed", "peer-gone", peer_closed, NULL},
     {"own-error", "own-error", own_error, NULL},
-    {"peer-destroyed-its-qp", "peer-no-qp", peer_destroyed_its_qp, NULL},
-    {"peer-in-init", "peer-state", peer_in_init, NULL},
-    {"peer-in-error", "peer-error", peer_in_error, NULL},
-    {"peer-has-another", "peer-other", peer_has_another, NULL},
-    {"peer-psn", "peer-psn", peer_psn, NULL},
-    {"fence", "fence", fence, NULL},
-    {"read-depth", "read-depth", read_depth, NULL},
+    {"peer-destroyed-its-qp", "peer-no-qp", peer_destroyed_its_qp, "its process has no such queue pair"},
+    {"peer-in-init", "peer-state", peer_in_init, "it is in state INIT"},
+    {"peer-in-error", "peer-error", peer_in_error, "it is in state ERR"},
+    {"peer-has-another", "peer-other", peer_has_another, "receives nothing from this one"},
+    {"peer-psn", "peer-psn", peer_psn, "does not answer: it expects"},
+    {"peer-unreadable", "peer-unreadable", peer_unreadable, NULL},
+    {"peer-slow", "peer-slow", peer_slow, NULL},
+    {"fence", "fence", fence, "is stopped (by a signal"},
+    {"read-depth", "read-depth", read_depth, "is stopped (by a signal"},
     {"drained", "sq-drained", drained, NULL},
     {0},
 };

@@ -1,4 +1,5 @@
-/* hangs LIST [ID]: gets into each hang of a list, and asks `verbena explain` about it. */
+/* hangs LIST [ID]: gets into each hang of a list ("all": of all of them), and asks `verbena explain` about
+ * it. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -261,6 +262,40 @@ static bool check(const struct hang *h)
 	return ok;
 }
 
+/* Nothing is said for three times as long as would be waited for.  All of them wait at once. */
+static void check_silence(const struct hang *h)
+{
+	pid_t pid = begin(h);
+
+	while (!atomic_load(&shared->ready)) {
+		CHECK(lives(pid), "%s has ended", h->id);
+		kit_nap(1);
+	}
+	kit_nap(600);
+	CHECK(lives(pid), "%s has ended", h->id);
+	CHECK(!*log_text(), "%s: the log says:\n%s", h->id, log_text());
+	kill(pid, SIGKILL);
+	kit_reap(pid);
+	_exit(0);
+}
+
+static int check_rights(const char *id)
+{
+	int n = 0, bad = 0, status;
+
+	for (const struct hang *h = rights; h->id; h++) {
+		if (id && !strstr(h->id, id))
+			continue;
+		n++;
+		if (!kit_fork())
+			check_silence(h);
+	}
+	for (int i = 0; i < n; i++)
+		bad += wait(&status) < 0 || status;
+	printf("%d that wait rightly, %d of which something is said\n", n, bad);
+	return n && !bad ? 0 : 1;
+}
+
 static const struct {
 	const char *name;
 	const struct hang *all;
@@ -273,6 +308,8 @@ int main(int argc, char **argv)
 
 	CHECK(argc > 1);
 	kit_alone();
+	if (!strcmp(argv[1], "rights"))
+		return check_rights(argv[2]);
 	for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
 		for (const struct hang *h = lists[i].all; h->id; h++) {
 			if (strcmp(argv[1], "all") && strcmp(argv[1], lists[i].name))
