@@ -87,7 +87,7 @@ static bool say_request(struct vb_qp *qp, uint64_t now)
 
 	if (say_rnr(qp, now))
 		return true;
-	if (far && far->kind->silence && far->kind->state(far) == VB_FAR_UP) {
+	if (far && far->kind->silence) {
 		f = far->kind->silence((struct vb_far *)far, qp->path.pid, true);
 		if (f.reach == VB_REACH_STOPPED)
 			return say_reach(qp, now, &f);
