@@ -25,6 +25,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.append(os.path.join(HERE, "..", "strangers"))
 import frames
 import hosts
+import offload
 import stranger
 from wire import FIELDS
 
@@ -852,6 +853,8 @@ def mac(net, nic):
 
 def run(a, argv, nets, nics, addresses, device):
     """The library's end is nets[0] (None: this one), the far end nets[1]."""
+    if not offload.cut_in(nets[0], nics[0]):
+        stranger.skip("the interface cannot be told to cut messages")
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     hosts.enter(nets[1])
     packets = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))

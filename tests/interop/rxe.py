@@ -30,6 +30,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.append(os.path.join(HERE, "..", "strangers"))
 import frames
+import offload
 from stranger import skip
 
 A, B = ("10.88.0.1", "fd88::1"), ("10.88.0.2", "fd88::2")
@@ -218,6 +219,10 @@ def captured(ends, out, name):
     running = []
     try:
         for e in ends if out else ():
+            # As they go on the wire, not as the kernel hands them to an interface that can cut.
+            net = os.open(f"/run/netns/{e.ns}", os.O_RDONLY) if e.ns else None
+            if not offload.cut_in(net, e.netdev):
+                print(f"{e.netdev} cannot be told to cut messages")
             path = os.path.join(out, f"{name}-{e.kind}-{e.netdev}.pcapng")
             p = subprocess.Popen(inside(e.ns, "dumpcap", "-q", "-i", e.netdev, "-f", "udp port 4791", "-B", "64", "-w", path),
                                  stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
