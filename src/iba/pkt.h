@@ -76,7 +76,8 @@ enum vb_flush_level {
 #define VB_FETH_TYPE(word)  ((word)&0xf)
 #define VB_FETH_LEVEL(word) ((word) >> 4 & 3)
 
-/* AETH syndromes (IBTA 9.7.5.1.2; the credit count of an ACK is always "invalid", that is 31: no limit). */
+/* AETH syndromes (IBTA 9.7.5.1.2; the credit count of an ACK that is sent is always "invalid", that is 31: no
+ * limit). */
 enum vb_syndrome {
 	VB_AETH_ACK = 0x1f,
 	VB_AETH_RNR = 0x20, /* low five bits: timer code */

@@ -45,6 +45,8 @@ struct vb_congestion {
 	uint64_t told_at;      /* when this end sent a CNP last */
 	uint64_t probe_at;     /* when the oldest packet is probed; 0: not known yet */
 	uint32_t astray;       /* responder: the last PSN that came too early */
+	uint16_t credits;      /* receive requests that the far end had, behind what it acknowledged last */
+	bool credited;	       /* it tells of them */
 };
 
 #endif

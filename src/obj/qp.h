@@ -215,7 +215,6 @@ struct vb_resp {
 	uint8_t last_op; /* opcode of the last accepted request packet */
 	bool in_message; /* between FIRST and LAST */
 	bool have_wqe;	 /* `cur` is taken from RQ or SRQ */
-	bool nak_atomic; /* the request in hand is an atomic: a NAK has its opcode (rule 16) */
 	struct vb_rq rq; /* unused when the QP has an SRQ */
 	/* The receive WQE in use.  One of the RQ stays in its slot, which nobody has before its completion is
 	 * polled; that of an SRQ, whose slots are counted for all its QPs, is copied. */
@@ -333,7 +332,7 @@ struct vb_qp {
 	uint64_t stuck_since, stuck_warn;
 };
 _Static_assert(offsetof(struct vb_qp, deputy) < offsetof(struct vb_qp, ctx) + VB_LINE &&
-		   offsetof(struct vb_qp, resp.nak_atomic) < offsetof(struct vb_qp, lock) + 4 * VB_LINE &&
+		   offsetof(struct vb_qp, resp.have_wqe) < offsetof(struct vb_qp, lock) + 4 * VB_LINE &&
 		   offsetof(struct vb_qp, resp.rq.max_sge) < offsetof(struct vb_qp, lock) + 5 * VB_LINE,
 	       "the lines that are asked for below are those that are taken");
 

@@ -50,7 +50,6 @@ static int refuse_replay(struct vb_qp *qp, struct vb_facts *f, enum vb_reason r,
 	if (!s->nak_owed) {
 		s->nak_owed = vb_reasons[r].nak;
 		s->nak_psn = psn;
-		s->nak_atomic = false;
 		s->nak_facts = *f;
 	}
 	return -1;
@@ -150,8 +149,7 @@ static bool send_nak(struct vb_qp *qp)
 	bool told = qp->path.out && qp->path.out->local && VB_AETH_KIND(s->nak_owed) == 0x60 &&
 		    s->nak_owed != VB_AETH_NAK_PSN && s->nak_owed != VB_AETH_NAK_AGAIN &&
 		    s->nak_owed != VB_AETH_NAK_LOAN;
-	struct vb_pkt p =
-	    response(qp, s->nak_atomic ? VB_ATOMIC_ACK : VB_ACK, s->nak_psn, s->nak_owed, s->msn);
+	struct vb_pkt p = response(qp, VB_ACK, s->nak_psn, s->nak_owed, s->msn); /* rule 16 */
 
 	if (told && qp->by_cm)
 		s->nak_facts.ends = VB_END_HERE;

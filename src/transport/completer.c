@@ -378,7 +378,7 @@ bool vb_completer_brief(struct vb_qp *qp, const struct vb_brief *b)
 {
 	if (vb_unlikely(b->hdr_len != VB_BTH_LEN + 4 || b->payload_len ||
 			VB_PKT_PAD(vb_pkt_get_word(b->bytes, 0)) || b->flags || b->ack ||
-			VB_AETH_KIND(b->bytes[VB_BTH_LEN])))
+			b->bytes[VB_BTH_LEN] != VB_AETH_ACK || (qp->path.lossy && qp->congestion.credited)))
 		return false;
 	vb_completer_ack(qp, vb_pkt_get_word(b->bytes, 2) & VB_PSN_MASK);
 	return true;
@@ -401,6 +401,8 @@ void vb_completer_input(struct vb_qp *qp, const struct vb_pkt *p)
 		return;
 	if (vb_unlikely(p->marked))
 		vb_flight_marked(qp, p);
+	if (vb_unlikely(qp->path.lossy) && (p->op->bits & VB_OP_AETH) && !VB_AETH_KIND(p->syndrome))
+		vb_flight_credits(qp, p->syndrome);
 	if ((p->op->bits & VB_OP_AETH) && VB_AETH_KIND(p->syndrome)) /* rules 8, 16: whatever the opcode */
 		ack(qp, p);
 	else if (p->op->bits & VB_OP_READ)

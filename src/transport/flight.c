@@ -59,7 +59,38 @@ static uint64_t waiting(const struct vb_qp *qp, const struct vb_swqe *w, uint32_
 	return bytes_of(qp, w, from, w->state == VB_WQE_STARTED ? w->npsn : from + n);
 }
 
-bool vb_flight_fits(const struct vb_qp *qp, const struct vb_swqe *w, uint32_t from, uint32_t n)
+static bool takes_receive(const struct vb_swqe *w)
+{
+	return !vb_wr_is(w->opcode, VB_WR_REMOTE) || vb_wr_is(w->opcode, VB_WR_IMM);
+}
+
+/* The far end has as many receive requests as it said, and a request waits that would need one more (IBTA
+ * 9.7.7.2).  One such request may be sent without: its answer tells of others. */
+static bool lacks_credit(const struct vb_qp *qp, const struct vb_swqe *w, uint32_t from)
+{
+	const struct vb_req *q = &qp->req;
+	uint32_t taken = 0;
+
+	if (vb_likely(!qp->congestion.credited) || from || !takes_receive(w) ||
+	    q->next - q->una < qp->congestion.credits)
+		return false;
+	for (uint32_t i = q->una; i != q->next; i++)
+		taken += takes_receive(vb_sq_at(q, i));
+	return taken && taken >= qp->congestion.credits;
+}
+
+void vb_flight_credits(struct vb_qp *qp, uint8_t syndrome)
+{
+	struct vb_congestion *c = &qp->congestion;
+	uint32_t code = syndrome & VB_AETH_ACK;
+
+	/* 0, 1, 2, 3, 4, 6, 8, 12, 16, 24 ... 32768, and the last code is no number. */
+	c->credited = code != VB_AETH_ACK;
+	if (c->credited)
+		c->credits = (uint16_t)(code < 2 ? code : (2 + code % 2) << code / 2 >> 1);
+}
+
+static bool admits(const struct vb_qp *qp, const struct vb_swqe *w, uint32_t from, uint32_t n)
 {
 	if (is_read(w)) {
 		if (w->state == VB_WQE_STARTED)
@@ -71,10 +102,17 @@ bool vb_flight_fits(const struct vb_qp *qp, const struct vb_swqe *w, uint32_t fr
 	       vb_congestion_pays(&qp->congestion, waiting(qp, w, from, n));
 }
 
+bool vb_flight_fits(const struct vb_qp *qp, const struct vb_swqe *w, uint32_t from, uint32_t n)
+{
+	return !lacks_credit(qp, w, from) && admits(qp, w, from, n);
+}
+
 bool vb_flight_opens(struct vb_qp *qp, const struct vb_swqe *w, uint32_t from, uint32_t n)
 {
-	qp->congestion.going = vb_flight_fits(qp, w, from, n);
-	qp->congestion.limited |= !qp->congestion.going;
+	bool lacks = lacks_credit(qp, w, from);
+
+	qp->congestion.going = !lacks && admits(qp, w, from, n);
+	qp->congestion.limited |= !lacks && !qp->congestion.going;
 	return qp->congestion.going;
 }
 
@@ -82,6 +120,8 @@ bool vb_flight_joins(struct vb_qp *qp, const struct vb_swqe *w, uint64_t *ahead)
 {
 	uint64_t bytes = *ahead + bytes_of(qp, w, 0, 1);
 
+	if (vb_unlikely(qp->congestion.credited) && takes_receive(w)) /* each one asks for itself */
+		return false;
 	if (!vb_congestion_admits(&qp->congestion, bytes)) {
 		qp->congestion.limited = true;
 		return false;

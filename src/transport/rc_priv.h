@@ -74,7 +74,8 @@ uint32_t vb_flight_piece(const struct vb_qp *qp, const struct vb_swqe *w, uint32
 uint32_t vb_flight_left(const struct vb_qp *qp, const struct vb_swqe *w);
 bool vb_flight_leads_ack(const struct vb_qp *qp); /* what is next, and goes, has the owed ACK behind it */
 bool vb_flight_deep(const struct vb_qp *qp);	  /* as many READs are in flight as may be */
-void vb_flight_astray(struct vb_qp *qp, uint32_t psn); /* responder: a request came too early */
+void vb_flight_astray(struct vb_qp *qp, uint32_t psn);	    /* responder: a request came too early */
+void vb_flight_credits(struct vb_qp *qp, uint8_t syndrome); /* of what acknowledges */
 /* On its way to this end p met a long queue: the far end is sent a CNP. */
 void vb_flight_marked(struct vb_qp *qp, const struct vb_pkt *p);
 /* p is of no family of the queue pair's: it is a CNP, or is not taken. */

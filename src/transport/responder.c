@@ -82,9 +82,8 @@ static void count_message(const struct vb_qp *qp, uint32_t bytes)
 }
 
 /* A packet with the expected PSN has come. */
-static inline void expected(struct vb_resp *s, uint32_t bits)
+static inline void expected(struct vb_resp *s)
 {
-	s->nak_atomic = bits & VB_OP_ATOMIC; /* rule 16 */
 	s->nak_sent = false;
 	s->nak_owed = 0; /* what was lost has come before the NAK went out */
 }
@@ -611,7 +610,7 @@ bool vb_responder_brief(struct vb_qp *qp, struct vb_brief *b)
 	if (vb_unlikely(!vb_sg_scatter(qp, qp->pd_id, w->sge, b->bytes + VB_BTH_LEN, len)))
 		return false;
 	s->rq.tail++;
-	expected(s, 0);
+	expected(s);
 	vb_traffic_receive(qp->traffic, len);
 	accept(s, qp->family | VB_SEND_ONLY, VB_OP_LAST, 1, vb_pkt_get_word(b->bytes, 2) >> 31);
 	to = vb_cq_handed(qp->rcq);
@@ -628,7 +627,7 @@ bool vb_responder_brief(struct vb_qp *qp, struct vb_brief *b)
 
 void vb_responder_next(struct vb_qp *qp, const struct vb_pkt *p)
 {
-	expected(&qp->resp, p->op->bits);
+	expected(&qp->resp);
 	if (!in_order(qp, p))
 		return;
 	if (p->op->bits & VB_OP_SEND)

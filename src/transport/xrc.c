@@ -63,7 +63,6 @@ static void fail_again(struct vb_qp *qp)
 
 	s->nak_owed = vb_reasons[qp->why.reason].nak;
 	s->nak_psn = s->epsn;
-	s->nak_atomic = false;
 	s->nak_facts = qp->why;
 }
 

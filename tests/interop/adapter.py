@@ -482,6 +482,26 @@ def naks(lib, peer):
         lib.done(3, e.IBV_WC_WR_FLUSH_ERR)
 
 
+def naks_of_atomics(lib, peer):
+    """A NAK is an Acknowledge also where an atomic was asked for; one that comes in an ATOMIC Acknowledge counts."""
+    e = lib.e
+    for op in ACKNOWLEDGE, ATOMIC_ACK:
+        t = Talk(lib, peer)
+        lib.post(t, 1, e.IBV_WR_ATOMIC_FETCH_AND_ADD, 64, 8, atomic=(9, 0x8000, 5, 0))
+        t.request(FETCH_ADD, 500)
+        rest = pack("orig", 0) if op == ATOMIC_ACK else b""
+        t.send(op, 500, pack("aeth", NAK_PSN << 24) + rest)
+        t.again(FETCH_ADD, 500)
+        t.send(op, 500, pack("aeth", NAK_ACCESS << 24) + rest)
+        lib.done(1, e.IBV_WC_REM_ACCESS_ERR)
+    t = Talk(lib, peer)
+    head = struct.pack(">QIQQ", lib.mr.buf + 65536, lib.mr.rkey, 11, 0)
+    t.send(FETCH_ADD, 101, head, ack_req=True)
+    t.answer(ACKNOWLEDGE, 100, syndrome=NAK_PSN)
+    t.send(FETCH_ADD, 100, struct.pack(">QIQQ", lib.mr.buf + 65536, lib.mr.rkey ^ 0x5555, 11, 0), ack_req=True)
+    t.answer(ACKNOWLEDGE, 100, syndrome=NAK_ACCESS)
+
+
 def reserved_naks(lib, peer):
     """A code that the specification does not have ends the request too, and does not make it go again for ever."""
     for code in 0x65, 0x7E, 0x7F:
@@ -808,14 +828,14 @@ def both_ways(lib, peer):
         want(f"turn {i}: completions", ids, {i, 1000 + i})
 
 
-CASES = [sends, writes, reads, read_response_lost, atomics, psn_wraps, nak_sequence, rnr, rnr_ends, naks, reserved_naks, silence,
+CASES = [sends, writes, reads, read_response_lost, atomics, psn_wraps, nak_sequence, rnr, rnr_ends, naks, naks_of_atomics, reserved_naks, silence,
          lost_ack, strange_acks, credits, congestion, takes_sends, takes_writes, gives_reads, does_atomics, duplicates, gap,
          not_ready, late_ack, no_access, invalid, wrong_requests, both_ways]
 # What soft-RoCE (Linux 6.1) does in another way.
 RXE_OTHER = {"rnr": "its timer counts ticks of the clock, and ends up to one early",
              "strange_acks": "it believes an ACK of what it has not sent", "credits": "it does not know them",
              "gives_reads": "a READ of the second half is answered by Middle and Last",
-             "invalid": "it takes a First that is shorter than the path MTU"}
+             "naks_of_atomics": "it takes no NAK in an ATOMIC Acknowledge", "invalid": "it takes a First that is shorter than the path MTU"}
 
 
 def inside(cfg):

@@ -194,7 +194,6 @@ static void same_state(const struct vb_qp *a, const struct vb_qp *b)
 	assert_int_equal(x->last_op, y->last_op);
 	assert_int_equal(x->nak_sent, y->nak_sent);
 	assert_int_equal(x->nak_owed, y->nak_owed);
-	assert_int_equal(x->nak_atomic, y->nak_atomic);
 	assert_int_equal(x->ack_owed, y->ack_owed);
 	assert_int_equal(x->in_message, y->in_message);
 	assert_int_equal(x->have_wqe, y->have_wqe);
