@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Verbena and the kernel's soft-RoCE (rxe) talk to each other.
 
-    rxe.py [--build DIR] [--sides mixed|rxe|verbena]... [--mtu N]... [--family 4|6]... [--loss PERCENT]... [CASE...]
+    rxe.py [--build DIR] [--sides mixed|rxe|verbena]... [--mtu N]... [--family 4|6]... [--loss PERCENT]... [--quick] [CASE...]
 
 It needs a kernel with rdma_rxe and root there.  VERBENA_GUEST says where that is:
 
@@ -320,7 +320,8 @@ def tables(a):
     """(loss, cases) of each turn."""
     if a.figures:
         return [(loss, FIGURES) for loss in a.loss]
-    return [turn for loss in a.loss for turn in ([(loss, LOSSY)] if float(loss) else [(loss, CASES), (loss, ALL_SIZES)])]
+    whole = [CASES] if a.quick else [CASES, ALL_SIZES]
+    return [turn for loss in a.loss for turn in ([(loss, LOSSY)] if float(loss) else [(loss, t) for t in whole])]
 
 
 def lab(a):
@@ -396,6 +397,7 @@ def main():
     p.add_argument("--family", action="append", type=int, choices=(4, 6))
     p.add_argument("--loss", action="append")
     p.add_argument("--figures", action="store_true", help="fixed sizes, for docs/bench.md; no capture")
+    p.add_argument("--quick", action="store_true", help="without the cases of all sizes")
     p.add_argument("--limit", type=int, default=120, help="seconds for a case")
     p.add_argument("--time", type=int, default=3000, help="seconds for all")
     p.add_argument("--keep", metavar="DIR", help="captures stay there")
