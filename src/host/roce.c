@@ -193,8 +193,8 @@ int vb_roce_open(struct vb_roce **out, const char *interface, struct vb_roce_why
 		err = vb_roce_join(r, why);
 	if (!err)
 		err = take_slot(r, why);
-	for (uint32_t i = 0; !err && i < VB_ROCE_TX; i++)
-		err = open_tx(r, i, why);
+	if (!err)
+		err = open_tx(r, 0, why);
 	if (err)
 		vb_roce_close(r);
 	else
@@ -260,12 +260,16 @@ bool vb_roce_whole(const struct vb_roce *r)
 		     vb_own_is(&r->shared[r->slot].own, r->shared[r->slot].fd);
 
 	for (uint32_t i = 0; whole && i < VB_ROCE_TX; i++)
-		whole = vb_own_is(&r->tx[i].own, r->tx[i].fd);
+		whole = r->tx[i].fd < 0 || vb_own_is(&r->tx[i].own, r->tx[i].fd);
 	return whole;
 }
 
-struct vb_roce_tx vb_roce_tx(const struct vb_roce *r, uint32_t i)
+struct vb_roce_tx vb_roce_tx(struct vb_roce *r, uint32_t i)
 {
+	struct vb_roce_why why;
+
+	if (r->tx[i].fd < 0 && open_tx(r, i, &why))
+		vb_roce_drop(&r->tx[i]);
 	return (struct vb_roce_tx){.fd = r->tx[i].fd, .port = r->tx_port[i]};
 }
 

@@ -23,7 +23,7 @@
 
 enum {
 	VB_ROCE_SLOTS = 64,
-	VB_ROCE_TX = 4,		 /* sending sockets */
+	VB_ROCE_TX = 96,	 /* sending sockets, at most */
 	VB_ROCE_TX_LOW = 0xc000, /* their ports are this or more */
 	VB_ROCE_FILES = 256,	 /* RLIMIT_NOFILE that it takes at least */
 };
@@ -102,8 +102,9 @@ struct vb_roce_tx {
 	int fd;
 	uint16_t port; /* VB_ROCE_TX_LOW to 65535 */
 };
-/* i < VB_ROCE_TX. */
-struct vb_roce_tx vb_roce_tx(const struct vb_roce *r, uint32_t i);
+/* i < VB_ROCE_TX.  The first one is open; each other is opened when it is asked for, by one thread at a time.
+ * fd -1: it cannot be. */
+struct vb_roce_tx vb_roce_tx(struct vb_roce *r, uint32_t i);
 
 /* For the adapter.  The socket at which others ask for the group's descriptors, for its epoll set (edges);
  * answers those that have asked.  Under the adapter's `control`.  false: its descriptors are gone, which the

@@ -15,7 +15,8 @@ struct vb_roce_file {
 	struct vb_own own;
 };
 
-/* What every process of the group holds: the sockets by slot, then the door. */
+/* What every process of the group holds: the sockets by slot, then the door.  It has two more descriptors at
+ * least: the slot's name, and a socket to send by. */
 enum { ROCE_DOOR = VB_ROCE_SLOTS, ROCE_SHARED };
 
 struct vb_roce {

@@ -109,7 +109,7 @@ static void add_call(struct vb_text *t, const struct vb_roce_why *w)
 	else if (w->err == EMFILE)
 		vb_text_add(t,
 			    ". RoCEv2 takes %d descriptors of an interface. Raise RLIMIT_NOFILE (ulimit -n)",
-			    ROCE_SHARED + VB_ROCE_TX + 1);
+			    ROCE_SHARED + 2);
 	else if (w->err == EPROTO)
 		vb_text_add(
 		    t,
@@ -163,7 +163,7 @@ void vb_roce_why_add(struct vb_text *t, const struct vb_roce_why *w)
 		    t,
 		    "RoCEv2 on %s takes %d descriptors, and this process may open only %llu (RLIMIT_NOFILE). "
 		    "Raise the limit to %d or more (ulimit -n %d)",
-		    w->interface, ROCE_SHARED + VB_ROCE_TX + 1, (unsigned long long)w->files, VB_ROCE_FILES,
+		    w->interface, ROCE_SHARED + 2, (unsigned long long)w->files, VB_ROCE_FILES,
 		    VB_ROCE_FILES);
 		break;
 	case VB_ROCE_FULL:

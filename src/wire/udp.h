@@ -17,6 +17,8 @@ enum {
 	VB_UDP_SEGMENTS = 60,	 /* packets of one message: kernels take 64 at least */
 	VB_UDP_TOGETHER = 64000, /* and its bytes */
 	VB_UDP_MESSAGES = 64,	 /* messages of a batch */
+	VB_UDP_WAYS = 4,	 /* sockets by which one slot of far ends is sent to, */
+	VB_UDP_FREELY = 32,	 /* unless there are that many already */
 };
 
 /* A message of a batch: packets of one length, of which the last one may be shorter, for the kernel to cut
@@ -84,7 +86,11 @@ struct vb_udp_in {
 struct vb_net {
 	struct vb_net_cfg cfg;
 	struct vb_udp_in in;
-	struct vb_udp_tx tx[VB_ROCE_TX];
+	struct vb_udp_tx tx[VB_ROCE_TX]; /* as many as ntx says */
+	_Atomic uint32_t ntx;
+	struct vb_lock tx_lock;			     /* guards the opening of further ones, and the rest */
+	uint8_t spare;				     /* a socket that no slot has, plus 1; 0: there is none */
+	uint8_t of_slot[VB_ROCE_SLOTS][VB_UDP_WAYS]; /* which sockets a slot of far ends has, plus 1 */
 };
 
 int vb_udp_in_open(struct vb_net *n);

@@ -157,7 +157,7 @@ static bool is_own(const struct vb_udp_in *u)
 	const struct vb_net *n = vb_containerof(u, const struct vb_net, in);
 	bool own = false;
 
-	for (uint32_t i = 0; i < VB_ROCE_TX; i++)
+	for (uint32_t i = 0; i < atomic_load_explicit(&n->ntx, memory_order_acquire); i++)
 		own |= n->tx[i].port == u->ends.port;
 	return own && vb_gid_is_among(u->here.addrs, u->here.naddrs, u->ends.src);
 }
@@ -283,7 +283,7 @@ static bool has_room(struct vb_rxq *r)
 {
 	const struct vb_net *n = net_of(in_of(r));
 
-	for (uint32_t i = 0; i < VB_ROCE_TX; i++)
+	for (uint32_t i = 0; i < atomic_load_explicit(&n->ntx, memory_order_acquire); i++)
 		if (!atomic_load_explicit(&n->tx[i].full, memory_order_relaxed))
 			return true;
 	return false;

@@ -367,6 +367,72 @@ static void set_control(struct udp_out *u, const struct vb_net_ends *e, bool ipv
 		       &tclass, sizeof(tclass));
 }
 
+/* As the user wants it: packets without a UDP checksum, for far ends that demand that. */
+static int set_checksum(int fd)
+{
+	int on = 1;
+
+	if (vb_netdev_checksum())
+		return 0;
+	return setsockopt(fd, SOL_SOCKET, SO_NO_CHECK, &on, sizeof(on)) ||
+		       setsockopt(fd, SOL_UDP, UDP_NO_CHECK6_TX, &on, sizeof(on))
+		   ? errno
+		   : 0;
+}
+
+/* One more socket: its index plus 1; 0: there can be none, and *err says why. */
+static uint8_t open_tx(struct vb_net *n, int *err)
+{
+	uint32_t i = atomic_load_explicit(&n->ntx, memory_order_relaxed);
+	struct vb_udp_tx *t = &n->tx[i];
+	struct vb_roce_tx s;
+
+	*err = EMFILE;
+	if (i == VB_ROCE_TX)
+		return 0;
+	s = vb_roce_tx(n->cfg.roce, i);
+	if (s.fd < 0)
+		return 0;
+	t->net = n;
+	t->fd = s.fd;
+	t->port = s.port;
+	t->singly = !vb_netdev_gso();
+	vb_udp_ask_icmp(s.fd);
+	*err = set_checksum(s.fd);
+	if (!t->messages)
+		t->messages = calloc(VB_UDP_MESSAGES, sizeof(*t->messages)); /* vb_udp_out_close() */
+	if (!t->room)
+		t->room = malloc(VB_UDP_ROOM); /* vb_udp_out_close() */
+	if (!t->messages || !t->room)
+		*err = ENOMEM;
+	if (*err)
+		return 0;
+	atomic_store_explicit(&n->ntx, i + 1, memory_order_release);
+	return (uint8_t)(i + 1);
+}
+
+/* The socket for a far end.  The far host gives what GRO merges to the process of the first packet, and
+ * merges what has the same ports.  So a socket sends to one slot there. */
+static struct vb_udp_tx *tx_for(struct vb_net *n, uint32_t qpn, uint32_t hash)
+{
+	uint8_t *of = n->of_slot[qpn >> VB_QPN_INDEX_BITS & (VB_ROCE_SLOTS - 1)], i;
+	uint32_t way, all;
+	int err;
+
+	vb_lock_take(&n->tx_lock);
+	all = atomic_load_explicit(&n->ntx, memory_order_relaxed);
+	way = all < VB_UDP_FREELY ? hash % VB_UDP_WAYS : 0;
+	if (!of[way] && n->spare) {
+		of[way] = n->spare;
+		n->spare = 0;
+	} else if (!of[way]) {
+		of[way] = open_tx(n, &err);
+	}
+	i = of[way] ? of[way] : (uint8_t)(hash % all + 1);
+	vb_lock_give(&n->tx_lock);
+	return &n->tx[i - 1];
+}
+
 struct vb_out *vb_udp_way(struct vb_net *n, const struct vb_net_ends *e)
 {
 	uint16_t hash = vb_frame_port(e->flow, e->src_qpn, e->dst_qpn);
@@ -381,7 +447,7 @@ struct vb_out *vb_udp_way(struct vb_net *n, const struct vb_net_ends *e)
 				 .together = VB_UDP_TOGETHER,
 				 .lossy = true};
 	u->net = n;
-	u->tx = &n->tx[hash % VB_ROCE_TX];
+	u->tx = tx_for(n, e->dst_qpn, hash);
 	u->host = e->host;
 	u->ends = (struct vb_roce_ends){.src = e->sgid, .dst = e->host->gid, .port = u->tx->port};
 	vb_roce_path_init(&u->path, &u->ends);
@@ -393,40 +459,12 @@ struct vb_out *vb_udp_way(struct vb_net *n, const struct vb_net_ends *e)
 	return &u->out;
 }
 
-/* As the user wants it: packets without a UDP checksum, for far ends that demand that. */
-static int set_checksum(int fd)
-{
-	int on = 1;
-
-	if (vb_netdev_checksum())
-		return 0;
-	return setsockopt(fd, SOL_SOCKET, SO_NO_CHECK, &on, sizeof(on)) ||
-		       setsockopt(fd, SOL_UDP, UDP_NO_CHECK6_TX, &on, sizeof(on))
-		   ? errno
-		   : 0;
-}
-
 int vb_udp_out_open(struct vb_net *n)
 {
-	for (uint32_t i = 0; i < VB_ROCE_TX; i++) {
-		struct vb_udp_tx *t = &n->tx[i];
-		struct vb_roce_tx s = vb_roce_tx(n->cfg.roce, i);
-		int err;
+	int err;
 
-		t->net = n;
-		t->fd = s.fd;
-		t->port = s.port;
-		t->singly = !vb_netdev_gso();
-		vb_udp_ask_icmp(s.fd);
-		err = set_checksum(s.fd);
-		if (err)
-			return err;
-		t->messages = calloc(VB_UDP_MESSAGES, sizeof(*t->messages));
-		t->room = malloc(VB_UDP_ROOM);
-		if (!t->messages || !t->room)
-			return ENOMEM;
-	}
-	return 0;
+	n->spare = open_tx(n, &err);
+	return n->spare ? 0 : err;
 }
 
 void vb_udp_out_close(struct vb_net *n)

@@ -128,6 +128,6 @@ bool vb_udp_is_translated(struct vb_net *n, const struct vb_roce_ends *sent, str
 
 void vb_udp_hear(struct vb_net *n)
 {
-	for (uint32_t i = 0; i < VB_ROCE_TX; i++)
+	for (uint32_t i = 0; i < atomic_load_explicit(&n->ntx, memory_order_acquire); i++)
 		(void)vb_udp_take_icmp(n, n->tx[i].fd);
 }

@@ -313,7 +313,7 @@ int vb_roce_fd(const struct vb_roce *r)
 	return RX;
 }
 
-struct vb_roce_tx vb_roce_tx(const struct vb_roce *r, uint32_t i)
+struct vb_roce_tx vb_roce_tx(struct vb_roce *r, uint32_t i)
 {
 	(void)r;
 	return (struct vb_roce_tx){.fd = TX + (int)i, .port = (uint16_t)(NET_TX_PORT + i)};

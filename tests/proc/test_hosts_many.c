@@ -4,7 +4,12 @@
  *
  *     build/tests/proc-hosts_many [PROCESSES ROUNDS [HOSTS EACH]]     EACH: queue pairs to each host; 0: not
  * tried */
+#include <linux/if_ether.h>
+#include <linux/if_packet.h>
+#include <netinet/in.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 
 #include "bytes.h"
@@ -206,6 +211,50 @@ static void round_of(const struct kit_hosts *h, struct board *b, int n, int roun
 	}
 }
 
+/* A socket that hears what leaves host 0. */
+static int listen_in(const struct kit_hosts *h)
+{
+	int sock, size = 4 << 20;
+
+	kit_host_enter(h, 0);
+	sock = socket(AF_PACKET, SOCK_DGRAM | SOCK_CLOEXEC, htons(ETH_P_ALL));
+	CHECK(sock >= 0);
+	(void)!setsockopt(sock, SOL_SOCKET, SO_RCVBUF, &size, sizeof size);
+	CHECK(!setns(h->middle, 0));
+	return sock;
+}
+
+/* What leaves by one port is for one process: the far host may merge it, and gives it to the process of the
+ * first packet then. */
+static void check_ports(int sock)
+{
+	static uint8_t slot_of[65536]; /* plus 1 */
+	struct sockaddr_ll from;
+	socklen_t len = sizeof from;
+	unsigned heard = 0, ports = 0;
+	uint8_t b[64];
+	ssize_t n;
+
+	memset(slot_of, 0, sizeof slot_of);
+	while ((n = recvfrom(sock, b, sizeof b, MSG_DONTWAIT | MSG_TRUNC, (struct sockaddr *)&from, &len)) >=
+	       0) {
+		unsigned port, slot;
+
+		len = sizeof from;
+		if (from.sll_pkttype != PACKET_OUTGOING || n < 48 || b[0] != 0x45 || b[9] != IPPROTO_UDP)
+			continue;
+		port = (unsigned)b[20] << 8 | b[21];
+		slot = ((unsigned)b[33] << 16 | (unsigned)b[34] << 8) >> 12 & 63;
+		CHECK(!slot_of[port] || slot_of[port] == slot + 1, "port %u: slots %u and %u", port,
+		      slot_of[port] - 1, slot);
+		ports += !slot_of[port];
+		slot_of[port] = (uint8_t)(slot + 1);
+		heard++;
+	}
+	printf("# %u packets or batches from %u ports\n", heard, ports);
+	CHECK(heard);
+}
+
 static void many_processes(int n, int rounds)
 {
 	struct kit_hosts h = {.count = SIDES, .mtu = 1500};
@@ -214,8 +263,11 @@ static void many_processes(int n, int rounds)
 	kit_hosts_make(&h);
 	for (int i = 0; i < rounds; i++) {
 		double began = kit_now();
+		int sock = listen_in(&h);
 
 		round_of(&h, b, n, i);
+		check_ports(sock);
+		close(sock);
 		printf("# %d processes a side, one is %s: %.1f s\n", n, i % 2 ? "stopped" : "killed",
 		       kit_now() - began);
 	}
