@@ -394,8 +394,9 @@ static void find_error(struct vb_waits *l, const struct vb_inside_qp *q)
 		vb_wait_add(l, VB_W_OWN_ERROR, 0, &what, "the queue pair is in the error state: %s",
 			    vb_reason_say(reason, sizeof(reason), &q->qp.why));
 	else
-		vb_wait_add(l, VB_W_OWN_ERROR, 0, &what,
-			    "the queue pair is in the error state, to which the program has moved it");
+		vb_wait_add(
+		    l, VB_W_OWN_ERROR, 0, &what,
+		    "the queue pair is in the error state, to which the program or rdma_cm has moved it");
 }
 
 void vb_wait_requests(struct vb_waits *l, const struct vb_inside_qp *q)

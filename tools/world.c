@@ -138,7 +138,8 @@ static const struct vb_shown_qp *shown_at(const struct vb_side *s, unsigned devi
 
 static bool is_connected(const struct vb_qp *qp)
 {
-	return qp->state >= IBV_QPS_RTR && qp->ibv.qp_type != IBV_QPT_UD && !qp->of;
+	return qp->state >= IBV_QPS_RTR && (qp->state != IBV_QPS_ERR || qp->dest_qpn) &&
+	       qp->ibv.qp_type != IBV_QPT_UD && !qp->of;
 }
 
 struct vb_far_end vb_world_far(const struct vb_world *w, const struct vb_side *s, const struct vb_qp *qp)
