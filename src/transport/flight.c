@@ -4,7 +4,10 @@
 #include "transport/congestion.h"
 #include "transport/rc_priv.h"
 
-enum { PIECE = 4 };		  /* packets that a request of a split READ asks for, at least */
+enum {
+	PIECE = 4, /* packets that a request of a split READ asks for, at least */
+	CROWD = 4, /* times as many requests may be in flight as leave at a time */
+};
 #define TELL_EVERY (50 * VB_USEC) /* CNPs of a queue pair, at most */
 
 static uint64_t now_of(const struct vb_qp *qp)
@@ -90,6 +93,19 @@ void vb_flight_credits(struct vb_qp *qp, uint8_t syndrome)
 		c->credits = (uint16_t)(code < 2 ? code : (2 + code % 2) << code / 2 >> 1);
 }
 
+/* Where packets that leave together cost little more than one, a request waits for others while many are in
+ * flight: those that wait leave once they are a quarter as many, at the latest when those in flight have been
+ * acknowledged. */
+static bool is_crowd(const struct vb_qp *qp, const struct vb_swqe *w)
+{
+	const struct vb_congestion *c = &qp->congestion;
+	const struct vb_req *q = &qp->req;
+	uint32_t n = q->seen - q->next;
+
+	return !c->together || c->going || q->sent || vb_wr_is(w->opcode, VB_WR_FETCH) ||
+	       n >= (q->next - q->una) / CROWD || (uint64_t)n * w->length >= c->together;
+}
+
 static bool admits(const struct vb_qp *qp, const struct vb_swqe *w, uint32_t from, uint32_t n)
 {
 	if (is_read(w)) {
@@ -104,15 +120,15 @@ static bool admits(const struct vb_qp *qp, const struct vb_swqe *w, uint32_t fro
 
 bool vb_flight_fits(const struct vb_qp *qp, const struct vb_swqe *w, uint32_t from, uint32_t n)
 {
-	return !lacks_credit(qp, w, from) && admits(qp, w, from, n);
+	return !lacks_credit(qp, w, from) && is_crowd(qp, w) && admits(qp, w, from, n);
 }
 
 bool vb_flight_opens(struct vb_qp *qp, const struct vb_swqe *w, uint32_t from, uint32_t n)
 {
-	bool lacks = lacks_credit(qp, w, from);
+	bool may = !lacks_credit(qp, w, from) && is_crowd(qp, w);
 
-	qp->congestion.going = !lacks && admits(qp, w, from, n);
-	qp->congestion.limited |= !lacks && !qp->congestion.going;
+	qp->congestion.going = may && admits(qp, w, from, n);
+	qp->congestion.limited |= may && !qp->congestion.going;
 	return qp->congestion.going;
 }
 
@@ -121,6 +137,8 @@ bool vb_flight_joins(struct vb_qp *qp, const struct vb_swqe *w, uint64_t *ahead)
 	uint64_t bytes = *ahead + bytes_of(qp, w, 0, 1);
 
 	if (vb_unlikely(qp->congestion.credited) && takes_receive(w)) /* each one asks for itself */
+		return false;
+	if (!*ahead && !vb_flight_fits(qp, w, 0, 1))
 		return false;
 	if (!vb_congestion_admits(&qp->congestion, bytes)) {
 		qp->congestion.limited = true;

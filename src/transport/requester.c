@@ -447,7 +447,7 @@ static inline __attribute__((always_inline)) bool send_brief(struct vb_qp *qp, b
 
 	if (vb_unlikely(q->seen - q->next != 1 || !only_sends(qp, lossy) || !is_plain(q, w, 0)))
 		return false;
-	if (lossy && !vb_flight_opens(qp, w, 0, 1))
+	if (lossy && !vb_flight_fits(qp, w, 0, 1))
 		return false;
 	w->npsn = 1;
 	w->psn = psn;

@@ -182,6 +182,37 @@ static void the_psn_window_ends_a_list(void **state)
 	sim_free(s);
 }
 
+static void post_now(struct sim *s)
+{
+	sim_op(s, 0, IBV_WR_SEND, 0, 8, 0);
+	sim_run_for(s, 1);
+}
+
+/* On a network posts wait for one another while many are in flight, and leave with the ACK at the latest. */
+static void many_leave_together(void **state)
+{
+	enum { AT_ONCE = 8, MORE = 3 }; /* fewer than a quarter of these are none */
+	struct sim *s = sim_desk(CFG(.timeout = 14, .rate = 1000000000, .delay = 10000, .queue = 100));
+	struct vb_qp *qp = &s->n[0].qp;
+
+	(void)state;
+	qp->congestion.together = 64000;
+	for (unsigned i = 0; i < AT_ONCE + MORE; i++)
+		sim_take(s, 1, 64, 8);
+	for (unsigned i = 0; i < AT_ONCE; i++)
+		post_now(s);
+	assert_int_equal(qp->req.next, AT_ONCE);
+	post_now(s);
+	assert_int_equal(qp->req.next, AT_ONCE); /* it waits */
+	post_now(s);
+	assert_int_equal(qp->req.next, AT_ONCE + 2);
+	post_now(s);
+	assert_int_equal(qp->req.next, AT_ONCE + 2);
+	sim_settle(s);
+	assert_int_equal(qp->req.next, AT_ONCE + MORE);
+	sim_free(s);
+}
+
 /* What has left together is waited for like what left by itself, and goes again. */
 static void a_list_that_is_lost_goes_again(void **state)
 {
@@ -248,6 +279,7 @@ int main(void)
 	    cmocka_unit_test(timer_codes),
 	    cmocka_unit_test(the_psn_window),
 	    cmocka_unit_test(the_psn_window_ends_a_list),
+	    cmocka_unit_test(many_leave_together),
 	    cmocka_unit_test(a_list_that_is_lost_goes_again),
 	    cmocka_unit_test(the_last_word),
 	};
