@@ -11,6 +11,7 @@ import ctypes
 import os
 import subprocess
 import sys
+import time
 
 import stranger
 
@@ -81,7 +82,19 @@ class Hosts:
                 self.ipv6 = False
             for name in ("lo", NIC):
                 ip("link", "set", name, "up", net=net)
+        for net in self.nets:
+            self._await_link(net)
         return self
+
+    @staticmethod
+    def _await_link(net):
+        """The kernel says a little later that both ends of the cable are up; until then the port is down."""
+        end = time.monotonic() + 30
+        while "state UP" not in subprocess.run(["ip", "-o", "link", "show", NIC], check=True, stdin=subprocess.DEVNULL,
+                                               stdout=subprocess.PIPE, text=True, preexec_fn=lambda: enter(net)).stdout:
+            if time.monotonic() > end:
+                raise RuntimeError(f"{NIC} does not come up")
+            time.sleep(0.005)
 
     def __exit__(self, *_):
         for i in range(self.count if self.count > 2 else 0):
