@@ -50,6 +50,18 @@ class Talk:
         return json.loads(line)
 
 
+def connect(host, port):
+    """The other one may still be at its beginning, on a machine that is slow."""
+    end = time.monotonic() + 3 * LIMIT
+    while True:
+        try:
+            return socket.create_connection((host, port), timeout=LIMIT)
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+
+
 def completions(lib, n):
     got, end = [], time.monotonic() + 3 * LIMIT
     while len(got) < n:
@@ -161,7 +173,7 @@ def main():
     try:
         lib = Library(a.device, a.own, size=2 * MEMORY)
         if a.host:
-            connection = socket.create_connection((a.host, a.port), timeout=LIMIT)
+            connection = connect(a.host, a.port)
         else:
             with socket.create_server(("", a.port)) as s:
                 s.settimeout(3 * LIMIT)

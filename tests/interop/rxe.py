@@ -92,14 +92,14 @@ LOSSY = {
 }
 # What docs/bench.md has: fixed sizes, more turns.
 FIGURES = {
-    "8 B SEND latency": perf("ib_send_lat", "-s", "8", "-n", "1000"),
-    "8 B WRITE latency": perf("ib_write_lat", "-s", "8", "-n", "1000"),
-    "8 B READ latency": perf("ib_read_lat", "-s", "8", "-n", "1000"),
-    "8 B atomic latency": perf("ib_atomic_lat", "-n", "1000"),
-    "64 KiB SEND": perf("ib_send_bw", "-s", "65536", "-n", "500"),
-    "1 MiB WRITE": perf("ib_write_bw", "-s", "1048576", "-n", "50"),
-    "1 MiB READ": perf("ib_read_bw", "-s", "1048576", "-n", "50"),
-    "8 B SEND rate": perf("ib_send_bw", "-s", "8", "-n", "5000"),
+    "8 B SEND latency": perf("ib_send_lat", "-s", "8", "-n", "500"),
+    "8 B WRITE latency": perf("ib_write_lat", "-s", "8", "-n", "500"),
+    "8 B READ latency": perf("ib_read_lat", "-s", "8", "-n", "500"),
+    "8 B atomic latency": perf("ib_atomic_lat", "-n", "500"),
+    "64 KiB SEND": perf("ib_send_bw", "-s", "65536", "-n", "200"),
+    "1 MiB WRITE": perf("ib_write_bw", "-s", "1048576", "-n", "20"),
+    "1 MiB READ": perf("ib_read_bw", "-s", "1048576", "-n", "20"),
+    "8 B SEND rate": perf("ib_send_bw", "-s", "8", "-n", "2000"),
 }
 
 
