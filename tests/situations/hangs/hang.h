@@ -12,7 +12,6 @@ struct hang {
 	const char *cause;   /* of docs/waits.md; NULL: none is to be found */
 	void (*run)(void);   /* until it hangs */
 	const char *unasked; /* what the log says once by itself; NULL: nothing */
-	bool waits;	     /* for a second time that it would say so */
 };
 /* By the rows of docs/waits.md; each list ends with an empty one. */
 extern const struct hang requests[], polls[], sleeps[], calls[], datagrams[], cms[], rights[];

@@ -350,7 +350,7 @@ static void peer_slow(void)
 }
 
 const struct hang requests[] = {
-    {"no-receive", "no-receive", no_receive, "has no receive posted on QP", true},
+    {"no-receive", "no-receive", no_receive, "has no receive posted on QP"},
     {"receives-used-up", "no-receive", receives_used_up, "has no receive posted on QP"},
     {"receiver-computes", "no-receive", receiver_computes, "has no receive posted on QP"},
     {"no-receive-srq", "no-receive-srq", no_receive_srq, "has no receive posted in SRQ"},

@@ -199,7 +199,7 @@ static void armed(void)
 }
 
 const struct hang sleeps[] = {
-    {"never-armed", "never-armed", never_armed, "in its CQ: the CQ was never armed", true},
+    {"never-armed", "never-armed", never_armed, "in its CQ: the CQ was never armed"},
     {"unarmed-empty", "never-armed", unarmed_empty, NULL},
     {"armed", "armed", armed, NULL},
     {"armed-late", "armed-late", armed_late, "in its CQ: the CQ was armed after they had come"},
