@@ -23,9 +23,9 @@ target_compile_definitions(verbena PRIVATE VB_INSTALLED_LIB="../${CMAKE_INSTALL_
 target_include_directories(verbena PRIVATE ${CMAKE_BINARY_DIR}/generated)
 
 # It goes into every process under `verbena run`, sanitized or not, so it has no sanitizer of its own.
-add_library(verbena-view MODULE tools/view.c tools/view_dir.c tools/view_glob.c tools/view_cwd.c tools/view_tree.c tools/view_facts.c tools/view_signal.c
+add_library(verbena-view MODULE tools/view.c tools/view_dir.c tools/view_glob.c tools/view_cwd.c tools/view_tree.c tools/view_facts.c tools/view_counters.c tools/view_live.c tools/view_signal.c
             src/host/devices.c src/host/netif.c src/host/identity.c src/host/netdev.c
-            src/base/lock.c src/base/quiet.c src/base/text.c src/iba/grh.c)
+            src/base/lock.c src/base/quiet.c src/base/text.c src/iba/grh.c src/iba/traffic.c)
 target_include_directories(verbena-view PRIVATE src)
 target_compile_definitions(verbena-view PRIVATE _GNU_SOURCE)
 target_compile_options(verbena-view PRIVATE -fno-sanitize=all)

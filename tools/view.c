@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "base/quiet.h"
+#include "view_live.h"
 #include "view_next.h"
 
 #define SLOW __attribute__((noinline, cold)) /* keeps large frames out of calls that pass on */
@@ -81,6 +82,8 @@ static int fail(int err)
 
 /* ---- opening ---- */
 
+#define SEALS (F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL)
+
 static int open_file(const struct vb_view_node *n, int flags)
 {
 	size_t len = strlen(n->text);
@@ -89,7 +92,8 @@ static int open_file(const struct vb_view_node *n, int flags)
 	if (fd < 0)
 		return -1;
 	if (vb_write_quietly(fd, n->text, len) != (ssize_t)len || lseek(fd, 0, SEEK_SET) ||
-	    fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL)) {
+	    (strstr(n->path, "counters/") ? !vb_view_live_enter(fd, n->path)
+					  : fcntl(fd, F_ADD_SEALS, SEALS))) {
 		close(fd);
 		return fail(EIO);
 	}

@@ -1,5 +1,6 @@
 #include "view_facts.h"
 
+#include <dlfcn.h>
 #include <net/if.h>
 #include <string.h>
 
@@ -26,4 +27,21 @@ void vb_view_facts_read(struct vb_view_facts *f)
 	f->n = vb_devices_count();
 	for (uint32_t k = 0; k < f->n; k++)
 		read_one(&f->at[k], k);
+}
+
+/* The library may have been loaded by a plugin, so that its names are not among the program's. */
+void vb_view_facts_count(struct vb_view_facts *f)
+{
+	void *library = dlopen("libibverbs.so.1", RTLD_LAZY | RTLD_NOLOAD);
+	void (*traffic)(uint32_t, struct vb_traffic *) = NULL;
+	void *found = library ? dlsym(library, "vb_view_traffic") : NULL;
+
+	memcpy(&traffic, &found, sizeof(traffic));
+	for (uint32_t k = 0; k < f->n; k++) {
+		memset(&f->at[k].traffic, 0, sizeof(f->at[k].traffic));
+		if (traffic)
+			traffic(k, &f->at[k].traffic);
+	}
+	if (library)
+		dlclose(library);
 }

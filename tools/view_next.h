@@ -17,6 +17,7 @@
 	X(__readlink_chk) X(__readlinkat_chk) \
 	X(getxattr) X(lgetxattr) X(listxattr) X(llistxattr) \
 	X(opendir) X(readdir) X(readdir64) X(readdir_r) X(readdir64_r) X(closedir) X(rewinddir) X(telldir) X(seekdir) \
+	X(read) X(pread) X(pread64) \
 	X(dirfd) X(scandir) X(scandir64) X(glob) X(glob64) \
 	X(chdir) X(getcwd) X(__getcwd_chk) X(get_current_dir_name) \
 	X(sigaction) X(__sigaction) X(signal) X(bsd_signal) X(ssignal) X(sysv_signal) \

@@ -3,11 +3,13 @@
 #include "view.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 
 #include <infiniband/verbs.h>
 
 #include "host/identity.h"
+#include "view_counters.h"
 #include "view_facts.h"
 
 /* What composes a text takes what its row needs, which may be less. */
@@ -85,6 +87,16 @@ static void text_cap_mask(char *text, size_t size, const struct vb_view_device *
 	snprintf(text, size, "0x%08x\n", d->lid ? (unsigned)VB_PORT_CAPS_IB : (unsigned)VB_PORT_CAPS);
 }
 
+static void text_counter(char *text, size_t size, const struct vb_view_device *d, unsigned index)
+{
+	snprintf(text, size, "%" PRIu64 "\n", vb_view_counter_value(&d->traffic, index));
+}
+
+static void text_hw_counter(char *text, size_t size, const struct vb_view_device *d, unsigned index)
+{
+	snprintf(text, size, "%" PRIu64 "\n", vb_view_hw_counter_value(&d->traffic, index));
+}
+
 static void text_number(char *text, size_t size, const struct vb_view_device *d, unsigned index)
 {
 	snprintf(text, size, "231:%u\n", index);
@@ -92,9 +104,10 @@ static void text_number(char *text, size_t size, const struct vb_view_device *d,
 
 /* How many nodes a row makes: one, or of each device one, none but on Ethernet, or one for each entry
  * of a table; types and interfaces have those GIDs alone that are not empty. */
-enum per { ONE, DEVICE, ROCE, GID, ROCE_GID, PKEY };
+enum per { ONE, DEVICE, ROCE, GID, ROCE_GID, PKEY, COUNTER, HW_COUNTER };
 
-/* In paths, '@' is the device, '%' its file, '=' the network device and '#' the number of the entry. */
+/* In paths, '@' is the device, '%' its file, '=' the network device, '#' the number of the entry, and '~' and
+ * '^' are the names of counters. */
 static const struct row {
 	const char *path;
 	enum vb_view_kind kind;
@@ -133,6 +146,10 @@ static const struct row {
     {PORT "/gid_attrs/types/#", VB_VIEW_FILE, ROCE_GID, "RoCE v2\n", 0},
     {PORT "/gid_attrs/ndevs", VB_VIEW_DIR, ROCE, 0, 0},
     {PORT "/gid_attrs/ndevs/#", VB_VIEW_FILE, ROCE_GID, 0, text_gid_ndev},
+    {PORT "/counters", VB_VIEW_DIR, DEVICE, 0, 0},
+    {PORT "/counters/~", VB_VIEW_FILE, COUNTER, 0, text_counter},
+    {PORT "/hw_counters", VB_VIEW_DIR, DEVICE, 0, 0},
+    {PORT "/hw_counters/^", VB_VIEW_FILE, HW_COUNTER, 0, text_hw_counter},
     {PORT "/pkeys", VB_VIEW_DIR, DEVICE, 0, 0},
     {PORT "/pkeys/#", VB_VIEW_FILE, PKEY, "0xffff\n", 0},
     {VERBS, VB_VIEW_DIR, ONE, 0, 0},
@@ -149,6 +166,8 @@ static const struct row {
 
 static unsigned count_of(enum per per, const struct vb_view_device *d)
 {
+	unsigned n = 0;
+
 	switch (per) {
 	case ONE:
 	case DEVICE:
@@ -161,6 +180,14 @@ static unsigned count_of(enum per per, const struct vb_view_device *d)
 		return d->lid ? 0 : d->port.gids.n;
 	case PKEY:
 		return VB_PKEY_TABLE;
+	case COUNTER:
+		while (vb_view_counter(n))
+			n++;
+		return n;
+	case HW_COUNTER:
+		while (vb_view_hw_counter(n))
+			n++;
+		return n;
 	}
 	return 0;
 }
@@ -175,6 +202,8 @@ static void compose_path(char *path, size_t size, const char *form, const struct
 			  : *form == '%' ? snprintf(path + n, size - n, "%s", d->file)
 			  : *form == '=' ? snprintf(path + n, size - n, "%s", d->port.ifname)
 			  : *form == '#' ? snprintf(path + n, size - n, "%u", index)
+			  : *form == '~' ? snprintf(path + n, size - n, "%s", vb_view_counter(index))
+			  : *form == '^' ? snprintf(path + n, size - n, "%s", vb_view_hw_counter(index))
 					 : snprintf(path + n, size - n, "%c", *form);
 		n += (size_t)len;
 	}
@@ -278,6 +307,8 @@ int vb_view_find(const char *path, struct vb_view_node *n, char out[PATH_MAX])
 	if (strlen(path) >= PATH_MAX)
 		return ENAMETOOLONG;
 	vb_view_facts_read(&f);
+	if (strstr(path, "counters"))
+		vb_view_facts_count(&f);
 	out[0] = '\0';
 	while (path += strspn(path, "/"), *path) {
 		part = strcspn(path, "/");

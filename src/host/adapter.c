@@ -74,6 +74,16 @@ static void at_exit(void)
 	pthread_mutex_unlock(&vb_host_lock);
 }
 
+__attribute__((visibility("default"))) void vb_view_traffic(uint32_t device, struct vb_traffic *sum)
+{
+	memset(sum, 0, sizeof(*sum));
+	pthread_mutex_lock(&vb_host_lock);
+	vb_list_each (n, &adapters)
+		if (adapter_of(n)->head->device == device && adapter_of(n)->pid == (uint32_t)getpid())
+			vb_qpns_traffic(adapter_of(n), sum);
+	pthread_mutex_unlock(&vb_host_lock);
+}
+
 static void register_handlers(void)
 {
 	pthread_atfork(before_fork, after_fork, in_child);

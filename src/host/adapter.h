@@ -303,6 +303,11 @@ int vb_adapter_number_add(struct vb_adapter *a);
 struct vb_shown_qp *vb_qpn_published(struct vb_adapter *a, uint32_t qpn);
 /* Shows tools what it has sent and received. vb_qpn_give() adds that to the adapter's past. */
 struct vb_traffic *vb_qpn_traffic(struct vb_adapter *a, uint32_t qpn);
+/* What all queue pairs of a device of this process have counted, also those that are destroyed; 0 where it is
+ * not open.
+ */
+void vb_view_traffic(uint32_t device, struct vb_traffic *sum); /* exported, for the preloaded view */
+void vb_qpns_traffic(struct vb_adapter *a, struct vb_traffic *sum);
 
 /* The link that leads to the adapter with this number, starting contact if there is none; never blocks. Takes
  * a reference (vb_peer_put).  NULL: out of memory, or out of links.  The number of this adapter itself gives

@@ -373,3 +373,21 @@ struct vb_traffic *vb_qpn_traffic(struct vb_adapter *a, uint32_t qpn)
 
 	return k == SIZE_MAX ? NULL : &table[k];
 }
+
+void vb_qpns_traffic(struct vb_adapter *a, struct vb_traffic *sum)
+{
+	const struct vb_traffic_past *past = (const void *)(a->seg->base + VB_SEG_PAST);
+	uint32_t numbers = atomic_load_explicit(&a->nnumbers, memory_order_acquire), qpn;
+
+	pthread_mutex_lock(&a->qpn_lock); /* else one that ends meanwhile could count twice */
+	vb_traffic_add(sum, &past->all);
+	for (uint32_t k = 0; k < numbers; k++) {
+		for (uint32_t i = 0; i < VB_QPN_INDICES; i++) {
+			qpn = a->numbers[k].number << VB_QPN_INDEX_BITS | i;
+			if (atomic_load_explicit(&a->numbers[k].qps[i], memory_order_relaxed) &&
+			    qpn != atomic_load_explicit(&a->head->gsi, memory_order_relaxed))
+				vb_traffic_add(sum, vb_qpn_traffic(a, qpn));
+		}
+	}
+	pthread_mutex_unlock(&a->qpn_lock);
+}
