@@ -16,7 +16,6 @@ enum {
 	BUCKETS = VB_HOSTS_BUCKETS,
 	MOST = 4096, /* addresses of a device, those included that nobody uses any more */
 };
-#define LOOK_EVERY (20 * VB_USEC) /* at queues that are cold, by a thread that polls */
 
 struct host {
 	struct vb_far far;
@@ -141,15 +140,14 @@ static void came(void *user, struct vb_rxq *r)
 		vb_hca_warm(r);
 }
 
-void vb_hosts_look(struct vb_hca *h)
+void vb_hosts_look(struct vb_hca *h, uint64_t now)
 {
 	struct vb_hosts *t = h->hosts;
-	uint64_t now;
 
 	if (vb_likely(!t) || !atomic_load_explicit(t->rxq->cold, memory_order_relaxed))
 		return;
-	now = vb_now();
-	if (now - atomic_load_explicit(&t->looked, memory_order_relaxed) < LOOK_EVERY)
+	now = now ? now : vb_now();
+	if (now - atomic_load_explicit(&t->looked, memory_order_relaxed) < VB_HOSTS_LOOK)
 		return;
 	atomic_store_explicit(&t->looked, now, memory_order_relaxed);
 	if (vb_rxq_ready(t->rxq))

@@ -3,10 +3,12 @@
 #ifndef VB_HCA_HOSTS_H
 #define VB_HCA_HOSTS_H
 
+#include "base/clock.h"
 #include "hca/hca.h"
 #include "iba/net.h"
 
 enum { VB_HOSTS_BUCKETS = 256 };
+#define VB_HOSTS_LOOK (20 * VB_USEC) /* from one look of a thread that polls at a cold queue to the next */
 
 struct host;
 
@@ -43,7 +45,8 @@ bool vb_hosts_only(const struct vb_hca *h, const struct vb_qp *qp);
 /* Why the queue pair gets no answers from there, under its lock.  Makes system calls, which wait for nothing.
  */
 struct vb_reach_facts vb_hosts_why(struct vb_hosts *t, const struct vb_net_host *host, struct vb_qp *qp);
-/* For a thread that polls, now and then: sees whether packets have come to a queue that no poll looks at. */
-void vb_hosts_look(struct vb_hca *h);
+/* For a thread that polls, now and then: sees whether packets have come to a queue that no poll looks at.
+ * now: 0, or the time if the caller has it. */
+void vb_hosts_look(struct vb_hca *h, uint64_t now);
 
 #endif

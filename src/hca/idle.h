@@ -25,10 +25,21 @@ struct vb_idle {
 	unsigned polls,
 	    look_at; /* in a row that found nothing: since the clock was looked at, and how many */
 	unsigned looked, yield_at; /* before that, since the CPU was offered; and how many in all */
+	uint64_t clock;		   /* when the clock was looked at, where that has to be in time */
 	unsigned others; /* polls since the caller last found what it polls for, of which some took packets in
 			    for others */
 };
 #define VB_IDLE_BEGIN ((struct vb_idle){.look_at = VB_IDLE_LOOK, .yield_at = VB_IDLE_MOST})
+
+/* The clock was looked at, for the time that is to be every `want` ns at the latest, and `took` ns after it
+ * was before: who does other things between two polls counts fewer of them. */
+static inline void vb_idle_pace(struct vb_idle *i, uint64_t took, uint64_t want)
+{
+	if (took > want && i->look_at > 1)
+		i->look_at /= 2;
+	else if (took < want / 4 && i->look_at < VB_IDLE_LOOK && i->look_at < i->yield_at)
+		i->look_at *= 2;
+}
 
 /* The CPU was offered and is back after `took` ns, while `others` threads of this process offered theirs.
  * Where that brings on some that give it back soon, as threads do that wait for one another on few CPUs, it

@@ -103,7 +103,8 @@ static __attribute__((noinline)) void count_looks(struct vb_hca *h)
 		looks = 0;
 	}
 	atomic_store_explicit(&h->looks, looks, memory_order_relaxed);
-	vb_hosts_look(h);
+	if (!idle.looked) /* else poll_in_vain() does */
+		vb_hosts_look(h, 0);
 }
 
 /* Whether anybody has polled since timers were looked at before. */
@@ -254,12 +255,13 @@ static __attribute__((cold, noinline)) void spin(struct vb_adapter *a, struct vb
 
 /* Timers, and what was left in rings, are looked at once a millisecond by whoever polls in vain; sooner where
  * something lies at a peer that is prompt. */
-static __attribute__((noinline)) void look_at_clock(struct vb_adapter *a)
+static __attribute__((noinline)) uint64_t look_at_clock(struct vb_adapter *a)
 {
 	uint64_t now = vb_now();
 
 	if (now >= atomic_load_explicit(&vb_hca(a)->next_look, memory_order_relaxed))
 		timers(a, now);
+	return now;
 }
 
 static __attribute__((noinline)) void offer_cpu(struct vb_adapter *a)
@@ -278,10 +280,19 @@ static __attribute__((noinline)) void offer_cpu(struct vb_adapter *a)
 		idle.looked = 0;
 }
 
+/* What comes from other hosts has no sender that would ring. */
+static void look_for_hosts(struct vb_hca *h, uint64_t now)
+{
+	if (vb_likely(!h->hosts))
+		return;
+	vb_idle_pace(&idle, now - idle.clock, VB_HOSTS_LOOK);
+	idle.clock = now;
+	vb_hosts_look(h, now);
+}
+
 static __attribute__((noinline)) void poll_in_vain(struct vb_adapter *a)
 {
-	look_at_clock(a);
-	vb_hosts_look(vb_hca(a));
+	look_for_hosts(vb_hca(a), look_at_clock(a));
 	idle.looked += idle.polls;
 	idle.polls = 0;
 	if (idle.looked >= idle.yield_at)
