@@ -45,6 +45,13 @@ bool vb_hosts_only(const struct vb_hca *h, const struct vb_qp *qp);
 /* Why the queue pair gets no answers from there, under its lock.  Makes system calls, which wait for nothing.
  */
 struct vb_reach_facts vb_hosts_why(struct vb_hosts *t, const struct vb_net_host *host, struct vb_qp *qp);
+/* Whether a poll asks the kernel for packets of other hosts. */
+static inline bool vb_hosts_called(const struct vb_hca *h)
+{
+	return vb_unlikely(h->hosts != NULL) &&
+	       !atomic_load_explicit(h->hosts->rxq->cold, memory_order_relaxed);
+}
+
 /* For a thread that polls, now and then: sees whether packets have come to a queue that no poll looks at.
  * now: 0, or the time if the caller has it. */
 void vb_hosts_look(struct vb_hca *h, uint64_t now);

@@ -12,6 +12,8 @@ enum {
 	 * nothing, and where others run whenever it is offered. */
 	VB_IDLE_MOST = 2048,
 	VB_IDLE_LEAST = 4,
+	/* A poll that asks the kernel for packets counts as so many, since it takes as long. */
+	VB_IDLE_CALL = 64,
 	/* Nanoseconds: longer than the offer takes where nobody else runs; and longer than others keep the
 	 * CPU who only wait as well, where they are few, and for each thread of this process that offers its
 	 * own. */

@@ -379,7 +379,7 @@ static __attribute__((noinline)) bool poll_all(struct vb_adapter *a, uint32_t po
 		vb_hca_take_hints(h);
 	if (look_at_warm(h, by_pace()))
 		some = came();
-	else if (vb_unlikely(++idle.polls >= idle.look_at))
+	else if (vb_unlikely((idle.polls += vb_hosts_called(h) ? VB_IDLE_CALL : 1) >= idle.look_at))
 		poll_in_vain(a);
 	if (vb_unlikely(atomic_load_explicit(&h->rnr_waits, memory_order_relaxed)))
 		wait_for_receiver(a, some);
@@ -396,6 +396,6 @@ inline __attribute__((always_inline)) bool vb_hca_poll(struct vb_adapter *a, str
 		return poll_all(a, polls);
 	if (vb_hca_look(where, by_pace()))
 		return came();
-	idle.polls++;
+	idle.polls += vb_likely(where->out != NULL) ? 1 : VB_IDLE_CALL;
 	return false;
 }
