@@ -4,6 +4,12 @@
 Every case must pass, but those of the table in docs/conformance.md, which the suite itself skips, since it asks
 for what is not there.  A case that is skipped and not in the table fails the test, and so does one that passes although
 it is in the table, or a row that is about another number of cases.
+
+    pyverbs.py [--build DIR] [--udp] [words]
+
+--udp: with VERBENA_WIRE=udp on lo, in a network namespace of its own.  The results must be the same, and each case whose
+reliable connections carry data has to be seen in the kernel's count of UDP datagrams.  No case is an exception.  The other
+services have no wire between hosts, and take the one within the host.
 """
 import fnmatch
 import gzip
@@ -16,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 
+import hosts
 import stranger
 
 SOURCE = "/usr/share/doc/rdma-core/tests"
@@ -26,7 +33,15 @@ SECTION = "## rdma-core's test-suite"
 NAMED = ["test_addr", "test_device", "test_pd", "test_cq", "test_cq_events", "test_atomic", "test_qp", "test_parent_domain",
          "test_cqex", "test_mlx5_timestamp", "test_mr", "test_odp", "test_relaxed_ordering", "test_fork", "test_shared_pd",
          "test_qpex", "test_rdmacm"]
+# Cases whose data goes over reliable connections, so that with --udp there are datagrams.
+RELIABLE = ["test_atomic.*.test_atomic_[cf]*", "test_cq_events.*_rc", "*_rc_traffic*",
+            "test_mr.*.test_dm_*traffic", "test_mr.*.test_mr_rereg_*", "test_mr.*_mw_type[12]*", "test_odp.*_rc_*",
+            "test_parent_domain.*_rc_*", "test_qpex.*_ex_rc_*", "test_shared_pd.*_rc_*"]
 SKIPPED, PASSES, EITHER = {"skip"}, {"ok"}, {"ok", "skip"}
+
+
+def matches(name, patterns):
+    return any(fnmatch.fnmatchcase(name, f"tests.{p}") for p in patterns)
 
 
 class Row:
@@ -38,7 +53,7 @@ class Row:
         self.met = 0
 
     def has(self, name):
-        return any(fnmatch.fnmatchcase(name, f"tests.{p}") for p in self.patterns)
+        return matches(name, self.patterns)
 
     def allowed(self, huge):
         """What may become of the cases on this machine."""
@@ -76,7 +91,7 @@ def copy(to):
 
 
 def cases(build, directory, wanted, mode):
-    """Runs the suite; returns ({id: (what, why)}, exit status, errors)."""
+    """Runs the suite; returns ({id: (what, why, datagrams)}, exit status, errors)."""
     argv = ["/usr/bin/python3", "-W", "ignore", "pyverbs_cases.py", ",".join("tests." + m for m in wanted),
             "--dev", "verbena0", "--port", "1", "--gid", "0"]
     line, env = stranger.command(build, argv, mode)
@@ -93,30 +108,35 @@ def cases(build, directory, wanted, mode):
         errors.seek(0)
         found = {}
         for text in lines:
-            name, what, why = json.loads(text)
-            if what != "start" or name not in found:
-                found[name] = (what, why)
+            name, *told = json.loads(text)
+            if told[0] != "start" or name not in found:
+                found[name] = told
         return found, status, errors.read().decode(errors="replace")
 
 
 def main():
+    udp = "--udp" in sys.argv
+    if udp:
+        hosts.alone()
+        sys.argv.remove("--udp")
+        os.environ.update(VERBENA_NETDEV="lo", VERBENA_WIRE="udp")
     a = stranger.arguments()
     if not os.path.isdir(SOURCE):
         stranger.skip(f"{SOURCE} is not there (package python3-pyverbs; some images leave out /usr/share/doc)")
     if subprocess.run(["/usr/bin/python3", "-c", "import pyverbs"], capture_output=True).returncode:
         stranger.skip("python3-pyverbs not installed (scripts/deps test)")
-    bad = passed = skipped = 0
+    bad = passed = skipped = carried = 0
     for mode in ("run", "path") if a.mode == "both" else (a.mode,):
         with stranger.huge_pages(16) as huge, tempfile.TemporaryDirectory(prefix="verbena-pyverbs-") as directory:
             copy(directory)
             found, status, errors = cases(a.build, directory, a.rows or modules(mode), mode)
         if status != 0:
             bad += 1
-            last = [n for n, (what, _) in found.items() if what == "start"]
+            last = [n for n, (what, *_) in found.items() if what == "start"]
             print(f"FAILED  [{mode}] the suite ended with status {status}"
                   + (f" in {last[-1]}" if last else "") + f"\n{stranger.tail(errors)}")
         rows = table()
-        for name, (what, why) in found.items():
+        for name, (what, why, datagrams) in found.items():
             row = next((r for r in rows if r.has(name)), None)
             if row:
                 row.met += 1
@@ -124,14 +144,18 @@ def main():
                 bad += 1
                 print(f"FAILED  {name} [{mode}]: {what}, " + (f"listed as skipped: {row.why}" if row else "not listed")
                       + f"\n{stranger.tail(why)}")
+            elif udp and what == "ok" and not datagrams and matches(name, RELIABLE):
+                bad += 1
+                print(f"FAILED  {name} [{mode}]: it passed, but no UDP datagram came")
             elif what == "ok":
                 passed += 1
+                carried += udp and datagrams > 0
             else:
                 skipped += 1
         for module in [] if a.rows else NAMED:
             if module not in modules(mode):
                 continue
-            if not any(what == "ok" and name.startswith(f"tests.{module}.") for name, (what, _) in found.items()):
+            if not any(what == "ok" and name.startswith(f"tests.{module}.") for name, (what, *_) in found.items()):
                 bad += 1
                 print(f"FAILED  {module} [{mode}]: no case of it passed")
         for row in rows:
@@ -140,7 +164,7 @@ def main():
                 print(f"FAILED  {row.patterns} [{mode}]: {row.met} cases, the table says {row.count}")
         if bad and errors.strip():
             print(f"  [{mode}] errors:\n{stranger.tail(errors, 60)}")
-    print(f"{passed} passed, {bad} failed, {skipped} skipped")
+    print(f"{passed} passed, {bad} failed, {skipped} skipped" + (f", {carried} passed by UDP" if udp else ""))
     return 1 if bad or not passed else 0
 
 

@@ -1,5 +1,5 @@
 """Runs cases of rdma-core's Python suite in the directory that it was copied to, and prints one line of JSON per
-case: [id, "ok" | "skip" | "fail", reason].  Stands in for the suite's run_tests.py, whose output is for people."""
+case: [id, "ok" | "skip" | "fail", reason, UDP datagrams that came to this network namespace meanwhile].  Stands in for the suite's run_tests.py, whose output is for people."""
 import json
 import multiprocessing
 import os
@@ -17,12 +17,21 @@ tests = SourceFileLoader("tests", os.path.join(os.getcwd(), "__init__.py")).load
 parser.parse_args()
 
 
+def datagrams():
+    with open("/proc/self/net/snmp", encoding="ascii") as f:
+        names, values = [line.split() for line in f if line.startswith("Udp:")]
+    return int(values[names.index("InDatagrams")])
+
+
 class Lines(unittest.TestResult):
+    before = 0
+
     def say(self, test, what, why=""):
-        os.write(3, (json.dumps([test.id(), what, why]) + "\n").encode())
+        os.write(3, (json.dumps([test.id(), what, why, datagrams() - self.before]) + "\n").encode())
 
     def startTest(self, test):
         super().startTest(test)
+        self.before = datagrams()
         self.say(test, "start")
 
     def addSuccess(self, test):
