@@ -19,6 +19,7 @@
 #include "base/log_out.h"
 #include "base/tally.h"
 #include "base/text.h"
+#include "base/trace.h"
 
 enum { TEXT = VB_LOG_TEXT, RECENT = 64, NAMES = 64 };
 #define AGAIN (60 * VB_SEC) /* from one refusal to the next of its kind that is written */
@@ -183,6 +184,8 @@ bool vb_log_wanted(enum vb_log_level level)
  * is not only counted. */
 static void pass(const struct vb_log_said *s, bool remember, bool news)
 {
+	if (s->level <= VB_LOG_WARN)
+		VB_TRACE_ERROR((const char *)s->kind, s->err, (const char *)s->text);
 	vb_tally_add(s->level, s->kind);
 	if (remember)
 		vb_history_note(s->kind, s->err, s->text);

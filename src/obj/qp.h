@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/list.h"
 #include "base/lock.h"
+#include "base/trace.h"
 #include "iba/reason.h"
 #include "iba/traffic.h"
 #include "obj/congestion.h"
@@ -383,6 +384,8 @@ static inline enum ibv_qp_state vb_qp_state_now(const struct vb_qp *qp)
 /* Under qp->lock; to another state than ERR with the posting lock too. */
 static inline void vb_qp_set_state(struct vb_qp *qp, enum ibv_qp_state state)
 {
+	if (qp->state != state)
+		VB_TRACE_QP_STATE(qp->qpn, qp->state, state);
 	__atomic_store_n(&qp->state, state, __ATOMIC_RELAXED);
 }
 

@@ -155,6 +155,7 @@ static bool send_nak(struct vb_qp *qp)
 		s->nak_facts.ends = VB_END_HERE;
 	if (!emit(qp, &p, &s->nak_facts, told ? sizeof s->nak_facts : 0))
 		return false;
+	VB_TRACE_NAK_SENT(qp->qpn, p.qpn, s->nak_psn, s->nak_owed);
 	if (VB_AETH_KIND(s->nak_owed) == VB_AETH_RNR)
 		count(qp, VB_TRAFFIC_RNR_OUT, 1);
 	else if (s->nak_owed == VB_AETH_NAK_REMOTE_ACCESS)

@@ -85,7 +85,7 @@ static void retry(struct vb_qp *qp, bool nak)
 	q->retry_pending = true;
 	if (qp->path.lossy)
 		vb_flight_lost(qp);
-	vb_requester_back(qp);
+	vb_rc_again(qp, nak ? VB_TRACE_SEQUENCE : VB_TRACE_IMPLIED);
 }
 
 static inline void complete_oldest(struct vb_qp *qp, struct vb_swqe *w, bool lossy)
@@ -180,7 +180,7 @@ static void rnr_nak(struct vb_qp *qp, const struct vb_pkt *p)
 		}
 		q->rnr_retried++;
 	}
-	vb_requester_back(qp);
+	vb_rc_again(qp, VB_TRACE_RNR);
 	q->retried = 0;	       /* the path works: losses during a long wait do not add up */
 	q->waiting_rnr = true; /* rule 2 */
 	q->rnr_row += q->rnr_row < 255;
@@ -217,14 +217,14 @@ static void nak(struct vb_qp *qp, const struct vb_pkt *p)
 	}
 	if (p->syndrome == VB_AETH_NAK_AGAIN && p->peer) {
 		if (!qp->req.waiting_rnr) {
-			vb_requester_back(qp);
+			vb_rc_again(qp, VB_TRACE_OWN);
 			vb_requester_arm(qp);
 		}
 		return;
 	}
 	if (p->syndrome == VB_AETH_NAK_LOAN && p->peer) {
 		if (vb_lend_refused(qp) && !qp->req.waiting_rnr) {
-			vb_requester_back(qp);
+			vb_rc_again(qp, VB_TRACE_OWN);
 			vb_requester_arm(qp);
 		} else {
 			retry(qp, true);
@@ -247,6 +247,7 @@ static void ack(struct vb_qp *qp, const struct vb_pkt *p)
 	}
 	if (positive || qp->req.una == qp->req.seen || vb_psn_diff(p->psn, qp->req.psn_una) < 0)
 		return;
+	VB_TRACE_NAK_RECEIVED(qp->qpn, qp->dest_qpn, p->psn, p->syndrome);
 	if (VB_AETH_KIND(p->syndrome) == VB_AETH_RNR)
 		rnr_nak(qp, p);
 	else

@@ -205,7 +205,7 @@ void vb_flight_progress(struct vb_qp *qp)
 	q->retried++;
 	q->retry_pending = true;
 	vb_flight_lost(qp);
-	vb_requester_back(qp);
+	vb_rc_again(qp, VB_TRACE_TAIL);
 }
 
 bool vb_flight_is_news(const struct vb_qp *qp)
@@ -240,6 +240,7 @@ uint64_t vb_flight_timer(struct vb_qp *qp, uint64_t now)
 		c->probed_end = q->psn;
 		c->timing = false;
 		c->unasked = UINT32_MAX; /* it asks for an ACK */
+		VB_TRACE_RETRANSMIT(qp->qpn, q->psn_una, VB_TRACE_PROBE, q->retried);
 		vb_requester_probe(qp);
 		vb_out_push(qp->path.out);
 		c->unasked = 0;

@@ -535,6 +535,13 @@ static void rnr_waited(struct vb_qp *qp, uint64_t now)
  * (vb_peer_pending()). */
 #define CONTACT_WITHIN (5 * VB_SEC)
 
+void vb_rc_again(struct vb_qp *qp, enum vb_trace_cause cause)
+{
+	vb_lock_assert_held(&qp->lock);
+	VB_TRACE_RETRANSMIT(qp->qpn, qp->req.psn_una, cause, qp->req.retried);
+	vb_requester_back(qp);
+}
+
 /* The ACK timer has run out. */
 static void timed_out(struct vb_qp *qp, uint64_t now)
 {
@@ -559,7 +566,7 @@ static void timed_out(struct vb_qp *qp, uint64_t now)
 	q->deadline = 0;
 	if (qp->path.lossy)
 		vb_congestion_silent(&qp->congestion, now);
-	vb_requester_back(qp);
+	vb_rc_again(qp, VB_TRACE_TIMEOUT);
 }
 
 uint64_t vb_rc_timer(struct vb_qp *qp, uint64_t now)

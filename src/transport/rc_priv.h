@@ -2,6 +2,7 @@
 #ifndef VB_TRANSPORT_RC_PRIV_H
 #define VB_TRANSPORT_RC_PRIV_H
 
+#include "base/trace.h"
 #include "iba/limits.h"
 #include "iba/out.h"
 #include "iba/wr.h"
@@ -20,7 +21,11 @@ bool vb_requester_run(struct vb_qp *qp, uint32_t place);
 bool vb_requester_output(struct vb_path *p, uint32_t place); /* vb_transport.output */
 void vb_requester_list(struct vb_qp *qp);	 /* requests that are common and brief, as many as are next */
 bool vb_requester_ready(const struct vb_qp *qp); /* whether a request could be sent now */
-void vb_requester_back(struct vb_qp *qp);	 /* sends again from the oldest unacknowledged PSN */
+/* Sends again from the oldest unacknowledged PSN.  Apart, so that what looks whether it has to stays small.
+ */
+void vb_requester_back(struct vb_qp *qp) __attribute__((noinline));
+/* rc.c: the same, and tracers are told why.  Apart, so that no caller keeps registers for them. */
+void vb_rc_again(struct vb_qp *qp, enum vb_trace_cause cause) __attribute__((cold, noinline));
 void vb_requester_arm(struct vb_qp *qp); /* the timer starts over, or stops if nothing is outstanding */
 bool vb_requester_outstanding(const struct vb_qp *qp); /* whether the timer has to run */
 void vb_requester_turn(struct vb_qp *qp);	       /* a failed request whose turn has come; SQ drained */

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/pages.h"
+#include "base/trace.h"
 #include "iba/names.h"
 #include "iba/profile.h"
 #include "iba/wr.h"
@@ -228,6 +229,7 @@ int vb_mr_register(struct vb_mr **out, const struct vb_mr_ask *ask)
 	mr->ibv.rkey = mr->ibv.lkey | VB_KEY_REMOTE;
 	mr->ibv.lkey = vb_key_local(&vb_hca(c->adapter)->keys, mr->ibv.lkey);
 	vb_live_enter(&mr->ibv, VB_LIVE_MR);
+	VB_TRACE_MR_REG(ask->addr, ask->length, ask->access);
 	*out = mr;
 	return 0;
 uncount:
@@ -256,6 +258,7 @@ int vb_mr_drop(struct vb_mr *mr, const char *call)
 
 	if (err)
 		return err;
+	VB_TRACE_MR_DEREG(mr->ibv.addr, mr->ibv.length);
 	vb_key_retract(keys, mr->ibv.lkey);
 	/* Also without remote access: processes that hold the domain, too, use it as their own. */
 	vb_direct_key_retracted(a, mr->ibv.lkey);

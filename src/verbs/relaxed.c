@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/pages.h"
+#include "base/trace.h"
 #include "mem/copy.h"
 #include "mem/guard.h"
 #include "obj/relaxed.h"
@@ -176,6 +177,7 @@ VB_EXPORT VB_OBJECT(struct ibv_mr *, ibv_reg_mr_relaxed, (ibpd, address, length,
 	m->mr.ibv.length = length;
 	m->mr.iova = addr;
 	vb_live_enter(&m->mr.ibv, VB_LIVE_MR);
+	VB_TRACE_MR_REG(address, length, access);
 	return &m->mr.ibv;
 unmark:
 	vb_fork_unmark(addr, length);
@@ -209,6 +211,7 @@ VB_EXPORT VB_END(ibv_dereg_mr_relaxed, "ibv_dereg_mr_relaxed", VB_LIVE_MR, ibmr,
 	if (!vb_relaxed_drop(&h->relaxed, m))
 		return vb_refuse(EINVAL, call, "the region of L_Key 0x%08x was deregistered before",
 				 ibmr->lkey);
+	VB_TRACE_MR_DEREG(addr, length);
 	vb_pd_count(pd, VB_CHILD_MR, -1u);
 	vb_fork_unmark(addr, length);
 	return 0;

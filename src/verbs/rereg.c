@@ -8,6 +8,7 @@
 #include <stddef.h>
 
 #include "base/log.h"
+#include "base/trace.h"
 #include "iba/names.h"
 #include "hca/direct.h"
 #include "verbs/mr.h"
@@ -89,6 +90,8 @@ static void change(struct vb_mr *mr, const struct vb_mr_ask *a)
 	const struct vb_key_spec spec = vb_mr_spec(a);
 	struct vb_pd *old = mr->pd;
 
+	VB_TRACE_MR_DEREG(mr->ibv.addr, mr->ibv.length);
+	VB_TRACE_MR_REG(a->addr, a->length, a->access);
 	vb_pd_count(a->pd, VB_CHILD_MR, 1); /* pairs with vb_mr_drop(), or a later change */
 	vb_key_change(&vb_hca(adapter)->keys, mr->ibv.lkey, &spec);
 	/* Also without remote access: processes that hold the domain, too, use it as their own. */
