@@ -135,10 +135,11 @@ static bool by_translation(struct look *l)
 	return true;
 }
 
-/* How long the request was repeated, at most (IBTA 9.7.6.1.3). */
+/* How long the request was repeated, at least (IBTA 9.7.6.1.3).  What was heard before that was heard before
+ * the trouble, and tells nothing of it: mostly it is the last ACK. */
 static uint64_t patience(const struct vb_qp *qp)
 {
-	return 4 * (4096ull << qp->attr.timeout) * (qp->attr.retry_cnt + 1u);
+	return (4096ull << qp->attr.timeout) * (qp->attr.retry_cnt + 1u);
 }
 
 /* By what came, or did not. */

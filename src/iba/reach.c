@@ -364,10 +364,11 @@ static void say_host_quiet(struct vb_text *t, const struct vb_reach_host *of)
 {
 	vb_text_add(t, "the last packet from ");
 	vb_gid_add(t, of->gid);
-	vb_text_add(t,
-		    " arrived %u.%u s ago: since then the program, its queue pair, its host or the network "
-		    "between has failed",
-		    of->heard_ms / 1000, of->heard_ms / 100 % 10);
+	vb_text_add(
+	    t,
+	    " arrived %u.%u s ago: since then the program there has ended, is stopped or gets no CPU, "
+	    "its queue pair is gone, or its host or the network between has failed",
+	    of->heard_ms / 1000, of->heard_ms / 100 % 10);
 }
 
 static void say_host_others(struct vb_text *t, const struct vb_reach_host *of)
