@@ -104,16 +104,25 @@ static json_object *drops_json(const struct peek *p)
 	return list;
 }
 
+/* Nothing in the log is not yet good news. */
+static void print_no_lines(const struct peek *p, const struct vb_waits *waits)
+{
+	size_t n = vb_waits_count(waits, false), all = vb_waits_count(waits, true);
+
+	printf("process %d (%s): no failure logged since it opened the device", (int)p->pid, p->program);
+	if (n)
+		printf(", but %zu thing%s\n", n, n == 1 ? " waits" : "s wait");
+	else if (all)
+		printf("; what waits is normal for an idle program\n");
+	else
+		printf("\n");
+}
+
 static void print_text(const struct peek *p, const struct vb_history_line *lines, size_t n, uint64_t said)
 {
 	char when[VB_TIME_TEXT], since[VB_TIME_TEXT];
 
-	if (!n) {
-		printf("process %d (%s): nothing failed since it opened the device\n", (int)p->pid,
-		       p->program);
-		return;
-	}
-	printf("process %d (%s): %llu message%s since it opened the device", (int)p->pid, p->program,
+	printf("process %d (%s): %llu log message%s since it opened the device", (int)p->pid, p->program,
 	       (unsigned long long)said, said == 1 ? "" : "s");
 	if (n == VB_HISTORY) /* earlier ones may have been given up */
 		printf(", the last %zu different ones:\n", n);
@@ -201,7 +210,10 @@ static int explain(const struct vb_command *c, int argc, char **argv)
 	if (a.json) {
 		status = print_json(&a.at, lines, n, said, &waits);
 	} else {
-		print_text(&a.at, lines, n, said);
+		if (n)
+			print_text(&a.at, lines, n, said);
+		else
+			print_no_lines(&a.at, &waits);
 		print_drops(&a.at);
 		vb_waits_print(&waits);
 		vb_ids_print(&a.at);

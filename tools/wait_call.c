@@ -28,16 +28,18 @@ static void cq_acks(struct vb_waits *l, const struct vb_waiting *w, const struct
 		comp = cq->delivered - cq->ibv.comp_events_completed;
 		async = cq->async_delivered - cq->ibv.async_events_completed;
 		if (comp)
-			vb_wait_add(l, VB_W_CQ_ACKS, w->since, what,
-				    "%u completion event%s of the CQ %s not acknowledged: %u delivered, %u "
-				    "acknowledged",
-				    comp, comp == 1 ? "" : "s", comp == 1 ? "is" : "are", cq->delivered,
-				    cq->ibv.comp_events_completed);
+			vb_wait_add(
+			    l, VB_W_CQ_ACKS, w->since, what,
+			    "%u completion event%s of CQ 0x%llx %s not acknowledged: %u delivered, %u "
+			    "acknowledged",
+			    comp, comp == 1 ? "" : "s", (unsigned long long)w->object,
+			    comp == 1 ? "is" : "are", cq->delivered, cq->ibv.comp_events_completed);
 		else if (async)
 			vb_wait_add(
 			    l, VB_W_ASYNC_ACKS, w->since, what,
-			    "%u asynchronous event%s of the CQ (IBV_EVENT_CQ_ERR) %s not acknowledged", async,
-			    async == 1 ? "" : "s", async == 1 ? "is" : "are");
+			    "%u asynchronous event%s of CQ 0x%llx (IBV_EVENT_CQ_ERR) %s not acknowledged",
+			    async, async == 1 ? "" : "s", (unsigned long long)w->object,
+			    async == 1 ? "is" : "are");
 	}
 	free(cq);
 }
@@ -70,6 +72,28 @@ static void srq_acks(struct vb_waits *l, const struct vb_waiting *w, const struc
 	free(srq);
 }
 
+/* The thread between ibv_start_poll() and ibv_end_poll(), as far as it is known. */
+static void turn(struct vb_waits *l, const struct vb_waiting *w, const struct vb_text *what)
+{
+	const struct vb_inside *in = &l->world.self->in;
+	const struct vb_inside_cq *c = vb_inside_find_cq(in, (void *)(uintptr_t)w->object);
+	uint64_t holder = c ? atomic_load(&c->cq.turn.holder) : 0;
+	char who[120] = "another thread";
+
+	if (holder == w->self)
+		snprintf(who, sizeof(who), "the same thread");
+	else if (holder)
+		snprintf(who, sizeof(who),
+			 "another thread (pthread_self() 0x%llx, see gdb's \"info threads\")",
+			 (unsigned long long)holder);
+	for (size_t i = 0; holder && i < in->nwaitings; i++)
+		if (in->waitings[i].self == holder && holder != w->self)
+			snprintf(who, sizeof(who), "thread %u", atomic_load(&in->waitings[i].tid));
+	vb_wait_add(l, VB_W_TURN, w->since, what,
+		    "%s has called ibv_start_poll() on CQ 0x%llx and has not called ibv_end_poll()", who,
+		    (unsigned long long)w->object);
+}
+
 void vb_wait_call(struct vb_waits *l, const struct vb_waiting *w)
 {
 	char text[320] = "";
@@ -82,6 +106,8 @@ void vb_wait_call(struct vb_waits *l, const struct vb_waiting *w)
 	switch (w->what) {
 	case VB_WAITING_CQ_ACKS:
 	case VB_WAITING_CQ_ERR_ACKS:
+		vb_text_add(&t, ", for CQ 0x%llx, which is no longer among the queues below",
+			    (unsigned long long)w->object);
 		cq_acks(l, w, &what);
 		break;
 	case VB_WAITING_QP_ACKS:
@@ -95,10 +121,8 @@ void vb_wait_call(struct vb_waits *l, const struct vb_waiting *w)
 			    "process %u is copying to or from the region, and has not ended that", w->amount);
 		break;
 	case VB_WAITING_TURN:
-		vb_wait_add(l, VB_W_TURN, w->since, &what,
-			    "another thread has called ibv_start_poll() on CQ 0x%llx and has not called "
-			    "ibv_end_poll()",
-			    (unsigned long long)w->object);
+		vb_text_add(&t, ", for CQ 0x%llx", (unsigned long long)w->object);
+		turn(l, w, &what);
 		break;
 	case VB_WAITING_BUILDER:
 		vb_wait_add(l, VB_W_BUILDING, w->since, &what,
@@ -107,7 +131,8 @@ void vb_wait_call(struct vb_waits *l, const struct vb_waiting *w)
 			    w->amount);
 		break;
 	case VB_WAITING_ASYNC_EVENT:
-		vb_wait_add(l, VB_W_ASYNC_EVENT, w->since, &what, "no asynchronous event has come");
+		vb_wait_add(l, VB_W_ASYNC_EVENT, w->since, &what,
+			    "no asynchronous event has come, which is normal while nothing goes wrong");
 		break;
 	default:
 		break;

@@ -80,7 +80,7 @@ static void look_for_other_space(const struct vb_shown_id *id, void *with)
 {
 	const struct search *s = with;
 	const struct vb_shown_id *to = s->listener;
-	char text[320] = "";
+	char text[320] = "", name[80];
 	struct vb_text t = {text, sizeof(text)}, what = {text, sizeof(text)};
 
 	if (!id->far || id->dst_port != to->src_port || id->space == to->space ||
@@ -88,12 +88,11 @@ static void look_for_other_space(const struct vb_shown_id *id, void *with)
 		return;
 	name_id(&t, to);
 	vb_text_add(&t, " waits for requests");
-	vb_wait_add(
-	    s->l, VB_W_CM_SPACE, 0, &what,
-	    "PID %d (%s) has asked for port %u in port space %s, and this listener is in port space %s",
-	    (int)s->side->at.pid, s->side->at.program, to->src_port,
-	    id->space == RDMA_PS_UDP ? "RDMA_PS_UDP" : "RDMA_PS_TCP",
-	    to->space == RDMA_PS_UDP ? "RDMA_PS_UDP" : "RDMA_PS_TCP");
+	vb_wait_add(s->l, VB_W_CM_SPACE, 0, &what,
+		    "an id of %s asks for port %u in port space %s, and this listener is in port space %s",
+		    s->side == s->l->world.self ? "this process" : vb_side_name(s->side, name, sizeof(name)),
+		    to->src_port, id->space == RDMA_PS_UDP ? "RDMA_PS_UDP" : "RDMA_PS_TCP",
+		    to->space == RDMA_PS_UDP ? "RDMA_PS_UDP" : "RDMA_PS_TCP");
 }
 
 static void find_listener(struct search *s, const struct vb_shown_id *id, const struct vb_text *what)
@@ -107,8 +106,10 @@ static void find_listener(struct search *s, const struct vb_shown_id *id, const 
 		vb_ids_each(&w->sides[i].at, look_for_other_space, s);
 	}
 	if (s->l->n == before && !id->queued)
-		vb_wait_add(s->l, VB_W_CM_LISTENS, s->waits ? s->waits->since : 0, what,
-			    "no request has come: %u of at most %u pending", id->requests, id->backlog);
+		vb_wait_add(
+		    s->l, VB_W_CM_LISTENS, s->waits ? s->waits->since : 0, what,
+		    "no request has come: %u of at most %u pending. This is normal for an idle server",
+		    id->requests, id->backlog);
 }
 
 static void look(const struct vb_shown_id *id, void *with)
@@ -140,9 +141,10 @@ static void look(const struct vb_shown_id *id, void *with)
 		vb_wait_add(s->l, VB_W_CM_NO_QP, 0, &what,
 			    "it is connected, and has no queue pair: what the peer sends arrives nowhere");
 	} else if (id->state == VB_ID_CONNECTED && id->type != IBV_QPT_UD && s->waits) {
-		vb_wait_add(
-		    s->l, VB_W_CM_IDLE, s->waits->since, &what,
-		    "it is connected, and no event comes as long as neither end calls rdma_disconnect()");
+		vb_wait_add(s->l, VB_W_CM_IDLE, s->waits->since, &what,
+			    "it is connected, and no event comes as long as neither end calls "
+			    "rdma_disconnect(). This is "
+			    "normal for an idle connection");
 	}
 }
 

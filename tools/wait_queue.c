@@ -53,6 +53,17 @@ static void add_users(struct vb_text *t, const struct vb_waits *l, const struct 
 	}
 }
 
+/* Which CQ is polled is not counted: it is one of the others. */
+static void add_others(struct vb_text *t, const struct vb_waits *l, const struct vb_inside_cq *c)
+{
+	const struct vb_inside *in = &l->world.self->in;
+
+	if (in->ncqs != 2)
+		return;
+	vb_text_add(t, ". The other CQ of the program is 0x%llx",
+		    (unsigned long long)in->cqs[in->cqs[0]->at == c->at]->at);
+}
+
 /* The CQ has completions and is not armed for the next one. */
 static void unarmed(struct vb_waits *l, const struct vb_inside_cq *c, const struct vb_waiting *w,
 		    const struct vb_text *what)
@@ -74,8 +85,7 @@ static void unarmed(struct vb_waits *l, const struct vb_inside_cq *c, const stru
 	else
 		vb_wait_add(l, VB_W_NOT_REARMED, w ? w->since : 0, what,
 			    "the CQ is not armed: it was armed %u time%s, each arming is for one event, and "
-			    "%u event%s "
-			    "of it %s delivered",
+			    "%u event%s %s delivered",
 			    cq->arms, cq->arms == 1 ? "" : "s", cq->delivered, cq->delivered == 1 ? "" : "s",
 			    cq->delivered == 1 ? "was" : "were");
 }
@@ -99,8 +109,8 @@ static void find_event(struct vb_waits *l, const struct vb_inside_cq *c, const s
 	else if (atomic_load(&cq->armed) == VB_ARM_SOLICITED)
 		vb_wait_add(
 		    l, VB_W_SOLICITED, since, what,
-		    "the CQ is armed for solicited completions only (ibv_req_notify_cq(cq, 1)), and none of "
-		    "these was sent with IBV_SEND_SOLICITED");
+		    "the CQ is armed for solicited completions only (ibv_req_notify_cq(cq, 1)), and what has "
+		    "come was sent without IBV_SEND_SOLICITED");
 	else if (atomic_load(&cq->armed) == VB_ARM_NEXT)
 		vb_wait_add(
 		    l, VB_W_ARMED_LATE, since, what,
@@ -126,9 +136,10 @@ void vb_wait_cq(struct vb_waits *l, const struct vb_inside_cq *c)
 	add_entries(&t, n);
 	add_sleeper(&t, w ? w : sleeper(l, NULL));
 	add_users(&u, l, c);
-	if (vb_side_polls(l->world.self))
+	if (vb_side_polls(l->world.self)) {
+		add_others(&u, l, c);
 		vb_wait_add(l, VB_W_OTHER_CQ, 0, &what, "the program polls, but not this CQ%s", users);
-	else if (ch)
+	} else if (ch)
 		find_event(l, c, ch, &what);
 	else if (sleeper(l, NULL))
 		vb_wait_add(l, VB_W_NO_CHANNEL, sleeper(l, NULL)->since, &what,
@@ -170,7 +181,7 @@ void vb_wait_channel(struct vb_waits *l, const struct vb_inside_channel *c)
 	else if (!full)
 		vb_wait_add(l, VB_W_ARMED, w->since, &what,
 			    "%u of %u CQs of this channel %s armed and empty: no "
-			    "completion has come",
+			    "completion has come. This is normal for an idle program",
 			    armed, cqs, armed == 1 ? "is" : "are");
 }
 

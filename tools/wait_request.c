@@ -76,15 +76,46 @@ static void add_patience(struct vb_text *t, const struct vb_qp *qp, bool rnr)
 {
 	uint64_t each = qp->attr.timeout ? 4096ull << (qp->attr.timeout & 31) : 0;
 
-	if (!qp->acked)
+	if (!qp->acked || !outstanding(qp))
 		return;
 	if (rnr && qp->attr.rnr_retry == 7)
-		vb_text_add(t, ". rnr_retry is 7, so it is retried for ever and no error will come");
+		vb_text_add(t, ". rnr_retry is 7, so the request is retried for ever and no error will come");
 	else if (!each)
-		vb_text_add(t, ". timeout is 0, so it waits for ever and no error will come");
+		vb_text_add(t, ". timeout is 0, so the request waits for ever and no error will come");
 	else if (each * (qp->attr.retry_cnt + 1u) > 60 * 1000000000ull)
 		vb_text_add(t, ". timeout is %u, so an error comes after %u attempts of %.0f s each",
 			    qp->attr.timeout, qp->attr.retry_cnt + 1u, (double)each / 1e9);
+}
+
+/* What would make it fail by itself. */
+static void advise_patience(struct vb_waits *l, const struct vb_qp *qp, bool rnr)
+{
+	uint64_t each = qp->attr.timeout ? 4096ull << (qp->attr.timeout & 31) : 0;
+
+	if (!qp->acked || !outstanding(qp))
+		return;
+	if (rnr && qp->attr.rnr_retry == 7)
+		vb_wait_also(
+		    l, qp->by_cm ? "pass an rnr_retry_count of less than 7 to rdma_connect() or "
+				   "rdma_accept(), so that an error comes"
+				 : "set rnr_retry to less than 7 in ibv_modify_qp() to RTS, so that an error "
+				   "comes");
+	else if (!qp->by_cm && (!each || each * (qp->attr.retry_cnt + 1u) > 60 * 1000000000ull))
+		vb_wait_also(
+		    l, "set timeout to 14 and retry_cnt to 7 in ibv_modify_qp() to RTS, so that an error "
+		       "comes soon");
+}
+
+/* A finding about the other end of a connection. */
+static void add_far(struct vb_waits *l, enum vb_wait_cause cause, const struct vb_inside_qp *q,
+		    const struct vb_far_end *f, const struct vb_text *what, char why[WHY], bool rnr)
+{
+	struct vb_text t = {why + strlen(why), WHY - strlen(why)};
+
+	add_patience(&t, &q->qp, rnr);
+	vb_wait_add(l, cause, since_of(&q->qp), what, "%s", why);
+	vb_wait_peer(l, f->side);
+	advise_patience(l, &q->qp, rnr);
 }
 
 static void add_peer(struct vb_text *t, const struct vb_waits *l, const struct vb_far_end *f)
@@ -109,6 +140,16 @@ static void add_busy(struct vb_text *t, const struct vb_waits *l, const struct v
 		vb_text_add(t, ". PID %d computes and does not call the library", (int)s->at.pid);
 	else if (vb_side_polls(s))
 		vb_text_add(t, ". PID %d polls a CQ meanwhile", (int)s->at.pid);
+}
+
+static void add_used(struct vb_text *t, const struct vb_qp *peer)
+{
+	uint32_t n = atomic_load(&peer->resp.rq.head);
+
+	if (n)
+		vb_text_add(t, ". All %u that it has posted are used up", n);
+	else
+		vb_text_add(t, ". It has never posted one");
 }
 
 /* The peer has said by RNR NAKs that it lacks a receive. */
@@ -141,30 +182,49 @@ static void find_receive(struct vb_waits *l, const struct vb_inside_qp *q, const
 		vb_text_add(&t, " has no receive posted on QP 0x%06x", q->qp.dest_qpn);
 	vb_text_add(&t, ": %u%s RNR NAK%s so far", naks, naks == MOST_NAKS ? " or more" : "",
 		    naks == 1 ? "" : "s");
+	if (f->qp && !srqn)
+		add_used(&t, &f->qp->qp);
+	else if (srq)
+		vb_text_add(&t, atomic_load(&srq->srq.rq.head) ? ". All that it has posted are used up"
+							       : ". It has never posted one");
 	add_busy(&t, l, f);
-	add_patience(&t, &q->qp, true);
-	vb_wait_add(l, srqn ? VB_W_NO_RECEIVE_SRQ : VB_W_NO_RECEIVE, since_of(&q->qp), what, "%s", why);
+	add_far(l, srqn ? VB_W_NO_RECEIVE_SRQ : VB_W_NO_RECEIVE, q, f, what, why, true);
+	if (srqn)
+		vb_wait_advise(
+		    l, VB_WAIT_PEER,
+		    "post receives to SRQ 0x%06x with ibv_post_srq_recv(), and post each one again "
+		    "after its completion",
+		    srqn);
+	else if (f->qp && atomic_load(&f->qp->qp.resp.rq.head))
+		vb_wait_advise(
+		    l, VB_WAIT_PEER,
+		    "post each receive again with ibv_post_recv() after its completion, or post more");
+	else if (f->qp)
+		vb_wait_advise(
+		    l, VB_WAIT_PEER,
+		    "post receives on QP 0x%06x with ibv_post_recv() before the other end sends, and "
+		    "post each one again after its completion",
+		    q->qp.dest_qpn);
 }
 
 /* Nobody who can be read is there. */
 static bool find_nobody(struct vb_waits *l, const struct vb_inside_qp *q, const struct vb_far_end *f,
 			const struct vb_text *what)
 {
-	uint64_t since = since_of(&q->qp);
-	char why[WHY] = "";
+	char why[WHY] = "", state;
 	struct vb_text t = {why, sizeof(why)};
 
 	switch (f->how) {
 	case VB_FAR_NOBODY:
+		state = q->qp.path.pid ? vb_process_state(q->qp.path.pid) : 0;
 		if (q->qp.path.pid)
-			vb_text_add(
-			    &t,
-			    "the peer, PID %u, has ended or closed its device, and no process has QP 0x%06x",
-			    q->qp.path.pid, q->qp.dest_qpn);
+			vb_text_add(&t, "the peer, PID %u, has %s, and no process has QP 0x%06x",
+				    q->qp.path.pid,
+				    state && state != 'Z' ? "closed its device and still runs" : "ended",
+				    q->qp.dest_qpn);
 		else
 			vb_text_add(&t, "no process of this host has QP 0x%06x", q->qp.dest_qpn);
-		add_patience(&t, &q->qp, false);
-		vb_wait_add(l, VB_W_PEER_GONE, since, what, "%s", why);
+		add_far(l, VB_W_PEER_GONE, q, f, what, why, false);
 		return true;
 	case VB_FAR_STRANGER:
 	case VB_FAR_ELSEWHERE:
@@ -180,8 +240,7 @@ static bool find_nobody(struct vb_waits *l, const struct vb_inside_qp *q, const 
 			vb_text_add(&t, ". At the last attempt: ");
 			(void)vb_reach_add(&t, &q->qp.silence);
 		}
-		add_patience(&t, &q->qp, false);
-		vb_wait_add(l, VB_W_PEER_UNREADABLE, since, what, "%s", why);
+		add_far(l, VB_W_PEER_UNREADABLE, q, f, what, why, false);
 		return true;
 	default:
 		return false;
@@ -193,11 +252,66 @@ static uint32_t state_of(const struct vb_shown_qp *s)
 	return s ? atomic_load_explicit(&s->state, memory_order_acquire) : 0;
 }
 
+/* Whether a number without a queue pair had one before. */
+static bool was_there(const struct vb_far_end *f)
+{
+	return f->shown && atomic_load_explicit(&f->shown->type, memory_order_relaxed);
+}
+
+/* A few of the queue pairs that the peer has instead. */
+static void add_own(struct vb_text *t, const struct vb_far_end *f)
+{
+	const struct vb_inside *in = f->how == VB_FAR_READ ? &f->side->in : NULL;
+
+	for (size_t i = 0; in && i < in->nqps && i < 4; i++)
+		vb_text_add(t, "%s QP 0x%06x (%s)", i ? "," : ". It has", in->qps[i]->qp.qpn,
+			    vb_qp_state_name(in->qps[i]->qp.state));
+	if (in && in->nqps > 4)
+		vb_text_add(t, " and %zu more", in->nqps - 4);
+	else if (in && !in->nqps)
+		vb_text_add(t, ". It has no queue pair now");
+}
+
+/* Which end has the wrong number: the peer's, unless what it is connected to is connected to it, too. */
+static void advise_wrong_end(struct vb_waits *l, enum vb_wait_cause cause, const struct vb_inside_qp *q,
+			     const struct vb_far_end *f)
+{
+	uint32_t qpn = q->qp.dest_qpn, other;
+	const struct vb_shown_qp *third;
+
+	if (cause == VB_W_PEER_STATE) {
+		vb_wait_advise(l, VB_WAIT_PEER,
+			       "move QP 0x%06x to RTR and RTS with ibv_modify_qp(), with dest_qp_num 0x%06x",
+			       qpn, q->qp.qpn);
+	} else if (cause == VB_W_PEER_NO_QP && was_there(f)) {
+		vb_wait_advise(l, VB_WAIT_PEER, "keep QP 0x%06x until the other end has its completions",
+			       qpn);
+	} else if (cause == VB_W_PEER_NO_QP) {
+		vb_wait_advise(
+		    l, VB_WAIT_HERE,
+		    "set dest_qp_num to the qp_num that the peer has; check how the number is exchanged "
+		    "(byte order, 24 bits)");
+	} else if (cause == VB_W_PEER_OTHER) {
+		other = atomic_load_explicit(&f->shown->dest_qpn, memory_order_relaxed);
+		third = other == qpn ? NULL : vb_world_shown(&l->world, other);
+		if (third && atomic_load(&third->state) && atomic_load(&third->dest_qpn) == qpn)
+			vb_wait_advise(l, VB_WAIT_HERE,
+				       "set dest_qp_num of QP 0x%06x to another queue pair: QP 0x%06x and QP "
+				       "0x%06x are connected with each other",
+				       q->qp.qpn, qpn, other);
+		else
+			vb_wait_advise(
+			    l, VB_WAIT_PEER,
+			    "set dest_qp_num of QP 0x%06x to 0x%06x, the number of the other end, in "
+			    "ibv_modify_qp() to RTR",
+			    qpn, q->qp.qpn);
+	}
+}
+
 /* What is wrong with the queue pair at the other end, as that end shows it. */
 static bool find_wrong_end(struct vb_waits *l, const struct vb_inside_qp *q, const struct vb_far_end *f,
 			   const struct vb_text *what)
 {
-	uint64_t since = since_of(&q->qp);
 	uint32_t state = state_of(f->shown), qpn = q->qp.dest_qpn, other;
 	char why[WHY] = "";
 	struct vb_text t = {why, sizeof(why)};
@@ -207,7 +321,9 @@ static bool find_wrong_end(struct vb_waits *l, const struct vb_inside_qp *q, con
 	add_peer(&t, l, f);
 	if (!state) {
 		cause = VB_W_PEER_NO_QP;
-		vb_text_add(&t, " has no QP 0x%06x: it was destroyed, or the number is wrong", qpn);
+		vb_text_add(&t, " has no QP 0x%06x%s", qpn,
+			    was_there(f) ? ": it was destroyed" : ", and never had it: the number is wrong");
+		add_own(&t, f);
 	} else if (state == 1 + IBV_QPS_ERR) {
 		cause = VB_W_PEER_ERROR;
 		vb_text_add(&t, " has QP 0x%06x in the error state, so it answers nothing", qpn);
@@ -217,14 +333,14 @@ static bool find_wrong_end(struct vb_waits *l, const struct vb_inside_qp *q, con
 			    vb_qp_state_name((enum ibv_qp_state)(state - 1)));
 	} else if (other != q->qp.qpn) {
 		cause = VB_W_PEER_OTHER;
-		vb_text_add(&t, " has connected QP 0x%06x to QP 0x%06x, and not to this QP 0x%06x", qpn,
-			    other, q->qp.qpn);
+		vb_text_add(&t, " has connected QP 0x%06x to %sQP 0x%06x, and not to this QP 0x%06x", qpn,
+			    other == qpn ? "itself, " : "", other, q->qp.qpn);
 	} else {
 		return false;
 	}
 	add_busy(&t, l, f);
-	add_patience(&t, &q->qp, false);
-	vb_wait_add(l, cause, since, what, "%s", why);
+	add_far(l, cause, q, f, what, why, false);
+	advise_wrong_end(l, cause, q, f);
 	return true;
 }
 
@@ -244,10 +360,16 @@ static bool find_psn(struct vb_waits *l, const struct vb_inside_qp *q, const str
 	if (ahead <= sent)
 		return false;
 	add_peer(&t, l, f);
-	vb_text_add(&t, " expects PSN 0x%06x on QP 0x%06x, and this end has sent PSN 0x%06x to 0x%06x",
-		    expected, q->qp.dest_qpn, r->psn_una, (r->psn_max - 1) & VB_PSN_MASK);
-	add_patience(&t, &q->qp, false);
-	vb_wait_add(l, VB_W_PEER_PSN, since_of(&q->qp), what, "%s", why);
+	vb_text_add(&t, " expects PSN 0x%06x on QP 0x%06x, and this end has sent PSN 0x%06x", expected,
+		    q->qp.dest_qpn, r->psn_una);
+	if (sent > 1)
+		vb_text_add(&t, " to 0x%06x", (r->psn_max - 1) & VB_PSN_MASK);
+	add_far(l, VB_W_PEER_PSN, q, f, what, why, false);
+	vb_wait_advise(
+	    l, VB_WAIT_PEER,
+	    "set rq_psn of QP 0x%06x to the sq_psn of QP 0x%06x (the PSN that it sends first). The "
+	    "rq_psn of QP 0x%06x has to be the sq_psn of QP 0x%06x in the same way",
+	    q->qp.dest_qpn, q->qp.qpn, q->qp.qpn, q->qp.dest_qpn);
 	return true;
 }
 
@@ -260,10 +382,13 @@ static bool find_stopped(struct vb_waits *l, const struct vb_inside_qp *q, const
 	if (!f->side || f->side == l->world.self || !f->side->read || !vb_side_is_stopped(f->side))
 		return false;
 	vb_text_add(&t, "the peer, PID %d (%s), is %s", (int)f->side->at.pid, f->side->at.program,
-		    f->side->state == 't' ? "stopped by a debugger"
-					  : "stopped by a signal (SIGSTOP, or Ctrl-Z)");
-	add_patience(&t, &q->qp, false);
-	vb_wait_add(l, VB_W_PEER_STOPPED, since_of(&q->qp), what, "%s", why);
+		    f->side->state == 't'
+			? "stopped by a debugger, so it answers nothing"
+			: "stopped by a signal (SIGSTOP or Ctrl-Z) or a debugger, so it answers nothing");
+	add_far(l, VB_W_PEER_STOPPED, q, f, what, why, false);
+	vb_wait_advise(l, VB_WAIT_ANY, "let PID %d run again: kill -CONT %d, or continue it in its debugger",
+		       (int)f->side->at.pid, (int)f->side->at.pid);
+	vb_wait_also(l, ""); /* the program is not at fault */
 	return true;
 }
 
@@ -279,9 +404,8 @@ static void find_slow(struct vb_waits *l, const struct vb_inside_qp *q, const st
 	add_busy(&t, l, f);
 	if (f->how == VB_FAR_SHOWN)
 		vb_text_add(&t, ". Its memory cannot be read, so more is unknown");
-	add_patience(&t, &q->qp, false);
-	vb_wait_add(l, f->how == VB_FAR_SHOWN ? VB_W_PEER_UNREADABLE : VB_W_PEER_SLOW, since_of(&q->qp), what,
-		    "%s", why);
+	add_far(l, f->how == VB_FAR_SHOWN ? VB_W_PEER_UNREADABLE : VB_W_PEER_SLOW, q, f, what, why, false);
+	vb_wait_also(l, "");
 }
 
 static void find_far(struct vb_waits *l, const struct vb_inside_qp *q, const struct vb_text *what)
@@ -311,7 +435,7 @@ static void find_held(struct vb_waits *l, const struct vb_inside_qp *q)
 	    !vb_wait_request_at(&l->world.self->in, &q->qp, r->next, &w))
 		return;
 	vb_name_qp(&t, l, q);
-	vb_text_add(&t, ": a %s (wr_id 0x%" PRIx64 ") is posted and not sent",
+	vb_text_add(&t, ": a %s (wr_id 0x%" PRIx64 ") of these is posted and not sent",
 		    vb_wr_row(w.opcode)->name ? vb_wr_row(w.opcode)->name : "request", w.wr_id);
 	if (w.flags & IBV_SEND_FENCE)
 		vb_wait_add(l, VB_W_FENCE, 0, &what,
@@ -352,7 +476,7 @@ static bool find_full(struct vb_waits *l, const struct vb_inside_qp *q)
 		    held, qp->req.max_wr);
 		return true;
 	}
-	vb_text_add(&t, ": its send queue is full, so ibv_post_send() fails with ENOMEM");
+	vb_text_add(&t, ": its send queue is full, so ibv_post_send() returns ENOMEM");
 	if (signalled)
 		vb_wait_add(
 		    l, VB_W_QUEUE_FULL, 0, &what,
@@ -394,9 +518,13 @@ static void find_error(struct vb_waits *l, const struct vb_inside_qp *q)
 		vb_wait_add(l, VB_W_OWN_ERROR, 0, &what, "the queue pair is in the error state: %s",
 			    vb_reason_say(reason, sizeof(reason), &q->qp.why));
 	else
-		vb_wait_add(
-		    l, VB_W_OWN_ERROR, 0, &what,
-		    "the queue pair is in the error state, to which the program or rdma_cm has moved it");
+		vb_wait_add(l, VB_W_OWN_ERROR, 0, &what,
+			    "the queue pair is in the error state, to which %s moved it",
+			    q->qp.by_cm ? "rdma_cm has" : "the program has");
+	if (q->qp.by_cm)
+		vb_wait_advise(l, VB_WAIT_HERE,
+			       "see what is said about its rdma_cm_id, call rdma_destroy_qp() and "
+			       "rdma_destroy_id(), and connect with a new id");
 }
 
 void vb_wait_requests(struct vb_waits *l, const struct vb_inside_qp *q)
@@ -466,14 +594,24 @@ static void find_silence(struct vb_waits *l, const struct vb_inside_qp *q, const
 			    outstanding(&f.qp->qp) == 1 ? "" : "s");
 		vb_wait_add(l, VB_W_PEER_SLOW, 0, what, "%s", why);
 	} else if (last_was_write(&f)) {
-		vb_text_add(
-		    &t, " has sent an RDMA_WRITE last: a WRITE without immediate data uses no receive and "
-			"makes no completion here");
+		vb_text_add(&t, " has sent an RDMA_WRITE as its last request: a WRITE without immediate data "
+				"uses no receive and "
+				"makes no completion here");
 		vb_wait_add(l, VB_W_WRITE_SILENT, 0, what, "%s", why);
+		vb_wait_peer(l, f.side);
+		vb_wait_advise(
+		    l, VB_WAIT_PEER,
+		    "send IBV_WR_RDMA_WRITE_WITH_IMM, or a SEND after the WRITE, if PID %d waits for a "
+		    "completion; or let PID %d look at the memory that is written",
+		    (int)l->world.self->at.pid, (int)l->world.self->at.pid);
 	} else if (receives(&f.qp->qp) && !posted(&f.qp->qp) && !posted(&q->qp)) {
 		vb_text_add(&t, " has %u receive%s posted too, and neither end has sent anything",
 			    receives(&f.qp->qp), receives(&f.qp->qp) == 1 ? "" : "s");
 		vb_wait_add(l, VB_W_BOTH_RECEIVE, 0, what, "%s", why);
+		vb_wait_advise(
+		    l, VB_WAIT_ANY,
+		    "let one of the two processes, PID %d or PID %d, send first with ibv_post_send()",
+		    (int)l->world.self->at.pid, (int)f.side->at.pid);
 	} else {
 		vb_text_add(&t, " has no request outstanding%s",
 			    posted(&f.qp->qp) ? "" : ", and has sent nothing yet");
@@ -481,7 +619,10 @@ static void find_silence(struct vb_waits *l, const struct vb_inside_qp *q, const
 			vb_text_add(&t, ". It has %u receive%s posted, so both ends wait for a message",
 				    receives(&f.qp->qp), receives(&f.qp->qp) == 1 ? "" : "s");
 		add_busy(&t, l, &f);
+		vb_text_add(&t, ". This is normal for an idle connection");
 		vb_wait_add(l, VB_W_NOTHING_SENT, 0, what, "%s", why);
+		vb_wait_advise(l, VB_WAIT_NORMAL, "find out why PID %d (%s) does not send",
+			       (int)f.side->at.pid, f.side->at.program);
 	}
 }
 

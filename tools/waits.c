@@ -12,6 +12,7 @@
 #include "explain.h"
 #include "iba/names.h"
 #include "iba/qp_state.h"
+#include "iba/shown.h"
 
 void vb_wait_add(struct vb_waits *l, enum vb_wait_cause cause, uint64_t since, const struct vb_text *what,
 		 const char *fmt, ...)
@@ -24,12 +25,62 @@ void vb_wait_add(struct vb_waits *l, enum vb_wait_cause cause, uint64_t since, c
 		return;
 	l->all = more;
 	w = &more[l->n++];
-	w->cause = cause;
-	w->since = since;
+	*w = (struct vb_wait){.cause = cause, .since = since};
 	snprintf(w->what, sizeof(w->what), "%.*s", (int)sizeof(w->what) - 1, what->at);
 	va_start(ap, fmt);
 	vsnprintf(w->why, sizeof(w->why), fmt, ap);
 	va_end(ap);
+}
+
+void vb_wait_peer(struct vb_waits *l, const struct vb_side *peer)
+{
+	if (l->n)
+		l->all[l->n - 1].peer = peer;
+}
+
+void vb_wait_advise(struct vb_waits *l, enum vb_wait_place place, const char *fmt, ...)
+{
+	struct vb_wait *w = l->n ? &l->all[l->n - 1] : NULL;
+	va_list ap;
+
+	if (!w)
+		return;
+	w->place = place;
+	va_start(ap, fmt);
+	vsnprintf(w->advice, sizeof(w->advice), fmt, ap);
+	va_end(ap);
+}
+
+void vb_wait_also(struct vb_waits *l, const char *text)
+{
+	if (l->n)
+		snprintf(l->all[l->n - 1].also, sizeof(l->all[0].also), "%s", text);
+}
+
+/* What is normal for an idle program comes last, and before it what has a cause elsewhere. */
+static int rank(const struct vb_wait *w)
+{
+	return vb_wait_rows[w->cause].place == VB_WAIT_NORMAL ? 2 : w->cause == VB_W_OWN_ERROR;
+}
+
+static void sort(struct vb_waits *l)
+{
+	for (size_t i = 1; i < l->n; i++)
+		for (size_t k = i; k && rank(&l->all[k]) < rank(&l->all[k - 1]); k--) {
+			struct vb_wait w = l->all[k];
+
+			l->all[k] = l->all[k - 1];
+			l->all[k - 1] = w;
+		}
+}
+
+size_t vb_waits_count(const struct vb_waits *l, bool all)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < l->n; i++)
+		n += all || rank(&l->all[i]) < 2;
+	return n;
 }
 
 /* ---- names ---- */
@@ -53,6 +104,8 @@ void vb_name_qp(struct vb_text *t, const struct vb_waits *l, const struct vb_ins
 		vb_text_add(t, " of this process");
 	else if (f.side)
 		vb_text_add(t, " of PID %d (%s)", (int)f.side->at.pid, f.side->at.program);
+	if (f.side && f.shown && !atomic_load(&f.shown->state))
+		vb_text_add(t, ", which does not exist");
 }
 
 void vb_name_cq(struct vb_text *t, const struct vb_waits *l, const struct vb_inside_cq *c)
@@ -87,6 +140,7 @@ static void look(struct vb_waits *l)
 	for (size_t i = 0; i < in->nsrqs; i++)
 		vb_wait_srq(l, in->srqs[i]);
 	vb_wait_ids(l);
+	sort(l);
 }
 
 void vb_waits_open(struct vb_waits *l, const struct peek *p)
@@ -138,9 +192,41 @@ static const char *unread_why(const struct vb_waits *l, char *buf, size_t size)
 	}
 }
 
-static void print_one(const struct vb_wait *w)
+static void add_place(struct vb_text *t, const struct vb_side *s)
 {
-	char when[VB_TIME_TEXT];
+	char name[80];
+
+	vb_text_add(t, "in %s: ", vb_side_name(s, name, sizeof(name)));
+}
+
+/* What to do, with the process in which it is to be done. */
+static const char *remedy(const struct vb_waits *l, const struct vb_wait *w, char *buf, size_t size)
+{
+	const struct vb_wait_row *row = &vb_wait_rows[w->cause];
+	enum vb_wait_place place = *w->advice ? w->place : row->place;
+	struct vb_text t = {buf, size};
+
+	*buf = 0;
+	if (place == VB_WAIT_NORMAL)
+		vb_text_add(&t, "nothing, if the program is idle. Else ");
+	else if (place == VB_WAIT_HERE)
+		add_place(&t, l->world.self);
+	else if (place == VB_WAIT_PEER && w->peer)
+		add_place(&t, w->peer);
+	else if (place == VB_WAIT_PEER)
+		vb_text_add(&t, "at the peer: ");
+	vb_text_add(&t, "%s", *w->advice ? w->advice : row->remedy);
+	if (!*w->also)
+		return buf;
+	vb_text_add(&t, ". Also, ");
+	add_place(&t, l->world.self);
+	vb_text_add(&t, "%s", w->also);
+	return buf;
+}
+
+static void print_one(const struct vb_waits *l, const struct vb_wait *w)
+{
+	char when[VB_TIME_TEXT], what[900];
 
 	printf("%s", w->what);
 	if (w->since) {
@@ -148,7 +234,7 @@ static void print_one(const struct vb_wait *w)
 		printf(", since %s (%.1f s)", when, (double)(vb_now() - w->since) / 1e9);
 	}
 	printf("\n    why:   [%s] %s\n    to do: %s\n", vb_wait_rows[w->cause].name, w->why,
-	       vb_wait_rows[w->cause].remedy);
+	       remedy(l, w, what, sizeof(what)));
 }
 
 /* Objects about which nothing was found have a line each. */
@@ -164,6 +250,9 @@ static void print_objects(const struct vb_waits *l)
 		vb_name_qp(&t, l, in->qps[i]);
 		printf("  %s: %u of %u send requests outstanding", text,
 		       atomic_load(&q->post.head) - q->req.una, q->req.max_wr);
+		if (atomic_load(&q->post.free) != q->req.una)
+			printf(", %u more slots not freed by a polled completion",
+			       q->req.una - atomic_load(&q->post.free));
 		if (!q->no_rq)
 			printf(", %u of %u receives posted", atomic_load(&q->resp.rq.head) - q->resp.rq.tail,
 			       q->resp.rq.max_wr);
@@ -208,18 +297,21 @@ void vb_waits_print(const struct vb_waits *l)
 	if (l->n)
 		printf("what waits:\n");
 	for (size_t i = 0; i < l->n; i++)
-		print_one(&l->all[i]);
+		print_one(l, &l->all[i]);
 	if (l->world.self->in.nqps + l->world.self->in.ncqs + l->world.self->in.nsrqs)
-		printf("queues:\n");
+		printf("queues of PID %d (%s), not of its peers:\n", (int)l->world.self->at.pid,
+		       l->world.self->at.program);
 	print_objects(l);
+	if (l->n)
+		printf("docs/waits.md explains the words in brackets\n");
 }
 
 /* ---- for machines ---- */
 
-static json_object *wait_json(const struct vb_wait *w)
+static json_object *wait_json(const struct vb_waits *l, const struct vb_wait *w)
 {
 	json_object *o = json_object_new_object();
-	char when[VB_TIME_TEXT];
+	char when[VB_TIME_TEXT], what[900];
 
 	json_object_object_add(o, "cause", json_object_new_string(vb_wait_rows[w->cause].name));
 	json_object_object_add(o, "what", json_object_new_string(w->what));
@@ -228,7 +320,7 @@ static json_object *wait_json(const struct vb_wait *w)
 		json_object_object_add(o, "since", json_object_new_string(when));
 	}
 	json_object_object_add(o, "why", json_object_new_string(w->why));
-	json_object_object_add(o, "remedy", json_object_new_string(vb_wait_rows[w->cause].remedy));
+	json_object_object_add(o, "remedy", json_object_new_string(remedy(l, w, what, sizeof(what))));
 	return o;
 }
 
@@ -239,7 +331,7 @@ void vb_waits_json(const struct vb_waits *l, json_object *o)
 	const char *why = unread_why(l, buf, sizeof(buf));
 
 	for (size_t i = 0; i < l->n; i++)
-		json_object_array_add(list, wait_json(&l->all[i]));
+		json_object_array_add(list, wait_json(l, &l->all[i]));
 	json_object_object_add(o, "waits", list);
 	if (*why)
 		json_object_object_add(o, "queues_unread", json_object_new_string(why));

@@ -60,6 +60,10 @@ struct vb_far_end {
 	const struct vb_shown_qp *shown;	/* NULL: the number has no entry */
 	const struct vb_inside_qp *qp, *before; /* READ only; NULL: no such queue pair */
 };
+/* What a queue pair shows, by its number; NULL: no process that is seen has it. */
+const struct vb_shown_qp *vb_world_shown(const struct vb_world *w, uint32_t qpn);
+/* The letter of a process's state in /proc; 0: there is none. */
+char vb_process_state(unsigned pid);
 struct vb_far_end vb_world_far(const struct vb_world *w, const struct vb_side *s, const struct vb_qp *qp);
 /* "PID 12 (server)" */
 const char *vb_side_name(const struct vb_side *s, char *buf, size_t size);
@@ -70,6 +74,11 @@ struct vb_wait {
 	enum vb_wait_cause cause;
 	uint64_t since; /* CLOCK_MONOTONIC; 0: not known */
 	char what[320], why[900];
+	const struct vb_side *peer; /* the other end; NULL: not known */
+	/* Instead of what the cause's row has; "": that */
+	enum vb_wait_place place;
+	char advice[400];
+	char also[200]; /* what else to do, in the process that waits; "": nothing */
 };
 struct vb_waits {
 	struct vb_world world;
@@ -80,6 +89,14 @@ struct vb_waits {
 /* One more.  what: the object and what it waits for, why: the sentence with the numbers. */
 void vb_wait_add(struct vb_waits *l, enum vb_wait_cause cause, uint64_t since, const struct vb_text *what,
 		 const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+
+/* Of the last one that was added: the other end, what to do, and what else to do. */
+void vb_wait_peer(struct vb_waits *l, const struct vb_side *peer);
+void vb_wait_advise(struct vb_waits *l, enum vb_wait_place place, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+void vb_wait_also(struct vb_waits *l, const char *text);
+/* How many there are that an idle program does not have; `all`: of all. */
+size_t vb_waits_count(const struct vb_waits *l, bool all);
 
 void vb_waits_open(struct vb_waits *l, const struct peek *p);
 void vb_waits_close(struct vb_waits *l);

@@ -45,6 +45,14 @@ static char state_in(const char *path)
 	return p && p[1] ? p[2] : 0;
 }
 
+char vb_process_state(unsigned pid)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%u/stat", pid);
+	return state_in(path);
+}
+
 static void look_at_threads(struct vb_side *s)
 {
 	char path[300];
@@ -140,6 +148,14 @@ static bool is_connected(const struct vb_qp *qp)
 {
 	return qp->state >= IBV_QPS_RTR && (qp->state != IBV_QPS_ERR || qp->dest_qpn) &&
 	       qp->ibv.qp_type != IBV_QPT_UD && !qp->of;
+}
+
+const struct vb_shown_qp *vb_world_shown(const struct vb_world *w, uint32_t qpn)
+{
+	unsigned device;
+	struct vb_side *s = side_with(w, qpn >> VB_QPN_INDEX_BITS, &device);
+
+	return s ? shown_at(s, device, qpn) : NULL;
 }
 
 struct vb_far_end vb_world_far(const struct vb_world *w, const struct vb_side *s, const struct vb_qp *qp)

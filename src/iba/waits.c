@@ -6,7 +6,7 @@
 #include "base/log.h"
 
 const struct vb_wait_row vb_wait_rows[VB_WAIT_CAUSES] = {
-#define WAIT(cause, id, what) [VB_W_##cause] = {id, what},
+#define WAIT(cause, id, place, what) [VB_W_##cause] = {VB_WAIT_##place, id, what},
 #include "iba/wait_list.h"
 #undef WAIT
 };
@@ -21,5 +21,7 @@ void vb_wait_say(enum vb_wait_cause cause, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	vb_log_reason(vb_wait_rows[cause].name, "%s; %s", text, vb_wait_rows[cause].remedy);
+	vb_log_reason(vb_wait_rows[cause].name, "%s; %s%s", text,
+		      vb_wait_rows[cause].place == VB_WAIT_PEER ? "at the peer, " : "",
+		      vb_wait_rows[cause].remedy);
 }

@@ -3,13 +3,22 @@
 #define VB_IBA_WAITS_H
 
 enum vb_wait_cause {
-#define WAIT(cause, name, remedy) VB_W_##cause,
+#define WAIT(cause, name, place, remedy) VB_W_##cause,
 #include "iba/wait_list.h"
 #undef WAIT
 	VB_WAIT_CAUSES
 };
 
+/* Where something is to be changed. */
+enum vb_wait_place {
+	VB_WAIT_ANY,	/* the remedy says it, or it is no change of a program */
+	VB_WAIT_HERE,	/* in the process that waits */
+	VB_WAIT_PEER,	/* in the process at the other end */
+	VB_WAIT_NORMAL, /* nowhere, unless the program expects something: an idle program looks the same */
+};
+
 struct vb_wait_row {
+	enum vb_wait_place place;
 	const char *name, *remedy;
 };
 extern const struct vb_wait_row vb_wait_rows[VB_WAIT_CAUSES];

@@ -43,7 +43,7 @@ look() {
 	check "with its errno" 0 "(EFAULT) [3 times since " "$verbena" explain "$one"
 	check "and the address" 0 "$q" "$verbena" explain "$one"
 	check "the other one too" 0 "0x40000000 (EINVAL)" "$verbena" explain "$one"
-	check "which program it is" 0 "process $one (tools-trouble): 4 messages since it opened the device, 2 different ones" \
+	check "which program it is" 0 "process $one (tools-trouble): 4 log messages since it opened the device, 2 different ones" \
 		"$verbena" explain "$one"
 	json "explain --json" "o['pid'] == $one and o['said'] == 4 and len(o['lines']) == 2 and
 		o['lines'][0]['call'] == 'ibv_reg_mr' and o['lines'][0]['errno'] == 'EFAULT' and
@@ -90,11 +90,11 @@ if [[ $said != *"processes have a device of Verbena open"* ]]; then
 	check "no PID" 0 "process $one (" sh -c 'echo "$1"; exit "$2"' sh "$said" "$rc"
 fi
 start once "$verbena" run -- "$helpers/tools-trouble" once
-check "a single sentence" 0 "(tools-trouble): 1 message since it opened the device
+check "a single sentence" 0 "(tools-trouble): 1 log message since it opened the device
 " "$verbena" explain "$pid"
 kill "$pid"
 start again "$verbena" run -- "$helpers/tools-trouble" again
-check "one that comes again" 0 "(tools-trouble): 3 messages since it opened the device, all the same
+check "one that comes again" 0 "(tools-trouble): 3 log messages since it opened the device, all the same
 " "$verbena" explain "$pid"
 kill "$pid"
 start both "$verbena" run --devices=2 -- "$helpers/tools-trouble" both
@@ -110,10 +110,10 @@ check "the second's too" 0 "1 memory region of at most 1048576, 64 bytes of memo
 json "both in JSON" "len(o['regions']) == 2 and len(o['further_devices']) == 1 and
 	len(o['further_devices'][0]['regions']) == 1 and o['further_devices'][0]['adapter'] != o['adapter']" \
 	"$verbena" mr --json "$both"
-check "sentences of a process with two" 0 "(tools-trouble): 3 messages since it opened the device" "$verbena" explain "$both"
+check "sentences of a process with two" 0 "(tools-trouble): 3 log messages since it opened the device" "$verbena" explain "$both"
 kill "$both"
 start second "$verbena" run --devices=2 -- "$helpers/tools-trouble" second
-check "sentences outlive the first device" 0 "(tools-trouble): 3 messages since it opened the device, all the same
+check "sentences outlive the first device" 0 "(tools-trouble): 3 log messages since it opened the device, all the same
 " "$verbena" explain "$pid"
 check "with their count" 0 "(EFAULT) [3 times since " "$verbena" explain "$pid"
 json "one is left" "len(o['regions']) == 1 and o['further_devices'] == []" "$verbena" mr --json "$pid"
@@ -142,7 +142,7 @@ check "several" 125 "processes have a device of Verbena open. Name one of them: 
 check "several are listed" 125 " $one  tools-trouble " "$verbena" explain
 check "several, of mr" 125 "Name one of them: verbena mr PID" "$verbena" mr
 start below "$verbena" run --summary -- timeout 600 "$helpers/tools-trouble" once
-check "a process that another one started" 0 " (tools-trouble): 1 message since it opened the device" "$verbena" explain "$pid"
+check "a process that another one started" 0 " (tools-trouble): 1 log message since it opened the device" "$verbena" explain "$pid"
 check "also for mr" 0 " (tools-trouble)" "$verbena" mr "$pid"
 json "it is that one" "o['pid'] != $pid and open('/proc/%d/comm' % o['pid']).read() == 'tools-trouble\n'" "$verbena" explain --json "$pid"
 kill "$pid"
@@ -154,12 +154,12 @@ if "${alone[@]}" true 2>/dev/null; then
 	check "none" 125 "no process of yours has a device of Verbena open. To start a program: verbena run" "${alone[@]}" "$verbena" mr
 	check "a list of none" 0 "no process of yours has a device of Verbena open" "${alone[@]}" "$verbena" list
 	json "a list of none in JSON" "o == []" "${alone[@]}" "$verbena" list --json
-	check "the only one" 0 "(tools-trouble): 1 message since" "${alone[@]}" sh -c "
+	check "the only one" 0 "(tools-trouble): 1 log message since" "${alone[@]}" sh -c "
 		mkfifo '$tmp/only.out'; '$verbena' run --log=off -- '$helpers/tools-trouble' once </dev/zero >'$tmp/only.out' &
 		read -r line <'$tmp/only.out'; '$verbena' explain"
 	# Besides that one a process in another network namespace: it is listed, and explain does not ask which one is meant.
 	for words in list explain; do
-		[[ $words == list ]] && want="  in another network namespace" || want="(tools-trouble): 1 message since"
+		[[ $words == list ]] && want="  in another network namespace" || want="(tools-trouble): 1 log message since"
 		check "one of another network namespace, for $words" 0 "$want" "${alone[@]}" sh -c "
 			mkfifo '$tmp/$words.1' '$tmp/$words.2'
 			'$verbena' run --log=off -- '$helpers/tools-trouble' once </dev/zero >'$tmp/$words.1' &

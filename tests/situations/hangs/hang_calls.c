@@ -39,8 +39,9 @@ static void destroy_cq(void)
 	ibv_ack_cq_events(e.cq, 1);
 	CHECK(!ibv_destroy_qp(e.qp));
 	KNOWS("ibv_destroy_cq(): thread %d waits in it", gettid());
-	KNOWS("2 completion events of the CQ are not acknowledged: 3 delivered, 1 acknowledged");
-	KNOWS("call ibv_ack_cq_events()");
+	KNOWS("2 completion events of CQ %p are not acknowledged: 3 delivered, 1 acknowledged", (void *)e.cq);
+	KNOWS("to do: in PID %d (situations-hang): call ibv_ack_cq_events()", (int)getpid());
+	KNOWS("docs/waits.md explains the words in brackets");
 	hangs();
 	ibv_destroy_cq(e.cq);
 }
@@ -134,8 +135,9 @@ static void poll_in_progress(void)
 	while (!atomic_load(&begun))
 		kit_nap(1);
 	KNOWS("ibv_start_poll(): thread %d waits in it", gettid());
-	KNOWS("another thread has called ibv_start_poll() on CQ %p and has not called ibv_end_poll()",
-	      (void *)cq_ex);
+	KNOWS("for CQ %p", (void *)cq_ex);
+	KNOWS("has called ibv_start_poll() on CQ %p and has not called ibv_end_poll()", (void *)cq_ex);
+	KNOWS("another thread (pthread_self() 0x");
 	hangs();
 	ibv_start_poll(cq_ex, &a);
 }
@@ -197,7 +199,8 @@ static void async_event(void)
 
 	open_end(8);
 	KNOWS("ibv_get_async_event(): thread %d waits in it", gettid());
-	KNOWS("no asynchronous event has come");
+	KNOWS("no asynchronous event has come, which is normal");
+	KNOWS("opened the device; what waits is normal for an idle program");
 	hangs();
 	ibv_get_async_event(ctx, &ev);
 }

@@ -27,7 +27,10 @@ static void other_cq(void)
 	for (uint64_t i = 0; i < 3; i++)
 		CHECK(!kit_post(&e, IBV_WR_SEND, i, 0, 8, &far, 0));
 	KNOWS("CQ %p (no completion channel): 3 completions lie in it", (void *)other);
-	KNOWS("the program polls, but not this CQ. It is the CQ of QP 0x%06x (send_cq)", e.card.qpn);
+	KNOWS("the program polls, but not this CQ. It is the CQ of QP 0x%06x (send_cq). The other CQ of the "
+	      "program "
+	      "is %p",
+	      e.card.qpn, (void *)e.cq);
 	poll_for_ever(e.cq);
 }
 
@@ -67,8 +70,10 @@ static void full_unsignalled(void)
 		stay();
 	for (uint64_t i = 0; i < 4; i++)
 		post_unsignalled(i, IBV_WR_RDMA_WRITE);
-	KNOWS("its send queue is full, so ibv_post_send() fails with ENOMEM");
+	KNOWS("no failure logged since it opened the device, but ");
+	KNOWS("its send queue is full, so ibv_post_send() returns ENOMEM");
 	KNOWS("all 4 requests are done, and none has IBV_SEND_SIGNALED: no completion frees their slots");
+	KNOWS("0 of 4 send requests outstanding, 4 more slots not freed by a polled completion");
 	poll_for_ever(e.cq);
 }
 
@@ -109,6 +114,8 @@ static void both_receive(void)
 	      "message comes",
 	      e.card.qpn, far.qpn, (int)peer_pid);
 	KNOWS("has 2 receives posted too, and neither end has sent anything");
+	KNOWS("PID %d or PID %d, send first", (int)getpid(), (int)peer_pid);
+	KNOWS("queues of PID %d (situations-hang), not of its peers", (int)getpid());
 	poll_for_ever(e.cq);
 }
 
@@ -138,7 +145,8 @@ static void write_silent(void)
 		CHECK(!kit_recv(&e, 1, 0, 64));
 		barrier();
 		KNOWS("1 receive posted, and no message comes");
-		KNOWS("has sent an RDMA_WRITE last: a WRITE without immediate data uses no receive");
+		KNOWS("has sent an RDMA_WRITE as its last request: a WRITE without immediate data uses no "
+		      "receive");
 		poll_for_ever(e.cq);
 	}
 	barrier();

@@ -15,7 +15,10 @@ static void no_receive(void)
 	KNOWS("1 request outstanding, a SEND (wr_id 0x7)");
 	KNOWS("PID %d (%s), has no receive posted on QP 0x%06x", (int)peer_pid, "situations-hang", far.qpn);
 	KNOWS("RNR NAK");
-	KNOWS("rnr_retry is 7, so it is retried for ever");
+	KNOWS("It has never posted one");
+	KNOWS("rnr_retry is 7, so the request is retried for ever");
+	KNOWS("to do: in PID %d (situations-hang): post receives on QP 0x%06x", (int)peer_pid, far.qpn);
+	KNOWS("Also, in PID %d (situations-hang): set rnr_retry to less than 7", (int)getpid());
 	poll_for_ever(e.cq);
 }
 
@@ -36,6 +39,8 @@ static void receives_used_up(void)
 		CHECK(!kit_post(&e, IBV_WR_SEND, i, 0, 8, &far, 0));
 	KNOWS("2 requests outstanding, the oldest a SEND (wr_id 0x3)");
 	KNOWS("has no receive posted on QP 0x%06x", far.qpn);
+	KNOWS("All 3 that it has posted are used up");
+	KNOWS("to do: in PID %d (situations-hang): post each receive again", (int)peer_pid);
 	poll_for_ever(e.cq);
 }
 
@@ -76,6 +81,7 @@ static void no_receive_srq(void)
 	CHECK(!kit_post(&e, IBV_WR_SEND, 7, 0, 8, &far, 0));
 	KNOWS("has no receive posted in SRQ 0x");
 	KNOWS("from which QP 0x%06x receives", far.qpn);
+	KNOWS("to do: in PID %d (situations-hang): post receives to SRQ 0x", (int)peer_pid);
 	poll_for_ever(e.cq);
 }
 
@@ -89,7 +95,7 @@ static void peer_stopped(void)
 		CHECK(!kit_post(&e, IBV_WR_SEND, i, 0, 8, &far, 0));
 	KNOWS("2 requests outstanding");
 	KNOWS("the peer, PID %d (situations-hang), is stopped by a signal", (int)peer_pid);
-	KNOWS("kill -CONT");
+	KNOWS("kill -CONT %d", (int)peer_pid);
 	poll_for_ever(e.cq);
 }
 
@@ -105,7 +111,8 @@ static void peer_ended(void)
 	kit_connect_with(&e, &far, 0, 7);
 	CHECK(!kit_post(&e, IBV_WR_SEND, 7, 0, 8, &far, 0));
 	KNOWS("no process of this host has QP 0x%06x", far.qpn);
-	KNOWS("timeout is 0, so it waits for ever");
+	KNOWS("timeout is 0, so the request waits for ever");
+	KNOWS("in PID %d (situations-hang): set timeout to 14 and retry_cnt to 7", (int)getpid());
 	poll_for_ever(e.cq);
 }
 
@@ -131,8 +138,8 @@ static void peer_closed(void)
 	}
 	barrier();
 	CHECK(!kit_post(&e, IBV_WR_SEND, 7, 0, 8, &far, 0));
-	KNOWS("the peer, PID %d, has ended or closed its device, and no process has QP 0x%06x", (int)peer_pid,
-	      far.qpn);
+	KNOWS("the peer, PID %d, has closed its device and still runs, and no process has QP 0x%06x",
+	      (int)peer_pid, far.qpn);
 	poll_for_ever(e.cq);
 }
 
@@ -173,8 +180,53 @@ static void peer_destroyed_its_qp(void)
 	}
 	barrier();
 	CHECK(!kit_post(&e, IBV_WR_SEND, 7, 0, 8, &far, 0));
-	KNOWS("PID %d (situations-hang), has no QP 0x%06x: it was destroyed, or the number is wrong",
+	KNOWS("PID %d (situations-hang), has no QP 0x%06x: it was destroyed. It has no queue pair now",
 	      (int)peer_pid, far.qpn);
+	KNOWS("to do: in PID %d (situations-hang): keep QP 0x%06x", (int)peer_pid, far.qpn);
+	poll_for_ever(e.cq);
+}
+
+/* This end has a number that the peer has never had. */
+static void wrong_number(void)
+{
+	two();
+	open_end(8);
+	meet();
+	far.qpn ^= 0x800;
+	kit_connect_with(&e, &far, 0, 7);
+	barrier();
+	if (is_peer)
+		stay();
+	CHECK(!kit_post(&e, IBV_WR_SEND, 7, 0, 8, &far, 0));
+	KNOWS("PID %d (situations-hang), has no QP 0x%06x, and never had it: the number is wrong. It has QP "
+	      "0x%06x",
+	      (int)peer_pid, far.qpn, far.qpn ^ 0x800);
+	KNOWS("to do: in PID %d (situations-hang): set dest_qp_num", (int)getpid());
+	poll_for_ever(e.cq);
+}
+
+/* Two queue pairs of the peer are connected to each other, and this end to one of them. */
+static void peer_has_a_third(void)
+{
+	struct kit_end third;
+
+	two();
+	open_end(8);
+	kit_end_open(&third, pd, 8, 8192);
+	meet();
+	if (is_peer) {
+		kit_connect_with(&third, &e.card, 0, 7);
+		kit_connect_with(&e, &third.card, 0, 7);
+	} else {
+		kit_connect_with(&e, &far, 0, 7);
+	}
+	barrier();
+	if (is_peer)
+		stay();
+	CHECK(!kit_post(&e, IBV_WR_SEND, 7, 0, 8, &far, 0));
+	KNOWS("has connected QP 0x%06x to QP 0x", far.qpn);
+	KNOWS("to do: in PID %d (situations-hang): set dest_qp_num of QP 0x%06x to another queue pair",
+	      (int)getpid(), e.card.qpn);
 	poll_for_ever(e.cq);
 }
 
@@ -189,6 +241,11 @@ static void peer_in_init(void)
 	CHECK(!kit_post(&e, IBV_WR_SEND, 7, 0, 8, &far, 0));
 	KNOWS("has QP 0x%06x in state INIT, which receives nothing", far.qpn);
 	KNOWS("timeout is 31, so an error comes after 8 attempts of 8796 s each");
+	KNOWS("in PID %d (situations-hang): move QP 0x%06x to RTR and RTS with ibv_modify_qp(), with "
+	      "dest_qp_num "
+	      "0x%06x",
+	      (int)peer_pid, far.qpn, e.card.qpn);
+	KNOWS("set timeout to 14");
 	poll_for_ever(e.cq);
 }
 
@@ -227,8 +284,10 @@ static void peer_has_another(void)
 	if (is_peer)
 		stay();
 	CHECK(!kit_post(&e, IBV_WR_SEND, 7, 0, 8, &far, 0));
-	KNOWS("has connected QP 0x%06x to QP 0x%06x, and not to this QP 0x%06x", far.qpn, far.qpn,
+	KNOWS("has connected QP 0x%06x to itself, QP 0x%06x, and not to this QP 0x%06x", far.qpn, far.qpn,
 	      e.card.qpn);
+	KNOWS("to do: in PID %d (situations-hang): set dest_qp_num of QP 0x%06x to 0x%06x", (int)peer_pid,
+	      far.qpn, e.card.qpn);
 	poll_for_ever(e.cq);
 }
 
@@ -248,8 +307,9 @@ static void peer_psn(void)
 		stay();
 	}
 	CHECK(!kit_post(&e, IBV_WR_SEND, 7, 0, 8, &far, 0));
-	KNOWS("expects PSN 0x%06x on QP 0x%06x, and this end has sent PSN 0x%06x",
+	KNOWS("expects PSN 0x%06x on QP 0x%06x, and this end has sent PSN 0x%06x. timeout",
 	      (e.card.psn + 100) & 0xffffff, far.qpn, e.card.psn);
+	KNOWS("to do: in PID %d (situations-hang): set rq_psn of QP 0x%06x", (int)peer_pid, far.qpn);
 	poll_for_ever(e.cq);
 }
 
@@ -275,9 +335,10 @@ static void fence(void)
 	wr.send_flags = IBV_SEND_SIGNALED | IBV_SEND_FENCE;
 	CHECK(!kit_post(&e, IBV_WR_RDMA_READ, 8, 0, 8, &far, 0));
 	CHECK(!ibv_post_send(e.qp, &wr, &bad));
-	KNOWS("a SEND (wr_id 0x9) is posted and not sent");
+	KNOWS("a SEND (wr_id 0x9) of these is posted and not sent");
 	KNOWS("it has IBV_SEND_FENCE, and 1 READ or atomic before it is not complete");
 	KNOWS("[peer-stopped]");
+	KNOWS("its fence is no fault");
 	poll_for_ever(e.cq);
 }
 
@@ -287,7 +348,7 @@ static void read_depth(void)
 	stop_connected();
 	for (uint64_t i = 0; i < 6; i++)
 		CHECK(!kit_post(&e, IBV_WR_RDMA_READ, i, 0, 8, &far, 0));
-	KNOWS("a RDMA READ (wr_id 0x4) is posted and not sent");
+	KNOWS("a RDMA READ (wr_id 0x4) of these is posted and not sent");
 	KNOWS("4 READs and atomics are outstanding, as many as max_rd_atomic permits");
 	poll_for_ever(e.cq);
 }
@@ -359,6 +420,8 @@ const struct hang requests[] = {
     {"peer-closed", "peer-gone", peer_closed, NULL},
     {"own-error", "own-error", own_error, NULL},
     {"peer-destroyed-its-qp", "peer-no-qp", peer_destroyed_its_qp, "its process has no such queue pair"},
+    {"wrong-number", "peer-no-qp", wrong_number, NULL},
+    {"peer-has-a-third", "peer-other", peer_has_a_third, NULL},
     {"peer-in-init", "peer-state", peer_in_init, "it is in state INIT"},
     {"peer-in-error", "peer-error", peer_in_error, "it is in state ERR"},
     {"peer-has-another", "peer-other", peer_has_another, "receives nothing from this one"},

@@ -90,7 +90,7 @@ static void not_rearmed(void)
 	received(arm, 0);
 	take_event();
 	KNOWS("1 completion lies in it");
-	KNOWS("the CQ is not armed: it was armed 1 time, each arming is for one event, and 1 event of it was "
+	KNOWS("the CQ is not armed: it was armed 1 time, each arming is for one event, and 1 event was "
 	      "delivered");
 	sleep_on(channel);
 }
@@ -104,7 +104,7 @@ static void solicited(void)
 {
 	received(arm_solicited, 0);
 	KNOWS("the CQ is armed for solicited completions only");
-	KNOWS("set IBV_SEND_SOLICITED on the peer's SEND");
+	KNOWS("set IBV_SEND_SOLICITED on the sender's SENDs");
 	sleep_on(channel);
 }
 
