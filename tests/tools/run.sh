@@ -45,7 +45,7 @@ done
 check "no loader" 127 "ld-nowhe-x86-64.so.2: No such file or directory" "$verbena" run "$tmp/loaderless"
 check "not executable" 126 "verbena: $tmp/plain cannot be executed: Permission denied" "$verbena" run "$tmp/plain"
 check "usage" 125 "no program is given" "$verbena" run
-check "usage of verbena" 125 "there is no command \"walk\". The commands are run, list, explain, mr, doctor, help" "$verbena" walk
+check "usage of verbena" 125 "there is no command \"walk\". The commands are run, list, top, explain, qp, mr, bundle, doctor, help" "$verbena" walk
 check "a command that is nearly one" 125 "there is no command \"explian\". Did you mean explain?" "$verbena" explian
 check "a program in place of a command" 125 "type: verbena run -- cat" "$verbena" cat
 check "a command whose help is asked for" 125 "there is no command \"mrr\". Did you mean mr?" "$verbena" help mrr
