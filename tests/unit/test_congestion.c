@@ -232,6 +232,64 @@ static void signs_of_the_same_loss(void **state)
 	assert_true(vb_congestion_is_news(&p.c, true, p.now + 2 * RTT));
 }
 
+/* Where packets leave together the window has more than the path holds, as long as nothing is lost. */
+static void the_spare_grows_until_a_loss(void **state)
+{
+	uint32_t before, most = 4 * 64000;
+	struct path p;
+
+	(void)state;
+	begin(&p);
+	p.c.together = 64000;
+	for (unsigned i = 0; i < 40 && p.c.spare < most; i++) {
+		before = p.c.spare;
+		round_trip(&p, RTT);
+		if (before && p.c.spare != (2 * before < most ? 2 * before : most))
+			fail_msg("from %u to %u", before, p.c.spare);
+	}
+	assert_int_equal(p.c.spare, most);
+	vb_congestion_lost(&p.c, p.now);
+	assert_int_equal(p.c.spare, most / 2);
+	round_trip(&p, RTT);
+	before = p.c.spare;
+	assert_true(before > most / 2 && before <= most / 2 + 2 * PACKET); /* slowly from now on */
+	vb_congestion_marked(&p.c, p.now);
+	assert_int_equal(p.c.spare, before / 2);
+	begin(&p);
+	for (unsigned i = 0; i < 40; i++)
+		round_trip(&p, RTT);
+	assert_int_equal(p.c.spare, 0); /* each packet leaves by itself */
+}
+
+/* What begins to leave is a quarter of the window, or what one call takes, or all there is. */
+static void a_few_packets_wait_for_others(void **state)
+{
+	struct path p;
+
+	(void)state;
+	begin(&p);
+	p.c.window = 400000;
+	p.c.flight = p.c.window - 63999;
+	assert_true(vb_congestion_pays(&p.c, 1000000)); /* each leaves by itself */
+	p.c.together = 64000;
+	assert_false(vb_congestion_pays(&p.c, 1000000));
+	assert_false(vb_congestion_pays(&p.c, 64000));
+	assert_true(vb_congestion_pays(&p.c, 63999));
+	p.c.going = true;
+	assert_true(vb_congestion_pays(&p.c, 1000000));
+	p.c.going = false;
+	p.c.flight--;
+	assert_true(vb_congestion_pays(&p.c, 1000000));
+	p.c.window = 100000;
+	p.c.flight = 75001;
+	assert_false(vb_congestion_pays(&p.c, 1000000));
+	p.c.flight = 75000;
+	assert_true(vb_congestion_pays(&p.c, 1000000));
+	p.c.window = 2 * PACKET;
+	p.c.flight = 0;
+	assert_true(vb_congestion_pays(&p.c, 1000000)); /* no ACK will come */
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -244,6 +302,8 @@ int main(void)
 	    cmocka_unit_test(patience_follows_the_round_trip),
 	    cmocka_unit_test(silence_leaves_one_packet),
 	    cmocka_unit_test(signs_of_the_same_loss),
+	    cmocka_unit_test(the_spare_grows_until_a_loss),
+	    cmocka_unit_test(a_few_packets_wait_for_others),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

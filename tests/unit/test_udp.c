@@ -1,0 +1,769 @@
+/* The wire to other hosts by itself: which packets leave together, what becomes of them if the kernel does
+ * not send, and what is taken out of a message that comes.  The sockets are the test's own. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <netinet/udp.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+
+#include <linux/errqueue.h>
+
+#include "iba/opcode.h"
+#include "wire/udp.h"
+
+enum { RX = 1 << 20, TX, PORT = 0xc100, SLOT = 0x11, QPN = SLOT << VB_QPN_INDEX_BITS | 5, IFINDEX = 7 };
+enum { SENT = 160, ERRORS = 16, COMING = 4, SMALL = 100, LONG = 1068 };
+
+/* A message that left, or one that comes. */
+struct message {
+	int fd;
+	uint32_t len, packet; /* packet: what UDP_SEGMENT or UDP_GRO says; 0: nothing */
+	int tclass, flags;
+	bool six;
+	uint8_t bytes[VB_UDP_ROOM];
+};
+
+static struct {
+	struct vb_net *net;
+	struct vb_net_host host;
+	struct message *sent, *coming; /* SENT, COMING */
+	uint32_t nsent, calls, ncoming, taken, again;
+	uint32_t most; /* messages that a call sends; 0: all */
+	int errors[ERRORS];
+	uint32_t nerrors, failed, icmp;
+	int inlet;
+} w;
+
+static const uint8_t gids[3][16] = {
+    {[10] = 0xff, 0xff, 10, 9, 0, 1}, {[10] = 0xff, 0xff, 10, 9, 0, 2}, {0xfd, [15] = 1}};
+static const uint8_t there6[16] = {0xfd, [15] = 2};
+
+/* ---- sockets ---- */
+
+static void keep_sent(int fd, const struct msghdr *h)
+{
+	struct message *m = &w.sent[w.nsent++];
+
+	assert_true(w.nsent <= SENT);
+	*m = (struct message){.fd = fd, .len = (uint32_t)h->msg_iov->iov_len};
+	memcpy(m->bytes, h->msg_iov->iov_base, m->len);
+	for (const struct cmsghdr *c = CMSG_FIRSTHDR(h); c;
+	     c = CMSG_NXTHDR((struct msghdr *)(uintptr_t)h, (struct cmsghdr *)(uintptr_t)c)) {
+		uint16_t n;
+
+		if (c->cmsg_level == SOL_UDP && c->cmsg_type == UDP_SEGMENT) {
+			memcpy(&n, CMSG_DATA(c), sizeof(n));
+			m->packet = n;
+		} else if (c->cmsg_level == SOL_IP && c->cmsg_type == IP_TOS) {
+			memcpy(&m->tclass, CMSG_DATA(c), sizeof(m->tclass));
+		}
+	}
+}
+
+static long sends(int fd, const struct mmsghdr *h, uint32_t n)
+{
+	w.calls++;
+	if (w.failed < w.nerrors && w.errors[w.failed++]) {
+		errno = w.errors[w.failed - 1];
+		return -1;
+	}
+	n = w.most && w.most < n ? w.most : n;
+	for (uint32_t i = 0; i < n; i++)
+		keep_sent(fd, &h[i].msg_hdr);
+	return n;
+}
+
+static void put(struct msghdr *h, size_t *used, int level, int type, const void *data, size_t n)
+{
+	struct cmsghdr *c = (struct cmsghdr *)(void *)((uint8_t *)h->msg_control + *used);
+
+	c->cmsg_level = level;
+	c->cmsg_type = type;
+	c->cmsg_len = CMSG_LEN(n);
+	memcpy(CMSG_DATA(c), data, n);
+	*used += CMSG_SPACE(n);
+}
+
+static long nothing_comes(void)
+{
+	errno = EAGAIN;
+	return -1;
+}
+
+static long receives(struct msghdr *h)
+{
+	struct sockaddr_in6 from = {.sin6_family = AF_INET6, .sin6_port = htons(PORT)};
+	struct in6_pktinfo info = {.ipi6_ifindex = IFINDEX};
+	const struct message *m;
+	uint8_t tos;
+	size_t used = 0;
+	int packet;
+
+	if (w.taken == w.ncoming)
+		return nothing_comes();
+	m = &w.coming[w.taken];
+	if (w.again)
+		w.again--;
+	else
+		w.taken++;
+	memcpy(&from.sin6_addr, m->six ? there6 : gids[1], 16);
+	memcpy(&info.ipi6_addr, m->six ? gids[2] : gids[0], 16);
+	memcpy(h->msg_name, &from, sizeof(from));
+	put(h, &used, SOL_IPV6, IPV6_PKTINFO, &info, sizeof(info));
+	tos = (uint8_t)m->tclass;
+	if (m->six)
+		put(h, &used, SOL_IPV6, IPV6_TCLASS, &m->tclass, sizeof(m->tclass));
+	else
+		put(h, &used, SOL_IP, IP_TOS, &tos, 1);
+	packet = (int)m->packet;
+	if (packet)
+		put(h, &used, SOL_UDP, UDP_GRO, &packet, sizeof(packet));
+	h->msg_controllen = used;
+	h->msg_flags = m->flags;
+	memcpy(h->msg_iov->iov_base, m->bytes, m->len);
+	return m->len;
+}
+
+/* The error queue of a sending socket: closed ports. */
+static long tells(struct msghdr *h)
+{
+	struct sock_extended_err e = {.ee_errno = ECONNREFUSED, .ee_origin = SO_EE_ORIGIN_ICMP};
+	struct sockaddr_in6 to = {.sin6_family = AF_INET6};
+	size_t used = 0;
+
+	if (!w.icmp)
+		return nothing_comes();
+	w.icmp--;
+	memcpy(&to.sin6_addr, gids[1], 16);
+	memcpy(h->msg_name, &to, sizeof(to));
+	put(h, &used, SOL_IP, IP_RECVERR, &e, sizeof(e));
+	h->msg_controllen = used;
+	return 0;
+}
+
+/* As libc's, which reads six arguments whether they were given or not. */
+__attribute__((no_sanitize_address)) long syscall(long nr, ...)
+{
+	static long (*real)(long, ...);
+	struct mmsghdr one;
+	va_list args;
+	long a[6];
+
+	va_start(args, nr);
+	for (unsigned i = 0; i < 6; i++)
+		a[i] = va_arg(args, long);
+	va_end(args);
+	switch (nr) {
+	case SYS_recvmsg:
+		return a[0] == RX ? receives((struct msghdr *)a[1]) : tells((struct msghdr *)a[1]);
+	case SYS_sendmsg:
+		one = (struct mmsghdr){.msg_hdr = *(struct msghdr *)a[1]};
+		return sends((int)a[0], &one, 1);
+	case SYS_sendmmsg:
+		return sends((int)a[0], (const struct mmsghdr *)a[1], (uint32_t)a[2]);
+	case SYS_ppoll:
+		((struct pollfd *)a[0])->revents = w.taken < w.ncoming ? POLLIN : 0;
+		return w.taken < w.ncoming;
+	default:
+		if (!real)
+			real = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
+		return real(nr, a[0], a[1], a[2], a[3], a[4], a[5]);
+	}
+}
+
+int setsockopt(int fd, int level, int name, const void *value, socklen_t len)
+{
+	(void)fd, (void)level, (void)name, (void)value, (void)len;
+	return 0;
+}
+
+/* ---- host/roce.h ---- */
+
+int vb_inlet_add(struct vb_adapter *a, int fd, void (*came)(void *user), void *user)
+{
+	(void)a, (void)came, (void)user;
+	w.inlet = fd;
+	return 0;
+}
+
+uint32_t vb_roce_slot(const struct vb_roce *r)
+{
+	(void)r;
+	return SLOT;
+}
+
+uint32_t vb_roce_ifindex(const struct vb_roce *r)
+{
+	(void)r;
+	return IFINDEX;
+}
+
+int vb_roce_fd(const struct vb_roce *r)
+{
+	(void)r;
+	return RX;
+}
+
+struct vb_roce_tx vb_roce_tx(struct vb_roce *r, uint32_t i)
+{
+	(void)r;
+	return (struct vb_roce_tx){.fd = TX + (int)i, .port = (uint16_t)(PORT + i)};
+}
+
+/* ---- the layers above ---- */
+
+static struct vb_net_host *host(void *user, struct vb_gid gid)
+{
+	(void)user;
+	return gid.low == w.host.gid.low && gid.high == w.host.gid.high ? &w.host : NULL;
+}
+
+static uint32_t addresses(void *user, struct vb_gid *to)
+{
+	(void)user;
+	to[0] = vb_gid_of(gids[0]);
+	to[1] = vb_gid_of(gids[2]);
+	return 2;
+}
+
+static void came(void *user, struct vb_rxq *r)
+{
+	(void)user, (void)r;
+}
+
+static int begin(void **state)
+{
+	const struct vb_net_cfg cfg = {.host = host, .addresses = addresses, .came = came};
+
+	(void)state;
+	memset(&w, 0, sizeof(w));
+	w.sent = calloc(SENT, sizeof(*w.sent));
+	w.coming = calloc(COMING, sizeof(*w.coming));
+	w.host.gid = vb_gid_of(gids[1]);
+	return !w.sent || !w.coming || vb_udp_wire.open(&w.net, &cfg) || w.inlet != RX;
+}
+
+static int finish(void **state)
+{
+	(void)state;
+	vb_udp_wire.close(w.net);
+	free(w.sent);
+	free(w.coming);
+	return 0;
+}
+
+/* All paths of a test have one sending socket. */
+static struct vb_out *new_way(uint8_t tclass)
+{
+	const struct vb_net_ends e = {.host = &w.host,
+				      .sgid = vb_gid_of(gids[0]),
+				      .src_qpn = QPN,
+				      .dst_qpn = 0x22005,
+				      .mtu = 4096,
+				      .tclass = tclass};
+	struct vb_out *o = vb_udp_wire.way(w.net, &e);
+
+	assert_non_null(o);
+	return o;
+}
+
+static void make(uint8_t *to, uint8_t opcode, uint32_t len)
+{
+	const uint8_t bth[VB_BTH_LEN] = {opcode, 0x40, 0xff, 0xff, 0, QPN >> 16, QPN >> 8 & 0xff, QPN & 0xff};
+
+	memset(to, 0x5a, len);
+	memcpy(to, bth, len < sizeof(bth) ? len : sizeof(bth));
+}
+
+/* A packet of so many bytes with its ICRC. */
+static bool add(struct vb_out *o, uint32_t len)
+{
+	struct vb_outbuf b;
+
+	if (!o->ops->reserve(o, &b, VB_BTH_LEN, len - VB_BTH_LEN - VB_ICRC_LEN, VB_OUT_REQUEST))
+		return false;
+	make(b.hdr, VB_SEND_ONLY, len - VB_ICRC_LEN);
+	o->ops->commit(o, &b);
+	return true;
+}
+
+static void add_some(struct vb_out *o, uint32_t n, uint32_t len)
+{
+	while (n--)
+		assert_true(add(o, len));
+}
+
+static void fail_with(uint32_t n, int err)
+{
+	for (w.nerrors = w.failed = 0; w.nerrors < n; w.nerrors++)
+		w.errors[w.nerrors] = err;
+}
+
+/* The i-th message that left has n packets, all of `packet` bytes but the last one, and each has the ICRC of
+ * its place. */
+static void check_sent(uint32_t i, uint32_t n, uint32_t packet, uint32_t last)
+{
+	const struct message *m = &w.sent[i];
+	struct vb_roce_ends e = {vb_gid_of(gids[0]), vb_gid_of(gids[1]), (uint16_t)(PORT + m->fd - TX)};
+	struct vb_roce_path path;
+
+	if (i >= w.nsent || m->len != (n - 1) * packet + last || m->packet != (n > 1 ? packet : 0))
+		fail_msg("message %u of %u: %u bytes, cut by %u; not %u packets of %u and %u", i, w.nsent,
+			 m->len, m->packet, n, packet, last);
+	vb_roce_path_init(&path, &e);
+	for (uint32_t k = 0; k < n; k++) {
+		uint32_t len = (k < n - 1 ? packet : last) - VB_ICRC_LEN, sum;
+
+		memcpy(&sum, m->bytes + k * packet + len, sizeof(sum));
+		if (le32toh(sum) != vb_roce_icrc(&path, (uint16_t)k, m->bytes + k * packet, len))
+			fail_msg("message %u: the ICRC of packet %u is not that of its place", i, k);
+	}
+}
+
+/* ---- which packets are a message ---- */
+
+static void packets_of_one_length_are_a_message(void **state)
+{
+	struct vb_out *o = new_way(0);
+
+	(void)state;
+	add_some(o, 5, 1000);
+	add_some(o, 1, 500); /* the shorter one ends it */
+	add_some(o, 2, 500);
+	add_some(o, 2, 1000); /* a longer one does not join */
+	assert_int_equal(w.calls, 0);
+	vb_out_push(o);
+	assert_int_equal(w.calls, 1);
+	assert_int_equal(w.nsent, 3);
+	check_sent(0, 6, 1000, 500);
+	check_sent(1, 2, 500, 500);
+	check_sent(2, 2, 1000, 1000);
+	vb_out_push(o);
+	assert_int_equal(w.calls, 1);
+	vb_out_end(o);
+}
+
+static void a_message_has_an_end(void **state)
+{
+	struct vb_out *o = new_way(0);
+
+	(void)state;
+	add_some(o, 130, SMALL);
+	vb_out_push(o);
+	assert_int_equal(w.calls, 1);
+	check_sent(0, 60, SMALL, SMALL);
+	check_sent(1, 60, SMALL, SMALL);
+	check_sent(2, 10, SMALL, SMALL);
+	add_some(o, 60, LONG); /* 64,080 bytes */
+	vb_out_push(o);
+	assert_int_equal(w.calls, 2);
+	check_sent(3, 59, LONG, LONG);
+	check_sent(4, 1, LONG, LONG);
+	vb_out_end(o);
+}
+
+static void each_path_has_its_own(void **state)
+{
+	struct vb_out *a = new_way(0), *b = new_way(0x20);
+
+	(void)state;
+	add_some(a, 1, SMALL);
+	add_some(b, 2, SMALL);
+	add_some(a, 1, SMALL);
+	vb_out_push(b);
+	assert_int_equal(w.calls, 1);
+	check_sent(0, 1, SMALL, SMALL);
+	check_sent(1, 2, SMALL, SMALL);
+	check_sent(2, 1, SMALL, SMALL);
+	assert_int_equal(w.sent[0].tclass, 0);
+	assert_int_equal(w.sent[1].tclass, 0x22); /* may be marked, as it asks for a class of service */
+	vb_out_end(a);
+	vb_out_end(b);
+}
+
+static void a_full_batch_leaves(void **state)
+{
+	struct vb_out *a = new_way(0), *b = new_way(0);
+
+	(void)state;
+	for (unsigned i = 0; i < VB_UDP_MESSAGES + 1; i++) {
+		assert_int_equal(w.calls, 0);
+		add_some(i & 1 ? b : a, 1, SMALL);
+		if (i == VB_UDP_MESSAGES)
+			assert_int_equal(w.nsent, VB_UDP_MESSAGES);
+		else
+			assert_int_equal(w.nsent, 0);
+	}
+	vb_out_push(a);
+	assert_int_equal(w.nsent, VB_UDP_MESSAGES + 1);
+	add_some(a, 20, 4112);
+	vb_out_push(a);
+	assert_int_equal(w.calls, 4);
+	check_sent(w.nsent - 2, 15, 4112, 4112);
+	check_sent(w.nsent - 1, 5, 4112, 4112);
+	vb_out_end(a);
+	vb_out_end(b);
+}
+
+static void brief_packets(void **state)
+{
+	struct vb_out *o = new_way(0);
+	struct vb_brief p[3] = {{{{0}}, {0}}};
+
+	(void)state;
+	for (unsigned i = 0; i < 3; i++) {
+		p[i].hdr_len = VB_BTH_LEN;
+		p[i].payload_len = i < 2 ? 12 : 4;
+		make(p[i].bytes, VB_SEND_ONLY, VB_OUT_BRIEF);
+	}
+	assert_int_equal(o->ops->send_list(o, p, 3, VB_OUT_REQUEST), 3);
+	assert_int_equal(w.calls, 0);
+	assert_int_equal(o->ops->send(o, p, VB_OUT_REQUEST), 1); /* takes the others along */
+	assert_int_equal(w.calls, 1);
+	check_sent(0, 3, 28, 20);
+	check_sent(1, 1, 28, 28);
+	vb_out_end(o);
+}
+
+static void what_is_cancelled_leaves_no_trace(void **state)
+{
+	struct vb_out *o = new_way(0);
+	struct vb_outbuf b;
+
+	(void)state;
+	assert_true(o->ops->reserve(o, &b, VB_BTH_LEN, 84, VB_OUT_REQUEST));
+	o->ops->cancel(o, &b); /* it had begun a message */
+	vb_out_push(o);
+	assert_int_equal(w.calls, 0);
+	add_some(o, 1, SMALL);
+	assert_true(o->ops->reserve(o, &b, VB_BTH_LEN, 84, VB_OUT_REQUEST));
+	o->ops->cancel(o, &b); /* it would have been the second one */
+	add_some(o, 1, SMALL);
+	vb_out_push(o);
+	assert_int_equal(w.nsent, 1);
+	check_sent(0, 2, SMALL, SMALL);
+	vb_out_end(o);
+}
+
+/* ---- the kernel does not send ---- */
+
+static void a_full_socket_keeps_the_batch(void **state)
+{
+	struct vb_out *a = new_way(0), *b = new_way(0);
+	struct vb_rxq *r = vb_udp_wire.rxq(w.net);
+
+	(void)state;
+	assert_true(a->ops->room(a) && r->ops->room(r));
+	add_some(a, 2, SMALL);
+	add_some(b, 1, SMALL);
+	add_some(a, 1, SMALL);
+	w.most = 1; /* of three messages one leaves, and then there is no room */
+	w.errors[1] = w.errors[2] = EAGAIN;
+	w.nerrors = 3;
+	vb_out_push(a);
+	assert_int_equal(w.nsent, 1);
+	assert_false(a->ops->room(a));
+	assert_false(r->ops->room(r));
+	add_some(a, 1, SMALL); /* joins the one that waits */
+	w.most = 0;
+	assert_true(a->ops->room(a));
+	assert_true(r->ops->room(r));
+	assert_int_equal(w.nsent, 3);
+	check_sent(0, 2, SMALL, SMALL);
+	check_sent(1, 1, SMALL, SMALL);
+	check_sent(2, 2, SMALL, SMALL);
+	assert_int_equal(w.host.lost, 0);
+	vb_out_end(a);
+	vb_out_end(b);
+}
+
+static void a_full_batch_takes_no_more(void **state)
+{
+	struct vb_out *o = new_way(0);
+	uint32_t n = 0;
+
+	(void)state;
+	fail_with(3, EAGAIN);
+	while (n < 100 && add(o, 4112))
+		n++;
+	assert_int_equal(n, VB_UDP_ROOM / 4112);
+	assert_int_equal(w.nsent, 0);
+	assert_false(o->ops->room(o));
+	fail_with(0, 0);
+	assert_true(o->ops->room(o));
+	check_sent(0, 15, 4112, 4112);
+	assert_true(add(o, 4112));
+	vb_out_end(o);
+	assert_int_equal(w.nsent, 2);
+}
+
+/* What does not cut messages sends packets one by one from then on; those that had other ICRCs are lost. */
+static void kernels_that_do_not_cut(void **state)
+{
+	struct vb_out *o = new_way(0);
+
+	(void)state;
+	fail_with(1, EIO);
+	add_some(o, 1, SMALL);
+	vb_out_push(o); /* says nothing about cutting */
+	assert_int_equal(w.host.lost, 1);
+	fail_with(1, EPERM);
+	add_some(o, 2, SMALL);
+	vb_out_push(o); /* neither does this */
+	assert_int_equal(w.host.lost, 3);
+	assert_int_equal(w.host.lost_errno, EPERM);
+	add_some(o, 2, SMALL);
+	vb_out_push(o);
+	check_sent(0, 2, SMALL, SMALL);
+	fail_with(1, EINVAL);
+	add_some(o, 4, SMALL);
+	vb_out_push(o);
+	assert_int_equal(w.nsent, 1);
+	assert_int_equal(w.host.lost, 7);
+	assert_int_equal(w.host.lost_errno, EINVAL);
+	assert_true(w.host.lost_at);
+	add_some(o, 3, SMALL);
+	vb_out_push(o);
+	assert_int_equal(w.nsent, 4);
+	for (uint32_t i = 1; i < 4; i++)
+		check_sent(i, 1, SMALL, SMALL);
+	vb_out_end(o);
+}
+
+/* A call that returns what ICMP says of earlier packets has sent nothing. */
+static void icmp_loses_nothing(void **state)
+{
+	struct vb_out *o = new_way(0);
+
+	(void)state;
+	w.errors[0] = ECONNREFUSED;
+	w.errors[1] = EINTR;
+	w.nerrors = 2;
+	w.icmp = 1;
+	add_some(o, 2, SMALL);
+	vb_out_push(o);
+	assert_int_equal(w.nsent, 1);
+	check_sent(0, 2, SMALL, SMALL);
+	assert_int_equal(w.host.lost, 0);
+	assert_int_equal(w.host.icmp_errno, ECONNREFUSED);
+	w.icmp = 1000000;
+	fail_with(ERRORS, ECONNREFUSED);
+	add_some(o, 2, SMALL);
+	vb_out_push(o); /* not for ever */
+	assert_int_equal(w.host.lost, 2);
+	assert_int_equal(w.failed, 9);
+	vb_out_end(o);
+}
+
+static void a_path_ends_with_a_batch(void **state)
+{
+	struct vb_out *a = new_way(0), *b = new_way(0);
+
+	(void)state;
+	add_some(a, 1, SMALL);
+	add_some(b, 1, SMALL);
+	fail_with(1, EAGAIN);
+	vb_out_end(b); /* what has its address by now may be another path */
+	for (uint32_t i = 0; i < VB_UDP_MESSAGES; i++)
+		for (uint32_t t = 0; t < w.net->ntx; t++)
+			assert_ptr_not_equal(w.net->tx[t].messages[i].of, b);
+	vb_out_push(a);
+	assert_int_equal(w.nsent, 2);
+	add_some(a, 1, SMALL);
+	vb_out_end(a);
+	assert_int_equal(w.nsent, 3);
+}
+
+/* ---- what comes ---- */
+
+static struct message *come(void)
+{
+	assert_true(w.ncoming < COMING);
+	return &w.coming[w.ncoming++];
+}
+
+/* One more packet of a message that comes, of so many bytes with its ICRC. */
+static void packet(struct message *m, uint8_t opcode, uint32_t len)
+{
+	struct vb_roce_ends e = {vb_gid_of(m->six ? there6 : gids[1]), vb_gid_of(m->six ? gids[2] : gids[0]),
+				 PORT};
+	uint8_t *at = m->bytes + m->len;
+	struct vb_roce_path path;
+
+	make(at, opcode, len - VB_ICRC_LEN);
+	at[VB_BTH_LEN - 1] = (uint8_t)(m->len / SMALL); /* the PSN tells where it stood */
+	vb_roce_path_init(&path, &e);
+	vb_roce_seal(&path, (uint16_t)(m->packet ? m->len / m->packet : 0), at, len - VB_ICRC_LEN);
+	m->len += len;
+}
+
+static int peek(struct vb_arrival *p)
+{
+	struct vb_rxq *r = vb_udp_wire.rxq(w.net);
+	int n;
+
+	assert_true(vb_lock_try(&r->rx));
+	n = r->ops->peek(r, p);
+	if (n > 0)
+		r->ops->next(r);
+	vb_lock_give(&r->rx);
+	return n;
+}
+
+static void expect(uint8_t opcode, uint8_t psn, uint32_t payload)
+{
+	struct vb_arrival p;
+
+	assert_int_equal(peek(&p), 1);
+	if (p.b.bytes[0] != opcode || p.b.bytes[VB_BTH_LEN - 1] != psn || p.payload_len != payload)
+		fail_msg("opcode 0x%x with PSN %u and %u bytes, not 0x%x with %u and %u", p.b.bytes[0],
+			 p.b.bytes[VB_BTH_LEN - 1], p.payload_len, opcode, psn, payload);
+	for (uint32_t i = 0; i < payload; i++)
+		assert_int_equal(p.payload[i], 0x5a);
+	assert_int_equal(p.source->origin.low, w.host.gid.low);
+}
+
+static void expect_nothing(void)
+{
+	struct vb_arrival p;
+
+	assert_int_equal(peek(&p), 0);
+}
+
+static void messages_are_cut_apart(void **state)
+{
+	struct vb_rxq *r = vb_udp_wire.rxq(w.net);
+	struct message *m = come();
+
+	(void)state;
+	m->packet = SMALL;
+	packet(m, VB_SEND_ONLY, SMALL);
+	packet(m, VB_SEND_ONLY, SMALL);
+	packet(m, VB_SEND_ONLY, 60);
+	assert_true(r->ops->ready(r));
+	expect(VB_SEND_ONLY, 0, 84);
+	assert_true(r->ops->ready(r)); /* of the message in hand */
+	expect(VB_SEND_ONLY, 1, 84);
+	expect(VB_SEND_ONLY, 2, 44);
+	assert_false(r->ops->ready(r));
+	expect_nothing();
+	assert_true(w.host.heard);
+}
+
+static void answers_come_first(void **state)
+{
+	static const uint8_t opcodes[] = {VB_SEND_ONLY, VB_READ_RESP_ONLY, VB_SEND_ONLY, VB_READ_RESP_ONLY};
+	struct message *m = come();
+
+	(void)state;
+	m->packet = SMALL;
+	for (unsigned i = 0; i < 4; i++)
+		packet(m, opcodes[i], SMALL);
+	packet(m, VB_ACK, 20);
+	expect(VB_READ_RESP_ONLY, 1, 80);
+	expect(VB_READ_RESP_ONLY, 3, 80);
+	expect(VB_ACK, 4, 0);
+	expect(VB_SEND_ONLY, 0, 84);
+	expect(VB_SEND_ONLY, 2, 84);
+	expect_nothing();
+}
+
+/* What is no message is counted, and the next one is taken. */
+static void messages_that_are_none(void **state)
+{
+	struct message *m = come();
+
+	(void)state;
+	m->flags = MSG_TRUNC;
+	packet(m, VB_SEND_ONLY, SMALL);
+	m = come();
+	m->packet = 12;
+	packet(m, VB_SEND_ONLY, SMALL);
+	m = come();
+	m->len = 15;
+	m = come();
+	packet(m, VB_SEND_ONLY, SMALL);
+	expect(VB_SEND_ONLY, 0, 84);
+	expect_nothing();
+	assert_int_equal(w.net->in.counts[VB_ROCE_LENGTH], 3);
+}
+
+static void marks(void **state)
+{
+	static const struct {
+		int tclass;
+		bool six, marked;
+	} rows[] = {{3, false, true}, {2, false, false}, {0x23, true, true}, {1, true, false}};
+	struct vb_arrival p;
+
+	(void)state;
+	for (unsigned i = 0; i < 4; i++) {
+		struct message *m = come();
+
+		m->tclass = rows[i].tclass;
+		m->six = rows[i].six;
+		packet(m, VB_SEND_ONLY, i & 1 ? SMALL : 32);
+	}
+	for (unsigned i = 0; i < 4; i++) {
+		assert_int_equal(peek(&p), 1);
+		assert_int_equal(p.b.flags & VB_BRIEF_MARKED, rows[i].marked ? VB_BRIEF_MARKED : 0);
+		assert_int_equal(p.b.flags & VB_BRIEF_APART, i & 1 ? VB_BRIEF_APART : 0);
+	}
+}
+
+/* A wrong packet takes none of its message along, and a look ends. */
+static void wrong_packets(void **state)
+{
+	struct message *m = come();
+
+	(void)state;
+	m->packet = SMALL;
+	for (unsigned i = 0; i < 3; i++)
+		packet(m, VB_SEND_ONLY, SMALL);
+	m->bytes[SMALL + 50] ^= 1;
+	expect(VB_SEND_ONLY, 0, 84);
+	expect(VB_SEND_ONLY, 2, 84);
+	expect_nothing();
+	assert_int_equal(w.net->in.counts[VB_ROCE_ICRC], 1);
+	assert_int_equal(w.host.bad_icrc, 1);
+	m = come();
+	packet(m, VB_SEND_ONLY, SMALL);
+	m->bytes[2] = 0; /* another P_Key */
+	w.again = 1000;
+	expect_nothing();
+	assert_in_range(w.net->in.counts[VB_ROCE_PKEY], 1, 100);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, begin, finish)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    TEST(packets_of_one_length_are_a_message),
+	    TEST(a_message_has_an_end),
+	    TEST(each_path_has_its_own),
+	    TEST(a_full_batch_leaves),
+	    TEST(brief_packets),
+	    TEST(what_is_cancelled_leaves_no_trace),
+	    TEST(a_full_socket_keeps_the_batch),
+	    TEST(a_full_batch_takes_no_more),
+	    TEST(kernels_that_do_not_cut),
+	    TEST(icmp_loses_nothing),
+	    TEST(a_path_ends_with_a_batch),
+	    TEST(messages_are_cut_apart),
+	    TEST(answers_come_first),
+	    TEST(messages_that_are_none),
+	    TEST(marks),
+	    TEST(wrong_packets),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
