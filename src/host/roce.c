@@ -124,7 +124,7 @@ static int bind_some(int fd, uint16_t *port)
 static int open_tx(struct vb_roce *r, uint32_t i, struct vb_roce_why *why)
 {
 	int fd = socket(AF_INET6, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), off = 0;
-	int whole = IP_PMTUDISC_DO, whole6 = IPV6_PMTUDISC_DO;
+	int whole = IP_PMTUDISC_PROBE, whole6 = IPV6_PMTUDISC_PROBE;
 
 	if (fd < 0)
 		return vb_roce_failed(why, "socket");

@@ -96,8 +96,9 @@ int vb_roce_fd_shared(struct vb_roce *r);
 bool vb_roce_whole(const struct vb_roce *r);
 
 /* A sending socket: bound to the interface and to `port`, unconnected, so that the IPv4 ID is 0, 1, ... in
- * each send; IP_MTU_DISCOVER and IPV6_MTU_DISCOVER are DO, so that nothing is fragmented (EMSGSIZE).  Nothing
- * is to be received but what MSG_ERRQUEUE has, if the caller sets IP_RECVERR.  Options are the caller's. */
+ * each send.  IP_MTU_DISCOVER and IPV6_MTU_DISCOVER are PROBE: nothing is fragmented (EMSGSIZE beyond the
+ * interface's MTU), and an ICMP message, which anybody can forge, does not make the path smaller.  Nothing is
+ * to be received but what MSG_ERRQUEUE has, if the caller sets IP_RECVERR.  Options are the caller's. */
 struct vb_roce_tx {
 	int fd;
 	uint16_t port; /* VB_ROCE_TX_LOW to 65535 */
