@@ -203,8 +203,11 @@ static void look_at_user(struct vb_doctor *d)
 			 overflow);
 	else
 		vb_found(d, VB_OK, "user", NULL, NULL,
-			 "user %u. Only processes of the same user and network namespace reach each other",
-			 geteuid());
+			 "user %u. On one host, processes of the same user and network namespace reach each "
+			 "other%s",
+			 geteuid(),
+			 getenv("VERBENA_NETDEV") ? ". VERBENA_NETDEV adds other hosts and network namespaces"
+						  : ". Others need verbena run --netdev");
 }
 
 static int try_namespaces(void *flags, int out)

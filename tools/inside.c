@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "hca/roots.h"
 #include "host/segment.h"
+#include "iba/grh.h"
 #include "obj/live.h"
 
 enum { MOST_PLACES = 1 << 24 }; /* of a shard; more is rubbish */
@@ -210,4 +211,16 @@ const struct vb_inside_qp *vb_inside_find_qp(const struct vb_inside *in, uint32_
 		if (in->qps[i]->qp.qpn == qpn && !in->qps[i]->qp.of)
 			return in->qps[i];
 	return NULL;
+}
+
+const uint8_t *vb_inside_host(const struct vb_qp *qp)
+{
+	const struct ibv_ah_attr *av = &qp->attr.ah_attr;
+	struct vb_gid gid = vb_gid_of(av->grh.dgid.raw);
+
+	/* what comes from a process has its number there, which is no address */
+	return qp->path.rxq && av->is_global && qp->path.source.high == gid.high &&
+		       qp->path.source.low == gid.low
+		   ? av->grh.dgid.raw
+		   : NULL;
 }

@@ -64,4 +64,8 @@ const struct vb_inside_channel *vb_inside_find_channel(const struct vb_inside *i
 /* By its number. */
 const struct vb_inside_qp *vb_inside_find_qp(const struct vb_inside *in, uint32_t qpn);
 
+/* The address to which the queue pair's path leads over a network, 16 bytes; NULL: it leads nowhere, or to a
+ * process of this host. */
+const uint8_t *vb_inside_host(const struct vb_qp *qp);
+
 #endif

@@ -5,8 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/text.h"
 #include "counts.h"
 #include "host/segment.h"
+#include "iba/grh.h"
 #include "inside.h"
 #include "peek.h"
 #include "tools.h"
@@ -118,9 +120,24 @@ static void print_counts(const struct vb_traffic *t)
 		printf("\n");
 }
 
+/* The address at the other end, if packets go there over a network, and in words; NULL: they do not, or the
+ * queues are not read. */
+static const uint8_t *host_of(const struct vb_inside *in, uint32_t qpn, char *buf, size_t size)
+{
+	const struct vb_inside_qp *q = vb_inside_find_qp(in, qpn);
+	const uint8_t *gid = q ? vb_inside_host(&q->qp) : NULL;
+	struct vb_text t = {buf, size};
+
+	*buf = 0;
+	if (gid)
+		vb_gid_add(&t, gid);
+	return gid;
+}
+
 static void print_qp(const struct peek *p, const struct vb_inside *in, const struct vb_qp_row *r)
 {
-	char name[80];
+	char name[80], address[64];
+	const uint8_t *host = host_of(in, r->qpn, address, sizeof(address));
 
 	printf("QP 0x%06x  %s  %s  device %s", r->qpn, vb_counts_type(r->type), vb_counts_state(r->state),
 	       vb_counts_device_name(name, sizeof name, p, r->device));
@@ -130,6 +147,8 @@ static void print_qp(const struct peek *p, const struct vb_inside *in, const str
 		printf("  peer QP 0x%06x", r->dest_qpn);
 	if (r->peer)
 		printf(" of process %d (%s)", (int)r->peer, r->peer_program);
+	else if (host)
+		printf(" at %s, over the network", address);
 	else if (r->dest_qpn)
 		printf(", which no process has that you may look at");
 	printf("\n");
@@ -196,6 +215,8 @@ static json_object *qp_json(const struct peek *p, const struct vb_inside *in, co
 	if (r->dest_qpn) {
 		peer = json_object_new_object();
 		add_hex(peer, "qpn", r->dest_qpn);
+		if (host_of(in, r->qpn, name, sizeof(name)))
+			json_object_object_add(peer, "address", json_object_new_string(name));
 		if (r->peer) {
 			json_object_object_add(peer, "pid", json_object_new_int(r->peer));
 			json_object_object_add(peer, "program", json_object_new_string(r->peer_program));

@@ -412,6 +412,10 @@ static void find_far(struct vb_waits *l, const struct vb_inside_qp *q, const str
 {
 	struct vb_far_end f = vb_world_far(&l->world, l->world.self, &q->qp);
 
+	if (f.how == VB_FAR_HOST) {
+		vb_wait_host_request(l, q, what);
+		return;
+	}
 	if (f.how == VB_FAR_UNSET || find_nobody(l, q, &f, what) || find_wrong_end(l, q, &f, what))
 		return;
 	if (q->qp.req.rnr_row || q->qp.req.waiting_rnr) {
@@ -581,7 +585,9 @@ static void find_silence(struct vb_waits *l, const struct vb_inside_qp *q, const
 	char why[WHY] = "";
 	struct vb_text t = {why, sizeof(why)};
 
-	if (f.how == VB_FAR_UNSET)
+	if (f.how == VB_FAR_HOST)
+		vb_wait_host_receive(l, q, what);
+	if (f.how == VB_FAR_UNSET || f.how == VB_FAR_HOST)
 		return;
 	if (find_nobody(l, q, &f, what) || find_wrong_end(l, q, &f, what) || find_stopped(l, q, &f, what))
 		return;

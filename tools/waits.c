@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "explain.h"
+#include "iba/grh.h"
 #include "iba/names.h"
 #include "iba/qp_state.h"
 #include "iba/shown.h"
@@ -100,7 +101,10 @@ void vb_name_qp(struct vb_text *t, const struct vb_waits *l, const struct vb_ins
 	if (f.how == VB_FAR_UNSET)
 		return;
 	vb_text_add(t, " -> QP 0x%06x", q->qp.dest_qpn);
-	if (f.side && f.side == l->world.self)
+	if (f.how == VB_FAR_HOST) {
+		vb_text_add(t, " at ");
+		vb_gid_add(t, vb_inside_host(&q->qp));
+	} else if (f.side && f.side == l->world.self)
 		vb_text_add(t, " of this process");
 	else if (f.side)
 		vb_text_add(t, " of PID %d (%s)", (int)f.side->at.pid, f.side->at.program);

@@ -50,6 +50,7 @@ enum vb_far_how {
 	VB_FAR_NOBODY,	  /* no process has the number */
 	VB_FAR_STRANGER,  /* a process has it that cannot be read */
 	VB_FAR_ELSEWHERE, /* the address is not of this host, as far as can be seen */
+	VB_FAR_HOST,	  /* its packets go over a network, to an address of no process that is seen */
 	VB_FAR_SHOWN,	  /* its segment is read, its memory is not */
 	VB_FAR_READ,
 };
@@ -106,6 +107,8 @@ void vb_waits_json(const struct vb_waits *l, struct json_object *o);
 /* The parts of the search: wait_request.c, wait_queue.c, wait_call.c, wait_cm.c. */
 void vb_wait_requests(struct vb_waits *l, const struct vb_inside_qp *q);
 void vb_wait_receives(struct vb_waits *l, const struct vb_inside_qp *q);
+void vb_wait_host_request(struct vb_waits *l, const struct vb_inside_qp *q, const struct vb_text *what);
+void vb_wait_host_receive(struct vb_waits *l, const struct vb_inside_qp *q, const struct vb_text *what);
 void vb_wait_datagrams(struct vb_waits *l, const struct vb_inside_qp *q);
 void vb_wait_cq(struct vb_waits *l, const struct vb_inside_cq *c);
 void vb_wait_channel(struct vb_waits *l, const struct vb_inside_channel *c);

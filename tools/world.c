@@ -167,6 +167,11 @@ struct vb_far_end vb_world_far(const struct vb_world *w, const struct vb_side *s
 	if (!is_connected(qp))
 		return f;
 	f.side = side_with(w, number, &f.device);
+	if (vb_inside_host(qp) && (!f.side || !has_address(f.side, f.device, &qp->attr.ah_attr))) {
+		f.side = NULL; /* numbers are this host's only */
+		f.how = VB_FAR_HOST;
+		return f;
+	}
 	if (!f.side) {
 		f.how = is_bound(w, number) ? VB_FAR_STRANGER : VB_FAR_NOBODY;
 		return f;

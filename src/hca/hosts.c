@@ -1,5 +1,6 @@
 #include "hca/hosts.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,12 +20,14 @@ enum {
 
 struct host {
 	struct vb_far far;
-	struct vb_hosts *all;
 	struct vb_net_host net;
+	struct vb_hosts *all;
 	uint32_t refs;
 	struct host *next; /* in its bucket */
 	uint8_t gids[VB_GID_TABLE][16];
 };
+
+_Static_assert(offsetof(struct host, net) == offsetof(struct vb_net_far, net), "as it is read from outside");
 
 static struct host *host_of(const struct vb_far *far)
 {

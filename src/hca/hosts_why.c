@@ -85,6 +85,16 @@ static bool by_sending(struct look *l)
 	}
 }
 
+/* Milliseconds since something came from there, 1 at least; 0: nothing ever came. */
+static uint32_t heard_ms(const struct look *l)
+{
+	uint64_t ago = l->now > l->heard ? (l->now - l->heard) / VB_MSEC : 0;
+
+	if (!l->heard)
+		return 0;
+	return ago > UINT32_MAX ? UINT32_MAX : ago ? (uint32_t)ago : 1;
+}
+
 static bool by_icmp(struct look *l)
 {
 	uint64_t at = word(&l->host->icmp_at);
@@ -98,6 +108,7 @@ static bool by_icmp(struct look *l)
 		return false;
 	switch (err) {
 	case ECONNREFUSED:
+		l->f.host.heard_ms = heard_ms(l);
 		return is(l, VB_REACH_HOST_CLOSED, err);
 	case EACCES:
 	case EPERM:
@@ -142,11 +153,20 @@ static uint64_t patience(const struct vb_qp *qp)
 	return (4096ull << qp->attr.timeout) * (qp->attr.retry_cnt + 1u);
 }
 
+/* Whether nothing has come while the request waited. */
+static bool is_quiet(const struct look *l)
+{
+	const struct vb_qp *qp = l->qp;
+
+	if (qp->stuck_since && qp->stuck_una == qp->req.una && l->heard < qp->stuck_since)
+		return true;
+	return l->now > l->heard && l->now - l->heard > patience(qp);
+}
+
 /* By what came, or did not. */
 static void by_hearing(struct look *l)
 {
 	uint64_t bad = word(&l->host->bad_icrc);
-	uint64_t ago = l->now > l->heard ? l->now - l->heard : 0;
 
 	if (bad && !l->heard) {
 		l->f.host.bad = bad > UINT32_MAX ? UINT32_MAX : (uint32_t)bad;
@@ -154,9 +174,8 @@ static void by_hearing(struct look *l)
 	} else if (!l->heard) {
 		is(l, VB_REACH_HOST_SILENT, 0);
 	} else {
-		ago /= VB_MSEC;
-		l->f.host.heard_ms = ago > UINT32_MAX ? UINT32_MAX : (uint32_t)ago;
-		is(l, ago * VB_MSEC > patience(l->qp) ? VB_REACH_HOST_QUIET : VB_REACH_HOST_OTHERS, 0);
+		l->f.host.heard_ms = heard_ms(l);
+		is(l, is_quiet(l) ? VB_REACH_HOST_QUIET : VB_REACH_HOST_OTHERS, 0);
 	}
 }
 

@@ -8,6 +8,7 @@
 #include "base/waiting.h"
 #include "hca/far.h"
 #include "hca/silence.h"
+#include "iba/grh.h"
 #include "iba/reach.h"
 #include "iba/shown.h"
 #include "iba/waits.h"
@@ -47,6 +48,14 @@ static void begin(struct vb_text *t, struct vb_qp *qp, uint64_t now)
 		    vb_wrs[w->opcode].name, w->wr_id, (double)(now - qp->stuck_since) / 1e9);
 }
 
+/* Whether it leads to an address on a network. */
+static bool is_host(const struct vb_qp *qp)
+{
+	const struct vb_far *far = qp->path.far;
+
+	return far && far->kind->whom(far).kind == VB_WHOM_ADDRESS;
+}
+
 /* The receiver has said by RNR NAKs that it lacks a receive. */
 static bool say_rnr(struct vb_qp *qp, uint64_t now)
 {
@@ -59,7 +68,12 @@ static bool say_rnr(struct vb_qp *qp, uint64_t now)
 	if (!qp->req.rnr_row || vb_wr_is(w->opcode, VB_WR_FETCH) || w->opcode == IBV_WR_RDMA_WRITE)
 		return false;
 	begin(&t, qp, now);
-	vb_text_add(&t, ", because the peer, process %u, has no receive posted ", qp->path.pid);
+	vb_text_add(&t, ", because the peer, ");
+	if (is_host(qp))
+		vb_gid_add(&t, qp->attr.ah_attr.grh.dgid.raw);
+	else
+		vb_text_add(&t, "process %u", qp->path.pid);
+	vb_text_add(&t, ", has no receive posted ");
 	vb_text_add(&t, srq ? "in SRQ 0x%06x: " : "on QP 0x%06x: ", srq ? srq : qp->dest_qpn);
 	vb_text_add(&t, "%u%s RNR NAKs so far", qp->req.rnr_row, qp->req.rnr_row == 255 ? " or more" : "");
 	vb_wait_say(srq ? VB_W_NO_RECEIVE_SRQ : VB_W_NO_RECEIVE, "%s", text);
@@ -94,7 +108,11 @@ static bool say_request(struct vb_qp *qp, uint64_t now)
 	}
 	if (vb_silence_is_only_slow(qp, now))
 		return false;
+	if (is_host(qp) && qp->attr.timeout && !qp->req.retried)
+		return false; /* what was sent last is being answered */
 	vb_silence_explain(qp);
+	if (qp->silence.reach == VB_REACH_HOST_OTHERS && qp->req.retried < 2)
+		return false;
 	return qp->silence.reach && say_reach(qp, now, &qp->silence);
 }
 
@@ -114,8 +132,10 @@ uint64_t vb_stuck_look(struct vb_qp *qp, uint64_t now)
 		qp->stuck_una = q->una;
 		qp->stuck_warn = warn == VB_NEVER ? VB_NEVER : now + warn;
 	}
-	if (now < qp->stuck_warn || qp->state != IBV_QPS_RTS || qp->path.lossy)
-		return qp->path.lossy ? VB_NEVER : qp->stuck_warn;
+	if (qp->path.lossy && !is_host(qp))
+		return VB_NEVER;
+	if (now < qp->stuck_warn || qp->state != IBV_QPS_RTS)
+		return qp->stuck_warn;
 	qp->stuck_warn = say_request(qp, now) ? VB_NEVER : now + warn;
 	return qp->stuck_warn;
 }

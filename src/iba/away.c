@@ -40,8 +40,8 @@ void vb_away_add(struct vb_text *t, const struct vb_reach_away *a)
 		vb_text_add(t, "; only RC queue pairs reach other hosts so far");
 		break;
 	case VB_AWAY_CM:
-		if (!a->pid)
-			vb_text_add(t, ", and rdma_cm does not connect to other hosts yet; " CONTAINER);
+		vb_text_add(t, "%s rdma_cm does not connect to other hosts yet%s", a->pid ? ";" : ", and",
+			    a->pid ? "" : "; " CONTAINER);
 		break;
 	case VB_AWAY_SHM:
 		vb_text_add(t, "; --wire=shm (VERBENA_WIRE) keeps all packets on this host: use --wire=auto");

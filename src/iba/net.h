@@ -3,6 +3,7 @@
 #ifndef VB_IBA_NET_H
 #define VB_IBA_NET_H
 
+#include "iba/far.h"
 #include "iba/grh.h"
 #include "iba/roce.h"
 #include "iba/rxq.h"
@@ -25,6 +26,12 @@ struct vb_net_host {
 	_Atomic uint32_t icmp_errno; /* and what, as the kernel translates it */
 	_Atomic uint32_t icmp_mtu;   /* with EMSGSIZE: the MTU on the way, 0: not told */
 	struct vb_roce_habit habit;  /* under the receive queue's rx */
+};
+
+/* What a path to an address leads to (obj/path.h), as far as other processes look at it. */
+struct vb_net_far {
+	struct vb_far far;
+	struct vb_net_host net;
 };
 
 /* Where the packets of a path go. */

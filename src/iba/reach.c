@@ -305,7 +305,16 @@ static void say_host_closed(struct vb_text *t, const struct vb_reach_host *of)
 {
 	vb_text_add(t, "nobody at ");
 	vb_gid_add(t, of->gid);
-	vb_text_add(t, " listens on UDP port 4791 (ICMP port unreachable): start the peer with verbena run "
+	if (of->heard_ms)
+		vb_text_add(
+		    t,
+		    " listens on UDP port 4791 any more (ICMP port unreachable), but packets came from "
+		    "there until %u.%u s ago: the process there has ended; start the peer again, and "
+		    "connect again",
+		    of->heard_ms / 1000, of->heard_ms / 100 % 10);
+	else
+		vb_text_add(
+		    t, " listens on UDP port 4791 (ICMP port unreachable): start the peer with verbena run "
 		       "--netdev there, or set up soft-RoCE; a packet filter there can also reject the port");
 }
 
@@ -362,12 +371,13 @@ static void say_host_silent(struct vb_text *t, const struct vb_reach_host *of)
 
 static void say_host_quiet(struct vb_text *t, const struct vb_reach_host *of)
 {
-	vb_text_add(t, "the last packet from ");
 	vb_gid_add(t, of->gid);
 	vb_text_add(
 	    t,
-	    " arrived %u.%u s ago: since then the program there has ended, is stopped or gets no CPU, "
-	    "its queue pair is gone, or its host or the network between has failed",
+	    " was heard last %u.%u s ago: since then the program there has ended, is stopped or gets no CPU, "
+	    "its queue pair is gone, a packet filter drops UDP port 4791, or its host or the network between "
+	    "has "
+	    "failed; run verbena explain on that host",
 	    of->heard_ms / 1000, of->heard_ms / 100 % 10);
 }
 

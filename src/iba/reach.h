@@ -101,7 +101,7 @@ struct vb_reach_host {
 		    other;    /* ROUTE: 1: the interface is another one than the device's, and leads there */
 		uint32_t mtu; /* MTU: of the way there; 0: unknown */
 		uint32_t bad; /* DAMAGED: packets with a wrong ICRC */
-		uint32_t heard_ms; /* QUIET: since its last packet */
+		uint32_t heard_ms; /* QUIET, OTHERS, CLOSED: since its last packet; 0: there was none */
 	};
 };
 

@@ -258,7 +258,7 @@ static void nothing_comes_any_more(void)
 	send_from(fd, 50000, kit_host_address(1, false), false);
 	kit_nap(200); /* the time that the sentence tells */
 	fails(8);
-	KIT_LOG_SAYS("the last packet from %s arrived 0.", kit_host_address(1, false));
+	KIT_LOG_SAYS("%s was heard last 0.", kit_host_address(1, false));
 	close(quiet);
 	close(fd);
 }
@@ -274,8 +274,76 @@ static void nothing_came_while_it_was_repeated(void)
 	begin_to(kit_host_address(1, false), 14, 2);
 	send_from(fd, 50000, kit_host_address(1, false), false);
 	fails(8);
-	KIT_LOG_SAYS("the last packet from %s arrived 0.", kit_host_address(1, false));
+	KIT_LOG_SAYS("%s was heard last 0.", kit_host_address(1, false));
 	close(quiet);
+	close(fd);
+}
+
+/* The process there has ended: its port was open until then. */
+static void nobody_listens_any_more(void)
+{
+	int fd;
+
+	begin();
+	fd = plain_socket(kit_host_address(1, false), 50000);
+	begin_to(kit_host_address(1, false), 10, 2);
+	send_from(fd, 50000, kit_host_address(1, false), false);
+	fails(8);
+	KIT_LOG_SAYS("nobody at %s listens on UDP port 4791 any more", kit_host_address(1, false));
+	KIT_LOG_SAYS("the process there has %s", "ended");
+	close(fd);
+}
+
+/* What the command says of this process. */
+static const char *command(const char *words)
+{
+	static char text[1 << 16];
+	char self[4096], line[4300];
+	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+	size_t got;
+	FILE *f;
+
+	CHECK(n > 0);
+	self[n] = 0;
+	*strrchr(self, '/') = 0;
+	snprintf(line, sizeof(line), "'%s/../verbena' %s %d 2>&1", self, words, (int)getpid());
+	f = popen(line, "re");
+	CHECK(f);
+	got = fread(text, 1, sizeof(text) - 1, f);
+	text[got] = 0;
+	(void)pclose(f);
+	return text;
+}
+
+static void says(const char *words, const char *fmt, const char *what)
+{
+	char want[300];
+	const char *text;
+
+	snprintf(want, sizeof(want), fmt, what);
+	text = command(words);
+	CHECK(strstr(text, want) || strstr(text, "cannot be read") || strstr(text, "are not shown"),
+	      "'%s' is not in: %s", want, text);
+}
+
+/* A request that waits for another host: explained from outside, and said unasked. */
+static void a_request_waits(void)
+{
+	char there[64];
+	int fd;
+
+	snprintf(there, sizeof(there), "%s", kit_host_address(1, false));
+	CHECK(!setenv("VERBENA_WAIT_WARN", "0.2", 1));
+	begin();
+	fd = socket_there(there, VB_ROCE_PORT);
+	begin_to(there, 16, 7); /* 268 ms */
+	CHECK_EQ(kit_post(&e, IBV_WR_SEND, 2, 0, 8, NULL, 0), 0);
+	KIT_LOG_SAYS("has been outstanding for %s", "0.");
+	KIT_LOG_SAYS("no RoCEv2 packet has arrived from %s on " KIT_HOST_NIC, there);
+	says("explain", "-> QP 0x123456 at %s: 1 request outstanding", there);
+	says("explain", "[peer-unreadable] the peer is at %s, on another host", there);
+	says("explain --json", "\"cause\":\"%s\"", "peer-unreadable");
+	says("qp", "peer QP 0x123456 at %s, over the network", there);
 	close(fd);
 }
 
@@ -340,6 +408,8 @@ int main(int argc, char **argv)
 	    {.name = "others", .run = others_there_answer},
 	    {.name = "quiet", .run = nothing_comes_any_more},
 	    {.name = "before", .run = nothing_came_while_it_was_repeated},
+	    {.name = "ended", .run = nobody_listens_any_more},
+	    {.name = "waits", .run = a_request_waits},
 	    {.name = "filter", .run = a_filter_of_this_host},
 	    {.name = "reject", .run = a_filter_there_that_rejects},
 	};

@@ -650,6 +650,8 @@ static void a_clause_has_the_numbers_of_its_kind(void **state)
 	     "namespace; only RC queue pairs reach other hosts so far"},
 	    {{VB_REACH_ADDRESS, .away = {.obstacle = VB_AWAY_CM}},
 	     "namespace, and rdma_cm does not connect to other hosts yet; a container has"},
+	    {{VB_REACH_ADDRESS, .away = {.obstacle = VB_AWAY_CM, .pid = 7}},
+	     "--network container:NAME); rdma_cm does not connect to other hosts yet"},
 	    {{VB_REACH_ADDRESS, .away = {.obstacle = VB_AWAY_SHM}}, "--wire=shm (VERBENA_WIRE) keeps"},
 #define FAR .gid = {[10] = 255, 255, 10, 0, 0, 5}, .ifname = "eth0"
 	    {{VB_REACH_HOST_FILTER, .host = {FAR, .err = EPERM}},
@@ -667,6 +669,8 @@ static void a_clause_has_the_numbers_of_its_kind(void **state)
 	    {{VB_REACH_HOST_FORBIDDEN, .host = {FAR, .err = EACCES}},
 	     "on the way to 10.0.0.5 rejects the packets (Permission denied"},
 	    {{VB_REACH_HOST_CLOSED, .host = {FAR}}, "nobody at 10.0.0.5 listens on UDP port 4791"},
+	    {{VB_REACH_HOST_CLOSED, .host = {FAR, .heard_ms = 2500}},
+	     "packets came from there until 2.5 s ago: the process there has ended"},
 	    {{VB_REACH_HOST_MTU, .host = {FAR, .mtu = 1400}},
 	     "MTU is 1400 bytes; set path_mtu to 1024 bytes"},
 	    {{VB_REACH_HOST_MTU, .host = {FAR, .mtu = 1119}}, "MTU is 1119 bytes; set path_mtu to 512 bytes"},
@@ -676,7 +680,8 @@ static void a_clause_has_the_numbers_of_its_kind(void **state)
 	    {{VB_REACH_HOST_DAMAGED, .host = {FAR, .bad = 3}}, "3 packets from 10.0.0.5 had a wrong"},
 	    {{VB_REACH_HOST_SILENT, .host = {FAR}}, "no RoCEv2 packet has arrived from 10.0.0.5 on eth0,"},
 	    {{VB_REACH_HOST_SILENT, .host = {.ifname = "0123456789abcdef"}}, "on 0123456789abcdef, and"},
-	    {{VB_REACH_HOST_QUIET, .host = {FAR, .heard_ms = 3280}}, "from 10.0.0.5 arrived 3.2 s ago"},
+	    {{VB_REACH_HOST_QUIET, .host = {FAR, .heard_ms = 3280}},
+	     "10.0.0.5 was heard last 3.2 s ago: since"},
 	    {{VB_REACH_HOST_OTHERS, .host = {FAR, .heard_ms = 280}},
 	     "from 10.0.0.5 arrive (the last one 0.2 s ago)"},
 #undef FAR
