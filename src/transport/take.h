@@ -49,7 +49,7 @@ static inline void vb_take_done(struct vb_qp *qp, struct vb_cqe *e, bool solicit
 	struct vb_resp *s = &qp->resp;
 
 	s->have_wqe = false;
-	if (!e) {
+	if (vb_likely(!e)) {
 		if (vb_unlikely(qp->srq != NULL))
 			vb_srq_give(qp->srq);
 		else
