@@ -542,6 +542,18 @@ void vb_rc_again(struct vb_qp *qp, enum vb_trace_cause cause)
 	vb_requester_back(qp);
 }
 
+/* How long an ACK is waited for: between the timeout and four of it (IBTA 9.7.6.1.3).  Over a network the far
+ * end may be a program that waits for a CPU, or a queue that is full: each time in vain the next wait is
+ * longer. */
+static uint64_t ack_wait(const struct vb_qp *qp)
+{
+	uint64_t wait = vb_rc_ack_timeout(qp->attr.timeout);
+
+	if (wait == VB_NEVER || !qp->path.lossy)
+		return wait;
+	return wait << (qp->req.retried < 2 ? qp->req.retried : 2);
+}
+
 /* The ACK timer has run out. */
 static void timed_out(struct vb_qp *qp, uint64_t now)
 {
@@ -590,9 +602,7 @@ uint64_t vb_rc_timer(struct vb_qp *qp, uint64_t now)
 		return q->deadline;
 	}
 	if (q->deadline == 0) { /* begins to run now */
-		wait = q->waiting_rnr ? rnr_wait(qp, now)
-		       : qp->acked    ? vb_rc_ack_timeout(qp->attr.timeout)
-				      : CONTACT_WITHIN;
+		wait = q->waiting_rnr ? rnr_wait(qp, now) : qp->acked ? ack_wait(qp) : CONTACT_WITHIN;
 		if (wait == VB_NEVER && !qp->path.lossy)
 			return VB_NEVER;
 		if (!q->waiting_rnr && qp->path.out && !qp->path.out->ops->taken(qp->path.out, q->mark))
