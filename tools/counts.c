@@ -189,12 +189,14 @@ void vb_counts_meet(const struct peek *p, struct vb_qp_row *rows, size_t n, cons
 static void read_past(const struct peek *p, unsigned device, struct vb_traffic *t)
 {
 	const struct vb_traffic_past *past = (const void *)(p->all[device] + VB_SEG_PAST);
+	const uint64_t *from = (const void *)&past->all;
+	uint64_t *to = (void *)t;
 	uint32_t seq;
 
 	for (int tries = 0; tries < 100; tries++) {
 		seq = atomic_load_explicit(&past->seq, memory_order_acquire);
-		memcpy(t, &past->all, sizeof *t);
-		atomic_thread_fence(memory_order_acquire);
+		for (size_t i = 0; i < sizeof *t / sizeof *to; i++)
+			to[i] = __atomic_load_n(&from[i], __ATOMIC_ACQUIRE); /* so `seq` is read behind it */
 		if (!(seq & 1) && atomic_load_explicit(&past->seq, memory_order_relaxed) == seq)
 			return;
 	}
