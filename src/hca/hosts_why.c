@@ -184,6 +184,7 @@ struct vb_reach_facts vb_hosts_why(struct vb_hosts *t, const struct vb_net_host 
 	struct look l = {.qp = qp, .host = host, .all = t, .now = vb_now()};
 	int err = errno;
 
+	vb_lock_assert_held(&qp->lock);
 	if (t->wire->hear)
 		t->wire->hear(t->net);
 	l.heard = word(&host->heard);

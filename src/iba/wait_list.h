@@ -24,7 +24,8 @@ WAIT(PEER_ERROR, "peer-error", PEER,
      "look for the first error (verbena explain of that PID), then connect both ends again")
 WAIT(PEER_OTHER, "peer-other", PEER, "set dest_qp_num to the number of the other end's queue pair")
 WAIT(PEER_PSN, "peer-psn", PEER, "set rq_psn to the sq_psn of the other end")
-WAIT(PEER_UNREADABLE, "peer-unreadable", ANY, "run verbena explain for the peer, as its user or as root")
+WAIT(PEER_UNREADABLE, "peer-unreadable", ANY,
+     "run verbena explain for the peer on its host, as its user or as root")
 WAIT(FENCE, "fence", ANY,
      "see why the READs and atomics before it do not complete: this request only follows them, and its fence "
      "is "

@@ -27,6 +27,9 @@ extern pid_t peer_pid; /* of the process that is not explained, in the one that 
 void two(void); /* makes the second process: its copy of run() goes on with is_peer set */
 void open_device(void);
 void open_end(int depth);
+/* An end of the same device that *b has, connected to e, with an SRQ of 4 receives: it has that many posted,
+ * and a limit of 2. */
+struct ibv_srq *open_srq_end(struct kit_end *b, int receives);
 void meet(void);	   /* both say what their queue pair is */
 void barrier(void);	   /* both have come here */
 void connected(int depth); /* all of it: two processes with connected queue pairs, timeout 14 */

@@ -71,31 +71,10 @@ static void empty_group(void)
 /* The event of the limit comes once. */
 static void srq_limit(void)
 {
-	struct ibv_srq_init_attr sa = {.attr = {.max_wr = 4, .max_sge = 1}};
-	struct ibv_srq_attr a = {.srq_limit = 2};
-	struct ibv_qp_init_attr qa = {.qp_type = IBV_QPT_RC, .cap = {1, 1, 1, 1, 0}};
-	struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = KIT_ALL};
 	struct ibv_async_event ev;
-	struct ibv_srq *srq;
 	struct kit_end b;
-	struct ibv_sge sge;
-	struct ibv_recv_wr *bad, wr = {.num_sge = 1, .sg_list = &sge};
 
-	open_end(8);
-	srq = ibv_create_srq(pd, &sa);
-	b = e;
-	qa.srq = srq;
-	qa.send_cq = qa.recv_cq = e.cq;
-	b.qp = ibv_create_qp(pd, &qa);
-	CHECK(b.qp && !ibv_modify_qp(b.qp, &init,
-				     IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
-	b.card.qpn = b.qp->qp_num;
-	kit_connect(&e, &b.card);
-	kit_connect(&b, &e.card);
-	sge = (struct ibv_sge){(uintptr_t)e.buf, 64, e.mr->lkey};
-	for (int i = 0; i < 3; i++)
-		CHECK(!ibv_post_srq_recv(srq, &wr, &bad));
-	CHECK(!ibv_modify_srq(srq, &a, IBV_SRQ_LIMIT));
+	open_srq_end(&b, 3);
 	for (int i = 0; i < 2; i++) {
 		CHECK(!kit_post(&e, IBV_WR_SEND, 1, 0, 8, &b.card, 0));
 		done(e.cq);

@@ -49,6 +49,35 @@ void open_end(int depth)
 	kit_end_open(&e, pd, depth, 8192);
 }
 
+struct ibv_srq *open_srq_end(struct kit_end *b, int receives)
+{
+	struct ibv_srq_init_attr sa = {.attr = {.max_wr = 4, .max_sge = 1}};
+	struct ibv_srq_attr limit = {.srq_limit = 2};
+	struct ibv_qp_init_attr qa = {.qp_type = IBV_QPT_RC, .cap = {1, 1, 1, 1, 0}};
+	struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = KIT_ALL};
+	struct ibv_sge sge;
+	struct ibv_recv_wr *bad, wr = {.num_sge = 1, .sg_list = &sge};
+	struct ibv_srq *srq;
+
+	open_end(8);
+	srq = ibv_create_srq(pd, &sa);
+	CHECK(srq);
+	*b = e;
+	qa.srq = srq;
+	qa.send_cq = qa.recv_cq = e.cq;
+	b->qp = ibv_create_qp(pd, &qa);
+	CHECK(b->qp && !ibv_modify_qp(b->qp, &init,
+				      IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+	b->card.qpn = b->qp->qp_num;
+	kit_connect(&e, &b->card);
+	kit_connect(b, &e.card);
+	sge = (struct ibv_sge){(uintptr_t)e.buf, 64, e.mr->lkey};
+	for (int i = 0; i < receives; i++)
+		CHECK(!ibv_post_srq_recv(srq, &wr, &bad));
+	CHECK(!ibv_modify_srq(srq, &limit, IBV_SRQ_LIMIT));
+	return srq;
+}
+
 void meet(void)
 {
 	CHECK(write(sock, &e.card, sizeof e.card) == sizeof e.card);
