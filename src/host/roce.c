@@ -68,7 +68,7 @@ static void take_room(int fd)
 	(void)!setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &none, sizeof(none));
 }
 
-/* What came for the process that had the slot before. */
+/* What came for the process that had the slot before, and was killed perhaps. */
 static void drain(int fd)
 {
 	char byte;
@@ -94,6 +94,7 @@ static int take_slot(struct vb_roce *r, struct vb_roce_why *why)
 		len = vb_roce_address(&sa, r->ifindex, slot);
 		if (!bind(r->name.fd, (struct sockaddr *)&sa, len)) {
 			r->slot = slot;
+			vb_roce_leave_groups(r); /* those that it had joined */
 			drain(vb_roce_fd(r));
 			make_room(vb_roce_fd(r), SO_RCVBUFFORCE, SO_RCVBUF);
 			return 0;
@@ -206,8 +207,11 @@ void vb_roce_leave(struct vb_roce *r)
 {
 	struct vb_roce_file *own = &r->shared[r->slot];
 
-	if (r->slot && vb_own_is(&own->own, own->fd))
-		take_room(own->fd);
+	if (!r->slot || !vb_own_is(&own->own, own->fd))
+		return;
+	if (atomic_load_explicit(&r->joined, memory_order_relaxed))
+		vb_roce_leave_groups(r);
+	take_room(own->fd);
 }
 
 void vb_roce_forked(struct vb_roce *r)

@@ -3,8 +3,8 @@
  * The processes of a user in a network namespace share it: one group of VB_ROCE_SLOTS sockets, made once and
  * held by every process.  The kernel gives a datagram to the socket whose index is in bits 12 to 17 of the
  * destination QPN, which are the low bits of an adapter number.  That index is a slot, and each process has
- * one to itself, so an adapter that has a port takes numbers of its slot only.  Slot 0 is everybody's: QPN 1,
- * and multicast.
+ * one to itself, so an adapter that has a port takes numbers of its slot only.  Slot 0 is everybody's: QPN 1.
+ * What is sent to a multicast group comes to the socket of each slot whose process has joined the group.
  *
  * The group lives as long as one process holds it.  A process that is killed or stopped leaves its slot's
  * buffer to fill, and nobody else notices.
@@ -55,6 +55,7 @@ struct vb_roce_why {
 };
 
 struct vb_roce;
+struct vb_text;
 
 /* Opens the port on an interface, by its name, and takes a slot.  0, or errno (EADDRINUSE, EMFILE, ENODEV,
  * ENOSPC: no slot is left; or as the kernel says) with the reason in *why.  Blocks, as a rule for less than a
@@ -72,7 +73,6 @@ void vb_roce_forked(struct vb_roce *r);
 void vb_roce_leave(struct vb_roce *r);
 
 /* Adds to a text why the port could not be opened, and what to do: a whole sentence without its full stop. */
-struct vb_text;
 void vb_roce_why_add(struct vb_text *t, const struct vb_roce_why *why);
 
 /* 1 to 63: the low 6 bits of the adapter's numbers, bits 12 to 17 of its QPNs. */
@@ -94,6 +94,14 @@ int vb_roce_fd_shared(struct vb_roce *r);
 /* Whether the descriptors that vb_roce_fd(), vb_roce_fd_shared() and vb_roce_tx() name are still these
  * sockets: a system call for each. */
 bool vb_roce_whole(const struct vb_roce *r);
+
+/* The slot's socket joins a multicast group on the interface (IGMP, MLD), or leaves it: an address of IPv4
+ * (::ffff:0:0/96) or IPv6, a group once.  0 or errno: ENOBUFS beyond what the kernel permits a socket.  Any
+ * thread; a system call. */
+int vb_roce_join_group(struct vb_roce *r, const uint8_t gid[16]);
+void vb_roce_leave_group(const struct vb_roce *r, const uint8_t gid[16]);
+/* Adds to a text why it could not join, and what to do: a whole sentence without its full stop. */
+void vb_roce_group_why_add(struct vb_text *t, const struct vb_roce *r, const uint8_t gid[16], int err);
 
 /* A sending socket: bound to the interface and to `port`, unconnected, so that the IPv4 ID is 0, 1, ... in
  * each send.  IP_MTU_DISCOVER and IPV6_MTU_DISCOVER are PROBE: nothing is fragmented (EMSGSIZE beyond the

@@ -27,6 +27,9 @@
 #ifndef UDP_GRO
 #define UDP_GRO 104
 #endif
+#ifndef IPV6_MULTICAST_ALL
+#define IPV6_MULTICAST_ALL 29
+#endif
 
 #define PAUSE  VB_MSEC	     /* between two tries */
 #define ANSWER (VB_SEC / 4)  /* how long an answer is waited for before the descriptors are taken */
@@ -49,7 +52,7 @@ static int steer(int fd)
 	struct sock_filter code[] = {
 	    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 4),
 	    BPF_STMT(BPF_ALU | BPF_AND | BPF_K, 0xffffff),
-	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0xffffff, 0, 1), /* multicast */
+	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0xffffff, 0, 1), /* a group's, but not to its address */
 	    BPF_STMT(BPF_RET | BPF_K, 0),
 	    BPF_STMT(BPF_ALU | BPF_RSH | BPF_K, VB_QPN_INDEX_BITS),
 	    BPF_STMT(BPF_ALU | BPF_AND | BPF_K, VB_ROCE_SLOTS - 1),
@@ -80,6 +83,9 @@ static int make_one(struct vb_roce *r, uint32_t i, struct vb_roce_why *why)
 	if (setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, r->interface, (socklen_t)strlen(r->interface)))
 		return vb_roce_failed(why, "setsockopt(SO_BINDTODEVICE)");
 	(void)!setsockopt(fd, IPPROTO_UDP, UDP_GRO, &on, sizeof(on)); /* Linux 5.0 */
+	/* Only what it has joined itself comes to it (IPv6: Linux 4.20). */
+	(void)!setsockopt(fd, IPPROTO_IP, IP_MULTICAST_ALL, &off, sizeof(off));
+	(void)!setsockopt(fd, IPPROTO_IPV6, IPV6_MULTICAST_ALL, &off, sizeof(off));
 	if (bind(fd, (struct sockaddr *)&sa, sizeof(sa))) {
 		int err = vb_roce_failed(why, "bind");
 

@@ -3,6 +3,7 @@
 #define VB_HOST_ROCE_PRIV_H
 
 #include <dirent.h>
+#include <stdatomic.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -27,6 +28,7 @@ struct vb_roce {
 	struct vb_roce_file name; /* bound to the slot's name, as long as this process lives */
 	struct vb_roce_file tx[VB_ROCE_TX];
 	uint16_t tx_port[VB_ROCE_TX];
+	_Atomic bool joined; /* some multicast group, at some time */
 };
 
 /* roce.c */
@@ -42,6 +44,9 @@ int vb_roce_join(struct vb_roce *r, struct vb_roce_why *why);
 
 /* roce_take.c: the same where no holder answers, by pidfd_getfd().  EAGAIN: nobody's can be had. */
 int vb_roce_take(struct vb_roce *r);
+
+/* roce_mcast.c: the slot's socket leaves all groups. */
+void vb_roce_leave_groups(const struct vb_roce *r);
 
 /* roce_proc.c: inodes of sockets, and the users of those at the port */
 enum { VB_ROCE_MOST_SOCKETS = 1024 };

@@ -141,7 +141,7 @@ static __attribute__((cold, noinline)) const char *objection(const uint8_t *hdr,
 	if (!op->name)
 		return "unknown opcode";
 	if (hdr_len != op->hdr_len &&
-	    (!peer || VB_FAMILY(hdr[0]) != VB_FAMILY_UD || vb_pkt_get_qpn(hdr) != VB_QPN_GROUP ||
+	    (VB_FAMILY(hdr[0]) != VB_FAMILY_UD || vb_pkt_get_qpn(hdr) != VB_QPN_GROUP ||
 	     hdr_len != op->hdr_len + VB_MGID_LEN))
 		return "its header length does not match its opcode";
 	if (vb_pkt_get_word(hdr, 0) & VB_PKT_VERSION)

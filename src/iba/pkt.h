@@ -19,7 +19,7 @@
 #define VB_QPN_MASK	0xffffffu
 #define VB_PKEY_DEFAULT 0xffffu
 #define VB_QPN_GROUP	0xffffffu /* all queue pairs of a multicast group (IBTA 10.5.1) */
-#define VB_MGID_LEN	16u	  /* between processes of a host the group's GID follows the other headers */
+#define VB_MGID_LEN	16u	  /* in front of a wire the group's GID follows the other headers */
 
 struct vb_loan;
 struct vb_source;
@@ -154,9 +154,9 @@ size_t vb_pkt_encode(uint8_t *buf, const struct vb_pkt *p);
 
 /* Takes the header bytes hdr[0..hdr_len) of a packet whose payload (padding included) is `payload_len` bytes.
  * The caller sets p->payload; p->mgid points into the header.  peer: a process of this host sent the packet.
- * Only such a packet may have a group's GID behind its headers, or a reason behind a NAK.  Lengths, the
- * P_Key and reserved values are checked here and nowhere else.  NULL, or what is wrong, as a short English
- * phrase. */
+ * Only such a packet may have a reason behind a NAK.  A datagram to a group has the group's GID behind its
+ * headers; of another host's datagram the wire puts it there.  Lengths, the P_Key and reserved values are
+ * checked here and nowhere else.  NULL, or what is wrong, as a short English phrase. */
 const char *vb_pkt_decode(struct vb_pkt *p, const uint8_t *hdr, size_t hdr_len, size_t payload_len,
 			  bool peer);
 

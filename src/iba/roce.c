@@ -183,7 +183,7 @@ static bool may_send(const struct vb_roce_here *here, const struct vb_roce_arriv
 static bool is_ours(const struct vb_roce_here *here, uint32_t qpn)
 {
 	if (qpn == VB_QPN_GROUP)
-		return here->ngroups;
+		return here->groups;
 	if (qpn <= 1)
 		return qpn && here->gsi;
 	return (qpn & here->qpn_mask) == here->qpn;
@@ -191,8 +191,7 @@ static bool is_ours(const struct vb_roce_here *here, uint32_t qpn)
 
 static bool is_here(const struct vb_roce_here *here, struct vb_gid dst, bool group)
 {
-	return group ? vb_gid_is_among(here->groups, here->ngroups, dst)
-		     : vb_gid_is_among(here->addrs, here->naddrs, dst);
+	return group ? is_group(dst) : vb_gid_is_among(here->addrs, here->naddrs, dst);
 }
 
 /* All before the addresses. */

@@ -111,9 +111,10 @@ struct vb_roce_here {
 	uint32_t qpn_mask, qpn; /* queue pairs of this process: (QPN & qpn_mask) == qpn */
 	uint8_t services;	/* opcodes of these families come here, VB_ROCE_TAKES() of each; 0: all do */
 	bool gsi;		/* packets to QP1 come here */
-	uint32_t naddrs, ngroups;
-	const struct vb_gid *addrs;  /* the interface's */
-	const struct vb_gid *groups; /* those that were joined; packets to VB_QPN_GROUP come here if any */
+	bool groups; /* some multicast group was joined: packets to VB_QPN_GROUP come here, from any group's
+			address; which ones were joined is asked later */
+	uint32_t naddrs;
+	const struct vb_gid *addrs; /* the interface's */
 };
 
 /* One datagram, or one segment of a batch that the kernel merged. */

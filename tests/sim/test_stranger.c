@@ -494,7 +494,7 @@ static void retries_of_a_far_end_count(void **state)
 	}
 }
 
-/* A reason behind a NAK, or a group's GID behind the headers, makes a packet of another host malformed. */
+/* A reason behind a NAK makes a packet of another host malformed. */
 static void what_stands_behind_the_headers(void **state)
 {
 	struct vb_pkt nak = {

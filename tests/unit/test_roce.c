@@ -142,7 +142,7 @@ static void what_changes_on_the_way(void **state)
 
 enum { SLOT = 0x2a, QPN = 0x12a345 };
 
-static struct vb_gid own[2], joined[1];
+static struct vb_gid own[2], joined;
 static struct vb_roce_here here;
 static struct vb_roce_last last;
 
@@ -151,7 +151,7 @@ static int begin(void **state)
 	(void)state;
 	own[0] = gid4(10, 0, 0, 1);
 	own[1] = gid6(0xfd, 1);
-	joined[0] = gid4(224, 9, 9, 9);
+	joined = gid4(224, 9, 9, 9);
 	here = (struct vb_roce_here){
 	    .services = 0xff, .qpn_mask = 0x3f000, .qpn = SLOT << 12, .naddrs = 2, .addrs = own};
 	memset(&last, 0, sizeof last);
@@ -430,20 +430,21 @@ static void special_queue_pairs(void **state)
 	is(&k, VB_ROCE_QPN, "QP0");
 	here.qpn = SLOT << 12;
 	to(&k, VB_QPN_GROUP);
-	k.ends.dst = joined[0];
+	k.ends.dst = joined;
 	seal(&k);
 	is(&k, VB_ROCE_QPN, "a group, none is joined");
-	here.groups = joined;
-	here.ngroups = 1;
-	is(&k, VB_ROCE_RIGHT, "a group");
-	k.ends.dst = gid4(224, 9, 9, 8);
+	here.groups = true;
+	is(&k, VB_ROCE_RIGHT, "a group of IPv4");
+	k.ends.src = gid6(0xfd, 2);
+	k.ends.dst = gid6(0xff, 9);
 	seal(&k);
-	is(&k, VB_ROCE_DESTINATION, "another group");
+	is(&k, VB_ROCE_RIGHT, "a group of IPv6");
+	k.ends.src = gid4(10, 0, 0, 2);
 	k.ends.dst = own[0];
 	seal(&k);
 	is(&k, VB_ROCE_DESTINATION, "all members, at an address");
 	to(&k, QPN);
-	k.ends.dst = joined[0];
+	k.ends.dst = joined;
 	seal(&k);
 	is(&k, VB_ROCE_DESTINATION, "a queue pair, at a group");
 }
