@@ -1,16 +1,19 @@
 /* Identifiers of rdma_cm: what each waits for.  ids.c shows all of them. */
 #include <stdio.h>
+#include <string.h>
 
 #include "cm/id.h"
 #include "explain.h"
 #include "iba/shown_id.h"
 #include "waits.h"
 
+struct far_id;
 struct search {
 	struct vb_waits *l;
 	const struct vb_waiting *waits; /* a thread in rdma_get_cm_event(); NULL: none */
 	const struct vb_shown_id *listener;
 	const struct vb_side *side; /* whose ids are looked at */
+	struct far_id *far;	    /* what find_far() looks for */
 };
 
 /* What answers which message, and who has not done it. */
@@ -45,14 +48,95 @@ static void name_id(struct vb_text *t, const struct vb_shown_id *id)
 	}
 }
 
+/* The id at the other end of a connection, as its process shows it. */
+struct far_id {
+	const struct vb_shown_id *of;
+	const struct vb_side *side, *listens; /* NULL: it is not seen; who listens at that port */
+	struct vb_shown_id id;
+	uint32_t pending; /* events of requests that it has not got */
+};
+
+static void look_for_far(const struct vb_shown_id *id, void *with)
+{
+	struct search *s = with;
+	struct far_id *f = s->far;
+	const struct vb_shown_id *of = f->of;
+	bool same = id->far && id->src_port == of->dst_port && id->dst_port == of->src_port &&
+		    !memcmp(id->src, of->dst, sizeof(id->src)) && !memcmp(id->dst, of->src, sizeof(id->dst));
+
+	if (same && id->far_comm_id == of->comm_id && (!of->far_comm_id || of->far_comm_id == id->comm_id)) {
+		f->side = s->side;
+		f->id = *id;
+	} else if (id->state == VB_ID_LISTENING && id->src_port == of->dst_port && id->space == of->space) {
+		f->listens = s->side;
+		f->pending = id->requests;
+	}
+}
+
+static void find_far(struct search *s, struct far_id *f)
+{
+	const struct vb_world *w = &s->l->world;
+
+	s->far = f;
+	for (size_t i = 0; i < w->n && !f->side; i++) {
+		s->side = &w->sides[i];
+		vb_ids_each(&w->sides[i].at, look_for_far, s);
+	}
+}
+
+/* What the program at the other end has not done yet; NULL: that is not known more exactly. */
+static const char *missing_there(const struct far_id *f)
+{
+	char state;
+
+	if (!f->side)
+		return NULL;
+	state = vb_process_state((unsigned)f->side->at.pid);
+	if (state == 'T' || state == 't')
+		return "is stopped, by a signal or a debugger";
+	if (f->id.queued || (f->id.state == VB_ID_REQUESTED && f->pending))
+		return "has not got its event with rdma_get_cm_event()";
+	if (f->id.state == VB_ID_REQUESTED)
+		return "has got the event, and has not called rdma_accept() or rdma_reject()";
+	if (f->id.cm_state == VB_CM_DREQ_RCVD)
+		return "has not called rdma_disconnect()";
+	return NULL;
+}
+
+static void advise_answer(struct vb_waits *l, const struct far_id *f)
+{
+	const struct vb_side *to = f->side ? f->side : f->listens;
+	char state;
+
+	if (!to)
+		return;
+	state = vb_process_state((unsigned)to->at.pid);
+	if (state == 'T' || state == 't')
+		vb_wait_advise(l, VB_WAIT_ANY,
+			       "let PID %d (%s) run again: kill -CONT %d, or continue it in its debugger",
+			       (int)to->at.pid, to->at.program, (int)to->at.pid);
+	else
+		vb_wait_peer(l, to);
+}
+
 static void find_answer(struct search *s, const struct vb_shown_id *id, const struct vb_text *what)
 {
+	struct far_id f = {.of = id};
+	const char *missing;
+	char who[200];
+
+	find_far(s, &f);
+	missing = missing_there(&f);
+	if (missing)
+		snprintf(who, sizeof(who), "PID %d (%s) %s", (int)f.side->at.pid, f.side->at.program,
+			 missing);
 	for (size_t i = 0; i < sizeof(answers) / sizeof(*answers); i++)
 		if (answers[i].kind == id->awaited)
 			vb_wait_add(s->l, VB_W_CM_ANSWER, 0, what,
 				    "its %s was sent %u of at most %u times, and no %s has come: %s",
 				    answers[i].sent, id->said, id->most, answers[i].answer,
-				    answers[i].missing);
+				    missing ? who : answers[i].missing);
+	advise_answer(s->l, &f);
 }
 
 /* The call that the program owes; NULL: none. */

@@ -7,11 +7,6 @@
 
 enum { WHY = 700, MOST_NAKS = 255 };
 
-static uint64_t since_of(const struct vb_qp *qp)
-{
-	return qp->stuck_una == qp->req.una ? qp->stuck_since : 0;
-}
-
 /* "the peer is at 10.0.0.5, on another host or in another network namespace, so the cause ..." */
 static void add_peer(struct vb_text *t, const struct vb_inside_qp *q, const char *unknown)
 {
@@ -51,7 +46,7 @@ static void add_patience(struct vb_text *t, const struct vb_qp *qp, bool rnr)
 void vb_wait_host_request(struct vb_waits *l, const struct vb_inside_qp *q, const struct vb_text *what)
 {
 	const struct vb_qp *qp = &q->qp;
-	uint64_t heard = heard_of(l, q), since = since_of(qp);
+	uint64_t heard = heard_of(l, q), since = vb_wait_since(qp);
 	unsigned naks = qp->req.rnr_row;
 	char why[WHY] = "";
 	struct vb_text t = {why, sizeof(why)};

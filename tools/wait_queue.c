@@ -90,6 +90,40 @@ static void unarmed(struct vb_waits *l, const struct vb_inside_cq *c, const stru
 			    cq->delivered == 1 ? "was" : "were");
 }
 
+/* Who sends what completes there; NULL: that is not seen, or there are several. */
+static const struct vb_side *sender_of(const struct vb_waits *l, const struct vb_inside_cq *c)
+{
+	const struct vb_inside *in = &l->world.self->in;
+	const struct vb_side *found = NULL;
+
+	for (size_t i = 0; i < in->nqps; i++) {
+		const struct vb_qp *q = &in->qps[i]->qp;
+		struct vb_far_end f = vb_world_far(&l->world, l->world.self, q);
+
+		if ((uint64_t)(uintptr_t)q->rcq != c->at || !f.side)
+			continue;
+		if (found && found != f.side)
+			return NULL;
+		found = f.side;
+	}
+	return found;
+}
+
+static void solicited_only(struct vb_waits *l, const struct vb_inside_cq *c, uint64_t since,
+			   const struct vb_text *what)
+{
+	const struct vb_side *sender = sender_of(l, c);
+	char here[80], there[80];
+
+	vb_wait_add(l, VB_W_SOLICITED, since, what,
+		    "the CQ is armed for solicited completions only (ibv_req_notify_cq(cq, 1)), and what has "
+		    "come was sent without IBV_SEND_SOLICITED");
+	vb_wait_advise(l, VB_WAIT_ANY,
+		       "in %s: call ibv_req_notify_cq(cq, 0); or set IBV_SEND_SOLICITED on the SENDs of %s",
+		       vb_side_name(l->world.self, here, sizeof(here)),
+		       sender ? vb_side_name(sender, there, sizeof(there)) : "the peers");
+}
+
 /* It has a channel, and completions. */
 static void find_event(struct vb_waits *l, const struct vb_inside_cq *c, const struct vb_inside_channel *ch,
 		       const struct vb_text *what)
@@ -107,10 +141,7 @@ static void find_event(struct vb_waits *l, const struct vb_inside_cq *c, const s
 		vb_wait_add(l, VB_W_EVENT_UNREAD, 0, what, "%u event%s unread in the channel with fd %d",
 			    cq->undelivered, cq->undelivered == 1 ? " lies" : "s lie", ch->channel.ibv.fd);
 	else if (atomic_load(&cq->armed) == VB_ARM_SOLICITED)
-		vb_wait_add(
-		    l, VB_W_SOLICITED, since, what,
-		    "the CQ is armed for solicited completions only (ibv_req_notify_cq(cq, 1)), and what has "
-		    "come was sent without IBV_SEND_SOLICITED");
+		solicited_only(l, c, since, what);
 	else if (atomic_load(&cq->armed) == VB_ARM_NEXT)
 		vb_wait_add(
 		    l, VB_W_ARMED_LATE, since, what,

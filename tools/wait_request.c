@@ -36,36 +36,34 @@ bool vb_wait_request_at(const struct vb_inside *in, const struct vb_qp *qp, uint
 	       vb_inside_get(in, qp->req.ring + (size_t)(index & qp->req.mask) * qp->req.stride, w, len);
 }
 
-/* Since when the oldest request is outstanding; 0: not known. */
-static uint64_t since_of(const struct vb_qp *qp)
+uint64_t vb_wait_since(const struct vb_qp *qp)
 {
 	return qp->stuck_una == qp->req.una ? qp->stuck_since : 0;
 }
 
-static const struct vb_qp *earlier(const struct vb_waits *l, const struct vb_inside_qp *q)
+static const struct vb_qp *earlier(const struct vb_side *s, const struct vb_inside_qp *q)
 {
-	const struct vb_inside_qp *b = vb_inside_find_qp(&l->world.self->before, q->qp.qpn);
+	const struct vb_inside_qp *b = vb_inside_find_qp(&s->before, q->qp.qpn);
 
 	return b && b->at == q->at ? &b->qp : NULL;
 }
 
-/* Whether it got on between the two looks; a request that came in between is new. */
-static bool moves(const struct vb_waits *l, const struct vb_inside_qp *q)
+bool vb_wait_moves(const struct vb_side *s, const struct vb_inside_qp *q)
 {
-	const struct vb_qp *b = earlier(l, q), *n = &q->qp;
+	const struct vb_qp *b = earlier(s, q), *n = &q->qp;
 
 	return !b || b->req.una != n->req.una || b->req.psn_una != n->req.psn_una || posted(b) != posted(n) ||
 	       b->state != n->state;
 }
 
 /* "2 requests outstanding, the oldest a SEND (wr_id 0x1)" */
-static void add_request(struct vb_text *t, const struct vb_waits *l, const struct vb_qp *qp)
+void vb_wait_add_request(struct vb_text *t, const struct vb_side *s, const struct vb_qp *qp)
 {
 	struct vb_swqe w;
 	uint32_t n = outstanding(qp);
 
-	vb_text_add(t, ": %u request%s outstanding", n, n == 1 ? "" : "s");
-	if (vb_wait_request_at(&l->world.self->in, qp, qp->req.una, &w))
+	vb_text_add(t, "%u request%s outstanding", n, n == 1 ? "" : "s");
+	if (vb_wait_request_at(&s->in, qp, qp->req.una, &w))
 		vb_text_add(
 		    t, n == 1 ? ", a %s (wr_id 0x%" PRIx64 ")" : ", the oldest a %s (wr_id 0x%" PRIx64 ")",
 		    vb_wr_row(w.opcode)->name ? vb_wr_row(w.opcode)->name : "request", w.wr_id);
@@ -113,7 +111,7 @@ static void add_far(struct vb_waits *l, enum vb_wait_cause cause, const struct v
 	struct vb_text t = {why + strlen(why), WHY - strlen(why)};
 
 	add_patience(&t, &q->qp, rnr);
-	vb_wait_add(l, cause, since_of(&q->qp), what, "%s", why);
+	vb_wait_add(l, cause, vb_wait_since(&q->qp), what, "%s", why);
 	vb_wait_peer(l, f->side);
 	advise_patience(l, &q->qp, rnr);
 }
@@ -171,7 +169,7 @@ static void find_receive(struct vb_waits *l, const struct vb_inside_qp *q, const
 	if (has) {
 		add_peer(&t, l, f);
 		vb_text_add(&t, " has posted a receive, and takes the message soon");
-		vb_wait_add(l, VB_W_PEER_SLOW, since_of(&q->qp), what, "%s", why);
+		vb_wait_add(l, VB_W_PEER_SLOW, vb_wait_since(&q->qp), what, "%s", why);
 		return;
 	}
 	add_peer(&t, l, f);
@@ -207,6 +205,34 @@ static void find_receive(struct vb_waits *l, const struct vb_inside_qp *q, const
 		    q->qp.dest_qpn);
 }
 
+/* What to do, and with which process: that of the peer is not there any more, or has no device. */
+static void advise_gone(struct vb_waits *l, const struct vb_qp *qp, bool runs)
+{
+	const struct vb_side *s = l->world.self;
+
+	if (runs)
+		vb_wait_advise(
+		    l, VB_WAIT_ANY,
+		    "keep the device and QP 0x%06x open in PID %u until PID %d (%s) has its "
+		    "completions. To go on, open them there again, exchange the queue pair numbers "
+		    "again, and connect both ends again",
+		    qp->dest_qpn, qp->path.pid, (int)s->at.pid, s->at.program);
+	else if (qp->path.pid)
+		vb_wait_advise(
+		    l, VB_WAIT_ANY,
+		    "find out why PID %u has ended: it has to run until PID %d (%s) has its "
+		    "completions. To go on, start it again, exchange the queue pair numbers again, and "
+		    "connect both ends again",
+		    qp->path.pid, (int)s->at.pid, s->at.program);
+	else
+		vb_wait_advise(
+		    l, VB_WAIT_ANY,
+		    "check dest_qp_num 0x%06x in PID %d (%s). If the number is right, its process has "
+		    "ended: start that again, exchange the queue pair numbers again, and connect both "
+		    "ends again",
+		    qp->dest_qpn, (int)s->at.pid, s->at.program);
+}
+
 /* Nobody who can be read is there. */
 static bool find_nobody(struct vb_waits *l, const struct vb_inside_qp *q, const struct vb_far_end *f,
 			const struct vb_text *what)
@@ -225,6 +251,7 @@ static bool find_nobody(struct vb_waits *l, const struct vb_inside_qp *q, const 
 		else
 			vb_text_add(&t, "no process of this host has QP 0x%06x", q->qp.dest_qpn);
 		add_far(l, VB_W_PEER_GONE, q, f, what, why, false);
+		advise_gone(l, &q->qp, q->qp.path.pid && state && state != 'Z');
 		return true;
 	case VB_FAR_STRANGER:
 	case VB_FAR_ELSEWHERE:
@@ -497,7 +524,7 @@ static bool find_full(struct vb_waits *l, const struct vb_inside_qp *q)
 /* A thread is between ibv_wr_start() and ibv_wr_complete(). */
 static void find_built(struct vb_waits *l, const struct vb_inside_qp *q)
 {
-	const struct vb_qp *b = earlier(l, q);
+	const struct vb_qp *b = earlier(l->world.self, q);
 	char text[320] = "";
 	struct vb_text t = {text, sizeof(text)}, what = {text, sizeof(text)};
 
@@ -537,7 +564,7 @@ void vb_wait_requests(struct vb_waits *l, const struct vb_inside_qp *q)
 	char text[320] = "";
 	struct vb_text t = {text, sizeof(text)}, what = {text, sizeof(text)};
 
-	if (qp->of || qp->far || moves(l, q))
+	if (qp->of || qp->far || vb_wait_moves(l->world.self, q))
 		return;
 	if (qp->state == IBV_QPS_ERR) {
 		find_error(l, q);
@@ -547,9 +574,10 @@ void vb_wait_requests(struct vb_waits *l, const struct vb_inside_qp *q)
 	if (find_full(l, q) || !outstanding(qp))
 		return;
 	vb_name_qp(&t, l, q);
-	add_request(&t, l, qp);
+	vb_text_add(&t, ": ");
+	vb_wait_add_request(&t, l->world.self, qp);
 	if (qp->state == IBV_QPS_SQD)
-		vb_wait_add(l, VB_W_QUEUE_DRAINED, since_of(qp), &what,
+		vb_wait_add(l, VB_W_QUEUE_DRAINED, vb_wait_since(qp), &what,
 			    "the queue pair is in state SQD, in which it begins no request");
 	else if (qp->dests)
 		vb_wait_add(l, VB_W_PEER_SLOW, 0, &what,
@@ -591,6 +619,8 @@ static void find_silence(struct vb_waits *l, const struct vb_inside_qp *q, const
 		return;
 	if (find_nobody(l, q, &f, what) || find_wrong_end(l, q, &f, what) || find_stopped(l, q, &f, what))
 		return;
+	if (f.how == VB_FAR_READ && outstanding(&f.qp->qp) && f.qp->qp.req.rnr_row)
+		return; /* vb_wait_awaited() */
 	add_peer(&t, l, &f);
 	if (f.how != VB_FAR_READ) {
 		vb_text_add(&t, " cannot be read, so it is unknown whether it sends");
@@ -634,7 +664,7 @@ static void find_silence(struct vb_waits *l, const struct vb_inside_qp *q, const
 
 void vb_wait_receives(struct vb_waits *l, const struct vb_inside_qp *q)
 {
-	const struct vb_qp *qp = &q->qp, *b = earlier(l, q);
+	const struct vb_qp *qp = &q->qp, *b = earlier(l->world.self, q);
 	uint32_t n = receives(qp);
 	char text[320] = "";
 	struct vb_text t = {text, sizeof(text)}, what = {text, sizeof(text)};

@@ -133,6 +133,7 @@ static void look(struct vb_waits *l)
 		vb_wait_call(l, &in->waitings[i]);
 	for (size_t i = 0; i < in->nqps; i++)
 		vb_wait_requests(l, in->qps[i]);
+	vb_wait_awaited(l);
 	for (size_t i = 0; i < in->nqps; i++)
 		vb_wait_datagrams(l, in->qps[i]);
 	for (size_t i = 0; i < in->ncqs; i++)

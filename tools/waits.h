@@ -22,7 +22,7 @@ struct vb_side {
 	struct vb_inside before, in;
 	uint64_t polls[2]; /* the sums of its counts of polls */
 	char state;	   /* as /proc has it: T, t, R, S, ... */
-	unsigned running;  /* threads that run */
+	unsigned running;  /* threads of the program that run, at both looks */
 };
 
 struct vb_world {
@@ -104,7 +104,7 @@ void vb_waits_close(struct vb_waits *l);
 void vb_waits_print(const struct vb_waits *l);
 void vb_waits_json(const struct vb_waits *l, struct json_object *o);
 
-/* The parts of the search: wait_request.c, wait_queue.c, wait_call.c, wait_cm.c. */
+/* The parts of the search: wait_request.c, wait_awaited.c, wait_queue.c, wait_call.c, wait_cm.c. */
 void vb_wait_requests(struct vb_waits *l, const struct vb_inside_qp *q);
 void vb_wait_receives(struct vb_waits *l, const struct vb_inside_qp *q);
 void vb_wait_host_request(struct vb_waits *l, const struct vb_inside_qp *q, const struct vb_text *what);
@@ -115,10 +115,18 @@ void vb_wait_channel(struct vb_waits *l, const struct vb_inside_channel *c);
 void vb_wait_srq(struct vb_waits *l, const struct vb_inside_srq *s);
 void vb_wait_call(struct vb_waits *l, const struct vb_waiting *w);
 void vb_wait_ids(struct vb_waits *l);
+void vb_wait_awaited(struct vb_waits *l);
 
 /* Names of objects, as the findings begin with them. */
 void vb_name_qp(struct vb_text *t, const struct vb_waits *l, const struct vb_inside_qp *q);
 void vb_name_cq(struct vb_text *t, const struct vb_waits *l, const struct vb_inside_cq *c);
+
+/* Whether it got on between the two looks; a request that came in between is new. */
+bool vb_wait_moves(const struct vb_side *s, const struct vb_inside_qp *q);
+/* Since when the oldest request is outstanding; 0: not known. */
+uint64_t vb_wait_since(const struct vb_qp *qp);
+/* "2 requests outstanding, the oldest a SEND (wr_id 0x1)", of a process's queue pair. */
+void vb_wait_add_request(struct vb_text *t, const struct vb_side *s, const struct vb_qp *qp);
 
 /* Copies the request at an index of the send queue, but for its list. */
 bool vb_wait_request_at(const struct vb_inside *in, const struct vb_qp *qp, uint32_t index,

@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "counts.h"
 #include "host/segment.h"
 #include "waits.h"
 
@@ -53,23 +54,33 @@ char vb_process_state(unsigned pid)
 	return state_in(path);
 }
 
-static void look_at_threads(struct vb_side *s)
+/* The engine runs for others, whatever the program does. */
+static bool is_engine(const struct vb_side *s, unsigned long tid)
 {
+	for (unsigned d = 0; d < s->at.n; d++)
+		if (head_of(s, d)->tid == tid)
+			return true;
+	return false;
+}
+
+/* How many of the program's threads run. */
+static unsigned count_running(const struct vb_side *s)
+{
+	unsigned running = 0;
 	char path[300];
 	DIR *dir;
 
-	snprintf(path, sizeof(path), "/proc/%d/stat", (int)s->at.pid);
-	s->state = state_in(path);
 	snprintf(path, sizeof(path), "/proc/%d/task", (int)s->at.pid);
 	dir = opendir(path);
 	for (struct dirent *e; dir && (e = readdir(dir));) {
-		if (!isdigit((unsigned char)e->d_name[0]))
+		if (!isdigit((unsigned char)e->d_name[0]) || is_engine(s, strtoul(e->d_name, NULL, 10)))
 			continue;
 		snprintf(path, sizeof(path), "/proc/%d/task/%s/stat", (int)s->at.pid, e->d_name);
-		s->running += state_in(path) == 'R';
+		running += state_in(path) == 'R';
 	}
 	if (dir)
 		closedir(dir);
+	return running;
 }
 
 const char *vb_side_name(const struct vb_side *s, char *buf, size_t size)
@@ -196,10 +207,25 @@ static void read_side(struct vb_side *s)
 		return;
 	s->read = true;
 	s->polls[0] = count_polls(s);
+	s->running = count_running(s);
 	vb_inside_open(&s->before, &s->at);
 }
 
-/* Those that the explained process is connected to, or may be reached from. */
+/* Whether a queue pair of it sends to a number of the explained process, which may not know of that. */
+static bool leads_here(const struct vb_world *w, const struct vb_side *s)
+{
+	struct vb_qp_row *rows;
+	bool leads = false;
+	size_t n;
+
+	rows = vb_counts_qps(&s->at, &n);
+	for (size_t i = 0; rows && i < n && !leads; i++)
+		leads = rows[i].dest_qpn && device_with(w->self, rows[i].dest_qpn >> VB_QPN_INDEX_BITS) >= 0;
+	free(rows);
+	return leads;
+}
+
+/* Those that the explained process is connected to, or that are connected to it. */
 static void read_sides(struct vb_world *w)
 {
 	const struct vb_inside *in = &w->self->before;
@@ -214,6 +240,9 @@ static void read_sides(struct vb_world *w)
 		if (s)
 			read_side(s);
 	}
+	for (size_t i = 0; i < w->n; i++)
+		if (!w->sides[i].read && leads_here(w, &w->sides[i]))
+			read_side(&w->sides[i]);
 }
 
 static void read_again(struct vb_world *w)
@@ -223,12 +252,16 @@ static void read_again(struct vb_world *w)
 	nanosleep(&apart, NULL);
 	for (size_t i = 0; i < w->n; i++) {
 		struct vb_side *s = &w->sides[i];
+		unsigned running;
 
 		if (!s->read)
 			continue;
 		vb_inside_open(&s->in, &s->at);
 		s->polls[1] = count_polls(s);
-		look_at_threads(s);
+		s->state = vb_process_state((unsigned)s->at.pid);
+		running = count_running(s);
+		if (running < s->running)
+			s->running = running;
 	}
 }
 

@@ -35,6 +35,8 @@ WAIT(READ_DEPTH, "read-depth", ANY,
      "this end and max_dest_rd_atomic at the peer")
 WAIT(QUEUE_DRAINED, "sq-drained", HERE, "move the queue pair from SQD to RTS with ibv_modify_qp()")
 WAIT(PEER_SLOW, "peer-slow", ANY, "wait; if it lasts, look at what the peer's threads do")
+WAIT(AWAITED, "awaited", HERE,
+     "post receives with ibv_post_recv(), and post each one again after its completion")
 /* ---- a program that polls, or should ---- */
 WAIT(OTHER_CQ, "other-cq", HERE,
      "poll that CQ too, or create the queue pair with the polled CQ as its send_cq and recv_cq")

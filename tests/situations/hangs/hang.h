@@ -14,7 +14,7 @@ struct hang {
 	const char *unasked; /* what the log says once by itself; NULL: nothing */
 };
 /* By the rows of docs/waits.md; each list ends with an empty one. */
-extern const struct hang requests[], polls[], sleeps[], calls[], datagrams[], cms[], rights[];
+extern const struct hang requests[], awaited[], polls[], sleeps[], calls[], datagrams[], cms[], rights[];
 
 /* What the process has after open_device(), and after open_end() and meet(). */
 extern struct ibv_context *ctx;
@@ -27,9 +27,12 @@ extern pid_t peer_pid; /* of the process that is not explained, in the one that 
 void two(void); /* makes the second process: its copy of run() goes on with is_peer set */
 void open_device(void);
 void open_end(int depth);
+/* A queue pair in INIT in the place of end->qp, which stays: its receives complete in e's CQ. */
+void another_qp(struct kit_end *end, struct ibv_cq *scq, struct ibv_srq *srq);
 /* An end of the same device that *b has, connected to e, with an SRQ of 4 receives: it has that many posted,
  * and a limit of 2. */
 struct ibv_srq *open_srq_end(struct kit_end *b, int receives);
+void exchange(const void *mine, void *theirs, size_t len);
 void meet(void);	   /* both say what their queue pair is */
 void barrier(void);	   /* both have come here */
 void connected(int depth); /* all of it: two processes with connected queue pairs, timeout 14 */
@@ -37,6 +40,7 @@ void explain_peer(void);   /* it is the other process that is looked at */
 
 void knows(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 #define KNOWS(...) knows(__VA_ARGS__)
+void knows_better(const char *wrong);	   /* what explain must not say */
 void hangs(void);			   /* from now on it hangs: the next call blocks */
 void stay(void) __attribute__((noreturn)); /* sleeps in pause() */
 void poll_for_ever(struct ibv_cq *cq) __attribute__((noreturn));

@@ -54,8 +54,48 @@ static void not_accepted(void)
 	kit_cm_connect(client);
 	kit_cm_expect(there, RDMA_CM_EVENT_CONNECT_REQUEST, 0);
 	KNOWS("its connection request (REQ) was sent 1 of at most");
-	KNOWS("the server's program has not called rdma_accept() or rdma_reject()");
+	KNOWS("and no REP has come: PID %d (situations-hang) has got the event, and has not called "
+	      "rdma_accept() or "
+	      "rdma_reject()",
+	      (int)getpid());
+	KNOWS("to do: in PID %d (situations-hang): get the event with rdma_get_cm_event()", (int)getpid());
 	KNOWS("a client waits for rdma_accept() or rdma_reject()");
+	sleep_on(here);
+}
+
+/* The server's program looks at no event at all. */
+static void not_got(void)
+{
+	listens(RDMA_PS_TCP);
+	client = kit_cm_ready(here, RDMA_PS_TCP, port);
+	kit_cm_connect(client);
+	CHECK(kit_cm_comes(there, 20));
+	KNOWS("and no REP has come: PID %d (situations-hang) has not got its event with rdma_get_cm_event()",
+	      (int)getpid());
+	sleep_on(here);
+}
+
+/* The server has a process of its own, which is stopped. */
+static void server_stopped(void)
+{
+	two();
+	if (is_peer)
+		listens(RDMA_PS_TCP);
+	exchange(&port, is_peer ? &(uint16_t){0} : &port, sizeof port);
+	if (is_peer) {
+		kit_cm_expect(there, RDMA_CM_EVENT_CONNECT_REQUEST, 0);
+		barrier();
+		stay();
+	}
+	here = kit_cm_channel();
+	client = kit_cm_ready(here, RDMA_PS_TCP, port);
+	kit_cm_connect(client);
+	barrier();
+	kit_stop(peer_pid);
+	KNOWS("its connection request (REQ) was sent ");
+	KNOWS("and no REP has come: PID %d (situations-hang) is stopped, by a signal or a debugger",
+	      (int)peer_pid);
+	KNOWS("to do: let PID %d (situations-hang) run again: kill -CONT %d", (int)peer_pid, (int)peer_pid);
 	sleep_on(here);
 }
 
@@ -161,6 +201,8 @@ static void no_request(void)
 
 const struct hang cms[] = {
     {"cm-not-accepted", "cm-answer", not_accepted, NULL},
+    {"cm-not-got", "cm-answer", not_got, NULL},
+    {"cm-server-stopped", "cm-answer", server_stopped, NULL},
     {"cm-must-accept", "cm-step", must_accept, NULL},
     {"cm-resolved", "cm-step", resolved, NULL},
     {"cm-events-unread", "cm-events-unread", events_unread, NULL},

@@ -16,6 +16,7 @@ static void no_receive(void)
 	KNOWS("PID %d (%s), has no receive posted on QP 0x%06x", (int)peer_pid, "situations-hang", far.qpn);
 	KNOWS("RNR NAK");
 	KNOWS("It has never posted one");
+	knows_better("computes"); /* its engine answers */
 	KNOWS("rnr_retry is 7, so the request is retried for ever");
 	KNOWS("to do: in PID %d (situations-hang): post receives on QP 0x%06x", (int)peer_pid, far.qpn);
 	KNOWS("Also, in PID %d (situations-hang): set rnr_retry to less than 7", (int)getpid());
@@ -59,20 +60,11 @@ static void receiver_computes(void)
 static void no_receive_srq(void)
 {
 	struct ibv_srq_init_attr sa = {.attr = {.max_wr = 4, .max_sge = 1}};
-	struct ibv_qp_init_attr qa = {.qp_type = IBV_QPT_RC, .cap = {1, 1, 1, 1, 0}};
-	struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = KIT_ALL};
 
 	two();
 	open_end(8);
-	if (is_peer) {
-		qa.srq = ibv_create_srq(pd, &sa);
-		qa.send_cq = qa.recv_cq = e.cq;
-		e.qp = ibv_create_qp(pd, &qa);
-		CHECK(e.qp);
-		CHECK(!ibv_modify_qp(e.qp, &a,
-				     IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
-		e.card.qpn = e.qp->qp_num;
-	}
+	if (is_peer)
+		another_qp(&e, e.cq, ibv_create_srq(pd, &sa));
 	meet();
 	kit_connect(&e, &far);
 	barrier();
@@ -111,6 +103,7 @@ static void peer_ended(void)
 	kit_connect_with(&e, &far, 0, 7);
 	CHECK(!kit_post(&e, IBV_WR_SEND, 7, 0, 8, &far, 0));
 	KNOWS("no process of this host has QP 0x%06x", far.qpn);
+	KNOWS("to do: check dest_qp_num 0x%06x in PID %d (situations-hang)", far.qpn, (int)getpid());
 	KNOWS("timeout is 0, so the request waits for ever");
 	KNOWS("in PID %d (situations-hang): set timeout to 14 and retry_cnt to 7", (int)getpid());
 	poll_for_ever(e.cq);
@@ -140,6 +133,8 @@ static void peer_closed(void)
 	CHECK(!kit_post(&e, IBV_WR_SEND, 7, 0, 8, &far, 0));
 	KNOWS("the peer, PID %d, has closed its device and still runs, and no process has QP 0x%06x",
 	      (int)peer_pid, far.qpn);
+	KNOWS("to do: keep the device and QP 0x%06x open in PID %d until PID %d (situations-hang) has its",
+	      far.qpn, (int)peer_pid, (int)getpid());
 	poll_for_ever(e.cq);
 }
 

@@ -104,7 +104,10 @@ static void solicited(void)
 {
 	received(arm_solicited, 0);
 	KNOWS("the CQ is armed for solicited completions only");
-	KNOWS("set IBV_SEND_SOLICITED on the sender's SENDs");
+	KNOWS("to do: in PID %d (situations-hang): call ibv_req_notify_cq(cq, 0); or set IBV_SEND_SOLICITED "
+	      "on the "
+	      "SENDs of PID %d (situations-hang)",
+	      (int)getpid(), (int)peer_pid);
 	sleep_on(channel);
 }
 

@@ -19,7 +19,7 @@ pid_t peer_pid;
 
 static struct shared {
 	_Atomic int ready, who; /* who: the process to be explained */
-	char known[KNOWN][TEXT];
+	char known[KNOWN][TEXT], wrong[TEXT];
 } * shared;
 static int sock, nknown, log_fd;
 static const char *const WARN = "0.2";
@@ -49,12 +49,23 @@ void open_end(int depth)
 	kit_end_open(&e, pd, depth, 8192);
 }
 
+void another_qp(struct kit_end *end, struct ibv_cq *scq, struct ibv_srq *srq)
+{
+	struct ibv_qp_init_attr qa = {
+	    .qp_type = IBV_QPT_RC, .send_cq = scq, .recv_cq = e.cq, .srq = srq, .cap = {8, 8, 1, 1, 0}};
+	struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = KIT_ALL};
+
+	end->qp = ibv_create_qp(pd, &qa);
+	CHECK(end->qp &&
+	      !ibv_modify_qp(end->qp, &a,
+			     IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+	end->card.qpn = end->qp->qp_num;
+}
+
 struct ibv_srq *open_srq_end(struct kit_end *b, int receives)
 {
 	struct ibv_srq_init_attr sa = {.attr = {.max_wr = 4, .max_sge = 1}};
 	struct ibv_srq_attr limit = {.srq_limit = 2};
-	struct ibv_qp_init_attr qa = {.qp_type = IBV_QPT_RC, .cap = {1, 1, 1, 1, 0}};
-	struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = KIT_ALL};
 	struct ibv_sge sge;
 	struct ibv_recv_wr *bad, wr = {.num_sge = 1, .sg_list = &sge};
 	struct ibv_srq *srq;
@@ -63,12 +74,7 @@ struct ibv_srq *open_srq_end(struct kit_end *b, int receives)
 	srq = ibv_create_srq(pd, &sa);
 	CHECK(srq);
 	*b = e;
-	qa.srq = srq;
-	qa.send_cq = qa.recv_cq = e.cq;
-	b->qp = ibv_create_qp(pd, &qa);
-	CHECK(b->qp && !ibv_modify_qp(b->qp, &init,
-				      IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
-	b->card.qpn = b->qp->qp_num;
+	another_qp(b, e.cq, srq);
 	kit_connect(&e, &b->card);
 	kit_connect(b, &e.card);
 	sge = (struct ibv_sge){(uintptr_t)e.buf, 64, e.mr->lkey};
@@ -78,17 +84,21 @@ struct ibv_srq *open_srq_end(struct kit_end *b, int receives)
 	return srq;
 }
 
+void exchange(const void *mine, void *theirs, size_t len)
+{
+	CHECK(write(sock, mine, len) == (ssize_t)len && read(sock, theirs, len) == (ssize_t)len);
+}
+
 void meet(void)
 {
-	CHECK(write(sock, &e.card, sizeof e.card) == sizeof e.card);
-	CHECK(read(sock, &far, sizeof far) == sizeof far);
+	exchange(&e.card, &far, sizeof far);
 }
 
 void barrier(void)
 {
-	char c = 1;
+	char c = 1, theirs;
 
-	CHECK(write(sock, &c, 1) == 1 && read(sock, &c, 1) == 1);
+	exchange(&c, &theirs, 1);
 }
 
 void connected(int depth)
@@ -114,6 +124,11 @@ void knows(const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(shared->known[nknown++], TEXT, fmt, ap);
 	va_end(ap);
+}
+
+void knows_better(const char *wrong)
+{
+	snprintf(shared->wrong, TEXT, "%s", wrong);
 }
 
 void hangs(void)
@@ -229,6 +244,8 @@ static const char *missing(const struct hang *h, const char *text)
 {
 	static char cause[64];
 
+	CHECK(!*shared->wrong || !strstr(text, shared->wrong), "explain says '%s' of %s:\n%s", shared->wrong,
+	      h->id, text);
 	snprintf(cause, sizeof cause, "[%s]", h->cause);
 	if (!strstr(text, cause))
 		return cause;
@@ -330,8 +347,8 @@ static int check_rights(const char *id)
 static const struct {
 	const char *name;
 	const struct hang *all;
-} lists[] = {{"requests", requests}, {"polls", polls}, {"sleeps", sleeps},
-	     {"calls", calls},	     {"cms", cms},     {"datagrams", datagrams}};
+} lists[] = {{"requests", requests}, {"awaited", awaited}, {"polls", polls},	    {"sleeps", sleeps},
+	     {"calls", calls},	     {"cms", cms},	   {"datagrams", datagrams}};
 
 int main(int argc, char **argv)
 {
