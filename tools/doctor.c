@@ -177,16 +177,37 @@ static int end_at_once(void *arg, int out)
 	return 0;
 }
 
-static void look(struct vb_doctor *d)
+#define MORE_THREADS "ulimit -u unlimited (TasksMax= of a service, docker run --pids-limit=-1)"
+
+/* Whether a child may start a thread, as a program does that opens the device.  Where it may not, the other
+ * checks would find faults that a program does not have: this command takes part of the limit itself. */
+static bool may_start(struct vb_doctor *d)
 {
 	int err = vb_child(end_at_once, NULL, NULL, 0);
 	char why[200];
 
-	if (err)
-		vb_found(d, VB_FAILS, "processes", "no further check can be made",
-			 "ulimit -u unlimited (TasksMax= of a service, docker run --pids-limit=-1)",
+	if (err) {
+		vb_found(d, VB_FAILS, "processes", "no further check can be made", MORE_THREADS,
 			 "a process cannot be started: %s", vb_child_why(why, sizeof(why), err));
-	if (err)
+		return false;
+	}
+	if (vb_child(vb_try_thread, NULL, NULL, 0) != EAGAIN)
+		return true; /* vb_doctor_calls() says what else there is */
+	if (vb_try_thread(NULL, 0))
+		vb_found(d, VB_FAILS, "processes", "the device cannot be opened", MORE_THREADS,
+			 "a process cannot start a second thread: %s", strerror(EAGAIN));
+	else
+		vb_found(d, VB_LIMIT, "processes",
+			 "two programs cannot run at once. No further check is made", MORE_THREADS,
+			 "this command can start a thread, and a child of it cannot: %s. A program needs two "
+			 "threads, and this check three",
+			 strerror(EAGAIN));
+	return false;
+}
+
+static void look(struct vb_doctor *d)
+{
+	if (!may_start(d))
 		return;
 	vb_doctor_device(d);
 	vb_doctor_calls(d);

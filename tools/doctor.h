@@ -42,6 +42,9 @@ int vb_child(vb_child_fn *fn, void *arg, char *said, size_t size);
 /* "Operation not permitted", "it ends the process by SIGSYS"; returns buf. */
 const char *vb_child_why(char *buf, size_t size, int err);
 
+/* Whether this process may start one more thread: 0 or the errno. */
+int vb_try_thread(void *arg, int out);
+
 /* Each adds what it finds. */
 void vb_doctor_device(struct vb_doctor *d);  /* opens it; first */
 void vb_doctor_calls(struct vb_doctor *d);   /* system calls */

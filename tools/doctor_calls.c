@@ -69,7 +69,7 @@ static void *nothing(void *arg)
 	return arg;
 }
 
-static int try_thread(void *arg, int out)
+int vb_try_thread(void *arg, int out)
 {
 	pthread_t t;
 	int err = pthread_create(&t, NULL, nothing, NULL);
@@ -193,7 +193,7 @@ static const struct call {
     {try_epoll, "epoll_create1, eventfd2 and epoll_ctl", VB_FAILS, "the device cannot be opened"},
     {try_memfd, "memfd_create, ftruncate, mmap, madvise and fcntl(F_ADD_SEALS)", VB_FAILS,
      "the device cannot be opened"},
-    {try_thread, "clone3, or clone on a kernel without clone3", VB_FAILS, "the device cannot be opened"},
+    {vb_try_thread, "clone3, or clone on a kernel without clone3", VB_FAILS, "the device cannot be opened"},
     {try_listen, "socket, bind and listen on abstract names", VB_FAILS, "the device cannot be opened"},
     {try_connect,
      "connect, accept4, getsockopt(SO_PEERCRED), sendmsg and recvmsg with a descriptor, fcntl(F_GET_SEALS), "

@@ -16,8 +16,10 @@
 #include <rdma/rdma_cma.h>
 
 #include "elf.h"
+#include "hca/capture_file.h"
 #include "host/devices.h"
 #include "iba/profile.h"
+#include "parent.h"
 #include "program.h"
 #include "tools.h"
 
@@ -135,8 +137,64 @@ static bool find_libraries(struct vb_doctor *d)
 	return found;
 }
 
+/* A file that a program is to write.  Nothing is created here. */
+static void check_writable(struct vb_doctor *d, const char *variable)
+{
+	const char *path = getenv(variable);
+	char dir[PATH_MAX], *slash;
+
+	if (!path || !*path || !strcmp(path, "off") || !strcmp(path, "stderr") || !access(path, W_OK))
+		return;
+	if (errno == ENOENT) { /* the program creates it */
+		snprintf(dir, sizeof(dir), "%s", path);
+		slash = strrchr(dir, '/');
+		if (slash)
+			slash[slash == dir] = 0;
+		if (!access(slash ? dir : ".", W_OK | X_OK))
+			return;
+	}
+	vb_found(d, VB_FAILS, "settings", "\"verbena run\" refuses to start a program", NULL,
+		 "%s=%s: the file cannot be written: %s", variable, path, strerror(errno));
+}
+
+/* What keeps "verbena run" from starting a program. */
+static void check_run(struct vb_doctor *d)
+{
+	char why[600] = "";
+	struct vb_watch w;
+
+	said = why;
+	said_size = sizeof(why);
+	vb_said = keep_said;
+	if (!vb_watch_read(&w))
+		vb_found(d, VB_FAILS, "settings", "\"verbena run\" refuses to start a program", NULL, "%s",
+			 why);
+	vb_said = NULL;
+	if (vb_capture_wrong())
+		vb_found(d, VB_FAILS, "settings", "\"verbena run\" refuses to start a program", NULL, "%s",
+			 vb_capture_wrong());
+	check_writable(d, "VERBENA_LOG");
+	check_writable(d, "VERBENA_PCAP");
+}
+
+/* The path of a libibverbs or librdmacm that this command itself was made to load; NULL: none. */
+static const char *preloaded(const char *ours)
+{
+	static const char *const names[] = {VERBS, CM};
+	struct link_map *map;
+	void *lib;
+
+	for (unsigned i = 0; i < 2; i++) {
+		lib = dlopen(names[i], RTLD_LAZY | RTLD_NOLOAD);
+		if (lib && !dlinfo(lib, RTLD_DI_LINKMAP, &map) && strncmp(map->l_name, ours, strlen(ours)))
+			return map->l_name;
+	}
+	return NULL;
+}
+
 static bool check_settings(struct vb_doctor *d)
 {
+	check_run(d);
 	if (vb_profile_unknown())
 		vb_found(d, VB_FAILS, "settings", "the device cannot be opened", "unset VERBENA_PROFILE",
 			 "VERBENA_PROFILE=%s is not valid. Valid values: %s", vb_profile_unknown(),
@@ -154,6 +212,14 @@ void vb_doctor_device(struct vb_doctor *d)
 
 	if (!find_libraries(d) || !check_settings(d))
 		return;
+	if (preloaded(d->lib)) {
+		vb_found(d, VB_NOTE, "device", "the device and rdma_cm are not tried",
+			 "env -u LD_PRELOAD verbena doctor",
+			 "LD_PRELOAD loads %s into this command. A program under \"verbena run\" gets "
+			 "Verbena's library instead",
+			 preloaded(d->lib));
+		return;
+	}
 	err = vb_child(be_program, d->lib, log, sizeof(log));
 	if (!err || err == NO_CM) {
 		d->works = true;

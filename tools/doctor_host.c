@@ -88,9 +88,12 @@ static void look_at_descriptors(struct vb_doctor *d)
 		vb_found(d, VB_OK, "descriptors", NULL, NULL, "RLIMIT_NOFILE (ulimit -n) is unlimited");
 		return;
 	}
+	/* `own` is what a program needs that uses rdma_cm, too; others have a few more for peers. */
 	peers = limit > own ? (limit - own) / EACH_PEER : 0;
-	vb_found(d, grade_of(peers), "descriptors",
-		 peers || d->works ? cost_of(peers) : "the device cannot be opened",
+	vb_found(d, !peers && d->works ? VB_LIMIT : grade_of(peers), "descriptors",
+		 peers	    ? cost_of(peers)
+		 : d->works ? "a process reaches one or two others at most, and hardly any file can be open"
+			    : "the device cannot be opened",
 		 peers < FEW_PEERS
 		     ? "ulimit -n 4096 (LimitNOFILE= of a service, docker run --ulimit nofile=4096)"
 		     : NULL,

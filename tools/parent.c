@@ -243,6 +243,23 @@ static bool name_table(int table)
 	return !setenv(VB_TALLY_ENV, path, 1);
 }
 
+bool vb_watch_read(struct vb_watch *w)
+{
+	const char *fail_on = getenv("VERBENA_FAIL_ON"), *summary = getenv("VERBENA_SUMMARY");
+
+	w->fail_on = fail_on && *fail_on ? fail_on : NULL;
+	w->summary = summary && !strcmp(summary, "on");
+	if (w->fail_on && strcmp(fail_on, "warn") && strcmp(fail_on, "error")) {
+		vb_say("VERBENA_FAIL_ON=%s is not valid. Valid values: warn, error", fail_on);
+		return false;
+	}
+	if (summary && *summary && !w->summary && strcmp(summary, "off")) {
+		vb_say("VERBENA_SUMMARY=%s is not valid. Valid values: on, off", summary);
+		return false;
+	}
+	return true;
+}
+
 int vb_parent_run(const struct vb_watch *w, char **program, int *err)
 {
 	int table, report[2], status;

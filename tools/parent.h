@@ -9,6 +9,9 @@ struct vb_watch {
 	bool summary;
 };
 
+/* What the environment asks for, by itself or for options; false: it was said which value is not valid. */
+bool vb_watch_read(struct vb_watch *w);
+
 /* Runs the program, with this environment, and waits for its end.  Stops, continues and dies as the program
  * does. Otherwise the exit status; *err is the errno of a program that could not be executed. */
 int vb_parent_run(const struct vb_watch *w, char **program, int *err);

@@ -315,24 +315,6 @@ static bool check_pcap(const struct run *r)
 	return files || check_pcap_file(r, path); /* those of a ring have the PIDs in their names */
 }
 
-/* What the environment asks for, by itself or for options; false: a value is not valid. */
-static bool read_watch(struct vb_watch *w)
-{
-	const char *fail_on = getenv("VERBENA_FAIL_ON"), *summary = getenv("VERBENA_SUMMARY");
-
-	w->fail_on = fail_on && *fail_on ? fail_on : NULL;
-	w->summary = summary && !strcmp(summary, "on");
-	if (w->fail_on && strcmp(fail_on, "warn") && strcmp(fail_on, "error")) {
-		vb_say("VERBENA_FAIL_ON=%s is not valid. Valid values: warn, error", fail_on);
-		return false;
-	}
-	if (summary && *summary && !w->summary && strcmp(summary, "off")) {
-		vb_say("VERBENA_SUMMARY=%s is not valid. Valid values: on, off", summary);
-		return false;
-	}
-	return true;
-}
-
 static int run(const struct vb_command *c, int argc, char **argv)
 {
 	struct run r = {0};
@@ -340,7 +322,7 @@ static int run(const struct vb_command *c, int argc, char **argv)
 	char view[PATH_MAX + 32];
 	int err, status;
 
-	if (!parse_command_line(&r, c, argc, argv) || !read_watch(&watch) || !check_device(&r) ||
+	if (!parse_command_line(&r, c, argc, argv) || !vb_watch_read(&watch) || !check_device(&r) ||
 	    !vb_libraries_find(r.lib))
 		return VB_EXIT_SELF;
 	err = vb_find_program(r.program[0], r.path, sizeof(r.path));

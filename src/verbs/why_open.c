@@ -1,6 +1,7 @@
 /* Why the device cannot be opened: the limits that are in the way. */
 #include <errno.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -77,13 +78,39 @@ static bool group_is_full(uint64_t *max)
 	return full;
 }
 
+/* Whether there was no room for a thread's stack beside the segment, which is unmapped by now;
+ * pthread_create(3) reports that as EAGAIN, too. */
+static bool stack_has_no_room(uint64_t *limit)
+{
+	FILE *f = limit_of(RLIMIT_AS, limit) ? fopen("/proc/self/statm", "re") : NULL;
+	uint64_t pages = 0;
+	pthread_attr_t attr;
+	size_t stack = 0;
+
+	if (!f)
+		return false;
+	if (fscanf(f, "%" SCNu64, &pages) != 1)
+		pages = 0;
+	fclose(f);
+	if (!pthread_attr_init(&attr)) {
+		(void)pthread_attr_getstacksize(&attr, &stack);
+		pthread_attr_destroy(&attr);
+	}
+	return pages && pages * (uint64_t)sysconf(_SC_PAGESIZE) + VB_SEG_SIZE + stack > *limit;
+}
+
 static int no_thread(int err, const char *call, const char *name)
 {
 	uint64_t limit;
 	char text[200] = "";
 	struct vb_text t = {text, sizeof(text)};
 
-	if (group_is_full(&limit))
+	if (stack_has_no_room(&limit))
+		vb_text_add(&t,
+			    "; its stack needs address space, and the device %u MiB. RLIMIT_AS (ulimit -v) "
+			    "limits the process to %" PRIu64 " MiB",
+			    (unsigned)(VB_SEG_SIZE >> 20), limit >> 20);
+	else if (group_is_full(&limit))
 		vb_text_add(&t,
 			    "; pids.max of the process's control group is %" PRIu64
 			    ", and the group has as many threads",

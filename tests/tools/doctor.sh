@@ -57,6 +57,10 @@ check "no address space for the device" 2 "RLIMIT_AS (ulimit -v) limits the proc
 json "and in JSON" "not o['works'] and r['device'] == r['address space'] == 'fails'" prlimit --as=1000000000 "$verbena" doctor --json
 check "few descriptors" 1 "RLIMIT_NOFILE (ulimit -n) is 64: a process that opens no other files has room for about 22 peers" prlimit --nofile=64 "$verbena" doctor
 check "too few descriptors" 2 "device: ibv_open_device: verbena0 cannot be opened: Too many open files" prlimit --nofile=12 "$verbena" doctor
+check "descriptors for a peer or two" 1 "room for about 0 peers
+       cost: a process reaches one or two others at most" prlimit --nofile=18 "$verbena" doctor
+check "no room for a stack" 2 "its engine thread cannot be started: Resource temporarily unavailable; its stack needs address space, and the device " \
+	prlimit --as=$((1440000 * 1024)) "$verbena" doctor
 check "small files" 2 "fails  file size: RLIMIT_FSIZE (ulimit -f) is 0 KiB" prlimit --fsize=1000 "$verbena" doctor
 json "which is no matter of a sandbox" "r['calls'] == 'ok' and r['file size'] == 'fails'" prlimit --fsize=1000 "$verbena" doctor --json
 check "locked memory does not count" $base_rc "which counts with --profile=strict only" prlimit --memlock=65536:65536 "$verbena" doctor
@@ -64,6 +68,15 @@ check "one CPU" 1 "limit  CPUs: this process may run on one CPU only" taskset -c
 check "direct placement is off" 1 "limit  memory: VERBENA_DIRECT=off" env VERBENA_DIRECT=off "$verbena" doctor
 check "a wrong setting" 2 "fails  settings: VERBENA_DEVICES=99 is not a number from 1 to 16" env VERBENA_DEVICES=99 "$verbena" doctor
 check "a wrong profile" 2 "fails  settings: VERBENA_PROFILE=x is not valid" env VERBENA_PROFILE=x "$verbena" doctor
+check "a wrong setting of verbena run" 2 "fails  settings: VERBENA_FAIL_ON=x is not valid. Valid values: warn, error" env VERBENA_FAIL_ON=x "$verbena" doctor
+check "a wrong setting of the capture" 2 "fails  settings: VERBENA_PCAP_SNAP=x is not a number of bytes" env VERBENA_PCAP=x VERBENA_PCAP_SNAP=x "$verbena" doctor
+check "a log that cannot be written" 2 "fails  settings: VERBENA_LOG=$tmp/none/log: the file cannot be written: No such file or directory" \
+	env VERBENA_LOG="$tmp/none/log" "$verbena" doctor
+check "a capture that cannot be written" 2 "VERBENA_PCAP=/proc/version/x: the file cannot be written: Not a directory" env VERBENA_PCAP=/proc/version/x "$verbena" doctor
+check "files that can be written" $base_rc "ok     device: " env VERBENA_LOG="$tmp/new" VERBENA_PCAP="$tmp/new2" "$verbena" doctor
+[[ ! -e $tmp/new && ! -e $tmp/new2 ]] || { echo "FAIL: verbena doctor creates the log or the capture"; bad=$((bad + 1)); }
+check "a log that is none" $base_rc "ok     device: " env VERBENA_LOG=off "$verbena" doctor
+check "the library of the system is preloaded" $base_rc "note   device: LD_PRELOAD loads " env LD_PRELOAD=libibverbs.so.1 "$verbena" doctor
 
 mkdir "$tmp/part"
 cp -r "$verbena" "$build/lib" "$tmp/part"
@@ -163,6 +176,8 @@ if [[ $(id -u) == 0 ]] && setpriv --reuid=65534 --clear-groups true 2>/dev/null;
 	chmod 755 "$tmp"
 	check "an ordinary user" $base_rc "ok     user: user 65534" setpriv --reuid=65534 --clear-groups "$tmp/verbena" doctor
 	check "no process can be started" 2 "fails  processes: a process cannot be started" prlimit --nproc=1 setpriv --reuid=65534 --clear-groups "$tmp/verbena" doctor
+	check "room for a program, and not for its check" 1 "limit  processes: this command can start a thread, and a child of it cannot" \
+		prlimit --nproc=2 setpriv --reuid=54321 --clear-groups "$tmp/verbena" doctor # a user without processes
 	check "locked memory counts" 1 "RLIMIT_MEMLOCK (ulimit -l) is 64 KiB, and the profile strict counts memory regions" \
 		env VERBENA_PROFILE=strict prlimit --memlock=65536:65536 setpriv --reuid=65534 --clear-groups "$tmp/verbena" doctor
 fi
