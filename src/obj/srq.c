@@ -44,26 +44,7 @@ static struct vb_qp *user_of(struct vb_rq *rq)
 	return rq->mem.kind == VB_QUEUE_SRQ ? NULL : vb_list_entry(rq, struct vb_qp, resp.rq);
 }
 
-/* Why there is no room: requests without messages, or completions that were not polled. */
-static void say_full(struct vb_text *t, struct vb_rq *rq)
-{
-	struct vb_qp *qp = user_of(rq);
-	bool known = !qp || vb_lock_try(&qp->lock); /* an SRQ's is held */
-	uint32_t used = known ? rq->tail - atomic_load_explicit(&rq->polled, relaxed) : 0;
-
-	if (qp && known)
-		vb_lock_give(&qp->lock);
-	if (used)
-		vb_text_add(t, "messages have arrived for %u of them: poll the CQ", used);
-	else if (known)
-		vb_text_add(t,
-			    "no message has arrived for them: post fewer, or create the %s with a larger %s",
-			    qp ? "QP" : "SRQ", qp ? "max_recv_wr" : "max_wr");
-	else
-		vb_text_add(t, "poll the CQ");
-}
-
-int vb_rq_refuse(struct vb_rq *rq, const struct ibv_recv_wr *wr, const char *call)
+int vb_rq_refuse(struct vb_rq *rq, const struct ibv_recv_wr *wr, uint32_t arrived, const char *call)
 {
 	const struct vb_qp *qp = user_of(rq);
 	uint32_t number = qp ? qp->qpn : vb_list_entry(rq, struct vb_srq, rq)->number;
@@ -74,7 +55,12 @@ int vb_rq_refuse(struct vb_rq *rq, const struct ibv_recv_wr *wr, const char *cal
 	if (wr->num_sge < 0 || (uint32_t)wr->num_sge > rq->max_sge)
 		return vb_refuse(EINVAL, call, "num_sge %d exceeds the limit of %s 0x%06x, %u (%s)",
 				 wr->num_sge, name, number, rq->max_sge, qp ? "max_recv_sge" : "max_sge");
-	say_full(&why, rq);
+	if (arrived)
+		vb_text_add(&why, "messages have arrived for %u of them: poll the CQ", arrived);
+	else
+		vb_text_add(&why,
+			    "no message has arrived for them: post fewer, or create the %s with a larger %s",
+			    name, qp ? "max_recv_wr" : "max_wr");
 	return vb_refuse(ENOMEM, call,
 			 "the receive queue of %s 0x%06x is full: all %u requests (%s) are outstanding; %s",
 			 name, number, rq->max_wr, qp ? "max_recv_wr" : "max_wr", text);

@@ -88,25 +88,29 @@ static inline bool vb_rq_empty(const struct vb_rq *rq)
 	       rq->tail; /* pairs with vb_rq_post() */
 }
 
-/* Says why a request is not posted: 0 is never returned.  Under the owner's lock for posting. */
-__attribute__((cold)) int vb_rq_refuse(struct vb_rq *rq, const struct ibv_recv_wr *wr, const char *call);
+/* Messages whose completions were not polled.  Under the owner's lock for consuming. */
+static inline uint32_t vb_rq_arrived(const struct vb_rq *rq)
+{
+	return rq->tail - atomic_load_explicit(&rq->polled, memory_order_relaxed);
+}
 
-/* Posts a list; returns 0 or a positive errno with *bad set to the first request that was not posted (rule
- * 11: ENOMEM when full).  Under the owner's lock for posting. */
-static inline int vb_rq_post(struct vb_rq *rq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad,
-			     const char *call)
+/* Says why vb_rq_post() did not post wr, and returns its errno.  arrived: vb_rq_arrived() */
+__attribute__((cold)) int vb_rq_refuse(struct vb_rq *rq, const struct ibv_recv_wr *wr, uint32_t arrived,
+				       const char *call);
+
+/* Posts a list; false: not all of it, and *bad is the first request that was not posted (rule 11).  Under the
+ * owner's lock for posting. */
+static inline bool vb_rq_post(struct vb_rq *rq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
 	uint32_t head = atomic_load_explicit(&rq->head, memory_order_relaxed);
 	uint32_t end = head + rq->max_wr - vb_rq_held(rq); /* behind the last free slot */
-	int err = 0;
 
 	for (; wr; wr = wr->next, head++) {
 		struct vb_rwqe *w = vb_rq_at(rq, head);
 		uint32_t n = (uint32_t)wr->num_sge; /* a negative one is a large one here */
 
 		if (vb_unlikely(n > rq->max_sge || head == end)) {
-			err = vb_rq_refuse(rq, wr, call); /* rule 11 */
-			*bad = wr;
+			*bad = wr; /* rule 11 */
 			break;
 		}
 		w->wr_id = wr->wr_id;
@@ -115,7 +119,7 @@ static inline int vb_rq_post(struct vb_rq *rq, struct ibv_recv_wr *wr, struct ib
 			w->sge[i] = wr->sg_list[i];
 	}
 	atomic_store_explicit(&rq->head, head, memory_order_release); /* pairs with vb_rq_empty() */
-	return err;
+	return !wr;
 }
 
 /* In refs: the program has given the SRQ up, and it ends with the last QP. */

@@ -308,11 +308,23 @@ static __attribute__((cold, noinline)) void flush_receives(struct vb_qp *qp)
 	vb_hca_give(qp);
 }
 
+/* Why a receive was not posted. */
+static __attribute__((cold, noinline)) int refuse_full(struct vb_qp *qp, const struct ibv_recv_wr *wr)
+{
+	uint32_t arrived;
+
+	vb_lock_take(&qp->lock);
+	arrived = vb_rq_arrived(&qp->resp.rq);
+	vb_hca_give(qp);
+	return vb_rq_refuse(&qp->resp.rq, wr, arrived, "ibv_post_recv");
+}
+
 VB_CODE(vb_post_recv, (ibqp, wr, bad), struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
 	struct vb_qp *qp = vb_qp(ibqp);
 	enum ibv_qp_state state;
-	int err;
+	bool full = false;
+	int err = 0;
 
 	if (vb_unlikely(qp->no_rq)) { /* rule 34 */
 		*bad = wr;
@@ -324,9 +336,12 @@ VB_CODE(vb_post_recv, (ibqp, wr, bad), struct ibv_qp *ibqp, struct ibv_recv_wr *
 		err = vb_post_refuse_state(qp, state, "ibv_post_recv");
 		*bad = wr;
 	} else {
-		err = vb_rq_post(&qp->resp.rq, wr, bad, "ibv_post_recv");
+		full = !vb_rq_post(&qp->resp.rq, wr, bad);
 	}
 	vb_lock_give(&qp->post.receives);
+	if (vb_unlikely(full))
+		err =
+		    refuse_full(qp, *bad); /* no longer under post.receives, which is taken under qp->lock */
 	if (vb_unlikely(state == IBV_QPS_ERR))
 		flush_receives(qp);
 	return err;

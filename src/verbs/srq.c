@@ -349,14 +349,15 @@ VB_CODE(vb_post_srq_recv, (ibsrq, wr, bad), struct ibv_srq *ibsrq, struct ibv_re
 	struct ibv_recv_wr **bad)
 {
 	struct vb_srq *srq = vb_srq(ibsrq);
-	int err;
+	int err = 0;
 
 	if (vb_context_dead(srq->ctx)) {
 		*bad = wr;
 		return vb_refuse_forked("ibv_post_srq_recv");
 	}
 	vb_lock_take(&srq->lock);
-	err = vb_rq_post(&srq->rq, wr, bad, "ibv_post_srq_recv");
+	if (vb_unlikely(!vb_rq_post(&srq->rq, wr, bad)))
+		err = vb_rq_refuse(&srq->rq, *bad, vb_rq_arrived(&srq->rq), "ibv_post_srq_recv");
 	vb_lock_give(&srq->lock);
 	return err;
 }

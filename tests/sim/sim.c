@@ -933,25 +933,25 @@ int sim_recv(struct sim *s, unsigned n, uint64_t wr_id, struct ibv_sge *sge, int
 {
 	struct ibv_recv_wr wr = {.wr_id = wr_id, .sg_list = sge, .num_sge = num_sge}, *bad;
 	struct vb_qp *qp = &s->n[n].qp;
-	int err;
+	bool posted;
 
 	if (qp->srq || qp->xrcd) {
 		struct vb_srq *srq = qp->xrcd ? &s->n[n].srq : qp->srq;
 
 		vb_lock_take(&srq->lock);
-		err = vb_rq_post(&srq->rq, &wr, &bad, "ibv_post_srq_recv");
+		posted = vb_rq_post(&srq->rq, &wr, &bad);
 		vb_lock_give(&srq->lock);
-		return err;
+		return posted ? 0 : ENOMEM;
 	}
 	vb_lock_take(&qp->post.receives);
-	err = vb_rq_post(&qp->resp.rq, &wr, &bad, "ibv_post_recv");
+	posted = vb_rq_post(&qp->resp.rq, &wr, &bad);
 	vb_lock_give(&qp->post.receives);
 	if (vb_qp_state_now(qp) == IBV_QPS_ERR) {
 		vb_lock_take(&qp->lock);
 		qp->transport->flush(qp);
 		s->ground->drop(s, n);
 	}
-	return err;
+	return posted ? 0 : ENOMEM;
 }
 
 /* As ibv_poll_cq, or as the calls of an extended CQ, by seed. */

@@ -109,7 +109,7 @@ static void rule_14_queues_of_no_requests_work(void **state)
 	struct ibv_recv_wr wr = {0}, *bad = NULL;
 
 	init(b, 0, 0, 0);
-	assert_int_equal(vb_rq_post(&b->qp->resp.rq, &wr, &bad, "ibv_post_recv"), ENOMEM);
+	assert_false(vb_rq_post(&b->qp->resp.rq, &wr, &bad));
 	assert_ptr_equal(bad, &wr);
 	reset(b->qp);
 	vb_qp_fini(b->qp);
@@ -123,7 +123,7 @@ static void the_largest_queues_are_backed_as_they_are_used(void **state)
 	for (int i = 0; i < 3; i++) {
 		init(b, VB_MAX_QP_WR, VB_MAX_SGE, VB_MAX_INLINE);
 		vb_sq_at(&b->qp->req, VB_MAX_QP_WR - 1)->wr_id = 1;
-		assert_int_equal(vb_rq_post(&b->qp->resp.rq, &wr, &bad, "ibv_post_recv"), 0);
+		assert_true(vb_rq_post(&b->qp->resp.rq, &wr, &bad));
 		vb_qp_fini(b->qp);
 	}
 }
@@ -167,7 +167,7 @@ static void reset_forgets_requests_and_completions(void **state)
 	b->qp->resp.epsn = 88;
 	b->qp->state = IBV_QPS_ERR;
 	for (int i = 0; i < 4; i++)
-		assert_int_equal(vb_rq_post(&b->qp->resp.rq, &wr, &bad, "ibv_post_recv"), 0);
+		assert_true(vb_rq_post(&b->qp->resp.rq, &wr, &bad));
 	assert_true(vb_cq_push(b->qp->scq, &e, false));
 	reset(b->qp);
 	assert_int_equal(vb_poll_cq(b->cq, 1, &wc), 0);
@@ -178,7 +178,7 @@ static void reset_forgets_requests_and_completions(void **state)
 	assert_int_equal(b->qp->resp.epsn, 0);
 	assert_int_equal(b->qp->req.max_wr, 4);
 	for (int i = 0; i < 4; i++) /* all its room is there again */
-		assert_int_equal(vb_rq_post(&b->qp->resp.rq, &wr, &bad, "ibv_post_recv"), 0);
+		assert_true(vb_rq_post(&b->qp->resp.rq, &wr, &bad));
 	vb_qp_fini(b->qp);
 }
 
