@@ -9,6 +9,9 @@
 #include "host/devices.h"
 #include "host/route.h"
 
+/* Bytes of payload that every way takes: the least MTU is 576 bytes with IPv4, and 1280 with IPv6. */
+enum { SURE_IPV4 = 256, SURE_IPV6 = 1024 };
+
 /* What is looked at, and the facts of it so far. */
 struct look {
 	struct vb_qp *qp;
@@ -163,6 +166,16 @@ static bool is_quiet(const struct look *l)
 	return l->now > l->heard && l->now - l->heard > patience(qp);
 }
 
+/* The path MTU in bytes, if the oldest request has packets that a way may not take; else 0. */
+static uint32_t long_packets(const struct vb_qp *qp)
+{
+	const struct vb_req *q = &qp->req;
+	uint32_t sure = vb_gid_is_ipv4(qp->path.dgid) ? SURE_IPV4 : SURE_IPV6,
+		 mtu = 128u << qp->attr.path_mtu;
+
+	return mtu > sure && q->una != q->seen && vb_sq_at(q, q->una)->length > sure ? mtu : 0;
+}
+
 /* By what came, or did not. */
 static void by_hearing(struct look *l)
 {
@@ -171,12 +184,13 @@ static void by_hearing(struct look *l)
 	if (bad && !l->heard) {
 		l->f.host.bad = bad > UINT32_MAX ? UINT32_MAX : (uint32_t)bad;
 		is(l, VB_REACH_HOST_DAMAGED, 0);
-	} else if (!l->heard) {
-		is(l, VB_REACH_HOST_SILENT, 0);
-	} else {
-		l->f.host.heard_ms = heard_ms(l);
-		is(l, is_quiet(l) ? VB_REACH_HOST_QUIET : VB_REACH_HOST_OTHERS, 0);
+		return;
 	}
+	l->f.host.path_mtu = long_packets(l->qp);
+	l->f.host.heard_ms = heard_ms(l);
+	l->f.reach = !l->heard	   ? VB_REACH_HOST_SILENT
+		     : is_quiet(l) ? VB_REACH_HOST_QUIET
+				   : VB_REACH_HOST_OTHERS;
 }
 
 struct vb_reach_facts vb_hosts_why(struct vb_hosts *t, const struct vb_net_host *host, struct vb_qp *qp)

@@ -357,6 +357,17 @@ static void say_host_damaged(struct vb_text *t, const struct vb_reach_host *of)
 		       "RoCEv2 does not pass, or damages packets");
 }
 
+/* Long packets may be lost without a word where short ones pass. */
+static void add_long(struct vb_text *t, const struct vb_reach_host *of)
+{
+	if (of->path_mtu)
+		vb_text_add(
+		    t,
+		    " If only long messages are lost, packets of path_mtu = %u bytes are too long for "
+		    "the way: set a smaller path_mtu at both ends",
+		    of->path_mtu);
+}
+
 static void say_host_silent(struct vb_text *t, const struct vb_reach_host *of)
 {
 	char name[68];
@@ -367,6 +378,7 @@ static void say_host_silent(struct vb_text *t, const struct vb_reach_host *of)
 		    " on %s, and no ICMP message: is the host up, is a program with this queue pair running "
 		    "there, and does each packet filter let UDP port 4791 in at both ends?",
 		    interface(name, of->ifname));
+	add_long(t, of);
 }
 
 static void say_host_quiet(struct vb_text *t, const struct vb_reach_host *of)
@@ -377,8 +389,9 @@ static void say_host_quiet(struct vb_text *t, const struct vb_reach_host *of)
 	    " was heard last %u.%u s ago: since then the program there has ended, is stopped or gets no CPU, "
 	    "its queue pair is gone, a packet filter drops UDP port 4791, or its host or the network between "
 	    "has "
-	    "failed; run verbena explain on that host",
-	    of->heard_ms / 1000, of->heard_ms / 100 % 10);
+	    "failed; run verbena explain on that host%s",
+	    of->heard_ms / 1000, of->heard_ms / 100 % 10, of->path_mtu ? "." : "");
+	add_long(t, of);
 }
 
 static void say_host_others(struct vb_text *t, const struct vb_reach_host *of)
@@ -389,8 +402,9 @@ static void say_host_others(struct vb_text *t, const struct vb_reach_host *of)
 	    t,
 	    " arrive (the last one %u.%u s ago), but no answer to this queue pair: the one there was "
 	    "destroyed, is not in RTR or RTS, or is connected to another queue pair or address; compare "
-	    "dest_qp_num and the GIDs (dgid) of both ends",
-	    of->heard_ms / 1000, of->heard_ms / 100 % 10);
+	    "dest_qp_num and the GIDs (dgid) of both ends%s",
+	    of->heard_ms / 1000, of->heard_ms / 100 % 10, of->path_mtu ? "." : "");
+	add_long(t, of);
 }
 
 /* ---- numbers ---- */

@@ -95,7 +95,11 @@ struct vb_reach_link {
 struct vb_reach_host {
 	uint8_t gid[16]; /* its address */
 	char ifname[16]; /* of an interface of this host; not terminated if it is full */
-	uint32_t err;	 /* errno, as the kernel told it */
+	union {
+		uint32_t err;	   /* errno, as the kernel told it */
+		uint32_t path_mtu; /* SILENT, QUIET, OTHERS: in bytes; 0: the request's packets are so short
+				      that each way takes them */
+	};
 	union {
 		uint32_t
 		    other;    /* ROUTE: 1: the interface is another one than the device's, and leads there */

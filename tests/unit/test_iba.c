@@ -685,10 +685,16 @@ static void a_clause_has_the_numbers_of_its_kind(void **state)
 	     "10.0.0.5 was heard last 3.2 s ago: since"},
 	    {{VB_REACH_HOST_OTHERS, .host = {FAR, .heard_ms = 280}},
 	     "from 10.0.0.5 arrive (the last one 0.2 s ago)"},
+	    {{VB_REACH_HOST_SILENT, .host = {FAR, .path_mtu = 1024}},
+	     "at both ends? If only long messages are lost, packets of path_mtu = 1024 bytes are too long"},
+	    {{VB_REACH_HOST_QUIET, .host = {FAR, .path_mtu = 512, .heard_ms = 1}},
+	     "on that host. If only long messages are lost, packets of path_mtu = 512 bytes"},
+	    {{VB_REACH_HOST_OTHERS, .host = {FAR, .path_mtu = 4096, .heard_ms = 1}},
+	     "of both ends. If only long messages are lost, packets of path_mtu = 4096 bytes"},
 #undef FAR
 	    {{VB_REACH_ADDRESS, .away = {.obstacle = VB_AWAY_FAILED}}, "could not be opened: the first line"},
 	};
-	char text[600];
+	char text[800];
 
 	(void)state;
 	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

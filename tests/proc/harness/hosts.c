@@ -40,6 +40,13 @@ static const uint8_t *mac_of(unsigned host, uint8_t mac[6])
 	return mac;
 }
 
+/* Of the router's end of a host's cable. */
+static const uint8_t *router_mac(unsigned host, uint8_t mac[6])
+{
+	memcpy(mac, (uint8_t[]){2, 0, 0, 0, 1, (uint8_t)(host + 1)}, 6);
+	return mac;
+}
+
 static int own_ns(void)
 {
 	int fd = open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
@@ -82,11 +89,13 @@ static void meet(const struct kit_hosts *h, unsigned host)
 	kit_host_enter(h, host);
 	kit_net_await(KIT_HOST_NIC);
 	for (unsigned i = 0; i < h->count; i++) {
+		const uint8_t *next = h->routed ? router_mac(host, mac) : mac_of(i, mac);
+
 		if (i == host)
 			continue;
-		kit_net_neighbour(KIT_HOST_NIC, kit_host_address(i, false), mac_of(i, mac));
+		kit_net_neighbour(KIT_HOST_NIC, kit_host_address(i, false), next);
 		if (h->ipv6)
-			kit_net_neighbour(KIT_HOST_NIC, kit_host_address(i, true), mac_of(i, mac));
+			kit_net_neighbour(KIT_HOST_NIC, kit_host_address(i, true), next);
 	}
 	enter(h->middle);
 }
@@ -104,7 +113,9 @@ static void plug(const struct kit_hosts *h, unsigned host, const char *name)
 				 .no_gso = h->relayed};
 	int err;
 
-	if (h->count > 2 || h->relayed)
+	if (h->routed)
+		p.mac = router_mac(host, first);
+	else if (h->count > 2 || h->relayed)
 		p.mac = NULL;
 	err = kit_net_try_pair(&p);
 	CHECK(!err, "veth: %s", strerror(err));
@@ -112,24 +123,56 @@ static void plug(const struct kit_hosts *h, unsigned host, const char *name)
 
 static void plug_into_switch(const struct kit_hosts *h)
 {
+	bool bridged = !h->relayed && !h->routed;
 	char name[16];
 
-	if (!h->relayed) {
+	if (bridged) {
 		kit_net_make(SWITCH);
 		kit_net_set(SWITCH, true);
 	}
 	for (unsigned i = 0; i < h->count; i++) {
 		snprintf(name, sizeof name, KIT_RELAY_NIC, i);
 		plug(h, i, name);
-		if (!h->relayed)
+		if (bridged)
 			kit_net_join(name, SWITCH);
 		kit_net_set(name, true);
 	}
 }
 
+static void forward(const char *file)
+{
+	int fd = open(file, O_WRONLY | O_CLOEXEC);
+
+	CHECK(fd >= 0 && write(fd, "1", 1) == 1 && !close(fd), "%s: %s", file, strerror(errno));
+}
+
+/* The namespace between the hosts is a router, which has addresses for its ICMP messages. */
+static void route(const struct kit_hosts *h)
+{
+	char name[16];
+	uint8_t mac[6];
+
+	forward("/proc/sys/net/ipv4/ip_forward");
+	if (h->ipv6)
+		forward("/proc/sys/net/ipv6/conf/all/forwarding");
+	for (unsigned i = 0; i < h->count; i++) {
+		snprintf(name, sizeof name, KIT_RELAY_NIC, i);
+		kit_net_await(name);
+		if (!i)
+			kit_net_address(name, "203.0.113.1", true);
+		if (!i && h->ipv6)
+			kit_net_address(name, "2001:db8:0:1::1", true);
+		for (unsigned six = 0; six <= h->ipv6; six++) {
+			kit_net_route(name, kit_host_address(i, six));
+			kit_net_neighbour(name, kit_host_address(i, six), mac_of(i, mac));
+		}
+	}
+}
+
 void kit_hosts_make(struct kit_hosts *h)
 {
-	CHECK(h->count >= 2 && h->count <= KIT_HOSTS && h->mtu && (!h->relayed || h->count == 2));
+	CHECK(h->count >= 2 && h->count <= KIT_HOSTS && h->mtu);
+	CHECK(h->count == 2 || (!h->relayed && !h->routed));
 	kit_net_begin();
 	h->middle = own_ns();
 	h->ipv6 = true;
@@ -138,7 +181,7 @@ void kit_hosts_make(struct kit_hosts *h)
 		h->ns[i] = own_ns();
 	}
 	enter(h->middle);
-	if (h->count == 2 && !h->relayed) {
+	if (h->count == 2 && !h->relayed && !h->routed) {
 		kit_host_enter(h, 0);
 		plug(h, 1, KIT_HOST_NIC);
 		enter(h->middle);
@@ -149,6 +192,8 @@ void kit_hosts_make(struct kit_hosts *h)
 		dress(h, i);
 	for (unsigned i = 0; i < h->count; i++)
 		meet(h, i);
+	if (h->routed)
+		route(h);
 }
 
 void kit_hosts_free(struct kit_hosts *h)

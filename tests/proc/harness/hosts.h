@@ -30,6 +30,8 @@ struct kit_hosts {
 	unsigned count, mtu;
 	bool relayed; /* two hosts whose cables end in a namespace between them, where a program hands frames
 			 on (relay.h); what they send is cut to packets of the MTU before */
+	bool routed;  /* two hosts whose cables end at a router: that namespace forwards IP packets, and sends
+			 ICMP messages */
 	bool ipv6;    /* out: there is IPv6 here */
 	int middle;   /* out: this process's namespace, in which the switch is */
 	int ns[KIT_HOSTS];

@@ -18,6 +18,7 @@ struct request {
 		struct ifinfomsg link;
 		struct ifaddrmsg addr;
 		struct ndmsg neighbour;
+		struct rtmsg route;
 	};
 	char attributes[256];
 };
@@ -147,6 +148,38 @@ void kit_net_neighbour(const char *name, const char *address, const uint8_t mac[
 	put(&r, NDA_LLADDR, mac, 6);
 	err = ask(&r);
 	CHECK(!err, "%s at %s: %s", address, name, strerror(err));
+}
+
+void kit_net_route(const char *name, const char *address)
+{
+	bool six = strchr(address, ':');
+	struct request r = {.h = {.nlmsg_len = NLMSG_LENGTH(sizeof(r.route)),
+				  .nlmsg_type = RTM_NEWROUTE,
+				  .nlmsg_flags = NLM_F_CREATE | NLM_F_EXCL},
+			    .route = {.rtm_family = six ? AF_INET6 : AF_INET,
+				      .rtm_dst_len = six ? 128 : 32,
+				      .rtm_table = RT_TABLE_MAIN,
+				      .rtm_protocol = RTPROT_STATIC,
+				      .rtm_scope = RT_SCOPE_LINK,
+				      .rtm_type = RTN_UNICAST}};
+	struct in6_addr in;
+	int err;
+
+	CHECK(inet_pton(r.route.rtm_family, address, &in) == 1);
+	put(&r, RTA_DST, &in, six ? sizeof(in) : sizeof(struct in_addr));
+	put_number(&r, RTA_OIF, if_nametoindex(name));
+	err = ask(&r);
+	CHECK(!err, "%s by %s: %s", address, name, strerror(err));
+}
+
+void kit_net_mtu(const char *name, int mtu)
+{
+	struct ifreq i = {.ifr_mtu = mtu};
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+	snprintf(i.ifr_name, sizeof i.ifr_name, "%s", name);
+	CHECK(!ioctl(fd, SIOCSIFMTU, &i), "%s: %s", name, strerror(errno));
+	close(fd);
 }
 
 void kit_net_join(const char *name, const char *bridge)

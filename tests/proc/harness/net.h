@@ -36,6 +36,9 @@ int kit_net_try_pair(const struct kit_net_pair *p);
 void kit_net_await(const char *name);
 /* The address belongs to that MAC address; nobody is asked for it. */
 void kit_net_neighbour(const char *name, const char *address, const uint8_t mac[6]);
+/* Packets to that address leave by the interface. */
+void kit_net_route(const char *name, const char *address);
+void kit_net_mtu(const char *name, int mtu);
 /* That interface becomes a port of the bridge, which kit_net_make() has made. */
 void kit_net_join(const char *name, const char *bridge);
 
