@@ -185,10 +185,15 @@ void vb_counts_meet(const struct peek *p, struct vb_qp_row *rows, size_t n, cons
 	}
 }
 
+static const struct vb_traffic_past *past_of(const struct peek *p, unsigned device)
+{
+	return (const void *)(p->all[device] + VB_SEG_PAST);
+}
+
 /* Of queue pairs that have been destroyed. */
 static void read_past(const struct peek *p, unsigned device, struct vb_traffic *t)
 {
-	const struct vb_traffic_past *past = (const void *)(p->all[device] + VB_SEG_PAST);
+	const struct vb_traffic_past *past = past_of(p, device);
 	const uint64_t *from = (const void *)&past->all;
 	uint64_t *to = (void *)t;
 	uint32_t seq;
@@ -233,6 +238,8 @@ bool vb_counts_device(const struct peek *p, unsigned device, struct vb_counts *c
 
 	*c = (struct vb_counts){.qps = atomic_load_explicit(&head(p, device)->qps, memory_order_relaxed)};
 	read_past(p, device, &c->traffic);
+	c->traffic.count[VB_TRAFFIC_WRONG_ICRC] =
+	    atomic_load_explicit(&past_of(p, device)->wrong_icrcs, memory_order_relaxed);
 	for (size_t i = 0; i < n; i++) {
 		c->state[rows[i].state]++;
 		vb_traffic_add(&c->traffic, &rows[i].traffic);

@@ -38,8 +38,10 @@ void vb_hosts_port(struct vb_hca *h, struct vb_adapter_cfg *cfg)
 
 void vb_hosts_open(struct vb_hca *h)
 {
-	struct vb_net_cfg cfg = {
-	    .adapter = h->adapter, .roce = vb_adapter_roce(h->adapter), .own = vb_wire_way() == VB_WIRE_UDP};
+	struct vb_net_cfg cfg = {.adapter = h->adapter,
+				 .roce = vb_adapter_roce(h->adapter),
+				 .own = vb_wire_way() == VB_WIRE_UDP,
+				 .wrong_icrcs = vb_adapter_wrong_icrcs(h->adapter)};
 	struct vb_hosts *t;
 	int err;
 

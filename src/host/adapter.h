@@ -308,6 +308,8 @@ struct vb_traffic *vb_qpn_traffic(struct vb_adapter *a, uint32_t qpn);
  */
 void vb_view_traffic(uint32_t device, struct vb_traffic *sum); /* exported, for the preloaded view */
 void vb_qpns_traffic(struct vb_adapter *a, struct vb_traffic *sum);
+/* The adapter's own count of packets that were discarded because of their ICRC. */
+_Atomic uint64_t *vb_adapter_wrong_icrcs(struct vb_adapter *a);
 
 /* The link that leads to the adapter with this number, starting contact if there is none; never blocks. Takes
  * a reference (vb_peer_put).  NULL: out of memory, or out of links.  The number of this adapter itself gives

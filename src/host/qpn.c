@@ -374,6 +374,11 @@ struct vb_traffic *vb_qpn_traffic(struct vb_adapter *a, uint32_t qpn)
 	return k == SIZE_MAX ? NULL : &table[k];
 }
 
+_Atomic uint64_t *vb_adapter_wrong_icrcs(struct vb_adapter *a)
+{
+	return &((struct vb_traffic_past *)(void *)(a->seg->base + VB_SEG_PAST))->wrong_icrcs;
+}
+
 void vb_qpns_traffic(struct vb_adapter *a, struct vb_traffic *sum)
 {
 	const struct vb_traffic_past *past = (const void *)(a->seg->base + VB_SEG_PAST);
@@ -381,6 +386,7 @@ void vb_qpns_traffic(struct vb_adapter *a, struct vb_traffic *sum)
 
 	pthread_mutex_lock(&a->qpn_lock); /* else one that ends meanwhile could count twice */
 	vb_traffic_add(sum, &past->all);
+	sum->count[VB_TRAFFIC_WRONG_ICRC] += atomic_load_explicit(&past->wrong_icrcs, memory_order_relaxed);
 	for (uint32_t k = 0; k < numbers; k++) {
 		for (uint32_t i = 0; i < VB_QPN_INDICES; i++) {
 			qpn = a->numbers[k].number << VB_QPN_INDEX_BITS | i;

@@ -53,6 +53,7 @@ struct vb_net_cfg {
 	struct vb_net_host *(*host)(void *user, struct vb_gid gid);
 	/* The addresses of this end, VB_GID_TABLE at most; returns how many.  Under the queue's rx. */
 	uint32_t (*addresses)(void *user, struct vb_gid *to);
+	_Atomic uint64_t *wrong_icrcs; /* counts packets with a wrong ICRC, whoever sent them */
 	/* Queue pairs of this host reach one another by this wire too.  Then packets may come from this
 	 * host's own addresses.  (They come by lo, but the kernel names the interface with the address.) */
 	bool own;

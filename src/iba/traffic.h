@@ -30,6 +30,7 @@ struct vb_traffic {
 struct vb_traffic_past {
 	_Atomic uint32_t seq; /* odd: one of them is being added */
 	struct vb_traffic all;
+	_Atomic uint64_t wrong_icrcs; /* of the adapter itself: VB_TRAFFIC_WRONG_ICRC, not in `all` */
 };
 
 struct vb_traffic_row {

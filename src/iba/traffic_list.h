@@ -62,3 +62,6 @@ TRAFFIC(CNPS_OUT, "cnps_sent", "np_cnp_sent", NULL, "Congestion notification pac
 TRAFFIC(CNPS_IN, "cnps_received", "rp_cnp_handled", NULL, "Congestion notification packets received.")
 TRAFFIC(MARKED_IN, "ecn_marked_packets_received", "np_ecn_marked_roce_packets", NULL,
 	"Packets received with an ECN mark.")
+/* No queue pair's: such a packet may lie in its number. */
+TRAFFIC(WRONG_ICRC, "wrong_icrcs_received", "rx_icrc_encapsulated", NULL,
+	"Packets from other hosts discarded because their checksum (ICRC) is wrong.")

@@ -194,6 +194,7 @@ static bool is_right(struct vb_udp_in *u)
 	}
 	u->counts[v]++;
 	if (v == VB_ROCE_ICRC || v == VB_ROCE_ID) {
+		atomic_fetch_add_explicit(net_of(u)->cfg.wrong_icrcs, 1, memory_order_relaxed);
 		if (!u->known)
 			look_for_host(u);
 		if (u->host)

@@ -277,6 +277,14 @@ struct vb_roce *vb_adapter_roce(const struct vb_adapter *a)
 	return the_port();
 }
 
+_Atomic uint64_t *vb_adapter_wrong_icrcs(struct vb_adapter *a)
+{
+	static _Atomic uint64_t n;
+
+	(void)a;
+	return &n;
+}
+
 int vb_inlet_add(struct vb_adapter *a, int fd, void (*came)(void *user), void *user)
 {
 	(void)a, (void)fd, (void)came, (void)user;

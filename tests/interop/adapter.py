@@ -209,7 +209,7 @@ class Library:
         from pyverbs.mr import MR
         from pyverbs.pd import PD
         import pyverbs.enums as e
-        self.e = e
+        self.e, self.device = e, device
         self.ctx = Context(name=device)
         self.pd, self.cq = PD(self.ctx), CQ(self.ctx, 256)
         self.mr = MR(self.pd, size, e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ |
@@ -248,6 +248,12 @@ class Library:
         a.timeout, a.retry_cnt, a.rnr_retry, a.sq_psn, a.max_rd_atomic = timeout, retry_cnt, rnr_retry, sq_psn, reads
         q.to_rts(a)
         return q
+
+    def counter(self, name):
+        """Of the port; None: the library does not have it."""
+        with contextlib.suppress(FileNotFoundError):
+            with open(f"/sys/class/infiniband/{self.device}/ports/1/{name}", encoding="ascii") as f:
+                return int(f.read())
 
     def sge(self, at, length):
         from pyverbs.wr import SGE
@@ -788,8 +794,10 @@ def invalid(lib, peer):
 
 
 def wrong_requests(lib, peer):
-    """SENDs that are wrong in one thing are discarded; the right one is taken behind each."""
+    """SENDs that are wrong in one thing are discarded; the right one is taken behind each.  Wrong ICRCs are counted."""
     t = Talk(lib, peer)
+    counter = "hw_counters/rx_icrc_encapsulated"  # soft-RoCE has none
+    before = lib.counter(counter)
     near = peer.own[:-1] + "7"
     for i, (what, odd) in enumerate((("an ICRC", {"icrc": 1}), ("a partition", {"pkey": 0x7123}), ("a version", {"tver": 2}),
                                      ("a source", {"src": near}))):
@@ -801,6 +809,8 @@ def wrong_requests(lib, peer):
         lib.done(i, byte_len=5)
         want(f"{what}: bytes", lib.bytes(0, 5), b"right")
         lib.none()
+    if before is not None:
+        want("wrong ICRCs counted", lib.counter(counter) - before, 1)
 
 
 def both_ways(lib, peer):

@@ -3,7 +3,7 @@
 
     bytes.py --device NAME --own ADDRESS --far ADDRESS -p PORT [-n BATCHES] [--seed N] [HOST]
 
-Without HOST it waits for the other one, lends it memory, and sends back each SEND.  With HOST it asks: batches of WRITEs,
+Without HOST it listens for the other one, lends it memory, and sends back each SEND.  With HOST it asks one that listens: batches of WRITEs,
 READs, atomics and SENDs of random lengths at random places.  It knows what the memory of the other one has to be, and
 compares what it reads and what comes back."""
 import argparse
@@ -48,18 +48,6 @@ class Talk:
         if not line:
             raise Wrong("the other one is gone")
         return json.loads(line)
-
-
-def connect(host, port):
-    """The other one may still be at its beginning, on a machine that is slow."""
-    end = time.monotonic() + 3 * LIMIT
-    while True:
-        try:
-            return socket.create_connection((host, port), timeout=LIMIT)
-        except OSError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.1)
 
 
 def completions(lib, n):
@@ -168,18 +156,21 @@ def main():
     p.add_argument("-p", dest="port", type=int)
     p.add_argument("-n", type=int, default=20)
     p.add_argument("--seed", type=int, default=1)
+    p.add_argument("-W", dest="counter", help="a file below ports/1/, which it prints at its end, as perftest does")
     p.add_argument("host", nargs="?")
     a = p.parse_args()
     try:
         lib = Library(a.device, a.own, size=2 * MEMORY)
         if a.host:
-            connection = connect(a.host, a.port)
+            connection = socket.create_connection((a.host, a.port), timeout=3 * LIMIT)
         else:
             with socket.create_server(("", a.port)) as s:
                 s.settimeout(3 * LIMIT)
                 connection = s.accept()[0]
         connection.settimeout(10 * LIMIT)
         (ask if a.host else serve)(Talk(lib, a.far, connection), a)
+        if a.counter:
+            print(f"{a.counter}={lib.counter(a.counter)}")
     except Exception as e:
         print(f"error: {e if isinstance(e, Wrong) else repr(e)}")
         sys.exit(1)

@@ -31,7 +31,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.append(os.path.join(HERE, "..", "strangers"))
 import frames
 import offload
-from stranger import skip
+from stranger import await_listening, skip
 
 A, B = ("10.88.0.1", "fd88::1"), ("10.88.0.2", "fd88::2")
 ENDS = ("vbi0", "vbi1")  # the interfaces
@@ -88,6 +88,7 @@ LOSSY = {
     "write_bw": perf("ib_write_bw", "-s", "65536", "-n", "50"),
     "read_bw": perf("ib_read_bw", "-s", "65536", "-n", "50"),
     "atomic_bw": perf("ib_atomic_bw", "-n", "200"),
+    "send_bw 4 queue pairs": perf("ib_send_bw", "-q", "4", "-s", "8192", "-n", "100"),
     "send_lat": perf("ib_send_lat", "-s", "64", "-n", "300"),
 }
 # What docs/bench.md has: fixed sizes, more turns.
@@ -124,7 +125,8 @@ class Side:
         self.prefix = inside(ns)
         self.device = netdev.replace("vbi", "rxi")
         if kind == "verbena":
-            self.prefix += [os.path.join(build, "verbena"), "run", "--netdev", netdev, "--"]
+            # At the level "info" it says of the first packet with a wrong ICRC that there was one.
+            self.prefix += [os.path.join(build, "verbena"), "run", "--log-level=info", "--netdev", netdev, "--"]
             self.device = "verbena0"
 
     def gid(self, family):
@@ -241,19 +243,8 @@ def captured(ends, out, name):
 
 # ---- one case ----
 
-def listening(pid, port):
-    """In the network namespace of that process."""
-    for f in "tcp", "tcp6":
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/net/{f}", encoding="ascii") as table:
-            for line in table.readlines()[1:]:
-                w = line.split()
-                if w[3] == "0A" and int(w[1].rsplit(":", 1)[1], 16) == port:
-                    return True
-    return False
-
-
-def start(side, argv, log):
-    return subprocess.Popen([*side.prefix, *argv], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+def start(side, argv, logs):
+    return subprocess.Popen([*side.prefix, *argv], stdin=subprocess.DEVNULL, stdout=logs[0], stderr=logs[1],
                             start_new_session=True)
 
 
@@ -261,6 +252,17 @@ def end(p):
     with contextlib.suppress(ProcessLookupError):
         os.killpg(p.pid, signal.SIGKILL)
     p.wait()
+
+
+def wrong_icrcs(argv, text):
+    """What Verbena says of wrong ICRCs: its sentences, and its count if the program prints that."""
+    said = re.findall(r".*wrong checksum \(ICRC\).*", text)
+    count = re.search(r"rx_icrc_encapsulated=(\d+)", text)
+    if "rx_icrc_encapsulated" in " ".join(argv) and not count:
+        said.append("the program did not print Verbena's count of wrong ICRCs")
+    if count and int(count.group(1)):
+        said.append(f"Verbena counts {count.group(1)} wrong ICRCs")
+    return said
 
 
 def figures(text):
@@ -271,6 +273,9 @@ def figures(text):
     return " ".join((rows[-1].split() if rows else said) + wrong[:3])
 
 
+SENTENCE = "the kernel's soft-RoCE (module rdma_rxe) holds UDP port 4791 in this network namespace"
+
+
 class Lab:
     def __init__(self, limit):
         self.port, self.failed, self.done, self.limit = 18600, 0, 0, limit
@@ -279,17 +284,19 @@ class Lab:
         self.port += 1
         argv = [*argv, "-p", str(self.port)]
         gid = "-x" if argv[0].startswith("ib_") else "-g"
-        logs = [tempfile.TemporaryFile("w+") for _ in range(2)]
+        logs = [[tempfile.TemporaryFile("w+") for _ in range(2)] for _ in range(2)]
         words = [[*argv, "-d", e.device, gid, g] for e, g in zip((server, client), gids)]
         if "bytes.py" in argv[1]:  # it looks for its GID by itself
             six = family == 6
             for w, own, far in zip(words, (server, client), (client, server)):
                 w += ["--own", own.addresses[six], "--far", far.addresses[six]]
+        for w, e in zip(words, (server, client)):
+            if e.kind == "verbena" and (argv[0].startswith("ib_") or "bytes.py" in argv[1]):
+                w += ["-W", "hw_counters/rx_icrc_encapsulated"]
         began, status = time.monotonic(), [None, None]
         s, c = start(server, words[0], logs[0]), None
         try:
-            while not listening(s.pid, self.port) and s.poll() is None and time.monotonic() < began + 60:
-                time.sleep(0.02)
+            await_listening(s, self.port, limit=60)
             # What is exchanged by TCP goes by lo where both ends are in one namespace.
             c = start(client, [*words[1], server.addresses[0] if server.ns != client.ns else "127.0.0.1"], logs[1])
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -300,20 +307,33 @@ class Lab:
                 if p:
                     end(p)
         texts = []
-        for f in logs:
-            f.seek(0)
-            texts.append(f.read())
-            f.close()
-        ok = status == [0, 0]
+        for files in logs:
+            texts.append("")
+            for f in files:
+                f.seek(0)
+                texts[-1] += f.read() + "\n"
+                f.close()
+        wrong = [line for e, w, text in zip((server, client), words, texts) if e.kind == "verbena"
+                 for line in wrong_icrcs(w, text)]
+        ok = status == [0, 0] and not wrong
         self.done += 1
         self.failed += not ok
         counters = " | ".join(filter(None, (e.counters() for e in (server, client))))
         print(f"{'ok    ' if ok else 'FAILED'} {name}: {time.monotonic() - began:.1f} s: {figures(texts[1])}"
-              + (f" [{counters}]" if counters else ""), flush=True)
+              + (f" [{counters}]" if counters else ""), *wrong, flush=True)
         if not ok:
             for who, e, w, st, text in zip(("server", "client"), (server, client), words, status, texts):
                 print(f"  {who} ({e.kind}): {shlex.join(w)}: status {st}\n" +
-                      "\n".join("    " + t for t in text.splitlines()[-25:]), flush=True)
+                      "\n".join("    " + t for t in text.splitlines()[-40:] if t), flush=True)
+
+    def port_taken(self, label, end, build):
+        """Where soft-RoCE holds the port, Verbena says so, and the program runs without that network."""
+        r = subprocess.run([os.path.join(build, "verbena"), "run", "--netdev", end.netdev, "--", "ibv_devinfo", "-d", "verbena0"],
+                           stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=self.limit, check=False)
+        ok = not r.returncode and SENTENCE in r.stderr and "verbena0" in r.stdout
+        self.done += 1
+        self.failed += not ok
+        print(f"{'ok    ' if ok else 'FAILED'} {label}, soft-RoCE holds the port" + ("" if ok else f": {r}"), flush=True)
 
 
 def tables(a):
@@ -332,6 +352,9 @@ def lab(a):
     for sides in a.sides:
         for mtu in a.mtu:
             with wire(sides, mtu, a.build) as ends:
+                name = f"{sides} MTU {mtu}"
+                if ends[0].kind == "rxe" and not a.figures and wanted(f"{name}, soft-RoCE holds the port"):
+                    run.port_taken(name, ends[0], a.build)
                 for family in a.family if sides != "rxe" else [f for f in a.family if f == 4]:
                     gids = [e.gid(family) for e in ends]
                     for e in ends:
@@ -339,7 +362,7 @@ def lab(a):
                     for loss, table in tables(a):
                         label = f"{sides} MTU {mtu} IPv{family}" + (f" loss {loss} %" if float(loss) else "")
                         turns = [(0, 1), (1, 0)] if sides == "mixed" else [(0, 1)]
-                        todo = [(f"{label}, {ends[s].kind} serves, {n}", w, s, c) for s, c in turns for n, w in table.items()]
+                        todo = [(f"{label}, {ends[s].kind} serves, {n}", w, s, c) for s, c in turns for n, w in table.items()] * a.rounds
                         todo = [t for t in todo if wanted(t[0])]
                         if not todo:
                             continue
@@ -398,6 +421,7 @@ def main():
     p.add_argument("--loss", action="append")
     p.add_argument("--figures", action="store_true", help="fixed sizes, for docs/bench.md; no capture")
     p.add_argument("--quick", action="store_true", help="without the cases of all sizes")
+    p.add_argument("--rounds", type=int, default=1, help="each case so often")
     p.add_argument("--limit", type=int, default=120, help="seconds for a case")
     p.add_argument("--time", type=int, default=3000, help="seconds for all")
     p.add_argument("--keep", metavar="DIR", help="captures stay there")

@@ -34,6 +34,7 @@ struct message {
 static struct {
 	struct vb_net *net;
 	struct vb_net_host host;
+	_Atomic uint64_t wrong_icrcs;
 	struct message *sent, *coming; /* SENT, COMING */
 	uint32_t nsent, calls, ncoming, taken, again;
 	uint32_t most; /* messages that a call sends; 0: all */
@@ -241,7 +242,8 @@ static void came(void *user, struct vb_rxq *r)
 
 static int begin(void **state)
 {
-	const struct vb_net_cfg cfg = {.host = host, .addresses = addresses, .came = came};
+	const struct vb_net_cfg cfg = {
+	    .host = host, .addresses = addresses, .came = came, .wrong_icrcs = &w.wrong_icrcs};
 
 	(void)state;
 	memset(&w, 0, sizeof(w));
@@ -734,6 +736,7 @@ static void wrong_packets(void **state)
 	expect_nothing();
 	assert_int_equal(w.net->in.counts[VB_ROCE_ICRC], 1);
 	assert_int_equal(w.host.bad_icrc, 1);
+	assert_int_equal(w.wrong_icrcs, 1);
 	m = come();
 	packet(m, VB_SEND_ONLY, SMALL);
 	m->bytes[2] = 0; /* another P_Key */
