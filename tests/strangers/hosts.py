@@ -9,14 +9,15 @@ of it goes with the processes that are in it.  tests/proc/harness/hosts.h makes 
 """
 import ctypes
 import os
+import socket
 import subprocess
 import sys
-import time
 
 import stranger
 
 NIC = "eth0"
 _NEWNET = 0x40000000
+_RTMGRP_LINK = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -74,6 +75,7 @@ class Hosts:
                 ip("link", "add", f"r{i}", "mtu", self.mtu, "type", "veth", "peer", "name", NIC, "mtu", self.mtu,
                    "netns", f"/proc/self/fd/{net}")
                 ip("link", "set", f"r{i}", "master", "switch", "up")
+        links = [self._watch(net) for net in self.nets]
         for i, net in enumerate(self.nets):
             ip("address", "add", self.address(i) + "/24", "dev", NIC, net=net)
             try:
@@ -82,19 +84,31 @@ class Hosts:
                 self.ipv6 = False
             for name in ("lo", NIC):
                 ip("link", "set", name, "up", net=net)
-        for net in self.nets:
-            self._await_link(net)
+        for net, link in zip(self.nets, links):
+            self._await_link(net, link)
         return self
 
+    def _watch(self, net):
+        """A socket to which the kernel tells every change of an interface there."""
+        enter(net)
+        try:
+            link = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+            link.bind((0, _RTMGRP_LINK))
+            link.settimeout(30)
+            return link
+        finally:
+            enter(self.middle)
+
     @staticmethod
-    def _await_link(net):
+    def _await_link(net, link):
         """The kernel says a little later that both ends of the cable are up; until then the port is down."""
-        end = time.monotonic() + 30
-        while "state UP" not in subprocess.run(["ip", "-o", "link", "show", NIC], check=True, stdin=subprocess.DEVNULL,
-                                               stdout=subprocess.PIPE, text=True, preexec_fn=lambda: enter(net)).stdout:
-            if time.monotonic() > end:
-                raise RuntimeError(f"{NIC} does not come up")
-            time.sleep(0.005)
+        with link:
+            while "state UP" not in subprocess.run(["ip", "-o", "link", "show", NIC], check=True, stdin=subprocess.DEVNULL,
+                                                   stdout=subprocess.PIPE, text=True, preexec_fn=lambda: enter(net)).stdout:
+                try:
+                    link.recv(1 << 16)
+                except TimeoutError:
+                    raise RuntimeError(f"{NIC} does not come up") from None
 
     def __exit__(self, *_):
         for i in range(self.count if self.count > 2 else 0):

@@ -169,13 +169,14 @@ def rdma_listening(port, pid):
     return False
 
 
-def _wait_listening(server, port, limit, ready=None):
-    while time.monotonic() - server.started < limit:
-        if (ready or listening)(port, server.process.pid):
+def await_listening(process, port, limit=30, ready=None):
+    """Returns whether it listens before the limit; it may end instead.  No event tells of the listen() of another process:
+    the kernel has none, and what the process prints may stay in its buffer.  So this looks again and again."""
+    end = time.monotonic() + limit
+    while time.monotonic() < end and process.poll() is None:
+        if (ready or listening)(port, process.pid):
             return True
-        if server.process.poll() is not None:
-            return False
-        time.sleep(0.005)  # between two looks at the event; nothing tells us of a listen()
+        time.sleep(0.005)
     return False
 
 
@@ -188,7 +189,7 @@ def server(build, argv, ready, mode="run", env=None):
     port = free_port()
     s = Program(*command(build, [w.replace("{port}", str(port)) for w in argv], mode, env))
     try:
-        if not _wait_listening(s, port, 30, ready):
+        if not await_listening(s.process, port, ready=ready):
             raise RuntimeError(f"{argv} never listened:\n{tail(s.result().err)}")
         yield s, port
     finally:
@@ -214,7 +215,7 @@ def pair(build, argv, port_option="-p", host="127.0.0.1", mode="run", env=None, 
         server = client = None
         try:
             server = Program(*command(build, words("server", argv), mode, env), cpus[0], terminal, nets[0])
-            if not _wait_listening(server, port, 30, ready):
+            if not await_listening(server.process, port, ready=ready):
                 early = server.process.poll()
                 server.end()
                 s = server.result(early)

@@ -10,7 +10,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "strangers"))
+import stranger
 
 build, helpers = (os.path.realpath(p) for p in sys.argv[1:3])
 verbena = os.path.join(build, "verbena")
@@ -239,11 +241,7 @@ def look_at_view():
     names = "counters/port_rcv_data,counters/port_rcv_packets,hw_counters/rdma_recvs,hw_counters/rcvd_pkts"
     server = subprocess.Popen([*words, names], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
     running.append(server)
-    while server.poll() is None:  # until it listens: what it prints stays in its buffer
-        with open("/proc/net/tcp", encoding="ascii") as a, open("/proc/net/tcp6", encoding="ascii") as b:
-            if re.search(r":4A37 0+:0000 0A ", a.read() + b.read()):
-                break
-        time.sleep(0.02)
+    check("perftest's server listens", stranger.await_listening(server, 18999), server.poll())
     names = "counters/port_xmit_data,counters/port_xmit_packets,hw_counters/rdma_sends,hw_counters/packet_seq_err"
     r = subprocess.run([*words, names, "localhost"], capture_output=True, text=True, env=env, timeout=60, check=False)
     for what in "counters/port_xmit_data=1024000", "counters/port_xmit_packets=4000", "rdma_sends=1000", "packet_seq_err=0":
